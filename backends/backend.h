@@ -1,0 +1,201 @@
+// What a device must do: memory, a small set of ops, submit and wait. Buffer owns, View looks, Backend is the only
+// virtual class. Shapes are (outermost, ..., innermost); T = rows (tokens) in this call.
+#pragma once
+#include "engine/core/dtype.h"
+#include "engine/core/error.h"
+#include "engine/kv/policy.h"
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+class Backend;
+
+enum class Mem : uint8_t {
+	Device,   // fastest for the device; the host writes and reads it by copies
+	Upload,   // small, written by the host every step, read by the device
+	Readback, // written by the device, read by the host
+};
+
+class Buffer { // the only owner of device memory; move-only
+ public:
+	Buffer() = default;
+	Buffer(Backend& b, uint32_t id, size_t bytes) : backend_(&b), id_(id), bytes_(bytes) {}
+	Buffer(Buffer&& o) noexcept { swap(o); }
+	Buffer& operator=(Buffer&& o) noexcept {
+		Buffer gone(std::move(*this));
+		swap(o);
+		return *this;
+	}
+	~Buffer();
+	uint32_t id() const { return id_; }
+	size_t bytes() const { return bytes_; }
+	explicit operator bool() const { return backend_ != nullptr; }
+
+ private:
+	void swap(Buffer& o) noexcept {
+		std::swap(backend_, o.backend_);
+		std::swap(id_, o.id_);
+		std::swap(bytes_, o.bytes_);
+	}
+	Backend* backend_ = nullptr;
+	uint32_t id_ = 0;
+	size_t bytes_ = 0;
+};
+
+struct View { // a typed, row-major window into a Buffer; never owns
+	const Buffer* buf = nullptr;
+	size_t at = 0; // bytes from the start of the buffer, a multiple of 4
+	DType type = DType::F32;
+	uint32_t shape[4] = {1, 1, 1, 1}; // outermost first, trailing ones
+	explicit operator bool() const { return buf != nullptr; }
+	size_t elements() const { return size_t(shape[0]) * shape[1] * shape[2] * shape[3]; }
+	size_t row_elements() const { return size_t(shape[1]) * shape[2] * shape[3]; }
+};
+
+inline View view(const Buffer& b, size_t at, DType t, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
+	return View{&b, at, t, {d0, d1, d2, d3}};
+}
+// Rows [first, first + n) of a plain (not quantised) view.
+inline View rows(const View& v, uint32_t first, uint32_t n) {
+	KV_ASSERT(!is_quantised(v.type) && uint64_t(first) + n <= v.shape[0]);
+	View r = v;
+	r.at += first * v.row_elements() * dtype_info(v.type).bytes;
+	r.shape[0] = n;
+	return r;
+}
+
+// ---- arguments of the ops
+
+struct Proj {   // one projection: out (T, d) f32 = x (T, n) . w (d, n)^T + bias (d) f32; bias may be empty
+	View out, w, bias;
+};
+enum class Epilogue : uint8_t {
+	None,
+	Add,    // out += ...
+	SwiGLU, // two projections g, u of equal shape: out of the first = silu(g) * u; out of the second is unused
+};
+
+struct RopeArgs {
+	View table;          // (T, rotary_dim / 2, 2) f32: cos, sin of each row's position, attention scale included
+	uint32_t rotary_dim; // leading channels of a head that are rotated
+	bool neox;           // pairs are (i, i + rotary_dim / 2) [neox], or (2i, 2i + 1)
+};
+struct HeadNorm {        // RMS norm of each head before RoPE (qwen3); both empty for none
+	View q, k;           // (head_dim) f32
+	float eps;
+};
+struct KvDst {                // where rope_store() writes rows of K and V, as f16
+	View k, v;                // u32 words; word w of kv head h of row t goes to k[at[t][h][0] + w * k_word_stride]
+	                          //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
+	View at;                  // (T, n_kv_heads, 2) u32, offsets in words
+	uint32_t k_word_stride;   // 1: contiguous head (prompt scratch); page: K inside a page is [word][token]
+};
+
+struct AttendWork {           // what one workgroup (times kv heads) attends to: u32 x 4 in device memory
+	uint32_t row;             // row of q
+	uint32_t first_page;      // index into KvRead::pages and ::live
+	uint32_t n_pages;
+	uint32_t part;            // index of the partial state it writes
+};
+struct AttendGroup {          // work items whose pages share a format and the buffers they live in: one dispatch
+	Format format;
+	uint32_t page;            // tokens per page
+	View k_codes, v_codes;    // u32 words of pool memory that page offsets are relative to
+	View k_params, v_params;  // the same for (scale, zero) words; empty when bits is 16
+	uint32_t first_work, n_work;
+};
+struct KvRead {               // everything attention reads of one layer's cache
+	std::span<const AttendGroup> groups;
+	View work;                // (n_work, 4) u32, AttendWork
+	View pages;               // (n_pages, 4) u32: word offset of a page's K codes, V codes, K params, V params
+	View live;                // (1 or n_kv_heads, n_pages, 4) u32: one bit per token of a page (page / 32 words used)
+	View row_parts;           // (T, 2) u32: first part and number of parts of each row
+	View parts;               // (n_parts, n_heads, head_dim + 2) f32 scratch: partial out (unnormalised), max, sum
+	uint32_t n_kv_heads;
+};
+struct PromptKv {             // the prompt's own keys and values of this layer
+	View k, v;                // (n_kv_heads, T_cap, head_dim) f16
+	uint32_t first;           // token index in k, v of query row 0; row i sees tokens 0 .. first + i
+};
+
+struct DeviceInfo {
+	std::string name, driver, type; // type: "discrete", "integrated", "virtual", "cpu"
+	bool is_cpu = false;            // runs on the host's processor (software driver or cpu backend)
+	size_t memory_bytes = 0;        // of the heap kvrun allocates from
+	size_t free_bytes = 0;          // what kvrun may still take of it (budget minus reserve)
+	size_t max_buffer_bytes = 0;    // largest single Buffer
+	size_t max_view_bytes = 0;      // largest View an op may be given, weights excepted (they are bound in pieces)
+	double peak_bytes_per_s = 0;    // 0: unknown
+};
+struct OpTime {     // device time of all dispatches with one label since the last reset
+	std::string op;
+	uint32_t calls;
+	double ms;
+	double bytes;   // read + written, as the op must at least
+};
+
+class Backend {
+ public:
+	virtual ~Backend() = default;
+	virtual const char* name() const = 0;
+	virtual DeviceInfo info() const = 0;
+
+	// ---- memory. New memory is zero (NaN under KVRUN_POISON). Throws Error{OutOfMemory} with need, free and advice.
+	virtual Buffer alloc(size_t bytes, Mem mem, const char* label) = 0;
+	virtual void free(uint32_t id) noexcept = 0;
+	// In order with ops: ops enqueued later see the new bytes. src is copied before the call returns.
+	virtual void write(const Buffer& dst, size_t at, std::span<const std::byte> src) = 0;
+	// In order with ops; dst is filled by the next wait(), and must live until then.
+	virtual void read(const Buffer& src, size_t at, std::span<std::byte> dst) = 0;
+	// Weights keep their block format; their arrangement inside a row is the backend's business.
+	virtual size_t weight_row_bytes(DType, uint32_t cols) const = 0;
+	// Rows [row, row + n) of weight w (rows, cols) from GGUF bytes.
+	virtual void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) = 0;
+
+	// ---- ops: enqueue and return
+	virtual void embed(View out, View table, View tokens) = 0;                // out (T, dim) f32 = table[tokens (T) u32]
+	virtual void rmsnorm(View out, View x, View w, float eps) = 0;            // out (T, dim) = x / rms(x) * w (dim)
+	// All projections read the same x (T, n) f32. T = 1..8 is the decode path when `decode`, else the prompt path:
+	// a row's result depends on the path and on nothing else, so that any chunking of a prompt gives the same bits.
+	virtual void matmul(std::span<const Proj>, View x, Epilogue, bool decode) = 0;
+	// Head norm (optional), rotation of q in place (T, n_heads, head_dim), of k (T, n_kv_heads, head_dim), then
+	// k and v to f16 at `dst`; k and v themselves are left as they are.
+	virtual void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) = 0;
+	// out (T, n_heads, head_dim) = softmax(q . K^T / sqrt(head_dim)) . V over all live tokens of every tier.
+	virtual void attend(View out, View q, const KvRead&) = 0;
+	// The same for prompt rows over their own K and V, causal, and over older tokens if `older` is not null.
+	virtual void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) = 0;
+	virtual void copy(View dst, View src) = 0;                                // same bytes, same type
+
+	virtual void at_layer(uint32_t) {}    // names the layer of the ops that follow, for checks and traces
+	virtual void submit() = 0;            // hands recorded work to the device
+	virtual void wait() = 0;              // until everything submitted is done; fills pending reads
+	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
+	virtual void time_ops(bool on) = 0;   // per-dispatch device timestamps
+};
+inline Buffer::~Buffer() {
+	if (backend_) backend_->free(id_);
+}
+
+struct DeviceReport {     // one candidate, usable or not
+	std::string backend;  // "vulkan", "cpu"
+	DeviceInfo info;
+	std::string refused;  // why it cannot be used; empty if it can
+	std::vector<std::pair<std::string, std::string>> limits; // name, value: what matters here
+};
+
+std::unique_ptr<Backend> make_cpu_backend();
+// All devices of all backends, best first. Never throws for a missing loader: that is a report too.
+std::vector<DeviceReport> list_devices();
+// `which`: empty (best: discrete, integrated, virtual; a CPU device only if there is nothing else), an index into
+// list_devices(), part of a device name, or "cpu" for the cpu backend. Throws Error{Device} with every refusal.
+// With KVRUN_CHECK=1 the result is wrapped in a CheckedBackend.
+std::unique_ptr<Backend> open_backend(const std::string& which);
+std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference);
+
+} // namespace kvrun
