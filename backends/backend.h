@@ -89,7 +89,7 @@ struct HeadNorm {        // RMS norm of each head before RoPE (qwen3); both empt
 	View q, k;           // (head_dim) f32
 	float eps;
 };
-struct KvDst {                // where rope_store() writes rows of K and V, as f16
+struct KvDst {                // where rope_store() and kv_store() write rows of K and V, as f16
 	View k, v;                // u32 words; word w of kv head h of row t goes to k[at[t][h][0] + w * k_word_stride]
 	                          //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
 	View at;                  // (T, n_kv_heads, 2) u32, offsets in words
@@ -166,6 +166,8 @@ class Backend {
 	// Head norm (optional), rotation of q in place (T, n_heads, head_dim), of k (T, n_kv_heads, head_dim), then
 	// k and v to f16 at `dst`; k and v themselves are left as they are.
 	virtual void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) = 0;
+	// Prompt tokens [first, first + n) of `src` (as f16, unchanged) to `dst`, whose `at` has n rows.
+	virtual void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) = 0;
 	// out (T, n_heads, head_dim) = softmax(q . K^T / sqrt(head_dim)) . V over all live tokens of every tier.
 	virtual void attend(View out, View q, const KvRead&) = 0;
 	// The same for prompt rows over their own K and V, causal, and over older tokens if `older` is not null.
