@@ -15,6 +15,7 @@ enum class Code {
 	Io,          // reading or writing a file failed
 	Format,      // a file's content breaks its format
 	Context,     // the prompt does not fit the context
+	Internal,    // kvrun broke a rule of its own
 };
 
 struct Error : std::runtime_error {
@@ -34,5 +35,5 @@ template <class... A> [[noreturn]] void fail(Code c, fmt::format_string<A...> f,
 // Wrong use inside kvrun. On in all builds; throws so that tests can see it.
 #define KV_ASSERT(cond)                                                                                                \
 	do {                                                                                                               \
-		if (!(cond)) throw ::kvrun::Error(::kvrun::Code::Invalid, "assertion failed: " #cond " at " __FILE__ ":" KV_STRINGIFY(__LINE__)); \
+		if (!(cond)) throw ::kvrun::Error(::kvrun::Code::Internal, "assertion failed: " #cond " at " __FILE__ ":" KV_STRINGIFY(__LINE__)); \
 	} while (0)

@@ -1,0 +1,13 @@
+// The commands of the program: each add_X() gives the app one subcommand; and how a command ends.
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace kvrun {
+
+struct Exit { // thrown by a command to end the program: everything there was to say has been said
+	int code; // exit code
+};
+
+// One line each, in the order of --help; every one is called from kvrun.cpp.
+
+} // namespace kvrun

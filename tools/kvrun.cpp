@@ -1,0 +1,124 @@
+// The program: finds the command, runs it, and turns every way to fail into one line on stderr and an exit code.
+#include "engine/core/error.h"
+#include "tools/args.h"
+#include "tools/commands.h"
+#include <csignal>
+#include <cstdio>
+#include <fcntl.h>
+#include <string>
+#include <system_error>
+#include <unistd.h>
+
+namespace kvrun {
+namespace {
+
+constexpr const char* kExitCodes = "Exit codes: 0 ok, 1 internal, 2 usage, 3 file, 4 device, 5 input/output, 6 context,\n"
+								   "            130 interrupted twice.";
+
+int exit_code(Code c) {
+	switch (c) {
+	case Code::Internal: return 1;
+	case Code::Invalid: return 2;
+	case Code::NotFound:
+	case Code::Unsupported:
+	case Code::Format: return 3;
+	case Code::OutOfMemory:
+	case Code::Device: return 4;
+	case Code::Io: return 5;
+	case Code::Context: return 6;
+	}
+	return 1;
+}
+
+int say(int code, std::string_view message) {
+	const std::string line = fmt::format("error: {}\n", printable(message));
+	std::fwrite(line.data(), 1, line.size(), stderr);
+	return code;
+}
+
+// A standard stream that is closed would hand its number to the next file opened: the model, or a device.
+void hold_standard_streams() {
+	for (int fd = 0; fd <= 2; ++fd) {
+		if (fcntl(fd, F_GETFD) != -1) continue;
+		// the wrong direction on purpose: using a closed stream stays an error; stderr is lost quietly
+		const int got = open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY);
+		if (got >= 0 && got != fd) close(got);
+	}
+}
+
+// What ExtrasError means to the user: the first word nobody took, and what it may have been meant to be.
+std::string unknown_word(const CLI::App& app) {
+	const CLI::App* where = &app;
+	for (const CLI::App* sub : app.get_subcommands()) where = sub;
+	const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+	std::string word = extras.empty() ? "" : extras.front();
+	word = word.substr(0, word.find('='));
+	std::vector<std::string> known;
+	const bool flag = word.size() > 1 && word[0] == '-';
+	if (flag) {
+		for (const CLI::Option* o : where->get_options()) {
+			for (const std::string& n : o->get_lnames()) known.push_back("--" + n);
+			for (const std::string& n : o->get_snames()) known.push_back("-" + n);
+		}
+	} else if (where == &app) {
+		for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) known.push_back(sub->get_name());
+	}
+	const std::string near = nearest(word, known);
+	const std::string command = where == &app ? "kvrun" : "kvrun " + where->get_name();
+	return fmt::format("unknown {} '{}'{}; see {} --help", flag ? "option" : where == &app ? "command" : "argument", word,
+					   near.empty() ? "" : ", did you mean '" + near + "'?", command);
+}
+
+int run(int argc, char** argv) {
+	CLI::App app("Runs large language models on Vulkan devices.", "kvrun");
+	app.set_version_flag("--version", std::string("kvrun ") + KVRUN_VERSION);
+	app.require_subcommand(1);
+	app.footer(kExitCodes);
+	// commands, in the order of --help: add_X(app);
+	app.get_formatter()->column_width(34);
+	try {
+		app.parse(argc, argv);
+	} catch (const CLI::ExtrasError&) {
+		return say(2, unknown_word(app));
+	} catch (const CLI::RequiredError& e) {
+		if (app.get_subcommands().empty()) return say(2, "no command given; see kvrun --help");
+		return say(2, e.what());
+	} catch (const CLI::ParseError& e) {
+		if (e.get_exit_code() == 0) return app.exit(e); // --help and --version print to stdout
+		return say(2, e.what());
+	}
+	return 0;
+}
+
+// Results that did not reach their reader are an error: 5, without a word when the reader went away.
+int close_stdout(int code) {
+	errno = 0;
+	if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
+	if (errno != EPIPE) say(5, fmt::format("standard output: {}", std::generic_category().message(errno ? errno : EIO)));
+	return code == 0 ? 5 : code;
+}
+
+int guarded(int argc, char** argv) {
+	try {
+		return run(argc, argv);
+	} catch (const Exit& e) {
+		return e.code;
+	} catch (const Error& e) {
+		return say(exit_code(e.code), e.what());
+	} catch (const std::system_error& e) { // fmt::print on a stream that takes no more
+		return e.code().value() == EPIPE ? 5 : say(5, e.what());
+	} catch (const std::bad_alloc&) {
+		return say(4, "out of host memory");
+	} catch (const std::exception& e) {
+		return say(1, e.what());
+	}
+}
+
+} // namespace
+} // namespace kvrun
+
+int main(int argc, char** argv) {
+	kvrun::hold_standard_streams();
+	std::signal(SIGPIPE, SIG_IGN);
+	return kvrun::close_stdout(kvrun::guarded(argc, argv));
+}
