@@ -170,7 +170,8 @@ class Backend {
 	virtual void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) = 0;
 	// out (T, n_heads, head_dim) = softmax(q . K^T / sqrt(head_dim)) . V over all live tokens of every tier.
 	virtual void attend(View out, View q, const KvRead&) = 0;
-	// The same for prompt rows over their own K and V, causal, and over older tokens if `older` is not null.
+	// The same for prompt rows over their own K and V, causal, and over older tokens if `older` is not null: then the
+	// last part of each row in older->row_parts has no work item and takes the state over the prompt's own tokens.
 	virtual void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) = 0;
 	virtual void copy(View dst, View src) = 0;                                // same bytes, same type
 
