@@ -1,0 +1,96 @@
+// GGUF v2/v3: metadata and tensor table of a file or of all parts of a split one; every length and offset is checked
+// before use. Metadata is kept in memory; tensor data is read on demand, so a file that shrinks is an error, not a signal.
+#pragma once
+#include "engine/core/dtype.h"
+#include "engine/core/error.h"
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace kvrun {
+
+enum class GgufType : uint8_t { U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64 };
+const char* gguf_type_name(GgufType);
+
+struct GgufEntry { // one key of the metadata
+	std::string_view key;
+	GgufType type;
+	GgufType element;                 // type of the elements of an Array; else equal to type
+	uint64_t count;                   // elements of an Array; else 1
+	std::span<const std::byte> bytes; // the value as stored; a string is its text; strings of an Array keep their lengths
+};
+
+struct GgufTensor {
+	std::string_view name;
+	DType type;
+	uint32_t n_dims;   // 1..4
+	uint64_t shape[4]; // innermost first, as in the file; trailing ones
+	uint64_t at;       // bytes from the start of its part
+	uint64_t bytes;    // in the file
+	uint32_t part;     // index of the file of a split model
+	uint64_t cols() const { return shape[0]; }
+	uint64_t rows() const { return shape[1] * shape[2] * shape[3]; } // checked not to overflow
+};
+
+class Gguf {
+ public:
+	// Opens a regular file, and the other parts when it is `...-00001-of-0000N.gguf`.
+	static Gguf open(const std::string& path);
+	// A file that is in memory already; `bytes` must outlive the result.
+	static Gguf parse(std::string name, std::span<const std::byte> bytes);
+	Gguf(Gguf&&) noexcept;
+	Gguf& operator=(Gguf&&) noexcept;
+	~Gguf();
+
+	const std::string& name() const { return name_; } // path as given, printable: for messages
+	uint32_t version() const { return version_; }
+	uint32_t n_parts() const;
+	uint64_t file_bytes() const;   // all parts together
+	uint64_t tensor_bytes() const; // all tensors together
+	std::span<const GgufEntry> entries() const { return entries_; }   // in file order, of the first part
+	std::span<const GgufTensor> tensors() const { return tensors_; }  // in file order, all parts
+	const GgufEntry* find(std::string_view key) const;                // nullptr when absent
+	const GgufTensor* find_tensor(std::string_view name) const;       // nullptr when absent
+
+	// Typed access. Without a fallback a missing key is an error; a key of another type always is. Integers: any
+	// unsigned width is accepted where the value fits.
+	uint64_t u64(std::string_view key) const;
+	uint32_t u32(std::string_view key) const;
+	uint32_t u32(std::string_view key, uint32_t fallback) const;
+	// A number per layer, or one for all: the common value; Unsupported when layers differ.
+	uint32_t u32_same(std::string_view key) const;
+	float f32(std::string_view key) const; // finite
+	float f32(std::string_view key, float fallback) const;
+	bool flag(std::string_view key, bool fallback) const;
+	std::string_view text(std::string_view key) const;
+	std::string_view text(std::string_view key, std::string_view fallback) const;
+	std::vector<std::string_view> texts(std::string_view key) const; // array of strings
+	std::vector<float> floats(std::string_view key) const;           // array of F32
+	std::vector<int64_t> ints(std::string_view key) const;           // array of integers of one type
+	[[noreturn]] void fail_missing(std::string_view key) const;
+
+	// Bytes [offset, offset + dst.size()) of a tensor's data. Throws Error{Io} when the file has become shorter.
+	void read(const GgufTensor&, uint64_t offset, std::span<std::byte> dst) const;
+
+ private:
+	struct Part;
+	Gguf();
+	void add_part(std::unique_ptr<Part>);
+	void add_split_parts(const std::string& path);
+	const GgufEntry& entry(std::string_view key, GgufType want) const;
+	std::string name_;
+	uint32_t version_ = 0;
+	std::vector<std::unique_ptr<Part>> parts_;
+	std::vector<GgufEntry> entries_;
+	std::vector<GgufTensor> tensors_;
+	std::unordered_map<std::string_view, size_t> entry_of_, tensor_of_; // name -> index
+};
+
+} // namespace kvrun

@@ -1,0 +1,65 @@
+// Text <-> token ids from the metadata of a GGUF file: SentencePiece-style and byte-level BPE vocabularies.
+#pragma once
+#include "models/gguf.h"
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvrun {
+
+struct EncodeOptions {
+	bool bos = true;      // begin with BOS where the model wants it (Tokenizer::adds_bos)
+	bool special = false; // control tokens written out in the text become ids; for templates, never for a user's words
+};
+
+enum class TokenKind : uint8_t { Normal = 1, Unknown, Control, UserDefined, Unused, Byte }; // as stored in the file
+
+class Tokenizer {
+ public:
+	static constexpr size_t kMaxText = size_t(256) << 20; // bytes one encode() accepts
+
+	explicit Tokenizer(const Gguf&); // copies what it needs
+	Tokenizer(Tokenizer&&) noexcept;
+	Tokenizer& operator=(Tokenizer&&) noexcept;
+	~Tokenizer();
+
+	std::vector<uint32_t> encode(std::string_view text, EncodeOptions = {}) const;
+	// Text of all ids; control tokens have none unless `special`. decode(encode(x)) == x, for any bytes x, but for
+	// U+2581 in a SentencePiece vocabulary: there it is how a space is written.
+	std::string decode(std::span<const uint32_t> ids, bool special = false) const;
+	// Bytes that `id` adds after token `prev` (none: at the start of a text); may end inside a UTF-8 character, see
+	// Utf8Stream. An id outside the vocabulary is Error{Invalid}.
+	std::string decode_one(std::optional<uint32_t> prev, uint32_t id, bool special = false) const;
+
+	uint32_t vocab() const;                         // number of tokens
+	const char* model() const;                      // "spm" or "bpe"
+	std::string_view pre() const;                   // pre-tokenizer of a bpe vocabulary; empty for spm
+	std::string_view text(uint32_t id) const;       // as stored in the file
+	TokenKind kind(uint32_t id) const;
+	std::optional<uint32_t> find(std::string_view text) const; // id of the token stored as `text`
+	std::optional<uint32_t> bos() const, eos() const;
+	bool adds_bos() const;                          // the model wants BOS first
+	bool is_end(uint32_t id) const;                 // ends an answer: EOS, and the end-of-turn tokens
+	std::vector<uint32_t> end_ids() const;          // ascending
+	std::string_view chat_template() const;         // Jinja source; empty if the file has none
+
+ private:
+	struct Model;
+	std::unique_ptr<Model> model_;
+};
+
+// Turns the bytes of successive tokens into whole UTF-8 characters: holds back a character's first bytes until the rest
+// arrives. Bytes that can never become a character pass unchanged.
+class Utf8Stream {
+ public:
+	std::string push(std::string_view bytes); // what is complete now
+	std::string finish();                     // what was held back; empties the stream
+
+ private:
+	std::string held_; // at most 3 bytes
+};
+
+} // namespace kvrun
