@@ -1,6 +1,9 @@
 // A KV-cache method as plain data: what its paper says, in numbers. No behaviour, no device.
 #pragma once
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace kvrun {
 
@@ -11,6 +14,7 @@ enum class Tier : uint8_t {
 	Regular, // everything else; bits = 0 makes this tier "evicted"
 };
 constexpr int kTiers = 3;
+constexpr Tier kAllTiers[kTiers] = {Tier::Recent, Tier::Salient, Tier::Regular};
 
 enum class Scale : uint8_t {
 	PerChannel, // one (scale, zero) per channel and run of `group` tokens   (KIVI keys)
@@ -18,9 +22,14 @@ enum class Scale : uint8_t {
 };
 enum class Norm : uint8_t {
 	None,
-	SqrtMax, // x_c / sqrt(max|x_c|) before quantising                       (ZipCache, channel-separable)
+	SqrtMax, // x_c / sqrt(max|x_c|) before quantising                       (ZipCache, channel-separable; values only)
 	Balance, // k_c * b_c, q_c / b_c with b_c = sqrt(max|q_c| / max|k_c|)    (MiKV; keys only)
 };
+
+// PerChannel: one run is all tokens that are compressed together. PerToken: all channels of all kv heads of a token.
+constexpr uint16_t kGroupAll = 0xffff;
+// PerToken, until a plan resolves them: one head, half a head.
+constexpr uint16_t kGroupHead = 0xfffe, kGroupHalf = 0xfffd;
 
 struct Quant {                       // how K, or V, is stored inside one tier
 	uint8_t  bits  = 16;             // 0 = not stored, 1|2|4|8 = packed codes, 16 = f16
@@ -34,5 +43,73 @@ struct Format {
 	Quant k, v;
 	bool operator==(const Format&) const = default;
 };
+
+enum class Rank : uint8_t {          // how the tokens that leave the recent window are judged
+	None,                            // all Regular
+	LogWindow,                       // every 2nd stays, older survivors halve with each flush       (LogQuant)
+	ScoreSum,                        // by the attention received so far                            (H2O, MiKV)
+	ScoreMean,                       // the same / number of scored rows that could see the token    (ZipCache)
+};
+constexpr bool ranks_by_score(Rank r) { return r == Rank::ScoreSum || r == Rank::ScoreMean; }
+
+// The token classifier. The window holds at most recent_keep + flush tokens; when the next one would not fit, the
+// oldest `flush` are judged. LogWindow counts its survivors as part of the window: W = recent_keep, 2 W = flush.
+// By score, a prompt is judged as one: if the window is over its limit at the end of a prompt, all but the newest
+// recent_keep tokens are judged together.
+struct Select {
+	uint32_t sinks         = 0;      // first tokens of the sequence, f16 for ever
+	uint32_t recent_keep   = 0;      // newest tokens that are never judged
+	uint32_t flush         = 32;     // tokens that are judged together
+	Rank     rank          = Rank::None;
+	double   ratio         = 0;      // share of judged tokens that are Salient
+	uint32_t budget        = 0;      // by score: cap on f16 Salient tokens besides sinks; 0 = no cap
+	double   probe_recent  = 1;      // share of rows that feed the score: the newest of a prompt or flush ...
+	double   probe_random  = 0;      // ... and this share drawn from the others
+	bool     per_head      = false;  // one token set per kv head, not per layer
+	bool operator==(const Select&) const = default;
+};
+
+struct LayerRule {                   // layers [first, last) store one side of one packed tier differently
+	uint16_t first = 0, last = 0;
+	Tier     tier = Tier::Regular;   // Salient or Regular
+	bool     is_k = true;            // K or V
+	Quant    quant;
+	bool operator==(const LayerRule&) const = default;
+};
+struct Share {                       // layer l >= first reads the Regular codes of l - l % stride, with its own params
+	uint16_t k_first = UINT16_MAX, v_first = UINT16_MAX;
+	uint16_t stride  = 2;
+	bool operator==(const Share&) const = default;
+};
+
+struct KvPolicy {
+	std::string name = "fp16";       // of its entry in the table
+	std::string text = "fp16";       // what the user typed
+	std::string source;              // paper, arXiv id
+	std::string summary;             // one line for help texts
+	Format   salient, regular;       // Recent is always f16; a 16-bit Salient token stays in its Recent slot
+	Select   select;
+	std::vector<LayerRule> layers;   // later rules win
+	Share    share;
+	bool     fit_groups = true;      // groups of channels are defaults, and may become one head where they do not fit
+	uint16_t page = 0;               // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
+};
+
+// The methods, in the order help texts list them.
+const std::vector<KvPolicy>& all_policies();
+
+// "name" or "name,key=value,...": METHODS' option names. Short names: f16, q8, q4 and the GGML type names q8_0, q4_0.
+// Throws Error{Invalid}, one line that says what is possible.
+KvPolicy parse_policy(std::string_view text);
+
+// "a,b,c,key=value": several policies in one argument. A part with '=' and no known name belongs to the policy before
+// it; ';' also separates policies.
+std::vector<KvPolicy> parse_policies(std::string_view text);
+
+// K and V types given apart (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token.
+KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type);
+
+// Help text: every key with its meaning, one per line.
+std::string policy_help();
 
 } // namespace kvrun

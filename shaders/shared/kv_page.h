@@ -33,6 +33,25 @@ KV_FN uint kv_v_word(uint head, uint token, uint word, uint head_dim, uint bits,
 	return (head * page + token) * kv_token_words(head_dim, bits) + word;
 }
 
+// Parameters: one word per group, half2(scale, zero), scale in the low half;  x = scale * code + zero.
+//   per token, K or V: [run][token], run = (head * head_dim + channel) / group: a run may span kv heads
+//   per channel, K   : [kv head][channel], in the page (its group is the page) or in the parameter block of a
+//                      compression, which all pages compressed together share
+// A parameter block may also hold V's channel factors, after the K parameters: halves [kv head][channel], two per
+// word;  x = (scale * code + zero) * factor.
+KV_FN uint kv_token_param_words(uint n_kv_heads, uint head_dim, uint group, uint page) {
+	return n_kv_heads * head_dim / group * page;
+}
+KV_FN uint kv_token_param(uint head, uint channel, uint token, uint head_dim, uint group, uint page) {
+	return (head * head_dim + channel) / group * page + token;
+}
+KV_FN uint kv_channel_param_words(uint n_kv_heads, uint head_dim) { return n_kv_heads * head_dim; }
+KV_FN uint kv_channel_param(uint head, uint channel, uint head_dim) { return head * head_dim + channel; }
+// Word and half (0 low, 1 high) of a channel factor, relative to the first factor.
+KV_FN uint kv_factor_words(uint n_kv_heads, uint head_dim) { return (n_kv_heads * head_dim + 1u) / 2u; }
+KV_FN uint kv_factor_word(uint head, uint channel, uint head_dim) { return (head * head_dim + channel) / 2u; }
+KV_FN uint kv_factor_half(uint head, uint channel, uint head_dim) { return (head * head_dim + channel) % 2u; }
+
 #ifdef __cplusplus
 }
 #endif

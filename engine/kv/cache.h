@@ -1,0 +1,99 @@
+// KvCache: slots, pages, live bits and positions of one sequence; says what to move, moves nothing. No Backend.
+#pragma once
+#include "engine/kv/plan.h"
+#include <memory>
+#include <span>
+
+namespace kvrun {
+
+// Where pages come from: shared by all sequences of one plan. Ids are unique among the live pages of a pool, blocks
+// included; a device pool knows where each lies.
+class PagePool {
+ public:
+	virtual ~PagePool() = default;
+	// An id for a page of plan.formats[format] of this layer, or kNone when the pool is exhausted.
+	virtual uint32_t alloc(uint16_t format, uint32_t layer) = 0;
+	virtual void free(uint32_t id) noexcept = 0;
+	virtual size_t budget_bytes() const = 0; // SIZE_MAX: no limit but the device
+	virtual size_t used_bytes() const = 0;   // pages and blocks handed out, with their share of tables
+};
+
+// A pool that only counts: ids are handed out again lowest first; alloc() fails when the budget is spent.
+class BudgetPool : public PagePool {
+ public:
+	explicit BudgetPool(const KvPlan&, size_t budget_bytes = SIZE_MAX);
+	uint32_t alloc(uint16_t format, uint32_t layer) override;
+	void free(uint32_t id) noexcept override;
+	size_t budget_bytes() const override { return budget_; }
+	size_t used_bytes() const override { return used_; }
+	uint32_t n_live() const { return n_live_; }
+
+ private:
+	std::vector<size_t> cost_;        // bytes per format, tables included
+	std::vector<uint16_t> format_of_; // by id; 0xffff: free
+	std::vector<uint32_t> free_;      // min-heap of ids
+	size_t budget_, used_ = 0;        // bytes
+	uint32_t n_live_ = 0;             // pages and blocks
+};
+
+class KvCache {
+ public:
+	// `seed` decides the random probe rows. Plan and pool must outlive the cache.
+	KvCache(const KvPlan&, PagePool&, uint64_t seed = 1);
+	~KvCache();
+	KvCache(KvCache&&) noexcept;
+	KvCache& operator=(KvCache&&) noexcept;
+
+	const KvPlan& plan() const;
+	uint32_t n_tokens() const;     // in the sequence, evicted ones included
+	void reset();                  // forgets everything and returns all pages
+
+	// ---- a prompt of n_new tokens. Views stay as they were until end_prompt().
+	// Reserves the pages of all layers; throws Error{OutOfMemory} naming need, budget and a policy that fits, with
+	// nothing changed. `rows`: prompt rows (0-based, ascending) that feed the score, instead of the policy's choice.
+	void begin_prompt(uint32_t n_new, std::span<const uint32_t> rows = {});
+	// Prompt rows whose attention feeds the score; all of 0 .. n_new - 1 for policies that score every row, none for
+	// policies without scores.
+	std::span<const uint32_t> probe_rows() const;
+	// What to do with layer `l`, called once per layer in ascending order, after the layer's attention. By score:
+	// new_scores (n_kv_heads, n_new) = attention each new token received from the probe rows, summed over the rows,
+	// averaged over the query heads of a kv head; slot_scores (n_kv_heads, n_f16_slots()) the same for older tokens by
+	// f16 slot, decode rows since the last flush included (empty: none). Other policies: both empty.
+	const KvMoves& prompt_moves(uint32_t l, std::span<const float> new_scores = {}, std::span<const float> slot_scores = {});
+	void end_prompt();
+	// Scores by position as the last ranked prompt judged them, (n_new) of the layer and kv head (kv head 0 unless
+	// per_head): normalised, averaged over kv heads unless per_head.
+	std::span<const float> prompt_scores(uint32_t l, uint32_t head) const;
+
+	// ---- one decoded token
+	bool flush_due() const;        // the next token makes the window flush
+	bool wants_scores() const;     // ... and the flush is judged by score: begin_token() needs scores, and the
+	                               // device's sums restart from zero after it
+	bool scores_next() const;      // the attention of the next token feeds the score
+	// Makes room for and places the next token; from here on it is live. slot_scores (n_layers, n_kv_heads,
+	// n_f16_slots()) f32: attention received by the token in each f16 slot since the last flush or prompt, averaged
+	// over the query heads of a kv head; only if wants_scores(). Throws OutOfMemory with nothing changed.
+	void begin_token(std::span<const float> slot_scores = {});
+	// Moves of the flush that begin_token() made, to do before the new token is stored; empty without a flush.
+	const KvMoves& token_moves(uint32_t l);
+	uint32_t token_slot(uint32_t l, uint32_t head) const; // f16 slot of the newest token
+
+	// ---- what attention reads. Logical pages of a tier are numbered from 0; slot = logical page * page + index.
+	uint32_t n_pages(uint32_t l, Tier) const;
+	uint32_t n_f16_slots() const;                                     // the same in all layers
+	std::span<const uint32_t> pages(uint32_t l, Tier) const;          // ids in the pool, by logical page
+	std::span<const uint32_t> blocks(uint32_t l, Tier) const;         // block id of each logical page; empty: in pages
+	std::span<const uint32_t> live(uint32_t l, Tier, uint32_t head) const;      // (n_pages, 4) one bit per token
+	std::span<const uint32_t> positions(uint32_t l, Tier, uint32_t head) const; // (n_pages * page) kNone: empty slot
+	uint64_t version(uint32_t l, Tier) const;                         // changes whenever one of the above does
+	// By position, (n_tokens): 0 f16 (window, sinks, log survivors, waiting), 1 Salient, 2 Regular, 3 evicted.
+	std::vector<uint8_t> tiers(uint32_t l, uint32_t head) const;
+
+	KvBytes bytes() const;         // of this sequence
+
+ private:
+	struct State;
+	std::unique_ptr<State> s_;
+};
+
+} // namespace kvrun

@@ -1,0 +1,31 @@
+// One flush: which token goes to which tier; and which rows feed the score. Pure functions.
+#pragma once
+#include "engine/kv/policy.h"
+#include <span>
+
+namespace kvrun {
+
+// The verdict on the candidates of one flush, as indices into them, ascending.
+struct Flush {
+	std::vector<uint32_t> salient, regular;
+};
+
+// Candidates are ordered oldest first: tokens kept by earlier flushes that may still be demoted, then the tokens
+// leaving the window. `want`: how many stay Salient (how_many_salient). score: one per candidate, if ranked by score.
+// Ties go to the later token.
+Flush classify(const Select&, uint32_t n_candidates, uint32_t want, std::span<const double> score);
+
+// How many of n_candidates are to be Salient after a flush. n_judged: what `ratio` is a share of - all tokens ever
+// judged where kept tokens can be demoted, else just the candidates.
+uint32_t how_many_salient(const Select&, uint32_t n_candidates, uint64_t n_judged);
+
+// Rows of a prompt of n tokens that feed the score: round(probe_recent * n), at least 1, of the newest and
+// round(probe_random * n) drawn from the others without replacement; ascending. Empty unless ranked by score.
+std::vector<uint32_t> probe_rows(const Select&, uint32_t n, uint64_t seed);
+// Whether a decoded token's row feeds the score: `index` of the token in its window of recent_keep + flush.
+bool is_probe(const Select&, uint32_t index, uint64_t position, uint64_t seed);
+
+// Half to even, as every rounding here.
+uint64_t round_share(double share, uint64_t n);
+
+} // namespace kvrun

@@ -1,0 +1,34 @@
+// Scalar quantise / dequantise of one group, and packed codes: the definition everything is tested against.
+//
+// Asymmetric round-to-nearest: scale = (max - min) / (2^bits - 1) and zero = min are rounded to f16 first; codes are
+// computed in f32 against the rounded values, half to even, clamped to 0 .. 2^bits - 1. A group whose scale is 0 in
+// f16 stores codes 0. x_hat = code * scale + zero, in f32. Never contracted to a fused multiply-add.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvrun {
+
+struct Params {       // as stored: f16
+	uint16_t scale, zero;
+	uint32_t word() const { return uint32_t(scale) | uint32_t(zero) << 16; }
+	bool operator==(const Params&) const = default;
+};
+constexpr Params params_of_word(uint32_t w) { return {uint16_t(w), uint16_t(w >> 16)}; }
+
+// Codes of x by plain min and max; returns the parameters that dequantise them, which
+// `relax` (XQuant eq. 9) moves inwards: zero += eta * scale * (2^bits - 1), scale *= 1 - 2 * eta.
+Params quantise(std::span<const float> x, uint32_t bits, float relax, std::span<uint8_t> codes);
+float dequantise(uint32_t code, Params);
+
+// Code `i` of packed words, lowest bits first; bits 1, 2, 4, 8, 16.
+uint32_t unpack(std::span<const uint32_t> words, uint32_t bits, size_t i);
+void pack(std::span<uint32_t> words, uint32_t bits, size_t i, uint32_t code);
+
+// sqrt(max|x|) as f16, 1 where that is 0: ZipCache's channel factor.
+uint16_t channel_factor(std::span<const float> x);
+// sqrt(max_q / max_k) as f16, 1 where that is 0: MiKV's channel balancer.
+uint16_t balance_factor(float max_abs_q, float max_abs_k);
+
+} // namespace kvrun
