@@ -89,10 +89,11 @@ struct HeadNorm {        // RMS norm of each head before RoPE (qwen3); both empt
 	View q, k;           // (head_dim) f32
 	float eps;
 };
+constexpr uint32_t kSkip = UINT32_MAX;
 struct KvDst {                // where rope_store() and kv_store() write rows of K and V, as f16
 	View k, v;                // u32 words; word w of kv head h of row t goes to k[at[t][h][0] + w * k_word_stride]
 	                          //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
-	View at;                  // (T, n_kv_heads, 2) u32, offsets in words
+	View at;                  // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is not stored
 	uint32_t k_word_stride;   // 1: contiguous head (prompt scratch); page: K inside a page is [word][token]
 };
 
