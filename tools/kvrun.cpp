@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <fcntl.h>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <unistd.h>
@@ -78,13 +79,16 @@ int run(int argc, char** argv) {
 	app.get_formatter()->column_width(34);
 	try {
 		app.parse(argc, argv);
-	} catch (const CLI::ExtrasError&) {
-		return say(2, unknown_word(app));
-	} catch (const CLI::RequiredError& e) {
-		if (app.get_subcommands().empty()) return say(2, "no command given; see kvrun --help");
-		return say(2, e.what());
 	} catch (const CLI::ParseError& e) {
-		if (e.get_exit_code() == 0) return app.exit(e); // --help and --version print to stdout
+		if (e.get_exit_code() == 0) { // --help and --version
+			std::ostringstream text;
+			app.exit(e, text, text);
+			std::fputs(text.str().c_str(), stdout);
+			return 0;
+		}
+		// a mistyped --model is also a missing one: the word nobody knows says more
+		if (!app.remaining(/*recurse=*/true).empty()) return say(2, unknown_word(app));
+		if (app.get_subcommands().empty()) return say(2, "no command given; see kvrun --help");
 		return say(2, e.what());
 	}
 	return 0;
