@@ -1,25 +1,13 @@
-// Options of a command line: strict numbers that name flag, value and range, and text that is safe to print.
+// Options of a command line: strict numbers that name flag, value and range.
 #include "tools/args.h"
 #include "engine/core/error.h"
+#include "engine/core/utf8.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 namespace kvrun {
 namespace {
-
-// Bytes of the UTF-8 sequence at the start of `s`; 0 if it is none (overlong, surrogate, cut short).
-size_t utf8_length(std::string_view s) {
-	const auto at = [&](size_t i) { return uint8_t(s[i]); };
-	const uint8_t c = at(0);
-	const size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
-	if (n == 0 || s.size() < n) return 0;
-	for (size_t i = 1; i < n; ++i)
-		if ((at(i) & 0xc0) != 0x80) return 0;
-	if ((c == 0xe0 && at(1) < 0xa0) || (c == 0xed && at(1) >= 0xa0)) return 0;
-	if ((c == 0xf0 && at(1) < 0x90) || (c == 0xf4 && at(1) >= 0x90)) return 0;
-	return n;
-}
 
 // Edits between two words; a swap of neighbours is one.
 size_t distance(std::string_view a, std::string_view b) {
@@ -52,7 +40,7 @@ CLI::Option* add_value(CLI::App& app, const std::string& flags, const std::strin
 		[name, take](const CLI::results_t& given) {
 			if (given.size() != 1) fail(Code::Invalid, "{} is given {} times; give it once", name, given.size());
 			if (given[0].size() > 2 && given[0].compare(0, 2, "--") == 0)
-				fail(Code::Invalid, "{} is followed by '{}' and not by a value", name, printable(given[0]));
+				fail(Code::Invalid, "{} is followed by '{}' and not by a value", name, one_line(given[0]));
 			take(given[0]);
 			return true;
 		},
@@ -65,35 +53,18 @@ int64_t to_integer(const std::string& name, std::string_view s, int64_t lowest, 
 	const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
 	const bool number = !s.empty() && end == s.data() + s.size() && ec != std::errc::invalid_argument;
 	if (!number || ec == std::errc::result_out_of_range || v < lowest || v > highest)
-		fail(Code::Invalid, "{} is '{}', expected an integer from {} to {}", name, printable(s), lowest, highest);
+		fail(Code::Invalid, "{} is '{}', expected an integer from {} to {}", name, one_line(s), lowest, highest);
 	return v;
 }
 
 } // namespace
 
-std::string printable(std::string_view text) {
-	std::string out;
-	while (!text.empty()) {
-		const size_t n = utf8_length(text);
-		const uint8_t c = uint8_t(text[0]);
-		// C0 and DEL, and C1 (U+0080..U+009F), which some terminals obey as well
-		const bool control = c < 0x20 || c == 0x7f || (n == 2 && c == 0xc2 && uint8_t(text[1]) < 0xa0);
-		if (n > 0 && !control) {
-			out += text.substr(0, n);
-		} else {
-			for (size_t i = 0; i < std::max<size_t>(n, 1); ++i) out += fmt::format("\\x{:02x}", uint8_t(text[i]));
-		}
-		text.remove_prefix(std::max<size_t>(n, 1));
-	}
-	return out;
-}
-
 std::string nearest(std::string_view word, const std::vector<std::string>& words) {
-	if (word.size() > 64) return {}; // no slip of a finger; and keeps the table small
+	if (word.size() < 3 || word.size() > 64) return {}; // -q is near every flag; and the table stays small
 	std::string best;
 	size_t best_edits = std::max<size_t>(1, word.size() / 3) + 1;
 	for (const std::string& w : words) {
-		const bool prefix = word.size() >= 3 && w.compare(0, word.size(), word) == 0;
+		const bool prefix = w.compare(0, word.size(), word) == 0;
 		const size_t edits = prefix ? 1 : distance(word, w);
 		if (edits < best_edits) best_edits = edits, best = w;
 	}
@@ -114,7 +85,7 @@ CLI::Option* add_real(CLI::App& app, const std::string& flags, double& value, do
 		const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
 		// written so that NaN fails; a value too small for a double is refused like any other bad one
 		const bool good = !s.empty() && end == s.data() + s.size() && ec == std::errc() && v >= lowest && v <= highest;
-		if (!good) fail(Code::Invalid, "{} is '{}', expected a number from {} to {}", name, printable(s), lowest, highest);
+		if (!good) fail(Code::Invalid, "{} is '{}', expected a number from {} to {}", name, one_line(s), lowest, highest);
 		value = v;
 	});
 }
@@ -149,7 +120,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flags, std::string& va
 						const std::string& help) {
 	return add_value(app, flags, "WORD", help, [name = shown(flags), &value, choices](const std::string& s) {
 		if (std::find(choices.begin(), choices.end(), s) == choices.end())
-			fail(Code::Invalid, "{} is '{}', expected {}", name, printable(s), fmt::join(choices, " or "));
+			fail(Code::Invalid, "{} is '{}', expected {}", name, one_line(s), fmt::join(choices, " or "));
 		value = s;
 	});
 }
@@ -161,7 +132,7 @@ CLI::Option* add_bytes(CLI::App& app, const std::string& flags, uint64_t& value,
 		const std::string_view unit(end, size_t(s.data() + s.size() - end));
 		const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
 		if (s.empty() || ec != std::errc() || shift < 0 || v > (uint64_t(1) << 46) >> shift)
-			fail(Code::Invalid, "{} is '{}', expected a number of bytes up to 64 TiB, like 512M or 2G", name, printable(s));
+			fail(Code::Invalid, "{} is '{}', expected a number of bytes up to 64 TiB, like 512M or 2G", name, one_line(s));
 		value = v << shift;
 	});
 }

@@ -1,4 +1,4 @@
-// Options of a command line: strict numbers that name flag, value and range, and text that is safe to print.
+// Options of a command line: strict numbers that name flag, value and range.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -8,8 +8,6 @@
 
 namespace kvrun {
 
-// Control characters and bytes that are no UTF-8 as \xNN: file names and flags may hold anything.
-std::string printable(std::string_view text);
 // The entry of `words` a typing slip away from `word`; empty when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
 

@@ -1,5 +1,6 @@
 // The program: finds the command, runs it, and turns every way to fail into one line on stderr and an exit code.
 #include "engine/core/error.h"
+#include "engine/core/utf8.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include <csignal>
@@ -32,7 +33,7 @@ int exit_code(Code c) {
 }
 
 int say(int code, std::string_view message) {
-	const std::string line = fmt::format("error: {}\n", printable(message));
+	const std::string line = fmt::format("error: {}\n", one_line(message, /*max_bytes=*/4000));
 	std::fwrite(line.data(), 1, line.size(), stderr);
 	return code;
 }

@@ -1,26 +1,44 @@
 // UTF-8 as it must be, and text from outside (file names, keys of a file) made safe for a one-line message.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace kvrun {
 
-// Length of the well-formed UTF-8 character at s[at] (no overlong forms, no surrogates, at most U+10FFFF); 0 if there
-// is none.
-constexpr size_t utf8_char(std::string_view s, size_t at) {
-	auto byte = [&](size_t i) { return at + i < s.size() ? uint32_t(uint8_t(s[at + i])) : 0u; };
-	auto tail = [&](size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
-	const uint32_t a = byte(0), b = byte(1);
+// Bytes of a character that starts with this byte; 0 if none does.
+constexpr size_t utf8_lead(uint8_t c) {
+	return c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+}
+
+// Bytes from s[at] on that agree with a character beginning there (no overlong forms, no surrogates, at most U+10FFFF):
+// its length if it is complete, less if the text ends or goes wrong inside it.
+constexpr size_t utf8_agreeing(std::string_view s, size_t at) {
 	if (at >= s.size()) return 0;
-	if (a < 0x80) return 1;
-	if (a >= 0xc2 && a < 0xe0) return tail(1) ? 2 : 0;
-	if (a >= 0xe0 && a < 0xf0) {
-		if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0)) return 0;
-		return tail(1) && tail(2) ? 3 : 0;
+	const uint8_t c = uint8_t(s[at]);
+	const size_t want = utf8_lead(c);
+	if (want < 2) return want;
+	size_t n = 1;
+	for (; n < want && at + n < s.size(); ++n) {
+		const uint8_t b = uint8_t(s[at + n]);
+		const uint8_t lo = n == 1 && c == 0xe0 ? 0xa0 : n == 1 && c == 0xf0 ? 0x90 : 0x80;
+		const uint8_t hi = n == 1 && c == 0xed ? 0x9f : n == 1 && c == 0xf4 ? 0x8f : 0xbf;
+		if (b < lo || b > hi) break;
 	}
-	if (a >= 0xf0 && a < 0xf5) {
-		if ((a == 0xf0 && b < 0x90) || (a == 0xf4 && b >= 0x90)) return 0;
-		return tail(1) && tail(2) && tail(3) ? 4 : 0;
+	return n;
+}
+
+// Length of the well-formed UTF-8 character at s[at]; 0 if there is none.
+constexpr size_t utf8_char(std::string_view s, size_t at) {
+	const size_t n = utf8_agreeing(s, at);
+	return n > 0 && n == utf8_lead(uint8_t(s[at])) ? n : 0;
+}
+
+// Bytes at the end of `s` that may become a character when more bytes come: 0..3.
+constexpr size_t utf8_unfinished(std::string_view s) {
+	for (size_t n = 1; n <= 3 && n <= s.size(); ++n) {
+		const size_t at = s.size() - n;
+		if (utf8_lead(uint8_t(s[at])) > n && utf8_agreeing(s, at) == n) return n;
 	}
 	return 0;
 }

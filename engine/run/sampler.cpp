@@ -1,0 +1,127 @@
+// Chooses the next token from logits: repeat penalty, top-k, top-p, min-p, temperature; same seed, same tokens.
+#include "engine/run/sampler.h"
+#include "engine/core/error.h"
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace kvrun {
+namespace {
+
+using Candidate = Sampler::Candidate;
+
+bool likelier(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
+
+// exp(logit - max) with +inf against +inf counting as equal.
+double share_of(float logit, float max, double temperature) {
+	return logit == max ? 1 : std::exp((double(logit) - double(max)) / temperature);
+}
+
+} // namespace
+
+void check_sampler(const SamplerOptions& o) {
+	// every test is written so that NaN fails it
+	if (!(o.temperature >= 0 && o.temperature <= 1e6)) fail(Code::Invalid, "temperature is {}, expected 0 to 1e6", o.temperature);
+	if (!(o.top_p >= 0 && o.top_p <= 1)) fail(Code::Invalid, "top-p is {}, expected 0 to 1", o.top_p);
+	if (!(o.min_p >= 0 && o.min_p <= 1)) fail(Code::Invalid, "min-p is {}, expected 0 to 1", o.min_p);
+	if (!(o.repeat_penalty >= 0.01 && o.repeat_penalty <= 100))
+		fail(Code::Invalid, "repeat penalty is {}, expected 0.01 to 100", o.repeat_penalty);
+	if (o.repeat_last > 65536) fail(Code::Invalid, "repeat window is {} tokens, expected 0 to 65536", o.repeat_last);
+}
+
+Sampler::Sampler(const SamplerOptions& o) : options_(o), random_(o.seed) { check_sampler(o); }
+
+void Sampler::accept(uint32_t token) {
+	if (options_.repeat_penalty == 1 || options_.repeat_last == 0) return;
+	if (recent_.size() < options_.repeat_last) {
+		recent_.push_back(token);
+	} else {
+		recent_[recent_at_] = token;
+		recent_at_ = (recent_at_ + 1) % recent_.size();
+	}
+}
+
+// A token that occurred several times is penalised once.
+void Sampler::penalise() {
+	if (recent_.empty()) return;
+	std::vector<uint32_t> tokens(recent_);
+	std::sort(tokens.begin(), tokens.end());
+	tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+	for (const uint32_t t : tokens) {
+		if (t >= candidates_.size()) continue; // candidates_ still holds every token in order
+		float& l = candidates_[t].logit;
+		if (std::isinf(l)) continue;
+		const double x = l > 0 ? l / options_.repeat_penalty : l * options_.repeat_penalty;
+		constexpr double kMax = std::numeric_limits<float>::max(); // a finite logit stays one
+		l = float(std::clamp(x, -kMax, kMax));
+	}
+}
+
+// Top-k, top-p and min-p; leaves candidates_ in an order that depends on the logits alone, the likeliest first.
+void Sampler::cut() {
+	auto& c = candidates_;
+	const size_t k = options_.top_k == 0 ? c.size() : std::min<size_t>(options_.top_k, c.size());
+	if (k < c.size()) {
+		std::partial_sort(c.begin(), c.begin() + ptrdiff_t(k), c.end(), likelier);
+		c.resize(k);
+	} else {
+		std::iter_swap(c.begin(), std::min_element(c.begin(), c.end(), likelier));
+	}
+	const float max = c[0].logit;
+	if (options_.top_p < 1) { // probabilities at temperature 1, as users of other programs expect
+		double all = 0, have = 0;
+		for (const Candidate& x : c) all += share_of(x.logit, max, 1);
+		size_t n = 0;
+		// with few survivors a heap gives them in order without sorting the rest
+		const auto less = [](const Candidate& a, const Candidate& b) { return likelier(b, a); };
+		std::make_heap(c.begin(), c.end(), less);
+		for (auto end = c.end(); n == 0 || (n < c.size() && have < options_.top_p * all); ++n) {
+			std::pop_heap(c.begin(), end, less);
+			have += share_of((--end)->logit, max, 1);
+		}
+		std::reverse(c.begin(), c.end());
+		c.resize(n);
+	}
+	if (options_.min_p > 0) {
+		const auto rare = [&](const Candidate& x) { return share_of(x.logit, max, 1) < options_.min_p; };
+		c.erase(std::remove_if(c.begin(), c.end(), rare), c.end());
+	}
+}
+
+uint32_t Sampler::sample(std::span<const float> logits) {
+	candidates_.clear();
+	size_t best = 0;
+	bool any = false;
+	for (size_t i = 0; i < logits.size(); ++i) {
+		if (std::isnan(logits[i]))
+			fail(Code::Device, "logit of token {} is not a number; KVRUN_CHECK=1 finds the operation that made it", i);
+		if (logits[i] > logits[best]) best = i;
+		any |= logits[i] != -INFINITY;
+	}
+	if (!any) fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault", logits.size());
+	const bool greedy = options_.temperature <= kGreedyTemperature || options_.top_k == 1;
+	if (!greedy || !recent_.empty()) {
+		candidates_.resize(logits.size());
+		for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], uint32_t(i), 0};
+		penalise();
+	}
+	if (greedy) {
+		const Candidate first{logits[best], uint32_t(best), 1};
+		const Candidate chosen = candidates_.empty() ? first : *std::min_element(candidates_.begin(), candidates_.end(), likelier);
+		candidates_.assign(1, {chosen.logit, chosen.id, 1});
+		total_ = 1;
+		return chosen.id;
+	}
+	std::erase_if(candidates_, [](const Candidate& c) { return c.logit == -INFINITY; });
+	cut();
+	total_ = 0;
+	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, options_.temperature);
+	// 53 random bits; std::uniform_real_distribution differs between standard libraries
+	const double at = double(random_() >> 11) * 0x1p-53 * total_;
+	double sum = 0;
+	for (const Candidate& c : candidates_)
+		if ((sum += c.share) > at) return c.id;
+	return candidates_[0].id; // rounding left `at` past the last one
+}
+
+} // namespace kvrun

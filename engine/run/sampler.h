@@ -1,0 +1,53 @@
+// Chooses the next token from logits: repeat penalty, top-k, top-p, min-p, temperature; same seed, same tokens.
+#pragma once
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace kvrun {
+
+struct SamplerOptions {
+	double temperature = 0.8;    // logits are divided by it; <= kGreedyTemperature: the likeliest token, always
+	uint32_t top_k = 40;         // candidates kept; 0: all
+	double top_p = 0.95;         // of those, the likeliest that hold this share of the probability; 1: all
+	double min_p = 0.05;         // of those, the ones at least this likely relative to the likeliest; 0: all
+	double repeat_penalty = 1;   // > 1 makes recent tokens less likely (CTRL, arXiv:1909.05858); 1: off
+	uint32_t repeat_last = 64;   // tokens that count as recent
+	uint64_t seed = 0;           // of the random numbers
+};
+constexpr double kGreedyTemperature = 1e-6;
+
+// Throws Error{Invalid} naming the first option outside its range.
+void check_sampler(const SamplerOptions&);
+
+// Equal logits rank by id, lowest first, so greedy is defined for all inputs: +inf is likelier than anything finite,
+// -inf is never chosen. A NaN logit, or no logit above -inf, throws Error{Device}: such numbers come from a broken
+// driver or file, and an answer made of them would look like one.
+class Sampler {
+ public:
+	struct Candidate {
+		float logit;  // after the repeat penalty
+		uint32_t id;  // token
+		double share; // its probability after all cuts, before normalisation
+	};
+
+	explicit Sampler(const SamplerOptions&);
+	void accept(uint32_t token); // a token of the prompt or the answer, for the repeat penalty
+	uint32_t sample(std::span<const float> logits); // logits (vocab); does not accept() the result
+	// What the last sample() chose from, and the sum of their shares. One candidate after a greedy choice.
+	std::span<const Candidate> candidates() const { return candidates_; }
+	double total() const { return total_; }
+
+ private:
+	void penalise();
+	void cut();
+	SamplerOptions options_;
+	std::mt19937_64 random_;
+	std::vector<uint32_t> recent_;      // (<= repeat_last) ring of accepted tokens
+	size_t recent_at_ = 0;              // next place in the ring
+	std::vector<Candidate> candidates_; // (vocab) and fewer after the cuts
+	double total_ = 0;                  // sum of shares
+};
+
+} // namespace kvrun

@@ -1,0 +1,193 @@
+// Sampling: every option, every strange logit, and the distribution the choices follow.
+#include "engine/core/error.h"
+#include "engine/run/sampler.h"
+#include <cmath>
+#include <doctest/doctest.h>
+#include <limits>
+#include <map>
+#include <set>
+
+using namespace kvrun;
+
+namespace {
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+SamplerOptions all_off(double temperature = 1, uint64_t seed = 1) {
+	return {.temperature = temperature, .top_k = 0, .top_p = 1, .min_p = 0, .repeat_penalty = 1, .repeat_last = 64, .seed = seed};
+}
+std::vector<float> some_logits(size_t n, uint64_t seed) {
+	std::mt19937_64 rng(seed);
+	std::vector<float> out(n);
+	for (float& x : out) x = float(double(rng() >> 11) * 0x1p-53 * 16 - 8);
+	return out;
+}
+std::set<uint32_t> kept(const SamplerOptions& o, const std::vector<float>& logits) {
+	Sampler s(o);
+	s.sample(logits);
+	std::set<uint32_t> ids;
+	for (const auto& c : s.candidates()) ids.insert(c.id);
+	return ids;
+}
+} // namespace
+
+TEST_CASE("T37 sampler: options outside their range are refused by name") {
+	const double bad[] = {-1, -1e-30, kNan, kInf, -kInf, 1e30};
+	for (const double x : bad) {
+		CAPTURE(x);
+		SamplerOptions o = all_off();
+		o.temperature = x;
+		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("temperature"), Error);
+		o = all_off(), o.top_p = x;
+		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("top-p"), Error);
+		o = all_off(), o.min_p = x;
+		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("min-p"), Error);
+		o = all_off(), o.repeat_penalty = x;
+		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("repeat penalty"), Error);
+	}
+	SamplerOptions o = all_off();
+	o.min_p = 2;
+	CHECK_THROWS_AS(Sampler{o}, Error);
+	o = all_off(), o.repeat_penalty = 0;
+	CHECK_THROWS_AS(Sampler{o}, Error);
+	o = all_off(), o.repeat_last = 65537;
+	CHECK_THROWS_AS(Sampler{o}, Error);
+}
+
+TEST_CASE("T37 sampler: any accepted options give an id of the vocabulary and shares that add up") {
+	const auto logits = some_logits(300, 5);
+	int tried = 0;
+	for (const double temperature : {0.0, 1e-30, 1e-6, 1e-3, 0.8, 1.0, 100.0, 1e6})
+		for (const uint32_t top_k : {0u, 1u, 40u, 299u, 300u, 301u, 4000000000u})
+			for (const double top_p : {0.0, 1e-9, 0.5, 0.95, 1.0})
+				for (const double min_p : {0.0, 1e-9, 0.05, 1.0})
+					for (const double penalty : {0.01, 1.0, 1.3, 100.0}) {
+						Sampler s({temperature, top_k, top_p, min_p, penalty, 64, uint64_t(tried++)});
+						for (uint32_t t = 0; t < 100; ++t) s.accept(t * 7); // ids past the vocabulary among them
+						for (int i = 0; i < 3; ++i) REQUIRE(s.sample(logits) < 300);
+						double sum = 0;
+						for (const auto& c : s.candidates()) {
+							REQUIRE(c.share >= 0);
+							REQUIRE(c.share <= 1);
+							sum += c.share / s.total();
+						}
+						REQUIRE(sum == doctest::Approx(1).epsilon(1e-9));
+					}
+}
+
+TEST_CASE("T37 sampler: temperatures up to 1e-6 choose the likeliest, ties by lowest id") {
+	auto logits = some_logits(100, 9);
+	logits[41] = logits[17] = 30;
+	for (const double temperature : {0.0, 1e-30, 1e-6})
+		for (uint64_t seed = 0; seed < 20; ++seed) CHECK(Sampler(all_off(temperature, seed)).sample(logits) == 17);
+}
+
+TEST_CASE("T38 sampler: logits that are equal, infinite or no numbers") {
+	const std::vector<float> equal(64, 2.5f);
+	CHECK(Sampler(all_off(0)).sample(equal) == 0);
+	CHECK(kept(all_off(), equal).size() == 64);
+
+	std::vector<float> one(64, -kInf);
+	one[9] = -3e38f;
+	CHECK(Sampler(all_off(0)).sample(one) == 9);
+	CHECK(Sampler(all_off(1)).sample(one) == 9);
+
+	std::vector<float> top(64, 1);
+	top[5] = top[6] = kInf;
+	CHECK(Sampler(all_off(0)).sample(top) == 5);
+	std::set<uint32_t> seen;
+	for (uint64_t seed = 0; seed < 50; ++seed) seen.insert(Sampler(all_off(1, seed)).sample(top));
+	CHECK(seen == std::set<uint32_t>{5, 6});
+
+	for (const double temperature : {0.0, 1.0}) {
+		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(std::vector<float>(64, -kInf)), doctest::Contains("above -inf"), Error);
+		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample({}), doctest::Contains("none of 0"), Error);
+		std::vector<float> broken(64, 1);
+		broken[33] = kNan;
+		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(broken), doctest::Contains("token 33"), Error);
+	}
+}
+
+TEST_CASE("T38 sampler: the repeat penalty cannot turn finite logits into none") {
+	std::vector<float> low(8, -3e38f);
+	SamplerOptions o = all_off();
+	o.repeat_penalty = 100;
+	Sampler s(o);
+	for (uint32_t t = 0; t < 8; ++t) s.accept(t);
+	CHECK(s.sample(low) < 8);
+}
+
+TEST_CASE("sampler: the cuts keep what their definitions say") {
+	// probabilities 0.5 0.25 0.125 0.0625 0.0625
+	const std::vector<float> logits = {std::log(0.0625f), std::log(0.5f), std::log(0.125f), std::log(0.25f), std::log(0.0625f)};
+	SamplerOptions o = all_off();
+	o.top_k = 2;
+	CHECK(kept(o, logits) == std::set<uint32_t>{1, 3});
+	o.top_k = 4; // of equals the lower id
+	CHECK(kept(o, logits) == std::set<uint32_t>{0, 1, 2, 3});
+	for (const uint32_t k : {0u, 5u, 9u}) {
+		o.top_k = k;
+		CHECK(kept(o, logits).size() == 5);
+	}
+	o = all_off(), o.top_p = 0;
+	CHECK(kept(o, logits) == std::set<uint32_t>{1});
+	o.top_p = 0.74;
+	CHECK(kept(o, logits) == std::set<uint32_t>{1, 3});
+	o.top_p = 0.76;
+	CHECK(kept(o, logits) == std::set<uint32_t>{1, 2, 3});
+	o = all_off(), o.min_p = 0.3;
+	CHECK(kept(o, logits) == std::set<uint32_t>{1, 3});
+	o.min_p = 0.2;
+	CHECK(kept(o, logits) == std::set<uint32_t>{1, 2, 3});
+	o.min_p = 1;
+	CHECK(kept(o, logits) == std::set<uint32_t>{1});
+	o = all_off(), o.top_k = 4, o.top_p = 0.9, o.min_p = 0.2; // top-p looks at what top-k left: 0.53 + 0.27 + 0.13
+	CHECK(kept(o, logits) == std::set<uint32_t>{1, 2, 3});
+}
+
+TEST_CASE("sampler: the repeat penalty divides what is positive, multiplies what is negative, and forgets") {
+	SamplerOptions o = all_off(0);
+	o.repeat_penalty = 2, o.repeat_last = 2;
+	Sampler s(o);
+	CHECK(s.sample(std::vector<float>{3, 2, -1}) == 0);
+	s.accept(0);
+	s.accept(0); // twice counts once: 3 -> 1.5, not 0.75
+	CHECK(s.sample(std::vector<float>{3, 1.4f, -1}) == 0);
+	CHECK(s.sample(std::vector<float>{3, 1.6f, -1}) == 1);
+	CHECK(s.sample(std::vector<float>{-1, -1.9f, -3}) == 1); // -1 -> -2
+	s.accept(1);
+	s.accept(2); // 0 has left the window of two
+	CHECK(s.sample(std::vector<float>{3, 2.9f, -1}) == 0);
+}
+
+TEST_CASE("sampler: choices follow the softmax at the given temperature") {
+	const std::vector<float> logits = {0, 1, 2, 3};
+	for (const double temperature : {0.5, 1.0, 4.0}) {
+		Sampler s(all_off(temperature, 42));
+		std::map<uint32_t, int> count;
+		constexpr int kDraws = 40000;
+		for (int i = 0; i < kDraws; ++i) ++count[s.sample(logits)];
+		double all = 0;
+		for (const float l : logits) all += std::exp(l / temperature);
+		for (uint32_t t = 0; t < 4; ++t) {
+			const double p = std::exp(logits[t] / temperature) / all;
+			const double sigma = std::sqrt(p * (1 - p) / kDraws);
+			CAPTURE(temperature);
+			CAPTURE(t);
+			CHECK(std::abs(double(count[t]) / kDraws - p) < 5 * sigma);
+		}
+	}
+}
+
+TEST_CASE("sampler: same seed, same tokens; another seed, other tokens") {
+	const auto run = [](uint64_t seed) {
+		SamplerOptions o;
+		o.seed = seed;
+		Sampler s(o);
+		std::vector<uint32_t> out;
+		for (uint64_t i = 0; i < 64; ++i) out.push_back(s.sample(some_logits(500, i)));
+		return out;
+	};
+	CHECK(run(7) == run(7));
+	CHECK(run(7) != run(8));
+}
