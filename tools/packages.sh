@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 / Ubuntu 24.04 packages that kvrun is built from, only those missing; `tests`: the suite's too.
+set -euo pipefail
+
+usage="usage: tools/packages.sh [build|tests] [--list]"
+want=build list=
+for arg in "$@"; do
+	case $arg in
+	build | tests) want=$arg ;;
+	--list) list=1 ;;
+	*) echo "$usage" >&2; exit 2 ;;
+	esac
+done
+
+# compiler and build; libraries; shaders; drivers (lavapipe among them) to run on
+packages=(g++ make cmake ninja-build pkg-config
+	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev
+	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
+	libvulkan1 mesa-vulkan-drivers)
+if [ "$want" = tests ]; then
+	packages+=(vulkan-validationlayers python3)
+fi
+
+id=unknown version=
+if [ -r /etc/os-release ]; then
+	id=$(. /etc/os-release && echo "${ID:-unknown}")
+	version=$(. /etc/os-release && echo "${VERSION_ID:-}")
+fi
+case $id in
+debian) # SwiftShader, the second software driver of the suite, comes with chromium
+	if [ "$want" = tests ]; then packages+=(chromium); fi ;;
+ubuntu)
+	if [ "$want" = tests ]; then
+		echo "packages: Ubuntu's chromium is a snap without SwiftShader's library; the suite skips that driver" >&2
+	fi ;;
+esac
+if [ -n "$list" ]; then
+	printf '%s\n' "${packages[@]}"
+	exit 0
+fi
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+	echo "packages: '$id $version' has no apt; install what these Debian packages hold and build as usual:" >&2
+	echo "packages: ${packages[*]}" >&2
+	exit 0
+fi
+
+missing=()
+for p in "${packages[@]}"; do
+	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null || true)" = installed ] || missing+=("$p")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+	exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+	if ! command -v sudo >/dev/null; then
+		echo "error: these packages are missing and neither root nor sudo is at hand: ${missing[*]}" >&2
+		exit 1
+	fi
+	as_root=(sudo)
+fi
+apt_get() {
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
+}
+echo "packages: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { apt_get update && apt_get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+	tail -n 30 "$log" >&2
+	echo "error: apt-get could not install the packages above; on Ubuntu they need the 'universe' component" >&2
+	exit 1
+fi
