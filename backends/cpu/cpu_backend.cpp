@@ -1,0 +1,149 @@
+// Memory, reads and timing of the cpu backend; submit and wait have nothing to do.
+#include "backends/cpu/cpu_backend.h"
+#include "engine/core/env.h"
+#include "engine/core/log.h"
+#include <cstring>
+#include <fstream>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kAlign = 64;             // bytes: a cache line
+constexpr size_t kBig = size_t(64) << 20; // bytes: allocations from here on are compared with the free memory
+
+// Value of the first line `key : value` of a /proc file; empty where there is no such file or line.
+std::string proc_line(const char* file, const std::string& key) {
+	std::ifstream in(file);
+	for (std::string line; std::getline(in, line);) {
+		const size_t colon = line.find(':');
+		if (line.compare(0, key.size(), key) != 0 || colon == std::string::npos) continue;
+		const size_t from = line.find_first_not_of(" \t", colon + 1);
+		return from == std::string::npos ? "" : line.substr(from);
+	}
+	return "";
+}
+
+size_t meminfo_bytes(const char* key) { // lines read "MemTotal:  1234 kB"
+	return size_t(std::strtoull(proc_line("/proc/meminfo", key).c_str(), nullptr, 10)) * 1024;
+}
+
+double mib(size_t bytes) { return double(bytes) / 1048576.; }
+
+} // namespace
+
+CpuBackend::CpuBackend() : poison_(env_flag(Env::Poison)) {}
+
+DeviceInfo CpuBackend::info() const {
+	DeviceInfo r;
+	const std::string model = proc_line("/proc/cpuinfo", "model name");
+	r.name = model.empty() ? "host processor" : model;
+	r.driver = "kvrun cpu backend " KVRUN_VERSION;
+	r.type = "cpu";
+	r.is_cpu = true;
+	r.memory_bytes = meminfo_bytes("MemTotal");
+	const size_t available = meminfo_bytes("MemAvailable"), reserve = r.memory_bytes / 10;
+	r.free_bytes = available > reserve ? available - reserve : 0;
+	if (r.memory_bytes == 0) r.memory_bytes = r.free_bytes = SIZE_MAX / 2; // no /proc here: let the allocator decide
+	r.max_buffer_bytes = r.memory_bytes;
+	r.max_view_bytes = SIZE_MAX;
+	return r;
+}
+
+Buffer CpuBackend::alloc(size_t bytes, Mem, const char* label) {
+	const auto refuse = [&](size_t free_bytes) {
+		fail(Code::OutOfMemory,
+			 "{} needs {:.1f} MiB of host memory, {:.1f} MiB are free; use a shorter context or a smaller model", label,
+			 mib(bytes), mib(free_bytes));
+	};
+	if (bytes >= kBig)
+		if (const size_t free_bytes = info().free_bytes; bytes > free_bytes) refuse(free_bytes);
+	Block b;
+	b.memory.reset(std::calloc(bytes + kAlign, 1)); // large blocks: pages come zeroed, and only when touched
+	if (!b.memory) refuse(info().free_bytes);
+	const uintptr_t address = reinterpret_cast<uintptr_t>(b.memory.get());
+	b.data = static_cast<std::byte*>(b.memory.get()) + (kAlign - address % kAlign) % kAlign;
+	b.bytes = bytes;
+	if (poison_) std::memset(b.data, 0xff, bytes); // NaN as f32, as f16 and as bf16
+	uint32_t id = uint32_t(blocks_.size() + 1);
+	if (free_ids_.empty()) {
+		free_ids_.reserve(id); // so that free() cannot throw
+		blocks_.push_back(std::move(b));
+	} else {
+		id = free_ids_.back();
+		free_ids_.pop_back();
+		blocks_[id - 1] = std::move(b);
+	}
+	return Buffer(*this, id, bytes);
+}
+
+void CpuBackend::free(uint32_t id) noexcept {
+	blocks_[id - 1] = Block();
+	free_ids_.push_back(id);
+}
+
+std::byte* CpuBackend::bytes_at(const Buffer& b, size_t at, size_t n) const {
+	KV_ASSERT(b.id() >= 1 && b.id() <= blocks_.size());
+	const Block& block = blocks_[b.id() - 1];
+	KV_ASSERT(block.data && block.bytes == b.bytes());
+	KV_ASSERT(at <= block.bytes && n <= block.bytes - at);
+	return block.data + at;
+}
+
+void CpuBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
+	std::byte* to = bytes_at(dst, at, src.size());
+	if (!src.empty()) std::memcpy(to, src.data(), src.size());
+}
+
+void CpuBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
+	// Kept until wait(), as on a device: a caller that looks too early sees old bytes here too.
+	const std::byte* from = bytes_at(src, at, dst.size());
+	reads_.push_back({dst, std::vector<std::byte>(from, from + dst.size())});
+}
+
+void CpuBackend::wait() {
+	for (const PendingRead& r : reads_)
+		if (!r.bytes.empty()) std::memcpy(r.dst.data(), r.bytes.data(), r.bytes.size());
+	reads_.clear();
+}
+
+// GGUF rows, each padded to whole words so that a view may start at any row.
+size_t CpuBackend::weight_row_bytes(DType t, uint32_t cols) const { return (dtype_row_bytes(t, cols) + 3) / 4 * 4; }
+
+void CpuBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
+	const uint32_t cols = w.shape[1];
+	const size_t row_bytes = dtype_row_bytes(w.type, cols), stride = weight_row_bytes(w.type, cols);
+	KV_ASSERT(w.buf && w.at % 4 == 0 && cols % dtype_info(w.type).block == 0);
+	KV_ASSERT(uint64_t(row) + n <= w.shape[0] && src.size() == n * row_bytes);
+	std::byte* to = bytes_at(*w.buf, w.at + row * stride, n * stride);
+	for (uint32_t r = 0; r < n; ++r) std::memcpy(to + r * stride, src.data() + r * row_bytes, row_bytes);
+}
+
+const std::byte* CpuBackend::weight_rows(const View& w) const {
+	KV_ASSERT(w.buf && w.at % 4 == 0);
+	return bytes_at(*w.buf, w.at, w.shape[0] * weight_row_bytes(w.type, w.shape[1]));
+}
+
+CpuBackend::Op::Op(CpuBackend& b, const char* op, const View& out, double bytes)
+	: backend_(b), op_(op), bytes_(bytes), start_(std::chrono::steady_clock::now()) {
+	log_at(3, "cpu: {} -> ({}, {}, {}, {})", op, out.shape[0], out.shape[1], out.shape[2], out.shape[3]);
+}
+
+CpuBackend::Op::~Op() {
+	if (!backend_.timing_) return;
+	const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start_;
+	OpTime& t = backend_.times_.try_emplace(op_, OpTime{op_, 0, 0, 0}).first->second;
+	++t.calls;
+	t.ms += ms.count();
+	t.bytes += bytes_;
+}
+
+std::vector<OpTime> CpuBackend::op_times(bool reset) {
+	std::vector<OpTime> r;
+	for (const auto& [op, time] : times_) r.push_back(time);
+	if (reset) times_.clear();
+	return r;
+}
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+
+} // namespace kvrun

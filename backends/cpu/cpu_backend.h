@@ -1,0 +1,98 @@
+// The cpu backend: plain loops on host memory, the definition every other backend is tested against.
+#pragma once
+#include "backends/backend.h"
+#include <chrono>
+#include <cstdlib>
+#include <map>
+
+namespace kvrun {
+
+class CpuBackend final : public Backend {
+ public:
+	CpuBackend();
+	const char* name() const override { return "cpu"; }
+	DeviceInfo info() const override;
+
+	Buffer alloc(size_t bytes, Mem mem, const char* label) override;
+	void free(uint32_t id) noexcept override;
+	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override;
+	void read(const Buffer& src, size_t at, std::span<std::byte> dst) override;
+	size_t weight_row_bytes(DType, uint32_t cols) const override;
+	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) override;
+
+	void embed(View out, View table, View tokens) override;
+	void rmsnorm(View out, View x, View w, float eps) override;
+	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
+	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
+	void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) override;
+	void attend(View out, View q, const KvRead&) override;
+	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
+	void copy(View dst, View src) override;
+
+	void submit() override {} // an op is done when its call returns
+	void wait() override;
+	std::vector<OpTime> op_times(bool reset) override;
+	void time_ops(bool on) override { timing_ = on; }
+
+ private:
+	struct FreeHost {
+		void operator()(void* p) const noexcept { std::free(p); }
+	};
+	struct Block { // one allocation
+		std::unique_ptr<void, FreeHost> memory; // what calloc returned
+		std::byte* data = nullptr;              // the first 64-byte boundary in it
+		size_t bytes = 0;                       // asked for
+	};
+	struct PendingRead {
+		std::span<std::byte> dst;     // the caller's, filled by wait()
+		std::vector<std::byte> bytes; // as they were when read() was called
+	};
+	class Op { // logs an op before it runs, times it while in scope
+	 public:
+		Op(CpuBackend& b, const char* op, const View& out, double bytes);
+		~Op();
+		Op(const Op&) = delete;
+		void add_bytes(double bytes) { bytes_ += bytes; }
+
+	 private:
+		CpuBackend& backend_;
+		const char* op_;
+		double bytes_; // read + written
+		std::chrono::steady_clock::time_point start_;
+	};
+
+	std::byte* bytes_at(const Buffer& b, size_t at, size_t n) const; // asserts that the range lies in the buffer
+	// Elements of a plain view; T must be as wide as the view's element type (uint16_t for F16).
+	template <class T> T* data(const View& v) const {
+		KV_ASSERT(v.buf && !is_quantised(v.type) && dtype_info(v.type).bytes == sizeof(T) && v.at % 4 == 0);
+		return reinterpret_cast<T*>(bytes_at(*v.buf, v.at, v.elements() * sizeof(T)));
+	}
+	const std::byte* weight_rows(const View& w) const; // row r is at r * weight_row_bytes()
+	void project(const Proj&, View x, float* out, bool add);
+	double attend_pages(View q, const KvRead&); // bytes of K and V read
+	void attend_work(View q, const KvRead&, const AttendGroup&, const AttendWork&);
+
+	std::vector<Block> blocks_;           // by buffer id - 1
+	std::vector<uint32_t> free_ids_;      // ids whose block was freed
+	std::vector<PendingRead> reads_;      // since the last wait()
+	std::vector<float> row_;              // one dequantised weight row
+	std::map<std::string, OpTime> times_; // by op
+	bool poison_ = false;                 // KVRUN_POISON: new memory is NaN
+	bool timing_ = false;
+};
+
+// Sum of a[i] * b[i] in 16 lanes added pairwise: one fixed order, so that a row's result never depends on what else is
+// in the call, and one the compiler can keep in vector registers.
+inline float dot(const float* a, const float* b, size_t n) {
+	constexpr size_t kLanes = 16;
+	float lane[kLanes] = {};
+	size_t i = 0;
+	for (; i + kLanes <= n; i += kLanes)
+		for (size_t j = 0; j < kLanes; ++j) lane[j] += a[i + j] * b[i + j];
+	for (size_t j = 0; i + j < n; ++j) lane[j] += a[i + j] * b[i + j];
+	for (size_t half = kLanes / 2; half; half /= 2)
+		for (size_t j = 0; j < half; ++j) lane[j] += lane[j + half];
+	return lane[0];
+}
+
+} // namespace kvrun

@@ -1,0 +1,275 @@
+// rope_store, kv_store, attend, attend_prompt: everything that touches keys and values.
+#include "backends/check.h"
+#include "backends/cpu/cpu_backend.h"
+#include "engine/core/block_quant.h"
+#include "engine/core/f16.h"
+#include "shared/kv_page.h"
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace kvrun {
+namespace {
+
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+// ---- rope_store
+
+void norm_head(float* x, const float* w, uint32_t head_dim, float eps) {
+	double sum = 0;
+	for (uint32_t c = 0; c < head_dim; ++c) sum += double(x[c]) * double(x[c]);
+	const float scale = float(1 / std::sqrt(sum / head_dim + double(eps)));
+	for (uint32_t c = 0; c < head_dim; ++c) x[c] = x[c] * scale * w[c];
+}
+
+// Rotates the pairs of one head by the angles in cs, (rotary_dim / 2, 2) cos, sin.
+void rotate_head(float* x, const float* cs, const RopeArgs& rope) {
+	const uint32_t half = rope.rotary_dim / 2;
+	for (uint32_t i = 0; i < half; ++i) {
+		float& a = x[rope.neox ? i : 2 * i];
+		float& b = x[rope.neox ? i + half : 2 * i + 1];
+		const float c = cs[2 * i], s = cs[2 * i + 1], a0 = a, b0 = b;
+		a = a0 * c - b0 * s;
+		b = a0 * s + b0 * c;
+	}
+}
+
+uint32_t half_pair(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
+
+// Where one head of one row goes; a null pointer for a half that is not stored.
+struct Slot {
+	uint32_t *k, *v;
+};
+Slot slot(const KvDst& dst, uint32_t* k, uint32_t* v, const uint32_t* at, uint32_t D) {
+	const size_t k_last = at[0] + size_t(D / 2 - 1) * dst.k_word_stride, v_last = at[1] + size_t(D / 2 - 1);
+	KV_ASSERT(at[0] == kSkip || k_last < dst.k.elements());
+	KV_ASSERT(at[1] == kSkip || v_last < dst.v.elements());
+	return {at[0] == kSkip ? nullptr : k + at[0], at[1] == kSkip ? nullptr : v + at[1]};
+}
+
+// ---- attention states: D channels of unnormalised output, then the maximum of the scores and the sum of the weights,
+// as in KvRead::parts. A state of no tokens is all zero with maximum -inf.
+
+void clear_state(float* s, uint32_t D) {
+	std::fill(s, s + D + 2, 0.f);
+	s[D] = kMinusInf;
+}
+
+void rescale(float* s, uint32_t D, float max) {
+	const float f = s[D] == kMinusInf ? 0.f : std::exp(s[D] - max);
+	for (uint32_t c = 0; c < D; ++c) s[c] *= f;
+	s[D + 1] *= f;
+	s[D] = max;
+}
+
+// Adds n tokens with the given scores; values of the i-th are v[token[i]], or v[i] without a token list.
+void add_tokens(float* s, uint32_t D, const float* score, const uint32_t* token, uint32_t n, const float* v) {
+	if (n == 0) return;
+	float max = s[D];
+	for (uint32_t i = 0; i < n; ++i) max = std::max(max, score[i]);
+	rescale(s, D, max);
+	double sum = 0;
+	for (uint32_t i = 0; i < n; ++i) {
+		const float p = std::exp(score[i] - max);
+		const float* row = v + size_t(token ? token[i] : i) * D;
+		sum += double(p);
+		for (uint32_t c = 0; c < D; ++c) s[c] += p * row[c];
+	}
+	s[D + 1] += float(sum);
+}
+
+void merge_state(float* s, uint32_t D, const float* other) {
+	if (other[D] == kMinusInf) return;
+	const float max = std::max(s[D], other[D]), f = std::exp(other[D] - max);
+	rescale(s, D, max);
+	for (uint32_t c = 0; c < D; ++c) s[c] += f * other[c];
+	s[D + 1] += f * other[D + 1];
+}
+
+// Merges the parts of one row, but for its last `skip`, in order; row_parts is its (first part, number of parts).
+void merge_parts(float* s, uint32_t D, const float* parts, uint32_t n_parts, const uint32_t* row_parts, uint32_t skip,
+				 uint32_t n_heads, uint32_t head) {
+	const uint32_t first = row_parts[0], n = row_parts[1];
+	KV_ASSERT(n >= skip && uint64_t(first) + n <= n_parts);
+	for (uint32_t p = first; p < first + n - skip; ++p)
+		merge_state(s, D, parts + (size_t(p) * n_heads + head) * (D + 2));
+}
+
+// Attention over nothing is zero.
+void finish_state(float* out, const float* s, uint32_t D) {
+	const float inv = s[D + 1] > 0 ? 1 / s[D + 1] : 0.f;
+	for (uint32_t c = 0; c < D; ++c) out[c] = s[c] * inv;
+}
+
+// ---- pages -> floats, (page, D) of one kv head. `codes` are the page's own words.
+
+void load_k(const Quant& q, const uint32_t* codes, uint32_t head, uint32_t page, uint32_t D, float* tile) {
+	if (q.bits != 16) fail(Code::Unsupported, "keys of {} bits in the cpu backend; only 16 bit pages can be read", q.bits);
+	float pair[2 * 128]; // channels 2w, 2w + 1 of every token of the page
+	for (uint32_t w = 0; w < D / 2; ++w) {
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_k_word(head, w, 0, D, 16, page)), pair, 2 * page);
+		for (uint32_t t = 0; t < page; ++t) {
+			tile[size_t(t) * D + 2 * w] = pair[2 * t];
+			tile[size_t(t) * D + 2 * w + 1] = pair[2 * t + 1];
+		}
+	}
+}
+
+void load_v(const Quant& q, const uint32_t* codes, uint32_t head, uint32_t page, uint32_t D, float* tile) {
+	if (q.bits != 16) fail(Code::Unsupported, "values of {} bits in the cpu backend; only 16 bit pages can be read", q.bits);
+	dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_v_word(head, 0, 0, D, 16, page)), tile, size_t(page) * D);
+}
+
+// Words [at, at + n) of pool memory.
+const uint32_t* page_words(const uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
+	KV_ASSERT(at <= v.elements() && n <= v.elements() - at);
+	return pool + at;
+}
+
+} // namespace
+
+void CpuBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
+	check_rope_store(q, k, v, rope, norm, dst);
+	const uint32_t T = q.shape[0], n_heads = q.shape[1], n_kv_heads = k.shape[1], D = q.shape[2];
+	const Op op(*this, "rope_store", q, 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements()));
+	float* qs = data<float>(q);
+	const float *ks = data<float>(k), *vs = data<float>(v), *table = data<float>(rope.table);
+	const float* q_norm = norm.q ? data<float>(norm.q) : nullptr;
+	const float* k_norm = norm.k ? data<float>(norm.k) : nullptr;
+	uint32_t *k_words = data<uint32_t>(dst.k), *v_words = data<uint32_t>(dst.v);
+	const uint32_t* at = data<uint32_t>(dst.at);
+	std::vector<float> head(D);
+	for (uint32_t t = 0; t < T; ++t) {
+		const float* cs = table + size_t(t) * rope.rotary_dim;
+		for (uint32_t h = 0; h < n_heads; ++h) {
+			float* x = qs + (size_t(t) * n_heads + h) * D;
+			if (q_norm) norm_head(x, q_norm, D, norm.eps);
+			rotate_head(x, cs, rope);
+		}
+		for (uint32_t h = 0; h < n_kv_heads; ++h) {
+			const size_t row = size_t(t) * n_kv_heads + h;
+			const Slot to = slot(dst, k_words, v_words, at + row * 2, D);
+			std::copy_n(ks + row * D, D, head.data());
+			if (k_norm) norm_head(head.data(), k_norm, D, norm.eps);
+			rotate_head(head.data(), cs, rope);
+			for (uint32_t w = 0; w < D / 2; ++w) {
+				if (to.k) to.k[size_t(w) * dst.k_word_stride] = half_pair(head[2 * w], head[2 * w + 1]);
+				if (to.v) to.v[w] = half_pair(vs[row * D + 2 * w], vs[row * D + 2 * w + 1]);
+			}
+		}
+	}
+}
+
+void CpuBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) {
+	check_kv_store(src, n, dst);
+	const uint32_t n_kv_heads = src.k.shape[0], T_cap = src.k.shape[1], D = src.k.shape[2];
+	const Op op(*this, "kv_store", dst.at, 8. * double(n) * n_kv_heads * D);
+	const uint16_t *ks = data<uint16_t>(src.k), *vs = data<uint16_t>(src.v);
+	uint32_t *k_words = data<uint32_t>(dst.k), *v_words = data<uint32_t>(dst.v);
+	const uint32_t* at = data<uint32_t>(dst.at);
+	for (uint32_t t = 0; t < n; ++t)
+		for (uint32_t h = 0; h < n_kv_heads; ++h) {
+			const size_t row = (size_t(h) * T_cap + src.first + t) * D;
+			const Slot to = slot(dst, k_words, v_words, at + (size_t(t) * n_kv_heads + h) * 2, D);
+			for (uint32_t w = 0; w < D / 2; ++w) {
+				if (to.k) to.k[size_t(w) * dst.k_word_stride] = ks[row + 2 * w] | uint32_t(ks[row + 2 * w + 1]) << 16;
+				if (to.v) to.v[w] = vs[row + 2 * w] | uint32_t(vs[row + 2 * w + 1]) << 16;
+			}
+		}
+}
+
+// The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet normalised.
+void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, const AttendWork& w) {
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_pages = kv.pages.shape[0], share = n_heads / kv.n_kv_heads;
+	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= n_pages && w.part < kv.parts.shape[0]);
+	const uint32_t *pages = data<uint32_t>(kv.pages), *live = data<uint32_t>(kv.live);
+	const uint32_t *k_pool = data<uint32_t>(g.k_codes), *v_pool = data<uint32_t>(g.v_codes);
+	const float* qs = data<float>(q) + size_t(w.row) * n_heads * D;
+	float* states = data<float>(kv.parts) + size_t(w.part) * n_heads * (D + 2);
+	const uint32_t k_words = kv_code_words(kv.n_kv_heads, D, g.format.k.bits, g.page);
+	const uint32_t v_words = kv_code_words(kv.n_kv_heads, D, g.format.v.bits, g.page);
+	const float scale = 1 / std::sqrt(float(D));
+	std::vector<float> k_tile(size_t(g.page) * D), v_tile(k_tile.size()), score(g.page);
+	std::vector<uint32_t> tokens;
+	for (uint32_t h = 0; h < n_heads; ++h) clear_state(states + size_t(h) * (D + 2), D);
+	for (uint32_t p = w.first_page; p < w.first_page + w.n_pages; ++p)
+		for (uint32_t h = 0; h < kv.n_kv_heads; ++h) {
+			const uint32_t* bits = live + (size_t(kv.live.shape[0] > 1 ? h : 0) * n_pages + p) * 4;
+			tokens.clear();
+			for (uint32_t t = 0; t < g.page; ++t)
+				if (bits[t / 32] >> t % 32 & 1) tokens.push_back(t);
+			if (tokens.empty()) continue;
+			load_k(g.format.k, page_words(k_pool, g.k_codes, pages[p * 4], k_words), h, g.page, D, k_tile.data());
+			load_v(g.format.v, page_words(v_pool, g.v_codes, pages[p * 4 + 1], v_words), h, g.page, D, v_tile.data());
+			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
+				for (size_t i = 0; i < tokens.size(); ++i)
+					score[i] = scale * dot(qs + size_t(head) * D, k_tile.data() + size_t(tokens[i]) * D, D);
+				add_tokens(states + size_t(head) * (D + 2), D, score.data(), tokens.data(), uint32_t(tokens.size()), v_tile.data());
+			}
+		}
+}
+
+double CpuBackend::attend_pages(View q, const KvRead& kv) {
+	const uint32_t *work = data<uint32_t>(kv.work), D = q.shape[2];
+	double words = 0; // of codes read
+	for (const AttendGroup& g : kv.groups) {
+		const double page_words = double(kv_code_words(kv.n_kv_heads, D, g.format.k.bits, g.page)) +
+								  double(kv_code_words(kv.n_kv_heads, D, g.format.v.bits, g.page));
+		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
+			const AttendWork w{work[i * 4], work[i * 4 + 1], work[i * 4 + 2], work[i * 4 + 3]};
+			attend_work(q, kv, g, w);
+			words += page_words * w.n_pages;
+		}
+	}
+	return 4 * words;
+}
+
+void CpuBackend::attend(View out, View q, const KvRead& kv) {
+	check_attend(out, q, kv);
+	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2];
+	Op op(*this, "attend", out, 8. * double(q.elements()));
+	op.add_bytes(attend_pages(q, kv));
+	const float* parts = data<float>(kv.parts);
+	const uint32_t* row_parts = data<uint32_t>(kv.row_parts);
+	float* y = data<float>(out);
+	std::vector<float> state(D + 2);
+	for (uint32_t t = 0; t < T; ++t)
+		for (uint32_t h = 0; h < n_heads; ++h) {
+			clear_state(state.data(), D);
+			merge_parts(state.data(), D, parts, kv.parts.shape[0], row_parts + t * 2, 0, n_heads, h);
+			finish_state(y + (size_t(t) * n_heads + h) * D, state.data(), D);
+		}
+}
+
+// The state over the prompt's own tokens is merged last, after the parts of the older ones.
+void CpuBackend::attend_prompt(View out, View q, const PromptKv& own, const KvRead* older) {
+	check_attend_prompt(out, q, own, older);
+	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2];
+	const uint32_t n_kv_heads = own.k.shape[0], T_cap = own.k.shape[1], n = own.first + T, share = n_heads / n_kv_heads;
+	Op op(*this, "attend_prompt", out, 8. * double(q.elements()) + 4. * double(n) * n_kv_heads * D);
+	if (older) op.add_bytes(attend_pages(q, *older));
+	const float* parts = older ? data<float>(older->parts) : nullptr;
+	const uint32_t* row_parts = older ? data<uint32_t>(older->row_parts) : nullptr;
+	const float* qs = data<float>(q);
+	float* y = data<float>(out);
+	const float scale = 1 / std::sqrt(float(D));
+	std::vector<float> k(size_t(n) * D), v(k.size()), score(n), state(D + 2);
+	for (uint32_t h = 0; h < n_kv_heads; ++h) {
+		const size_t first = size_t(h) * T_cap * D;
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.k) + first), k.data(), k.size());
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.v) + first), v.data(), v.size());
+		for (uint32_t t = 0; t < T; ++t)
+			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
+				const size_t row = (size_t(t) * n_heads + head) * D;
+				const uint32_t seen = own.first + t + 1;
+				for (uint32_t i = 0; i < seen; ++i) score[i] = scale * dot(qs + row, k.data() + size_t(i) * D, D);
+				clear_state(state.data(), D);
+				if (older) merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
+				add_tokens(state.data(), D, score.data(), nullptr, seen, v.data());
+				finish_state(y + row, state.data(), D);
+			}
+	}
+}
+
+} // namespace kvrun

@@ -1,0 +1,84 @@
+// embed, rmsnorm, matmul, copy: what the shaders of the same names compute.
+#include "backends/check.h"
+#include "backends/cpu/cpu_backend.h"
+#include "engine/core/block_quant.h"
+#include <cmath>
+#include <cstring>
+
+namespace kvrun {
+
+// out[t] = table[tokens[t]]
+void CpuBackend::embed(View out, View table, View tokens) {
+	check_embed(out, table, tokens);
+	const size_t stride = weight_row_bytes(table.type, table.shape[1]), dim = table.shape[1];
+	const uint32_t T = out.shape[0];
+	const Op op(*this, "embed", out, double(T) * double(stride + 4 * dim));
+	const std::byte* rows = weight_rows(table);
+	const uint32_t* id = data<uint32_t>(tokens);
+	float* y = data<float>(out);
+	for (uint32_t t = 0; t < T; ++t) {
+		KV_ASSERT(id[t] < table.shape[0]);
+		dequantise_row(table.type, rows + id[t] * stride, y + t * dim, dim);
+	}
+}
+
+// out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * w
+void CpuBackend::rmsnorm(View out, View x, View w, float eps) {
+	check_rmsnorm(out, x, w);
+	const size_t dim = x.row_elements();
+	const Op op(*this, "rmsnorm", out, 4. * double(2 * x.elements() + dim));
+	const float *in = data<float>(x), *weight = data<float>(w);
+	float* y = data<float>(out);
+	for (uint32_t t = 0; t < x.shape[0]; ++t, in += dim, y += dim) {
+		double sum = 0;
+		for (size_t i = 0; i < dim; ++i) sum += double(in[i]) * double(in[i]);
+		const float scale = float(1 / std::sqrt(sum / double(dim) + double(eps)));
+		for (size_t i = 0; i < dim; ++i) y[i] = in[i] * scale * weight[i];
+	}
+}
+
+// out[t][r] (+)= x[t] . w[r] + bias[r]; a weight row is dequantised once for all t.
+void CpuBackend::project(const Proj& p, View x, float* out, bool add) {
+	const uint32_t T = x.shape[0], d = p.w.shape[0], n = p.w.shape[1];
+	const size_t stride = weight_row_bytes(p.w.type, n);
+	const std::byte* rows = weight_rows(p.w);
+	const float* in = data<float>(x);
+	const float* bias = p.bias ? data<float>(p.bias) : nullptr;
+	row_.resize(n);
+	for (uint32_t r = 0; r < d; ++r) {
+		const float* w = row_.data();
+		if (p.w.type == DType::F32) w = reinterpret_cast<const float*>(rows + r * stride);
+		else dequantise_row(p.w.type, rows + r * stride, row_.data(), n);
+		for (uint32_t t = 0; t < T; ++t) {
+			const float y = dot(in + size_t(t) * n, w, n) + (bias ? bias[r] : 0.f);
+			float& o = out[size_t(t) * d + r];
+			o = add ? o + y : y;
+		}
+	}
+}
+
+void CpuBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
+	check_matmul(projs, x, epilogue, decode);
+	double bytes = 4. * double(x.elements());
+	for (const Proj& p : projs)
+		bytes += double(p.w.shape[0]) * double(weight_row_bytes(p.w.type, p.w.shape[1]) + 4 * x.shape[0]);
+	const Op op(*this, decode ? "matvec" : "matmul", projs[0].out, bytes);
+	if (epilogue != Epilogue::SwiGLU) {
+		for (const Proj& p : projs) project(p, x, data<float>(p.out), epilogue == Epilogue::Add);
+		return;
+	}
+	float* g = data<float>(projs[0].out);
+	std::vector<float> u(projs[0].out.elements());
+	project(projs[0], x, g, false);
+	project(projs[1], x, u.data(), false);
+	for (size_t i = 0; i < u.size(); ++i) g[i] = g[i] / (1 + std::exp(-g[i])) * u[i]; // silu(g) * u
+}
+
+void CpuBackend::copy(View dst, View src) {
+	check_copy(dst, src);
+	const size_t n = src.elements() * dtype_info(src.type).bytes;
+	const Op op(*this, "copy", dst, 2. * double(n));
+	std::memmove(bytes_at(*dst.buf, dst.at, n), bytes_at(*src.buf, src.at, n), n);
+}
+
+} // namespace kvrun
