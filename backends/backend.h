@@ -109,6 +109,7 @@ struct AttendGroup {          // work items whose pages share a format and the b
 	View k_codes, v_codes;    // u32 words of pool memory that page offsets are relative to
 	View k_params, v_params;  // the same for (scale, zero) words; empty when bits is 16
 	uint32_t first_work, n_work;
+	View v_factors;           // the same for channel factors; empty unless format.v.norm is SqrtMax
 };
 struct KvRead {               // everything attention reads of one layer's cache
 	std::span<const AttendGroup> groups;
@@ -118,10 +119,46 @@ struct KvRead {               // everything attention reads of one layer's cache
 	View row_parts;           // (T, 2) u32: first part and number of parts of each row
 	View parts;               // (n_parts, n_heads, head_dim + 2) f32 scratch: partial out (unnormalised), max, sum
 	uint32_t n_kv_heads;
+	View factors;             // (n_pages) u32: word offset of V's channel factors; empty if no group has v_factors
+	View balance;             // (n_kv_heads, head_dim) f16: q is divided by it for groups whose format.k.norm is
+	                          // Balance; empty if there is none
 };
 struct PromptKv {             // the prompt's own keys and values of this layer
 	View k, v;                // (n_kv_heads, T_cap, head_dim) f16
 	uint32_t first;           // token index in k, v of query row 0; row i sees tokens 0 .. first + i
+};
+
+struct PackWork {             // tokens that become consecutive slots of one page: u32 x 8 in device memory
+	uint32_t src, n;          // PackArgs::sources[src .. src + n)
+	uint32_t head;            // kv head, or UINT32_MAX: all of them
+	uint32_t slot;            // of the first token in the page
+	uint32_t k_codes, v_codes;   // word offset of the page's codes; kSkip: another layer stores them
+	uint32_t k_params, v_params; // word offset of the page's parameters; of the block's where K's are in a block
+};
+struct PackArgs {             // one dispatch of kv_pack()
+	Format format;            // quantised K or V; 0 bits: nothing is stored of it
+	uint32_t page;            // tokens per page
+	bool k_block;             // K's parameters were written by kv_block(); else this computes and writes them
+	View sources;             // (n_sources) u32: rows of the source K and V
+	View work;                // (n_work, 8) u32, PackWork
+	View k_codes, v_codes;    // u32 words of pool memory the offsets are relative to; empty when no work item has any
+	View k_params, v_params;
+	View factors;             // (n_work) u32: word offset of V's channel factors in v_factors; empty without SqrtMax
+	View v_factors;           // u32 words of pool memory
+	View balance;             // (n_kv_heads, head_dim) f16: K is multiplied by it first; empty without Norm::Balance
+};
+struct BlockWork {            // tokens that are compressed together: u32 x 4 in device memory
+	uint32_t src, n;          // BlockArgs::sources[src .. src + n)
+	uint32_t k_params;        // word offset of K's (scale, zero) per channel; kSkip: K's parameters are in the pages
+	uint32_t v_factors;       // word offset of V's channel factors; kSkip: V has none
+};
+struct BlockArgs {            // one dispatch of kv_block()
+	Format format;
+	uint32_t head;            // kv head whose part of the blocks is computed, or UINT32_MAX: all
+	View sources;             // (n_sources) u32: rows of the source K and V
+	View work;                // (n_work, 4) u32, BlockWork
+	View words;               // u32 words of pool memory the offsets are relative to
+	View balance;             // as in PackArgs
 };
 
 struct DeviceInfo {
@@ -174,6 +211,13 @@ class Backend {
 	// The same for prompt rows over their own K and V, causal, and over older tokens if `older` is not null: then the
 	// last part of each row in older->row_parts has no work item and takes the state over the prompt's own tokens.
 	virtual void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) = 0;
+	// Rows [dst.first, dst.first + n) of dst = the f16 keys and values at `src`: the inverse of kv_store().
+	virtual void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src);
+	// Quantises tokens of `src` (rows of its k and v; src.first is not used) and packs them into pages, by the rules of
+	// engine/kv/quant.h. Parameters per channel: a work item is one whole page (slot 0, n = page) unless k_block.
+	virtual void kv_pack(const PromptKv& src, const PackArgs&);
+	// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
+	virtual void kv_block(const PromptKv& src, const BlockArgs&);
 	virtual void copy(View dst, View src) = 0;                                // same bytes, same type
 
 	virtual void at_layer(uint32_t) {}    // names the layer of the ops that follow, for checks and traces
@@ -182,6 +226,9 @@ class Backend {
 	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
 	virtual void time_ops(bool on) = 0;   // per-dispatch device timestamps
 };
+inline void Backend::kv_load(const PromptKv&, uint32_t, const KvDst&) { fail(Code::Unsupported, "kv_load on {}", name()); }
+inline void Backend::kv_pack(const PromptKv&, const PackArgs&) { fail(Code::Unsupported, "kv_pack on {}", name()); }
+inline void Backend::kv_block(const PromptKv&, const BlockArgs&) { fail(Code::Unsupported, "kv_block on {}", name()); }
 inline Buffer::~Buffer() {
 	if (backend_) backend_->free(id_);
 }
