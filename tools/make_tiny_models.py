@@ -90,7 +90,7 @@ def is_longrope(config):
     return config.rope_parameters["rope_type"] == "longrope"
 
 
-def build(config, seed):
+def build(config, seed, embedding=0.2):
     """A model with random weights: large enough that every part matters, calm enough that f16 KV does not."""
     torch.manual_seed(0)
     model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
@@ -104,7 +104,7 @@ def build(config, seed):
             elif name.endswith("bias"):
                 a = 0.7 * rng.standard_normal(p.shape)
             elif "embed_tokens" in name:
-                a = 0.2 * rng.standard_normal(p.shape)
+                a = embedding * rng.standard_normal(p.shape)
             elif "lm_head" in name:
                 a = rng.standard_normal(p.shape) / math.sqrt(p.shape[-1])
             else:
@@ -241,6 +241,13 @@ def check_sensitivity(name, model, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
+def check_rounding(name, model, tokens, expected):
+    moved = relative(logits_f16_kv(model, tokens), expected)
+    if moved > 0.3 * TOLERANCE or moved == 0:
+        sys.exit(f"{name}: f16 keys and values move the logits by {moved:.2e}; choose calmer weights")
+    return moved
+
+
 # ---- GGUF
 
 def vocabulary():
@@ -280,7 +287,7 @@ def llama3_factors(config, head_dim):
     return np.where(wavelength < high, 1.0, np.where(wavelength > low, r["factor"], between)).astype(np.float32)
 
 
-def write_metadata(w, arch, name, config, file_type):
+def write_metadata(w, arch, config, file_type):
     c, r = config, config.rope_parameters
     head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     w.add_name("tiny random checkpoint")
@@ -337,41 +344,39 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
 
 
 def tensors(arch, model):
-    """(GGUF name, array as the file holds it) of every weight, in the order of the file."""
+    """(GGUF name, array as the file holds it, heads whose rows were permuted or 0, HF name) of every weight."""
     c = model.config
     for name, p in model.state_dict().items():
-        a = p.detach().numpy()
+        a, heads = p.detach().numpy(), 0
         part, kind = name.rsplit(".", 1)
         if part == "model.embed_tokens":
-            yield f"token_embd.{kind}", a
+            yield f"token_embd.{kind}", a, heads, name
         elif part == "model.norm":
-            yield f"output_norm.{kind}", a
+            yield f"output_norm.{kind}", a, heads, name
         elif part == "lm_head":
             if not c.tie_word_embeddings:
-                yield f"output.{kind}", a
+                yield f"output.{kind}", a, heads, name
         else:
             _, _, layer, part = part.split(".", 3)
-            if arch == "llama" and part == "self_attn.q_proj":
-                a = permute(a, c.num_attention_heads)
-            if arch == "llama" and part == "self_attn.k_proj":
-                a = permute(a, c.num_key_value_heads)
-            yield f"blk.{layer}.{NAMES[part]}.{kind}", a
+            if arch == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
+                heads = c.num_attention_heads if part == "self_attn.q_proj" else c.num_key_value_heads
+                a = permute(a, heads)
+            yield f"blk.{layer}.{NAMES[part]}.{kind}", a, heads, name
     r = c.rope_parameters
     if r["rope_type"] == "llama3":
-        yield "rope_freqs.weight", llama3_factors(c, c.head_dim)
+        yield "rope_freqs.weight", llama3_factors(c, c.head_dim), 0, None
     if is_longrope(c):
-        yield "rope_factors_long.weight", np.array(r["long_factor"], np.float32)
-        yield "rope_factors_short.weight", np.array(r["short_factor"], np.float32)
+        yield "rope_factors_long.weight", np.array(r["long_factor"], np.float32), 0, None
+        yield "rope_factors_short.weight", np.array(r["short_factor"], np.float32), 0, None
 
 
-def write_gguf(path, arch, name, model, file_type=0, encode=None):
-    """encode(name, array) -> (raw array, type) replaces matrices by blocks of a quantised type."""
+def write_gguf(path, arch, model, file_type=0, blocks=None):
+    """blocks: GGUF name -> (raw rows, type) of the weights that are not F32."""
     w = gguf.GGUFWriter(path, arch)
-    write_metadata(w, arch, name, model.config, file_type)
-    for tensor, a in tensors(arch, model):
-        raw = encode(tensor, a) if encode and a.ndim == 2 else None
-        if raw is not None:
-            w.add_tensor(tensor, raw[0], raw_dtype=raw[1])
+    write_metadata(w, arch, model.config, file_type)
+    for tensor, a, _, _ in tensors(arch, model):
+        if blocks and tensor in blocks:
+            w.add_tensor(tensor, blocks[tensor][0], raw_dtype=blocks[tensor][1])
         else:
             w.add_tensor(tensor, np.ascontiguousarray(a, np.float32))
     w.write_header_to_file()
@@ -402,15 +407,13 @@ def main():
             continue
         seed = zlib.crc32(name.encode())
         model = build(config, seed)
-        write_gguf(f"{out}/{name}.gguf", arch, name, model)
+        write_gguf(f"{out}/{name}.gguf", arch, model)
         files = [f"{out}/{name}.gguf"]
         runs = {".short": SHORT_PROMPT, ".long": PROMPT} if is_longrope(config) else {"": PROMPT}
         for suffix, n in runs.items():
             tokens = prompt(n, seed + 1)
             expected = logits(model, tokens)
-            rounding = relative(logits_f16_kv(model, tokens), expected)
-            if rounding > 0.3 * TOLERANCE or rounding == 0:
-                sys.exit(f"{name}: f16 keys and values move the logits by {rounding:.2e}; choose calmer weights")
+            rounding = check_rounding(name, model, tokens, expected)
             if n == PROMPT:
                 check_sensitivity(name, model, tokens, expected, verbose)
             np.save(f"{out}/{name}{suffix}.tokens.npy", tokens)

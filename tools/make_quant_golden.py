@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Writes block-format expectations: raw blocks with python gguf's floats, and tiny quantised models with their logits.
+
+make_quant_golden.py OUT_DIR
+Needs what make_tiny_models.py needs, whose folder it must lie in. OUT_DIR is tests/golden: it fills quant/ and tiny/.
+
+quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are models
+whose matrices have that type; their logits come from transformers on the dequantised weights.
+"""
+import os
+import sys
+
+import gguf
+import numpy as np
+import torch
+import transformers as hf
+
+import make_tiny_models as tiny
+
+Q = gguf.GGMLQuantizationType
+TYPES = [Q.Q8_0, Q.Q4_0, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.F16, Q.BF16]
+SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208]}  # bytes of a block's f16 scales
+# Signed zeros, smallest and largest subnormal, smallest normal, largest half, both signs.
+SPECIAL = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0xBC00]
+
+
+def random_blocks(qtype, rng):
+    """(blocks, bytes per block) of random bytes, every special scale among them; no infinities, no NaN."""
+    if qtype in (Q.F16, Q.BF16):
+        a = rng.integers(0, 1 << 16, 1024).astype(np.uint16)
+        exponent = 0x7C00 if qtype == Q.F16 else 0x7F80
+        a[(a & exponent) == exponent] &= 0x80FF
+        a[:len(SPECIAL)] = SPECIAL
+        return a.view(np.uint8).reshape(1, -1)
+    elements, size = gguf.GGML_QUANT_SIZES[qtype]
+    n = 48 if elements == 32 else 24
+    b = rng.integers(0, 256, (n, size)).astype(np.uint8)
+    for which, at in enumerate(SCALES_AT[qtype]):
+        scales = (rng.standard_normal(n) * 0.02).astype(np.float16).view(np.uint16)
+        for i, s in enumerate(SPECIAL):
+            scales[i] = s if which == 0 else SPECIAL[(5 * i + 3) % len(SPECIAL)]
+        b[:, at:at + 2] = scales.view(np.uint8).reshape(n, 2)
+    return b
+
+
+def write_blocks(out):
+    rng = np.random.default_rng(11)
+    for qtype in TYPES:
+        b = random_blocks(qtype, rng)
+        values = gguf.quants.dequantize(b.reshape(-1) if b.shape[0] == 1 else b, qtype).reshape(-1).astype(np.float32)
+        assert np.isfinite(values).all()
+        b.tofile(f"{out}/{qtype.name}.bin")
+        np.save(f"{out}/{qtype.name}.npy", values)
+        print(f"{qtype.name}: {b.size} bytes, {values.size} values")
+
+
+# ---- models
+
+def pack_k_scales(sc, m):
+    """12 bytes from 8 six-bit scales and 8 six-bit minimums."""
+    low = np.concatenate([sc[..., :4] | (sc[..., 4:] >> 4 << 6), m[..., :4] | (m[..., 4:] >> 4 << 6)], axis=-1)
+    return np.concatenate([low, (sc[..., 4:] & 15) | ((m[..., 4:] & 15) << 4)], axis=-1).astype(np.uint8)
+
+
+def random_k_matrix(qtype, rows, cols, std, rng):
+    """Random valid blocks of a K type, with zero mean and about this deviation; gguf has no quantiser for them."""
+    size = gguf.GGML_QUANT_SIZES[qtype][1]
+    b = rng.integers(0, 256, (rows, cols // 256, size)).astype(np.uint8)
+    half = lambda x: np.asarray(x, np.float16).view(np.uint8).reshape(*np.shape(x), 2)
+    spread = 1.0 + 0.2 * rng.random((rows, cols // 256))
+    if qtype == Q.Q6_K:
+        scale = rng.integers(20, 64, (rows, cols // 256, 16)) * rng.choice([-1, 1], (rows, cols // 256, 16))
+        b[..., 192:208] = scale.astype(np.int8).view(np.uint8)
+        b[..., 208:210] = half(spread * std / (18.5 * 43))
+        return b.reshape(rows, -1)
+    middle = 7.5 if qtype == Q.Q4_K else 15.5
+    sc = rng.integers(20, 60, (rows, cols // 256, 8))
+    m = np.clip(sc + rng.integers(-2, 3, sc.shape), 0, 63)
+    d = spread * std / (0.6 * middle * 41)
+    b[..., 0:2], b[..., 2:4], b[..., 4:16] = half(d), half(d * middle), pack_k_scales(sc, m)
+    return b.reshape(rows, -1)
+
+
+def quantised(qtype, a, rng):
+    if qtype in (Q.Q4_K, Q.Q5_K, Q.Q6_K):
+        return random_k_matrix(qtype, *a.shape, float(a.std()), rng)
+    return gguf.quants.quantize(np.ascontiguousarray(a), qtype)
+
+
+def large(**more):
+    """Rows of 256, as K types need; shared kv head and few rows keep the file small."""
+    return tiny.base(vocab_size=262, hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=8,
+                     num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=tiny.rope(), **more)
+
+
+def small(**more):
+    return tiny.base(hidden_size=64, intermediate_size=96, rope_parameters=tiny.rope(), **more)
+
+
+F = gguf.LlamaFileType
+# name -> (GGUF architecture, HF config, file type, type of each matrix: part of the name -> type, "" for the others)
+MODELS = {
+    "llama_f16": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_F16, {"": Q.F16}),
+    "llama_bf16": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_BF16, {"": Q.BF16}),
+    "llama_q8_0": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_Q8_0, {"": Q.Q8_0}),
+    "llama_q4_0": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_Q4_0, {"": Q.Q4_0}),
+    "phi3_q4_0": ("phi3", hf.Phi3Config(**small()), F.MOSTLY_Q4_0, {"output": Q.Q8_0, "": Q.Q4_0}),
+    "qwen2_q8_0": ("qwen2", hf.Qwen2Config(**small()), F.MOSTLY_Q8_0, {"": Q.Q8_0}),
+    "llama_q4_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q4_K_M,
+                   {"token_embd": Q.Q6_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}),
+    "llama_q5_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q5_K_S, {"": Q.Q5_K}),
+    "llama_q6_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q6_K,
+                   {"attn_output": Q.Q4_0, "ffn_gate": Q.Q4_0, "ffn_up": Q.Q4_0, "": Q.Q6_K}),
+}
+
+
+def write_model(out, name, arch, config, file_type, types):
+    seed = sum(name.encode())
+    # A tied output favours the token itself by the embedding's size; it must not drown what the layers add.
+    embedding = 0.2 if config.hidden_size < 256 else 0.05
+    model, rng, blocks = tiny.build(config, seed, embedding), np.random.default_rng(seed), {}
+    parameters = dict(model.named_parameters())
+    for tensor, a, heads, hf_name in list(tiny.tensors(arch, model)):
+        if a.ndim != 2:
+            continue
+        qtype = next(t for part, t in types.items() if part in tensor)
+        raw = quantised(qtype, a, rng)
+        values = gguf.quants.dequantize(raw, qtype).astype(np.float32).reshape(a.shape)
+        if heads:  # back to HF's order of rows
+            values = values.reshape(heads, -1, 2, a.shape[1]).swapaxes(1, 2).reshape(a.shape)
+        with torch.no_grad():
+            parameters[hf_name].copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        blocks[tensor] = (raw, qtype)
+    tokens = tiny.prompt(tiny.PROMPT, seed + 1) % config.vocab_size
+    expected = tiny.logits(model, tokens)
+    rounding = tiny.check_rounding(name, model, tokens, expected)
+    tiny.write_gguf(f"{out}/{name}.gguf", arch, model, file_type, blocks)
+    np.save(f"{out}/{name}.tokens.npy", tokens)
+    np.save(f"{out}/{name}.logits.npy", expected)
+    tiny.check_sizes([f"{out}/{name}.gguf", f"{out}/{name}.logits.npy"])
+    print(f"{name}: f16 KV moves the logits by {rounding:.1e}; {os.path.getsize(f'{out}/{name}.gguf')} bytes")
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__.strip())
+    torch.set_num_threads(1)
+    for folder in ("quant", "tiny"):
+        os.makedirs(f"{sys.argv[1]}/{folder}", exist_ok=True)
+    write_blocks(f"{sys.argv[1]}/quant")
+    for name, spec in MODELS.items():
+        write_model(f"{sys.argv[1]}/tiny", name, *spec)
+
+
+if __name__ == "__main__":
+    main()
