@@ -7,7 +7,7 @@
 
 namespace kvrun {
 
-class CpuBackend : public Backend {
+class CpuBackend final : public Backend {
  public:
 	CpuBackend();
 	const char* name() const override { return "cpu"; }
