@@ -160,9 +160,9 @@ struct CheckedBackend::ReadViews {
 	std::vector<AttendGroup> groups;
 	ReadViews(const KvRead& from, auto&& map) : kv(from), groups(from.groups.begin(), from.groups.end()) {
 		for (AttendGroup& g : groups)
-			for (View* v : {&g.k_codes, &g.v_codes, &g.k_params, &g.v_params})
+			for (View* v : {&g.k_codes, &g.v_codes, &g.k_params, &g.v_params, &g.v_factors})
 				if (*v) *v = map(*v);
-		for (View* v : {&kv.work, &kv.pages, &kv.live, &kv.row_parts, &kv.parts}) *v = map(*v);
+		for (View* v : {&kv.work, &kv.pages, &kv.live, &kv.row_parts, &kv.parts, &kv.factors, &kv.balance}) *v = map(*v);
 		kv.groups = groups;
 	}
 	ReadViews(const ReadViews&) = delete; // kv points into groups

@@ -65,8 +65,7 @@ def models():
         # Mistral files name llama as their architecture; Nemo's head_dim is not hidden_size / heads.
         "mistral": ("llama", hf.MistralConfig(**base(head_dim=16, sliding_window=None, num_key_value_heads=1,
                                                      rope_parameters=rope(1000000.0)))),
-        "qwen2": ("qwen2", hf.Qwen2Config(**base(hidden_size=64, intermediate_size=48, tie_word_embeddings=True,
-                                                 rope_parameters=rope(1000000.0)))),
+        "qwen2": ("qwen2", hf.Qwen2Config(**base(num_attention_heads=6, rope_parameters=rope(1000000.0)))),
         # Qwen2.5 reaches long contexts by YaRN, older Llama and CodeLlama fine-tunes by linear scaling.
         "qwen2_yarn": ("qwen2", hf.Qwen2Config(**base(
             num_attention_heads=3, num_key_value_heads=1, tie_word_embeddings=True, max_position_embeddings=128,
@@ -102,7 +101,7 @@ def build(config, seed, embedding=0.2):
             elif "norm" in name:
                 a = 1.0 + 0.3 * rng.standard_normal(p.shape)
             elif name.endswith("bias"):
-                a = 0.7 * rng.standard_normal(p.shape)
+                a = 0.4 * rng.standard_normal(p.shape)
             elif "embed_tokens" in name:
                 a = embedding * rng.standard_normal(p.shape)
             elif "lm_head" in name:

@@ -7,7 +7,7 @@
 
 namespace kvrun {
 
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
 	CpuBackend();
 	const char* name() const override { return "cpu"; }

@@ -1,0 +1,372 @@
+// Physical devices: what they can do, why they are refused; the logical device and its queue.
+#include "backends/vulkan/device.h"
+#include "backends/vulkan/spirv.h"
+#include "engine/core/env.h"
+#include "kernel_list.inc"
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+namespace kvrun::vk {
+namespace {
+
+struct Features { // one chain, for the query and for creation
+	VkPhysicalDeviceFeatures2 base = make<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2);
+	VkPhysicalDeviceVulkan11Features v11 = make<VkPhysicalDeviceVulkan11Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES);
+	VkPhysicalDeviceVulkan12Features v12 = make<VkPhysicalDeviceVulkan12Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
+	VkPhysicalDeviceVulkan13Features v13 = make<VkPhysicalDeviceVulkan13Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES);
+	VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executable = make<VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR);
+	explicit Features(bool with_executable) {
+		base.pNext = &v11;
+		v11.pNext = &v12;
+		v12.pNext = &v13;
+		if (with_executable) v13.pNext = &executable;
+	}
+	Features(const Features&) = delete;
+};
+
+std::set<std::string> extensions_of(VkPhysicalDevice d) {
+	uint32_t n = 0;
+	VK_TRY(vkEnumerateDeviceExtensionProperties(d, nullptr, &n, nullptr));
+	std::vector<VkExtensionProperties> all(n);
+	VK_TRY(vkEnumerateDeviceExtensionProperties(d, nullptr, &n, all.data()));
+	std::set<std::string> names;
+	for (const VkExtensionProperties& e : all) names.insert(e.extensionName);
+	return names;
+}
+
+const char* type_name(VkPhysicalDeviceType t) {
+	switch (t) {
+	case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return "discrete";
+	case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return "integrated";
+	case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return "virtual";
+	case VK_PHYSICAL_DEVICE_TYPE_CPU: return "cpu";
+	default: return "other";
+	}
+}
+int type_rank(const std::string& type) {
+	constexpr const char* order[] = {"discrete", "integrated", "virtual", "other", "cpu"};
+	return int(std::find(std::begin(order), std::end(order), type) - std::begin(order));
+}
+
+// The size pipelines are pinned to where a driver may choose per pipeline.
+uint32_t preferred_subgroup(uint32_t vendor, uint32_t fallback, uint32_t lo, uint32_t hi) {
+	constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086;
+	const uint32_t want = vendor == kAmd ? 32 : vendor == kIntel ? 16 : fallback;
+	return std::clamp(want, lo, hi);
+}
+
+void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
+	VkPhysicalDeviceProperties2 props = make<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
+	VkPhysicalDeviceVulkan11Properties v11 = make<VkPhysicalDeviceVulkan11Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES);
+	VkPhysicalDeviceVulkan12Properties v12 = make<VkPhysicalDeviceVulkan12Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES);
+	VkPhysicalDeviceVulkan13Properties v13 = make<VkPhysicalDeviceVulkan13Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES);
+	vkGetPhysicalDeviceProperties2(d, &props);
+	const VkPhysicalDeviceProperties& p = props.properties;
+	const VkPhysicalDeviceLimits& l = p.limits;
+	c.api = p.apiVersion;
+	c.vendor = p.vendorID;
+	c.device = p.deviceID;
+	c.driver_version = p.driverVersion;
+	std::memcpy(c.cache_uuid, p.pipelineCacheUUID, VK_UUID_SIZE);
+	c.is_cpu = p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+	info.name = p.deviceName;
+	info.type = type_name(p.deviceType);
+	info.is_cpu = c.is_cpu;
+	c.workgroup = l.maxComputeWorkGroupInvocations;
+	std::copy_n(l.maxComputeWorkGroupSize, 3, c.workgroup_size);
+	std::copy_n(l.maxComputeWorkGroupCount, 3, c.groups);
+	c.shared_bytes = l.maxComputeSharedMemorySize;
+	c.ssbo = std::min(l.maxPerStageDescriptorStorageBuffers, l.maxPerStageResources);
+	c.push_bytes = l.maxPushConstantsSize;
+	c.range = l.maxStorageBufferRange;
+	c.align = uint32_t(std::max<VkDeviceSize>(l.minStorageBufferOffsetAlignment, 4));
+	c.atom = uint32_t(l.nonCoherentAtomSize);
+	c.max_allocations = l.maxMemoryAllocationCount;
+	c.tick_ns = l.timestampPeriod;
+	if (c.api < VK_API_VERSION_1_3) return; // the other structs may be unknown to the driver
+	props.pNext = &v11;
+	v11.pNext = &v12;
+	v12.pNext = &v13;
+	vkGetPhysicalDeviceProperties2(d, &props);
+	info.driver = v12.driverName;
+	if (v12.driverInfo[0]) info.driver += std::string(" ") + v12.driverInfo;
+	c.driver_id = v12.driverID;
+	c.max_alloc = v11.maxMemoryAllocationSize;
+	c.max_buffer = v13.maxBufferSize;
+	c.subgroup_min = v13.minSubgroupSize;
+	c.subgroup_max = v13.maxSubgroupSize;
+	constexpr VkSubgroupFeatureFlags kOps = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT |
+											VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
+	c.subgroup_ops = (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (v11.subgroupSupportedOperations & kOps) == kOps;
+	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
+	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max) : v11.subgroupSize;
+	c.int_dot = v13.integerDotProduct4x8BitPackedSignedAccelerated;
+}
+
+// Sets the optional features; returns what is missing of the required ones.
+std::string read_features(Caps& c, VkPhysicalDevice d) {
+	const std::set<std::string> ext = extensions_of(d);
+	c.executable_properties = ext.count(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+	c.push_descriptor = ext.count(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
+	c.memory_budget = ext.count(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+	Features f(c.executable_properties);
+	vkGetPhysicalDeviceFeatures2(d, &f.base);
+	c.executable_properties = c.executable_properties && f.executable.pipelineExecutableInfo;
+	c.f16 = f.v12.shaderFloat16;
+	c.int8 = f.v12.shaderInt8;
+	c.storage16 = f.v11.storageBuffer16BitAccess;
+	c.storage8 = f.v12.storageBuffer8BitAccess;
+	const std::pair<VkBool32, const char*> required[] = {{f.v12.timelineSemaphore, "timelineSemaphore"},
+														 {f.v13.synchronization2, "synchronization2"},
+														 {f.v13.maintenance4, "maintenance4"},
+														 {f.v13.subgroupSizeControl, "subgroupSizeControl"},
+														 {f.v13.computeFullSubgroups, "computeFullSubgroups"}};
+	for (auto [present, name] : required)
+		if (!present) return name;
+	return "";
+}
+
+void read_memory(Caps& c, VkPhysicalDevice d) {
+	VkPhysicalDeviceMemoryProperties m{};
+	vkGetPhysicalDeviceMemoryProperties(d, &m);
+	uint64_t best = 0;
+	bool best_local = false;
+	for (uint32_t i = 0; i < m.memoryTypeCount; ++i) {
+		const VkMemoryType& t = m.memoryTypes[i];
+		const bool local = t.propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+		const uint64_t size = m.memoryHeaps[t.heapIndex].size;
+		if (size && (local > best_local || (local == best_local && size > best))) {
+			best = size;
+			best_local = local;
+			c.heap = t.heapIndex;
+		}
+	}
+	c.heap_bytes = best;
+	c.has_memory = best > 0;
+}
+
+int compute_family(Caps& c, VkPhysicalDevice d) {
+	uint32_t n = 0;
+	vkGetPhysicalDeviceQueueFamilyProperties(d, &n, nullptr);
+	std::vector<VkQueueFamilyProperties> all(n);
+	vkGetPhysicalDeviceQueueFamilyProperties(d, &n, all.data());
+	int found = -1;
+	for (uint32_t i = 0; i < n && found < 0; ++i)
+		if ((all[i].queueFlags & VK_QUEUE_COMPUTE_BIT) && all[i].queueCount) found = int(i);
+	if (found < 0) return -1;
+	const uint32_t bits = all[size_t(found)].timestampValidBits;
+	if (bits == 0) c.tick_ns = 0;
+	c.tick_mask = bits >= 64 ? ~uint64_t(0) : (uint64_t(1) << bits) - 1;
+	return found;
+}
+
+std::string refusal(const Caps& c, int family, const std::string& missing_feature) {
+	if (c.api < VK_API_VERSION_1_3)
+		return fmt::format("Vulkan {}.{}, kvrun needs 1.3; a newer driver may offer it", VK_API_VERSION_MAJOR(c.api),
+						   VK_API_VERSION_MINOR(c.api));
+	if (family < 0) return "no queue that computes";
+	if (!missing_feature.empty()) return fmt::format("lacks the feature {}", missing_feature);
+	if (!c.has_memory) return "unusable: it reports no memory (a driver without hardware?)";
+	struct Least {
+		const char* name;
+		uint64_t has, needs;
+	};
+	const Least least[] = {{"maxComputeWorkGroupInvocations", c.workgroup, 128},
+						   {"maxComputeWorkGroupSize[0]", c.workgroup_size[0], 128},
+						   {"maxComputeSharedMemorySize", c.shared_bytes, 16384},
+						   {"maxPushConstantsSize", c.push_bytes, 128},
+						   {"maxPerStageDescriptorStorageBuffers", c.ssbo, ssbo_needed()},
+						   {"maxComputeWorkGroupCount[0]", c.groups[0], 65535},
+						   {"maxStorageBufferRange", c.range, 16u << 20},
+						   {"maxMemoryAllocationSize", c.max_alloc, 16u << 20}};
+	for (const Least& l : least)
+		if (l.has < l.needs) return fmt::format("{} is {}, kvrun needs {}", l.name, l.has, l.needs);
+	if (c.align > 256) return fmt::format("minStorageBufferOffsetAlignment is {}, kvrun needs at most 256", c.align);
+	return "";
+}
+
+std::string mib(uint64_t bytes) { return bytes >> 20 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} B", bytes); }
+std::string yes(bool b) { return b ? "yes" : "no"; }
+
+void describe(DeviceReport& r, const Caps& c) {
+	r.limits = {{"Vulkan", fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(c.api), VK_API_VERSION_MINOR(c.api), VK_API_VERSION_PATCH(c.api))},
+				{"subgroup", c.subgroup_min == c.subgroup_max ? fmt::format("{}", c.subgroup)
+															   : fmt::format("{} ({}..{})", c.subgroup, c.subgroup_min, c.subgroup_max)},
+				{"subgroup arithmetic", yes(c.subgroup_ops)},
+				{"workgroup", fmt::format("{}", c.workgroup)},
+				{"shared memory", fmt::format("{} KiB", c.shared_bytes >> 10)},
+				{"buffer binding", mib(c.range)},
+				{"allocation", mib(c.max_alloc)},
+				{"storage buffers", fmt::format("{}", c.ssbo)},
+				{"offset alignment", fmt::format("{} B", c.align)},
+				{"f16 arithmetic", yes(c.f16)},
+				{"8-bit integers", yes(c.int8)},
+				{"16-bit storage", yes(c.storage16)},
+				{"8-bit storage", yes(c.storage8)},
+				{"integer dot product", yes(c.int_dot)},
+				{"push descriptors", yes(c.push_descriptor)},
+				{"memory budget", yes(c.memory_budget)},
+				{"timestamps", c.tick_ns > 0 ? fmt::format("{} ns", c.tick_ns) : "no"},
+				{"compiler statistics", yes(c.executable_properties)}};
+}
+
+Candidate inspect(VkPhysicalDevice d) {
+	Candidate out;
+	out.handle = d;
+	out.report.backend = "vulkan";
+	Caps& c = out.caps;
+	DeviceInfo& info = out.report.info;
+	read_limits(c, d, info);
+	std::string missing;
+	if (c.api >= VK_API_VERSION_1_3) missing = read_features(c, d);
+	read_memory(c, d);
+	const int family = compute_family(c, d);
+	out.queue_family = uint32_t(std::max(family, 0));
+	clamp_caps(c, env_text(Env::TestCaps));
+	info.memory_bytes = c.heap_bytes;
+	if (c.has_memory) info.free_bytes = free_bytes(d, c, 0);
+	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
+	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
+	out.report.refused = refusal(c, family, missing);
+	describe(out.report, c);
+	return out;
+}
+
+} // namespace
+
+uint32_t ssbo_needed() {
+	static const uint32_t most = [] {
+		size_t n = 0;
+		for (const KernelBlob& b : kernel_blobs()) n = std::max(n, reflect(b.spirv, b.name).bindings.size());
+		return uint32_t(n);
+	}();
+	return most;
+}
+
+std::vector<Candidate> candidates(Instance& instance) {
+	uint32_t n = 0;
+	VK_TRY(vkEnumeratePhysicalDevices(instance.handle(), &n, nullptr));
+	std::vector<VkPhysicalDevice> handles(n);
+	VK_TRY(vkEnumeratePhysicalDevices(instance.handle(), &n, handles.data()));
+	std::vector<Candidate> all;
+	for (VkPhysicalDevice d : handles) all.push_back(inspect(d));
+	std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+		const bool ra = !a.report.refused.empty(), rb = !b.report.refused.empty();
+		if (ra != rb) return rb;
+		return type_rank(a.report.info.type) < type_rank(b.report.info.type);
+	});
+	return all;
+}
+
+uint64_t free_bytes(VkPhysicalDevice d, const Caps& c, uint64_t used) {
+	if (!c.memory_budget) {
+		const uint64_t most = c.heap_bytes / 5 * 4;
+		return most > used ? most - used : 0;
+	}
+	VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = make<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
+	VkPhysicalDeviceMemoryProperties2 m = make<VkPhysicalDeviceMemoryProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, &budget);
+	vkGetPhysicalDeviceMemoryProperties2(d, &m);
+	return budget_left(budget.heapBudget[c.heap], budget.heapUsage[c.heap], c.heap_bytes);
+}
+
+uint64_t budget_left(uint64_t budget, uint64_t usage, uint64_t heap) {
+	const uint64_t most = std::min(budget, heap);
+	const uint64_t reserve = std::min<uint64_t>(heap / 10, uint64_t(1) << 30); // for the driver and everyone else
+	const uint64_t taken = usage > UINT64_MAX - reserve ? UINT64_MAX : usage + reserve;
+	return most > taken ? most - taken : 0;
+}
+
+void clamp_caps(Caps& c, const std::string& text) {
+	for (size_t at = 0; at < text.size();) {
+		const size_t end = std::min(text.find(',', at), text.size());
+		const std::string word = text.substr(at, end - at);
+		at = end + 1;
+		const size_t eq = word.find('=');
+		uint64_t v = 0;
+		const char* last = word.data() + word.size();
+		if (eq == word.npos || std::from_chars(word.data() + eq + 1, last, v).ptr != last || eq + 1 == word.size())
+			fail(Code::Invalid, "KVRUN_TEST_CAPS has '{}', expected name=number", word);
+		const std::string key = word.substr(0, eq);
+		auto least32 = [&](uint32_t& x) { x = uint32_t(std::min<uint64_t>(x, v)); };
+		auto least64 = [&](uint64_t& x) { x = std::min(x, v); };
+		auto allow = [&](bool& x) { x = x && v != 0; };
+		if (key == "workgroup") {
+			least32(c.workgroup);
+			for (uint32_t& s : c.workgroup_size) least32(s);
+		} else if (key == "shared") least32(c.shared_bytes);
+		else if (key == "ssbo") least32(c.ssbo);
+		else if (key == "push") least32(c.push_bytes);
+		else if (key == "range") least64(c.range);
+		else if (key == "align") c.align = uint32_t(std::max<uint64_t>(c.align, v));
+		else if (key == "groups") for (uint32_t& g : c.groups) least32(g);
+		else if (key == "alloc") least64(c.max_alloc);
+		else if (key == "buffer") least64(c.max_buffer);
+		else if (key == "heap") {
+			least64(c.heap_bytes);
+			c.has_memory = c.heap_bytes > 0;
+		} else if (key == "f16") allow(c.f16);
+		else if (key == "int8") allow(c.int8);
+		else if (key == "storage16") allow(c.storage16);
+		else if (key == "storage8") allow(c.storage8);
+		else if (key == "int_dot") allow(c.int_dot);
+		else if (key == "push_descriptor") allow(c.push_descriptor);
+		else if (key == "subgroup_ops") allow(c.subgroup_ops);
+		else if (key == "memory_budget") allow(c.memory_budget);
+		else if (key == "timestamps") c.tick_ns = v ? c.tick_ns : 0;
+		else fail(Code::Invalid, "KVRUN_TEST_CAPS has '{}', which is no limit it knows", key);
+	}
+}
+
+Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool for_statistics)
+	: instance_(std::move(instance)), physical_(from.handle), family_(from.queue_family), caps_(from.caps), report_(from.report) {
+	const bool statistics = for_statistics && caps_.executable_properties;
+	std::vector<const char*> extensions;
+	if (caps_.push_descriptor) extensions.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
+	if (caps_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+	if (statistics) extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+	Features f(statistics); // only what is used
+	f.base.features.robustBufferAccess = VK_TRUE; // page numbers and token ids are data: never outside a binding
+	f.v11.storageBuffer16BitAccess = caps_.storage16;
+	f.v12.shaderFloat16 = caps_.f16;
+	f.v12.shaderInt8 = caps_.int8;
+	f.v12.storageBuffer8BitAccess = caps_.storage8;
+	f.v12.timelineSemaphore = VK_TRUE;
+	f.v13.synchronization2 = VK_TRUE;
+	f.v13.maintenance4 = VK_TRUE;
+	f.v13.subgroupSizeControl = VK_TRUE;
+	f.v13.computeFullSubgroups = VK_TRUE;
+	f.v13.shaderIntegerDotProduct = VK_TRUE; // required of every 1.3 driver, as robustBufferAccess is
+	f.executable.pipelineExecutableInfo = VK_TRUE;
+	const float priority = 1;
+	VkDeviceQueueCreateInfo queue = make<VkDeviceQueueCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
+	queue.queueFamilyIndex = family_;
+	queue.queueCount = 1;
+	queue.pQueuePriorities = &priority;
+	VkDeviceCreateInfo info = make<VkDeviceCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &f.base);
+	info.queueCreateInfoCount = 1;
+	info.pQueueCreateInfos = &queue;
+	info.enabledExtensionCount = uint32_t(extensions.size());
+	info.ppEnabledExtensionNames = extensions.data();
+	VK_TRY(vkCreateDevice(physical_, &info, nullptr, &device_));
+	volkLoadDeviceTable(&fn, device_);
+	fn.vkGetDeviceQueue(device_, family_, 0, &queue_);
+	if (instance_->validating())
+		set_name_ = reinterpret_cast<PFN_vkSetDebugUtilsObjectNameEXT>(vkGetDeviceProcAddr(device_, "vkSetDebugUtilsObjectNameEXT"));
+}
+
+Device::~Device() {
+	if (device_) fn.vkDestroyDevice(device_, nullptr);
+}
+
+void Device::name(VkObjectType type, uint64_t object, const char* label) {
+	if (!set_name_) return;
+	VkDebugUtilsObjectNameInfoEXT info = make<VkDebugUtilsObjectNameInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT);
+	info.objectType = type;
+	info.objectHandle = object;
+	info.pObjectName = label;
+	VK_TRY(set_name_(device_, &info));
+}
+
+} // namespace kvrun::vk

@@ -1,0 +1,127 @@
+// Instance, choice of device, its capabilities, the logical device and its queue.
+#pragma once
+#include "backends/backend.h"
+#include "backends/vulkan/vk.h"
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace kvrun::vk {
+
+// Everything the rest asks about a device. Filled once, clamped by KVRUN_TEST_CAPS; nothing else queries limits.
+struct Caps {
+	uint32_t api = 0;                // VK_MAKE_API_VERSION
+	uint32_t vendor = 0, device = 0, driver_version = 0;
+	VkDriverId driver_id{};
+	uint8_t cache_uuid[VK_UUID_SIZE] = {};
+	bool is_cpu = false;
+	// limits
+	uint32_t workgroup = 0;          // invocations per workgroup
+	uint32_t workgroup_size[3] = {}; // per dimension
+	uint32_t groups[3] = {};         // workgroups per dispatch and dimension
+	uint32_t shared_bytes = 0;       // per workgroup
+	uint32_t ssbo = 0;               // storage buffers per stage
+	uint32_t push_bytes = 0;
+	uint64_t range = 0;              // largest storage buffer binding, bytes
+	uint32_t align = 0;              // of storage buffer offsets, bytes
+	uint32_t atom = 0;               // of mapped ranges of memory that is not coherent, bytes
+	uint64_t max_alloc = 0;          // maxMemoryAllocationSize
+	uint64_t max_buffer = 0;         // largest VkBuffer
+	uint32_t max_allocations = 0;    // maxMemoryAllocationCount
+	double tick_ns = 0;              // of a timestamp; 0: the queue has none
+	uint64_t tick_mask = 0;
+	// subgroups
+	uint32_t subgroup = 0;           // size pipelines run with
+	uint32_t subgroup_min = 0, subgroup_max = 0;
+	bool subgroup_pin = false;       // the size can be required, and differs between pipelines otherwise
+	bool subgroup_ops = false;       // arithmetic and shuffle in compute
+	// optional features, enabled when present
+	bool f16 = false;                // 16-bit float arithmetic
+	bool int8 = false;
+	bool storage16 = false, storage8 = false;
+	bool int_dot = false;            // 4 x 8-bit packed signed dot product in hardware
+	bool push_descriptor = false;
+	bool memory_budget = false;
+	bool executable_properties = false;
+	// memory
+	bool has_memory = false;         // at least one heap and one type
+	uint64_t heap_bytes = 0;         // of the heap that buffers come from
+	uint32_t heap = 0;
+};
+
+// Collects what the validation layer says.
+class Messages {
+ public:
+	void add(std::string text);
+	std::string first() const;       // empty when none
+	size_t count() const;
+	void take();                     // throws Error{Internal} with the first message if there is any new one
+
+ private:
+	mutable std::mutex mutex_;
+	std::vector<std::string> all_;
+	size_t taken_ = 0;
+};
+
+class Instance { // loader, VkInstance and, under KVRUN_VALIDATE, the validation layer
+ public:
+	Instance();                      // throws Error{Device}: no loader, no driver, no layer
+	~Instance();
+	Instance(const Instance&) = delete;
+	VkInstance handle() const { return instance_; }
+	Messages& messages() { return messages_; }
+	bool validating() const { return messenger_ != VK_NULL_HANDLE; }
+
+ private:
+	VkInstance instance_ = VK_NULL_HANDLE;
+	VkDebugUtilsMessengerEXT messenger_ = VK_NULL_HANDLE;
+	PFN_vkDestroyDebugUtilsMessengerEXT destroy_messenger_ = nullptr; // the global one may be another instance's
+	Messages messages_;
+};
+
+struct Candidate { // one physical device
+	VkPhysicalDevice handle = VK_NULL_HANDLE;
+	Caps caps;
+	DeviceReport report;             // refused is set when kvrun cannot use it
+	uint32_t queue_family = 0;
+};
+// All devices, best first: discrete, integrated, virtual, cpu; driver order within a type. Refused ones last.
+std::vector<Candidate> candidates(Instance&);
+// Bytes of the heap that may still be allocated: budget - usage, or 80 % of the heap less `used`; never negative.
+uint64_t free_bytes(VkPhysicalDevice, const Caps&, uint64_t used);
+// min(budget, heap) less usage and a reserve of a tenth of the heap, at most 1 GiB; never negative.
+uint64_t budget_left(uint64_t budget, uint64_t usage, uint64_t heap);
+// Applies "workgroup=128,shared=16384" (KVRUN_TEST_CAPS) to caps. Throws Error{Invalid} naming an unknown word.
+void clamp_caps(Caps&, const std::string& text);
+// Most storage buffers any embedded kernel binds.
+uint32_t ssbo_needed();
+
+class Device { // logical device, one compute queue
+ public:
+	Device(std::unique_ptr<Instance>, const Candidate&, bool for_statistics = false);
+	~Device();
+	Device(const Device&) = delete;
+
+	const Caps& caps() const { return caps_; }
+	const DeviceReport& report() const { return report_; }
+	VkPhysicalDevice physical() const { return physical_; }
+	VkDevice handle() const { return device_; }
+	VkQueue queue() const { return queue_; }
+	uint32_t queue_family() const { return family_; }
+	Instance& instance() { return *instance_; }
+	void name(VkObjectType, uint64_t object, const char* label); // for validation messages and debuggers
+	VolkDeviceTable fn{};            // device functions without the loader's dispatch
+
+ private:
+	std::unique_ptr<Instance> instance_;
+	VkPhysicalDevice physical_ = VK_NULL_HANDLE;
+	VkDevice device_ = VK_NULL_HANDLE;
+	VkQueue queue_ = VK_NULL_HANDLE;
+	uint32_t family_ = 0;
+	Caps caps_;
+	DeviceReport report_;
+	PFN_vkSetDebugUtilsObjectNameEXT set_name_ = nullptr; // only under validation
+};
+
+} // namespace kvrun::vk

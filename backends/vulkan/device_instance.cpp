@@ -1,0 +1,146 @@
+// Instance: loader, layers, and what the validation layer says.
+#include "backends/vulkan/device.h"
+#include "engine/core/env.h"
+#include "engine/core/log.h"
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+
+namespace kvrun::vk {
+namespace {
+
+constexpr const char* kLayer = "VK_LAYER_KHRONOS_validation";
+
+std::atomic<size_t> unreported{0}; // validation messages nobody has thrown yet, of all instances
+
+// Messages can come after the last wait(), from destruction: the process must not end as if all were well.
+void fail_exit() {
+	if (unreported.load() == 0) return;
+	std::fprintf(stderr, "error: the Vulkan validation layer has reported %zu problems (KVRUN_VALIDATE)\n", unreported.load());
+	std::fflush(stderr);
+	_exit(1);
+}
+
+VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
+							  const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
+	static_cast<Messages*>(user)->add(data->pMessage ? data->pMessage : "(no text)");
+	return VK_FALSE;
+}
+
+bool has_layer(const char* name) {
+	uint32_t n = 0;
+	VK_TRY(vkEnumerateInstanceLayerProperties(&n, nullptr));
+	std::vector<VkLayerProperties> all(n);
+	VK_TRY(vkEnumerateInstanceLayerProperties(&n, all.data()));
+	for (const VkLayerProperties& l : all)
+		if (!std::strcmp(l.layerName, name)) return true;
+	return false;
+}
+
+struct Validation { // what goes into VkInstanceCreateInfo when KVRUN_VALIDATE is set
+	std::vector<VkValidationFeatureEnableEXT> on;
+	std::vector<VkValidationFeatureDisableEXT> off;
+	VkValidationFeaturesEXT features = make<VkValidationFeaturesEXT>(VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT);
+	VkDebugUtilsMessengerCreateInfoEXT messenger = make<VkDebugUtilsMessengerCreateInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT);
+};
+
+// Core checks with synchronisation or GPU-assisted validation in one run are slow and print each problem twice.
+void set_up_validation(Validation& v, const std::string& mode, Messages& sink) {
+	if (mode == "sync") {
+		v.on = {VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
+		v.off = {VK_VALIDATION_FEATURE_DISABLE_CORE_CHECKS_EXT};
+	} else if (mode == "gpu") {
+		v.on = {VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT, VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT};
+		v.off = {VK_VALIDATION_FEATURE_DISABLE_CORE_CHECKS_EXT};
+	} else if (mode != "1") {
+		fail(Code::Invalid, "KVRUN_VALIDATE is '{}', expected 0, 1, sync or gpu", mode);
+	}
+	if (!has_layer(kLayer))
+		fail(Code::Device, "KVRUN_VALIDATE={} needs {}, which is not installed; install package vulkan-validationlayers", mode, kLayer);
+	v.features.enabledValidationFeatureCount = uint32_t(v.on.size());
+	v.features.pEnabledValidationFeatures = v.on.data();
+	v.features.disabledValidationFeatureCount = uint32_t(v.off.size());
+	v.features.pDisabledValidationFeatures = v.off.data();
+	v.messenger.messageSeverity =
+		VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
+	v.messenger.messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT;
+	v.messenger.pfnUserCallback = on_message;
+	v.messenger.pUserData = &sink;
+	v.messenger.pNext = &v.features;
+}
+
+} // namespace
+
+void Messages::add(std::string text) {
+	log_line("validation: " + text);
+	std::lock_guard lock(mutex_);
+	all_.push_back(std::move(text));
+	++unreported;
+}
+std::string Messages::first() const {
+	std::lock_guard lock(mutex_);
+	return all_.empty() ? "" : all_.front();
+}
+size_t Messages::count() const {
+	std::lock_guard lock(mutex_);
+	return all_.size();
+}
+void Messages::take() {
+	std::lock_guard lock(mutex_);
+	if (all_.size() == taken_) return;
+	const size_t first = taken_;
+	unreported -= all_.size() - taken_;
+	taken_ = all_.size();
+	fail(Code::Internal, "Vulkan validation: {}", all_[first]);
+}
+
+Instance::Instance() {
+	if (!load_loader())
+		fail(Code::Device, "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers "
+						   "or the GPU vendor's");
+	uint32_t version = VK_API_VERSION_1_0;
+	if (vkEnumerateInstanceVersion) VK_TRY(vkEnumerateInstanceVersion(&version));
+	if (version < VK_API_VERSION_1_3)
+		fail(Code::Device, "the Vulkan loader is version {}.{}, kvrun needs 1.3; install a newer libvulkan1",
+			 VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
+
+	VkApplicationInfo app = make<VkApplicationInfo>(VK_STRUCTURE_TYPE_APPLICATION_INFO);
+	app.pApplicationName = app.pEngineName = "kvrun";
+	app.apiVersion = VK_API_VERSION_1_3;
+	VkInstanceCreateInfo info = make<VkInstanceCreateInfo>(VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
+	info.pApplicationInfo = &app;
+
+	Validation validation;
+	const std::string mode = env_text(Env::Validate, "0");
+	const bool validate = mode != "0";
+	const char* extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME};
+	if (validate) {
+		set_up_validation(validation, mode, messages_);
+		info.pNext = &validation.messenger; // also covers vkCreateInstance and vkDestroyInstance
+		info.enabledLayerCount = 1;
+		info.ppEnabledLayerNames = &kLayer;
+		info.enabledExtensionCount = 1;
+		info.ppEnabledExtensionNames = extensions;
+	}
+	const VkResult r = vkCreateInstance(&info, nullptr, &instance_);
+	if (r == VK_ERROR_INCOMPATIBLE_DRIVER)
+		fail(Code::Device, "no Vulkan driver found; install package mesa-vulkan-drivers or the GPU vendor's driver, or check "
+						   "VK_DRIVER_FILES and VK_ICD_FILENAMES");
+	if (r < 0) fail_call(r, "vkCreateInstance");
+	volkLoadInstanceOnly(instance_);
+	if (validate) {
+		static const bool registered = std::atexit(fail_exit) == 0;
+		KV_ASSERT(registered);
+		validation.messenger.pNext = nullptr;
+		VK_TRY(vkCreateDebugUtilsMessengerEXT(instance_, &validation.messenger, nullptr, &messenger_));
+		destroy_messenger_ = vkDestroyDebugUtilsMessengerEXT;
+	}
+}
+
+Instance::~Instance() {
+	if (messenger_) destroy_messenger_(instance_, messenger_, nullptr);
+	if (instance_) vkDestroyInstance(instance_, nullptr);
+}
+
+} // namespace kvrun::vk

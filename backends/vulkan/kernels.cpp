@@ -1,0 +1,178 @@
+// Kernel registry: SPIR-V of every kernel, and one pipeline per (kernel, specialization constants), made on first use.
+#include "backends/vulkan/kernels.h"
+#include "engine/core/env.h"
+#include "engine/core/log.h"
+#include "shared/spec.h"
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+namespace kvrun::vk {
+namespace {
+
+std::vector<uint32_t> read_words(const std::filesystem::path& path) {
+	std::ifstream in(path, std::ios::binary);
+	std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
+	if (!in && !in.eof()) fail(Code::Io, "{}: cannot be read", path.string());
+	if (bytes.empty() || bytes.size() % 4) fail(Code::Format, "{}: {} bytes are no SPIR-V", path.string(), bytes.size());
+	std::vector<uint32_t> words(bytes.size() / 4);
+	std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(words.data()));
+	return words;
+}
+
+bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
+	if (a.size() != b.size()) return false;
+	for (size_t i = 0; i < a.size(); ++i)
+		if (a[i].id != b[i].id || a[i].value != b[i].value) return false;
+	return true;
+}
+
+} // namespace
+
+Kernels::Kernels(Device& dev, VkPipelineCache cache) : dev_(dev), cache_(cache) {
+	const std::string folder = env_text(Env::Shaders);
+	for (const KernelBlob& b : kernel_blobs()) {
+		Entry& e = entries_.emplace_back();
+		const bool fallback = !dev.caps().subgroup_ops && b.no_subgroup.data() != b.spirv.data();
+		e.name = std::string(b.name) + (fallback ? "_nosubgroup" : "");
+		e.spirv = fallback ? b.no_subgroup : b.spirv;
+		if (folder.empty()) continue;
+		const std::filesystem::path path = std::filesystem::path(folder) / (e.name + ".spv");
+		if (!std::filesystem::exists(path)) continue;
+		e.from_disk = read_words(path);
+		e.spirv = e.from_disk;
+	}
+}
+
+Kernels::~Kernels() {
+	for (Entry& e : entries_)
+		for (auto& p : e.pipelines) {
+			dev_.fn.vkDestroyPipeline(dev_.handle(), p->handle, nullptr);
+			dev_.fn.vkDestroyPipeline(dev_.handle(), p->with_base, nullptr);
+		}
+	for (Layout& l : layouts_) {
+		dev_.fn.vkDestroyPipelineLayout(dev_.handle(), l.pipeline, nullptr);
+		dev_.fn.vkDestroyDescriptorSetLayout(dev_.handle(), l.set, nullptr);
+	}
+}
+
+Kernels::Entry& Kernels::entry(Kernel k) {
+	KV_ASSERT(size_t(k) < entries_.size());
+	Entry& e = entries_[size_t(k)];
+	if (!e.reflected) {
+		e.reflection = reflect(e.spirv, e.name);
+		e.reflected = true;
+	}
+	return e;
+}
+
+const Kernels::Layout& Kernels::layout(uint32_t n) {
+	Layout& l = layouts_[n];
+	if (l.pipeline) return l;
+	VkDescriptorSetLayoutBinding bindings[kMaxBindings] = {};
+	for (uint32_t i = 0; i < n; ++i)
+		bindings[i] = {i, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
+	VkDescriptorSetLayoutCreateInfo set = make<VkDescriptorSetLayoutCreateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO);
+	if (dev_.caps().push_descriptor) set.flags = VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR;
+	set.bindingCount = n;
+	set.pBindings = bindings;
+	VK_TRY(dev_.fn.vkCreateDescriptorSetLayout(dev_.handle(), &set, nullptr, &l.set));
+	const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, 128};
+	VkPipelineLayoutCreateInfo info = make<VkPipelineLayoutCreateInfo>(VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO);
+	info.setLayoutCount = 1;
+	info.pSetLayouts = &l.set;
+	info.pushConstantRangeCount = 1;
+	info.pPushConstantRanges = &range;
+	VK_TRY(dev_.fn.vkCreatePipelineLayout(dev_.handle(), &info, nullptr, &l.pipeline));
+	return l;
+}
+
+void Kernels::check(const Entry& e, const Footprint& f) const {
+	const Caps& c = dev_.caps();
+	const uint64_t threads = uint64_t(f.local[0]) * f.local[1] * f.local[2];
+	auto refuse = [&](const char* what, uint64_t needs, const char* limit, uint64_t has) {
+		fail(Code::Unsupported, "kernel {} needs {} {}, this device has {} ({})", e.name, needs, what, has, limit);
+	};
+	if (threads > c.workgroup) refuse("invocations in a workgroup", threads, "maxComputeWorkGroupInvocations", c.workgroup);
+	for (int i = 0; i < 3; ++i)
+		if (f.local[i] > c.workgroup_size[i])
+			refuse("invocations along one dimension", f.local[i], "maxComputeWorkGroupSize", c.workgroup_size[i]);
+	if (f.shared_bytes > c.shared_bytes) refuse("bytes of shared memory", f.shared_bytes, "maxComputeSharedMemorySize", c.shared_bytes);
+	if (e.reflection.bindings.size() > c.ssbo)
+		refuse("storage buffers", e.reflection.bindings.size(), "maxPerStageDescriptorStorageBuffers", c.ssbo);
+	if (e.reflection.push_bytes > c.push_bytes)
+		refuse("bytes of push constants", e.reflection.push_bytes, "maxPushConstantsSize", c.push_bytes);
+}
+
+VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFlags flags) {
+	const auto start = std::chrono::steady_clock::now();
+	const Caps& c = dev_.caps();
+	VkShaderModuleCreateInfo module_info = make<VkShaderModuleCreateInfo>(VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO);
+	module_info.codeSize = e.spirv.size_bytes();
+	module_info.pCode = e.spirv.data();
+	VkShaderModule module = VK_NULL_HANDLE;
+	VK_TRY(dev_.fn.vkCreateShaderModule(dev_.handle(), &module_info, nullptr, &module));
+
+	std::vector<SpecValue> spec = p.spec;
+	if (e.reflection.spec_ids >> SPEC_SUBGROUP & 1) spec.push_back({SPEC_SUBGROUP, c.subgroup});
+	std::vector<VkSpecializationMapEntry> map;
+	for (uint32_t i = 0; i < spec.size(); ++i)
+		map.push_back({spec[i].id, uint32_t(i * sizeof(SpecValue) + offsetof(SpecValue, value)), sizeof(uint32_t)});
+	VkSpecializationInfo spec_info{uint32_t(map.size()), map.data(), spec.size() * sizeof(SpecValue), spec.data()};
+	VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = make<VkPipelineShaderStageRequiredSubgroupSizeCreateInfo>(VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO);
+	size.requiredSubgroupSize = c.subgroup;
+
+	VkComputePipelineCreateInfo info = make<VkComputePipelineCreateInfo>(VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO);
+	info.flags = flags;
+	info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+	info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+	info.stage.module = module;
+	info.stage.pName = "main";
+	info.stage.pSpecializationInfo = &spec_info;
+	if (e.reflection.subgroup_ops) { // lanes talk to each other: no half-filled subgroup, one known size
+		if (c.subgroup_pin) info.stage.pNext = &size;
+		if (p.footprint.local[0] % c.subgroup == 0)
+			info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+	}
+	info.layout = p.layout;
+	VkPipeline handle = VK_NULL_HANDLE;
+	const VkResult r = dev_.fn.vkCreateComputePipelines(dev_.handle(), cache_, 1, &info, nullptr, &handle);
+	dev_.fn.vkDestroyShaderModule(dev_.handle(), module, nullptr);
+	if (r != VK_SUCCESS) fail(Code::Device, "kernel {}: vkCreateComputePipelines returned {} ({})", e.name, result_name(r), int(r));
+	dev_.name(VK_OBJECT_TYPE_PIPELINE, uint64_t(handle), e.name.c_str());
+	const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+	compile_ms_ += ms;
+	++compiled_;
+	log_at(3, "# vulkan: compiled {} in {:.1f} ms", e.name, ms);
+	return handle;
+}
+
+Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, bool capture) {
+	Entry& e = entry(k);
+	for (auto& p : e.pipelines)
+		if (same(p->spec, spec)) return *p;
+	for (const SpecValue& s : spec)
+		if (s.id >= kMaxSpec || !(e.reflection.spec_ids >> s.id & 1))
+			fail(Code::Internal, "kernel {} has no specialization constant {}", e.name, s.id);
+	auto p = std::make_unique<Pipeline>();
+	p->kernel = k;
+	p->name = e.name.c_str();
+	p->reflection = &e.reflection;
+	p->spec.assign(spec.begin(), spec.end());
+	std::vector<SpecValue> all = p->spec;
+	all.push_back({SPEC_SUBGROUP, dev_.caps().subgroup});
+	p->footprint = footprint(e.spirv, e.reflection, all);
+	check(e, p->footprint);
+	const Layout& l = layout(uint32_t(e.reflection.bindings.size()));
+	p->layout = l.pipeline;
+	p->set_layout = l.set;
+	p->handle = create(e, *p, capture ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);
+	return *e.pipelines.emplace_back(std::move(p));
+}
+
+VkPipeline Kernels::with_base(Pipeline& p) {
+	if (!p.with_base) p.with_base = create(entry(p.kernel), p, VK_PIPELINE_CREATE_DISPATCH_BASE_BIT);
+	return p.with_base;
+}
+
+} // namespace kvrun::vk

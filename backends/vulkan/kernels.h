@@ -1,0 +1,71 @@
+// Kernel registry: SPIR-V of every kernel, and one pipeline per (kernel, specialization constants), made on first use.
+#pragma once
+#include "backends/vulkan/device.h"
+#include "backends/vulkan/spirv.h"
+#include "kernel_list.inc"
+#include <memory>
+
+namespace kvrun::vk {
+
+struct Pipeline {
+	VkPipeline handle = VK_NULL_HANDLE;
+	VkPipeline with_base = VK_NULL_HANDLE; // the same for vkCmdDispatchBase; made when a dispatch has to be split
+	VkPipelineLayout layout = VK_NULL_HANDLE;
+	VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
+	const Reflection* reflection = nullptr;
+	Kernel kernel{};
+	const char* name = "";
+	std::vector<SpecValue> spec;           // as asked for
+	Footprint footprint{};
+	double pace = 1;                       // measured time / predicted time, learned by the recorder
+};
+
+// One way a kernel is used: what `kvrun devices --shaders` and the compile tests go through. Each ops_*.cpp lists its
+// own with the same functions that choose the constants for a real op.
+struct KernelUse {
+	Kernel kernel;
+	std::vector<SpecValue> spec;
+	std::string what; // "head_dim 128, f16"
+};
+
+class Kernels {
+ public:
+	Kernels(Device&, VkPipelineCache);
+	~Kernels();
+	Kernels(const Kernels&) = delete;
+
+	// The pipeline with these constants; compiled at the first call. References stay valid. Throws Error{Unsupported}
+	// naming the limit when the device cannot run it. `capture` keeps compiler statistics for shader_stats.
+	Pipeline& get(Kernel k, std::initializer_list<SpecValue> spec) { return get(k, std::span(spec.begin(), spec.size())); }
+	Pipeline& get(Kernel, std::span<const SpecValue> spec, bool capture = false);
+	VkPipeline with_base(Pipeline&);
+	uint32_t compiled() const { return compiled_; } // pipelines made so far
+	double compile_ms() const { return compile_ms_; }
+
+ private:
+	struct Entry {
+		std::string name;
+		std::span<const uint32_t> spirv;
+		std::vector<uint32_t> from_disk; // KVRUN_SHADERS
+		Reflection reflection;
+		bool reflected = false;
+		std::vector<std::unique_ptr<Pipeline>> pipelines;
+	};
+	struct Layout { // one per number of bindings: kernels with equal counts share it
+		VkDescriptorSetLayout set = VK_NULL_HANDLE;
+		VkPipelineLayout pipeline = VK_NULL_HANDLE;
+	};
+	Entry& entry(Kernel);
+	const Layout& layout(uint32_t n_bindings);
+	void check(const Entry&, const Footprint&) const;
+	VkPipeline create(const Entry&, const Pipeline&, VkPipelineCreateFlags);
+
+	Device& dev_;
+	VkPipelineCache cache_;
+	std::vector<Entry> entries_;
+	Layout layouts_[kMaxBindings + 1];
+	uint32_t compiled_ = 0;
+	double compile_ms_ = 0;
+};
+
+} // namespace kvrun::vk

@@ -1,0 +1,257 @@
+// Device memory: blocks, sub-allocation, and the table of buffers behind kvrun::Buffer ids.
+#include "backends/vulkan/memory.h"
+#include "engine/core/log.h"
+#include <algorithm>
+
+namespace kvrun::vk {
+namespace {
+constexpr uint64_t kMiB = uint64_t(1) << 20;
+constexpr uint64_t kSmallestBlock = 64 * kMiB, kLargestBlock = 1024 * kMiB;
+constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
+								kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+
+uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
+} // namespace
+
+uint64_t FreeRanges::take(uint64_t bytes, uint64_t align) {
+	for (auto it = free_.begin(); it != free_.end(); ++it) {
+		const auto [start, length] = *it;
+		const uint64_t at = round_up(start, align);
+		if (at - start > length || length - (at - start) < bytes) continue;
+		free_.erase(it);
+		if (at > start) free_[start] = at - start;
+		if (at + bytes < start + length) free_[at + bytes] = start + length - (at + bytes);
+		return at;
+	}
+	return UINT64_MAX;
+}
+
+void FreeRanges::give(uint64_t at, uint64_t bytes) {
+	auto next = free_.lower_bound(at);
+	if (next != free_.end() && at + bytes == next->first) {
+		bytes += next->second;
+		next = free_.erase(next);
+	}
+	if (next != free_.begin()) {
+		auto before = std::prev(next);
+		if (before->first + before->second == at) {
+			before->second += bytes;
+			return;
+		}
+	}
+	free_[at] = bytes;
+}
+
+uint64_t FreeRanges::free_bytes() const {
+	uint64_t n = 0;
+	for (auto [at, bytes] : free_) n += bytes;
+	return n;
+}
+
+Memory::Memory(Device& dev) : dev_(dev) {
+	vkGetPhysicalDeviceMemoryProperties(dev.physical(), &props_);
+	for (Mem m : {Mem::Device, Mem::Upload, Mem::Readback}) types_[size_t(m)] = types_for(m);
+}
+
+Memory::~Memory() {
+	for (uint32_t id = 0; id < buffers_.size(); ++id)
+		if (buffers_[id].handle) destroy(id);
+	for (Block& b : blocks_)
+		if (b.memory) dev_.fn.vkFreeMemory(dev_.handle(), b.memory, nullptr);
+}
+
+// Device memory the host can see is scarce on cards (a 256 MiB window) and all there is elsewhere.
+std::vector<uint32_t> Memory::types_for(Mem m) const {
+	const bool card = dev_.report().info.type == "discrete";
+	auto score = [&](VkMemoryPropertyFlags f) {
+		auto has = [&](VkMemoryPropertyFlags x) { return (f & x) == x; };
+		switch (m) {
+		case Mem::Device:
+			return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) + (has(kCached) ? 1 : 0);
+		case Mem::Upload: return has(kVisible | kCoherent) ? 8 + (has(kLocal) ? 4 : 0) + (has(kCached) ? 0 : 1) : -1;
+		case Mem::Readback: return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
+		}
+		return -1;
+	};
+	std::vector<std::pair<int, uint32_t>> ranked;
+	for (uint32_t i = 0; i < props_.memoryTypeCount; ++i) {
+		const VkMemoryPropertyFlags f = props_.memoryTypes[i].propertyFlags;
+		if (f & ~(kLocal | kVisible | kCoherent | kCached)) continue; // lazily allocated, protected, vendor kinds
+		if (props_.memoryHeaps[props_.memoryTypes[i].heapIndex].size == 0 || score(f) < 0) continue;
+		ranked.emplace_back(-score(f), i);
+	}
+	std::stable_sort(ranked.begin(), ranked.end(), [](auto& a, auto& b) { return a.first < b.first; });
+	std::vector<uint32_t> out;
+	for (auto [s, i] : ranked) out.push_back(i);
+	return out;
+}
+
+uint64_t Memory::reserved(uint32_t heap) const {
+	uint64_t n = 0;
+	for (const Block& b : blocks_)
+		if (b.memory && props_.memoryTypes[b.type].heapIndex == heap) n += b.size;
+	return n;
+}
+
+uint64_t Memory::free_bytes() const {
+	uint64_t in_blocks = 0; // what is reserved but not handed out can be used too
+	for (const Block& b : blocks_)
+		if (b.memory && props_.memoryTypes[b.type].heapIndex == dev_.caps().heap) in_blocks += b.ranges.free_bytes();
+	return vk::free_bytes(dev_.physical(), dev_.caps(), reserved(dev_.caps().heap)) + in_blocks;
+}
+
+MemoryStats Memory::stats() const {
+	MemoryStats s{used_, 0, 0};
+	for (const Block& b : blocks_)
+		if (b.memory) {
+			s.reserved += b.size;
+			++s.blocks;
+		}
+	return s;
+}
+
+VkResult Memory::allocate(Block& b, uint64_t size, uint32_t type) {
+	VkMemoryAllocateInfo info = make<VkMemoryAllocateInfo>(VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO);
+	info.allocationSize = size;
+	info.memoryTypeIndex = type;
+	const VkResult r = dev_.fn.vkAllocateMemory(dev_.handle(), &info, nullptr, &b.memory);
+	if (r != VK_SUCCESS) return r;
+	b.size = size;
+	b.type = type;
+	b.ranges = FreeRanges(size);
+	b.mapped = nullptr;
+	if (props_.memoryTypes[type].propertyFlags & kVisible) {
+		void* p = nullptr;
+		const VkResult mapped = dev_.fn.vkMapMemory(dev_.handle(), b.memory, 0, VK_WHOLE_SIZE, 0, &p);
+		if (mapped != VK_SUCCESS) {
+			dev_.fn.vkFreeMemory(dev_.handle(), b.memory, nullptr);
+			b.memory = VK_NULL_HANDLE;
+			return mapped;
+		}
+		b.mapped = static_cast<std::byte*>(p);
+	}
+	return VK_SUCCESS;
+}
+
+// False: this type has no room. Blocks double with what is in use, so that small runs stay small.
+bool Memory::add_block(uint32_t type, uint64_t need, const char* label) {
+	const Caps& c = dev_.caps();
+	const uint32_t heap = props_.memoryTypes[type].heapIndex;
+	const uint64_t heap_size = heap == c.heap ? c.heap_bytes : props_.memoryHeaps[heap].size;
+	const uint64_t taken = reserved(heap);
+	const uint64_t left = heap == c.heap ? vk::free_bytes(dev_.physical(), c, taken) : heap_size > taken ? heap_size - taken : 0;
+	if (need > left || need > c.max_alloc) return false;
+	uint64_t size = std::clamp(taken, kSmallestBlock, kLargestBlock);
+	size = std::min({size, c.max_alloc, std::max<uint64_t>(heap_size / 8, kMiB), left});
+	size = std::max(round_up(size, 4096), need);
+	if (size > left || size > c.max_alloc) size = need;
+	auto slot = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return !b.memory; });
+	if (slot == blocks_.end()) {
+		uint32_t live = 0;
+		for (const Block& b : blocks_) live += b.memory != VK_NULL_HANDLE;
+		if (live >= c.max_allocations) return false;
+		slot = blocks_.insert(blocks_.end(), Block{});
+	}
+	VkResult r = allocate(*slot, size, type);
+	if (r != VK_SUCCESS && size > need) r = allocate(*slot, need, type);
+	if (r == VK_ERROR_DEVICE_LOST) fail_call(r, "vkAllocateMemory");
+	if (r != VK_SUCCESS) return false;
+	dev_.name(VK_OBJECT_TYPE_DEVICE_MEMORY, uint64_t(slot->memory), label);
+	log_at(3, "# vulkan: block of {} MiB, memory type {}", slot->size >> 20, type);
+	return true;
+}
+
+bool Memory::place(BufferRec& r, uint32_t type, const VkMemoryRequirements& req) {
+	const uint64_t align = std::max<uint64_t>(req.alignment, 256);
+	for (int attempt = 0; attempt < 2; ++attempt) {
+		for (uint32_t i = 0; i < blocks_.size(); ++i) {
+			Block& b = blocks_[i];
+			if (!b.memory || b.type != type) continue;
+			const uint64_t at = b.ranges.take(round_up(req.size, align), align);
+			if (at == UINT64_MAX) continue;
+			r.block = i;
+			r.at = at;
+			r.mapped = b.mapped ? b.mapped + at : nullptr;
+			r.coherent = props_.memoryTypes[type].propertyFlags & kCoherent;
+			return true;
+		}
+		if (attempt == 0 && !add_block(type, round_up(req.size, align), r.label)) return false;
+	}
+	return false;
+}
+
+uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
+	const Caps& c = dev_.caps();
+	const uint64_t largest = std::min(c.max_alloc, c.max_buffer);
+	if (bytes > largest)
+		fail(Code::OutOfMemory, "{} needs {} MiB in one buffer, this device allows {} MiB (maxMemoryAllocationSize, maxBufferSize)",
+			 label, bytes >> 20, largest >> 20);
+	BufferRec r;
+	r.bytes = bytes;
+	r.size = round_up(std::max<uint64_t>(bytes, 1), 16);
+	r.label = label;
+	VkBufferCreateInfo info = make<VkBufferCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
+	info.size = r.size;
+	info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+	VK_TRY(dev_.fn.vkCreateBuffer(dev_.handle(), &info, nullptr, &r.handle));
+	VkMemoryRequirements req{};
+	dev_.fn.vkGetBufferMemoryRequirements(dev_.handle(), r.handle, &req);
+	bool placed = false;
+	for (uint32_t type : types_[size_t(m)]) {
+		if (!(req.memoryTypeBits >> type & 1)) continue;
+		// a card's weights do not spill into host memory unasked: that would be slow without a word
+		if (m == Mem::Device && props_.memoryTypes[type].heapIndex != c.heap) continue;
+		if ((placed = place(r, type, req))) break;
+	}
+	if (!placed) {
+		dev_.fn.vkDestroyBuffer(dev_.handle(), r.handle, nullptr);
+		fail(Code::OutOfMemory, "{} needs {:.1f} MiB of device memory, {:.1f} MiB are free; take a smaller model, context or KV format",
+			 label, double(bytes) / double(kMiB), double(free_bytes()) / double(kMiB));
+	}
+	const VkResult bound = dev_.fn.vkBindBufferMemory(dev_.handle(), r.handle, blocks_[r.block].memory, r.at);
+	uint32_t id = uint32_t(buffers_.size());
+	if (!free_ids_.empty()) {
+		id = free_ids_.back();
+		free_ids_.pop_back();
+	} else {
+		buffers_.emplace_back();
+		free_ids_.reserve(buffers_.capacity());
+	}
+	buffers_[id] = r;
+	used_ += r.size;
+	if (bound != VK_SUCCESS) {
+		destroy(id);
+		fail_call(bound, "vkBindBufferMemory");
+	}
+	dev_.name(VK_OBJECT_TYPE_BUFFER, uint64_t(r.handle), label);
+	return id;
+}
+
+void Memory::destroy(uint32_t id) noexcept {
+	BufferRec& r = buffers_[id];
+	VkMemoryRequirements req{};
+	dev_.fn.vkGetBufferMemoryRequirements(dev_.handle(), r.handle, &req);
+	dev_.fn.vkDestroyBuffer(dev_.handle(), r.handle, nullptr);
+	Block& b = blocks_[r.block];
+	b.ranges.give(r.at, round_up(req.size, std::max<uint64_t>(req.alignment, 256)));
+	used_ -= r.size;
+	if (b.ranges.empty()) {
+		dev_.fn.vkFreeMemory(dev_.handle(), b.memory, nullptr);
+		b.memory = VK_NULL_HANDLE;
+		b.size = 0;
+	}
+	r = BufferRec{};
+	free_ids_.push_back(id); // create() has reserved the room
+}
+
+void Memory::invalidate(const BufferRec& r) {
+	if (r.coherent) return;
+	VkMappedMemoryRange range = make<VkMappedMemoryRange>(VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE);
+	range.memory = blocks_[r.block].memory;
+	const uint64_t atom = std::max<uint64_t>(dev_.caps().atom, 1);
+	range.offset = r.at / atom * atom;
+	range.size = std::min(round_up(r.at + r.size, atom), blocks_[r.block].size) - range.offset;
+	VK_TRY(dev_.fn.vkInvalidateMappedMemoryRanges(dev_.handle(), 1, &range));
+}
+
+} // namespace kvrun::vk

@@ -1,0 +1,77 @@
+// Device memory: blocks, sub-allocation, and the table of buffers behind kvrun::Buffer ids.
+#pragma once
+#include "backends/vulkan/device.h"
+#include <map>
+
+namespace kvrun::vk {
+
+// First-fit ranges of one block; neighbours merge when freed. Bytes throughout.
+class FreeRanges {
+ public:
+	explicit FreeRanges(uint64_t size) : size_(size) { free_[0] = size; }
+	// Start of a range aligned to `align` (a power of two), or UINT64_MAX.
+	uint64_t take(uint64_t bytes, uint64_t align);
+	void give(uint64_t at, uint64_t bytes);
+	bool empty() const { return free_.size() == 1 && free_.begin()->second == size_; } // nothing is taken
+	uint64_t free_bytes() const;
+
+ private:
+	uint64_t size_;
+	std::map<uint64_t, uint64_t> free_; // start -> length
+};
+
+struct BufferRec {                 // what a kvrun::Buffer's id means
+	VkBuffer handle = VK_NULL_HANDLE;
+	uint64_t bytes = 0;            // as asked for
+	uint64_t size = 0;             // of the VkBuffer: bytes rounded up to 16
+	std::byte* mapped = nullptr;   // null: the host cannot see it
+	bool coherent = true;
+	uint64_t last_use = 0;         // timeline value of the last submission that touches it
+	uint32_t block = 0;
+	uint64_t at = 0;               // in the block
+	const char* label = "";
+};
+
+struct MemoryStats {
+	uint64_t used = 0, reserved = 0; // bytes handed out, bytes taken from the driver
+	uint32_t blocks = 0;
+};
+
+class Memory {
+ public:
+	explicit Memory(Device&);
+	~Memory();
+	Memory(const Memory&) = delete;
+
+	// A buffer with undefined content. Throws Error{OutOfMemory} with need, free and advice.
+	uint32_t create(uint64_t bytes, Mem, const char* label);
+	void destroy(uint32_t id) noexcept; // no submission may use it any more
+	BufferRec& at(uint32_t id) { return buffers_[id]; }
+	void invalidate(const BufferRec&);  // before the host reads memory that is not coherent
+	uint64_t free_bytes() const;        // that create() may still take for Mem::Device
+	MemoryStats stats() const;
+
+ private:
+	struct Block {
+		VkDeviceMemory memory = VK_NULL_HANDLE;
+		uint64_t size = 0;
+		uint32_t type = 0;
+		std::byte* mapped = nullptr;
+		FreeRanges ranges{0};
+	};
+	std::vector<uint32_t> types_for(Mem) const; // memory types, best first
+	bool place(BufferRec&, uint32_t type, const VkMemoryRequirements&);
+	bool add_block(uint32_t type, uint64_t need, const char* label);
+	VkResult allocate(Block&, uint64_t size, uint32_t type);
+	uint64_t reserved(uint32_t heap) const;
+
+	Device& dev_;
+	VkPhysicalDeviceMemoryProperties props_{};
+	std::vector<uint32_t> types_[3];   // by Mem
+	std::vector<Block> blocks_;        // memory is null where a block was given back
+	std::vector<BufferRec> buffers_;   // by id; handle is null where free
+	std::vector<uint32_t> free_ids_;
+	uint64_t used_ = 0;
+};
+
+} // namespace kvrun::vk

@@ -1,0 +1,93 @@
+// embed, rmsnorm, rope_store, kv_store, copy on Vulkan.
+#include "backends/vulkan/vulkan_backend.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+#include <algorithm>
+#include <bit>
+
+namespace kvrun::vk {
+namespace {
+
+constexpr uint32_t kLocal = 128;      // every device has it
+constexpr uint32_t kMostRows = 32768; // along one grid dimension, which may hold only 65535
+
+constexpr uint32_t kEmbedF32 = 0, kEmbedF16 = 1, kEmbedBf16 = 2; // FLAGS of embed.comp
+constexpr uint32_t kNeox = 1, kNormQ = 2, kNormK = 4;            // FLAGS of rope_store.comp
+
+uint32_t groups(uint64_t n, uint32_t per_group) { return uint32_t((n + per_group - 1) / per_group); }
+uint32_t rope_local(uint32_t head_dim) { return std::clamp(std::bit_ceil(head_dim / 2), 32u, kLocal); }
+
+} // namespace
+
+void VulkanBackend::copy(View dst, View src) {
+	KV_ASSERT(dst.type == src.type && dst.elements() == src.elements());
+	rec_.copy(bind(dst), bind(src));
+}
+
+void VulkanBackend::embed(View out, View table, View tokens) {
+	const uint32_t n = uint32_t(tokens.elements()), dim = uint32_t(table.row_elements()), vocab = table.shape[0];
+	KV_ASSERT(out.elements() == size_t(n) * dim && out.type == DType::F32 && tokens.type == DType::U32);
+	const uint32_t flags = table.type == DType::F16 ? kEmbedF16 : table.type == DType::BF16 ? kEmbedBf16 : kEmbedF32;
+	if (table.type != DType::F32 && flags == kEmbedF32)
+		fail(Code::Unsupported, "embed: {} tables are not supported on Vulkan", dtype_info(table.type).name);
+	Pipeline& p = kernels_.get(Kernel::embed, {{SPEC_LOCAL_X, kLocal}, {SPEC_FLAGS, flags}});
+	const size_t row_bytes = weight_row_bytes(table.type, dim);
+	const uint32_t piece = std::min(rows_per_binding(row_bytes), vocab);
+	for (uint32_t first = 0; first < vocab; first += piece) {
+		const uint32_t rows = std::min(piece, vocab - first);
+		const EmbedPush push{.n_tokens = n, .dim = dim, .row_words = uint32_t(row_bytes / 4), .first_row = first, .n_rows = rows,
+							 .last_piece = first + rows == vocab};
+		const Bind part{table.buf->id(), table.at + first * row_bytes, rows * row_bytes};
+		rec_.dispatch(p, push, {bind(out), part, bind(tokens)}, {groups(dim, kLocal), std::min(n, kMostRows), groups(n, kMostRows)},
+					  {.label = "embed", .bytes = double(n) * dim * 8, .flops = 0, .continues = first > 0});
+	}
+}
+
+void VulkanBackend::rmsnorm(View out, View x, View w, float eps) {
+	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements());
+	KV_ASSERT(out.elements() == x.elements() && w.elements() == dim);
+	Pipeline& p = kernels_.get(Kernel::rmsnorm, {{SPEC_LOCAL_X, kLocal}});
+	const uint32_t across = std::min(rows, kMostRows);
+	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
+	rec_.dispatch(p, push, {bind(out), bind(x), bind(w)}, {across, groups(rows, kMostRows), 1},
+				  {.label = "rmsnorm", .bytes = 4.0 * (2.0 * double(x.elements()) + dim)});
+}
+
+void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
+	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = k.shape[1];
+	KV_ASSERT(k.shape[0] == rows && v.shape[0] == rows && k.shape[2] == head_dim && v.shape[1] == n_kv_heads && v.shape[2] == head_dim);
+	KV_ASSERT(head_dim % 2 == 0 && rope.rotary_dim % 2 == 0 && rope.rotary_dim <= head_dim);
+	const uint32_t flags = (rope.neox ? kNeox : 0) | (norm.q ? kNormQ : 0) | (norm.k ? kNormK : 0);
+	Pipeline& p = kernels_.get(Kernel::rope_store,
+							   {{SPEC_LOCAL_X, rope_local(head_dim)}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
+	const uint32_t across = std::min(rows, kMostRows);
+	const RopeStorePush push{.n_heads = n_heads, .n_kv_heads = n_kv_heads, .rotary_dim = rope.rotary_dim,
+							 .k_word_stride = dst.k_word_stride, .rows = rows, .row_stride = across, .eps = norm.eps};
+	const Bind binds[] = {bind(q), bind(dst.k), bind(dst.v), bind(k), bind(v), bind(rope.table), bind(dst.at), bind(norm.q), bind(norm.k)};
+	rec_.dispatch(p, push, binds, {across, n_heads + 2 * n_kv_heads, groups(rows, kMostRows)},
+				  {.label = "rope_store", .bytes = 8.0 * double(q.elements()) + 6.0 * double(k.elements() + v.elements())});
+}
+
+void VulkanBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) {
+	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], head_dim = src.k.shape[2];
+	KV_ASSERT(head_dim % 2 == 0 && uint64_t(src.first) + n <= t_cap && dst.at.shape[0] >= n);
+	Pipeline& p = kernels_.get(Kernel::kv_store, {{SPEC_LOCAL_X, kLocal}});
+	const KvStorePush push{.n_kv_heads = n_kv_heads, .head_words = head_dim / 2, .t_cap = t_cap, .first = src.first, .n = n,
+						   .k_word_stride = dst.k_word_stride};
+	rec_.dispatch(p, push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(dst.at)},
+				  {groups(uint64_t(n) * push.head_words, kLocal), n_kv_heads, 2},
+				  {.label = "kv_store", .bytes = 8.0 * n * n_kv_heads * head_dim});
+}
+
+void basic_uses(const Caps&, std::vector<KernelUse>& out) {
+	for (uint32_t f : {kEmbedF32, kEmbedF16, kEmbedBf16})
+		out.push_back({Kernel::embed, {{SPEC_LOCAL_X, kLocal}, {SPEC_FLAGS, f}}, f == 0 ? "F32" : f == 1 ? "F16" : "BF16"});
+	out.push_back({Kernel::rmsnorm, {{SPEC_LOCAL_X, kLocal}}, ""});
+	for (uint32_t d : {64u, 80u, 96u, 128u, 256u})
+		for (uint32_t f : {0u, kNeox, kNeox | kNormQ | kNormK})
+			out.push_back({Kernel::rope_store, {{SPEC_LOCAL_X, rope_local(d)}, {SPEC_HEAD_DIM, d}, {SPEC_FLAGS, f}},
+						   fmt::format("head_dim {}{}{}", d, f & kNeox ? ", neox" : "", f & kNormQ ? ", head norm" : "")});
+	out.push_back({Kernel::kv_store, {{SPEC_LOCAL_X, kLocal}}, ""});
+}
+
+} // namespace kvrun::vk

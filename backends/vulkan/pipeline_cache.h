@@ -1,0 +1,31 @@
+// The driver's pipeline cache, kept on disk between runs; one file per device, any doubt about it means an empty cache.
+#pragma once
+#include "backends/vulkan/device.h"
+#include <filesystem>
+
+namespace kvrun::vk {
+
+// $KVRUN_CACHE_DIR, else $XDG_CACHE_HOME/kvrun, else ~/.cache/kvrun; empty when there is none or it is `off`.
+std::filesystem::path cache_folder();
+
+class PipelineCache {
+ public:
+	explicit PipelineCache(Device&);
+	~PipelineCache();
+	PipelineCache(const PipelineCache&) = delete;
+	VkPipelineCache handle() const { return cache_; }
+	void save() noexcept;                                   // tmp file + rename; failures are logged, never thrown
+	const std::filesystem::path& path() const { return path_; } // empty: not kept
+	const std::string& rejected() const { return rejected_; }   // why the file was ignored; empty when it was not
+
+ private:
+	std::vector<std::byte> load();
+
+	Device& dev_;
+	std::filesystem::path path_;
+	std::string rejected_;
+	uint64_t loaded_hash_ = 0;
+	VkPipelineCache cache_ = VK_NULL_HANDLE;
+};
+
+} // namespace kvrun::vk

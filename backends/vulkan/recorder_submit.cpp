@@ -1,0 +1,334 @@
+// Submissions: command buffers in flight, staging memory, waiting, timestamps and what is learned from them.
+#include "backends/vulkan/recorder.h"
+#include "engine/core/env.h"
+#include "engine/core/log.h"
+#include <algorithm>
+#include <cstring>
+
+namespace kvrun::vk {
+namespace {
+
+constexpr uint32_t kQueries = 2048;                        // timestamps of one command buffer
+constexpr uint64_t kStagingBlock = uint64_t(8) << 20;      // bytes
+constexpr size_t kUploadBlocks = 4;
+constexpr size_t kDownloadBlocks = 2;                      // kept after wait()
+constexpr size_t kSlots = 16;                              // command buffers in flight
+constexpr double kHardCapMs = 500;
+constexpr uint64_t kWaitNs = uint64_t(120) * 1000000000;   // for one submission on a GPU; watchdogs fire long before
+constexpr uint64_t kWaitCpuNs = uint64_t(3600) * 1000000000;
+
+} // namespace
+
+Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels) : dev_(dev), mem_(mem), kernels_(kernels) {
+	target_ms_ = env_number(Env::SubmitMs, 100);
+	if (!(target_ms_ > 0)) fail(Code::Invalid, "KVRUN_SUBMIT_MS is {}, expected a time above 0 ms", target_ms_);
+	target_ms_ = std::min(target_ms_, kHardCapMs);
+	VkSemaphoreTypeCreateInfo type = make<VkSemaphoreTypeCreateInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO);
+	type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
+	VkSemaphoreCreateInfo info = make<VkSemaphoreCreateInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type);
+	VK_TRY(dev_.fn.vkCreateSemaphore(dev_.handle(), &info, nullptr, &timeline_));
+	zeros_ = mem_.create(256, Mem::Device, "zeros");
+	fill(zeros_, 0, 256, 0);
+}
+
+Recorder::~Recorder() {
+	if (next_value_ > 1 && lost_.empty()) dev_.fn.vkDeviceWaitIdle(dev_.handle());
+	for (auto [id, value] : retired_) mem_.destroy(id);
+	for (auto* list : {&uploads_, &downloads_})
+		for (Staging& s : *list) mem_.destroy(s.buffer);
+	mem_.destroy(zeros_);
+	forget_sets();
+	for (OldPools& o : old_pools_)
+		for (VkDescriptorPool p : o.pools) dev_.fn.vkDestroyDescriptorPool(dev_.handle(), p, nullptr);
+	for (Slot& s : slots_) {
+		dev_.fn.vkDestroyQueryPool(dev_.handle(), s.queries, nullptr);
+		dev_.fn.vkDestroyCommandPool(dev_.handle(), s.pool, nullptr);
+	}
+	dev_.fn.vkDestroySemaphore(dev_.handle(), timeline_, nullptr);
+}
+
+void Recorder::check(VkResult r, const char* call) {
+	if (r >= 0) return;
+	if (r == VK_ERROR_DEVICE_LOST)
+		lost_ = fmt::format("{} returned VK_ERROR_DEVICE_LOST: the driver reset the device; open it again, with a smaller "
+							"KVRUN_SUBMIT_MS if it was a watchdog", call);
+	if (!lost_.empty()) throw Error(Code::Device, lost_);
+	fail_call(r, call);
+}
+
+uint64_t Recorder::completed() {
+	uint64_t v = 0;
+	check(dev_.fn.vkGetSemaphoreCounterValue(dev_.handle(), timeline_, &v), "vkGetSemaphoreCounterValue");
+	return completed_ = v;
+}
+
+bool Recorder::idle(uint32_t buffer) {
+	const uint64_t last = mem_.at(buffer).last_use;
+	return last <= completed_ || last <= completed();
+}
+
+void Recorder::wait_for(uint64_t value) {
+	if (value <= completed_) return;
+	VkSemaphoreWaitInfo info = make<VkSemaphoreWaitInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO);
+	info.semaphoreCount = 1;
+	info.pSemaphores = &timeline_;
+	info.pValues = &value;
+	const uint64_t ns = dev_.caps().is_cpu ? kWaitCpuNs : kWaitNs;
+	const VkResult r = dev_.fn.vkWaitSemaphores(dev_.handle(), &info, ns);
+	check(r, "vkWaitSemaphores");
+	if (r == VK_TIMEOUT) {
+		lost_ = fmt::format("the device did not finish a submission within {} s", ns / 1000000000);
+		throw Error(Code::Device, lost_);
+	}
+	completed_ = std::max(completed_, value);
+}
+
+Recorder::Slot& Recorder::free_slot() {
+	Slot* oldest = nullptr;
+	for (Slot& s : slots_)
+		if (!oldest || s.value < oldest->value) oldest = &s;
+	const bool done = oldest && (oldest->value <= completed_ || oldest->value <= completed());
+	if (oldest && (done || slots_.size() >= kSlots)) {
+		wait_for(oldest->value);
+		finish(*oldest);
+		return *oldest;
+	}
+	Slot s;
+	VkCommandPoolCreateInfo pool = make<VkCommandPoolCreateInfo>(VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO);
+	pool.queueFamilyIndex = dev_.queue_family();
+	VK_TRY(dev_.fn.vkCreateCommandPool(dev_.handle(), &pool, nullptr, &s.pool));
+	Slot& kept = slots_.emplace_back(std::move(s)); // from here the destructor cleans up
+	VkCommandBufferAllocateInfo info = make<VkCommandBufferAllocateInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO);
+	info.commandPool = kept.pool;
+	info.commandBufferCount = 1;
+	VK_TRY(dev_.fn.vkAllocateCommandBuffers(dev_.handle(), &info, &kept.cmd));
+	if (dev_.caps().tick_ns > 0) {
+		VkQueryPoolCreateInfo q = make<VkQueryPoolCreateInfo>(VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO);
+		q.queryType = VK_QUERY_TYPE_TIMESTAMP;
+		q.queryCount = kQueries;
+		VK_TRY(dev_.fn.vkCreateQueryPool(dev_.handle(), &q, nullptr, &kept.queries));
+	}
+	return kept;
+}
+
+void Recorder::begin() {
+	if (slot_) return;
+	if (!lost_.empty()) throw Error(Code::Device, lost_);
+	Slot& s = free_slot();
+	check(dev_.fn.vkResetCommandPool(dev_.handle(), s.pool, 0), "vkResetCommandPool");
+	VkCommandBufferBeginInfo info = make<VkCommandBufferBeginInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO);
+	info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+	check(dev_.fn.vkBeginCommandBuffer(s.cmd, &info), "vkBeginCommandBuffer");
+	s.value = next_value_;
+	s.n_queries = 0;
+	s.predicted_ms = s.overhead_ms = 0;
+	s.stamps.clear();
+	s.shares.clear();
+	if (s.queries) {
+		dev_.fn.vkCmdResetQueryPool(s.cmd, s.queries, 0, kQueries);
+		dev_.fn.vkCmdWriteTimestamp2(s.cmd, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, s.queries, s.n_queries++);
+	}
+	slot_ = &s;
+	bound_ = nullptr;
+	bound_layout_ = VK_NULL_HANDLE;
+	n_bound_ = 0;
+}
+
+void Recorder::stamp(const char* label, double bytes) {
+	if (!timing_ || !slot_->queries) return;
+	slot_->stamps.push_back({label, bytes});
+	dev_.fn.vkCmdWriteTimestamp2(slot_->cmd, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, slot_->queries, slot_->n_queries++);
+	if (slot_->n_queries + 1 >= kQueries) submit();
+}
+
+void Recorder::submit() {
+	if (!lost_.empty()) throw Error(Code::Device, lost_);
+	if (!slot_) return;
+	Slot& s = *slot_;
+	if (!reads_.empty()) { // copies into host memory become visible to the host
+		VkMemoryBarrier2 b = make<VkMemoryBarrier2>(VK_STRUCTURE_TYPE_MEMORY_BARRIER_2);
+		b.srcStageMask = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
+		b.srcAccessMask = VK_ACCESS_2_TRANSFER_WRITE_BIT;
+		b.dstStageMask = VK_PIPELINE_STAGE_2_HOST_BIT;
+		b.dstAccessMask = VK_ACCESS_2_HOST_READ_BIT;
+		VkDependencyInfo info = make<VkDependencyInfo>(VK_STRUCTURE_TYPE_DEPENDENCY_INFO);
+		info.memoryBarrierCount = 1;
+		info.pMemoryBarriers = &b;
+		dev_.fn.vkCmdPipelineBarrier2(s.cmd, &info);
+	}
+	if (s.queries) dev_.fn.vkCmdWriteTimestamp2(s.cmd, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, s.queries, s.n_queries++);
+	check(dev_.fn.vkEndCommandBuffer(s.cmd), "vkEndCommandBuffer");
+	VkCommandBufferSubmitInfo cmd = make<VkCommandBufferSubmitInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO);
+	cmd.commandBuffer = s.cmd;
+	VkSemaphoreSubmitInfo signal = make<VkSemaphoreSubmitInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO);
+	signal.semaphore = timeline_;
+	signal.value = next_value_;
+	signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+	VkSubmitInfo2 info = make<VkSubmitInfo2>(VK_STRUCTURE_TYPE_SUBMIT_INFO_2);
+	info.commandBufferInfoCount = 1;
+	info.pCommandBufferInfos = &cmd;
+	info.signalSemaphoreInfoCount = 1;
+	info.pSignalSemaphoreInfos = &signal;
+	slot_ = nullptr;
+	check(dev_.fn.vkQueueSubmit2(dev_.queue(), 1, &info, VK_NULL_HANDLE), "vkQueueSubmit2");
+	s.pending = true;
+	++next_value_;
+	++counters_.submits;
+}
+
+// Reads a finished submission's timestamps: times per label, and each pipeline's pace.
+void Recorder::finish(Slot& s) {
+	if (!s.pending) return;
+	s.pending = false;
+	if (!s.queries || s.n_queries < 2) return;
+	std::vector<uint64_t>& t = ticks_;
+	t.resize(s.n_queries);
+	check(dev_.fn.vkGetQueryPoolResults(dev_.handle(), s.queries, 0, s.n_queries, t.size() * 8, t.data(), 8, VK_QUERY_RESULT_64_BIT),
+		  "vkGetQueryPoolResults");
+	auto ms = [&](uint64_t from, uint64_t to) { return double((to - from) & dev_.caps().tick_mask) * dev_.caps().tick_ns * 1e-6; };
+	const double total = ms(t.front(), t.back());
+	counters_.longest_submit_ms = std::max(counters_.longest_submit_ms, total);
+	for (size_t i = 0; i < s.stamps.size(); ++i) {
+		const Stamp& st = s.stamps[i];
+		auto it = std::find_if(times_.begin(), times_.end(), [&](const OpTime& o) { return o.op == st.label; });
+		if (it == times_.end()) it = times_.insert(it, OpTime{st.label, 0, 0, 0});
+		it->calls += 1;
+		it->ms += ms(t[i], t[i + 1]);
+		it->bytes += st.bytes;
+	}
+	double predicted = 0;
+	for (auto& [p, m] : s.shares) predicted += m;
+	if (predicted <= 0) return;
+	// Every pipeline of the submission moves towards the measured total, by its share of it: after a few submissions
+	// that mix them differently each has its own pace. What the estimate of fixed costs does not explain is its fault.
+	const double ratio = std::clamp((total - s.overhead_ms) / predicted, 0.02, 50.0);
+	for (auto& [p, m] : s.shares) p->pace = std::clamp(p->pace * (1 + m / predicted * (ratio - 1)), 1e-4, 1e4);
+}
+
+void Recorder::wait() {
+	submit(); // what is recorded but not submitted would be waited for in vain
+	++counters_.waits;
+	wait_for(next_value_ - 1);
+	for (Slot& s : slots_) finish(s);
+	for (const PendingRead& r : reads_) {
+		const BufferRec& b = mem_.at(r.staging);
+		mem_.invalidate(b);
+		std::memcpy(r.dst, b.mapped + r.at, r.bytes);
+	}
+	reads_.clear();
+	for (Staging& s : uploads_) s.used = 0;
+	for (Staging& s : downloads_) s.used = 0;
+	while (downloads_.size() > kDownloadBlocks) {
+		mem_.destroy(downloads_.back().buffer);
+		downloads_.pop_back();
+	}
+	collect();
+}
+
+void Recorder::retire(uint32_t id) noexcept {
+	forget_buffer(id);
+	if (mem_.at(id).last_use <= completed_)
+		mem_.destroy(id);
+	else
+		retired_.emplace_back(id, mem_.at(id).last_use);
+}
+
+void Recorder::forget_buffer(uint32_t id) noexcept {
+	std::erase_if(pending_, [&](const Access& a) { return a.buffer == id; });
+	if (!sets_.empty() || n_bound_) forget_sets();
+}
+
+void Recorder::collect() {
+	std::erase_if(retired_, [&](const auto& r) {
+		if (r.second > completed_) return false;
+		mem_.destroy(r.first);
+		return true;
+	});
+	std::erase_if(old_pools_, [&](const OldPools& o) {
+		if (o.value > completed_) return false;
+		for (VkDescriptorPool p : o.pools) dev_.fn.vkDestroyDescriptorPool(dev_.handle(), p, nullptr);
+		return true;
+	});
+}
+
+// ---- staging
+
+// A block with `bytes` of room behind s.used.
+Recorder::Staging& Recorder::staging(std::vector<Staging>& list, Mem m, uint64_t bytes) {
+	for (Staging& s : list)
+		if (s.used + bytes <= mem_.at(s.buffer).size) return s;
+	if (m == Mem::Upload) { // a block whose copies are done starts again
+		for (Staging& s : list)
+			if (idle(s.buffer) && bytes <= mem_.at(s.buffer).size) {
+				s.used = 0;
+				return s;
+			}
+		if (list.size() >= kUploadBlocks) {
+			submit();
+			Staging& s = *std::min_element(list.begin(), list.end(), [&](const Staging& a, const Staging& b) {
+				return mem_.at(a.buffer).last_use < mem_.at(b.buffer).last_use;
+			});
+			wait_for(mem_.at(s.buffer).last_use);
+			s.used = 0;
+			return s;
+		}
+	}
+	const uint32_t id = mem_.create(kStagingBlock, m, m == Mem::Upload ? "upload staging" : "readback staging");
+	return list.emplace_back(Staging{id, 0});
+}
+
+void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) {
+	KV_ASSERT(at + src.size() <= mem_.at(dst).bytes);
+	if (src.empty()) return;
+	if (const BufferRec& b = mem_.at(dst); b.mapped && b.coherent && idle(dst)) { // nobody looks: no copy needed
+		std::memcpy(b.mapped + at, src.data(), src.size());
+		return;
+	}
+	while (!src.empty()) {
+		const uint64_t n = std::min<uint64_t>(src.size(), kStagingBlock);
+		Staging& s = staging(uploads_, Mem::Upload, n);
+		begin();
+		BufferRec &from = mem_.at(s.buffer), &to = mem_.at(dst);
+		std::memcpy(from.mapped + s.used, src.data(), n);
+		transfer_hazards({{dst, at, at + n, true}});
+		const VkBufferCopy region{s.used, at, n};
+		dev_.fn.vkCmdCopyBuffer(slot_->cmd, from.handle, to.handle, 1, &region);
+		from.last_use = to.last_use = next_value_;
+		s.used = std::min((s.used + n + 15) / 16 * 16, from.size);
+		stamp("write", double(n));
+		at += n;
+		src = src.subspan(n);
+	}
+}
+
+void Recorder::read(uint32_t src, uint64_t at, std::span<std::byte> dst) {
+	KV_ASSERT(at + dst.size() <= mem_.at(src).bytes);
+	while (!dst.empty()) {
+		const uint64_t n = std::min<uint64_t>(dst.size(), kStagingBlock);
+		Staging& s = staging(downloads_, Mem::Readback, n);
+		begin();
+		BufferRec &from = mem_.at(src), &to = mem_.at(s.buffer);
+		transfer_hazards({{src, at, at + n, false}});
+		const VkBufferCopy region{at, s.used, n};
+		dev_.fn.vkCmdCopyBuffer(slot_->cmd, from.handle, to.handle, 1, &region);
+		from.last_use = to.last_use = next_value_;
+		reads_.push_back({s.buffer, s.used, dst.data(), n});
+		s.used = std::min((s.used + n + 15) / 16 * 16, to.size);
+		stamp("read", double(n));
+		at += n;
+		dst = dst.subspan(n);
+	}
+}
+
+void Recorder::time_dispatches(bool on) {
+	if (on && dev_.caps().tick_ns <= 0) fail(Code::Unsupported, "this device's queue has no timestamps (timestampValidBits is 0)");
+	timing_ = on;
+}
+
+std::vector<OpTime> Recorder::op_times(bool reset) {
+	std::vector<OpTime> out = times_;
+	if (reset) times_.clear();
+	return out;
+}
+
+} // namespace kvrun::vk

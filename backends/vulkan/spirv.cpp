@@ -1,0 +1,249 @@
+// Reads bindings, push size, local size, specialization ids and shared memory out of a SPIR-V blob.
+#include "backends/vulkan/spirv.h"
+#include "engine/core/error.h"
+#include <algorithm>
+#include <unordered_map>
+
+namespace kvrun::vk {
+namespace {
+
+// Numbers of the SPIR-V specification, only those that are read here.
+enum Op : uint32_t {
+	OpCapability = 17, OpName = 5, OpEntryPoint = 15, OpExecutionMode = 16, OpTypeBool = 20, OpTypeInt = 21, OpTypeFloat = 22, OpTypeVector = 23,
+	OpTypeMatrix = 24, OpTypeArray = 28, OpTypeRuntimeArray = 29, OpTypeStruct = 30, OpTypePointer = 32,
+	OpConstantTrue = 41, OpConstantFalse = 42, OpConstant = 43, OpSpecConstantTrue = 48, OpSpecConstantFalse = 49,
+	OpSpecConstant = 50, OpSpecConstantComposite = 51, OpSpecConstantOp = 52, OpVariable = 59, OpDecorate = 71,
+	OpMemberDecorate = 72,
+};
+enum ArithmeticOp : uint32_t {
+	OpCompositeExtract = 81, OpBitcast = 124, OpIAdd = 128, OpISub = 130, OpIMul = 132, OpUDiv = 134, OpSDiv = 135, OpUMod = 137, OpSelect = 169,
+	OpIEqual = 170, OpINotEqual = 171, OpUGreaterThan = 172, OpUGreaterThanEqual = 174, OpULessThan = 176,
+	OpULessThanEqual = 178, OpShiftRightLogical = 194, OpShiftLeftLogical = 196, OpBitwiseOr = 197, OpBitwiseAnd = 199,
+};
+enum Decoration : uint32_t { SpecId = 1, ArrayStride = 6, BuiltIn = 11, NonWritable = 24, NonReadable = 25, BindingNo = 33, Set = 34, Offset = 35 };
+enum : uint32_t { BuiltInWorkgroupSize = 25, StorageWorkgroup = 4, StoragePushConstant = 9, StorageBuffer = 12, StorageUniform = 2 };
+enum : uint32_t { ModeLocalSize = 17, ExecutionGLCompute = 5, CapabilityGroupNonUniform = 61 };
+
+struct Node { // one result id
+	uint32_t op = 0;
+	std::vector<uint32_t> args; // words after the result id (and after the type id where there is one)
+	uint32_t type = 0;
+	std::string name;
+	int spec_id = -1, binding = -1, set = -1, builtin = -1;
+	uint32_t stride = 0;
+	bool non_writable = false, non_readable = false;
+	std::vector<uint32_t> offsets; // of struct members
+	uint32_t members_non_writable = 0, members_non_readable = 0;
+};
+
+struct Module {
+	std::unordered_map<uint32_t, Node> ids;
+	std::vector<uint32_t> variables;
+	uint32_t local_size[3] = {1, 1, 1};
+	bool compute = false, subgroup_ops = false;
+
+	const Node& at(uint32_t id) const {
+		auto it = ids.find(id);
+		if (it == ids.end()) fail(Code::Internal, "SPIR-V id {} is used but not defined", id);
+		return it->second;
+	}
+};
+
+std::string text(std::span<const uint32_t> words) {
+	std::string s;
+	for (uint32_t w : words)
+		for (int i = 0; i < 4; ++i) {
+			const char c = char(w >> (8 * i));
+			if (!c) return s;
+			s += c;
+		}
+	return s;
+}
+
+void decorate(Node& n, uint32_t what, std::span<const uint32_t> value) {
+	const uint32_t v = value.empty() ? 0 : value[0];
+	switch (what) {
+	case SpecId: n.spec_id = int(v); break;
+	case ArrayStride: n.stride = v; break;
+	case BuiltIn: n.builtin = int(v); break;
+	case NonWritable: n.non_writable = true; break;
+	case NonReadable: n.non_readable = true; break;
+	case BindingNo: n.binding = int(v); break;
+	case Set: n.set = int(v); break;
+	default: break;
+	}
+}
+
+void decorate_member(Node& n, uint32_t member, uint32_t what, std::span<const uint32_t> value) {
+	if (what == NonWritable) ++n.members_non_writable;
+	if (what == NonReadable) ++n.members_non_readable;
+	if (what == Offset && !value.empty()) {
+		if (n.offsets.size() <= member) n.offsets.resize(member + 1);
+		n.offsets[member] = value[0];
+	}
+}
+
+Module parse(std::span<const uint32_t> w) {
+	Module m;
+	if (w.size() < 5 || w[0] != 0x07230203u) fail(Code::Internal, "not SPIR-V: bad magic");
+	for (size_t i = 5; i < w.size();) {
+		const uint32_t op = w[i] & 0xffffu, n = w[i] >> 16;
+		if (n == 0 || i + n > w.size()) fail(Code::Internal, "SPIR-V is truncated at word {}", i);
+		const std::span<const uint32_t> a = w.subspan(i + 1, n - 1);
+		i += n;
+		switch (op) {
+		case OpCapability: m.subgroup_ops |= a[0] == CapabilityGroupNonUniform; break;
+		case OpName: m.ids[a[0]].name = text(a.subspan(1)); break;
+		case OpEntryPoint: m.compute = a[0] == ExecutionGLCompute; break;
+		case OpExecutionMode:
+			if (a[1] == ModeLocalSize) std::copy_n(a.begin() + 2, 3, m.local_size);
+			break;
+		case OpDecorate: decorate(m.ids[a[0]], a[1], a.subspan(2)); break;
+		case OpMemberDecorate: decorate_member(m.ids[a[0]], a[1], a[2], a.subspan(3)); break;
+		case OpTypeBool: case OpTypeInt: case OpTypeFloat: case OpTypeVector: case OpTypeMatrix: case OpTypeArray:
+		case OpTypeRuntimeArray: case OpTypeStruct: case OpTypePointer: {
+			Node& t = m.ids[a[0]];
+			t.op = op;
+			t.args.assign(a.begin() + 1, a.end());
+			break;
+		}
+		case OpConstantTrue: case OpConstantFalse: case OpConstant: case OpSpecConstantTrue: case OpSpecConstantFalse:
+		case OpSpecConstant: case OpSpecConstantComposite: case OpSpecConstantOp: case OpVariable: {
+			Node& t = m.ids[a[1]];
+			t.op = op;
+			t.type = a[0];
+			t.args.assign(a.begin() + 2, a.end());
+			if (op == OpVariable) m.variables.push_back(a[1]);
+			break;
+		}
+		default: break;
+		}
+	}
+	return m;
+}
+
+struct Evaluator {
+	const Module& m;
+	std::span<const SpecValue> spec;
+
+	uint32_t value(uint32_t id) const {
+		const Node& n = m.at(id);
+		if (n.spec_id >= 0)
+			for (const SpecValue& s : spec)
+				if (int(s.id) == n.spec_id) return s.value;
+		switch (n.op) {
+		case OpConstantTrue: case OpSpecConstantTrue: return 1;
+		case OpConstantFalse: case OpSpecConstantFalse: return 0;
+		case OpConstant: case OpSpecConstant: return n.args[0];
+		case OpSpecConstantOp: return operation(n);
+		default: fail(Code::Internal, "SPIR-V id {} ({}) is no constant", id, n.name);
+		}
+	}
+	uint32_t operation(const Node& n) const {
+		auto arg = [&](size_t i) { return value(n.args[i + 1]); };
+		switch (n.args[0]) {
+		case OpCompositeExtract: return value(m.at(n.args[1]).args.at(n.args[2]));
+		case OpBitcast: return arg(0);
+		case OpIAdd: return arg(0) + arg(1);
+		case OpISub: return arg(0) - arg(1);
+		case OpIMul: return arg(0) * arg(1);
+		case OpUDiv: case OpSDiv: return arg(1) ? arg(0) / arg(1) : 0;
+		case OpUMod: return arg(1) ? arg(0) % arg(1) : 0;
+		case OpSelect: return arg(0) ? arg(1) : arg(2);
+		case OpIEqual: return arg(0) == arg(1);
+		case OpINotEqual: return arg(0) != arg(1);
+		case OpUGreaterThan: return arg(0) > arg(1);
+		case OpUGreaterThanEqual: return arg(0) >= arg(1);
+		case OpULessThan: return arg(0) < arg(1);
+		case OpULessThanEqual: return arg(0) <= arg(1);
+		case OpShiftRightLogical: return arg(0) >> (arg(1) & 31u);
+		case OpShiftLeftLogical: return arg(0) << (arg(1) & 31u);
+		case OpBitwiseOr: return arg(0) | arg(1);
+		case OpBitwiseAnd: return arg(0) & arg(1);
+		default: fail(Code::Internal, "SPIR-V constant operation {} is not evaluated here; use + - * / % << >> ?:", n.args[0]);
+		}
+	}
+	// Bytes of a type; for shared memory, where arrays have no stride of their own.
+	uint32_t bytes(uint32_t type) const {
+		const Node& t = m.at(type);
+		switch (t.op) {
+		case OpTypeBool: return 4;
+		case OpTypeInt: case OpTypeFloat: return t.args[0] / 8;
+		case OpTypeVector: case OpTypeMatrix: return t.args[1] * bytes(t.args[0]);
+		case OpTypeArray: return value(t.args[1]) * (t.stride ? t.stride : bytes(t.args[0]));
+		case OpTypeStruct: {
+			uint32_t end = 0;
+			for (size_t i = 0; i < t.args.size(); ++i) {
+				const uint32_t at = i < t.offsets.size() ? t.offsets[i] : end;
+				end = std::max(end, at + bytes(t.args[i]));
+			}
+			return end;
+		}
+		default: fail(Code::Internal, "SPIR-V type {} has no size", type);
+		}
+	}
+};
+
+void add_binding(Reflection& r, const Module& m, const Node& var, const Node& block, const std::string& kernel) {
+	if (var.set != 0 || var.binding < 0 || var.binding >= int(kMaxBindings))
+		fail(Code::Internal, "shader {}: buffer {} is set {} binding {}, expected set 0 and binding below {}", kernel,
+			 block.name, var.set, var.binding, kMaxBindings);
+	if (r.bindings.size() <= size_t(var.binding)) r.bindings.resize(size_t(var.binding) + 1);
+	Binding& b = r.bindings[size_t(var.binding)];
+	const bool all_ro = block.members_non_writable == block.args.size(), all_wo = block.members_non_readable == block.args.size();
+	const bool ro = var.non_writable || all_ro, wo = var.non_readable || all_wo;
+	const bool again = b.present; // a second block on the same binding: another element type of the same words
+	b.name = var.name.empty() ? block.name : var.name;
+	b.writable = (again && b.writable) || !ro;
+	b.readable = (again && b.readable) || !wo;
+	b.present = true;
+	const Node& last = m.at(block.args.back());
+	const uint32_t stride = last.op == OpTypeRuntimeArray ? last.stride : 4;
+	b.stride = again ? std::max(b.stride, stride) : stride;
+}
+
+} // namespace
+
+Reflection reflect(std::span<const uint32_t> spirv, const std::string& name) {
+	const Module m = parse(spirv);
+	if (!m.compute) fail(Code::Internal, "shader {} is no compute shader", name);
+	const Evaluator eval{m, {}};
+	Reflection r;
+	std::copy_n(m.local_size, 3, r.local_size);
+	r.subgroup_ops = m.subgroup_ops;
+	for (const auto& [id, n] : m.ids) {
+		if (n.spec_id >= int(kMaxSpec))
+			fail(Code::Internal, "shader {}: specialization id {} is not below {}", name, n.spec_id, kMaxSpec);
+		if (n.spec_id >= 0) r.spec_ids |= 1u << n.spec_id;
+		if (n.builtin == int(BuiltInWorkgroupSize) && n.op == OpSpecConstantComposite)
+			for (int i = 0; i < 3; ++i) {
+				r.local_id[i] = m.at(n.args[size_t(i)]).spec_id;
+				r.local_size[i] = eval.value(n.args[size_t(i)]);
+			}
+	}
+	for (uint32_t id : m.variables) {
+		const Node& var = m.at(id);
+		const Node& pointer = m.at(var.type);
+		const uint32_t storage = pointer.args[0];
+		if (storage == StoragePushConstant) r.push_bytes = eval.bytes(pointer.args[1]);
+		if (storage == StorageBuffer) add_binding(r, m, var, m.at(pointer.args[1]), name);
+		if (storage == StorageUniform) fail(Code::Internal, "shader {}: uniform blocks are not used here, take a buffer", name);
+	}
+	return r;
+}
+
+Footprint footprint(std::span<const uint32_t> spirv, const Reflection& r, std::span<const SpecValue> spec) {
+	const Module m = parse(spirv);
+	const Evaluator eval{m, spec};
+	Footprint f{{r.local_size[0], r.local_size[1], r.local_size[2]}, 0};
+	for (int i = 0; i < 3; ++i)
+		for (const SpecValue& s : spec)
+			if (r.local_id[i] == int(s.id)) f.local[i] = s.value;
+	for (uint32_t id : m.variables) {
+		const Node& pointer = m.at(m.at(id).type);
+		if (pointer.args[0] == StorageWorkgroup) f.shared_bytes += eval.bytes(pointer.args[1]);
+	}
+	return f;
+}
+
+} // namespace kvrun::vk

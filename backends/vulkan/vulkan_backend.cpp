@@ -1,0 +1,61 @@
+// The Vulkan backend: memory, submission and waiting.
+#include "backends/vulkan/vulkan_backend.h"
+#include "engine/core/env.h"
+#include "engine/core/log.h"
+#include <algorithm>
+#include <cstring>
+
+namespace kvrun::vk {
+namespace {
+constexpr uint32_t kPoison = 0x7fc07fc0u; // NaN as f32, and as two f16 or bf16; far out of range as an index
+} // namespace
+
+VulkanBackend::VulkanBackend(std::unique_ptr<Instance> instance, const Candidate& c)
+	: dev_(std::move(instance), c), mem_(dev_), cache_(dev_), kernels_(dev_, cache_.handle()), rec_(dev_, mem_, kernels_) {
+	const Caps& caps = dev_.caps();
+	if (!caps.subgroup_ops) warn_once(fmt::format("{} has no subgroup arithmetic: reductions go through shared memory", c.report.info.name));
+	if (caps.tick_ns <= 0) warn_once(fmt::format("{} has no timestamps: submissions are bounded by estimates only", c.report.info.name));
+}
+
+VulkanBackend::~VulkanBackend() {
+	if (kernels_.compiled()) log_at(2, "# vulkan: {} pipelines, {:.0f} ms of compilation", kernels_.compiled(), kernels_.compile_ms());
+}
+
+DeviceInfo VulkanBackend::info() const {
+	DeviceInfo i = dev_.report().info;
+	i.free_bytes = mem_.free_bytes();
+	return i;
+}
+
+Buffer VulkanBackend::alloc(size_t bytes, Mem m, const char* label) {
+	static const bool poison = env_flag(Env::Poison);
+	rec_.collect();
+	const uint32_t id = mem_.create(bytes, m, label);
+	Buffer out(*this, id, bytes);
+	const uint32_t word = poison ? kPoison : 0;
+	BufferRec& b = mem_.at(id);
+	if (b.mapped && b.coherent) {
+		std::fill_n(reinterpret_cast<uint32_t*>(b.mapped), b.size / 4, word);
+	} else {
+		rec_.fill(id, 0, b.size, word);
+	}
+	return out;
+}
+
+void VulkanBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) { rec_.write(dst.id(), at, src); }
+void VulkanBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) { rec_.read(src.id(), at, dst); }
+
+void VulkanBackend::submit() { rec_.submit(); }
+void VulkanBackend::wait() {
+	rec_.wait();
+	dev_.instance().messages().take();
+}
+
+uint32_t VulkanBackend::rows_per_binding(size_t row_bytes) const {
+	const uint64_t most = (dev_.caps().range - dev_.caps().align) / row_bytes;
+	if (most == 0)
+		fail(Code::Unsupported, "a weight row has {} bytes, one binding of this device {} (maxStorageBufferRange)", row_bytes, dev_.caps().range);
+	return uint32_t(std::min<uint64_t>(most, UINT32_MAX));
+}
+
+} // namespace kvrun::vk

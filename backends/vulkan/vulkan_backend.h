@@ -1,0 +1,62 @@
+// The Vulkan backend: each op chooses a kernel, fills its push struct, lists views and dispatches.
+//
+// ops_basic.cpp    embed, rmsnorm, rope_store, kv_store, copy
+// ops_matmul.cpp   matmul;   weights_layout.cpp  weight_row_bytes, write_weight
+// ops_attend.cpp   attend, attend_prompt
+#pragma once
+#include "backends/backend.h"
+#include "backends/vulkan/pipeline_cache.h"
+#include "backends/vulkan/recorder.h"
+
+namespace kvrun::vk {
+
+class VulkanBackend final : public Backend {
+ public:
+	explicit VulkanBackend(std::unique_ptr<Instance>, const Candidate&);
+	~VulkanBackend() override;
+
+	const char* name() const override { return "vulkan"; }
+	DeviceInfo info() const override;
+	Buffer alloc(size_t bytes, Mem, const char* label) override;
+	void free(uint32_t id) noexcept override { rec_.retire(id); }
+	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override;
+	void read(const Buffer& src, size_t at, std::span<std::byte> dst) override;
+	size_t weight_row_bytes(DType, uint32_t cols) const override;
+	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) override;
+
+	void embed(View out, View table, View tokens) override;
+	void rmsnorm(View out, View x, View w, float eps) override;
+	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
+	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
+	void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) override;
+	void attend(View out, View q, const KvRead&) override;
+	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
+	void copy(View dst, View src) override;
+
+	void submit() override;
+	void wait() override;
+	std::vector<OpTime> op_times(bool reset) override { return rec_.op_times(reset); }
+	void time_ops(bool on) override { rec_.time_dispatches(on); }
+
+	const Caps& caps() const { return dev_.caps(); }
+	Recorder& recorder() { return rec_; } // for tests
+	Kernels& kernels() { return kernels_; }
+	Memory& memory() { return mem_; }
+
+ private:
+	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
+	uint32_t rows_per_binding(size_t row_bytes) const;
+
+	Device dev_;
+	Memory mem_;
+	PipelineCache cache_;
+	Kernels kernels_;
+	Recorder rec_;
+};
+
+// How each op uses its kernels on a device; see KernelUse.
+void basic_uses(const Caps&, std::vector<KernelUse>&);
+void matmul_uses(const Caps&, std::vector<KernelUse>&);
+void attend_uses(const Caps&, std::vector<KernelUse>&);
+
+} // namespace kvrun::vk

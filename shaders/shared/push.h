@@ -1,0 +1,59 @@
+// Push constants: one struct per kernel, 4-byte fields only, at most 128 bytes. Read by GLSL and C++.
+//
+// A view starts at any multiple of 4 bytes, a descriptor only at multiples of the device's alignment (up to 256). The
+// recorder binds at the multiple below and tells the shader the rest: every struct begins with KV_PUSH_HEAD, and
+// binding b's first word is word KV_AT(b) of the bound array (KV_AT(b) / 2, / 4 for uvec2, uvec4 elements, whose views
+// the recorder requires to be aligned to the element). One byte per binding, so 12 bindings.
+#ifndef KVRUN_PUSH_H
+#define KVRUN_PUSH_H
+#ifdef __cplusplus
+#include <cstdint>
+namespace kvrun {
+using uint = unsigned int;
+#define KV_PUSH_HEAD uint at[3] = {}; // filled by the recorder
+#else
+#define KV_PUSH_HEAD uint at[3];
+#define KV_AT(b) ((p.at[(b) >> 2] >> (8u * ((b) & 3u))) & 255u)
+// layout(push_constant) uniform Push { XPush p; };
+#endif
+
+struct EmbedPush {
+	KV_PUSH_HEAD
+	uint n_tokens;
+	uint dim;
+	uint row_words;   // 32-bit words of a table row
+	uint first_row;   // of the bound piece of the table
+	uint n_rows;      // of the bound piece
+	uint last_piece;  // 1: also rows past the end of the table become zero
+};
+struct RmsNormPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint rows;
+	uint row_stride;  // row = group x + group y * row_stride: one grid dimension may hold only 65535
+	float eps;
+};
+struct RopeStorePush {
+	KV_PUSH_HEAD
+	uint n_heads;
+	uint n_kv_heads;
+	uint rotary_dim;
+	uint k_word_stride;
+	uint rows;
+	uint row_stride;  // row = group x + group z * row_stride
+	float eps;
+};
+struct KvStorePush {
+	KV_PUSH_HEAD
+	uint n_kv_heads;
+	uint head_words;  // 32-bit words of a head: head_dim / 2
+	uint t_cap;       // rows per kv head in k, v
+	uint first;       // token of grid row 0
+	uint n;           // tokens
+	uint k_word_stride;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

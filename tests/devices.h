@@ -1,0 +1,22 @@
+// The devices the device tests run on: KVRUN_TEST_DEVICES, a list of cpu, lavapipe, swiftshader, gpu; default cpu.
+#pragma once
+#include "backends/backend.h"
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+struct TestDevice {
+	std::string name;                 // as in KVRUN_TEST_DEVICES
+	std::unique_ptr<Backend> backend; // null when it cannot be used
+	std::string skipped;              // why; empty when it can
+};
+// Opened on the first call, one after the other, and kept until close_test_devices().
+std::vector<TestDevice>& test_devices();
+void close_test_devices();
+
+// A fresh backend on the same driver; throws Error when it cannot be opened.
+std::unique_ptr<Backend> open_test_device(const std::string& name);
+
+} // namespace kvrun

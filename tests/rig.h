@@ -1,0 +1,159 @@
+// What op tests share: guarded buffers with odd offsets on a backend, random numbers, random weights.
+#pragma once
+#include "backends/backend.h"
+#include "engine/core/block_quant.h"
+#include "engine/core/f16.h"
+#include <cstring>
+#include <deque>
+#include <doctest/doctest.h>
+#include <random>
+
+namespace kvrun {
+
+using Floats = std::vector<float>;
+using Words = std::vector<uint32_t>;
+
+// Normal numbers, the same on every platform (std::normal_distribution is not).
+class Random {
+ public:
+	explicit Random(uint32_t seed) : rng_(seed) {}
+	uint32_t below(uint32_t n) { return uint32_t(uint64_t(rng_()) * n >> 32); }
+	float uniform(float lo, float hi) { return lo + (hi - lo) * (float(rng_() >> 8) / 16777216.f); }
+	float normal() { // sum of 12 uniforms: variance 1, close enough to a bell
+		float s = -6;
+		for (int i = 0; i < 12; ++i) s += uniform(0, 1);
+		return s;
+	}
+	Floats normals(size_t n, float scale = 1) {
+		Floats r(n);
+		for (float& x : r) x = scale * normal();
+		return r;
+	}
+	std::byte byte() { return std::byte(rng_() >> 24); }
+
+ private:
+	std::mt19937 rng_;
+};
+
+struct RandomWeight {
+	std::vector<std::byte> bytes; // rows in GGUF layout
+	Floats values;                // (rows, cols), what they mean
+};
+inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Random& random) {
+	const DTypeInfo info = dtype_info(type);
+	RandomWeight w;
+	w.bytes.resize(n_rows * dtype_row_bytes(type, cols));
+	const auto put_half = [&](size_t at, float x) {
+		const uint16_t h = f32_to_f16(x);
+		std::memcpy(&w.bytes[at], &h, 2);
+	};
+	for (size_t block = 0; block < w.bytes.size(); block += info.bytes) {
+		if (type == DType::F32) {
+			const float x = random.normal();
+			std::memcpy(&w.bytes[block], &x, 4);
+		} else if (type == DType::F16) {
+			put_half(block, random.normal());
+		} else if (type == DType::BF16) {
+			const uint16_t h = uint16_t(std::bit_cast<uint32_t>(random.normal()) >> 16);
+			std::memcpy(&w.bytes[block], &h, 2);
+		} else { // any codes, scales of a size that makes elements of about 1
+			for (size_t i = 0; i < info.bytes; ++i) w.bytes[block + i] = random.byte();
+			const bool k = type == DType::Q4_K || type == DType::Q5_K;
+			put_half(type == DType::Q6_K ? block + 208 : block, random.uniform(0.5f, 1.5f) *
+				(type == DType::Q8_0 ? 0.015f : type == DType::Q4_0 ? 0.2f : type == DType::Q6_K ? 0.001f : 0.006f));
+			if (k) put_half(block + 2, random.uniform(0.f, 0.03f));
+		}
+	}
+	w.values.resize(size_t(n_rows) * cols);
+	for (uint32_t r = 0; r < n_rows; ++r)
+		dequantise_row(type, w.bytes.data() + r * dtype_row_bytes(type, cols), &w.values[size_t(r) * cols], cols);
+	return w;
+}
+
+// Buffers of one test row. Every view starts at an odd word offset between two guards, which the destructor checks.
+class Rig {
+ public:
+	explicit Rig(Backend& b) : backend(b) {}
+	~Rig() { check_guards(); }
+	Rig(const Rig&) = delete;
+
+	View make(DType type, std::span<const std::byte> bytes, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
+		const size_t head = kGuard + 4 * (held_.size() % 5), n = (bytes.size() + 3) / 4 * 4;
+		std::vector<std::byte> all(head + n + kGuard, std::byte(0xA5));
+		if (!bytes.empty()) std::memcpy(all.data() + head, bytes.data(), bytes.size());
+		held_.push_back({backend.alloc(all.size(), Mem::Device, "test"), head, n});
+		backend.write(held_.back().buffer, 0, all);
+		const View v = view(held_.back().buffer, head, type, d0, d1, d2, d3);
+		REQUIRE(v.elements() * dtype_info(type).bytes == bytes.size());
+		return v;
+	}
+	View f32(const Floats& x, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
+		return make(DType::F32, std::as_bytes(std::span(x)), d0, d1, d2, d3);
+	}
+	View u32(const Words& x, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
+		return make(DType::U32, std::as_bytes(std::span(x)), d0, d1, d2, d3);
+	}
+	View f16(const Floats& x, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
+		std::vector<uint16_t> h(x.size());
+		for (size_t i = 0; i < x.size(); ++i) h[i] = f32_to_f16(x[i]);
+		return make(DType::F16, std::as_bytes(std::span(h)), d0, d1, d2, d3);
+	}
+	// An output: NaN everywhere, so that what an op leaves out shows.
+	View out(uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
+		return u32_as(DType::F32, Words(size_t(d0) * d1 * d2 * d3, 0xffffffffu), d0, d1, d2, d3);
+	}
+	// A weight of which rows [first, first + n) are used; the others are there too.
+	View weight(DType type, const RandomWeight& w, uint32_t n_rows, uint32_t cols, uint32_t first = 0, uint32_t n = 0) {
+		const size_t row_bytes = backend.weight_row_bytes(type, cols);
+		held_.push_back({backend.alloc(kGuard + n_rows * row_bytes, Mem::Device, "test weight"), 0, 0});
+		View v = view(held_.back().buffer, kGuard, type, n_rows, cols);
+		const uint32_t half = n_rows / 2; // in two pieces, as a loader does
+		const std::span<const std::byte> bytes(w.bytes);
+		if (half) backend.write_weight(v, 0, half, bytes.first(half * dtype_row_bytes(type, cols)));
+		backend.write_weight(v, half, n_rows - half, bytes.subspan(half * dtype_row_bytes(type, cols)));
+		if (n) v.at += first * row_bytes, v.shape[0] = n;
+		return v;
+	}
+
+	template <class T> std::vector<T> get_as(const View& v) {
+		std::vector<T> r((v.elements() * dtype_info(v.type).bytes + sizeof(T) - 1) / sizeof(T));
+		backend.read(*v.buf, v.at, std::as_writable_bytes(std::span(r)).first(v.elements() * dtype_info(v.type).bytes));
+		backend.submit();
+		backend.wait();
+		return r;
+	}
+	Floats get(const View& v) { return get_as<float>(v); }
+	Words get_words(const View& v) { return get_as<uint32_t>(v); }
+
+	void check_guards() {
+		std::deque<std::vector<std::byte>> all;
+		for (const Held& h : held_) {
+			all.emplace_back(h.bytes ? h.buffer.bytes() : 0);
+			if (h.bytes) backend.read(h.buffer, 0, all.back());
+		}
+		backend.submit();
+		backend.wait();
+		for (size_t i = 0; i < held_.size(); ++i) {
+			size_t touched = 0;
+			for (size_t at = 0; at < all[i].size(); ++at)
+				if (at < held_[i].at || at >= held_[i].at + held_[i].bytes) touched += all[i][at] != std::byte(0xA5);
+			if (touched) FAIL_CHECK("buffer " << i << " of the row: " << touched << " bytes around the view were overwritten");
+		}
+		held_.clear();
+	}
+
+	Backend& backend;
+
+ private:
+	static constexpr size_t kGuard = 64; // bytes
+	struct Held {
+		Buffer buffer;
+		size_t at, bytes; // of the view; 0 bytes: not guarded
+	};
+	View u32_as(DType type, const Words& x, uint32_t d0, uint32_t d1, uint32_t d2, uint32_t d3) {
+		return make(type, std::as_bytes(std::span(x)), d0, d1, d2, d3);
+	}
+	std::deque<Held> held_; // addresses stay
+};
+
+} // namespace kvrun
