@@ -245,7 +245,7 @@ std::unique_ptr<Backend> make_cpu_backend();
 std::vector<DeviceReport> list_devices();
 // `which`: empty (best: discrete, integrated, virtual; a CPU device only if there is nothing else), an index into
 // list_devices(), part of a device name, or "cpu" for the cpu backend. Throws Error{Device} with every refusal.
-// With KVRUN_CHECK=1 the result is wrapped in a CheckedBackend.
+// With KVRUN_CHECK=1 or KVRUN_DUMP the result is wrapped in a CheckedBackend.
 std::unique_ptr<Backend> open_backend(const std::string& which);
 std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference);
 
