@@ -85,19 +85,25 @@ size_t Forward::activation_bytes() const {
 }
 
 // Memory of a prompt block of n tokens; kept for the next prompt, grown when that one is longer.
-void Forward::prompt_memory(uint32_t n) {
-	if (n <= prompt_rows_) return;
-	prompt_ = {}, scratch_ = {};
-	prompt_rows_ = std::min(opt_.prefill_block, (n + 63) / 64 * 64);
-	allocate(be_, prompt_, "prompt rows", [&](Arena& a) {
-		x_ = a.take(DType::F32, prompt_rows_, cfg_.dim);
-		tokens_ = a.take(DType::U32, prompt_rows_);
-		rope_ = a.take(DType::F32, prompt_rows_, std::max(cfg_.rope.dim / 2, 1u), 2);
-	});
-	allocate(be_, scratch_, "prompt keys and values", [&](Arena& a) {
-		k16_ = a.take(DType::F16, cfg_.n_kv_heads, prompt_rows_, cfg_.head_dim);
-		v16_ = a.take(DType::F16, cfg_.n_kv_heads, prompt_rows_, cfg_.head_dim);
-	});
+// tail: rows of the scratch behind the prompt's own tokens.
+void Forward::prompt_memory(uint32_t n, uint32_t tail) {
+	if (n > prompt_rows_) {
+		prompt_ = {};
+		prompt_rows_ = (n + 63) / 64 * 64;
+		allocate(be_, prompt_, "prompt rows", [&](Arena& a) {
+			x_ = a.take(DType::F32, prompt_rows_, cfg_.dim);
+			tokens_ = a.take(DType::U32, prompt_rows_);
+			rope_ = a.take(DType::F32, prompt_rows_, std::max(cfg_.rope.dim / 2, 1u), 2);
+		});
+	}
+	if (n + tail > scratch_rows_) {
+		scratch_ = {};
+		scratch_rows_ = (n + tail + 63) / 64 * 64;
+		allocate(be_, scratch_, "prompt keys and values", [&](Arena& a) {
+			k16_ = a.take(DType::F16, cfg_.n_kv_heads, scratch_rows_, cfg_.head_dim);
+			v16_ = a.take(DType::F16, cfg_.n_kv_heads, scratch_rows_, cfg_.head_dim);
+		});
+	}
 }
 
 // cos and sin are taken on the host in double: drivers may be as coarse as 2^-11, and at position 100 000 useless.
@@ -199,7 +205,7 @@ std::span<const float> Forward::prefill(KvState& kv, std::span<const uint32_t> t
 // One block of a prompt, layer by layer. A layer's new K and V live in the scratch until every row has attended.
 bool Forward::block(KvState& kv, std::span<const uint32_t> tokens, const PrefillHooks& hooks, uint32_t first) {
 	const uint32_t n = uint32_t(tokens.size());
-	prompt_memory(n);
+	prompt_memory(n, KvPrompt::tail_rows(kv));
 	write_u32(be_, tokens_, tokens);
 	host_rope_.clear();
 	rope_rows(kv.n_tokens(), n, host_rope_);

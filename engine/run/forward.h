@@ -53,7 +53,7 @@ class Forward {
 	void project_in(const LayerWeights&, const Chunk&, bool decode);  // norm, q, k, v
 	void project_out(const LayerWeights&, const Chunk&, bool decode); // attention output, MLP
 	void enqueue_logits(const View& x, bool decode);                  // x (n, dim) -> host_logits_ at the next wait()
-	void prompt_memory(uint32_t n);
+	void prompt_memory(uint32_t n, uint32_t tail);
 	bool block(KvState&, std::span<const uint32_t> tokens, const PrefillHooks&, uint32_t first);
 	void rope_rows(uint32_t first_pos, uint32_t n, std::vector<float>& out) const; // appends (n, rotary_dim / 2, 2)
 
@@ -71,9 +71,9 @@ class Forward {
 	Buffer step_;                          // decode rows: residual, tokens, rotations
 	View step_x_, step_tokens_, step_rope_;
 	Buffer prompt_, scratch_;              // prompt blocks: the same; this layer's own keys and values
-	uint32_t prompt_rows_ = 0;             // rows both are sized for
+	uint32_t prompt_rows_ = 0, scratch_rows_ = 0;
 	View x_, tokens_, rope_;               // (prompt_rows, ...)
-	View k16_, v16_;                       // (n_kv_heads, prompt_rows, head_dim) f16
+	View k16_, v16_;                       // (n_kv_heads, scratch_rows, head_dim) f16
 	std::vector<float> host_rope_;
 	KvScratch kv_;                         // what steps and prompts share on the cache's side
 };

@@ -109,7 +109,7 @@ void KvState::sync() {
 		}
 }
 
-KvState::F16Slot KvState::f16_slot(uint32_t, uint32_t head, uint32_t page_id, uint32_t index) const {
+KvState::F16Slot KvState::f16_slot(uint32_t head, uint32_t page_id, uint32_t index) const {
 	const KvPool::Addr a = pool_.addr(page_id);
 	const PageFormat& f = plan_.formats[a.format];
 	const uint32_t dim = plan_.shape.head_dim, page = f.page;

@@ -39,6 +39,7 @@ class KvState {
 	void reset() { cache_.reset(); }
 
  private:
+	friend class MovePlan;
 	friend class ReadPlan;
 	friend class KvStep;
 	friend class KvPrompt;
@@ -56,7 +57,7 @@ class KvState {
 	struct F16Slot {
 		uint32_t chunk, k, v;
 	};
-	F16Slot f16_slot(uint32_t l, uint32_t head, uint32_t page_id, uint32_t index) const;
+	F16Slot f16_slot(uint32_t head, uint32_t page_id, uint32_t index) const;
 
 	struct Layer {
 		uint64_t version[kTiers] = {};
@@ -82,9 +83,11 @@ struct KvScratch {
 	Buffer store;       // destinations of one layer's prompt tokens
 	Buffer prompt;      // destinations in the prompt's own K and V
 	Buffer parts;       // partial states of attention
+	Buffer gather;      // f16 slots on their way into pages: keys, then values
 	StepTable table;    // what goes to `step`
 	View parts_view(Backend&, uint32_t n_parts, uint32_t n_heads, uint32_t head_dim); // (n_parts, n_heads, head_dim + 2)
-	size_t bytes() const { return step.bytes() + store.bytes() + prompt.bytes() + parts.bytes(); }
+	PromptKv gather_rows(Backend&, const KvShape&, uint32_t n_rows);
+	size_t bytes() const { return step.bytes() + store.bytes() + prompt.bytes() + parts.bytes() + gather.bytes(); }
 };
 
 // What attention reads of one layer for some rows: built on the host, then its words go to the device.
@@ -103,6 +106,47 @@ class ReadPlan {
 	size_t work_at_ = 0, row_parts_at_ = 0; // words in the step table
 };
 
+// What a device does to carry out the moves of one layer: gather f16 slots, compute parameter blocks, pack, store.
+class MovePlan {
+ public:
+	// Row `tail` and the following ones of the source keys and values receive f16 slots that leave; rows before it hold
+	// the prompt's tokens. All words go into the table.
+	void build(const KvState&, uint32_t l, const KvMoves&, uint32_t tail, StepTable&);
+	// Once the table's words are in `words`. src: source keys and values with at least rows() rows.
+	void enqueue(Backend&, const Buffer& words, const PromptKv& src) const;
+	uint32_t rows() const { return rows_; } // of the source, gathered ones included
+	bool empty() const { return loads_.empty() && blocks_.empty() && packs_.empty() && stores_.empty(); }
+
+ private:
+	struct Rows { // kv_load or kv_store of rows [first, first + n) from or to one pool chunk
+		View pool;
+		uint32_t first, n;
+		size_t at; // words in the table
+	};
+	struct Pack {
+		PackArgs args;
+		std::array<uint32_t, 5> chunk; // of K codes, V codes, K params, V params, V factors
+		std::vector<uint32_t> work, factors; // (n, 8), (n)
+		size_t work_at, factors_at;
+	};
+	struct Block {
+		BlockArgs args;
+		std::vector<uint32_t> work; // (n, 4)
+		size_t work_at;
+	};
+	void gather(const KvState&, uint32_t l, const KvMoves&, uint32_t tail, StepTable&);
+	void add_block(const KvState&, uint32_t l, const KvBlockMove&);
+	void add_pack(const KvState&, uint32_t l, const KvMove&);
+	void add_stores(const KvState&, uint32_t l, const KvMoves&, StepTable&);
+
+	std::vector<Rows> loads_, stores_;
+	std::vector<Block> blocks_;
+	std::vector<Pack> packs_;
+	std::vector<uint32_t> sources_; // rows of the source
+	size_t sources_at_ = 0;
+	uint32_t rows_ = 0, n_kv_heads_ = 0, f16_page_ = 0;
+};
+
 // The cache side of one decode step: one new token for each state.
 class KvStep {
  public:
@@ -117,6 +161,7 @@ class KvStep {
 		std::vector<ReadPlan> read;   // (rows)
 		size_t dst_at;                // words in the step table: (rows, n_kv_heads, 2)
 		std::vector<uint32_t> chunk;  // (rows) pool chunk of the destination
+		std::vector<MovePlan> moves;  // (rows)
 	};
 	Backend& be_;
 	KvScratch& scratch_;
@@ -131,9 +176,11 @@ class KvPrompt {
 	KvPrompt(Backend&, KvScratch&, KvState&, uint32_t n_new, const PromptKv& kv, uint32_t n_heads);
 	~KvPrompt();                                            // gives the block up unless end() was called
 	KvPrompt(const KvPrompt&) = delete;
+	// Rows a prompt's scratch needs behind its own tokens, for f16 slots that leave their window.
+	static uint32_t tail_rows(const KvState&);
 	KvDst scratch(uint32_t first, uint32_t n) const;        // rows of the block -> the prompt's own K and V
 	const KvRead* older(uint32_t l, uint32_t n_rows);       // tokens before this block; null if there are none
-	void end_layer(uint32_t l);                             // scratch -> pages
+	void end_layer(uint32_t l);                             // scratch and leaving f16 slots -> pages
 	void end();                                             // the block's tokens are cached now
 
  private:
@@ -143,6 +190,7 @@ class KvPrompt {
 	PromptKv kv_;
 	uint32_t n_new_, n_heads_;
 	bool done_ = false;
+	MovePlan moves_;
 	ReadPlan plan_;                                         // of the latest older()
 	KvRead read_;
 	uint32_t read_layer_ = kNone, read_rows_ = 0;

@@ -34,6 +34,14 @@ View KvScratch::parts_view(Backend& be, uint32_t n_parts, uint32_t n_heads, uint
 	return view(parts, 0, DType::F32, n_parts, n_heads, head_dim + 2);
 }
 
+PromptKv KvScratch::gather_rows(Backend& be, const KvShape& shape, uint32_t n_rows) {
+	const size_t row = size_t(shape.n_kv_heads) * shape.head_dim * 2; // bytes of K (or V)
+	if (gather.bytes() < n_rows * row * 2) gather = be.alloc((size_t(n_rows) + 32) * row * 2, Mem::Device, "leaving tokens");
+	const uint32_t cap = uint32_t(gather.bytes() / row / 2);
+	return {view(gather, 0, DType::F16, shape.n_kv_heads, cap, shape.head_dim),
+			view(gather, cap * row, DType::F16, shape.n_kv_heads, cap, shape.head_dim), 0};
+}
+
 // ---- ReadPlan
 
 void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t split, uint32_t extra, StepTable& table) {
@@ -51,7 +59,7 @@ void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t
 	uint32_t w = 0, part = 0; // part: within a row
 	for (const PageRun& r : runs) {
 		const TierPlan& tier = plan.layers[l].tier[int(r.tier)];
-		AttendGroup g{tier.fmt, plan.page[int(r.tier)], state.pool_.chunk(r.chunk[0]), state.pool_.chunk(r.chunk[1]), {}, {}, w, 0};
+		AttendGroup g{tier.fmt, plan.page[int(r.tier)], state.pool_.chunk(r.chunk[0]), state.pool_.chunk(r.chunk[1]), {}, {}, w, 0, {}};
 		if (tier.fmt.k.bits < 16) g.k_params = state.pool_.chunk(r.chunk[2]);
 		if (tier.fmt.v.bits < 16) g.v_params = state.pool_.chunk(r.chunk[3]);
 		for (uint32_t at = 0; at < r.n; at += split, ++part)
@@ -78,7 +86,9 @@ KvRead ReadPlan::read(const KvState& state, uint32_t l, const Buffer& words, con
 			state.live_bits(l),
 			view(words, row_parts_at_ * 4, DType::U32, n_rows_, 2),
 			p,
-			state.plan().shape.n_kv_heads};
+			state.plan().shape.n_kv_heads,
+			{},
+			{}};
 }
 
 // ---- KvStep
@@ -91,7 +101,7 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, std::span<KvState* const> states
 	scratch_.table.clear();
 	for (KvState* s : states_) s->cache_.begin_token();
 	for (KvState* s : states_) s->sync();
-	uint32_t n_parts = 1;
+	uint32_t n_parts = 1, gather = 0;
 	for (uint32_t l = 0; l < layers_.size(); ++l) {
 		LayerStep& L = layers_[l];
 		L.dst_at = scratch_.table.take(size_t(n_rows) * n_kv * 2);
@@ -101,7 +111,7 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, std::span<KvState* const> states
 			const uint32_t page = s.plan_.page[int(Tier::Recent)];
 			for (uint32_t h = 0; h < n_kv; ++h) {
 				const uint32_t slot = s.cache_.token_slot(l, h);
-				const KvState::F16Slot at = s.f16_slot(l, h, s.cache_.pages(l, Tier::Recent)[slot / page], slot % page);
+				const KvState::F16Slot at = s.f16_slot(h, s.cache_.pages(l, Tier::Recent)[slot / page], slot % page);
 				if (h == 0) L.chunk.push_back(at.chunk);
 				KV_ASSERT(at.chunk == L.chunk.back());
 				const std::span<uint32_t> dst = scratch_.table.at(L.dst_at + (size_t(r) * n_kv + h) * 2, 2);
@@ -112,16 +122,20 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, std::span<KvState* const> states
 				pages += run.n;
 				smallest = std::min(smallest, s.plan_.page[int(run.tier)]);
 			}
+			L.moves.emplace_back().build(s, l, s.cache_.token_moves(l), /*tail=*/0, scratch_.table);
+			gather = std::max(gather, L.moves.back().rows());
 			L.read[r].build(s, l, 1, split_pages(dev, pages, smallest), 0, scratch_.table);
 			n_parts = std::max(n_parts, L.read[r].n_parts());
 		}
 	}
 	scratch_.table.upload(be_, scratch_.step);
 	parts_ = scratch_.parts_view(be_, n_parts, n_heads, shape.head_dim);
+	if (gather) scratch_.gather_rows(be_, shape, gather); // grown now, before anything is enqueued
 }
 
 void KvStep::before_layer(uint32_t l) {
-	for (KvState* s : states_) KV_ASSERT(s->cache_.token_moves(l).empty());
+	for (const MovePlan& m : layers_[l].moves)
+		if (!m.empty()) m.enqueue(be_, scratch_.step, scratch_.gather_rows(be_, states_[0]->plan().shape, m.rows()));
 }
 
 KvDst KvStep::destination(uint32_t l, uint32_t first, uint32_t& n) const {
@@ -179,51 +193,14 @@ const KvRead* KvPrompt::older(uint32_t l, uint32_t n_rows) {
 	return &read_;
 }
 
+uint32_t KvPrompt::tail_rows(const KvState& s) { return s.plan().keeps_all ? 0 : s.cache().n_f16_slots(); }
+
 void KvPrompt::end_layer(uint32_t l) {
-	const KvMoves& moves = state_.cache_.prompt_moves(l);
-	KV_ASSERT(moves.packs.empty());
-	const uint32_t n_kv = state_.plan().shape.n_kv_heads;
-	// One dispatch per pool chunk, over the rows from the first to the last token that goes there.
-	struct Piece {
-		uint32_t chunk, first = UINT32_MAX, last = 0;
-	};
-	std::vector<Piece> pieces;
-	const auto piece_of = [&](uint32_t chunk) -> Piece& {
-		for (Piece& p : pieces)
-			if (p.chunk == chunk) return p;
-		return pieces.emplace_back(Piece{chunk});
-	};
-	const auto each = [&](auto&& f) {
-		for (const KvMove& m : moves.stores)
-			for (uint32_t i = 0; i < m.n; ++i) {
-				const uint32_t token = moves.sources[m.src + i] & ~kFromScratch;
-				const uint32_t h0 = m.head == kAllHeads ? 0 : m.head, h1 = m.head == kAllHeads ? n_kv : m.head + 1;
-				for (uint32_t h = h0; h < h1; ++h) f(token, h, state_.f16_slot(l, h, m.page, m.slot + i));
-			}
-	};
-	each([&](uint32_t token, uint32_t, const KvState::F16Slot& s) {
-		Piece& p = piece_of(s.chunk);
-		p.first = std::min(p.first, token), p.last = std::max(p.last, token);
-	});
-	StepTable dst;
-	std::vector<size_t> at;
-	for (const Piece& p : pieces) {
-		const size_t n = size_t(p.last - p.first + 1) * n_kv * 2;
-		at.push_back(dst.take(n));
-		std::ranges::fill(dst.at(at.back(), n), kSkip);
-	}
-	each([&](uint32_t token, uint32_t h, const KvState::F16Slot& s) {
-		const size_t i = size_t(&piece_of(s.chunk) - pieces.data());
-		const std::span<uint32_t> d = dst.at(at[i] + (size_t(token - pieces[i].first) * n_kv + h) * 2, 2);
-		d[0] = s.k, d[1] = s.v;
-	});
-	dst.upload(be_, scratch_.store);
-	for (size_t i = 0; i < pieces.size(); ++i) {
-		const uint32_t n = pieces[i].last - pieces[i].first + 1;
-		const View pool = state_.pool_.chunk(pieces[i].chunk);
-		be_.kv_store(PromptKv{kv_.k, kv_.v, pieces[i].first}, n,
-					 {pool, pool, view(scratch_.store, at[i] * 4, DType::U32, n, n_kv, 2), state_.plan().page[int(Tier::Recent)]});
-	}
+	StepTable table;
+	moves_.build(state_, l, state_.cache_.prompt_moves(l), n_new_, table);
+	KV_ASSERT(moves_.rows() <= kv_.k.shape[1]);
+	table.upload(be_, scratch_.store);
+	moves_.enqueue(be_, scratch_.store, kv_);
 }
 
 void KvPrompt::end() {
