@@ -286,6 +286,14 @@ void KvCache::end_prompt() {
 	s.commit(s.next);
 }
 
+void KvCache::cancel_prompt() {
+	State& s = *s_;
+	KV_ASSERT(s.in_prompt);
+	s.in_prompt = false;
+	s.next_sets.clear();
+	s.trim(s.counts);
+}
+
 // ---- one token
 
 bool KvCache::flush_due() const { return window_full(*s_->plan, s_->counts); }

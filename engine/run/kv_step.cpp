@@ -170,13 +170,17 @@ KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_n
 	own.upload(be_, scratch_.prompt);
 }
 
+// Layers that were done may have packed f16 slots and stored new tokens there: what was older is then gone too.
 KvPrompt::~KvPrompt() {
-	if (!done_) state_.cache_.cancel_prompt();
+	if (done_) return;
+	state_.cache_.cancel_prompt();
+	if (!state_.plan().keeps_all) state_.cache_.reset();
 }
 
 KvDst KvPrompt::scratch(uint32_t first, uint32_t n) const {
 	const uint32_t n_kv = state_.plan().shape.n_kv_heads;
-	return {kv_.k, kv_.v, view(scratch_.prompt, size_t(first) * n_kv * 8, DType::U32, n, n_kv, 2), 1};
+	const auto words = [](const View& v) { return view(*v.buf, v.at, DType::U32, uint32_t(v.elements() / 2)); };
+	return {words(kv_.k), words(kv_.v), view(scratch_.prompt, size_t(first) * n_kv * 8, DType::U32, n, n_kv, 2), 1};
 }
 
 // A prompt has rows enough to fill a device: no row's pages are split.
