@@ -25,17 +25,15 @@ double tolerance(const std::string& device) { return device == "cpu" ? 1e-3 : 5e
 std::unique_ptr<Engine> open_engine(const std::string& device, const fs::path& model, uint32_t ctx, uint32_t ubatch) {
 	EngineOptions o;
 	o.model = model.string();
-	o.device = device == "cpu" ? "cpu" : device == "gpu" ? "" : "0"; // the driver is chosen by test_devices()
+	o.device = select_test_device(device);
 	o.ctx = ctx;
 	o.ubatch = ubatch;
 	return Engine::open(o);
 }
 
-// The devices that can be used, one at a time: a driver is chosen by the environment.
 template <class F> void on_every_device(F&& f) {
 	for (const TestDevice& d : test_devices()) {
 		if (!d.backend) continue;
-		if (test_devices().size() > 1) open_test_device(d.name); // its driver for what f opens
 		INFO("device " << d.name);
 		f(d.name);
 	}
