@@ -1,38 +1,47 @@
 // out[t][c] = table[tokens[t]][c], as f32.
 //
-// dims     out (T, dim) f32; table (rows, dim) of FLAGS 0 f32, 1 f16, 2 bf16, rows padded to row_words; tokens (T) u32
-// grid     x: channels / LOCAL_X, y: T, z: T / 32768
+// dims     out (T, dim) f32; table (rows, dim), rows of shared/weight_row.h; tokens (T)
+// grid     x: dim / 16 / LOCAL_X, y: T, z: T / 32768; an invocation unpacks 16 channels
 // A table larger than one binding comes in pieces, one dispatch each; a token outside the table gives a zero row.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "shared/push.h"
 #include "shared/spec.h"
-#include "lib/numeric.glsl"
 
 layout(local_size_x_id = SPEC_LOCAL_X) in;
-layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0u;
+layout(constant_id = SPEC_WTYPE) const uint WTYPE = 0u;
 layout(push_constant) uniform Push { EmbedPush p; };
 
 layout(set = 0, binding = 0) restrict writeonly buffer Out { float out_x[]; };
-layout(set = 0, binding = 1) restrict readonly buffer Table { uint table[]; };
+layout(set = 0, binding = 1) restrict readonly buffer Table4 { uvec4 table4[]; };
+layout(set = 0, binding = 1) restrict readonly buffer Table2 { uvec2 table2[]; };
+layout(set = 0, binding = 1) restrict readonly buffer Table1 { uint table1[]; };
 layout(set = 0, binding = 2) restrict readonly buffer Tokens { uint tokens[]; };
 
+#define WEIGHT_PIECE(i) table4[i]
+#define WEIGHT_PAIR(i) table2[i]
+#define WEIGHT_WORD(i) table1[i]
+#include "lib/unpack_weights.glsl"
+
 void main() {
-	const uint c = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y + gl_WorkGroupID.z * 32768u;
-	if (c >= p.dim || t >= p.n_tokens) return;
+	const uint unit = gl_GlobalInvocationID.x, t = gl_WorkGroupID.y + gl_WorkGroupID.z * 32768u;
+	if (16u * unit >= p.dim || t >= p.n_tokens) return;
 	const uint token = tokens[KV_AT(2) + t];
 	const bool past = token >= p.first_row + p.n_rows;
 	if (token < p.first_row || (past && p.last_piece == 0u)) return;
-	float x = 0.0;
-	if (!past) {
-		const uint row = KV_AT(1) + (token - p.first_row) * p.row_words;
-		if (FLAGS == 0u) {
-			x = uintBitsToFloat(table[row + c]);
-		} else {
-			const uint w = table[row + c / 2u];
-			if (FLAGS == 1u) x = (c & 1u) == 0u ? unpackHalf2x16(w).x : unpackHalf2x16(w).y;
-			else x = (c & 1u) == 0u ? bf16_low(w) : bf16_high(w);
+	const uint row = KV_AT(1) / 4u + (past ? 0u : token - p.first_row) * weight_row_pieces(WTYPE, p.dim);
+	const WeightUnit codes = weight_unit(row, unit, p.dim);
+	const vec2 scale = weight_unit_scale(row, unit, p.dim);
+	// Where min is a multiple of scale, subtracting from the code first is exact.
+	const float origin = WTYPE == W_Q4_0 ? 8.0 : WTYPE == W_Q6_K ? 32.0 : 0.0;
+	[[unroll]] for (uint i = 0u; i < 4u; ++i) {
+		vec4 v = weight_quad(codes, i);
+		if (origin > 0.0) v = scale.x * (v - origin);
+		else if (!WEIGHT_PLAIN) v = scale.x * v - scale.y;
+		[[unroll]] for (uint k = 0u; k < 4u; ++k) {
+			const uint c = 16u * unit + 4u * i + k;
+			if (c < p.dim) out_x[KV_AT(0) + t * p.dim + c] = past ? 0.0 : v[k];
 		}
 	}
-	out_x[KV_AT(0) + t * p.dim + c] = x;
 }

@@ -83,6 +83,8 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	c.range = l.maxStorageBufferRange;
 	c.align = uint32_t(std::max<VkDeviceSize>(l.minStorageBufferOffsetAlignment, 4));
 	c.atom = uint32_t(l.nonCoherentAtomSize);
+	c.texel_range = uint64_t(l.maxTexelBufferElements) * 16;
+	c.texel_align = uint32_t(std::max<VkDeviceSize>(l.minTexelBufferOffsetAlignment, 16));
 	c.max_allocations = l.maxMemoryAllocationCount;
 	c.tick_ns = l.timestampPeriod;
 	if (c.api < VK_API_VERSION_1_3) return; // the other structs may be unknown to the driver
@@ -100,6 +102,8 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	constexpr VkSubgroupFeatureFlags kOps = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT |
 											VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
 	c.subgroup_ops = (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (v11.subgroupSupportedOperations & kOps) == kOps;
+	// Software drivers fetch texels many times faster than they load from storage buffers, where they allow enough of them.
+	if (!c.is_cpu || !c.subgroup_ops || c.texel_range < c.range || c.texel_align > 256) c.texel_range = 0;
 	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max) : v11.subgroupSize;
 	c.int_dot = v13.integerDotProduct4x8BitPackedSignedAccelerated;
@@ -118,7 +122,8 @@ std::string read_features(Caps& c, VkPhysicalDevice d) {
 	c.int8 = f.v12.shaderInt8;
 	c.storage16 = f.v11.storageBuffer16BitAccess;
 	c.storage8 = f.v12.storageBuffer8BitAccess;
-	const std::pair<VkBool32, const char*> required[] = {{f.v13.synchronization2, "synchronization2"},
+	const std::pair<VkBool32, const char*> required[] = {{f.v12.timelineSemaphore, "timelineSemaphore"},
+														 {f.v13.synchronization2, "synchronization2"},
 														 {f.v13.maintenance4, "maintenance4"},
 														 {f.v13.subgroupSizeControl, "subgroupSizeControl"},
 														 {f.v13.computeFullSubgroups, "computeFullSubgroups"}};
@@ -199,6 +204,7 @@ void describe(DeviceReport& r, const Caps& c) {
 				{"buffer binding", mib(c.range)},
 				{"allocation", mib(c.max_alloc)},
 				{"storage buffers", fmt::format("{}", c.ssbo)},
+				{"texel buffer", c.texel_range ? mib(c.texel_range) : "not used"},
 				{"offset alignment", fmt::format("{} B", c.align)},
 				{"f16 arithmetic", yes(c.f16)},
 				{"8-bit integers", yes(c.int8)},
@@ -223,7 +229,6 @@ Candidate inspect(VkPhysicalDevice d) {
 	read_memory(c, d);
 	const int family = compute_family(c, d);
 	out.queue_family = uint32_t(std::max(family, 0));
-	if (env_text(Env::Validate) == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
 	clamp_caps(c, env_text(Env::TestCaps));
 	info.memory_bytes = c.heap_bytes;
 	if (c.has_memory) info.free_bytes = free_bytes(d, c, 0);
@@ -300,6 +305,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 		else if (key == "push") least32(c.push_bytes);
 		else if (key == "range") least64(c.range);
 		else if (key == "align") c.align = uint32_t(std::max<uint64_t>(c.align, v));
+		else if (key == "texel_range") least64(c.texel_range);
 		else if (key == "groups") for (uint32_t& g : c.groups) least32(g);
 		else if (key == "alloc") least64(c.max_alloc);
 		else if (key == "buffer") least64(c.max_buffer);
@@ -332,6 +338,7 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	f.v12.shaderFloat16 = caps_.f16;
 	f.v12.shaderInt8 = caps_.int8;
 	f.v12.storageBuffer8BitAccess = caps_.storage8;
+	f.v12.timelineSemaphore = VK_TRUE;
 	f.v13.synchronization2 = VK_TRUE;
 	f.v13.maintenance4 = VK_TRUE;
 	f.v13.subgroupSizeControl = VK_TRUE;

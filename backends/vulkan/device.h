@@ -25,6 +25,8 @@ struct Caps {
 	uint32_t push_bytes = 0;
 	uint64_t range = 0;              // largest storage buffer binding, bytes
 	uint32_t align = 0;              // of storage buffer offsets, bytes
+	uint64_t texel_range = 0;        // largest uniform texel buffer, bytes; 0: kernels do not use them on this device
+	uint32_t texel_align = 0;        // of texel buffer offsets, bytes, at least 16
 	uint32_t atom = 0;               // of mapped ranges of memory that is not coherent, bytes
 	uint64_t max_alloc = 0;          // maxMemoryAllocationSize
 	uint64_t max_buffer = 0;         // largest VkBuffer

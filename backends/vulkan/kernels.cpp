@@ -50,7 +50,7 @@ Kernels::~Kernels() {
 			dev_.fn.vkDestroyPipeline(dev_.handle(), p->handle, nullptr);
 			dev_.fn.vkDestroyPipeline(dev_.handle(), p->with_base, nullptr);
 		}
-	for (Layout& l : layouts_) {
+	for (auto& [key, l] : layouts_) {
 		dev_.fn.vkDestroyPipelineLayout(dev_.handle(), l.pipeline, nullptr);
 		dev_.fn.vkDestroyDescriptorSetLayout(dev_.handle(), l.set, nullptr);
 	}
@@ -66,12 +66,15 @@ Kernels::Entry& Kernels::entry(Kernel k) {
 	return e;
 }
 
-const Kernels::Layout& Kernels::layout(uint32_t n) {
-	Layout& l = layouts_[n];
+const Kernels::Layout& Kernels::layout(const Reflection& r) {
+	const uint32_t n = uint32_t(r.bindings.size());
+	uint32_t texels = 0;
+	for (uint32_t i = 0; i < n; ++i) texels |= uint32_t(r.bindings[i].texel) << i;
+	Layout& l = layouts_[{n, texels}];
 	if (l.pipeline) return l;
 	VkDescriptorSetLayoutBinding bindings[kMaxBindings] = {};
 	for (uint32_t i = 0; i < n; ++i)
-		bindings[i] = {i, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
+		bindings[i] = {i, r.bindings[i].type(), 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
 	VkDescriptorSetLayoutCreateInfo set = make<VkDescriptorSetLayoutCreateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO);
 	if (dev_.caps().push_descriptor) set.flags = VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR;
 	set.bindingCount = n;
@@ -163,7 +166,7 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, bool capture) 
 	all.push_back({SPEC_SUBGROUP, dev_.caps().subgroup});
 	p->footprint = footprint(e.spirv, e.reflection, all);
 	check(e, p->footprint);
-	const Layout& l = layout(uint32_t(e.reflection.bindings.size()));
+	const Layout& l = layout(e.reflection);
 	p->layout = l.pipeline;
 	p->set_layout = l.set;
 	p->handle = create(e, *p, capture ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);

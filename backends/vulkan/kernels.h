@@ -3,6 +3,7 @@
 #include "backends/vulkan/device.h"
 #include "backends/vulkan/spirv.h"
 #include "kernel_list.inc"
+#include <map>
 #include <memory>
 
 namespace kvrun::vk {
@@ -51,19 +52,19 @@ class Kernels {
 		bool reflected = false;
 		std::vector<std::unique_ptr<Pipeline>> pipelines;
 	};
-	struct Layout { // one per number of bindings: kernels with equal counts share it
+	struct Layout { // one per number and kinds of bindings: kernels with equal ones share it
 		VkDescriptorSetLayout set = VK_NULL_HANDLE;
 		VkPipelineLayout pipeline = VK_NULL_HANDLE;
 	};
 	Entry& entry(Kernel);
-	const Layout& layout(uint32_t n_bindings);
+	const Layout& layout(const Reflection&);
 	void check(const Entry&, const Footprint&) const;
 	VkPipeline create(const Entry&, const Pipeline&, VkPipelineCreateFlags);
 
 	Device& dev_;
 	VkPipelineCache cache_;
 	std::vector<Entry> entries_;
-	Layout layouts_[kMaxBindings + 1];
+	std::map<std::pair<size_t, uint32_t>, Layout> layouts_; // by number of bindings, bit mask of texel buffers
 	uint32_t compiled_ = 0;
 	double compile_ms_ = 0;
 };

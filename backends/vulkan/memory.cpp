@@ -193,6 +193,7 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	VkBufferCreateInfo info = make<VkBufferCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
 	info.size = r.size;
 	info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+	if (c.texel_range) info.usage |= VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT;
 	VK_TRY(dev_.fn.vkCreateBuffer(dev_.handle(), &info, nullptr, &r.handle));
 	VkMemoryRequirements req{};
 	dev_.fn.vkGetBufferMemoryRequirements(dev_.handle(), r.handle, &req);
@@ -231,6 +232,7 @@ void Memory::destroy(uint32_t id) noexcept {
 	BufferRec& r = buffers_[id];
 	VkMemoryRequirements req{};
 	dev_.fn.vkGetBufferMemoryRequirements(dev_.handle(), r.handle, &req);
+	for (auto& [range, view] : r.texels) dev_.fn.vkDestroyBufferView(dev_.handle(), view, nullptr);
 	dev_.fn.vkDestroyBuffer(dev_.handle(), r.handle, nullptr);
 	Block& b = blocks_[r.block];
 	b.ranges.give(r.at, round_up(req.size, std::max<uint64_t>(req.alignment, 256)));
@@ -242,6 +244,18 @@ void Memory::destroy(uint32_t id) noexcept {
 	}
 	r = BufferRec{};
 	free_ids_.push_back(id); // create() has reserved the room
+}
+
+VkBufferView Memory::texel_view(uint32_t id, uint64_t at, uint64_t bytes) {
+	VkBufferView& view = buffers_[id].texels[{at, bytes}];
+	if (view) return view;
+	VkBufferViewCreateInfo info = make<VkBufferViewCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO);
+	info.buffer = buffers_[id].handle;
+	info.format = VK_FORMAT_R32G32B32A32_UINT; // every device supports it for texel buffers
+	info.offset = at;
+	info.range = bytes;
+	VK_TRY(dev_.fn.vkCreateBufferView(dev_.handle(), &info, nullptr, &view));
+	return view;
 }
 
 void Memory::invalidate(const BufferRec& r) {

@@ -26,10 +26,11 @@ struct BufferRec {                 // what a kvrun::Buffer's id means
 	uint64_t size = 0;             // of the VkBuffer: bytes rounded up to 16
 	std::byte* mapped = nullptr;   // null: the host cannot see it
 	bool coherent = true;
-	uint64_t last_use = 0;         // number of the last submission that touches it
+	uint64_t last_use = 0;         // timeline value of the last submission that touches it
 	uint32_t block = 0;
 	uint64_t at = 0;               // in the block
 	const char* label = "";
+	std::map<std::pair<uint64_t, uint64_t>, VkBufferView> texels; // by start and size in bytes
 };
 
 struct MemoryStats {
@@ -47,6 +48,8 @@ class Memory {
 	uint32_t create(uint64_t bytes, Mem, const char* label);
 	void destroy(uint32_t id) noexcept; // no submission may use it any more
 	BufferRec& at(uint32_t id) { return buffers_[id]; }
+	// The bytes as R32G32B32A32_UINT texels; lives as long as the buffer. Starts at a multiple of Caps::texel_align.
+	VkBufferView texel_view(uint32_t id, uint64_t at, uint64_t bytes);
 	void invalidate(const BufferRec&);  // before the host reads memory that is not coherent
 	uint64_t free_bytes() const;        // that create() may still take for Mem::Device
 	MemoryStats stats() const;

@@ -9,10 +9,10 @@ namespace kvrun::vk {
 namespace {
 
 constexpr uint32_t kLocal = 128;      // every device has it
+constexpr uint32_t kEmbedLocal = 64;  // times 16 channels
 constexpr uint32_t kMostRows = 32768; // along one grid dimension, which may hold only 65535
 
-constexpr uint32_t kEmbedF32 = 0, kEmbedF16 = 1, kEmbedBf16 = 2; // FLAGS of embed.comp
-constexpr uint32_t kNeox = 1, kNormQ = 2, kNormK = 4;            // FLAGS of rope_store.comp
+constexpr uint32_t kNeox = 1, kNormQ = 2, kNormK = 4; // FLAGS of rope_store.comp
 
 uint32_t groups(uint64_t n, uint32_t per_group) { return uint32_t((n + per_group - 1) / per_group); }
 uint32_t rope_local(uint32_t head_dim) { return std::clamp(std::bit_ceil(head_dim / 2), 32u, kLocal); }
@@ -27,18 +27,15 @@ void VulkanBackend::copy(View dst, View src) {
 void VulkanBackend::embed(View out, View table, View tokens) {
 	const uint32_t n = uint32_t(tokens.elements()), dim = uint32_t(table.row_elements()), vocab = table.shape[0];
 	KV_ASSERT(out.elements() == size_t(n) * dim && out.type == DType::F32 && tokens.type == DType::U32);
-	const uint32_t flags = table.type == DType::F16 ? kEmbedF16 : table.type == DType::BF16 ? kEmbedBf16 : kEmbedF32;
-	if (table.type != DType::F32 && flags == kEmbedF32)
-		fail(Code::Unsupported, "embed: {} tables are not supported on Vulkan", dtype_info(table.type).name);
-	Pipeline& p = kernels_.get(Kernel::embed, {{SPEC_LOCAL_X, kLocal}, {SPEC_FLAGS, flags}});
+	Pipeline& p = kernels_.get(Kernel::embed, {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(table.type)}});
 	const size_t row_bytes = weight_row_bytes(table.type, dim);
-	const uint32_t piece = std::min(rows_per_binding(row_bytes), vocab);
+	const uint32_t piece = std::min(rows_per_binding(row_bytes, caps().range), vocab);
 	for (uint32_t first = 0; first < vocab; first += piece) {
 		const uint32_t rows = std::min(piece, vocab - first);
-		const EmbedPush push{.n_tokens = n, .dim = dim, .row_words = uint32_t(row_bytes / 4), .first_row = first, .n_rows = rows,
+		const EmbedPush push{.n_tokens = n, .dim = dim, .first_row = first, .n_rows = rows,
 							 .last_piece = first + rows == vocab};
 		const Bind part{table.buf->id(), table.at + first * row_bytes, rows * row_bytes};
-		rec_.dispatch(p, push, {bind(out), part, bind(tokens)}, {groups(dim, kLocal), std::min(n, kMostRows), groups(n, kMostRows)},
+		rec_.dispatch(p, push, {bind(out), part, bind(tokens)}, {groups(dim, 16 * kEmbedLocal), std::min(n, kMostRows), groups(n, kMostRows)},
 					  {.label = "embed", .bytes = double(n) * dim * 8, .flops = 0, .continues = first > 0});
 	}
 }
@@ -80,8 +77,8 @@ void VulkanBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) 
 }
 
 void basic_uses(const Caps&, std::vector<KernelUse>& out) {
-	for (uint32_t f : {kEmbedF32, kEmbedF16, kEmbedBf16})
-		out.push_back({Kernel::embed, {{SPEC_LOCAL_X, kLocal}, {SPEC_FLAGS, f}}, f == 0 ? "F32" : f == 1 ? "F16" : "BF16"});
+	for (DType t : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K})
+		out.push_back({Kernel::embed, {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}, dtype_info(t).name});
 	out.push_back({Kernel::rmsnorm, {{SPEC_LOCAL_X, kLocal}}, ""});
 	for (uint32_t d : {64u, 80u, 96u, 128u, 256u})
 		for (uint32_t f : {0u, kNeox, kNeox | kNormQ | kNormK})

@@ -1,16 +1,231 @@
-// matmul on Vulkan.
+// matmul on Vulkan: which projections go into one dispatch, in which kernel, and weights on their way to the device.
+#include "backends/check.h"
 #include "backends/vulkan/vulkan_backend.h"
-#include <cstring>
+#include "backends/vulkan/weights_layout.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+#include <algorithm>
+#include <bit>
 
 namespace kvrun::vk {
+namespace {
 
-size_t VulkanBackend::weight_row_bytes(DType t, uint32_t cols) const { return (dtype_row_bytes(t, cols) + 15) / 16 * 16; }
-void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
-	const size_t from = dtype_row_bytes(w.type, w.row_elements()), to = weight_row_bytes(w.type, uint32_t(w.row_elements()));
-	KV_ASSERT(src.size() == n * from && row + n <= w.shape[0]);
-	for (uint32_t r = 0; r < n; ++r) rec_.write(w.buf->id(), w.at + (row + r) * to, src.subspan(r * from, from));
+constexpr uint32_t kTail = 4;        // FLAGS of the kernels: cols is no multiple of 32
+constexpr size_t kMostTogether = 3;  // projections of one dispatch
+constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp; every device has it
+constexpr uint32_t kTileRows = 64;   // of matmul.comp
+
+struct Job { // projections that one dispatch computes
+	std::span<const Proj> projs;
+	View x;
+	uint32_t epilogue = MATMUL_STORE;
+	bool decode = false;
+	uint32_t tokens() const { return x.shape[0]; }
+	uint32_t cols() const { return uint32_t(x.row_elements()); }
+	uint32_t rows() const {
+		uint32_t n = 0;
+		for (const Proj& p : projs) n += p.w.shape[0];
+		return n;
+	}
+};
+
+struct Plan { // a kernel, its constants, and the grid
+	Kernel kernel;
+	std::vector<SpecValue> spec;
+	Groups groups;
+};
+
+uint32_t per(uint64_t n, uint32_t each) { return uint32_t((n + each - 1) / each); }
+
+// One SIMD register of rows per lane vector. Few tokens leave registers for more rows, which share the fetches of x.
+Plan plan_lanes(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	const uint32_t cols = tokens > 8 ? 16 : std::bit_ceil(tokens), each = tokens == 1 ? 4 : 2;
+	return {Kernel::matmul_lanes,
+			{{SPEC_LOCAL_X, c.subgroup}, {SPEC_ROWS, each}, {SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
+			{per(rows, each * c.subgroup), per(tokens, cols), 1}};
 }
-void VulkanBackend::matmul(std::span<const Proj>, View, Epilogue, bool) { fail(Code::Unsupported, "matmul: not on Vulkan"); }
-void matmul_uses(const Caps&, std::vector<KernelUse>&) {}
+
+// A group of lanes takes more rows where there are enough of them to fill the device anyway: x is read less often.
+Plan plan_matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
+	if (tokens > 1) each = type == DType::F32 && tokens > 4 ? 2 : 4;
+	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
+	const uint32_t lanes = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
+	return {Kernel::matvec,
+			{{SPEC_LOCAL_X, kVecLocal}, {SPEC_ROWS, each}, {SPEC_COLS, tokens}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
+			{per(rows, kVecLocal / lanes * each), 1, 1}};
+}
+
+// Wide tiles do more work per byte from memory, narrow ones make more workgroups.
+Plan plan_matmul(DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	const uint32_t wide = 64, narrow = 16, fill = 128; // workgroups that keep a device busy
+	const bool big = tokens > narrow && uint64_t(per(rows, kTileRows)) * per(tokens, wide) >= fill;
+	const uint32_t cols = big ? wide : narrow;
+	return {Kernel::matmul, {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
+			{per(rows, kTileRows), per(tokens, cols), 1}};
+}
+
+Plan plan(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode) {
+	const uint32_t flags = epilogue | (cols % 32 ? kTail : 0);
+	if (c.texel_range) return plan_lanes(c, type, rows, tokens, flags);
+	return decode ? plan_matvec(c, type, rows, tokens, flags) : plan_matmul(type, rows, tokens, flags);
+}
+
+struct Span { // bytes of one buffer that cover several views
+	const Buffer* buf = nullptr;
+	size_t begin = SIZE_MAX, end = 0;
+	bool add(const View& v, size_t bytes) { // false: another buffer
+		if (!v) return true;
+		if (buf && buf->id() != v.buf->id()) return false;
+		buf = v.buf;
+		begin = std::min(begin, v.at);
+		end = std::max(end, v.at + bytes);
+		return true;
+	}
+	size_t bytes() const { return buf ? end - begin : 0; }
+	Bind bind() const { return buf ? Bind{buf->id(), begin, end - begin} : Bind{}; }
+};
+struct Spans {
+	Span out, w, bias;
+};
+
+size_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, uint32_t(w.row_elements())); }
+
+uint64_t weight_range(const Caps& c) { return c.texel_range ? c.texel_range : c.range; }
+
+// Whether all of them can be bound at once; with SwiGLU only the first has an out.
+bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
+	for (size_t i = 0; i < projs.size(); ++i) {
+		const Proj& p = projs[i];
+		const bool with_out = !swiglu || i == 0;
+		if (p.w.type != projs[0].w.type || !s.w.add(p.w, weight_bytes(p.w)) || !s.bias.add(p.bias, 4 * size_t(p.w.shape[0])) ||
+			!(with_out ? s.out.add(p.out, 4 * p.out.elements()) : true))
+			return false;
+	}
+	constexpr uint64_t slack = 256; // the most an offset alignment costs
+	return s.w.bytes() + slack <= weight_range(c) && s.out.bytes() + slack <= c.range && s.bias.bytes() + slack <= c.range;
+}
+
+// The number of leading projections that one dispatch can take.
+size_t together(const Caps& c, std::span<const Proj> projs, Spans& s) {
+	size_t n = 1;
+	s = {};
+	cover(c, projs.first(1), false, s);
+	for (; n < std::min(projs.size(), kMostTogether); ++n) {
+		Spans more;
+		if (!cover(c, projs.first(n + 1), false, more)) break;
+		s = more;
+	}
+	return n;
+}
+
+void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const Spans& s, bool continues) {
+	const DType type = job.projs[0].w.type;
+	const Plan how = plan(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode);
+	MatmulPush push{};
+	push.cols = job.cols();
+	push.tokens = job.tokens();
+	for (size_t i = 0; i < job.projs.size(); ++i) {
+		const Proj& p = job.projs[i];
+		push.rows[i] = p.w.shape[0];
+		push.w_at[i] = uint32_t((p.w.at - s.w.begin) / 16);
+		push.stride[i] = p.out ? uint32_t(p.out.row_elements()) : 0;
+		push.out_at[i] = p.out && p.out.at >= s.out.begin ? uint32_t((p.out.at - s.out.begin) / 4) : 0;
+		push.bias_at[i] = p.bias ? uint32_t((p.bias.at - s.bias.begin) / 4) : 0;
+		push.bias |= uint32_t(bool(p.bias)) << i;
+	}
+	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
+	rec.dispatch(kernels.get(how.kernel, how.spec), push, {s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind()}, how.groups,
+				 {.label = job.decode ? "matvec" : "matmul",
+				  .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
+				  .flops = 2.0 * double(job.rows()) * in,
+				  .continues = continues});
+}
+
+} // namespace
+
+size_t VulkanBackend::weight_row_bytes(DType t, uint32_t cols) const { return device_row_bytes(t, cols); }
+
+void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
+	const uint32_t cols = uint32_t(w.row_elements());
+	const size_t from = dtype_row_bytes(w.type, cols), to = device_row_bytes(w.type, cols);
+	KV_ASSERT(src.size() == n * from && uint64_t(row) + n <= w.shape[0] && w.at % 16 == 0);
+	const uint32_t most = uint32_t(std::max<size_t>((size_t(4) << 20) / to, 1)); // rows converted at once
+	std::vector<std::byte> rows(std::min(n, most) * to);
+	for (uint32_t first = 0; first < n; first += most) {
+		const uint32_t count = std::min(most, n - first);
+		for (uint32_t r = 0; r < count; ++r) to_device_row(w.type, cols, src.data() + (first + r) * from, rows.data() + r * to);
+		rec_.write(w.buf->id(), w.at + size_t(row + first) * to, std::span(rows).first(count * to));
+	}
+}
+
+// Kernels read x in quads: a view that starts elsewhere is copied first. Sessions never have one.
+View VulkanBackend::aligned_rows(View x) {
+	if (x.at % 16 == 0) return x;
+	const size_t bytes = 4 * x.elements();
+	if (aligned_.bytes() < bytes) aligned_ = alloc(bytes, Mem::Device, "aligned rows of x");
+	const View out = view(aligned_, 0, DType::F32, x.shape[0], uint32_t(x.row_elements()));
+	rec_.copy(bind(out), bind(x));
+	return out;
+}
+
+void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
+	check_matmul(projs, x, epilogue, decode);
+	const Caps& c = caps();
+	if (x.row_elements() % 4)
+		fail(Code::Unsupported, "matmul: rows of {} elements, Vulkan kernels need a multiple of 4", x.row_elements());
+	x = aligned_rows(x);
+	Spans s;
+	if (epilogue == Epilogue::SwiGLU) {
+		if (cover(c, projs, true, s)) return run(kernels_, rec_, c, {projs, x, MATMUL_SWIGLU, decode}, s, false);
+		const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // apart: first g, then out = silu(out) * u
+		project(projs[0], x, MATMUL_STORE, decode);
+		project(up, x, MATMUL_GATE, decode);
+		return;
+	}
+	const uint32_t kind = epilogue == Epilogue::Add ? MATMUL_ADD : MATMUL_STORE;
+	while (!projs.empty()) {
+		const size_t n = together(c, projs, s);
+		if (n == 1) project(projs[0], x, kind, decode);
+		else run(kernels_, rec_, c, {projs.first(n), x, kind, decode}, s, false);
+		projs = projs.subspan(n);
+	}
+}
+
+// One projection; a weight larger than a binding goes in pieces of rows.
+void VulkanBackend::project(const Proj& whole, View x, uint32_t epilogue, bool decode) {
+	const Caps& c = caps();
+	const size_t row_bytes = device_row_bytes(whole.w.type, uint32_t(whole.w.row_elements()));
+	const uint32_t rows = whole.w.shape[0], most = rows_per_binding(row_bytes, weight_range(c));
+	for (uint32_t first = 0; first < rows; first += most) {
+		Proj p = whole;
+		p.w.at += first * row_bytes;
+		p.w.shape[0] = std::min(most, rows - first);
+		Spans s;
+		s.w.add(p.w, p.w.shape[0] * row_bytes);
+		s.bias.add(p.bias, 4 * size_t(rows));
+		s.out.add(p.out, 4 * p.out.elements());
+		if (p.bias) p.bias.at += 4 * size_t(first);
+		p.out.at += 4 * size_t(first);
+		run(kernels_, rec_, c, {{&p, 1}, x, epilogue, decode}, s, first > 0);
+	}
+}
+
+void matmul_uses(const Caps& c, std::vector<KernelUse>& out) {
+	constexpr DType types[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode, const char* what) {
+		const Plan p = plan(c, t, rows, cols, tokens, epilogue, decode);
+		out.push_back({p.kernel, p.spec, fmt::format("{}, {}", dtype_info(t).name, what)});
+	};
+	for (DType t : types) {
+		use(t, 4096, 4096, 1, MATMUL_STORE, true, "1 token");
+		use(t, 8192, 4096, 1, MATMUL_SWIGLU, true, "1 token, swiglu");
+		use(t, 4096, 4096, 8, MATMUL_ADD, true, "8 tokens, add");
+		use(t, 8192, 4096, 512, MATMUL_SWIGLU, false, "prompt, swiglu");
+		use(t, 192, 4096, 16, MATMUL_GATE, false, "prompt, narrow, gate");
+	}
+	use(DType::F32, 172, 172, 1, MATMUL_STORE, true, "1 token, odd columns");
+	use(DType::F32, 172, 172, 64, MATMUL_STORE, false, "prompt, odd columns");
+}
 
 } // namespace kvrun::vk

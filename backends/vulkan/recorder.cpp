@@ -46,13 +46,15 @@ uint32_t Recorder::resolve(const Pipeline& p, std::span<const Bind> binds, uint3
 				 b.at + b.bytes, buf.label, buf.bytes);
 		if (b.at % std::max(want.stride, 4u))
 			fail(Code::Internal, "kernel {}, {}: view starts at byte {}, its elements have {} bytes", p.name, want.name, b.at, want.stride);
-		const uint64_t down = b.at / c.align * c.align;
+		const uint64_t align = want.texel ? c.texel_align : c.align, most = want.texel ? c.texel_range : c.range;
+		const uint64_t down = b.at / align * align;
 		const uint64_t range = b.at - down + round_up(b.bytes, std::max(want.stride, 4u));
-		if (range > c.range)
-			fail(Code::Unsupported, "kernel {}, {}: {} bytes in one binding, this device allows {} (maxStorageBufferRange)", p.name,
-				 want.name, range, c.range);
+		if (range > most)
+			fail(Code::Unsupported, "kernel {}, {}: {} bytes in one binding, this device allows {} ({})", p.name, want.name, range, most,
+				 want.texel ? "maxTexelBufferElements" : "maxStorageBufferRange");
 		at[i >> 2] |= uint32_t((b.at - down) / 4) << (8 * (i & 3));
 		infos_[i] = {buf.handle, down, range};
+		if (want.texel) views_[i] = mem_.texel_view(b.buffer, down, range);
 		buf.last_use = next_value_;
 	}
 	return uint32_t(binds.size());
@@ -75,7 +77,8 @@ void Recorder::barrier(bool for_transfer) {
 	bool transfer = false, compute = stale_for_transfer_;
 	for (const Access& a : pending_) (a.transfer ? transfer : compute) = true;
 	constexpr VkPipelineStageFlags2 kCompute = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, kTransfer = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
-	constexpr VkAccessFlags2 kShader = VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT,
+	constexpr VkAccessFlags2 kShader = VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT |
+									   VK_ACCESS_2_SHADER_SAMPLED_READ_BIT, // texel buffers
 							 kCopy = VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT;
 	VkMemoryBarrier2 b = make<VkMemoryBarrier2>(VK_STRUCTURE_TYPE_MEMORY_BARRIER_2);
 	b.srcStageMask = (compute ? kCompute : 0) | (transfer ? kTransfer : 0);
@@ -124,15 +127,35 @@ void Recorder::transfer_hazards(std::initializer_list<Range> ranges) {
 
 // ---- descriptors
 
-VkDescriptorSet Recorder::cached_set(const SetKey& key) {
+// Neighbouring bindings of one kind are one write.
+uint32_t Recorder::describe(const Reflection& r, VkDescriptorSet set, VkWriteDescriptorSet* out) const {
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < r.bindings.size(); ++i) {
+		if (i > 0 && r.bindings[i].texel == r.bindings[i - 1].texel) {
+			++out[n - 1].descriptorCount;
+			continue;
+		}
+		VkWriteDescriptorSet& w = out[n++] = make<VkWriteDescriptorSet>(VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET);
+		w.dstSet = set;
+		w.dstBinding = i;
+		w.descriptorCount = 1;
+		w.descriptorType = r.bindings[i].type();
+		w.pBufferInfo = infos_ + i;
+		w.pTexelBufferView = views_ + i;
+	}
+	return n;
+}
+
+VkDescriptorSet Recorder::cached_set(const SetKey& key, const Reflection& r) {
 	if (auto it = sets_.find(key); it != sets_.end()) return it->second;
 	if (sets_.size() >= kMostSets) forget_sets();
 	if (sets_left_ == 0) {
-		const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, kSetsPerPool * kMaxBindings};
+		const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, kSetsPerPool * kMaxBindings},
+											  {VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, kSetsPerPool * kMaxBindings}};
 		VkDescriptorPoolCreateInfo info = make<VkDescriptorPoolCreateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO);
 		info.maxSets = kSetsPerPool;
-		info.poolSizeCount = 1;
-		info.pPoolSizes = &size;
+		info.poolSizeCount = dev_.caps().texel_range ? 2 : 1;
+		info.pPoolSizes = sizes;
 		VkDescriptorPool pool = VK_NULL_HANDLE;
 		VK_TRY(dev_.fn.vkCreateDescriptorPool(dev_.handle(), &info, nullptr, &pool));
 		pools_.push_back(pool);
@@ -145,12 +168,8 @@ VkDescriptorSet Recorder::cached_set(const SetKey& key) {
 	VkDescriptorSet set = VK_NULL_HANDLE;
 	VK_TRY(dev_.fn.vkAllocateDescriptorSets(dev_.handle(), &info, &set));
 	--sets_left_;
-	VkWriteDescriptorSet w = make<VkWriteDescriptorSet>(VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET);
-	w.dstSet = set;
-	w.descriptorCount = key.n; // consecutive bindings of one type: one write
-	w.descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-	w.pBufferInfo = key.info;
-	dev_.fn.vkUpdateDescriptorSets(dev_.handle(), 1, &w, 0, nullptr);
+	VkWriteDescriptorSet w[kMaxBindings];
+	dev_.fn.vkUpdateDescriptorSets(dev_.handle(), describe(r, set, w), w, 0, nullptr);
 	++counters_.descriptor_updates;
 	sets_.emplace(key, set);
 	return set;
@@ -169,16 +188,14 @@ void Recorder::forget_sets() {
 void Recorder::bind_descriptors(const Pipeline& p, uint32_t n) {
 	if (p.layout == bound_layout_ && n == n_bound_ && !std::memcmp(infos_, bound_infos_, n * sizeof infos_[0])) return;
 	if (dev_.caps().push_descriptor) {
-		VkWriteDescriptorSet w = make<VkWriteDescriptorSet>(VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET);
-		w.descriptorCount = n;
-		w.descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-		w.pBufferInfo = infos_;
-		dev_.fn.vkCmdPushDescriptorSetKHR(slot_->cmd, VK_PIPELINE_BIND_POINT_COMPUTE, p.layout, 0, 1, &w);
+		VkWriteDescriptorSet w[kMaxBindings];
+		const uint32_t writes = describe(*p.reflection, VK_NULL_HANDLE, w);
+		dev_.fn.vkCmdPushDescriptorSetKHR(slot_->cmd, VK_PIPELINE_BIND_POINT_COMPUTE, p.layout, 0, writes, w);
 		++counters_.descriptor_updates;
 	} else {
 		SetKey key{p.set_layout, n, {}};
 		std::memcpy(key.info, infos_, n * sizeof infos_[0]);
-		const VkDescriptorSet set = cached_set(key);
+		const VkDescriptorSet set = cached_set(key, *p.reflection);
 		dev_.fn.vkCmdBindDescriptorSets(slot_->cmd, VK_PIPELINE_BIND_POINT_COMPUTE, p.layout, 0, 1, &set, 0, nullptr);
 	}
 	bound_layout_ = p.layout;

@@ -83,8 +83,7 @@ class Recorder {
 		VkCommandPool pool = VK_NULL_HANDLE;
 		VkCommandBuffer cmd = VK_NULL_HANDLE;
 		VkQueryPool queries = VK_NULL_HANDLE;
-		VkFence fence = VK_NULL_HANDLE; // not a timeline semaphore: GPU-assisted validation (1.3.239) does not follow those
-		uint64_t value = 0; // number of its submission, counted from 1; 0: never used
+		uint64_t value = 0; // timeline value of its submission; 0: never used
 		uint32_t n_queries = 0;
 		bool pending = false; // submitted, timestamps not read yet
 		double predicted_ms = 0;
@@ -123,7 +122,8 @@ class Recorder {
 	void transfer_hazards(std::initializer_list<Range>);
 	void barrier(bool for_transfer);
 	void bind_descriptors(const Pipeline&, uint32_t n);
-	VkDescriptorSet cached_set(const SetKey&);
+	VkDescriptorSet cached_set(const SetKey&, const Reflection&);
+	uint32_t describe(const Reflection&, VkDescriptorSet, VkWriteDescriptorSet* out) const; // infos_ and views_ as writes
 	void forget_sets();
 	void forget_buffer(uint32_t) noexcept;
 	void begin();
@@ -140,6 +140,7 @@ class Recorder {
 	Kernels& kernels_;
 	double target_ms_;
 	bool timing_ = false;
+	VkSemaphore timeline_ = VK_NULL_HANDLE;
 	uint64_t next_value_ = 1;     // of the submission being recorded
 	uint64_t completed_ = 0;      // last known
 	std::string lost_;            // why the device is gone; empty while it works
@@ -149,12 +150,13 @@ class Recorder {
 	VkPipelineLayout bound_layout_ = VK_NULL_HANDLE;
 	uint32_t n_bound_ = 0;        // descriptors pushed last in this command buffer
 	VkDescriptorBufferInfo bound_infos_[kMaxBindings] = {}, infos_[kMaxBindings] = {};
+	VkBufferView views_[kMaxBindings] = {}; // of the texel buffers among infos_
 	std::vector<Access> pending_;
 	bool stale_for_transfer_ = false; // there was work that compute has been synchronised with, copies have not
 	uint64_t op_ = 0;
 	std::vector<Staging> uploads_, downloads_;
 	std::vector<PendingRead> reads_;
-	std::vector<std::pair<uint32_t, uint64_t>> retired_; // buffer, submission
+	std::vector<std::pair<uint32_t, uint64_t>> retired_; // buffer, timeline value
 	std::unordered_map<SetKey, VkDescriptorSet, SetHash> sets_;
 	std::vector<VkDescriptorPool> pools_;
 	uint32_t sets_left_ = 0;      // in pools_.back()

@@ -10,7 +10,7 @@ namespace {
 // Numbers of the SPIR-V specification, only those that are read here.
 enum Op : uint32_t {
 	OpCapability = 17, OpName = 5, OpEntryPoint = 15, OpExecutionMode = 16, OpTypeBool = 20, OpTypeInt = 21, OpTypeFloat = 22, OpTypeVector = 23,
-	OpTypeMatrix = 24, OpTypeArray = 28, OpTypeRuntimeArray = 29, OpTypeStruct = 30, OpTypePointer = 32,
+	OpTypeMatrix = 24, OpTypeImage = 25, OpTypeArray = 28, OpTypeRuntimeArray = 29, OpTypeStruct = 30, OpTypePointer = 32,
 	OpConstantTrue = 41, OpConstantFalse = 42, OpConstant = 43, OpSpecConstantTrue = 48, OpSpecConstantFalse = 49,
 	OpSpecConstant = 50, OpSpecConstantComposite = 51, OpSpecConstantOp = 52, OpVariable = 59, OpDecorate = 71,
 	OpMemberDecorate = 72,
@@ -21,7 +21,7 @@ enum ArithmeticOp : uint32_t {
 	OpULessThanEqual = 178, OpShiftRightLogical = 194, OpShiftLeftLogical = 196, OpBitwiseOr = 197, OpBitwiseAnd = 199,
 };
 enum Decoration : uint32_t { SpecId = 1, ArrayStride = 6, BuiltIn = 11, NonWritable = 24, NonReadable = 25, BindingNo = 33, Set = 34, Offset = 35 };
-enum : uint32_t { BuiltInWorkgroupSize = 25, StorageWorkgroup = 4, StoragePushConstant = 9, StorageBuffer = 12, StorageUniform = 2 };
+enum : uint32_t { BuiltInWorkgroupSize = 25, StorageUniformConstant = 0, StorageWorkgroup = 4, StoragePushConstant = 9, StorageBuffer = 12, StorageUniform = 2 };
 enum : uint32_t { ModeLocalSize = 17, ExecutionGLCompute = 5, CapabilityGroupNonUniform = 61 };
 
 struct Node { // one result id
@@ -100,7 +100,7 @@ Module parse(std::span<const uint32_t> w) {
 			break;
 		case OpDecorate: decorate(m.ids[a[0]], a[1], a.subspan(2)); break;
 		case OpMemberDecorate: decorate_member(m.ids[a[0]], a[1], a[2], a.subspan(3)); break;
-		case OpTypeBool: case OpTypeInt: case OpTypeFloat: case OpTypeVector: case OpTypeMatrix: case OpTypeArray:
+		case OpTypeBool: case OpTypeInt: case OpTypeFloat: case OpTypeVector: case OpTypeMatrix: case OpTypeImage: case OpTypeArray:
 		case OpTypeRuntimeArray: case OpTypeStruct: case OpTypePointer: {
 			Node& t = m.ids[a[0]];
 			t.op = op;
@@ -184,10 +184,24 @@ struct Evaluator {
 	}
 };
 
-void add_binding(Reflection& r, const Module& m, const Node& var, const Node& block, const std::string& kernel) {
+void check_place(const Node& var, const std::string& kernel) {
 	if (var.set != 0 || var.binding < 0 || var.binding >= int(kMaxBindings))
-		fail(Code::Internal, "shader {}: buffer {} is set {} binding {}, expected set 0 and binding below {}", kernel,
-			 block.name, var.set, var.binding, kMaxBindings);
+		fail(Code::Internal, "shader {}: {} is set {} binding {}, expected set 0 and binding below {}", kernel, var.name, var.set,
+			 var.binding, kMaxBindings);
+}
+
+// `uniform utextureBuffer name`: 16 bytes of the view per texel, whatever the shader makes of them.
+void add_texel_buffer(Reflection& r, const Node& var, const Node& image, const std::string& kernel) {
+	constexpr uint32_t kDimBuffer = 5, kSampled = 1; // operands: sampled type, dim, depth, arrayed, multisampled, sampled
+	check_place(var, kernel);
+	if (image.op != OpTypeImage || image.args.size() < 6 || image.args[1] != kDimBuffer || image.args[5] != kSampled)
+		fail(Code::Internal, "shader {}: {} is no storage buffer and no uniform texel buffer", kernel, var.name);
+	if (r.bindings.size() <= size_t(var.binding)) r.bindings.resize(size_t(var.binding) + 1);
+	r.bindings[size_t(var.binding)] = {.name = var.name, .present = true, .texel = true, .writable = false, .stride = 16};
+}
+
+void add_binding(Reflection& r, const Module& m, const Node& var, const Node& block, const std::string& kernel) {
+	check_place(var, kernel);
 	if (r.bindings.size() <= size_t(var.binding)) r.bindings.resize(size_t(var.binding) + 1);
 	Binding& b = r.bindings[size_t(var.binding)];
 	const bool all_ro = block.members_non_writable == block.args.size(), all_wo = block.members_non_readable == block.args.size();
@@ -227,6 +241,7 @@ Reflection reflect(std::span<const uint32_t> spirv, const std::string& name) {
 		const uint32_t storage = pointer.args[0];
 		if (storage == StoragePushConstant) r.push_bytes = eval.bytes(pointer.args[1]);
 		if (storage == StorageBuffer) add_binding(r, m, var, m.at(pointer.args[1]), name);
+		if (storage == StorageUniformConstant) add_texel_buffer(r, var, m.at(pointer.args[1]), name);
 		if (storage == StorageUniform) fail(Code::Internal, "shader {}: uniform blocks are not used here, take a buffer", name);
 	}
 	return r;

@@ -1,5 +1,6 @@
 // Reads bindings, push size, local size, specialization ids and shared memory out of a SPIR-V blob.
 #pragma once
+#include "backends/vulkan/vk.h"
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,9 +14,13 @@ constexpr uint32_t kMaxSpec = 32;     // ids of specialization constants are bel
 struct Binding {
 	std::string name;      // of the block or the variable, for messages
 	bool present = false;
+	bool texel = false;    // a uniform texel buffer of 16-byte texels, not a storage buffer
 	bool readable = true;  // not declared writeonly
 	bool writable = true;  // not declared readonly
 	uint32_t stride = 4;   // bytes of an element of the runtime array
+	VkDescriptorType type() const {
+		return texel ? VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+	}
 };
 struct Reflection {
 	std::vector<Binding> bindings;    // index = binding number, all in set 0

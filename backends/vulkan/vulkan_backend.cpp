@@ -51,10 +51,10 @@ void VulkanBackend::wait() {
 	dev_.instance().messages().take();
 }
 
-uint32_t VulkanBackend::rows_per_binding(size_t row_bytes) const {
-	const uint64_t most = (dev_.caps().range - dev_.caps().align) / row_bytes;
+uint32_t VulkanBackend::rows_per_binding(size_t row_bytes, uint64_t range) const {
+	const uint64_t most = (range - 256) / row_bytes; // 256: the most an offset alignment costs
 	if (most == 0)
-		fail(Code::Unsupported, "a weight row has {} bytes, one binding of this device {} (maxStorageBufferRange)", row_bytes, dev_.caps().range);
+		fail(Code::Unsupported, "a weight row has {} bytes, one binding of this device {} (maxStorageBufferRange, maxTexelBufferElements)", row_bytes, range);
 	return uint32_t(std::min<uint64_t>(most, UINT32_MAX));
 }
 

@@ -44,16 +44,17 @@ class VulkanBackend final : public Backend {
 	Memory& memory() { return mem_; }
 
  private:
-	void attend_pages(const char* label, View q, const KvRead&);
-	void merge_parts(const char* label, View out, const KvRead&);
 	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
-	uint32_t rows_per_binding(size_t row_bytes) const;
+	uint32_t rows_per_binding(size_t row_bytes, uint64_t range) const;
+	View aligned_rows(View x);
+	void project(const Proj&, View x, uint32_t epilogue, bool decode);
 
 	Device dev_;
 	Memory mem_;
 	PipelineCache cache_;
 	Kernels kernels_;
 	Recorder rec_;
+	Buffer aligned_; // see aligned_rows()
 };
 
 // How each op uses its kernels on a device; see KernelUse.

@@ -21,11 +21,25 @@ struct EmbedPush {
 	KV_PUSH_HEAD
 	uint n_tokens;
 	uint dim;
-	uint row_words;   // 32-bit words of a table row
 	uint first_row;   // of the bound piece of the table
 	uint n_rows;      // of the bound piece
 	uint last_piece;  // 1: also rows past the end of the table become zero
 };
+struct MatmulPush {   // matvec, matmul, matmul_lanes: up to three projections i of the same x
+	KV_PUSH_HEAD
+	uint cols;        // elements of a weight row and of a row of x
+	uint tokens;      // rows of x
+	uint rows[3];     // of w; 0: there is no projection i
+	uint w_at[3];     // 16-byte piece of the bound range where w starts
+	uint out_at[3];   // word of the bound range where row 0 of token 0 goes
+	uint stride[3];   // words from one token to the next
+	uint bias_at[3];  // word of the bound range
+	uint bias;        // bit i: there is one
+};
+#define MATMUL_STORE 0u  // what a kernel does with a sum
+#define MATMUL_ADD 1u    // out += sum
+#define MATMUL_SWIGLU 2u // out = silu(sum of projection 0) * sum of projection 1
+#define MATMUL_GATE 3u   // out = silu(out) * sum
 struct RmsNormPush {
 	KV_PUSH_HEAD
 	uint dim;
@@ -51,31 +65,6 @@ struct KvStorePush {
 	uint first;       // token of grid row 0
 	uint n;           // tokens
 	uint k_word_stride;
-};
-struct AttendPush {
-	KV_PUSH_HEAD
-	uint first_work;
-	uint n_heads;
-	uint n_kv_heads;
-	uint blocks;      // workgroups that share a kv head's query heads
-	uint live_stride; // words of live bits from one kv head to the next; 0: all share them
-	float scale;      // 1 / sqrt(head_dim)
-	uint q_at, k_at, v_at; // 16-byte pieces from the start of the binding
-};
-struct AttendPromptPush {
-	KV_PUSH_HEAD
-	uint first;       // token of row 0
-	uint n_rows;
-	uint n_heads;
-	uint n_kv_heads;
-	uint t_cap;       // tokens per kv head in k, v
-	uint blocks;      // workgroups that share a kv head's query heads
-	float scale;      // 1 / sqrt(head_dim)
-	uint q_at, k_at, v_at; // 16-byte pieces from the start of the binding
-};
-struct AttendMergePush {
-	KV_PUSH_HEAD
-	uint n_heads;
 };
 
 #ifdef __cplusplus

@@ -1,0 +1,43 @@
+// Which rows a matmul kernel works on and what happens to their sums. The includer declares MatmulPush p, FLAGS, the
+// buffers o (out) and bias, at bindings 0 and 3.
+
+const uint EPILOGUE = FLAGS & 3u;
+const bool TAIL = (FLAGS & 4u) != 0u;
+
+uint matmul_choose(uint proj, uint a, uint b, uint c) { return proj == 1 ? b : proj == 2 ? c : a; }
+float matmul_silu(float v) { return v / (1.0 + exp(-v)); }
+
+// Row number i of the dispatch: {projection, row inside it}; past the last row: projection 3. With SwiGLU rows 2i and
+// 2i + 1 are row i of projection 0 and of projection 1.
+uvec2 matmul_slot(uint i) {
+	if (EPILOGUE == MATMUL_SWIGLU) return i / 2u < p.rows[0] ? uvec2(i & 1u, i / 2u) : uvec2(3, 0);
+	const uint end1 = p.rows[0] + p.rows[1];
+	return i < p.rows[0]          ? uvec2(0, i)
+		: i < end1                ? uvec2(1, i - p.rows[0])
+		: i < end1 + p.rows[2]    ? uvec2(2, i - end1)
+								  : uvec2(3, 0);
+}
+
+// First piece of that row; row 0 of projection 0 in place of one that does not exist.
+uint matmul_row_at(uvec2 slot, uint row_pieces) {
+	return matmul_choose(slot.x, p.w_at[0], p.w_at[1], p.w_at[2]) + slot.y * row_pieces;
+}
+
+float matmul_bias(uvec2 slot) {
+	if (((p.bias >> slot.x) & 1u) == 0u) return 0.0;
+	return bias[KV_AT(3) + matmul_choose(slot.x, p.bias_at[0], p.bias_at[1], p.bias_at[2]) + slot.y];
+}
+
+// Word of `o` for token 0 of a row, and words from one token to the next.
+uvec2 matmul_out(uvec2 slot) {
+	return uvec2(KV_AT(0) + matmul_choose(slot.x, p.out_at[0], p.out_at[1], p.out_at[2]) + slot.y,
+				 matmul_choose(slot.x, p.stride[0], p.stride[1], p.stride[2]));
+}
+
+// `up` is the sum of the other row with SwiGLU.
+void matmul_store(uint at, float sum, float up) {
+	if (EPILOGUE == MATMUL_ADD) sum += o[at];
+	if (EPILOGUE == MATMUL_SWIGLU) sum = matmul_silu(sum) * up;
+	if (EPILOGUE == MATMUL_GATE) sum *= matmul_silu(o[at]);
+	o[at] = sum;
+}
