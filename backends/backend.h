@@ -49,7 +49,7 @@ class Buffer { // the only owner of device memory; move-only
 
 struct View { // a typed, row-major window into a Buffer; never owns
 	const Buffer* buf = nullptr;
-	size_t at = 0; // bytes from the start of the buffer, a multiple of 4
+	size_t at = 0; // bytes from the start of the buffer: a multiple of 4, of 16 for activations and for K and V
 	DType type = DType::F32;
 	uint32_t shape[4] = {1, 1, 1, 1}; // outermost first, trailing ones
 	explicit operator bool() const { return buf != nullptr; }
@@ -110,6 +110,7 @@ struct AttendGroup {          // work items whose pages share a format and the b
 	View k_params, v_params;  // the same for (scale, zero) words; empty when bits is 16
 	uint32_t first_work, n_work;
 	View v_factors;           // the same for channel factors; empty unless format.v.norm is SqrtMax
+	uint32_t n_pages = 0;     // pages its work items read, each counted once; for accounting, 0: unknown
 };
 struct KvRead {               // everything attention reads of one layer's cache
 	std::span<const AttendGroup> groups;
@@ -245,7 +246,7 @@ std::unique_ptr<Backend> make_cpu_backend();
 std::vector<DeviceReport> list_devices();
 // `which`: empty (best: discrete, integrated, virtual; a CPU device only if there is nothing else), an index into
 // list_devices(), part of a device name, or "cpu" for the cpu backend. Throws Error{Device} with every refusal.
-// With KVRUN_CHECK=1 the result is wrapped in a CheckedBackend.
+// With KVRUN_CHECK=1 or KVRUN_DUMP the result is wrapped in a CheckedBackend.
 std::unique_ptr<Backend> open_backend(const std::string& which);
 std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference);
 

@@ -292,7 +292,7 @@ std::string index_text(const View& v, size_t i) {
 	return fmt::format("({}, {}, {})", i / b, i % b / c, i % c);
 }
 
-// Elements of f32 memory, or of f16 pairs in u32 memory.
+// Elements of f32 memory, of f16 memory, or of f16 pairs in u32 memory.
 std::vector<float> as_floats(const View& v, std::span<const std::byte> bytes) {
 	std::vector<float> r;
 	if (v.type == DType::F32) {
@@ -460,6 +460,15 @@ void CheckedBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst)
 			const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
 			b.kv_store({map(src.k), map(src.v), src.first}, n, translate(dst, to_reference));
 		});
+}
+
+void CheckedBackend::kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) {
+	check_kv_store(dst, n, src);
+	std::vector<Output> out = {{"dst.k", dst.k, tolerance("copy"), true}, {"dst.v", dst.v, tolerance("copy"), true}};
+	run("kv_load", fmt::format("{} of {}", n, shape_text(dst.k)), {{"at", src.at}}, std::move(out), [&](Backend& b, bool to_reference) {
+		const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
+		b.kv_load({map(dst.k), map(dst.v), dst.first}, n, translate(src, to_reference));
+	});
 }
 
 void CheckedBackend::attend(View out, View q, const KvRead& kv) {

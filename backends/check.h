@@ -13,7 +13,7 @@ void check_embed(const View& out, const View& table, const View& tokens);
 void check_rmsnorm(const View& out, const View& x, const View& w);
 void check_matmul(std::span<const Proj>, const View& x, Epilogue, bool decode);
 void check_rope_store(const View& q, const View& k, const View& v, const RopeArgs&, const HeadNorm&, const KvDst&);
-void check_kv_store(const PromptKv& src, uint32_t n, const KvDst&);
+void check_kv_store(const PromptKv& rows, uint32_t n, const KvDst&); // and kv_load()
 void check_attend(const View& out, const View& q, const KvRead&);
 void check_attend_prompt(const View& out, const View& q, const PromptKv&, const KvRead* older);
 void check_copy(const View& dst, const View& src);
@@ -61,6 +61,7 @@ class CheckedBackend final : public Backend {
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) override;
+	void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) override;
 	void attend(View out, View q, const KvRead&) override;
 	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
 	void copy(View dst, View src) override;
@@ -89,7 +90,7 @@ class CheckedBackend final : public Backend {
 		const char* name;
 		View view;        // the caller's; elements compared
 		Tolerance tolerance;
-		bool cache;       // K or V memory: f16 pairs; slots nobody wrote may hold anything, equal on both
+		bool cache;       // K or V memory, f16 (or pairs of it): what nobody wrote may hold anything, equal on both
 	};
 	struct ReadViews;     // a KvRead translated to one of the two backends
 

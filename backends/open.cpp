@@ -84,6 +84,7 @@ std::unique_ptr<Backend> open_backend(const std::string& which) {
 		else b = vk::open_vulkan(i);
 	}
 	if (env_flag(Env::Check)) b = make_checked_backend(std::move(b), make_cpu_backend());
+	else if (!env_text(Env::Dump).empty()) b = make_checked_backend(std::move(b), nullptr);
 	return b;
 }
 

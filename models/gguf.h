@@ -5,7 +5,6 @@
 #include "engine/core/error.h"
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -74,17 +73,18 @@ class Gguf {
 	std::vector<std::string_view> texts(std::string_view key) const; // array of strings
 	std::vector<float> floats(std::string_view key) const;           // array of F32
 	std::vector<int64_t> ints(std::string_view key) const;           // array of integers of one type
-	[[noreturn]] void fail_missing(std::string_view key) const;
 
 	// Bytes [offset, offset + dst.size()) of a tensor's data. Throws Error{Io} when the file has become shorter.
 	void read(const GgufTensor&, uint64_t offset, std::span<std::byte> dst) const;
 
  private:
-	struct Part;
+	struct Part; // an open file and its header
 	Gguf();
-	void add_part(std::unique_ptr<Part>);
+	Part& add_part(std::unique_ptr<Part>);
 	void add_split_parts(const std::string& path);
-	const GgufEntry& entry(std::string_view key, GgufType want) const;
+	uint64_t split_number(const Part&, std::string_view key) const;
+	const GgufEntry& entry(std::string_view key) const;
+	[[noreturn]] void fail_type(const GgufEntry&, const char* want) const;
 	std::string name_;
 	uint32_t version_ = 0;
 	std::vector<std::unique_ptr<Part>> parts_;

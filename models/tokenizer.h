@@ -19,7 +19,7 @@ enum class TokenKind : uint8_t { Normal = 1, Unknown, Control, UserDefined, Unus
 
 class Tokenizer {
  public:
-	static constexpr size_t kMaxText = size_t(256) << 20; // bytes one encode() accepts
+	static constexpr size_t kMaxText = size_t(64) << 20; // bytes one encode() accepts
 
 	explicit Tokenizer(const Gguf&); // copies what it needs
 	Tokenizer(Tokenizer&&) noexcept;

@@ -70,7 +70,7 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 	return w;
 }
 
-// Buffers of one test row. Every view starts at an odd word offset between two guards, which the destructor checks.
+// Buffers of one test row. Every view starts at an odd multiple of 16 bytes between two guards, which the destructor checks.
 class Rig {
  public:
 	explicit Rig(Backend& b) : backend(b) {}
@@ -78,7 +78,7 @@ class Rig {
 	Rig(const Rig&) = delete;
 
 	View make(DType type, std::span<const std::byte> bytes, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
-		const size_t head = kGuard + 4 * (held_.size() % 5), n = (bytes.size() + 3) / 4 * 4;
+		const size_t head = kGuard + 16 * (held_.size() % 5), n = (bytes.size() + 3) / 4 * 4;
 		std::vector<std::byte> all(head + n + kGuard, std::byte(0xA5));
 		if (!bytes.empty()) std::memcpy(all.data() + head, bytes.data(), bytes.size());
 		held_.push_back({backend.alloc(all.size(), Mem::Device, "test"), head, n});

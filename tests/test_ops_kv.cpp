@@ -1,4 +1,4 @@
-// rope_store, kv_store, attend and attend_prompt over f16 pages on every device, over tables of shapes, against
+// rope_store, kv_store, kv_load, attend and attend_prompt over f16 pages on every device, over tables of shapes, against
 // definitions in double written here. Packed formats: test_attend.cpp.
 #include "shared/kv_page.h"
 #include "tests/compare.h"
@@ -174,6 +174,20 @@ void run_kv_store(Backend& backend, const StoreRow& r, const Row& row) {
 			}
 	CHECK(rig.get_words(dst.k) == want_k);
 	CHECK(rig.get_words(dst.v) == want_v);
+
+	// and back, by kv_load(): stored heads return, everything else keeps what it had
+	const Floats before(all, 0.5f);
+	const View k_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D), v_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D);
+	backend.kv_load({k_back, v_back, r.first}, r.n, dst);
+	Floats want_kb = before, want_vb = before;
+	for (uint32_t t = 0; t < r.n; ++t)
+		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
+			for (uint32_t c = 0; c < r.D; ++c) {
+				const size_t i = (size_t(h) * r.T_cap + r.first + t) * r.D + c;
+				if (places.at[(size_t(t) * r.n_kv_heads + h) * 2] != kSkip) want_kb[i] = k[i], want_vb[i] = v[i];
+			}
+	check_same_bits(row, halves(rig.get_words(k_back)), want_kb);
+	check_same_bits(row, halves(rig.get_words(v_back)), want_vb);
 }
 
 // ---- attention
@@ -300,7 +314,7 @@ void run_attend(Backend& backend, const AttendRow& r, const Row& row) {
 
 TEST_CASE("ops: rope_store") { each_row(rope_rows(), run_rope_store); }
 
-TEST_CASE("ops: kv_store") {
+TEST_CASE("ops: kv_store and kv_load") {
 	std::vector<StoreRow> rows = {{1, 0, 1, 1, 64, 32},   {33, 0, 33, 2, 64, 32},  {31, 7, 40, 4, 8, 64},    {128, 1, 129, 2, 128, 128},
 								  {5, 3, 9, 3, 80, 32},   {2, 0, 64, 8, 96, 64},   {40, 10, 50, 2, 64, 32, true}, {70, 0, 70, 1, 128, 0}};
 	each_row(rows, run_kv_store);

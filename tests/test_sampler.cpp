@@ -14,7 +14,13 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 SamplerOptions all_off(double temperature = 1, uint64_t seed = 1) {
-	return {.temperature = temperature, .top_k = 0, .top_p = 1, .min_p = 0, .repeat_penalty = 1, .repeat_last = 64, .seed = seed};
+	return {.temperature = temperature,
+	        .top_k = 0,
+	        .top_p = 1,
+	        .min_p = 0,
+	        .repeat_penalty = 1,
+	        .repeat_last = 64,
+	        .seed = seed};
 }
 std::vector<float> some_logits(size_t n, uint64_t seed) {
 	std::mt19937_64 rng(seed);
@@ -100,7 +106,8 @@ TEST_CASE("T38 sampler: logits that are equal, infinite or no numbers") {
 	CHECK(seen == std::set<uint32_t>{5, 6});
 
 	for (const double temperature : {0.0, 1.0}) {
-		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(std::vector<float>(64, -kInf)), doctest::Contains("above -inf"), Error);
+		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(std::vector<float>(64, -kInf)),
+		                     doctest::Contains("above -inf"), Error);
 		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample({}), doctest::Contains("none of 0"), Error);
 		std::vector<float> broken(64, 1);
 		broken[33] = kNan;
@@ -119,7 +126,8 @@ TEST_CASE("T38 sampler: the repeat penalty cannot turn finite logits into none")
 
 TEST_CASE("sampler: the cuts keep what their definitions say") {
 	// probabilities 0.5 0.25 0.125 0.0625 0.0625
-	const std::vector<float> logits = {std::log(0.0625f), std::log(0.5f), std::log(0.125f), std::log(0.25f), std::log(0.0625f)};
+	const std::vector<float> logits = {std::log(0.0625f), std::log(0.5f), std::log(0.125f), std::log(0.25f),
+	                                   std::log(0.0625f)};
 	SamplerOptions o = all_off();
 	o.top_k = 2;
 	CHECK(kept(o, logits) == std::set<uint32_t>{1, 3});

@@ -14,7 +14,8 @@ std::string cut_at_stop(const std::string& text, const std::vector<std::string>&
 	for (size_t end = 1; end <= text.size(); ++end) {
 		size_t longest = 0;
 		for (const std::string& s : stops)
-			if (s.size() <= end && text.compare(end - s.size(), s.size(), s) == 0) longest = std::max(longest, s.size());
+			if (s.size() <= end && text.compare(end - s.size(), s.size(), s) == 0)
+				longest = std::max(longest, s.size());
 		if (longest) return text.substr(0, end - longest);
 	}
 	return text;
@@ -79,16 +80,17 @@ TEST_CASE("T39 stop: characters leave whole, bytes that are none leave unchanged
 	CHECK(s.feed("\x98") == "");
 	CHECK(s.feed("\x80!") == "\xf0\x9f\x98\x80!");
 	CHECK(s.feed("\xff\x80") == "\xff\x80");
-	CHECK(s.feed("\xc3(") == "\xc3(");          // cut off by another character
-	CHECK(s.feed("\xed\xa0") == "\xed\xa0");    // a surrogate can never be completed
+	CHECK(s.feed("\xc3(") == "\xc3(");       // cut off by another character
+	CHECK(s.feed("\xed\xa0") == "\xed\xa0"); // a surrogate can never be completed
 	CHECK(s.feed("\xe2\x82") == "");
-	CHECK(s.finish() == "\xe2\x82");            // the end of the text releases it
+	CHECK(s.finish() == "\xe2\x82"); // the end of the text releases it
 }
 
 TEST_CASE("T39 stop: limits") {
 	CHECK_THROWS_WITH_AS(StopStream({"a", ""}), doctest::Contains("empty"), Error);
 	CHECK_THROWS_WITH_AS(StopStream({std::string(1 << 20, 'x')}), doctest::Contains("1048576 bytes"), Error);
-	CHECK_THROWS_WITH_AS(StopStream(std::vector<std::string>(10000, "x")), doctest::Contains("10000 stop strings"), Error);
+	CHECK_THROWS_WITH_AS(StopStream(std::vector<std::string>(10000, "x")), doctest::Contains("10000 stop strings"),
+	                     Error);
 	// the longest ones allowed, all of them, in text that almost matches: linear, so done in no time
 	std::vector<std::string> most(kMaxStops, std::string(kMaxStopBytes - 1, 'a') + "b");
 	StopStream s(most);
@@ -118,6 +120,7 @@ TEST_CASE("utf8: lengths agree with the table of Unicode 15, D92") {
 		for (size_t n = 1; n < c.size(); ++n) REQUIRE(utf8_unfinished(c.substr(0, n)) == n);
 	}
 	CHECK(valid == 0x110000 - 0x800);
-	for (const char* bad : {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\x80", "\xff"})
+	for (const char* bad : {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
+	                        "\xf5\x80\x80\x80", "\x80", "\xff"})
 		CHECK(utf8_char(bad, 0) == 0);
 }

@@ -8,6 +8,8 @@ struct Exit { // thrown by a command to end the program: everything there was to
 	int code; // exit code
 };
 
-// One line each, in the order of --help; every one is called from kvrun.cpp.
+// In the order of --help; every one is called from kvrun.cpp.
+void add_run(CLI::App&);
+void add_bench(CLI::App&);
 
 } // namespace kvrun

@@ -3,9 +3,12 @@
 #include "engine/core/utf8.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <fcntl.h>
+#include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -14,8 +17,9 @@
 namespace kvrun {
 namespace {
 
-constexpr const char* kExitCodes = "Exit codes: 0 ok, 1 internal, 2 usage, 3 file, 4 device, 5 input/output, 6 context,\n"
-								   "            130 interrupted twice.";
+constexpr const char* kExitCodes =
+    "Exit codes: 0 ok, 1 internal, 2 usage, 3 file, 4 device, 5 input/output, 6 context,\n"
+    "            130 interrupted twice.";
 
 int exit_code(Code c) {
 	switch (c) {
@@ -63,12 +67,32 @@ std::string unknown_word(const CLI::App& app) {
 			for (const std::string& n : o->get_snames()) known.push_back("-" + n);
 		}
 	} else if (where == &app) {
-		for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) known.push_back(sub->get_name());
+		for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+			known.push_back(sub->get_name());
 	}
 	const std::string near = nearest(word, known);
 	const std::string command = where == &app ? "kvrun" : "kvrun " + where->get_name();
-	return fmt::format("unknown {} '{}'{}; see {} --help", flag ? "option" : where == &app ? "command" : "argument", word,
-					   near.empty() ? "" : ", did you mean '" + near + "'?", command);
+	return fmt::format("unknown {} '{}'{}; see {} --help",
+	                   flag            ? "option"
+	                   : where == &app ? "command"
+	                                   : "argument",
+	                   word, near.empty() ? "" : ", did you mean '" + near + "'?", command);
+}
+
+// llama.cpp's flags of one dash and several letters, which CLI11 would read as several flags.
+std::vector<std::string> spelled_out(int argc, char** argv) {
+	static const std::map<std::string, std::string> kWords = {
+	    {"-ub", "--ubatch-size"}, {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-dev", "--device"}};
+	// what follows these is text, whatever it looks like
+	static const std::set<std::string> kText = {"-p",      "--prompt", "-f",       "--file", "-m",
+	                                            "--model", "--stop",   "--device", "--kv",   "-dev"};
+	std::vector<std::string> out(argv + 1, argv + argc);
+	for (size_t i = 0; i < out.size(); ++i) {
+		const auto word = kWords.find(out[i]);
+		if (word != kWords.end() && (i == 0 || !kText.count(argv[i])))
+			out[i] = word->second; // argv[i]: the word before
+	}
+	return out;
 }
 
 int run(int argc, char** argv) {
@@ -76,10 +100,13 @@ int run(int argc, char** argv) {
 	app.set_version_flag("--version", std::string("kvrun ") + KVRUN_VERSION);
 	app.require_subcommand(1);
 	app.footer(kExitCodes);
-	// commands, in the order of --help: add_X(app);
+	add_run(app);
+	add_bench(app);
 	app.get_formatter()->column_width(34);
 	try {
-		app.parse(argc, argv);
+		std::vector<std::string> words = spelled_out(argc, argv);
+		std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
+		app.parse(std::move(words));
 	} catch (const CLI::ParseError& e) {
 		if (e.get_exit_code() == 0) { // --help and --version
 			std::ostringstream text;
@@ -99,22 +126,19 @@ int run(int argc, char** argv) {
 int close_stdout(int code) {
 	errno = 0;
 	if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
-	if (errno != EPIPE) say(5, fmt::format("standard output: {}", std::generic_category().message(errno ? errno : EIO)));
+	if (errno != EPIPE)
+		say(5, fmt::format("standard output: {}", std::generic_category().message(errno ? errno : EIO)));
 	return code == 0 ? 5 : code;
 }
 
 int guarded(int argc, char** argv) {
 	try {
 		return run(argc, argv);
-	} catch (const Exit& e) {
-		return e.code;
-	} catch (const Error& e) {
+	} catch (const Exit& e) { return e.code; } catch (const Error& e) {
 		return say(exit_code(e.code), e.what());
 	} catch (const std::system_error& e) { // fmt::print on a stream that takes no more
 		return e.code().value() == EPIPE ? 5 : say(5, e.what());
-	} catch (const std::bad_alloc&) {
-		return say(4, "out of host memory");
-	} catch (const std::exception& e) {
+	} catch (const std::bad_alloc&) { return say(4, "out of host memory"); } catch (const std::exception& e) {
 		return say(1, e.what());
 	}
 }

@@ -6,7 +6,10 @@
 # headers and a compiler are added to it on the first run. stories260K.gguf is taken from $KVRUN_SHARED or ../shared.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ $# -ge 1 ] && [ -x "$1/usr/bin/llama-bench" ] || { sed -n '2,6s/^# \?//p' "$0" >&2; exit 2; }
+if [ $# -lt 1 ] || ! [ -x "$1/usr/bin/llama-bench" ]; then
+	sed -n '2,6s/^# \?//p' "$0" >&2
+	exit 2
+fi
 peer=$(realpath "$1") mode=${2:-write}
 shared=${KVRUN_SHARED:-$root/../shared}
 
@@ -104,6 +107,7 @@ def write():
 
 check() if mode == "--check" else write()
 PY
+# shellcheck disable=SC2016 # dpkg-query's own variable
 version="llama.cpp $(chroot "$peer" dpkg-query -W -f='${Version}' llama.cpp-tools) (Debian)"
 chroot "$peer" sh -c "cd '$in' && PYTHONDONTWRITEBYTECODE=1 python3 golden.py '$mode' '$version'"
 if [ "$mode" != --check ]; then

@@ -25,6 +25,7 @@ class CpuBackend : public Backend {
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) override;
+	void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) override;
 	void attend(View out, View q, const KvRead&) override;
 	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
 	void copy(View dst, View src) override;
@@ -69,6 +70,7 @@ class CpuBackend : public Backend {
 	}
 	const std::byte* weight_rows(const View& w) const; // row r is at r * weight_row_bytes()
 	void project(const Proj&, View x, float* out, bool add);
+	template <class F> void each_slot(const PromptKv& kv, uint32_t n, const KvDst& pages, F f);
 	double attend_pages(View q, const KvRead&); // bytes of K and V read
 	void attend_work(View q, const KvRead&, const AttendGroup&, const AttendWork&);
 

@@ -1,4 +1,4 @@
-// rope_store, kv_store, attend, attend_prompt: everything that touches keys and values.
+// rope_store, kv_store, kv_load, attend, attend_prompt: everything that touches keys and values.
 #include "backends/check.h"
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/block_quant.h"
@@ -161,22 +161,40 @@ void CpuBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const 
 	}
 }
 
-void CpuBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) {
-	check_kv_store(src, n, dst);
-	const uint32_t n_kv_heads = src.k.shape[0], T_cap = src.k.shape[1], D = src.k.shape[2];
-	const Op op(*this, "kv_store", dst.at, 8. * double(n) * n_kv_heads * D);
-	const uint16_t *ks = data<uint16_t>(src.k), *vs = data<uint16_t>(src.v);
-	uint32_t *k_words = data<uint32_t>(dst.k), *v_words = data<uint32_t>(dst.v);
-	const uint32_t* at = data<uint32_t>(dst.at);
+// f(k, v, words of a head, slot, stride of K's words) for each head of rows [kv.first, kv.first + n) and its slot.
+template <class F> void CpuBackend::each_slot(const PromptKv& kv, uint32_t n, const KvDst& pages, F f) {
+	const uint32_t n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1], D = kv.k.shape[2];
+	uint16_t *ks = data<uint16_t>(kv.k), *vs = data<uint16_t>(kv.v);
+	uint32_t *k_words = data<uint32_t>(pages.k), *v_words = data<uint32_t>(pages.v);
+	const uint32_t* at = data<uint32_t>(pages.at);
 	for (uint32_t t = 0; t < n; ++t)
 		for (uint32_t h = 0; h < n_kv_heads; ++h) {
-			const size_t row = (size_t(h) * T_cap + src.first + t) * D;
-			const Slot to = slot(dst, k_words, v_words, at + (size_t(t) * n_kv_heads + h) * 2, D);
-			for (uint32_t w = 0; w < D / 2; ++w) {
-				if (to.k) to.k[size_t(w) * dst.k_word_stride] = ks[row + 2 * w] | uint32_t(ks[row + 2 * w + 1]) << 16;
-				if (to.v) to.v[w] = vs[row + 2 * w] | uint32_t(vs[row + 2 * w + 1]) << 16;
-			}
+			const size_t row = (size_t(h) * T_cap + kv.first + t) * D;
+			f(ks + row, vs + row, D / 2, slot(pages, k_words, v_words, at + (size_t(t) * n_kv_heads + h) * 2, D), pages.k_word_stride);
 		}
+}
+
+void CpuBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) {
+	check_kv_store(src, n, dst);
+	const Op op(*this, "kv_store", dst.at, 8. * double(n) * src.k.shape[0] * src.k.shape[2]);
+	each_slot(src, n, dst, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& to, uint32_t stride) {
+		for (uint32_t w = 0; w < words; ++w) {
+			if (to.k) to.k[size_t(w) * stride] = k[2 * w] | uint32_t(k[2 * w + 1]) << 16;
+			if (to.v) to.v[w] = v[2 * w] | uint32_t(v[2 * w + 1]) << 16;
+		}
+	});
+}
+
+// A head that is kSkip in `at` keeps what dst holds.
+void CpuBackend::kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) {
+	check_kv_store(dst, n, src);
+	const Op op(*this, "kv_load", src.at, 8. * double(n) * dst.k.shape[0] * dst.k.shape[2]);
+	each_slot(dst, n, src, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& from, uint32_t stride) {
+		for (uint32_t w = 0; w < words; ++w) {
+			if (from.k) k[2 * w] = uint16_t(from.k[size_t(w) * stride]), k[2 * w + 1] = uint16_t(from.k[size_t(w) * stride] >> 16);
+			if (from.v) v[2 * w] = uint16_t(from.v[w]), v[2 * w + 1] = uint16_t(from.v[w] >> 16);
+		}
+	});
 }
 
 // The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet normalised.

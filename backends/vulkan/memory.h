@@ -26,7 +26,7 @@ struct BufferRec {                 // what a kvrun::Buffer's id means
 	uint64_t size = 0;             // of the VkBuffer: bytes rounded up to 16
 	std::byte* mapped = nullptr;   // null: the host cannot see it
 	bool coherent = true;
-	uint64_t last_use = 0;         // timeline value of the last submission that touches it
+	uint64_t last_use = 0;         // number of the last submission that touches it
 	uint32_t block = 0;
 	uint64_t at = 0;               // in the block
 	const char* label = "";

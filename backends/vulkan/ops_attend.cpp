@@ -1,10 +1,127 @@
 // attend and attend_prompt on Vulkan.
+#include "backends/check.h"
 #include "backends/vulkan/vulkan_backend.h"
+#include "shared/kv_page.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+#include <algorithm>
+#include <bit>
+#include <cmath>
 
 namespace kvrun::vk {
+namespace {
 
-void VulkanBackend::attend(View, View, const KvRead&) { fail(Code::Unsupported, "attend: not on Vulkan"); }
-void VulkanBackend::attend_prompt(View, View, const PromptKv&, const KvRead*) { fail(Code::Unsupported, "attend_prompt: not on Vulkan"); }
-void attend_uses(const Caps&, std::vector<KernelUse>&) {}
+constexpr uint32_t kPartial = 1;    // FLAGS of attend_prompt.comp
+constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
+
+// How a workgroup is cut: by the device and the number of query heads per kv head.
+struct AttendCut {
+	uint32_t local;  // lanes
+	uint32_t heads;  // query heads of a kv head in one workgroup
+	uint32_t blocks; // workgroups that share a kv head
+	uint32_t tokens; // rows of a workgroup of attend_prompt
+};
+
+// A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.
+AttendCut attend_cut(const Caps& c, uint32_t share) {
+	const uint32_t most = c.is_cpu || c.vendor == kNvidia ? 8 : 4;
+	AttendCut cut;
+	cut.blocks = (share + most - 1) / most;
+	cut.heads = (share + cut.blocks - 1) / cut.blocks;
+	cut.tokens = std::max(1u, most / cut.heads);
+	cut.local = c.is_cpu ? 8 : c.vendor == kAmd ? 64 : 32;
+	return cut;
+}
+
+std::vector<SpecValue> attend_spec(const AttendCut& cut, const Format&, uint32_t head_dim, uint32_t page) {
+	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_PAGE, page}, {SPEC_HEADS, cut.heads}};
+}
+std::vector<SpecValue> prompt_spec(const AttendCut& cut, uint32_t head_dim, uint32_t flags) {
+	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}};
+}
+std::vector<SpecValue> merge_spec(const Caps& c, uint32_t head_dim) {
+	return {{SPEC_LOCAL_X, c.is_cpu ? 8u : std::min(256u, std::bit_floor(c.workgroup))}, {SPEC_HEAD_DIM, head_dim}};
+}
+
+void check_head_dim(uint32_t head_dim) {
+	if (head_dim % 8 || head_dim > 256)
+		fail(Code::Unsupported, "head_dim {}: attention on Vulkan needs a multiple of 8, at most 256; use --device cpu", head_dim);
+}
+uint32_t piece_at(const View& v) { return uint32_t(v.at / 16); }
+float score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
+
+} // namespace
+
+// Enqueues the partial states of all work items.
+void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv) {
+	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_pages = kv.pages.shape[0];
+	const AttendCut cut = attend_cut(caps(), n_heads / kv.n_kv_heads);
+	bool continues = false;
+	for (const AttendGroup& g : kv.groups) {
+		if (g.format.k.bits != 16 || g.format.v.bits != 16)
+			fail(Code::Unsupported, "attention over {}-bit keys and {}-bit values is not there on Vulkan", g.format.k.bits, g.format.v.bits);
+		Pipeline& p = kernels_.get(Kernel::attend, attend_spec(cut, g.format, head_dim, g.page));
+		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
+										 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
+		const double read = (g.n_pages ? g.n_pages : n_pages) * page_bytes; // of the group, each page once
+		const double tokens = double(g.n_pages ? g.n_pages : n_pages) * g.page * q.shape[0];
+		const uint32_t most = std::max(1u, caps().groups[0] / cut.blocks);
+		for (uint32_t done = 0; done < g.n_work; done += most, continues = true) {
+			const uint32_t n = std::min(most, g.n_work - done);
+			const AttendPush push{.first_work = g.first_work + done, .n_heads = n_heads, .n_kv_heads = kv.n_kv_heads, .blocks = cut.blocks,
+								  .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0, .scale = score_scale(head_dim),
+								  .q_at = piece_at(q), .k_at = piece_at(g.k_codes), .v_at = piece_at(g.v_codes)};
+			const double part = double(n) / g.n_work;
+			rec_.dispatch(p, push, {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.pages), bind(kv.live)},
+						  {n * cut.blocks, kv.n_kv_heads, 1},
+						  {.label = label, .bytes = read * part, .flops = 4.0 * tokens * n_heads * head_dim * part, .continues = continues});
+		}
+	}
+}
+
+void VulkanBackend::merge_parts(const char* label, View out, const KvRead& kv) {
+	const uint32_t rows = out.shape[0], n_heads = out.shape[1], head_dim = out.shape[2];
+	Pipeline& p = kernels_.get(Kernel::attend_merge, merge_spec(caps(), head_dim));
+	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads}, {bind(out), bind(kv.parts), bind(kv.row_parts)}, {n_heads, rows, 1},
+				  {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
+}
+
+void VulkanBackend::attend(View out, View q, const KvRead& kv) {
+	check_attend(out, q, kv);
+	check_head_dim(q.shape[2]);
+	attend_pages("attend", q, kv);
+	merge_parts("attend", out, kv);
+}
+
+void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const KvRead* older) {
+	check_attend_prompt(out, q, own, older);
+	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = own.k.shape[0];
+	check_head_dim(head_dim);
+	constexpr const char* label = "attend_prompt";
+	if (older) attend_pages(label, q, *older);
+	const AttendCut cut = attend_cut(caps(), n_heads / n_kv_heads);
+	Pipeline& p = kernels_.get(Kernel::attend_prompt, prompt_spec(cut, head_dim, older ? kPartial : 0));
+	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
+	const AttendPromptPush push{.first = own.first, .n_rows = rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .t_cap = own.k.shape[1],
+								.blocks = cut.blocks, .scale = score_scale(head_dim), .q_at = piece_at(q), .k_at = piece_at(own.k),
+								.v_at = piece_at(own.v)};
+	rec_.dispatch(p, push, {bind(older ? older->parts : out), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View())},
+				  {(rows + cut.tokens - 1) / cut.tokens, n_kv_heads * cut.blocks, 1},
+				  {.label = label, .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),
+				   .flops = 4.0 * pairs * n_heads * head_dim, .continues = older != nullptr && !older->groups.empty()});
+	if (older) merge_parts(label, out, *older);
+}
+
+void attend_uses(const Caps& c, std::vector<KernelUse>& out) {
+	for (uint32_t d : {64u, 80u, 96u, 128u, 256u})
+		for (uint32_t share : {1u, 4u, 8u}) {
+			const AttendCut cut = attend_cut(c, share);
+			for (uint32_t page : {32u, 128u})
+				out.push_back({Kernel::attend, attend_spec(cut, {}, d, page), fmt::format("head_dim {}, {} heads, f16, pages of {}", d, share, page)});
+			out.push_back({Kernel::attend_prompt, prompt_spec(cut, d, 0), fmt::format("head_dim {}, {} heads", d, share)});
+			out.push_back({Kernel::attend_prompt, prompt_spec(cut, d, kPartial), fmt::format("head_dim {}, {} heads, state", d, share)});
+		}
+	for (uint32_t d : {64u, 80u, 96u, 128u, 256u}) out.push_back({Kernel::attend_merge, merge_spec(c, d), fmt::format("head_dim {}", d)});
+}
 
 } // namespace kvrun::vk

@@ -83,7 +83,8 @@ class Recorder {
 		VkCommandPool pool = VK_NULL_HANDLE;
 		VkCommandBuffer cmd = VK_NULL_HANDLE;
 		VkQueryPool queries = VK_NULL_HANDLE;
-		uint64_t value = 0; // timeline value of its submission; 0: never used
+		VkFence fence = VK_NULL_HANDLE; // not a timeline semaphore: GPU-assisted validation (1.3.239) does not follow those
+		uint64_t value = 0; // number of its submission, counted from 1; 0: never used
 		uint32_t n_queries = 0;
 		bool pending = false; // submitted, timestamps not read yet
 		double predicted_ms = 0;
@@ -140,7 +141,6 @@ class Recorder {
 	Kernels& kernels_;
 	double target_ms_;
 	bool timing_ = false;
-	VkSemaphore timeline_ = VK_NULL_HANDLE;
 	uint64_t next_value_ = 1;     // of the submission being recorded
 	uint64_t completed_ = 0;      // last known
 	std::string lost_;            // why the device is gone; empty while it works
@@ -156,7 +156,7 @@ class Recorder {
 	uint64_t op_ = 0;
 	std::vector<Staging> uploads_, downloads_;
 	std::vector<PendingRead> reads_;
-	std::vector<std::pair<uint32_t, uint64_t>> retired_; // buffer, timeline value
+	std::vector<std::pair<uint32_t, uint64_t>> retired_; // buffer, submission
 	std::unordered_map<SetKey, VkDescriptorSet, SetHash> sets_;
 	std::vector<VkDescriptorPool> pools_;
 	uint32_t sets_left_ = 0;      // in pools_.back()

@@ -23,10 +23,6 @@ Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels) : dev_(dev), mem_
 	target_ms_ = env_number(Env::SubmitMs, 100);
 	if (!(target_ms_ > 0)) fail(Code::Invalid, "KVRUN_SUBMIT_MS is {}, expected a time above 0 ms", target_ms_);
 	target_ms_ = std::min(target_ms_, kHardCapMs);
-	VkSemaphoreTypeCreateInfo type = make<VkSemaphoreTypeCreateInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO);
-	type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
-	VkSemaphoreCreateInfo info = make<VkSemaphoreCreateInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type);
-	VK_TRY(dev_.fn.vkCreateSemaphore(dev_.handle(), &info, nullptr, &timeline_));
 	zeros_ = mem_.create(256, Mem::Device, "zeros");
 	fill(zeros_, 0, 256, 0);
 }
@@ -41,10 +37,10 @@ Recorder::~Recorder() {
 	for (OldPools& o : old_pools_)
 		for (VkDescriptorPool p : o.pools) dev_.fn.vkDestroyDescriptorPool(dev_.handle(), p, nullptr);
 	for (Slot& s : slots_) {
+		dev_.fn.vkDestroyFence(dev_.handle(), s.fence, nullptr);
 		dev_.fn.vkDestroyQueryPool(dev_.handle(), s.queries, nullptr);
 		dev_.fn.vkDestroyCommandPool(dev_.handle(), s.pool, nullptr);
 	}
-	dev_.fn.vkDestroySemaphore(dev_.handle(), timeline_, nullptr);
 }
 
 void Recorder::check(VkResult r, const char* call) {
@@ -56,10 +52,15 @@ void Recorder::check(VkResult r, const char* call) {
 	fail_call(r, call);
 }
 
+// One queue works in order: a submission is done when its fence or any later one is signalled.
 uint64_t Recorder::completed() {
-	uint64_t v = 0;
-	check(dev_.fn.vkGetSemaphoreCounterValue(dev_.handle(), timeline_, &v), "vkGetSemaphoreCounterValue");
-	return completed_ = v;
+	for (const Slot& s : slots_) {
+		if (!s.pending || s.value <= completed_) continue;
+		const VkResult r = dev_.fn.vkGetFenceStatus(dev_.handle(), s.fence);
+		check(r, "vkGetFenceStatus");
+		if (r == VK_SUCCESS) completed_ = std::max(completed_, s.value);
+	}
+	return completed_;
 }
 
 bool Recorder::idle(uint32_t buffer) {
@@ -69,16 +70,15 @@ bool Recorder::idle(uint32_t buffer) {
 
 void Recorder::wait_for(uint64_t value) {
 	if (value <= completed_) return;
-	VkSemaphoreWaitInfo info = make<VkSemaphoreWaitInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO);
-	info.semaphoreCount = 1;
-	info.pSemaphores = &timeline_;
-	info.pValues = &value;
 	const uint64_t ns = dev_.caps().is_cpu ? kWaitCpuNs : kWaitNs;
-	const VkResult r = dev_.fn.vkWaitSemaphores(dev_.handle(), &info, ns);
-	check(r, "vkWaitSemaphores");
-	if (r == VK_TIMEOUT) {
-		lost_ = fmt::format("the device did not finish a submission within {} s", ns / 1000000000);
-		throw Error(Code::Device, lost_);
+	for (const Slot& s : slots_) {
+		if (s.value != value) continue;
+		const VkResult r = dev_.fn.vkWaitForFences(dev_.handle(), 1, &s.fence, VK_TRUE, ns);
+		check(r, "vkWaitForFences");
+		if (r == VK_TIMEOUT) {
+			lost_ = fmt::format("the device did not finish a submission within {} s", ns / 1000000000);
+			throw Error(Code::Device, lost_);
+		}
 	}
 	completed_ = std::max(completed_, value);
 }
@@ -102,6 +102,8 @@ Recorder::Slot& Recorder::free_slot() {
 	info.commandPool = kept.pool;
 	info.commandBufferCount = 1;
 	VK_TRY(dev_.fn.vkAllocateCommandBuffers(dev_.handle(), &info, &kept.cmd));
+	const VkFenceCreateInfo fence = make<VkFenceCreateInfo>(VK_STRUCTURE_TYPE_FENCE_CREATE_INFO);
+	VK_TRY(dev_.fn.vkCreateFence(dev_.handle(), &fence, nullptr, &kept.fence));
 	if (dev_.caps().tick_ns > 0) {
 		VkQueryPoolCreateInfo q = make<VkQueryPoolCreateInfo>(VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO);
 		q.queryType = VK_QUERY_TYPE_TIMESTAMP;
@@ -115,6 +117,7 @@ void Recorder::begin() {
 	if (slot_) return;
 	if (!lost_.empty()) throw Error(Code::Device, lost_);
 	Slot& s = free_slot();
+	check(dev_.fn.vkResetFences(dev_.handle(), 1, &s.fence), "vkResetFences");
 	check(dev_.fn.vkResetCommandPool(dev_.handle(), s.pool, 0), "vkResetCommandPool");
 	VkCommandBufferBeginInfo info = make<VkCommandBufferBeginInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO);
 	info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
@@ -160,17 +163,11 @@ void Recorder::submit() {
 	check(dev_.fn.vkEndCommandBuffer(s.cmd), "vkEndCommandBuffer");
 	VkCommandBufferSubmitInfo cmd = make<VkCommandBufferSubmitInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO);
 	cmd.commandBuffer = s.cmd;
-	VkSemaphoreSubmitInfo signal = make<VkSemaphoreSubmitInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO);
-	signal.semaphore = timeline_;
-	signal.value = next_value_;
-	signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
 	VkSubmitInfo2 info = make<VkSubmitInfo2>(VK_STRUCTURE_TYPE_SUBMIT_INFO_2);
 	info.commandBufferInfoCount = 1;
 	info.pCommandBufferInfos = &cmd;
-	info.signalSemaphoreInfoCount = 1;
-	info.pSignalSemaphoreInfos = &signal;
 	slot_ = nullptr;
-	check(dev_.fn.vkQueueSubmit2(dev_.queue(), 1, &info, VK_NULL_HANDLE), "vkQueueSubmit2");
+	check(dev_.fn.vkQueueSubmit2(dev_.queue(), 1, &info, s.fence), "vkQueueSubmit2");
 	s.pending = true;
 	++next_value_;
 	++counters_.submits;

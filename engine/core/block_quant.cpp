@@ -14,15 +14,15 @@ using Bytes = const uint8_t*;
 uint16_t u16_at(Bytes p) { return uint16_t(p[0] | p[1] << 8); }
 float half_at(Bytes p) { return f16_to_f32(u16_at(p)); }
 
-// f16_to_f32() without branches, so that a row of weights converts several elements at a time.
+// f16_to_f32() with masks for branches, so that the compiler converts several elements of a row at a time.
 float half_bits_to_float(uint32_t h) {
 	const uint32_t exp_man = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
 	const uint32_t normal = exp_man + (112u << 23);
 	// A subnormal half is m * 2^-24: put m below the leading one of 2^-14 and take 2^-14 away again, exactly.
 	const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(exp_man + (113u << 23)) - 0x1p-14f);
-	const uint32_t special = exp_man | 0x7f800000u; // infinity, NaN with its payload
-	const uint32_t finite = exp_man < (1u << 23) ? tiny : normal;
-	return std::bit_cast<float>((exp_man >= (31u << 23) ? special : finite) | sign);
+	const uint32_t is_tiny = 0u - uint32_t(exp_man < (1u << 23)), is_special = 0u - uint32_t(exp_man >= (31u << 23));
+	const uint32_t special = is_special & 0x7f800000u; // infinity, NaN with its payload
+	return std::bit_cast<float>((tiny & is_tiny) | (normal & ~is_tiny) | special | sign);
 }
 
 void plain_f16(Bytes src, float* dst, size_t n) {

@@ -6,6 +6,8 @@
 
 namespace kvrun {
 
+class TokenSet;
+
 // Where pages come from: shared by all sequences of one plan. Ids are unique among the live pages of a pool, blocks
 // included; a device pool knows where each lies.
 class PagePool {
@@ -61,15 +63,12 @@ class KvCache {
 	// f16 slot, decode rows since the last flush included (empty: none). Other policies: both empty.
 	const KvMoves& prompt_moves(uint32_t l, std::span<const float> new_scores = {}, std::span<const float> slot_scores = {});
 	void end_prompt();
-	// Scores by position as the last ranked prompt judged them, (n_new) of the layer and kv head (kv head 0 unless
-	// per_head): normalised, averaged over kv heads unless per_head.
-	std::span<const float> prompt_scores(uint32_t l, uint32_t head) const;
+	void cancel_prompt();          // instead of end_prompt(): the new tokens never were, their pages go back
 
 	// ---- one decoded token
 	bool flush_due() const;        // the next token makes the window flush
 	bool wants_scores() const;     // ... and the flush is judged by score: begin_token() needs scores, and the
 	                               // device's sums restart from zero after it
-	bool scores_next() const;      // the attention of the next token feeds the score
 	// Makes room for and places the next token; from here on it is live. slot_scores (n_layers, n_kv_heads,
 	// n_f16_slots()) f32: attention received by the token in each f16 slot since the last flush or prompt, averaged
 	// over the query heads of a kv head; only if wants_scores(). Throws OutOfMemory with nothing changed.
@@ -77,6 +76,7 @@ class KvCache {
 	// Moves of the flush that begin_token() made, to do before the new token is stored; empty without a flush.
 	const KvMoves& token_moves(uint32_t l);
 	uint32_t token_slot(uint32_t l, uint32_t head) const; // f16 slot of the newest token
+	bool token_scores() const;     // the attention of the newest token's row feeds the score
 
 	// ---- what attention reads. Logical pages of a tier are numbered from 0; slot = logical page * page + index.
 	uint32_t n_pages(uint32_t l, Tier) const;
@@ -94,6 +94,7 @@ class KvCache {
  private:
 	struct State;
 	std::unique_ptr<State> s_;
+	const TokenSet& set(uint32_t l, uint32_t head) const;
 };
 
 } // namespace kvrun

@@ -36,7 +36,7 @@ struct Quant {                       // how K, or V, is stored inside one tier
 	Scale    scale = Scale::PerToken;
 	uint16_t group = 32;             // elements per (scale, zero); PerChannel: tokens, PerToken: channels
 	Norm     norm  = Norm::None;
-	float    relax = 0;              // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
+	double   relax = 0;              // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
 	bool operator==(const Quant&) const = default;
 };
 struct Format {
@@ -70,10 +70,10 @@ struct Select {
 };
 
 struct LayerRule {                   // layers [first, last) store one side of one packed tier differently
-	uint16_t first = 0, last = 0;
+	uint16_t first = 0, last = UINT16_MAX;
 	Tier     tier = Tier::Regular;   // Salient or Regular
 	bool     is_k = true;            // K or V
-	Quant    quant;
+	Quant    quant = {};
 	bool operator==(const LayerRule&) const = default;
 };
 struct Share {                       // layer l >= first reads the Regular codes of l - l % stride, with its own params
@@ -85,12 +85,13 @@ struct Share {                       // layer l >= first reads the Regular codes
 struct KvPolicy {
 	std::string name = "fp16";       // of its entry in the table
 	std::string text = "fp16";       // what the user typed
-	std::string source;              // paper, arXiv id
-	std::string summary;             // one line for help texts
-	Format   salient, regular;       // Recent is always f16; a 16-bit Salient token stays in its Recent slot
-	Select   select;
-	std::vector<LayerRule> layers;   // later rules win
-	Share    share;
+	std::string source = {};         // paper, arXiv id
+	std::string summary = {};        // one line for help texts
+	Format   salient = {}, regular = {}; // Recent is always f16; a 16-bit Salient token stays in its Recent slot
+	Select   select = {};
+	std::vector<LayerRule> layers = {}; // later rules win
+	Share    share = {};
+	uint16_t depth = 0;              // layer numbers above are for this many layers and scale with the model; 0: as is
 	bool     fit_groups = true;      // groups of channels are defaults, and may become one head where they do not fit
 	uint16_t page = 0;               // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
 };
@@ -102,8 +103,7 @@ const std::vector<KvPolicy>& all_policies();
 // Throws Error{Invalid}, one line that says what is possible.
 KvPolicy parse_policy(std::string_view text);
 
-// "a,b,c,key=value": several policies in one argument. A part with '=' and no known name belongs to the policy before
-// it; ';' also separates policies.
+// "a,b,key=value,c": several policies in one argument; a part with '=' belongs to the policy before it.
 std::vector<KvPolicy> parse_policies(std::string_view text);
 
 // K and V types given apart (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token.

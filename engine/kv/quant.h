@@ -17,9 +17,15 @@ struct Params {       // as stored: f16
 };
 constexpr Params params_of_word(uint32_t w) { return {uint16_t(w), uint16_t(w >> 16)}; }
 
-// Codes of x by plain min and max; returns the parameters that dequantise them, which
-// `relax` (XQuant eq. 9) moves inwards: zero += eta * scale * (2^bits - 1), scale *= 1 - 2 * eta.
-Params quantise(std::span<const float> x, uint32_t bits, float relax, std::span<uint8_t> codes);
+// XQuant eq. 9 in f32: zero += shift * scale * (2^bits - 1), scale *= shrink, both rounded to f16 again.
+struct Relax {
+	float shift = 0, shrink = 1;
+	Relax() = default;
+	explicit Relax(double eta) : shift(float(eta)), shrink(float(1.0 - 2.0 * eta)) {}
+};
+
+// Codes of x by plain min and max; returns the parameters that dequantise them.
+Params quantise(std::span<const float> x, uint32_t bits, Relax, std::span<uint8_t> codes);
 float dequantise(uint32_t code, Params);
 
 // Code `i` of packed words, lowest bits first; bits 1, 2, 4, 8, 16.

@@ -21,7 +21,8 @@ double share_of(float logit, float max, double temperature) {
 
 void check_sampler(const SamplerOptions& o) {
 	// every test is written so that NaN fails it
-	if (!(o.temperature >= 0 && o.temperature <= 1e6)) fail(Code::Invalid, "temperature is {}, expected 0 to 1e6", o.temperature);
+	if (!(o.temperature >= 0 && o.temperature <= 1e6))
+		fail(Code::Invalid, "temperature is {}, expected 0 to 1e6", o.temperature);
 	if (!(o.top_p >= 0 && o.top_p <= 1)) fail(Code::Invalid, "top-p is {}, expected 0 to 1", o.top_p);
 	if (!(o.min_p >= 0 && o.min_p <= 1)) fail(Code::Invalid, "min-p is {}, expected 0 to 1", o.min_p);
 	if (!(o.repeat_penalty >= 0.01 && o.repeat_penalty <= 100))
@@ -98,7 +99,9 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 		if (logits[i] > logits[best]) best = i;
 		any |= logits[i] != -INFINITY;
 	}
-	if (!any) fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault", logits.size());
+	if (!any)
+		fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault",
+		     logits.size());
 	const bool greedy = options_.temperature <= kGreedyTemperature || options_.top_k == 1;
 	if (!greedy || !recent_.empty()) {
 		candidates_.resize(logits.size());
@@ -107,7 +110,8 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 	}
 	if (greedy) {
 		const Candidate first{logits[best], uint32_t(best), 1};
-		const Candidate chosen = candidates_.empty() ? first : *std::min_element(candidates_.begin(), candidates_.end(), likelier);
+		const Candidate chosen =
+		    candidates_.empty() ? first : *std::min_element(candidates_.begin(), candidates_.end(), likelier);
 		candidates_.assign(1, {chosen.logit, chosen.id, 1});
 		total_ = 1;
 		return chosen.id;

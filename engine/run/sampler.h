@@ -8,13 +8,13 @@
 namespace kvrun {
 
 struct SamplerOptions {
-	double temperature = 0.8;    // logits are divided by it; <= kGreedyTemperature: the likeliest token, always
-	uint32_t top_k = 40;         // candidates kept; 0: all
-	double top_p = 0.95;         // of those, the likeliest that hold this share of the probability; 1: all
-	double min_p = 0.05;         // of those, the ones at least this likely relative to the likeliest; 0: all
-	double repeat_penalty = 1;   // > 1 makes recent tokens less likely (CTRL, arXiv:1909.05858); 1: off
-	uint32_t repeat_last = 64;   // tokens that count as recent
-	uint64_t seed = 0;           // of the random numbers
+	double temperature = 0.8;  // logits are divided by it; <= kGreedyTemperature: the likeliest token, always
+	uint32_t top_k = 40;       // candidates kept; 0: all
+	double top_p = 0.95;       // of those, the likeliest that hold this share of the probability; 1: all
+	double min_p = 0.05;       // of those, the ones at least this likely relative to the likeliest; 0: all
+	double repeat_penalty = 1; // > 1 makes recent tokens less likely (CTRL, arXiv:1909.05858); 1: off
+	uint32_t repeat_last = 64; // tokens that count as recent
+	uint64_t seed = 0;         // of the random numbers
 };
 constexpr double kGreedyTemperature = 1e-6;
 
@@ -33,7 +33,7 @@ class Sampler {
 	};
 
 	explicit Sampler(const SamplerOptions&);
-	void accept(uint32_t token); // a token of the prompt or the answer, for the repeat penalty
+	void accept(uint32_t token);                    // a token of the prompt or the answer, for the repeat penalty
 	uint32_t sample(std::span<const float> logits); // logits (vocab); does not accept() the result
 	// What the last sample() chose from, and the sum of their shares. One candidate after a greedy choice.
 	std::span<const Candidate> candidates() const { return candidates_; }

@@ -10,7 +10,8 @@ namespace kvrun {
 StopStream::StopStream(std::vector<std::string> stops) {
 	if (stops.size() > kMaxStops) fail(Code::Invalid, "{} stop strings, at most {} are taken", stops.size(), kMaxStops);
 	for (std::string& text : stops) {
-		if (text.empty()) fail(Code::Invalid, "a stop string is empty; it would end every answer before its first word");
+		if (text.empty())
+			fail(Code::Invalid, "a stop string is empty; it would end every answer before its first word");
 		if (text.size() > kMaxStopBytes)
 			fail(Code::Invalid, "a stop string has {} bytes, at most {} are taken", text.size(), kMaxStopBytes);
 		Stop s{std::move(text), {}};

@@ -66,6 +66,31 @@ struct KvStorePush {
 	uint n;           // tokens
 	uint k_word_stride;
 };
+struct AttendPush {
+	KV_PUSH_HEAD
+	uint first_work;
+	uint n_heads;
+	uint n_kv_heads;
+	uint blocks;      // workgroups that share a kv head's query heads
+	uint live_stride; // words of live bits from one kv head to the next; 0: all share them
+	float scale;      // 1 / sqrt(head_dim)
+	uint q_at, k_at, v_at; // 16-byte pieces from the start of the binding
+};
+struct AttendPromptPush {
+	KV_PUSH_HEAD
+	uint first;       // token of row 0
+	uint n_rows;
+	uint n_heads;
+	uint n_kv_heads;
+	uint t_cap;       // tokens per kv head in k, v
+	uint blocks;      // workgroups that share a kv head's query heads
+	float scale;      // 1 / sqrt(head_dim)
+	uint q_at, k_at, v_at; // 16-byte pieces from the start of the binding
+};
+struct AttendMergePush {
+	KV_PUSH_HEAD
+	uint n_heads;
+};
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,372 @@
+// KvCache: slots, pages, live bits and positions of one sequence; says what to move, moves nothing. No Backend.
+#include "engine/kv/cache.h"
+#include "engine/core/error.h"
+#include "engine/kv/classify.h"
+#include "engine/kv/token_set.h"
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+
+namespace kvrun {
+
+BudgetPool::BudgetPool(const KvPlan& plan, size_t budget_bytes) : budget_(budget_bytes) {
+	for (const PageFormat& f : plan.formats) cost_.push_back(f.bytes() + (f.page ? plan.table_bytes() : 0));
+}
+
+uint32_t BudgetPool::alloc(uint16_t format, uint32_t) {
+	KV_ASSERT(format < cost_.size());
+	if (cost_[format] > budget_ - used_) return kNone;
+	uint32_t id = uint32_t(format_of_.size());
+	if (free_.empty()) {
+		format_of_.push_back(format);
+	} else {
+		std::pop_heap(free_.begin(), free_.end(), std::greater<>());
+		id = free_.back();
+		free_.pop_back();
+		format_of_[id] = format;
+	}
+	used_ += cost_[format];
+	++n_live_;
+	return id;
+}
+
+void BudgetPool::free(uint32_t id) noexcept {
+	if (id >= format_of_.size() || format_of_[id] == 0xffff) return;
+	used_ -= cost_[format_of_[id]];
+	format_of_[id] = 0xffff;
+	--n_live_;
+	free_.push_back(id);
+	std::push_heap(free_.begin(), free_.end(), std::greater<>());
+}
+
+struct LayerIds {                                            // pool ids of one layer, by tier
+	std::array<std::vector<uint32_t>, kTiers> pages;         // by logical page
+	std::array<std::vector<uint32_t>, kTiers> blocks;        // by logical block
+	std::array<std::vector<uint32_t>, kTiers> block_of_page; // block id by logical page
+};
+using Sets = std::vector<std::vector<TokenSet>>; // (n_groups, n_heads)
+
+struct KvCache::State {
+	const KvPlan* plan;
+	PagePool* pool;
+	uint64_t seed;
+	KvCounts counts; // what views show
+	Sets sets;
+	std::vector<LayerIds> ids;  // by layer; reserved ones included
+	uint32_t scored_rows = 0;   // rows that fed the score so far
+	bool newest_scores = false; // the newest token's row does
+	std::array<uint64_t, kTiers> version{};
+
+	// ---- between begin_prompt() and end_prompt()
+	bool in_prompt = false;
+	uint32_t n_new = 0, next_layer = 0;
+	KvCounts next; // counts after the prompt
+	Sets next_sets;
+	std::vector<uint32_t> rows;        // prompt rows that feed the score
+	std::vector<uint32_t> rows_before; // (n_new) scored rows before each new token's own
+
+	std::vector<FlushEvent> events; // of the prompt or of the newest token
+	std::vector<SetMoves> moves;    // by group, of the prompt or of the newest token
+	KvMoves out;                    // the last answer
+
+	State(const KvPlan& p, PagePool& q, uint64_t s)
+	    : plan(&p), pool(&q), seed(s), ids(p.shape.n_layers), moves(p.n_groups) {
+		for (uint32_t g = 0; g < p.n_groups; ++g) {
+			sets.emplace_back();
+			for (uint32_t h = 0; h < p.n_heads; ++h) sets.back().emplace_back(p, p.n_heads == 1 ? kAllHeads : h);
+		}
+	}
+	~State() { trim(KvCounts()); }
+	State(const State&) = delete;
+	State& operator=(const State&) = delete;
+
+	void trim(const KvCounts& keep) noexcept;
+	void reserve(const KvCounts& want, uint32_t n_added);
+	[[noreturn]] void out_of_memory(const KvCounts& want, uint32_t n_added) const;
+	void replay_prompt(uint32_t group, std::span<const float> new_scores);
+	const KvMoves& materialise(uint32_t l, const SetMoves& m);
+	void commit(const KvCounts& c);
+};
+
+// Returns pages and blocks beyond what `keep` counts.
+void KvCache::State::trim(const KvCounts& keep) noexcept {
+	for (LayerIds& L : ids)
+		for (int t = 0; t < kTiers; ++t) {
+			for (auto [list, n] : {std::pair{&L.pages[t], keep.pages[t]}, std::pair{&L.blocks[t], keep.blocks[t]}})
+				while (list->size() > n) {
+					pool->free(list->back());
+					list->pop_back();
+				}
+		}
+}
+
+void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) const {
+	auto mib = [](size_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); };
+	const size_t own = bytes_of(*plan, counts).total(), need = bytes_of(*plan, want).total();
+	const size_t others = pool->used_bytes() - std::min(own, pool->used_bytes());
+	const size_t budget = pool->budget_bytes(), left = budget - std::min(budget, others);
+	const std::string fits = policy_that_fits(plan->shape, want.n_tokens, left);
+	fail(Code::OutOfMemory,
+	     "{} more tokens make {} in the KV cache: {} needs {}, {} are budgeted and other sequences hold {}; {}",
+	     n_added, want.n_tokens, plan->policy.text, mib(need), mib(budget), mib(others),
+	     fits.empty() ? std::string("no policy fits: shorten the prompt or raise --kv-budget")
+	                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
+}
+
+// Gets the pages that `want` counts; all or none.
+void KvCache::State::reserve(const KvCounts& want, uint32_t n_added) {
+	for (uint32_t l = 0; l < ids.size(); ++l)
+		for (int t = 0; t < kTiers; ++t) {
+			const TierPlan& T = plan->layers[l].tier[t];
+			for (auto [list, n, format] : {std::tuple{&ids[l].pages[t], want.pages[t], T.page_format},
+			                               std::tuple{&ids[l].blocks[t], want.blocks[t], T.block_format}})
+				while (list->size() < n) {
+					const uint32_t id = pool->alloc(format, l);
+					if (id == kNone) {
+						trim(counts);
+						out_of_memory(want, n_added);
+					}
+					list->push_back(id);
+				}
+		}
+}
+
+// Page ids of layer l for moves by logical page.
+const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
+	const LayerPlan& L = plan->layers[l];
+	out.clear();
+	out.sources = m.sources;
+	auto run = [&](const SetMoves::Run& r, uint32_t block) {
+		const int t = int(r.tier);
+		KvMove k{.tier = r.tier,
+		         .head = r.head,
+		         .src = r.src,
+		         .n = r.n,
+		         .page = ids[l].pages[t][r.page],
+		         .slot = r.slot,
+		         .block = block,
+		         .k_owner = 0,
+		         .v_owner = 0};
+		k.k_owner = r.tier == Tier::Regular ? ids[L.k_codes_of].pages[t][r.page] : k.page;
+		k.v_owner = r.tier == Tier::Regular ? ids[L.v_codes_of].pages[t][r.page] : k.page;
+		return k;
+	};
+	for (const auto& b : m.blocks)
+		out.blocks.push_back({b.tier, b.head, b.src, b.n, ids[l].blocks[int(b.tier)][b.block]});
+	size_t b =
+	    0; // blocks and packs come in the order of their sources; the pack's block is the one whose sources it uses
+	for (const auto& r : m.packs) {
+		while (b < m.blocks.size() && m.blocks[b].src + m.blocks[b].n <= r.src) ++b;
+		const bool in_block = b < m.blocks.size() && m.blocks[b].src <= r.src;
+		out.packs.push_back(run(r, in_block ? out.blocks[b].block : kNone));
+	}
+	for (const auto& r : m.stores) out.stores.push_back(run(r, kNone));
+	return out;
+}
+
+// Makes `c` and the sets what views show.
+void KvCache::State::commit(const KvCounts& c) {
+	for (int t = 0; t < kTiers; ++t)
+		if (t == int(Tier::Recent) || c.packed[t] != counts.packed[t]) ++version[t];
+	counts = c;
+	for (int t = 0; t < kTiers; ++t) {
+		const std::span<const uint32_t> blocks = sets[0][0].page_block(Tier(t)); // the same in all sets
+		for (LayerIds& L : ids)
+			while (L.block_of_page[t].size() < blocks.size())
+				L.block_of_page[t].push_back(L.blocks[t][blocks[L.block_of_page[t].size()]]);
+	}
+}
+
+KvCache::KvCache(const KvPlan& plan, PagePool& pool, uint64_t seed) : s_(std::make_unique<State>(plan, pool, seed)) {}
+KvCache::~KvCache() = default;
+KvCache::KvCache(KvCache&&) noexcept = default;
+KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+
+const KvPlan& KvCache::plan() const { return *s_->plan; }
+uint32_t KvCache::n_tokens() const { return uint32_t(s_->counts.n_tokens); }
+
+void KvCache::reset() {
+	const KvPlan& plan = *s_->plan;
+	PagePool& pool = *s_->pool;
+	const uint64_t seed = s_->seed;
+	const auto version = s_->version;
+	s_ = nullptr;
+	s_ = std::make_unique<State>(plan, pool, seed);
+	for (int t = 0; t < kTiers; ++t) s_->version[t] = version[t] + 1;
+}
+
+// ---- prompt
+
+void KvCache::begin_prompt(uint32_t n_new, std::span<const uint32_t> rows) {
+	State& s = *s_;
+	KV_ASSERT(!s.in_prompt && n_new > 0 && s.counts.n_tokens + n_new < kFromScratch);
+	KV_ASSERT(std::is_sorted(rows.begin(), rows.end()) && (rows.empty() || rows.back() < n_new));
+	KvCounts next = s.counts;
+	s.events.clear();
+	advance(*s.plan, next, n_new, /*prompt=*/true, &s.events);
+	s.reserve(next, n_new);
+	s.next = next, s.n_new = n_new, s.next_layer = 0;
+	s.rows.clear();
+	if (s.plan->ranked()) {
+		if (rows.empty())
+			s.rows = kvrun::probe_rows(s.plan->policy.select, n_new, s.seed + s.counts.n_tokens);
+		else
+			s.rows.assign(rows.begin(), rows.end());
+	}
+	s.rows_before.resize(n_new);
+	for (uint32_t i = 0, r = 0; i < n_new; ++i) {
+		s.rows_before[i] = s.scored_rows + r;
+		if (r < s.rows.size() && s.rows[r] == i) ++r;
+	}
+	s.next_sets = s.sets;
+	s.in_prompt = true;
+	if (!s.plan->ranked()) s.replay_prompt(0, {});
+}
+
+std::span<const uint32_t> KvCache::probe_rows() const { return s_->rows; }
+
+// Adds the prompt's tokens to the group's sets, flushing as `events` say. new_scores (n_heads, n_new), or empty.
+void KvCache::State::replay_prompt(uint32_t group, std::span<const float> new_scores) {
+	SetMoves& m = moves[group];
+	m.clear();
+	const uint32_t all_rows = scored_rows + uint32_t(rows.size()), first = uint32_t(counts.n_tokens);
+	for (uint32_t h = 0; h < plan->n_heads; ++h) {
+		TokenSet& set = next_sets[group][h];
+		size_t e = 0;
+		for (uint32_t i = 0; i < n_new; ++i) {
+			for (; e < events.size() && events[e].after == i; ++e) set.flush(events[e], all_rows, m);
+			set.add_scratch(first + i, i, rows_before[i], new_scores.empty() ? 0 : new_scores[size_t(h) * n_new + i]);
+		}
+		for (; e < events.size(); ++e) set.flush(events[e], all_rows, m);
+		set.grow_f16(next.pages[int(Tier::Recent)]);
+		set.store(m);
+	}
+}
+
+// One row of scores per token set from one per kv head: itself, or the mean where heads share the set.
+static std::vector<float> per_set(std::span<const float> by_head, uint32_t n_sets, uint32_t n_kv_heads, size_t n) {
+	KV_ASSERT(by_head.size() == n * n_kv_heads);
+	if (n_sets > 1) return {by_head.begin(), by_head.end()};
+	std::vector<float> mean(n);
+	for (size_t i = 0; i < n; ++i) {
+		double sum = 0;
+		for (uint32_t h = 0; h < n_kv_heads; ++h) sum += by_head[h * n + i];
+		mean[i] = float(sum / n_kv_heads);
+	}
+	return mean;
+}
+
+const KvMoves& KvCache::prompt_moves(uint32_t l, std::span<const float> new_scores,
+                                     std::span<const float> slot_scores) {
+	State& s = *s_;
+	KV_ASSERT(s.in_prompt && l == s.next_layer && l < s.ids.size());
+	++s.next_layer;
+	if (!s.plan->ranked()) return s.materialise(l, s.moves[0]);
+	const uint32_t H = s.plan->shape.n_kv_heads, n_sets = s.plan->n_heads;
+	if (!slot_scores.empty()) {
+		const size_t n_slots = n_f16_slots();
+		const std::vector<float> score = per_set(slot_scores, n_sets, H, n_slots);
+		for (uint32_t h = 0; h < n_sets; ++h)
+			s.next_sets[l][h].add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
+	} else {
+		for (TokenSet& set : s.next_sets[l]) set.rows_unseen(uint32_t(s.rows.size()));
+	}
+	s.replay_prompt(l, per_set(new_scores, n_sets, H, s.n_new));
+	return s.materialise(l, s.moves[l]);
+}
+
+void KvCache::end_prompt() {
+	State& s = *s_;
+	KV_ASSERT(s.in_prompt && s.next_layer == s.ids.size());
+	s.in_prompt = false;
+	s.sets = std::move(s.next_sets);
+	s.next_sets.clear();
+	s.scored_rows += uint32_t(s.rows.size());
+	s.commit(s.next);
+}
+
+void KvCache::cancel_prompt() {
+	State& s = *s_;
+	KV_ASSERT(s.in_prompt);
+	s.in_prompt = false;
+	s.next_sets.clear();
+	s.trim(s.counts);
+}
+
+// ---- one token
+
+bool KvCache::flush_due() const { return window_full(*s_->plan, s_->counts); }
+bool KvCache::wants_scores() const { return s_->plan->ranked() && flush_due(); }
+bool KvCache::token_scores() const { return s_->newest_scores; }
+
+void KvCache::begin_token(std::span<const float> slot_scores) {
+	State& s = *s_;
+	KV_ASSERT(!s.in_prompt);
+	const uint32_t H = s.plan->shape.n_kv_heads, n_sets = s.plan->n_heads, pos = n_tokens();
+	KvCounts next = s.counts;
+	s.events.clear();
+	advance(*s.plan, next, 1, /*prompt=*/false, &s.events);
+	s.reserve(next, 1);
+	const bool judged = s.plan->ranked() && !s.events.empty();
+	const size_t n_slots = n_f16_slots();
+	KV_ASSERT(!judged || slot_scores.size() == s.ids.size() * H * n_slots);
+	for (uint32_t g = 0; g < s.plan->n_groups; ++g) {
+		s.moves[g].clear();
+		std::vector<float> score;
+		if (judged) score = per_set(slot_scores.subspan(g * H * n_slots, H * n_slots), n_sets, H, n_slots);
+		for (uint32_t h = 0; h < n_sets; ++h) {
+			TokenSet& set = s.sets[g][h];
+			if (judged) set.add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
+			for (const FlushEvent& e : s.events) set.flush(e, s.scored_rows, s.moves[g]);
+			set.grow_f16(next.pages[int(Tier::Recent)]);
+			set.add(pos, s.scored_rows);
+		}
+	}
+	s.newest_scores = is_probe(s.plan->policy.select, next.recent ? next.recent - 1 : 0, pos, s.seed);
+	s.scored_rows += s.newest_scores;
+	s.commit(next);
+}
+
+const KvMoves& KvCache::token_moves(uint32_t l) {
+	return s_->materialise(l, s_->moves[s_->plan->n_groups == 1 ? 0 : l]);
+}
+uint32_t KvCache::token_slot(uint32_t l, uint32_t head) const { return set(l, head).newest_slot(); }
+
+// ---- views
+
+const TokenSet& KvCache::set(uint32_t l, uint32_t head) const {
+	const KvPlan& p = *s_->plan;
+	KV_ASSERT(l < p.shape.n_layers && head < p.shape.n_kv_heads);
+	return s_->sets[p.n_groups == 1 ? 0 : l][p.n_heads == 1 ? 0 : head];
+}
+
+uint32_t KvCache::n_pages(uint32_t, Tier t) const { return s_->counts.pages[int(t)]; }
+uint32_t KvCache::n_f16_slots() const {
+	return s_->counts.pages[int(Tier::Recent)] * s_->plan->page[int(Tier::Recent)];
+}
+std::span<const uint32_t> KvCache::pages(uint32_t l, Tier t) const {
+	return std::span(s_->ids[l].pages[int(t)]).first(s_->counts.pages[int(t)]);
+}
+std::span<const uint32_t> KvCache::blocks(uint32_t l, Tier t) const { return s_->ids[l].block_of_page[int(t)]; }
+std::span<const uint32_t> KvCache::live(uint32_t l, Tier t, uint32_t head) const { return set(l, head).live(t); }
+std::span<const uint32_t> KvCache::positions(uint32_t l, Tier t, uint32_t head) const {
+	return set(l, head).positions(t);
+}
+uint64_t KvCache::version(uint32_t, Tier t) const { return s_->version[int(t)]; }
+
+std::vector<uint8_t> KvCache::tiers(uint32_t l, uint32_t head) const {
+	std::vector<uint8_t> out(n_tokens(), 3); // evicted unless found
+	const TokenSet& own = set(l, head);
+	for (Tier t : kAllTiers)
+		for (uint32_t pos : own.positions(t)) {
+			if (pos == kNone) continue;
+			// A token kept in f16 for its score is Salient, wherever it lies.
+			out[pos] = t == Tier::Recent ? s_->plan->ranked() && own.is_kept(pos) : uint8_t(t);
+		}
+	return out;
+}
+
+KvBytes KvCache::bytes() const { return bytes_of(*s_->plan, s_->counts); }
+
+} // namespace kvrun

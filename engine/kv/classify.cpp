@@ -1,0 +1,90 @@
+// One flush: which token goes to which tier; and which rows feed the score. Pure functions.
+#include "engine/kv/classify.h"
+#include "engine/core/error.h"
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace kvrun {
+
+uint64_t round_share(double share, uint64_t n) { return uint64_t(std::nearbyint(share * double(n))); }
+
+Flush classify(const Select& s, uint32_t n, uint32_t want, std::span<const double> score) {
+	Flush out;
+	if (s.rank == Rank::None) {
+		out.regular.resize(n);
+		std::iota(out.regular.begin(), out.regular.end(), 0u);
+		return out;
+	}
+	if (s.rank == Rank::LogWindow) { // LogQuant Algorithm 1: of the candidates, the 1st, 3rd, 5th, ... stay
+		for (uint32_t i = 0; i < n; ++i) (i % 2 ? out.regular : out.salient).push_back(i);
+		return out;
+	}
+	KV_ASSERT(score.size() == n && want <= n);
+	std::vector<uint32_t> order(n);
+	std::iota(order.begin(), order.end(), 0u);
+	// A strict order of all candidates, so that the sets depend on nothing but the scores; a NaN ranks last.
+	auto key = [&](uint32_t i) { return std::isnan(score[i]) ? -INFINITY : score[i]; };
+	auto better = [&](uint32_t a, uint32_t b) { return key(a) != key(b) ? key(a) > key(b) : a > b; };
+	std::nth_element(order.begin(), order.begin() + want, order.end(), better);
+	out.salient.assign(order.begin(), order.begin() + want);
+	out.regular.assign(order.begin() + want, order.end());
+	std::sort(out.salient.begin(), out.salient.end());
+	std::sort(out.regular.begin(), out.regular.end());
+	return out;
+}
+
+uint32_t how_many_salient(const Select& s, uint32_t n, uint64_t n_judged) {
+	switch (s.rank) {
+	case Rank::None: return 0;
+	case Rank::LogWindow: return (n + 1) / 2;
+	default: break;
+	}
+	uint64_t want = s.ratio > 0 ? round_share(s.ratio, n_judged) : s.budget;
+	if (s.budget) want = std::min<uint64_t>(want, s.budget);
+	return uint32_t(std::min<uint64_t>(want, n));
+}
+
+// splitmix64: a stateless mix of seed and counter, the same on every platform.
+static uint64_t mix(uint64_t seed, uint64_t i) {
+	uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15ull;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+std::vector<uint32_t> probe_rows(const Select& s, uint32_t n, uint64_t seed) {
+	if (!ranks_by_score(s.rank) || n == 0) return {};
+	const uint32_t n_random_wanted = uint32_t(round_share(s.probe_random, n));
+	uint32_t n_recent = uint32_t(std::min<uint64_t>(round_share(s.probe_recent, n), n));
+	if (s.probe_recent > 0 || n_random_wanted == 0) n_recent = std::max(n_recent, 1u);
+	const uint32_t rest = n - n_recent, n_random = std::min(n_random_wanted, rest);
+	std::vector<uint32_t> rows(rest);
+	std::iota(rows.begin(), rows.end(), 0u);
+	for (uint32_t i = 0; i < n_random; ++i) // the head of a shuffle: drawn without replacement
+		std::swap(rows[i], rows[i + mix(seed, i) % (rest - i)]);
+	rows.resize(n_random);
+	std::sort(rows.begin(), rows.end());
+	for (uint32_t t = rest; t < n; ++t) rows.push_back(t);
+	return rows;
+}
+
+bool is_probe(const Select& s, uint32_t index, uint64_t position, uint64_t seed) {
+	if (!ranks_by_score(s.rank)) return false;
+	if (s.probe_recent + s.probe_random >= 1) return true;
+	const uint32_t window = s.recent_keep + s.flush;
+	const uint64_t n_recent = std::max<uint64_t>(round_share(s.probe_recent, s.flush), s.probe_recent > 0 ? 1 : 0);
+	if (index + n_recent >= window) return true;
+	return double(mix(~seed, position) >> 11) * 0x1p-53 < s.probe_random;
+}
+
+void normalise_scores(const Select& s, std::span<float> sums, uint32_t n, std::span<const uint32_t> rows) {
+	if (s.rank != Rank::ScoreMean || n == 0) return;
+	KV_ASSERT(sums.size() % n == 0);
+	std::vector<float> seen_by(n);
+	for (uint32_t t = 0; t < n; ++t)
+		seen_by[t] = float(std::max<ptrdiff_t>(1, rows.end() - std::lower_bound(rows.begin(), rows.end(), t)));
+	for (size_t i = 0; i < sums.size(); ++i) sums[i] /= seen_by[i % n];
+}
+
+} // namespace kvrun

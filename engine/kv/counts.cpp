@@ -1,0 +1,194 @@
+// How many tokens a cache holds where, and what that takes: everything that does not depend on scores.
+#include "engine/kv/counts.h"
+#include "engine/core/error.h"
+#include "engine/kv/classify.h"
+#include "shaders/shared/kv_page.h"
+#include <algorithm>
+
+namespace kvrun {
+
+static uint32_t ceil_div(uint64_t n, uint32_t by) { return uint32_t((n + by - 1) / by); }
+
+bool window_full(const KvPlan& plan, const KvCounts& c) {
+	if (plan.keeps_all) return false;
+	const Select& s = plan.policy.select;
+	const uint64_t held = c.recent + (s.rank == Rank::LogWindow ? c.kept : 0);
+	return held >= uint64_t(s.recent_keep) + s.flush;
+}
+
+// Tokens that wait for tier `t` move into its pages as far as its way of filling allows.
+static void settle(const KvPlan& plan, KvCounts& c, int t) {
+	uint32_t& w = c.waiting[t];
+	const uint32_t page = plan.page[t];
+	switch (plan.fill[t]) {
+	case Fill::None: w = 0; break; // evicted
+	case Fill::Append:
+		c.packed[t] += w;
+		c.pages[t] = ceil_div(c.packed[t], page);
+		w = 0;
+		break;
+	case Fill::Group:
+		c.packed[t] += w / page * page;
+		c.pages[t] += w / page;
+		w %= page;
+		break;
+	case Fill::Block:
+		c.packed[t] += w;
+		c.pages[t] += ceil_div(w, page);
+		c.blocks[t] += w > 0;
+		w = 0;
+		break;
+	}
+}
+
+static FlushEvent judge(const KvPlan& plan, KvCounts& c, uint32_t after) {
+	const Select& s = plan.policy.select;
+	const bool stays = s.rank == Rank::LogWindow || plan.salient_stays;
+	FlushEvent e{.after = after, .leaving = c.recent - s.recent_keep, .candidates = 0, .salient = 0};
+	e.candidates = e.leaving + (stays ? c.kept : 0);
+	c.judged += e.leaving;
+	// Where kept tokens can be demoted, the share is one of everything judged so far; else of this flush.
+	e.salient = how_many_salient(s, e.candidates, stays ? c.judged : e.leaving);
+	c.recent -= e.leaving;
+	if (stays)
+		c.kept = e.salient;
+	else
+		c.waiting[int(Tier::Salient)] += e.salient;
+	c.waiting[int(Tier::Regular)] += e.candidates - e.salient;
+	settle(plan, c, int(Tier::Salient));
+	settle(plan, c, int(Tier::Regular));
+	return e;
+}
+
+static void need_f16_pages(const KvPlan& plan, KvCounts& c) {
+	const int recent = int(Tier::Recent);
+	c.packed[recent] = c.f16();
+	c.pages[recent] = std::max(c.pages[recent], ceil_div(c.f16(), plan.page[recent]));
+}
+
+void advance(const KvPlan& plan, KvCounts& c, uint64_t n_new, bool prompt, std::vector<FlushEvent>* events) {
+	const Select& s = plan.policy.select;
+	auto record = [&](const FlushEvent& e) {
+		if (events) events->push_back(e);
+	};
+	const bool as_one = prompt && plan.ranked();
+	if (plan.keeps_all) {
+		c.n_tokens += n_new, c.recent += uint32_t(n_new);
+	} else {
+		for (uint64_t i = 0; i < n_new; ++i) {
+			if (!as_one && window_full(plan, c)) record(judge(plan, c, uint32_t(i)));
+			c.n_tokens < s.sinks ? ++c.sinks : ++c.recent;
+			++c.n_tokens;
+			if (!prompt) need_f16_pages(plan, c);
+		}
+		if (as_one && c.recent > uint64_t(s.recent_keep) + s.flush) record(judge(plan, c, uint32_t(n_new)));
+	}
+	need_f16_pages(plan, c); // of a prompt, only what is left at its end is stored as f16
+}
+
+KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
+	const uint64_t H = plan.shape.n_kv_heads, D = plan.shape.head_dim;
+	KvBytes b;
+	size_t pages = 0, n_pages = 0;
+	for (const LayerPlan& L : plan.layers) {
+		for (int t = 0; t < kTiers; ++t) {
+			const TierPlan& T = L.tier[t];
+			if (T.page_format == 0xffff) continue;
+			const PageFormat& p = plan.formats[T.page_format];
+			const uint64_t n = c.packed[t];
+			pages += c.pages[t] * p.bytes();
+			n_pages += c.pages[t];
+			auto codes = [&](uint32_t words, const Quant& q) {
+				return words ? n * H * kv_token_words(uint(D), q.bits) * 4 : 0;
+			};
+			(t == int(Tier::Recent) ? b.f16 : b.codes) += codes(p.k_codes, T.fmt.k) + codes(p.v_codes, T.fmt.v);
+			if (p.k_params)
+				b.k_params +=
+				    T.fmt.k.scale == Scale::PerChannel ? c.pages[t] * H * D * 4 : n * (H * D / T.fmt.k.group) * 4;
+			if (p.v_params) b.v_params += n * (H * D / T.fmt.v.group) * 4;
+			if (T.block_format == 0xffff) continue;
+			const PageFormat& block = plan.formats[T.block_format];
+			pages += c.blocks[t] * block.bytes();
+			b.k_params += size_t(c.blocks[t]) * block.k_params * 4;
+			b.v_params += size_t(c.blocks[t]) * block.v_params * 4;
+		}
+	}
+	b.slack = pages - b.f16 - b.codes - b.k_params - b.v_params;
+	for (const LayerPlan& L : plan.layers) b.k_params += L.balanced ? plan.balancer_bytes() : 0;
+	b.tables = n_pages * 16;
+	b.live = n_pages * (plan.table_bytes() - 16);
+	return b;
+}
+
+KvBytes bytes_at(const KvPlan& plan, uint64_t n_tokens) {
+	KvCounts c;
+	advance(plan, c, n_tokens, /*prompt=*/true, nullptr);
+	return bytes_of(plan, c);
+}
+
+double code_bits(const KvPlan& plan) {
+	const Select& s = plan.policy.select;
+	if (plan.keeps_all) return 16;
+	const double share = plan.ranked() && !s.budget ? s.ratio : 0;
+	double sum = 0;
+	for (size_t l = 0; l < plan.layers.size(); ++l) {
+		const LayerPlan& L = plan.layers[l];
+		const Format &salient = L.tier[int(Tier::Salient)].fmt, &regular = L.tier[int(Tier::Regular)].fmt;
+		const double own = (L.k_codes_of == l ? regular.k.bits : 0) + (L.v_codes_of == l ? regular.v.bits : 0);
+		sum += (share * (salient.k.bits + salient.v.bits) + (1 - share) * own) / 2;
+	}
+	return sum / double(plan.layers.size());
+}
+
+double stored_bits(const KvPlan& plan, uint64_t n_tokens) {
+	if (!n_tokens) return 0;
+	return 16.0 * double(bytes_at(plan, n_tokens).total()) / double(plan.f16_bytes(n_tokens));
+}
+
+// An upper bound of what n tokens take, however they arrive: as one prompt or one by one, at the window's fullest.
+static size_t most_bytes(const KvPlan& plan, uint64_t n) {
+	const Select& s = plan.policy.select;
+	size_t most = 0;
+	for (bool prompt : {true, false}) {
+		if (!prompt && !plan.ranked()) break; // position-only: any way to arrive gives the same
+		KvCounts c;
+		advance(plan, c, n, prompt, nullptr);
+		if (!plan.keeps_all) {
+			uint64_t f16 = uint64_t(c.sinks) + s.recent_keep + s.flush + (s.rank == Rank::LogWindow ? 0 : c.kept);
+			for (int t : {int(Tier::Salient), int(Tier::Regular)})
+				f16 += plan.fill[t] == Fill::Group ? plan.page[t] - 1 : 0;
+			const int recent = int(Tier::Recent);
+			c.pages[recent] = std::max(c.pages[recent], ceil_div(std::min(f16, n), plan.page[recent]));
+		}
+		most = std::max(most, bytes_of(plan, c).total());
+	}
+	return most;
+}
+
+uint64_t tokens_that_fit(const KvPlan& plan, size_t budget_bytes, uint64_t limit) {
+	uint64_t lo = 0, hi = limit; // lo fits
+	if (limit == 0 || most_bytes(plan, limit) <= budget_bytes) return limit;
+	while (lo + 1 < hi) {
+		const uint64_t mid = lo + (hi - lo) / 2;
+		(most_bytes(plan, mid) <= budget_bytes ? lo : hi) = mid;
+	}
+	return lo;
+}
+
+std::string policy_that_fits(const KvShape& shape, uint64_t n_tokens, size_t budget_bytes) {
+	std::string best;
+	size_t best_bytes = 0;
+	for (const KvPolicy& p : all_policies()) {
+		try {
+			const KvPlan plan = make_plan(p, shape);
+			if (plan.ranked() || (!plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None))
+				continue; // forgets or guesses
+			const size_t bytes = most_bytes(plan, n_tokens);
+			if (bytes <= budget_bytes && bytes > best_bytes) best = p.name, best_bytes = bytes;
+		} catch (const Error&) { // a policy that does not fit the shape is no advice
+		}
+	}
+	return best;
+}
+
+} // namespace kvrun

@@ -1,0 +1,95 @@
+// The table of methods; the only place that names a paper. Differences between entries are those between the papers.
+#include "engine/kv/policy.h"
+
+namespace kvrun {
+
+static constexpr Quant kDrop = {.bits = 0};
+static constexpr Quant per_channel(uint8_t bits, uint16_t group, double eta = 0) {
+	return {.bits = bits, .scale = Scale::PerChannel, .group = group, .relax = eta};
+}
+static constexpr Quant per_token(uint8_t bits, uint16_t group, Norm norm = Norm::None, double eta = 0) {
+	return {.bits = bits, .scale = Scale::PerToken, .group = group, .norm = norm, .relax = eta};
+}
+// Round to nearest, K and V per token. Flushes of 32 tokens: the window is there to batch the packing.
+static KvPolicy rtn(const char* name, uint8_t bits, const char* summary) {
+	return {.name = name,
+	        .source = "round to nearest",
+	        .summary = summary,
+	        .regular = {per_token(bits, 32), per_token(bits, 32)}};
+}
+static KvPolicy kivi(const char* name, uint8_t bits, const char* summary) {
+	return {.name = name,
+	        .source = "KIVI, arXiv:2402.02750",
+	        .summary = summary,
+	        .regular = {per_channel(bits, 32), per_token(bits, 32)},
+	        .select = {.recent_keep = 96, .flush = 32}};
+}
+static LayerRule first_layers(uint16_t n, bool is_k, Quant q) {
+	return {.first = 0, .last = n, .tier = Tier::Regular, .is_k = is_k, .quant = q};
+}
+
+static std::vector<KvPolicy> table() {
+	const double eta1 = 1.0 / 6, eta2 = 0.045;
+	return {
+	    {.name = "fp16", .source = "plain f16 cache", .summary = "16 bits, nothing leaves the f16 pages"},
+	    rtn("rtn8", 8, "8 bits per token, groups of 32 channels (short: q8)"),
+	    rtn("rtn4", 4, "4 bits per token, groups of 32 channels (short: q4)"),
+	    rtn("rtn2", 2, "2 bits per token, groups of 32 channels (short: q2)"),
+	    kivi("kivi4", 4, "4 bits, keys per channel, values per token, newest 128 in f16"),
+	    kivi("kivi2", 2, "2 bits, keys per channel, values per token, newest 128 in f16"),
+	    kivi("kivi1", 1, "1 bit, keys per channel, values per token, newest 128 in f16"),
+	    {.name = "logquant",
+	     .source = "LogQuant, arXiv:2503.19950",
+	     .summary = "2 bits, f16 tokens thin out with age: at most 3 W",
+	     .regular = {per_channel(2, 64), per_token(2, 64)},
+	     .select = {.recent_keep = 42, .flush = 84, .rank = Rank::LogWindow}}, // W = 42: R = 128
+	    {.name = "xquant",
+	     .source = "XQuant, arXiv:2510.11236",
+	     .summary = "1.4 bits: 2 and 1 bit by layer, neighbouring layers share codes",
+	     .regular = {per_channel(1, 32, eta1), per_token(1, 32, Norm::None, eta1)},
+	     .select = {.recent_keep = 96, .flush = 32},
+	     .layers = {first_layers(30, true, per_channel(2, 32, eta2)),
+	                first_layers(2, false, per_token(2, 32, Norm::None, eta2))},
+	     .share = {.k_first = 32, .v_first = 16},
+	     .depth = 32},
+	    {.name = "asymkv",
+	     .source = "AsymKV, arXiv:2410.13212",
+	     .summary = "keys 2 bits, values 1 bit; asymkvA/B: K, V 2 bits below layers A, B",
+	     .regular = {per_channel(1, 32), per_token(1, 32)},
+	     .select = {.recent_keep = 96, .flush = 32},
+	     .layers = {first_layers(UINT16_MAX, true, per_channel(2, 32))}},
+	    {.name = "streaming",
+	     .source = "StreamingLLM, arXiv:2309.17453",
+	     .summary = "4 sinks and the newest 1020 tokens in f16, the rest evicted",
+	     .regular = {kDrop, kDrop},
+	     .select = {.sinks = 4, .recent_keep = 1019, .flush = 1}},
+	    {.name = "zipcache",
+	     .source = "ZipCache, arXiv:2405.14256",
+	     .summary = "4 bits for salient tokens (60 %), 2 for the rest, by probed attention",
+	     .salient = {per_channel(4, kGroupAll), per_token(4, kGroupAll, Norm::SqrtMax)},
+	     .regular = {per_channel(2, kGroupAll), per_token(2, kGroupAll, Norm::SqrtMax)},
+	     .select = {.flush = 100, .rank = Rank::ScoreMean, .ratio = 0.6, .probe_recent = 0.05, .probe_random = 0.05}},
+	    {.name = "mikv",
+	     .source = "MiKV, arXiv:2402.18096",
+	     .summary = "f16 for the most attended tokens (20 %), 2 bits for the rest, balanced keys",
+	     .salient = {{.group = kGroupHalf}, {.group = kGroupHalf}},
+	     .regular = {per_token(2, kGroupHalf, Norm::Balance), per_token(2, kGroupHalf)},
+	     .select = {.recent_keep = 32, .flush = 32, .rank = Rank::ScoreSum, .ratio = 0.2, .per_head = true}},
+	    {.name = "h2o",
+	     .source = "H2O, arXiv:2306.14048",
+	     .summary = "256 most attended and 256 newest tokens in f16, the rest evicted",
+	     .regular = {kDrop, kDrop},
+	     .select = {.recent_keep = 224, .flush = 32, .rank = Rank::ScoreSum, .budget = 256, .per_head = true}},
+	};
+}
+
+const std::vector<KvPolicy>& all_policies() {
+	static const std::vector<KvPolicy> policies = [] {
+		std::vector<KvPolicy> all = table();
+		for (KvPolicy& p : all) p.text = p.name;
+		return all;
+	}();
+	return policies;
+}
+
+} // namespace kvrun

@@ -1,0 +1,174 @@
+// One token set: which token of a sequence is in which slot of which tier, for the layers and heads that share it.
+#include "engine/kv/token_set.h"
+#include "engine/core/error.h"
+#include "engine/kv/classify.h"
+#include <algorithm>
+#include <functional>
+
+namespace kvrun {
+
+constexpr int kRecent = int(Tier::Recent), kSalient = int(Tier::Salient), kRegular = int(Tier::Regular);
+
+void TokenSet::rows_unseen(uint32_t n_rows) {
+	each_f16([&](Token& t) { t.rows_before += n_rows; });
+}
+
+void TokenSet::occupy(int tier, uint32_t slot, uint32_t pos) {
+	const uint32_t page = slot / plan_->page[tier], in_page = slot % plan_->page[tier];
+	uint32_t& word = live_[tier][page * 4 + in_page / 32];
+	KV_ASSERT(pos_[tier][slot] == kNone && !(word >> in_page % 32 & 1));
+	word |= 1u << in_page % 32;
+	pos_[tier][slot] = pos;
+}
+
+void TokenSet::release(const Token& t) {
+	if (t.src & kFromScratch) return;
+	const uint32_t page = t.src / plan_->page[kRecent], in_page = t.src % plan_->page[kRecent];
+	KV_ASSERT(pos_[kRecent][t.src] == t.pos);
+	live_[kRecent][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
+	pos_[kRecent][t.src] = kNone;
+	free_.push_back(t.src);
+	std::push_heap(free_.begin(), free_.end(), std::greater<>());
+}
+
+uint32_t TokenSet::take_slot() {
+	KV_ASSERT(!free_.empty());
+	std::pop_heap(free_.begin(), free_.end(), std::greater<>());
+	const uint32_t slot = free_.back();
+	free_.pop_back();
+	return slot;
+}
+
+void TokenSet::append_page(int tier) {
+	++n_pages_[tier];
+	live_[tier].resize(size_t(n_pages_[tier]) * 4, 0u);
+	pos_[tier].resize(size_t(n_pages_[tier]) * plan_->page[tier], kNone);
+}
+
+void TokenSet::grow_f16(uint32_t n_pages) {
+	while (n_pages_[kRecent] < n_pages) {
+		const uint32_t first = n_pages_[kRecent] * plan_->page[kRecent];
+		append_page(kRecent);
+		for (uint32_t i = 0; i < plan_->page[kRecent]; ++i) {
+			free_.push_back(first + i);
+			std::push_heap(free_.begin(), free_.end(), std::greater<>());
+		}
+	}
+}
+
+void TokenSet::enter(Token t) {
+	if (t.pos < plan_->policy.select.sinks)
+		sinks_.push_back(t);
+	else
+		recent_.push_back(t);
+}
+
+void TokenSet::add_scratch(uint32_t pos, uint32_t index, uint32_t rows_before, double score) {
+	enter({.pos = pos, .src = kFromScratch | index, .rows_before = rows_before, .score = score});
+}
+
+uint32_t TokenSet::add(uint32_t pos, uint32_t rows_before) {
+	const uint32_t slot = take_slot();
+	occupy(kRecent, slot, pos);
+	enter({.pos = pos, .src = slot, .rows_before = rows_before, .score = 0});
+	return slot;
+}
+
+uint32_t TokenSet::newest_slot() const {
+	const Token& t = recent_.empty() ? sinks_.back() : recent_.back();
+	return t.src;
+}
+
+bool TokenSet::is_kept(uint32_t pos) const {
+	const auto at =
+	    std::lower_bound(kept_.begin(), kept_.end(), pos, [](const Token& t, uint32_t p) { return t.pos < p; });
+	return at != kept_.end() && at->pos == pos;
+}
+
+void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
+	const Select& s = plan_->policy.select;
+	const bool stays =
+	    s.rank == Rank::LogWindow || plan_->salient_stays; // the better tokens are f16, and can be demoted
+	std::vector<Token> candidates;
+	if (stays) candidates.swap(kept_);
+	candidates.insert(candidates.end(), recent_.begin(), recent_.begin() + e.leaving);
+	recent_.erase(recent_.begin(), recent_.begin() + e.leaving);
+	KV_ASSERT(candidates.size() == e.candidates);
+
+	std::vector<double> score;
+	if (plan_->ranked())
+		for (const Token& t : candidates) {
+			const uint32_t rows = std::max(1u, scored_rows - t.rows_before);
+			score.push_back(s.rank == Rank::ScoreMean ? t.score / rows : t.score);
+		}
+	const Flush verdict = classify(s, e.candidates, e.salient, score);
+	KV_ASSERT(verdict.salient.size() == e.salient);
+	std::vector<Token>& better = stays ? kept_ : waiting_[kSalient];
+	for (uint32_t i : verdict.salient) better.push_back(candidates[i]);
+	for (uint32_t i : verdict.regular) waiting_[kRegular].push_back(candidates[i]);
+	settle(kSalient, moves);
+	settle(kRegular, moves);
+}
+
+void TokenSet::settle(int tier, SetMoves& moves) {
+	std::vector<Token>& waiting = waiting_[tier];
+	uint32_t n = uint32_t(waiting.size());
+	switch (plan_->fill[tier]) {
+	case Fill::None: break; // evicted
+	case Fill::Append: write_pages(tier, n, moves); break;
+	case Fill::Group:
+		n -= n % plan_->page[tier];
+		write_pages(tier, n, moves);
+		break;
+	case Fill::Block:
+		if (!n) break;
+		moves.blocks.push_back({Tier(tier), head_, uint32_t(moves.sources.size()), n, n_blocks_[tier]++});
+		write_pages(tier, n, moves);
+		break;
+	}
+	for (uint32_t i = 0; i < n; ++i) release(waiting[i]);
+	waiting.erase(waiting.begin(), waiting.begin() + n);
+}
+
+void TokenSet::write_pages(int tier, uint32_t n, SetMoves& moves) {
+	const uint32_t page = plan_->page[tier];
+	const bool new_pages = plan_->fill[tier] == Fill::Block;
+	uint32_t at = new_pages ? n_pages_[tier] * page : packed_[tier]; // slot; only a block leaves empty ones behind
+	for (uint32_t done = 0; done < n;) {
+		if (at == n_pages_[tier] * page) {
+			append_page(tier);
+			if (new_pages) block_[tier].push_back(n_blocks_[tier] - 1);
+		}
+		const uint32_t run = std::min(n - done, page - at % page);
+		write_run(tier, &waiting_[tier][done], run, at / page, at % page, moves);
+		done += run, at += run;
+	}
+	packed_[tier] += n;
+}
+
+void TokenSet::write_run(int tier, const Token* first, uint32_t n, uint32_t page, uint32_t slot, SetMoves& moves) {
+	const uint32_t src = uint32_t(moves.sources.size());
+	for (uint32_t i = 0; i < n; ++i) {
+		moves.sources.push_back(first[i].src);
+		occupy(tier, page * plan_->page[tier] + slot + i, first[i].pos);
+	}
+	moves.packs.push_back({Tier(tier), head_, src, n, page, slot});
+}
+
+void TokenSet::store(SetMoves& moves) {
+	const uint32_t page = plan_->page[kRecent];
+	uint32_t expected = kNone; // slot that would continue the last run
+	each_f16([&](Token& t) {
+		if (!(t.src & kFromScratch)) return;
+		const uint32_t slot = take_slot();
+		if (slot != expected || slot % page == 0)
+			moves.stores.push_back({Tier::Recent, head_, uint32_t(moves.sources.size()), 0, slot / page, slot % page});
+		moves.sources.push_back(t.src);
+		++moves.stores.back().n;
+		expected = slot + 1;
+		occupy(kRecent, slot, t.pos);
+		t.src = slot;
+	});
+}
+
+} // namespace kvrun

@@ -1,0 +1,55 @@
+// A model on a device: opened once, used by any number of sessions.
+#include "engine/run/engine.h"
+#include "engine/core/log.h"
+#include <algorithm>
+
+namespace kvrun {
+
+std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgress& progress) {
+	Model model = open_model(opt.model);
+	const Config& cfg = model.config;
+	KvPlan plan = make_plan(opt.kv, KvShape{cfg.n_layers, cfg.n_kv_heads, cfg.head_dim});
+	std::unique_ptr<Engine> e(new Engine(std::move(model), open_backend(opt.device)));
+	Backend& be = *e->backend_;
+	e->plan_ = std::move(plan);
+	e->seed_ = opt.seed;
+	e->weights_ = load_weights(e->file(), e->config(), be, progress);
+
+	// What the weights left over is for the cache, less a tenth for activations and the driver's own needs.
+	const size_t spare = be.info().free_bytes - be.info().free_bytes / 10;
+	const size_t budget = opt.kv_budget ? opt.kv_budget : spare;
+	const uint32_t trained = std::max(e->config().max_seq, 1u);
+	const uint64_t fits = tokens_that_fit(e->plan_, budget, opt.ctx ? opt.ctx : trained);
+	if (fits == 0)
+		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget, opt.kv.text);
+	e->ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
+	if (opt.ctx && fits < opt.ctx)
+		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", opt.ctx, opt.kv.text, fits));
+	warn_about_context(e->config(), e->ctx_);
+	e->pool_ = std::make_unique<KvPool>(be, e->plan_, budget);
+	e->forward_ = std::make_unique<Forward>(be, e->config(), e->weights_, e->ctx_,
+											ForwardOptions{.ubatch = opt.ubatch, .prefill_block = opt.prefill_block});
+	return e;
+}
+
+Session::Session(Engine& e) : engine_(e), kv_(e.backend(), e.plan(), e.pool(), e.ctx(), e.seed()) {}
+
+std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const PrefillHooks& hooks) {
+	if (tokens.empty()) fail(Code::Invalid, "no tokens to prefill");
+	if (tokens.size() > ctx() - n_tokens())
+		fail(Code::Context, "the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it", tokens.size(),
+			 ctx() - n_tokens(), ctx());
+	for (const uint32_t t : tokens)
+		if (t >= engine_.config().vocab) fail(Code::Invalid, "token {} is outside the vocabulary of {}", t, engine_.config().vocab);
+	return engine_.forward().prefill(kv_, tokens, hooks);
+}
+
+std::span<const float> Session::decode(uint32_t token) {
+	if (n_tokens() >= ctx()) fail(Code::Context, "the context of {} tokens is full; raise -c", ctx());
+	if (token >= engine_.config().vocab)
+		fail(Code::Invalid, "token {} is outside the vocabulary of {}", token, engine_.config().vocab);
+	const Row row{&kv_, token};
+	return engine_.forward().decode(std::span(&row, 1));
+}
+
+} // namespace kvrun

@@ -1,0 +1,53 @@
+// Device memory of KV pages: chunks cut into pages, within a budget in bytes.
+#include "engine/run/kv_pool.h"
+#include <algorithm>
+
+namespace kvrun {
+
+// Chunks of up to 64 MiB keep every page of a chunk inside one binding on any device; small budgets get small chunks,
+// so that a short chat does not take memory it never uses.
+KvPool::KvPool(Backend& be, const KvPlan& plan, size_t budget_bytes) : be_(be), plan_(plan), budget_(budget_bytes) {
+	const DeviceInfo dev = be.info();
+	const size_t most = std::min({size_t(64) << 20, dev.max_view_bytes, dev.max_buffer_bytes}) & ~size_t(255);
+	chunk_bytes_ = std::clamp<size_t>(budget_ / 16, std::min<size_t>(most, 1 << 20), most) & ~size_t(255);
+}
+
+size_t KvPool::cost(uint16_t format) const {
+	const PageFormat& f = plan_.formats[format];
+	return f.bytes() + (f.page ? plan_.table_bytes() : 0);
+}
+
+void KvPool::grow(uint32_t words) {
+	const size_t need = (size_t(words) * 4 + 255) & ~size_t(255);
+	chunks_.push_back(be_.alloc(std::max(chunk_bytes_, need), Mem::Device, "kv pages"));
+	allocated_ += chunks_.back().bytes();
+	tail_ = 0;
+}
+
+uint32_t KvPool::alloc(uint16_t format, uint32_t) {
+	const uint32_t words = plan_.formats[format].words;
+	KV_ASSERT(words > 0);
+	if (used_ + cost(format) > budget_) return kNone;
+	uint32_t id = kNone;
+	if (auto f = free_.find(words); f != free_.end() && !f->second.empty()) {
+		id = f->second.back();
+		f->second.pop_back();
+		pages_[id].format = format;
+	} else {
+		if (chunks_.empty() || size_t(tail_) + words > chunks_.back().bytes() / 4) grow(words);
+		id = uint32_t(pages_.size());
+		pages_.push_back({uint32_t(chunks_.size() - 1), tail_, format});
+		tail_ += words;
+	}
+	used_ += cost(format);
+	return id;
+}
+
+void KvPool::free(uint32_t id) noexcept {
+	used_ -= cost(pages_[id].format);
+	free_[plan_.formats[pages_[id].format].words].push_back(id);
+}
+
+View KvPool::chunk(uint32_t c) const { return view(chunks_[c], 0, DType::U32, uint32_t(chunks_[c].bytes() / 4)); }
+
+} // namespace kvrun

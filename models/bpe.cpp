@@ -1,0 +1,170 @@
+// Byte-level BPE.
+#include "models/bpe.h"
+#include "engine/core/log.h"
+#include "engine/core/utf8.h"
+#include <queue>
+
+namespace kvrun {
+namespace {
+
+constexpr uint64_t kMaxMerges = uint64_t(1) << 21, kMaxMergeBytes = uint64_t(32) << 20;
+constexpr uint32_t kEnd = UINT32_MAX;
+
+// The alphabet of byte-level BPE: visible Latin-1 characters stand for themselves, the other 68 bytes, in order, for
+// U+0100 and up.
+struct Alphabet {
+	std::string of_byte[256];  // UTF-8 of the character that stands for a byte
+	int16_t of_code[256 + 68]; // byte of a character, or -1
+	Alphabet() {
+		uint32_t next = 256;
+		for (int16_t& b : of_code) b = -1;
+		for (uint32_t b = 0; b < 256; ++b) {
+			const bool visible = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+			const uint32_t code = visible ? b : next++;
+			of_code[code] = int16_t(b);
+			of_byte[b] =
+			    code < 128 ? std::string(1, char(code)) : std::string{char(0xc0 | code >> 6), char(0x80 | (code & 63))};
+		}
+	}
+};
+const Alphabet& alphabet() {
+	static const Alphabet a;
+	return a;
+}
+
+std::string as_characters(std::string_view bytes) {
+	std::string out;
+	for (char c : bytes) out += alphabet().of_byte[uint8_t(c)];
+	return out;
+}
+
+std::string read_pre(const Gguf& g) {
+	const char* key = "tokenizer.ggml.pre";
+	if (!g.find(key))
+		warn_once(fmt::format("{}: key {} is missing, taking 'default'; numbers and signs may be split wrongly",
+		                      g.name(), key));
+	return std::string(g.text(key, "default"));
+}
+
+struct Symbol {
+	uint32_t id, n;      // n bytes of the piece; 0: joined to the symbol before
+	uint32_t prev, next; // kEnd at the ends
+};
+struct Join { // a candidate: symbols left and right
+	uint32_t rank, left, right, n, symbol;
+	bool operator<(const Join& o) const { return rank > o.rank || (rank == o.rank && left > o.left); }
+};
+
+} // namespace
+
+struct Bpe::Work {
+	std::vector<Symbol> symbols;
+	std::priority_queue<Join> joins; // lowest rank first, then leftmost
+};
+
+Bpe::Bpe(const Gguf& g, const Vocab& v) : pre_name_(read_pre(g)), pre_(pre_name_, g.name()) { read_merges(g, v); }
+
+void Bpe::read_merges(const Gguf& g, const Vocab& v) {
+	const char* key = "tokenizer.ggml.merges";
+	const GgufEntry* e = g.find(key);
+	if (e && (e->count > kMaxMerges || e->bytes.size() > kMaxMergeBytes))
+		fail(Code::Format, "{}: key {} has {} merges in {} bytes, at most {} in {} are accepted; the file is damaged",
+		     v.file, key, e->count, e->bytes.size(), kMaxMerges, kMaxMergeBytes);
+	// Symbols are numbered by text. One that is no token can still be a step on the way to one.
+	std::unordered_map<std::string, uint32_t> symbols;
+	auto symbol = [&](std::string text) {
+		const auto [i, is_new] = symbols.emplace(std::move(text), uint32_t(symbol_tokens_.size()));
+		if (is_new) symbol_tokens_.push_back(v.find_word(i->first));
+		return i->second;
+	};
+	for (const std::string& c : alphabet().of_byte) symbol(c);
+	uint32_t rank = 0;
+	for (std::string_view merge : g.texts(key)) {
+		const size_t space = merge.find(' ', 1);
+		if (space == merge.npos || space + 1 == merge.size())
+			fail(Code::Format, "{}: key {}: element {} is '{}', expected two parts; the file is damaged", v.file, key,
+			     rank, one_line(merge, 80));
+		const std::string left(merge.substr(0, space)), right(merge.substr(space + 1));
+		const uint32_t a = symbol(left), b = symbol(right);
+		merges_.insert(a, b, {rank++, symbol(left + right)});
+	}
+}
+
+void Bpe::push_symbol(const Vocab& v, uint32_t symbol, std::string_view bytes, std::vector<uint32_t>& out) const {
+	if (symbol_tokens_[symbol] != kNoToken) {
+		out.push_back(symbol_tokens_[symbol]);
+		return;
+	}
+	for (char c : bytes) {
+		const uint32_t id = symbol_tokens_[uint8_t(c)];
+		if (id == kNoToken)
+			fail(Code::Invalid,
+			     "{}: the vocabulary has no token for byte 0x{:02X}; this text cannot be used with this model", v.file,
+			     uint8_t(c));
+		out.push_back(id);
+	}
+}
+
+void Bpe::piece(const Vocab& v, std::string_view piece, Work& w, std::vector<uint32_t>& out) const {
+	if (pre_.whole_words()) {
+		const uint32_t id = v.find_word(as_characters(piece));
+		if (id != kNoToken) {
+			out.push_back(id);
+			return;
+		}
+	}
+	auto& s = w.symbols;
+	s.clear();
+	for (uint32_t i = 0; i < piece.size(); ++i)
+		s.push_back({uint8_t(piece[i]), 1, i - 1, i + 1}); // i - 1 of the first is kEnd
+	s.back().next = kEnd;
+
+	auto consider = [&](uint32_t left, uint32_t right) {
+		if (left == kEnd || right == kEnd) return;
+		if (const Merge* m = merges_.find(s[left].id, s[right].id))
+			w.joins.push({m->rank, left, right, s[left].n + s[right].n, m->symbol});
+	};
+	for (uint32_t i = 1; i < s.size(); ++i) consider(i - 1, i);
+	while (!w.joins.empty()) {
+		const Join j = w.joins.top();
+		w.joins.pop();
+		Symbol &left = s[j.left], &right = s[j.right];
+		if (left.n == 0 || right.n == 0 || left.n + right.n != j.n) continue; // one of them has been joined since
+		left.id = j.symbol;
+		left.n = j.n;
+		right.n = 0;
+		left.next = right.next;
+		if (right.next != kEnd) s[right.next].prev = j.left;
+		consider(left.prev, j.left);
+		consider(j.left, left.next);
+	}
+	uint32_t at = 0;
+	for (uint32_t i = 0; i != kEnd; i = s[i].next) {
+		push_symbol(v, s[i].id, piece.substr(at, s[i].n), out);
+		at += s[i].n;
+	}
+}
+
+void Bpe::encode(const Vocab& v, std::string_view text, std::vector<uint32_t>& out) const {
+	Work w;
+	for (std::string_view p : pre_.split(text)) piece(v, p, w, out);
+}
+
+std::string Bpe::bytes_of(std::string_view t) {
+	std::string out;
+	for (size_t at = 0; at < t.size();) {
+		const size_t n = utf8_char(t, at);
+		const uint32_t code = n == 1   ? uint8_t(t[at])
+		                      : n == 2 ? (uint8_t(t[at]) & 31u) << 6 | (uint8_t(t[at + 1]) & 63u)
+		                               : UINT32_MAX;
+		const int byte = code < std::size(alphabet().of_code) ? alphabet().of_code[code] : -1;
+		if (byte >= 0)
+			out += char(byte);
+		else
+			out.append(t, at, n ? n : 1);
+		at += n ? n : 1;
+	}
+	return out;
+}
+
+} // namespace kvrun

@@ -1,0 +1,35 @@
+// Byte-level BPE: text is cut into pieces, the bytes of a piece are written as characters, and neighbours are joined in
+// the order of the list of merges.
+#pragma once
+#include "models/pair_table.h"
+#include "models/pretokenize.h"
+#include "models/vocab.h"
+
+namespace kvrun {
+
+class Bpe {
+ public:
+	Bpe(const Gguf&, const Vocab&);
+	void encode(const Vocab&, std::string_view text, std::vector<uint32_t>& out) const;
+	const PreTokenizer& pre() const { return pre_; }
+	const std::string& pre_name() const { return pre_name_; }
+
+	// What the characters of a token's text stand for; characters that are no byte stay as they are.
+	static std::string bytes_of(std::string_view token_text);
+
+ private:
+	struct Work;
+	struct Merge {
+		uint32_t rank, symbol; // place in the list; the symbol both become
+	};
+	void read_merges(const Gguf&, const Vocab&);
+	void piece(const Vocab&, std::string_view piece, Work&, std::vector<uint32_t>& out) const;
+	void push_symbol(const Vocab&, uint32_t symbol, std::string_view bytes, std::vector<uint32_t>& out) const;
+
+	std::string pre_name_;
+	PreTokenizer pre_;
+	PairTable<Merge> merges_;             // of two symbols
+	std::vector<uint32_t> symbol_tokens_; // token of each symbol, or kNoToken; symbols 0..255 are the single bytes
+};
+
+} // namespace kvrun

@@ -1,0 +1,310 @@
+// GGUF metadata -> Config: one table row per family, one table of cross-checks, one list of tensors.
+#include "models/config.h"
+#include "engine/core/block_quant.h"
+#include "engine/core/log.h"
+#include "engine/core/utf8.h"
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+namespace kvrun {
+namespace {
+
+struct Family {
+	const char* arch; // general.architecture
+	bool neox;        // how RoPE pairs channels
+	bool qkv_bias;
+	bool qk_norm;
+	bool fused;          // attn_qkv, and gate inside ffn_up
+	bool partial_rotary; // RoPE may leave channels of a head alone
+};
+constexpr Family kFamilies[] = {
+    {.arch = "llama", .neox = false, .qkv_bias = false, .qk_norm = false, .fused = false, .partial_rotary = false},
+    {.arch = "qwen2", .neox = true, .qkv_bias = true, .qk_norm = false, .fused = false, .partial_rotary = false},
+    {.arch = "qwen3", .neox = true, .qkv_bias = false, .qk_norm = true, .fused = false, .partial_rotary = false},
+    {.arch = "phi3", .neox = true, .qkv_bias = false, .qk_norm = false, .fused = true, .partial_rotary = true},
+};
+
+constexpr uint32_t kHeadDimStep = 8, kMaxHeadDim = 256; // what every backend's attention can do
+
+const Family& find_family(const Gguf& g) {
+	const std::string_view arch = g.text("general.architecture");
+	std::string known;
+	for (const Family& f : kFamilies) {
+		if (arch == f.arch) return f;
+		known += fmt::format("{}{}", known.empty() ? "" : " ", f.arch);
+	}
+	fail(Code::Unsupported, "{}: architecture is {}; kvrun runs {}", g.name(), one_line(arch), known);
+}
+
+// Reads hyper-parameters; the names of keys begin with the family's.
+struct Keys {
+	const Gguf& g;
+	std::string arch;
+	std::string key(const char* k) const { return fmt::format("{}.{}", arch, k); }
+	bool has(const char* k) const { return g.find(key(k)) != nullptr; }
+	uint32_t u32(const char* k) const { return g.u32(key(k)); }
+	uint32_t u32(const char* k, uint32_t fallback) const { return g.u32(key(k), fallback); }
+	uint32_t u32_same(const char* k) const { return g.u32_same(key(k)); }
+	float f32(const char* k, float fallback) const { return g.f32(key(k), fallback); }
+
+	// A factor: finite and more than 0.
+	float positive(const char* k, float fallback) const {
+		const float v = f32(k, fallback);
+		if (v <= 0)
+			fail(Code::Format, "{}: key {} is {}, expected more than 0; the file is damaged", g.name(), key(k), v);
+		return v;
+	}
+};
+
+void read_sizes(const Keys& k, Config& c) {
+	c.dim = k.u32("embedding_length");
+	c.n_layers = k.u32("block_count");
+	c.hidden_dim = k.u32_same("feed_forward_length");
+	c.n_heads = k.u32_same("attention.head_count");
+	c.n_kv_heads = k.has("attention.head_count_kv") ? k.u32_same("attention.head_count_kv") : c.n_heads;
+	c.max_seq = k.u32("context_length");
+	c.sliding_window = k.u32("attention.sliding_window", 0);
+	c.norm_eps = k.g.f32(k.key("attention.layer_norm_rms_epsilon"));
+	for (const auto& [name, value] : {std::pair{"embedding_length", c.dim},
+	                                  {"block_count", c.n_layers},
+	                                  {"feed_forward_length", c.hidden_dim},
+	                                  {"attention.head_count", c.n_heads},
+	                                  {"attention.head_count_kv", c.n_kv_heads},
+	                                  {"context_length", c.max_seq}})
+		if (value == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(name));
+	if (!k.has("attention.key_length") && c.dim % c.n_heads != 0)
+		fail(Code::Format, "{}: {} channels do not divide into {} heads; the file is damaged", k.g.name(), c.dim,
+		     c.n_heads);
+	c.head_dim = k.u32("attention.key_length", c.dim / c.n_heads);
+}
+
+// The checks that need no tensor. Shapes are checked against tensor_specs() later, which ties every size to the data.
+void check_sizes(const Keys& k, const Family& f, const Config& c) {
+	const std::string& name = k.g.name();
+	if (c.n_heads % c.n_kv_heads != 0)
+		fail(Code::Format, "{}: {} heads cannot share {} key/value heads evenly; the file is damaged", name, c.n_heads,
+		     c.n_kv_heads);
+	if (c.head_dim == 0 || c.head_dim % kHeadDimStep != 0 || c.head_dim > kMaxHeadDim)
+		fail(Code::Unsupported, "{}: heads have {} channels; kvrun runs multiples of {} up to {}", name, c.head_dim,
+		     kHeadDimStep, kMaxHeadDim);
+	const uint32_t value_dim = k.u32("attention.value_length", c.head_dim);
+	if (value_dim != c.head_dim)
+		fail(Code::Unsupported, "{}: keys have {} channels per head, values {}; kvrun runs models where they are equal",
+		     name, c.head_dim, value_dim);
+	if (c.rope.dim < 2 || c.rope.dim % 2 != 0 || c.rope.dim > c.head_dim ||
+	    (!f.partial_rotary && c.rope.dim != c.head_dim))
+		fail(Code::Format, "{}: key {} is {}, heads have {} channels; the file is damaged", name,
+		     k.key("rope.dimension_count"), c.rope.dim, c.head_dim);
+	if (!(c.norm_eps >= 0 && c.norm_eps < 1))
+		fail(Code::Format, "{}: key {} is {}, expected 0 to 1; the file is damaged", name,
+		     k.key("attention.layer_norm_rms_epsilon"), c.norm_eps);
+	if (!(c.rope.theta > 1))
+		fail(Code::Format, "{}: key {} is {}, expected more than 1; the file is damaged", name, k.key("rope.freq_base"),
+		     c.rope.theta);
+	if (k.u32("expert_count", 0) != 0)
+		fail(Code::Unsupported, "{}: is a mixture of {} experts; kvrun runs dense models", name, k.u32("expert_count"));
+	if (c.n_layers > k.g.tensors().size())
+		fail(Code::Format, "{}: key {} is {}, the file has {} tensors; the file is damaged", name, k.key("block_count"),
+		     c.n_layers, k.g.tensors().size());
+}
+
+// A list of one positive factor per rotated pair; empty when the file has no such tensor.
+std::vector<float> read_factors(const Gguf& g, const char* tensor, uint32_t rope_dim) {
+	const GgufTensor* t = g.find_tensor(tensor);
+	if (!t) return {};
+	const uint64_t n = rope_dim / 2;
+	if (t->cols() != n || t->rows() != 1)
+		fail(Code::Format, "{}: tensor {} has {} x {} elements, the config says {}; wrong or damaged file", g.name(),
+		     tensor, t->rows(), t->cols(), n);
+	std::vector<std::byte> bytes(t->bytes);
+	g.read(*t, 0, bytes);
+	std::vector<float> out(n);
+	dequantise_row(t->type, bytes.data(), out.data(), n);
+	for (uint64_t i = 0; i < n; ++i)
+		if (!(out[i] > 0 && std::isfinite(out[i])))
+			fail(Code::Format, "{}: tensor {}: element {} is {}, expected more than 0; the file is damaged", g.name(),
+			     tensor, i, out[i]);
+	return out;
+}
+
+void read_rope(const Keys& k, const Family& f, Config& c) {
+	c.rope.dim = k.u32("rope.dimension_count", c.head_dim);
+	c.rope.theta = k.f32("rope.freq_base", 10000);
+	c.rope.neox = f.neox;
+}
+
+RopeScaling scaling_type(const Keys& k, const Rope& r) {
+	const std::string key = k.key("rope.scaling.type");
+	const bool factor = k.has("rope.scaling.factor") || k.has("rope.scale_linear");
+	const std::string_view type = k.g.text(key, factor ? "linear" : "none");
+	if (!r.long_freqs.empty() && (type == "none" || type == "longrope")) return RopeScaling::LongRope;
+	for (RopeScaling s :
+	     {RopeScaling::None, RopeScaling::Linear, RopeScaling::Llama3, RopeScaling::Yarn, RopeScaling::LongRope})
+		if (type == rope_scaling_name(s)) return s;
+	fail(Code::Unsupported, "{}: key {} is {}; kvrun knows none linear llama3 yarn longrope", k.g.name(), key,
+	     one_line(type));
+}
+
+void read_rope_scaling(const Keys& k, Config& c) {
+	Rope& r = c.rope;
+	r.freqs = read_factors(k.g, "rope_freqs.weight", r.dim);
+	r.long_freqs = read_factors(k.g, "rope_factors_long.weight", r.dim);
+	r.short_freqs = read_factors(k.g, "rope_factors_short.weight", r.dim);
+	r.scaling = scaling_type(k, r);
+	if (r.scaling == RopeScaling::Llama3 && !r.freqs.empty()) r.scaling = RopeScaling::None; // the tensor says it all
+	if (r.scaling == RopeScaling::None) return;
+	r.factor = k.f32("rope.scaling.factor", k.f32("rope.scale_linear", 1));
+	if (r.factor == 0) r.factor = 1; // some files say 0 for none
+	if (!(r.factor > 0))
+		fail(Code::Format, "{}: the factor of the rope scaling is {}; the file is damaged", k.g.name(), r.factor);
+	if (r.scaling == RopeScaling::Linear) return;
+
+	r.original_ctx = k.u32("rope.scaling.original_context_length", c.max_seq);
+	if (r.original_ctx == 0)
+		fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(),
+		     k.key("rope.scaling.original_context_length"));
+	if (r.scaling == RopeScaling::Llama3) {
+		r.low_freq = k.positive("rope.scaling.low_freq_factor", r.low_freq);
+		r.high_freq = k.positive("rope.scaling.high_freq_factor", r.high_freq);
+		if (r.high_freq <= r.low_freq)
+			fail(Code::Format,
+			     "{}: rope scaling: high_freq_factor {} is not above low_freq_factor {}; the file is damaged",
+			     k.g.name(), r.high_freq, r.low_freq);
+	} else if (r.scaling == RopeScaling::Yarn) {
+		if (k.has("rope.scaling.yarn_log_multiplier"))
+			fail(Code::Unsupported, "{}: key {} is set; kvrun knows yarn without it", k.g.name(),
+			     k.key("rope.scaling.yarn_log_multiplier"));
+		r.beta_fast = k.positive("rope.scaling.yarn_beta_fast", r.beta_fast);
+		r.beta_slow = k.positive("rope.scaling.yarn_beta_slow", r.beta_slow);
+		r.attn_factor = k.positive("rope.scaling.attn_factor", 1) * k.positive("rope.scaling.yarn_attn_factor", 1);
+	} else {
+		if (r.long_freqs.empty() || r.short_freqs.empty())
+			fail(
+			    Code::Format,
+			    "{}: longrope needs tensors rope_factors_long.weight and rope_factors_short.weight; get the file again",
+			    k.g.name());
+		const double s = double(c.max_seq) / r.original_ctx;
+		const bool extended = s > 1 && r.original_ctx > 1;
+		const double scale = extended ? std::sqrt(1 + std::log(s) / std::log(double(r.original_ctx))) : 1;
+		r.attn_factor = k.positive("rope.scaling.attn_factor", float(scale));
+	}
+}
+
+void check_tensor(const Gguf& g, const TensorSpec& s) {
+	const GgufTensor* t = g.find_tensor(s.name);
+	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
+	if (t->cols() != s.cols || t->rows() != s.rows || t->shape[2] != 1 || t->shape[3] != 1)
+		fail(Code::Format, "{}: tensor {} is ({}, {}), the config says ({}, {}); wrong or damaged file", g.name(),
+		     s.name, t->rows(), t->cols(), s.rows, s.cols);
+}
+
+// Tensors nobody asked for: harmless ones are named once; one that would change the result is refused.
+void check_extra_tensors(const Gguf& g, const std::vector<TensorSpec>& specs, const Config& c) {
+	std::unordered_set<std::string_view> used = {"rope_freqs.weight", "rope_factors_long.weight",
+	                                             "rope_factors_short.weight"};
+	for (const TensorSpec& s : specs) used.insert(s.name);
+	std::string_view first;
+	size_t n = 0;
+	for (const GgufTensor& t : g.tensors()) {
+		if (used.contains(t.name)) continue;
+		if (t.name.ends_with(".bias") || (t.name.starts_with("blk.") && t.name.ends_with("_norm.weight")))
+			fail(Code::Unsupported, "{}: tensor {} belongs to a variant of {} that kvrun does not run", g.name(),
+			     one_line(t.name), c.arch);
+		if (n++ == 0) first = t.name;
+	}
+	if (n > 0)
+		warn_once(fmt::format("{}: {} tensor{} not used, the first is {}", g.name(), n, n == 1 ? " is" : "s are",
+		                      one_line(first)));
+}
+
+void check_vocab(const Gguf& g, const Keys& k, Config& c) {
+	const GgufTensor* embed = g.find_tensor("token_embd.weight");
+	if (!embed)
+		fail(Code::Format, "{}: tensor token_embd.weight is missing; a vocabulary-only file cannot be run", g.name());
+	if (embed->rows() > UINT32_MAX)
+		fail(Code::Format, "{}: tensor token_embd.weight has {} rows; the file is damaged", g.name(), embed->rows());
+	c.vocab = uint32_t(embed->rows());
+	const uint32_t said = k.u32("vocab_size", c.vocab);
+	if (said != c.vocab)
+		fail(Code::Format, "{}: key {} is {}, the embedding has {} rows; the file is damaged", g.name(),
+		     k.key("vocab_size"), said, c.vocab);
+}
+
+} // namespace
+
+std::vector<TensorSpec> tensor_specs(const Config& c) {
+	std::vector<TensorSpec> out;
+	auto matrix = [&](std::string name, uint64_t rows, uint32_t cols) {
+		out.push_back({std::move(name), uint32_t(rows), cols, true});
+	};
+	auto vector = [&](std::string name, uint32_t n) { out.push_back({std::move(name), 1, n, false}); };
+	const uint32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+	matrix("token_embd.weight", c.vocab, c.dim);
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
+		vector(name("attn_norm.weight"), c.dim);
+		if (c.fused_qkv) {
+			matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), c.dim);
+		} else {
+			matrix(name("attn_q.weight"), q, c.dim);
+			matrix(name("attn_k.weight"), kv, c.dim);
+			matrix(name("attn_v.weight"), kv, c.dim);
+		}
+		if (c.qkv_bias) {
+			vector(name("attn_q.bias"), q);
+			vector(name("attn_k.bias"), kv);
+			vector(name("attn_v.bias"), kv);
+		}
+		if (c.qk_norm) {
+			vector(name("attn_q_norm.weight"), c.head_dim);
+			vector(name("attn_k_norm.weight"), c.head_dim);
+		}
+		matrix(name("attn_output.weight"), c.dim, q);
+		vector(name("ffn_norm.weight"), c.dim);
+		if (!c.fused_gate_up) matrix(name("ffn_gate.weight"), c.hidden_dim, c.dim);
+		matrix(name("ffn_up.weight"), c.fused_gate_up ? 2 * uint64_t(c.hidden_dim) : c.hidden_dim, c.dim);
+		matrix(name("ffn_down.weight"), c.dim, c.hidden_dim);
+	}
+	vector("output_norm.weight", c.dim);
+	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);
+	return out;
+}
+
+Config read_config(const Gguf& g) {
+	const Family& f = find_family(g);
+	const Keys k{g, f.arch};
+	Config c;
+	c.arch = f.arch;
+	c.name = g.text("general.name", "");
+	check_vocab(g, k, c);
+	read_sizes(k, c);
+	read_rope(k, f, c);
+	check_sizes(k, f, c);
+	const uint64_t q_rows = uint64_t(c.n_heads) * c.head_dim,
+	               most = UINT32_MAX / 4; // sums of a few rows stay in 32 bits
+	if (q_rows > most || c.hidden_dim > most || c.dim > most)
+		fail(Code::Format, "{}: {} heads of {} channels, {} hidden, {} wide: too large; the file is damaged", g.name(),
+		     c.n_heads, c.head_dim, c.hidden_dim, c.dim);
+	c.tied_embedding = !g.find_tensor("output.weight");
+	c.qkv_bias = f.qkv_bias || (!f.fused && g.find_tensor("blk.0.attn_q.bias"));
+	c.qk_norm = f.qk_norm;
+	c.fused_qkv = c.fused_gate_up = f.fused;
+	const std::vector<TensorSpec> specs = tensor_specs(c);
+	for (const TensorSpec& s : specs) check_tensor(g, s);
+	check_extra_tensors(g, specs, c);
+	read_rope_scaling(k, c);
+	return c;
+}
+
+void warn_about_context(const Config& c, uint32_t ctx) {
+	if (ctx > c.max_seq)
+		warn_once(
+		    fmt::format("the context of {} tokens is longer than the {} the model was made for; answers may lose sense",
+		                ctx, c.max_seq));
+	if (c.sliding_window != 0 && ctx > c.sliding_window)
+		warn_once(fmt::format("the model was made to look back {} tokens, kvrun lets it see all {} of the context",
+		                      c.sliding_window, ctx));
+}
+
+} // namespace kvrun

@@ -1,0 +1,336 @@
+// Parses the header of one GGUF file.
+#include "models/gguf_header.h"
+#include "engine/core/utf8.h"
+#include "models/checked.h"
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <unordered_set>
+
+namespace kvrun {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "GGUF numbers are read as they are stored");
+
+constexpr uint32_t kMagic = 0x46554747; // "GGUF"
+constexpr uint64_t kTypes = 13;         // GgufType
+
+// Bytes of a value; of the shortest one for strings.
+constexpr uint32_t value_bytes(GgufType t) {
+	constexpr uint8_t table[kTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
+	return table[size_t(t)];
+}
+
+// What the numbers of ggml's tensor types mean, kvrun's or not.
+struct TensorType {
+	uint32_t id;
+	const char* name;
+	std::optional<DType> type; // empty: not something kvrun computes with
+};
+constexpr TensorType kTensorTypes[] = {
+    {0, "F32", DType::F32},
+    {1, "F16", DType::F16},
+    {2, "Q4_0", DType::Q4_0},
+    {3, "Q4_1", {}},
+    {6, "Q5_0", {}},
+    {7, "Q5_1", {}},
+    {8, "Q8_0", DType::Q8_0},
+    {9, "Q8_1", {}},
+    {10, "Q2_K", {}},
+    {11, "Q3_K", {}},
+    {12, "Q4_K", DType::Q4_K},
+    {13, "Q5_K", DType::Q5_K},
+    {14, "Q6_K", DType::Q6_K},
+    {15, "Q8_K", {}},
+    {16, "IQ2_XXS", {}},
+    {17, "IQ2_XS", {}},
+    {18, "IQ3_XXS", {}},
+    {19, "IQ1_S", {}},
+    {20, "IQ4_NL", {}},
+    {21, "IQ3_S", {}},
+    {22, "IQ2_S", {}},
+    {23, "IQ4_XS", {}},
+    {24, "I8", {}},
+    {25, "I16", {}},
+    {26, "I32", {}},
+    {27, "I64", {}},
+    {28, "F64", {}},
+    {29, "IQ1_M", {}},
+    {30, "BF16", DType::BF16},
+    {34, "TQ1_0", {}},
+    {35, "TQ2_0", {}},
+    {39, "MXFP4", {}},
+};
+
+class Parser {
+ public:
+	Parser(const GgufFile& file, uint32_t part) : file_(file), part_(part) {}
+	GgufHeader parse();
+
+ private:
+	struct Range { // bytes of the header; spans are made when it has stopped growing
+		uint64_t at, n;
+	};
+	struct Entry {
+		Range key, value;
+		GgufType type, element;
+		uint64_t count;
+	};
+	struct Tensor {
+		Range name;
+		GgufTensor t; // without name; `at` from the start of the tensor data
+	};
+
+	void need(uint64_t n, const char* what);
+	template <class T> T number(const char* what);
+	Range text(uint64_t max_bytes, const char* what);
+	GgufType type(const char* what);
+	uint64_t count(const char* what, uint64_t most, uint64_t min_bytes);
+	void check_start();
+	Entry entry();
+	void array(Entry&);
+	Tensor tensor();
+	DType tensor_type(uint32_t id, const std::string& name);
+	void place(std::vector<Tensor>&);
+	std::string_view view(Range r) const { return {reinterpret_cast<const char*>(header_.data()) + r.at, size_t(r.n)}; }
+	std::string shown(Range r) const { return one_line(view(r)); }
+	const std::string& name() const { return file_.name(); }
+	uint64_t left() const { return file_.bytes() - at_; }
+
+	const GgufFile& file_;
+	const uint32_t part_;
+	std::vector<std::byte> header_; // what has been read of the file so far
+	uint64_t at_ = 0;               // next byte to parse
+	uint32_t version_ = 0;
+	uint64_t alignment_ = 32;
+};
+
+// Makes bytes [at, at + n) of the file present in header_.
+void Parser::need(uint64_t n, const char* what) {
+	if (n > left())
+		fail(Code::Format, "{}: truncated at byte {}: {} needs {} bytes, {} are left; get the file again", name(),
+		     file_.bytes(), what, n, left());
+	const uint64_t end = at_ + n;
+	if (end > kMaxHeaderBytes)
+		fail(Code::Format, "{}: metadata is longer than {} MiB at byte {} ({}); not a usable model", name(),
+		     kMaxHeaderBytes >> 20, at_, what);
+	if (end <= header_.size()) return;
+	const uint64_t had = header_.size();
+	const uint64_t want = std::max<uint64_t>({end, 2 * had, 64 << 10});
+	header_.resize(size_t(std::min({want, file_.bytes(), kMaxHeaderBytes})));
+	file_.read_at(had, std::span(header_).subspan(had));
+}
+
+template <class T> T Parser::number(const char* what) {
+	need(sizeof(T), what);
+	T v;
+	std::memcpy(&v, header_.data() + at_, sizeof v);
+	at_ += sizeof v;
+	return v;
+}
+
+Parser::Range Parser::text(uint64_t max_bytes, const char* what) {
+	const uint64_t n = number<uint64_t>(what);
+	if (n > max_bytes)
+		fail(Code::Format, "{}: {} at byte {} has length {}, at most {} is accepted; the file is damaged", name(), what,
+		     at_ - 8, n, max_bytes);
+	need(n, what);
+	at_ += n;
+	return {at_ - n, n};
+}
+
+GgufType Parser::type(const char* what) {
+	const uint32_t t = number<uint32_t>(what);
+	if (t >= kTypes)
+		fail(Code::Format, "{}: {} at byte {} is {}, known are 0..{}; the file is damaged", name(), what, at_ - 4, t,
+		     kTypes - 1);
+	return GgufType(t);
+}
+
+// Reads a count of things that take at least min_bytes each.
+uint64_t Parser::count(const char* what, uint64_t most, uint64_t min_bytes) {
+	const uint64_t n = number<uint64_t>(what);
+	if (n > most || n > left() / min_bytes)
+		fail(Code::Format, "{}: {} at byte {} is {}, but at most {} fit the {} bytes that follow; the file is damaged",
+		     name(), what, at_ - 8, n, std::min(most, left() / min_bytes), left());
+	return n;
+}
+
+void Parser::check_start() {
+	if (number<uint32_t>("the magic 'GGUF'") != kMagic)
+		fail(Code::Format, "{}: does not begin with 'GGUF'; kvrun reads GGUF versions 2 and 3", name());
+	version_ = number<uint32_t>("the version");
+	if (version_ == 0x02000000 || version_ == 0x03000000)
+		fail(Code::Unsupported, "{}: is a big-endian GGUF file; kvrun reads little-endian versions 2 and 3, convert it",
+		     name());
+	if (version_ != 2 && version_ != 3)
+		fail(Code::Unsupported, "{}: is GGUF version {}; kvrun reads versions 2 and 3", name(), version_);
+}
+
+void Parser::array(Entry& e) {
+	e.element = type("the element type of an array");
+	if (e.element == GgufType::Array)
+		fail(Code::Format, "{}: key {} is an array of arrays at byte {}; kvrun accepts no nested arrays", name(),
+		     shown(e.key), at_ - 4);
+	e.count = count("the length of an array", UINT64_MAX, value_bytes(e.element));
+	e.value.at = at_;
+	if (e.element == GgufType::String) {
+		for (uint64_t i = 0; i < e.count; ++i) text(kMaxTextBytes, "a string of an array");
+	} else {
+		const uint64_t n = e.count * value_bytes(e.element); // cannot wrap: count() held it against the file
+		need(n, "an array");
+		at_ += n;
+	}
+	e.value.n = at_ - e.value.at;
+}
+
+Parser::Entry Parser::entry() {
+	Entry e{};
+	e.key = text(kMaxNameBytes, "a key");
+	if (e.key.n == 0) fail(Code::Format, "{}: empty key at byte {}; the file is damaged", name(), e.key.at);
+	e.type = e.element = type("the type of a value");
+	e.count = 1;
+	if (e.type == GgufType::Array) {
+		array(e);
+	} else if (e.type == GgufType::String) {
+		e.value = text(kMaxTextBytes, "a string");
+	} else {
+		e.value = {at_, value_bytes(e.type)};
+		need(e.value.n, "a value");
+		at_ += e.value.n;
+	}
+	return e;
+}
+
+DType Parser::tensor_type(uint32_t id, const std::string& tensor) {
+	std::string known, found = fmt::format("number {}", id);
+	for (const TensorType& t : kTensorTypes) {
+		if (t.id == id && t.type) return *t.type;
+		if (t.id == id) found = t.name;
+		if (t.type) known += fmt::format("{}{}", known.empty() ? "" : " ", t.name);
+	}
+	fail(Code::Unsupported, "{}: tensor {} has type {}; kvrun computes with {}", name(), tensor, found, known);
+}
+
+Parser::Tensor Parser::tensor() {
+	Tensor r{};
+	r.name = text(kMaxNameBytes, "the name of a tensor");
+	if (r.name.n == 0)
+		fail(Code::Format, "{}: tensor without a name at byte {}; the file is damaged", name(), r.name.at);
+	const std::string tensor = shown(r.name);
+	GgufTensor& t = r.t;
+	t.part = part_;
+	t.n_dims = number<uint32_t>("the number of dimensions of a tensor");
+	if (t.n_dims < 1 || t.n_dims > 4)
+		fail(Code::Format, "{}: tensor {} has {} dimensions, 1 to 4 are possible; the file is damaged", name(), tensor,
+		     t.n_dims);
+	std::optional<uint64_t> elements = 1;
+	for (uint32_t d = 0; d < 4; ++d) {
+		t.shape[d] = d < t.n_dims ? number<uint64_t>("a dimension of a tensor") : 1;
+		if (t.shape[d] == 0)
+			fail(Code::Format, "{}: tensor {}: dimension {} is 0; the file is damaged", name(), tensor, d);
+		if (elements) elements = checked_mul(*elements, t.shape[d]);
+	}
+	t.type = tensor_type(number<uint32_t>("the type of a tensor"), tensor);
+	t.at = number<uint64_t>("the offset of a tensor");
+	const auto [type_name, block, block_bytes] = dtype_info(t.type);
+	const auto bytes = elements ? checked_mul(*elements / block, block_bytes) : std::nullopt;
+	if (!bytes)
+		fail(Code::Format, "{}: tensor {}: {} x {} x {} x {} elements overflow; the file is damaged", name(), tensor,
+		     t.shape[0], t.shape[1], t.shape[2], t.shape[3]);
+	if (t.shape[0] % block != 0)
+		fail(Code::Format,
+		     "{}: tensor {}: rows of {} elements are no multiple of the {} in a {} block; the file is damaged", name(),
+		     tensor, t.shape[0], block, type_name);
+	t.bytes = *bytes;
+	return r;
+}
+
+// Turns offsets into positions in the file; refuses tensors that leave it, share bytes, or are not aligned.
+void Parser::place(std::vector<Tensor>& tensors) {
+	if (tensors.empty()) return;
+	const auto data = checked_align_up(at_, alignment_);
+	for (Tensor& r : tensors) {
+		GgufTensor& t = r.t;
+		if (t.at % alignment_ != 0)
+			fail(Code::Format, "{}: tensor {}: offset {} is no multiple of the alignment {}; the file is damaged",
+			     name(), shown(r.name), t.at, alignment_);
+		const auto begin = data ? checked_add(*data, t.at) : std::nullopt;
+		const auto end = begin ? checked_add(*begin, t.bytes) : std::nullopt;
+		if (!end || *end > file_.bytes())
+			fail(Code::Format,
+			     "{}: truncated at byte {}: tensor {} has {} bytes at offset {} of the data; get the file again",
+			     name(), file_.bytes(), shown(r.name), t.bytes, t.at);
+		t.at = *begin;
+	}
+	std::vector<const Tensor*> order;
+	for (const Tensor& r : tensors) order.push_back(&r);
+	std::sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) { return a->t.at < b->t.at; });
+	for (size_t i = 1; i < order.size(); ++i) {
+		const GgufTensor &a = order[i - 1]->t, &b = order[i]->t;
+		if (a.at + a.bytes > b.at)
+			fail(Code::Format, "{}: tensors {} and {} overlap: bytes {}..{} and {}..{}; the file is damaged", name(),
+			     shown(order[i - 1]->name), shown(order[i]->name), a.at, a.at + a.bytes, b.at, b.at + b.bytes);
+	}
+}
+
+GgufHeader Parser::parse() {
+	check_start();
+	// the shortest tensor: name of 1, one dimension; the shortest entry: key of 1, value of 1
+	const uint64_t n_tensors = count("the number of tensors", kMaxTensors, 8 + 1 + 4 + 8 + 4 + 8);
+	const uint64_t n_entries = count("the number of keys", kMaxEntries, 8 + 1 + 4 + 1);
+	std::vector<Entry> entries;
+	for (uint64_t i = 0; i < n_entries; ++i) {
+		entries.push_back(entry());
+		const Entry& e = entries.back();
+		if (view(e.key) != "general.alignment") continue;
+		if (e.type != GgufType::U32)
+			fail(Code::Format, "{}: key general.alignment is {}, expected u32; the file is damaged", name(),
+			     gguf_type_name(e.type));
+		uint32_t v;
+		std::memcpy(&v, header_.data() + e.value.at, sizeof v);
+		alignment_ = v;
+		if (!std::has_single_bit(v) || v < kMinAlignment || v > kMaxAlignment)
+			fail(Code::Format,
+			     "{}: general.alignment is {}, expected a power of two from {} to {}; the file is damaged", name(), v,
+			     kMinAlignment, kMaxAlignment);
+	}
+	std::vector<Tensor> tensors;
+	for (uint64_t i = 0; i < n_tensors; ++i) tensors.push_back(tensor());
+	place(tensors);
+
+	header_.resize(size_t(at_));
+	header_.shrink_to_fit();
+	GgufHeader out{version_, std::move(header_), {}, {}};
+	header_ = {};
+	const char* base = reinterpret_cast<const char*>(out.bytes.data());
+	auto text_at = [&](Range r) { return std::string_view(base + r.at, size_t(r.n)); };
+	std::unordered_set<std::string_view> seen;
+	for (const Entry& e : entries) {
+		out.entries.push_back(
+		    {text_at(e.key), e.type, e.element, e.count, std::span(out.bytes).subspan(e.value.at, e.value.n)});
+		if (!seen.insert(out.entries.back().key).second)
+			fail(Code::Format, "{}: key {} occurs twice; the file is damaged", name(),
+			     one_line(out.entries.back().key));
+	}
+	seen.clear();
+	for (Tensor& r : tensors) {
+		r.t.name = text_at(r.name);
+		out.tensors.push_back(r.t);
+		if (!seen.insert(r.t.name).second)
+			fail(Code::Format, "{}: tensor {} occurs twice; the file is damaged", name(), one_line(r.t.name));
+	}
+	return out;
+}
+
+} // namespace
+
+GgufHeader parse_header(const GgufFile& file, uint32_t part) { return Parser(file, part).parse(); }
+
+const char* gguf_type_name(GgufType t) {
+	constexpr const char* names[kTypes] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+	                                       "bool", "string", "array", "u64", "i64", "f64"};
+	return names[size_t(t)];
+}
+
+} // namespace kvrun

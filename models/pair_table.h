@@ -1,0 +1,48 @@
+// A flat hash table from a pair of 32-bit numbers to a small value, for lookups in the tokenizers' inner loops.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvrun {
+
+template <class V> class PairTable {
+ public:
+	// Keeps the first value of a pair. The pair of two UINT32_MAX cannot be stored.
+	void insert(uint32_t a, uint32_t b, V value) {
+		if (used_ * 3 >= cells_.size() * 2) grow();
+		Cell& c = cells_[place(key(a, b))];
+		if (c.key != kFree) return;
+		c = {key(a, b), value};
+		++used_;
+	}
+	const V* find(uint32_t a, uint32_t b) const {
+		const Cell& c = cells_[place(key(a, b))];
+		return c.key == kFree ? nullptr : &c.value;
+	}
+
+ private:
+	static constexpr uint64_t kFree = UINT64_MAX;
+	struct Cell {
+		uint64_t key = kFree;
+		V value{};
+	};
+	static uint64_t key(uint32_t a, uint32_t b) { return uint64_t(a) << 32 | b; }
+	size_t place(uint64_t k) const { // of the pair, or of the free cell where it belongs
+		uint64_t h = k * 0x9e3779b97f4a7c15u;
+		h ^= h >> 32;
+		size_t i = size_t(h) & (cells_.size() - 1);
+		while (cells_[i].key != k && cells_[i].key != kFree) i = (i + 1) & (cells_.size() - 1);
+		return i;
+	}
+	void grow() {
+		std::vector<Cell> old(cells_.size() * 2);
+		old.swap(cells_);
+		for (const Cell& c : old)
+			if (c.key != kFree) cells_[place(c.key)] = c;
+	}
+	std::vector<Cell> cells_ = std::vector<Cell>(64); // a power of two
+	size_t used_ = 0;
+};
+
+} // namespace kvrun

@@ -1,0 +1,21 @@
+// SentencePiece-style tokens: the neighbours whose joint text is the token of the highest score are joined, until none are.
+#pragma once
+#include "models/pair_table.h"
+#include "models/vocab.h"
+
+namespace kvrun {
+
+class Spm {
+ public:
+	explicit Spm(const Vocab&);
+	// Appends the ids of `text`, in which spaces are U+2581 already. Characters without a token become byte tokens.
+	void encode(const Vocab&, std::string_view text, std::vector<uint32_t>& out) const;
+
+ private:
+	struct Work;
+	void run(const Vocab&, std::string_view run, Work&, std::vector<uint32_t>& out) const;
+	void push_symbol(const Vocab&, std::string_view symbol, std::vector<uint32_t>& out) const;
+	PairTable<char> neighbours_; // characters that are next to each other in some token
+};
+
+} // namespace kvrun

@@ -1,0 +1,273 @@
+// Text <-> token ids: finds special tokens in a text, hands the rest to SentencePiece-style or byte-level BPE encoding.
+#include "models/tokenizer.h"
+#include "engine/core/utf8.h"
+#include "models/bpe.h"
+#include "models/spm.h"
+#include <algorithm>
+#include <utility>
+
+namespace kvrun {
+namespace {
+
+constexpr std::string_view kSpaceMark = "\xe2\x96\x81"; // U+2581, a space in SentencePiece texts
+
+// Finds tokens that are written out in a text. A trie over bytes; the longest token at a place wins.
+class SpecialTokens {
+ public:
+	explicit SpecialTokens(const Vocab& v) {
+		size_t bytes = 0;
+		for (uint32_t id = 0; id < v.size(); ++id) {
+			if (!v.is_special(id) || v.find(v.texts[id]) != id) continue; // empty, or a repeated text
+			bytes += v.texts[id].size();
+			if (bytes > kMaxSpecialBytes)
+				fail(Code::Format, "{}: control and user-defined tokens have more than {} bytes; the file is damaged",
+				     v.file, kMaxSpecialBytes);
+			insert(v.texts[id], id);
+		}
+	}
+
+	struct Hit {
+		size_t at;   // text.size() when there is none
+		uint32_t id; // of the token that begins there
+	};
+	// The first token at or after `from`; control and unknown tokens count only if `control`.
+	Hit next(const Vocab& v, std::string_view text, size_t from, bool control) const {
+		for (size_t at = from; at < text.size(); ++at) {
+			uint32_t found = kNoToken;
+			uint32_t node = roots_[uint8_t(text[at])];
+			for (size_t i = at + 1; node != 0; ++i) {
+				const uint32_t id = nodes_[node].id;
+				if (id != kNoToken && (control || v.kinds[id] == TokenKind::UserDefined)) found = id;
+				node = i < text.size() ? child(node, text[i]) : 0;
+			}
+			if (found != kNoToken) return {at, found};
+		}
+		return {text.size(), kNoToken};
+	}
+
+ private:
+	struct Node {
+		uint32_t first = 0, sibling = 0; // 0: none
+		uint32_t id = kNoToken;          // token that ends here
+		char c = 0;
+	};
+	uint32_t child(uint32_t node, char c) const {
+		uint32_t n = nodes_[node].first;
+		while (n != 0 && nodes_[n].c != c) n = nodes_[n].sibling;
+		return n;
+	}
+	void insert(std::string_view t, uint32_t id) {
+		uint32_t& root = roots_[uint8_t(t[0])];
+		if (root == 0) root = add(t[0]);
+		uint32_t node = root;
+		for (char c : t.substr(1)) {
+			uint32_t next = child(node, c);
+			if (next == 0) {
+				next = add(c);
+				nodes_[next].sibling = nodes_[node].first;
+				nodes_[node].first = next;
+			}
+			node = next;
+		}
+		nodes_[node].id = id;
+	}
+	uint32_t add(char c) {
+		nodes_.push_back({0, 0, kNoToken, c});
+		return uint32_t(nodes_.size() - 1);
+	}
+	std::array<uint32_t, 256> roots_{};
+	std::vector<Node> nodes_ = std::vector<Node>(1); // node 0 is none
+};
+
+std::string with_marks(std::string_view text, bool prefix) {
+	std::string out(prefix ? kSpaceMark : "");
+	for (char c : text) {
+		if (c == ' ')
+			out += kSpaceMark;
+		else
+			out += c;
+	}
+	return out;
+}
+
+std::string without_marks(std::string_view text) {
+	std::string out;
+	for (size_t at = 0; at < text.size();) {
+		if (text.substr(at, kSpaceMark.size()) == kSpaceMark) {
+			out += ' ';
+			at += kSpaceMark.size();
+		} else {
+			out += text[at++];
+		}
+	}
+	return out;
+}
+
+} // namespace
+
+struct Tokenizer::Model {
+	Vocab vocab;
+	SpecialTokens special;
+	std::optional<Spm> spm; // one of the two
+	std::optional<Bpe> bpe;
+	std::string chat_template;
+	bool adds_bos = false;
+	bool space_prefix = false;   // spm: text that begins, or follows a special token, gets a space
+	bool special_strips = false; // white space after a control token belongs to it
+
+	explicit Model(const Gguf& g) : vocab(g), special(vocab) {
+		if (vocab.spm)
+			spm.emplace(vocab);
+		else
+			bpe.emplace(g, vocab);
+		adds_bos = g.flag("tokenizer.ggml.add_bos_token", vocab.spm || bpe->pre().adds_bos());
+		if (adds_bos && vocab.bos == kNoToken) {
+			if (g.find("tokenizer.ggml.add_bos_token"))
+				fail(Code::Format,
+				     "{}: key tokenizer.ggml.add_bos_token is set, but no BOS token is named; the file is damaged",
+				     g.name());
+			adds_bos = false;
+		}
+		space_prefix = vocab.spm && g.flag("tokenizer.ggml.add_space_prefix", true);
+		// the tokenizer of Phi-3 strips after its markers, which GGUF has no key for
+		special_strips = vocab.spm && g.find("general.architecture") && g.text("general.architecture") == "phi3";
+		chat_template = g.text("tokenizer.chat_template", "");
+	}
+
+	void encode_words(std::string_view text, bool prefix, std::vector<uint32_t>& out) const {
+		if (bpe)
+			bpe->encode(vocab, text, out);
+		else
+			spm->encode(vocab, with_marks(text, prefix && space_prefix), out);
+	}
+
+	// Where text goes on after special token `id`.
+	size_t after(uint32_t id, std::string_view text, size_t at) const {
+		if (!special_strips || vocab.kinds[id] != TokenKind::Control || vocab.texts[id] == "<s>" ||
+		    vocab.texts[id] == "<|endoftext|>")
+			return at;
+		while (at < text.size() && std::string_view(" \t\n\v\f\r").find(text[at]) != std::string_view::npos) ++at;
+		return at;
+	}
+
+	void check(uint32_t id) const {
+		if (id >= vocab.size())
+			fail(Code::Invalid, "token {} does not exist, {} has {} tokens", id, vocab.file, vocab.size());
+	}
+};
+
+Tokenizer::Tokenizer(const Gguf& g) : model_(std::make_unique<Model>(g)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+std::vector<uint32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+	const Model& m = *model_;
+	if (text.size() > kMaxText)
+		fail(Code::Invalid, "the text has {} bytes, at most {} can be encoded at once", text.size(), kMaxText);
+	std::vector<uint32_t> out;
+	if (options.bos && m.adds_bos) out.push_back(m.vocab.bos);
+	bool prefix = true;
+	for (size_t at = 0; at < text.size();) {
+		const auto hit = m.special.next(m.vocab, text, at, options.special);
+		if (hit.at > at) {
+			m.encode_words(text.substr(at, hit.at - at), prefix, out);
+			prefix = false;
+		}
+		at = hit.at;
+		if (hit.id == kNoToken) break;
+		out.push_back(hit.id);
+		at = m.after(hit.id, text, at + m.vocab.texts[hit.id].size());
+		prefix = true;
+	}
+	return out;
+}
+
+std::string Tokenizer::decode_one(std::optional<uint32_t> prev, uint32_t id, bool special) const {
+	const Vocab& v = model_->vocab;
+	model_->check(id);
+	if (prev) model_->check(*prev);
+	const TokenKind kind = v.kinds[id];
+	if (kind == TokenKind::Control || kind == TokenKind::Unknown)
+		return special ? std::string(v.texts[id]) : std::string();
+	if (kind == TokenKind::UserDefined) return std::string(v.texts[id]);
+	if (!v.spm) return Bpe::bytes_of(v.texts[id]);
+	if (v.byte_values[id] >= 0) return std::string(1, char(v.byte_values[id]));
+	std::string out = without_marks(v.texts[id]);
+	const bool first = !prev || v.is_special(*prev); // encode() put a space in front
+	if (first && model_->space_prefix && out.starts_with(' ')) out.erase(0, 1);
+	return out;
+}
+
+std::string Tokenizer::decode(std::span<const uint32_t> ids, bool special) const {
+	std::string out;
+	std::optional<uint32_t> prev;
+	for (uint32_t id : ids) {
+		out += decode_one(prev, id, special);
+		prev = id;
+	}
+	return out;
+}
+
+uint32_t Tokenizer::vocab() const { return model_->vocab.size(); }
+const char* Tokenizer::model() const { return model_->vocab.spm ? "spm" : "bpe"; }
+std::string_view Tokenizer::pre() const {
+	return model_->bpe ? std::string_view(model_->bpe->pre_name()) : std::string_view();
+}
+std::string_view Tokenizer::text(uint32_t id) const {
+	model_->check(id);
+	return model_->vocab.texts[id];
+}
+TokenKind Tokenizer::kind(uint32_t id) const {
+	model_->check(id);
+	return model_->vocab.kinds[id];
+}
+std::optional<uint32_t> Tokenizer::find(std::string_view text) const {
+	const uint32_t id = model_->vocab.find(text);
+	return id == kNoToken ? std::nullopt : std::optional(id);
+}
+std::optional<uint32_t> Tokenizer::bos() const {
+	return model_->vocab.bos == kNoToken ? std::nullopt : std::optional(model_->vocab.bos);
+}
+std::optional<uint32_t> Tokenizer::eos() const {
+	return model_->vocab.eos == kNoToken ? std::nullopt : std::optional(model_->vocab.eos);
+}
+bool Tokenizer::adds_bos() const { return model_->adds_bos; }
+bool Tokenizer::is_end(uint32_t id) const {
+	return std::binary_search(model_->vocab.ends.begin(), model_->vocab.ends.end(), id);
+}
+std::vector<uint32_t> Tokenizer::end_ids() const { return model_->vocab.ends; }
+std::string_view Tokenizer::chat_template() const { return model_->chat_template; }
+
+// ---- Utf8Stream
+
+namespace {
+
+// Bytes at the end of s that begin a well-formed character but do not finish it.
+size_t unfinished(std::string_view s) {
+	for (size_t n = 1; n <= 3 && n <= s.size(); ++n) {
+		std::string c(s.substr(s.size() - n));
+		const uint8_t lead = uint8_t(c[0]);
+		if ((lead & 0xc0) == 0x80) continue;
+		// the smallest second byte that some leads allow; later ones are free
+		if (n == 1) c += lead == 0xe0 ? '\xa0' : lead == 0xf0 ? '\x90' : '\x80';
+		const size_t want = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+		while (c.size() < want) c += '\x80';
+		return want > n && utf8_char(c, 0) == want ? n : 0;
+	}
+	return 0;
+}
+
+} // namespace
+
+std::string Utf8Stream::push(std::string_view bytes) {
+	held_ += bytes;
+	const size_t keep = unfinished(held_);
+	std::string out = held_.substr(0, held_.size() - keep);
+	held_.erase(0, out.size());
+	return out;
+}
+
+std::string Utf8Stream::finish() { return std::exchange(held_, {}); }
+
+} // namespace kvrun

@@ -1,0 +1,157 @@
+// The token list of a GGUF file.
+#include "models/vocab.h"
+#include "engine/core/log.h"
+#include "engine/core/utf8.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+// How models write the end of a turn or of the text; files do not always name these ids.
+constexpr std::string_view kEndTexts[] = {
+    "<|eot_id|>",        "<|eom_id|>",      "<|im_end|>",    "<|end|>",
+    "<|endoftext|>",     "<|end_of_text|>", "<end_of_turn>", "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>"};
+
+int hex_digit(char c) {
+	if (c >= '0' && c <= '9') return c - '0';
+	if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+	if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+	return -1;
+}
+
+// The byte a text like <0x0A> stands for, or -1.
+int byte_of(std::string_view t) {
+	if (t.size() != 6 || !t.starts_with("<0x") || t[5] != '>') return -1;
+	const int high = hex_digit(t[3]), low = hex_digit(t[4]);
+	return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+} // namespace
+
+Vocab::Vocab(const Gguf& g) : file(g.name()) {
+	const std::string_view model = g.text("tokenizer.ggml.model");
+	if (model != "llama" && model != "gpt2")
+		fail(Code::Unsupported,
+		     "{}: tokenizer is {}; kvrun knows llama (SentencePiece-style) and gpt2 (byte-level BPE)", file,
+		     one_line(model));
+	spm = model == "llama";
+	read_texts(g);
+	read_kinds(g);
+	if (spm) read_scores(g);
+	if (spm) read_bytes();
+	read_named(g);
+}
+
+void Vocab::read_texts(const Gguf& g) {
+	const char* key = "tokenizer.ggml.tokens";
+	const GgufEntry* e = g.find(key);
+	if (e && (e->count == 0 || e->count > kMaxVocab))
+		fail(Code::Format, "{}: key {} has {} tokens, expected 1 to {}; the file is damaged", file, key, e->count,
+		     kMaxVocab);
+	const std::vector<std::string_view> stored = g.texts(key);
+	size_t bytes = 0, doubles = 0;
+	for (std::string_view t : stored) bytes += t.size();
+	if (bytes > kMaxVocabBytes)
+		fail(Code::Format, "{}: key {} has {} bytes of text, at most {} are accepted; the file is damaged", file, key,
+		     bytes, kMaxVocabBytes);
+	pool.reserve(bytes); // views into it stay valid
+	texts.reserve(stored.size());
+	by_text.reserve(stored.size());
+	for (std::string_view t : stored) {
+		const size_t at = pool.size();
+		pool.insert(pool.end(), t.begin(), t.end());
+		texts.emplace_back(pool.data() + at, t.size());
+		if (!t.empty() && !by_text.emplace(texts.back(), uint32_t(texts.size() - 1)).second) ++doubles;
+	}
+	if (doubles > 0)
+		warn_once(fmt::format("{}: {} tokens repeat the text of another; the first of each is used", file, doubles));
+}
+
+void Vocab::read_kinds(const Gguf& g) {
+	const char* key = "tokenizer.ggml.token_type";
+	kinds.assign(size(), TokenKind::Normal);
+	if (!g.find(key)) return;
+	const std::vector<int64_t> stored = g.ints(key);
+	if (stored.size() != size())
+		fail(Code::Format, "{}: key {} has {} elements, there are {} tokens; the file is damaged", file, key,
+		     stored.size(), size());
+	for (uint32_t i = 0; i < size(); ++i) {
+		if (stored[i] < 0 || stored[i] > int64_t(TokenKind::Byte))
+			fail(Code::Format, "{}: key {}: token {} has type {}, known are 1..6; the file is damaged", file, key, i,
+			     stored[i]);
+		if (stored[i] != 0) kinds[i] = TokenKind(stored[i]); // 0: not said
+	}
+}
+
+void Vocab::read_scores(const Gguf& g) {
+	const char* key = "tokenizer.ggml.scores";
+	scores = g.floats(key);
+	if (scores.size() != size())
+		fail(Code::Format, "{}: key {} has {} elements, there are {} tokens; the file is damaged", file, key,
+		     scores.size(), size());
+	for (uint32_t i = 0; i < size(); ++i)
+		if (!std::isfinite(scores[i]))
+			fail(Code::Format, "{}: key {}: token {} has score {}; the file is damaged", file, key, i, scores[i]);
+}
+
+void Vocab::read_bytes() {
+	byte_tokens.fill(kNoToken);
+	byte_values.assign(size(), -1);
+	for (uint32_t i = 0; i < size(); ++i) {
+		if (kinds[i] != TokenKind::Byte) continue;
+		const int b = byte_of(texts[i]);
+		if (b < 0)
+			fail(Code::Format, "{}: byte token {} is '{}', expected <0x00> to <0xFF>; the file is damaged", file, i,
+			     one_line(texts[i], 40));
+		byte_values[i] = int16_t(b);
+		if (byte_tokens[size_t(b)] == kNoToken) byte_tokens[size_t(b)] = i;
+	}
+}
+
+uint32_t Vocab::read_id(const Gguf& g, const char* key) const {
+	if (!g.find(key)) return kNoToken;
+	const uint32_t id = g.u32(key);
+	if (id >= size())
+		fail(Code::Format, "{}: key {} is {}, there are {} tokens; the file is damaged", file, key, id, size());
+	return id;
+}
+
+void Vocab::read_named(const Gguf& g) {
+	bos = read_id(g, "tokenizer.ggml.bos_token_id");
+	eos = read_id(g, "tokenizer.ggml.eos_token_id");
+	unknown = read_id(g, "tokenizer.ggml.unknown_token_id");
+	if (spm) { // what SentencePiece does when nothing is said
+		auto usual = [&](uint32_t& id, uint32_t place, TokenKind kind) {
+			if (id == kNoToken && place < size() && kinds[place] == kind) id = place;
+		};
+		usual(unknown, 0, TokenKind::Unknown);
+		usual(bos, 1, TokenKind::Control);
+		usual(eos, 2, TokenKind::Control);
+	}
+	ends = {eos, read_id(g, "tokenizer.ggml.eot_token_id"), read_id(g, "tokenizer.ggml.eom_token_id")};
+	for (std::string_view t : kEndTexts) {
+		const uint32_t id = find(t);
+		if (id == kNoToken) continue;
+		kinds[id] = TokenKind::Control;
+		ends.push_back(id);
+	}
+	std::sort(ends.begin(), ends.end());
+	ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+	if (ends.back() == kNoToken) ends.pop_back(); // the largest number there is
+}
+
+uint32_t Vocab::find(std::string_view text) const {
+	const auto i = by_text.find(text);
+	return i == by_text.end() ? kNoToken : i->second;
+}
+
+uint32_t Vocab::find_word(std::string_view text) const {
+	const uint32_t id = find(text);
+	if (id == kNoToken) return kNoToken;
+	const TokenKind k = kinds[id];
+	return k == TokenKind::Control || k == TokenKind::Unknown || k == TokenKind::Byte ? kNoToken : id;
+}
+
+} // namespace kvrun

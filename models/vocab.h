@@ -1,0 +1,50 @@
+// The token list of a GGUF file: texts, kinds, scores, and the tokens with a meaning; checked when it is read.
+#pragma once
+#include "models/tokenizer.h"
+#include <array>
+#include <unordered_map>
+
+namespace kvrun {
+
+constexpr uint32_t kNoToken = UINT32_MAX;
+constexpr uint64_t kMaxVocab = uint64_t(1) << 20;         // tokens
+constexpr uint64_t kMaxVocabBytes = uint64_t(16) << 20;   // texts of all tokens together
+constexpr uint64_t kMaxSpecialBytes = uint64_t(1) << 20;  // texts of all control and user-defined tokens together
+
+// Repairs, each said once: an empty text is never matched; of tokens with equal texts the first is the one text becomes;
+// end-of-turn markers that are marked as ordinary words become control tokens. Everything else that is wrong is refused.
+struct Vocab {
+	explicit Vocab(const Gguf&);
+	Vocab(const Vocab&) = delete;
+	Vocab& operator=(const Vocab&) = delete;
+
+	uint32_t size() const { return uint32_t(texts.size()); }
+	uint32_t find(std::string_view text) const; // kNoToken when there is none
+	// The same among tokens that words may become: not control, unknown or byte tokens.
+	uint32_t find_word(std::string_view text) const;
+	bool is_special(uint32_t id) const {
+		return kinds[id] == TokenKind::Control || kinds[id] == TokenKind::Unknown || kinds[id] == TokenKind::UserDefined;
+	}
+
+	std::string file;                    // for messages
+	std::vector<char> pool;              // all texts, back to back
+	std::vector<std::string_view> texts; // (vocab) into pool
+	std::vector<TokenKind> kinds;        // (vocab)
+	std::vector<float> scores;           // (vocab), empty for bpe
+	std::unordered_map<std::string_view, uint32_t> by_text;
+	std::array<uint32_t, 256> byte_tokens; // token of each single byte (spm), or kNoToken
+	std::vector<int16_t> byte_values;      // (vocab) the byte of a Byte token, else -1; empty when there are none
+	uint32_t bos = kNoToken, eos = kNoToken, unknown = kNoToken;
+	std::vector<uint32_t> ends;            // ascending: tokens that end an answer
+	bool spm = false;                      // else byte-level bpe
+
+ private:
+	void read_texts(const Gguf&);
+	void read_kinds(const Gguf&);
+	void read_scores(const Gguf&);
+	void read_bytes();
+	void read_named(const Gguf&);
+	uint32_t read_id(const Gguf&, const char* key) const;
+};
+
+} // namespace kvrun

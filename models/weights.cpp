@@ -1,0 +1,181 @@
+// Weights on a backend: a plan of which tensor goes where, then an upload in bounded pieces.
+#include "models/weights.h"
+#include "engine/core/block_quant.h"
+#include "engine/core/utf8.h"
+#include "models/checked.h"
+#include <algorithm>
+#include <unordered_map>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kAlign = 256;                       // of a tensor inside a buffer, in bytes
+constexpr size_t kBufferBytes = size_t(512) << 20;   // tensors share buffers of this size where the device allows it
+constexpr size_t kPieceBytes = size_t(8) << 20;      // read from the file and handed to the backend at once
+constexpr size_t kUnflushedBytes = size_t(32) << 20; // most the backend must stage before it is waited for
+
+struct Item { // one tensor of the file
+	const TensorSpec* spec;
+	const GgufTensor* tensor;
+	DType type;    // on the device
+	size_t bytes;  // on the device
+	size_t buffer; // index
+	size_t at;     // bytes from the start of the buffer
+	View view(const std::deque<Buffer>& buffers) const {
+		if (!spec->matrix) return kvrun::view(buffers[buffer], at, type, spec->cols);
+		return kvrun::view(buffers[buffer], at, type, spec->rows, spec->cols);
+	}
+};
+
+// Where each tensor goes; returns the sizes of the buffers.
+std::vector<size_t> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Backend& backend,
+                         std::vector<Item>& items) {
+	const size_t limit = backend.info().max_buffer_bytes;
+	const size_t shared = limit == 0 ? kBufferBytes : std::min(limit, kBufferBytes);
+	std::vector<size_t> sizes;
+	for (const TensorSpec& s : specs) {
+		const GgufTensor* t = g.find_tensor(s.name);
+		KV_ASSERT(t && t->rows() == s.rows && t->cols() == s.cols); // read_config() refused everything else
+		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0};
+		i.bytes = s.matrix ? backend.weight_row_bytes(t->type, s.cols) * size_t(s.rows) : size_t(s.cols) * 4;
+		if (limit != 0 && i.bytes > limit)
+			fail(Code::Unsupported, "{}: tensor {} takes {} bytes, a buffer of {} holds {}; choose another device",
+			     g.name(), one_line(s.name), i.bytes, one_line(backend.info().name), limit);
+		const size_t end = sizes.empty() ? 0 : *checked_align_up(sizes.back(), kAlign);
+		if (sizes.empty() || end + i.bytes > shared) {
+			sizes.push_back(0);
+			i.at = 0;
+		} else {
+			i.at = end;
+		}
+		i.buffer = sizes.size() - 1;
+		sizes.back() = i.at + i.bytes;
+		items.push_back(i);
+	}
+	return sizes;
+}
+
+class Uploader {
+ public:
+	Uploader(const Gguf& g, Backend& b, const LoadProgress& p, uint64_t total)
+	    : gguf_(g), backend_(b), progress_(p), total_(total) {}
+	void matrix(const Item& i, const View& v) {
+		const size_t row_bytes = i.tensor->bytes / i.spec->rows;
+		const uint32_t step = uint32_t(std::clamp<size_t>(kPieceBytes / row_bytes, 1, i.spec->rows));
+		for (uint32_t row = 0; row < i.spec->rows; row += step) {
+			const uint32_t n = std::min(step, i.spec->rows - row);
+			piece_.resize(n * row_bytes);
+			gguf_.read(*i.tensor, row * row_bytes, piece_);
+			backend_.write_weight(v, row, n, piece_);
+			count(piece_.size());
+		}
+	}
+	void vector(const Item& i, const View& v) {
+		piece_.resize(i.tensor->bytes);
+		gguf_.read(*i.tensor, 0, piece_);
+		std::vector<float> values(i.spec->cols);
+		dequantise_row(i.tensor->type, piece_.data(), values.data(), values.size());
+		backend_.write(*v.buf, v.at, std::as_bytes(std::span(values)));
+		count(piece_.size());
+	}
+	void flush() {
+		backend_.submit();
+		backend_.wait();
+		unflushed_ = 0;
+	}
+
+ private:
+	void count(size_t bytes) {
+		done_ += bytes;
+		unflushed_ += bytes;
+		if (unflushed_ >= kUnflushedBytes) flush();
+		if (progress_) progress_(done_, total_);
+	}
+	const Gguf& gguf_;
+	Backend& backend_;
+	const LoadProgress& progress_;
+	const uint64_t total_;
+	uint64_t done_ = 0;
+	size_t unflushed_ = 0;
+	std::vector<std::byte> piece_;
+};
+
+// Rows [first, first + n) of a matrix in any format: rows stand one after the other.
+View matrix_rows(Backend& b, const View& v, uint32_t first, uint32_t n) {
+	View r = v;
+	r.at += first * b.weight_row_bytes(v.type, v.shape[1]);
+	r.shape[0] = n;
+	return r;
+}
+
+using Views = std::unordered_map<std::string_view, View>;
+
+LayerWeights layer_weights(const Config& c, uint32_t l, const Views& views, Backend& b) {
+	auto find = [&](const char* what) { return views.at(fmt::format("blk.{}.{}", l, what)); };
+	const uint32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+	LayerWeights w;
+	w.attn_norm = find("attn_norm.weight");
+	if (c.fused_qkv) {
+		const View all = find("attn_qkv.weight");
+		w.wq = matrix_rows(b, all, 0, q);
+		w.wk = matrix_rows(b, all, q, kv);
+		w.wv = matrix_rows(b, all, q + kv, kv);
+	} else {
+		w.wq = find("attn_q.weight");
+		w.wk = find("attn_k.weight");
+		w.wv = find("attn_v.weight");
+	}
+	if (c.qkv_bias) {
+		w.bq = find("attn_q.bias");
+		w.bk = find("attn_k.bias");
+		w.bv = find("attn_v.bias");
+	}
+	if (c.qk_norm) {
+		w.q_norm = find("attn_q_norm.weight");
+		w.k_norm = find("attn_k_norm.weight");
+	}
+	w.wo = find("attn_output.weight");
+	w.ffn_norm = find("ffn_norm.weight");
+	if (c.fused_gate_up) {
+		const View all = find("ffn_up.weight");
+		w.w_gate = matrix_rows(b, all, 0, c.hidden_dim);
+		w.w_up = matrix_rows(b, all, c.hidden_dim, c.hidden_dim);
+	} else {
+		w.w_gate = find("ffn_gate.weight");
+		w.w_up = find("ffn_up.weight");
+	}
+	w.w_down = find("ffn_down.weight");
+	return w;
+}
+
+} // namespace
+
+Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const LoadProgress& progress) {
+	const std::vector<TensorSpec> specs = tensor_specs(c);
+	std::vector<Item> items;
+	Weights w;
+	for (size_t bytes : plan(g, specs, backend, items)) {
+		w.buffers.push_back(backend.alloc(bytes, Mem::Device, "weights"));
+		w.bytes += bytes;
+	}
+	uint64_t total = 0;
+	for (const Item& i : items) total += i.tensor->bytes;
+	Uploader up(g, backend, progress, total);
+	Views views;
+	for (const Item& i : items) {
+		const View v = i.view(w.buffers);
+		if (i.spec->matrix)
+			up.matrix(i, v);
+		else
+			up.vector(i, v);
+		views.emplace(i.spec->name, v);
+	}
+	up.flush();
+	w.embed = views.at("token_embd.weight");
+	w.final_norm = views.at("output_norm.weight");
+	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
+	for (uint32_t l = 0; l < c.n_layers; ++l) w.layers.push_back(layer_weights(c, l, views, backend));
+	return w;
+}
+
+} // namespace kvrun

@@ -1,0 +1,28 @@
+// Where the tests find the shared assets (models, vocabularies, texts) that are not part of the repository.
+#pragma once
+#include <cstdlib>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace kvrun {
+
+// Path of a shared asset ("models/stories260K.gguf"), from KVRUN_SHARED or ../shared beside the project; empty, and said
+// on stderr, when it is not there.
+inline std::string shared_asset(const std::string& name) {
+	const char* env = std::getenv("KVRUN_SHARED");
+	const std::string root = env && *env ? env : std::string(KVRUN_SOURCE_DIR) + "/../shared";
+	const std::string path = root + "/assets/" + name;
+	if (std::filesystem::exists(path)) return path;
+	std::fprintf(stderr, "skipped: %s is not there (set KVRUN_SHARED); the parts that need it are left out\n", path.c_str());
+	return {};
+}
+
+inline std::string file_text(const std::string& path) {
+	std::ifstream in(path, std::ios::binary);
+	return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+} // namespace kvrun

@@ -1,0 +1,41 @@
+// Runs the kvrun program the ways a shell or a terminal does, for tests.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvrun {
+
+enum class Out {
+	Pipe,   // collected in Ran::out
+	Closed, // no file descriptor 1 at all
+	Full,   // /dev/full
+	Gone,   // a pipe whose reader leaves after the first bytes
+};
+struct Terminal {
+	unsigned short columns = 80;
+	std::string term = "xterm";
+};
+struct RunSpec {
+	std::vector<std::string> args;
+	std::optional<std::string> input = ""; // bytes on stdin; nullopt: no file descriptor 0
+	Out out = Out::Pipe;
+	std::optional<Terminal> terminal = {}; // stdout and stderr are one terminal; its bytes are in Ran::out
+	std::vector<std::pair<std::string, std::string>> env = {};
+	int timeout_s = 120;
+	int signal = 0, signal_after_ms = 0; // 0: none; sent once, if the program still runs then
+	// Called with the process id whenever new output arrived, with all of it: to send signals or resize (fd: terminal).
+	std::function<void(int pid, int fd, const std::string& out)> watch = {};
+};
+struct Ran {
+	int code = -1;       // exit code; 128 + signal when one ended it, as a shell says it
+	bool killed = false; // a signal ended it
+	std::string out, err;
+};
+
+Ran run_program(const RunSpec&);
+inline Ran run_program(std::vector<std::string> args) { return run_program(RunSpec{.args = std::move(args)}); }
+
+} // namespace kvrun

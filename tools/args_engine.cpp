@@ -1,0 +1,53 @@
+// Options of every command that runs a model: file, device, context and cache; and opening what they name.
+#include "tools/args_engine.h"
+#include "engine/core/env.h"
+#include "engine/core/utf8.h"
+#include "tools/terminal.h"
+#include <cstdlib>
+
+namespace kvrun {
+
+void add_engine_options(CLI::App& app, EngineArgs& a) {
+	add_text(app, "-m,--model", a.model, "FILE", "read the model from this .gguf file (the first part of a split one)")
+	    ->required();
+	add_text(app, "--device", a.device, "NAME",
+	         "run on this device: its index or part of its name in `kvrun devices`, or cpu [best; a CPU only if there "
+	         "is no GPU]");
+	add_integer(app, "-c,--ctx-size", a.ctx, 0, 1 << 24,
+	            "longest sequence in tokens; 0: what fits, at most the trained context [0]");
+	add_integer(app, "--ubatch-size", a.ubatch, 1, 65536,
+	            "(-ub) prompt tokens that go through a layer together; changes speed only [512]");
+	add_text(app, "--kv", a.kv, "POLICY", "keep the KV cache this way; see `kvrun plan --help` [fp16]");
+	add_bytes(app, "--kv-budget", a.kv_budget,
+	          "let the KV cache take this much memory, as in 512M or 2G; 0: what is free [0]");
+	app.add_flag("--check", a.check,
+	             "run every operation on the cpu backend too and stop at the first that differs (slow)");
+}
+
+std::unique_ptr<Engine> open_engine(const EngineArgs& a, const KvPolicy& policy, uint64_t seed) {
+	if (a.check) setenv(env_table()[size_t(Env::Check)].name, "1", /*replace=*/1);
+	EngineOptions o;
+	o.model = a.model;
+	o.device = a.device;
+	o.ctx = uint32_t(a.ctx);
+	o.ubatch = uint32_t(a.ubatch);
+	o.kv = policy;
+	o.kv_budget = a.kv_budget;
+	o.seed = seed;
+	Progress progress;
+	auto engine = Engine::open(
+	    o, [&](uint64_t done, uint64_t total) { progress.show("loading", total ? double(done) / double(total) : 1); });
+	progress.clear();
+	const DeviceInfo d = engine->backend().info();
+	if (d.is_cpu) say_stats(fmt::format("running on a CPU device: {} ({})", one_line(d.name), one_line(d.driver)));
+	return engine;
+}
+
+std::string human_bytes(double bytes) {
+	const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	size_t u = 0;
+	for (; bytes >= 1024 && u + 1 < std::size(units); ++u) bytes /= 1024;
+	return fmt::format("{:.{}f} {}", bytes, u == 0 || bytes >= 100 ? 0 : 1, units[u]);
+}
+
+} // namespace kvrun

@@ -1,0 +1,99 @@
+// The program's side of a terminal: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
+#include "tools/terminal.h"
+#include "engine/core/error.h"
+#include "tools/commands.h"
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/ioctl.h>
+#include <system_error>
+#include <unistd.h>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kNarrowest = 30; // columns below which a bar says nothing
+
+// Columns of the terminal behind stderr; 0 if it does not say.
+size_t columns() {
+	winsize size{};
+	return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+static_assert(std::atomic<bool>::is_always_lock_free); // so that a signal handler may use them
+std::atomic<bool> tolerant = false;                    // an answer is under way, which the first interrupt ends
+std::atomic<bool> interrupted = false;
+
+extern "C" void on_interrupt(int) {
+	if (tolerant && !interrupted.exchange(true)) return;
+	// leaves a terminal on a line of its own; the result matters to nobody
+	[[maybe_unused]] const ssize_t n = write(STDERR_FILENO, "\n", 1);
+	_exit(130);
+}
+
+void write_stderr(std::string_view s) { std::fwrite(s.data(), 1, s.size(), stderr); }
+
+} // namespace
+
+bool stdout_is_terminal() { return isatty(STDOUT_FILENO); }
+bool stderr_is_terminal() { return isatty(STDERR_FILENO); }
+
+void write_stdout(std::string_view bytes) {
+	while (!bytes.empty()) {
+		const ssize_t n = write(STDOUT_FILENO, bytes.data(), bytes.size());
+		if (n > 0)
+			bytes.remove_prefix(size_t(n));
+		else if (n < 0 && errno == EPIPE)
+			throw Exit{5};
+		else if (n < 0 && errno != EINTR)
+			fail(Code::Io, "standard output: {}", std::generic_category().message(errno));
+	}
+}
+
+void say_stats(std::string_view line) { write_stderr(fmt::format("# {}\n", line)); }
+
+Progress::Progress() {
+	const char* term = std::getenv("TERM");
+	on_ = stderr_is_terminal() && term && *term && std::string_view(term) != "dumb";
+}
+
+void Progress::show(std::string_view what, double done) {
+	const auto now = std::chrono::steady_clock::now();
+	if (!on_ || now - last_ < std::chrono::milliseconds(100)) return;
+	const size_t width = columns();
+	if (width < kNarrowest) return clear();
+	last_ = now;
+	// only ASCII and a carriage return: nothing NO_COLOR or a simple terminal could mind; one column stays free so
+	// that no terminal wraps
+	const size_t bar = std::min<size_t>(40, width - 1 - (kNarrowest - 10));
+	const size_t full = size_t(std::clamp(done, 0., 1.) * double(bar));
+	std::string line = fmt::format("{:<10.10} [{:=<{}}{:<{}}] {:3.0f}%", what, "", full, "", bar - full,
+	                               std::clamp(done, 0., 1.) * 100);
+	const size_t length = line.size();
+	if (shown_ > length) line.append(std::min(shown_, width - 1) - length, ' ');
+	shown_ = length;
+	write_stderr("\r" + line);
+}
+
+void Progress::clear() {
+	if (shown_ == 0) return;
+	const size_t width = columns();
+	write_stderr("\r" + std::string(width > 1 ? std::min(shown_, width - 1) : 0, ' ') + "\r");
+	shown_ = 0;
+}
+
+Interrupt::Interrupt() {
+	interrupted = false;
+	tolerant = true;
+	struct sigaction act = {};
+	act.sa_handler = on_interrupt;
+	sigaction(SIGINT, &act, nullptr);
+}
+
+Interrupt::~Interrupt() { tolerant = false; }
+
+const std::atomic<bool>& Interrupt::requested() { return interrupted; }
+
+} // namespace kvrun

@@ -1,0 +1,42 @@
+// The program's side of a terminal: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <string_view>
+
+namespace kvrun {
+
+bool stdout_is_terminal();
+bool stderr_is_terminal();
+
+// Writes all bytes to stdout, or throws: Exit{5} without a word when the reader went away, Error{Io} otherwise.
+void write_stdout(std::string_view bytes);
+// A line that begins with "# ", on stderr.
+void say_stats(std::string_view line);
+
+// One line on a terminal that is written over; nothing where stderr is no terminal, TERM is dumb, or there is no room.
+class Progress {
+ public:
+	Progress();
+	~Progress() { clear(); }
+	Progress(const Progress&) = delete;
+	void show(std::string_view what, double done); // done: 0..1; redrawn at most ten times a second
+	void clear();                                  // takes the line away
+
+ private:
+	bool on_ = false;
+	size_t shown_ = 0; // columns on the screen now
+	std::chrono::steady_clock::time_point last_{};
+};
+
+// While one lives, the first Ctrl-C sets requested() and the second ends the program with 130. Outside, the first does.
+class Interrupt {
+ public:
+	Interrupt();
+	~Interrupt();
+	Interrupt(const Interrupt&) = delete;
+	static const std::atomic<bool>& requested();
+};
+
+} // namespace kvrun
