@@ -150,9 +150,14 @@ GgufType Parser::type(const char* what) {
 // Reads a count of things that take at least min_bytes each.
 uint64_t Parser::count(const char* what, uint64_t most, uint64_t min_bytes) {
 	const uint64_t n = number<uint64_t>(what);
-	if (n > most || n > left() / min_bytes)
-		fail(Code::Format, "{}: {} at byte {} is {}, but at most {} fit the {} bytes that follow; the file is damaged",
-		     name(), what, at_ - 8, n, std::min(most, left() / min_bytes), left());
+	if (n > most)
+		fail(Code::Format, "{}: {} at byte {} is {}, at most {} is accepted; the file is damaged", name(), what,
+		     at_ - 8, n, most);
+	if (n > left() / min_bytes)
+		fail(Code::Format,
+		     "{}: truncated at byte {}: {} at byte {} is {}, the {} bytes that follow hold at most {}; get the file "
+		     "again",
+		     name(), file_.bytes(), what, at_ - 8, n, left(), left() / min_bytes);
 	return n;
 }
 
