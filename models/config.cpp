@@ -3,7 +3,7 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
-#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <unordered_set>
 
@@ -199,6 +199,14 @@ void check_tensor(const Gguf& g, const TensorSpec& s) {
 		     s.name, t->rows(), t->cols(), s.rows, s.cols);
 }
 
+// 12 of blk.12.attn_q.weight; 0 of tensors outside the layers.
+uint64_t layer_of(std::string_view tensor) {
+	if (!tensor.starts_with("blk.")) return 0;
+	uint64_t l = 0;
+	const auto [end, error] = std::from_chars(tensor.data() + 4, tensor.data() + tensor.size(), l);
+	return error == std::errc() && end != tensor.data() + tensor.size() && *end == '.' ? l : 0;
+}
+
 // Tensors nobody asked for: harmless ones are named once; one that would change the result is refused.
 void check_extra_tensors(const Gguf& g, const std::vector<TensorSpec>& specs, const Config& c) {
 	std::unordered_set<std::string_view> used = {"rope_freqs.weight", "rope_factors_long.weight",
@@ -211,6 +219,9 @@ void check_extra_tensors(const Gguf& g, const std::vector<TensorSpec>& specs, co
 		if (t.name.ends_with(".bias") || (t.name.starts_with("blk.") && t.name.ends_with("_norm.weight")))
 			fail(Code::Unsupported, "{}: tensor {} belongs to a variant of {} that kvrun does not run", g.name(),
 			     one_line(t.name), c.arch);
+		if (layer_of(t.name) >= c.n_layers)
+			fail(Code::Format, "{}: tensor {} belongs to a layer beyond the {} the config says; wrong or damaged file",
+			     g.name(), one_line(t.name), c.n_layers);
 		if (n++ == 0) first = t.name;
 	}
 	if (n > 0)
