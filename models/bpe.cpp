@@ -2,13 +2,11 @@
 #include "models/bpe.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
-#include <queue>
 
 namespace kvrun {
 namespace {
 
 constexpr uint64_t kMaxMerges = uint64_t(1) << 21, kMaxMergeBytes = uint64_t(32) << 20;
-constexpr uint32_t kEnd = UINT32_MAX;
 
 // The alphabet of byte-level BPE: visible Latin-1 characters stand for themselves, the other 68 bytes, in order, for
 // U+0100 and up.
@@ -38,6 +36,14 @@ std::string as_characters(std::string_view bytes) {
 	return out;
 }
 
+// The token that bytes, written as characters, become. A user-defined token's text is no such writing: it serves only
+// where both say the same.
+uint32_t token_of(const Vocab& v, const std::string& characters) {
+	const uint32_t id = v.find_word(characters);
+	if (id == kNoToken || v.kinds[id] != TokenKind::UserDefined) return id;
+	return Bpe::bytes_of(characters) == characters ? id : kNoToken;
+}
+
 std::string read_pre(const Gguf& g) {
 	const char* key = "tokenizer.ggml.pre";
 	if (!g.find(key))
@@ -46,21 +52,7 @@ std::string read_pre(const Gguf& g) {
 	return std::string(g.text(key, "default"));
 }
 
-struct Symbol {
-	uint32_t id, n;      // n bytes of the piece; 0: joined to the symbol before
-	uint32_t prev, next; // kEnd at the ends
-};
-struct Join { // a candidate: symbols left and right
-	uint32_t rank, left, right, n, symbol;
-	bool operator<(const Join& o) const { return rank > o.rank || (rank == o.rank && left > o.left); }
-};
-
 } // namespace
-
-struct Bpe::Work {
-	std::vector<Symbol> symbols;
-	std::priority_queue<Join> joins; // lowest rank first, then leftmost
-};
 
 Bpe::Bpe(const Gguf& g, const Vocab& v) : pre_name_(read_pre(g)), pre_(pre_name_, g.name()) { read_merges(g, v); }
 
@@ -74,7 +66,8 @@ void Bpe::read_merges(const Gguf& g, const Vocab& v) {
 	std::unordered_map<std::string, uint32_t> symbols;
 	auto symbol = [&](std::string text) {
 		const auto [i, is_new] = symbols.emplace(std::move(text), uint32_t(symbol_tokens_.size()));
-		if (is_new) symbol_tokens_.push_back(v.find_word(i->first));
+		if (!is_new) return i->second;
+		symbol_tokens_.push_back(token_of(v, i->first));
 		return i->second;
 	};
 	for (const std::string& c : alphabet().of_byte) symbol(c);
@@ -98,56 +91,34 @@ void Bpe::push_symbol(const Vocab& v, uint32_t symbol, std::string_view bytes, s
 	for (char c : bytes) {
 		const uint32_t id = symbol_tokens_[uint8_t(c)];
 		if (id == kNoToken)
-			fail(Code::Invalid,
-			     "{}: the vocabulary has no token for byte 0x{:02X}; this text cannot be used with this model", v.file,
+			fail(Code::Invalid, "{}: the vocabulary has no token for byte 0x{:02X}; is the text UTF-8?", v.file,
 			     uint8_t(c));
 		out.push_back(id);
 	}
 }
 
-void Bpe::piece(const Vocab& v, std::string_view piece, Work& w, std::vector<uint32_t>& out) const {
+void Bpe::piece(const Vocab& v, std::string_view piece, std::vector<Symbol>& s, std::vector<uint32_t>& out) const {
 	if (pre_.whole_words()) {
-		const uint32_t id = v.find_word(as_characters(piece));
+		const uint32_t id = token_of(v, as_characters(piece));
 		if (id != kNoToken) {
 			out.push_back(id);
 			return;
 		}
 	}
-	auto& s = w.symbols;
 	s.clear();
 	for (uint32_t i = 0; i < piece.size(); ++i)
-		s.push_back({uint8_t(piece[i]), 1, i - 1, i + 1}); // i - 1 of the first is kEnd
-	s.back().next = kEnd;
-
-	auto consider = [&](uint32_t left, uint32_t right) {
-		if (left == kEnd || right == kEnd) return;
-		if (const Merge* m = merges_.find(s[left].id, s[right].id))
-			w.joins.push({m->rank, left, right, s[left].n + s[right].n, m->symbol});
-	};
-	for (uint32_t i = 1; i < s.size(); ++i) consider(i - 1, i);
-	while (!w.joins.empty()) {
-		const Join j = w.joins.top();
-		w.joins.pop();
-		Symbol &left = s[j.left], &right = s[j.right];
-		if (left.n == 0 || right.n == 0 || left.n + right.n != j.n) continue; // one of them has been joined since
-		left.id = j.symbol;
-		left.n = j.n;
-		right.n = 0;
-		left.next = right.next;
-		if (right.next != kEnd) s[right.next].prev = j.left;
-		consider(left.prev, j.left);
-		consider(j.left, left.next);
-	}
-	uint32_t at = 0;
-	for (uint32_t i = 0; i != kEnd; i = s[i].next) {
-		push_symbol(v, s[i].id, piece.substr(at, s[i].n), out);
-		at += s[i].n;
-	}
+		s.push_back({i, 1, uint8_t(piece[i]), i - 1, i + 1}); // i - 1 of the first is kEnd
+	s.back().next = Symbol::kEnd;
+	join_symbols(s, [&](const Symbol& left, const Symbol& right) -> std::optional<Join> {
+		const Join* j = merges_.find(left.id, right.id);
+		return j ? std::optional(*j) : std::nullopt;
+	});
+	for (uint32_t i = 0; i != Symbol::kEnd; i = s[i].next) push_symbol(v, s[i].id, piece.substr(s[i].at, s[i].n), out);
 }
 
 void Bpe::encode(const Vocab& v, std::string_view text, std::vector<uint32_t>& out) const {
-	Work w;
-	for (std::string_view p : pre_.split(text)) piece(v, p, w, out);
+	std::vector<Symbol> symbols;
+	for (std::string_view p : pre_.split(text)) piece(v, p, symbols, out);
 }
 
 std::string Bpe::bytes_of(std::string_view t) {

@@ -1,6 +1,7 @@
 // Byte-level BPE: text is cut into pieces, the bytes of a piece are written as characters, and neighbours are joined in
 // the order of the list of merges.
 #pragma once
+#include "models/joins.h"
 #include "models/pair_table.h"
 #include "models/pretokenize.h"
 #include "models/vocab.h"
@@ -18,17 +19,13 @@ class Bpe {
 	static std::string bytes_of(std::string_view token_text);
 
  private:
-	struct Work;
-	struct Merge {
-		uint32_t rank, symbol; // place in the list; the symbol both become
-	};
 	void read_merges(const Gguf&, const Vocab&);
-	void piece(const Vocab&, std::string_view piece, Work&, std::vector<uint32_t>& out) const;
+	void piece(const Vocab&, std::string_view piece, std::vector<Symbol>& symbols, std::vector<uint32_t>& out) const;
 	void push_symbol(const Vocab&, uint32_t symbol, std::string_view bytes, std::vector<uint32_t>& out) const;
 
 	std::string pre_name_;
 	PreTokenizer pre_;
-	PairTable<Merge> merges_;             // of two symbols
+	PairTable<Join> merges_;              // of two symbols: place in the list, the symbol both become
 	std::vector<uint32_t> symbol_tokens_; // token of each symbol, or kNoToken; symbols 0..255 are the single bytes
 };
 

@@ -1,7 +1,8 @@
 // SentencePiece-style tokens.
 #include "models/spm.h"
 #include "engine/core/utf8.h"
-#include <queue>
+#include <algorithm>
+#include <functional>
 
 namespace kvrun {
 namespace {
@@ -29,90 +30,63 @@ template <class F> void each_pair(std::string_view s, F&& f) {
 	}
 }
 
-constexpr uint32_t kEnd = UINT32_MAX;
-
-struct Symbol {
-	uint32_t at, n;      // bytes of the run; n = 0: joined to the symbol before
-	uint32_t prev, next; // kEnd at the ends
-};
-struct Join { // a candidate: symbols left and right together are a token
-	float score;
-	uint32_t left, right, n;
-	bool operator<(const Join& o) const { return score < o.score || (score == o.score && left > o.left); }
-};
-
-} // namespace
-
-struct Spm::Work {
-	std::vector<Symbol> symbols;
-	std::priority_queue<Join> joins; // highest score first, then leftmost
-};
-
-Spm::Spm(const Vocab& v) {
-	for (std::string_view t : v.texts)
-		each_pair(t, [&](uint32_t a, uint32_t b, size_t) { neighbours_.insert(a, b, 1); });
-}
-
-void Spm::push_symbol(const Vocab& v, std::string_view symbol, std::vector<uint32_t>& out) const {
-	const uint32_t id = v.find_word(symbol);
-	if (id != kNoToken) {
-		out.push_back(id);
-		return;
-	}
-	for (char c : symbol) {
+// Byte tokens, or the unknown token where there is none.
+void push_bytes(const Vocab& v, std::string_view bytes, std::vector<uint32_t>& out) {
+	for (char c : bytes) {
 		const uint32_t byte = v.byte_tokens[uint8_t(c)];
 		if (byte == kNoToken && v.unknown == kNoToken)
-			fail(Code::Invalid,
-			     "{}: the vocabulary has no token for byte 0x{:02X}; this text cannot be used with this model", v.file,
+			fail(Code::Invalid, "{}: the vocabulary has no token for byte 0x{:02X}; is the text UTF-8?", v.file,
 			     uint8_t(c));
 		out.push_back(byte != kNoToken ? byte : v.unknown);
 	}
 }
 
-void Spm::run(const Vocab& v, std::string_view run, Work& w, std::vector<uint32_t>& out) const {
-	auto& s = w.symbols;
+} // namespace
+
+Spm::Spm(const Vocab& v) : ranks_(v.size()) {
+	std::vector<float> scores = v.scores; // distinct ones, best first
+	std::sort(scores.begin(), scores.end(), std::greater<>());
+	scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
+	for (uint32_t id = 0; id < v.size(); ++id) {
+		const auto at = std::lower_bound(scores.begin(), scores.end(), v.scores[id], std::greater<>());
+		ranks_[id] = uint32_t(at - scores.begin());
+		each_pair(v.texts[id], [&](uint32_t a, uint32_t b, size_t) { neighbours_.insert(a, b, 1); });
+	}
+}
+
+void Spm::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s, std::vector<uint32_t>& out) const {
 	s.clear();
 	for (size_t at = 0; at < run.size();) {
 		const uint32_t n = char_at(run, at).n, i = uint32_t(s.size());
-		s.push_back({uint32_t(at), n, i - 1, i + 1}); // i - 1 of the first is kEnd
+		s.push_back({uint32_t(at), n, v.find_word(run.substr(at, n)), i - 1, i + 1}); // i - 1 of the first is kEnd
 		at += n;
 	}
-	s.back().next = kEnd;
-
-	auto consider = [&](uint32_t left, uint32_t right) {
-		if (left == kEnd || right == kEnd) return;
-		const uint32_t n = s[left].n + s[right].n;
-		const uint32_t id = v.find_word(run.substr(s[left].at, n));
-		if (id != kNoToken) w.joins.push({v.scores[id], left, right, n});
-	};
-	for (uint32_t i = 1; i < s.size(); ++i) consider(i - 1, i);
-	while (!w.joins.empty()) {
-		const Join j = w.joins.top();
-		w.joins.pop();
-		Symbol &left = s[j.left], &right = s[j.right];
-		if (left.n == 0 || right.n == 0 || left.n + right.n != j.n) continue; // one of them has been joined since
-		left.n = j.n;
-		right.n = 0;
-		left.next = right.next;
-		if (right.next != kEnd) s[right.next].prev = j.left;
-		consider(left.prev, j.left);
-		consider(j.left, left.next);
+	s.back().next = Symbol::kEnd;
+	join_symbols(s, [&](const Symbol& left, const Symbol& right) -> std::optional<Join> {
+		const uint32_t id = v.find_word(run.substr(left.at, left.n + right.n));
+		if (id == kNoToken) return {};
+		return Join{ranks_[id], id};
+	});
+	for (uint32_t i = 0; i != Symbol::kEnd; i = s[i].next) {
+		if (s[i].id != kNoToken)
+			out.push_back(s[i].id);
+		else
+			push_bytes(v, run.substr(s[i].at, s[i].n), out);
 	}
-	for (uint32_t i = 0; i != kEnd; i = s[i].next) push_symbol(v, run.substr(s[i].at, s[i].n), out);
 }
 
 // A join never crosses two characters that are neighbours in no token, so the text falls into runs that can be done one
 // by one: words, in practice.
 void Spm::encode(const Vocab& v, std::string_view text, std::vector<uint32_t>& out) const {
 	if (text.empty()) return;
-	Work w;
+	std::vector<Symbol> symbols;
 	size_t begin = 0;
 	each_pair(text, [&](uint32_t a, uint32_t b, size_t at) {
 		if (neighbours_.find(a, b)) return;
-		run(v, text.substr(begin, at - begin), w, out);
+		run(v, text.substr(begin, at - begin), symbols, out);
 		begin = at;
 	});
-	run(v, text.substr(begin), w, out);
+	run(v, text.substr(begin), symbols, out);
 }
 
 } // namespace kvrun

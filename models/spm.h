@@ -1,5 +1,6 @@
 // SentencePiece-style tokens: the neighbours whose joint text is the token of the highest score are joined, until none are.
 #pragma once
+#include "models/joins.h"
 #include "models/pair_table.h"
 #include "models/vocab.h"
 
@@ -12,9 +13,8 @@ class Spm {
 	void encode(const Vocab&, std::string_view text, std::vector<uint32_t>& out) const;
 
  private:
-	struct Work;
-	void run(const Vocab&, std::string_view run, Work&, std::vector<uint32_t>& out) const;
-	void push_symbol(const Vocab&, std::string_view symbol, std::vector<uint32_t>& out) const;
+	void run(const Vocab&, std::string_view run, std::vector<Symbol>& symbols, std::vector<uint32_t>& out) const;
+	std::vector<uint32_t> ranks_; // (vocab) place of each token's score among all, the highest first
 	PairTable<char> neighbours_; // characters that are next to each other in some token
 };
 
