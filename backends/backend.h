@@ -109,7 +109,7 @@ struct AttendGroup {          // work items whose pages share a format and the b
 	View k_codes, v_codes;    // u32 words of pool memory that page offsets are relative to
 	View k_params, v_params;  // the same for (scale, zero) words; empty when bits is 16
 	uint32_t first_work, n_work;
-	View v_factors;           // the same for channel factors; empty unless format.v.norm is SqrtMax
+	View v_factors = {};      // the same for channel factors; empty unless format.v.norm is SqrtMax
 	uint32_t n_pages = 0;     // pages its work items read, each counted once; for accounting, 0: unknown
 };
 struct KvRead {               // everything attention reads of one layer's cache
@@ -120,13 +120,16 @@ struct KvRead {               // everything attention reads of one layer's cache
 	View row_parts;           // (T, 2) u32: first part and number of parts of each row
 	View parts;               // (n_parts, n_heads, head_dim + 2) f32 scratch: partial out (unnormalised), max, sum
 	uint32_t n_kv_heads;
-	View factors;             // (n_pages) u32: word offset of V's channel factors; empty if no group has v_factors
-	View balance;             // (n_kv_heads, head_dim) f16: q is divided by it for groups whose format.k.norm is
+	View factors = {};        // (n_pages) u32: word offset of V's channel factors; empty if no group has v_factors
+	View balance = {};        // (n_kv_heads, head_dim) f16: q is divided by it for groups whose format.k.norm is
 	                          // Balance; empty if there is none
+	View lse = {};                 // (T, n_heads) f32, written: log of the sum of exp(score) over all tokens a row sees, its
+	                          // own prompt's included; empty if not wanted
 };
 struct PromptKv {             // the prompt's own keys and values of this layer
 	View k, v;                // (n_kv_heads, T_cap, head_dim) f16
 	uint32_t first;           // token index in k, v of query row 0; row i sees tokens 0 .. first + i
+	View lse = {};                 // (T, n_heads) f32, as KvRead::lse; attend_prompt() writes this one
 };
 
 struct PackWork {             // tokens that become consecutive slots of one page: u32 x 8 in device memory
@@ -219,6 +222,18 @@ class Backend {
 	virtual void kv_pack(const PromptKv& src, const PackArgs&);
 	// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
 	virtual void kv_block(const PromptKv& src, const BlockArgs&);
+	// ---- saliency: attention received, summed over the rows of q that `rows` (n) u32 lists, averaged over the query
+	// heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]).
+	// Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32; kv.lse is read.
+	virtual void score_prompt(View score, View q, View rows, const PromptKv& kv);
+	// Live tokens in f16 pages: every work item of `f16` (all groups are 16 bit) against all listed rows; the work
+	// item's own row and part do not count. score (n_kv_heads, n_slots) f32 by slot = page * tokens per page + index.
+	virtual void score_slots(View score, View q, View rows, View lse, const KvRead& f16);
+	// out (n_kv_heads, head_dim) f32 = max(out, |x|) over x (T, n_heads, head_dim) f32 and the heads of a kv head.
+	virtual void channel_max(View out, View x);
+	// MiKV eq. (2): out (n_kv_heads, head_dim) f16 = sqrt(q_max / max |k|), k over rows [0, n) of the prompt's keys;
+	// 1 where that is 0.  max |k| is taken as at least 1e-12.
+	virtual void kv_balance(View out, View q_max, const PromptKv& k, uint32_t n);
 	virtual void copy(View dst, View src) = 0;                                // same bytes, same type
 
 	virtual void at_layer(uint32_t) {}    // names the layer of the ops that follow, for checks and traces
@@ -230,6 +245,10 @@ class Backend {
 inline void Backend::kv_load(const PromptKv&, uint32_t, const KvDst&) { fail(Code::Unsupported, "kv_load on {}", name()); }
 inline void Backend::kv_pack(const PromptKv&, const PackArgs&) { fail(Code::Unsupported, "kv_pack on {}", name()); }
 inline void Backend::kv_block(const PromptKv&, const BlockArgs&) { fail(Code::Unsupported, "kv_block on {}", name()); }
+inline void Backend::score_prompt(View, View, View, const PromptKv&) { fail(Code::Unsupported, "score_prompt on {}", name()); }
+inline void Backend::score_slots(View, View, View, View, const KvRead&) { fail(Code::Unsupported, "score_slots on {}", name()); }
+inline void Backend::channel_max(View, View) { fail(Code::Unsupported, "channel_max on {}", name()); }
+inline void Backend::kv_balance(View, View, const PromptKv&, uint32_t) { fail(Code::Unsupported, "kv_balance on {}", name()); }
 inline Buffer::~Buffer() {
 	if (backend_) backend_->free(id_);
 }
