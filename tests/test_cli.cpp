@@ -269,10 +269,10 @@ TEST_CASE("T32 cli: a stdout that is gone, full or closed ends with 5 and keeps 
 }
 
 TEST_CASE("T33 cli: a terminal gets a bar that fits, a dumb or narrow one gets none, nobody gets escapes") {
-	const std::string text = run_model({"-f", kRecord, "-n", "5"}).out;
+	const std::string text = run_model({"-p", "Once upon a time", "-n", "5"}).out;
 	for (const char* term : {"xterm", "dumb", ""})
 		for (const unsigned short columns : {0, 1, 10, 40, 80, 500}) {
-			RunSpec spec = run_spec({"-f", kRecord, "-n", "5"});
+			RunSpec spec = run_spec({"-p", "Once upon a time", "-n", "5"});
 			spec.terminal = Terminal{columns, term};
 			spec.env = {{"NO_COLOR", "1"}};
 			const Ran r = run_program(spec);
