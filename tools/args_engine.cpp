@@ -39,7 +39,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, const KvPolicy& policy,
 	    o, [&](uint64_t done, uint64_t total) { progress.show("loading", total ? double(done) / double(total) : 1); });
 	progress.clear();
 	const DeviceInfo d = engine->backend().info();
-	if (d.is_cpu) say_stats(fmt::format("running on a CPU device: {} ({})", one_line(d.name), one_line(d.driver)));
+	if (d.is_cpu) say_stats(fmt::format("running on a CPU device: {}, driver {}", one_line(d.name), one_line(d.driver)));
 	return engine;
 }
 
