@@ -9,16 +9,18 @@
 
 namespace kvrun {
 
-// Path of a shared asset ("models/stories260K.gguf"), from KVRUN_SHARED or ../shared beside the project; empty, and said
-// on stderr, when it is not there.
-inline std::string shared_asset(const std::string& name) {
+// Path of a shared file ("reference/golden"), from KVRUN_SHARED or ../shared beside the project; empty, and said on
+// stderr, when it is not there.
+inline std::string shared_file(const std::string& name) {
 	const char* env = std::getenv("KVRUN_SHARED");
 	const std::string root = env && *env ? env : std::string(KVRUN_SOURCE_DIR) + "/../shared";
-	const std::string path = root + "/assets/" + name;
+	const std::string path = root + "/" + name;
 	if (std::filesystem::exists(path)) return path;
 	std::fprintf(stderr, "skipped: %s is not there (set KVRUN_SHARED); the parts that need it are left out\n", path.c_str());
 	return {};
 }
+// The same for an asset ("models/stories260K.gguf").
+inline std::string shared_asset(const std::string& name) { return shared_file("assets/" + name); }
 
 inline std::string file_text(const std::string& path) {
 	std::ifstream in(path, std::ios::binary);

@@ -46,10 +46,12 @@ static std::vector<KvPolicy> table() {
 	    {.name = "xquant",
 	     .source = "XQuant, arXiv:2510.11236",
 	     .summary = "1.4 bits: 2 and 1 bit by layer, neighbouring layers share codes",
-	     .regular = {per_channel(1, 32, eta1), per_token(1, 32, Norm::None, eta1)},
-	     .select = {.recent_keep = 96, .flush = 32},
-	     .layers = {first_layers(30, true, per_channel(2, 32, eta2)),
-	                first_layers(2, false, per_token(2, 32, Norm::None, eta2))},
+	     // Groups of 128: at the paper's 32, scales and zeros would take nearly as much as the codes. The window then
+	     // holds 128 tokens on average, as the paper's does.
+	     .regular = {per_channel(1, 128, eta1), per_token(1, 128, Norm::None, eta1)},
+	     .select = {.recent_keep = 64, .flush = 128},
+	     .layers = {first_layers(30, true, per_channel(2, 128, eta2)),
+	                first_layers(2, false, per_token(2, 128, Norm::None, eta2))},
 	     .share = {.k_first = 32, .v_first = 16},
 	     .depth = 32},
 	    {.name = "asymkv",

@@ -1,0 +1,278 @@
+// What users may type for --kv: names, options, defaults of the papers, and one line for everything that cannot be.
+#include "engine/core/error.h"
+#include "engine/kv/policy.h"
+#include <doctest/doctest.h>
+#include <set>
+
+using namespace kvrun;
+
+namespace {
+
+// The message of a refusal; it must be one line.
+std::string refused(const char* text) {
+	try {
+		(void)parse_policy(text);
+	} catch (const Error& e) {
+		CHECK(e.code == Code::Invalid);
+		CHECK(std::string(e.what()).find('\n') == std::string::npos);
+		return e.what();
+	}
+	return "accepted";
+}
+void check_refused(const char* text, std::initializer_list<const char*> parts) {
+	const std::string what = refused(text);
+	for (const char* part : parts) CHECK_MESSAGE(what.find(part) != std::string::npos, text << " -> " << what << " lacks " << part);
+}
+
+} // namespace
+
+TEST_CASE("policy: the table has the methods and baselines, each with its paper's parameters") {
+	std::set<std::string> names;
+	for (const KvPolicy& p : all_policies()) {
+		CHECK(names.insert(p.name).second);
+		CHECK(!p.source.empty());
+		CHECK(!p.summary.empty());
+		CHECK(parse_policy(p.name).text == p.name); // every default passes its own checks
+	}
+	for (const char* n : {"fp16", "rtn2", "rtn4", "rtn8", "kivi1", "kivi2", "kivi4", "logquant", "xquant", "asymkv", "streaming", "zipcache", "mikv", "h2o"})
+		CHECK_MESSAGE(names.count(n), n);
+	const KvPolicy kivi = parse_policy("kivi2");
+	CHECK(kivi.regular.k == Quant{.bits = 2, .scale = Scale::PerChannel, .group = 32});
+	CHECK(kivi.regular.v == Quant{.bits = 2, .scale = Scale::PerToken, .group = 32});
+	CHECK(kivi.select.recent_keep + kivi.select.flush == 128);
+	const KvPolicy log = parse_policy("logquant");
+	CHECK(log.regular.k.group == 64);
+	CHECK(log.select.recent_keep == 42);
+	CHECK(log.select.flush == 84);
+	const KvPolicy zip = parse_policy("zipcache");
+	CHECK(zip.salient.k.bits == 4);
+	CHECK(zip.regular.v.bits == 2);
+	CHECK(zip.regular.v.norm == Norm::SqrtMax);
+	CHECK(zip.select.ratio == 0.6);
+	CHECK(zip.select.flush == 100);
+	CHECK(zip.select.probe_recent == 0.05);
+	CHECK(zip.select.probe_random == 0.05);
+	const KvPolicy mikv = parse_policy("mikv");
+	CHECK(mikv.salient.k.bits == 16);
+	CHECK(mikv.regular.k.norm == Norm::Balance);
+	CHECK(mikv.regular.v.norm == Norm::None);
+	CHECK(mikv.select.ratio == 0.2);
+	CHECK(mikv.select.per_head);
+	const KvPolicy x = parse_policy("xquant");
+	CHECK(x.regular.k.bits == 1);
+	CHECK(x.regular.k.relax == doctest::Approx(1.0 / 6).epsilon(1e-12));
+	CHECK(x.share.v_first == 16);
+	CHECK(x.share.k_first == 32);
+	REQUIRE(x.layers.size() == 2);
+	CHECK(x.layers[0].last == 30);
+	CHECK(x.layers[1].last == 2);
+	CHECK(x.layers[0].quant.relax == 0.045);
+}
+
+TEST_CASE("policy: the strings of the golden cases mean what the cases say") {
+	KvPolicy p = parse_policy("kivi1,eta=0.25,group=32,recent_keep=32,flush=32");
+	CHECK(p.regular.k.relax == 0.25);
+	CHECK(p.regular.v.relax == 0.25);
+	CHECK(p.select.recent_keep == 32);
+	p = parse_policy("xquant,kq=0,vq=0,km=0,vm=0,eta1=0.16666667,group=32,recent_keep=96,flush=32");
+	CHECK(p.regular.k.bits == 1);
+	CHECK(p.regular.k.relax == 0.16666667);
+	CHECK(p.layers[0].last == 0);
+	CHECK(p.share.k_first == 0);
+	CHECK(p.depth == 0);
+	p = parse_policy("logquant,bits=2,group=32,W=32");
+	CHECK(p.regular.k.group == 32);
+	CHECK(p.select.recent_keep == 32);
+	CHECK(p.select.flush == 64);
+	p = parse_policy("zipcache,ratio=0.6,recent_keep=0");
+	CHECK(p.select.recent_keep == 0);
+	p = parse_policy("mikv,ratio=0.2,group=32,recent_keep=0,per_head=off");
+	CHECK_FALSE(p.select.per_head);
+	CHECK(p.regular.k.group == 32);
+	CHECK(p.regular.k.norm == Norm::Balance);
+	p = parse_policy("streaming,sinks=4,recent=96");
+	CHECK(p.select.recent_keep + p.select.flush == 96);
+	CHECK(p.select.sinks == 4);
+}
+
+TEST_CASE("policy: options reach the tier and side they name") {
+	KvPolicy p = parse_policy("mikv,salient.bits=4");
+	CHECK(p.salient.k.bits == 4);
+	CHECK(p.salient.v.bits == 4);
+	CHECK(p.regular.k.bits == 2);
+	p = parse_policy("kivi2,regular.k.bits=4");
+	CHECK(p.regular.k.bits == 4);
+	CHECK(p.regular.v.bits == 2);
+	p = parse_policy("kivi2,v.group=head,bits=8");
+	CHECK(p.regular.v.group == kGroupHead);
+	CHECK(p.regular.k.group == 32);
+	CHECK(p.regular.k.bits == 8);
+	p = parse_policy("zipcache,v.norm=none,v.group=128"); // tokenwise ablation: both tiers
+	CHECK(p.salient.v.norm == Norm::None);
+	CHECK(p.regular.v.norm == Norm::None);
+	CHECK(p.salient.v.group == 128);
+	p = parse_policy("mikv,balance=off");
+	CHECK(p.regular.k.norm == Norm::None);
+	p = parse_policy("zipcache,score=accumulated,probe=all");
+	CHECK(p.select.rank == Rank::ScoreSum);
+	CHECK(p.select.probe_recent == 1);
+	CHECK(p.select.probe_random == 0);
+	p = parse_policy("zipcache,probe=0.2");
+	CHECK(p.select.probe_recent == 0.1);
+	CHECK(p.select.probe_random == 0.1);
+	CHECK(parse_policy("zipcache,probe=random").select.probe_recent == 0);
+	CHECK(parse_policy("zipcache,probe=recent").select.probe_random == 0);
+	CHECK(parse_policy("zipcache,probe.recent=0.3,probe.random=0").select.probe_recent == 0.3);
+	CHECK(parse_policy("zipcache,ratio=80%").select.ratio == doctest::Approx(0.8));
+	p = parse_policy("kivi2,regular.k.bits@0-3=4,v.bits@5=8");
+	REQUIRE(p.layers.size() == 2);
+	CHECK(p.layers[0].first == 0);
+	CHECK(p.layers[0].last == 4);
+	CHECK(p.layers[0].is_k);
+	CHECK(p.layers[0].quant.bits == 4);
+	CHECK(p.layers[1].first == 5);
+	CHECK(p.layers[1].last == 6);
+	CHECK(p.layers[1].quant.group == 32);
+	p = parse_policy("xquant,kq=31,vq=0,km=4,vm=2,eta1=0.3,eta2=0.09,group=128");
+	CHECK(p.regular.k.relax == 0.3);
+	CHECK(p.layers[0].quant.relax == 0.09);
+	CHECK(p.layers[0].quant.group == 128);
+	CHECK(p.regular.k.group == 128);
+	CHECK(p.layers[0].last == 31);
+	CHECK(p.depth == 0);
+	p = parse_policy("asymkv12/3");
+	CHECK(p.name == "asymkv");
+	CHECK(p.layers[0].last == 12);
+	CHECK(p.layers[1].last == 3);
+	CHECK_FALSE(p.layers[1].is_k);
+	CHECK(p.layers[1].quant.bits == 2);
+	CHECK(parse_policy("asymkv-32/0").layers[0].last == 32);
+}
+
+TEST_CASE("policy: a wider group leaves the size of the window alone") {
+	KvPolicy p = parse_policy("kivi2,group=64");
+	CHECK(p.select.recent_keep == 64);
+	CHECK(p.select.flush == 64);
+	p = parse_policy("kivi2,group=128");
+	CHECK(p.select.recent_keep == 0);
+	CHECK(p.select.flush == 128);
+	p = parse_policy("kivi2,group=64,recent_keep=96,flush=32"); // unless it is given
+	CHECK(p.select.recent_keep == 96);
+	CHECK(p.select.flush == 32);
+	p = parse_policy("kivi2,recent=256");
+	CHECK(p.select.recent_keep == 224);
+	p = parse_policy("logquant,recent=192"); // R of the paper: W = R / 3
+	CHECK(p.select.recent_keep == 64);
+	CHECK(p.select.flush == 128);
+}
+
+TEST_CASE("policy: short names and types given apart") {
+	CHECK(parse_policy("f16").name == "fp16");
+	CHECK(parse_policy("q8").name == "rtn8");
+	CHECK(parse_policy("q4_0,flush=1").name == "rtn4");
+	CHECK(parse_policy(" kivi2 ").text == "kivi2");
+	CHECK(policy_from_types("f16", "f16").name == "fp16");
+	CHECK(policy_from_types("q8_0", "q8").name == "rtn8");
+	const KvPolicy p = policy_from_types("q8", "q4_0");
+	CHECK(p.regular.k.bits == 8);
+	CHECK(p.regular.v.bits == 4);
+	CHECK(parse_policy(p.text).regular.k == p.regular.k); // its text can be typed
+	CHECK(policy_from_types("f16", "q4").regular.k.bits == 16);
+	CHECK(policy_from_types("q1", "q1").regular.v.bits == 1);
+	CHECK_THROWS_WITH_AS(policy_from_types("q5_0", "f16"), doctest::Contains("-ctk is 'q5_0': possible are f16, q8, q4"), Error);
+	CHECK_THROWS_WITH_AS(policy_from_types("f16", "f32"), doctest::Contains("-ctv is 'f32'"), Error);
+}
+
+TEST_CASE("policy: lists of policies; options belong to the policy before them") {
+	const std::vector<KvPolicy> l = parse_policies("fp16,kivi2,group=64,recent_keep=64,logquant,W=64,q4");
+	REQUIRE(l.size() == 4);
+	CHECK(l[1].text == "kivi2,group=64,recent_keep=64");
+	CHECK(l[2].select.recent_keep == 64);
+	CHECK(l[3].name == "rtn4");
+	CHECK_THROWS_AS(parse_policies(""), Error);
+	CHECK_THROWS_AS(parse_policies("fp16,,kivi2"), Error);
+	CHECK_THROWS_AS(parse_policies("group=64"), Error);
+}
+
+TEST_CASE("policy: what cannot be is refused in one line that says what can") {
+	check_refused("kivi3", {"no KV policy 'kivi3'", "kivi4", "kivi2", "kivi1"});
+	check_refused("rtn3", {"rtn8", "rtn4", "rtn2"});
+	check_refused("", {"no KV policy ''", "fp16"});
+	check_refused("zipcahe", {"did you mean zipcache?"});
+	check_refused("h20", {"h2o"});
+	check_refused("nonsense", {"Possible are fp16", "mikv"});
+	check_refused("asymkv32", {"asymkvA/B"});
+	check_refused("asymkv3x/1", {"expected a whole number"});
+	check_refused("kivi2,bits=3", {"bits is 3", "1, 2, 4, 8, 16, and 0"});
+	check_refused("kivi2,bits=32", {"0 to 16"});
+	check_refused("kivi2,group=48", {"group is 48", "32, 64 or 128"});
+	check_refused("kivi2,group=0", {"group is '0'"});
+	check_refused("kivi2,group=head", {"expected a whole number"}); // keys per channel have no such run
+	check_refused("kivi2,grup=64", {"no option 'grup'", "did you mean group?"});
+	check_refused("kivi2,recentkeep=64", {"did you mean recent_keep?"});
+	check_refused("kivi2,zzzzzz=64", {"kvrun plan --help"});
+	check_refused("kivi2,salient.k.bit=4", {"salient.k.bits"});
+	check_refused("kivi2,group", {"not key=value"});
+	check_refused("kivi2,group=", {"has no value"});
+	check_refused("kivi2,", {"not key=value"});
+	check_refused("kivi2,flush=0", {"from 1"});
+	check_refused("kivi2,flush=-1", {"'-1'"});
+	check_refused("kivi2,flush=1e3", {"'1e3'"});
+	check_refused("kivi2,flush=99999999999999999999", {"flush is"});
+	check_refused("kivi2,eta=0.5", {"below 0.5"});
+	check_refused("kivi2,eta=nan", {"eta is"});
+	check_refused("kivi2,eta=x", {"expected a number from 0 to 0.5"});
+	check_refused("zipcache,ratio=1.5", {"ratio is 1.5", "0 to 1"});
+	check_refused("zipcache,probe=0", {"without scored rows"});
+	check_refused("zipcache,probe=often", {"all, recent, random, hybrid"});
+	check_refused("zipcache,probe.recent=0.8,probe.random=0.8", {"more than all rows"});
+	check_refused("zipcache,score=max", {"sum (accumulated), mean (normalised)"});
+	check_refused("kivi2,ratio=0.5", {"score=sum or score=mean"});
+	check_refused("kivi2,per_head=on", {"per_head=on needs score"});
+	check_refused("mikv,per_head=maybe", {"on or off"});
+	check_refused("mikv,ratio=0", {"needs ratio or budget"});
+	check_refused("mikv,salient.bits=0", {"salient tokens are stored"});
+	check_refused("mikv,salient.bits=4,budget=64", {"budget caps"});
+	check_refused("kivi2,k.bits=0", {"K and V together"});
+	check_refused("kivi2,v.scale=channel", {"only keys can be per channel"});
+	check_refused("kivi2,v.norm=balance", {"the balancer is for keys"});
+	check_refused("kivi2,k.norm=sqrtmax", {"sqrtmax is for values"});
+	check_refused("kivi2,norm=loud", {"none, sqrtmax"});
+	check_refused("kivi2,k.scale=row", {"channel or token"});
+	check_refused("kivi2,kq=4", {"2 and 1 bit", "xquant, asymkv or kivi1"});
+	check_refused("kivi2,W=32", {"logquant"});
+	check_refused("logquant,W=0", {"from 1"});
+	check_refused("logquant,flush=32", {"flush = 2 * recent_keep"});
+	check_refused("logquant,recent=2", {"at least 3"});
+	check_refused("streaming,recent=5,flush=8", {"less than flush = 8"});
+	check_refused("kivi2,salient.bits=4", {"only ranking by score"});
+	check_refused("kivi2,regular.flush@0-3=4", {"cannot differ by layer"});
+	check_refused("kivi2,bits@3-1=4", {"from 3"});
+	check_refused("kivi2,page=48", {"32, 64 or 128"});
+	check_refused("xquant,stride=1", {"from 2"});
+}
+
+TEST_CASE("policy: text of any kind is read or refused, nothing else") {
+	const std::string alphabet = "kivi2,group=64@-/.%qW_0123456789 \n\x01\xff";
+	uint32_t x = 12345;
+	for (int i = 0; i < 20000; ++i) {
+		std::string text = i % 2 ? "kivi2," : "";
+		x = x * 1664525 + 1013904223;
+		for (uint32_t n = (x >> 8) % 24; n-- > 0;) {
+			x = x * 1664525 + 1013904223;
+			text += alphabet[(x >> 16) % alphabet.size()];
+		}
+		try {
+			(void)parse_policies(text);
+		} catch (const Error& e) {
+			REQUIRE(e.code == Code::Invalid);
+		}
+	}
+}
+
+TEST_CASE("policy: the help names every policy and every option") {
+	const std::string help = policy_help();
+	for (const KvPolicy& p : all_policies()) CHECK(help.find("  " + p.name) != std::string::npos);
+	for (const char* key : {"recent_keep", "flush", "recent", "sinks", "W", "eta1", "kq", "vm", "ratio", "probe", "per_head", "balance", "score", "bits", "group"})
+		CHECK(help.find(std::string("  ") + key + " ") != std::string::npos);
+}
