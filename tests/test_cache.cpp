@@ -324,6 +324,28 @@ TEST_CASE("cache: tokens_that_fit is the largest number, and holds while tokens 
 	CHECK(tokens_that_fit(plan, SIZE_MAX, 100) == 100);
 }
 
+TEST_CASE("cache: a cancelled prompt leaves the books as they were") {
+	for (const char* text : kPolicies) {
+		CAPTURE(text);
+		const KvPlan plan = make_plan(parse_policy(text), kShape);
+		SimMemory memory(plan);
+		Pair p(memory, 1);
+		p.decode(150);
+		const size_t used = memory.used_bytes();
+		for (uint32_t layers_done : {0u, 2u}) {
+			p.sim.cache.begin_prompt(333);
+			const std::vector<float> scores(2 * 333, 1.f);
+			for (uint32_t l = 0; l < layers_done; ++l)
+				p.sim.cache.prompt_moves(l, plan.ranked() ? std::span<const float>(scores) : std::span<const float>());
+			p.sim.cache.cancel_prompt();
+			CHECK(memory.used_bytes() == used);
+			p.check();
+		}
+		p.prompt(200);
+		p.check();
+	}
+}
+
 TEST_CASE("cache: misuse is refused") {
 	const KvPlan plan = make_plan(parse_policy("mikv"), kShape);
 	SimMemory memory(plan);
