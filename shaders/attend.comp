@@ -31,9 +31,9 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
 #ifdef TEXEL
-layout(binding = 1) uniform usamplerBuffer q;
-layout(binding = 2) uniform usamplerBuffer k_codes;
-layout(binding = 3) uniform usamplerBuffer v_codes;
+layout(binding = 1) uniform utextureBuffer q;
+layout(binding = 2) uniform utextureBuffer k_codes;
+layout(binding = 3) uniform utextureBuffer v_codes;
 #else
 layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
 layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; };
@@ -65,7 +65,7 @@ void main() {
 	const uint kv_head = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads;
 	const uint block_first = gl_WorkGroupID.x % p.blocks * HEADS, head = kv_head * share + block_first;
 	n_queries = min(HEADS, share - block_first);
-	query_base = AT4(1, q_at) + (row * p.n_heads + head) * (HEAD_DIM / 4);
+	query_base = KV_AT(1) / 4 + (row * p.n_heads + head) * (HEAD_DIM / 4);
 	queries_stage();
 	state_clear();
 
@@ -76,7 +76,7 @@ void main() {
 		uint seen = live[KV_AT(6) + kv_head * p.live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
 
-		const uint k_at = AT4(2, k_at) + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, 16, PAGE)) / 4 + in_page;
+		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, 16, PAGE)) / 4 + in_page;
 		[[unroll]] for (uint j = 0; j < HEADS; j++) score[j] = vec4(0);
 		for (uint step = 0; step < HEAD_DIM / 8; step++) {
 			vec4 k[8];
@@ -86,7 +86,7 @@ void main() {
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < HEADS; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		tile_softmax();
-		tile_values(AT4(3, v_at) + (v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, 16, PAGE)) / 4, seen);
+		tile_values(KV_AT(3) / 4 + (v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, 16, PAGE)) / 4, seen);
 	}
 	state_finish();
 

@@ -30,9 +30,9 @@ const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
 #ifdef TEXEL
-layout(binding = 1) uniform usamplerBuffer q;
-layout(binding = 2) uniform usamplerBuffer k_codes;
-layout(binding = 3) uniform usamplerBuffer v_codes;
+layout(binding = 1) uniform utextureBuffer q;
+layout(binding = 2) uniform utextureBuffer k_codes;
+layout(binding = 3) uniform utextureBuffer v_codes;
 #else
 layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
 layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; };
@@ -68,12 +68,12 @@ void main() {
 	const uint block_first = gl_WorkGroupID.y % p.blocks * HEADS, head = kv_head * share + block_first;
 	n_heads_here = min(HEADS, share - block_first);
 	row_first = gl_WorkGroupID.x * TOKENS;
-	query_base = AT4(1, q_at) + head * (HEAD_DIM / 4);
+	query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 	queries_stage();
 	state_clear();
 
 	const uint n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
-	const uint head_at = kv_head * p.t_cap * PIECES, k_head = AT4(2, k_at) + head_at, v_head = AT4(3, v_at) + head_at;
+	const uint head_at = kv_head * p.t_cap * PIECES, k_head = KV_AT(2) / 4 + head_at, v_head = KV_AT(3) / 4 + head_at;
 	for (uint tile = 0; tile < n_tokens; tile += QUADS * 4) {
 		const uint token = tile + LANE * 4;
 		uint at[4];

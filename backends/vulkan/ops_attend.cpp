@@ -33,6 +33,11 @@ AttendCut attend_cut(const Caps& c, uint32_t share) {
 	return cut;
 }
 
+// The texel build takes one subgroup of at least 8 lanes.
+bool texels(const Caps& c) { return c.texel_range && c.subgroup >= 8; }
+Kernel attend_kernel(const Caps& c) { return texels(c) ? Kernel::attend_texel : Kernel::attend; }
+Kernel prompt_kernel(const Caps& c) { return texels(c) ? Kernel::attend_prompt_texel : Kernel::attend_prompt; }
+
 std::vector<SpecValue> attend_spec(const AttendCut& cut, const Format&, uint32_t head_dim, uint32_t page) {
 	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_PAGE, page}, {SPEC_HEADS, cut.heads}};
 }
@@ -47,7 +52,6 @@ void check_head_dim(uint32_t head_dim) {
 	if (head_dim % 8 || head_dim > 256)
 		fail(Code::Unsupported, "head_dim {}: attention on Vulkan needs a multiple of 8, at most 256; use --device cpu", head_dim);
 }
-uint32_t piece_at(const View& v) { return uint32_t(v.at / 16); }
 float score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
 
 } // namespace
@@ -60,7 +64,7 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv) {
 	for (const AttendGroup& g : kv.groups) {
 		if (g.format.k.bits != 16 || g.format.v.bits != 16)
 			fail(Code::Unsupported, "attention over {}-bit keys and {}-bit values is not there on Vulkan", g.format.k.bits, g.format.v.bits);
-		Pipeline& p = kernels_.get(Kernel::attend, attend_spec(cut, g.format, head_dim, g.page));
+		Pipeline& p = kernels_.get(attend_kernel(caps()), attend_spec(cut, g.format, head_dim, g.page));
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
 										 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
 		const double read = (g.n_pages ? g.n_pages : n_pages) * page_bytes; // of the group, each page once
@@ -69,8 +73,7 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv) {
 		for (uint32_t done = 0; done < g.n_work; done += most, continues = true) {
 			const uint32_t n = std::min(most, g.n_work - done);
 			const AttendPush push{.first_work = g.first_work + done, .n_heads = n_heads, .n_kv_heads = kv.n_kv_heads, .blocks = cut.blocks,
-								  .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0, .scale = score_scale(head_dim),
-								  .q_at = piece_at(q), .k_at = piece_at(g.k_codes), .v_at = piece_at(g.v_codes)};
+								  .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0, .scale = score_scale(head_dim)};
 			const double part = double(n) / g.n_work;
 			rec_.dispatch(p, push, {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.pages), bind(kv.live)},
 						  {n * cut.blocks, kv.n_kv_heads, 1},
@@ -100,11 +103,10 @@ void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const K
 	constexpr const char* label = "attend_prompt";
 	if (older) attend_pages(label, q, *older);
 	const AttendCut cut = attend_cut(caps(), n_heads / n_kv_heads);
-	Pipeline& p = kernels_.get(Kernel::attend_prompt, prompt_spec(cut, head_dim, older ? kPartial : 0));
+	Pipeline& p = kernels_.get(prompt_kernel(caps()), prompt_spec(cut, head_dim, older ? kPartial : 0));
 	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
 	const AttendPromptPush push{.first = own.first, .n_rows = rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .t_cap = own.k.shape[1],
-								.blocks = cut.blocks, .scale = score_scale(head_dim), .q_at = piece_at(q), .k_at = piece_at(own.k),
-								.v_at = piece_at(own.v)};
+								.blocks = cut.blocks, .scale = score_scale(head_dim)};
 	rec_.dispatch(p, push, {bind(older ? older->parts : out), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View())},
 				  {(rows + cut.tokens - 1) / cut.tokens, n_kv_heads * cut.blocks, 1},
 				  {.label = label, .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),
@@ -117,9 +119,9 @@ void attend_uses(const Caps& c, std::vector<KernelUse>& out) {
 		for (uint32_t share : {1u, 4u, 8u}) {
 			const AttendCut cut = attend_cut(c, share);
 			for (uint32_t page : {32u, 128u})
-				out.push_back({Kernel::attend, attend_spec(cut, {}, d, page), fmt::format("head_dim {}, {} heads, f16, pages of {}", d, share, page)});
-			out.push_back({Kernel::attend_prompt, prompt_spec(cut, d, 0), fmt::format("head_dim {}, {} heads", d, share)});
-			out.push_back({Kernel::attend_prompt, prompt_spec(cut, d, kPartial), fmt::format("head_dim {}, {} heads, state", d, share)});
+				out.push_back({attend_kernel(c), attend_spec(cut, {}, d, page), fmt::format("head_dim {}, {} heads, f16, pages of {}", d, share, page)});
+			out.push_back({prompt_kernel(c), prompt_spec(cut, d, 0), fmt::format("head_dim {}, {} heads", d, share)});
+			out.push_back({prompt_kernel(c), prompt_spec(cut, d, kPartial), fmt::format("head_dim {}, {} heads, state", d, share)});
 		}
 	for (uint32_t d : {64u, 80u, 96u, 128u, 256u}) out.push_back({Kernel::attend_merge, merge_spec(c, d), fmt::format("head_dim {}", d)});
 }

@@ -2,7 +2,7 @@
 //
 // ops_basic.cpp    embed, rmsnorm, rope_store, kv_store, copy
 // ops_matmul.cpp   matmul;   weights_layout.cpp  weight_row_bytes, write_weight
-// ops_attend.cpp   attend, attend_prompt
+// ops_attend.cpp   attend, attend_prompt;   ops_kv_move.cpp  kv_load
 #pragma once
 #include "backends/backend.h"
 #include "backends/vulkan/pipeline_cache.h"
@@ -29,6 +29,7 @@ class VulkanBackend final : public Backend {
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) override;
+	void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) override;
 	void attend(View out, View q, const KvRead&) override;
 	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
 	void copy(View dst, View src) override;
@@ -63,5 +64,6 @@ class VulkanBackend final : public Backend {
 void basic_uses(const Caps&, std::vector<KernelUse>&);
 void matmul_uses(const Caps&, std::vector<KernelUse>&);
 void attend_uses(const Caps&, std::vector<KernelUse>&);
+void kv_move_uses(const Caps&, std::vector<KernelUse>&);
 
 } // namespace kvrun::vk

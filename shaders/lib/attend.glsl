@@ -18,11 +18,9 @@
 
 #ifdef TEXEL
 #define LOAD4(name, i) texelFetch(name, int(i))
-#define AT4(b, field) p.field // first 16-byte piece of binding b's view
 #define LANE gl_SubgroupInvocationID
 #else
 #define LOAD4(name, i) name[i]
-#define AT4(b, field) (KV_AT(b) / 4u)
 #define LANE gl_LocalInvocationID.x
 #endif
 

@@ -74,7 +74,6 @@ struct AttendPush {
 	uint blocks;      // workgroups that share a kv head's query heads
 	uint live_stride; // words of live bits from one kv head to the next; 0: all share them
 	float scale;      // 1 / sqrt(head_dim)
-	uint q_at, k_at, v_at; // 16-byte pieces from the start of the binding
 };
 struct AttendPromptPush {
 	KV_PUSH_HEAD
@@ -85,7 +84,6 @@ struct AttendPromptPush {
 	uint t_cap;       // tokens per kv head in k, v
 	uint blocks;      // workgroups that share a kv head's query heads
 	float scale;      // 1 / sqrt(head_dim)
-	uint q_at, k_at, v_at; // 16-byte pieces from the start of the binding
 };
 struct AttendMergePush {
 	KV_PUSH_HEAD
