@@ -21,6 +21,12 @@ DeviceReport cpu_report() {
 	return r;
 }
 
+std::vector<DeviceReport> with_cpu(const vk::VulkanDevices& vulkan) {
+	std::vector<DeviceReport> all = vulkan.reports();
+	all.push_back(cpu_report());
+	return all;
+}
+
 // Everything that stands in the way, in one line.
 std::string refusals(const std::vector<DeviceReport>& all) {
 	std::string s;
@@ -63,9 +69,7 @@ size_t choose(const std::vector<DeviceReport>& all, const std::string& which) {
 } // namespace
 
 std::vector<DeviceReport> list_devices() {
-	std::vector<DeviceReport> all = vk::list_vulkan();
-	all.push_back(cpu_report());
-	return all;
+	return with_cpu(vk::VulkanDevices());
 }
 
 std::unique_ptr<Backend> open_backend(const std::string& which) {
@@ -77,11 +81,10 @@ std::unique_ptr<Backend> open_backend(const std::string& which) {
 	if (lower(want) == "cpu") { // without looking at drivers
 		b = make_cpu_backend();
 	} else {
-		const std::vector<DeviceReport> all = list_devices();
+		vk::VulkanDevices vulkan;
+		const std::vector<DeviceReport> all = with_cpu(vulkan);
 		const size_t i = choose(all, want);
-		if (all[i].backend == "cpu") b = make_cpu_backend();
-		else if (!all[i].refused.empty()) fail(Code::Device, "{}: {}", all[i].info.name.empty() ? "device " + want : all[i].info.name, all[i].refused);
-		else b = vk::open_vulkan(i);
+		b = all[i].backend == "cpu" ? make_cpu_backend() : vulkan.open(i);
 	}
 	if (env_flag(Env::Check)) b = make_checked_backend(std::move(b), make_cpu_backend());
 	else if (!env_text(Env::Dump).empty()) b = make_checked_backend(std::move(b), nullptr);

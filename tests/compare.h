@@ -13,7 +13,7 @@
 namespace kvrun {
 
 // A row of a test's table. Rows count from 0 in each test case; KVRUN_TEST_ROW=n runs only the n-th of each.
-struct Row {
+struct TestRow {
 	std::string device; // as in KVRUN_TEST_DEVICES
 	size_t number;
 	std::string text;   // op, shapes, types
@@ -24,25 +24,25 @@ inline bool row_wanted(size_t number) {
 	const char* every = std::getenv("KVRUN_TEST_EVERY");
 	return number % (every && *every ? std::max(std::strtoull(every, nullptr, 10), 1ull) : 1) == 0;
 }
-inline std::string row_text(const Row& r) {
+inline std::string row_text(const TestRow& r) {
 	const char* test = doctest::getContextOptions()->currentTest->m_name;
 	return fmt::format("{} on {}\nreproduce: KVRUN_TEST_DEVICES={} KVRUN_TEST_ROW={} kvrun_device_tests '--test-case={}'", r.text,
 					   r.device, r.device, r.number, test);
 }
 
-// Runs f(backend, row of the table, Row) for every device and every wanted row; a row has a text().
+// Runs f(backend, row of the table, TestRow) for every device and every wanted row; a row has a text().
 template <class T, class F> void each_row(const std::vector<T>& table, F f) {
 	for (TestDevice& d : test_devices())
 		for (size_t i = 0; i < table.size(); ++i) {
 			if (!d.backend || !row_wanted(i)) continue;
-			const Row row{d.name, i, table[i].text()};
+			const TestRow row{d.name, i, table[i].text()};
 			INFO(row_text(row));
 			f(*d.backend, table[i], row);
 		}
 }
 
 // x against ref within tolerance(what); tolerances are in backends/check.cpp, for tests and KVRUN_CHECK alike.
-inline void check_close(const Row& row, std::span<const float> x, std::span<const float> ref, const char* what) {
+inline void check_close(const TestRow& row, std::span<const float> x, std::span<const float> ref, const char* what) {
 	if (x.size() != ref.size()) {
 		FAIL_CHECK(row_text(row) << "\n" << x.size() << " elements, expected " << ref.size());
 		return;
@@ -59,7 +59,7 @@ inline void check_close(const Row& row, std::span<const float> x, std::span<cons
 }
 
 // The same bits: what determinism and independence of chunking promise.
-inline void check_same_bits(const Row& row, std::span<const float> x, std::span<const float> ref) {
+inline void check_same_bits(const TestRow& row, std::span<const float> x, std::span<const float> ref) {
 	size_t bad = 0, first = 0;
 	if (x.size() == ref.size())
 		for (size_t i = x.size(); i-- > 0;)

@@ -50,20 +50,23 @@ std::vector<TestDevice>& storage() {
 
 } // namespace
 
-std::unique_ptr<Backend> open_test_device(const std::string& name) {
-	if (name == "cpu") return make_cpu_backend();
-	if (name != "lavapipe" && name != "swiftshader" && name != "gpu")
+std::string select_test_device(const std::string& name) {
+	if (name == "cpu") return "cpu";
+	if (name == "gpu") return ""; // the best of the system's drivers
+	if (name != "lavapipe" && name != "swiftshader")
 		fail(Code::Invalid, "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, swiftshader or gpu", name);
-	if (name == "gpu") { // whatever the system's drivers offer, software drivers excepted
-		std::unique_ptr<Backend> b = open_backend("");
-		if (b->info().is_cpu) fail(Code::NotFound, "no GPU: the best device is {}", b->info().name);
-		return b;
-	}
 	const std::string icd = icd_file(name);
 	if (icd.empty()) fail(Code::NotFound, "no ICD file of {}", name);
-	setenv("VK_DRIVER_FILES", icd.c_str(), 1); // read by the loader whenever an instance is made
+	setenv("VK_DRIVER_FILES", icd.c_str(), 1);  // read by the loader whenever an instance is made
 	setenv("VK_ICD_FILENAMES", icd.c_str(), 1); // its name for older loaders
-	return open_backend("0");
+	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers complain without one
+	return "0";
+}
+
+std::unique_ptr<Backend> open_test_device(const std::string& name) {
+	std::unique_ptr<Backend> b = open_backend(select_test_device(name));
+	if (name == "gpu" && b->info().is_cpu) fail(Code::NotFound, "no GPU: the best device is {}", b->info().name);
+	return b;
 }
 
 std::vector<TestDevice>& test_devices() { return storage(); }

@@ -80,7 +80,7 @@ std::vector<double> matmul_reference(const MatmulRow& m, uint32_t d, const Float
 	return y;
 }
 
-void run_matmul(Backend& backend, const MatmulRow& m, const Row& row) {
+void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 	Random random(uint32_t(row.number) + 1);
 	Rig rig(backend);
 	const Floats x = random.normals(size_t(m.T) * m.n, 1 / std::sqrt(float(m.n)));
@@ -119,7 +119,7 @@ TEST_CASE("ops: embed") {
 	std::vector<EmbedRow> rows;
 	for (DType t : kWeightTypes)
 		for (uint32_t T : {1u, 3u, 33u}) rows.push_back({t, T, dtype_info(t).block == 256 ? 512u : T == 3 ? 96u : 64u, T == 3 ? 1000u : 40u});
-	each_row(rows, [](Backend& backend, const EmbedRow& e, const Row& row) {
+	each_row(rows, [](Backend& backend, const EmbedRow& e, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const RandomWeight w = random_weight(e.type, e.vocab, e.dim, random);
@@ -139,7 +139,7 @@ TEST_CASE("ops: rmsnorm") {
 	std::vector<NormRow> rows;
 	for (uint32_t T : {1u, 2u, 8u, 33u})
 		for (uint32_t dim : {8u, 64u, 172u, 576u, 1031u, 4096u}) rows.push_back({T, dim});
-	each_row(rows, [](Backend& backend, const NormRow& n, const Row& row) {
+	each_row(rows, [](Backend& backend, const NormRow& n, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		// Rows of very different size: a wrong row's mean square would show.
@@ -169,7 +169,7 @@ TEST_CASE("ops: rmsnorm of zeros is zero") {
 	struct Zero {
 		std::string text() const { return "rmsnorm: T 2 dim 64 of zeros"; }
 	};
-	each_row(std::vector<Zero>(1), [](Backend& backend, const Zero&, const Row& row) {
+	each_row(std::vector<Zero>(1), [](Backend& backend, const Zero&, const TestRow& row) {
 		Rig rig(backend);
 		const View out = rig.out(2, 64);
 		backend.rmsnorm(out, rig.f32(Floats(128), 2, 64), rig.f32(Floats(64, 2.f), 64), 1e-6f);
@@ -185,7 +185,7 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 		rows.push_back({t, 8, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
 		rows.push_back({t, 67, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, false, false, 0});
 	}
-	each_row(rows, [](Backend& backend, const MatmulRow& m, const Row& row) {
+	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const Floats x = random.normals(size_t(m.T) * m.n);
@@ -209,7 +209,7 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 
 TEST_CASE("ops: copy") {
 	std::vector<NormRow> rows = {{1, 1}, {1, 7}, {3, 64}, {33, 100}, {5, 4097}};
-	each_row(rows, [](Backend& backend, const NormRow& n, const Row& row) {
+	each_row(rows, [](Backend& backend, const NormRow& n, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const Floats x = random.normals(size_t(n.T) * n.dim);
@@ -227,7 +227,7 @@ TEST_CASE("ops: writes and reads keep their order with ops") {
 	struct Order {
 		std::string text() const { return "write, copy, write, read"; }
 	};
-	each_row(std::vector<Order>(1), [](Backend& backend, const Order&, const Row& row) {
+	each_row(std::vector<Order>(1), [](Backend& backend, const Order&, const TestRow& row) {
 		Rig rig(backend);
 		const Floats a(64, 1.f), b(64, 2.f);
 		const View x = rig.f32(a, 64), y = rig.out(64), z = rig.out(64);
@@ -253,7 +253,7 @@ TEST_CASE("ops: new memory is zero, used before or not") {
 	struct Zero {
 		std::string text() const { return "alloc, write, free, alloc"; }
 	};
-	each_row(std::vector<Zero>(1), [](Backend& backend, const Zero&, const Row& row) {
+	each_row(std::vector<Zero>(1), [](Backend& backend, const Zero&, const TestRow& row) {
 		for (int round = 0; round < 3; ++round)
 			for (Mem mem : {Mem::Device, Mem::Upload, Mem::Readback}) {
 				const Floats ones(5000, 1.f);

@@ -97,7 +97,7 @@ Places make_places(uint32_t T, uint32_t n_kv_heads, uint32_t D, uint32_t page, b
 
 constexpr uint32_t kUnwritten = 0xA5A5A5A5u; // in K and V memory before the op
 
-void run_rope_store(Backend& backend, const RopeRow& r, const Row& row) {
+void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
 	Random random(uint32_t(row.number) + 1);
 	Rig rig(backend);
 	const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D), k = random.normals(size_t(r.T) * r.n_kv_heads * r.D);
@@ -154,7 +154,7 @@ struct StoreRow {
 	}
 };
 
-void run_kv_store(Backend& backend, const StoreRow& r, const Row& row) {
+void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
 	Random random(uint32_t(row.number) + 1);
 	Rig rig(backend);
 	const size_t all = size_t(r.n_kv_heads) * r.T_cap * r.D;
@@ -284,7 +284,7 @@ void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, co
 	for (uint32_t j = 0; j < D; ++j) out[j] = score.empty() ? 0 : float(y[j] / sum);
 }
 
-void run_attend(Backend& backend, const AttendRow& r, const Row& row) {
+void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 	Random random(uint32_t(row.number) + 1);
 	Rig rig(backend);
 	const uint32_t first = r.prompt ? r.prompt - 1 : 0, n = r.prompt ? first + r.T : 0, T_cap = n + 3;
@@ -353,7 +353,7 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 
 TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is cut") {
 	std::vector<AttendRow> rows = {{70, 8, 2, 64, 0, 32, 1, false, 1}, {50, 4, 4, 80, 40, 32, 2, false, 1}};
-	each_row(rows, [](Backend& backend, const AttendRow& r, const Row& row) {
+	each_row(rows, [](Backend& backend, const AttendRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D), k = random.normals(size_t(r.n_kv_heads) * r.T * r.D), v = random.normals(k.size());

@@ -85,7 +85,7 @@ struct Layer {
 size_t padded(size_t bytes) { return (bytes + 31) / 32 * 32; }
 
 // Weights and biases in one buffer, x and the outs in another, in an order that is not the order of the projections.
-void run_layer(Backend& backend, const Layer& l, const Row& row) {
+void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 	const size_t n = l.row.d.size();
 	std::vector<size_t> w_at(n), bias_at(n), out_at(n);
 	size_t weights = 0, acts = 0;

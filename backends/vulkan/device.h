@@ -68,12 +68,15 @@ class Messages {
 
 class Instance { // loader, VkInstance and, under KVRUN_VALIDATE, the validation layer
  public:
-	Instance();                      // throws Error{Device}: no loader, no driver, no layer
+	enum class Validation { Off, AsAsked };
+	// Throws Error{Device}: no loader, no driver, no layer.
+	explicit Instance(Validation = Validation::AsAsked);
 	~Instance();
 	Instance(const Instance&) = delete;
 	VkInstance handle() const { return instance_; }
 	Messages& messages() { return messages_; }
 	bool validating() const { return messenger_ != VK_NULL_HANDLE; }
+	static int alive(); // in this process
 
  private:
 	VkInstance instance_ = VK_NULL_HANDLE;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kLayer = "VK_LAYER_KHRONOS_validation";
 
+std::atomic<int> live{0};
 std::atomic<size_t> unreported{0}; // validation messages nobody has thrown yet, of all instances
 
 // Messages can come after the last wait(), from destruction: the process must not end as if all were well.
@@ -41,7 +42,7 @@ bool has_layer(const char* name) {
 	return false;
 }
 
-struct Validation { // what goes into VkInstanceCreateInfo when KVRUN_VALIDATE is set
+struct Layers { // what goes into VkInstanceCreateInfo when KVRUN_VALIDATE is set
 	std::vector<VkValidationFeatureEnableEXT> on;
 	std::vector<VkValidationFeatureDisableEXT> off;
 	VkValidationFeaturesEXT features = make<VkValidationFeaturesEXT>(VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT);
@@ -49,7 +50,7 @@ struct Validation { // what goes into VkInstanceCreateInfo when KVRUN_VALIDATE i
 };
 
 // Core checks with synchronisation or GPU-assisted validation in one run are slow and print each problem twice.
-void set_up_validation(Validation& v, const std::string& mode, Messages& sink) {
+void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 	if (mode == "sync") {
 		v.on = {VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
 		v.off = {VK_VALIDATION_FEATURE_DISABLE_CORE_CHECKS_EXT};
@@ -98,7 +99,7 @@ void Messages::take() {
 	fail(Code::Internal, "Vulkan validation: {}", all_[first]);
 }
 
-Instance::Instance() {
+Instance::Instance(Validation wish) {
 	if (!load_loader())
 		fail(Code::Device, "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers "
 						   "or the GPU vendor's");
@@ -114,9 +115,9 @@ Instance::Instance() {
 	VkInstanceCreateInfo info = make<VkInstanceCreateInfo>(VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
 	info.pApplicationInfo = &app;
 
-	Validation validation;
+	Layers validation;
 	const std::string mode = env_text(Env::Validate, "0");
-	const bool validate = mode != "0";
+	const bool validate = mode != "0" && wish == Validation::AsAsked;
 	const char* extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME};
 	if (validate) {
 		set_up_validation(validation, mode, messages_);
@@ -131,19 +132,23 @@ Instance::Instance() {
 		fail(Code::Device, "no Vulkan driver found; install package mesa-vulkan-drivers or the GPU vendor's driver, or check "
 						   "VK_DRIVER_FILES and VK_ICD_FILENAMES");
 	if (r < 0) fail_call(r, "vkCreateInstance");
+	++live;
 	volkLoadInstanceOnly(instance_);
 	if (validate) {
 		static const bool registered = std::atexit(fail_exit) == 0;
-		KV_ASSERT(registered);
 		validation.messenger.pNext = nullptr;
 		VK_TRY(vkCreateDebugUtilsMessengerEXT(instance_, &validation.messenger, nullptr, &messenger_));
+		KV_ASSERT(registered && messenger_);
 		destroy_messenger_ = vkDestroyDebugUtilsMessengerEXT;
 	}
 }
 
 Instance::~Instance() {
 	if (messenger_) destroy_messenger_(instance_, messenger_, nullptr);
-	if (instance_) vkDestroyInstance(instance_, nullptr);
+	vkDestroyInstance(instance_, nullptr);
+	--live;
 }
+
+int Instance::alive() { return live.load(); }
 
 } // namespace kvrun::vk

@@ -1,31 +1,51 @@
 // Lists and opens Vulkan devices.
 #include "backends/vulkan/open_vulkan.h"
+#include "backends/vulkan/probe.h"
 #include "backends/vulkan/vulkan_backend.h"
 
 namespace kvrun::vk {
 
-std::vector<DeviceReport> list_vulkan() {
-	std::vector<DeviceReport> out;
+struct VulkanDevices::Found {
+	std::unique_ptr<Instance> instance;
+	std::vector<Candidate> all;
+};
+
+namespace {
+DeviceReport refused(std::string name, std::string why) {
+	DeviceReport r;
+	r.backend = "vulkan";
+	r.info.name = std::move(name);
+	r.refused = std::move(why);
+	return r;
+}
+} // namespace
+
+VulkanDevices::VulkanDevices() {
+	std::vector<BadDriver> bad;
+	if (load_loader()) bad = probe_drivers();
 	try {
-		Instance instance;
-		for (Candidate& c : candidates(instance)) out.push_back(std::move(c.report));
+		found_ = std::make_unique<Found>();
+		found_->instance = std::make_unique<Instance>();
+		found_->all = candidates(*found_->instance);
+		for (const Candidate& c : found_->all) reports_.push_back(c.report);
+		if (reports_.empty() && bad.empty())
+			reports_.push_back(refused("", "the Vulkan drivers found no device; `vulkaninfo --summary` (package vulkan-tools) says what they saw"));
 	} catch (const Error& e) {
-		if (e.code == Code::Invalid) throw;
-		DeviceReport none;
-		none.backend = "vulkan";
-		none.refused = e.what();
-		out.push_back(std::move(none));
+		if (e.code == Code::Invalid) throw; // of an environment variable
+		if (bad.empty() || e.code != Code::Device) reports_.push_back(refused("", e.what()));
 	}
-	return out;
+	for (const BadDriver& b : bad)
+		reports_.push_back(refused("driver " + b.file, b.why + "; update or remove it, or leave it out of VK_DRIVER_FILES"));
 }
 
-std::unique_ptr<Backend> open_vulkan(size_t index) {
-	auto instance = std::make_unique<Instance>();
-	const std::vector<Candidate> all = candidates(*instance);
-	if (index >= all.size()) fail(Code::Device, "there is no Vulkan device {} any more", index);
-	const Candidate& c = all[index];
-	if (!c.report.refused.empty()) fail(Code::Device, "{}: {}", c.report.info.name, c.report.refused);
-	return std::make_unique<VulkanBackend>(std::move(instance), c);
+VulkanDevices::~VulkanDevices() = default;
+
+std::unique_ptr<Backend> VulkanDevices::open(size_t index) {
+	KV_ASSERT(index < reports_.size());
+	const DeviceReport& r = reports_[index];
+	if (!r.refused.empty()) fail(Code::Device, "{}{}{}", r.info.name, r.info.name.empty() ? "" : ": ", r.refused);
+	KV_ASSERT(found_ && found_->instance && index < found_->all.size());
+	return std::make_unique<VulkanBackend>(std::move(found_->instance), found_->all[index]);
 }
 
 } // namespace kvrun::vk

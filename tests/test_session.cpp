@@ -1,0 +1,193 @@
+// Sequences on every device: the same bits in any chunking, in any company and in every run; limits. What whole models
+// compute is in test_models.cpp.
+#include "engine/core/npy.h"
+#include "engine/run/engine.h"
+#include "tests/assets.h"
+#include "tests/compare.h"
+#include <cmath>
+#include <deque>
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+using Tokens = std::vector<uint32_t>;
+using Floats = std::vector<float>;
+
+const std::string kGolden = KVRUN_SOURCE_DIR "/tests/golden/";
+
+struct Case {
+	std::string name;
+	std::string text() const { return name; }
+};
+
+std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ctx = 0, uint32_t ubatch = 512) {
+	EngineOptions opt;
+	opt.model = model;
+	opt.device = select_test_device(device);
+	opt.ctx = ctx;
+	opt.ubatch = ubatch;
+	return Engine::open(opt);
+}
+
+uint32_t best(std::span<const float> logits) { return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin()); }
+Floats keep(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+// Logits of every prompt row, (T, vocab).
+Floats prompt_logits(Session& s, std::span<const uint32_t> tokens) {
+	Floats all(tokens.size() * s.engine().config().vocab);
+	PrefillHooks hooks;
+	const size_t vocab = s.engine().config().vocab;
+	hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
+		REQUIRE(logits.size() == n * vocab);
+		REQUIRE((first + n) * vocab <= all.size());
+		std::copy(logits.begin(), logits.end(), all.begin() + std::ptrdiff_t(first * vocab));
+	};
+	const Floats last = keep(s.prefill(tokens, hooks));
+	CHECK(std::equal(last.begin(), last.end(), all.end() - std::ptrdiff_t(vocab), all.end()));
+	return all;
+}
+
+// Logits after the prompt and after each of n greedy steps, (n + 1, vocab).
+Floats greedy_logits(Session& s, std::span<const uint32_t> prompt, uint32_t n) {
+	Floats all = keep(s.prefill(prompt));
+	Floats step = all;
+	for (uint32_t i = 0; i < n; ++i) {
+		step = keep(s.decode(best(step)));
+		all.insert(all.end(), step.begin(), step.end());
+	}
+	return all;
+}
+
+// Largest difference as a share of the largest absolute expectation; NaN counts as infinite.
+double relative_error(std::span<const float> x, std::span<const float> ref) {
+	double error = 0, largest = 0;
+	for (size_t i = 0; i < ref.size(); ++i) {
+		const double e = std::abs(double(x[i]) - double(ref[i]));
+		error = std::max(error, std::isnan(e) ? INFINITY : e), largest = std::max(largest, std::abs(double(ref[i])));
+	}
+	return error / largest;
+}
+
+Tokens random_tokens(uint32_t n, uint32_t vocab, uint32_t seed) {
+	Tokens r(n);
+	for (uint32_t& t : r) t = 3 + (seed = seed * 1664525u + 1013904223u, seed >> 8) % (vocab - 3);
+	return r;
+}
+
+// A model with grouped heads that is always there.
+const std::string kSmallModel = kGolden + "tiny/llama.gguf";
+
+} // namespace
+
+TEST_CASE("session: a prompt in two turns has the logits of one prompt, and both are transformers'") {
+	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3_longrope.long"}, {"llama_q5_k"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const NpyArray ids = npy_read(kGolden + "tiny/" + c.name + ".tokens.npy"), logits = npy_read(kGolden + "tiny/" + c.name + ".logits.npy");
+		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
+		const auto engine = open_engine(row.device, kGolden + "tiny/" + c.name.substr(0, c.name.find('.')) + ".gguf");
+		const size_t vocab = engine->config().vocab;
+		for (const size_t first : {size_t(1), tokens.size() / 2, tokens.size() - 1}) {
+			Session s(*engine);
+			s.prefill(std::span(tokens).first(first));
+			const Floats rest = prompt_logits(s, std::span(tokens).subspan(first));
+			CHECK(relative_error(rest, logits.as<float>().subspan(first * vocab)) < (row.device == "cpu" ? 1e-3 : 5e-3));
+		}
+	});
+}
+
+TEST_CASE("session: the same bits in any chunking of a prompt, and in every run") {
+	each_row(std::vector<Case>{{"chunking"}}, [](Backend&, const Case&, const TestRow& row) {
+		Floats want, want_after;
+		for (uint32_t ubatch : {512u, 512u, 1u, 7u, 32u}) {
+			const auto engine = open_engine(row.device, kSmallModel, 0, ubatch);
+			const Tokens tokens = random_tokens(100, engine->config().vocab, 5);
+			Session s(*engine);
+			const Floats all = prompt_logits(s, tokens);
+			Floats after; // and the cache they leave behind gives the same answers
+			uint32_t token = best(std::span(all).last(engine->config().vocab));
+			for (int i = 0; i < 8; ++i) {
+				const std::span<const float> step = s.decode(token);
+				after.insert(after.end(), step.begin(), step.end());
+				token = best(step);
+			}
+			if (want.empty()) {
+				want = all, want_after = after;
+				continue;
+			}
+			const TestRow r{row.device, row.number, fmt::format("ubatch {}", ubatch)};
+			check_same_bits(r, all, want);
+			check_same_bits(r, after, want_after);
+		}
+	});
+}
+
+TEST_CASE("session: a sequence has the same bits alone and beside others, fresh, reset and in poisoned memory") {
+	each_row(std::vector<Case>{{"company"}}, [](Backend&, const Case&, const TestRow& row) {
+		const auto engine = open_engine(row.device, kSmallModel);
+		const uint32_t vocab = engine->config().vocab, n = 40;
+		std::vector<Tokens> prompts = {random_tokens(33, vocab, 1), random_tokens(5, vocab, 2), random_tokens(70, vocab, 3)};
+		std::vector<Floats> alone;
+		{
+			Session s(*engine);
+			for (const Tokens& p : prompts) {
+				s.reset();
+				alone.push_back(greedy_logits(s, p, n));
+			}
+		}
+		std::deque<Session> together;
+		std::vector<Floats> got;
+		for (const Tokens& p : prompts) got.push_back(keep(together.emplace_back(*engine).prefill(p)));
+		for (uint32_t i = 0; i < n; ++i) {
+			std::vector<Row> rows;
+			for (size_t k = 0; k < prompts.size(); ++k) rows.push_back({&together[k].kv(), best(std::span(got[k]).last(vocab))});
+			const std::span<const float> logits = engine->forward().decode(rows);
+			for (size_t k = 0; k < prompts.size(); ++k) got[k].insert(got[k].end(), logits.begin() + std::ptrdiff_t(k * vocab), logits.begin() + std::ptrdiff_t((k + 1) * vocab));
+		}
+		for (size_t k = 0; k < prompts.size(); ++k) check_same_bits({row.device, row.number, fmt::format("sequence {} of 3", k)}, got[k], alone[k]);
+
+		setenv("KVRUN_POISON", "1", 1); // reads of memory nobody wrote become NaN
+		const auto poisoned = open_engine(row.device, kSmallModel);
+		unsetenv("KVRUN_POISON");
+		Session s(*poisoned);
+		check_same_bits({row.device, row.number, "poisoned memory"}, greedy_logits(s, prompts[2], n), alone[2]);
+	});
+}
+
+TEST_CASE("session: KVRUN_CHECK finds nothing on a whole model") {
+	each_row(std::vector<Case>{{"check"}}, [](Backend&, const Case&, const TestRow& row) {
+		setenv("KVRUN_CHECK", "1", 1);
+		for (const char* model : {"llama", "qwen3", "phi3", "llama_q4_k"}) {
+			const auto engine = open_engine(row.device, kGolden + "tiny/" + model + ".gguf", 128);
+			Session s(*engine);
+			const Tokens prompt = random_tokens(40, engine->config().vocab, 9);
+			s.prefill(std::span(prompt).first(30));
+			s.prefill(std::span(prompt).subspan(30));
+			CHECK_NOTHROW(s.decode(7));
+		}
+		unsetenv("KVRUN_CHECK");
+	});
+}
+
+TEST_CASE("session: what does not fit is refused, and nothing is appended") {
+	each_row(std::vector<Case>{{"limits"}}, [](Backend&, const Case&, const TestRow& row) {
+		const auto engine = open_engine(row.device, kSmallModel, 48);
+		const uint32_t vocab = engine->config().vocab;
+		Session s(*engine);
+		const Tokens tokens = random_tokens(49, vocab, 4);
+		CHECK_THROWS_WITH_AS(s.prefill(tokens), doctest::Contains("49 tokens"), Error); // T34
+		CHECK(s.n_tokens() == 0);
+		CHECK_THROWS_AS(s.prefill({}), Error); // T35
+		CHECK_THROWS_AS(s.prefill(Tokens{vocab}), Error);
+		CHECK_THROWS_AS(s.decode(vocab), Error);
+		s.prefill(std::span(tokens).first(47));
+		s.decode(1);
+		CHECK(s.n_tokens() == 48);
+		CHECK_THROWS_WITH_AS(s.decode(1), doctest::Contains("48"), Error); // T36
+		CHECK(s.n_tokens() == 48);
+		s.reset();
+		CHECK(s.n_tokens() == 0);
+		s.prefill(std::span(tokens).first(3));
+		CHECK(s.n_tokens() == 3);
+	});
+}
