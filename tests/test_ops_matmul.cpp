@@ -160,7 +160,7 @@ TEST_CASE("ops: matmul of projections that share buffers, on every kernel") {
 			const std::unique_ptr<Backend> own = *caps ? open_test_device(d.name) : nullptr;
 			for (size_t i = 0; i < rows.size(); ++i) {
 				if (!row_wanted(i)) continue;
-				const Row row{d.name, i, rows[i].text() + (*caps ? fmt::format(" with {}", caps) : "")};
+				const TestRow row{d.name, i, rows[i].text() + (*caps ? fmt::format(" with {}", caps) : "")};
 				INFO(row_text(row));
 				run_layer(own ? *own : *d.backend, Layer(rows[i], uint32_t(i) + 1), row);
 			}
@@ -181,7 +181,7 @@ TEST_CASE("ops: weights larger than a binding go in pieces") {
 									 {DType::F32, 3, 4096, {1105, 7}, Epilogue::Add, false, {}}};
 			for (size_t i = 0; i < std::size(rows); ++i) {
 				if (!row_wanted(i)) continue;
-				const Row row{d.name, i, rows[i].text() + " with " + caps};
+				const TestRow row{d.name, i, rows[i].text() + " with " + caps};
 				INFO(row_text(row));
 				run_layer(*backend, Layer(rows[i], uint32_t(i) + 1), row);
 			}
