@@ -11,6 +11,7 @@ struct Exit { // thrown by a command to end the program: everything there was to
 // In the order of --help; every one is called from kvrun.cpp.
 void add_run(CLI::App&);
 void add_bench(CLI::App&);
+void add_devices(CLI::App&);
 void add_plan(CLI::App&);
 
 } // namespace kvrun

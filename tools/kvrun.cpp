@@ -102,6 +102,7 @@ int run(int argc, char** argv) {
 	app.footer(kExitCodes);
 	add_run(app);
 	add_bench(app);
+	add_devices(app);
 	add_plan(app);
 	app.get_formatter()->column_width(34);
 	try {

@@ -48,4 +48,14 @@ std::unique_ptr<Backend> VulkanDevices::open(size_t index) {
 	return std::make_unique<VulkanBackend>(std::move(found_->instance), found_->all[index]);
 }
 
+std::vector<KernelReport> VulkanDevices::compile_all(size_t index) const {
+	KV_ASSERT(found_ && index < found_->all.size());
+	auto instance = std::make_unique<Instance>();
+	const std::vector<Candidate> again = candidates(*instance); // handles belong to an instance
+	KV_ASSERT(index < again.size());
+	const Caps& c = again[index].caps;
+	if (c.api < VK_API_VERSION_1_3) fail(Code::Device, "{}: {}", again[index].report.info.name, again[index].report.refused);
+	return compile_kernels(std::move(instance), again[index]);
+}
+
 } // namespace kvrun::vk

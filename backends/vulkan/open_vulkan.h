@@ -1,8 +1,19 @@
 // What open.cpp asks of the Vulkan backend, without Vulkan's headers.
 #pragma once
 #include "backends/backend.h"
+#include <string>
+#include <vector>
 
 namespace kvrun::vk {
+
+struct KernelReport {        // one pipeline of one device's compiler; numbers it does not give are 0
+	std::string kernel, use; // "rope_store", "head_dim 128, neox"
+	std::string error;       // why it did not compile; empty if it did
+	double ms = 0;           // of compilation
+	uint64_t vector_registers = 0, scalar_registers = 0, spills = 0; // per lane and wave; registers spilled, of both
+	uint64_t scratch_bytes = 0, shared_bytes = 0, code_bytes = 0;
+	bool measured = false;   // the driver has VK_KHR_pipeline_executable_properties
+};
 
 // The Vulkan devices of this machine, best first, refused ones with the reason; a missing loader or driver is one
 // refused report. Drivers are first tried in a child process: one that crashes is a refusal, not the end of this one.
@@ -14,11 +25,16 @@ class VulkanDevices {
 	const std::vector<DeviceReport>& reports() const { return reports_; }
 	// Opens entry `index`. Throws Error{Device} with the reason when it is refused. Once per object.
 	std::unique_ptr<Backend> open(size_t index);
+	// Compiles every kernel in every way the ops use it, on a device that need not be able to run anything.
+	std::vector<KernelReport> compile_all(size_t index) const;
 
  private:
 	struct Found; // instance and candidates
 	std::unique_ptr<Found> found_;
 	std::vector<DeviceReport> reports_;
 };
+
+// The installed ICD file whose name starts with `prefix` ("radeon_icd"); empty when there is none.
+std::string find_icd(const std::string& prefix);
 
 } // namespace kvrun::vk

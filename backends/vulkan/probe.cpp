@@ -1,6 +1,7 @@
 // Tries the installed Vulkan drivers in a child process, so that one that crashes is a refusal, not the end.
 #include "backends/vulkan/probe.h"
 #include "backends/vulkan/device.h"
+#include "backends/vulkan/open_vulkan.h"
 #include "engine/core/log.h"
 #include <algorithm>
 #include <csignal>
@@ -131,6 +132,16 @@ std::vector<std::string> icd_files() {
 	add_list(out, value("XDG_DATA_DIRS", "/usr/local/share:/usr/share").c_str(), "vulkan/icd.d");
 	return out;
 }
+
+} // namespace
+
+std::string find_icd(const std::string& prefix) {
+	for (const std::string& f : icd_files())
+		if (fs::path(f).filename().string().starts_with(prefix)) return f;
+	return "";
+}
+
+namespace {
 
 std::string environment() {
 	std::string all;

@@ -66,4 +66,8 @@ void matmul_uses(const Caps&, std::vector<KernelUse>&);
 void attend_uses(const Caps&, std::vector<KernelUse>&);
 void kv_move_uses(const Caps&, std::vector<KernelUse>&);
 
+struct KernelReport;
+// Every use of every kernel, compiled on a device that need not have memory (RADV without hardware).
+std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance>, const Candidate&);
+
 } // namespace kvrun::vk

@@ -1,0 +1,202 @@
+// `kvrun devices`: every device with what matters about it, or why it is refused; compiler statistics of the shaders.
+#include "backends/backend.h"
+#include "backends/vulkan/open_vulkan.h"
+#include "engine/core/env.h"
+#include "tools/args.h"
+#include "tools/commands.h"
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+namespace kvrun {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+struct DevicesOptions {
+	bool as_json = false, verbose = false, shaders = false;
+	std::string families; // comma-separated
+};
+
+std::string gib(size_t bytes) {
+	if (bytes > size_t(1) << 50) return "unlimited";
+	return bytes ? fmt::format("{:.1f} GiB", double(bytes) / double(1u << 30)) : "-";
+}
+
+// The device open_backend("") would take, or SIZE_MAX.
+size_t best(const std::vector<DeviceReport>& all) {
+	for (size_t i = 0; i < all.size(); ++i)
+		if (all[i].refused.empty() && all[i].backend != "cpu") return i;
+	return SIZE_MAX;
+}
+
+void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
+	const size_t first = best(all);
+	for (size_t i = 0; i < all.size(); ++i) {
+		const DeviceReport& r = all[i];
+		const std::string name = r.info.name.empty() ? "Vulkan" : r.info.name;
+		fmt::print("{}{:>2}  {}\n", i == first ? '*' : ' ', i, name);
+		if (!r.refused.empty()) fmt::print("      refused: {}\n", r.refused);
+		if (r.info.driver.empty() && r.limits.empty()) continue;
+		fmt::print("      {}: {}, {}", r.backend, r.info.driver.empty() ? "unknown driver" : r.info.driver, r.info.type);
+		if (r.info.is_cpu) fmt::print(" (runs on the host's processor)");
+		fmt::print("\n      memory {}, free {}", gib(r.info.memory_bytes), gib(r.info.free_bytes));
+		if (r.info.max_buffer_bytes) fmt::print(", buffer {}, view {}", gib(r.info.max_buffer_bytes), gib(r.info.max_view_bytes));
+		fmt::print("\n");
+		std::string line;
+		for (const auto& [limit, value] : r.limits) {
+			if (line.size() + limit.size() + value.size() > 100) {
+				fmt::print("      {}\n", line);
+				line.clear();
+			}
+			line += fmt::format("{}{} {}", line.empty() ? "" : ", ", limit, value);
+		}
+		if (!line.empty()) fmt::print("      {}\n", line);
+	}
+	if (first != SIZE_MAX) fmt::print("* is used when no --device is given\n");
+	else fmt::print("no usable Vulkan device; --device cpu runs the slow reference\n");
+	if (!verbose) return;
+	fmt::print("\nenvironment\n");
+	for (size_t i = 0; i < env_table().size(); ++i) {
+		const EnvInfo& e = env_table()[i];
+		const std::string value = env_text(Env(i));
+		fmt::print("  {:<18} {:<12} {}\n", e.name, value.empty() ? fmt::format("({})", e.fallback) : value, e.help);
+	}
+}
+
+json device_json(size_t index, const DeviceReport& r, bool is_best) {
+	json limits = json::object();
+	for (const auto& [k, v] : r.limits) limits[k] = v;
+	return {{"index", index},
+			{"backend", r.backend},
+			{"name", r.info.name},
+			{"driver", r.info.driver},
+			{"type", r.info.type},
+			{"is_cpu", r.info.is_cpu},
+			{"memory_bytes", r.info.memory_bytes},
+			{"free_bytes", r.info.free_bytes},
+			{"max_buffer_bytes", r.info.max_buffer_bytes},
+			{"max_view_bytes", r.info.max_view_bytes},
+			{"usable", r.refused.empty()},
+			{"default", is_best},
+			{"refused", r.refused},
+			{"limits", limits}};
+}
+
+void print_json(const std::vector<DeviceReport>& all, bool verbose) {
+	json out;
+	out["devices"] = json::array();
+	for (size_t i = 0; i < all.size(); ++i) out["devices"].push_back(device_json(i, all[i], i == best(all)));
+	if (verbose)
+		for (size_t i = 0; i < env_table().size(); ++i)
+			out["environment"][env_table()[i].name] = {
+				{"value", env_text(Env(i))}, {"default", env_table()[i].fallback}, {"help", env_table()[i].help}};
+	fmt::print("{}\n", out.dump(1, '\t', false, json::error_handler_t::replace));
+}
+
+// ---- --shaders
+
+struct ShaderRun {
+	std::string device;
+	std::vector<vk::KernelReport> kernels;
+	size_t failed = 0, spilling = 0;
+};
+
+ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index) {
+	ShaderRun run;
+	run.device = devices.reports()[index].info.name;
+	run.kernels = devices.compile_all(index);
+	for (const vk::KernelReport& k : run.kernels) {
+		run.failed += !k.error.empty();
+		run.spilling += k.spills > 0;
+	}
+	return run;
+}
+
+void print_shaders(const ShaderRun& run) {
+	fmt::print("{}\n", run.device);
+	fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7}  {}\n", "kernel", "vregs", "sregs", "spills", "scratch", "shared", "code",
+			   "ms", "use");
+	for (const vk::KernelReport& k : run.kernels) {
+		if (!k.error.empty()) fmt::print("  {:<16} failed: {}\n", k.kernel, k.error);
+		else
+			fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7.1f}  {}\n", k.kernel, k.vector_registers, k.scalar_registers, k.spills,
+					   k.scratch_bytes, k.shared_bytes, k.code_bytes, k.ms, k.use);
+	}
+	if (!run.kernels.empty() && !run.kernels.front().measured)
+		fmt::print("  (this driver has no VK_KHR_pipeline_executable_properties: only shared memory is known)\n");
+}
+
+json shaders_json(const ShaderRun& run) {
+	json kernels = json::array();
+	for (const vk::KernelReport& k : run.kernels)
+		kernels.push_back({{"kernel", k.kernel}, {"use", k.use}, {"error", k.error}, {"vector_registers", k.vector_registers},
+						   {"scalar_registers", k.scalar_registers}, {"spills", k.spills}, {"scratch_bytes", k.scratch_bytes},
+						   {"shared_bytes", k.shared_bytes}, {"code_bytes", k.code_bytes}, {"ms", k.ms}});
+	return {{"device", run.device}, {"measured", !run.kernels.empty() && run.kernels.front().measured}, {"failed", run.failed},
+			{"spilling", run.spilling}, {"kernels", kernels}};
+}
+
+std::vector<std::string> split(const std::string& text) {
+	std::vector<std::string> out;
+	for (size_t at = 0; at <= text.size();) {
+		const size_t end = std::min(text.find(',', at), text.size());
+		if (end > at) out.push_back(text.substr(at, end - at));
+		at = end + 1;
+	}
+	return out;
+}
+
+void run_shaders(const DevicesOptions& o) {
+	std::vector<ShaderRun> runs;
+	if (o.families.empty()) {
+		const vk::VulkanDevices devices;
+		size_t n = 0;
+		for (const DeviceReport& r : devices.reports()) n += !r.limits.empty();
+		if (n == 0) fail(Code::Device, "{}", devices.reports().front().refused);
+		for (size_t i = 0; i < n; ++i) runs.push_back(compile_on(devices, i)); // drivers that failed come after devices
+	} else {
+		const std::string icd = vk::find_icd("radeon_icd");
+		if (icd.empty()) fail(Code::Device, "--family needs the RADV driver; install package mesa-vulkan-drivers");
+		for (const std::string& family : split(o.families)) { // the driver reads these when an instance is made
+			setenv("VK_DRIVER_FILES", icd.c_str(), 1);
+			setenv("VK_ICD_FILENAMES", icd.c_str(), 1);
+			setenv("RADV_FORCE_FAMILY", family.c_str(), 1);
+			const vk::VulkanDevices devices;
+			if (devices.reports().front().limits.empty())
+				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name, devices.reports().front().refused);
+			runs.push_back(compile_on(devices, 0));
+		}
+	}
+	json out = json::array();
+	size_t failed = 0, spilling = 0;
+	for (const ShaderRun& run : runs) {
+		if (o.as_json) out.push_back(shaders_json(run));
+		else print_shaders(run);
+		failed += run.failed;
+		spilling += run.spilling;
+	}
+	if (o.as_json) fmt::print("{}\n", out.dump(1, '\t', false, json::error_handler_t::replace));
+	if (failed || spilling) fail(Code::Device, "{} pipelines do not compile, {} spill registers", failed, spilling);
+}
+
+} // namespace
+
+void add_devices(CLI::App& app) {
+	CLI::App* cmd = app.add_subcommand("devices", "List devices, what they can do, and why some are refused");
+	auto o = std::make_shared<DevicesOptions>();
+	cmd->add_flag("--json", o->as_json, "Print JSON");
+	cmd->add_flag("-v,--verbose", o->verbose, "Also print every environment variable with its value");
+	auto* shaders = cmd->add_flag("--shaders", o->shaders, "Compile every shader and print registers, spills, shared memory, code size");
+	add_text(*cmd, "--family", o->families, "NAMES",
+			 "With --shaders: AMD chips to compile for without hardware, e.g. navi21,gfx1100,vega20")
+		->needs(shaders);
+	cmd->callback([o] {
+		if (o->shaders) return run_shaders(*o);
+		const std::vector<DeviceReport> all = list_devices();
+		if (o->as_json) print_json(all, o->verbose);
+		else print_devices(all, o->verbose);
+	});
+}
+
+} // namespace kvrun
