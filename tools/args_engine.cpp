@@ -35,8 +35,10 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, const KvPolicy& policy,
 	o.kv_budget = a.kv_budget;
 	o.seed = seed;
 	Progress progress;
-	auto engine = Engine::open(
-	    o, [&](uint64_t done, uint64_t total) { progress.show("loading", total ? double(done) / double(total) : 1); });
+	auto engine = Engine::open(o, [&](uint64_t done, uint64_t total) {
+		if (done < total) progress.show("loading", double(done) / double(total));
+		else progress.clear(); // warnings that follow begin on an empty line
+	});
 	progress.clear();
 	const DeviceInfo d = engine->backend().info();
 	if (d.is_cpu) say_stats(fmt::format("running on a CPU device: {}, driver {}", one_line(d.name), one_line(d.driver)));

@@ -171,14 +171,24 @@ void run(RunArgs a) {
 		return !lost;
 	};
 	Session session(*engine);
-	const GenerateResult r = generate(session, ids, opt, hooks);
-	progress.clear();
+	// where both are one screen, what follows the text begins on a line of its own
+	const auto end_line = [&] {
+		progress.clear();
+		const bool open = !a.json && !text.empty() && text.back() != '\n';
+		if (open && stdout_is_terminal() && stderr_is_terminal()) std::fputs("\n", stderr);
+	};
+	GenerateResult r;
+	try {
+		r = generate(session, ids, opt, hooks);
+	} catch (...) {
+		end_line();
+		throw;
+	}
+	end_line();
 	if (a.json) {
 		write_stdout(json_answer(a, *engine, r, text, seed, load_s));
 		return;
 	}
-	// where both are one screen, the statistics begin on a line of their own
-	if (stdout_is_terminal() && stderr_is_terminal() && !text.empty() && text.back() != '\n') std::fputs("\n", stderr);
 	say_stats(stats_line(a, *engine, r, seed));
 	if (lost) std::rethrow_exception(lost);
 }
