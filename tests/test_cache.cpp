@@ -1,5 +1,7 @@
 // KvCache by simulation: tens of thousands of tokens per policy on a device made of lists, against plain references.
 #include "engine/core/error.h"
+#include "engine/core/npy.h"
+#include "tests/assets.h"
 #include "tests/kv_sim.h"
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -209,6 +211,46 @@ TEST_CASE("cache: LogQuant keeps exactly the set of its Algorithm 1") {
 			REQUIRE(n - a.size() - n_packed == (n - a.size()) % 32);
 		}
 	}
+}
+
+TEST_CASE("cache: prompts of the golden cases end in the tiers the reference gives") {
+	const std::string dir = shared_file("reference/golden");
+	if (dir.empty()) return;
+	int n_cases = 0;
+	for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+		const std::string at = entry.path().string(), text = file_text(at + "/case.json");
+		CAPTURE(at);
+		const size_t kv = text.find("\"kv\": \"") + 7;
+		const KvPolicy policy = parse_policy(text.substr(kv, text.find('"', kv) - kv));
+		const NpyArray tier = npy_read(at + "/tier.npy"), probes = npy_read(at + "/probes.npy"), v = npy_read(at + "/v.npy");
+		const auto want = tier.as<uint8_t>();
+		const uint32_t L = uint32_t(tier.shape[0]), T = uint32_t(tier.shape[1]), H = uint32_t(tier.shape[2]);
+		const KvPlan plan = make_plan(policy, {L, H, uint32_t(v.shape[3])});
+		BudgetPool pool(plan);
+		KvCache cache(plan, pool);
+		std::vector<uint32_t> rows;
+		if (policy.name == "zipcache")
+			for (int64_t r : probes.as<int64_t>()) rows.push_back(uint32_t(r));
+		cache.begin_prompt(T, rows);
+		std::vector<float> score(plan.ranked() ? size_t(H) * T : 0);
+		if (plan.ranked()) { // the file's scores are means; the cache takes sums over the rows that see the token
+			const NpyArray file = npy_read(at + "/score.npy");
+			for (uint32_t h = 0; h < H; ++h)
+				for (uint32_t t = 0; t < T; ++t) {
+					const auto see = rows.end() - std::lower_bound(rows.begin(), rows.end(), t);
+					score[h * T + t] = file.as<float>()[t * H + h] * (rows.empty() ? 1.f : float(std::max<ptrdiff_t>(1, see)));
+				}
+		}
+		for (uint32_t l = 0; l < L; ++l) cache.prompt_moves(l, score);
+		cache.end_prompt();
+		for (uint32_t l = 0; l < L; ++l)
+			for (uint32_t h = 0; h < H; ++h) {
+				const std::vector<uint8_t> got = cache.tiers(l, h);
+				for (uint32_t t = 0; t < T; ++t) REQUIRE_MESSAGE(got[t] == want[(l * T + t) * H + h], "token " << t);
+			}
+		++n_cases;
+	}
+	CHECK(n_cases >= 10);
 }
 
 TEST_CASE("cache: several sequences share a pool, and give everything back") {
