@@ -4,24 +4,28 @@
 #   tools/memory_check.sh [options] [MODEL...]
 #   --kvrun FILE     program to look at [build/kvrun]
 #   --driver FILE    Vulkan driver manifest [lavapipe of this machine]; `any`: leave the environment as it is
-#   --predict N      tokens to generate while looking [16]
-# MODEL: GGUF files [the bundled model]. One large model tells most: the driver itself takes its share of the 64 MiB.
+#   --predict N      tokens to generate while looking [8]
+#   --models DIR     where the random model is kept [~/.cache/kvrun/bench]
+#   --python FILE    the python3 that has gguf and numpy, to make it [python3]
+# MODEL: GGUF files [a random model of 664 MiB, made by ../shared/peer/random_model.py]. A small one is over any such
+# limit: lavapipe's compiler and its compiled shaders alone are resident with about 90 MiB.
 # Prints a table: resident set once the first token is out (the largest seen from then on), of it anonymous and file
 # pages, the peak of the whole run, and the limit. Exit code 1 when a resident set is over its limit.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-kvrun=$root/build/kvrun driver='' predict=16 models=()
+kvrun=$root/build/kvrun driver='' predict=8 models=() cache=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3
 while [ $# -gt 0 ]; do
 	case $1 in
 	--kvrun) kvrun=$2; shift ;;
 	--driver) driver=$2; shift ;;
 	--predict) predict=$2; shift ;;
-	-*) sed -n '2,11s/^# \?//p' "$0" >&2; exit 2 ;;
+	--models) cache=$2; shift ;;
+	--python) python=$2; shift ;;
+	-*) sed -n '2,14s/^# \?//p' "$0" >&2; exit 2 ;;
 	*) models+=("$1") ;;
 	esac
 	shift
 done
-[ ${#models[@]} -gt 0 ] || models=("$root"/models/bundled/*.gguf)
 [ -x "$kvrun" ] || { echo "memory_check: $kvrun is not there; build it or give --kvrun" >&2; exit 2; }
 # shellcheck source=tools/environment.sh
 . "$root/tools/environment.sh"
@@ -30,6 +34,15 @@ if [ -z "$driver" ]; then
 	[ -e "$driver" ] || { echo "memory_check: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
 fi
 [ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
+
+if [ ${#models[@]} -eq 0 ]; then
+	models=("$cache/mid.gguf")
+	if ! [ -e "${models[0]}" ]; then
+		mkdir -p "$cache"
+		"$python" "${KVRUN_SHARED:-$root/../shared}/peer/random_model.py" "$cache/mid.part" 1536 16 12 4 128 6144 32768 32768 Q8_0
+		mv "$cache/mid.part" "${models[0]}"
+	fi
+fi
 
 out=$(mktemp -d)
 pid=''

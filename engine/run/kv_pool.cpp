@@ -19,7 +19,9 @@ size_t KvPool::cost(uint16_t format) const {
 
 void KvPool::grow(uint32_t words) {
 	const size_t need = (size_t(words) * 4 + 255) & ~size_t(255);
-	chunks_.push_back(be_.alloc(std::max(chunk_bytes_, need), Mem::Device, "kv pages"));
+	// Chunks grow with what is used: new memory is cleared, so that all of it is resident where the device is the host.
+	const size_t size = std::clamp(3 * allocated_, std::min<size_t>(8 << 20, chunk_bytes_), chunk_bytes_) & ~size_t(255);
+	chunks_.push_back(be_.alloc(std::max(size, need), Mem::Device, "kv pages"));
 	allocated_ += chunks_.back().bytes();
 	tail_ = 0;
 }
