@@ -70,6 +70,7 @@ TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and 
 	check_error({}, 2, {"no command"});
 	check_error({"rnu"}, 2, {"command 'rnu'", "'run'"});
 	check_error({"frobnicate"}, 2, {"unknown command 'frobnicate'"});
+	check_error({"frobnicate", "--help"}, 2, {"unknown command 'frobnicate'"});
 	check_error({"run", "--modle", kModel}, 2, {"'--modle'", "'--model'"});
 	check_error({"run", "-m", kModel, "-p", "x", "--temprature", "0"}, 2, {"'--temprature'", "'--temp'"});
 	check_error({"run", "-m", kModel, "-p", "x", "surplus"}, 2, {"argument 'surplus'"});

@@ -110,7 +110,8 @@ int run(int argc, char** argv) {
 		std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
 		app.parse(std::move(words));
 	} catch (const CLI::ParseError& e) {
-		if (e.get_exit_code() == 0) { // --help and --version
+		const bool no_such_command = app.get_subcommands().empty() && !app.remaining(/*recurse=*/true).empty();
+		if (e.get_exit_code() == 0 && !no_such_command) { // --help and --version
 			std::ostringstream text;
 			app.exit(e, text, text);
 			std::fputs(text.str().c_str(), stdout);
