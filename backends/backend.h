@@ -69,6 +69,12 @@ inline View rows(const View& v, uint32_t first, uint32_t n) {
 	return r;
 }
 
+// The 32-bit words of an f16 view.
+inline View as_words(const View& v) {
+	KV_ASSERT(v.type == DType::F16);
+	return view(*v.buf, v.at, DType::U32, uint32_t(v.elements() / 2));
+}
+
 // ---- arguments of the ops
 
 struct Proj {   // one projection: out (T, d) f32 = x (T, n) . w (d, n)^T + bias (d) f32; bias may be empty

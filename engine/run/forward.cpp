@@ -181,9 +181,10 @@ std::span<const float> Forward::decode(std::span<const Row> step) {
 			const KvDst dst = kv.destination(l, i, same);
 			be_.rope_store(rows(c.q, i, same), rows(c.k, i, same), rows(c.v, i, same),
 						   {rows(c.rope, i, same), cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps}, dst);
+			kv.stored(l, i);
 			i += same;
 		}
-		for (uint32_t i = 0; i < n; ++i) be_.attend(rows(c.att, i, 1), rows(c.q, i, 1), kv.read(l, i));
+		kv.attend(l, c.att, c.q);
 		project_out(L, c, /*decode=*/true);
 	}
 	enqueue_logits(c.x, /*decode=*/true);
@@ -210,7 +211,7 @@ bool Forward::block(KvState& kv, std::span<const uint32_t> tokens, const Prefill
 	host_rope_.clear();
 	rope_rows(kv.n_tokens(), n, host_rope_);
 	write_f32(be_, rope_, host_rope_);
-	KvPrompt prompt(be_, kv_, kv, n, PromptKv{k16_, v16_, 0}, cfg_.n_heads);
+	KvPrompt prompt(be_, kv_, kv, n, PromptKv{k16_, v16_, 0}, cfg_.n_heads, opt_.ubatch);
 
 	for (uint32_t at = 0; at < n; at += opt_.ubatch) {
 		const uint32_t m = std::min(opt_.ubatch, n - at);
@@ -219,12 +220,13 @@ bool Forward::block(KvState& kv, std::span<const uint32_t> tokens, const Prefill
 	for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
 		const LayerWeights& L = w_.layers[l];
 		be_.at_layer(l);
+		prompt.begin_layer(l);
 		for (uint32_t at = 0; at < n; at += opt_.ubatch) {
 			const Chunk c = chunk(x_, rope_, at, std::min(opt_.ubatch, n - at));
 			project_in(L, c, /*decode=*/false);
 			be_.rope_store(c.q, c.k, c.v, {c.rope, cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps},
 						   prompt.scratch(at, c.n));
-			be_.attend_prompt(c.att, c.q, PromptKv{k16_, v16_, at}, prompt.older(l, c.n));
+			prompt.attend(l, c.att, c.q, at);
 			project_out(L, c, /*decode=*/false);
 		}
 		prompt.end_layer(l);

@@ -14,6 +14,17 @@ KvState::KvState(Backend& be, const KvPlan& plan, KvPool& pool, uint32_t max_tok
 		const bool whole = t == Tier::Recent ? plan.keeps_all : true;
 		if (used) tier_pages_[int(t)] = whole ? max_tokens / std::max(plan.page[int(t)], 1u) + 2 : 8;
 	}
+	bool balanced = false;
+	for (const LayerPlan& L : plan.layers) {
+		balanced |= L.balanced;
+		for (const TierPlan& t : L.tier) has_factors_ |= t.fmt.v.bits < 16 && t.fmt.v.norm == Norm::SqrtMax;
+	}
+	if (balanced) balance_ = be.alloc(plan.balancer_bytes() * plan.shape.n_layers, Mem::Device, "channel balancers");
+}
+
+void KvState::reset() {
+	cache_.reset();
+	clear_sums();
 }
 
 uint32_t KvState::tier_first(Tier t) const {
@@ -28,8 +39,17 @@ View KvState::page_table(uint32_t l) const {
 
 View KvState::live_bits(uint32_t l) const {
 	const size_t group = plan_.n_groups == 1 ? 0 : l;
-	const size_t at = (size_t(plan_.shape.n_layers) + group * plan_.n_heads) * table_pages_ * 16;
-	return view(tables_, at, DType::U32, plan_.n_heads, table_pages_, 4);
+	return view(tables_, (live_word() + group * plan_.n_heads * table_pages_ * 4) * 4, DType::U32, plan_.n_heads, table_pages_, 4);
+}
+
+View KvState::factors(uint32_t l) const {
+	if (!has_factors_) return {};
+	return view(tables_, (factor_word() + size_t(l) * table_pages_) * 4, DType::U32, table_pages_);
+}
+
+View KvState::balance(uint32_t l) const {
+	if (!plan_.layers[l].balanced) return {};
+	return view(balance_, l * plan_.balancer_bytes(), DType::F16, plan_.shape.n_kv_heads, plan_.shape.head_dim);
 }
 
 // Makes the tables as long as the longest tier needs; a longer table starts empty and is written as a whole.
@@ -43,13 +63,14 @@ void KvState::fit_tables() {
 			}
 	if (!longer) return;
 	table_pages_ = tier_pages_[0] + tier_pages_[1] + tier_pages_[2];
-	const size_t rows = size_t(table_pages_) * (layers_.size() + size_t(plan_.n_groups) * plan_.n_heads);
-	tables_ = be_.alloc(rows * 16, Mem::Device, "kv tables");
+	live_.assign(size_t(plan_.n_groups) * plan_.n_heads * table_pages_ * 4, 0x5a5a5a5au);
+	const size_t n_factors = has_factors_ ? layers_.size() * table_pages_ : 0;
+	tables_ = be_.alloc((factor_word() + n_factors) * 4, Mem::Device, "kv tables");
 	for (Layer& L : layers_) {
 		L.table.assign(size_t(table_pages_) * 4, kNone); // no page starts at this word: everything will differ
+		L.factors.assign(has_factors_ ? table_pages_ : 0, kNone);
 		std::fill(std::begin(L.version), std::end(L.version), UINT64_MAX);
 	}
-	live_.assign(size_t(plan_.n_groups) * plan_.n_heads * table_pages_ * 4, 0x5a5a5a5au);
 }
 
 // Writes to the device what differs between `now` and the mirror at word `at`, in one piece.
@@ -69,31 +90,35 @@ void KvState::sync_pages(uint32_t l, Tier t) {
 	const bool shares = t == Tier::Regular;
 	const std::span<const uint32_t> k_ids = shares ? cache_.pages(L.k_codes_of, t) : ids;
 	const std::span<const uint32_t> v_ids = shares ? cache_.pages(L.v_codes_of, t) : ids;
-	std::vector<uint32_t> now(ids.size() * 4);
+	std::vector<uint32_t> now(ids.size() * 4), factors(has_factors_ ? ids.size() : 0);
 	std::vector<PageRun> runs;
 	for (uint32_t p = 0; p < ids.size(); ++p) {
 		const KvPool::Addr own = pool_.addr(ids[p]), k = pool_.addr(k_ids[p]), v = pool_.addr(v_ids[p]);
-		const KvPool::Addr params = blocks.empty() ? own : pool_.addr(blocks[p]);
-		now[p * 4 + 0] = k.at + plan_.formats[k.format].k_codes_at;
-		now[p * 4 + 1] = v.at + plan_.formats[v.format].v_codes_at;
-		now[p * 4 + 2] = params.at + plan_.formats[params.format].k_params_at;
-		now[p * 4 + 3] = own.at + plan_.formats[own.format].v_params_at;
-		const PageRun run{t, {k.chunk, v.chunk, params.chunk, own.chunk}, tier_first(t) + p, 1};
-		if (!runs.empty() && runs.back().chunk == run.chunk) ++runs.back().n;
-		else runs.push_back(run);
+		const KvPool::Addr block = blocks.empty() ? own : pool_.addr(blocks[p]);
+		const auto format = [&](const KvPool::Addr& a) -> const PageFormat& { return plan_.formats[a.format]; };
+		const KvPool::Addr k_params = format(block).k_params ? block : own;
+		now[p * 4 + 0] = k.at + format(k).k_codes_at;
+		now[p * 4 + 1] = v.at + format(v).v_codes_at;
+		now[p * 4 + 2] = k_params.at + format(k_params).k_params_at;
+		now[p * 4 + 3] = own.at + format(own).v_params_at;
+		if (has_factors_) factors[p] = block.at + format(block).v_params_at;
+		const PageChunks chunk{k.chunk, v.chunk, k_params.chunk, own.chunk, block.chunk};
+		if (!runs.empty() && runs.back().chunk == chunk) ++runs.back().n;
+		else runs.push_back({t, chunk, tier_first(t) + p, 1});
 	}
 	std::vector<PageRun>& all = layers_[l].runs;
 	std::erase_if(all, [&](const PageRun& r) { return r.tier == t; });
 	all.insert(std::find_if(all.begin(), all.end(), [&](const PageRun& r) { return r.tier > t; }), runs.begin(), runs.end());
-	const size_t at = size_t(tier_first(t)) * 4;
-	write_changed(layers_[l].table, at, now, size_t(l) * table_pages_ * 4 + at);
+	const size_t first = tier_first(t);
+	write_changed(layers_[l].table, first * 4, now, (size_t(l) * table_pages_ + first) * 4);
+	if (has_factors_) write_changed(layers_[l].factors, first, factors, factor_word() + size_t(l) * table_pages_ + first);
 }
 
 void KvState::sync_live(uint32_t l, Tier t) {
 	const size_t group = plan_.n_groups == 1 ? 0 : l;
 	for (uint32_t h = 0; h < plan_.n_heads; ++h) {
 		const size_t at = ((group * plan_.n_heads + h) * table_pages_ + tier_first(t)) * 4;
-		write_changed(live_, at, cache_.live(l, t, h), layers_.size() * table_pages_ * 4 + at);
+		write_changed(live_, at, cache_.live(l, t, h), live_word() + at);
 	}
 }
 
@@ -115,6 +140,45 @@ KvState::F16Slot KvState::f16_slot(uint32_t head, uint32_t page_id, uint32_t ind
 	const uint32_t dim = plan_.shape.head_dim, page = f.page;
 	return {a.chunk, a.at + f.k_codes_at + kv_k_word(head, 0, index, dim, 16, page),
 			a.at + f.v_codes_at + kv_v_word(head, index, 0, dim, 16, page)};
+}
+
+// ---- sums of attention
+
+View KvState::slot_sums(uint32_t l) const {
+	const uint32_t n = plan_.shape.n_kv_heads;
+	return view(sums_, size_t(l) * n * sum_slots_ * 4, DType::F32, n, sum_slots_);
+}
+
+void KvState::fit_sums() {
+	if (!plan_.ranked() || cache_.n_f16_slots() <= sum_slots_) return;
+	const uint32_t old_slots = sum_slots_, rows_n = uint32_t(layers_.size()) * plan_.shape.n_kv_heads;
+	Buffer old = std::move(sums_);
+	sum_slots_ = std::max(cache_.n_f16_slots(), old_slots * 2);
+	sums_ = be_.alloc(size_t(rows_n) * sum_slots_ * 4, Mem::Device, "attention sums");
+	clear_sums();
+	if (!old_slots) return;
+	for (uint32_t r = 0; r < rows_n; ++r)
+		be_.copy(view(sums_, size_t(r) * sum_slots_ * 4, DType::F32, old_slots), view(old, size_t(r) * old_slots * 4, DType::F32, old_slots));
+	be_.submit();
+	be_.wait(); // the old sums may go now
+}
+
+void KvState::clear_sums() {
+	if (!sums_) return;
+	const std::vector<float> zero(size_t(layers_.size()) * plan_.shape.n_kv_heads * sum_slots_);
+	be_.write(sums_, 0, std::as_bytes(std::span(zero)));
+}
+
+std::vector<float> KvState::read_sums(uint32_t first, uint32_t n) {
+	const uint32_t n_slots = cache_.n_f16_slots(), rows_n = n * plan_.shape.n_kv_heads;
+	std::vector<float> all(size_t(rows_n) * sum_slots_), out(size_t(rows_n) * n_slots);
+	if (out.empty()) return out;
+	be_.read(sums_, size_t(first) * plan_.shape.n_kv_heads * sum_slots_ * 4, std::as_writable_bytes(std::span(all)));
+	be_.submit();
+	be_.wait();
+	for (uint32_t r = 0; r < rows_n; ++r)
+		std::copy_n(all.begin() + size_t(r) * sum_slots_, n_slots, out.begin() + size_t(r) * n_slots);
+	return out;
 }
 
 } // namespace kvrun

@@ -1,5 +1,5 @@
-// The cache side of decode steps and prompts: destinations of new tokens, work lists of attention.
-#include "engine/run/kv_state.h"
+// The cache side of decode steps: destinations of new tokens, work lists of attention.
+#include "engine/run/kv_step.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -42,15 +42,24 @@ PromptKv KvScratch::gather_rows(Backend& be, const KvShape& shape, uint32_t n_ro
 			view(gather, cap * row, DType::F16, shape.n_kv_heads, cap, shape.head_dim), 0};
 }
 
+PromptKv KvScratch::single_row(Backend& be, const KvShape& shape) {
+	const size_t row = size_t(shape.n_kv_heads) * shape.head_dim * 2, at = (row + 255) & ~size_t(255);
+	if (single.bytes() < at + row) single = be.alloc(at + row, Mem::Device, "new token");
+	return {view(single, 0, DType::F16, shape.n_kv_heads, 1, shape.head_dim),
+			view(single, at, DType::F16, shape.n_kv_heads, 1, shape.head_dim), 0};
+}
+
 // ---- ReadPlan
 
-void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t split, uint32_t extra, StepTable& table) {
+void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t split, uint32_t extra, Which which, StepTable& table) {
 	const KvPlan& plan = state.plan();
 	const std::span<const PageRun> runs = state.runs(l);
 	n_rows_ = n_rows;
 	groups_.clear();
 	uint32_t per_row = 0; // parts of a row that have work items
-	for (const PageRun& r : runs) per_row += (r.n + split - 1) / split;
+	const auto reads = [&](const PageRun& r) { return which == Which::All || r.tier == Tier::Recent; };
+	for (const PageRun& r : runs)
+		if (reads(r)) per_row += (r.n + split - 1) / split;
 	n_work_ = per_row * n_rows;
 	n_parts_ = (per_row + extra) * n_rows;
 	work_at_ = table.take(size_t(n_work_) * 4);
@@ -58,10 +67,13 @@ void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t
 	const std::span<uint32_t> work = table.at(work_at_, size_t(n_work_) * 4);
 	uint32_t w = 0, part = 0; // part: within a row
 	for (const PageRun& r : runs) {
+		if (!reads(r)) continue;
 		const TierPlan& tier = plan.layers[l].tier[int(r.tier)];
-		AttendGroup g{tier.fmt, plan.page[int(r.tier)], state.pool_.chunk(r.chunk[0]), state.pool_.chunk(r.chunk[1]), {}, {}, w, 0, {}};
-		if (tier.fmt.k.bits < 16) g.k_params = state.pool_.chunk(r.chunk[2]);
-		if (tier.fmt.v.bits < 16) g.v_params = state.pool_.chunk(r.chunk[3]);
+		AttendGroup g{tier.fmt, plan.page[int(r.tier)], state.pool().chunk(r.chunk[0]), state.pool().chunk(r.chunk[1]), {}, {}, w, 0};
+		if (tier.fmt.k.bits < 16) g.k_params = state.pool().chunk(r.chunk[2]);
+		if (tier.fmt.v.bits < 16) g.v_params = state.pool().chunk(r.chunk[3]);
+		if (tier.fmt.v.bits < 16 && tier.fmt.v.norm == Norm::SqrtMax) g.v_factors = state.pool().chunk(r.chunk[4]);
+		g.n_pages = r.n;
 		for (uint32_t at = 0; at < r.n; at += split, ++part)
 			for (uint32_t row = 0; row < n_rows; ++row, ++w) {
 				const uint32_t item[] = {row, r.first + at, std::min(split, r.n - at), row * (per_row + extra) + part};
@@ -87,129 +99,118 @@ KvRead ReadPlan::read(const KvState& state, uint32_t l, const Buffer& words, con
 			view(words, row_parts_at_ * 4, DType::U32, n_rows_, 2),
 			p,
 			state.plan().shape.n_kv_heads,
-			{},
-			{}};
+			state.factors(l),
+			state.balance(l)};
 }
 
 // ---- KvStep
 
 KvStep::KvStep(Backend& be, KvScratch& scratch, std::span<KvState* const> states, uint32_t n_heads)
-	: be_(be), scratch_(scratch), states_(states.begin(), states.end()), layers_(states[0]->plan().shape.n_layers) {
-	const DeviceInfo dev = be.info();
+	: be_(be), scratch_(scratch), states_(states.begin(), states.end()), n_heads_(n_heads) {
 	const KvShape shape = states[0]->plan().shape;
-	const uint32_t n_kv = shape.n_kv_heads, n_rows = uint32_t(states.size());
+	for (KvState* s : states_) {
+		const bool judged = s->cache().wants_scores();
+		s->cache().begin_token(judged ? s->read_sums(0, shape.n_layers) : std::vector<float>());
+		if (judged) s->clear_sums();
+		s->fit_sums();
+		s->sync();
+	}
 	scratch_.table.clear();
-	for (KvState* s : states_) s->cache_.begin_token();
-	for (KvState* s : states_) s->sync();
-	uint32_t n_parts = 1, gather = 0;
-	for (uint32_t l = 0; l < layers_.size(); ++l) {
-		LayerStep& L = layers_[l];
-		L.dst_at = scratch_.table.take(size_t(n_rows) * n_kv * 2);
-		L.read.resize(n_rows);
-		for (uint32_t r = 0; r < n_rows; ++r) {
-			KvState& s = *states_[r];
-			const uint32_t page = s.plan_.page[int(Tier::Recent)];
-			for (uint32_t h = 0; h < n_kv; ++h) {
-				const uint32_t slot = s.cache_.token_slot(l, h);
-				const KvState::F16Slot at = s.f16_slot(h, s.cache_.pages(l, Tier::Recent)[slot / page], slot % page);
-				if (h == 0) L.chunk.push_back(at.chunk);
-				KV_ASSERT(at.chunk == L.chunk.back());
-				const std::span<uint32_t> dst = scratch_.table.at(L.dst_at + (size_t(r) * n_kv + h) * 2, 2);
-				dst[0] = at.k, dst[1] = at.v;
-			}
-			uint32_t pages = 0, smallest = UINT32_MAX;
-			for (const PageRun& run : s.runs(l)) {
-				pages += run.n;
-				smallest = std::min(smallest, s.plan_.page[int(run.tier)]);
-			}
-			L.moves.emplace_back().build(s, l, s.cache_.token_moves(l), /*tail=*/0, scratch_.table);
-			gather = std::max(gather, L.moves.back().rows());
-			L.read[r].build(s, l, 1, split_pages(dev, pages, smallest), 0, scratch_.table);
-			n_parts = std::max(n_parts, L.read[r].n_parts());
-		}
+	row_zero_ = scratch_.table.take(1);
+	steps_.resize(size_t(shape.n_layers) * states_.size());
+	for (uint32_t l = 0; l < shape.n_layers; ++l) {
+		dst_at_.push_back(scratch_.table.take(states_.size() * shape.n_kv_heads * 2));
+		for (uint32_t r = 0; r < states_.size(); ++r) place(l, r);
 	}
 	scratch_.table.upload(be_, scratch_.step);
+	uint32_t n_parts = 1, n_gather = 0;
+	for (const RowStep& s : steps_) {
+		n_parts = std::max(n_parts, s.read.n_parts());
+		n_gather = std::max(n_gather, s.moves.rows());
+	}
+	// Everything is as large as the step needs before anything is enqueued.
 	parts_ = scratch_.parts_view(be_, n_parts, n_heads, shape.head_dim);
-	if (gather) scratch_.gather_rows(be_, shape, gather); // grown now, before anything is enqueued
+	if (n_gather) scratch_.gather_rows(be_, shape, n_gather);
+	if (scratch_.score.bytes() < n_heads * 4) scratch_.score = be.alloc(n_heads * 4, Mem::Device, "row normalisers");
+}
+
+// Decides for one row of one layer: what leaves, where the new token goes, what is read.
+void KvStep::place(uint32_t l, uint32_t row) {
+	KvState& s = *states_[row];
+	RowStep& step = steps_[size_t(l) * states_.size() + row];
+	const uint32_t n_kv = s.plan().shape.n_kv_heads, page = s.plan().page[int(Tier::Recent)];
+	StepTable& table = scratch_.table;
+	step.moves.build(s, l, s.cache().token_moves(l), /*tail=*/0, table);
+
+	std::vector<SlotCell> cells;
+	for (uint32_t h = 0; h < n_kv; ++h) {
+		const uint32_t slot = s.cache().token_slot(l, h);
+		cells.push_back({0, h, s.f16_slot(h, s.cache().pages(l, Tier::Recent)[slot / page], slot % page)});
+	}
+	step.chunk = cells[0].slot.chunk;
+	for (const SlotCell& c : cells)
+		if (c.slot.chunk != step.chunk) step.chunk = kNone;
+	if (step.chunk == kNone) step.scatter = lay_rows(s.pool(), cells, n_kv, table);
+	for (uint32_t h = 0; h < n_kv; ++h) {
+		const std::span<uint32_t> dst = table.at(dst_at_[l] + (size_t(row) * n_kv + h) * 2, 2);
+		const uint32_t in_single = h * s.plan().shape.head_dim / 2;
+		dst[0] = step.chunk == kNone ? in_single : cells[h].slot.k;
+		dst[1] = step.chunk == kNone ? in_single : cells[h].slot.v;
+	}
+
+	uint32_t pages = 0, smallest = UINT32_MAX;
+	for (const PageRun& run : s.runs(l)) {
+		pages += run.n;
+		smallest = std::min(smallest, s.plan().page[int(run.tier)]);
+	}
+	const uint32_t split = split_pages(be_.info(), pages, smallest);
+	step.read.build(s, l, 1, split, 0, ReadPlan::Which::All, table);
+	if (s.cache().token_scores()) step.f16.build(s, l, 1, split, 0, ReadPlan::Which::F16, table);
 }
 
 void KvStep::before_layer(uint32_t l) {
-	for (const MovePlan& m : layers_[l].moves)
-		if (!m.empty()) m.enqueue(be_, scratch_.step, scratch_.gather_rows(be_, states_[0]->plan().shape, m.rows()));
+	for (uint32_t r = 0; r < states_.size(); ++r)
+		if (const MovePlan& m = at(l, r).moves; !m.empty())
+			m.enqueue(be_, scratch_.step, scratch_.gather_rows(be_, states_[r]->plan().shape, m.rows()));
 }
 
 KvDst KvStep::destination(uint32_t l, uint32_t first, uint32_t& n) const {
-	const LayerStep& L = layers_[l];
 	const KvState& s = *states_[first];
-	const uint32_t n_kv = s.plan_.shape.n_kv_heads;
+	const KvShape shape = s.plan().shape;
+	const uint32_t n_kv = shape.n_kv_heads, chunk = at(l, first).chunk;
+	const auto dst_at = [&](uint32_t rows) {
+		return view(scratch_.step, (dst_at_[l] + size_t(first) * n_kv * 2) * 4, DType::U32, rows, n_kv, 2);
+	};
 	n = 1;
-	while (first + n < states_.size() && L.chunk[first + n] == L.chunk[first] && &states_[first + n]->pool_ == &s.pool_) ++n;
-	const View pool = s.pool_.chunk(L.chunk[first]);
-	const View at = view(scratch_.step, (L.dst_at + size_t(first) * n_kv * 2) * 4, DType::U32, n, n_kv, 2);
-	return {pool, pool, at, s.plan_.page[int(Tier::Recent)]};
-}
-
-KvRead KvStep::read(uint32_t l, uint32_t row) const {
-	return layers_[l].read[row].read(*states_[row], l, scratch_.step, parts_);
-}
-
-// ---- KvPrompt
-
-KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_new, const PromptKv& kv, uint32_t n_heads)
-	: be_(be), scratch_(scratch), state_(state), kv_(kv), n_new_(n_new), n_heads_(n_heads) {
-	const uint32_t n_kv = state.plan().shape.n_kv_heads, head_words = state.plan().shape.head_dim / 2;
-	const uint32_t cap = kv.k.shape[1]; // tokens of the scratch
-	state_.cache_.begin_prompt(n_new);
-	state_.sync(); // tables of what is older
-	StepTable own;
-	own.take(size_t(n_new) * n_kv * 2);
-	const std::span<uint32_t> dst = own.at(0, size_t(n_new) * n_kv * 2);
-	for (uint32_t t = 0; t < n_new; ++t)
-		for (uint32_t h = 0; h < n_kv; ++h)
-			dst[(size_t(t) * n_kv + h) * 2] = dst[(size_t(t) * n_kv + h) * 2 + 1] = (h * cap + t) * head_words;
-	own.upload(be_, scratch_.prompt);
-}
-
-// Layers that were done may have packed f16 slots and stored new tokens there: what was older is then gone too.
-KvPrompt::~KvPrompt() {
-	if (done_) return;
-	state_.cache_.cancel_prompt();
-	if (!state_.plan().keeps_all) state_.cache_.reset();
-}
-
-KvDst KvPrompt::scratch(uint32_t first, uint32_t n) const {
-	const uint32_t n_kv = state_.plan().shape.n_kv_heads;
-	const auto words = [](const View& v) { return view(*v.buf, v.at, DType::U32, uint32_t(v.elements() / 2)); };
-	return {words(kv_.k), words(kv_.v), view(scratch_.prompt, size_t(first) * n_kv * 8, DType::U32, n, n_kv, 2), 1};
-}
-
-// A prompt has rows enough to fill a device: no row's pages are split.
-const KvRead* KvPrompt::older(uint32_t l, uint32_t n_rows) {
-	if (state_.runs(l).empty()) return nullptr;
-	if (read_layer_ != l || read_rows_ != n_rows) {
-		scratch_.table.clear();
-		plan_.build(state_, l, n_rows, UINT32_MAX / 2, /*extra=*/1, scratch_.table);
-		scratch_.table.upload(be_, scratch_.step);
-		read_layer_ = l, read_rows_ = n_rows;
+	if (chunk == kNone) {
+		const PromptKv one = scratch_.single_row(be_, shape);
+		return {as_words(one.k), as_words(one.v), dst_at(1), 1};
 	}
-	const View parts = scratch_.parts_view(be_, plan_.n_parts(), n_heads_, state_.plan().shape.head_dim);
-	read_ = plan_.read(state_, l, scratch_.step, parts);
-	return &read_;
+	while (first + n < states_.size() && at(l, first + n).chunk == chunk && &states_[first + n]->pool() == &s.pool()) ++n;
+	const View pool = s.pool().chunk(chunk);
+	return {pool, pool, dst_at(n), s.plan().page[int(Tier::Recent)]};
 }
 
-uint32_t KvPrompt::tail_rows(const KvState& s) { return s.plan().keeps_all ? 0 : s.cache().n_f16_slots(); }
-
-void KvPrompt::end_layer(uint32_t l) {
-	StepTable table;
-	moves_.build(state_, l, state_.cache_.prompt_moves(l), n_new_, table);
-	KV_ASSERT(moves_.rows() <= kv_.k.shape[1]);
-	table.upload(be_, scratch_.store);
-	moves_.enqueue(be_, scratch_.store, kv_);
+void KvStep::stored(uint32_t l, uint32_t row) {
+	const KvState& s = *states_[row];
+	const uint32_t n_kv = s.plan().shape.n_kv_heads;
+	for (const ChunkRows& r : at(l, row).scatter)
+		be_.kv_store(scratch_.single_row(be_, s.plan().shape), 1,
+					 {r.pool, r.pool, view(scratch_.step, r.at * 4, DType::U32, 1, n_kv, 2), s.plan().page[int(Tier::Recent)]});
 }
 
-void KvPrompt::end() {
-	state_.cache_.end_prompt();
-	done_ = true;
+void KvStep::attend(uint32_t l, const View& out, const View& q) {
+	for (uint32_t r = 0; r < states_.size(); ++r) {
+		KvState& s = *states_[r];
+		const RowStep& step = at(l, r);
+		KvRead read = step.read.read(s, l, scratch_.step, parts_);
+		const bool scores = s.cache().token_scores();
+		if (scores) read.lse = view(scratch_.score, 0, DType::F32, 1, n_heads_);
+		be_.attend(rows(out, r, 1), rows(q, r, 1), read);
+		if (scores && !step.f16.empty())
+			be_.score_slots(s.slot_sums(l), rows(q, r, 1), view(scratch_.step, row_zero_ * 4, DType::U32, 1), read.lse,
+							step.f16.read(s, l, scratch_.step, parts_));
+	}
 }
 
 } // namespace kvrun
