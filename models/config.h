@@ -14,25 +14,25 @@ enum class RopeScaling : uint8_t {
 };
 
 struct Rope {
-	uint32_t dim = 0;         // leading channels of a head that are rotated (rotary_dim)
-	float theta = 10000;      // base of the frequencies
-	bool neox = false;        // pairs are (i, i + dim / 2), else (2i, 2i + 1)
+	uint32_t dim = 0;    // leading channels of a head that are rotated (rotary_dim)
+	float theta = 10000; // base of the frequencies
+	bool neox = false;   // pairs are (i, i + dim / 2), else (2i, 2i + 1)
 	RopeScaling scaling = RopeScaling::None;
-	float factor = 1;         // context extension
-	uint32_t original_ctx = 0;               // trained context before extension; 0 for None and Linear
-	float attn_factor = 1;                   // LongRope, Yarn: factor the file gives for cos and sin
-	float beta_fast = 32, beta_slow = 1;     // Yarn: rotations that bound the ramp
-	float low_freq = 1, high_freq = 4;       // Llama3: wavelengths per original_ctx that bound the ramp
-	std::vector<float> freqs;                // (dim / 2) divisor of each frequency (rope_freqs.weight), or empty
+	float factor = 1;                           // context extension
+	uint32_t original_ctx = 0;                  // trained context before extension; 0 for None and Linear
+	float attn_factor = 1;                      // LongRope, Yarn: factor the file gives for cos and sin
+	float beta_fast = 32, beta_slow = 1;        // Yarn: rotations that bound the ramp
+	float low_freq = 1, high_freq = 4;          // Llama3: wavelengths per original_ctx that bound the ramp
+	std::vector<float> freqs;                   // (dim / 2) divisor of each frequency (rope_freqs.weight), or empty
 	std::vector<float> long_freqs, short_freqs; // (dim / 2) the same for LongRope
 };
 
 struct Config {
-	std::string arch;            // family as the file names it: llama, qwen2, qwen3, phi3
-	std::string name;            // general.name, may be empty
-	uint32_t dim = 0;            // channels of the residual stream
-	uint32_t hidden_dim = 0;     // channels inside the MLP
-	uint32_t head_dim = 0;       // channels of a head
+	std::string arch;        // family as the file names it: llama, qwen2, qwen3, phi3
+	std::string name;        // general.name, may be empty
+	uint32_t dim = 0;        // channels of the residual stream
+	uint32_t hidden_dim = 0; // channels inside the MLP
+	uint32_t head_dim = 0;   // channels of a head
 	uint32_t n_layers = 0, n_heads = 0, n_kv_heads = 0;
 	uint32_t vocab = 0;          // rows of the embedding
 	uint32_t max_seq = 0;        // context length the model was made for, in tokens

@@ -1,5 +1,6 @@
 // GGUF v2/v3: metadata and tensor table of a file or of all parts of a split one; every length and offset is checked
-// before use. Metadata is kept in memory; tensor data is read on demand, so a file that shrinks is an error, not a signal.
+// before use. Metadata is kept in memory; tensor data is read on demand, so a file that shrinks is an error, not a
+// signal.
 #pragma once
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
@@ -21,9 +22,10 @@ const char* gguf_type_name(GgufType);
 struct GgufEntry { // one key of the metadata
 	std::string_view key;
 	GgufType type;
-	GgufType element;                 // type of the elements of an Array; else equal to type
-	uint64_t count;                   // elements of an Array; else 1
-	std::span<const std::byte> bytes; // the value as stored; a string is its text; strings of an Array keep their lengths
+	GgufType element; // type of the elements of an Array; else equal to type
+	uint64_t count;   // elements of an Array; else 1
+	std::span<const std::byte>
+	    bytes; // the value as stored; a string is its text; strings of an Array keep their lengths
 };
 
 struct GgufTensor {
@@ -51,12 +53,12 @@ class Gguf {
 	const std::string& name() const { return name_; } // path as given, printable: for messages
 	uint32_t version() const { return version_; }
 	uint32_t n_parts() const;
-	uint64_t file_bytes() const;   // all parts together
-	uint64_t tensor_bytes() const; // all tensors together
-	std::span<const GgufEntry> entries() const { return entries_; }   // in file order, of the first part
-	std::span<const GgufTensor> tensors() const { return tensors_; }  // in file order, all parts
-	const GgufEntry* find(std::string_view key) const;                // nullptr when absent
-	const GgufTensor* find_tensor(std::string_view name) const;       // nullptr when absent
+	uint64_t file_bytes() const;                                     // all parts together
+	uint64_t tensor_bytes() const;                                   // all tensors together
+	std::span<const GgufEntry> entries() const { return entries_; }  // in file order, of the first part
+	std::span<const GgufTensor> tensors() const { return tensors_; } // in file order, all parts
+	const GgufEntry* find(std::string_view key) const;               // nullptr when absent
+	const GgufTensor* find_tensor(std::string_view name) const;      // nullptr when absent
 
 	// Typed access. Without a fallback a missing key is an error; a key of another type always is. Integers: any
 	// unsigned width is accepted where the value fits.

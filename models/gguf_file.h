@@ -1,5 +1,5 @@
-// The bytes of one GGUF file: a regular file read by position, or memory. Never mapped: a mapping of a file that shrinks
-// ends the process with SIGBUS, a read that comes back short is an error.
+// The bytes of one GGUF file: a regular file read by position, or memory. Never mapped: a mapping of a file that
+// shrinks ends the process with SIGBUS, a read that comes back short is an error.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -14,9 +14,9 @@ constexpr uint64_t kMinAlignment = 8, kMaxAlignment = uint64_t(1) << 20;
 
 struct GgufHeader {
 	uint32_t version = 0;
-	std::vector<std::byte> bytes;     // the header as stored; entries and names of tensors point into it
-	std::vector<GgufEntry> entries;   // in file order, keys distinct
-	std::vector<GgufTensor> tensors;  // in file order, names distinct; inside the file, aligned, not overlapping
+	std::vector<std::byte> bytes;    // the header as stored; entries and names of tensors point into it
+	std::vector<GgufEntry> entries;  // in file order, keys distinct
+	std::vector<GgufTensor> tensors; // in file order, names distinct; inside the file, aligned, not overlapping
 };
 
 // `part` is written into every tensor.

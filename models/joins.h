@@ -16,12 +16,13 @@ struct Symbol {
 	uint32_t id;         // what it is, in the tokenizer's own numbering
 	uint32_t prev, next; // index of the neighbours, or kEnd
 };
-struct Join {            // what two neighbours may become
+struct Join { // what two neighbours may become
 	uint32_t rank, id;
 };
 
-// Candidates, lowest rank first, then leftmost. Short pieces take a heap. A piece of millions of equal characters has few
-// ranks and its candidates come in from left to right: there a list per rank does in constant time what the heap cannot.
+// Candidates, lowest rank first, then leftmost. Short pieces take a heap. A piece of millions of equal characters has
+// few ranks and its candidates come in from left to right: there a list per rank does in constant time what the heap
+// cannot.
 class JoinQueue {
  public:
 	struct Item {
@@ -30,8 +31,10 @@ class JoinQueue {
 	};
 	explicit JoinQueue(size_t symbols) : lists_used_(symbols > 4096) {}
 	void push(const Item& i) {
-		if (!lists_used_) heap_.push(i);
-		else lists_[i.rank].push(i);
+		if (!lists_used_)
+			heap_.push(i);
+		else
+			lists_[i.rank].push(i);
 	}
 	std::optional<Item> pop() {
 		if (!lists_used_) {
@@ -54,8 +57,10 @@ class JoinQueue {
 		std::priority_queue<Item> late; // those that came after one further right
 		bool empty() const { return head == in_order.size() && late.empty(); }
 		void push(const Item& i) {
-			if (head < in_order.size() && i.left < in_order.back().left) late.push(i);
-			else in_order.push_back(i);
+			if (head < in_order.size() && i.left < in_order.back().left)
+				late.push(i);
+			else
+				in_order.push_back(i);
 		}
 		Item pop() {
 			Item i;
@@ -78,7 +83,8 @@ template <class F> void join_symbols(std::vector<Symbol>& s, F&& may_join) {
 	JoinQueue queue(s.size());
 	auto consider = [&](uint32_t left, uint32_t right) {
 		if (left == Symbol::kEnd || right == Symbol::kEnd) return;
-		if (const std::optional<Join> j = may_join(s[left], s[right])) queue.push({j->rank, left, right, s[left].n + s[right].n, j->id});
+		if (const std::optional<Join> j = may_join(s[left], s[right]))
+			queue.push({j->rank, left, right, s[left].n + s[right].n, j->id});
 	};
 	for (uint32_t i = 1; i < s.size(); ++i) consider(i - 1, i);
 	while (const std::optional<JoinQueue::Item> j = queue.pop()) {

@@ -12,8 +12,10 @@ struct Model {
 };
 
 // Throws Error{Io} when the file cannot be read, Format when it is damaged, Unsupported when it is something kvrun does
-// not run; each names the file. The number of tokens and the rows of the embedding are checked to agree.
+// not run; each names the file.
 Model open_model(const std::string& path);
 Model make_model(Gguf file);
+// What ties a config and a tokenizer together: refuses a vocabulary of another size than the embedding.
+void check_model(const Gguf&, const Config&, const Tokenizer&);
 
 } // namespace kvrun

@@ -1,4 +1,5 @@
-// SentencePiece-style tokens: the neighbours whose joint text is the token of the highest score are joined, until none are.
+// SentencePiece-style tokens: the neighbours whose joint text is the token of the highest score are joined, until none
+// are.
 #pragma once
 #include "models/joins.h"
 #include "models/pair_table.h"
@@ -15,7 +16,7 @@ class Spm {
  private:
 	void run(const Vocab&, std::string_view run, std::vector<Symbol>& symbols, std::vector<uint32_t>& out) const;
 	std::vector<uint32_t> ranks_; // (vocab) place of each token's score among all, the highest first
-	PairTable<char> neighbours_; // characters that are next to each other in some token
+	PairTable<char> neighbours_;  // characters that are next to each other in some token
 };
 
 } // namespace kvrun

@@ -34,17 +34,17 @@ class Tokenizer {
 	// Utf8Stream. An id outside the vocabulary is Error{Invalid}.
 	std::string decode_one(std::optional<uint32_t> prev, uint32_t id, bool special = false) const;
 
-	uint32_t vocab() const;                         // number of tokens
-	const char* model() const;                      // "spm" or "bpe"
-	std::string_view pre() const;                   // pre-tokenizer of a bpe vocabulary; empty for spm
-	std::string_view text(uint32_t id) const;       // as stored in the file
+	uint32_t vocab() const;                   // number of tokens
+	const char* model() const;                // "spm" or "bpe"
+	std::string_view pre() const;             // pre-tokenizer of a bpe vocabulary; empty for spm
+	std::string_view text(uint32_t id) const; // as stored in the file
 	TokenKind kind(uint32_t id) const;
 	std::optional<uint32_t> find(std::string_view text) const; // id of the token stored as `text`
 	std::optional<uint32_t> bos() const, eos() const;
-	bool adds_bos() const;                          // the model wants BOS first
-	bool is_end(uint32_t id) const;                 // ends an answer: EOS, and the end-of-turn tokens
-	std::vector<uint32_t> end_ids() const;          // ascending
-	std::string_view chat_template() const;         // Jinja source; empty if the file has none
+	bool adds_bos() const;                  // the model wants BOS first
+	bool is_end(uint32_t id) const;         // ends an answer: EOS, and the end-of-turn tokens
+	std::vector<uint32_t> end_ids() const;  // ascending
+	std::string_view chat_template() const; // Jinja source; empty if the file has none
 
  private:
 	struct Model;

@@ -7,12 +7,13 @@
 namespace kvrun {
 
 constexpr uint32_t kNoToken = UINT32_MAX;
-constexpr uint64_t kMaxVocab = uint64_t(1) << 20;         // tokens
-constexpr uint64_t kMaxVocabBytes = uint64_t(16) << 20;   // texts of all tokens together
-constexpr uint64_t kMaxSpecialBytes = uint64_t(1) << 20;  // texts of all control and user-defined tokens together
+constexpr uint64_t kMaxVocab = uint64_t(1) << 20;        // tokens
+constexpr uint64_t kMaxVocabBytes = uint64_t(16) << 20;  // texts of all tokens together
+constexpr uint64_t kMaxSpecialBytes = uint64_t(1) << 20; // texts of all control and user-defined tokens together
 
-// Repairs, each said once: an empty text is never matched; of tokens with equal texts the first is the one text becomes;
-// end-of-turn markers that are marked as ordinary words become control tokens. Everything else that is wrong is refused.
+// Repairs, each said once: an empty text is never matched; of tokens with equal texts the first is the one text
+// becomes; end-of-turn markers that are marked as ordinary words become control tokens. Everything else that is wrong
+// is refused.
 struct Vocab {
 	explicit Vocab(const Gguf&);
 	Vocab(const Vocab&) = delete;
@@ -23,7 +24,8 @@ struct Vocab {
 	// The same among tokens that words may become: not control, unknown or byte tokens.
 	uint32_t find_word(std::string_view text) const;
 	bool is_special(uint32_t id) const {
-		return kinds[id] == TokenKind::Control || kinds[id] == TokenKind::Unknown || kinds[id] == TokenKind::UserDefined;
+		return kinds[id] == TokenKind::Control || kinds[id] == TokenKind::Unknown ||
+		       kinds[id] == TokenKind::UserDefined;
 	}
 
 	std::string file;                    // for messages
@@ -35,8 +37,8 @@ struct Vocab {
 	std::array<uint32_t, 256> byte_tokens; // token of each single byte (spm), or kNoToken
 	std::vector<int16_t> byte_values;      // (vocab) the byte of a Byte token, else -1; empty when there are none
 	uint32_t bos = kNoToken, eos = kNoToken, unknown = kNoToken;
-	std::vector<uint32_t> ends;            // ascending: tokens that end an answer
-	bool spm = false;                      // else byte-level bpe
+	std::vector<uint32_t> ends; // ascending: tokens that end an answer
+	bool spm = false;           // else byte-level bpe
 
  private:
 	void read_texts(const Gguf&);

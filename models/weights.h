@@ -18,13 +18,13 @@ struct LayerWeights {
 	View w_gate, w_up;   // (hidden_dim, dim)
 	View w_down;         // (dim, hidden_dim)
 };
-struct Weights {                      // immutable after load; views point into `buffers`
-	View embed;                       // (vocab, dim)
-	View final_norm;                  // (dim) f32
-	View lm_head;                     // (vocab, dim); equal to embed when tied
+struct Weights {     // immutable after load; views point into `buffers`
+	View embed;      // (vocab, dim)
+	View final_norm; // (dim) f32
+	View lm_head;    // (vocab, dim); equal to embed when tied
 	std::vector<LayerWeights> layers;
-	std::deque<Buffer> buffers;       // addresses survive a move of Weights
-	size_t bytes = 0;                 // on the device
+	std::deque<Buffer> buffers; // addresses survive a move of Weights
+	size_t bytes = 0;           // on the device
 };
 
 using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // of the file; may throw to stop

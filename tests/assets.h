@@ -1,7 +1,7 @@
 // Where the tests find the shared assets (models, vocabularies, texts) that are not part of the repository.
 #pragma once
-#include <cstdlib>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,7 +16,8 @@ inline std::string shared_file(const std::string& name) {
 	const std::string root = env && *env ? env : std::string(KVRUN_SOURCE_DIR) + "/../shared";
 	const std::string path = root + "/" + name;
 	if (std::filesystem::exists(path)) return path;
-	std::fprintf(stderr, "skipped: %s is not there (set KVRUN_SHARED); the parts that need it are left out\n", path.c_str());
+	std::fprintf(stderr, "skipped: %s is not there (set KVRUN_SHARED); the parts that need it are left out\n",
+	             path.c_str());
 	return {};
 }
 // The same for an asset ("models/stories260K.gguf").

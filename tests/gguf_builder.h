@@ -86,7 +86,7 @@ struct GgufBuilder {
 
 	std::vector<std::byte> bytes() const {
 		Bytes b = magic + raw(version) + raw(n_tensors == UINT64_MAX ? uint64_t(tensors.size()) : n_tensors) +
-				  raw(n_keys == UINT64_MAX ? uint64_t(keys.size()) : n_keys);
+		          raw(n_keys == UINT64_MAX ? uint64_t(keys.size()) : n_keys);
 		for (const Key& k : keys) b += string(k.name) + raw(k.type) + k.value;
 		uint64_t at = 0;
 		for (const Tensor& t : tensors) {
@@ -119,7 +119,14 @@ inline std::vector<std::string> tiny_spm_tokens() {
 		std::snprintf(hex, sizeof hex, "<0x%02X>", i);
 		t.push_back(hex);
 	}
-	for (const char* w : {"\xe2\x96\x81", "a", "b", "\xe2\x96\x81" "a", "ab", "\xe2\x96\x81" "ab", "aa", "\xc3\xa9"}) t.push_back(w);
+	for (const char* w : {"\xe2\x96\x81", "a", "b",
+	                      "\xe2\x96\x81"
+	                      "a",
+	                      "ab",
+	                      "\xe2\x96\x81"
+	                      "ab",
+	                      "aa", "\xc3\xa9"})
+		t.push_back(w);
 	return t;
 }
 
@@ -128,12 +135,17 @@ inline void add_spm(GgufBuilder& b, const std::vector<std::string>& tokens) {
 	std::vector<float> scores(tokens.size());
 	for (size_t i = 0; i < tokens.size(); ++i) {
 		scores[i] = i < 259 ? 0 : -float(i - 259);
-		if (i < 3) kinds[i] = i == 0 ? 2 : 3;
-		else if (i < 259) kinds[i] = 6;
+		if (i < 3)
+			kinds[i] = i == 0 ? 2 : 3;
+		else if (i < 259)
+			kinds[i] = 6;
 	}
 	b.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", tokens);
-	b.numbers("tokenizer.ggml.scores", GgufType::F32, scores).numbers("tokenizer.ggml.token_type", GgufType::I32, kinds);
-	b.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.eos_token_id", 2).u32("tokenizer.ggml.unknown_token_id", 0);
+	b.numbers("tokenizer.ggml.scores", GgufType::F32, scores)
+	    .numbers("tokenizer.ggml.token_type", GgufType::I32, kinds);
+	b.u32("tokenizer.ggml.bos_token_id", 1)
+	    .u32("tokenizer.ggml.eos_token_id", 2)
+	    .u32("tokenizer.ggml.unknown_token_id", 0);
 }
 
 // A sound model of any family with small random F32 weights.
@@ -141,7 +153,9 @@ inline GgufBuilder tiny_model(const TinyShape& s = {}) {
 	GgufBuilder b;
 	auto key = [&](const char* k) { return s.arch + "." + k; };
 	b.text("general.architecture", s.arch).text("general.name", "tiny");
-	b.u32(key("embedding_length"), s.dim).u32(key("block_count"), s.n_layers).u32(key("feed_forward_length"), s.hidden_dim);
+	b.u32(key("embedding_length"), s.dim)
+	    .u32(key("block_count"), s.n_layers)
+	    .u32(key("feed_forward_length"), s.hidden_dim);
 	b.u32(key("attention.head_count"), s.n_heads).u32(key("attention.head_count_kv"), s.n_kv_heads);
 	b.u32(key("attention.key_length"), s.head_dim).u32(key("attention.value_length"), s.head_dim);
 	b.u32(key("rope.dimension_count"), s.head_dim).u32(key("context_length"), s.ctx);

@@ -42,11 +42,17 @@ bool has(const std::string& s, const std::string& part) {
 GgufBuilder with_all_keys() {
 	GgufBuilder b = tiny_model();
 	b.u32("llama.attention.sliding_window", 64).u32("llama.expert_count", 0);
-	b.text("llama.rope.scaling.type", "yarn").f32("llama.rope.scaling.factor", 2).u32("llama.rope.scaling.original_context_length", 32);
+	b.text("llama.rope.scaling.type", "yarn")
+	    .f32("llama.rope.scaling.factor", 2)
+	    .u32("llama.rope.scaling.original_context_length", 32);
 	b.f32("llama.rope.scaling.attn_factor", 1).f32("llama.rope.scaling.yarn_attn_factor", 1);
-	b.f32("llama.rope.scaling.yarn_beta_fast", 32).f32("llama.rope.scaling.yarn_beta_slow", 1).f32("llama.rope.scale_linear", 1);
+	b.f32("llama.rope.scaling.yarn_beta_fast", 32)
+	    .f32("llama.rope.scaling.yarn_beta_slow", 1)
+	    .f32("llama.rope.scale_linear", 1);
 	b.flag("tokenizer.ggml.add_bos_token", true).flag("tokenizer.ggml.add_space_prefix", true);
-	b.u32("tokenizer.ggml.eot_token_id", 2).u32("tokenizer.ggml.eom_token_id", 2).text("tokenizer.chat_template", "{{ x }}");
+	b.u32("tokenizer.ggml.eot_token_id", 2)
+	    .u32("tokenizer.ggml.eom_token_id", 2)
+	    .text("tokenizer.chat_template", "{{ x }}");
 	return b;
 }
 
@@ -86,16 +92,17 @@ TEST_CASE("config: every family is read as written") {
 
 TEST_CASE("config: what a file may leave out") {
 	GgufBuilder b = tiny_model(); // dim 16, 2 heads of 8, 1 kv head
-	for (const char* k : {"llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count", "llama.rope.freq_base",
-						  "llama.vocab_size", "general.name"})
+	for (const char* k : {"llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count",
+	                      "llama.rope.freq_base", "llama.vocab_size", "general.name"})
 		b.erase(k);
 	const Config c = config_of(b);
 	CHECK(c.head_dim == 8);
 	CHECK(c.rope.dim == 8);
 	CHECK(c.rope.theta == 10000);
-	for (const char* k : {"general.architecture", "llama.embedding_length", "llama.block_count", "llama.feed_forward_length",
-						  "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon",
-						  "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores"}) {
+	for (const char* k :
+	     {"general.architecture", "llama.embedding_length", "llama.block_count", "llama.feed_forward_length",
+	      "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon",
+	      "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores"}) {
 		b = tiny_model();
 		b.erase(k);
 		has(refusal(b), fmt::format("key {} is missing", k));
@@ -117,11 +124,20 @@ TEST_CASE("T07: every key kvrun reads, with every other type") {
 	const GgufBuilder good = with_all_keys();
 	REQUIRE(refusal(good) == "");
 	const std::vector<std::pair<GgufType, std::string>> values = {
-		{GgufType::U8, std::string(1, '\1')},  {GgufType::I8, std::string(1, '\1')},      {GgufType::U16, GgufBuilder::raw(uint16_t(1))},
-		{GgufType::I16, GgufBuilder::raw(int16_t(1))}, {GgufType::U32, GgufBuilder::raw(1u)}, {GgufType::I32, GgufBuilder::raw(1)},
-		{GgufType::F32, GgufBuilder::raw(1.f)}, {GgufType::Bool, std::string(1, '\1')},   {GgufType::String, GgufBuilder::string("x")},
-		{GgufType::U64, GgufBuilder::raw(uint64_t(1))}, {GgufType::I64, GgufBuilder::raw(int64_t(1))}, {GgufType::F64, GgufBuilder::raw(1.)},
-		{GgufType::Array, GgufBuilder::raw(uint32_t(GgufType::F64)) + GgufBuilder::raw(uint64_t(1)) + GgufBuilder::raw(1.)}};
+	    {GgufType::U8, std::string(1, '\1')},
+	    {GgufType::I8, std::string(1, '\1')},
+	    {GgufType::U16, GgufBuilder::raw(uint16_t(1))},
+	    {GgufType::I16, GgufBuilder::raw(int16_t(1))},
+	    {GgufType::U32, GgufBuilder::raw(1u)},
+	    {GgufType::I32, GgufBuilder::raw(1)},
+	    {GgufType::F32, GgufBuilder::raw(1.f)},
+	    {GgufType::Bool, std::string(1, '\1')},
+	    {GgufType::String, GgufBuilder::string("x")},
+	    {GgufType::U64, GgufBuilder::raw(uint64_t(1))},
+	    {GgufType::I64, GgufBuilder::raw(int64_t(1))},
+	    {GgufType::F64, GgufBuilder::raw(1.)},
+	    {GgufType::Array,
+	     GgufBuilder::raw(uint32_t(GgufType::F64)) + GgufBuilder::raw(uint64_t(1)) + GgufBuilder::raw(1.)}};
 	auto family = [](GgufType t) { // types that are read alike
 		switch (t) {
 		case GgufType::U8:
@@ -141,7 +157,9 @@ TEST_CASE("T07: every key kvrun reads, with every other type") {
 			b.set(k.name, type, value);
 			const std::string said = refusal(b);
 			INFO(k.name, " as ", gguf_type_name(type), ": ", said);
-			CHECK(said.find(fmt::format("key {} is {}", k.name, type == GgufType::Array ? "an array of f64" : gguf_type_name(type))) != said.npos);
+			CHECK(said.find(fmt::format("key {} is {}", k.name,
+			                            type == GgufType::Array ? "an array of f64" : gguf_type_name(type))) !=
+			      said.npos);
 			++tried;
 		}
 	}
@@ -175,10 +193,16 @@ TEST_CASE("T13: every hyper-parameter mutated: whatever contradicts the tensors 
 		const GgufBuilder good = tiny_model(s);
 		REQUIRE(refusal(good) == "");
 		auto key = [&](const char* k) { return fmt::format("{}.{}", arch, k); };
-		for (const auto& [name, value] :
-			 {std::pair<const char*, uint32_t>{"embedding_length", 16}, {"block_count", 2}, {"feed_forward_length", 32}, {"attention.head_count", 4},
-			  {"attention.head_count_kv", 2}, {"attention.key_length", 8}, {"attention.value_length", 8}, {"vocab_size", 267}}) {
-			for (uint32_t bad : {0u, 1u, value - 1, value + 1, value * 2, value + 8, 0x7fffffffu, 0x80000000u, UINT32_MAX - 1, UINT32_MAX}) {
+		for (const auto& [name, value] : {std::pair<const char*, uint32_t>{"embedding_length", 16},
+		                                  {"block_count", 2},
+		                                  {"feed_forward_length", 32},
+		                                  {"attention.head_count", 4},
+		                                  {"attention.head_count_kv", 2},
+		                                  {"attention.key_length", 8},
+		                                  {"attention.value_length", 8},
+		                                  {"vocab_size", 267}}) {
+			for (uint32_t bad : {0u, 1u, value - 1, value + 1, value * 2, value + 8, 0x7fffffffu, 0x80000000u,
+			                     UINT32_MAX - 1, UINT32_MAX}) {
 				if (bad == value) continue;
 				GgufBuilder b = good;
 				b.u32(key(name), bad);
@@ -245,8 +269,10 @@ TEST_CASE("T14: a missing tensor is refused, whichever it is") {
 			GgufBuilder b = good;
 			b.erase_tensor(t.name);
 			const std::string said = refusal(b);
-			if (t.name == "output.weight") CHECK(said == ""); // tied to the embedding then
-			else has(said, fmt::format("tensor {} is missing", t.name));
+			if (t.name == "output.weight")
+				CHECK(said == ""); // tied to the embedding then
+			else
+				has(said, fmt::format("tensor {} is missing", t.name));
 		}
 		for (const GgufBuilder::Tensor& t : good.tensors) { // and a misshapen one
 			GgufBuilder b = good;
@@ -262,7 +288,8 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 	GgufBuilder b = tiny_model();
 	b.tensor_f32("extra.weight", {4}, {1, 2, 3, 4});
 	CHECK(refusal(b) == "");
-	for (const char* name : {"blk.0.attn_output.bias", "output.bias", "blk.0.ffn_down.bias", "blk.0.attn_q_norm.weight", "blk.0.post_attention_norm.weight"}) {
+	for (const char* name : {"blk.0.attn_output.bias", "output.bias", "blk.0.ffn_down.bias", "blk.0.attn_q_norm.weight",
+	                         "blk.0.post_attention_norm.weight"}) {
 		b = tiny_model();
 		b.tensor_f32(name, {16}, std::vector<float>(16));
 		Code code{};
@@ -273,7 +300,8 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 	b.tensor_f32("blk.1.attn_q.weight", {4}, {1, 2, 3, 4});
 	has(refusal(b), "belongs to a layer beyond the 1 the config says");
 	b = tiny_model(); // llama with q, k, v biases is known
-	b.tensor_f32("blk.0.attn_q.bias", {16}, std::vector<float>(16)).tensor_f32("blk.0.attn_k.bias", {8}, std::vector<float>(8));
+	b.tensor_f32("blk.0.attn_q.bias", {16}, std::vector<float>(16))
+	    .tensor_f32("blk.0.attn_k.bias", {8}, std::vector<float>(8));
 	has(refusal(b), "tensor blk.0.attn_v.bias is missing");
 	b.tensor_f32("blk.0.attn_v.bias", {8}, std::vector<float>(8));
 	CHECK(config_of(b).qkv_bias);
@@ -306,8 +334,10 @@ TEST_CASE("rope: frequencies without scaling") {
 TEST_CASE("rope: linear scaling, also as older files write it") {
 	for (bool old : {false, true}) {
 		GgufBuilder b = rope_model("llama", 8, 64);
-		if (old) b.f32("llama.rope.scale_linear", 4);
-		else b.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4);
+		if (old)
+			b.f32("llama.rope.scale_linear", 4);
+		else
+			b.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4);
 		const std::vector<float> f = rope_inv_freq(config_of(b), 64);
 		for (int i = 0; i < 4; ++i) CHECK(close(f[size_t(i)], std::pow(10., -i) / 4));
 	}
@@ -328,9 +358,11 @@ TEST_CASE("rope: llama3 scaling by metadata and by tensor give the same frequenc
 	b.f32("llama.rope.freq_base", 500000);
 	std::vector<float> want(n), factors(n);
 	for (uint32_t i = 0; i < n; ++i) { // as the definition puts it, in wavelengths
-		const double freq = 1 / std::pow(500000., 2. * i / (2 * n)), wave = 2 * M_PI / freq, low = 8192 / 1., high = 8192 / 4.;
+		const double freq = 1 / std::pow(500000., 2. * i / (2 * n)), wave = 2 * M_PI / freq, low = 8192 / 1.,
+		             high = 8192 / 4.;
 		double scaled = freq;
-		if (wave > low) scaled = freq / 8;
+		if (wave > low)
+			scaled = freq / 8;
 		else if (wave >= high) {
 			const double smooth = (8192 / wave - 1) / (4. - 1);
 			scaled = (1 - smooth) * freq / 8 + smooth * freq;
@@ -342,7 +374,9 @@ TEST_CASE("rope: llama3 scaling by metadata and by tensor give the same frequenc
 	CHECK(factors[n - 1] == 8);
 	CHECK(std::count_if(factors.begin(), factors.end(), [](float f) { return f > 1 && f < 8; }) > 2);
 	GgufBuilder by_key = b, by_tensor = b;
-	by_key.text("llama.rope.scaling.type", "llama3").f32("llama.rope.scaling.factor", 8).u32("llama.rope.scaling.original_context_length", 8192);
+	by_key.text("llama.rope.scaling.type", "llama3")
+	    .f32("llama.rope.scaling.factor", 8)
+	    .u32("llama.rope.scaling.original_context_length", 8192);
 	by_key.f32("llama.rope.scaling.low_freq_factor", 1).f32("llama.rope.scaling.high_freq_factor", 4);
 	by_tensor.tensor_f32("rope_freqs.weight", {n}, factors);
 	GgufBuilder both = by_key;
@@ -385,11 +419,11 @@ TEST_CASE("rope: longrope has one list of factors for short contexts and one for
 	GgufBuilder b = rope_model("phi3", 8, 131072);
 	b.u32("phi3.rope.scaling.original_context_length", 4096).tensor_f32("rope_factors_short.weight", {4}, {1, 1, 2, 4});
 	has(refusal([&] {
-			GgufBuilder half = b;
-			half.erase_tensor("rope_factors_short.weight").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
-			return half;
-		}()),
-		"longrope needs tensors");
+		    GgufBuilder half = b;
+		    half.erase_tensor("rope_factors_short.weight").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
+		    return half;
+	    }()),
+	    "longrope needs tensors");
 	b.tensor_f32("rope_factors_long.weight", {4}, {2, 4, 8, 16});
 	Config c = config_of(b);
 	CHECK(c.rope.scaling == RopeScaling::LongRope);

@@ -49,7 +49,8 @@ struct Folder {
 	~Folder() { std::filesystem::remove_all(path); }
 	std::string write(const std::string& name, const std::vector<std::byte>& bytes) const {
 		const std::string p = path / name;
-		std::ofstream(p, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+		std::ofstream(p, std::ios::binary)
+		    .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
 		return p;
 	}
 };
@@ -204,7 +205,8 @@ TEST_CASE("T03: counts of tensors and keys that cannot be are refused") {
 }
 
 TEST_CASE("T04: lengths of strings that cannot be are refused") {
-	for (uint64_t n : {UINT64_MAX, UINT64_MAX - 7, uint64_t(1) << 63, uint64_t(1) << 31, kMaxTextBytes + 1, uint64_t(100000)}) {
+	for (uint64_t n :
+	     {UINT64_MAX, UINT64_MAX - 7, uint64_t(1) << 63, uint64_t(1) << 31, kMaxTextBytes + 1, uint64_t(100000)}) {
 		GgufBuilder b = small();
 		b.set("a.bad", GgufType::String, b.raw(n) + "text");
 		CHECK(refusal(b) != "");
@@ -264,19 +266,26 @@ TEST_CASE("T07: a key of another type is an error that names both") {
 	const auto bytes = small().bytes();
 	const Gguf g = Gguf::parse("test.gguf", bytes);
 	auto says = [&](auto f) { return error_of(f); };
-	CHECK(says([&] { g.u32("a.f32"); }) == "test.gguf: key a.f32 is f32, expected an unsigned integer; the file is damaged");
+	CHECK(says([&] { g.u32("a.f32"); }) ==
+	      "test.gguf: key a.f32 is f32, expected an unsigned integer; the file is damaged");
 	CHECK(says([&] { g.u32("a.i32"); }).find("a.i32 is i32") != std::string::npos);
 	CHECK(says([&] { g.u32("a.u64"); }).find("a.u64 is 1099511627776, at most 4294967295") != std::string::npos);
 	CHECK(says([&] { g.f32("a.u32"); }).find("a.u32 is u32, expected f32") != std::string::npos);
 	CHECK(says([&] { g.flag("a.u32", false); }).find("a.u32 is u32, expected bool") != std::string::npos);
 	CHECK(says([&] { g.text("a.u32"); }).find("a.u32 is u32, expected string") != std::string::npos);
-	CHECK(says([&] { g.texts("a.ints"); }).find("a.ints is an array of i32, expected an array of string") != std::string::npos);
+	CHECK(says([&] { g.texts("a.ints"); }).find("a.ints is an array of i32, expected an array of string") !=
+	      std::string::npos);
 	CHECK(says([&] { g.ints("a.floats"); }).find("a.floats is an array of f32") != std::string::npos);
 	CHECK(says([&] { g.floats("a.f32"); }).find("a.f32 is f32, expected an array of f32") != std::string::npos);
 	CHECK(says([&] { g.u32("no.such"); }).find("key no.such is missing") != std::string::npos);
 	for (GgufType t : {GgufType::I32, GgufType::String, GgufType::F32, GgufType::U64, GgufType::Bool}) {
 		GgufBuilder b = small();
-		b.set("general.alignment", t, t == GgufType::String ? b.string("32") : b.raw(uint64_t(32)).substr(0, t == GgufType::U64 ? 8 : t == GgufType::Bool ? 1 : 4));
+		b.set("general.alignment", t,
+		      t == GgufType::String ? b.string("32")
+		                            : b.raw(uint64_t(32))
+		                                  .substr(0, t == GgufType::U64    ? 8
+		                                             : t == GgufType::Bool ? 1
+		                                                                   : 4));
 		CHECK_REFUSED(b, "key general.alignment is");
 	}
 }
@@ -298,8 +307,11 @@ TEST_CASE("T09: dimensions that cannot be are refused") {
 	GgufBuilder b = small();
 	b.tensors[1].dims = {2, 0};
 	CHECK_REFUSED(b, "tensor two: dimension 1 is 0");
-	for (std::vector<uint64_t> dims : {std::vector<uint64_t>{UINT64_MAX}, {uint64_t(1) << 63, 2}, {uint64_t(1) << 32, uint64_t(1) << 32},
-									   {uint64_t(1) << 16, uint64_t(1) << 16, uint64_t(1) << 16, uint64_t(1) << 16}, {uint64_t(int64_t(-4))}}) {
+	for (std::vector<uint64_t> dims : {std::vector<uint64_t>{UINT64_MAX},
+	                                   {uint64_t(1) << 63, 2},
+	                                   {uint64_t(1) << 32, uint64_t(1) << 32},
+	                                   {uint64_t(1) << 16, uint64_t(1) << 16, uint64_t(1) << 16, uint64_t(1) << 16},
+	                                   {uint64_t(int64_t(-4))}}) {
 		b = small();
 		b.tensors[1].dims = dims;
 		CHECK(refusal(b) != "");
@@ -358,13 +370,22 @@ TEST_CASE("T11: tensors outside the file, unaligned or overlapping are refused")
 }
 
 TEST_CASE("T12: tensor types kvrun does not compute with are refused by name") {
-	for (const auto& [id, name] : {std::pair<uint32_t, const char*>{3, "Q4_1"}, {10, "Q2_K"}, {11, "Q3_K"}, {20, "IQ4_NL"}, {26, "I32"},
-								   {39, "MXFP4"}, {4, "number 4"}, {1000, "number 1000"}, {UINT32_MAX, "number 4294967295"}}) {
+	for (const auto& [id, name] : {std::pair<uint32_t, const char*>{3, "Q4_1"},
+	                               {10, "Q2_K"},
+	                               {11, "Q3_K"},
+	                               {20, "IQ4_NL"},
+	                               {26, "I32"},
+	                               {39, "MXFP4"},
+	                               {4, "number 4"},
+	                               {1000, "number 1000"},
+	                               {UINT32_MAX, "number 4294967295"}}) {
 		GgufBuilder b = small();
 		b.tensors[2].type = id;
 		Code code{};
 		CHECK(refusal(b, &code) ==
-			  fmt::format("test.gguf: tensor blocks has type {}; kvrun computes with F32 F16 Q4_0 Q8_0 Q4_K Q5_K Q6_K BF16", name));
+		      fmt::format(
+		          "test.gguf: tensor blocks has type {}; kvrun computes with F32 F16 Q4_0 Q8_0 Q4_K Q5_K Q6_K BF16",
+		          name));
 		CHECK(code == Code::Unsupported);
 	}
 }
@@ -446,7 +467,8 @@ TEST_CASE("T14: split models with a part missing, renamed, or of another model a
 		CHECK(code == Code::NotFound);
 		has(error_of([&] { open_model(s.folder.path / s.name(2)); }), "is part 3 of 3; name the first part");
 		std::filesystem::rename(path, s.folder.path / "renamed.gguf");
-		has(error_of([&] { open_model(s.folder.path / "renamed.gguf"); }), "its name does not end in -00001-of-00003.gguf");
+		has(error_of([&] { open_model(s.folder.path / "renamed.gguf"); }),
+		    "its name does not end in -00001-of-00003.gguf");
 	}
 	{
 		Split s(tiny_model());
@@ -564,7 +586,8 @@ TEST_CASE("T18: a file that shrinks after it was opened is an error, one that is
 	const Model cut = open_model(folder.write("cut.gguf", bytes));
 	REQUIRE(truncate((folder.path / "cut.gguf").c_str(), off_t(bytes.size() / 2)) == 0);
 	Code code{};
-	has(error_of([&] { cut.file.read(*cut.file.find_tensor("output.weight"), 0, after); }, &code), "do not change a model in use");
+	has(error_of([&] { cut.file.read(*cut.file.find_tensor("output.weight"), 0, after); }, &code),
+	    "do not change a model in use");
 	CHECK(code == Code::Io);
 	CHECK(cut.tokenizer.encode("ab") == m.tokenizer.encode("ab")); // metadata was copied
 	CHECK(cut.file.text("general.name") == "tiny");

@@ -1,6 +1,6 @@
 // Tokenizers: every reference vector, the pre-tokenizers on hand-made cases, and hostile vocabularies and texts.
-#include "models/tokenizer.h"
 #include "models/pretokenize.h"
+#include "models/tokenizer.h"
 #include "tests/assets.h"
 #include "tests/gguf_builder.h"
 #include <algorithm>
@@ -23,7 +23,8 @@ Vectors read_vectors(const std::string& stem) {
 	Vectors v;
 	std::string inp = file_text(stem + ".inp");
 	const std::string mark = "\n__ggml_vocab_test__\n";
-	for (size_t at; (at = inp.find(mark)) != inp.npos; inp.erase(0, at + mark.size())) v.texts.push_back(inp.substr(0, at));
+	for (size_t at; (at = inp.find(mark)) != inp.npos; inp.erase(0, at + mark.size()))
+		v.texts.push_back(inp.substr(0, at));
 	std::istringstream out(file_text(stem + ".out"));
 	for (std::string line; std::getline(out, line);) {
 		std::istringstream numbers(line);
@@ -65,7 +66,8 @@ Pieces split(std::string_view pre, std::string_view text) { return PreTokenizer(
 
 TEST_CASE("pretokenize: gpt-2") {
 	CHECK(split("gpt-2", "Hello world") == Pieces{"Hello", " world"});
-	CHECK(split("gpt-2", "I'm here, you're THERE'S") == Pieces{"I", "'m", " here", ",", " you", "'re", " THERE", "'", "S"});
+	CHECK(split("gpt-2", "I'm here, you're THERE'S") ==
+	      Pieces{"I", "'m", " here", ",", " you", "'re", " THERE", "'", "S"});
 	CHECK(split("gpt-2", "a  b   c ") == Pieces{"a", " ", " b", "  ", " c", " "});
 	CHECK(split("gpt-2", "x1234 5.6") == Pieces{"x", "1234", " 5", ".", "6"});
 	CHECK(split("gpt-2", "a\n\n b\t") == Pieces{"a", "\n\n", " b", "\t"});
@@ -85,7 +87,9 @@ TEST_CASE("pretokenize: llama-bpe") {
 	CHECK(split("llama-bpe", "tail   ") == Pieces{"tail", "   "});
 	CHECK(split("llama-bpe", "٣٤٥٦Ⅷ") == Pieces{"٣٤٥", "٦Ⅷ"}); // digits and numerals of any script
 	CHECK(split("llama-bpe", "naïve—café") == Pieces{"naïve", "—café"});
-	CHECK(split("llama-bpe", "\xe2\x80\x83" "em") == Pieces{"\xe2\x80\x83" "em"});           // U+2003 is neither letter nor number
+	CHECK(split("llama-bpe", "\xe2\x80\x83"
+	                         "em") == Pieces{"\xe2\x80\x83"
+	                                         "em"});                         // U+2003 is neither letter nor number
 	CHECK(split("llama-bpe", "!\xe1\xa0\x8e!") == Pieces{"!\xe1\xa0\x8e!"}); // U+180E is not white space
 }
 
@@ -106,15 +110,20 @@ TEST_CASE("pretokenize: deepseek-coder and default apply several patterns in tur
 }
 
 TEST_CASE("pretokenize: tekken and gpt-4o split where case changes") {
-	CHECK(split("tekken", "HelloWorld 123 fooBAR/\n") == Pieces{"Hello", "World", " ", "1", "2", "3", " foo", "BAR", "/\n"});
+	CHECK(split("tekken", "HelloWorld 123 fooBAR/\n") ==
+	      Pieces{"Hello", "World", " ", "1", "2", "3", " foo", "BAR", "/\n"});
 	CHECK(split("gpt-4o", "HelloWorld's 1234 DON'T") == Pieces{"Hello", "World's", " ", "123", "4", " DON'T"});
 }
 
 TEST_CASE("pretokenize: pieces are the text, whatever bytes it has") {
 	std::string every;
 	for (int i = 0; i < 256; ++i) every += char(i);
-	const std::vector<std::string> texts = {every, "a\xff" "b \xc0\x80 \xed\xa0\x80 \xf4\x90\x80\x80 \xe2\x82", std::string("a\0b", 3), "\xf4\x8f\xbf\xbf", "   \xff   x"};
-	for (const char* pre : {"default", "gpt-2", "llama-bpe", "qwen2", "deepseek-coder", "smollm", "tekken", "gpt-4o", "dbrx"}) {
+	const std::vector<std::string> texts = {every,
+	                                        "a\xff"
+	                                        "b \xc0\x80 \xed\xa0\x80 \xf4\x90\x80\x80 \xe2\x82",
+	                                        std::string("a\0b", 3), "\xf4\x8f\xbf\xbf", "   \xff   x"};
+	for (const char* pre :
+	     {"default", "gpt-2", "llama-bpe", "qwen2", "deepseek-coder", "smollm", "tekken", "gpt-4o", "dbrx"}) {
 		for (const std::string& t : texts) {
 			std::string joined;
 			for (std::string_view p : split(pre, t)) {
@@ -125,7 +134,9 @@ TEST_CASE("pretokenize: pieces are the text, whatever bytes it has") {
 		}
 	}
 	CHECK_THROWS_WITH_AS(split("bert-bge", "x"),
-						 "test.gguf: pre-tokenizer is bert-bge; kvrun knows default gpt-2 llama-bpe qwen2 deepseek-coder smollm tekken gpt-4o dbrx", Error);
+	                     "test.gguf: pre-tokenizer is bert-bge; kvrun knows default gpt-2 llama-bpe qwen2 "
+	                     "deepseek-coder smollm tekken gpt-4o dbrx",
+	                     Error);
 }
 
 // The ids of a vocabulary that is not here still say how many pieces a text has at least, and that equal pieces have
@@ -159,7 +170,8 @@ TEST_CASE("pretokenize: llama-bpe and qwen2 agree with the ids of their vectors"
 					const size_t n = k->second.size();
 					fits = fits && to - from >= n;
 					const size_t at = left ? from : to - std::min(n, to);
-					fits = fits && std::equal(k->second.begin(), k->second.end(), v.ids[i].begin() + std::ptrdiff_t(at));
+					fits =
+					    fits && std::equal(k->second.begin(), k->second.end(), v.ids[i].begin() + std::ptrdiff_t(at));
 					if (fits) (left ? from += n : to -= n);
 					return fits;
 				};
@@ -169,7 +181,9 @@ TEST_CASE("pretokenize: llama-bpe and qwen2 agree with the ids of their vectors"
 				CHECK(fits);
 				const size_t unknown = p.size() - front - back;
 				if (unknown == 0) CHECK(from == to);
-				if (unknown == 1) ids_of.emplace(p[front], std::vector(v.ids[i].begin() + std::ptrdiff_t(from), v.ids[i].begin() + std::ptrdiff_t(to)));
+				if (unknown == 1)
+					ids_of.emplace(p[front], std::vector(v.ids[i].begin() + std::ptrdiff_t(from),
+					                                     v.ids[i].begin() + std::ptrdiff_t(to)));
 				if (unknown <= 1) {
 					done[i] = more = true;
 					++known;
@@ -237,8 +251,8 @@ std::string byte_char(int b) {
 }
 
 // 256 single bytes, then the words, with merges "left right".
-GgufBuilder bpe(const std::vector<std::string>& words, const std::vector<std::string>& merges, const std::vector<int32_t>& word_kinds = {},
-				const char* pre = "gpt-2") {
+GgufBuilder bpe(const std::vector<std::string>& words, const std::vector<std::string>& merges,
+                const std::vector<int32_t>& word_kinds = {}, const char* pre = "gpt-2") {
 	GgufBuilder b;
 	std::vector<std::string> tokens;
 	for (int i = 0; i < 256; ++i) tokens.push_back(byte_char(i));
@@ -305,7 +319,8 @@ TEST_CASE("special tokens: control tokens only when asked, user-defined ones alw
 	for (bool is_spm : {true, false}) {
 		const std::vector<std::string> words = {"<|im_start|>", "<|im_end|>", "<tool>", "<tool_call>"};
 		const Tokenizer t = is_spm ? make(spm(words, {3, 3, 4, 4})) : make(bpe(words, {}, {3, 3, 4, 4}));
-		const uint32_t start = *t.find("<|im_start|>"), end = *t.find("<|im_end|>"), tool = *t.find("<tool>"), call = *t.find("<tool_call>");
+		const uint32_t start = *t.find("<|im_start|>"), end = *t.find("<|im_end|>"), tool = *t.find("<tool>"),
+		               call = *t.find("<tool_call>");
 		const std::string user = "a<|im_start|>b<|im_end|>";
 		const Ids plain = t.encode(user, {.bos = false});
 		CHECK(std::find(plain.begin(), plain.end(), start) == plain.end());
@@ -353,7 +368,8 @@ TEST_CASE("special tokens: phi3 markers take the white space behind them") {
 	const Tokenizer phi = make(b), other = make(spm({"<|end|>", "<|user|>"}, {3, 3}));
 	const uint32_t end = *phi.find("<|end|>"), user = *phi.find("<|user|>");
 	CHECK(phi.encode("<|user|>\nab<|end|>\n", {.bos = false, .special = true}) == Ids{user, kSpaceAb, end});
-	CHECK(other.encode("<|user|>\nab<|end|>", {.bos = false, .special = true}) == Ids{user, kSpace, 3 + '\n', kAb, end});
+	CHECK(other.encode("<|user|>\nab<|end|>", {.bos = false, .special = true}) ==
+	      Ids{user, kSpace, 3 + '\n', kAb, end});
 }
 
 TEST_CASE("T19: vocabularies that cannot be are refused") {
@@ -383,7 +399,8 @@ TEST_CASE("T19: vocabularies that cannot be are refused") {
 	for (const char* bad : {"<0x-1>", "<0x1>", "<0x001>", "<0xGG>", "<0x 1>", "", "<0X41>", "<0x41", "0x41"}) {
 		has(refusal(spm({bad}, {6})), fmt::format("byte token 267 is '{}', expected <0x00> to <0xFF>", bad));
 	}
-	for (const char* bad : {"ab", "", " ", "a ", "  "}) has(refusal(bpe({}, {bad})), fmt::format("element 0 is '{}', expected two parts", bad));
+	for (const char* bad : {"ab", "", " ", "a ", "  "})
+		has(refusal(bpe({}, {bad})), fmt::format("element 0 is '{}', expected two parts", bad));
 	b = spm();
 	b.text("tokenizer.ggml.model", "bert");
 	has(refusal(b), "tokenizer is bert; kvrun knows llama (SentencePiece-style) and gpt2 (byte-level BPE)");
@@ -414,12 +431,17 @@ TEST_CASE("T19: what is repaired: equal texts, empty texts, odd bytes, merges of
 TEST_CASE("T19: text without a token is an error that names the byte, or the unknown token") {
 	GgufBuilder b;
 	add_spm(b, {"<unk>", "<s>", "</s>", "a"});
-	b.numbers<int32_t>("tokenizer.ggml.token_type", GgufType::I32, {2, 3, 3, 1}).flag("tokenizer.ggml.add_space_prefix", false);
+	b.numbers<int32_t>("tokenizer.ggml.token_type", GgufType::I32, {2, 3, 3, 1})
+	    .flag("tokenizer.ggml.add_space_prefix", false);
 	CHECK(make(b).encode("ab", {.bos = false}) == Ids{3, 0});
-	b.numbers<int32_t>("tokenizer.ggml.token_type", GgufType::I32, {1, 3, 3, 1}).erase("tokenizer.ggml.unknown_token_id");
+	b.numbers<int32_t>("tokenizer.ggml.token_type", GgufType::I32, {1, 3, 3, 1})
+	    .erase("tokenizer.ggml.unknown_token_id");
 	CHECK_THROWS_WITH_AS(make(b).encode("ab"), doctest::Contains("no token for byte 0x62"), Error);
 	GgufBuilder few;
-	few.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "gpt-2").texts("tokenizer.ggml.tokens", {"a"}).texts("tokenizer.ggml.merges", {});
+	few.text("tokenizer.ggml.model", "gpt2")
+	    .text("tokenizer.ggml.pre", "gpt-2")
+	    .texts("tokenizer.ggml.tokens", {"a"})
+	    .texts("tokenizer.ggml.merges", {});
 	CHECK(make(few).encode("aa") == Ids{0, 0});
 	CHECK_THROWS_WITH_AS(make(few).encode("ab"), doctest::Contains("no token for byte 0x62"), Error);
 }
@@ -448,10 +470,15 @@ TEST_CASE("T21: ten megabytes of one character, of spaces, of patterns that invi
 	std::string mixed, cased;
 	while (mixed.size() < few) mixed += "  \n \t";
 	while (cased.size() < few) cased += "AAAAa'";
-	const std::vector<std::pair<const char*, std::string>> texts = {{"a", std::string(n, 'a')},		 {"spaces", std::string(n, ' ')},
-																	{"newlines", std::string(few, '\n')}, {"digits", std::string(few, '7')},
-																	{"upper", std::string(few, 'A')},	 {"signs", std::string(few, '!')},
-																	{"invalid", std::string(few, '\xff')}, {"mixed", mixed}, {"cased", cased}};
+	const std::vector<std::pair<const char*, std::string>> texts = {{"a", std::string(n, 'a')},
+	                                                                {"spaces", std::string(n, ' ')},
+	                                                                {"newlines", std::string(few, '\n')},
+	                                                                {"digits", std::string(few, '7')},
+	                                                                {"upper", std::string(few, 'A')},
+	                                                                {"signs", std::string(few, '!')},
+	                                                                {"invalid", std::string(few, '\xff')},
+	                                                                {"mixed", mixed},
+	                                                                {"cased", cased}};
 	std::vector<std::pair<std::string, Tokenizer>> tokenizers;
 	tokenizers.emplace_back("spm", make(spm({"aaaa", "aaaaaaaa"})));
 	for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "deepseek-coder", "default", "gpt-4o"})
@@ -465,13 +492,33 @@ TEST_CASE("T21: ten megabytes of one character, of spaces, of patterns that invi
 			CHECK(s < 60); // a quadratic step would take days
 			if (what == std::string("a") || what == std::string("mixed")) CHECK(t.decode(ids) == text);
 		}
-	CHECK_THROWS_WITH_AS(tokenizers[0].second.encode(std::string(Tokenizer::kMaxText + 1, 'a')), doctest::Contains("can be encoded at once"), Error);
+	CHECK_THROWS_WITH_AS(tokenizers[0].second.encode(std::string(Tokenizer::kMaxText + 1, 'a')),
+	                     doctest::Contains("can be encoded at once"), Error);
 }
 
 TEST_CASE("T22: any bytes come back: invalid UTF-8, overlong forms, surrogates, NUL, all 256 bytes, random ones") {
-	std::vector<std::string> texts = {"\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80\xed\xb0\x80", "\xf4\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80",
-									  std::string("\0", 1), std::string("a\0\0b", 4), "e\xcc\x81\xcc\x82", "\xef\xbb\xbf" "bom", "\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9",
-									  " ", "  ", " a", "a ", "\n", "\r\n", "\xe2\x96", "\xe2\x96 ", "\xe2", "\xf0\x9f\x98"};
+	std::vector<std::string> texts = {"\xc0\xaf",
+	                                  "\xe0\x80\xaf",
+	                                  "\xed\xa0\x80\xed\xb0\x80",
+	                                  "\xf4\x8f\xbf\xbf",
+	                                  "\xf4\x90\x80\x80",
+	                                  "\xf8\x88\x80\x80\x80",
+	                                  std::string("\0", 1),
+	                                  std::string("a\0\0b", 4),
+	                                  "e\xcc\x81\xcc\x82",
+	                                  "\xef\xbb\xbf"
+	                                  "bom",
+	                                  "\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9",
+	                                  " ",
+	                                  "  ",
+	                                  " a",
+	                                  "a ",
+	                                  "\n",
+	                                  "\r\n",
+	                                  "\xe2\x96",
+	                                  "\xe2\x96 ",
+	                                  "\xe2",
+	                                  "\xf0\x9f\x98"};
 	std::string every, reverse;
 	for (int i = 0; i < 256; ++i) every += char(i);
 	for (int i = 255; i >= 0; --i) reverse += char(i);
@@ -481,7 +528,11 @@ TEST_CASE("T22: any bytes come back: invalid UTF-8, overlong forms, surrogates, 
 	for (int i = 0; i < 400; ++i) {
 		std::string t(rng() % 60, '\0');
 		const int kind = int(rng() % 4); // bytes; few bytes; letters and spaces; leads and tails
-		for (char& c : t) c = kind == 0 ? char(rng()) : kind == 1 ? "ab \xc3\xa9\xe2\x82\xac"[rng() % 8] : kind == 2 ? "aab  \n<s>'1"[rng() % 11] : char(0x80 | rng() % 128);
+		for (char& c : t)
+			c = kind == 0   ? char(rng())
+			    : kind == 1 ? "ab \xc3\xa9\xe2\x82\xac"[rng() % 8]
+			    : kind == 2 ? "aab  \n<s>'1"[rng() % 11]
+			                : char(0x80 | rng() % 128);
 		if (t.find("\xe2\x96\x81") == t.npos) texts.push_back(t); // in a SentencePiece vocabulary that is a space
 	}
 	std::vector<Tokenizer> tokenizers;
@@ -497,8 +548,8 @@ TEST_CASE("T22: any bytes come back: invalid UTF-8, overlong forms, surrogates, 
 			INFO(t.model(), " ", std::string(t.pre()), ": ", text);
 			// deepseek-coder has no tokens for the 13 bytes that never occur in UTF-8
 			const bool lacking = t.vocab() == 32256 && std::any_of(text.begin(), text.end(), [](char c) {
-				return uint8_t(c) == 0xc0 || uint8_t(c) == 0xc1 || uint8_t(c) > 0xf4;
-			});
+				                     return uint8_t(c) == 0xc0 || uint8_t(c) == 0xc1 || uint8_t(c) > 0xf4;
+			                     });
 			if (lacking) {
 				CHECK_THROWS_WITH_AS(t.encode(text), doctest::Contains("has no token for byte 0x"), Error);
 				continue;
@@ -522,13 +573,14 @@ TEST_CASE("utf8 stream: characters come out whole, broken bytes come out at once
 	CHECK(s.push("x\xf0\x9f") == "x");
 	CHECK(s.push("\x98\x80") == "\xf0\x9f\x98\x80");
 	CHECK(s.push("\xff") == "\xff");
-	CHECK(s.push("\x80\x80") == "\x80\x80");         // no lead
-	CHECK(s.push("\xc0") == "\xc0");                 // never a lead
-	CHECK(s.push("\xe0\x80") == "\xe0\x80");         // overlong: no third byte makes it valid
-	CHECK(s.push("\xed\xa0") == "\xed\xa0");         // surrogate
-	CHECK(s.push("\xf4\x90") == "\xf4\x90");         // beyond U+10FFFF
+	CHECK(s.push("\x80\x80") == "\x80\x80"); // no lead
+	CHECK(s.push("\xc0") == "\xc0");         // never a lead
+	CHECK(s.push("\xe0\x80") == "\xe0\x80"); // overlong: no third byte makes it valid
+	CHECK(s.push("\xed\xa0") == "\xed\xa0"); // surrogate
+	CHECK(s.push("\xf4\x90") == "\xf4\x90"); // beyond U+10FFFF
 	CHECK(s.push("\xe2\x82") == "");
-	CHECK(s.push("a") == "\xe2\x82" "a");            // never finished
+	CHECK(s.push("a") == "\xe2\x82"
+	                     "a"); // never finished
 	CHECK(s.push("\xf0\x9f\x98") == "");
 	CHECK(s.finish() == "\xf0\x9f\x98");
 	CHECK(s.finish() == "");

@@ -1,6 +1,6 @@
 // Upload of weights: what arrives where, in which pieces, on a backend that only remembers.
-#include "models/weights.h"
 #include "models/model.h"
+#include "models/weights.h"
 #include "tests/gguf_builder.h"
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -125,7 +125,8 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 			CHECK(b.vector(x.ffn_norm) == file("ffn_norm.weight"));
 			CHECK(b.rows(x.wo) == file("attn_output.weight"));
 			CHECK(b.rows(x.w_down) == file("ffn_down.weight"));
-			const size_t row = c.dim * 4, q = c.n_heads * c.head_dim * row, kv = c.n_kv_heads * c.head_dim * row, h = c.hidden_dim * row;
+			const size_t row = c.dim * 4, q = c.n_heads * c.head_dim * row, kv = c.n_kv_heads * c.head_dim * row,
+			             h = c.hidden_dim * row;
 			if (c.fused_qkv) {
 				CHECK(b.rows(x.wq) == part(file("attn_qkv.weight"), 0, q));
 				CHECK(b.rows(x.wk) == part(file("attn_qkv.weight"), q, kv));
@@ -219,9 +220,11 @@ TEST_CASE("weights: buffers stay within the device's limit, pieces and staging w
 	}
 	{ // stopped half-way: everything is given back
 		MemoryBackend b;
-		CHECK_THROWS_AS(load_weights(g, c, b, [](uint64_t done, uint64_t total) {
-			if (done > total / 2) throw std::runtime_error("stop");
-		}), std::runtime_error);
+		CHECK_THROWS_AS(load_weights(g, c, b,
+		                             [](uint64_t done, uint64_t total) {
+			                             if (done > total / 2) throw std::runtime_error("stop");
+		                             }),
+		                std::runtime_error);
 		CHECK(b.live == 0);
 	}
 }

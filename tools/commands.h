@@ -13,5 +13,7 @@ void add_run(CLI::App&);
 void add_bench(CLI::App&);
 void add_devices(CLI::App&);
 void add_plan(CLI::App&);
+void add_inspect(CLI::App&);
+void add_tokenize(CLI::App&);
 
 } // namespace kvrun

@@ -104,6 +104,8 @@ int run(int argc, char** argv) {
 	add_bench(app);
 	add_devices(app);
 	add_plan(app);
+	add_inspect(app);
+	add_tokenize(app);
 	app.get_formatter()->column_width(34);
 	try {
 		std::vector<std::string> words = spelled_out(argc, argv);

@@ -55,9 +55,12 @@ inline std::string one_line(std::string_view s, size_t max_bytes = 200) {
 		if (n == 0 || c < 0x20 || c == 0x7f || c1) {
 			for (size_t i = 0; i < (n ? n : 1); ++i) {
 				const uint8_t b = uint8_t(s[at + i]);
-				if (b == '\n') out += "\\n";
-				else if (b == '\t') out += "\\t";
-				else (out += "\\x") += {hex[b >> 4], hex[b & 15]};
+				if (b == '\n')
+					out += "\\n";
+				else if (b == '\t')
+					out += "\\t";
+				else
+					(out += "\\x") += {hex[b >> 4], hex[b & 15]};
 			}
 			at += n ? n : 1;
 		} else {

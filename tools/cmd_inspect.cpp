@@ -1,0 +1,260 @@
+// kvrun inspect: what a model file holds, and whether kvrun runs it.
+#include "engine/core/block_quant.h"
+#include "engine/core/error.h"
+#include "engine/core/utf8.h"
+#include "models/model.h"
+#include "tools/args_engine.h"
+#include "tools/commands.h"
+#include "tools/terminal.h"
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace kvrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kJsonKeys =
+    "Keys of --json: file, bytes, parts, gguf_version, name, architecture, parameters, runs, refused (why it does not "
+    "run; else null),\nconfig and tokenizer (null where the file has none that kvrun knows), types, tensors (shapes "
+    "outermost first), metadata.";
+
+struct InspectArgs {
+	std::string model;
+	bool json = false, check = false;
+};
+
+template <class T> T load(std::span<const std::byte> b) {
+	T v;
+	std::memcpy(&v, b.data(), sizeof v);
+	return v;
+}
+
+// The number with the digits a float has, not those of the double next to it.
+Json real(float v) {
+	const std::string digits = fmt::format("{}", v);
+	double d = 0;
+	std::from_chars(digits.data(), digits.data() + digits.size(), d);
+	return d;
+}
+
+Json value_of(const GgufEntry& e) {
+	switch (e.type) {
+	case GgufType::U8: return load<uint8_t>(e.bytes);
+	case GgufType::I8: return load<int8_t>(e.bytes);
+	case GgufType::U16: return load<uint16_t>(e.bytes);
+	case GgufType::I16: return load<int16_t>(e.bytes);
+	case GgufType::U32: return load<uint32_t>(e.bytes);
+	case GgufType::I32: return load<int32_t>(e.bytes);
+	case GgufType::F32: return real(load<float>(e.bytes));
+	case GgufType::Bool: return e.bytes[0] != std::byte(0);
+	case GgufType::String: return std::string(reinterpret_cast<const char*>(e.bytes.data()), e.bytes.size());
+	case GgufType::U64: return load<uint64_t>(e.bytes);
+	case GgufType::I64: return load<int64_t>(e.bytes);
+	case GgufType::F64: return load<double>(e.bytes);
+	case GgufType::Array: return fmt::format("{} x {}", e.count, gguf_type_name(e.element));
+	}
+	return nullptr;
+}
+
+Json config_json(const Config& c) {
+	Json rope = {{"rotary_dim", c.rope.dim},
+	             {"theta", real(c.rope.theta)},
+	             {"pairs", c.rope.neox ? "halves" : "neighbours"},
+	             {"scaling", rope_scaling_name(c.rope.scaling)},
+	             {"factor", real(c.rope.factor)},
+	             {"original_context", c.rope.original_ctx},
+	             {"frequency_factors", !c.rope.freqs.empty() || !c.rope.long_freqs.empty()},
+	             {"attention_scale", real(rope_attention_scale(c))}};
+	return {{"dim", c.dim},
+	        {"hidden_dim", c.hidden_dim},
+	        {"n_layers", c.n_layers},
+	        {"n_heads", c.n_heads},
+	        {"n_kv_heads", c.n_kv_heads},
+	        {"head_dim", c.head_dim},
+	        {"vocab", c.vocab},
+	        {"context", c.max_seq},
+	        {"sliding_window", c.sliding_window},
+	        {"norm_eps", real(c.norm_eps)},
+	        {"tied_embedding", c.tied_embedding},
+	        {"qkv_bias", c.qkv_bias},
+	        {"qk_norm", c.qk_norm},
+	        {"rope", rope},
+	        {"kv_bytes_per_token", uint64_t(4) * c.n_layers * c.n_kv_heads * c.head_dim}}; // K and V, two bytes each
+}
+
+Json tokenizer_json(const Tokenizer& t) {
+	auto token = [&](std::optional<uint32_t> id) {
+		return id ? Json{{"id", *id}, {"text", std::string(t.text(*id))}} : Json(nullptr);
+	};
+	Json ends = Json::array();
+	for (uint32_t id : t.end_ids()) ends.push_back(token(id));
+	return {{"kind", t.model()},        {"pre", std::string(t.pre())},
+	        {"tokens", t.vocab()},      {"bos", token(t.bos())},
+	        {"eos", token(t.eos())},    {"ends", ends},
+	        {"adds_bos", t.adds_bos()}, {"chat_template", std::string(t.chat_template())}};
+}
+
+// Everything there is to say. A file kvrun cannot run is described as far as it can be.
+Json describe(const Gguf& g) {
+	std::string refused;
+	Json config, tokenizer;
+	try {
+		const Tokenizer t(g);
+		tokenizer = tokenizer_json(t);
+		const Config c = read_config(g);
+		config = config_json(c);
+		check_model(g, c, t);
+	} catch (const Error& e) { refused = e.what(); }
+	Json tensors = Json::array(), types = Json::object(), metadata = Json::object();
+	uint64_t elements = 0;
+	for (const GgufTensor& t : g.tensors()) {
+		Json shape = Json::array();
+		for (uint32_t d = t.n_dims; d-- > 0;) shape.push_back(t.shape[d]);
+		const char* type = dtype_info(t.type).name;
+		tensors.push_back({{"name", std::string(t.name)}, {"type", type}, {"shape", shape}, {"bytes", t.bytes}});
+		Json& sum = types[type];
+		if (sum.is_null()) sum = {{"tensors", 0}, {"bytes", 0}};
+		sum["tensors"] = sum["tensors"].get<uint64_t>() + 1;
+		sum["bytes"] = sum["bytes"].get<uint64_t>() + t.bytes;
+		elements += t.rows() * t.cols();
+	}
+	for (const GgufEntry& e : g.entries()) metadata[std::string(e.key)] = value_of(e);
+	const GgufEntry* name = g.find("general.name");
+	const GgufEntry* arch = g.find("general.architecture");
+	return {{"file", g.name()},
+	        {"bytes", g.file_bytes()},
+	        {"parts", g.n_parts()},
+	        {"gguf_version", g.version()},
+	        {"name", name ? value_of(*name) : Json(nullptr)},
+	        {"architecture", arch ? value_of(*arch) : Json(nullptr)},
+	        {"parameters", elements},
+	        {"runs", refused.empty()},
+	        {"refused", refused.empty() ? Json(nullptr) : Json(refused)},
+	        {"config", config},
+	        {"tokenizer", tokenizer},
+	        {"types", types},
+	        {"tensors", tensors},
+	        {"metadata", metadata}};
+}
+
+// A JSON value on one line, strings without quotes.
+std::string shown(const Json& v) {
+	const std::string s = v.is_string() ? v.get<std::string>() : v.dump(-1, ' ', false, Json::error_handler_t::replace);
+	return one_line(s, 100);
+}
+
+std::string fields(const Json& object) {
+	std::string out;
+	for (const auto& [key, value] : object.items())
+		if (!value.is_object()) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", key, shown(value));
+	return out;
+}
+
+std::string token_text(const Json& t) {
+	return t.is_null() ? "none" : fmt::format("{} {}", t["id"].get<uint32_t>(), shown(t["text"]));
+}
+
+std::string as_text(const Json& d) {
+	std::string out;
+	auto line = [&](const char* what, const std::string& text) { out += fmt::format("{:<14}{}\n", what, text); };
+	line("file", fmt::format("{}, {}, GGUF v{}{}", shown(d["file"]), human_bytes(d["bytes"].get<double>()),
+	                         d["gguf_version"].get<int>(),
+	                         d["parts"].get<int>() > 1 ? fmt::format(", {} parts", d["parts"].get<int>()) : ""));
+	line("name", shown(d["name"]));
+	line("architecture", shown(d["architecture"]));
+	line("parameters", fmt::format("{:.1f} M", d["parameters"].get<double>() / 1e6));
+	if (const Json& c = d["config"]; !c.is_null()) {
+		line("config", fields(c));
+		line("rope", fields(c["rope"]));
+	}
+	if (const Json& t = d["tokenizer"]; !t.is_null()) {
+		std::string ends;
+		for (const Json& e : t["ends"]) ends += fmt::format("{}{}", ends.empty() ? "" : ", ", token_text(e));
+		line("tokenizer",
+		     fmt::format("{}{}{}, {} tokens, bos {}{}, eos {}, ends an answer: {}; {}", shown(t["kind"]),
+		                 t["pre"].get<std::string>().empty() ? "" : " ", shown(t["pre"]), t["tokens"].get<uint64_t>(),
+		                 token_text(t["bos"]), t["adds_bos"].get<bool>() ? " (added)" : "", token_text(t["eos"]),
+		                 ends.empty() ? "none" : ends,
+		                 t["chat_template"].get<std::string>().empty() ? "no chat template" : "has a chat template"));
+	}
+	for (const auto& [type, sum] : d["types"].items())
+		line("type", fmt::format("{:<5} {} tensors, {}", type, sum["tensors"].get<uint64_t>(),
+		                         human_bytes(sum["bytes"].get<double>())));
+	line("runs", d["runs"].get<bool>() ? "yes" : fmt::format("no: {}", shown(d["refused"])));
+
+	size_t width = 6;
+	for (const Json& t : d["tensors"]) width = std::max(width, shown(t["name"]).size());
+	if (!d["tensors"].empty()) out += fmt::format("\n{:<{}}  {:<5} {:>12}  shape\n", "tensor", width, "type", "bytes");
+	for (const Json& t : d["tensors"])
+		out += fmt::format("{:<{}}  {:<5} {:>12}  {}\n", shown(t["name"]), width, t["type"].get<std::string>(),
+		                   t["bytes"].get<uint64_t>(), shown(t["shape"]));
+	out += "\n";
+	for (const auto& [key, value] : d["metadata"].items()) out += fmt::format("{} = {}\n", one_line(key), shown(value));
+	return out;
+}
+
+// Refuses a file with a weight that is no finite number.
+void check_values(const Gguf& g) {
+	constexpr size_t kPiece = size_t(4) << 20; // bytes read at once
+	std::vector<std::byte> bytes;
+	std::vector<float> values;
+	uint64_t done = 0, bad_tensors = 0;
+	std::string first;
+	Progress progress;
+	for (const GgufTensor& t : g.tensors()) {
+		const auto [name, block, block_bytes] = dtype_info(t.type);
+		const size_t step = kPiece / block_bytes * block_bytes;
+		bool bad = false;
+		for (uint64_t at = 0; at < t.bytes && !bad; at += step) {
+			bytes.resize(size_t(std::min<uint64_t>(step, t.bytes - at)));
+			g.read(t, at, bytes);
+			values.resize(bytes.size() / block_bytes * block);
+			dequantise_row(t.type, bytes.data(), values.data(), values.size());
+			const auto i = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+			if (i == values.end()) continue;
+			bad = true;
+			const uint64_t element = at / block_bytes * block + uint64_t(i - values.begin());
+			if (bad_tensors++ == 0)
+				first =
+				    fmt::format("{} at row {}, column {}: {}", one_line(t.name), element / t.cols(), element % t.cols(),
+				                std::isnan(*i) ? "nan"
+				                : *i > 0       ? "inf"
+				                               : "-inf");
+		}
+		done += t.bytes;
+		progress.show("checking", double(done) / double(g.tensor_bytes()));
+	}
+	progress.clear();
+	if (bad_tensors > 0)
+		fail(Code::Format, "{}: {} of {} tensors hold values that are no finite numbers, first {}; get the file again",
+		     g.name(), bad_tensors, g.tensors().size(), first);
+}
+
+void inspect(const InspectArgs& a) {
+	const Gguf g = Gguf::open(a.model);
+	const Json d = describe(g);
+	if (a.check) {
+		if (!d["runs"].get<bool>()) fail(Code::Format, "{}", d["refused"].get<std::string>());
+		check_values(g);
+	}
+	write_stdout(a.json ? d.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : as_text(d));
+}
+
+} // namespace
+
+void add_inspect(CLI::App& app) {
+	auto a = std::make_shared<InspectArgs>();
+	CLI::App* c = app.add_subcommand("inspect", "Shows what a model file holds, and whether kvrun runs it.");
+	add_text(*c, "model", a->model, "FILE", "a .gguf file (the first part of a split one)")->required();
+	c->add_flag("--json", a->json, "print one JSON object");
+	c->add_flag("--check", a->check,
+	            "read all weights first; end with 3 where one is no finite number, or the file cannot be run");
+	c->footer(kJsonKeys);
+	c->callback([a] { inspect(*a); });
+}
+
+} // namespace kvrun
