@@ -82,6 +82,10 @@ struct Layer {
 	const char* op() const { return row.epilogue == Epilogue::SwiGLU ? "swiglu" : row.decode ? "matvec" : "matmul"; }
 };
 
+// Between what is read and what is written: descriptors start at multiples of up to 256 bytes, and the synchronisation
+// validation judges by descriptors.
+constexpr size_t kApart = 256;
+
 size_t padded(size_t bytes) { return (bytes + 31) / 32 * 32; }
 
 // Weights and biases in one buffer, x and the outs in another, in an order that is not the order of the projections.
@@ -95,9 +99,9 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 		weights = w_at[i] + padded(l.row.d[i] * backend.weight_row_bytes(l.row.type_of(i), l.row.n));
 		out_at[i] = acts + 36; // words, not pieces
 		acts = padded(out_at[i] + 4 * l.before[i].size());
-		if (i == n - 1) acts += padded(4 * l.x.size()); // x lies among the outs
+		if (i == n - 1) acts += kApart + padded(4 * l.x.size()) + kApart; // x lies among the outs
 	}
-	const size_t x_at = padded(out_at[n - 1] + 4 * l.before[n - 1].size());
+	const size_t x_at = padded(out_at[n - 1] + 4 * l.before[n - 1].size()) + kApart;
 	const Buffer weight_buffer = backend.alloc(weights, Mem::Device, "weights"), act_buffer = backend.alloc(acts, Mem::Device, "activations");
 	const Floats filler(acts / 4, 7.5f);
 	backend.write(act_buffer, 0, std::as_bytes(std::span(filler)));
@@ -154,12 +158,13 @@ std::vector<LayerRow> layer_rows() {
 TEST_CASE("ops: matmul of projections that share buffers, on every kernel") {
 	const std::vector<LayerRow> rows = layer_rows();
 	for (TestDevice& d : test_devices()) {
-		for (const char* caps : kCaps) {
+		for (size_t k = 0; k < std::size(kCaps); ++k) {
+			const char* caps = kCaps[k];
 			if (!d.backend || (*caps && d.name != "lavapipe" && d.name != "swiftshader")) continue;
 			const CapsGuard guard(caps);
 			const std::unique_ptr<Backend> own = *caps ? open_test_device(d.name) : nullptr;
 			for (size_t i = 0; i < rows.size(); ++i) {
-				if (!row_wanted(i)) continue;
+				if (!row_wanted(i) || (k && i % 2 != k % 2)) continue; // every second row on the other kernels
 				const TestRow row{d.name, i, rows[i].text() + (*caps ? fmt::format(" with {}", caps) : "")};
 				INFO(row_text(row));
 				run_layer(own ? *own : *d.backend, Layer(rows[i], uint32_t(i) + 1), row);
