@@ -30,8 +30,11 @@ template <class F> void each_pair(std::string_view s, F&& f) {
 	}
 }
 
-// Byte tokens, or the unknown token where there is none.
+constexpr uint32_t kNever = UINT32_MAX; // rank of a token that joining must not make
+
+// Byte tokens, or the unknown token where there is none. A mark that is no token is the space it stands for.
 void push_bytes(const Vocab& v, std::string_view bytes, std::vector<uint32_t>& out) {
+	if (bytes == kSpaceMark) bytes = " ";
 	for (char c : bytes) {
 		const uint32_t byte = v.byte_tokens[uint8_t(c)];
 		if (byte == kNoToken && v.unknown == kNoToken)
@@ -50,20 +53,28 @@ Spm::Spm(const Vocab& v) : ranks_(v.size()) {
 	for (uint32_t id = 0; id < v.size(); ++id) {
 		const auto at = std::lower_bound(scores.begin(), scores.end(), v.scores[id], std::greater<>());
 		ranks_[id] = uint32_t(at - scores.begin());
+		// a user-defined token's text is meant as it stands, with a mark that is no space: it is found before encoding
+		if (v.kinds[id] == TokenKind::UserDefined && v.texts[id].find(kSpaceMark) != std::string_view::npos)
+			ranks_[id] = kNever;
 		each_pair(v.texts[id], [&](uint32_t a, uint32_t b, size_t) { neighbours_.insert(a, b, 1); });
 	}
+}
+
+uint32_t Spm::word(const Vocab& v, std::string_view text) const {
+	const uint32_t id = v.find_word(text);
+	return id != kNoToken && ranks_[id] != kNever ? id : kNoToken;
 }
 
 void Spm::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s, std::vector<uint32_t>& out) const {
 	s.clear();
 	for (size_t at = 0; at < run.size();) {
 		const uint32_t n = char_at(run, at).n, i = uint32_t(s.size());
-		s.push_back({uint32_t(at), n, v.find_word(run.substr(at, n)), i - 1, i + 1}); // i - 1 of the first is kEnd
+		s.push_back({uint32_t(at), n, word(v, run.substr(at, n)), i - 1, i + 1}); // i - 1 of the first is kEnd
 		at += n;
 	}
 	s.back().next = Symbol::kEnd;
 	join_symbols(s, [&](const Symbol& left, const Symbol& right) -> std::optional<Join> {
-		const uint32_t id = v.find_word(run.substr(left.at, left.n + right.n));
+		const uint32_t id = word(v, run.substr(left.at, left.n + right.n));
 		if (id == kNoToken) return {};
 		return Join{ranks_[id], id};
 	});

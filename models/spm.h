@@ -7,6 +7,8 @@
 
 namespace kvrun {
 
+constexpr std::string_view kSpaceMark = "\xe2\x96\x81"; // U+2581, a space in texts of tokens
+
 class Spm {
  public:
 	explicit Spm(const Vocab&);
@@ -14,6 +16,7 @@ class Spm {
 	void encode(const Vocab&, std::string_view text, std::vector<uint32_t>& out) const;
 
  private:
+	uint32_t word(const Vocab&, std::string_view text) const; // the token this text may become, or kNoToken
 	void run(const Vocab&, std::string_view run, std::vector<Symbol>& symbols, std::vector<uint32_t>& out) const;
 	std::vector<uint32_t> ranks_; // (vocab) place of each token's score among all, the highest first
 	PairTable<char> neighbours_;  // characters that are next to each other in some token

@@ -9,8 +9,6 @@
 namespace kvrun {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xe2\x96\x81"; // U+2581, a space in SentencePiece texts
-
 // Finds tokens that are written out in a text. A trie over bytes; the longest token at a place wins.
 class SpecialTokens {
  public:
@@ -192,8 +190,7 @@ std::string Tokenizer::decode_one(std::optional<uint32_t> prev, uint32_t id, boo
 		return special ? std::string(v.texts[id]) : std::string();
 	if (kind == TokenKind::UserDefined) return std::string(v.texts[id]);
 	if (!v.spm) return Bpe::bytes_of(v.texts[id]);
-	if (v.byte_values[id] >= 0) return std::string(1, char(v.byte_values[id]));
-	std::string out = without_marks(v.texts[id]);
+	std::string out = v.byte_values[id] >= 0 ? std::string(1, char(v.byte_values[id])) : without_marks(v.texts[id]);
 	const bool first = !prev || v.is_special(*prev); // encode() put a space in front
 	if (first && model_->space_prefix && out.starts_with(' ')) out.erase(0, 1);
 	return out;

@@ -111,6 +111,18 @@ struct TinyShape {
 	bool tied = false;
 };
 
+// The character that stands for byte b in byte-level BPE, from its definition.
+inline std::string byte_character(int b) {
+	auto visible = [](int c) { return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174; };
+	int code = b;
+	if (!visible(b)) {
+		code = 256;
+		for (int c = 0; c < b; ++c) code += !visible(c);
+	}
+	if (code < 128) return std::string(1, char(code));
+	return {char(0xc0 | code >> 6), char(0x80 | (code & 63))};
+}
+
 // <unk> <s> </s>, 256 byte tokens, then a few words.
 inline std::vector<std::string> tiny_spm_tokens() {
 	std::vector<std::string> t = {"<unk>", "<s>", "</s>"};
@@ -133,12 +145,14 @@ inline std::vector<std::string> tiny_spm_tokens() {
 inline void add_spm(GgufBuilder& b, const std::vector<std::string>& tokens) {
 	std::vector<int32_t> kinds(tokens.size(), 1);
 	std::vector<float> scores(tokens.size());
+	int words = 0; // the first has the best score
 	for (size_t i = 0; i < tokens.size(); ++i) {
-		scores[i] = i < 259 ? 0 : -float(i - 259);
 		if (i < 3)
 			kinds[i] = i == 0 ? 2 : 3;
-		else if (i < 259)
+		else if (tokens[i].size() == 6 && tokens[i].starts_with("<0x"))
 			kinds[i] = 6;
+		else
+			scores[i] = float(-words++);
 	}
 	b.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", tokens);
 	b.numbers("tokenizer.ggml.scores", GgufType::F32, scores)

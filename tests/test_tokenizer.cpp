@@ -238,24 +238,12 @@ GgufBuilder spm(std::vector<std::string> more = {}, std::vector<int32_t> more_ki
 	return b;
 }
 
-// The character that stands for byte b in byte-level BPE, from its definition.
-std::string byte_char(int b) {
-	auto visible = [](int c) { return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174; };
-	int code = b;
-	if (!visible(b)) {
-		code = 256;
-		for (int c = 0; c < b; ++c) code += !visible(c);
-	}
-	if (code < 128) return std::string(1, char(code));
-	return {char(0xc0 | code >> 6), char(0x80 | (code & 63))};
-}
-
 // 256 single bytes, then the words, with merges "left right".
 GgufBuilder bpe(const std::vector<std::string>& words, const std::vector<std::string>& merges,
                 const std::vector<int32_t>& word_kinds = {}, const char* pre = "gpt-2") {
 	GgufBuilder b;
 	std::vector<std::string> tokens;
-	for (int i = 0; i < 256; ++i) tokens.push_back(byte_char(i));
+	for (int i = 0; i < 256; ++i) tokens.push_back(byte_character(i));
 	tokens.insert(tokens.end(), words.begin(), words.end());
 	std::vector<int32_t> kinds(tokens.size(), 1);
 	std::copy(word_kinds.begin(), word_kinds.end(), kinds.begin() + 256);
@@ -298,7 +286,7 @@ TEST_CASE("spm: the pair of the highest score is joined first, from the left") {
 }
 
 TEST_CASE("bpe: merges apply in the order of their list, from the left") {
-	const std::string g = byte_char(' ');
+	const std::string g = byte_character(' ');
 	const Tokenizer t = make(bpe({"ab", "bc", g + "a", "abc"}, {"b c", "a b", g + " a", "ab c"}));
 	enum : uint32_t { kab = 256, kbc, kga, kabc };
 	CHECK(t.encode("abc") == Ids{'a', kbc}); // b c comes first; nothing joins a and bc

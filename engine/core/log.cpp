@@ -24,11 +24,13 @@ void log_line(std::string_view line) {
 	std::fputc('\n', stderr);
 }
 
+constexpr size_t kMaxWarnings = 1000; // distinct ones; texts that hold a file's words must not grow without end
+
 void warn_once(std::string_view line) {
 	static std::set<std::string, std::less<>> seen;
 	{
 		std::lock_guard lock(mutex);
-		if (!seen.emplace(line).second) return;
+		if (seen.size() >= kMaxWarnings || !seen.emplace(line).second) return;
 	}
 	log_line(fmt::format("warning: {}", line));
 }

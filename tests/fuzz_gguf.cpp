@@ -1,0 +1,46 @@
+// libFuzzer target: any bytes as a GGUF file, through the reader, the config, and the first bytes of every tensor.
+#include "engine/core/error.h"
+#include "models/config.h"
+#include <cstdlib>
+
+using namespace kvrun;
+
+namespace {
+
+template <class F> void expect_errors_only(F&& f) {
+	try {
+		f();
+	} catch (const Error& e) {
+		if (e.code == Code::Internal) std::abort(); // a broken rule of kvrun's own is a finding
+	}
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+	expect_errors_only([&] {
+		const Gguf g = Gguf::parse("fuzz", std::as_bytes(std::span(data, size)));
+		for (const GgufEntry& e : g.entries()) { // every getter on every key
+			expect_errors_only([&] { g.u32(e.key); });
+			expect_errors_only([&] { g.u32_same(e.key); });
+			expect_errors_only([&] { g.f32(e.key); });
+			expect_errors_only([&] { g.flag(e.key, false); });
+			expect_errors_only([&] { g.text(e.key); });
+			expect_errors_only([&] { g.texts(e.key); });
+			expect_errors_only([&] { g.floats(e.key); });
+			expect_errors_only([&] { g.ints(e.key); });
+		}
+		std::byte first[64];
+		for (const GgufTensor& t : g.tensors()) {
+			const size_t n = size_t(std::min<uint64_t>(sizeof first, t.bytes));
+			g.read(t, 0, {first, n});
+			g.read(t, t.bytes - n, {first, n});
+		}
+		const Config c = read_config(g);
+		for (const TensorSpec& s : tensor_specs(c))
+			if (!g.find_tensor(s.name)) std::abort();
+		if (rope_inv_freq(c, c.max_seq).size() != c.rope.dim / 2) std::abort();
+		(void)rope_attention_scale(c);
+	});
+	return 0;
+}

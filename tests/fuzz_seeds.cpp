@@ -1,0 +1,63 @@
+// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf and OUT_DIR/tokenizer with small sound files.
+#include "tests/gguf_builder.h"
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+using namespace kvrun;
+
+namespace {
+
+void write(const std::filesystem::path& path, const std::string& head, const std::vector<std::byte>& bytes) {
+	std::ofstream f(path, std::ios::binary);
+	f << head;
+	f.write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+	if (argc != 2) {
+		std::fputs("usage: fuzz_seeds OUT_DIR\n", stderr);
+		return 2;
+	}
+	const std::filesystem::path gguf = std::filesystem::path(argv[1]) / "gguf",
+	                            tok = std::filesystem::path(argv[1]) / "tokenizer";
+	std::filesystem::create_directories(gguf);
+	std::filesystem::create_directories(tok);
+	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
+		TinyShape s;
+		s.arch = arch;
+		s.dim = s.hidden_dim = 8;
+		s.n_heads = 1;
+		GgufBuilder b = tiny_model(s);
+		add_spm(b, {"<unk>", "<s>", "</s>", "a"}); // the fuzzer need not carry a whole vocabulary
+		b.u32(s.arch + ".vocab_size", 4).tensor_f32("token_embd.weight", {8, 4}, std::vector<float>(32));
+		b.tensor_f32("output.weight", {8, 4}, std::vector<float>(32));
+		write(gguf / arch, "", b.bytes());
+		b.text(s.arch + ".rope.scaling.type", "yarn").f32(s.arch + ".rope.scaling.factor", 4);
+		b.tensor_f32("rope_freqs.weight", {4}, {1, 2, 3, 4});
+		write(gguf / fmt::format("{}-yarn", arch), "", b.bytes());
+		b.text(s.arch + ".rope.scaling.type", "longrope").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
+		b.tensor_f32("rope_factors_short.weight", {4}, {1, 1, 1, 1});
+		write(gguf / fmt::format("{}-longrope", arch), "", b.bytes());
+	}
+	const std::string chosen = "Hello  a<s>b 12'll \xff\xe2\x82\xac\n\n", text = char(chosen.size()) + chosen;
+	GgufBuilder spm;
+	add_spm(spm, {"<unk>", "<s>", "</s>", "\xe2\x96\x81", "a",
+	              "\xe2\x96\x81"
+	              "a"});
+	write(tok / "file-spm", "\1" + text, spm.bytes());
+	GgufBuilder bpe;
+	bpe.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "qwen2");
+	bpe.texts("tokenizer.ggml.tokens", {"H", "e", "l", "o", "ll", "<s>"}).texts("tokenizer.ggml.merges", {"l l"});
+	bpe.numbers<int32_t>("tokenizer.ggml.token_type", GgufType::I32, {1, 1, 1, 1, 1, 3});
+	write(tok / "file-bpe", "\1" + text, bpe.bytes());
+	for (int pre = 0; pre < 16; ++pre) { // flags, then words: kind, score, length, text
+		constexpr char kWords[] = "\0\1\2ll\0\0\1a\3\0\3<s>\0\5\5Hello\0\2\2 a\7\0\2\n\n";
+		const std::string words = std::string{char(pre), 6} + std::string(kWords, sizeof kWords - 1);
+		write(tok / fmt::format("words-bpe-{}", pre), std::string(1, '\0') + text + words, {});
+		write(tok / fmt::format("words-spm-{}", pre), "\2" + text + words, {});
+	}
+	return 0;
+}
