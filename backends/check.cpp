@@ -1,4 +1,4 @@
-// Shape checks of every op, tolerances of every op, and CheckedBackend: lock-step comparison, NaN scan, dumps.
+// Tolerances of every op, and CheckedBackend: lock-step comparison, NaN scan, dumps.
 #include "backends/check.h"
 #include "engine/core/env.h"
 #include "engine/core/f16.h"
@@ -8,107 +8,6 @@
 #include <cstring>
 
 namespace kvrun {
-
-// ---- shape checks
-
-namespace {
-
-bool is_f32(const View& v) { return v.buf && v.type == DType::F32; }
-bool is_u32(const View& v) { return v.buf && v.type == DType::U32; }
-bool is_f16(const View& v) { return v.buf && v.type == DType::F16; }
-bool same_shape(const View& a, const View& b) { return std::equal(a.shape, a.shape + 4, b.shape); }
-
-void check_heads(const View& q, uint32_t n_kv_heads, uint32_t head_dim) {
-	KV_ASSERT(is_f32(q) && q.shape[3] == 1 && q.shape[0] >= 1);
-	KV_ASSERT(n_kv_heads >= 1 && q.shape[1] % n_kv_heads == 0);
-	KV_ASSERT(q.shape[2] == head_dim && head_dim % 2 == 0 && head_dim > 0);
-}
-
-void check_dst(const KvDst& d, uint32_t T, uint32_t n_kv_heads) {
-	KV_ASSERT(is_u32(d.k) && is_u32(d.v) && is_u32(d.at) && d.k_word_stride >= 1);
-	KV_ASSERT(d.at.elements() == size_t(T) * n_kv_heads * 2);
-}
-
-void check_read(const View& q, const KvRead& kv) {
-	check_heads(q, kv.n_kv_heads, q.shape[2]);
-	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == 4);
-	KV_ASSERT(is_u32(kv.pages) && kv.pages.row_elements() == 4);
-	KV_ASSERT(is_u32(kv.live) && (kv.live.shape[0] == 1 || kv.live.shape[0] == kv.n_kv_heads));
-	KV_ASSERT(kv.live.shape[1] == kv.pages.shape[0] && kv.live.shape[2] * kv.live.shape[3] == 4);
-	KV_ASSERT(is_u32(kv.row_parts) && kv.row_parts.elements() == size_t(q.shape[0]) * 2);
-	KV_ASSERT(is_f32(kv.parts) && kv.parts.row_elements() == size_t(q.shape[1]) * (q.shape[2] + 2));
-	for (const AttendGroup& g : kv.groups) {
-		KV_ASSERT(g.page == 32 || g.page == 64 || g.page == 128);
-		KV_ASSERT(uint64_t(g.first_work) + g.n_work <= kv.work.shape[0]);
-		KV_ASSERT(is_u32(g.k_codes) && is_u32(g.v_codes));
-		KV_ASSERT(g.format.k.bits == 16 || is_u32(g.k_params));
-		KV_ASSERT(g.format.v.bits == 16 || is_u32(g.v_params));
-	}
-}
-
-} // namespace
-
-void check_embed(const View& out, const View& table, const View& tokens) {
-	KV_ASSERT(is_f32(out) && is_u32(tokens) && table.buf && table.type != DType::U32);
-	KV_ASSERT(tokens.elements() == out.shape[0] && out.shape[0] >= 1);
-	KV_ASSERT(out.row_elements() == table.shape[1] && table.row_elements() == table.shape[1]);
-	KV_ASSERT(table.shape[1] % dtype_info(table.type).block == 0);
-}
-
-void check_rmsnorm(const View& out, const View& x, const View& w) {
-	KV_ASSERT(is_f32(out) && is_f32(x) && is_f32(w));
-	KV_ASSERT(x.shape[0] >= 1 && out.shape[0] == x.shape[0] && out.row_elements() == x.row_elements());
-	KV_ASSERT(w.elements() == x.row_elements());
-}
-
-void check_matmul(std::span<const Proj> projs, const View& x, Epilogue epilogue, bool decode) {
-	KV_ASSERT(!projs.empty() && is_f32(x) && x.shape[0] >= 1);
-	KV_ASSERT(!decode || x.shape[0] <= 8);
-	for (size_t i = 0; i < projs.size(); ++i) {
-		const auto& [out, w, bias] = projs[i];
-		KV_ASSERT(w.buf && w.type != DType::U32 && w.row_elements() == w.shape[1]);
-		KV_ASSERT(w.shape[1] == x.row_elements() && w.shape[1] % dtype_info(w.type).block == 0);
-		KV_ASSERT(!bias || (is_f32(bias) && bias.elements() == w.shape[0]));
-		if (epilogue == Epilogue::SwiGLU && i == 1) continue; // its out is unused
-		KV_ASSERT(is_f32(out) && out.shape[0] == x.shape[0] && out.row_elements() == w.shape[0]);
-	}
-	KV_ASSERT(epilogue != Epilogue::SwiGLU || (projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]));
-}
-
-void check_rope_store(const View& q, const View& k, const View& v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
-	check_heads(q, k.shape[1], k.shape[2]);
-	KV_ASSERT(is_f32(k) && is_f32(v) && k.shape[0] == q.shape[0] && k.shape[3] == 1 && same_shape(k, v));
-	KV_ASSERT(rope.rotary_dim % 2 == 0 && rope.rotary_dim <= q.shape[2]);
-	KV_ASSERT(is_f32(rope.table) && rope.table.elements() == size_t(q.shape[0]) * rope.rotary_dim);
-	KV_ASSERT(!norm.q || (is_f32(norm.q) && norm.q.elements() == q.shape[2]));
-	KV_ASSERT(!norm.k || (is_f32(norm.k) && norm.k.elements() == q.shape[2]));
-	check_dst(dst, q.shape[0], k.shape[1]);
-}
-
-void check_kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) {
-	KV_ASSERT(is_f16(src.k) && is_f16(src.v) && same_shape(src.k, src.v) && src.k.shape[3] == 1);
-	KV_ASSERT(n >= 1 && uint64_t(src.first) + n <= src.k.shape[1] && src.k.shape[2] % 2 == 0);
-	check_dst(dst, n, src.k.shape[0]);
-}
-
-void check_attend(const View& out, const View& q, const KvRead& kv) {
-	check_read(q, kv);
-	KV_ASSERT(is_f32(out) && out.elements() == q.elements());
-}
-
-void check_attend_prompt(const View& out, const View& q, const PromptKv& own, const KvRead* older) {
-	KV_ASSERT(is_f32(out) && out.elements() == q.elements());
-	KV_ASSERT(is_f16(own.k) && is_f16(own.v) && same_shape(own.k, own.v) && own.k.shape[3] == 1);
-	check_heads(q, own.k.shape[0], own.k.shape[2]);
-	KV_ASSERT(uint64_t(own.first) + q.shape[0] <= own.k.shape[1]);
-	if (!older) return;
-	check_read(q, *older);
-	KV_ASSERT(older->n_kv_heads == own.k.shape[0]);
-}
-
-void check_copy(const View& dst, const View& src) {
-	KV_ASSERT(dst.buf && src.buf && dst.type == src.type && !is_quantised(src.type) && dst.elements() == src.elements());
-}
 
 // ---- comparison
 

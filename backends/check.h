@@ -17,6 +17,12 @@ void check_kv_store(const PromptKv& rows, uint32_t n, const KvDst&); // and kv_l
 void check_attend(const View& out, const View& q, const KvRead&);
 void check_attend_prompt(const View& out, const View& q, const PromptKv&, const KvRead* older);
 void check_copy(const View& dst, const View& src);
+void check_kv_pack(const PromptKv& src, const PackArgs&);
+void check_kv_block(const PromptKv& src, const BlockArgs&);
+void check_score_prompt(const View& score, const View& q, const View& rows, const PromptKv&);
+void check_score_slots(const View& score, const View& q, const View& rows, const View& lse, const KvRead& f16);
+void check_channel_max(const View& out, const View& x);
+void check_kv_balance(const View& out, const View& q_max, const PromptKv& k, uint32_t n);
 
 // ---- how far a result may be from the cpu backend's: |x - ref| <= rel * |ref| + slack * rms(ref)
 

@@ -29,6 +29,12 @@ class CpuBackend : public Backend {
 	void attend(View out, View q, const KvRead&) override;
 	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
 	void copy(View dst, View src) override;
+	void kv_pack(const PromptKv& src, const PackArgs&) override;
+	void kv_block(const PromptKv& src, const BlockArgs&) override;
+	void score_prompt(View score, View q, View rows, const PromptKv& kv) override;
+	void score_slots(View score, View q, View rows, View lse, const KvRead& f16) override;
+	void channel_max(View out, View x) override;
+	void kv_balance(View out, View q_max, const PromptKv& k, uint32_t n) override;
 
 	void submit() override {} // an op is done when its call returns
 	void wait() override;
@@ -71,6 +77,12 @@ class CpuBackend : public Backend {
 	const std::byte* weight_rows(const View& w) const; // row r is at r * weight_row_bytes()
 	void project(const Proj&, View x, float* out, bool add);
 	template <class F> void each_slot(const PromptKv& kv, uint32_t n, const KvDst& pages, F f);
+	void pack_keys(const PromptKv& src, const PackArgs&, const PackWork&, const uint32_t* sources);
+	void pack_values(const PromptKv& src, const PackArgs&, const PackWork&, const uint32_t* sources, uint32_t factors_at);
+	// Page p of one kv head -> floats (page, head_dim); tokens that are not live may come out as anything.
+	void load_k(const KvRead&, const AttendGroup&, uint32_t p, uint32_t head, uint32_t D, float* tile) const;
+	void load_v(const KvRead&, const AttendGroup&, uint32_t p, uint32_t head, uint32_t D, float* tile) const;
+	const uint32_t* live_bits(const KvRead&, uint32_t p, uint32_t head) const;
 	double attend_pages(View q, const KvRead&); // bytes of K and V read
 	void attend_work(View q, const KvRead&, const AttendGroup&, const AttendWork&);
 

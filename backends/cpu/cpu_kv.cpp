@@ -3,6 +3,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/f16.h"
+#include "engine/kv/quant.h"
 #include "shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
@@ -102,30 +103,34 @@ void finish_state(float* out, const float* s, uint32_t D) {
 	for (uint32_t c = 0; c < D; ++c) out[c] = s[c] * inv;
 }
 
-// ---- pages -> floats, (page, D) of one kv head. `codes` are the page's own words.
-
-void load_k(const Quant& q, const uint32_t* codes, uint32_t head, uint32_t page, uint32_t D, float* tile) {
-	if (q.bits != 16) fail(Code::Unsupported, "keys of {} bits in the cpu backend; only 16 bit pages can be read", q.bits);
-	float pair[2 * 128]; // channels 2w, 2w + 1 of every token of the page
-	for (uint32_t w = 0; w < D / 2; ++w) {
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_k_word(head, w, 0, D, 16, page)), pair, 2 * page);
-		for (uint32_t t = 0; t < page; ++t) {
-			tile[size_t(t) * D + 2 * w] = pair[2 * t];
-			tile[size_t(t) * D + 2 * w + 1] = pair[2 * t + 1];
-		}
-	}
-}
-
-void load_v(const Quant& q, const uint32_t* codes, uint32_t head, uint32_t page, uint32_t D, float* tile) {
-	if (q.bits != 16) fail(Code::Unsupported, "values of {} bits in the cpu backend; only 16 bit pages can be read", q.bits);
-	dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_v_word(head, 0, 0, D, 16, page)), tile, size_t(page) * D);
-}
+// ---- pages -> floats
 
 // Words [at, at + n) of pool memory.
 const uint32_t* page_words(const uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
 	KV_ASSERT(at <= v.elements() && n <= v.elements() - at);
 	return pool + at;
 }
+
+// What the codes of one head mean: x = code * scale[c] + zero[c]  (engine/kv/quant.h).
+struct Meaning {
+	std::vector<float> scale, zero; // (head_dim)
+	explicit Meaning(uint32_t D) : scale(D), zero(D) {}
+	void set(uint32_t c, uint32_t param) {
+		const Params p = params_of_word(param);
+		scale[c] = f16_to_f32(p.scale), zero[c] = f16_to_f32(p.zero);
+	}
+	// Parameters per token and run of `group` channels over all heads.
+	void set_token(const uint32_t* params, uint32_t head, uint32_t t, uint32_t group, uint32_t page) {
+		const uint32_t D = uint32_t(scale.size());
+		for (uint32_t c = 0; c < D; ++c) {
+			if (c == 0 || (head * D + c) % group == 0) set(c, params[kv_token_param(head, c, t, D, group, page)]);
+			else scale[c] = scale[c - 1], zero[c] = zero[c - 1];
+		}
+	}
+};
+
+// log of the sum of exp(score) of a state
+float log_sum(const float* s, uint32_t D) { return s[D + 1] > 0 ? s[D] + std::log(s[D + 1]) : kMinusInf; }
 
 } // namespace
 
@@ -197,32 +202,93 @@ void CpuBackend::kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) {
 	});
 }
 
+void CpuBackend::load_k(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D, float* tile) const {
+	const Quant& q = g.format.k;
+	const uint32_t* at = data<uint32_t>(kv.pages) + size_t(p) * 4;
+	const uint32_t* codes = page_words(data<uint32_t>(g.k_codes), g.k_codes, at[0], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
+	if (q.bits == 16) {
+		float pair[2 * 128]; // channels 2w, 2w + 1 of every token of the page
+		for (uint32_t w = 0; w < D / 2; ++w) {
+			dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_k_word(head, w, 0, D, 16, g.page)), pair, 2 * g.page);
+			for (uint32_t t = 0; t < g.page; ++t) {
+				tile[size_t(t) * D + 2 * w] = pair[2 * t];
+				tile[size_t(t) * D + 2 * w + 1] = pair[2 * t + 1];
+			}
+		}
+		return;
+	}
+	const bool per_channel = q.scale == Scale::PerChannel;
+	const uint32_t* params = page_words(data<uint32_t>(g.k_params), g.k_params, at[2],
+										per_channel ? kv_channel_param_words(kv.n_kv_heads, D) : kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
+	Meaning m(D);
+	for (uint32_t c = 0; c < D && per_channel; ++c) m.set(c, params[kv_channel_param(head, c, D)]);
+	const uint32_t per_word = 32 / q.bits, mask = (1u << q.bits) - 1;
+	for (uint32_t t = 0; t < g.page; ++t) {
+		if (!per_channel) m.set_token(params, head, t, q.group, g.page);
+		for (uint32_t c = 0; c < D; ++c) {
+			const uint32_t word = codes[kv_k_word(head, c / per_word, t, D, q.bits, g.page)];
+			tile[size_t(t) * D + c] = float(word >> c % per_word * q.bits & mask) * m.scale[c] + m.zero[c];
+		}
+	}
+}
+
+void CpuBackend::load_v(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D, float* tile) const {
+	const Quant& q = g.format.v;
+	const uint32_t* at = data<uint32_t>(kv.pages) + size_t(p) * 4;
+	const uint32_t* codes = page_words(data<uint32_t>(g.v_codes), g.v_codes, at[1], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
+	if (q.bits == 16) {
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_v_word(head, 0, 0, D, 16, g.page)), tile, size_t(g.page) * D);
+		return;
+	}
+	const uint32_t* params = page_words(data<uint32_t>(g.v_params), g.v_params, at[3], kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
+	std::vector<float> factor(D, 1.f); // multiplies a channel
+	if (q.norm == Norm::SqrtMax) {
+		const uint32_t* factors = page_words(data<uint32_t>(g.v_factors), g.v_factors, data<uint32_t>(kv.factors)[p], kv_factor_words(kv.n_kv_heads, D));
+		for (uint32_t c = 0; c < D; ++c)
+			factor[c] = f16_to_f32(uint16_t(factors[kv_factor_word(head, c, D)] >> 16 * kv_factor_half(head, c, D)));
+	}
+	Meaning m(D);
+	const uint32_t per_word = 32 / q.bits, mask = (1u << q.bits) - 1;
+	for (uint32_t t = 0; t < g.page; ++t) {
+		m.set_token(params, head, t, q.group, g.page);
+		for (uint32_t c = 0; c < D; ++c) {
+			const uint32_t word = codes[kv_v_word(head, t, c / per_word, D, q.bits, g.page)];
+			tile[size_t(t) * D + c] = (float(word >> c % per_word * q.bits & mask) * m.scale[c] + m.zero[c]) * factor[c];
+		}
+	}
+}
+
+const uint32_t* CpuBackend::live_bits(const KvRead& kv, uint32_t p, uint32_t head) const {
+	return data<uint32_t>(kv.live) + (size_t(kv.live.shape[0] > 1 ? head : 0) * kv.pages.shape[0] + p) * 4;
+}
+
 // The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet normalised.
 void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, const AttendWork& w) {
-	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_pages = kv.pages.shape[0], share = n_heads / kv.n_kv_heads;
-	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= n_pages && w.part < kv.parts.shape[0]);
-	const uint32_t *pages = data<uint32_t>(kv.pages), *live = data<uint32_t>(kv.live);
-	const uint32_t *k_pool = data<uint32_t>(g.k_codes), *v_pool = data<uint32_t>(g.v_codes);
-	const float* qs = data<float>(q) + size_t(w.row) * n_heads * D;
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], share = n_heads / kv.n_kv_heads;
+	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= kv.pages.shape[0] && w.part < kv.parts.shape[0]);
+	const float* row = data<float>(q) + size_t(w.row) * n_heads * D;
+	std::vector<float> qs(row, row + size_t(n_heads) * D);
+	if (g.format.k.norm == Norm::Balance) { // keys were multiplied by it before they were quantised
+		const uint16_t* b = data<uint16_t>(kv.balance);
+		for (uint32_t head = 0; head < n_heads; ++head)
+			for (uint32_t c = 0; c < D; ++c) qs[size_t(head) * D + c] /= f16_to_f32(b[head / share * D + c]);
+	}
 	float* states = data<float>(kv.parts) + size_t(w.part) * n_heads * (D + 2);
-	const uint32_t k_words = kv_code_words(kv.n_kv_heads, D, g.format.k.bits, g.page);
-	const uint32_t v_words = kv_code_words(kv.n_kv_heads, D, g.format.v.bits, g.page);
 	const float scale = 1 / std::sqrt(float(D));
 	std::vector<float> k_tile(size_t(g.page) * D), v_tile(k_tile.size()), score(g.page);
 	std::vector<uint32_t> tokens;
 	for (uint32_t h = 0; h < n_heads; ++h) clear_state(states + size_t(h) * (D + 2), D);
 	for (uint32_t p = w.first_page; p < w.first_page + w.n_pages; ++p)
 		for (uint32_t h = 0; h < kv.n_kv_heads; ++h) {
-			const uint32_t* bits = live + (size_t(kv.live.shape[0] > 1 ? h : 0) * n_pages + p) * 4;
+			const uint32_t* bits = live_bits(kv, p, h);
 			tokens.clear();
 			for (uint32_t t = 0; t < g.page; ++t)
 				if (bits[t / 32] >> t % 32 & 1) tokens.push_back(t);
 			if (tokens.empty()) continue;
-			load_k(g.format.k, page_words(k_pool, g.k_codes, pages[p * 4], k_words), h, g.page, D, k_tile.data());
-			load_v(g.format.v, page_words(v_pool, g.v_codes, pages[p * 4 + 1], v_words), h, g.page, D, v_tile.data());
+			load_k(kv, g, p, h, D, k_tile.data());
+			load_v(kv, g, p, h, D, v_tile.data());
 			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
-				for (size_t i = 0; i < tokens.size(); ++i)
-					score[i] = scale * dot(qs + size_t(head) * D, k_tile.data() + size_t(tokens[i]) * D, D);
+				for (size_t i = 0; i < tokens.size(); ++i) score[i] = scale * dot(&qs[size_t(head) * D], &k_tile[size_t(tokens[i]) * D], D);
 				add_tokens(states + size_t(head) * (D + 2), D, score.data(), tokens.data(), uint32_t(tokens.size()), v_tile.data());
 			}
 		}
@@ -250,12 +316,13 @@ void CpuBackend::attend(View out, View q, const KvRead& kv) {
 	op.add_bytes(attend_pages(q, kv));
 	const float* parts = data<float>(kv.parts);
 	const uint32_t* row_parts = data<uint32_t>(kv.row_parts);
-	float* y = data<float>(out);
+	float *y = data<float>(out), *lse = kv.lse ? data<float>(kv.lse) : nullptr;
 	std::vector<float> state(D + 2);
 	for (uint32_t t = 0; t < T; ++t)
 		for (uint32_t h = 0; h < n_heads; ++h) {
 			clear_state(state.data(), D);
 			merge_parts(state.data(), D, parts, kv.parts.shape[0], row_parts + t * 2, 0, n_heads, h);
+			if (lse) lse[size_t(t) * n_heads + h] = log_sum(state.data(), D);
 			finish_state(y + (size_t(t) * n_heads + h) * D, state.data(), D);
 		}
 }
@@ -270,7 +337,7 @@ void CpuBackend::attend_prompt(View out, View q, const PromptKv& own, const KvRe
 	const float* parts = older ? data<float>(older->parts) : nullptr;
 	const uint32_t* row_parts = older ? data<uint32_t>(older->row_parts) : nullptr;
 	const float* qs = data<float>(q);
-	float* y = data<float>(out);
+	float *y = data<float>(out), *lse = own.lse ? data<float>(own.lse) : nullptr;
 	const float scale = 1 / std::sqrt(float(D));
 	std::vector<float> k(size_t(n) * D), v(k.size()), score(n), state(D + 2);
 	for (uint32_t h = 0; h < n_kv_heads; ++h) {
@@ -285,6 +352,7 @@ void CpuBackend::attend_prompt(View out, View q, const PromptKv& own, const KvRe
 				clear_state(state.data(), D);
 				if (older) merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
 				add_tokens(state.data(), D, score.data(), nullptr, seen, v.data());
+				if (lse) lse[size_t(t) * n_heads + head] = log_sum(state.data(), D);
 				finish_state(y + row, state.data(), D);
 			}
 	}

@@ -1,0 +1,200 @@
+// kv_pack, kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h.
+#include "backends/check.h"
+#include "backends/cpu/cpu_backend.h"
+#include "engine/core/f16.h"
+#include "engine/kv/quant.h"
+#include "shared/kv_page.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+struct Heads { // of a work item
+	uint32_t first, end;
+};
+Heads heads_of(uint32_t head, uint32_t n_kv_heads) {
+	KV_ASSERT(head == UINT32_MAX || head < n_kv_heads);
+	return head == UINT32_MAX ? Heads{0, n_kv_heads} : Heads{head, head + 1};
+}
+
+// Words [at, at + n) of pool memory; null for kSkip.
+uint32_t* place(uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
+	if (at == kSkip) return nullptr;
+	KV_ASSERT(pool && at <= v.elements() && n <= v.elements() - at);
+	return pool + at;
+}
+
+// The code of x under parameters that are there already.
+uint8_t code_of(float x, Params p, uint32_t bits) {
+	const float scale = f16_to_f32(p.scale), zero = f16_to_f32(p.zero);
+	return scale > 0 ? uint8_t(std::clamp(std::nearbyint((x - zero) / scale), 0.f, float((1u << bits) - 1))) : uint8_t(0);
+}
+
+// One side (K or V) of the tokens of a work item, all its heads.
+struct Tokens {
+	uint32_t n, D;             // tokens, channels of a head
+	Heads heads;
+	std::vector<float> x;      // (heads, n, D)
+	std::vector<uint8_t> code; // the same
+	float& at(uint32_t h, uint32_t t, uint32_t c) { return x[(size_t(h - heads.first) * n + t) * D + c]; }
+	uint8_t& code_at(uint32_t h, uint32_t t, uint32_t c) { return code[(size_t(h - heads.first) * n + t) * D + c]; }
+};
+
+// Tokens sources[0 .. n) of K or V memory (n_kv_heads, T_cap, D) f16.
+Tokens gather(const uint16_t* kv, const View& v, const uint32_t* sources, uint32_t n, Heads heads) {
+	const uint32_t T_cap = v.shape[1], D = v.shape[2];
+	Tokens r{n, D, heads, {}, {}};
+	r.x.resize(size_t(heads.end - heads.first) * n * D);
+	r.code.resize(r.x.size());
+	for (uint32_t h = heads.first; h < heads.end; ++h)
+		for (uint32_t t = 0; t < n; ++t) {
+			KV_ASSERT(sources[t] < T_cap);
+			for (uint32_t c = 0; c < D; ++c) r.at(h, t, c) = f16_to_f32(kv[(size_t(h) * T_cap + sources[t]) * D + c]);
+		}
+	return r;
+}
+
+void balance_keys(Tokens& k, const uint16_t* balance) {
+	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
+		for (uint32_t t = 0; t < k.n; ++t)
+			for (uint32_t c = 0; c < k.D; ++c) k.at(h, t, c) *= f16_to_f32(balance[h * k.D + c]);
+}
+
+// Per channel over the tokens of the page; the parameters are the page's own.
+void quantise_channels(Tokens& k, const Quant& q, uint32_t* params) {
+	std::vector<float> x(k.n);
+	std::vector<uint8_t> codes(k.n);
+	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
+		for (uint32_t c = 0; c < k.D; ++c) {
+			for (uint32_t t = 0; t < k.n; ++t) x[t] = k.at(h, t, c);
+			params[kv_channel_param(h, c, k.D)] = quantise(x, q.bits, Relax(q.relax), codes).word();
+			for (uint32_t t = 0; t < k.n; ++t) k.code_at(h, t, c) = codes[t];
+		}
+}
+
+// Per channel with the parameters of a block.
+void encode_channels(Tokens& k, const Quant& q, const uint32_t* params) {
+	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
+		for (uint32_t c = 0; c < k.D; ++c)
+			for (uint32_t t = 0; t < k.n; ++t)
+				k.code_at(h, t, c) = code_of(k.at(h, t, c), params_of_word(params[kv_channel_param(h, c, k.D)]), q.bits);
+}
+
+// Per token and run of q.group channels; a run may span heads.
+void quantise_tokens(Tokens& k, const Quant& q, uint32_t slot, uint32_t page, uint32_t* params) {
+	const uint32_t first = k.heads.first * k.D, end = k.heads.end * k.D; // channels over all heads
+	KV_ASSERT(q.group > 0 && first % q.group == 0 && end % q.group == 0);
+	std::vector<float> x(q.group);
+	std::vector<uint8_t> codes(q.group);
+	for (uint32_t t = 0; t < k.n; ++t)
+		for (uint32_t run = first; run < end; run += q.group) {
+			for (uint32_t i = 0; i < q.group; ++i) x[i] = k.at((run + i) / k.D, t, (run + i) % k.D);
+			params[kv_token_param(run / k.D, run % k.D, slot + t, k.D, q.group, page)] = quantise(x, q.bits, Relax(q.relax), codes).word();
+			for (uint32_t i = 0; i < q.group; ++i) k.code_at((run + i) / k.D, t, (run + i) % k.D) = codes[i];
+		}
+}
+
+// Packs the codes of every token and head: word w goes to words[index(head, token, w)].
+template <class F> void pack_codes(Tokens& k, uint32_t bits, uint32_t* words, F index) {
+	if (!words) return; // another layer stores them
+	std::vector<uint32_t> packed(kv_token_words(k.D, bits));
+	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
+		for (uint32_t t = 0; t < k.n; ++t) {
+			std::fill(packed.begin(), packed.end(), 0u);
+			for (uint32_t c = 0; c < k.D; ++c) pack(packed, bits, c, k.code_at(h, t, c));
+			for (uint32_t w = 0; w < packed.size(); ++w) words[index(h, t, w)] = packed[w];
+		}
+}
+
+} // namespace
+
+void CpuBackend::pack_keys(const PromptKv& src, const PackArgs& a, const PackWork& w, const uint32_t* sources) {
+	const Quant& q = a.format.k;
+	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2], page = a.page;
+	uint32_t* codes = place(a.k_codes ? data<uint32_t>(a.k_codes) : nullptr, a.k_codes, w.k_codes, kv_code_words(n_kv_heads, D, q.bits, page));
+	const bool per_channel = q.scale == Scale::PerChannel;
+	uint32_t* params = place(data<uint32_t>(a.k_params), a.k_params, w.k_params,
+							 per_channel ? kv_channel_param_words(n_kv_heads, D) : kv_token_param_words(n_kv_heads, D, q.group, page));
+	KV_ASSERT(params);
+	Tokens k = gather(data<uint16_t>(src.k), src.k, sources, w.n, heads_of(w.head, n_kv_heads));
+	if (q.norm == Norm::Balance) balance_keys(k, data<uint16_t>(a.balance));
+	if (per_channel && a.k_block) encode_channels(k, q, params);
+	else if (per_channel) {
+		KV_ASSERT(w.slot == 0 && w.n == page);
+		quantise_channels(k, q, params);
+	} else quantise_tokens(k, q, w.slot, page, params);
+	pack_codes(k, q.bits, codes, [&](uint32_t h, uint32_t t, uint32_t word) { return kv_k_word(h, word, w.slot + t, D, q.bits, page); });
+}
+
+void CpuBackend::pack_values(const PromptKv& src, const PackArgs& a, const PackWork& w, const uint32_t* sources, uint32_t factors_at) {
+	const Quant& q = a.format.v;
+	const uint32_t n_kv_heads = src.v.shape[0], D = src.v.shape[2], page = a.page;
+	uint32_t* codes = place(a.v_codes ? data<uint32_t>(a.v_codes) : nullptr, a.v_codes, w.v_codes, kv_code_words(n_kv_heads, D, q.bits, page));
+	uint32_t* params = place(data<uint32_t>(a.v_params), a.v_params, w.v_params, kv_token_param_words(n_kv_heads, D, q.group, page));
+	KV_ASSERT(params);
+	Tokens v = gather(data<uint16_t>(src.v), src.v, sources, w.n, heads_of(w.head, n_kv_heads));
+	if (q.norm == Norm::SqrtMax) {
+		const uint32_t* factors = place(data<uint32_t>(a.v_factors), a.v_factors, factors_at, kv_factor_words(n_kv_heads, D));
+		for (uint32_t h = v.heads.first; h < v.heads.end; ++h)
+			for (uint32_t c = 0; c < D; ++c) {
+				const float f = f16_to_f32(uint16_t(factors[kv_factor_word(h, c, D)] >> 16 * kv_factor_half(h, c, D)));
+				for (uint32_t t = 0; t < v.n; ++t) v.at(h, t, c) /= f;
+			}
+	}
+	quantise_tokens(v, q, w.slot, page, params);
+	pack_codes(v, q.bits, codes, [&](uint32_t h, uint32_t t, uint32_t word) { return kv_v_word(h, w.slot + t, word, D, q.bits, page); });
+}
+
+void CpuBackend::kv_pack(const PromptKv& src, const PackArgs& a) {
+	check_kv_pack(src, a);
+	Op op(*this, "kv_pack", a.work, 0);
+	const uint32_t *sources = data<uint32_t>(a.sources), *work = data<uint32_t>(a.work);
+	const uint32_t* factors = a.factors ? data<uint32_t>(a.factors) : nullptr;
+	const uint32_t bits_k = a.format.k.bits, bits_v = a.format.v.bits;
+	for (uint32_t i = 0; i < a.work.shape[0]; ++i, work += 8) {
+		const PackWork w{work[0], work[1], work[2], work[3], work[4], work[5], work[6], work[7]};
+		KV_ASSERT(uint64_t(w.src) + w.n <= a.sources.elements() && uint64_t(w.slot) + w.n <= a.page);
+		if (bits_k) pack_keys(src, a, w, sources + w.src);
+		if (bits_v) pack_values(src, a, w, sources + w.src, factors ? factors[i] : kSkip);
+		const Heads heads = heads_of(w.head, src.k.shape[0]);
+		op.add_bytes(double(w.n) * (heads.end - heads.first) * src.k.shape[2] * (4 + (bits_k + bits_v) / 8.));
+	}
+}
+
+void CpuBackend::kv_block(const PromptKv& src, const BlockArgs& a) {
+	check_kv_block(src, a);
+	Op op(*this, "kv_block", a.work, 0);
+	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
+	const uint32_t *sources = data<uint32_t>(a.sources), *work = data<uint32_t>(a.work);
+	uint32_t* words = data<uint32_t>(a.words);
+	const Heads heads = heads_of(a.head, n_kv_heads);
+	for (uint32_t i = 0; i < a.work.shape[0]; ++i, work += 4) {
+		const BlockWork w{work[0], work[1], work[2], work[3]};
+		KV_ASSERT(uint64_t(w.src) + w.n <= a.sources.elements() && w.n > 0);
+		std::vector<float> x(w.n);
+		std::vector<uint8_t> codes(w.n);
+		if (uint32_t* params = place(words, a.words, w.k_params, kv_channel_param_words(n_kv_heads, D))) {
+			Tokens k = gather(data<uint16_t>(src.k), src.k, sources + w.src, w.n, heads);
+			if (a.format.k.norm == Norm::Balance) balance_keys(k, data<uint16_t>(a.balance));
+			for (uint32_t h = heads.first; h < heads.end; ++h)
+				for (uint32_t c = 0; c < D; ++c) {
+					for (uint32_t t = 0; t < w.n; ++t) x[t] = k.at(h, t, c);
+					params[kv_channel_param(h, c, D)] = quantise(x, a.format.k.bits, Relax(), codes).word();
+				}
+		}
+		if (uint32_t* factors = place(words, a.words, w.v_factors, kv_factor_words(n_kv_heads, D))) {
+			Tokens v = gather(data<uint16_t>(src.v), src.v, sources + w.src, w.n, heads);
+			for (uint32_t h = heads.first; h < heads.end; ++h)
+				for (uint32_t c = 0; c < D; ++c) {
+					for (uint32_t t = 0; t < w.n; ++t) x[t] = v.at(h, t, c);
+					uint32_t& word = factors[kv_factor_word(h, c, D)];
+					const uint32_t shift = 16 * kv_factor_half(h, c, D);
+					word = (word & ~(0xffffu << shift)) | uint32_t(channel_factor(x)) << shift;
+				}
+		}
+		op.add_bytes(4. * w.n * (heads.end - heads.first) * D);
+	}
+}
+
+} // namespace kvrun

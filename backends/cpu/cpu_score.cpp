@@ -1,0 +1,103 @@
+// score_prompt, score_slots, channel_max, kv_balance: what saliency and channel balancing need to know.
+#include "backends/check.h"
+#include "backends/cpu/cpu_backend.h"
+#include "engine/core/f16.h"
+#include "engine/kv/quant.h"
+#include "shared/kv_page.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+
+// score[h][t] += sum over rows of the mean over the heads of kv head h of exp(q . k_t / sqrt(head_dim) - lse).
+// key(t) gives token t's keys, null where there is none; `score` has one place per token.
+template <class Key>
+static void add_scores(float* score, uint32_t n_tokens, const float* q, const float* lse, uint32_t share, uint32_t D, Key key) {
+	const float scale = 1 / std::sqrt(float(D)), weight = 1 / float(share);
+	for (uint32_t t = 0; t < n_tokens; ++t) {
+		const float* k = key(t);
+		if (!k) continue;
+		float sum = 0;
+		for (uint32_t j = 0; j < share; ++j) sum += std::exp(scale * dot(q + size_t(j) * D, k, D) - lse[j]);
+		score[t] += weight * sum;
+	}
+}
+
+void CpuBackend::score_prompt(View score, View q, View rows, const PromptKv& kv) {
+	check_score_prompt(score, q, rows, kv);
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1];
+	const uint32_t n = kv.first + q.shape[0], share = n_heads / n_kv_heads, n_rows = uint32_t(rows.elements());
+	const Op op(*this, "score_prompt", score, 4. * double(n_rows) * n_heads * D + 2. * double(n) * n_kv_heads * D + 8. * double(n) * n_kv_heads);
+	const float *qs = data<float>(q), *lse = data<float>(kv.lse);
+	const uint32_t* row = data<uint32_t>(rows);
+	const uint16_t* ks = data<uint16_t>(kv.k);
+	float* out = data<float>(score);
+	std::vector<float> k(size_t(n) * D);
+	for (uint32_t h = 0; h < n_kv_heads; ++h) {
+		for (size_t i = 0; i < k.size(); ++i) k[i] = f16_to_f32(ks[size_t(h) * T_cap * D + i]);
+		for (uint32_t i = 0; i < n_rows; ++i) {
+			KV_ASSERT(row[i] < q.shape[0]);
+			const size_t head = size_t(row[i]) * n_heads + h * share;
+			add_scores(out + size_t(h) * score.shape[1], kv.first + row[i] + 1, qs + head * D, lse + head, share, D,
+					   [&](uint32_t t) { return &k[size_t(t) * D]; });
+		}
+	}
+}
+
+void CpuBackend::score_slots(View score, View q, View rows, View lse, const KvRead& f16) {
+	check_score_slots(score, q, rows, lse, f16);
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = f16.n_kv_heads, share = n_heads / n_kv_heads;
+	Op op(*this, "score_slots", score, 4. * double(rows.elements()) * n_heads * D);
+	const float *qs = data<float>(q), *norm = data<float>(lse);
+	const uint32_t *row = data<uint32_t>(rows), *work = data<uint32_t>(f16.work), n_rows = uint32_t(rows.elements());
+	float* out = data<float>(score);
+	std::vector<float> tile;
+	for (const AttendGroup& g : f16.groups)
+		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i)
+			for (uint32_t p = work[i * 4 + 1]; p < work[i * 4 + 1] + work[i * 4 + 2]; ++p) {
+				KV_ASSERT(p < f16.pages.shape[0] && uint64_t(p + 1) * g.page <= score.shape[1]);
+				op.add_bytes(2. * g.page * n_kv_heads * D);
+				for (uint32_t h = 0; h < n_kv_heads; ++h) {
+					tile.resize(size_t(g.page) * D);
+					load_k(f16, g, p, h, D, tile.data());
+					const uint32_t* live = live_bits(f16, p, h);
+					for (uint32_t r = 0; r < n_rows; ++r) {
+						KV_ASSERT(row[r] < q.shape[0]);
+						const size_t head = size_t(row[r]) * n_heads + h * share;
+						add_scores(out + size_t(h) * score.shape[1] + size_t(p) * g.page, g.page, qs + head * D, norm + head, share, D,
+								   [&](uint32_t t) { return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr; });
+					}
+				}
+			}
+}
+
+void CpuBackend::channel_max(View out, View x) {
+	check_channel_max(out, x);
+	const uint32_t T = x.shape[0], n_heads = x.shape[1], D = x.shape[2], share = n_heads / out.shape[0];
+	const Op op(*this, "channel_max", out, 4. * double(x.elements()));
+	const float* in = data<float>(x);
+	float* y = data<float>(out);
+	for (uint32_t t = 0; t < T; ++t)
+		for (uint32_t head = 0; head < n_heads; ++head, in += D)
+			for (uint32_t c = 0; c < D; ++c) {
+				float& m = y[size_t(head / share) * D + c];
+				m = std::max(m, std::fabs(in[c]));
+			}
+}
+
+void CpuBackend::kv_balance(View out, View q_max, const PromptKv& k, uint32_t n) {
+	check_kv_balance(out, q_max, k, n);
+	const uint32_t n_kv_heads = k.k.shape[0], T_cap = k.k.shape[1], D = k.k.shape[2];
+	const Op op(*this, "kv_balance", out, 2. * double(n) * n_kv_heads * D);
+	const float* q = data<float>(q_max);
+	const uint16_t* ks = data<uint16_t>(k.k);
+	uint16_t* b = data<uint16_t>(out);
+	for (uint32_t h = 0; h < n_kv_heads; ++h)
+		for (uint32_t c = 0; c < D; ++c) {
+			float max = 0;
+			for (uint32_t t = 0; t < n; ++t) max = std::max(max, std::fabs(f16_to_f32(ks[(size_t(h) * T_cap + t) * D + c])));
+			b[size_t(h) * D + c] = balance_factor(q[size_t(h) * D + c], max);
+		}
+}
+
+} // namespace kvrun
