@@ -3,6 +3,7 @@
 #include "engine/core/env.h"
 #include "engine/core/f16.h"
 #include "engine/core/npy.h"
+#include "shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -61,7 +62,7 @@ struct CheckedBackend::ReadViews {
 		for (AttendGroup& g : groups)
 			for (View* v : {&g.k_codes, &g.v_codes, &g.k_params, &g.v_params, &g.v_factors})
 				if (*v) *v = map(*v);
-		for (View* v : {&kv.work, &kv.pages, &kv.live, &kv.row_parts, &kv.parts, &kv.factors, &kv.balance}) *v = map(*v);
+		for (View* v : {&kv.work, &kv.pages, &kv.live, &kv.row_parts, &kv.parts, &kv.factors, &kv.balance, &kv.lse}) *v = map(*v);
 		kv.groups = groups;
 	}
 	ReadViews(const ReadViews&) = delete; // kv points into groups
@@ -191,6 +192,23 @@ std::string index_text(const View& v, size_t i) {
 	return fmt::format("({}, {}, {})", i / b, i % b / c, i % c);
 }
 
+// Packed codes, lowest bits first.
+std::vector<float> as_codes(std::span<const std::byte> bytes, uint32_t bits) {
+	std::vector<float> r;
+	for (const std::byte b : bytes) // little-endian words: code i of a byte is code i of the word, for 8 bits and less
+		for (uint32_t at = 0; at < 8; at += bits) r.push_back(float(uint32_t(b) >> at & ((1u << bits) - 1)));
+	return r;
+}
+
+// A value between two codes may take either; more than one in 200 of them is no rounding.
+Difference compare_codes(std::span<const float> x, std::span<const float> ref) {
+	Difference d = compare(x, ref, {0, 0});
+	size_t far = 0;
+	for (size_t i = 0; i < x.size(); ++i) far += std::abs(x[i] - ref[i]) > 1;
+	if (far == 0 && d.n_bad <= 2 + d.n / 200) d.n_bad = 0;
+	return d;
+}
+
 // Elements of f32 memory, of f16 memory, or of f16 pairs in u32 memory.
 std::vector<float> as_floats(const View& v, std::span<const std::byte> bytes) {
 	std::vector<float> r;
@@ -239,12 +257,13 @@ void CheckedBackend::run(const char* op, std::string shape, std::vector<Named> i
 
 void CheckedBackend::compare_output(const char* op, const std::string& shape, const Output& o) {
 	const std::vector<std::byte> bytes = fetch(*inner_, inner(o.view));
-	std::vector<float> x = as_floats(o.view, bytes), ref = x;
-	if (reference_) ref = as_floats(o.view, fetch(*reference_, reference(o.view)));
+	const auto values = [&](std::span<const std::byte> b) { return o.bits ? as_codes(b, o.bits) : as_floats(o.view, b); };
+	std::vector<float> x = values(bytes), ref = x;
+	if (reference_) ref = values(fetch(*reference_, reference(o.view)));
 	if (o.cache) // equal slots, written or not, need no look; what was written must be a number
 		for (size_t i = 0; i < x.size(); ++i)
 			if (std::memcmp(&x[i], &ref[i], 4) == 0 || (std::isnan(x[i]) && std::isnan(ref[i]))) x[i] = ref[i] = 0;
-	const Difference d = compare(x, ref, o.tolerance);
+	const Difference d = o.bits ? compare_codes(x, ref) : compare(x, ref, o.tolerance);
 	const std::string where = in_layer_ ? fmt::format("layer {}: {}", layer_, op) : op;
 	if (d.n_nonfinite && !std::isfinite(ref[d.bad.at(0)])) {
 		const size_t i = d.bad[0];
@@ -276,11 +295,26 @@ KvDst CheckedBackend::translate(const KvDst& d, bool to_reference) const {
 	return {inner(d.k), inner(d.v), inner(d.at), d.k_word_stride};
 }
 
+std::vector<uint32_t> CheckedBackend::fetch_words(const View& v) {
+	const std::vector<std::byte> bytes = fetch(*inner_, inner(v));
+	std::vector<uint32_t> r(bytes.size() / 4);
+	std::memcpy(r.data(), bytes.data(), bytes.size());
+	return r;
+}
+
+void CheckedBackend::add_span(std::vector<Output>& out, const char* name, const View& pool, std::span<const uint32_t> work, size_t stride,
+							  size_t field, uint32_t n, uint32_t bits) {
+	size_t first = SIZE_MAX, end = 0;
+	for (size_t i = field; i < work.size(); i += stride)
+		if (work[i] != kSkip) first = std::min(first, size_t(work[i])), end = std::max(end, size_t(work[i]) + n);
+	if (end == 0) return;
+	KV_ASSERT(pool && end <= pool.elements());
+	out.push_back({name, view(*pool.buf, pool.at + first * 4, DType::U32, uint32_t(end - first)), tolerance("kv"), true, bits});
+}
+
 // The words of k and v from the first to the last that the op writes, as `at` has them now.
 std::vector<CheckedBackend::Output> CheckedBackend::cache_outputs(const KvDst& d, uint32_t n_kv_heads, uint32_t head_dim) {
-	const std::vector<std::byte> bytes = fetch(*inner_, inner(d.at));
-	std::vector<uint32_t> at(bytes.size() / 4);
-	std::memcpy(at.data(), bytes.data(), bytes.size());
+	const std::vector<uint32_t> at = fetch_words(d.at);
 	KV_ASSERT(at.size() >= size_t(n_kv_heads) * 2);
 	const View* views[2] = {&d.k, &d.v};
 	std::vector<Output> r;
@@ -373,8 +407,9 @@ void CheckedBackend::kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) 
 void CheckedBackend::attend(View out, View q, const KvRead& kv) {
 	check_attend(out, q, kv);
 	const std::string shape = fmt::format("q {} kv heads {} work {} pages {}", shape_text(q), kv.n_kv_heads, kv.work.shape[0], kv.pages.shape[0]);
-	run("attend", shape, {{"q", q}, {"work", kv.work}, {"pages", kv.pages}, {"live", kv.live}, {"row_parts", kv.row_parts}},
-		{{"out", out, tolerance("attend"), false}}, [&](Backend& b, bool to_reference) {
+	std::vector<Output> outs = {{"out", out, tolerance("attend"), false}};
+	if (kv.lse) outs.push_back({"lse", kv.lse, tolerance("attend"), true}); // -inf for a row that sees nothing
+	run("attend", shape, {{"q", q}, {"work", kv.work}, {"pages", kv.pages}, {"live", kv.live}, {"row_parts", kv.row_parts}}, std::move(outs), [&](Backend& b, bool to_reference) {
 			const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
 			b.attend(map(out), map(q), ReadViews(kv, map).kv);
 		});
@@ -384,9 +419,11 @@ void CheckedBackend::attend_prompt(View out, View q, const PromptKv& own, const 
 	check_attend_prompt(out, q, own, older);
 	const std::string shape = fmt::format("q {} after {} of {}{}", shape_text(q), own.first, shape_text(own.k),
 										  older ? fmt::format(" and {} pages", older->pages.shape[0]) : "");
-	run("attend_prompt", shape, {{"q", q}}, {{"out", out, tolerance("attend_prompt"), false}}, [&](Backend& b, bool to_reference) {
+	std::vector<Output> outs = {{"out", out, tolerance("attend_prompt"), false}};
+	if (own.lse) outs.push_back({"lse", own.lse, tolerance("attend_prompt"), false});
+	run("attend_prompt", shape, {{"q", q}}, std::move(outs), [&](Backend& b, bool to_reference) {
 		const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
-		const PromptKv kv{map(own.k), map(own.v), own.first};
+		const PromptKv kv{map(own.k), map(own.v), own.first, map(own.lse)};
 		if (!older) return b.attend_prompt(map(out), map(q), kv, nullptr);
 		const ReadViews read(*older, map);
 		b.attend_prompt(map(out), map(q), kv, &read.kv);
@@ -401,6 +438,79 @@ void CheckedBackend::copy(View dst, View src) {
 		if (to_reference) b.copy(reference(dst), reference(src));
 		else b.copy(inner(dst), inner(src));
 	});
+}
+
+void CheckedBackend::kv_pack(const PromptKv& src, const PackArgs& a) {
+	check_kv_pack(src, a);
+	const std::vector<uint32_t> work = fetch_words(a.work);
+	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	const Quant &k = a.format.k, &v = a.format.v;
+	const bool per_channel = k.scale == Scale::PerChannel;
+	std::vector<Output> out; // parameters first: codes follow from them
+	if (k.bits && !a.k_block)
+		add_span(out, "k_params", a.k_params, work, 8, 6, per_channel ? kv_channel_param_words(n_kv, D) : kv_token_param_words(n_kv, D, k.group, a.page), 0);
+	if (v.bits) add_span(out, "v_params", a.v_params, work, 8, 7, kv_token_param_words(n_kv, D, v.group, a.page), 0);
+	if (k.bits) add_span(out, "k_codes", a.k_codes, work, 8, 4, kv_code_words(n_kv, D, k.bits, a.page), k.bits);
+	if (v.bits) add_span(out, "v_codes", a.v_codes, work, 8, 5, kv_code_words(n_kv, D, v.bits, a.page), v.bits);
+	const std::string shape = fmt::format("{} items of {} K {} bits V {} bits", a.work.shape[0], shape_text(src.k), k.bits, v.bits);
+	run("kv_pack", shape, {{"sources", a.sources}, {"work", a.work}}, std::move(out), [&](Backend& b, bool to_reference) {
+		const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
+		PackArgs m = a;
+		for (View* view : {&m.sources, &m.work, &m.k_codes, &m.v_codes, &m.k_params, &m.v_params, &m.factors, &m.v_factors, &m.balance})
+			*view = map(*view);
+		b.kv_pack({map(src.k), map(src.v), src.first}, m);
+	});
+}
+
+void CheckedBackend::kv_block(const PromptKv& src, const BlockArgs& a) {
+	check_kv_block(src, a);
+	const std::vector<uint32_t> work = fetch_words(a.work);
+	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	std::vector<Output> out;
+	add_span(out, "k_params", a.words, work, 4, 2, kv_channel_param_words(n_kv, D), 0);
+	add_span(out, "v_factors", a.words, work, 4, 3, kv_factor_words(n_kv, D), 0);
+	run("kv_block", fmt::format("{} items of {}", a.work.shape[0], shape_text(src.k)), {{"sources", a.sources}, {"work", a.work}}, std::move(out),
+		[&](Backend& b, bool to_reference) {
+			const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
+			BlockArgs m = a;
+			for (View* view : {&m.sources, &m.work, &m.words, &m.balance}) *view = map(*view);
+			b.kv_block({map(src.k), map(src.v), src.first}, m);
+		});
+}
+
+void CheckedBackend::score_prompt(View score, View q, View rows, const PromptKv& kv) {
+	check_score_prompt(score, q, rows, kv);
+	run("score_prompt", fmt::format("q {} rows {} after {}", shape_text(q), rows.elements(), kv.first), {{"q", q}, {"rows", rows}, {"lse", kv.lse}},
+		{{"score", score, tolerance("attend"), false}}, [&](Backend& b, bool to_reference) {
+			const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
+			b.score_prompt(map(score), map(q), map(rows), {map(kv.k), map(kv.v), kv.first, map(kv.lse)});
+		});
+}
+
+void CheckedBackend::score_slots(View score, View q, View rows, View lse, const KvRead& f16) {
+	check_score_slots(score, q, rows, lse, f16);
+	run("score_slots", fmt::format("q {} rows {} pages {}", shape_text(q), rows.elements(), f16.pages.shape[0]), {{"q", q}, {"rows", rows}, {"lse", lse}},
+		{{"score", score, tolerance("attend"), false}}, [&](Backend& b, bool to_reference) {
+			const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
+			b.score_slots(map(score), map(q), map(rows), map(lse), ReadViews(f16, map).kv);
+		});
+}
+
+void CheckedBackend::channel_max(View out, View x) {
+	check_channel_max(out, x);
+	run("channel_max", shape_text(x), {{"x", x}}, {{"out", out, tolerance("copy"), false}}, [&](Backend& b, bool to_reference) {
+		if (to_reference) b.channel_max(reference(out), reference(x));
+		else b.channel_max(inner(out), inner(x));
+	});
+}
+
+void CheckedBackend::kv_balance(View out, View q_max, const PromptKv& k, uint32_t n) {
+	check_kv_balance(out, q_max, k, n);
+	run("kv_balance", fmt::format("{} of {}", n, shape_text(k.k)), {{"q_max", q_max}}, {{"out", out, tolerance("kv"), false}},
+		[&](Backend& b, bool to_reference) {
+			const auto map = [&](const View& view) { return to_reference ? reference(view) : inner(view); };
+			b.kv_balance(map(out), map(q_max), {map(k.k), map(k.v), k.first}, n);
+		});
 }
 
 std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference) {

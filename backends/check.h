@@ -71,6 +71,12 @@ class CheckedBackend final : public Backend {
 	void attend(View out, View q, const KvRead&) override;
 	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
 	void copy(View dst, View src) override;
+	void kv_pack(const PromptKv& src, const PackArgs&) override;
+	void kv_block(const PromptKv& src, const BlockArgs&) override;
+	void score_prompt(View score, View q, View rows, const PromptKv& kv) override;
+	void score_slots(View score, View q, View rows, View lse, const KvRead& f16) override;
+	void channel_max(View out, View x) override;
+	void kv_balance(View out, View q_max, const PromptKv& k, uint32_t n) override;
 
 	void at_layer(uint32_t layer) override;
 	void submit() override { inner_->submit(); }
@@ -94,9 +100,10 @@ class CheckedBackend final : public Backend {
 	};
 	struct Output {
 		const char* name;
-		View view;        // the caller's; elements compared
+		View view;         // the caller's; elements compared
 		Tolerance tolerance;
-		bool cache;       // K or V memory, f16 (or pairs of it): what nobody wrote may hold anything, equal on both
+		bool cache;        // K or V memory, f16 (or pairs of it): what nobody wrote may hold anything, equal on both
+		uint32_t bits = 0; // of packed codes in u32 memory: a code may be one off where a value lies between two
 	};
 	struct ReadViews;     // a KvRead translated to one of the two backends
 
@@ -107,7 +114,12 @@ class CheckedBackend final : public Backend {
 	KvDst translate(const KvDst&, bool to_reference) const;
 	template <class F> void run(const char* op, std::string shape, std::vector<Named> in, std::vector<Output> out, F f);
 	void compare_output(const char* op, const std::string& shape, const Output&);
+	std::vector<uint32_t> fetch_words(const View& v); // of the caller's u32 view
 	std::vector<Output> cache_outputs(const KvDst&, uint32_t n_kv_heads, uint32_t head_dim);
+	// The words of pool memory from the first to the last that work items write; `field` of each item (`stride` words)
+	// says where its `n` words begin, kSkip: nowhere.
+	void add_span(std::vector<Output>&, const char* name, const View& pool, std::span<const uint32_t> work, size_t stride, size_t field,
+				  uint32_t n, uint32_t bits);
 	std::vector<std::byte> fetch(Backend&, const View& v); // submits and waits; v of that backend
 	void dump(const char* op, const char* name, const View& v);
 	bool dumps(const char* op) const;
