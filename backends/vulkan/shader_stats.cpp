@@ -61,6 +61,7 @@ std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, co
 	matmul_uses(dev.caps(), uses);
 	attend_uses(dev.caps(), uses);
 	kv_move_uses(dev.caps(), uses);
+	score_uses(dev.caps(), uses);
 	std::vector<KernelReport> out;
 	for (const KernelUse& u : uses) {
 		KernelReport& r = out.emplace_back();

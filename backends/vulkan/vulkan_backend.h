@@ -3,6 +3,7 @@
 // ops_basic.cpp    embed, rmsnorm, rope_store, kv_store, copy
 // ops_matmul.cpp   matmul;   weights_layout.cpp  weight_row_bytes, write_weight
 // ops_attend.cpp   attend, attend_prompt;   ops_kv_move.cpp  kv_load
+// ops_score.cpp    score_prompt, score_slots, channel_max, kv_balance
 #pragma once
 #include "backends/backend.h"
 #include "backends/vulkan/pipeline_cache.h"
@@ -32,6 +33,10 @@ class VulkanBackend final : public Backend {
 	void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) override;
 	void attend(View out, View q, const KvRead&) override;
 	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
+	void score_prompt(View score, View q, View rows, const PromptKv&) override;
+	void score_slots(View score, View q, View rows, View lse, const KvRead& f16) override;
+	void channel_max(View out, View x) override;
+	void kv_balance(View out, View q_max, const PromptKv&, uint32_t n) override;
 	void copy(View dst, View src) override;
 
 	void submit() override;
@@ -65,6 +70,7 @@ void basic_uses(const Caps&, std::vector<KernelUse>&);
 void matmul_uses(const Caps&, std::vector<KernelUse>&);
 void attend_uses(const Caps&, std::vector<KernelUse>&);
 void kv_move_uses(const Caps&, std::vector<KernelUse>&);
+void score_uses(const Caps&, std::vector<KernelUse>&);
 
 struct KernelReport;
 // Every use of every kernel, compiled on a device that need not have memory (RADV without hardware).

@@ -89,6 +89,40 @@ struct AttendMergePush {
 	KV_PUSH_HEAD
 	uint n_heads;
 };
+struct ScorePromptPush {
+	KV_PUSH_HEAD
+	uint first;       // token of row 0 of q
+	uint n_tokens;    // that may be seen: first + rows of q
+	uint n_rows;      // listed
+	uint n_heads;
+	uint n_kv_heads;
+	uint t_cap;       // tokens per kv head in k
+	uint stride;      // of score, from one kv head to the next
+	float scale;      // 1 / sqrt(head_dim)
+};
+struct ScoreSlotsPush {
+	KV_PUSH_HEAD
+	uint first_work;
+	uint n_rows;      // listed
+	uint n_heads;
+	uint n_kv_heads;
+	uint stride;      // of score, from one kv head to the next
+	uint live_stride; // words of live bits from one kv head to the next; 0: all share them
+	float scale;      // 1 / sqrt(head_dim)
+};
+struct ChannelMaxPush {
+	KV_PUSH_HEAD
+	uint n_rows;
+	uint n_heads;
+	uint n_kv_heads;
+	uint head_dim;
+};
+struct KvBalancePush {
+	KV_PUSH_HEAD
+	uint n;           // rows of k
+	uint t_cap;       // rows per kv head in k
+	uint head_dim;
+};
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,56 @@
+// Attention that a prompt's tokens receive from chosen rows, causal:
+//   score[h][t] += sum over rows r with first + r >= t of mean over heads j of h of exp(q_rj . k_t * scale - lse_rj)
+// (ZipCache eq. (7) and (8) on the probe rows of eq. (9); H2O and MiKV with every row.)
+//
+//   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k (n_kv_heads, t_cap,
+//   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32
+// Grid: x = LOCAL_X tokens, one each invocation, y = kv head. A key stays in registers while all rows pass; one
+// invocation adds up one token's rows in order, so the result is the same every time.
+// Needs: HEAD_DIM a multiple of 8.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "shared/push.h"
+#include "shared/spec.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(push_constant) uniform Push { ScorePromptPush p; };
+layout(std430, binding = 0) restrict buffer Score { float score[]; };
+#ifdef TEXEL
+layout(binding = 1) uniform utextureBuffer q;
+layout(binding = 2) uniform utextureBuffer k;
+#define LOAD4(name, i) texelFetch(name, int(i))
+#else
+layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
+layout(std430, binding = 2) readonly restrict buffer K { uvec4 k[]; };
+#define LOAD4(name, i) name[i]
+#endif
+layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
+layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
+
+const uint PIECES = HEAD_DIM / 8; // of a key, 16 bytes each
+
+void main() {
+	const uint h = gl_WorkGroupID.y, t = gl_GlobalInvocationID.x, share = p.n_heads / p.n_kv_heads;
+	const uint key = min(t, p.n_tokens - 1);
+	uvec4 own[PIECES];
+	[[unroll]] for (uint i = 0; i < PIECES; i++) own[i] = LOAD4(k, KV_AT(2) / 4 + (h * p.t_cap + key) * PIECES + i);
+	float sum = 0;
+	for (uint i = 0; i < p.n_rows; i++) {
+		const uint r = rows[KV_AT(4) + i];
+		if (p.first + r < t) continue;
+		float mean = 0;
+		for (uint j = 0; j < share; j++) {
+			const uint head = r * p.n_heads + h * share + j, at = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
+			float dot_ = 0;
+			[[unroll]] for (uint c = 0; c < PIECES; c++) {
+				const vec4 a = uintBitsToFloat(LOAD4(q, at + 2 * c)), b = uintBitsToFloat(LOAD4(q, at + 2 * c + 1));
+				dot_ += dot(a, vec4(unpackHalf2x16(own[c].x), unpackHalf2x16(own[c].y)));
+				dot_ += dot(b, vec4(unpackHalf2x16(own[c].z), unpackHalf2x16(own[c].w)));
+			}
+			mean += exp(dot_ * p.scale - lse[KV_AT(3) + head]);
+		}
+		sum += mean;
+	}
+	if (t < p.n_tokens) score[KV_AT(0) + h * p.stride + t] += sum / float(share);
+}

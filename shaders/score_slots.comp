@@ -1,0 +1,51 @@
+// Attention that the tokens in f16 pages receive from chosen rows, by slot:
+//   score[h][page * PAGE + i] += sum over rows r of mean over heads j of h of exp(q_rj . k * scale - lse_rj)
+// for every live token; see score_prompt.comp.
+//
+//   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes pool words, [kv
+//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, 4) u32 | 6 pages
+//   (n_pages, 4) u32 | 7 live (1 or n_kv_heads, n_pages, 4) u32
+// Grid: x = work item, y = kv head; an invocation takes every LOCAL_X-th token of the item's pages.
+// Needs: HEAD_DIM a multiple of 4.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "shared/kv_page.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(push_constant) uniform Push { ScoreSlotsPush p; };
+layout(std430, binding = 0) restrict buffer Score { float score[]; };
+layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
+layout(std430, binding = 2) readonly restrict buffer KCodes { uint k_codes[]; };
+layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
+layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
+layout(std430, binding = 5) readonly restrict buffer WorkTable { uint work[]; };
+layout(std430, binding = 6) readonly restrict buffer Pages { uint pages[]; };
+layout(std430, binding = 7) readonly restrict buffer Live { uint live[]; };
+
+void main() {
+	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * 4;
+	const uint first_page = work[item + 1], n_tokens = work[item + 2] * PAGE;
+	for (uint t = gl_LocalInvocationIndex; t < n_tokens; t += LOCAL_X) {
+		const uint page = first_page + t / PAGE, in_page = t % PAGE;
+		const uint seen = live[KV_AT(7) + h * p.live_stride + page * 4 + in_page / 32] >> (in_page % 32) & 1u;
+		if (seen == 0) continue;
+		const uint at = KV_AT(2) + pages[KV_AT(6) + page * 4] + kv_k_word(h, 0, in_page, HEAD_DIM, 16, PAGE);
+		float sum = 0;
+		for (uint i = 0; i < p.n_rows; i++) {
+			const uint head = rows[KV_AT(4) + i] * p.n_heads + h * share;
+			for (uint j = 0; j < share; j++) {
+				const uint from = KV_AT(1) / 4 + (head + j) * (HEAD_DIM / 4);
+				float dot_ = 0;
+				for (uint c = 0; c < HEAD_DIM / 4; c++)
+					dot_ += dot(q[from + c], vec4(unpackHalf2x16(k_codes[at + 2 * c * PAGE]), unpackHalf2x16(k_codes[at + (2 * c + 1) * PAGE])));
+				sum += exp(dot_ * p.scale - lse[KV_AT(3) + head + j]);
+			}
+		}
+		score[KV_AT(0) + h * p.stride + page * PAGE + in_page] += sum / float(share);
+	}
+}
