@@ -1,7 +1,7 @@
 // out[r][c] = x[r][c] / sqrt(mean_c x[r][c]^2 + eps) * w[c]
 //
 // dims     out, x (rows, dim) f32; w (dim) f32
-// grid     one workgroup per row: row = x + y * (groups in x)
+// grid     one workgroup per row: row = x + y * row_stride
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"

@@ -27,34 +27,64 @@ layout(set = 0, binding = 6) restrict readonly buffer At { uint at_word[]; };
 layout(set = 0, binding = 7) restrict readonly buffer NormQ { float norm_q[]; };
 layout(set = 0, binding = 8) restrict readonly buffer NormK { float norm_k[]; };
 
-shared float head[HEAD_DIM];
+// Value of channel c before rotation, head norm included.
+float plain_q(uint from, uint c, float scale) {
+	const float x = q[KV_AT(0) + from + c];
+	return (FLAGS & 2u) != 0u ? x * scale * norm_q[KV_AT(7) + c] : x;
+}
+float plain_k(uint from, uint c, float scale) {
+	const float x = k[KV_AT(3) + from + c];
+	return (FLAGS & 4u) != 0u ? x * scale * norm_k[KV_AT(8) + c] : x;
+}
+float norm_scale(float squares) { return 1.0 / sqrt(workgroup_sum(squares) / float(HEAD_DIM) + p.eps); }
 
-void load_head(uint from, bool is_q) {
-	float squares = 0.0;
-	for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) {
-		const float x = is_q ? q[KV_AT(0) + from + c] : k[KV_AT(3) + from + c];
-		head[c] = x;
-		squares += x * x;
-	}
-	if ((FLAGS & (is_q ? 2u : 4u)) != 0u) {
-		const float scale = 1.0 / sqrt(workgroup_sum(squares) / float(HEAD_DIM) + p.eps);
-		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
-			head[c] *= scale * (is_q ? norm_q[KV_AT(7) + c] : norm_k[KV_AT(8) + c]);
-	}
-	barrier();
+// Pair i of the rotated channels: its two channels, and cos, sin.
+uvec2 pair_channels(uint i) { return (FLAGS & 1u) != 0u ? uvec2(i, i + p.rotary_dim / 2u) : uvec2(2u * i, 2u * i + 1u); }
+vec2 pair_turn(uint row, uint i) {
+	const uint at = KV_AT(5) + (row * (p.rotary_dim / 2u) + i) * 2u;
+	return vec2(table[at], table[at + 1u]);
+}
+float rotated_k(uint row, uint from, uint c, float scale) {
+	if (c >= p.rotary_dim) return plain_k(from, c, scale);
+	const uint half_dim = p.rotary_dim / 2u;
+	const bool neox = (FLAGS & 1u) != 0u, second = neox ? c >= half_dim : (c & 1u) != 0u;
+	const uint i = neox ? (second ? c - half_dim : c) : c / 2u;
+	const uvec2 ch = pair_channels(i);
+	const vec2 turn = pair_turn(row, i);
+	const float x = plain_k(from, ch.x, scale), y = plain_k(from, ch.y, scale);
+	return second ? x * turn.y + y * turn.x : x * turn.x - y * turn.y;
 }
 
-void rotate(uint row) {
-	const uint half_dim = p.rotary_dim / 2u;
-	for (uint i = gl_LocalInvocationID.x; i < half_dim; i += gl_WorkGroupSize.x) {
-		const uint at = KV_AT(5) + (row * half_dim + i) * 2u;
-		const float c = table[at], s = table[at + 1u];
-		const uint a = (FLAGS & 1u) != 0u ? i : 2u * i, b = (FLAGS & 1u) != 0u ? i + half_dim : 2u * i + 1u;
-		const float x = head[a], y = head[b];
-		head[a] = x * c - y * s;
-		head[b] = x * s + y * c;
+// In place: an invocation takes whole pairs, and the reduction before has read everything it needs.
+void store_q(uint row, uint from) {
+	float scale = 1.0;
+	if ((FLAGS & 2u) != 0u) {
+		float squares = 0.0;
+		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) squares += q[KV_AT(0) + from + c] * q[KV_AT(0) + from + c];
+		scale = norm_scale(squares);
+		for (uint c = p.rotary_dim + gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
+			q[KV_AT(0) + from + c] = plain_q(from, c, scale);
 	}
-	barrier();
+	for (uint i = gl_LocalInvocationID.x; i < p.rotary_dim / 2u; i += gl_WorkGroupSize.x) {
+		const uvec2 ch = pair_channels(i);
+		const vec2 turn = pair_turn(row, i);
+		const float x = plain_q(from, ch.x, scale), y = plain_q(from, ch.y, scale);
+		q[KV_AT(0) + from + ch.x] = x * turn.x - y * turn.y;
+		q[KV_AT(0) + from + ch.y] = x * turn.y + y * turn.x;
+	}
+}
+
+void store_k(uint row, uint from, uint to) {
+	float scale = 1.0;
+	if ((FLAGS & 4u) != 0u) {
+		float squares = 0.0;
+		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) squares += k[KV_AT(3) + from + c] * k[KV_AT(3) + from + c];
+		scale = norm_scale(squares);
+	}
+	if (to == ~0u) return;
+	for (uint w = gl_LocalInvocationID.x; w < HEAD_DIM / 2u; w += gl_WorkGroupSize.x)
+		k_dst[KV_AT(1) + to + w * p.k_word_stride] =
+			f16_pack(rotated_k(row, from, 2u * w, scale), rotated_k(row, from, 2u * w + 1u, scale));
 }
 
 void main() {
@@ -62,23 +92,16 @@ void main() {
 	if (row >= p.rows) return;
 	const uint h = gl_WorkGroupID.y;
 	if (h < p.n_heads) {
-		const uint from = (row * p.n_heads + h) * HEAD_DIM;
-		load_head(from, true);
-		rotate(row);
-		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) q[KV_AT(0) + from + c] = head[c];
-	} else if (h < p.n_heads + p.n_kv_heads) {
-		const uint kv = h - p.n_heads, from = (row * p.n_kv_heads + kv) * HEAD_DIM;
-		load_head(from, false);
-		rotate(row);
-		const uint to = at_word[KV_AT(6) + (row * p.n_kv_heads + kv) * 2u];
-		if (to == ~0u) return;
+		store_q(row, (row * p.n_heads + h) * HEAD_DIM);
+		return;
+	}
+	const bool is_v = h >= p.n_heads + p.n_kv_heads;
+	const uint kv = h - p.n_heads - (is_v ? p.n_kv_heads : 0u), from = (row * p.n_kv_heads + kv) * HEAD_DIM;
+	const uint to = at_word[KV_AT(6) + (row * p.n_kv_heads + kv) * 2u + (is_v ? 1u : 0u)];
+	if (!is_v) {
+		store_k(row, from, to);
+	} else if (to != ~0u) {
 		for (uint w = gl_LocalInvocationID.x; w < HEAD_DIM / 2u; w += gl_WorkGroupSize.x)
-			k_dst[KV_AT(1) + to + w * p.k_word_stride] = f16_pack(head[2u * w], head[2u * w + 1u]);
-	} else {
-		const uint kv = h - p.n_heads - p.n_kv_heads, from = KV_AT(4) + (row * p.n_kv_heads + kv) * HEAD_DIM;
-		const uint to = at_word[KV_AT(6) + (row * p.n_kv_heads + kv) * 2u + 1u];
-		if (to == ~0u) return;
-		for (uint w = gl_LocalInvocationID.x; w < HEAD_DIM / 2u; w += gl_WorkGroupSize.x)
-			v_dst[KV_AT(2) + to + w] = f16_pack(v[from + 2u * w], v[from + 2u * w + 1u]);
+			v_dst[KV_AT(2) + to + w] = f16_pack(v[KV_AT(4) + from + 2u * w], v[KV_AT(4) + from + 2u * w + 1u]);
 	}
 }

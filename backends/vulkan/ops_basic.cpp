@@ -15,7 +15,11 @@ constexpr uint32_t kMostRows = 32768; // along one grid dimension, which may hol
 constexpr uint32_t kNeox = 1, kNormQ = 2, kNormK = 4; // FLAGS of rope_store.comp
 
 uint32_t groups(uint64_t n, uint32_t per_group) { return uint32_t((n + per_group - 1) / per_group); }
-uint32_t rope_local(uint32_t head_dim) { return std::clamp(std::bit_ceil(head_dim / 2), 32u, kLocal); }
+// Kernels that reduce over a workgroup. A software driver runs one subgroup without barriers many times faster than a
+// workgroup with them.
+uint32_t reduce_local(const Caps& c, uint32_t wanted) { return c.is_cpu && c.subgroup_ops ? c.subgroup : std::min(wanted, c.workgroup); }
+uint32_t norm_local(const Caps& c) { return reduce_local(c, 256); }
+uint32_t rope_local(const Caps& c, uint32_t head_dim) { return reduce_local(c, std::clamp(std::bit_ceil(head_dim / 2), 32u, kLocal)); }
 
 } // namespace
 
@@ -43,7 +47,7 @@ void VulkanBackend::embed(View out, View table, View tokens) {
 void VulkanBackend::rmsnorm(View out, View x, View w, float eps) {
 	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements());
 	KV_ASSERT(out.elements() == x.elements() && w.elements() == dim);
-	Pipeline& p = kernels_.get(Kernel::rmsnorm, {{SPEC_LOCAL_X, kLocal}});
+	Pipeline& p = kernels_.get(Kernel::rmsnorm, {{SPEC_LOCAL_X, norm_local(caps())}});
 	const uint32_t across = std::min(rows, kMostRows);
 	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
 	rec_.dispatch(p, push, {bind(out), bind(x), bind(w)}, {across, groups(rows, kMostRows), 1},
@@ -56,7 +60,7 @@ void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, con
 	KV_ASSERT(head_dim % 2 == 0 && rope.rotary_dim % 2 == 0 && rope.rotary_dim <= head_dim);
 	const uint32_t flags = (rope.neox ? kNeox : 0) | (norm.q ? kNormQ : 0) | (norm.k ? kNormK : 0);
 	Pipeline& p = kernels_.get(Kernel::rope_store,
-							   {{SPEC_LOCAL_X, rope_local(head_dim)}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
+							   {{SPEC_LOCAL_X, rope_local(caps(), head_dim)}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
 	const uint32_t across = std::min(rows, kMostRows);
 	const RopeStorePush push{.n_heads = n_heads, .n_kv_heads = n_kv_heads, .rotary_dim = rope.rotary_dim,
 							 .k_word_stride = dst.k_word_stride, .rows = rows, .row_stride = across, .eps = norm.eps};
@@ -76,13 +80,13 @@ void VulkanBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) 
 				  {.label = "kv_store", .bytes = 8.0 * n * n_kv_heads * head_dim});
 }
 
-void basic_uses(const Caps&, std::vector<KernelUse>& out) {
+void basic_uses(const Caps& c, std::vector<KernelUse>& out) {
 	for (DType t : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K})
 		out.push_back({Kernel::embed, {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}, dtype_info(t).name});
-	out.push_back({Kernel::rmsnorm, {{SPEC_LOCAL_X, kLocal}}, ""});
+	out.push_back({Kernel::rmsnorm, {{SPEC_LOCAL_X, norm_local(c)}}, ""});
 	for (uint32_t d : {64u, 80u, 96u, 128u, 256u})
 		for (uint32_t f : {0u, kNeox, kNeox | kNormQ | kNormK})
-			out.push_back({Kernel::rope_store, {{SPEC_LOCAL_X, rope_local(d)}, {SPEC_HEAD_DIM, d}, {SPEC_FLAGS, f}},
+			out.push_back({Kernel::rope_store, {{SPEC_LOCAL_X, rope_local(c, d)}, {SPEC_HEAD_DIM, d}, {SPEC_FLAGS, f}},
 						   fmt::format("head_dim {}{}{}", d, f & kNeox ? ", neox" : "", f & kNormQ ? ", head norm" : "")});
 	out.push_back({Kernel::kv_store, {{SPEC_LOCAL_X, kLocal}}, ""});
 }

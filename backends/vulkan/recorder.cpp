@@ -214,7 +214,7 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 	log_at(3, "# vulkan: {} {} ({}, {}, {})", w.label, p.name, g.x, g.y, g.z);
 	const Guess guess = first_guess(dev_.caps().is_cpu);
 	const double work = w.bytes * guess.per_byte + w.flops * guess.per_flop; // ms at pace 1
-	const double ms = guess.per_dispatch + p.pace * work;
+	const double pace = p.pace, ms = guess.per_dispatch + pace * work;
 	// a dispatch that is too long by itself is cut along its longest dimension, one submission per piece
 	uint32_t* const longest = g.x >= g.y && g.x >= g.z ? &g.x : g.y >= g.z ? &g.y : &g.z;
 	const uint32_t whole = *longest;
@@ -244,7 +244,7 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 		++counters_.dispatches;
 		slot_->predicted_ms += ms / pieces;
 		slot_->overhead_ms += guess.per_dispatch / pieces;
-		slot_->shares.emplace_back(&p, p.pace * work / pieces);
+		slot_->shares.push_back({&p, pace * work / pieces, pace});
 		stamp(w.label, w.bytes / pieces);
 	}
 }

@@ -79,6 +79,10 @@ class Recorder {
 		const char* label;
 		double bytes;
 	};
+	struct Share {   // one dispatch's part of a submission's predicted time
+		Pipeline* pipeline;
+		double ms, pace; // predicted, without fixed costs; the pace it was predicted with
+	};
 	struct Slot { // one command buffer and what hangs on it
 		VkCommandPool pool = VK_NULL_HANDLE;
 		VkCommandBuffer cmd = VK_NULL_HANDLE;
@@ -90,7 +94,7 @@ class Recorder {
 		double predicted_ms = 0;
 		double overhead_ms = 0; // part of predicted_ms that does not depend on pace
 		std::vector<Stamp> stamps;
-		std::vector<std::pair<Pipeline*, double>> shares; // predicted ms by pipeline
+		std::vector<Share> shares;
 	};
 	struct Staging { // one host-visible block, filled front to back, reused when its submissions are done
 		uint32_t buffer;

@@ -194,12 +194,17 @@ void Recorder::finish(Slot& s) {
 		it->bytes += st.bytes;
 	}
 	double predicted = 0;
-	for (auto& [p, m] : s.shares) predicted += m;
+	for (const Share& h : s.shares) predicted += h.ms;
 	if (predicted <= 0) return;
-	// Every pipeline of the submission moves towards the measured total, by its share of it: after a few submissions
-	// that mix them differently each has its own pace. What the estimate of fixed costs does not explain is its fault.
-	const double ratio = std::clamp((total - s.overhead_ms) / predicted, 0.02, 50.0);
-	for (auto& [p, m] : s.shares) p->pace = std::clamp(p->pace * (1 + m / predicted * (ratio - 1)), 1e-4, 1e4);
+	// The submission says by how much its predictions were wrong together; each pipeline moves towards that by its share
+	// of it, so that after a few submissions that mix them differently each has its own pace. Too slow is believed at
+	// once, too fast only in part: a watchdog punishes one of the two. What the estimate of fixed costs does not explain
+	// counts as work.
+	const double ratio = std::clamp((total - s.overhead_ms) / predicted, 0.01, 100.0);
+	for (const Share& h : s.shares) {
+		const double seen = h.pace * ratio, trust = h.ms / predicted * (seen > h.pipeline->pace ? 1.0 : 0.3);
+		h.pipeline->pace = std::clamp(h.pipeline->pace + trust * (seen - h.pipeline->pace), 1e-4, 1e4);
+	}
 }
 
 void Recorder::wait() {

@@ -57,11 +57,7 @@ std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, co
 	Device dev(std::move(instance), c, /*for_statistics=*/true);
 	Kernels kernels(dev, VK_NULL_HANDLE);
 	std::vector<KernelUse> uses;
-	basic_uses(dev.caps(), uses);
-	matmul_uses(dev.caps(), uses);
-	attend_uses(dev.caps(), uses);
-	kv_move_uses(dev.caps(), uses);
-	score_uses(dev.caps(), uses);
+	all_uses(dev.caps(), uses);
 	std::vector<KernelReport> out;
 	for (const KernelUse& u : uses) {
 		KernelReport& r = out.emplace_back();

@@ -11,7 +11,8 @@ constexpr uint32_t kPoison = 0x7fc07fc0u; // NaN as f32, and as two f16 or bf16;
 } // namespace
 
 VulkanBackend::VulkanBackend(std::unique_ptr<Instance> instance, const Candidate& c)
-	: dev_(std::move(instance), c), mem_(dev_), cache_(dev_), kernels_(dev_, cache_.handle()), rec_(dev_, mem_, kernels_) {
+	: dev_(std::move(instance), c), mem_(dev_), cache_(dev_), kernels_(dev_, cache_.handle()), rec_(dev_, mem_, kernels_),
+	  poison_(env_flag(Env::Poison)) {
 	const Caps& caps = dev_.caps();
 	if (!caps.subgroup_ops) warn_once(fmt::format("{} has no subgroup arithmetic: reductions go through shared memory", c.report.info.name));
 	if (caps.tick_ns <= 0) warn_once(fmt::format("{} has no timestamps: submissions are bounded by estimates only", c.report.info.name));
@@ -28,11 +29,10 @@ DeviceInfo VulkanBackend::info() const {
 }
 
 Buffer VulkanBackend::alloc(size_t bytes, Mem m, const char* label) {
-	static const bool poison = env_flag(Env::Poison);
 	rec_.collect();
 	const uint32_t id = mem_.create(bytes, m, label);
 	Buffer out(*this, id, bytes);
-	const uint32_t word = poison ? kPoison : 0;
+	const uint32_t word = poison_ ? kPoison : 0;
 	BufferRec& b = mem_.at(id);
 	if (b.mapped && b.coherent) {
 		std::fill_n(reinterpret_cast<uint32_t*>(b.mapped), b.size / 4, word);

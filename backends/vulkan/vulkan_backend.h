@@ -48,6 +48,8 @@ class VulkanBackend final : public Backend {
 	Recorder& recorder() { return rec_; } // for tests
 	Kernels& kernels() { return kernels_; }
 	Memory& memory() { return mem_; }
+	Device& device() { return dev_; }
+	PipelineCache& cache() { return cache_; }
 
  private:
 	void attend_pages(const char* label, View q, const KvRead&);
@@ -63,6 +65,7 @@ class VulkanBackend final : public Backend {
 	Kernels kernels_;
 	Recorder rec_;
 	Buffer aligned_; // see aligned_rows()
+	bool poison_;    // KVRUN_POISON
 };
 
 // How each op uses its kernels on a device; see KernelUse.
@@ -71,6 +74,13 @@ void matmul_uses(const Caps&, std::vector<KernelUse>&);
 void attend_uses(const Caps&, std::vector<KernelUse>&);
 void kv_move_uses(const Caps&, std::vector<KernelUse>&);
 void score_uses(const Caps&, std::vector<KernelUse>&);
+inline void all_uses(const Caps& c, std::vector<KernelUse>& out) {
+	basic_uses(c, out);
+	matmul_uses(c, out);
+	attend_uses(c, out);
+	kv_move_uses(c, out);
+	score_uses(c, out);
+}
 
 struct KernelReport;
 // Every use of every kernel, compiled on a device that need not have memory (RADV without hardware).

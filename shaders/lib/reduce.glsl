@@ -11,6 +11,9 @@
 #endif
 
 shared float reduce_scratch[gl_WorkGroupSize.x];
+#ifndef NO_SUBGROUP
+layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 0u; // 0: not known
+#endif
 
 #ifdef NO_SUBGROUP
 #define KV_REDUCE(NAME, OP)                                                                                            \
@@ -31,7 +34,7 @@ shared float reduce_scratch[gl_WorkGroupSize.x];
 #define KV_REDUCE(NAME, OP)                                                                                            \
 	float NAME(float v) {                                                                                              \
 		v = KV_SUBGROUP_##OP(v);                                                                                       \
-		if (gl_NumSubgroups == 1u) return v;                                                                           \
+		if (gl_WorkGroupSize.x <= SUBGROUP || gl_NumSubgroups == 1u) return v; /* folds: no barrier is compiled */     \
 		barrier();                                                                                                     \
 		if (gl_SubgroupInvocationID == 0u) reduce_scratch[gl_SubgroupID] = v;                                          \
 		barrier();                                                                                                     \
