@@ -4,8 +4,9 @@
 //
 //   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k (n_kv_heads, t_cap,
 //   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32
-// Grid: x = LOCAL_X tokens, one each invocation, y = kv head. A key stays in registers while all rows pass; one
-// invocation adds up one token's rows in order, so the result is the same every time.
+// Grid: x = LOCAL_X tokens, one each invocation, y = kv head. A key of at most 128 channels stays in registers while
+// all rows pass (longer ones spill on some AMD chips); one invocation adds up one token's rows in order, so the result
+// is the same every time.
 // Needs: HEAD_DIM a multiple of 8.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -33,8 +34,9 @@ const uint PIECES = HEAD_DIM / 8; // of a key, 16 bytes each
 void main() {
 	const uint h = gl_WorkGroupID.y, t = gl_GlobalInvocationID.x, share = p.n_heads / p.n_kv_heads;
 	const uint key = min(t, p.n_tokens - 1);
+	const uint own_at = KV_AT(2) / 4 + (h * p.t_cap + key) * PIECES;
 	uvec4 own[PIECES];
-	[[unroll]] for (uint i = 0; i < PIECES; i++) own[i] = LOAD4(k, KV_AT(2) / 4 + (h * p.t_cap + key) * PIECES + i);
+	if (PIECES <= 16) [[unroll]] for (uint i = 0; i < PIECES; i++) own[i] = LOAD4(k, own_at + i);
 	float sum = 0;
 	for (uint i = 0; i < p.n_rows; i++) {
 		const uint r = rows[KV_AT(4) + i];
@@ -44,9 +46,10 @@ void main() {
 			const uint head = r * p.n_heads + h * share + j, at = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 			float dot_ = 0;
 			[[unroll]] for (uint c = 0; c < PIECES; c++) {
+				const uvec4 key8 = PIECES <= 16 ? own[c] : LOAD4(k, own_at + c);
 				const vec4 a = uintBitsToFloat(LOAD4(q, at + 2 * c)), b = uintBitsToFloat(LOAD4(q, at + 2 * c + 1));
-				dot_ += dot(a, vec4(unpackHalf2x16(own[c].x), unpackHalf2x16(own[c].y)));
-				dot_ += dot(b, vec4(unpackHalf2x16(own[c].z), unpackHalf2x16(own[c].w)));
+				dot_ += dot(a, vec4(unpackHalf2x16(key8.x), unpackHalf2x16(key8.y)));
+				dot_ += dot(b, vec4(unpackHalf2x16(key8.z), unpackHalf2x16(key8.w)));
 			}
 			mean += exp(dot_ * p.scale - lse[KV_AT(3) + head]);
 		}

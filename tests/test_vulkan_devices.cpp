@@ -398,9 +398,10 @@ TEST_CASE("vulkan: every kernel compiles for AMD chips without spilling") {
 	const std::string list = asked && *asked ? asked : "navi21,gfx1100,vega20";
 	for (size_t at = 0; at < list.size();) {
 		const size_t end = std::min(list.find(',', at), list.size());
-		const ScopedEnv family("RADV_FORCE_FAMILY", list.substr(at, end - at));
-		INFO(list.substr(at, end - at));
+		const std::string chip = list.substr(at, end - at);
 		at = end + 1;
+		const ScopedEnv family("RADV_FORCE_FAMILY", chip);
+		INFO(chip);
 		const vk::VulkanDevices devices;
 		REQUIRE(devices.reports().size() == 1);
 		const std::vector<vk::KernelReport> all = devices.compile_all(0);
