@@ -15,5 +15,6 @@ void add_devices(CLI::App&);
 void add_plan(CLI::App&);
 void add_inspect(CLI::App&);
 void add_tokenize(CLI::App&);
+void add_replay(CLI::App&);
 
 } // namespace kvrun

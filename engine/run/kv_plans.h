@@ -17,6 +17,10 @@ class StepTable {
 	std::vector<uint32_t> words_;
 };
 
+// Pages one workgroup of a decode step takes of layer l. A function of the cache's length and the kind of device only,
+// so that the same sequence always merges the same parts.
+uint32_t decode_split(const DeviceInfo&, const KvState&, uint32_t l);
+
 // What attention reads of one layer for some rows: built on the host, then its words go to the device.
 class ReadPlan {
  public:

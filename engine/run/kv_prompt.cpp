@@ -7,13 +7,13 @@ namespace kvrun {
 uint32_t KvPrompt::tail_rows(const KvState& s) { return s.plan().keeps_all ? 0 : s.cache().n_f16_slots(); }
 
 KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_new, const PromptKv& kv, uint32_t n_heads,
-				   uint32_t ubatch)
+				   uint32_t ubatch, std::span<const uint32_t> probes)
 	: be_(be), scratch_(scratch), state_(state), kv_(kv), n_new_(n_new), n_heads_(n_heads), ubatch_(std::min(ubatch, n_new)) {
 	const KvPlan& plan = state.plan();
 	const uint32_t n_kv = plan.shape.n_kv_heads, head_words = plan.shape.head_dim / 2;
 	const uint32_t cap = kv.k.shape[1]; // rows of the scratch
 	const bool first = state.n_tokens() == 0;
-	state_.cache().begin_prompt(n_new);
+	state_.cache().begin_prompt(n_new, probes);
 	state_.fit_sums();
 	state_.sync(); // tables of what is older
 	probes_.assign(state_.cache().probe_rows().begin(), state_.cache().probe_rows().end());
@@ -97,17 +97,17 @@ void KvPrompt::attend(uint32_t l, const View& out, const View& q, uint32_t first
 
 void KvPrompt::end_layer(uint32_t l) {
 	if (balances_ && state_.plan().layers[l].balanced) be_.kv_balance(state_.balance(l), q_max_, kv_, n_new_);
-	std::vector<float> new_sums, slot_sums;
+	std::vector<float> slot_sums;
 	if (state_.plan().ranked()) {
-		new_sums.resize(probes_.empty() ? 0 : sums_.elements());
-		if (!new_sums.empty()) be_.read(*sums_.buf, sums_.at, std::as_writable_bytes(std::span(new_sums)));
-		new_sums.resize(sums_.elements()); // no probe rows: nobody received any attention
+		new_scores_.resize(probes_.empty() ? 0 : sums_.elements());
+		if (!new_scores_.empty()) be_.read(*sums_.buf, sums_.at, std::as_writable_bytes(std::span(new_scores_)));
+		new_scores_.resize(sums_.elements()); // no probe rows: nobody received any attention
 		be_.submit();
 		be_.wait();
 		if (state_.cache().n_f16_slots()) slot_sums = state_.read_sums(l, 1);
 	}
 	StepTable table;
-	moves_.build(state_, l, state_.cache().prompt_moves(l, new_sums, slot_sums), n_new_, table);
+	moves_.build(state_, l, state_.cache().prompt_moves(l, new_scores_, slot_sums), n_new_, table);
 	KV_ASSERT(moves_.rows() <= kv_.k.shape[1]);
 	if (moves_.empty()) return;
 	table.upload(be_, scratch_.store);

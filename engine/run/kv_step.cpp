@@ -7,13 +7,18 @@ namespace kvrun {
 namespace {
 constexpr uint32_t kMaxSplits = 64;
 
-// Pages one workgroup takes. A function of the cache's length and the kind of device only, so that the same sequence
-// always merges the same parts. A device of few cores gains nothing from many short pieces.
-uint32_t split_pages(const DeviceInfo& dev, uint32_t n_pages, uint32_t page) {
-	const uint32_t least = std::max(1u, (dev.is_cpu ? 1024u : 128u) / page);
+} // namespace
+
+// A device of few cores gains nothing from many short pieces.
+uint32_t decode_split(const DeviceInfo& dev, const KvState& s, uint32_t l) {
+	uint32_t n_pages = 0, smallest = UINT32_MAX;
+	for (const PageRun& run : s.runs(l)) {
+		n_pages += run.n;
+		smallest = std::min(smallest, s.plan().page[int(run.tier)]);
+	}
+	const uint32_t least = std::max(1u, (dev.is_cpu ? 1024u : 128u) / smallest);
 	return std::max(least, (n_pages + kMaxSplits - 1) / kMaxSplits);
 }
-} // namespace
 
 size_t StepTable::take(size_t n) {
 	const size_t at = (words_.size() + 63) / 64 * 64;
@@ -158,12 +163,7 @@ void KvStep::place(uint32_t l, uint32_t row) {
 		dst[1] = step.chunk == kNone ? in_single : cells[h].slot.v;
 	}
 
-	uint32_t pages = 0, smallest = UINT32_MAX;
-	for (const PageRun& run : s.runs(l)) {
-		pages += run.n;
-		smallest = std::min(smallest, s.plan().page[int(run.tier)]);
-	}
-	const uint32_t split = split_pages(be_.info(), pages, smallest);
+	const uint32_t split = decode_split(be_.info(), s, l);
 	step.read.build(s, l, 1, split, 0, ReadPlan::Which::All, table);
 	if (s.cache().token_scores()) step.f16.build(s, l, 1, split, 0, ReadPlan::Which::F16, table);
 }

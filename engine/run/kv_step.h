@@ -56,8 +56,10 @@ class KvStep {
 // The cache side of one prompt block of one sequence.
 class KvPrompt {
  public:
-	// kv: this prompt's own keys and values of one layer, with tail_rows() rows behind its tokens.
-	KvPrompt(Backend&, KvScratch&, KvState&, uint32_t n_new, const PromptKv& kv, uint32_t n_heads, uint32_t ubatch);
+	// kv: this prompt's own keys and values of one layer, with tail_rows() rows behind its tokens. probes: prompt rows
+	// (ascending) that feed the score; empty: the policy's choice.
+	KvPrompt(Backend&, KvScratch&, KvState&, uint32_t n_new, const PromptKv& kv, uint32_t n_heads, uint32_t ubatch,
+			 std::span<const uint32_t> probes = {});
 	~KvPrompt(); // gives the block up unless end() was called
 	KvPrompt(const KvPrompt&) = delete;
 	// Rows a prompt's scratch needs behind its own tokens, for f16 slots that leave their window.
@@ -69,6 +71,10 @@ class KvPrompt {
 	void attend(uint32_t l, const View& out, const View& q, uint32_t first);
 	// Scratch and leaving f16 slots -> pages. A policy that ranks reads its scores first: a submission and a wait.
 	void end_layer(uint32_t l);
+	// Attention each token of the block received in the layer that end_layer() was last called for, as
+	// KvCache::prompt_moves() takes it: (n_kv_heads, n_new); empty for policies without scores.
+	std::span<const float> layer_scores() const { return new_scores_; }
+	std::span<const uint32_t> probes() const { return probes_; }
 	void end(); // the block's tokens are cached now
 
  private:
@@ -82,6 +88,7 @@ class KvPrompt {
 	bool done_ = false;
 	bool balances_ = false;                   // this prompt makes the channel balancers
 	std::vector<uint32_t> probes_;            // prompt rows that feed the score, ascending
+	std::vector<float> new_scores_;           // (n_kv_heads, n_new) of the latest layer
 	View probe_rows_;                         // (probes) u32, each relative to its chunk of ubatch rows
 	View lse_, sums_, q_max_;                 // (ubatch, n_heads), (n_kv_heads, n_new), (n_kv_heads, head_dim) f32
 	MovePlan moves_;
