@@ -16,5 +16,6 @@ void add_plan(CLI::App&);
 void add_inspect(CLI::App&);
 void add_tokenize(CLI::App&);
 void add_replay(CLI::App&);
+void add_eval(CLI::App&);
 
 } // namespace kvrun

@@ -107,6 +107,7 @@ int run(int argc, char** argv) {
 	add_inspect(app);
 	add_tokenize(app);
 	add_replay(app);
+	add_eval(app);
 	app.get_formatter()->column_width(34);
 	try {
 		std::vector<std::string> words = spelled_out(argc, argv);

@@ -32,6 +32,16 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	return e;
 }
 
+void Engine::set_kv(const KvPolicy& policy) {
+	KvPlan plan = make_plan(policy, plan_.shape);
+	const size_t budget = pool_->budget_bytes();
+	if (const uint64_t fits = tokens_that_fit(plan, budget, ctx_); fits < ctx_)
+		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", ctx_, policy.text, fits));
+	pool_.reset(); // it looks at the plan
+	plan_ = std::move(plan);
+	pool_ = std::make_unique<KvPool>(*backend_, plan_, budget);
+}
+
 Session::Session(Engine& e) : engine_(e), kv_(e.backend(), e.plan(), e.pool(), e.ctx(), e.seed()) {}
 
 std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const PrefillHooks& hooks) {

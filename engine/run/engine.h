@@ -24,6 +24,10 @@ class Engine {
 	// Throws Error: Io, Format, Unsupported for the model, Device, OutOfMemory for the device, Invalid for options.
 	static std::unique_ptr<Engine> open(const EngineOptions&, const LoadProgress& = {});
 
+	// Stores the cache another way from now on, within the same budget; no session may live. Throws Error{Invalid} on a
+	// policy that this model's cache cannot have, with nothing changed.
+	void set_kv(const KvPolicy&);
+
 	const Config& config() const { return model_.config; }
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }

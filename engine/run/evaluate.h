@@ -1,0 +1,79 @@
+// What a KV-cache policy costs in quality: perplexity and KL divergence on text, exact answers on look-up tasks.
+#pragma once
+#include "engine/run/engine.h"
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+struct EvalHooks {
+	std::function<bool(double done)> progress = {}; // 0 .. 1; false stops: what is complete so far is the result
+};
+struct EvalCost {             // of all sequences of one policy
+	double stored_bits = 0;   // per element of the cache, everything counted, mean over sequences
+	double prefill_s = 0, decode_s = 0;
+	uint64_t prefill_tokens = 0, decode_tokens = 0;
+	double ratio() const { return stored_bits > 0 ? 16 / stored_bits : 0; } // against f16
+};
+
+// ---- text. A prompt's own attention is exact under every policy, so a prompt alone measures nothing: each chunk of
+// text is a prompt but for its last tokens, and those are scored one by one by decode steps, which read the cache as it
+// is stored. KL divergence and agreement are against the same steps with an f16 cache.
+
+struct TextEvalOptions {
+	uint32_t chunk = 512;     // tokens of a chunk, BOS included
+	uint32_t scored = 256;    // last tokens of a chunk that are scored
+	uint32_t chunks = 0;      // most chunks; 0: as many as the text has
+};
+struct TextScore {
+	std::string policy;
+	uint64_t n = 0;                            // tokens scored
+	double ppl = 0, ppl_error = 0;             // perplexity, its standard error
+	double kld_mean = 0, kld_error = 0;        // KL(f16 || policy) in nats, standard error of the mean
+	double kld_median = 0, kld_p99 = 0;
+	double top1 = 0;                           // share of tokens with the same most likely next token as f16
+	EvalCost cost;
+};
+struct TextResult {
+	uint32_t chunks = 0;           // measured under every policy
+	std::vector<TextScore> scores; // fp16 first, then the policies in order
+};
+// tokens: without BOS. Throws Error{Invalid} when they are too few for one chunk, Context when a chunk is too long.
+TextResult eval_text(Engine&, std::span<const uint32_t> tokens, std::span<const KvPolicy>, const TextEvalOptions&, const EvalHooks& = {});
+
+// ---- tasks: questions with one right answer, greedy
+
+struct Question {
+	std::string record;      // what is to be remembered
+	std::string query;       // ends where the answer begins
+	std::string answer;
+	double depth = 0;        // place of the answer in the record, 0 .. 1
+};
+// `lines` named lines and a question about one of them, as the bundled model was trained to read. The same seed and
+// index make the same question on every platform; the record's lines differ from index to index.
+Question recall_question(uint32_t lines, uint64_t seed, uint32_t index);
+constexpr uint32_t kMostRecallLines = 10000;
+// One such line among `sentences` sentences of filler, at a place that moves from start to end with index of n.
+Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint32_t n);
+
+enum class Ask : uint8_t {
+	Prompt, // the question is part of the prompt, as in the papers; its last token is a decode step
+	Later,  // the record alone is the prompt; decode steps ask
+};
+struct TaskScore {
+	std::string policy;
+	std::vector<uint8_t> right;  // (questions asked) 0 or 1
+	uint32_t n_right = 0;
+	double low = 0, high = 0;    // 95 % interval of the share of right answers (Wilson)
+	uint32_t longest = 0;        // tokens of the longest sequence
+	EvalCost cost;
+};
+// All questions under each policy in turn. Throws Error{Context} when one does not fit.
+std::vector<TaskScore> eval_task(Engine&, std::span<const Question>, std::span<const KvPolicy>, Ask, const EvalHooks& = {});
+
+// 95 % Wilson interval of a share k / n; {0, 1} for n = 0.
+std::pair<double, double> wilson(uint64_t k, uint64_t n);
+
+} // namespace kvrun

@@ -1,0 +1,236 @@
+// kvrun eval: what KV cache policies cost in quality, one row per policy: text, or questions with one right answer.
+#include "engine/core/utf8.h"
+#include "engine/run/evaluate.h"
+#include "tools/args_engine.h"
+#include "tools/commands.h"
+#include "tools/terminal.h"
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace kvrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct EvalArgs {
+	EngineArgs engine;
+	std::string file, task, ask = "prompt";
+	int64_t score = 0, chunks = 0;                              // text; score 0: half a chunk
+	int64_t lines = 40, sentences = 60, samples = 100, seed = 1; // tasks
+	bool json = false;
+};
+struct Column {
+	std::string head, cell;
+};
+
+constexpr const char* kHow =
+    "Text (-f): it is cut into chunks of -c tokens [512]. A prompt's own attention is exact under every policy, so the\n"
+    "  first part of a chunk is the prompt, and its last tokens (--score) are scored one by one by decode steps, which\n"
+    "  read the cache as it is stored. ppl: perplexity +- its standard error; KLD: KL(f16 || policy) in nats per token\n"
+    "  against the same steps with an f16 cache; top-1: share of tokens with the same most likely next token as f16;\n"
+    "  bits: stored bits per element, everything counted, with a full chunk; ratio: 16 / bits; tok/s: decode steps.\n"
+    "Task recall: a record of --lines named lines and a question about one of them, in the bundled model's format;\n"
+    "  needle: one such line among --sentences of filler, from the first place to the last. The share of exact answers\n"
+    "  with its 95 % interval (Wilson). With --ask prompt the question is part of the prompt but for its last token;\n"
+    "  with --ask later the record alone is the prompt, and decode steps ask.\n"
+    "Ctrl-C ends the run with what is complete so far; a second one ends it at once.\n"
+    "JSON: model {file, architecture, name}, device {name, driver, type, cpu}, ctx, then for text: chunk, scored, chunks,\n"
+    "  results [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_median, kld_p99, top1, stored_bits_per_element,\n"
+    "  ratio, decode_tok_s, prefill_tok_s}]; for a task: task, ask, seed, samples, results [{policy, n, right, share, low,\n"
+    "  high, longest, answers [0, 1, ..], stored_bits_per_element, ratio, decode_tok_s, prefill_tok_s}]. Keys stay; new\n"
+    "  ones may come.";
+
+double per_second(uint64_t n, double s) { return s > 0 ? double(n) / s : 0; }
+
+void add_cost(Json& j, const EvalCost& c) {
+	j["stored_bits_per_element"] = c.stored_bits;
+	j["ratio"] = c.ratio();
+	j["decode_tok_s"] = per_second(c.decode_tokens, c.decode_s);
+	j["prefill_tok_s"] = per_second(c.prefill_tokens, c.prefill_s);
+}
+void add_cost(std::vector<Column>& row, const EvalCost& c) {
+	row.push_back({"bits", fmt::format("{:.2f}", c.stored_bits)});
+	row.push_back({"ratio", fmt::format("{:.2f}", c.ratio())});
+	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(c.decode_tokens, c.decode_s))});
+}
+
+Json header(const EvalArgs& a, Engine& e) {
+	const DeviceInfo d = e.backend().info();
+	Json j;
+	j["model"] = {{"file", a.engine.model}, {"architecture", e.config().arch}, {"name", e.config().name}};
+	j["device"] = {{"name", d.name}, {"driver", d.driver}, {"type", d.type}, {"cpu", d.is_cpu}};
+	j["ctx"] = e.ctx();
+	return j;
+}
+
+// A Markdown table whose columns line up.
+void print_table(const std::vector<std::vector<Column>>& rows) {
+	if (rows.empty()) return;
+	std::vector<size_t> width;
+	for (const Column& c : rows[0]) width.push_back(std::max(c.head.size(), size_t(3)));
+	for (const auto& row : rows)
+		for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].cell.size());
+	const auto cell = [&](size_t i, const std::string& s) { // names to the left, numbers to the right
+		return i == 0 ? fmt::format(" {:<{}} |", s, width[i]) : fmt::format(" {:>{}} |", s, width[i]);
+	};
+	std::string head = "|", line = "|", body;
+	for (size_t i = 0; i < width.size(); ++i) {
+		head += cell(i, rows[0][i].head);
+		line += std::string(width[i] + 1, '-') + (i == 0 ? "-|" : ":|");
+	}
+	for (const auto& row : rows) {
+		body += "|";
+		for (size_t i = 0; i < row.size(); ++i) body += cell(i, row[i].cell);
+		body += "\n";
+	}
+	write_stdout(head + "\n" + line + "\n" + body);
+}
+
+std::string read_file(const std::string& path) {
+	constexpr uintmax_t kMost = Tokenizer::kMaxText;
+	std::error_code error;
+	if (!std::filesystem::is_regular_file(path, error)) fail(Code::NotFound, "{}: no such file", path);
+	if (std::filesystem::file_size(path, error) > kMost) fail(Code::Invalid, "{}: more than {} bytes of text; cut it", path, kMost);
+	std::ifstream in(path, std::ios::binary);
+	std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+	if (!in) fail(Code::Io, "{}: cannot be read; check its permissions", path);
+	return text;
+}
+
+// While an evaluation runs: a bar, and Ctrl-C as a request to stop.
+class Watch {
+ public:
+	EvalHooks hooks() {
+		return {[this](double done) {
+			progress_.show("evaluating", done);
+			return !Interrupt::requested();
+		}};
+	}
+	void end() {
+		progress_.clear();
+		if (Interrupt::requested()) say_stats("interrupted: what follows is complete up to there");
+	}
+
+ private:
+	Progress progress_;
+	Interrupt interrupt_;
+};
+
+void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies) {
+	TextEvalOptions opt;
+	opt.chunk = std::min(a.engine.ctx ? uint32_t(a.engine.ctx) : opt.chunk, e.ctx());
+	opt.scored = a.score ? uint32_t(a.score) : opt.chunk / 2;
+	opt.chunks = uint32_t(a.chunks);
+	const std::vector<uint32_t> tokens = e.tokenizer().encode(read_file(a.file), {.bos = false});
+	Watch watch;
+	const TextResult r = eval_text(e, tokens, policies, opt, watch.hooks());
+	watch.end();
+	if (r.chunks == 0) throw Exit{130};
+	if (a.json) {
+		Json j = header(a, e);
+		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
+		for (const TextScore& s : r.scores) {
+			Json row = {{"policy", s.policy},        {"tokens", s.n},           {"ppl", s.ppl},
+			            {"ppl_error", s.ppl_error},  {"kld_mean", s.kld_mean},  {"kld_error", s.kld_error},
+			            {"kld_median", s.kld_median}, {"kld_p99", s.kld_p99},    {"top1", s.top1}};
+			add_cost(row, s.cost);
+			j["results"].push_back(row);
+		}
+		write_stdout(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+		return;
+	}
+	write_stdout(fmt::format("{}: {} chunks of {} tokens, the last {} of each scored\n\n", one_line(a.file), r.chunks,
+	                         opt.chunk, opt.scored));
+	std::vector<std::vector<Column>> table;
+	for (const TextScore& s : r.scores) {
+		auto& row = table.emplace_back();
+		row = {{"kv", one_line(s.policy)},
+		       {"ppl", fmt::format("{:.4f}", s.ppl)},
+		       {"+-", fmt::format("{:.4f}", s.ppl_error)},
+		       {"KLD mean", fmt::format("{:.5f}", s.kld_mean)},
+		       {"+-", fmt::format("{:.5f}", s.kld_error)},
+		       {"median", fmt::format("{:.5f}", s.kld_median)},
+		       {"99 %", fmt::format("{:.5f}", s.kld_p99)},
+		       {"top-1", fmt::format("{:.2f} %", s.top1 * 100)}};
+		add_cost(row, s.cost);
+	}
+	print_table(table);
+}
+
+std::vector<Question> questions_of(const EvalArgs& a) {
+	std::vector<Question> out;
+	for (uint32_t i = 0; i < a.samples; ++i)
+		out.push_back(a.task == "recall" ? recall_question(uint32_t(a.lines), uint64_t(a.seed), i)
+		                                 : needle_question(uint32_t(a.sentences), uint64_t(a.seed), i, uint32_t(a.samples)));
+	return out;
+}
+
+void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies) {
+	const std::vector<Question> questions = questions_of(a);
+	Watch watch;
+	const std::vector<TaskScore> scores =
+	    eval_task(e, questions, policies, a.ask == "later" ? Ask::Later : Ask::Prompt, watch.hooks());
+	watch.end();
+	if (a.json) {
+		Json j = header(a, e);
+		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = a.samples;
+		if (a.task == "recall") j["lines"] = a.lines;
+		else j["sentences"] = a.sentences;
+		for (const TaskScore& s : scores) {
+			Json row = {{"policy", s.policy}, {"n", s.right.size()}, {"right", s.n_right},
+			            {"share", s.right.empty() ? 0 : double(s.n_right) / double(s.right.size())},
+			            {"low", s.low},       {"high", s.high},      {"longest", s.longest}};
+			row["answers"] = s.right;
+			add_cost(row, s.cost);
+			j["results"].push_back(row);
+		}
+		write_stdout(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+		return;
+	}
+	write_stdout(a.task == "recall" ? fmt::format("recall: records of {} lines, seed {}\n\n", a.lines, a.seed)
+	                                : fmt::format("needle: one line in {} sentences, seed {}\n\n", a.sentences, a.seed));
+	std::vector<std::vector<Column>> table;
+	for (const TaskScore& s : scores) {
+		auto& row = table.emplace_back();
+		row = {{"kv", one_line(s.policy)},
+		       {"right", fmt::format("{} of {}", s.n_right, s.right.size())},
+		       {"share", s.right.empty() ? "-" : fmt::format("{:.1f} %", 100.0 * s.n_right / double(s.right.size()))},
+		       {"95 % interval", fmt::format("{:.1f} .. {:.1f} %", s.low * 100, s.high * 100)},
+		       {"tokens", std::to_string(s.longest)}};
+		add_cost(row, s.cost);
+	}
+	print_table(table);
+}
+
+void run_eval(const EvalArgs& a) {
+	const std::vector<KvPolicy> policies = parse_policies(a.engine.kv);
+	if (a.file.empty() == a.task.empty()) fail(Code::Invalid, "give one of -f FILE (text) and --task recall or needle");
+	const auto engine = open_engine(a.engine, policies[0], uint64_t(a.seed));
+	if (a.task.empty()) run_text(a, *engine, policies);
+	else run_task(a, *engine, policies);
+}
+
+} // namespace
+
+void add_eval(CLI::App& app) {
+	auto a = std::make_shared<EvalArgs>();
+	CLI::App* c = app.add_subcommand("eval", "Measures what KV cache policies (--kv a,b,c) cost in quality.");
+	add_engine_options(*c, a->engine);
+	add_text(*c, "-f,--file", a->file, "FILE", "score this text: perplexity, KL divergence to the f16 cache");
+	add_integer(*c, "--score", a->score, 0, 1 << 24, "score this many last tokens of each chunk of text; 0: half [0]");
+	add_integer(*c, "--chunks", a->chunks, 0, 1 << 24, "take at most this many chunks of the text; 0: all [0]");
+	add_choice(*c, "--task", a->task, {"recall", "needle"}, "ask questions instead of scoring a text");
+	add_integer(*c, "--lines", a->lines, 1, kMostRecallLines, "lines of a record (recall) [40]");
+	add_integer(*c, "--sentences", a->sentences, 0, 1 << 20, "sentences of filler (needle) [60]");
+	add_integer(*c, "--samples", a->samples, 1, 1 << 20, "questions [100]");
+	add_integer(*c, "--seed", a->seed, 0, INT64_MAX, "make questions, and a policy's random choices, from this [1]");
+	add_choice(*c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]");
+	c->add_flag("--json", a->json, "write JSON");
+	c->footer(kHow);
+	c->callback([a] { run_eval(*a); });
+}
+
+} // namespace kvrun
