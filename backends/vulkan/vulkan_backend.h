@@ -3,6 +3,7 @@
 // ops_basic.cpp    embed, rmsnorm, rope_store, kv_store, copy
 // ops_matmul.cpp   matmul;   weights_layout.cpp  weight_row_bytes, write_weight
 // ops_attend.cpp   attend, attend_prompt;   ops_kv_move.cpp  kv_load
+// ops_kv_pack.cpp  kv_pack, kv_block
 // ops_score.cpp    score_prompt, score_slots, channel_max, kv_balance
 #pragma once
 #include "backends/backend.h"
@@ -33,6 +34,8 @@ class VulkanBackend final : public Backend {
 	void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) override;
 	void attend(View out, View q, const KvRead&) override;
 	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
+	void kv_pack(const PromptKv& src, const PackArgs&) override;
+	void kv_block(const PromptKv& src, const BlockArgs&) override;
 	void score_prompt(View score, View q, View rows, const PromptKv&) override;
 	void score_slots(View score, View q, View rows, View lse, const KvRead& f16) override;
 	void channel_max(View out, View x) override;
@@ -73,12 +76,14 @@ void basic_uses(const Caps&, std::vector<KernelUse>&);
 void matmul_uses(const Caps&, std::vector<KernelUse>&);
 void attend_uses(const Caps&, std::vector<KernelUse>&);
 void kv_move_uses(const Caps&, std::vector<KernelUse>&);
+void kv_pack_uses(const Caps&, std::vector<KernelUse>&);
 void score_uses(const Caps&, std::vector<KernelUse>&);
 inline void all_uses(const Caps& c, std::vector<KernelUse>& out) {
 	basic_uses(c, out);
 	matmul_uses(c, out);
 	attend_uses(c, out);
 	kv_move_uses(c, out);
+	kv_pack_uses(c, out);
 	score_uses(c, out);
 }
 

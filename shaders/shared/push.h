@@ -89,6 +89,19 @@ struct AttendMergePush {
 	KV_PUSH_HEAD
 	uint n_heads;
 };
+struct KvPackPush {
+	KV_PUSH_HEAD
+	uint t_cap;       // rows per kv head in the source
+	uint n_kv_heads;
+	float shift;      // XQuant's relaxation: zero += shift * scale * (2^bits - 1)
+	float shrink;     // scale *= shrink
+};
+struct KvBlockPush {
+	KV_PUSH_HEAD
+	uint t_cap;       // rows per kv head in the source
+	uint head_dim;
+	uint first_head;  // kv head of grid row 0
+};
 struct ScorePromptPush {
 	KV_PUSH_HEAD
 	uint first;       // token of row 0 of q

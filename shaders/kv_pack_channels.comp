@@ -1,0 +1,72 @@
+// f16 keys -> codes with (scale, zero) per channel: of one whole page, or the parameters a block already holds.
+//
+//   0 codes pool words, [kv head][word][token] in a page, written | 1 params pool words, [kv head][channel], written;
+//   read instead with FLAGS 1 | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
+//   4 work (n_work, 8) u32, PackWork | 5 balance (n_kv_heads, HEAD_DIM) f16 as words, with FLAGS 2
+// Grid: x = work item, y = kv head.  FLAGS: 1 parameters are there, 2 keys are multiplied by the balancer.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "shared/kv_page.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+#include "lib/quant.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_K_BITS) const uint BITS = 2;
+layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(push_constant) uniform Push { KvPackPush p; };
+layout(std430, binding = 0) buffer Codes { uint codes[]; };   // codes and params may be one pool
+layout(std430, binding = 1) buffer Params { uint params[]; };
+layout(std430, binding = 2) readonly restrict buffer K { uint k[]; };
+layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
+layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
+
+const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / BITS, WORDS = (HEAD_DIM * BITS + 31) / 32;
+shared vec2 plain_s[HEAD_DIM]; // (scale, zero) codes are computed with
+shared vec2 factor_s[PAIRS];   // balancer
+
+vec2 key(uint h, uint row, uint pair) {
+	return unpackHalf2x16(k[KV_AT(2) + (h * p.t_cap + row) * PAIRS + pair]) * factor_s[pair];
+}
+
+void main() {
+	const uint h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * 8;
+	const uint src = KV_AT(3) + work[item], n = work[item + 1], head = work[item + 2], slot = work[item + 3];
+	const uint codes_at = work[item + 4], params_at = KV_AT(1) + work[item + 6];
+	const bool mine = head == ~0u || head == h;
+	for (uint i = gl_LocalInvocationIndex; i < PAIRS; i += 64) {
+		factor_s[i] = vec2(1);
+		if ((FLAGS & 2u) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + h * PAIRS + i]);
+		vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38);
+		if ((FLAGS & 1u) == 0) {
+			for (uint t = 0; t < n; t++) {
+				const vec2 x = key(h, sources[src + t], i);
+				lo = min(lo, x), hi = max(hi, x);
+			}
+		}
+		for (uint c = 0; c < 2; c++) {
+			const uint at = params_at + kv_channel_param(h, 2 * i + c, HEAD_DIM);
+			if ((FLAGS & 1u) != 0) plain_s[2 * i + c] = unpackHalf2x16(params[at]);
+			else {
+				plain_s[2 * i + c] = plain_params(c == 0 ? lo.x : lo.y, c == 0 ? hi.x : hi.y, BITS);
+				if (mine) params[at] = param_word(plain_s[2 * i + c], BITS, p.shift, p.shrink);
+			}
+		}
+	}
+	barrier();
+	if (!mine || codes_at == ~0u) return;
+	for (uint i = gl_LocalInvocationIndex; i < n * WORDS; i += 64) {
+		const uint t = i % n, word = i / n, row = sources[src + t];
+		uint packed = 0;
+		for (uint j = 0; j < PER_WORD / 2; j++) {
+			const uint pair = word * (PER_WORD / 2) + j;
+			if (pair >= PAIRS) break;
+			const vec2 x = key(h, row, pair);
+			packed |= code_of(x.x, plain_s[2 * pair], BITS) << (2 * j * BITS);
+			packed |= code_of(x.y, plain_s[2 * pair + 1], BITS) << ((2 * j + 1) * BITS);
+		}
+		codes[KV_AT(0) + codes_at + kv_k_word(h, word, slot + t, HEAD_DIM, BITS, PAGE)] = packed;
+	}
+}

@@ -1,0 +1,81 @@
+// f16 keys or values -> codes with (scale, zero) per token and run of GROUP channels; a run may span kv heads.
+//
+//   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
+//   [run][token], written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
+//   4 work (n_work, 8) u32, PackWork | 5 norm f16 as words: FLAGS 2 balancer (n_kv_heads, HEAD_DIM), keys are multiplied;
+//   FLAGS 4 pool words with channel factors, values are divided | 6 factors (n_work) u32: word of the factors, FLAGS 4
+// Grid: x = LOCAL_X (token, run) pairs of a work item, y = work item.  FLAGS: 1 values, 2 balancer, 4 factors.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "shared/kv_page.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+#include "lib/quant.glsl"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_K_BITS) const uint BITS = 2;
+layout(constant_id = SPEC_K_GROUP) const uint GROUP = 32;
+layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(push_constant) uniform Push { KvPackPush p; };
+layout(std430, binding = 0) buffer Codes { uint codes[]; };   // codes, params and factors may be one pool
+layout(std430, binding = 1) buffer Params { uint params[]; };
+layout(std430, binding = 2) readonly restrict buffer X { uint x[]; };
+layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
+layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+layout(std430, binding = 5) readonly buffer Norm { uint norm[]; };
+layout(std430, binding = 6) readonly restrict buffer Factors { uint factors[]; };
+
+const bool VALUES = (FLAGS & 1u) != 0;
+const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / BITS;
+uint norm_at = 0;
+
+// Channels 2 pair, 2 pair + 1 counted over all heads of one token.
+vec2 value(uint row, uint pair) {
+	vec2 v = unpackHalf2x16(x[KV_AT(2) + (pair / PAIRS * p.t_cap + row) * PAIRS + pair % PAIRS]);
+	if ((FLAGS & 2u) != 0) v *= unpackHalf2x16(norm[norm_at + pair]);
+	if ((FLAGS & 4u) != 0) {
+		const vec2 f = unpackHalf2x16(norm[norm_at + pair]);
+		v = vec2(exact_divide(v.x, f.x), exact_divide(v.y, f.y));
+	}
+	return v;
+}
+
+void main() {
+	const uint item = KV_AT(4) + gl_WorkGroupID.y * 8;
+	const uint n = work[item + 1], head = work[item + 2], slot = work[item + 3];
+	const uint first = head == ~0u ? 0 : head * HEAD_DIM, channels = head == ~0u ? p.n_kv_heads * HEAD_DIM : HEAD_DIM;
+	const uint runs = channels / GROUP, i = gl_GlobalInvocationID.x;
+	if (i >= n * runs) return;
+	const uint t = i / runs, from = (first + i % runs * GROUP) / 2; // pair
+	const uint row = sources[KV_AT(3) + work[item] + t];
+	norm_at = KV_AT(5);
+	if ((FLAGS & 4u) != 0) norm_at += factors[KV_AT(6) + gl_WorkGroupID.y];
+
+	float lo = 3.4e38, hi = -3.4e38;
+	for (uint j = 0; j < GROUP / 2; j++) {
+		const vec2 v = value(row, from + j);
+		lo = min(lo, min(v.x, v.y)), hi = max(hi, max(v.x, v.y));
+	}
+	const vec2 plain = plain_params(lo, hi, BITS);
+	const uint h0 = from / PAIRS, c0 = from % PAIRS * 2;
+	params[KV_AT(1) + work[item + (VALUES ? 7 : 6)] + kv_token_param(h0, c0, slot + t, HEAD_DIM, GROUP, PAGE)] =
+		param_word(plain, BITS, p.shift, p.shrink);
+	const uint codes_at = work[item + (VALUES ? 5 : 4)];
+	if (codes_at == ~0u) return;
+	// Words never span heads: with fewer channels than a word holds, the rest of the word is 0.
+	uint packed = 0, filled = 0;
+	for (uint j = 0; j < GROUP / 2; j++) {
+		const vec2 v = value(row, from + j);
+		packed |= code_of(v.x, plain, BITS) << (filled * BITS);
+		packed |= code_of(v.y, plain, BITS) << ((filled + 1) * BITS);
+		filled += 2;
+		const uint pair = (from + j) % PAIRS;
+		if (filled == PER_WORD || pair == PAIRS - 1) {
+			const uint h = (from + j) / PAIRS, word = (pair * 2) / PER_WORD;
+			const uint at = VALUES ? kv_v_word(h, slot + t, word, HEAD_DIM, BITS, PAGE) : kv_k_word(h, word, slot + t, HEAD_DIM, BITS, PAGE);
+			codes[KV_AT(0) + codes_at + at] = packed;
+			packed = 0, filled = 0;
+		}
+	}
+}
