@@ -269,6 +269,34 @@ TEST_CASE("T32 cli: a stdout that is gone, full or closed ends with 5 and keeps 
 	}
 }
 
+TEST_CASE("T32 cli: every command whose results cannot be written ends with 5 and says why") {
+	for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+	         {"devices"},
+	         {"devices", "--json"},
+	         {"inspect", kModel},
+	         {"inspect", kModel, "--json"},
+	         {"tokenize", "-m", kModel},
+	         {"plan", "-m", kModel, "--kv", "fp16"},
+	         {"bench", "-m", kModel, "--device", "cpu", "-p", "2", "-n", "1", "-r", "1"}})
+		for (const Out out : {Out::Full, Out::Closed}) {
+			RunSpec spec{.args = args, .input = "some text"};
+			spec.out = out;
+			const Ran r = run_program(spec);
+			CAPTURE(args[0]);
+			CAPTURE(r.err);
+			CHECK(r.code == 5);
+			CHECK(contains(r.err, "error: standard output: "));
+		}
+}
+
+TEST_CASE("T31 cli: a stdin that is closed is no text to tokenize") {
+	RunSpec spec{.args = {"tokenize", "-m", kModel}, .input = std::nullopt};
+	const Ran r = run_program(spec);
+	CAPTURE(r.err);
+	CHECK(r.code == 5);
+	CHECK(contains(r.err, "error: standard input"));
+}
+
 TEST_CASE("T33 cli: a terminal gets a bar that fits, a dumb or narrow one gets none, nobody gets escapes") {
 	const std::string text = run_model({"-p", "Once upon a time", "-n", "5"}).out;
 	for (const char* term : {"xterm", "dumb", ""})
