@@ -57,13 +57,18 @@ void main() {
 	float acc[ROWS * COLS];
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = 0.0;
 
-	const uint blocks = (p.cols + 31u) / 32u, chunk_blocks = WEIGHT_PLAIN ? blocks : 8u;
-	for (uint chunk = 0; chunk * chunk_blocks < blocks; ++chunk) {
+	const uint blocks = (p.cols + 31u) / 32u, codes = weight_code_pieces(WTYPE, p.cols), chunk_codes = weight_code_pieces(WTYPE, 256u);
+	uint touched = 0;
+	for (uint chunk = 0; chunk * 8u < blocks; ++chunk) {
+		// Few tokens: memory is the limit. Reading a word of every cache line first lets many misses overlap, which the
+		// long arithmetic below would not.
+		if (COLS <= 2u) for (uint i = chunk * chunk_codes; i < min((chunk + 1u) * chunk_codes, codes); i += 4u)
+			[[unroll]] for (uint r = 0; r < ROWS; ++r) touched |= WEIGHT_PIECE(row[r] + i).x;
 		WeightScales scales[ROWS];
 		if (!WEIGHT_PLAIN) [[unroll]] for (uint r = 0; r < ROWS; ++r) scales[r] = weight_scales(row[r], chunk, p.cols);
-		const uint n = min(chunk_blocks, blocks - chunk * chunk_blocks);
+		const uint n = min(8u, blocks - chunk * 8u);
 		for (uint i = 0; i < n; ++i) {
-			const uint b = chunk * chunk_blocks + i;
+			const uint b = chunk * 8u + i;
 			WeightUnit unit[ROWS * 2];
 			vec4 scale[ROWS];
 			[[unroll]] for (uint r = 0; r < ROWS; ++r) {
@@ -96,6 +101,7 @@ void main() {
 			}
 		}
 	}
+	if (p.tokens == 0u) acc[0] = float(touched); // never, but no compiler knows
 	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
 	[[unroll]] for (uint r = 0; r < ROWS; r += each) {
 		const uvec2 s = lane_slot(r), to = matmul_out(s);
