@@ -25,6 +25,7 @@ Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels) : dev_(dev), mem_
 	target_ms_ = std::min(target_ms_, kHardCapMs);
 	zeros_ = mem_.create(256, Mem::Device, "zeros");
 	fill(zeros_, 0, 256, 0);
+	barrier(false); // it stands behind empty binds, which hazards() does not look at
 }
 
 Recorder::~Recorder() {
