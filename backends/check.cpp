@@ -23,6 +23,7 @@ Tolerance tolerance(std::string_view what) {
 		{"embed", {1e-6, 1e-6}},  {"rmsnorm", {1e-5, 1e-6}}, {"matvec", {1e-5, 5e-5}},
 		{"matmul", {1e-5, 5e-5}}, {"swiglu", {1e-4, 1e-4}},  {"rope", {1e-5, 1e-5}},
 		{"kv", {1e-3, 1e-5}},     {"attend", {1e-4, 1e-4}},  {"attend_prompt", {1e-4, 1e-4}},
+		{"attend packed", {2e-4, 2e-4}},
 		{"copy", {0, 0}},
 	};
 	for (const Row& r : table)

@@ -30,7 +30,7 @@ struct Tolerance {
 	double rel, slack;
 };
 // By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, rope, kv (K and V as f16), attend,
-// attend_prompt, copy. Throws Error{NotFound} for anything else.
+// attend_prompt, attend packed, copy. Throws Error{NotFound} for anything else.
 Tolerance tolerance(std::string_view what);
 
 struct Difference {

@@ -11,10 +11,21 @@
 //   4        work      (n_work, 4) u32: row, first page, pages, part
 //   5        pages     (n_pages, 4) u32: word offset of a page's K codes, V codes, K params, V params
 //   6        live      (1 or n_kv_heads, n_pages, 4) u32: a bit per token
+//   7        k_params  pool words: (scale, zero) per channel or per token and run of K_GROUP channels
+//   8        v_params  pool words: (scale, zero) per token and run of V_GROUP channels
+//   9        factors   (n_pages) u32: word offset of V's channel factors
+//   10       v_factors pool words, halves
+//   11       balance   (n_kv_heads, HEAD_DIM) f16
+//   shared/kv_page.h says where codes and parameters are.
+//
+// K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per page (texel build: per
+// tile). K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
+// FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance.
 //
 // Grid: x = work item * blocks + block of up to HEADS query heads of a kv head, y = kv head. K and V are read once for
 // all query heads of a kv head; where those take several blocks, neighbouring workgroups read the same pages.
-// Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two), PAGE a multiple of 32.
+// Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
+// HEAD_DIM. Texel build: a tile does not leave its page, LOCAL_X = 8.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/spec.h"
@@ -23,10 +34,19 @@
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_K_BITS) const uint K_BITS = 16;
+layout(constant_id = SPEC_V_BITS) const uint V_BITS = 16;
+layout(constant_id = SPEC_K_GROUP) const uint K_GROUP = 32;
+layout(constant_id = SPEC_V_GROUP) const uint V_GROUP = 32;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
+const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
+const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
 #define QUERIES HEADS
+#define V_PARAMS
+#define QUERY_PAGES
 
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
@@ -34,40 +54,154 @@ layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
 layout(binding = 1) uniform utextureBuffer q;
 layout(binding = 2) uniform utextureBuffer k_codes;
 layout(binding = 3) uniform utextureBuffer v_codes;
-#else
-layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
-layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; };
-layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; };
+layout(binding = 7) uniform utextureBuffer k_params;
+layout(binding = 8) uniform utextureBuffer v_params;
+layout(binding = 10) uniform utextureBuffer v_factors;
+layout(binding = 11) uniform utextureBuffer balance;
+#else // no restrict: all of them may be one pool
+layout(std430, binding = 1) readonly buffer Q { uvec4 q[]; };
+layout(std430, binding = 2) readonly buffer KCodes { uvec4 k_codes[]; };
+layout(std430, binding = 3) readonly buffer VCodes { uvec4 v_codes[]; };
+layout(std430, binding = 3) readonly buffer VWords { uint v_words[]; };
+layout(std430, binding = 7) readonly buffer KParams { uvec4 k_params[]; };
+layout(std430, binding = 8) readonly buffer VParams { uvec4 v_params[]; };
+layout(std430, binding = 10) readonly buffer VFactors { uvec4 v_factors[]; };
+layout(std430, binding = 11) readonly buffer Balance { uvec4 balance[]; };
 #endif
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly restrict buffer Pages { uint pages[]; };
 layout(std430, binding = 6) readonly restrict buffer Live { uint live[]; };
+layout(std430, binding = 9) readonly restrict buffer Factors { uint factors[]; };
 
-uint query_base = 0, n_queries = 0;
+uint query_base = 0, n_queries = 0, kv_head = 0;
 uint query_at(uint j) { return query_base + min(j, n_queries - 1) * (HEAD_DIM / 4); }
+const uint PAGE_QUADS = PAGE / 4;
+const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
+const uint SCALED = K_CHANNEL ? TILE_PAGES * HEADS * (HEAD_DIM / 4) : 0; // 16-byte pieces
+#ifdef TEXEL
+void queries_fit(uint c);
+#else
+vec4 query_fit(vec4 x, uint c);
+#endif
 
 #include "lib/attend.glsl"
 
-const uint PAGE_QUADS = PAGE / 4;
+const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
+const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 8 ? 2 : 1;        // of a token that are loaded together
+const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 ? 4 : 1;         // steps of 8 channels they hold
+const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
+const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
+float q_sum[K_RUNS * HEADS]; // [run][query], for K_TOKEN
 
-void load_k(uint at, out vec4 k[8]) {
-	[[unroll]] for (uint i = 0; i < 4; i++) { // a word of 4 tokens: two channels of each
-		const uvec4 w = LOAD4(k_codes, at + i * PAGE_QUADS);
-		const vec2 a = unpackHalf2x16(w.x), b = unpackHalf2x16(w.y), c = unpackHalf2x16(w.z), d = unpackHalf2x16(w.w);
-		k[i * 2] = vec4(a.x, b.x, c.x, d.x);
-		k[i * 2 + 1] = vec4(a.y, b.y, c.y, d.y);
+
+// What channels 4 c .. 4 c + 3 of a query are divided by.
+vec4 balance_of(uint c) {
+	const uvec4 w = LOAD4(balance, KV_AT(11) / 4 + kv_head * (HEAD_DIM / 8) + c / 2);
+	return c % 2 == 0 ? halves_low(w) : halves_high(w);
+}
+
+#ifdef TEXEL
+uint k_channel_at = 0; // piece of the tile's K parameters, for K_CHANNEL
+float q_zero[Q_FETCH]; // this lane's share of sum_c q_c zero_c
+
+void queries_fit(uint c) {
+	if (BALANCE) {
+		const vec4 by = balance_of(c);
+		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_part[f] /= by;
+	}
+	if (K_CHANNEL) {
+		vec4 scale, zero;
+		params_of(LOAD4(k_params, k_channel_at + c), scale, zero);
+		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) {
+			q_zero[f] += dot(q_part[f], zero);
+			q_part[f] *= scale;
+		}
+	}
+}
+void sum_queries() {
+	[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
+		float x[Q_FETCH];
+		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] = 0;
+		for (uint step = r * RUN_STEPS; step < (r + 1) * RUN_STEPS; step++) {
+			queries_step(step);
+			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] += dot(q_part[f], vec4(1));
+		}
+		[[unroll]] for (uint j = 0; j < HEADS; j++) q_sum[r * HEADS + j] = query_sum(x, j);
+	}
+}
+#else
+uint own_queries = 0; // where in work_s the scaled queries of the lane's page begin
+
+vec4 query_fit(vec4 x, uint c) { return BALANCE ? x / balance_of(c) : x; }
+vec4 query(uint j, uint step, uint i) {
+	const uint at = j * Q_PIECES + step * 2 + i;
+	return K_CHANNEL ? work_s[own_queries + at] : q_s[at];
+}
+void sum_queries() {
+	[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
+		float x[HEADS];
+		[[unroll]] for (uint j = 0; j < HEADS; j++) {
+			x[j] = 0;
+			for (uint i = LANE; i < RUN_STEPS * 2; i += LOCAL_X) x[j] += dot(q_s[j * Q_PIECES + r * RUN_STEPS * 2 + i], vec4(1));
+		}
+		reduce(x, false);
+		[[unroll]] for (uint j = 0; j < HEADS; j++) q_sum[r * HEADS + j] = x[j];
+	}
+}
+// [page][query] times the scales of pages [page, page + TILE_PAGES) of which `last` is the last that is there; bias: sum_c q_c zero_c of the
+// lane's page, which is `own` of the tile.
+void scale_queries(uint page, uint last, uint own, out float bias[HEADS]) {
+	for (uint n = 0; n < TILE_PAGES; n++) {
+		const uint params = KV_AT(7) / 4 + (pages[KV_AT(5) + min(page + n, last) * 4 + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
+		float sum[HEADS];
+		[[unroll]] for (uint j = 0; j < HEADS; j++) sum[j] = 0;
+		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
+			vec4 scale, zero;
+			params_of(LOAD4(k_params, params + i), scale, zero);
+			[[unroll]] for (uint j = 0; j < HEADS; j++) {
+				const vec4 q4 = q_s[j * Q_PIECES + i];
+				work_s[(n * HEADS + j) * Q_PIECES + i] = q4 * scale;
+				sum[j] += dot(q4, zero);
+			}
+		}
+		reduce(sum, false);
+		[[unroll]] for (uint j = 0; j < HEADS; j++) bias[j] = n == own ? sum[j] : bias[j];
+	}
+	own_queries = own * HEADS * Q_PIECES;
+	barrier();
+}
+#endif
+
+// The words of LOAD_STEPS steps of the lane's quad, [word][token].
+void load_k(uint at, out uvec4 w[LOAD_WORDS]) {
+	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + i * PAGE_QUADS);
+}
+// 8 channels, the i-th step of the words.
+void decode_k(uvec4 w[LOAD_WORDS], uint i, out vec4 k[8]) {
+	[[unroll]] for (uint c = 0; c < 8; c++) {
+		if (K_BITS == 16) {
+			const uvec4 x = w[K_BITS == 16 ? c / 2 : 0];
+			k[c] = c % 2 == 0 ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
+							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
+		} else if (K_BITS == 8) {
+			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? c / 4 : 0], 8u, c % 4u));
+		} else {
+			k[c] = CODE_VEC4(CODE(w[0], K_BITS, i * 8 + c));
+		}
 	}
 }
 
 void main() {
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks) * 4;
 	const uint row = work[item], first_page = work[item + 1], n_pages = work[item + 2], part = work[item + 3];
-	const uint kv_head = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads;
-	const uint block_first = gl_WorkGroupID.x % p.blocks * HEADS, head = kv_head * share + block_first;
+	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
+	kv_head = gl_WorkGroupID.y;
+	const uint head = kv_head * share + block_first;
 	n_queries = min(HEADS, share - block_first);
 	query_base = KV_AT(1) / 4 + (row * p.n_heads + head) * (HEAD_DIM / 4);
 	queries_stage();
 	state_clear();
+	if (K_TOKEN) sum_queries();
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
@@ -76,31 +210,69 @@ void main() {
 		uint seen = live[KV_AT(6) + kv_head * p.live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
 
-		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, 16, PAGE)) / 4 + in_page;
-		[[unroll]] for (uint j = 0; j < HEADS; j++) score[j] = vec4(0);
-		for (uint step = 0; step < HEAD_DIM / 8; step++) {
-			vec4 k[8];
-			load_k(k_at + step * 4 * PAGE_QUADS, k);
-			score_step(step, k);
+		float bias[HEADS]; // sum_c q_c zero_c, for K_CHANNEL
+		[[unroll]] for (uint j = 0; j < HEADS; j++) bias[j] = 0;
+#ifdef TEXEL
+		if (K_CHANNEL) {
+			k_channel_at = KV_AT(7) / 4 + (pages[at + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
+			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_zero[f] = 0;
+		}
+#else
+		if (K_CHANNEL) scale_queries(first_page + first / PAGE_QUADS, first_page + n_pages - 1, page - first_page - first / PAGE_QUADS, bias);
+#endif
+		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
+		vec4 dots[HEADS];
+		[[unroll]] for (uint j = 0; j < HEADS; j++) dots[j] = score[j] = vec4(0);
+		[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
+			for (uint n = 0; n < RUN_LOADS; n++) {
+				uvec4 w[LOAD_WORDS];
+				load_k(k_at + (r * RUN_LOADS + n) * LOAD_WORDS * PAGE_QUADS, w);
+				[[unroll]] for (uint i = 0; i < LOAD_STEPS; i++) {
+					const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
+					if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
+						vec4 k[8];
+						decode_k(w, i, k);
+						score_step(step, k);
+					}
+				}
+			}
+			if (K_TOKEN) {
+				vec4 scale, zero;
+				params_of(LOAD4(k_params, KV_AT(7) / 4 + (pages[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4),
+						  scale, zero);
+				[[unroll]] for (uint j = 0; j < HEADS; j++) {
+					dots[j] += score[j] * scale + q_sum[r * HEADS + j] * zero;
+					score[j] = vec4(0);
+				}
+			}
 		}
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
-		[[unroll]] for (uint j = 0; j < HEADS; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
-		tile_softmax();
-		tile_values(KV_AT(3) / 4 + (v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, 16, PAGE)) / 4, seen);
+		[[unroll]] for (uint j = 0; j < HEADS; j++) {
+#ifdef TEXEL
+			if (K_CHANNEL) bias[j] = query_sum(q_zero, j);
+#endif
+			if (K_TOKEN) score[j] = dots[j];
+			score[j] = mix((score[j] + bias[j]) * p.scale, vec4(NO_TOKEN), blind);
+		}
+		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
+		const uint v_param = V_BITS < 16 ? KV_AT(8) + pages[at + 3] + kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) : 0;
+		const uint v_factor = V_NORM ? KV_AT(10) + factors[KV_AT(9) + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
+		tile_softmax(seen, v_param);
+		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
 	}
 	state_finish();
 
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < HEADS; j++) {
-		const uint at = KV_AT(0) + (part * p.n_heads + head + j) * (HEAD_DIM + 2);
+		const uint to = KV_AT(0) + (part * p.n_heads + head + j) * (HEAD_DIM + 2);
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = chunk + o * ROW_LANES;
 			if (j < n_queries && lane_row == 0 && c < CHUNKS)
-				[[unroll]] for (uint i = 0; i < 8; i++) parts[at + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4];
+				[[unroll]] for (uint i = 0; i < 8; i++) parts[to + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4];
 		}
 		if (j < n_queries && LANE == 0) {
-			parts[at + HEAD_DIM] = top[j];
-			parts[at + HEAD_DIM + 1] = total[j];
+			parts[to + HEAD_DIM] = top[j];
+			parts[to + HEAD_DIM + 1] = total[j];
 		}
 	}
 }

@@ -6,6 +6,7 @@
 //   0        result    (T, n_heads, HEAD_DIM) f32, written
 //   1        parts     (n_parts, n_heads, HEAD_DIM + 2) f32: sum of weight * value, maximum score, sum of weights
 //   2        row_parts (T, 2) u32: first part, parts of a row
+//   3        lse       (T, n_heads) f32, written: log sum exp of a row's scores; only with FLAGS & 1
 //
 // Grid: x = head, y = row. A lane owns a channel, and every SLICES-th part of it; slices are added in order at the end.
 // Needs: LOCAL_X a power of two.
@@ -16,11 +17,13 @@
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 
 layout(push_constant) uniform Push { AttendMergePush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
 layout(std430, binding = 1) readonly restrict buffer Parts { float parts[]; };
 layout(std430, binding = 2) readonly restrict buffer RowParts { uint row_parts[]; };
+layout(std430, binding = 3) writeonly restrict buffer Lse { float lse[]; };
 
 const uint CHANNELS = HEAD_DIM < LOCAL_X ? HEAD_DIM : LOCAL_X; // side by side
 const uint SLICES = LOCAL_X / CHANNELS;
@@ -60,6 +63,7 @@ void main() {
 				weights += lane2_s[lane + i * CHANNELS];
 			}
 			result[out_at + c] = weights > 0 ? sum / weights : 0;
+			if ((FLAGS & 1u) != 0u && c == 0) lse[KV_AT(3) + row * p.n_heads + head] = weights > 0 ? top + log(weights) : uintBitsToFloat(0xff800000u);
 		}
 	}
 }

@@ -2,6 +2,7 @@
 //
 //   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),  t <= first + row
 // With FLAGS & 1 the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
+// With FLAGS & 2 lse gets max + log(sum_t w_t).
 // Tiles of tokens start at multiples of 4 * LOCAL_X from token 0 and a tile of which a row sees nothing changes nothing
 // of it, so a row's bits do not depend on how the prompt is cut.
 //
@@ -11,6 +12,7 @@
 //   2        k_codes   (n_kv_heads, t_cap, HEAD_DIM) f16
 //   3        v_codes   (n_kv_heads, t_cap, HEAD_DIM) f16
 //   4        row_parts (T, 2) u32: first part, parts of a row; unused without FLAGS & 1
+//   5        lse       (T, n_heads) f32, written; unused without FLAGS & 2
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two).
@@ -26,6 +28,8 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
+const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALED = 0;
+const bool V_NORM = false;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
@@ -39,12 +43,18 @@ layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; }
 layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; };
 #endif
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
+layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
 
 uint query_base = 0, row_first = 0, n_heads_here = 0;
 uint query_at(uint j) {
 	const uint row = min(row_first + j / HEADS, p.n_rows - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, n_heads_here - 1)) * (HEAD_DIM / 4);
 }
+#ifdef TEXEL
+void queries_fit(uint c) {}
+#else
+vec4 query_fit(vec4 x, uint c) { return x; }
+#endif
 
 #include "lib/attend.glsl"
 
@@ -94,8 +104,8 @@ void main() {
 			const bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
 			score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		}
-		tile_softmax();
-		tile_values(v_head + (stored == 0 ? 0 : token * PIECES), stored);
+		tile_softmax(stored, 0);
+		tile_values(v_head + (stored == 0 ? 0 : token * PIECES), stored, 0, 0);
 	}
 	state_finish();
 
@@ -115,6 +125,7 @@ void main() {
 				[[unroll]] for (uint i = 0; i < 8; i++)
 					result[result_at + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4] * factor;
 		}
+		if ((FLAGS & 2) != 0 && mine && LANE == 0) lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = top[j] + log(total[j]);
 		if (partial && mine && LANE == 0) {
 			result[result_at + HEAD_DIM] = top[j];
 			result[result_at + HEAD_DIM + 1] = total[j];

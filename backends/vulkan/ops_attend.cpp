@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 
 namespace kvrun::vk {
 namespace {
 
-constexpr uint32_t kPartial = 1;    // FLAGS of attend_prompt.comp
+constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4; // FLAGS of attend.comp
+constexpr uint32_t kPartial = 1, kPromptLse = 2;                // FLAGS of attend_prompt.comp
+constexpr uint32_t kMergeLse = 1;                               // FLAGS of attend_merge.comp
 constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
 
 // How a workgroup is cut: by the device and the number of query heads per kv head.
@@ -22,14 +25,37 @@ struct AttendCut {
 	uint32_t tokens; // rows of a workgroup of attend_prompt
 };
 
-// A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.
-AttendCut attend_cut(const Caps& c, uint32_t share) {
-	const uint32_t most = c.is_cpu || c.vendor == kNvidia ? 8 : 4;
-	AttendCut cut;
+void cut_heads(AttendCut& cut, uint32_t share, uint32_t most) {
 	cut.blocks = (share + most - 1) / most;
 	cut.heads = (share + cut.blocks - 1) / cut.blocks;
 	cut.tokens = std::max(1u, most / cut.heads);
+}
+// A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.
+uint32_t most_queries(const Caps& c) { return c.is_cpu || c.vendor == kNvidia ? 8 : 4; }
+
+AttendCut attend_cut(const Caps& c, uint32_t share) {
+	AttendCut cut;
+	cut_heads(cut, share, most_queries(c));
 	cut.local = c.is_cpu ? 8 : c.vendor == kAmd ? 64 : 32;
+	return cut;
+}
+
+bool packed(const Quant& q) { return q.bits < 16; }
+
+// Shared memory of attend.comp, bytes: queries, scaled queries or weights, quads, reductions (lib/attend.glsl).
+uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
+	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel, fold = packed(f.v) && f.v.norm != Norm::SqrtMax;
+	const uint32_t queries = cut.heads * head_dim * 4, runs = fold && f.v.group < head_dim ? head_dim / f.v.group : 1;
+	const uint32_t work = std::max({scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * cut.heads * cut.local * 16, cut.local * 32});
+	return queries + work + cut.local * 16 + cut.heads * cut.local * 4;
+}
+AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page) {
+	AttendCut cut = attend_cut(c, share);
+	while (shared_bytes(cut, f, head_dim, page) > c.shared_bytes) {
+		if (cut.local > 32) cut.local /= 2;
+		else if (cut.heads > 1) cut_heads(cut, share, cut.heads / 2);
+		else break;
+	}
 	return cut;
 }
 
@@ -38,14 +64,29 @@ bool texels(const Caps& c) { return c.texel_range && c.subgroup >= 8; }
 Kernel attend_kernel(const Caps& c) { return texels(c) ? Kernel::attend_texel : Kernel::attend; }
 Kernel prompt_kernel(const Caps& c) { return texels(c) ? Kernel::attend_prompt_texel : Kernel::attend_prompt; }
 
-std::vector<SpecValue> attend_spec(const AttendCut& cut, const Format&, uint32_t head_dim, uint32_t page) {
-	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_PAGE, page}, {SPEC_HEADS, cut.heads}};
+// Parts of a format that change nothing are left at one value, so that pipelines are shared.
+std::vector<SpecValue> attend_spec(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
+	const bool k_token = packed(f.k) && f.k.scale == Scale::PerToken;
+	const uint32_t flags = (packed(f.k) && !k_token ? kPerChannel : 0) | (packed(f.v) && f.v.norm == Norm::SqrtMax ? kFactors : 0) |
+						   (f.k.norm == Norm::Balance ? kBalance : 0);
+	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, f.k.bits}, {SPEC_V_BITS, f.v.bits},
+			{SPEC_K_GROUP, k_token ? f.k.group : head_dim}, {SPEC_V_GROUP, packed(f.v) ? f.v.group : head_dim}, {SPEC_FLAGS, flags},
+			{SPEC_PAGE, page}, {SPEC_HEADS, cut.heads}};
+}
+void check_format(const Format& f, uint32_t head_dim) {
+	for (const Quant& q : {f.k, f.v}) {
+		const bool bits = q.bits == 1 || q.bits == 2 || q.bits == 4 || q.bits == 8 || q.bits == 16;
+		const bool runs = !packed(q) || q.scale == Scale::PerChannel || q.group % head_dim == 0 || (q.group % 32 == 0 && head_dim % q.group == 0);
+		if (!bits || !runs || (&q == &f.v && packed(q) && q.scale == Scale::PerChannel))
+			fail(Code::Unsupported, "attention over {} bits per {} in groups of {} is not there on Vulkan", q.bits,
+				 q.scale == Scale::PerChannel ? "channel" : "token", q.group);
+	}
 }
 std::vector<SpecValue> prompt_spec(const AttendCut& cut, uint32_t head_dim, uint32_t flags) {
 	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}};
 }
-std::vector<SpecValue> merge_spec(const Caps& c, uint32_t head_dim) {
-	return {{SPEC_LOCAL_X, c.is_cpu ? 8u : std::min(256u, std::bit_floor(c.workgroup))}, {SPEC_HEAD_DIM, head_dim}};
+std::vector<SpecValue> merge_spec(const Caps& c, uint32_t head_dim, uint32_t flags) {
+	return {{SPEC_LOCAL_X, c.is_cpu ? 8u : std::min(256u, std::bit_floor(c.workgroup))}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}};
 }
 
 void check_head_dim(uint32_t head_dim) {
@@ -59,11 +100,10 @@ float score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
 // Enqueues the partial states of all work items.
 void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv) {
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_pages = kv.pages.shape[0];
-	const AttendCut cut = attend_cut(caps(), n_heads / kv.n_kv_heads);
 	bool continues = false;
 	for (const AttendGroup& g : kv.groups) {
-		if (g.format.k.bits != 16 || g.format.v.bits != 16)
-			fail(Code::Unsupported, "attention over {}-bit keys and {}-bit values is not there on Vulkan", g.format.k.bits, g.format.v.bits);
+		check_format(g.format, head_dim);
+		const AttendCut cut = attend_cut(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page);
 		Pipeline& p = kernels_.get(attend_kernel(caps()), attend_spec(cut, g.format, head_dim, g.page));
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
 										 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
@@ -75,17 +115,18 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv) {
 			const AttendPush push{.first_work = g.first_work + done, .n_heads = n_heads, .n_kv_heads = kv.n_kv_heads, .blocks = cut.blocks,
 								  .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0, .scale = score_scale(head_dim)};
 			const double part = double(n) / g.n_work;
-			rec_.dispatch(p, push, {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.pages), bind(kv.live)},
-						  {n * cut.blocks, kv.n_kv_heads, 1},
+			const Bind binds[] = {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.pages), bind(kv.live),
+								  bind(g.k_params), bind(g.v_params), bind(kv.factors), bind(g.v_factors), bind(kv.balance)};
+			rec_.dispatch(p, push, binds, {n * cut.blocks, kv.n_kv_heads, 1},
 						  {.label = label, .bytes = read * part, .flops = 4.0 * tokens * n_heads * head_dim * part, .continues = continues});
 		}
 	}
 }
 
-void VulkanBackend::merge_parts(const char* label, View out, const KvRead& kv) {
+void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvRead& kv) {
 	const uint32_t rows = out.shape[0], n_heads = out.shape[1], head_dim = out.shape[2];
-	Pipeline& p = kernels_.get(Kernel::attend_merge, merge_spec(caps(), head_dim));
-	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads}, {bind(out), bind(kv.parts), bind(kv.row_parts)}, {n_heads, rows, 1},
+	Pipeline& p = kernels_.get(Kernel::attend_merge, merge_spec(caps(), head_dim, lse ? kMergeLse : 0));
+	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads}, {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse)}, {n_heads, rows, 1},
 				  {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
 }
 
@@ -93,7 +134,7 @@ void VulkanBackend::attend(View out, View q, const KvRead& kv) {
 	check_attend(out, q, kv);
 	check_head_dim(q.shape[2]);
 	attend_pages("attend", q, kv);
-	merge_parts("attend", out, kv);
+	merge_parts("attend", out, kv.lse, kv);
 }
 
 void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const KvRead* older) {
@@ -103,27 +144,46 @@ void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const K
 	constexpr const char* label = "attend_prompt";
 	if (older) attend_pages(label, q, *older);
 	const AttendCut cut = attend_cut(caps(), n_heads / n_kv_heads);
-	Pipeline& p = kernels_.get(prompt_kernel(caps()), prompt_spec(cut, head_dim, older ? kPartial : 0));
+	Pipeline& p = kernels_.get(prompt_kernel(caps()), prompt_spec(cut, head_dim, older ? kPartial : own.lse ? kPromptLse : 0));
 	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
 	const AttendPromptPush push{.first = own.first, .n_rows = rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .t_cap = own.k.shape[1],
 								.blocks = cut.blocks, .scale = score_scale(head_dim)};
-	rec_.dispatch(p, push, {bind(older ? older->parts : out), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View())},
+	rec_.dispatch(p, push, {bind(older ? older->parts : out), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
+						 bind(older ? View() : own.lse)},
 				  {(rows + cut.tokens - 1) / cut.tokens, n_kv_heads * cut.blocks, 1},
 				  {.label = label, .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),
 				   .flops = 4.0 * pairs * n_heads * head_dim, .continues = older != nullptr && !older->groups.empty()});
-	if (older) merge_parts(label, out, *older);
+	if (older) merge_parts(label, out, own.lse, *older);
+}
+
+// Formats whose compiled kernels are looked at: those of the table of policies, and every width.
+static std::vector<std::pair<const char*, Format>> formats_in_use(uint32_t head_dim) {
+	const auto channel = [](uint8_t bits) { return Quant{.bits = bits, .scale = Scale::PerChannel, .group = 32}; };
+	const auto token = [&](uint8_t bits, uint32_t group, Norm norm = Norm::None) {
+		return Quant{.bits = bits, .scale = Scale::PerToken, .group = uint16_t(head_dim % group ? head_dim : group), .norm = norm};
+	};
+	return {{"f16", {}},
+			{"K 4 per channel, V 4", {channel(4), token(4, 32)}},
+			{"K 2 per channel, V 2", {channel(2), token(2, 32)}},
+			{"K 1 per channel, V 1", {channel(1), token(1, head_dim)}},
+			{"K 8 per token, V 8", {token(8, 32), token(8, 32)}},
+			{"K 2 per channel, V 2 with factors", {channel(2), token(2, head_dim, Norm::SqrtMax)}},
+			{"K 2 balanced, V 2", {token(2, 64, Norm::Balance), token(2, 64)}}};
 }
 
 void attend_uses(const Caps& c, std::vector<KernelUse>& out) {
-	for (uint32_t d : {64u, 80u, 96u, 128u, 256u})
+	for (uint32_t d : {64u, 80u, 96u, 128u, 256u}) {
 		for (uint32_t share : {1u, 4u, 8u}) {
+			for (const auto& [name, f] : formats_in_use(d))
+				for (uint32_t page : {32u, 128u})
+					out.push_back({attend_kernel(c), attend_spec(attend_cut(c, share, f, d, page), f, d, page),
+								   fmt::format("head_dim {}, {} heads, {}, pages of {}", d, share, name, page)});
 			const AttendCut cut = attend_cut(c, share);
-			for (uint32_t page : {32u, 128u})
-				out.push_back({attend_kernel(c), attend_spec(cut, {}, d, page), fmt::format("head_dim {}, {} heads, f16, pages of {}", d, share, page)});
 			out.push_back({prompt_kernel(c), prompt_spec(cut, d, 0), fmt::format("head_dim {}, {} heads", d, share)});
 			out.push_back({prompt_kernel(c), prompt_spec(cut, d, kPartial), fmt::format("head_dim {}, {} heads, state", d, share)});
 		}
-	for (uint32_t d : {64u, 80u, 96u, 128u, 256u}) out.push_back({Kernel::attend_merge, merge_spec(c, d), fmt::format("head_dim {}", d)});
+		out.push_back({Kernel::attend_merge, merge_spec(c, d, 0), fmt::format("head_dim {}", d)});
+	}
 }
 
 } // namespace kvrun::vk

@@ -17,7 +17,7 @@ enum Op : uint32_t {
 };
 enum ArithmeticOp : uint32_t {
 	OpCompositeExtract = 81, OpBitcast = 124, OpIAdd = 128, OpISub = 130, OpIMul = 132, OpUDiv = 134, OpSDiv = 135, OpUMod = 137, OpSelect = 169,
-	OpIEqual = 170, OpINotEqual = 171, OpUGreaterThan = 172, OpUGreaterThanEqual = 174, OpULessThan = 176,
+	OpIEqual = 170, OpINotEqual = 171, OpLogicalOr = 166, OpLogicalAnd = 167, OpLogicalNot = 168, OpUGreaterThan = 172, OpUGreaterThanEqual = 174, OpULessThan = 176,
 	OpULessThanEqual = 178, OpShiftRightLogical = 194, OpShiftLeftLogical = 196, OpBitwiseOr = 197, OpBitwiseAnd = 199,
 };
 enum Decoration : uint32_t { SpecId = 1, ArrayStride = 6, BuiltIn = 11, NonWritable = 24, NonReadable = 25, BindingNo = 33, Set = 34, Offset = 35 };
@@ -158,9 +158,10 @@ struct Evaluator {
 		case OpULessThanEqual: return arg(0) <= arg(1);
 		case OpShiftRightLogical: return arg(0) >> (arg(1) & 31u);
 		case OpShiftLeftLogical: return arg(0) << (arg(1) & 31u);
-		case OpBitwiseOr: return arg(0) | arg(1);
-		case OpBitwiseAnd: return arg(0) & arg(1);
-		default: fail(Code::Internal, "SPIR-V constant operation {} is not evaluated here; use + - * / % << >> ?:", n.args[0]);
+		case OpLogicalOr: case OpBitwiseOr: return arg(0) | arg(1);
+		case OpLogicalAnd: case OpBitwiseAnd: return arg(0) & arg(1);
+		case OpLogicalNot: return !arg(0);
+		default: fail(Code::Internal, "SPIR-V constant operation {} is not evaluated here; use + - * / % << >> && || ! ?:", n.args[0]);
 		}
 	}
 	// Bytes of a type; for shared memory, where arrays have no stride of their own.

@@ -56,7 +56,7 @@ class VulkanBackend final : public Backend {
 
  private:
 	void attend_pages(const char* label, View q, const KvRead&);
-	void merge_parts(const char* label, View out, const KvRead&);
+	void merge_parts(const char* label, View out, View lse, const KvRead&);
 	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
 	uint32_t rows_per_binding(size_t row_bytes, uint64_t range) const;
 	View aligned_rows(View x);

@@ -2,13 +2,18 @@
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
 // (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
+// Packed V without channel factors costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
+// weights w_t scale_t, made once per token and run of channels, and sum_t w_t zero_t beside them.
 //
 // Two builds. TEXEL, for drivers on a processor: the workgroup is one subgroup, big buffers are read as texels (their
 // storage buffer loads are an order of magnitude slower), and weights pass between lanes by shuffles. Else: storage
 // buffers, weights pass through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
 //
-// The including file defines QUERIES, K_BITS and V_BITS, declares v_codes, and supplies:
-//   uint query_at(uint j)      first 16-byte piece of query j in q; any valid one where there is no query j
+// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
+// and, for packed V, v_words, v_params, v_factors, and supplies:
+//   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
+//   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them; texel build:
+//   void queries_fit(uint c)        the same for q_part, where c differs from lane to lane
 #extension GL_EXT_control_flow_attributes : require
 #ifndef NO_SUBGROUP
 #extension GL_KHR_shader_subgroup_basic : require
@@ -23,30 +28,44 @@
 #define LOAD4(name, i) name[i]
 #define LANE gl_LocalInvocationID.x
 #endif
+#include "lib/unpack.glsl"
 
-const uint CHUNKS = HEAD_DIM / 8u;                                 // pieces of a V row that a lane takes at once
+const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
 const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
-const uint V_ROWS = LOCAL_X / ROW_LANES;                             // V rows read side by side
-const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;            // chunks of a lane
-const uint QUADS = LOCAL_X;                                        // quads in a tile
-const uint Q_PIECES = HEAD_DIM / 4u;                               // 16-byte pieces of a query
+const uint V_ROWS = LOCAL_X / ROW_LANES;                            // V rows read side by side
+const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;             // chunks of a lane
+const uint QUADS = LOCAL_X;                                         // quads in a tile
+const uint Q_PIECES = HEAD_DIM / 4u;                                // 16-byte pieces of a query
+const bool V_FOLD = V_BITS < 16u && !V_NORM;                        // scales are in the weights
+const uint V_RUNS = V_FOLD && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u; // sets of weights
+const uint V_STRIDE = V_BITS == 16u ? HEAD_DIM / 8u : (HEAD_DIM * V_BITS + 31u) / 32u; // token to token: pieces, words
 // The maximum over no token. Finite, so that no driver's fast arithmetic can make a NaN of it.
 const float NO_TOKEN = -1e30;
 
-vec4 acc[QUERIES * OWN * 2]; // [query][own chunk][half]: sum of weight * value
-vec4 score[QUERIES];         // of the lane's quad; after the softmax its weights
-float top[QUERIES];          // maximum score so far, the same in all lanes
-float total[QUERIES];        // sum of weights; this lane's share until state_finish()
+vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
+vec4 score[QUERIES];              // of the lane's quad
+vec4 weight[V_RUNS * QUERIES];    // [run][query] of the lane's quad
+float top[QUERIES];               // maximum score so far, the same in all lanes
+float total[QUERIES];             // sum of weights; this lane's share until state_finish()
+float zero_sum[V_RUNS * QUERIES]; // [run][query] sum of weight * zero; likewise
 
 #ifdef TEXEL
-const uint Q_FETCH = (QUERIES * 2u + LOCAL_X - 1u) / LOCAL_X;      // fetches that bring 8 channels of all queries
-uvec4 q_part[Q_FETCH];       // lane 2 j + i of fetch f: channels 4 i .. 4 i + 3 of query f * LOCAL_X / 2 + j
+const uint Q_FETCH = (QUERIES * 2u + LOCAL_X - 1u) / LOCAL_X; // fetches that bring 8 channels of all queries
+vec4 q_part[Q_FETCH]; // lane 2 j + i of fetch f: channels 4 i .. 4 i + 3 of query f * LOCAL_X / 2 + j
 #else
 shared vec4 q_s[QUERIES * Q_PIECES];
-shared vec4 weight_s[QUERIES * QUADS];
-shared uvec2 quad_s[QUADS];  // where the quad's V begins (16-byte pieces, or words where V is packed), live bits
-shared vec4 acc_s[V_ROWS > 1u ? LOCAL_X * 2u : 1u];
-shared float reduce_s[QUERIES * LOCAL_X];
+// One piece of memory in turn holds SCALED queries (of the including file), weights [run][query][quad], and at the end
+// the sums of other V rows.
+const uint WEIGHTS = V_RUNS * QUERIES * QUADS, SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u;
+const uint WORK = (WEIGHTS > SCALED ? WEIGHTS : SCALED) > SUMS ? (WEIGHTS > SCALED ? WEIGHTS : SCALED) : SUMS;
+shared vec4 work_s[WORK];
+shared uvec4 quad_s[QUADS]; // as in tile_values()
+#ifdef NO_SUBGROUP
+const uint REDUCED = LOCAL_X; // values of a query that meet in shared memory
+#else
+const uint REDUCED = (LOCAL_X + SUBGROUP - 1u) / SUBGROUP;
+#endif
+shared float reduce_s[QUERIES * REDUCED];
 #endif
 
 void state_clear() {
@@ -55,6 +74,7 @@ void state_clear() {
 		top[j] = NO_TOKEN;
 		total[j] = 0;
 	}
+	[[unroll]] for (uint i = 0; i < V_RUNS * QUERIES; i++) zero_sum[i] = 0;
 }
 
 // ---- queries
@@ -63,22 +83,33 @@ void state_clear() {
 void queries_stage() {}
 // Brings channels 8 step .. 8 step + 7 of every query.
 void queries_step(uint step) {
+	const uint c = step * 2u + LANE % 2u;
 	[[unroll]] for (uint f = 0; f < Q_FETCH; f++)
-		q_part[f] = LOAD4(q, query_at(f * (LOCAL_X / 2u) + LANE / 2u) + step * 2u + LANE % 2u);
+		q_part[f] = uintBitsToFloat(LOAD4(q, query_at(f * (LOCAL_X / 2u) + LANE / 2u) + c));
+	queries_fit(c);
 }
-vec4 query(uint j, uint step, uint half_) {
-	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X + half_;
-	return uintBitsToFloat(uvec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from),
-								 subgroupShuffle(q_part[f].z, from), subgroupShuffle(q_part[f].w, from)));
+vec4 query(uint j, uint step, uint i) {
+	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X + i;
+	return vec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from), subgroupShuffle(q_part[f].z, from),
+				subgroupShuffle(q_part[f].w, from));
+}
+// The sum over a query's channels of a number per lane, [fetch], that belongs to the lane's share of q_part.
+float query_sum(float x[Q_FETCH], uint j) {
+	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X;
+	return subgroupShuffle(x[f], from) + subgroupShuffle(x[f], from + 1u);
 }
 #else
 void queries_stage() {
 	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X)
-		q_s[i] = uintBitsToFloat(LOAD4(q, query_at(i / Q_PIECES) + i % Q_PIECES));
+		q_s[i] = query_fit(uintBitsToFloat(LOAD4(q, query_at(i / Q_PIECES) + i % Q_PIECES)), i % Q_PIECES);
 	barrier();
 }
 void queries_step(uint step) {}
-vec4 query(uint j, uint step, uint half_) { return q_s[j * Q_PIECES + step * 2u + half_]; }
+#ifndef QUERY_PAGES
+vec4 query(uint j, uint step, uint i) { return q_s[j * Q_PIECES + step * 2u + i]; }
+#else
+vec4 query(uint j, uint step, uint i);
+#endif
 #endif
 
 // score += q . k over 8 channels; k[c] holds channel 8 step + c of the quad's 4 tokens.
@@ -115,23 +146,24 @@ void reduce(inout float x[QUERIES], const bool maximum) {
 	const bool writes = subgroupElect();
 #endif
 	if (writes)
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) reduce_s[j * LOCAL_X + at] = x[j];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) reduce_s[j * REDUCED + at] = x[j];
 	barrier();
 	for (uint j = LANE; j < QUERIES; j += LOCAL_X) {
-		float r = reduce_s[j * LOCAL_X];
-		for (uint i = 1; i < n; i++) r = maximum ? max(r, reduce_s[j * LOCAL_X + i]) : r + reduce_s[j * LOCAL_X + i];
-		reduce_s[j * LOCAL_X] = r;
+		float r = reduce_s[j * REDUCED];
+		for (uint i = 1; i < n; i++) r = maximum ? max(r, reduce_s[j * REDUCED + i]) : r + reduce_s[j * REDUCED + i];
+		reduce_s[j * REDUCED] = r;
 	}
 	barrier();
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) x[j] = reduce_s[j * LOCAL_X];
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) x[j] = reduce_s[j * REDUCED];
 	barrier();
 }
 #endif
 
 // ---- a tile
 
-// Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before.
-void tile_softmax() {
+// Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
+// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins.
+void tile_softmax(uint live, uint params) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
 		tile[j] = max(max(score[j].x, score[j].y), max(score[j].z, score[j].w));
@@ -144,80 +176,169 @@ void tile_softmax() {
 		score[j] = exp(score[j] - base);
 		total[j] = total[j] * shrink + (score[j].x + score[j].y + score[j].z + score[j].w);
 		[[unroll]] for (uint i = 0; i < OWN * 2u; i++) acc[j * OWN * 2u + i] *= shrink;
+		if (V_FOLD)
+			[[unroll]] for (uint r = 0; r < V_RUNS; r++) zero_sum[r * QUERIES + j] *= shrink;
+		else
+			weight[j] = score[j];
 	}
+#ifdef V_PARAMS
+	if (V_FOLD) {
+		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
+		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
+			vec4 scale, zero;
+			params_of(LOAD4(v_params, (params + r * PAGE) / 4u), scale, zero);
+			scale = mix(scale, vec4(0), dead);
+			zero = mix(zero, vec4(0), dead);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+				weight[r * QUERIES + j] = score[j] * scale;
+				zero_sum[r * QUERIES + j] += dot(score[j], zero);
+			}
+		}
+	}
+#endif
 }
 
-// Adds the values of the tile. `at`: where V of the lane's quad begins, always inside the buffer; bit i of `live`: its
-// token i has values.
-void tile_values(uint at, uint live) {
+// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row that
+// is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
+void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
+#ifdef V_PARAMS
+	if (V_BITS < 16u) {
+		const uint word = at + c * V_BITS / 4u;
+#ifdef TEXEL
+		const uvec4 x = LOAD4(v_codes, word / 4u);
+		const uvec2 pair = (word & 2u) == 0u ? x.xy : x.zw;
+		uint w = (word & 1u) == 0u ? pair.x : pair.y, w2 = pair.y;
+#else
+		uint w = v_words[word], w2 = V_BITS == 8u ? v_words[word + 1u] : 0u;
+#endif
+		w = w >> (c * V_BITS * 8u % 32u) & mask;
+		w2 &= mask;
+		uvec4 a, b;
+		[[unroll]] for (uint i = 0; i < 4u; i++) {
+			a[i] = CODE(w, V_BITS, i);
+			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, V_BITS, i + 4u);
+		}
+		low = CODE_VEC4(a);
+		high = CODE_VEC4(b);
+		return;
+	}
+#endif
+	const uvec4 w = LOAD4(v_codes, at + c) & uvec4(mask);
+	low = halves_low(w);
+	high = halves_high(w);
+}
+
+// Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces, words where V is packed),
+// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(), `factors` the word of
+// v_factors where the channel factors of the kv head begin, both only with V_NORM.
+void tile_values(uint at, uint live, uint params, uint factors) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 #ifndef TEXEL
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) weight_s[j * QUADS + LANE] = score[j];
-	quad_s[LANE] = uvec2(at, live);
+	if (SCALED > 0u) barrier(); // all lanes are done with the keys
+	[[unroll]] for (uint i = 0; i < V_RUNS * QUERIES; i++) work_s[i * QUADS + LANE] = weight[i];
+	quad_s[LANE] = uvec4(at, live, params, factors);
 	barrier();
 #endif
 	for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
 		const uint quad = min(i * V_ROWS + row, QUADS - 1u);
 #ifdef TEXEL
-		vec4 weight[QUERIES];
 		const uint v_at = subgroupShuffle(at, quad);
 		uint v_live = subgroupShuffle(live, quad);
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) weight[j] = subgroupShuffle(score[j], quad);
 #else
 		const uint v_at = quad_s[quad].x;
 		uint v_live = quad_s[quad].y;
 #endif
 		if (i * V_ROWS + row >= QUADS || row >= V_ROWS) v_live = 0;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
-			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);
+			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS == 1u ? 0u : c * 8u / V_GROUP;
+#ifdef TEXEL
+			vec4 u[QUERIES]; // weights of the run that c is in
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) u[j] = subgroupShuffle(weight[j], quad);
+			[[unroll]] for (uint r = 1; r < V_RUNS; r++)
+				if (r * V_GROUP < (o + 1u) * ROW_LANES * 8u && (r + 1u) * V_GROUP > o * ROW_LANES * 8u)
+					[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+						const vec4 other = subgroupShuffle(weight[r * QUERIES + j], quad);
+						u[j] = run == r ? other : u[j];
+					}
+#endif
+#ifdef V_PARAMS
+			vec4 scale, zero, factor_low, factor_high;
+			if (V_NORM) {
+#ifdef TEXEL
+				const uint of = subgroupShuffle(params, quad), f = subgroupShuffle(factors, quad);
+#else
+				const uint of = quad_s[quad].z, f = quad_s[quad].w;
+#endif
+				const uint norm_run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u;
+				params_of(LOAD4(v_params, (of + norm_run * PAGE) / 4u), scale, zero);
+				const uvec4 x = LOAD4(v_factors, f / 4u + c);
+				factor_low = halves_low(x);
+				factor_high = halves_high(x);
+			}
+#endif
 			[[unroll]] for (uint t = 0; t < 4u; t++) {
 				// A token that is not live may lie outside the buffer, or hold anything, infinities included.
 				const uint mask = 0u - (v_live >> t & 1u);
-				const uvec4 w = LOAD4(v_codes, v_at + (t * (HEAD_DIM / 8u) & mask) + c) & uvec4(mask);
-				const vec4 low = vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y));
-				const vec4 high = vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w));
+				vec4 low, high;
+				load_v(v_at + (t * V_STRIDE & mask), c, mask, low, high);
+#ifdef V_PARAMS
+				if (V_NORM) {
+					low = mask != 0u ? (low * scale[t] + zero[t]) * factor_low : vec4(0);
+					high = mask != 0u ? (high * scale[t] + zero[t]) * factor_high : vec4(0);
+				}
+#endif
 				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 #ifdef TEXEL
-					const float u = weight[j][t];
+					const float x = u[j][t];
 #else
-					const float u = weight_s[j * QUADS + quad][t];
+					const float x = work_s[(run * QUERIES + j) * QUADS + quad][t];
 #endif
-					acc[(j * OWN + o) * 2u] += u * low;
-					acc[(j * OWN + o) * 2u + 1u] += u * high;
+					acc[(j * OWN + o) * 2u] += x * low;
+					acc[(j * OWN + o) * 2u + 1u] += x * high;
 				}
 			}
 		}
 	}
 #ifndef TEXEL
-	barrier(); // the next tile writes weight_s
+	barrier(); // the next tile writes work_s
 #endif
 }
 
 // Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
 void state_finish() {
 	reduce(total, false);
-	if (V_ROWS == 1u) return;
-	const uint row = LANE / ROW_LANES;
-	[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
+	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
+	if (V_ROWS > 1u) [[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 		vec4 low = acc[i * 2u], high = acc[i * 2u + 1u];
 #ifdef TEXEL
-		for (uint r = 1; r < V_ROWS; r++) {
+		[[unroll]] for (uint r = 1; r < V_ROWS; r++) {
 			const uint from = (LANE + r * ROW_LANES) % LOCAL_X;
 			acc[i * 2u] += subgroupShuffle(low, from);
 			acc[i * 2u + 1u] += subgroupShuffle(high, from);
 		}
 #else
-		acc_s[LANE * 2u] = low;
-		acc_s[LANE * 2u + 1u] = high;
+		work_s[LANE * 2u] = low;
+		work_s[LANE * 2u + 1u] = high;
 		barrier();
 		if (row == 0)
 			for (uint r = 1; r < V_ROWS; r++) {
-				low += acc_s[(LANE + r * ROW_LANES) * 2u];
-				high += acc_s[(LANE + r * ROW_LANES) * 2u + 1u];
+				low += work_s[(LANE + r * ROW_LANES) * 2u];
+				high += work_s[(LANE + r * ROW_LANES) * 2u + 1u];
 			}
 		barrier();
 		acc[i * 2u] = low;
 		acc[i * 2u + 1u] = high;
 #endif
+	}
+	if (V_FOLD) [[unroll]] for (uint r = 0; r < V_RUNS; r++) {
+		float sum[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = zero_sum[r * QUERIES + j];
+		reduce(sum, false);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++)
+			[[unroll]] for (uint o = 0; o < OWN; o++)
+				if ((chunk + o * ROW_LANES) * 8u / V_GROUP == r || V_RUNS == 1u) {
+					acc[(j * OWN + o) * 2u] += sum[j];
+					acc[(j * OWN + o) * 2u + 1u] += sum[j];
+				}
 	}
 }
