@@ -37,7 +37,7 @@ std::vector<PackRow> pack_rows() {
 		{"kivi4", channel(4, 128), token(4, 32), 8, 1, 128, 128, 256},
 		{"kivi4 small heads", channel(4, 32), token(4, 8), 4, 2, 8, 32, 64},
 		{"rtn8", token(8, 32), token(8, 32), 3, 1, 96, 32, 45},
-		{"rtn2", token(2, 40), token(2, 80), 8, 2, 80, 64, 100},
+		{"rtn2", token(2, 80), token(2, 80), 8, 2, 80, 64, 100},
 		{"rtn1", token(1, 96), token(1, 32), 4, 1, 96, 128, 130},
 		{"mixed bits", channel(4, 32), token(1, 64), 4, 2, 64, 32, 96},
 		{"f16 keys", {}, token(2, 64), 4, 2, 64, 32, 33},
