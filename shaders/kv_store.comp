@@ -1,13 +1,16 @@
 // Prompt tokens first .. first + n - 1 of k, v, which are f16 already, to the pages where at[t][kv head] says.
 //
-// dims     k, v (n_kv_heads, t_cap, head_words) u32; at (n, n_kv_heads, 2) word offsets, ~0: not stored
-// grid     x: n * head_words / LOCAL_X, y: kv head, z: 0 for K, 1 for V
+// dims     k, v (n_kv_heads, t_cap, HEAD_DIM / 2) u32; at (n, n_kv_heads, 2) word offsets, ~0: not stored
+// grid     x: n / LOCAL_X, y: kv head, z: words of a head, first K's, then V's
+// K pages are [word][token]: neighbouring lanes take neighbouring tokens of one word, so that what is written lies
+// together. V pages are [token][word]: the same lanes are counted through words first.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
 #include "shared/spec.h"
 
 layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 64u;
 layout(push_constant) uniform Push { KvStorePush p; };
 
 layout(set = 0, binding = 0) writeonly buffer KDst { uint k_dst[]; }; // k_dst and v_dst may be one pool
@@ -16,15 +19,20 @@ layout(set = 0, binding = 2) restrict readonly buffer K { uint k[]; };
 layout(set = 0, binding = 3) restrict readonly buffer V { uint v[]; };
 layout(set = 0, binding = 4) restrict readonly buffer At { uint at_word[]; };
 
+const uint WORDS = HEAD_DIM / 2u; // of a head
+
 void main() {
-	const uint i = gl_GlobalInvocationID.x, kv = gl_WorkGroupID.y;
-	if (i >= p.n * p.head_words) return;
-	// K pages are [word][token]: neighbouring lanes take neighbouring tokens, so that what is written lies together
-	const bool by_token = gl_WorkGroupID.z == 0u && p.k_word_stride != 1u;
-	const uint t = by_token ? i % p.n : i / p.head_words, w = by_token ? i / p.n : i % p.head_words;
-	const bool is_k = gl_WorkGroupID.z == 0u;
-	const uint from = (kv * p.t_cap + p.first + t) * p.head_words + w;
-	const uint to = at_word[KV_AT(4) + (t * p.n_kv_heads + kv) * 2u + gl_WorkGroupID.z];
+	const uint kv = gl_WorkGroupID.y, z = gl_WorkGroupID.z;
+	const bool is_k = z < WORDS;
+	uint t = gl_GlobalInvocationID.x, w = z;
+	if (!is_k || p.k_word_stride == 1u) {
+		const uint lane = (gl_WorkGroupID.x * WORDS + (is_k ? z : z - WORDS)) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+		t = lane / WORDS;
+		w = lane % WORDS;
+	}
+	if (t >= p.n) return;
+	const uint to = at_word[KV_AT(4) + (t * p.n_kv_heads + kv) * 2u + (is_k ? 0u : 1u)];
+	const uint from = (kv * p.t_cap + p.first + t) * WORDS + w;
 	if (to == ~0u) return;
 	if (is_k) k_dst[KV_AT(0) + to + w * p.k_word_stride] = k[KV_AT(2) + from];
 	else v_dst[KV_AT(1) + to + w] = v[KV_AT(3) + from];
