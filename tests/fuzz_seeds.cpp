@@ -38,6 +38,9 @@ int main(int argc, char** argv) {
 		b.text(s.arch + ".rope.scaling.type", "yarn").f32(s.arch + ".rope.scaling.factor", 4);
 		b.tensor_f32("rope_freqs.weight", {4}, {1, 2, 3, 4});
 		write(gguf / fmt::format("{}-yarn", arch), "", b.bytes());
+		b.text(s.arch + ".rope.scaling.type", "llama3").erase_tensor("rope_freqs.weight");
+		b.f32(s.arch + ".rope.scaling.low_freq_factor", 1).f32(s.arch + ".rope.scaling.high_freq_factor", 4);
+		write(gguf / fmt::format("{}-llama3", arch), "", b.bytes());
 		b.text(s.arch + ".rope.scaling.type", "longrope").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
 		b.tensor_f32("rope_factors_short.weight", {4}, {1, 1, 1, 1});
 		write(gguf / fmt::format("{}-longrope", arch), "", b.bytes());
