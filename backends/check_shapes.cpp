@@ -41,14 +41,13 @@ void check_prompt_kv(const PromptKv& kv) {
 	KV_ASSERT(is_f16(kv.k) && is_f16(kv.v) && same_shape(kv.k, kv.v) && kv.k.shape[3] == 1 && kv.k.shape[2] % 2 == 0);
 }
 
-void check_read(const View& q, const KvRead& kv) {
+// Work items and the pages they name.
+void check_pages(const View& q, const KvRead& kv) {
 	check_heads(q, kv.n_kv_heads, q.shape[2]);
 	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == 4);
 	KV_ASSERT(is_u32(kv.pages) && kv.pages.row_elements() == 4);
 	KV_ASSERT(is_u32(kv.live) && (kv.live.shape[0] == 1 || kv.live.shape[0] == kv.n_kv_heads));
 	KV_ASSERT(kv.live.shape[1] == kv.pages.shape[0] && kv.live.shape[2] * kv.live.shape[3] == 4);
-	KV_ASSERT(is_u32(kv.row_parts) && kv.row_parts.elements() == size_t(q.shape[0]) * 2);
-	KV_ASSERT(is_f32(kv.parts) && kv.parts.row_elements() == size_t(q.shape[1]) * (q.shape[2] + 2));
 	for (const AttendGroup& g : kv.groups) {
 		KV_ASSERT(g.page == 32 || g.page == 64 || g.page == 128);
 		KV_ASSERT(uint64_t(g.first_work) + g.n_work <= kv.work.shape[0]);
@@ -60,6 +59,12 @@ void check_read(const View& q, const KvRead& kv) {
 		KV_ASSERT(g.format.k.norm != Norm::Balance || is_balance(kv.balance, kv.n_kv_heads, q.shape[2]));
 		KV_ASSERT(g.format.v.norm != Norm::SqrtMax || (is_u32(g.v_factors) && is_u32(kv.factors) && kv.factors.elements() == kv.pages.shape[0]));
 	}
+}
+
+void check_read(const View& q, const KvRead& kv) {
+	check_pages(q, kv);
+	KV_ASSERT(is_u32(kv.row_parts) && kv.row_parts.elements() == size_t(q.shape[0]) * 2);
+	KV_ASSERT(is_f32(kv.parts) && kv.parts.row_elements() == size_t(q.shape[1]) * (q.shape[2] + 2));
 	KV_ASSERT(!kv.lse || is_lse(kv.lse, q));
 }
 
@@ -159,7 +164,7 @@ void check_score_prompt(const View& score, const View& q, const View& rows, cons
 }
 
 void check_score_slots(const View& score, const View& q, const View& rows, const View& lse, const KvRead& f16) {
-	check_read(q, f16);
+	check_pages(q, f16); // rows and parts of the work items do not count
 	for (const AttendGroup& g : f16.groups) KV_ASSERT(g.format == Format());
 	KV_ASSERT(is_u32(rows) && is_lse(lse, q));
 	KV_ASSERT(is_f32(score) && score.shape[0] == f16.n_kv_heads && score.row_elements() == score.shape[1]);

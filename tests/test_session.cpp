@@ -1,85 +1,11 @@
 // Sequences on every device: the same bits in any chunking, in any company and in every run; limits. What whole models
 // compute is in test_models.cpp.
 #include "engine/core/npy.h"
-#include "engine/run/engine.h"
-#include "tests/assets.h"
-#include "tests/compare.h"
-#include <cmath>
+#include "tests/sequences.h"
 #include <deque>
 #include <doctest/doctest.h>
 
 using namespace kvrun;
-
-namespace {
-
-using Tokens = std::vector<uint32_t>;
-using Floats = std::vector<float>;
-
-const std::string kGolden = KVRUN_SOURCE_DIR "/tests/golden/";
-
-struct Case {
-	std::string name;
-	std::string text() const { return name; }
-};
-
-std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ctx = 0, uint32_t ubatch = 512) {
-	EngineOptions opt;
-	opt.model = model;
-	opt.device = select_test_device(device);
-	opt.ctx = ctx;
-	opt.ubatch = ubatch;
-	return Engine::open(opt);
-}
-
-uint32_t best(std::span<const float> logits) { return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin()); }
-Floats keep(std::span<const float> x) { return {x.begin(), x.end()}; }
-
-// Logits of every prompt row, (T, vocab).
-Floats prompt_logits(Session& s, std::span<const uint32_t> tokens) {
-	Floats all(tokens.size() * s.engine().config().vocab);
-	PrefillHooks hooks;
-	const size_t vocab = s.engine().config().vocab;
-	hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
-		REQUIRE(logits.size() == n * vocab);
-		REQUIRE((first + n) * vocab <= all.size());
-		std::copy(logits.begin(), logits.end(), all.begin() + std::ptrdiff_t(first * vocab));
-	};
-	const Floats last = keep(s.prefill(tokens, hooks));
-	CHECK(std::equal(last.begin(), last.end(), all.end() - std::ptrdiff_t(vocab), all.end()));
-	return all;
-}
-
-// Logits after the prompt and after each of n greedy steps, (n + 1, vocab).
-Floats greedy_logits(Session& s, std::span<const uint32_t> prompt, uint32_t n) {
-	Floats all = keep(s.prefill(prompt));
-	Floats step = all;
-	for (uint32_t i = 0; i < n; ++i) {
-		step = keep(s.decode(best(step)));
-		all.insert(all.end(), step.begin(), step.end());
-	}
-	return all;
-}
-
-// Largest difference as a share of the largest absolute expectation; NaN counts as infinite.
-double relative_error(std::span<const float> x, std::span<const float> ref) {
-	double error = 0, largest = 0;
-	for (size_t i = 0; i < ref.size(); ++i) {
-		const double e = std::abs(double(x[i]) - double(ref[i]));
-		error = std::max(error, std::isnan(e) ? INFINITY : e), largest = std::max(largest, std::abs(double(ref[i])));
-	}
-	return error / largest;
-}
-
-Tokens random_tokens(uint32_t n, uint32_t vocab, uint32_t seed) {
-	Tokens r(n);
-	for (uint32_t& t : r) t = 3 + (seed = seed * 1664525u + 1013904223u, seed >> 8) % (vocab - 3);
-	return r;
-}
-
-// A model with grouped heads that is always there.
-const std::string kSmallModel = kGolden + "tiny/llama.gguf";
-
-} // namespace
 
 TEST_CASE("session: a prompt in two turns has the logits of one prompt, and both are transformers'") {
 	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3_longrope.long"}, {"llama_q5_k"}}, [](Backend&, const Case& c, const TestRow& row) {
@@ -155,18 +81,7 @@ TEST_CASE("session: a sequence has the same bits alone and beside others, fresh,
 }
 
 TEST_CASE("session: KVRUN_CHECK finds nothing on a whole model") {
-	each_row(std::vector<Case>{{"check"}}, [](Backend&, const Case&, const TestRow& row) {
-		setenv("KVRUN_CHECK", "1", 1);
-		for (const char* model : {"llama", "qwen3", "phi3", "llama_q4_k"}) {
-			const auto engine = open_engine(row.device, kGolden + "tiny/" + model + ".gguf", 128);
-			Session s(*engine);
-			const Tokens prompt = random_tokens(40, engine->config().vocab, 9);
-			s.prefill(std::span(prompt).first(30));
-			s.prefill(std::span(prompt).subspan(30));
-			CHECK_NOTHROW(s.decode(7));
-		}
-		unsetenv("KVRUN_CHECK");
-	});
+	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3"}, {"llama_q4_k"}}, [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, c.name, "fp16"); });
 }
 
 TEST_CASE("session: what does not fit is refused, and nothing is appended") {

@@ -127,6 +127,25 @@ struct Meaning {
 			else scale[c] = scale[c - 1], zero[c] = zero[c - 1];
 		}
 	}
+	// One token: its words are `stride` apart.
+	void values(const uint32_t* words, uint32_t stride, uint32_t bits, float* x) const {
+		switch (bits) {
+		case 1: return values_of<1>(words, stride, x);
+		case 2: return values_of<2>(words, stride, x);
+		case 4: return values_of<4>(words, stride, x);
+		case 8: return values_of<8>(words, stride, x);
+		}
+		fail(Code::Unsupported, "codes of {} bits in the cpu backend; 1, 2, 4 and 8 can be read", bits);
+	}
+
+ private:
+	template <uint32_t Bits> void values_of(const uint32_t* words, uint32_t stride, float* x) const {
+		constexpr uint32_t kPerWord = 32 / Bits, kMask = (1u << Bits) - 1;
+		const uint32_t D = uint32_t(scale.size());
+		for (uint32_t c = 0; c < D; c += kPerWord, words += stride)
+			for (uint32_t i = 0; i < std::min(kPerWord, D - c); ++i)
+				x[c + i] = float(int(*words >> i * Bits & kMask)) * scale[c + i] + zero[c + i];
+	}
 };
 
 // log of the sum of exp(score) of a state
@@ -222,13 +241,9 @@ void CpuBackend::load_k(const KvRead& kv, const AttendGroup& g, uint32_t p, uint
 										per_channel ? kv_channel_param_words(kv.n_kv_heads, D) : kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
 	Meaning m(D);
 	for (uint32_t c = 0; c < D && per_channel; ++c) m.set(c, params[kv_channel_param(head, c, D)]);
-	const uint32_t per_word = 32 / q.bits, mask = (1u << q.bits) - 1;
 	for (uint32_t t = 0; t < g.page; ++t) {
 		if (!per_channel) m.set_token(params, head, t, q.group, g.page);
-		for (uint32_t c = 0; c < D; ++c) {
-			const uint32_t word = codes[kv_k_word(head, c / per_word, t, D, q.bits, g.page)];
-			tile[size_t(t) * D + c] = float(word >> c % per_word * q.bits & mask) * m.scale[c] + m.zero[c];
-		}
+		m.values(codes + kv_k_word(head, 0, t, D, q.bits, g.page), /*stride=*/g.page, q.bits, tile + size_t(t) * D);
 	}
 }
 
@@ -248,13 +263,11 @@ void CpuBackend::load_v(const KvRead& kv, const AttendGroup& g, uint32_t p, uint
 			factor[c] = f16_to_f32(uint16_t(factors[kv_factor_word(head, c, D)] >> 16 * kv_factor_half(head, c, D)));
 	}
 	Meaning m(D);
-	const uint32_t per_word = 32 / q.bits, mask = (1u << q.bits) - 1;
 	for (uint32_t t = 0; t < g.page; ++t) {
 		m.set_token(params, head, t, q.group, g.page);
-		for (uint32_t c = 0; c < D; ++c) {
-			const uint32_t word = codes[kv_v_word(head, t, c / per_word, D, q.bits, g.page)];
-			tile[size_t(t) * D + c] = (float(word >> c % per_word * q.bits & mask) * m.scale[c] + m.zero[c]) * factor[c];
-		}
+		float* x = tile + size_t(t) * D;
+		m.values(codes + kv_v_word(head, t, 0, D, q.bits, g.page), /*stride=*/1, q.bits, x);
+		for (uint32_t c = 0; c < D; ++c) x[c] *= factor[c];
 	}
 }
 

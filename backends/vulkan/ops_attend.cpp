@@ -126,7 +126,7 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv) {
 void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvRead& kv) {
 	const uint32_t rows = out.shape[0], n_heads = out.shape[1], head_dim = out.shape[2];
 	Pipeline& p = kernels_.get(Kernel::attend_merge, merge_spec(caps(), head_dim, lse ? kMergeLse : 0));
-	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads}, {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse)}, {n_heads, rows, 1},
+	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads}, {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse ? lse : out)}, {n_heads, rows, 1},
 				  {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
 }
 
@@ -148,8 +148,9 @@ void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const K
 	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
 	const AttendPromptPush push{.first = own.first, .n_rows = rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .t_cap = own.k.shape[1],
 								.blocks = cut.blocks, .scale = score_scale(head_dim)};
-	rec_.dispatch(p, push, {bind(older ? older->parts : out), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
-						 bind(older ? View() : own.lse)},
+	const View result = older ? older->parts : out; // also stands in for an lse nobody wants: a bind for writing counts as a write
+	rec_.dispatch(p, push, {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
+						 bind(!older && own.lse ? own.lse : result)},
 				  {(rows + cut.tokens - 1) / cut.tokens, n_kv_heads * cut.blocks, 1},
 				  {.label = label, .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),
 				   .flops = 4.0 * pairs * n_heads * head_dim, .continues = older != nullptr && !older->groups.empty()});
