@@ -153,10 +153,10 @@ TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name")
 		{"shared=8192", "maxComputeSharedMemorySize is 8192"},  {"push=64", "maxPushConstantsSize is 64"},
 		{"groups=1024", "maxComputeWorkGroupCount[0] is 1024"}, {"range=65536", "maxStorageBufferRange is 65536"},
 		{"alloc=65536", "maxMemoryAllocationSize is 65536"},    {"align=512", "minStorageBufferOffsetAlignment is 512"}};
-	for (auto [caps, text] : rows) {
-		const ScopedEnv clamp("KVRUN_TEST_CAPS", caps);
-		INFO(caps);
-		CHECK(has(message_of_open(""), text));
+	for (const auto& row : rows) {
+		const ScopedEnv clamp("KVRUN_TEST_CAPS", row.first);
+		INFO(row.first);
+		CHECK(has(message_of_open(""), row.second));
 	}
 	for (const char* wrong : {"bogus=1", "ssbo", "ssbo=", "ssbo=x", "=4"}) {
 		const ScopedEnv clamp("KVRUN_TEST_CAPS", wrong);
