@@ -91,7 +91,11 @@ const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 8 ? 2 : 1;        // of a t
 const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 ? 4 : 1;         // steps of 8 channels they hold
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
+#ifdef TEXEL
 float q_sum[K_RUNS * HEADS]; // [run][query], for K_TOKEN
+#else
+shared float q_sum[K_TOKEN ? K_RUNS * HEADS : 1u];
+#endif
 
 
 // What channels 4 c .. 4 c + 3 of a query are divided by.
@@ -138,15 +142,17 @@ vec4 query(uint j, uint step, uint i) {
 	return K_CHANNEL ? work_s[own_queries + at] : q_s[at];
 }
 void sum_queries() {
-	[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
+	for (uint r = 0; r < K_RUNS; r++) {
 		float x[HEADS];
 		[[unroll]] for (uint j = 0; j < HEADS; j++) {
 			x[j] = 0;
 			for (uint i = LANE; i < RUN_STEPS * 2; i += LOCAL_X) x[j] += dot(q_s[j * Q_PIECES + r * RUN_STEPS * 2 + i], vec4(1));
 		}
 		reduce(x, false);
-		[[unroll]] for (uint j = 0; j < HEADS; j++) q_sum[r * HEADS + j] = x[j];
+		if (LANE == 0)
+			[[unroll]] for (uint j = 0; j < HEADS; j++) q_sum[r * HEADS + j] = x[j];
 	}
+	barrier();
 }
 // [page][query] times the scales of pages [page, page + TILE_PAGES) of which `last` is the last that is there; bias: sum_c q_c zero_c of the
 // lane's page, which is `own` of the tile.
@@ -176,17 +182,17 @@ void scale_queries(uint page, uint last, uint own, out float bias[HEADS]) {
 void load_k(uint at, out uvec4 w[LOAD_WORDS]) {
 	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + i * PAGE_QUADS);
 }
-// 8 channels, the i-th step of the words.
-void decode_k(uvec4 w[LOAD_WORDS], uint i, out vec4 k[8]) {
-	[[unroll]] for (uint c = 0; c < 8; c++) {
+// Channels 4 half_ .. 4 half_ + 3 of the i-th step of the words.
+void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
+	[[unroll]] for (uint c = 0; c < 4; c++) {
 		if (K_BITS == 16) {
-			const uvec4 x = w[K_BITS == 16 ? c / 2 : 0];
+			const uvec4 x = w[K_BITS == 16 ? half_ * 2 + c / 2 : 0];
 			k[c] = c % 2 == 0 ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
 							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
 		} else if (K_BITS == 8) {
-			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? c / 4 : 0], 8u, c % 4u));
+			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
 		} else {
-			k[c] = CODE_VEC4(CODE(w[0], K_BITS, i * 8 + c));
+			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
 		}
 	}
 }
@@ -223,16 +229,24 @@ void main() {
 		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
 		vec4 dots[HEADS];
 		[[unroll]] for (uint j = 0; j < HEADS; j++) dots[j] = score[j] = vec4(0);
-		[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
+#ifdef TEXEL
+		[[unroll]]
+#else
+		[[dont_unroll]] // registers
+#endif
+		for (uint r = 0; r < K_RUNS; r++) {
 			for (uint n = 0; n < RUN_LOADS; n++) {
 				uvec4 w[LOAD_WORDS];
 				load_k(k_at + (r * RUN_LOADS + n) * LOAD_WORDS * PAGE_QUADS, w);
-				[[unroll]] for (uint i = 0; i < LOAD_STEPS; i++) {
+				[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
 					const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
 					if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
-						vec4 k[8];
-						decode_k(w, i, k);
-						score_step(step, k);
+						queries_step(step);
+						[[unroll]] for (uint h = 0; h < 2; h++) {
+							vec4 k[4];
+							decode_k(w, i, h, k);
+							score_half(step, h, k);
+						}
 					}
 				}
 			}

@@ -60,19 +60,6 @@ vec4 query_fit(vec4 x, uint c) { return x; }
 
 const uint PIECES = HEAD_DIM / 8; // 16-byte pieces of a token's K or V
 
-void load_k(uint at[4], out vec4 k[8]) {
-	vec4 low[4], high[4];
-	[[unroll]] for (uint t = 0; t < 4; t++) {
-		const uvec4 w = LOAD4(k_codes, at[t]);
-		low[t] = vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y));
-		high[t] = vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w));
-	}
-	[[unroll]] for (uint c = 0; c < 4; c++) {
-		k[c] = vec4(low[0][c], low[1][c], low[2][c], low[3][c]);
-		k[c + 4] = vec4(high[0][c], high[1][c], high[2][c], high[3][c]);
-	}
-}
-
 void main() {
 	const uint kv_head = gl_WorkGroupID.y / p.blocks, share = p.n_heads / p.n_kv_heads;
 	const uint block_first = gl_WorkGroupID.y % p.blocks * HEADS, head = kv_head * share + block_first;
@@ -94,9 +81,15 @@ void main() {
 		}
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);
 		for (uint step = 0; step < PIECES; step++) {
-			vec4 k[8];
-			load_k(at, k);
-			score_step(step, k);
+			uvec4 w[4]; // 8 channels of each token
+			[[unroll]] for (uint t = 0; t < 4; t++) w[t] = LOAD4(k_codes, at[t]);
+			queries_step(step);
+			[[unroll]] for (uint h = 0; h < 2; h++) {
+				vec4 x[4], k[4];
+				[[unroll]] for (uint t = 0; t < 4; t++) x[t] = h == 0 ? halves_low(w[t]) : halves_high(w[t]);
+				[[unroll]] for (uint c = 0; c < 4; c++) k[c] = vec4(x[0][c], x[1][c], x[2][c], x[3][c]);
+				score_half(step, h, k);
+			}
 			[[unroll]] for (uint t = 0; t < 4; t++) at[t]++;
 		}
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {

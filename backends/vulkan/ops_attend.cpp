@@ -47,7 +47,8 @@ uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, 
 	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel, fold = packed(f.v) && f.v.norm != Norm::SqrtMax;
 	const uint32_t queries = cut.heads * head_dim * 4, runs = fold && f.v.group < head_dim ? head_dim / f.v.group : 1;
 	const uint32_t work = std::max({scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * cut.heads * cut.local * 16, cut.local * 32});
-	return queries + work + cut.local * 16 + cut.heads * cut.local * 4;
+	const uint32_t zeros = fold ? runs * cut.heads * cut.local * 4 : 0;
+	return queries + work + zeros + cut.local * 16 + cut.heads * (cut.local + 8) * 4;
 }
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page) {
 	AttendCut cut = attend_cut(c, share);

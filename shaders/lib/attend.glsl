@@ -44,10 +44,18 @@ const float NO_TOKEN = -1e30;
 
 vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
 vec4 score[QUERIES];              // of the lane's quad
+#ifdef TEXEL
 vec4 weight[V_RUNS * QUERIES];    // [run][query] of the lane's quad
+float zeros[V_RUNS * QUERIES];    // sum over the quad of weight * zero; unused where scales are not in the weights
+#define SET_WEIGHT(i, x) weight[i] = x
+#define SET_ZEROS(i, x) zeros[i] = x
+#else
+#define SET_WEIGHT(i, x) work_s[(i) * QUADS + LANE] = x
+#define SET_ZEROS(i, x) zeros_s[(i) * QUADS + LANE] = x
+#endif
 float top[QUERIES];               // maximum score so far, the same in all lanes
 float total[QUERIES];             // sum of weights; this lane's share until state_finish()
-float zero_sum[V_RUNS * QUERIES]; // [run][query] sum of weight * zero; likewise
+float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
 
 #ifdef TEXEL
 const uint Q_FETCH = (QUERIES * 2u + LOCAL_X - 1u) / LOCAL_X; // fetches that bring 8 channels of all queries
@@ -59,6 +67,7 @@ shared vec4 q_s[QUERIES * Q_PIECES];
 const uint WEIGHTS = V_RUNS * QUERIES * QUADS, SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u;
 const uint WORK = (WEIGHTS > SCALED ? WEIGHTS : SCALED) > SUMS ? (WEIGHTS > SCALED ? WEIGHTS : SCALED) : SUMS;
 shared vec4 work_s[WORK];
+shared float zeros_s[V_FOLD ? WEIGHTS : 1u];
 shared uvec4 quad_s[QUADS]; // as in tile_values()
 #ifdef NO_SUBGROUP
 const uint REDUCED = LOCAL_X; // values of a query that meet in shared memory
@@ -74,7 +83,7 @@ void state_clear() {
 		top[j] = NO_TOKEN;
 		total[j] = 0;
 	}
-	[[unroll]] for (uint i = 0; i < V_RUNS * QUERIES; i++) zero_sum[i] = 0;
+	[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) zero_acc[i] = 0;
 }
 
 // ---- queries
@@ -112,14 +121,12 @@ vec4 query(uint j, uint step, uint i);
 #endif
 #endif
 
-// score += q . k over 8 channels; k[c] holds channel 8 step + c of the quad's 4 tokens.
-void score_step(uint step, vec4 k[8]) {
-	queries_step(step);
-	[[unroll]] for (uint j = 0; j < QUERIES; j++)
-		[[unroll]] for (uint i = 0; i < 2u; i++) {
-			const vec4 q4 = query(j, step, i);
-			score[j] += q4.x * k[i * 4u] + q4.y * k[i * 4u + 1u] + q4.z * k[i * 4u + 2u] + q4.w * k[i * 4u + 3u];
-		}
+// score += q . k over 4 channels; k[c] holds channel 8 step + 4 i + c of the quad's 4 tokens. After queries_step(step).
+void score_half(uint step, uint i, vec4 k[4]) {
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		const vec4 q4 = query(j, step, i);
+		score[j] += q4.x * k[0] + q4.y * k[1] + q4.z * k[2] + q4.w * k[3];
+	}
 }
 
 // ---- reductions over the workgroup
@@ -177,10 +184,13 @@ void tile_softmax(uint live, uint params) {
 		total[j] = total[j] * shrink + (score[j].x + score[j].y + score[j].z + score[j].w);
 		[[unroll]] for (uint i = 0; i < OWN * 2u; i++) acc[j * OWN * 2u + i] *= shrink;
 		if (V_FOLD)
-			[[unroll]] for (uint r = 0; r < V_RUNS; r++) zero_sum[r * QUERIES + j] *= shrink;
-		else
-			weight[j] = score[j];
+			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
 	}
+#ifndef TEXEL
+	if (SCALED > 0u) barrier(); // all lanes are done with the keys
+#endif
+	if (!V_FOLD)
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) SET_WEIGHT(j, score[j]);
 #ifdef V_PARAMS
 	if (V_FOLD) {
 		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
@@ -190,8 +200,8 @@ void tile_softmax(uint live, uint params) {
 			scale = mix(scale, vec4(0), dead);
 			zero = mix(zero, vec4(0), dead);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-				weight[r * QUERIES + j] = score[j] * scale;
-				zero_sum[r * QUERIES + j] += dot(score[j], zero);
+				SET_WEIGHT(r * QUERIES + j, score[j] * scale);
+				SET_ZEROS(r * QUERIES + j, dot(score[j], zero));
 			}
 		}
 	}
@@ -234,8 +244,6 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 void tile_values(uint at, uint live, uint params, uint factors) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 #ifndef TEXEL
-	if (SCALED > 0u) barrier(); // all lanes are done with the keys
-	[[unroll]] for (uint i = 0; i < V_RUNS * QUERIES; i++) work_s[i * QUADS + LANE] = weight[i];
 	quad_s[LANE] = uvec4(at, live, params, factors);
 	barrier();
 #endif
@@ -253,13 +261,23 @@ void tile_values(uint at, uint live, uint params, uint factors) {
 			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS == 1u ? 0u : c * 8u / V_GROUP;
 #ifdef TEXEL
 			vec4 u[QUERIES]; // weights of the run that c is in
-			[[unroll]] for (uint j = 0; j < QUERIES; j++) u[j] = subgroupShuffle(weight[j], quad);
-			[[unroll]] for (uint r = 1; r < V_RUNS; r++)
-				if (r * V_GROUP < (o + 1u) * ROW_LANES * 8u && (r + 1u) * V_GROUP > o * ROW_LANES * 8u)
+			float z[QUERIES];
+			[[unroll]] for (uint r = 0; r < V_RUNS; r++)
+				if (V_RUNS == 1u || (r * V_GROUP < (o + 1u) * ROW_LANES * 8u && (r + 1u) * V_GROUP > o * ROW_LANES * 8u))
 					[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 						const vec4 other = subgroupShuffle(weight[r * QUERIES + j], quad);
-						u[j] = run == r ? other : u[j];
+						u[j] = r == 0u || run == r ? other : u[j];
+						if (V_FOLD) {
+							const float other_z = subgroupShuffle(zeros[r * QUERIES + j], quad);
+							z[j] = r == 0u || run == r ? other_z : z[j];
+						}
 					}
+			if (V_FOLD)
+				[[unroll]] for (uint j = 0; j < QUERIES; j++) zero_acc[j * OWN + o] += v_live != 0u ? z[j] : 0.0;
+#else
+			if (V_FOLD)
+				[[unroll]] for (uint j = 0; j < QUERIES; j++)
+					zero_acc[j * OWN + o] += v_live != 0u ? zeros_s[(run * QUERIES + j) * QUADS + quad] : 0.0;
 #endif
 #ifdef V_PARAMS
 			vec4 scale, zero, factor_low, factor_high;
@@ -307,7 +325,12 @@ void tile_values(uint at, uint live, uint params, uint factors) {
 // Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
 void state_finish() {
 	reduce(total, false);
-	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
+	const uint row = LANE / ROW_LANES;
+	if (V_FOLD)
+		[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
+			acc[i * 2u] += zero_acc[i];
+			acc[i * 2u + 1u] += zero_acc[i];
+		}
 	if (V_ROWS > 1u) [[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 		vec4 low = acc[i * 2u], high = acc[i * 2u + 1u];
 #ifdef TEXEL
@@ -329,16 +352,5 @@ void state_finish() {
 		acc[i * 2u] = low;
 		acc[i * 2u + 1u] = high;
 #endif
-	}
-	if (V_FOLD) [[unroll]] for (uint r = 0; r < V_RUNS; r++) {
-		float sum[QUERIES];
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = zero_sum[r * QUERIES + j];
-		reduce(sum, false);
-		[[unroll]] for (uint j = 0; j < QUERIES; j++)
-			[[unroll]] for (uint o = 0; o < OWN; o++)
-				if ((chunk + o * ROW_LANES) * 8u / V_GROUP == r || V_RUNS == 1u) {
-					acc[(j * OWN + o) * 2u] += sum[j];
-					acc[(j * OWN + o) * 2u + 1u] += sum[j];
-				}
 	}
 }
