@@ -18,10 +18,25 @@ void add_engine_options(CLI::App& app, EngineArgs& a) {
 	add_integer(app, "--ubatch-size", a.ubatch, 1, 65536,
 	            "(-ub) prompt tokens that go through a layer together; changes speed only [512]");
 	add_text(app, "--kv", a.kv, "POLICY", "keep the KV cache this way; see `kvrun plan --help` [fp16]");
+	add_text(app, "--cache-type-k", a.type_k, "TYPE",
+	         "(-ctk) keys as f16, q8, q4, q2 or q1 (q8_0, q4_0 too), rounded per token; the short form of a policy [f16]");
+	add_text(app, "--cache-type-v", a.type_v, "TYPE", "(-ctv) the same for values [f16]");
 	add_bytes(app, "--kv-budget", a.kv_budget,
 	          "let the KV cache take this much memory, as in 512M or 2G; 0: what is free [0]");
 	app.add_flag("--check", a.check,
 	             "run every operation on the cpu backend too and stop at the first that differs (slow)");
+}
+
+std::vector<KvPolicy> cache_policies(const EngineArgs& a) {
+	const bool types = !a.type_k.empty() || !a.type_v.empty();
+	if (types && !a.kv.empty()) fail(Code::Invalid, "--kv {} and -ctk/-ctv say the same thing twice; give one", one_line(a.kv));
+	if (types) return {policy_from_types(a.type_k.empty() ? "f16" : a.type_k, a.type_v.empty() ? "f16" : a.type_v)};
+	return parse_policies(a.kv.empty() ? "fp16" : a.kv);
+}
+
+KvPolicy cache_policy(const EngineArgs& a) {
+	const std::vector<KvPolicy> all = cache_policies(a);
+	return all.size() == 1 ? all.front() : parse_policy(a.kv); // which says what is wrong with a list
 }
 
 std::unique_ptr<Engine> open_engine(const EngineArgs& a, const KvPolicy& policy, uint64_t seed) {

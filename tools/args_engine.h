@@ -9,12 +9,16 @@ struct EngineArgs {
 	std::string model, device; // file; index or part of a name, empty: best
 	int64_t ctx = 0;           // tokens; 0: the engine's choice
 	int64_t ubatch = 512;      // prompt tokens that go through a layer together
-	std::string kv = "fp16";   // cache policy or policies, as parse_policy() reads them
+	std::string kv;            // cache policy or policies, as parse_policy() reads them; empty: types, or fp16
+	std::string type_k, type_v; // llama.cpp's way to say it: a type for keys, one for values
 	uint64_t kv_budget = 0;    // bytes; 0: what the device has free
 	bool check = false;        // compare every op with the cpu backend
 };
 
 void add_engine_options(CLI::App&, EngineArgs&);
+// What --kv, or -ctk and -ctv, ask for. Throws Error{Invalid} for both at once, and for several where one is meant.
+std::vector<KvPolicy> cache_policies(const EngineArgs&);
+KvPolicy cache_policy(const EngineArgs&);
 // Opens the model with a progress bar; the first line on stderr says so when the device is a CPU.
 std::unique_ptr<Engine> open_engine(const EngineArgs&, const KvPolicy&, uint64_t seed);
 // Bytes for people: 312 B, 3.1 MiB.

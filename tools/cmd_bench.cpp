@@ -147,7 +147,7 @@ void print_markdown(const std::vector<Measured>& all, const std::string& model, 
 
 void bench(BenchArgs a) {
 	const std::vector<Test> tests = tests_of(a);
-	const std::vector<KvPolicy> policies = parse_policies(a.engine.kv);
+	const std::vector<KvPolicy> policies = cache_policies(a.engine);
 	uint32_t longest = 0;
 	for (const Test& t : tests) longest = std::max(longest, t.depth + t.prompt + t.generate);
 	if (a.engine.ctx == 0) a.engine.ctx = longest;

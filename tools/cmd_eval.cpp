@@ -206,7 +206,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 }
 
 void run_eval(const EvalArgs& a) {
-	const std::vector<KvPolicy> policies = parse_policies(a.engine.kv);
+	const std::vector<KvPolicy> policies = cache_policies(a.engine);
 	if (a.file.empty() == a.task.empty()) fail(Code::Invalid, "give one of -f FILE (text) and --task recall or needle");
 	const auto engine = open_engine(a.engine, policies[0], uint64_t(a.seed));
 	if (a.task.empty()) run_text(a, *engine, policies);

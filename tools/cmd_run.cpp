@@ -116,7 +116,7 @@ std::string json_answer(const RunArgs& a, Engine& e, const GenerateResult& r, co
 	                {"decode_s", r.decode_s},
 	                {"decode_steps", r.decode_steps},
 	                {"decode_tok_s", per_second(r.decode_steps, r.decode_s)}};
-	j["kv"] = {{"policy", a.engine.kv}, {"tokens", cached}, {"bytes", r.kv.total()}};
+	j["kv"] = {{"policy", e.plan().policy.text}, {"tokens", cached}, {"bytes", r.kv.total()}};
 	j["model"] = {{"file", a.engine.model},
 	              {"architecture", e.config().arch},
 	              {"name", e.config().name},
@@ -142,7 +142,7 @@ void run(RunArgs a) {
 	opt.cancel = &Interrupt::requested();
 	check_sampler(opt.sampling);
 	StopStream{a.stops}; // bad options are refused before a model is loaded
-	const KvPolicy policy = parse_policy(a.engine.kv);
+	const KvPolicy policy = cache_policy(a.engine);
 	const std::string prompt = read_prompt(a);
 
 	const auto start = std::chrono::steady_clock::now();

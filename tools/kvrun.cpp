@@ -82,7 +82,7 @@ std::string unknown_word(const CLI::App& app) {
 // llama.cpp's flags of one dash and several letters, which CLI11 would read as several flags.
 std::vector<std::string> spelled_out(int argc, char** argv) {
 	static const std::map<std::string, std::string> kWords = {
-	    {"-ub", "--ubatch-size"}, {"-dev", "--device"}};
+	    {"-ub", "--ubatch-size"}, {"-dev", "--device"}, {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}};
 	// what follows these is text, whatever it looks like
 	static const std::set<std::string> kText = {"-p",      "--prompt", "-f",       "--file", "-m",
 	                                            "--model", "--stop",   "--device", "--kv",   "-dev"};

@@ -23,6 +23,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	if (fits == 0)
 		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget, opt.kv.text);
 	e->ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
+	e->ctx_by_budget_ = !opt.ctx && fits < trained;
 	if (opt.ctx && fits < opt.ctx)
 		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", opt.ctx, opt.kv.text, fits));
 	warn_about_context(e->config(), e->ctx_);
@@ -46,7 +47,15 @@ Session::Session(Engine& e) : engine_(e), kv_(e.backend(), e.plan(), e.pool(), e
 
 std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const PrefillHooks& hooks) {
 	if (tokens.empty()) fail(Code::Invalid, "no tokens to prefill");
-	if (tokens.size() > ctx() - n_tokens())
+	const uint64_t total = uint64_t(n_tokens()) + tokens.size();
+	if (total > ctx() && engine_.ctx_by_budget()) {
+		const size_t budget = engine_.pool().budget_bytes();
+		const std::string fits = policy_that_fits(engine_.plan().shape, total, budget);
+		fail(Code::Context, "{} tokens need {:.1f} MiB of cache under policy '{}', {:.1f} MiB are budgeted: {}", total,
+			 double(bytes_at(engine_.plan(), total).total()) / (1 << 20), engine_.plan().policy.text, double(budget) / (1 << 20),
+			 fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget" : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
+	}
+	if (total > ctx())
 		fail(Code::Context, "the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it", tokens.size(),
 			 ctx() - n_tokens(), ctx());
 	for (const uint32_t t : tokens)

@@ -36,6 +36,7 @@ class Engine {
 	KvPool& pool() { return *pool_; }
 	Forward& forward() { return *forward_; }
 	uint32_t ctx() const { return ctx_; }             // longest sequence in tokens
+	bool ctx_by_budget() const { return ctx_by_budget_; } // ... and the cache's budget, not the model, sets it
 	size_t weight_bytes() const { return weights_.bytes; }
 	uint64_t seed() const { return seed_; }
 
@@ -49,6 +50,7 @@ class Engine {
 	std::unique_ptr<KvPool> pool_;
 	std::unique_ptr<Forward> forward_;
 	uint32_t ctx_ = 0;
+	bool ctx_by_budget_ = false;
 	uint64_t seed_ = 1;
 };
 
