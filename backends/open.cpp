@@ -41,7 +41,8 @@ std::string refusals(const std::vector<DeviceReport>& all) {
 std::string names(const std::vector<DeviceReport>& all) {
 	std::string s;
 	for (size_t i = 0; i < all.size(); ++i)
-		if (all[i].refused.empty()) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", i, all[i].backend == "cpu" ? "cpu" : all[i].info.name);
+		if (all[i].refused.empty())
+			s += fmt::format("{}{} {}", s.empty() ? "" : ", ", i, all[i].backend == "cpu" ? "cpu" : all[i].info.name);
 	return s;
 }
 
@@ -63,19 +64,19 @@ size_t choose(const std::vector<DeviceReport>& all, const std::string& which) {
 		for (size_t i = 0; i < all.size(); ++i)
 			if (all[i].refused.empty() == usable && lower(all[i].info.name).find(want) != std::string::npos) return i;
 	const std::string why = refusals(all);
-	fail(Code::Device, "no device is called '{}'; there are {}{}{}", which, names(all), why.empty() ? "" : "; refused: ", why);
+	fail(Code::Device, "no device is called '{}'; there are {}{}{}", which, names(all),
+	     why.empty() ? "" : "; refused: ", why);
 }
 
 } // namespace
 
-std::vector<DeviceReport> list_devices() {
-	return with_cpu(vk::VulkanDevices());
-}
+std::vector<DeviceReport> list_devices() { return with_cpu(vk::VulkanDevices()); }
 
 std::unique_ptr<Backend> open_backend(const std::string& which) {
 	std::string want = which.empty() ? env_text(Env::Device) : which;
 	const std::string kind = env_text(Env::Backend);
-	if (kind != "" && kind != "vulkan" && kind != "cpu") fail(Code::Invalid, "KVRUN_BACKEND is '{}', expected vulkan or cpu", kind);
+	if (kind != "" && kind != "vulkan" && kind != "cpu")
+		fail(Code::Invalid, "KVRUN_BACKEND is '{}', expected vulkan or cpu", kind);
 	if (want.empty() && kind == "cpu") want = "cpu";
 	std::unique_ptr<Backend> b;
 	if (lower(want) == "cpu") { // without looking at drivers
@@ -86,8 +87,10 @@ std::unique_ptr<Backend> open_backend(const std::string& which) {
 		const size_t i = choose(all, want);
 		b = all[i].backend == "cpu" ? make_cpu_backend() : vulkan.open(i);
 	}
-	if (env_flag(Env::Check)) b = make_checked_backend(std::move(b), make_cpu_backend());
-	else if (!env_text(Env::Dump).empty()) b = make_checked_backend(std::move(b), nullptr);
+	if (env_flag(Env::Check))
+		b = make_checked_backend(std::move(b), make_cpu_backend());
+	else if (!env_text(Env::Dump).empty())
+		b = make_checked_backend(std::move(b), nullptr);
 	return b;
 }
 

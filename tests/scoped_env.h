@@ -9,12 +9,16 @@ class ScopedEnv {
  public:
 	ScopedEnv(const char* name, const std::string& value) : name_(name) { // empty: unset
 		if (const char* old = std::getenv(name)) old_ = old, had_ = true;
-		if (value.empty()) unsetenv(name);
-		else setenv(name, value.c_str(), 1);
+		if (value.empty())
+			unsetenv(name);
+		else
+			setenv(name, value.c_str(), 1);
 	}
 	~ScopedEnv() {
-		if (had_) setenv(name_, old_.c_str(), 1);
-		else unsetenv(name_);
+		if (had_)
+			setenv(name_, old_.c_str(), 1);
+		else
+			unsetenv(name_);
 	}
 	ScopedEnv(const ScopedEnv&) = delete;
 

@@ -107,15 +107,15 @@ TEST_CASE("vulkan: each kind of hazard gets one barrier, independent work gets n
 		void (*run)(Board&);
 		uint64_t barriers;
 	} rows[] = {
-		{"independent", [](Board& x) { x.norm(0, 1), x.norm(2, 3); }, 0},
-		{"two readers", [](Board& x) { x.norm(0, 1), x.norm(2, 1); }, 0},
-		{"read after write", [](Board& x) { x.norm(0, 1), x.norm(2, 0); }, 1},
-		{"write after read", [](Board& x) { x.norm(0, 1), x.norm(1, 2); }, 1},
-		{"write after write", [](Board& x) { x.norm(0, 1), x.norm(0, 2); }, 1},
-		{"one barrier settles all", [](Board& x) { x.norm(0, 1), x.norm(2, 3), x.norm(4, 0), x.norm(5, 2); }, 1},
-		{"copy after dispatch", [](Board& x) { x.norm(0, 1), x.copy(2, 0); }, 1},
-		{"dispatch after copy", [](Board& x) { x.copy(2, 0), x.norm(4, 2); }, 1},
-		{"copy over what a copy reads", [](Board& x) { x.copy(2, 0), x.copy(0, 1); }, 1},
+	    {"independent", [](Board& x) { x.norm(0, 1), x.norm(2, 3); }, 0},
+	    {"two readers", [](Board& x) { x.norm(0, 1), x.norm(2, 1); }, 0},
+	    {"read after write", [](Board& x) { x.norm(0, 1), x.norm(2, 0); }, 1},
+	    {"write after read", [](Board& x) { x.norm(0, 1), x.norm(1, 2); }, 1},
+	    {"write after write", [](Board& x) { x.norm(0, 1), x.norm(0, 2); }, 1},
+	    {"one barrier settles all", [](Board& x) { x.norm(0, 1), x.norm(2, 3), x.norm(4, 0), x.norm(5, 2); }, 1},
+	    {"copy after dispatch", [](Board& x) { x.norm(0, 1), x.copy(2, 0); }, 1},
+	    {"dispatch after copy", [](Board& x) { x.copy(2, 0), x.norm(4, 2); }, 1},
+	    {"copy over what a copy reads", [](Board& x) { x.copy(2, 0), x.copy(0, 1); }, 1},
 	};
 	for (const auto& row : rows) {
 		INFO(row.what);
@@ -168,21 +168,19 @@ TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
 		const RmsNormPush push{.dim = kDim, .rows = 2, .row_stride = 2, .eps = 1e-5f};
 		auto dispatch = [&](size_t to, size_t from, bool lie) {
-			b.recorder().dispatch(p, push, {vk::bind(x.views[to]), vk::bind(x.views[from]), vk::bind(view(x.ones, 0, DType::F32, kDim))}, {2, 1, 1},
-								  {.label = "test", .continues = lie});
+			b.recorder().dispatch(
+			    p, push, {vk::bind(x.views[to]), vk::bind(x.views[from]), vk::bind(view(x.ones, 0, DType::F32, kDim))},
+			    {2, 1, 1}, {.label = "test", .continues = lie});
 		};
 		dispatch(0, 1, false);
 		dispatch(2, 0, true); // reads what the one before writes
 		b.submit();
 		try {
 			b.wait();
-		} catch (const Error& e) {
-			said = e.what();
-		}
+		} catch (const Error& e) { said = e.what(); }
 		try {
 			b.wait(); // one message per hazard; take the rest
-		} catch (const Error&) {
-		}
+		} catch (const Error&) {}
 	}
 	INFO(said);
 	CHECK(said.find("SYNC-HAZARD-READ-AFTER-WRITE") != said.npos);
@@ -232,8 +230,10 @@ TEST_CASE("vulkan: submissions are split by time and single dispatches too, with
 		for (int i = 0; i < 6; ++i) b.rmsnorm(to, i == 0 ? from : to, w, 1e-5f);
 		got.push_back(rig.get(to));
 		const vk::Recorder::Counters c = b.recorder().counters();
-		INFO(ms << " ms: " << c.submits << " submissions, " << c.split_dispatches << " dispatches split, longest " << c.longest_submit_ms);
-		if (got.size() == 1) CHECK(c.submits == 1);
+		INFO(ms << " ms: " << c.submits << " submissions, " << c.split_dispatches << " dispatches split, longest "
+		        << c.longest_submit_ms);
+		if (got.size() == 1)
+			CHECK(c.submits == 1);
 		else {
 			CHECK(c.submits > 6);
 			CHECK(c.split_dispatches > 0);
@@ -280,14 +280,16 @@ TEST_CASE("vulkan: views at every word offset below the device's alignment") {
 		const uint32_t rows = 2;
 		Random random(5);
 		const size_t n = rows * kDim, room = n * 4 + 256;
-		const Buffer from = b.alloc(room, Mem::Device, "from"), to = b.alloc(room, Mem::Device, "to"), w = b.alloc(kDim * 4 + 256, Mem::Device, "w");
+		const Buffer from = b.alloc(room, Mem::Device, "from"), to = b.alloc(room, Mem::Device, "to"),
+		             w = b.alloc(kDim * 4 + 256, Mem::Device, "w");
 		for (size_t word = 0; word < 64; ++word) {
 			const Floats x = random.normals(n), weight(kDim, 1.f), dirt(room / 4, 77.f);
 			const size_t at = word * 4, out_at = (63 - word) * 4, w_at = (word * 37 % 64) * 4;
 			b.write(from, at, std::as_bytes(std::span(x)));
 			b.write(to, 0, std::as_bytes(std::span(dirt)));
 			b.write(w, w_at, std::as_bytes(std::span(weight)));
-			b.rmsnorm(view(to, out_at, DType::F32, rows, kDim), view(from, at, DType::F32, rows, kDim), view(w, w_at, DType::F32, kDim), 1e-5f);
+			b.rmsnorm(view(to, out_at, DType::F32, rows, kDim), view(from, at, DType::F32, rows, kDim),
+			          view(w, w_at, DType::F32, kDim), 1e-5f);
 			Floats all(room / 4);
 			b.read(to, 0, std::as_writable_bytes(std::span(all)));
 			b.submit();
@@ -306,9 +308,7 @@ TEST_CASE("vulkan: T65 what a device cannot do is refused by the limit's name") 
 	auto message = [](auto&& f) -> std::string {
 		try {
 			f();
-		} catch (const Error& e) {
-			return e.what();
-		}
+		} catch (const Error& e) { return e.what(); }
 		return "no error";
 	};
 	const ScopedEnv clamp("KVRUN_TEST_CAPS", "range=16777216,workgroup=128,shared=16384,groups=65535,alloc=67108864");
@@ -318,17 +318,22 @@ TEST_CASE("vulkan: T65 what a device cannot do is refused by the limit's name") 
 	const Buffer big = b.alloc((17u << 20), Mem::Device, "big");
 	const Buffer w = b.alloc(kDim * 4, Mem::Device, "w");
 	const View wide = view(big, 0, DType::F32, (17u << 20) / 4 / kDim, kDim);
-	CHECK(message([&] { b.rmsnorm(wide, wide, view(w, 0, DType::F32, kDim), 1e-5f); }).find("maxStorageBufferRange") != std::string::npos);
-	CHECK(message([&] { b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 256}}); }).find("maxComputeWorkGroupInvocations") != std::string::npos);
-	CHECK(message([&] { b.kernels().get(Kernel::attend, {{SPEC_HEAD_DIM, 65536}}); })
-			  .find("maxComputeSharedMemorySize") != std::string::npos);
+	CHECK(message([&] { b.rmsnorm(wide, wide, view(w, 0, DType::F32, kDim), 1e-5f); }).find("maxStorageBufferRange") !=
+	      std::string::npos);
+	CHECK(message([&] {
+		      b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 256}});
+	      }).find("maxComputeWorkGroupInvocations") != std::string::npos);
+	CHECK(message([&] {
+		      b.kernels().get(Kernel::attend, {{SPEC_HEAD_DIM, 65536}});
+	      }).find("maxComputeSharedMemorySize") != std::string::npos);
 	vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
 	const View v = view(w, 0, DType::F32, 1, kDim);
 	CHECK(message([&] {
-			  b.recorder().dispatch(p, RmsNormPush{.dim = kDim, .rows = 1, .row_stride = 1, .eps = 0},
-									{vk::bind(v), vk::bind(v), vk::bind(v)}, {70000, 1, 1}, {.label = "test"});
-		  }).find("maxComputeWorkGroupCount") != std::string::npos);
-	CHECK(message([&] { b.alloc(size_t(65) << 20, Mem::Device, "x"); }).find("maxMemoryAllocationSize") != std::string::npos);
+		      b.recorder().dispatch(p, RmsNormPush{.dim = kDim, .rows = 1, .row_stride = 1, .eps = 0},
+		                            {vk::bind(v), vk::bind(v), vk::bind(v)}, {70000, 1, 1}, {.label = "test"});
+	      }).find("maxComputeWorkGroupCount") != std::string::npos);
+	CHECK(message([&] { b.alloc(size_t(65) << 20, Mem::Device, "x"); }).find("maxMemoryAllocationSize") !=
+	      std::string::npos);
 	b.wait(); // nothing half recorded is left behind
 }
 
@@ -340,11 +345,14 @@ TEST_CASE("vulkan: wrong use inside the backend is an error, not undefined behav
 	vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
 	const RmsNormPush push{.dim = 16, .rows = 1, .row_stride = 1, .eps = 0};
 	const vk::Bind ok{small.id(), 0, 64}, past{small.id(), 32, 64}, odd{small.id(), 2, 16};
-	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, ok}, {1, 1, 1}, {.label = "test"}), Error);       // a view too few
-	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, past, ok}, {1, 1, 1}, {.label = "test"}), Error); // leaves its buffer
-	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, odd, ok}, {1, 1, 1}, {.label = "test"}), Error);  // between words
-	CHECK_THROWS_AS(b.recorder().dispatch(p, EmbedPush{}, {ok, ok, ok}, {1, 1, 1}, {.label = "test"}), Error); // another kernel's
-	CHECK_THROWS_AS(b.kernels().get(Kernel::rmsnorm, {{SPEC_HEAD_DIM, 64}}), Error);                      // has no such constant
+	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, ok}, {1, 1, 1}, {.label = "test"}), Error); // a view too few
+	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, past, ok}, {1, 1, 1}, {.label = "test"}),
+	                Error); // leaves its buffer
+	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, odd, ok}, {1, 1, 1}, {.label = "test"}),
+	                Error); // between words
+	CHECK_THROWS_AS(b.recorder().dispatch(p, EmbedPush{}, {ok, ok, ok}, {1, 1, 1}, {.label = "test"}),
+	                Error);                                                          // another kernel's
+	CHECK_THROWS_AS(b.kernels().get(Kernel::rmsnorm, {{SPEC_HEAD_DIM, 64}}), Error); // has no such constant
 	CHECK_THROWS_AS(b.write(small, 60, std::as_bytes(std::span(&push, 1))), Error);
 	b.wait();
 }
@@ -364,7 +372,8 @@ TEST_CASE("vulkan: buffers freed while work that uses them is recorded or runnin
 		{
 			const Buffer in = b.alloc(x.size() * 4, Mem::Device, "in"); // its handle is likely the one freed last round
 			b.write(in, 0, std::as_bytes(std::span(x)));
-			b.rmsnorm(view(out, 0, DType::F32, 2, kDim), view(in, 0, DType::F32, 2, kDim), view(w, 0, DType::F32, kDim), 1e-5f);
+			b.rmsnorm(view(out, 0, DType::F32, 2, kDim), view(in, 0, DType::F32, 2, kDim), view(w, 0, DType::F32, kDim),
+			          1e-5f);
 			if (round % 2) b.submit();
 		}
 		b.read(out, 0, std::as_writable_bytes(std::span(got)));

@@ -86,9 +86,7 @@ TEST_CASE("vulkan: T62 a driver that crashes is refused, the others are used") {
 	try {
 		select_test_device(test_driver());
 		good = std::getenv("VK_DRIVER_FILES");
-	} catch (const Error&) {
-		return;
-	}
+	} catch (const Error&) { return; }
 	const Drivers both(bad + ":" + good);
 	const std::vector<DeviceReport> all = list_devices();
 	REQUIRE(all.size() == 3);
@@ -103,9 +101,9 @@ TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underf
 	CHECK(budget_left(0, 0, 8 * G) == 0);
 	CHECK(budget_left(8 * G, 0, 0) == 0);
 	CHECK(budget_left(8 * G, 9 * G, 8 * G) == 0);
-	CHECK(budget_left(UINT64_MAX, 0, 16 * G) == 15 * G);          // a budget above the heap
+	CHECK(budget_left(UINT64_MAX, 0, 16 * G) == 15 * G); // a budget above the heap
 	CHECK(budget_left(16 * G, UINT64_MAX, 16 * G) == 0);
-	CHECK(budget_left(4 * G, 1 * G, 5 * G) == 4 * G - G - G / 2);  // reserve: a tenth of the heap
+	CHECK(budget_left(4 * G, 1 * G, 5 * G) == 4 * G - G - G / 2); // reserve: a tenth of the heap
 	CHECK(budget_left(1000, 0, 1000) == 900);
 	const std::string icd = radv();
 	if (!icd.empty()) {
@@ -135,7 +133,9 @@ TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 		CHECK(c.workgroup == 256);
 		CHECK(c.align == 256);
 	}
-	const ScopedEnv poor("KVRUN_TEST_CAPS", "f16=0,int8=0,storage16=0,storage8=0,int_dot=0,push_descriptor=0,subgroup_ops=0,texel_range=0");
+	const ScopedEnv poor(
+	    "KVRUN_TEST_CAPS",
+	    "f16=0,int8=0,storage16=0,storage8=0,int_dot=0,push_descriptor=0,subgroup_ops=0,texel_range=0");
 	VulkanDevice poorer;
 	CHECK_FALSE(poorer->caps().f16);
 	CHECK_FALSE(poorer->caps().subgroup_ops);
@@ -148,11 +148,14 @@ TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 
 TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
 	select_test_device(test_driver());
-	const std::pair<const char*, const char*> rows[] = {
-		{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"}, {"workgroup=64", "maxComputeWorkGroupInvocations is 64"},
-		{"shared=8192", "maxComputeSharedMemorySize is 8192"},  {"push=64", "maxPushConstantsSize is 64"},
-		{"groups=1024", "maxComputeWorkGroupCount[0] is 1024"}, {"range=65536", "maxStorageBufferRange is 65536"},
-		{"alloc=65536", "maxMemoryAllocationSize is 65536"},    {"align=512", "minStorageBufferOffsetAlignment is 512"}};
+	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},
+	                                                    {"workgroup=64", "maxComputeWorkGroupInvocations is 64"},
+	                                                    {"shared=8192", "maxComputeSharedMemorySize is 8192"},
+	                                                    {"push=64", "maxPushConstantsSize is 64"},
+	                                                    {"groups=1024", "maxComputeWorkGroupCount[0] is 1024"},
+	                                                    {"range=65536", "maxStorageBufferRange is 65536"},
+	                                                    {"alloc=65536", "maxMemoryAllocationSize is 65536"},
+	                                                    {"align=512", "minStorageBufferOffsetAlignment is 512"}};
 	for (const auto& row : rows) {
 		const ScopedEnv clamp("KVRUN_TEST_CAPS", row.first);
 		INFO(row.first);
@@ -217,8 +220,7 @@ TEST_CASE("vulkan: every kernel is within the specification's minima and listed 
 	const std::span<const uint32_t> cut = kernel_blobs()[0].spirv.first(kernel_blobs()[0].spirv.size() / 2 + 1);
 	try {
 		vk::reflect(cut, "cut"); // whatever it says, it must not read past the end
-	} catch (const Error&) {
-	}
+	} catch (const Error&) {}
 }
 
 TEST_CASE("vulkan: sub-allocation never overlaps and gives everything back") {
@@ -369,9 +371,7 @@ TEST_CASE("vulkan: a validation message is an error, and the process cannot end 
 		std::string said;
 		try {
 			device->wait();
-		} catch (const Error& e) {
-			said = e.what();
-		}
+		} catch (const Error& e) { said = e.what(); }
 		CHECK(has(said, "VUID-VkFenceCreateInfo-sType"));
 		device->wait(); // said once
 	}

@@ -38,10 +38,12 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 		fmt::print("{}{:>2}  {}\n", i == first ? '*' : ' ', i, name);
 		if (!r.refused.empty()) fmt::print("      refused: {}\n", r.refused);
 		if (r.info.driver.empty() && r.limits.empty()) continue;
-		fmt::print("      {}: {}, {}", r.backend, r.info.driver.empty() ? "unknown driver" : r.info.driver, r.info.type);
+		fmt::print("      {}: {}, {}", r.backend, r.info.driver.empty() ? "unknown driver" : r.info.driver,
+		           r.info.type);
 		if (r.info.is_cpu) fmt::print(" (runs on the host's processor)");
 		fmt::print("\n      memory {}, free {}", gib(r.info.memory_bytes), gib(r.info.free_bytes));
-		if (r.info.max_buffer_bytes) fmt::print(", buffer {}, view {}", gib(r.info.max_buffer_bytes), gib(r.info.max_view_bytes));
+		if (r.info.max_buffer_bytes)
+			fmt::print(", buffer {}, view {}", gib(r.info.max_buffer_bytes), gib(r.info.max_view_bytes));
 		fmt::print("\n");
 		std::string line;
 		for (const auto& [limit, value] : r.limits) {
@@ -53,8 +55,10 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 		}
 		if (!line.empty()) fmt::print("      {}\n", line);
 	}
-	if (first != SIZE_MAX) fmt::print("* is used when no --device is given\n");
-	else fmt::print("no usable Vulkan device; --device cpu runs the slow reference\n");
+	if (first != SIZE_MAX)
+		fmt::print("* is used when no --device is given\n");
+	else
+		fmt::print("no usable Vulkan device; --device cpu runs the slow reference\n");
 	if (!verbose) return;
 	fmt::print("\nenvironment\n");
 	for (size_t i = 0; i < env_table().size(); ++i) {
@@ -68,19 +72,19 @@ json device_json(size_t index, const DeviceReport& r, bool is_best) {
 	json limits = json::object();
 	for (const auto& [k, v] : r.limits) limits[k] = v;
 	return {{"index", index},
-			{"backend", r.backend},
-			{"name", r.info.name},
-			{"driver", r.info.driver},
-			{"type", r.info.type},
-			{"is_cpu", r.info.is_cpu},
-			{"memory_bytes", r.info.memory_bytes},
-			{"free_bytes", r.info.free_bytes},
-			{"max_buffer_bytes", r.info.max_buffer_bytes},
-			{"max_view_bytes", r.info.max_view_bytes},
-			{"usable", r.refused.empty()},
-			{"default", is_best},
-			{"refused", r.refused},
-			{"limits", limits}};
+	        {"backend", r.backend},
+	        {"name", r.info.name},
+	        {"driver", r.info.driver},
+	        {"type", r.info.type},
+	        {"is_cpu", r.info.is_cpu},
+	        {"memory_bytes", r.info.memory_bytes},
+	        {"free_bytes", r.info.free_bytes},
+	        {"max_buffer_bytes", r.info.max_buffer_bytes},
+	        {"max_view_bytes", r.info.max_view_bytes},
+	        {"usable", r.refused.empty()},
+	        {"default", is_best},
+	        {"refused", r.refused},
+	        {"limits", limits}};
 }
 
 void print_json(const std::vector<DeviceReport>& all, bool verbose) {
@@ -90,7 +94,7 @@ void print_json(const std::vector<DeviceReport>& all, bool verbose) {
 	if (verbose)
 		for (size_t i = 0; i < env_table().size(); ++i)
 			out["environment"][env_table()[i].name] = {
-				{"value", env_text(Env(i))}, {"default", env_table()[i].fallback}, {"help", env_table()[i].help}};
+			    {"value", env_text(Env(i))}, {"default", env_table()[i].fallback}, {"help", env_table()[i].help}};
 	fmt::print("{}\n", out.dump(1, '\t', false, json::error_handler_t::replace));
 }
 
@@ -115,13 +119,14 @@ ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index) {
 
 void print_shaders(const ShaderRun& run) {
 	fmt::print("{}\n", run.device);
-	fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7}  {}\n", "kernel", "vregs", "sregs", "spills", "scratch", "shared", "code",
-			   "ms", "use");
+	fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7}  {}\n", "kernel", "vregs", "sregs", "spills",
+	           "scratch", "shared", "code", "ms", "use");
 	for (const vk::KernelReport& k : run.kernels) {
-		if (!k.error.empty()) fmt::print("  {:<16} failed: {}\n", k.kernel, k.error);
+		if (!k.error.empty())
+			fmt::print("  {:<16} failed: {}\n", k.kernel, k.error);
 		else
-			fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7.1f}  {}\n", k.kernel, k.vector_registers, k.scalar_registers, k.spills,
-					   k.scratch_bytes, k.shared_bytes, k.code_bytes, k.ms, k.use);
+			fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7.1f}  {}\n", k.kernel, k.vector_registers,
+			           k.scalar_registers, k.spills, k.scratch_bytes, k.shared_bytes, k.code_bytes, k.ms, k.use);
 	}
 	if (!run.kernels.empty() && !run.kernels.front().measured)
 		fmt::print("  (this driver has no VK_KHR_pipeline_executable_properties: only shared memory is known)\n");
@@ -130,11 +135,21 @@ void print_shaders(const ShaderRun& run) {
 json shaders_json(const ShaderRun& run) {
 	json kernels = json::array();
 	for (const vk::KernelReport& k : run.kernels)
-		kernels.push_back({{"kernel", k.kernel}, {"use", k.use}, {"error", k.error}, {"vector_registers", k.vector_registers},
-						   {"scalar_registers", k.scalar_registers}, {"spills", k.spills}, {"scratch_bytes", k.scratch_bytes},
-						   {"shared_bytes", k.shared_bytes}, {"code_bytes", k.code_bytes}, {"ms", k.ms}});
-	return {{"device", run.device}, {"measured", !run.kernels.empty() && run.kernels.front().measured}, {"failed", run.failed},
-			{"spilling", run.spilling}, {"kernels", kernels}};
+		kernels.push_back({{"kernel", k.kernel},
+		                   {"use", k.use},
+		                   {"error", k.error},
+		                   {"vector_registers", k.vector_registers},
+		                   {"scalar_registers", k.scalar_registers},
+		                   {"spills", k.spills},
+		                   {"scratch_bytes", k.scratch_bytes},
+		                   {"shared_bytes", k.shared_bytes},
+		                   {"code_bytes", k.code_bytes},
+		                   {"ms", k.ms}});
+	return {{"device", run.device},
+	        {"measured", !run.kernels.empty() && run.kernels.front().measured},
+	        {"failed", run.failed},
+	        {"spilling", run.spilling},
+	        {"kernels", kernels}};
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -164,15 +179,18 @@ void run_shaders(const DevicesOptions& o) {
 			setenv("RADV_FORCE_FAMILY", family.c_str(), 1);
 			const vk::VulkanDevices devices;
 			if (devices.reports().front().limits.empty())
-				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name, devices.reports().front().refused);
+				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name,
+				     devices.reports().front().refused);
 			runs.push_back(compile_on(devices, 0));
 		}
 	}
 	json out = json::array();
 	size_t failed = 0, spilling = 0;
 	for (const ShaderRun& run : runs) {
-		if (o.as_json) out.push_back(shaders_json(run));
-		else print_shaders(run);
+		if (o.as_json)
+			out.push_back(shaders_json(run));
+		else
+			print_shaders(run);
 		failed += run.failed;
 		spilling += run.spilling;
 	}
@@ -187,15 +205,18 @@ void add_devices(CLI::App& app) {
 	auto o = std::make_shared<DevicesOptions>();
 	cmd->add_flag("--json", o->as_json, "Print JSON");
 	cmd->add_flag("-v,--verbose", o->verbose, "Also print every environment variable with its value");
-	auto* shaders = cmd->add_flag("--shaders", o->shaders, "Compile every shader and print registers, spills, shared memory, code size");
+	auto* shaders = cmd->add_flag("--shaders", o->shaders,
+	                              "Compile every shader and print registers, spills, shared memory, code size");
 	add_text(*cmd, "--family", o->families, "NAMES",
-			 "With --shaders: AMD chips to compile for without hardware, e.g. navi21,gfx1100,vega20")
-		->needs(shaders);
+	         "With --shaders: AMD chips to compile for without hardware, e.g. navi21,gfx1100,vega20")
+	    ->needs(shaders);
 	cmd->callback([o] {
 		if (o->shaders) return run_shaders(*o);
 		const std::vector<DeviceReport> all = list_devices();
-		if (o->as_json) print_json(all, o->verbose);
-		else print_devices(all, o->verbose);
+		if (o->as_json)
+			print_json(all, o->verbose);
+		else
+			print_devices(all, o->verbose);
 	});
 }
 

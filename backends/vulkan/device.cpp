@@ -13,10 +13,15 @@ namespace {
 
 struct Features { // one chain, for the query and for creation
 	VkPhysicalDeviceFeatures2 base = make<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2);
-	VkPhysicalDeviceVulkan11Features v11 = make<VkPhysicalDeviceVulkan11Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES);
-	VkPhysicalDeviceVulkan12Features v12 = make<VkPhysicalDeviceVulkan12Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
-	VkPhysicalDeviceVulkan13Features v13 = make<VkPhysicalDeviceVulkan13Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES);
-	VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executable = make<VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR);
+	VkPhysicalDeviceVulkan11Features v11 =
+	    make<VkPhysicalDeviceVulkan11Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES);
+	VkPhysicalDeviceVulkan12Features v12 =
+	    make<VkPhysicalDeviceVulkan12Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
+	VkPhysicalDeviceVulkan13Features v13 =
+	    make<VkPhysicalDeviceVulkan13Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES);
+	VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executable =
+	    make<VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR>(
+	        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR);
 	explicit Features(bool with_executable) {
 		base.pNext = &v11;
 		v11.pNext = &v12;
@@ -58,10 +63,14 @@ uint32_t preferred_subgroup(uint32_t vendor, uint32_t fallback, uint32_t lo, uin
 }
 
 void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
-	VkPhysicalDeviceProperties2 props = make<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
-	VkPhysicalDeviceVulkan11Properties v11 = make<VkPhysicalDeviceVulkan11Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES);
-	VkPhysicalDeviceVulkan12Properties v12 = make<VkPhysicalDeviceVulkan12Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES);
-	VkPhysicalDeviceVulkan13Properties v13 = make<VkPhysicalDeviceVulkan13Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES);
+	VkPhysicalDeviceProperties2 props =
+	    make<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
+	VkPhysicalDeviceVulkan11Properties v11 =
+	    make<VkPhysicalDeviceVulkan11Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES);
+	VkPhysicalDeviceVulkan12Properties v12 =
+	    make<VkPhysicalDeviceVulkan12Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES);
+	VkPhysicalDeviceVulkan13Properties v13 =
+	    make<VkPhysicalDeviceVulkan13Properties>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES);
 	vkGetPhysicalDeviceProperties2(d, &props);
 	const VkPhysicalDeviceProperties& p = props.properties;
 	const VkPhysicalDeviceLimits& l = p.limits;
@@ -100,12 +109,15 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	c.subgroup_min = v13.minSubgroupSize;
 	c.subgroup_max = v13.maxSubgroupSize;
 	constexpr VkSubgroupFeatureFlags kOps = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT |
-											VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
-	c.subgroup_ops = (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (v11.subgroupSupportedOperations & kOps) == kOps;
-	// Software drivers fetch texels many times faster than they load from storage buffers, where they allow enough of them.
+	                                        VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
+	c.subgroup_ops =
+	    (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (v11.subgroupSupportedOperations & kOps) == kOps;
+	// Software drivers fetch texels many times faster than they load from storage buffers, where they allow enough of
+	// them.
 	if (!c.is_cpu || !c.subgroup_ops || c.texel_range < c.range || c.texel_align > 256) c.texel_range = 0;
 	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
-	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max) : v11.subgroupSize;
+	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)
+	                            : v11.subgroupSize;
 	c.int_dot = v13.integerDotProduct4x8BitPackedSignedAccelerated;
 }
 
@@ -123,9 +135,9 @@ std::string read_features(Caps& c, VkPhysicalDevice d) {
 	c.storage16 = f.v11.storageBuffer16BitAccess;
 	c.storage8 = f.v12.storageBuffer8BitAccess;
 	const std::pair<VkBool32, const char*> required[] = {{f.v13.synchronization2, "synchronization2"},
-														 {f.v13.maintenance4, "maintenance4"},
-														 {f.v13.subgroupSizeControl, "subgroupSizeControl"},
-														 {f.v13.computeFullSubgroups, "computeFullSubgroups"}};
+	                                                     {f.v13.maintenance4, "maintenance4"},
+	                                                     {f.v13.subgroupSizeControl, "subgroupSizeControl"},
+	                                                     {f.v13.computeFullSubgroups, "computeFullSubgroups"}};
 	for (auto [present, name] : required)
 		if (!present) return name;
 	return "";
@@ -168,7 +180,7 @@ int compute_family(Caps& c, VkPhysicalDevice d) {
 std::string refusal(const Caps& c, int family, const std::string& missing_feature) {
 	if (c.api < VK_API_VERSION_1_3)
 		return fmt::format("Vulkan {}.{}, kvrun needs 1.3; a newer driver may offer it", VK_API_VERSION_MAJOR(c.api),
-						   VK_API_VERSION_MINOR(c.api));
+		                   VK_API_VERSION_MINOR(c.api));
 	if (family < 0) return "no queue that computes";
 	if (!missing_feature.empty()) return fmt::format("lacks the feature {}", missing_feature);
 	if (!c.has_memory) return "unusable: it reports no memory (a driver without hardware?)";
@@ -177,43 +189,47 @@ std::string refusal(const Caps& c, int family, const std::string& missing_featur
 		uint64_t has, needs;
 	};
 	const Least least[] = {{"maxComputeWorkGroupInvocations", c.workgroup, 128},
-						   {"maxComputeWorkGroupSize[0]", c.workgroup_size[0], 128},
-						   {"maxComputeSharedMemorySize", c.shared_bytes, 16384},
-						   {"maxPushConstantsSize", c.push_bytes, 128},
-						   {"maxPerStageDescriptorStorageBuffers", c.ssbo, ssbo_needed()},
-						   {"maxComputeWorkGroupCount[0]", c.groups[0], 65535},
-						   {"maxStorageBufferRange", c.range, 16u << 20},
-						   {"maxMemoryAllocationSize", c.max_alloc, 16u << 20}};
+	                       {"maxComputeWorkGroupSize[0]", c.workgroup_size[0], 128},
+	                       {"maxComputeSharedMemorySize", c.shared_bytes, 16384},
+	                       {"maxPushConstantsSize", c.push_bytes, 128},
+	                       {"maxPerStageDescriptorStorageBuffers", c.ssbo, ssbo_needed()},
+	                       {"maxComputeWorkGroupCount[0]", c.groups[0], 65535},
+	                       {"maxStorageBufferRange", c.range, 16u << 20},
+	                       {"maxMemoryAllocationSize", c.max_alloc, 16u << 20}};
 	for (const Least& l : least)
 		if (l.has < l.needs) return fmt::format("{} is {}, kvrun needs {}", l.name, l.has, l.needs);
 	if (c.align > 256) return fmt::format("minStorageBufferOffsetAlignment is {}, kvrun needs at most 256", c.align);
 	return "";
 }
 
-std::string mib(uint64_t bytes) { return bytes >> 20 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} B", bytes); }
+std::string mib(uint64_t bytes) {
+	return bytes >> 20 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} B", bytes);
+}
 std::string yes(bool b) { return b ? "yes" : "no"; }
 
 void describe(DeviceReport& r, const Caps& c) {
-	r.limits = {{"Vulkan", fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(c.api), VK_API_VERSION_MINOR(c.api), VK_API_VERSION_PATCH(c.api))},
-				{"subgroup", c.subgroup_min == c.subgroup_max ? fmt::format("{}", c.subgroup)
-															   : fmt::format("{} ({}..{})", c.subgroup, c.subgroup_min, c.subgroup_max)},
-				{"subgroup arithmetic", yes(c.subgroup_ops)},
-				{"workgroup", fmt::format("{}", c.workgroup)},
-				{"shared memory", fmt::format("{} KiB", c.shared_bytes >> 10)},
-				{"buffer binding", mib(c.range)},
-				{"allocation", mib(c.max_alloc)},
-				{"storage buffers", fmt::format("{}", c.ssbo)},
-				{"texel buffer", c.texel_range ? mib(c.texel_range) : "not used"},
-				{"offset alignment", fmt::format("{} B", c.align)},
-				{"f16 arithmetic", yes(c.f16)},
-				{"8-bit integers", yes(c.int8)},
-				{"16-bit storage", yes(c.storage16)},
-				{"8-bit storage", yes(c.storage8)},
-				{"integer dot product", yes(c.int_dot)},
-				{"push descriptors", yes(c.push_descriptor)},
-				{"memory budget", yes(c.memory_budget)},
-				{"timestamps", c.tick_ns > 0 ? fmt::format("{} ns", c.tick_ns) : "no"},
-				{"compiler statistics", yes(c.executable_properties)}};
+	r.limits = {{"Vulkan", fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(c.api), VK_API_VERSION_MINOR(c.api),
+	                                   VK_API_VERSION_PATCH(c.api))},
+	            {"subgroup", c.subgroup_min == c.subgroup_max
+	                             ? fmt::format("{}", c.subgroup)
+	                             : fmt::format("{} ({}..{})", c.subgroup, c.subgroup_min, c.subgroup_max)},
+	            {"subgroup arithmetic", yes(c.subgroup_ops)},
+	            {"workgroup", fmt::format("{}", c.workgroup)},
+	            {"shared memory", fmt::format("{} KiB", c.shared_bytes >> 10)},
+	            {"buffer binding", mib(c.range)},
+	            {"allocation", mib(c.max_alloc)},
+	            {"storage buffers", fmt::format("{}", c.ssbo)},
+	            {"texel buffer", c.texel_range ? mib(c.texel_range) : "not used"},
+	            {"offset alignment", fmt::format("{} B", c.align)},
+	            {"f16 arithmetic", yes(c.f16)},
+	            {"8-bit integers", yes(c.int8)},
+	            {"16-bit storage", yes(c.storage16)},
+	            {"8-bit storage", yes(c.storage8)},
+	            {"integer dot product", yes(c.int_dot)},
+	            {"push descriptors", yes(c.push_descriptor)},
+	            {"memory budget", yes(c.memory_budget)},
+	            {"timestamps", c.tick_ns > 0 ? fmt::format("{} ns", c.tick_ns) : "no"},
+	            {"compiler statistics", yes(c.executable_properties)}};
 }
 
 Candidate inspect(VkPhysicalDevice d) {
@@ -270,8 +286,10 @@ uint64_t free_bytes(VkPhysicalDevice d, const Caps& c, uint64_t used) {
 		const uint64_t most = c.heap_bytes / 5 * 4;
 		return most > used ? most - used : 0;
 	}
-	VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = make<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
-	VkPhysicalDeviceMemoryProperties2 m = make<VkPhysicalDeviceMemoryProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, &budget);
+	VkPhysicalDeviceMemoryBudgetPropertiesEXT budget =
+	    make<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
+	VkPhysicalDeviceMemoryProperties2 m =
+	    make<VkPhysicalDeviceMemoryProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, &budget);
 	vkGetPhysicalDeviceMemoryProperties2(d, &m);
 	return budget_left(budget.heapBudget[c.heap], budget.heapUsage[c.heap], c.heap_bytes);
 }
@@ -300,39 +318,59 @@ void clamp_caps(Caps& c, const std::string& text) {
 		if (key == "workgroup") {
 			least32(c.workgroup);
 			for (uint32_t& s : c.workgroup_size) least32(s);
-		} else if (key == "shared") least32(c.shared_bytes);
-		else if (key == "ssbo") least32(c.ssbo);
-		else if (key == "push") least32(c.push_bytes);
-		else if (key == "range") least64(c.range);
-		else if (key == "align") c.align = uint32_t(std::max<uint64_t>(c.align, v));
-		else if (key == "texel_range") least64(c.texel_range);
-		else if (key == "groups") for (uint32_t& g : c.groups) least32(g);
-		else if (key == "alloc") least64(c.max_alloc);
-		else if (key == "buffer") least64(c.max_buffer);
+		} else if (key == "shared")
+			least32(c.shared_bytes);
+		else if (key == "ssbo")
+			least32(c.ssbo);
+		else if (key == "push")
+			least32(c.push_bytes);
+		else if (key == "range")
+			least64(c.range);
+		else if (key == "align")
+			c.align = uint32_t(std::max<uint64_t>(c.align, v));
+		else if (key == "texel_range")
+			least64(c.texel_range);
+		else if (key == "groups")
+			for (uint32_t& g : c.groups) least32(g);
+		else if (key == "alloc")
+			least64(c.max_alloc);
+		else if (key == "buffer")
+			least64(c.max_buffer);
 		else if (key == "heap") {
 			least64(c.heap_bytes);
 			c.has_memory = c.heap_bytes > 0;
-		} else if (key == "f16") allow(c.f16);
-		else if (key == "int8") allow(c.int8);
-		else if (key == "storage16") allow(c.storage16);
-		else if (key == "storage8") allow(c.storage8);
-		else if (key == "int_dot") allow(c.int_dot);
-		else if (key == "push_descriptor") allow(c.push_descriptor);
-		else if (key == "subgroup_ops") allow(c.subgroup_ops);
-		else if (key == "memory_budget") allow(c.memory_budget);
-		else if (key == "timestamps") c.tick_ns = v ? c.tick_ns : 0;
-		else fail(Code::Invalid, "KVRUN_TEST_CAPS has '{}', which is no limit it knows", key);
+		} else if (key == "f16")
+			allow(c.f16);
+		else if (key == "int8")
+			allow(c.int8);
+		else if (key == "storage16")
+			allow(c.storage16);
+		else if (key == "storage8")
+			allow(c.storage8);
+		else if (key == "int_dot")
+			allow(c.int_dot);
+		else if (key == "push_descriptor")
+			allow(c.push_descriptor);
+		else if (key == "subgroup_ops")
+			allow(c.subgroup_ops);
+		else if (key == "memory_budget")
+			allow(c.memory_budget);
+		else if (key == "timestamps")
+			c.tick_ns = v ? c.tick_ns : 0;
+		else
+			fail(Code::Invalid, "KVRUN_TEST_CAPS has '{}', which is no limit it knows", key);
 	}
 }
 
 Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool for_statistics)
-	: instance_(std::move(instance)), physical_(from.handle), family_(from.queue_family), caps_(from.caps), report_(from.report) {
+    : instance_(std::move(instance)), physical_(from.handle), family_(from.queue_family), caps_(from.caps),
+      report_(from.report) {
 	const bool statistics = for_statistics && caps_.executable_properties;
 	std::vector<const char*> extensions;
 	if (caps_.push_descriptor) extensions.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
 	if (caps_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 	if (statistics) extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
-	Features f(statistics); // only what is used
+	Features f(statistics);                       // only what is used
 	f.base.features.robustBufferAccess = VK_TRUE; // page numbers and token ids are data: never outside a binding
 	f.v11.storageBuffer16BitAccess = caps_.storage16;
 	f.v12.shaderFloat16 = caps_.f16;
@@ -358,7 +396,8 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	volkLoadDeviceTable(&fn, device_);
 	fn.vkGetDeviceQueue(device_, family_, 0, &queue_);
 	if (instance_->validating())
-		set_name_ = reinterpret_cast<PFN_vkSetDebugUtilsObjectNameEXT>(vkGetDeviceProcAddr(device_, "vkSetDebugUtilsObjectNameEXT"));
+		set_name_ = reinterpret_cast<PFN_vkSetDebugUtilsObjectNameEXT>(
+		    vkGetDeviceProcAddr(device_, "vkSetDebugUtilsObjectNameEXT"));
 }
 
 Device::~Device() {
@@ -367,7 +406,8 @@ Device::~Device() {
 
 void Device::name(VkObjectType type, uint64_t object, const char* label) {
 	if (!set_name_) return;
-	VkDebugUtilsObjectNameInfoEXT info = make<VkDebugUtilsObjectNameInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT);
+	VkDebugUtilsObjectNameInfoEXT info =
+	    make<VkDebugUtilsObjectNameInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT);
 	info.objectType = type;
 	info.objectHandle = object;
 	info.pObjectName = label;

@@ -11,7 +11,7 @@ namespace kvrun::vk {
 
 // Everything the rest asks about a device. Filled once, clamped by KVRUN_TEST_CAPS; nothing else queries limits.
 struct Caps {
-	uint32_t api = 0;                // VK_MAKE_API_VERSION
+	uint32_t api = 0; // VK_MAKE_API_VERSION
 	uint32_t vendor = 0, device = 0, driver_version = 0;
 	VkDriverId driver_id{};
 	uint8_t cache_uuid[VK_UUID_SIZE] = {};
@@ -23,32 +23,32 @@ struct Caps {
 	uint32_t shared_bytes = 0;       // per workgroup
 	uint32_t ssbo = 0;               // storage buffers per stage
 	uint32_t push_bytes = 0;
-	uint64_t range = 0;              // largest storage buffer binding, bytes
-	uint32_t align = 0;              // of storage buffer offsets, bytes
-	uint64_t texel_range = 0;        // largest uniform texel buffer, bytes; 0: kernels do not use them on this device
-	uint32_t texel_align = 0;        // of texel buffer offsets, bytes, at least 16
-	uint32_t atom = 0;               // of mapped ranges of memory that is not coherent, bytes
-	uint64_t max_alloc = 0;          // maxMemoryAllocationSize
-	uint64_t max_buffer = 0;         // largest VkBuffer
-	uint32_t max_allocations = 0;    // maxMemoryAllocationCount
-	double tick_ns = 0;              // of a timestamp; 0: the queue has none
+	uint64_t range = 0;           // largest storage buffer binding, bytes
+	uint32_t align = 0;           // of storage buffer offsets, bytes
+	uint64_t texel_range = 0;     // largest uniform texel buffer, bytes; 0: kernels do not use them on this device
+	uint32_t texel_align = 0;     // of texel buffer offsets, bytes, at least 16
+	uint32_t atom = 0;            // of mapped ranges of memory that is not coherent, bytes
+	uint64_t max_alloc = 0;       // maxMemoryAllocationSize
+	uint64_t max_buffer = 0;      // largest VkBuffer
+	uint32_t max_allocations = 0; // maxMemoryAllocationCount
+	double tick_ns = 0;           // of a timestamp; 0: the queue has none
 	uint64_t tick_mask = 0;
 	// subgroups
-	uint32_t subgroup = 0;           // size pipelines run with
+	uint32_t subgroup = 0; // size pipelines run with
 	uint32_t subgroup_min = 0, subgroup_max = 0;
-	bool subgroup_pin = false;       // the size can be required, and differs between pipelines otherwise
-	bool subgroup_ops = false;       // arithmetic and shuffle in compute
+	bool subgroup_pin = false; // the size can be required, and differs between pipelines otherwise
+	bool subgroup_ops = false; // arithmetic and shuffle in compute
 	// optional features, enabled when present
-	bool f16 = false;                // 16-bit float arithmetic
+	bool f16 = false; // 16-bit float arithmetic
 	bool int8 = false;
 	bool storage16 = false, storage8 = false;
-	bool int_dot = false;            // 4 x 8-bit packed signed dot product in hardware
+	bool int_dot = false; // 4 x 8-bit packed signed dot product in hardware
 	bool push_descriptor = false;
 	bool memory_budget = false;
 	bool executable_properties = false;
 	// memory
-	bool has_memory = false;         // at least one heap and one type
-	uint64_t heap_bytes = 0;         // of the heap that buffers come from
+	bool has_memory = false; // at least one heap and one type
+	uint64_t heap_bytes = 0; // of the heap that buffers come from
 	uint32_t heap = 0;
 };
 
@@ -56,9 +56,9 @@ struct Caps {
 class Messages {
  public:
 	void add(std::string text);
-	std::string first() const;       // empty when none
+	std::string first() const; // empty when none
 	size_t count() const;
-	void take();                     // throws Error{Internal} with the first message if there is any new one
+	void take(); // throws Error{Internal} with the first message if there is any new one
 
  private:
 	mutable std::mutex mutex_;
@@ -88,7 +88,7 @@ class Instance { // loader, VkInstance and, under KVRUN_VALIDATE, the validation
 struct Candidate { // one physical device
 	VkPhysicalDevice handle = VK_NULL_HANDLE;
 	Caps caps;
-	DeviceReport report;             // refused is set when kvrun cannot use it
+	DeviceReport report; // refused is set when kvrun cannot use it
 	uint32_t queue_family = 0;
 };
 // All devices, best first: discrete, integrated, virtual, cpu; driver order within a type. Refused ones last.
@@ -116,7 +116,7 @@ class Device { // logical device, one compute queue
 	uint32_t queue_family() const { return family_; }
 	Instance& instance() { return *instance_; }
 	void name(VkObjectType, uint64_t object, const char* label); // for validation messages and debuggers
-	VolkDeviceTable fn{};            // device functions without the loader's dispatch
+	VolkDeviceTable fn{};                                        // device functions without the loader's dispatch
 
  private:
 	std::unique_ptr<Instance> instance_;

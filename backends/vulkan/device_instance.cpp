@@ -18,17 +18,19 @@ std::atomic<size_t> unreported{0}; // validation messages nobody has thrown yet,
 // Messages can come after the last wait(), from destruction: the process must not end as if all were well.
 void fail_exit() {
 	if (unreported.load() == 0) return;
-	std::fprintf(stderr, "error: the Vulkan validation layer has reported %zu problems (KVRUN_VALIDATE)\n", unreported.load());
+	std::fprintf(stderr, "error: the Vulkan validation layer has reported %zu problems (KVRUN_VALIDATE)\n",
+	             unreported.load());
 	std::fflush(stderr);
 	_exit(1);
 }
 
 VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
-							  const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
+                              const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
 	const char* text = data->pMessage ? data->pMessage : "(no text)";
 	// GPU-assisted validation on a device without 64-bit integers says that it will not check buffer device addresses;
 	// kvrun uses none
-	if (!std::strstr(text, "No buffer device address checking will be attempted")) static_cast<Messages*>(user)->add(text);
+	if (!std::strstr(text, "No buffer device address checking will be attempted"))
+		static_cast<Messages*>(user)->add(text);
 	return VK_FALSE;
 }
 
@@ -46,7 +48,8 @@ struct Layers { // what goes into VkInstanceCreateInfo when KVRUN_VALIDATE is se
 	std::vector<VkValidationFeatureEnableEXT> on;
 	std::vector<VkValidationFeatureDisableEXT> off;
 	VkValidationFeaturesEXT features = make<VkValidationFeaturesEXT>(VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT);
-	VkDebugUtilsMessengerCreateInfoEXT messenger = make<VkDebugUtilsMessengerCreateInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT);
+	VkDebugUtilsMessengerCreateInfoEXT messenger =
+	    make<VkDebugUtilsMessengerCreateInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT);
 };
 
 // Core checks with synchronisation or GPU-assisted validation in one run are slow and print each problem twice.
@@ -55,20 +58,24 @@ void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 		v.on = {VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
 		v.off = {VK_VALIDATION_FEATURE_DISABLE_CORE_CHECKS_EXT};
 	} else if (mode == "gpu") {
-		v.on = {VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT, VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT};
+		v.on = {VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT,
+		        VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT};
 		v.off = {VK_VALIDATION_FEATURE_DISABLE_CORE_CHECKS_EXT};
 	} else if (mode != "1") {
 		fail(Code::Invalid, "KVRUN_VALIDATE is '{}', expected 0, 1, sync or gpu", mode);
 	}
 	if (!has_layer(kLayer))
-		fail(Code::Device, "KVRUN_VALIDATE={} needs {}, which is not installed; install package vulkan-validationlayers", mode, kLayer);
+		fail(Code::Device,
+		     "KVRUN_VALIDATE={} needs {}, which is not installed; install package vulkan-validationlayers", mode,
+		     kLayer);
 	v.features.enabledValidationFeatureCount = uint32_t(v.on.size());
 	v.features.pEnabledValidationFeatures = v.on.data();
 	v.features.disabledValidationFeatureCount = uint32_t(v.off.size());
 	v.features.pDisabledValidationFeatures = v.off.data();
 	v.messenger.messageSeverity =
-		VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
-	v.messenger.messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT;
+	    VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
+	v.messenger.messageType =
+	    VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT;
 	v.messenger.pfnUserCallback = on_message;
 	v.messenger.pUserData = &sink;
 	v.messenger.pNext = &v.features;
@@ -101,13 +108,14 @@ void Messages::take() {
 
 Instance::Instance(Validation wish) {
 	if (!load_loader())
-		fail(Code::Device, "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers "
-						   "or the GPU vendor's");
+		fail(Code::Device,
+		     "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers "
+		     "or the GPU vendor's");
 	uint32_t version = VK_API_VERSION_1_0;
 	if (vkEnumerateInstanceVersion) VK_TRY(vkEnumerateInstanceVersion(&version));
 	if (version < VK_API_VERSION_1_3)
 		fail(Code::Device, "the Vulkan loader is version {}.{}, kvrun needs 1.3; install a newer libvulkan1",
-			 VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
+		     VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
 
 	VkApplicationInfo app = make<VkApplicationInfo>(VK_STRUCTURE_TYPE_APPLICATION_INFO);
 	app.pApplicationName = app.pEngineName = "kvrun";
@@ -129,8 +137,9 @@ Instance::Instance(Validation wish) {
 	}
 	const VkResult r = vkCreateInstance(&info, nullptr, &instance_);
 	if (r == VK_ERROR_INCOMPATIBLE_DRIVER)
-		fail(Code::Device, "no Vulkan driver found; install package mesa-vulkan-drivers or the GPU vendor's driver, or check "
-						   "VK_DRIVER_FILES and VK_ICD_FILENAMES");
+		fail(Code::Device,
+		     "no Vulkan driver found; install package mesa-vulkan-drivers or the GPU vendor's driver, or check "
+		     "VK_DRIVER_FILES and VK_ICD_FILENAMES");
 	if (r < 0) fail_call(r, "vkCreateInstance");
 	++live;
 	volkLoadInstanceOnly(instance_);

@@ -14,7 +14,8 @@ std::vector<uint32_t> read_words(const std::filesystem::path& path) {
 	std::ifstream in(path, std::ios::binary);
 	std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
 	if (!in && !in.eof()) fail(Code::Io, "{}: cannot be read", path.string());
-	if (bytes.empty() || bytes.size() % 4) fail(Code::Format, "{}: {} bytes are no SPIR-V", path.string(), bytes.size());
+	if (bytes.empty() || bytes.size() % 4)
+		fail(Code::Format, "{}: {} bytes are no SPIR-V", path.string(), bytes.size());
 	std::vector<uint32_t> words(bytes.size() / 4);
 	std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(words.data()));
 	return words;
@@ -73,9 +74,9 @@ const Kernels::Layout& Kernels::layout(const Reflection& r) {
 	Layout& l = layouts_[{n, texels}];
 	if (l.pipeline) return l;
 	VkDescriptorSetLayoutBinding bindings[kMaxBindings] = {};
-	for (uint32_t i = 0; i < n; ++i)
-		bindings[i] = {i, r.bindings[i].type(), 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
-	VkDescriptorSetLayoutCreateInfo set = make<VkDescriptorSetLayoutCreateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO);
+	for (uint32_t i = 0; i < n; ++i) bindings[i] = {i, r.bindings[i].type(), 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
+	VkDescriptorSetLayoutCreateInfo set =
+	    make<VkDescriptorSetLayoutCreateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO);
 	if (dev_.caps().push_descriptor) set.flags = VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR;
 	set.bindingCount = n;
 	set.pBindings = bindings;
@@ -96,11 +97,13 @@ void Kernels::check(const Entry& e, const Footprint& f) const {
 	auto refuse = [&](const char* what, uint64_t needs, const char* limit, uint64_t has) {
 		fail(Code::Unsupported, "kernel {} needs {} {}, this device has {} ({})", e.name, needs, what, has, limit);
 	};
-	if (threads > c.workgroup) refuse("invocations in a workgroup", threads, "maxComputeWorkGroupInvocations", c.workgroup);
+	if (threads > c.workgroup)
+		refuse("invocations in a workgroup", threads, "maxComputeWorkGroupInvocations", c.workgroup);
 	for (int i = 0; i < 3; ++i)
 		if (f.local[i] > c.workgroup_size[i])
 			refuse("invocations along one dimension", f.local[i], "maxComputeWorkGroupSize", c.workgroup_size[i]);
-	if (f.shared_bytes > c.shared_bytes) refuse("bytes of shared memory", f.shared_bytes, "maxComputeSharedMemorySize", c.shared_bytes);
+	if (f.shared_bytes > c.shared_bytes)
+		refuse("bytes of shared memory", f.shared_bytes, "maxComputeSharedMemorySize", c.shared_bytes);
 	if (e.reflection.bindings.size() > c.ssbo)
 		refuse("storage buffers", e.reflection.bindings.size(), "maxPerStageDescriptorStorageBuffers", c.ssbo);
 	if (e.reflection.push_bytes > c.push_bytes)
@@ -122,10 +125,13 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	for (uint32_t i = 0; i < spec.size(); ++i)
 		map.push_back({spec[i].id, uint32_t(i * sizeof(SpecValue) + offsetof(SpecValue, value)), sizeof(uint32_t)});
 	VkSpecializationInfo spec_info{uint32_t(map.size()), map.data(), spec.size() * sizeof(SpecValue), spec.data()};
-	VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = make<VkPipelineShaderStageRequiredSubgroupSizeCreateInfo>(VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO);
+	VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size =
+	    make<VkPipelineShaderStageRequiredSubgroupSizeCreateInfo>(
+	        VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO);
 	size.requiredSubgroupSize = c.subgroup;
 
-	VkComputePipelineCreateInfo info = make<VkComputePipelineCreateInfo>(VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO);
+	VkComputePipelineCreateInfo info =
+	    make<VkComputePipelineCreateInfo>(VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO);
 	info.flags = flags;
 	info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
 	info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
@@ -141,7 +147,8 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	VkPipeline handle = VK_NULL_HANDLE;
 	const VkResult r = dev_.fn.vkCreateComputePipelines(dev_.handle(), cache_, 1, &info, nullptr, &handle);
 	dev_.fn.vkDestroyShaderModule(dev_.handle(), module, nullptr);
-	if (r != VK_SUCCESS) fail(Code::Device, "kernel {}: vkCreateComputePipelines returned {} ({})", e.name, result_name(r), int(r));
+	if (r != VK_SUCCESS)
+		fail(Code::Device, "kernel {}: vkCreateComputePipelines returned {} ({})", e.name, result_name(r), int(r));
 	dev_.name(VK_OBJECT_TYPE_PIPELINE, uint64_t(handle), e.name.c_str());
 	const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 	compile_ms_ += ms;

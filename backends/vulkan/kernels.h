@@ -16,9 +16,9 @@ struct Pipeline {
 	const Reflection* reflection = nullptr;
 	Kernel kernel{};
 	const char* name = "";
-	std::vector<SpecValue> spec;           // as asked for
+	std::vector<SpecValue> spec; // as asked for
 	Footprint footprint{};
-	double pace = 1;                       // measured time / predicted time, learned by the recorder
+	double pace = 1; // measured time / predicted time, learned by the recorder
 };
 
 // One way a kernel is used: what `kvrun devices --shaders` and the compile tests go through. Each ops_*.cpp lists its
@@ -37,7 +37,9 @@ class Kernels {
 
 	// The pipeline with these constants; compiled at the first call. References stay valid. Throws Error{Unsupported}
 	// naming the limit when the device cannot run it. `capture` keeps compiler statistics for shader_stats.
-	Pipeline& get(Kernel k, std::initializer_list<SpecValue> spec) { return get(k, std::span(spec.begin(), spec.size())); }
+	Pipeline& get(Kernel k, std::initializer_list<SpecValue> spec) {
+		return get(k, std::span(spec.begin(), spec.size()));
+	}
 	Pipeline& get(Kernel, std::span<const SpecValue> spec, bool capture = false);
 	VkPipeline with_base(Pipeline&);
 	uint32_t compiled() const { return compiled_; } // pipelines made so far

@@ -7,8 +7,10 @@ namespace kvrun::vk {
 namespace {
 constexpr uint64_t kMiB = uint64_t(1) << 20;
 constexpr uint64_t kSmallestBlock = 64 * kMiB, kLargestBlock = 1024 * kMiB;
-constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
-								kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                                kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
+                                kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                                kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
 
 uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 } // namespace
@@ -67,9 +69,11 @@ std::vector<uint32_t> Memory::types_for(Mem m) const {
 		auto has = [&](VkMemoryPropertyFlags x) { return (f & x) == x; };
 		switch (m) {
 		case Mem::Device:
-			return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) + (has(kCached) ? 1 : 0);
+			return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) +
+			       (has(kCached) ? 1 : 0);
 		case Mem::Upload: return has(kVisible | kCoherent) ? 8 + (has(kLocal) ? 4 : 0) + (has(kCached) ? 0 : 1) : -1;
-		case Mem::Readback: return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
+		case Mem::Readback:
+			return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
 		}
 		return -1;
 	};
@@ -139,7 +143,9 @@ bool Memory::add_block(uint32_t type, uint64_t need, const char* label) {
 	const uint32_t heap = props_.memoryTypes[type].heapIndex;
 	const uint64_t heap_size = heap == c.heap ? c.heap_bytes : props_.memoryHeaps[heap].size;
 	const uint64_t taken = reserved(heap);
-	const uint64_t left = heap == c.heap ? vk::free_bytes(dev_.physical(), c, taken) : heap_size > taken ? heap_size - taken : 0;
+	const uint64_t left = heap == c.heap      ? vk::free_bytes(dev_.physical(), c, taken)
+	                      : heap_size > taken ? heap_size - taken
+	                                          : 0;
 	if (need > left || need > c.max_alloc) return false;
 	uint64_t size = std::clamp(taken, kSmallestBlock, kLargestBlock);
 	size = std::min({size, c.max_alloc, std::max<uint64_t>(heap_size / 8, kMiB), left});
@@ -184,15 +190,17 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	const Caps& c = dev_.caps();
 	const uint64_t largest = std::min(c.max_alloc, c.max_buffer);
 	if (bytes > largest)
-		fail(Code::OutOfMemory, "{} needs {} MiB in one buffer, this device allows {} MiB (maxMemoryAllocationSize, maxBufferSize)",
-			 label, bytes >> 20, largest >> 20);
+		fail(Code::OutOfMemory,
+		     "{} needs {} MiB in one buffer, this device allows {} MiB (maxMemoryAllocationSize, maxBufferSize)", label,
+		     bytes >> 20, largest >> 20);
 	BufferRec r;
 	r.bytes = bytes;
 	r.size = round_up(std::max<uint64_t>(bytes, 1), 16);
 	r.label = label;
 	VkBufferCreateInfo info = make<VkBufferCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
 	info.size = r.size;
-	info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+	info.usage =
+	    VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
 	if (c.texel_range) info.usage |= VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT;
 	VK_TRY(dev_.fn.vkCreateBuffer(dev_.handle(), &info, nullptr, &r.handle));
 	VkMemoryRequirements req{};
@@ -206,8 +214,9 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	}
 	if (!placed) {
 		dev_.fn.vkDestroyBuffer(dev_.handle(), r.handle, nullptr);
-		fail(Code::OutOfMemory, "{} needs {:.1f} MiB of device memory, {:.1f} MiB are free; take a smaller model, context or KV format",
-			 label, double(bytes) / double(kMiB), double(free_bytes()) / double(kMiB));
+		fail(Code::OutOfMemory,
+		     "{} needs {:.1f} MiB of device memory, {:.1f} MiB are free; take a smaller model, context or KV format",
+		     label, double(bytes) / double(kMiB), double(free_bytes()) / double(kMiB));
 	}
 	const VkResult bound = dev_.fn.vkBindBufferMemory(dev_.handle(), r.handle, blocks_[r.block].memory, r.at);
 	uint32_t id = uint32_t(buffers_.size());

@@ -20,15 +20,15 @@ class FreeRanges {
 	std::map<uint64_t, uint64_t> free_; // start -> length
 };
 
-struct BufferRec {                 // what a kvrun::Buffer's id means
+struct BufferRec { // what a kvrun::Buffer's id means
 	VkBuffer handle = VK_NULL_HANDLE;
-	uint64_t bytes = 0;            // as asked for
-	uint64_t size = 0;             // of the VkBuffer: bytes rounded up to 16
-	std::byte* mapped = nullptr;   // null: the host cannot see it
+	uint64_t bytes = 0;          // as asked for
+	uint64_t size = 0;           // of the VkBuffer: bytes rounded up to 16
+	std::byte* mapped = nullptr; // null: the host cannot see it
 	bool coherent = true;
-	uint64_t last_use = 0;         // number of the last submission that touches it
+	uint64_t last_use = 0; // number of the last submission that touches it
 	uint32_t block = 0;
-	uint64_t at = 0;               // in the block
+	uint64_t at = 0; // in the block
 	const char* label = "";
 	std::map<std::pair<uint64_t, uint64_t>, VkBufferView> texels; // by start and size in bytes
 };
@@ -50,8 +50,8 @@ class Memory {
 	BufferRec& at(uint32_t id) { return buffers_[id]; }
 	// The bytes as R32G32B32A32_UINT texels; lives as long as the buffer. Starts at a multiple of Caps::texel_align.
 	VkBufferView texel_view(uint32_t id, uint64_t at, uint64_t bytes);
-	void invalidate(const BufferRec&);  // before the host reads memory that is not coherent
-	uint64_t free_bytes() const;        // that create() may still take for Mem::Device
+	void invalidate(const BufferRec&); // before the host reads memory that is not coherent
+	uint64_t free_bytes() const;       // that create() may still take for Mem::Device
 	MemoryStats stats() const;
 
  private:
@@ -70,9 +70,9 @@ class Memory {
 
 	Device& dev_;
 	VkPhysicalDeviceMemoryProperties props_{};
-	std::vector<uint32_t> types_[3];   // by Mem
-	std::vector<Block> blocks_;        // memory is null where a block was given back
-	std::vector<BufferRec> buffers_;   // by id; handle is null where free
+	std::vector<uint32_t> types_[3]; // by Mem
+	std::vector<Block> blocks_;      // memory is null where a block was given back
+	std::vector<BufferRec> buffers_; // by id; handle is null where free
 	std::vector<uint32_t> free_ids_;
 	uint64_t used_ = 0;
 };

@@ -29,13 +29,15 @@ VulkanDevices::VulkanDevices() {
 		found_->all = candidates(*found_->instance);
 		for (const Candidate& c : found_->all) reports_.push_back(c.report);
 		if (reports_.empty() && bad.empty())
-			reports_.push_back(refused("", "the Vulkan drivers found no device; `vulkaninfo --summary` (package vulkan-tools) says what they saw"));
+			reports_.push_back(refused("", "the Vulkan drivers found no device; `vulkaninfo --summary` (package "
+			                               "vulkan-tools) says what they saw"));
 	} catch (const Error& e) {
 		if (e.code == Code::Invalid) throw; // of an environment variable
 		if (bad.empty() || e.code != Code::Device) reports_.push_back(refused("", e.what()));
 	}
 	for (const BadDriver& b : bad)
-		reports_.push_back(refused("driver " + b.file, b.why + "; update or remove it, or leave it out of VK_DRIVER_FILES"));
+		reports_.push_back(
+		    refused("driver " + b.file, b.why + "; update or remove it, or leave it out of VK_DRIVER_FILES"));
 }
 
 VulkanDevices::~VulkanDevices() = default;
@@ -54,7 +56,8 @@ std::vector<KernelReport> VulkanDevices::compile_all(size_t index) const {
 	const std::vector<Candidate> again = candidates(*instance); // handles belong to an instance
 	KV_ASSERT(index < again.size());
 	const Caps& c = again[index].caps;
-	if (c.api < VK_API_VERSION_1_3) fail(Code::Device, "{}: {}", again[index].report.info.name, again[index].report.refused);
+	if (c.api < VK_API_VERSION_1_3)
+		fail(Code::Device, "{}: {}", again[index].report.info.name, again[index].report.refused);
 	return compile_kernels(std::move(instance), again[index]);
 }
 

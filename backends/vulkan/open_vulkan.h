@@ -12,7 +12,7 @@ struct KernelReport {        // one pipeline of one device's compiler; numbers i
 	double ms = 0;           // of compilation
 	uint64_t vector_registers = 0, scalar_registers = 0, spills = 0; // per lane and wave; registers spilled, of both
 	uint64_t scratch_bytes = 0, shared_bytes = 0, code_bytes = 0;
-	bool measured = false;   // the driver has VK_KHR_pipeline_executable_properties
+	bool measured = false; // the driver has VK_KHR_pipeline_executable_properties
 };
 
 // The Vulkan devices of this machine, best first, refused ones with the reason; a missing loader or driver is one

@@ -1,7 +1,8 @@
 // The driver's pipeline cache, kept on disk between runs.
 //
-// Drivers have crashed on damaged cache data, so nothing reaches them that is not exactly what this device's driver gave
-// out: a header of our own names format, pointer size, device, driver version and UUID, and holds a hash of the data.
+// Drivers have crashed on damaged cache data, so nothing reaches them that is not exactly what this device's driver
+// gave out: a header of our own names format, pointer size, device, driver version and UUID, and holds a hash of the
+// data.
 #include "backends/vulkan/pipeline_cache.h"
 #include "engine/core/env.h"
 #include "engine/core/log.h"
@@ -18,19 +19,28 @@ namespace {
 
 constexpr uint64_t kLargest = uint64_t(256) << 20; // bytes; a larger file is not ours
 
-struct Header { // little-endian, as everything kvrun runs on
-	char magic[8];           // "KVRUNPC\0"
-	uint32_t format;         // of this header
-	uint32_t pointer_bytes;  // caches of 32- and 64-bit drivers differ
+struct Header {             // little-endian, as everything kvrun runs on
+	char magic[8];          // "KVRUNPC\0"
+	uint32_t format;        // of this header
+	uint32_t pointer_bytes; // caches of 32- and 64-bit drivers differ
 	uint32_t vendor, device, driver_version, api;
 	uint8_t uuid[VK_UUID_SIZE];
-	uint64_t bytes;          // of the data that follow
-	uint64_t hash;           // XXH3 of the data
+	uint64_t bytes; // of the data that follow
+	uint64_t hash;  // XXH3 of the data
 };
 static_assert(sizeof(Header) == 64);
 
 Header header_for(const Caps& c, uint64_t bytes, uint64_t hash) {
-	Header h{{'K', 'V', 'R', 'U', 'N', 'P', 'C', 0}, 1, sizeof(void*), c.vendor, c.device, c.driver_version, c.api, {}, bytes, hash};
+	Header h{{'K', 'V', 'R', 'U', 'N', 'P', 'C', 0},
+	         1,
+	         sizeof(void*),
+	         c.vendor,
+	         c.device,
+	         c.driver_version,
+	         c.api,
+	         {},
+	         bytes,
+	         hash};
 	std::memcpy(h.uuid, c.cache_uuid, VK_UUID_SIZE);
 	return h;
 }
@@ -86,13 +96,15 @@ std::vector<std::byte> PipelineCache::load() {
 	}
 	struct stat st {};
 	Header h{};
-	if (::fstat(f.fd, &st) != 0 || !S_ISREG(st.st_mode)) return rejected_ = "not a regular file", std::vector<std::byte>{};
+	if (::fstat(f.fd, &st) != 0 || !S_ISREG(st.st_mode))
+		return rejected_ = "not a regular file", std::vector<std::byte>{};
 	const uint64_t size = uint64_t(st.st_size);
 	if (size < sizeof h) return rejected_ = "shorter than its header", std::vector<std::byte>{};
 	if (size > kLargest) return rejected_ = "too large", std::vector<std::byte>{};
 	if (!read_all(f.fd, &h, sizeof h)) return rejected_ = "cannot be read", std::vector<std::byte>{};
 	const Header want = header_for(dev_.caps(), h.bytes, h.hash);
-	if (std::memcmp(&h, &want, sizeof h) != 0) return rejected_ = "of another device, driver or version", std::vector<std::byte>{};
+	if (std::memcmp(&h, &want, sizeof h) != 0)
+		return rejected_ = "of another device, driver or version", std::vector<std::byte>{};
 	if (h.bytes != size - sizeof h) return rejected_ = "truncated or extended", std::vector<std::byte>{};
 	std::vector<std::byte> data(h.bytes);
 	if (!read_all(f.fd, data.data(), data.size())) return rejected_ = "cannot be read", std::vector<std::byte>{};
@@ -109,7 +121,8 @@ PipelineCache::PipelineCache(Device& dev) : dev_(dev) {
 		for (uint8_t b : c.cache_uuid) uuid += fmt::format("{:02x}", b);
 		path_ = folder / fmt::format("pipelines-{:04x}-{:04x}-{}.bin", c.vendor, c.device, uuid);
 		data = load();
-		if (!rejected_.empty()) log_at(1, "# pipeline cache {} is {}: starting with an empty one", path_.string(), rejected_);
+		if (!rejected_.empty())
+			log_at(1, "# pipeline cache {} is {}: starting with an empty one", path_.string(), rejected_);
 	}
 	VkPipelineCacheCreateInfo info = make<VkPipelineCacheCreateInfo>(VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO);
 	info.initialDataSize = data.size();
@@ -130,11 +143,14 @@ PipelineCache::~PipelineCache() {
 	dev_.fn.vkDestroyPipelineCache(dev_.handle(), cache_, nullptr);
 }
 
-// Two processes may save at once: each writes its own temporary file, the last rename wins, readers see one or the other.
+// Two processes may save at once: each writes its own temporary file, the last rename wins, readers see one or the
+// other.
 void PipelineCache::save() noexcept try {
 	if (path_.empty()) return;
 	size_t n = 0;
-	if (dev_.fn.vkGetPipelineCacheData(dev_.handle(), cache_, &n, nullptr) != VK_SUCCESS || n == 0 || n > kLargest - sizeof(Header)) return;
+	if (dev_.fn.vkGetPipelineCacheData(dev_.handle(), cache_, &n, nullptr) != VK_SUCCESS || n == 0 ||
+	    n > kLargest - sizeof(Header))
+		return;
 	std::vector<std::byte> data(n);
 	if (dev_.fn.vkGetPipelineCacheData(dev_.handle(), cache_, &n, data.data()) != VK_SUCCESS) return;
 	data.resize(n);
@@ -149,7 +165,8 @@ void PipelineCache::save() noexcept try {
 		return;
 	}
 	const Header h = header_for(dev_.caps(), n, hash);
-	if (!write_all(f.fd, &h, sizeof h) || !write_all(f.fd, data.data(), n) || ::rename(tmp.c_str(), path_.c_str()) != 0) {
+	if (!write_all(f.fd, &h, sizeof h) || !write_all(f.fd, data.data(), n) ||
+	    ::rename(tmp.c_str(), path_.c_str()) != 0) {
 		log_at(1, "# pipeline cache {}: {}", path_.string(), std::strerror(errno));
 		::unlink(tmp.c_str());
 		return;
@@ -158,8 +175,7 @@ void PipelineCache::save() noexcept try {
 } catch (const std::exception& e) {
 	try {
 		log_at(1, "# pipeline cache: {}", e.what());
-	} catch (...) {
-	}
+	} catch (...) {}
 }
 
 } // namespace kvrun::vk

@@ -14,7 +14,7 @@ class PipelineCache {
 	~PipelineCache();
 	PipelineCache(const PipelineCache&) = delete;
 	VkPipelineCache handle() const { return cache_; }
-	void save() noexcept;                                   // tmp file + rename; failures are logged, never thrown
+	void save() noexcept;                                       // tmp file + rename; failures are logged, never thrown
 	const std::filesystem::path& path() const { return path_; } // empty: not kept
 	const std::string& rejected() const { return rejected_; }   // why the file was ignored; empty when it was not
 

@@ -87,8 +87,8 @@ std::string try_child(const char* icd) {
 	if (hung) return fmt::format("did not list its devices within {} s", kTimeoutMs / 1000);
 	if (!WIFSIGNALED(status)) return "";
 	const std::string reason = last_line(said);
-	return fmt::format("crashed with signal {} (SIG{}){}{}", WTERMSIG(status), sigabbrev_np(WTERMSIG(status)), reason.empty() ? "" : ": ",
-					   reason);
+	return fmt::format("crashed with signal {} (SIG{}){}{}", WTERMSIG(status), sigabbrev_np(WTERMSIG(status)),
+	                   reason.empty() ? "" : ": ", reason);
 }
 
 void add_files(std::vector<std::string>& out, const fs::path& p) {
@@ -108,7 +108,8 @@ void add_list(std::vector<std::string>& out, const char* list, const char* below
 	std::string all = list ? list : "";
 	for (size_t at = 0; at < all.size();) {
 		const size_t end = std::min(all.find(':', at), all.size());
-		if (end > at) add_files(out, *below ? fs::path(all.substr(at, end - at)) / below : fs::path(all.substr(at, end - at)));
+		if (end > at)
+			add_files(out, *below ? fs::path(all.substr(at, end - at)) / below : fs::path(all.substr(at, end - at)));
 		at = end + 1;
 	}
 }
@@ -162,8 +163,10 @@ std::vector<BadDriver> probe_drivers() {
 		std::string good;
 		for (const std::string& file : icd_files()) {
 			const std::string one = try_child(file.c_str());
-			if (one.empty()) good += (good.empty() ? "" : ":") + file;
-			else bad.push_back({file, one});
+			if (one.empty())
+				good += (good.empty() ? "" : ":") + file;
+			else
+				bad.push_back({file, one});
 		}
 		if (bad.empty()) bad.push_back({"a Vulkan driver", why}); // alone each of them works
 		// a path that does not exist: the loader must not fall back to its own search

@@ -10,8 +10,8 @@
 namespace kvrun::vk {
 namespace {
 
-constexpr size_t kMostPending = 256;  // accesses remembered between two barriers
-constexpr size_t kMostSets = 4096;    // descriptor sets kept
+constexpr size_t kMostPending = 256; // accesses remembered between two barriers
+constexpr size_t kMostSets = 4096;   // descriptor sets kept
 constexpr uint32_t kSetsPerPool = 256;
 constexpr uint64_t kZeroBytes = 256;
 
@@ -21,7 +21,9 @@ uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 struct Guess {
 	double per_byte, per_flop, per_dispatch;
 };
-Guess first_guess(bool cpu) { return cpu ? Guess{1.0 / 5e6, 1.0 / 20e6, 0.02} : Guess{1.0 / 100e6, 1.0 / 1000e6, 0.005}; }
+Guess first_guess(bool cpu) {
+	return cpu ? Guess{1.0 / 5e6, 1.0 / 20e6, 0.02} : Guess{1.0 / 100e6, 1.0 / 1000e6, 0.005};
+}
 
 } // namespace
 
@@ -42,16 +44,17 @@ uint32_t Recorder::resolve(const Pipeline& p, std::span<const Bind> binds, uint3
 		if (!b.bytes) b = {zeros_, 0, kZeroBytes};
 		BufferRec& buf = mem_.at(b.buffer);
 		if (!buf.handle || b.at + b.bytes > buf.bytes)
-			fail(Code::Internal, "kernel {}, {}: view of bytes {}..{} leaves buffer {} of {} bytes", p.name, want.name, b.at,
-				 b.at + b.bytes, buf.label, buf.bytes);
+			fail(Code::Internal, "kernel {}, {}: view of bytes {}..{} leaves buffer {} of {} bytes", p.name, want.name,
+			     b.at, b.at + b.bytes, buf.label, buf.bytes);
 		if (b.at % std::max(want.stride, 4u))
-			fail(Code::Internal, "kernel {}, {}: view starts at byte {}, its elements have {} bytes", p.name, want.name, b.at, want.stride);
+			fail(Code::Internal, "kernel {}, {}: view starts at byte {}, its elements have {} bytes", p.name, want.name,
+			     b.at, want.stride);
 		const uint64_t align = want.texel ? c.texel_align : c.align, most = want.texel ? c.texel_range : c.range;
 		const uint64_t down = b.at / align * align;
 		const uint64_t range = b.at - down + round_up(b.bytes, std::max(want.stride, 4u));
 		if (range > most)
-			fail(Code::Unsupported, "kernel {}, {}: {} bytes in one binding, this device allows {} ({})", p.name, want.name, range, most,
-				 want.texel ? "maxTexelBufferElements" : "maxStorageBufferRange");
+			fail(Code::Unsupported, "kernel {}, {}: {} bytes in one binding, this device allows {} ({})", p.name,
+			     want.name, range, most, want.texel ? "maxTexelBufferElements" : "maxStorageBufferRange");
 		at[i >> 2] |= uint32_t((b.at - down) / 4) << (8 * (i & 3));
 		infos_[i] = {buf.handle, down, range};
 		if (want.texel) views_[i] = mem_.texel_view(b.buffer, down, range);
@@ -65,8 +68,9 @@ void Recorder::check_groups(const Pipeline& p, Groups g) const {
 	const uint32_t n[3] = {g.x, g.y, g.z};
 	for (int i = 0; i < 3; ++i)
 		if (n[i] > c.groups[i])
-			fail(Code::Unsupported, "kernel {}: {} workgroups in dimension {}, this device allows {} (maxComputeWorkGroupCount)", p.name,
-				 n[i], i, c.groups[i]);
+			fail(Code::Unsupported,
+			     "kernel {}: {} workgroups in dimension {}, this device allows {} (maxComputeWorkGroupCount)", p.name,
+			     n[i], i, c.groups[i]);
 }
 
 // ---- hazards. One place: every access since the last barrier is remembered, an overlap with a write needs a barrier.
@@ -76,13 +80,15 @@ void Recorder::check_groups(const Pipeline& p, Groups g) const {
 void Recorder::barrier(bool for_transfer) {
 	bool transfer = false, compute = stale_for_transfer_;
 	for (const Access& a : pending_) (a.transfer ? transfer : compute) = true;
-	constexpr VkPipelineStageFlags2 kCompute = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, kTransfer = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
+	constexpr VkPipelineStageFlags2 kCompute = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT,
+	                                kTransfer = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
 	constexpr VkAccessFlags2 kShader = VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT |
-									   VK_ACCESS_2_SHADER_SAMPLED_READ_BIT, // texel buffers
-							 kCopy = VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT;
+	                                   VK_ACCESS_2_SHADER_SAMPLED_READ_BIT, // texel buffers
+	    kCopy = VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT;
 	VkMemoryBarrier2 b = make<VkMemoryBarrier2>(VK_STRUCTURE_TYPE_MEMORY_BARRIER_2);
 	b.srcStageMask = (compute ? kCompute : 0) | (transfer ? kTransfer : 0);
-	b.srcAccessMask = (compute ? VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT : 0) | (transfer ? VK_ACCESS_2_TRANSFER_WRITE_BIT : 0);
+	b.srcAccessMask =
+	    (compute ? VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT : 0) | (transfer ? VK_ACCESS_2_TRANSFER_WRITE_BIT : 0);
 	b.dstStageMask = kCompute | (for_transfer ? kTransfer : 0);
 	b.dstAccessMask = kShader | (for_transfer ? kCopy : 0);
 	VkDependencyInfo info = make<VkDependencyInfo>(VK_STRUCTURE_TYPE_DEPENDENCY_INFO);
@@ -103,7 +109,8 @@ void Recorder::hazards(const Pipeline& p, std::span<const Bind> binds, bool cont
 		if (!b.bytes) continue;
 		const bool writes = r.bindings[i].writable;
 		for (const Access& a : pending_)
-			if (a.buffer == b.buffer && (a.write || writes) && a.begin < b.at + b.bytes && b.at < a.end && a.op != op_) {
+			if (a.buffer == b.buffer && (a.write || writes) && a.begin < b.at + b.bytes && b.at < a.end &&
+			    a.op != op_) {
 				needed = true;
 				break;
 			}
@@ -111,7 +118,8 @@ void Recorder::hazards(const Pipeline& p, std::span<const Bind> binds, bool cont
 	if (needed) barrier(false);
 	for (size_t i = 0; i < binds.size(); ++i)
 		if (binds[i].bytes)
-			pending_.push_back({binds[i].buffer, binds[i].at, binds[i].at + binds[i].bytes, r.bindings[i].writable, false, op_});
+			pending_.push_back(
+			    {binds[i].buffer, binds[i].at, binds[i].at + binds[i].bytes, r.bindings[i].writable, false, op_});
 }
 
 // All ranges of one copy or fill: checked together, then remembered, so that its barrier does not forget its own reads.
@@ -151,8 +159,9 @@ VkDescriptorSet Recorder::cached_set(const SetKey& key, const Reflection& r) {
 	if (sets_.size() >= kMostSets) forget_sets();
 	if (sets_left_ == 0) {
 		const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, kSetsPerPool * kMaxBindings},
-											  {VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, kSetsPerPool * kMaxBindings}};
-		VkDescriptorPoolCreateInfo info = make<VkDescriptorPoolCreateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO);
+		                                      {VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, kSetsPerPool * kMaxBindings}};
+		VkDescriptorPoolCreateInfo info =
+		    make<VkDescriptorPoolCreateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO);
 		info.maxSets = kSetsPerPool;
 		info.poolSizeCount = dev_.caps().texel_range ? 2 : 1;
 		info.pPoolSizes = sizes;
@@ -161,7 +170,8 @@ VkDescriptorSet Recorder::cached_set(const SetKey& key, const Reflection& r) {
 		pools_.push_back(pool);
 		sets_left_ = kSetsPerPool;
 	}
-	VkDescriptorSetAllocateInfo info = make<VkDescriptorSetAllocateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO);
+	VkDescriptorSetAllocateInfo info =
+	    make<VkDescriptorSetAllocateInfo>(VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO);
 	info.descriptorPool = pools_.back();
 	info.descriptorSetCount = 1;
 	info.pSetLayouts = &key.layout;
@@ -205,10 +215,11 @@ void Recorder::bind_descriptors(const Pipeline& p, uint32_t n) {
 
 // ---- dispatch
 
-void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint32_t* at, std::span<const Bind> binds, Groups g,
-							  const Work& w) {
+void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint32_t* at, std::span<const Bind> binds,
+                              Groups g, const Work& w) {
 	if (push_bytes != p.reflection->push_bytes)
-		fail(Code::Internal, "kernel {} has {} bytes of push constants, its struct has {}", p.name, p.reflection->push_bytes, push_bytes);
+		fail(Code::Internal, "kernel {} has {} bytes of push constants, its struct has {}", p.name,
+		     p.reflection->push_bytes, push_bytes);
 	if (!g.x || !g.y || !g.z) return;
 	check_groups(p, g);
 	log_at(3, "# vulkan: {} {} ({}, {}, {})", w.label, p.name, g.x, g.y, g.z);
@@ -221,14 +232,16 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 	const uint32_t pieces = ms > 1.5 * target_ms_ ? uint32_t(std::min<double>(whole, std::ceil(ms / target_ms_))) : 1;
 	if (pieces > 1) ++counters_.split_dispatches;
 	for (uint32_t i = 0; i < pieces; ++i) {
-		const uint32_t first = uint32_t(uint64_t(whole) * i / pieces), end = uint32_t(uint64_t(whole) * (i + 1) / pieces);
+		const uint32_t first = uint32_t(uint64_t(whole) * i / pieces),
+		               end = uint32_t(uint64_t(whole) * (i + 1) / pieces);
 		if (slot_ && slot_->predicted_ms > 0 && slot_->predicted_ms + ms / pieces > target_ms_) submit();
 		begin();
 		const uint32_t n = resolve(p, binds, at); // after submit(): it marks the buffers with this submission
 		if (i == 0) hazards(p, binds, w.continues);
 		if (pieces > 1) bound_ = nullptr;
 		if (bound_ != &p) {
-			dev_.fn.vkCmdBindPipeline(slot_->cmd, VK_PIPELINE_BIND_POINT_COMPUTE, pieces > 1 ? kernels_.with_base(p) : p.handle);
+			dev_.fn.vkCmdBindPipeline(slot_->cmd, VK_PIPELINE_BIND_POINT_COMPUTE,
+			                          pieces > 1 ? kernels_.with_base(p) : p.handle);
 			bound_ = pieces > 1 ? nullptr : &p;
 		}
 		bind_descriptors(p, n);

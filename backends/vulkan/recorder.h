@@ -22,11 +22,11 @@ inline Bind bind(const View& v) { // plain types; weights know their own bytes
 struct Groups {
 	uint32_t x = 1, y = 1, z = 1;
 };
-struct Work {                // of one dispatch; labels and numbers for times, limits and --ops
-	const char* label;       // op, e.g. "matmul"; a literal
-	double bytes = 0;        // read + written, at least
+struct Work {          // of one dispatch; labels and numbers for times, limits and --ops
+	const char* label; // op, e.g. "matmul"; a literal
+	double bytes = 0;  // read + written, at least
 	double flops = 0;
-	bool continues = false;  // writes other elements than the dispatch before, of the same op: no hazard between them
+	bool continues = false; // writes other elements than the dispatch before, of the same op: no hazard between them
 };
 
 class Recorder {
@@ -36,7 +36,8 @@ class Recorder {
 	Recorder(const Recorder&) = delete;
 
 	// `push` is a struct of shaders/shared/push.h; its `at` is filled here.
-	template <class Push> void dispatch(Pipeline& p, Push push, std::initializer_list<Bind> binds, Groups g, const Work& w) {
+	template <class Push>
+	void dispatch(Pipeline& p, Push push, std::initializer_list<Bind> binds, Groups g, const Work& w) {
 		dispatch(p, push, std::span(binds.begin(), binds.size()), g, w);
 	}
 	template <class Push> void dispatch(Pipeline& p, Push push, std::span<const Bind> binds, Groups g, const Work& w) {
@@ -51,7 +52,7 @@ class Recorder {
 
 	void submit();
 	void wait();
-	void collect();          // destroys retired buffers whose submissions are done
+	void collect(); // destroys retired buffers whose submissions are done
 	void time_dispatches(bool on);
 	std::vector<OpTime> op_times(bool reset);
 	bool idle(uint32_t buffer); // no recorded or running work uses it
@@ -73,13 +74,13 @@ class Recorder {
 		uint32_t buffer;
 		uint64_t begin, end; // bytes
 		bool write, transfer;
-		uint64_t op;         // dispatches that continue each other share a number
+		uint64_t op; // dispatches that continue each other share a number
 	};
-	struct Stamp {   // one timed dispatch: from the timestamp before to its own
+	struct Stamp { // one timed dispatch: from the timestamp before to its own
 		const char* label;
 		double bytes;
 	};
-	struct Share {   // one dispatch's part of a submission's predicted time
+	struct Share { // one dispatch's part of a submission's predicted time
 		Pipeline* pipeline;
 		double ms, pace; // predicted, without fixed costs; the pace it was predicted with
 	};
@@ -87,7 +88,8 @@ class Recorder {
 		VkCommandPool pool = VK_NULL_HANDLE;
 		VkCommandBuffer cmd = VK_NULL_HANDLE;
 		VkQueryPool queries = VK_NULL_HANDLE;
-		VkFence fence = VK_NULL_HANDLE; // not a timeline semaphore: GPU-assisted validation (1.3.239) does not follow those
+		VkFence fence =
+		    VK_NULL_HANDLE; // not a timeline semaphore: GPU-assisted validation (1.3.239) does not follow those
 		uint64_t value = 0; // number of its submission, counted from 1; 0: never used
 		uint32_t n_queries = 0;
 		bool pending = false; // submitted, timestamps not read yet
@@ -120,7 +122,8 @@ class Recorder {
 		uint64_t value;
 	};
 
-	void dispatch_bytes(Pipeline&, void* push, uint32_t push_bytes, uint32_t* at, std::span<const Bind>, Groups, const Work&);
+	void dispatch_bytes(Pipeline&, void* push, uint32_t push_bytes, uint32_t* at, std::span<const Bind>, Groups,
+	                    const Work&);
 	void check_groups(const Pipeline&, Groups) const;
 	uint32_t resolve(const Pipeline&, std::span<const Bind>, uint32_t* at); // fills infos_
 	void hazards(const Pipeline&, std::span<const Bind>, bool continues);
@@ -128,12 +131,13 @@ class Recorder {
 	void barrier(bool for_transfer);
 	void bind_descriptors(const Pipeline&, uint32_t n);
 	VkDescriptorSet cached_set(const SetKey&, const Reflection&);
-	uint32_t describe(const Reflection&, VkDescriptorSet, VkWriteDescriptorSet* out) const; // infos_ and views_ as writes
+	uint32_t describe(const Reflection&, VkDescriptorSet,
+	                  VkWriteDescriptorSet* out) const; // infos_ and views_ as writes
 	void forget_sets();
 	void forget_buffer(uint32_t) noexcept;
 	void begin();
 	void stamp(const char* label, double bytes);
-	void finish(Slot&);      // reads its timestamps
+	void finish(Slot&); // reads its timestamps
 	Slot& free_slot();
 	void wait_for(uint64_t value);
 	uint64_t completed();
@@ -145,14 +149,14 @@ class Recorder {
 	Kernels& kernels_;
 	double target_ms_;
 	bool timing_ = false;
-	uint64_t next_value_ = 1;     // of the submission being recorded
-	uint64_t completed_ = 0;      // last known
-	std::string lost_;            // why the device is gone; empty while it works
+	uint64_t next_value_ = 1; // of the submission being recorded
+	uint64_t completed_ = 0;  // last known
+	std::string lost_;        // why the device is gone; empty while it works
 	std::deque<Slot> slots_;
-	Slot* slot_ = nullptr;        // being recorded; null between submissions
+	Slot* slot_ = nullptr; // being recorded; null between submissions
 	const Pipeline* bound_ = nullptr;
 	VkPipelineLayout bound_layout_ = VK_NULL_HANDLE;
-	uint32_t n_bound_ = 0;        // descriptors pushed last in this command buffer
+	uint32_t n_bound_ = 0; // descriptors pushed last in this command buffer
 	VkDescriptorBufferInfo bound_infos_[kMaxBindings] = {}, infos_[kMaxBindings] = {};
 	VkBufferView views_[kMaxBindings] = {}; // of the texel buffers among infos_
 	std::vector<Access> pending_;
@@ -163,7 +167,7 @@ class Recorder {
 	std::vector<std::pair<uint32_t, uint64_t>> retired_; // buffer, submission
 	std::unordered_map<SetKey, VkDescriptorSet, SetHash> sets_;
 	std::vector<VkDescriptorPool> pools_;
-	uint32_t sets_left_ = 0;      // in pools_.back()
+	uint32_t sets_left_ = 0; // in pools_.back()
 	std::vector<OldPools> old_pools_;
 	std::vector<OpTime> times_;
 	std::vector<uint64_t> ticks_; // scratch of finish()

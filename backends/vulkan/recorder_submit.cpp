@@ -8,13 +8,13 @@
 namespace kvrun::vk {
 namespace {
 
-constexpr uint32_t kQueries = 2048;                        // timestamps of one command buffer
-constexpr uint64_t kStagingBlock = uint64_t(8) << 20;      // bytes
+constexpr uint32_t kQueries = 2048;                   // timestamps of one command buffer
+constexpr uint64_t kStagingBlock = uint64_t(8) << 20; // bytes
 constexpr size_t kUploadBlocks = 4;
-constexpr size_t kDownloadBlocks = 2;                      // kept after wait()
-constexpr size_t kSlots = 16;                              // command buffers in flight
+constexpr size_t kDownloadBlocks = 2; // kept after wait()
+constexpr size_t kSlots = 16;         // command buffers in flight
 constexpr double kHardCapMs = 500;
-constexpr uint64_t kWaitNs = uint64_t(120) * 1000000000;   // for one submission on a GPU; watchdogs fire long before
+constexpr uint64_t kWaitNs = uint64_t(120) * 1000000000; // for one submission on a GPU; watchdogs fire long before
 constexpr uint64_t kWaitCpuNs = uint64_t(3600) * 1000000000;
 
 } // namespace
@@ -47,8 +47,10 @@ Recorder::~Recorder() {
 void Recorder::check(VkResult r, const char* call) {
 	if (r >= 0) return;
 	if (r == VK_ERROR_DEVICE_LOST)
-		lost_ = fmt::format("{} returned VK_ERROR_DEVICE_LOST: the driver reset the device; open it again, with a smaller "
-							"KVRUN_SUBMIT_MS if it was a watchdog", call);
+		lost_ =
+		    fmt::format("{} returned VK_ERROR_DEVICE_LOST: the driver reset the device; open it again, with a smaller "
+		                "KVRUN_SUBMIT_MS if it was a watchdog",
+		                call);
 	if (!lost_.empty()) throw Error(Code::Device, lost_);
 	fail_call(r, call);
 }
@@ -99,7 +101,8 @@ Recorder::Slot& Recorder::free_slot() {
 	pool.queueFamilyIndex = dev_.queue_family();
 	VK_TRY(dev_.fn.vkCreateCommandPool(dev_.handle(), &pool, nullptr, &s.pool));
 	Slot& kept = slots_.emplace_back(std::move(s)); // from here the destructor cleans up
-	VkCommandBufferAllocateInfo info = make<VkCommandBufferAllocateInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO);
+	VkCommandBufferAllocateInfo info =
+	    make<VkCommandBufferAllocateInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO);
 	info.commandPool = kept.pool;
 	info.commandBufferCount = 1;
 	VK_TRY(dev_.fn.vkAllocateCommandBuffers(dev_.handle(), &info, &kept.cmd));
@@ -181,9 +184,12 @@ void Recorder::finish(Slot& s) {
 	if (!s.queries || s.n_queries < 2) return;
 	std::vector<uint64_t>& t = ticks_;
 	t.resize(s.n_queries);
-	check(dev_.fn.vkGetQueryPoolResults(dev_.handle(), s.queries, 0, s.n_queries, t.size() * 8, t.data(), 8, VK_QUERY_RESULT_64_BIT),
-		  "vkGetQueryPoolResults");
-	auto ms = [&](uint64_t from, uint64_t to) { return double((to - from) & dev_.caps().tick_mask) * dev_.caps().tick_ns * 1e-6; };
+	check(dev_.fn.vkGetQueryPoolResults(dev_.handle(), s.queries, 0, s.n_queries, t.size() * 8, t.data(), 8,
+	                                    VK_QUERY_RESULT_64_BIT),
+	      "vkGetQueryPoolResults");
+	auto ms = [&](uint64_t from, uint64_t to) {
+		return double((to - from) & dev_.caps().tick_mask) * dev_.caps().tick_ns * 1e-6;
+	};
 	const double total = ms(t.front(), t.back());
 	counters_.longest_submit_ms = std::max(counters_.longest_submit_ms, total);
 	for (size_t i = 0; i < s.stamps.size(); ++i) {
@@ -197,10 +203,10 @@ void Recorder::finish(Slot& s) {
 	double predicted = 0;
 	for (const Share& h : s.shares) predicted += h.ms;
 	if (predicted <= 0) return;
-	// The submission says by how much its predictions were wrong together; each pipeline moves towards that by its share
-	// of it, so that after a few submissions that mix them differently each has its own pace. Too slow is believed at
-	// once, too fast only in part: a watchdog punishes one of the two. What the estimate of fixed costs does not explain
-	// counts as work.
+	// The submission says by how much its predictions were wrong together; each pipeline moves towards that by its
+	// share of it, so that after a few submissions that mix them differently each has its own pace. Too slow is
+	// believed at once, too fast only in part: a watchdog punishes one of the two. What the estimate of fixed costs
+	// does not explain counts as work.
 	const double ratio = std::clamp((total - s.overhead_ms) / predicted, 0.01, 100.0);
 	for (const Share& h : s.shares) {
 		const double seen = h.pace * ratio, trust = h.ms / predicted * (seen > h.pipeline->pace ? 1.0 : 0.3);
@@ -324,7 +330,8 @@ void Recorder::read(uint32_t src, uint64_t at, std::span<std::byte> dst) {
 }
 
 void Recorder::time_dispatches(bool on) {
-	if (on && dev_.caps().tick_ns <= 0) fail(Code::Unsupported, "this device's queue has no timestamps (timestampValidBits is 0)");
+	if (on && dev_.caps().tick_ns <= 0)
+		fail(Code::Unsupported, "this device's queue has no timestamps (timestampValidBits is 0)");
 	timing_ = on;
 }
 

@@ -24,12 +24,18 @@ void add_statistic(KernelReport& r, const char* name, uint64_t v) {
 			if (!std::strcmp(name, n)) return true;
 		return false;
 	};
-	if (is({"VGPRs", "Register Count", "GRF registers"})) r.vector_registers = v;
-	else if (is({"SGPRs"})) r.scalar_registers = v;
-	else if (is({"Spilled SGPRs", "Spilled VGPRs", "Spill count", "Local Memory Size"})) r.spills += v;
-	else if (is({"Scratch size", "Scratch Memory Size"})) r.scratch_bytes = v;
-	else if (is({"LDS size"})) r.shared_bytes = v;
-	else if (is({"Code size", "Binary Size"})) r.code_bytes = v;
+	if (is({"VGPRs", "Register Count", "GRF registers"}))
+		r.vector_registers = v;
+	else if (is({"SGPRs"}))
+		r.scalar_registers = v;
+	else if (is({"Spilled SGPRs", "Spilled VGPRs", "Spill count", "Local Memory Size"}))
+		r.spills += v;
+	else if (is({"Scratch size", "Scratch Memory Size"}))
+		r.scratch_bytes = v;
+	else if (is({"LDS size"}))
+		r.shared_bytes = v;
+	else if (is({"Code size", "Binary Size"}))
+		r.code_bytes = v;
 }
 
 void read_statistics(Device& dev, VkPipeline pipeline, KernelReport& r) {
@@ -38,13 +44,14 @@ void read_statistics(Device& dev, VkPipeline pipeline, KernelReport& r) {
 	uint32_t n = 0;
 	VK_TRY(dev.fn.vkGetPipelineExecutablePropertiesKHR(dev.handle(), &info, &n, nullptr));
 	for (uint32_t e = 0; e < n; ++e) {
-		VkPipelineExecutableInfoKHR which = make<VkPipelineExecutableInfoKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR);
+		VkPipelineExecutableInfoKHR which =
+		    make<VkPipelineExecutableInfoKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR);
 		which.pipeline = pipeline;
 		which.executableIndex = e;
 		uint32_t m = 0;
 		VK_TRY(dev.fn.vkGetPipelineExecutableStatisticsKHR(dev.handle(), &which, &m, nullptr));
 		std::vector<VkPipelineExecutableStatisticKHR> all(
-			m, make<VkPipelineExecutableStatisticKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR));
+		    m, make<VkPipelineExecutableStatisticKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR));
 		VK_TRY(dev.fn.vkGetPipelineExecutableStatisticsKHR(dev.handle(), &which, &m, all.data()));
 		for (const VkPipelineExecutableStatisticKHR& s : all) add_statistic(r, s.name, number(s));
 		r.measured = m > 0;
@@ -70,9 +77,7 @@ std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, co
 			r.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 			r.shared_bytes = p.footprint.shared_bytes;
 			if (capture) read_statistics(dev, p.handle, r);
-		} catch (const Error& e) {
-			r.error = e.what();
-		}
+		} catch (const Error& e) { r.error = e.what(); }
 	}
 	dev.instance().messages().take();
 	return out;

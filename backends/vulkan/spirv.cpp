@@ -9,19 +9,74 @@ namespace {
 
 // Numbers of the SPIR-V specification, only those that are read here.
 enum Op : uint32_t {
-	OpCapability = 17, OpName = 5, OpEntryPoint = 15, OpExecutionMode = 16, OpTypeBool = 20, OpTypeInt = 21, OpTypeFloat = 22, OpTypeVector = 23,
-	OpTypeMatrix = 24, OpTypeImage = 25, OpTypeArray = 28, OpTypeRuntimeArray = 29, OpTypeStruct = 30, OpTypePointer = 32,
-	OpConstantTrue = 41, OpConstantFalse = 42, OpConstant = 43, OpSpecConstantTrue = 48, OpSpecConstantFalse = 49,
-	OpSpecConstant = 50, OpSpecConstantComposite = 51, OpSpecConstantOp = 52, OpVariable = 59, OpDecorate = 71,
+	OpCapability = 17,
+	OpName = 5,
+	OpEntryPoint = 15,
+	OpExecutionMode = 16,
+	OpTypeBool = 20,
+	OpTypeInt = 21,
+	OpTypeFloat = 22,
+	OpTypeVector = 23,
+	OpTypeMatrix = 24,
+	OpTypeImage = 25,
+	OpTypeArray = 28,
+	OpTypeRuntimeArray = 29,
+	OpTypeStruct = 30,
+	OpTypePointer = 32,
+	OpConstantTrue = 41,
+	OpConstantFalse = 42,
+	OpConstant = 43,
+	OpSpecConstantTrue = 48,
+	OpSpecConstantFalse = 49,
+	OpSpecConstant = 50,
+	OpSpecConstantComposite = 51,
+	OpSpecConstantOp = 52,
+	OpVariable = 59,
+	OpDecorate = 71,
 	OpMemberDecorate = 72,
 };
 enum ArithmeticOp : uint32_t {
-	OpCompositeExtract = 81, OpBitcast = 124, OpIAdd = 128, OpISub = 130, OpIMul = 132, OpUDiv = 134, OpSDiv = 135, OpUMod = 137, OpSelect = 169,
-	OpIEqual = 170, OpINotEqual = 171, OpLogicalOr = 166, OpLogicalAnd = 167, OpLogicalNot = 168, OpUGreaterThan = 172, OpUGreaterThanEqual = 174, OpULessThan = 176,
-	OpULessThanEqual = 178, OpShiftRightLogical = 194, OpShiftLeftLogical = 196, OpBitwiseOr = 197, OpBitwiseAnd = 199,
+	OpCompositeExtract = 81,
+	OpBitcast = 124,
+	OpIAdd = 128,
+	OpISub = 130,
+	OpIMul = 132,
+	OpUDiv = 134,
+	OpSDiv = 135,
+	OpUMod = 137,
+	OpSelect = 169,
+	OpIEqual = 170,
+	OpINotEqual = 171,
+	OpLogicalOr = 166,
+	OpLogicalAnd = 167,
+	OpLogicalNot = 168,
+	OpUGreaterThan = 172,
+	OpUGreaterThanEqual = 174,
+	OpULessThan = 176,
+	OpULessThanEqual = 178,
+	OpShiftRightLogical = 194,
+	OpShiftLeftLogical = 196,
+	OpBitwiseOr = 197,
+	OpBitwiseAnd = 199,
 };
-enum Decoration : uint32_t { SpecId = 1, ArrayStride = 6, BuiltIn = 11, NonWritable = 24, NonReadable = 25, BindingNo = 33, Set = 34, Offset = 35 };
-enum : uint32_t { BuiltInWorkgroupSize = 25, StorageUniformConstant = 0, StorageWorkgroup = 4, StoragePushConstant = 9, StorageBuffer = 12, StorageUniform = 2 };
+enum Decoration : uint32_t {
+	SpecId = 1,
+	ArrayStride = 6,
+	BuiltIn = 11,
+	NonWritable = 24,
+	NonReadable = 25,
+	BindingNo = 33,
+	Set = 34,
+	Offset = 35
+};
+enum : uint32_t {
+	BuiltInWorkgroupSize = 25,
+	StorageUniformConstant = 0,
+	StorageWorkgroup = 4,
+	StoragePushConstant = 9,
+	StorageBuffer = 12,
+	StorageUniform = 2
+};
 enum : uint32_t { ModeLocalSize = 17, ExecutionGLCompute = 5, CapabilityGroupNonUniform = 61 };
 
 struct Node { // one result id
@@ -100,15 +155,30 @@ Module parse(std::span<const uint32_t> w) {
 			break;
 		case OpDecorate: decorate(m.ids[a[0]], a[1], a.subspan(2)); break;
 		case OpMemberDecorate: decorate_member(m.ids[a[0]], a[1], a[2], a.subspan(3)); break;
-		case OpTypeBool: case OpTypeInt: case OpTypeFloat: case OpTypeVector: case OpTypeMatrix: case OpTypeImage: case OpTypeArray:
-		case OpTypeRuntimeArray: case OpTypeStruct: case OpTypePointer: {
+		case OpTypeBool:
+		case OpTypeInt:
+		case OpTypeFloat:
+		case OpTypeVector:
+		case OpTypeMatrix:
+		case OpTypeImage:
+		case OpTypeArray:
+		case OpTypeRuntimeArray:
+		case OpTypeStruct:
+		case OpTypePointer: {
 			Node& t = m.ids[a[0]];
 			t.op = op;
 			t.args.assign(a.begin() + 1, a.end());
 			break;
 		}
-		case OpConstantTrue: case OpConstantFalse: case OpConstant: case OpSpecConstantTrue: case OpSpecConstantFalse:
-		case OpSpecConstant: case OpSpecConstantComposite: case OpSpecConstantOp: case OpVariable: {
+		case OpConstantTrue:
+		case OpConstantFalse:
+		case OpConstant:
+		case OpSpecConstantTrue:
+		case OpSpecConstantFalse:
+		case OpSpecConstant:
+		case OpSpecConstantComposite:
+		case OpSpecConstantOp:
+		case OpVariable: {
 			Node& t = m.ids[a[1]];
 			t.op = op;
 			t.type = a[0];
@@ -132,9 +202,12 @@ struct Evaluator {
 			for (const SpecValue& s : spec)
 				if (int(s.id) == n.spec_id) return s.value;
 		switch (n.op) {
-		case OpConstantTrue: case OpSpecConstantTrue: return 1;
-		case OpConstantFalse: case OpSpecConstantFalse: return 0;
-		case OpConstant: case OpSpecConstant: return n.args[0];
+		case OpConstantTrue:
+		case OpSpecConstantTrue: return 1;
+		case OpConstantFalse:
+		case OpSpecConstantFalse: return 0;
+		case OpConstant:
+		case OpSpecConstant: return n.args[0];
 		case OpSpecConstantOp: return operation(n);
 		default: fail(Code::Internal, "SPIR-V id {} ({}) is no constant", id, n.name);
 		}
@@ -147,7 +220,8 @@ struct Evaluator {
 		case OpIAdd: return arg(0) + arg(1);
 		case OpISub: return arg(0) - arg(1);
 		case OpIMul: return arg(0) * arg(1);
-		case OpUDiv: case OpSDiv: return arg(1) ? arg(0) / arg(1) : 0;
+		case OpUDiv:
+		case OpSDiv: return arg(1) ? arg(0) / arg(1) : 0;
 		case OpUMod: return arg(1) ? arg(0) % arg(1) : 0;
 		case OpSelect: return arg(0) ? arg(1) : arg(2);
 		case OpIEqual: return arg(0) == arg(1);
@@ -158,10 +232,14 @@ struct Evaluator {
 		case OpULessThanEqual: return arg(0) <= arg(1);
 		case OpShiftRightLogical: return arg(0) >> (arg(1) & 31u);
 		case OpShiftLeftLogical: return arg(0) << (arg(1) & 31u);
-		case OpLogicalOr: case OpBitwiseOr: return arg(0) | arg(1);
-		case OpLogicalAnd: case OpBitwiseAnd: return arg(0) & arg(1);
+		case OpLogicalOr:
+		case OpBitwiseOr: return arg(0) | arg(1);
+		case OpLogicalAnd:
+		case OpBitwiseAnd: return arg(0) & arg(1);
 		case OpLogicalNot: return !arg(0);
-		default: fail(Code::Internal, "SPIR-V constant operation {} is not evaluated here; use + - * / % << >> && || ! ?:", n.args[0]);
+		default:
+			fail(Code::Internal,
+			     "SPIR-V constant operation {} is not evaluated here; use + - * / % << >> && || ! ?:", n.args[0]);
 		}
 	}
 	// Bytes of a type; for shared memory, where arrays have no stride of their own.
@@ -169,8 +247,10 @@ struct Evaluator {
 		const Node& t = m.at(type);
 		switch (t.op) {
 		case OpTypeBool: return 4;
-		case OpTypeInt: case OpTypeFloat: return t.args[0] / 8;
-		case OpTypeVector: case OpTypeMatrix: return t.args[1] * bytes(t.args[0]);
+		case OpTypeInt:
+		case OpTypeFloat: return t.args[0] / 8;
+		case OpTypeVector:
+		case OpTypeMatrix: return t.args[1] * bytes(t.args[0]);
 		case OpTypeArray: return value(t.args[1]) * (t.stride ? t.stride : bytes(t.args[0]));
 		case OpTypeStruct: {
 			uint32_t end = 0;
@@ -187,25 +267,28 @@ struct Evaluator {
 
 void check_place(const Node& var, const std::string& kernel) {
 	if (var.set != 0 || var.binding < 0 || var.binding >= int(kMaxBindings))
-		fail(Code::Internal, "shader {}: {} is set {} binding {}, expected set 0 and binding below {}", kernel, var.name, var.set,
-			 var.binding, kMaxBindings);
+		fail(Code::Internal, "shader {}: {} is set {} binding {}, expected set 0 and binding below {}", kernel,
+		     var.name, var.set, var.binding, kMaxBindings);
 }
 
 // `uniform utextureBuffer name`: 16 bytes of the view per texel, whatever the shader makes of them.
 void add_texel_buffer(Reflection& r, const Node& var, const Node& image, const std::string& kernel) {
-	constexpr uint32_t kDimBuffer = 5, kSampled = 1; // operands: sampled type, dim, depth, arrayed, multisampled, sampled
+	constexpr uint32_t kDimBuffer = 5,
+	                   kSampled = 1; // operands: sampled type, dim, depth, arrayed, multisampled, sampled
 	check_place(var, kernel);
 	if (image.op != OpTypeImage || image.args.size() < 6 || image.args[1] != kDimBuffer || image.args[5] != kSampled)
 		fail(Code::Internal, "shader {}: {} is no storage buffer and no uniform texel buffer", kernel, var.name);
 	if (r.bindings.size() <= size_t(var.binding)) r.bindings.resize(size_t(var.binding) + 1);
-	r.bindings[size_t(var.binding)] = {.name = var.name, .present = true, .texel = true, .writable = false, .stride = 16};
+	r.bindings[size_t(var.binding)] = {
+	    .name = var.name, .present = true, .texel = true, .writable = false, .stride = 16};
 }
 
 void add_binding(Reflection& r, const Module& m, const Node& var, const Node& block, const std::string& kernel) {
 	check_place(var, kernel);
 	if (r.bindings.size() <= size_t(var.binding)) r.bindings.resize(size_t(var.binding) + 1);
 	Binding& b = r.bindings[size_t(var.binding)];
-	const bool all_ro = block.members_non_writable == block.args.size(), all_wo = block.members_non_readable == block.args.size();
+	const bool all_ro = block.members_non_writable == block.args.size(),
+	           all_wo = block.members_non_readable == block.args.size();
 	const bool ro = var.non_writable || all_ro, wo = var.non_readable || all_wo;
 	const bool again = b.present; // a second block on the same binding: another element type of the same words
 	b.name = var.name.empty() ? block.name : var.name;
@@ -243,7 +326,8 @@ Reflection reflect(std::span<const uint32_t> spirv, const std::string& name) {
 		if (storage == StoragePushConstant) r.push_bytes = eval.bytes(pointer.args[1]);
 		if (storage == StorageBuffer) add_binding(r, m, var, m.at(pointer.args[1]), name);
 		if (storage == StorageUniformConstant) add_texel_buffer(r, var, m.at(pointer.args[1]), name);
-		if (storage == StorageUniform) fail(Code::Internal, "shader {}: uniform blocks are not used here, take a buffer", name);
+		if (storage == StorageUniform)
+			fail(Code::Internal, "shader {}: uniform blocks are not used here, take a buffer", name);
 	}
 	return r;
 }

@@ -12,18 +12,18 @@ constexpr uint32_t kMaxBindings = 12; // one byte each in the push header, shade
 constexpr uint32_t kMaxSpec = 32;     // ids of specialization constants are below this
 
 struct Binding {
-	std::string name;      // of the block or the variable, for messages
+	std::string name; // of the block or the variable, for messages
 	bool present = false;
-	bool texel = false;    // a uniform texel buffer of 16-byte texels, not a storage buffer
-	bool readable = true;  // not declared writeonly
-	bool writable = true;  // not declared readonly
-	uint32_t stride = 4;   // bytes of an element of the runtime array
+	bool texel = false;   // a uniform texel buffer of 16-byte texels, not a storage buffer
+	bool readable = true; // not declared writeonly
+	bool writable = true; // not declared readonly
+	uint32_t stride = 4;  // bytes of an element of the runtime array
 	VkDescriptorType type() const {
 		return texel ? VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
 	}
 };
 struct Reflection {
-	std::vector<Binding> bindings;    // index = binding number, all in set 0
+	std::vector<Binding> bindings; // index = binding number, all in set 0
 	uint32_t push_bytes = 0;
 	uint32_t local_size[3] = {1, 1, 1}; // defaults
 	int local_id[3] = {-1, -1, -1};     // specialization ids of the local size; -1: fixed

@@ -11,15 +11,19 @@ constexpr uint32_t kPoison = 0x7fc07fc0u; // NaN as f32, and as two f16 or bf16;
 } // namespace
 
 VulkanBackend::VulkanBackend(std::unique_ptr<Instance> instance, const Candidate& c)
-	: dev_(std::move(instance), c), mem_(dev_), cache_(dev_), kernels_(dev_, cache_.handle()), rec_(dev_, mem_, kernels_),
-	  poison_(env_flag(Env::Poison)) {
+    : dev_(std::move(instance), c), mem_(dev_), cache_(dev_), kernels_(dev_, cache_.handle()),
+      rec_(dev_, mem_, kernels_), poison_(env_flag(Env::Poison)) {
 	const Caps& caps = dev_.caps();
-	if (!caps.subgroup_ops) warn_once(fmt::format("{} has no subgroup arithmetic: reductions go through shared memory", c.report.info.name));
-	if (caps.tick_ns <= 0) warn_once(fmt::format("{} has no timestamps: submissions are bounded by estimates only", c.report.info.name));
+	if (!caps.subgroup_ops)
+		warn_once(
+		    fmt::format("{} has no subgroup arithmetic: reductions go through shared memory", c.report.info.name));
+	if (caps.tick_ns <= 0)
+		warn_once(fmt::format("{} has no timestamps: submissions are bounded by estimates only", c.report.info.name));
 }
 
 VulkanBackend::~VulkanBackend() {
-	if (kernels_.compiled()) log_at(2, "# vulkan: {} pipelines, {:.0f} ms of compilation", kernels_.compiled(), kernels_.compile_ms());
+	if (kernels_.compiled())
+		log_at(2, "# vulkan: {} pipelines, {:.0f} ms of compilation", kernels_.compiled(), kernels_.compile_ms());
 }
 
 DeviceInfo VulkanBackend::info() const {
@@ -42,7 +46,9 @@ Buffer VulkanBackend::alloc(size_t bytes, Mem m, const char* label) {
 	return out;
 }
 
-void VulkanBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) { rec_.write(dst.id(), at, src); }
+void VulkanBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
+	rec_.write(dst.id(), at, src);
+}
 void VulkanBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) { rec_.read(src.id(), at, dst); }
 
 void VulkanBackend::submit() { rec_.submit(); }
@@ -54,7 +60,9 @@ void VulkanBackend::wait() {
 uint32_t VulkanBackend::rows_per_binding(size_t row_bytes, uint64_t range) const {
 	const uint64_t most = (range - 256) / row_bytes; // 256: the most an offset alignment costs
 	if (most == 0)
-		fail(Code::Unsupported, "a weight row has {} bytes, one binding of this device {} (maxStorageBufferRange, maxTexelBufferElements)", row_bytes, range);
+		fail(Code::Unsupported,
+		     "a weight row has {} bytes, one binding of this device {} (maxStorageBufferRange, maxTexelBufferElements)",
+		     row_bytes, range);
 	return uint32_t(std::min<uint64_t>(most, UINT32_MAX));
 }
 
