@@ -22,7 +22,7 @@ std::vector<ChunkRows> lay_rows(const KvPool& pool, std::span<const SlotCell> ce
 		out.push_back({pool.chunk(chunk), UINT32_MAX, 0, 0});
 		return chunks.size() - 1;
 	};
-	for (const SlotCell& c : cells) { // n: end of the rows, for now
+	for (const SlotCell& c : cells) { // n is the end of the rows until all cells are in
 		ChunkRows& p = out[piece_of(c.slot.chunk)];
 		p.first = std::min(p.first, c.row), p.n = std::max(p.n, c.row + 1);
 	}
