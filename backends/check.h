@@ -34,12 +34,12 @@ struct Tolerance {
 Tolerance tolerance(std::string_view what);
 
 struct Difference {
-	size_t n = 0, n_bad = 0;  // elements compared, elements outside the tolerance (non-finite ones included)
-	size_t n_nonfinite = 0;   // NaN or infinity in x
-	size_t worst = 0;         // index of the element furthest outside (or nearest to) its tolerance
-	double max_error = 0;     // largest |x - ref|
-	double allowed = 0;       // at `worst`
-	std::vector<size_t> bad;  // the first 5
+	size_t n = 0, n_bad = 0; // elements compared, elements outside the tolerance (non-finite ones included)
+	size_t n_nonfinite = 0;  // NaN or infinity in x
+	size_t worst = 0;        // index of the element furthest outside (or nearest to) its tolerance
+	double max_error = 0;    // largest |x - ref|
+	double allowed = 0;      // at `worst`
+	std::vector<size_t> bad; // the first 5
 };
 Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance);
 
@@ -89,7 +89,7 @@ class CheckedBackend final : public Backend {
 		Buffer inner, reference;
 	};
 	struct Weight { // rows written by write_weight(); the two backends may arrange them differently
-		size_t end;       // one past its last byte in the inner buffer
+		size_t end; // one past its last byte in the inner buffer
 		DType type;
 		uint32_t cols;
 		Buffer reference; // all rows, from byte 0
@@ -100,12 +100,12 @@ class CheckedBackend final : public Backend {
 	};
 	struct Output {
 		const char* name;
-		View view;         // the caller's; elements compared
+		View view; // the caller's; elements compared
 		Tolerance tolerance;
 		bool cache;        // K or V memory, f16 (or pairs of it): what nobody wrote may hold anything, equal on both
 		uint32_t bits = 0; // of packed codes in u32 memory: a code may be one off where a value lies between two
 	};
-	struct ReadViews;     // a KvRead translated to one of the two backends
+	struct ReadViews; // a KvRead translated to one of the two backends
 
 	View inner(const View& v) const;
 	View reference(const View& v) const;
@@ -118,20 +118,20 @@ class CheckedBackend final : public Backend {
 	std::vector<Output> cache_outputs(const KvDst&, uint32_t n_kv_heads, uint32_t head_dim);
 	// The words of pool memory from the first to the last that work items write; `field` of each item (`stride` words)
 	// says where its `n` words begin, kSkip: nowhere.
-	void add_span(std::vector<Output>&, const char* name, const View& pool, std::span<const uint32_t> work, size_t stride, size_t field,
-				  uint32_t n, uint32_t bits);
+	void add_span(std::vector<Output>&, const char* name, const View& pool, std::span<const uint32_t> work,
+	              size_t stride, size_t field, uint32_t n, uint32_t bits);
 	std::vector<std::byte> fetch(Backend&, const View& v); // submits and waits; v of that backend
 	void dump(const char* op, const char* name, const View& v);
 	bool dumps(const char* op) const;
 
-	std::unique_ptr<Backend> inner_, reference_;         // reference_ may be null
-	std::deque<Mirror> mirrors_;                         // by buffer id - 1; addresses stay
+	std::unique_ptr<Backend> inner_, reference_; // reference_ may be null
+	std::deque<Mirror> mirrors_;                 // by buffer id - 1; addresses stay
 	std::vector<uint32_t> free_ids_;
 	std::map<std::pair<uint32_t, size_t>, Weight> weights_; // by buffer id, first byte in the inner buffer
-	uint32_t layer_ = 0;                                 // of the ops that follow
-	bool in_layer_ = false;                              // at_layer() was called
-	uint32_t n_ops_ = 0;                                 // run so far; numbers the dumps
-	std::string dump_dir_, dump_op_, dump_layer_;        // KVRUN_DUMP; empty op or layer: all
+	uint32_t layer_ = 0;                                    // of the ops that follow
+	bool in_layer_ = false;                                 // at_layer() was called
+	uint32_t n_ops_ = 0;                                    // run so far; numbers the dumps
+	std::string dump_dir_, dump_op_, dump_layer_;           // KVRUN_DUMP; empty op or layer: all
 };
 
 } // namespace kvrun

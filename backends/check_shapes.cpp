@@ -22,7 +22,9 @@ void check_dst(const KvDst& d, uint32_t T, uint32_t n_kv_heads) {
 	KV_ASSERT(d.at.elements() == size_t(T) * n_kv_heads * 2);
 }
 
-bool is_balance(const View& v, uint32_t n_kv_heads, uint32_t head_dim) { return is_f16(v) && v.elements() == size_t(n_kv_heads) * head_dim; }
+bool is_balance(const View& v, uint32_t n_kv_heads, uint32_t head_dim) {
+	return is_f16(v) && v.elements() == size_t(n_kv_heads) * head_dim;
+}
 bool is_lse(const View& v, const View& q) { return is_f32(v) && v.elements() == size_t(q.shape[0]) * q.shape[1]; }
 
 void check_quant(const Quant& q, bool is_k, uint32_t n_kv_heads, uint32_t head_dim) {
@@ -57,7 +59,8 @@ void check_pages(const View& q, const KvRead& kv) {
 		KV_ASSERT(g.format.k.bits == 16 || is_u32(g.k_params));
 		KV_ASSERT(g.format.v.bits == 16 || is_u32(g.v_params));
 		KV_ASSERT(g.format.k.norm != Norm::Balance || is_balance(kv.balance, kv.n_kv_heads, q.shape[2]));
-		KV_ASSERT(g.format.v.norm != Norm::SqrtMax || (is_u32(g.v_factors) && is_u32(kv.factors) && kv.factors.elements() == kv.pages.shape[0]));
+		KV_ASSERT(g.format.v.norm != Norm::SqrtMax ||
+		          (is_u32(g.v_factors) && is_u32(kv.factors) && kv.factors.elements() == kv.pages.shape[0]));
 	}
 }
 
@@ -97,7 +100,8 @@ void check_matmul(std::span<const Proj> projs, const View& x, Epilogue epilogue,
 	KV_ASSERT(epilogue != Epilogue::SwiGLU || (projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]));
 }
 
-void check_rope_store(const View& q, const View& k, const View& v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
+void check_rope_store(const View& q, const View& k, const View& v, const RopeArgs& rope, const HeadNorm& norm,
+                      const KvDst& dst) {
 	check_heads(q, k.shape[1], k.shape[2]);
 	KV_ASSERT(is_f32(k) && is_f32(v) && k.shape[0] == q.shape[0] && k.shape[3] == 1 && same_shape(k, v));
 	KV_ASSERT(rope.rotary_dim % 2 == 0 && rope.rotary_dim <= q.shape[2]);
@@ -130,7 +134,8 @@ void check_attend_prompt(const View& out, const View& q, const PromptKv& own, co
 }
 
 void check_copy(const View& dst, const View& src) {
-	KV_ASSERT(dst.buf && src.buf && dst.type == src.type && !is_quantised(src.type) && dst.elements() == src.elements());
+	KV_ASSERT(dst.buf && src.buf && dst.type == src.type && !is_quantised(src.type) &&
+	          dst.elements() == src.elements());
 }
 
 void check_kv_pack(const PromptKv& src, const PackArgs& a) {
@@ -144,7 +149,8 @@ void check_kv_pack(const PromptKv& src, const PackArgs& a) {
 	KV_ASSERT(a.format.v.bits == 0 || is_u32(a.v_params));
 	KV_ASSERT(!a.k_block || (a.format.k.scale == Scale::PerChannel && a.format.k.relax == 0));
 	KV_ASSERT(a.format.k.norm != Norm::Balance || is_balance(a.balance, n_kv_heads, head_dim));
-	KV_ASSERT(a.format.v.norm != Norm::SqrtMax || (is_u32(a.factors) && a.factors.elements() == a.work.shape[0] && is_u32(a.v_factors)));
+	KV_ASSERT(a.format.v.norm != Norm::SqrtMax ||
+	          (is_u32(a.factors) && a.factors.elements() == a.work.shape[0] && is_u32(a.v_factors)));
 }
 
 void check_kv_block(const PromptKv& src, const BlockArgs& a) {
@@ -171,7 +177,8 @@ void check_score_slots(const View& score, const View& q, const View& rows, const
 }
 
 void check_channel_max(const View& out, const View& x) {
-	KV_ASSERT(is_f32(out) && is_f32(x) && x.shape[3] == 1 && out.row_elements() == out.shape[1] && out.shape[1] == x.shape[2]);
+	KV_ASSERT(is_f32(out) && is_f32(x) && x.shape[3] == 1 && out.row_elements() == out.shape[1] &&
+	          out.shape[1] == x.shape[2]);
 	KV_ASSERT(out.shape[0] >= 1 && x.shape[1] % out.shape[0] == 0);
 }
 

@@ -59,8 +59,11 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 		} else { // any codes, scales of a size that makes elements of about 1
 			for (size_t i = 0; i < info.bytes; ++i) w.bytes[block + i] = random.byte();
 			const bool k = type == DType::Q4_K || type == DType::Q5_K;
-			put_half(type == DType::Q6_K ? block + 208 : block, random.uniform(0.5f, 1.5f) *
-				(type == DType::Q8_0 ? 0.015f : type == DType::Q4_0 ? 0.2f : type == DType::Q6_K ? 0.001f : 0.006f));
+			put_half(type == DType::Q6_K ? block + 208 : block,
+			         random.uniform(0.5f, 1.5f) * (type == DType::Q8_0   ? 0.015f
+			                                       : type == DType::Q4_0 ? 0.2f
+			                                       : type == DType::Q6_K ? 0.001f
+			                                                             : 0.006f));
 			if (k) put_half(block + 2, random.uniform(0.f, 0.03f));
 		}
 	}
@@ -70,14 +73,16 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 	return w;
 }
 
-// Buffers of one test row. Every view starts at an odd multiple of 16 bytes between two guards, which the destructor checks.
+// Buffers of one test row. Every view starts at an odd multiple of 16 bytes between two guards, which the destructor
+// checks.
 class Rig {
  public:
 	explicit Rig(Backend& b) : backend(b) {}
 	~Rig() { check_guards(); }
 	Rig(const Rig&) = delete;
 
-	View make(DType type, std::span<const std::byte> bytes, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
+	View make(DType type, std::span<const std::byte> bytes, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1,
+	          uint32_t d3 = 1) {
 		const size_t head = kGuard + 16 * (held_.size() % 5), n = (bytes.size() + 3) / 4 * 4;
 		std::vector<std::byte> all(head + n + kGuard, std::byte(0xA5));
 		if (!bytes.empty()) std::memcpy(all.data() + head, bytes.data(), bytes.size());
@@ -137,7 +142,8 @@ class Rig {
 			size_t touched = 0;
 			for (size_t at = 0; at < all[i].size(); ++at)
 				if (at < held_[i].at || at >= held_[i].at + held_[i].bytes) touched += all[i][at] != std::byte(0xA5);
-			if (touched) FAIL_CHECK("buffer " << i << " of the row: " << touched << " bytes around the view were overwritten");
+			if (touched)
+				FAIL_CHECK("buffer " << i << " of the row: " << touched << " bytes around the view were overwritten");
 		}
 		held_.clear();
 	}

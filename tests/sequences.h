@@ -16,8 +16,8 @@ struct Case {
 	std::string text() const { return name; }
 };
 
-inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ctx = 0, uint32_t ubatch = 512,
-									const std::string& kv = "fp16") {
+inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ctx = 0,
+                                           uint32_t ubatch = 512, const std::string& kv = "fp16") {
 	EngineOptions opt;
 	opt.model = model;
 	opt.device = select_test_device(device);
@@ -27,7 +27,9 @@ inline std::unique_ptr<Engine> open_engine(const std::string& device, const std:
 	return Engine::open(opt);
 }
 
-inline uint32_t best(std::span<const float> logits) { return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin()); }
+inline uint32_t best(std::span<const float> logits) {
+	return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
 inline Floats keep(std::span<const float> x) { return {x.begin(), x.end()}; }
 
 // Logits of every prompt row, (T, vocab).
@@ -76,7 +78,8 @@ inline Tokens random_tokens(uint32_t n, uint32_t vocab, uint32_t seed) {
 inline const std::string kSmallModel = kGolden + "tiny/llama.gguf";
 
 // A prompt in two turns and decode steps under KVRUN_CHECK: every op on the cpu too.
-inline void check_sequence(const TestRow& row, const std::string& model, const std::string& kv, uint32_t n_decode = 15) {
+inline void check_sequence(const TestRow& row, const std::string& model, const std::string& kv,
+                           uint32_t n_decode = 15) {
 	setenv("KVRUN_CHECK", "1", 1);
 	const auto engine = open_engine(row.device, kGolden + "tiny/" + model + ".gguf", 400, 64, kv);
 	unsetenv("KVRUN_CHECK");

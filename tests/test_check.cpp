@@ -29,10 +29,15 @@ struct Faulty : CpuBackend {
 		x += by;
 		write(*out.buf, out.at + element * 4, std::as_bytes(std::span(&x, 1)));
 	}
-	void embed(View out, View table, View tokens) override { CpuBackend::embed(out, table, tokens), damage("embed", out); }
-	void rmsnorm(View out, View x, View w, float eps) override { CpuBackend::rmsnorm(out, x, w, eps), damage("rmsnorm", out); }
+	void embed(View out, View table, View tokens) override {
+		CpuBackend::embed(out, table, tokens), damage("embed", out);
+	}
+	void rmsnorm(View out, View x, View w, float eps) override {
+		CpuBackend::rmsnorm(out, x, w, eps), damage("rmsnorm", out);
+	}
 	void matmul(std::span<const Proj> p, View x, Epilogue e, bool decode) override {
-		CpuBackend::matmul(p, x, e, decode), damage(decode ? "matvec" : "matmul", p.back().out ? p.back().out : p[0].out);
+		CpuBackend::matmul(p, x, e, decode),
+		    damage(decode ? "matvec" : "matmul", p.back().out ? p.back().out : p[0].out);
 	}
 	void rope_store(View q, View k, View v, const RopeArgs& r, const HeadNorm& n, const KvDst& dst) override {
 		CpuBackend::rope_store(q, k, v, r, n, dst), damage("rope_store", q);
@@ -44,6 +49,17 @@ struct Faulty : CpuBackend {
 	void attend_prompt(View out, View q, const PromptKv& own, const KvRead* older) override {
 		CpuBackend::attend_prompt(out, q, own, older), damage("attend_prompt", out);
 	}
+	void kv_pack(const PromptKv& src, const PackArgs& a) override {
+		CpuBackend::kv_pack(src, a);
+		if (std::string(wrong) != "kv_pack") return;
+		uint32_t word = 0;
+		const View& codes = a.v_codes;
+		read(*codes.buf, codes.at + element * 4, std::as_writable_bytes(std::span(&word, 1)));
+		wait();
+		word ^= flip;
+		write(*codes.buf, codes.at + element * 4, std::as_bytes(std::span(&word, 1)));
+	}
+	uint32_t flip = 0; // bits of a word of packed values that kv_pack gets wrong
 	void copy(View dst, View src) override { CpuBackend::copy(dst, src), damage("copy", dst); }
 };
 
@@ -73,7 +89,8 @@ Floats every_op(Backend& b) {
 	const View k_pool = rig.u32(Words(words, 0xffffffffu), words), v_pool = rig.u32(Words(words, 0xffffffffu), words);
 	Words at;
 	for (uint32_t t = 0; t < T; ++t)
-		for (uint32_t h = 0; h < kv_heads; ++h) at.push_back(kv_k_word(h, 0, 3 + t, D, 16, 32)), at.push_back(kv_v_word(h, 3 + t, 0, D, 16, 32));
+		for (uint32_t h = 0; h < kv_heads; ++h)
+			at.push_back(kv_k_word(h, 0, 3 + t, D, 16, 32)), at.push_back(kv_v_word(h, 3 + t, 0, D, 16, 32));
 	const KvDst dst{k_pool, v_pool, rig.u32(at, T, kv_heads, 2), 32};
 	b.rope_store(q, k, v, {rig.f32(random.normals(T * D), T, D / 2, 2), D, true}, {}, dst);
 	const View out = rig.out(T, heads, D);
@@ -81,11 +98,13 @@ Floats every_op(Backend& b) {
 	group.page = 32, group.k_codes = k_pool, group.v_codes = v_pool, group.n_work = 2;
 	KvRead kv{};
 	kv.groups = {&group, 1};
-	kv.work = rig.u32({0, 0, 1, 0, 1, 0, 1, 1}, 2, 4), kv.pages = rig.u32({0, 0, 0, 0}, 1, 4), kv.live = rig.u32({0x18, 0, 0, 0}, 1, 1, 4);
+	kv.work = rig.u32({0, 0, 1, 0, 1, 0, 1, 1}, 2, 4), kv.pages = rig.u32({0, 0, 0, 0}, 1, 4),
+	kv.live = rig.u32({0x18, 0, 0, 0}, 1, 1, 4);
 	kv.row_parts = rig.u32({0, 1, 1, 1}, T, 2), kv.parts = rig.out(2, heads, D + 2), kv.n_kv_heads = kv_heads;
 	b.attend(out, q, kv);
 	keep(out);
-	const View pk = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D), pv = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D);
+	const View pk = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D),
+	           pv = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D);
 	b.attend_prompt(out, q, {pk, pv, 1}, nullptr);
 	b.kv_store({pk, pv, 1}, T, dst);
 	b.at_layer(4);
@@ -124,13 +143,23 @@ TEST_CASE("check: a correct backend passes, and its results are the ones seen") 
 }
 
 TEST_CASE("check: the first wrong op is named, with layer, shape, place and both values") {
-	CHECK(message(*checked("embed")).starts_with("layer 3: embed (2, 64) of Q4_0 (40, 64): out differs at element 5 ((0, 5, 0) of (2, 64)):"));
-	CHECK(message(*checked("rmsnorm", 0.25f, 70)).starts_with("layer 3: rmsnorm (2, 64): out differs at element 70 ((1, 6, 0) of (2, 64)):"));
-	CHECK(message(*checked("matvec")).starts_with("layer 3: matvec x (2, 64) w F16 (64, 64) w F16 (32, 64) w F16 (32, 64): out differs at element 5"));
-	CHECK(message(*checked("rope_store")).starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: q differs at element 5"));
-	CHECK(message(*checked("attend", 0.25f, 20)).starts_with("layer 3: attend q (2, 4, 16) kv heads 2 work 2 pages 1: out differs at element 20 ((0, 1, 4) of"));
-	CHECK(message(*checked("attend_prompt")).starts_with("layer 3: attend_prompt q (2, 4, 16) after 1 of (2, 4, 16): out differs"));
-	CHECK(message(*checked("matmul")).starts_with("layer 4: matmul x (2, 64) w Q8_0 (64, 64): out differs at element 5"));
+	CHECK(
+	    message(*checked("embed"))
+	        .starts_with("layer 3: embed (2, 64) of Q4_0 (40, 64): out differs at element 5 ((0, 5, 0) of (2, 64)):"));
+	CHECK(message(*checked("rmsnorm", 0.25f, 70))
+	          .starts_with("layer 3: rmsnorm (2, 64): out differs at element 70 ((1, 6, 0) of (2, 64)):"));
+	CHECK(message(*checked("matvec"))
+	          .starts_with(
+	              "layer 3: matvec x (2, 64) w F16 (64, 64) w F16 (32, 64) w F16 (32, 64): out differs at element 5"));
+	CHECK(message(*checked("rope_store"))
+	          .starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: q differs at element 5"));
+	CHECK(message(*checked("attend", 0.25f, 20))
+	          .starts_with(
+	              "layer 3: attend q (2, 4, 16) kv heads 2 work 2 pages 1: out differs at element 20 ((0, 1, 4) of"));
+	CHECK(message(*checked("attend_prompt"))
+	          .starts_with("layer 3: attend_prompt q (2, 4, 16) after 1 of (2, 4, 16): out differs"));
+	CHECK(
+	    message(*checked("matmul")).starts_with("layer 4: matmul x (2, 64) w Q8_0 (64, 64): out differs at element 5"));
 	CHECK(message(*checked("copy", 1e-3f)).starts_with("layer 4: copy (2, 64): dst differs at element 5"));
 	const std::string values = message(*checked("rmsnorm", 100.f));
 	CHECK(values.find(" on faulty, ") != std::string::npos);
@@ -139,9 +168,41 @@ TEST_CASE("check: the first wrong op is named, with layer, shape, place and both
 
 TEST_CASE("check: a wrong key in the cache is found where it is written") {
 	// word 0 of head 0 of token 3 is word 3 of the page; the span that is compared starts there
-	CHECK(message(*checked("rope_store.k", 0, 3)).starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: dst.k differs at element 0"));
+	CHECK(message(*checked("rope_store.k", 0, 3))
+	          .starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: dst.k differs at element 0"));
 	// token 20 is nobody's: a stray write between the stored words is found too
 	CHECK(message(*checked("rope_store.k", 0, 20)).find("dst.k differs at element 34") != std::string::npos);
+}
+
+TEST_CASE("check: packed codes may be one off where a value lies between two, and no more") {
+	const auto pack = [](uint32_t flip) -> std::string {
+		auto faulty = std::make_unique<Faulty>();
+		faulty->wrong = "kv_pack", faulty->flip = flip, faulty->element = 3;
+		const auto b = make_checked_backend(std::move(faulty), make_cpu_backend());
+		Rig rig(*b);
+		constexpr uint32_t kv_heads = 2, D = 16, page = 32, n = 20;
+		Random random(4);
+		const View k = rig.f16(random.normals(kv_heads * n * D), kv_heads, n, D);
+		const uint32_t codes = kv_code_words(kv_heads, D, 4, page),
+		               params = kv_token_param_words(kv_heads, D, 16, page);
+		Words rows;
+		for (uint32_t t = 0; t < n; ++t) rows.push_back(t);
+		PackArgs a{};
+		a.format.k = a.format.v = {.bits = 4, .scale = Scale::PerToken, .group = 16};
+		a.page = page;
+		a.sources = rig.u32(rows, n), a.work = rig.u32({0, n, UINT32_MAX, 0, 0, 0, 0, 0}, 1, 8);
+		a.k_codes = rig.u32(Words(codes, 0), codes), a.v_codes = rig.u32(Words(codes, 0), codes);
+		a.k_params = rig.u32(Words(params, 0), params), a.v_params = rig.u32(Words(params, 0), params);
+		try {
+			b->kv_pack({k, k, 0}, a);
+		} catch (const Error& e) { return e.what(); }
+		return "no error";
+	};
+	CHECK(pack(0) == "no error");
+	CHECK(pack(0x1) == "no error"); // the last bit of one code
+	CHECK(pack(0x80).starts_with(
+	    "kv_pack 1 items of (2, 20, 16) K 4 bits V 4 bits: v_codes differs at element 25")); // 8 steps off
+	CHECK(pack(0x11111111) != "no error"); // eight codes of 1024: no rounding
 }
 
 TEST_CASE("check: a difference inside the tolerance passes, just outside it does not") {
@@ -157,7 +218,7 @@ TEST_CASE("check: NaN and infinity are reported, from the op or from its input")
 	Floats x(64, 1.f);
 	x[9] = NAN;
 	CHECK_THROWS_WITH_AS(b->rmsnorm(rig.out(1, 64), rig.f32(x, 1, 64), rig.f32(x, 64), 1e-5f),
-						 doctest::Contains("an earlier value or a weight is not finite"), Error);
+	                     doctest::Contains("an earlier value or a weight is not finite"), Error);
 }
 
 TEST_CASE("check: without a reference only shapes and numbers are checked") {
@@ -197,7 +258,8 @@ TEST_CASE("check: shapes that do not fit are refused") {
 }
 
 TEST_CASE("check: KVRUN_DUMP writes inputs and outputs of the chosen op and layer") {
-	const std::filesystem::path dir = std::filesystem::temp_directory_path() / fmt::format("kvrun-dump-{}", uintptr_t(&every_op) ^ uintptr_t(&dir));
+	const std::filesystem::path dir =
+	    std::filesystem::temp_directory_path() / fmt::format("kvrun-dump-{}", uintptr_t(&every_op) ^ uintptr_t(&dir));
 	const auto files = [&] {
 		std::vector<std::string> r;
 		for (const auto& f : std::filesystem::directory_iterator(dir)) r.push_back(f.path().filename().string());
@@ -206,7 +268,8 @@ TEST_CASE("check: KVRUN_DUMP writes inputs and outputs of the chosen op and laye
 	};
 	setenv("KVRUN_DUMP", (dir.string() + ":rmsnorm:3").c_str(), 1);
 	every_op(*checked(""));
-	CHECK(files() == std::vector<std::string>{"000001_L3_rmsnorm_out.npy", "000001_L3_rmsnorm_w.npy", "000001_L3_rmsnorm_x.npy"});
+	CHECK(files() ==
+	      std::vector<std::string>{"000001_L3_rmsnorm_out.npy", "000001_L3_rmsnorm_w.npy", "000001_L3_rmsnorm_x.npy"});
 	const NpyArray out = npy_read(dir / "000001_L3_rmsnorm_out.npy");
 	CHECK(out.shape == std::vector<uint64_t>{2, 64});
 	CHECK(std::isfinite(out.as<float>()[127]));

@@ -8,12 +8,15 @@ using namespace kvrun;
 
 namespace {
 
-constexpr DType kWeightTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+constexpr DType kWeightTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
+                                  DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
 
 struct EmbedRow {
 	DType type;
 	uint32_t T, dim, vocab;
-	std::string text() const { return fmt::format("embed: T {} dim {} vocab {} {}", T, dim, vocab, dtype_info(type).name); }
+	std::string text() const {
+		return fmt::format("embed: T {} dim {} vocab {} {}", T, dim, vocab, dtype_info(type).name);
+	}
 };
 
 struct NormRow {
@@ -23,15 +26,16 @@ struct NormRow {
 
 struct MatmulRow {
 	DType type;
-	uint32_t T, n;             // rows of x, columns of every weight
-	std::vector<uint32_t> d;   // rows of each weight
+	uint32_t T, n;           // rows of x, columns of every weight
+	std::vector<uint32_t> d; // rows of each weight
 	Epilogue epilogue = Epilogue::None;
 	bool decode = false, bias = false;
-	uint32_t first = 0;        // the weights are rows [first, first + d) of larger ones
+	uint32_t first = 0; // the weights are rows [first, first + d) of larger ones
 	std::string text() const {
 		constexpr const char* names[] = {"", " add", " swiglu"};
-		return fmt::format("{}: T {} n {} d {} {}{}{}{}", decode ? "matvec" : "matmul", T, n, fmt::join(d, "+"), dtype_info(type).name,
-						   names[int(epilogue)], bias ? " bias" : "", first ? fmt::format(" from row {}", first) : "");
+		return fmt::format("{}: T {} n {} d {} {}{}{}{}", decode ? "matvec" : "matmul", T, n, fmt::join(d, "+"),
+		                   dtype_info(type).name, names[int(epilogue)], bias ? " bias" : "",
+		                   first ? fmt::format(" from row {}", first) : "");
 	}
 };
 
@@ -69,12 +73,14 @@ std::vector<MatmulRow> matmul_rows() {
 }
 
 // x (T, n) . w (rows of n from `first`)^T + bias, in double.
-std::vector<double> matmul_reference(const MatmulRow& m, uint32_t d, const Floats& x, const Floats& w, const Floats& bias) {
+std::vector<double> matmul_reference(const MatmulRow& m, uint32_t d, const Floats& x, const Floats& w,
+                                     const Floats& bias) {
 	std::vector<double> y(size_t(m.T) * d);
 	for (uint32_t t = 0; t < m.T; ++t)
 		for (uint32_t r = 0; r < d; ++r) {
 			double sum = bias.empty() ? 0 : double(bias[r]);
-			for (uint32_t c = 0; c < m.n; ++c) sum += double(x[size_t(t) * m.n + c]) * double(w[size_t(m.first + r) * m.n + c]);
+			for (uint32_t c = 0; c < m.n; ++c)
+				sum += double(x[size_t(t) * m.n + c]) * double(w[size_t(m.first + r) * m.n + c]);
 			y[size_t(t) * d + r] = sum;
 		}
 	return y;
@@ -91,7 +97,8 @@ void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 		const uint32_t all = m.first ? m.first + d + 2 : d; // rows of the weight the view looks into
 		const RandomWeight w = random_weight(m.type, all, m.n, random);
 		const Floats bias = m.bias ? random.normals(d) : Floats();
-		Proj p{rig.out(m.T, d), rig.weight(m.type, w, all, m.n, m.first, m.first ? d : 0), m.bias ? rig.f32(bias, d) : View()};
+		Proj p{rig.out(m.T, d), rig.weight(m.type, w, all, m.n, m.first, m.first ? d : 0),
+		       m.bias ? rig.f32(bias, d) : View()};
 		refs.push_back(matmul_reference(m, d, x, w.values, bias));
 		if (m.epilogue == Epilogue::Add) {
 			const Floats before = random.normals(size_t(m.T) * d);
@@ -118,7 +125,8 @@ void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 TEST_CASE("ops: embed") {
 	std::vector<EmbedRow> rows;
 	for (DType t : kWeightTypes)
-		for (uint32_t T : {1u, 3u, 33u}) rows.push_back({t, T, dtype_info(t).block == 256 ? 512u : T == 3 ? 96u : 64u, T == 3 ? 1000u : 40u});
+		for (uint32_t T : {1u, 3u, 33u})
+			rows.push_back({t, T, dtype_info(t).block == 256 ? 512u : T == 3 ? 96u : 64u, T == 3 ? 1000u : 40u});
 	each_row(rows, [](Backend& backend, const EmbedRow& e, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -128,7 +136,8 @@ TEST_CASE("ops: embed") {
 		tokens[0] = e.vocab - 1;
 		if (e.T > 2) tokens[1] = 0, tokens[2] = tokens[0];
 		Floats want;
-		for (uint32_t t : tokens) want.insert(want.end(), &w.values[size_t(t) * e.dim], &w.values[size_t(t) * e.dim] + e.dim);
+		for (uint32_t t : tokens)
+			want.insert(want.end(), &w.values[size_t(t) * e.dim], &w.values[size_t(t) * e.dim] + e.dim);
 		const View out = rig.out(e.T, e.dim);
 		backend.embed(out, rig.weight(e.type, w, e.vocab, e.dim), rig.u32(tokens, e.T));
 		check_close(row, rig.get(out), want, "embed");
@@ -189,7 +198,8 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const Floats x = random.normals(size_t(m.T) * m.n);
-		const View vx = rig.f32(x, m.T, m.n), w = rig.weight(m.type, random_weight(m.type, m.d[0], m.n, random), m.d[0], m.n);
+		const View vx = rig.f32(x, m.T, m.n),
+		           w = rig.weight(m.type, random_weight(m.type, m.d[0], m.n, random), m.d[0], m.n);
 		const View once = rig.out(m.T, m.d[0]);
 		const Proj whole{once, w, {}};
 		backend.matmul({&whole, 1}, vx, m.epilogue, m.decode);
@@ -202,7 +212,8 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 				const Proj part{kvrun::rows(out, t, n), w, {}};
 				backend.matmul({&part, 1}, kvrun::rows(vx, t, n), m.epilogue, m.decode);
 			}
-			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)}, rig.get(out), want);
+			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)},
+			                rig.get(out), want);
 		}
 	});
 }

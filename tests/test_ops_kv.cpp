@@ -1,5 +1,5 @@
-// rope_store, kv_store, kv_load, attend and attend_prompt over f16 pages on every device, over tables of shapes, against
-// definitions in double written here. Packed formats: test_attend.cpp.
+// rope_store, kv_store, kv_load, attend and attend_prompt over f16 pages on every device, over tables of shapes,
+// against definitions in double written here. Packed formats: test_attend.cpp.
 #include "shared/kv_page.h"
 #include "tests/compare.h"
 #include "tests/rig.h"
@@ -36,8 +36,9 @@ struct RopeRow {
 	uint32_t page;     // 0: prompt scratch, heads contiguous
 	bool skip = false; // some heads are not stored
 	std::string text() const {
-		return fmt::format("rope_store: T {} heads {}:{} head_dim {} rotary {}{}{} {}{}", T, n_heads, n_kv_heads, D, rotary_dim,
-						   neox ? " neox" : "", norm ? " norm" : "", page ? fmt::format("pages of {}", page) : "scratch", skip ? " skips" : "");
+		return fmt::format("rope_store: T {} heads {}:{} head_dim {} rotary {}{}{} {}{}", T, n_heads, n_kv_heads, D,
+		                   rotary_dim, neox ? " neox" : "", norm ? " norm" : "",
+		                   page ? fmt::format("pages of {}", page) : "scratch", skip ? " skips" : "");
 	}
 };
 
@@ -75,8 +76,8 @@ void rope_reference(const RopeRow& r, const float* x, const Floats& norm, const 
 
 // Where every (row, kv head) goes: distinct places in K and V memory of `words` words.
 struct Places {
-	Words at;             // (T, n_kv_heads, 2)
-	uint32_t words;       // of K memory and of V memory
+	Words at;       // (T, n_kv_heads, 2)
+	uint32_t words; // of K memory and of V memory
 	uint32_t k_stride;
 };
 Places make_places(uint32_t T, uint32_t n_kv_heads, uint32_t D, uint32_t page, bool skip, Random& random) {
@@ -89,7 +90,8 @@ Places make_places(uint32_t T, uint32_t n_kv_heads, uint32_t D, uint32_t page, b
 		for (uint32_t h = 0; h < n_kv_heads; ++h) {
 			const uint32_t base = slots[t] / per_page * n_kv_heads * per_page * D / 2, token = slots[t] % per_page;
 			const bool out = skip && (t + h) % 2 == 0;
-			p.at.push_back(out ? kSkip : base + (page ? kv_k_word(h, 0, token, D, 16, page) : (h * per_page + token) * D / 2));
+			p.at.push_back(out ? kSkip
+			                   : base + (page ? kv_k_word(h, 0, token, D, 16, page) : (h * per_page + token) * D / 2));
 			p.at.push_back(out ? kSkip : base + kv_v_word(h, token, 0, D, 16, per_page));
 		}
 	return p;
@@ -100,8 +102,10 @@ constexpr uint32_t kUnwritten = 0xA5A5A5A5u; // in K and V memory before the op
 void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
 	Random random(uint32_t(row.number) + 1);
 	Rig rig(backend);
-	const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D), k = random.normals(size_t(r.T) * r.n_kv_heads * r.D);
-	const Floats v = random.normals(k.size()), q_norm = r.norm ? random.normals(r.D) : Floats(), k_norm = r.norm ? random.normals(r.D) : Floats();
+	const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D),
+	             k = random.normals(size_t(r.T) * r.n_kv_heads * r.D);
+	const Floats v = random.normals(k.size()), q_norm = r.norm ? random.normals(r.D) : Floats(),
+	             k_norm = r.norm ? random.normals(r.D) : Floats();
 	Floats table;
 	for (uint32_t i = 0; i < r.T * r.rotary_dim / 2; ++i) {
 		const float angle = random.uniform(-3.f, 3.f);
@@ -123,9 +127,11 @@ void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
 		want_v.insert(want_v.end(), &v[i * r.D], &v[i * r.D] + r.D);
 	}
 
-	const View vq = rig.f32(q, r.T, r.n_heads, r.D), vk = rig.f32(k, r.T, r.n_kv_heads, r.D), vv = rig.f32(v, r.T, r.n_kv_heads, r.D);
+	const View vq = rig.f32(q, r.T, r.n_heads, r.D), vk = rig.f32(k, r.T, r.n_kv_heads, r.D),
+	           vv = rig.f32(v, r.T, r.n_kv_heads, r.D);
 	const Words empty(places.words, kUnwritten);
-	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words), rig.u32(places.at, r.T, r.n_kv_heads, 2), places.k_stride};
+	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words),
+	                rig.u32(places.at, r.T, r.n_kv_heads, 2), places.k_stride};
 	const HeadNorm norm{r.norm ? rig.f32(q_norm, r.D) : View(), r.norm ? rig.f32(k_norm, r.D) : View(), eps};
 	backend.rope_store(vq, vk, vv, {rig.f32(table, r.T, r.rotary_dim / 2, 2), r.rotary_dim, r.neox}, norm, dst);
 
@@ -150,7 +156,8 @@ struct StoreRow {
 	uint32_t n, first, T_cap, n_kv_heads, D, page;
 	bool skip = false;
 	std::string text() const {
-		return fmt::format("kv_store: tokens {}..{} of {} kv heads {} head_dim {} pages of {}{}", first, first + n, T_cap, n_kv_heads, D, page, skip ? " skips" : "");
+		return fmt::format("kv_store: tokens {}..{} of {} kv heads {} head_dim {} pages of {}{}", first, first + n,
+		                   T_cap, n_kv_heads, D, page, skip ? " skips" : "");
 	}
 };
 
@@ -161,15 +168,19 @@ void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
 	const Floats k = rounded(random.normals(all)), v = rounded(random.normals(all));
 	const Places places = make_places(r.n, r.n_kv_heads, r.D, r.page, r.skip, random);
 	const Words empty(places.words, kUnwritten);
-	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words), rig.u32(places.at, r.n, r.n_kv_heads, 2), places.k_stride};
-	backend.kv_store({rig.f16(k, r.n_kv_heads, r.T_cap, r.D), rig.f16(v, r.n_kv_heads, r.T_cap, r.D), r.first}, r.n, dst);
+	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words),
+	                rig.u32(places.at, r.n, r.n_kv_heads, 2), places.k_stride};
+	backend.kv_store({rig.f16(k, r.n_kv_heads, r.T_cap, r.D), rig.f16(v, r.n_kv_heads, r.T_cap, r.D), r.first}, r.n,
+	                 dst);
 	Words want_k = empty, want_v = empty;
 	for (uint32_t t = 0; t < r.n; ++t)
 		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
 			for (uint32_t w = 0; w < r.D / 2; ++w) {
-				const size_t at = (size_t(t) * r.n_kv_heads + h) * 2, from = (size_t(h) * r.T_cap + r.first + t) * r.D + 2 * w;
+				const size_t at = (size_t(t) * r.n_kv_heads + h) * 2,
+				             from = (size_t(h) * r.T_cap + r.first + t) * r.D + 2 * w;
 				if (places.at[at] == kSkip) continue;
-				want_k[places.at[at] + w * places.k_stride] = f32_to_f16(k[from]) | uint32_t(f32_to_f16(k[from + 1])) << 16;
+				want_k[places.at[at] + w * places.k_stride] = f32_to_f16(k[from]) | uint32_t(f32_to_f16(k[from + 1]))
+				                                                                        << 16;
 				want_v[places.at[at + 1] + w] = f32_to_f16(v[from]) | uint32_t(f32_to_f16(v[from + 1])) << 16;
 			}
 	CHECK(rig.get_words(dst.k) == want_k);
@@ -177,7 +188,8 @@ void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
 
 	// and back, by kv_load(): stored heads return, everything else keeps what it had
 	const Floats before(all, 0.5f);
-	const View k_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D), v_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D);
+	const View k_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D),
+	           v_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D);
 	backend.kv_load({k_back, v_back, r.first}, r.n, dst);
 	Floats want_kb = before, want_vb = before;
 	for (uint32_t t = 0; t < r.n; ++t)
@@ -194,28 +206,30 @@ void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
 
 struct AttendRow {
 	uint32_t T, n_heads, n_kv_heads, D;
-	uint32_t n_old;       // tokens in pages
+	uint32_t n_old;        // tokens in pages
 	uint32_t page, splits; // tokens per page, work items per row
 	bool per_head = false; // a live mask per kv head
 	uint32_t prompt = 0;   // attend_prompt: tokens of the prompt before row 0, plus 1; 0: attend
 	std::string text() const {
-		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}", prompt ? "attend_prompt" : "attend", T, n_heads,
-						   n_kv_heads, D, n_old, page, splits, per_head ? ", live per head" : "",
-						   prompt ? fmt::format(", prompt from {}", prompt - 1) : "");
+		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}",
+		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
+		                   per_head ? ", live per head" : "",
+		                   prompt ? fmt::format(", prompt from {}", prompt - 1) : "");
 	}
 };
 
-struct Cache {      // tokens in pages, as a device sees them and as the reference does
+struct Cache { // tokens in pages, as a device sees them and as the reference does
 	KvRead kv;
 	AttendGroup group;
-	Floats k, v;               // (n_kv_heads, slots, D), slots = n_pages * page, as halves
-	std::vector<bool> live;    // (n_kv_heads, slots)
+	Floats k, v;            // (n_kv_heads, slots, D), slots = n_pages * page, as halves
+	std::vector<bool> live; // (n_kv_heads, slots)
 	uint32_t slots;
 };
 
 // Scatters n_old tokens over pages in random order in a larger pool; every page may be partly dead.
 void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
-	const uint32_t used = r.n_old ? (r.n_old + r.page - 1) / r.page + (r.n_old > 1) : 0, pool = used + 2; // pages; some room for dead slots
+	const uint32_t used = r.n_old ? (r.n_old + r.page - 1) / r.page + (r.n_old > 1) : 0,
+	               pool = used + 2; // pages; some room for dead slots
 	const uint32_t page_words = kv_code_words(r.n_kv_heads, r.D, 16, r.page);
 	c.slots = used * r.page;
 	c.k.assign(size_t(r.n_kv_heads) * c.slots * r.D, 0), c.v = c.k;
@@ -223,7 +237,8 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 	const Words place = shuffled(pool, random);
 	Words k_pool(size_t(pool) * page_words, 0x7e007e00u), v_pool = k_pool; // NaN wherever no live token is
 	Words pages(used * 4, 0), live((r.per_head ? r.n_kv_heads : 1) * used * 4, 0);
-	for (uint32_t p = 0; p < used; ++p) pages[p * 4] = place[p] * page_words, pages[p * 4 + 1] = place[pool - 1 - p] * page_words;
+	for (uint32_t p = 0; p < used; ++p)
+		pages[p * 4] = place[p] * page_words, pages[p * 4 + 1] = place[pool - 1 - p] * page_words;
 	for (uint32_t h = 0; h < r.n_kv_heads; ++h) {
 		static thread_local Words slots;
 		if (h == 0 || r.per_head) slots = shuffled(c.slots, random);
@@ -232,11 +247,14 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 			c.live[size_t(h) * c.slots + slot] = true;
 			live[((r.per_head ? h : 0) * used + p) * 4 + t / 32] |= 1u << t % 32;
 			for (uint32_t w = 0; w < r.D / 2; ++w) {
-				const float k0 = round_f16(random.normal()), k1 = round_f16(random.normal()), v0 = round_f16(random.normal()), v1 = round_f16(random.normal());
+				const float k0 = round_f16(random.normal()), k1 = round_f16(random.normal()),
+				            v0 = round_f16(random.normal()), v1 = round_f16(random.normal());
 				const size_t at = (size_t(h) * c.slots + slot) * r.D + 2 * w;
 				c.k[at] = k0, c.k[at + 1] = k1, c.v[at] = v0, c.v[at + 1] = v1;
-				k_pool[pages[p * 4] + kv_k_word(h, w, t, r.D, 16, r.page)] = f32_to_f16(k0) | uint32_t(f32_to_f16(k1)) << 16;
-				v_pool[pages[p * 4 + 1] + kv_v_word(h, t, w, r.D, 16, r.page)] = f32_to_f16(v0) | uint32_t(f32_to_f16(v1)) << 16;
+				k_pool[pages[p * 4] + kv_k_word(h, w, t, r.D, 16, r.page)] = f32_to_f16(k0) | uint32_t(f32_to_f16(k1))
+				                                                                                  << 16;
+				v_pool[pages[p * 4 + 1] + kv_v_word(h, t, w, r.D, 16, r.page)] =
+				    f32_to_f16(v0) | uint32_t(f32_to_f16(v1)) << 16;
 			}
 		}
 	}
@@ -254,16 +272,20 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 	const uint32_t n_work = uint32_t(work.size() / 4), heads = r.per_head ? r.n_kv_heads : 1;
 	c.group = {};
 	c.group.page = r.page;
-	c.group.k_codes = rig.u32(k_pool, uint32_t(k_pool.size())), c.group.v_codes = rig.u32(v_pool, uint32_t(v_pool.size()));
+	c.group.k_codes = rig.u32(k_pool, uint32_t(k_pool.size())),
+	c.group.v_codes = rig.u32(v_pool, uint32_t(v_pool.size()));
 	c.group.first_work = 0, c.group.n_work = n_work;
 	c.kv = {};
 	c.kv.groups = {&c.group, n_work ? size_t(1) : 0};
-	c.kv.work = rig.u32(work, n_work, 4), c.kv.pages = rig.u32(pages, used, 4), c.kv.live = rig.u32(live, heads, used, 4);
-	c.kv.row_parts = rig.u32(row_parts, r.T, 2), c.kv.parts = rig.out(part, r.n_heads, r.D + 2), c.kv.n_kv_heads = r.n_kv_heads;
+	c.kv.work = rig.u32(work, n_work, 4), c.kv.pages = rig.u32(pages, used, 4),
+	c.kv.live = rig.u32(live, heads, used, 4);
+	c.kv.row_parts = rig.u32(row_parts, r.T, 2), c.kv.parts = rig.out(part, r.n_heads, r.D + 2),
+	c.kv.n_kv_heads = r.n_kv_heads;
 }
 
 // Attention of one query head over the live old tokens and the first `seen` tokens of the prompt's k, v of its kv head.
-void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, const float* k, const float* v, uint32_t seen, float* out) {
+void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, const float* k, const float* v,
+                      uint32_t seen, float* out) {
 	std::vector<double> score, y(D);
 	std::vector<const float*> values;
 	const auto add = [&](const float* key, const float* value) {
@@ -297,7 +319,8 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 		for (uint32_t head = 0; head < r.n_heads; ++head) {
 			const size_t at = (size_t(t) * r.n_heads + head) * r.D;
 			const uint32_t h = head / (r.n_heads / r.n_kv_heads);
-			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D], r.prompt ? first + t + 1 : 0, &want[at]);
+			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D],
+			                 r.prompt ? first + t + 1 : 0, &want[at]);
 		}
 	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
 	if (r.prompt) {
@@ -315,8 +338,9 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 TEST_CASE("ops: rope_store") { each_row(rope_rows(), run_rope_store); }
 
 TEST_CASE("ops: kv_store and kv_load") {
-	std::vector<StoreRow> rows = {{1, 0, 1, 1, 64, 32},   {33, 0, 33, 2, 64, 32},  {31, 7, 40, 4, 8, 64},    {128, 1, 129, 2, 128, 128},
-								  {5, 3, 9, 3, 80, 32},   {2, 0, 64, 8, 96, 64},   {40, 10, 50, 2, 64, 32, true}, {70, 0, 70, 1, 128, 0}};
+	std::vector<StoreRow> rows = {{1, 0, 1, 1, 64, 32},          {33, 0, 33, 2, 64, 32}, {31, 7, 40, 4, 8, 64},
+	                              {128, 1, 129, 2, 128, 128},    {5, 3, 9, 3, 80, 32},   {2, 0, 64, 8, 96, 64},
+	                              {40, 10, 50, 2, 64, 32, true}, {70, 0, 70, 1, 128, 0}};
 	each_row(rows, run_kv_store);
 }
 
@@ -330,7 +354,7 @@ TEST_CASE("ops: attend over f16 pages") {
 			rows.push_back({i % 3 == 2 ? 3u : 1u, h[0], h[1], D, n, pages[i % 3], uint32_t(1 + i % 3), i % 4 == 3});
 			++i;
 		}
-	rows.push_back({1, 4, 2, 64, 0, 32, 1});      // nothing to attend to is zero
+	rows.push_back({1, 4, 2, 64, 0, 32, 1}); // nothing to attend to is zero
 	rows.push_back({8, 8, 2, 64, 100, 32, 2});
 	rows.push_back({1, 16, 8, 128, 700, 32, 7});
 	each_row(rows, run_attend);
@@ -343,7 +367,8 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 	for (uint32_t D : {8u, 64u, 80u, 96u, 128u})
 		for (uint32_t T : {1u, 8u, 31u, 33u}) {
 			const auto& h = heads[i % 4];
-			rows.push_back({T, h[0], h[1], D, i % 3 == 0 ? 45u : 0u, pages[i % 3], 2, i % 2 == 0, i % 5 == 1 ? 20u : 1u});
+			rows.push_back(
+			    {T, h[0], h[1], D, i % 3 == 0 ? 45u : 0u, pages[i % 3], 2, i % 2 == 0, i % 5 == 1 ? 20u : 1u});
 			++i;
 		}
 	rows.push_back({100, 4, 2, 64, 0, 32, 1, false, 30});
@@ -356,10 +381,12 @@ TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is c
 	each_row(rows, [](Backend& backend, const AttendRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
-		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D), k = random.normals(size_t(r.n_kv_heads) * r.T * r.D), v = random.normals(k.size());
+		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D),
+		             k = random.normals(size_t(r.n_kv_heads) * r.T * r.D), v = random.normals(k.size());
 		Cache c;
 		make_cache(c, rig, r, random);
-		const View vq = rig.f32(q, r.T, r.n_heads, r.D), vk = rig.f16(k, r.n_kv_heads, r.T, r.D), vv = rig.f16(v, r.n_kv_heads, r.T, r.D);
+		const View vq = rig.f32(q, r.T, r.n_heads, r.D), vk = rig.f16(k, r.n_kv_heads, r.T, r.D),
+		           vv = rig.f16(v, r.n_kv_heads, r.T, r.D);
 		const View once = rig.out(r.T, r.n_heads, r.D);
 		backend.attend_prompt(once, vq, {vk, vv, 0}, r.n_old ? &c.kv : nullptr);
 		const Floats want = rig.get(once);
@@ -370,16 +397,19 @@ TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is c
 				const uint32_t n = std::min(piece, r.T - t);
 				Words part_work; // of rows [t, t + n), counted from t
 				for (size_t w = 0; w < work.size(); w += 4)
-					if (work[w] >= t && work[w] < t + n) part_work.insert(part_work.end(), {work[w] - t, work[w + 1], work[w + 2], work[w + 3]});
+					if (work[w] >= t && work[w] < t + n)
+						part_work.insert(part_work.end(), {work[w] - t, work[w + 1], work[w + 2], work[w + 3]});
 				KvRead kv = c.kv;
 				AttendGroup group = c.group;
 				group.n_work = uint32_t(part_work.size() / 4);
 				kv.groups = {&group, group.n_work ? size_t(1) : 0};
 				kv.work = rig.u32(part_work, group.n_work, 4);
 				kv.row_parts = rig.u32(Words(row_parts.begin() + t * 2, row_parts.begin() + (t + n) * 2), n, 2);
-				backend.attend_prompt(kvrun::rows(out, t, n), kvrun::rows(vq, t, n), {vk, vv, t}, r.n_old ? &kv : nullptr);
+				backend.attend_prompt(kvrun::rows(out, t, n), kvrun::rows(vq, t, n), {vk, vv, t},
+				                      r.n_old ? &kv : nullptr);
 			}
-			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)}, rig.get(out), want);
+			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)},
+			                rig.get(out), want);
 		}
 	});
 }

@@ -8,18 +8,22 @@
 using namespace kvrun;
 
 TEST_CASE("session: a prompt in two turns has the logits of one prompt, and both are transformers'") {
-	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3_longrope.long"}, {"llama_q5_k"}}, [](Backend&, const Case& c, const TestRow& row) {
-		const NpyArray ids = npy_read(kGolden + "tiny/" + c.name + ".tokens.npy"), logits = npy_read(kGolden + "tiny/" + c.name + ".logits.npy");
-		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
-		const auto engine = open_engine(row.device, kGolden + "tiny/" + c.name.substr(0, c.name.find('.')) + ".gguf");
-		const size_t vocab = engine->config().vocab;
-		for (const size_t first : {size_t(1), tokens.size() / 2, tokens.size() - 1}) {
-			Session s(*engine);
-			s.prefill(std::span(tokens).first(first));
-			const Floats rest = prompt_logits(s, std::span(tokens).subspan(first));
-			CHECK(relative_error(rest, logits.as<float>().subspan(first * vocab)) < (row.device == "cpu" ? 1e-3 : 5e-3));
-		}
-	});
+	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3_longrope.long"}, {"llama_q5_k"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         const NpyArray ids = npy_read(kGolden + "tiny/" + c.name + ".tokens.npy"),
+		                        logits = npy_read(kGolden + "tiny/" + c.name + ".logits.npy");
+		         const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
+		         const auto engine =
+		             open_engine(row.device, kGolden + "tiny/" + c.name.substr(0, c.name.find('.')) + ".gguf");
+		         const size_t vocab = engine->config().vocab;
+		         for (const size_t first : {size_t(1), tokens.size() / 2, tokens.size() - 1}) {
+			         Session s(*engine);
+			         s.prefill(std::span(tokens).first(first));
+			         const Floats rest = prompt_logits(s, std::span(tokens).subspan(first));
+			         CHECK(relative_error(rest, logits.as<float>().subspan(first * vocab)) <
+			               (row.device == "cpu" ? 1e-3 : 5e-3));
+		         }
+	         });
 }
 
 TEST_CASE("session: the same bits in any chunking of a prompt, and in every run") {
@@ -52,7 +56,8 @@ TEST_CASE("session: a sequence has the same bits alone and beside others, fresh,
 	each_row(std::vector<Case>{{"company"}}, [](Backend&, const Case&, const TestRow& row) {
 		const auto engine = open_engine(row.device, kSmallModel);
 		const uint32_t vocab = engine->config().vocab, n = 40;
-		std::vector<Tokens> prompts = {random_tokens(33, vocab, 1), random_tokens(5, vocab, 2), random_tokens(70, vocab, 3)};
+		std::vector<Tokens> prompts = {random_tokens(33, vocab, 1), random_tokens(5, vocab, 2),
+		                               random_tokens(70, vocab, 3)};
 		std::vector<Floats> alone;
 		{
 			Session s(*engine);
@@ -66,11 +71,15 @@ TEST_CASE("session: a sequence has the same bits alone and beside others, fresh,
 		for (const Tokens& p : prompts) got.push_back(keep(together.emplace_back(*engine).prefill(p)));
 		for (uint32_t i = 0; i < n; ++i) {
 			std::vector<Row> rows;
-			for (size_t k = 0; k < prompts.size(); ++k) rows.push_back({&together[k].kv(), best(std::span(got[k]).last(vocab))});
+			for (size_t k = 0; k < prompts.size(); ++k)
+				rows.push_back({&together[k].kv(), best(std::span(got[k]).last(vocab))});
 			const std::span<const float> logits = engine->forward().decode(rows);
-			for (size_t k = 0; k < prompts.size(); ++k) got[k].insert(got[k].end(), logits.begin() + std::ptrdiff_t(k * vocab), logits.begin() + std::ptrdiff_t((k + 1) * vocab));
+			for (size_t k = 0; k < prompts.size(); ++k)
+				got[k].insert(got[k].end(), logits.begin() + std::ptrdiff_t(k * vocab),
+				              logits.begin() + std::ptrdiff_t((k + 1) * vocab));
 		}
-		for (size_t k = 0; k < prompts.size(); ++k) check_same_bits({row.device, row.number, fmt::format("sequence {} of 3", k)}, got[k], alone[k]);
+		for (size_t k = 0; k < prompts.size(); ++k)
+			check_same_bits({row.device, row.number, fmt::format("sequence {} of 3", k)}, got[k], alone[k]);
 
 		setenv("KVRUN_POISON", "1", 1); // reads of memory nobody wrote become NaN
 		const auto poisoned = open_engine(row.device, kSmallModel);
@@ -81,7 +90,8 @@ TEST_CASE("session: a sequence has the same bits alone and beside others, fresh,
 }
 
 TEST_CASE("session: KVRUN_CHECK finds nothing on a whole model") {
-	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3"}, {"llama_q4_k"}}, [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, c.name, "fp16"); });
+	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3"}, {"llama_q4_k"}},
+	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, c.name, "fp16"); });
 }
 
 TEST_CASE("session: what does not fit is refused, and nothing is appended") {

@@ -52,8 +52,8 @@ DeviceInfo CpuBackend::info() const {
 Buffer CpuBackend::alloc(size_t bytes, Mem, const char* label) {
 	const auto refuse = [&](size_t free_bytes) {
 		fail(Code::OutOfMemory,
-			 "{} needs {:.1f} MiB of host memory, {:.1f} MiB are free; use a shorter context or a smaller model", label,
-			 mib(bytes), mib(free_bytes));
+		     "{} needs {:.1f} MiB of host memory, {:.1f} MiB are free; use a shorter context or a smaller model", label,
+		     mib(bytes), mib(free_bytes));
 	};
 	if (bytes >= kBig)
 		if (const size_t free_bytes = info().free_bytes; bytes > free_bytes) refuse(free_bytes);
@@ -124,7 +124,7 @@ const std::byte* CpuBackend::weight_rows(const View& w) const {
 }
 
 CpuBackend::Op::Op(CpuBackend& b, const char* op, const View& out, double bytes)
-	: backend_(b), op_(op), bytes_(bytes), start_(std::chrono::steady_clock::now()) {
+    : backend_(b), op_(op), bytes_(bytes), start_(std::chrono::steady_clock::now()) {
 	log_at(3, "cpu: {} -> ({}, {}, {}, {})", op, out.shape[0], out.shape[1], out.shape[2], out.shape[3]);
 }
 

@@ -45,7 +45,7 @@ class CpuBackend : public Backend {
 	struct FreeHost {
 		void operator()(void* p) const noexcept { std::free(p); }
 	};
-	struct Block { // one allocation
+	struct Block {                              // one allocation
 		std::unique_ptr<void, FreeHost> memory; // what calloc returned
 		std::byte* data = nullptr;              // the first 64-byte boundary in it
 		size_t bytes = 0;                       // asked for
@@ -78,7 +78,8 @@ class CpuBackend : public Backend {
 	void project(const Proj&, View x, float* out, bool add);
 	template <class F> void each_slot(const PromptKv& kv, uint32_t n, const KvDst& pages, F f);
 	void pack_keys(const PromptKv& src, const PackArgs&, const PackWork&, const uint32_t* sources);
-	void pack_values(const PromptKv& src, const PackArgs&, const PackWork&, const uint32_t* sources, uint32_t factors_at);
+	void pack_values(const PromptKv& src, const PackArgs&, const PackWork&, const uint32_t* sources,
+	                 uint32_t factors_at);
 	// Page p of one kv head -> floats (page, head_dim); tokens that are not live may come out as anything.
 	void load_k(const KvRead&, const AttendGroup&, uint32_t p, uint32_t head, uint32_t D, float* tile) const;
 	void load_v(const KvRead&, const AttendGroup&, uint32_t p, uint32_t head, uint32_t D, float* tile) const;

@@ -90,7 +90,7 @@ void merge_state(float* s, uint32_t D, const float* other) {
 
 // Merges the parts of one row, but for its last `skip`, in order; row_parts is its (first part, number of parts).
 void merge_parts(float* s, uint32_t D, const float* parts, uint32_t n_parts, const uint32_t* row_parts, uint32_t skip,
-				 uint32_t n_heads, uint32_t head) {
+                 uint32_t n_heads, uint32_t head) {
 	const uint32_t first = row_parts[0], n = row_parts[1];
 	KV_ASSERT(n >= skip && uint64_t(first) + n <= n_parts);
 	for (uint32_t p = first; p < first + n - skip; ++p)
@@ -123,8 +123,10 @@ struct Meaning {
 	void set_token(const uint32_t* params, uint32_t head, uint32_t t, uint32_t group, uint32_t page) {
 		const uint32_t D = uint32_t(scale.size());
 		for (uint32_t c = 0; c < D; ++c) {
-			if (c == 0 || (head * D + c) % group == 0) set(c, params[kv_token_param(head, c, t, D, group, page)]);
-			else scale[c] = scale[c - 1], zero[c] = zero[c - 1];
+			if (c == 0 || (head * D + c) % group == 0)
+				set(c, params[kv_token_param(head, c, t, D, group, page)]);
+			else
+				scale[c] = scale[c - 1], zero[c] = zero[c - 1];
 		}
 	}
 	// One token: its words are `stride` apart.
@@ -194,7 +196,8 @@ template <class F> void CpuBackend::each_slot(const PromptKv& kv, uint32_t n, co
 	for (uint32_t t = 0; t < n; ++t)
 		for (uint32_t h = 0; h < n_kv_heads; ++h) {
 			const size_t row = (size_t(h) * T_cap + kv.first + t) * D;
-			f(ks + row, vs + row, D / 2, slot(pages, k_words, v_words, at + (size_t(t) * n_kv_heads + h) * 2, D), pages.k_word_stride);
+			f(ks + row, vs + row, D / 2, slot(pages, k_words, v_words, at + (size_t(t) * n_kv_heads + h) * 2, D),
+			  pages.k_word_stride);
 		}
 }
 
@@ -215,20 +218,25 @@ void CpuBackend::kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) {
 	const Op op(*this, "kv_load", src.at, 8. * double(n) * dst.k.shape[0] * dst.k.shape[2]);
 	each_slot(dst, n, src, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& from, uint32_t stride) {
 		for (uint32_t w = 0; w < words; ++w) {
-			if (from.k) k[2 * w] = uint16_t(from.k[size_t(w) * stride]), k[2 * w + 1] = uint16_t(from.k[size_t(w) * stride] >> 16);
+			if (from.k)
+				k[2 * w] = uint16_t(from.k[size_t(w) * stride]),
+				      k[2 * w + 1] = uint16_t(from.k[size_t(w) * stride] >> 16);
 			if (from.v) v[2 * w] = uint16_t(from.v[w]), v[2 * w + 1] = uint16_t(from.v[w] >> 16);
 		}
 	});
 }
 
-void CpuBackend::load_k(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D, float* tile) const {
+void CpuBackend::load_k(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D,
+                        float* tile) const {
 	const Quant& q = g.format.k;
 	const uint32_t* at = data<uint32_t>(kv.pages) + size_t(p) * 4;
-	const uint32_t* codes = page_words(data<uint32_t>(g.k_codes), g.k_codes, at[0], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
+	const uint32_t* codes =
+	    page_words(data<uint32_t>(g.k_codes), g.k_codes, at[0], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
 	if (q.bits == 16) {
 		float pair[2 * 128]; // channels 2w, 2w + 1 of every token of the page
 		for (uint32_t w = 0; w < D / 2; ++w) {
-			dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_k_word(head, w, 0, D, 16, g.page)), pair, 2 * g.page);
+			dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_k_word(head, w, 0, D, 16, g.page)),
+			               pair, 2 * g.page);
 			for (uint32_t t = 0; t < g.page; ++t) {
 				tile[size_t(t) * D + 2 * w] = pair[2 * t];
 				tile[size_t(t) * D + 2 * w + 1] = pair[2 * t + 1];
@@ -238,7 +246,8 @@ void CpuBackend::load_k(const KvRead& kv, const AttendGroup& g, uint32_t p, uint
 	}
 	const bool per_channel = q.scale == Scale::PerChannel;
 	const uint32_t* params = page_words(data<uint32_t>(g.k_params), g.k_params, at[2],
-										per_channel ? kv_channel_param_words(kv.n_kv_heads, D) : kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
+	                                    per_channel ? kv_channel_param_words(kv.n_kv_heads, D)
+	                                                : kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
 	Meaning m(D);
 	for (uint32_t c = 0; c < D && per_channel; ++c) m.set(c, params[kv_channel_param(head, c, D)]);
 	for (uint32_t t = 0; t < g.page; ++t) {
@@ -247,18 +256,23 @@ void CpuBackend::load_k(const KvRead& kv, const AttendGroup& g, uint32_t p, uint
 	}
 }
 
-void CpuBackend::load_v(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D, float* tile) const {
+void CpuBackend::load_v(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D,
+                        float* tile) const {
 	const Quant& q = g.format.v;
 	const uint32_t* at = data<uint32_t>(kv.pages) + size_t(p) * 4;
-	const uint32_t* codes = page_words(data<uint32_t>(g.v_codes), g.v_codes, at[1], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
+	const uint32_t* codes =
+	    page_words(data<uint32_t>(g.v_codes), g.v_codes, at[1], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
 	if (q.bits == 16) {
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_v_word(head, 0, 0, D, 16, g.page)), tile, size_t(g.page) * D);
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_v_word(head, 0, 0, D, 16, g.page)),
+		               tile, size_t(g.page) * D);
 		return;
 	}
-	const uint32_t* params = page_words(data<uint32_t>(g.v_params), g.v_params, at[3], kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
+	const uint32_t* params = page_words(data<uint32_t>(g.v_params), g.v_params, at[3],
+	                                    kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
 	std::vector<float> factor(D, 1.f); // multiplies a channel
 	if (q.norm == Norm::SqrtMax) {
-		const uint32_t* factors = page_words(data<uint32_t>(g.v_factors), g.v_factors, data<uint32_t>(kv.factors)[p], kv_factor_words(kv.n_kv_heads, D));
+		const uint32_t* factors = page_words(data<uint32_t>(g.v_factors), g.v_factors, data<uint32_t>(kv.factors)[p],
+		                                     kv_factor_words(kv.n_kv_heads, D));
 		for (uint32_t c = 0; c < D; ++c)
 			factor[c] = f16_to_f32(uint16_t(factors[kv_factor_word(head, c, D)] >> 16 * kv_factor_half(head, c, D)));
 	}
@@ -278,7 +292,8 @@ const uint32_t* CpuBackend::live_bits(const KvRead& kv, uint32_t p, uint32_t hea
 // The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet normalised.
 void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, const AttendWork& w) {
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], share = n_heads / kv.n_kv_heads;
-	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= kv.pages.shape[0] && w.part < kv.parts.shape[0]);
+	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= kv.pages.shape[0] &&
+	          w.part < kv.parts.shape[0]);
 	const float* row = data<float>(q) + size_t(w.row) * n_heads * D;
 	std::vector<float> qs(row, row + size_t(n_heads) * D);
 	if (g.format.k.norm == Norm::Balance) { // keys were multiplied by it before they were quantised
@@ -301,8 +316,10 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 			load_k(kv, g, p, h, D, k_tile.data());
 			load_v(kv, g, p, h, D, v_tile.data());
 			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
-				for (size_t i = 0; i < tokens.size(); ++i) score[i] = scale * dot(&qs[size_t(head) * D], &k_tile[size_t(tokens[i]) * D], D);
-				add_tokens(states + size_t(head) * (D + 2), D, score.data(), tokens.data(), uint32_t(tokens.size()), v_tile.data());
+				for (size_t i = 0; i < tokens.size(); ++i)
+					score[i] = scale * dot(&qs[size_t(head) * D], &k_tile[size_t(tokens[i]) * D], D);
+				add_tokens(states + size_t(head) * (D + 2), D, score.data(), tokens.data(), uint32_t(tokens.size()),
+				           v_tile.data());
 			}
 		}
 }
@@ -312,7 +329,7 @@ double CpuBackend::attend_pages(View q, const KvRead& kv) {
 	double words = 0; // of codes read
 	for (const AttendGroup& g : kv.groups) {
 		const double page_words = double(kv_code_words(kv.n_kv_heads, D, g.format.k.bits, g.page)) +
-								  double(kv_code_words(kv.n_kv_heads, D, g.format.v.bits, g.page));
+		                          double(kv_code_words(kv.n_kv_heads, D, g.format.v.bits, g.page));
 		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
 			const AttendWork w{work[i * 4], work[i * 4 + 1], work[i * 4 + 2], work[i * 4 + 3]};
 			attend_work(q, kv, g, w);
@@ -355,15 +372,18 @@ void CpuBackend::attend_prompt(View out, View q, const PromptKv& own, const KvRe
 	std::vector<float> k(size_t(n) * D), v(k.size()), score(n), state(D + 2);
 	for (uint32_t h = 0; h < n_kv_heads; ++h) {
 		const size_t first = size_t(h) * T_cap * D;
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.k) + first), k.data(), k.size());
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.v) + first), v.data(), v.size());
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.k) + first), k.data(),
+		               k.size());
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.v) + first), v.data(),
+		               v.size());
 		for (uint32_t t = 0; t < T; ++t)
 			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
 				const size_t row = (size_t(t) * n_heads + head) * D;
 				const uint32_t seen = own.first + t + 1;
 				for (uint32_t i = 0; i < seen; ++i) score[i] = scale * dot(qs + row, k.data() + size_t(i) * D, D);
 				clear_state(state.data(), D);
-				if (older) merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
+				if (older)
+					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
 				add_tokens(state.data(), D, score.data(), nullptr, seen, v.data());
 				if (lse) lse[size_t(t) * n_heads + head] = log_sum(state.data(), D);
 				finish_state(y + row, state.data(), D);

@@ -47,8 +47,10 @@ void CpuBackend::project(const Proj& p, View x, float* out, bool add) {
 	row_.resize(n);
 	for (uint32_t r = 0; r < d; ++r) {
 		const float* w = row_.data();
-		if (p.w.type == DType::F32) w = reinterpret_cast<const float*>(rows + r * stride);
-		else dequantise_row(p.w.type, rows + r * stride, row_.data(), n);
+		if (p.w.type == DType::F32)
+			w = reinterpret_cast<const float*>(rows + r * stride);
+		else
+			dequantise_row(p.w.type, rows + r * stride, row_.data(), n);
 		for (uint32_t t = 0; t < T; ++t) {
 			const float y = dot(in + size_t(t) * n, w, n) + (bias ? bias[r] : 0.f);
 			float& o = out[size_t(t) * d + r];

@@ -28,12 +28,13 @@ uint32_t* place(uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
 // The code of x under parameters that are there already.
 uint8_t code_of(float x, Params p, uint32_t bits) {
 	const float scale = f16_to_f32(p.scale), zero = f16_to_f32(p.zero);
-	return scale > 0 ? uint8_t(std::clamp(std::nearbyint((x - zero) / scale), 0.f, float((1u << bits) - 1))) : uint8_t(0);
+	return scale > 0 ? uint8_t(std::clamp(std::nearbyint((x - zero) / scale), 0.f, float((1u << bits) - 1)))
+	                 : uint8_t(0);
 }
 
 // One side (K or V) of the tokens of a work item, all its heads.
 struct Tokens {
-	uint32_t n, D;             // tokens, channels of a head
+	uint32_t n, D; // tokens, channels of a head
 	Heads heads;
 	std::vector<float> x;      // (heads, n, D)
 	std::vector<uint8_t> code; // the same
@@ -78,7 +79,8 @@ void encode_channels(Tokens& k, const Quant& q, const uint32_t* params) {
 	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
 		for (uint32_t c = 0; c < k.D; ++c)
 			for (uint32_t t = 0; t < k.n; ++t)
-				k.code_at(h, t, c) = code_of(k.at(h, t, c), params_of_word(params[kv_channel_param(h, c, k.D)]), q.bits);
+				k.code_at(h, t, c) =
+				    code_of(k.at(h, t, c), params_of_word(params[kv_channel_param(h, c, k.D)]), q.bits);
 }
 
 // Per token and run of q.group channels; a run may span heads.
@@ -90,7 +92,8 @@ void quantise_tokens(Tokens& k, const Quant& q, uint32_t slot, uint32_t page, ui
 	for (uint32_t t = 0; t < k.n; ++t)
 		for (uint32_t run = first; run < end; run += q.group) {
 			for (uint32_t i = 0; i < q.group; ++i) x[i] = k.at((run + i) / k.D, t, (run + i) % k.D);
-			params[kv_token_param(run / k.D, run % k.D, slot + t, k.D, q.group, page)] = quantise(x, q.bits, Relax(q.relax), codes).word();
+			params[kv_token_param(run / k.D, run % k.D, slot + t, k.D, q.group, page)] =
+			    quantise(x, q.bits, Relax(q.relax), codes).word();
 			for (uint32_t i = 0; i < q.group; ++i) k.code_at((run + i) / k.D, t, (run + i) % k.D) = codes[i];
 		}
 }
@@ -112,30 +115,39 @@ template <class F> void pack_codes(Tokens& k, uint32_t bits, uint32_t* words, F 
 void CpuBackend::pack_keys(const PromptKv& src, const PackArgs& a, const PackWork& w, const uint32_t* sources) {
 	const Quant& q = a.format.k;
 	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2], page = a.page;
-	uint32_t* codes = place(a.k_codes ? data<uint32_t>(a.k_codes) : nullptr, a.k_codes, w.k_codes, kv_code_words(n_kv_heads, D, q.bits, page));
+	uint32_t* codes = place(a.k_codes ? data<uint32_t>(a.k_codes) : nullptr, a.k_codes, w.k_codes,
+	                        kv_code_words(n_kv_heads, D, q.bits, page));
 	const bool per_channel = q.scale == Scale::PerChannel;
-	uint32_t* params = place(data<uint32_t>(a.k_params), a.k_params, w.k_params,
-							 per_channel ? kv_channel_param_words(n_kv_heads, D) : kv_token_param_words(n_kv_heads, D, q.group, page));
+	uint32_t* params =
+	    place(data<uint32_t>(a.k_params), a.k_params, w.k_params,
+	          per_channel ? kv_channel_param_words(n_kv_heads, D) : kv_token_param_words(n_kv_heads, D, q.group, page));
 	KV_ASSERT(params);
 	Tokens k = gather(data<uint16_t>(src.k), src.k, sources, w.n, heads_of(w.head, n_kv_heads));
 	if (q.norm == Norm::Balance) balance_keys(k, data<uint16_t>(a.balance));
-	if (per_channel && a.k_block) encode_channels(k, q, params);
+	if (per_channel && a.k_block)
+		encode_channels(k, q, params);
 	else if (per_channel) {
 		KV_ASSERT(w.slot == 0 && w.n == page);
 		quantise_channels(k, q, params);
-	} else quantise_tokens(k, q, w.slot, page, params);
-	pack_codes(k, q.bits, codes, [&](uint32_t h, uint32_t t, uint32_t word) { return kv_k_word(h, word, w.slot + t, D, q.bits, page); });
+	} else
+		quantise_tokens(k, q, w.slot, page, params);
+	pack_codes(k, q.bits, codes,
+	           [&](uint32_t h, uint32_t t, uint32_t word) { return kv_k_word(h, word, w.slot + t, D, q.bits, page); });
 }
 
-void CpuBackend::pack_values(const PromptKv& src, const PackArgs& a, const PackWork& w, const uint32_t* sources, uint32_t factors_at) {
+void CpuBackend::pack_values(const PromptKv& src, const PackArgs& a, const PackWork& w, const uint32_t* sources,
+                             uint32_t factors_at) {
 	const Quant& q = a.format.v;
 	const uint32_t n_kv_heads = src.v.shape[0], D = src.v.shape[2], page = a.page;
-	uint32_t* codes = place(a.v_codes ? data<uint32_t>(a.v_codes) : nullptr, a.v_codes, w.v_codes, kv_code_words(n_kv_heads, D, q.bits, page));
-	uint32_t* params = place(data<uint32_t>(a.v_params), a.v_params, w.v_params, kv_token_param_words(n_kv_heads, D, q.group, page));
+	uint32_t* codes = place(a.v_codes ? data<uint32_t>(a.v_codes) : nullptr, a.v_codes, w.v_codes,
+	                        kv_code_words(n_kv_heads, D, q.bits, page));
+	uint32_t* params =
+	    place(data<uint32_t>(a.v_params), a.v_params, w.v_params, kv_token_param_words(n_kv_heads, D, q.group, page));
 	KV_ASSERT(params);
 	Tokens v = gather(data<uint16_t>(src.v), src.v, sources, w.n, heads_of(w.head, n_kv_heads));
 	if (q.norm == Norm::SqrtMax) {
-		const uint32_t* factors = place(data<uint32_t>(a.v_factors), a.v_factors, factors_at, kv_factor_words(n_kv_heads, D));
+		const uint32_t* factors =
+		    place(data<uint32_t>(a.v_factors), a.v_factors, factors_at, kv_factor_words(n_kv_heads, D));
 		for (uint32_t h = v.heads.first; h < v.heads.end; ++h)
 			for (uint32_t c = 0; c < D; ++c) {
 				const float f = f16_to_f32(uint16_t(factors[kv_factor_word(h, c, D)] >> 16 * kv_factor_half(h, c, D)));
@@ -143,7 +155,8 @@ void CpuBackend::pack_values(const PromptKv& src, const PackArgs& a, const PackW
 			}
 	}
 	quantise_tokens(v, q, w.slot, page, params);
-	pack_codes(v, q.bits, codes, [&](uint32_t h, uint32_t t, uint32_t word) { return kv_v_word(h, w.slot + t, word, D, q.bits, page); });
+	pack_codes(v, q.bits, codes,
+	           [&](uint32_t h, uint32_t t, uint32_t word) { return kv_v_word(h, w.slot + t, word, D, q.bits, page); });
 }
 
 void CpuBackend::kv_pack(const PromptKv& src, const PackArgs& a) {

@@ -12,7 +12,8 @@ namespace kvrun {
 // score[h][t] += sum over rows of the mean over the heads of kv head h of exp(q . k_t / sqrt(head_dim) - lse).
 // key(t) gives token t's keys, null where there is none; `score` has one place per token.
 template <class Key>
-static void add_scores(float* score, uint32_t n_tokens, const float* q, const float* lse, uint32_t share, uint32_t D, Key key) {
+static void add_scores(float* score, uint32_t n_tokens, const float* q, const float* lse, uint32_t share, uint32_t D,
+                       Key key) {
 	const float scale = 1 / std::sqrt(float(D)), weight = 1 / float(share);
 	for (uint32_t t = 0; t < n_tokens; ++t) {
 		const float* k = key(t);
@@ -27,7 +28,8 @@ void CpuBackend::score_prompt(View score, View q, View rows, const PromptKv& kv)
 	check_score_prompt(score, q, rows, kv);
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1];
 	const uint32_t n = kv.first + q.shape[0], share = n_heads / n_kv_heads, n_rows = uint32_t(rows.elements());
-	const Op op(*this, "score_prompt", score, 4. * double(n_rows) * n_heads * D + 2. * double(n) * n_kv_heads * D + 8. * double(n) * n_kv_heads);
+	const Op op(*this, "score_prompt", score,
+	            4. * double(n_rows) * n_heads * D + 2. * double(n) * n_kv_heads * D + 8. * double(n) * n_kv_heads);
 	const float *qs = data<float>(q), *lse = data<float>(kv.lse);
 	const uint32_t* row = data<uint32_t>(rows);
 	const uint16_t* ks = data<uint16_t>(kv.k);
@@ -39,7 +41,7 @@ void CpuBackend::score_prompt(View score, View q, View rows, const PromptKv& kv)
 			KV_ASSERT(row[i] < q.shape[0]);
 			const size_t head = size_t(row[i]) * n_heads + h * share;
 			add_scores(out + size_t(h) * score.shape[1], kv.first + row[i] + 1, qs + head * D, lse + head, share, D,
-					   [&](uint32_t t) { return &k[size_t(t) * D]; });
+			           [&](uint32_t t) { return &k[size_t(t) * D]; });
 		}
 	}
 }
@@ -64,8 +66,10 @@ void CpuBackend::score_slots(View score, View q, View rows, View lse, const KvRe
 					for (uint32_t r = 0; r < n_rows; ++r) {
 						KV_ASSERT(row[r] < q.shape[0]);
 						const size_t head = size_t(row[r]) * n_heads + h * share;
-						add_scores(out + size_t(h) * score.shape[1] + size_t(p) * g.page, g.page, qs + head * D, norm + head, share, D,
-								   [&](uint32_t t) { return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr; });
+						add_scores(out + size_t(h) * score.shape[1] + size_t(p) * g.page, g.page, qs + head * D,
+						           norm + head, share, D, [&](uint32_t t) {
+							           return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr;
+						           });
 					}
 				}
 			}
@@ -95,7 +99,8 @@ void CpuBackend::kv_balance(View out, View q_max, const PromptKv& k, uint32_t n)
 	for (uint32_t h = 0; h < n_kv_heads; ++h)
 		for (uint32_t c = 0; c < D; ++c) {
 			float max = 0;
-			for (uint32_t t = 0; t < n; ++t) max = std::max(max, std::fabs(f16_to_f32(ks[(size_t(h) * T_cap + t) * D + c])));
+			for (uint32_t t = 0; t < n; ++t)
+				max = std::max(max, std::fabs(f16_to_f32(ks[(size_t(h) * T_cap + t) * D + c])));
 			b[size_t(h) * D + c] = balance_factor(q[size_t(h) * D + c], max);
 		}
 }

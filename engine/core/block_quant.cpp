@@ -137,7 +137,8 @@ void dequantise_row(DType type, const std::byte* src, float* dst, size_t n) {
 	case DType::Q6_K: return each_block(type, block_q6_k, s, dst, n);
 	case DType::U32: break;
 	}
-	fail(Code::Invalid, "type {} holds no real numbers; only weights and activations can be converted to float", dtype_info(type).name);
+	fail(Code::Invalid, "type {} holds no real numbers; only weights and activations can be converted to float",
+	     dtype_info(type).name);
 }
 
 } // namespace kvrun
