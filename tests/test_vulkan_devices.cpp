@@ -389,30 +389,3 @@ TEST_CASE("vulkan: a validation message is an error, and the process cannot end 
 	const ScopedEnv wrong("KVRUN_VALIDATE", "yes");
 	CHECK_THROWS_AS(open_backend("0"), Error);
 }
-
-TEST_CASE("vulkan: every kernel compiles for AMD chips without spilling") {
-	const std::string icd = radv();
-	if (icd.empty()) return;
-	const Drivers only(icd);
-	const char* asked = std::getenv("KVRUN_TEST_FAMILIES");
-	const std::string list = asked && *asked ? asked : "navi21,gfx1100,vega20";
-	for (size_t at = 0; at < list.size();) {
-		const size_t end = std::min(list.find(',', at), list.size());
-		const std::string chip = list.substr(at, end - at);
-		at = end + 1;
-		const ScopedEnv family("RADV_FORCE_FAMILY", chip);
-		INFO(chip);
-		const vk::VulkanDevices devices;
-		REQUIRE(devices.reports().size() == 1);
-		const std::vector<vk::KernelReport> all = devices.compile_all(0);
-		CHECK(all.size() > size_t(Kernel::Count));
-		for (const vk::KernelReport& k : all) {
-			INFO(k.kernel << ", " << k.use);
-			CHECK(k.error == "");
-			CHECK(k.measured);
-			CHECK(k.spills == 0);
-			CHECK(k.scratch_bytes == 0);
-			CHECK(k.code_bytes > 0);
-		}
-	}
-}

@@ -1,6 +1,7 @@
 // attend and attend_prompt on Vulkan.
 #include "backends/check.h"
 #include "backends/vulkan/vulkan_backend.h"
+#include "engine/kv/plan.h"
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
@@ -158,34 +159,81 @@ void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const K
 	if (older) merge_parts(label, out, own.lse, *older);
 }
 
-// Formats whose compiled kernels are looked at: those of the table of policies, and every width.
-static std::vector<std::pair<const char*, Format>> formats_in_use(uint32_t head_dim) {
-	const auto channel = [](uint8_t bits) { return Quant{.bits = bits, .scale = Scale::PerChannel, .group = 32}; };
-	const auto token = [&](uint8_t bits, uint32_t group, Norm norm = Norm::None) {
-		return Quant{.bits = bits, .scale = Scale::PerToken, .group = uint16_t(head_dim % group ? head_dim : group), .norm = norm};
-	};
-	return {{"f16", {}},
-			{"K 4 per channel, V 4", {channel(4), token(4, 32)}},
-			{"K 2 per channel, V 2", {channel(2), token(2, 32)}},
-			{"K 1 per channel, V 1", {channel(1), token(1, head_dim)}},
-			{"K 8 per token, V 8", {token(8, 32), token(8, 32)}},
-			{"K 2 per channel, V 2 with factors", {channel(2), token(2, head_dim, Norm::SqrtMax)}},
-			{"K 2 balanced, V 2", {token(2, 64, Norm::Balance), token(2, 64)}}};
+// ---- what is compiled to look at it
+
+namespace {
+
+struct FormatUse {
+	Format fmt;
+	uint32_t page; // tokens
+};
+
+std::string quant_text(const Quant& q) {
+	if (!packed(q)) return "f16";
+	const char* norm = q.norm == Norm::Balance ? ", balanced" : q.norm == Norm::SqrtMax ? ", factors" : "";
+	if (q.scale == Scale::PerChannel) return fmt::format("{} bit per channel{}", q.bits, norm);
+	return fmt::format("{} bit per {} channels{}", q.bits, q.group, norm);
 }
 
+void add_format(std::vector<FormatUse>& all, const Format& f, uint32_t page) {
+	for (const FormatUse& u : all)
+		if (u.fmt == f && u.page == page) return;
+	all.push_back({f, page});
+}
+
+// What policies store, those of the table and what their options make of them.
+std::vector<FormatUse> formats_of_policies(uint32_t head_dim) {
+	std::vector<KvPolicy> policies = all_policies();
+	for (const char* text :
+	     {"rtn4,k.bits=8", "rtn4,k.bits=16", "rtn4,v.bits=16", "rtn4,bits=1", "kivi2,bits=8", "asymkv1/1",
+	      "zipcache,salient.bits=8", "zipcache,bits=1", "mikv,bits=4", "mikv,bits=1", "mikv,salient.bits=4"})
+		policies.push_back(parse_policy(text));
+	std::vector<FormatUse> all;
+	for (const KvPolicy& p : policies) {
+		const KvPlan plan = make_plan(p, {32, 8, head_dim});
+		for (const PageFormat& f : plan.formats)
+			if (f.page) add_format(all, f.fmt, f.page);
+	}
+	return all;
+}
+
+// Every width of K beside every width of V, keys per channel and per token.
+std::vector<FormatUse> all_formats() {
+	std::vector<FormatUse> all;
+	for (const uint8_t k : {1, 2, 4, 8, 16})
+		for (const Scale scale : {Scale::PerChannel, Scale::PerToken})
+			for (const uint8_t v : {1, 2, 4, 8, 16}) {
+				Format f{{.bits = k}, {.bits = v}};
+				if (k < 16) f.k.scale = scale;
+				add_format(all, f, k < 16 && scale == Scale::PerChannel ? 32 : 128);
+			}
+	return all;
+}
+
+} // namespace
+
 void attend_uses(const Caps& c, std::vector<KernelUse>& out) {
+	const auto add = [&](uint32_t d, uint32_t share, const FormatUse& u) {
+		const std::vector<SpecValue> spec = attend_spec(attend_cut(c, share, u.fmt, d, u.page), u.fmt, d, u.page);
+		for (const KernelUse& known : out) // formats that need the same pipeline are one use
+			if (known.kernel == attend_kernel(c) && known.spec == spec) return;
+		out.push_back({attend_kernel(c), spec,
+		               fmt::format("head_dim {}, {} heads, K {}, V {}, pages of {}", d, share, quant_text(u.fmt.k),
+		                           quant_text(u.fmt.v), u.page)});
+	};
 	for (uint32_t d : {64u, 80u, 96u, 128u, 256u}) {
 		for (uint32_t share : {1u, 4u, 8u}) {
-			for (const auto& [name, f] : formats_in_use(d))
-				for (uint32_t page : {32u, 128u})
-					out.push_back({attend_kernel(c), attend_spec(attend_cut(c, share, f, d, page), f, d, page),
-								   fmt::format("head_dim {}, {} heads, {}, pages of {}", d, share, name, page)});
+			for (const FormatUse& u : formats_of_policies(d)) add(d, share, u);
 			const AttendCut cut = attend_cut(c, share);
-			out.push_back({prompt_kernel(c), prompt_spec(cut, d, 0), fmt::format("head_dim {}, {} heads", d, share)});
-			out.push_back({prompt_kernel(c), prompt_spec(cut, d, kPartial), fmt::format("head_dim {}, {} heads, state", d, share)});
+			const std::pair<uint32_t, const char*> ways[] = {{0, ""}, {kPartial, ", state"}, {kPromptLse, ", lse"}};
+			for (const auto& [flags, text] : ways)
+				out.push_back({prompt_kernel(c), prompt_spec(cut, d, flags),
+				               fmt::format("head_dim {}, {} heads{}", d, share, text)});
 		}
 		out.push_back({Kernel::attend_merge, merge_spec(c, d, 0), fmt::format("head_dim {}", d)});
+		out.push_back({Kernel::attend_merge, merge_spec(c, d, kMergeLse), fmt::format("head_dim {}, lse", d)});
 	}
+	for (const FormatUse& u : all_formats()) add(128, 4, u);
 }
 
 } // namespace kvrun::vk

@@ -71,16 +71,24 @@ void VulkanBackend::kv_block(const PromptKv& src, const BlockArgs& a) {
 }
 
 void kv_pack_uses(const Caps& c, std::vector<KernelUse>& out) {
+	const std::pair<uint32_t, const char*> channels[] = {{0, ""}, {kBlock, ", in blocks"}, {kBalanceKeys, ", balanced"}};
+	const std::pair<uint32_t, const char*> tokens[] = {
+	    {0, "keys"}, {kBalance, "balanced keys"}, {kValues, "values"}, {kValues | kFactors, "values with factors"}};
 	for (const uint32_t d : {64u, 80u, 96u, 128u})
-		for (const uint8_t bits : {uint8_t(1), uint8_t(2), uint8_t(4), uint8_t(8)}) {
-			const Quant q{.bits = bits, .group = uint16_t(d % 32 ? d : 32)};
-			for (const uint32_t flags : {0u, kBlock, kBalanceKeys})
-				out.push_back({Kernel::kv_pack_channels, channels_spec(q, d, 32, flags), fmt::format("head_dim {}, {} bits, flags {}", d, bits, flags)});
-			for (const uint32_t flags : {0u, kBalance, kValues, kValues | kFactors})
-				out.push_back({Kernel::kv_pack_tokens, tokens_spec(c, q, d, 32, flags), fmt::format("head_dim {}, {} bits, flags {}", d, bits, flags)});
-		}
-	for (const uint32_t bits : {1u, 2u, 4u, 8u})
-		out.push_back({Kernel::kv_block, {{SPEC_K_BITS, bits}, {SPEC_FLAGS, 0u}}, fmt::format("{} bits", bits)});
+		for (const uint8_t bits : {uint8_t(1), uint8_t(2), uint8_t(4), uint8_t(8)})
+			for (const uint32_t page : {32u, 64u, 128u}) {
+				const std::string shape = fmt::format("head_dim {}, {} bit, pages of {}", d, bits, page);
+				const Quant q{.bits = bits, .group = uint16_t(d % 32 ? d : 32)};
+				for (const auto& [flags, text] : channels)
+					out.push_back({Kernel::kv_pack_channels, channels_spec(q, d, page, flags), shape + text});
+				if (page != 64)
+					for (const auto& [flags, text] : tokens)
+						out.push_back({Kernel::kv_pack_tokens, tokens_spec(c, q, d, page, flags), fmt::format("{}, {}", shape, text)});
+			}
+	for (const uint32_t bits : {1u, 2u, 4u, 8u}) {
+		out.push_back({Kernel::kv_block, {{SPEC_K_BITS, bits}, {SPEC_FLAGS, 0u}}, fmt::format("{} bit", bits)});
+		out.push_back({Kernel::kv_block, {{SPEC_K_BITS, bits}, {SPEC_FLAGS, kBalanceKeys}}, fmt::format("{} bit, balanced", bits)});
+	}
 }
 
 } // namespace kvrun::vk

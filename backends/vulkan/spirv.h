@@ -32,6 +32,7 @@ struct Reflection {
 };
 struct SpecValue {
 	uint32_t id, value;
+	bool operator==(const SpecValue&) const = default;
 };
 
 // Throws Error{Internal} on a blob that is no compute shader of this project's rules (one set, <= 12 buffers).
