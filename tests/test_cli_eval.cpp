@@ -91,6 +91,9 @@ TEST_CASE("eval: a table, and the same as JSON") {
 	REQUIRE(j["results"].size() == 2);
 	CHECK(j["results"][0]["right"] == 2);
 	CHECK(j["results"][0]["answers"] == nlohmann::json({1, 1}));
+	CHECK(j["results"][0]["losses"].size() == 2);
+	CHECK(j["results"][0]["loss"].get<double>() > 0);
+	CHECK(j["results"][0]["loss"].get<double>() < 0.5);
 	CHECK(j["results"][1]["policy"] == "kivi2,group=32");
 
 	const Ran text = run_program({"eval", "-m", kModel, "--device", "cpu", "-f", KVRUN_SOURCE_DIR "/models/bundled/record40.txt", "-c",

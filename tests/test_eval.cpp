@@ -52,6 +52,14 @@ TEST_CASE("Wilson's interval") {
 	CHECK(wilson(81, 263).second == doctest::Approx(0.3662).epsilon(1e-3));
 }
 
+TEST_CASE("mean and its standard error") {
+	CHECK(mean_and_error({}) == std::pair(0.0, 0.0));
+	const std::vector<float> one{3}, four{1, 2, 3, 6};
+	CHECK(mean_and_error(one) == std::pair(3.0, 0.0));
+	CHECK(mean_and_error(four).first == doctest::Approx(3));
+	CHECK(mean_and_error(four).second == doctest::Approx(std::sqrt(14.0 / 3 / 4)));
+}
+
 TEST_CASE("the words of records are the bundled model's") {
 	const std::string words = file_text(kBundled + "words.py");
 	std::string adjectives(kAdjectives), nouns(kNouns);
@@ -170,6 +178,32 @@ TEST_CASE("an evaluation that is stopped keeps whole chunks only; what cannot be
 	});
 }
 
+TEST_CASE("the loss of an answer is that of its tokens in one prompt") {
+	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
+		const auto e = open_bundled(row.device, 512);
+		Question q = recall_question(6, 3, 0);
+		q.answer = "31"; // not the right one: a loss worth comparing
+		const TaskScore t = eval_task(*e, std::span(&q, 1), parse_policies("fp16"), Ask::Later)[0];
+		CHECK(t.n_right == 0);
+		const std::vector<uint32_t> all = e->tokenizer().encode(q.record + q.query + q.answer);
+		double loss = 0;
+		Session s(*e);
+		PrefillHooks hooks;
+		hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
+			const size_t vocab = e->config().vocab;
+			for (uint32_t i = 0; i < n; ++i) {
+				if (first + i + 3 < all.size() || first + i + 1 >= all.size()) continue;
+				double sum = 0;
+				for (size_t w = 0; w < vocab; ++w) sum += std::exp(double(logits[i * vocab + w]));
+				loss += (std::log(sum) - double(logits[i * vocab + all[first + i + 1]])) / 2;
+			}
+		};
+		s.prefill(all, hooks);
+		CHECK(t.loss_mean > 1);
+		CHECK(t.loss_mean == doctest::Approx(loss).epsilon(0.005));
+	});
+}
+
 TEST_CASE("look-up tasks: the bundled model answers, asked in the prompt and later") {
 	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
 		const auto e = open_bundled(row.device, 512);
@@ -189,6 +223,13 @@ TEST_CASE("look-up tasks: the bundled model answers, asked in the prompt and lat
 			const uint64_t decoded = s[0].cost.decode_tokens; // five digits, the last one never decoded, after the question
 			if (ask == Ask::Prompt) CHECK(decoded == 2 * 5);
 			else CHECK(decoded > 2 * 9);
+
+			// The loss of a right answer is small, and that of an evicted one a guess among ten digits or worse.
+			REQUIRE(s[0].loss.size() == 2);
+			CHECK(s[0].loss_mean < 0.2);
+			CHECK(s[1].loss_mean == doctest::Approx(s[0].loss_mean).epsilon(0.05).scale(0.1));
+			CHECK(s[2].loss_mean > 1);
+			CHECK(s[0].loss_mean == doctest::Approx((s[0].loss[0] + s[0].loss[1]) / 2));
 		}
 	});
 }

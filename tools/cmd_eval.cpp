@@ -34,14 +34,15 @@ constexpr const char* kHow =
     "  bits: stored bits per element, everything counted, with a full chunk; ratio: 16 / bits; tok/s: decode steps.\n"
     "Task recall: a record of --lines named lines and a question about one of them, in the bundled model's format;\n"
     "  needle: one such line among --sentences of filler, from the first place to the last. The share of exact answers\n"
-    "  with its 95 % interval (Wilson). With --ask prompt the question is part of the prompt but for its last token;\n"
-    "  with --ask later the record alone is the prompt, and decode steps ask.\n"
+    "  with its 95 % interval (Wilson); loss: mean -ln p of the right answer's tokens, +- its standard error. With --ask\n"
+    "  prompt the question is part of the prompt but for its last token; with --ask later the record alone is the\n"
+    "  prompt, and decode steps ask.\n"
     "Ctrl-C ends the run with what is complete so far; a second one ends it at once.\n"
     "JSON: model {file, architecture, name}, device {name, driver, type, cpu}, ctx, then for text: chunk, scored, chunks,\n"
     "  results [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_median, kld_p99, top1, stored_bits_per_element,\n"
     "  ratio, decode_tok_s, prefill_tok_s}]; for a task: task, ask, seed, samples, results [{policy, n, right, share, low,\n"
-    "  high, longest, answers [0, 1, ..], stored_bits_per_element, ratio, decode_tok_s, prefill_tok_s}]. Keys stay; new\n"
-    "  ones may come.";
+    "  high, loss, loss_error, longest, answers [0, 1, ..], losses [..], stored_bits_per_element, ratio, decode_tok_s,\n"
+    "  prefill_tok_s}]. Keys stay; new ones may come.";
 
 double per_second(uint64_t n, double s) { return s > 0 ? double(n) / s : 0; }
 
@@ -182,8 +183,9 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		for (const TaskScore& s : scores) {
 			Json row = {{"policy", s.policy}, {"n", s.right.size()}, {"right", s.n_right},
 			            {"share", s.right.empty() ? 0 : double(s.n_right) / double(s.right.size())},
-			            {"low", s.low},       {"high", s.high},      {"longest", s.longest}};
-			row["answers"] = s.right;
+			            {"low", s.low},       {"high", s.high},      {"loss", s.loss_mean}, {"loss_error", s.loss_error},
+			            {"longest", s.longest}};
+			row["answers"] = s.right, row["losses"] = s.loss;
 			add_cost(row, s.cost);
 			j["results"].push_back(row);
 		}
@@ -199,6 +201,8 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		       {"right", fmt::format("{} of {}", s.n_right, s.right.size())},
 		       {"share", s.right.empty() ? "-" : fmt::format("{:.1f} %", 100.0 * s.n_right / double(s.right.size()))},
 		       {"95 % interval", fmt::format("{:.1f} .. {:.1f} %", s.low * 100, s.high * 100)},
+		       {"loss", fmt::format("{:.4f}", s.loss_mean)},
+		       {"+-", fmt::format("{:.4f}", s.loss_error)},
 		       {"tokens", std::to_string(s.longest)}};
 		add_cost(row, s.cost);
 	}

@@ -67,6 +67,8 @@ struct TaskScore {
 	std::vector<uint8_t> right;  // (questions asked) 0 or 1
 	uint32_t n_right = 0;
 	double low = 0, high = 0;    // 95 % interval of the share of right answers (Wilson)
+	std::vector<float> loss;     // (questions asked) mean -ln p of the right answer's tokens: tells more than `right`
+	double loss_mean = 0, loss_error = 0; // of `loss`; standard error of the mean
 	uint32_t longest = 0;        // tokens of the longest sequence
 	EvalCost cost;
 };
@@ -75,5 +77,8 @@ std::vector<TaskScore> eval_task(Engine&, std::span<const Question>, std::span<c
 
 // 95 % Wilson interval of a share k / n; {0, 1} for n = 0.
 std::pair<double, double> wilson(uint64_t k, uint64_t n);
+
+// Mean and its standard error; {0, 0} for nothing, error 0 for one.
+std::pair<double, double> mean_and_error(std::span<const float>);
 
 } // namespace kvrun

@@ -51,7 +51,8 @@ std::vector<std::string> line_names(uint32_t n, Draw& draw) {
 		draw.shuffle(adjectives);
 		draw.shuffle(nouns);
 		for (size_t i = 0; i < std::min(adjectives.size(), nouns.size()) && out.size() < n; ++i)
-			if (std::string name = adjectives[i] + "-" + nouns[i]; taken.insert(name).second) out.push_back(std::move(name));
+			if (std::string name = adjectives[i] + "-" + nouns[i]; taken.insert(name).second)
+				out.push_back(std::move(name));
 	}
 	return out;
 }
@@ -65,7 +66,8 @@ std::string query_text(const std::string& name) { return fmt::format("Query: {}\
 } // namespace
 
 Question recall_question(uint32_t lines, uint64_t seed, uint32_t index) {
-	if (lines < 1 || lines > kMostRecallLines) fail(Code::Invalid, "{} lines, expected 1 to {}", lines, kMostRecallLines);
+	if (lines < 1 || lines > kMostRecallLines)
+		fail(Code::Invalid, "{} lines, expected 1 to {}", lines, kMostRecallLines);
 	Draw draw = draw_of(seed, index);
 	const std::vector<std::string> names = line_names(lines, draw);
 	const uint32_t asked = draw.below(lines);
@@ -96,7 +98,8 @@ Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint
 		if (i == at) q.record += line_text(name, q.answer);
 		if (i == sentences) break;
 		const std::string who = draw.pick(nouns), &what = draw.pick(nouns);
-		q.record += fmt::format("The {} {} {} the {} {}.\n", draw.pick(adjectives), who, draw.pick(actions), draw.pick(adjectives), what);
+		q.record += fmt::format("The {} {} {} the {} {}.\n", draw.pick(adjectives), who, draw.pick(actions),
+		                        draw.pick(adjectives), what);
 	}
 	q.query = query_text(name);
 	return q;
@@ -110,42 +113,111 @@ std::pair<double, double> wilson(uint64_t k, uint64_t n) {
 	return {k == 0 ? 0 : std::max(0.0, middle - half), k == n ? 1 : std::min(1.0, middle + half)};
 }
 
+std::pair<double, double> mean_and_error(std::span<const float> x) {
+	if (x.empty()) return {0, 0};
+	double mean = 0, squares = 0;
+	for (const float v : x) mean += double(v) / double(x.size());
+	for (const float v : x) squares += (double(v) - mean) * (double(v) - mean);
+	return {mean, x.size() < 2 ? 0 : std::sqrt(squares / double(x.size() - 1) / double(x.size()))};
+}
+
 namespace {
 
-// Greedy text of the answer, at least as long as the right one unless the model ends it.
-bool answers_right(Engine& e, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
+struct Asked {                    // one question as tokens
+	std::vector<uint32_t> all;    // record and query
+	std::vector<uint32_t> answer; // what follows
+	size_t prompt = 0;            // the first tokens of `all` that are the prompt
+};
+Asked tokens_of(const Engine& e, const Question& q, Ask ask) {
 	const Tokenizer& tok = e.tokenizer();
-	const std::vector<uint32_t> all = tok.encode(q.record + q.query), record = tok.encode(q.record);
-	size_t prompt = all.size() - 1; // the last token is always decoded: its row reads the stored cache
-	if (ask == Ask::Later) // where record and query meet, text may be cut into tokens another way
-		prompt = std::min<size_t>(prompt, size_t(std::mismatch(record.begin(), record.end(), all.begin(), all.end()).first - record.begin()));
-	if (prompt == 0) fail(Code::Invalid, "the question has {} tokens; it needs at least two", all.size());
-	if (all.size() + q.answer.size() > e.ctx())
-		fail(Code::Context, "a question has {} tokens and its answer up to {}, the context is {}; ask for less or raise -c", all.size(),
-			 q.answer.size(), e.ctx());
-	Session s(e);
-	cost.prefill(s, std::span(all).first(prompt));
+	Asked a{tok.encode(q.record + q.query), tok.encode(q.record + q.query + q.answer)};
+	const auto common = [&](const std::vector<uint32_t>& x) {
+		return size_t(std::mismatch(x.begin(), x.end(), a.all.begin(), a.all.end()).first - x.begin());
+	};
+	a.prompt = a.all.size() - 1; // the last token is always decoded: its row reads the stored cache
+	// Where two texts meet, they may be cut into tokens another way than alone.
+	if (ask == Ask::Later) a.prompt = std::min(a.prompt, common(tok.encode(q.record)));
+	if (common(a.answer) == a.all.size())
+		a.answer.erase(a.answer.begin(), a.answer.begin() + ptrdiff_t(a.all.size()));
+	else
+		a.answer = tok.encode(q.answer, {.bos = false});
+	if (a.prompt == 0 || a.answer.empty())
+		fail(Code::Invalid, "the question has {} tokens and its answer {}; it needs at least two, the answer one",
+		     a.all.size(), a.answer.size());
+	if (a.all.size() + q.answer.size() > e.ctx())
+		fail(Code::Context,
+		     "a question has {} tokens and its answer up to {}, the context is {}; ask for less or raise -c",
+		     a.all.size(), q.answer.size(), e.ctx());
+	return a;
+}
+
+uint32_t best_of(std::span<const float> logits) {
+	return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+double loss_of(std::span<const float> logits, uint32_t token) { // -ln p(token)
+	const double top = logits[best_of(logits)];
+	double sum = 0;
+	for (const float x : logits) sum += std::exp(double(x) - top);
+	return top + std::log(sum) - double(logits[token]);
+}
+std::span<const float> put_question(Session& s, const Asked& a, CostMeter& cost) {
 	std::span<const float> logits;
-	for (size_t i = prompt; i < all.size(); ++i) logits = cost.decode(s, all[i]);
+	cost.prefill(s, std::span(a.all).first(a.prompt));
+	for (size_t i = a.prompt; i < a.all.size(); ++i) logits = cost.decode(s, a.all[i]);
+	return logits;
+}
+
+// Greedy text is the answer, or begins with it.
+bool answers_in_other_tokens(Engine& e, const Question& q, const Asked& a, CostMeter& cost) {
+	Session s(e);
+	std::span<const float> logits = put_question(s, a, cost);
 	std::string text;
-	uint32_t prev = all.back();
+	uint32_t prev = a.all.back();
 	for (size_t i = 0; i < q.answer.size(); ++i) { // a token has at least one character, or the answer is wrong
-		const uint32_t best = uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
-		text += tok.decode_one(prev, best);
+		const uint32_t best = best_of(logits);
+		text += e.tokenizer().decode_one(prev, best);
 		prev = best;
-		if (tok.is_end(best) || text.size() >= q.answer.size() || !q.answer.starts_with(text)) break;
+		if (e.tokenizer().is_end(best) || text.size() >= q.answer.size() || !q.answer.starts_with(text)) break;
 		logits = cost.decode(s, best);
 	}
-	longest = std::max(longest, s.n_tokens());
-	cost.end(s);
 	return text.starts_with(q.answer);
+}
+
+struct Outcome {
+	bool right;  // greedy text begins with the answer
+	double loss; // mean of -ln p over the answer's tokens, each after the right ones before it
+};
+Outcome ask_one(Engine& e, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
+	const Asked a = tokens_of(e, q, ask);
+	Outcome out{true, 0};
+	std::string text; // greedy, as long as it is the answer's own tokens
+	{
+		Session s(e);
+		std::span<const float> logits = put_question(s, a, cost);
+		uint32_t prev = a.all.back();
+		for (size_t i = 0; i < a.answer.size(); ++i) {
+			out.loss += loss_of(logits, a.answer[i]) / double(a.answer.size());
+			const uint32_t best = best_of(logits);
+			if (out.right) text += e.tokenizer().decode_one(prev, best);
+			out.right &= best == a.answer[i];
+			prev = a.answer[i];
+			if (i + 1 < a.answer.size()) logits = cost.decode(s, prev);
+		}
+		longest = std::max(longest, s.n_tokens());
+		cost.end(s);
+	}
+	// Another token than the answer's that may still spell it: "24" where the answer is cut into digits.
+	const bool still = !text.empty() && (q.answer.starts_with(text) || text.starts_with(q.answer));
+	if (!out.right && still) out.right = answers_in_other_tokens(e, q, a, cost);
+	return out;
 }
 
 } // namespace
 
-std::vector<TaskScore> eval_task(Engine& e, std::span<const Question> questions, std::span<const KvPolicy> policies, Ask ask,
-								 const EvalHooks& hooks) {
-	for (const KvPolicy& p : policies) make_plan(p, e.plan().shape); // a policy that cannot be is said before the work begins
+std::vector<TaskScore> eval_task(Engine& e, std::span<const Question> questions, std::span<const KvPolicy> policies,
+                                 Ask ask, const EvalHooks& hooks) {
+	for (const KvPolicy& p : policies)
+		make_plan(p, e.plan().shape); // a policy that cannot be is said before the work begins
 	std::vector<TaskScore> out;
 	bool go_on = true;
 	for (size_t p = 0; p < policies.size() && go_on; ++p) {
@@ -154,12 +226,15 @@ std::vector<TaskScore> eval_task(Engine& e, std::span<const Question> questions,
 		t.policy = policies[p].text;
 		CostMeter cost;
 		for (size_t i = 0; i < questions.size() && go_on; ++i) {
-			t.right.push_back(answers_right(e, questions[i], ask, cost, t.longest));
-			t.n_right += t.right.back();
+			const Outcome o = ask_one(e, questions[i], ask, cost, t.longest);
+			t.right.push_back(o.right);
+			t.loss.push_back(float(o.loss));
+			t.n_right += o.right;
 			const double done = double(p * questions.size() + i + 1) / double(policies.size() * questions.size());
 			go_on = !hooks.progress || hooks.progress(done);
 		}
 		std::tie(t.low, t.high) = wilson(t.n_right, t.right.size());
+		std::tie(t.loss_mean, t.loss_error) = mean_and_error(t.loss);
 		t.cost = cost.cost();
 	}
 	return out;
