@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""The quality and ablation tables of tools/quality.sh: runs `kvrun eval`, prints markdown. Standard library only."""
+import argparse
+import datetime
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SHARED = os.environ.get("KVRUN_SHARED", os.path.join(ROOT, "..", "shared"))
+TEXT = os.path.join(SHARED, "assets/models/recall/stories-eval.txt")
+MODEL = os.path.join(ROOT, "models/bundled/recall-4m-f16.gguf")
+
+# Settings of (full, quick) runs.
+SETTINGS = {"samples": (48, 8), "lines": (40, 20), "chunk": (1024, 256), "chunks": (4, 1), "sentences": (60, 20)}
+ABLATION_SETTINGS = SETTINGS | {"samples": (32, 6), "chunks": (3, 1)}
+
+PAPER = ("fp16 rtn8 rtn4 rtn2 kivi4 kivi2 kivi1 logquant xquant asymkv zipcache mikv h2o streaming").split()
+# Windows of 33 to 64 f16 tokens, 48 on average; LogQuant holds 2 W to 3 W. Eviction gets about the bytes of 2 bits.
+SMALL = [
+    "fp16", "rtn8", "rtn4", "rtn2", "kivi4,recent=64", "kivi2,recent=64", "kivi1,recent=64", "logquant,group=32,W=19",
+    "xquant,group=32,flush=32,recent=64", "asymkv,recent=64", "zipcache", "mikv", "h2o,budget=64,recent=64",
+    "streaming,recent=128",
+]
+
+
+class Failed(Exception):
+    def __init__(self, text, code=1):
+        super().__init__(text)
+        self.code = code
+
+
+def say(text):
+    print("quality: " + text, file=sys.stderr, flush=True)
+
+
+class Kvrun:
+    """The program under measurement, with what every call has in common."""
+
+    def __init__(self, args):
+        self.args = args
+        self.shape = None
+
+    def output(self, arguments, quiet=False):
+        command = [self.args.kvrun] + arguments
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True)
+        if done.returncode:
+            raise Failed((done.stderr or "").strip() or f"{' '.join(command)} ended with {done.returncode}", done.returncode)
+        return done.stdout
+
+    def plan(self, policy, tokens, shape):
+        return json.loads(self.output(["plan", *shape, "--kv", policy, "-c", str(tokens), "--device", "cpu", "--json"], quiet=True))
+
+    def stored_bytes(self, policy, tokens):
+        if self.shape is None:  # asked once, for a plan of a shape needs not open the model
+            s = self.plan("fp16", tokens, ["-m", self.args.model])["shape"]
+            self.shape = ["--shape", "x".join(str(s[key]) for key in ("n_layers", "n_kv_heads", "head_dim"))]
+        return self.plan(policy, tokens, self.shape)["bytes"]
+
+    def evaluate(self, what, policies):
+        a = self.args
+        common = ["-m", a.model, "--device", a.device, "--seed", str(a.seed), "--json", "--kv", ",".join(policies)]
+        if what == "text":
+            own = ["-f", a.text, "-c", str(a.chunk), "--chunks", str(a.chunks)]
+        elif what == "needle":
+            own = ["--task", "needle", "--sentences", str(a.sentences), "--samples", str(a.samples), "--ask", "later"]
+        else:
+            own = ["--task", "recall", "--lines", str(a.lines), "--samples", str(a.samples), "--ask", what]
+        command = ["eval"] + own + common
+        if a.dry_run:
+            print(" ".join(["kvrun"] + command))
+            return None
+        say(f"{what if what in ('text', 'needle') else 'recall, asked ' + what}: {len(policies)} policies")
+        start = time.monotonic()
+        result = json.loads(self.output(command))
+        say(f"  done in {time.monotonic() - start:.0f} s")
+        rows = {row["policy"]: row for row in result["results"]}
+        missing = [p for p in policies if p not in rows]
+        if missing or (what != "text" and any(rows[p]["n"] != a.samples for p in policies)):
+            raise Failed(f"{what} was not measured to its end", 130)
+        return {"device": result["device"], "rows": rows}
+
+
+# ---- ablations: name -> (title, rows of (variant, policy)); the first row is what the others are compared with
+
+
+def same_size_eviction(kvrun, policy, like, tokens):
+    """`policy` with the smallest ratio that takes at least the bytes of `like`, so that eviction is never short of any."""
+    want = kvrun.stored_bytes(like, tokens)
+    low, high = 0, 1000
+    while low + 1 < high:
+        middle = (low + high) // 2
+        enough = kvrun.stored_bytes(f"{policy},ratio={middle / 1000:g}", tokens) >= want
+        low, high = (low, middle) if enough else (middle, high)
+    return f"{policy},ratio={high / 1000:g}", high / 10
+
+
+def same_size_window(kvrun, group, w, tokens):
+    """KIVI with the fewest newest tokens in f16 that takes at least LogQuant's bytes, averaged over lengths: windows
+    fill and flush in other rhythms, and tokens that wait for their group are in f16 too."""
+    lengths = [tokens // 2 + i * tokens // 32 for i in range(16)]
+    size = lambda policy: sum(kvrun.stored_bytes(policy, n) for n in lengths)
+    want, low, high = size(f"logquant,group={group},W={w}"), 0, 3 * w + group
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if size(f"kivi2,group={group},flush={group},recent_keep={middle}") >= want else (middle, high)
+    return f"kivi2,group={group},flush={group},recent_keep={high}", high
+
+
+def ablations(kvrun, only):
+    z = "zipcache,ratio=0.4"
+    tables = {}
+    tables["probes"] = ("Probe rows (ZipCache, Table 2: 40 % salient at 4 bits, 60 % at 2)", lambda: [
+        ("all rows", z + ",probe=all"), ("5 % newest + 5 % random", z), ("10 % newest", z + ",probe=recent"),
+        ("10 % random", z + ",probe=random")])
+    tables["score"] = ("Score (ZipCache, eq. 7 and 8)", lambda: [
+        ("normalised, all rows", z + ",probe=all"), ("accumulated, all rows", z + ",probe=all,score=sum"),
+        ("normalised, hybrid probes", z), ("accumulated, hybrid probes", z + ",score=sum"),
+        ("no ranking: nearly all at 2 bits", "zipcache,ratio=0.001"), ("no ranking: all at 4 bits", "zipcache,ratio=1")])
+    token, grouped = "k.scale=token,k.group=all", "k.scale=token,k.group=32"
+    tables["granularity"] = ("Granularity of keys / values (ZipCache, Table 1), 4 and 2 bits, 60 % salient", lambda: [
+        ("channelwise / channel-separable tokenwise", "zipcache"),
+        ("channelwise / tokenwise", "zipcache,v.norm=none"),
+        ("channelwise / tokenwise in groups of 32", "zipcache,v.norm=none,v.group=32"),
+        ("tokenwise / tokenwise", f"zipcache,{token},v.norm=none"),
+        ("both tokenwise in groups of 32", f"zipcache,{grouped},v.norm=none,v.group=32"),
+        ("channelwise by 32 tokens / in groups of 32", "zipcache,k.group=32,v.norm=none,v.group=32")])
+    tables["balancer"] = ("Channel balancer (MiKV, Table 2), 20 % in f16", lambda: [
+        (f"{bits} bit{'s' if bits > 1 else ''}, {state}", f"mikv,bits={bits},balance={state}")
+        for bits in (2, 1) for state in ("on", "off")])
+
+    def eviction():
+        rows = []
+        for percent in (50, 20):
+            base = f"mikv,balance=off,ratio={percent / 100:g}"
+            like = base + ",bits=2"
+            policy, share = same_size_eviction(kvrun, "mikv,balance=off,bits=0", like, 18 * kvrun.args.lines)
+            rows += [(f"{percent} % f16, rest 2 bits", like), (f"{percent} % f16, rest 4 bits", base + ",bits=4"),
+                     (f"{percent} % f16, rest evicted", base + ",bits=0"),
+                     (f"{share:.0f} % f16, rest evicted: the bytes of 2 bits", policy)]
+        return rows
+
+    tables["eviction"] = ("Retention against eviction (MiKV, Table 1; no balancer)", eviction)
+    tables["salient"] = ("Bits of the importance cache (MiKV, Table 3), 20 %, rest 2 bits", lambda: [
+        ("f16", "mikv"), ("8 bits", "mikv,salient.bits=8"), ("4 bits", "mikv,salient.bits=4")])
+
+    def logwindow():
+        rows = []
+        for group, w in ((32, 10), (32, 21), (64, 21), (64, 42)):
+            policy, newest = same_size_window(kvrun, group, w, kvrun.args.chunk)
+            rows += [(f"groups of {group}, newest {newest} .. {newest + group}", policy),
+                     (f"groups of {group}, log window {2 * w} .. {3 * w}", f"logquant,group={group},W={w}")]
+        return rows
+
+    tables["logwindow"] = ("Log window against newest tokens, 2 bits, same groups and bytes (LogQuant)", logwindow)
+    unknown = [name for name in only if name not in tables]
+    if unknown:
+        raise Failed(f"no table {', '.join(unknown)}; there are {' '.join(tables)}", 2)
+    return {name: (title, make()) for name, (title, make) in tables.items() if not only or name in only}
+
+
+# ---- markdown
+
+
+def table(head, rows):
+    cells = [head] + rows
+    width = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    line = lambda row: "| " + " | ".join(
+        c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, width))) + " |"
+    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(width)) + "|"
+    return "\n".join([line(head), rule] + [line(row) for row in rows])
+
+
+def text_cells(row):
+    if row is None:
+        return ["-"] * 4
+    return [f"{row['ppl']:.3f}", f"{row['kld_mean']:.5f} ± {row['kld_error']:.5f}", f"{row['top1'] * 100:.1f} %",
+            f"{row['stored_bits_per_element']:.2f}"]
+
+
+def share_cell(row):
+    return f"{row['share'] * 100:.0f} ({row['low'] * 100:.0f} .. {row['high'] * 100:.0f}) %"
+
+
+def loss_cell(row):
+    return f"{row['loss']:.3f} ± {row['loss_error']:.3f}"
+
+
+def difference(row, base):
+    """Mean difference of losses on the same questions, with its standard error: much narrower than each mean's."""
+    d = [x - y for x, y in zip(row["losses"], base["losses"])]
+    mean = sum(d) / len(d)
+    error = math.sqrt(sum((x - mean) ** 2 for x in d) / (len(d) - 1) / len(d)) if len(d) > 1 else 0
+    return "" if row is base else f"{mean:+.3f} ± {error:.3f}"
+
+
+def quality_table(policies, got):
+    head = ["kv", "ppl", "KLD", "top-1", "bits", "recall, asked in prompt", "loss", "recall, asked later", "loss", "needle",
+            "bits"]
+    rows = []
+    for p in policies:
+        prompt, later, needle = (got[w]["rows"][p] for w in ("prompt", "later", "needle"))
+        rows.append([f"`{p}`"] + text_cells(got["text"]["rows"][p] if "text" in got else None) +
+                    [share_cell(prompt), loss_cell(prompt), share_cell(later), loss_cell(later),
+                     f"{needle['share'] * 100:.0f} %", f"{later['stored_bits_per_element']:.2f}"])
+    return table(head, rows)
+
+
+def ablation_table(rows, got):
+    head = ["variant", "bits", "KLD", "top-1", "asked in prompt", "loss", "less the first", "asked later", "loss",
+            "less the first", "policy"]
+    out = []
+    for variant, p in rows:
+        prompt, later = got["prompt"]["rows"], got["later"]["rows"]
+        text = text_cells(got["text"]["rows"][p] if "text" in got else None)
+        first = rows[0][1]
+        out.append([variant, f"{later[p]['stored_bits_per_element']:.2f}", text[1], text[2],
+                    f"{prompt[p]['share'] * 100:.0f} %", loss_cell(prompt[p]), difference(prompt[p], prompt[first]),
+                    f"{later[p]['share'] * 100:.0f} %", loss_cell(later[p]), difference(later[p], later[first]), f"`{p}`"])
+    return table(head, out)
+
+
+def footer(args, got, seconds):
+    device = next(iter(got.values()))["device"]
+    text = (f"{args.chunks} chunks of {args.chunk} tokens, the last half of each scored by decode steps" if "text" in got
+            else "not measured, for the text was not there")
+    return "\n".join([
+        f"{datetime.date.today().isoformat()}, {device['name']} ({device['driver']}), {seconds / 60:.0f} minutes.",
+        f"Text: {text}. Recall: {args.samples} records of {args.lines} lines, seed {args.seed}, share of right answers with its",
+        "95 % interval, and loss: mean -ln p of the right answer's digits ± standard error. bits: stored bits per element,",
+        "everything counted, at the end of a chunk of text or of a question."])
+
+
+def arguments():
+    p = argparse.ArgumentParser(prog="tools/quality.sh", allow_abbrev=False)
+    p.add_argument("--ablations", action="store_true")
+    p.add_argument("--quick", action="store_true")
+    p.add_argument("--windows", choices=["small", "paper"], default="small")
+    p.add_argument("--only", default="")
+    p.add_argument("--kvrun", default=os.path.join(ROOT, "build/kvrun"))
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--model", default=MODEL)
+    p.add_argument("--text", default=None)
+    p.add_argument("--seed", type=int, default=1)
+    for name in SETTINGS:
+        p.add_argument("--" + name, type=int, default=None)
+    p.add_argument("--dry-run", action="store_true")
+    a = p.parse_args()
+    for name, values in (ABLATION_SETTINGS if a.ablations else SETTINGS).items():
+        if getattr(a, name) is None:
+            setattr(a, name, values[1 if a.quick else 0])
+        if getattr(a, name) < 1:
+            raise Failed(f"--{name} is {getattr(a, name)}, expected 1 or more", 2)
+    a.only = [name for name in a.only.split(",") if name]
+    if a.only and not a.ablations:
+        raise Failed("--only chooses among the tables of --ablations", 2)
+    if not os.access(a.kvrun, os.X_OK):
+        raise Failed(f"{a.kvrun} is not there; build it (cmake --build --preset release) or give --kvrun", 2)
+    if a.text is None:
+        a.text = TEXT
+        if not os.path.exists(a.text):
+            say(f"no {os.path.relpath(a.text)}: perplexity and KLD are left out; give --text FILE or set KVRUN_SHARED")
+            a.text = None
+    elif not os.path.exists(a.text):
+        raise Failed(f"{a.text}: no such text", 5)
+    return a
+
+
+def main():
+    args = arguments()
+    kvrun = Kvrun(args)
+    start = time.monotonic()
+    if args.ablations:
+        tables = ablations(kvrun, args.only)
+        policies = list(dict.fromkeys(p for _, rows in tables.values() for _, p in rows))
+        measures = ["prompt", "later"]
+    else:
+        policies = SMALL if args.windows == "small" else PAPER
+        measures = ["prompt", "later", "needle"]
+    for p in policies:  # a policy that cannot be is said before minutes of work
+        kvrun.stored_bytes(p, args.chunk)
+    if args.text:
+        measures.insert(0, "text")
+    got = {what: kvrun.evaluate(what, policies) for what in measures}
+    if args.dry_run:
+        return
+    if args.ablations:
+        for title, rows in tables.values():
+            print(f"**{title}**\n\n{ablation_table(rows, got)}\n")
+    else:
+        print(quality_table(policies, got) + "\n")
+    print(footer(args, got, time.monotonic() - start))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as e:
+        say(str(e))
+        sys.exit(e.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
