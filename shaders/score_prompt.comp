@@ -17,15 +17,8 @@ layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
 layout(push_constant) uniform Push { ScorePromptPush p; };
 layout(std430, binding = 0) restrict buffer Score { float score[]; };
-#ifdef TEXEL
-layout(binding = 1) uniform utextureBuffer q;
-layout(binding = 2) uniform utextureBuffer k;
-#define LOAD4(name, i) texelFetch(name, int(i))
-#else
-layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
+layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
 layout(std430, binding = 2) readonly restrict buffer K { uvec4 k[]; };
-#define LOAD4(name, i) name[i]
-#endif
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 
@@ -36,7 +29,7 @@ void main() {
 	const uint key = min(t, p.n_tokens - 1);
 	const uint own_at = KV_AT(2) / 4 + (h * p.t_cap + key) * PIECES;
 	uvec4 own[PIECES];
-	if (PIECES <= 16) [[unroll]] for (uint i = 0; i < PIECES; i++) own[i] = LOAD4(k, own_at + i);
+	if (PIECES <= 16) [[unroll]] for (uint i = 0; i < PIECES; i++) own[i] = k[own_at + i];
 	float sum = 0;
 	for (uint i = 0; i < p.n_rows; i++) {
 		const uint r = rows[KV_AT(4) + i];
@@ -46,8 +39,8 @@ void main() {
 			const uint head = r * p.n_heads + h * share + j, at = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 			float dot_ = 0;
 			[[unroll]] for (uint c = 0; c < PIECES; c++) {
-				const uvec4 key8 = PIECES <= 16 ? own[c] : LOAD4(k, own_at + c);
-				const vec4 a = uintBitsToFloat(LOAD4(q, at + 2 * c)), b = uintBitsToFloat(LOAD4(q, at + 2 * c + 1));
+				const uvec4 key8 = PIECES <= 16 ? own[c] : k[own_at + c];
+				const vec4 a = q[at + 2 * c], b = q[at + 2 * c + 1];
 				dot_ += dot(a, vec4(unpackHalf2x16(key8.x), unpackHalf2x16(key8.y)));
 				dot_ += dot(b, vec4(unpackHalf2x16(key8.z), unpackHalf2x16(key8.w)));
 			}

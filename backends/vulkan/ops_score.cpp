@@ -3,13 +3,34 @@
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include <algorithm>
 #include <cmath>
 
 namespace kvrun::vk {
 namespace {
 
+constexpr uint32_t kQuadLanes = 8; // lanes of score_*_lanes.comp, and its queries at a time
+
 uint32_t lanes(const Caps& c) { return c.is_cpu ? c.subgroup : 64; }
-Kernel prompt_kernel(const Caps& c) { return c.texel_range ? Kernel::score_prompt_texel : Kernel::score_prompt; }
+// The kernels for drivers on a processor take one subgroup of at least 8 lanes.
+bool texels(const Caps& c) { return c.texel_range && c.subgroup >= kQuadLanes; }
+struct Choice {
+	Kernel kernel;
+	std::vector<SpecValue> spec;
+	uint32_t tokens; // of a workgroup of score_prompt
+};
+// page: of score_slots; 0: score_prompt. One row, or as many at a time as there is room for beside the heads.
+Choice choose(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page) {
+	Choice x{page ? Kernel::score_slots : Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}, lanes(c)};
+	if (texels(c)) {
+		const uint32_t heads = std::min(share, kQuadLanes), rows = n_rows == 1 ? 1 : kQuadLanes / heads;
+		x.kernel = page ? Kernel::score_slots_lanes : Kernel::score_prompt_lanes;
+		x.spec = {{SPEC_LOCAL_X, kQuadLanes}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, heads}, {SPEC_ROWS, rows}};
+		x.tokens = kQuadLanes * 4;
+	}
+	if (page) x.spec.push_back({SPEC_PAGE, page});
+	return x;
+}
 uint32_t groups(uint32_t n, uint32_t each) { return (n + each - 1) / each; }
 float score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
 
@@ -23,13 +44,14 @@ void check_head_dim(uint32_t head_dim) {
 void VulkanBackend::score_prompt(View score, View q, View rows, const PromptKv& kv) {
 	check_score_prompt(score, q, rows, kv);
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = kv.k.shape[0], n_tokens = kv.first + q.shape[0];
-	const uint32_t n_rows = uint32_t(rows.elements()), local = lanes(caps());
+	const uint32_t n_rows = uint32_t(rows.elements());
 	check_head_dim(head_dim);
-	Pipeline& p = kernels_.get(prompt_kernel(caps()), {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}});
+	const Choice choice = choose(caps(), head_dim, n_heads / n_kv_heads, n_rows, 0);
+	Pipeline& p = kernels_.get(choice.kernel, choice.spec);
 	const ScorePromptPush push{.first = kv.first, .n_tokens = n_tokens, .n_rows = n_rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads,
 							   .t_cap = kv.k.shape[1], .stride = score.shape[1], .scale = score_scale(head_dim)};
 	const double pairs = double(n_rows) * (kv.first + 0.5 * q.shape[0]);
-	rec_.dispatch(p, push, {bind(score), bind(q), bind(kv.k), bind(kv.lse), bind(rows)}, {groups(n_tokens, local), n_kv_heads, 1},
+	rec_.dispatch(p, push, {bind(score), bind(q), bind(kv.k), bind(kv.lse), bind(rows)}, {groups(n_tokens, choice.tokens), n_kv_heads, 1},
 				  {.label = "score_prompt", .bytes = 2.0 * n_tokens * n_kv_heads * head_dim + 4.0 * n_rows * n_heads * head_dim,
 				   .flops = 2.0 * pairs * n_heads * head_dim});
 }
@@ -40,7 +62,8 @@ void VulkanBackend::score_slots(View score, View q, View rows, View lse, const K
 	check_head_dim(head_dim);
 	bool continues = false; // work items of different groups score different slots
 	for (const AttendGroup& g : f16.groups) {
-		Pipeline& p = kernels_.get(Kernel::score_slots, {{SPEC_LOCAL_X, lanes(caps())}, {SPEC_HEAD_DIM, head_dim}, {SPEC_PAGE, g.page}});
+		const Choice choice = choose(caps(), head_dim, n_heads / f16.n_kv_heads, n_rows, g.page);
+		Pipeline& p = kernels_.get(choice.kernel, choice.spec);
 		const ScoreSlotsPush push{.first_work = g.first_work, .n_rows = n_rows, .n_heads = n_heads, .n_kv_heads = f16.n_kv_heads,
 								  .stride = score.shape[1], .live_stride = f16.live.shape[0] > 1 ? n_pages * 4 : 0,
 								  .scale = score_scale(head_dim)};
@@ -71,12 +94,18 @@ void VulkanBackend::kv_balance(View out, View q_max, const PromptKv& k, uint32_t
 }
 
 void score_uses(const Caps& c, std::vector<KernelUse>& out) {
-	for (const uint32_t d : {64u, 80u, 96u, 128u, 256u}) {
-		out.push_back({prompt_kernel(c), {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, d}}, fmt::format("head_dim {}", d)});
-		for (const uint32_t page : {32u, 64u, 128u})
-			out.push_back({Kernel::score_slots, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, d}, {SPEC_PAGE, page}},
-						   fmt::format("head_dim {}, pages of {}", d, page)});
-	}
+	const auto use = [&](uint32_t d, uint32_t share, uint32_t n_rows, uint32_t page) {
+		const Choice x = choose(c, d, share, n_rows, page);
+		std::string what = fmt::format("head_dim {}", d);
+		if (texels(c)) what += fmt::format(", {} heads, {}", share, n_rows == 1 ? "a row" : "rows");
+		if (page) what += fmt::format(", pages of {}", page);
+		out.push_back({x.kernel, x.spec, what});
+	};
+	for (const uint32_t d : {64u, 80u, 96u, 128u, 256u})
+		for (const uint32_t share : texels(c) ? std::vector<uint32_t>{1, 4, 8} : std::vector<uint32_t>{1}) {
+			use(d, share, kQuadLanes, 0);
+			for (const uint32_t page : {32u, 64u, 128u}) use(d, share, 1, page);
+		}
 	out.push_back({Kernel::channel_max, {{SPEC_LOCAL_X, lanes(c)}}, ""});
 	out.push_back({Kernel::kv_balance, {}, ""});
 }

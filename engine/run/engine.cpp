@@ -8,10 +8,11 @@ namespace kvrun {
 std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgress& progress) {
 	Model model = open_model(opt.model);
 	const Config& cfg = model.config;
-	KvPlan plan = make_plan(opt.kv, KvShape{cfg.n_layers, cfg.n_kv_heads, cfg.head_dim});
+	auto kv = std::make_unique<KvStore>();
+	kv->plan = make_plan(opt.kv, KvShape{cfg.n_layers, cfg.n_kv_heads, cfg.head_dim});
 	std::unique_ptr<Engine> e(new Engine(std::move(model), open_backend(opt.device)));
 	Backend& be = *e->backend_;
-	e->plan_ = std::move(plan);
+	e->kv_ = std::move(kv);
 	e->seed_ = opt.seed;
 	e->weights_ = load_weights(e->file(), e->config(), be, progress);
 
@@ -19,7 +20,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const size_t spare = be.info().free_bytes - be.info().free_bytes / 10;
 	const size_t budget = opt.kv_budget ? opt.kv_budget : spare;
 	const uint32_t trained = std::max(e->config().max_seq, 1u);
-	const uint64_t fits = tokens_that_fit(e->plan_, budget, opt.ctx ? opt.ctx : trained);
+	const uint64_t fits = tokens_that_fit(e->plan(), budget, opt.ctx ? opt.ctx : trained);
 	if (fits == 0)
 		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget, opt.kv.text);
 	e->ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
@@ -27,21 +28,23 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	if (opt.ctx && fits < opt.ctx)
 		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", opt.ctx, opt.kv.text, fits));
 	warn_about_context(e->config(), e->ctx_);
-	e->pool_ = std::make_unique<KvPool>(be, e->plan_, budget);
+	e->kv_->pool = std::make_unique<KvPool>(be, e->plan(), budget);
 	e->forward_ = std::make_unique<Forward>(be, e->config(), e->weights_, e->ctx_,
 											ForwardOptions{.ubatch = opt.ubatch, .prefill_block = opt.prefill_block});
 	return e;
 }
 
-void Engine::set_kv(const KvPolicy& policy) {
-	KvPlan plan = make_plan(policy, plan_.shape);
-	const size_t budget = pool_->budget_bytes();
-	if (const uint64_t fits = tokens_that_fit(plan, budget, ctx_); fits < ctx_)
+std::unique_ptr<KvStore> Engine::make_kv(const KvPolicy& policy) {
+	auto kv = std::make_unique<KvStore>();
+	kv->plan = make_plan(policy, plan().shape);
+	const size_t budget = pool().budget_bytes();
+	if (const uint64_t fits = tokens_that_fit(kv->plan, budget, ctx_); fits < ctx_)
 		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", ctx_, policy.text, fits));
-	pool_.reset(); // it looks at the plan
-	plan_ = std::move(plan);
-	pool_ = std::make_unique<KvPool>(*backend_, plan_, budget);
+	kv->pool = std::make_unique<KvPool>(*backend_, kv->plan, budget);
+	return kv;
 }
+
+void Engine::set_kv(const KvPolicy& policy) { kv_ = make_kv(policy); }
 
 Session::Session(Engine& e) : engine_(e), kv_(e.backend(), e.plan(), e.pool(), e.ctx(), e.seed()) {}
 

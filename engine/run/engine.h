@@ -19,6 +19,11 @@ struct EngineOptions {
 	uint64_t seed = 1;          // of a policy's random choices
 };
 
+struct KvStore { // one way to keep the cache: what goes where, and the memory it lies in
+	KvPlan plan;
+	std::unique_ptr<KvPool> pool; // looks at the plan
+};
+
 class Engine {
  public:
 	// Throws Error: Io, Format, Unsupported for the model, Device, OutOfMemory for the device, Invalid for options.
@@ -27,13 +32,17 @@ class Engine {
 	// Stores the cache another way from now on, within the same budget; no session may live. Throws Error{Invalid} on a
 	// policy that this model's cache cannot have, with nothing changed.
 	void set_kv(const KvPolicy&);
+	// For going back and forth between policies with each one's memory kept: a store of its own for a policy, and the
+	// engine's exchanged for another; no session may live. Every store may take the whole budget.
+	std::unique_ptr<KvStore> make_kv(const KvPolicy&);
+	void swap_kv(std::unique_ptr<KvStore>& other) { kv_.swap(other); }
 
 	const Config& config() const { return model_.config; }
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }
-	const KvPlan& plan() const { return plan_; }
+	const KvPlan& plan() const { return kv_->plan; }
 	Backend& backend() { return *backend_; }
-	KvPool& pool() { return *pool_; }
+	KvPool& pool() { return *kv_->pool; }
 	Forward& forward() { return *forward_; }
 	uint32_t ctx() const { return ctx_; }             // longest sequence in tokens
 	bool ctx_by_budget() const { return ctx_by_budget_; } // ... and the cache's budget, not the model, sets it
@@ -45,9 +54,8 @@ class Engine {
 
 	std::unique_ptr<Backend> backend_; // first in, last out: everything below holds its memory
 	Model model_;
-	KvPlan plan_;
 	Weights weights_;
-	std::unique_ptr<KvPool> pool_;
+	std::unique_ptr<KvStore> kv_;
 	std::unique_ptr<Forward> forward_;
 	uint32_t ctx_ = 0;
 	bool ctx_by_budget_ = false;

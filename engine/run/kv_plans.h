@@ -34,6 +34,8 @@ class ReadPlan {
 	uint32_t n_parts() const { return n_parts_; }
 
  private:
+	void add_group(const KvState&, uint32_t l, const PageRun&, uint32_t first_work);
+
 	std::vector<AttendGroup> groups_;
 	uint32_t n_rows_ = 0, n_parts_ = 0, n_work_ = 0;
 	size_t work_at_ = 0, row_parts_at_ = 0; // words in the step table

@@ -1,6 +1,7 @@
 // Device memory of KV pages: chunks cut into pages, within a budget in bytes.
 #include "engine/run/kv_pool.h"
 #include <algorithm>
+#include <functional>
 
 namespace kvrun {
 
@@ -32,6 +33,7 @@ uint32_t KvPool::alloc(uint16_t format, uint32_t) {
 	if (used_ + cost(format) > budget_) return kNone;
 	uint32_t id = kNone;
 	if (auto f = free_.find(words); f != free_.end() && !f->second.empty()) {
+		std::pop_heap(f->second.begin(), f->second.end(), std::greater());
 		id = f->second.back();
 		f->second.pop_back();
 		pages_[id].format = format;
@@ -47,7 +49,9 @@ uint32_t KvPool::alloc(uint16_t format, uint32_t) {
 
 void KvPool::free(uint32_t id) noexcept {
 	used_ -= cost(pages_[id].format);
-	free_[plan_.formats[pages_[id].format].words].push_back(id);
+	std::vector<uint32_t>& heap = free_[plan_.formats[pages_[id].format].words];
+	heap.push_back(id);
+	std::push_heap(heap.begin(), heap.end(), std::greater());
 }
 
 View KvPool::chunk(uint32_t c) const { return view(chunks_[c], 0, DType::U32, uint32_t(chunks_[c].bytes() / 4)); }

@@ -39,7 +39,9 @@ class KvPool : public PagePool {
 	std::vector<Buffer> chunks_;
 	uint32_t tail_ = 0;                             // words used of the last chunk
 	std::vector<Addr> pages_;                       // by id
-	std::map<uint32_t, std::vector<uint32_t>> free_; // size in words -> ids of pages given back
+	// Size in words -> ids of pages given back, a heap with the least in front: pages are used again in the order of
+	// their addresses, so that a sequence's pages stay neighbours in few chunks.
+	std::map<uint32_t, std::vector<uint32_t>> free_;
 };
 
 } // namespace kvrun

@@ -56,36 +56,50 @@ PromptKv KvScratch::single_row(Backend& be, const KvShape& shape) {
 
 // ---- ReadPlan
 
+// A group without work items yet, for pages like those of r.
+void ReadPlan::add_group(const KvState& s, uint32_t l, const PageRun& r, uint32_t first_work) {
+	const TierPlan& tier = s.plan().layers[l].tier[int(r.tier)];
+	AttendGroup& g = groups_.emplace_back();
+	g.format = tier.fmt;
+	g.page = s.plan().page[int(r.tier)];
+	g.k_codes = s.pool().chunk(r.chunk[0]);
+	g.v_codes = s.pool().chunk(r.chunk[1]);
+	if (tier.fmt.k.bits < 16) g.k_params = s.pool().chunk(r.chunk[2]);
+	if (tier.fmt.v.bits < 16) g.v_params = s.pool().chunk(r.chunk[3]);
+	if (tier.fmt.v.bits < 16 && tier.fmt.v.norm == Norm::SqrtMax) g.v_factors = s.pool().chunk(r.chunk[4]);
+	g.first_work = first_work;
+}
+
 void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t split, uint32_t extra, Which which, StepTable& table) {
-	const KvPlan& plan = state.plan();
 	const std::span<const PageRun> runs = state.runs(l);
 	n_rows_ = n_rows;
 	groups_.clear();
 	uint32_t per_row = 0; // parts of a row that have work items
-	const auto reads = [&](const PageRun& r) { return which == Which::All || r.tier == Tier::Recent; };
-	for (const PageRun& r : runs)
-		if (reads(r)) per_row += (r.n + split - 1) / split;
+	std::vector<const PageRun*> read; // runs that share format and chunks side by side: they are one group
+	for (const PageRun& r : runs) {
+		if (which == Which::F16 && r.tier != Tier::Recent) continue;
+		per_row += (r.n + split - 1) / split;
+		const auto like = [&](const PageRun* o) { return o->tier == r.tier && o->chunk == r.chunk; };
+		const auto same = std::find_if(read.rbegin(), read.rend(), like);
+		read.insert(same == read.rend() ? read.end() : same.base(), &r);
+	}
 	n_work_ = per_row * n_rows;
 	n_parts_ = (per_row + extra) * n_rows;
 	work_at_ = table.take(size_t(n_work_) * 4);
 	row_parts_at_ = table.take(size_t(n_rows) * 2);
 	const std::span<uint32_t> work = table.at(work_at_, size_t(n_work_) * 4);
 	uint32_t w = 0, part = 0; // part: within a row
-	for (const PageRun& r : runs) {
-		if (!reads(r)) continue;
-		const TierPlan& tier = plan.layers[l].tier[int(r.tier)];
-		AttendGroup g{tier.fmt, plan.page[int(r.tier)], state.pool().chunk(r.chunk[0]), state.pool().chunk(r.chunk[1]), {}, {}, w, 0};
-		if (tier.fmt.k.bits < 16) g.k_params = state.pool().chunk(r.chunk[2]);
-		if (tier.fmt.v.bits < 16) g.v_params = state.pool().chunk(r.chunk[3]);
-		if (tier.fmt.v.bits < 16 && tier.fmt.v.norm == Norm::SqrtMax) g.v_factors = state.pool().chunk(r.chunk[4]);
-		g.n_pages = r.n;
-		for (uint32_t at = 0; at < r.n; at += split, ++part)
+	const PageRun* last = nullptr;
+	for (const PageRun* r : read) {
+		if (!last || last->tier != r->tier || last->chunk != r->chunk) add_group(state, l, *r, w);
+		last = r;
+		for (uint32_t at = 0; at < r->n; at += split, ++part)
 			for (uint32_t row = 0; row < n_rows; ++row, ++w) {
-				const uint32_t item[] = {row, r.first + at, std::min(split, r.n - at), row * (per_row + extra) + part};
+				const uint32_t item[] = {row, r->first + at, std::min(split, r->n - at), row * (per_row + extra) + part};
 				std::copy(std::begin(item), std::end(item), work.begin() + size_t(w) * 4);
 			}
-		g.n_work = w - g.first_work;
-		groups_.push_back(g);
+		groups_.back().n_pages += r->n;
+		groups_.back().n_work = w - groups_.back().first_work;
 	}
 	const std::span<uint32_t> row_parts = table.at(row_parts_at_, size_t(n_rows) * 2);
 	for (uint32_t row = 0; row < n_rows; ++row) {
