@@ -102,6 +102,10 @@ TEST_CASE("plan: a group that shares nothing with head_dim is refused with the p
 	CHECK(plan("mikv", {4, 2, 128}).layers[0].tier[R].fmt.k.group == 64);
 	CHECK(plan("mikv", {4, 2, 80}).layers[0].tier[R].fmt.k.group == 80); // 40 is no whole number of words at 1 bit
 	CHECK(plan("zipcache", {4, 2, 128}).layers[0].tier[R].fmt.v.group == 256);
+	CHECK(plan("logquant,k.group=32", {4, 2, 96}).layers[0].tier[R].fmt.v.group == 96); // tokens were typed, not channels
+	CHECK(plan("logquant,k.group=32", {4, 2, 96}).layers[0].tier[R].fmt.k.group == 32);
+	check_refused("logquant,v.group=64", {4, 2, 96}, {"V group 64"});
+	check_refused("rtn4,k.group=64", {4, 2, 96}, {"K group 64"});
 	check_refused("kivi2", {4, 2, 65}, {"head_dim is even"});
 	check_refused("kivi2", {0, 2, 64}, {"0 layers"});
 	for (const KvPolicy& policy : all_policies()) // every default can be stored whatever the shape

@@ -1,7 +1,10 @@
-// Every cache policy on every device, through a whole model: the same bits in any chunking and in every run, and
-// nothing for KVRUN_CHECK to find.
+// Every cache policy on every device, through whole models: the same bits in any chunking and in every run, nothing for
+// KVRUN_CHECK to find, and what the cpu backend computes.
 #include "tests/sequences.h"
 #include <doctest/doctest.h>
+#include <fstream>
+#include <map>
+#include <set>
 
 using namespace kvrun;
 
@@ -16,20 +19,72 @@ std::vector<Case> policy_cases() {
 // Its heads can be cut into the groups of every policy.
 const std::string kPolicyModel = "llama_q8_0";
 
+// Policies with windows so short that tokens are packed, and evicted, in a hundred of them.
+const std::vector<std::string> kShort = {"fp16",
+                                         "rtn8",
+                                         "rtn4",
+                                         "rtn2",
+                                         "kivi4,recent_keep=8,flush=32",
+                                         "kivi2,recent_keep=8,flush=32",
+                                         "kivi1,recent_keep=8,flush=32",
+                                         "logquant,W=10,k.group=32",
+                                         "xquant,recent_keep=0,flush=32,k.group=32",
+                                         "asymkv,recent_keep=8,flush=32",
+                                         "streaming,sinks=4,recent=33",
+                                         "zipcache,flush=25",
+                                         "mikv,recent_keep=8,flush=16",
+                                         "h2o,recent_keep=8,flush=16,budget=24"};
+
+constexpr double kError = 5e-3; // of logits, relative to the largest: a few codes lie at the edge between two
+
+// Logits (1 + steps, vocab) of a prompt and of each of the `steps` tokens that follow it.
+Floats logits_of(Engine& engine, const std::string& policy, std::span<const uint32_t> tokens, size_t steps) {
+	engine.set_kv(parse_policy(policy));
+	Session s(engine);
+	const size_t prompt = tokens.size() - steps;
+	Floats all = keep(s.prefill(tokens.first(prompt)));
+	for (const uint32_t t : tokens.subspan(prompt)) {
+		const std::span<const float> step = s.decode(t);
+		all.insert(all.end(), step.begin(), step.end());
+	}
+	const KvPlan& plan = engine.plan();
+	INFO(policy);
+	if (plan.fill[size_t(Tier::Regular)] != Fill::None) CHECK(s.kv_bytes().codes > 0); // the window is not all there is
+	if (!plan.keeps_all) CHECK(s.kv_bytes().f16 < plan.f16_bytes(tokens.size()));
+	return all;
+}
+
+// What comparisons of these logits would notice: policies differ by more than the tolerance, and fewer bits by more.
+void check_order(std::map<std::string, Floats>& logits) {
+	std::map<std::string, double> error; // against the f16 cache, by name
+	for (const auto& [policy, x] : logits) error[parse_policy(policy).name] = relative_error(x, logits["fp16"]);
+	for (const auto& [name, e] : error)
+		if (name != "fp16" && name != "rtn8") CHECK_MESSAGE(e > kError, name << " " << e);
+	CHECK(error["rtn8"] < kError);
+	CHECK(error["rtn8"] < error["rtn4"]);
+	CHECK(error["rtn4"] < error["rtn2"]);
+	CHECK(error["kivi4"] < error["kivi2"]);
+	CHECK(error["kivi2"] < error["kivi1"]);
+}
+
+std::string tiny(const Case& c) { return kGolden + "tiny/" + c.name + ".gguf"; }
+
 } // namespace
 
 TEST_CASE("policies: every policy has the same bits in any chunking of a prompt, and in every run") {
 	each_row(policy_cases(), [](Backend&, const Case& c, const TestRow& row) {
 		Floats want;
-		const bool slow = row.device == "swiftshader"; // there the second run is left to the other devices
+		// There the second run is left to other devices, and there are fewer tokens, if still more than a window.
+		const bool slow = row.device == "swiftshader";
+		const size_t first = slow ? 220 : 290, steps = slow ? 24 : 60, more_tokens = slow ? 20 : 50;
 		for (uint32_t ubatch : slow ? std::vector<uint32_t>{512, 37} : std::vector<uint32_t>{512, 512, 37}) {
 			const auto engine =
 			    open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf", 512, ubatch, c.name);
 			Session s(*engine);
-			const Tokens tokens = random_tokens(340, engine->config().vocab, 6);
-			Floats got = greedy_logits(s, std::span(tokens).first(290), 60);
+			const Tokens tokens = random_tokens(uint32_t(first + more_tokens), engine->config().vocab, 6);
+			Floats got = greedy_logits(s, std::span(tokens).first(first), uint32_t(steps));
 			const Floats more =
-			    greedy_logits(s, std::span(tokens).subspan(290), 3); // a second turn, over packed tokens
+			    greedy_logits(s, std::span(tokens).subspan(first), 3); // a second turn, over packed tokens
 			got.insert(got.end(), more.begin(), more.end());
 			CHECK(std::all_of(got.begin(), got.end(), [](float x) { return std::isfinite(x); }));
 			if (want.empty())
@@ -44,4 +99,65 @@ TEST_CASE("policies: KVRUN_CHECK finds nothing") {
 	// decoding long enough for a flush of every policy
 	each_row(policy_cases(),
 	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, kPolicyModel, c.name, 120); });
+}
+
+TEST_CASE("policies: every policy on a model of every family, in any chunking, as on the cpu") {
+	std::set<std::string> tested;
+	for (const std::string& p : kShort) tested.insert(parse_policy(p).name);
+	for (const KvPolicy& p : all_policies()) CHECK_MESSAGE(tested.count(p.name), p.name);
+	each_row(std::vector<Case>{{"llama"}, {"qwen2"}, {"qwen3"}, {"phi3"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         constexpr size_t kPrompt = 72, kSteps = 36;
+		         const auto cpu = open_engine("cpu", tiny(c), 200), whole = open_engine(row.device, tiny(c), 200);
+		         const Tokens tokens = random_tokens(kPrompt + kSteps, cpu->config().vocab, 3);
+		         std::map<std::string, Floats> want, got;
+		         for (const std::string& policy : kShort) {
+			         want[policy] = logits_of(*cpu, policy, tokens, kSteps);
+			         got[policy] = logits_of(*whole, policy, tokens, kSteps);
+			         const double error = relative_error(got[policy], want[policy]);
+			         CHECK_MESSAGE(error < kError, policy << ": " << error);
+		         }
+		         check_order(want);
+		         if (row.device == "swiftshader" && row.number > 0) return; // slow, and the other test has chunks too
+		         const auto pieces = open_engine(row.device, tiny(c), 200, 19);
+		         for (const std::string& policy : kShort)
+			         check_same_bits({row.device, row.number, c.name + ", " + policy},
+			                         logits_of(*pieces, policy, tokens, kSteps), got[policy]);
+	         });
+}
+
+TEST_CASE("policies: fp16 has the bits of a cache without a policy, and so has every policy of 16 bits") {
+	each_row(std::vector<Case>{{"llama"}}, [](Backend&, const Case& c, const TestRow& row) {
+		EngineOptions plain;
+		plain.model = tiny(c), plain.device = select_test_device(row.device), plain.ctx = 200;
+		const auto engine = Engine::open(plain);
+		const Tokens tokens = random_tokens(60, engine->config().vocab, 8);
+		Session s(*engine);
+		Floats want = keep(s.prefill(std::span(tokens).first(50)));
+		for (const uint32_t t : std::span(tokens).subspan(50)) {
+			const std::span<const float> step = s.decode(t);
+			want.insert(want.end(), step.begin(), step.end());
+		}
+		const auto other = open_engine(row.device, tiny(c), 200, 512, "kivi2"); // and the switch leaves nothing behind
+		for (const char* policy : {"fp16", "rtn4,bits=16"})
+			check_same_bits({row.device, row.number, policy}, logits_of(*other, policy, tokens, 10), want);
+	});
+}
+
+TEST_CASE("policies: every policy on the bundled model, as on the cpu") {
+	const std::string model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+	each_row(std::vector<Case>{{"bundled"}}, [&](Backend&, const Case&, const TestRow& row) {
+		const auto cpu = open_engine("cpu", model, 128), engine = open_engine(row.device, model, 128);
+		std::ifstream text(KVRUN_SOURCE_DIR "/models/bundled/record40.txt");
+		const std::string record((std::istreambuf_iterator<char>(text)), {});
+		Tokens tokens = engine->tokenizer().encode(record);
+		REQUIRE(tokens.size() > 84);
+		tokens.resize(84);
+		for (const std::string& policy : kShort) {
+			const Floats got = logits_of(*engine, policy, tokens, 4), want = logits_of(*cpu, policy, tokens, 4);
+			const double error = relative_error(got, want);
+			CHECK_MESSAGE(error < kError, row_text(row) << "\n" << policy << ": " << error);
+			CHECK(best(got) == best(want));
+		}
+	});
 }

@@ -153,7 +153,8 @@ bool set_path(KvPolicy& p, std::string_view key, std::string_view v) {
 	if (at.regular && at.field != "bits")
 		for (LayerRule& r : p.layers)
 			if (r.is_k ? at.k : at.v) r.is_k ? side(r.quant) : value_side(r.quant);
-	if (at.field == "group" && (at.k || at.v)) p.fit_groups = false;
+	// A run of channels that is typed must fit as it is; tokens per group fit every head_dim.
+	if (at.field == "group" && (at.v || p.regular.k.scale == Scale::PerToken)) p.fit_groups = false;
 	return true;
 }
 
