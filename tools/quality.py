@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The quality and ablation tables of tools/quality.sh: runs `kvrun eval`, prints markdown. Standard library only."""
 import argparse
+import concurrent.futures
 import datetime
 import json
 import math
@@ -15,8 +16,9 @@ TEXT = os.path.join(SHARED, "assets/models/recall/stories-eval.txt")
 MODEL = os.path.join(ROOT, "models/bundled/recall-4m-f16.gguf")
 
 # Settings of (full, quick) runs.
-SETTINGS = {"samples": (48, 8), "lines": (40, 20), "chunk": (1024, 256), "chunks": (4, 1), "sentences": (60, 20)}
-ABLATION_SETTINGS = SETTINGS | {"samples": (32, 6), "chunks": (3, 1)}
+SETTINGS = {"samples": (48, 8), "lines": (40, 20), "chunk": (1024, 256), "chunks": (4, 1), "sentences": (60, 20),
+            "needles": (24, 4)}
+ABLATION_SETTINGS = SETTINGS | {"samples": (32, 6), "chunks": (2, 1)}
 
 PAPER = ("fp16 rtn8 rtn4 rtn2 kivi4 kivi2 kivi1 logquant xquant asymkv zipcache mikv h2o streaming").split()
 # Windows of 33 to 64 f16 tokens, 48 on average; LogQuant holds 2 W to 3 W. Eviction gets about the bytes of 2 bits.
@@ -25,6 +27,9 @@ SMALL = [
     "xquant,group=32,flush=32,recent=64", "asymkv,recent=64", "zipcache", "mikv", "h2o,budget=64,recent=64",
     "streaming,recent=128",
 ]
+
+
+PER_CALL = 5  # policies of one `kvrun eval`; text runs the f16 cache beside them each time
 
 
 class Failed(Exception):
@@ -42,7 +47,7 @@ class Kvrun:
 
     def __init__(self, args):
         self.args = args
-        self.shape = None
+        self.shape = self.device = None
 
     def output(self, arguments, quiet=False):
         command = [self.args.kvrun] + arguments
@@ -60,31 +65,40 @@ class Kvrun:
             self.shape = ["--shape", "x".join(str(s[key]) for key in ("n_layers", "n_kv_heads", "head_dim"))]
         return self.plan(policy, tokens, self.shape)["bytes"]
 
-    def evaluate(self, what, policies):
+    def command(self, what, policies):
         a = self.args
-        common = ["-m", a.model, "--device", a.device, "--seed", str(a.seed), "--json", "--kv", ",".join(policies)]
-        if what == "text":
-            own = ["-f", a.text, "-c", str(a.chunk), "--chunks", str(a.chunks)]
-        elif what == "needle":
-            own = ["--task", "needle", "--sentences", str(a.sentences), "--samples", str(a.samples), "--ask", "later"]
-        else:
-            own = ["--task", "recall", "--lines", str(a.lines), "--samples", str(a.samples), "--ask", what]
-        command = ["eval"] + own + common
-        if a.dry_run:
-            print(" ".join(["kvrun"] + command))
-            return None
-        say(f"{what if what in ('text', 'needle') else 'recall, asked ' + what}: {len(policies)} policies")
-        start = time.monotonic()
-        result = json.loads(self.output(command))
-        say(f"  done in {time.monotonic() - start:.0f} s")
-        rows = {row["policy"]: row for row in result["results"]}
-        missing = [p for p in policies if p not in rows]
-        if missing or (what != "text" and any(rows[p]["n"] != a.samples for p in policies)):
-            raise Failed(f"{what} was not measured to its end", 130)
-        return {"device": result["device"], "rows": rows}
+        own = {"text": ["-f", a.text, "-c", str(a.chunk), "--chunks", str(a.chunks)],
+               "needle": ["--task", "needle", "--sentences", str(a.sentences), "--samples", str(a.needles), "--ask", "later"]}
+        own = own.get(what) or ["--task", "recall", "--lines", str(a.lines), "--samples", str(a.samples), "--ask", what]
+        return ["eval", "-m", a.model, *own, "--device", a.device, "--seed", str(a.seed), "--json", "--kv", ",".join(policies)]
+
+    def evaluate(self, measures, policies):
+        """{measure: {policy: row of `kvrun eval`}}, a few policies to a call and --jobs calls at a time."""
+        calls = [(what, policies[at:at + PER_CALL]) for what in measures for at in range(0, len(policies), PER_CALL)]
+        if self.args.dry_run:
+            print("\n".join(" ".join(["kvrun", *self.command(*call)]) for call in calls))
+            return {}
+        got, start = {what: {} for what in measures}, time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+            running = {pool.submit(self.output, self.command(*call), True): call for call in calls}
+            for done, future in enumerate(concurrent.futures.as_completed(running), 1):
+                what, some = running[future]
+                try:
+                    result = json.loads(future.result())
+                    rows = {row["policy"]: row for row in result["results"]}
+                    samples = self.args.needles if what == "needle" else self.args.samples
+                    if any(p not in rows or rows[p].get("n", samples) != samples for p in some):
+                        raise Failed(f"{what} was not measured to its end", 130)
+                except Failed:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+                got[what].update(rows)
+                self.device = result["device"]
+                say(f"{done} of {len(calls)} runs, {time.monotonic() - start:.0f} s ({what})")
+        return got
 
 
-# ---- ablations: name -> (title, rows of (variant, policy)); the first row is what the others are compared with
+# ---- ablations: name -> (title, rows of (variant, policy[, policy it is compared with])); without: with the first row
 
 
 def same_size_eviction(kvrun, policy, like, tokens):
@@ -128,19 +142,21 @@ def ablations(kvrun, only):
         ("tokenwise / tokenwise", f"zipcache,{token},v.norm=none"),
         ("both tokenwise in groups of 32", f"zipcache,{grouped},v.norm=none,v.group=32"),
         ("channelwise by 32 tokens / in groups of 32", "zipcache,k.group=32,v.norm=none,v.group=32")])
+    tables["steps"] = ("From ZipCache towards KIVI, one thing at a time", lambda: [
+        ("as it is", "zipcache"), ("every row a probe", "zipcache,probe=all"), ("80 % salient", "zipcache,ratio=0.8"),
+        ("newest 32 never packed", "zipcache,recent_keep=32"), ("K by 32 tokens, V in groups of 32",
+        "zipcache,k.group=32,v.norm=none,v.group=32"), ("KIVI", "kivi2,recent=64")])
     tables["balancer"] = ("Channel balancer (MiKV, Table 2), 20 % in f16", lambda: [
-        (f"{bits} bit{'s' if bits > 1 else ''}, {state}", f"mikv,bits={bits},balance={state}")
-        for bits in (2, 1) for state in ("on", "off")])
+        ("2 bits, on", "mikv"), ("2 bits, off", "mikv,balance=off"),
+        ("1 bit, on", "mikv,bits=1", "mikv,bits=1"), ("1 bit, off", "mikv,bits=1,balance=off", "mikv,bits=1")])
 
     def eviction():
         rows = []
-        for percent in (50, 20):
-            base = f"mikv,balance=off,ratio={percent / 100:g}"
-            like = base + ",bits=2"
-            policy, share = same_size_eviction(kvrun, "mikv,balance=off,bits=0", like, 18 * kvrun.args.lines)
-            rows += [(f"{percent} % f16, rest 2 bits", like), (f"{percent} % f16, rest 4 bits", base + ",bits=4"),
-                     (f"{percent} % f16, rest evicted", base + ",bits=0"),
-                     (f"{share:.0f} % f16, rest evicted: the bytes of 2 bits", policy)]
+        for percent, base in ((50, "mikv,balance=off,ratio=0.5"), (20, "mikv,balance=off")):
+            policy, share = same_size_eviction(kvrun, "mikv,balance=off,bits=0", base, 18 * kvrun.args.lines)
+            rows += [(f"{percent} % f16, rest 2 bits", base, base), (f"{percent} % f16, rest 4 bits", base + ",bits=4", base),
+                     (f"{percent} % f16, rest evicted", base + ",bits=0", base),
+                     (f"{share:.0f} % f16, rest evicted: the bytes of 2 bits", policy, base)]
         return rows
 
     tables["eviction"] = ("Retention against eviction (MiKV, Table 1; no balancer)", eviction)
@@ -149,10 +165,10 @@ def ablations(kvrun, only):
 
     def logwindow():
         rows = []
-        for group, w in ((32, 10), (32, 21), (64, 21), (64, 42)):
+        for group, w in ((32, 10), (32, 21), (64, 42)):
             policy, newest = same_size_window(kvrun, group, w, kvrun.args.chunk)
-            rows += [(f"groups of {group}, newest {newest} .. {newest + group}", policy),
-                     (f"groups of {group}, log window {2 * w} .. {3 * w}", f"logquant,group={group},W={w}")]
+            rows += [(f"groups of {group}, newest {newest} .. {newest + group}", policy, policy),
+                     (f"groups of {group}, log window {2 * w} .. {3 * w}", f"logquant,group={group},W={w}", policy)]
         return rows
 
     tables["logwindow"] = ("Log window against newest tokens, 2 bits, same groups and bytes (LogQuant)", logwindow)
@@ -194,7 +210,7 @@ def difference(row, base):
     d = [x - y for x, y in zip(row["losses"], base["losses"])]
     mean = sum(d) / len(d)
     error = math.sqrt(sum((x - mean) ** 2 for x in d) / (len(d) - 1) / len(d)) if len(d) > 1 else 0
-    return "" if row is base else f"{mean:+.3f} ± {error:.3f}"
+    return "-" if row is base else f"{mean:+.3f} ± {error:.3f}"
 
 
 def quality_table(policies, got):
@@ -202,29 +218,28 @@ def quality_table(policies, got):
             "bits"]
     rows = []
     for p in policies:
-        prompt, later, needle = (got[w]["rows"][p] for w in ("prompt", "later", "needle"))
-        rows.append([f"`{p}`"] + text_cells(got["text"]["rows"][p] if "text" in got else None) +
+        prompt, later, needle = (got[w][p] for w in ("prompt", "later", "needle"))
+        rows.append([f"`{p}`"] + text_cells(got["text"][p] if "text" in got else None) +
                     [share_cell(prompt), loss_cell(prompt), share_cell(later), loss_cell(later),
                      f"{needle['share'] * 100:.0f} %", f"{later['stored_bits_per_element']:.2f}"])
     return table(head, rows)
 
 
 def ablation_table(rows, got):
-    head = ["variant", "bits", "KLD", "top-1", "asked in prompt", "loss", "less the first", "asked later", "loss",
-            "less the first", "policy"]
+    head = ["variant", "bits", "KLD", "top-1", "asked in prompt", "loss", "difference", "asked later", "loss",
+            "difference", "policy"]
     out = []
-    for variant, p in rows:
-        prompt, later = got["prompt"]["rows"], got["later"]["rows"]
-        text = text_cells(got["text"]["rows"][p] if "text" in got else None)
-        first = rows[0][1]
+    for variant, p, *base in rows:
+        prompt, later = got["prompt"], got["later"]
+        text = text_cells(got["text"][p] if "text" in got else None)
+        base = base[0] if base else rows[0][1]
         out.append([variant, f"{later[p]['stored_bits_per_element']:.2f}", text[1], text[2],
-                    f"{prompt[p]['share'] * 100:.0f} %", loss_cell(prompt[p]), difference(prompt[p], prompt[first]),
-                    f"{later[p]['share'] * 100:.0f} %", loss_cell(later[p]), difference(later[p], later[first]), f"`{p}`"])
+                    f"{prompt[p]['share'] * 100:.0f} %", loss_cell(prompt[p]), difference(prompt[p], prompt[base]),
+                    f"{later[p]['share'] * 100:.0f} %", loss_cell(later[p]), difference(later[p], later[base]), f"`{p}`"])
     return table(head, out)
 
 
-def footer(args, got, seconds):
-    device = next(iter(got.values()))["device"]
+def footer(args, device, got, seconds):
     text = (f"{args.chunks} chunks of {args.chunk} tokens, the last half of each scored by decode steps" if "text" in got
             else "not measured, for the text was not there")
     return "\n".join([
@@ -247,6 +262,7 @@ def arguments():
     p.add_argument("--seed", type=int, default=1)
     for name in SETTINGS:
         p.add_argument("--" + name, type=int, default=None)
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     p.add_argument("--dry-run", action="store_true")
     a = p.parse_args()
     for name, values in (ABLATION_SETTINGS if a.ablations else SETTINGS).items():
@@ -275,7 +291,7 @@ def main():
     start = time.monotonic()
     if args.ablations:
         tables = ablations(kvrun, args.only)
-        policies = list(dict.fromkeys(p for _, rows in tables.values() for _, p in rows))
+        policies = list(dict.fromkeys(p for _, rows in tables.values() for _, p, *_ in rows))
         measures = ["prompt", "later"]
     else:
         policies = SMALL if args.windows == "small" else PAPER
@@ -284,7 +300,7 @@ def main():
         kvrun.stored_bytes(p, args.chunk)
     if args.text:
         measures.insert(0, "text")
-    got = {what: kvrun.evaluate(what, policies) for what in measures}
+    got = kvrun.evaluate(measures, policies)
     if args.dry_run:
         return
     if args.ablations:
@@ -292,7 +308,7 @@ def main():
             print(f"**{title}**\n\n{ablation_table(rows, got)}\n")
     else:
         print(quality_table(policies, got) + "\n")
-    print(footer(args, got, time.monotonic() - start))
+    print(footer(args, kvrun.device, got, time.monotonic() - start))
 
 
 if __name__ == "__main__":
