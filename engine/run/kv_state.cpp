@@ -170,6 +170,7 @@ void KvState::clear_sums() {
 }
 
 std::vector<float> KvState::read_sums(uint32_t first, uint32_t n) {
+	fit_sums(); // a prompt that just filled the window has slots, but no step has summed anything yet
 	const uint32_t n_slots = cache_.n_f16_slots(), rows_n = n * plan_.shape.n_kv_heads;
 	std::vector<float> all(size_t(rows_n) * sum_slots_), out(size_t(rows_n) * n_slots);
 	if (out.empty()) return out;
