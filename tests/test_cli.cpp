@@ -106,7 +106,8 @@ TEST_CASE("T37 cli: sampling options outside their range end with 2 and say the 
 	};
 	for (const auto& [flag, values] : bad)
 		for (const std::string& v : values)
-			check_error({"run", "-m", kModel, "-p", "x", flag, v}, 2, {flag, fmt::format("'{}'", v), "expected", " to "});
+			check_error({"run", "-m", kModel, "-p", "x", flag, v}, 2,
+			            {flag, fmt::format("'{}'", v), "expected", " to "});
 }
 
 TEST_CASE("T37 cli: extreme values inside the range generate") {
@@ -446,4 +447,32 @@ TEST_CASE("cli: bench writes the same numbers as a table and as JSON with docume
 		CHECK(t["tok_s_min"].get<double>() > 0);
 	}
 	check_error({"bench", "-m", kModel, "--device", "cpu", "-c", "16", "-p", "32", "-n", "0"}, 6, {"32 tokens", "16"});
+}
+
+TEST_CASE("cli: bench with several policies says what the cache costs each") {
+	std::vector<std::string> args = {"bench", "-m", kModel, "--device",          "cpu", "-p", "200", "-n", "0",
+	                                 "-r",    "1",  "--kv", "fp16,zipcache,mikv"};
+	Ran r = run_program(args);
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	for (const char* words : {"| of the first |", "| pp200 | zipcache |", "attend ms", "| saliency + packing |"})
+		CHECK(contains(r.out, words));
+	args.insert(args.end(), {"-o", "json"});
+	r = run_program(args);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 3);
+	for (const auto& t : j["results"]) {
+		CHECK(t["tok_s"].size() == 1);
+		const bool ranks = t["kv"] != "fp16";
+		CHECK((t["saliency"]["ms"].get<double>() > 0) == ranks);
+		CHECK(t["packing"]["ms"].get<double>() > 0);
+		CHECK(t["attend"]["ms"].get<double>() > 0);
+		const double parts =
+		    t["attend"]["ms"].get<double>() + t["saliency"]["ms"].get<double>() + t["packing"]["ms"].get<double>();
+		CHECK(parts < t["device_ms"].get<double>());
+		CHECK(t["kv_device_bytes"].get<double>() > 0);
+		CHECK(!t.contains("ops"));
+	}
 }

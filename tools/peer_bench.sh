@@ -8,14 +8,17 @@
 #                    [~/.cache/kvrun/bench]
 #   --python FILE    the python3 that has gguf and numpy [python3]
 #   --rounds N       measurements of each row by each program; the table gives their median [3]
-#   --rows LIST      of small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 [all]
+#   --rows LIST      of small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed [all]
+#   --kv LIST        cache policies of row `packed` [fp16,kivi4,kivi2,zipcache,mikv,xquant]
 #   --peer-only      leave kvrun out
 # One row: each program loads the model anew, warms up and measures once; then the other's turn, N times.
+# Row `packed`: 8 tokens at depth 2048 of `deep`; llama.cpp once with a q4_0 cache (minutes on a software driver, where
+# reading its prompt back is slow), then kvrun with every policy in turns, N times.
 set -euo pipefail
-usage() { sed -n '2,14s/^# \?//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,17s/^# \?//p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/.." && pwd)
 kvrun=$root/build/kvrun driver='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3 rounds=3 with_kvrun=1
-rows="small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048" peer='' command="tools/peer_bench.sh $*"
+rows="small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed" kv=fp16,kivi4,kivi2,zipcache,mikv,xquant peer='' command="tools/peer_bench.sh $*"
 while [ $# -gt 0 ]; do
 	case $1 in
 	--kvrun) kvrun=$(realpath "$2"); shift ;;
@@ -24,6 +27,7 @@ while [ $# -gt 0 ]; do
 	--python) python=$2; shift ;;
 	--rounds) rounds=$2; shift ;;
 	--rows) rows=$2; shift ;;
+	--kv) kv=$2; shift ;;
 	--peer-only) with_kvrun=0 ;;
 	-*) usage ;;
 	*) [ -z "$peer" ] || usage; peer=$1 ;;
@@ -55,7 +59,7 @@ make_model() { # NAME ARGUMENTS...: once, through a temporary name
 	mv "$models/$1.part" "$models/$1.gguf"
 }
 case $rows in *small*) make_model small 576 30 9 3 64 1536 8192 32768 Q8_0 ;; esac
-case $rows in *deep*) make_model deep 1024 4 16 8 128 2048 4096 131072 F16 ;; esac
+case $rows in *deep* | *packed*) make_model deep 1024 4 16 8 128 2048 4096 131072 F16 ;; esac
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
@@ -69,6 +73,7 @@ turn() { # WHO ROW ROUND COMMAND...: its JSON to $out/ROW.WHO.ROUND.json
 }
 for round in $(seq "$rounds"); do
 	for row in $rows; do
+		[ "$row" != packed ] || continue
 		case $row in
 		small-pp128) model=small args=(-p 128 -n 0 -d 0) ;;
 		small-tg16) model=small args=(-p 0 -n 16 -d 0) ;;
@@ -81,6 +86,12 @@ for round in $(seq "$rounds"); do
 		[ "$with_kvrun" = 0 ] || turn kvrun "$row" "$round" "$kvrun" bench -m "$models/$model.gguf" -r 1 -o json "${args[@]}"
 	done
 done
+case " $rows " in *' packed '*)
+	args=(-p 0 -n 8 -d 2048)
+	turn peer packed 1 "$peer/run" llama-bench -m "$models/deep.gguf" -dev Vulkan0 -ngl 99 -fa on -ctk q4_0 -ctv q4_0 -r 1 -o json "${args[@]}"
+	[ "$with_kvrun" = 0 ] || turn kvrun packed 1 "$kvrun" bench -m "$models/deep.gguf" -r "$rounds" --kv "$kv" -o json "${args[@]}"
+	;;
+esac
 
 commit=$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
 # shellcheck disable=SC2086 # a list of words
@@ -111,18 +122,38 @@ def cell(values):
     return f"{statistics.median(values):.2f} ({min(values):.2f} .. {max(values):.2f})" if values else "-"
 
 
-lines = []
+lines, packed = [], []
 for row in rows:
+    if row == "packed":
+        continue
     peer, ours = samples(row, "peer"), samples(row, "kvrun")
     ratio = f"{statistics.median(ours) / statistics.median(peer):.2f}" if ours else "-"
     lines.append(f"| {row} | {cell(ours)} | {cell(peer)} | {ratio} |")
+if "packed" in rows:
+    doc = json.load(open(f"{out}/packed.peer.1.json"))
+    peer_info.update(doc[0])
+    peer = statistics.median(doc[0]["samples_ts"])
+    packed.append(f"| llama.cpp q4_0 | {peer:.2f} | 1.00 | - | - |")
+    try:
+        kvrun_info.update(json.load(open(f"{out}/packed.kvrun.1.json")))
+        results = kvrun_info["results"]
+    except FileNotFoundError:
+        results = []
+    for r in results:
+        own = f"{r['tok_s_median'] / results[0]['tok_s_median']:.2f}"
+        packed.append(f"| {r['kv']} | {cell(r['tok_s'])} | {r['tok_s_median'] / peer:.2f} | {own} | {r['kv_bytes'] / 2**20:.1f} |")
 device = kvrun_info.get("device", {})
 if device and device["name"] != peer_info["gpu_info"]:
     sys.exit(f"peer_bench: kvrun ran on '{device['name']}', llama.cpp on '{peer_info['gpu_info']}': no comparison")
 print(f"{datetime.date.today()}, {peer_info['gpu_info']}"
       f"{', driver ' + device['driver'] if device else ''}, processor {peer_info['cpu_info']}, {cores} cores")
 print(f"kvrun {kvrun_info.get('version', '-')} ({commit}), llama.cpp build {peer_info['build_number']} "
-      f"({peer_info['build_commit']}), f16 KV cache, {rounds} measurements each, in turns\n`{command}`\n")
-print("| row | kvrun tok/s, median (min .. max) | llama.cpp tok/s | ratio |\n|---|---:|---:|---:|")
-print("\n".join(lines))
+      f"({peer_info['build_commit']}), {rounds} measurements, in turns\n`{command}`")
+if lines:
+    print("\nf16 caches:\n\n| row | kvrun tok/s, median (min .. max) | llama.cpp tok/s | ratio |\n|---|---:|---:|---:|")
+    print("\n".join(lines))
+if packed:
+    print("\nPacked caches, deep, 8 tokens at depth 2048 (llama.cpp measured once):\n")
+    print("| cache | tok/s, median (min .. max) | of llama.cpp q4_0 | of the first policy | MiB |\n|---|---:|---:|---:|---:|")
+    print("\n".join(packed))
 PY
