@@ -158,22 +158,22 @@ TEST_CASE("policies: every policy on the bundled model, as on the cpu") {
 			const double error = relative_error(got, want);
 			CHECK_MESSAGE(error < kError, row_text(row) << "\n" << policy << ": " << error);
 			CHECK(best(got) == best(want));
+		}
+	});
+}
 
-			TEST_CASE("policies: the first step after a prompt that fills the window judges it, by sums that are all "
-			          "zero yet") {
-				each_row(std::vector<Case>{{"zipcache"}, {"mikv"}, {"h2o"}},
-				         [](Backend&, const Case& c, const TestRow& row) {
-					         const auto engine =
-					             open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf", 512, 512, c.name);
-					         const Select& select = engine->plan().policy.select;
-					         const uint32_t full = select.sinks + select.recent_keep + select.flush;
-					         for (uint32_t n = full - 1; n <= full + 1; ++n) {
-						         CAPTURE(n);
-						         Session s(*engine);
-						         const Tokens tokens = random_tokens(n, engine->config().vocab, 6);
-						         const Floats got = greedy_logits(s, tokens, 3);
-						         CHECK(std::all_of(got.begin(), got.end(), [](float x) { return std::isfinite(x); }));
-						         CHECK(s.n_tokens() == n + 3);
-					         }
-				         });
-			}
+TEST_CASE("policies: the first step after a prompt that fills the window judges it, by sums that are all zero yet") {
+	each_row(std::vector<Case>{{"zipcache"}, {"mikv"}, {"h2o"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf", 512, 512, c.name);
+		const Select& select = engine->plan().policy.select;
+		const uint32_t full = select.sinks + select.recent_keep + select.flush;
+		for (uint32_t n = full - 1; n <= full + 1; ++n) {
+			CAPTURE(n);
+			Session s(*engine);
+			const Tokens tokens = random_tokens(n, engine->config().vocab, 6);
+			const Floats got = greedy_logits(s, tokens, 3);
+			CHECK(std::all_of(got.begin(), got.end(), [](float x) { return std::isfinite(x); }));
+			CHECK(s.n_tokens() == n + 3);
+		}
+	});
+}
