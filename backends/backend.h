@@ -104,10 +104,10 @@ struct KvDst {                // where rope_store() and kv_store() write rows of
 };
 
 struct AttendWork {           // what one workgroup (times kv heads) attends to: u32 x 4 in device memory
-	uint32_t row;             // row of q
+	uint32_t row;             // first row of q
 	uint32_t first_page;      // index into KvRead::pages and ::live
 	uint32_t n_pages;
-	uint32_t part;            // index of the partial state it writes
+	uint32_t part;            // index of the partial state that row writes
 };
 struct AttendGroup {          // work items whose pages share a format and the buffers they live in: one dispatch
 	Format format;
@@ -131,6 +131,8 @@ struct KvRead {               // everything attention reads of one layer's cache
 	                          // Balance; empty if there is none
 	View lse = {};                 // (T, n_heads) f32, written: log of the sum of exp(score) over all tokens a row sees, its
 	                          // own prompt's included; empty if not wanted
+	// Each work item serves rows row .. row + item_rows - 1 that q has; row + i writes partial state part + i * part_step.
+	uint32_t item_rows = 1, part_step = 0;
 };
 struct PromptKv {             // the prompt's own keys and values of this layer
 	View k, v;                // (n_kv_heads, T_cap, head_dim) f16

@@ -46,7 +46,7 @@ void check_prompt_kv(const PromptKv& kv) {
 // Work items and the pages they name.
 void check_pages(const View& q, const KvRead& kv) {
 	check_heads(q, kv.n_kv_heads, q.shape[2]);
-	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == 4);
+	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == 4 && kv.item_rows > 0);
 	KV_ASSERT(is_u32(kv.pages) && kv.pages.row_elements() == 4);
 	KV_ASSERT(is_u32(kv.live) && (kv.live.shape[0] == 1 || kv.live.shape[0] == kv.n_kv_heads));
 	KV_ASSERT(kv.live.shape[1] == kv.pages.shape[0] && kv.live.shape[2] * kv.live.shape[3] == 4);

@@ -1,4 +1,4 @@
-// Decode attention over cached pages: the partial softmax state of one row over a run of pages.
+// Attention over cached pages: the partial softmax states of some rows over a run of pages.
 //
 //   state(row, head) = (sum_t w_t v_t, max_t s_t, sum_t w_t),  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max)
 // over the live tokens t of the work item's pages. attend_merge.comp turns the states of a row into its output.
@@ -8,7 +8,7 @@
 //   1        q         (T, n_heads, HEAD_DIM) f32
 //   2        k_codes   pool words, [kv head][word][token] in a page
 //   3        v_codes   pool words, [kv head][token][word] in a page
-//   4        work      (n_work, 4) u32: row, first page, pages, part
+//   4        work      (n_work, 4) u32: first row, first page, pages, part of the first row
 //   5        pages     (n_pages, 4) u32: word offset of a page's K codes, V codes, K params, V params
 //   6        live      (1 or n_kv_heads, n_pages, 4) u32: a bit per token
 //   7        k_params  pool words: (scale, zero) per channel or per token and run of K_GROUP channels
@@ -22,8 +22,9 @@
 // tile). K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance.
 //
-// Grid: x = work item * blocks + block of up to HEADS query heads of a kv head, y = kv head. K and V are read once for
-// all query heads of a kv head; where those take several blocks, neighbouring workgroups read the same pages.
+// Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
+// y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
+// blocks, neighbouring workgroups read the same pages. A row's bits do not depend on the other rows of its block.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
 // HEAD_DIM. Texel build: a tile does not leave its page, LOCAL_X = 8.
 #version 450
@@ -42,9 +43,10 @@ layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
+layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
+const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
-#define QUERIES HEADS
 #define V_PARAMS
 #define QUERY_PAGES
 
@@ -73,11 +75,14 @@ layout(std430, binding = 5) readonly restrict buffer Pages { uint pages[]; };
 layout(std430, binding = 6) readonly restrict buffer Live { uint live[]; };
 layout(std430, binding = 9) readonly restrict buffer Factors { uint factors[]; };
 
-uint query_base = 0, n_queries = 0, kv_head = 0;
-uint query_at(uint j) { return query_base + min(j, n_queries - 1) * (HEAD_DIM / 4); }
+uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
+uint query_at(uint j) {
+	const uint row = row_first + min(j / HEADS, rows_here - 1);
+	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
+}
 const uint PAGE_QUADS = PAGE / 4;
 const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
-const uint SCALED = K_CHANNEL ? TILE_PAGES * HEADS * (HEAD_DIM / 4) : 0; // 16-byte pieces
+const uint SCALED = K_CHANNEL ? TILE_PAGES * QUERIES * (HEAD_DIM / 4) : 0; // 16-byte pieces
 #ifdef TEXEL
 void queries_fit(uint c);
 #else
@@ -92,9 +97,9 @@ const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 ? 4 : 1;         // steps 
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
 #ifdef TEXEL
-float q_sum[K_RUNS * HEADS]; // [run][query], for K_TOKEN
+float q_sum[K_RUNS * QUERIES]; // [run][query], for K_TOKEN
 #else
-shared float q_sum[K_TOKEN ? K_RUNS * HEADS : 1u];
+shared float q_sum[K_TOKEN ? K_RUNS * QUERIES : 1u];
 #endif
 
 
@@ -130,7 +135,7 @@ void sum_queries() {
 			queries_step(step);
 			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] += dot(q_part[f], vec4(1));
 		}
-		[[unroll]] for (uint j = 0; j < HEADS; j++) q_sum[r * HEADS + j] = query_sum(x, j);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) q_sum[r * QUERIES + j] = query_sum(x, j);
 	}
 }
 #else
@@ -143,37 +148,37 @@ vec4 query(uint j, uint step, uint i) {
 }
 void sum_queries() {
 	for (uint r = 0; r < K_RUNS; r++) {
-		float x[HEADS];
-		[[unroll]] for (uint j = 0; j < HEADS; j++) {
+		float x[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			x[j] = 0;
 			for (uint i = LANE; i < RUN_STEPS * 2; i += LOCAL_X) x[j] += dot(q_s[j * Q_PIECES + r * RUN_STEPS * 2 + i], vec4(1));
 		}
 		reduce(x, false);
 		if (LANE == 0)
-			[[unroll]] for (uint j = 0; j < HEADS; j++) q_sum[r * HEADS + j] = x[j];
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) q_sum[r * QUERIES + j] = x[j];
 	}
 	barrier();
 }
 // [page][query] times the scales of pages [page, page + TILE_PAGES) of which `last` is the last that is there; bias: sum_c q_c zero_c of the
 // lane's page, which is `own` of the tile.
-void scale_queries(uint page, uint last, uint own, out float bias[HEADS]) {
+void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
 		const uint params = KV_AT(7) / 4 + (pages[KV_AT(5) + min(page + n, last) * 4 + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
-		float sum[HEADS];
-		[[unroll]] for (uint j = 0; j < HEADS; j++) sum[j] = 0;
+		float sum[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
 		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
 			vec4 scale, zero;
 			params_of(LOAD4(k_params, params + i), scale, zero);
-			[[unroll]] for (uint j = 0; j < HEADS; j++) {
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 q4 = q_s[j * Q_PIECES + i];
-				work_s[(n * HEADS + j) * Q_PIECES + i] = q4 * scale;
+				work_s[(n * QUERIES + j) * Q_PIECES + i] = q4 * scale;
 				sum[j] += dot(q4, zero);
 			}
 		}
 		reduce(sum, false);
-		[[unroll]] for (uint j = 0; j < HEADS; j++) bias[j] = n == own ? sum[j] : bias[j];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = n == own ? sum[j] : bias[j];
 	}
-	own_queries = own * HEADS * Q_PIECES;
+	own_queries = own * QUERIES * Q_PIECES;
 	barrier();
 }
 #endif
@@ -198,13 +203,16 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 }
 
 void main() {
-	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks) * 4;
+	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 4;
 	const uint row = work[item], first_page = work[item + 1], n_pages = work[item + 2], part = work[item + 3];
+	row_first = row + in_item;
+	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row_first, p.n_rows - 1));
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
 	kv_head = gl_WorkGroupID.y;
 	const uint head = kv_head * share + block_first;
-	n_queries = min(HEADS, share - block_first);
-	query_base = KV_AT(1) / 4 + (row * p.n_heads + head) * (HEAD_DIM / 4);
+	heads_here = min(HEADS, share - block_first);
+	query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 	queries_stage();
 	state_clear();
 	if (K_TOKEN) sum_queries();
@@ -216,8 +224,8 @@ void main() {
 		uint seen = live[KV_AT(6) + kv_head * p.live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
 
-		float bias[HEADS]; // sum_c q_c zero_c, for K_CHANNEL
-		[[unroll]] for (uint j = 0; j < HEADS; j++) bias[j] = 0;
+		float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
 #ifdef TEXEL
 		if (K_CHANNEL) {
 			k_channel_at = KV_AT(7) / 4 + (pages[at + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
@@ -227,8 +235,8 @@ void main() {
 		if (K_CHANNEL) scale_queries(first_page + first / PAGE_QUADS, first_page + n_pages - 1, page - first_page - first / PAGE_QUADS, bias);
 #endif
 		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
-		vec4 dots[HEADS];
-		[[unroll]] for (uint j = 0; j < HEADS; j++) dots[j] = score[j] = vec4(0);
+		vec4 dots[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
 #ifdef TEXEL
 		[[unroll]]
 #else
@@ -254,14 +262,14 @@ void main() {
 				vec4 scale, zero;
 				params_of(LOAD4(k_params, KV_AT(7) / 4 + (pages[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4),
 						  scale, zero);
-				[[unroll]] for (uint j = 0; j < HEADS; j++) {
-					dots[j] += score[j] * scale + q_sum[r * HEADS + j] * zero;
+				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+					dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
 					score[j] = vec4(0);
 				}
 			}
 		}
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
-		[[unroll]] for (uint j = 0; j < HEADS; j++) {
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 #ifdef TEXEL
 			if (K_CHANNEL) bias[j] = query_sum(q_zero, j);
 #endif
@@ -277,14 +285,15 @@ void main() {
 	state_finish();
 
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
-	[[unroll]] for (uint j = 0; j < HEADS; j++) {
-		const uint to = KV_AT(0) + (part * p.n_heads + head + j) * (HEAD_DIM + 2);
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		const bool mine = j / HEADS < rows_here && j % HEADS < heads_here;
+		const uint to = KV_AT(0) + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (HEAD_DIM + 2);
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = chunk + o * ROW_LANES;
-			if (j < n_queries && lane_row == 0 && c < CHUNKS)
+			if (mine && lane_row == 0 && c < CHUNKS)
 				[[unroll]] for (uint i = 0; i < 8; i++) parts[to + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4];
 		}
-		if (j < n_queries && LANE == 0) {
+		if (mine && LANE == 0) {
 			parts[to + HEAD_DIM] = top[j];
 			parts[to + HEAD_DIM + 1] = total[j];
 		}

@@ -25,13 +25,16 @@ struct Shape {
 	uint32_t splits;
 	bool per_head = false; // a live mask per kv head
 	bool own_caches = false; // every row has its own pages
+	uint32_t item_rows = 1;  // rows of a work item
+	bool prompt = false;     // rows are those of a prompt, and see its tokens too
 };
 struct PackedRow {
 	Shape s;
 	std::vector<TierSpec> tiers;
 	std::string text() const {
-		std::string r = fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}", s.T, s.n_heads, s.n_kv_heads, s.D, s.splits,
-									s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "");
+		std::string r = fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}", s.T, s.n_heads, s.n_kv_heads, s.D, s.splits,
+									s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "",
+									s.item_rows > 1 ? fmt::format(", {} rows together", s.item_rows) : "");
 		const auto quant = [](const Quant& q) {
 			return fmt::format("{}{}{}", q.bits, q.bits == 16 ? "" : q.scale == Scale::PerChannel ? "c" : fmt::format("t{}", q.group),
 							   q.norm == Norm::SqrtMax ? " sqrtmax" : q.norm == Norm::Balance ? " balance" : "");
@@ -49,6 +52,7 @@ struct PackedCache {
 	std::vector<AttendGroup> groups;
 	KvRead kv;
 	std::vector<std::vector<std::vector<Token>>> tokens; // [cache][kv head][i]
+	std::vector<std::vector<Token>> own;                 // [kv head][row], of a prompt
 	Floats balance;                                      // (n_kv_heads, D), as halves
 };
 
@@ -162,18 +166,17 @@ class Builder {
 		for (uint32_t p = 0; p < n_pages; ++p)
 			for (uint32_t h = 0; h < masks; ++h)
 				for (uint32_t w = 0; w < 4; ++w) live[(size_t(h) * n_pages + p) * 4 + w] = live_[(size_t(p) * masks + h) * 4 + w];
-		std::vector<Words> parts_of(s_.T); // work items of each row, without their part
 		Words work;
 		std::vector<uint32_t> n_parts(s_.T, 0);
-		const uint32_t most = uint32_t(r_.tiers.size()) * s_.splits;
+		const uint32_t own = s_.prompt ? 1 : 0, most = uint32_t(r_.tiers.size()) * s_.splits + own; // parts of a row
 		for (size_t t = 0; t < r_.tiers.size(); ++t) {
 			const uint32_t first_work = uint32_t(work.size() / 4);
 			for (uint32_t row = 0; row < s_.T; ++row) {
 				const auto [first, n] = runs[t * n_caches + (s_.own_caches ? row : 0)];
 				const uint32_t splits = std::min(s_.splits, n);
 				for (uint32_t i = 0; i < splits; ++i) {
-					const uint32_t a = n * i / splits, b = n * (i + 1) / splits;
-					work.insert(work.end(), {row, first + a, b - a, row * most + n_parts[row]++});
+					const uint32_t a = n * i / splits, b = n * (i + 1) / splits, part = row * most + n_parts[row]++;
+					if (row % s_.item_rows == 0) work.insert(work.end(), {row, first + a, b - a, part});
 				}
 			}
 			AttendGroup g;
@@ -182,7 +185,7 @@ class Builder {
 			if (g.n_work) c.groups.push_back(g);
 		}
 		Words row_parts;
-		for (uint32_t row = 0; row < s_.T; ++row) row_parts.insert(row_parts.end(), {row * most, n_parts[row]});
+		for (uint32_t row = 0; row < s_.T; ++row) row_parts.insert(row_parts.end(), {row * most, n_parts[row] + own});
 		pool_.resize((pool_.size() + 7) / 4 * 4, kGarbage);
 		const View pool = rig.u32(pool_, uint32_t(pool_.size()));
 		for (AttendGroup& g : c.groups) {
@@ -192,7 +195,7 @@ class Builder {
 			if (g.format.v.norm == Norm::SqrtMax) g.v_factors = pool;
 		}
 		c.kv.groups = c.groups;
-		c.kv.n_kv_heads = s_.n_kv_heads;
+		c.kv.n_kv_heads = s_.n_kv_heads, c.kv.item_rows = s_.item_rows, c.kv.part_step = most;
 		if (work.empty()) work.assign(4, 0);
 		c.kv.work = rig.u32(work, uint32_t(work.size() / 4), 4);
 		c.kv.pages = rig.u32(pages_, n_pages, 4), c.kv.live = rig.u32(live, masks, n_pages, 4);
@@ -209,19 +212,39 @@ class Builder {
 	Words pool_, pages_, live_, factors_;
 };
 
+bool balanced(const PackedRow& r) {
+	return std::ranges::any_of(r.tiers, [](const TierSpec& t) { return t.format.k.norm == Norm::Balance; });
+}
+
+// The prompt's own keys and values. Where the reference divides queries by the balance, its keys are multiplied by it.
+PromptKv make_own(PackedCache& c, Rig& rig, const PackedRow& r, Random& random) {
+	const Shape& s = r.s;
+	Floats k = random.normals(size_t(s.n_kv_heads) * s.T * s.D), v = random.normals(k.size());
+	c.own.assign(s.n_kv_heads, std::vector<Token>(s.T));
+	for (size_t i = 0; i < k.size(); ++i) {
+		k[i] = round_f16(k[i]), v[i] = round_f16(v[i]);
+		const size_t h = i / s.D / s.T;
+		Token& t = c.own[h][i / s.D % s.T];
+		t.k.push_back(double(k[i]) * (balanced(r) ? double(c.balance[h * s.D + i % s.D]) : 1));
+		t.v.push_back(double(v[i]));
+	}
+	return {rig.f16(k, s.n_kv_heads, s.T, s.D), rig.f16(v, s.n_kv_heads, s.T, s.D), 0, rig.out(s.T, s.n_heads)};
+}
+
 // Balanced keys meet divided queries, tier by tier: a token's share of the score is sum_c (q_c / b_c) k_c.
 void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats& want, Floats& lse) {
 	const Shape& s = r.s;
-	const bool balanced = std::ranges::any_of(r.tiers, [](const TierSpec& t) { return t.format.k.norm == Norm::Balance; });
+	const bool divided = balanced(r);
 	for (uint32_t row = 0; row < s.T; ++row)
 		for (uint32_t head = 0; head < s.n_heads; ++head) {
 			const uint32_t h = head / (s.n_heads / s.n_kv_heads);
-			const std::vector<Token>& tokens = c.tokens[s.own_caches ? row : 0][h];
+			std::vector<Token> tokens = c.tokens[s.own_caches ? row : 0][h];
+			if (s.prompt) tokens.insert(tokens.end(), c.own[h].begin(), c.own[h].begin() + row + 1);
 			const float* x = &q[(size_t(row) * s.n_heads + head) * s.D];
 			std::vector<double> score, y(s.D);
 			for (const Token& t : tokens) {
 				double dot = 0;
-				for (uint32_t i = 0; i < s.D; ++i) dot += double(x[i]) / (balanced ? double(c.balance[size_t(h) * s.D + i]) : 1) * t.k[i];
+				for (uint32_t i = 0; i < s.D; ++i) dot += double(x[i]) / (divided ? double(c.balance[size_t(h) * s.D + i]) : 1) * t.k[i];
 				score.push_back(dot / std::sqrt(double(s.D)));
 			}
 			const double top = score.empty() ? 0 : *std::ranges::max_element(score);
@@ -242,19 +265,21 @@ void run_packed(Backend& backend, const PackedRow& r, const TestRow& row) {
 	const Floats q = random.normals(size_t(r.s.T) * r.s.n_heads * r.s.D, 1.f);
 	PackedCache c;
 	Builder(r, random).build(c, rig);
+	const PromptKv own = r.s.prompt ? make_own(c, rig, r, random) : PromptKv{};
 	Floats want(q.size()), want_lse;
 	reference(r, c, q, want, want_lse);
-	c.kv.lse = rig.out(r.s.T, r.s.n_heads);
+	c.kv.lse = r.s.prompt ? View() : rig.out(r.s.T, r.s.n_heads);
 	const View out = rig.out(r.s.T, r.s.n_heads, r.s.D), vq = rig.f32(q, r.s.T, r.s.n_heads, r.s.D);
-	backend.attend(out, vq, c.kv);
+	const auto run = [&](const View& to) { r.s.prompt ? backend.attend_prompt(to, vq, own, &c.kv) : backend.attend(to, vq, c.kv); };
+	run(out);
 	const Floats got = rig.get(out);
 	check_close(row, got, want, "attend packed");
 	check_same_bits(row, rig.get(vq), q);
-	const Floats lse = rig.get(c.kv.lse);
+	const Floats lse = rig.get(r.s.prompt ? own.lse : c.kv.lse);
 	if (std::isinf(want_lse[0])) CHECK_MESSAGE(lse == want_lse, row_text(row)); // no token at all, in any row
 	else check_close(row, lse, want_lse, "attend packed");
 	const View again = rig.out(r.s.T, r.s.n_heads, r.s.D); // same bits, always
-	backend.attend(again, vq, c.kv);
+	run(again);
 	check_same_bits(row, rig.get(again), got);
 }
 
@@ -311,6 +336,27 @@ TEST_CASE("attend: parameter blocks, channel factors, balanced keys") {
 			rows.push_back({{2, h[0], h[1], D, 2, true}, {{{token(bits, D % 64 ? D : D / 2, Norm::Balance), token(bits, D)}, kPages[i % 3], n}}});
 			++i;
 		}
+	each_row(rows, run_packed);
+}
+
+TEST_CASE("attend: rows of a prompt over packed pages") {
+	std::vector<PackedRow> rows;
+	const Format formats[] = {{}, {channel(4), token(4, 32)}, {channel(2), token(2, 64)}, {channel(1), token(1, 64)}, {token(8, 32), token(8, 64)},
+							  {channel(2), token(2, 128, Norm::SqrtMax)}, {token(2, 32, Norm::Balance), token(2, 32)}};
+	size_t i = 0;
+	for (const Format& f : formats)
+		for (uint32_t T : {2u, 5u, 19u}) {
+			const auto& h = kHeads[i % 4];
+			const Shape shape{T, h[0], h[1], i % 2 ? 64u : 128u, uint32_t(1 + i % 3), i % 4 == 1, false, T, true};
+			Format fit = f;
+			if (f.v.norm == Norm::SqrtMax) fit.v.group = uint16_t(shape.D * shape.n_kv_heads);
+			rows.push_back({shape, {{fit, kPages[i % 3], 40 + kTokens[i % 7], fit.v.norm == Norm::SqrtMax}}});
+			// The reference divides a row's queries by the balance for all its pages.
+			if (T == 5 && f.k.norm != Norm::Balance) rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.norm == Norm::SqrtMax}}});
+			++i;
+		}
+	rows.push_back({{6, 24, 2, 64, 2, false, false, 6, true}, {{formats[2], 32, 96}}}); // more heads in a group than a workgroup takes
+	rows.push_back({{6, 8, 2, 64, 2, false, false, 4}, {{formats[2], 32, 96}}});        // decode rows that share a cache
 	each_row(rows, run_packed);
 }
 

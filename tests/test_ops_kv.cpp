@@ -210,11 +210,13 @@ struct AttendRow {
 	uint32_t page, splits; // tokens per page, work items per row
 	bool per_head = false; // a live mask per kv head
 	uint32_t prompt = 0;   // attend_prompt: tokens of the prompt before row 0, plus 1; 0: attend
+	uint32_t item_rows = 1; // rows of a work item
 	std::string text() const {
-		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}",
+		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}",
 		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
 		                   per_head ? ", live per head" : "",
-		                   prompt ? fmt::format(", prompt from {}", prompt - 1) : "");
+		                   prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
+		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "");
 	}
 };
 
@@ -259,15 +261,13 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 		}
 	}
 	Words work, row_parts;
-	uint32_t part = 0;
+	const uint32_t n = std::min(r.splits, used), row_step = n + (r.prompt ? 1 : 0), n_parts = r.T * row_step;
 	for (uint32_t t = 0; t < r.T; ++t) {
-		const uint32_t n = std::min(r.splits, used), own = r.prompt ? 1 : 0;
-		row_parts.insert(row_parts.end(), {part, n + own});
-		for (uint32_t s = 0; s < n; ++s, ++part) {
+		row_parts.insert(row_parts.end(), {t * row_step, row_step});
+		for (uint32_t s = 0; s < n && t % r.item_rows == 0; ++s) {
 			const uint32_t first = used * s / n, end = used * (s + 1) / n;
-			work.insert(work.end(), {t, first, end - first, part});
+			work.insert(work.end(), {t, first, end - first, t * row_step + s});
 		}
-		part += own;
 	}
 	const uint32_t n_work = uint32_t(work.size() / 4), heads = r.per_head ? r.n_kv_heads : 1;
 	c.group = {};
@@ -279,8 +279,8 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 	c.kv.groups = {&c.group, n_work ? size_t(1) : 0};
 	c.kv.work = rig.u32(work, n_work, 4), c.kv.pages = rig.u32(pages, used, 4),
 	c.kv.live = rig.u32(live, heads, used, 4);
-	c.kv.row_parts = rig.u32(row_parts, r.T, 2), c.kv.parts = rig.out(part, r.n_heads, r.D + 2),
-	c.kv.n_kv_heads = r.n_kv_heads;
+	c.kv.row_parts = rig.u32(row_parts, r.T, 2), c.kv.parts = rig.out(n_parts, r.n_heads, r.D + 2),
+	c.kv.n_kv_heads = r.n_kv_heads, c.kv.item_rows = r.item_rows, c.kv.part_step = row_step;
 }
 
 // Attention of one query head over the live old tokens and the first `seen` tokens of the prompt's k, v of its kv head.
@@ -356,6 +356,8 @@ TEST_CASE("ops: attend over f16 pages") {
 		}
 	rows.push_back({1, 4, 2, 64, 0, 32, 1}); // nothing to attend to is zero
 	rows.push_back({8, 8, 2, 64, 100, 32, 2});
+	rows.push_back({8, 8, 2, 64, 100, 32, 2, false, 0, 3});
+	rows.push_back({5, 4, 4, 128, 65, 64, 3, true, 0, 8}); // more than there are
 	rows.push_back({1, 16, 8, 128, 700, 32, 7});
 	each_row(rows, run_attend);
 }
@@ -373,11 +375,19 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 		}
 	rows.push_back({100, 4, 2, 64, 0, 32, 1, false, 30});
 	rows.push_back({70, 4, 1, 64, 70, 32, 3, true, 1});
+	i = 0;
+	for (uint32_t T : {1u, 3u, 9u, 40u}) // every size of a workgroup's block of rows, and what is left over
+		for (const auto& h : heads) {
+			const uint32_t D = i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 96;
+			rows.push_back({T, h[0], h[1], D, 45 + T, pages[i % 3], uint32_t(1 + i % 2), i % 2 == 0, 1, i % 4 == 3 ? 4 : T});
+			++i;
+		}
+	rows.push_back({6, 24, 2, 64, 50, 32, 1, false, 1, 6}); // more heads in a group than a workgroup takes
 	each_row(rows, run_attend);
 }
 
 TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is cut") {
-	std::vector<AttendRow> rows = {{70, 8, 2, 64, 0, 32, 1, false, 1}, {50, 4, 4, 80, 40, 32, 2, false, 1}};
+	std::vector<AttendRow> rows = {{70, 8, 2, 64, 0, 32, 1, false, 1}, {50, 4, 4, 80, 40, 32, 2, false, 1}, {50, 4, 2, 64, 90, 32, 2, false, 1, 50}};
 	each_row(rows, [](Backend& backend, const AttendRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -396,10 +406,12 @@ TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is c
 			for (uint32_t t = 0; t < r.T; t += piece) {
 				const uint32_t n = std::min(piece, r.T - t);
 				Words part_work; // of rows [t, t + n), counted from t
-				for (size_t w = 0; w < work.size(); w += 4)
-					if (work[w] >= t && work[w] < t + n)
-						part_work.insert(part_work.end(), {work[w] - t, work[w + 1], work[w + 2], work[w + 3]});
 				KvRead kv = c.kv;
+				for (size_t w = 0; w < work.size(); w += 4)
+					if (r.item_rows > 1) // for all rows: here those of the piece
+						part_work.insert(part_work.end(), {0, work[w + 1], work[w + 2], work[w + 3] + t * kv.part_step});
+					else if (work[w] >= t && work[w] < t + n)
+						part_work.insert(part_work.end(), {work[w] - t, work[w + 1], work[w + 2], work[w + 3]});
 				AttendGroup group = c.group;
 				group.n_work = uint32_t(part_work.size() / 4);
 				kv.groups = {&group, group.n_work ? size_t(1) : 0};

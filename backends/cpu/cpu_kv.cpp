@@ -289,23 +289,28 @@ const uint32_t* CpuBackend::live_bits(const KvRead& kv, uint32_t p, uint32_t hea
 	return data<uint32_t>(kv.live) + (size_t(kv.live.shape[0] > 1 ? head : 0) * kv.pages.shape[0] + p) * 4;
 }
 
-// The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet normalised.
+// The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet
+// normalised. Pages are decoded once for all rows of the item.
 void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, const AttendWork& w) {
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], share = n_heads / kv.n_kv_heads;
-	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= kv.pages.shape[0] &&
-	          w.part < kv.parts.shape[0]);
-	const float* row = data<float>(q) + size_t(w.row) * n_heads * D;
-	std::vector<float> qs(row, row + size_t(n_heads) * D);
+	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= kv.pages.shape[0]);
+	const uint32_t n_rows = std::min(kv.item_rows, q.shape[0] - w.row);
+	KV_ASSERT(w.part + uint64_t(n_rows - 1) * kv.part_step < kv.parts.shape[0]);
+	const size_t row_size = size_t(n_heads) * D, state_size = size_t(n_heads) * (D + 2);
+	const float* first = data<float>(q) + w.row * row_size;
+	std::vector<float> qs(first, first + n_rows * row_size);
 	if (g.format.k.norm == Norm::Balance) { // keys were multiplied by it before they were quantised
 		const uint16_t* b = data<uint16_t>(kv.balance);
-		for (uint32_t head = 0; head < n_heads; ++head)
-			for (uint32_t c = 0; c < D; ++c) qs[size_t(head) * D + c] /= f16_to_f32(b[head / share * D + c]);
+		for (size_t i = 0; i < qs.size(); ++i) qs[i] /= f16_to_f32(b[i % row_size / D / share * D + i % D]);
 	}
-	float* states = data<float>(kv.parts) + size_t(w.part) * n_heads * (D + 2);
+	const auto state = [&](uint32_t row, uint32_t head) {
+		return data<float>(kv.parts) + (w.part + size_t(row) * kv.part_step) * state_size + size_t(head) * (D + 2);
+	};
 	const float scale = 1 / std::sqrt(float(D));
 	std::vector<float> k_tile(size_t(g.page) * D), v_tile(k_tile.size()), score(g.page);
 	std::vector<uint32_t> tokens;
-	for (uint32_t h = 0; h < n_heads; ++h) clear_state(states + size_t(h) * (D + 2), D);
+	for (uint32_t row = 0; row < n_rows; ++row)
+		for (uint32_t h = 0; h < n_heads; ++h) clear_state(state(row, h), D);
 	for (uint32_t p = w.first_page; p < w.first_page + w.n_pages; ++p)
 		for (uint32_t h = 0; h < kv.n_kv_heads; ++h) {
 			const uint32_t* bits = live_bits(kv, p, h);
@@ -315,12 +320,13 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 			if (tokens.empty()) continue;
 			load_k(kv, g, p, h, D, k_tile.data());
 			load_v(kv, g, p, h, D, v_tile.data());
-			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
-				for (size_t i = 0; i < tokens.size(); ++i)
-					score[i] = scale * dot(&qs[size_t(head) * D], &k_tile[size_t(tokens[i]) * D], D);
-				add_tokens(states + size_t(head) * (D + 2), D, score.data(), tokens.data(), uint32_t(tokens.size()),
-				           v_tile.data());
-			}
+			for (uint32_t row = 0; row < n_rows; ++row)
+				for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
+					const float* x = &qs[row * row_size + size_t(head) * D];
+					for (size_t i = 0; i < tokens.size(); ++i)
+						score[i] = scale * dot(x, &k_tile[size_t(tokens[i]) * D], D);
+					add_tokens(state(row, head), D, score.data(), tokens.data(), uint32_t(tokens.size()), v_tile.data());
+				}
 		}
 }
 

@@ -23,7 +23,7 @@ struct AttendCut {
 	uint32_t local;  // lanes
 	uint32_t heads;  // query heads of a kv head in one workgroup
 	uint32_t blocks; // workgroups that share a kv head
-	uint32_t tokens; // rows of a workgroup of attend_prompt
+	uint32_t tokens; // rows of a workgroup, where there are several
 };
 
 void cut_heads(AttendCut& cut, uint32_t share, uint32_t most) {
@@ -46,16 +46,19 @@ bool packed(const Quant& q) { return q.bits < 16; }
 // Shared memory of attend.comp, bytes: queries, scaled queries or weights, quads, reductions (lib/attend.glsl).
 uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
 	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel, fold = packed(f.v) && f.v.norm != Norm::SqrtMax;
-	const uint32_t queries = cut.heads * head_dim * 4, runs = fold && f.v.group < head_dim ? head_dim / f.v.group : 1;
-	const uint32_t work = std::max({scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * cut.heads * cut.local * 16, cut.local * 32});
-	const uint32_t zeros = fold ? runs * cut.heads * cut.local * 4 : 0;
-	return queries + work + zeros + cut.local * 16 + cut.heads * (cut.local + 8) * 4;
+	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, runs = fold && f.v.group < head_dim ? head_dim / f.v.group : 1;
+	const uint32_t work = std::max({scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * n * cut.local * 16, cut.local * 32});
+	const uint32_t zeros = fold ? runs * n * cut.local * 4 : 0;
+	return queries + work + zeros + cut.local * 16 + n * (cut.local + 8) * 4;
 }
-AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page) {
+// Rows of decode steps have caches of their own; those of a prompt share one, and a workgroup takes several.
+AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
 	AttendCut cut = attend_cut(c, share);
+	if (!prompt) cut.tokens = 1;
 	while (shared_bytes(cut, f, head_dim, page) > c.shared_bytes) {
 		if (cut.local > 32) cut.local /= 2;
-		else if (cut.heads > 1) cut_heads(cut, share, cut.heads / 2);
+		else if (cut.tokens > 1) cut.tokens /= 2;
+		else if (cut.heads > 1) cut_heads(cut, share, cut.heads / 2), cut.tokens = 1;
 		else break;
 	}
 	return cut;
@@ -73,7 +76,7 @@ std::vector<SpecValue> attend_spec(const AttendCut& cut, const Format& f, uint32
 						   (f.k.norm == Norm::Balance ? kBalance : 0);
 	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, f.k.bits}, {SPEC_V_BITS, f.v.bits},
 			{SPEC_K_GROUP, k_token ? f.k.group : head_dim}, {SPEC_V_GROUP, packed(f.v) ? f.v.group : head_dim}, {SPEC_FLAGS, flags},
-			{SPEC_PAGE, page}, {SPEC_HEADS, cut.heads}};
+			{SPEC_PAGE, page}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}};
 }
 void check_format(const Format& f, uint32_t head_dim) {
 	for (const Quant& q : {f.k, f.v}) {
@@ -100,26 +103,28 @@ float score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
 } // namespace
 
 // Enqueues the partial states of all work items.
-void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv) {
+void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bool prompt) {
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_pages = kv.pages.shape[0];
 	bool continues = false;
 	for (const AttendGroup& g : kv.groups) {
 		check_format(g.format, head_dim);
-		const AttendCut cut = attend_cut(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page);
+		const AttendCut cut = attend_cut(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page, prompt);
 		Pipeline& p = kernels_.get(attend_kernel(caps()), attend_spec(cut, g.format, head_dim, g.page));
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
 										 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
 		const double read = (g.n_pages ? g.n_pages : n_pages) * page_bytes; // of the group, each page once
 		const double tokens = double(g.n_pages ? g.n_pages : n_pages) * g.page * q.shape[0];
-		const uint32_t most = std::max(1u, caps().groups[0] / cut.blocks);
+		const uint32_t row_blocks = (kv.item_rows + cut.tokens - 1) / cut.tokens, groups = row_blocks * cut.blocks; // of a work item
+		const uint32_t most = std::max(1u, caps().groups[0] / groups);
 		for (uint32_t done = 0; done < g.n_work; done += most, continues = true) {
 			const uint32_t n = std::min(most, g.n_work - done);
 			const AttendPush push{.first_work = g.first_work + done, .n_heads = n_heads, .n_kv_heads = kv.n_kv_heads, .blocks = cut.blocks,
-								  .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0, .scale = score_scale(head_dim)};
+								  .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0, .n_rows = q.shape[0], .item_rows = kv.item_rows,
+								  .row_blocks = row_blocks, .part_step = kv.part_step, .scale = score_scale(head_dim)};
 			const double part = double(n) / g.n_work;
 			const Bind binds[] = {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.pages), bind(kv.live),
 								  bind(g.k_params), bind(g.v_params), bind(kv.factors), bind(g.v_factors), bind(kv.balance)};
-			rec_.dispatch(p, push, binds, {n * cut.blocks, kv.n_kv_heads, 1},
+			rec_.dispatch(p, push, binds, {n * groups, kv.n_kv_heads, 1},
 						  {.label = label, .bytes = read * part, .flops = 4.0 * tokens * n_heads * head_dim * part, .continues = continues});
 		}
 	}
@@ -135,7 +140,7 @@ void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvR
 void VulkanBackend::attend(View out, View q, const KvRead& kv) {
 	check_attend(out, q, kv);
 	check_head_dim(q.shape[2]);
-	attend_pages("attend", q, kv);
+	attend_pages("attend", q, kv, /*prompt=*/false);
 	merge_parts("attend", out, kv.lse, kv);
 }
 
@@ -144,7 +149,7 @@ void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const K
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = own.k.shape[0];
 	check_head_dim(head_dim);
 	constexpr const char* label = "attend_prompt";
-	if (older) attend_pages(label, q, *older);
+	if (older) attend_pages(label, q, *older, /*prompt=*/true);
 	const AttendCut cut = attend_cut(caps(), n_heads / n_kv_heads);
 	Pipeline& p = kernels_.get(prompt_kernel(caps()), prompt_spec(cut, head_dim, older ? kPartial : own.lse ? kPromptLse : 0));
 	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
@@ -213,17 +218,18 @@ std::vector<FormatUse> all_formats() {
 } // namespace
 
 void attend_uses(const Caps& c, std::vector<KernelUse>& out) {
-	const auto add = [&](uint32_t d, uint32_t share, const FormatUse& u) {
-		const std::vector<SpecValue> spec = attend_spec(attend_cut(c, share, u.fmt, d, u.page), u.fmt, d, u.page);
+	const auto add = [&](uint32_t d, uint32_t share, const FormatUse& u, bool prompt) {
+		const std::vector<SpecValue> spec = attend_spec(attend_cut(c, share, u.fmt, d, u.page, prompt), u.fmt, d, u.page);
 		for (const KernelUse& known : out) // formats that need the same pipeline are one use
 			if (known.kernel == attend_kernel(c) && known.spec == spec) return;
 		out.push_back({attend_kernel(c), spec,
-		               fmt::format("head_dim {}, {} heads, K {}, V {}, pages of {}", d, share, quant_text(u.fmt.k),
-		                           quant_text(u.fmt.v), u.page)});
+		               fmt::format("head_dim {}, {} heads, K {}, V {}, pages of {}{}", d, share, quant_text(u.fmt.k),
+		                           quant_text(u.fmt.v), u.page, prompt ? ", rows of a prompt" : "")});
 	};
 	for (uint32_t d : {64u, 80u, 96u, 128u, 256u}) {
 		for (uint32_t share : {1u, 4u, 8u}) {
-			for (const FormatUse& u : formats_of_policies(d)) add(d, share, u);
+			for (const FormatUse& u : formats_of_policies(d))
+				for (const bool prompt : {false, true}) add(d, share, u, prompt);
 			const AttendCut cut = attend_cut(c, share);
 			const std::pair<uint32_t, const char*> ways[] = {{0, ""}, {kPartial, ", state"}, {kPromptLse, ", lse"}};
 			for (const auto& [flags, text] : ways)
@@ -233,7 +239,7 @@ void attend_uses(const Caps& c, std::vector<KernelUse>& out) {
 		out.push_back({Kernel::attend_merge, merge_spec(c, d, 0), fmt::format("head_dim {}", d)});
 		out.push_back({Kernel::attend_merge, merge_spec(c, d, kMergeLse), fmt::format("head_dim {}, lse", d)});
 	}
-	for (const FormatUse& u : all_formats()) add(128, 4, u);
+	for (const FormatUse& u : all_formats()) add(128, 4, u, false);
 }
 
 } // namespace kvrun::vk

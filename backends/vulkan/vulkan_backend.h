@@ -55,7 +55,7 @@ class VulkanBackend final : public Backend {
 	PipelineCache& cache() { return cache_; }
 
  private:
-	void attend_pages(const char* label, View q, const KvRead&);
+	void attend_pages(const char* label, View q, const KvRead&, bool prompt);
 	void merge_parts(const char* label, View out, View lse, const KvRead&);
 	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
 	uint32_t rows_per_binding(size_t row_bytes, uint64_t range) const;

@@ -20,12 +20,15 @@ class StepTable {
 // Pages one workgroup of a decode step takes of layer l. A function of the cache's length and the kind of device only,
 // so that the same sequence always merges the same parts.
 uint32_t decode_split(const DeviceInfo&, const KvState&, uint32_t l);
+// The same for a prompt's rows over older tokens. It does not depend on how many rows there are, so that neither do the
+// bits of a row.
+uint32_t prompt_split(const DeviceInfo&, const KvState&, uint32_t l);
 
 // What attention reads of one layer for some rows: built on the host, then its words go to the device.
 class ReadPlan {
  public:
-	// n_rows rows that each attend to the whole cache of layer l of `state`, in pieces of at most `split` pages, and get
-	// `extra` parts more without a work item behind them. Which: all tiers, or the f16 tier only.
+	// n_rows rows that all attend to the whole cache of layer l of `state`, in pieces of at most `split` pages, and get
+	// `extra` parts more each without a work item behind them. Which: all tiers, or the f16 tier only.
 	enum class Which : uint8_t { All, F16 };
 	void build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t split, uint32_t extra, Which, StepTable&);
 	bool empty() const { return groups_.empty(); }
@@ -38,6 +41,7 @@ class ReadPlan {
 
 	std::vector<AttendGroup> groups_;
 	uint32_t n_rows_ = 0, n_parts_ = 0, n_work_ = 0;
+	uint32_t row_step_ = 0;                 // parts of a row
 	size_t work_at_ = 0, row_parts_at_ = 0; // words in the step table
 };
 

@@ -62,13 +62,13 @@ void KvPrompt::begin_layer(uint32_t) {
 	if (balances_) zero(q_max_);
 }
 
-// A prompt has rows enough to fill a device: no row's pages are split.
 const KvRead* KvPrompt::older(uint32_t l, uint32_t n_rows) {
 	if (state_.runs(l).empty()) return nullptr;
 	if (read_layer_ != l || read_rows_ != n_rows) {
 		scratch_.table.clear();
-		plan_.build(state_, l, n_rows, UINT32_MAX / 2, /*extra=*/1, ReadPlan::Which::All, scratch_.table);
-		f16_.build(state_, l, 1, UINT32_MAX / 2, 0, ReadPlan::Which::F16, scratch_.table);
+		const uint32_t split = prompt_split(be_.info(), state_, l);
+		plan_.build(state_, l, n_rows, split, /*extra=*/1, ReadPlan::Which::All, scratch_.table);
+		f16_.build(state_, l, 1, split, 0, ReadPlan::Which::F16, scratch_.table);
 		scratch_.table.upload(be_, scratch_.step);
 		read_layer_ = l, read_rows_ = n_rows;
 	}

@@ -5,20 +5,22 @@
 namespace kvrun {
 
 namespace {
-constexpr uint32_t kMaxSplits = 64;
-
-} // namespace
-
-// A device of few cores gains nothing from many short pieces.
-uint32_t decode_split(const DeviceInfo& dev, const KvState& s, uint32_t l) {
+// Pages of a piece: `least` tokens or more, and not more than about `most` pieces.
+uint32_t split_pages(const KvState& s, uint32_t l, uint32_t least, uint32_t most) {
 	uint32_t n_pages = 0, smallest = UINT32_MAX;
 	for (const PageRun& run : s.runs(l)) {
 		n_pages += run.n;
 		smallest = std::min(smallest, s.plan().page[int(run.tier)]);
 	}
-	const uint32_t least = std::max(1u, (dev.is_cpu ? 1024u : 128u) / smallest);
-	return std::max(least, (n_pages + kMaxSplits - 1) / kMaxSplits);
+	return std::max({1u, least / smallest, (n_pages + most - 1) / most});
 }
+} // namespace
+
+// A device of few cores gains nothing from many short pieces.
+uint32_t decode_split(const DeviceInfo& dev, const KvState& s, uint32_t l) { return split_pages(s, l, dev.is_cpu ? 1024 : 128, 64); }
+
+// Long prompts have rows enough to fill a device, the short ones of a chat over a long cache do not.
+uint32_t prompt_split(const DeviceInfo& dev, const KvState& s, uint32_t l) { return split_pages(s, l, 1024, dev.is_cpu ? 1 : 8); }
 
 size_t StepTable::take(size_t n) {
 	const size_t at = (words_.size() + 63) / 64 * 64;
@@ -74,37 +76,36 @@ void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t
 	const std::span<const PageRun> runs = state.runs(l);
 	n_rows_ = n_rows;
 	groups_.clear();
-	uint32_t per_row = 0; // parts of a row that have work items
+	n_work_ = 0; // also parts of a row that have work items
 	std::vector<const PageRun*> read; // runs that share format and chunks side by side: they are one group
 	for (const PageRun& r : runs) {
 		if (which == Which::F16 && r.tier != Tier::Recent) continue;
-		per_row += (r.n + split - 1) / split;
+		n_work_ += (r.n + split - 1) / split;
 		const auto like = [&](const PageRun* o) { return o->tier == r.tier && o->chunk == r.chunk; };
 		const auto same = std::find_if(read.rbegin(), read.rend(), like);
 		read.insert(same == read.rend() ? read.end() : same.base(), &r);
 	}
-	n_work_ = per_row * n_rows;
-	n_parts_ = (per_row + extra) * n_rows;
+	row_step_ = n_work_ + extra;
+	n_parts_ = row_step_ * n_rows;
 	work_at_ = table.take(size_t(n_work_) * 4);
 	row_parts_at_ = table.take(size_t(n_rows) * 2);
 	const std::span<uint32_t> work = table.at(work_at_, size_t(n_work_) * 4);
-	uint32_t w = 0, part = 0; // part: within a row
+	uint32_t w = 0; // also the part of row 0
 	const PageRun* last = nullptr;
 	for (const PageRun* r : read) {
 		if (!last || last->tier != r->tier || last->chunk != r->chunk) add_group(state, l, *r, w);
 		last = r;
-		for (uint32_t at = 0; at < r->n; at += split, ++part)
-			for (uint32_t row = 0; row < n_rows; ++row, ++w) {
-				const uint32_t item[] = {row, r->first + at, std::min(split, r->n - at), row * (per_row + extra) + part};
-				std::copy(std::begin(item), std::end(item), work.begin() + size_t(w) * 4);
-			}
+		for (uint32_t at = 0; at < r->n; at += split, ++w) {
+			const uint32_t item[] = {0, r->first + at, std::min(split, r->n - at), w};
+			std::copy(std::begin(item), std::end(item), work.begin() + size_t(w) * 4);
+		}
 		groups_.back().n_pages += r->n;
 		groups_.back().n_work = w - groups_.back().first_work;
 	}
 	const std::span<uint32_t> row_parts = table.at(row_parts_at_, size_t(n_rows) * 2);
 	for (uint32_t row = 0; row < n_rows; ++row) {
-		row_parts[row * 2] = row * (per_row + extra);
-		row_parts[row * 2 + 1] = per_row + extra;
+		row_parts[row * 2] = row * row_step_;
+		row_parts[row * 2 + 1] = row_step_;
 	}
 }
 
@@ -119,7 +120,10 @@ KvRead ReadPlan::read(const KvState& state, uint32_t l, const Buffer& words, con
 			p,
 			state.plan().shape.n_kv_heads,
 			state.factors(l),
-			state.balance(l)};
+			state.balance(l),
+			/*lse=*/{},
+			n_rows_,
+			row_step_};
 }
 
 // ---- KvStep

@@ -73,6 +73,10 @@ struct AttendPush {
 	uint n_kv_heads;
 	uint blocks;      // workgroups that share a kv head's query heads
 	uint live_stride; // words of live bits from one kv head to the next; 0: all share them
+	uint n_rows;      // of q
+	uint item_rows;   // rows a work item serves
+	uint row_blocks;  // workgroups that share them
+	uint part_step;   // from a row's partial state to the next row's
 	float scale;      // 1 / sqrt(head_dim)
 };
 struct AttendPromptPush {
