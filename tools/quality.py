@@ -3,6 +3,7 @@
 import argparse
 import concurrent.futures
 import datetime
+import functools
 import json
 import math
 import os
@@ -59,6 +60,7 @@ class Kvrun:
     def plan(self, policy, tokens, shape):
         return json.loads(self.output(["plan", *shape, "--kv", policy, "-c", str(tokens), "--device", "cpu", "--json"], quiet=True))
 
+    @functools.lru_cache(None)
     def stored_bytes(self, policy, tokens):
         if self.shape is None:  # asked once, for a plan of a shape needs not open the model
             s = self.plan("fp16", tokens, ["-m", self.args.model])["shape"]
@@ -115,9 +117,9 @@ def same_size_eviction(kvrun, policy, like, tokens):
 def same_size_window(kvrun, group, w, tokens):
     """KIVI with the fewest newest tokens in f16 that takes at least LogQuant's bytes, averaged over lengths: windows
     fill and flush in other rhythms, and tokens that wait for their group are in f16 too."""
-    lengths = [tokens // 2 + i * tokens // 32 for i in range(16)]
+    lengths = [tokens // 2 + i * tokens // 12 for i in range(6)]
     size = lambda policy: sum(kvrun.stored_bytes(policy, n) for n in lengths)
-    want, low, high = size(f"logquant,group={group},W={w}"), 0, 3 * w + group
+    want, low, high = size(f"logquant,group={group},W={w}"), max(0, 5 * w // 2 - group), 3 * w + group
     while low + 1 < high:
         middle = (low + high) // 2
         low, high = (low, middle) if size(f"kivi2,group={group},flush={group},recent_keep={middle}") >= want else (middle, high)
