@@ -103,15 +103,21 @@ class Kvrun:
 # ---- ablations: name -> (title, rows of (variant, policy[, policy it is compared with])); without: with the first row
 
 
-def same_size_eviction(kvrun, policy, like, tokens):
-    """`policy` with the smallest ratio that takes at least the bytes of `like`, so that eviction is never short of any."""
-    want = kvrun.stored_bytes(like, tokens)
-    low, high = 0, 1000
+def first_that(low, high, holds):
+    """Smallest whole number of low + 1 .. high for which `holds`, which does not hold at low and does at high."""
     while low + 1 < high:
         middle = (low + high) // 2
-        enough = kvrun.stored_bytes(f"{policy},ratio={middle / 1000:g}", tokens) >= want
-        low, high = (low, middle) if enough else (middle, high)
-    return f"{policy},ratio={high / 1000:g}", high / 10
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def same_size_eviction(kvrun, policy, like, tokens):
+    """`policy` with the share that takes at least the bytes of `like`, and all tokens that then fit its pages."""
+    size = lambda percent: kvrun.stored_bytes(f"{policy},ratio={percent / 100:g}", tokens)
+    want = kvrun.stored_bytes(like, tokens)
+    enough = size(first_that(0, 100, lambda percent: size(percent) >= want))
+    percent = first_that(0, 101, lambda percent: percent > 100 or size(percent) > enough) - 1
+    return f"{policy},ratio={percent / 100:g}", percent
 
 
 def same_size_window(kvrun, group, w, tokens):
@@ -119,11 +125,9 @@ def same_size_window(kvrun, group, w, tokens):
     fill and flush in other rhythms, and tokens that wait for their group are in f16 too."""
     lengths = [tokens // 2 + i * tokens // 12 for i in range(6)]
     size = lambda policy: sum(kvrun.stored_bytes(policy, n) for n in lengths)
-    want, low, high = size(f"logquant,group={group},W={w}"), max(0, 5 * w // 2 - group), 3 * w + group
-    while low + 1 < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if size(f"kivi2,group={group},flush={group},recent_keep={middle}") >= want else (middle, high)
-    return f"kivi2,group={group},flush={group},recent_keep={high}", high
+    want, kivi = size(f"logquant,group={group},W={w}"), f"kivi2,group={group},flush={group},recent_keep="
+    newest = first_that(max(0, 5 * w // 2 - group) - 1, 3 * w + group, lambda n: size(kivi + str(n)) >= want)
+    return kivi + str(newest), newest
 
 
 def ablations(kvrun, only):
@@ -158,7 +162,7 @@ def ablations(kvrun, only):
             policy, share = same_size_eviction(kvrun, "mikv,balance=off,bits=0", base, 18 * kvrun.args.lines)
             rows += [(f"{percent} % f16, rest 2 bits", base, base), (f"{percent} % f16, rest 4 bits", base + ",bits=4", base),
                      (f"{percent} % f16, rest evicted", base + ",bits=0", base),
-                     (f"{share:.0f} % f16, rest evicted: the bytes of 2 bits", policy, base)]
+                     (f"{share} % f16, rest evicted: the bytes of 2 bits", policy, base)]
         return rows
 
     tables["eviction"] = ("Retention against eviction (MiKV, Table 1; no balancer)", eviction)
