@@ -35,7 +35,8 @@ void VulkanBackend::kv_pack(const PromptKv& src, const PackArgs& a) {
 		const Relax relax(q.relax);
 		const KvPackPush push{.t_cap = t_cap, .n_kv_heads = n_kv_heads, .shift = relax.shift, .shrink = relax.shrink};
 		const double bytes = tokens * (2 + q.bits / 8.0);
-		// A page's parts are apart from each other: K and V of the same tokens need not wait for one another.
+		// A page's parts are apart from each other: K and V of the same tokens need not wait for one another. Channel
+		// factors are read from memory that is bound together with the codes written before, which counts as a hazard.
 		if (!values && q.scale == Scale::PerChannel) {
 			const uint32_t flags = (a.k_block ? kBlock : 0) | (a.balance ? kBalanceKeys : 0);
 			Pipeline& p = kernels_.get(Kernel::kv_pack_channels, channels_spec(q, head_dim, a.page, flags));
@@ -50,7 +51,7 @@ void VulkanBackend::kv_pack(const PromptKv& src, const PackArgs& a) {
 			rec_.dispatch(p, push,
 						  {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work), bind(balance ? a.balance : factors ? a.v_factors : View()),
 						   bind(factors ? a.factors : View())},
-						  {groups(pairs, spec[0].value), n_work, 1}, {.label = "kv_pack", .bytes = bytes, .continues = continues});
+						  {groups(pairs, spec[0].value), n_work, 1}, {.label = "kv_pack", .bytes = bytes, .continues = continues && !factors});
 		}
 		continues = true;
 	};
