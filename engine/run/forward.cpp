@@ -129,6 +129,11 @@ Forward::Chunk Forward::chunk(const View& x, const View& rope, uint32_t first, u
 			rows(rope, first, n)};
 }
 
+Forward::Chunk Forward::last_row(const Chunk& c) {
+	const auto last = [&](const View& v) { return rows(v, c.n - 1, 1); };
+	return {1, last(c.x), last(c.h), last(c.q), last(c.att), last(c.k), last(c.v), last(c.gate), last(c.up), last(c.rope)};
+}
+
 void Forward::project_in(const LayerWeights& L, const Chunk& c, bool decode) {
 	be_.rmsnorm(c.h, c.x, L.attn_norm, cfg_.norm_eps);
 	const Proj qkv[] = {{c.q, L.wq, L.bq}, {c.k, L.wk, L.bk}, {c.v, L.wv, L.bv}};
@@ -226,8 +231,12 @@ bool Forward::block(KvState& kv, std::span<const uint32_t> tokens, const Prefill
 			project_in(L, c, /*decode=*/false);
 			be_.rope_store(c.q, c.k, c.v, {c.rope, cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps},
 						   prompt.scratch(at, c.n));
+			// Of the last layer only the keys and values are needed, and one row of logits.
+			const bool last_layer = l + 1 == cfg_.n_layers && !hooks.all_logits, last_chunk = at + c.n == n;
+			if (last_layer && !last_chunk && !prompt.wants_queries()) continue;
 			prompt.attend(l, c.att, c.q, at);
-			project_out(L, c, /*decode=*/false);
+			if (!last_layer) project_out(L, c, /*decode=*/false);
+			else if (last_chunk) project_out(L, last_row(c), /*decode=*/false);
 		}
 		prompt.end_layer(l);
 		be_.submit();

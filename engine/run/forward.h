@@ -50,6 +50,7 @@ class Forward {
 		View rope;       // (n, rotary_dim / 2, 2) f32
 	};
 	Chunk chunk(const View& x, const View& rope, uint32_t first, uint32_t n) const;
+	static Chunk last_row(const Chunk&);
 	void project_in(const LayerWeights&, const Chunk&, bool decode);  // norm, q, k, v
 	void project_out(const LayerWeights&, const Chunk&, bool decode); // attention output, MLP
 	void enqueue_logits(const View& x, bool decode);                  // x (n, dim) -> host_logits_ at the next wait()

@@ -64,6 +64,8 @@ class KvPrompt {
 	KvPrompt(const KvPrompt&) = delete;
 	// Rows a prompt's scratch needs behind its own tokens, for f16 slots that leave their window.
 	static uint32_t tail_rows(const KvState&);
+	// Whether attend() must be called for rows whose result nobody needs: their queries count for scores or balancers.
+	bool wants_queries() const { return !probes_.empty() || balances_; }
 	void begin_layer(uint32_t l);
 	KvDst scratch(uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1, first a multiple of ubatch, over
