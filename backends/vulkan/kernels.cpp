@@ -80,7 +80,7 @@ const Kernels::Layout& Kernels::layout(const Reflection& r) {
 	if (dev_.caps().push_descriptor) set.flags = VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR;
 	set.bindingCount = n;
 	set.pBindings = bindings;
-	VK_TRY(dev_.fn.vkCreateDescriptorSetLayout(dev_.handle(), &set, nullptr, &l.set));
+	if (!l.set) VK_TRY(dev_.fn.vkCreateDescriptorSetLayout(dev_.handle(), &set, nullptr, &l.set));
 	const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, 128};
 	VkPipelineLayoutCreateInfo info = make<VkPipelineLayoutCreateInfo>(VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO);
 	info.setLayoutCount = 1;
@@ -147,8 +147,11 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	VkPipeline handle = VK_NULL_HANDLE;
 	const VkResult r = dev_.fn.vkCreateComputePipelines(dev_.handle(), cache_, 1, &info, nullptr, &handle);
 	dev_.fn.vkDestroyShaderModule(dev_.handle(), module, nullptr);
-	if (r != VK_SUCCESS)
-		fail(Code::Device, "kernel {}: vkCreateComputePipelines returned {} ({})", e.name, result_name(r), int(r));
+	if (r != VK_SUCCESS) {
+		const bool memory = r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
+		fail(memory ? Code::OutOfMemory : Code::Device, "kernel {}: vkCreateComputePipelines returned {} ({})", e.name,
+		     result_name(r), int(r));
+	}
 	dev_.name(VK_OBJECT_TYPE_PIPELINE, uint64_t(handle), e.name.c_str());
 	const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 	compile_ms_ += ms;

@@ -160,8 +160,10 @@ bool Memory::add_block(uint32_t type, uint64_t need, const char* label) {
 	}
 	VkResult r = allocate(*slot, size, type);
 	if (r != VK_SUCCESS && size > need) r = allocate(*slot, need, type);
-	if (r == VK_ERROR_DEVICE_LOST) fail_call(r, "vkAllocateMemory");
-	if (r != VK_SUCCESS) return false;
+	if (r != VK_SUCCESS) {
+		refused_ = r;
+		return false;
+	}
 	dev_.name(VK_OBJECT_TYPE_DEVICE_MEMORY, uint64_t(slot->memory), label);
 	log_at(3, "# vulkan: block of {} MiB, memory type {}", slot->size >> 20, type);
 	return true;
@@ -206,6 +208,7 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	VkMemoryRequirements req{};
 	dev_.fn.vkGetBufferMemoryRequirements(dev_.handle(), r.handle, &req);
 	bool placed = false;
+	refused_ = VK_SUCCESS;
 	for (uint32_t type : types_[size_t(m)]) {
 		if (!(req.memoryTypeBits >> type & 1)) continue;
 		// a card's weights do not spill into host memory unasked: that would be slow without a word
@@ -214,9 +217,13 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	}
 	if (!placed) {
 		dev_.fn.vkDestroyBuffer(dev_.handle(), r.handle, nullptr);
+		if (refused_ == VK_ERROR_DEVICE_LOST) fail_call(refused_, "vkAllocateMemory");
 		fail(Code::OutOfMemory,
-		     "{} needs {:.1f} MiB of device memory, {:.1f} MiB are free; take a smaller model, context or KV format",
-		     label, double(bytes) / double(kMiB), double(free_bytes()) / double(kMiB));
+		     "{} needs {:.1f} MiB of device memory, {:.1f} MiB are free{}; give a smaller -c, a --kv with fewer bits, "
+		     "or a "
+		     "smaller model",
+		     label, double(bytes) / double(kMiB), double(free_bytes()) / double(kMiB),
+		     refused_ == VK_SUCCESS ? "" : fmt::format(", but the driver returned {}", result_name(refused_)));
 	}
 	const VkResult bound = dev_.fn.vkBindBufferMemory(dev_.handle(), r.handle, blocks_[r.block].memory, r.at);
 	uint32_t id = uint32_t(buffers_.size());

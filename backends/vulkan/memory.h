@@ -75,6 +75,7 @@ class Memory {
 	std::vector<BufferRec> buffers_; // by id; handle is null where free
 	std::vector<uint32_t> free_ids_;
 	uint64_t used_ = 0;
+	VkResult refused_ = VK_SUCCESS; // what the driver last said to create()
 };
 
 } // namespace kvrun::vk

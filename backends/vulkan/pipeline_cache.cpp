@@ -135,7 +135,7 @@ PipelineCache::PipelineCache(Device& dev) : dev_(dev) {
 		info.initialDataSize = 0;
 		r = dev.fn.vkCreatePipelineCache(dev.handle(), &info, nullptr, &cache_);
 	}
-	VK_TRY(r);
+	if (r < 0) fail_call(r, "vkCreatePipelineCache");
 }
 
 PipelineCache::~PipelineCache() {

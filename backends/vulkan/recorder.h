@@ -139,10 +139,15 @@ class Recorder {
 	void stamp(const char* label, double bytes);
 	void finish(Slot&); // reads its timestamps
 	Slot& free_slot();
+	void create(Slot&);
+	void destroy(Slot&);
+	void release();
 	void wait_for(uint64_t value);
 	uint64_t completed();
+	void read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst);
 	Staging& staging(std::vector<Staging>&, Mem, uint64_t bytes);
-	void check(VkResult, const char* call); // remembers a lost device: every later call fails with the first reason
+	void check(VkResult, const char* call); // of calls that may lose work: every later call fails with the first reason
+	[[noreturn]] void lose(Code, std::string why);
 
 	Device& dev_;
 	Memory& mem_;
@@ -152,6 +157,8 @@ class Recorder {
 	uint64_t next_value_ = 1; // of the submission being recorded
 	uint64_t completed_ = 0;  // last known
 	std::string lost_;        // why the device is gone; empty while it works
+	Code lost_code_ = Code::Device;
+	bool hangs_ = false; // a wait for it would not end
 	std::deque<Slot> slots_;
 	Slot* slot_ = nullptr; // being recorded; null between submissions
 	const Pipeline* bound_ = nullptr;

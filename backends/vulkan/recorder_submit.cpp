@@ -24,35 +24,56 @@ Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels) : dev_(dev), mem_
 	if (!(target_ms_ > 0)) fail(Code::Invalid, "KVRUN_SUBMIT_MS is {}, expected a time above 0 ms", target_ms_);
 	target_ms_ = std::min(target_ms_, kHardCapMs);
 	zeros_ = mem_.create(256, Mem::Device, "zeros");
-	fill(zeros_, 0, 256, 0);
-	barrier(false); // it stands behind empty binds, which hazards() does not look at
+	try {
+		fill(zeros_, 0, 256, 0);
+		barrier(false); // it stands behind empty binds, which hazards() does not look at
+	} catch (...) {     // nobody destroys what was never made
+		release();
+		throw;
+	}
 }
 
 Recorder::~Recorder() {
-	if (next_value_ > 1 && lost_.empty()) dev_.fn.vkDeviceWaitIdle(dev_.handle());
+	if (next_value_ > 1 && !hangs_) dev_.fn.vkDeviceWaitIdle(dev_.handle()); // a lost device answers at once
 	for (auto [id, value] : retired_) mem_.destroy(id);
 	for (auto* list : {&uploads_, &downloads_})
 		for (Staging& s : *list) mem_.destroy(s.buffer);
 	mem_.destroy(zeros_);
+	release();
+}
+
+// What hangs on no buffer.
+void Recorder::release() {
 	forget_sets();
 	for (OldPools& o : old_pools_)
 		for (VkDescriptorPool p : o.pools) dev_.fn.vkDestroyDescriptorPool(dev_.handle(), p, nullptr);
-	for (Slot& s : slots_) {
-		dev_.fn.vkDestroyFence(dev_.handle(), s.fence, nullptr);
-		dev_.fn.vkDestroyQueryPool(dev_.handle(), s.queries, nullptr);
-		dev_.fn.vkDestroyCommandPool(dev_.handle(), s.pool, nullptr);
-	}
+	for (Slot& s : slots_) destroy(s);
+	slots_.clear();
+}
+
+void Recorder::destroy(Slot& s) {
+	dev_.fn.vkDestroyFence(dev_.handle(), s.fence, nullptr);
+	dev_.fn.vkDestroyQueryPool(dev_.handle(), s.queries, nullptr);
+	dev_.fn.vkDestroyCommandPool(dev_.handle(), s.pool, nullptr);
 }
 
 void Recorder::check(VkResult r, const char* call) {
 	if (r >= 0) return;
-	if (r == VK_ERROR_DEVICE_LOST)
-		lost_ =
-		    fmt::format("{} returned VK_ERROR_DEVICE_LOST: the driver reset the device; open it again, with a smaller "
-		                "KVRUN_SUBMIT_MS if it was a watchdog",
-		                call);
-	if (!lost_.empty()) throw Error(Code::Device, lost_);
-	fail_call(r, call);
+	const bool memory = r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
+	lose(memory ? Code::OutOfMemory : Code::Device,
+	     fmt::format("{} returned {}: {}", call, result_name(r),
+	                 r == VK_ERROR_DEVICE_LOST ? "the driver reset the device; open it again, with a smaller "
+	                                             "KVRUN_SUBMIT_MS if it was a watchdog"
+	                 : memory ? "what it was to do is lost; open it again, with a smaller -c or a --kv "
+	                            "with fewer bits"
+	                          : "what it was to do is lost; open it again"));
+}
+
+// Buffers no longer hold what callers think, and reads that were asked for will not come: there is no going on.
+void Recorder::lose(Code code, std::string why) {
+	if (lost_.empty()) lost_ = std::move(why), lost_code_ = code;
+	reads_.clear();
+	throw Error(lost_code_, lost_);
 }
 
 // One queue works in order: a submission is done when its fence or any later one is signalled.
@@ -79,8 +100,11 @@ void Recorder::wait_for(uint64_t value) {
 		const VkResult r = dev_.fn.vkWaitForFences(dev_.handle(), 1, &s.fence, VK_TRUE, ns);
 		check(r, "vkWaitForFences");
 		if (r == VK_TIMEOUT) {
-			lost_ = fmt::format("the device did not finish a submission within {} s", ns / 1000000000);
-			throw Error(Code::Device, lost_);
+			hangs_ = true;
+			lose(Code::Device,
+			     fmt::format("the device did not finish a submission within {} s; open it again, or another "
+			                 "one with --device",
+			                 ns / 1000000000));
 		}
 	}
 	completed_ = std::max(completed_, value);
@@ -97,29 +121,37 @@ Recorder::Slot& Recorder::free_slot() {
 		return *oldest;
 	}
 	Slot s;
+	try {
+		create(s);
+	} catch (...) { // half a slot is no slot
+		destroy(s);
+		throw;
+	}
+	return slots_.emplace_back(std::move(s));
+}
+
+void Recorder::create(Slot& s) {
 	VkCommandPoolCreateInfo pool = make<VkCommandPoolCreateInfo>(VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO);
 	pool.queueFamilyIndex = dev_.queue_family();
 	VK_TRY(dev_.fn.vkCreateCommandPool(dev_.handle(), &pool, nullptr, &s.pool));
-	Slot& kept = slots_.emplace_back(std::move(s)); // from here the destructor cleans up
 	VkCommandBufferAllocateInfo info =
 	    make<VkCommandBufferAllocateInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO);
-	info.commandPool = kept.pool;
+	info.commandPool = s.pool;
 	info.commandBufferCount = 1;
-	VK_TRY(dev_.fn.vkAllocateCommandBuffers(dev_.handle(), &info, &kept.cmd));
+	VK_TRY(dev_.fn.vkAllocateCommandBuffers(dev_.handle(), &info, &s.cmd));
 	const VkFenceCreateInfo fence = make<VkFenceCreateInfo>(VK_STRUCTURE_TYPE_FENCE_CREATE_INFO);
-	VK_TRY(dev_.fn.vkCreateFence(dev_.handle(), &fence, nullptr, &kept.fence));
+	VK_TRY(dev_.fn.vkCreateFence(dev_.handle(), &fence, nullptr, &s.fence));
 	if (dev_.caps().tick_ns > 0) {
 		VkQueryPoolCreateInfo q = make<VkQueryPoolCreateInfo>(VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO);
 		q.queryType = VK_QUERY_TYPE_TIMESTAMP;
 		q.queryCount = kQueries;
-		VK_TRY(dev_.fn.vkCreateQueryPool(dev_.handle(), &q, nullptr, &kept.queries));
+		VK_TRY(dev_.fn.vkCreateQueryPool(dev_.handle(), &q, nullptr, &s.queries));
 	}
-	return kept;
 }
 
 void Recorder::begin() {
 	if (slot_) return;
-	if (!lost_.empty()) throw Error(Code::Device, lost_);
+	if (!lost_.empty()) throw Error(lost_code_, lost_);
 	Slot& s = free_slot();
 	check(dev_.fn.vkResetFences(dev_.handle(), 1, &s.fence), "vkResetFences");
 	check(dev_.fn.vkResetCommandPool(dev_.handle(), s.pool, 0), "vkResetCommandPool");
@@ -149,7 +181,7 @@ void Recorder::stamp(const char* label, double bytes) {
 }
 
 void Recorder::submit() {
-	if (!lost_.empty()) throw Error(Code::Device, lost_);
+	if (!lost_.empty()) throw Error(lost_code_, lost_);
 	if (!slot_) return;
 	Slot& s = *slot_;
 	if (!reads_.empty()) { // copies into host memory become visible to the host
@@ -164,13 +196,13 @@ void Recorder::submit() {
 		dev_.fn.vkCmdPipelineBarrier2(s.cmd, &info);
 	}
 	if (s.queries) dev_.fn.vkCmdWriteTimestamp2(s.cmd, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, s.queries, s.n_queries++);
+	slot_ = nullptr;
 	check(dev_.fn.vkEndCommandBuffer(s.cmd), "vkEndCommandBuffer");
 	VkCommandBufferSubmitInfo cmd = make<VkCommandBufferSubmitInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO);
 	cmd.commandBuffer = s.cmd;
 	VkSubmitInfo2 info = make<VkSubmitInfo2>(VK_STRUCTURE_TYPE_SUBMIT_INFO_2);
 	info.commandBufferInfoCount = 1;
 	info.pCommandBufferInfos = &cmd;
-	slot_ = nullptr;
 	check(dev_.fn.vkQueueSubmit2(dev_.queue(), 1, &info, s.fence), "vkQueueSubmit2");
 	s.pending = true;
 	++next_value_;
@@ -312,6 +344,16 @@ void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) 
 
 void Recorder::read(uint32_t src, uint64_t at, std::span<std::byte> dst) {
 	KV_ASSERT(at + dst.size() <= mem_.at(src).bytes);
+	const size_t before = reads_.size();
+	try {
+		read_pieces(src, at, dst);
+	} catch (...) { // the caller's memory may be gone by the next wait()
+		reads_.resize(std::min(before, reads_.size()));
+		throw;
+	}
+}
+
+void Recorder::read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst) {
 	while (!dst.empty()) {
 		const uint64_t n = std::min<uint64_t>(dst.size(), kStagingBlock);
 		Staging& s = staging(downloads_, Mem::Readback, n);

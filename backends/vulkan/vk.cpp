@@ -38,7 +38,10 @@ void fail_call(VkResult r, const char* call) {
 	std::string_view name(call); // the function is enough: arguments mean nothing to a reader of the message
 	name = name.substr(0, name.find('('));
 	if (const size_t dot = name.find_last_of(".>"); dot != name.npos) name = name.substr(dot + 1);
-	fail(memory ? Code::OutOfMemory : Code::Device, "{} returned {} ({})", name, result_name(r), int(r));
+	if (memory)
+		fail(Code::OutOfMemory, "{} returned {} ({}); give a smaller -c, a --kv with fewer bits, or a smaller model",
+		     name, result_name(r), int(r));
+	fail(Code::Device, "{} returned {} ({})", name, result_name(r), int(r));
 }
 
 bool load_loader() {

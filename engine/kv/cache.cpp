@@ -83,6 +83,7 @@ struct KvCache::State {
 
 	void trim(const KvCounts& keep) noexcept;
 	void reserve(const KvCounts& want, uint32_t n_added);
+	void take_pages(const KvCounts& want, uint32_t n_added);
 	[[noreturn]] void out_of_memory(const KvCounts& want, uint32_t n_added) const;
 	void replay_prompt(uint32_t group, std::span<const float> new_scores);
 	const KvMoves& materialise(uint32_t l, const SetMoves& m);
@@ -116,6 +117,14 @@ void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) const
 
 // Gets the pages that `want` counts; all or none.
 void KvCache::State::reserve(const KvCounts& want, uint32_t n_added) {
+	try {
+		take_pages(want, n_added);
+	} catch (...) { // the budget is spent, or the device had less memory than it said
+		trim(counts);
+		throw;
+	}
+}
+void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {
 	for (uint32_t l = 0; l < ids.size(); ++l)
 		for (int t = 0; t < kTiers; ++t) {
 			const TierPlan& T = plan->layers[l].tier[t];
@@ -123,10 +132,7 @@ void KvCache::State::reserve(const KvCounts& want, uint32_t n_added) {
 			                               std::tuple{&ids[l].blocks[t], want.blocks[t], T.block_format}})
 				while (list->size() < n) {
 					const uint32_t id = pool->alloc(format, l);
-					if (id == kNone) {
-						trim(counts);
-						out_of_memory(want, n_added);
-					}
+					if (id == kNone) out_of_memory(want, n_added);
 					list->push_back(id);
 				}
 		}
@@ -285,6 +291,8 @@ void KvCache::end_prompt() {
 	s.scored_rows += uint32_t(s.rows.size());
 	s.commit(s.next);
 }
+
+bool KvCache::in_prompt() const { return s_->in_prompt; }
 
 void KvCache::cancel_prompt() {
 	State& s = *s_;

@@ -63,6 +63,7 @@ class KvCache {
 	// f16 slot, decode rows since the last flush included (empty: none). Other policies: both empty.
 	const KvMoves& prompt_moves(uint32_t l, std::span<const float> new_scores = {}, std::span<const float> slot_scores = {});
 	void end_prompt();
+	bool in_prompt() const;        // begun and neither ended nor cancelled
 	void cancel_prompt();          // instead of end_prompt(): the new tokens never were, their pages go back
 
 	// ---- one decoded token

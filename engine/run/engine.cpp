@@ -63,7 +63,12 @@ std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const 
 			 ctx() - n_tokens(), ctx());
 	for (const uint32_t t : tokens)
 		if (t >= engine_.config().vocab) fail(Code::Invalid, "token {} is outside the vocabulary of {}", t, engine_.config().vocab);
-	return engine_.forward().prefill(kv_, tokens, hooks);
+	try {
+		return engine_.forward().prefill(kv_, tokens, hooks);
+	} catch (...) { // before the first layer: the prompt has its pages, and nobody who gives them back
+		if (kv_.cache().in_prompt()) kv_.cache().cancel_prompt();
+		throw;
+	}
 }
 
 std::span<const float> Session::decode(uint32_t token) {
@@ -71,7 +76,13 @@ std::span<const float> Session::decode(uint32_t token) {
 	if (token >= engine_.config().vocab)
 		fail(Code::Invalid, "token {} is outside the vocabulary of {}", token, engine_.config().vocab);
 	const Row row{&kv_, token};
-	return engine_.forward().decode(std::span(&row, 1));
+	const uint32_t before = n_tokens();
+	try {
+		return engine_.forward().decode(std::span(&row, 1));
+	} catch (...) { // a token that has its slot but was never stored there would be read by the next one
+		if (n_tokens() != before) kv_.reset();
+		throw;
+	}
 }
 
 } // namespace kvrun

@@ -68,7 +68,9 @@ class Session { // one sequence of tokens; must end before its engine
 	// Appends tokens; returns the last one's logits (vocab), empty when the hook cancelled. Throws Error{Context} when
 	// they do not fit, Error{OutOfMemory} when the cache's budget is used up, with nothing appended.
 	std::span<const float> prefill(std::span<const uint32_t> tokens, const PrefillHooks& = {});
-	std::span<const float> decode(uint32_t token); // appends one token; logits (vocab)
+	// Appends one token; logits (vocab). Throws Error{Context} or, when the cache's budget is used up, OutOfMemory with
+	// nothing appended; when the device fails half way, the session is empty afterwards.
+	std::span<const float> decode(uint32_t token);
 	uint32_t n_tokens() const { return kv_.n_tokens(); }
 	uint32_t ctx() const { return engine_.ctx(); }
 	KvBytes kv_bytes() const { return kv_.bytes(); }

@@ -89,20 +89,24 @@ size_t Forward::activation_bytes() const {
 void Forward::prompt_memory(uint32_t n, uint32_t tail) {
 	if (n > prompt_rows_) {
 		prompt_ = {};
-		prompt_rows_ = (n + 63) / 64 * 64;
+		prompt_rows_ = 0; // should there be no memory
+		const uint32_t n_rows = (n + 63) / 64 * 64;
 		allocate(be_, prompt_, "prompt rows", [&](Arena& a) {
-			x_ = a.take(DType::F32, prompt_rows_, cfg_.dim);
-			tokens_ = a.take(DType::U32, prompt_rows_);
-			rope_ = a.take(DType::F32, prompt_rows_, std::max(cfg_.rope.dim / 2, 1u), 2);
+			x_ = a.take(DType::F32, n_rows, cfg_.dim);
+			tokens_ = a.take(DType::U32, n_rows);
+			rope_ = a.take(DType::F32, n_rows, std::max(cfg_.rope.dim / 2, 1u), 2);
 		});
+		prompt_rows_ = n_rows;
 	}
 	if (n + tail > scratch_rows_) {
 		scratch_ = {};
-		scratch_rows_ = (n + tail + 63) / 64 * 64;
+		scratch_rows_ = 0;
+		const uint32_t n_rows = (n + tail + 63) / 64 * 64;
 		allocate(be_, scratch_, "prompt keys and values", [&](Arena& a) {
-			k16_ = a.take(DType::F16, cfg_.n_kv_heads, scratch_rows_, cfg_.head_dim);
-			v16_ = a.take(DType::F16, cfg_.n_kv_heads, scratch_rows_, cfg_.head_dim);
+			k16_ = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);
+			v16_ = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);
 		});
+		scratch_rows_ = n_rows;
 	}
 }
 

@@ -24,7 +24,8 @@ KvState::KvState(Backend& be, const KvPlan& plan, KvPool& pool, uint32_t max_tok
 
 void KvState::reset() {
 	cache_.reset();
-	clear_sums();
+	sums_ = {}; // rather than cleared: this also ends prompts on a device that can do nothing any more
+	sum_slots_ = 0;
 }
 
 uint32_t KvState::tier_first(Tier t) const {
@@ -65,6 +66,7 @@ void KvState::fit_tables() {
 	table_pages_ = tier_pages_[0] + tier_pages_[1] + tier_pages_[2];
 	live_.assign(size_t(plan_.n_groups) * plan_.n_heads * table_pages_ * 4, 0x5a5a5a5au);
 	const size_t n_factors = has_factors_ ? layers_.size() * table_pages_ : 0;
+	tables_ = {}; // should there be no memory, the next attempt starts here again
 	tables_ = be_.alloc((factor_word() + n_factors) * 4, Mem::Device, "kv tables");
 	for (Layer& L : layers_) {
 		L.table.assign(size_t(table_pages_) * 4, kNone); // no page starts at this word: everything will differ
@@ -152,9 +154,10 @@ View KvState::slot_sums(uint32_t l) const {
 void KvState::fit_sums() {
 	if (!plan_.ranked() || cache_.n_f16_slots() <= sum_slots_) return;
 	const uint32_t old_slots = sum_slots_, rows_n = uint32_t(layers_.size()) * plan_.shape.n_kv_heads;
-	Buffer old = std::move(sums_);
-	sum_slots_ = std::max(cache_.n_f16_slots(), old_slots * 2);
-	sums_ = be_.alloc(size_t(rows_n) * sum_slots_ * 4, Mem::Device, "attention sums");
+	const uint32_t slots = std::max(cache_.n_f16_slots(), old_slots * 2);
+	Buffer old = be_.alloc(size_t(rows_n) * slots * 4, Mem::Device, "attention sums");
+	std::swap(old, sums_);
+	sum_slots_ = slots;
 	clear_sums();
 	if (!old_slots) return;
 	for (uint32_t r = 0; r < rows_n; ++r)

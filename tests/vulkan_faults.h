@@ -1,0 +1,37 @@
+// Makes Vulkan calls of this process fail on purpose: the n-th one, of one function or of all.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <volk.h>
+
+namespace kvrun {
+
+struct VulkanFaults {
+	// What fails: calls number first .. last (from 1), of `function`, or of all that can fail when it is empty. The
+	// driver does not see them; only waits are waited for all the same, so that nothing is destroyed while in use.
+	std::string function;
+	uint64_t first = 0, last = 0;
+	VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+	// What was seen since reset().
+	std::map<std::string, uint64_t> calls; // by function
+	uint64_t all_calls = 0, failed = 0;
+	std::string failed_in;   // function of the first failed call
+	int64_t live_memory = 0; // VkDeviceMemory objects now; reset() leaves it
+
+	void reset() {
+		const int64_t live = live_memory;
+		*this = VulkanFaults();
+		live_memory = live;
+	}
+	void fail_calls(const std::string& f, uint64_t from, uint64_t to, VkResult r) {
+		reset();
+		function = f, first = from, last = to, result = r;
+	}
+};
+
+// Puts itself between kvrun and the loader, for every device that is opened from now on; the same object at each call.
+// Throws Error when there is no loader.
+VulkanFaults& vulkan_faults();
+
+} // namespace kvrun
