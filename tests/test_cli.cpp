@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sys/ioctl.h>
@@ -447,6 +448,25 @@ TEST_CASE("cli: bench writes the same numbers as a table and as JSON with docume
 		CHECK(t["tok_s_min"].get<double>() > 0);
 	}
 	check_error({"bench", "-m", kModel, "--device", "cpu", "-c", "16", "-p", "32", "-n", "0"}, 6, {"32 tokens", "16"});
+}
+
+TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that fits it") {
+	std::map<std::string, double> device;
+	const Ran r = run_program({"bench", "-m",   kModel, "--device", "cpu", "-p", "0",      "-n",   "2",
+	                           "-d",    "8000", "-c",   "8192",     "-r",  "1",  "--fill", "--kv", "fp16,kivi2,mikv",
+	                           "-o",    "json"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 3);
+	CHECK(j["prompt_bytes"].get<double>() > 0);
+	for (const auto& t : j["results"]) {
+		const double bytes = t["kv_bytes"], allocated = device[t["kv"]] = t["kv_device_bytes"];
+		CHECK(t["n_depth"] == 8000);
+		CHECK(allocated >= bytes * 0.99); // padding of pages apart
+		CHECK(allocated < bytes * 1.1);
+	}
+	CHECK(device["kivi2"] < device["fp16"] / 4);
 }
 
 TEST_CASE("cli: bench with several policies says what the cache costs each") {

@@ -6,6 +6,7 @@
 #include "tools/terminal.h"
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -18,6 +19,7 @@ struct BenchArgs {
 	std::vector<int64_t> prompt = {512}, generate = {128}, depth = {0}; // tokens
 	int64_t repeat = 5;                                                 // timed runs of each test
 	std::string output = "md";                                          // md or json
+	bool fill = false;                                                  // depths hold noise, not a prompt
 	bool ops = false;                                                   // device time per op
 };
 struct Test {
@@ -49,7 +51,8 @@ struct Measured {
 	Test test;
 	std::vector<double> tok_s; // (repeat) in the order of the runs
 	size_t kv_bytes = 0;       // cache at the end of a run
-	size_t pool_bytes = 0;     // device memory its pages lie in then
+	size_t device_bytes = 0;   // device memory allocated for it then
+	size_t resident = 0;       // bytes of this process then, 0: unknown
 	double peak = 0;           // bytes per second of the device, 0: unknown
 	std::vector<OpTime> ops;   // of one run, if asked for
 	PartTime part(Part p) const {
@@ -81,9 +84,11 @@ constexpr const char* kFooter =
     "  packing    what puts keys and values into pages: kv_load, kv_block, kv_pack, kv_store\n"
     "Times of one run on the device; software drivers' include what else the machine was doing.\n\n"
     "JSON: version, model {file, architecture, name, weight_bytes}, device {name, driver, type, cpu,\n"
-    "  peak_bytes_per_s (0: unknown)}, ubatch, results [{test, kv, n_prompt, n_gen, n_depth, kv_bytes,\n"
-    "  kv_device_bytes (memory the pages lie in), tok_s_median, tok_s_min, tok_s_max, tok_s [..], and with --ops or\n"
-    "  several policies: device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)}, saliency {ms, bytes,\n"
+    "  peak_bytes_per_s (0: unknown)}, ubatch, prompt_bytes (device memory a prompt took at most while it was read),\n"
+    "  resident_peak_bytes (of the process, 0: unknown), results [{test, kv, n_prompt, n_gen, n_depth, kv_bytes,\n"
+    "  kv_device_bytes (allocated), resident_bytes (of the process after the run, 0: unknown), tok_s_median,\n"
+    "  tok_s_min, tok_s_max, tok_s [..], and with --ops or several policies: device_ms, attend {ms, bytes, "
+    "bytes_per_s, of_peak (null: unknown)}, saliency {ms, bytes,\n"
     "  bytes_per_s}, packing {the same}; with --ops: ops [{op, calls, ms, bytes, bytes_per_s}]}].\n"
     "  Keys stay; new ones may come.";
 
@@ -107,12 +112,21 @@ std::vector<uint32_t> some_tokens(const Engine& e, size_t n) {
 	return out;
 }
 
+// A line of what Linux says about this process, as bytes; 0 where it does not.
+size_t resident_bytes(const std::string& key) {
+	std::ifstream status("/proc/self/status");
+	for (std::string line; std::getline(status, line);)
+		if (line.starts_with(key + ":")) return size_t(std::strtoull(line.c_str() + key.size() + 1, nullptr, 10)) << 10;
+	return 0;
+}
+
 // One run of a test on an empty session: seconds of the part that counts.
-double run_once(Session& s, const Test& t, const std::vector<uint32_t>& tokens, bool time_ops) {
+double run_once(Session& s, const Test& t, const std::vector<uint32_t>& tokens, bool fill, bool time_ops) {
 	Backend& be = s.engine().backend();
 	s.reset();
 	const std::span<const uint32_t> all(tokens);
-	if (t.depth) s.prefill(all.first(t.depth));
+	if (t.depth && fill) s.fill(t.depth);
+	if (t.depth && !fill) s.prefill(all.first(t.depth));
 	if (time_ops) {
 		be.time_ops(true);
 		be.op_times(/*reset=*/true);
@@ -126,7 +140,7 @@ double run_once(Session& s, const Test& t, const std::vector<uint32_t>& tokens, 
 // One turn of a policy in a test: a timed run, one to warm up, or one with the ops' times.
 enum class Turn { WarmUp, Timed, Ops };
 
-void take_turn(Engine& e, const Test& t, Turn turn, Measured& m) {
+void take_turn(Engine& e, const Test& t, bool fill, Turn turn, Measured& m) {
 	Test run = t;
 	if (turn == Turn::WarmUp) { // pipelines, clocks, caches: a few steps of a generation do, at a depth with every tier
 		run.generate = std::min(t.generate, 4u);
@@ -134,11 +148,12 @@ void take_turn(Engine& e, const Test& t, Turn turn, Measured& m) {
 	}
 	const std::vector<uint32_t> tokens = some_tokens(e, size_t(run.depth) + run.prompt + run.generate);
 	Session s(e);
-	const double seconds = run_once(s, run, tokens, turn == Turn::Ops);
+	const double seconds = run_once(s, run, tokens, fill, turn == Turn::Ops);
 	if (turn == Turn::Timed) {
 		m.tok_s.push_back((run.prompt + run.generate) / seconds);
 		m.kv_bytes = s.kv_bytes().total();
-		m.pool_bytes = e.pool().allocated_bytes();
+		m.device_bytes = s.kv_device_bytes();
+		m.resident = resident_bytes("VmRSS");
 	}
 	if (turn == Turn::Ops) { // a run of its own: timestamps around every dispatch take time themselves
 		m.ops = e.backend().op_times(/*reset=*/true);
@@ -162,7 +177,7 @@ std::vector<Measured> measure(Engine& e, const Test& t, std::span<std::unique_pt
 			all[i].policy = e.plan().policy.text;
 			all[i].test = t;
 			all[i].peak = e.backend().info().peak_bytes_per_s;
-			take_turn(e, t, turn, all[i]);
+			take_turn(e, t, a.fill, turn, all[i]);
 			e.swap_kv(stores[i]);
 		}
 	return all;
@@ -175,7 +190,8 @@ nlohmann::ordered_json to_json(const Measured& m, bool ops) {
 	                            {"n_gen", m.test.generate},
 	                            {"n_depth", m.test.depth},
 	                            {"kv_bytes", m.kv_bytes},
-	                            {"kv_device_bytes", m.pool_bytes},
+	                            {"kv_device_bytes", m.device_bytes},
+	                            {"resident_bytes", m.resident},
 	                            {"tok_s_median", m.median()},
 	                            {"tok_s_min", m.min()},
 	                            {"tok_s_max", m.max()},
@@ -285,7 +301,9 @@ void bench(BenchArgs a) {
 		                              {"type", d.type},
 		                              {"cpu", d.is_cpu},
 		                              {"peak_bytes_per_s", d.peak_bytes_per_s}}},
-		                            {"ubatch", a.engine.ubatch}};
+		                            {"ubatch", a.engine.ubatch},
+		                            {"prompt_bytes", engine->forward().prompt_peak_bytes()},
+		                            {"resident_peak_bytes", resident_bytes("VmHWM")}};
 		for (const Measured& m : all) j["results"].push_back(to_json(m, a.ops));
 		write_stdout(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 		return;
@@ -311,6 +329,10 @@ void add_bench(CLI::App& app) {
 	             "tokens in the cache before a test begins; every test at every depth [0]");
 	add_integer(*c, "-r,--repetitions", a->repeat, 1, 10000, "timed runs of each test, after one to warm up [5]");
 	add_choice(*c, "-o,--output", a->output, {"md", "json"}, "write this format [md]");
+	c->add_flag(
+	    "--fill", a->fill,
+	    "fill the depth with noise instead of running the model over a prompt: quick, with the same memory and the "
+	    "same speed after it");
 	c->add_flag("--ops", a->ops,
 	            "also list every operation, by device timestamps in one more run: calls, ms, bytes, GB/s");
 	c->footer(kFooter);

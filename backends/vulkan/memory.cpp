@@ -137,8 +137,9 @@ VkResult Memory::allocate(Block& b, uint64_t size, uint32_t type) {
 	return VK_SUCCESS;
 }
 
-// False: this type has no room. Blocks double with what is in use, so that small runs stay small.
-bool Memory::add_block(uint32_t type, uint64_t need, const char* label) {
+// The block's index, or kNoBlock: this type has no room. own: for one buffer. Else blocks double with what is in use,
+// so that small runs stay small.
+uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, const char* label) {
 	const Caps& c = dev_.caps();
 	const uint32_t heap = props_.memoryTypes[type].heapIndex;
 	const uint64_t heap_size = heap == c.heap ? c.heap_bytes : props_.memoryHeaps[heap].size;
@@ -146,46 +147,51 @@ bool Memory::add_block(uint32_t type, uint64_t need, const char* label) {
 	const uint64_t left = heap == c.heap      ? vk::free_bytes(dev_.physical(), c, taken)
 	                      : heap_size > taken ? heap_size - taken
 	                                          : 0;
-	if (need > left || need > c.max_alloc) return false;
+	if (need > left || need > c.max_alloc) return kNoBlock;
 	uint64_t size = std::clamp(taken, kSmallestBlock, kLargestBlock);
 	size = std::min({size, c.max_alloc, std::max<uint64_t>(heap_size / 8, kMiB), left});
 	size = std::max(round_up(size, 4096), need);
-	if (size > left || size > c.max_alloc) size = need;
+	if (own || size > left || size > c.max_alloc) size = need;
 	auto slot = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return !b.memory; });
 	if (slot == blocks_.end()) {
 		uint32_t live = 0;
 		for (const Block& b : blocks_) live += b.memory != VK_NULL_HANDLE;
-		if (live >= c.max_allocations) return false;
+		if (live >= c.max_allocations) return kNoBlock;
 		slot = blocks_.insert(blocks_.end(), Block{});
 	}
 	VkResult r = allocate(*slot, size, type);
 	if (r != VK_SUCCESS && size > need) r = allocate(*slot, need, type);
 	if (r != VK_SUCCESS) {
 		refused_ = r;
-		return false;
+		return kNoBlock;
 	}
 	dev_.name(VK_OBJECT_TYPE_DEVICE_MEMORY, uint64_t(slot->memory), label);
 	log_at(3, "# vulkan: block of {} MiB, memory type {}", slot->size >> 20, type);
+	return uint32_t(slot - blocks_.begin());
+}
+
+// A piece of block i, if there is one.
+bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
+	Block& b = blocks_[i];
+	const uint64_t at = b.ranges.take(bytes, align);
+	if (at == UINT64_MAX) return false;
+	r.block = i;
+	r.at = at;
+	r.mapped = b.mapped ? b.mapped + at : nullptr;
+	r.coherent = props_.memoryTypes[b.type].propertyFlags & kCoherent;
 	return true;
 }
 
 bool Memory::place(BufferRec& r, uint32_t type, const VkMemoryRequirements& req) {
-	const uint64_t align = std::max<uint64_t>(req.alignment, 256);
-	for (int attempt = 0; attempt < 2; ++attempt) {
-		for (uint32_t i = 0; i < blocks_.size(); ++i) {
-			Block& b = blocks_[i];
-			if (!b.memory || b.type != type) continue;
-			const uint64_t at = b.ranges.take(round_up(req.size, align), align);
-			if (at == UINT64_MAX) continue;
-			r.block = i;
-			r.at = at;
-			r.mapped = b.mapped ? b.mapped + at : nullptr;
-			r.coherent = props_.memoryTypes[type].propertyFlags & kCoherent;
-			return true;
-		}
-		if (attempt == 0 && !add_block(type, round_up(req.size, align), r.label)) return false;
-	}
-	return false;
+	const uint64_t align = std::max<uint64_t>(req.alignment, 256), bytes = round_up(req.size, align);
+	// Large buffers have a block of their own while there is room for one: given back, it is the system's again.
+	if (bytes >= kSmallestBlock)
+		if (const uint32_t i = add_block(type, bytes, /*own=*/true, r.label); i != kNoBlock)
+			return take(r, i, bytes, align);
+	for (uint32_t i = 0; i < blocks_.size(); ++i)
+		if (blocks_[i].memory && blocks_[i].type == type && take(r, i, bytes, align)) return true;
+	const uint32_t i = add_block(type, bytes, /*own=*/false, r.label);
+	return i != kNoBlock && take(r, i, bytes, align);
 }
 
 uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {

@@ -64,7 +64,9 @@ class Memory {
 	};
 	std::vector<uint32_t> types_for(Mem) const; // memory types, best first
 	bool place(BufferRec&, uint32_t type, const VkMemoryRequirements&);
-	bool add_block(uint32_t type, uint64_t need, const char* label);
+	bool take(BufferRec&, uint32_t block, uint64_t bytes, uint64_t align);
+	static constexpr uint32_t kNoBlock = UINT32_MAX;
+	uint32_t add_block(uint32_t type, uint64_t need, bool own, const char* label);
 	VkResult allocate(Block&, uint64_t size, uint32_t type);
 	uint64_t reserved(uint32_t heap) const;
 

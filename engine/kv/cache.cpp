@@ -230,6 +230,15 @@ void KvCache::begin_prompt(uint32_t n_new, std::span<const uint32_t> rows) {
 	if (!s.plan->ranked()) s.replay_prompt(0, {});
 }
 
+void KvCache::expect(uint32_t n_new) {
+	constexpr uint32_t kAnswer = 256; // and what most answers take
+	KvCounts next = s_->counts;
+	advance(*s_->plan, next, n_new, /*prompt=*/true, nullptr);
+	advance(*s_->plan, next, kAnswer, /*prompt=*/false, nullptr);
+	const size_t now = bytes_of(*s_->plan, s_->counts).total(), then = bytes_of(*s_->plan, next).total();
+	s_->pool->expect(then - std::min(now, then));
+}
+
 std::span<const uint32_t> KvCache::probe_rows() const { return s_->rows; }
 
 // Adds the prompt's tokens to the group's sets, flushing as `events` say. new_scores (n_heads, n_new), or empty.

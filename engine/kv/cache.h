@@ -18,6 +18,7 @@ class PagePool {
 	virtual void free(uint32_t id) noexcept = 0;
 	virtual size_t budget_bytes() const = 0; // SIZE_MAX: no limit but the device
 	virtual size_t used_bytes() const = 0;   // pages and blocks handed out, with their share of tables
+	virtual void expect(size_t /*bytes*/) {} // about so much will be asked for at once: a hint
 };
 
 // A pool that only counts: ids are handed out again lowest first; alloc() fails when the budget is spent.
@@ -50,6 +51,8 @@ class KvCache {
 	uint32_t n_tokens() const;     // in the sequence, evicted ones included
 	void reset();                  // forgets everything and returns all pages
 
+	// Tells the pool what n_new prompt tokens, in one piece or several, and a short answer will take.
+	void expect(uint32_t n_new);
 	// ---- a prompt of n_new tokens. Views stay as they were until end_prompt().
 	// Reserves the pages of all layers; throws Error{OutOfMemory} naming need, budget and a policy that fits, with
 	// nothing changed. `rows`: prompt rows (0-based, ascending) that feed the score, instead of the policy's choice.

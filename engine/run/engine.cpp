@@ -71,6 +71,12 @@ std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const 
 	}
 }
 
+void Session::fill(uint32_t n) {
+	if (uint64_t(n_tokens()) + n > ctx())
+		fail(Code::Context, "{} tokens of noise, the context has room for {} of {}; raise -c", n, ctx() - n_tokens(), ctx());
+	engine_.forward().fill(kv_, n);
+}
+
 std::span<const float> Session::decode(uint32_t token) {
 	if (n_tokens() >= ctx()) fail(Code::Context, "the context of {} tokens is full; raise -c", ctx());
 	if (token >= engine_.config().vocab)

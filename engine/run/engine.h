@@ -68,12 +68,15 @@ class Session { // one sequence of tokens; must end before its engine
 	// Appends tokens; returns the last one's logits (vocab), empty when the hook cancelled. Throws Error{Context} when
 	// they do not fit, Error{OutOfMemory} when the cache's budget is used up, with nothing appended.
 	std::span<const float> prefill(std::span<const uint32_t> tokens, const PrefillHooks& = {});
+	void fill(uint32_t n); // appends n tokens of noise: Forward::fill()
 	// Appends one token; logits (vocab). Throws Error{Context} or, when the cache's budget is used up, OutOfMemory with
 	// nothing appended; when the device fails half way, the session is empty afterwards.
 	std::span<const float> decode(uint32_t token);
 	uint32_t n_tokens() const { return kv_.n_tokens(); }
 	uint32_t ctx() const { return engine_.ctx(); }
 	KvBytes kv_bytes() const { return kv_.bytes(); }
+	// Device memory allocated for the cache: the pool's chunks (all sessions'), this session's tables.
+	size_t kv_device_bytes() const { return engine_.pool().allocated_bytes() + kv_.table_bytes(); }
 	KvState& kv() { return kv_; }
 	void reset() { kv_.reset(); }
 	Engine& engine() { return engine_; }

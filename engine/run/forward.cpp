@@ -44,6 +44,7 @@ void write_u32(Backend& be, const View& v, std::span<const uint32_t> x) { be.wri
 void write_f32(Backend& be, const View& v, std::span<const float> x) { be.write(*v.buf, v.at, std::as_bytes(x)); }
 
 constexpr uint32_t kLogitRows = 32; // rows of logits computed at once when all are asked for
+constexpr size_t kKeptPromptBytes = 64 << 20; // a prompt's memory up to this is kept for the next one
 
 } // namespace
 
@@ -108,6 +109,15 @@ void Forward::prompt_memory(uint32_t n, uint32_t tail) {
 		});
 		scratch_rows_ = n_rows;
 	}
+	prompt_peak_ = std::max(prompt_peak_, prompt_.bytes() + scratch_.bytes());
+}
+
+// A long prompt's memory is given back: it may be more than a packed cache takes.
+void Forward::release_prompt_memory() {
+	if (prompt_.bytes() + scratch_.bytes() <= kKeptPromptBytes) return;
+	prompt_ = {}, scratch_ = {};
+	prompt_rows_ = scratch_rows_ = 0;
+	host_rope_ = {};
 }
 
 // cos and sin are taken on the host in double: drivers may be as coarse as 2^-11, and at position 100 000 useless.
@@ -207,9 +217,12 @@ std::span<const float> Forward::prefill(KvState& kv, std::span<const uint32_t> t
 	if (tokens.size() > opt_.prefill_block)
 		warn_once(fmt::format("a prompt of {} tokens is taken in blocks of {}: later blocks attend to the packed cache of earlier ones",
 							  tokens.size(), opt_.prefill_block));
-	for (size_t at = 0; at < tokens.size(); at += opt_.prefill_block)
-		if (!block(kv, tokens.subspan(at, std::min<size_t>(opt_.prefill_block, tokens.size() - at)), hooks, uint32_t(at))) return {};
-	return std::span(host_logits_).last(cfg_.vocab);
+	kv.cache().expect(uint32_t(tokens.size()));
+	bool done = true;
+	for (size_t at = 0; done && at < tokens.size(); at += opt_.prefill_block)
+		done = block(kv, tokens.subspan(at, std::min<size_t>(opt_.prefill_block, tokens.size() - at)), hooks, uint32_t(at));
+	release_prompt_memory();
+	return done ? std::span(host_logits_).last(cfg_.vocab) : std::span<float>();
 }
 
 // One block of a prompt, layer by layer. A layer's new K and V live in the scratch until every row has attended.
@@ -261,6 +274,34 @@ bool Forward::block(KvState& kv, std::span<const uint32_t> tokens, const Prefill
 	}
 	prompt.end();
 	return true;
+}
+
+void Forward::fill(KvState& kv, uint32_t n) {
+	kv.cache().expect(n);
+	std::vector<uint16_t> noise(1 << 20);
+	for (uint32_t seed = 1; uint16_t& x : noise) { // 0.5 to 1 of either sign
+		seed = seed * 1664525u + 1013904223u;
+		x = uint16_t((seed >> 16 & 0x83ff) | 0x3800);
+	}
+	for (uint32_t at = 0; at < n; at += opt_.prefill_block) {
+		const uint32_t m = std::min(opt_.prefill_block, n - at);
+		prompt_memory(m, KvPrompt::tail_rows(kv));
+		for (size_t b = 0; b < scratch_.bytes(); b += noise.size() * 2) {
+			be_.write(scratch_, b, std::as_bytes(std::span(noise)).first(std::min(noise.size() * 2, scratch_.bytes() - b)));
+			be_.submit();
+			be_.wait(); // no more staging memory than a prompt takes
+		}
+		KvPrompt prompt(be_, kv_, kv, m, PromptKv{k16_, v16_, 0}, cfg_.n_heads, opt_.ubatch);
+		for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
+			be_.at_layer(l);
+			prompt.begin_layer(l);
+			prompt.end_layer(l);
+			be_.submit();
+			be_.wait();
+		}
+		prompt.end();
+	}
+	release_prompt_memory();
 }
 
 } // namespace kvrun

@@ -37,8 +37,13 @@ class Forward {
 	// Appends tokens to one sequence and returns the last token's logits (vocab); empty when a hook cancelled.
 	std::span<const float> prefill(KvState& kv, std::span<const uint32_t> tokens, const PrefillHooks& = {});
 
+	// Appends n tokens with noise for keys and values, stored as a prompt's are and taking the same memory; the model does
+	// not run and nothing attends. For measuring what comes after a long prompt.
+	void fill(KvState& kv, uint32_t n);
+
 	uint32_t prefill_block() const { return opt_.prefill_block; }
 	size_t activation_bytes() const; // device memory of everything but weights and cache
+	size_t prompt_peak_bytes() const { return prompt_peak_; } // of it, the most a prompt has taken
 
  private:
 	struct Chunk { // rows of one pass through a layer
@@ -55,6 +60,7 @@ class Forward {
 	void project_out(const LayerWeights&, const Chunk&, bool decode); // attention output, MLP
 	void enqueue_logits(const View& x, bool decode);                  // x (n, dim) -> host_logits_ at the next wait()
 	void prompt_memory(uint32_t n, uint32_t tail);
+	void release_prompt_memory();
 	bool block(KvState&, std::span<const uint32_t> tokens, const PrefillHooks&, uint32_t first);
 	void rope_rows(uint32_t first_pos, uint32_t n, std::vector<float>& out) const; // appends (n, rotary_dim / 2, 2)
 
@@ -73,6 +79,7 @@ class Forward {
 	View step_x_, step_tokens_, step_rope_;
 	Buffer prompt_, scratch_;              // prompt blocks: the same; this layer's own keys and values
 	uint32_t prompt_rows_ = 0, scratch_rows_ = 0;
+	size_t prompt_peak_ = 0; // bytes
 	View x_, tokens_, rope_;               // (prompt_rows, ...)
 	View k16_, v16_;                       // (n_kv_heads, scratch_rows, head_dim) f16
 	std::vector<float> host_rope_;

@@ -20,11 +20,18 @@ size_t KvPool::cost(uint16_t format) const {
 
 void KvPool::grow(uint32_t words) {
 	const size_t need = (size_t(words) * 4 + 255) & ~size_t(255);
-	// Chunks grow with what is used: new memory is cleared, so that all of it is resident where the device is the host.
-	const size_t size = std::clamp(3 * allocated_, std::min<size_t>(8 << 20, chunk_bytes_), chunk_bytes_) & ~size_t(255);
+	// A prompt in an empty pool gets what it needs; from then on the pool grows by a quarter. New memory is cleared, so all
+	// of it is resident where the device is the host.
+	const size_t left = expected_ > allocated_ ? expected_ - allocated_ : 0;
+	const size_t more = std::max(allocated_ / 4, std::min<size_t>(8 << 20, chunk_bytes_));
+	const size_t size = std::min((left ? left : more) + 255, chunk_bytes_) & ~size_t(255);
 	chunks_.push_back(be_.alloc(std::max(size, need), Mem::Device, "kv pages"));
 	allocated_ += chunks_.back().bytes();
 	tail_ = 0;
+}
+
+void KvPool::expect(size_t bytes) {
+	if (used_ == 0) expected_ = std::min(bytes + bytes / 64, budget_); // ends of chunks stay empty
 }
 
 uint32_t KvPool::alloc(uint16_t format, uint32_t) {

@@ -22,6 +22,7 @@ class KvPool : public PagePool {
 	void free(uint32_t id) noexcept override;
 	size_t budget_bytes() const override { return budget_; }
 	size_t used_bytes() const override { return used_; }
+	void expect(size_t bytes) override;
 
 	const Addr& addr(uint32_t id) const { return pages_[id]; }
 	const KvPlan& plan() const { return plan_; }
@@ -36,6 +37,7 @@ class KvPool : public PagePool {
 	const KvPlan& plan_;
 	size_t budget_, chunk_bytes_;
 	size_t allocated_ = 0, used_ = 0;
+	size_t expected_ = 0; // what the first sequence will have allocated
 	std::vector<Buffer> chunks_;
 	uint32_t tail_ = 0;                             // words used of the last chunk
 	std::vector<Addr> pages_;                       // by id

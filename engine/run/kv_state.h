@@ -22,6 +22,7 @@ class KvState {
 	uint32_t n_tokens() const { return cache_.n_tokens(); }
 	uint32_t max_tokens() const { return max_tokens_; }
 	KvBytes bytes() const { return cache_.bytes(); }
+	size_t table_bytes() const { return tables_.bytes() + sums_.bytes() + balance_.bytes(); } // allocated beside pages
 	KvCache& cache() { return cache_; }
 	const KvCache& cache() const { return cache_; }
 	const KvPlan& plan() const { return plan_; }
