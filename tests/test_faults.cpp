@@ -137,7 +137,9 @@ TEST_CASE("faults: T67 any call that fails is one error, and leaves nothing behi
 	const Floats want = answer();
 	const std::map<std::string, uint64_t> calls = f.calls;
 	CHECK(calls.size() > 15);
-	for (const auto& [function, n_calls] : calls) {
+	for (const auto& call : calls) {
+		const std::string& function = call.first;
+		const uint64_t n_calls = call.second;
 		std::vector<uint64_t> ns = {1, 2, (n_calls + 1) / 2, n_calls};
 		std::sort(ns.begin(), ns.end());
 		ns.erase(std::unique(ns.begin(), ns.end()), ns.end());
@@ -169,7 +171,9 @@ TEST_CASE("faults: T68, T69 a device that is lost or does not answer stays lost,
 	const std::pair<std::string, VkResult> rows[] = {{"vkQueueSubmit2", VK_ERROR_DEVICE_LOST},
 	                                                 {"vkWaitForFences", VK_ERROR_DEVICE_LOST},
 	                                                 {"vkWaitForFences", VK_TIMEOUT}};
-	for (const auto& [function, result] : rows) {
+	for (const auto& row : rows) {
+		const std::string& function = row.first;
+		const VkResult result = row.second;
 		INFO(fmt::format("{} returns {}", function, vk::result_name(result)));
 		const auto engine = open();
 		Session s(*engine);

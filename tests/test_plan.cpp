@@ -149,8 +149,10 @@ TEST_CASE("plan: layers with different bits, and who owns codes") {
 }
 
 TEST_CASE("plan: what cannot be stored is refused in one line") {
-	check_refused("xquant,kq=3,km=0", kMistral, {"shared codes need equal bits", "layer 3 stores keys at 1 bits, layer 2 at 2", "kq"});
-	check_refused("xquant,vq=5,vm=4", kMistral, {"values at 1 bits"});
+	check_refused("xquant,kq=3,km=0", kMistral, {"shared codes need equal bits", "layer 3 has 1-bit keys, layer 2, whose codes it reads, 2-bit", "kq"});
+	check_refused("xquant,vq=5,vm=4", kMistral, {"1-bit values"});
+	check_refused("kivi2,bits@40=4", kMistral, {"no layer 40", "layers 0 to 31"});
+	CHECK_NOTHROW(plan("kivi2,bits@0-40=4"));
 	check_refused("mikv,km=0", kMistral, {"shared codes need the same tokens"});
 	check_refused("zipcache,per_head=on", kMistral, {"per_head=off or group=head"});
 	check_refused("kivi2,v.norm=sqrtmax", kMistral, {"k.group=all"});

@@ -58,8 +58,8 @@ Floats logits_of(Engine& engine, const std::string& policy, std::span<const uint
 void check_order(std::map<std::string, Floats>& logits) {
 	std::map<std::string, double> error; // against the f16 cache, by name
 	for (const auto& [policy, x] : logits) error[parse_policy(policy).name] = relative_error(x, logits["fp16"]);
-	for (const auto& [name, e] : error)
-		if (name != "fp16" && name != "rtn8") CHECK_MESSAGE(e > kError, name << " " << e);
+	for (const auto& e : error)
+		if (e.first != "fp16" && e.first != "rtn8") CHECK_MESSAGE(e.second > kError, e.first << " " << e.second);
 	CHECK(error["rtn8"] < kError);
 	CHECK(error["rtn8"] < error["rtn4"]);
 	CHECK(error["rtn4"] < error["rtn2"]);

@@ -203,11 +203,34 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("nonsense", {"Possible are fp16", "mikv"});
 	check_refused("asymkv32", {"asymkvA/B"});
 	check_refused("asymkv3x/1", {"expected a whole number"});
-	check_refused("kivi2,bits=3", {"bits is 3", "1, 2, 4, 8, 16, and 0"});
-	check_refused("kivi2,bits=32", {"0 to 16"});
-	check_refused("kivi2,group=48", {"group is 48", "32, 64 or 128"});
+	check_refused("kivi2,bits=3", {"bits is '3'", "1, 2, 4, 8, 16, and 0"});
+	check_refused("kivi2,bits=32", {"1, 2, 4, 8, 16, and 0"});
+	check_refused("kivi2,bits=x", {"bits is 'x'", "1, 2, 4, 8, 16, and 0"});
+	check_refused("kivi2,v.bits=02", {"v.bits is '02'"});
+	check_refused("kivi2,group=48", {"group is '48'", "32, 64 or 128"});
 	check_refused("kivi2,group=0", {"group is '0'"});
-	check_refused("kivi2,group=head", {"expected a whole number"}); // keys per channel have no such run
+	check_refused("kivi2,group=head", {"32, 64 or 128 tokens, or all"}); // keys per channel have no such run
+	check_refused("rtn4,group=64k", {"group is '64k'", "32, 64 or 128", "half, head, all"});
+	check_refused("rtn4,group=70000", {"at most 32768"});
+	check_refused("rtn4,group=-1", {"group is '-1'"});
+	check_refused("kivi2;group=64", {"after commas, as in kivi2,group=64"});
+	check_refused("kivi2 group=64", {"after commas"});
+	check_refused("kivi2,=4", {"'=4' has no key"});
+	check_refused("foo", {"no KV policy 'foo'. Possible are fp16"});
+	check_refused("kivi2,recent_keep=x", {"recent_keep is 'x'", "whole number from 0"});
+	check_refused("kivi2,recent_keep=-1", {"recent_keep is '-1'"});
+	check_refused("kivi2,recent=16", {"recent is 16, less than flush = 32"});
+	check_refused("streaming,sinks=-1", {"sinks is '-1'", "whole number"});
+	check_refused("h2o,budget=0", {"ratio above 0", "budget in tokens"});
+	check_refused("zipcache,ratio=-0.1", {"0 to 1"});
+	check_refused("zipcache,ratio=abc", {"expected a number from 0 to 1"});
+	check_refused("zipcache,probe=2", {"0 to 1"});
+	check_refused("logquant,W=99999999999", {"whole number from 1"});
+	check_refused("xquant,stride=0", {"from 2"});
+	check_refused("asymkv1/2/3", {"second number is '2/3'"});
+	check_refused("mikv,balance=yes", {"on or off"});
+	check_refused("kivi2,eta=0.6", {"0 to below 0.5"});
+	check_refused("kivi2,bits@a-b=4", {"'a'"});
 	check_refused("kivi2,grup=64", {"no option 'grup'", "did you mean group?"});
 	check_refused("kivi2,recentkeep=64", {"did you mean recent_keep?"});
 	check_refused("kivi2,zzzzzz=64", {"kvrun plan --help"});
@@ -221,7 +244,7 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("kivi2,flush=99999999999999999999", {"flush is"});
 	check_refused("kivi2,eta=0.5", {"below 0.5"});
 	check_refused("kivi2,eta=nan", {"eta is"});
-	check_refused("kivi2,eta=x", {"expected a number from 0 to 0.5"});
+	check_refused("kivi2,eta=x", {"expected a number from 0"});
 	check_refused("zipcache,ratio=1.5", {"ratio is 1.5", "0 to 1"});
 	check_refused("zipcache,probe=0", {"without scored rows"});
 	check_refused("zipcache,probe=often", {"all, recent, random, hybrid"});
@@ -230,7 +253,7 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("kivi2,ratio=0.5", {"score=sum or score=mean"});
 	check_refused("kivi2,per_head=on", {"per_head=on needs score"});
 	check_refused("mikv,per_head=maybe", {"on or off"});
-	check_refused("mikv,ratio=0", {"needs ratio or budget"});
+	check_refused("mikv,ratio=0", {"ratio above 0, as 0.2, or budget"});
 	check_refused("mikv,salient.bits=0", {"salient tokens are stored"});
 	check_refused("mikv,salient.bits=4,budget=64", {"budget caps"});
 	check_refused("kivi2,k.bits=0", {"K and V together"});

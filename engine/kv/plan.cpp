@@ -89,6 +89,9 @@ static uint16_t scaled_layer(const KvPolicy& p, uint16_t layer, uint32_t n_layer
 // Formats of every layer, groups resolved, and who owns its codes.
 static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	const KvShape& s = plan.shape;
+	for (const LayerRule& r : p.layers) // rules for the last layers of a deeper model are a mistake, open ends are not
+		if (r.first > 0 && scaled_layer(p, r.first, s.n_layers) >= s.n_layers)
+			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, r.first, s.n_layers - 1);
 	const uint16_t k_first = scaled_layer(p, p.share.k_first, s.n_layers),
 	               v_first = scaled_layer(p, p.share.v_first, s.n_layers);
 	for (uint32_t l = 0; l < s.n_layers; ++l) {
@@ -159,8 +162,9 @@ static void check_sharing(const KvPlan& plan) {
 			const Quant &a = is_k ? own.k : own.v, &b = is_k ? owner.k : owner.v;
 			if (a.bits != b.bits)
 				fail(Code::Invalid,
-				     "{}: shared codes need equal bits: layer {} stores {} at {} bits, layer {} at {}; move {} or {}",
-				     plan.policy.text, l, is_k ? "keys" : "values", a.bits, o, b.bits, is_k ? "kq" : "vq",
+				     "{}: shared codes need equal bits: layer {} has {}-bit {}, layer {}, whose codes it reads, {}-bit "
+				     "ones; move {} or {}",
+				     plan.policy.text, l, a.bits, is_k ? "keys" : "values", o, b.bits, is_k ? "kq" : "vq",
 				     is_k ? "km" : "vm");
 			if (o != l && (a.norm != Norm::None || b.norm != Norm::None))
 				fail(Code::Invalid,

@@ -49,16 +49,18 @@ bool on_off(std::string_view key, std::string_view v) {
 	fail(Code::Invalid, "{} is '{}': on or off", key, v);
 }
 double eta_value(std::string_view key, std::string_view v) {
-	const double x = number(key, v, 0, 0.5);
-	if (x >= 0.5) fail(Code::Invalid, "{} is {}: below 0.5, at which all codes mean the same", key, x);
+	const double x = number(key, v, 0, 1);
+	if (x >= 0.5) fail(Code::Invalid, "{} is {}: possible is 0 to below 0.5, at which all codes mean the same", key, x);
 	return x;
 }
 
 void set_bits(Quant& q, std::string_view key, std::string_view v) {
-	const uint32_t b = whole(key, v, 0, 16);
-	if (b != 0 && b != 1 && b != 2 && b != 4 && b != 8 && b != 16)
-		fail(Code::Invalid, "{} is {}: possible are 1, 2, 4, 8, 16, and 0 for eviction", key, b);
-	q.bits = uint8_t(b);
+	for (const uint8_t bits : {0, 1, 2, 4, 8, 16})
+		if (v == fmt::format("{}", bits)) {
+			q.bits = bits;
+			return;
+		}
+	fail(Code::Invalid, "{} is '{}': possible are 1, 2, 4, 8, 16, and 0 for eviction", key, v);
 }
 void set_group(Quant& q, std::string_view key, std::string_view v) {
 	const bool channel = q.scale == Scale::PerChannel;
@@ -67,11 +69,18 @@ void set_group(Quant& q, std::string_view key, std::string_view v) {
 	} else if (!channel && (v == "head" || v == "half")) {
 		q.group = v == "head" ? kGroupHead : kGroupHalf;
 	} else {
-		q.group = uint16_t(whole(key, v, 1, 32768));
-		if (channel && q.group != 32 && q.group != 64 && q.group != 128)
+		if (channel && v != "32" && v != "64" && v != "128")
 			fail(Code::Invalid,
-			     "{} is {}: keys per channel are grouped by 32, 64 or 128 tokens, or all (compressed together)", key,
+			     "{} is '{}': keys per channel are grouped by 32, 64 or 128 tokens, or all (compressed together)", key,
 			     v);
+		uint32_t n = 0;
+		const auto r = std::from_chars(v.data(), v.data() + v.size(), n);
+		if (r.ec != std::errc() || r.ptr != v.data() + v.size() || n < 1 || n > 32768)
+			fail(Code::Invalid,
+			     "{} is '{}': expected channels that share a scale, as 32, 64 or 128 (at most 32768), or half, head, "
+			     "all",
+			     key, v);
+		q.group = uint16_t(n);
 	}
 }
 void set_norm(Quant& q, std::string_view key, std::string_view v) {
@@ -272,7 +281,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 std::string nearest(std::string_view typed, const std::vector<std::string>& known) {
 	const auto d = [&](const std::string& k) { return edit_distance(typed, k); };
 	const auto best = std::min_element(known.begin(), known.end(), [&](auto& a, auto& b) { return d(a) < d(b); });
-	return d(*best) <= std::max<size_t>(2, typed.size() / 3) ? fmt::format("; did you mean {}?", *best) : std::string();
+	const size_t most = typed.size() <= 3 ? typed.size() / 2 : std::max<size_t>(2, typed.size() / 3);
+	return d(*best) <= most ? fmt::format("; did you mean {}?", *best) : std::string();
 }
 std::string policy_names() {
 	std::string out;
@@ -281,6 +291,9 @@ std::string policy_names() {
 }
 
 [[noreturn]] void unknown_name(std::string_view name) {
+	if (name.find_first_of(" ;:=") != std::string_view::npos)
+		fail(Code::Invalid, "no KV policy '{}': options follow the name after commas, as in kivi2,group=64,flush=64",
+		     name);
 	std::string bits; // of a family: "kivi3" -> kivi4 kivi2 kivi1
 	const size_t digits = name.find_first_of("0123456789");
 	if (digits != std::string_view::npos && digits > 0)
@@ -366,6 +379,7 @@ void apply_layered(KvPolicy& p, const Layered& l) {
 }
 
 void set_key(Draft& d, std::string_view key, std::string_view value) {
+	if (key.empty()) fail(Code::Invalid, "'={}' has no key; options are key=value, as group=64", value);
 	if (value.empty()) fail(Code::Invalid, "'{}' has no value", key);
 	if (key.find('@') != std::string_view::npos) return read_layered(d, key, value);
 	for (const Key& k : kKeys)
@@ -411,7 +425,8 @@ void check(const KvPolicy& p) {
 	if (!scored && (s.ratio > 0 || s.budget > 0))
 		fail(Code::Invalid, "{}: ratio and budget need score=sum or score=mean", p.text);
 	if (scored && !(s.ratio > 0) && !s.budget)
-		fail(Code::Invalid, "{}: a policy that ranks by score needs ratio or budget", p.text);
+		fail(Code::Invalid, "{}: a policy that ranks by score keeps some: ratio above 0, as 0.2, or budget in tokens",
+		     p.text);
 	if (scored && s.probe_recent <= 0 && s.probe_random <= 0)
 		fail(Code::Invalid, "{}: no row feeds the score; give probe", p.text);
 	if (s.probe_recent + s.probe_random > 1 + 1e-9)
