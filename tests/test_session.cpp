@@ -95,8 +95,13 @@ TEST_CASE("session: KVRUN_CHECK finds nothing on a whole model") {
 }
 
 TEST_CASE("session: what does not fit is refused, and nothing is appended") {
-	each_row(std::vector<Case>{{"limits"}}, [](Backend&, const Case&, const TestRow& row) {
-		const auto engine = open_engine(row.device, kSmallModel, 48);
+	const std::vector<Case> policies = {{"fp16"},
+	                                    {"kivi2,recent_keep=0,flush=32"},
+	                                    {"mikv,recent_keep=8,flush=16"},
+	                                    {"zipcache,flush=25"},
+	                                    {"streaming,recent=16"}};
+	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kSmallModel, 48, 512, c.name);
 		const uint32_t vocab = engine->config().vocab;
 		Session s(*engine);
 		const Tokens tokens = random_tokens(49, vocab, 4);
@@ -110,9 +115,47 @@ TEST_CASE("session: what does not fit is refused, and nothing is appended") {
 		CHECK(s.n_tokens() == 48);
 		CHECK_THROWS_WITH_AS(s.decode(1), doctest::Contains("48"), Error); // T36
 		CHECK(s.n_tokens() == 48);
+		CHECK_THROWS_WITH_AS(s.prefill(std::span(tokens).first(1)), doctest::Contains("room for 0 of 48"), Error);
+		CHECK(s.n_tokens() == 48);
 		s.reset();
 		CHECK(s.n_tokens() == 0);
-		s.prefill(std::span(tokens).first(3));
-		CHECK(s.n_tokens() == 3);
+		CHECK(engine->pool().used_bytes() == 0);
+		const Floats alone = greedy_logits(s, std::span(tokens).first(1), 40); // T35: BOS and nothing else
+		CHECK(s.n_tokens() == 41);
+		CHECK(std::all_of(alone.begin(), alone.end(), [](float x) { return std::isfinite(x); }));
+		s.reset();
+		CHECK_THROWS_AS(s.prefill(tokens), Error); // refused prompts leave no trace
+		check_same_bits(row, greedy_logits(s, std::span(tokens).first(1), 40), alone);
 	});
+}
+
+TEST_CASE("session: a cache whose budget is spent is refused, and what was there goes on") {
+	each_row(std::vector<Case>{{"kivi2,recent_keep=0,flush=32"}, {"mikv,recent_keep=8,flush=16"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         EngineOptions o;
+		         o.model = kSmallModel, o.device = select_test_device(row.device), o.kv = parse_policy(c.name);
+		         o.ctx = 4000, o.kv_budget = 24 << 10;
+		         const auto engine = Engine::open(o);
+		         const Tokens tokens = random_tokens(1000, engine->config().vocab, 4);
+		         Session s(*engine), other(*engine);
+		         const Floats before = greedy_logits(s, std::span(tokens).first(20), 5);
+		         const size_t used = engine->pool().used_bytes();
+		         CHECK_THROWS_WITH_AS(other.prefill(tokens), doctest::Contains("--kv"), Error);
+		         CHECK(engine->pool().used_bytes() == used);
+		         CHECK(other.n_tokens() == 0);
+		         const uint64_t fits = tokens_that_fit(engine->plan(), o.kv_budget, o.ctx);
+		         s.prefill(std::span(tokens).first(fits - s.n_tokens() - 30));
+		         std::string said;
+		         for (uint32_t n = 0; n < 3000 && said.empty(); ++n) try {
+				         (void)s.decode(n % 256);
+			         } catch (const Error& e) {
+				         CHECK(e.code == Code::OutOfMemory);
+				         said = e.what();
+			         }
+		         CHECK_MESSAGE(said.find("budgeted") != said.npos, said);
+		         CHECK(s.n_tokens() > fits - 30); // kept: only the token that found no place is not there
+		         CHECK(engine->pool().used_bytes() <= o.kv_budget);
+		         s.reset();
+		         check_same_bits(row, greedy_logits(s, std::span(tokens).first(20), 5), before);
+	         });
 }
