@@ -226,6 +226,21 @@ class Study:
 
     # ---- measurements
 
+    def outliers(self):
+        """What per-channel scales and the balancer are for: channels much larger than the others."""
+        rows = []
+        for layer in range(self.model.layers):
+            found = []
+            for layers, n in self.records:
+                q, k, v = (x[:n] for x in layers[layer])
+                top = [np.abs(x).max(0).reshape(-1, x.shape[2]) for x in (q, k, v)]
+                # of a key channel, how much of its size is the same in every token: what a zero point takes away
+                offset = np.abs(k.mean(0)).mean() / np.abs(k).mean()
+                found.append([(x.max(1) / np.median(x, axis=1)).mean() for x in top] + [offset])
+            rows.append([f"layer {layer}"] + [f"{x:.2f}" for x in np.mean(found, 0)])
+        show("Outlier channels: the largest channel over the median one (max over tokens; mean over heads), and the part "
+             "of a key channel that is constant", ["", "q", "k", "v", "constant part of k"], rows)
+
     def granularity(self):
         ways = {
             "K per token, groups of 32": lambda q, k, v: (ref.per_token(k, 2, 32), v),
@@ -368,6 +383,7 @@ def main():
     study = Study(args)
     good = study.check()
     if not args.check:
+        study.outliers()
         study.granularity()
         study.probes()
         study.distance()
