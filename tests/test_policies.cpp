@@ -126,6 +126,40 @@ TEST_CASE("policies: every policy on a model of every family, in any chunking, a
 	         });
 }
 
+TEST_CASE("policies: a cancelled prompt leaves the sequence as it was") {
+	each_row(std::vector<Case>{{"llama"}, {"qwen3"}}, [](Backend&, const Case& c, const TestRow& row) {
+		if (row.device == "swiftshader" && row.number > 0) return; // slow
+		const auto engine = open_engine(row.device, tiny(c), 300);
+		const Tokens tokens = random_tokens(200, engine->config().vocab, 12);
+		const std::span<const uint32_t> first = std::span(tokens).first(72), turn = std::span(tokens).subspan(72, 20),
+		                                given_up = std::span(tokens).last(60);
+		for (const std::string& policy : kShort) {
+			engine->set_kv(parse_policy(policy));
+			Session kept(*engine), disturbed(*engine);
+			const auto both = [&](auto f) {
+				Floats x = f(kept);
+				check_same_bits({row.device, row.number, c.name + ", " + policy}, f(disturbed), x);
+			};
+			const auto cancel = [&](uint32_t layers) {
+				PrefillHooks hooks;
+				hooks.progress = [&](uint32_t done, uint32_t) { return done < layers; };
+				const uint32_t n = disturbed.n_tokens();
+				const size_t bytes = disturbed.kv_bytes().total();
+				CHECK(disturbed.prefill(given_up, hooks).empty());
+				CHECK(disturbed.n_tokens() == n);
+				CHECK(disturbed.kv_bytes().total() == bytes);
+			};
+			cancel(1); // of an empty sequence
+			both([&](Session& s) { return greedy_logits(s, first, 30); });
+			cancel(1);
+			cancel(engine->config().n_layers);
+			both([&](Session& s) { return greedy_logits(s, turn, 20); });
+			cancel(1); // and between flushes, with sums of attention under way
+			both([&](Session& s) { return greedy_logits(s, turn, 20); });
+		}
+	});
+}
+
 TEST_CASE("policies: fp16 has the bits of a cache without a policy, and so has every policy of 16 bits") {
 	each_row(std::vector<Case>{{"llama"}}, [](Backend&, const Case& c, const TestRow& row) {
 		EngineOptions plain;

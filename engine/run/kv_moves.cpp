@@ -3,14 +3,10 @@
 #include <algorithm>
 
 namespace kvrun {
-namespace {
 
-// Calls f(first head, end of heads) of a move.
 std::pair<uint32_t, uint32_t> heads_of(uint32_t head, uint32_t n_kv_heads) {
 	return head == kAllHeads ? std::pair{0u, n_kv_heads} : std::pair{head, head + 1};
 }
-
-} // namespace
 
 std::vector<ChunkRows> lay_rows(const KvPool& pool, std::span<const SlotCell> cells, uint32_t n_kv, StepTable& table) {
 	std::vector<ChunkRows> out;

@@ -45,6 +45,9 @@ class ReadPlan {
 	size_t work_at_ = 0, row_parts_at_ = 0; // words in the step table
 };
 
+// First head and end of the heads of a move.
+std::pair<uint32_t, uint32_t> heads_of(uint32_t head, uint32_t n_kv_heads);
+
 // Rows [first, first + n) of keys and values on their way from or to f16 slots of one pool chunk.
 struct ChunkRows {
 	View pool;

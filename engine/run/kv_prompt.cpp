@@ -18,6 +18,7 @@ KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_n
 	state_.sync(); // tables of what is older
 	probes_.assign(state_.cache().probe_rows().begin(), state_.cache().probe_rows().end());
 	for (const LayerPlan& L : plan.layers) balances_ |= first && L.balanced;
+	if (!first && !plan.keeps_all) undo_.begin(be, state);
 
 	StepTable own;
 	const size_t dst_at = own.take(size_t(n_new) * n_kv * 2);
@@ -41,11 +42,15 @@ KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_n
 	}
 }
 
-// Layers that were done may have packed f16 slots and stored new tokens there: what was older is then gone too.
 KvPrompt::~KvPrompt() {
 	if (done_) return;
-	state_.cache().cancel_prompt();
-	if (!state_.plan().keeps_all) state_.reset();
+	try {
+		undo_.restore(state_);
+		state_.cache().cancel_prompt();
+	} catch (...) { // half of the layers hold tokens of this block where older ones were
+		state_.cache().cancel_prompt();
+		state_.reset();
+	}
 }
 
 KvDst KvPrompt::scratch(uint32_t first, uint32_t n) const {
@@ -107,9 +112,11 @@ void KvPrompt::end_layer(uint32_t l) {
 		if (state_.cache().n_f16_slots()) slot_sums = state_.read_sums(l, 1);
 	}
 	StepTable table;
-	moves_.build(state_, l, state_.cache().prompt_moves(l, new_scores_, slot_sums), n_new_, table);
+	const KvMoves& moves = state_.cache().prompt_moves(l, new_scores_, slot_sums);
+	moves_.build(state_, l, moves, n_new_, table);
 	KV_ASSERT(moves_.rows() <= kv_.k.shape[1]);
 	if (moves_.empty()) return;
+	undo_.save(state_, l, moves);
 	table.upload(be_, scratch_.store);
 	moves_.enqueue(be_, scratch_.store, kv_);
 }

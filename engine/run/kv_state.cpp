@@ -151,6 +151,11 @@ View KvState::slot_sums(uint32_t l) const {
 	return view(sums_, size_t(l) * n * sum_slots_ * 4, DType::F32, n, sum_slots_);
 }
 
+View KvState::all_sums() const {
+	if (!sums_) return {};
+	return view(sums_, 0, DType::F32, uint32_t(layers_.size()) * plan_.shape.n_kv_heads * sum_slots_);
+}
+
 void KvState::fit_sums() {
 	if (!plan_.ranked() || cache_.n_f16_slots() <= sum_slots_) return;
 	const uint32_t old_slots = sum_slots_, rows_n = uint32_t(layers_.size()) * plan_.shape.n_kv_heads;

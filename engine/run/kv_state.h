@@ -44,6 +44,7 @@ class KvState {
 
 	// ---- attention received by the tokens in f16 slots since the last flush or prompt; ranked policies only
 	View slot_sums(uint32_t l) const;  // (n_kv_heads, sum_slots) f32
+	View all_sums() const;             // f32, of all layers; empty if there are none
 	void fit_sums();                   // room for every f16 slot; sums so far survive
 	void clear_sums();
 	// (layers, n_kv_heads, n_f16_slots) of layers [first, first + n); submits and waits.

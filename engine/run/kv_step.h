@@ -1,6 +1,6 @@
 // The cache side of decode steps and of prompts.
 #pragma once
-#include "engine/run/kv_plans.h"
+#include "engine/run/kv_undo.h"
 
 namespace kvrun {
 
@@ -60,7 +60,9 @@ class KvPrompt {
 	// (ascending) that feed the score; empty: the policy's choice.
 	KvPrompt(Backend&, KvScratch&, KvState&, uint32_t n_new, const PromptKv& kv, uint32_t n_heads, uint32_t ubatch,
 			 std::span<const uint32_t> probes = {});
-	~KvPrompt(); // gives the block up unless end() was called
+	// Gives the block up unless end() was called: the sequence is what it was before, or empty where that is impossible
+	// (the device is lost, no memory was left).
+	~KvPrompt();
 	KvPrompt(const KvPrompt&) = delete;
 	// Rows a prompt's scratch needs behind its own tokens, for f16 slots that leave their window.
 	static uint32_t tail_rows(const KvState&);
@@ -94,6 +96,7 @@ class KvPrompt {
 	View probe_rows_;                         // (probes) u32, each relative to its chunk of ubatch rows
 	View lse_, sums_, q_max_;                 // (ubatch, n_heads), (n_kv_heads, n_new), (n_kv_heads, head_dim) f32
 	MovePlan moves_;
+	KvUndo undo_;
 	ReadPlan plan_, f16_;                     // of the latest older()
 	KvRead read_;
 	uint32_t read_layer_ = kNone, read_rows_ = 0;
