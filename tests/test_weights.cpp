@@ -2,6 +2,7 @@
 #include "models/model.h"
 #include "models/weights.h"
 #include "tests/gguf_builder.h"
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>

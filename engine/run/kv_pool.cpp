@@ -23,8 +23,10 @@ void KvPool::grow(uint32_t words) {
 	// A prompt in an empty pool gets what it needs; from then on the pool grows by a quarter. New memory is cleared, so all
 	// of it is resident where the device is the host.
 	const size_t left = expected_ > allocated_ ? expected_ - allocated_ : 0;
-	const size_t more = std::max(allocated_ / 4, std::min<size_t>(8 << 20, chunk_bytes_));
-	const size_t size = std::min((left ? left : more) + 255, chunk_bytes_) & ~size_t(255);
+	// Pieces of attention end where chunks do: what fits a first chunk of this size has the same bits in any company.
+	const size_t least = std::min<size_t>(8 << 20, chunk_bytes_);
+	const size_t want = left && !chunks_.empty() ? left : std::max(left ? left : allocated_ / 4, least);
+	const size_t size = std::min(want + 255, chunk_bytes_) & ~size_t(255);
 	chunks_.push_back(be_.alloc(std::max(size, need), Mem::Device, "kv pages"));
 	allocated_ += chunks_.back().bytes();
 	tail_ = 0;
