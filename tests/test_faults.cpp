@@ -6,6 +6,7 @@
 #include "tests/sequences.h"
 #include "tests/vulkan_device.h"
 #include "tests/vulkan_faults.h"
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <map>
 

@@ -3,6 +3,7 @@
 #include "shared/kv_page.h"
 #include "tests/compare.h"
 #include "tests/rig.h"
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <numeric>

@@ -3,6 +3,7 @@
 #include "engine/core/f16.h"
 #include "tests/assets.h"
 #include "tests/compare.h"
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
