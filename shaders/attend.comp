@@ -77,7 +77,7 @@ layout(std430, binding = 9) readonly restrict buffer Factors { uint factors[]; }
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
 uint query_at(uint j) {
-	const uint row = row_first + min(j / HEADS, rows_here - 1);
+	const uint row = row_first + min(j / HEADS, max(rows_here, 1) - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
 }
 const uint PAGE_QUADS = PAGE / 4;
@@ -206,8 +206,8 @@ void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 4;
 	const uint row = work[item], first_page = work[item + 1], n_pages = work[item + 2], part = work[item + 3];
-	row_first = row + in_item;
-	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row_first, p.n_rows - 1));
+	row_first = min(row + in_item, p.n_rows - 1);
+	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
 	kv_head = gl_WorkGroupID.y;
 	const uint head = kv_head * share + block_first;
