@@ -77,7 +77,7 @@ inline View as_words(const View& v) {
 
 // ---- arguments of the ops
 
-struct Proj {   // one projection: out (T, d) f32 = x (T, n) . w (d, n)^T + bias (d) f32; bias may be empty
+struct Proj { // one projection: out (T, d) f32 = x (T, n) . w (d, n)^T + bias (d) f32; bias may be empty
 	View out, w, bias;
 };
 enum class Epilogue : uint8_t {
@@ -91,86 +91,87 @@ struct RopeArgs {
 	uint32_t rotary_dim; // leading channels of a head that are rotated
 	bool neox;           // pairs are (i, i + rotary_dim / 2) [neox], or (2i, 2i + 1)
 };
-struct HeadNorm {        // RMS norm of each head before RoPE (qwen3); both empty for none
-	View q, k;           // (head_dim) f32
+struct HeadNorm { // RMS norm of each head before RoPE (qwen3); both empty for none
+	View q, k;    // (head_dim) f32
 	float eps;
 };
 constexpr uint32_t kSkip = UINT32_MAX;
-struct KvDst {                // where rope_store() and kv_store() write rows of K and V, as f16
-	View k, v;                // u32 words; word w of kv head h of row t goes to k[at[t][h][0] + w * k_word_stride]
-	                          //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
-	View at;                  // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is not stored
-	uint32_t k_word_stride;   // 1: contiguous head (prompt scratch); page: K inside a page is [word][token]
+struct KvDst {              // where rope_store() and kv_store() write rows of K and V, as f16
+	View k, v;              // u32 words; word w of kv head h of row t goes to k[at[t][h][0] + w * k_word_stride]
+	                        //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
+	View at;                // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is not stored
+	uint32_t k_word_stride; // 1: contiguous head (prompt scratch); page: K inside a page is [word][token]
 };
 
-struct AttendWork {           // what one workgroup (times kv heads) attends to: u32 x 4 in device memory
-	uint32_t row;             // first row of q
-	uint32_t first_page;      // index into KvRead::pages and ::live
+struct AttendWork {      // what one workgroup (times kv heads) attends to: u32 x 4 in device memory
+	uint32_t row;        // first row of q
+	uint32_t first_page; // index into KvRead::pages and ::live
 	uint32_t n_pages;
-	uint32_t part;            // index of the partial state that row writes
+	uint32_t part; // index of the partial state that row writes
 };
-struct AttendGroup {          // work items whose pages share a format and the buffers they live in: one dispatch
+struct AttendGroup { // work items whose pages share a format and the buffers they live in: one dispatch
 	Format format;
-	uint32_t page;            // tokens per page
-	View k_codes, v_codes;    // u32 words of pool memory that page offsets are relative to
-	View k_params, v_params;  // the same for (scale, zero) words; empty when bits is 16
+	uint32_t page;           // tokens per page
+	View k_codes, v_codes;   // u32 words of pool memory that page offsets are relative to
+	View k_params, v_params; // the same for (scale, zero) words; empty when bits is 16
 	uint32_t first_work, n_work;
-	View v_factors = {};      // the same for channel factors; empty unless format.v.norm is SqrtMax
-	uint32_t n_pages = 0;     // pages its work items read, each counted once; for accounting, 0: unknown
+	View v_factors = {};  // the same for channel factors; empty unless format.v.norm is SqrtMax
+	uint32_t n_pages = 0; // pages its work items read, each counted once; for accounting, 0: unknown
 };
-struct KvRead {               // everything attention reads of one layer's cache
+struct KvRead { // everything attention reads of one layer's cache
 	std::span<const AttendGroup> groups;
-	View work;                // (n_work, 4) u32, AttendWork
-	View pages;               // (n_pages, 4) u32: word offset of a page's K codes, V codes, K params, V params
-	View live;                // (1 or n_kv_heads, n_pages, 4) u32: one bit per token of a page (page / 32 words used)
-	View row_parts;           // (T, 2) u32: first part and number of parts of each row
-	View parts;               // (n_parts, n_heads, head_dim + 2) f32 scratch: partial out (unnormalised), max, sum
+	View work;      // (n_work, 4) u32, AttendWork
+	View pages;     // (n_pages, 4) u32: word offset of a page's K codes, V codes, K params, V params
+	View live;      // (1 or n_kv_heads, n_pages, 4) u32: one bit per token of a page (page / 32 words used)
+	View row_parts; // (T, 2) u32: first part and number of parts of each row
+	View parts;     // (n_parts, n_heads, head_dim + 2) f32 scratch: partial out (unnormalised), max, sum
 	uint32_t n_kv_heads;
-	View factors = {};        // (n_pages) u32: word offset of V's channel factors; empty if no group has v_factors
-	View balance = {};        // (n_kv_heads, head_dim) f16: q is divided by it for groups whose format.k.norm is
-	                          // Balance; empty if there is none
-	View lse = {};                 // (T, n_heads) f32, written: log of the sum of exp(score) over all tokens a row sees, its
-	                          // own prompt's included; empty if not wanted
-	// Each work item serves rows row .. row + item_rows - 1 that q has; row + i writes partial state part + i * part_step.
+	View factors = {}; // (n_pages) u32: word offset of V's channel factors; empty if no group has v_factors
+	View balance = {}; // (n_kv_heads, head_dim) f16: q is divided by it for groups whose format.k.norm is
+	                   // Balance; empty if there is none
+	View lse = {};     // (T, n_heads) f32, written: log of the sum of exp(score) over all tokens a row sees, its
+	                   // own prompt's included; empty if not wanted
+	// Each work item serves rows row .. row + item_rows - 1 that q has; row + i writes partial state part + i *
+	// part_step.
 	uint32_t item_rows = 1, part_step = 0;
 };
-struct PromptKv {             // the prompt's own keys and values of this layer
-	View k, v;                // (n_kv_heads, T_cap, head_dim) f16
-	uint32_t first;           // token index in k, v of query row 0; row i sees tokens 0 .. first + i
-	View lse = {};                 // (T, n_heads) f32, as KvRead::lse; attend_prompt() writes this one
+struct PromptKv {   // the prompt's own keys and values of this layer
+	View k, v;      // (n_kv_heads, T_cap, head_dim) f16
+	uint32_t first; // token index in k, v of query row 0; row i sees tokens 0 .. first + i
+	View lse = {};  // (T, n_heads) f32, as KvRead::lse; attend_prompt() writes this one
 };
 
-struct PackWork {             // tokens that become consecutive slots of one page: u32 x 8 in device memory
-	uint32_t src, n;          // PackArgs::sources[src .. src + n)
-	uint32_t head;            // kv head, or UINT32_MAX: all of them
-	uint32_t slot;            // of the first token in the page
+struct PackWork {                // tokens that become consecutive slots of one page: u32 x 8 in device memory
+	uint32_t src, n;             // PackArgs::sources[src .. src + n)
+	uint32_t head;               // kv head, or UINT32_MAX: all of them
+	uint32_t slot;               // of the first token in the page
 	uint32_t k_codes, v_codes;   // word offset of the page's codes; kSkip: another layer stores them
 	uint32_t k_params, v_params; // word offset of the page's parameters; of the block's where K's are in a block
 };
-struct PackArgs {             // one dispatch of kv_pack()
-	Format format;            // quantised K or V; 0 bits: nothing is stored of it
-	uint32_t page;            // tokens per page
-	bool k_block;             // K's parameters were written by kv_block(); else this computes and writes them
-	View sources;             // (n_sources) u32: rows of the source K and V
-	View work;                // (n_work, 8) u32, PackWork
-	View k_codes, v_codes;    // u32 words of pool memory the offsets are relative to; empty when no work item has any
+struct PackArgs {          // one dispatch of kv_pack()
+	Format format;         // quantised K or V; 0 bits: nothing is stored of it
+	uint32_t page;         // tokens per page
+	bool k_block;          // K's parameters were written by kv_block(); else this computes and writes them
+	View sources;          // (n_sources) u32: rows of the source K and V
+	View work;             // (n_work, 8) u32, PackWork
+	View k_codes, v_codes; // u32 words of pool memory the offsets are relative to; empty when no work item has any
 	View k_params, v_params;
-	View factors;             // (n_work) u32: word offset of V's channel factors in v_factors; empty without SqrtMax
-	View v_factors;           // u32 words of pool memory
-	View balance;             // (n_kv_heads, head_dim) f16: K is multiplied by it first; empty without Norm::Balance
+	View factors;   // (n_work) u32: word offset of V's channel factors in v_factors; empty without SqrtMax
+	View v_factors; // u32 words of pool memory
+	View balance;   // (n_kv_heads, head_dim) f16: K is multiplied by it first; empty without Norm::Balance
 };
-struct BlockWork {            // tokens that are compressed together: u32 x 4 in device memory
-	uint32_t src, n;          // BlockArgs::sources[src .. src + n)
-	uint32_t k_params;        // word offset of K's (scale, zero) per channel; kSkip: K's parameters are in the pages
-	uint32_t v_factors;       // word offset of V's channel factors; kSkip: V has none
+struct BlockWork {      // tokens that are compressed together: u32 x 4 in device memory
+	uint32_t src, n;    // BlockArgs::sources[src .. src + n)
+	uint32_t k_params;  // word offset of K's (scale, zero) per channel; kSkip: K's parameters are in the pages
+	uint32_t v_factors; // word offset of V's channel factors; kSkip: V has none
 };
-struct BlockArgs {            // one dispatch of kv_block()
+struct BlockArgs { // one dispatch of kv_block()
 	Format format;
-	uint32_t head;            // kv head whose part of the blocks is computed, or UINT32_MAX: all
-	View sources;             // (n_sources) u32: rows of the source K and V
-	View work;                // (n_work, 4) u32, BlockWork
-	View words;               // u32 words of pool memory the offsets are relative to
-	View balance;             // as in PackArgs
+	uint32_t head; // kv head whose part of the blocks is computed, or UINT32_MAX: all
+	View sources;  // (n_sources) u32: rows of the source K and V
+	View work;     // (n_work, 4) u32, BlockWork
+	View words;    // u32 words of pool memory the offsets are relative to
+	View balance;  // as in PackArgs
 };
 
 struct DeviceInfo {
@@ -182,11 +183,11 @@ struct DeviceInfo {
 	size_t max_view_bytes = 0;      // largest View an op may be given, weights excepted (they are bound in pieces)
 	double peak_bytes_per_s = 0;    // 0: unknown
 };
-struct OpTime {     // device time of all dispatches with one label since the last reset
+struct OpTime { // device time of all dispatches with one label since the last reset
 	std::string op;
 	uint32_t calls;
 	double ms;
-	double bytes;   // read + written, as the op must at least
+	double bytes; // read + written, as the op must at least
 };
 
 class Backend {
@@ -208,8 +209,8 @@ class Backend {
 	virtual void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) = 0;
 
 	// ---- ops: enqueue and return
-	virtual void embed(View out, View table, View tokens) = 0;                // out (T, dim) f32 = table[tokens (T) u32]
-	virtual void rmsnorm(View out, View x, View w, float eps) = 0;            // out (T, dim) = x / rms(x) * w (dim)
+	virtual void embed(View out, View table, View tokens) = 0;     // out (T, dim) f32 = table[tokens (T) u32]
+	virtual void rmsnorm(View out, View x, View w, float eps) = 0; // out (T, dim) = x / rms(x) * w (dim)
 	// All projections read the same x (T, n) f32. T = 1..8 is the decode path when `decode`, else the prompt path:
 	// a row's result depends on the path and on nothing else, so that any chunking of a prompt gives the same bits.
 	virtual void matmul(std::span<const Proj>, View x, Epilogue, bool decode) = 0;
@@ -232,7 +233,8 @@ class Backend {
 	virtual void kv_block(const PromptKv& src, const BlockArgs&);
 	// ---- saliency: attention received, summed over the rows of q that `rows` (n) u32 lists, averaged over the query
 	// heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]).
-	// Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32; kv.lse is read.
+	// Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32; kv.lse is
+	// read.
 	virtual void score_prompt(View score, View q, View rows, const PromptKv& kv);
 	// Live tokens in f16 pages: every work item of `f16` (all groups are 16 bit) against all listed rows; the work
 	// item's own row and part do not count. score (n_kv_heads, n_slots) f32 by slot = page * tokens per page + index.
@@ -242,29 +244,37 @@ class Backend {
 	// MiKV eq. (2): out (n_kv_heads, head_dim) f16 = sqrt(q_max / max |k|), k over rows [0, n) of the prompt's keys;
 	// 1 where that is 0.  max |k| is taken as at least 1e-12.
 	virtual void kv_balance(View out, View q_max, const PromptKv& k, uint32_t n);
-	virtual void copy(View dst, View src) = 0;                                // same bytes, same type
+	virtual void copy(View dst, View src) = 0; // same bytes, same type
 
-	virtual void at_layer(uint32_t) {}    // names the layer of the ops that follow, for checks and traces
-	virtual void submit() = 0;            // hands recorded work to the device
-	virtual void wait() = 0;              // until everything submitted is done; fills pending reads
+	virtual void at_layer(uint32_t) {} // names the layer of the ops that follow, for checks and traces
+	virtual void submit() = 0;         // hands recorded work to the device
+	virtual void wait() = 0;           // until everything submitted is done; fills pending reads
 	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
-	virtual void time_ops(bool on) = 0;   // per-dispatch device timestamps
+	virtual void time_ops(bool on) = 0;                   // per-dispatch device timestamps
 };
-inline void Backend::kv_load(const PromptKv&, uint32_t, const KvDst&) { fail(Code::Unsupported, "kv_load on {}", name()); }
+inline void Backend::kv_load(const PromptKv&, uint32_t, const KvDst&) {
+	fail(Code::Unsupported, "kv_load on {}", name());
+}
 inline void Backend::kv_pack(const PromptKv&, const PackArgs&) { fail(Code::Unsupported, "kv_pack on {}", name()); }
 inline void Backend::kv_block(const PromptKv&, const BlockArgs&) { fail(Code::Unsupported, "kv_block on {}", name()); }
-inline void Backend::score_prompt(View, View, View, const PromptKv&) { fail(Code::Unsupported, "score_prompt on {}", name()); }
-inline void Backend::score_slots(View, View, View, View, const KvRead&) { fail(Code::Unsupported, "score_slots on {}", name()); }
+inline void Backend::score_prompt(View, View, View, const PromptKv&) {
+	fail(Code::Unsupported, "score_prompt on {}", name());
+}
+inline void Backend::score_slots(View, View, View, View, const KvRead&) {
+	fail(Code::Unsupported, "score_slots on {}", name());
+}
 inline void Backend::channel_max(View, View) { fail(Code::Unsupported, "channel_max on {}", name()); }
-inline void Backend::kv_balance(View, View, const PromptKv&, uint32_t) { fail(Code::Unsupported, "kv_balance on {}", name()); }
+inline void Backend::kv_balance(View, View, const PromptKv&, uint32_t) {
+	fail(Code::Unsupported, "kv_balance on {}", name());
+}
 inline Buffer::~Buffer() {
 	if (backend_) backend_->free(id_);
 }
 
-struct DeviceReport {     // one candidate, usable or not
-	std::string backend;  // "vulkan", "cpu"
+struct DeviceReport {    // one candidate, usable or not
+	std::string backend; // "vulkan", "cpu"
 	DeviceInfo info;
-	std::string refused;  // why it cannot be used; empty if it can
+	std::string refused;                                     // why it cannot be used; empty if it can
 	std::vector<std::pair<std::string, std::string>> limits; // name, value: what matters here
 };
 

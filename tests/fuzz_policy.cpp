@@ -1,5 +1,6 @@
-// libFuzzer target: any text as cache policies, planned for some shape; then a sequence of prompts and tokens on a device
-// made of lists, against plain references. The first byte chooses the shape, the next ones say how many tokens come.
+// libFuzzer target: any text as cache policies, planned for some shape; then a sequence of prompts and tokens on a
+// device made of lists, against plain references. The first byte chooses the shape, the next ones say how many tokens
+// come.
 #include "engine/core/error.h"
 #include "engine/kv/counts.h"
 #include "tests/kv_sim.h"
@@ -38,7 +39,8 @@ void simulate(const KvPlan& plan, std::span<const uint8_t> steps) {
 				if (sim.cache.tiers(r.l, r.h) != r.tiers()) throw std::runtime_error("tiers differ from the reference");
 		}
 	}
-	if (memory.used_bytes() != 0 || !memory.broken.empty()) throw std::runtime_error("pages were left: " + memory.broken);
+	if (memory.used_bytes() != 0 || !memory.broken.empty())
+		throw std::runtime_error("pages were left: " + memory.broken);
 }
 
 } // namespace

@@ -1,4 +1,5 @@
-// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, npy, policy and tokenizer with small sound files.
+// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, npy, policy and tokenizer with small sound
+// files.
 #include "engine/core/npy.h"
 #include "engine/kv/policy.h"
 #include "tests/gguf_builder.h"
@@ -47,7 +48,8 @@ int main(int argc, char** argv) {
 		b.tensor_f32("rope_factors_short.weight", {4}, {1, 1, 1, 1});
 		write(gguf / fmt::format("{}-longrope", arch), "", b.bytes());
 	}
-	const std::filesystem::path npy = std::filesystem::path(argv[1]) / "npy", policy = std::filesystem::path(argv[1]) / "policy";
+	const std::filesystem::path npy = std::filesystem::path(argv[1]) / "npy",
+	                            policy = std::filesystem::path(argv[1]) / "policy";
 	std::filesystem::create_directories(npy);
 	std::filesystem::create_directories(policy);
 	const float numbers[6] = {0, 1, 2, 3, 4, 5};
@@ -58,10 +60,13 @@ int main(int argc, char** argv) {
 	char at = 0;
 	for (const KvPolicy& p : all_policies()) // a shape, prompts (odd) and tokens (even), the text
 		at++, write(policy / p.name, std::string{at, char(0x83), 4, 0x47, char(0xc8), 7, 2} + p.text, {});
-	for (const char* text : {"kivi2,group=64,recent_keep=32,flush=20,eta=0.1,sinks=3", "xquant,kq=2,vq=1,km=2,vm=0,stride=2", "asymkv2/1",
-	                         "mikv,salient.bits=4,balance=off,per_head=off,ratio=40%", "zipcache,score=sum,probe=0.5,probe.random=0.2,v.norm=none",
-	                         "h2o,budget=40,recent=64,page=32", "rtn4,k.bits=8@1-2,regular.v.scale=token,k.group=head", "q8,logquant,W=10,group=32"})
-		at++, write(policy / fmt::format("option-{}", int(at)), std::string{at, char(0x83), 4, 0x47, char(0xc8), 7, 2} + text, {});
+	for (const char* text :
+	     {"kivi2,group=64,recent_keep=32,flush=20,eta=0.1,sinks=3", "xquant,kq=2,vq=1,km=2,vm=0,stride=2", "asymkv2/1",
+	      "mikv,salient.bits=4,balance=off,per_head=off,ratio=40%",
+	      "zipcache,score=sum,probe=0.5,probe.random=0.2,v.norm=none", "h2o,budget=40,recent=64,page=32",
+	      "rtn4,k.bits=8@1-2,regular.v.scale=token,k.group=head", "q8,logquant,W=10,group=32"})
+		at++, write(policy / fmt::format("option-{}", int(at)),
+		            std::string{at, char(0x83), 4, 0x47, char(0xc8), 7, 2} + text, {});
 	const std::string chosen = "Hello  a<s>b 12'll \xff\xe2\x82\xac\n\n", text = char(chosen.size()) + chosen;
 	GgufBuilder spm;
 	add_spm(spm, {"<unk>", "<s>", "</s>", "\xe2\x96\x81", "a",

@@ -6,9 +6,9 @@
 
 namespace kvrun {
 
-#define SIM_CHECK(cond, ...)                                                                                                           \
-	do {                                                                                                                               \
-		if (!(cond)) throw std::runtime_error(fmt::format(#cond ": " __VA_ARGS__));                                                    \
+#define SIM_CHECK(cond, ...)                                                                                           \
+	do {                                                                                                               \
+		if (!(cond)) throw std::runtime_error(fmt::format(#cond ": " __VA_ARGS__));                                    \
 	} while (0)
 
 uint32_t SimMemory::alloc(uint16_t format, uint32_t layer) {
@@ -65,7 +65,8 @@ uint32_t Sim::source(uint32_t l, uint32_t h, uint32_t src, uint32_t first, uint3
 void Sim::write(uint32_t l, uint32_t h, const KvMove& m, uint32_t i, uint32_t pos) {
 	SimPage& p = memory.page.at(m.page);
 	const PageFormat& f = plan.formats[p.format];
-	SIM_CHECK(p.layer == l && plan.layers[l].tier[int(m.tier)].page_format == p.format, "page {} of layer {}", m.page, p.layer);
+	SIM_CHECK(p.layer == l && plan.layers[l].tier[int(m.tier)].page_format == p.format, "page {} of layer {}", m.page,
+	          p.layer);
 	SIM_CHECK(p.owner == id || p.owner == -2, "page {} belongs to sequence {}", m.page, p.owner);
 	p.owner = id;
 	SIM_CHECK(m.slot + i < f.page, "slot {} of {}", m.slot + i, f.page);
@@ -84,26 +85,30 @@ void Sim::run(uint32_t l, const KvMoves& m, uint32_t first, uint32_t n_new) {
 	for (const KvBlockMove& b : m.blocks)
 		each_head(b.head, [&](uint32_t h) {
 			SimPage& p = memory.page.at(b.block);
-			SIM_CHECK(p.layer == l && plan.layers[l].tier[int(b.tier)].block_format == p.format && p.covers[h].empty(), "block {}", b.block);
+			SIM_CHECK(p.layer == l && plan.layers[l].tier[int(b.tier)].block_format == p.format && p.covers[h].empty(),
+			          "block {}", b.block);
 			p.owner = id;
 			for (uint32_t i = 0; i < b.n; ++i) p.covers[h].insert(source(l, h, m.sources.at(b.src + i), first, n_new));
 		});
 	for (const KvMove& k : m.packs) {
 		const Fill fill = plan.fill[int(k.tier)];
 		SIM_CHECK(k.tier != Tier::Recent && k.n > 0, "pack of {}", k.n);
-		SIM_CHECK(fill != Fill::Group || (k.slot == 0 && k.n == plan.page[int(k.tier)]), "a group is a page: slot {} n {}", k.slot, k.n);
+		SIM_CHECK(fill != Fill::Group || (k.slot == 0 && k.n == plan.page[int(k.tier)]),
+		          "a group is a page: slot {} n {}", k.slot, k.n);
 		SIM_CHECK((fill == Fill::Block) == (k.block != kNone), "block {}", k.block);
 		each_head(k.head, [&](uint32_t h) {
 			for (uint32_t i = 0; i < k.n; ++i) {
 				const uint32_t pos = source(l, h, m.sources.at(k.src + i), first, n_new);
 				write(l, h, k, i, pos);
-				if (k.block != kNone) SIM_CHECK(memory.page.at(k.block).covers[h].count(pos), "token {} is not in its block", pos);
+				if (k.block != kNone)
+					SIM_CHECK(memory.page.at(k.block).covers[h].count(pos), "token {} is not in its block", pos);
 			}
 			memory.page.at(k.page).block[h] = k.block;
 		});
 		// Shared codes: the owner's page holds the same tokens in the same slots already.
 		for (uint32_t owner : {k.k_owner, k.v_owner})
-			SIM_CHECK(memory.page.at(owner).pos == memory.page.at(k.page).pos, "page {} and the owner of its codes {}", k.page, owner);
+			SIM_CHECK(memory.page.at(owner).pos == memory.page.at(k.page).pos, "page {} and the owner of its codes {}",
+			          k.page, owner);
 	}
 	for (const KvMove& k : m.stores)
 		each_head(k.head, [&](uint32_t h) {
@@ -155,7 +160,8 @@ void Sim::decode(uint32_t n) {
 			slots.resize(size_t(L) * H * n_slots);
 			for (uint32_t l = 0; l < L; ++l)
 				for (uint32_t h = 0; h < H; ++h)
-					for (uint32_t s = 0; s < n_slots; ++s) slots[(size_t(l) * H + h) * n_slots + s] = slot_score(l, h, s);
+					for (uint32_t s = 0; s < n_slots; ++s)
+						slots[(size_t(l) * H + h) * n_slots + s] = slot_score(l, h, s);
 			slot_scores_.assign(size_t(L) * H, {});
 		}
 		cache.begin_token(slots);
@@ -167,8 +173,15 @@ void Sim::decode(uint32_t n) {
 			run(l, m, pos, 0);
 			for (uint32_t h = 0; h < H; ++h) {
 				const uint32_t slot = cache.token_slot(l, h), page = plan.page[int(Tier::Recent)];
-				const KvMove own{.tier = Tier::Recent, .head = h, .src = 0, .n = 1, .page = cache.pages(l, Tier::Recent)[slot / page],
-								 .slot = slot % page, .block = kNone, .k_owner = 0, .v_owner = 0};
+				const KvMove own{.tier = Tier::Recent,
+				                 .head = h,
+				                 .src = 0,
+				                 .n = 1,
+				                 .page = cache.pages(l, Tier::Recent)[slot / page],
+				                 .slot = slot % page,
+				                 .block = kNone,
+				                 .k_owner = 0,
+				                 .v_owner = 0};
 				write(l, h, own, 0, pos);
 				if (!cache.token_scores()) continue;
 				const auto at = cache.positions(l, Tier::Recent, h);
@@ -189,12 +202,17 @@ void Sim::verify() {
 			std::vector<uint8_t> found(n, 0);
 			for (Tier t : kAllTiers) {
 				const uint32_t page = plan.page[int(t)];
-				const auto ids = cache.pages(l, t), live = cache.live(l, t, h), pos = cache.positions(l, t, h), blocks = cache.blocks(l, t);
-				SIM_CHECK(ids.size() == cache.n_pages(l, t) && live.size() == ids.size() * 4 && pos.size() == ids.size() * page, "view sizes");
-				SIM_CHECK(blocks.size() == (plan.fill[int(t)] == Fill::Block ? ids.size() : 0), "{} blocks", blocks.size());
+				const auto ids = cache.pages(l, t), live = cache.live(l, t, h), pos = cache.positions(l, t, h),
+				           blocks = cache.blocks(l, t);
+				SIM_CHECK(ids.size() == cache.n_pages(l, t) && live.size() == ids.size() * 4 &&
+				              pos.size() == ids.size() * page,
+				          "view sizes");
+				SIM_CHECK(blocks.size() == (plan.fill[int(t)] == Fill::Block ? ids.size() : 0), "{} blocks",
+				          blocks.size());
 				for (uint32_t p = 0; p < ids.size(); ++p) {
 					const SimPage& there = memory.page.at(ids[p]);
-					SIM_CHECK(there.layer == l && (there.owner == id || there.owner == -2), "page {} of layer {}, sequence {}", ids[p], l, there.owner);
+					SIM_CHECK(there.layer == l && (there.owner == id || there.owner == -2),
+					          "page {} of layer {}, sequence {}", ids[p], l, there.owner);
 					if (h == 0) SIM_CHECK(mine.insert(ids[p]).second, "page {} is in two places", ids[p]);
 					if (!blocks.empty()) mine.insert(blocks[p]);
 					SIM_CHECK(blocks.empty() || there.block[h] == blocks[p], "block of page {}", ids[p]);
@@ -203,14 +221,16 @@ void Sim::verify() {
 						const uint32_t at = s < page ? pos[p * page + s] : kNone;
 						SIM_CHECK(bit == (at != kNone), "live bit {} of page {}", s, p);
 						if (!bit) continue;
-						SIM_CHECK(there.pos[h][s] == at, "slot {} of page {} holds {}, not {}", s, p, there.pos[h][s], at);
+						SIM_CHECK(there.pos[h][s] == at, "slot {} of page {} holds {}, not {}", s, p, there.pos[h][s],
+						          at);
 						SIM_CHECK(at < n && !found[at]++, "token {} of layer {} head {} twice", at, l, h);
 					}
 				}
 			}
 			SIM_CHECK(evicts || std::count(found.begin(), found.end(), 1) == n, "tokens missing");
 			const std::vector<uint8_t> tiers = cache.tiers(l, h);
-			for (uint32_t i = 0; i < n; ++i) SIM_CHECK((tiers[i] == 3) == !found[i], "token {} says tier {}", i, tiers[i]);
+			for (uint32_t i = 0; i < n; ++i)
+				SIM_CHECK((tiers[i] == 3) == !found[i], "token {} says tier {}", i, tiers[i]);
 		}
 	// Bytes: what the cache reports is what the pool handed out for these pages, plus the balancers.
 	size_t bytes = 0;
@@ -233,7 +253,8 @@ void Reference::score_row(uint32_t row) {
 			double a = Sim::attention(l, h, row, t.pos);
 			if (!plan.policy.select.per_head) { // the mean over the kv heads
 				a = 0;
-				for (uint32_t i = 0; i < plan.shape.n_kv_heads; ++i) a += Sim::attention(l, i, row, t.pos) / plan.shape.n_kv_heads;
+				for (uint32_t i = 0; i < plan.shape.n_kv_heads; ++i)
+					a += Sim::attention(l, i, row, t.pos) / plan.shape.n_kv_heads;
 			}
 			t.score += a;
 			++t.seen;
@@ -270,9 +291,12 @@ void Reference::judge(size_t leaving) {
 	}
 	size_t n_better = 0, n_rest = 0;
 	for (const Tok& t : pool) {
-		if (!best.count(t.pos)) gone[int(Tier::Regular)].push_back(t.pos), ++n_rest;
-		else if (s.rank == Rank::LogWindow || in_f16) kept.push_back(t);
-		else gone[int(Tier::Salient)].push_back(t.pos), ++n_better;
+		if (!best.count(t.pos))
+			gone[int(Tier::Regular)].push_back(t.pos), ++n_rest;
+		else if (s.rank == Rank::LogWindow || in_f16)
+			kept.push_back(t);
+		else
+			gone[int(Tier::Salient)].push_back(t.pos), ++n_better;
 	}
 	if (n_rest) runs[int(Tier::Regular)].push_back(n_rest);
 	if (n_better) runs[int(Tier::Salient)].push_back(n_better);

@@ -7,8 +7,8 @@
 
 namespace kvrun {
 
-struct SimPage {                            // one page or block of the pool
-	int owner = -1;                         // sequence that has it, -1: free
+struct SimPage {    // one page or block of the pool
+	int owner = -1; // sequence that has it, -1: free
 	uint32_t layer = 0;
 	uint16_t format = 0;
 	std::vector<std::vector<uint32_t>> pos; // (n_kv_heads, page) token written into each slot; kNone: never
@@ -16,7 +16,7 @@ struct SimPage {                            // one page or block of the pool
 	std::vector<uint32_t> block;            // (n_kv_heads) block its codes refer to
 };
 
-struct SimMemory : PagePool {               // the pool of a device that several sequences share
+struct SimMemory : PagePool { // the pool of a device that several sequences share
 	SimMemory(const KvPlan& p, size_t budget = SIZE_MAX) : plan(p), inner(p, budget) {}
 	uint32_t alloc(uint16_t format, uint32_t layer) override;
 	void free(uint32_t id) noexcept override;
@@ -25,11 +25,11 @@ struct SimMemory : PagePool {               // the pool of a device that several
 
 	const KvPlan& plan;
 	BudgetPool inner;
-	std::map<uint32_t, SimPage> page;       // by id
-	std::string broken;                     // what went wrong where nothing may throw
+	std::map<uint32_t, SimPage> page; // by id
+	std::string broken;               // what went wrong where nothing may throw
 };
 
-struct Sim {                                // one sequence on that device, with made-up attention
+struct Sim { // one sequence on that device, with made-up attention
 	Sim(SimMemory& m, int id, uint64_t seed = 1) : memory(m), plan(m.plan), id(id), cache(m.plan, m, seed) {
 		slot_scores_.resize(size_t(plan.shape.n_layers) * plan.shape.n_kv_heads);
 	}
@@ -71,8 +71,8 @@ struct Reference {
 	uint32_t l, h;
 	uint32_t n = 0;
 	std::vector<Tok> sinks, kept, recent;
-	std::vector<uint32_t> gone[kTiers];                // in the order they were judged, by tier
-	std::vector<size_t> runs[kTiers];                  // sizes of what was compressed together
+	std::vector<uint32_t> gone[kTiers]; // in the order they were judged, by tier
+	std::vector<size_t> runs[kTiers];   // sizes of what was compressed together
 	uint64_t judged = 0;
 
  private:

@@ -1,5 +1,5 @@
-// attend over packed pages of every format on every device, alone and beside f16 pages, against dequantise-then-attend in
-// double written here. Codes and parameters are random, so that this is about reading them; how they are made:
+// attend over packed pages of every format on every device, alone and beside f16 pages, against dequantise-then-attend
+// in double written here. Codes and parameters are random, so that this is about reading them; how they are made:
 // test_pack.cpp.
 #include "shared/kv_page.h"
 #include "tests/compare.h"
@@ -17,13 +17,13 @@ constexpr uint32_t kGarbage = 0x7e01fe02u; // two NaN as halves
 
 struct TierSpec {
 	Format format;
-	uint32_t page, n;      // tokens per page, live tokens
-	bool block = false;    // K per channel: parameters in a block shared by several pages
+	uint32_t page, n;   // tokens per page, live tokens
+	bool block = false; // K per channel: parameters in a block shared by several pages
 };
 struct Shape {
 	uint32_t T, n_heads, n_kv_heads, D;
 	uint32_t splits;
-	bool per_head = false; // a live mask per kv head
+	bool per_head = false;   // a live mask per kv head
 	bool own_caches = false; // every row has its own pages
 	uint32_t item_rows = 1;  // rows of a work item
 	bool prompt = false;     // rows are those of a prompt, and see its tokens too
@@ -32,15 +32,22 @@ struct PackedRow {
 	Shape s;
 	std::vector<TierSpec> tiers;
 	std::string text() const {
-		std::string r = fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}", s.T, s.n_heads, s.n_kv_heads, s.D, s.splits,
-									s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "",
-									s.item_rows > 1 ? fmt::format(", {} rows together", s.item_rows) : "");
+		std::string r =
+		    fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}", s.T, s.n_heads, s.n_kv_heads, s.D,
+		                s.splits, s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "",
+		                s.item_rows > 1 ? fmt::format(", {} rows together", s.item_rows) : "");
 		const auto quant = [](const Quant& q) {
-			return fmt::format("{}{}{}", q.bits, q.bits == 16 ? "" : q.scale == Scale::PerChannel ? "c" : fmt::format("t{}", q.group),
-							   q.norm == Norm::SqrtMax ? " sqrtmax" : q.norm == Norm::Balance ? " balance" : "");
+			return fmt::format("{}{}{}", q.bits,
+			                   q.bits == 16                   ? ""
+			                   : q.scale == Scale::PerChannel ? "c"
+			                                                  : fmt::format("t{}", q.group),
+			                   q.norm == Norm::SqrtMax   ? " sqrtmax"
+			                   : q.norm == Norm::Balance ? " balance"
+			                                             : "");
 		};
 		for (const TierSpec& t : tiers)
-			r += fmt::format("; {} tokens in pages of {}, K {} V {}{}", t.n, t.page, quant(t.format.k), quant(t.format.v), t.block ? " block" : "");
+			r += fmt::format("; {} tokens in pages of {}, K {} V {}{}", t.n, t.page, quant(t.format.k),
+			                 quant(t.format.v), t.block ? " block" : "");
 		return r;
 	}
 };
@@ -112,11 +119,14 @@ class Builder {
 				if (channel && t.block)
 					for (uint32_t i = 0; i < H * D; ++i) params(block + i, k.bits);
 				factors = take(kv_factor_words(H, D));
-				for (uint32_t i = 0; i < H * D / 2; ++i) pool_[factors + i] = put(random_.uniform(0.4f, 2.f), random_.uniform(0.4f, 2.f));
+				for (uint32_t i = 0; i < H * D / 2; ++i)
+					pool_[factors + i] = put(random_.uniform(0.4f, 2.f), random_.uniform(0.4f, 2.f));
 			}
-			const uint32_t k_at = take(kv_code_words(H, D, k.bits, t.page)), v_at = take(kv_code_words(H, D, v.bits, t.page));
+			const uint32_t k_at = take(kv_code_words(H, D, k.bits, t.page)),
+			               v_at = take(kv_code_words(H, D, v.bits, t.page));
 			uint32_t k_par = block;
-			if (k.bits < 16 && !t.block) k_par = take(channel ? kv_channel_param_words(H, D) : kv_token_param_words(H, D, k.group, t.page));
+			if (k.bits < 16 && !t.block)
+				k_par = take(channel ? kv_channel_param_words(H, D) : kv_token_param_words(H, D, k.group, t.page));
 			if (channel && !t.block)
 				for (uint32_t i = 0; i < H * D; ++i) params(k_par + i, k.bits);
 			const uint32_t v_par = v.bits < 16 ? take(kv_token_param_words(H, D, v.group, t.page)) : 0;
@@ -125,20 +135,24 @@ class Builder {
 			live_.resize(live_.size() + (s_.per_head ? H : 1) * 4, 0); // [page][head][4], turned round later
 			for (uint32_t h = 0; h < H; ++h)
 				for (uint32_t slot : slots[h])
-					if (slot / t.page == p) out[h].push_back(add_token(t, h, slot % t.page, k_at, v_at, k_par, v_par, factors));
+					if (slot / t.page == p)
+						out[h].push_back(add_token(t, h, slot % t.page, k_at, v_at, k_par, v_par, factors));
 		}
 	}
 
-	Token add_token(const TierSpec& t, uint32_t h, uint32_t i, uint32_t k_at, uint32_t v_at, uint32_t k_par, uint32_t v_par, uint32_t factors) {
+	Token add_token(const TierSpec& t, uint32_t h, uint32_t i, uint32_t k_at, uint32_t v_at, uint32_t k_par,
+	                uint32_t v_par, uint32_t factors) {
 		const uint32_t D = s_.D;
 		const Quant &k = t.format.k, &v = t.format.v;
 		live_[live_.size() - (s_.per_head ? s_.n_kv_heads - h : 1) * 4 + i / 32] |= 1u << i % 32;
 		Token token{std::vector<double>(D), std::vector<double>(D)};
 		for (uint32_t c = 0; c < D; ++c) {
 			const bool channel = k.scale == Scale::PerChannel;
-			const uint32_t kp = k_par + (channel ? kv_channel_param(h, c, D) : kv_token_param(h, c, i, D, k.group, t.page));
+			const uint32_t kp =
+			    k_par + (channel ? kv_channel_param(h, c, D) : kv_token_param(h, c, i, D, k.group, t.page));
 			token.k[c] = element(k, kp, channel, k_at + kv_k_word(h, c * k.bits / 32, i, D, k.bits, t.page), c);
-			token.v[c] = element(v, v_par + kv_token_param(h, c, i, D, v.group, t.page), false, v_at + kv_v_word(h, i, c * v.bits / 32, D, v.bits, t.page), c);
+			token.v[c] = element(v, v_par + kv_token_param(h, c, i, D, v.group, t.page), false,
+			                     v_at + kv_v_word(h, i, c * v.bits / 32, D, v.bits, t.page), c);
 			if (v.norm == Norm::SqrtMax) {
 				const uint32_t w = factors + kv_factor_word(h, c, D);
 				token.v[c] *= kv_factor_half(h, c, D) ? high(w) : low(w);
@@ -165,7 +179,8 @@ class Builder {
 		Words live(size_t(masks) * n_pages * 4);
 		for (uint32_t p = 0; p < n_pages; ++p)
 			for (uint32_t h = 0; h < masks; ++h)
-				for (uint32_t w = 0; w < 4; ++w) live[(size_t(h) * n_pages + p) * 4 + w] = live_[(size_t(p) * masks + h) * 4 + w];
+				for (uint32_t w = 0; w < 4; ++w)
+					live[(size_t(h) * n_pages + p) * 4 + w] = live_[(size_t(p) * masks + h) * 4 + w];
 		Words work;
 		std::vector<uint32_t> n_parts(s_.T, 0);
 		const uint32_t own = s_.prompt ? 1 : 0, most = uint32_t(r_.tiers.size()) * s_.splits + own; // parts of a row
@@ -203,7 +218,8 @@ class Builder {
 		c.kv.factors = rig.u32(factors_, n_pages);
 		c.kv.balance = rig.f16(c.balance, s_.n_kv_heads, s_.D);
 		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return bool(g.v_factors); })) c.kv.factors = {};
-		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return g.format.k.norm == Norm::Balance; })) c.kv.balance = {};
+		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return g.format.k.norm == Norm::Balance; }))
+			c.kv.balance = {};
 	}
 
 	const PackedRow& r_;
@@ -244,7 +260,8 @@ void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats
 			std::vector<double> score, y(s.D);
 			for (const Token& t : tokens) {
 				double dot = 0;
-				for (uint32_t i = 0; i < s.D; ++i) dot += double(x[i]) / (divided ? double(c.balance[size_t(h) * s.D + i]) : 1) * t.k[i];
+				for (uint32_t i = 0; i < s.D; ++i)
+					dot += double(x[i]) / (divided ? double(c.balance[size_t(h) * s.D + i]) : 1) * t.k[i];
 				score.push_back(dot / std::sqrt(double(s.D)));
 			}
 			const double top = score.empty() ? 0 : *std::ranges::max_element(score);
@@ -255,7 +272,8 @@ void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats
 				for (uint32_t i = 0; i < s.D; ++i) y[i] += w * tokens[t].v[i];
 			}
 			lse.push_back(sum > 0 ? float(top + std::log(sum)) : -std::numeric_limits<float>::infinity());
-			for (uint32_t i = 0; i < s.D; ++i) want[(size_t(row) * s.n_heads + head) * s.D + i] = sum > 0 ? float(y[i] / sum) : 0;
+			for (uint32_t i = 0; i < s.D; ++i)
+				want[(size_t(row) * s.n_heads + head) * s.D + i] = sum > 0 ? float(y[i] / sum) : 0;
 		}
 }
 
@@ -270,14 +288,18 @@ void run_packed(Backend& backend, const PackedRow& r, const TestRow& row) {
 	reference(r, c, q, want, want_lse);
 	c.kv.lse = r.s.prompt ? View() : rig.out(r.s.T, r.s.n_heads);
 	const View out = rig.out(r.s.T, r.s.n_heads, r.s.D), vq = rig.f32(q, r.s.T, r.s.n_heads, r.s.D);
-	const auto run = [&](const View& to) { r.s.prompt ? backend.attend_prompt(to, vq, own, &c.kv) : backend.attend(to, vq, c.kv); };
+	const auto run = [&](const View& to) {
+		r.s.prompt ? backend.attend_prompt(to, vq, own, &c.kv) : backend.attend(to, vq, c.kv);
+	};
 	run(out);
 	const Floats got = rig.get(out);
 	check_close(row, got, want, "attend packed");
 	check_same_bits(row, rig.get(vq), q);
 	const Floats lse = rig.get(r.s.prompt ? own.lse : c.kv.lse);
-	if (std::isinf(want_lse[0])) CHECK_MESSAGE(lse == want_lse, row_text(row)); // no token at all, in any row
-	else check_close(row, lse, want_lse, "attend packed");
+	if (std::isinf(want_lse[0]))
+		CHECK_MESSAGE(lse == want_lse, row_text(row)); // no token at all, in any row
+	else
+		check_close(row, lse, want_lse, "attend packed");
 	const View again = rig.out(r.s.T, r.s.n_heads, r.s.D); // same bits, always
 	run(again);
 	check_same_bits(row, rig.get(again), got);
@@ -305,7 +327,8 @@ TEST_CASE("attend: every width of keys and values, per channel and per token") {
 				const auto& h = kHeads[i % 4];
 				const Quant k = kb == 16 ? kF16 : per_channel ? channel(kb) : token(kb, i % 4 == 0 ? D : 32);
 				const Quant v = vb == 16 ? kF16 : token(vb, i % 5 < 2 ? 32 : i % 5 == 2 ? D : D * h[1]);
-				rows.push_back({{1, h[0], h[1], D, uint32_t(1 + i % 3), i % 4 == 1}, {{{k, v}, kPages[i % 3], kTokens[i % 7]}}});
+				rows.push_back(
+				    {{1, h[0], h[1], D, uint32_t(1 + i % 3), i % 4 == 1}, {{{k, v}, kPages[i % 3], kTokens[i % 7]}}});
 				++i;
 			}
 	each_row(rows, run_packed);
@@ -317,8 +340,11 @@ TEST_CASE("attend: packed pages of every head size") {
 	for (uint32_t D : {8u, 16u, 64u, 80u, 96u, 128u, 256u})
 		for (uint8_t bits : {1, 2, 4, 8}) {
 			const auto& h = kHeads[i % 4];
-			rows.push_back({{1, h[0], h[1], D, 1 + uint32_t(i % 2)}, {{{channel(bits), token(bits, D)}, kPages[i % 3], 32 + kTokens[i % 7]}}});
-			rows.push_back({{1, h[0], h[1], D, 1}, {{{token(bits, D * h[1]), token(bits, D % 32 ? D : 32)}, kPages[(i + 1) % 3], kTokens[i % 7]}}});
+			rows.push_back({{1, h[0], h[1], D, 1 + uint32_t(i % 2)},
+			                {{{channel(bits), token(bits, D)}, kPages[i % 3], 32 + kTokens[i % 7]}}});
+			rows.push_back(
+			    {{1, h[0], h[1], D, 1},
+			     {{{token(bits, D * h[1]), token(bits, D % 32 ? D : 32)}, kPages[(i + 1) % 3], kTokens[i % 7]}}});
 			++i;
 		}
 	each_row(rows, run_packed);
@@ -332,8 +358,10 @@ TEST_CASE("attend: parameter blocks, channel factors, balanced keys") {
 			const auto& h = kHeads[i % 4];
 			const uint32_t all = D * h[1], n = 70 + 20 * uint32_t(i);
 			rows.push_back({{1, h[0], h[1], D, 2}, {{{channel(bits), token(bits, all, Norm::SqrtMax)}, 32, n, true}}});
-			rows.push_back({{1, h[0], h[1], D, 1}, {{{channel(bits), token(bits, D % 32 ? D : 32, Norm::SqrtMax)}, kPages[i % 3], n, true}}});
-			rows.push_back({{2, h[0], h[1], D, 2, true}, {{{token(bits, D % 64 ? D : D / 2, Norm::Balance), token(bits, D)}, kPages[i % 3], n}}});
+			rows.push_back({{1, h[0], h[1], D, 1},
+			                {{{channel(bits), token(bits, D % 32 ? D : 32, Norm::SqrtMax)}, kPages[i % 3], n, true}}});
+			rows.push_back({{2, h[0], h[1], D, 2, true},
+			                {{{token(bits, D % 64 ? D : D / 2, Norm::Balance), token(bits, D)}, kPages[i % 3], n}}});
 			++i;
 		}
 	each_row(rows, run_packed);
@@ -341,8 +369,13 @@ TEST_CASE("attend: parameter blocks, channel factors, balanced keys") {
 
 TEST_CASE("attend: rows of a prompt over packed pages") {
 	std::vector<PackedRow> rows;
-	const Format formats[] = {{}, {channel(4), token(4, 32)}, {channel(2), token(2, 64)}, {channel(1), token(1, 64)}, {token(8, 32), token(8, 64)},
-							  {channel(2), token(2, 128, Norm::SqrtMax)}, {token(2, 32, Norm::Balance), token(2, 32)}};
+	const Format formats[] = {{},
+	                          {channel(4), token(4, 32)},
+	                          {channel(2), token(2, 64)},
+	                          {channel(1), token(1, 64)},
+	                          {token(8, 32), token(8, 64)},
+	                          {channel(2), token(2, 128, Norm::SqrtMax)},
+	                          {token(2, 32, Norm::Balance), token(2, 32)}};
 	size_t i = 0;
 	for (const Format& f : formats)
 		for (uint32_t T : {2u, 5u, 19u}) {
@@ -352,24 +385,27 @@ TEST_CASE("attend: rows of a prompt over packed pages") {
 			if (f.v.norm == Norm::SqrtMax) fit.v.group = uint16_t(shape.D * shape.n_kv_heads);
 			rows.push_back({shape, {{fit, kPages[i % 3], 40 + kTokens[i % 7], fit.v.norm == Norm::SqrtMax}}});
 			// The reference divides a row's queries by the balance for all its pages.
-			if (T == 5 && f.k.norm != Norm::Balance) rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.norm == Norm::SqrtMax}}});
+			if (T == 5 && f.k.norm != Norm::Balance)
+				rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.norm == Norm::SqrtMax}}});
 			++i;
 		}
-	rows.push_back({{6, 24, 2, 64, 2, false, false, 6, true}, {{formats[2], 32, 96}}}); // more heads in a group than a workgroup takes
-	rows.push_back({{6, 8, 2, 64, 2, false, false, 4}, {{formats[2], 32, 96}}});        // decode rows that share a cache
+	rows.push_back({{6, 24, 2, 64, 2, false, false, 6, true},
+	                {{formats[2], 32, 96}}}); // more heads in a group than a workgroup takes
+	rows.push_back({{6, 8, 2, 64, 2, false, false, 4}, {{formats[2], 32, 96}}}); // decode rows that share a cache
 	each_row(rows, run_packed);
 }
 
 TEST_CASE("attend: f16, better and worse pages as one softmax, several rows and caches") {
 	std::vector<PackedRow> rows;
-	const Format f16{}, kivi2{channel(2), token(2, 32)}, four{channel(4), token(4, 64)}, two{token(2, 32), token(2, 64)};
+	const Format f16{}, kivi2{channel(2), token(2, 32)}, four{channel(4), token(4, 64)},
+	    two{token(2, 32), token(2, 64)};
 	for (uint32_t splits : {1u, 3u}) {
 		rows.push_back({{1, 8, 2, 64, splits}, {{f16, 32, 100}, {kivi2, 32, 320}}});
 		rows.push_back({{3, 4, 4, 64, splits}, {{f16, 128, 33}, {four, 64, 65}, {two, 128, 200}}});
 		rows.push_back({{4, 8, 1, 64, splits, true, true}, {{f16, 64, 31}, {four, 32, 40}, {kivi2, 32, 90}}});
 		rows.push_back({{1, 4, 2, 128, splits}, {{f16, 32, 1}, {kivi2, 64, 0}, {two, 32, 63}}}); // an empty tier
 	}
-	rows.push_back({{1, 4, 2, 64, 1}, {{kivi2, 32, 0}}}); // nothing at all is zero
+	rows.push_back({{1, 4, 2, 64, 1}, {{kivi2, 32, 0}}});   // nothing at all is zero
 	rows.push_back({{1, 24, 2, 64, 2}, {{kivi2, 32, 96}}}); // more heads in a group than a workgroup takes
 	each_row(rows, run_packed);
 }

@@ -13,12 +13,39 @@ namespace {
 
 constexpr KvShape kShape = {4, 2, 64};
 const char* const kPolicies[] = {
-	"fp16", "rtn8", "rtn4", "rtn2", "rtn4,k.bits=16", "rtn2,flush=1,page=32", "kivi4", "kivi2", "kivi1,eta=0.25", "kivi2,group=64", "kivi2,group=128",
-	"kivi2,flush=20,recent_keep=50,sinks=3", "kivi2,group=all", "kivi4,v.norm=sqrtmax,k.scale=token", "logquant", "logquant,W=32,group=32",
-	"logquant,W=64,sinks=4", "xquant", "xquant,kq=2,vq=4,km=2,vm=0", "asymkv32/0", "streaming,sinks=4,recent=96", "streaming,flush=32,recent=128",
-	"zipcache", "zipcache,recent_keep=20,ratio=0.3,probe=all,score=sum", "mikv", "mikv,salient.bits=4", "mikv,per_head=off,ratio=50%,sinks=2",
-	"mikv,score=mean,probe=0.2", "h2o,budget=40,recent=64", "h2o,budget=40,recent_keep=63,flush=1,per_head=off", "kivi2,score=mean,ratio=0.2",
-	"kivi2,score=sum,ratio=0.3,salient.k.bits=4,salient.v.bits=8,salient.k.scale=channel,salient.k.group=32,per_head=on",
+    "fp16",
+    "rtn8",
+    "rtn4",
+    "rtn2",
+    "rtn4,k.bits=16",
+    "rtn2,flush=1,page=32",
+    "kivi4",
+    "kivi2",
+    "kivi1,eta=0.25",
+    "kivi2,group=64",
+    "kivi2,group=128",
+    "kivi2,flush=20,recent_keep=50,sinks=3",
+    "kivi2,group=all",
+    "kivi4,v.norm=sqrtmax,k.scale=token",
+    "logquant",
+    "logquant,W=32,group=32",
+    "logquant,W=64,sinks=4",
+    "xquant",
+    "xquant,kq=2,vq=4,km=2,vm=0",
+    "asymkv32/0",
+    "streaming,sinks=4,recent=96",
+    "streaming,flush=32,recent=128",
+    "zipcache",
+    "zipcache,recent_keep=20,ratio=0.3,probe=all,score=sum",
+    "mikv",
+    "mikv,salient.bits=4",
+    "mikv,per_head=off,ratio=50%,sinks=2",
+    "mikv,score=mean,probe=0.2",
+    "h2o,budget=40,recent=64",
+    "h2o,budget=40,recent_keep=63,flush=1,per_head=off",
+    "kivi2,score=mean,ratio=0.2",
+    "kivi2,score=sum,ratio=0.3,salient.k.bits=4,salient.v.bits=8,salient.k.scale=channel,salient.k.group=32,per_head="
+    "on",
 };
 
 // One sequence and its references, one per layer and kv head.
@@ -95,7 +122,8 @@ TEST_CASE("cache: 20000 decoded tokens per policy are where the references say, 
 			n += step;
 			if (n < 300 ? n % 7 == 0 || (n > 120 && n < 135) : true) p.check();
 		}
-		REQUIRE(memory.used_bytes() + (plan.layers[0].balanced ? 2 * plan.balancer_bytes() : 0) == p.sim.cache.bytes().total());
+		REQUIRE(memory.used_bytes() + (plan.layers[0].balanced ? 2 * plan.balancer_bytes() : 0) ==
+		        p.sim.cache.bytes().total());
 	}
 }
 
@@ -163,9 +191,16 @@ TEST_CASE("cache: windows stay within the papers' bounds") {
 	struct {
 		const char* text;
 		size_t lo, hi; // f16 tokens once the window has filled; exact, but for the parity of logquant's waiting tokens
-	} rows[] = {{"kivi2", 97, 128}, {"kivi2,group=64", 65, 128}, {"kivi2,group=128", 1, 128}, {"kivi4,recent_keep=64,flush=64", 65, 128},
-				{"rtn2", 1, 32},    {"streaming,recent=96", 100, 100}, {"logquant", 85, 126 + 63}, {"logquant,W=32,group=32", 65, 96},
-				{"zipcache", 1, 100}, {"h2o,budget=40,recent=64", 73, 104}};
+	} rows[] = {{"kivi2", 97, 128},
+	            {"kivi2,group=64", 65, 128},
+	            {"kivi2,group=128", 1, 128},
+	            {"kivi4,recent_keep=64,flush=64", 65, 128},
+	            {"rtn2", 1, 32},
+	            {"streaming,recent=96", 100, 100},
+	            {"logquant", 85, 126 + 63},
+	            {"logquant,W=32,group=32", 65, 96},
+	            {"zipcache", 1, 100},
+	            {"h2o,budget=40,recent=64", 73, 104}};
 	for (const auto& r : rows) {
 		CAPTURE(r.text);
 		const KvPlan plan = make_plan(parse_policy(r.text), {2, 2, 64});
@@ -222,7 +257,8 @@ TEST_CASE("cache: prompts of the golden cases end in the tiers the reference giv
 		CAPTURE(at);
 		const size_t kv = text.find("\"kv\": \"") + 7;
 		const KvPolicy policy = parse_policy(text.substr(kv, text.find('"', kv) - kv));
-		const NpyArray tier = npy_read(at + "/tier.npy"), probes = npy_read(at + "/probes.npy"), v = npy_read(at + "/v.npy");
+		const NpyArray tier = npy_read(at + "/tier.npy"), probes = npy_read(at + "/probes.npy"),
+		               v = npy_read(at + "/v.npy");
 		const auto want = tier.as<uint8_t>();
 		const uint32_t L = uint32_t(tier.shape[0]), T = uint32_t(tier.shape[1]), H = uint32_t(tier.shape[2]);
 		const KvPlan plan = make_plan(policy, {L, H, uint32_t(v.shape[3])});
@@ -238,7 +274,8 @@ TEST_CASE("cache: prompts of the golden cases end in the tiers the reference giv
 			for (uint32_t h = 0; h < H; ++h)
 				for (uint32_t t = 0; t < T; ++t) {
 					const auto see = rows.end() - std::lower_bound(rows.begin(), rows.end(), t);
-					score[h * T + t] = file.as<float>()[t * H + h] * (rows.empty() ? 1.f : float(std::max<ptrdiff_t>(1, see)));
+					score[h * T + t] =
+					    file.as<float>()[t * H + h] * (rows.empty() ? 1.f : float(std::max<ptrdiff_t>(1, see)));
 				}
 		}
 		for (uint32_t l = 0; l < L; ++l) cache.prompt_moves(l, score);
@@ -254,7 +291,8 @@ TEST_CASE("cache: prompts of the golden cases end in the tiers the reference giv
 }
 
 TEST_CASE("cache: several sequences share a pool, and give everything back") {
-	for (const char* text : {"kivi2", "logquant", "xquant,kq=2,vq=4,km=2,vm=0", "zipcache", "mikv", "h2o,budget=40,recent=64", "fp16"}) {
+	for (const char* text :
+	     {"kivi2", "logquant", "xquant,kq=2,vq=4,km=2,vm=0", "zipcache", "mikv", "h2o,budget=40,recent=64", "fp16"}) {
 		CAPTURE(text);
 		const KvPlan plan = make_plan(parse_policy(text), kShape);
 		SimMemory memory(plan);
@@ -345,7 +383,8 @@ TEST_CASE("cache: the advice of a spent budget is a policy that indeed fits") {
 }
 
 TEST_CASE("cache: tokens_that_fit is the largest number, and holds while tokens arrive one by one") {
-	for (const char* text : {"fp16", "rtn4", "kivi2", "logquant", "streaming,recent=96", "zipcache", "mikv", "xquant"}) {
+	for (const char* text :
+	     {"fp16", "rtn4", "kivi2", "logquant", "streaming,recent=96", "zipcache", "mikv", "xquant"}) {
 		CAPTURE(text);
 		const KvPlan plan = make_plan(parse_policy(text), {2, 2, 64});
 		const size_t budget = bytes_at(plan, 3000).total() + (1 << 12);
@@ -397,7 +436,7 @@ TEST_CASE("cache: misuse is refused") {
 	CHECK_THROWS_AS(s.cache.begin_token({}), Error); // a ranked flush without scores
 	s.cache.begin_prompt(3);
 	CHECK_THROWS_AS(s.cache.begin_prompt(3), Error);
-	CHECK_THROWS_AS(s.cache.end_prompt(), Error);    // before all layers had their turn
+	CHECK_THROWS_AS(s.cache.end_prompt(), Error); // before all layers had their turn
 	CHECK_THROWS_AS(s.cache.prompt_moves(1, {}, {}), Error);
 	CHECK_THROWS_AS(s.cache.begin_token({}), Error);
 	s.cache.reset(); // in the middle of a prompt

@@ -78,7 +78,8 @@ TEST_CASE("probes: the newest 5 % and 5 % of the rest, without repetition, by se
 	const Select s = {.rank = Rank::ScoreMean, .ratio = 0.6, .probe_recent = 0.05, .probe_random = 0.05};
 	for (uint32_t n : {1u, 2u, 9u, 10u, 20u, 99u, 256u, 840u, 3072u, 20001u}) {
 		CAPTURE(n);
-		const uint32_t newest = std::max<uint32_t>(1, uint32_t(std::nearbyint(0.05 * n))), random = uint32_t(std::nearbyint(0.05 * n));
+		const uint32_t newest = std::max<uint32_t>(1, uint32_t(std::nearbyint(0.05 * n))),
+		               random = uint32_t(std::nearbyint(0.05 * n));
 		const std::vector<uint32_t> rows = probe_rows(s, n, 42);
 		CHECK(rows.size() == newest + random);
 		CHECK(std::is_sorted(rows.begin(), rows.end()));
@@ -108,8 +109,10 @@ TEST_CASE("probes: of a run of 100 decoded tokens the last 5 and about 5 % of th
 		for (uint32_t i = 0; i < 100; ++i) {
 			const bool probe = is_probe(s, i, run * 100 + i, 7);
 			REQUIRE(probe == is_probe(s, i, run * 100 + i, 7));
-			if (i >= 95) REQUIRE(probe);
-			else others += probe;
+			if (i >= 95)
+				REQUIRE(probe);
+			else
+				others += probe;
 		}
 	CHECK(others > 1900 - 5 * 43); // binomial(38000, 0.05): mean 1900, sigma 42.5
 	CHECK(others < 1900 + 5 * 43);

@@ -452,9 +452,9 @@ TEST_CASE("cli: bench writes the same numbers as a table and as JSON with docume
 
 TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that fits it") {
 	std::map<std::string, double> device;
-	const Ran r = run_program({"bench", "-m",   kModel, "--device", "cpu", "-p", "0",      "-n",   "2",
-	                           "-d",    "32000", "-c", "32768",     "-r",  "1",  "--fill", "--kv", "fp16,kivi2,mikv",
-	                           "-o",    "json"});
+	const Ran r = run_program({"bench", "-m",     kModel, "--device",        "cpu", "-p",    "0",
+	                           "-n",    "2",      "-d",   "32000",           "-c",  "32768", "-r",
+	                           "1",     "--fill", "--kv", "fp16,kivi2,mikv", "-o",  "json"});
 	CAPTURE(r.err);
 	REQUIRE(r.code == 0);
 	const auto j = nlohmann::json::parse(r.out);
@@ -463,7 +463,7 @@ TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that 
 	for (const auto& t : j["results"]) {
 		const double bytes = t["kv_bytes"], allocated = device[t["kv"]] = t["kv_device_bytes"];
 		CHECK(t["n_depth"] == 32000);
-		CHECK(allocated >= bytes * 0.99); // padding of pages apart
+		CHECK(allocated >= bytes * 0.99);                // padding of pages apart
 		CHECK(allocated < std::max(bytes * 1.1, 8.5e6)); // the first piece has 8 MiB
 	}
 	CHECK(device["kivi2"] < device["fp16"] / 4);

@@ -16,8 +16,21 @@ const std::string kSmall = KVRUN_SOURCE_DIR "/tests/golden/replay/";
 const std::string kModel = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
 
 std::vector<std::string> replay_args(const std::string& kv, const std::string& out) {
-	return {"replay", "--kv", kv, "--q", kSmall + "q.npy", "--k", kSmall + "k.npy", "--v", kSmall + "v.npy", "--dq", kSmall + "dq.npy",
-			"--device", "cpu", "--out", out};
+	return {"replay",
+	        "--kv",
+	        kv,
+	        "--q",
+	        kSmall + "q.npy",
+	        "--k",
+	        kSmall + "k.npy",
+	        "--v",
+	        kSmall + "v.npy",
+	        "--dq",
+	        kSmall + "dq.npy",
+	        "--device",
+	        "cpu",
+	        "--out",
+	        out};
 }
 
 void refused(const std::vector<std::string>& args, int code, const std::string& says) {
@@ -47,7 +60,8 @@ TEST_CASE("replay writes what was stored, and a report") {
 	std::ifstream file(out / "report.json");
 	const nlohmann::json j = nlohmann::json::parse(file);
 	size_t sum = 0;
-	for (const char* part : {"f16", "codes", "k_params", "v_params", "slack", "tables", "live"}) sum += j["bytes"].at(part).get<size_t>();
+	for (const char* part : {"f16", "codes", "k_params", "v_params", "slack", "tables", "live"})
+		sum += j["bytes"].at(part).get<size_t>();
 	CHECK(j["bytes"]["total"] == sum);
 	CHECK(j["stored_bits_per_element"].get<double>() == doctest::Approx(double(sum) * 8 / (2.0 * 2 * 160 * 2 * 32)));
 	CHECK(j["policy"] == "zipcache,recent_keep=0");
@@ -75,8 +89,9 @@ TEST_CASE("replay and eval refuse in one line") {
 }
 
 TEST_CASE("eval: a table, and the same as JSON") {
-	const std::vector<std::string> args = {"eval",    "-m",        kModel, "--device", "cpu", "--task",
-										   "recall", "--samples", "2",    "--lines",  "4",   "--kv", "fp16,kivi2,group=32"};
+	const std::vector<std::string> args = {
+	    "eval",    "-m", kModel, "--device",           "cpu", "--task", "recall", "--samples", "2",
+	    "--lines", "4",  "--kv", "fp16,kivi2,group=32"};
 	const Ran table = run_program(args);
 	CAPTURE(table.err);
 	REQUIRE(table.code == 0);
@@ -96,8 +111,9 @@ TEST_CASE("eval: a table, and the same as JSON") {
 	CHECK(j["results"][0]["loss"].get<double>() < 0.5);
 	CHECK(j["results"][1]["policy"] == "kivi2,group=32");
 
-	const Ran text = run_program({"eval", "-m", kModel, "--device", "cpu", "-f", KVRUN_SOURCE_DIR "/models/bundled/record40.txt", "-c",
-								  "96", "--score", "8", "--chunks", "1", "--kv", "rtn8", "--json"});
+	const Ran text =
+	    run_program({"eval", "-m", kModel, "--device", "cpu", "-f", KVRUN_SOURCE_DIR "/models/bundled/record40.txt",
+	                 "-c", "96", "--score", "8", "--chunks", "1", "--kv", "rtn8", "--json"});
 	CAPTURE(text.err);
 	REQUIRE(text.code == 0);
 	const nlohmann::json t = nlohmann::json::parse(text.out);

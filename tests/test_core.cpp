@@ -12,14 +12,17 @@ TEST_CASE("f16: every half survives the way through float") {
 	for (uint32_t h = 0; h < 65536; ++h) {
 		const float f = f16_to_f32(uint16_t(h));
 		const uint16_t back = f32_to_f16(f);
-		if (std::isnan(f)) CHECK(std::isnan(f16_to_f32(back)));
-		else CHECK(back == h);
+		if (std::isnan(f))
+			CHECK(std::isnan(f16_to_f32(back)));
+		else
+			CHECK(back == h);
 	}
 }
 
 TEST_CASE("f16: rounding is to nearest, ties to even, against the neighbouring halves") {
 	for (uint32_t h = 0; h < 0x7bff; ++h) { // positive finite neighbours h, h + 1
-		const float lo = f16_to_f32(uint16_t(h)), hi = f16_to_f32(uint16_t(h + 1)), mid = (lo + hi) / 2; // exact in float
+		const float lo = f16_to_f32(uint16_t(h)), hi = f16_to_f32(uint16_t(h + 1)),
+		            mid = (lo + hi) / 2; // exact in float
 		CHECK(f32_to_f16(mid) == (h % 2 ? h + 1 : h));
 		CHECK(f32_to_f16(std::nextafter(mid, 0.f)) == h);
 		CHECK(f32_to_f16(std::nextafter(mid, 1e9f)) == h + 1);

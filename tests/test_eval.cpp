@@ -97,7 +97,8 @@ TEST_CASE("questions: reproducible, one right answer, every depth") {
 		CHECK(q.depth == doctest::Approx(i / 4.0));
 		const size_t at = q.record.find("line ");
 		REQUIRE(at != std::string::npos);
-		CHECK(size_t(std::count(q.record.begin(), q.record.begin() + ptrdiff_t(at), '\n')) == 1 + i * 5); // sentences before it
+		CHECK(size_t(std::count(q.record.begin(), q.record.begin() + ptrdiff_t(at), '\n')) ==
+		      1 + i * 5); // sentences before it
 		CHECK(lines_of(q.record).size() >= 20);
 	}
 }
@@ -135,7 +136,8 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 		CHECK(q4.cost.decode_tokens == 40);
 		CHECK(q4.cost.prefill_tokens == 2 * (192 - 21));
 
-		// The same perplexity from the logits of the whole chunk as one prompt, which is another path through the device.
+		// The same perplexity from the logits of the whole chunk as one prompt, which is another path through the
+		// device.
 		e->set_kv(parse_policy("fp16"));
 		double nll = 0;
 		for (uint32_t c = 0; c < 2; ++c) {
@@ -165,13 +167,14 @@ TEST_CASE("an evaluation that is stopped keeps whole chunks only; what cannot be
 		const auto e = open_bundled(row.device, 64);
 		const std::vector<uint32_t> text = some_text(*e, 16);
 		const std::vector<KvPolicy> q4 = parse_policies("rtn4");
-		const TextResult r = eval_text(*e, text, q4, {.chunk = 64, .scored = 4, .chunks = 3}, {[](double done) { return done < 0.6; }});
+		const TextResult r =
+		    eval_text(*e, text, q4, {.chunk = 64, .scored = 4, .chunks = 3}, {[](double done) { return done < 0.6; }});
 		CHECK(r.chunks == 1);
 		REQUIRE(r.scores.size() == 2);
 		CHECK(r.scores[0].n == 4);
 		CHECK(r.scores[1].n == 4);
-		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 65, .scored = 4}), Error);      // longer than the context
-		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 8, .scored = 7}), Error);       // nothing before it
+		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 65, .scored = 4}), Error); // longer than the context
+		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 8, .scored = 7}), Error);  // nothing before it
 		CHECK_THROWS_AS(eval_text(*e, std::span(text).first(9), q4, {.chunk = 64, .scored = 4}), Error);
 		const Question q = recall_question(40, 1, 0);
 		CHECK_THROWS_AS(eval_task(*e, std::span(&q, 1), q4, Ask::Prompt), Error); // longer than the context
@@ -220,9 +223,12 @@ TEST_CASE("look-up tasks: the bundled model answers, asked in the prompt and lat
 			CHECK(s[0].high == 1);
 			CHECK(s[0].longest > 100);
 			CHECK(s[1].cost.stored_bits < s[0].cost.stored_bits);
-			const uint64_t decoded = s[0].cost.decode_tokens; // five digits, the last one never decoded, after the question
-			if (ask == Ask::Prompt) CHECK(decoded == 2 * 5);
-			else CHECK(decoded > 2 * 9);
+			const uint64_t decoded =
+			    s[0].cost.decode_tokens; // five digits, the last one never decoded, after the question
+			if (ask == Ask::Prompt)
+				CHECK(decoded == 2 * 5);
+			else
+				CHECK(decoded > 2 * 9);
 
 			// The loss of a right answer is small, and that of an evicted one a guess among ten digits or worse.
 			REQUIRE(s[0].loss.size() == 2);

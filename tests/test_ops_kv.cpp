@@ -207,16 +207,15 @@ void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
 
 struct AttendRow {
 	uint32_t T, n_heads, n_kv_heads, D;
-	uint32_t n_old;        // tokens in pages
-	uint32_t page, splits; // tokens per page, work items per row
-	bool per_head = false; // a live mask per kv head
-	uint32_t prompt = 0;   // attend_prompt: tokens of the prompt before row 0, plus 1; 0: attend
+	uint32_t n_old;         // tokens in pages
+	uint32_t page, splits;  // tokens per page, work items per row
+	bool per_head = false;  // a live mask per kv head
+	uint32_t prompt = 0;    // attend_prompt: tokens of the prompt before row 0, plus 1; 0: attend
 	uint32_t item_rows = 1; // rows of a work item
 	std::string text() const {
 		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}",
 		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
-		                   per_head ? ", live per head" : "",
-		                   prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
+		                   per_head ? ", live per head" : "", prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
 		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "");
 	}
 };
@@ -380,7 +379,8 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 	for (uint32_t T : {1u, 3u, 9u, 40u}) // every size of a workgroup's block of rows, and what is left over
 		for (const auto& h : heads) {
 			const uint32_t D = i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 96;
-			rows.push_back({T, h[0], h[1], D, 45 + T, pages[i % 3], uint32_t(1 + i % 2), i % 2 == 0, 1, i % 4 == 3 ? 4 : T});
+			rows.push_back(
+			    {T, h[0], h[1], D, 45 + T, pages[i % 3], uint32_t(1 + i % 2), i % 2 == 0, 1, i % 4 == 3 ? 4 : T});
 			++i;
 		}
 	rows.push_back({6, 24, 2, 64, 50, 32, 1, false, 1, 6}); // more heads in a group than a workgroup takes
@@ -388,7 +388,9 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 }
 
 TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is cut") {
-	std::vector<AttendRow> rows = {{70, 8, 2, 64, 0, 32, 1, false, 1}, {50, 4, 4, 80, 40, 32, 2, false, 1}, {50, 4, 2, 64, 90, 32, 2, false, 1, 50}};
+	std::vector<AttendRow> rows = {{70, 8, 2, 64, 0, 32, 1, false, 1},
+	                               {50, 4, 4, 80, 40, 32, 2, false, 1},
+	                               {50, 4, 2, 64, 90, 32, 2, false, 1, 50}};
 	each_row(rows, [](Backend& backend, const AttendRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -410,7 +412,8 @@ TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is c
 				KvRead kv = c.kv;
 				for (size_t w = 0; w < work.size(); w += 4)
 					if (r.item_rows > 1) // for all rows: here those of the piece
-						part_work.insert(part_work.end(), {0, work[w + 1], work[w + 2], work[w + 3] + t * kv.part_step});
+						part_work.insert(part_work.end(),
+						                 {0, work[w + 1], work[w + 2], work[w + 3] + t * kv.part_step});
 					else if (work[w] >= t && work[w] < t + n)
 						part_work.insert(part_work.end(), {work[w] - t, work[w + 1], work[w + 2], work[w + 3]});
 				AttendGroup group = c.group;

@@ -10,7 +10,8 @@ using namespace kvrun;
 
 namespace {
 
-constexpr DType kWeightTypes[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+constexpr DType kWeightTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
+                                  DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
 
 // What makes a Vulkan device use other kernels: no texel buffers, then no subgroup operations either.
 constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0"};
@@ -32,13 +33,14 @@ class CapsGuard { // KVRUN_TEST_CAPS for devices opened while it lives
 struct LayerRow { // the projections of one layer that share x
 	DType type;
 	uint32_t T, n;
-	std::vector<uint32_t> d;        // rows of each weight
+	std::vector<uint32_t> d; // rows of each weight
 	Epilogue epilogue = Epilogue::None;
 	bool decode = false;
-	DType last{};                   // type of the last weight, when it differs
+	DType last{}; // type of the last weight, when it differs
 	std::string text() const {
-		return fmt::format("{}: T {} n {} d {} {}{}, shared buffers, epilogue {}", decode ? "matvec" : "matmul", T, n, fmt::join(d, "+"),
-						   dtype_info(type).name, last != DType{} ? fmt::format(", last {}", dtype_info(last).name) : "", int(epilogue));
+		return fmt::format("{}: T {} n {} d {} {}{}, shared buffers, epilogue {}", decode ? "matvec" : "matmul", T, n,
+		                   fmt::join(d, "+"), dtype_info(type).name,
+		                   last != DType{} ? fmt::format(", last {}", dtype_info(last).name) : "", int(epilogue));
 	}
 	DType type_of(size_t i) const { return last != DType{} && i + 1 == d.size() ? last : type; }
 };
@@ -50,7 +52,8 @@ struct Layer {
 	std::vector<RandomWeight> w;
 	std::vector<Floats> bias, before;
 
-	Layer(const LayerRow& r, uint32_t seed) : row(r), random(seed), x(random.normals(size_t(r.T) * r.n, 1 / std::sqrt(float(r.n)))) {
+	Layer(const LayerRow& r, uint32_t seed)
+	    : row(r), random(seed), x(random.normals(size_t(r.T) * r.n, 1 / std::sqrt(float(r.n)))) {
 		for (size_t i = 0; i < r.d.size(); ++i) {
 			w.push_back(random_weight(r.type_of(i), r.d[i], r.n, random));
 			bias.push_back(random.normals(r.d[i]));
@@ -62,7 +65,8 @@ struct Layer {
 		for (uint32_t t = 0; t < row.T; ++t)
 			for (uint32_t r = 0; r < row.d[i]; ++r) {
 				double sum = double(bias[i][r]);
-				for (uint32_t c = 0; c < row.n; ++c) sum += double(x[size_t(t) * row.n + c]) * double(w[i].values[size_t(r) * row.n + c]);
+				for (uint32_t c = 0; c < row.n; ++c)
+					sum += double(x[size_t(t) * row.n + c]) * double(w[i].values[size_t(r) * row.n + c]);
 				y[size_t(t) * row.d[i] + r] = sum;
 			}
 		return y;
@@ -102,15 +106,17 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 		if (i == n - 1) acts += kApart + padded(4 * l.x.size()) + kApart; // x lies among the outs
 	}
 	const size_t x_at = padded(out_at[n - 1] + 4 * l.before[n - 1].size()) + kApart;
-	const Buffer weight_buffer = backend.alloc(weights, Mem::Device, "weights"), act_buffer = backend.alloc(acts, Mem::Device, "activations");
+	const Buffer weight_buffer = backend.alloc(weights, Mem::Device, "weights"),
+	             act_buffer = backend.alloc(acts, Mem::Device, "activations");
 	const Floats filler(acts / 4, 7.5f);
 	backend.write(act_buffer, 0, std::as_bytes(std::span(filler)));
 	backend.write(act_buffer, x_at, std::as_bytes(std::span(l.x)));
 	std::vector<Proj> projs;
 	for (size_t i = 0; i < n; ++i) {
 		const uint32_t d = l.row.d[i];
-		Proj p{view(act_buffer, out_at[i], DType::F32, l.row.T, d), view(weight_buffer, w_at[i], l.row.type_of(i), d, l.row.n),
-			   view(weight_buffer, bias_at[i], DType::F32, d)};
+		Proj p{view(act_buffer, out_at[i], DType::F32, l.row.T, d),
+		       view(weight_buffer, w_at[i], l.row.type_of(i), d, l.row.n),
+		       view(weight_buffer, bias_at[i], DType::F32, d)};
 		backend.write_weight(p.w, 0, d, l.w[i].bytes);
 		backend.write(weight_buffer, bias_at[i], std::as_bytes(std::span(l.bias[i])));
 		backend.write(act_buffer, out_at[i], std::as_bytes(std::span(l.before[i])));
@@ -147,7 +153,8 @@ std::vector<LayerRow> layer_rows() {
 	for (bool decode : {true, false}) { // types of one file may differ between projections
 		rows.push_back({DType::Q4_K, 4, 512, {48, 40, 40}, Epilogue::None, decode, DType::Q6_K});
 		rows.push_back({DType::Q4_K, 4, 512, {48, 48}, Epilogue::SwiGLU, decode, DType::Q6_K});
-		rows.push_back({DType::F16, 2, 64, {16, 16, 16, 16, 16}, Epilogue::None, decode, {}}); // more than a dispatch takes
+		rows.push_back(
+		    {DType::F16, 2, 64, {16, 16, 16, 16, 16}, Epilogue::None, decode, {}}); // more than a dispatch takes
 		rows.push_back({DType::F32, 5, 172, {60, 60}, Epilogue::SwiGLU, decode, {}});
 	}
 	return rows;
@@ -182,8 +189,8 @@ TEST_CASE("ops: weights larger than a binding go in pieces") {
 			if (d.name != "cpu") REQUIRE(backend->info().max_view_bytes <= 16777216);
 			// 17.3 MiB each
 			const LayerRow rows[] = {{DType::F32, 2, 4096, {1105}, Epilogue::None, true, {}},
-									 {DType::F16, 9, 4096, {2210, 2210}, Epilogue::SwiGLU, false, {}},
-									 {DType::F32, 3, 4096, {1105, 7}, Epilogue::Add, false, {}}};
+			                         {DType::F16, 9, 4096, {2210, 2210}, Epilogue::SwiGLU, false, {}},
+			                         {DType::F32, 3, 4096, {1105, 7}, Epilogue::Add, false, {}}};
 			for (size_t i = 0; i < std::size(rows); ++i) {
 				if (!row_wanted(i)) continue;
 				const TestRow row{d.name, i, rows[i].text() + " with " + caps};

@@ -21,7 +21,8 @@ void check_refused(const char* text, KvShape s, std::initializer_list<const char
 	} catch (const Error& e) {
 		const std::string what = e.what();
 		CHECK(what.find('\n') == std::string::npos);
-		for (const char* part : parts) CHECK_MESSAGE(what.find(part) != std::string::npos, text << " -> " << what << " lacks " << part);
+		for (const char* part : parts)
+			CHECK_MESSAGE(what.find(part) != std::string::npos, text << " -> " << what << " lacks " << part);
 	}
 }
 const PageFormat& page_of(const KvPlan& p, uint32_t l, int t) { return p.formats.at(p.layers[l].tier[t].page_format); }
@@ -37,7 +38,8 @@ TEST_CASE("plan: layout functions place every code and parameter once, inside it
 				std::set<uint32_t> k, v;
 				for (uint32_t h = 0; h < H; ++h)
 					for (uint32_t w = 0; w < tw; ++w)
-						for (uint32_t t = 0; t < page; ++t) k.insert(kv_k_word(h, w, t, D, bits, page)), v.insert(kv_v_word(h, t, w, D, bits, page));
+						for (uint32_t t = 0; t < page; ++t)
+							k.insert(kv_k_word(h, w, t, D, bits, page)), v.insert(kv_v_word(h, t, w, D, bits, page));
 				CHECK(k.size() == words);
 				CHECK(v.size() == words);
 				CHECK(*k.rbegin() == words - 1);
@@ -64,10 +66,10 @@ TEST_CASE("plan: sections of a page follow each other, aligned, and hold what th
 	const PageFormat& f = page_of(p, 0, R);
 	CHECK(p.fill[R] == Fill::Group);
 	CHECK(p.page[R] == 32);
-	CHECK(f.k_codes == 8 * 128 * 2);          // 32 tokens x 2 bits = 2 words per channel
+	CHECK(f.k_codes == 8 * 128 * 2); // 32 tokens x 2 bits = 2 words per channel
 	CHECK(f.v_codes == 8 * 128 * 2);
-	CHECK(f.k_params == 8 * 128);             // one per channel
-	CHECK(f.v_params == 8 * 4 * 32);          // four runs per head and token
+	CHECK(f.k_params == 8 * 128);    // one per channel
+	CHECK(f.v_params == 8 * 4 * 32); // four runs per head and token
 	CHECK(f.v_codes_at == f.k_codes);
 	CHECK(f.k_params_at == f.k_codes + f.v_codes);
 	CHECK(f.words == f.v_params_at + f.v_params);
@@ -102,14 +104,23 @@ TEST_CASE("plan: a group that shares nothing with head_dim is refused with the p
 	CHECK(plan("mikv", {4, 2, 128}).layers[0].tier[R].fmt.k.group == 64);
 	CHECK(plan("mikv", {4, 2, 80}).layers[0].tier[R].fmt.k.group == 80); // 40 is no whole number of words at 1 bit
 	CHECK(plan("zipcache", {4, 2, 128}).layers[0].tier[R].fmt.v.group == 256);
-	CHECK(plan("logquant,k.group=32", {4, 2, 96}).layers[0].tier[R].fmt.v.group == 96); // tokens were typed, not channels
+	CHECK(plan("logquant,k.group=32", {4, 2, 96}).layers[0].tier[R].fmt.v.group ==
+	      96); // tokens were typed, not channels
 	CHECK(plan("logquant,k.group=32", {4, 2, 96}).layers[0].tier[R].fmt.k.group == 32);
 	check_refused("logquant,v.group=64", {4, 2, 96}, {"V group 64"});
 	check_refused("rtn4,k.group=64", {4, 2, 96}, {"K group 64"});
 	check_refused("kivi2", {4, 2, 65}, {"head_dim is even"});
 	check_refused("kivi2", {0, 2, 64}, {"0 layers"});
 	for (const KvPolicy& policy : all_policies()) // every default can be stored whatever the shape
-		for (KvShape s : {KvShape{1, 1, 2}, {2, 8, 64}, {28, 2, 128}, {32, 32, 80}, {32, 32, 96}, {22, 4, 64}, {26, 4, 256}, {5, 4, 8}, {36, 8, 112}})
+		for (KvShape s : {KvShape{1, 1, 2},
+		                  {2, 8, 64},
+		                  {28, 2, 128},
+		                  {32, 32, 80},
+		                  {32, 32, 96},
+		                  {22, 4, 64},
+		                  {26, 4, 256},
+		                  {5, 4, 8},
+		                  {36, 8, 112}})
 			CHECK_NOTHROW(make_plan(policy, s));
 }
 
@@ -149,7 +160,9 @@ TEST_CASE("plan: layers with different bits, and who owns codes") {
 }
 
 TEST_CASE("plan: what cannot be stored is refused in one line") {
-	check_refused("xquant,kq=3,km=0", kMistral, {"shared codes need equal bits", "layer 3 has 1-bit keys, layer 2, whose codes it reads, 2-bit", "kq"});
+	check_refused(
+	    "xquant,kq=3,km=0", kMistral,
+	    {"shared codes need equal bits", "layer 3 has 1-bit keys, layer 2, whose codes it reads, 2-bit", "kq"});
 	check_refused("xquant,vq=5,vm=4", kMistral, {"1-bit values"});
 	check_refused("kivi2,bits@40=4", kMistral, {"no layer 40", "layers 0 to 31"});
 	CHECK_NOTHROW(plan("kivi2,bits@0-40=4"));
@@ -174,7 +187,8 @@ TEST_CASE("plan: bytes are those of the cache, part by part") {
 			KvCache cache(p, pool);
 			cache.begin_prompt(n);
 			const std::vector<float> scores(2 * n, 1.f);
-			for (uint32_t l = 0; l < 4; ++l) cache.prompt_moves(l, p.ranked() ? std::span<const float>(scores) : std::span<const float>());
+			for (uint32_t l = 0; l < 4; ++l)
+				cache.prompt_moves(l, p.ranked() ? std::span<const float>(scores) : std::span<const float>());
 			cache.end_prompt();
 			const KvBytes b = bytes_at(p, n);
 			CHECK(b.total() == cache.bytes().total());
@@ -186,7 +200,9 @@ TEST_CASE("plan: bytes are those of the cache, part by part") {
 }
 
 TEST_CASE("plan: stored bits per element at the sizes the papers speak of, window apart") {
-	auto window_bits = [](const KvPlan& p, uint64_t n) { return 8.0 * double(bytes_at(p, n).f16) / double(p.f16_bytes(n)) * 2; };
+	auto window_bits = [](const KvPlan& p, uint64_t n) {
+		return 8.0 * double(bytes_at(p, n).f16) / double(p.f16_bytes(n)) * 2;
+	};
 	const uint64_t n = 4096;
 	CHECK(stored_bits(plan("fp16"), n) == doctest::Approx(16).epsilon(0.002));
 	const KvPlan kivi = plan("kivi2,group=64"), x = plan("xquant,group=128");
@@ -198,7 +214,8 @@ TEST_CASE("plan: stored bits per element at the sizes the papers speak of, windo
 	CHECK(code_bits(plan("mikv")) == doctest::Approx(4.8));
 	CHECK(code_bits(plan("h2o")) == 0);
 	// ZipCache's own ratios, with every parameter, table and half-empty page of ours counted
-	const double at_840 = 16 / stored_bits(plan("zipcache,ratio=0.6"), 840), at_3072 = 16 / stored_bits(plan("zipcache,ratio=0.8"), 3072);
+	const double at_840 = 16 / stored_bits(plan("zipcache,ratio=0.6"), 840),
+	             at_3072 = 16 / stored_bits(plan("zipcache,ratio=0.8"), 3072);
 	CHECK(at_840 == doctest::Approx(4.98).epsilon(0.05));
 	CHECK(at_3072 == doctest::Approx(4.43).epsilon(0.05));
 	// a small cache at 32k tokens: what eviction leaves does not grow

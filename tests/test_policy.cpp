@@ -21,7 +21,8 @@ std::string refused(const char* text) {
 }
 void check_refused(const char* text, std::initializer_list<const char*> parts) {
 	const std::string what = refused(text);
-	for (const char* part : parts) CHECK_MESSAGE(what.find(part) != std::string::npos, text << " -> " << what << " lacks " << part);
+	for (const char* part : parts)
+		CHECK_MESSAGE(what.find(part) != std::string::npos, text << " -> " << what << " lacks " << part);
 }
 
 } // namespace
@@ -34,7 +35,8 @@ TEST_CASE("policy: the table has the methods and baselines, each with its paper'
 		CHECK(!p.summary.empty());
 		CHECK(parse_policy(p.name).text == p.name); // every default passes its own checks
 	}
-	for (const char* n : {"fp16", "rtn2", "rtn4", "rtn8", "kivi1", "kivi2", "kivi4", "logquant", "xquant", "asymkv", "streaming", "zipcache", "mikv", "h2o"})
+	for (const char* n : {"fp16", "rtn2", "rtn4", "rtn8", "kivi1", "kivi2", "kivi4", "logquant", "xquant", "asymkv",
+	                      "streaming", "zipcache", "mikv", "h2o"})
 		CHECK_MESSAGE(names.count(n), n);
 	const KvPolicy kivi = parse_policy("kivi2");
 	CHECK(kivi.regular.k == Quant{.bits = 2, .scale = Scale::PerChannel, .group = 32});
@@ -179,7 +181,8 @@ TEST_CASE("policy: short names and types given apart") {
 	CHECK(parse_policy(p.text).regular.k == p.regular.k); // its text can be typed
 	CHECK(policy_from_types("f16", "q4").regular.k.bits == 16);
 	CHECK(policy_from_types("q1", "q1").regular.v.bits == 1);
-	CHECK_THROWS_WITH_AS(policy_from_types("q5_0", "f16"), doctest::Contains("-ctk is 'q5_0': possible are f16, q8, q4"), Error);
+	CHECK_THROWS_WITH_AS(policy_from_types("q5_0", "f16"),
+	                     doctest::Contains("-ctk is 'q5_0': possible are f16, q8, q4"), Error);
 	CHECK_THROWS_WITH_AS(policy_from_types("f16", "f32"), doctest::Contains("-ctv is 'f32'"), Error);
 }
 
@@ -287,15 +290,14 @@ TEST_CASE("policy: text of any kind is read or refused, nothing else") {
 		}
 		try {
 			(void)parse_policies(text);
-		} catch (const Error& e) {
-			REQUIRE(e.code == Code::Invalid);
-		}
+		} catch (const Error& e) { REQUIRE(e.code == Code::Invalid); }
 	}
 }
 
 TEST_CASE("policy: the help names every policy and every option") {
 	const std::string help = policy_help();
 	for (const KvPolicy& p : all_policies()) CHECK(help.find("  " + p.name) != std::string::npos);
-	for (const char* key : {"recent_keep", "flush", "recent", "sinks", "W", "eta1", "kq", "vm", "ratio", "probe", "per_head", "balance", "score", "bits", "group"})
+	for (const char* key : {"recent_keep", "flush", "recent", "sinks", "W", "eta1", "kq", "vm", "ratio", "probe",
+	                        "per_head", "balance", "score", "bits", "group"})
 		CHECK(help.find(std::string("  ") + key + " ") != std::string::npos);
 }

@@ -58,17 +58,19 @@ Quantised round_trip(const std::vector<float>& x, uint32_t bits, double eta) {
 }
 
 size_t n_compared = 0; // elements of all checks, so that none of them can be empty
-void check_group(const Case& c, const std::vector<float>& expected, const std::vector<size_t>& where, const std::vector<float>& got) {
+void check_group(const Case& c, const std::vector<float>& expected, const std::vector<size_t>& where,
+                 const std::vector<float>& got) {
 	for (size_t i = 0; i < where.size(); ++i) {
 		REQUIRE_MESSAGE(std::bit_cast<uint32_t>(expected[where[i]]) == std::bit_cast<uint32_t>(got[i]),
-						c.name << " element " << where[i] << ": " << expected[where[i]] << " not " << got[i]);
+		                c.name << " element " << where[i] << ": " << expected[where[i]] << " not " << got[i]);
 		++n_compared;
 	}
 }
 
 // Every group of `where` quantised by itself gives the expected values. Elements of one group, indices into x.
-void check_groups(const Case& c, const std::vector<float>& x, const std::vector<float>& expected, const std::vector<size_t>& where, uint32_t bits,
-				  double eta, const std::function<float(size_t)>& factor = nullptr) {
+void check_groups(const Case& c, const std::vector<float>& x, const std::vector<float>& expected,
+                  const std::vector<size_t>& where, uint32_t bits, double eta,
+                  const std::function<float(size_t)>& factor = nullptr) {
 	std::vector<float> g;
 	for (size_t i : where) g.push_back(factor ? x[i] / factor(i) : x[i]);
 	std::vector<float> got = round_trip(g, bits, eta).x;
@@ -81,7 +83,8 @@ std::vector<size_t> channel_run(const Case& c, size_t l, const std::vector<size_
 	for (size_t t : tokens) w.push_back(c.at(l, t, h, ch));
 	return w;
 }
-std::vector<size_t> token_run(const Case& c, size_t l, size_t t, size_t first, size_t n) { // channels of all heads in a row
+std::vector<size_t> token_run(const Case& c, size_t l, size_t t, size_t first,
+                              size_t n) { // channels of all heads in a row
 	std::vector<size_t> w;
 	for (size_t i = 0; i < n; ++i) w.push_back(c.at(l, t, 0, 0) + first + i);
 	return w;
@@ -99,7 +102,8 @@ void check_kivi(const Case& c, uint32_t bits, double eta) {
 	for (size_t g = 0; g < packed.size(); g += 32) {
 		const std::vector<size_t> tokens(packed.begin() + g, packed.begin() + g + 32);
 		for (size_t h = 0; h < c.H; ++h)
-			for (size_t ch = 0; ch < c.D; ++ch) check_groups(c, c.k, c.k_hat, channel_run(c, 0, tokens, h, ch), bits, eta);
+			for (size_t ch = 0; ch < c.D; ++ch)
+				check_groups(c, c.k, c.k_hat, channel_run(c, 0, tokens, h, ch), bits, eta);
 	}
 	for (size_t t : packed)
 		for (size_t i = 0; i < c.H * c.D; i += 32) check_groups(c, c.v, c.v_hat, token_run(c, 0, t, i, 32), bits, eta);
@@ -110,7 +114,8 @@ void check_kivi(const Case& c, uint32_t bits, double eta) {
 // Layer 1 keeps no codes: layer 0's, with its own parameters.
 void check_shared(const Case& c, uint32_t bits, double eta) {
 	const std::vector<size_t> packed = tokens_of(c, 2);
-	auto both = [&](const std::vector<float>& x, const std::vector<float>& expected, const std::vector<size_t>& in_0, const std::vector<size_t>& in_1) {
+	auto both = [&](const std::vector<float>& x, const std::vector<float>& expected, const std::vector<size_t>& in_0,
+	                const std::vector<size_t>& in_1) {
 		std::vector<float> x0, x1;
 		for (size_t i : in_0) x0.push_back(x[i]);
 		for (size_t i : in_1) x1.push_back(x[i]);
@@ -123,10 +128,12 @@ void check_shared(const Case& c, uint32_t bits, double eta) {
 	for (size_t g = 0; g < packed.size(); g += 32) {
 		const std::vector<size_t> tokens(packed.begin() + g, packed.begin() + g + 32);
 		for (size_t h = 0; h < c.H; ++h)
-			for (size_t ch = 0; ch < c.D; ++ch) both(c.k, c.k_hat, channel_run(c, 0, tokens, h, ch), channel_run(c, 1, tokens, h, ch));
+			for (size_t ch = 0; ch < c.D; ++ch)
+				both(c.k, c.k_hat, channel_run(c, 0, tokens, h, ch), channel_run(c, 1, tokens, h, ch));
 	}
 	for (size_t t : packed)
-		for (size_t i = 0; i < c.H * c.D; i += 32) both(c.v, c.v_hat, token_run(c, 0, t, i, 32), token_run(c, 1, t, i, 32));
+		for (size_t i = 0; i < c.H * c.D; i += 32)
+			both(c.v, c.v_hat, token_run(c, 0, t, i, 32), token_run(c, 1, t, i, 32));
 }
 
 void check_zipcache(const Case& c) {
@@ -142,7 +149,8 @@ void check_zipcache(const Case& c) {
 				factor[h * c.D + ch] = f16_to_f32(channel_factor(v));
 			}
 		for (size_t t : tokens)
-			check_groups(c, c.v, c.v_hat, token_run(c, 0, t, 0, c.H * c.D), bits, 0, [&](size_t i) { return factor[i % (c.H * c.D)]; });
+			check_groups(c, c.v, c.v_hat, token_run(c, 0, t, 0, c.H * c.D), bits, 0,
+			             [&](size_t i) { return factor[i % (c.H * c.D)]; });
 	}
 }
 
@@ -154,7 +162,8 @@ void check_mikv(const Case& c) {
 			const size_t per = c.n_heads / c.H;
 			for (size_t t = 0; t < c.T; ++t) {
 				max_k = std::max(max_k, std::fabs(c.k[c.at(0, t, h, ch)]));
-				for (size_t i = 0; i < per; ++i) max_q = std::max(max_q, std::fabs(c.q[(t * c.n_heads + h * per + i) * c.D + ch]));
+				for (size_t i = 0; i < per; ++i)
+					max_q = std::max(max_q, std::fabs(c.q[(t * c.n_heads + h * per + i) * c.D + ch]));
 			}
 			b[h * c.D + ch] = f16_to_f32(balance_factor(max_q, max_k));
 		}
@@ -210,8 +219,10 @@ static std::vector<std::vector<float>> odd_groups() {
 TEST_CASE("quant: odd groups against kvref.quant_group in numpy, to the bit") {
 	const std::string ref = shared_file("reference");
 	if (ref.empty()) return;
-	if (std::system("python3 -c 'import numpy' 2>/dev/null") != 0 && std::system("/usr/bin/python3 -c 'import numpy' 2>/dev/null") != 0) {
-		std::fprintf(stderr, "skipped: python3-numpy is not there; the comparison with kvref.quant_group is left out\n");
+	if (std::system("python3 -c 'import numpy' 2>/dev/null") != 0 &&
+	    std::system("/usr/bin/python3 -c 'import numpy' 2>/dev/null") != 0) {
+		std::fprintf(stderr,
+		             "skipped: python3-numpy is not there; the comparison with kvref.quant_group is left out\n");
 		return;
 	}
 	const char* python = std::system("python3 -c 'import numpy' 2>/dev/null") == 0 ? "python3" : "/usr/bin/python3";
@@ -226,15 +237,18 @@ TEST_CASE("quant: odd groups against kvref.quant_group in numpy, to the bit") {
 	npy_write<int32_t>(dir / "n.npy", {sizes.size()}, sizes);
 	{
 		std::ofstream py(dir / "ref.py");
-		py << "import sys, numpy as np\nsys.dont_write_bytecode = True\nsys.path.insert(0, sys.argv[1])\nimport kvref\nd = sys.argv[2]\n"
-			  "np.seterr(all='ignore')\nx = np.load(d + '/x.npy'); n = np.load(d + '/n.npy'); a = []; b = []; p = []\n"
-			  "for bits in (1, 2, 4, 8):\n for eta in (0, 0.045, 0.09, 1/6, 0.25, 1/3, 0.16666667):\n  at = 0\n"
-			  "  for m in n:\n   h, c, s, z = kvref.quant_group(x[at:at+m], bits, eta); at += m\n"
-			  "   a.append(h); b.append(c); p += [s.astype(np.float32).ravel(), z.astype(np.float32).ravel()]\n"
-			  "np.save(d + '/hat.npy', np.concatenate(a)); np.save(d + '/codes.npy', np.concatenate(b)); np.save(d + '/params.npy', np.concatenate(p))\n";
+		py << "import sys, numpy as np\nsys.dont_write_bytecode = True\nsys.path.insert(0, sys.argv[1])\nimport "
+		      "kvref\nd = sys.argv[2]\n"
+		      "np.seterr(all='ignore')\nx = np.load(d + '/x.npy'); n = np.load(d + '/n.npy'); a = []; b = []; p = []\n"
+		      "for bits in (1, 2, 4, 8):\n for eta in (0, 0.045, 0.09, 1/6, 0.25, 1/3, 0.16666667):\n  at = 0\n"
+		      "  for m in n:\n   h, c, s, z = kvref.quant_group(x[at:at+m], bits, eta); at += m\n"
+		      "   a.append(h); b.append(c); p += [s.astype(np.float32).ravel(), z.astype(np.float32).ravel()]\n"
+		      "np.save(d + '/hat.npy', np.concatenate(a)); np.save(d + '/codes.npy', np.concatenate(b)); np.save(d + "
+		      "'/params.npy', np.concatenate(p))\n";
 	}
 	REQUIRE(std::system(fmt::format("{} {}/ref.py {} {}", python, dir.string(), ref, dir.string()).c_str()) == 0);
-	const NpyArray hat = npy_read(dir / "hat.npy"), codes = npy_read(dir / "codes.npy"), params = npy_read(dir / "params.npy");
+	const NpyArray hat = npy_read(dir / "hat.npy"), codes = npy_read(dir / "codes.npy"),
+	               params = npy_read(dir / "params.npy");
 	const auto h = hat.as<float>(), p = params.as<float>();
 	const auto c = codes.as<uint8_t>();
 	REQUIRE(h.size() == flat.size() * 4 * 7);
@@ -276,7 +290,8 @@ TEST_CASE("quant: the error is at most half a step, and codes are the nearest") 
 			const Quantised r = round_trip(x, bits, 0);
 			const float scale = f16_to_f32(r.params.scale);
 			for (size_t i = 0; i < x.size(); ++i) {
-				CHECK(std::fabs(r.x[i] - x[i]) <= scale * 0.5f + 0.01f); // f16 end points may miss by their own rounding
+				CHECK(std::fabs(r.x[i] - x[i]) <=
+				      scale * 0.5f + 0.01f); // f16 end points may miss by their own rounding
 				for (uint32_t other = 0; other < (1u << bits); ++other)
 					CHECK(std::fabs(r.x[i] - x[i]) <= std::fabs(dequantise(other, r.params) - x[i]) + 1e-6f);
 			}

@@ -1,6 +1,6 @@
 // Replay on every device: what numpy computed for each method is what the device stores and attends to; bad files.
-#include "engine/run/replay.h"
 #include "engine/core/f16.h"
+#include "engine/run/replay.h"
 #include "tests/assets.h"
 #include "tests/compare.h"
 #include <algorithm>
@@ -36,7 +36,9 @@ std::vector<Case> cases_in(const std::string& root) {
 
 class Scratch { // a folder that goes away
  public:
-	Scratch() : path(fs::temp_directory_path() / fmt::format("kvrun-replay-{}", getpid())) { fs::create_directories(path); }
+	Scratch() : path(fs::temp_directory_path() / fmt::format("kvrun-replay-{}", getpid())) {
+		fs::create_directories(path);
+	}
 	~Scratch() {
 		std::error_code error;
 		fs::remove_all(path, error);
@@ -53,7 +55,8 @@ Floats floats(const fs::path& file) {
 // Where rounding may go either way: for each element the width of its code, how far it is from the boundary between two
 // codes, and how far apart stored parameters may be that were rounded to f16 after f16 inputs.
 struct Lattice {
-	Floats step, distance, slack; // (n_tokens, n_kv_heads, head_dim); step in units of x, distance in codes, slack in both
+	Floats step, distance,
+	    slack; // (n_tokens, n_kv_heads, head_dim); step in units of x, distance in codes, slack in both
 };
 struct Side { // K or V of one layer
 	uint32_t H, D;
@@ -64,7 +67,8 @@ struct Side { // K or V of one layer
 void add_group(Lattice& L, const Side& s, const Quant& q, const std::vector<size_t>& group) {
 	const auto at = [&](size_t i) { return s.x[i] / (s.factor.empty() ? 1.f : s.factor[i % (size_t(s.H) * s.D)]); };
 	float lo = at(group[0]), hi = lo, most = 0;
-	for (const size_t i : group) lo = std::min(lo, at(i)), hi = std::max(hi, at(i)), most = std::max(most, std::fabs(at(i)));
+	for (const size_t i : group)
+		lo = std::min(lo, at(i)), hi = std::max(hi, at(i)), most = std::max(most, std::fabs(at(i)));
 	const float step = round_f16((hi - lo) / float((1 << q.bits) - 1)), zero = round_f16(lo);
 	for (const size_t i : group) {
 		const float back = s.factor.empty() ? 1.f : s.factor[i % (size_t(s.H) * s.D)];
@@ -120,7 +124,8 @@ Floats balancers(const ReplayInput& in, uint32_t l, const Side& k) {
 }
 
 // Packed elements: the same code, or the neighbouring one where x lies on the boundary.
-void check_codes(const std::string& what, std::span<const float> got, std::span<const float> want, const Lattice& L, const Lattice& codes) {
+void check_codes(const std::string& what, std::span<const float> got, std::span<const float> want, const Lattice& L,
+                 const Lattice& codes) {
 	size_t n = 0, flipped = 0, bad = 0;
 	std::string first;
 	for (size_t i = 0; i < got.size(); ++i) {
@@ -134,10 +139,13 @@ void check_codes(const std::string& what, std::span<const float> got, std::span<
 			++flipped;
 			continue;
 		}
-		if (bad++ == 0) first = fmt::format("[{}] {}, expected {}, step {}, {} codes from a boundary", i, got[i], want[i], L.step[i], codes.distance[i]);
+		if (bad++ == 0)
+			first = fmt::format("[{}] {}, expected {}, step {}, {} codes from a boundary", i, got[i], want[i],
+			                    L.step[i], codes.distance[i]);
 	}
 	CHECK_MESSAGE(bad == 0, what << ": " << bad << " of " << n << " codes differ, first " << first);
-	CHECK_MESSAGE(flipped <= n / 100, what << ": " << flipped << " of " << n << " codes went the other way at a boundary");
+	CHECK_MESSAGE(flipped <= n / 100,
+	              what << ": " << flipped << " of " << n << " codes went the other way at a boundary");
 }
 
 struct Run {
@@ -176,7 +184,8 @@ void check_tiers(const Run& run, const std::string& folder) {
 	for (const size_t i : differ) {
 		float mean = 0;
 		for (uint32_t h = 0; h < H; ++h) mean += score[i / H * H + h] / float(H);
-		CHECK_MESSAGE(std::fabs(mean - line) <= 2e-3f * most, "token " << i / H << " is in tier " << int(run.r.tier[i]) << ", expected " << int(run.tier[i]));
+		CHECK_MESSAGE(std::fabs(mean - line) <= 2e-3f * most,
+		              "token " << i / H << " is in tier " << int(run.r.tier[i]) << ", expected " << int(run.tier[i]));
 	}
 }
 
@@ -199,7 +208,8 @@ void check_side(const Run& run, uint32_t l, bool is_k) {
 			if (f16 && got[i] != round_f16(s.x[i])) ++bad;
 		}
 	}
-	CHECK_MESSAGE(bad == 0, (is_k ? "k" : "v") << " of layer " << l << ": " << bad << " elements of f16 or evicted tokens");
+	CHECK_MESSAGE(bad == 0, (is_k ? "k" : "v")
+	                            << " of layer " << l << ": " << bad << " elements of f16 or evicted tokens");
 
 	Lattice L{Floats(n, -1), Floats(n, -1), Floats(n, 0)}, codes = L;
 	for (const Tier t : {Tier::Salient, Tier::Regular}) {
@@ -218,7 +228,8 @@ void check_side(const Run& run, uint32_t l, bool is_k) {
 		add_tier(codes, other, q, tokens);
 	}
 	const std::string what = fmt::format("{} of layer {}", is_k ? "k" : "v", l);
-	if (is_k && run.plan.policy.select.rank == Rank::LogWindow) { // groups are those of each flush: within half a code of x
+	if (is_k &&
+	    run.plan.policy.select.rank == Rank::LogWindow) { // groups are those of each flush: within half a code of x
 		size_t outside = 0;
 		for (uint32_t c = 0; c < run.row(); ++c) {
 			float lo = INFINITY, hi = -INFINITY;
@@ -226,11 +237,13 @@ void check_side(const Run& run, uint32_t l, bool is_k) {
 				if (tier(t) == 2) lo = std::min(lo, s.x[t * run.row() + c]), hi = std::max(hi, s.x[t * run.row() + c]);
 			for (uint32_t t = 0; t < T; ++t) {
 				const size_t i = t * run.row() + c;
-				const float half = (hi - lo) / 6 + 3e-3f * std::max(std::fabs(lo), std::fabs(hi)); // 2 bits: three steps
+				const float half =
+				    (hi - lo) / 6 + 3e-3f * std::max(std::fabs(lo), std::fabs(hi)); // 2 bits: three steps
 				if (tier(t) == 2 && !(std::fabs(got[i] - s.x[i]) <= half)) ++outside;
 			}
 		}
-		CHECK_MESSAGE(outside == 0, what << ": " << outside << " elements are further than half a code from their value");
+		CHECK_MESSAGE(outside == 0,
+		              what << ": " << outside << " elements are further than half a code from their value");
 		return;
 	}
 	check_codes(what, got, want, L, codes);
@@ -294,7 +307,8 @@ void check_case(Backend& be, const Case& c) {
 		float most = 0, error = 0;
 		for (size_t i = head; i < head + in.head_dim; ++i)
 			most = std::max(most, std::fabs(ref[i])), error = std::max(error, std::fabs(run.r.out[i] - ref[i]));
-		CHECK_MESSAGE(error <= 2e-3f * most, "attention of row and head " << head / in.head_dim << " is off by " << error << " of " << most);
+		CHECK_MESSAGE(error <= 2e-3f * most,
+		              "attention of row and head " << head / in.head_dim << " is off by " << error << " of " << most);
 	}
 	CHECK(run.r.bytes.total() == bytes_at(run.plan, in.n_tokens).total());
 }
@@ -318,15 +332,19 @@ TEST_CASE("replay stores and attends to what numpy computed: other seeds") {
 	if (script.empty()) return;
 	const char* given = std::getenv("KVRUN_TEST_PYTHON");
 	std::string python;
-	for (const std::string p : {given ? given : "", "python3", "/usr/bin/python3"}) // the distribution's may be shadowed
-		if (python.empty() && !p.empty() && std::system((p + " -c 'import numpy' 2>/dev/null").c_str()) == 0) python = p;
+	for (const std::string p :
+	     {given ? given : "", "python3", "/usr/bin/python3"}) // the distribution's may be shadowed
+		if (python.empty() && !p.empty() && std::system((p + " -c 'import numpy' 2>/dev/null").c_str()) == 0)
+			python = p;
 	if (python.empty()) {
-		std::fprintf(stderr, "skipped: no python3 with numpy (KVRUN_TEST_PYTHON names one); no cases from other seeds\n");
+		std::fprintf(stderr,
+		             "skipped: no python3 with numpy (KVRUN_TEST_PYTHON names one); no cases from other seeds\n");
 		return;
 	}
 	for (const int seed : {1, 20, 300}) {
 		const Scratch scratch;
-		REQUIRE(std::system(fmt::format("{} -B '{}' '{}' {}", python, script, scratch.path.string(), seed).c_str()) == 0);
+		REQUIRE(std::system(fmt::format("{} -B '{}' '{}' {}", python, script, scratch.path.string(), seed).c_str()) ==
+		        0);
 		CAPTURE(seed);
 		check_all(cases_in(scratch.path.string()));
 	}
@@ -340,7 +358,9 @@ TEST_CASE("tensors that do not fit each other are refused in one line that names
 		for (const uint64_t d : shape) n *= d;
 		npy_write(file(name), shape, std::span<const float>(Floats(n, value)));
 	};
-	const auto rows = [&](const char* name, std::vector<int64_t> x) { npy_write(file(name), {x.size()}, std::span<const int64_t>(x)); };
+	const auto rows = [&](const char* name, std::vector<int64_t> x) {
+		npy_write(file(name), {x.size()}, std::span<const int64_t>(x));
+	};
 	write("q", {2, 8, 4, 16});
 	write("k", {2, 8, 2, 16});
 	write("dq", {3, 4, 16});
@@ -369,15 +389,23 @@ TEST_CASE("tensors that do not fit each other are refused in one line that names
 		const char* says;
 	};
 	const Bad bad[] = {
-		{&ReplayFiles::Paths::k, "k3", "kv heads"},       {&ReplayFiles::Paths::k, "k9", "tokens"},
-		{&ReplayFiles::Paths::v, "k9", "tokens"},         {&ReplayFiles::Paths::k, "k_flat", "expected float32 of shape"},
-		{&ReplayFiles::Paths::k, "k_empty", "dimension"}, {&ReplayFiles::Paths::v, "k_nan", "element 0 is nan"},
-		{&ReplayFiles::Paths::k, "k_large", "70000"},     {&ReplayFiles::Paths::k, "k1", "layers"},
-		{&ReplayFiles::Paths::dq, "dq8", "channels"},     {&ReplayFiles::Paths::q, "q_one", "heads"},
-		{&ReplayFiles::Paths::q, "text", ".npy"},         {&ReplayFiles::Paths::q, "absent", "cannot be read"},
-		{&ReplayFiles::Paths::q, "rows", "int64"},        {&ReplayFiles::Paths::probes, "q", "expected int64"},
-		{&ReplayFiles::Paths::probes, "far", "row 8"},    {&ReplayFiles::Paths::probes, "twice", "row 3 after row 3"},
-		{&ReplayFiles::Paths::probes, "back", "row -1"},
+	    {&ReplayFiles::Paths::k, "k3", "kv heads"},
+	    {&ReplayFiles::Paths::k, "k9", "tokens"},
+	    {&ReplayFiles::Paths::v, "k9", "tokens"},
+	    {&ReplayFiles::Paths::k, "k_flat", "expected float32 of shape"},
+	    {&ReplayFiles::Paths::k, "k_empty", "dimension"},
+	    {&ReplayFiles::Paths::v, "k_nan", "element 0 is nan"},
+	    {&ReplayFiles::Paths::k, "k_large", "70000"},
+	    {&ReplayFiles::Paths::k, "k1", "layers"},
+	    {&ReplayFiles::Paths::dq, "dq8", "channels"},
+	    {&ReplayFiles::Paths::q, "q_one", "heads"},
+	    {&ReplayFiles::Paths::q, "text", ".npy"},
+	    {&ReplayFiles::Paths::q, "absent", "cannot be read"},
+	    {&ReplayFiles::Paths::q, "rows", "int64"},
+	    {&ReplayFiles::Paths::probes, "q", "expected int64"},
+	    {&ReplayFiles::Paths::probes, "far", "row 8"},
+	    {&ReplayFiles::Paths::probes, "twice", "row 3 after row 3"},
+	    {&ReplayFiles::Paths::probes, "back", "row -1"},
 	};
 	for (const Bad& b : bad) {
 		ReplayFiles::Paths p = good;

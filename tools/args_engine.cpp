@@ -18,8 +18,9 @@ void add_engine_options(CLI::App& app, EngineArgs& a) {
 	add_integer(app, "--ubatch-size", a.ubatch, 1, 65536,
 	            "(-ub) prompt tokens that go through a layer together; changes speed only [512]");
 	add_text(app, "--kv", a.kv, "POLICY", "keep the KV cache this way; see `kvrun plan --help` [fp16]");
-	add_text(app, "--cache-type-k", a.type_k, "TYPE",
-	         "(-ctk) keys as f16, q8, q4, q2 or q1 (q8_0, q4_0 too), rounded per token; the short form of a policy [f16]");
+	add_text(
+	    app, "--cache-type-k", a.type_k, "TYPE",
+	    "(-ctk) keys as f16, q8, q4, q2 or q1 (q8_0, q4_0 too), rounded per token; the short form of a policy [f16]");
 	add_text(app, "--cache-type-v", a.type_v, "TYPE", "(-ctv) the same for values [f16]");
 	add_bytes(app, "--kv-budget", a.kv_budget,
 	          "let the KV cache take this much memory, as in 512M or 2G; 0: what is free [0]");
@@ -29,7 +30,8 @@ void add_engine_options(CLI::App& app, EngineArgs& a) {
 
 std::vector<KvPolicy> cache_policies(const EngineArgs& a) {
 	const bool types = !a.type_k.empty() || !a.type_v.empty();
-	if (types && !a.kv.empty()) fail(Code::Invalid, "--kv {} and -ctk/-ctv say the same thing twice; give one", one_line(a.kv));
+	if (types && !a.kv.empty())
+		fail(Code::Invalid, "--kv {} and -ctk/-ctv say the same thing twice; give one", one_line(a.kv));
 	if (types) return {policy_from_types(a.type_k.empty() ? "f16" : a.type_k, a.type_v.empty() ? "f16" : a.type_v)};
 	return parse_policies(a.kv.empty() ? "fp16" : a.kv);
 }
@@ -51,12 +53,15 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, const KvPolicy& policy,
 	o.seed = seed;
 	Progress progress;
 	auto engine = Engine::open(o, [&](uint64_t done, uint64_t total) {
-		if (done < total) progress.show("loading", double(done) / double(total));
-		else progress.clear(); // warnings that follow begin on an empty line
+		if (done < total)
+			progress.show("loading", double(done) / double(total));
+		else
+			progress.clear(); // warnings that follow begin on an empty line
 	});
 	progress.clear();
 	const DeviceInfo d = engine->backend().info();
-	if (d.is_cpu) say_stats(fmt::format("running on a CPU device: {}, driver {}", one_line(d.name), one_line(d.driver)));
+	if (d.is_cpu)
+		say_stats(fmt::format("running on a CPU device: {}, driver {}", one_line(d.name), one_line(d.driver)));
 	return engine;
 }
 

@@ -6,13 +6,13 @@
 namespace kvrun {
 
 struct EngineArgs {
-	std::string model, device; // file; index or part of a name, empty: best
-	int64_t ctx = 0;           // tokens; 0: the engine's choice
-	int64_t ubatch = 512;      // prompt tokens that go through a layer together
-	std::string kv;            // cache policy or policies, as parse_policy() reads them; empty: types, or fp16
+	std::string model, device;  // file; index or part of a name, empty: best
+	int64_t ctx = 0;            // tokens; 0: the engine's choice
+	int64_t ubatch = 512;       // prompt tokens that go through a layer together
+	std::string kv;             // cache policy or policies, as parse_policy() reads them; empty: types, or fp16
 	std::string type_k, type_v; // llama.cpp's way to say it: a type for keys, one for values
-	uint64_t kv_budget = 0;    // bytes; 0: what the device has free
-	bool check = false;        // compare every op with the cpu backend
+	uint64_t kv_budget = 0;     // bytes; 0: what the device has free
+	bool check = false;         // compare every op with the cpu backend
 };
 
 void add_engine_options(CLI::App&, EngineArgs&);

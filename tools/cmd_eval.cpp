@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 struct EvalArgs {
 	EngineArgs engine;
 	std::string file, task, ask = "prompt";
-	int64_t score = 0, chunks = 0;                              // text; score 0: half a chunk
+	int64_t score = 0, chunks = 0;                               // text; score 0: half a chunk
 	int64_t lines = 40, sentences = 60, samples = 100, seed = 1; // tasks
 	bool json = false;
 };
@@ -27,21 +27,30 @@ struct Column {
 };
 
 constexpr const char* kHow =
-    "Text (-f): it is cut into chunks of -c tokens [512]. A prompt's own attention is exact under every policy, so the\n"
-    "  first part of a chunk is the prompt, and its last tokens (--score) are scored one by one by decode steps, which\n"
-    "  read the cache as it is stored. ppl: perplexity +- its standard error; KLD: KL(f16 || policy) in nats per token\n"
+    "Text (-f): it is cut into chunks of -c tokens [512]. A prompt's own attention is exact under every policy, so "
+    "the\n"
+    "  first part of a chunk is the prompt, and its last tokens (--score) are scored one by one by decode steps, "
+    "which\n"
+    "  read the cache as it is stored. ppl: perplexity +- its standard error; KLD: KL(f16 || policy) in nats per "
+    "token\n"
     "  against the same steps with an f16 cache; top-1: share of tokens with the same most likely next token as f16;\n"
     "  bits: stored bits per element, everything counted, with a full chunk; ratio: 16 / bits; tok/s: decode steps.\n"
     "Task recall: a record of --lines named lines and a question about one of them, in the bundled model's format;\n"
-    "  needle: one such line among --sentences of filler, from the first place to the last. The share of exact answers\n"
-    "  with its 95 % interval (Wilson); loss: mean -ln p of the right answer's tokens, +- its standard error. With --ask\n"
+    "  needle: one such line among --sentences of filler, from the first place to the last. The share of exact "
+    "answers\n"
+    "  with its 95 % interval (Wilson); loss: mean -ln p of the right answer's tokens, +- its standard error. With "
+    "--ask\n"
     "  prompt the question is part of the prompt but for its last token; with --ask later the record alone is the\n"
     "  prompt, and decode steps ask.\n"
     "Ctrl-C ends the run with what is complete so far; a second one ends it at once.\n"
-    "JSON: model {file, architecture, name}, device {name, driver, type, cpu}, ctx, then for text: chunk, scored, chunks,\n"
-    "  results [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_median, kld_p99, top1, stored_bits_per_element,\n"
-    "  ratio, decode_tok_s, prefill_tok_s}]; for a task: task, ask, seed, samples, results [{policy, n, right, share, low,\n"
-    "  high, loss, loss_error, longest, answers [0, 1, ..], losses [..], stored_bits_per_element, ratio, decode_tok_s,\n"
+    "JSON: model {file, architecture, name}, device {name, driver, type, cpu}, ctx, then for text: chunk, scored, "
+    "chunks,\n"
+    "  results [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_median, kld_p99, top1, "
+    "stored_bits_per_element,\n"
+    "  ratio, decode_tok_s, prefill_tok_s}]; for a task: task, ask, seed, samples, results [{policy, n, right, share, "
+    "low,\n"
+    "  high, loss, loss_error, longest, answers [0, 1, ..], losses [..], stored_bits_per_element, ratio, "
+    "decode_tok_s,\n"
     "  prefill_tok_s}]. Keys stay; new ones may come.";
 
 double per_second(uint64_t n, double s) { return s > 0 ? double(n) / s : 0; }
@@ -94,7 +103,8 @@ std::string read_file(const std::string& path) {
 	constexpr uintmax_t kMost = Tokenizer::kMaxText;
 	std::error_code error;
 	if (!std::filesystem::is_regular_file(path, error)) fail(Code::NotFound, "{}: no such file", path);
-	if (std::filesystem::file_size(path, error) > kMost) fail(Code::Invalid, "{}: more than {} bytes of text; cut it", path, kMost);
+	if (std::filesystem::file_size(path, error) > kMost)
+		fail(Code::Invalid, "{}: more than {} bytes of text; cut it", path, kMost);
 	std::ifstream in(path, std::ios::binary);
 	std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 	if (!in) fail(Code::Io, "{}: cannot be read; check its permissions", path);
@@ -134,9 +144,9 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		Json j = header(a, e);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
 		for (const TextScore& s : r.scores) {
-			Json row = {{"policy", s.policy},        {"tokens", s.n},           {"ppl", s.ppl},
-			            {"ppl_error", s.ppl_error},  {"kld_mean", s.kld_mean},  {"kld_error", s.kld_error},
-			            {"kld_median", s.kld_median}, {"kld_p99", s.kld_p99},    {"top1", s.top1}};
+			Json row = {{"policy", s.policy},         {"tokens", s.n},          {"ppl", s.ppl},
+			            {"ppl_error", s.ppl_error},   {"kld_mean", s.kld_mean}, {"kld_error", s.kld_error},
+			            {"kld_median", s.kld_median}, {"kld_p99", s.kld_p99},   {"top1", s.top1}};
 			add_cost(row, s.cost);
 			j["results"].push_back(row);
 		}
@@ -164,8 +174,9 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 std::vector<Question> questions_of(const EvalArgs& a) {
 	std::vector<Question> out;
 	for (uint32_t i = 0; i < a.samples; ++i)
-		out.push_back(a.task == "recall" ? recall_question(uint32_t(a.lines), uint64_t(a.seed), i)
-		                                 : needle_question(uint32_t(a.sentences), uint64_t(a.seed), i, uint32_t(a.samples)));
+		out.push_back(a.task == "recall"
+		                  ? recall_question(uint32_t(a.lines), uint64_t(a.seed), i)
+		                  : needle_question(uint32_t(a.sentences), uint64_t(a.seed), i, uint32_t(a.samples)));
 	return out;
 }
 
@@ -178,13 +189,17 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	if (a.json) {
 		Json j = header(a, e);
 		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = a.samples;
-		if (a.task == "recall") j["lines"] = a.lines;
-		else j["sentences"] = a.sentences;
+		if (a.task == "recall")
+			j["lines"] = a.lines;
+		else
+			j["sentences"] = a.sentences;
 		for (const TaskScore& s : scores) {
-			Json row = {{"policy", s.policy}, {"n", s.right.size()}, {"right", s.n_right},
-			            {"share", s.right.empty() ? 0 : double(s.n_right) / double(s.right.size())},
-			            {"low", s.low},       {"high", s.high},      {"loss", s.loss_mean}, {"loss_error", s.loss_error},
-			            {"longest", s.longest}};
+			Json row = {
+			    {"policy", s.policy},  {"n", s.right.size()},
+			    {"right", s.n_right},  {"share", s.right.empty() ? 0 : double(s.n_right) / double(s.right.size())},
+			    {"low", s.low},        {"high", s.high},
+			    {"loss", s.loss_mean}, {"loss_error", s.loss_error},
+			    {"longest", s.longest}};
 			row["answers"] = s.right, row["losses"] = s.loss;
 			add_cost(row, s.cost);
 			j["results"].push_back(row);
@@ -192,8 +207,9 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		write_stdout(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 		return;
 	}
-	write_stdout(a.task == "recall" ? fmt::format("recall: records of {} lines, seed {}\n\n", a.lines, a.seed)
-	                                : fmt::format("needle: one line in {} sentences, seed {}\n\n", a.sentences, a.seed));
+	write_stdout(a.task == "recall"
+	                 ? fmt::format("recall: records of {} lines, seed {}\n\n", a.lines, a.seed)
+	                 : fmt::format("needle: one line in {} sentences, seed {}\n\n", a.sentences, a.seed));
 	std::vector<std::vector<Column>> table;
 	for (const TaskScore& s : scores) {
 		auto& row = table.emplace_back();
@@ -213,8 +229,10 @@ void run_eval(const EvalArgs& a) {
 	const std::vector<KvPolicy> policies = cache_policies(a.engine);
 	if (a.file.empty() == a.task.empty()) fail(Code::Invalid, "give one of -f FILE (text) and --task recall or needle");
 	const auto engine = open_engine(a.engine, policies[0], uint64_t(a.seed));
-	if (a.task.empty()) run_text(a, *engine, policies);
-	else run_task(a, *engine, policies);
+	if (a.task.empty())
+		run_text(a, *engine, policies);
+	else
+		run_task(a, *engine, policies);
 }
 
 } // namespace

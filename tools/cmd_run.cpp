@@ -224,7 +224,8 @@ void add_run(CLI::App& app) {
 	c->add_flag("--truncate", a->truncate, "leave out the oldest tokens of a prompt that is longer than --ctx-size");
 	c->add_flag("--json", a->json, "print one JSON object at the end instead of text and statistics");
 	c->callback([a, p, f] {
-		if (p->count() > 0 && f->count() > 0) fail(Code::Invalid, "--prompt and --file are both given; give one of them");
+		if (p->count() > 0 && f->count() > 0)
+			fail(Code::Invalid, "--prompt and --file are both given; give one of them");
 		a->has_prompt = p->count() > 0;
 		run(*a);
 	});

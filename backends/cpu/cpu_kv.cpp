@@ -325,7 +325,8 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 					const float* x = &qs[row * row_size + size_t(head) * D];
 					for (size_t i = 0; i < tokens.size(); ++i)
 						score[i] = scale * dot(x, &k_tile[size_t(tokens[i]) * D], D);
-					add_tokens(state(row, head), D, score.data(), tokens.data(), uint32_t(tokens.size()), v_tile.data());
+					add_tokens(state(row, head), D, score.data(), tokens.data(), uint32_t(tokens.size()),
+					           v_tile.data());
 				}
 		}
 }

@@ -46,8 +46,10 @@ bool packed(const Quant& q) { return q.bits < 16; }
 // Shared memory of attend.comp, bytes: queries, scaled queries or weights, quads, reductions (lib/attend.glsl).
 uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
 	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel, fold = packed(f.v) && f.v.norm != Norm::SqrtMax;
-	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, runs = fold && f.v.group < head_dim ? head_dim / f.v.group : 1;
-	const uint32_t work = std::max({scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * n * cut.local * 16, cut.local * 32});
+	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4,
+	               runs = fold && f.v.group < head_dim ? head_dim / f.v.group : 1;
+	const uint32_t work = std::max(
+	    {scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * n * cut.local * 16, cut.local * 32});
 	const uint32_t zeros = fold ? runs * n * cut.local * 4 : 0;
 	return queries + work + zeros + cut.local * 16 + n * (cut.local + 8) * 4;
 }
@@ -56,10 +58,14 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	AttendCut cut = attend_cut(c, share);
 	if (!prompt) cut.tokens = 1;
 	while (shared_bytes(cut, f, head_dim, page) > c.shared_bytes) {
-		if (cut.local > 32) cut.local /= 2;
-		else if (cut.tokens > 1) cut.tokens /= 2;
-		else if (cut.heads > 1) cut_heads(cut, share, cut.heads / 2), cut.tokens = 1;
-		else break;
+		if (cut.local > 32)
+			cut.local /= 2;
+		else if (cut.tokens > 1)
+			cut.tokens /= 2;
+		else if (cut.heads > 1)
+			cut_heads(cut, share, cut.heads / 2), cut.tokens = 1;
+		else
+			break;
 	}
 	return cut;
 }
@@ -72,31 +78,47 @@ Kernel prompt_kernel(const Caps& c) { return texels(c) ? Kernel::attend_prompt_t
 // Parts of a format that change nothing are left at one value, so that pipelines are shared.
 std::vector<SpecValue> attend_spec(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
 	const bool k_token = packed(f.k) && f.k.scale == Scale::PerToken;
-	const uint32_t flags = (packed(f.k) && !k_token ? kPerChannel : 0) | (packed(f.v) && f.v.norm == Norm::SqrtMax ? kFactors : 0) |
-						   (f.k.norm == Norm::Balance ? kBalance : 0);
-	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, f.k.bits}, {SPEC_V_BITS, f.v.bits},
-			{SPEC_K_GROUP, k_token ? f.k.group : head_dim}, {SPEC_V_GROUP, packed(f.v) ? f.v.group : head_dim}, {SPEC_FLAGS, flags},
-			{SPEC_PAGE, page}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}};
+	const uint32_t flags = (packed(f.k) && !k_token ? kPerChannel : 0) |
+	                       (packed(f.v) && f.v.norm == Norm::SqrtMax ? kFactors : 0) |
+	                       (f.k.norm == Norm::Balance ? kBalance : 0);
+	return {{SPEC_LOCAL_X, cut.local},
+	        {SPEC_HEAD_DIM, head_dim},
+	        {SPEC_K_BITS, f.k.bits},
+	        {SPEC_V_BITS, f.v.bits},
+	        {SPEC_K_GROUP, k_token ? f.k.group : head_dim},
+	        {SPEC_V_GROUP, packed(f.v) ? f.v.group : head_dim},
+	        {SPEC_FLAGS, flags},
+	        {SPEC_PAGE, page},
+	        {SPEC_HEADS, cut.heads},
+	        {SPEC_COLS, cut.tokens}};
 }
 void check_format(const Format& f, uint32_t head_dim) {
 	for (const Quant& q : {f.k, f.v}) {
 		const bool bits = q.bits == 1 || q.bits == 2 || q.bits == 4 || q.bits == 8 || q.bits == 16;
-		const bool runs = !packed(q) || q.scale == Scale::PerChannel || q.group % head_dim == 0 || (q.group % 32 == 0 && head_dim % q.group == 0);
+		const bool runs = !packed(q) || q.scale == Scale::PerChannel || q.group % head_dim == 0 ||
+		                  (q.group % 32 == 0 && head_dim % q.group == 0);
 		if (!bits || !runs || (&q == &f.v && packed(q) && q.scale == Scale::PerChannel))
 			fail(Code::Unsupported, "attention over {} bits per {} in groups of {} is not there on Vulkan", q.bits,
-				 q.scale == Scale::PerChannel ? "channel" : "token", q.group);
+			     q.scale == Scale::PerChannel ? "channel" : "token", q.group);
 	}
 }
 std::vector<SpecValue> prompt_spec(const AttendCut& cut, uint32_t head_dim, uint32_t flags) {
-	return {{SPEC_LOCAL_X, cut.local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}};
+	return {{SPEC_LOCAL_X, cut.local},
+	        {SPEC_HEAD_DIM, head_dim},
+	        {SPEC_FLAGS, flags},
+	        {SPEC_HEADS, cut.heads},
+	        {SPEC_COLS, cut.tokens}};
 }
 std::vector<SpecValue> merge_spec(const Caps& c, uint32_t head_dim, uint32_t flags) {
-	return {{SPEC_LOCAL_X, c.is_cpu ? 8u : std::min(256u, std::bit_floor(c.workgroup))}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}};
+	return {{SPEC_LOCAL_X, c.is_cpu ? 8u : std::min(256u, std::bit_floor(c.workgroup))},
+	        {SPEC_HEAD_DIM, head_dim},
+	        {SPEC_FLAGS, flags}};
 }
 
 void check_head_dim(uint32_t head_dim) {
 	if (head_dim % 8 || head_dim > 256)
-		fail(Code::Unsupported, "head_dim {}: attention on Vulkan needs a multiple of 8, at most 256; use --device cpu", head_dim);
+		fail(Code::Unsupported, "head_dim {}: attention on Vulkan needs a multiple of 8, at most 256; use --device cpu",
+		     head_dim);
 }
 float score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
 
@@ -111,21 +133,33 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 		const AttendCut cut = attend_cut(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page, prompt);
 		Pipeline& p = kernels_.get(attend_kernel(caps()), attend_spec(cut, g.format, head_dim, g.page));
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
-										 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
+		                                 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
 		const double read = (g.n_pages ? g.n_pages : n_pages) * page_bytes; // of the group, each page once
 		const double tokens = double(g.n_pages ? g.n_pages : n_pages) * g.page * q.shape[0];
-		const uint32_t row_blocks = (kv.item_rows + cut.tokens - 1) / cut.tokens, groups = row_blocks * cut.blocks; // of a work item
+		const uint32_t row_blocks = (kv.item_rows + cut.tokens - 1) / cut.tokens,
+		               groups = row_blocks * cut.blocks; // of a work item
 		const uint32_t most = std::max(1u, caps().groups[0] / groups);
 		for (uint32_t done = 0; done < g.n_work; done += most, continues = true) {
 			const uint32_t n = std::min(most, g.n_work - done);
-			const AttendPush push{.first_work = g.first_work + done, .n_heads = n_heads, .n_kv_heads = kv.n_kv_heads, .blocks = cut.blocks,
-								  .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0, .n_rows = q.shape[0], .item_rows = kv.item_rows,
-								  .row_blocks = row_blocks, .part_step = kv.part_step, .scale = score_scale(head_dim)};
+			const AttendPush push{.first_work = g.first_work + done,
+			                      .n_heads = n_heads,
+			                      .n_kv_heads = kv.n_kv_heads,
+			                      .blocks = cut.blocks,
+			                      .live_stride = kv.live.shape[0] > 1 ? n_pages * 4 : 0,
+			                      .n_rows = q.shape[0],
+			                      .item_rows = kv.item_rows,
+			                      .row_blocks = row_blocks,
+			                      .part_step = kv.part_step,
+			                      .scale = score_scale(head_dim)};
 			const double part = double(n) / g.n_work;
-			const Bind binds[] = {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.pages), bind(kv.live),
-								  bind(g.k_params), bind(g.v_params), bind(kv.factors), bind(g.v_factors), bind(kv.balance)};
+			const Bind binds[] = {bind(kv.parts),   bind(q),          bind(g.k_codes),   bind(g.v_codes),
+			                      bind(kv.work),    bind(kv.pages),   bind(kv.live),     bind(g.k_params),
+			                      bind(g.v_params), bind(kv.factors), bind(g.v_factors), bind(kv.balance)};
 			rec_.dispatch(p, push, binds, {n * groups, kv.n_kv_heads, 1},
-						  {.label = label, .bytes = read * part, .flops = 4.0 * tokens * n_heads * head_dim * part, .continues = continues});
+			              {.label = label,
+			               .bytes = read * part,
+			               .flops = 4.0 * tokens * n_heads * head_dim * part,
+			               .continues = continues});
 		}
 	}
 }
@@ -133,8 +167,9 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvRead& kv) {
 	const uint32_t rows = out.shape[0], n_heads = out.shape[1], head_dim = out.shape[2];
 	Pipeline& p = kernels_.get(Kernel::attend_merge, merge_spec(caps(), head_dim, lse ? kMergeLse : 0));
-	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads}, {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse ? lse : out)}, {n_heads, rows, 1},
-				  {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
+	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads},
+	              {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse ? lse : out)}, {n_heads, rows, 1},
+	              {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
 }
 
 void VulkanBackend::attend(View out, View q, const KvRead& kv) {
@@ -151,16 +186,28 @@ void VulkanBackend::attend_prompt(View out, View q, const PromptKv& own, const K
 	constexpr const char* label = "attend_prompt";
 	if (older) attend_pages(label, q, *older, /*prompt=*/true);
 	const AttendCut cut = attend_cut(caps(), n_heads / n_kv_heads);
-	Pipeline& p = kernels_.get(prompt_kernel(caps()), prompt_spec(cut, head_dim, older ? kPartial : own.lse ? kPromptLse : 0));
+	Pipeline& p = kernels_.get(prompt_kernel(caps()), prompt_spec(cut, head_dim,
+	                                                              older     ? kPartial
+	                                                              : own.lse ? kPromptLse
+	                                                                        : 0));
 	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
-	const AttendPromptPush push{.first = own.first, .n_rows = rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .t_cap = own.k.shape[1],
-								.blocks = cut.blocks, .scale = score_scale(head_dim)};
-	const View result = older ? older->parts : out; // also stands in for an lse nobody wants: a bind for writing counts as a write
-	rec_.dispatch(p, push, {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
-						 bind(!older && own.lse ? own.lse : result)},
-				  {(rows + cut.tokens - 1) / cut.tokens, n_kv_heads * cut.blocks, 1},
-				  {.label = label, .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),
-				   .flops = 4.0 * pairs * n_heads * head_dim, .continues = older != nullptr && !older->groups.empty()});
+	const AttendPromptPush push{.first = own.first,
+	                            .n_rows = rows,
+	                            .n_heads = n_heads,
+	                            .n_kv_heads = n_kv_heads,
+	                            .t_cap = own.k.shape[1],
+	                            .blocks = cut.blocks,
+	                            .scale = score_scale(head_dim)};
+	const View result =
+	    older ? older->parts : out; // also stands in for an lse nobody wants: a bind for writing counts as a write
+	rec_.dispatch(p, push,
+	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
+	               bind(!older && own.lse ? own.lse : result)},
+	              {(rows + cut.tokens - 1) / cut.tokens, n_kv_heads * cut.blocks, 1},
+	              {.label = label,
+	               .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),
+	               .flops = 4.0 * pairs * n_heads * head_dim,
+	               .continues = older != nullptr && !older->groups.empty()});
 	if (older) merge_parts(label, out, own.lse, *older);
 }
 
@@ -219,7 +266,8 @@ std::vector<FormatUse> all_formats() {
 
 void attend_uses(const Caps& c, std::vector<KernelUse>& out) {
 	const auto add = [&](uint32_t d, uint32_t share, const FormatUse& u, bool prompt) {
-		const std::vector<SpecValue> spec = attend_spec(attend_cut(c, share, u.fmt, d, u.page, prompt), u.fmt, d, u.page);
+		const std::vector<SpecValue> spec =
+		    attend_spec(attend_cut(c, share, u.fmt, d, u.page, prompt), u.fmt, d, u.page);
 		for (const KernelUse& known : out) // formats that need the same pipeline are one use
 			if (known.kernel == attend_kernel(c) && known.spec == spec) return;
 		out.push_back({attend_kernel(c), spec,

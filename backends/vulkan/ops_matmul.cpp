@@ -10,10 +10,10 @@
 namespace kvrun::vk {
 namespace {
 
-constexpr uint32_t kTail = 4;        // FLAGS of the kernels: cols is no multiple of 32
-constexpr size_t kMostTogether = 3;  // projections of one dispatch
-constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp; every device has it
-constexpr uint32_t kTileRows = 64;   // of matmul.comp
+constexpr uint32_t kTail = 4;       // FLAGS of the kernels: cols is no multiple of 32
+constexpr size_t kMostTogether = 3; // projections of one dispatch
+constexpr uint32_t kVecLocal = 128; // workgroup of matvec.comp; every device has it
+constexpr uint32_t kTileRows = 64;  // of matmul.comp
 
 struct Job { // projections that one dispatch computes
 	std::span<const Proj> projs;
@@ -41,8 +41,12 @@ uint32_t per(uint64_t n, uint32_t each) { return uint32_t((n + each - 1) / each)
 Plan plan_lanes(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
 	return {Kernel::matmul_lanes,
-			{{SPEC_LOCAL_X, c.subgroup}, {SPEC_ROWS, each}, {SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
-			{per(rows, each * c.subgroup), per(tokens, cols), 1}};
+	        {{SPEC_LOCAL_X, c.subgroup},
+	         {SPEC_ROWS, each},
+	         {SPEC_COLS, cols},
+	         {SPEC_WTYPE, uint32_t(type)},
+	         {SPEC_FLAGS, flags}},
+	        {per(rows, each * c.subgroup), per(tokens, cols), 1}};
 }
 
 // A group of lanes takes more rows where there are enough of them to fill the device anyway: x is read less often.
@@ -52,8 +56,12 @@ Plan plan_matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint
 	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	const uint32_t lanes = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
 	return {Kernel::matvec,
-			{{SPEC_LOCAL_X, kVecLocal}, {SPEC_ROWS, each}, {SPEC_COLS, tokens}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
-			{per(rows, kVecLocal / lanes * each), 1, 1}};
+	        {{SPEC_LOCAL_X, kVecLocal},
+	         {SPEC_ROWS, each},
+	         {SPEC_COLS, tokens},
+	         {SPEC_WTYPE, uint32_t(type)},
+	         {SPEC_FLAGS, flags}},
+	        {per(rows, kVecLocal / lanes * each), 1, 1}};
 }
 
 // Wide tiles do more work per byte from memory, narrow ones make more workgroups.
@@ -61,8 +69,9 @@ Plan plan_matmul(DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t wide = 64, narrow = 16, fill = 128; // workgroups that keep a device busy
 	const bool big = tokens > narrow && uint64_t(per(rows, kTileRows)) * per(tokens, wide) >= fill;
 	const uint32_t cols = big ? wide : narrow;
-	return {Kernel::matmul, {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
-			{per(rows, kTileRows), per(tokens, cols), 1}};
+	return {Kernel::matmul,
+	        {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
+	        {per(rows, kTileRows), per(tokens, cols), 1}};
 }
 
 Plan plan(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode) {
@@ -98,12 +107,14 @@ bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
 	for (size_t i = 0; i < projs.size(); ++i) {
 		const Proj& p = projs[i];
 		const bool with_out = !swiglu || i == 0;
-		if (p.w.type != projs[0].w.type || !s.w.add(p.w, weight_bytes(p.w)) || !s.bias.add(p.bias, 4 * size_t(p.w.shape[0])) ||
-			!(with_out ? s.out.add(p.out, 4 * p.out.elements()) : true))
+		if (p.w.type != projs[0].w.type || !s.w.add(p.w, weight_bytes(p.w)) ||
+		    !s.bias.add(p.bias, 4 * size_t(p.w.shape[0])) ||
+		    !(with_out ? s.out.add(p.out, 4 * p.out.elements()) : true))
 			return false;
 	}
 	constexpr uint64_t slack = 256; // the most an offset alignment costs
-	return s.w.bytes() + slack <= weight_range(c) && s.out.bytes() + slack <= c.range && s.bias.bytes() + slack <= c.range;
+	return s.w.bytes() + slack <= weight_range(c) && s.out.bytes() + slack <= c.range &&
+	       s.bias.bytes() + slack <= c.range;
 }
 
 // The number of leading projections that one dispatch can take.
@@ -135,11 +146,12 @@ void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const S
 		push.bias |= uint32_t(bool(p.bias)) << i;
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
-	rec.dispatch(kernels.get(how.kernel, how.spec), push, {s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind()}, how.groups,
-				 {.label = job.decode ? "matvec" : "matmul",
-				  .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
-				  .flops = 2.0 * double(job.rows()) * in,
-				  .continues = continues});
+	rec.dispatch(kernels.get(how.kernel, how.spec), push, {s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind()},
+	             how.groups,
+	             {.label = job.decode ? "matvec" : "matmul",
+	              .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
+	              .flops = 2.0 * double(job.rows()) * in,
+	              .continues = continues});
 }
 
 } // namespace
@@ -154,7 +166,8 @@ void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::s
 	std::vector<std::byte> rows(std::min(n, most) * to);
 	for (uint32_t first = 0; first < n; first += most) {
 		const uint32_t count = std::min(most, n - first);
-		for (uint32_t r = 0; r < count; ++r) to_device_row(w.type, cols, src.data() + (first + r) * from, rows.data() + r * to);
+		for (uint32_t r = 0; r < count; ++r)
+			to_device_row(w.type, cols, src.data() + (first + r) * from, rows.data() + r * to);
 		rec_.write(w.buf->id(), w.at + size_t(row + first) * to, std::span(rows).first(count * to));
 	}
 }
@@ -186,8 +199,10 @@ void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogu
 	const uint32_t kind = epilogue == Epilogue::Add ? MATMUL_ADD : MATMUL_STORE;
 	while (!projs.empty()) {
 		const size_t n = together(c, projs, s);
-		if (n == 1) project(projs[0], x, kind, decode);
-		else run(kernels_, rec_, c, {projs.first(n), x, kind, decode}, s, false);
+		if (n == 1)
+			project(projs[0], x, kind, decode);
+		else
+			run(kernels_, rec_, c, {projs.first(n), x, kind, decode}, s, false);
 		projs = projs.subspan(n);
 	}
 }
@@ -212,8 +227,10 @@ void VulkanBackend::project(const Proj& whole, View x, uint32_t epilogue, bool d
 }
 
 void matmul_uses(const Caps& c, std::vector<KernelUse>& out) {
-	constexpr DType types[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
-	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode, const char* what) {
+	constexpr DType types[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
+	                           DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode,
+	                     const char* what) {
 		const Plan p = plan(c, t, rows, cols, tokens, epilogue, decode);
 		out.push_back({p.kernel, p.spec, fmt::format("{}, {}", dtype_info(t).name, what)});
 	};

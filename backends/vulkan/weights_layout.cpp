@@ -10,8 +10,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 static_assert(W_F32 == uint(DType::F32) && W_F16 == uint(DType::F16) && W_BF16 == uint(DType::BF16) &&
-			  W_Q8_0 == uint(DType::Q8_0) && W_Q4_0 == uint(DType::Q4_0) && W_Q4_K == uint(DType::Q4_K) &&
-			  W_Q5_K == uint(DType::Q5_K) && W_Q6_K == uint(DType::Q6_K));
+              W_Q8_0 == uint(DType::Q8_0) && W_Q4_0 == uint(DType::Q4_0) && W_Q4_K == uint(DType::Q4_K) &&
+              W_Q5_K == uint(DType::Q5_K) && W_Q6_K == uint(DType::Q6_K));
 
 template <class T> T load(const std::byte* p) {
 	T v;
@@ -114,7 +114,7 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	const size_t blocks = cols / dtype_info(type).block, bytes = device_row_bytes(type, cols);
 	const auto part = [&](uint at) { return dst + size_t(at) * 16; };
 	const Row row{dst, part(weight_high_at(uint(type), cols)), part(weight_scales_at(uint(type), cols)),
-				  part(weight_factors_at(uint(type), cols))};
+	              part(weight_factors_at(uint(type), cols))};
 	std::memset(dst, 0, bytes); // the padding of every part
 	switch (type) {
 	case DType::F32:

@@ -6,7 +6,8 @@
 namespace kvrun::vk {
 
 size_t device_row_bytes(DType, uint32_t cols);
-// One row of `cols` elements; dst has device_row_bytes() of room, all of which is written. cols is a multiple of the block.
+// One row of `cols` elements; dst has device_row_bytes() of room, all of which is written. cols is a multiple of the
+// block.
 void to_device_row(DType, uint32_t cols, const std::byte* src, std::byte* dst);
 
 } // namespace kvrun::vk

@@ -15,8 +15,9 @@ struct DTypeInfo {
 };
 
 constexpr DTypeInfo dtype_info(DType t) {
-	constexpr DTypeInfo table[kDTypes] = {{"F32", 1, 4},    {"F16", 1, 2},      {"BF16", 1, 2},     {"U32", 1, 4},    {"Q8_0", 32, 34},
-										  {"Q4_0", 32, 18}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
+	constexpr DTypeInfo table[kDTypes] = {{"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},
+	                                      {"U32", 1, 4},      {"Q8_0", 32, 34},   {"Q4_0", 32, 18},
+	                                      {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
 	return table[size_t(t)];
 }
 constexpr bool is_quantised(DType t) { return dtype_info(t).block > 1; }

@@ -7,17 +7,19 @@
 namespace kvrun {
 namespace {
 constexpr EnvInfo kTable[] = {
-	{"KVRUN_BACKEND", "vulkan", "backend to use: vulkan or cpu"},
-	{"KVRUN_DEVICE", "best", "device to use: index from `kvrun devices`, or part of its name"},
-	{"KVRUN_LOG", "0", "0 warnings, 1 summary, 2 per step, 3 every op before it runs"},
-	{"KVRUN_CHECK", "0", "1: run every op on the cpu backend too and stop at the first that differs"},
-	{"KVRUN_DUMP", "", "folder[:op[:layer]]: write op inputs and outputs as .npy"},
-	{"KVRUN_VALIDATE", "0", "1: Vulkan validation; sync: synchronisation validation; gpu: GPU-assisted; any message fails the run"},
-	{"KVRUN_POISON", "0", "1: fill new device memory with NaN, so that reads of unwritten memory show"},
-	{"KVRUN_SHADERS", "", "folder with .spv files that replace the embedded shaders"},
-	{"KVRUN_TEST_CAPS", "", "clamp device limits, for tests: workgroup=128,shared=16384,ssbo=4,range=134217728,..."},
-	{"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},
-	{"KVRUN_CACHE_DIR", "", "folder of the pipeline cache; default $XDG_CACHE_HOME/kvrun or ~/.cache/kvrun; `off` for none"},
+    {"KVRUN_BACKEND", "vulkan", "backend to use: vulkan or cpu"},
+    {"KVRUN_DEVICE", "best", "device to use: index from `kvrun devices`, or part of its name"},
+    {"KVRUN_LOG", "0", "0 warnings, 1 summary, 2 per step, 3 every op before it runs"},
+    {"KVRUN_CHECK", "0", "1: run every op on the cpu backend too and stop at the first that differs"},
+    {"KVRUN_DUMP", "", "folder[:op[:layer]]: write op inputs and outputs as .npy"},
+    {"KVRUN_VALIDATE", "0",
+     "1: Vulkan validation; sync: synchronisation validation; gpu: GPU-assisted; any message fails the run"},
+    {"KVRUN_POISON", "0", "1: fill new device memory with NaN, so that reads of unwritten memory show"},
+    {"KVRUN_SHADERS", "", "folder with .spv files that replace the embedded shaders"},
+    {"KVRUN_TEST_CAPS", "", "clamp device limits, for tests: workgroup=128,shared=16384,ssbo=4,range=134217728,..."},
+    {"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},
+    {"KVRUN_CACHE_DIR", "",
+     "folder of the pipeline cache; default $XDG_CACHE_HOME/kvrun or ~/.cache/kvrun; `off` for none"},
 };
 static_assert(std::size(kTable) == size_t(Env::Count));
 } // namespace

@@ -13,9 +13,9 @@ struct EnvInfo {
 	const char* help;     // one sentence
 };
 
-std::span<const EnvInfo> env_table();            // in the order of Env
+std::span<const EnvInfo> env_table();                 // in the order of Env
 std::string env_text(Env, const char* fallback = ""); // value, or fallback when unset or empty
-double env_number(Env, double fallback);         // throws Error{Invalid} naming the variable when it is no number
+double env_number(Env, double fallback);              // throws Error{Invalid} naming the variable when it is no number
 inline bool env_flag(Env e) { return env_number(e, 0) != 0; }
 
 } // namespace kvrun

@@ -35,5 +35,7 @@ template <class... A> [[noreturn]] void fail(Code c, fmt::format_string<A...> f,
 // Wrong use inside kvrun. On in all builds; throws so that tests can see it.
 #define KV_ASSERT(cond)                                                                                                \
 	do {                                                                                                               \
-		if (!(cond)) throw ::kvrun::Error(::kvrun::Code::Internal, "assertion failed: " #cond " at " __FILE__ ":" KV_STRINGIFY(__LINE__)); \
+		if (!(cond))                                                                                                   \
+			throw ::kvrun::Error(::kvrun::Code::Internal,                                                              \
+			                     "assertion failed: " #cond " at " __FILE__ ":" KV_STRINGIFY(__LINE__));               \
 	} while (0)

@@ -26,7 +26,7 @@ constexpr uint16_t f32_to_f16(float f) {
 	const uint32_t a = x & 0x7fffffffu;
 	if (a >= 0x7f800000u) return uint16_t(sign | 0x7c00u | (a > 0x7f800000u ? 0x200u | ((a >> 13) & 0x3ffu) : 0u));
 	if (a >= 0x477ff000u) return uint16_t(sign | 0x7c00u); // rounds past the largest half
-	if (a < 0x38800000u) {                                  // subnormal or zero
+	if (a < 0x38800000u) {                                 // subnormal or zero
 		if (a < 0x33000000u) return sign;
 		const uint32_t shift = 126u - (a >> 23); // 14..24
 		const uint32_t man = (a & 0x7fffffu) | 0x800000u;

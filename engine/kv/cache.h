@@ -48,8 +48,8 @@ class KvCache {
 	KvCache& operator=(KvCache&&) noexcept;
 
 	const KvPlan& plan() const;
-	uint32_t n_tokens() const;     // in the sequence, evicted ones included
-	void reset();                  // forgets everything and returns all pages
+	uint32_t n_tokens() const; // in the sequence, evicted ones included
+	void reset();              // forgets everything and returns all pages
 
 	// Tells the pool what n_new prompt tokens, in one piece or several, and a short answer will take.
 	void expect(uint32_t n_new);
@@ -64,15 +64,16 @@ class KvCache {
 	// new_scores (n_kv_heads, n_new) = attention each new token received from the probe rows, summed over the rows,
 	// averaged over the query heads of a kv head; slot_scores (n_kv_heads, n_f16_slots()) the same for older tokens by
 	// f16 slot, decode rows since the last flush included (empty: none). Other policies: both empty.
-	const KvMoves& prompt_moves(uint32_t l, std::span<const float> new_scores = {}, std::span<const float> slot_scores = {});
+	const KvMoves& prompt_moves(uint32_t l, std::span<const float> new_scores = {},
+	                            std::span<const float> slot_scores = {});
 	void end_prompt();
-	bool in_prompt() const;        // begun and neither ended nor cancelled
-	void cancel_prompt();          // instead of end_prompt(): the new tokens never were, their pages go back
+	bool in_prompt() const; // begun and neither ended nor cancelled
+	void cancel_prompt();   // instead of end_prompt(): the new tokens never were, their pages go back
 
 	// ---- one decoded token
-	bool flush_due() const;        // the next token makes the window flush
-	bool wants_scores() const;     // ... and the flush is judged by score: begin_token() needs scores, and the
-	                               // device's sums restart from zero after it
+	bool flush_due() const;    // the next token makes the window flush
+	bool wants_scores() const; // ... and the flush is judged by score: begin_token() needs scores, and the
+	                           // device's sums restart from zero after it
 	// Makes room for and places the next token; from here on it is live. slot_scores (n_layers, n_kv_heads,
 	// n_f16_slots()) f32: attention received by the token in each f16 slot since the last flush or prompt, averaged
 	// over the query heads of a kv head; only if wants_scores(). Throws OutOfMemory with nothing changed.
@@ -80,20 +81,20 @@ class KvCache {
 	// Moves of the flush that begin_token() made, to do before the new token is stored; empty without a flush.
 	const KvMoves& token_moves(uint32_t l);
 	uint32_t token_slot(uint32_t l, uint32_t head) const; // f16 slot of the newest token
-	bool token_scores() const;     // the attention of the newest token's row feeds the score
+	bool token_scores() const;                            // the attention of the newest token's row feeds the score
 
 	// ---- what attention reads. Logical pages of a tier are numbered from 0; slot = logical page * page + index.
 	uint32_t n_pages(uint32_t l, Tier) const;
-	uint32_t n_f16_slots() const;                                     // the same in all layers
-	std::span<const uint32_t> pages(uint32_t l, Tier) const;          // ids in the pool, by logical page
-	std::span<const uint32_t> blocks(uint32_t l, Tier) const;         // block id of each logical page; empty: in pages
+	uint32_t n_f16_slots() const;                             // the same in all layers
+	std::span<const uint32_t> pages(uint32_t l, Tier) const;  // ids in the pool, by logical page
+	std::span<const uint32_t> blocks(uint32_t l, Tier) const; // block id of each logical page; empty: in pages
 	std::span<const uint32_t> live(uint32_t l, Tier, uint32_t head) const;      // (n_pages, 4) one bit per token
 	std::span<const uint32_t> positions(uint32_t l, Tier, uint32_t head) const; // (n_pages * page) kNone: empty slot
-	uint64_t version(uint32_t l, Tier) const;                         // changes whenever one of the above does
+	uint64_t version(uint32_t l, Tier) const; // changes whenever one of the above does
 	// By position, (n_tokens): 0 f16 (window, sinks, log survivors, waiting), 1 Salient, 2 Regular, 3 evicted.
 	std::vector<uint8_t> tiers(uint32_t l, uint32_t head) const;
 
-	KvBytes bytes() const;         // of this sequence
+	KvBytes bytes() const; // of this sequence
 
  private:
 	struct State;

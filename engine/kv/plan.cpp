@@ -91,7 +91,8 @@ static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	const KvShape& s = plan.shape;
 	for (const LayerRule& r : p.layers) // rules for the last layers of a deeper model are a mistake, open ends are not
 		if (r.first > 0 && scaled_layer(p, r.first, s.n_layers) >= s.n_layers)
-			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, r.first, s.n_layers - 1);
+			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, r.first,
+			     s.n_layers - 1);
 	const uint16_t k_first = scaled_layer(p, p.share.k_first, s.n_layers),
 	               v_first = scaled_layer(p, p.share.v_first, s.n_layers);
 	for (uint32_t l = 0; l < s.n_layers; ++l) {

@@ -18,12 +18,12 @@ constexpr uint32_t kAllHeads = UINT32_MAX; // a move of all kv heads of a layer 
 // What one page (or one parameter block) holds, in 32-bit words; the sections follow each other in this order, each
 // starting at a multiple of 4 words. Page layout: shaders/shared/kv_page.h.
 struct PageFormat {
-	Format   fmt;                          // groups resolved
-	uint32_t page = 0;                     // tokens; 0: a parameter block
-	uint32_t k_codes = 0, v_codes = 0;     // words; 0: not stored here
-	uint32_t k_params = 0, v_params = 0;   // words; in a block: K parameters, V channel factors
+	Format fmt;                          // groups resolved
+	uint32_t page = 0;                   // tokens; 0: a parameter block
+	uint32_t k_codes = 0, v_codes = 0;   // words; 0: not stored here
+	uint32_t k_params = 0, v_params = 0; // words; in a block: K parameters, V channel factors
 	uint32_t k_codes_at = 0, v_codes_at = 0, k_params_at = 0, v_params_at = 0; // word offsets
-	uint32_t words = 0;                    // of the whole page
+	uint32_t words = 0;                                                        // of the whole page
 	size_t bytes() const { return size_t(words) * 4; }
 	bool operator==(const PageFormat&) const = default;
 };
@@ -37,31 +37,31 @@ enum class Fill : uint8_t {
 };
 
 struct TierPlan {
-	Format   fmt;                  // groups resolved
-	uint16_t page_format = 0xffff; // index into KvPlan::formats; 0xffff: nothing stored
-	uint16_t block_format = 0xffff;// index into KvPlan::formats; 0xffff: parameters are in the pages
+	Format fmt;                     // groups resolved
+	uint16_t page_format = 0xffff;  // index into KvPlan::formats; 0xffff: nothing stored
+	uint16_t block_format = 0xffff; // index into KvPlan::formats; 0xffff: parameters are in the pages
 };
 struct LayerPlan {
 	TierPlan tier[kTiers];
 	uint16_t k_codes_of, v_codes_of; // layer that owns the Regular codes; itself unless shared
-	bool     balanced = false;       // a channel balancer is stored for this layer
+	bool balanced = false;           // a channel balancer is stored for this layer
 };
 struct KvPlan {
-	KvShape  shape;
+	KvShape shape;
 	KvPolicy policy;
 	std::vector<PageFormat> formats;
 	std::vector<LayerPlan> layers;
-	uint32_t page[kTiers];         // tokens per page of each tier
-	Fill     fill[kTiers];         // Recent: Append
-	bool     keeps_all;            // nothing ever leaves the f16 tier
-	bool     salient_stays;        // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
-	uint32_t n_groups;             // token structures: 1, or n_layers where layers judge for themselves
-	uint32_t n_heads;              // token sets per structure: 1, or n_kv_heads
-	bool     ranked() const { return ranks_by_score(policy.select.rank); }
+	uint32_t page[kTiers]; // tokens per page of each tier
+	Fill fill[kTiers];     // Recent: Append
+	bool keeps_all;        // nothing ever leaves the f16 tier
+	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
+	uint32_t n_groups;     // token structures: 1, or n_layers where layers judge for themselves
+	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
+	bool ranked() const { return ranks_by_score(policy.select.rank); }
 	// Bytes beside the pages: page table (4 words) and live bits (4 words per token set) of one page of one layer.
-	size_t   table_bytes() const { return 16 + 16 * size_t(n_heads); }
-	size_t   balancer_bytes() const; // of one layer: (n_kv_heads, head_dim) f16
-	size_t   f16_bytes(uint64_t n_tokens) const { // what plain f16 takes, without any page
+	size_t table_bytes() const { return 16 + 16 * size_t(n_heads); }
+	size_t balancer_bytes() const;              // of one layer: (n_kv_heads, head_dim) f16
+	size_t f16_bytes(uint64_t n_tokens) const { // what plain f16 takes, without any page
 		return size_t(4) * shape.n_layers * shape.n_kv_heads * shape.head_dim * n_tokens;
 	}
 };
@@ -71,12 +71,12 @@ KvPlan make_plan(const KvPolicy&, const KvShape&);
 
 // Bytes of a cache by what they hold. Everything a device allocates for a sequence is in exactly one of these.
 struct KvBytes {
-	size_t f16 = 0;       // live tokens of the f16 tier
-	size_t codes = 0;     // packed codes of live tokens
+	size_t f16 = 0;                    // live tokens of the f16 tier
+	size_t codes = 0;                  // packed codes of live tokens
 	size_t k_params = 0, v_params = 0; // (scale, zero) of live tokens and blocks, V channel factors, balancers
-	size_t slack = 0;     // slots of allocated pages that hold no live token, padding
-	size_t tables = 0;    // page tables
-	size_t live = 0;      // live masks
+	size_t slack = 0;                  // slots of allocated pages that hold no live token, padding
+	size_t tables = 0;                 // page tables
+	size_t live = 0;                   // live masks
 	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live; }
 };
 // The cache after a prompt of n_tokens, nothing generated yet (scores do not change how many tokens go where).
@@ -96,26 +96,26 @@ std::string policy_that_fits(const KvShape&, uint64_t n_tokens, size_t budget_by
 // prompt's scratch.
 constexpr uint32_t kFromScratch = 0x80000000u;
 
-struct KvBlockMove {      // compute a parameter block over tokens that are compressed together
-	Tier     tier;
-	uint32_t head;        // kv head whose part of the block this is, or kAllHeads
-	uint32_t src, n;      // KvMoves::sources[src .. src + n)
-	uint32_t block;       // id in the pool
+struct KvBlockMove { // compute a parameter block over tokens that are compressed together
+	Tier tier;
+	uint32_t head;   // kv head whose part of the block this is, or kAllHeads
+	uint32_t src, n; // KvMoves::sources[src .. src + n)
+	uint32_t block;  // id in the pool
 };
-struct KvMove {           // a run of tokens into consecutive slots of one page
-	Tier     tier;        // Recent: stored as f16; else quantised with the layer's format of this tier
-	uint32_t head;        // kv head, or kAllHeads
-	uint32_t src, n;      // KvMoves::sources[src .. src + n)
-	uint32_t page;        // id in the pool
-	uint32_t slot;        // first slot in the page; 0 and n == page where K has parameters per channel in the page
-	uint32_t block;       // id in the pool of the parameter block the codes refer to, or kNone
+struct KvMove {                // a run of tokens into consecutive slots of one page
+	Tier tier;                 // Recent: stored as f16; else quantised with the layer's format of this tier
+	uint32_t head;             // kv head, or kAllHeads
+	uint32_t src, n;           // KvMoves::sources[src .. src + n)
+	uint32_t page;             // id in the pool
+	uint32_t slot;             // first slot in the page; 0 and n == page where K has parameters per channel in the page
+	uint32_t block;            // id in the pool of the parameter block the codes refer to, or kNone
 	uint32_t k_owner, v_owner; // id of the page that holds the codes; equal to `page` unless codes are shared
 };
 struct KvMoves {
 	std::vector<uint32_t> sources;
 	std::vector<KvBlockMove> blocks;
-	std::vector<KvMove> packs;   // read f16 slots that stores and later tokens overwrite
-	std::vector<KvMove> stores;  // scratch -> f16 slots
+	std::vector<KvMove> packs;  // read f16 slots that stores and later tokens overwrite
+	std::vector<KvMove> stores; // scratch -> f16 slots
 	bool empty() const { return packs.empty() && stores.empty(); }
 	void clear() { sources.clear(), blocks.clear(), packs.clear(), stores.clear(); }
 };

@@ -31,12 +31,12 @@ constexpr uint16_t kGroupAll = 0xffff;
 // PerToken, until a plan resolves them: one head, half a head.
 constexpr uint16_t kGroupHead = 0xfffe, kGroupHalf = 0xfffd;
 
-struct Quant {                       // how K, or V, is stored inside one tier
-	uint8_t  bits  = 16;             // 0 = not stored, 1|2|4|8 = packed codes, 16 = f16
-	Scale    scale = Scale::PerToken;
-	uint16_t group = 32;             // elements per (scale, zero); PerChannel: tokens, PerToken: channels
-	Norm     norm  = Norm::None;
-	double   relax = 0;              // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
+struct Quant {         // how K, or V, is stored inside one tier
+	uint8_t bits = 16; // 0 = not stored, 1|2|4|8 = packed codes, 16 = f16
+	Scale scale = Scale::PerToken;
+	uint16_t group = 32; // elements per (scale, zero); PerChannel: tokens, PerToken: channels
+	Norm norm = Norm::None;
+	double relax = 0; // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
 	bool operator==(const Quant&) const = default;
 };
 struct Format {
@@ -44,11 +44,11 @@ struct Format {
 	bool operator==(const Format&) const = default;
 };
 
-enum class Rank : uint8_t {          // how the tokens that leave the recent window are judged
-	None,                            // all Regular
-	LogWindow,                       // every 2nd stays, older survivors halve with each flush       (LogQuant)
-	ScoreSum,                        // by the attention received so far                            (H2O, MiKV)
-	ScoreMean,                       // the same / number of scored rows that could see the token    (ZipCache)
+enum class Rank : uint8_t { // how the tokens that leave the recent window are judged
+	None,                   // all Regular
+	LogWindow,              // every 2nd stays, older survivors halve with each flush       (LogQuant)
+	ScoreSum,               // by the attention received so far                            (H2O, MiKV)
+	ScoreMean,              // the same / number of scored rows that could see the token    (ZipCache)
 };
 constexpr bool ranks_by_score(Rank r) { return r == Rank::ScoreSum || r == Rank::ScoreMean; }
 
@@ -57,43 +57,43 @@ constexpr bool ranks_by_score(Rank r) { return r == Rank::ScoreSum || r == Rank:
 // By score, a prompt is judged as one: if the window is over its limit at the end of a prompt, all but the newest
 // recent_keep tokens are judged together.
 struct Select {
-	uint32_t sinks         = 0;      // first tokens of the sequence, f16 for ever
-	uint32_t recent_keep   = 0;      // newest tokens that are never judged
-	uint32_t flush         = 32;     // tokens that are judged together
-	Rank     rank          = Rank::None;
-	double   ratio         = 0;      // share of judged tokens that are Salient
-	uint32_t budget        = 0;      // by score: cap on f16 Salient tokens besides sinks; 0 = no cap
-	double   probe_recent  = 1;      // share of rows that feed the score: the newest of a prompt or flush ...
-	double   probe_random  = 0;      // ... and this share drawn from the others
-	bool     per_head      = false;  // one token set per kv head, not per layer
+	uint32_t sinks = 0;       // first tokens of the sequence, f16 for ever
+	uint32_t recent_keep = 0; // newest tokens that are never judged
+	uint32_t flush = 32;      // tokens that are judged together
+	Rank rank = Rank::None;
+	double ratio = 0;        // share of judged tokens that are Salient
+	uint32_t budget = 0;     // by score: cap on f16 Salient tokens besides sinks; 0 = no cap
+	double probe_recent = 1; // share of rows that feed the score: the newest of a prompt or flush ...
+	double probe_random = 0; // ... and this share drawn from the others
+	bool per_head = false;   // one token set per kv head, not per layer
 	bool operator==(const Select&) const = default;
 };
 
-struct LayerRule {                   // layers [first, last) store one side of one packed tier differently
+struct LayerRule { // layers [first, last) store one side of one packed tier differently
 	uint16_t first = 0, last = UINT16_MAX;
-	Tier     tier = Tier::Regular;   // Salient or Regular
-	bool     is_k = true;            // K or V
-	Quant    quant = {};
+	Tier tier = Tier::Regular; // Salient or Regular
+	bool is_k = true;          // K or V
+	Quant quant = {};
 	bool operator==(const LayerRule&) const = default;
 };
-struct Share {                       // layer l >= first reads the Regular codes of l - l % stride, with its own params
+struct Share { // layer l >= first reads the Regular codes of l - l % stride, with its own params
 	uint16_t k_first = UINT16_MAX, v_first = UINT16_MAX;
-	uint16_t stride  = 2;
+	uint16_t stride = 2;
 	bool operator==(const Share&) const = default;
 };
 
 struct KvPolicy {
-	std::string name = "fp16";       // of its entry in the table
-	std::string text = "fp16";       // what the user typed
-	std::string source = {};         // paper, arXiv id
-	std::string summary = {};        // one line for help texts
-	Format   salient = {}, regular = {}; // Recent is always f16; a 16-bit Salient token stays in its Recent slot
-	Select   select = {};
+	std::string name = "fp16";         // of its entry in the table
+	std::string text = "fp16";         // what the user typed
+	std::string source = {};           // paper, arXiv id
+	std::string summary = {};          // one line for help texts
+	Format salient = {}, regular = {}; // Recent is always f16; a 16-bit Salient token stays in its Recent slot
+	Select select = {};
 	std::vector<LayerRule> layers = {}; // later rules win
-	Share    share = {};
-	uint16_t depth = 0;              // layer numbers above are for this many layers and scale with the model; 0: as is
-	bool     fit_groups = true;      // groups of channels are defaults, and may become one head where they do not fit
-	uint16_t page = 0;               // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
+	Share share = {};
+	uint16_t depth = 0;     // layer numbers above are for this many layers and scale with the model; 0: as is
+	bool fit_groups = true; // groups of channels are defaults, and may become one head where they do not fit
+	uint16_t page = 0;      // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
 };
 
 // The methods, in the order help texts list them.

@@ -10,7 +10,7 @@
 
 namespace kvrun {
 
-struct Params {       // as stored: f16
+struct Params { // as stored: f16
 	uint16_t scale, zero;
 	uint32_t word() const { return uint32_t(scale) | uint32_t(zero) << 16; }
 	bool operator==(const Params&) const = default;

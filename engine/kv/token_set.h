@@ -6,16 +6,16 @@
 
 namespace kvrun {
 
-struct SetMoves {                // what a set's changes ask of a device, by logical page; page ids come later, per layer
+struct SetMoves { // what a set's changes ask of a device, by logical page; page ids come later, per layer
 	struct Block {
 		Tier tier;
-		uint32_t head, src, n;   // as KvBlockMove
-		uint32_t block;          // logical: the how-many-eth block of the tier
+		uint32_t head, src, n; // as KvBlockMove
+		uint32_t block;        // logical: the how-many-eth block of the tier
 	};
 	struct Run {
 		Tier tier;
-		uint32_t head, src, n;   // as KvMove
-		uint32_t page, slot;     // logical page, first slot in it
+		uint32_t head, src, n; // as KvMove
+		uint32_t page, slot;   // logical page, first slot in it
 	};
 	std::vector<uint32_t> sources;
 	std::vector<Block> blocks;
@@ -49,40 +49,40 @@ class TokenSet {
 
 	// ---- what is where
 	uint32_t n_pages(Tier t) const { return n_pages_[int(t)]; }
-	std::span<const uint32_t> live(Tier t) const { return live_[int(t)]; }       // (n_pages, 4) one bit per slot
-	std::span<const uint32_t> positions(Tier t) const { return pos_[int(t)]; }   // (n_pages * page) kNone: empty
+	std::span<const uint32_t> live(Tier t) const { return live_[int(t)]; }        // (n_pages, 4) one bit per slot
+	std::span<const uint32_t> positions(Tier t) const { return pos_[int(t)]; }    // (n_pages * page) kNone: empty
 	std::span<const uint32_t> page_block(Tier t) const { return block_[int(t)]; } // (n_pages) logical block; else empty
 	uint32_t newest_slot() const;
 	bool is_kept(uint32_t pos) const; // by a flush, in f16
 
  private:
 	struct Token {
-		uint32_t pos;            // in the sequence
-		uint32_t src;            // f16 slot, or kFromScratch | token of the prompt
-		uint32_t rows_before;    // scored rows before the token's own
-		double score;            // attention received from scored rows
+		uint32_t pos;         // in the sequence
+		uint32_t src;         // f16 slot, or kFromScratch | token of the prompt
+		uint32_t rows_before; // scored rows before the token's own
+		double score;         // attention received from scored rows
 	};
 	template <class F> void each_f16(F&& f) {
 		for (auto* list : {&sinks_, &kept_, &waiting_[1], &waiting_[2]})
 			for (Token& t : *list) f(t);
 		for (Token& t : recent_) f(t);
 	}
-	void enter(Token t);                                  // into sinks or the window
-	void settle(int tier, SetMoves& moves);               // waiting tokens into pages, as the tier's fill allows
+	void enter(Token t);                    // into sinks or the window
+	void settle(int tier, SetMoves& moves); // waiting tokens into pages, as the tier's fill allows
 	void write_run(int tier, const Token* first, uint32_t n, uint32_t page, uint32_t slot, SetMoves& moves);
 	void write_pages(int tier, uint32_t n, SetMoves& moves); // the first n waiting tokens, from the end of the pages on
 	void append_page(int tier);
 	void occupy(int tier, uint32_t slot, uint32_t pos);
-	void release(const Token&);                           // its f16 slot, if it has one
-	uint32_t take_slot();                                 // the lowest free f16 slot
+	void release(const Token&); // its f16 slot, if it has one
+	uint32_t take_slot();       // the lowest free f16 slot
 
 	const KvPlan* plan_;
 	uint32_t head_;
-	std::vector<Token> sinks_, kept_, waiting_[kTiers];   // oldest first
-	std::deque<Token> recent_;                            // oldest first
-	std::vector<uint32_t> free_;                          // min-heap of free f16 slots
+	std::vector<Token> sinks_, kept_, waiting_[kTiers]; // oldest first
+	std::deque<Token> recent_;                          // oldest first
+	std::vector<uint32_t> free_;                        // min-heap of free f16 slots
 	uint32_t n_pages_[kTiers] = {}, n_blocks_[kTiers] = {};
-	uint32_t packed_[kTiers] = {};                        // tokens in pages of Salient and Regular
+	uint32_t packed_[kTiers] = {}; // tokens in pages of Salient and Regular
 	std::vector<uint32_t> live_[kTiers], pos_[kTiers], block_[kTiers];
 };
 

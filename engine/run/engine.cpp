@@ -22,15 +22,17 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const uint32_t trained = std::max(e->config().max_seq, 1u);
 	const uint64_t fits = tokens_that_fit(e->plan(), budget, opt.ctx ? opt.ctx : trained);
 	if (fits == 0)
-		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget, opt.kv.text);
+		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget,
+		     opt.kv.text);
 	e->ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
 	e->ctx_by_budget_ = !opt.ctx && fits < trained;
 	if (opt.ctx && fits < opt.ctx)
-		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", opt.ctx, opt.kv.text, fits));
+		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", opt.ctx, opt.kv.text,
+		                      fits));
 	warn_about_context(e->config(), e->ctx_);
 	e->kv_->pool = std::make_unique<KvPool>(be, e->plan(), budget);
 	e->forward_ = std::make_unique<Forward>(be, e->config(), e->weights_, e->ctx_,
-											ForwardOptions{.ubatch = opt.ubatch, .prefill_block = opt.prefill_block});
+	                                        ForwardOptions{.ubatch = opt.ubatch, .prefill_block = opt.prefill_block});
 	return e;
 }
 
@@ -39,7 +41,8 @@ std::unique_ptr<KvStore> Engine::make_kv(const KvPolicy& policy) {
 	kv->plan = make_plan(policy, plan().shape);
 	const size_t budget = pool().budget_bytes();
 	if (const uint64_t fits = tokens_that_fit(kv->plan, budget, ctx_); fits < ctx_)
-		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", ctx_, policy.text, fits));
+		warn_once(
+		    fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", ctx_, policy.text, fits));
 	kv->pool = std::make_unique<KvPool>(*backend_, kv->plan, budget);
 	return kv;
 }
@@ -55,14 +58,17 @@ std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const 
 		const size_t budget = engine_.pool().budget_bytes();
 		const std::string fits = policy_that_fits(engine_.plan().shape, total, budget);
 		fail(Code::Context, "{} tokens need {:.1f} MiB of cache under policy '{}', {:.1f} MiB are budgeted: {}", total,
-			 double(bytes_at(engine_.plan(), total).total()) / (1 << 20), engine_.plan().policy.text, double(budget) / (1 << 20),
-			 fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget" : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
+		     double(bytes_at(engine_.plan(), total).total()) / (1 << 20), engine_.plan().policy.text,
+		     double(budget) / (1 << 20),
+		     fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget"
+		                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 	}
 	if (total > ctx())
-		fail(Code::Context, "the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it", tokens.size(),
-			 ctx() - n_tokens(), ctx());
+		fail(Code::Context, "the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it",
+		     tokens.size(), ctx() - n_tokens(), ctx());
 	for (const uint32_t t : tokens)
-		if (t >= engine_.config().vocab) fail(Code::Invalid, "token {} is outside the vocabulary of {}", t, engine_.config().vocab);
+		if (t >= engine_.config().vocab)
+			fail(Code::Invalid, "token {} is outside the vocabulary of {}", t, engine_.config().vocab);
 	try {
 		return engine_.forward().prefill(kv_, tokens, hooks);
 	} catch (...) { // before the first layer: the prompt has its pages, and nobody who gives them back
@@ -73,7 +79,8 @@ std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const 
 
 void Session::fill(uint32_t n) {
 	if (uint64_t(n_tokens()) + n > ctx())
-		fail(Code::Context, "{} tokens of noise, the context has room for {} of {}; raise -c", n, ctx() - n_tokens(), ctx());
+		fail(Code::Context, "{} tokens of noise, the context has room for {} of {}; raise -c", n, ctx() - n_tokens(),
+		     ctx());
 	engine_.forward().fill(kv_, n);
 }
 

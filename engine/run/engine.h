@@ -44,7 +44,7 @@ class Engine {
 	Backend& backend() { return *backend_; }
 	KvPool& pool() { return *kv_->pool; }
 	Forward& forward() { return *forward_; }
-	uint32_t ctx() const { return ctx_; }             // longest sequence in tokens
+	uint32_t ctx() const { return ctx_; }                 // longest sequence in tokens
 	bool ctx_by_budget() const { return ctx_by_budget_; } // ... and the cache's budget, not the model, sets it
 	size_t weight_bytes() const { return weights_.bytes; }
 	uint64_t seed() const { return seed_; }

@@ -14,7 +14,8 @@ uint32_t log_softmax(std::span<const float> logits, std::span<float> out, const 
 	double sum = 0;
 	for (const float x : logits) sum += std::exp(double(x) - top);
 	if (!std::isfinite(sum) || !std::isfinite(top))
-		fail(Code::Device, "the logits under policy '{}' are not finite; run again with --check to find the operation", policy);
+		fail(Code::Device, "the logits under policy '{}' are not finite; run again with --check to find the operation",
+		     policy);
 	const double log_sum = top + std::log(sum);
 	for (size_t i = 0; i < logits.size(); ++i) out[i] = float(double(logits[i]) - log_sum);
 	return uint32_t(best);
@@ -69,14 +70,14 @@ TextScore score_of(Tally& t) {
 	return s;
 }
 
-struct Reference {              // one chunk under f16
+struct Reference {               // one chunk under f16
 	std::vector<float> log_prob; // (scored, vocab)
 	std::vector<uint32_t> best;  // (scored)
 };
 
 // One chunk under the engine's policy; `first` is the f16 cache, which fills the reference. False: stopped.
 bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, Tally& t, Reference& ref, bool first,
-			   const std::function<bool(uint32_t)>& step) {
+               const std::function<bool(uint32_t)>& step) {
 	const size_t vocab = e.config().vocab, begin = tokens.size() - scored - 1;
 	Tally now = t; // counts only if the chunk is finished
 	Session s(e);
@@ -87,7 +88,8 @@ bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, Tal
 		const std::span<float> out = first ? std::span(ref.log_prob).subspan(i * vocab, vocab) : std::span(log_prob);
 		const uint32_t best = log_softmax(logits, out, t.policy.text);
 		if (first) ref.best[i] = best;
-		const double kld = first ? 0 : kl_divergence(std::span<const float>(ref.log_prob).subspan(i * vocab, vocab), out);
+		const double kld =
+		    first ? 0 : kl_divergence(std::span<const float>(ref.log_prob).subspan(i * vocab, vocab), out);
 		now.nll.add(-double(out[tokens[begin + i + 1]]));
 		now.kld.add(kld);
 		now.all_kld.push_back(float(kld));
@@ -101,15 +103,18 @@ bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, Tal
 
 } // namespace
 
-TextResult eval_text(Engine& e, std::span<const uint32_t> tokens, std::span<const KvPolicy> policies, const TextEvalOptions& opt,
-					 const EvalHooks& hooks) {
+TextResult eval_text(Engine& e, std::span<const uint32_t> tokens, std::span<const KvPolicy> policies,
+                     const TextEvalOptions& opt, const EvalHooks& hooks) {
 	const bool bos = e.tokenizer().adds_bos() && e.tokenizer().bos();
 	if (opt.scored < 1 || opt.chunk < opt.scored + 2)
-		fail(Code::Invalid, "{} of {} tokens of a chunk are scored; at least two come before them", opt.scored, opt.chunk);
-	if (opt.chunk > e.ctx()) fail(Code::Context, "chunks of {} tokens do not fit the context of {}; make them shorter", opt.chunk, e.ctx());
+		fail(Code::Invalid, "{} of {} tokens of a chunk are scored; at least two come before them", opt.scored,
+		     opt.chunk);
+	if (opt.chunk > e.ctx())
+		fail(Code::Context, "chunks of {} tokens do not fit the context of {}; make them shorter", opt.chunk, e.ctx());
 	const uint32_t own = opt.chunk - bos; // tokens of text in a chunk
 	if (tokens.size() < own)
-		fail(Code::Invalid, "the text has {} tokens, one chunk takes {}; give more text or a smaller -c", tokens.size(), own);
+		fail(Code::Invalid, "the text has {} tokens, one chunk takes {}; give more text or a smaller -c", tokens.size(),
+		     own);
 	uint32_t n_chunks = uint32_t(std::min<size_t>(tokens.size() / own, UINT32_MAX));
 	if (opt.chunks) n_chunks = std::min(n_chunks, opt.chunks);
 
@@ -117,7 +122,8 @@ TextResult eval_text(Engine& e, std::span<const uint32_t> tokens, std::span<cons
 	tallies[0].policy = parse_policy("fp16");
 	for (const KvPolicy& p : policies)
 		if (p.text != "fp16" && p.text != "f16") tallies.emplace_back().policy = p;
-	for (const Tally& t : tallies) make_plan(t.policy, e.plan().shape); // a policy that cannot be is said before an hour's work
+	for (const Tally& t : tallies)
+		make_plan(t.policy, e.plan().shape); // a policy that cannot be is said before an hour's work
 
 	TextResult r;
 	Reference ref{std::vector<float>(size_t(opt.scored) * e.config().vocab), std::vector<uint32_t>(opt.scored)};

@@ -11,8 +11,8 @@ namespace kvrun {
 struct EvalHooks {
 	std::function<bool(double done)> progress = {}; // 0 .. 1; false stops: what is complete so far is the result
 };
-struct EvalCost {             // of all sequences of one policy
-	double stored_bits = 0;   // per element of the cache, everything counted, mean over sequences
+struct EvalCost {           // of all sequences of one policy
+	double stored_bits = 0; // per element of the cache, everything counted, mean over sequences
 	double prefill_s = 0, decode_s = 0;
 	uint64_t prefill_tokens = 0, decode_tokens = 0;
 	double ratio() const { return stored_bits > 0 ? 16 / stored_bits : 0; } // against f16
@@ -23,17 +23,17 @@ struct EvalCost {             // of all sequences of one policy
 // is stored. KL divergence and agreement are against the same steps with an f16 cache.
 
 struct TextEvalOptions {
-	uint32_t chunk = 512;     // tokens of a chunk, BOS included
-	uint32_t scored = 256;    // last tokens of a chunk that are scored
-	uint32_t chunks = 0;      // most chunks; 0: as many as the text has
+	uint32_t chunk = 512;  // tokens of a chunk, BOS included
+	uint32_t scored = 256; // last tokens of a chunk that are scored
+	uint32_t chunks = 0;   // most chunks; 0: as many as the text has
 };
 struct TextScore {
 	std::string policy;
-	uint64_t n = 0;                            // tokens scored
-	double ppl = 0, ppl_error = 0;             // perplexity, its standard error
-	double kld_mean = 0, kld_error = 0;        // KL(f16 || policy) in nats, standard error of the mean
+	uint64_t n = 0;                     // tokens scored
+	double ppl = 0, ppl_error = 0;      // perplexity, its standard error
+	double kld_mean = 0, kld_error = 0; // KL(f16 || policy) in nats, standard error of the mean
 	double kld_median = 0, kld_p99 = 0;
-	double top1 = 0;                           // share of tokens with the same most likely next token as f16
+	double top1 = 0; // share of tokens with the same most likely next token as f16
 	EvalCost cost;
 };
 struct TextResult {
@@ -41,15 +41,16 @@ struct TextResult {
 	std::vector<TextScore> scores; // fp16 first, then the policies in order
 };
 // tokens: without BOS. Throws Error{Invalid} when they are too few for one chunk, Context when a chunk is too long.
-TextResult eval_text(Engine&, std::span<const uint32_t> tokens, std::span<const KvPolicy>, const TextEvalOptions&, const EvalHooks& = {});
+TextResult eval_text(Engine&, std::span<const uint32_t> tokens, std::span<const KvPolicy>, const TextEvalOptions&,
+                     const EvalHooks& = {});
 
 // ---- tasks: questions with one right answer, greedy
 
 struct Question {
-	std::string record;      // what is to be remembered
-	std::string query;       // ends where the answer begins
+	std::string record; // what is to be remembered
+	std::string query;  // ends where the answer begins
 	std::string answer;
-	double depth = 0;        // place of the answer in the record, 0 .. 1
+	double depth = 0; // place of the answer in the record, 0 .. 1
 };
 // `lines` named lines and a question about one of them, as the bundled model was trained to read. The same seed and
 // index make the same question on every platform; the record's lines differ from index to index.
@@ -64,16 +65,17 @@ enum class Ask : uint8_t {
 };
 struct TaskScore {
 	std::string policy;
-	std::vector<uint8_t> right;  // (questions asked) 0 or 1
+	std::vector<uint8_t> right; // (questions asked) 0 or 1
 	uint32_t n_right = 0;
-	double low = 0, high = 0;    // 95 % interval of the share of right answers (Wilson)
-	std::vector<float> loss;     // (questions asked) mean -ln p of the right answer's tokens: tells more than `right`
+	double low = 0, high = 0; // 95 % interval of the share of right answers (Wilson)
+	std::vector<float> loss;  // (questions asked) mean -ln p of the right answer's tokens: tells more than `right`
 	double loss_mean = 0, loss_error = 0; // of `loss`; standard error of the mean
-	uint32_t longest = 0;        // tokens of the longest sequence
+	uint32_t longest = 0;                 // tokens of the longest sequence
 	EvalCost cost;
 };
 // All questions under each policy in turn. Throws Error{Context} when one does not fit.
-std::vector<TaskScore> eval_task(Engine&, std::span<const Question>, std::span<const KvPolicy>, Ask, const EvalHooks& = {});
+std::vector<TaskScore> eval_task(Engine&, std::span<const Question>, std::span<const KvPolicy>, Ask,
+                                 const EvalHooks& = {});
 
 // 95 % Wilson interval of a share k / n; {0, 1} for n = 0.
 std::pair<double, double> wilson(uint64_t k, uint64_t n);

@@ -43,14 +43,14 @@ template <class Lay> void allocate(Backend& be, Buffer& b, const char* label, La
 void write_u32(Backend& be, const View& v, std::span<const uint32_t> x) { be.write(*v.buf, v.at, std::as_bytes(x)); }
 void write_f32(Backend& be, const View& v, std::span<const float> x) { be.write(*v.buf, v.at, std::as_bytes(x)); }
 
-constexpr uint32_t kLogitRows = 32; // rows of logits computed at once when all are asked for
+constexpr uint32_t kLogitRows = 32;           // rows of logits computed at once when all are asked for
 constexpr size_t kKeptPromptBytes = 64 << 20; // a prompt's memory up to this is kept for the next one
 
 } // namespace
 
 Forward::Forward(Backend& be, const Config& cfg, const Weights& w, uint32_t max_tokens, const ForwardOptions& opt)
-	: be_(be), cfg_(cfg), w_(w), opt_(opt), inv_freq_(rope_inv_freq(cfg, max_tokens)),
-	  rope_scale_(rope_attention_scale(cfg)) {
+    : be_(be), cfg_(cfg), w_(w), opt_(opt), inv_freq_(rope_inv_freq(cfg, max_tokens)),
+      rope_scale_(rope_attention_scale(cfg)) {
 	KV_ASSERT(opt_.ubatch >= 1 && opt_.max_rows >= 1);
 	opt_.ubatch = std::min(opt_.ubatch, std::max(max_tokens, 1u));
 	const DeviceInfo dev = be.info();
@@ -81,9 +81,7 @@ Forward::Forward(Backend& be, const Config& cfg, const Weights& w, uint32_t max_
 	});
 }
 
-size_t Forward::activation_bytes() const {
-	return chunk_.bytes() + step_.bytes() + prompt_.bytes() + scratch_.bytes();
-}
+size_t Forward::activation_bytes() const { return chunk_.bytes() + step_.bytes() + prompt_.bytes() + scratch_.bytes(); }
 
 // Memory of a prompt block of n tokens; kept for the next prompt, grown when that one is longer.
 // tail: rows of the scratch behind the prompt's own tokens.
@@ -132,20 +130,21 @@ void Forward::rope_rows(uint32_t first_pos, uint32_t n, std::vector<float>& out)
 
 Forward::Chunk Forward::chunk(const View& x, const View& rope, uint32_t first, uint32_t n) const {
 	return {n,
-			rows(x, first, n),
-			rows(h_, 0, n),
-			rows(q_, 0, n),
-			rows(att_, 0, n),
-			rows(k_, 0, n),
-			rows(v_, 0, n),
-			rows(gate_, 0, n),
-			rows(up_, 0, n),
-			rows(rope, first, n)};
+	        rows(x, first, n),
+	        rows(h_, 0, n),
+	        rows(q_, 0, n),
+	        rows(att_, 0, n),
+	        rows(k_, 0, n),
+	        rows(v_, 0, n),
+	        rows(gate_, 0, n),
+	        rows(up_, 0, n),
+	        rows(rope, first, n)};
 }
 
 Forward::Chunk Forward::last_row(const Chunk& c) {
 	const auto last = [&](const View& v) { return rows(v, c.n - 1, 1); };
-	return {1, last(c.x), last(c.h), last(c.q), last(c.att), last(c.k), last(c.v), last(c.gate), last(c.up), last(c.rope)};
+	return {1,         last(c.x), last(c.h),    last(c.q),  last(c.att),
+	        last(c.k), last(c.v), last(c.gate), last(c.up), last(c.rope)};
 }
 
 void Forward::project_in(const LayerWeights& L, const Chunk& c, bool decode) {
@@ -199,7 +198,8 @@ std::span<const float> Forward::decode(std::span<const Row> step) {
 			uint32_t same = 1;
 			const KvDst dst = kv.destination(l, i, same);
 			be_.rope_store(rows(c.q, i, same), rows(c.k, i, same), rows(c.v, i, same),
-						   {rows(c.rope, i, same), cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps}, dst);
+			               {rows(c.rope, i, same), cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps},
+			               dst);
 			kv.stored(l, i);
 			i += same;
 		}
@@ -215,12 +215,14 @@ std::span<const float> Forward::decode(std::span<const Row> step) {
 std::span<const float> Forward::prefill(KvState& kv, std::span<const uint32_t> tokens, const PrefillHooks& hooks) {
 	KV_ASSERT(!tokens.empty());
 	if (tokens.size() > opt_.prefill_block)
-		warn_once(fmt::format("a prompt of {} tokens is taken in blocks of {}: later blocks attend to the packed cache of earlier ones",
-							  tokens.size(), opt_.prefill_block));
+		warn_once(fmt::format(
+		    "a prompt of {} tokens is taken in blocks of {}: later blocks attend to the packed cache of earlier ones",
+		    tokens.size(), opt_.prefill_block));
 	kv.cache().expect(uint32_t(tokens.size()));
 	bool done = true;
 	for (size_t at = 0; done && at < tokens.size(); at += opt_.prefill_block)
-		done = block(kv, tokens.subspan(at, std::min<size_t>(opt_.prefill_block, tokens.size() - at)), hooks, uint32_t(at));
+		done = block(kv, tokens.subspan(at, std::min<size_t>(opt_.prefill_block, tokens.size() - at)), hooks,
+		             uint32_t(at));
 	release_prompt_memory();
 	return done ? std::span(host_logits_).last(cfg_.vocab) : std::span<float>();
 }
@@ -247,13 +249,15 @@ bool Forward::block(KvState& kv, std::span<const uint32_t> tokens, const Prefill
 			const Chunk c = chunk(x_, rope_, at, std::min(opt_.ubatch, n - at));
 			project_in(L, c, /*decode=*/false);
 			be_.rope_store(c.q, c.k, c.v, {c.rope, cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps},
-						   prompt.scratch(at, c.n));
+			               prompt.scratch(at, c.n));
 			// Of the last layer only the keys and values are needed, and one row of logits.
 			const bool last_layer = l + 1 == cfg_.n_layers && !hooks.all_logits, last_chunk = at + c.n == n;
 			if (last_layer && !last_chunk && !prompt.wants_queries()) continue;
 			prompt.attend(l, c.att, c.q, at);
-			if (!last_layer) project_out(L, c, /*decode=*/false);
-			else if (last_chunk) project_out(L, last_row(c), /*decode=*/false);
+			if (!last_layer)
+				project_out(L, c, /*decode=*/false);
+			else if (last_chunk)
+				project_out(L, last_row(c), /*decode=*/false);
 		}
 		prompt.end_layer(l);
 		be_.submit();
@@ -279,7 +283,7 @@ bool Forward::block(KvState& kv, std::span<const uint32_t> tokens, const Prefill
 void Forward::fill(KvState& kv, uint32_t n) {
 	kv.cache().expect(n);
 	std::vector<uint16_t> noise(1 << 20);
-	for (uint32_t seed = 1; uint16_t& x : noise) { // 0.5 to 1 of either sign
+	for (uint32_t seed = 1; uint16_t & x : noise) { // 0.5 to 1 of either sign
 		seed = seed * 1664525u + 1013904223u;
 		x = uint16_t((seed >> 16 & 0x83ff) | 0x3800);
 	}
@@ -287,7 +291,8 @@ void Forward::fill(KvState& kv, uint32_t n) {
 		const uint32_t m = std::min(opt_.prefill_block, n - at);
 		prompt_memory(m, KvPrompt::tail_rows(kv));
 		for (size_t b = 0; b < scratch_.bytes(); b += noise.size() * 2) {
-			be_.write(scratch_, b, std::as_bytes(std::span(noise)).first(std::min(noise.size() * 2, scratch_.bytes() - b)));
+			be_.write(scratch_, b,
+			          std::as_bytes(std::span(noise)).first(std::min(noise.size() * 2, scratch_.bytes() - b)));
 			be_.submit();
 			be_.wait(); // no more staging memory than a prompt takes
 		}

@@ -16,9 +16,9 @@ struct Row { // one decode row: the next token of one sequence
 };
 
 struct ForwardOptions {
-	uint32_t ubatch = 512;       // rows of a prompt that go through a layer together
-	uint32_t prefill_block = 0;  // longest prompt taken layer by layer in one piece; 0: what memory and limits allow
-	uint32_t max_rows = 8;       // decode rows in one step
+	uint32_t ubatch = 512;      // rows of a prompt that go through a layer together
+	uint32_t prefill_block = 0; // longest prompt taken layer by layer in one piece; 0: what memory and limits allow
+	uint32_t max_rows = 8;      // decode rows in one step
 };
 
 struct PrefillHooks {
@@ -37,22 +37,22 @@ class Forward {
 	// Appends tokens to one sequence and returns the last token's logits (vocab); empty when a hook cancelled.
 	std::span<const float> prefill(KvState& kv, std::span<const uint32_t> tokens, const PrefillHooks& = {});
 
-	// Appends n tokens with noise for keys and values, stored as a prompt's are and taking the same memory; the model does
-	// not run and nothing attends. For measuring what comes after a long prompt.
+	// Appends n tokens with noise for keys and values, stored as a prompt's are and taking the same memory; the model
+	// does not run and nothing attends. For measuring what comes after a long prompt.
 	void fill(KvState& kv, uint32_t n);
 
 	uint32_t prefill_block() const { return opt_.prefill_block; }
-	size_t activation_bytes() const; // device memory of everything but weights and cache
+	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of it, the most a prompt has taken
 
  private:
 	struct Chunk { // rows of one pass through a layer
 		uint32_t n;
-		View x, h;       // (n, dim) f32: residual stream, its norm
-		View q, att;     // (n, n_heads, head_dim) f32
-		View k, v;       // (n, n_kv_heads, head_dim) f32
-		View gate, up;   // (n, hidden_dim) f32
-		View rope;       // (n, rotary_dim / 2, 2) f32
+		View x, h;     // (n, dim) f32: residual stream, its norm
+		View q, att;   // (n, n_heads, head_dim) f32
+		View k, v;     // (n, n_kv_heads, head_dim) f32
+		View gate, up; // (n, hidden_dim) f32
+		View rope;     // (n, rotary_dim / 2, 2) f32
 	};
 	Chunk chunk(const View& x, const View& rope, uint32_t first, uint32_t n) const;
 	static Chunk last_row(const Chunk&);
@@ -77,13 +77,13 @@ class Forward {
 	std::vector<float> host_logits_;       // (rows, vocab)
 	Buffer step_;                          // decode rows: residual, tokens, rotations
 	View step_x_, step_tokens_, step_rope_;
-	Buffer prompt_, scratch_;              // prompt blocks: the same; this layer's own keys and values
+	Buffer prompt_, scratch_; // prompt blocks: the same; this layer's own keys and values
 	uint32_t prompt_rows_ = 0, scratch_rows_ = 0;
 	size_t prompt_peak_ = 0; // bytes
-	View x_, tokens_, rope_;               // (prompt_rows, ...)
-	View k16_, v16_;                       // (n_kv_heads, scratch_rows, head_dim) f16
+	View x_, tokens_, rope_; // (prompt_rows, ...)
+	View k16_, v16_;         // (n_kv_heads, scratch_rows, head_dim) f16
 	std::vector<float> host_rope_;
-	KvScratch kv_;                         // what steps and prompts share on the cache's side
+	KvScratch kv_; // what steps and prompts share on the cache's side
 };
 
 } // namespace kvrun

@@ -15,7 +15,8 @@ const char* stop_reason_name(StopReason r) {
 	return names[size_t(r)];
 }
 
-GenerateResult generate(Session& s, std::span<const uint32_t> prompt, const GenerateOptions& opt, const GenerateHooks& hooks) {
+GenerateResult generate(Session& s, std::span<const uint32_t> prompt, const GenerateOptions& opt,
+                        const GenerateHooks& hooks) {
 	const Tokenizer& tok = s.engine().tokenizer();
 	const auto cancelled = [&] { return opt.cancel && opt.cancel->load(std::memory_order_relaxed); };
 	GenerateResult r;
@@ -26,7 +27,9 @@ GenerateResult generate(Session& s, std::span<const uint32_t> prompt, const Gene
 
 	auto start = std::chrono::steady_clock::now();
 	PrefillHooks ph;
-	ph.progress = [&](uint32_t done, uint32_t total) { return !cancelled() && (!hooks.prefill || hooks.prefill(done, total)); };
+	ph.progress = [&](uint32_t done, uint32_t total) {
+		return !cancelled() && (!hooks.prefill || hooks.prefill(done, total));
+	};
 	std::span<const float> logits = s.prefill(prompt, ph);
 	r.prefill_s = seconds_since(start);
 	if (logits.empty()) r.reason = StopReason::Cancelled;
@@ -43,11 +46,16 @@ GenerateResult generate(Session& s, std::span<const uint32_t> prompt, const Gene
 		r.tokens.push_back(token);
 		const std::string piece = text.feed(tok.decode_one(prev, token, opt.special));
 		prev = token;
-		if (!piece.empty() && hooks.text && !hooks.text(piece)) r.reason = StopReason::Cancelled;
-		else if (text.stopped()) r.reason = StopReason::Stop;
-		else if (cancelled()) r.reason = StopReason::Cancelled;
-		else if (r.tokens.size() >= opt.n) break; // nobody reads the logits after the last token
-		else if (s.n_tokens() >= s.ctx()) r.reason = StopReason::Context;
+		if (!piece.empty() && hooks.text && !hooks.text(piece))
+			r.reason = StopReason::Cancelled;
+		else if (text.stopped())
+			r.reason = StopReason::Stop;
+		else if (cancelled())
+			r.reason = StopReason::Cancelled;
+		else if (r.tokens.size() >= opt.n)
+			break; // nobody reads the logits after the last token
+		else if (s.n_tokens() >= s.ctx())
+			r.reason = StopReason::Context;
 		if (r.reason != StopReason::Length) break;
 		logits = s.decode(token);
 		++r.decode_steps;

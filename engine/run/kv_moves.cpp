@@ -105,7 +105,8 @@ void MovePlan::add_pack(const KvState& s, uint32_t l, const KvMove& m) {
 	const KvPool::Addr own = s.pool().addr(m.page), k = s.pool().addr(m.k_owner), v = s.pool().addr(m.v_owner);
 	const bool has_block = m.block != kNone;
 	const KvPool::Addr block = has_block ? s.pool().addr(m.block) : own;
-	const bool k_block = has_block && format_of(block).k_params > 0, factors = has_block && format_of(block).v_params > 0;
+	const bool k_block = has_block && format_of(block).k_params > 0,
+	           factors = has_block && format_of(block).v_params > 0;
 	const KvPool::Addr k_params = k_block ? block : own;
 	const PageChunks chunk{k.chunk, v.chunk, k_params.chunk, own.chunk, block.chunk};
 
@@ -127,13 +128,13 @@ void MovePlan::add_pack(const KvState& s, uint32_t l, const KvMove& m) {
 		p = packs_.end() - 1;
 	}
 	const uint32_t work[] = {m.src,
-							 m.n,
-							 m.head,
-							 m.slot,
-							 m.k_owner == m.page ? k.at + format_of(k).k_codes_at : kSkip,
-							 m.v_owner == m.page ? v.at + format_of(v).v_codes_at : kSkip,
-							 k_params.at + format_of(k_params).k_params_at,
-							 own.at + format_of(own).v_params_at};
+	                         m.n,
+	                         m.head,
+	                         m.slot,
+	                         m.k_owner == m.page ? k.at + format_of(k).k_codes_at : kSkip,
+	                         m.v_owner == m.page ? v.at + format_of(v).v_codes_at : kSkip,
+	                         k_params.at + format_of(k_params).k_params_at,
+	                         own.at + format_of(own).v_params_at};
 	p->work.insert(p->work.end(), std::begin(work), std::end(work));
 	p->factors.push_back(factors ? block.at + format_of(block).v_params_at : 0);
 }

@@ -20,8 +20,8 @@ size_t KvPool::cost(uint16_t format) const {
 
 void KvPool::grow(uint32_t words) {
 	const size_t need = (size_t(words) * 4 + 255) & ~size_t(255);
-	// A prompt in an empty pool gets what it needs; from then on the pool grows by a quarter. New memory is cleared, so all
-	// of it is resident where the device is the host.
+	// A prompt in an empty pool gets what it needs; from then on the pool grows by a quarter. New memory is cleared, so
+	// all of it is resident where the device is the host.
 	const size_t left = expected_ > allocated_ ? expected_ - allocated_ : 0;
 	// Pieces of attention end where chunks do: what fits a first chunk of this size has the same bits in any company.
 	const size_t least = std::min<size_t>(8 << 20, chunk_bytes_);

@@ -39,8 +39,8 @@ class KvPool : public PagePool {
 	size_t allocated_ = 0, used_ = 0;
 	size_t expected_ = 0; // what the first sequence will have allocated
 	std::vector<Buffer> chunks_;
-	uint32_t tail_ = 0;                             // words used of the last chunk
-	std::vector<Addr> pages_;                       // by id
+	uint32_t tail_ = 0;       // words used of the last chunk
+	std::vector<Addr> pages_; // by id
 	// Size in words -> ids of pages given back, a heap with the least in front: pages are used again in the order of
 	// their addresses, so that a sequence's pages stay neighbours in few chunks.
 	std::map<uint32_t, std::vector<uint32_t>> free_;

@@ -6,9 +6,10 @@ namespace kvrun {
 
 uint32_t KvPrompt::tail_rows(const KvState& s) { return s.plan().keeps_all ? 0 : s.cache().n_f16_slots(); }
 
-KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_new, const PromptKv& kv, uint32_t n_heads,
-				   uint32_t ubatch, std::span<const uint32_t> probes)
-	: be_(be), scratch_(scratch), state_(state), kv_(kv), n_new_(n_new), n_heads_(n_heads), ubatch_(std::min(ubatch, n_new)) {
+KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_new, const PromptKv& kv,
+                   uint32_t n_heads, uint32_t ubatch, std::span<const uint32_t> probes)
+    : be_(be), scratch_(scratch), state_(state), kv_(kv), n_new_(n_new), n_heads_(n_heads),
+      ubatch_(std::min(ubatch, n_new)) {
 	const KvPlan& plan = state.plan();
 	const uint32_t n_kv = plan.shape.n_kv_heads, head_words = plan.shape.head_dim / 2;
 	const uint32_t cap = kv.k.shape[1]; // rows of the scratch
@@ -35,7 +36,8 @@ KvPrompt::KvPrompt(Backend& be, KvScratch& scratch, KvState& state, uint32_t n_n
 		const auto aligned = [](size_t n) { return (n * 4 + 255) & ~size_t(255); };
 		const size_t lse = aligned(size_t(ubatch_) * n_heads), sums = aligned(size_t(n_kv) * n_new);
 		const size_t maxima = aligned(size_t(n_kv) * plan.shape.head_dim);
-		if (scratch_.score.bytes() < lse + sums + maxima) scratch_.score = be.alloc(lse + sums + maxima, Mem::Device, "scores");
+		if (scratch_.score.bytes() < lse + sums + maxima)
+			scratch_.score = be.alloc(lse + sums + maxima, Mem::Device, "scores");
 		lse_ = view(scratch_.score, 0, DType::F32, ubatch_, n_heads);
 		sums_ = view(scratch_.score, lse, DType::F32, n_kv, n_new);
 		q_max_ = view(scratch_.score, lse + sums, DType::F32, n_kv, plan.shape.head_dim);
@@ -55,7 +57,8 @@ KvPrompt::~KvPrompt() {
 
 KvDst KvPrompt::scratch(uint32_t first, uint32_t n) const {
 	const uint32_t n_kv = state_.plan().shape.n_kv_heads;
-	return {as_words(kv_.k), as_words(kv_.v), view(scratch_.prompt, size_t(first) * n_kv * 8, DType::U32, n, n_kv, 2), 1};
+	return {as_words(kv_.k), as_words(kv_.v), view(scratch_.prompt, size_t(first) * n_kv * 8, DType::U32, n, n_kv, 2),
+	        1};
 }
 
 void KvPrompt::begin_layer(uint32_t) {
@@ -95,7 +98,8 @@ void KvPrompt::attend(uint32_t l, const View& out, const View& q, uint32_t first
 	if (lo != hi) {
 		const View probe = rows(probe_rows_, uint32_t(lo - probes_.begin()), uint32_t(hi - lo));
 		be_.score_prompt(sums_, q, probe, kv);
-		if (read && !f16_.empty()) be_.score_slots(state_.slot_sums(l), q, probe, kv.lse, f16_.read(state_, l, scratch_.step, read->parts));
+		if (read && !f16_.empty())
+			be_.score_slots(state_.slot_sums(l), q, probe, kv.lse, f16_.read(state_, l, scratch_.step, read->parts));
 	}
 	if (balances_ && state_.plan().layers[l].balanced) be_.channel_max(q_max_, q);
 }

@@ -46,7 +46,8 @@ class Reader {
 		out.v = out.k;
 		for (const Tier t : kAllTiers)
 			for (uint32_t h = 0; h < n_kv; ++h) {
-				const std::span<const uint32_t> at = state_.cache().positions(l, t, h), live = state_.cache().live(l, t, h);
+				const std::span<const uint32_t> at = state_.cache().positions(l, t, h),
+				                                live = state_.cache().live(l, t, h);
 				const uint32_t page = plan_.page[int(t)];
 				for (uint32_t slot = 0; slot < at.size(); ++slot) {
 					const uint32_t p = slot / page, i = slot % page;
@@ -88,16 +89,19 @@ class Reader {
 			const auto value = [&](const Quant& q, uint32_t x, const uint32_t* params) {
 				if (q.bits == 16) return f16_to_f32(uint16_t(x));
 				const uint32_t at = q.scale == Scale::PerChannel ? kv_channel_param(h, c, dim_)
-																 : kv_token_param(h, c, i, dim_, q.group, page);
+				                                                 : kv_token_param(h, c, i, dim_, q.group, page);
 				return dequantise(x, params_of_word(params[at]));
 			};
-			const uint32_t* k_codes = k_page.words + k_page.format->k_codes_at + kv_k_word(h, 0, i, dim_, f.k.bits, page);
-			const uint32_t* v_codes = v_page.words + v_page.format->v_codes_at + kv_v_word(h, i, 0, dim_, f.v.bits, page);
+			const uint32_t* k_codes =
+			    k_page.words + k_page.format->k_codes_at + kv_k_word(h, 0, i, dim_, f.k.bits, page);
+			const uint32_t* v_codes =
+			    v_page.words + v_page.format->v_codes_at + kv_v_word(h, i, 0, dim_, f.v.bits, page);
 			k[c] = value(f.k, code(f.k, k_codes, page), k_params.words + k_params.format->k_params_at);
 			v[c] = value(f.v, code(f.v, v_codes, 1), own.words + own.format->v_params_at);
 			if (f.k.bits < 16 && f.k.norm == Norm::Balance) k[c] /= f16_to_f32(balance_[l][h * dim_ + c]);
 			if (f.v.bits < 16 && f.v.norm == Norm::SqrtMax)
-				v[c] *= half_of(block.words[block.format->v_params_at + kv_factor_word(h, c, dim_)], kv_factor_half(h, c, dim_));
+				v[c] *= half_of(block.words[block.format->v_params_at + kv_factor_word(h, c, dim_)],
+				                kv_factor_half(h, c, dim_));
 		}
 	}
 

@@ -7,7 +7,8 @@
 namespace kvrun {
 
 KvState::KvState(Backend& be, const KvPlan& plan, KvPool& pool, uint32_t max_tokens, uint64_t seed)
-	: be_(be), plan_(plan), pool_(pool), cache_(plan, pool, seed), max_tokens_(max_tokens), layers_(plan.shape.n_layers) {
+    : be_(be), plan_(plan), pool_(pool), cache_(plan, pool, seed), max_tokens_(max_tokens),
+      layers_(plan.shape.n_layers) {
 	// A first guess; fit_tables() makes them longer when a method needs more.
 	for (const Tier t : kAllTiers) {
 		const bool used = t == Tier::Recent || plan.fill[int(t)] != Fill::None;
@@ -40,7 +41,8 @@ View KvState::page_table(uint32_t l) const {
 
 View KvState::live_bits(uint32_t l) const {
 	const size_t group = plan_.n_groups == 1 ? 0 : l;
-	return view(tables_, (live_word() + group * plan_.n_heads * table_pages_ * 4) * 4, DType::U32, plan_.n_heads, table_pages_, 4);
+	return view(tables_, (live_word() + group * plan_.n_heads * table_pages_ * 4) * 4, DType::U32, plan_.n_heads,
+	            table_pages_, 4);
 }
 
 View KvState::factors(uint32_t l) const {
@@ -76,7 +78,8 @@ void KvState::fit_tables() {
 }
 
 // Writes to the device what differs between `now` and the mirror at word `at`, in one piece.
-void KvState::write_changed(std::vector<uint32_t>& mirror, size_t at, std::span<const uint32_t> now, size_t device_word) {
+void KvState::write_changed(std::vector<uint32_t>& mirror, size_t at, std::span<const uint32_t> now,
+                            size_t device_word) {
 	size_t first = 0, last = now.size();
 	while (first < last && mirror[at + first] == now[first]) ++first;
 	while (last > first && mirror[at + last - 1] == now[last - 1]) --last;
@@ -105,15 +108,19 @@ void KvState::sync_pages(uint32_t l, Tier t) {
 		now[p * 4 + 3] = own.at + format(own).v_params_at;
 		if (has_factors_) factors[p] = block.at + format(block).v_params_at;
 		const PageChunks chunk{k.chunk, v.chunk, k_params.chunk, own.chunk, block.chunk};
-		if (!runs.empty() && runs.back().chunk == chunk) ++runs.back().n;
-		else runs.push_back({t, chunk, tier_first(t) + p, 1});
+		if (!runs.empty() && runs.back().chunk == chunk)
+			++runs.back().n;
+		else
+			runs.push_back({t, chunk, tier_first(t) + p, 1});
 	}
 	std::vector<PageRun>& all = layers_[l].runs;
 	std::erase_if(all, [&](const PageRun& r) { return r.tier == t; });
-	all.insert(std::find_if(all.begin(), all.end(), [&](const PageRun& r) { return r.tier > t; }), runs.begin(), runs.end());
+	all.insert(std::find_if(all.begin(), all.end(), [&](const PageRun& r) { return r.tier > t; }), runs.begin(),
+	           runs.end());
 	const size_t first = tier_first(t);
 	write_changed(layers_[l].table, first * 4, now, (size_t(l) * table_pages_ + first) * 4);
-	if (has_factors_) write_changed(layers_[l].factors, first, factors, factor_word() + size_t(l) * table_pages_ + first);
+	if (has_factors_)
+		write_changed(layers_[l].factors, first, factors, factor_word() + size_t(l) * table_pages_ + first);
 }
 
 void KvState::sync_live(uint32_t l, Tier t) {
@@ -141,7 +148,7 @@ KvState::F16Slot KvState::f16_slot(uint32_t head, uint32_t page_id, uint32_t ind
 	const PageFormat& f = plan_.formats[a.format];
 	const uint32_t dim = plan_.shape.head_dim, page = f.page;
 	return {a.chunk, a.at + f.k_codes_at + kv_k_word(head, 0, index, dim, 16, page),
-			a.at + f.v_codes_at + kv_v_word(head, index, 0, dim, 16, page)};
+	        a.at + f.v_codes_at + kv_v_word(head, index, 0, dim, 16, page)};
 }
 
 // ---- sums of attention
@@ -166,7 +173,8 @@ void KvState::fit_sums() {
 	clear_sums();
 	if (!old_slots) return;
 	for (uint32_t r = 0; r < rows_n; ++r)
-		be_.copy(view(sums_, size_t(r) * sum_slots_ * 4, DType::F32, old_slots), view(old, size_t(r) * old_slots * 4, DType::F32, old_slots));
+		be_.copy(view(sums_, size_t(r) * sum_slots_ * 4, DType::F32, old_slots),
+		         view(old, size_t(r) * old_slots * 4, DType::F32, old_slots));
 	be_.submit();
 	be_.wait(); // the old sums may go now
 }

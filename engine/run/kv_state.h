@@ -43,9 +43,9 @@ class KvState {
 	F16Slot f16_slot(uint32_t head, uint32_t page_id, uint32_t index) const;
 
 	// ---- attention received by the tokens in f16 slots since the last flush or prompt; ranked policies only
-	View slot_sums(uint32_t l) const;  // (n_kv_heads, sum_slots) f32
-	View all_sums() const;             // f32, of all layers; empty if there are none
-	void fit_sums();                   // room for every f16 slot; sums so far survive
+	View slot_sums(uint32_t l) const; // (n_kv_heads, sum_slots) f32
+	View all_sums() const;            // f32, of all layers; empty if there are none
+	void fit_sums();                  // room for every f16 slot; sums so far survive
 	void clear_sums();
 	// (layers, n_kv_heads, n_f16_slots) of layers [first, first + n); submits and waits.
 	std::vector<float> read_sums(uint32_t first, uint32_t n);
@@ -74,8 +74,8 @@ class KvState {
 	bool has_factors_ = false;         // some V format has channel factors
 	uint32_t tier_pages_[kTiers] = {}; // rows of the table each tier may take
 	uint32_t table_pages_ = 0;         // their sum
-	Buffer tables_;            // page tables (n_layers, table_pages, 4), live bits (n_groups, n_heads, table_pages, 4),
-	                           // factors (n_layers, table_pages)
+	Buffer tables_; // page tables (n_layers, table_pages, 4), live bits (n_groups, n_heads, table_pages, 4),
+	                // factors (n_layers, table_pages)
 	std::vector<Layer> layers_;
 	std::vector<uint32_t> live_; // (n_groups, n_heads, table_pages, 4) what the device has
 	Buffer sums_, balance_;

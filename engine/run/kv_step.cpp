@@ -17,10 +17,14 @@ uint32_t split_pages(const KvState& s, uint32_t l, uint32_t least, uint32_t most
 } // namespace
 
 // A device of few cores gains nothing from many short pieces.
-uint32_t decode_split(const DeviceInfo& dev, const KvState& s, uint32_t l) { return split_pages(s, l, dev.is_cpu ? 1024 : 128, 64); }
+uint32_t decode_split(const DeviceInfo& dev, const KvState& s, uint32_t l) {
+	return split_pages(s, l, dev.is_cpu ? 1024 : 128, 64);
+}
 
 // Long prompts have rows enough to fill a device, the short ones of a chat over a long cache do not.
-uint32_t prompt_split(const DeviceInfo& dev, const KvState& s, uint32_t l) { return split_pages(s, l, 1024, dev.is_cpu ? 1 : 8); }
+uint32_t prompt_split(const DeviceInfo& dev, const KvState& s, uint32_t l) {
+	return split_pages(s, l, 1024, dev.is_cpu ? 1 : 8);
+}
 
 size_t StepTable::take(size_t n) {
 	const size_t at = (words_.size() + 63) / 64 * 64;
@@ -43,17 +47,18 @@ View KvScratch::parts_view(Backend& be, uint32_t n_parts, uint32_t n_heads, uint
 
 PromptKv KvScratch::gather_rows(Backend& be, const KvShape& shape, uint32_t n_rows) {
 	const size_t row = size_t(shape.n_kv_heads) * shape.head_dim * 2; // bytes of K (or V)
-	if (gather.bytes() < n_rows * row * 2) gather = be.alloc((size_t(n_rows) + 32) * row * 2, Mem::Device, "leaving tokens");
+	if (gather.bytes() < n_rows * row * 2)
+		gather = be.alloc((size_t(n_rows) + 32) * row * 2, Mem::Device, "leaving tokens");
 	const uint32_t cap = uint32_t(gather.bytes() / row / 2);
 	return {view(gather, 0, DType::F16, shape.n_kv_heads, cap, shape.head_dim),
-			view(gather, cap * row, DType::F16, shape.n_kv_heads, cap, shape.head_dim), 0};
+	        view(gather, cap * row, DType::F16, shape.n_kv_heads, cap, shape.head_dim), 0};
 }
 
 PromptKv KvScratch::single_row(Backend& be, const KvShape& shape) {
 	const size_t row = size_t(shape.n_kv_heads) * shape.head_dim * 2, at = (row + 255) & ~size_t(255);
 	if (single.bytes() < at + row) single = be.alloc(at + row, Mem::Device, "new token");
 	return {view(single, 0, DType::F16, shape.n_kv_heads, 1, shape.head_dim),
-			view(single, at, DType::F16, shape.n_kv_heads, 1, shape.head_dim), 0};
+	        view(single, at, DType::F16, shape.n_kv_heads, 1, shape.head_dim), 0};
 }
 
 // ---- ReadPlan
@@ -72,11 +77,12 @@ void ReadPlan::add_group(const KvState& s, uint32_t l, const PageRun& r, uint32_
 	g.first_work = first_work;
 }
 
-void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t split, uint32_t extra, Which which, StepTable& table) {
+void ReadPlan::build(const KvState& state, uint32_t l, uint32_t n_rows, uint32_t split, uint32_t extra, Which which,
+                     StepTable& table) {
 	const std::span<const PageRun> runs = state.runs(l);
 	n_rows_ = n_rows;
 	groups_.clear();
-	n_work_ = 0; // also parts of a row that have work items
+	n_work_ = 0;                      // also parts of a row that have work items
 	std::vector<const PageRun*> read; // runs that share format and chunks side by side: they are one group
 	for (const PageRun& r : runs) {
 		if (which == Which::F16 && r.tier != Tier::Recent) continue;
@@ -113,23 +119,23 @@ KvRead ReadPlan::read(const KvState& state, uint32_t l, const Buffer& words, con
 	View p = parts;
 	p.shape[0] = std::max(n_parts_, 1u);
 	return {groups_,
-			view(words, work_at_ * 4, DType::U32, std::max(n_work_, 1u), 4),
-			state.page_table(l),
-			state.live_bits(l),
-			view(words, row_parts_at_ * 4, DType::U32, n_rows_, 2),
-			p,
-			state.plan().shape.n_kv_heads,
-			state.factors(l),
-			state.balance(l),
-			/*lse=*/{},
-			n_rows_,
-			row_step_};
+	        view(words, work_at_ * 4, DType::U32, std::max(n_work_, 1u), 4),
+	        state.page_table(l),
+	        state.live_bits(l),
+	        view(words, row_parts_at_ * 4, DType::U32, n_rows_, 2),
+	        p,
+	        state.plan().shape.n_kv_heads,
+	        state.factors(l),
+	        state.balance(l),
+	        /*lse=*/{},
+	        n_rows_,
+	        row_step_};
 }
 
 // ---- KvStep
 
 KvStep::KvStep(Backend& be, KvScratch& scratch, std::span<KvState* const> states, uint32_t n_heads)
-	: be_(be), scratch_(scratch), states_(states.begin(), states.end()), n_heads_(n_heads) {
+    : be_(be), scratch_(scratch), states_(states.begin(), states.end()), n_heads_(n_heads) {
 	const KvShape shape = states[0]->plan().shape;
 	for (KvState* s : states_) {
 		const bool judged = s->cache().wants_scores();
@@ -204,7 +210,8 @@ KvDst KvStep::destination(uint32_t l, uint32_t first, uint32_t& n) const {
 		const PromptKv one = scratch_.single_row(be_, shape);
 		return {as_words(one.k), as_words(one.v), dst_at(1), 1};
 	}
-	while (first + n < states_.size() && at(l, first + n).chunk == chunk && &states_[first + n]->pool() == &s.pool()) ++n;
+	while (first + n < states_.size() && at(l, first + n).chunk == chunk && &states_[first + n]->pool() == &s.pool())
+		++n;
 	const View pool = s.pool().chunk(chunk);
 	return {pool, pool, dst_at(n), s.plan().page[int(Tier::Recent)]};
 }
@@ -213,8 +220,9 @@ void KvStep::stored(uint32_t l, uint32_t row) {
 	const KvState& s = *states_[row];
 	const uint32_t n_kv = s.plan().shape.n_kv_heads;
 	for (const ChunkRows& r : at(l, row).scatter)
-		be_.kv_store(scratch_.single_row(be_, s.plan().shape), 1,
-					 {r.pool, r.pool, view(scratch_.step, r.at * 4, DType::U32, 1, n_kv, 2), s.plan().page[int(Tier::Recent)]});
+		be_.kv_store(
+		    scratch_.single_row(be_, s.plan().shape), 1,
+		    {r.pool, r.pool, view(scratch_.step, r.at * 4, DType::U32, 1, n_kv, 2), s.plan().page[int(Tier::Recent)]});
 }
 
 void KvStep::attend(uint32_t l, const View& out, const View& q) {
@@ -227,7 +235,7 @@ void KvStep::attend(uint32_t l, const View& out, const View& q) {
 		be_.attend(rows(out, r, 1), rows(q, r, 1), read);
 		if (scores && !step.f16.empty())
 			be_.score_slots(s.slot_sums(l), rows(q, r, 1), view(scratch_.step, row_zero_ * 4, DType::U32, 1), read.lse,
-							step.f16.read(s, l, scratch_.step, parts_));
+			                step.f16.read(s, l, scratch_.step, parts_));
 	}
 }
 

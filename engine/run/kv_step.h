@@ -6,18 +6,22 @@ namespace kvrun {
 
 // Device memory the steps of an engine share: tables of one step, partial states of attention.
 struct KvScratch {
-	Buffer step;        // StepTable of a decode step, or of one layer's reads of a prompt
-	Buffer store;       // destinations of one layer's prompt tokens
-	Buffer prompt;      // destinations in the prompt's own K and V
-	Buffer parts;       // partial states of attention
-	Buffer gather;      // f16 slots on their way into pages: keys, then values
-	Buffer single;      // one token on its way to slots in different chunks: keys, then values
-	Buffer score;       // what scores and balancers need: row normalisers, sums of a prompt's tokens, maxima of queries
-	StepTable table;    // what goes to `step`
-	View parts_view(Backend&, uint32_t n_parts, uint32_t n_heads, uint32_t head_dim); // (n_parts, n_heads, head_dim + 2)
+	Buffer step;     // StepTable of a decode step, or of one layer's reads of a prompt
+	Buffer store;    // destinations of one layer's prompt tokens
+	Buffer prompt;   // destinations in the prompt's own K and V
+	Buffer parts;    // partial states of attention
+	Buffer gather;   // f16 slots on their way into pages: keys, then values
+	Buffer single;   // one token on its way to slots in different chunks: keys, then values
+	Buffer score;    // what scores and balancers need: row normalisers, sums of a prompt's tokens, maxima of queries
+	StepTable table; // what goes to `step`
+	View parts_view(Backend&, uint32_t n_parts, uint32_t n_heads,
+	                uint32_t head_dim); // (n_parts, n_heads, head_dim + 2)
 	PromptKv gather_rows(Backend&, const KvShape&, uint32_t n_rows);
 	PromptKv single_row(Backend&, const KvShape&);
-	size_t bytes() const { return step.bytes() + store.bytes() + prompt.bytes() + parts.bytes() + gather.bytes() + single.bytes() + score.bytes(); }
+	size_t bytes() const {
+		return step.bytes() + store.bytes() + prompt.bytes() + parts.bytes() + gather.bytes() + single.bytes() +
+		       score.bytes();
+	}
 };
 
 // The cache side of one decode step: one new token for each state.
@@ -46,10 +50,10 @@ class KvStep {
 	KvScratch& scratch_;
 	std::vector<KvState*> states_;
 	uint32_t n_heads_;
-	std::vector<RowStep> steps_;        // (n_layers, rows)
-	std::vector<size_t> dst_at_;        // (n_layers) words in the step table: (rows, n_kv_heads, 2), KvDst::at
-	size_t row_zero_ = 0;               // word in the step table that is 0: the list of rows {0}
-	uint32_t gather_ = 0;               // rows of the gather buffer in use
+	std::vector<RowStep> steps_; // (n_layers, rows)
+	std::vector<size_t> dst_at_; // (n_layers) words in the step table: (rows, n_kv_heads, 2), KvDst::at
+	size_t row_zero_ = 0;        // word in the step table that is 0: the list of rows {0}
+	uint32_t gather_ = 0;        // rows of the gather buffer in use
 	View parts_;
 };
 
@@ -59,7 +63,7 @@ class KvPrompt {
 	// kv: this prompt's own keys and values of one layer, with tail_rows() rows behind its tokens. probes: prompt rows
 	// (ascending) that feed the score; empty: the policy's choice.
 	KvPrompt(Backend&, KvScratch&, KvState&, uint32_t n_new, const PromptKv& kv, uint32_t n_heads, uint32_t ubatch,
-			 std::span<const uint32_t> probes = {});
+	         std::span<const uint32_t> probes = {});
 	// Gives the block up unless end() was called: the sequence is what it was before, or empty where that is impossible
 	// (the device is lost, no memory was left).
 	~KvPrompt();
@@ -90,14 +94,14 @@ class KvPrompt {
 	PromptKv kv_;
 	uint32_t n_new_, n_heads_, ubatch_;
 	bool done_ = false;
-	bool balances_ = false;                   // this prompt makes the channel balancers
-	std::vector<uint32_t> probes_;            // prompt rows that feed the score, ascending
-	std::vector<float> new_scores_;           // (n_kv_heads, n_new) of the latest layer
-	View probe_rows_;                         // (probes) u32, each relative to its chunk of ubatch rows
-	View lse_, sums_, q_max_;                 // (ubatch, n_heads), (n_kv_heads, n_new), (n_kv_heads, head_dim) f32
+	bool balances_ = false;         // this prompt makes the channel balancers
+	std::vector<uint32_t> probes_;  // prompt rows that feed the score, ascending
+	std::vector<float> new_scores_; // (n_kv_heads, n_new) of the latest layer
+	View probe_rows_;               // (probes) u32, each relative to its chunk of ubatch rows
+	View lse_, sums_, q_max_;       // (ubatch, n_heads), (n_kv_heads, n_new), (n_kv_heads, head_dim) f32
 	MovePlan moves_;
 	KvUndo undo_;
-	ReadPlan plan_, f16_;                     // of the latest older()
+	ReadPlan plan_, f16_; // of the latest older()
 	KvRead read_;
 	uint32_t read_layer_ = kNone, read_rows_ = 0;
 };

@@ -32,7 +32,8 @@ void KvUndo::save(const KvState& s, uint32_t l, const KvMoves& moves) {
 		for (uint32_t h = h0; h < h1; ++h) {
 			const std::span<const uint32_t> live = s.cache().live(l, Tier::Recent, s.plan().n_heads == 1 ? 0 : h);
 			for (uint32_t slot = m.slot; slot < m.slot + m.n; ++slot)
-				if (live[p * 4 + slot / 32] >> slot % 32 & 1) cells.push_back({next[h]++, h, s.f16_slot(h, m.page, slot)});
+				if (live[p * 4 + slot / 32] >> slot % 32 & 1)
+					cells.push_back({next[h]++, h, s.f16_slot(h, m.page, slot)});
 		}
 	}
 	if (cells.empty()) return;
@@ -46,7 +47,8 @@ void KvUndo::save(const KvState& s, uint32_t l, const KvMoves& moves) {
 
 void KvUndo::save_slots(const KvState& s, Saved& save, std::span<const SlotCell> cells, uint32_t n_rows) {
 	const KvShape shape = s.plan().shape;
-	const size_t side = (size_t(n_rows) * shape.n_kv_heads * shape.head_dim * 2 + 255) & ~size_t(255); // bytes of K (or V)
+	const size_t side =
+	    (size_t(n_rows) * shape.n_kv_heads * shape.head_dim * 2 + 255) & ~size_t(255); // bytes of K (or V)
 	save.memory = be_->alloc(2 * side, Mem::Device, "tokens before a prompt");
 	save.kv = {view(save.memory, 0, DType::F16, shape.n_kv_heads, n_rows, shape.head_dim),
 	           view(save.memory, side, DType::F16, shape.n_kv_heads, n_rows, shape.head_dim), 0};
@@ -66,7 +68,8 @@ void KvUndo::restore(KvState& s) {
 	if (!be_) return;
 	for (const Saved& save : saved_)
 		for (const ChunkRows& r : save.rows)
-			be_->kv_store({save.kv.k, save.kv.v, r.first}, r.n, save.at(r, s.plan().shape, s.plan().page[int(Tier::Recent)]));
+			be_->kv_store({save.kv.k, save.kv.v, r.first}, r.n,
+			              save.at(r, s.plan().shape, s.plan().page[int(Tier::Recent)]));
 	if (sums_) be_->copy(s.all_sums(), view(sums_, 0, DType::F32, s.all_sums().shape[0]));
 	be_->submit();
 	be_->wait();

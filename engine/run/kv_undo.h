@@ -17,17 +17,17 @@ class KvUndo {
 	void restore(KvState&);
 
  private:
-	struct Saved {                    // of one layer
-		Buffer memory, words;         // keys, then values; destinations
-		PromptKv kv;                  // (n_kv_heads, rows, head_dim)
+	struct Saved {            // of one layer
+		Buffer memory, words; // keys, then values; destinations
+		PromptKv kv;          // (n_kv_heads, rows, head_dim)
 		std::vector<ChunkRows> rows;
 		KvDst at(const ChunkRows&, const KvShape&, uint32_t page) const;
 	};
 	void save_slots(const KvState&, Saved&, std::span<const SlotCell>, uint32_t n_rows);
 
-	Backend* be_ = nullptr;           // null: nothing to undo
-	bool complete_ = true;            // nothing failed for want of memory
-	std::deque<Saved> saved_;         // views point at their buffers: they stay where they are
+	Backend* be_ = nullptr;   // null: nothing to undo
+	bool complete_ = true;    // nothing failed for want of memory
+	std::deque<Saved> saved_; // views point at their buffers: they stay where they are
 	Buffer sums_;
 };
 

@@ -1,20 +1,20 @@
 // A prompt given as tensors through the device's own cache path: what a method stores, and what attention makes of it.
 #pragma once
 #include "backends/backend.h"
-#include "engine/kv/plan.h"
 #include "engine/core/npy.h"
+#include "engine/kv/plan.h"
 #include <functional>
 
 namespace kvrun {
 
 struct ReplayInput {
 	uint32_t n_layers, n_tokens, n_heads, n_kv_heads, head_dim, n_queries;
-	std::span<const float> q;         // (n_layers, n_tokens, n_heads, head_dim) after RoPE
-	std::span<const float> k, v;      // (n_layers, n_tokens, n_kv_heads, head_dim)
-	std::span<const float> dq;        // (n_queries, n_heads, head_dim) decode rows for the last layer
-	std::vector<uint32_t> probes = {};// prompt rows that feed the score, ascending, for policies that score some rows
-	                                  // only; empty: the policy's choice
-	uint64_t seed = 1;                // of a policy's random choices
+	std::span<const float> q;          // (n_layers, n_tokens, n_heads, head_dim) after RoPE
+	std::span<const float> k, v;       // (n_layers, n_tokens, n_kv_heads, head_dim)
+	std::span<const float> dq;         // (n_queries, n_heads, head_dim) decode rows for the last layer
+	std::vector<uint32_t> probes = {}; // prompt rows that feed the score, ascending, for policies that score some rows
+	                                   // only; empty: the policy's choice
+	uint64_t seed = 1;                 // of a policy's random choices
 };
 // The tensors of a replay in files, shapes and values checked against each other.
 struct ReplayFiles {
@@ -23,7 +23,7 @@ struct ReplayFiles {
 	};
 	// Throws Error{Io, Format, Invalid, Unsupported}: one line that names the file.
 	explicit ReplayFiles(const Paths&);
-	ReplayInput input;               // looks into the arrays below
+	ReplayInput input; // looks into the arrays below
 	ReplayFiles(const ReplayFiles&) = delete;
 
  private:
@@ -31,16 +31,17 @@ struct ReplayFiles {
 };
 
 struct ReplayResult {
-	std::vector<float> k_hat, v_hat;  // (n_layers, n_tokens, n_kv_heads, head_dim) NaN = evicted
-	std::vector<uint8_t> tier;        // (n_layers, n_tokens, n_kv_heads) 0 f16, 1 salient, 2 regular, 3 evicted
-	std::vector<float> score;         // (n_layers, n_tokens, n_kv_heads); empty where the policy has none
-	std::vector<float> out;           // (n_queries, n_heads, head_dim)
+	std::vector<float> k_hat, v_hat; // (n_layers, n_tokens, n_kv_heads, head_dim) NaN = evicted
+	std::vector<uint8_t> tier;       // (n_layers, n_tokens, n_kv_heads) 0 f16, 1 salient, 2 regular, 3 evicted
+	std::vector<float> score;        // (n_layers, n_tokens, n_kv_heads); empty where the policy has none
+	std::vector<float> out;          // (n_queries, n_heads, head_dim)
 	KvBytes bytes;
-	size_t pool_bytes = 0;            // device memory taken for pages
+	size_t pool_bytes = 0; // device memory taken for pages
 };
 
 // plan: make_plan(policy, {n_layers, n_kv_heads, head_dim}). progress: layers done; may be empty. Throws Error{Invalid}
 // on tensors that do not fit each other, OutOfMemory, Device.
-ReplayResult replay(Backend&, const KvPlan& plan, const ReplayInput&, const std::function<void(uint32_t)>& progress = {});
+ReplayResult replay(Backend&, const KvPlan& plan, const ReplayInput&,
+                    const std::function<void(uint32_t)>& progress = {});
 
 } // namespace kvrun

@@ -13,7 +13,7 @@ using uint = unsigned int;
 #define KV_PUSH_HEAD uint at[3] = {}; // filled by the recorder
 #else
 #define KV_PUSH_HEAD uint at[3];
-#define KV_AT(b) ((p.at[(b) >> 2] >> (8u * ((b) & 3u))) & 255u)
+#define KV_AT(b) ((p.at[(b) >> 2] >> (8u * ((b)&3u))) & 255u)
 // layout(push_constant) uniform Push { XPush p; };
 #endif
 
@@ -21,20 +21,20 @@ struct EmbedPush {
 	KV_PUSH_HEAD
 	uint n_tokens;
 	uint dim;
-	uint first_row;   // of the bound piece of the table
-	uint n_rows;      // of the bound piece
-	uint last_piece;  // 1: also rows past the end of the table become zero
+	uint first_row;  // of the bound piece of the table
+	uint n_rows;     // of the bound piece
+	uint last_piece; // 1: also rows past the end of the table become zero
 };
-struct MatmulPush {   // matvec, matmul, matmul_lanes: up to three projections i of the same x
+struct MatmulPush { // matvec, matmul, matmul_lanes: up to three projections i of the same x
 	KV_PUSH_HEAD
-	uint cols;        // elements of a weight row and of a row of x
-	uint tokens;      // rows of x
-	uint rows[3];     // of w; 0: there is no projection i
-	uint w_at[3];     // 16-byte piece of the bound range where w starts
-	uint out_at[3];   // word of the bound range where row 0 of token 0 goes
-	uint stride[3];   // words from one token to the next
-	uint bias_at[3];  // word of the bound range
-	uint bias;        // bit i: there is one
+	uint cols;       // elements of a weight row and of a row of x
+	uint tokens;     // rows of x
+	uint rows[3];    // of w; 0: there is no projection i
+	uint w_at[3];    // 16-byte piece of the bound range where w starts
+	uint out_at[3];  // word of the bound range where row 0 of token 0 goes
+	uint stride[3];  // words from one token to the next
+	uint bias_at[3]; // word of the bound range
+	uint bias;       // bit i: there is one
 };
 #define MATMUL_STORE 0u  // what a kernel does with a sum
 #define MATMUL_ADD 1u    // out += sum
@@ -44,7 +44,7 @@ struct RmsNormPush {
 	KV_PUSH_HEAD
 	uint dim;
 	uint rows;
-	uint row_stride;  // row = group x + group y * row_stride: one grid dimension may hold only 65535
+	uint row_stride; // row = group x + group y * row_stride: one grid dimension may hold only 65535
 	float eps;
 };
 struct RopeStorePush {
@@ -54,16 +54,16 @@ struct RopeStorePush {
 	uint rotary_dim;
 	uint k_word_stride;
 	uint rows;
-	uint row_stride;  // row = group x + group z * row_stride
+	uint row_stride; // row = group x + group z * row_stride
 	float eps;
 };
 struct KvStorePush {
 	KV_PUSH_HEAD
 	uint n_kv_heads;
-	uint head_words;  // 32-bit words of a head: head_dim / 2
-	uint t_cap;       // rows per kv head in k, v
-	uint first;       // token of grid row 0
-	uint n;           // tokens
+	uint head_words; // 32-bit words of a head: head_dim / 2
+	uint t_cap;      // rows per kv head in k, v
+	uint first;      // token of grid row 0
+	uint n;          // tokens
 	uint k_word_stride;
 };
 struct AttendPush {
@@ -81,13 +81,13 @@ struct AttendPush {
 };
 struct AttendPromptPush {
 	KV_PUSH_HEAD
-	uint first;       // token of row 0
+	uint first; // token of row 0
 	uint n_rows;
 	uint n_heads;
 	uint n_kv_heads;
-	uint t_cap;       // tokens per kv head in k, v
-	uint blocks;      // workgroups that share a kv head's query heads
-	float scale;      // 1 / sqrt(head_dim)
+	uint t_cap;  // tokens per kv head in k, v
+	uint blocks; // workgroups that share a kv head's query heads
+	float scale; // 1 / sqrt(head_dim)
 };
 struct AttendMergePush {
 	KV_PUSH_HEAD
@@ -95,32 +95,32 @@ struct AttendMergePush {
 };
 struct KvPackPush {
 	KV_PUSH_HEAD
-	uint t_cap;       // rows per kv head in the source
+	uint t_cap; // rows per kv head in the source
 	uint n_kv_heads;
-	float shift;      // XQuant's relaxation: zero += shift * scale * (2^bits - 1)
-	float shrink;     // scale *= shrink
+	float shift;  // XQuant's relaxation: zero += shift * scale * (2^bits - 1)
+	float shrink; // scale *= shrink
 };
 struct KvBlockPush {
 	KV_PUSH_HEAD
-	uint t_cap;       // rows per kv head in the source
+	uint t_cap; // rows per kv head in the source
 	uint head_dim;
-	uint first_head;  // kv head of grid row 0
+	uint first_head; // kv head of grid row 0
 };
 struct ScorePromptPush {
 	KV_PUSH_HEAD
-	uint first;       // token of row 0 of q
-	uint n_tokens;    // that may be seen: first + rows of q
-	uint n_rows;      // listed
+	uint first;    // token of row 0 of q
+	uint n_tokens; // that may be seen: first + rows of q
+	uint n_rows;   // listed
 	uint n_heads;
 	uint n_kv_heads;
-	uint t_cap;       // tokens per kv head in k
-	uint stride;      // of score, from one kv head to the next
-	float scale;      // 1 / sqrt(head_dim)
+	uint t_cap;  // tokens per kv head in k
+	uint stride; // of score, from one kv head to the next
+	float scale; // 1 / sqrt(head_dim)
 };
 struct ScoreSlotsPush {
 	KV_PUSH_HEAD
 	uint first_work;
-	uint n_rows;      // listed
+	uint n_rows; // listed
 	uint n_heads;
 	uint n_kv_heads;
 	uint stride;      // of score, from one kv head to the next
@@ -136,8 +136,8 @@ struct ChannelMaxPush {
 };
 struct KvBalancePush {
 	KV_PUSH_HEAD
-	uint n;           // rows of k
-	uint t_cap;       // rows per kv head in k
+	uint n;     // rows of k
+	uint t_cap; // rows per kv head in k
 	uint head_dim;
 };
 

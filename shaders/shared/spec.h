@@ -1,20 +1,20 @@
 // Ids of specialization constants: one id, one meaning, in every shader. Read by GLSL and C++.
 #ifndef KVRUN_SPEC_H
 #define KVRUN_SPEC_H
-#define SPEC_LOCAL_X 0   // workgroup size
-#define SPEC_HEAD_DIM 1  // channels of a head
-#define SPEC_K_BITS 2    // bits of a K code; 16 is f16
+#define SPEC_LOCAL_X 0  // workgroup size
+#define SPEC_HEAD_DIM 1 // channels of a head
+#define SPEC_K_BITS 2   // bits of a K code; 16 is f16
 #define SPEC_V_BITS 3
-#define SPEC_K_GROUP 4   // elements per K (scale, zero)
+#define SPEC_K_GROUP 4 // elements per K (scale, zero)
 #define SPEC_V_GROUP 5
-#define SPEC_FLAGS 6     // bits; the shader's head comment says which
-#define SPEC_PAGE 7      // tokens of a KV page
-#define SPEC_SUBGROUP 8  // filled by the registry: subgroup size the pipeline runs with
-#define SPEC_ROWS 9      // output rows of a workgroup
-#define SPEC_COLS 10     // rows of x (tokens) of a workgroup
-#define SPEC_STEP 11     // depth of a tile
-#define SPEC_WTYPE 12    // element type of a weight: the value of DType
+#define SPEC_FLAGS 6    // bits; the shader's head comment says which
+#define SPEC_PAGE 7     // tokens of a KV page
+#define SPEC_SUBGROUP 8 // filled by the registry: subgroup size the pipeline runs with
+#define SPEC_ROWS 9     // output rows of a workgroup
+#define SPEC_COLS 10    // rows of x (tokens) of a workgroup
+#define SPEC_STEP 11    // depth of a tile
+#define SPEC_WTYPE 12   // element type of a weight: the value of DType
 #define SPEC_LOCAL_Y 13
-#define SPEC_WTYPE2 14   // of a second projection in the same dispatch
-#define SPEC_HEADS 15    // heads of a group a workgroup serves
+#define SPEC_WTYPE2 14 // of a second projection in the same dispatch
+#define SPEC_HEADS 15  // heads of a group a workgroup serves
 #endif

@@ -8,14 +8,15 @@
 //   high    Q5_K: one word per 32 elements; element 4s + c at bit 8c + s.
 //           Q6_K: one word per unit of 16; element 4s + c at bits 8c + 2s, two of them.
 //   scales  Q8_0, Q4_0: one f16 per 32 elements. Q4_K, Q5_K: one piece per 256 elements: {f16 d, f16 dmin; low four
-//           bits of the scale of run r at 4r; the same of the mins; the upper two of scale r at 2r, of min r at 16 + 2r},
-//           runs of 32. Q6_K: one piece per 256 elements: 16 signed bytes, one per unit.
+//           bits of the scale of run r at 4r; the same of the mins; the upper two of scale r at 2r, of min r at 16 +
+//           2r}, runs of 32. Q6_K: one piece per 256 elements: 16 signed bytes, one per unit.
 //   factors Q6_K: one f16 per 256 elements.
 #ifndef KVRUN_WEIGHT_ROW_H
 #define KVRUN_WEIGHT_ROW_H
 #if defined(__cplusplus)
 #define KV_ROW_FN constexpr
-namespace kvrun { using uint = unsigned int;
+namespace kvrun {
+using uint = unsigned int;
 #else
 #define KV_ROW_FN
 #endif
@@ -30,10 +31,10 @@ namespace kvrun { using uint = unsigned int;
 #define W_Q6_K 8u
 
 KV_ROW_FN uint weight_code_pieces(uint type, uint cols) {
-	return type == W_F32 ? (cols + 31u) / 32u * 8u
-		: type <= W_BF16 ? (cols + 31u) / 32u * 4u
-		: type == W_Q8_0 ? cols / 16u
-						 : cols / 32u;
+	return type == W_F32    ? (cols + 31u) / 32u * 8u
+	       : type <= W_BF16 ? (cols + 31u) / 32u * 4u
+	       : type == W_Q8_0 ? cols / 16u
+	                        : cols / 32u;
 }
 KV_ROW_FN uint weight_high_pieces(uint type, uint cols) {
 	return type == W_Q5_K ? cols / 128u : type == W_Q6_K ? cols / 64u : 0u;
