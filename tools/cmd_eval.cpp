@@ -1,8 +1,8 @@
 // kvrun eval: what KV cache policies cost in quality, one row per policy: text, or questions with one right answer.
 #include "engine/core/utf8.h"
-#include "engine/run/evaluate.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
+#include "tools/eval/evaluate.h"
 #include "tools/terminal.h"
 #include <algorithm>
 #include <filesystem>

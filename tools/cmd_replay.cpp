@@ -1,9 +1,9 @@
 // kvrun replay: tensors from files through a device's own cache path; what was stored and attended to, as files again.
 #include "engine/core/env.h"
 #include "engine/core/utf8.h"
-#include "engine/run/replay.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/eval/replay.h"
 #include "tools/terminal.h"
 #include <cstdlib>
 #include <filesystem>

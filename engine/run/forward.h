@@ -1,7 +1,7 @@
 // The model graph, once, for all backends: prompt rows layer by layer, decode rows one token each.
 #pragma once
 #include "backends/backend.h"
-#include "engine/run/kv_step.h"
+#include "engine/cache/step.h"
 #include "models/config.h"
 #include "models/weights.h"
 #include <functional>

@@ -1,0 +1,498 @@
+// The program from outside: exit codes, messages, streams, terminals and signals; rows of the fault table.
+#include "tests/cli/program.h"
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kRoot = KVRUN_SOURCE_DIR;
+const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
+const std::string kRecord = kRoot + "/models/bundled/record40.txt";
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+size_t lines(const std::string& s) { return size_t(std::count(s.begin(), s.end(), '\n')); }
+
+// `kvrun run` on the bundled model and the backend every machine has; greedy.
+RunSpec run_spec(std::vector<std::string> more, std::string input = "") {
+	std::vector<std::string> args = {"run", "-m", kModel, "--device", "cpu", "--temp", "0"};
+	args.insert(args.end(), more.begin(), more.end());
+	return {.args = args, .input = input};
+}
+Ran run_model(std::vector<std::string> more, std::string input = "") { return run_program(run_spec(more, input)); }
+
+// One line on stderr that begins "error: " and holds all parts; nothing on stdout.
+void check_error(const std::vector<std::string>& args, int code, const std::vector<std::string>& parts) {
+	const Ran r = run_program(args);
+	std::string shown;
+	for (const std::string& a : args) shown += fmt::format("{} ", a);
+	CAPTURE(shown);
+	CAPTURE(r.err);
+	CHECK(r.code == code);
+	CHECK(r.out == "");
+	CHECK(r.err.rfind("error: ", 0) == 0);
+	CHECK(lines(r.err) == 1);
+	for (const std::string& p : parts) CHECK(contains(r.err, p));
+}
+
+std::string read_file(const std::string& path) {
+	std::ifstream f(path, std::ios::binary);
+	return {std::istreambuf_iterator<char>(f), {}};
+}
+
+class TempFile {
+ public:
+	explicit TempFile(const std::string& content) {
+		char name[] = "/tmp/kvrun-test-XXXXXX";
+		const int fd = mkstemp(name);
+		REQUIRE(fd >= 0);
+		path = name;
+		REQUIRE(write(fd, content.data(), content.size()) == ssize_t(content.size()));
+		close(fd);
+	}
+	~TempFile() { unlink(path.c_str()); }
+	std::string path;
+};
+
+} // namespace
+
+TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and what was meant") {
+	check_error({}, 2, {"no command"});
+	check_error({"rnu"}, 2, {"command 'rnu'", "'run'"});
+	check_error({"frobnicate"}, 2, {"unknown command 'frobnicate'"});
+	check_error({"frobnicate", "--help"}, 2, {"unknown command 'frobnicate'"});
+	check_error({"run", "--modle", kModel}, 2, {"'--modle'", "'--model'"});
+	check_error({"run", "-m", kModel, "-p", "x", "--temprature", "0"}, 2, {"'--temprature'", "'--temp'"});
+	check_error({"run", "-m", kModel, "-p", "x", "surplus"}, 2, {"argument 'surplus'"});
+	check_error({"run", "-p", "x"}, 2, {"--model", "required"});
+	check_error({"run", "-m"}, 2, {"--model"});
+	check_error({"run", "-m", kModel, "-p", "x", "-f", kRecord}, 2, {"--prompt", "--file"});
+	check_error({"run", "-m", kModel, "-p", "x", "--seed", "1", "--seed", "2"}, 2, {"--seed", "2 times"});
+	check_error({"run", "-m", kModel, "-p", "x", "-p", "y"}, 2, {"--prompt", "2 times"});
+	check_error({"run", "-m", kModel, "-p", "x", "--stop", ""}, 2, {"stop string is empty"});
+	check_error({"run", "-m", kModel, "-p", "x", "--kv", "nonsense"}, 2, {"nonsense"});
+	for (const char* value : {"abc", "-1", "1e9", "18446744073709551616", "18446744073709551615", "nan", "0x10", "",
+	                          " 5", "5 ", "+5", "5.0"}) {
+		check_error({"run", "-m", kModel, "-p", "x", "--ctx-size", value}, 2,
+		            {"--ctx-size", fmt::format("'{}'", value), "0 to 16777216"});
+	}
+	check_error({"run", "-m", kModel, "-p", "x", "-n", "-2"}, 2, {"--predict", "'-2'", "-1 to 2147483647"});
+	check_error({"run", "-m", kModel, "-p", "x", "-ub", "0"}, 2, {"--ubatch-size", "'0'", "1 to"});
+	check_error({"run", "-m", kModel, "-p", "x", "--kv-budget", "2T"}, 2, {"--kv-budget", "'2T'"});
+	check_error({"bench", "-m", kModel, "-d", "0,,5"}, 2, {"--n-depth", "''"});
+	check_error({"bench", "-m", kModel, "-o", "xml"}, 2, {"--output", "'xml'", "md or json"});
+	check_error({"bench", "-m", kModel, "-p", "0", "-n", "0"}, 2, {"nothing to measure"});
+}
+
+TEST_CASE("T37 cli: sampling options outside their range end with 2 and say the range") {
+	const std::vector<std::pair<std::string, std::vector<std::string>>> bad = {
+	    {"--temp", {"-1", "-0.001", "nan", "inf", "1e30", "1e999", "warm"}},
+	    {"--top-p", {"-0.1", "1.1", "nan", "-inf"}},
+	    {"--min-p", {"2", "-1", "nan"}},
+	    {"--top-k", {"-1", "1.5", "4294967296", "nan"}},
+	    {"--repeat-penalty", {"inf", "-inf", "0", "nan", "-1"}},
+	    {"--repeat-last-n", {"-1", "65537"}},
+	    {"--seed", {"-2", "9223372036854775808", "x"}},
+	};
+	for (const auto& [flag, values] : bad)
+		for (const std::string& v : values)
+			check_error({"run", "-m", kModel, "-p", "x", flag, v}, 2,
+			            {flag, fmt::format("'{}'", v), "expected", " to "});
+}
+
+TEST_CASE("T37 cli: extreme values inside the range generate") {
+	for (const std::vector<std::string>& more :
+	     std::vector<std::vector<std::string>>{{"--temp", "1e-30"},
+	                                           {"--temp", "1e6"},
+	                                           {"--top-p", "0"},
+	                                           {"--min-p", "1"},
+	                                           {"--top-k", "4294967295"},
+	                                           {"--seed", "9223372036854775807"}}) {
+		std::vector<std::string> args = {"run", "-m", kModel, "--device", "cpu", "-p", "Once upon a time", "-n", "3"};
+		args.insert(args.end(), more.begin(), more.end());
+		const Ran r = run_program(args);
+		CAPTURE(more[0]);
+		CAPTURE(r.err);
+		CHECK(r.code == 0);
+		CHECK(contains(r.err, "# 3 tok"));
+	}
+}
+
+TEST_CASE("T29 cli: random arguments never crash and never hang") {
+	const std::vector<std::string> words = {"run",   "bench",  "devices", "inspect", "tokenize",    "-m",   "-p",
+	                                        "-n",    "--temp", "--json",  "--",      "-",           "--=",  "-1",
+	                                        "nan",   "",       "=",       "--help=", "-hh",         "\xff", "[a,b]",
+	                                        "-mfoo", "--stop", "--kv",    "[",       "]",           "\"",   "'a b'",
+	                                        "-ub",   "@file",  "%n%s",    "\n",      "--ctx-size=7"};
+	std::mt19937 rng(11);
+	for (int i = 0; i < 300; ++i) {
+		RunSpec spec;
+		std::string shown;
+		for (size_t n = rng() % 7; n > 0; --n) spec.args.push_back(words[rng() % words.size()]);
+		for (const std::string& a : spec.args) shown += fmt::format("'{}' ", a);
+		spec.timeout_s = 20;
+		const Ran r = run_program(spec);
+		CAPTURE(shown);
+		CAPTURE(r.err);
+		REQUIRE(!r.killed);
+		REQUIRE(r.code >= 0);
+		REQUIRE(r.code <= 6);
+		REQUIRE(r.code != 1);
+		if (r.code != 0) REQUIRE(contains(r.err, "error: "));
+	}
+}
+
+TEST_CASE("cli: help and version go to stdout and end with 0") {
+	for (const std::vector<std::string>& args :
+	     std::vector<std::vector<std::string>>{{"--help"}, {"run", "--help"}, {"bench", "-h"}, {"--version"}}) {
+		const Ran r = run_program(args);
+		CHECK(r.code == 0);
+		CHECK(r.err == "");
+		CHECK(r.out.size() > 5);
+	}
+	CHECK(contains(run_program({"--help"}).out, "Exit codes: 0 ok"));
+	CHECK(contains(run_program({"bench", "--help"}).out, "tok_s_median"));
+}
+
+TEST_CASE("cli: files that are missing, no models, or have hostile names end with 3") {
+	check_error({"run", "-m", "/nonexistent/model.gguf", "-p", "x"}, 3, {"/nonexistent/model.gguf"});
+	check_error({"run", "-m", kRecord, "-p", "x"}, 3, {"record40.txt"});
+	check_error({"run", "-m", kModel, "-f", "/nonexistent/prompt.txt"}, 3, {"/nonexistent/prompt.txt"});
+	check_error({"run", "-m", "/nonexistent/\033[31m\nred\xff.gguf", "-p", "x"}, 3, {"\\x1b[31m", "\\xff"});
+}
+
+TEST_CASE("cli: a device nobody has ends with 4 and lists what there is") {
+	check_error({"run", "-m", kModel, "-p", "x", "--device", "no-such-device"}, 4, {"no-such-device"});
+}
+
+TEST_CASE("cli: the record's line is found, and stdout holds the answer alone") {
+	const Ran r = run_model({"-f", kRecord, "-n", "5"});
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	std::string expected = read_file(kRoot + "/models/bundled/record40.answer");
+	expected.pop_back();
+	CHECK(r.out == expected);
+	CHECK(r.err.rfind("# running on a CPU device", 0) == 0); // the first line says so
+	CHECK(contains(r.err, "\n# 5 tok"));
+	CHECK(lines(r.err) == 2);
+}
+
+TEST_CASE("cli: --json is one object and the only thing on stdout") {
+	const Ran r = run_model({"-f", kRecord, "-n", "5", "--json"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["text"].get<std::string>() + "\n" == read_file(kRoot + "/models/bundled/record40.answer"));
+	CHECK(j["tokens"].size() == 5);
+	CHECK(j["stop_reason"] == "length");
+	CHECK(j["prompt_tokens"].get<int>() > 600);
+	CHECK(j["device"]["cpu"] == true);
+	CHECK(j["kv"]["bytes"].get<int>() > 0);
+	CHECK(j["timings"]["prefill_tok_s"].get<double>() > 0);
+}
+
+TEST_CASE("cli: same seed, same text; stop strings end it; --ignore-eos and -n are obeyed") {
+	const auto story = [](std::vector<std::string> more) {
+		std::vector<std::string> args = {"run", "-m", kModel, "--device", "cpu", "-p", "Once upon a time", "-n", "40"};
+		args.insert(args.end(), more.begin(), more.end());
+		return run_program(args).out;
+	};
+	const std::string one = story({"--seed", "5"});
+	CHECK(one.size() > 20);
+	CHECK(one == story({"--seed", "5"}));
+	CHECK(one != story({"--seed", "6"}));
+	const std::string stop = one.substr(one.size() / 2, 3);
+	CHECK(story({"--seed", "5", "--stop", "never in it", "--stop", stop}) == one.substr(0, one.find(stop)));
+}
+
+TEST_CASE("T31 cli: the prompt from stdin, whatever is behind it") {
+	const std::string record = read_file(kRecord);
+	std::string answer = read_file(kRoot + "/models/bundled/record40.answer");
+	answer.pop_back();
+	CHECK(run_model({"-n", "5"}, record).out == answer);
+	CHECK(run_model({"-n", "5", "-f", "-"}, record).out == answer);
+	CHECK(run_model({"-n", "5"}, record.substr(0, record.size() - 1)).out == answer); // no newline at the end
+
+	RunSpec closed = run_spec({"-n", "5"});
+	closed.input = std::nullopt;
+	const Ran r = run_program(closed);
+	CHECK(r.code == 5);
+	CHECK(contains(r.err, "error: standard input"));
+
+	std::string binary;
+	for (int i = 0; i < 512; ++i) binary += char(i);
+	const Ran b = run_model({"-n", "2"}, binary);
+	CAPTURE(b.err);
+	CHECK(b.code == 0);
+
+	const Ran huge = run_model({"-n", "2"}, std::string(size_t(65) << 20, 'x'));
+	CHECK(huge.code == 6);
+	CHECK(contains(huge.err, "67108864 bytes"));
+
+	check_error({"run", "-m", kModel, "-f", kRoot}, 5, {"directory"});
+}
+
+TEST_CASE("T32 cli: a stdout that is gone, full or closed ends with 5 and keeps the statistics") {
+	RunSpec spec = run_spec({"-p", "Once upon a time", "-n", "200", "--ignore-eos"});
+	spec.out = Out::Gone;
+	Ran r = run_program(spec);
+	CAPTURE(r.err);
+	CHECK(r.code == 5);
+	CHECK(!contains(r.err, "error"));
+	CHECK(contains(r.err, "# "));
+	CHECK(contains(r.err, "tok/s"));
+	CHECK(!contains(r.err, "# 200 tok")); // it stopped, it did not go on for nobody
+
+	for (const Out out : {Out::Full, Out::Closed}) {
+		spec.out = out;
+		r = run_program(spec);
+		CHECK(r.code == 5);
+		CHECK(contains(r.err, "error: standard output: "));
+		CHECK(contains(r.err, "tok/s"));
+		RunSpec json = run_spec({"-p", "Once", "-n", "2", "--json"});
+		json.out = out;
+		r = run_program(json);
+		CHECK(r.code == 5);
+		CHECK(contains(r.err, "error: standard output: "));
+		RunSpec help{.args = {"--help"}};
+		help.out = out;
+		CHECK(run_program(help).code == 5);
+	}
+}
+
+TEST_CASE("T32 cli: every command whose results cannot be written ends with 5 and says why") {
+	for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+	         {"devices"},
+	         {"devices", "--json"},
+	         {"inspect", kModel},
+	         {"inspect", kModel, "--json"},
+	         {"tokenize", "-m", kModel},
+	         {"plan", "-m", kModel, "--kv", "fp16"},
+	         {"bench", "-m", kModel, "--device", "cpu", "-p", "2", "-n", "1", "-r", "1"}})
+		for (const Out out : {Out::Full, Out::Closed}) {
+			RunSpec spec{.args = args, .input = "some text"};
+			spec.out = out;
+			const Ran r = run_program(spec);
+			CAPTURE(args[0]);
+			CAPTURE(r.err);
+			CHECK(r.code == 5);
+			CHECK(contains(r.err, "error: standard output: "));
+		}
+}
+
+TEST_CASE("T31 cli: a stdin that is closed is no text to tokenize") {
+	RunSpec spec{.args = {"tokenize", "-m", kModel}, .input = std::nullopt};
+	const Ran r = run_program(spec);
+	CAPTURE(r.err);
+	CHECK(r.code == 5);
+	CHECK(contains(r.err, "error: standard input"));
+}
+
+TEST_CASE("T33 cli: a terminal gets a bar that fits, a dumb or narrow one gets none, nobody gets escapes") {
+	const std::string text = run_model({"-p", "Once upon a time", "-n", "5"}).out;
+	for (const char* term : {"xterm", "dumb", ""})
+		for (const unsigned short columns : {0, 1, 10, 40, 80, 500}) {
+			RunSpec spec = run_spec({"-p", "Once upon a time", "-n", "5"});
+			spec.terminal = Terminal{columns, term};
+			spec.env = {{"NO_COLOR", "1"}};
+			const Ran r = run_program(spec);
+			CAPTURE(term);
+			CAPTURE(columns);
+			CAPTURE(r.out);
+			CHECK(r.code == 0);
+			CHECK(!contains(r.out, "\033"));
+			CHECK(contains(r.out, text + "\r\n# 5 tok")); // statistics on a line of their own
+			const bool bar = contains(r.out, "reading ");
+			CHECK(bar == (std::string(term) == "xterm" && columns >= 40));
+			std::string row; // what is drawn after the last carriage return or newline
+			for (const char c : r.out) {
+				if (c == '\r' || c == '\n')
+					row.clear();
+				else
+					row += c;
+				if (contains(row, "reading ")) REQUIRE(row.size() < columns);
+			}
+		}
+}
+
+TEST_CASE("T33 cli: a terminal that becomes narrow in between") {
+	RunSpec spec = run_spec({"-f", kRecord, "-n", "5"});
+	spec.terminal = Terminal{120, "xterm"};
+	bool resized = false;
+	spec.watch = [&](int, int fd, const std::string& out) {
+		if (resized || !contains(out, "reading ")) return;
+		winsize size{24, 20, 0, 0};
+		resized = ioctl(fd, TIOCSWINSZ, &size) == 0;
+	};
+	const Ran r = run_program(spec);
+	CHECK(resized);
+	CHECK(r.code == 0);
+	CHECK(contains(r.out, "# 5 tok"));
+}
+
+TEST_CASE("T34 cli: a prompt longer than the context is refused with the counts, or cut when asked") {
+	Ran r = run_model({"-f", kRecord, "-n", "5", "-c", "64"});
+	CAPTURE(r.err);
+	CHECK(r.code == 6);
+	CHECK(r.out == "");
+	CHECK(contains(r.err, " 64"));
+	r = run_model({"-f", kRecord, "-n", "5", "-c", "64", "--truncate", "--json"});
+	REQUIRE(r.code == 0);
+	CHECK(contains(r.err, "warning: the first "));
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["prompt_tokens"] == 59); // 64 less the 5 tokens asked for
+	CHECK(j["stop_reason"] == "length");
+}
+
+TEST_CASE("T35 cli: an empty prompt continues from the begin-of-text token, and is refused where there is none") {
+	Ran r = run_model({"-p", "", "-n", "4", "--json"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	CHECK(nlohmann::json::parse(r.out)["prompt_tokens"] == 1);
+	r = run_model({"-p", "", "--no-bos", "-n", "4", "--json"});
+	CHECK(r.code == 2);
+	CHECK(r.out == "");
+	CHECK(contains(r.err, "\nerror: the prompt has no tokens"));
+	r = run_model({"-n", "4", "--json"}, "");
+	CHECK(r.code == 0);
+}
+
+TEST_CASE("T36 cli: a context that fills up ends the answer and says so") {
+	const Ran r = run_model({"-p", "Once upon a time", "-c", "32", "--ignore-eos", "--json"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["stop_reason"] == "context");
+	CHECK(j["prompt_tokens"].get<int>() + int(j["tokens"].size()) >= 32);
+	CHECK(j["kv"]["tokens"] == 32);
+}
+
+TEST_CASE("T77 cli: Ctrl-C once ends the answer, twice the program") {
+	RunSpec spec = run_spec({"-p", "Once upon a time", "--ignore-eos", "-c", "2048"});
+	int sent = 0;
+	spec.watch = [&](int pid, int, const std::string& out) {
+		if (sent == 0 && contains(out, " ") && !contains(out, "# ")) kill(pid, SIGINT), ++sent;
+	};
+	Ran r = run_program(spec);
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	CHECK(sent == 1);
+	CHECK(contains(r.err, "end: cancelled"));
+	CHECK(contains(r.err, "tok/s"));
+
+	// the second one while the first waits for a layer of the prompt to end; a busy machine may need several attempts
+	spec = run_spec({"-f", kRecord});
+	spec.terminal = Terminal{};
+	r.code = -1;
+	for (int attempt = 0; attempt < 10 && r.code != 130; ++attempt) {
+		sent = 0;
+		spec.watch = [&](int pid, int, const std::string& out) {
+			if (sent > 0 || !contains(out, "reading ")) return;
+			kill(pid, SIGINT), usleep(2000), kill(pid, SIGINT);
+			++sent;
+		};
+		r = run_program(spec);
+		CHECK((r.code == 130 || r.code == 0));
+		CHECK(!r.killed);
+	}
+	CHECK(r.code == 130);
+}
+
+TEST_CASE("T77 cli: SIGINT and SIGTERM at random moments end the program in a defined way") {
+	std::mt19937 rng(5);
+	for (int i = 0; i < 12; ++i) {
+		RunSpec spec = run_spec({"-f", kRecord, "--ignore-eos", "-n", "400"});
+		const int sig = i % 2 ? SIGINT : SIGTERM;
+		const int wait_ms = int(rng() % 400);
+		spec.signal = sig;
+		spec.signal_after_ms = wait_ms;
+		const Ran r = run_program(spec);
+		CAPTURE(wait_ms);
+		CAPTURE(r.err);
+		if (sig == SIGTERM)
+			CHECK((r.code == 128 + SIGTERM || r.code == 0));
+		else
+			CHECK((r.code == 130 || r.code == 0));
+	}
+}
+
+TEST_CASE("cli: bench writes the same numbers as a table and as JSON with documented keys") {
+	const std::vector<std::string> base = {"bench", "-m", kModel, "--device", "cpu", "-p", "8",
+	                                       "-n",    "2",  "-d",   "0,16",     "-r",  "3"};
+	Ran r = run_program(base);
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	for (const char* test : {"| pp8 |", "| tg2 |", "| pp8 @ d16 |", "| tg2 @ d16 |"}) CHECK(contains(r.out, test));
+	std::vector<std::string> args = base;
+	args.insert(args.end(), {"-o", "json", "--ops"});
+	r = run_program(args);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 4);
+	for (const auto& t : j["results"]) {
+		CHECK(t["tok_s"].size() == 3);
+		CHECK(t["tok_s_min"].get<double>() <= t["tok_s_median"].get<double>());
+		CHECK(t["tok_s_median"].get<double>() <= t["tok_s_max"].get<double>());
+		CHECK(t["tok_s_min"].get<double>() > 0);
+	}
+	check_error({"bench", "-m", kModel, "--device", "cpu", "-c", "16", "-p", "32", "-n", "0"}, 6, {"32 tokens", "16"});
+}
+
+TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that fits it") {
+	std::map<std::string, double> device;
+	const Ran r = run_program({"bench", "-m",     kModel, "--device",        "cpu", "-p",    "0",
+	                           "-n",    "2",      "-d",   "32000",           "-c",  "32768", "-r",
+	                           "1",     "--fill", "--kv", "fp16,kivi2,mikv", "-o",  "json"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 3);
+	CHECK(j["prompt_bytes"].get<double>() > 0);
+	for (const auto& t : j["results"]) {
+		const double bytes = t["kv_bytes"], allocated = device[t["kv"]] = t["kv_device_bytes"];
+		CHECK(t["n_depth"] == 32000);
+		CHECK(allocated >= bytes * 0.99);                // padding of pages apart
+		CHECK(allocated < std::max(bytes * 1.1, 8.5e6)); // the first piece has 8 MiB
+	}
+	CHECK(device["kivi2"] < device["fp16"] / 4);
+}
+
+TEST_CASE("cli: bench with several policies says what the cache costs each") {
+	std::vector<std::string> args = {"bench", "-m", kModel, "--device",          "cpu", "-p", "200", "-n", "0",
+	                                 "-r",    "1",  "--kv", "fp16,zipcache,mikv"};
+	Ran r = run_program(args);
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	for (const char* words : {"| of the first |", "| pp200 | zipcache |", "attend ms", "| saliency + packing |"})
+		CHECK(contains(r.out, words));
+	args.insert(args.end(), {"-o", "json"});
+	r = run_program(args);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 3);
+	for (const auto& t : j["results"]) {
+		CHECK(t["tok_s"].size() == 1);
+		const bool ranks = t["kv"] != "fp16";
+		CHECK((t["saliency"]["ms"].get<double>() > 0) == ranks);
+		CHECK(t["packing"]["ms"].get<double>() > 0);
+		CHECK(t["attend"]["ms"].get<double>() > 0);
+		const double parts =
+		    t["attend"]["ms"].get<double>() + t["saliency"]["ms"].get<double>() + t["packing"]["ms"].get<double>();
+		CHECK(parts < t["device_ms"].get<double>());
+		CHECK(t["kv_device_bytes"].get<double>() > 0);
+		CHECK(!t.contains("ops"));
+	}
+}

@@ -1,0 +1,124 @@
+// The program's replay and eval from outside: files and tables they write, and what they refuse.
+#include "engine/core/npy.h"
+#include "tests/cli/program.h"
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+using namespace kvrun;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kSmall = KVRUN_SOURCE_DIR "/tests/golden/replay/";
+const std::string kModel = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+
+std::vector<std::string> replay_args(const std::string& kv, const std::string& out) {
+	return {"replay",
+	        "--kv",
+	        kv,
+	        "--q",
+	        kSmall + "q.npy",
+	        "--k",
+	        kSmall + "k.npy",
+	        "--v",
+	        kSmall + "v.npy",
+	        "--dq",
+	        kSmall + "dq.npy",
+	        "--device",
+	        "cpu",
+	        "--out",
+	        out};
+}
+
+void refused(const std::vector<std::string>& args, int code, const std::string& says) {
+	const Ran r = run_program(args);
+	CAPTURE(r.err);
+	CHECK(r.code == code);
+	CHECK(r.err.find(says) != std::string::npos);
+	CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
+	CHECK(r.out.empty());
+}
+
+} // namespace
+
+TEST_CASE("replay writes what was stored, and a report") {
+	const fs::path out = fs::temp_directory_path() / ("kvrun-cli-replay-" + std::to_string(getpid()));
+	const Ran r = run_program(replay_args("zipcache,recent_keep=0", out.string()));
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	CHECK(r.out.empty());
+	const std::vector<uint64_t> tensor{2, 160, 2, 32}, tokens{2, 160, 2}, rows{3, 4, 32};
+	CHECK(npy_read(out / "k_hat.npy").shape == tensor);
+	CHECK(npy_read(out / "v_hat.npy").shape == tensor);
+	CHECK(npy_read(out / "tier.npy").shape == tokens);
+	CHECK(npy_read(out / "tier.npy").type == NpyType::U8);
+	CHECK(npy_read(out / "score.npy").shape == tokens);
+	CHECK(npy_read(out / "out.npy").shape == rows);
+	std::ifstream file(out / "report.json");
+	const nlohmann::json j = nlohmann::json::parse(file);
+	size_t sum = 0;
+	for (const char* part : {"f16", "codes", "k_params", "v_params", "slack", "tables", "live"})
+		sum += j["bytes"].at(part).get<size_t>();
+	CHECK(j["bytes"]["total"] == sum);
+	CHECK(j["stored_bits_per_element"].get<double>() == doctest::Approx(double(sum) * 8 / (2.0 * 2 * 160 * 2 * 32)));
+	CHECK(j["policy"] == "zipcache,recent_keep=0");
+	CHECK(!j["device"]["name"].get<std::string>().empty());
+	// A policy without scores leaves no scores of an earlier run behind.
+	CHECK(run_program(replay_args("kivi2,group=32", out.string())).code == 0);
+	CHECK(!fs::exists(out / "score.npy"));
+	fs::remove_all(out);
+}
+
+TEST_CASE("replay and eval refuse in one line") {
+	const std::string out = (fs::temp_directory_path() / "kvrun-cli-none").string();
+	refused(replay_args("kivi3", out), 2, "kivi3");
+	refused(replay_args("kivi2,group=48", out), 2, "48");
+	auto swapped = replay_args("kivi2,group=32", out);
+	std::swap(swapped[4], swapped[6]); // q and k
+	refused(swapped, 2, "kv heads");
+	auto missing = replay_args("kivi2,group=32", out);
+	missing[4] = "absent.npy";
+	refused(missing, 5, "absent.npy");
+	CHECK(!fs::exists(out)); // nothing was written
+	refused({"eval", "-m", kModel, "--device", "cpu"}, 2, "--task");
+	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "sums"}, 2, "recall or needle");
+	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--kv", "kivi3"}, 2, "kivi3");
+}
+
+TEST_CASE("eval: a table, and the same as JSON") {
+	const std::vector<std::string> args = {
+	    "eval",    "-m", kModel, "--device",           "cpu", "--task", "recall", "--samples", "2",
+	    "--lines", "4",  "--kv", "fp16,kivi2,group=32"};
+	const Ran table = run_program(args);
+	CAPTURE(table.err);
+	REQUIRE(table.code == 0);
+	CHECK(table.out.find("| fp16 ") != std::string::npos);
+	CHECK(table.out.find("| kivi2,group=32 ") != std::string::npos);
+	CHECK(table.out.find("2 of 2") != std::string::npos);
+	auto json = args;
+	json.push_back("--json");
+	const Ran r = run_program(json);
+	REQUIRE(r.code == 0);
+	const nlohmann::json j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 2);
+	CHECK(j["results"][0]["right"] == 2);
+	CHECK(j["results"][0]["answers"] == nlohmann::json({1, 1}));
+	CHECK(j["results"][0]["losses"].size() == 2);
+	CHECK(j["results"][0]["loss"].get<double>() > 0);
+	CHECK(j["results"][0]["loss"].get<double>() < 0.5);
+	CHECK(j["results"][1]["policy"] == "kivi2,group=32");
+
+	const Ran text =
+	    run_program({"eval", "-m", kModel, "--device", "cpu", "-f", KVRUN_SOURCE_DIR "/models/bundled/record40.txt",
+	                 "-c", "96", "--score", "8", "--chunks", "1", "--kv", "rtn8", "--json"});
+	CAPTURE(text.err);
+	REQUIRE(text.code == 0);
+	const nlohmann::json t = nlohmann::json::parse(text.out);
+	REQUIRE(t["results"].size() == 2);
+	CHECK(t["results"][0]["policy"] == "fp16");
+	CHECK(t["results"][0]["kld_mean"] == 0);
+	CHECK(t["results"][1]["tokens"] == 8);
+}

@@ -1,0 +1,123 @@
+// kvrun plan from outside: its JSON, its account of every byte, and its refusals.
+#include "tests/cli/program.h"
+#include <cmath>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+using namespace kvrun;
+using nlohmann::json;
+
+namespace {
+
+json plan(std::vector<std::string> more) {
+	std::vector<std::string> args = {"plan", "--json", "--memory", "8G"};
+	args.insert(args.end(), more.begin(), more.end());
+	const Ran r = run_program(args);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	return json::parse(r.out);
+}
+std::vector<std::string> mistral(const std::string& kv, int tokens) {
+	return {"--kv", kv, "--shape", "32x8x128", "-c", std::to_string(tokens)};
+}
+void check_refused(std::vector<std::string> args, std::vector<std::string> parts) {
+	args.insert(args.begin(), "plan");
+	const Ran r = run_program(args);
+	CAPTURE(r.err);
+	CHECK(r.code == 2);
+	CHECK(r.out == "");
+	CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
+	for (const std::string& p : parts) CHECK(r.err.find(p) != std::string::npos);
+}
+
+} // namespace
+
+TEST_CASE("plan: the parts add up, in bytes and in bits per element") {
+	for (const char* kv :
+	     {"fp16", "q8", "kivi2", "logquant", "xquant", "asymkv32/0", "streaming", "zipcache", "mikv", "h2o"}) {
+		CAPTURE(kv);
+		const json j = plan(mistral(kv, 3000));
+		size_t bytes = 0;
+		double bits = 0;
+		for (const auto& p : j["parts"].items()) bytes += p.value().get<size_t>();
+		for (const auto& p : j["bits_per_element"].items()) bits += p.value().get<double>();
+		CHECK(bytes == j["bytes"]);
+		CHECK(bits == doctest::Approx(j["stored_bits_per_element"].get<double>()).epsilon(1e-9));
+		CHECK(j["ratio"].get<double>() == doctest::Approx(double(j["f16_bytes"]) / double(j["bytes"])).epsilon(1e-9));
+		CHECK(j["f16_bytes"] == size_t(32) * 8 * 128 * 2 * 2 * 3000);
+		CHECK(j["tokens"] == 3000);
+		CHECK(j["layers"].size() == 32);
+		CHECK(j["memory"]["bytes"] == size_t(8) << 30);
+		CHECK(j["memory"]["tokens_that_fit"].get<uint64_t>() >= (size_t(8) << 30) / (32 * 8 * 128 * 4 + 4096));
+	}
+}
+
+TEST_CASE("plan: the sizes the papers speak of") {
+	json j = plan(mistral("kivi2,group=64", 4096));
+	CHECK(j["stored_bits_per_element"].get<double>() - j["bits_per_element"]["f16"].get<double>() <= 2.75);
+	CHECK(j["code_bits_per_element"] == 2.0);
+	j = plan(mistral("xquant,group=128", 4096));
+	CHECK(j["stored_bits_per_element"].get<double>() - j["bits_per_element"]["f16"].get<double>() <= 1.9);
+	CHECK(j["code_bits_per_element"].get<double>() == doctest::Approx(1.38).epsilon(0.005));
+	CHECK(j["layers"][17]["v_codes_of"] == 16);
+	CHECK(j["layers"][17]["regular"]["page_bytes"] < j["layers"][16]["regular"]["page_bytes"]);
+	struct Row { // of its table of compression ratios
+		const char* kv;
+		int tokens;
+		double salient, ratio;
+	};
+	for (const Row row : {Row{"zipcache,ratio=0.6", 840, 0.6, 4.98}, Row{"zipcache,ratio=80%", 3072, 0.8, 4.43}}) {
+		const std::vector<std::string> asked = mistral(row.kv, row.tokens);
+		j = plan(asked);
+		CHECK(j["ratio"].get<double>() == doctest::Approx(row.ratio).epsilon(0.05));
+		const double codes = j["code_bits_per_element"]; // salient 4, the others 2, nothing is left in f16
+		CHECK(codes == doctest::Approx(2 + 2 * row.salient));
+		CHECK(j["bits_per_element"]["codes"].get<double>() == doctest::Approx(codes).epsilon(0.01));
+		CHECK(j["parts"]["f16"] == 0);
+		for (const char* part : {"k_params", "v_params", "slack", "tables", "live"}) {
+			CHECK(j["bits_per_element"][part].get<double>() > 0);
+			CHECK(j["bits_per_element"][part].get<double>() < 0.1);
+		}
+		std::vector<std::string> args = asked; // and in words
+		args.insert(args.begin(), {"plan", "--memory", "8G"});
+		const Ran r = run_program(args);
+		const std::string last = fmt::format("{:.2f} times smaller than f16; codes alone {:.3g} bits per element",
+		                                     j["ratio"].get<double>(), codes);
+		CHECK_MESSAGE(r.out.find(last) != std::string::npos, r.out << " lacks " << last);
+		for (const char* word : {"K parameters", "V parameters", "empty slots of pages", "page tables", "live masks"})
+			CHECK_MESSAGE(r.out.find(word) != std::string::npos, word);
+	}
+}
+
+TEST_CASE("plan: several policies, a model, and words for people") {
+	const json j = plan(mistral("fp16,kivi2,group=64,mikv", 100));
+	REQUIRE(j.size() == 3);
+	CHECK(j[1]["policy"] == "kivi2,group=64");
+	CHECK(j[1]["pages"]["regular"]["fill"] == "group");
+	CHECK(j[2]["layers"][0]["regular"]["k"]["norm"] == "balance");
+	const json m = plan({"-m", std::string(KVRUN_SOURCE_DIR) + "/models/bundled/recall-4m-f16.gguf", "--kv", "kivi2"});
+	CHECK(m["shape"]["n_layers"].get<int>() == int(m["layers"].size()));
+	CHECK(m["tokens"].get<int>() > 0);
+	CHECK(m["memory"]["bytes"].get<size_t>() < size_t(8) << 30); // the weights are in there too
+	const Ran r = run_program({"plan", "--kv", "xquant", "--shape", "32x8x128", "--memory", "8G"});
+	CHECK(r.code == 0);
+	for (const char* word :
+	     {"codes", "K parameters", "stored", "layers 2-16, 18, 20", "of the layer below", "tokens fit"})
+		CHECK_MESSAGE(r.out.find(word) != std::string::npos, r.out << " lacks " << word);
+	const Ran help = run_program({"plan", "--help"});
+	for (const char* word : {"logquant", "recent_keep", "stored_bits_per_element"})
+		CHECK(help.out.find(word) != std::string::npos);
+}
+
+TEST_CASE("plan: what cannot be is refused in one line") {
+	check_refused({"--kv", "kivi3", "--shape", "32x8x128"}, {"kivi3", "kivi4 kivi2 kivi1"});
+	check_refused({"--kv", "kivi2,group=64", "--shape", "32x8x96"}, {"V group 64", "96 (one head)"});
+	check_refused({"--kv", "xquant,kq=3,km=0", "--shape", "32x8x128"}, {"shared codes need equal bits"});
+	check_refused({"--kv", "kivi2"}, {"-m FILE", "--shape"});
+	check_refused({"--kv", "kivi2", "--shape", "32x8x128", "-m", "x.gguf"}, {"one of"});
+	for (const char* shape :
+	     {"32x8", "32x8x", "x8x128", "32x8x128x2", "0x8x128", "32X8X128", "-1x8x128", "99999999999x1x2", "a"})
+		check_refused({"--kv", "kivi2", "--shape", shape}, {"--shape is", "32x8x128"});
+	check_refused({"--kv", "kivi2", "--shape", "4294967295x1x64"}, {"layers at most 4096"});
+}

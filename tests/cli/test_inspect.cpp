@@ -1,0 +1,166 @@
+// kvrun inspect and kvrun tokenize from outside: results, exit codes, hostile files.
+#include "tests/cli/program.h"
+#include "tests/support/assets.h"
+#include "tests/support/gguf_builder.h"
+#include <cmath>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kModel = std::string(KVRUN_SOURCE_DIR) + "/models/bundled/recall-4m-f16.gguf";
+using Json = nlohmann::json;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+struct TempFile {
+	std::string path;
+	explicit TempFile(const std::vector<std::byte>& bytes) {
+		path = (std::filesystem::temp_directory_path() / "kvrun-test-XXXXXX").string();
+		const int fd = mkstemp(path.data());
+		REQUIRE(fd >= 0);
+		REQUIRE(write(fd, bytes.data(), bytes.size()) == ssize_t(bytes.size()));
+		close(fd);
+	}
+	~TempFile() { unlink(path.c_str()); }
+};
+
+// One line on stderr, nothing on stdout.
+void check_error(const RunSpec& spec, int code, const std::string& part) {
+	const Ran r = run_program(spec);
+	INFO(r.err);
+	CHECK(r.code == code);
+	CHECK(r.out == "");
+	CHECK(r.err.starts_with("error: "));
+	CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
+	CHECK(contains(r.err, part));
+}
+
+} // namespace
+
+TEST_CASE("inspect: the bundled model as text and as JSON") {
+	const Ran text = run_program({"inspect", kModel});
+	CHECK(text.code == 0);
+	CHECK(contains(text.out, "recall-4M"));
+	CHECK(contains(text.out, "runs          yes"));
+	CHECK(contains(text.out, "blk.3.ffn_down.weight"));
+	CHECK(text.err == "");
+	const Ran json = run_program({"inspect", kModel, "--json", "--check"});
+	CHECK(json.code == 0);
+	const Json d = Json::parse(json.out);
+	CHECK(d["runs"] == true);
+	CHECK(d["refused"].is_null());
+	CHECK(d["config"]["dim"] == 256);
+	CHECK(d["config"]["norm_eps"] == 1e-5);
+	CHECK(d["config"]["rope"]["theta"] == 20000);
+	CHECK(d["tokenizer"]["tokens"] == 2048);
+	CHECK(d["tensors"].size() == 39);
+	CHECK(d["types"]["F16"]["tensors"] == 30);
+	CHECK(d["metadata"]["general.architecture"] == "llama");
+}
+
+TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
+	GgufBuilder b = tiny_model();
+	b.text("general.architecture", "mamba").text("general.name", "odd \xff\n name");
+	const TempFile f(b.bytes());
+	const Ran r = run_program({"inspect", f.path});
+	CHECK(r.code == 0);
+	CHECK(contains(r.out, "architecture is mamba; kvrun runs llama qwen2 qwen3 phi3"));
+	CHECK(contains(r.out, "odd \\xff\\n name"));
+	CHECK(Json::parse(run_program({"inspect", f.path, "--json"}).out)["runs"] == false);
+	check_error({.args = {"inspect", f.path, "--check"}}, 3, "architecture is mamba");
+}
+
+TEST_CASE("T15: --check refuses a file with NaN or infinity in weights, scales or norms") {
+	const TempFile good(tiny_model().bytes());
+	CHECK(run_program({"inspect", good.path, "--check"}).code == 0);
+	for (float bad : {NAN, INFINITY, -INFINITY}) {
+		GgufBuilder b = tiny_model();
+		std::memcpy(b.find("blk.0.ffn_norm.weight").data.data() + 12, &bad, 4);
+		std::memcpy(b.find("output.weight").data.data() + (5 * 16 + 7) * 4, &bad, 4);
+		const TempFile f(b.bytes());
+		CHECK(run_program({"inspect", f.path}).code == 0);
+		check_error(
+		    {.args = {"inspect", f.path, "--check"}}, 3,
+		    "2 of 12 tensors hold values that are no finite numbers, first blk.0.ffn_norm.weight at row 0, column 3");
+	}
+	GgufBuilder b = tiny_model(); // a scale of a block
+	std::string blocks(34 * 16, '\0');
+	blocks[34 * 9] = 0;
+	blocks[34 * 9 + 1] = 0x7c; // infinity, times 1
+	blocks[34 * 9 + 2 + 4] = 1;
+	b.tensor("blk.0.ffn_down.weight", DType::Q8_0, {32, 16}, blocks);
+	const TempFile f(b.bytes());
+	check_error({.args = {"inspect", f.path, "--check"}}, 3,
+	            "first blk.0.ffn_down.weight at row 9, column 0: nan"); // 0 x inf
+}
+
+TEST_CASE("T01 T12 T16: files that are no models end with 3, in one line") {
+	const auto whole = tiny_model().bytes();
+	const TempFile cut({whole.begin(), whole.end() - 1}), empty({}),
+	    other(std::vector<std::byte>(4096, std::byte('x')));
+	const std::string folder = std::filesystem::temp_directory_path(), line = "/no/such\nfile\xff.gguf";
+	GgufBuilder typed = tiny_model();
+	typed.tensors[0].type = 10;
+	const TempFile q2k(typed.bytes());
+	for (const char* command : {"inspect", "tokenize", "run"}) {
+		CAPTURE(command);
+		auto spec = [&](const std::string& file) {
+			if (std::string(command) == "inspect") return RunSpec{.args = {command, file}};
+			if (std::string(command) == "tokenize") return RunSpec{.args = {command, "-m", file}};
+			return RunSpec{.args = {command, "-m", file, "-p", "x", "--device", "cpu"}};
+		};
+		check_error(spec(cut.path), 3, "truncated at byte");
+		check_error(spec(empty.path), 3, "truncated at byte 0");
+		check_error(spec(other.path), 3, "does not begin with 'GGUF'");
+		check_error(spec(q2k.path), 3, "has type Q2_K; kvrun computes with F32 F16");
+		check_error(spec(folder), 3, "is a folder");
+		check_error(spec("/dev/zero"), 3, "is not a regular file");
+		check_error(spec(line), 3, "/no/such\\nfile\\xff.gguf: no such file");
+	}
+}
+
+TEST_CASE("tokenize: ids on one line, and back, byte for byte") {
+	auto ids = [](std::vector<std::string> more, const std::string& input) {
+		std::vector<std::string> args = {"tokenize", "-m", kModel};
+		args.insert(args.end(), more.begin(), more.end());
+		return run_program({.args = args, .input = input});
+	};
+	const std::string text("Once upon a \xff time\n\0</s>", 23);
+	const Ran r = ids({}, text);
+	CHECK(r.code == 0);
+	CHECK(r.err == "");
+	CHECK(r.out.starts_with("1 "));
+	CHECK(std::count(r.out.begin(), r.out.end(), '\n') == 1);
+	CHECK(ids({"--no-bos"}, text).out == r.out.substr(2));
+	CHECK(ids({"--decode"}, r.out).out == text);
+	CHECK(ids({}, "").out == "1\n");
+	CHECK(ids({"--no-bos"}, "").out == "\n");
+	CHECK(ids({"--special", "--no-bos"}, "</s>").out == "2\n");
+	CHECK(ids({"--decode", "--special"}, "1 2").out == "<s></s>");
+	CHECK(ids({"--decode"}, "1 2").out == "");
+	CHECK(ids({"--decode"}, "").out == "");
+	for (const char* bad : {"x", "1 -2", "1.5", "99999999999", "1,2"}) {
+		const Ran e = ids({"--decode"}, bad);
+		CHECK(e.code == 2);
+		CHECK(contains(e.err, "is no token id"));
+	}
+	CHECK(contains(ids({"--decode"}, "2048").err, "token 2048 does not exist"));
+}
+
+TEST_CASE("tokenize: vocabulary-only files") {
+	const std::string path = shared_asset("vocab/ggml-vocab-gpt-2.gguf");
+	if (path.empty()) return;
+	const Ran r = run_program({.args = {"tokenize", "-m", path}, .input = "Hello world"});
+	CHECK(r.code == 0);
+	CHECK(r.out == "15496 995\n");
+	const Ran i = run_program({"inspect", path});
+	CHECK(i.code == 0);
+	CHECK(contains(i.out, "bpe gpt-2, 50257 tokens"));
+	CHECK(contains(i.out, "runs          no: "));
+}

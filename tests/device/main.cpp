@@ -1,0 +1,35 @@
+// doctest main of the device tests: says which devices are used and why others are not. Exit code 77: none could be.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "engine/core/error.h"
+#include "tests/support/devices.h"
+#include <cstdio>
+#include <doctest/doctest.h>
+
+int main(int argc, char** argv) {
+	doctest::Context context(argc, argv);
+	size_t usable = 0;
+	try {
+		for (const kvrun::TestDevice& d : kvrun::test_devices()) {
+			if (!d.backend) {
+				std::printf("skipped: %s (%s)\n", d.name.c_str(), d.skipped.c_str());
+				continue;
+			}
+			const kvrun::DeviceInfo info = d.backend->info();
+			std::printf("device: %s: %s, %s\n", d.name.c_str(), info.name.c_str(), info.driver.c_str());
+			++usable;
+		}
+	} catch (const kvrun::Error& e) {
+		std::fprintf(stderr, "error: %s\n", e.what());
+		return 2;
+	}
+	std::fflush(stdout);
+	if (usable == 0) return 77;
+	const int rc = context.run();
+	try {
+		kvrun::close_test_devices(); // a validation message at the end fails the run too
+	} catch (const kvrun::Error& e) {
+		std::fprintf(stderr, "error: %s\n", e.what());
+		return 1;
+	}
+	return rc;
+}

@@ -1,0 +1,93 @@
+// What tests of whole models share: engines on a test device, logits of prompts and greedy continuations.
+#pragma once
+#include "engine/run/engine.h"
+#include "tests/support/compare.h"
+#include "tests/support/rig.h"
+#include <cmath>
+
+namespace kvrun {
+
+using Tokens = std::vector<uint32_t>;
+
+inline const std::string kGolden = KVRUN_SOURCE_DIR "/tests/golden/";
+
+struct Case {
+	std::string name;
+	std::string text() const { return name; }
+};
+
+inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ctx = 0,
+                                           uint32_t ubatch = 512, const std::string& kv = "fp16") {
+	EngineOptions opt;
+	opt.model = model;
+	opt.device = select_test_device(device);
+	opt.ctx = ctx;
+	opt.ubatch = ubatch;
+	opt.kv = parse_policy(kv);
+	return Engine::open(opt);
+}
+
+inline uint32_t best(std::span<const float> logits) {
+	return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+inline Floats keep(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+// Logits of every prompt row, (T, vocab).
+inline Floats prompt_logits(Session& s, std::span<const uint32_t> tokens) {
+	Floats all(tokens.size() * s.engine().config().vocab);
+	PrefillHooks hooks;
+	const size_t vocab = s.engine().config().vocab;
+	hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
+		REQUIRE(logits.size() == n * vocab);
+		REQUIRE((first + n) * vocab <= all.size());
+		std::copy(logits.begin(), logits.end(), all.begin() + std::ptrdiff_t(first * vocab));
+	};
+	const Floats last = keep(s.prefill(tokens, hooks));
+	CHECK(std::equal(last.begin(), last.end(), all.end() - std::ptrdiff_t(vocab), all.end()));
+	return all;
+}
+
+// Logits after the prompt and after each of n greedy steps, (n + 1, vocab).
+inline Floats greedy_logits(Session& s, std::span<const uint32_t> prompt, uint32_t n) {
+	Floats all = keep(s.prefill(prompt));
+	Floats step = all;
+	for (uint32_t i = 0; i < n; ++i) {
+		step = keep(s.decode(best(step)));
+		all.insert(all.end(), step.begin(), step.end());
+	}
+	return all;
+}
+
+// Largest difference as a share of the largest absolute expectation; NaN counts as infinite.
+inline double relative_error(std::span<const float> x, std::span<const float> ref) {
+	double error = 0, largest = 0;
+	for (size_t i = 0; i < ref.size(); ++i) {
+		const double e = std::abs(double(x[i]) - double(ref[i]));
+		error = std::max(error, std::isnan(e) ? INFINITY : e), largest = std::max(largest, std::abs(double(ref[i])));
+	}
+	return error / largest;
+}
+
+inline Tokens random_tokens(uint32_t n, uint32_t vocab, uint32_t seed) {
+	Tokens r(n);
+	for (uint32_t& t : r) t = 3 + (seed = seed * 1664525u + 1013904223u, seed >> 8) % (vocab - 3);
+	return r;
+}
+
+// A model with grouped heads that is always there.
+inline const std::string kSmallModel = kGolden + "tiny/llama.gguf";
+
+// A prompt in two turns and decode steps under KVRUN_CHECK: every op on the cpu too.
+inline void check_sequence(const TestRow& row, const std::string& model, const std::string& kv,
+                           uint32_t n_decode = 15) {
+	setenv("KVRUN_CHECK", "1", 1);
+	const auto engine = open_engine(row.device, kGolden + "tiny/" + model + ".gguf", 400, 64, kv);
+	unsetenv("KVRUN_CHECK");
+	Session s(*engine);
+	const Tokens prompt = random_tokens(200, engine->config().vocab, 9);
+	REQUIRE_NOTHROW(s.prefill(std::span(prompt).first(150)));
+	REQUIRE_NOTHROW(s.prefill(std::span(prompt).subspan(150)));
+	for (uint32_t i = 0; i < n_decode; ++i) REQUIRE_NOTHROW(s.decode(i % 256));
+}
+
+} // namespace kvrun

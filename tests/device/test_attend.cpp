@@ -1,0 +1,411 @@
+// attend over packed pages of every format on every device, alone and beside f16 pages, against dequantise-then-attend
+// in double written here. Codes and parameters are random, so that this is about reading them; how they are made:
+// test_pack.cpp.
+#include "shared/kv_page.h"
+#include "tests/support/compare.h"
+#include "tests/support/rig.h"
+#include <cmath>
+#include <doctest/doctest.h>
+#include <limits>
+#include <numeric>
+
+using namespace kvrun;
+
+namespace {
+
+constexpr uint32_t kGarbage = 0x7e01fe02u; // two NaN as halves
+
+struct TierSpec {
+	Format format;
+	uint32_t page, n;   // tokens per page, live tokens
+	bool block = false; // K per channel: parameters in a block shared by several pages
+};
+struct Shape {
+	uint32_t T, n_heads, n_kv_heads, D;
+	uint32_t splits;
+	bool per_head = false;   // a live mask per kv head
+	bool own_caches = false; // every row has its own pages
+	uint32_t item_rows = 1;  // rows of a work item
+	bool prompt = false;     // rows are those of a prompt, and see its tokens too
+};
+struct PackedRow {
+	Shape s;
+	std::vector<TierSpec> tiers;
+	std::string text() const {
+		std::string r =
+		    fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}", s.T, s.n_heads, s.n_kv_heads, s.D,
+		                s.splits, s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "",
+		                s.item_rows > 1 ? fmt::format(", {} rows together", s.item_rows) : "");
+		const auto quant = [](const Quant& q) {
+			return fmt::format("{}{}{}", q.bits,
+			                   q.bits == 16                   ? ""
+			                   : q.scale == Scale::PerChannel ? "c"
+			                                                  : fmt::format("t{}", q.group),
+			                   q.norm == Norm::SqrtMax   ? " sqrtmax"
+			                   : q.norm == Norm::Balance ? " balance"
+			                                             : "");
+		};
+		for (const TierSpec& t : tiers)
+			r += fmt::format("; {} tokens in pages of {}, K {} V {}{}", t.n, t.page, quant(t.format.k),
+			                 quant(t.format.v), t.block ? " block" : "");
+		return r;
+	}
+};
+
+struct Token { // of one kv head, dequantised
+	std::vector<double> k, v;
+};
+struct PackedCache {
+	std::vector<AttendGroup> groups;
+	KvRead kv;
+	std::vector<std::vector<std::vector<Token>>> tokens; // [cache][kv head][i]
+	std::vector<std::vector<Token>> own;                 // [kv head][row], of a prompt
+	Floats balance;                                      // (n_kv_heads, D), as halves
+};
+
+// Fills one pool with pages and says where everything is.
+class Builder {
+ public:
+	Builder(const PackedRow& r, Random& random) : r_(r), s_(r.s), random_(random) {}
+
+	void build(PackedCache& c, Rig& rig) {
+		c.balance.resize(size_t(s_.n_kv_heads) * s_.D);
+		for (float& b : c.balance) b = round_f16(random_.uniform(0.3f, 3.f));
+		const uint32_t n_caches = s_.own_caches ? s_.T : 1;
+		c.tokens.assign(n_caches, std::vector<std::vector<Token>>(s_.n_kv_heads));
+		std::vector<std::pair<uint32_t, uint32_t>> runs; // [tier * n_caches + cache] first page, pages
+		for (const TierSpec& t : r_.tiers)
+			for (uint32_t i = 0; i < n_caches; ++i) {
+				const uint32_t first = uint32_t(pages_.size() / 4);
+				const uint32_t n = s_.own_caches ? t.n + 7 * i : t.n; // rows differ in length
+				add_tier(t, n, c.tokens[i]);
+				runs.push_back({first, uint32_t(pages_.size() / 4) - first});
+			}
+		finish(c, rig, runs, n_caches);
+	}
+
+ private:
+	uint32_t take(uint32_t words) { // a section of the pool, at a multiple of 4 words, some garbage before it
+		pool_.resize((pool_.size() + 3) / 4 * 4 + 4 * random_.below(3), kGarbage);
+		const uint32_t at = uint32_t(pool_.size());
+		pool_.resize(pool_.size() + words, kGarbage);
+		return at;
+	}
+	float scale(uint32_t bits) { return round_f16(random_.uniform(0.5f, 1.5f) * 2 / float((1u << bits) - 1)); }
+	uint32_t put(float scale, float zero) { return f32_to_f16(scale) | uint32_t(f32_to_f16(zero)) << 16; }
+	void params(uint32_t at, uint32_t bits) { pool_[at] = put(scale(bits), round_f16(-1 + 0.4f * random_.normal())); }
+	double low(uint32_t at) const { return double(f16_to_f32(uint16_t(pool_[at]))); }
+	double high(uint32_t at) const { return double(f16_to_f32(uint16_t(pool_[at] >> 16))); }
+
+	void add_tier(const TierSpec& t, uint32_t n, std::vector<std::vector<Token>>& out) {
+		const uint32_t H = s_.n_kv_heads, D = s_.D, n_pages = n ? (n + t.page - 1) / t.page + (n > 3) : 0;
+		const Quant &k = t.format.k, &v = t.format.v;
+		const bool channel = k.bits < 16 && k.scale == Scale::PerChannel;
+		uint32_t block = 0, factors = 0;
+		std::vector<std::vector<uint32_t>> slots(H); // live ones of each kv head
+		for (uint32_t h = 0; h < H; ++h) {
+			if (h && !s_.per_head) {
+				slots[h] = slots[0];
+				continue;
+			}
+			std::vector<uint32_t> all(n_pages * t.page);
+			std::iota(all.begin(), all.end(), 0u);
+			for (uint32_t i = uint32_t(all.size()); i > 1; --i) std::swap(all[i - 1], all[random_.below(i)]);
+			slots[h].assign(all.begin(), all.begin() + n);
+		}
+		for (uint32_t p = 0; p < n_pages; ++p) {
+			if (p % 2 == 0) { // pages 2 i and 2 i + 1 were compressed together
+				block = take(kv_channel_param_words(H, D));
+				if (channel && t.block)
+					for (uint32_t i = 0; i < H * D; ++i) params(block + i, k.bits);
+				factors = take(kv_factor_words(H, D));
+				for (uint32_t i = 0; i < H * D / 2; ++i)
+					pool_[factors + i] = put(random_.uniform(0.4f, 2.f), random_.uniform(0.4f, 2.f));
+			}
+			const uint32_t k_at = take(kv_code_words(H, D, k.bits, t.page)),
+			               v_at = take(kv_code_words(H, D, v.bits, t.page));
+			uint32_t k_par = block;
+			if (k.bits < 16 && !t.block)
+				k_par = take(channel ? kv_channel_param_words(H, D) : kv_token_param_words(H, D, k.group, t.page));
+			if (channel && !t.block)
+				for (uint32_t i = 0; i < H * D; ++i) params(k_par + i, k.bits);
+			const uint32_t v_par = v.bits < 16 ? take(kv_token_param_words(H, D, v.group, t.page)) : 0;
+			pages_.insert(pages_.end(), {k_at, v_at, k_par, v_par});
+			factors_.push_back(factors);
+			live_.resize(live_.size() + (s_.per_head ? H : 1) * 4, 0); // [page][head][4], turned round later
+			for (uint32_t h = 0; h < H; ++h)
+				for (uint32_t slot : slots[h])
+					if (slot / t.page == p)
+						out[h].push_back(add_token(t, h, slot % t.page, k_at, v_at, k_par, v_par, factors));
+		}
+	}
+
+	Token add_token(const TierSpec& t, uint32_t h, uint32_t i, uint32_t k_at, uint32_t v_at, uint32_t k_par,
+	                uint32_t v_par, uint32_t factors) {
+		const uint32_t D = s_.D;
+		const Quant &k = t.format.k, &v = t.format.v;
+		live_[live_.size() - (s_.per_head ? s_.n_kv_heads - h : 1) * 4 + i / 32] |= 1u << i % 32;
+		Token token{std::vector<double>(D), std::vector<double>(D)};
+		for (uint32_t c = 0; c < D; ++c) {
+			const bool channel = k.scale == Scale::PerChannel;
+			const uint32_t kp =
+			    k_par + (channel ? kv_channel_param(h, c, D) : kv_token_param(h, c, i, D, k.group, t.page));
+			token.k[c] = element(k, kp, channel, k_at + kv_k_word(h, c * k.bits / 32, i, D, k.bits, t.page), c);
+			token.v[c] = element(v, v_par + kv_token_param(h, c, i, D, v.group, t.page), false,
+			                     v_at + kv_v_word(h, i, c * v.bits / 32, D, v.bits, t.page), c);
+			if (v.norm == Norm::SqrtMax) {
+				const uint32_t w = factors + kv_factor_word(h, c, D);
+				token.v[c] *= kv_factor_half(h, c, D) ? high(w) : low(w);
+			}
+		}
+		return token;
+	}
+	// Gives channel c of a token a random code (or half) in `word` and returns what it means.
+	double element(const Quant& q, uint32_t params_at, bool params_ready, uint32_t word, uint32_t c) {
+		const uint32_t shift = c * q.bits % 32, mask = (q.bits == 32 ? 0 : 1u << q.bits) - 1;
+		if (q.bits == 16) {
+			const float x = round_f16(random_.normal());
+			pool_[word] = (pool_[word] & ~(mask << shift)) | uint32_t(f32_to_f16(x)) << shift;
+			return double(x);
+		}
+		if (!params_ready && pool_[params_at] == kGarbage) params(params_at, q.bits);
+		const uint32_t code = random_.below(1u << q.bits);
+		pool_[word] = (pool_[word] & ~(mask << shift)) | code << shift;
+		return code * low(params_at) + high(params_at);
+	}
+
+	void finish(PackedCache& c, Rig& rig, const std::vector<std::pair<uint32_t, uint32_t>>& runs, uint32_t n_caches) {
+		const uint32_t n_pages = uint32_t(pages_.size() / 4), masks = s_.per_head ? s_.n_kv_heads : 1;
+		Words live(size_t(masks) * n_pages * 4);
+		for (uint32_t p = 0; p < n_pages; ++p)
+			for (uint32_t h = 0; h < masks; ++h)
+				for (uint32_t w = 0; w < 4; ++w)
+					live[(size_t(h) * n_pages + p) * 4 + w] = live_[(size_t(p) * masks + h) * 4 + w];
+		Words work;
+		std::vector<uint32_t> n_parts(s_.T, 0);
+		const uint32_t own = s_.prompt ? 1 : 0, most = uint32_t(r_.tiers.size()) * s_.splits + own; // parts of a row
+		for (size_t t = 0; t < r_.tiers.size(); ++t) {
+			const uint32_t first_work = uint32_t(work.size() / 4);
+			for (uint32_t row = 0; row < s_.T; ++row) {
+				const auto [first, n] = runs[t * n_caches + (s_.own_caches ? row : 0)];
+				const uint32_t splits = std::min(s_.splits, n);
+				for (uint32_t i = 0; i < splits; ++i) {
+					const uint32_t a = n * i / splits, b = n * (i + 1) / splits, part = row * most + n_parts[row]++;
+					if (row % s_.item_rows == 0) work.insert(work.end(), {row, first + a, b - a, part});
+				}
+			}
+			AttendGroup g;
+			g.format = r_.tiers[t].format, g.page = r_.tiers[t].page;
+			g.first_work = first_work, g.n_work = uint32_t(work.size() / 4) - first_work;
+			if (g.n_work) c.groups.push_back(g);
+		}
+		Words row_parts;
+		for (uint32_t row = 0; row < s_.T; ++row) row_parts.insert(row_parts.end(), {row * most, n_parts[row] + own});
+		pool_.resize((pool_.size() + 7) / 4 * 4, kGarbage);
+		const View pool = rig.u32(pool_, uint32_t(pool_.size()));
+		for (AttendGroup& g : c.groups) {
+			g.k_codes = g.v_codes = pool;
+			if (g.format.k.bits < 16) g.k_params = pool;
+			if (g.format.v.bits < 16) g.v_params = pool;
+			if (g.format.v.norm == Norm::SqrtMax) g.v_factors = pool;
+		}
+		c.kv.groups = c.groups;
+		c.kv.n_kv_heads = s_.n_kv_heads, c.kv.item_rows = s_.item_rows, c.kv.part_step = most;
+		if (work.empty()) work.assign(4, 0);
+		c.kv.work = rig.u32(work, uint32_t(work.size() / 4), 4);
+		c.kv.pages = rig.u32(pages_, n_pages, 4), c.kv.live = rig.u32(live, masks, n_pages, 4);
+		c.kv.row_parts = rig.u32(row_parts, s_.T, 2), c.kv.parts = rig.out(s_.T * most, s_.n_heads, s_.D + 2);
+		c.kv.factors = rig.u32(factors_, n_pages);
+		c.kv.balance = rig.f16(c.balance, s_.n_kv_heads, s_.D);
+		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return bool(g.v_factors); })) c.kv.factors = {};
+		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return g.format.k.norm == Norm::Balance; }))
+			c.kv.balance = {};
+	}
+
+	const PackedRow& r_;
+	const Shape& s_;
+	Random& random_;
+	Words pool_, pages_, live_, factors_;
+};
+
+bool balanced(const PackedRow& r) {
+	return std::ranges::any_of(r.tiers, [](const TierSpec& t) { return t.format.k.norm == Norm::Balance; });
+}
+
+// The prompt's own keys and values. Where the reference divides queries by the balance, its keys are multiplied by it.
+PromptKv make_own(PackedCache& c, Rig& rig, const PackedRow& r, Random& random) {
+	const Shape& s = r.s;
+	Floats k = random.normals(size_t(s.n_kv_heads) * s.T * s.D), v = random.normals(k.size());
+	c.own.assign(s.n_kv_heads, std::vector<Token>(s.T));
+	for (size_t i = 0; i < k.size(); ++i) {
+		k[i] = round_f16(k[i]), v[i] = round_f16(v[i]);
+		const size_t h = i / s.D / s.T;
+		Token& t = c.own[h][i / s.D % s.T];
+		t.k.push_back(double(k[i]) * (balanced(r) ? double(c.balance[h * s.D + i % s.D]) : 1));
+		t.v.push_back(double(v[i]));
+	}
+	return {rig.f16(k, s.n_kv_heads, s.T, s.D), rig.f16(v, s.n_kv_heads, s.T, s.D), 0, rig.out(s.T, s.n_heads)};
+}
+
+// Balanced keys meet divided queries, tier by tier: a token's share of the score is sum_c (q_c / b_c) k_c.
+void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats& want, Floats& lse) {
+	const Shape& s = r.s;
+	const bool divided = balanced(r);
+	for (uint32_t row = 0; row < s.T; ++row)
+		for (uint32_t head = 0; head < s.n_heads; ++head) {
+			const uint32_t h = head / (s.n_heads / s.n_kv_heads);
+			std::vector<Token> tokens = c.tokens[s.own_caches ? row : 0][h];
+			if (s.prompt) tokens.insert(tokens.end(), c.own[h].begin(), c.own[h].begin() + row + 1);
+			const float* x = &q[(size_t(row) * s.n_heads + head) * s.D];
+			std::vector<double> score, y(s.D);
+			for (const Token& t : tokens) {
+				double dot = 0;
+				for (uint32_t i = 0; i < s.D; ++i)
+					dot += double(x[i]) / (divided ? double(c.balance[size_t(h) * s.D + i]) : 1) * t.k[i];
+				score.push_back(dot / std::sqrt(double(s.D)));
+			}
+			const double top = score.empty() ? 0 : *std::ranges::max_element(score);
+			double sum = 0;
+			for (size_t t = 0; t < tokens.size(); ++t) {
+				const double w = std::exp(score[t] - top);
+				sum += w;
+				for (uint32_t i = 0; i < s.D; ++i) y[i] += w * tokens[t].v[i];
+			}
+			lse.push_back(sum > 0 ? float(top + std::log(sum)) : -std::numeric_limits<float>::infinity());
+			for (uint32_t i = 0; i < s.D; ++i)
+				want[(size_t(row) * s.n_heads + head) * s.D + i] = sum > 0 ? float(y[i] / sum) : 0;
+		}
+}
+
+void run_packed(Backend& backend, const PackedRow& r, const TestRow& row) {
+	Random random(uint32_t(row.number) + 1);
+	Rig rig(backend);
+	const Floats q = random.normals(size_t(r.s.T) * r.s.n_heads * r.s.D, 1.f);
+	PackedCache c;
+	Builder(r, random).build(c, rig);
+	const PromptKv own = r.s.prompt ? make_own(c, rig, r, random) : PromptKv{};
+	Floats want(q.size()), want_lse;
+	reference(r, c, q, want, want_lse);
+	c.kv.lse = r.s.prompt ? View() : rig.out(r.s.T, r.s.n_heads);
+	const View out = rig.out(r.s.T, r.s.n_heads, r.s.D), vq = rig.f32(q, r.s.T, r.s.n_heads, r.s.D);
+	const auto run = [&](const View& to) {
+		r.s.prompt ? backend.attend_prompt(to, vq, own, &c.kv) : backend.attend(to, vq, c.kv);
+	};
+	run(out);
+	const Floats got = rig.get(out);
+	check_close(row, got, want, "attend packed");
+	check_same_bits(row, rig.get(vq), q);
+	const Floats lse = rig.get(r.s.prompt ? own.lse : c.kv.lse);
+	if (std::isinf(want_lse[0]))
+		CHECK_MESSAGE(lse == want_lse, row_text(row)); // no token at all, in any row
+	else
+		check_close(row, lse, want_lse, "attend packed");
+	const View again = rig.out(r.s.T, r.s.n_heads, r.s.D); // same bits, always
+	run(again);
+	check_same_bits(row, rig.get(again), got);
+}
+
+Quant channel(uint8_t bits) { return {.bits = bits, .scale = Scale::PerChannel, .group = 32}; }
+Quant token(uint8_t bits, uint32_t group, Norm norm = Norm::None) {
+	return {.bits = bits, .scale = Scale::PerToken, .group = uint16_t(group), .norm = norm};
+}
+constexpr Quant kF16 = {};
+
+const uint32_t kHeads[][2] = {{2, 2}, {8, 2}, {8, 1}, {6, 2}}; // 1, 4, 8, 3 query heads per kv head
+const uint32_t kTokens[] = {1, 33, 16, 70, 32, 31, 97}, kPages[] = {32, 64, 128};
+
+} // namespace
+
+TEST_CASE("attend: every width of keys and values, per channel and per token") {
+	std::vector<PackedRow> rows;
+	size_t i = 0;
+	for (uint8_t kb : {1, 2, 4, 8, 16})
+		for (uint8_t vb : {1, 2, 4, 8, 16})
+			for (bool per_channel : {true, false}) {
+				if (kb == 16 && (vb == 16 || !per_channel)) continue;
+				const uint32_t D = i % 3 == 1 ? 128 : 64;
+				const auto& h = kHeads[i % 4];
+				const Quant k = kb == 16 ? kF16 : per_channel ? channel(kb) : token(kb, i % 4 == 0 ? D : 32);
+				const Quant v = vb == 16 ? kF16 : token(vb, i % 5 < 2 ? 32 : i % 5 == 2 ? D : D * h[1]);
+				rows.push_back(
+				    {{1, h[0], h[1], D, uint32_t(1 + i % 3), i % 4 == 1}, {{{k, v}, kPages[i % 3], kTokens[i % 7]}}});
+				++i;
+			}
+	each_row(rows, run_packed);
+}
+
+TEST_CASE("attend: packed pages of every head size") {
+	std::vector<PackedRow> rows;
+	size_t i = 0;
+	for (uint32_t D : {8u, 16u, 64u, 80u, 96u, 128u, 256u})
+		for (uint8_t bits : {1, 2, 4, 8}) {
+			const auto& h = kHeads[i % 4];
+			rows.push_back({{1, h[0], h[1], D, 1 + uint32_t(i % 2)},
+			                {{{channel(bits), token(bits, D)}, kPages[i % 3], 32 + kTokens[i % 7]}}});
+			rows.push_back(
+			    {{1, h[0], h[1], D, 1},
+			     {{{token(bits, D * h[1]), token(bits, D % 32 ? D : 32)}, kPages[(i + 1) % 3], kTokens[i % 7]}}});
+			++i;
+		}
+	each_row(rows, run_packed);
+}
+
+TEST_CASE("attend: parameter blocks, channel factors, balanced keys") {
+	std::vector<PackedRow> rows;
+	size_t i = 0;
+	for (uint32_t D : {64u, 80u, 128u})
+		for (uint8_t bits : {2, 4}) {
+			const auto& h = kHeads[i % 4];
+			const uint32_t all = D * h[1], n = 70 + 20 * uint32_t(i);
+			rows.push_back({{1, h[0], h[1], D, 2}, {{{channel(bits), token(bits, all, Norm::SqrtMax)}, 32, n, true}}});
+			rows.push_back({{1, h[0], h[1], D, 1},
+			                {{{channel(bits), token(bits, D % 32 ? D : 32, Norm::SqrtMax)}, kPages[i % 3], n, true}}});
+			rows.push_back({{2, h[0], h[1], D, 2, true},
+			                {{{token(bits, D % 64 ? D : D / 2, Norm::Balance), token(bits, D)}, kPages[i % 3], n}}});
+			++i;
+		}
+	each_row(rows, run_packed);
+}
+
+TEST_CASE("attend: rows of a prompt over packed pages") {
+	std::vector<PackedRow> rows;
+	const Format formats[] = {{},
+	                          {channel(4), token(4, 32)},
+	                          {channel(2), token(2, 64)},
+	                          {channel(1), token(1, 64)},
+	                          {token(8, 32), token(8, 64)},
+	                          {channel(2), token(2, 128, Norm::SqrtMax)},
+	                          {token(2, 32, Norm::Balance), token(2, 32)}};
+	size_t i = 0;
+	for (const Format& f : formats)
+		for (uint32_t T : {2u, 5u, 19u}) {
+			const auto& h = kHeads[i % 4];
+			const Shape shape{T, h[0], h[1], i % 2 ? 64u : 128u, uint32_t(1 + i % 3), i % 4 == 1, false, T, true};
+			Format fit = f;
+			if (f.v.norm == Norm::SqrtMax) fit.v.group = uint16_t(shape.D * shape.n_kv_heads);
+			rows.push_back({shape, {{fit, kPages[i % 3], 40 + kTokens[i % 7], fit.v.norm == Norm::SqrtMax}}});
+			// The reference divides a row's queries by the balance for all its pages.
+			if (T == 5 && f.k.norm != Norm::Balance)
+				rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.norm == Norm::SqrtMax}}});
+			++i;
+		}
+	rows.push_back({{6, 24, 2, 64, 2, false, false, 6, true},
+	                {{formats[2], 32, 96}}}); // more heads in a group than a workgroup takes
+	rows.push_back({{6, 8, 2, 64, 2, false, false, 4}, {{formats[2], 32, 96}}}); // decode rows that share a cache
+	each_row(rows, run_packed);
+}
+
+TEST_CASE("attend: f16, better and worse pages as one softmax, several rows and caches") {
+	std::vector<PackedRow> rows;
+	const Format f16{}, kivi2{channel(2), token(2, 32)}, four{channel(4), token(4, 64)},
+	    two{token(2, 32), token(2, 64)};
+	for (uint32_t splits : {1u, 3u}) {
+		rows.push_back({{1, 8, 2, 64, splits}, {{f16, 32, 100}, {kivi2, 32, 320}}});
+		rows.push_back({{3, 4, 4, 64, splits}, {{f16, 128, 33}, {four, 64, 65}, {two, 128, 200}}});
+		rows.push_back({{4, 8, 1, 64, splits, true, true}, {{f16, 64, 31}, {four, 32, 40}, {kivi2, 32, 90}}});
+		rows.push_back({{1, 4, 2, 128, splits}, {{f16, 32, 1}, {kivi2, 64, 0}, {two, 32, 63}}}); // an empty tier
+	}
+	rows.push_back({{1, 4, 2, 64, 1}, {{kivi2, 32, 0}}});   // nothing at all is zero
+	rows.push_back({{1, 24, 2, 64, 2}, {{kivi2, 32, 96}}}); // more heads in a group than a workgroup takes
+	each_row(rows, run_packed);
+}

@@ -1,0 +1,241 @@
+// Evaluation: questions and intervals; scores on text and right answers on every device.
+#include "tests/support/assets.h"
+#include "tests/support/compare.h"
+#include "tools/eval/evaluate.h"
+#include "tools/eval/words.h"
+#include <cmath>
+#include <set>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kBundled = KVRUN_SOURCE_DIR "/models/bundled/";
+
+struct Device {
+	std::string text() const { return "evaluation"; }
+};
+
+std::unique_ptr<Engine> open_bundled(const std::string& device, uint32_t ctx) {
+	EngineOptions opt;
+	opt.model = kBundled + "recall-4m-f16.gguf";
+	opt.device = select_test_device(device);
+	opt.ctx = ctx;
+	return Engine::open(opt);
+}
+
+// Text of the kind the model knows: lines of records.
+std::vector<uint32_t> some_text(const Engine& e, uint32_t lines) {
+	return e.tokenizer().encode(recall_question(lines, 5, 0).record, {.bos = false});
+}
+
+std::set<std::string> lines_of(const std::string& text) {
+	std::set<std::string> out;
+	for (size_t at = 0; at < text.size();) {
+		const size_t end = text.find('\n', at);
+		out.insert(text.substr(at, end - at));
+		at = end + 1;
+	}
+	return out;
+}
+
+} // namespace
+
+TEST_CASE("Wilson's interval") {
+	CHECK(wilson(0, 0) == std::pair(0.0, 1.0));
+	CHECK(wilson(0, 10).first == 0);
+	CHECK(wilson(0, 10).second == doctest::Approx(0.27753).epsilon(1e-4));
+	CHECK(wilson(10, 10).first == doctest::Approx(1 - 0.27753).epsilon(1e-4));
+	CHECK(wilson(10, 10).second == 1);
+	CHECK(wilson(50, 100).first == doctest::Approx(0.40383).epsilon(1e-4)); // Newcombe 1998, method 3
+	CHECK(wilson(81, 263).first == doctest::Approx(0.2553).epsilon(1e-3));
+	CHECK(wilson(81, 263).second == doctest::Approx(0.3662).epsilon(1e-3));
+}
+
+TEST_CASE("mean and its standard error") {
+	CHECK(mean_and_error({}) == std::pair(0.0, 0.0));
+	const std::vector<float> one{3}, four{1, 2, 3, 6};
+	CHECK(mean_and_error(one) == std::pair(3.0, 0.0));
+	CHECK(mean_and_error(four).first == doctest::Approx(3));
+	CHECK(mean_and_error(four).second == doctest::Approx(std::sqrt(14.0 / 3 / 4)));
+}
+
+TEST_CASE("the words of records are the bundled model's") {
+	const std::string words = file_text(kBundled + "words.py");
+	std::string adjectives(kAdjectives), nouns(kNouns);
+	CHECK(adjectives.back() == ' ');
+	adjectives.pop_back(), nouns.pop_back();
+	CHECK(words.find("ADJ=\"" + adjectives + "\"") != std::string::npos);
+	CHECK(words.find("NOUN=\"" + nouns + "\"") != std::string::npos);
+}
+
+TEST_CASE("questions: reproducible, one right answer, every depth") {
+	for (const uint32_t lines : {1u, 20u, 130u, 200u, 1000u}) {
+		const Question q = recall_question(lines, 7, 3);
+		CAPTURE(lines);
+		CHECK(recall_question(lines, 7, 3).record == q.record);
+		CHECK(recall_question(lines, 7, 4).record != q.record);
+		CHECK(recall_question(lines, 8, 3).record != q.record);
+		std::set<std::string> names;
+		for (const std::string& line : lines_of(q.record))
+			if (line.starts_with("line ")) names.insert(line.substr(5, line.find(':') - 5));
+		CHECK(names.size() == lines); // no name twice
+		REQUIRE(q.query.starts_with("Query: "));
+		const std::string name = q.query.substr(7, q.query.find('\n') - 7);
+		CHECK(q.query == "Query: " + name + "\nAnswer: <");
+		const std::string line = "line " + name + ": REGISTER_CONTENT is <" + q.answer + ">\n";
+		CHECK(q.record.find(line) != std::string::npos);
+		CHECK(q.answer.size() == 5);
+	}
+	CHECK_THROWS_AS(recall_question(0, 1, 0), Error);
+	double depth = 0;
+	for (uint32_t i = 0; i < 50; ++i) depth += recall_question(40, 1, i).depth / 50;
+	CHECK(depth == doctest::Approx(0.5).epsilon(0.3)); // any line may be asked for
+
+	for (uint32_t i = 0; i < 5; ++i) {
+		const Question q = needle_question(20, 3, i, 5);
+		CHECK(q.depth == doctest::Approx(i / 4.0));
+		const size_t at = q.record.find("line ");
+		REQUIRE(at != std::string::npos);
+		CHECK(size_t(std::count(q.record.begin(), q.record.begin() + ptrdiff_t(at), '\n')) ==
+		      1 + i * 5); // sentences before it
+		CHECK(lines_of(q.record).size() >= 20);
+	}
+}
+
+TEST_CASE("scores on text: f16 against itself, and more bits are better") {
+	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
+		const auto e = open_bundled(row.device, 192);
+		const std::vector<uint32_t> text = some_text(*e, 24);
+		const std::vector<KvPolicy> policies = parse_policies("rtn8,rtn4,rtn2,fp16");
+		const TextEvalOptions opt{.chunk = 192, .scored = 20, .chunks = 2};
+		double last = -1;
+		const TextResult r = eval_text(*e, text, policies, opt, {[&](double done) {
+			CHECK(done > last);
+			last = done;
+			return true;
+		}});
+		CHECK(last == doctest::Approx(1));
+		CHECK(r.chunks == 2);
+		REQUIRE(r.scores.size() == 4); // fp16 once, first
+		const TextScore &f16 = r.scores[0], &q8 = r.scores[1], &q4 = r.scores[2], &q2 = r.scores[3];
+		CHECK(f16.policy == "fp16");
+		CHECK(f16.n == 40);
+		CHECK(f16.kld_mean == 0);
+		CHECK(f16.top1 == 1);
+		CHECK(q8.kld_mean > 0);
+		CHECK(q8.kld_mean < q4.kld_mean);
+		CHECK(q4.kld_mean < q2.kld_mean);
+		CHECK(q8.kld_mean < 1e-3);
+		CHECK(q2.kld_mean > 1e-3);
+		CHECK(q2.kld_median <= q2.kld_p99);
+		CHECK(q8.top1 >= q2.top1);
+		CHECK(q8.ppl == doctest::Approx(f16.ppl).epsilon(0.01));
+		CHECK(f16.cost.stored_bits > q8.cost.stored_bits);
+		CHECK(q8.cost.stored_bits > q4.cost.stored_bits);
+		CHECK(q4.cost.decode_tokens == 40);
+		CHECK(q4.cost.prefill_tokens == 2 * (192 - 21));
+
+		// The same perplexity from the logits of the whole chunk as one prompt, which is another path through the
+		// device.
+		e->set_kv(parse_policy("fp16"));
+		double nll = 0;
+		for (uint32_t c = 0; c < 2; ++c) {
+			std::vector<uint32_t> chunk;
+			const uint32_t bos = e->tokenizer().adds_bos();
+			if (bos) chunk.push_back(*e->tokenizer().bos());
+			chunk.insert(chunk.end(), text.begin() + c * (192 - bos), text.begin() + (c + 1) * (192 - bos));
+			Session s(*e);
+			PrefillHooks hooks;
+			hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
+				const size_t vocab = e->config().vocab;
+				for (uint32_t i = 0; i < n; ++i) {
+					if (first + i < 192 - 21 || first + i >= 191) continue;
+					double sum = 0;
+					for (size_t t = 0; t < vocab; ++t) sum += std::exp(double(logits[i * vocab + t]));
+					nll += std::log(sum) - double(logits[i * vocab + chunk[first + i + 1]]);
+				}
+			};
+			s.prefill(chunk, hooks);
+		}
+		CHECK(f16.ppl == doctest::Approx(std::exp(nll / 40)).epsilon(0.005));
+	});
+}
+
+TEST_CASE("an evaluation that is stopped keeps whole chunks only; what cannot be measured is refused") {
+	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
+		const auto e = open_bundled(row.device, 64);
+		const std::vector<uint32_t> text = some_text(*e, 16);
+		const std::vector<KvPolicy> q4 = parse_policies("rtn4");
+		const TextResult r =
+		    eval_text(*e, text, q4, {.chunk = 64, .scored = 4, .chunks = 3}, {[](double done) { return done < 0.6; }});
+		CHECK(r.chunks == 1);
+		REQUIRE(r.scores.size() == 2);
+		CHECK(r.scores[0].n == 4);
+		CHECK(r.scores[1].n == 4);
+		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 65, .scored = 4}), Error); // longer than the context
+		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 8, .scored = 7}), Error);  // nothing before it
+		CHECK_THROWS_AS(eval_text(*e, std::span(text).first(9), q4, {.chunk = 64, .scored = 4}), Error);
+		const Question q = recall_question(40, 1, 0);
+		CHECK_THROWS_AS(eval_task(*e, std::span(&q, 1), q4, Ask::Prompt), Error); // longer than the context
+	});
+}
+
+TEST_CASE("the loss of an answer is that of its tokens in one prompt") {
+	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
+		const auto e = open_bundled(row.device, 512);
+		Question q = recall_question(6, 3, 0);
+		q.answer = "31"; // not the right one: a loss worth comparing
+		const TaskScore t = eval_task(*e, std::span(&q, 1), parse_policies("fp16"), Ask::Later)[0];
+		CHECK(t.n_right == 0);
+		const std::vector<uint32_t> all = e->tokenizer().encode(q.record + q.query + q.answer);
+		double loss = 0;
+		Session s(*e);
+		PrefillHooks hooks;
+		hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
+			const size_t vocab = e->config().vocab;
+			for (uint32_t i = 0; i < n; ++i) {
+				if (first + i + 3 < all.size() || first + i + 1 >= all.size()) continue;
+				double sum = 0;
+				for (size_t w = 0; w < vocab; ++w) sum += std::exp(double(logits[i * vocab + w]));
+				loss += (std::log(sum) - double(logits[i * vocab + all[first + i + 1]])) / 2;
+			}
+		};
+		s.prefill(all, hooks);
+		CHECK(t.loss_mean > 1);
+		CHECK(t.loss_mean == doctest::Approx(loss).epsilon(0.005));
+	});
+}
+
+TEST_CASE("look-up tasks: the bundled model answers, asked in the prompt and later") {
+	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
+		const auto e = open_bundled(row.device, 512);
+		std::vector<Question> questions;
+		for (uint32_t i = 0; i < 2; ++i) questions.push_back(recall_question(8, 11, i));
+		const std::vector<KvPolicy> policies = parse_policies("fp16,rtn8,streaming,sinks=4,recent=16");
+		for (const Ask ask : {Ask::Prompt, Ask::Later}) {
+			const std::vector<TaskScore> s = eval_task(*e, questions, policies, ask);
+			REQUIRE(s.size() == 3);
+			CHECK(s[0].n_right == 2);
+			CHECK(s[1].n_right == 2);
+			CHECK(s[2].n_right < 2); // the record is evicted: these are 150 tokens
+			CHECK(s[0].right == std::vector<uint8_t>{1, 1});
+			CHECK(s[0].high == 1);
+			CHECK(s[0].longest > 100);
+			CHECK(s[1].cost.stored_bits < s[0].cost.stored_bits);
+			const uint64_t decoded =
+			    s[0].cost.decode_tokens; // five digits, the last one never decoded, after the question
+			if (ask == Ask::Prompt)
+				CHECK(decoded == 2 * 5);
+			else
+				CHECK(decoded > 2 * 9);
+
+			// The loss of a right answer is small, and that of an evicted one a guess among ten digits or worse.
+			REQUIRE(s[0].loss.size() == 2);
+			CHECK(s[0].loss_mean < 0.2);
+			CHECK(s[1].loss_mean == doctest::Approx(s[0].loss_mean).epsilon(0.05).scale(0.1));
+			CHECK(s[2].loss_mean > 1);
+			CHECK(s[0].loss_mean == doctest::Approx((s[0].loss[0] + s[0].loss[1]) / 2));
+		}
+	});
+}

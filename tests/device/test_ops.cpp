@@ -1,0 +1,282 @@
+// embed, rmsnorm, matmul and copy on every device, over tables of shapes, against sums in double written here.
+#include "tests/support/compare.h"
+#include "tests/support/rig.h"
+#include <cmath>
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+constexpr DType kWeightTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
+                                  DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+
+struct EmbedRow {
+	DType type;
+	uint32_t T, dim, vocab;
+	std::string text() const {
+		return fmt::format("embed: T {} dim {} vocab {} {}", T, dim, vocab, dtype_info(type).name);
+	}
+};
+
+struct NormRow {
+	uint32_t T, dim;
+	std::string text() const { return fmt::format("rmsnorm: T {} dim {}", T, dim); }
+};
+
+struct MatmulRow {
+	DType type;
+	uint32_t T, n;           // rows of x, columns of every weight
+	std::vector<uint32_t> d; // rows of each weight
+	Epilogue epilogue = Epilogue::None;
+	bool decode = false, bias = false;
+	uint32_t first = 0; // the weights are rows [first, first + d) of larger ones
+	std::string text() const {
+		constexpr const char* names[] = {"", " add", " swiglu"};
+		return fmt::format("{}: T {} n {} d {} {}{}{}{}", decode ? "matvec" : "matmul", T, n, fmt::join(d, "+"),
+		                   dtype_info(type).name, names[int(epilogue)], bias ? " bias" : "",
+		                   first ? fmt::format(" from row {}", first) : "");
+	}
+};
+
+std::vector<MatmulRow> matmul_rows() {
+	std::vector<MatmulRow> rows;
+	constexpr uint32_t Ts[] = {1, 2, 7, 8, 9, 31, 32, 33}, ds[] = {64, 5, 33, 1, 130};
+	constexpr uint32_t plain_n[] = {64, 172, 8, 288}, blocks_n[] = {2, 1, 3, 9}; // columns, or blocks of columns
+	size_t i = 0;
+	const auto cols = [&](DType t) {
+		const uint32_t block = dtype_info(t).block;
+		return block == 1 ? plain_n[i % 4] : block * std::min(blocks_n[i % 4], block == 256 ? 3u : 9u);
+	};
+	for (DType t : kWeightTypes)
+		for (uint32_t T : Ts)
+			for (bool decode : {true, false}) {
+				if (decode && T > 8) continue;
+				rows.push_back({t, T, cols(t), {ds[i % 5]}, Epilogue::None, decode, false, 0});
+				++i;
+			}
+	for (DType t : kWeightTypes)
+		for (bool decode : {true, false})
+			for (uint32_t T : {1u, decode ? 8u : 33u}) {
+				++i;
+				rows.push_back({t, T, cols(t), {ds[i % 5]}, Epilogue::Add, decode, i % 3 == 0, 0});
+				rows.push_back({t, T, cols(t), {ds[i % 5], ds[i % 5]}, Epilogue::SwiGLU, decode, i % 3 == 1, 3});
+				rows.push_back({t, T, cols(t), {64, 16, 16}, Epilogue::None, decode, i % 2 == 0, 7}); // q, k, v
+			}
+	rows.push_back({DType::Q8_0, 1, 32, {66000}, Epilogue::None, true, false, 0}); // more rows than a grid has in x
+	rows.push_back({DType::Q8_0, 2, 32, {66000}, Epilogue::None, false, false, 0});
+	rows.push_back({DType::Q4_K, 1, 4096, {48}, Epilogue::None, true, false, 0});
+	rows.push_back({DType::Q6_K, 3, 2304, {40}, Epilogue::Add, true, false, 0});
+	rows.push_back({DType::F16, 130, 576, {192}, Epilogue::None, false, false, 0});
+	rows.push_back({DType::Q8_0, 65, 1536, {96, 96}, Epilogue::SwiGLU, false, false, 0});
+	return rows;
+}
+
+// x (T, n) . w (rows of n from `first`)^T + bias, in double.
+std::vector<double> matmul_reference(const MatmulRow& m, uint32_t d, const Floats& x, const Floats& w,
+                                     const Floats& bias) {
+	std::vector<double> y(size_t(m.T) * d);
+	for (uint32_t t = 0; t < m.T; ++t)
+		for (uint32_t r = 0; r < d; ++r) {
+			double sum = bias.empty() ? 0 : double(bias[r]);
+			for (uint32_t c = 0; c < m.n; ++c)
+				sum += double(x[size_t(t) * m.n + c]) * double(w[size_t(m.first + r) * m.n + c]);
+			y[size_t(t) * d + r] = sum;
+		}
+	return y;
+}
+
+void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
+	Random random(uint32_t(row.number) + 1);
+	Rig rig(backend);
+	const Floats x = random.normals(size_t(m.T) * m.n, 1 / std::sqrt(float(m.n)));
+	const View vx = rig.f32(x, m.T, m.n);
+	std::vector<Proj> projs;
+	std::vector<std::vector<double>> refs;
+	for (uint32_t d : m.d) {
+		const uint32_t all = m.first ? m.first + d + 2 : d; // rows of the weight the view looks into
+		const RandomWeight w = random_weight(m.type, all, m.n, random);
+		const Floats bias = m.bias ? random.normals(d) : Floats();
+		Proj p{rig.out(m.T, d), rig.weight(m.type, w, all, m.n, m.first, m.first ? d : 0),
+		       m.bias ? rig.f32(bias, d) : View()};
+		refs.push_back(matmul_reference(m, d, x, w.values, bias));
+		if (m.epilogue == Epilogue::Add) {
+			const Floats before = random.normals(size_t(m.T) * d);
+			p.out = rig.f32(before, m.T, d);
+			for (size_t i = 0; i < before.size(); ++i) refs.back()[i] += double(before[i]);
+		}
+		projs.push_back(p);
+	}
+	if (m.epilogue == Epilogue::SwiGLU) {
+		for (size_t i = 0; i < refs[0].size(); ++i) refs[0][i] = refs[0][i] / (1 + std::exp(-refs[0][i])) * refs[1][i];
+		projs[1].out = View();
+	}
+	backend.matmul(projs, vx, m.epilogue, m.decode);
+	for (size_t i = 0; i < projs.size(); ++i) {
+		if (!projs[i].out) continue;
+		const char* op = m.epilogue == Epilogue::SwiGLU ? "swiglu" : m.decode ? "matvec" : "matmul";
+		check_close(row, rig.get(projs[i].out), Floats(refs[i].begin(), refs[i].end()), op);
+	}
+	check_same_bits(row, rig.get(vx), x);
+}
+
+} // namespace
+
+TEST_CASE("ops: embed") {
+	std::vector<EmbedRow> rows;
+	for (DType t : kWeightTypes)
+		for (uint32_t T : {1u, 3u, 33u})
+			rows.push_back({t, T, dtype_info(t).block == 256 ? 512u : T == 3 ? 96u : 64u, T == 3 ? 1000u : 40u});
+	each_row(rows, [](Backend& backend, const EmbedRow& e, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const RandomWeight w = random_weight(e.type, e.vocab, e.dim, random);
+		Words tokens(e.T);
+		for (uint32_t& t : tokens) t = random.below(e.vocab);
+		tokens[0] = e.vocab - 1;
+		if (e.T > 2) tokens[1] = 0, tokens[2] = tokens[0];
+		Floats want;
+		for (uint32_t t : tokens)
+			want.insert(want.end(), &w.values[size_t(t) * e.dim], &w.values[size_t(t) * e.dim] + e.dim);
+		const View out = rig.out(e.T, e.dim);
+		backend.embed(out, rig.weight(e.type, w, e.vocab, e.dim), rig.u32(tokens, e.T));
+		check_close(row, rig.get(out), want, "embed");
+	});
+}
+
+TEST_CASE("ops: rmsnorm") {
+	std::vector<NormRow> rows;
+	for (uint32_t T : {1u, 2u, 8u, 33u})
+		for (uint32_t dim : {8u, 64u, 172u, 576u, 1031u, 4096u}) rows.push_back({T, dim});
+	each_row(rows, [](Backend& backend, const NormRow& n, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		// Rows of very different size: a wrong row's mean square would show.
+		Floats x = random.normals(size_t(n.T) * n.dim), want(x.size());
+		const Floats w = random.normals(n.dim);
+		const float eps = 1e-5f;
+		for (uint32_t t = 0; t < n.T; ++t) {
+			double sum = 0;
+			for (uint32_t c = 0; c < n.dim; ++c) {
+				float& v = x[size_t(t) * n.dim + c];
+				v *= std::pow(3.f, float(t % 5) - 2);
+				sum += double(v) * double(v);
+			}
+			for (uint32_t c = 0; c < n.dim; ++c) {
+				const size_t i = size_t(t) * n.dim + c;
+				want[i] = float(double(x[i]) / std::sqrt(sum / n.dim + double(eps)) * double(w[c]));
+			}
+		}
+		const View out = rig.out(n.T, n.dim), vx = rig.f32(x, n.T, n.dim);
+		backend.rmsnorm(out, vx, rig.f32(w, n.dim), eps);
+		check_close(row, rig.get(out), want, "rmsnorm");
+		check_same_bits(row, rig.get(vx), x);
+	});
+}
+
+TEST_CASE("ops: rmsnorm of zeros is zero") {
+	struct Zero {
+		std::string text() const { return "rmsnorm: T 2 dim 64 of zeros"; }
+	};
+	each_row(std::vector<Zero>(1), [](Backend& backend, const Zero&, const TestRow& row) {
+		Rig rig(backend);
+		const View out = rig.out(2, 64);
+		backend.rmsnorm(out, rig.f32(Floats(128), 2, 64), rig.f32(Floats(64, 2.f), 64), 1e-6f);
+		check_same_bits(row, rig.get(out), Floats(128));
+	});
+}
+
+TEST_CASE("ops: matmul") { each_row(matmul_rows(), run_matmul); }
+
+TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
+	std::vector<MatmulRow> rows;
+	for (DType t : kWeightTypes) {
+		rows.push_back({t, 8, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
+		rows.push_back({t, 67, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, false, false, 0});
+	}
+	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const Floats x = random.normals(size_t(m.T) * m.n);
+		const View vx = rig.f32(x, m.T, m.n),
+		           w = rig.weight(m.type, random_weight(m.type, m.d[0], m.n, random), m.d[0], m.n);
+		const View once = rig.out(m.T, m.d[0]);
+		const Proj whole{once, w, {}};
+		backend.matmul({&whole, 1}, vx, m.epilogue, m.decode);
+		const Floats want = rig.get(once);
+		for (uint32_t piece : {1u, 3u, 7u, 32u}) {
+			if (piece >= m.T) continue;
+			const View out = rig.out(m.T, m.d[0]);
+			for (uint32_t t = 0; t < m.T; t += piece) {
+				const uint32_t n = std::min(piece, m.T - t);
+				const Proj part{kvrun::rows(out, t, n), w, {}};
+				backend.matmul({&part, 1}, kvrun::rows(vx, t, n), m.epilogue, m.decode);
+			}
+			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)},
+			                rig.get(out), want);
+		}
+	});
+}
+
+TEST_CASE("ops: copy") {
+	std::vector<NormRow> rows = {{1, 1}, {1, 7}, {3, 64}, {33, 100}, {5, 4097}};
+	each_row(rows, [](Backend& backend, const NormRow& n, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const Floats x = random.normals(size_t(n.T) * n.dim);
+		const View out = rig.out(n.T, n.dim), src = rig.f32(x, n.T, n.dim);
+		backend.copy(out, src);
+		check_same_bits(row, rig.get(out), x);
+		if (n.T < 2) return;
+		const View part = rig.out(n.T - 1, n.dim); // rows [1, T)
+		backend.copy(part, kvrun::rows(src, 1, n.T - 1));
+		check_same_bits(row, rig.get(part), Floats(x.begin() + n.dim, x.end()));
+	});
+}
+
+TEST_CASE("ops: writes and reads keep their order with ops") {
+	struct Order {
+		std::string text() const { return "write, copy, write, read"; }
+	};
+	each_row(std::vector<Order>(1), [](Backend& backend, const Order&, const TestRow& row) {
+		Rig rig(backend);
+		const Floats a(64, 1.f), b(64, 2.f);
+		const View x = rig.f32(a, 64), y = rig.out(64), z = rig.out(64);
+		Floats first(64), second(64), third(64);
+		backend.copy(y, x);
+		backend.read(*y.buf, y.at, std::as_writable_bytes(std::span(first)));
+		backend.write(*x.buf, x.at, std::as_bytes(std::span(b)));
+		backend.copy(z, x);
+		backend.read(*z.buf, z.at, std::as_writable_bytes(std::span(second)));
+		backend.submit();
+		backend.copy(x, y);
+		backend.read(*x.buf, x.at, std::as_writable_bytes(std::span(third)));
+		backend.submit();
+		backend.wait();
+		check_same_bits(row, first, a);
+		check_same_bits(row, second, b);
+		check_same_bits(row, third, a);
+	});
+}
+
+TEST_CASE("ops: new memory is zero, used before or not") {
+	if (const char* poison = std::getenv("KVRUN_POISON"); poison && *poison == '1') return; // then it is NaN
+	struct Zero {
+		std::string text() const { return "alloc, write, free, alloc"; }
+	};
+	each_row(std::vector<Zero>(1), [](Backend& backend, const Zero&, const TestRow& row) {
+		for (int round = 0; round < 3; ++round)
+			for (Mem mem : {Mem::Device, Mem::Upload, Mem::Readback}) {
+				const Floats ones(5000, 1.f);
+				Floats back(5000, 3.f);
+				const Buffer b = backend.alloc(20000, mem, "zero");
+				backend.read(b, 0, std::as_writable_bytes(std::span(back)));
+				backend.submit();
+				backend.wait();
+				check_same_bits(row, back, Floats(5000));
+				if (mem != Mem::Readback) backend.write(b, 0, std::as_bytes(std::span(ones)));
+				backend.submit();
+				backend.wait();
+			}
+	});
+}

@@ -1,0 +1,431 @@
+// rope_store, kv_store, kv_load, attend and attend_prompt over f16 pages on every device, over tables of shapes,
+// against definitions in double written here. Packed formats: test_attend.cpp.
+#include "shared/kv_page.h"
+#include "tests/support/compare.h"
+#include "tests/support/rig.h"
+#include <algorithm>
+#include <cmath>
+#include <doctest/doctest.h>
+#include <numeric>
+#include <utility>
+
+using namespace kvrun;
+
+namespace {
+
+Floats halves(const Words& words) {
+	Floats r;
+	for (uint32_t w : words) r.push_back(f16_to_f32(uint16_t(w))), r.push_back(f16_to_f32(uint16_t(w >> 16)));
+	return r;
+}
+Floats rounded(Floats x) {
+	for (float& v : x) v = round_f16(v);
+	return x;
+}
+Words shuffled(uint32_t n, Random& random) {
+	Words r(n);
+	std::iota(r.begin(), r.end(), 0u);
+	for (uint32_t i = n; i > 1; --i) std::swap(r[i - 1], r[random.below(i)]);
+	return r;
+}
+
+// ---- rope_store
+
+struct RopeRow {
+	uint32_t T, n_heads, n_kv_heads, D, rotary_dim;
+	bool neox, norm;
+	uint32_t page;     // 0: prompt scratch, heads contiguous
+	bool skip = false; // some heads are not stored
+	std::string text() const {
+		return fmt::format("rope_store: T {} heads {}:{} head_dim {} rotary {}{}{} {}{}", T, n_heads, n_kv_heads, D,
+		                   rotary_dim, neox ? " neox" : "", norm ? " norm" : "",
+		                   page ? fmt::format("pages of {}", page) : "scratch", skip ? " skips" : "");
+	}
+};
+
+std::vector<RopeRow> rope_rows() {
+	std::vector<RopeRow> rows;
+	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {8, 1}, {3, 1}}, pages[] = {32, 0, 64, 128};
+	size_t i = 0;
+	for (uint32_t D : {8u, 64u, 80u, 96u, 128u})
+		for (uint32_t T : {1u, 2u, 8u, 33u})
+			for (bool neox : {false, true}) {
+				const auto& h = heads[i % 4];
+				rows.push_back({T, h[0], h[1], D, i % 3 == 1 ? D / 2 : D, neox, i % 5 < 2, pages[i % 4], i % 7 == 3});
+				++i;
+			}
+	return rows;
+}
+
+// The head of x after the optional norm and the rotation, in double.
+void rope_reference(const RopeRow& r, const float* x, const Floats& norm, const float* cs, float eps, double* y) {
+	double scale = 1;
+	if (!norm.empty()) {
+		double sum = 0;
+		for (uint32_t c = 0; c < r.D; ++c) sum += double(x[c]) * double(x[c]);
+		scale = 1 / std::sqrt(sum / r.D + double(eps));
+	}
+	for (uint32_t c = 0; c < r.D; ++c) y[c] = double(x[c]) * scale * (norm.empty() ? 1 : double(norm[c]));
+	for (uint32_t p = 0; p < r.rotary_dim / 2; ++p) {
+		double& a = y[r.neox ? p : p * 2];
+		double& b = y[r.neox ? p + r.rotary_dim / 2 : p * 2 + 1];
+		const double a0 = a, b0 = b;
+		a = a0 * double(cs[p * 2]) - b0 * double(cs[p * 2 + 1]);
+		b = b0 * double(cs[p * 2]) + a0 * double(cs[p * 2 + 1]);
+	}
+}
+
+// Where every (row, kv head) goes: distinct places in K and V memory of `words` words.
+struct Places {
+	Words at;       // (T, n_kv_heads, 2)
+	uint32_t words; // of K memory and of V memory
+	uint32_t k_stride;
+};
+Places make_places(uint32_t T, uint32_t n_kv_heads, uint32_t D, uint32_t page, bool skip, Random& random) {
+	Places p;
+	p.k_stride = page ? page : 1;
+	const uint32_t per_page = page ? page : T, n_pages = (T + per_page - 1) / per_page + 1; // one more than needed
+	p.words = n_pages * n_kv_heads * per_page * D / 2;
+	const Words slots = shuffled(n_pages * per_page, random);
+	for (uint32_t t = 0; t < T; ++t)
+		for (uint32_t h = 0; h < n_kv_heads; ++h) {
+			const uint32_t base = slots[t] / per_page * n_kv_heads * per_page * D / 2, token = slots[t] % per_page;
+			const bool out = skip && (t + h) % 2 == 0;
+			p.at.push_back(out ? kSkip
+			                   : base + (page ? kv_k_word(h, 0, token, D, 16, page) : (h * per_page + token) * D / 2));
+			p.at.push_back(out ? kSkip : base + kv_v_word(h, token, 0, D, 16, per_page));
+		}
+	return p;
+}
+
+constexpr uint32_t kUnwritten = 0xA5A5A5A5u; // in K and V memory before the op
+
+void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
+	Random random(uint32_t(row.number) + 1);
+	Rig rig(backend);
+	const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D),
+	             k = random.normals(size_t(r.T) * r.n_kv_heads * r.D);
+	const Floats v = random.normals(k.size()), q_norm = r.norm ? random.normals(r.D) : Floats(),
+	             k_norm = r.norm ? random.normals(r.D) : Floats();
+	Floats table;
+	for (uint32_t i = 0; i < r.T * r.rotary_dim / 2; ++i) {
+		const float angle = random.uniform(-3.f, 3.f);
+		table.push_back(1.1f * std::cos(angle)), table.push_back(1.1f * std::sin(angle)); // with an attention scale
+	}
+	const float eps = 1e-6f;
+	const Places places = make_places(r.T, r.n_kv_heads, r.D, r.page, r.skip, random);
+
+	Floats want_q(q.size()), want_k, want_v; // K and V of what is stored, row by row
+	std::vector<double> head(r.D);
+	for (size_t i = 0; i < size_t(r.T) * r.n_heads; ++i) {
+		rope_reference(r, &q[i * r.D], q_norm, &table[i / r.n_heads * r.rotary_dim], eps, head.data());
+		std::copy(head.begin(), head.end(), &want_q[i * r.D]);
+	}
+	for (size_t i = 0; i < size_t(r.T) * r.n_kv_heads; ++i) {
+		if (places.at[i * 2] == kSkip) continue;
+		rope_reference(r, &k[i * r.D], k_norm, &table[i / r.n_kv_heads * r.rotary_dim], eps, head.data());
+		want_k.insert(want_k.end(), head.begin(), head.end());
+		want_v.insert(want_v.end(), &v[i * r.D], &v[i * r.D] + r.D);
+	}
+
+	const View vq = rig.f32(q, r.T, r.n_heads, r.D), vk = rig.f32(k, r.T, r.n_kv_heads, r.D),
+	           vv = rig.f32(v, r.T, r.n_kv_heads, r.D);
+	const Words empty(places.words, kUnwritten);
+	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words),
+	                rig.u32(places.at, r.T, r.n_kv_heads, 2), places.k_stride};
+	const HeadNorm norm{r.norm ? rig.f32(q_norm, r.D) : View(), r.norm ? rig.f32(k_norm, r.D) : View(), eps};
+	backend.rope_store(vq, vk, vv, {rig.f32(table, r.T, r.rotary_dim / 2, 2), r.rotary_dim, r.neox}, norm, dst);
+
+	check_close(row, rig.get(vq), want_q, "rope");
+	check_same_bits(row, rig.get(vk), k);
+	check_same_bits(row, rig.get(vv), v);
+	Words k_mem = rig.get_words(dst.k), v_mem = rig.get_words(dst.v), k_words, v_words;
+	for (size_t i = 0; i < places.at.size(); i += 2)
+		for (uint32_t w = 0; w < r.D / 2 && places.at[i] != kSkip; ++w) {
+			k_words.push_back(std::exchange(k_mem[places.at[i] + w * places.k_stride], kUnwritten));
+			v_words.push_back(std::exchange(v_mem[places.at[i + 1] + w], kUnwritten));
+		}
+	check_close(row, halves(k_words), want_k, "kv");
+	check_same_bits(row, halves(v_words), rounded(want_v));
+	CHECK(k_mem == empty); // nothing else was written
+	CHECK(v_mem == empty);
+}
+
+// ---- kv_store
+
+struct StoreRow {
+	uint32_t n, first, T_cap, n_kv_heads, D, page;
+	bool skip = false;
+	std::string text() const {
+		return fmt::format("kv_store: tokens {}..{} of {} kv heads {} head_dim {} pages of {}{}", first, first + n,
+		                   T_cap, n_kv_heads, D, page, skip ? " skips" : "");
+	}
+};
+
+void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
+	Random random(uint32_t(row.number) + 1);
+	Rig rig(backend);
+	const size_t all = size_t(r.n_kv_heads) * r.T_cap * r.D;
+	const Floats k = rounded(random.normals(all)), v = rounded(random.normals(all));
+	const Places places = make_places(r.n, r.n_kv_heads, r.D, r.page, r.skip, random);
+	const Words empty(places.words, kUnwritten);
+	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words),
+	                rig.u32(places.at, r.n, r.n_kv_heads, 2), places.k_stride};
+	backend.kv_store({rig.f16(k, r.n_kv_heads, r.T_cap, r.D), rig.f16(v, r.n_kv_heads, r.T_cap, r.D), r.first}, r.n,
+	                 dst);
+	Words want_k = empty, want_v = empty;
+	for (uint32_t t = 0; t < r.n; ++t)
+		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
+			for (uint32_t w = 0; w < r.D / 2; ++w) {
+				const size_t at = (size_t(t) * r.n_kv_heads + h) * 2,
+				             from = (size_t(h) * r.T_cap + r.first + t) * r.D + 2 * w;
+				if (places.at[at] == kSkip) continue;
+				want_k[places.at[at] + w * places.k_stride] = f32_to_f16(k[from]) | uint32_t(f32_to_f16(k[from + 1]))
+				                                                                        << 16;
+				want_v[places.at[at + 1] + w] = f32_to_f16(v[from]) | uint32_t(f32_to_f16(v[from + 1])) << 16;
+			}
+	CHECK(rig.get_words(dst.k) == want_k);
+	CHECK(rig.get_words(dst.v) == want_v);
+
+	// and back, by kv_load(): stored heads return, everything else keeps what it had
+	const Floats before(all, 0.5f);
+	const View k_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D),
+	           v_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D);
+	backend.kv_load({k_back, v_back, r.first}, r.n, dst);
+	Floats want_kb = before, want_vb = before;
+	for (uint32_t t = 0; t < r.n; ++t)
+		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
+			for (uint32_t c = 0; c < r.D; ++c) {
+				const size_t i = (size_t(h) * r.T_cap + r.first + t) * r.D + c;
+				if (places.at[(size_t(t) * r.n_kv_heads + h) * 2] != kSkip) want_kb[i] = k[i], want_vb[i] = v[i];
+			}
+	check_same_bits(row, halves(rig.get_words(k_back)), want_kb);
+	check_same_bits(row, halves(rig.get_words(v_back)), want_vb);
+}
+
+// ---- attention
+
+struct AttendRow {
+	uint32_t T, n_heads, n_kv_heads, D;
+	uint32_t n_old;         // tokens in pages
+	uint32_t page, splits;  // tokens per page, work items per row
+	bool per_head = false;  // a live mask per kv head
+	uint32_t prompt = 0;    // attend_prompt: tokens of the prompt before row 0, plus 1; 0: attend
+	uint32_t item_rows = 1; // rows of a work item
+	std::string text() const {
+		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}",
+		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
+		                   per_head ? ", live per head" : "", prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
+		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "");
+	}
+};
+
+struct Cache { // tokens in pages, as a device sees them and as the reference does
+	KvRead kv;
+	AttendGroup group;
+	Floats k, v;            // (n_kv_heads, slots, D), slots = n_pages * page, as halves
+	std::vector<bool> live; // (n_kv_heads, slots)
+	uint32_t slots;
+};
+
+// Scatters n_old tokens over pages in random order in a larger pool; every page may be partly dead.
+void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
+	const uint32_t used = r.n_old ? (r.n_old + r.page - 1) / r.page + (r.n_old > 1) : 0,
+	               pool = used + 2; // pages; some room for dead slots
+	const uint32_t page_words = kv_code_words(r.n_kv_heads, r.D, 16, r.page);
+	c.slots = used * r.page;
+	c.k.assign(size_t(r.n_kv_heads) * c.slots * r.D, 0), c.v = c.k;
+	c.live.assign(size_t(r.n_kv_heads) * c.slots, false);
+	const Words place = shuffled(pool, random);
+	Words k_pool(size_t(pool) * page_words, 0x7e007e00u), v_pool = k_pool; // NaN wherever no live token is
+	Words pages(used * 4, 0), live((r.per_head ? r.n_kv_heads : 1) * used * 4, 0);
+	for (uint32_t p = 0; p < used; ++p)
+		pages[p * 4] = place[p] * page_words, pages[p * 4 + 1] = place[pool - 1 - p] * page_words;
+	for (uint32_t h = 0; h < r.n_kv_heads; ++h) {
+		static thread_local Words slots;
+		if (h == 0 || r.per_head) slots = shuffled(c.slots, random);
+		for (uint32_t i = 0; i < r.n_old; ++i) {
+			const uint32_t slot = slots[i], p = slot / r.page, t = slot % r.page;
+			c.live[size_t(h) * c.slots + slot] = true;
+			live[((r.per_head ? h : 0) * used + p) * 4 + t / 32] |= 1u << t % 32;
+			for (uint32_t w = 0; w < r.D / 2; ++w) {
+				const float k0 = round_f16(random.normal()), k1 = round_f16(random.normal()),
+				            v0 = round_f16(random.normal()), v1 = round_f16(random.normal());
+				const size_t at = (size_t(h) * c.slots + slot) * r.D + 2 * w;
+				c.k[at] = k0, c.k[at + 1] = k1, c.v[at] = v0, c.v[at + 1] = v1;
+				k_pool[pages[p * 4] + kv_k_word(h, w, t, r.D, 16, r.page)] = f32_to_f16(k0) | uint32_t(f32_to_f16(k1))
+				                                                                                  << 16;
+				v_pool[pages[p * 4 + 1] + kv_v_word(h, t, w, r.D, 16, r.page)] =
+				    f32_to_f16(v0) | uint32_t(f32_to_f16(v1)) << 16;
+			}
+		}
+	}
+	Words work, row_parts;
+	const uint32_t n = std::min(r.splits, used), row_step = n + (r.prompt ? 1 : 0), n_parts = r.T * row_step;
+	for (uint32_t t = 0; t < r.T; ++t) {
+		row_parts.insert(row_parts.end(), {t * row_step, row_step});
+		for (uint32_t s = 0; s < n && t % r.item_rows == 0; ++s) {
+			const uint32_t first = used * s / n, end = used * (s + 1) / n;
+			work.insert(work.end(), {t, first, end - first, t * row_step + s});
+		}
+	}
+	const uint32_t n_work = uint32_t(work.size() / 4), heads = r.per_head ? r.n_kv_heads : 1;
+	c.group = {};
+	c.group.page = r.page;
+	c.group.k_codes = rig.u32(k_pool, uint32_t(k_pool.size())),
+	c.group.v_codes = rig.u32(v_pool, uint32_t(v_pool.size()));
+	c.group.first_work = 0, c.group.n_work = n_work;
+	c.kv = {};
+	c.kv.groups = {&c.group, n_work ? size_t(1) : 0};
+	c.kv.work = rig.u32(work, n_work, 4), c.kv.pages = rig.u32(pages, used, 4),
+	c.kv.live = rig.u32(live, heads, used, 4);
+	c.kv.row_parts = rig.u32(row_parts, r.T, 2), c.kv.parts = rig.out(n_parts, r.n_heads, r.D + 2),
+	c.kv.n_kv_heads = r.n_kv_heads, c.kv.item_rows = r.item_rows, c.kv.part_step = row_step;
+}
+
+// Attention of one query head over the live old tokens and the first `seen` tokens of the prompt's k, v of its kv head.
+void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, const float* k, const float* v,
+                      uint32_t seen, float* out) {
+	std::vector<double> score, y(D);
+	std::vector<const float*> values;
+	const auto add = [&](const float* key, const float* value) {
+		double s = 0;
+		for (uint32_t i = 0; i < D; ++i) s += double(q[i]) * double(key[i]);
+		score.push_back(s / std::sqrt(double(D))), values.push_back(value);
+	};
+	for (uint32_t s = 0; s < c.slots; ++s)
+		if (const size_t i = size_t(h) * c.slots + s; c.live[i]) add(&c.k[i * D], &c.v[i * D]);
+	for (uint32_t t = 0; t < seen; ++t) add(k + size_t(t) * D, v + size_t(t) * D);
+	const double max = score.empty() ? 0 : *std::max_element(score.begin(), score.end());
+	double sum = 0;
+	for (size_t i = 0; i < score.size(); ++i) {
+		const double p = std::exp(score[i] - max);
+		sum += p;
+		for (uint32_t j = 0; j < D; ++j) y[j] += p * double(values[i][j]);
+	}
+	for (uint32_t j = 0; j < D; ++j) out[j] = score.empty() ? 0 : float(y[j] / sum);
+}
+
+void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
+	Random random(uint32_t(row.number) + 1);
+	Rig rig(backend);
+	const uint32_t first = r.prompt ? r.prompt - 1 : 0, n = r.prompt ? first + r.T : 0, T_cap = n + 3;
+	const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D, 2.f);
+	const Floats k = rounded(random.normals(size_t(r.n_kv_heads) * T_cap * r.D)), v = rounded(random.normals(k.size()));
+	Cache c;
+	make_cache(c, rig, r, random);
+	Floats want(q.size());
+	for (uint32_t t = 0; t < r.T; ++t)
+		for (uint32_t head = 0; head < r.n_heads; ++head) {
+			const size_t at = (size_t(t) * r.n_heads + head) * r.D;
+			const uint32_t h = head / (r.n_heads / r.n_kv_heads);
+			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D],
+			                 r.prompt ? first + t + 1 : 0, &want[at]);
+		}
+	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
+	if (r.prompt) {
+		const PromptKv own{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), first};
+		backend.attend_prompt(out, vq, own, r.n_old ? &c.kv : nullptr);
+	} else {
+		backend.attend(out, vq, c.kv);
+	}
+	check_close(row, rig.get(out), want, r.prompt ? "attend_prompt" : "attend");
+	check_same_bits(row, rig.get(vq), q);
+}
+
+} // namespace
+
+TEST_CASE("ops: rope_store") { each_row(rope_rows(), run_rope_store); }
+
+TEST_CASE("ops: kv_store and kv_load") {
+	std::vector<StoreRow> rows = {{1, 0, 1, 1, 64, 32},          {33, 0, 33, 2, 64, 32}, {31, 7, 40, 4, 8, 64},
+	                              {128, 1, 129, 2, 128, 128},    {5, 3, 9, 3, 80, 32},   {2, 0, 64, 8, 96, 64},
+	                              {40, 10, 50, 2, 64, 32, true}, {70, 0, 70, 1, 128, 0}};
+	each_row(rows, run_kv_store);
+}
+
+TEST_CASE("ops: attend over f16 pages") {
+	std::vector<AttendRow> rows;
+	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {8, 1}, {3, 1}}, pages[] = {32, 64, 128};
+	size_t i = 0;
+	for (uint32_t D : {8u, 64u, 80u, 96u, 128u})
+		for (uint32_t n : {1u, 31u, 32u, 33u, 200u}) {
+			const auto& h = heads[i % 4];
+			rows.push_back({i % 3 == 2 ? 3u : 1u, h[0], h[1], D, n, pages[i % 3], uint32_t(1 + i % 3), i % 4 == 3});
+			++i;
+		}
+	rows.push_back({1, 4, 2, 64, 0, 32, 1}); // nothing to attend to is zero
+	rows.push_back({8, 8, 2, 64, 100, 32, 2});
+	rows.push_back({8, 8, 2, 64, 100, 32, 2, false, 0, 3});
+	rows.push_back({5, 4, 4, 128, 65, 64, 3, true, 0, 8}); // more than there are
+	rows.push_back({1, 16, 8, 128, 700, 32, 7});
+	each_row(rows, run_attend);
+}
+
+TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
+	std::vector<AttendRow> rows;
+	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {8, 1}, {3, 1}}, pages[] = {32, 64, 128};
+	size_t i = 0;
+	for (uint32_t D : {8u, 64u, 80u, 96u, 128u})
+		for (uint32_t T : {1u, 8u, 31u, 33u}) {
+			const auto& h = heads[i % 4];
+			rows.push_back(
+			    {T, h[0], h[1], D, i % 3 == 0 ? 45u : 0u, pages[i % 3], 2, i % 2 == 0, i % 5 == 1 ? 20u : 1u});
+			++i;
+		}
+	rows.push_back({100, 4, 2, 64, 0, 32, 1, false, 30});
+	rows.push_back({70, 4, 1, 64, 70, 32, 3, true, 1});
+	i = 0;
+	for (uint32_t T : {1u, 3u, 9u, 40u}) // every size of a workgroup's block of rows, and what is left over
+		for (const auto& h : heads) {
+			const uint32_t D = i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 96;
+			rows.push_back(
+			    {T, h[0], h[1], D, 45 + T, pages[i % 3], uint32_t(1 + i % 2), i % 2 == 0, 1, i % 4 == 3 ? 4 : T});
+			++i;
+		}
+	rows.push_back({6, 24, 2, 64, 50, 32, 1, false, 1, 6}); // more heads in a group than a workgroup takes
+	each_row(rows, run_attend);
+}
+
+TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is cut") {
+	std::vector<AttendRow> rows = {{70, 8, 2, 64, 0, 32, 1, false, 1},
+	                               {50, 4, 4, 80, 40, 32, 2, false, 1},
+	                               {50, 4, 2, 64, 90, 32, 2, false, 1, 50}};
+	each_row(rows, [](Backend& backend, const AttendRow& r, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D),
+		             k = random.normals(size_t(r.n_kv_heads) * r.T * r.D), v = random.normals(k.size());
+		Cache c;
+		make_cache(c, rig, r, random);
+		const View vq = rig.f32(q, r.T, r.n_heads, r.D), vk = rig.f16(k, r.n_kv_heads, r.T, r.D),
+		           vv = rig.f16(v, r.n_kv_heads, r.T, r.D);
+		const View once = rig.out(r.T, r.n_heads, r.D);
+		backend.attend_prompt(once, vq, {vk, vv, 0}, r.n_old ? &c.kv : nullptr);
+		const Floats want = rig.get(once);
+		const Words work = rig.get_words(c.kv.work), row_parts = rig.get_words(c.kv.row_parts);
+		for (uint32_t piece : {1u, 7u, 32u}) {
+			const View out = rig.out(r.T, r.n_heads, r.D);
+			for (uint32_t t = 0; t < r.T; t += piece) {
+				const uint32_t n = std::min(piece, r.T - t);
+				Words part_work; // of rows [t, t + n), counted from t
+				KvRead kv = c.kv;
+				for (size_t w = 0; w < work.size(); w += 4)
+					if (r.item_rows > 1) // for all rows: here those of the piece
+						part_work.insert(part_work.end(),
+						                 {0, work[w + 1], work[w + 2], work[w + 3] + t * kv.part_step});
+					else if (work[w] >= t && work[w] < t + n)
+						part_work.insert(part_work.end(), {work[w] - t, work[w + 1], work[w + 2], work[w + 3]});
+				AttendGroup group = c.group;
+				group.n_work = uint32_t(part_work.size() / 4);
+				kv.groups = {&group, group.n_work ? size_t(1) : 0};
+				kv.work = rig.u32(part_work, group.n_work, 4);
+				kv.row_parts = rig.u32(Words(row_parts.begin() + t * 2, row_parts.begin() + (t + n) * 2), n, 2);
+				backend.attend_prompt(kvrun::rows(out, t, n), kvrun::rows(vq, t, n), {vk, vv, t},
+				                      r.n_old ? &kv : nullptr);
+			}
+			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)},
+			                rig.get(out), want);
+		}
+	});
+}

@@ -1,0 +1,513 @@
+// kv_pack, kv_block and attention over packed pages on every device: parameters and codes against the rules of the
+// methods written down again here, attention against dequantise-then-attend in double; scores and channel maxima.
+#include "shared/kv_page.h"
+#include "tests/support/compare.h"
+#include "tests/support/rig.h"
+#include <algorithm>
+#include <cmath>
+#include <doctest/doctest.h>
+#include <numeric>
+
+using namespace kvrun;
+
+namespace {
+
+struct PackRow {
+	const char* name;
+	Quant k, v;
+	uint32_t n_heads, n_kv_heads, D, page, n; // n: tokens packed together
+	bool k_block = false;                     // K's parameters over all n tokens; always so for SqrtMax's factors
+	bool per_head = false;                    // every kv head packs its own tokens
+	std::string text() const {
+		const auto side = [](const Quant& q) {
+			return fmt::format("{} bits {} group {}{}{}", q.bits,
+			                   q.scale == Scale::PerChannel ? "per channel" : "per token", q.group,
+			                   q.norm == Norm::SqrtMax   ? " sqrt-max"
+			                   : q.norm == Norm::Balance ? " balanced"
+			                                             : "",
+			                   q.relax ? " relaxed" : "");
+		};
+		return fmt::format("pack {}: K {}, V {}, heads {}:{} head_dim {} page {} tokens {}{}{}", name, side(k), side(v),
+		                   n_heads, n_kv_heads, D, page, n, k_block ? " block" : "", per_head ? " per head" : "");
+	}
+};
+
+constexpr Quant channel(uint8_t bits, uint16_t group, float relax = 0) {
+	return {bits, Scale::PerChannel, group, Norm::None, relax};
+}
+constexpr Quant token(uint8_t bits, uint16_t group, Norm norm = Norm::None, float relax = 0) {
+	return {bits, Scale::PerToken, group, norm, relax};
+}
+
+std::vector<PackRow> pack_rows() {
+	return {
+	    {"kivi2", channel(2, 32), token(2, 32), 8, 2, 64, 32, 64},
+	    {"kivi1", channel(1, 64), token(1, 64), 4, 4, 64, 64, 64},
+	    {"kivi4", channel(4, 128), token(4, 32), 8, 1, 128, 128, 256},
+	    {"kivi4 small heads", channel(4, 32), token(4, 8), 4, 2, 8, 32, 64},
+	    {"rtn8", token(8, 32), token(8, 32), 3, 1, 96, 32, 45},
+	    {"rtn2", token(2, 80), token(2, 80), 8, 2, 80, 64, 100},
+	    {"rtn1", token(1, 96), token(1, 32), 4, 1, 96, 128, 130},
+	    {"mixed bits", channel(4, 32), token(1, 64), 4, 2, 64, 32, 96},
+	    {"f16 keys", {}, token(2, 64), 4, 2, 64, 32, 33},
+	    {"all heads in one run", token(4, 128), token(2, 128), 4, 2, 64, 32, 70},
+	    {"xquant", channel(2, 64, 0.045f), token(1, 32, Norm::None, 1.f / 6), 4, 2, 64, 64, 128},
+	    {"zipcache", channel(2, kGroupAll), token(2, 128, Norm::SqrtMax), 4, 2, 64, 32, 75, true},
+	    {"zipcache 4", channel(4, kGroupAll), token(4, 640, Norm::SqrtMax), 8, 8, 80, 64, 100, true},
+	    {"mikv", token(2, 32, Norm::Balance), token(2, 32), 8, 2, 64, 32, 50, false, true},
+	    {"mikv 8", token(8, 64, Norm::Balance), token(8, 64), 4, 1, 128, 64, 64, false, true},
+	    {"kivi2 per head", channel(2, 32), token(2, 32), 4, 4, 64, 32, 96, false, true},
+	};
+}
+
+float f16_of(const Words& words, size_t i) { return f16_to_f32(uint16_t(words[i / 2] >> i % 2 * 16)); }
+
+// Scale and zero of a group as METHODS' rule 1 has them: rounded to f16 before the codes are computed.
+struct Group {
+	float scale, zero;     // codes are against these
+	float d_scale, d_zero; // and mean these: XQuant's relaxation moves the ends inwards
+};
+Group group_of(const Floats& x, const Quant& q) {
+	const auto [lo, hi] = std::minmax_element(x.begin(), x.end());
+	const float top = float((1 << q.bits) - 1);
+	Group g;
+	g.scale = round_f16((*hi - *lo) / top), g.zero = round_f16(*lo);
+	g.d_zero = round_f16(g.zero + float(q.relax) * g.scale * top),
+	g.d_scale = round_f16((1 - 2 * float(q.relax)) * g.scale);
+	return g;
+}
+
+// Tokens of one side in pages, as the test expects and as a device packed them.
+struct Side {
+	Quant q;
+	bool is_k;
+	uint32_t n_kv, D, page, n;
+	Floats x;                   // (n, n_kv, D) halves, what is packed
+	Words codes, params, block; // pool memory after the op; block: K's parameters, V's channel factors
+	Words code_at, param_at;    // word offset of each page
+	Floats balance;             // (n_kv, D), K with Norm::Balance
+	uint32_t code(uint32_t h, uint32_t t, uint32_t c) const {
+		const uint32_t p = t / page, i = t % page, per = 32 / q.bits;
+		const uint32_t at =
+		    code_at[p] + (is_k ? kv_k_word(h, c / per, i, D, q.bits, page) : kv_v_word(h, i, c / per, D, q.bits, page));
+		return codes[at] >> c % per * q.bits & ((q.bits == 16 ? 0x10000u : 1u << q.bits) - 1);
+	}
+	uint32_t param(uint32_t h, uint32_t t, uint32_t c) const {
+		if (q.scale == Scale::PerToken)
+			return params[param_at[t / page] + kv_token_param(h, c, t % page, D, q.group, page)];
+		return block.empty() ? params[param_at[t / page] + kv_channel_param(h, c, D)]
+		                     : block[kv_channel_param(h, c, D)];
+	}
+	float factor(uint32_t h, uint32_t c) const {
+		return q.norm == Norm::SqrtMax ? f16_of(block, kv_factor_word(h, c, D) * 2 + kv_factor_half(h, c, D)) : 1.f;
+	}
+	float value(uint32_t h, uint32_t t, uint32_t c) const { // what attention must see
+		if (q.bits == 16) return f16_to_f32(uint16_t(code(h, t, c)));
+		const uint32_t p = param(h, t, c);
+		const float y = float(code(h, t, c)) * f16_to_f32(uint16_t(p)) + f16_to_f32(uint16_t(p >> 16));
+		return q.norm == Norm::SqrtMax ? y * factor(h, c) : q.norm == Norm::Balance ? y / balance[h * D + c] : y;
+	}
+	// The number that is quantised.
+	float input(uint32_t h, uint32_t t, uint32_t c) const {
+		const float v = x[(t * n_kv + h) * D + c];
+		return q.norm == Norm::SqrtMax ? v / factor(h, c) : q.norm == Norm::Balance ? v * balance[h * D + c] : v;
+	}
+};
+
+// Every code and parameter of a side is the one its group asks for. A value between two codes may take either; a
+// parameter may be a unit in the last place of f16 off, as a device may divide.
+void check_side(const TestRow& row, const Side& s) {
+	if (s.q.bits == 16) return;
+	size_t bad = 0, total = 0;
+	std::string first;
+	const auto check_group = [&](const Floats& x,
+	                             const std::vector<std::array<uint32_t, 3>>& who) { // head, token, channel
+		const Group g = group_of(x, s.q);
+		for (size_t i = 0; i < x.size(); ++i, ++total) {
+			const auto [h, t, c] = who[i];
+			const uint32_t p = s.param(h, t, c), code = s.code(h, t, c);
+			const float scale = f16_to_f32(uint16_t(p)), zero = f16_to_f32(uint16_t(p >> 16));
+			const float exact =
+			    g.scale > 0 ? std::clamp((x[i] - g.zero) / g.scale, 0.f, float((1 << s.q.bits) - 1)) : 0.f;
+			const bool ok = std::abs(float(code) - exact) <= 0.5f + 0.01f &&
+			                std::abs(scale - g.d_scale) <= 1e-3f * std::abs(g.d_scale) &&
+			                std::abs(zero - g.d_zero) <= 1e-3f * std::abs(g.d_zero) + 1e-3f * g.scale;
+			if (!ok && bad++ == 0)
+				first = fmt::format("head {} token {} channel {}: code {} of {}, scale {} of {}, zero {} of {}", h, t,
+				                    c, code, exact, scale, g.d_scale, zero, g.d_zero);
+		}
+	};
+	for (uint32_t h = 0; h < s.n_kv; ++h) {
+		if (s.q.scale == Scale::PerChannel) { // groups: the tokens of a page, or all of them
+			const uint32_t run = s.block.empty() ? s.page : s.n;
+			for (uint32_t c = 0; c < s.D; ++c)
+				for (uint32_t t0 = 0; t0 < s.n; t0 += run) {
+					Floats x;
+					std::vector<std::array<uint32_t, 3>> who;
+					for (uint32_t t = t0; t < t0 + run; ++t) x.push_back(s.input(h, t, c)), who.push_back({h, t, c});
+					check_group(x, who);
+				}
+			continue;
+		}
+		if (h * s.D % s.q.group) continue; // the run began in a head before
+		for (uint32_t t = 0; t < s.n; ++t)
+			for (uint32_t c0 = 0; c0 < std::max<uint32_t>(s.D, s.q.group); c0 += s.q.group) {
+				Floats x;
+				std::vector<std::array<uint32_t, 3>> who;
+				for (uint32_t i = c0; i < c0 + s.q.group; ++i)
+					x.push_back(s.input(h + i / s.D, t, i % s.D)), who.push_back({h + i / s.D, t, i % s.D});
+				check_group(x, who);
+			}
+	}
+	if (bad || total != size_t(s.n_kv) * s.n * s.D)
+		FAIL_CHECK(row_text(row) << "\n"
+		                         << (s.is_k ? "K: " : "V: ") << bad << " of " << total << " codes are wrong, first "
+		                         << first);
+	else
+		CHECK(bad == 0);
+}
+
+constexpr uint32_t kPrompt = 300; // rows of the source; the packed tokens are some of them
+
+struct Packed {
+	Side k, v;
+	uint32_t n_pages;
+	Words sources, work, live_bits; // PackArgs::sources, ::work; KvRead::live
+	uint32_t block_k, block_v;      // word offset in the block of K's parameters, V's factors; kSkip: none
+	View src_k, src_v, k_codes, v_codes, k_params, v_params, block, factors, balance;
+};
+
+Words shuffled(uint32_t n, Random& random) {
+	Words r(n);
+	std::iota(r.begin(), r.end(), 0u);
+	for (uint32_t i = n; i > 1; --i) std::swap(r[i - 1], r[random.below(i)]);
+	return r;
+}
+uint32_t param_words(const Quant& q, uint32_t n_kv, uint32_t D, uint32_t page) {
+	if (q.bits == 16) return 0;
+	return q.scale == Scale::PerChannel ? kv_channel_param_words(n_kv, D)
+	                                    : kv_token_param_words(n_kv, D, q.group, page);
+}
+
+// Pages and their parameters in shuffled order in pools, with room between them.
+void make_pools(Rig& rig, Side& s, uint32_t n_pages, Random& random, View& codes, View& params) {
+	const auto pool = [&](Words& at, uint32_t words) {
+		at = shuffled(n_pages, random);
+		for (uint32_t& a : at) a = a * (words + 4) + 4;
+		const uint32_t all = n_pages * (words + 4) + 8;
+		return rig.u32(Words(all, 0xA5A5A5A5u), all);
+	};
+	codes = pool(s.code_at, kv_code_words(s.n_kv, s.D, s.q.bits, s.page));
+	params = pool(s.param_at, param_words(s.q, s.n_kv, s.D, s.page));
+}
+
+// Tokens of the prompt that are packed: kv heads with token sets of their own take other rows. A page is one work item
+// where K's parameters are per channel in it, else it is filled in two pieces.
+void place_tokens(const PackRow& r, const Floats& k, const Floats& v, Random& random, Packed& p) {
+	const uint32_t n_kv = r.n_kv_heads, D = r.D, sets = r.per_head ? n_kv : 1;
+	const bool whole = r.k.scale == Scale::PerChannel && !r.k_block && r.k.bits != 16;
+	p.live_bits.assign(size_t(sets) * p.n_pages * 4, 0);
+	for (uint32_t set = 0; set < sets; ++set) {
+		const Words rows = shuffled(kPrompt, random);
+		for (uint32_t t = 0; t < r.n; ++t) {
+			p.live_bits[(set * p.n_pages + t / r.page) * 4 + t % r.page / 32] |= 1u << t % 32;
+			for (uint32_t h = r.per_head ? set : 0; h < (r.per_head ? set + 1 : n_kv); ++h)
+				for (uint32_t c = 0; c < D; ++c) {
+					p.k.x[(t * n_kv + h) * D + c] = k[(size_t(h) * kPrompt + rows[t]) * D + c];
+					p.v.x[(t * n_kv + h) * D + c] = v[(size_t(h) * kPrompt + rows[t]) * D + c];
+				}
+		}
+		const uint32_t first = uint32_t(p.sources.size());
+		p.sources.insert(p.sources.end(), rows.begin(), rows.begin() + r.n);
+		for (uint32_t t = 0, n; t < r.n; t += n) {
+			const uint32_t room = std::min(r.page - t % r.page, r.n - t), page = t / r.page;
+			n = whole || t % r.page ? room : std::min(room, 3u);
+			p.work.insert(p.work.end(),
+			              {first + t, n, r.per_head ? set : UINT32_MAX, t % r.page, p.k.code_at[page],
+			               p.v.code_at[page], r.k_block ? p.block_k : p.k.param_at[page], p.v.param_at[page]});
+		}
+	}
+}
+
+// Keys that stay f16 beside packed values are stored, not packed.
+void store_keys(Rig& rig, const PackRow& r, const Packed& p) {
+	Words at;
+	Floats ordered(size_t(r.n_kv_heads) * r.n * r.D); // tokens as `sources` lists them
+	for (uint32_t t = 0; t < r.n; ++t)
+		for (uint32_t h = 0; h < r.n_kv_heads; ++h) {
+			const uint32_t word = kv_k_word(h, 0, t % r.page, r.D, 16, r.page);
+			at.insert(at.end(), {p.k.code_at[t / r.page] + word, kSkip});
+			std::copy_n(&p.k.x[(t * r.n_kv_heads + h) * r.D], r.D, &ordered[(size_t(h) * r.n + t) * r.D]);
+		}
+	const View rows = rig.f16(ordered, r.n_kv_heads, r.n, r.D);
+	rig.backend.kv_store({rows, rows, 0}, r.n, {p.k_codes, p.k_codes, rig.u32(at, r.n, r.n_kv_heads, 2), r.page});
+}
+
+// The ops under test, over what was prepared; then the pools as they are.
+void pack_tokens(Rig& rig, const PackRow& r, Packed& p) {
+	const PromptKv src{p.src_k, p.src_v, 0};
+	const uint32_t n_work = uint32_t(p.work.size() / 8), n_kv = r.n_kv_heads;
+	PackArgs a{};
+	a.format = {r.k.bits == 16 ? Quant{.bits = 0} : r.k, r.v};
+	a.page = r.page, a.k_block = r.k_block, a.balance = p.balance;
+	a.sources = rig.u32(p.sources, uint32_t(p.sources.size())), a.work = rig.u32(p.work, n_work, 8);
+	a.k_codes = p.k_codes, a.v_codes = p.v_codes, a.k_params = p.k_params, a.v_params = p.v_params;
+	if (p.block_k != kSkip || p.block_v != kSkip) {
+		const uint32_t words = 24 + kv_channel_param_words(n_kv, r.D) + kv_factor_words(n_kv, r.D);
+		p.block = rig.u32(Words(words, 0), words);
+		BlockArgs b{};
+		b.format = {r.k, r.v};
+		b.head = UINT32_MAX, b.sources = a.sources, b.words = p.block, b.balance = p.balance;
+		b.work = rig.u32({0, r.n, p.block_k, p.block_v}, 1, 4);
+		rig.backend.kv_block(src, b);
+		if (r.k_block) a.k_params = p.block;
+		a.v_factors = p.block, a.factors = rig.u32(Words(n_work, p.block_v), n_work);
+		p.factors = rig.u32(Words(p.n_pages, p.block_v), p.n_pages);
+	}
+	if (r.k.bits == 16) store_keys(rig, r, p);
+	rig.backend.kv_pack(src, a);
+
+	p.k.codes = rig.get_words(p.k_codes), p.k.params = rig.get_words(p.k_params);
+	p.v.codes = rig.get_words(p.v_codes), p.v.params = rig.get_words(p.v_params);
+	const Words block = p.block ? rig.get_words(p.block) : Words();
+	const auto part = [&](uint32_t at, uint32_t n) { return Words(block.begin() + at, block.begin() + at + n); };
+	if (p.block_k != kSkip) p.k.block = part(p.block_k, kv_channel_param_words(n_kv, r.D));
+	if (p.block_v != kSkip) p.v.block = part(p.block_v, kv_factor_words(n_kv, r.D));
+}
+
+void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
+	const uint32_t n_kv = r.n_kv_heads, D = r.D;
+	p.n_pages = (r.n + r.page - 1) / r.page;
+	p.block_k = r.k_block ? 8 : kSkip;
+	p.block_v = r.v.norm == Norm::SqrtMax ? 16 + kv_channel_param_words(n_kv, D) : kSkip;
+	Floats k(size_t(n_kv) * kPrompt * D), v(k.size());
+	for (size_t i = 0; i < k.size(); ++i) { // with outlier channels and offsets
+		const uint32_t c = uint32_t(i % D);
+		k[i] = round_f16(random.normal() * (c % 13 == 5 ? 6.f : 1.f) + (c % 7 == 3 ? 2.f : 0.f));
+		v[i] = round_f16(random.normal() * (c % 11 == 2 ? 4.f : 1.f));
+	}
+	p.src_k = rig.f16(k, n_kv, kPrompt, D), p.src_v = rig.f16(v, n_kv, kPrompt, D);
+	const Floats x(size_t(r.n) * n_kv * D);
+	p.k = {r.k, true, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}};
+	p.v = {r.v, false, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}};
+	make_pools(rig, p.k, p.n_pages, random, p.k_codes, p.k_params);
+	make_pools(rig, p.v, p.n_pages, random, p.v_codes, p.v_params);
+	if (r.k.norm == Norm::Balance) {
+		p.k.balance.resize(size_t(n_kv) * D);
+		for (float& b : p.k.balance) b = round_f16(random.uniform(0.3f, 3.f));
+		p.balance = rig.f16(p.k.balance, n_kv, D);
+	}
+	place_tokens(r, k, v, random, p);
+	pack_tokens(rig, r, p);
+}
+
+// Words of a pool outside its pages are as they were.
+void check_gaps(const Words& pool, const Words& at, uint32_t words) {
+	std::vector<bool> mine(pool.size(), false);
+	for (uint32_t a : at) std::fill_n(mine.begin() + a, words, true);
+	size_t touched = 0;
+	for (size_t i = 0; i < pool.size(); ++i) touched += !mine[i] && pool[i] != 0xA5A5A5A5u;
+	CHECK(touched == 0);
+}
+
+// Softmax attention of one head over what the pages mean; returns the log of its normaliser.
+double attend_reference(const Packed& p, uint32_t h, const float* q, float* out) {
+	const uint32_t n = p.k.n, D = p.k.D;
+	std::vector<double> score(n), y(D);
+	for (uint32_t t = 0; t < n; ++t) {
+		for (uint32_t c = 0; c < D; ++c) score[t] += double(q[c]) * double(p.k.value(h, t, c));
+		score[t] /= std::sqrt(double(D));
+	}
+	const double max = *std::max_element(score.begin(), score.end());
+	double sum = 0;
+	for (uint32_t t = 0; t < n; ++t) {
+		sum += std::exp(score[t] - max);
+		for (uint32_t c = 0; c < D; ++c) y[c] += std::exp(score[t] - max) * double(p.v.value(h, t, c));
+	}
+	for (uint32_t c = 0; c < D; ++c) out[c] = float(y[c] / sum);
+	return max + std::log(sum);
+}
+
+// Attention of two rows over the pages, each in two parts.
+void check_attention(Rig& rig, const PackRow& r, const TestRow& row, const Packed& p, Random& random) {
+	const uint32_t T = 2, H = r.n_heads, D = r.D, cut = (p.n_pages + 1) / 2;
+	const Floats q = random.normals(size_t(T) * H * D);
+	const View vq = rig.f32(q, T, H, D), out = rig.out(T, H, D), lse = rig.out(T, H);
+	Words work, row_parts, pages;
+	for (uint32_t t = 0; t < T; ++t) {
+		work.insert(work.end(), {t, 0, cut, 2 * t, t, cut, p.n_pages - cut, 2 * t + 1});
+		row_parts.insert(row_parts.end(), {2 * t, 2});
+	}
+	for (uint32_t i = 0; i < p.n_pages; ++i)
+		pages.insert(pages.end(),
+		             {p.k.code_at[i], p.v.code_at[i], r.k_block ? p.block_k : p.k.param_at[i], p.v.param_at[i]});
+	AttendGroup g{};
+	g.format = {r.k, r.v}, g.page = r.page, g.n_work = 2 * T, g.n_pages = p.n_pages;
+	g.k_codes = p.k_codes, g.v_codes = p.v_codes, g.v_params = p.v_params;
+	if (r.k.bits != 16) g.k_params = r.k_block ? p.block : p.k_params;
+	KvRead kv{};
+	kv.groups = {&g, 1};
+	kv.work = rig.u32(work, 2 * T, 4), kv.pages = rig.u32(pages, p.n_pages, 4);
+	kv.live = rig.u32(p.live_bits, r.per_head ? r.n_kv_heads : 1, p.n_pages, 4);
+	kv.row_parts = rig.u32(row_parts, T, 2), kv.parts = rig.out(2 * T, H, D + 2);
+	kv.n_kv_heads = r.n_kv_heads, kv.balance = p.balance, kv.lse = lse;
+	if (p.block_v != kSkip) g.v_factors = p.block, kv.factors = p.factors;
+	rig.backend.attend(out, vq, kv);
+	Floats want(q.size()), want_lse(size_t(T) * H);
+	for (size_t i = 0; i < want_lse.size(); ++i)
+		want_lse[i] = float(attend_reference(p, uint32_t(i % H) / (H / r.n_kv_heads), &q[i * D], &want[i * D]));
+	check_close(row, rig.get(out), want, "attend");
+	check_close(row, rig.get(lse), want_lse, "attend");
+}
+
+void run_pack(Backend& backend, const PackRow& r, const TestRow& row) {
+	Random random(uint32_t(row.number) + 1);
+	Rig rig(backend);
+	Packed p;
+	make_packed(rig, r, random, p);
+	check_side(row, p.k);
+	check_side(row, p.v);
+	check_gaps(p.k.codes, p.k.code_at, kv_code_words(r.n_kv_heads, r.D, r.k.bits, r.page));
+	check_gaps(p.v.codes, p.v.code_at, kv_code_words(r.n_kv_heads, r.D, r.v.bits, r.page));
+	if (r.v.norm == Norm::SqrtMax)
+		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
+			for (uint32_t c = 0; c < r.D; ++c) {
+				float max = 0;
+				for (uint32_t t = 0; t < r.n; ++t)
+					max = std::max(max, std::fabs(p.v.x[(t * r.n_kv_heads + h) * r.D + c]));
+				CHECK(p.v.factor(h, c) == doctest::Approx(std::sqrt(max)).epsilon(1e-3));
+			}
+	check_attention(rig, r, row, p, random);
+}
+
+} // namespace
+
+TEST_CASE("pack: kv_pack, kv_block, and attention over what they packed") { each_row(pack_rows(), run_pack); }
+
+namespace {
+struct ScoreRow {
+	uint32_t T, n_heads, n_kv_heads, D, first; // rows of q; tokens of the prompt before row 0
+	std::string text() const {
+		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}", T, n_heads, n_kv_heads, D, first);
+	}
+};
+} // namespace
+
+TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they make") {
+	std::vector<ScoreRow> rows = {
+	    {1, 4, 2, 64, 0}, {33, 8, 2, 64, 0}, {40, 3, 1, 96, 7}, {64, 4, 4, 8, 100}, {5, 8, 1, 128, 60}};
+	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t n = r.first + r.T, T_cap = n + 5, share = r.n_heads / r.n_kv_heads;
+		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D);
+		Floats k = random.normals(size_t(r.n_kv_heads) * T_cap * r.D), v = random.normals(k.size());
+		for (float& x : k) x = round_f16(x);
+		Words probes;
+		for (uint32_t t = 0; t < r.T; ++t)
+			if (t % 3 == 0 || t + 1 == r.T) probes.push_back(t);
+		const View vq = rig.f32(q, r.T, r.n_heads, r.D);
+		const PromptKv kv{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first,
+		                  rig.out(r.T, r.n_heads)};
+		backend.attend_prompt(rig.out(r.T, r.n_heads, r.D), vq, kv, nullptr);
+		const Floats before = random.normals(size_t(r.n_kv_heads) * T_cap, 0.01f); // the op adds to what is there
+		const View score = rig.f32(before, r.n_kv_heads, T_cap);
+		backend.score_prompt(score, vq, rig.u32(probes, uint32_t(probes.size())), kv);
+		Floats want = before, want_lse(size_t(r.T) * r.n_heads);
+		for (uint32_t t = 0; t < r.T; ++t)
+			for (uint32_t head = 0; head < r.n_heads; ++head) {
+				const uint32_t h = head / share;
+				std::vector<double> s(r.first + t + 1);
+				double sum = 0;
+				for (uint32_t i = 0; i < s.size(); ++i) {
+					for (uint32_t c = 0; c < r.D; ++c)
+						s[i] += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
+						        double(k[(size_t(h) * T_cap + i) * r.D + c]);
+					s[i] /= std::sqrt(double(r.D));
+					sum += std::exp(s[i]);
+				}
+				want_lse[size_t(t) * r.n_heads + head] = float(std::log(sum));
+				if (std::find(probes.begin(), probes.end(), t) == probes.end()) continue;
+				for (uint32_t i = 0; i < s.size(); ++i)
+					want[size_t(h) * T_cap + i] += float(std::exp(s[i]) / sum / share);
+			}
+		check_close(row, rig.get(kv.lse), want_lse, "attend_prompt");
+		check_close(row, rig.get(score), want, "attend");
+
+		const Floats some = random.normals(size_t(r.n_kv_heads) * r.D); // negative ones give way, larger ones stay
+		const View max = rig.f32(some, r.n_kv_heads, r.D);
+		backend.channel_max(max, vq);
+		Floats want_max = some;
+		for (size_t i = 0; i < q.size(); ++i) {
+			float& m = want_max[(i / r.D % r.n_heads / share) * r.D + i % r.D];
+			m = std::max(m, std::fabs(q[i]));
+		}
+		check_same_bits(row, rig.get(max), want_max);
+
+		for (uint32_t t = 0; t < n; ++t) k[size_t(t) * r.D + 3] = 0; // a channel without keys has factor 1
+		const View keys = rig.f16(k, r.n_kv_heads, T_cap, r.D),
+		           balance = rig.f16(Floats(some.size(), 9.f), r.n_kv_heads, r.D);
+		backend.kv_balance(balance, max, {keys, keys, 0}, n);
+		Floats got, want_b;
+		const Words words = rig.get_words(balance);
+		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
+			for (uint32_t c = 0; c < r.D; ++c) {
+				float m = 0;
+				for (uint32_t t = 0; t < n; ++t) m = std::max(m, std::fabs(k[(size_t(h) * T_cap + t) * r.D + c]));
+				got.push_back(f16_of(words, size_t(h) * r.D + c));
+				want_b.push_back(m > 0 ? std::sqrt(want_max[size_t(h) * r.D + c] / m) : 1.f);
+			}
+		check_close(row, got, want_b, "kv");
+	});
+}
+
+TEST_CASE("pack: scores of tokens in f16 pages") {
+	std::vector<ScoreRow> rows = {{3, 4, 2, 64, 45}, {1, 8, 1, 128, 33}, {2, 3, 3, 8, 64}};
+	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t page = 32, n_pages = 3, slots = n_pages * page, share = r.n_heads / r.n_kv_heads;
+		const uint32_t words = kv_code_words(r.n_kv_heads, r.D, 16, page);
+		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D), lse = random.normals(size_t(r.T) * r.n_heads);
+		const Floats before = random.normals(size_t(r.n_kv_heads) * slots, 0.01f);
+		Floats k(size_t(r.n_kv_heads) * slots * r.D), want = before;
+		Words pool(size_t(n_pages) * words, 0x7e007e00u), pages, live(n_pages * 4, 0), probes = {0};
+		if (r.T > 1) probes.push_back(r.T - 1);
+		for (uint32_t p = 0; p < n_pages; ++p) pages.insert(pages.end(), {(n_pages - 1 - p) * words, 0, 0, 0});
+		for (uint32_t i = 0; i < r.first; ++i) { // live slots, spread
+			const uint32_t s = i * 37 % slots;
+			live[s / page * 4] |= 1u << s % page;
+			for (uint32_t h = 0; h < r.n_kv_heads; ++h)
+				for (uint32_t w = 0; w < r.D / 2; ++w) {
+					float* x = &k[(size_t(h) * slots + s) * r.D + 2 * w];
+					x[0] = round_f16(random.normal()), x[1] = round_f16(random.normal());
+					pool[pages[s / page * 4] + kv_k_word(h, w, s % page, r.D, 16, page)] =
+					    f32_to_f16(x[0]) | uint32_t(f32_to_f16(x[1])) << 16;
+				}
+		}
+		AttendGroup g{};
+		g.page = page, g.k_codes = rig.u32(pool, uint32_t(pool.size())), g.v_codes = g.k_codes, g.n_work = 2,
+		g.n_pages = n_pages;
+		KvRead kv{};
+		kv.groups = {&g, 1};
+		kv.work = rig.u32({0, 0, 2, 0, 0, 2, 1, 1}, 2, 4), kv.pages = rig.u32(pages, n_pages, 4),
+		kv.live = rig.u32(live, 1, n_pages, 4);
+		kv.row_parts = rig.u32(Words(r.T * 2, 0), r.T, 2), kv.parts = rig.out(2, r.n_heads, r.D + 2),
+		kv.n_kv_heads = r.n_kv_heads;
+		const View score = rig.f32(before, r.n_kv_heads, slots);
+		backend.score_slots(score, rig.f32(q, r.T, r.n_heads, r.D), rig.u32(probes, uint32_t(probes.size())),
+		                    rig.f32(lse, r.T, r.n_heads), kv);
+		for (uint32_t t : probes)
+			for (uint32_t head = 0; head < r.n_heads; ++head)
+				for (uint32_t s = 0; s < slots; ++s) {
+					if (!(live[s / page * 4] >> s % page & 1)) continue;
+					double dot = 0;
+					for (uint32_t c = 0; c < r.D; ++c)
+						dot += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
+						       double(k[(size_t(head / share) * slots + s) * r.D + c]);
+					want[size_t(head / share) * slots + s] += float(
+					    std::exp(dot / std::sqrt(double(r.D)) - double(lse[size_t(t) * r.n_heads + head])) / share);
+				}
+		check_close(row, rig.get(score), want, "attend");
+	});
+}

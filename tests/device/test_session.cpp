@@ -1,0 +1,161 @@
+// Sequences on every device: the same bits in any chunking, in any company and in every run; limits. What whole models
+// compute is in test_models.cpp.
+#include "engine/core/npy.h"
+#include "tests/device/sequences.h"
+#include <deque>
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+TEST_CASE("session: a prompt in two turns has the logits of one prompt, and both are transformers'") {
+	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3_longrope.long"}, {"llama_q5_k"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         const NpyArray ids = npy_read(kGolden + "tiny/" + c.name + ".tokens.npy"),
+		                        logits = npy_read(kGolden + "tiny/" + c.name + ".logits.npy");
+		         const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
+		         const auto engine =
+		             open_engine(row.device, kGolden + "tiny/" + c.name.substr(0, c.name.find('.')) + ".gguf");
+		         const size_t vocab = engine->config().vocab;
+		         for (const size_t first : {size_t(1), tokens.size() / 2, tokens.size() - 1}) {
+			         Session s(*engine);
+			         s.prefill(std::span(tokens).first(first));
+			         const Floats rest = prompt_logits(s, std::span(tokens).subspan(first));
+			         CHECK(relative_error(rest, logits.as<float>().subspan(first * vocab)) <
+			               (row.device == "cpu" ? 1e-3 : 5e-3));
+		         }
+	         });
+}
+
+TEST_CASE("session: the same bits in any chunking of a prompt, and in every run") {
+	each_row(std::vector<Case>{{"chunking"}}, [](Backend&, const Case&, const TestRow& row) {
+		Floats want, want_after;
+		for (uint32_t ubatch : {512u, 512u, 1u, 7u, 32u}) {
+			const auto engine = open_engine(row.device, kSmallModel, 0, ubatch);
+			const Tokens tokens = random_tokens(100, engine->config().vocab, 5);
+			Session s(*engine);
+			const Floats all = prompt_logits(s, tokens);
+			Floats after; // and the cache they leave behind gives the same answers
+			uint32_t token = best(std::span(all).last(engine->config().vocab));
+			for (int i = 0; i < 8; ++i) {
+				const std::span<const float> step = s.decode(token);
+				after.insert(after.end(), step.begin(), step.end());
+				token = best(step);
+			}
+			if (want.empty()) {
+				want = all, want_after = after;
+				continue;
+			}
+			const TestRow r{row.device, row.number, fmt::format("ubatch {}", ubatch)};
+			check_same_bits(r, all, want);
+			check_same_bits(r, after, want_after);
+		}
+	});
+}
+
+TEST_CASE("session: a sequence has the same bits alone and beside others, fresh, reset and in poisoned memory") {
+	each_row(std::vector<Case>{{"company"}}, [](Backend&, const Case&, const TestRow& row) {
+		const auto engine = open_engine(row.device, kSmallModel);
+		const uint32_t vocab = engine->config().vocab, n = 40;
+		std::vector<Tokens> prompts = {random_tokens(33, vocab, 1), random_tokens(5, vocab, 2),
+		                               random_tokens(70, vocab, 3)};
+		std::vector<Floats> alone;
+		{
+			Session s(*engine);
+			for (const Tokens& p : prompts) {
+				s.reset();
+				alone.push_back(greedy_logits(s, p, n));
+			}
+		}
+		std::deque<Session> together;
+		std::vector<Floats> got;
+		for (const Tokens& p : prompts) got.push_back(keep(together.emplace_back(*engine).prefill(p)));
+		for (uint32_t i = 0; i < n; ++i) {
+			std::vector<Row> rows;
+			for (size_t k = 0; k < prompts.size(); ++k)
+				rows.push_back({&together[k].kv(), best(std::span(got[k]).last(vocab))});
+			const std::span<const float> logits = engine->forward().decode(rows);
+			for (size_t k = 0; k < prompts.size(); ++k)
+				got[k].insert(got[k].end(), logits.begin() + std::ptrdiff_t(k * vocab),
+				              logits.begin() + std::ptrdiff_t((k + 1) * vocab));
+		}
+		for (size_t k = 0; k < prompts.size(); ++k)
+			check_same_bits({row.device, row.number, fmt::format("sequence {} of 3", k)}, got[k], alone[k]);
+
+		setenv("KVRUN_POISON", "1", 1); // reads of memory nobody wrote become NaN
+		const auto poisoned = open_engine(row.device, kSmallModel);
+		unsetenv("KVRUN_POISON");
+		Session s(*poisoned);
+		check_same_bits({row.device, row.number, "poisoned memory"}, greedy_logits(s, prompts[2], n), alone[2]);
+	});
+}
+
+TEST_CASE("session: KVRUN_CHECK finds nothing on a whole model") {
+	each_row(std::vector<Case>{{"llama"}, {"qwen3"}, {"phi3"}, {"llama_q4_k"}},
+	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, c.name, "fp16"); });
+}
+
+TEST_CASE("session: what does not fit is refused, and nothing is appended") {
+	const std::vector<Case> policies = {{"fp16"},
+	                                    {"kivi2,recent_keep=0,flush=32"},
+	                                    {"mikv,recent_keep=8,flush=16"},
+	                                    {"zipcache,flush=25"},
+	                                    {"streaming,recent=16"}};
+	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kSmallModel, 48, 512, c.name);
+		const uint32_t vocab = engine->config().vocab;
+		Session s(*engine);
+		const Tokens tokens = random_tokens(49, vocab, 4);
+		CHECK_THROWS_WITH_AS(s.prefill(tokens), doctest::Contains("49 tokens"), Error); // T34
+		CHECK(s.n_tokens() == 0);
+		CHECK_THROWS_AS(s.prefill({}), Error); // T35
+		CHECK_THROWS_AS(s.prefill(Tokens{vocab}), Error);
+		CHECK_THROWS_AS(s.decode(vocab), Error);
+		s.prefill(std::span(tokens).first(47));
+		s.decode(1);
+		CHECK(s.n_tokens() == 48);
+		CHECK_THROWS_WITH_AS(s.decode(1), doctest::Contains("48"), Error); // T36
+		CHECK(s.n_tokens() == 48);
+		CHECK_THROWS_WITH_AS(s.prefill(std::span(tokens).first(1)), doctest::Contains("room for 0 of 48"), Error);
+		CHECK(s.n_tokens() == 48);
+		s.reset();
+		CHECK(s.n_tokens() == 0);
+		CHECK(engine->pool().used_bytes() == 0);
+		const Floats alone = greedy_logits(s, std::span(tokens).first(1), 40); // T35: BOS and nothing else
+		CHECK(s.n_tokens() == 41);
+		CHECK(std::all_of(alone.begin(), alone.end(), [](float x) { return std::isfinite(x); }));
+		s.reset();
+		CHECK_THROWS_AS(s.prefill(tokens), Error); // refused prompts leave no trace
+		check_same_bits(row, greedy_logits(s, std::span(tokens).first(1), 40), alone);
+	});
+}
+
+TEST_CASE("session: a cache whose budget is spent is refused, and what was there goes on") {
+	each_row(std::vector<Case>{{"kivi2,recent_keep=0,flush=32"}, {"mikv,recent_keep=8,flush=16"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         EngineOptions o;
+		         o.model = kSmallModel, o.device = select_test_device(row.device), o.kv = parse_policy(c.name);
+		         o.ctx = 4000, o.kv_budget = 24 << 10;
+		         const auto engine = Engine::open(o);
+		         const Tokens tokens = random_tokens(1000, engine->config().vocab, 4);
+		         Session s(*engine), other(*engine);
+		         const Floats before = greedy_logits(s, std::span(tokens).first(20), 5);
+		         const size_t used = engine->pool().used_bytes();
+		         CHECK_THROWS_WITH_AS(other.prefill(tokens), doctest::Contains("--kv"), Error);
+		         CHECK(engine->pool().used_bytes() == used);
+		         CHECK(other.n_tokens() == 0);
+		         const uint64_t fits = tokens_that_fit(engine->plan(), o.kv_budget, o.ctx);
+		         s.prefill(std::span(tokens).first(fits - s.n_tokens() - 30));
+		         std::string said;
+		         for (uint32_t n = 0; n < 3000 && said.empty(); ++n) try {
+				         (void)s.decode(n % 256);
+			         } catch (const Error& e) {
+				         CHECK(e.code == Code::OutOfMemory);
+				         said = e.what();
+			         }
+		         CHECK_MESSAGE(said.find("budgeted") != said.npos, said);
+		         CHECK(s.n_tokens() > fits - 30); // kept: only the token that found no place is not there
+		         CHECK(engine->pool().used_bytes() <= o.kv_budget);
+		         s.reset();
+		         check_same_bits(row, greedy_logits(s, std::span(tokens).first(20), 5), before);
+	         });
+}

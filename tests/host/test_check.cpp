@@ -1,0 +1,285 @@
+// CheckedBackend: silent on a correct backend, and naming layer, op, shape, place and values of the first wrong one.
+#include "backends/check.h"
+#include "backends/cpu/cpu_backend.h"
+#include "engine/core/npy.h"
+#include "shared/kv_page.h"
+#include "tests/support/rig.h"
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+using namespace kvrun;
+
+namespace {
+
+// A cpu backend that keeps its weights in another arrangement (rows padded to 64 bytes) and can be told to be wrong.
+struct Faulty : CpuBackend {
+	const char* wrong = ""; // op whose result is damaged
+	float by = 0.25f;       // added to one element; NaN makes it NaN
+	size_t element = 5;     // of out, or the word of K memory
+
+	const char* name() const override { return "faulty"; }
+	size_t weight_row_bytes(DType t, uint32_t cols) const override { return (dtype_row_bytes(t, cols) + 63) / 64 * 64; }
+	void damage(const char* op, const View& out) {
+		if (std::string(op) != wrong) return;
+		float x = 0;
+		read(*out.buf, out.at + element * 4, std::as_writable_bytes(std::span(&x, 1)));
+		wait();
+		x += by;
+		write(*out.buf, out.at + element * 4, std::as_bytes(std::span(&x, 1)));
+	}
+	void embed(View out, View table, View tokens) override {
+		CpuBackend::embed(out, table, tokens), damage("embed", out);
+	}
+	void rmsnorm(View out, View x, View w, float eps) override {
+		CpuBackend::rmsnorm(out, x, w, eps), damage("rmsnorm", out);
+	}
+	void matmul(std::span<const Proj> p, View x, Epilogue e, bool decode) override {
+		CpuBackend::matmul(p, x, e, decode),
+		    damage(decode ? "matvec" : "matmul", p.back().out ? p.back().out : p[0].out);
+	}
+	void rope_store(View q, View k, View v, const RopeArgs& r, const HeadNorm& n, const KvDst& dst) override {
+		CpuBackend::rope_store(q, k, v, r, n, dst), damage("rope_store", q);
+		if (std::string(wrong) != "rope_store.k") return;
+		const uint32_t word = 0x3c007800u; // 32768, 1
+		write(*dst.k.buf, dst.k.at + element * 4, std::as_bytes(std::span(&word, 1)));
+	}
+	void attend(View out, View q, const KvRead& kv) override { CpuBackend::attend(out, q, kv), damage("attend", out); }
+	void attend_prompt(View out, View q, const PromptKv& own, const KvRead* older) override {
+		CpuBackend::attend_prompt(out, q, own, older), damage("attend_prompt", out);
+	}
+	void kv_pack(const PromptKv& src, const PackArgs& a) override {
+		CpuBackend::kv_pack(src, a);
+		if (std::string(wrong) != "kv_pack") return;
+		uint32_t word = 0;
+		const View& codes = a.v_codes;
+		read(*codes.buf, codes.at + element * 4, std::as_writable_bytes(std::span(&word, 1)));
+		wait();
+		word ^= flip;
+		write(*codes.buf, codes.at + element * 4, std::as_bytes(std::span(&word, 1)));
+	}
+	uint32_t flip = 0; // bits of a word of packed values that kv_pack gets wrong
+	void copy(View dst, View src) override { CpuBackend::copy(dst, src), damage("copy", dst); }
+};
+
+// Runs every op once, in an order a model could have, and returns all results.
+Floats every_op(Backend& b) {
+	constexpr uint32_t T = 2, dim = 64, heads = 4, kv_heads = 2, D = 16;
+	Random random(3);
+	Rig rig(b);
+	Floats all;
+	const auto keep = [&](const View& v) {
+		const Floats x = rig.get(v);
+		all.insert(all.end(), x.begin(), x.end());
+	};
+	b.at_layer(3);
+	const View x = rig.out(T, dim), y = rig.out(T, dim);
+	b.embed(x, rig.weight(DType::Q4_0, random_weight(DType::Q4_0, 40, dim, random), 40, dim), rig.u32({7, 39}, T));
+	b.rmsnorm(y, x, rig.f32(random.normals(dim), dim), 1e-5f);
+	const View q = rig.out(T, heads, D), k = rig.out(T, kv_heads, D), v = rig.out(T, kv_heads, D);
+	// q, k, v are rows of one tensor, as in phi3: the first row of k and v lies inside it
+	const View qkv = rig.weight(DType::F16, random_weight(DType::F16, 128, dim, random), 128, dim);
+	View wq = qkv, wk = qkv, wv = qkv;
+	wq.shape[0] = 64, wk.shape[0] = wv.shape[0] = 32;
+	wk.at += 64 * b.weight_row_bytes(DType::F16, dim), wv.at += 96 * b.weight_row_bytes(DType::F16, dim);
+	const Proj qkv_projs[] = {{q, wq, rig.f32(random.normals(64), 64)}, {k, wk, {}}, {v, wv, {}}};
+	b.matmul(qkv_projs, y, Epilogue::None, true);
+	const uint32_t words = 2 * kv_code_words(kv_heads, D, 16, 32);
+	const View k_pool = rig.u32(Words(words, 0xffffffffu), words), v_pool = rig.u32(Words(words, 0xffffffffu), words);
+	Words at;
+	for (uint32_t t = 0; t < T; ++t)
+		for (uint32_t h = 0; h < kv_heads; ++h)
+			at.push_back(kv_k_word(h, 0, 3 + t, D, 16, 32)), at.push_back(kv_v_word(h, 3 + t, 0, D, 16, 32));
+	const KvDst dst{k_pool, v_pool, rig.u32(at, T, kv_heads, 2), 32};
+	b.rope_store(q, k, v, {rig.f32(random.normals(T * D), T, D / 2, 2), D, true}, {}, dst);
+	const View out = rig.out(T, heads, D);
+	AttendGroup group{};
+	group.page = 32, group.k_codes = k_pool, group.v_codes = v_pool, group.n_work = 2;
+	KvRead kv{};
+	kv.groups = {&group, 1};
+	kv.work = rig.u32({0, 0, 1, 0, 1, 0, 1, 1}, 2, 4), kv.pages = rig.u32({0, 0, 0, 0}, 1, 4),
+	kv.live = rig.u32({0x18, 0, 0, 0}, 1, 1, 4);
+	kv.row_parts = rig.u32({0, 1, 1, 1}, T, 2), kv.parts = rig.out(2, heads, D + 2), kv.n_kv_heads = kv_heads;
+	b.attend(out, q, kv);
+	keep(out);
+	const View pk = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D),
+	           pv = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D);
+	b.attend_prompt(out, q, {pk, pv, 1}, nullptr);
+	b.kv_store({pk, pv, 1}, T, dst);
+	b.at_layer(4);
+	View flat = out;
+	flat.shape[1] = dim, flat.shape[2] = 1;
+	const Proj add{x, rig.weight(DType::Q8_0, random_weight(DType::Q8_0, dim, dim, random), dim, dim), {}};
+	b.matmul({&add, 1}, flat, Epilogue::Add, false);
+	b.copy(y, x);
+	keep(q), keep(out), keep(x), keep(y), keep(k_pool), keep(v_pool);
+	return all;
+}
+
+std::unique_ptr<Backend> checked(const char* wrong, float by = 0.25f, size_t element = 5) {
+	auto faulty = std::make_unique<Faulty>();
+	faulty->wrong = wrong, faulty->by = by, faulty->element = element;
+	return make_checked_backend(std::move(faulty), make_cpu_backend());
+}
+
+std::string message(Backend& b) {
+	try {
+		every_op(b);
+	} catch (const Error& e) {
+		CHECK(e.code == Code::Device);
+		return e.what();
+	}
+	return "no error";
+}
+
+} // namespace
+
+TEST_CASE("check: a correct backend passes, and its results are the ones seen") {
+	const auto plain = make_cpu_backend(), check = checked("");
+	const Floats a = every_op(*plain), b = every_op(*check);
+	REQUIRE(a.size() == b.size());
+	CHECK(std::memcmp(a.data(), b.data(), a.size() * 4) == 0);
+}
+
+TEST_CASE("check: the first wrong op is named, with layer, shape, place and both values") {
+	CHECK(
+	    message(*checked("embed"))
+	        .starts_with("layer 3: embed (2, 64) of Q4_0 (40, 64): out differs at element 5 ((0, 5, 0) of (2, 64)):"));
+	CHECK(message(*checked("rmsnorm", 0.25f, 70))
+	          .starts_with("layer 3: rmsnorm (2, 64): out differs at element 70 ((1, 6, 0) of (2, 64)):"));
+	CHECK(message(*checked("matvec"))
+	          .starts_with(
+	              "layer 3: matvec x (2, 64) w F16 (64, 64) w F16 (32, 64) w F16 (32, 64): out differs at element 5"));
+	CHECK(message(*checked("rope_store"))
+	          .starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: q differs at element 5"));
+	CHECK(message(*checked("attend", 0.25f, 20))
+	          .starts_with(
+	              "layer 3: attend q (2, 4, 16) kv heads 2 work 2 pages 1: out differs at element 20 ((0, 1, 4) of"));
+	CHECK(message(*checked("attend_prompt"))
+	          .starts_with("layer 3: attend_prompt q (2, 4, 16) after 1 of (2, 4, 16): out differs"));
+	CHECK(
+	    message(*checked("matmul")).starts_with("layer 4: matmul x (2, 64) w Q8_0 (64, 64): out differs at element 5"));
+	CHECK(message(*checked("copy", 1e-3f)).starts_with("layer 4: copy (2, 64): dst differs at element 5"));
+	const std::string values = message(*checked("rmsnorm", 100.f));
+	CHECK(values.find(" on faulty, ") != std::string::npos);
+	CHECK(values.find(" on cpu; 1 of 128 elements outside the tolerance, max error 100") != std::string::npos);
+}
+
+TEST_CASE("check: a wrong key in the cache is found where it is written") {
+	// word 0 of head 0 of token 3 is word 3 of the page; the span that is compared starts there
+	CHECK(message(*checked("rope_store.k", 0, 3))
+	          .starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: dst.k differs at element 0"));
+	// token 20 is nobody's: a stray write between the stored words is found too
+	CHECK(message(*checked("rope_store.k", 0, 20)).find("dst.k differs at element 34") != std::string::npos);
+}
+
+TEST_CASE("check: packed codes may be one off where a value lies between two, and no more") {
+	const auto pack = [](uint32_t flip) -> std::string {
+		auto faulty = std::make_unique<Faulty>();
+		faulty->wrong = "kv_pack", faulty->flip = flip, faulty->element = 3;
+		const auto b = make_checked_backend(std::move(faulty), make_cpu_backend());
+		Rig rig(*b);
+		constexpr uint32_t kv_heads = 2, D = 16, page = 32, n = 20;
+		Random random(4);
+		const View k = rig.f16(random.normals(kv_heads * n * D), kv_heads, n, D);
+		const uint32_t codes = kv_code_words(kv_heads, D, 4, page),
+		               params = kv_token_param_words(kv_heads, D, 16, page);
+		Words rows;
+		for (uint32_t t = 0; t < n; ++t) rows.push_back(t);
+		PackArgs a{};
+		a.format.k = a.format.v = {.bits = 4, .scale = Scale::PerToken, .group = 16};
+		a.page = page;
+		a.sources = rig.u32(rows, n), a.work = rig.u32({0, n, UINT32_MAX, 0, 0, 0, 0, 0}, 1, 8);
+		a.k_codes = rig.u32(Words(codes, 0), codes), a.v_codes = rig.u32(Words(codes, 0), codes);
+		a.k_params = rig.u32(Words(params, 0), params), a.v_params = rig.u32(Words(params, 0), params);
+		try {
+			b->kv_pack({k, k, 0}, a);
+		} catch (const Error& e) { return e.what(); }
+		return "no error";
+	};
+	CHECK(pack(0) == "no error");
+	CHECK(pack(0x1) == "no error"); // the last bit of one code
+	CHECK(pack(0x80).starts_with(
+	    "kv_pack 1 items of (2, 20, 16) K 4 bits V 4 bits: v_codes differs at element 25")); // 8 steps off
+	CHECK(pack(0x11111111) != "no error"); // eight codes of 1024: no rounding
+}
+
+TEST_CASE("check: a difference inside the tolerance passes, just outside it does not") {
+	CHECK(message(*checked("matvec", 1e-5f)) == "no error");
+	CHECK(message(*checked("matvec", 2e-2f)) != "no error");
+}
+
+TEST_CASE("check: NaN and infinity are reported, from the op or from its input") {
+	CHECK(message(*checked("rmsnorm", NAN)).find("nan on faulty") != std::string::npos);
+	CHECK(message(*checked("attend", INFINITY)).find("inf on faulty") != std::string::npos);
+	const auto b = checked("");
+	Rig rig(*b);
+	Floats x(64, 1.f);
+	x[9] = NAN;
+	CHECK_THROWS_WITH_AS(b->rmsnorm(rig.out(1, 64), rig.f32(x, 1, 64), rig.f32(x, 64), 1e-5f),
+	                     doctest::Contains("an earlier value or a weight is not finite"), Error);
+}
+
+TEST_CASE("check: without a reference only shapes and numbers are checked") {
+	auto faulty = std::make_unique<Faulty>();
+	faulty->wrong = "rmsnorm";
+	const auto quiet = make_checked_backend(std::move(faulty), nullptr);
+	every_op(*quiet);
+	auto broken = std::make_unique<Faulty>();
+	broken->wrong = "rmsnorm", broken->by = NAN;
+	const auto scan = make_checked_backend(std::move(broken), nullptr);
+	CHECK(message(*scan).starts_with("layer 3: rmsnorm (2, 64): out element (0, 5, 0) of (2, 64) is nan"));
+}
+
+TEST_CASE("check: shapes that do not fit are refused") {
+	for (const bool with_check : {false, true}) {
+		const auto b = with_check ? checked("") : make_cpu_backend();
+		Rig rig(*b);
+		const View a = rig.out(2, 64), c = rig.out(2, 32), w = rig.f32(Floats(64), 64);
+		CHECK_THROWS_AS(b->rmsnorm(c, a, w, 1e-5f), Error);
+		CHECK_THROWS_AS(b->rmsnorm(a, a, rig.f32(Floats(63), 63), 1e-5f), Error);
+		CHECK_THROWS_AS(b->copy(a, c), Error);
+		CHECK_THROWS_AS(b->copy(a, rig.u32(Words(128), 2, 64)), Error);
+		Random random(1);
+		const View m = rig.weight(DType::Q8_0, random_weight(DType::Q8_0, 32, 64, random), 32, 64);
+		const Proj narrow{a, m, {}}, fits{c, m, {}};
+		CHECK_THROWS_AS(b->matmul({&narrow, 1}, a, Epilogue::None, true), Error);
+		CHECK_THROWS_AS(b->matmul({&fits, 1}, c, Epilogue::None, true), Error);
+		CHECK_THROWS_AS(b->matmul({&fits, 1}, a, Epilogue::SwiGLU, true), Error);
+		CHECK_THROWS_AS(b->matmul({}, a, Epilogue::None, true), Error);
+		b->matmul({&fits, 1}, rig.f32(Floats(128), 2, 64), Epilogue::None, true);
+		const View nine = rig.out(9, 32), x9 = rig.f32(Floats(9 * 64), 9, 64);
+		const Proj many{nine, m, {}};
+		CHECK_THROWS_AS(b->matmul({&many, 1}, x9, Epilogue::None, true), Error);
+		CHECK_THROWS_AS(b->embed(a, m, rig.u32({0, 32}, 2)), Error); // the table has 32 rows
+		CHECK_THROWS_AS(b->write(*w.buf, w.buf->bytes() - 2, std::vector<std::byte>(4)), Error);
+	}
+}
+
+TEST_CASE("check: KVRUN_DUMP writes inputs and outputs of the chosen op and layer") {
+	const std::filesystem::path dir =
+	    std::filesystem::temp_directory_path() / fmt::format("kvrun-dump-{}", uintptr_t(&every_op) ^ uintptr_t(&dir));
+	const auto files = [&] {
+		std::vector<std::string> r;
+		for (const auto& f : std::filesystem::directory_iterator(dir)) r.push_back(f.path().filename().string());
+		std::sort(r.begin(), r.end());
+		return r;
+	};
+	setenv("KVRUN_DUMP", (dir.string() + ":rmsnorm:3").c_str(), 1);
+	every_op(*checked(""));
+	CHECK(files() ==
+	      std::vector<std::string>{"000001_L3_rmsnorm_out.npy", "000001_L3_rmsnorm_w.npy", "000001_L3_rmsnorm_x.npy"});
+	const NpyArray out = npy_read(dir / "000001_L3_rmsnorm_out.npy");
+	CHECK(out.shape == std::vector<uint64_t>{2, 64});
+	CHECK(std::isfinite(out.as<float>()[127]));
+	std::filesystem::remove_all(dir);
+	setenv("KVRUN_DUMP", (dir.string() + ":rmsnorm:7").c_str(), 1);
+	every_op(*checked(""));
+	CHECK(files().empty());
+	setenv("KVRUN_DUMP", dir.string().c_str(), 1);
+	every_op(*checked(""));
+	CHECK(files().size() > 20);
+	unsetenv("KVRUN_DUMP");
+	std::filesystem::remove_all(dir);
+}

@@ -1,0 +1,466 @@
+// Config: every family, every key of a wrong type, every hyper-parameter mutated, and RoPE scaling.
+#include "models/config.h"
+#include "models/model.h"
+#include "tests/support/assets.h"
+#include "tests/support/gguf_builder.h"
+#include <algorithm>
+#include <cmath>
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+Config config_of(const GgufBuilder& b) {
+	const auto bytes = b.bytes();
+	return make_model(Gguf::parse("test.gguf", bytes)).config;
+}
+
+// What making a model of it says; "" when it is accepted. One line that names the file, always.
+std::string refusal(const GgufBuilder& b, Code* code = nullptr) {
+	try {
+		const auto bytes = b.bytes();
+		make_model(Gguf::parse("test.gguf", bytes));
+		return "";
+	} catch (const Error& e) {
+		if (code) *code = e.code;
+		const std::string what = e.what();
+		CHECK(what.starts_with("test.gguf: "));
+		CHECK(what.find('\n') == what.npos);
+		CHECK((e.code == Code::Format || e.code == Code::Unsupported));
+		return what;
+	}
+}
+
+bool has(const std::string& s, const std::string& part) {
+	INFO(s);
+	CHECK(s.find(part) != s.npos);
+	return s.find(part) != s.npos;
+}
+
+// Every key kvrun reads, with a sound value.
+GgufBuilder with_all_keys() {
+	GgufBuilder b = tiny_model();
+	b.u32("llama.attention.sliding_window", 64).u32("llama.expert_count", 0);
+	b.text("llama.rope.scaling.type", "yarn")
+	    .f32("llama.rope.scaling.factor", 2)
+	    .u32("llama.rope.scaling.original_context_length", 32);
+	b.f32("llama.rope.scaling.attn_factor", 1).f32("llama.rope.scaling.yarn_attn_factor", 1);
+	b.f32("llama.rope.scaling.yarn_beta_fast", 32)
+	    .f32("llama.rope.scaling.yarn_beta_slow", 1)
+	    .f32("llama.rope.scale_linear", 1);
+	b.flag("tokenizer.ggml.add_bos_token", true).flag("tokenizer.ggml.add_space_prefix", true);
+	b.u32("tokenizer.ggml.eot_token_id", 2)
+	    .u32("tokenizer.ggml.eom_token_id", 2)
+	    .text("tokenizer.chat_template", "{{ x }}");
+	return b;
+}
+
+} // namespace
+
+TEST_CASE("config: every family is read as written") {
+	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
+		CAPTURE(arch);
+		TinyShape s;
+		s.arch = arch;
+		s.n_layers = 2;
+		s.n_heads = 4;
+		s.n_kv_heads = 2;
+		s.tied = std::string(arch) == "qwen3";
+		const Config c = config_of(tiny_model(s));
+		CHECK(c.arch == arch);
+		CHECK(c.name == "tiny");
+		CHECK(c.dim == 16);
+		CHECK(c.hidden_dim == 32);
+		CHECK(c.head_dim == 8);
+		CHECK(c.n_layers == 2);
+		CHECK(c.n_heads == 4);
+		CHECK(c.n_kv_heads == 2);
+		CHECK(c.vocab == tiny_spm_tokens().size());
+		CHECK(c.max_seq == 64);
+		CHECK(c.norm_eps == 1e-5f);
+		CHECK(c.rope.dim == 8);
+		CHECK(c.rope.theta == 10000);
+		CHECK(c.rope.neox == (c.arch != "llama"));
+		CHECK(c.tied_embedding == s.tied);
+		CHECK(c.qkv_bias == (c.arch == "qwen2"));
+		CHECK(c.qk_norm == (c.arch == "qwen3"));
+		CHECK(c.fused_qkv == (c.arch == "phi3"));
+		CHECK(c.fused_gate_up == (c.arch == "phi3"));
+	}
+}
+
+TEST_CASE("config: what a file may leave out") {
+	GgufBuilder b = tiny_model(); // dim 16, 2 heads of 8, 1 kv head
+	for (const char* k : {"llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count",
+	                      "llama.rope.freq_base", "llama.vocab_size", "general.name"})
+		b.erase(k);
+	const Config c = config_of(b);
+	CHECK(c.head_dim == 8);
+	CHECK(c.rope.dim == 8);
+	CHECK(c.rope.theta == 10000);
+	for (const char* k :
+	     {"general.architecture", "llama.embedding_length", "llama.block_count", "llama.feed_forward_length",
+	      "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon",
+	      "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores"}) {
+		b = tiny_model();
+		b.erase(k);
+		has(refusal(b), fmt::format("key {} is missing", k));
+	}
+	TinyShape equal;
+	equal.n_kv_heads = 2;
+	b = tiny_model(equal);
+	b.erase("llama.attention.head_count_kv");
+	CHECK(config_of(b).n_kv_heads == 2);
+	b.numbers<int32_t>("llama.feed_forward_length", GgufType::I32, {32, 32}); // a number per layer
+	CHECK(config_of(b).hidden_dim == 32);
+	b.numbers<int32_t>("llama.feed_forward_length", GgufType::I32, {32, 48});
+	Code code{};
+	has(refusal(b, &code), "llama.feed_forward_length differs between layers (32 and 48)");
+	CHECK(code == Code::Unsupported);
+}
+
+TEST_CASE("T07: every key kvrun reads, with every other type") {
+	const GgufBuilder good = with_all_keys();
+	REQUIRE(refusal(good) == "");
+	const std::vector<std::pair<GgufType, std::string>> values = {
+	    {GgufType::U8, std::string(1, '\1')},
+	    {GgufType::I8, std::string(1, '\1')},
+	    {GgufType::U16, GgufBuilder::raw(uint16_t(1))},
+	    {GgufType::I16, GgufBuilder::raw(int16_t(1))},
+	    {GgufType::U32, GgufBuilder::raw(1u)},
+	    {GgufType::I32, GgufBuilder::raw(1)},
+	    {GgufType::F32, GgufBuilder::raw(1.f)},
+	    {GgufType::Bool, std::string(1, '\1')},
+	    {GgufType::String, GgufBuilder::string("x")},
+	    {GgufType::U64, GgufBuilder::raw(uint64_t(1))},
+	    {GgufType::I64, GgufBuilder::raw(int64_t(1))},
+	    {GgufType::F64, GgufBuilder::raw(1.)},
+	    {GgufType::Array,
+	     GgufBuilder::raw(uint32_t(GgufType::F64)) + GgufBuilder::raw(uint64_t(1)) + GgufBuilder::raw(1.)}};
+	auto family = [](GgufType t) { // types that are read alike
+		switch (t) {
+		case GgufType::U8:
+		case GgufType::U16:
+		case GgufType::U32:
+		case GgufType::U64: return 1;
+		case GgufType::F32:
+		case GgufType::F64: return 2;
+		default: return 10 + int(t);
+		}
+	};
+	size_t tried = 0;
+	for (const GgufBuilder::Key& k : good.keys) {
+		for (const auto& typed : values) { // clang 14 captures no structured binding
+			const GgufType type = typed.first;
+			if (family(type) == family(GgufType(k.type)) && type != GgufType::Array) continue;
+			GgufBuilder b = good;
+			b.set(k.name, type, typed.second);
+			const std::string said = refusal(b);
+			INFO(k.name, " as ", gguf_type_name(type), ": ", said);
+			CHECK(said.find(fmt::format("key {} is {}", k.name,
+			                            type == GgufType::Array ? "an array of f64" : gguf_type_name(type))) !=
+			      said.npos);
+			++tried;
+		}
+	}
+	CHECK(tried > 300);
+}
+
+TEST_CASE("T12: other architectures are refused by name, with the list of those kvrun runs") {
+	for (const char* arch : {"gpt2", "gemma3", "LLAMA", "", "llama\n"}) {
+		GgufBuilder b = tiny_model();
+		b.text("general.architecture", arch);
+		Code code{};
+		const std::string said = refusal(b, &code);
+		has(said, "kvrun runs llama qwen2 qwen3 phi3");
+		CHECK(code == Code::Unsupported);
+	}
+	GgufBuilder b = tiny_model();
+	b.text("general.architecture", "mamba");
+	CHECK(refusal(b) == "test.gguf: architecture is mamba; kvrun runs llama qwen2 qwen3 phi3");
+	b = tiny_model();
+	b.u32("llama.expert_count", 8);
+	has(refusal(b), "is a mixture of 8 experts; kvrun runs dense models");
+}
+
+TEST_CASE("T13: every hyper-parameter mutated: whatever contradicts the tensors is refused") {
+	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
+		TinyShape s;
+		s.arch = arch;
+		s.n_layers = 2;
+		s.n_heads = 4;
+		s.n_kv_heads = 2;
+		const GgufBuilder good = tiny_model(s);
+		REQUIRE(refusal(good) == "");
+		auto key = [&](const char* k) { return fmt::format("{}.{}", arch, k); };
+		for (const auto& [name, value] : {std::pair<const char*, uint32_t>{"embedding_length", 16},
+		                                  {"block_count", 2},
+		                                  {"feed_forward_length", 32},
+		                                  {"attention.head_count", 4},
+		                                  {"attention.head_count_kv", 2},
+		                                  {"attention.key_length", 8},
+		                                  {"attention.value_length", 8},
+		                                  {"vocab_size", 267}}) {
+			for (uint32_t bad : {0u, 1u, value - 1, value + 1, value * 2, value + 8, 0x7fffffffu, 0x80000000u,
+			                     UINT32_MAX - 1, UINT32_MAX}) {
+				if (bad == value) continue;
+				GgufBuilder b = good;
+				b.u32(key(name), bad);
+				const std::string shown = fmt::format("{} = {}", key(name), bad);
+				CAPTURE(shown);
+				CHECK(refusal(b) != "");
+			}
+			GgufBuilder b = good;
+			b.set(key(name), GgufType::U64, b.raw(uint64_t(1) << 32 | value)); // its low half is right
+			has(refusal(b), "at most 4294967295");
+		}
+		for (uint32_t bad : {0u, 1u, 7u, 9u, 16u, UINT32_MAX}) {
+			GgufBuilder b = good;
+			b.u32(key("rope.dimension_count"), bad);
+			has(refusal(b), fmt::format("rope.dimension_count is {}, heads have 8 channels", bad));
+		}
+		GgufBuilder b = good;
+		b.u32(key("rope.dimension_count"), 6);
+		CHECK((refusal(b) == "") == (std::string(arch) == "phi3")); // the one family that rotates part of a head
+		b = good;
+		b.u32(key("context_length"), 0);
+		has(refusal(b), "context_length is 0");
+		b.set(key("context_length"), GgufType::U64, b.raw(uint64_t(1) << 32));
+		has(refusal(b), "context_length is 4294967296");
+		b.u32(key("context_length"), UINT32_MAX);
+		CHECK(config_of(b).max_seq == UINT32_MAX);
+		for (float bad : {NAN, INFINITY, -INFINITY, -1.f, 1.f, 1e30f}) {
+			b = good;
+			b.f32(key("attention.layer_norm_rms_epsilon"), bad);
+			CHECK(refusal(b) != "");
+			b = good;
+			b.f32(key("rope.freq_base"), bad);
+			CHECK((refusal(b) == "") == (bad == 1e30f));
+		}
+	}
+}
+
+TEST_CASE("T13: heads that do not divide, and heads no backend can do") {
+	TinyShape s;
+	s.n_heads = 3;
+	s.n_kv_heads = 2;
+	has(refusal(tiny_model(s)), "3 heads cannot share 2 key/value heads evenly");
+	s = {};
+	s.head_dim = 12;
+	has(refusal(tiny_model(s)), "heads have 12 channels; kvrun runs multiples of 8 up to 256");
+	s.head_dim = 264;
+	has(refusal(tiny_model(s)), "heads have 264 channels");
+	GgufBuilder b = tiny_model();
+	b.erase("llama.attention.key_length").u32("llama.attention.head_count", 3);
+	has(refusal(b), "16 channels do not divide into 3 heads");
+	b = tiny_model();
+	std::vector<std::string> tokens = tiny_spm_tokens();
+	tokens.push_back("one more");
+	add_spm(b, tokens);
+	has(refusal(b), "the tokenizer has 268 tokens, the embedding 267 rows");
+}
+
+TEST_CASE("T14: a missing tensor is refused, whichever it is") {
+	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
+		TinyShape s;
+		s.arch = arch;
+		s.n_layers = 2;
+		const GgufBuilder good = tiny_model(s);
+		for (const GgufBuilder::Tensor& t : good.tensors) {
+			GgufBuilder b = good;
+			b.erase_tensor(t.name);
+			const std::string said = refusal(b);
+			if (t.name == "output.weight")
+				CHECK(said == ""); // tied to the embedding then
+			else
+				has(said, fmt::format("tensor {} is missing", t.name));
+		}
+		for (const GgufBuilder::Tensor& t : good.tensors) { // and a misshapen one
+			GgufBuilder b = good;
+			GgufBuilder::Tensor& m = b.find(t.name);
+			m.dims.back() += 1;
+			m.data += std::string(m.data.size(), '\0');
+			CHECK(refusal(b) != "");
+		}
+	}
+}
+
+TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
+	GgufBuilder b = tiny_model();
+	b.tensor_f32("extra.weight", {4}, {1, 2, 3, 4});
+	CHECK(refusal(b) == "");
+	for (const char* name : {"blk.0.attn_output.bias", "output.bias", "blk.0.ffn_down.bias", "blk.0.attn_q_norm.weight",
+	                         "blk.0.post_attention_norm.weight"}) {
+		b = tiny_model();
+		b.tensor_f32(name, {16}, std::vector<float>(16));
+		Code code{};
+		has(refusal(b, &code), fmt::format("tensor {} belongs to a variant of llama that kvrun does not run", name));
+		CHECK(code == Code::Unsupported);
+	}
+	b = tiny_model();
+	b.tensor_f32("blk.1.attn_q.weight", {4}, {1, 2, 3, 4});
+	has(refusal(b), "belongs to a layer beyond the 1 the config says");
+	b = tiny_model(); // llama with q, k, v biases is known
+	b.tensor_f32("blk.0.attn_q.bias", {16}, std::vector<float>(16))
+	    .tensor_f32("blk.0.attn_k.bias", {8}, std::vector<float>(8));
+	has(refusal(b), "tensor blk.0.attn_v.bias is missing");
+	b.tensor_f32("blk.0.attn_v.bias", {8}, std::vector<float>(8));
+	CHECK(config_of(b).qkv_bias);
+}
+
+// ---- RoPE
+
+namespace {
+
+GgufBuilder rope_model(const char* arch, uint32_t head_dim, uint32_t ctx) {
+	TinyShape s;
+	s.arch = arch;
+	s.head_dim = head_dim;
+	s.ctx = ctx;
+	return tiny_model(s);
+}
+bool close(float a, double b) { return std::abs(a - b) <= 2e-7 * std::abs(b); }
+
+} // namespace
+
+TEST_CASE("rope: frequencies without scaling") {
+	const Config c = config_of(rope_model("llama", 8, 64));
+	const std::vector<float> f = rope_inv_freq(c, 64);
+	REQUIRE(f.size() == 4);
+	for (int i = 0; i < 4; ++i) CHECK(close(f[size_t(i)], std::pow(10., -i))); // 10000^(-2i/8)
+	CHECK(rope_attention_scale(c) == 1);
+	CHECK(rope_inv_freq(c, 1000000) == f);
+}
+
+TEST_CASE("rope: linear scaling, also as older files write it") {
+	for (bool old : {false, true}) {
+		GgufBuilder b = rope_model("llama", 8, 64);
+		if (old)
+			b.f32("llama.rope.scale_linear", 4);
+		else
+			b.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4);
+		const std::vector<float> f = rope_inv_freq(config_of(b), 64);
+		for (int i = 0; i < 4; ++i) CHECK(close(f[size_t(i)], std::pow(10., -i) / 4));
+	}
+	GgufBuilder b = rope_model("llama", 8, 64);
+	b.text("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 4);
+	CHECK(close(rope_inv_freq(config_of(b), 64)[0], 1));
+	b.text("llama.rope.scaling.type", "dynamic");
+	has(refusal(b), "llama.rope.scaling.type is dynamic; kvrun knows none linear llama3 yarn longrope");
+	for (float bad : {-1.f, NAN, INFINITY}) {
+		b.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", bad);
+		CHECK(refusal(b) != "");
+	}
+}
+
+TEST_CASE("rope: llama3 scaling by metadata and by tensor give the same frequencies") {
+	const uint32_t n = 32; // pairs; Llama 3.1: theta 500000, factor 8, original context 8192
+	GgufBuilder b = rope_model("llama", 2 * n, 131072);
+	b.f32("llama.rope.freq_base", 500000);
+	std::vector<float> want(n), factors(n);
+	for (uint32_t i = 0; i < n; ++i) { // as the definition puts it, in wavelengths
+		const double freq = 1 / std::pow(500000., 2. * i / (2 * n)), wave = 2 * M_PI / freq, low = 8192 / 1.,
+		             high = 8192 / 4.;
+		double scaled = freq;
+		if (wave > low)
+			scaled = freq / 8;
+		else if (wave >= high) {
+			const double smooth = (8192 / wave - 1) / (4. - 1);
+			scaled = (1 - smooth) * freq / 8 + smooth * freq;
+		}
+		want[i] = float(scaled);
+		factors[i] = float(freq / scaled);
+	}
+	CHECK(factors[0] == 1);
+	CHECK(factors[n - 1] == 8);
+	CHECK(std::count_if(factors.begin(), factors.end(), [](float f) { return f > 1 && f < 8; }) > 2);
+	GgufBuilder by_key = b, by_tensor = b;
+	by_key.text("llama.rope.scaling.type", "llama3")
+	    .f32("llama.rope.scaling.factor", 8)
+	    .u32("llama.rope.scaling.original_context_length", 8192);
+	by_key.f32("llama.rope.scaling.low_freq_factor", 1).f32("llama.rope.scaling.high_freq_factor", 4);
+	by_tensor.tensor_f32("rope_freqs.weight", {n}, factors);
+	GgufBuilder both = by_key;
+	both.tensor_f32("rope_freqs.weight", {n}, factors);
+	for (const GgufBuilder& m : {by_key, by_tensor, both}) {
+		const Config c = config_of(m);
+		const std::vector<float> f = rope_inv_freq(c, 131072);
+		for (uint32_t i = 0; i < n; ++i) CHECK(close(f[i], want[i]));
+		CHECK(rope_attention_scale(c) == 1);
+	}
+	by_key.f32("llama.rope.scaling.high_freq_factor", 1);
+	has(refusal(by_key), "high_freq_factor 1 is not above low_freq_factor 1");
+	by_tensor.tensor_f32("rope_freqs.weight", {n - 1}, std::vector<float>(n - 1, 1));
+	has(refusal(by_tensor), "rope_freqs.weight has 1 x 31 elements, the config says 32");
+	for (float bad : {0.f, -1.f, NAN, INFINITY}) {
+		factors[3] = bad;
+		by_tensor.tensor_f32("rope_freqs.weight", {n}, factors);
+		has(refusal(by_tensor), "rope_freqs.weight: element 3 is");
+	}
+}
+
+TEST_CASE("rope: yarn stretches slow pairs, keeps fast ones and scales attention") {
+	GgufBuilder b = rope_model("qwen2", 128, 131072);
+	b.f32("qwen2.rope.freq_base", 1000000).text("qwen2.rope.scaling.type", "yarn").f32("qwen2.rope.scaling.factor", 4);
+	b.u32("qwen2.rope.scaling.original_context_length", 32768);
+	const Config c = config_of(b);
+	const std::vector<float> f = rope_inv_freq(c, 131072);
+	// pairs that turn 32 and 1 times in 32768 positions: 64 ln(32768 / (2 pi n)) / ln(1e6) = 23.6 and 39.7
+	for (uint32_t i = 0; i < 64; ++i) {
+		const double freq = std::pow(1e6, -2. * i / 128);
+		const double stretched = i <= 23 ? 0 : i >= 40 ? 1 : (i - 23) / 17.;
+		CHECK(close(f[i], freq * (1 - stretched) + freq / 4 * stretched));
+	}
+	CHECK(close(rope_attention_scale(c), 0.1 * std::log(4.) + 1));
+	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.1f);
+	has(refusal(b), "yarn_log_multiplier is set");
+}
+
+TEST_CASE("rope: longrope has one list of factors for short contexts and one for long") {
+	GgufBuilder b = rope_model("phi3", 8, 131072);
+	b.u32("phi3.rope.scaling.original_context_length", 4096).tensor_f32("rope_factors_short.weight", {4}, {1, 1, 2, 4});
+	has(refusal([&] {
+		    GgufBuilder half = b;
+		    half.erase_tensor("rope_factors_short.weight").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
+		    return half;
+	    }()),
+	    "longrope needs tensors");
+	b.tensor_f32("rope_factors_long.weight", {4}, {2, 4, 8, 16});
+	Config c = config_of(b);
+	CHECK(c.rope.scaling == RopeScaling::LongRope);
+	const float short_factors[] = {1, 1, 2, 4}, long_factors[] = {2, 4, 8, 16};
+	for (uint32_t i = 0; i < 4; ++i) {
+		CHECK(close(rope_inv_freq(c, 4096)[i], std::pow(10., -double(i)) / short_factors[i]));
+		CHECK(close(rope_inv_freq(c, 4097)[i], std::pow(10., -double(i)) / long_factors[i]));
+	}
+	CHECK(close(rope_attention_scale(c), std::sqrt(1 + std::log(32.) / std::log(4096.))));
+	b.f32("phi3.rope.scaling.attn_factor", 1.25f);
+	CHECK(rope_attention_scale(config_of(b)) == 1.25f);
+	b.text("phi3.rope.scaling.type", "longrope").erase_tensor("rope_factors_long.weight");
+	has(refusal(b), "longrope needs tensors rope_factors_long.weight and rope_factors_short.weight");
+}
+
+TEST_CASE("config: the tiny checkpoints of every family open") {
+	const auto folder = std::filesystem::path(KVRUN_SOURCE_DIR) / "tests/golden/tiny";
+	size_t n = 0;
+	for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+		if (entry.path().extension() != ".gguf") continue;
+		const std::string name = entry.path().stem();
+		CAPTURE(name);
+		const Model m = open_model(entry.path());
+		const Config& c = m.config;
+		CHECK(m.tokenizer.vocab() == c.vocab);
+		CHECK(rope_inv_freq(c, c.max_seq).size() == c.rope.dim / 2);
+		if (name == "llama_tied") CHECK(c.tied_embedding);
+		if (name == "llama") CHECK(!c.tied_embedding);
+		if (name == "qwen2_yarn") CHECK(c.rope.scaling == RopeScaling::Yarn);
+		if (name == "llama_linear") CHECK(c.rope.scaling == RopeScaling::Linear);
+		if (name == "phi3_longrope") CHECK(c.rope.scaling == RopeScaling::LongRope);
+		if (name == "phi3_partial") CHECK(c.rope.dim * 4 == c.head_dim * 3);
+		if (name == "llama3_rope") CHECK(c.rope.freqs.size() == c.rope.dim / 2);
+		if (name == "qwen3") CHECK(c.head_dim * c.n_heads != c.dim);
+		++n;
+	}
+	CHECK(n >= 20);
+}

@@ -1,0 +1,252 @@
+// Upload of weights: what arrives where, in which pieces, on a backend that only remembers.
+#include "models/model.h"
+#include "models/weights.h"
+#include "tests/support/gguf_builder.h"
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+using namespace kvrun;
+
+namespace {
+
+// Keeps the bytes it is given; every row of a weight has 12 bytes more than in the file.
+class MemoryBackend : public Backend {
+ public:
+	size_t max_buffer_bytes = size_t(1) << 30;
+	std::vector<std::vector<std::byte>> buffers;
+	size_t live = 0, pending = 0, most_pending = 0, most_piece = 0, submits = 0;
+
+	const char* name() const override { return "memory"; }
+	DeviceInfo info() const override {
+		DeviceInfo i;
+		i.name = "memory";
+		i.max_buffer_bytes = max_buffer_bytes;
+		return i;
+	}
+	Buffer alloc(size_t bytes, Mem mem, const char*) override {
+		CHECK(mem == Mem::Device);
+		CHECK(bytes <= max_buffer_bytes);
+		buffers.emplace_back(bytes);
+		++live;
+		return Buffer(*this, uint32_t(buffers.size() - 1), bytes);
+	}
+	void free(uint32_t) noexcept override { --live; }
+	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override {
+		REQUIRE(at + src.size() <= buffers[dst.id()].size());
+		std::copy(src.begin(), src.end(), buffers[dst.id()].begin() + std::ptrdiff_t(at));
+		stage(src.size());
+	}
+	size_t weight_row_bytes(DType t, uint32_t cols) const override { return dtype_row_bytes(t, cols) + 12; }
+	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) override {
+		const size_t in = dtype_row_bytes(w.type, w.shape[1]), out = weight_row_bytes(w.type, w.shape[1]);
+		REQUIRE(row + n <= w.shape[0]);
+		REQUIRE(src.size() == n * in);
+		for (uint32_t r = 0; r < n; ++r) {
+			const size_t at = w.at + (row + r) * out;
+			REQUIRE(at + out <= buffers[w.buf->id()].size());
+			std::copy_n(src.begin() + std::ptrdiff_t(r * in), in, buffers[w.buf->id()].begin() + std::ptrdiff_t(at));
+		}
+		stage(src.size());
+	}
+	// The rows of a weight as the file has them.
+	std::vector<std::byte> rows(const View& w) const {
+		const size_t in = dtype_row_bytes(w.type, w.shape[1]), out = weight_row_bytes(w.type, w.shape[1]);
+		std::vector<std::byte> r;
+		for (uint32_t i = 0; i < w.shape[0]; ++i) {
+			const auto at = buffers[w.buf->id()].begin() + std::ptrdiff_t(w.at + i * out);
+			r.insert(r.end(), at, at + std::ptrdiff_t(in));
+		}
+		return r;
+	}
+	std::vector<std::byte> vector(const View& v) const {
+		const auto at = buffers[v.buf->id()].begin() + std::ptrdiff_t(v.at);
+		return {at, at + std::ptrdiff_t(v.shape[0] * 4)};
+	}
+	void submit() override { ++submits; }
+	void wait() override { pending = 0; }
+
+	void read(const Buffer&, size_t, std::span<std::byte>) override { FAIL("read"); }
+	void embed(View, View, View) override { FAIL("op"); }
+	void rmsnorm(View, View, View, float) override { FAIL("op"); }
+	void matmul(std::span<const Proj>, View, Epilogue, bool) override { FAIL("op"); }
+	void rope_store(View, View, View, const RopeArgs&, const HeadNorm&, const KvDst&) override { FAIL("op"); }
+	void kv_store(const PromptKv&, uint32_t, const KvDst&) override { FAIL("op"); }
+	void attend(View, View, const KvRead&) override { FAIL("op"); }
+	void attend_prompt(View, View, const PromptKv&, const KvRead*) override { FAIL("op"); }
+	void copy(View, View) override { FAIL("op"); }
+	std::vector<OpTime> op_times(bool) override { return {}; }
+	void time_ops(bool) override {}
+
+ private:
+	void stage(size_t n) {
+		most_piece = std::max(most_piece, n);
+		pending += n;
+		most_pending = std::max(most_pending, pending);
+	}
+};
+
+std::vector<std::byte> stored(const Gguf& g, const std::string& tensor) {
+	const GgufTensor* t = g.find_tensor(tensor);
+	REQUIRE(t);
+	std::vector<std::byte> b(t->bytes);
+	g.read(*t, 0, b);
+	return b;
+}
+std::vector<std::byte> part(const std::vector<std::byte>& b, size_t first, size_t n) {
+	return {b.begin() + std::ptrdiff_t(first), b.begin() + std::ptrdiff_t(first + n)};
+}
+
+} // namespace
+
+TEST_CASE("weights: every tensor of every family arrives where its view says") {
+	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
+		CAPTURE(arch);
+		TinyShape s;
+		s.arch = arch;
+		s.n_layers = 2;
+		s.tied = std::string(arch) == "qwen2";
+		const auto bytes = tiny_model(s).bytes();
+		const Gguf g = Gguf::parse("test.gguf", bytes);
+		const Config c = read_config(g);
+		MemoryBackend b;
+		Weights loaded = load_weights(g, c, b);
+		const Weights w = std::move(loaded); // views survive
+		CHECK(b.rows(w.embed) == stored(g, "token_embd.weight"));
+		CHECK(b.vector(w.final_norm) == stored(g, "output_norm.weight"));
+		CHECK(b.rows(w.lm_head) == stored(g, s.tied ? "token_embd.weight" : "output.weight"));
+		CHECK((w.lm_head.buf == w.embed.buf && w.lm_head.at == w.embed.at) == s.tied);
+		REQUIRE(w.layers.size() == 2);
+		for (uint32_t l = 0; l < 2; ++l) {
+			const LayerWeights& x = w.layers[l];
+			auto file = [&](const char* what) { return stored(g, fmt::format("blk.{}.{}", l, what)); };
+			CHECK(b.vector(x.attn_norm) == file("attn_norm.weight"));
+			CHECK(b.vector(x.ffn_norm) == file("ffn_norm.weight"));
+			CHECK(b.rows(x.wo) == file("attn_output.weight"));
+			CHECK(b.rows(x.w_down) == file("ffn_down.weight"));
+			const size_t row = c.dim * 4, q = c.n_heads * c.head_dim * row, kv = c.n_kv_heads * c.head_dim * row,
+			             h = c.hidden_dim * row;
+			if (c.fused_qkv) {
+				CHECK(b.rows(x.wq) == part(file("attn_qkv.weight"), 0, q));
+				CHECK(b.rows(x.wk) == part(file("attn_qkv.weight"), q, kv));
+				CHECK(b.rows(x.wv) == part(file("attn_qkv.weight"), q + kv, kv));
+				CHECK(b.rows(x.w_gate) == part(file("ffn_up.weight"), 0, h));
+				CHECK(b.rows(x.w_up) == part(file("ffn_up.weight"), h, h));
+			} else {
+				CHECK(b.rows(x.wq) == file("attn_q.weight"));
+				CHECK(b.rows(x.wk) == file("attn_k.weight"));
+				CHECK(b.rows(x.wv) == file("attn_v.weight"));
+				CHECK(b.rows(x.w_gate) == file("ffn_gate.weight"));
+				CHECK(b.rows(x.w_up) == file("ffn_up.weight"));
+			}
+			CHECK(bool(x.bq) == c.qkv_bias);
+			if (c.qkv_bias) {
+				CHECK(b.vector(x.bq) == file("attn_q.bias"));
+				CHECK(b.vector(x.bk) == file("attn_k.bias"));
+				CHECK(b.vector(x.bv) == file("attn_v.bias"));
+			}
+			CHECK(bool(x.q_norm) == c.qk_norm);
+			if (c.qk_norm) {
+				CHECK(b.vector(x.q_norm) == file("attn_q_norm.weight"));
+				CHECK(b.vector(x.k_norm) == file("attn_k_norm.weight"));
+			}
+			for (const View* v : {&x.wq, &x.wo, &x.w_down, &x.attn_norm})
+				if (!c.fused_qkv || v != &x.wq) CHECK(v->at % 256 == 0);
+		}
+		CHECK(w.buffers.size() == 1);
+		CHECK(b.live == 1);
+		CHECK(b.pending == 0); // everything was waited for
+	}
+}
+
+TEST_CASE("weights: norms of any type become f32, matrices keep their type") {
+	GgufBuilder g = tiny_model();
+	std::string halves;
+	for (int i = 0; i < 16; ++i) halves += GgufBuilder::raw(uint16_t(0x3c00 + i)); // 1 and a little
+	g.tensor("output_norm.weight", DType::F16, {16}, halves);
+	g.tensor("blk.0.ffn_down.weight", DType::Q8_0, {32, 16}, std::string(34 * 16, '\1'));
+	const auto bytes = g.bytes();
+	const Gguf file = Gguf::parse("test.gguf", bytes);
+	MemoryBackend b;
+	const Weights w = load_weights(file, read_config(file), b);
+	CHECK(w.final_norm.type == DType::F32);
+	float norm[16];
+	std::memcpy(norm, b.vector(w.final_norm).data(), sizeof norm);
+	for (int i = 0; i < 16; ++i) CHECK(norm[i] == 1 + float(i) / 1024);
+	CHECK(w.layers[0].w_down.type == DType::Q8_0);
+	CHECK(b.rows(w.layers[0].w_down) == stored(file, "blk.0.ffn_down.weight"));
+}
+
+TEST_CASE("weights: buffers stay within the device's limit, pieces and staging within kvrun's") {
+	TinyShape s;
+	s.dim = 2048;
+	s.hidden_dim = 6144; // 48 MiB per matrix of the MLP
+	s.n_heads = 8;
+	s.head_dim = 64;
+	const auto bytes = tiny_model(s).bytes();
+	const Gguf g = Gguf::parse("test.gguf", bytes);
+	const Config c = read_config(g);
+	{
+		MemoryBackend b;
+		b.max_buffer_bytes = size_t(60) << 20;
+		uint64_t last = 0, total = 0, calls = 0;
+		const Weights w = load_weights(g, c, b, [&](uint64_t done, uint64_t all) {
+			CHECK(done > last);
+			last = done;
+			total = all;
+			++calls;
+		});
+		CHECK(last == total);
+		CHECK(total == g.tensor_bytes());
+		CHECK(calls > 20);
+		CHECK(w.buffers.size() >= 3);
+		CHECK(b.most_piece <= size_t(8) << 20);
+		CHECK(b.most_pending <= size_t(40) << 20);
+		CHECK(b.rows(w.layers[0].w_up) == stored(g, "blk.0.ffn_up.weight"));
+	}
+	{
+		MemoryBackend b;
+		b.max_buffer_bytes = size_t(40) << 20;
+		try {
+			load_weights(g, c, b);
+			FAIL("a tensor larger than a buffer was accepted");
+		} catch (const Error& e) {
+			CHECK(e.code == Code::Unsupported);
+			CHECK(std::string(e.what()).find("tensor blk.0.ffn_gate.weight takes") != std::string::npos);
+			CHECK(std::string(e.what()).find(std::to_string(b.max_buffer_bytes)) != std::string::npos);
+		}
+		CHECK(b.live == 0);
+	}
+	{ // stopped half-way: everything is given back
+		MemoryBackend b;
+		CHECK_THROWS_AS(load_weights(g, c, b,
+		                             [](uint64_t done, uint64_t total) {
+			                             if (done > total / 2) throw std::runtime_error("stop");
+		                             }),
+		                std::runtime_error);
+		CHECK(b.live == 0);
+	}
+}
+
+TEST_CASE("T18: a file truncated between opening and loading is an error, and nothing stays allocated") {
+	const auto bytes = tiny_model().bytes();
+	std::string name = (std::filesystem::temp_directory_path() / "kvrun-test-XXXXXX").string();
+	const int fd = mkstemp(name.data());
+	REQUIRE(fd >= 0);
+	REQUIRE(write(fd, bytes.data(), bytes.size()) == ssize_t(bytes.size()));
+	const Model m = open_model(name);
+	REQUIRE(ftruncate(fd, off_t(bytes.size() - 100)) == 0);
+	MemoryBackend b;
+	try {
+		load_weights(m.file, m.config, b);
+		FAIL("a truncated file was loaded");
+	} catch (const Error& e) {
+		CHECK(e.code == Code::Io);
+		CHECK(std::string(e.what()).find("do not change a model in use") != std::string::npos);
+	}
+	CHECK(b.live == 0);
+	close(fd);
+	std::filesystem::remove(name);
+}

@@ -1,0 +1,79 @@
+// Comparison of device results with expectations: the tolerance of each op, the first 5 mismatches and the maximum,
+// and the command that runs the failing row alone.
+#pragma once
+#include "backends/check.h"
+#include "tests/support/devices.h"
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+// A row of a test's table. Rows count from 0 in each test case; KVRUN_TEST_ROW=n runs only the n-th of each.
+struct TestRow {
+	std::string device; // as in KVRUN_TEST_DEVICES
+	size_t number;
+	std::string text; // op, shapes, types
+};
+// KVRUN_TEST_EVERY=n runs rows 0, n, 2n, ...: for slow runs, as under the validation layer.
+inline bool row_wanted(size_t number) {
+	if (const char* only = std::getenv("KVRUN_TEST_ROW"); only && *only)
+		return std::strtoull(only, nullptr, 10) == number;
+	const char* every = std::getenv("KVRUN_TEST_EVERY");
+	return number % (every && *every ? std::max(std::strtoull(every, nullptr, 10), 1ull) : 1) == 0;
+}
+inline std::string row_text(const TestRow& r) {
+	const char* test = doctest::getContextOptions()->currentTest->m_name;
+	return fmt::format(
+	    "{} on {}\nreproduce: KVRUN_TEST_DEVICES={} KVRUN_TEST_ROW={} kvrun_device_tests '--test-case={}'", r.text,
+	    r.device, r.device, r.number, test);
+}
+
+// Runs f(backend, row of the table, TestRow) for every device and every wanted row; a row has a text().
+template <class T, class F> void each_row(const std::vector<T>& table, F f) {
+	for (TestDevice& d : test_devices())
+		for (size_t i = 0; i < table.size(); ++i) {
+			if (!d.backend || !row_wanted(i)) continue;
+			const TestRow row{d.name, i, table[i].text()};
+			INFO(row_text(row));
+			f(*d.backend, table[i], row);
+		}
+}
+
+// x against ref within tolerance(what); tolerances are in backends/check.cpp, for tests and KVRUN_CHECK alike.
+inline void check_close(const TestRow& row, std::span<const float> x, std::span<const float> ref, const char* what) {
+	if (x.size() != ref.size()) {
+		FAIL_CHECK(row_text(row) << "\n" << x.size() << " elements, expected " << ref.size());
+		return;
+	}
+	const Difference d = compare(x, ref, tolerance(what));
+	if (d.n_bad == 0) {
+		CHECK(d.n_bad == 0); // counts the comparison
+		return;
+	}
+	std::string text = fmt::format("{} of {} elements outside the tolerance of {}, {} not finite, max error {:.3g}",
+	                               d.n_bad, d.n, what, d.n_nonfinite, d.max_error);
+	for (size_t i : d.bad)
+		text += fmt::format("\n  [{}] {:.9g}, expected {:.9g}, off by {:.3g}", i, x[i], ref[i],
+		                    double(x[i]) - double(ref[i]));
+	FAIL_CHECK(row_text(row) << "\n" << text);
+}
+
+// The same bits: what determinism and independence of chunking promise.
+inline void check_same_bits(const TestRow& row, std::span<const float> x, std::span<const float> ref) {
+	size_t bad = 0, first = 0;
+	if (x.size() == ref.size())
+		for (size_t i = x.size(); i-- > 0;)
+			if (std::bit_cast<uint32_t>(x[i]) != std::bit_cast<uint32_t>(ref[i])) ++bad, first = i;
+	if (x.size() != ref.size() || bad)
+		FAIL_CHECK(row_text(row) << "\n"
+		                         << bad << " of " << x.size() << " elements have other bits (" << ref.size()
+		                         << " expected), first [" << first << "]");
+	else
+		CHECK(bad == 0);
+}
+
+} // namespace kvrun

@@ -1,0 +1,75 @@
+// Opens the devices of the device tests by their short names.
+#include "tests/support/devices.h"
+#include <cstdlib>
+#include <filesystem>
+
+namespace kvrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The ICD file of a software driver; empty when the driver is not installed.
+std::string icd_file(const std::string& name) {
+	if (name == "swiftshader") {
+		const char* file = "/usr/lib/chromium/vk_swiftshader_icd.json"; // package chromium
+		return fs::exists(file) ? file : "";
+	}
+	std::error_code error; // package mesa-vulkan-drivers names the file after the architecture
+	for (const auto& entry : fs::directory_iterator("/usr/share/vulkan/icd.d", error))
+		if (entry.path().filename().string().starts_with("lvp_icd")) return entry.path().string();
+	return "";
+}
+
+std::vector<TestDevice> open_all() {
+	const char* list = std::getenv("KVRUN_TEST_DEVICES");
+	std::vector<TestDevice> r;
+	std::string name;
+	for (const char c : std::string(list && *list ? list : "cpu") + ",") {
+		if (c != ',') {
+			name += c;
+			continue;
+		}
+		if (name.empty()) continue;
+		TestDevice d{name, nullptr, ""};
+		try {
+			d.backend = open_test_device(name);
+		} catch (const Error& e) {
+			if (e.code == Code::Invalid) throw;
+			d.skipped = e.what();
+		}
+		r.push_back(std::move(d));
+		name.clear();
+	}
+	return r;
+}
+
+std::vector<TestDevice>& storage() {
+	static std::vector<TestDevice> devices = open_all();
+	return devices;
+}
+
+} // namespace
+
+std::string select_test_device(const std::string& name) {
+	if (name == "cpu") return "cpu";
+	if (name == "gpu") return ""; // the best of the system's drivers
+	if (name != "lavapipe" && name != "swiftshader")
+		fail(Code::Invalid, "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, swiftshader or gpu", name);
+	const std::string icd = icd_file(name);
+	if (icd.empty()) fail(Code::NotFound, "no ICD file of {}", name);
+	setenv("VK_DRIVER_FILES", icd.c_str(), 1);                       // read by the loader whenever an instance is made
+	setenv("VK_ICD_FILENAMES", icd.c_str(), 1);                      // its name for older loaders
+	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers complain without one
+	return "0";
+}
+
+std::unique_ptr<Backend> open_test_device(const std::string& name) {
+	std::unique_ptr<Backend> b = open_backend(select_test_device(name));
+	if (name == "gpu" && b->info().is_cpu) fail(Code::NotFound, "no GPU: the best device is {}", b->info().name);
+	return b;
+}
+
+std::vector<TestDevice>& test_devices() { return storage(); }
+void close_test_devices() { storage().clear(); }
+
+} // namespace kvrun

@@ -1,0 +1,188 @@
+// What AMD's compiler makes of every kernel, without hardware: no spills, and no more registers than
+// shaders/radv_baseline.txt says.
+#include "backends/vulkan/open_vulkan.h"
+#include "engine/core/error.h"
+#include "kernel_list.inc"
+#include "tests/support/scoped_env.h"
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+using namespace kvrun;
+using vk::KernelReport;
+
+namespace {
+
+const std::string kFile = KVRUN_SOURCE_DIR "/shaders/radv_baseline.txt";
+const std::string kRecord = "record it with: KVRUN_TEST_RECORD=1 ctest --test-dir build -R '^radv$'";
+constexpr uint64_t kMost = 115; // vector registers in % of the baseline's
+
+struct Numbers {
+	uint64_t vector_registers, scalar_registers, shared_bytes;
+	bool operator==(const Numbers&) const = default;
+};
+struct Baseline {
+	std::string driver;                     // "radv Mesa 22.3.6"
+	std::map<std::string, Numbers> kernels; // by "family kernel use"
+};
+
+std::string key(const std::string& family, const KernelReport& k) { return family + " " + k.kernel + " " + k.use; }
+
+Baseline read_baseline(std::istream& in) {
+	Baseline b;
+	for (std::string line; std::getline(in, line);) {
+		constexpr std::string_view driver = "# driver: ";
+		if (line.starts_with(driver)) b.driver = line.substr(driver.size());
+		if (line.empty() || line[0] == '#') continue;
+		std::istringstream words(line);
+		std::string family, kernel, use;
+		Numbers n{};
+		words >> family >> kernel >> n.vector_registers >> n.scalar_registers >> n.shared_bytes;
+		REQUIRE_MESSAGE(!words.fail(), "not a line of the baseline: " << line);
+		std::getline(words >> std::ws, use);
+		REQUIRE_MESSAGE(b.kernels.emplace(family + " " + kernel + " " + use, n).second,
+		                "twice in the baseline: " << line);
+	}
+	return b;
+}
+
+void write_baseline(std::ostream& out, const std::string& driver,
+                    const std::vector<std::pair<std::string, std::vector<KernelReport>>>& families) {
+	out << "# Registers and shared memory of every kernel as AMD's compiler in Mesa makes them, on chips that need "
+	       "not\n"
+	       "# be there. tests/test_radv.cpp compares: nothing spills, no kernel takes 15 % more vector registers. To\n"
+	       "# record: KVRUN_TEST_RECORD=1 ctest --test-dir build -R '^radv$'\n"
+	       "# driver: "
+	    << driver << "\n"
+	    << fmt::format("# {:<9}{:<17}{:>6}{:>6}{:>7}  {}\n", "family", "kernel", "VGPRs", "SGPRs", "LDS", "use");
+	for (const auto& [family, all] : families)
+		for (const KernelReport& k : all)
+			out << fmt::format("{:<11}{:<17}{:>6}{:>6}{:>7}{}{}\n", family, k.kernel, k.vector_registers,
+			                   k.scalar_registers, k.shared_bytes, k.use.empty() ? "" : "  ", k.use);
+}
+
+// What is wrong in itself, whatever the driver's version.
+std::vector<std::string> faults_of(const std::string& family, const std::vector<KernelReport>& all) {
+	std::vector<std::string> out;
+	std::map<std::string, int> seen;
+	for (const KernelReport& k : all) {
+		const std::string name = key(family, k);
+		if (!k.error.empty())
+			out.push_back(fmt::format("{}: {}", name, k.error));
+		else if (!k.measured || !k.code_bytes)
+			out.push_back(fmt::format("{}: the driver gives no numbers", name));
+		if (k.spills || k.scratch_bytes)
+			out.push_back(fmt::format("{}: spills {} registers, {} bytes of scratch", name, k.spills, k.scratch_bytes));
+		if (++seen[name] == 2) out.push_back(fmt::format("{}: two uses have this name", name));
+	}
+	return out;
+}
+
+// What differs from the baseline of the same driver, one line each.
+std::vector<std::string> compare_with(const Baseline& b, const std::string& family,
+                                      const std::vector<KernelReport>& all) {
+	std::vector<std::string> out;
+	std::map<std::string, Numbers> gone;
+	for (const auto& [name, n] : b.kernels)
+		if (name.starts_with(family + " ")) gone.emplace(name, n);
+	for (const KernelReport& k : all) {
+		const std::string name = key(family, k);
+		const auto was = b.kernels.find(name);
+		gone.erase(name);
+		if (was == b.kernels.end())
+			out.push_back(fmt::format("{}: not in the baseline, {} VGPRs", name, k.vector_registers));
+		else if (k.vector_registers * 100 > was->second.vector_registers * kMost)
+			out.push_back(fmt::format("{}: was {} VGPRs, is {} (+{:.0f} %)", name, was->second.vector_registers,
+			                          k.vector_registers,
+			                          100 * (double(k.vector_registers) / double(was->second.vector_registers) - 1)));
+	}
+	for (const auto& [name, n] : gone) out.push_back(fmt::format("{}: in the baseline, but no longer compiled", name));
+	return out;
+}
+
+std::vector<std::string> families(bool recording) { // recorded are always all
+	const char* asked = std::getenv("KVRUN_TEST_FAMILIES");
+	std::istringstream list(asked && *asked && !recording ? asked : "navi21,gfx1100,vega20");
+	std::vector<std::string> out;
+	for (std::string f; std::getline(list, f, ',');) out.push_back(f);
+	return out;
+}
+std::string radv() {
+	const ScopedEnv files("VK_DRIVER_FILES", ""), names("VK_ICD_FILENAMES", "");
+	return vk::find_icd("radeon_icd");
+}
+
+KernelReport report(const char* kernel, const char* use, uint64_t registers, uint64_t spills = 0) {
+	KernelReport k;
+	k.kernel = kernel, k.use = use, k.vector_registers = registers, k.spills = spills;
+	k.measured = true, k.code_bytes = 100;
+	return k;
+}
+
+} // namespace
+
+TEST_CASE("radv: the comparison sees growth, spills, new kernels and old ones") {
+	const std::vector<KernelReport> was = {report("attend", "K 2 bit, V 2 bit", 100), report("embed", "", 16)};
+	std::stringstream file;
+	write_baseline(file, "radv Mesa 1.2.3", {{"navi21", was}, {"vega20", was}});
+	const Baseline b = read_baseline(file);
+	CHECK(b.driver == "radv Mesa 1.2.3");
+	REQUIRE(b.kernels.size() == 4);
+	CHECK(b.kernels.at("navi21 attend K 2 bit, V 2 bit") == Numbers{100, 0, 0});
+	const auto said = [&](std::vector<KernelReport> now) {
+		const std::vector<std::string> lines = compare_with(b, "navi21", now);
+		REQUIRE(lines.size() <= 1);
+		return lines.empty() ? "" : lines[0];
+	};
+	CHECK(said(was) == "");
+	CHECK(said({report("attend", "K 2 bit, V 2 bit", 115), was[1]}) == "");
+	CHECK(said({report("attend", "K 2 bit, V 2 bit", 116), was[1]}) ==
+	      "navi21 attend K 2 bit, V 2 bit: was 100 VGPRs, is 116 (+16 %)");
+	CHECK(said({was[0]}) == "navi21 embed : in the baseline, but no longer compiled");
+	CHECK(said({was[0], was[1], report("attend", "new", 8)}) == "navi21 attend new: not in the baseline, 8 VGPRs");
+	CHECK(compare_with(b, "gfx1100", was).size() == 2); // another chip's numbers do not count
+	CHECK(faults_of("navi21", was).empty());
+	CHECK(faults_of("navi21", {report("embed", "F16", 16, 3)}) ==
+	      std::vector<std::string>{"navi21 embed F16: spills 3 registers, 0 bytes of scratch"});
+	CHECK(faults_of("navi21", {was[0], was[0]}).size() == 1);
+	CHECK(faults_of("navi21", {KernelReport{}}).size() == 1);
+}
+
+TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the registers of the baseline") {
+	const std::string icd = radv();
+	if (icd.empty()) {
+		MESSAGE("skipped: no RADV driver (package mesa-vulkan-drivers)");
+		return;
+	}
+	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd); // the loader finds this one only
+	const bool recording = std::getenv("KVRUN_TEST_RECORD") != nullptr;
+	std::ifstream file(kFile);
+	const Baseline baseline = read_baseline(file);
+	std::vector<std::pair<std::string, std::vector<KernelReport>>> measured;
+	std::string driver;
+	for (const std::string& chip : families(recording)) {
+		const ScopedEnv family("RADV_FORCE_FAMILY", chip);
+		INFO(chip);
+		const vk::VulkanDevices devices;
+		REQUIRE(devices.reports().size() == 1);
+		driver = devices.reports()[0].info.driver;
+		measured.emplace_back(chip, devices.compile_all(0));
+		CHECK(measured.back().second.size() > size_t(Kernel::Count));
+		for (const std::string& line : faults_of(chip, measured.back().second)) FAIL_CHECK(line);
+		if (recording) continue;
+		if (driver == baseline.driver)
+			for (const std::string& line : compare_with(baseline, chip, measured.back().second))
+				FAIL_CHECK(line << "; if that is meant, " << kRecord);
+		else
+			MESSAGE(chip << ": registers are not compared, only spills: the baseline is of '" << baseline.driver
+			             << "', this driver is '" << driver << "'; to compare from here on, " << kRecord);
+	}
+	if (!recording) return;
+	std::ofstream out(kFile, std::ios::trunc);
+	write_baseline(out, driver, measured);
+	out.close();
+	REQUIRE_MESSAGE(out.good(), kFile << " cannot be written");
+	MESSAGE("recorded " << kFile << " with " << driver);
+}

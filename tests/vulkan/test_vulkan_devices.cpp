@@ -1,0 +1,391 @@
+// Choice and refusal of Vulkan devices, memory ranges, reflection, the pipeline cache file, validation messages.
+#include "backends/vulkan/open_vulkan.h"
+#include "backends/vulkan/vulkan_backend.h"
+#include "tests/support/rig.h"
+#include "tests/support/scoped_env.h"
+#include "tests/vulkan/vulkan_device.h"
+#include <array>
+#include <csignal>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <set>
+#include <sys/wait.h>
+#include <unistd.h>
+
+using namespace kvrun;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string message_of_open(const std::string& which) {
+	try {
+		open_backend(which);
+	} catch (const Error& e) {
+		CHECK(e.code == Code::Device);
+		return e.what();
+	}
+	return "no error";
+}
+bool has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
+
+struct Drivers { // the loader finds this ICD file only
+	explicit Drivers(const std::string& icd) : files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd) {}
+	ScopedEnv files, names;
+};
+
+std::string radv() {
+	const ScopedEnv files("VK_DRIVER_FILES", ""), names("VK_ICD_FILENAMES", "");
+	const std::string icd = vk::find_icd("radeon_icd");
+	if (icd.empty()) MESSAGE("skipped: no RADV driver (package mesa-vulkan-drivers)");
+	return icd;
+}
+
+struct TempFolder {
+	TempFolder() {
+		std::string name = (fs::temp_directory_path() / "kvrun-test-XXXXXX").string();
+		REQUIRE(mkdtemp(name.data()));
+		path = name;
+	}
+	~TempFolder() {
+		std::error_code ec;
+		fs::remove_all(path, ec);
+	}
+	fs::path path;
+};
+
+} // namespace
+
+TEST_CASE("vulkan: T62 no driver: a refusal with the next step") {
+	const Drivers none("/nonexistent/icd.json");
+	const std::vector<DeviceReport> all = list_devices();
+	REQUIRE(all.size() == 2); // and the cpu backend
+	CHECK(has(all[0].refused, "mesa-vulkan-drivers"));
+	CHECK(all[1].backend == "cpu");
+	CHECK(has(message_of_open(""), "mesa-vulkan-drivers"));
+	CHECK(open_backend("cpu")->info().is_cpu);
+	CHECK(open_backend("1")->info().is_cpu);
+	CHECK(has(message_of_open("0"), "mesa-vulkan-drivers"));
+	CHECK(has(message_of_open("7"), "no device 7"));
+	CHECK(has(message_of_open("geforce"), "no device is called 'geforce'"));
+}
+
+TEST_CASE("vulkan: T62 a driver that crashes is refused, the others are used") {
+	const std::string bad = radv();
+	if (bad.empty()) return;
+	const ScopedEnv family("RADV_FORCE_FAMILY", "no_such_chip");
+	{
+		const Drivers only(bad);
+		const std::vector<DeviceReport> all = list_devices();
+		REQUIRE(all.size() == 2);
+		CHECK(has(all[0].info.name, "radeon_icd"));
+		CHECK(has(all[0].refused, "SIGABRT"));
+		CHECK(has(all[0].refused, "no_such_chip")); // what the driver said
+		CHECK(has(message_of_open(""), "SIGABRT"));
+	}
+	std::string good;
+	try {
+		select_test_device(test_driver());
+		good = std::getenv("VK_DRIVER_FILES");
+	} catch (const Error&) { return; }
+	const Drivers both(bad + ":" + good);
+	const std::vector<DeviceReport> all = list_devices();
+	REQUIRE(all.size() == 3);
+	CHECK(all[0].refused.empty());
+	CHECK(has(all[1].refused, "SIGABRT"));
+	CHECK(open_backend("")->info().name == all[0].info.name);
+}
+
+TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underflow") {
+	using vk::budget_left;
+	constexpr uint64_t G = uint64_t(1) << 30;
+	CHECK(budget_left(0, 0, 8 * G) == 0);
+	CHECK(budget_left(8 * G, 0, 0) == 0);
+	CHECK(budget_left(8 * G, 9 * G, 8 * G) == 0);
+	CHECK(budget_left(UINT64_MAX, 0, 16 * G) == 15 * G); // a budget above the heap
+	CHECK(budget_left(16 * G, UINT64_MAX, 16 * G) == 0);
+	CHECK(budget_left(4 * G, 1 * G, 5 * G) == 4 * G - G - G / 2); // reserve: a tenth of the heap
+	CHECK(budget_left(1000, 0, 1000) == 900);
+	const std::string icd = radv();
+	if (!icd.empty()) {
+		const Drivers only(icd);
+		const ScopedEnv family("RADV_FORCE_FAMILY", "navi21");
+		const std::vector<DeviceReport> all = list_devices();
+		REQUIRE(all.size() == 2);
+		CHECK(has(all[0].refused, "no memory"));
+		CHECK(all[0].info.free_bytes == 0);
+		CHECK(has(message_of_open(""), "no memory"));
+	}
+	const ScopedEnv caps("KVRUN_TEST_CAPS", "heap=0,memory_budget=0");
+	select_test_device(test_driver());
+	CHECK(has(message_of_open(""), "no memory"));
+}
+
+TEST_CASE("vulkan: T64 the poor device runs with what it has") {
+	VulkanDevice device;
+	if (!device) return;
+	const vk::Caps& c = device->caps();
+	if (test_driver() == "swiftshader") { // if this changes, the tests have lost their poor device
+		CHECK_FALSE(c.f16);
+		CHECK_FALSE(c.int8);
+		CHECK_FALSE(c.storage16);
+		CHECK_FALSE(c.storage8);
+		CHECK(c.subgroup == 4);
+		CHECK(c.workgroup == 256);
+		CHECK(c.align == 256);
+	}
+	const ScopedEnv poor(
+	    "KVRUN_TEST_CAPS",
+	    "f16=0,int8=0,storage16=0,storage8=0,int_dot=0,push_descriptor=0,subgroup_ops=0,texel_range=0");
+	VulkanDevice poorer;
+	CHECK_FALSE(poorer->caps().f16);
+	CHECK_FALSE(poorer->caps().subgroup_ops);
+	Rig rig(*poorer);
+	const Floats x(96, 2.f);
+	const View v = rig.f32(x, 1, 96), w = rig.f32(Floats(96, 1.f), 96), out = rig.out(1, 96);
+	poorer->rmsnorm(out, v, w, 0);
+	for (float y : rig.get(out)) CHECK(y == doctest::Approx(1));
+}
+
+TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
+	select_test_device(test_driver());
+	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},
+	                                                    {"workgroup=64", "maxComputeWorkGroupInvocations is 64"},
+	                                                    {"shared=8192", "maxComputeSharedMemorySize is 8192"},
+	                                                    {"push=64", "maxPushConstantsSize is 64"},
+	                                                    {"groups=1024", "maxComputeWorkGroupCount[0] is 1024"},
+	                                                    {"range=65536", "maxStorageBufferRange is 65536"},
+	                                                    {"alloc=65536", "maxMemoryAllocationSize is 65536"},
+	                                                    {"align=512", "minStorageBufferOffsetAlignment is 512"}};
+	for (const auto& row : rows) {
+		const ScopedEnv clamp("KVRUN_TEST_CAPS", row.first);
+		INFO(row.first);
+		CHECK(has(message_of_open(""), row.second));
+	}
+	for (const char* wrong : {"bogus=1", "ssbo", "ssbo=", "ssbo=x", "=4"}) {
+		const ScopedEnv clamp("KVRUN_TEST_CAPS", wrong);
+		INFO(wrong);
+		CHECK_THROWS_AS(open_backend(""), Error);
+	}
+}
+
+TEST_CASE("vulkan: every kernel is within the specification's minima and listed with its uses") {
+	vk::Caps least; // Vulkan 1.3's required limits, the storage buffers of ssbo_needed() excepted
+	least.workgroup = least.workgroup_size[0] = least.workgroup_size[1] = 128;
+	least.workgroup_size[2] = 64;
+	for (uint32_t& g : least.groups) g = 65535;
+	least.shared_bytes = 16384;
+	least.push_bytes = 128;
+	least.range = 128u << 20;
+	least.align = 256;
+	least.subgroup = least.subgroup_min = least.subgroup_max = 1;
+	for (bool software : {false, true}) {
+		least.is_cpu = software;
+		least.texel_range = software ? least.range : 0;
+		least.subgroup_ops = software;
+		std::vector<vk::KernelUse> uses;
+		vk::all_uses(least, uses);
+		for (const vk::KernelUse& u : uses) {
+			const KernelBlob& blob = kernel_blobs()[size_t(u.kernel)];
+			INFO(blob.name << ", " << u.what);
+			const vk::Reflection r = vk::reflect(blob.spirv, blob.name);
+			std::vector<vk::SpecValue> spec = u.spec;
+			spec.push_back({8, 1}); // SPEC_SUBGROUP
+			const vk::Footprint f = vk::footprint(blob.spirv, r, spec);
+			CHECK(f.local[0] * f.local[1] * f.local[2] <= 128);
+			CHECK(f.shared_bytes <= 16384);
+			CHECK(r.push_bytes <= 128);
+		}
+	}
+	std::set<Kernel> listed;
+	for (bool software : {false, true}) {
+		vk::Caps rich = least;
+		rich.workgroup = rich.workgroup_size[0] = 1024;
+		rich.shared_bytes = 65536;
+		rich.subgroup = software ? 8 : 32;
+		rich.is_cpu = software;
+		rich.texel_range = software ? 128u << 20 : 0;
+		rich.subgroup_ops = rich.f16 = true;
+		std::vector<vk::KernelUse> uses;
+		vk::all_uses(rich, uses);
+		for (const vk::KernelUse& u : uses) listed.insert(u.kernel);
+	}
+	for (size_t k = 0; k < size_t(Kernel::Count); ++k) {
+		INFO(kernel_blobs()[k].name);
+		CHECK(listed.count(Kernel(k)) == 1);
+		const vk::Reflection r = vk::reflect(kernel_blobs()[k].spirv, kernel_blobs()[k].name);
+		for (const vk::Binding& b : r.bindings) CHECK(b.present);
+	}
+	const std::array<uint32_t, 4> junk{1, 2, 3, 4};
+	CHECK_THROWS_AS(vk::reflect(junk, "junk"), Error);
+	const std::span<const uint32_t> cut = kernel_blobs()[0].spirv.first(kernel_blobs()[0].spirv.size() / 2 + 1);
+	try {
+		vk::reflect(cut, "cut"); // whatever it says, it must not read past the end
+	} catch (const Error&) {}
+}
+
+TEST_CASE("vulkan: sub-allocation never overlaps and gives everything back") {
+	Random random(17);
+	constexpr uint64_t kSize = 1 << 16;
+	vk::FreeRanges ranges(kSize);
+	std::map<uint64_t, uint64_t> taken; // start -> bytes
+	for (int step = 0; step < 20000; ++step) {
+		if (random.below(100) < 55) {
+			const uint64_t bytes = 1 + random.below(3000), align = uint64_t(1) << random.below(10);
+			const uint64_t at = ranges.take(bytes, align);
+			if (at == UINT64_MAX) continue;
+			REQUIRE(at % align == 0);
+			REQUIRE(at + bytes <= kSize);
+			auto next = taken.lower_bound(at);
+			REQUIRE((next == taken.end() || at + bytes <= next->first));
+			REQUIRE((next == taken.begin() || std::prev(next)->first + std::prev(next)->second <= at));
+			taken[at] = bytes;
+		} else if (!taken.empty()) {
+			auto it = std::next(taken.begin(), random.below(uint32_t(taken.size())));
+			ranges.give(it->first, it->second);
+			taken.erase(it);
+		}
+		uint64_t used = 0;
+		for (auto [at, bytes] : taken) used += bytes;
+		REQUIRE(ranges.free_bytes() == kSize - used);
+	}
+	for (auto [at, bytes] : taken) ranges.give(at, bytes);
+	CHECK(ranges.empty());
+	CHECK(ranges.take(kSize, 1) == 0);
+}
+
+TEST_CASE("vulkan: memory that does not fit is refused with numbers, and all of it comes back") {
+	const ScopedEnv caps("KVRUN_TEST_CAPS", "heap=268435456,memory_budget=0");
+	VulkanDevice device;
+	if (!device) return;
+	const uint64_t free = device->info().free_bytes;
+	std::vector<Buffer> held;
+	std::string said;
+	for (int i = 0; i < 1000 && said.empty(); ++i) try {
+			held.push_back(device->alloc(8 << 20, Mem::Device, "kv cache"));
+		} catch (const Error& e) {
+			CHECK(e.code == Code::OutOfMemory);
+			said = e.what();
+		}
+	INFO(said);
+	CHECK(has(said, "kv cache needs 8.0 MiB"));
+	CHECK(held.size() >= 20); // 80 % of 256 MiB, less what blocks lose
+	CHECK(held.size() <= 26);
+	held.clear();
+	CHECK(device->info().free_bytes == free);
+}
+
+TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignored and rebuilt") {
+	const TempFolder folder;
+	const ScopedEnv where("KVRUN_CACHE_DIR", folder.path.string());
+	fs::path file;
+	auto open_and_close = [&]() -> std::string { // why the file was rejected
+		VulkanDevice device;
+		if (!device) return "skipped";
+		device->kernels().get(Kernel::kv_store, {{0, 128}}); // run goes on
+		file = device->cache().path();
+		return device->cache().rejected();
+	};
+	if (open_and_close() == "skipped") return;
+	REQUIRE(fs::exists(file));
+	const auto content = [&] {
+		std::ifstream in(file, std::ios::binary);
+		return std::string((std::istreambuf_iterator<char>(in)), {});
+	};
+	const std::string good = content();
+	REQUIRE(good.size() > 64);
+	CHECK(open_and_close() == "");
+	auto rejected = [&](const std::string& bytes) {
+		std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+		const std::string why = open_and_close();
+		CHECK(open_and_close() == ""); // a good one has taken its place
+		return why;
+	};
+	CHECK(rejected("") == "shorter than its header");
+	CHECK(rejected(good.substr(0, 63)) == "shorter than its header");
+	CHECK(rejected(good.substr(0, good.size() - 1)) == "truncated or extended");
+	CHECK(rejected(good + "x") == "truncated or extended");
+	std::string other = good;
+	for (size_t at : {0, 8, 12, 16, 20, 24, 28, 32, 47}) { // magic, format, pointer, vendor, device, driver, api, uuid
+		other = good;
+		other[at] = char(other[at] ^ 1);
+		INFO("byte " << at);
+		CHECK(rejected(other) == "of another device, driver or version");
+	}
+	for (size_t at = 64; at < good.size(); at += std::max<size_t>(1, (good.size() - 64) / 5)) {
+		other = good;
+		other[at] = char(other[at] ^ 0x10);
+		CHECK(rejected(other) == "damaged");
+	}
+	fs::resize_file(file, uint64_t(300) << 20); // sparse
+	CHECK(open_and_close() == "too large");
+	fs::remove(file);
+	fs::create_directory(file); // neither readable nor replaceable
+	CHECK(open_and_close() == "not a regular file");
+	fs::remove(file);
+	fs::create_symlink("/etc/hostname", file);
+	CHECK(open_and_close() != "");
+	fs::remove(file);
+	{ // a folder that cannot be made
+		const ScopedEnv nowhere("KVRUN_CACHE_DIR", "/proc/kvrun/cache");
+		CHECK(open_and_close() == "");
+	}
+	{
+		const ScopedEnv off("KVRUN_CACHE_DIR", "off");
+		CHECK(open_and_close() == "");
+		CHECK(file.empty());
+	}
+	std::vector<pid_t> children; // processes that save at once
+	for (int i = 0; i < 3; ++i) {
+		const pid_t pid = fork();
+		if (pid == 0) {
+			for (int n = 0; n < 3; ++n) open_and_close();
+			_exit(0);
+		}
+		children.push_back(pid);
+	}
+	for (pid_t pid : children) {
+		int status = 0;
+		waitpid(pid, &status, 0);
+		CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+	}
+	CHECK(open_and_close() == "");
+	size_t files = 0;
+	for ([[maybe_unused]] const auto& e : fs::directory_iterator(folder.path)) ++files;
+	CHECK(files == 1); // no temporary files are left
+}
+
+TEST_CASE("vulkan: a validation message is an error, and the process cannot end well without it") {
+	const ScopedEnv validate("KVRUN_VALIDATE", "1");
+	auto misuse = [](VulkanDevice& device, bool leak) {
+		vk::Device& d = device->device();
+		VkFenceCreateInfo info{};
+		info.sType = leak ? VK_STRUCTURE_TYPE_FENCE_CREATE_INFO : VK_STRUCTURE_TYPE_EVENT_CREATE_INFO;
+		VkFence fence = VK_NULL_HANDLE;
+		CHECK(d.fn.vkCreateFence(d.handle(), &info, nullptr, &fence) == VK_SUCCESS);
+		if (!leak) d.fn.vkDestroyFence(d.handle(), fence, nullptr);
+	};
+	{
+		VulkanDevice device;
+		if (!device) return;
+		misuse(device, false);
+		std::string said;
+		try {
+			device->wait();
+		} catch (const Error& e) { said = e.what(); }
+		CHECK(has(said, "VUID-VkFenceCreateInfo-sType"));
+		device->wait(); // said once
+	}
+	const pid_t pid = fork();
+	if (pid == 0) {
+		{
+			VulkanDevice device;
+			misuse(device, true); // found when the device is destroyed, after the last wait
+		}
+		std::exit(0);
+	}
+	int status = 0;
+	waitpid(pid, &status, 0);
+	CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
+	const ScopedEnv wrong("KVRUN_VALIDATE", "yes");
+	CHECK_THROWS_AS(open_backend("0"), Error);
+}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# The tables of packed caches in BENCHMARKS.md, as markdown: what saliency costs a prompt, decode at depth, memory at 32768
+# tokens, and decode beside llama.cpp's q4_0 cache. On lavapipe or any driver, on the random model `deep`.
+#   tools/dev/kv_bench.sh [options] [PEER]
+# PEER is the unpacked archive of ../shared/peer/pack.sh; without it the last table is left out.
+#   --kvrun FILE     program to measure [build/kvrun]
+#   --driver FILE    Vulkan driver manifest [lavapipe of this machine]; `any`: leave the environment as it is
+#   --models DIR     where the random model is kept; made there once [~/.cache/kvrun/bench]
+#   --python FILE    the python3 that has gguf and numpy, to make it [python3]
+#   --rounds N       measurements of each policy, in turns [3]
+#   --depth N        tokens of the prompt, and in the cache before tokens are generated [2048]
+#   --tokens N       length of the context whose memory is looked at; 0: not [32768]
+# Takes about a quarter of an hour on two cores with PEER, most of it llama.cpp's; nothing else should run.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+kvrun=$root/build/kvrun driver='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3
+rounds=3 depth=2048 tokens=32768 peer=''
+while [ $# -gt 0 ]; do
+	case $1 in
+	--kvrun) kvrun=$2; shift ;;
+	--driver) driver=$2; shift ;;
+	--models) models=$2; shift ;;
+	--python) python=$2; shift ;;
+	--rounds) rounds=$2; shift ;;
+	--depth) depth=$2; shift ;;
+	--tokens) tokens=$2; shift ;;
+	-*) sed -n '2,14s/^# \?//p' "$0" >&2; exit 2 ;;
+	*) peer=$1 ;;
+	esac
+	shift
+done
+[ -x "$kvrun" ] || { echo "kv_bench: $kvrun is not there; build it or give --kvrun" >&2; exit 2; }
+# shellcheck source=tools/environment.sh
+. "$root/tools/environment.sh"
+if [ -z "$driver" ]; then
+	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
+	[ -e "$driver" ] || { echo "kv_bench: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
+fi
+[ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
+common=(--kvrun "$kvrun" --driver "$driver" --models "$models" --python "$python")
+if ! [ -e "$models/deep.gguf" ]; then
+	mkdir -p "$models"
+	maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
+	[ -e "$maker" ] || { echo "kv_bench: $maker is missing; set KVRUN_SHARED or put deep.gguf into $models" >&2; exit 3; }
+	"$python" "$maker" "$models/deep.part" 1024 4 16 8 128 2048 4096 131072 F16
+	mv "$models/deep.part" "$models/deep.gguf"
+fi
+
+bench() { # HEADING ARGUMENTS...
+	printf '\n### %s\n\n`kvrun bench -m deep.gguf %s`\n\n' "$1" "${*:2}"
+	"$kvrun" bench -m "$models/deep.gguf" "${@:2}"
+}
+status=0
+printf '%s, kvrun %s (%s), %s cores, load %s\n' "$(date +%F)" "$("$kvrun" --version | awk '{ print $NF }')" \
+	"$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)" "$(nproc)" "$(cut -d' ' -f1 /proc/loadavg)"
+bench "What saliency costs a prompt" -p "$depth" -n 0 -r "$rounds" --kv fp16,zipcache,mikv,kivi2
+bench "Decode at depth $depth" -p 0 -n 32 -d "$depth" -r "$rounds" --kv fp16,kivi4,kivi2,zipcache,mikv,xquant
+if [ "$tokens" != 0 ]; then
+	printf '\n### Memory at %s tokens\n\n`tools/dev/kv_memory.sh --tokens %s`\n\n' "$tokens" "$tokens"
+	"$root/tools/dev/kv_memory.sh" "${common[@]}" --tokens "$tokens" || status=1
+fi
+if [ -n "$peer" ]; then
+	printf '\n### Beside llama.cpp\n\n'
+	"$root/tools/dev/peer_bench.sh" "${common[@]}" "$peer" --rounds "$rounds" --rows packed
+fi
+exit $status

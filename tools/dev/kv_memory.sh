@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Memory of packed caches at long contexts, as a markdown table: what the cache needs, what is allocated for it on the
+# device, and by how much the process grew, on a driver whose device memory is the process's own (lavapipe).
+#   tools/dev/kv_memory.sh [options]
+#   --kvrun FILE     program to look at [build/kvrun]
+#   --driver FILE    Vulkan driver manifest [lavapipe of this machine]; `any`: leave the environment as it is
+#   --model FILE     GGUF file [the random model `deep`: 4 layers, 8 kv heads, head_dim 128, made by random_model.py]
+#   --models DIR     where the random model is kept [~/.cache/kvrun/bench]
+#   --python FILE    the python3 that has gguf and numpy, to make it [python3]
+#   --tokens N       length of the context [32768]
+#   --kv LIST        cache policies; the first is what the others are compared with [fp16,kivi4,kivi2,xquant,zipcache,mikv]
+#   --limit P=X      policy P must take at most X of the first one's, device and resident; may be given again
+#                    [kivi2=0.2 xquant=0.142857]
+# The cache is filled by `kvrun bench --fill`: stored as a prompt is, in the same memory, but without running the model.
+# Device: allocated after one more token was generated. Resident: by how much the process is larger than with 1024 tokens in
+# the cache, plus what was allocated for those. Peak: the same of the largest resident set, the prompt's own rows and one
+# layer's f16 keys and values included. Exit code 1 when a limit is exceeded.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+kvrun=$root/build/kvrun driver='' model='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3
+tokens=32768 kv=fp16,kivi4,kivi2,xquant,zipcache,mikv limits=()
+while [ $# -gt 0 ]; do
+	case $1 in
+	--kvrun) kvrun=$2; shift ;;
+	--driver) driver=$2; shift ;;
+	--model) model=$2; shift ;;
+	--models) models=$2; shift ;;
+	--python) python=$2; shift ;;
+	--tokens) tokens=$2; shift ;;
+	--kv) kv=$2; shift ;;
+	--limit) limits+=("$2"); shift ;;
+	*) sed -n '2,19s/^# \?//p' "$0" >&2; exit 2 ;;
+	esac
+	shift
+done
+[ ${#limits[@]} -gt 0 ] || limits=(kivi2=0.2 xquant=0.142857)
+[ -x "$kvrun" ] || { echo "kv_memory: $kvrun is not there; build it or give --kvrun" >&2; exit 2; }
+# shellcheck source=tools/environment.sh
+. "$root/tools/environment.sh"
+if [ -z "$driver" ]; then
+	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
+	[ -e "$driver" ] || { echo "kv_memory: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
+fi
+[ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
+if [ -z "$model" ]; then
+	model=$models/deep.gguf
+	if ! [ -e "$model" ]; then
+		mkdir -p "$models"
+		maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
+		[ -e "$maker" ] || { echo "kv_memory: $maker is missing; set KVRUN_SHARED or give --model" >&2; exit 3; }
+		"$python" "$maker" "$models/deep.part" 1024 4 16 8 128 2048 4096 131072 F16
+		mv "$models/deep.part" "$model"
+	fi
+fi
+
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+IFS=';' read -ra policies <<<"$(sed -E 's/,([a-z0-9]+)(,|$)/;\1\2/g; s/,([a-z0-9]+)(,|$|;)/;\1\2/g' <<<"$kv")"
+for i in "${!policies[@]}"; do
+	for depth in 1024 "$tokens"; do # a process each: what was resident once may stay so
+		if ! "$kvrun" bench -m "$model" -p 0 -n 1 -d "$depth" -r 1 --fill --kv "${policies[i]}" -o json >"$out/$i.$depth" 2>"$out/error"; then
+			echo "kv_memory: kvrun failed with ${policies[i]} at $depth tokens:" >&2
+			tail -n 3 "$out/error" >&2
+			exit 1
+		fi
+	done
+done
+"$python" - "$out" "$tokens" "${#policies[@]}" "${limits[@]}" <<'PY'
+import json, sys
+
+out, tokens, n, *limits = sys.argv[1:]
+limits = {k: float(v) for k, v in (x.split("=", 1) for x in limits)}
+first, failed = None, False
+for i in range(int(n)):
+    small, full = (json.load(open(f"{out}/{i}.{depth}")) for depth in ("1024", tokens))
+    a, b = small["results"][0], full["results"][0]
+    if not b["resident_bytes"]:
+        sys.exit("kv_memory: this system does not say what is resident")
+    grown = b["resident_bytes"] - a["resident_bytes"] + a["kv_device_bytes"]
+    peak = full["resident_peak_bytes"] - a["resident_bytes"] + a["kv_device_bytes"]
+    row = [b["kv_bytes"], b["kv_device_bytes"], grown]
+    if first is None:
+        device = full["device"]
+        print(f"{tokens} tokens, {device['name']}, driver {device['driver']}\n")
+        print("| policy | cache needs, MiB | of the first | device allocated | of the first | resident | of the first | peak | |")
+        print("|---|---:|---:|---:|---:|---:|---:|---:|---|")
+        first = row
+    share = [x / y for x, y in zip(row, first)]
+    limit, verdict = limits.get(b["kv"]), ""
+    if limit:
+        over = max(share) > limit
+        failed |= over
+        verdict = f"{'OVER' if over else 'within'} 1/{1 / limit:.3g}"
+    cells = " | ".join(f"{x / 2**20:.1f} | 1/{1 / s:.2f}" for x, s in zip(row, share))
+    print(f"| {b['kv']} | {cells} | {peak / 2**20:.1f} | {verdict} |")
+sys.exit(1 if failed else 0)
+PY

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Fails if an include points upwards: lower layers know nothing of the ones above them.
+
+The table is section 3 of the design: a layer may include itself and the layers listed for it. The first match wins.
+"""
+import os, re, sys
+
+LAYERS = [  # path prefix, layer, layers it may include besides its own
+    ("engine/core/", "core", []),
+    ("shaders/shared/", "shared", []),
+    ("engine/kv/", "kv", ["core", "shared"]),
+    ("backends/backend.h", "backend", ["core", "shared", "kv"]),
+    ("backends/check", "backend", ["core", "shared", "kv"]),
+    ("backends/cpu/", "cpu", ["core", "shared", "kv", "backend"]),
+    ("backends/vulkan/", "vulkan", ["core", "shared", "kv", "backend", "shaders"]),
+    ("backends/open.cpp", "open", ["core", "backend", "cpu", "vulkan"]),
+    ("models/", "models", ["core", "shared", "backend"]),
+    ("engine/cache/", "cache", ["core", "shared", "kv", "backend"]),
+    ("engine/run/", "run", ["core", "shared", "kv", "backend", "models", "cache"]),
+    ("engine/", "api", ["core", "shared", "kv", "backend", "models", "cache", "run"]),
+    ("shaders/", "shaders", ["shared"]),
+    ("tools/", "top", None),  # None: anything
+    ("tests/", "top", None),
+]
+DEVICE_HEADERS = re.compile(r"^(volk\.h|vulkan/|cuda)")  # visible in their backend's folder only
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
+
+
+def layer_of(path):
+    for prefix, layer, may in LAYERS:
+        if path.startswith(prefix):
+            return layer, may
+    return None, None
+
+
+def problems(path, text, exists):
+    """Every include of `path` that points upwards or nowhere, as one line each."""
+    layer, may = layer_of(path)
+    if layer is None:
+        return [f"{path}: belongs to no layer of tools/dev/layering.py"]
+    out = []
+    for quote, name in INCLUDE.findall(text):
+        if DEVICE_HEADERS.match(name) and layer != "vulkan" and layer != "top":
+            out.append(f"{path}: <{name}> is for backends/vulkan only")
+        if quote == "<" and layer_of(name)[0] is None:
+            continue
+        near = os.path.normpath(os.path.join(os.path.dirname(path), name))
+        target = next((p for p in (name, "shaders/" + name, near) if exists(p)), None)
+        if target is None:
+            if quote == '"' and not name.endswith(".inc"):  # generated files end in .inc
+                out.append(f'{path}: "{name}" is no file of this project; includes are written from its root')
+            continue
+        other, _ = layer_of(target)
+        if may is not None and other != layer and other not in may:
+            out.append(f"{path} ({layer}) includes {target} ({other}), a layer it must not know")
+    return out
+
+
+def self_test():
+    files = {"engine/core/a.h", "models/m.h", "backends/backend.h", "backends/cpu/c.h", "shaders/shared/kv_page.h"}
+    bad = lambda path, text: problems(path, text, files.__contains__)
+    assert bad("engine/core/a.h", '#include "models/m.h"')
+    assert bad("engine/kv/x.cpp", '  #  include "backends/backend.h"')
+    assert bad("backends/vulkan/v.cpp", '#include "backends/cpu/c.h"')
+    assert bad("models/m.cpp", '#include <vulkan/vulkan.h>')
+    assert bad("models/m.cpp", '#include "nowhere.h"')
+    assert bad("elsewhere/x.cpp", "")
+    assert not bad("engine/run/r.cpp", '#include "models/m.h"\n#include <vector>\n#include "engine/core/a.h"')
+    assert not bad("backends/vulkan/v.cpp", '#include <volk.h>\n#include "shared/kv_page.h"')
+    assert not bad("tools/t.cpp", '#include "backends/cpu/c.h"')
+
+
+def main(root):
+    self_test()
+    found, looked = [], 0
+    exists = lambda p: os.path.isfile(os.path.join(root, p))
+    for top in ("engine", "shaders", "backends", "models", "tools", "tests"):
+        for folder, _, names in sorted(os.walk(os.path.join(root, top))):
+            for name in sorted(names):
+                if not name.endswith((".h", ".hpp", ".cpp", ".c", ".cu", ".cuh")):
+                    continue
+                path = os.path.relpath(os.path.join(folder, name), root)
+                looked += 1
+                with open(os.path.join(root, path), encoding="utf-8") as f:
+                    found += problems(path, f.read(), exists)
+    for line in found:
+        print(line)
+    print(f"layering: {looked} files, {len(found)} includes that point the wrong way")
+    return 1 if found or not looked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")))

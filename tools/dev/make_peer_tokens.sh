@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Token ids of llama.cpp as expectations for every pre-tokenizer: the GPT-2 vocabulary under each name.
+#   tools/dev/make_peer_tokens.sh PEER                  writes tests/golden/tokenize/NAME.out from texts.inp
+#   tools/dev/make_peer_tokens.sh PEER --compare FILE   compares kvrun's ids of a text with llama.cpp's, for each name
+# PEER is a Debian folder with llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot; make_peer_golden.sh
+# adds the compiler). The vocabulary comes from $KVRUN_SHARED or ../shared; kvrun from $KVRUN_PROGRAM or build/kvrun.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+if [ $# -lt 1 ] || ! [ -e "$1/usr/include/llama.h" ]; then
+	sed -n '2,6s/^# \?//p' "$0" >&2
+	exit 2
+fi
+peer=$(realpath "$1") mode=${2:-write}
+shared=${KVRUN_SHARED:-$root/../shared}
+work=$(mktemp -d "$peer/tmp/kvrun.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cp "$root/tools/dev/peer_tokenize.c" "$work/"
+chroot "$peer" gcc -O2 -Wall "${work#"$peer"}/peer_tokenize.c" -o "${work#"$peer"}/peer_tokenize" -lllama -lggml -lggml-base
+
+PYTHONDONTWRITEBYTECODE=1 python3 - "$root" "$peer" "$work" "$shared/assets/vocab/ggml-vocab-gpt-2.gguf" "$mode" "${3:-}" <<'PY'
+import os, struct, subprocess, sys
+
+root, peer, work, vocab, mode, file = sys.argv[1:]
+NAMES = "default gpt-2 llama-bpe qwen2 deepseek-coder smollm tekken gpt-4o dbrx".split()
+MARK = b"\n__ggml_vocab_test__\n"
+
+
+def renamed(name):
+    """The vocabulary with another pre-tokenizer; returns its path."""
+    data = open(vocab, "rb").read()
+    key = b"tokenizer.ggml.pre"
+    at = data.index(key) + len(key)
+    kind, length = struct.unpack("<IQ", data[at:at + 12])
+    assert kind == 8
+    path = f"{work}/{name}.gguf"
+    with open(path, "wb") as f:
+        f.write(data[:at] + struct.pack("<IQ", 8, len(name)) + name.encode() + data[at + 12 + length:])
+    return path
+
+
+def ids(command, text):
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout.split()
+
+
+def of_peer(path, text):
+    inside = work[len(peer):]
+    return ids(["chroot", peer, f"{inside}/peer_tokenize", f"{inside}/{os.path.basename(path)}"], text)
+
+
+folder = f"{root}/tests/golden/tokenize"
+different = 0
+for name in NAMES:
+    path = renamed(name)
+    if mode == "--compare":
+        text = open(file, "rb").read()
+        kvrun = os.environ.get("KVRUN_PROGRAM", f"{root}/build/kvrun")
+        a, b = ids([kvrun, "tokenize", "-m", path, "--no-bos"], text), of_peer(path, text)
+        different += a != b
+        first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+        print(f"{name:15} {len(b)} tokens, {'equal' if a == b else f'first difference at {first}'}")
+    else:
+        texts = open(f"{folder}/texts.inp", "rb").read().split(MARK)[:-1]
+        with open(f"{folder}/{name}.out", "wb") as f:
+            for text in texts:
+                f.write(b" ".join(of_peer(path, text)) + b"\n")
+        print(f"{name}: {len(texts)} texts")
+sys.exit(1 if different else 0)
+PY

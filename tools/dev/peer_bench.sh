@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Speed of kvrun beside llama.cpp's Vulkan backend, on one driver, in turns, as a markdown table.
+#   tools/dev/peer_bench.sh PEER [options]
+# PEER is the unpacked archive of ../shared/peer/pack.sh (it holds `run` and `llama-bench`).
+#   --kvrun FILE     program to measure [build/kvrun]
+#   --driver FILE    Vulkan driver manifest for both [lavapipe of this machine]; `any`: leave the environment as it is
+#   --models DIR     where the random models are kept; made there once by random_model.py (python3 with gguf, numpy)
+#                    [~/.cache/kvrun/bench]
+#   --python FILE    the python3 that has gguf and numpy [python3]
+#   --rounds N       measurements of each row by each program; the table gives their median [3]
+#   --rows LIST      of small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed [all]
+#   --kv LIST        cache policies of row `packed` [fp16,kivi4,kivi2,zipcache,mikv,xquant]
+#   --peer-only      leave kvrun out
+# One row: each program loads the model anew, warms up and measures once; then the other's turn, N times.
+# Row `packed`: 8 tokens at depth 2048 of `deep`; llama.cpp once with a q4_0 cache (minutes on a software driver, where
+# reading its prompt back is slow), then kvrun with every policy in turns, N times.
+set -euo pipefail
+usage() { sed -n '2,17s/^# \?//p' "$0" >&2; exit 2; }
+root=$(cd "$(dirname "$0")/../.." && pwd)
+kvrun=$root/build/kvrun driver='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3 rounds=3 with_kvrun=1
+rows="small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed" kv=fp16,kivi4,kivi2,zipcache,mikv,xquant peer='' command="tools/dev/peer_bench.sh $*"
+while [ $# -gt 0 ]; do
+	case $1 in
+	--kvrun) kvrun=$(realpath "$2"); shift ;;
+	--driver) driver=$2; shift ;;
+	--models) models=$2; shift ;;
+	--python) python=$2; shift ;;
+	--rounds) rounds=$2; shift ;;
+	--rows) rows=$2; shift ;;
+	--kv) kv=$2; shift ;;
+	--peer-only) with_kvrun=0 ;;
+	-*) usage ;;
+	*) [ -z "$peer" ] || usage; peer=$1 ;;
+	esac
+	shift
+done
+if [ -z "$peer" ] || ! [ -x "$peer/run" ]; then usage; fi
+peer=$(realpath "$peer")
+if [ "$with_kvrun" = 1 ] && ! [ -x "$kvrun" ]; then
+	echo "peer_bench: $kvrun is not there; build it (cmake --build --preset release) or give --kvrun" >&2
+	exit 2
+fi
+# shellcheck source=tools/environment.sh
+. "$root/tools/environment.sh"
+if [ -z "$driver" ]; then
+	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
+	[ -e "$driver" ] || { echo "peer_bench: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
+fi
+[ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver" # the second for older loaders
+
+mkdir -p "$models"
+models=$(realpath "$models")
+make_model() { # NAME ARGUMENTS...: once, through a temporary name
+	[ -e "$models/$1.gguf" ] && return
+	local maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
+	[ -e "$maker" ] || { echo "peer_bench: $maker is missing; set KVRUN_SHARED or put $1.gguf into $models" >&2; exit 3; }
+	echo "peer_bench: making $models/$1.gguf" >&2
+	"$python" "$maker" "$models/$1.part" "${@:2}"
+	mv "$models/$1.part" "$models/$1.gguf"
+}
+case $rows in *small*) make_model small 576 30 9 3 64 1536 8192 32768 Q8_0 ;; esac
+case $rows in *deep* | *packed*) make_model deep 1024 4 16 8 128 2048 4096 131072 F16 ;; esac
+
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+turn() { # WHO ROW ROUND COMMAND...: its JSON to $out/ROW.WHO.ROUND.json
+	if ! "${@:4}" >"$out/$2.$1.$3.json" 2>"$out/error"; then
+		echo "peer_bench: $1 failed at $2:" >&2
+		tail -n 5 "$out/error" >&2
+		exit 1
+	fi
+	echo "peer_bench: $2, round $3 of $rounds, $1 done" >&2
+}
+for round in $(seq "$rounds"); do
+	for row in $rows; do
+		[ "$row" != packed ] || continue
+		case $row in
+		small-pp128) model=small args=(-p 128 -n 0 -d 0) ;;
+		small-tg16) model=small args=(-p 0 -n 16 -d 0) ;;
+		deep-tg8-d0) model=deep args=(-p 0 -n 8 -d 0) ;;
+		deep-tg8-d2048) model=deep args=(-p 0 -n 8 -d 2048) ;;
+		*) echo "peer_bench: no row '$row'" >&2; exit 2 ;;
+		esac
+		turn peer "$row" "$round" "$peer/run" llama-bench -m "$models/$model.gguf" -dev Vulkan0 -ngl 99 -fa on \
+			-ctk f16 -ctv f16 -r 1 -o json "${args[@]}"
+		[ "$with_kvrun" = 0 ] || turn kvrun "$row" "$round" "$kvrun" bench -m "$models/$model.gguf" -r 1 -o json "${args[@]}"
+	done
+done
+case " $rows " in *' packed '*)
+	args=(-p 0 -n 8 -d 2048)
+	turn peer packed 1 "$peer/run" llama-bench -m "$models/deep.gguf" -dev Vulkan0 -ngl 99 -fa on -ctk q4_0 -ctv q4_0 -r 1 -o json "${args[@]}"
+	[ "$with_kvrun" = 0 ] || turn kvrun packed 1 "$kvrun" bench -m "$models/deep.gguf" -r "$rounds" --kv "$kv" -o json "${args[@]}"
+	;;
+esac
+
+commit=$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
+# shellcheck disable=SC2086 # a list of words
+"$python" - "$out" "$rounds" "$command" "$commit" "$(nproc)" $rows <<'PY'
+import datetime, json, statistics, sys
+
+out, rounds, command, commit, cores, *rows = sys.argv[1:]
+peer_info, kvrun_info = {}, {}
+
+
+def samples(row, who):
+    values = []
+    for i in range(1, int(rounds) + 1):
+        try:
+            doc = json.load(open(f"{out}/{row}.{who}.{i}.json"))
+        except FileNotFoundError:
+            return None
+        if who == "peer":
+            peer_info.update(doc[0])
+            values += doc[0]["samples_ts"]
+        else:
+            kvrun_info.update(doc)
+            values += doc["results"][0]["tok_s"]
+    return values
+
+
+def cell(values):
+    return f"{statistics.median(values):.2f} ({min(values):.2f} .. {max(values):.2f})" if values else "-"
+
+
+lines, packed = [], []
+for row in rows:
+    if row == "packed":
+        continue
+    peer, ours = samples(row, "peer"), samples(row, "kvrun")
+    ratio = f"{statistics.median(ours) / statistics.median(peer):.2f}" if ours else "-"
+    lines.append(f"| {row} | {cell(ours)} | {cell(peer)} | {ratio} |")
+if "packed" in rows:
+    doc = json.load(open(f"{out}/packed.peer.1.json"))
+    peer_info.update(doc[0])
+    peer = statistics.median(doc[0]["samples_ts"])
+    packed.append(f"| llama.cpp q4_0 | {peer:.2f} | 1.00 | - | - |")
+    try:
+        kvrun_info.update(json.load(open(f"{out}/packed.kvrun.1.json")))
+        results = kvrun_info["results"]
+    except FileNotFoundError:
+        results = []
+    for r in results:
+        own = f"{r['tok_s_median'] / results[0]['tok_s_median']:.2f}"
+        packed.append(f"| {r['kv']} | {cell(r['tok_s'])} | {r['tok_s_median'] / peer:.2f} | {own} | {r['kv_bytes'] / 2**20:.1f} |")
+device = kvrun_info.get("device", {})
+if device and device["name"] != peer_info["gpu_info"]:
+    sys.exit(f"peer_bench: kvrun ran on '{device['name']}', llama.cpp on '{peer_info['gpu_info']}': no comparison")
+print(f"{datetime.date.today()}, {peer_info['gpu_info']}"
+      f"{', driver ' + device['driver'] if device else ''}, processor {peer_info['cpu_info']}, {cores} cores")
+print(f"kvrun {kvrun_info.get('version', '-')} ({commit}), llama.cpp build {peer_info['build_number']} "
+      f"({peer_info['build_commit']}), {rounds} measurements, in turns\n`{command}`")
+if lines:
+    print("\nf16 caches:\n\n| row | kvrun tok/s, median (min .. max) | llama.cpp tok/s | ratio |\n|---|---:|---:|---:|")
+    print("\n".join(lines))
+if packed:
+    print("\nPacked caches, deep, 8 tokens at depth 2048 (llama.cpp measured once):\n")
+    print("| cache | tok/s, median (min .. max) | of llama.cpp q4_0 | of the first policy | MiB |\n|---|---:|---:|---:|---:|")
+    print("\n".join(packed))
+PY

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# What KV cache policies cost in quality on the bundled model, as markdown on stdout; progress goes to stderr.
+#   tools/dev/quality.sh [options]               every policy: text, recall, needle
+#   tools/dev/quality.sh --ablations [options]   the papers' ablations, one table each
+#   --quick          smaller samples: minutes become half a minute, and intervals wide
+#   --windows WHICH  f16 windows of the first table: `small`, 33 to 64 tokens under every policy, so that short contexts
+#                    are not mostly f16; `paper`, as the papers set them [small]
+#   --only LIST      only these tables: probes,score,granularity,steps,balancer,eviction,salient,logwindow
+#                    [all]
+#   --kvrun FILE     program to measure [build/kvrun]
+#   --device NAME    as for kvrun [cpu]
+#   --model FILE     GGUF file of a model that answers records [models/bundled/recall-4m-f16.gguf]
+#   --text FILE      text to score [../shared/assets/models/recall/stories-eval.txt; left out, and said so, if absent]
+#   --seed N         of questions and of probe rows [1]
+#   --jobs N         runs at a time [one per core: the cpu device takes one]
+#   --samples N      records per recall column           --lines N      lines of a record
+#   --chunk N        tokens of a chunk of text, half     --chunks N     chunks of text
+#                    of them scored
+#   --needles N      needles looked for                  --sentences N  sentences they are among
+#   --dry-run        check every policy and print the commands, measure nothing
+# The same seed and device give the same table. Two quiet cores take about 8 minutes for the first, 12 for the ablations.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+for arg in "$@"; do
+	case $arg in -h | --help) sed -n '2,23s/^# \?//p' "$0"; exit 0 ;; esac
+done
+command -v python3 >/dev/null || { echo "quality: python3 is needed; install python3" >&2; exit 4; }
+exec python3 -B "$root/tools/dev/quality.py" "$@"

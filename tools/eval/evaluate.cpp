@@ -1,0 +1,154 @@
+// Perplexity and KL divergence of cache policies on text, through decode steps that read the stored cache.
+#include "tools/eval/evaluate.h"
+#include "tools/eval/evaluate_cost.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+// log-probabilities of every token (vocab), and which is largest.
+uint32_t log_softmax(std::span<const float> logits, std::span<float> out, const std::string& policy) {
+	const size_t best = size_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
+	const double top = logits[best];
+	double sum = 0;
+	for (const float x : logits) sum += std::exp(double(x) - top);
+	if (!std::isfinite(sum) || !std::isfinite(top))
+		fail(Code::Device, "the logits under policy '{}' are not finite; run again with --check to find the operation",
+		     policy);
+	const double log_sum = top + std::log(sum);
+	for (size_t i = 0; i < logits.size(); ++i) out[i] = float(double(logits[i]) - log_sum);
+	return uint32_t(best);
+}
+
+double kl_divergence(std::span<const float> p, std::span<const float> q) { // of log-probabilities
+	double sum = 0;
+	for (size_t i = 0; i < p.size(); ++i) sum += std::exp(double(p[i])) * (double(p[i]) - double(q[i]));
+	return std::max(sum, 0.0); // rounding can leave a little less
+}
+
+struct Moments {
+	uint64_t n = 0;
+	double sum = 0, squares = 0;
+	void add(double x) { ++n, sum += x, squares += x * x; }
+	double mean() const { return n ? sum / double(n) : 0; }
+	double error() const { // of the mean
+		if (n < 2) return 0;
+		const double var = (squares - sum * sum / double(n)) / double(n - 1);
+		return std::sqrt(std::max(var, 0.0) / double(n));
+	}
+};
+struct Tally { // of one policy
+	KvPolicy policy;
+	Moments nll, kld;
+	std::vector<float> all_kld;
+	uint64_t agreed = 0;
+	CostMeter cost;
+};
+
+// Value at share p of sorted x, interpolated.
+double quantile(const std::vector<float>& x, double p) {
+	if (x.empty()) return 0;
+	const double at = p * double(x.size() - 1);
+	const size_t i = size_t(at), j = std::min(i + 1, x.size() - 1);
+	return x[i] + (at - double(i)) * (x[j] - x[i]);
+}
+
+TextScore score_of(Tally& t) {
+	std::sort(t.all_kld.begin(), t.all_kld.end());
+	TextScore s;
+	s.policy = t.policy.text;
+	s.n = t.nll.n;
+	s.ppl = std::exp(t.nll.mean());
+	s.ppl_error = s.ppl * t.nll.error();
+	s.kld_mean = t.kld.mean();
+	s.kld_error = t.kld.error();
+	s.kld_median = quantile(t.all_kld, 0.5);
+	s.kld_p99 = quantile(t.all_kld, 0.99);
+	s.top1 = s.n ? double(t.agreed) / double(s.n) : 0;
+	s.cost = t.cost.cost();
+	return s;
+}
+
+struct Reference {               // one chunk under f16
+	std::vector<float> log_prob; // (scored, vocab)
+	std::vector<uint32_t> best;  // (scored)
+};
+
+// One chunk under the engine's policy; `first` is the f16 cache, which fills the reference. False: stopped.
+bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, Tally& t, Reference& ref, bool first,
+               const std::function<bool(uint32_t)>& step) {
+	const size_t vocab = e.config().vocab, begin = tokens.size() - scored - 1;
+	Tally now = t; // counts only if the chunk is finished
+	Session s(e);
+	now.cost.prefill(s, tokens.first(begin));
+	std::vector<float> log_prob(vocab);
+	for (uint32_t i = 0; i < scored; ++i) {
+		const std::span<const float> logits = now.cost.decode(s, tokens[begin + i]);
+		const std::span<float> out = first ? std::span(ref.log_prob).subspan(i * vocab, vocab) : std::span(log_prob);
+		const uint32_t best = log_softmax(logits, out, t.policy.text);
+		if (first) ref.best[i] = best;
+		const double kld =
+		    first ? 0 : kl_divergence(std::span<const float>(ref.log_prob).subspan(i * vocab, vocab), out);
+		now.nll.add(-double(out[tokens[begin + i + 1]]));
+		now.kld.add(kld);
+		now.all_kld.push_back(float(kld));
+		now.agreed += best == ref.best[i];
+		if (!step(i + 1)) return false;
+	}
+	now.cost.end(s);
+	t = std::move(now);
+	return true;
+}
+
+} // namespace
+
+TextResult eval_text(Engine& e, std::span<const uint32_t> tokens, std::span<const KvPolicy> policies,
+                     const TextEvalOptions& opt, const EvalHooks& hooks) {
+	const bool bos = e.tokenizer().adds_bos() && e.tokenizer().bos();
+	if (opt.scored < 1 || opt.chunk < opt.scored + 2)
+		fail(Code::Invalid, "{} of {} tokens of a chunk are scored; at least two come before them", opt.scored,
+		     opt.chunk);
+	if (opt.chunk > e.ctx())
+		fail(Code::Context, "chunks of {} tokens do not fit the context of {}; make them shorter", opt.chunk, e.ctx());
+	const uint32_t own = opt.chunk - bos; // tokens of text in a chunk
+	if (tokens.size() < own)
+		fail(Code::Invalid, "the text has {} tokens, one chunk takes {}; give more text or a smaller -c", tokens.size(),
+		     own);
+	uint32_t n_chunks = uint32_t(std::min<size_t>(tokens.size() / own, UINT32_MAX));
+	if (opt.chunks) n_chunks = std::min(n_chunks, opt.chunks);
+
+	std::vector<Tally> tallies(1);
+	tallies[0].policy = parse_policy("fp16");
+	for (const KvPolicy& p : policies)
+		if (p.text != "fp16" && p.text != "f16") tallies.emplace_back().policy = p;
+	for (const Tally& t : tallies)
+		make_plan(t.policy, e.plan().shape); // a policy that cannot be is said before an hour's work
+
+	TextResult r;
+	Reference ref{std::vector<float>(size_t(opt.scored) * e.config().vocab), std::vector<uint32_t>(opt.scored)};
+	std::vector<uint32_t> chunk;
+	for (; r.chunks < n_chunks; ++r.chunks) {
+		chunk.clear();
+		if (bos) chunk.push_back(*e.tokenizer().bos());
+		const auto text = tokens.subspan(size_t(r.chunks) * own, own);
+		chunk.insert(chunk.end(), text.begin(), text.end());
+		std::vector<Tally> before = tallies; // every policy is measured on the same chunks
+		for (size_t p = 0; p < tallies.size(); ++p) {
+			const auto step = [&](uint32_t done) {
+				const double part = (double(p) + double(done) / opt.scored) / double(tallies.size());
+				return !hooks.progress || hooks.progress((r.chunks + part) / n_chunks);
+			};
+			e.set_kv(tallies[p].policy);
+			if (run_chunk(e, chunk, opt.scored, tallies[p], ref, p == 0, step)) continue;
+			tallies = std::move(before);
+			n_chunks = r.chunks; // ends the loop without counting this one
+			break;
+		}
+		if (r.chunks == n_chunks) break;
+	}
+	for (Tally& t : tallies) r.scores.push_back(score_of(t));
+	return r;
+}
+
+} // namespace kvrun

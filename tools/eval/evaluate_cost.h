@@ -1,0 +1,42 @@
+// Time and memory of the sequences an evaluation runs.
+#pragma once
+#include "tools/eval/evaluate.h"
+#include <chrono>
+
+namespace kvrun {
+
+class CostMeter {
+ public:
+	std::span<const float> prefill(Session& s, std::span<const uint32_t> tokens) {
+		const auto start = Clock::now();
+		const std::span<const float> logits = s.prefill(tokens);
+		cost_.prefill_s += since(start);
+		cost_.prefill_tokens += tokens.size();
+		return logits;
+	}
+	std::span<const float> decode(Session& s, uint32_t token) {
+		const auto start = Clock::now();
+		const std::span<const float> logits = s.decode(token);
+		cost_.decode_s += since(start);
+		++cost_.decode_tokens;
+		return logits;
+	}
+	void end(Session& s) { // of a sequence: its cache is as large as it gets
+		bits_ += double(s.kv_bytes().total()) * 8 / (double(s.engine().plan().f16_bytes(s.n_tokens())) / 2);
+		++sequences_;
+	}
+	EvalCost cost() const {
+		EvalCost c = cost_;
+		c.stored_bits = sequences_ ? bits_ / double(sequences_) : 0;
+		return c;
+	}
+
+ private:
+	using Clock = std::chrono::steady_clock;
+	static double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+	EvalCost cost_;
+	double bits_ = 0;
+	uint64_t sequences_ = 0;
+};
+
+} // namespace kvrun

@@ -1,0 +1,243 @@
+// Look-up tasks: questions made from a seed, asked under each cache policy, and the share of right answers.
+#include "tools/eval/evaluate.h"
+#include "tools/eval/evaluate_cost.h"
+#include "tools/eval/words.h"
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+
+namespace kvrun {
+namespace {
+
+// The same numbers on every platform, which the distributions of <random> do not promise.
+class Draw {
+ public:
+	explicit Draw(uint64_t seed) : state_(seed) {}
+	uint64_t next() { // splitmix64
+		uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+		return z ^ z >> 31;
+	}
+	uint32_t below(uint32_t n) { return uint32_t((next() >> 32) * n >> 32); }
+	template <class T> const T& pick(const std::vector<T>& x) { return x[below(uint32_t(x.size()))]; }
+	template <class T> void shuffle(std::vector<T>& x) {
+		for (size_t i = x.size(); i > 1; --i) std::swap(x[i - 1], x[below(uint32_t(i))]);
+	}
+
+ private:
+	uint64_t state_;
+};
+Draw draw_of(uint64_t seed, uint32_t index) { return Draw(Draw(seed * 0x100000001b3u + index).next()); }
+
+std::vector<std::string> words_of(std::string_view list) {
+	std::vector<std::string> out;
+	for (size_t at = 0; at < list.size();) {
+		const size_t end = list.find(' ', at);
+		out.emplace_back(list.substr(at, end - at));
+		at = end + 1;
+	}
+	return out;
+}
+
+// Names for n lines: no two share a word while there are words enough, as in the bundled model's training; more lines
+// take other pairs of the words, no two the same.
+std::vector<std::string> line_names(uint32_t n, Draw& draw) {
+	std::vector<std::string> adjectives = words_of(kAdjectives), nouns = words_of(kNouns), out;
+	KV_ASSERT(n <= adjectives.size() * nouns.size() / 2);
+	std::set<std::string> taken;
+	while (out.size() < n) {
+		draw.shuffle(adjectives);
+		draw.shuffle(nouns);
+		for (size_t i = 0; i < std::min(adjectives.size(), nouns.size()) && out.size() < n; ++i)
+			if (std::string name = adjectives[i] + "-" + nouns[i]; taken.insert(name).second)
+				out.push_back(std::move(name));
+	}
+	return out;
+}
+
+std::string content(Draw& draw) { return std::to_string(10000 + draw.below(90000)); }
+std::string line_text(const std::string& name, const std::string& value) {
+	return fmt::format("line {}: REGISTER_CONTENT is <{}>\n", name, value);
+}
+std::string query_text(const std::string& name) { return fmt::format("Query: {}\nAnswer: <", name); }
+
+} // namespace
+
+Question recall_question(uint32_t lines, uint64_t seed, uint32_t index) {
+	if (lines < 1 || lines > kMostRecallLines)
+		fail(Code::Invalid, "{} lines, expected 1 to {}", lines, kMostRecallLines);
+	Draw draw = draw_of(seed, index);
+	const std::vector<std::string> names = line_names(lines, draw);
+	const uint32_t asked = draw.below(lines);
+	Question q;
+	q.record = "Record:\n";
+	for (uint32_t i = 0; i < lines; ++i) {
+		const std::string value = content(draw);
+		if (i == asked) q.answer = value;
+		q.record += line_text(names[i], value);
+	}
+	q.query = query_text(names[asked]);
+	q.depth = lines > 1 ? double(asked) / (lines - 1) : 0;
+	return q;
+}
+
+Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint32_t n) {
+	KV_ASSERT(n > 0 && index < n);
+	Draw draw = draw_of(seed, index);
+	const std::vector<std::string> adjectives = words_of(kAdjectives), nouns = words_of(kNouns);
+	const std::vector<std::string> actions = {"walked to", "looked at", "found", "liked", "ran past", "played with"};
+	const std::string name = line_names(1, draw)[0];
+	Question q;
+	q.answer = content(draw);
+	q.depth = n > 1 ? double(index) / (n - 1) : 0.5;
+	const uint32_t at = uint32_t(std::lround(q.depth * sentences));
+	q.record = "Record:\n";
+	for (uint32_t i = 0; i <= sentences; ++i) {
+		if (i == at) q.record += line_text(name, q.answer);
+		if (i == sentences) break;
+		const std::string who = draw.pick(nouns), &what = draw.pick(nouns);
+		q.record += fmt::format("The {} {} {} the {} {}.\n", draw.pick(adjectives), who, draw.pick(actions),
+		                        draw.pick(adjectives), what);
+	}
+	q.query = query_text(name);
+	return q;
+}
+
+std::pair<double, double> wilson(uint64_t k, uint64_t n) {
+	if (n == 0) return {0, 1};
+	constexpr double z = 1.959963984540054; // 97.5 % of a normal distribution lies below
+	const double N = double(n), p = double(k) / N, d = 1 + z * z / N;
+	const double middle = (p + z * z / (2 * N)) / d, half = z / d * std::sqrt(p * (1 - p) / N + z * z / (4 * N * N));
+	return {k == 0 ? 0 : std::max(0.0, middle - half), k == n ? 1 : std::min(1.0, middle + half)};
+}
+
+std::pair<double, double> mean_and_error(std::span<const float> x) {
+	if (x.empty()) return {0, 0};
+	double mean = 0, squares = 0;
+	for (const float v : x) mean += double(v) / double(x.size());
+	for (const float v : x) squares += (double(v) - mean) * (double(v) - mean);
+	return {mean, x.size() < 2 ? 0 : std::sqrt(squares / double(x.size() - 1) / double(x.size()))};
+}
+
+namespace {
+
+struct Asked {                    // one question as tokens
+	std::vector<uint32_t> all;    // record and query
+	std::vector<uint32_t> answer; // what follows
+	size_t prompt = 0;            // the first tokens of `all` that are the prompt
+};
+Asked tokens_of(const Engine& e, const Question& q, Ask ask) {
+	const Tokenizer& tok = e.tokenizer();
+	Asked a{tok.encode(q.record + q.query), tok.encode(q.record + q.query + q.answer)};
+	const auto common = [&](const std::vector<uint32_t>& x) {
+		return size_t(std::mismatch(x.begin(), x.end(), a.all.begin(), a.all.end()).first - x.begin());
+	};
+	a.prompt = a.all.size() - 1; // the last token is always decoded: its row reads the stored cache
+	// Where two texts meet, they may be cut into tokens another way than alone.
+	if (ask == Ask::Later) a.prompt = std::min(a.prompt, common(tok.encode(q.record)));
+	if (common(a.answer) == a.all.size())
+		a.answer.erase(a.answer.begin(), a.answer.begin() + ptrdiff_t(a.all.size()));
+	else
+		a.answer = tok.encode(q.answer, {.bos = false});
+	if (a.prompt == 0 || a.answer.empty())
+		fail(Code::Invalid, "the question has {} tokens and its answer {}; it needs at least two, the answer one",
+		     a.all.size(), a.answer.size());
+	if (a.all.size() + q.answer.size() > e.ctx())
+		fail(Code::Context,
+		     "a question has {} tokens and its answer up to {}, the context is {}; ask for less or raise -c",
+		     a.all.size(), q.answer.size(), e.ctx());
+	return a;
+}
+
+uint32_t best_of(std::span<const float> logits) {
+	return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+double loss_of(std::span<const float> logits, uint32_t token) { // -ln p(token)
+	const double top = logits[best_of(logits)];
+	double sum = 0;
+	for (const float x : logits) sum += std::exp(double(x) - top);
+	return top + std::log(sum) - double(logits[token]);
+}
+std::span<const float> put_question(Session& s, const Asked& a, CostMeter& cost) {
+	std::span<const float> logits;
+	cost.prefill(s, std::span(a.all).first(a.prompt));
+	for (size_t i = a.prompt; i < a.all.size(); ++i) logits = cost.decode(s, a.all[i]);
+	return logits;
+}
+
+// Greedy text is the answer, or begins with it.
+bool answers_in_other_tokens(Engine& e, const Question& q, const Asked& a, CostMeter& cost) {
+	Session s(e);
+	std::span<const float> logits = put_question(s, a, cost);
+	std::string text;
+	uint32_t prev = a.all.back();
+	for (size_t i = 0; i < q.answer.size(); ++i) { // a token has at least one character, or the answer is wrong
+		const uint32_t best = best_of(logits);
+		text += e.tokenizer().decode_one(prev, best);
+		prev = best;
+		if (e.tokenizer().is_end(best) || text.size() >= q.answer.size() || !q.answer.starts_with(text)) break;
+		logits = cost.decode(s, best);
+	}
+	return text.starts_with(q.answer);
+}
+
+struct Outcome {
+	bool right;  // greedy text begins with the answer
+	double loss; // mean of -ln p over the answer's tokens, each after the right ones before it
+};
+Outcome ask_one(Engine& e, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
+	const Asked a = tokens_of(e, q, ask);
+	Outcome out{true, 0};
+	std::string text; // greedy, as long as it is the answer's own tokens
+	{
+		Session s(e);
+		std::span<const float> logits = put_question(s, a, cost);
+		uint32_t prev = a.all.back();
+		for (size_t i = 0; i < a.answer.size(); ++i) {
+			out.loss += loss_of(logits, a.answer[i]) / double(a.answer.size());
+			const uint32_t best = best_of(logits);
+			if (out.right) text += e.tokenizer().decode_one(prev, best);
+			out.right &= best == a.answer[i];
+			prev = a.answer[i];
+			if (i + 1 < a.answer.size()) logits = cost.decode(s, prev);
+		}
+		longest = std::max(longest, s.n_tokens());
+		cost.end(s);
+	}
+	// Another token than the answer's that may still spell it: "24" where the answer is cut into digits.
+	const bool still = !text.empty() && (q.answer.starts_with(text) || text.starts_with(q.answer));
+	if (!out.right && still) out.right = answers_in_other_tokens(e, q, a, cost);
+	return out;
+}
+
+} // namespace
+
+std::vector<TaskScore> eval_task(Engine& e, std::span<const Question> questions, std::span<const KvPolicy> policies,
+                                 Ask ask, const EvalHooks& hooks) {
+	for (const KvPolicy& p : policies)
+		make_plan(p, e.plan().shape); // a policy that cannot be is said before the work begins
+	std::vector<TaskScore> out;
+	bool go_on = true;
+	for (size_t p = 0; p < policies.size() && go_on; ++p) {
+		e.set_kv(policies[p]);
+		TaskScore& t = out.emplace_back();
+		t.policy = policies[p].text;
+		CostMeter cost;
+		for (size_t i = 0; i < questions.size() && go_on; ++i) {
+			const Outcome o = ask_one(e, questions[i], ask, cost, t.longest);
+			t.right.push_back(o.right);
+			t.loss.push_back(float(o.loss));
+			t.n_right += o.right;
+			const double done = double(p * questions.size() + i + 1) / double(policies.size() * questions.size());
+			go_on = !hooks.progress || hooks.progress(done);
+		}
+		std::tie(t.low, t.high) = wilson(t.n_right, t.right.size());
+		std::tie(t.loss_mean, t.loss_error) = mean_and_error(t.loss);
+		t.cost = cost.cost();
+	}
+	return out;
+}
+
+} // namespace kvrun
