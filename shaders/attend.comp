@@ -8,25 +8,23 @@
 //   1        q         (T, n_heads, HEAD_DIM) f32
 //   2        k_codes   pool words, [kv head][word][token] in a page
 //   3        v_codes   pool words, [kv head][token][word] in a page
-//   4        work      (n_work, 4) u32: first row, first page, pages, part of the first row
-//   5        pages     (n_pages, 4) u32: word offset of a page's K codes, V codes, K params, V params
-//   6        live      (1 or n_kv_heads, n_pages, 4) u32: a bit per token
-//   7        k_params  pool words: (scale, zero) per channel or per token and run of K_GROUP channels
-//   8        v_params  pool words: (scale, zero) per token and run of V_GROUP channels
-//   9        factors   (n_pages) u32: word offset of V's channel factors
-//   10       v_factors pool words, halves
-//   11       balance   (n_kv_heads, HEAD_DIM) f16
-//   shared/kv_page.h says where codes and parameters are.
+//   4        work      (n_work, 8) u32, AttendWork
+//   5        tables    u32 words: page entries, live bits, where V's channel factors are
+//   6        k_params  pool words: (scale, zero) per channel or per token and run of K_GROUP channels
+//   7        v_params  pool words: (scale, zero) per token and run of V_GROUP channels
+//   8        v_factors pool words, halves
+//   9        balance   u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
+//   backends/ops.h has AttendWork, shared/kv_page.h says where codes and parameters are in a page.
 //
-// K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per page (texel build: per
-// tile). K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
+// K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per page. K per token:
+// q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
 // blocks, neighbouring workgroups read the same pages. A row's bits do not depend on the other rows of its block.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
-// HEAD_DIM. Texel build: a tile does not leave its page, LOCAL_X = 8.
+// HEAD_DIM.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/spec.h"
@@ -52,30 +50,19 @@ const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) !
 
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
-#ifdef TEXEL
-layout(binding = 1) uniform utextureBuffer q;
-layout(binding = 2) uniform utextureBuffer k_codes;
-layout(binding = 3) uniform utextureBuffer v_codes;
-layout(binding = 7) uniform utextureBuffer k_params;
-layout(binding = 8) uniform utextureBuffer v_params;
-layout(binding = 10) uniform utextureBuffer v_factors;
-layout(binding = 11) uniform utextureBuffer balance;
-#else // no restrict: all of them may be one pool
 layout(std430, binding = 1) readonly buffer Q { uvec4 q[]; };
 layout(std430, binding = 2) readonly buffer KCodes { uvec4 k_codes[]; };
 layout(std430, binding = 3) readonly buffer VCodes { uvec4 v_codes[]; };
 layout(std430, binding = 3) readonly buffer VWords { uint v_words[]; };
-layout(std430, binding = 7) readonly buffer KParams { uvec4 k_params[]; };
-layout(std430, binding = 8) readonly buffer VParams { uvec4 v_params[]; };
-layout(std430, binding = 10) readonly buffer VFactors { uvec4 v_factors[]; };
-layout(std430, binding = 11) readonly buffer Balance { uvec4 balance[]; };
-#endif
+layout(std430, binding = 6) readonly buffer KParams { uvec4 k_params[]; };
+layout(std430, binding = 7) readonly buffer VParams { uvec4 v_params[]; };
+layout(std430, binding = 8) readonly buffer VFactors { uvec4 v_factors[]; };
+layout(std430, binding = 9) readonly buffer Balance { uvec4 balance[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
-layout(std430, binding = 5) readonly restrict buffer Pages { uint pages[]; };
-layout(std430, binding = 6) readonly restrict buffer Live { uint live[]; };
-layout(std430, binding = 9) readonly restrict buffer Factors { uint factors[]; };
+layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
+uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
 uint query_at(uint j) {
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1) - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
@@ -83,11 +70,7 @@ uint query_at(uint j) {
 const uint PAGE_QUADS = PAGE / 4;
 const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
 const uint SCALED = K_CHANNEL ? TILE_PAGES * QUERIES * (HEAD_DIM / 4) : 0; // 16-byte pieces
-#ifdef TEXEL
-void queries_fit(uint c);
-#else
 vec4 query_fit(vec4 x, uint c);
-#endif
 
 #include "lib/attend.glsl"
 
@@ -96,49 +79,14 @@ const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 8 ? 2 : 1;        // of a t
 const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 ? 4 : 1;         // steps of 8 channels they hold
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
-#ifdef TEXEL
-float q_sum[K_RUNS * QUERIES]; // [run][query], for K_TOKEN
-#else
 shared float q_sum[K_TOKEN ? K_RUNS * QUERIES : 1u];
-#endif
-
 
 // What channels 4 c .. 4 c + 3 of a query are divided by.
 vec4 balance_of(uint c) {
-	const uvec4 w = LOAD4(balance, KV_AT(11) / 4 + kv_head * (HEAD_DIM / 8) + c / 2);
+	const uvec4 w = balance[balance_at / 4 + kv_head * (HEAD_DIM / 8) + c / 2];
 	return c % 2 == 0 ? halves_low(w) : halves_high(w);
 }
 
-#ifdef TEXEL
-uint k_channel_at = 0; // piece of the tile's K parameters, for K_CHANNEL
-float q_zero[Q_FETCH]; // this lane's share of sum_c q_c zero_c
-
-void queries_fit(uint c) {
-	if (BALANCE) {
-		const vec4 by = balance_of(c);
-		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_part[f] /= by;
-	}
-	if (K_CHANNEL) {
-		vec4 scale, zero;
-		params_of(LOAD4(k_params, k_channel_at + c), scale, zero);
-		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) {
-			q_zero[f] += dot(q_part[f], zero);
-			q_part[f] *= scale;
-		}
-	}
-}
-void sum_queries() {
-	[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
-		float x[Q_FETCH];
-		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] = 0;
-		for (uint step = r * RUN_STEPS; step < (r + 1) * RUN_STEPS; step++) {
-			queries_step(step);
-			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] += dot(q_part[f], vec4(1));
-		}
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) q_sum[r * QUERIES + j] = query_sum(x, j);
-	}
-}
-#else
 uint own_queries = 0; // where in work_s the scaled queries of the lane's page begin
 
 vec4 query_fit(vec4 x, uint c) { return BALANCE ? x / balance_of(c) : x; }
@@ -163,12 +111,12 @@ void sum_queries() {
 // lane's page, which is `own` of the tile.
 void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
-		const uint params = KV_AT(7) / 4 + (pages[KV_AT(5) + min(page + n, last) * 4 + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
+		const uint params = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
 		float sum[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
 		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
 			vec4 scale, zero;
-			params_of(LOAD4(k_params, params + i), scale, zero);
+			params_of(k_params[params + i], scale, zero);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 q4 = q_s[j * Q_PIECES + i];
 				work_s[(n * QUERIES + j) * Q_PIECES + i] = q4 * scale;
@@ -181,11 +129,10 @@ void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 	own_queries = own * QUERIES * Q_PIECES;
 	barrier();
 }
-#endif
 
 // The words of LOAD_STEPS steps of the lane's quad, [word][token].
 void load_k(uint at, out uvec4 w[LOAD_WORDS]) {
-	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + i * PAGE_QUADS);
+	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = k_codes[at + i * PAGE_QUADS];
 }
 // Channels 4 half_ .. 4 half_ + 3 of the i-th step of the words.
 void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
@@ -204,8 +151,11 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 
 void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
-	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 4;
-	const uint row = work[item], first_page = work[item + 1], n_pages = work[item + 2], part = work[item + 3];
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 8;
+	const uint row = work[item], part = work[item + 1], n_pages = work[item + 2];
+	const uint live_at = KV_AT(5) + work[item + 4], live_stride = work[item + 5], factors_at = KV_AT(5) + work[item + 6];
+	pages_at = KV_AT(5) + work[item + 3];
+	balance_at = KV_AT(9) + work[item + 7];
 	row_first = min(row + in_item, p.n_rows - 1);
 	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
@@ -219,29 +169,18 @@ void main() {
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
-		const uint quad = min(first + LANE, n_quads - 1), page = first_page + quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
-		const uint at = KV_AT(5) + page * 4, k_page = pages[at], v_page = pages[at + 1];
-		uint seen = live[KV_AT(6) + kv_head * p.live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
+		const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
+		const uint at = pages_at + page * 4, k_page = tables[at], v_page = tables[at + 1];
+		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
 
 		float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
-#ifdef TEXEL
-		if (K_CHANNEL) {
-			k_channel_at = KV_AT(7) / 4 + (pages[at + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
-			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_zero[f] = 0;
-		}
-#else
-		if (K_CHANNEL) scale_queries(first_page + first / PAGE_QUADS, first_page + n_pages - 1, page - first_page - first / PAGE_QUADS, bias);
-#endif
+		if (K_CHANNEL) scale_queries(first / PAGE_QUADS, n_pages - 1, page - first / PAGE_QUADS, bias);
 		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
 		vec4 dots[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
-#ifdef TEXEL
-		[[unroll]]
-#else
 		[[dont_unroll]] // registers
-#endif
 		for (uint r = 0; r < K_RUNS; r++) {
 			for (uint n = 0; n < RUN_LOADS; n++) {
 				uvec4 w[LOAD_WORDS];
@@ -260,7 +199,7 @@ void main() {
 			}
 			if (K_TOKEN) {
 				vec4 scale, zero;
-				params_of(LOAD4(k_params, KV_AT(7) / 4 + (pages[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4),
+				params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4],
 						  scale, zero);
 				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 					dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
@@ -270,15 +209,12 @@ void main() {
 		}
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-#ifdef TEXEL
-			if (K_CHANNEL) bias[j] = query_sum(q_zero, j);
-#endif
 			if (K_TOKEN) score[j] = dots[j];
 			score[j] = mix((score[j] + bias[j]) * p.scale, vec4(NO_TOKEN), blind);
 		}
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
-		const uint v_param = V_BITS < 16 ? KV_AT(8) + pages[at + 3] + kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) : 0;
-		const uint v_factor = V_NORM ? KV_AT(10) + factors[KV_AT(9) + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
+		const uint v_param = V_BITS < 16 ? KV_AT(7) + tables[at + 3] + kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) : 0;
+		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 		tile_softmax(seen, v_param);
 		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
 	}

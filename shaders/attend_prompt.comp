@@ -33,15 +33,9 @@ const bool V_NORM = false;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
-#ifdef TEXEL
-layout(binding = 1) uniform utextureBuffer q;
-layout(binding = 2) uniform utextureBuffer k_codes;
-layout(binding = 3) uniform utextureBuffer v_codes;
-#else
 layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
 layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; };
 layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; };
-#endif
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
 
@@ -50,11 +44,7 @@ uint query_at(uint j) {
 	const uint row = min(row_first + j / HEADS, p.n_rows - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, n_heads_here - 1)) * (HEAD_DIM / 4);
 }
-#ifdef TEXEL
-void queries_fit(uint c) {}
-#else
 vec4 query_fit(vec4 x, uint c) { return x; }
-#endif
 
 #include "lib/attend.glsl"
 
@@ -82,7 +72,7 @@ void main() {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);
 		for (uint step = 0; step < PIECES; step++) {
 			uvec4 w[4]; // 8 channels of each token
-			[[unroll]] for (uint t = 0; t < 4; t++) w[t] = LOAD4(k_codes, at[t]);
+			[[unroll]] for (uint t = 0; t < 4; t++) w[t] = k_codes[at[t]];
 			queries_step(step);
 			[[unroll]] for (uint h = 0; h < 2; h++) {
 				vec4 x[4], k[4];

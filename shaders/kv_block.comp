@@ -2,8 +2,8 @@
 // sqrt(max |x|) (ZipCache Algorithm 1).
 //
 //   0 words pool words, written | 1 k, 2 v (n_kv_heads, t_cap, head_dim) f16 as words | 3 sources (n) u32 rows of k, v
-//   4 work (n_work, 4) u32, BlockWork | 5 balance (n_kv_heads, head_dim) f16 as words, with FLAGS 2
-// Grid: x = 32 words of a head, y = kv head of those asked for, z = work item. 128 invocations: 32 words, each read by 4
+//   4 work (n_work, 6) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with FLAGS 2
+// Grid: x = 32 words of a head, y = kv head, z = work item. 128 invocations: 32 words, each read by 4
 // that share the tokens.  FLAGS: 2 keys are multiplied by the balancer.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -31,11 +31,12 @@ uint factor_bits(float most) {
 }
 
 void main() {
-	const uint i = gl_LocalInvocationIndex, h = p.first_head + gl_WorkGroupID.y, pairs = p.head_dim / 2;
-	const uint w = gl_WorkGroupID.x * 32 + i % 32, pair = min(w, pairs - 1), item = KV_AT(4) + gl_WorkGroupID.z * 4;
-	const uint src = KV_AT(3) + work[item], n = work[item + 1], k_at = work[item + 2], v_at = work[item + 3];
+	const uint i = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, pairs = p.head_dim / 2;
+	const uint w = gl_WorkGroupID.x * 32 + i % 32, pair = min(w, pairs - 1), item = KV_AT(4) + gl_WorkGroupID.z * 6;
+	const uint src = KV_AT(3) + work[item], n = work[item + 1], head = work[item + 2], k_at = work[item + 3], v_at = work[item + 4];
+	if (head != ~0u && head != h) return; // of another head; the same for the whole workgroup
 	vec2 by = vec2(1);
-	if ((FLAGS & 2u) != 0) by = unpackHalf2x16(balance[KV_AT(5) + h * pairs + pair]);
+	if ((FLAGS & 2u) != 0) by = unpackHalf2x16(balance[KV_AT(5) + work[item + 5] + h * pairs + pair]);
 	vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38), most = vec2(0);
 	for (uint t = i / 32; t < n; t += 4) {
 		const uint at = (h * p.t_cap + sources[src + t]) * pairs + pair;

@@ -2,7 +2,7 @@
 //
 //   0 codes pool words, [kv head][word][token] in a page, written | 1 params pool words, [kv head][channel], written;
 //   read instead with FLAGS 1 | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
-//   4 work (n_work, 8) u32, PackWork | 5 balance (n_kv_heads, HEAD_DIM) f16 as words, with FLAGS 2
+//   4 work (n_work, 10) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with FLAGS 2
 // Grid: x = work item, y = kv head.  FLAGS: 1 parameters are there, 2 keys are multiplied by the balancer.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -32,13 +32,13 @@ vec2 key(uint h, uint row, uint pair) {
 }
 
 void main() {
-	const uint h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * 8;
+	const uint h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * 10;
 	const uint src = KV_AT(3) + work[item], n = work[item + 1], head = work[item + 2], slot = work[item + 3];
 	const uint codes_at = work[item + 4], params_at = KV_AT(1) + work[item + 6];
 	const bool mine = head == ~0u || head == h;
 	for (uint i = gl_LocalInvocationIndex; i < PAIRS; i += 64) {
 		factor_s[i] = vec2(1);
-		if ((FLAGS & 2u) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + h * PAIRS + i]);
+		if ((FLAGS & 2u) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + work[item + 9] + h * PAIRS + i]);
 		vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38);
 		if ((FLAGS & 1u) == 0) {
 			for (uint t = 0; t < n; t++) {

@@ -2,8 +2,8 @@
 //
 //   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
 //   [run][token], written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
-//   4 work (n_work, 8) u32, PackWork | 5 norm f16 as words: FLAGS 2 balancer (n_kv_heads, HEAD_DIM), keys are multiplied;
-//   FLAGS 4 pool words with channel factors, values are divided | 6 factors (n_work) u32: word of the factors, FLAGS 4
+//   4 work (n_work, 10) u32, PackWork | 5 norm f16 as words: FLAGS 2 balancers (n_kv_heads, HEAD_DIM), keys are multiplied;
+//   FLAGS 4 pool words with channel factors, values are divided
 // Grid: x = LOCAL_X (token, run) pairs of a work item, y = work item.  FLAGS: 1 values, 2 balancer, 4 factors.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -24,7 +24,6 @@ layout(std430, binding = 2) readonly restrict buffer X { uint x[]; };
 layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly buffer Norm { uint norm[]; };
-layout(std430, binding = 6) readonly restrict buffer Factors { uint factors[]; };
 
 const bool VALUES = (FLAGS & 1u) != 0;
 const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / BITS;
@@ -42,15 +41,14 @@ vec2 value(uint row, uint pair) {
 }
 
 void main() {
-	const uint item = KV_AT(4) + gl_WorkGroupID.y * 8;
+	const uint item = KV_AT(4) + gl_WorkGroupID.y * 10;
 	const uint n = work[item + 1], head = work[item + 2], slot = work[item + 3];
 	const uint first = head == ~0u ? 0 : head * HEAD_DIM, channels = head == ~0u ? p.n_kv_heads * HEAD_DIM : HEAD_DIM;
 	const uint runs = channels / GROUP, i = gl_GlobalInvocationID.x;
 	if (i >= n * runs) return;
 	const uint t = i / runs, from = (first + i % runs * GROUP) / 2; // pair
 	const uint row = sources[KV_AT(3) + work[item] + t];
-	norm_at = KV_AT(5);
-	if ((FLAGS & 4u) != 0) norm_at += factors[KV_AT(6) + gl_WorkGroupID.y];
+	norm_at = KV_AT(5) + work[item + (VALUES ? 8 : 9)];
 
 	float lo = 3.4e38, hi = -3.4e38;
 	for (uint j = 0; j < GROUP / 2; j++) {

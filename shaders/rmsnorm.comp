@@ -2,8 +2,7 @@
 //
 // dims     out, x (rows, dim) f32; w (dim) f32
 // grid     one workgroup per row: row = x + y * row_stride
-// builds   one channel at a time; VEC4: four, for views at multiples of 16 bytes and dim a multiple of 4; TEXEL: VEC4
-//          with x and w fetched as texels
+// builds   one channel at a time; VEC4: four, for views at multiples of 16 bytes and dim a multiple of 4
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
@@ -21,15 +20,8 @@ const uint STEP = 4u;
 const uint STEP = 1u;
 #endif
 layout(set = 0, binding = 0) writeonly buffer Out { TYPE out_x[]; }; // may be x itself
-#ifdef TEXEL
-layout(set = 0, binding = 1) uniform utextureBuffer x;
-layout(set = 0, binding = 2) uniform utextureBuffer w;
-#define LOAD(name, i) uintBitsToFloat(texelFetch(name, int(i)))
-#else
 layout(set = 0, binding = 1) readonly buffer X { TYPE x[]; };
 layout(set = 0, binding = 2) restrict readonly buffer W { TYPE w[]; };
-#define LOAD(name, i) name[i]
-#endif
 
 void main() {
 	const uint row = gl_WorkGroupID.x + gl_WorkGroupID.y * p.row_stride, n = p.dim / STEP;
@@ -37,9 +29,9 @@ void main() {
 	const uint from = KV_AT(1) / STEP + row * n, to = KV_AT(0) / STEP + row * n, weight = KV_AT(2) / STEP;
 	TYPE squares = TYPE(0.0);
 	for (uint c = gl_LocalInvocationID.x; c < n; c += gl_WorkGroupSize.x) {
-		const TYPE v = LOAD(x, from + c);
+		const TYPE v = x[from + c];
 		squares += v * v;
 	}
 	const float scale = 1.0 / sqrt(workgroup_sum(dot(squares, TYPE(1.0))) / float(p.dim) + p.eps);
-	for (uint c = gl_LocalInvocationID.x; c < n; c += gl_WorkGroupSize.x) out_x[to + c] = LOAD(x, from + c) * scale * LOAD(w, weight + c);
+	for (uint c = gl_LocalInvocationID.x; c < n; c += gl_WorkGroupSize.x) out_x[to + c] = x[from + c] * scale * w[weight + c];
 }

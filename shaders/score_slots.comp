@@ -1,10 +1,10 @@
-// Attention that the tokens in f16 pages receive from chosen rows, by slot:
-//   score[h][page * PAGE + i] += sum over rows r of mean over heads j of h of exp(q_rj . k * scale - lse_rj)
-// for every live token; see score_prompt.comp.
+// Attention that the live tokens in f16 pages receive from the rows their work item lists:
+//   score[h][slot] += sum over rows r of mean over heads j of h of exp(q_rj . k * scale - lse_rj)
+// See score_prompt.comp.
 //
-//   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes pool words, [kv
-//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, 4) u32 | 6 pages
-//   (n_pages, 4) u32 | 7 live (1 or n_kv_heads, n_pages, 4) u32
+//   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes pool words, [kv
+//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, 8) u32, ScoreWork
+//   6 tables u32 words: page entries, live bits
 // Grid: x = work item, y = kv head; an invocation takes every LOCAL_X-th token of the item's pages.
 // Needs: HEAD_DIM a multiple of 4.
 #version 450
@@ -24,20 +24,21 @@ layout(std430, binding = 2) readonly restrict buffer KCodes { uint k_codes[]; };
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 layout(std430, binding = 5) readonly restrict buffer WorkTable { uint work[]; };
-layout(std430, binding = 6) readonly restrict buffer Pages { uint pages[]; };
-layout(std430, binding = 7) readonly restrict buffer Live { uint live[]; };
+layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
 
 void main() {
-	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * 4;
-	const uint first_page = work[item + 1], n_tokens = work[item + 2] * PAGE;
+	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * 8;
+	const uint first = KV_AT(4) + work[item], n_rows = work[item + 1], n_tokens = work[item + 2] * PAGE;
+	const uint pages = KV_AT(6) + work[item + 3], live = KV_AT(6) + work[item + 4] + h * work[item + 5];
+	const uint score_at = KV_AT(0) + work[item + 6] + h * work[item + 7];
 	for (uint t = gl_LocalInvocationIndex; t < n_tokens; t += LOCAL_X) {
-		const uint page = first_page + t / PAGE, in_page = t % PAGE;
-		const uint seen = live[KV_AT(7) + h * p.live_stride + page * 4 + in_page / 32] >> (in_page % 32) & 1u;
+		const uint page = t / PAGE, in_page = t % PAGE;
+		const uint seen = tables[live + page * 4 + in_page / 32] >> (in_page % 32) & 1u;
 		if (seen == 0) continue;
-		const uint at = KV_AT(2) + pages[KV_AT(6) + page * 4] + kv_k_word(h, 0, in_page, HEAD_DIM, 16, PAGE);
+		const uint at = KV_AT(2) + tables[pages + page * 4] + kv_k_word(h, 0, in_page, HEAD_DIM, 16, PAGE);
 		float sum = 0;
-		for (uint i = 0; i < p.n_rows; i++) {
-			const uint head = rows[KV_AT(4) + i] * p.n_heads + h * share;
+		for (uint i = 0; i < n_rows; i++) {
+			const uint head = rows[first + i] * p.n_heads + h * share;
 			for (uint j = 0; j < share; j++) {
 				const uint from = KV_AT(1) / 4 + (head + j) * (HEAD_DIM / 4);
 				float dot_ = 0;
@@ -46,6 +47,6 @@ void main() {
 				sum += exp(dot_ * p.scale - lse[KV_AT(3) + head + j]);
 			}
 		}
-		score[KV_AT(0) + h * p.stride + page * PAGE + in_page] += sum / float(share);
+		score[score_at + t] += sum / float(share);
 	}
 }

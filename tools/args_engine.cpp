@@ -1,9 +1,9 @@
 // Options of every command that runs a model: file, device, context and cache; and opening what they name.
 #include "tools/args_engine.h"
-#include "engine/core/env.h"
 #include "engine/core/utf8.h"
+#include "tools/env.h"
 #include "tools/terminal.h"
-#include <cstdlib>
+#include <algorithm>
 
 namespace kvrun {
 
@@ -41,16 +41,24 @@ KvPolicy cache_policy(const EngineArgs& a) {
 	return all.size() == 1 ? all.front() : parse_policy(a.kv); // which says what is wrong with a list
 }
 
-std::unique_ptr<Engine> open_engine(const EngineArgs& a, const KvPolicy& policy, uint64_t seed) {
-	if (a.check) setenv(env_table()[size_t(Env::Check)].name, "1", /*replace=*/1);
+BackendOptions backend_options(const std::string& device, bool check) {
+	BackendOptions o = options_from_environment();
+	if (!device.empty()) o.device = device;
+	o.check |= check;
+	return o;
+}
+
+SessionOptions session_options(const EngineArgs& a, const KvPolicy& policy, uint64_t seed) {
+	return {.kv = policy, .ctx = uint32_t(a.ctx), .seed = seed};
+}
+
+std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	EngineOptions o;
 	o.model = a.model;
-	o.device = a.device;
-	o.ctx = uint32_t(a.ctx);
-	o.ubatch = uint32_t(a.ubatch);
-	o.kv = policy;
+	o.backend = backend_options(a.device, a.check);
+	o.ubatch = uint32_t(a.ctx ? std::min(a.ctx, a.ubatch) : a.ubatch);
+	o.max_rows = max_rows;
 	o.kv_budget = a.kv_budget;
-	o.seed = seed;
 	Progress progress;
 	auto engine = Engine::open(o, [&](uint64_t done, uint64_t total) {
 		if (done < total)
@@ -63,13 +71,6 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, const KvPolicy& policy,
 	if (d.is_cpu)
 		say_stats(fmt::format("running on a CPU device: {}, driver {}", one_line(d.name), one_line(d.driver)));
 	return engine;
-}
-
-std::string human_bytes(double bytes) {
-	const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-	size_t u = 0;
-	for (; bytes >= 1024 && u + 1 < std::size(units); ++u) bytes /= 1024;
-	return fmt::format("{:.{}f} {}", bytes, u == 0 || bytes >= 100 ? 0 : 1, units[u]);
 }
 
 } // namespace kvrun

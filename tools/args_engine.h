@@ -1,6 +1,6 @@
 // Options of every command that runs a model: file, device, context and cache; and opening what they name.
 #pragma once
-#include "engine/run/engine.h"
+#include "engine/run/session.h"
 #include "tools/args.h"
 
 namespace kvrun {
@@ -19,9 +19,11 @@ void add_engine_options(CLI::App&, EngineArgs&);
 // What --kv, or -ctk and -ctv, ask for. Throws Error{Invalid} for both at once, and for several where one is meant.
 std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);
-// Opens the model with a progress bar; the first line on stderr says so when the device is a CPU.
-std::unique_ptr<Engine> open_engine(const EngineArgs&, const KvPolicy&, uint64_t seed);
-// Bytes for people: 312 B, 3.1 MiB.
-std::string human_bytes(double bytes);
+// The environment's settings and what --device and --check add to them.
+BackendOptions backend_options(const std::string& device, bool check);
+// Opens the model with a progress bar; the first line on stderr says so when the device is a CPU. max_rows: most
+// sequences in a decode step.
+std::unique_ptr<Engine> open_engine(const EngineArgs&, uint32_t max_rows = 1);
+SessionOptions session_options(const EngineArgs&, const KvPolicy&, uint64_t seed);
 
 } // namespace kvrun

@@ -3,12 +3,13 @@
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
+#include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
 
 namespace kvrun {
@@ -17,18 +18,22 @@ namespace {
 struct BenchArgs {
 	EngineArgs engine;
 	std::vector<int64_t> prompt = {512}, generate = {128}, depth = {0}; // tokens
+	std::vector<int64_t> sequences = {1};                               // generated at once
 	int64_t repeat = 5;                                                 // timed runs of each test
 	std::string output = "md";                                          // md or json
 	bool fill = false;                                                  // depths hold noise, not a prompt
 	bool ops = false;                                                   // device time per op
 };
 struct Test {
-	uint32_t prompt = 0, generate = 0; // tokens; exactly one is not 0
+	uint32_t prompt = 0, generate = 0; // tokens of a sequence; exactly one is not 0
 	uint32_t depth = 0;                // tokens in the cache before
+	uint32_t sequences = 1;            // generated at once, each with a cache of its own
 	std::string name() const {
-		const std::string s = prompt ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
+		std::string s = prompt ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
+		if (sequences > 1) s += fmt::format(" x {}", sequences);
 		return depth ? fmt::format("{} @ d{}", s, depth) : s;
 	}
+	uint32_t tokens() const { return (prompt + generate) * sequences; } // in all
 };
 // What the cache costs, in device time of one run.
 enum Part { kAttend, kScore, kStore, kParts };
@@ -49,9 +54,10 @@ struct PartTime {
 struct Measured {
 	std::string policy;
 	Test test;
-	std::vector<double> tok_s; // (repeat) in the order of the runs
-	size_t kv_bytes = 0;       // cache at the end of a run
-	size_t device_bytes = 0;   // device memory allocated for it then
+	uint32_t layers = 0;       // of the model
+	std::vector<double> tok_s; // (repeat) in the order of the runs, of all sequences together
+	size_t kv_bytes = 0;       // caches at the end of a run
+	size_t device_bytes = 0;   // device memory allocated for caches of that many tokens
 	size_t resident = 0;       // bytes of this process then, 0: unknown
 	double peak = 0;           // bytes per second of the device, 0: unknown
 	std::vector<OpTime> ops;   // of one run, if asked for
@@ -60,6 +66,10 @@ struct Measured {
 		for (const OpTime& o : ops)
 			if (std::ranges::count(kPartOps[p].ops, o.op)) t.ms += o.ms, t.bytes += o.bytes;
 		return t;
+	}
+	// Dispatches of an op in one layer of one decode step, prompts apart: 0 where that is not one number.
+	double per_layer(const OpTime& o) const {
+		return test.generate && layers ? double(o.calls) / test.generate / layers : 0;
 	}
 	double device_ms() const {
 		double ms = 0;
@@ -82,15 +92,16 @@ constexpr const char* kFooter =
     "             where the device's is known\n"
     "  saliency   attention received, for policies that rank tokens by it, and channel balancers\n"
     "  packing    what puts keys and values into pages: kv_load, kv_block, kv_pack, kv_store\n"
-    "Times of one run on the device; software drivers' include what else the machine was doing.\n\n"
+    "Times of one run on the device; software drivers' include what else the machine was doing.\n"
+    "tok/s of several sequences is their total.\n\n"
     "JSON: version, model {file, architecture, name, weight_bytes}, device {name, driver, type, cpu,\n"
     "  peak_bytes_per_s (0: unknown)}, ubatch, prompt_bytes (device memory a prompt took at most while it was read),\n"
-    "  resident_peak_bytes (of the process, 0: unknown), results [{test, kv, n_prompt, n_gen, n_depth, kv_bytes,\n"
-    "  kv_device_bytes (allocated), resident_bytes (of the process after the run, 0: unknown), tok_s_median,\n"
-    "  tok_s_min, tok_s_max, tok_s [..], and with --ops or several policies: device_ms, attend {ms, bytes, "
-    "bytes_per_s, of_peak (null: unknown)}, saliency {ms, bytes,\n"
-    "  bytes_per_s}, packing {the same}; with --ops: ops [{op, calls, ms, bytes, bytes_per_s}]}].\n"
-    "  Keys stay; new ones may come.";
+    "  resident_peak_bytes (of the process, 0: unknown), results [{test, kv, n_prompt, n_gen, n_depth, sequences,\n"
+    "  kv_bytes (of all sequences), kv_device_bytes (allocated for caches of that length), resident_bytes (of the\n"
+    "  process after the run, 0: unknown), tok_s_median, tok_s_min, tok_s_max, tok_s [..] (totals of all sequences),\n"
+    "  and with --ops or several policies: device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)},\n"
+    "  saliency {ms, bytes, bytes_per_s}, packing {the same}; with --ops: ops [{op, calls, calls_per_layer (of a\n"
+    "  decode step; 0 for prompts), ms, bytes, bytes_per_s}]}]. Keys stay; new ones may come.";
 
 std::vector<Test> tests_of(const BenchArgs& a) {
 	std::vector<Test> out;
@@ -98,7 +109,8 @@ std::vector<Test> tests_of(const BenchArgs& a) {
 		for (const int64_t p : a.prompt)
 			if (p > 0) out.push_back({uint32_t(p), 0, uint32_t(d)});
 		for (const int64_t n : a.generate)
-			if (n > 0) out.push_back({0, uint32_t(n), uint32_t(d)});
+			for (const int64_t q : a.sequences)
+				if (n > 0) out.push_back({0, uint32_t(n), uint32_t(d), uint32_t(q)});
 	}
 	if (out.empty()) fail(Code::Invalid, "-p and -n are both 0: nothing to measure");
 	return out;
@@ -120,39 +132,52 @@ size_t resident_bytes(const std::string& key) {
 	return 0;
 }
 
-// One run of a test on an empty session: seconds of the part that counts.
-double run_once(Session& s, const Test& t, const std::vector<uint32_t>& tokens, bool fill, bool time_ops) {
-	Backend& be = s.engine().backend();
-	s.reset();
-	const std::span<const uint32_t> all(tokens);
-	if (t.depth && fill) s.fill(t.depth);
-	if (t.depth && !fill) s.prefill(all.first(t.depth));
-	if (time_ops) {
-		be.time_ops(true);
-		be.op_times(/*reset=*/true);
+// A test's sessions, each `depth` tokens long. Sequences have tokens of their own, so that none shares another's pages.
+std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const Test& t,
+                                  const std::vector<uint32_t>& tokens, bool fill) {
+	std::deque<Session> out;
+	for (uint32_t i = 0; i < t.sequences; ++i) {
+		Session& s = out.emplace_back(e, o);
+		const size_t first = size_t(i) * (t.depth + t.prompt + t.generate);
+		if (t.depth && fill) fill_with_noise(s, t.depth);
+		if (t.depth && !fill) s.prefill(std::span(tokens).subspan(first, t.depth));
 	}
+	return out;
+}
+
+// One run of a test: seconds of the part that counts.
+double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<uint32_t>& tokens) {
+	const size_t each = t.depth + t.prompt + t.generate;
 	const auto start = std::chrono::steady_clock::now();
-	if (t.prompt) s.prefill(all.subspan(t.depth, t.prompt));
-	for (uint32_t i = 0; i < t.generate; ++i) s.decode(tokens[t.depth + i]);
+	if (t.prompt) sessions[0].prefill(std::span(tokens).subspan(t.depth, t.prompt));
+	std::vector<SessionRow> rows(sessions.size());
+	for (uint32_t step = 0; step < t.generate; ++step) {
+		for (size_t i = 0; i < rows.size(); ++i) rows[i] = {&sessions[i], tokens[i * each + t.depth + step]};
+		(void)decode(rows);
+	}
 	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // One turn of a policy in a test: a timed run, one to warm up, or one with the ops' times.
 enum class Turn { WarmUp, Timed, Ops };
 
-void take_turn(Engine& e, const Test& t, bool fill, Turn turn, Measured& m) {
+void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fill, Turn turn, Measured& m) {
 	Test run = t;
 	if (turn == Turn::WarmUp) { // pipelines, clocks, caches: a few steps of a generation do, at a depth with every tier
 		run.generate = std::min(t.generate, 4u);
 		if (t.generate) run.depth = std::min(t.depth, 512u);
 	}
-	const std::vector<uint32_t> tokens = some_tokens(e, size_t(run.depth) + run.prompt + run.generate);
-	Session s(e);
-	const double seconds = run_once(s, run, tokens, fill, turn == Turn::Ops);
+	const std::vector<uint32_t> tokens = some_tokens(e, size_t(run.depth + run.prompt + run.generate) * run.sequences);
+	std::deque<Session> sessions = open_sessions(e, options, run, tokens, fill);
+	if (turn == Turn::Ops) {
+		e.backend().time_ops(true);
+		e.backend().op_times(/*reset=*/true);
+	}
+	const double seconds = run_once(sessions, run, tokens);
 	if (turn == Turn::Timed) {
-		m.tok_s.push_back((run.prompt + run.generate) / seconds);
-		m.kv_bytes = s.kv_bytes().total();
-		m.device_bytes = s.kv_device_bytes();
+		m.tok_s.push_back(run.tokens() / seconds);
+		m.kv_bytes = 0;
+		for (const Session& s : sessions) m.kv_bytes += s.kv_bytes().total();
 		m.resident = resident_bytes("VmRSS");
 	}
 	if (turn == Turn::Ops) { // a run of its own: timestamps around every dispatch take time themselves
@@ -163,51 +188,63 @@ void take_turn(Engine& e, const Test& t, bool fill, Turn turn, Measured& m) {
 	}
 }
 
-// One test for all policies, in turns: whatever else the machine does meets all of them. Each keeps its pages' memory.
-std::vector<Measured> measure(Engine& e, const Test& t, std::span<std::unique_ptr<KvStore>> stores, const BenchArgs& a,
+// Device memory that caches as long as the test's take when they are all there is: sessions of several policies share
+// one pool, so this is not seen while they take turns.
+size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
+	e.pool().trim();
+	std::deque<Session> sessions;
+	for (uint32_t i = 0; i < t.sequences; ++i)
+		fill_with_noise(sessions.emplace_back(e, options), t.depth + t.prompt + t.generate);
+	return e.pool().allocated_bytes();
+}
+
+// One test for all policies, in turns: whatever else the machine does meets all of them.
+std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionOptions> policies, const BenchArgs& a,
                               const std::function<void(const std::string&)>& progress) {
-	std::vector<Measured> all(stores.size());
-	const bool ops = a.ops || stores.size() > 1;
+	std::vector<Measured> all(policies.size());
+	const bool ops = a.ops || policies.size() > 1;
 	const int64_t rounds = a.repeat + 1 + ops; // the first warms up
 	for (int64_t round = 0; round < rounds; ++round)
-		for (size_t i = 0; i < stores.size(); ++i) {
+		for (size_t i = 0; i < policies.size(); ++i) {
 			const Turn turn = round == 0 ? Turn::WarmUp : round <= a.repeat ? Turn::Timed : Turn::Ops;
-			e.swap_kv(stores[i]);
-			progress(fmt::format("{}, {}", t.name(), one_line(e.plan().policy.text)));
-			all[i].policy = e.plan().policy.text;
+			progress(fmt::format("{}, {}", t.name(), one_line(policies[i].kv.text)));
+			all[i].policy = policies[i].kv.text;
 			all[i].test = t;
+			all[i].layers = e.config().n_layers;
 			all[i].peak = e.backend().info().peak_bytes_per_s;
-			take_turn(e, t, a.fill, turn, all[i]);
-			e.swap_kv(stores[i]);
+			take_turn(e, policies[i], t, a.fill, turn, all[i]);
 		}
+	for (size_t i = 0; i < policies.size(); ++i) all[i].device_bytes = device_bytes(e, policies[i], t);
 	return all;
 }
 
-nlohmann::ordered_json to_json(const Measured& m, bool ops) {
-	nlohmann::ordered_json j = {{"test", m.test.name()},
-	                            {"kv", m.policy},
-	                            {"n_prompt", m.test.prompt},
-	                            {"n_gen", m.test.generate},
-	                            {"n_depth", m.test.depth},
-	                            {"kv_bytes", m.kv_bytes},
-	                            {"kv_device_bytes", m.device_bytes},
-	                            {"resident_bytes", m.resident},
-	                            {"tok_s_median", m.median()},
-	                            {"tok_s_min", m.min()},
-	                            {"tok_s_max", m.max()},
-	                            {"tok_s", m.tok_s}};
+Json to_json(const Measured& m, bool ops) {
+	Json j = {{"test", m.test.name()},
+	          {"kv", m.policy},
+	          {"n_prompt", m.test.prompt},
+	          {"n_gen", m.test.generate},
+	          {"n_depth", m.test.depth},
+	          {"sequences", m.test.sequences},
+	          {"kv_bytes", m.kv_bytes},
+	          {"kv_device_bytes", m.device_bytes},
+	          {"resident_bytes", m.resident},
+	          {"tok_s_median", m.median()},
+	          {"tok_s_min", m.min()},
+	          {"tok_s_max", m.max()},
+	          {"tok_s", m.tok_s}};
 	if (!m.ops.empty()) {
 		j["device_ms"] = m.device_ms();
 		for (int p = 0; p < kParts; ++p) {
 			const PartTime t = m.part(Part(p));
 			j[kPartOps[p].name] = {{"ms", t.ms}, {"bytes", t.bytes}, {"bytes_per_s", t.rate()}};
 		}
-		j["attend"]["of_peak"] = m.peak > 0 ? nlohmann::ordered_json(m.part(kAttend).rate() / m.peak) : nullptr;
+		j["attend"]["of_peak"] = m.peak > 0 ? Json(m.part(kAttend).rate() / m.peak) : nullptr;
 	}
 	if (ops)
 		for (const OpTime& o : m.ops)
 			j["ops"].push_back({{"op", o.op},
 			                    {"calls", o.calls},
+			                    {"calls_per_layer", m.per_layer(o)},
 			                    {"ms", o.ms},
 			                    {"bytes", o.bytes},
 			                    {"bytes_per_s", o.ms > 0 ? o.bytes / o.ms * 1e3 : 0}});
@@ -217,70 +254,91 @@ nlohmann::ordered_json to_json(const Measured& m, bool ops) {
 std::string of_peak(double rate, double peak) { return peak > 0 ? fmt::format("{:.1f} %", rate / peak * 100) : "-"; }
 
 void print_ops(const Measured& m) {
-	write_stdout(
-	    fmt::format("\n{}, kv {}: one run, device time\n\n| op | calls | ms | share | bytes | GB/s | of peak |\n"
-	                "|---|---:|---:|---:|---:|---:|---:|\n",
-	                m.test.name(), one_line(m.policy)));
+	write_stdout(fmt::format("\n{}, kv {}: one run, device time\n\n", m.test.name(), one_line(m.policy)));
+	if (m.ops.empty()) return write_stdout("This device gives no timestamps.\n");
 	const double all = m.device_ms();
+	std::vector<std::vector<Column>> table;
 	for (const OpTime& o : m.ops) {
 		const double rate = o.ms > 0 ? o.bytes / o.ms * 1e3 : 0;
-		write_stdout(fmt::format("| {} | {} | {:.3f} | {:.1f} % | {} | {:.2f} | {} |\n", o.op, o.calls, o.ms,
-		                         all > 0 ? o.ms / all * 100 : 0, human_bytes(o.bytes), rate / 1e9,
-		                         of_peak(rate, m.peak)));
+		auto& row = table.emplace_back();
+		row = {{"op", o.op}, {"calls", std::to_string(o.calls)}};
+		if (m.test.generate) row.push_back({"per layer and step", fmt::format("{:.2f}", m.per_layer(o))});
+		row.push_back({"ms", fmt::format("{:.3f}", o.ms)});
+		row.push_back({"share", fmt::format("{:.1f} %", all > 0 ? o.ms / all * 100 : 0)});
+		row.push_back({"bytes", human_bytes(o.bytes)});
+		row.push_back({"GB/s", fmt::format("{:.2f}", rate / 1e9)});
+		row.push_back({"of peak", of_peak(rate, m.peak)});
 	}
-	if (m.ops.empty()) write_stdout("| - | | | | | | |\n\nThis device gives no timestamps.\n");
+	print_table(table);
 }
 
 void print_speeds(const std::vector<Measured>& all, const std::string& model, const std::string& device, bool ratio) {
-	write_stdout(fmt::format("{} on {}\n\n| test | kv | tok/s median | min | max |{} kv bytes |\n"
-	                         "|---|---|---:|---:|---:|{}---:|\n",
-	                         model, device, ratio ? " of the first |" : "", ratio ? "---:|" : ""));
+	write_stdout(fmt::format("{} on {}\n\n", model, device));
+	std::vector<std::vector<Column>> table;
 	double first = 0; // of the test
 	for (size_t i = 0; i < all.size(); ++i) {
 		const Measured& m = all[i];
 		if (i == 0 || m.test.name() != all[i - 1].test.name()) first = m.median();
-		write_stdout(fmt::format(
-		    "| {} | {} | {:.2f} | {:.2f} | {:.2f} |{} {} |\n", m.test.name(), one_line(m.policy), m.median(), m.min(),
-		    m.max(), ratio ? fmt::format(" {:.2f} |", m.median() / first) : "", human_bytes(double(m.kv_bytes))));
+		auto& row = table.emplace_back();
+		row = {{"test", m.test.name()},
+		       {"kv", one_line(m.policy)},
+		       {"tok/s median", fmt::format("{:.2f}", m.median())},
+		       {"min", fmt::format("{:.2f}", m.min())},
+		       {"max", fmt::format("{:.2f}", m.max())}};
+		if (ratio) row.push_back({"of the first", fmt::format("{:.2f}", m.median() / first)});
+		row.push_back({"kv bytes", human_bytes(double(m.kv_bytes))});
 	}
+	print_table(table);
 }
 
 // What the cache costs each policy, in device time of one run.
 void print_cache(const std::vector<Measured>& all) {
-	write_stdout("\nThe cache's part of one run, device time\n\n"
-	             "| test | kv | device ms | attend ms | bytes | GB/s | of peak | saliency ms | packing ms | saliency + "
-	             "packing |\n"
-	             "|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n");
+	write_stdout("\nThe cache's part of one run, device time\n\n");
+	if (all.front().ops.empty()) return write_stdout("This device gives no timestamps.\n");
+	std::vector<std::vector<Column>> table;
 	for (const Measured& m : all) {
 		const PartTime attend = m.part(kAttend), score = m.part(kScore), store = m.part(kStore);
 		const double ms = m.device_ms(), both = score.ms + store.ms;
-		write_stdout(fmt::format(
-		    "| {} | {} | {:.1f} | {:.2f} | {} | {:.2f} | {} | {:.2f} | {:.2f} | {:.1f} of {:.0f} ms, {:.1f} % |\n",
-		    m.test.name(), one_line(m.policy), ms, attend.ms, human_bytes(attend.bytes), attend.rate() / 1e9,
-		    of_peak(attend.rate(), m.peak), score.ms, store.ms, both, ms, ms > 0 ? both / ms * 100 : 0));
+		table.push_back({{"test", m.test.name()},
+		                 {"kv", one_line(m.policy)},
+		                 {"device ms", fmt::format("{:.1f}", ms)},
+		                 {"attend ms", fmt::format("{:.2f}", attend.ms)},
+		                 {"bytes", human_bytes(attend.bytes)},
+		                 {"GB/s", fmt::format("{:.2f}", attend.rate() / 1e9)},
+		                 {"of peak", of_peak(attend.rate(), m.peak)},
+		                 {"saliency ms", fmt::format("{:.2f}", score.ms)},
+		                 {"packing ms", fmt::format("{:.2f}", store.ms)},
+		                 {"saliency + packing",
+		                  fmt::format("{:.1f} of {:.0f} ms, {:.1f} %", both, ms, ms > 0 ? both / ms * 100 : 0)}});
 	}
-	if (all.front().ops.empty()) write_stdout("\nThis device gives no timestamps.\n");
+	print_table(table);
 }
 
 void bench(BenchArgs a) {
 	const std::vector<Test> tests = tests_of(a);
 	const std::vector<KvPolicy> policies = cache_policies(a.engine);
-	uint32_t longest = 0;
-	for (const Test& t : tests) longest = std::max(longest, t.depth + t.prompt + t.generate);
+	uint32_t longest = 0, most_rows = 1;
+	for (const Test& t : tests) {
+		longest = std::max(longest, t.depth + t.prompt + t.generate);
+		most_rows = std::max(most_rows, t.sequences);
+	}
 	if (a.engine.ctx == 0) a.engine.ctx = longest;
 	if (a.engine.ctx < longest)
 		fail(Code::Context, "the tests need {} tokens, --ctx-size is {}; leave it out or raise it", longest,
 		     a.engine.ctx);
 
-	const auto engine = open_engine(a.engine, policies.front(), /*seed=*/1);
-	std::vector<std::unique_ptr<KvStore>> stores;
-	for (const KvPolicy& policy : policies) stores.push_back(engine->make_kv(policy));
+	const auto engine = open_engine(a.engine, most_rows);
+	std::vector<SessionOptions> sessions;
+	for (const KvPolicy& policy : policies) {
+		sessions.push_back(session_options(a.engine, policy, /*seed=*/1));
+		Session(*engine, sessions.back()); // a policy that cannot be is refused before the others are measured
+	}
 	std::vector<Measured> all;
 	Progress progress;
 	double turns = 0;
-	const double per_test = double(stores.size()) * double(a.repeat + 1 + (a.ops || stores.size() > 1));
+	const double per_test = double(policies.size()) * double(a.repeat + 1 + (a.ops || policies.size() > 1));
 	for (const Test& t : tests)
-		for (Measured& m : measure(*engine, t, stores, a, [&](const std::string& what) {
+		for (Measured& m : measure(*engine, t, sessions, a, [&](const std::string& what) {
 			     progress.show(what, turns++ / (per_test * double(tests.size())));
 		     }))
 			all.push_back(std::move(m));
@@ -289,28 +347,23 @@ void bench(BenchArgs a) {
 	const DeviceInfo d = engine->backend().info();
 	const Config& c = engine->config();
 	if (a.output == "json") {
-		nlohmann::ordered_json j = {{"version", KVRUN_VERSION},
-		                            {"model",
-		                             {{"file", a.engine.model},
-		                              {"architecture", c.arch},
-		                              {"name", c.name},
-		                              {"weight_bytes", engine->weight_bytes()}}},
-		                            {"device",
-		                             {{"name", d.name},
-		                              {"driver", d.driver},
-		                              {"type", d.type},
-		                              {"cpu", d.is_cpu},
-		                              {"peak_bytes_per_s", d.peak_bytes_per_s}}},
-		                            {"ubatch", a.engine.ubatch},
-		                            {"prompt_bytes", engine->forward().prompt_peak_bytes()},
-		                            {"resident_peak_bytes", resident_bytes("VmHWM")}};
+		Json j = {{"version", KVRUN_VERSION},
+		          {"model",
+		           {{"file", a.engine.model},
+		            {"architecture", c.arch},
+		            {"name", c.name},
+		            {"weight_bytes", engine->weight_bytes()}}},
+		          {"device", device_json(d)},
+		          {"ubatch", a.engine.ubatch},
+		          {"prompt_bytes", engine->prompt_peak_bytes()},
+		          {"resident_peak_bytes", resident_bytes("VmHWM")}};
+		j["device"]["peak_bytes_per_s"] = d.peak_bytes_per_s;
 		for (const Measured& m : all) j["results"].push_back(to_json(m, a.ops));
-		write_stdout(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-		return;
+		return print_json(j);
 	}
 	print_speeds(all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(engine->weight_bytes()))),
-	             fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), stores.size() > 1);
-	if (a.ops || stores.size() > 1) print_cache(all);
+	             fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), policies.size() > 1);
+	if (a.ops || policies.size() > 1) print_cache(all);
 	if (a.ops)
 		for (const Measured& m : all) print_ops(m);
 }
@@ -327,6 +380,8 @@ void add_bench(CLI::App& app) {
 	             "numbers of tokens to generate, each a test; 0: none [128]");
 	add_integers(*c, "-d,--n-depth", a->depth, 0, 1 << 24,
 	             "tokens in the cache before a test begins; every test at every depth [0]");
+	add_integers(*c, "--sequences", a->sequences, 1, Graph::kLogitRows,
+	             "sequences that generate at once, each with a cache of its own; each number a test [1]");
 	add_integer(*c, "-r,--repetitions", a->repeat, 1, 10000, "timed runs of each test, after one to warm up [5]");
 	add_choice(*c, "-o,--output", a->output, {"md", "json"}, "write this format [md]");
 	c->add_flag(

@@ -1,17 +1,14 @@
 // `kvrun devices`: every device with what matters about it, or why it is refused; compiler statistics of the shaders.
-#include "backends/backend.h"
 #include "backends/vulkan/open_vulkan.h"
-#include "engine/core/env.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/env.h"
+#include "tools/output.h"
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 namespace kvrun {
 namespace {
-
-using json = nlohmann::ordered_json;
 
 struct DevicesOptions {
 	bool as_json = false, verbose = false, shaders = false;
@@ -68,8 +65,8 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 	}
 }
 
-json device_json(size_t index, const DeviceReport& r, bool is_best) {
-	json limits = json::object();
+Json report_json(size_t index, const DeviceReport& r, bool is_best) {
+	Json limits = Json::object();
 	for (const auto& [k, v] : r.limits) limits[k] = v;
 	return {{"index", index},
 	        {"backend", r.backend},
@@ -87,15 +84,15 @@ json device_json(size_t index, const DeviceReport& r, bool is_best) {
 	        {"limits", limits}};
 }
 
-void print_json(const std::vector<DeviceReport>& all, bool verbose) {
-	json out;
-	out["devices"] = json::array();
-	for (size_t i = 0; i < all.size(); ++i) out["devices"].push_back(device_json(i, all[i], i == best(all)));
+void print_devices_json(const std::vector<DeviceReport>& all, bool verbose) {
+	Json out;
+	out["devices"] = Json::array();
+	for (size_t i = 0; i < all.size(); ++i) out["devices"].push_back(report_json(i, all[i], i == best(all)));
 	if (verbose)
 		for (size_t i = 0; i < env_table().size(); ++i)
 			out["environment"][env_table()[i].name] = {
 			    {"value", env_text(Env(i))}, {"default", env_table()[i].fallback}, {"help", env_table()[i].help}};
-	fmt::print("{}\n", out.dump(1, '\t', false, json::error_handler_t::replace));
+	fmt::print("{}\n", out.dump(1, '\t', false, Json::error_handler_t::replace));
 }
 
 // ---- --shaders
@@ -132,8 +129,8 @@ void print_shaders(const ShaderRun& run) {
 		fmt::print("  (this driver has no VK_KHR_pipeline_executable_properties: only shared memory is known)\n");
 }
 
-json shaders_json(const ShaderRun& run) {
-	json kernels = json::array();
+Json shaders_json(const ShaderRun& run) {
+	Json kernels = Json::array();
 	for (const vk::KernelReport& k : run.kernels)
 		kernels.push_back({{"kernel", k.kernel},
 		                   {"use", k.use},
@@ -165,7 +162,7 @@ std::vector<std::string> split(const std::string& text) {
 void run_shaders(const DevicesOptions& o) {
 	std::vector<ShaderRun> runs;
 	if (o.families.empty()) {
-		const vk::VulkanDevices devices;
+		const vk::VulkanDevices devices(options_from_environment());
 		size_t n = 0;
 		for (const DeviceReport& r : devices.reports()) n += !r.limits.empty();
 		if (n == 0) fail(Code::Device, "{}", devices.reports().front().refused);
@@ -177,14 +174,14 @@ void run_shaders(const DevicesOptions& o) {
 			setenv("VK_DRIVER_FILES", icd.c_str(), 1);
 			setenv("VK_ICD_FILENAMES", icd.c_str(), 1);
 			setenv("RADV_FORCE_FAMILY", family.c_str(), 1);
-			const vk::VulkanDevices devices;
+			const vk::VulkanDevices devices(options_from_environment());
 			if (devices.reports().front().limits.empty())
 				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name,
 				     devices.reports().front().refused);
 			runs.push_back(compile_on(devices, 0));
 		}
 	}
-	json out = json::array();
+	Json out = Json::array();
 	size_t failed = 0, spilling = 0;
 	for (const ShaderRun& run : runs) {
 		if (o.as_json)
@@ -194,7 +191,7 @@ void run_shaders(const DevicesOptions& o) {
 		failed += run.failed;
 		spilling += run.spilling;
 	}
-	if (o.as_json) fmt::print("{}\n", out.dump(1, '\t', false, json::error_handler_t::replace));
+	if (o.as_json) fmt::print("{}\n", out.dump(1, '\t', false, Json::error_handler_t::replace));
 	if (failed || spilling) fail(Code::Device, "{} pipelines do not compile, {} spill registers", failed, spilling);
 }
 
@@ -212,9 +209,9 @@ void add_devices(CLI::App& app) {
 	    ->needs(shaders);
 	cmd->callback([o] {
 		if (o->shaders) return run_shaders(*o);
-		const std::vector<DeviceReport> all = list_devices();
+		const std::vector<DeviceReport> all = list_devices(options_from_environment());
 		if (o->as_json)
-			print_json(all, o->verbose);
+			print_devices_json(all, o->verbose);
 		else
 			print_devices(all, o->verbose);
 	});

@@ -3,17 +3,15 @@
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/eval/evaluate.h"
+#include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 namespace kvrun {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct EvalArgs {
 	EngineArgs engine;
@@ -22,10 +20,6 @@ struct EvalArgs {
 	int64_t lines = 40, sentences = 60, samples = 100, seed = 1; // tasks
 	bool json = false;
 };
-struct Column {
-	std::string head, cell;
-};
-
 constexpr const char* kHow =
     "Text (-f): it is cut into chunks of -c tokens [512]. A prompt's own attention is exact under every policy, so "
     "the\n"
@@ -67,36 +61,12 @@ void add_cost(std::vector<Column>& row, const EvalCost& c) {
 	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(c.decode_tokens, c.decode_s))});
 }
 
-Json header(const EvalArgs& a, Engine& e) {
-	const DeviceInfo d = e.backend().info();
+Json header(const EvalArgs& a, Engine& e, uint32_t ctx) {
 	Json j;
 	j["model"] = {{"file", a.engine.model}, {"architecture", e.config().arch}, {"name", e.config().name}};
-	j["device"] = {{"name", d.name}, {"driver", d.driver}, {"type", d.type}, {"cpu", d.is_cpu}};
-	j["ctx"] = e.ctx();
+	j["device"] = device_json(e.backend().info());
+	j["ctx"] = ctx;
 	return j;
-}
-
-// A Markdown table whose columns line up.
-void print_table(const std::vector<std::vector<Column>>& rows) {
-	if (rows.empty()) return;
-	std::vector<size_t> width;
-	for (const Column& c : rows[0]) width.push_back(std::max(c.head.size(), size_t(3)));
-	for (const auto& row : rows)
-		for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].cell.size());
-	const auto cell = [&](size_t i, const std::string& s) { // names to the left, numbers to the right
-		return i == 0 ? fmt::format(" {:<{}} |", s, width[i]) : fmt::format(" {:>{}} |", s, width[i]);
-	};
-	std::string head = "|", line = "|", body;
-	for (size_t i = 0; i < width.size(); ++i) {
-		head += cell(i, rows[0][i].head);
-		line += std::string(width[i] + 1, '-') + (i == 0 ? "-|" : ":|");
-	}
-	for (const auto& row : rows) {
-		body += "|";
-		for (size_t i = 0; i < row.size(); ++i) body += cell(i, row[i].cell);
-		body += "\n";
-	}
-	write_stdout(head + "\n" + line + "\n" + body);
 }
 
 std::string read_file(const std::string& path) {
@@ -131,17 +101,19 @@ class Watch {
 };
 
 void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies) {
+	const SessionOptions session = session_options(a.engine, policies[0], uint64_t(a.seed));
+	const uint32_t ctx = Session(e, session).ctx();
 	TextEvalOptions opt;
-	opt.chunk = std::min(a.engine.ctx ? uint32_t(a.engine.ctx) : opt.chunk, e.ctx());
+	opt.chunk = std::min(a.engine.ctx ? uint32_t(a.engine.ctx) : opt.chunk, ctx);
 	opt.scored = a.score ? uint32_t(a.score) : opt.chunk / 2;
 	opt.chunks = uint32_t(a.chunks);
 	const std::vector<uint32_t> tokens = e.tokenizer().encode(read_file(a.file), {.bos = false});
 	Watch watch;
-	const TextResult r = eval_text(e, tokens, policies, opt, watch.hooks());
+	const TextResult r = eval_text(e, session, tokens, policies, opt, watch.hooks());
 	watch.end();
 	if (r.chunks == 0) throw Exit{130};
 	if (a.json) {
-		Json j = header(a, e);
+		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
 		for (const TextScore& s : r.scores) {
 			Json row = {{"policy", s.policy},         {"tokens", s.n},          {"ppl", s.ppl},
@@ -150,7 +122,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 			add_cost(row, s.cost);
 			j["results"].push_back(row);
 		}
-		write_stdout(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+		print_json(j);
 		return;
 	}
 	write_stdout(fmt::format("{}: {} chunks of {} tokens, the last {} of each scored\n\n", one_line(a.file), r.chunks,
@@ -182,12 +154,14 @@ std::vector<Question> questions_of(const EvalArgs& a) {
 
 void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies) {
 	const std::vector<Question> questions = questions_of(a);
+	const SessionOptions session = session_options(a.engine, policies[0], uint64_t(a.seed));
+	const uint32_t ctx = Session(e, session).ctx();
 	Watch watch;
 	const std::vector<TaskScore> scores =
-	    eval_task(e, questions, policies, a.ask == "later" ? Ask::Later : Ask::Prompt, watch.hooks());
+	    eval_task(e, session, questions, policies, a.ask == "later" ? Ask::Later : Ask::Prompt, watch.hooks());
 	watch.end();
 	if (a.json) {
-		Json j = header(a, e);
+		Json j = header(a, e, ctx);
 		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = a.samples;
 		if (a.task == "recall")
 			j["lines"] = a.lines;
@@ -204,7 +178,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 			add_cost(row, s.cost);
 			j["results"].push_back(row);
 		}
-		write_stdout(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+		print_json(j);
 		return;
 	}
 	write_stdout(a.task == "recall"
@@ -228,7 +202,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 void run_eval(const EvalArgs& a) {
 	const std::vector<KvPolicy> policies = cache_policies(a.engine);
 	if (a.file.empty() == a.task.empty()) fail(Code::Invalid, "give one of -f FILE (text) and --task recall or needle");
-	const auto engine = open_engine(a.engine, policies[0], uint64_t(a.seed));
+	const auto engine = open_engine(a.engine);
 	if (a.task.empty())
 		run_text(a, *engine, policies);
 	else

@@ -5,17 +5,15 @@
 #include "models/model.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
+#include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 namespace kvrun {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kJsonKeys =
     "Keys of --json: file, bytes, parts, gguf_version, name, architecture, parameters, runs, refused (why it does not "
@@ -241,7 +239,10 @@ void inspect(const InspectArgs& a) {
 		if (!d["runs"].get<bool>()) fail(Code::Format, "{}", d["refused"].get<std::string>());
 		check_values(g);
 	}
-	write_stdout(a.json ? d.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : as_text(d));
+	if (a.json)
+		print_json(d);
+	else
+		write_stdout(as_text(d));
 }
 
 } // namespace

@@ -1,19 +1,17 @@
 // kvrun plan: what a KV policy stores for a model or a shape, layer by layer and bit by bit, and what fits.
-#include "backends/backend.h"
 #include "engine/core/utf8.h"
 #include "engine/kv/plan.h"
 #include "models/config.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
+#include "tools/env.h"
+#include "tools/output.h"
 #include "tools/terminal.h"
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 
 namespace kvrun {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct PlanArgs {
 	std::string kv = "fp16", model, shape, device;
@@ -73,7 +71,7 @@ Memory memory_of(const PlanArgs& a, uint64_t weight_bytes) {
 	if (a.memory) {
 		m = {human_bytes(double(a.memory)) + " given", a.memory};
 	} else {
-		for (const DeviceReport& d : list_devices()) {
+		for (const DeviceReport& d : list_devices(options_from_environment())) {
 			const bool wanted =
 			    a.device.empty() || d.info.name.find(a.device) != std::string::npos || a.device == d.backend;
 			if (!d.refused.empty() || !wanted) continue;
@@ -282,8 +280,7 @@ void run_plan(const PlanArgs& a) {
 			write_stdout("\n");
 		if (!a.json) print(plan, s);
 	}
-	if (a.json)
-		write_stdout((policies.size() == 1 ? all[0] : all).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+	if (a.json) print_json(policies.size() == 1 ? all[0] : all);
 }
 
 } // namespace

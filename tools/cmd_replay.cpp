@@ -1,20 +1,17 @@
 // kvrun replay: tensors from files through a device's own cache path; what was stored and attended to, as files again.
-#include "engine/core/env.h"
 #include "engine/core/utf8.h"
-#include "tools/args.h"
+#include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/eval/replay.h"
+#include "tools/output.h"
 #include "tools/terminal.h"
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 namespace kvrun {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 struct ReplayArgs {
 	ReplayFiles::Paths files;
@@ -34,11 +31,10 @@ constexpr const char* kFiles =
     "  part, stored_bits_per_element, code_bits_per_element, ratio, pool_bytes (device memory taken for pages).";
 
 Json report(const ReplayArgs& a, const Backend& be, const KvPlan& plan, const ReplayInput& in, const ReplayResult& r) {
-	const DeviceInfo d = be.info();
 	const double elements = double(plan.f16_bytes(in.n_tokens)) / 2;
 	const double stored = double(r.bytes.total()) * 8 / elements;
 	Json j;
-	j["device"] = {{"name", d.name}, {"driver", d.driver}, {"type", d.type}, {"cpu", d.is_cpu}};
+	j["device"] = device_json(be.info());
 	j["policy"] = a.kv;
 	j["source"] = plan.policy.source;
 	j["shape"] = {{"n_layers", in.n_layers},     {"n_tokens", in.n_tokens}, {"n_heads", in.n_heads},
@@ -54,7 +50,6 @@ Json report(const ReplayArgs& a, const Backend& be, const KvPlan& plan, const Re
 }
 
 void run_replay(const ReplayArgs& a) {
-	if (a.check) setenv(env_table()[size_t(Env::Check)].name, "1", /*replace=*/1);
 	const KvPolicy policy = parse_policy(a.kv);
 	const ReplayFiles files(a.files);
 	ReplayInput in = files.input;
@@ -64,7 +59,7 @@ void run_replay(const ReplayArgs& a) {
 	fs::create_directories(a.out, error);
 	if (!fs::is_directory(a.out)) fail(Code::Io, "--out {}: no folder there, and none could be made", a.out);
 
-	const std::unique_ptr<Backend> be = open_backend(a.device);
+	const std::unique_ptr<Backend> be = open_backend(backend_options(a.device, a.check));
 	Progress progress;
 	const ReplayResult r =
 	    replay(*be, plan, in, [&](uint32_t done) { progress.show("layers", double(done) / in.n_layers); });

@@ -1,15 +1,15 @@
 // kvrun run: a prompt in, the model's continuation out, token by token.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
-#include "engine/run/generate.h"
+#include "engine/run/batch.h"
 #include "engine/run/stop.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
+#include "tools/output.h"
 #include "tools/terminal.h"
 #include <cerrno>
 #include <chrono>
 #include <fcntl.h>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <system_error>
@@ -68,63 +68,68 @@ std::string read_prompt(const RunArgs& a) {
 }
 
 // Token ids of the prompt, cut to the context only where --truncate says so.
-std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Engine& e, const std::string& text) {
-	const Tokenizer& tok = e.tokenizer();
+std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::string& text) {
+	const Tokenizer& tok = s.engine().tokenizer();
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	if (ids.empty())
 		fail(Code::Invalid, "the prompt has no tokens and {}; give it some text",
 		     a.no_bos ? "--no-bos leaves out the one that begins a text" : "this model begins a text with none");
-	if (!a.truncate || ids.size() <= e.ctx()) return ids;
+	if (!a.truncate || ids.size() <= s.ctx()) return ids;
 	// room for the answer: what -n asks for, a quarter of the context if it asks for no number or too much
-	const size_t quarter = e.ctx() / 4;
+	const size_t quarter = s.ctx() / 4;
 	const size_t room = a.predict >= 0 ? std::min<size_t>(size_t(a.predict), quarter) : quarter;
 	const size_t head = tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
-	const size_t keep = std::max<size_t>(e.ctx() - room, head + 1);
+	const size_t keep = std::max<size_t>(s.ctx() - room, head + 1);
 	const size_t cut = ids.size() - keep;
 	ids.erase(ids.begin() + ptrdiff_t(head), ids.begin() + ptrdiff_t(head + cut));
-	std::fputs(fmt::format("warning: the first {} tokens of the prompt are left out, {} stay\n", cut, keep).c_str(),
-	           stderr);
+	std::fputs(fmt::format("warning: dropped the first {} tokens of the prompt, kept {}\n", cut, keep).c_str(), stderr);
 	return ids;
 }
 
 double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
-std::string stats_line(const RunArgs& a, Engine& e, const GenerateResult& r, uint64_t seed) {
-	const size_t cached = r.prompt_tokens + r.decode_steps;
-	std::string line = fmt::format(
-	    "{} tok  {:.1f} tok/s  {:.1f} ms/tok  prompt {} tok {:.1f} tok/s  kv {} ({}, {} tok)", r.tokens.size(),
-	    per_second(r.decode_steps, r.decode_s), r.decode_steps ? r.decode_s * 1e3 / r.decode_steps : 0, r.prompt_tokens,
-	    per_second(r.prompt_tokens, r.prefill_s), human_bytes(double(r.kv.total())), one_line(e.plan().policy.text),
-	    cached);
+// Prompt tokens whose work is done; those of a block that was given up count, though they are not cached.
+double tokens_worked(const GenerateResult& r) { return r.prompt_work * r.prompt_tokens; }
+
+std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult& r, uint64_t seed) {
+	std::string prompt = fmt::format("prompt {} tok", r.prompt_tokens);
+	if (r.prompt_read < r.prompt_tokens)
+		prompt = fmt::format("prompt {} of {} tok cached, {:.0f} % of the work", r.prompt_read, r.prompt_tokens,
+		                     r.prompt_work * 100);
+	std::string line =
+	    fmt::format("{} tok  {:.1f} tok/s  {:.1f} ms/tok  {} {:.1f} tok/s  kv {} ({}, {} tok)", r.tokens.size(),
+	                per_second(r.decode_steps, r.decode_s), r.decode_steps ? r.decode_s * 1e3 / r.decode_steps : 0,
+	                prompt, per_second(tokens_worked(r), r.prefill_s), human_bytes(double(r.kv.total())),
+	                one_line(s.plan().policy.text), s.n_tokens());
 	if (a.temperature > kGreedyTemperature) line += fmt::format("  seed {}", seed);
-	return line + fmt::format("  end: {}  device {}", stop_reason_name(r.reason), one_line(e.backend().info().name));
+	return line +
+	       fmt::format("  end: {}  device {}", stop_reason_name(r.reason), one_line(s.engine().backend().info().name));
 }
 
-std::string json_answer(const RunArgs& a, Engine& e, const GenerateResult& r, const std::string& text, uint64_t seed,
-                        double load_s) {
-	const DeviceInfo d = e.backend().info();
-	const size_t cached = r.prompt_tokens + r.decode_steps;
-	nlohmann::ordered_json j;
+Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, const std::string& text, uint64_t seed,
+                 double load_s) {
+	const Engine& e = s.engine();
+	Json j;
 	j["text"] = text;
 	j["tokens"] = r.tokens;
 	j["stop_reason"] = stop_reason_name(r.reason);
 	j["prompt_tokens"] = r.prompt_tokens;
+	j["prompt_read"] = r.prompt_read;
 	j["seed"] = seed;
 	j["timings"] = {{"load_s", load_s},
 	                {"prefill_s", r.prefill_s},
-	                {"prefill_tok_s", per_second(r.prompt_tokens, r.prefill_s)},
+	                {"prefill_tok_s", per_second(tokens_worked(r), r.prefill_s)},
 	                {"decode_s", r.decode_s},
 	                {"decode_steps", r.decode_steps},
 	                {"decode_tok_s", per_second(r.decode_steps, r.decode_s)}};
-	j["kv"] = {{"policy", e.plan().policy.text}, {"tokens", cached}, {"bytes", r.kv.total()}};
+	j["kv"] = {{"policy", s.plan().policy.text}, {"tokens", s.n_tokens()}, {"bytes", r.kv.total()}};
 	j["model"] = {{"file", a.engine.model},
 	              {"architecture", e.config().arch},
 	              {"name", e.config().name},
-	              {"ctx", e.ctx()},
+	              {"ctx", s.ctx()},
 	              {"weight_bytes", e.weight_bytes()}};
-	j["device"] = {{"name", d.name}, {"driver", d.driver}, {"type", d.type}, {"cpu", d.is_cpu}};
-	// bytes that are no UTF-8 have no place in JSON: they become U+FFFD
-	return j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+	j["device"] = device_json(s.engine().backend().info());
+	return j;
 }
 
 SamplerOptions sampler_options(const RunArgs& a, uint64_t seed) {
@@ -146,17 +151,18 @@ void run(RunArgs a) {
 	const std::string prompt = read_prompt(a);
 
 	const auto start = std::chrono::steady_clock::now();
-	const std::unique_ptr<Engine> engine = open_engine(a.engine, policy, seed);
+	const std::unique_ptr<Engine> engine = open_engine(a.engine);
+	Session session(*engine, session_options(a.engine, policy, seed));
 	const double load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-	const std::vector<uint32_t> ids = prompt_tokens(a, *engine, prompt);
+	const std::vector<uint32_t> ids = prompt_tokens(a, session, prompt);
 
 	Interrupt interrupt;
 	Progress progress;
 	std::string text;
 	std::exception_ptr lost; // why stdout takes no more
 	GenerateHooks hooks;
-	hooks.prefill = [&](uint32_t done, uint32_t total) {
-		progress.show("reading", double(done) / double(total));
+	hooks.prefill = [&](const Prefill& p) {
+		progress.show("reading", p.progress(), p.seconds_left());
 		return true;
 	};
 	hooks.text = [&](std::string_view piece) {
@@ -170,7 +176,6 @@ void run(RunArgs a) {
 		}
 		return !lost;
 	};
-	Session session(*engine);
 	// where both are one screen, what follows the text begins on a line of its own
 	const auto end_line = [&] {
 		progress.clear();
@@ -186,10 +191,10 @@ void run(RunArgs a) {
 	}
 	end_line();
 	if (a.json) {
-		write_stdout(json_answer(a, *engine, r, text, seed, load_s));
+		print_json(json_answer(a, session, r, text, seed, load_s));
 		return;
 	}
-	say_stats(stats_line(a, *engine, r, seed));
+	say_stats(stats_line(a, session, r, seed));
 	if (lost) std::rethrow_exception(lost);
 }
 
@@ -199,29 +204,28 @@ void add_run(CLI::App& app) {
 	auto a = std::make_shared<RunArgs>();
 	CLI::App* c = app.add_subcommand("run", "Continues a prompt with a model.");
 	add_engine_options(*c, a->engine);
-	CLI::Option* p = add_text(*c, "-p,--prompt", a->prompt, "TEXT", "continue this text, taken as it is");
-	CLI::Option* f =
-	    add_text(*c, "-f,--file", a->file, "FILE",
-	             "continue this file's text, less one newline at its end; - or neither -p nor -f: standard input");
+	CLI::Option* p = add_text(*c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no chat template, no escapes)");
+	CLI::Option* f = add_text(
+	    *c, "-f,--file", a->file, "FILE",
+	    "read the prompt text from this file, without one newline at its end; - or neither -p nor -f: standard input");
 	add_integer(*c, "-n,--predict", a->predict, -1, INT32_MAX,
 	            "tokens to generate; -1: until the model ends or the context is full [-1]");
-	add_real(*c, "--temp", a->temperature, 0, 1e6,
-	         "divide logits by this before choosing; 0: always the likeliest token [0.8]");
-	add_integer(*c, "--top-k", a->top_k, 0, UINT32_MAX, "choose among this many likeliest tokens; 0: all [40]");
+	add_real(*c, "--temp", a->temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]");
+	add_integer(*c, "--top-k", a->top_k, 0, UINT32_MAX, "sample from this many most likely tokens only; 0: all [40]");
 	add_real(*c, "--top-p", a->top_p, 0, 1,
-	         "of these, among the likeliest that hold this share of the probability; 1: all [0.95]");
+	         "of these, from the most likely whose probabilities sum to this (nucleus sampling); 1: all [0.95]");
 	add_real(*c, "--min-p", a->min_p, 0, 1,
-	         "of these, among those at least this likely relative to the likeliest; 0: all [0.05]");
+	         "of these, from those at least this probable relative to the most likely; 0: all [0.05]");
 	add_real(*c, "--repeat-penalty", a->repeat_penalty, 0.01, 100,
-	         "make tokens of the last --repeat-last-n less likely; 1: off [1]");
-	add_integer(*c, "--repeat-last-n", a->repeat_last, 0, 65536, "tokens that --repeat-penalty looks back [64]");
-	add_integer(*c, "--seed", a->seed, -1, INT64_MAX,
-	            "seed of the random choices; -1: drawn, and said at the end [-1]");
-	add_texts(*c, "--stop", a->stops, "TEXT", "end the answer before this text; may be given several times");
-	c->add_flag("--special", a->special, "read control tokens written out in the prompt, and show those of the answer");
-	c->add_flag("--no-bos", a->no_bos, "do not begin with the model's begin-of-text token");
-	c->add_flag("--ignore-eos", a->ignore_eos, "go on after an end-of-text token");
-	c->add_flag("--truncate", a->truncate, "leave out the oldest tokens of a prompt that is longer than --ctx-size");
+	         "penalise tokens among the last --repeat-last-n by this factor; 1: off [1]");
+	add_integer(*c, "--repeat-last-n", a->repeat_last, 0, 65536,
+	            "how many last tokens --repeat-penalty considers [64]");
+	add_integer(*c, "--seed", a->seed, -1, INT64_MAX, "random seed; -1: a random one, printed at the end [-1]");
+	add_texts(*c, "--stop", a->stops, "TEXT", "stop string: the answer ends before it; may be given several times");
+	c->add_flag("--special", a->special, "parse control tokens in the prompt text, and print those of the answer");
+	c->add_flag("--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
+	c->add_flag("--ignore-eos", a->ignore_eos, "continue after an end-of-text token");
+	c->add_flag("--truncate", a->truncate, "drop the oldest tokens of a prompt that is longer than --ctx-size");
 	c->add_flag("--json", a->json, "print one JSON object at the end instead of text and statistics");
 	c->callback([a, p, f] {
 		if (p->count() > 0 && f->count() > 0)

@@ -3,6 +3,7 @@
 #include "engine/core/utf8.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/env.h"
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -96,6 +97,7 @@ std::vector<std::string> spelled_out(int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+	log_to_stderr();
 	CLI::App app("Runs large language models on Vulkan devices.", "kvrun");
 	app.set_version_flag("--version", std::string("kvrun ") + KVRUN_VERSION);
 	app.require_subcommand(1);

@@ -33,6 +33,11 @@ extern "C" void on_interrupt(int) {
 	_exit(130);
 }
 
+std::string duration(double seconds) {
+	const uint64_t s = uint64_t(std::min(seconds, 360000.));
+	return s < 60 ? fmt::format("{} s", s) : fmt::format("{}:{:02} min", s / 60, s % 60);
+}
+
 void write_stderr(std::string_view s) { std::fwrite(s.data(), 1, s.size(), stderr); }
 
 } // namespace
@@ -59,7 +64,7 @@ Progress::Progress() {
 	on_ = stderr_is_terminal() && term && *term && std::string_view(term) != "dumb";
 }
 
-void Progress::show(std::string_view what, double done) {
+void Progress::show(std::string_view what, double done, double seconds_left) {
 	const auto now = std::chrono::steady_clock::now();
 	if (!on_ || now - last_ < std::chrono::milliseconds(100)) return;
 	const size_t width = columns();
@@ -67,10 +72,13 @@ void Progress::show(std::string_view what, double done) {
 	last_ = now;
 	// only ASCII and a carriage return: nothing NO_COLOR or a simple terminal could mind; one column stays free so
 	// that no terminal wraps
-	const size_t bar = std::min<size_t>(40, width - 1 - (kNarrowest - 10));
+	const std::string left = seconds_left >= 1 ? fmt::format("  {} left", duration(seconds_left)) : "";
+	const size_t words = kNarrowest - 10 + (width >= kNarrowest + left.size() ? left.size() : 0);
+	const size_t bar = std::min<size_t>(40, width - 1 - words);
 	const size_t full = size_t(std::clamp(done, 0., 1.) * double(bar));
 	std::string line = fmt::format("{:<10.10} [{:=<{}}{:<{}}] {:3.0f}%", what, "", full, "", bar - full,
 	                               std::clamp(done, 0., 1.) * 100);
+	if (words > kNarrowest - 10) line += left;
 	const size_t length = line.size();
 	if (shown_ > length) line.append(std::min(shown_, width - 1) - length, ' ');
 	shown_ = length;

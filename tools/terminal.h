@@ -21,8 +21,9 @@ class Progress {
 	Progress();
 	~Progress() { clear(); }
 	Progress(const Progress&) = delete;
-	void show(std::string_view what, double done); // done: 0..1; redrawn at most ten times a second
-	void clear();                                  // takes the line away
+	// done: 0..1; redrawn at most ten times a second. seconds_left: 0: not known.
+	void show(std::string_view what, double done, double seconds_left = 0);
+	void clear(); // takes the line away
 
  private:
 	bool on_ = false;

@@ -1,6 +1,6 @@
 // Memory, reads and timing of the cpu backend; submit and wait have nothing to do.
 #include "backends/cpu/cpu_backend.h"
-#include "engine/core/env.h"
+#include "backends/cpu/open_cpu.h"
 #include "engine/core/log.h"
 #include <cstring>
 #include <fstream>
@@ -31,8 +31,6 @@ double mib(size_t bytes) { return double(bytes) / 1048576.; }
 
 } // namespace
 
-CpuBackend::CpuBackend() : poison_(env_flag(Env::Poison)) {}
-
 DeviceInfo CpuBackend::info() const {
 	DeviceInfo r;
 	const std::string model = proc_line("/proc/cpuinfo", "model name");
@@ -46,6 +44,7 @@ DeviceInfo CpuBackend::info() const {
 	if (r.memory_bytes == 0) r.memory_bytes = r.free_bytes = SIZE_MAX / 2; // no /proc here: let the allocator decide
 	r.max_buffer_bytes = r.memory_bytes;
 	r.max_view_bytes = SIZE_MAX;
+	r.piece_tokens = 1024, r.prompt_most_pieces = 1; // one thread gains nothing from many short pieces
 	return r;
 }
 
@@ -144,6 +143,23 @@ std::vector<OpTime> CpuBackend::op_times(bool reset) {
 	return r;
 }
 
-std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+std::unique_ptr<Backend> make_cpu_backend(bool poison) { return std::make_unique<CpuBackend>(poison); }
+
+namespace {
+class CpuDevice final : public DeviceSet {
+ public:
+	explicit CpuDevice(bool poison) : poison_(poison) {
+		reports_.emplace_back();
+		reports_[0].backend = "cpu";
+		reports_[0].info = CpuBackend(poison).info();
+	}
+	std::unique_ptr<Backend> open(size_t) override { return make_cpu_backend(poison_); }
+
+ private:
+	bool poison_;
+};
+} // namespace
+
+std::unique_ptr<DeviceSet> find_cpu_device(const BackendOptions& o) { return std::make_unique<CpuDevice>(o.poison); }
 
 } // namespace kvrun

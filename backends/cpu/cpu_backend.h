@@ -3,13 +3,27 @@
 #include "backends/backend.h"
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 
 namespace kvrun {
 
+// Words [at, at + n) of pool or table memory.
+inline const uint32_t* page_words(const uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
+	KV_ASSERT(at <= v.elements() && n <= v.elements() - at);
+	return pool + at;
+}
+
+// Element i of an array of work items.
+template <class W> W work_item(const uint32_t* words, uint32_t i) {
+	W w;
+	std::memcpy(&w, words + size_t(i) * (sizeof(W) / 4), sizeof(W));
+	return w;
+}
+
 class CpuBackend : public Backend {
  public:
-	CpuBackend();
+	explicit CpuBackend(bool poison) : poison_(poison) {}
 	const char* name() const override { return "cpu"; }
 	DeviceInfo info() const override;
 
@@ -24,18 +38,19 @@ class CpuBackend : public Backend {
 	void rmsnorm(View out, View x, View w, float eps) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
-	void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) override;
-	void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) override;
-	void attend(View out, View q, const KvRead&) override;
-	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
+	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
+	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
+	void attend(View out, View lse, View q, const KvRead&) override;
+	void attend_prompt(View out, View lse, View q, const KvRows&, const KvRead* older) override;
 	void copy(View dst, View src) override;
-	void kv_pack(const PromptKv& src, const PackArgs&) override;
-	void kv_block(const PromptKv& src, const BlockArgs&) override;
-	void score_prompt(View score, View q, View rows, const PromptKv& kv) override;
-	void score_slots(View score, View q, View rows, View lse, const KvRead& f16) override;
+	void kv_pack(const KvRows& src, const PackArgs&) override;
+	void kv_block(const KvRows& src, const BlockArgs&) override;
+	void score_prompt(View score, View q, View lse, View rows, const KvRows& kv) override;
+	void score_slots(View q, View lse, const ScoreArgs&) override;
 	void channel_max(View out, View x) override;
-	void kv_balance(View out, View q_max, const PromptKv& k, uint32_t n) override;
+	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
 
+	void at_layer(uint32_t) override {}
 	void submit() override {} // an op is done when its call returns
 	void wait() override;
 	std::vector<OpTime> op_times(bool reset) override;
@@ -76,14 +91,20 @@ class CpuBackend : public Backend {
 	}
 	const std::byte* weight_rows(const View& w) const; // row r is at r * weight_row_bytes()
 	void project(const Proj&, View x, float* out, bool add);
-	template <class F> void each_slot(const PromptKv& kv, uint32_t n, const KvDst& pages, F f);
-	void pack_keys(const PromptKv& src, const PackArgs&, const PackWork&, const uint32_t* sources);
-	void pack_values(const PromptKv& src, const PackArgs&, const PackWork&, const uint32_t* sources,
-	                 uint32_t factors_at);
-	// Page p of one kv head -> floats (page, head_dim); tokens that are not live may come out as anything.
-	void load_k(const KvRead&, const AttendGroup&, uint32_t p, uint32_t head, uint32_t D, float* tile) const;
-	void load_v(const KvRead&, const AttendGroup&, uint32_t p, uint32_t head, uint32_t D, float* tile) const;
-	const uint32_t* live_bits(const KvRead&, uint32_t p, uint32_t head) const;
+	template <class F> void each_slot(const KvRows& kv, uint32_t n, const KvDst& pages, F f);
+	void pack_keys(const KvRows& src, const PackArgs&, const PackWork&, const uint32_t* sources);
+	void pack_values(const KvRows& src, const PackArgs&, const PackWork&, const uint32_t* sources);
+	const uint16_t* halves(const View& words, uint32_t at, uint32_t n) const { // n halves from word `at` of u32 memory
+		return reinterpret_cast<const uint16_t*>(page_words(data<uint32_t>(words), words, at, (n + 1) / 2));
+	}
+	struct PageShape {
+		uint32_t n_kv_heads, head_dim;
+	};
+	// A page of one kv head, by its entry in the tables -> floats (page, head_dim); tokens that are not live may come
+	// out as anything.
+	void load_k(const PageShape&, const AttendGroup&, const uint32_t* entry, uint32_t head, float* tile) const;
+	void load_v(const PageShape&, const AttendGroup&, const uint32_t* entry, uint32_t factors_at, uint32_t head,
+	            float* tile) const;
 	double attend_pages(View q, const KvRead&); // bytes of K and V read
 	void attend_work(View q, const KvRead&, const AttendGroup&, const AttendWork&);
 
@@ -92,7 +113,7 @@ class CpuBackend : public Backend {
 	std::vector<PendingRead> reads_;      // since the last wait()
 	std::vector<float> row_;              // one dequantised weight row
 	std::map<std::string, OpTime> times_; // by op
-	bool poison_ = false;                 // KVRUN_POISON: new memory is NaN
+	bool poison_;                         // new memory is NaN
 	bool timing_ = false;
 };
 

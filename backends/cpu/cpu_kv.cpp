@@ -1,21 +1,12 @@
-// rope_store, kv_store, kv_load, attend, attend_prompt: everything that touches keys and values.
-#include "backends/check.h"
+// rope_store, kv_store, kv_load: keys and values on their way into and out of pages.
 #include "backends/cpu/cpu_backend.h"
-#include "engine/core/block_quant.h"
+#include "backends/shapes.h"
 #include "engine/core/f16.h"
-#include "engine/kv/quant.h"
-#include "shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 
 namespace kvrun {
 namespace {
-
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-
-// ---- rope_store
 
 void norm_head(float* x, const float* w, uint32_t head_dim, float eps) {
 	double sum = 0;
@@ -48,110 +39,6 @@ Slot slot(const KvDst& dst, uint32_t* k, uint32_t* v, const uint32_t* at, uint32
 	KV_ASSERT(at[1] == kSkip || v_last < dst.v.elements());
 	return {at[0] == kSkip ? nullptr : k + at[0], at[1] == kSkip ? nullptr : v + at[1]};
 }
-
-// ---- attention states: D channels of unnormalised output, then the maximum of the scores and the sum of the weights,
-// as in KvRead::parts. A state of no tokens is all zero with maximum -inf.
-
-void clear_state(float* s, uint32_t D) {
-	std::fill(s, s + D + 2, 0.f);
-	s[D] = kMinusInf;
-}
-
-void rescale(float* s, uint32_t D, float max) {
-	const float f = s[D] == kMinusInf ? 0.f : std::exp(s[D] - max);
-	for (uint32_t c = 0; c < D; ++c) s[c] *= f;
-	s[D + 1] *= f;
-	s[D] = max;
-}
-
-// Adds n tokens with the given scores; values of the i-th are v[token[i]], or v[i] without a token list.
-void add_tokens(float* s, uint32_t D, const float* score, const uint32_t* token, uint32_t n, const float* v) {
-	if (n == 0) return;
-	float max = s[D];
-	for (uint32_t i = 0; i < n; ++i) max = std::max(max, score[i]);
-	rescale(s, D, max);
-	double sum = 0;
-	for (uint32_t i = 0; i < n; ++i) {
-		const float p = std::exp(score[i] - max);
-		const float* row = v + size_t(token ? token[i] : i) * D;
-		sum += double(p);
-		for (uint32_t c = 0; c < D; ++c) s[c] += p * row[c];
-	}
-	s[D + 1] += float(sum);
-}
-
-void merge_state(float* s, uint32_t D, const float* other) {
-	if (other[D] == kMinusInf) return;
-	const float max = std::max(s[D], other[D]), f = std::exp(other[D] - max);
-	rescale(s, D, max);
-	for (uint32_t c = 0; c < D; ++c) s[c] += f * other[c];
-	s[D + 1] += f * other[D + 1];
-}
-
-// Merges the parts of one row, but for its last `skip`, in order; row_parts is its (first part, number of parts).
-void merge_parts(float* s, uint32_t D, const float* parts, uint32_t n_parts, const uint32_t* row_parts, uint32_t skip,
-                 uint32_t n_heads, uint32_t head) {
-	const uint32_t first = row_parts[0], n = row_parts[1];
-	KV_ASSERT(n >= skip && uint64_t(first) + n <= n_parts);
-	for (uint32_t p = first; p < first + n - skip; ++p)
-		merge_state(s, D, parts + (size_t(p) * n_heads + head) * (D + 2));
-}
-
-// Attention over nothing is zero.
-void finish_state(float* out, const float* s, uint32_t D) {
-	const float inv = s[D + 1] > 0 ? 1 / s[D + 1] : 0.f;
-	for (uint32_t c = 0; c < D; ++c) out[c] = s[c] * inv;
-}
-
-// ---- pages -> floats
-
-// Words [at, at + n) of pool memory.
-const uint32_t* page_words(const uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
-	KV_ASSERT(at <= v.elements() && n <= v.elements() - at);
-	return pool + at;
-}
-
-// What the codes of one head mean: x = code * scale[c] + zero[c]  (engine/kv/quant.h).
-struct Meaning {
-	std::vector<float> scale, zero; // (head_dim)
-	explicit Meaning(uint32_t D) : scale(D), zero(D) {}
-	void set(uint32_t c, uint32_t param) {
-		const Params p = params_of_word(param);
-		scale[c] = f16_to_f32(p.scale), zero[c] = f16_to_f32(p.zero);
-	}
-	// Parameters per token and run of `group` channels over all heads.
-	void set_token(const uint32_t* params, uint32_t head, uint32_t t, uint32_t group, uint32_t page) {
-		const uint32_t D = uint32_t(scale.size());
-		for (uint32_t c = 0; c < D; ++c) {
-			if (c == 0 || (head * D + c) % group == 0)
-				set(c, params[kv_token_param(head, c, t, D, group, page)]);
-			else
-				scale[c] = scale[c - 1], zero[c] = zero[c - 1];
-		}
-	}
-	// One token: its words are `stride` apart.
-	void values(const uint32_t* words, uint32_t stride, uint32_t bits, float* x) const {
-		switch (bits) {
-		case 1: return values_of<1>(words, stride, x);
-		case 2: return values_of<2>(words, stride, x);
-		case 4: return values_of<4>(words, stride, x);
-		case 8: return values_of<8>(words, stride, x);
-		}
-		fail(Code::Unsupported, "codes of {} bits in the cpu backend; 1, 2, 4 and 8 can be read", bits);
-	}
-
- private:
-	template <uint32_t Bits> void values_of(const uint32_t* words, uint32_t stride, float* x) const {
-		constexpr uint32_t kPerWord = 32 / Bits, kMask = (1u << Bits) - 1;
-		const uint32_t D = uint32_t(scale.size());
-		for (uint32_t c = 0; c < D; c += kPerWord, words += stride)
-			for (uint32_t i = 0; i < std::min(kPerWord, D - c); ++i)
-				x[c + i] = float(int(*words >> i * Bits & kMask)) * scale[c + i] + zero[c + i];
-	}
-};
-
-// log of the sum of exp(score) of a state
-float log_sum(const float* s, uint32_t D) { return s[D + 1] > 0 ? s[D] + std::log(s[D + 1]) : kMinusInf; }
 
 } // namespace
 
@@ -188,7 +75,7 @@ void CpuBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const 
 }
 
 // f(k, v, words of a head, slot, stride of K's words) for each head of rows [kv.first, kv.first + n) and its slot.
-template <class F> void CpuBackend::each_slot(const PromptKv& kv, uint32_t n, const KvDst& pages, F f) {
+template <class F> void CpuBackend::each_slot(const KvRows& kv, uint32_t n, const KvDst& pages, F f) {
 	const uint32_t n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1], D = kv.k.shape[2];
 	uint16_t *ks = data<uint16_t>(kv.k), *vs = data<uint16_t>(kv.v);
 	uint32_t *k_words = data<uint32_t>(pages.k), *v_words = data<uint32_t>(pages.v);
@@ -201,7 +88,7 @@ template <class F> void CpuBackend::each_slot(const PromptKv& kv, uint32_t n, co
 		}
 }
 
-void CpuBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) {
+void CpuBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
 	check_kv_store(src, n, dst);
 	const Op op(*this, "kv_store", dst.at, 8. * double(n) * src.k.shape[0] * src.k.shape[2]);
 	each_slot(src, n, dst, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& to, uint32_t stride) {
@@ -213,7 +100,7 @@ void CpuBackend::kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) {
 }
 
 // A head that is kSkip in `at` keeps what dst holds.
-void CpuBackend::kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) {
+void CpuBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
 	check_kv_store(dst, n, src);
 	const Op op(*this, "kv_load", src.at, 8. * double(n) * dst.k.shape[0] * dst.k.shape[2]);
 	each_slot(dst, n, src, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& from, uint32_t stride) {
@@ -224,178 +111,6 @@ void CpuBackend::kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) {
 			if (from.v) v[2 * w] = uint16_t(from.v[w]), v[2 * w + 1] = uint16_t(from.v[w] >> 16);
 		}
 	});
-}
-
-void CpuBackend::load_k(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D,
-                        float* tile) const {
-	const Quant& q = g.format.k;
-	const uint32_t* at = data<uint32_t>(kv.pages) + size_t(p) * 4;
-	const uint32_t* codes =
-	    page_words(data<uint32_t>(g.k_codes), g.k_codes, at[0], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
-	if (q.bits == 16) {
-		float pair[2 * 128]; // channels 2w, 2w + 1 of every token of the page
-		for (uint32_t w = 0; w < D / 2; ++w) {
-			dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_k_word(head, w, 0, D, 16, g.page)),
-			               pair, 2 * g.page);
-			for (uint32_t t = 0; t < g.page; ++t) {
-				tile[size_t(t) * D + 2 * w] = pair[2 * t];
-				tile[size_t(t) * D + 2 * w + 1] = pair[2 * t + 1];
-			}
-		}
-		return;
-	}
-	const bool per_channel = q.scale == Scale::PerChannel;
-	const uint32_t* params = page_words(data<uint32_t>(g.k_params), g.k_params, at[2],
-	                                    per_channel ? kv_channel_param_words(kv.n_kv_heads, D)
-	                                                : kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
-	Meaning m(D);
-	for (uint32_t c = 0; c < D && per_channel; ++c) m.set(c, params[kv_channel_param(head, c, D)]);
-	for (uint32_t t = 0; t < g.page; ++t) {
-		if (!per_channel) m.set_token(params, head, t, q.group, g.page);
-		m.values(codes + kv_k_word(head, 0, t, D, q.bits, g.page), /*stride=*/g.page, q.bits, tile + size_t(t) * D);
-	}
-}
-
-void CpuBackend::load_v(const KvRead& kv, const AttendGroup& g, uint32_t p, uint32_t head, uint32_t D,
-                        float* tile) const {
-	const Quant& q = g.format.v;
-	const uint32_t* at = data<uint32_t>(kv.pages) + size_t(p) * 4;
-	const uint32_t* codes =
-	    page_words(data<uint32_t>(g.v_codes), g.v_codes, at[1], kv_code_words(kv.n_kv_heads, D, q.bits, g.page));
-	if (q.bits == 16) {
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(codes + kv_v_word(head, 0, 0, D, 16, g.page)),
-		               tile, size_t(g.page) * D);
-		return;
-	}
-	const uint32_t* params = page_words(data<uint32_t>(g.v_params), g.v_params, at[3],
-	                                    kv_token_param_words(kv.n_kv_heads, D, q.group, g.page));
-	std::vector<float> factor(D, 1.f); // multiplies a channel
-	if (q.norm == Norm::SqrtMax) {
-		const uint32_t* factors = page_words(data<uint32_t>(g.v_factors), g.v_factors, data<uint32_t>(kv.factors)[p],
-		                                     kv_factor_words(kv.n_kv_heads, D));
-		for (uint32_t c = 0; c < D; ++c)
-			factor[c] = f16_to_f32(uint16_t(factors[kv_factor_word(head, c, D)] >> 16 * kv_factor_half(head, c, D)));
-	}
-	Meaning m(D);
-	for (uint32_t t = 0; t < g.page; ++t) {
-		m.set_token(params, head, t, q.group, g.page);
-		float* x = tile + size_t(t) * D;
-		m.values(codes + kv_v_word(head, t, 0, D, q.bits, g.page), /*stride=*/1, q.bits, x);
-		for (uint32_t c = 0; c < D; ++c) x[c] *= factor[c];
-	}
-}
-
-const uint32_t* CpuBackend::live_bits(const KvRead& kv, uint32_t p, uint32_t head) const {
-	return data<uint32_t>(kv.live) + (size_t(kv.live.shape[0] > 1 ? head : 0) * kv.pages.shape[0] + p) * 4;
-}
-
-// The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet
-// normalised. Pages are decoded once for all rows of the item.
-void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, const AttendWork& w) {
-	const uint32_t n_heads = q.shape[1], D = q.shape[2], share = n_heads / kv.n_kv_heads;
-	KV_ASSERT(w.row < q.shape[0] && uint64_t(w.first_page) + w.n_pages <= kv.pages.shape[0]);
-	const uint32_t n_rows = std::min(kv.item_rows, q.shape[0] - w.row);
-	KV_ASSERT(w.part + uint64_t(n_rows - 1) * kv.part_step < kv.parts.shape[0]);
-	const size_t row_size = size_t(n_heads) * D, state_size = size_t(n_heads) * (D + 2);
-	const float* first = data<float>(q) + w.row * row_size;
-	std::vector<float> qs(first, first + n_rows * row_size);
-	if (g.format.k.norm == Norm::Balance) { // keys were multiplied by it before they were quantised
-		const uint16_t* b = data<uint16_t>(kv.balance);
-		for (size_t i = 0; i < qs.size(); ++i) qs[i] /= f16_to_f32(b[i % row_size / D / share * D + i % D]);
-	}
-	const auto state = [&](uint32_t row, uint32_t head) {
-		return data<float>(kv.parts) + (w.part + size_t(row) * kv.part_step) * state_size + size_t(head) * (D + 2);
-	};
-	const float scale = 1 / std::sqrt(float(D));
-	std::vector<float> k_tile(size_t(g.page) * D), v_tile(k_tile.size()), score(g.page);
-	std::vector<uint32_t> tokens;
-	for (uint32_t row = 0; row < n_rows; ++row)
-		for (uint32_t h = 0; h < n_heads; ++h) clear_state(state(row, h), D);
-	for (uint32_t p = w.first_page; p < w.first_page + w.n_pages; ++p)
-		for (uint32_t h = 0; h < kv.n_kv_heads; ++h) {
-			const uint32_t* bits = live_bits(kv, p, h);
-			tokens.clear();
-			for (uint32_t t = 0; t < g.page; ++t)
-				if (bits[t / 32] >> t % 32 & 1) tokens.push_back(t);
-			if (tokens.empty()) continue;
-			load_k(kv, g, p, h, D, k_tile.data());
-			load_v(kv, g, p, h, D, v_tile.data());
-			for (uint32_t row = 0; row < n_rows; ++row)
-				for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
-					const float* x = &qs[row * row_size + size_t(head) * D];
-					for (size_t i = 0; i < tokens.size(); ++i)
-						score[i] = scale * dot(x, &k_tile[size_t(tokens[i]) * D], D);
-					add_tokens(state(row, head), D, score.data(), tokens.data(), uint32_t(tokens.size()),
-					           v_tile.data());
-				}
-		}
-}
-
-double CpuBackend::attend_pages(View q, const KvRead& kv) {
-	const uint32_t *work = data<uint32_t>(kv.work), D = q.shape[2];
-	double words = 0; // of codes read
-	for (const AttendGroup& g : kv.groups) {
-		const double page_words = double(kv_code_words(kv.n_kv_heads, D, g.format.k.bits, g.page)) +
-		                          double(kv_code_words(kv.n_kv_heads, D, g.format.v.bits, g.page));
-		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
-			const AttendWork w{work[i * 4], work[i * 4 + 1], work[i * 4 + 2], work[i * 4 + 3]};
-			attend_work(q, kv, g, w);
-			words += page_words * w.n_pages;
-		}
-	}
-	return 4 * words;
-}
-
-void CpuBackend::attend(View out, View q, const KvRead& kv) {
-	check_attend(out, q, kv);
-	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2];
-	Op op(*this, "attend", out, 8. * double(q.elements()));
-	op.add_bytes(attend_pages(q, kv));
-	const float* parts = data<float>(kv.parts);
-	const uint32_t* row_parts = data<uint32_t>(kv.row_parts);
-	float *y = data<float>(out), *lse = kv.lse ? data<float>(kv.lse) : nullptr;
-	std::vector<float> state(D + 2);
-	for (uint32_t t = 0; t < T; ++t)
-		for (uint32_t h = 0; h < n_heads; ++h) {
-			clear_state(state.data(), D);
-			merge_parts(state.data(), D, parts, kv.parts.shape[0], row_parts + t * 2, 0, n_heads, h);
-			if (lse) lse[size_t(t) * n_heads + h] = log_sum(state.data(), D);
-			finish_state(y + (size_t(t) * n_heads + h) * D, state.data(), D);
-		}
-}
-
-// The state over the prompt's own tokens is merged last, after the parts of the older ones.
-void CpuBackend::attend_prompt(View out, View q, const PromptKv& own, const KvRead* older) {
-	check_attend_prompt(out, q, own, older);
-	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2];
-	const uint32_t n_kv_heads = own.k.shape[0], T_cap = own.k.shape[1], n = own.first + T, share = n_heads / n_kv_heads;
-	Op op(*this, "attend_prompt", out, 8. * double(q.elements()) + 4. * double(n) * n_kv_heads * D);
-	if (older) op.add_bytes(attend_pages(q, *older));
-	const float* parts = older ? data<float>(older->parts) : nullptr;
-	const uint32_t* row_parts = older ? data<uint32_t>(older->row_parts) : nullptr;
-	const float* qs = data<float>(q);
-	float *y = data<float>(out), *lse = own.lse ? data<float>(own.lse) : nullptr;
-	const float scale = 1 / std::sqrt(float(D));
-	std::vector<float> k(size_t(n) * D), v(k.size()), score(n), state(D + 2);
-	for (uint32_t h = 0; h < n_kv_heads; ++h) {
-		const size_t first = size_t(h) * T_cap * D;
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.k) + first), k.data(),
-		               k.size());
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.v) + first), v.data(),
-		               v.size());
-		for (uint32_t t = 0; t < T; ++t)
-			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
-				const size_t row = (size_t(t) * n_heads + head) * D;
-				const uint32_t seen = own.first + t + 1;
-				for (uint32_t i = 0; i < seen; ++i) score[i] = scale * dot(qs + row, k.data() + size_t(i) * D, D);
-				clear_state(state.data(), D);
-				if (older)
-					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
-				add_tokens(state.data(), D, score.data(), nullptr, seen, v.data());
-				if (lse) lse[size_t(t) * n_heads + head] = log_sum(state.data(), D);
-				finish_state(y + row, state.data(), D);
-			}
-	}
 }
 
 } // namespace kvrun

@@ -1,6 +1,6 @@
 // embed, rmsnorm, matmul, copy: what the shaders of the same names compute.
-#include "backends/check.h"
 #include "backends/cpu/cpu_backend.h"
+#include "backends/shapes.h"
 #include "engine/core/block_quant.h"
 #include <cmath>
 #include <cstring>
@@ -60,7 +60,7 @@ void CpuBackend::project(const Proj& p, View x, float* out, bool add) {
 }
 
 void CpuBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
-	check_matmul(projs, x, epilogue, decode);
+	check_matmul(projs, x, epilogue);
 	double bytes = 4. * double(x.elements());
 	for (const Proj& p : projs)
 		bytes += double(p.w.shape[0]) * double(weight_row_bytes(p.w.type, p.w.shape[1]) + 4 * x.shape[0]);

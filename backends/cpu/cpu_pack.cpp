@@ -1,6 +1,6 @@
 // kv_pack, kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h.
-#include "backends/check.h"
 #include "backends/cpu/cpu_backend.h"
+#include "backends/shapes.h"
 #include "engine/core/f16.h"
 #include "engine/kv/quant.h"
 #include "shared/kv_page.h"
@@ -112,7 +112,7 @@ template <class F> void pack_codes(Tokens& k, uint32_t bits, uint32_t* words, F 
 
 } // namespace
 
-void CpuBackend::pack_keys(const PromptKv& src, const PackArgs& a, const PackWork& w, const uint32_t* sources) {
+void CpuBackend::pack_keys(const KvRows& src, const PackArgs& a, const PackWork& w, const uint32_t* sources) {
 	const Quant& q = a.format.k;
 	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2], page = a.page;
 	uint32_t* codes = place(a.k_codes ? data<uint32_t>(a.k_codes) : nullptr, a.k_codes, w.k_codes,
@@ -123,7 +123,7 @@ void CpuBackend::pack_keys(const PromptKv& src, const PackArgs& a, const PackWor
 	          per_channel ? kv_channel_param_words(n_kv_heads, D) : kv_token_param_words(n_kv_heads, D, q.group, page));
 	KV_ASSERT(params);
 	Tokens k = gather(data<uint16_t>(src.k), src.k, sources, w.n, heads_of(w.head, n_kv_heads));
-	if (q.norm == Norm::Balance) balance_keys(k, data<uint16_t>(a.balance));
+	if (q.norm == Norm::Balance) balance_keys(k, halves(a.balance, w.balance, n_kv_heads * D));
 	if (per_channel && a.k_block)
 		encode_channels(k, q, params);
 	else if (per_channel) {
@@ -135,8 +135,7 @@ void CpuBackend::pack_keys(const PromptKv& src, const PackArgs& a, const PackWor
 	           [&](uint32_t h, uint32_t t, uint32_t word) { return kv_k_word(h, word, w.slot + t, D, q.bits, page); });
 }
 
-void CpuBackend::pack_values(const PromptKv& src, const PackArgs& a, const PackWork& w, const uint32_t* sources,
-                             uint32_t factors_at) {
+void CpuBackend::pack_values(const KvRows& src, const PackArgs& a, const PackWork& w, const uint32_t* sources) {
 	const Quant& q = a.format.v;
 	const uint32_t n_kv_heads = src.v.shape[0], D = src.v.shape[2], page = a.page;
 	uint32_t* codes = place(a.v_codes ? data<uint32_t>(a.v_codes) : nullptr, a.v_codes, w.v_codes,
@@ -147,7 +146,7 @@ void CpuBackend::pack_values(const PromptKv& src, const PackArgs& a, const PackW
 	Tokens v = gather(data<uint16_t>(src.v), src.v, sources, w.n, heads_of(w.head, n_kv_heads));
 	if (q.norm == Norm::SqrtMax) {
 		const uint32_t* factors =
-		    place(data<uint32_t>(a.v_factors), a.v_factors, factors_at, kv_factor_words(n_kv_heads, D));
+		    place(data<uint32_t>(a.v_factors), a.v_factors, w.v_factors, kv_factor_words(n_kv_heads, D));
 		for (uint32_t h = v.heads.first; h < v.heads.end; ++h)
 			for (uint32_t c = 0; c < D; ++c) {
 				const float f = f16_to_f32(uint16_t(factors[kv_factor_word(h, c, D)] >> 16 * kv_factor_half(h, c, D)));
@@ -159,37 +158,36 @@ void CpuBackend::pack_values(const PromptKv& src, const PackArgs& a, const PackW
 	           [&](uint32_t h, uint32_t t, uint32_t word) { return kv_v_word(h, w.slot + t, word, D, q.bits, page); });
 }
 
-void CpuBackend::kv_pack(const PromptKv& src, const PackArgs& a) {
+void CpuBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	check_kv_pack(src, a);
 	Op op(*this, "kv_pack", a.work, 0);
 	const uint32_t *sources = data<uint32_t>(a.sources), *work = data<uint32_t>(a.work);
-	const uint32_t* factors = a.factors ? data<uint32_t>(a.factors) : nullptr;
 	const uint32_t bits_k = a.format.k.bits, bits_v = a.format.v.bits;
-	for (uint32_t i = 0; i < a.work.shape[0]; ++i, work += 8) {
-		const PackWork w{work[0], work[1], work[2], work[3], work[4], work[5], work[6], work[7]};
+	for (uint32_t i = 0; i < a.work.shape[0]; ++i) {
+		const PackWork w = work_item<PackWork>(work, i);
 		KV_ASSERT(uint64_t(w.src) + w.n <= a.sources.elements() && uint64_t(w.slot) + w.n <= a.page);
 		if (bits_k) pack_keys(src, a, w, sources + w.src);
-		if (bits_v) pack_values(src, a, w, sources + w.src, factors ? factors[i] : kSkip);
+		if (bits_v) pack_values(src, a, w, sources + w.src);
 		const Heads heads = heads_of(w.head, src.k.shape[0]);
 		op.add_bytes(double(w.n) * (heads.end - heads.first) * src.k.shape[2] * (4 + (bits_k + bits_v) / 8.));
 	}
 }
 
-void CpuBackend::kv_block(const PromptKv& src, const BlockArgs& a) {
+void CpuBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	check_kv_block(src, a);
 	Op op(*this, "kv_block", a.work, 0);
 	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
 	const uint32_t *sources = data<uint32_t>(a.sources), *work = data<uint32_t>(a.work);
 	uint32_t* words = data<uint32_t>(a.words);
-	const Heads heads = heads_of(a.head, n_kv_heads);
-	for (uint32_t i = 0; i < a.work.shape[0]; ++i, work += 4) {
-		const BlockWork w{work[0], work[1], work[2], work[3]};
+	for (uint32_t i = 0; i < a.work.shape[0]; ++i) {
+		const BlockWork w = work_item<BlockWork>(work, i);
+		const Heads heads = heads_of(w.head, n_kv_heads);
 		KV_ASSERT(uint64_t(w.src) + w.n <= a.sources.elements() && w.n > 0);
 		std::vector<float> x(w.n);
 		std::vector<uint8_t> codes(w.n);
 		if (uint32_t* params = place(words, a.words, w.k_params, kv_channel_param_words(n_kv_heads, D))) {
 			Tokens k = gather(data<uint16_t>(src.k), src.k, sources + w.src, w.n, heads);
-			if (a.format.k.norm == Norm::Balance) balance_keys(k, data<uint16_t>(a.balance));
+			if (a.format.k.norm == Norm::Balance) balance_keys(k, halves(a.balance, w.balance, n_kv_heads * D));
 			for (uint32_t h = heads.first; h < heads.end; ++h)
 				for (uint32_t c = 0; c < D; ++c) {
 					for (uint32_t t = 0; t < w.n; ++t) x[t] = k.at(h, t, c);

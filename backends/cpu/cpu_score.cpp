@@ -1,6 +1,6 @@
 // score_prompt, score_slots, channel_max, kv_balance: what saliency and channel balancing need to know.
-#include "backends/check.h"
 #include "backends/cpu/cpu_backend.h"
+#include "backends/shapes.h"
 #include "engine/core/f16.h"
 #include "engine/kv/quant.h"
 #include "shared/kv_page.h"
@@ -24,13 +24,13 @@ static void add_scores(float* score, uint32_t n_tokens, const float* q, const fl
 	}
 }
 
-void CpuBackend::score_prompt(View score, View q, View rows, const PromptKv& kv) {
-	check_score_prompt(score, q, rows, kv);
+void CpuBackend::score_prompt(View score, View q, View row_lse, View rows, const KvRows& kv) {
+	check_score_prompt(score, q, row_lse, rows, kv);
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1];
 	const uint32_t n = kv.first + q.shape[0], share = n_heads / n_kv_heads, n_rows = uint32_t(rows.elements());
 	const Op op(*this, "score_prompt", score,
 	            4. * double(n_rows) * n_heads * D + 2. * double(n) * n_kv_heads * D + 8. * double(n) * n_kv_heads);
-	const float *qs = data<float>(q), *lse = data<float>(kv.lse);
+	const float *qs = data<float>(q), *lse = data<float>(row_lse);
 	const uint32_t* row = data<uint32_t>(rows);
 	const uint16_t* ks = data<uint16_t>(kv.k);
 	float* out = data<float>(score);
@@ -46,33 +46,35 @@ void CpuBackend::score_prompt(View score, View q, View rows, const PromptKv& kv)
 	}
 }
 
-void CpuBackend::score_slots(View score, View q, View rows, View lse, const KvRead& f16) {
-	check_score_slots(score, q, rows, lse, f16);
-	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = f16.n_kv_heads, share = n_heads / n_kv_heads;
-	Op op(*this, "score_slots", score, 4. * double(rows.elements()) * n_heads * D);
+void CpuBackend::score_slots(View q, View lse, const ScoreArgs& a) {
+	check_score_slots(q, lse, a);
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = a.n_kv_heads, share = n_heads / n_kv_heads;
+	Op op(*this, "score_slots", a.score, 4. * double(a.rows.elements()) * n_heads * D);
 	const float *qs = data<float>(q), *norm = data<float>(lse);
-	const uint32_t *row = data<uint32_t>(rows), *work = data<uint32_t>(f16.work), n_rows = uint32_t(rows.elements());
-	float* out = data<float>(score);
+	const uint32_t *rows = data<uint32_t>(a.rows), *work = data<uint32_t>(a.work), *tables = data<uint32_t>(a.tables);
+	float* score = data<float>(a.score);
 	std::vector<float> tile;
-	for (const AttendGroup& g : f16.groups)
-		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i)
-			for (uint32_t p = work[i * 4 + 1]; p < work[i * 4 + 1] + work[i * 4 + 2]; ++p) {
-				KV_ASSERT(p < f16.pages.shape[0] && uint64_t(p + 1) * g.page <= score.shape[1]);
-				op.add_bytes(2. * g.page * n_kv_heads * D);
-				for (uint32_t h = 0; h < n_kv_heads; ++h) {
-					tile.resize(size_t(g.page) * D);
-					load_k(f16, g, p, h, D, tile.data());
-					const uint32_t* live = live_bits(f16, p, h);
-					for (uint32_t r = 0; r < n_rows; ++r) {
-						KV_ASSERT(row[r] < q.shape[0]);
-						const size_t head = size_t(row[r]) * n_heads + h * share;
-						add_scores(out + size_t(h) * score.shape[1] + size_t(p) * g.page, g.page, qs + head * D,
-						           norm + head, share, D, [&](uint32_t t) {
-							           return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr;
-						           });
-					}
-				}
-			}
+	const auto score_page = [&](const ScoreGroup& g, const ScoreWork& w, uint32_t p, uint32_t h) {
+		tile.resize(size_t(g.page) * D);
+		load_k({n_kv_heads, D}, {.format = {}, .page = g.page, .k_codes = g.k_codes},
+		       page_words(tables, a.tables, w.pages + p * 4, 4), h, tile.data());
+		const uint32_t* live = page_words(tables, a.tables, w.live + h * w.live_stride + p * 4, 4);
+		const uint64_t at = w.score + uint64_t(h) * w.score_stride + uint64_t(p) * g.page;
+		KV_ASSERT(at + g.page <= a.score.elements());
+		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
+			KV_ASSERT(r < a.rows.elements() && rows[r] < q.shape[0]);
+			const size_t head = size_t(rows[r]) * n_heads + h * share;
+			add_scores(score + at, g.page, qs + head * D, norm + head, share, D,
+			           [&](uint32_t t) { return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr; });
+		}
+	};
+	for (const ScoreGroup& g : a.groups)
+		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
+			const ScoreWork w = work_item<ScoreWork>(work, i);
+			op.add_bytes(2. * g.page * n_kv_heads * D * w.n_pages);
+			for (uint32_t p = 0; p < w.n_pages; ++p)
+				for (uint32_t h = 0; h < n_kv_heads; ++h) score_page(g, w, p, h);
+		}
 }
 
 void CpuBackend::channel_max(View out, View x) {
@@ -89,7 +91,7 @@ void CpuBackend::channel_max(View out, View x) {
 			}
 }
 
-void CpuBackend::kv_balance(View out, View q_max, const PromptKv& k, uint32_t n) {
+void CpuBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n) {
 	check_kv_balance(out, q_max, k, n);
 	const uint32_t n_kv_heads = k.k.shape[0], T_cap = k.k.shape[1], D = k.k.shape[2];
 	const Op op(*this, "kv_balance", out, 2. * double(n) * n_kv_heads * D);

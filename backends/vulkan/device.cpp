@@ -1,7 +1,6 @@
 // Physical devices: what they can do, why they are refused; the logical device and its queue.
 #include "backends/vulkan/device.h"
 #include "backends/vulkan/spirv.h"
-#include "engine/core/env.h"
 #include "kernel_list.inc"
 #include <algorithm>
 #include <charconv>
@@ -114,7 +113,9 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	    (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (v11.subgroupSupportedOperations & kOps) == kOps;
 	// Software drivers fetch texels many times faster than they load from storage buffers, where they allow enough of
 	// them.
-	if (!c.is_cpu || !c.subgroup_ops || c.texel_range < c.range || c.texel_align > 256) c.texel_range = 0;
+	constexpr uint32_t kSoftLanes = 8; // of the kernels in shaders/soft
+	if (!c.is_cpu || !c.subgroup_ops || v11.subgroupSize < kSoftLanes || c.texel_range < c.range || c.texel_align > 256)
+		c.texel_range = 0;
 	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)
 	                            : v11.subgroupSize;
@@ -130,10 +131,6 @@ std::string read_features(Caps& c, VkPhysicalDevice d) {
 	Features f(c.executable_properties);
 	vkGetPhysicalDeviceFeatures2(d, &f.base);
 	c.executable_properties = c.executable_properties && f.executable.pipelineExecutableInfo;
-	c.f16 = f.v12.shaderFloat16;
-	c.int8 = f.v12.shaderInt8;
-	c.storage16 = f.v11.storageBuffer16BitAccess;
-	c.storage8 = f.v12.storageBuffer8BitAccess;
 	const std::pair<VkBool32, const char*> required[] = {{f.v13.synchronization2, "synchronization2"},
 	                                                     {f.v13.maintenance4, "maintenance4"},
 	                                                     {f.v13.subgroupSizeControl, "subgroupSizeControl"},
@@ -221,10 +218,6 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"storage buffers", fmt::format("{}", c.ssbo)},
 	            {"texel buffer", c.texel_range ? mib(c.texel_range) : "not used"},
 	            {"offset alignment", fmt::format("{} B", c.align)},
-	            {"f16 arithmetic", yes(c.f16)},
-	            {"8-bit integers", yes(c.int8)},
-	            {"16-bit storage", yes(c.storage16)},
-	            {"8-bit storage", yes(c.storage8)},
 	            {"integer dot product", yes(c.int_dot)},
 	            {"push descriptors", yes(c.push_descriptor)},
 	            {"memory budget", yes(c.memory_budget)},
@@ -232,7 +225,7 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"compiler statistics", yes(c.executable_properties)}};
 }
 
-Candidate inspect(VkPhysicalDevice d) {
+Candidate inspect(VkPhysicalDevice d, const BackendOptions& o) {
 	Candidate out;
 	out.handle = d;
 	out.report.backend = "vulkan";
@@ -244,12 +237,14 @@ Candidate inspect(VkPhysicalDevice d) {
 	read_memory(c, d);
 	const int family = compute_family(c, d);
 	out.queue_family = uint32_t(std::max(family, 0));
-	if (env_text(Env::Validate) == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
-	clamp_caps(c, env_text(Env::TestCaps));
+	if (o.validate == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
+	clamp_caps(c, o.test_caps);
 	info.memory_bytes = c.heap_bytes;
 	if (c.has_memory) info.free_bytes = free_bytes(d, c, 0);
 	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
+	if (c.is_cpu)
+		info.piece_tokens = 1024, info.prompt_most_pieces = 1; // few cores gain nothing from many short pieces
 	out.report.refused = refusal(c, family, missing);
 	describe(out.report, c);
 	return out;
@@ -266,13 +261,13 @@ uint32_t ssbo_needed() {
 	return most;
 }
 
-std::vector<Candidate> candidates(Instance& instance) {
+std::vector<Candidate> candidates(Instance& instance, const BackendOptions& o) {
 	uint32_t n = 0;
 	VK_TRY(vkEnumeratePhysicalDevices(instance.handle(), &n, nullptr));
 	std::vector<VkPhysicalDevice> handles(n);
 	VK_TRY(vkEnumeratePhysicalDevices(instance.handle(), &n, handles.data()));
 	std::vector<Candidate> all;
-	for (VkPhysicalDevice d : handles) all.push_back(inspect(d));
+	for (VkPhysicalDevice d : handles) all.push_back(inspect(d, o));
 	std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
 		const bool ra = !a.report.refused.empty(), rb = !b.report.refused.empty();
 		if (ra != rb) return rb;
@@ -310,7 +305,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 		uint64_t v = 0;
 		const char* last = word.data() + word.size();
 		if (eq == word.npos || std::from_chars(word.data() + eq + 1, last, v).ptr != last || eq + 1 == word.size())
-			fail(Code::Invalid, "KVRUN_TEST_CAPS has '{}', expected name=number", word);
+			fail(Code::Invalid, "the test caps have '{}', expected name=number", word);
 		const std::string key = word.substr(0, eq);
 		auto least32 = [&](uint32_t& x) { x = uint32_t(std::min<uint64_t>(x, v)); };
 		auto least64 = [&](uint64_t& x) { x = std::min(x, v); };
@@ -339,15 +334,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 		else if (key == "heap") {
 			least64(c.heap_bytes);
 			c.has_memory = c.heap_bytes > 0;
-		} else if (key == "f16")
-			allow(c.f16);
-		else if (key == "int8")
-			allow(c.int8);
-		else if (key == "storage16")
-			allow(c.storage16);
-		else if (key == "storage8")
-			allow(c.storage8);
-		else if (key == "int_dot")
+		} else if (key == "int_dot")
 			allow(c.int_dot);
 		else if (key == "push_descriptor")
 			allow(c.push_descriptor);
@@ -358,7 +345,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 		else if (key == "timestamps")
 			c.tick_ns = v ? c.tick_ns : 0;
 		else
-			fail(Code::Invalid, "KVRUN_TEST_CAPS has '{}', which is no limit it knows", key);
+			fail(Code::Invalid, "the test caps have '{}', which is no limit it knows", key);
 	}
 }
 
@@ -372,10 +359,6 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	if (statistics) extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
 	Features f(statistics);                       // only what is used
 	f.base.features.robustBufferAccess = VK_TRUE; // page numbers and token ids are data: never outside a binding
-	f.v11.storageBuffer16BitAccess = caps_.storage16;
-	f.v12.shaderFloat16 = caps_.f16;
-	f.v12.shaderInt8 = caps_.int8;
-	f.v12.storageBuffer8BitAccess = caps_.storage8;
 	f.v13.synchronization2 = VK_TRUE;
 	f.v13.maintenance4 = VK_TRUE;
 	f.v13.subgroupSizeControl = VK_TRUE;

@@ -1,6 +1,6 @@
 // Instance, choice of device, its capabilities, the logical device and its queue.
 #pragma once
-#include "backends/backend.h"
+#include "backends/registry.h"
 #include "backends/vulkan/vk.h"
 #include <memory>
 #include <mutex>
@@ -9,7 +9,8 @@
 
 namespace kvrun::vk {
 
-// Everything the rest asks about a device. Filled once, clamped by KVRUN_TEST_CAPS; nothing else queries limits.
+// Everything the rest asks about a device. Filled once, clamped by BackendOptions::test_caps; nothing else queries
+// limits.
 struct Caps {
 	uint32_t api = 0; // VK_MAKE_API_VERSION
 	uint32_t vendor = 0, device = 0, driver_version = 0;
@@ -39,9 +40,6 @@ struct Caps {
 	bool subgroup_pin = false; // the size can be required, and differs between pipelines otherwise
 	bool subgroup_ops = false; // arithmetic and shuffle in compute
 	// optional features, enabled when present
-	bool f16 = false; // 16-bit float arithmetic
-	bool int8 = false;
-	bool storage16 = false, storage8 = false;
 	bool int_dot = false; // 4 x 8-bit packed signed dot product in hardware
 	bool push_descriptor = false;
 	bool memory_budget = false;
@@ -66,11 +64,10 @@ class Messages {
 	size_t taken_ = 0;
 };
 
-class Instance { // loader, VkInstance and, under KVRUN_VALIDATE, the validation layer
+class Instance { // loader, VkInstance and, if asked for, the validation layer
  public:
-	enum class Validation { Off, AsAsked };
-	// Throws Error{Device}: no loader, no driver, no layer.
-	explicit Instance(Validation = Validation::AsAsked);
+	// validate: as in BackendOptions. Throws Error{Device}: no loader, no driver, no layer.
+	explicit Instance(const std::string& validate);
 	~Instance();
 	Instance(const Instance&) = delete;
 	VkInstance handle() const { return instance_; }
@@ -92,12 +89,13 @@ struct Candidate { // one physical device
 	uint32_t queue_family = 0;
 };
 // All devices, best first: discrete, integrated, virtual, cpu; driver order within a type. Refused ones last.
-std::vector<Candidate> candidates(Instance&);
+std::vector<Candidate> candidates(Instance&, const BackendOptions&);
 // Bytes of the heap that may still be allocated: budget - usage, or 80 % of the heap less `used`; never negative.
 uint64_t free_bytes(VkPhysicalDevice, const Caps&, uint64_t used);
 // min(budget, heap) less usage and a reserve of a tenth of the heap, at most 1 GiB; never negative.
 uint64_t budget_left(uint64_t budget, uint64_t usage, uint64_t heap);
-// Applies "workgroup=128,shared=16384" (KVRUN_TEST_CAPS) to caps. Throws Error{Invalid} naming an unknown word.
+// Applies "workgroup=128,shared=16384" (BackendOptions::test_caps) to caps. Throws Error{Invalid} naming an unknown
+// word.
 void clamp_caps(Caps&, const std::string& text);
 // Most storage buffers any embedded kernel binds.
 uint32_t ssbo_needed();

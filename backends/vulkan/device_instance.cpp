@@ -1,6 +1,5 @@
 // Instance: loader, layers, and what the validation layer says.
 #include "backends/vulkan/device.h"
-#include "engine/core/env.h"
 #include "engine/core/log.h"
 #include <atomic>
 #include <cstdlib>
@@ -18,8 +17,7 @@ std::atomic<size_t> unreported{0}; // validation messages nobody has thrown yet,
 // Messages can come after the last wait(), from destruction: the process must not end as if all were well.
 void fail_exit() {
 	if (unreported.load() == 0) return;
-	std::fprintf(stderr, "error: the Vulkan validation layer has reported %zu problems (KVRUN_VALIDATE)\n",
-	             unreported.load());
+	std::fprintf(stderr, "error: the Vulkan validation layer has reported %zu problems\n", unreported.load());
 	std::fflush(stderr);
 	_exit(1);
 }
@@ -44,7 +42,7 @@ bool has_layer(const char* name) {
 	return false;
 }
 
-struct Layers { // what goes into VkInstanceCreateInfo when KVRUN_VALIDATE is set
+struct Layers { // what goes into VkInstanceCreateInfo when validation is asked for
 	std::vector<VkValidationFeatureEnableEXT> on;
 	std::vector<VkValidationFeatureDisableEXT> off;
 	VkValidationFeaturesEXT features = make<VkValidationFeaturesEXT>(VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT);
@@ -62,12 +60,11 @@ void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 		        VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT};
 		v.off = {VK_VALIDATION_FEATURE_DISABLE_CORE_CHECKS_EXT};
 	} else if (mode != "1") {
-		fail(Code::Invalid, "KVRUN_VALIDATE is '{}', expected 0, 1, sync or gpu", mode);
+		fail(Code::Invalid, "validation is '{}', expected 0, 1, sync or gpu", mode);
 	}
 	if (!has_layer(kLayer))
-		fail(Code::Device,
-		     "KVRUN_VALIDATE={} needs {}, which is not installed; install package vulkan-validationlayers", mode,
-		     kLayer);
+		fail(Code::Device, "validation '{}' needs {}, which is not installed; install package vulkan-validationlayers",
+		     mode, kLayer);
 	v.features.enabledValidationFeatureCount = uint32_t(v.on.size());
 	v.features.pEnabledValidationFeatures = v.on.data();
 	v.features.disabledValidationFeatureCount = uint32_t(v.off.size());
@@ -84,7 +81,7 @@ void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 } // namespace
 
 void Messages::add(std::string text) {
-	log_line("validation: " + text);
+	log_line(0, "validation: " + text);
 	std::lock_guard lock(mutex_);
 	all_.push_back(std::move(text));
 	++unreported;
@@ -106,7 +103,7 @@ void Messages::take() {
 	fail(Code::Internal, "Vulkan validation: {}", all_[first]);
 }
 
-Instance::Instance(Validation wish) {
+Instance::Instance(const std::string& mode) {
 	if (!load_loader())
 		fail(Code::Device,
 		     "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers "
@@ -124,8 +121,7 @@ Instance::Instance(Validation wish) {
 	info.pApplicationInfo = &app;
 
 	Layers validation;
-	const std::string mode = env_text(Env::Validate, "0");
-	const bool validate = mode != "0" && wish == Validation::AsAsked;
+	const bool validate = !mode.empty() && mode != "0";
 	const char* extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME};
 	if (validate) {
 		set_up_validation(validation, mode, messages_);

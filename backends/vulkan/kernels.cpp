@@ -1,6 +1,5 @@
 // Kernel registry: SPIR-V of every kernel, and one pipeline per (kernel, specialization constants), made on first use.
 #include "backends/vulkan/kernels.h"
-#include "engine/core/env.h"
 #include "engine/core/log.h"
 #include "shared/spec.h"
 #include <chrono>
@@ -30,8 +29,7 @@ bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
 
 } // namespace
 
-Kernels::Kernels(Device& dev, VkPipelineCache cache) : dev_(dev), cache_(cache) {
-	const std::string folder = env_text(Env::Shaders);
+Kernels::Kernels(Device& dev, VkPipelineCache cache, const std::string& folder) : dev_(dev), cache_(cache) {
 	for (const KernelBlob& b : kernel_blobs()) {
 		Entry& e = entries_.emplace_back();
 		const bool fallback = !dev.caps().subgroup_ops && b.no_subgroup.data() != b.spirv.data();

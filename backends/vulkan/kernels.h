@@ -8,6 +8,10 @@
 
 namespace kvrun::vk {
 
+struct Groups { // workgroups of a dispatch
+	uint32_t x = 1, y = 1, z = 1;
+};
+
 struct Pipeline {
 	VkPipeline handle = VK_NULL_HANDLE;
 	VkPipeline with_base = VK_NULL_HANDLE; // the same for vkCmdDispatchBase; made when a dispatch has to be split
@@ -21,17 +25,10 @@ struct Pipeline {
 	double pace = 1; // measured time / predicted time, learned by the recorder
 };
 
-// One way a kernel is used: what `kvrun devices --shaders` and the compile tests go through. Each ops_*.cpp lists its
-// own with the same functions that choose the constants for a real op.
-struct KernelUse {
-	Kernel kernel;
-	std::vector<SpecValue> spec;
-	std::string what; // "head_dim 128, f16"
-};
-
 class Kernels {
  public:
-	Kernels(Device&, VkPipelineCache);
+	// shaders: folder with .spv files that replace the embedded ones; empty: none.
+	Kernels(Device&, VkPipelineCache, const std::string& shaders = "");
 	~Kernels();
 	Kernels(const Kernels&) = delete;
 
@@ -49,7 +46,7 @@ class Kernels {
 	struct Entry {
 		std::string name;
 		std::span<const uint32_t> spirv;
-		std::vector<uint32_t> from_disk; // KVRUN_SHADERS
+		std::vector<uint32_t> from_disk; // of the folder
 		Reflection reflection;
 		bool reflected = false;
 		std::vector<std::unique_ptr<Pipeline>> pipelines;

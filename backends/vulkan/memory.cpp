@@ -15,41 +15,6 @@ constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
 uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 } // namespace
 
-uint64_t FreeRanges::take(uint64_t bytes, uint64_t align) {
-	for (auto it = free_.begin(); it != free_.end(); ++it) {
-		const auto [start, length] = *it;
-		const uint64_t at = round_up(start, align);
-		if (at - start > length || length - (at - start) < bytes) continue;
-		free_.erase(it);
-		if (at > start) free_[start] = at - start;
-		if (at + bytes < start + length) free_[at + bytes] = start + length - (at + bytes);
-		return at;
-	}
-	return UINT64_MAX;
-}
-
-void FreeRanges::give(uint64_t at, uint64_t bytes) {
-	auto next = free_.lower_bound(at);
-	if (next != free_.end() && at + bytes == next->first) {
-		bytes += next->second;
-		next = free_.erase(next);
-	}
-	if (next != free_.begin()) {
-		auto before = std::prev(next);
-		if (before->first + before->second == at) {
-			before->second += bytes;
-			return;
-		}
-	}
-	free_[at] = bytes;
-}
-
-uint64_t FreeRanges::free_bytes() const {
-	uint64_t n = 0;
-	for (auto [at, bytes] : free_) n += bytes;
-	return n;
-}
-
 Memory::Memory(Device& dev) : dev_(dev) {
 	vkGetPhysicalDeviceMemoryProperties(dev.physical(), &props_);
 	for (Mem m : {Mem::Device, Mem::Upload, Mem::Readback}) types_[size_t(m)] = types_for(m);
@@ -100,7 +65,8 @@ uint64_t Memory::reserved(uint32_t heap) const {
 uint64_t Memory::free_bytes() const {
 	uint64_t in_blocks = 0; // what is reserved but not handed out can be used too
 	for (const Block& b : blocks_)
-		if (b.memory && props_.memoryTypes[b.type].heapIndex == dev_.caps().heap) in_blocks += b.ranges.free_bytes();
+		if (b.memory && props_.memoryTypes[b.type].heapIndex == dev_.caps().heap)
+			in_blocks += b.ranges.size() - b.ranges.taken();
 	return vk::free_bytes(dev_.physical(), dev_.caps(), reserved(dev_.caps().heap)) + in_blocks;
 }
 
@@ -174,7 +140,7 @@ uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, const char* l
 bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
 	Block& b = blocks_[i];
 	const uint64_t at = b.ranges.take(bytes, align);
-	if (at == UINT64_MAX) return false;
+	if (at == FreeRanges::kNowhere) return false;
 	r.block = i;
 	r.at = at;
 	r.mapped = b.mapped ? b.mapped + at : nullptr;

@@ -1,24 +1,10 @@
 // Device memory: blocks, sub-allocation, and the table of buffers behind kvrun::Buffer ids.
 #pragma once
 #include "backends/vulkan/device.h"
+#include "engine/core/free_ranges.h"
 #include <map>
 
 namespace kvrun::vk {
-
-// First-fit ranges of one block; neighbours merge when freed. Bytes throughout.
-class FreeRanges {
- public:
-	explicit FreeRanges(uint64_t size) : size_(size) { free_[0] = size; }
-	// Start of a range aligned to `align` (a power of two), or UINT64_MAX.
-	uint64_t take(uint64_t bytes, uint64_t align);
-	void give(uint64_t at, uint64_t bytes);
-	bool empty() const { return free_.size() == 1 && free_.begin()->second == size_; } // nothing is taken
-	uint64_t free_bytes() const;
-
- private:
-	uint64_t size_;
-	std::map<uint64_t, uint64_t> free_; // start -> length
-};
 
 struct BufferRec { // what a kvrun::Buffer's id means
 	VkBuffer handle = VK_NULL_HANDLE;

@@ -20,19 +20,19 @@ DeviceReport refused(std::string name, std::string why) {
 }
 } // namespace
 
-VulkanDevices::VulkanDevices() {
+VulkanDevices::VulkanDevices(const BackendOptions& o) : options_(o) {
 	std::vector<BadDriver> bad;
 	if (load_loader()) bad = probe_drivers();
 	try {
 		found_ = std::make_unique<Found>();
-		found_->instance = std::make_unique<Instance>();
-		found_->all = candidates(*found_->instance);
+		found_->instance = std::make_unique<Instance>(o.validate);
+		found_->all = candidates(*found_->instance, o);
 		for (const Candidate& c : found_->all) reports_.push_back(c.report);
 		if (reports_.empty() && bad.empty())
 			reports_.push_back(refused("", "the Vulkan drivers found no device; `vulkaninfo --summary` (package "
 			                               "vulkan-tools) says what they saw"));
 	} catch (const Error& e) {
-		if (e.code == Code::Invalid) throw; // of an environment variable
+		if (e.code == Code::Invalid) throw; // of an option
 		if (bad.empty() || e.code != Code::Device) reports_.push_back(refused("", e.what()));
 	}
 	for (const BadDriver& b : bad)
@@ -47,18 +47,20 @@ std::unique_ptr<Backend> VulkanDevices::open(size_t index) {
 	const DeviceReport& r = reports_[index];
 	if (!r.refused.empty()) fail(Code::Device, "{}{}{}", r.info.name, r.info.name.empty() ? "" : ": ", r.refused);
 	KV_ASSERT(found_ && found_->instance && index < found_->all.size());
-	return std::make_unique<VulkanBackend>(std::move(found_->instance), found_->all[index]);
+	return std::make_unique<VulkanBackend>(std::move(found_->instance), found_->all[index], options_);
 }
 
 std::vector<KernelReport> VulkanDevices::compile_all(size_t index) const {
 	KV_ASSERT(found_ && index < found_->all.size());
-	auto instance = std::make_unique<Instance>();
-	const std::vector<Candidate> again = candidates(*instance); // handles belong to an instance
+	auto instance = std::make_unique<Instance>(options_.validate);
+	const std::vector<Candidate> again = candidates(*instance, options_); // handles belong to an instance
 	KV_ASSERT(index < again.size());
 	const Caps& c = again[index].caps;
 	if (c.api < VK_API_VERSION_1_3)
 		fail(Code::Device, "{}: {}", again[index].report.info.name, again[index].report.refused);
-	return compile_kernels(std::move(instance), again[index]);
+	return compile_kernels(std::move(instance), again[index], options_);
 }
+
+std::unique_ptr<DeviceSet> find_devices(const BackendOptions& o) { return std::make_unique<VulkanDevices>(o); }
 
 } // namespace kvrun::vk

@@ -1,6 +1,6 @@
 // What open.cpp asks of the Vulkan backend, without Vulkan's headers.
 #pragma once
-#include "backends/backend.h"
+#include "backends/registry.h"
 #include <string>
 #include <vector>
 
@@ -17,22 +17,21 @@ struct KernelReport {        // one pipeline of one device's compiler; numbers i
 
 // The Vulkan devices of this machine, best first, refused ones with the reason; a missing loader or driver is one
 // refused report. Drivers are first tried in a child process: one that crashes is a refusal, not the end of this one.
-class VulkanDevices {
+class VulkanDevices final : public DeviceSet {
  public:
-	VulkanDevices();
-	~VulkanDevices();
-	VulkanDevices(const VulkanDevices&) = delete;
-	const std::vector<DeviceReport>& reports() const { return reports_; }
-	// Opens entry `index`. Throws Error{Device} with the reason when it is refused. Once per object.
-	std::unique_ptr<Backend> open(size_t index);
+	explicit VulkanDevices(const BackendOptions& = {});
+	~VulkanDevices() override;
+	std::unique_ptr<Backend> open(size_t index) override;
 	// Compiles every kernel in every way the ops use it, on a device that need not be able to run anything.
 	std::vector<KernelReport> compile_all(size_t index) const;
 
  private:
 	struct Found; // instance and candidates
+	BackendOptions options_;
 	std::unique_ptr<Found> found_;
-	std::vector<DeviceReport> reports_;
 };
+
+std::unique_ptr<DeviceSet> find_devices(const BackendOptions&);
 
 // The installed ICD file whose name starts with `prefix` ("radeon_icd"); empty when there is none.
 std::string find_icd(const std::string& prefix);

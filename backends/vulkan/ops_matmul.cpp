@@ -1,19 +1,15 @@
 // matmul on Vulkan: which projections go into one dispatch, in which kernel, and weights on their way to the device.
-#include "backends/check.h"
+#include "backends/shapes.h"
+#include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
-#include "backends/vulkan/weights_layout.h"
+#include "backends/weight_rows.h"
 #include "shared/push.h"
-#include "shared/spec.h"
 #include <algorithm>
-#include <bit>
 
 namespace kvrun::vk {
 namespace {
 
-constexpr uint32_t kTail = 4;       // FLAGS of the kernels: cols is no multiple of 32
 constexpr size_t kMostTogether = 3; // projections of one dispatch
-constexpr uint32_t kVecLocal = 128; // workgroup of matvec.comp; every device has it
-constexpr uint32_t kTileRows = 64;  // of matmul.comp
 
 struct Job { // projections that one dispatch computes
 	std::span<const Proj> projs;
@@ -28,57 +24,6 @@ struct Job { // projections that one dispatch computes
 		return n;
 	}
 };
-
-struct Plan { // a kernel, its constants, and the grid
-	Kernel kernel;
-	std::vector<SpecValue> spec;
-	Groups groups;
-};
-
-uint32_t per(uint64_t n, uint32_t each) { return uint32_t((n + each - 1) / each); }
-
-// 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
-Plan plan_lanes(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
-	return {Kernel::matmul_lanes,
-	        {{SPEC_LOCAL_X, c.subgroup},
-	         {SPEC_ROWS, each},
-	         {SPEC_COLS, cols},
-	         {SPEC_WTYPE, uint32_t(type)},
-	         {SPEC_FLAGS, flags}},
-	        {per(rows, each * c.subgroup), per(tokens, cols), 1}};
-}
-
-// A group of lanes takes more rows where there are enough of them to fill the device anyway: x is read less often.
-Plan plan_matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
-	if (tokens > 1) each = type == DType::F32 && tokens > 4 ? 2 : 4;
-	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
-	const uint32_t lanes = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
-	return {Kernel::matvec,
-	        {{SPEC_LOCAL_X, kVecLocal},
-	         {SPEC_ROWS, each},
-	         {SPEC_COLS, tokens},
-	         {SPEC_WTYPE, uint32_t(type)},
-	         {SPEC_FLAGS, flags}},
-	        {per(rows, kVecLocal / lanes * each), 1, 1}};
-}
-
-// Wide tiles do more work per byte from memory, narrow ones make more workgroups.
-Plan plan_matmul(DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	const uint32_t wide = 64, narrow = 16, fill = 128; // workgroups that keep a device busy
-	const bool big = tokens > narrow && uint64_t(per(rows, kTileRows)) * per(tokens, wide) >= fill;
-	const uint32_t cols = big ? wide : narrow;
-	return {Kernel::matmul,
-	        {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}},
-	        {per(rows, kTileRows), per(tokens, cols), 1}};
-}
-
-Plan plan(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode) {
-	const uint32_t flags = epilogue | (cols % 32 ? kTail : 0);
-	if (c.texel_range) return plan_lanes(c, type, rows, tokens, flags);
-	return decode ? plan_matvec(c, type, rows, tokens, flags) : plan_matmul(type, rows, tokens, flags);
-}
 
 struct Span { // bytes of one buffer that cover several views
 	const Buffer* buf = nullptr;
@@ -100,7 +45,7 @@ struct Spans {
 
 size_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, uint32_t(w.row_elements())); }
 
-uint64_t weight_range(const Caps& c) { return c.texel_range ? c.texel_range : c.range; }
+uint64_t weight_range(const Caps& c) { return soft(c) ? c.texel_range : c.range; }
 
 // Whether all of them can be bound at once; with SwiGLU only the first has an out.
 bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
@@ -132,7 +77,7 @@ size_t together(const Caps& c, std::span<const Proj> projs, Spans& s) {
 
 void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const Spans& s, bool continues) {
 	const DType type = job.projs[0].w.type;
-	const Plan how = plan(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode);
+	const MatmulChoice how = choose_matmul(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode);
 	MatmulPush push{};
 	push.cols = job.cols();
 	push.tokens = job.tokens();
@@ -183,8 +128,18 @@ View VulkanBackend::aligned_rows(View x) {
 }
 
 void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
-	check_matmul(projs, x, epilogue, decode);
+	check_matmul(projs, x, epilogue);
 	const Caps& c = caps();
+	if (decode && !soft(c) && x.shape[0] > kMatvecTokens) { // a row's bits are those of any smaller step
+		for (uint32_t first = 0; first < x.shape[0]; first += kMatvecTokens) {
+			const uint32_t n = std::min(kMatvecTokens, x.shape[0] - first);
+			std::vector<Proj> part(projs.begin(), projs.end());
+			for (Proj& p : part)
+				if (p.out) p.out = rows(p.out, first, n);
+			matmul(part, rows(x, first, n), epilogue, decode);
+		}
+		return;
+	}
 	if (x.row_elements() % 4)
 		fail(Code::Unsupported, "matmul: rows of {} elements, Vulkan kernels need a multiple of 4", x.row_elements());
 	x = aligned_rows(x);
@@ -224,25 +179,6 @@ void VulkanBackend::project(const Proj& whole, View x, uint32_t epilogue, bool d
 		p.out.at += 4 * size_t(first);
 		run(kernels_, rec_, c, {{&p, 1}, x, epilogue, decode}, s, first > 0);
 	}
-}
-
-void matmul_uses(const Caps& c, std::vector<KernelUse>& out) {
-	constexpr DType types[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
-	                           DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
-	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode,
-	                     const char* what) {
-		const Plan p = plan(c, t, rows, cols, tokens, epilogue, decode);
-		out.push_back({p.kernel, p.spec, fmt::format("{}, {}", dtype_info(t).name, what)});
-	};
-	for (DType t : types) {
-		use(t, 4096, 4096, 1, MATMUL_STORE, true, "1 token");
-		use(t, 8192, 4096, 1, MATMUL_SWIGLU, true, "1 token, swiglu");
-		use(t, 4096, 4096, 8, MATMUL_ADD, true, "8 tokens, add");
-		use(t, 8192, 4096, 512, MATMUL_SWIGLU, false, "prompt, swiglu");
-		use(t, 192, 4096, 16, MATMUL_GATE, false, "prompt, narrow, gate");
-	}
-	use(DType::F32, 172, 172, 1, MATMUL_STORE, true, "1 token, odd columns");
-	use(DType::F32, 172, 172, 64, MATMUL_STORE, false, "prompt, odd columns");
 }
 
 } // namespace kvrun::vk

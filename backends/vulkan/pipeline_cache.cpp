@@ -4,7 +4,6 @@
 // gave out: a header of our own names format, pointer size, device, driver version and UUID, and holds a hash of the
 // data.
 #include "backends/vulkan/pipeline_cache.h"
-#include "engine/core/env.h"
 #include "engine/core/log.h"
 #include <cstdio>
 #include <cstdlib>
@@ -79,15 +78,6 @@ bool write_all(int fd, const void* from, size_t n) {
 
 } // namespace
 
-std::filesystem::path cache_folder() {
-	const std::string own = env_text(Env::CacheDir);
-	if (own == "off") return {};
-	if (!own.empty()) return own;
-	if (const char* x = std::getenv("XDG_CACHE_HOME"); x && *x == '/') return std::filesystem::path(x) / "kvrun";
-	if (const char* h = std::getenv("HOME"); h && *h == '/') return std::filesystem::path(h) / ".cache" / "kvrun";
-	return {};
-}
-
 std::vector<std::byte> PipelineCache::load() {
 	const File f(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
 	if (f.fd < 0) {
@@ -113,10 +103,10 @@ std::vector<std::byte> PipelineCache::load() {
 	return data;
 }
 
-PipelineCache::PipelineCache(Device& dev) : dev_(dev) {
+PipelineCache::PipelineCache(Device& dev, const std::filesystem::path& folder) : dev_(dev) {
 	const Caps& c = dev.caps();
 	std::vector<std::byte> data;
-	if (const std::filesystem::path folder = cache_folder(); !folder.empty()) {
+	if (!folder.empty()) {
 		std::string uuid;
 		for (uint8_t b : c.cache_uuid) uuid += fmt::format("{:02x}", b);
 		path_ = folder / fmt::format("pipelines-{:04x}-{:04x}-{}.bin", c.vendor, c.device, uuid);

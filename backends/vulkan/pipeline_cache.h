@@ -5,12 +5,9 @@
 
 namespace kvrun::vk {
 
-// $KVRUN_CACHE_DIR, else $XDG_CACHE_HOME/kvrun, else ~/.cache/kvrun; empty when there is none or it is `off`.
-std::filesystem::path cache_folder();
-
 class PipelineCache {
  public:
-	explicit PipelineCache(Device&);
+	PipelineCache(Device&, const std::filesystem::path& folder); // empty: nothing is kept
 	~PipelineCache();
 	PipelineCache(const PipelineCache&) = delete;
 	VkPipelineCache handle() const { return cache_; }

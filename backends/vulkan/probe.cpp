@@ -38,8 +38,8 @@ constexpr int kTimeoutMs = 30000; // a driver that needs longer to list its devi
 		setenv("VK_ICD_FILENAMES", icd, 1);
 	}
 	try {
-		Instance instance(Instance::Validation::Off);
-		candidates(instance);
+		Instance instance("");
+		candidates(instance, {});
 	} catch (...) { // no driver, no device: the parent finds that out for itself
 	}
 	_exit(0);

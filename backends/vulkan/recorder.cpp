@@ -1,6 +1,5 @@
 // Records dispatches and copies: descriptors, and hazards turned into barriers.
 #include "backends/vulkan/recorder.h"
-#include "engine/core/env.h"
 #include "engine/core/log.h"
 #include <algorithm>
 #include <cmath>

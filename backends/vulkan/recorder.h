@@ -19,9 +19,6 @@ inline Bind bind(const View& v) { // plain types; weights know their own bytes
 	return bind(v, v.elements() * dtype_info(v.type).bytes);
 }
 
-struct Groups {
-	uint32_t x = 1, y = 1, z = 1;
-};
 struct Work {          // of one dispatch; labels and numbers for times, limits and --ops
 	const char* label; // op, e.g. "matmul"; a literal
 	double bytes = 0;  // read + written, at least
@@ -31,7 +28,8 @@ struct Work {          // of one dispatch; labels and numbers for times, limits 
 
 class Recorder {
  public:
-	Recorder(Device&, Memory&, Kernels&);
+	// submit_ms: target time of one submission.
+	Recorder(Device&, Memory&, Kernels&, double submit_ms);
 	~Recorder();
 	Recorder(const Recorder&) = delete;
 

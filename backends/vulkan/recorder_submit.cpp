@@ -1,6 +1,5 @@
 // Submissions: command buffers in flight, staging memory, waiting, timestamps and what is learned from them.
 #include "backends/vulkan/recorder.h"
-#include "engine/core/env.h"
 #include "engine/core/log.h"
 #include <algorithm>
 #include <cstring>
@@ -19,10 +18,9 @@ constexpr uint64_t kWaitCpuNs = uint64_t(3600) * 1000000000;
 
 } // namespace
 
-Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels) : dev_(dev), mem_(mem), kernels_(kernels) {
-	target_ms_ = env_number(Env::SubmitMs, 100);
-	if (!(target_ms_ > 0)) fail(Code::Invalid, "KVRUN_SUBMIT_MS is {}, expected a time above 0 ms", target_ms_);
-	target_ms_ = std::min(target_ms_, kHardCapMs);
+Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels, double submit_ms)
+    : dev_(dev), mem_(mem), kernels_(kernels), target_ms_(std::min(submit_ms, kHardCapMs)) {
+	if (!(submit_ms > 0)) fail(Code::Invalid, "the time of a submission is {} ms, expected a time above 0", submit_ms);
 	zeros_ = mem_.create(256, Mem::Device, "zeros");
 	try {
 		fill(zeros_, 0, 256, 0);

@@ -1,4 +1,5 @@
 // What a device's compiler makes of every kernel: registers, spills, shared memory, code size.
+#include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include <chrono>
@@ -60,13 +61,12 @@ void read_statistics(Device& dev, VkPipeline pipeline, KernelReport& r) {
 
 } // namespace
 
-std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, const Candidate& c) {
+std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, const Candidate& c,
+                                          const BackendOptions& o) {
 	Device dev(std::move(instance), c, /*for_statistics=*/true);
-	Kernels kernels(dev, VK_NULL_HANDLE);
-	std::vector<KernelUse> uses;
-	all_uses(dev.caps(), uses);
+	Kernels kernels(dev, VK_NULL_HANDLE, o.shaders);
 	std::vector<KernelReport> out;
-	for (const KernelUse& u : uses) {
+	for (const KernelUse& u : kernel_uses(dev.caps())) {
 		KernelReport& r = out.emplace_back();
 		r.kernel = kernel_blobs()[size_t(u.kernel)].name;
 		r.use = u.what;

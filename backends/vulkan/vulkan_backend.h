@@ -1,20 +1,27 @@
 // The Vulkan backend: each op chooses a kernel, fills its push struct, lists views and dispatches.
 //
-// ops_basic.cpp    embed, rmsnorm, rope_store, kv_store, copy
-// ops_matmul.cpp   matmul;   weights_layout.cpp  weight_row_bytes, write_weight
-// ops_attend.cpp   attend, attend_prompt;   ops_kv_move.cpp  kv_load
-// ops_kv_pack.cpp  kv_pack, kv_block
+// ops_basic.cpp    embed, rmsnorm, copy;   ops_matmul.cpp  matmul, write_weight
+// ops_kv.cpp       rope_store, kv_store, kv_load, kv_pack, kv_block
+// ops_attend.cpp   attend, attend_prompt
 // ops_score.cpp    score_prompt, score_slots, channel_max, kv_balance
 #pragma once
-#include "backends/backend.h"
+#include "backends/registry.h"
+#include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/pipeline_cache.h"
 #include "backends/vulkan/recorder.h"
 
 namespace kvrun::vk {
 
+constexpr uint32_t kMostRows = 32768; // along one grid dimension, which may hold only 65535
+inline bool aligned16(std::initializer_list<View> views) {
+	for (const View& v : views)
+		if (v.at % 16) return false;
+	return true;
+}
+
 class VulkanBackend final : public Backend {
  public:
-	explicit VulkanBackend(std::unique_ptr<Instance>, const Candidate&);
+	VulkanBackend(std::unique_ptr<Instance>, const Candidate&, const BackendOptions&);
 	~VulkanBackend() override;
 
 	const char* name() const override { return "vulkan"; }
@@ -30,18 +37,19 @@ class VulkanBackend final : public Backend {
 	void rmsnorm(View out, View x, View w, float eps) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
-	void kv_store(const PromptKv& src, uint32_t n, const KvDst& dst) override;
-	void kv_load(const PromptKv& dst, uint32_t n, const KvDst& src) override;
-	void attend(View out, View q, const KvRead&) override;
-	void attend_prompt(View out, View q, const PromptKv&, const KvRead* older) override;
-	void kv_pack(const PromptKv& src, const PackArgs&) override;
-	void kv_block(const PromptKv& src, const BlockArgs&) override;
-	void score_prompt(View score, View q, View rows, const PromptKv&) override;
-	void score_slots(View score, View q, View rows, View lse, const KvRead& f16) override;
+	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
+	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
+	void attend(View out, View lse, View q, const KvRead&) override;
+	void attend_prompt(View out, View lse, View q, const KvRows&, const KvRead* older) override;
+	void kv_pack(const KvRows& src, const PackArgs&) override;
+	void kv_block(const KvRows& src, const BlockArgs&) override;
+	void score_prompt(View score, View q, View lse, View rows, const KvRows&) override;
+	void score_slots(View q, View lse, const ScoreArgs&) override;
 	void channel_max(View out, View x) override;
-	void kv_balance(View out, View q_max, const PromptKv&, uint32_t n) override;
+	void kv_balance(View out, View q_max, const KvRows&, uint32_t n) override;
 	void copy(View dst, View src) override;
 
+	void at_layer(uint32_t) override {}
 	void submit() override;
 	void wait() override;
 	std::vector<OpTime> op_times(bool reset) override { return rec_.op_times(reset); }
@@ -55,6 +63,9 @@ class VulkanBackend final : public Backend {
 	PipelineCache& cache() { return cache_; }
 
  private:
+	Pipeline& pipeline(const Choice& c) { return kernels_.get(c.kernel, std::span(c.spec)); }
+	void check_head_dim(uint32_t head_dim) const;
+	static float score_scale(uint32_t head_dim); // 1 / sqrt(head_dim)
 	void attend_pages(const char* label, View q, const KvRead&, bool prompt);
 	void merge_parts(const char* label, View out, View lse, const KvRead&);
 	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
@@ -68,27 +79,11 @@ class VulkanBackend final : public Backend {
 	Kernels kernels_;
 	Recorder rec_;
 	Buffer aligned_; // see aligned_rows()
-	bool poison_;    // KVRUN_POISON
+	bool poison_;    // BackendOptions::poison
 };
-
-// How each op uses its kernels on a device; see KernelUse.
-void basic_uses(const Caps&, std::vector<KernelUse>&);
-void matmul_uses(const Caps&, std::vector<KernelUse>&);
-void attend_uses(const Caps&, std::vector<KernelUse>&);
-void kv_move_uses(const Caps&, std::vector<KernelUse>&);
-void kv_pack_uses(const Caps&, std::vector<KernelUse>&);
-void score_uses(const Caps&, std::vector<KernelUse>&);
-inline void all_uses(const Caps& c, std::vector<KernelUse>& out) {
-	basic_uses(c, out);
-	matmul_uses(c, out);
-	attend_uses(c, out);
-	kv_move_uses(c, out);
-	kv_pack_uses(c, out);
-	score_uses(c, out);
-}
 
 struct KernelReport;
 // Every use of every kernel, compiled on a device that need not have memory (RADV without hardware).
-std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance>, const Candidate&);
+std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance>, const Candidate&, const BackendOptions&);
 
 } // namespace kvrun::vk

@@ -1,49 +1,74 @@
-// Device memory of KV pages: chunks cut into pages, within a budget in bytes. Shared by all sequences of an engine.
+// Device memory of the cache: pages of all sequences and policies of an engine, by layer, within one budget in bytes;
+// and the tables that say where they are.
 #pragma once
-#include "backends/backend.h"
-#include "engine/kv/cache.h"
-#include <map>
-#include <vector>
+#include "engine/cache/word_arena.h"
+#include "engine/kv/page_pool.h"
+#include <deque>
 
 namespace kvrun {
 
 class KvPool : public PagePool {
  public:
 	struct Addr {
-		uint32_t chunk;  // which Buffer
-		uint32_t at;     // first word of the page in it
-		uint16_t format; // index into KvPlan::formats
+		uint32_t chunk; // which buffer
+		uint32_t at;    // first word of the page in it
 	};
 
-	// budget_bytes: most device memory pages and their tables may take; chunks are taken from the backend as needed.
-	KvPool(Backend&, const KvPlan&, size_t budget_bytes);
+	// budget_bytes: most device memory pages and their tables may take; it is taken from the backend as needed.
+	KvPool(Backend&, uint32_t n_layers, size_t budget_bytes);
 
-	uint32_t alloc(uint16_t format, uint32_t layer) override;
+	uint32_t alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) override;
+	void share(uint32_t id) noexcept override { ++pages_[id].owners; }
 	void free(uint32_t id) noexcept override;
+	bool shared(uint32_t id) const override { return pages_[id].owners > 1; }
 	size_t budget_bytes() const override { return budget_; }
 	size_t used_bytes() const override { return used_; }
-	void expect(size_t bytes) override;
+	void reserve_hint(uint32_t layer, size_t words) override;
+	// Gives memory that holds no page back to the device.
+	void trim();
 
-	const Addr& addr(uint32_t id) const { return pages_[id]; }
-	const KvPlan& plan() const { return plan_; }
-	View chunk(uint32_t c) const;                         // (words) u32, all of it
-	size_t allocated_bytes() const { return allocated_; } // chunks taken from the device
+	Addr addr(uint32_t id) const { return {pages_[id].chunk, pages_[id].at}; }
+	View chunk(uint32_t c) const { return chunks_[c].memory.view(); } // (words) u32, all of it
+	// Page tables and live bits; written by the host.
+	WordArena& tables() { return tables_; }
+	const WordArena& tables() const { return tables_; }
+	// Attention received by tokens in f16 slots, f32; and channel balancers, f16: written by kernels.
+	WordArena& sums() { return sums_; }
+	WordArena& balances() { return balances_; }
+	const WordArena& sums() const { return sums_; }
+	const WordArena& balances() const { return balances_; }
+	size_t allocated_bytes() const;                      // taken from the device, tables included
+	const DeviceInfo& device() const { return device_; } // when the pool was made
 
  private:
-	void grow(uint32_t words);
-	size_t cost(uint16_t format) const; // bytes of a page, its share of tables included
+	struct Page {
+		uint32_t chunk, at, words;
+		uint32_t cost;   // bytes, tables included
+		uint32_t owners; // 0: free
+	};
+	struct Chunk {
+		WordArena memory;
+		uint32_t layer;
+	};
+	uint64_t find_room(uint32_t layer, uint32_t words, uint32_t& chunk); // grows where there is none
+	void add_room(uint32_t layer, uint32_t words);
 
 	Backend& be_;
-	const KvPlan& plan_;
-	size_t budget_, chunk_bytes_;
-	size_t allocated_ = 0, used_ = 0;
-	size_t expected_ = 0; // what the first sequence will have allocated
-	std::vector<Buffer> chunks_;
-	uint32_t tail_ = 0;       // words used of the last chunk
-	std::vector<Addr> pages_; // by id
-	// Size in words -> ids of pages given back, a heap with the least in front: pages are used again in the order of
-	// their addresses, so that a sequence's pages stay neighbours in few chunks.
-	std::map<uint32_t, std::vector<uint32_t>> free_;
+	DeviceInfo device_;
+	size_t budget_, used_ = 0;
+	uint64_t most_words_; // of a chunk
+	// A layer's pages lie in one buffer as long as one binding can hold it, so that one dispatch reaches those of all
+	// sequences. Chunks stay in their places.
+	std::deque<Chunk> chunks_;
+	struct Layer {
+		std::vector<uint32_t> chunks; // in the order in which they were added
+		uint64_t expected = 0;        // words that will have been asked for
+		uint64_t used = 0;            // words in pages
+	};
+	std::vector<Layer> layers_;
+	std::vector<Page> pages_; // by id
+	std::vector<uint32_t> free_ids_;
+	WordArena tables_, sums_, balances_;
 };
 
 } // namespace kvrun

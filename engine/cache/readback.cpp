@@ -16,7 +16,7 @@ float half_of(uint32_t word, uint32_t half) { return f16_to_f32(uint16_t(word >>
 
 class Reader {
  public:
-	Reader(Backend& be, const KvState& state) : state_(state), plan_(state.plan()), dim_(plan_.shape.head_dim) {
+	Reader(Backend& be, const KvSequence& state) : state_(state), plan_(state.plan()), dim_(plan_.shape.head_dim) {
 		const KvCache& cache = state.cache();
 		const auto want = [&](uint32_t id) {
 			const uint32_t c = state.pool().addr(id).chunk;
@@ -64,9 +64,9 @@ class Reader {
 		const PageFormat* format;
 		const uint32_t* words;
 	};
-	Place place(uint32_t id) const {
+	Place place(uint32_t id, const PageFormat& format) const {
 		const KvPool::Addr a = state_.pool().addr(id);
-		return {&plan_.formats[a.format], chunks_.at(a.chunk).data() + a.at};
+		return {&format, chunks_.at(a.chunk).data() + a.at};
 	}
 
 	// Token i of logical page p of a tier, one kv head.
@@ -76,10 +76,11 @@ class Reader {
 		const bool shares = t == Tier::Regular; // the only tier whose codes may lie in another layer's pages
 		const Format& f = L.tier[int(t)].fmt;
 		const uint32_t page = plan_.page[int(t)];
-		const Place own = place(cache.pages(l, t)[p]);
-		const Place k_page = place(cache.pages(shares ? L.k_codes_of : l, t)[p]);
-		const Place v_page = place(cache.pages(shares ? L.v_codes_of : l, t)[p]);
-		const Place block = cache.blocks(l, t).empty() ? own : place(cache.blocks(l, t)[p]);
+		const uint32_t k_layer = shares ? L.k_codes_of : l, v_layer = shares ? L.v_codes_of : l;
+		const Place own = place(cache.pages(l, t)[p], plan_.page_format(l, t));
+		const Place k_page = place(cache.pages(k_layer, t)[p], plan_.page_format(k_layer, t));
+		const Place v_page = place(cache.pages(v_layer, t)[p], plan_.page_format(v_layer, t));
+		const Place block = cache.blocks(l, t).empty() ? own : place(cache.blocks(l, t)[p], plan_.block_format(l, t));
 		const Place k_params = block.format->k_params ? block : own;
 		for (uint32_t c = 0; c < dim_; ++c) {
 			const auto code = [&](const Quant& q, const uint32_t* codes, uint32_t stride) {
@@ -105,7 +106,7 @@ class Reader {
 		}
 	}
 
-	const KvState& state_;
+	const KvSequence& state_;
 	const KvPlan& plan_;
 	uint32_t dim_;
 	std::map<uint32_t, Words> chunks_;           // of the pool, by number
@@ -114,7 +115,7 @@ class Reader {
 
 } // namespace
 
-std::vector<LayerValues> read_back(Backend& be, const KvState& state) {
+std::vector<LayerValues> read_back(Backend& be, const KvSequence& state) {
 	const Reader reader(be, state);
 	std::vector<LayerValues> out;
 	for (uint32_t l = 0; l < state.plan().shape.n_layers; ++l) out.push_back(reader.layer(l));

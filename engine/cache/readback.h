@@ -8,6 +8,6 @@ struct LayerValues {
 	std::vector<float> k, v; // (n_tokens, n_kv_heads, head_dim) as attention sees them; NaN where evicted
 };
 // Submits and waits. Formats are read by the definitions of engine/kv/quant.h and shaders/shared/kv_page.h.
-std::vector<LayerValues> read_back(Backend&, const KvState&);
+std::vector<LayerValues> read_back(Backend&, const KvSequence&);
 
 } // namespace kvrun

@@ -4,12 +4,12 @@
 
 namespace kvrun {
 
-void KvUndo::begin(Backend& be, const KvState& s) {
+void KvUndo::begin(Backend& be, const KvSequence& s) {
 	be_ = &be;
 	const View sums = s.all_sums();
 	if (!sums) return;
 	try {
-		sums_ = be.alloc(sums.elements() * 4, Mem::Device, "attention sums before a prompt");
+		sums_ = be.alloc(sums.bytes(), Mem::Device, "attention sums before a prompt");
 	} catch (const Error& e) {
 		if (e.code != Code::OutOfMemory) throw;
 		complete_ = false;
@@ -18,9 +18,9 @@ void KvUndo::begin(Backend& be, const KvState& s) {
 	be.copy(view(sums_, 0, DType::F32, sums.shape[0]), sums);
 }
 
-void KvUndo::save(const KvState& s, uint32_t l, const KvMoves& moves) {
+void KvUndo::save(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 	if (!be_ || !complete_) return;
-	const uint32_t n_kv = s.plan().shape.n_kv_heads;
+	const uint32_t n_kv = s.plan().shape.n_kv_heads, page = s.plan().page[int(Tier::Recent)];
 	const std::span<const uint32_t> pages = s.cache().pages(l, Tier::Recent);
 	std::vector<uint32_t> next(n_kv, 0); // by kv head: its first unused row
 	std::vector<SlotCell> cells;
@@ -33,7 +33,7 @@ void KvUndo::save(const KvState& s, uint32_t l, const KvMoves& moves) {
 			const std::span<const uint32_t> live = s.cache().live(l, Tier::Recent, s.plan().n_heads == 1 ? 0 : h);
 			for (uint32_t slot = m.slot; slot < m.slot + m.n; ++slot)
 				if (live[p * 4 + slot / 32] >> slot % 32 & 1)
-					cells.push_back({next[h]++, h, s.f16_slot(h, m.page, slot)});
+					cells.push_back({next[h]++, h, page, s.f16_slot(l, h, m.page, slot)});
 		}
 	}
 	if (cells.empty()) return;
@@ -45,7 +45,7 @@ void KvUndo::save(const KvState& s, uint32_t l, const KvMoves& moves) {
 	}
 }
 
-void KvUndo::save_slots(const KvState& s, Saved& save, std::span<const SlotCell> cells, uint32_t n_rows) {
+void KvUndo::save_slots(const KvSequence& s, Saved& save, std::span<const SlotCell> cells, uint32_t n_rows) {
 	const KvShape shape = s.plan().shape;
 	const size_t side =
 	    (size_t(n_rows) * shape.n_kv_heads * shape.head_dim * 2 + 255) & ~size_t(255); // bytes of K (or V)
@@ -56,20 +56,15 @@ void KvUndo::save_slots(const KvState& s, Saved& save, std::span<const SlotCell>
 	save.rows = lay_rows(s.pool(), cells, shape.n_kv_heads, table);
 	table.upload(*be_, save.words);
 	for (const ChunkRows& r : save.rows)
-		be_->kv_load({save.kv.k, save.kv.v, r.first}, r.n, save.at(r, shape, s.plan().page[int(Tier::Recent)]));
+		be_->kv_load({save.kv.k, save.kv.v, r.first}, r.n, r.dst(save.words, shape.n_kv_heads));
 }
 
-KvDst KvUndo::Saved::at(const ChunkRows& r, const KvShape& shape, uint32_t page) const {
-	return {r.pool, r.pool, view(words, r.at * 4, DType::U32, r.n, shape.n_kv_heads, 2), page};
-}
-
-void KvUndo::restore(KvState& s) {
+void KvUndo::restore(KvSequence& s) {
 	if (!complete_) fail(Code::OutOfMemory, "no memory was left to keep what a prompt overwrites");
 	if (!be_) return;
 	for (const Saved& save : saved_)
 		for (const ChunkRows& r : save.rows)
-			be_->kv_store({save.kv.k, save.kv.v, r.first}, r.n,
-			              save.at(r, s.plan().shape, s.plan().page[int(Tier::Recent)]));
+			be_->kv_store({save.kv.k, save.kv.v, r.first}, r.n, r.dst(save.words, s.plan().shape.n_kv_heads));
 	if (sums_) be_->copy(s.all_sums(), view(sums_, 0, DType::F32, s.all_sums().shape[0]));
 	be_->submit();
 	be_->wait();

@@ -1,6 +1,6 @@
 // What a prompt overwrites of older tokens, kept until the prompt is done: one that is cancelled puts it back.
 #pragma once
-#include "engine/cache/plans.h"
+#include "engine/cache/move_plan.h"
 #include <deque>
 
 namespace kvrun {
@@ -10,20 +10,19 @@ namespace kvrun {
 class KvUndo {
  public:
 	// Before the first layer of a prompt over older tokens.
-	void begin(Backend&, const KvState&);
+	void begin(Backend&, const KvSequence&);
 	// Before the moves of layer l, which are not enqueued yet. Where there is no memory for copies, restore() fails.
-	void save(const KvState&, uint32_t l, const KvMoves&);
+	void save(const KvSequence&, uint32_t l, const KvMoves&);
 	// Puts back what was saved, and waits for it. Throws Error, also where something could not be saved.
-	void restore(KvState&);
+	void restore(KvSequence&);
 
  private:
 	struct Saved {            // of one layer
 		Buffer memory, words; // keys, then values; destinations
-		PromptKv kv;          // (n_kv_heads, rows, head_dim)
+		KvRows kv;            // (n_kv_heads, rows, head_dim)
 		std::vector<ChunkRows> rows;
-		KvDst at(const ChunkRows&, const KvShape&, uint32_t page) const;
 	};
-	void save_slots(const KvState&, Saved&, std::span<const SlotCell>, uint32_t n_rows);
+	void save_slots(const KvSequence&, Saved&, std::span<const SlotCell>, uint32_t n_rows);
 
 	Backend* be_ = nullptr;   // null: nothing to undo
 	bool complete_ = true;    // nothing failed for want of memory

@@ -1,6 +1,6 @@
-// Levelled log on stderr.
+// Levelled log.
 #include "engine/core/log.h"
-#include "engine/core/env.h"
+#include <atomic>
 #include <cstdio>
 #include <mutex>
 #include <set>
@@ -9,19 +9,26 @@
 namespace kvrun {
 namespace {
 std::mutex mutex;
-int level = -1; // read from KVRUN_LOG on first use
+LogSink sink;
+std::atomic<int> most_level = -1; // -1: no sink
 } // namespace
 
-int log_level() {
-	if (level < 0) level = int(env_number(Env::Log, 0));
-	return level;
-}
-void set_log_level(int l) { level = l; }
-
-void log_line(std::string_view line) {
+void set_log_sink(LogSink s, int most) {
 	std::lock_guard lock(mutex);
+	most_level = s ? most : -1;
+	sink = std::move(s);
+}
+
+void stderr_sink(int, std::string_view line) {
 	std::fwrite(line.data(), 1, line.size(), stderr);
 	std::fputc('\n', stderr);
+}
+
+bool logs_at(int level) { return level <= most_level; }
+
+void log_line(int level, std::string_view line) {
+	std::lock_guard lock(mutex);
+	if (sink && level <= most_level) sink(level, line);
 }
 
 constexpr size_t kMaxWarnings = 1000; // distinct ones; texts that hold a file's words must not grow without end
@@ -32,7 +39,7 @@ void warn_once(std::string_view line) {
 		std::lock_guard lock(mutex);
 		if (seen.size() >= kMaxWarnings || !seen.emplace(line).second) return;
 	}
-	log_line(fmt::format("warning: {}", line));
+	log_line(0, fmt::format("warning: {}", line));
 }
 
 } // namespace kvrun

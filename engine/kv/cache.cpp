@@ -10,36 +10,6 @@
 
 namespace kvrun {
 
-BudgetPool::BudgetPool(const KvPlan& plan, size_t budget_bytes) : budget_(budget_bytes) {
-	for (const PageFormat& f : plan.formats) cost_.push_back(f.bytes() + (f.page ? plan.table_bytes() : 0));
-}
-
-uint32_t BudgetPool::alloc(uint16_t format, uint32_t) {
-	KV_ASSERT(format < cost_.size());
-	if (cost_[format] > budget_ - used_) return kNone;
-	uint32_t id = uint32_t(format_of_.size());
-	if (free_.empty()) {
-		format_of_.push_back(format);
-	} else {
-		std::pop_heap(free_.begin(), free_.end(), std::greater<>());
-		id = free_.back();
-		free_.pop_back();
-		format_of_[id] = format;
-	}
-	used_ += cost_[format];
-	++n_live_;
-	return id;
-}
-
-void BudgetPool::free(uint32_t id) noexcept {
-	if (id >= format_of_.size() || format_of_[id] == 0xffff) return;
-	used_ -= cost_[format_of_[id]];
-	format_of_[id] = 0xffff;
-	--n_live_;
-	free_.push_back(id);
-	std::push_heap(free_.begin(), free_.end(), std::greater<>());
-}
-
 struct LayerIds {                                            // pool ids of one layer, by tier
 	std::array<std::vector<uint32_t>, kTiers> pages;         // by logical page
 	std::array<std::vector<uint32_t>, kTiers> blocks;        // by logical block
@@ -57,6 +27,18 @@ struct KvCache::State {
 	uint32_t scored_rows = 0;   // rows that fed the score so far
 	bool newest_scores = false; // the newest token's row does
 	std::array<uint64_t, kTiers> version{};
+	uint32_t exact_from = 0;  // positions from here on can be gone back to
+	uint32_t floor_pages = 0; // f16 pages of a layer that there were at exact_from
+	std::vector<PageCopy> copies;
+
+	// ---- between begin_token() and end_token()
+	bool in_token = false;
+	struct Before { // what cancel_token() goes back to
+		KvCounts counts;
+		uint32_t scored_rows, exact_from, floor_pages;
+		bool newest_scores;
+		std::vector<std::vector<TokenSet::Saved>> sets; // (n_groups, n_heads) of a flush; else empty
+	} before{};
 
 	// ---- between begin_prompt() and end_prompt()
 	bool in_prompt = false;
@@ -84,6 +66,8 @@ struct KvCache::State {
 	void trim(const KvCounts& keep) noexcept;
 	void reserve(const KvCounts& want, uint32_t n_added);
 	void take_pages(const KvCounts& want, uint32_t n_added);
+	void unshare(const KvCounts& want, uint32_t n_added);
+	uint32_t take_page(uint32_t l, uint16_t format);
 	[[noreturn]] void out_of_memory(const KvCounts& want, uint32_t n_added) const;
 	void replay_prompt(uint32_t group, std::span<const float> new_scores);
 	const KvMoves& materialise(uint32_t l, const SetMoves& m);
@@ -115,15 +99,31 @@ void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) const
 	                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 }
 
-// Gets the pages that `want` counts; all or none.
+// Gets the pages that `want` counts, and copies of shared ones that will be written; all or none.
 void KvCache::State::reserve(const KvCounts& want, uint32_t n_added) {
+	KV_ASSERT(copies.empty());
 	try {
 		take_pages(want, n_added);
+		unshare(want, n_added);
 	} catch (...) { // the budget is spent, or the device had less memory than it said
 		trim(counts);
+		for (const PageCopy& c : copies) pool->free(c.to);
+		copies.clear();
 		throw;
 	}
+	for (const PageCopy& c : copies) {
+		for (auto& pages : ids[c.layer].pages) std::replace(pages.begin(), pages.end(), c.from, c.to);
+		pool->free(c.from);
+	}
+	if (!copies.empty())
+		for (uint64_t& v : version) ++v;
 }
+
+uint32_t KvCache::State::take_page(uint32_t l, uint16_t format) {
+	const PageFormat& f = plan->formats[format];
+	return pool->alloc(l, f.words, f.page ? uint32_t(plan->table_bytes()) : 0);
+}
+
 void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {
 	for (uint32_t l = 0; l < ids.size(); ++l)
 		for (int t = 0; t < kTiers; ++t) {
@@ -131,10 +131,31 @@ void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {
 			for (auto [list, n, format] : {std::tuple{&ids[l].pages[t], want.pages[t], T.page_format},
 			                               std::tuple{&ids[l].blocks[t], want.blocks[t], T.block_format}})
 				while (list->size() < n) {
-					const uint32_t id = pool->alloc(format, l);
+					const uint32_t id = take_page(l, format);
 					if (id == kNone) out_of_memory(want, n_added);
 					list->push_back(id);
 				}
+		}
+}
+
+// A page that may be written has one owner. Slots of f16 pages are used again and again, unless nothing ever leaves
+// them: then full ones stay as they are. Of packed pages only the last one of a tier that fills up token by token
+// changes.
+void KvCache::State::unshare(const KvCounts& want, uint32_t n_added) {
+	for (uint32_t l = 0; l < ids.size(); ++l)
+		for (int t = 0; t < kTiers; ++t) {
+			if (!counts.pages[t]) continue;
+			const bool f16 = t == int(Tier::Recent);
+			uint32_t first = f16 && !plan->keeps_all ? 0 : counts.packed[t] / plan->page[t];
+			if (!f16 && plan->fill[t] != Fill::Append) first = counts.pages[t];
+			for (uint32_t p = first; p < counts.pages[t]; ++p) {
+				const uint32_t from = ids[l].pages[t][p];
+				if (!pool->shared(from)) continue;
+				const uint16_t format = plan->layers[l].tier[t].page_format;
+				const uint32_t to = take_page(l, format);
+				if (to == kNone) out_of_memory(want, n_added);
+				copies.push_back({l, from, to, plan->formats[format].words});
+			}
 		}
 }
 
@@ -202,11 +223,56 @@ void KvCache::reset() {
 	for (int t = 0; t < kTiers; ++t) s_->version[t] = version[t] + 1;
 }
 
+KvCache KvCache::fork() const {
+	KV_ASSERT(!s_->in_prompt && !s_->in_token);
+	KvCache other(*s_->plan, *s_->pool, s_->seed);
+	State& s = *other.s_;
+	s.counts = s_->counts, s.sets = s_->sets;
+	s.scored_rows = s_->scored_rows, s.newest_scores = s_->newest_scores;
+	s.exact_from = s_->exact_from, s.floor_pages = s_->floor_pages;
+	std::vector<LayerIds> ids = s_->ids;
+	for (const LayerIds& L : ids)
+		for (int t = 0; t < kTiers; ++t) {
+			for (const uint32_t id : L.pages[t]) s.pool->share(id);
+			for (const uint32_t id : L.blocks[t]) s.pool->share(id);
+		}
+	s.ids = std::move(ids); // from here on the destructor gives them back
+	return other;
+}
+
+std::span<const PageCopy> KvCache::copies() const { return s_->copies; }
+void KvCache::copies_done() { s_->copies.clear(); }
+
+// ---- going back
+
+uint32_t KvCache::exact_position(uint32_t n) const {
+	n = std::min(n, n_tokens());
+	return n >= s_->exact_from ? n : 0;
+}
+
+void KvCache::truncate(uint32_t n) {
+	State& s = *s_;
+	KV_ASSERT(!s.in_prompt && !s.in_token && exact_position(n) == n);
+	if (n == n_tokens()) return;
+	if (n == 0) return reset();
+	KvCounts c = s.counts;
+	const int recent = int(Tier::Recent);
+	const uint32_t gone = n_tokens() - n, sinks = c.sinks - std::min(c.sinks, n);
+	c.n_tokens = n, c.sinks -= sinks, c.recent -= gone - sinks;
+	c.packed[recent] = c.f16();
+	c.pages[recent] = std::max(s.floor_pages, (c.f16() + s.plan->page[recent] - 1) / s.plan->page[recent]);
+	for (auto& group : s.sets)
+		for (TokenSet& set : group) set.remove_newest(gone, c.pages[recent]);
+	s.newest_scores = false;
+	s.commit(c);
+	s.trim(c);
+}
+
 // ---- prompt
 
 void KvCache::begin_prompt(uint32_t n_new, std::span<const uint32_t> rows) {
 	State& s = *s_;
-	KV_ASSERT(!s.in_prompt && n_new > 0 && s.counts.n_tokens + n_new < kFromScratch);
+	KV_ASSERT(!s.in_prompt && !s.in_token && n_new > 0 && s.counts.n_tokens + n_new < kFromScratch);
 	KV_ASSERT(std::is_sorted(rows.begin(), rows.end()) && (rows.empty() || rows.back() < n_new));
 	KvCounts next = s.counts;
 	s.events.clear();
@@ -230,13 +296,23 @@ void KvCache::begin_prompt(uint32_t n_new, std::span<const uint32_t> rows) {
 	if (!s.plan->ranked()) s.replay_prompt(0, {});
 }
 
-void KvCache::expect(uint32_t n_new) {
+void KvCache::reserve_hint(uint32_t n_new) {
 	constexpr uint32_t kAnswer = 256; // and what most answers take
 	KvCounts next = s_->counts;
 	advance(*s_->plan, next, n_new, /*prompt=*/true, nullptr);
 	advance(*s_->plan, next, kAnswer, /*prompt=*/false, nullptr);
-	const size_t now = bytes_of(*s_->plan, s_->counts).total(), then = bytes_of(*s_->plan, next).total();
-	s_->pool->expect(then - std::min(now, then));
+	for (uint32_t l = 0; l < s_->ids.size(); ++l) {
+		size_t words = 0;
+		for (int t = 0; t < kTiers; ++t) {
+			const TierPlan& T = s_->plan->layers[l].tier[t];
+			const auto add = [&](uint16_t format, uint32_t now, uint32_t then) {
+				if (format != 0xffff) words += size_t(then - std::min(now, then)) * s_->plan->formats[format].words;
+			};
+			add(T.page_format, s_->counts.pages[t], next.pages[t]);
+			add(T.block_format, s_->counts.blocks[t], next.blocks[t]);
+		}
+		s_->pool->reserve_hint(l, words);
+	}
 }
 
 std::span<const uint32_t> KvCache::probe_rows() const { return s_->rows; }
@@ -298,6 +374,12 @@ void KvCache::end_prompt() {
 	s.sets = std::move(s.next_sets);
 	s.next_sets.clear();
 	s.scored_rows += uint32_t(s.rows.size());
+	const uint32_t first = n_tokens();
+	if (!s.events.empty()) {
+		s.exact_from = first + std::min(s.events.back().after + 1, s.n_new);
+		s.floor_pages = s.counts.pages[int(Tier::Recent)];
+	}
+	if (!s.rows.empty()) s.exact_from = std::max(s.exact_from, first + s.rows.back() + 1);
 	s.commit(s.next);
 }
 
@@ -319,15 +401,23 @@ bool KvCache::token_scores() const { return s_->newest_scores; }
 
 void KvCache::begin_token(std::span<const float> slot_scores) {
 	State& s = *s_;
-	KV_ASSERT(!s.in_prompt);
+	KV_ASSERT(!s.in_prompt && !s.in_token);
 	const uint32_t H = s.plan->shape.n_kv_heads, n_sets = s.plan->n_heads, pos = n_tokens();
 	KvCounts next = s.counts;
 	s.events.clear();
 	advance(*s.plan, next, 1, /*prompt=*/false, &s.events);
-	s.reserve(next, 1);
 	const bool judged = s.plan->ranked() && !s.events.empty();
 	const size_t n_slots = n_f16_slots();
 	KV_ASSERT(!judged || slot_scores.size() == s.ids.size() * H * n_slots);
+	State::Before before{s.counts, s.scored_rows, s.exact_from, s.floor_pages, s.newest_scores, {}};
+	if (!s.events.empty())
+		for (const std::vector<TokenSet>& group : s.sets) {
+			before.sets.emplace_back();
+			for (const TokenSet& set : group) before.sets.back().push_back(set.save());
+		}
+	s.reserve(next, 1);
+	s.before = std::move(before);
+	s.in_token = true;
 	for (uint32_t g = 0; g < s.plan->n_groups; ++g) {
 		s.moves[g].clear();
 		std::vector<float> score;
@@ -342,8 +432,43 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 	}
 	s.newest_scores = is_probe(s.plan->policy.select, next.recent ? next.recent - 1 : 0, pos, s.seed);
 	s.scored_rows += s.newest_scores;
+	if (!s.events.empty()) s.floor_pages = s.counts.pages[int(Tier::Recent)];
+	if (!s.events.empty() || s.newest_scores) s.exact_from = pos + 1;
 	s.commit(next);
 }
+
+void KvCache::end_token() {
+	KV_ASSERT(s_->in_token);
+	s_->in_token = false;
+	s_->before.sets.clear();
+}
+
+void KvCache::cancel_token() {
+	State& s = *s_;
+	KV_ASSERT(s.in_token);
+	s.in_token = false;
+	const State::Before& b = s.before;
+	for (size_t g = 0; g < s.sets.size(); ++g)
+		for (size_t h = 0; h < s.sets[g].size(); ++h) {
+			TokenSet& set = s.sets[g][h];
+			if (b.sets.empty()) // begin_token() may have failed before it came to this set
+				set.remove_newest(set.ends_with(uint32_t(b.counts.n_tokens)), b.counts.pages[int(Tier::Recent)]);
+			else
+				set.restore(std::move(s.before.sets[g][h]));
+		}
+	s.before.sets.clear();
+	s.scored_rows = b.scored_rows, s.newest_scores = b.newest_scores;
+	s.exact_from = b.exact_from, s.floor_pages = b.floor_pages;
+	for (LayerIds& L : s.ids)
+		for (int t = 0; t < kTiers; ++t)
+			if (!L.block_of_page[t].empty()) L.block_of_page[t].resize(b.counts.pages[t]);
+	for (uint64_t& v : s.version) ++v;
+	s.counts = b.counts;
+	s.trim(s.counts);
+}
+
+bool KvCache::in_token() const { return s_->in_token; }
+bool KvCache::flushed() const { return !s_->events.empty(); }
 
 const KvMoves& KvCache::token_moves(uint32_t l) {
 	return s_->materialise(l, s_->moves[s_->plan->n_groups == 1 ? 0 : l]);

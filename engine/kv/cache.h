@@ -8,35 +8,10 @@ namespace kvrun {
 
 class TokenSet;
 
-// Where pages come from: shared by all sequences of one plan. Ids are unique among the live pages of a pool, blocks
-// included; a device pool knows where each lies.
-class PagePool {
- public:
-	virtual ~PagePool() = default;
-	// An id for a page of plan.formats[format] of this layer, or kNone when the pool is exhausted.
-	virtual uint32_t alloc(uint16_t format, uint32_t layer) = 0;
-	virtual void free(uint32_t id) noexcept = 0;
-	virtual size_t budget_bytes() const = 0; // SIZE_MAX: no limit but the device
-	virtual size_t used_bytes() const = 0;   // pages and blocks handed out, with their share of tables
-	virtual void expect(size_t /*bytes*/) {} // about so much will be asked for at once: a hint
-};
-
-// A pool that only counts: ids are handed out again lowest first; alloc() fails when the budget is spent.
-class BudgetPool : public PagePool {
- public:
-	explicit BudgetPool(const KvPlan&, size_t budget_bytes = SIZE_MAX);
-	uint32_t alloc(uint16_t format, uint32_t layer) override;
-	void free(uint32_t id) noexcept override;
-	size_t budget_bytes() const override { return budget_; }
-	size_t used_bytes() const override { return used_; }
-	uint32_t n_live() const { return n_live_; }
-
- private:
-	std::vector<size_t> cost_;        // bytes per format, tables included
-	std::vector<uint16_t> format_of_; // by id; 0xffff: free
-	std::vector<uint32_t> free_;      // min-heap of ids
-	size_t budget_, used_ = 0;        // bytes
-	uint32_t n_live_ = 0;             // pages and blocks
+struct PageCopy { // a page that was shared and is about to be written
+	uint32_t layer;
+	uint32_t from, to; // ids in the pool
+	uint32_t words;
 };
 
 class KvCache {
@@ -51,8 +26,21 @@ class KvCache {
 	uint32_t n_tokens() const; // in the sequence, evicted ones included
 	void reset();              // forgets everything and returns all pages
 
+	// The same tokens in the same pages, for a sequence of its own: pages have one owner more, and whoever writes to
+	// one first gets a copy (copies()). Not while a prompt or a token is under way.
+	KvCache fork() const;
+	// Largest n_tokens <= n to which truncate() can go back: the state is then, to the bit, what it was at n_tokens.
+	// That is as long as no token after it was judged, and none of their rows fed a score; else 0, which reset()
+	// reaches.
+	uint32_t exact_position(uint32_t n) const;
+	void truncate(uint32_t n_tokens); // to an exact position
+	// Pages that begin_prompt() or begin_token() replaced, because another sequence shares them: a device copies their
+	// content before anything else, also when the prompt or token is then cancelled.
+	std::span<const PageCopy> copies() const;
+	void copies_done(); // they have been made
+
 	// Tells the pool what n_new prompt tokens, in one piece or several, and a short answer will take.
-	void expect(uint32_t n_new);
+	void reserve_hint(uint32_t n_new);
 	// ---- a prompt of n_new tokens. Views stay as they were until end_prompt().
 	// Reserves the pages of all layers; throws Error{OutOfMemory} naming need, budget and a policy that fits, with
 	// nothing changed. `rows`: prompt rows (0-based, ascending) that feed the score, instead of the policy's choice.
@@ -78,6 +66,11 @@ class KvCache {
 	// n_f16_slots()) f32: attention received by the token in each f16 slot since the last flush or prompt, averaged
 	// over the query heads of a kv head; only if wants_scores(). Throws OutOfMemory with nothing changed.
 	void begin_token(std::span<const float> slot_scores = {});
+	void end_token(); // the token and the flush are done
+	void
+	cancel_token(); // instead of end_token(): everything is as before begin_token(), if no move was carried out yet
+	bool in_token() const; // begun and neither ended nor cancelled
+	bool flushed() const;  // begin_token() made the window flush
 	// Moves of the flush that begin_token() made, to do before the new token is stored; empty without a flush.
 	const KvMoves& token_moves(uint32_t l);
 	uint32_t token_slot(uint32_t l, uint32_t head) const; // f16 slot of the newest token

@@ -1,5 +1,6 @@
 // KvPolicy + model shape -> KvPlan: per-layer formats, page layout and sizes; and the moves a cache asks a device for.
 #pragma once
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,6 @@ struct KvShape {
 	uint32_t n_layers, n_kv_heads, head_dim;
 };
 
-constexpr uint32_t kNone = UINT32_MAX;     // no page, no block
 constexpr uint32_t kAllHeads = UINT32_MAX; // a move of all kv heads of a layer at once
 
 // What one page (or one parameter block) holds, in 32-bit words; the sections follow each other in this order, each
@@ -57,6 +57,8 @@ struct KvPlan {
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
 	uint32_t n_groups;     // token structures: 1, or n_layers where layers judge for themselves
 	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
+	const PageFormat& page_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].page_format]; }
+	const PageFormat& block_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].block_format]; }
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
 	// Bytes beside the pages: page table (4 words) and live bits (4 words per token set) of one page of one layer.
 	size_t table_bytes() const { return 16 + 16 * size_t(n_heads); }

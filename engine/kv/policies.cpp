@@ -94,4 +94,13 @@ const std::vector<KvPolicy>& all_policies() {
 	return policies;
 }
 
+std::vector<KvPolicy> policy_samples() {
+	std::vector<KvPolicy> all = all_policies();
+	for (const char* text :
+	     {"rtn4,k.bits=8", "rtn4,k.bits=16", "rtn4,v.bits=16", "rtn4,bits=1", "kivi2,bits=8", "asymkv1/1",
+	      "zipcache,salient.bits=8", "zipcache,bits=1", "mikv,bits=4", "mikv,bits=1", "mikv,salient.bits=4"})
+		all.push_back(parse_policy(text));
+	return all;
+}
+
 } // namespace kvrun

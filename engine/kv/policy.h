@@ -98,6 +98,8 @@ struct KvPolicy {
 
 // The methods, in the order help texts list them.
 const std::vector<KvPolicy>& all_policies();
+// Those and some with options: together they have every kind of format that kernels are made for.
+std::vector<KvPolicy> policy_samples();
 
 // "name" or "name,key=value,...": METHODS' option names. Short names: f16, q8, q4 and the GGML type names q8_0, q4_0.
 // Throws Error{Invalid}, one line that says what is possible.

@@ -74,9 +74,61 @@ uint32_t TokenSet::add(uint32_t pos, uint32_t rows_before) {
 	return slot;
 }
 
+void TokenSet::drop_f16_pages(uint32_t n_pages) {
+	if (n_pages >= n_pages_[kRecent]) return;
+	const uint32_t end = n_pages * plan_->page[kRecent];
+	n_pages_[kRecent] = n_pages;
+	live_[kRecent].resize(size_t(n_pages) * 4);
+	pos_[kRecent].resize(end);
+	std::erase_if(free_, [&](uint32_t slot) { return slot >= end; });
+	std::make_heap(free_.begin(), free_.end(), std::greater<>());
+}
+
+void TokenSet::remove_newest(uint32_t n, uint32_t n_pages) {
+	for (; n > 0; --n) {
+		const bool in_window = !recent_.empty(); // sinks came first
+		release(in_window ? recent_.back() : sinks_.back());
+		in_window ? recent_.pop_back() : sinks_.pop_back();
+	}
+	drop_f16_pages(n_pages);
+}
+
+TokenSet::Saved TokenSet::save() const {
+	Saved s{sinks_, kept_, {}, recent_, free_, live_[kRecent], pos_[kRecent], {}, {}, {}};
+	for (int t = 0; t < kTiers; ++t) {
+		s.waiting[t] = waiting_[t];
+		s.n_pages[t] = n_pages_[t], s.n_blocks[t] = n_blocks_[t], s.packed[t] = packed_[t];
+	}
+	return s;
+}
+
+void TokenSet::restore(Saved&& s) {
+	sinks_ = std::move(s.sinks), kept_ = std::move(s.kept), recent_ = std::move(s.recent), free_ = std::move(s.free);
+	live_[kRecent] = std::move(s.f16_live), pos_[kRecent] = std::move(s.f16_pos);
+	n_pages_[kRecent] = s.n_pages[kRecent];
+	for (const int t : {kSalient, kRegular}) {
+		waiting_[t] = std::move(s.waiting[t]);
+		n_pages_[t] = s.n_pages[t], n_blocks_[t] = s.n_blocks[t], packed_[t] = s.packed[t];
+		live_[t].resize(size_t(n_pages_[t]) * 4);
+		pos_[t].resize(size_t(n_pages_[t]) * plan_->page[t]);
+		if (!block_[t].empty()) block_[t].resize(n_pages_[t]);
+		if (plan_->fill[t] != Fill::Append) continue; // whole pages were added
+		for (uint32_t slot = packed_[t]; slot < pos_[t].size(); ++slot) {
+			const uint32_t page = slot / plan_->page[t], in_page = slot % plan_->page[t];
+			live_[t][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
+			pos_[t][slot] = kNone;
+		}
+	}
+}
+
 uint32_t TokenSet::newest_slot() const {
 	const Token& t = recent_.empty() ? sinks_.back() : recent_.back();
 	return t.src;
+}
+
+bool TokenSet::ends_with(uint32_t pos) const {
+	if (!recent_.empty()) return recent_.back().pos == pos;
+	return !sinks_.empty() && sinks_.back().pos == pos;
 }
 
 bool TokenSet::is_kept(uint32_t pos) const {

@@ -45,7 +45,15 @@ class TokenSet {
 	void store(SetMoves& moves);
 	// A new token straight into an f16 slot, which is returned.
 	uint32_t add(uint32_t pos, uint32_t rows_before);
+	// Takes back the newest n tokens, none of which has been judged, and the f16 pages beyond n_pages, which are empty
+	// then.
+	void remove_newest(uint32_t n, uint32_t n_pages);
 	void grow_f16(uint32_t n_pages); // there are n_pages f16 pages from now on
+
+	// What a flush changes of tokens in f16, and how far packed pages reach: enough to take the flush back.
+	struct Saved;
+	Saved save() const;
+	void restore(Saved&&);
 
 	// ---- what is where
 	uint32_t n_pages(Tier t) const { return n_pages_[int(t)]; }
@@ -53,7 +61,8 @@ class TokenSet {
 	std::span<const uint32_t> positions(Tier t) const { return pos_[int(t)]; }    // (n_pages * page) kNone: empty
 	std::span<const uint32_t> page_block(Tier t) const { return block_[int(t)]; } // (n_pages) logical block; else empty
 	uint32_t newest_slot() const;
-	bool is_kept(uint32_t pos) const; // by a flush, in f16
+	bool ends_with(uint32_t pos) const; // the newest token is the one at this position
+	bool is_kept(uint32_t pos) const;   // by a flush, in f16
 
  private:
 	struct Token {
@@ -73,8 +82,9 @@ class TokenSet {
 	void write_pages(int tier, uint32_t n, SetMoves& moves); // the first n waiting tokens, from the end of the pages on
 	void append_page(int tier);
 	void occupy(int tier, uint32_t slot, uint32_t pos);
-	void release(const Token&); // its f16 slot, if it has one
-	uint32_t take_slot();       // the lowest free f16 slot
+	void release(const Token&);            // its f16 slot, if it has one
+	uint32_t take_slot();                  // the lowest free f16 slot
+	void drop_f16_pages(uint32_t n_pages); // those from n_pages on
 
 	const KvPlan* plan_;
 	uint32_t head_;
@@ -84,6 +94,13 @@ class TokenSet {
 	uint32_t n_pages_[kTiers] = {}, n_blocks_[kTiers] = {};
 	uint32_t packed_[kTiers] = {}; // tokens in pages of Salient and Regular
 	std::vector<uint32_t> live_[kTiers], pos_[kTiers], block_[kTiers];
+};
+
+struct TokenSet::Saved {
+	std::vector<Token> sinks, kept, waiting[kTiers];
+	std::deque<Token> recent;
+	std::vector<uint32_t> free, f16_live, f16_pos;
+	uint32_t n_pages[kTiers], n_blocks[kTiers], packed[kTiers];
 };
 
 } // namespace kvrun

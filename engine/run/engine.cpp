@@ -1,101 +1,54 @@
 // A model on a device: opened once, used by any number of sessions.
 #include "engine/run/engine.h"
-#include "engine/core/log.h"
 #include <algorithm>
 
 namespace kvrun {
+namespace {
+
+constexpr size_t kKeptPromptBytes = 64 << 20; // a prompt's memory up to this is kept for the next one
+
+// A block's K (and V) is one view; all of a block's memory stays under an eighth of what is free.
+uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, uint32_t asked) {
+	const size_t token_bytes = size_t(cfg.n_kv_heads) * cfg.head_dim * 2; // f16 K (or V) of one layer
+	const size_t row_bytes = size_t(cfg.dim) * 4 + size_t(cfg.rope.dim) * 4 + 4 + 2 * token_bytes;
+	size_t most = std::min(dev.max_view_bytes / token_bytes, std::max<size_t>(dev.free_bytes / 8 / row_bytes, 1));
+	if (asked) most = std::min<size_t>(most, asked);
+	return uint32_t(std::clamp<size_t>(most, 1, UINT32_MAX / 2));
+}
+
+} // namespace
 
 std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgress& progress) {
+	if (opt.max_rows < 1 || opt.max_rows > Graph::kLogitRows)
+		fail(Code::Invalid, "{} sequences in a decode step, 1 to {} are possible", opt.max_rows, Graph::kLogitRows);
 	Model model = open_model(opt.model);
-	const Config& cfg = model.config;
-	auto kv = std::make_unique<KvStore>();
-	kv->plan = make_plan(opt.kv, KvShape{cfg.n_layers, cfg.n_kv_heads, cfg.head_dim});
-	std::unique_ptr<Engine> e(new Engine(std::move(model), open_backend(opt.device)));
+	std::unique_ptr<Engine> e(new Engine(std::move(model), open_backend(opt.backend)));
 	Backend& be = *e->backend_;
-	e->kv_ = std::move(kv);
-	e->seed_ = opt.seed;
-	e->weights_ = load_weights(e->file(), e->config(), be, progress);
+	const Config& cfg = e->config();
+	e->weights_ = load_weights(e->file(), cfg, be, progress);
 
 	// What the weights left over is for the cache, less a tenth for activations and the driver's own needs.
-	const size_t spare = be.info().free_bytes - be.info().free_bytes / 10;
-	const size_t budget = opt.kv_budget ? opt.kv_budget : spare;
-	const uint32_t trained = std::max(e->config().max_seq, 1u);
-	const uint64_t fits = tokens_that_fit(e->plan(), budget, opt.ctx ? opt.ctx : trained);
-	if (fits == 0)
-		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget,
-		     opt.kv.text);
-	e->ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
-	e->ctx_by_budget_ = !opt.ctx && fits < trained;
-	if (opt.ctx && fits < opt.ctx)
-		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", opt.ctx, opt.kv.text,
-		                      fits));
-	warn_about_context(e->config(), e->ctx_);
-	e->kv_->pool = std::make_unique<KvPool>(be, e->plan(), budget);
-	e->forward_ = std::make_unique<Forward>(be, e->config(), e->weights_, e->ctx_,
-	                                        ForwardOptions{.ubatch = opt.ubatch, .prefill_block = opt.prefill_block});
+	const DeviceInfo dev = be.info();
+	const size_t spare = dev.free_bytes - dev.free_bytes / 10;
+	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : spare);
+	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
+	e->prefill_block_ = longest_block(dev, cfg, opt.prefill_block);
+	e->graph_ = std::make_unique<Graph>(be, cfg, e->weights_, std::max(e->ubatch_, opt.max_rows));
+	e->decoder_ = std::make_unique<Decoder>(*e->graph_, e->scratch_, opt.max_rows);
 	return e;
 }
 
-std::unique_ptr<KvStore> Engine::make_kv(const KvPolicy& policy) {
-	auto kv = std::make_unique<KvStore>();
-	kv->plan = make_plan(policy, plan().shape);
-	const size_t budget = pool().budget_bytes();
-	if (const uint64_t fits = tokens_that_fit(kv->plan, budget, ctx_); fits < ctx_)
-		warn_once(
-		    fmt::format("the cache of {} tokens with policy '{}' may not fit: {} tokens do", ctx_, policy.text, fits));
-	kv->pool = std::make_unique<KvPool>(*backend_, kv->plan, budget);
-	return kv;
+size_t Engine::activation_bytes() const {
+	return graph_->bytes() + decoder_->bytes() + scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
 }
 
-void Engine::set_kv(const KvPolicy& policy) { kv_ = make_kv(policy); }
-
-Session::Session(Engine& e) : engine_(e), kv_(e.backend(), e.plan(), e.pool(), e.ctx(), e.seed()) {}
-
-std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const PrefillHooks& hooks) {
-	if (tokens.empty()) fail(Code::Invalid, "no tokens to prefill");
-	const uint64_t total = uint64_t(n_tokens()) + tokens.size();
-	if (total > ctx() && engine_.ctx_by_budget()) {
-		const size_t budget = engine_.pool().budget_bytes();
-		const std::string fits = policy_that_fits(engine_.plan().shape, total, budget);
-		fail(Code::Context, "{} tokens need {:.1f} MiB of cache under policy '{}', {:.1f} MiB are budgeted: {}", total,
-		     double(bytes_at(engine_.plan(), total).total()) / (1 << 20), engine_.plan().policy.text,
-		     double(budget) / (1 << 20),
-		     fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget"
-		                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
-	}
-	if (total > ctx())
-		fail(Code::Context, "the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it",
-		     tokens.size(), ctx() - n_tokens(), ctx());
-	for (const uint32_t t : tokens)
-		if (t >= engine_.config().vocab)
-			fail(Code::Invalid, "token {} is outside the vocabulary of {}", t, engine_.config().vocab);
-	try {
-		return engine_.forward().prefill(kv_, tokens, hooks);
-	} catch (...) { // before the first layer: the prompt has its pages, and nobody who gives them back
-		if (kv_.cache().in_prompt()) kv_.cache().cancel_prompt();
-		throw;
-	}
+std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {
+	if (spare_) return std::move(spare_);
+	return std::make_unique<PromptMemory>(*backend_, config());
 }
 
-void Session::fill(uint32_t n) {
-	if (uint64_t(n_tokens()) + n > ctx())
-		fail(Code::Context, "{} tokens of noise, the context has room for {} of {}; raise -c", n, ctx() - n_tokens(),
-		     ctx());
-	engine_.forward().fill(kv_, n);
-}
-
-std::span<const float> Session::decode(uint32_t token) {
-	if (n_tokens() >= ctx()) fail(Code::Context, "the context of {} tokens is full; raise -c", ctx());
-	if (token >= engine_.config().vocab)
-		fail(Code::Invalid, "token {} is outside the vocabulary of {}", token, engine_.config().vocab);
-	const Row row{&kv_, token};
-	const uint32_t before = n_tokens();
-	try {
-		return engine_.forward().decode(std::span(&row, 1));
-	} catch (...) { // a token that has its slot but was never stored there would be read by the next one
-		if (n_tokens() != before) kv_.reset();
-		throw;
-	}
+void Engine::give_prompt_memory(std::unique_ptr<PromptMemory> m) noexcept {
+	if (m && m->bytes() <= kKeptPromptBytes && (!spare_ || spare_->bytes() < m->bytes())) spare_ = std::move(m);
 }
 
 } // namespace kvrun

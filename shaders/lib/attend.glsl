@@ -5,15 +5,13 @@
 // Packed V without channel factors costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
 // weights w_t scale_t, made once per token and run of channels, and sum_t w_t zero_t beside them.
 //
-// Two builds. TEXEL, for drivers on a processor: the workgroup is one subgroup, big buffers are read as texels (their
-// storage buffer loads are an order of magnitude slower), and weights pass between lanes by shuffles. Else: storage
-// buffers, weights pass through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
+// Weights pass between lanes through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
+// Software drivers have kernels of their own: soft/attend.glsl.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
 // and, for packed V, v_words, v_params, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
-//   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them; texel build:
-//   void queries_fit(uint c)        the same for q_part, where c differs from lane to lane
+//   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #extension GL_EXT_control_flow_attributes : require
 #ifndef NO_SUBGROUP
 #extension GL_KHR_shader_subgroup_basic : require
@@ -21,14 +19,9 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #endif
 
-#ifdef TEXEL
-#define LOAD4(name, i) texelFetch(name, int(i))
-#define LANE gl_SubgroupInvocationID
-#else
-#define LOAD4(name, i) name[i]
 #define LANE gl_LocalInvocationID.x
-#endif
-#include "lib/unpack.glsl"
+#include "lib/codes.glsl"
+#include "lib/halves.glsl"
 
 const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
 const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
@@ -44,23 +37,10 @@ const float NO_TOKEN = -1e30;
 
 vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
 vec4 score[QUERIES];              // of the lane's quad
-#ifdef TEXEL
-vec4 weight[V_RUNS * QUERIES];    // [run][query] of the lane's quad
-float zeros[V_RUNS * QUERIES];    // sum over the quad of weight * zero; unused where scales are not in the weights
-#define SET_WEIGHT(i, x) weight[i] = x
-#define SET_ZEROS(i, x) zeros[i] = x
-#else
-#define SET_WEIGHT(i, x) work_s[(i) * QUADS + LANE] = x
-#define SET_ZEROS(i, x) zeros_s[(i) * QUADS + LANE] = x
-#endif
 float top[QUERIES];               // maximum score so far, the same in all lanes
 float total[QUERIES];             // sum of weights; this lane's share until state_finish()
 float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
 
-#ifdef TEXEL
-const uint Q_FETCH = (QUERIES * 2u + LOCAL_X - 1u) / LOCAL_X; // fetches that bring 8 channels of all queries
-vec4 q_part[Q_FETCH]; // lane 2 j + i of fetch f: channels 4 i .. 4 i + 3 of query f * LOCAL_X / 2 + j
-#else
 shared vec4 q_s[QUERIES * Q_PIECES];
 // One piece of memory in turn holds SCALED queries (of the including file), weights [run][query][quad], and at the end
 // the sums of other V rows.
@@ -75,7 +55,6 @@ const uint REDUCED = LOCAL_X; // values of a query that meet in shared memory
 const uint REDUCED = (LOCAL_X + SUBGROUP - 1u) / SUBGROUP;
 #endif
 shared float reduce_s[QUERIES * REDUCED];
-#endif
 
 void state_clear() {
 	[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) acc[i] = vec4(0);
@@ -88,29 +67,9 @@ void state_clear() {
 
 // ---- queries
 
-#ifdef TEXEL
-void queries_stage() {}
-// Brings channels 8 step .. 8 step + 7 of every query.
-void queries_step(uint step) {
-	const uint c = step * 2u + LANE % 2u;
-	[[unroll]] for (uint f = 0; f < Q_FETCH; f++)
-		q_part[f] = uintBitsToFloat(LOAD4(q, query_at(f * (LOCAL_X / 2u) + LANE / 2u) + c));
-	queries_fit(c);
-}
-vec4 query(uint j, uint step, uint i) {
-	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X + i;
-	return vec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from), subgroupShuffle(q_part[f].z, from),
-				subgroupShuffle(q_part[f].w, from));
-}
-// The sum over a query's channels of a number per lane, [fetch], that belongs to the lane's share of q_part.
-float query_sum(float x[Q_FETCH], uint j) {
-	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X;
-	return subgroupShuffle(x[f], from) + subgroupShuffle(x[f], from + 1u);
-}
-#else
 void queries_stage() {
 	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X)
-		q_s[i] = query_fit(uintBitsToFloat(LOAD4(q, query_at(i / Q_PIECES) + i % Q_PIECES)), i % Q_PIECES);
+		q_s[i] = query_fit(uintBitsToFloat(q[query_at(i / Q_PIECES) + i % Q_PIECES]), i % Q_PIECES);
 	barrier();
 }
 void queries_step(uint step) {}
@@ -118,7 +77,6 @@ void queries_step(uint step) {}
 vec4 query(uint j, uint step, uint i) { return q_s[j * Q_PIECES + step * 2u + i]; }
 #else
 vec4 query(uint j, uint step, uint i);
-#endif
 #endif
 
 // score += q . k over 4 channels; k[c] holds channel 8 step + 4 i + c of the quad's 4 tokens. After queries_step(step).
@@ -131,16 +89,6 @@ void score_half(uint step, uint i, vec4 k[4]) {
 
 // ---- reductions over the workgroup
 
-#ifdef TEXEL
-void reduce(inout float x[QUERIES], const bool maximum) {
-	[[unroll]] for (uint j = 0; j < QUERIES; j++)
-		[[unroll]] for (uint b = 0; b < 6u; b++)
-			if (1u << b < LOCAL_X) {
-				const float other = subgroupShuffleXor(x[j], 1u << b);
-				x[j] = maximum ? max(x[j], other) : x[j] + other;
-			}
-}
-#else
 // Subgroups first where there are any; a workgroup of one subgroup needs no memory.
 void reduce(inout float x[QUERIES], const bool maximum) {
 #ifdef NO_SUBGROUP
@@ -164,7 +112,6 @@ void reduce(inout float x[QUERIES], const bool maximum) {
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) x[j] = reduce_s[j * REDUCED];
 	barrier();
 }
-#endif
 
 // ---- a tile
 
@@ -186,22 +133,20 @@ void tile_softmax(uint live, uint params) {
 		if (V_FOLD)
 			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
 	}
-#ifndef TEXEL
 	if (SCALED > 0u) barrier(); // all lanes are done with the keys
-#endif
 	if (!V_FOLD)
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) SET_WEIGHT(j, score[j]);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) work_s[j * QUADS + LANE] = score[j];
 #ifdef V_PARAMS
 	if (V_FOLD) {
 		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
 		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
 			vec4 scale, zero;
-			params_of(LOAD4(v_params, (params + r * PAGE) / 4u), scale, zero);
+			params_of(v_params[(params + r * PAGE) / 4u], scale, zero);
 			scale = mix(scale, vec4(0), dead);
 			zero = mix(zero, vec4(0), dead);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-				SET_WEIGHT(r * QUERIES + j, score[j] * scale);
-				SET_ZEROS(r * QUERIES + j, dot(score[j], zero));
+				work_s[(r * QUERIES + j) * QUADS + LANE] = score[j] * scale;
+				zeros_s[(r * QUERIES + j) * QUADS + LANE] = dot(score[j], zero);
 			}
 		}
 	}
@@ -214,13 +159,7 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
 		const uint word = at + c * V_BITS / 4u;
-#ifdef TEXEL
-		const uvec4 x = LOAD4(v_codes, word / 4u);
-		const uvec2 pair = (word & 2u) == 0u ? x.xy : x.zw;
-		uint w = (word & 1u) == 0u ? pair.x : pair.y, w2 = pair.y;
-#else
 		uint w = v_words[word], w2 = V_BITS == 8u ? v_words[word + 1u] : 0u;
-#endif
 		w = w >> (c * V_BITS * 8u % 32u) & mask;
 		w2 &= mask;
 		uvec4 a, b;
@@ -233,7 +172,7 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 		return;
 	}
 #endif
-	const uvec4 w = LOAD4(v_codes, at + c) & uvec4(mask);
+	const uvec4 w = v_codes[at + c] & uvec4(mask);
 	low = halves_low(w);
 	high = halves_high(w);
 }
@@ -243,53 +182,25 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 // v_factors where the channel factors of the kv head begin, both only with V_NORM.
 void tile_values(uint at, uint live, uint params, uint factors) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
-#ifndef TEXEL
 	quad_s[LANE] = uvec4(at, live, params, factors);
 	barrier();
-#endif
 	for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
 		const uint quad = min(i * V_ROWS + row, QUADS - 1u);
-#ifdef TEXEL
-		const uint v_at = subgroupShuffle(at, quad);
-		uint v_live = subgroupShuffle(live, quad);
-#else
 		const uint v_at = quad_s[quad].x;
 		uint v_live = quad_s[quad].y;
-#endif
 		if (i * V_ROWS + row >= QUADS || row >= V_ROWS) v_live = 0;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS == 1u ? 0u : c * 8u / V_GROUP;
-#ifdef TEXEL
-			vec4 u[QUERIES]; // weights of the run that c is in
-			float z[QUERIES];
-			[[unroll]] for (uint r = 0; r < V_RUNS; r++)
-				if (V_RUNS == 1u || (r * V_GROUP < (o + 1u) * ROW_LANES * 8u && (r + 1u) * V_GROUP > o * ROW_LANES * 8u))
-					[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-						const vec4 other = subgroupShuffle(weight[r * QUERIES + j], quad);
-						u[j] = r == 0u || run == r ? other : u[j];
-						if (V_FOLD) {
-							const float other_z = subgroupShuffle(zeros[r * QUERIES + j], quad);
-							z[j] = r == 0u || run == r ? other_z : z[j];
-						}
-					}
-			if (V_FOLD)
-				[[unroll]] for (uint j = 0; j < QUERIES; j++) zero_acc[j * OWN + o] += v_live != 0u ? z[j] : 0.0;
-#else
 			if (V_FOLD)
 				[[unroll]] for (uint j = 0; j < QUERIES; j++)
 					zero_acc[j * OWN + o] += v_live != 0u ? zeros_s[(run * QUERIES + j) * QUADS + quad] : 0.0;
-#endif
 #ifdef V_PARAMS
 			vec4 scale, zero, factor_low, factor_high;
 			if (V_NORM) {
-#ifdef TEXEL
-				const uint of = subgroupShuffle(params, quad), f = subgroupShuffle(factors, quad);
-#else
 				const uint of = quad_s[quad].z, f = quad_s[quad].w;
-#endif
 				const uint norm_run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u;
-				params_of(LOAD4(v_params, (of + norm_run * PAGE) / 4u), scale, zero);
-				const uvec4 x = LOAD4(v_factors, f / 4u + c);
+				params_of(v_params[(of + norm_run * PAGE) / 4u], scale, zero);
+				const uvec4 x = v_factors[f / 4u + c];
 				factor_low = halves_low(x);
 				factor_high = halves_high(x);
 			}
@@ -306,20 +217,14 @@ void tile_values(uint at, uint live, uint params, uint factors) {
 				}
 #endif
 				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-#ifdef TEXEL
-					const float x = u[j][t];
-#else
 					const float x = work_s[(run * QUERIES + j) * QUADS + quad][t];
-#endif
 					acc[(j * OWN + o) * 2u] += x * low;
 					acc[(j * OWN + o) * 2u + 1u] += x * high;
 				}
 			}
 		}
 	}
-#ifndef TEXEL
 	barrier(); // the next tile writes work_s
-#endif
 }
 
 // Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
@@ -333,13 +238,6 @@ void state_finish() {
 		}
 	if (V_ROWS > 1u) [[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 		vec4 low = acc[i * 2u], high = acc[i * 2u + 1u];
-#ifdef TEXEL
-		[[unroll]] for (uint r = 1; r < V_ROWS; r++) {
-			const uint from = (LANE + r * ROW_LANES) % LOCAL_X;
-			acc[i * 2u] += subgroupShuffle(low, from);
-			acc[i * 2u + 1u] += subgroupShuffle(high, from);
-		}
-#else
 		work_s[LANE * 2u] = low;
 		work_s[LANE * 2u + 1u] = high;
 		barrier();
@@ -351,6 +249,5 @@ void state_finish() {
 		barrier();
 		acc[i * 2u] = low;
 		acc[i * 2u + 1u] = high;
-#endif
 	}
 }

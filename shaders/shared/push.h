@@ -71,13 +71,12 @@ struct AttendPush {
 	uint first_work;
 	uint n_heads;
 	uint n_kv_heads;
-	uint blocks;      // workgroups that share a kv head's query heads
-	uint live_stride; // words of live bits from one kv head to the next; 0: all share them
-	uint n_rows;      // of q
-	uint item_rows;   // rows a work item serves
-	uint row_blocks;  // workgroups that share them
-	uint part_step;   // from a row's partial state to the next row's
-	float scale;      // 1 / sqrt(head_dim)
+	uint blocks;     // workgroups that share a kv head's query heads
+	uint n_rows;     // of q
+	uint item_rows;  // rows a work item serves
+	uint row_blocks; // workgroups that share them
+	uint part_step;  // from a row's partial state to the next row's
+	float scale;     // 1 / sqrt(head_dim)
 };
 struct AttendPromptPush {
 	KV_PUSH_HEAD
@@ -104,7 +103,6 @@ struct KvBlockPush {
 	KV_PUSH_HEAD
 	uint t_cap; // rows per kv head in the source
 	uint head_dim;
-	uint first_head; // kv head of grid row 0
 };
 struct ScorePromptPush {
 	KV_PUSH_HEAD
@@ -120,12 +118,9 @@ struct ScorePromptPush {
 struct ScoreSlotsPush {
 	KV_PUSH_HEAD
 	uint first_work;
-	uint n_rows; // listed
 	uint n_heads;
 	uint n_kv_heads;
-	uint stride;      // of score, from one kv head to the next
-	uint live_stride; // words of live bits from one kv head to the next; 0: all share them
-	float scale;      // 1 / sqrt(head_dim)
+	float scale; // 1 / sqrt(head_dim)
 };
 struct ChannelMaxPush {
 	KV_PUSH_HEAD

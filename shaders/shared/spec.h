@@ -12,9 +12,6 @@
 #define SPEC_SUBGROUP 8 // filled by the registry: subgroup size the pipeline runs with
 #define SPEC_ROWS 9     // output rows of a workgroup
 #define SPEC_COLS 10    // rows of x (tokens) of a workgroup
-#define SPEC_STEP 11    // depth of a tile
 #define SPEC_WTYPE 12   // element type of a weight: the value of DType
-#define SPEC_LOCAL_Y 13
-#define SPEC_WTYPE2 14 // of a second projection in the same dispatch
-#define SPEC_HEADS 15  // heads of a group a workgroup serves
+#define SPEC_HEADS 15   // heads of a group a workgroup serves
 #endif

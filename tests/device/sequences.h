@@ -1,7 +1,8 @@
 // What tests of whole models share: engines on a test device, logits of prompts and greedy continuations.
 #pragma once
-#include "engine/run/engine.h"
+#include "engine/run/session.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/rig.h"
 #include <cmath>
 
@@ -16,16 +17,14 @@ struct Case {
 	std::string text() const { return name; }
 };
 
-inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ctx = 0,
-                                           uint32_t ubatch = 512, const std::string& kv = "fp16") {
+inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ubatch = 512) {
 	EngineOptions opt;
 	opt.model = model;
-	opt.device = select_test_device(device);
-	opt.ctx = ctx;
+	opt.backend = select_test_device(device);
 	opt.ubatch = ubatch;
-	opt.kv = parse_policy(kv);
 	return Engine::open(opt);
 }
+inline SessionOptions with(const std::string& kv, uint32_t ctx = 0) { return {.kv = parse_policy(kv), .ctx = ctx}; }
 
 inline uint32_t best(std::span<const float> logits) {
 	return uint32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -81,9 +80,9 @@ inline const std::string kSmallModel = kGolden + "tiny/llama.gguf";
 inline void check_sequence(const TestRow& row, const std::string& model, const std::string& kv,
                            uint32_t n_decode = 15) {
 	setenv("KVRUN_CHECK", "1", 1);
-	const auto engine = open_engine(row.device, kGolden + "tiny/" + model + ".gguf", 400, 64, kv);
+	const auto engine = open_engine(row.device, kGolden + "tiny/" + model + ".gguf", 64);
 	unsetenv("KVRUN_CHECK");
-	Session s(*engine);
+	Session s(*engine, with(kv, 400));
 	const Tokens prompt = random_tokens(200, engine->config().vocab, 9);
 	REQUIRE_NOTHROW(s.prefill(std::span(prompt).first(150)));
 	REQUIRE_NOTHROW(s.prefill(std::span(prompt).subspan(150)));

@@ -3,6 +3,7 @@
 // test_pack.cpp.
 #include "shared/kv_page.h"
 #include "tests/support/compare.h"
+#include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
 #include <cmath>
 #include <doctest/doctest.h>
@@ -14,6 +15,7 @@ using namespace kvrun;
 namespace {
 
 constexpr uint32_t kGarbage = 0x7e01fe02u; // two NaN as halves
+constexpr uint32_t kBalanceAt = 4;         // word where the balancer begins
 
 struct TierSpec {
 	Format format;
@@ -181,22 +183,23 @@ class Builder {
 			for (uint32_t h = 0; h < masks; ++h)
 				for (uint32_t w = 0; w < 4; ++w)
 					live[(size_t(h) * n_pages + p) * 4 + w] = live_[(size_t(p) * masks + h) * 4 + w];
-		Words work;
+		const KvTables tables(rig, pages_, live, factors_);
+		std::vector<AttendWork> work;
 		std::vector<uint32_t> n_parts(s_.T, 0);
 		const uint32_t own = s_.prompt ? 1 : 0, most = uint32_t(r_.tiers.size()) * s_.splits + own; // parts of a row
 		for (size_t t = 0; t < r_.tiers.size(); ++t) {
-			const uint32_t first_work = uint32_t(work.size() / 4);
+			const uint32_t first_work = uint32_t(work.size());
 			for (uint32_t row = 0; row < s_.T; ++row) {
 				const auto [first, n] = runs[t * n_caches + (s_.own_caches ? row : 0)];
 				const uint32_t splits = std::min(s_.splits, n);
 				for (uint32_t i = 0; i < splits; ++i) {
 					const uint32_t a = n * i / splits, b = n * (i + 1) / splits, part = row * most + n_parts[row]++;
-					if (row % s_.item_rows == 0) work.insert(work.end(), {row, first + a, b - a, part});
+					if (row % s_.item_rows == 0) work.push_back(tables.item(row, part, first + a, b - a, kBalanceAt));
 				}
 			}
 			AttendGroup g;
 			g.format = r_.tiers[t].format, g.page = r_.tiers[t].page;
-			g.first_work = first_work, g.n_work = uint32_t(work.size() / 4) - first_work;
+			g.first_work = first_work, g.n_work = uint32_t(work.size()) - first_work;
 			if (g.n_work) c.groups.push_back(g);
 		}
 		Words row_parts;
@@ -211,15 +214,13 @@ class Builder {
 		}
 		c.kv.groups = c.groups;
 		c.kv.n_kv_heads = s_.n_kv_heads, c.kv.item_rows = s_.item_rows, c.kv.part_step = most;
-		if (work.empty()) work.assign(4, 0);
-		c.kv.work = rig.u32(work, uint32_t(work.size() / 4), 4);
-		c.kv.pages = rig.u32(pages_, n_pages, 4), c.kv.live = rig.u32(live, masks, n_pages, 4);
+		c.kv.work = upload_work(rig, work), c.kv.tables = tables.view;
 		c.kv.row_parts = rig.u32(row_parts, s_.T, 2), c.kv.parts = rig.out(s_.T * most, s_.n_heads, s_.D + 2);
-		c.kv.factors = rig.u32(factors_, n_pages);
-		c.kv.balance = rig.f16(c.balance, s_.n_kv_heads, s_.D);
-		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return bool(g.v_factors); })) c.kv.factors = {};
 		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return g.format.k.norm == Norm::Balance; }))
-			c.kv.balance = {};
+			return;
+		Floats balance(kBalanceAt * 2, NAN); // another layer's
+		balance.insert(balance.end(), c.balance.begin(), c.balance.end());
+		c.kv.balance = as_words(rig.f16(balance, uint32_t(balance.size())));
 	}
 
 	const PackedRow& r_;
@@ -233,7 +234,7 @@ bool balanced(const PackedRow& r) {
 }
 
 // The prompt's own keys and values. Where the reference divides queries by the balance, its keys are multiplied by it.
-PromptKv make_own(PackedCache& c, Rig& rig, const PackedRow& r, Random& random) {
+KvRows make_own(PackedCache& c, Rig& rig, const PackedRow& r, Random& random) {
 	const Shape& s = r.s;
 	Floats k = random.normals(size_t(s.n_kv_heads) * s.T * s.D), v = random.normals(k.size());
 	c.own.assign(s.n_kv_heads, std::vector<Token>(s.T));
@@ -244,7 +245,7 @@ PromptKv make_own(PackedCache& c, Rig& rig, const PackedRow& r, Random& random) 
 		t.k.push_back(double(k[i]) * (balanced(r) ? double(c.balance[h * s.D + i % s.D]) : 1));
 		t.v.push_back(double(v[i]));
 	}
-	return {rig.f16(k, s.n_kv_heads, s.T, s.D), rig.f16(v, s.n_kv_heads, s.T, s.D), 0, rig.out(s.T, s.n_heads)};
+	return {rig.f16(k, s.n_kv_heads, s.T, s.D), rig.f16(v, s.n_kv_heads, s.T, s.D), 0};
 }
 
 // Balanced keys meet divided queries, tier by tier: a token's share of the score is sum_c (q_c / b_c) k_c.
@@ -283,19 +284,19 @@ void run_packed(Backend& backend, const PackedRow& r, const TestRow& row) {
 	const Floats q = random.normals(size_t(r.s.T) * r.s.n_heads * r.s.D, 1.f);
 	PackedCache c;
 	Builder(r, random).build(c, rig);
-	const PromptKv own = r.s.prompt ? make_own(c, rig, r, random) : PromptKv{};
+	const KvRows own = r.s.prompt ? make_own(c, rig, r, random) : KvRows{};
 	Floats want(q.size()), want_lse;
 	reference(r, c, q, want, want_lse);
-	c.kv.lse = r.s.prompt ? View() : rig.out(r.s.T, r.s.n_heads);
+	const View out_lse = rig.out(r.s.T, r.s.n_heads);
 	const View out = rig.out(r.s.T, r.s.n_heads, r.s.D), vq = rig.f32(q, r.s.T, r.s.n_heads, r.s.D);
 	const auto run = [&](const View& to) {
-		r.s.prompt ? backend.attend_prompt(to, vq, own, &c.kv) : backend.attend(to, vq, c.kv);
+		r.s.prompt ? backend.attend_prompt(to, out_lse, vq, own, &c.kv) : backend.attend(to, out_lse, vq, c.kv);
 	};
 	run(out);
 	const Floats got = rig.get(out);
 	check_close(row, got, want, "attend packed");
 	check_same_bits(row, rig.get(vq), q);
-	const Floats lse = rig.get(r.s.prompt ? own.lse : c.kv.lse);
+	const Floats lse = rig.get(out_lse);
 	if (std::isinf(want_lse[0]))
 		CHECK_MESSAGE(lse == want_lse, row_text(row)); // no token at all, in any row
 	else

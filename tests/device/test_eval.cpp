@@ -16,11 +16,10 @@ struct Device {
 	std::string text() const { return "evaluation"; }
 };
 
-std::unique_ptr<Engine> open_bundled(const std::string& device, uint32_t ctx) {
+std::unique_ptr<Engine> open_bundled(const std::string& device) {
 	EngineOptions opt;
 	opt.model = kBundled + "recall-4m-f16.gguf";
-	opt.device = select_test_device(device);
-	opt.ctx = ctx;
+	opt.backend = select_test_device(device);
 	return Engine::open(opt);
 }
 
@@ -105,12 +104,12 @@ TEST_CASE("questions: reproducible, one right answer, every depth") {
 
 TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
-		const auto e = open_bundled(row.device, 192);
+		const auto e = open_bundled(row.device);
 		const std::vector<uint32_t> text = some_text(*e, 24);
 		const std::vector<KvPolicy> policies = parse_policies("rtn8,rtn4,rtn2,fp16");
 		const TextEvalOptions opt{.chunk = 192, .scored = 20, .chunks = 2};
 		double last = -1;
-		const TextResult r = eval_text(*e, text, policies, opt, {[&](double done) {
+		const TextResult r = eval_text(*e, {.ctx = 192}, text, policies, opt, {[&](double done) {
 			CHECK(done > last);
 			last = done;
 			return true;
@@ -138,14 +137,13 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 
 		// The same perplexity from the logits of the whole chunk as one prompt, which is another path through the
 		// device.
-		e->set_kv(parse_policy("fp16"));
 		double nll = 0;
 		for (uint32_t c = 0; c < 2; ++c) {
 			std::vector<uint32_t> chunk;
 			const uint32_t bos = e->tokenizer().adds_bos();
 			if (bos) chunk.push_back(*e->tokenizer().bos());
 			chunk.insert(chunk.end(), text.begin() + c * (192 - bos), text.begin() + (c + 1) * (192 - bos));
-			Session s(*e);
+			Session s(*e, {.ctx = 192});
 			PrefillHooks hooks;
 			hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
 				const size_t vocab = e->config().vocab;
@@ -164,33 +162,35 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 
 TEST_CASE("an evaluation that is stopped keeps whole chunks only; what cannot be measured is refused") {
 	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
-		const auto e = open_bundled(row.device, 64);
+		const auto e = open_bundled(row.device);
 		const std::vector<uint32_t> text = some_text(*e, 16);
 		const std::vector<KvPolicy> q4 = parse_policies("rtn4");
-		const TextResult r =
-		    eval_text(*e, text, q4, {.chunk = 64, .scored = 4, .chunks = 3}, {[](double done) { return done < 0.6; }});
+		const TextResult r = eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 64, .scored = 4, .chunks = 3},
+		                               {[](double done) { return done < 0.6; }});
 		CHECK(r.chunks == 1);
 		REQUIRE(r.scores.size() == 2);
 		CHECK(r.scores[0].n == 4);
 		CHECK(r.scores[1].n == 4);
-		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 65, .scored = 4}), Error); // longer than the context
-		CHECK_THROWS_AS(eval_text(*e, text, q4, {.chunk = 8, .scored = 7}), Error);  // nothing before it
-		CHECK_THROWS_AS(eval_text(*e, std::span(text).first(9), q4, {.chunk = 64, .scored = 4}), Error);
+		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 65, .scored = 4}),
+		                Error); // longer than the context
+		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 8, .scored = 7}), Error); // nothing before it
+		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, std::span(text).first(9), q4, {.chunk = 64, .scored = 4}), Error);
 		const Question q = recall_question(40, 1, 0);
-		CHECK_THROWS_AS(eval_task(*e, std::span(&q, 1), q4, Ask::Prompt), Error); // longer than the context
+		CHECK_THROWS_AS(eval_task(*e, {.ctx = 64}, std::span(&q, 1), q4, Ask::Prompt),
+		                Error); // longer than the context
 	});
 }
 
 TEST_CASE("the loss of an answer is that of its tokens in one prompt") {
 	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
-		const auto e = open_bundled(row.device, 512);
+		const auto e = open_bundled(row.device);
 		Question q = recall_question(6, 3, 0);
 		q.answer = "31"; // not the right one: a loss worth comparing
-		const TaskScore t = eval_task(*e, std::span(&q, 1), parse_policies("fp16"), Ask::Later)[0];
+		const TaskScore t = eval_task(*e, {.ctx = 512}, std::span(&q, 1), parse_policies("fp16"), Ask::Later)[0];
 		CHECK(t.n_right == 0);
 		const std::vector<uint32_t> all = e->tokenizer().encode(q.record + q.query + q.answer);
 		double loss = 0;
-		Session s(*e);
+		Session s(*e, {.ctx = 512});
 		PrefillHooks hooks;
 		hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
 			const size_t vocab = e->config().vocab;
@@ -209,12 +209,12 @@ TEST_CASE("the loss of an answer is that of its tokens in one prompt") {
 
 TEST_CASE("look-up tasks: the bundled model answers, asked in the prompt and later") {
 	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
-		const auto e = open_bundled(row.device, 512);
+		const auto e = open_bundled(row.device);
 		std::vector<Question> questions;
 		for (uint32_t i = 0; i < 2; ++i) questions.push_back(recall_question(8, 11, i));
 		const std::vector<KvPolicy> policies = parse_policies("fp16,rtn8,streaming,sinks=4,recent=16");
 		for (const Ask ask : {Ask::Prompt, Ask::Later}) {
-			const std::vector<TaskScore> s = eval_task(*e, questions, policies, ask);
+			const std::vector<TaskScore> s = eval_task(*e, {.ctx = 512}, questions, policies, ask);
 			REQUIRE(s.size() == 3);
 			CHECK(s[0].n_right == 2);
 			CHECK(s[1].n_right == 2);

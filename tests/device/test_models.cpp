@@ -1,7 +1,7 @@
 // Whole models on every device against other programs: logits of HF transformers, greedy tokens of llama.cpp and
 // llama2.c.
 #include "engine/core/npy.h"
-#include "engine/run/generate.h"
+#include "engine/run/batch.h"
 #include "tests/support/assets.h"
 #include "tests/support/devices.h"
 #include <algorithm>
@@ -22,11 +22,10 @@ const fs::path kGolden = fs::path(KVRUN_SOURCE_DIR) / "tests" / "golden";
 // Largest error of a logit relative to the largest logit of the file. Storing keys and values as f16 takes 3e-4 of it.
 double tolerance(const std::string& device) { return device == "cpu" ? 1e-3 : 5e-3; }
 
-std::unique_ptr<Engine> open_engine(const std::string& device, const fs::path& model, uint32_t ctx, uint32_t ubatch) {
+std::unique_ptr<Engine> open_engine(const std::string& device, const fs::path& model, uint32_t ubatch) {
 	EngineOptions o;
 	o.model = model.string();
-	o.device = select_test_device(device);
-	o.ctx = ctx;
+	o.backend = select_test_device(device);
 	o.ubatch = ubatch;
 	return Engine::open(o);
 }
@@ -93,8 +92,8 @@ TEST_CASE("models: logits of every tiny checkpoint are those of transformers, as
 	on_every_device([&](const std::string& device) {
 		for (const Expected& e : models) {
 			INFO("model " << e.name);
-			const auto engine = open_engine(device, e.model, e.ctx, /*ubatch=*/16);
-			Session s(*engine);
+			const auto engine = open_engine(device, e.model, /*ubatch=*/16);
+			Session s(*engine, {.ctx = e.ctx});
 			double prompt = 0, decode = 0;
 			size_t rows = 0;
 			PrefillHooks hooks;
@@ -130,8 +129,8 @@ TEST_CASE("models: greedy tokens are llama.cpp's; near-ties are said") {
 			const std::vector<uint32_t> prompt = j.at("prompt"), tokens = j.at("tokens"), second = j.at("second");
 			const std::vector<float> gap = j.at("gap"), largest = j.at("largest");
 			REQUIRE(tokens.size() == 64);
-			const auto engine = open_engine(device, model, 128, 512);
-			Session s(*engine);
+			const auto engine = open_engine(device, model, 512);
+			Session s(*engine, {.ctx = 128});
 			std::span<const float> logits = s.prefill(prompt);
 			for (size_t i = 0; i < tokens.size(); ++i) {
 				const uint32_t token = best(logits);
@@ -156,8 +155,8 @@ TEST_CASE("models: stories260K tells its 256 greedy tokens byte for byte") {
 	REQUIRE(want.ends_with('\n'));
 	want.pop_back();
 	on_every_device([&](const std::string& device) {
-		const auto engine = open_engine(device, model, 512, 512);
-		Session s(*engine);
+		const auto engine = open_engine(device, model, 512);
+		Session s(*engine, {.ctx = 512});
 		GenerateOptions o;
 		o.n = 256;
 		o.sampling.temperature = 0;

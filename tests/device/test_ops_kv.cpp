@@ -2,6 +2,7 @@
 // against definitions in double written here. Packed formats: test_attend.cpp.
 #include "shared/kv_page.h"
 #include "tests/support/compare.h"
+#include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
 #include <algorithm>
 #include <cmath>
@@ -223,6 +224,7 @@ struct AttendRow {
 struct Cache { // tokens in pages, as a device sees them and as the reference does
 	KvRead kv;
 	AttendGroup group;
+	std::vector<AttendWork> work;
 	Floats k, v;            // (n_kv_heads, slots, D), slots = n_pages * page, as halves
 	std::vector<bool> live; // (n_kv_heads, slots)
 	uint32_t slots;
@@ -260,16 +262,18 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 			}
 		}
 	}
-	Words work, row_parts;
+	std::vector<AttendWork> work;
+	Words row_parts;
+	const KvTables tables(rig, pages, live);
 	const uint32_t n = std::min(r.splits, used), row_step = n + (r.prompt ? 1 : 0), n_parts = r.T * row_step;
 	for (uint32_t t = 0; t < r.T; ++t) {
 		row_parts.insert(row_parts.end(), {t * row_step, row_step});
 		for (uint32_t s = 0; s < n && t % r.item_rows == 0; ++s) {
 			const uint32_t first = used * s / n, end = used * (s + 1) / n;
-			work.insert(work.end(), {t, first, end - first, t * row_step + s});
+			work.push_back(tables.item(t, t * row_step + s, first, end - first));
 		}
 	}
-	const uint32_t n_work = uint32_t(work.size() / 4), heads = r.per_head ? r.n_kv_heads : 1;
+	const uint32_t n_work = uint32_t(work.size());
 	c.group = {};
 	c.group.page = r.page;
 	c.group.k_codes = rig.u32(k_pool, uint32_t(k_pool.size())),
@@ -277,8 +281,7 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 	c.group.first_work = 0, c.group.n_work = n_work;
 	c.kv = {};
 	c.kv.groups = {&c.group, n_work ? size_t(1) : 0};
-	c.kv.work = rig.u32(work, n_work, 4), c.kv.pages = rig.u32(pages, used, 4),
-	c.kv.live = rig.u32(live, heads, used, 4);
+	c.kv.work = upload_work(rig, work), c.kv.tables = tables.view, c.work = work;
 	c.kv.row_parts = rig.u32(row_parts, r.T, 2), c.kv.parts = rig.out(n_parts, r.n_heads, r.D + 2),
 	c.kv.n_kv_heads = r.n_kv_heads, c.kv.item_rows = r.item_rows, c.kv.part_step = row_step;
 }
@@ -324,10 +327,10 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 		}
 	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
 	if (r.prompt) {
-		const PromptKv own{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), first};
-		backend.attend_prompt(out, vq, own, r.n_old ? &c.kv : nullptr);
+		const KvRows own{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), first};
+		backend.attend_prompt(out, {}, vq, own, r.n_old ? &c.kv : nullptr);
 	} else {
-		backend.attend(out, vq, c.kv);
+		backend.attend(out, {}, vq, c.kv);
 	}
 	check_close(row, rig.get(out), want, r.prompt ? "attend_prompt" : "attend");
 	check_same_bits(row, rig.get(vq), q);
@@ -401,27 +404,30 @@ TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is c
 		const View vq = rig.f32(q, r.T, r.n_heads, r.D), vk = rig.f16(k, r.n_kv_heads, r.T, r.D),
 		           vv = rig.f16(v, r.n_kv_heads, r.T, r.D);
 		const View once = rig.out(r.T, r.n_heads, r.D);
-		backend.attend_prompt(once, vq, {vk, vv, 0}, r.n_old ? &c.kv : nullptr);
+		backend.attend_prompt(once, {}, vq, {vk, vv, 0}, r.n_old ? &c.kv : nullptr);
 		const Floats want = rig.get(once);
-		const Words work = rig.get_words(c.kv.work), row_parts = rig.get_words(c.kv.row_parts);
+		const Words row_parts = rig.get_words(c.kv.row_parts);
 		for (uint32_t piece : {1u, 7u, 32u}) {
 			const View out = rig.out(r.T, r.n_heads, r.D);
 			for (uint32_t t = 0; t < r.T; t += piece) {
 				const uint32_t n = std::min(piece, r.T - t);
-				Words part_work; // of rows [t, t + n), counted from t
+				std::vector<AttendWork> part_work; // of rows [t, t + n), counted from t
 				KvRead kv = c.kv;
-				for (size_t w = 0; w < work.size(); w += 4)
+				for (AttendWork w : c.work) {
 					if (r.item_rows > 1) // for all rows: here those of the piece
-						part_work.insert(part_work.end(),
-						                 {0, work[w + 1], work[w + 2], work[w + 3] + t * kv.part_step});
-					else if (work[w] >= t && work[w] < t + n)
-						part_work.insert(part_work.end(), {work[w] - t, work[w + 1], work[w + 2], work[w + 3]});
+						w.part += t * kv.part_step;
+					else if (w.row < t || w.row >= t + n)
+						continue;
+					else
+						w.row -= t;
+					part_work.push_back(w);
+				}
 				AttendGroup group = c.group;
-				group.n_work = uint32_t(part_work.size() / 4);
+				group.n_work = uint32_t(part_work.size());
 				kv.groups = {&group, group.n_work ? size_t(1) : 0};
-				kv.work = rig.u32(part_work, group.n_work, 4);
+				kv.work = upload_work(rig, part_work);
 				kv.row_parts = rig.u32(Words(row_parts.begin() + t * 2, row_parts.begin() + (t + n) * 2), n, 2);
-				backend.attend_prompt(kvrun::rows(out, t, n), kvrun::rows(vq, t, n), {vk, vv, t},
+				backend.attend_prompt(kvrun::rows(out, t, n), {}, kvrun::rows(vq, t, n), {vk, vv, t},
 				                      r.n_old ? &kv : nullptr);
 			}
 			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)},

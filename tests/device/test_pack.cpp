@@ -2,6 +2,7 @@
 // methods written down again here, attention against dequantise-then-attend in double; scores and channel maxima.
 #include "shared/kv_page.h"
 #include "tests/support/compare.h"
+#include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
 #include <algorithm>
 #include <cmath>
@@ -167,14 +168,16 @@ void check_side(const TestRow& row, const Side& s) {
 		CHECK(bad == 0);
 }
 
-constexpr uint32_t kPrompt = 300; // rows of the source; the packed tokens are some of them
+constexpr uint32_t kBalanceAt = 4; // word where the balancer begins
+constexpr uint32_t kPrompt = 300;  // rows of the source; the packed tokens are some of them
 
 struct Packed {
 	Side k, v;
 	uint32_t n_pages;
-	Words sources, work, live_bits; // PackArgs::sources, ::work; KvRead::live
-	uint32_t block_k, block_v;      // word offset in the block of K's parameters, V's factors; kSkip: none
-	View src_k, src_v, k_codes, v_codes, k_params, v_params, block, factors, balance;
+	Words sources, live_bits; // PackArgs::sources; live bits of each token set
+	std::vector<PackWork> work;
+	uint32_t block_k, block_v; // word offset in the block of K's parameters, V's factors; kSkip: none
+	View src_k, src_v, k_codes, v_codes, k_params, v_params, block, balance;
 };
 
 Words shuffled(uint32_t n, Random& random) {
@@ -222,9 +225,16 @@ void place_tokens(const PackRow& r, const Floats& k, const Floats& v, Random& ra
 		for (uint32_t t = 0, n; t < r.n; t += n) {
 			const uint32_t room = std::min(r.page - t % r.page, r.n - t), page = t / r.page;
 			n = whole || t % r.page ? room : std::min(room, 3u);
-			p.work.insert(p.work.end(),
-			              {first + t, n, r.per_head ? set : UINT32_MAX, t % r.page, p.k.code_at[page],
-			               p.v.code_at[page], r.k_block ? p.block_k : p.k.param_at[page], p.v.param_at[page]});
+			p.work.push_back({.src = first + t,
+			                  .n = n,
+			                  .head = r.per_head ? set : UINT32_MAX,
+			                  .slot = t % r.page,
+			                  .k_codes = p.k.code_at[page],
+			                  .v_codes = p.v.code_at[page],
+			                  .k_params = r.k_block ? p.block_k : p.k.param_at[page],
+			                  .v_params = p.v.param_at[page],
+			                  .v_factors = p.block_v,
+			                  .balance = kBalanceAt});
 		}
 	}
 }
@@ -245,24 +255,28 @@ void store_keys(Rig& rig, const PackRow& r, const Packed& p) {
 
 // The ops under test, over what was prepared; then the pools as they are.
 void pack_tokens(Rig& rig, const PackRow& r, Packed& p) {
-	const PromptKv src{p.src_k, p.src_v, 0};
-	const uint32_t n_work = uint32_t(p.work.size() / 8), n_kv = r.n_kv_heads;
+	const KvRows src{p.src_k, p.src_v, 0};
+	const uint32_t n_kv = r.n_kv_heads;
 	PackArgs a{};
 	a.format = {r.k.bits == 16 ? Quant{.bits = 0} : r.k, r.v};
 	a.page = r.page, a.k_block = r.k_block, a.balance = p.balance;
-	a.sources = rig.u32(p.sources, uint32_t(p.sources.size())), a.work = rig.u32(p.work, n_work, 8);
+	a.sources = rig.u32(p.sources, uint32_t(p.sources.size())), a.work = upload_work(rig, p.work);
 	a.k_codes = p.k_codes, a.v_codes = p.v_codes, a.k_params = p.k_params, a.v_params = p.v_params;
 	if (p.block_k != kSkip || p.block_v != kSkip) {
 		const uint32_t words = 24 + kv_channel_param_words(n_kv, r.D) + kv_factor_words(n_kv, r.D);
 		p.block = rig.u32(Words(words, 0), words);
 		BlockArgs b{};
 		b.format = {r.k, r.v};
-		b.head = UINT32_MAX, b.sources = a.sources, b.words = p.block, b.balance = p.balance;
-		b.work = rig.u32({0, r.n, p.block_k, p.block_v}, 1, 4);
+		b.sources = a.sources, b.words = p.block, b.balance = p.balance;
+		b.work = upload_work<BlockWork>(rig, {{.src = 0,
+		                                       .n = r.n,
+		                                       .head = UINT32_MAX,
+		                                       .k_params = p.block_k,
+		                                       .v_factors = p.block_v,
+		                                       .balance = kBalanceAt}});
 		rig.backend.kv_block(src, b);
 		if (r.k_block) a.k_params = p.block;
-		a.v_factors = p.block, a.factors = rig.u32(Words(n_work, p.block_v), n_work);
-		p.factors = rig.u32(Words(p.n_pages, p.block_v), p.n_pages);
+		a.v_factors = p.block;
 	}
 	if (r.k.bits == 16) store_keys(rig, r, p);
 	rig.backend.kv_pack(src, a);
@@ -295,7 +309,9 @@ void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
 	if (r.k.norm == Norm::Balance) {
 		p.k.balance.resize(size_t(n_kv) * D);
 		for (float& b : p.k.balance) b = round_f16(random.uniform(0.3f, 3.f));
-		p.balance = rig.f16(p.k.balance, n_kv, D);
+		Floats words(kBalanceAt * 2, NAN); // another layer's
+		words.insert(words.end(), p.k.balance.begin(), p.k.balance.end());
+		p.balance = as_words(rig.f16(words, uint32_t(words.size())));
 	}
 	place_tokens(r, k, v, random, p);
 	pack_tokens(rig, r, p);
@@ -333,26 +349,28 @@ void check_attention(Rig& rig, const PackRow& r, const TestRow& row, const Packe
 	const uint32_t T = 2, H = r.n_heads, D = r.D, cut = (p.n_pages + 1) / 2;
 	const Floats q = random.normals(size_t(T) * H * D);
 	const View vq = rig.f32(q, T, H, D), out = rig.out(T, H, D), lse = rig.out(T, H);
-	Words work, row_parts, pages;
-	for (uint32_t t = 0; t < T; ++t) {
-		work.insert(work.end(), {t, 0, cut, 2 * t, t, cut, p.n_pages - cut, 2 * t + 1});
-		row_parts.insert(row_parts.end(), {2 * t, 2});
-	}
+	Words row_parts, pages;
 	for (uint32_t i = 0; i < p.n_pages; ++i)
 		pages.insert(pages.end(),
 		             {p.k.code_at[i], p.v.code_at[i], r.k_block ? p.block_k : p.k.param_at[i], p.v.param_at[i]});
+	const KvTables tables(rig, pages, p.live_bits, Words(p.n_pages, p.block_v));
+	std::vector<AttendWork> work;
+	for (uint32_t t = 0; t < T; ++t) {
+		work.push_back(tables.item(t, 2 * t, 0, cut, kBalanceAt));
+		work.push_back(tables.item(t, 2 * t + 1, cut, p.n_pages - cut, kBalanceAt));
+		row_parts.insert(row_parts.end(), {2 * t, 2});
+	}
 	AttendGroup g{};
 	g.format = {r.k, r.v}, g.page = r.page, g.n_work = 2 * T, g.n_pages = p.n_pages;
 	g.k_codes = p.k_codes, g.v_codes = p.v_codes, g.v_params = p.v_params;
 	if (r.k.bits != 16) g.k_params = r.k_block ? p.block : p.k_params;
 	KvRead kv{};
 	kv.groups = {&g, 1};
-	kv.work = rig.u32(work, 2 * T, 4), kv.pages = rig.u32(pages, p.n_pages, 4);
-	kv.live = rig.u32(p.live_bits, r.per_head ? r.n_kv_heads : 1, p.n_pages, 4);
+	kv.work = upload_work(rig, work), kv.tables = tables.view;
 	kv.row_parts = rig.u32(row_parts, T, 2), kv.parts = rig.out(2 * T, H, D + 2);
-	kv.n_kv_heads = r.n_kv_heads, kv.balance = p.balance, kv.lse = lse;
-	if (p.block_v != kSkip) g.v_factors = p.block, kv.factors = p.factors;
-	rig.backend.attend(out, vq, kv);
+	kv.n_kv_heads = r.n_kv_heads, kv.balance = p.balance;
+	if (p.block_v != kSkip) g.v_factors = p.block;
+	rig.backend.attend(out, lse, vq, kv);
 	Floats want(q.size()), want_lse(size_t(T) * H);
 	for (size_t i = 0; i < want_lse.size(); ++i)
 		want_lse[i] = float(attend_reference(p, uint32_t(i % H) / (H / r.n_kv_heads), &q[i * D], &want[i * D]));
@@ -407,12 +425,12 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 		for (uint32_t t = 0; t < r.T; ++t)
 			if (t % 3 == 0 || t + 1 == r.T) probes.push_back(t);
 		const View vq = rig.f32(q, r.T, r.n_heads, r.D);
-		const PromptKv kv{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first,
-		                  rig.out(r.T, r.n_heads)};
-		backend.attend_prompt(rig.out(r.T, r.n_heads, r.D), vq, kv, nullptr);
+		const KvRows kv{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first};
+		const View lse = rig.out(r.T, r.n_heads);
+		backend.attend_prompt(rig.out(r.T, r.n_heads, r.D), lse, vq, kv, nullptr);
 		const Floats before = random.normals(size_t(r.n_kv_heads) * T_cap, 0.01f); // the op adds to what is there
 		const View score = rig.f32(before, r.n_kv_heads, T_cap);
-		backend.score_prompt(score, vq, rig.u32(probes, uint32_t(probes.size())), kv);
+		backend.score_prompt(score, vq, lse, rig.u32(probes, uint32_t(probes.size())), kv);
 		Floats want = before, want_lse(size_t(r.T) * r.n_heads);
 		for (uint32_t t = 0; t < r.T; ++t)
 			for (uint32_t head = 0; head < r.n_heads; ++head) {
@@ -431,7 +449,7 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 				for (uint32_t i = 0; i < s.size(); ++i)
 					want[size_t(h) * T_cap + i] += float(std::exp(s[i]) / sum / share);
 			}
-		check_close(row, rig.get(kv.lse), want_lse, "attend_prompt");
+		check_close(row, rig.get(lse), want_lse, "attend_prompt");
 		check_close(row, rig.get(score), want, "attend");
 
 		const Floats some = random.normals(size_t(r.n_kv_heads) * r.D); // negative ones give way, larger ones stay
@@ -485,18 +503,31 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 					    f32_to_f16(x[0]) | uint32_t(f32_to_f16(x[1])) << 16;
 				}
 		}
-		AttendGroup g{};
-		g.page = page, g.k_codes = rig.u32(pool, uint32_t(pool.size())), g.v_codes = g.k_codes, g.n_work = 2,
-		g.n_pages = n_pages;
-		KvRead kv{};
-		kv.groups = {&g, 1};
-		kv.work = rig.u32({0, 0, 2, 0, 0, 2, 1, 1}, 2, 4), kv.pages = rig.u32(pages, n_pages, 4),
-		kv.live = rig.u32(live, 1, n_pages, 4);
-		kv.row_parts = rig.u32(Words(r.T * 2, 0), r.T, 2), kv.parts = rig.out(2, r.n_heads, r.D + 2),
-		kv.n_kv_heads = r.n_kv_heads;
-		const View score = rig.f32(before, r.n_kv_heads, slots);
-		backend.score_slots(score, rig.f32(q, r.T, r.n_heads, r.D), rig.u32(probes, uint32_t(probes.size())),
-		                    rig.f32(lse, r.T, r.n_heads), kv);
+		// Two sequences with the same pages: the first row feeds the scores of one, every probe those of the other.
+		const KvTables tables(rig, pages, live);
+		std::vector<ScoreWork> work;
+		for (uint32_t s = 0; s < 2; ++s)
+			for (const auto& [p, n] : {std::pair{0u, 2u}, {2u, 1u}}) {
+				const AttendWork at = tables.item(0, 0, p, n);
+				work.push_back({.first = s,
+				                .n = s ? uint32_t(probes.size()) : 1,
+				                .n_pages = n,
+				                .pages = at.pages,
+				                .live = at.live,
+				                .live_stride = 0,
+				                .score = s * r.n_kv_heads * slots + p * page,
+				                .score_stride = slots});
+			}
+		const ScoreGroup g{page, rig.u32(pool, uint32_t(pool.size())), 0, 4, 2 * n_pages};
+		Words rows = {0};
+		rows.insert(rows.end(), probes.begin(), probes.end());
+		Floats twice = before;
+		twice.insert(twice.end(), before.begin(), before.end());
+		const View score = rig.f32(twice, 2 * r.n_kv_heads * slots);
+		backend.score_slots(
+		    rig.f32(q, r.T, r.n_heads, r.D), rig.f32(lse, r.T, r.n_heads),
+		    {{&g, 1}, upload_work(rig, work), rig.u32(rows, uint32_t(rows.size())), tables.view, score, r.n_kv_heads});
+		Floats want_first = before;
 		for (uint32_t t : probes)
 			for (uint32_t head = 0; head < r.n_heads; ++head)
 				for (uint32_t s = 0; s < slots; ++s) {
@@ -505,9 +536,12 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 					for (uint32_t c = 0; c < r.D; ++c)
 						dot += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
 						       double(k[(size_t(head / share) * slots + s) * r.D + c]);
-					want[size_t(head / share) * slots + s] += float(
+					const float more = float(
 					    std::exp(dot / std::sqrt(double(r.D)) - double(lse[size_t(t) * r.n_heads + head])) / share);
+					want[size_t(head / share) * slots + s] += more;
+					if (t == 0) want_first[size_t(head / share) * slots + s] += more;
 				}
-		check_close(row, rig.get(score), want, "attend");
+		want_first.insert(want_first.end(), want.begin(), want.end());
+		check_close(row, rig.get(score), want_first, "attend");
 	});
 }

@@ -39,15 +39,14 @@ constexpr double kError = 5e-3; // of logits, relative to the largest: a few cod
 
 // Logits (1 + steps, vocab) of a prompt and of each of the `steps` tokens that follow it.
 Floats logits_of(Engine& engine, const std::string& policy, std::span<const uint32_t> tokens, size_t steps) {
-	engine.set_kv(parse_policy(policy));
-	Session s(engine);
+	Session s(engine, with(policy, 200));
 	const size_t prompt = tokens.size() - steps;
 	Floats all = keep(s.prefill(tokens.first(prompt)));
 	for (const uint32_t t : tokens.subspan(prompt)) {
 		const std::span<const float> step = s.decode(t);
 		all.insert(all.end(), step.begin(), step.end());
 	}
-	const KvPlan& plan = engine.plan();
+	const KvPlan& plan = s.plan();
 	INFO(policy);
 	if (plan.fill[size_t(Tier::Regular)] != Fill::None) CHECK(s.kv_bytes().codes > 0); // the window is not all there is
 	if (!plan.keeps_all) CHECK(s.kv_bytes().f16 < plan.f16_bytes(tokens.size()));
@@ -78,9 +77,8 @@ TEST_CASE("policies: every policy has the same bits in any chunking of a prompt,
 		const bool slow = row.device == "swiftshader";
 		const size_t first = slow ? 220 : 290, steps = slow ? 24 : 60, more_tokens = slow ? 20 : 50;
 		for (uint32_t ubatch : slow ? std::vector<uint32_t>{512, 37} : std::vector<uint32_t>{512, 512, 37}) {
-			const auto engine =
-			    open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf", 512, ubatch, c.name);
-			Session s(*engine);
+			const auto engine = open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf", ubatch);
+			Session s(*engine, with(c.name, 512));
 			const Tokens tokens = random_tokens(uint32_t(first + more_tokens), engine->config().vocab, 6);
 			Floats got = greedy_logits(s, std::span(tokens).first(first), uint32_t(steps));
 			const Floats more =
@@ -108,7 +106,7 @@ TEST_CASE("policies: every policy on a model of every family, in any chunking, a
 	each_row(std::vector<Case>{{"llama"}, {"qwen2"}, {"qwen3"}, {"phi3"}},
 	         [](Backend&, const Case& c, const TestRow& row) {
 		         const size_t steps = row.device == "swiftshader" ? 12 : 36; // slow, as below
-		         const auto cpu = open_engine("cpu", tiny(c), 200), whole = open_engine(row.device, tiny(c), 200);
+		         const auto cpu = open_engine("cpu", tiny(c)), whole = open_engine(row.device, tiny(c));
 		         const Tokens tokens = random_tokens(108, cpu->config().vocab, 3);
 		         std::map<std::string, Floats> want, got;
 		         for (const std::string& policy : kShort) {
@@ -119,7 +117,7 @@ TEST_CASE("policies: every policy on a model of every family, in any chunking, a
 		         }
 		         check_order(want);
 		         if (row.device == "swiftshader" && row.number > 0) return; // slow, and the other test has chunks too
-		         const auto pieces = open_engine(row.device, tiny(c), 200, 19);
+		         const auto pieces = open_engine(row.device, tiny(c), 19);
 		         for (const std::string& policy : kShort)
 			         check_same_bits({row.device, row.number, c.name + ", " + policy},
 			                         logits_of(*pieces, policy, tokens, steps), got[policy]);
@@ -129,32 +127,33 @@ TEST_CASE("policies: every policy on a model of every family, in any chunking, a
 TEST_CASE("policies: a cancelled prompt leaves the sequence as it was") {
 	each_row(std::vector<Case>{{"llama"}, {"qwen3"}}, [](Backend&, const Case& c, const TestRow& row) {
 		if (row.device == "swiftshader" && row.number > 0) return; // slow
-		const auto engine = open_engine(row.device, tiny(c), 300);
+		const auto engine = open_engine(row.device, tiny(c));
 		const Tokens tokens = random_tokens(200, engine->config().vocab, 12);
 		const std::span<const uint32_t> first = std::span(tokens).first(72), turn = std::span(tokens).subspan(72, 20),
 		                                given_up = std::span(tokens).last(60);
 		for (const std::string& policy : kShort) {
-			engine->set_kv(parse_policy(policy));
-			Session kept(*engine), disturbed(*engine);
+			Session kept(*engine, with(policy, 300)), disturbed(*engine, with(policy, 300));
 			const auto both = [&](auto f) {
 				Floats x = f(kept);
 				check_same_bits({row.device, row.number, c.name + ", " + policy}, f(disturbed), x);
 			};
-			const auto cancel = [&](uint32_t layers) {
-				PrefillHooks hooks;
-				hooks.progress = [&](uint32_t done, uint32_t) { return done < layers; };
+			const auto cancel = [&](double share) { // with as much of the prompt's work done, in small pieces
 				const uint32_t n = disturbed.n_tokens();
 				const size_t bytes = disturbed.kv_bytes().total();
-				CHECK(disturbed.prefill(given_up, hooks).empty());
+				{
+					Prefill p(disturbed, given_up);
+					while (p.progress() < share) REQUIRE(!p.step(1e-6));
+					CHECK_THROWS_AS(disturbed.decode(1), Error); // until it is done or gone
+				}
 				CHECK(disturbed.n_tokens() == n);
 				CHECK(disturbed.kv_bytes().total() == bytes);
 			};
-			cancel(1); // of an empty sequence
+			cancel(0.01); // of an empty sequence
 			both([&](Session& s) { return greedy_logits(s, first, 30); });
-			cancel(1);
-			cancel(engine->config().n_layers);
+			cancel(0.5);
+			cancel(0.97); // after the moves of every layer but the last
 			both([&](Session& s) { return greedy_logits(s, turn, 20); });
-			cancel(1); // and between flushes, with sums of attention under way
+			cancel(0.4); // and between flushes, with sums of attention under way
 			both([&](Session& s) { return greedy_logits(s, turn, 20); });
 		}
 	});
@@ -162,26 +161,27 @@ TEST_CASE("policies: a cancelled prompt leaves the sequence as it was") {
 
 TEST_CASE("policies: fp16 has the bits of a cache without a policy, and so has every policy of 16 bits") {
 	each_row(std::vector<Case>{{"llama"}}, [](Backend&, const Case& c, const TestRow& row) {
-		EngineOptions plain;
-		plain.model = tiny(c), plain.device = select_test_device(row.device), plain.ctx = 200;
-		const auto engine = Engine::open(plain);
+		const auto engine = open_engine(row.device, tiny(c));
 		const Tokens tokens = random_tokens(60, engine->config().vocab, 8);
-		Session s(*engine);
+		Session s(*engine); // no policy given
 		Floats want = keep(s.prefill(std::span(tokens).first(50)));
 		for (const uint32_t t : std::span(tokens).subspan(50)) {
 			const std::span<const float> step = s.decode(t);
 			want.insert(want.end(), step.begin(), step.end());
 		}
-		const auto other = open_engine(row.device, tiny(c), 200, 512, "kivi2"); // and the switch leaves nothing behind
-		for (const char* policy : {"fp16", "rtn4,bits=16"})
-			check_same_bits({row.device, row.number, policy}, logits_of(*other, policy, tokens, 10), want);
+		Session beside(*engine, with("kivi2", 200)); // another policy in the same memory
+		for (const char* policy : {"fp16", "rtn4,bits=16"}) {
+			beside.prefill(tokens);
+			check_same_bits({row.device, row.number, policy}, logits_of(*engine, policy, tokens, 10), want);
+			beside.reset();
+		}
 	});
 }
 
 TEST_CASE("policies: every policy on the bundled model, as on the cpu") {
 	const std::string model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
 	each_row(std::vector<Case>{{"bundled"}}, [&](Backend&, const Case&, const TestRow& row) {
-		const auto cpu = open_engine("cpu", model, 128), engine = open_engine(row.device, model, 128);
+		const auto cpu = open_engine("cpu", model), engine = open_engine(row.device, model);
 		std::ifstream text(KVRUN_SOURCE_DIR "/models/bundled/record40.txt");
 		const std::string record((std::istreambuf_iterator<char>(text)), {});
 		Tokens tokens = engine->tokenizer().encode(record);
@@ -198,12 +198,12 @@ TEST_CASE("policies: every policy on the bundled model, as on the cpu") {
 
 TEST_CASE("policies: the first step after a prompt that fills the window judges it, by sums that are all zero yet") {
 	each_row(std::vector<Case>{{"zipcache"}, {"mikv"}, {"h2o"}}, [](Backend&, const Case& c, const TestRow& row) {
-		const auto engine = open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf", 512, 512, c.name);
-		const Select& select = engine->plan().policy.select;
+		const auto engine = open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf");
+		const Select select = parse_policy(c.name).select;
 		const uint32_t full = select.sinks + select.recent_keep + select.flush;
 		for (uint32_t n = full - 1; n <= full + 1; ++n) {
 			CAPTURE(n);
-			Session s(*engine);
+			Session s(*engine, with(c.name, 512));
 			const Tokens tokens = random_tokens(n, engine->config().vocab, 6);
 			const Floats got = greedy_logits(s, tokens, 3);
 			CHECK(std::all_of(got.begin(), got.end(), [](float x) { return std::isfinite(x); }));

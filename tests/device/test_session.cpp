@@ -30,7 +30,7 @@ TEST_CASE("session: the same bits in any chunking of a prompt, and in every run"
 	each_row(std::vector<Case>{{"chunking"}}, [](Backend&, const Case&, const TestRow& row) {
 		Floats want, want_after;
 		for (uint32_t ubatch : {512u, 512u, 1u, 7u, 32u}) {
-			const auto engine = open_engine(row.device, kSmallModel, 0, ubatch);
+			const auto engine = open_engine(row.device, kSmallModel, ubatch);
 			const Tokens tokens = random_tokens(100, engine->config().vocab, 5);
 			Session s(*engine);
 			const Floats all = prompt_logits(s, tokens);
@@ -70,10 +70,10 @@ TEST_CASE("session: a sequence has the same bits alone and beside others, fresh,
 		std::vector<Floats> got;
 		for (const Tokens& p : prompts) got.push_back(keep(together.emplace_back(*engine).prefill(p)));
 		for (uint32_t i = 0; i < n; ++i) {
-			std::vector<Row> rows;
+			std::vector<SessionRow> rows;
 			for (size_t k = 0; k < prompts.size(); ++k)
-				rows.push_back({&together[k].kv(), best(std::span(got[k]).last(vocab))});
-			const std::span<const float> logits = engine->forward().decode(rows);
+				rows.push_back({&together[k], best(std::span(got[k]).last(vocab))});
+			const std::span<const float> logits = decode(rows);
 			for (size_t k = 0; k < prompts.size(); ++k)
 				got[k].insert(got[k].end(), logits.begin() + std::ptrdiff_t(k * vocab),
 				              logits.begin() + std::ptrdiff_t((k + 1) * vocab));
@@ -101,9 +101,9 @@ TEST_CASE("session: what does not fit is refused, and nothing is appended") {
 	                                    {"zipcache,flush=25"},
 	                                    {"streaming,recent=16"}};
 	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
-		const auto engine = open_engine(row.device, kSmallModel, 48, 512, c.name);
+		const auto engine = open_engine(row.device, kSmallModel);
 		const uint32_t vocab = engine->config().vocab;
-		Session s(*engine);
+		Session s(*engine, with(c.name, 48));
 		const Tokens tokens = random_tokens(49, vocab, 4);
 		CHECK_THROWS_WITH_AS(s.prefill(tokens), doctest::Contains("49 tokens"), Error); // T34
 		CHECK(s.n_tokens() == 0);
@@ -133,17 +133,16 @@ TEST_CASE("session: a cache whose budget is spent is refused, and what was there
 	each_row(std::vector<Case>{{"kivi2,recent_keep=0,flush=32"}, {"mikv,recent_keep=8,flush=16"}},
 	         [](Backend&, const Case& c, const TestRow& row) {
 		         EngineOptions o;
-		         o.model = kSmallModel, o.device = select_test_device(row.device), o.kv = parse_policy(c.name);
-		         o.ctx = 4000, o.kv_budget = 24 << 10;
+		         o.model = kSmallModel, o.backend = select_test_device(row.device), o.kv_budget = 24 << 10;
 		         const auto engine = Engine::open(o);
 		         const Tokens tokens = random_tokens(1000, engine->config().vocab, 4);
-		         Session s(*engine), other(*engine);
+		         Session s(*engine, with(c.name, 4000)), other(*engine, with(c.name, 4000));
 		         const Floats before = greedy_logits(s, std::span(tokens).first(20), 5);
 		         const size_t used = engine->pool().used_bytes();
 		         CHECK_THROWS_WITH_AS(other.prefill(tokens), doctest::Contains("--kv"), Error);
 		         CHECK(engine->pool().used_bytes() == used);
 		         CHECK(other.n_tokens() == 0);
-		         const uint64_t fits = tokens_that_fit(engine->plan(), o.kv_budget, o.ctx);
+		         const uint64_t fits = tokens_that_fit(s.plan(), o.kv_budget, s.ctx());
 		         s.prefill(std::span(tokens).first(fits - s.n_tokens() - 30));
 		         std::string said;
 		         for (uint32_t n = 0; n < 3000 && said.empty(); ++n) try {

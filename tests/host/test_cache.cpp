@@ -56,6 +56,7 @@ struct Pair {
 		for (uint32_t l = 0; l < m.plan.shape.n_layers; ++l)
 			for (uint32_t h = 0; h < m.plan.shape.n_kv_heads; ++h) refs.emplace_back(m.plan, l, h);
 	}
+	Pair(Pair& other, int id) : sim(other.sim, id), refs(other.refs) {} // a fork
 	void prompt(uint32_t n) {
 		sim.prompt(n);
 		for (Reference& r : refs) r.prompt(n, sim.prompt_rows.back());
@@ -262,7 +263,7 @@ TEST_CASE("cache: prompts of the golden cases end in the tiers the reference giv
 		const auto want = tier.as<uint8_t>();
 		const uint32_t L = uint32_t(tier.shape[0]), T = uint32_t(tier.shape[1]), H = uint32_t(tier.shape[2]);
 		const KvPlan plan = make_plan(policy, {L, H, uint32_t(v.shape[3])});
-		BudgetPool pool(plan);
+		BudgetPool pool;
 		KvCache cache(plan, pool);
 		std::vector<uint32_t> rows;
 		if (policy.name == "zipcache")
@@ -375,7 +376,7 @@ TEST_CASE("cache: the advice of a spent budget is a policy that indeed fits") {
 				continue;
 			}
 			const KvPlan plan = make_plan(parse_policy(name), shape);
-			BudgetPool pool(plan, budget);
+			BudgetPool pool(budget);
 			KvCache cache(plan, pool);
 			cache.begin_prompt(uint32_t(n));
 			CHECK(pool.used_bytes() <= budget);
@@ -424,6 +425,104 @@ TEST_CASE("cache: a cancelled prompt leaves the books as they were") {
 		}
 		p.prompt(200);
 		p.check();
+	}
+}
+
+TEST_CASE("cache: forks share pages until they write, and go their own ways") {
+	for (const char* text : kPolicies) {
+		CAPTURE(text);
+		const KvPlan plan = make_plan(parse_policy(text), {2, 2, 64});
+		SimMemory memory(plan);
+		std::mt19937 rng(3);
+		{
+			std::vector<std::unique_ptr<Pair>> seqs;
+			seqs.push_back(std::make_unique<Pair>(memory, 0));
+			seqs[0]->prompt(300);
+			for (int i = 1; i < 12; ++i) {
+				Pair& from = *seqs[rng() % seqs.size()];
+				const size_t used = memory.used_bytes();
+				seqs.push_back(std::make_unique<Pair>(from, i));
+				REQUIRE(memory.used_bytes() == used); // nothing is copied yet
+				for (auto& s : seqs) {
+					if (rng() % 3 == 0)
+						s->prompt(1 + rng() % 150);
+					else
+						s->decode(rng() % 130);
+					if (rng() % 2) s->sim.cancelled_token();
+				}
+				for (auto& s : seqs) s->check();
+				if (rng() % 3 == 0) seqs.erase(seqs.begin() + rng() % seqs.size());
+			}
+		}
+		CHECK(memory.used_bytes() == 0);
+		CHECK_MESSAGE(memory.broken.empty(), memory.broken);
+	}
+}
+
+TEST_CASE("cache: a copy of a shared page that the budget has no room for changes nothing") {
+	const KvPlan plan = make_plan(parse_policy("fp16"), {2, 2, 64});
+	SimMemory memory(plan, bytes_at(plan, 100).total());
+	Pair a(memory, 0);
+	a.prompt(70);
+	Pair b(a, 1), c(a, 2);
+	const auto full = [](Pair& p) {
+		for (int i = 0; i < 100; ++i) try {
+				p.decode(1);
+			} catch (const Error& e) { return e.code == Code::OutOfMemory; }
+		return false;
+	};
+	CHECK(full(b));
+	CHECK(full(c));
+	CHECK(full(a));
+	for (Pair* p : {&a, &b, &c}) p->check();
+}
+
+TEST_CASE("cache: going back to an exact position is as if the tokens behind it had never come") {
+	for (const char* text : kPolicies) {
+		CAPTURE(text);
+		const KvPlan plan = make_plan(parse_policy(text), {2, 2, 64});
+		SimMemory memory(plan);
+		std::mt19937 rng(4);
+		for (int round = 0; round < 30; ++round) {
+			const uint32_t first = 1 + rng() % 260, more = rng() % 40;
+			const bool prompt = rng() % 2;
+			Pair p(memory, 0), kept(memory, 1);
+			p.prompt(first), kept.prompt(first);
+			if (prompt && more)
+				p.prompt(more);
+			else
+				p.decode(more);
+			CHECK(p.sim.cache.exact_position(first + more) == first + more);
+			CHECK(p.sim.cache.exact_position(0) == 0);
+			const uint32_t back = p.sim.cache.exact_position(first);
+			REQUIRE((back == first || back == 0));
+			if (plan.keeps_all) REQUIRE(back == first);
+			if (back != first) continue;
+			p.sim.cache.truncate(first);
+			for (const Reference& r : kept.refs) REQUIRE(p.sim.cache.tiers(r.l, r.h) == r.tiers());
+			p.sim.verify();
+			const uint32_t n = rng() % 200; // and what comes then is what would have come
+			p.sim.decode(n), kept.decode(n);
+			p.sim.verify();
+			for (const Reference& r : kept.refs) REQUIRE(p.sim.cache.tiers(r.l, r.h) == kept.sim.cache.tiers(r.l, r.h));
+		}
+	}
+}
+
+TEST_CASE("cache: a token that is given up leaves everything as it was, flush or not") {
+	for (const char* text : kPolicies) {
+		CAPTURE(text);
+		const KvPlan plan = make_plan(parse_policy(text), {2, 2, 64});
+		SimMemory memory(plan);
+		Pair p(memory, 0);
+		p.prompt(20);
+		for (int i = 0; i < 300; ++i) {
+			const size_t used = memory.used_bytes();
+			p.sim.cancelled_token();
+			REQUIRE(memory.used_bytes() == used);
+			p.decode(1);
+			if (i % 5 == 0) p.check();
+		}
 	}
 }
 

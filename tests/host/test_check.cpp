@@ -1,12 +1,13 @@
 // CheckedBackend: silent on a correct backend, and naming layer, op, shape, place and values of the first wrong one.
-#include "backends/check.h"
+#include "backends/checked_backend.h"
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/open_cpu.h"
 #include "engine/core/npy.h"
 #include "shared/kv_page.h"
+#include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 
 using namespace kvrun;
@@ -15,6 +16,7 @@ namespace {
 
 // A cpu backend that keeps its weights in another arrangement (rows padded to 64 bytes) and can be told to be wrong.
 struct Faulty : CpuBackend {
+	Faulty() : CpuBackend(/*poison=*/false) {}
 	const char* wrong = ""; // op whose result is damaged
 	float by = 0.25f;       // added to one element; NaN makes it NaN
 	size_t element = 5;     // of out, or the word of K memory
@@ -45,11 +47,13 @@ struct Faulty : CpuBackend {
 		const uint32_t word = 0x3c007800u; // 32768, 1
 		write(*dst.k.buf, dst.k.at + element * 4, std::as_bytes(std::span(&word, 1)));
 	}
-	void attend(View out, View q, const KvRead& kv) override { CpuBackend::attend(out, q, kv), damage("attend", out); }
-	void attend_prompt(View out, View q, const PromptKv& own, const KvRead* older) override {
-		CpuBackend::attend_prompt(out, q, own, older), damage("attend_prompt", out);
+	void attend(View out, View lse, View q, const KvRead& kv) override {
+		CpuBackend::attend(out, lse, q, kv), damage("attend", out);
 	}
-	void kv_pack(const PromptKv& src, const PackArgs& a) override {
+	void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) override {
+		CpuBackend::attend_prompt(out, lse, q, own, older), damage("attend_prompt", out);
+	}
+	void kv_pack(const KvRows& src, const PackArgs& a) override {
 		CpuBackend::kv_pack(src, a);
 		if (std::string(wrong) != "kv_pack") return;
 		uint32_t word = 0;
@@ -98,14 +102,14 @@ Floats every_op(Backend& b) {
 	group.page = 32, group.k_codes = k_pool, group.v_codes = v_pool, group.n_work = 2;
 	KvRead kv{};
 	kv.groups = {&group, 1};
-	kv.work = rig.u32({0, 0, 1, 0, 1, 0, 1, 1}, 2, 4), kv.pages = rig.u32({0, 0, 0, 0}, 1, 4),
-	kv.live = rig.u32({0x18, 0, 0, 0}, 1, 1, 4);
+	const KvTables tables(rig, {0, 0, 0, 0}, {0x18, 0, 0, 0});
+	kv.work = upload_work<AttendWork>(rig, {tables.item(0, 0, 0, 1), tables.item(1, 1, 0, 1)}), kv.tables = tables.view;
 	kv.row_parts = rig.u32({0, 1, 1, 1}, T, 2), kv.parts = rig.out(2, heads, D + 2), kv.n_kv_heads = kv_heads;
-	b.attend(out, q, kv);
+	b.attend(out, {}, q, kv);
 	keep(out);
 	const View pk = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D),
 	           pv = rig.f16(random.normals(kv_heads * 4 * D), kv_heads, 4, D);
-	b.attend_prompt(out, q, {pk, pv, 1}, nullptr);
+	b.attend_prompt(out, {}, q, {pk, pv, 1}, nullptr);
 	b.kv_store({pk, pv, 1}, T, dst);
 	b.at_layer(4);
 	View flat = out;
@@ -190,7 +194,9 @@ TEST_CASE("check: packed codes may be one off where a value lies between two, an
 		PackArgs a{};
 		a.format.k = a.format.v = {.bits = 4, .scale = Scale::PerToken, .group = 16};
 		a.page = page;
-		a.sources = rig.u32(rows, n), a.work = rig.u32({0, n, UINT32_MAX, 0, 0, 0, 0, 0}, 1, 8);
+		PackWork work{};
+		work.n = n, work.head = UINT32_MAX;
+		a.sources = rig.u32(rows, n), a.work = upload_work<PackWork>(rig, {work});
 		a.k_codes = rig.u32(Words(codes, 0), codes), a.v_codes = rig.u32(Words(codes, 0), codes);
 		a.k_params = rig.u32(Words(params, 0), params), a.v_params = rig.u32(Words(params, 0), params);
 		try {
@@ -257,7 +263,7 @@ TEST_CASE("check: shapes that do not fit are refused") {
 	}
 }
 
-TEST_CASE("check: KVRUN_DUMP writes inputs and outputs of the chosen op and layer") {
+TEST_CASE("check: a dump writes inputs and outputs of the chosen op and layer") {
 	const std::filesystem::path dir =
 	    std::filesystem::temp_directory_path() / fmt::format("kvrun-dump-{}", uintptr_t(&every_op) ^ uintptr_t(&dir));
 	const auto files = [&] {
@@ -266,20 +272,19 @@ TEST_CASE("check: KVRUN_DUMP writes inputs and outputs of the chosen op and laye
 		std::sort(r.begin(), r.end());
 		return r;
 	};
-	setenv("KVRUN_DUMP", (dir.string() + ":rmsnorm:3").c_str(), 1);
-	every_op(*checked(""));
+	const auto dumping = [](const std::string& what) {
+		return make_checked_backend(make_cpu_backend(), make_cpu_backend(), what);
+	};
+	every_op(*dumping(dir.string() + ":rmsnorm:3"));
 	CHECK(files() ==
 	      std::vector<std::string>{"000001_L3_rmsnorm_out.npy", "000001_L3_rmsnorm_w.npy", "000001_L3_rmsnorm_x.npy"});
 	const NpyArray out = npy_read(dir / "000001_L3_rmsnorm_out.npy");
 	CHECK(out.shape == std::vector<uint64_t>{2, 64});
 	CHECK(std::isfinite(out.as<float>()[127]));
 	std::filesystem::remove_all(dir);
-	setenv("KVRUN_DUMP", (dir.string() + ":rmsnorm:7").c_str(), 1);
-	every_op(*checked(""));
+	every_op(*dumping(dir.string() + ":rmsnorm:7"));
 	CHECK(files().empty());
-	setenv("KVRUN_DUMP", dir.string().c_str(), 1);
-	every_op(*checked(""));
+	every_op(*dumping(dir.string()));
 	CHECK(files().size() > 20);
-	unsetenv("KVRUN_DUMP");
 	std::filesystem::remove_all(dir);
 }

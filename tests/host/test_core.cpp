@@ -1,7 +1,7 @@
 // Half conversions over every value, and the environment table.
-#include "engine/core/env.h"
 #include "engine/core/error.h"
 #include "engine/core/f16.h"
+#include "tools/env.h"
 #include <cmath>
 #include <cstdlib>
 #include <doctest/doctest.h>

@@ -183,7 +183,7 @@ TEST_CASE("plan: bytes are those of the cache, part by part") {
 			CAPTURE(policy.name);
 			CAPTURE(n);
 			const KvPlan p = make_plan(policy, {4, 2, 64});
-			BudgetPool pool(p);
+			BudgetPool pool;
 			KvCache cache(p, pool);
 			cache.begin_prompt(n);
 			const std::vector<float> scores(2 * n, 1.f);

@@ -73,9 +73,17 @@ class MemoryBackend : public Backend {
 	void rmsnorm(View, View, View, float) override { FAIL("op"); }
 	void matmul(std::span<const Proj>, View, Epilogue, bool) override { FAIL("op"); }
 	void rope_store(View, View, View, const RopeArgs&, const HeadNorm&, const KvDst&) override { FAIL("op"); }
-	void kv_store(const PromptKv&, uint32_t, const KvDst&) override { FAIL("op"); }
-	void attend(View, View, const KvRead&) override { FAIL("op"); }
-	void attend_prompt(View, View, const PromptKv&, const KvRead*) override { FAIL("op"); }
+	void kv_store(const KvRows&, uint32_t, const KvDst&) override { FAIL("op"); }
+	void kv_load(const KvRows&, uint32_t, const KvDst&) override { FAIL("op"); }
+	void kv_pack(const KvRows&, const PackArgs&) override { FAIL("op"); }
+	void kv_block(const KvRows&, const BlockArgs&) override { FAIL("op"); }
+	void attend(View, View, View, const KvRead&) override { FAIL("op"); }
+	void attend_prompt(View, View, View, const KvRows&, const KvRead*) override { FAIL("op"); }
+	void score_prompt(View, View, View, View, const KvRows&) override { FAIL("op"); }
+	void score_slots(View, View, const ScoreArgs&) override { FAIL("op"); }
+	void channel_max(View, View) override { FAIL("op"); }
+	void kv_balance(View, View, const KvRows&, uint32_t) override { FAIL("op"); }
+	void at_layer(uint32_t) override {}
 	void copy(View, View) override { FAIL("op"); }
 	std::vector<OpTime> op_times(bool) override { return {}; }
 	void time_ops(bool) override {}

@@ -1,7 +1,7 @@
 // Comparison of device results with expectations: the tolerance of each op, the first 5 mismatches and the maximum,
 // and the command that runs the failing row alone.
 #pragma once
-#include "backends/check.h"
+#include "backends/tolerance.h"
 #include "tests/support/devices.h"
 #include <algorithm>
 #include <bit>

@@ -50,9 +50,10 @@ std::vector<TestDevice>& storage() {
 
 } // namespace
 
-std::string select_test_device(const std::string& name) {
-	if (name == "cpu") return "cpu";
-	if (name == "gpu") return ""; // the best of the system's drivers
+BackendOptions select_test_device(const std::string& name) {
+	BackendOptions options = options_from_environment();
+	options.device = name == "cpu" ? "cpu" : name == "gpu" ? "" : "0"; // "": the best of the system's drivers
+	if (name == "cpu" || name == "gpu") return options;
 	if (name != "lavapipe" && name != "swiftshader")
 		fail(Code::Invalid, "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, swiftshader or gpu", name);
 	const std::string icd = icd_file(name);
@@ -60,7 +61,7 @@ std::string select_test_device(const std::string& name) {
 	setenv("VK_DRIVER_FILES", icd.c_str(), 1);                       // read by the loader whenever an instance is made
 	setenv("VK_ICD_FILENAMES", icd.c_str(), 1);                      // its name for older loaders
 	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers complain without one
-	return "0";
+	return options;
 }
 
 std::unique_ptr<Backend> open_test_device(const std::string& name) {

@@ -1,6 +1,6 @@
 // The devices the device tests run on: KVRUN_TEST_DEVICES, a list of cpu, lavapipe, swiftshader, gpu; default cpu.
 #pragma once
-#include "backends/backend.h"
+#include "tools/env.h"
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,9 +16,9 @@ struct TestDevice {
 std::vector<TestDevice>& test_devices();
 void close_test_devices();
 
-// Makes this driver the one the Vulkan loader finds; returns what open_backend() calls the device. Throws Error when it
-// is not installed.
-std::string select_test_device(const std::string& name);
+// Makes this driver the one the Vulkan loader finds; returns what opens the device, with the settings of the
+// environment. Throws Error when it is not installed.
+BackendOptions select_test_device(const std::string& name);
 // A fresh backend on the same driver; throws Error when it cannot be opened.
 std::unique_ptr<Backend> open_test_device(const std::string& name);
 

@@ -11,27 +11,52 @@ namespace kvrun {
 		if (!(cond)) throw std::runtime_error(fmt::format(#cond ": " __VA_ARGS__));                                    \
 	} while (0)
 
-uint32_t SimMemory::alloc(uint16_t format, uint32_t layer) {
-	const uint32_t id = inner.alloc(format, layer);
+uint32_t SimMemory::alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) {
+	const uint32_t id = inner.alloc(layer, words, table_bytes);
 	if (id == kNone) return id;
-	SimPage& p = page[id];
-	if (p.owner != -1) broken = fmt::format("page {} handed out twice", id);
-	const uint32_t H = plan.shape.n_kv_heads, n = plan.formats.at(format).page;
-	p = {.owner = -2, .layer = layer, .format = format, .pos = {}, .covers = {}, .block = {}};
-	p.pos.assign(H, std::vector<uint32_t>(n, kNone));
-	p.covers.resize(H);
-	p.block.assign(H, kNone);
+	if (page.contains(id) && page[id].owner != SimPage::kFree) broken = fmt::format("page {} handed out twice", id);
+	const uint32_t H = plan.shape.n_kv_heads;
+	page[id] = {.layer = layer, .words = words, .table_bytes = table_bytes, .pos = {}, .covers = {}, .block = {}};
+	page[id].pos.assign(H, std::vector<uint32_t>(128, kNone));
+	page[id].covers.resize(H);
+	page[id].block.assign(H, kNone);
 	return id;
+}
+
+void SimMemory::share(uint32_t id) noexcept {
+	if (!page.contains(id) || page[id].owner == SimPage::kFree) {
+		broken = "a page that nobody has was shared";
+		return;
+	}
+	page[id].owner = SimPage::kNobody;
+	inner.share(id);
 }
 
 void SimMemory::free(uint32_t id) noexcept {
 	const auto at = page.find(id);
-	if (at == page.end() || at->second.owner == -1) {
+	if (at == page.end() || at->second.owner == SimPage::kFree) {
 		broken = "a page that nobody has was freed";
 		return;
 	}
-	at->second = SimPage();
+	at->second.owner = SimPage::kNobody; // who is left may write to it
+	if (!inner.shared(id)) at->second = {.owner = SimPage::kFree, .pos = {}, .covers = {}, .block = {}};
 	inner.free(id);
+}
+
+Sim::Sim(Sim& other, int id)
+    : memory(other.memory), plan(other.plan), id(id), cache(other.cache.fork()), scored(other.scored),
+      slot_scores_(other.slot_scores_) {}
+
+// What a device does first: pages that were shared are copied before they are written to.
+void Sim::copy_pages() {
+	for (const PageCopy& c : cache.copies()) {
+		SimPage& to = memory.page.at(c.to);
+		const SimPage& from = memory.page.at(c.from);
+		SIM_CHECK(to.layer == c.layer && from.layer == c.layer && to.words == c.words && from.words == c.words,
+		          "copy of page {} to {}", c.from, c.to);
+		to.pos = from.pos, to.covers = from.covers, to.block = from.block;
+	}
+	cache.copies_done();
 }
 
 float Sim::attention(uint32_t l, uint32_t h, uint32_t row, uint32_t token) {
@@ -64,10 +89,11 @@ uint32_t Sim::source(uint32_t l, uint32_t h, uint32_t src, uint32_t first, uint3
 
 void Sim::write(uint32_t l, uint32_t h, const KvMove& m, uint32_t i, uint32_t pos) {
 	SimPage& p = memory.page.at(m.page);
-	const PageFormat& f = plan.formats[p.format];
-	SIM_CHECK(p.layer == l && plan.layers[l].tier[int(m.tier)].page_format == p.format, "page {} of layer {}", m.page,
+	const PageFormat& f = plan.page_format(l, m.tier);
+	SIM_CHECK(p.layer == l && f.words == p.words && p.table_bytes == plan.table_bytes(), "page {} of layer {}", m.page,
 	          p.layer);
-	SIM_CHECK(p.owner == id || p.owner == -2, "page {} belongs to sequence {}", m.page, p.owner);
+	SIM_CHECK(p.owner == id || p.owner == SimPage::kNobody, "page {} belongs to sequence {}", m.page, p.owner);
+	SIM_CHECK(!memory.shared(m.page), "page {} is shared and written", m.page);
 	p.owner = id;
 	SIM_CHECK(m.slot + i < f.page, "slot {} of {}", m.slot + i, f.page);
 	uint32_t& slot = p.pos[h][m.slot + i];
@@ -85,7 +111,8 @@ void Sim::run(uint32_t l, const KvMoves& m, uint32_t first, uint32_t n_new) {
 	for (const KvBlockMove& b : m.blocks)
 		each_head(b.head, [&](uint32_t h) {
 			SimPage& p = memory.page.at(b.block);
-			SIM_CHECK(p.layer == l && plan.layers[l].tier[int(b.tier)].block_format == p.format && p.covers[h].empty(),
+			SIM_CHECK(p.layer == l && plan.block_format(l, b.tier).words == p.words && p.table_bytes == 0 &&
+			              p.covers[h].empty() && !memory.shared(b.block),
 			          "block {}", b.block);
 			p.owner = id;
 			for (uint32_t i = 0; i < b.n; ++i) p.covers[h].insert(source(l, h, m.sources.at(b.src + i), first, n_new));
@@ -124,6 +151,7 @@ void Sim::prompt(uint32_t n) {
 	const uint32_t first = cache.n_tokens(), H = plan.shape.n_kv_heads;
 	const uint32_t n_slots = cache.n_f16_slots();
 	cache.begin_prompt(n);
+	copy_pages();
 	const std::vector<uint32_t> rows(cache.probe_rows().begin(), cache.probe_rows().end());
 	SIM_CHECK(cache.n_tokens() == first && cache.n_f16_slots() == n_slots, "views changed in a prompt");
 	prompt_rows.emplace_back();
@@ -165,6 +193,7 @@ void Sim::decode(uint32_t n) {
 			slot_scores_.assign(size_t(L) * H, {});
 		}
 		cache.begin_token(slots);
+		copy_pages();
 		if (cache.token_scores()) scored.insert(pos);
 		for (uint32_t l = 0; l < L; ++l) {
 			const KvMoves& m = cache.token_moves(l);
@@ -189,7 +218,15 @@ void Sim::decode(uint32_t n) {
 					if (at[s] != kNone) slot_score(l, h, s) += attention(l, h, pos, at[s]);
 			}
 		}
+		cache.end_token();
 	}
+}
+
+void Sim::cancelled_token() {
+	if (cache.wants_scores()) return;
+	cache.begin_token();
+	copy_pages();
+	cache.cancel_token();
 }
 
 void Sim::verify() {
@@ -211,7 +248,7 @@ void Sim::verify() {
 				          blocks.size());
 				for (uint32_t p = 0; p < ids.size(); ++p) {
 					const SimPage& there = memory.page.at(ids[p]);
-					SIM_CHECK(there.layer == l && (there.owner == id || there.owner == -2),
+					SIM_CHECK(there.layer == l && (there.owner == id || there.owner == SimPage::kNobody),
 					          "page {} of layer {}, sequence {}", ids[p], l, there.owner);
 					if (h == 0) SIM_CHECK(mine.insert(ids[p]).second, "page {} is in two places", ids[p]);
 					if (!blocks.empty()) mine.insert(blocks[p]);
@@ -235,8 +272,8 @@ void Sim::verify() {
 	// Bytes: what the cache reports is what the pool handed out for these pages, plus the balancers.
 	size_t bytes = 0;
 	for (uint32_t p : mine) {
-		const PageFormat& f = plan.formats[memory.page.at(p).format];
-		bytes += size_t(f.words) * 4 + (f.page ? 16 + 16 * plan.n_heads : 0);
+		const SimPage& page = memory.page.at(p);
+		bytes += size_t(page.words) * 4 + page.table_bytes;
 	}
 	for (const LayerPlan& L : plan.layers) bytes += L.balanced ? plan.shape.n_kv_heads * plan.shape.head_dim * 2 : 0;
 	SIM_CHECK(cache.bytes().total() == bytes, "reports {} bytes, has {}", cache.bytes().total(), bytes);

@@ -7,19 +7,21 @@
 
 namespace kvrun {
 
-struct SimPage {    // one page or block of the pool
-	int owner = -1; // sequence that has it, -1: free
-	uint32_t layer = 0;
-	uint16_t format = 0;
-	std::vector<std::vector<uint32_t>> pos; // (n_kv_heads, page) token written into each slot; kNone: never
+struct SimPage {         // one page or block of the pool
+	int owner = kNobody; // sequence that writes to it
+	uint32_t layer = 0, words = 0, table_bytes = 0;
+	std::vector<std::vector<uint32_t>> pos; // (n_kv_heads, 128) token written into each slot; kNone: never
 	std::vector<std::set<uint32_t>> covers; // block: (n_kv_heads) tokens it was computed over
 	std::vector<uint32_t> block;            // (n_kv_heads) block its codes refer to
+	static constexpr int kNobody = -2, kFree = -1;
 };
 
 struct SimMemory : PagePool { // the pool of a device that several sequences share
-	SimMemory(const KvPlan& p, size_t budget = SIZE_MAX) : plan(p), inner(p, budget) {}
-	uint32_t alloc(uint16_t format, uint32_t layer) override;
+	SimMemory(const KvPlan& p, size_t budget = SIZE_MAX) : plan(p), inner(budget) {}
+	uint32_t alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) override;
+	void share(uint32_t id) noexcept override;
 	void free(uint32_t id) noexcept override;
+	bool shared(uint32_t id) const override { return inner.shared(id); }
 	size_t budget_bytes() const override { return inner.budget_bytes(); }
 	size_t used_bytes() const override { return inner.used_bytes(); }
 
@@ -33,8 +35,10 @@ struct Sim { // one sequence on that device, with made-up attention
 	Sim(SimMemory& m, int id, uint64_t seed = 1) : memory(m), plan(m.plan), id(id), cache(m.plan, m, seed) {
 		slot_scores_.resize(size_t(plan.shape.n_layers) * plan.shape.n_kv_heads);
 	}
+	Sim(Sim& other, int id); // a fork
 	void prompt(uint32_t n);
 	void decode(uint32_t n);
+	void cancelled_token(); // begins a token and gives it up, if no flush is due that would be judged
 	// Everything the cache says is what lies in memory; every live token is in exactly one place. Throws on a mismatch.
 	void verify();
 	// What decode rows or prompt rows give the token: attention of row `row` in (layer, kv head).
@@ -48,6 +52,7 @@ struct Sim { // one sequence on that device, with made-up attention
 	std::set<uint32_t> scored;                      // positions whose rows fed the score
 
  private:
+	void copy_pages();
 	void run(uint32_t l, const KvMoves& m, uint32_t first, uint32_t n_new);
 	uint32_t source(uint32_t l, uint32_t h, uint32_t src, uint32_t first, uint32_t n_new) const;
 	void write(uint32_t l, uint32_t h, const KvMove& m, uint32_t i, uint32_t pos);

@@ -22,9 +22,6 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 const std::string kBundled = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf"; // more than a block of memory
 
-std::unique_ptr<Engine> open(const std::string& model = kSmallModel) {
-	return open_engine(test_driver(), model, 200, 512, kPolicy);
-}
 bool no_device() {
 	try {
 		(void)open_test_device(test_driver());
@@ -36,8 +33,8 @@ bool no_device() {
 }
 Floats answer(Session& s) { return greedy_logits(s, random_tokens(80, 300, 4), 3); }
 Floats answer(const std::string& model = kSmallModel) {
-	const auto engine = open(model);
-	Session s(*engine);
+	const auto engine = open_engine(test_driver(), model);
+	Session s(*engine, with(kPolicy, 200));
 	return answer(s);
 }
 
@@ -106,8 +103,8 @@ TEST_CASE("faults: T66 an engine whose cache found no memory answers when there 
 			CAPTURE(n);
 			REQUIRE(n < 50);
 			f.reset();
-			const auto engine = open_engine(test_driver(), kSmallModel, 200, 512, policy);
-			Session s(*engine);
+			const auto engine = open_engine(test_driver(), kSmallModel);
+			Session s(*engine, with(policy, 200));
 			f.fail_calls("vkCreateBuffer", n, n ? kAll : 0, VK_ERROR_OUT_OF_DEVICE_MEMORY);
 			Outcome o;
 			try {
@@ -176,8 +173,8 @@ TEST_CASE("faults: T68, T69 a device that is lost or does not answer stays lost,
 		const std::string& function = row.first;
 		const VkResult result = row.second;
 		INFO(fmt::format("{} returns {}", function, vk::result_name(result)));
-		const auto engine = open();
-		Session s(*engine);
+		const auto engine = open_engine(test_driver(), kSmallModel);
+		Session s(*engine, with(kPolicy, 200));
 		f.fail_calls(function, 1, 1, result);
 		std::string first;
 		try {

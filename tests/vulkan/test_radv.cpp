@@ -4,6 +4,7 @@
 #include "engine/core/error.h"
 #include "kernel_list.inc"
 #include "tests/support/scoped_env.h"
+#include "tools/env.h"
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <fstream>
@@ -165,7 +166,7 @@ TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the 
 	for (const std::string& chip : families(recording)) {
 		const ScopedEnv family("RADV_FORCE_FAMILY", chip);
 		INFO(chip);
-		const vk::VulkanDevices devices;
+		const vk::VulkanDevices devices(options_from_environment());
 		REQUIRE(devices.reports().size() == 1);
 		driver = devices.reports()[0].info.driver;
 		measured.emplace_back(chip, devices.compile_all(0));

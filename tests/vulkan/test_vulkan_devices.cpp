@@ -1,4 +1,5 @@
 // Choice and refusal of Vulkan devices, memory ranges, reflection, the pipeline cache file, validation messages.
+#include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "tests/support/rig.h"
@@ -17,9 +18,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
+std::unique_ptr<Backend> open_device(const std::string& which) {
+	BackendOptions o = options_from_environment();
+	o.device = which;
+	return open_backend(o);
+}
 std::string message_of_open(const std::string& which) {
 	try {
-		open_backend(which);
+		open_device(which);
 	} catch (const Error& e) {
 		CHECK(e.code == Code::Device);
 		return e.what();
@@ -57,13 +63,13 @@ struct TempFolder {
 
 TEST_CASE("vulkan: T62 no driver: a refusal with the next step") {
 	const Drivers none("/nonexistent/icd.json");
-	const std::vector<DeviceReport> all = list_devices();
+	const std::vector<DeviceReport> all = list_devices(options_from_environment());
 	REQUIRE(all.size() == 2); // and the cpu backend
 	CHECK(has(all[0].refused, "mesa-vulkan-drivers"));
 	CHECK(all[1].backend == "cpu");
 	CHECK(has(message_of_open(""), "mesa-vulkan-drivers"));
-	CHECK(open_backend("cpu")->info().is_cpu);
-	CHECK(open_backend("1")->info().is_cpu);
+	CHECK(open_device("cpu")->info().is_cpu);
+	CHECK(open_device("1")->info().is_cpu);
 	CHECK(has(message_of_open("0"), "mesa-vulkan-drivers"));
 	CHECK(has(message_of_open("7"), "no device 7"));
 	CHECK(has(message_of_open("geforce"), "no device is called 'geforce'"));
@@ -75,7 +81,7 @@ TEST_CASE("vulkan: T62 a driver that crashes is refused, the others are used") {
 	const ScopedEnv family("RADV_FORCE_FAMILY", "no_such_chip");
 	{
 		const Drivers only(bad);
-		const std::vector<DeviceReport> all = list_devices();
+		const std::vector<DeviceReport> all = list_devices(options_from_environment());
 		REQUIRE(all.size() == 2);
 		CHECK(has(all[0].info.name, "radeon_icd"));
 		CHECK(has(all[0].refused, "SIGABRT"));
@@ -88,11 +94,11 @@ TEST_CASE("vulkan: T62 a driver that crashes is refused, the others are used") {
 		good = std::getenv("VK_DRIVER_FILES");
 	} catch (const Error&) { return; }
 	const Drivers both(bad + ":" + good);
-	const std::vector<DeviceReport> all = list_devices();
+	const std::vector<DeviceReport> all = list_devices(options_from_environment());
 	REQUIRE(all.size() == 3);
 	CHECK(all[0].refused.empty());
 	CHECK(has(all[1].refused, "SIGABRT"));
-	CHECK(open_backend("")->info().name == all[0].info.name);
+	CHECK(open_device("")->info().name == all[0].info.name);
 }
 
 TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underflow") {
@@ -109,7 +115,7 @@ TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underf
 	if (!icd.empty()) {
 		const Drivers only(icd);
 		const ScopedEnv family("RADV_FORCE_FAMILY", "navi21");
-		const std::vector<DeviceReport> all = list_devices();
+		const std::vector<DeviceReport> all = list_devices(options_from_environment());
 		REQUIRE(all.size() == 2);
 		CHECK(has(all[0].refused, "no memory"));
 		CHECK(all[0].info.free_bytes == 0);
@@ -125,19 +131,13 @@ TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 	if (!device) return;
 	const vk::Caps& c = device->caps();
 	if (test_driver() == "swiftshader") { // if this changes, the tests have lost their poor device
-		CHECK_FALSE(c.f16);
-		CHECK_FALSE(c.int8);
-		CHECK_FALSE(c.storage16);
-		CHECK_FALSE(c.storage8);
 		CHECK(c.subgroup == 4);
 		CHECK(c.workgroup == 256);
 		CHECK(c.align == 256);
 	}
-	const ScopedEnv poor(
-	    "KVRUN_TEST_CAPS",
-	    "f16=0,int8=0,storage16=0,storage8=0,int_dot=0,push_descriptor=0,subgroup_ops=0,texel_range=0");
+	const ScopedEnv poor("KVRUN_TEST_CAPS", "int_dot=0,push_descriptor=0,subgroup_ops=0,texel_range=0");
 	VulkanDevice poorer;
-	CHECK_FALSE(poorer->caps().f16);
+	CHECK_FALSE(poorer->caps().push_descriptor);
 	CHECK_FALSE(poorer->caps().subgroup_ops);
 	Rig rig(*poorer);
 	const Floats x(96, 2.f);
@@ -164,7 +164,7 @@ TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name")
 	for (const char* wrong : {"bogus=1", "ssbo", "ssbo=", "ssbo=x", "=4"}) {
 		const ScopedEnv clamp("KVRUN_TEST_CAPS", wrong);
 		INFO(wrong);
-		CHECK_THROWS_AS(open_backend(""), Error);
+		CHECK_THROWS_AS(open_device(""), Error);
 	}
 }
 
@@ -182,9 +182,7 @@ TEST_CASE("vulkan: every kernel is within the specification's minima and listed 
 		least.is_cpu = software;
 		least.texel_range = software ? least.range : 0;
 		least.subgroup_ops = software;
-		std::vector<vk::KernelUse> uses;
-		vk::all_uses(least, uses);
-		for (const vk::KernelUse& u : uses) {
+		for (const vk::KernelUse& u : vk::kernel_uses(least)) {
 			const KernelBlob& blob = kernel_blobs()[size_t(u.kernel)];
 			INFO(blob.name << ", " << u.what);
 			const vk::Reflection r = vk::reflect(blob.spirv, blob.name);
@@ -204,10 +202,8 @@ TEST_CASE("vulkan: every kernel is within the specification's minima and listed 
 		rich.subgroup = software ? 8 : 32;
 		rich.is_cpu = software;
 		rich.texel_range = software ? 128u << 20 : 0;
-		rich.subgroup_ops = rich.f16 = true;
-		std::vector<vk::KernelUse> uses;
-		vk::all_uses(rich, uses);
-		for (const vk::KernelUse& u : uses) listed.insert(u.kernel);
+		rich.subgroup_ops = true;
+		for (const vk::KernelUse& u : vk::kernel_uses(rich)) listed.insert(u.kernel);
 	}
 	for (size_t k = 0; k < size_t(Kernel::Count); ++k) {
 		INFO(kernel_blobs()[k].name);
@@ -226,7 +222,7 @@ TEST_CASE("vulkan: every kernel is within the specification's minima and listed 
 TEST_CASE("vulkan: sub-allocation never overlaps and gives everything back") {
 	Random random(17);
 	constexpr uint64_t kSize = 1 << 16;
-	vk::FreeRanges ranges(kSize);
+	FreeRanges ranges(kSize);
 	std::map<uint64_t, uint64_t> taken; // start -> bytes
 	for (int step = 0; step < 20000; ++step) {
 		if (random.below(100) < 55) {
@@ -246,7 +242,7 @@ TEST_CASE("vulkan: sub-allocation never overlaps and gives everything back") {
 		}
 		uint64_t used = 0;
 		for (auto [at, bytes] : taken) used += bytes;
-		REQUIRE(ranges.free_bytes() == kSize - used);
+		REQUIRE(ranges.taken() == used);
 	}
 	for (auto [at, bytes] : taken) ranges.give(at, bytes);
 	CHECK(ranges.empty());
@@ -387,5 +383,5 @@ TEST_CASE("vulkan: a validation message is an error, and the process cannot end 
 	waitpid(pid, &status, 0);
 	CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
 	const ScopedEnv wrong("KVRUN_VALIDATE", "yes");
-	CHECK_THROWS_AS(open_backend("0"), Error);
+	CHECK_THROWS_AS(open_device("0"), Error);
 }

@@ -39,7 +39,7 @@ struct Moments {
 	}
 };
 struct Tally { // of one policy
-	KvPolicy policy;
+	SessionOptions session;
 	Moments nll, kld;
 	std::vector<float> all_kld;
 	uint64_t agreed = 0;
@@ -57,7 +57,7 @@ double quantile(const std::vector<float>& x, double p) {
 TextScore score_of(Tally& t) {
 	std::sort(t.all_kld.begin(), t.all_kld.end());
 	TextScore s;
-	s.policy = t.policy.text;
+	s.policy = t.session.kv.text;
 	s.n = t.nll.n;
 	s.ppl = std::exp(t.nll.mean());
 	s.ppl_error = s.ppl * t.nll.error();
@@ -75,18 +75,18 @@ struct Reference {               // one chunk under f16
 	std::vector<uint32_t> best;  // (scored)
 };
 
-// One chunk under the engine's policy; `first` is the f16 cache, which fills the reference. False: stopped.
+// One chunk under one policy; `first` is the f16 cache, which fills the reference. False: stopped.
 bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, Tally& t, Reference& ref, bool first,
                const std::function<bool(uint32_t)>& step) {
 	const size_t vocab = e.config().vocab, begin = tokens.size() - scored - 1;
 	Tally now = t; // counts only if the chunk is finished
-	Session s(e);
+	Session s(e, t.session);
 	now.cost.prefill(s, tokens.first(begin));
 	std::vector<float> log_prob(vocab);
 	for (uint32_t i = 0; i < scored; ++i) {
 		const std::span<const float> logits = now.cost.decode(s, tokens[begin + i]);
 		const std::span<float> out = first ? std::span(ref.log_prob).subspan(i * vocab, vocab) : std::span(log_prob);
-		const uint32_t best = log_softmax(logits, out, t.policy.text);
+		const uint32_t best = log_softmax(logits, out, t.session.kv.text);
 		if (first) ref.best[i] = best;
 		const double kld =
 		    first ? 0 : kl_divergence(std::span<const float>(ref.log_prob).subspan(i * vocab, vocab), out);
@@ -103,14 +103,12 @@ bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, Tal
 
 } // namespace
 
-TextResult eval_text(Engine& e, std::span<const uint32_t> tokens, std::span<const KvPolicy> policies,
-                     const TextEvalOptions& opt, const EvalHooks& hooks) {
+TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const uint32_t> tokens,
+                     std::span<const KvPolicy> policies, const TextEvalOptions& opt, const EvalHooks& hooks) {
 	const bool bos = e.tokenizer().adds_bos() && e.tokenizer().bos();
 	if (opt.scored < 1 || opt.chunk < opt.scored + 2)
 		fail(Code::Invalid, "{} of {} tokens of a chunk are scored; at least two come before them", opt.scored,
 		     opt.chunk);
-	if (opt.chunk > e.ctx())
-		fail(Code::Context, "chunks of {} tokens do not fit the context of {}; make them shorter", opt.chunk, e.ctx());
 	const uint32_t own = opt.chunk - bos; // tokens of text in a chunk
 	if (tokens.size() < own)
 		fail(Code::Invalid, "the text has {} tokens, one chunk takes {}; give more text or a smaller -c", tokens.size(),
@@ -119,11 +117,16 @@ TextResult eval_text(Engine& e, std::span<const uint32_t> tokens, std::span<cons
 	if (opt.chunks) n_chunks = std::min(n_chunks, opt.chunks);
 
 	std::vector<Tally> tallies(1);
-	tallies[0].policy = parse_policy("fp16");
+	tallies[0].session = session;
+	tallies[0].session.kv = parse_policy("fp16");
 	for (const KvPolicy& p : policies)
-		if (p.text != "fp16" && p.text != "f16") tallies.emplace_back().policy = p;
-	for (const Tally& t : tallies)
-		make_plan(t.policy, e.plan().shape); // a policy that cannot be is said before an hour's work
+		if (p.text != "fp16" && p.text != "f16") {
+			tallies.push_back(tallies[0]);
+			tallies.back().session.kv = p;
+		}
+	for (const Tally& t : tallies) // a policy that cannot be is refused before an hour's work
+		if (const uint32_t ctx = Session(e, t.session).ctx(); opt.chunk > ctx)
+			fail(Code::Context, "chunks of {} tokens do not fit the context of {}; make them shorter", opt.chunk, ctx);
 
 	TextResult r;
 	Reference ref{std::vector<float>(size_t(opt.scored) * e.config().vocab), std::vector<uint32_t>(opt.scored)};
@@ -139,7 +142,6 @@ TextResult eval_text(Engine& e, std::span<const uint32_t> tokens, std::span<cons
 				const double part = (double(p) + double(done) / opt.scored) / double(tallies.size());
 				return !hooks.progress || hooks.progress((r.chunks + part) / n_chunks);
 			};
-			e.set_kv(tallies[p].policy);
 			if (run_chunk(e, chunk, opt.scored, tallies[p], ref, p == 0, step)) continue;
 			tallies = std::move(before);
 			n_chunks = r.chunks; // ends the loop without counting this one

@@ -1,6 +1,6 @@
 // What a KV-cache policy costs in quality: perplexity and KL divergence on text, exact answers on look-up tasks.
 #pragma once
-#include "engine/run/engine.h"
+#include "engine/run/session.h"
 #include <functional>
 #include <span>
 #include <string>
@@ -40,9 +40,10 @@ struct TextResult {
 	uint32_t chunks = 0;           // measured under every policy
 	std::vector<TextScore> scores; // fp16 first, then the policies in order
 };
-// tokens: without BOS. Throws Error{Invalid} when they are too few for one chunk, Context when a chunk is too long.
-TextResult eval_text(Engine&, std::span<const uint32_t> tokens, std::span<const KvPolicy>, const TextEvalOptions&,
-                     const EvalHooks& = {});
+// tokens: without BOS. session: of every sequence, but for the policy. Throws Error{Invalid} when the tokens are too
+// few for one chunk, Context when a chunk is too long.
+TextResult eval_text(Engine&, const SessionOptions& session, std::span<const uint32_t> tokens,
+                     std::span<const KvPolicy>, const TextEvalOptions&, const EvalHooks& = {});
 
 // ---- tasks: questions with one right answer, greedy
 
@@ -74,8 +75,8 @@ struct TaskScore {
 	EvalCost cost;
 };
 // All questions under each policy in turn. Throws Error{Context} when one does not fit.
-std::vector<TaskScore> eval_task(Engine&, std::span<const Question>, std::span<const KvPolicy>, Ask,
-                                 const EvalHooks& = {});
+std::vector<TaskScore> eval_task(Engine&, const SessionOptions& session, std::span<const Question>,
+                                 std::span<const KvPolicy>, Ask, const EvalHooks& = {});
 
 // 95 % Wilson interval of a share k / n; {0, 1} for n = 0.
 std::pair<double, double> wilson(uint64_t k, uint64_t n);

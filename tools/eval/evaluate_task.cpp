@@ -128,8 +128,8 @@ struct Asked {                    // one question as tokens
 	std::vector<uint32_t> answer; // what follows
 	size_t prompt = 0;            // the first tokens of `all` that are the prompt
 };
-Asked tokens_of(const Engine& e, const Question& q, Ask ask) {
-	const Tokenizer& tok = e.tokenizer();
+Asked tokens_of(const Session& s, const Question& q, Ask ask) {
+	const Tokenizer& tok = s.engine().tokenizer();
 	Asked a{tok.encode(q.record + q.query), tok.encode(q.record + q.query + q.answer)};
 	const auto common = [&](const std::vector<uint32_t>& x) {
 		return size_t(std::mismatch(x.begin(), x.end(), a.all.begin(), a.all.end()).first - x.begin());
@@ -144,10 +144,10 @@ Asked tokens_of(const Engine& e, const Question& q, Ask ask) {
 	if (a.prompt == 0 || a.answer.empty())
 		fail(Code::Invalid, "the question has {} tokens and its answer {}; it needs at least two, the answer one",
 		     a.all.size(), a.answer.size());
-	if (a.all.size() + q.answer.size() > e.ctx())
+	if (a.all.size() + q.answer.size() > s.ctx())
 		fail(Code::Context,
 		     "a question has {} tokens and its answer up to {}, the context is {}; ask for less or raise -c",
-		     a.all.size(), q.answer.size(), e.ctx());
+		     a.all.size(), q.answer.size(), s.ctx());
 	return a;
 }
 
@@ -168,16 +168,17 @@ std::span<const float> put_question(Session& s, const Asked& a, CostMeter& cost)
 }
 
 // Greedy text is the answer, or begins with it.
-bool answers_in_other_tokens(Engine& e, const Question& q, const Asked& a, CostMeter& cost) {
-	Session s(e);
+bool answers_in_other_tokens(Session& s, const Question& q, const Asked& a, CostMeter& cost) {
+	const Tokenizer& tok = s.engine().tokenizer();
+	s.reset();
 	std::span<const float> logits = put_question(s, a, cost);
 	std::string text;
 	uint32_t prev = a.all.back();
 	for (size_t i = 0; i < q.answer.size(); ++i) { // a token has at least one character, or the answer is wrong
 		const uint32_t best = best_of(logits);
-		text += e.tokenizer().decode_one(prev, best);
+		text += tok.decode_one(prev, best);
 		prev = best;
-		if (e.tokenizer().is_end(best) || text.size() >= q.answer.size() || !q.answer.starts_with(text)) break;
+		if (tok.is_end(best) || text.size() >= q.answer.size() || !q.answer.starts_with(text)) break;
 		logits = cost.decode(s, best);
 	}
 	return text.starts_with(q.answer);
@@ -187,46 +188,46 @@ struct Outcome {
 	bool right;  // greedy text begins with the answer
 	double loss; // mean of -ln p over the answer's tokens, each after the right ones before it
 };
-Outcome ask_one(Engine& e, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
-	const Asked a = tokens_of(e, q, ask);
+Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
+	const Asked a = tokens_of(s, q, ask);
 	Outcome out{true, 0};
 	std::string text; // greedy, as long as it is the answer's own tokens
-	{
-		Session s(e);
-		std::span<const float> logits = put_question(s, a, cost);
-		uint32_t prev = a.all.back();
-		for (size_t i = 0; i < a.answer.size(); ++i) {
-			out.loss += loss_of(logits, a.answer[i]) / double(a.answer.size());
-			const uint32_t best = best_of(logits);
-			if (out.right) text += e.tokenizer().decode_one(prev, best);
-			out.right &= best == a.answer[i];
-			prev = a.answer[i];
-			if (i + 1 < a.answer.size()) logits = cost.decode(s, prev);
-		}
-		longest = std::max(longest, s.n_tokens());
-		cost.end(s);
+	s.reset();
+	std::span<const float> logits = put_question(s, a, cost);
+	uint32_t prev = a.all.back();
+	for (size_t i = 0; i < a.answer.size(); ++i) {
+		out.loss += loss_of(logits, a.answer[i]) / double(a.answer.size());
+		const uint32_t best = best_of(logits);
+		if (out.right) text += s.engine().tokenizer().decode_one(prev, best);
+		out.right &= best == a.answer[i];
+		prev = a.answer[i];
+		if (i + 1 < a.answer.size()) logits = cost.decode(s, prev);
 	}
+	longest = std::max(longest, s.n_tokens());
+	cost.end(s);
 	// Another token than the answer's that may still spell it: "24" where the answer is cut into digits.
 	const bool still = !text.empty() && (q.answer.starts_with(text) || text.starts_with(q.answer));
-	if (!out.right && still) out.right = answers_in_other_tokens(e, q, a, cost);
+	if (!out.right && still) out.right = answers_in_other_tokens(s, q, a, cost);
 	return out;
 }
 
 } // namespace
 
-std::vector<TaskScore> eval_task(Engine& e, std::span<const Question> questions, std::span<const KvPolicy> policies,
-                                 Ask ask, const EvalHooks& hooks) {
+std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::span<const Question> questions,
+                                 std::span<const KvPolicy> policies, Ask ask, const EvalHooks& hooks) {
 	for (const KvPolicy& p : policies)
-		make_plan(p, e.plan().shape); // a policy that cannot be is said before the work begins
+		make_plan(p, e.kv_shape()); // one that cannot be is refused before the work begins
 	std::vector<TaskScore> out;
 	bool go_on = true;
 	for (size_t p = 0; p < policies.size() && go_on; ++p) {
-		e.set_kv(policies[p]);
+		SessionOptions options = session;
+		options.kv = policies[p];
+		Session s(e, options);
 		TaskScore& t = out.emplace_back();
 		t.policy = policies[p].text;
 		CostMeter cost;
 		for (size_t i = 0; i < questions.size() && go_on; ++i) {
-			const Outcome o = ask_one(e, questions[i], ask, cost, t.longest);
+			const Outcome o = ask_one(s, questions[i], ask, cost, t.longest);
 			t.right.push_back(o.right);
 			t.loss.push_back(float(o.loss));
 			t.n_right += o.right;

@@ -1,7 +1,7 @@
 // A prompt given as tensors through the device's own cache path.
 #include "tools/eval/replay.h"
+#include "engine/cache/prefill.h"
 #include "engine/cache/readback.h"
-#include "engine/cache/step.h"
 #include <algorithm>
 #include <cmath>
 
@@ -54,9 +54,9 @@ void expect_dim(const NpyArray& a, size_t dim, uint64_t want, const std::string&
 class Replay {
  public:
 	Replay(Backend& be, const KvPlan& plan, const ReplayInput& in)
-	    : be_(be), plan_(plan), in_(in), pool_(be, plan, be.info().free_bytes),
-	      state_(be, plan, pool_, in.n_tokens, in.seed), ubatch_(std::min(kUbatch, in.n_tokens)) {
-		const uint32_t cap = in.n_tokens + KvPrompt::tail_rows(state_), n_rows = std::max(ubatch_, in.n_queries);
+	    : be_(be), plan_(plan), in_(in), pool_(be, plan.shape.n_layers, be.info().free_bytes),
+	      seq_(be, plan, pool_, in.n_tokens, in.seed), ubatch_(std::min(kUbatch, in.n_tokens)) {
+		const uint32_t cap = in.n_tokens + KvPrefill::tail_rows(seq_), n_rows = std::max(ubatch_, in.n_queries);
 		const size_t head = size_t(in.head_dim) * 4; // bytes of one head of one row
 		const size_t scratch = size_t(cap) * in.n_kv_heads * in.head_dim * 2;
 		if (scratch > be.info().max_view_bytes)
@@ -103,8 +103,8 @@ class Replay {
 	void prompt(ReplayResult& r, const std::function<void(uint32_t)>& progress) {
 		const Select& s = plan_.policy.select;
 		const bool probes = s.probe_recent + s.probe_random < 1; // else every row feeds the score
-		KvPrompt prompt(be_, scratch_, state_, in_.n_tokens, scratch_kv_, in_.n_heads, ubatch_,
-		                probes ? std::span<const uint32_t>(in_.probes) : std::span<const uint32_t>());
+		KvPrefill prompt(be_, scratch_, seq_, in_.n_tokens, scratch_kv_, in_.n_heads, ubatch_,
+		                 probes ? std::span<const uint32_t>(in_.probes) : std::span<const uint32_t>());
 		for (uint32_t l = 0; l < in_.n_layers; ++l) {
 			be_.at_layer(l);
 			prompt.begin_layer(l);
@@ -114,7 +114,8 @@ class Replay {
 				write(q, part(in_.q, in_.n_heads, l, at, n));
 				write(k, part(in_.k, in_.n_kv_heads, l, at, n));
 				write(v, part(in_.v, in_.n_kv_heads, l, at, n));
-				be_.rope_store(q, k, v, {rows(rope_, 0, n), in_.head_dim, /*neox=*/true}, {}, prompt.scratch(at, n));
+				be_.rope_store(q, k, v, {rows(rope_, 0, n), in_.head_dim, /*neox=*/true}, {},
+				               prompt.destination(at, n));
 				prompt.attend(l, rows(att_, 0, n), q, at);
 				be_.submit();
 				be_.wait(); // bounds the memory of what was written
@@ -129,7 +130,7 @@ class Replay {
 	}
 
 	// As the policy's rank takes them: sums, or means over the scored rows that can see a token.
-	void keep_scores(ReplayResult& r, const KvPrompt& prompt) const {
+	void keep_scores(ReplayResult& r, const KvPrefill& prompt) const {
 		const std::span<const float> sums = prompt.layer_scores();
 		if (sums.empty()) return;
 		const bool mean = plan_.policy.select.rank == Rank::ScoreMean;
@@ -145,17 +146,17 @@ class Replay {
 	// Every row of dq attends to the last layer's cache, as a decode step would.
 	void decode(ReplayResult& r) {
 		const uint32_t l = in_.n_layers - 1;
-		state_.sync();
+		seq_.sync();
 		ReadPlan plan;
-		scratch_.table.clear();
-		plan.build(state_, l, in_.n_queries, decode_split(be_.info(), state_, l), 0, ReadPlan::Which::All,
-		           scratch_.table);
-		scratch_.table.upload(be_, scratch_.step);
+		StepTable table;
+		const ReadRows all{&seq_, 0, in_.n_queries, decode_piece(pool_.device(), seq_, l)};
+		plan.build(l, {&all, 1}, /*extra=*/0, table);
+		table.upload(be_, scratch_.step);
 		const View parts = scratch_.parts_view(be_, plan.n_parts(), in_.n_heads, in_.head_dim);
 		const View q = rows(q_, 0, in_.n_queries), out = rows(att_, 0, in_.n_queries);
 		write(q, in_.dq);
 		be_.at_layer(l);
-		be_.attend(out, q, plan.read(state_, l, scratch_.step, parts));
+		be_.attend(out, {}, q, plan.read(pool_, scratch_.step, parts, in_.n_kv_heads));
 		r.out.resize(in_.dq.size());
 		be_.read(*out.buf, out.at, std::as_writable_bytes(std::span(r.out)));
 		be_.submit();
@@ -163,7 +164,7 @@ class Replay {
 	}
 
 	void collect(ReplayResult& r) {
-		for (const LayerValues& L : read_back(be_, state_)) {
+		for (const LayerValues& L : read_back(be_, seq_)) {
 			r.k_hat.insert(r.k_hat.end(), L.k.begin(), L.k.end());
 			r.v_hat.insert(r.v_hat.end(), L.v.begin(), L.v.end());
 		}
@@ -171,11 +172,11 @@ class Replay {
 		r.tier.resize(size_t(in_.n_layers) * in_.n_tokens * n_kv);
 		for (uint32_t l = 0; l < in_.n_layers; ++l)
 			for (uint32_t h = 0; h < n_kv; ++h) {
-				const std::vector<uint8_t> tiers = state_.cache().tiers(l, h);
+				const std::vector<uint8_t> tiers = seq_.cache().tiers(l, h);
 				for (uint32_t t = 0; t < in_.n_tokens; ++t)
 					r.tier[(size_t(l) * in_.n_tokens + t) * n_kv + h] = tiers[t];
 			}
-		r.bytes = state_.bytes();
+		r.bytes = seq_.bytes();
 		r.pool_bytes = pool_.allocated_bytes();
 	}
 
@@ -183,14 +184,14 @@ class Replay {
 	const KvPlan& plan_;
 	const ReplayInput& in_;
 	KvPool pool_;
-	KvState state_;
+	KvSequence seq_;
 	KvScratch scratch_;
 	uint32_t ubatch_;
 	Buffer k16_, v16_, q_buffer_, att_buffer_, k_buffer_, v_buffer_, rope_buffer_;
-	PromptKv scratch_kv_; // (n_kv_heads, n_tokens + tail, head_dim) f16
-	View q_, att_;        // (max(ubatch, n_queries), n_heads, head_dim) f32
-	View k_, v_;          // (ubatch, n_kv_heads, head_dim) f32
-	View rope_;           // (ubatch, head_dim / 2, 2) f32
+	KvRows scratch_kv_; // (n_kv_heads, n_tokens + tail, head_dim) f16
+	View q_, att_;      // (max(ubatch, n_queries), n_heads, head_dim) f32
+	View k_, v_;        // (ubatch, n_kv_heads, head_dim) f32
+	View rope_;         // (ubatch, head_dim / 2, 2) f32
 };
 
 } // namespace

@@ -1,0 +1,268 @@
+// CheckedBackend: memory mirrored on two backends, comparison, dumps.
+#include "backends/checked_backend.h"
+#include "engine/core/f16.h"
+#include "engine/core/npy.h"
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fmt/ranges.h>
+
+namespace kvrun {
+
+CheckedBackend::CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference,
+                               const std::string& text)
+    : inner_(std::move(inner)), reference_(std::move(reference)) {
+	const size_t a = text.find(':'), b = a == std::string::npos ? a : text.find(':', a + 1);
+	dump_dir_ = text.substr(0, a);
+	if (a != std::string::npos) dump_op_ = text.substr(a + 1, b == std::string::npos ? b : b - a - 1);
+	if (b != std::string::npos) dump_layer_ = text.substr(b + 1);
+	if (!dump_dir_.empty()) {
+		std::error_code error;
+		std::filesystem::create_directories(dump_dir_, error);
+		if (error) fail(Code::Io, "dump folder {}: {}", dump_dir_, error.message());
+	}
+}
+
+Buffer CheckedBackend::alloc(size_t bytes, Mem mem, const char* label) {
+	Mirror m{inner_->alloc(bytes, mem, label), reference_ ? reference_->alloc(bytes, mem, label) : Buffer()};
+	if (free_ids_.empty()) {
+		free_ids_.reserve(mirrors_.size() + 1); // so that free() cannot throw
+		mirrors_.push_back(std::move(m));
+		return Buffer(*this, uint32_t(mirrors_.size()), bytes);
+	}
+	const uint32_t id = free_ids_.back();
+	free_ids_.pop_back();
+	mirrors_[id - 1] = std::move(m);
+	return Buffer(*this, id, bytes);
+}
+
+void CheckedBackend::free(uint32_t id) noexcept {
+	mirrors_[id - 1] = Mirror();
+	weights_.erase(weights_.lower_bound({id, 0}), weights_.upper_bound({id, SIZE_MAX}));
+	free_ids_.push_back(id);
+}
+
+View CheckedBackend::inner(const View& v) const {
+	View r = v;
+	if (v.buf) r.buf = &mirrors_.at(v.buf->id() - 1).inner;
+	return r;
+}
+
+View CheckedBackend::reference(const View& v) const {
+	View r = v;
+	if (v.buf) r.buf = &mirrors_.at(v.buf->id() - 1).reference;
+	return r;
+}
+
+View CheckedBackend::reference_weight(const View& w) const {
+	KV_ASSERT(w.buf);
+	auto it = weights_.upper_bound({w.buf->id(), w.at});
+	if (it != weights_.begin()) {
+		const auto& [key, weight] = *--it;
+		const size_t row_bytes = inner_->weight_row_bytes(w.type, w.shape[1]);
+		const size_t from = w.at - key.second; // wraps for another buffer, which the id check refuses
+		if (key.first == w.buf->id() && w.at < weight.end && weight.type == w.type && weight.cols == w.shape[1] &&
+		    from % row_bytes == 0 && w.at + w.shape[0] * row_bytes <= weight.end) {
+			View r = w;
+			r.buf = &weight.reference;
+			r.at = from / row_bytes * reference_->weight_row_bytes(w.type, w.shape[1]);
+			return r;
+		}
+	}
+	KV_ASSERT(w.type == DType::F32); // anything else reaches a device by write_weight()
+	return reference(w);
+}
+
+void CheckedBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
+	const Mirror& m = mirrors_.at(dst.id() - 1);
+	inner_->write(m.inner, at, src);
+	if (reference_) reference_->write(m.reference, at, src);
+}
+
+void CheckedBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
+	inner_->read(mirrors_.at(src.id() - 1).inner, at, dst);
+}
+
+void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
+	inner_->write_weight(inner(w), row, n, src);
+	if (!reference_) return;
+	const uint32_t id = w.buf->id();
+	const size_t end = w.at + w.shape[0] * inner_->weight_row_bytes(w.type, w.shape[1]);
+	auto it = weights_.find({id, w.at});
+	if (it == weights_.end() || it->second.end != end || it->second.type != w.type || it->second.cols != w.shape[1]) {
+		// Memory that is given to another tensor forgets the old one.
+		for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
+			old = old->first.second < end && w.at < old->second.end ? weights_.erase(old) : std::next(old);
+		Weight fresh{end, w.type, w.shape[1], {}};
+		const size_t row_bytes = reference_->weight_row_bytes(w.type, w.shape[1]);
+		fresh.reference = reference_->alloc(w.shape[0] * row_bytes, Mem::Device, "weights, checked");
+		it = weights_.emplace(std::pair(id, w.at), std::move(fresh)).first;
+	}
+	View r = w;
+	r.buf = &it->second.reference;
+	r.at = 0;
+	reference_->write_weight(r, row, n, src);
+}
+
+std::vector<std::byte> CheckedBackend::fetch(Backend& b, const View& v) {
+	std::vector<std::byte> r(v.elements() * dtype_info(v.type).bytes);
+	b.read(*v.buf, v.at, r);
+	b.submit();
+	b.wait();
+	return r;
+}
+
+void CheckedBackend::at_layer(uint32_t layer) {
+	layer_ = layer;
+	in_layer_ = true;
+	inner_->at_layer(layer);
+}
+
+// ---- comparison and dumps
+
+std::string shape_text(const View& v) {
+	int dims = 4;
+	while (dims > 1 && v.shape[dims - 1] == 1) --dims;
+	return fmt::format("({})", fmt::join(v.shape, v.shape + dims, ", "));
+}
+
+namespace {
+
+std::string index_text(const View& v, size_t i) {
+	const size_t c = v.shape[2] * size_t(v.shape[3]), b = v.shape[1] * c;
+	return fmt::format("({}, {}, {})", i / b, i % b / c, i % c);
+}
+
+// Packed codes, lowest bits first.
+std::vector<float> as_codes(std::span<const std::byte> bytes, uint32_t bits) {
+	std::vector<float> r;
+	for (const std::byte b : bytes) // little-endian words: code i of a byte is code i of the word, for 8 bits and less
+		for (uint32_t at = 0; at < 8; at += bits) r.push_back(float(uint32_t(b) >> at & ((1u << bits) - 1)));
+	return r;
+}
+
+// A value between two codes may take either; more than one in 200 of them is no rounding.
+Difference compare_codes(std::span<const float> x, std::span<const float> ref) {
+	Difference d = compare(x, ref, {0, 0});
+	size_t far = 0;
+	for (size_t i = 0; i < x.size(); ++i) far += std::abs(x[i] - ref[i]) > 1;
+	if (far == 0 && d.n_bad <= 2 + d.n / 200) d.n_bad = 0;
+	return d;
+}
+
+// Elements of f32 memory, of f16 memory, or of f16 pairs in u32 memory.
+std::vector<float> as_floats(const View& v, std::span<const std::byte> bytes) {
+	std::vector<float> r;
+	if (v.type == DType::F32) {
+		r.resize(bytes.size() / 4);
+		std::memcpy(r.data(), bytes.data(), bytes.size());
+		return r;
+	}
+	r.reserve(bytes.size() / 2);
+	for (size_t i = 0; i + 2 <= bytes.size(); i += 2)
+		r.push_back(f16_to_f32(uint16_t(uint32_t(bytes[i]) | uint32_t(bytes[i + 1]) << 8)));
+	return r;
+}
+
+} // namespace
+
+bool CheckedBackend::dumps(const char* op) const {
+	if (dump_dir_.empty() || (!dump_op_.empty() && dump_op_ != op)) return false;
+	return dump_layer_.empty() || (in_layer_ && dump_layer_ == fmt::format("{}", layer_));
+}
+
+void CheckedBackend::dump(const char* op, const char* name, const View& v) {
+	if (!v || is_quantised(v.type) || v.elements() == 0) return;
+	const NpyType type = v.type == DType::F32    ? NpyType::F32
+	                     : v.type == DType::F16  ? NpyType::F16
+	                     : v.type == DType::BF16 ? NpyType::U16
+	                                             : NpyType::U32;
+	size_t dims = 4;
+	while (dims > 1 && v.shape[dims - 1] == 1) --dims;
+	const std::vector<uint64_t> shape(v.shape, v.shape + dims);
+	const std::string layer = in_layer_ ? fmt::format("L{}_", layer_) : "";
+	npy_write(std::filesystem::path(dump_dir_) / fmt::format("{:06}_{}{}_{}.npy", n_ops_, layer, op, name), type, shape,
+	          fetch(*inner_, inner(v)));
+}
+
+void CheckedBackend::compare_output(const char* op, const std::string& shape, const Output& o) {
+	const std::vector<std::byte> bytes = fetch(*inner_, inner(o.view));
+	const auto values = [&](std::span<const std::byte> b) {
+		return o.bits ? as_codes(b, o.bits) : as_floats(o.view, b);
+	};
+	std::vector<float> x = values(bytes), ref = x;
+	if (reference_) ref = values(fetch(*reference_, reference(o.view)));
+	if (o.cache) // equal slots, written or not, need no look; what was written must be a number
+		for (size_t i = 0; i < x.size(); ++i)
+			if (std::memcmp(&x[i], &ref[i], 4) == 0 || (std::isnan(x[i]) && std::isnan(ref[i]))) x[i] = ref[i] = 0;
+	const Difference d = o.bits ? compare_codes(x, ref) : compare(x, ref, o.tolerance);
+	const std::string where = in_layer_ ? fmt::format("layer {}: {}", layer_, op) : op;
+	if (d.n_nonfinite && !std::isfinite(ref[d.bad.at(0)])) {
+		const size_t i = d.bad[0];
+		fail(Code::Device,
+		     "{} {}: {} element {} of {} is {}{}; an earlier value or a weight is not finite or too large", where,
+		     shape, o.name, index_text(o.view, i), shape_text(o.view), x[i],
+		     reference_ ? fmt::format(" on {} and {} on {}", inner_->name(), ref[i], reference_->name()) : "");
+	}
+	if (d.n_bad) {
+		const size_t i = d.n_nonfinite ? d.bad[0] : d.worst;
+		fail(Code::Device,
+		     "{} {}: {} differs at element {} ({} of {}): {:.9g} on {}, {:.9g} on {}; {} of {} elements outside the "
+		     "tolerance, max error {:.3g}, allowed there {:.3g}",
+		     where, shape, o.name, i, index_text(o.view, i), shape_text(o.view), x[i], inner_->name(), ref[i],
+		     reference_ ? reference_->name() : "", d.n_bad, d.n, d.max_error, d.allowed);
+	}
+	if (reference_) {
+		const View r = reference(o.view);
+		reference_->write(*r.buf, r.at, bytes);
+	}
+}
+
+std::vector<uint32_t> CheckedBackend::fetch_words(const View& v) {
+	const std::vector<std::byte> bytes = fetch(*inner_, inner(v));
+	std::vector<uint32_t> r(bytes.size() / 4);
+	std::memcpy(r.data(), bytes.data(), bytes.size());
+	return r;
+}
+
+void CheckedBackend::add_span(std::vector<Output>& out, const char* name, const View& pool,
+                              std::span<const uint32_t> work, size_t stride, size_t field, uint32_t n, uint32_t bits) {
+	size_t first = SIZE_MAX, end = 0;
+	for (size_t i = field; i < work.size(); i += stride)
+		if (work[i] != kSkip) first = std::min(first, size_t(work[i])), end = std::max(end, size_t(work[i]) + n);
+	if (end == 0) return;
+	KV_ASSERT(pool && end <= pool.elements());
+	out.push_back(
+	    {name, view(*pool.buf, pool.at + first * 4, DType::U32, uint32_t(end - first)), tolerance("kv"), true, bits});
+}
+
+// The words of k and v from the first to the last that the op writes, as `at` has them now.
+std::vector<CheckedBackend::Output> CheckedBackend::cache_outputs(const KvDst& d, uint32_t n_kv_heads,
+                                                                  uint32_t head_dim) {
+	const std::vector<uint32_t> at = fetch_words(d.at);
+	KV_ASSERT(at.size() >= size_t(n_kv_heads) * 2);
+	const View* views[2] = {&d.k, &d.v};
+	std::vector<Output> r;
+	for (size_t i = 0; i < 2; ++i) {
+		size_t first = SIZE_MAX, end = 0;
+		const size_t last_word = size_t(head_dim / 2 - 1) * (i == 0 ? d.k_word_stride : 1);
+		for (size_t j = i; j < at.size(); j += 2) {
+			if (at[j] == kSkip) continue;
+			first = std::min(first, size_t(at[j]));
+			end = std::max(end, at[j] + last_word + 1);
+		}
+		if (end == 0) continue;                 // nothing is stored
+		KV_ASSERT(end <= views[i]->elements()); // `at` points outside the view
+		r.push_back({i == 0 ? "dst.k" : "dst.v",
+		             view(*views[i]->buf, views[i]->at + first * 4, DType::U32, uint32_t(end - first)), tolerance("kv"),
+		             true});
+	}
+	return r;
+}
+
+std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference,
+                                              const std::string& dump) {
+	return std::make_unique<CheckedBackend>(std::move(inner), std::move(reference), dump);
+}
+
+} // namespace kvrun

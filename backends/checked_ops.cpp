@@ -1,0 +1,203 @@
+// CheckedBackend: the ops, each on both backends.
+#include "backends/checked_backend.h"
+#include "backends/shapes.h"
+#include "shared/kv_page.h"
+#include <algorithm>
+#include <type_traits>
+
+namespace kvrun {
+
+// The caller's views as one of the two backends knows them. Weights have a place of their own in the reference.
+struct CheckedBackend::Map {
+	const CheckedBackend& checked;
+	bool to_reference;
+
+	View operator()(const View& v) const {
+		if (!v) return {};
+		return to_reference ? checked.reference(v) : checked.inner(v);
+	}
+	View weight(const View& v) const { return to_reference ? checked.reference_weight(v) : checked.inner(v); }
+	Proj operator()(const Proj& p) const { return {(*this)(p.out), weight(p.w), (*this)(p.bias)}; }
+	template <class A>
+	requires(!std::is_same_v<A, View> && !std::is_same_v<A, Proj>) A operator()(A args) const {
+		each_view(args, [&](const char*, View& v) { v = (*this)(v); });
+		return args;
+	}
+	template <class G> std::vector<G> groups(std::span<const G> from) const {
+		std::vector<G> r;
+		for (const G& g : from) r.push_back((*this)(g));
+		return r;
+	}
+};
+
+template <class F>
+void CheckedBackend::run(const char* op, std::string shape, std::vector<Named> in, std::vector<Output> out, F f) {
+	const bool dumped = dumps(op);
+	if (dumped)
+		for (const Named& n : in) dump(op, n.name, n.view);
+	f(*inner_, Map{*this, false});
+	if (reference_) f(*reference_, Map{*this, true});
+	if (dumped)
+		for (const Output& o : out) dump(op, o.name, o.view);
+	for (const Output& o : out) compare_output(op, shape, o);
+	++n_ops_;
+}
+
+void CheckedBackend::embed(View out, View table, View tokens) {
+	check_embed(out, table, tokens);
+	run("embed", fmt::format("{} of {} {}", shape_text(out), dtype_info(table.type).name, shape_text(table)),
+	    {{"tokens", tokens}}, {{"out", out, tolerance("embed")}},
+	    [&](Backend& b, const Map& map) { b.embed(map(out), map.weight(table), map(tokens)); });
+}
+
+void CheckedBackend::rmsnorm(View out, View x, View w, float eps) {
+	check_rmsnorm(out, x, w);
+	run("rmsnorm", shape_text(x), {{"x", x}, {"w", w}}, {{"out", out, tolerance("rmsnorm")}},
+	    [&](Backend& b, const Map& map) { b.rmsnorm(map(out), map(x), map.weight(w), eps); });
+}
+
+void CheckedBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
+	check_matmul(projs, x, epilogue);
+	const char* op = decode ? "matvec" : "matmul";
+	std::vector<Named> in = {{"x", x}};
+	std::vector<Output> out;
+	std::string shape = fmt::format("x {}", shape_text(x));
+	for (const Proj& p : projs) {
+		shape += fmt::format(" w {} {}", dtype_info(p.w.type).name, shape_text(p.w));
+		if (p.bias) in.push_back({"bias", p.bias});
+		if (epilogue == Epilogue::Add) in.push_back({"out_before", p.out});
+		if (epilogue == Epilogue::SwiGLU && &p != &projs[0]) continue;
+		out.push_back({"out", p.out, tolerance(epilogue == Epilogue::SwiGLU ? "swiglu" : op)});
+	}
+	run(op, shape, std::move(in), std::move(out),
+	    [&](Backend& b, const Map& map) { b.matmul(map.groups(projs), map(x), epilogue, decode); });
+}
+
+void CheckedBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
+	check_rope_store(q, k, v, rope, norm, dst);
+	std::vector<Output> out = cache_outputs(dst, k.shape[1], k.shape[2]);
+	out.insert(out.begin(), {"q", q, tolerance("rope")});
+	const std::string shape =
+	    fmt::format("q {} k {} rotary {}{}", shape_text(q), shape_text(k), rope.rotary_dim, rope.neox ? " neox" : "");
+	run("rope_store", shape, {{"q_before", q}, {"k", k}, {"v", v}, {"table", rope.table}, {"at", dst.at}},
+	    std::move(out),
+	    [&](Backend& b, const Map& map) { b.rope_store(map(q), map(k), map(v), map(rope), map(norm), map(dst)); });
+}
+
+void CheckedBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
+	check_kv_store(src, n, dst);
+	run("kv_store", fmt::format("{} of {}", n, shape_text(src.k)), {{"at", dst.at}},
+	    cache_outputs(dst, src.k.shape[0], src.k.shape[2]),
+	    [&](Backend& b, const Map& map) { b.kv_store(map(src), n, map(dst)); });
+}
+
+void CheckedBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
+	check_kv_store(dst, n, src);
+	std::vector<Output> out = {{"dst.k", dst.k, tolerance("copy"), true}, {"dst.v", dst.v, tolerance("copy"), true}};
+	run("kv_load", fmt::format("{} of {}", n, shape_text(dst.k)), {{"at", src.at}}, std::move(out),
+	    [&](Backend& b, const Map& map) { b.kv_load(map(dst), n, map(src)); });
+}
+
+void CheckedBackend::attend(View out, View lse, View q, const KvRead& kv) {
+	check_attend(out, lse, q, kv);
+	std::vector<Output> outs = {{"out", out, tolerance("attend")}};
+	if (lse) outs.push_back({"lse", lse, tolerance("attend"), true}); // -inf for a row that sees nothing
+	run("attend", fmt::format("q {} kv heads {} work {}", shape_text(q), kv.n_kv_heads, kv.work.shape[0]),
+	    {{"q", q}, {"work", kv.work}, {"tables", kv.tables}, {"row_parts", kv.row_parts}}, std::move(outs),
+	    [&](Backend& b, const Map& map) {
+		    KvRead read = map(kv);
+		    const std::vector<AttendGroup> groups = map.groups(kv.groups);
+		    read.groups = groups;
+		    b.attend(map(out), map(lse), map(q), read);
+	    });
+}
+
+void CheckedBackend::attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) {
+	check_attend_prompt(out, lse, q, own, older);
+	const std::string shape = fmt::format("q {} after {} of {}{}", shape_text(q), own.first, shape_text(own.k),
+	                                      older ? fmt::format(" and {} pieces", older->work.shape[0]) : "");
+	std::vector<Output> outs = {{"out", out, tolerance("attend_prompt")}};
+	if (lse) outs.push_back({"lse", lse, tolerance("attend_prompt")});
+	run("attend_prompt", shape, {{"q", q}}, std::move(outs), [&](Backend& b, const Map& map) {
+		if (!older) return b.attend_prompt(map(out), map(lse), map(q), map(own), nullptr);
+		KvRead read = map(*older);
+		const std::vector<AttendGroup> groups = map.groups(older->groups);
+		read.groups = groups;
+		b.attend_prompt(map(out), map(lse), map(q), map(own), &read);
+	});
+}
+
+void CheckedBackend::copy(View dst, View src) {
+	check_copy(dst, src);
+	std::vector<Output> out;
+	if (dst.type == DType::F32) out.push_back({"dst", dst, tolerance("copy")});
+	run("copy", shape_text(dst), {{"src", src}}, std::move(out),
+	    [&](Backend& b, const Map& map) { b.copy(map(dst), map(src)); });
+}
+
+void CheckedBackend::kv_pack(const KvRows& src, const PackArgs& a) {
+	check_kv_pack(src, a);
+	const std::vector<uint32_t> work = fetch_words(a.work);
+	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	const Quant &k = a.format.k, &v = a.format.v;
+	const bool per_channel = k.scale == Scale::PerChannel;
+	std::vector<Output> out; // parameters first: codes follow from them
+	const auto add = [&](const char* name, const View& pool, size_t field, uint32_t n, uint32_t bits) {
+		add_span(out, name, pool, work, kPackWords, field, n, bits);
+	};
+	if (k.bits && !a.k_block)
+		add("k_params", a.k_params, 6,
+		    per_channel ? kv_channel_param_words(n_kv, D) : kv_token_param_words(n_kv, D, k.group, a.page), 0);
+	if (v.bits) add("v_params", a.v_params, 7, kv_token_param_words(n_kv, D, v.group, a.page), 0);
+	if (k.bits) add("k_codes", a.k_codes, 4, kv_code_words(n_kv, D, k.bits, a.page), k.bits);
+	if (v.bits) add("v_codes", a.v_codes, 5, kv_code_words(n_kv, D, v.bits, a.page), v.bits);
+	const std::string shape =
+	    fmt::format("{} items of {} K {} bits V {} bits", a.work.shape[0], shape_text(src.k), k.bits, v.bits);
+	run("kv_pack", shape, {{"sources", a.sources}, {"work", a.work}}, std::move(out),
+	    [&](Backend& b, const Map& map) { b.kv_pack(map(src), map(a)); });
+}
+
+void CheckedBackend::kv_block(const KvRows& src, const BlockArgs& a) {
+	check_kv_block(src, a);
+	const std::vector<uint32_t> work = fetch_words(a.work);
+	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	std::vector<Output> out;
+	add_span(out, "k_params", a.words, work, kBlockWords, 3, kv_channel_param_words(n_kv, D), 0);
+	add_span(out, "v_factors", a.words, work, kBlockWords, 4, kv_factor_words(n_kv, D), 0);
+	run("kv_block", fmt::format("{} items of {}", a.work.shape[0], shape_text(src.k)),
+	    {{"sources", a.sources}, {"work", a.work}}, std::move(out),
+	    [&](Backend& b, const Map& map) { b.kv_block(map(src), map(a)); });
+}
+
+void CheckedBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv) {
+	check_score_prompt(score, q, lse, rows, kv);
+	run("score_prompt", fmt::format("q {} rows {} after {}", shape_text(q), rows.elements(), kv.first),
+	    {{"q", q}, {"rows", rows}, {"lse", lse}}, {{"score", score, tolerance("attend")}},
+	    [&](Backend& b, const Map& map) { b.score_prompt(map(score), map(q), map(lse), map(rows), map(kv)); });
+}
+
+void CheckedBackend::score_slots(View q, View lse, const ScoreArgs& a) {
+	check_score_slots(q, lse, a);
+	run("score_slots", fmt::format("q {} rows {} work {}", shape_text(q), a.rows.elements(), a.work.shape[0]),
+	    {{"q", q}, {"rows", a.rows}, {"lse", lse}}, {{"score", a.score, tolerance("attend")}},
+	    [&](Backend& b, const Map& map) {
+		    ScoreArgs args = map(a);
+		    const std::vector<ScoreGroup> groups = map.groups(a.groups);
+		    args.groups = groups;
+		    b.score_slots(map(q), map(lse), args);
+	    });
+}
+
+void CheckedBackend::channel_max(View out, View x) {
+	check_channel_max(out, x);
+	run("channel_max", shape_text(x), {{"x", x}}, {{"out", out, tolerance("copy")}},
+	    [&](Backend& b, const Map& map) { b.channel_max(map(out), map(x)); });
+}
+
+void CheckedBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n) {
+	check_kv_balance(out, q_max, k, n);
+	run("kv_balance", fmt::format("{} of {}", n, shape_text(k.k)), {{"q_max", q_max}}, {{"out", out, tolerance("kv")}},
+	    [&](Backend& b, const Map& map) { b.kv_balance(map(out), map(q_max), map(k), n); });
+}
+
+} // namespace kvrun

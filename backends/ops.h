@@ -1,0 +1,180 @@
+// Arguments of the ops of a Backend. T = rows (tokens) in this call. Structs that end in Work are elements of u32
+// arrays in device memory: their fields are words, in this order.
+#pragma once
+#include "backends/memory.h"
+#include "engine/kv/policy.h"
+#include <span>
+
+namespace kvrun {
+
+// ---- projections
+
+struct Proj { // out (T, d) f32 = x (T, n) . w (d, n)^T + bias (d) f32; bias may be empty
+	View out, w, bias;
+};
+enum class Epilogue : uint8_t {
+	None,
+	Add,    // out += ...
+	SwiGLU, // two projections g, u of equal shape: out of the first = silu(g) * u; out of the second is unused
+};
+
+// ---- keys and values on their way into the cache
+
+struct RopeArgs {
+	View table;          // (T, rotary_dim / 2, 2) f32: cos, sin of each row's position, attention scale included
+	uint32_t rotary_dim; // leading channels of a head that are rotated
+	bool neox;           // pairs are (i, i + rotary_dim / 2) [neox], or (2i, 2i + 1)
+};
+struct HeadNorm { // RMS norm of each head before RoPE (qwen3); both empty for none
+	View q, k;    // (head_dim) f32
+	float eps;
+};
+
+constexpr uint32_t kSkip = UINT32_MAX; // in place of an offset: nothing is read or written
+
+struct KvDst {              // where rows of K and V lie in pages or in a KvRows, as f16
+	View k, v;              // u32 words; word w of kv head h of row t is k[at[t][h][0] + w * k_word_stride]
+	                        //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
+	View at;                // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is left alone
+	uint32_t k_word_stride; // 1: contiguous heads (KvRows); tokens per page: K inside a page is [word][token]
+};
+struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way
+	View k, v;          // (n_kv_heads, capacity, head_dim) f16
+	uint32_t first = 0; // row of k and v that row 0 of the op means
+};
+
+// ---- attention over pages. All word offsets of a step's sequences are in one table, so that one dispatch serves any
+// number of sequences whose pages have the same format.
+
+struct AttendWork {   // what one workgroup (times kv heads) attends to
+	uint32_t row;     // first row of q
+	uint32_t part;    // partial state that row writes
+	uint32_t n_pages; // consecutive pages
+	uint32_t pages; // word of KvRead::tables: the first page's entry, 4 words a page: the word offsets of its K codes,
+	                // V codes, K parameters and V parameters
+	uint32_t live;  // word of KvRead::tables: live bits of kv head 0 and the first page, 4 words a page, a bit a token
+	uint32_t live_stride; // words from one kv head's live bits to the next head's; 0: all heads share them
+	uint32_t factors;     // word of KvRead::tables: the first page's word offset of V's channel factors, 1 word a page
+	uint32_t balance;     // word of KvRead::balance: the channel balancer (n_kv_heads, head_dim) f16
+};
+constexpr uint32_t kAttendWords = 8;
+
+struct AttendGroup { // work items whose pages share a format and the buffers they lie in: one dispatch
+	Format format;
+	uint32_t page;                     // tokens per page
+	View k_codes = {}, v_codes = {};   // u32 words of pool memory that page entries are relative to
+	View k_params = {}, v_params = {}; // the same for (scale, zero) words; empty when bits is 16
+	View v_factors = {};               // the same for channel factors; empty unless format.v.norm is SqrtMax
+	uint32_t first_work = 0, n_work = 0;
+	uint32_t n_pages = 0; // pages its work items read, each counted once; for accounting
+};
+struct KvRead { // everything attention reads of the cached tokens of one layer
+	std::span<const AttendGroup> groups;
+	View work;      // (n_work, 8) u32, AttendWork
+	View tables;    // u32 words: page entries, live bits, factors
+	View balance;   // u32 words; empty unless some group's format.k.norm is Balance
+	View row_parts; // (T, 2) u32: first part and number of parts of each row
+	View parts;     // (n_parts, n_heads, head_dim + 2) f32 scratch: partial out (unnormalised), max, sum
+	uint32_t n_kv_heads;
+	// Each work item serves rows row .. row + item_rows - 1 that q has; row + i writes partial state part + i *
+	// part_step.
+	uint32_t item_rows = 1, part_step = 0;
+};
+
+// ---- saliency
+
+struct ScoreWork {     // f16 pages of one sequence whose tokens are scored
+	uint32_t first, n; // rows: ScoreArgs::rows[first .. first + n)
+	uint32_t n_pages;  // consecutive pages
+	uint32_t pages;    // as in AttendWork
+	uint32_t live, live_stride;
+	uint32_t score;        // word of ScoreArgs::score: kv head 0, slot 0 of the first page
+	uint32_t score_stride; // words from one kv head's scores to the next head's
+};
+constexpr uint32_t kScoreWords = 8;
+
+struct ScoreGroup { // work items whose pages lie in the same buffer: one dispatch
+	uint32_t page;  // tokens per page
+	View k_codes;   // u32 words of pool memory that page entries are relative to
+	uint32_t first_work, n_work;
+	uint32_t n_pages = 0; // as in AttendGroup
+};
+struct ScoreArgs {
+	std::span<const ScoreGroup> groups;
+	View work;   // (n_work, 8) u32, ScoreWork
+	View rows;   // (n_rows) u32: rows of q
+	View tables; // as in KvRead
+	View score;  // f32 words, added to
+	uint32_t n_kv_heads;
+};
+
+// ---- packing
+
+struct PackWork {                // tokens that become consecutive slots of one page
+	uint32_t src, n;             // PackArgs::sources[src .. src + n)
+	uint32_t head;               // kv head, or UINT32_MAX: all of them
+	uint32_t slot;               // of the first token in the page
+	uint32_t k_codes, v_codes;   // word offset of the page's codes; kSkip: another layer stores them
+	uint32_t k_params, v_params; // word offset of the page's parameters; of the block's where K's are in a block
+	uint32_t v_factors;          // word offset of V's channel factors; unused without Norm::SqrtMax
+	uint32_t balance;            // word of PackArgs::balance, as in AttendWork; unused without Norm::Balance
+};
+constexpr uint32_t kPackWords = 10;
+
+struct PackArgs {          // one dispatch of kv_pack()
+	Format format;         // quantised K or V; 0 bits: nothing is stored of it
+	uint32_t page;         // tokens per page
+	bool k_block;          // K's parameters were written by kv_block(); else this computes and writes them
+	View sources;          // (n_sources) u32: rows of the source K and V
+	View work;             // (n_work, 10) u32, PackWork
+	View k_codes, v_codes; // u32 words of pool memory the offsets are relative to; empty when no work item has any
+	View k_params, v_params;
+	View v_factors;     // u32 words of pool memory; empty without Norm::SqrtMax
+	View balance;       // u32 words: K is multiplied by the balancer first; empty without Norm::Balance
+	size_t n_heads = 0; // kv heads of tokens in the work items, each counted once; for accounting
+};
+
+struct BlockWork {      // tokens that are compressed together
+	uint32_t src, n;    // BlockArgs::sources[src .. src + n)
+	uint32_t head;      // kv head whose part of the block is computed, or UINT32_MAX: all
+	uint32_t k_params;  // word offset of K's (scale, zero) per channel; kSkip: K's parameters are in the pages
+	uint32_t v_factors; // word offset of V's channel factors; kSkip: V has none
+	uint32_t balance;   // as in PackWork
+};
+constexpr uint32_t kBlockWords = 6;
+
+struct BlockArgs { // one dispatch of kv_block()
+	Format format;
+	View sources; // (n_sources) u32: rows of the source K and V
+	View work;    // (n_work, 6) u32, BlockWork
+	View words;   // u32 words of pool memory the offsets are relative to
+	View balance; // as in PackArgs
+};
+
+// ---- every view of an argument struct, once: f(name, View&). What walks arguments needs no list of its own.
+
+template <class F> void each_view(Proj& a, F f) { f("out", a.out), f("w", a.w), f("bias", a.bias); }
+template <class F> void each_view(RopeArgs& a, F f) { f("table", a.table); }
+template <class F> void each_view(HeadNorm& a, F f) { f("norm_q", a.q), f("norm_k", a.k); }
+template <class F> void each_view(KvDst& a, F f) { f("dst_k", a.k), f("dst_v", a.v), f("at", a.at); }
+template <class F> void each_view(KvRows& a, F f) { f("k", a.k), f("v", a.v); }
+template <class F> void each_view(AttendGroup& a, F f) {
+	f("k_codes", a.k_codes), f("v_codes", a.v_codes), f("k_params", a.k_params), f("v_params", a.v_params);
+	f("v_factors", a.v_factors);
+}
+template <class F> void each_view(KvRead& a, F f) { // not its groups'
+	f("work", a.work), f("tables", a.tables), f("balance", a.balance), f("row_parts", a.row_parts), f("parts", a.parts);
+}
+template <class F> void each_view(ScoreGroup& a, F f) { f("k_codes", a.k_codes); }
+template <class F> void each_view(ScoreArgs& a, F f) { // not its groups'
+	f("work", a.work), f("rows", a.rows), f("tables", a.tables), f("score", a.score);
+}
+template <class F> void each_view(PackArgs& a, F f) {
+	f("sources", a.sources), f("work", a.work), f("k_codes", a.k_codes), f("v_codes", a.v_codes);
+	f("k_params", a.k_params), f("v_params", a.v_params), f("v_factors", a.v_factors), f("balance", a.balance);
+}
+template <class F> void each_view(BlockArgs& a, F f) {
+	f("sources", a.sources), f("work", a.work), f("words", a.words), f("balance", a.balance);
+}
+
+} // namespace kvrun

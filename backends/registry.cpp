@@ -1,0 +1,133 @@
+// Which backends there are, the devices they find, and opening one of them.
+#include "backends/registry.h"
+#include "backends/checked_backend.h"
+#include "backends/cpu/open_cpu.h"
+#include "backends/vulkan/open_vulkan.h"
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+namespace kvrun {
+namespace {
+
+constexpr BackendRow kTable[] = {
+    {"vulkan", /*automatic=*/true, vk::find_devices},
+    {"cpu", /*automatic=*/false, find_cpu_device},
+};
+
+std::string lower(std::string s) {
+	for (char& c : s) c = char(std::tolower(static_cast<unsigned char>(c)));
+	return s;
+}
+
+// A whole number, or SIZE_MAX.
+size_t to_index(std::string_view s) {
+	size_t n = 0;
+	const char* end = s.data() + s.size();
+	const auto [last, ec] = std::from_chars(s.data(), end, n);
+	return ec == std::errc() && last == end && !s.empty() ? n : SIZE_MAX;
+}
+
+struct Found { // the devices of all backends, one list
+	std::vector<std::unique_ptr<DeviceSet>> sets;
+	struct Entry {
+		const BackendRow* row;
+		DeviceSet* set;
+		size_t index; // in the set
+		const DeviceReport& report() const { return set->reports()[index]; }
+		bool usable() const { return report().refused.empty(); }
+	};
+	std::vector<Entry> all;
+
+	explicit Found(const BackendOptions& o) {
+		for (const BackendRow& row : kTable) {
+			if (!o.backend.empty() && o.backend != row.name) continue;
+			sets.push_back(row.find(o));
+			for (size_t i = 0; i < sets.back()->reports().size(); ++i) all.push_back({&row, sets.back().get(), i});
+		}
+	}
+	// Everything that stands in the way, in one line.
+	std::string refusals() const {
+		std::string s;
+		for (const Entry& e : all) {
+			const DeviceReport& r = e.report();
+			if (r.refused.empty()) continue;
+			if (!s.empty()) s += "; ";
+			s += r.info.name.empty() ? r.refused : r.info.name + ": " + r.refused;
+		}
+		return s;
+	}
+	std::string names() const {
+		std::string s;
+		for (size_t i = 0; i < all.size(); ++i)
+			if (all[i].usable())
+				s += fmt::format("{}{} {}", s.empty() ? "" : ", ", i,
+				                 all[i].row->automatic ? all[i].report().info.name : all[i].row->name);
+		return s;
+	}
+
+	const Entry& choose(const BackendOptions& o) const {
+		if (o.device.empty()) {
+			for (const Entry& e : all)
+				if (e.usable() && (e.row->automatic || !o.backend.empty())) return e;
+			fail(Code::Device, "no usable Vulkan device: {}; `--device cpu` runs the slow reference", refusals());
+		}
+		const std::string want = lower(o.device);
+		const size_t colon = want.find(':');
+		const std::string backend = want.substr(0, colon);
+		for (const BackendRow& row : kTable) { // "cpu", "vulkan:1"
+			if (backend != row.name) continue;
+			const size_t index = colon == std::string::npos ? 0 : to_index(std::string_view(want).substr(colon + 1));
+			for (const Entry& e : all)
+				if (e.row == &row && e.index == index) return e;
+			fail(Code::Device, "there is no device {}; there are {}", o.device, names());
+		}
+		if (const size_t index = to_index(o.device); index != SIZE_MAX) {
+			if (index < all.size()) return all[index];
+			fail(Code::Device, "there is no device {}; there are {}", o.device, names());
+		}
+		for (const bool usable : {true, false})
+			for (const Entry& e : all)
+				if (e.usable() == usable && lower(e.report().info.name).find(want) != std::string::npos) return e;
+		const std::string why = refusals();
+		fail(Code::Device, "no device is called '{}'; there are {}{}{}", o.device, names(),
+		     why.empty() ? "" : "; refused: ", why);
+	}
+};
+
+// Only the backend that is asked for looks for devices: `cpu` does not touch a driver.
+BackendOptions narrowed(BackendOptions o) {
+	const bool known = std::ranges::any_of(kTable, [&](const BackendRow& r) { return o.backend == r.name; });
+	if (!o.backend.empty() && !known) {
+		std::string names;
+		for (const BackendRow& r : kTable) names += fmt::format("{}{}", names.empty() ? "" : " or ", r.name);
+		fail(Code::Invalid, "the backend is '{}', expected {}", o.backend, names);
+	}
+	const std::string want = lower(o.device);
+	for (const BackendRow& r : kTable)
+		if (want == r.name || want.starts_with(std::string(r.name) + ":")) o.backend = r.name;
+	return o;
+}
+
+} // namespace
+
+std::span<const BackendRow> backend_table() { return kTable; }
+
+std::vector<DeviceReport> list_devices(const BackendOptions& o) {
+	const Found found(narrowed(o));
+	std::vector<DeviceReport> out;
+	for (const Found::Entry& e : found.all) out.push_back(e.report());
+	return out;
+}
+
+std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
+	const BackendOptions o = narrowed(given);
+	const Found found(o);
+	const Found::Entry& e = found.choose(o);
+	std::unique_ptr<Backend> b = e.set->open(e.index);
+	if (o.check || !o.dump.empty())
+		b = make_checked_backend(std::move(b), o.check ? make_cpu_backend(o.poison) : nullptr, o.dump);
+	return b;
+}
+
+} // namespace kvrun

@@ -1,0 +1,53 @@
+// Which backends there are, the devices they find, and opening one of them.
+#pragma once
+#include "backends/backend.h"
+
+namespace kvrun {
+
+struct BackendOptions {
+	std::string device;   // empty: best (discrete, integrated, virtual; a CPU device only if there is nothing else), an
+	                      // index into list_devices(), part of a device name, the name of a backend, or BACKEND:INDEX
+	std::string backend;  // devices of this one only; empty: all
+	bool check = false;   // run every op on the cpu backend too and stop at the first that differs
+	std::string dump;     // folder[:op[:layer]]: write inputs and outputs of ops as .npy
+	std::string validate; // Vulkan validation layer: 1, sync, gpu; any message fails the run; empty or 0: off
+	bool poison = false;  // fill new device memory with NaN, so that reads of unwritten memory show
+	std::string shaders;  // folder with .spv files that replace the embedded ones
+	std::string test_caps;  // clamps device limits, for tests: workgroup=128,shared=16384,...
+	double submit_ms = 100; // target time of one submission to the device
+	std::string cache_dir;  // folder of the pipeline cache; empty: none
+};
+
+struct DeviceReport {    // one candidate, usable or not
+	std::string backend; // "vulkan", "cpu"
+	DeviceInfo info;
+	std::string refused;                                     // why it cannot be used; empty if it can
+	std::vector<std::pair<std::string, std::string>> limits; // name, value: what matters here
+};
+
+class DeviceSet { // the devices one backend found
+ public:
+	virtual ~DeviceSet() = default;
+	const std::vector<DeviceReport>& reports() const { return reports_; } // best first, refused ones last
+	// Opens entry `index`. Throws Error{Device} with the reason when it is refused. Once per object.
+	virtual std::unique_ptr<Backend> open(size_t index) = 0;
+
+ protected:
+	std::vector<DeviceReport> reports_;
+};
+
+struct BackendRow {
+	const char* name;
+	bool automatic; // its devices are taken where none is asked for
+	std::unique_ptr<DeviceSet> (*find)(
+	    const BackendOptions&); // never throws for a missing loader: that is a report too
+};
+std::span<const BackendRow> backend_table();
+
+// All devices of all backends, best first.
+std::vector<DeviceReport> list_devices(const BackendOptions& = {});
+// Throws Error{Device} with every refusal when there is no such device. With `check` or `dump` the result is wrapped in
+// a CheckedBackend.
+std::unique_ptr<Backend> open_backend(const BackendOptions& = {});
+
+} // namespace kvrun

@@ -1,0 +1,178 @@
+// Shape checks of every op: wrong use of a backend ends here, with the condition that does not hold.
+#include "backends/shapes.h"
+#include <algorithm>
+
+namespace kvrun {
+
+namespace {
+
+bool is_f32(const View& v) { return v.buf && v.type == DType::F32; }
+bool is_u32(const View& v) { return v.buf && v.type == DType::U32; }
+bool is_f16(const View& v) { return v.buf && v.type == DType::F16; }
+bool same_shape(const View& a, const View& b) { return std::equal(a.shape, a.shape + 4, b.shape); }
+
+void check_heads(const View& q, uint32_t n_kv_heads, uint32_t head_dim) {
+	KV_ASSERT(is_f32(q) && q.shape[3] == 1 && q.shape[0] >= 1);
+	KV_ASSERT(n_kv_heads >= 1 && q.shape[1] % n_kv_heads == 0);
+	KV_ASSERT(q.shape[2] == head_dim && head_dim % 2 == 0 && head_dim > 0);
+}
+
+void check_dst(const KvDst& d, uint32_t T, uint32_t n_kv_heads) {
+	KV_ASSERT(is_u32(d.k) && is_u32(d.v) && is_u32(d.at) && d.k_word_stride >= 1);
+	KV_ASSERT(d.at.elements() == size_t(T) * n_kv_heads * 2);
+}
+
+bool is_balance(const View& v, uint32_t n_kv_heads, uint32_t head_dim) {
+	return is_f16(v) && v.elements() == size_t(n_kv_heads) * head_dim;
+}
+bool is_lse(const View& v, const View& q) { return is_f32(v) && v.elements() == size_t(q.shape[0]) * q.shape[1]; }
+
+void check_quant(const Quant& q, bool is_k, uint32_t n_kv_heads, uint32_t head_dim) {
+	KV_ASSERT(q.bits == 0 || q.bits == 1 || q.bits == 2 || q.bits == 4 || q.bits == 8 || q.bits == 16);
+	if (q.bits == 0 || q.bits == 16) return;
+	KV_ASSERT(is_k || q.scale == Scale::PerToken);
+	KV_ASSERT(q.scale == Scale::PerChannel || (q.group > 0 && n_kv_heads * head_dim % q.group == 0));
+	KV_ASSERT(q.norm == Norm::None || q.norm == (is_k ? Norm::Balance : Norm::SqrtMax));
+}
+void check_format(const Format& f, uint32_t n_kv_heads, uint32_t head_dim) {
+	check_quant(f.k, true, n_kv_heads, head_dim);
+	check_quant(f.v, false, n_kv_heads, head_dim);
+}
+
+void check_rows(const KvRows& kv) {
+	KV_ASSERT(is_f16(kv.k) && is_f16(kv.v) && same_shape(kv.k, kv.v) && kv.k.shape[3] == 1 && kv.k.shape[2] % 2 == 0);
+}
+
+bool is_page(uint32_t page) { return page == 32 || page == 64 || page == 128; }
+
+void check_read(const View& q, const KvRead& kv) {
+	check_heads(q, kv.n_kv_heads, q.shape[2]);
+	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == kAttendWords && kv.item_rows > 0);
+	KV_ASSERT(is_u32(kv.tables) && is_u32(kv.row_parts) && kv.row_parts.elements() == size_t(q.shape[0]) * 2);
+	KV_ASSERT(is_f32(kv.parts) && kv.parts.row_elements() == size_t(q.shape[1]) * (q.shape[2] + 2));
+	for (const AttendGroup& g : kv.groups) {
+		KV_ASSERT(is_page(g.page) && uint64_t(g.first_work) + g.n_work <= kv.work.shape[0]);
+		KV_ASSERT(is_u32(g.k_codes) && is_u32(g.v_codes));
+		check_format(g.format, kv.n_kv_heads, q.shape[2]);
+		KV_ASSERT(g.format.k.bits > 0 && g.format.v.bits > 0);
+		KV_ASSERT(g.format.k.bits == 16 || is_u32(g.k_params));
+		KV_ASSERT(g.format.v.bits == 16 || is_u32(g.v_params));
+		KV_ASSERT(g.format.k.norm != Norm::Balance || is_u32(kv.balance));
+		KV_ASSERT(g.format.v.norm != Norm::SqrtMax || is_u32(g.v_factors));
+	}
+}
+
+} // namespace
+
+void check_embed(const View& out, const View& table, const View& tokens) {
+	KV_ASSERT(is_f32(out) && is_u32(tokens) && table.buf && table.type != DType::U32);
+	KV_ASSERT(tokens.elements() == out.shape[0] && out.shape[0] >= 1);
+	KV_ASSERT(out.row_elements() == table.shape[1] && table.row_elements() == table.shape[1]);
+	KV_ASSERT(table.shape[1] % dtype_info(table.type).block == 0);
+}
+
+void check_rmsnorm(const View& out, const View& x, const View& w) {
+	KV_ASSERT(is_f32(out) && is_f32(x) && is_f32(w));
+	KV_ASSERT(x.shape[0] >= 1 && out.shape[0] == x.shape[0] && out.row_elements() == x.row_elements());
+	KV_ASSERT(w.elements() == x.row_elements());
+}
+
+void check_matmul(std::span<const Proj> projs, const View& x, Epilogue epilogue) {
+	KV_ASSERT(!projs.empty() && is_f32(x) && x.shape[0] >= 1);
+	for (size_t i = 0; i < projs.size(); ++i) {
+		const auto& [out, w, bias] = projs[i];
+		KV_ASSERT(w.buf && w.type != DType::U32 && w.row_elements() == w.shape[1]);
+		KV_ASSERT(w.shape[1] == x.row_elements() && w.shape[1] % dtype_info(w.type).block == 0);
+		KV_ASSERT(!bias || (is_f32(bias) && bias.elements() == w.shape[0]));
+		if (epilogue == Epilogue::SwiGLU && i == 1) continue; // its out is unused
+		KV_ASSERT(is_f32(out) && out.shape[0] == x.shape[0] && out.row_elements() == w.shape[0]);
+	}
+	KV_ASSERT(epilogue != Epilogue::SwiGLU || (projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]));
+}
+
+void check_rope_store(const View& q, const View& k, const View& v, const RopeArgs& rope, const HeadNorm& norm,
+                      const KvDst& dst) {
+	check_heads(q, k.shape[1], k.shape[2]);
+	KV_ASSERT(is_f32(k) && is_f32(v) && k.shape[0] == q.shape[0] && k.shape[3] == 1 && same_shape(k, v));
+	KV_ASSERT(rope.rotary_dim % 2 == 0 && rope.rotary_dim <= q.shape[2]);
+	KV_ASSERT(is_f32(rope.table) && rope.table.elements() == size_t(q.shape[0]) * rope.rotary_dim);
+	KV_ASSERT(!norm.q || (is_f32(norm.q) && norm.q.elements() == q.shape[2]));
+	KV_ASSERT(!norm.k || (is_f32(norm.k) && norm.k.elements() == q.shape[2]));
+	check_dst(dst, q.shape[0], k.shape[1]);
+}
+
+void check_kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
+	check_rows(src);
+	KV_ASSERT(n >= 1 && uint64_t(src.first) + n <= src.k.shape[1]);
+	check_dst(dst, n, src.k.shape[0]);
+}
+
+void check_attend(const View& out, const View& lse, const View& q, const KvRead& kv) {
+	check_read(q, kv);
+	KV_ASSERT(is_f32(out) && out.elements() == q.elements() && (!lse || is_lse(lse, q)));
+}
+
+void check_attend_prompt(const View& out, const View& lse, const View& q, const KvRows& own, const KvRead* older) {
+	KV_ASSERT(is_f32(out) && out.elements() == q.elements() && (!lse || is_lse(lse, q)));
+	check_rows(own);
+	check_heads(q, own.k.shape[0], own.k.shape[2]);
+	KV_ASSERT(uint64_t(own.first) + q.shape[0] <= own.k.shape[1]);
+	if (!older) return;
+	check_read(q, *older);
+	KV_ASSERT(older->n_kv_heads == own.k.shape[0]);
+}
+
+void check_copy(const View& dst, const View& src) {
+	KV_ASSERT(dst.buf && src.buf && dst.type == src.type && !is_quantised(src.type) &&
+	          dst.elements() == src.elements());
+}
+
+void check_kv_pack(const KvRows& src, const PackArgs& a) {
+	check_rows(src);
+	const uint32_t n_kv_heads = src.k.shape[0], head_dim = src.k.shape[2];
+	check_format(a.format, n_kv_heads, head_dim);
+	KV_ASSERT(a.format.k.bits < 16 && a.format.v.bits < 16 && (a.format.k.bits || a.format.v.bits));
+	KV_ASSERT(is_page(a.page));
+	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == kPackWords);
+	KV_ASSERT(a.format.k.bits == 0 || is_u32(a.k_params));
+	KV_ASSERT(a.format.v.bits == 0 || is_u32(a.v_params));
+	KV_ASSERT(!a.k_block || (a.format.k.scale == Scale::PerChannel && a.format.k.relax == 0));
+	KV_ASSERT(a.format.k.norm != Norm::Balance || is_u32(a.balance));
+	KV_ASSERT(a.format.v.norm != Norm::SqrtMax || is_u32(a.v_factors));
+}
+
+void check_kv_block(const KvRows& src, const BlockArgs& a) {
+	check_rows(src);
+	check_format(a.format, src.k.shape[0], src.k.shape[2]);
+	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == kBlockWords && is_u32(a.words));
+	KV_ASSERT(a.format.k.norm != Norm::Balance || is_u32(a.balance));
+}
+
+void check_score_prompt(const View& score, const View& q, const View& lse, const View& rows, const KvRows& kv) {
+	check_rows(kv);
+	check_heads(q, kv.k.shape[0], kv.k.shape[2]);
+	KV_ASSERT(is_u32(rows) && is_lse(lse, q) && uint64_t(kv.first) + q.shape[0] <= kv.k.shape[1]);
+	KV_ASSERT(is_f32(score) && score.shape[0] == kv.k.shape[0] && score.row_elements() == score.shape[1]);
+	KV_ASSERT(score.shape[1] >= kv.first + q.shape[0]);
+}
+
+void check_score_slots(const View& q, const View& lse, const ScoreArgs& a) {
+	check_heads(q, a.n_kv_heads, q.shape[2]);
+	KV_ASSERT(is_u32(a.work) && a.work.row_elements() == kScoreWords && is_u32(a.rows) && is_u32(a.tables));
+	KV_ASSERT(is_lse(lse, q) && is_f32(a.score));
+	for (const ScoreGroup& g : a.groups)
+		KV_ASSERT(is_page(g.page) && is_u32(g.k_codes) && uint64_t(g.first_work) + g.n_work <= a.work.shape[0]);
+}
+
+void check_channel_max(const View& out, const View& x) {
+	KV_ASSERT(is_f32(out) && is_f32(x) && x.shape[3] == 1 && out.row_elements() == out.shape[1] &&
+	          out.shape[1] == x.shape[2]);
+	KV_ASSERT(out.shape[0] >= 1 && x.shape[1] % out.shape[0] == 0);
+}
+
+void check_kv_balance(const View& out, const View& q_max, const KvRows& k, uint32_t n) {
+	KV_ASSERT(is_f16(k.k) && n <= k.k.shape[1] && is_balance(out, k.k.shape[0], k.k.shape[2]));
+	KV_ASSERT(is_f32(q_max) && q_max.elements() == out.elements());
+}
+
+} // namespace kvrun

@@ -1,0 +1,58 @@
+// How far a result may be from the cpu backend's.
+#include "backends/tolerance.h"
+#include "engine/core/error.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+
+Tolerance tolerance(std::string_view what) {
+	struct Row {
+		std::string_view what;
+		Tolerance t;
+	};
+	// Sums in another order cost about 1e-6 of rms; exp() on a device may be off by a few units in the last place per
+	// unit of its argument; a half is 2^-11 of its value from what it stands for, and may round to either side.
+	constexpr Row table[] = {
+	    {"embed", {1e-6, 1e-6}},
+	    {"rmsnorm", {1e-5, 1e-6}},
+	    {"matvec", {1e-5, 5e-5}},
+	    {"matmul", {1e-5, 5e-5}},
+	    {"swiglu", {1e-4, 1e-4}},
+	    {"rope", {1e-5, 1e-5}},
+	    {"kv", {1e-3, 1e-5}},
+	    {"attend", {1e-4, 1e-4}},
+	    {"attend_prompt", {1e-4, 1e-4}},
+	    {"attend packed", {2e-4, 2e-4}},
+	    {"copy", {0, 0}},
+	};
+	for (const Row& r : table)
+		if (r.what == what) return r.t;
+	fail(Code::NotFound, "no tolerance for '{}'; add a row to tolerance() in backends/tolerance.cpp", what);
+}
+
+Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance t) {
+	KV_ASSERT(x.size() == ref.size());
+	Difference d;
+	d.n = x.size();
+	double squares = 0;
+	size_t finite = 0;
+	for (float r : ref)
+		if (std::isfinite(r)) squares += double(r) * double(r), ++finite;
+	const double rms = finite ? std::sqrt(squares / double(finite)) : 0;
+	double worst = -1; // largest error / tolerance so far
+	for (size_t i = 0; i < x.size(); ++i) {
+		const double error = std::abs(double(x[i]) - double(ref[i])),
+		             allowed = t.rel * std::abs(double(ref[i])) + t.slack * rms;
+		const bool finite_x = std::isfinite(x[i]), bad = !finite_x || !(error <= allowed);
+		d.n_nonfinite += !finite_x;
+		if (std::isfinite(error)) d.max_error = std::max(d.max_error, error);
+		const double ratio = !std::isfinite(error) ? INFINITY : allowed > 0 ? error / allowed : error > 0 ? 1e30 : 0;
+		if (ratio > worst) worst = ratio, d.worst = i, d.allowed = allowed;
+		if (!bad) continue;
+		if (d.n_bad++ < 5) d.bad.push_back(i);
+	}
+	return d;
+}
+
+} // namespace kvrun

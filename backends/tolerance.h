@@ -1,0 +1,27 @@
+// How far a result may be from the cpu backend's: |x - ref| <= rel * |ref| + slack * rms(ref).
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace kvrun {
+
+struct Tolerance {
+	double rel, slack;
+};
+// By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, rope, kv (K and V as f16), attend,
+// attend_prompt, attend packed, copy. Throws Error{NotFound} for anything else.
+Tolerance tolerance(std::string_view what);
+
+struct Difference {
+	size_t n = 0, n_bad = 0; // elements compared, elements outside the tolerance (non-finite ones included)
+	size_t n_nonfinite = 0;  // NaN or infinity in x
+	size_t worst = 0;        // index of the element furthest outside (or nearest to) its tolerance
+	double max_error = 0;    // largest |x - ref|
+	double allowed = 0;      // at `worst`
+	std::vector<size_t> bad; // the first 5
+};
+Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance);
+
+} // namespace kvrun

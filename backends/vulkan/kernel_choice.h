@@ -1,0 +1,73 @@
+// Which kernel an op takes on a device, with which constants: chosen here for real dispatches and for those that only
+// compile to look at the result (kernel_uses.h).
+#pragma once
+#include "backends/backend.h"
+#include "backends/vulkan/kernels.h"
+
+namespace kvrun::vk {
+
+// Drivers that run on the host's processor have kernels of their own (shaders/soft/): one subgroup to a workgroup, no
+// barriers, reads through texel buffers. read_limits() sets texel_range where those are the faster ones.
+inline bool soft(const Caps& c) { return c.texel_range > 0; }
+
+struct Choice {
+	Kernel kernel;
+	std::vector<SpecValue> spec;
+};
+
+inline uint32_t ceil_groups(uint64_t n, uint32_t each) { return uint32_t((n + each - 1) / each); }
+
+// ---- embed, norms, RoPE, f16 keys and values
+
+constexpr uint32_t kEmbedLocal = 64; // times 16 channels
+Choice choose_embed(DType);
+Choice choose_rmsnorm(const Caps&, bool by_four); // by_four: views at multiples of 16 bytes, channels a multiple of 4
+constexpr uint32_t kRopeNeox = 1, kRopeNormQ = 2, kRopeNormK = 4; // FLAGS of rope_store.comp
+Choice choose_rope_store(const Caps&, bool by_four, uint32_t head_dim, uint32_t flags);
+Choice choose_kv_store(const Caps&, uint32_t head_dim);
+Choice choose_kv_load();
+
+// ---- matmul
+
+struct MatmulChoice : Choice {
+	Groups groups;
+};
+constexpr uint32_t kMatvecTokens = 8; // most of one dispatch of matvec.comp
+// rows: of all projections together; epilogue: MATMUL_*.
+MatmulChoice choose_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
+                           bool decode);
+
+// ---- attention
+
+struct AttendChoice : Choice {
+	uint32_t heads;  // query heads of a kv head in one workgroup
+	uint32_t blocks; // workgroups that share a kv head
+	uint32_t tokens; // rows of a workgroup
+};
+void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
+// share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
+AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt);
+constexpr uint32_t kPromptState = 1, kPromptLse = 2; // FLAGS of attend_prompt.comp
+AttendChoice choose_attend_prompt(const Caps&, uint32_t share, uint32_t head_dim, uint32_t flags);
+constexpr uint32_t kMergeLse = 1; // FLAGS of attend_merge.comp
+Choice choose_attend_merge(const Caps&, uint32_t head_dim, uint32_t flags);
+
+// ---- saliency
+
+struct ScoreChoice : Choice {
+	uint32_t tokens; // of a workgroup of score_prompt
+};
+ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows);
+// n_rows: most rows of a work item
+Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page);
+Choice choose_channel_max(const Caps&);
+
+// ---- packing
+
+constexpr uint32_t kPackBlock = 1, kPackBalanceKeys = 2;                // FLAGS of kv_pack_channels, kv_block
+constexpr uint32_t kPackValues = 1, kPackBalance = 2, kPackFactors = 4; // FLAGS of kv_pack_tokens
+Choice choose_pack_channels(const Quant&, uint32_t head_dim, uint32_t page, uint32_t flags);
+Choice choose_pack_tokens(const Caps&, const Quant&, uint32_t head_dim, uint32_t page, uint32_t flags);
+Choice choose_kv_block(uint32_t k_bits, bool balanced);
+
+} // namespace kvrun::vk

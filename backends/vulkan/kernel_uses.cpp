@@ -1,0 +1,165 @@
+// Every way in which ops use kernels on a device.
+#include "backends/vulkan/kernel_uses.h"
+#include "engine/kv/plan.h"
+#include "shared/push.h"
+#include <algorithm>
+
+namespace kvrun::vk {
+namespace {
+
+using Uses = std::vector<KernelUse>;
+
+constexpr uint32_t kHeadDims[] = {64, 80, 96, 128, 256}, kPages[] = {32, 64, 128};
+constexpr uint8_t kBits[] = {1, 2, 4, 8};
+
+void add(Uses& out, const Choice& c, std::string what) {
+	for (const KernelUse& known : out) // what needs the same pipeline is one use
+		if (known.kernel == c.kernel && known.spec == c.spec) return;
+	out.push_back({c.kernel, c.spec, std::move(what)});
+}
+
+void basic_uses(const Caps& c, Uses& out) {
+	for (DType t :
+	     {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K})
+		add(out, choose_embed(t), dtype_info(t).name);
+	for (const bool by_four : {false, true}) add(out, choose_rmsnorm(c, by_four), "");
+	for (const uint32_t d : kHeadDims) {
+		for (const uint32_t f : {0u, kRopeNeox, kRopeNeox | kRopeNormQ | kRopeNormK})
+			for (const bool by_four : {false, true})
+				add(out, choose_rope_store(c, by_four, d, f),
+				    fmt::format("head_dim {}{}{}", d, f & kRopeNeox ? ", neox" : "",
+				                f & kRopeNormQ ? ", head norm" : ""));
+		add(out, choose_kv_store(c, d), fmt::format("head_dim {}", d));
+	}
+	add(out, choose_kv_load(), "");
+}
+
+void matmul_uses(const Caps& c, Uses& out) {
+	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode,
+	                     const char* what) {
+		add(out, choose_matmul(c, t, rows, cols, tokens, epilogue, decode),
+		    fmt::format("{}, {}", dtype_info(t).name, what));
+	};
+	for (DType t :
+	     {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+		use(t, 4096, 4096, 1, MATMUL_STORE, true, "1 token");
+		use(t, 8192, 4096, 1, MATMUL_SWIGLU, true, "1 token, swiglu");
+		use(t, 4096, 4096, kMatvecTokens, MATMUL_ADD, true, "8 tokens, add");
+		use(t, 8192, 4096, 512, MATMUL_SWIGLU, false, "prompt, swiglu");
+		use(t, 192, 4096, 16, MATMUL_GATE, false, "prompt, narrow, gate");
+	}
+	use(DType::F32, 172, 172, 1, MATMUL_STORE, true, "1 token, odd columns");
+	use(DType::F32, 172, 172, 64, MATMUL_STORE, false, "prompt, odd columns");
+}
+
+struct FormatUse {
+	Format fmt;
+	uint32_t page; // tokens
+	bool operator==(const FormatUse&) const = default;
+};
+
+std::string quant_text(const Quant& q) {
+	if (q.bits == 16) return "f16";
+	const char* norm = q.norm == Norm::Balance ? ", balanced" : q.norm == Norm::SqrtMax ? ", factors" : "";
+	if (q.scale == Scale::PerChannel) return fmt::format("{} bit per channel{}", q.bits, norm);
+	return fmt::format("{} bit per {} channels{}", q.bits, q.group, norm);
+}
+
+void add_format(std::vector<FormatUse>& all, const FormatUse& u) {
+	if (std::ranges::find(all, u) == all.end()) all.push_back(u);
+}
+
+// What policies store, those of the table and what their options make of them.
+std::vector<FormatUse> formats_of_policies(uint32_t head_dim) {
+	std::vector<FormatUse> all;
+	for (const KvPolicy& p : policy_samples()) {
+		const KvPlan plan = make_plan(p, {32, 8, head_dim});
+		for (const PageFormat& f : plan.formats)
+			if (f.page) add_format(all, {f.fmt, f.page});
+	}
+	return all;
+}
+
+// Every width of K beside every width of V, keys per channel and per token.
+std::vector<FormatUse> all_formats() {
+	std::vector<FormatUse> all;
+	for (const uint8_t k : {1, 2, 4, 8, 16})
+		for (const Scale scale : {Scale::PerChannel, Scale::PerToken})
+			for (const uint8_t v : {1, 2, 4, 8, 16}) {
+				Format f{{.bits = k}, {.bits = v}};
+				if (k < 16) f.k.scale = scale;
+				add_format(all, {f, k < 16 && scale == Scale::PerChannel ? 32u : 128u});
+			}
+	return all;
+}
+
+void attend_uses(const Caps& c, Uses& out) {
+	const auto use = [&](uint32_t d, uint32_t share, const FormatUse& u, bool prompt) {
+		add(out, choose_attend(c, share, u.fmt, d, u.page, prompt),
+		    fmt::format("head_dim {}, {} heads, K {}, V {}, pages of {}{}", d, share, quant_text(u.fmt.k),
+		                quant_text(u.fmt.v), u.page, prompt ? ", rows of a prompt" : ""));
+	};
+	for (const uint32_t d : kHeadDims) {
+		for (const uint32_t share : {1u, 4u, 8u}) {
+			for (const FormatUse& u : formats_of_policies(d))
+				for (const bool prompt : {false, true}) use(d, share, u, prompt);
+			const std::pair<uint32_t, const char*> ways[] = {{0, ""}, {kPromptState, ", state"}, {kPromptLse, ", lse"}};
+			for (const auto& [flags, text] : ways)
+				add(out, choose_attend_prompt(c, share, d, flags),
+				    fmt::format("head_dim {}, {} heads{}", d, share, text));
+		}
+		add(out, choose_attend_merge(c, d, 0), fmt::format("head_dim {}", d));
+		add(out, choose_attend_merge(c, d, kMergeLse), fmt::format("head_dim {}, lse", d));
+	}
+	for (const FormatUse& u : all_formats()) use(128, 4, u, false);
+}
+
+void pack_uses(const Caps& c, Uses& out) {
+	const std::pair<uint32_t, const char*> channels[] = {
+	    {0, ""}, {kPackBlock, ", in blocks"}, {kPackBalanceKeys, ", balanced"}};
+	const std::pair<uint32_t, const char*> tokens[] = {{0, "keys"},
+	                                                   {kPackBalance, "balanced keys"},
+	                                                   {kPackValues, "values"},
+	                                                   {kPackValues | kPackFactors, "values with factors"}};
+	for (const uint32_t d : {64u, 80u, 96u, 128u})
+		for (const uint8_t bits : kBits)
+			for (const uint32_t page : kPages) {
+				const std::string shape = fmt::format("head_dim {}, {} bit, pages of {}", d, bits, page);
+				const Quant q{.bits = bits, .group = uint16_t(d % 32 ? d : 32)};
+				for (const auto& [flags, text] : channels)
+					add(out, choose_pack_channels(q, d, page, flags), shape + text);
+				if (page != 64)
+					for (const auto& [flags, text] : tokens)
+						add(out, choose_pack_tokens(c, q, d, page, flags), fmt::format("{}, {}", shape, text));
+			}
+	for (const uint8_t bits : kBits)
+		for (const bool balanced : {false, true})
+			add(out, choose_kv_block(bits, balanced), fmt::format("{} bit{}", bits, balanced ? ", balanced" : ""));
+}
+
+void score_uses(const Caps& c, Uses& out) {
+	const auto heads = [&](uint32_t share) { return soft(c) ? fmt::format(", {} heads", share) : ""; };
+	for (const uint32_t d : kHeadDims)
+		for (const uint32_t share : {1u, 4u, 8u}) {
+			add(out, choose_score_prompt(c, d, share, 8), fmt::format("head_dim {}{}", d, heads(share)));
+			for (const uint32_t page : kPages)
+				add(out, choose_score_slots(c, d, share, 1, page),
+				    fmt::format("head_dim {}{}, pages of {}", d, heads(share), page));
+		}
+	add(out, choose_channel_max(c), "");
+	add(out, {Kernel::kv_balance, {}}, "");
+}
+
+} // namespace
+
+std::vector<KernelUse> kernel_uses(const Caps& c) {
+	Uses out;
+	basic_uses(c, out);
+	matmul_uses(c, out);
+	attend_uses(c, out);
+	pack_uses(c, out);
+	score_uses(c, out);
+	return out;
+}
+
+} // namespace kvrun::vk

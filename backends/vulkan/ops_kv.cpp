@@ -1,0 +1,126 @@
+// rope_store, kv_store, kv_load, kv_pack, kv_block on Vulkan: keys and values on their way into and out of pages.
+#include "backends/shapes.h"
+#include "backends/vulkan/kernel_choice.h"
+#include "backends/vulkan/vulkan_backend.h"
+#include "engine/kv/quant.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+#include <algorithm>
+
+namespace kvrun::vk {
+namespace {
+
+bool rope_by_four(uint32_t head_dim, uint32_t rotary_dim, bool neox) {
+	return head_dim % 4 == 0 && rotary_dim % (neox ? 8 : 4) == 0;
+}
+
+} // namespace
+
+void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
+	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = k.shape[1];
+	KV_ASSERT(k.shape[0] == rows && v.shape[0] == rows && k.shape[2] == head_dim && v.shape[1] == n_kv_heads &&
+	          v.shape[2] == head_dim);
+	KV_ASSERT(head_dim % 2 == 0 && rope.rotary_dim % 2 == 0 && rope.rotary_dim <= head_dim);
+	const uint32_t flags = (rope.neox ? kRopeNeox : 0) | (norm.q ? kRopeNormQ : 0) | (norm.k ? kRopeNormK : 0);
+	const bool by_four =
+	    rope_by_four(head_dim, rope.rotary_dim, rope.neox) && aligned16({q, k, v, rope.table, norm.q, norm.k});
+	Pipeline& p = pipeline(choose_rope_store(caps(), by_four, head_dim, flags));
+	const uint32_t across = std::min(rows, kMostRows);
+	const RopeStorePush push{.n_heads = n_heads,
+	                         .n_kv_heads = n_kv_heads,
+	                         .rotary_dim = rope.rotary_dim,
+	                         .k_word_stride = dst.k_word_stride,
+	                         .rows = rows,
+	                         .row_stride = across,
+	                         .eps = norm.eps};
+	const Bind binds[] = {bind(q),      bind(dst.k),  bind(dst.v),  bind(k), bind(v), bind(rope.table),
+	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: how rope_store4 reads q
+	rec_.dispatch(
+	    p, push, std::span(binds).first(by_four ? 10 : 9),
+	    {across, n_heads + 2 * n_kv_heads, ceil_groups(rows, kMostRows)},
+	    {.label = "rope_store", .bytes = 8.0 * double(q.elements()) + 6.0 * double(k.elements() + v.elements())});
+}
+
+void VulkanBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
+	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], head_dim = src.k.shape[2];
+	KV_ASSERT(head_dim % 2 == 0 && uint64_t(src.first) + n <= t_cap && dst.at.shape[0] >= n);
+	const uint32_t words = head_dim / 2;
+	const Choice how = choose_kv_store(caps(), head_dim);
+	Pipeline& p = pipeline(how);
+	const KvStorePush push{.n_kv_heads = n_kv_heads,
+	                       .head_words = words,
+	                       .t_cap = t_cap,
+	                       .first = src.first,
+	                       .n = n,
+	                       .k_word_stride = dst.k_word_stride};
+	rec_.dispatch(p, push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(dst.at)},
+	              {ceil_groups(n, how.spec[0].value), n_kv_heads, 2 * words},
+	              {.label = "kv_store", .bytes = 8.0 * n * n_kv_heads * head_dim});
+}
+
+void VulkanBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
+	check_kv_store(dst, n, src);
+	const uint32_t n_kv_heads = dst.k.shape[0], head_dim = dst.k.shape[2];
+	const Choice how = choose_kv_load();
+	const KvStorePush push{.n_kv_heads = n_kv_heads,
+	                       .head_words = head_dim / 2,
+	                       .t_cap = dst.k.shape[1],
+	                       .first = dst.first,
+	                       .n = n,
+	                       .k_word_stride = src.k_word_stride};
+	rec_.dispatch(pipeline(how), push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(src.at)},
+	              {ceil_groups(uint64_t(n) * push.head_words, how.spec[0].value), n_kv_heads, 2},
+	              {.label = "kv_load", .bytes = 8.0 * n * n_kv_heads * head_dim});
+}
+
+void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
+	check_kv_pack(src, a);
+	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], head_dim = src.k.shape[2],
+	               n_work = a.work.shape[0];
+	const double elements = double(a.n_heads) * head_dim;
+	bool continues = false;
+	const auto side = [&](const Quant& q, bool values, const View& x, const View& codes, const View& params) {
+		if (!q.bits) return;
+		const Relax relax(q.relax);
+		const KvPackPush push{.t_cap = t_cap, .n_kv_heads = n_kv_heads, .shift = relax.shift, .shrink = relax.shrink};
+		const double bytes = elements * (2 + q.bits / 8.0);
+		// A page's parts are apart from each other: K and V of the same tokens need not wait for one another. Channel
+		// factors are read from memory that is bound together with the codes written before, which counts as a hazard.
+		if (!values && q.scale == Scale::PerChannel) {
+			const uint32_t flags = (a.k_block ? kPackBlock : 0) | (q.norm == Norm::Balance ? kPackBalanceKeys : 0);
+			rec_.dispatch(pipeline(choose_pack_channels(q, head_dim, a.page, flags)), push,
+			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work), bind(a.balance)},
+			              {n_work, n_kv_heads, 1}, {.label = "kv_pack", .bytes = bytes, .continues = continues});
+		} else {
+			const bool factors = values && q.norm == Norm::SqrtMax, balance = !values && q.norm == Norm::Balance;
+			const uint32_t flags =
+			    (values ? kPackValues : 0) | (balance ? kPackBalance : 0) | (factors ? kPackFactors : 0);
+			const Choice how = choose_pack_tokens(caps(), q, head_dim, a.page, flags);
+			const uint64_t pairs = uint64_t(a.page) * n_kv_heads * head_dim / q.group;
+			rec_.dispatch(pipeline(how), push,
+			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work),
+			               bind(balance   ? a.balance
+			                    : factors ? a.v_factors
+			                              : View())},
+			              {ceil_groups(pairs, how.spec[0].value), n_work, 1},
+			              {.label = "kv_pack", .bytes = bytes, .continues = continues && !factors});
+		}
+		continues = true;
+	};
+	side(a.format.k, false, src.k, a.k_codes, a.k_params);
+	side(a.format.v, true, src.v, a.v_codes, a.v_params);
+}
+
+void VulkanBackend::kv_block(const KvRows& src, const BlockArgs& a) {
+	check_kv_block(src, a);
+	const uint32_t n_kv_heads = src.k.shape[0], head_dim = src.k.shape[2], n_work = a.work.shape[0];
+	const bool balanced = a.format.k.norm == Norm::Balance && a.balance;
+	rec_.dispatch(
+	    pipeline(choose_kv_block(a.format.k.bits, balanced)),
+	    KvBlockPush{.t_cap = src.k.shape[1], .head_dim = head_dim},
+	    {bind(a.words), bind(src.k), bind(src.v), bind(a.sources), bind(a.work), bind(balanced ? a.balance : View())},
+	    {ceil_groups(head_dim / 2, 32), n_kv_heads, n_work},
+	    {.label = "kv_block", .bytes = 4.0 * double(a.sources.elements()) * n_kv_heads * head_dim});
+}
+
+} // namespace kvrun::vk

@@ -1,0 +1,59 @@
+// What attention and scores read of one layer's pages, for the rows of any number of sequences: work lists built on the
+// host, one group of work items - one dispatch - per format in use.
+#pragma once
+#include "engine/cache/sequence.h"
+#include "engine/cache/step_table.h"
+
+namespace kvrun {
+
+struct ReadRows { // rows of q that all attend to the whole cache of one sequence
+	const KvSequence* seq;
+	uint32_t row, n; // rows row .. row + n - 1
+	uint32_t piece;  // pages of a work item
+};
+
+class ReadPlan {
+ public:
+	// Either every element of `rows` is one row, or there is one element. Each row gets `extra` partial states more, at
+	// the end, without a work item behind them. All words go into the table.
+	void build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra, StepTable&);
+	bool empty() const { return groups_.empty(); }
+	// What build() described, once the table's words are in `words`; valid until the next build().
+	KvRead read(const KvPool&, const Buffer& words, const View& parts, uint32_t n_kv_heads) const;
+	uint32_t n_parts() const { return n_parts_; }
+
+ private:
+	struct Group {
+		AttendGroup args;
+		PageChunks chunk;
+		std::vector<AttendWork> work;
+	};
+	Group& group_of(const KvSequence&, uint32_t l, const PageRun&);
+
+	std::vector<Group> open_;         // by format and chunks, in the order of first use
+	std::vector<AttendGroup> groups_; // of the last build()
+	uint32_t n_rows_ = 0, n_parts_ = 0, n_work_ = 0;
+	uint32_t item_rows_ = 1, part_step_ = 0;
+	size_t work_at_ = 0, row_parts_at_ = 0; // words in the step table
+};
+
+// The f16 pages whose tokens are scored, each sequence's against some rows.
+struct ScoreRows {
+	const KvSequence* seq;
+	uint32_t first, n; // ScoreArgs::rows[first .. first + n)
+	uint32_t piece;    // pages of a work item
+};
+class ScorePlan {
+ public:
+	void build(uint32_t l, std::span<const ScoreRows> rows, StepTable&);
+	bool empty() const { return groups_.empty(); }
+	// rows: (n) u32, what `first` and `n` count in.
+	ScoreArgs read(const KvPool&, const Buffer& words, const View& rows, uint32_t n_kv_heads) const;
+
+ private:
+	std::vector<ScoreGroup> groups_;
+	uint32_t n_work_ = 0;
+	size_t work_at_ = 0; // words in the step table
+};
+
+} // namespace kvrun

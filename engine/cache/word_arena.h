@@ -1,0 +1,38 @@
+// Device memory handed out in ranges of 32-bit words; it grows by copying, and ranges keep their places.
+#pragma once
+#include "backends/backend.h"
+#include "engine/core/free_ranges.h"
+
+namespace kvrun {
+
+class WordArena {
+ public:
+	WordArena(Backend& be, const char* label) : be_(&be), label_(label), ranges_(0) {}
+
+	// First word of `words` words at a multiple of 4. Throws Error{OutOfMemory} with nothing changed.
+	uint32_t take(uint32_t words);
+	// The same only if there is room; FreeRanges::kNowhere if not.
+	uint64_t take_within(uint32_t words) { return ranges_.take(words, kAlign); }
+	void give(uint32_t at, uint32_t words) { ranges_.give(at, words); }
+	// Makes the memory `words` words large, which is at least what it is. Throws Error{OutOfMemory} with nothing
+	// changed.
+	void grow(uint64_t words);
+	void release(); // gives the memory back; every range has been
+
+	bool empty() const { return ranges_.empty(); }     // no range is taken
+	uint64_t words() const { return ranges_.size(); }  // of the memory
+	uint64_t taken() const { return ranges_.taken(); } // words in ranges
+	size_t bytes() const { return buffer_.bytes(); }
+	const Buffer& buffer() const { return buffer_; }
+	View view() const { return buffer_ ? words_of(buffer_) : View{}; } // (words) u32
+	View view(uint32_t at, uint32_t words) const { return kvrun::view(buffer_, size_t(at) * 4, DType::U32, words); }
+
+ private:
+	static constexpr uint64_t kAlign = 4; // words: kernels read 16 bytes at a time
+	Backend* be_;
+	const char* label_;
+	Buffer buffer_;
+	FreeRanges ranges_;
+};
+
+} // namespace kvrun

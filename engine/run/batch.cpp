@@ -1,0 +1,172 @@
+// Prompts -> answers: the loop over prompts and tokens of any number of sessions.
+#include "engine/run/batch.h"
+#include "engine/run/stop.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+constexpr double kPromptShare = 0.05; // seconds of a prompt between two tokens of other answers
+
+} // namespace
+
+const char* stop_reason_name(StopReason r) {
+	constexpr const char* names[] = {"length", "context", "end", "stop", "cancelled"};
+	return names[size_t(r)];
+}
+
+struct Batch::Stream {
+	Stream(Session& s, std::span<const uint32_t> prompt, const GenerateOptions& o, GenerateHooks h)
+	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops), prev(prompt.back()) {
+		for (const uint32_t t : s.history())
+			if (t != kNoToken) sampler.accept(t);
+		for (const uint32_t t : prompt) sampler.accept(t);
+		prefill.emplace(s, prompt);
+		result.prompt_tokens = uint32_t(prompt.size());
+	}
+	bool cancelled() const { return options.cancel && options.cancel->load(std::memory_order_relaxed); }
+
+	Session& session;
+	GenerateOptions options;
+	GenerateHooks hooks;
+	Sampler sampler;
+	StopStream text;
+	std::optional<Prefill> prefill; // while the prompt is read
+	uint32_t prev;                  // token before the next one
+	bool done = false;
+	Clock::time_point start = Clock::now(); // of the prompt, then of the answer
+	GenerateResult result;
+};
+
+Batch::Batch(Engine& e) : engine_(e) {}
+Batch::~Batch() = default;
+
+uint32_t Batch::add(Session& s, std::span<const uint32_t> prompt, const GenerateOptions& opt, GenerateHooks hooks) {
+	if (prompt.empty()) fail(Code::Invalid, "no tokens to prefill");
+	streams_.emplace(next_id_, std::make_unique<Stream>(s, prompt, opt, std::move(hooks)));
+	return next_id_++;
+}
+
+size_t Batch::n_active() const {
+	return size_t(std::ranges::count_if(streams_, [](const auto& s) { return !s.second->done; }));
+}
+bool Batch::done(uint32_t id) const { return streams_.at(id)->done; }
+
+GenerateResult Batch::take(uint32_t id) {
+	Stream& s = *streams_.at(id);
+	if (!s.done) end(s, StopReason::Cancelled);
+	GenerateResult r = std::move(s.result);
+	streams_.erase(id);
+	return r;
+}
+
+bool Batch::step() {
+	Stream* reading = nullptr;
+	std::vector<Stream*> decoding;
+	for (auto& [id, s] : streams_) {
+		if (s->done) continue;
+		if (s->cancelled())
+			end(*s, StopReason::Cancelled);
+		else if (!s->prefill)
+			decoding.push_back(s.get());
+		else if (!reading)
+			reading = s.get();
+	}
+	if (reading) read_prompt(*reading, decoding.empty() ? Prefill::kPieceSeconds : kPromptShare);
+	for (size_t at = 0; at < decoding.size(); at += engine_.max_rows())
+		decode_rows(std::span(decoding).subspan(at, std::min<size_t>(engine_.max_rows(), decoding.size() - at)));
+	return n_active() > 0;
+}
+
+void Batch::read_prompt(Stream& s, double seconds) {
+	try {
+		const bool read = s.prefill->step(seconds);
+		const bool go_on = !s.hooks.prefill || s.hooks.prefill(*s.prefill);
+		if (!go_on || s.cancelled()) return end(s, StopReason::Cancelled);
+		if (!read) return;
+		const std::vector<float> logits(s.prefill->logits().begin(), s.prefill->logits().end());
+		s.result.prompt_read = s.prefill->n_read(), s.result.prompt_work = 1;
+		s.prefill.reset();
+		s.result.prefill_s = seconds_since(s.start);
+		s.start = Clock::now();
+		choose(s, logits);
+	} catch (...) { end_with_error(s); }
+}
+
+void Batch::decode_rows(std::span<Stream* const> streams) {
+	std::vector<Stream*> left(streams.begin(), streams.end());
+	while (!left.empty()) {
+		std::vector<SessionRow> rows;
+		for (const Stream* s : left) rows.push_back({&s->session, s->prev});
+		try {
+			const std::span<const float> logits = decode(rows);
+			const size_t vocab = engine_.config().vocab;
+			for (size_t i = 0; i < left.size(); ++i) {
+				++left[i]->result.decode_steps;
+				try {
+					choose(*left[i], logits.subspan(i * vocab, vocab));
+				} catch (...) { end_with_error(*left[i]); }
+			}
+			return;
+		} catch (const RowError& e) { // the others go on without it
+			end_with_error(*left[e.row]);
+			left.erase(left.begin() + ptrdiff_t(e.row));
+		} catch (...) {
+			for (Stream* s : left) end_with_error(*s);
+			return;
+		}
+	}
+}
+
+void Batch::choose(Stream& s, std::span<const float> logits) {
+	GenerateResult& r = s.result;
+	if (r.tokens.size() >= s.options.n) return end(s, StopReason::Length);
+	const Tokenizer& tok = engine_.tokenizer();
+	const uint32_t token = s.sampler.sample(logits);
+	if (!s.options.ignore_end && tok.is_end(token)) return end(s, StopReason::End);
+	s.sampler.accept(token);
+	r.tokens.push_back(token);
+	const std::string piece = s.text.feed(tok.decode_one(s.prev, token, s.options.special));
+	s.prev = token;
+	if (!piece.empty() && s.hooks.text && !s.hooks.text(piece)) return end(s, StopReason::Cancelled);
+	if (s.text.stopped()) return end(s, StopReason::Stop);
+	if (s.cancelled()) return end(s, StopReason::Cancelled);
+	if (r.tokens.size() >= s.options.n)
+		return end(s, StopReason::Length); // nobody reads the logits after the last token
+	if (s.session.n_tokens() >= s.session.ctx()) return end(s, StopReason::Context);
+}
+
+void Batch::end(Stream& s, StopReason reason) {
+	if (s.prefill) {
+		s.result.prompt_read = s.prefill->n_read(), s.result.prompt_work = s.prefill->progress();
+		s.result.prefill_s = seconds_since(s.start);
+		s.prefill.reset();
+	} else {
+		s.result.decode_s = seconds_since(s.start);
+	}
+	s.done = true;
+	s.result.reason = reason;
+	if (const std::string rest = s.text.finish(); !rest.empty() && s.hooks.text) s.hooks.text(rest);
+	s.result.kv = s.session.kv_bytes();
+}
+
+void Batch::end_with_error(Stream& s) {
+	s.result.error = std::current_exception();
+	s.hooks = {}; // nobody is called any more
+	end(s, StopReason::Cancelled);
+}
+
+GenerateResult generate(Session& s, std::span<const uint32_t> prompt, const GenerateOptions& opt,
+                        const GenerateHooks& hooks) {
+	Batch batch(s.engine());
+	const uint32_t id = batch.add(s, prompt, opt, hooks);
+	while (batch.step()) {}
+	GenerateResult r = batch.take(id);
+	if (r.error) std::rethrow_exception(r.error);
+	return r;
+}
+
+} // namespace kvrun

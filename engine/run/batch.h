@@ -1,0 +1,79 @@
+// Prompts -> answers: the loop over prompts and tokens of any number of sessions, with sampling, stop rules and timing.
+#pragma once
+#include "engine/run/sampler.h"
+#include "engine/run/session.h"
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <map>
+
+namespace kvrun {
+
+enum class StopReason : uint8_t {
+	Length,    // as many tokens as asked for
+	Context,   // the context, or the cache's budget, is full
+	End,       // the model ended its answer
+	Stop,      // a stop string appeared
+	Cancelled, // the caller asked to stop
+};
+const char* stop_reason_name(StopReason); // "length", "context", "end", "stop", "cancelled"
+
+struct GenerateOptions {
+	uint32_t n = UINT32_MAX; // most tokens of the answer
+	SamplerOptions sampling;
+	std::vector<std::string> stops;            // end the answer, and are not part of it
+	bool ignore_end = false;                   // go on after end-of-text tokens
+	bool special = false;                      // control tokens appear in the text
+	const std::atomic<bool>* cancel = nullptr; // checked between tokens and between pieces of the prompt
+};
+struct GenerateHooks {
+	std::function<bool(const Prefill&)> prefill;     // after each piece of the prompt; false cancels
+	std::function<bool(std::string_view text)> text; // whole characters of the answer; false cancels
+};
+struct GenerateResult {
+	StopReason reason = StopReason::Length;
+	std::vector<uint32_t> tokens;       // of the answer, an end-of-text token that ended it excluded
+	uint32_t prompt_tokens = 0;         // given
+	uint32_t prompt_read = 0;           // of them, cached: all, unless it was cancelled
+	double prompt_work = 0;             // share of the prompt's work that was done, 0 .. 1
+	double prefill_s = 0, decode_s = 0; // seconds; the first token comes out of the prefill
+	uint32_t decode_steps = 0;          // tokens decoded in decode_s
+	KvBytes kv;                         // cache at the end
+	std::exception_ptr error;           // what ended it, if it was no reason but a failure
+};
+
+// Answers under way. One step() is a piece of one prompt and one token of every answer; a stream's tokens do not depend
+// on what else is in the batch.
+class Batch {
+ public:
+	explicit Batch(Engine&);
+	~Batch(); // cancels what is under way
+	Batch(const Batch&) = delete;
+
+	// The prompt is appended to the session, which the caller must not use until done(id), and keep until take(id) or
+	// the batch's end. Throws Error{Context, Invalid} as Prefill does. Returns the stream's id.
+	uint32_t add(Session&, std::span<const uint32_t> prompt, const GenerateOptions&, GenerateHooks = {});
+	// Returns whether anything is still under way. A failure of one stream ends that stream (GenerateResult::error).
+	bool step();
+	size_t n_active() const; // streams under way
+	bool done(uint32_t id) const;
+	GenerateResult take(uint32_t id); // of a stream, cancelled if it is still under way; the id is free again
+
+ private:
+	struct Stream;
+	void read_prompt(Stream&, double seconds);
+	void decode_rows(std::span<Stream* const>);
+	// The next token, chosen from logits (vocab): the answer goes on, or ends.
+	void choose(Stream&, std::span<const float> logits);
+	void end(Stream&, StopReason);
+	void end_with_error(Stream&);
+
+	Engine& engine_;
+	std::map<uint32_t, std::unique_ptr<Stream>> streams_; // by id: in the order in which they came
+	uint32_t next_id_ = 0;
+};
+
+// A batch of one. Throws what ended it.
+GenerateResult generate(Session&, std::span<const uint32_t> prompt, const GenerateOptions&, const GenerateHooks& = {});
+
+} // namespace kvrun

@@ -1,0 +1,80 @@
+// The model graph, once, for all backends.
+#include "engine/run/graph.h"
+#include "engine/run/arena.h"
+
+namespace kvrun {
+
+Graph::Graph(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows)
+    : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows) {
+	KV_ASSERT(most_rows >= 1);
+	allocate(be, memory_, "activations", [&](Arena& a) {
+		h_ = a.take(DType::F32, most_rows, cfg.dim);
+		q_ = a.take(DType::F32, most_rows, cfg.n_heads, cfg.head_dim);
+		att_ = a.take(DType::F32, most_rows, cfg.n_heads, cfg.head_dim);
+		k_ = a.take(DType::F32, most_rows, cfg.n_kv_heads, cfg.head_dim);
+		v_ = a.take(DType::F32, most_rows, cfg.n_kv_heads, cfg.head_dim);
+		gate_ = a.take(DType::F32, most_rows, cfg.hidden_dim);
+		up_ = a.take(DType::F32, most_rows, cfg.hidden_dim);
+		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
+		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
+	});
+}
+
+GraphRows Graph::rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const {
+	KV_ASSERT(n <= most_rows_);
+	return {n,
+	        rows(x, first, n),
+	        rows(h_, 0, n),
+	        rows(q_, 0, n),
+	        rows(att_, 0, n),
+	        rows(k_, 0, n),
+	        rows(v_, 0, n),
+	        rows(gate_, 0, n),
+	        rows(up_, 0, n),
+	        rows(rope, first, n)};
+}
+
+GraphRows Graph::last_row(const GraphRows& r) {
+	const auto last = [&](const View& v) { return rows(v, r.n - 1, 1); };
+	return {1,         last(r.x), last(r.h),    last(r.q),  last(r.att),
+	        last(r.k), last(r.v), last(r.gate), last(r.up), last(r.rope)};
+}
+
+void Graph::embed(const View& x, const View& tokens) { be_.embed(x, w_.embed, tokens); }
+
+void Graph::project_in(uint32_t l, const GraphRows& r, bool decode) {
+	const LayerWeights& L = w_.layers[l];
+	be_.rmsnorm(r.h, r.x, L.attn_norm, cfg_.norm_eps);
+	const Proj qkv[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
+	be_.matmul(qkv, r.h, Epilogue::None, decode);
+}
+
+void Graph::rotate(uint32_t l, const GraphRows& r, uint32_t first, uint32_t n, const KvDst& dst) {
+	const LayerWeights& L = w_.layers[l];
+	be_.rope_store(rows(r.q, first, n), rows(r.k, first, n), rows(r.v, first, n),
+	               {rows(r.rope, first, n), cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps}, dst);
+}
+
+void Graph::project_out(uint32_t l, const GraphRows& r, bool decode) {
+	const LayerWeights& L = w_.layers[l];
+	const Proj out[] = {{r.x, L.wo, {}}};
+	be_.matmul(out, r.att, Epilogue::Add, decode);
+	be_.rmsnorm(r.h, r.x, L.ffn_norm, cfg_.norm_eps);
+	const Proj gate_up[] = {{r.gate, L.w_gate, {}}, {r.up, L.w_up, {}}};
+	be_.matmul(gate_up, r.h, Epilogue::SwiGLU, decode);
+	const Proj down[] = {{r.x, L.w_down, {}}};
+	be_.matmul(down, r.gate, Epilogue::Add, decode);
+}
+
+void Graph::logits(const View& x, std::vector<float>& out, bool decode) {
+	const uint32_t n = x.shape[0];
+	KV_ASSERT(n <= kLogitRows);
+	const View norm = rows(final_, 0, n), y = rows(logits_, 0, n);
+	be_.rmsnorm(norm, x, w_.final_norm, cfg_.norm_eps);
+	const Proj head[] = {{y, w_.lm_head, {}}};
+	be_.matmul(head, norm, Epilogue::None, decode);
+	out.resize(size_t(n) * cfg_.vocab);
+	be_.read(*y.buf, y.at, std::as_writable_bytes(std::span(out)));
+}
+
+} // namespace kvrun

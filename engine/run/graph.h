@@ -1,0 +1,52 @@
+// The model graph, once, for all backends and for prompts and decode steps alike: what a layer does to some rows.
+#pragma once
+#include "backends/backend.h"
+#include "models/config.h"
+#include "models/weights.h"
+
+namespace kvrun {
+
+struct GraphRows { // rows of one pass through a layer
+	uint32_t n;
+	View x, h;     // (n, dim) f32: residual stream, its norm
+	View q, att;   // (n, n_heads, head_dim) f32
+	View k, v;     // (n, n_kv_heads, head_dim) f32
+	View gate, up; // (n, hidden_dim) f32
+	View rope;     // (n, rotary_dim / 2, 2) f32
+};
+
+class Graph {
+ public:
+	// most_rows: of one pass. Backend, config and weights must outlive the graph.
+	Graph(Backend&, const Config&, const Weights&, uint32_t most_rows);
+
+	// Rows first .. first + n - 1 of x and rope, and the activations of a pass, which the next pass uses again.
+	GraphRows rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const;
+	static GraphRows last_row(const GraphRows&);
+
+	// decode: as Backend::matmul() has it.
+	void embed(const View& x, const View& tokens);              // x (n, dim), tokens (n) u32
+	void project_in(uint32_t l, const GraphRows&, bool decode); // norm, q, k, v
+	void rotate(uint32_t l, const GraphRows&, uint32_t first, uint32_t n,
+	            const KvDst&);                                   // rows [first, first + n): RoPE, store
+	void project_out(uint32_t l, const GraphRows&, bool decode); // attention output, MLP
+	// Logits (n, vocab) of rows x (n, dim), n <= kLogitRows, into `out` at the next wait().
+	void logits(const View& x, std::vector<float>& out, bool decode);
+
+	static constexpr uint32_t kLogitRows = 32;
+	Backend& backend() const { return be_; }
+	const Config& config() const { return cfg_; }
+	uint32_t most_rows() const { return most_rows_; }
+	size_t bytes() const { return memory_.bytes(); } // of activations
+
+ private:
+	Backend& be_;
+	const Config& cfg_;
+	const Weights& w_;
+	uint32_t most_rows_;
+	Buffer memory_;
+	View h_, q_, k_, v_, att_, gate_, up_; // (most_rows, ...) f32
+	View logits_, final_;                  // (kLogitRows, vocab), (kLogitRows, dim) f32
+};
+
+} // namespace kvrun

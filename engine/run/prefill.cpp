@@ -1,0 +1,247 @@
+// Prefill: a prompt on its way into a session, in pieces of bounded time.
+#include "engine/run/prefill.h"
+#include "engine/core/log.h"
+#include "engine/run/session.h"
+#include <algorithm>
+#include <chrono>
+
+namespace kvrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Work is counted in operations of a multiply or an add, about.
+constexpr double kPackWork = 40;    // of an element on its way into a page
+constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as one: weights are read once
+
+double projection_work(const Config& c, bool all) {
+	const double q = double(c.n_heads) * c.head_dim, kv = double(c.n_kv_heads) * c.head_dim, dim = c.dim;
+	return 2 * dim * (q + 2 * kv) + (all ? 2 * q * dim + 6 * dim * c.hidden_dim : 0);
+}
+double move_work(const Config& c) { return 2 * kPackWork * c.n_kv_heads * c.head_dim; } // of one token
+
+} // namespace
+
+Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hooks)
+    : session_(s), graph_(s.engine().graph()), tokens_(tokens.begin(), tokens.end()), hooks_(std::move(hooks)),
+      layers_(s.engine().config().n_layers), ubatch_(s.engine().ubatch()), block_(s.engine().prefill_block()) {
+	s.check_room(tokens);
+	if (tokens.size() > block_)
+		warn_once(fmt::format(
+		    "a prompt of {} tokens is taken in blocks of {}: later blocks attend to the packed cache of earlier ones",
+		    tokens.size(), block_));
+	for (uint32_t at = 0; at < n_tokens(); at += block_)
+		total_ += block_work(s.n_tokens() + at, std::min(block_, n_tokens() - at));
+	s.seq().cache().reserve_hint(n_tokens());
+	memory_ = s.engine().take_prompt_memory();
+	s.reading_ = true;
+}
+
+Prefill::~Prefill() {
+	kv_.reset(); // gives the block up unless it has ended
+	session_.sync_history();
+	session_.reading_ = false;
+	session_.engine().give_prompt_memory(std::move(memory_));
+}
+
+double Prefill::progress() const { return done() ? 1 : std::min(done_ / total_, 1.); }
+
+double Prefill::seconds_left() const { return done_ > 0 ? std::max(total_ - done_, 0.) / done_ * seconds_ : 0; }
+
+bool Prefill::finish() {
+	while (!step())
+		if (hooks_.progress && !hooks_.progress(*this)) return false;
+	return !hooks_.progress || hooks_.progress(*this);
+}
+
+bool Prefill::step(double seconds) {
+	if (done()) return true;
+	const auto start = Clock::now();
+	double& pace = session_.engine().pace(); // work per second, as the last piece had it; 0: not known yet
+	const double room = pace * seconds;
+	double work = 0;
+	Backend& be = graph_.backend();
+	while (!done()) {
+		const double w = piece(room - work, work == 0);
+		work += w;
+		if (w == 0 || work >= room || !read_.empty()) break;
+	}
+	be.submit();
+	be.wait();
+	delivered();
+	const double took = std::chrono::duration<double>(Clock::now() - start).count();
+	done_ += work;
+	seconds_ += took;
+	if (work > 0) pace = work / std::max(took, 1e-6);
+	return done();
+}
+
+double Prefill::piece(double room, bool must) {
+	switch (stage_) {
+	case Stage::Block: return begin_block();
+	case Stage::Rows: return rows(room, must);
+	case Stage::Moves: return moves(room);
+	case Stage::Logits: return logits_piece();
+	case Stage::Done: break;
+	}
+	return 0;
+}
+
+double Prefill::begin_block() {
+	Backend& be = graph_.backend();
+	KvSequence& seq = session_.seq();
+	n_ = std::min(block_, n_tokens() - n_read_);
+	memory_->fit(n_, KvPrefill::tail_rows(seq));
+	session_.engine().note_prompt_bytes(memory_->bytes());
+	std::vector<float> rope;
+	session_.rope().append(seq.n_tokens(), n_, rope);
+	be.write(*memory_->tokens.buf, memory_->tokens.at, std::as_bytes(std::span(tokens_).subspan(n_read_, n_)));
+	be.write(*memory_->rope.buf, memory_->rope.at, std::as_bytes(std::span(rope)));
+	session_.make_room_for([&] {
+		kv_.emplace(be, session_.engine().scratch(), seq, n_, KvRows{memory_->k, memory_->v, 0},
+		            graph_.config().n_heads, ubatch_);
+	});
+	for (uint32_t at = 0; at < n_; at += ubatch_) {
+		const uint32_t m = std::min(ubatch_, n_ - at);
+		graph_.embed(kvrun::rows(memory_->x, at, m), kvrun::rows(memory_->tokens, at, m));
+	}
+	layer_ = at_ = 0;
+	stage_ = Stage::Rows;
+	return 2. * n_ * graph_.config().dim;
+}
+
+double Prefill::rows(double room, bool must) {
+	const bool all = computes_all(layer_);
+	const uint32_t m = rows_that_fit(room);
+	if (!must && m < std::min(ubatch_, n_ - at_))
+		return 0; // not less than a device takes at a time, only to use up room
+	graph_.backend().at_layer(layer_);
+	if (at_ == 0) kv_->begin_layer(layer_);
+	const GraphRows r = graph_.rows_of(memory_->x, memory_->rope, at_, m);
+	graph_.project_in(layer_, r, /*decode=*/false);
+	graph_.rotate(layer_, r, 0, m, kv_->destination(at_, m));
+	// Of the last layer only the keys and values are needed, and one row of logits.
+	const bool last_rows = at_ + m == n_;
+	if (all || last_rows || kv_->wants_queries()) {
+		kv_->attend(layer_, r.att, r.q, at_);
+		if (all)
+			graph_.project_out(layer_, r, /*decode=*/false);
+		else if (last_rows)
+			graph_.project_out(layer_, Graph::last_row(r), /*decode=*/false);
+	}
+	const double work = rows_work(layer_, at_, m);
+	at_ += m;
+	if (at_ == n_) stage_ = Stage::Moves, planned_ = false, moved_ = 0;
+	return work;
+}
+
+double Prefill::moves(double room) {
+	const double each = move_work(graph_.config()), all = each * n_;
+	graph_.backend().at_layer(layer_);
+	if (!planned_) kv_->plan_moves(layer_);
+	planned_ = true;
+	const double most = std::max(room / each, 64.);
+	if (!kv_->move(uint64_t(most))) {
+		const double work = std::min(most * each, all - moved_);
+		moved_ += work;
+		return std::max(work, each);
+	}
+	at_ = 0;
+	stage_ = ++layer_ < layers_ ? Stage::Rows : Stage::Logits;
+	return std::max(all - moved_, each);
+}
+
+double Prefill::logits_piece() {
+	const uint32_t first = hooks_.all_logits ? at_ : n_ - 1, n = std::min(Graph::kLogitRows, n_ - first);
+	graph_.logits(kvrun::rows(memory_->x, first, n), read_, /*decode=*/false);
+	at_ = first + n;
+	return 2. * graph_.config().vocab * graph_.config().dim * n;
+}
+
+void Prefill::delivered() {
+	if (read_.empty()) return;
+	const size_t vocab = graph_.config().vocab, n = read_.size() / vocab;
+	if (hooks_.all_logits) hooks_.all_logits(n_read_ + at_ - uint32_t(n), uint32_t(n), read_);
+	if (at_ == n_) {
+		logits_.assign(read_.end() - ptrdiff_t(vocab), read_.end());
+		end_block();
+	}
+	read_.clear();
+}
+
+void Prefill::end_block() {
+	kv_->end();
+	kv_.reset();
+	session_.append_history(std::span(tokens_).subspan(n_read_, n_));
+	n_read_ += n_;
+	stage_ = n_read_ < n_tokens() ? Stage::Block : Stage::Done;
+	if (done()) session_.prompt_read();
+}
+
+// Whole tiles of kernels where there is room for them.
+uint32_t Prefill::rows_that_fit(double room) const {
+	uint32_t m = std::min(ubatch_, n_ - at_);
+	while (m > 1) {
+		const double work = rows_work(layer_, at_, m);
+		if (work <= room) break;
+		const uint32_t fewer = uint32_t(std::max(double(m) * std::max(room, 0.) / work, 1.));
+		const uint32_t tile = fewer >= 128 ? 64 : fewer >= 32 ? 16 : fewer >= 8 ? 8 : 1;
+		const uint32_t next = std::max(fewer / tile * tile, m > kMatmulRows ? kMatmulRows : 1);
+		if (m <= kMatmulRows && rows_work(layer_, at_, next) > 0.7 * work) break; // as much work for fewer rows
+		m = std::min(next, m - 1);
+	}
+	return m;
+}
+
+double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
+	const Config& c = graph_.config();
+	const bool all = computes_all(l);
+	const double before = double(session_.n_tokens()) + first;
+	const double seen = n * (before + 0.5 * (n + 1));
+	const bool attends = all || (kv_ && kv_->wants_queries());
+	return std::max(n, kMatmulRows) * projection_work(c, all) + (attends ? 4. * c.n_heads * c.head_dim * seen : 0);
+}
+
+double Prefill::block_work(uint32_t first_token, uint32_t n) const {
+	const Config& c = graph_.config();
+	const double seen = n * (first_token + 0.5 * (n + 1)), attention = 4. * c.n_heads * c.head_dim * seen;
+	const uint32_t full = hooks_.all_logits ? layers_ : layers_ - 1;
+	return full * (n * projection_work(c, true) + attention) + (layers_ - full) * n * projection_work(c, false) +
+	       layers_ * n * move_work(c) + 2. * c.vocab * c.dim * (hooks_.all_logits ? n : 1) + 2. * n * c.dim;
+}
+
+void fill_with_noise(Session& s, uint32_t n) {
+	s.check_room(n);
+	Engine& e = s.engine();
+	Backend& be = e.backend();
+	s.seq().cache().reserve_hint(n);
+	std::vector<uint16_t> noise(1 << 20);
+	for (uint32_t seed = 1; uint16_t & x : noise) { // 0.5 to 1 of either sign
+		seed = seed * 1664525u + 1013904223u;
+		x = uint16_t((seed >> 16 & 0x83ff) | 0x3800);
+	}
+	std::unique_ptr<PromptMemory> memory = e.take_prompt_memory();
+	for (uint32_t at = 0; at < n; at += e.prefill_block()) {
+		const uint32_t m = std::min(e.prefill_block(), n - at);
+		memory->fit(m, KvPrefill::tail_rows(s.seq()));
+		const Buffer& own = memory->own();
+		for (size_t b = 0; b < own.bytes(); b += noise.size() * 2) {
+			be.write(own, b, std::as_bytes(std::span(noise)).first(std::min(noise.size() * 2, own.bytes() - b)));
+			be.submit();
+			be.wait(); // no more staging memory than a prompt takes
+		}
+		KvPrefill kv(be, e.scratch(), s.seq(), m, KvRows{memory->k, memory->v, 0}, e.config().n_heads, e.ubatch());
+		for (uint32_t l = 0; l < e.config().n_layers; ++l) {
+			be.at_layer(l);
+			kv.begin_layer(l);
+			kv.end_layer(l);
+			be.submit();
+			be.wait();
+		}
+		kv.end();
+		s.append_history(std::vector<uint32_t>(m, kNoToken));
+	}
+	e.give_prompt_memory(std::move(memory));
+}
+
+} // namespace kvrun

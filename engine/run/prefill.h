@@ -1,0 +1,85 @@
+// Prefill: a prompt on its way into a session, in pieces of bounded time.
+#pragma once
+#include "engine/cache/prefill.h"
+#include "engine/run/graph.h"
+#include "engine/run/prompt_memory.h"
+#include <functional>
+#include <optional>
+
+namespace kvrun {
+
+class Session;
+class Prefill;
+
+struct PrefillHooks {
+	// Called after every piece; false cancels the prompt.
+	std::function<bool(const Prefill&)> progress = {};
+	// If set: logits of every row, in order, in pieces: rows [first, first + n) of the prompt, values (n, vocab).
+	std::function<void(uint32_t first, uint32_t n, std::span<const float> logits)> all_logits = {};
+};
+
+// Appends tokens to a session: in blocks (EngineOptions::prefill_block), a block layer by layer, a layer in pieces of
+// rows. Between pieces nothing is under way on the device, so other sequences can take their turn. Results do not
+// depend on how a layer is cut into pieces. Destroying it before done() cancels: tokens of finished blocks stay in the
+// session, the others never were. While one lives, its session takes no other tokens.
+class Prefill {
+ public:
+	static constexpr double kPieceSeconds = 0.1;
+
+	// Throws Error{Context} when the tokens do not fit, Invalid on a token outside the vocabulary, with nothing
+	// changed.
+	Prefill(Session&, std::span<const uint32_t> tokens, PrefillHooks = {});
+	~Prefill();
+	Prefill(const Prefill&) = delete;
+
+	// About so many seconds of work on the device, at least one row through one layer; returns done(). Throws
+	// Error{OutOfMemory} when the cache's budget is used up; the prompt is then cancelled.
+	bool step(double seconds = kPieceSeconds);
+	// Steps until done; false when the progress hook cancelled.
+	bool finish();
+
+	bool done() const { return stage_ == Stage::Done; }
+	std::span<const float> logits() const { return logits_; }      // (vocab) of the last token, once done()
+	uint32_t n_tokens() const { return uint32_t(tokens_.size()); } // of the prompt
+	uint32_t n_read() const { return n_read_; }                    // of them, cached so far: whole blocks
+	double progress() const;                                       // share of the work that is done, 0 .. 1
+	double seconds_left() const; // at the pace so far; 0 before the first piece is done
+
+ private:
+	enum class Stage : uint8_t { Block, Rows, Moves, Logits, Done };
+	// Each enqueues one piece of at most about `room` work and returns the work it takes, 0: none, a piece is larger.
+	// `must`: a piece of any size.
+	double piece(double room, bool must);
+	double begin_block();
+	double rows(double room, bool must);
+	double moves(double room);
+	double logits_piece();
+	void delivered(); // after the wait: logits that were read
+	void end_block();
+	uint32_t rows_that_fit(double room) const;
+	double rows_work(uint32_t l, uint32_t first, uint32_t n) const; // of rows first .. first + n - 1 of the block
+	double block_work(uint32_t first_token, uint32_t n) const;
+	bool computes_all(uint32_t l) const { return l + 1 < layers_ || hooks_.all_logits; }
+
+	Session& session_;
+	Graph& graph_;
+	std::vector<uint32_t> tokens_;
+	PrefillHooks hooks_;
+	uint32_t layers_, ubatch_, block_;
+	std::unique_ptr<PromptMemory> memory_;
+	std::optional<KvPrefill> kv_; // of the block
+	Stage stage_ = Stage::Block;
+	uint32_t n_read_ = 0;
+	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens; where it is
+	bool planned_ = false;                // the layer's moves are decided
+	double moved_ = 0;                    // work of the layer's moves that is enqueued
+	std::vector<float> read_;             // logits on their way from the device
+	std::vector<float> logits_;
+	double total_ = 0, done_ = 0, seconds_ = 0; // work; time it has taken
+};
+
+// Appends n tokens with noise for keys and values, stored as a prompt's are and taking the same memory; the model does
+// not run and nothing attends. For measuring what comes after a long prompt. Throws as Prefill does.
+void fill_with_noise(Session&, uint32_t n);
+
+} // namespace kvrun

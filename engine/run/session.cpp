@@ -1,0 +1,173 @@
+// One sequence of tokens under one policy.
+#include "engine/run/session.h"
+#include "engine/core/log.h"
+#include <algorithm>
+
+namespace kvrun {
+
+Session::Session(Engine& e, const SessionOptions& opt) : engine_(e), options_(opt) {
+	plan_ = std::make_shared<const KvPlan>(make_plan(opt.kv, e.kv_shape()));
+	const size_t budget = e.pool().budget_bytes();
+	const uint32_t trained = std::max(e.config().max_seq, 1u);
+	const uint64_t fits = tokens_that_fit(plan(), budget, opt.ctx ? opt.ctx : trained);
+	if (fits == 0)
+		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget,
+		     opt.kv.text);
+	ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
+	ctx_by_budget_ = !opt.ctx && fits < trained;
+	if (opt.ctx && fits < opt.ctx)
+		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: the budget has room for {}",
+		                      opt.ctx, opt.kv.text, fits));
+	warn_about_context(e.config(), ctx_);
+	rope_ = std::make_shared<const RopeTable>(e.config(), ctx_);
+	seq_ = std::make_unique<KvSequence>(e.backend(), plan(), e.pool(), ctx_, opt.seed);
+}
+
+Session::Session(const Session& s, std::unique_ptr<KvSequence> seq)
+    : engine_(s.engine_), options_(s.options_), plan_(s.plan_), rope_(s.rope_), ctx_(s.ctx_),
+      ctx_by_budget_(s.ctx_by_budget_), seq_(std::move(seq)), history_(s.history_) {}
+
+Session::~Session() = default;
+
+void Session::check_room(uint64_t n) const {
+	if (reading_) fail(Code::Invalid, "the session is still reading a prompt");
+	const uint64_t total = n_tokens() + n;
+	if (total > ctx() && ctx_by_budget()) {
+		const size_t budget = engine_.pool().budget_bytes();
+		const std::string fits = policy_that_fits(plan().shape, total, budget);
+		fail(Code::Context, "{} tokens need {:.1f} MiB of cache under policy '{}', {:.1f} MiB are budgeted: {}", total,
+		     double(bytes_at(plan(), total).total()) / (1 << 20), plan().policy.text, double(budget) / (1 << 20),
+		     fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget"
+		                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
+	}
+	if (total > ctx())
+		fail(Code::Context, "the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it", n,
+		     ctx() - n_tokens(), ctx());
+}
+
+void Session::check_room(std::span<const uint32_t> tokens) const {
+	if (tokens.empty()) fail(Code::Invalid, "no tokens to prefill");
+	check_room(tokens.size());
+	for (const uint32_t t : tokens)
+		if (t >= engine_.config().vocab)
+			fail(Code::Invalid, "token {} is outside the vocabulary of {}", t, engine_.config().vocab);
+}
+
+std::span<const float> Session::prefill(std::span<const uint32_t> tokens, const PrefillHooks& hooks) {
+	Prefill p(*this, tokens, hooks);
+	if (!p.finish()) return {};
+	logits_.assign(p.logits().begin(), p.logits().end());
+	return logits_;
+}
+
+std::span<const float> Session::decode(uint32_t token) {
+	const SessionRow row{this, token};
+	return kvrun::decode({&row, 1});
+}
+
+std::span<const float> decode(std::span<const SessionRow> rows) {
+	KV_ASSERT(!rows.empty());
+	Engine& e = rows[0].session->engine();
+	std::vector<DecodeRow> step;
+	for (size_t i = 0; i < rows.size(); ++i) {
+		Session& s = *rows[i].session;
+		KV_ASSERT(&s.engine() == &e);
+		const auto refuse = [&](Code c, const std::string& why) { throw RowError(i, Error(c, why)); };
+		if (s.reading_) refuse(Code::Invalid, "the session is still reading a prompt");
+		if (s.n_tokens() >= s.ctx())
+			refuse(Code::Context, fmt::format("the context of {} tokens is full; raise -c", s.ctx()));
+		if (rows[i].token >= e.config().vocab)
+			refuse(Code::Invalid,
+			       fmt::format("token {} is outside the vocabulary of {}", rows[i].token, e.config().vocab));
+		step.push_back({s.seq_.get(), s.rope_.get(), rows[i].token});
+	}
+	for (;;) try {
+			const std::span<const float> logits = e.decoder().decode(e.pool(), step);
+			for (const SessionRow& r : rows) r.session->append_history({&r.token, 1});
+			return logits;
+		} catch (const Error& error) {
+			for (const SessionRow& r : rows) r.session->sync_history();
+			// Nothing has been appended; what was only kept to go back to makes room.
+			if (error.code != Code::OutOfMemory ||
+			    std::ranges::none_of(rows, [](const SessionRow& r) { return r.session->drop_checkpoint(); }))
+				throw;
+		}
+}
+
+void Session::sync_history() noexcept {
+	if (history_.size() > n_tokens()) history_.resize(n_tokens());
+}
+
+void Session::reset() {
+	KV_ASSERT(!reading_);
+	checkpoints_.clear();
+	history_.clear();
+	seq_->reset();
+}
+
+// ---- forks and checkpoints
+
+std::unique_ptr<Session> Session::fork() {
+	if (reading_) fail(Code::Invalid, "the session is still reading a prompt");
+	return std::unique_ptr<Session>(new Session(*this, seq_->fork()));
+}
+
+void Session::prompt_read() {
+	if (!options_.checkpoints) return;
+	try {
+		checkpoints_.push_back({seq_->fork()});
+	} catch (const Error& e) {
+		if (e.code != Code::OutOfMemory) throw;
+		return; // there is no room to keep another state, which nobody needs to go on
+	}
+	if (checkpoints_.size() > options_.checkpoints) drop_checkpoint();
+}
+
+// The first one is kept as long as there are others: it is where a conversation begins.
+bool Session::drop_checkpoint() {
+	if (checkpoints_.empty()) return false;
+	checkpoints_.erase(checkpoints_.begin() + (checkpoints_.size() > 1 ? 1 : 0));
+	return true;
+}
+
+const Session::Checkpoint* Session::checkpoint_at(uint32_t n) const {
+	for (const Checkpoint& c : checkpoints_)
+		if (c.seq->n_tokens() == n) return &c;
+	return nullptr;
+}
+
+uint32_t Session::exact_position(uint32_t n) const {
+	uint32_t best = seq_->cache().exact_position(std::min(n, n_tokens()));
+	for (const Checkpoint& c : checkpoints_)
+		if (c.seq->n_tokens() <= n) best = std::max(best, c.seq->n_tokens());
+	return best;
+}
+
+void Session::truncate(uint32_t n) {
+	if (reading_) fail(Code::Invalid, "the session is still reading a prompt");
+	if (n > n_tokens()) fail(Code::Invalid, "truncate to {} tokens, the session has {}", n, n_tokens());
+	if (n == n_tokens()) return;
+	if (n == 0) return reset();
+	if (seq_->cache().exact_position(n) == n) {
+		seq_->truncate(n);
+	} else if (const Checkpoint* c = checkpoint_at(n)) {
+		seq_ = c->seq->fork(); // the checkpoint stays, for another attempt from there
+	} else {
+		fail(Code::Invalid,
+		     "policy '{}' cannot go back to {} tokens exactly; the nearest position before is {}, from where the rest "
+		     "must be read again",
+		     plan().policy.text, n, exact_position(n));
+	}
+	history_.resize(n);
+	std::erase_if(checkpoints_, [&](const Checkpoint& c) { return c.seq->n_tokens() > n; });
+}
+
+uint32_t Session::keep_common(std::span<const uint32_t> tokens) {
+	const auto [a, b] = std::ranges::mismatch(history_, tokens);
+	const size_t common = std::min(size_t(a - history_.begin()), tokens.empty() ? 0 : tokens.size() - 1);
+	const uint32_t n = exact_position(uint32_t(common));
+	truncate(n);
+	return n;
+}
+
+} // namespace kvrun

@@ -1,0 +1,113 @@
+// One sequence of tokens under one policy; and decode steps of several of them.
+#pragma once
+#include "engine/run/engine.h"
+#include "engine/run/prefill.h"
+#include <memory>
+
+namespace kvrun {
+
+constexpr uint32_t kNoToken = UINT32_MAX; // in a history: noise, no token of the vocabulary
+
+struct SessionOptions {
+	KvPolicy kv = {};  // how the cache is stored
+	uint32_t ctx = 0;  // longest sequence in tokens; 0: what fits the cache's budget, at most the trained context
+	uint64_t seed = 1; // of the policy's random choices
+	uint32_t checkpoints = 0; // most states kept to go back to, one at the end of each prompt; see truncate()
+};
+
+// Must end before its engine. Sessions of one engine share its memory budget, whatever their policies. What a session
+// computes is bit-identical whatever other sessions run.
+class Session {
+ public:
+	// Throws Error{Invalid} on a policy that this model's cache cannot have, OutOfMemory when not one token fits.
+	Session(Engine&, const SessionOptions& = {});
+	~Session();
+	Session(const Session&) = delete;
+
+	// Appends tokens; returns the last one's logits (vocab), valid until the next call; empty when the hook cancelled.
+	// Throws Error{Context} when they do not fit, Error{OutOfMemory} when the cache's budget is used up. The prompt in
+	// pieces: class Prefill.
+	std::span<const float> prefill(std::span<const uint32_t> tokens, const PrefillHooks& = {});
+	// Appends one token; logits (vocab). As decode() below.
+	std::span<const float> decode(uint32_t token);
+
+	// A session with the same tokens that goes its own way from here. Packed pages are shared until either writes to
+	// them. Throws Error{OutOfMemory}. Logits after the same tokens are the same bits in both.
+	std::unique_ptr<Session> fork();
+	// Forgets all tokens from number n_tokens on. That is possible to the bit where nothing behind that position was
+	// judged or compressed, and at checkpoints; exact_position(n) is the nearest such position at or before n (0 always
+	// is one), from which the rest can be read again. Throws Error{Invalid} naming it when n_tokens is none.
+	void truncate(uint32_t n_tokens);
+	uint32_t exact_position(uint32_t n) const;
+	// Goes back to the nearest position that begins as `tokens` do and leaves at least one of them to be read; returns
+	// how many of `tokens` the session then holds.
+	uint32_t keep_common(std::span<const uint32_t> tokens);
+	void reset(); // forgets everything
+
+	uint32_t n_tokens() const { return seq_->n_tokens(); }
+	std::span<const uint32_t> history() const { return history_; } // (n_tokens) the tokens
+	uint32_t ctx() const { return ctx_; }                          // longest sequence in tokens
+	bool ctx_by_budget() const { return ctx_by_budget_; }          // ... and the budget, not the model, sets it
+	const KvPlan& plan() const { return *plan_; }
+	uint64_t seed() const { return options_.seed; }
+	KvBytes kv_bytes() const { return seq_->bytes(); } // of this session, shared pages included
+	// Device memory allocated for the cache: the pool's, which serves all sessions, tables included.
+	size_t kv_device_bytes() const { return engine_.pool().allocated_bytes(); }
+	Engine& engine() const { return engine_; }
+	KvSequence& seq() { return *seq_; }
+	const KvSequence& seq() const { return *seq_; }
+	const RopeTable& rope() const { return *rope_; }
+
+	// Throws Error{Context} when these tokens, or n of them, do not fit; Invalid on no tokens, on one outside the
+	// vocabulary and while a Prefill of this session lives.
+	void check_room(std::span<const uint32_t> tokens) const;
+	void check_room(uint64_t n) const;
+
+ private:
+	friend class Prefill;
+	friend void fill_with_noise(Session&, uint32_t);
+	friend std::span<const float> decode(std::span<const struct SessionRow>);
+	struct Checkpoint {
+		std::unique_ptr<KvSequence> seq;
+	};
+	Session(const Session&, std::unique_ptr<KvSequence>);
+	void append_history(std::span<const uint32_t> tokens) {
+		history_.insert(history_.end(), tokens.begin(), tokens.end());
+	}
+	void sync_history() noexcept; // after something failed: the sequence may be shorter than it was
+	void prompt_read();           // a prompt is complete: makes a checkpoint
+	const Checkpoint* checkpoint_at(uint32_t n) const;
+	bool drop_checkpoint(); // the oldest one; false if there is none
+	// Runs `f`, which changes nothing when it throws OutOfMemory; checkpoints make room for it.
+	template <class F> auto make_room_for(F f) {
+		for (;;) try {
+				return f();
+			} catch (const Error& e) {
+				if (e.code != Code::OutOfMemory || !drop_checkpoint()) throw;
+			}
+	}
+
+	Engine& engine_;
+	SessionOptions options_;
+	std::shared_ptr<const KvPlan> plan_; // forks share it
+	std::shared_ptr<const RopeTable> rope_;
+	uint32_t ctx_ = 0;
+	bool ctx_by_budget_ = false;
+	bool reading_ = false; // a Prefill lives
+	std::unique_ptr<KvSequence> seq_;
+	std::vector<uint32_t> history_;
+	std::vector<Checkpoint> checkpoints_; // by length
+	std::vector<float> logits_;           // (vocab) of the latest prompt
+};
+
+struct SessionRow { // the next token of a session
+	Session* session;
+	uint32_t token;
+};
+// One decode step: appends each row's token to its session; sessions are different ones of one engine, at most
+// Engine::max_rows(). Returns logits (rows, vocab), valid until the next step. Throws RowError{Context, OutOfMemory,
+// Invalid} naming the row that cannot go on, with nothing appended to any; when the device fails half way, sessions are
+// as they were or empty.
+std::span<const float> decode(std::span<const SessionRow> rows);
+
+} // namespace kvrun

@@ -1,0 +1,225 @@
+// attend.comp for software drivers: the partial softmax states of some rows over a run of pages.
+//
+//   state(row, head) = (sum_t w_t v_t, max_t s_t, sum_t w_t),  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max)
+// over the live tokens t of the work item's pages. attend_merge.comp turns the states of a row into its output.
+//
+//   binding  name      shape
+//   0        parts     (n_parts, n_heads, HEAD_DIM + 2) f32, written
+//   1        q         (T, n_heads, HEAD_DIM) f32
+//   2        k_codes   pool words, [kv head][word][token] in a page
+//   3        v_codes   pool words, [kv head][token][word] in a page
+//   4        work      (n_work, 8) u32, AttendWork
+//   5        tables    u32 words: page entries, live bits, where V's channel factors are
+//   6        k_params  pool words: (scale, zero) per channel or per token and run of K_GROUP channels
+//   7        v_params  pool words: (scale, zero) per token and run of V_GROUP channels
+//   8        v_factors pool words, halves
+//   9        balance   u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
+//   backends/ops.h has AttendWork, shared/kv_page.h says where codes and parameters are in a page.
+//
+// K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per tile. K per token:
+// q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
+// FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance.
+//
+// Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
+// y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
+// blocks, neighbouring workgroups read the same pages. A row's bits do not depend on the other rows of its block.
+// Needs: HEAD_DIM a multiple of 8, LOCAL_X 8 in one subgroup, PAGE 32, 64 or 128; runs that are multiples of 32 or of
+// HEAD_DIM. A tile does not leave its page.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "shared/spec.h"
+#include "shared/push.h"
+#include "shared/kv_page.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_K_BITS) const uint K_BITS = 16;
+layout(constant_id = SPEC_V_BITS) const uint V_BITS = 16;
+layout(constant_id = SPEC_K_GROUP) const uint K_GROUP = 32;
+layout(constant_id = SPEC_V_GROUP) const uint V_GROUP = 32;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
+layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
+layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
+const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
+const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
+const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
+#define V_PARAMS
+#define QUERY_PAGES
+
+layout(push_constant) uniform Push { AttendPush p; };
+layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
+layout(binding = 1) uniform utextureBuffer q;
+layout(binding = 2) uniform utextureBuffer k_codes;
+layout(binding = 3) uniform utextureBuffer v_codes;
+layout(binding = 6) uniform utextureBuffer k_params;
+layout(binding = 7) uniform utextureBuffer v_params;
+layout(binding = 8) uniform utextureBuffer v_factors;
+layout(binding = 9) uniform utextureBuffer balance;
+layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
+
+uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
+uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
+uint query_at(uint j) {
+	const uint row = row_first + min(j / HEADS, max(rows_here, 1) - 1);
+	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
+}
+const uint PAGE_QUADS = PAGE / 4;
+const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
+const uint SCALED = K_CHANNEL ? TILE_PAGES * QUERIES * (HEAD_DIM / 4) : 0; // 16-byte pieces
+void queries_fit(uint c);
+
+#include "soft/attend.glsl"
+
+const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
+const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 8 ? 2 : 1;        // of a token that are loaded together
+const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 ? 4 : 1;         // steps of 8 channels they hold
+const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
+const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
+float q_sum[K_RUNS * QUERIES]; // [run][query], for K_TOKEN
+
+// What channels 4 c .. 4 c + 3 of a query are divided by.
+vec4 balance_of(uint c) {
+	const uvec4 w = LOAD4(balance, balance_at / 4 + kv_head * (HEAD_DIM / 8) + c / 2);
+	return c % 2 == 0 ? halves_low(w) : halves_high(w);
+}
+
+uint k_channel_at = 0; // piece of the tile's K parameters, for K_CHANNEL
+float q_zero[Q_FETCH]; // this lane's share of sum_c q_c zero_c
+
+void queries_fit(uint c) {
+	if (BALANCE) {
+		const vec4 by = balance_of(c);
+		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_part[f] /= by;
+	}
+	if (K_CHANNEL) {
+		vec4 scale, zero;
+		params_of(LOAD4(k_params, k_channel_at + c), scale, zero);
+		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) {
+			q_zero[f] += dot(q_part[f], zero);
+			q_part[f] *= scale;
+		}
+	}
+}
+void sum_queries() {
+	[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
+		float x[Q_FETCH];
+		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] = 0;
+		for (uint step = r * RUN_STEPS; step < (r + 1) * RUN_STEPS; step++) {
+			queries_step(step);
+			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] += dot(q_part[f], vec4(1));
+		}
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) q_sum[r * QUERIES + j] = query_sum(x, j);
+	}
+}
+
+// The words of LOAD_STEPS steps of the lane's quad, [word][token].
+void load_k(uint at, out uvec4 w[LOAD_WORDS]) {
+	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + i * PAGE_QUADS);
+}
+// Channels 4 half_ .. 4 half_ + 3 of the i-th step of the words.
+void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
+	[[unroll]] for (uint c = 0; c < 4; c++) {
+		if (K_BITS == 16) {
+			const uvec4 x = w[K_BITS == 16 ? half_ * 2 + c / 2 : 0];
+			k[c] = c % 2 == 0 ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
+							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
+		} else if (K_BITS == 8) {
+			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
+		} else {
+			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
+		}
+	}
+}
+
+void main() {
+	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 8;
+	const uint row = work[item], part = work[item + 1], n_pages = work[item + 2];
+	const uint live_at = KV_AT(5) + work[item + 4], live_stride = work[item + 5], factors_at = KV_AT(5) + work[item + 6];
+	pages_at = KV_AT(5) + work[item + 3];
+	balance_at = KV_AT(9) + work[item + 7];
+	row_first = min(row + in_item, p.n_rows - 1);
+	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
+	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
+	kv_head = gl_WorkGroupID.y;
+	const uint head = kv_head * share + block_first;
+	heads_here = min(HEADS, share - block_first);
+	query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
+	state_clear();
+	if (K_TOKEN) sum_queries();
+
+	const uint n_quads = n_pages * PAGE_QUADS;
+	for (uint first = 0; first < n_quads; first += QUADS) {
+		const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
+		const uint at = pages_at + page * 4, k_page = tables[at], v_page = tables[at + 1];
+		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
+		if (first + LANE >= n_quads) seen = 0;
+
+		float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
+		if (K_CHANNEL) {
+			k_channel_at = KV_AT(6) / 4 + (tables[at + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
+			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_zero[f] = 0;
+		}
+		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
+		vec4 dots[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
+		[[unroll]]
+		for (uint r = 0; r < K_RUNS; r++) {
+			for (uint n = 0; n < RUN_LOADS; n++) {
+				uvec4 w[LOAD_WORDS];
+				load_k(k_at + (r * RUN_LOADS + n) * LOAD_WORDS * PAGE_QUADS, w);
+				[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
+					const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
+					if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
+						queries_step(step);
+						[[unroll]] for (uint h = 0; h < 2; h++) {
+							vec4 k[4];
+							decode_k(w, i, h, k);
+							score_half(step, h, k);
+						}
+					}
+				}
+			}
+			if (K_TOKEN) {
+				vec4 scale, zero;
+				params_of(LOAD4(k_params, KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4),
+						  scale, zero);
+				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+					dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
+					score[j] = vec4(0);
+				}
+			}
+		}
+		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+			if (K_CHANNEL) bias[j] = query_sum(q_zero, j);
+			if (K_TOKEN) score[j] = dots[j];
+			score[j] = mix((score[j] + bias[j]) * p.scale, vec4(NO_TOKEN), blind);
+		}
+		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
+		const uint v_param = V_BITS < 16 ? KV_AT(7) + tables[at + 3] + kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) : 0;
+		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
+		tile_softmax(seen, v_param);
+		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
+	}
+	state_finish();
+
+	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		const bool mine = j / HEADS < rows_here && j % HEADS < heads_here;
+		const uint to = KV_AT(0) + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (HEAD_DIM + 2);
+		[[unroll]] for (uint o = 0; o < OWN; o++) {
+			const uint c = chunk + o * ROW_LANES;
+			if (mine && lane_row == 0 && c < CHUNKS)
+				[[unroll]] for (uint i = 0; i < 8; i++) parts[to + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4];
+		}
+		if (mine && LANE == 0) {
+			parts[to + HEAD_DIM] = top[j];
+			parts[to + HEAD_DIM + 1] = total[j];
+		}
+	}
+}

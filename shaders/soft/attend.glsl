@@ -1,0 +1,237 @@
+// Online softmax over tiles of tokens, and the weighted sum of V: what soft/attend.comp and soft/attend_prompt.comp share.
+//
+// A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
+// (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
+// Packed V without channel factors costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
+// weights w_t scale_t, made once per token and run of channels, and sum_t w_t zero_t beside them.
+//
+// The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an order
+// of magnitude slower; weights pass between lanes by shuffles.
+//
+// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
+// and, for packed V, v_words, v_params, v_factors, and supplies:
+//   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
+//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs from
+//                                   lane to lane
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+#define LOAD4(name, i) texelFetch(name, int(i))
+#define LANE gl_SubgroupInvocationID
+#include "soft/codes.glsl"
+#include "lib/halves.glsl"
+
+const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
+const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
+const uint V_ROWS = LOCAL_X / ROW_LANES;                            // V rows read side by side
+const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;             // chunks of a lane
+const uint QUADS = LOCAL_X;                                         // quads in a tile
+const uint Q_PIECES = HEAD_DIM / 4u;                                // 16-byte pieces of a query
+const bool V_FOLD = V_BITS < 16u && !V_NORM;                        // scales are in the weights
+const uint V_RUNS = V_FOLD && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u; // sets of weights
+const uint V_STRIDE = V_BITS == 16u ? HEAD_DIM / 8u : (HEAD_DIM * V_BITS + 31u) / 32u; // token to token: pieces, words
+// The maximum over no token. Finite, so that no driver's fast arithmetic can make a NaN of it.
+const float NO_TOKEN = -1e30;
+
+vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
+vec4 score[QUERIES];              // of the lane's quad
+vec4 weight[V_RUNS * QUERIES];    // [run][query] of the lane's quad
+float zeros[V_RUNS * QUERIES];    // sum over the quad of weight * zero; unused where scales are not in the weights
+float top[QUERIES];               // maximum score so far, the same in all lanes
+float total[QUERIES];             // sum of weights; this lane's share until state_finish()
+float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
+
+const uint Q_FETCH = (QUERIES * 2u + LOCAL_X - 1u) / LOCAL_X; // fetches that bring 8 channels of all queries
+vec4 q_part[Q_FETCH]; // lane 2 j + i of fetch f: channels 4 i .. 4 i + 3 of query f * LOCAL_X / 2 + j
+
+void state_clear() {
+	[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) acc[i] = vec4(0);
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		top[j] = NO_TOKEN;
+		total[j] = 0;
+	}
+	[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) zero_acc[i] = 0;
+}
+
+// ---- queries
+
+// Brings channels 8 step .. 8 step + 7 of every query.
+void queries_step(uint step) {
+	const uint c = step * 2u + LANE % 2u;
+	[[unroll]] for (uint f = 0; f < Q_FETCH; f++)
+		q_part[f] = uintBitsToFloat(LOAD4(q, query_at(f * (LOCAL_X / 2u) + LANE / 2u) + c));
+	queries_fit(c);
+}
+vec4 query(uint j, uint step, uint i) {
+	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X + i;
+	return vec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from), subgroupShuffle(q_part[f].z, from),
+				subgroupShuffle(q_part[f].w, from));
+}
+// The sum over a query's channels of a number per lane, [fetch], that belongs to the lane's share of q_part.
+float query_sum(float x[Q_FETCH], uint j) {
+	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X;
+	return subgroupShuffle(x[f], from) + subgroupShuffle(x[f], from + 1u);
+}
+
+// score += q . k over 4 channels; k[c] holds channel 8 step + 4 i + c of the quad's 4 tokens. After queries_step(step).
+void score_half(uint step, uint i, vec4 k[4]) {
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		const vec4 q4 = query(j, step, i);
+		score[j] += q4.x * k[0] + q4.y * k[1] + q4.z * k[2] + q4.w * k[3];
+	}
+}
+
+// ---- reductions over the workgroup
+
+void reduce(inout float x[QUERIES], const bool maximum) {
+	[[unroll]] for (uint j = 0; j < QUERIES; j++)
+		[[unroll]] for (uint b = 0; b < 6u; b++)
+			if (1u << b < LOCAL_X) {
+				const float other = subgroupShuffleXor(x[j], 1u << b);
+				x[j] = maximum ? max(x[j], other) : x[j] + other;
+			}
+}
+
+// ---- a tile
+
+// Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
+// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins.
+void tile_softmax(uint live, uint params) {
+	float tile[QUERIES];
+	[[unroll]] for (uint j = 0; j < QUERIES; j++)
+		tile[j] = max(max(score[j].x, score[j].y), max(score[j].z, score[j].w));
+	reduce(tile, true);
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		const float now = max(top[j], tile[j]), base = now == NO_TOKEN ? 0.0 : now;
+		// Exactly 1 where the tile changes nothing, so that a row's result does not depend on tiles it sees nothing of.
+		const float shrink = now == top[j] ? 1.0 : exp(top[j] - base);
+		top[j] = now;
+		score[j] = exp(score[j] - base);
+		total[j] = total[j] * shrink + (score[j].x + score[j].y + score[j].z + score[j].w);
+		[[unroll]] for (uint i = 0; i < OWN * 2u; i++) acc[j * OWN * 2u + i] *= shrink;
+		if (V_FOLD)
+			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
+	}
+	if (!V_FOLD)
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) weight[j] = score[j];
+#ifdef V_PARAMS
+	if (V_FOLD) {
+		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
+		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
+			vec4 scale, zero;
+			params_of(LOAD4(v_params, (params + r * PAGE) / 4u), scale, zero);
+			scale = mix(scale, vec4(0), dead);
+			zero = mix(zero, vec4(0), dead);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+				weight[r * QUERIES + j] = score[j] * scale;
+				zeros[r * QUERIES + j] = dot(score[j], zero);
+			}
+		}
+	}
+#endif
+}
+
+// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row that
+// is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
+void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
+#ifdef V_PARAMS
+	if (V_BITS < 16u) {
+		const uint word = at + c * V_BITS / 4u;
+		const uvec4 x = LOAD4(v_codes, word / 4u);
+		const uvec2 pair = (word & 2u) == 0u ? x.xy : x.zw;
+		uint w = (word & 1u) == 0u ? pair.x : pair.y, w2 = pair.y;
+		w = w >> (c * V_BITS * 8u % 32u) & mask;
+		w2 &= mask;
+		uvec4 a, b;
+		[[unroll]] for (uint i = 0; i < 4u; i++) {
+			a[i] = CODE(w, V_BITS, i);
+			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, V_BITS, i + 4u);
+		}
+		low = CODE_VEC4(a);
+		high = CODE_VEC4(b);
+		return;
+	}
+#endif
+	const uvec4 w = LOAD4(v_codes, at + c) & uvec4(mask);
+	low = halves_low(w);
+	high = halves_high(w);
+}
+
+// Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces, words where V is packed),
+// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(), `factors` the word of
+// v_factors where the channel factors of the kv head begin, both only with V_NORM.
+void tile_values(uint at, uint live, uint params, uint factors) {
+	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
+	for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
+		const uint quad = min(i * V_ROWS + row, QUADS - 1u);
+		const uint v_at = subgroupShuffle(at, quad);
+		uint v_live = subgroupShuffle(live, quad);
+		if (i * V_ROWS + row >= QUADS || row >= V_ROWS) v_live = 0;
+		[[unroll]] for (uint o = 0; o < OWN; o++) {
+			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS == 1u ? 0u : c * 8u / V_GROUP;
+			vec4 u[QUERIES]; // weights of the run that c is in
+			float z[QUERIES];
+			[[unroll]] for (uint r = 0; r < V_RUNS; r++)
+				if (V_RUNS == 1u || (r * V_GROUP < (o + 1u) * ROW_LANES * 8u && (r + 1u) * V_GROUP > o * ROW_LANES * 8u))
+					[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+						const vec4 other = subgroupShuffle(weight[r * QUERIES + j], quad);
+						u[j] = r == 0u || run == r ? other : u[j];
+						if (V_FOLD) {
+							const float other_z = subgroupShuffle(zeros[r * QUERIES + j], quad);
+							z[j] = r == 0u || run == r ? other_z : z[j];
+						}
+					}
+			if (V_FOLD)
+				[[unroll]] for (uint j = 0; j < QUERIES; j++) zero_acc[j * OWN + o] += v_live != 0u ? z[j] : 0.0;
+#ifdef V_PARAMS
+			vec4 scale, zero, factor_low, factor_high;
+			if (V_NORM) {
+				const uint of = subgroupShuffle(params, quad), f = subgroupShuffle(factors, quad);
+				const uint norm_run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u;
+				params_of(LOAD4(v_params, (of + norm_run * PAGE) / 4u), scale, zero);
+				const uvec4 x = LOAD4(v_factors, f / 4u + c);
+				factor_low = halves_low(x);
+				factor_high = halves_high(x);
+			}
+#endif
+			[[unroll]] for (uint t = 0; t < 4u; t++) {
+				// A token that is not live may lie outside the buffer, or hold anything, infinities included.
+				const uint mask = 0u - (v_live >> t & 1u);
+				vec4 low, high;
+				load_v(v_at + (t * V_STRIDE & mask), c, mask, low, high);
+#ifdef V_PARAMS
+				if (V_NORM) {
+					low = mask != 0u ? (low * scale[t] + zero[t]) * factor_low : vec4(0);
+					high = mask != 0u ? (high * scale[t] + zero[t]) * factor_high : vec4(0);
+				}
+#endif
+				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+					const float x = u[j][t];
+					acc[(j * OWN + o) * 2u] += x * low;
+					acc[(j * OWN + o) * 2u + 1u] += x * high;
+				}
+			}
+		}
+	}
+}
+
+// Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
+void state_finish() {
+	reduce(total, false);
+	const uint row = LANE / ROW_LANES;
+	if (V_FOLD)
+		[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
+			acc[i * 2u] += zero_acc[i];
+			acc[i * 2u + 1u] += zero_acc[i];
+		}
+	if (V_ROWS > 1u) [[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
+		vec4 low = acc[i * 2u], high = acc[i * 2u + 1u];
+		[[unroll]] for (uint r = 1; r < V_ROWS; r++) {
+			const uint from = (LANE + r * ROW_LANES) % LOCAL_X;
+			acc[i * 2u] += subgroupShuffle(low, from);
+			acc[i * 2u + 1u] += subgroupShuffle(high, from);
+		}
+	}
+}

@@ -1,0 +1,79 @@
+// Every KVRUN_* environment variable in one table: name, default, help.
+#include "tools/env.h"
+#include "engine/core/error.h"
+#include "engine/core/log.h"
+#include <charconv>
+#include <cstdlib>
+
+namespace kvrun {
+namespace {
+constexpr EnvInfo kTable[] = {
+    {"KVRUN_BACKEND", "any", "look for devices of this backend only: vulkan or cpu"},
+    {"KVRUN_DEVICE", "best", "device to use: index from `kvrun devices`, or part of its name"},
+    {"KVRUN_LOG", "0", "0 warnings, 1 summary, 2 per step, 3 every op before it runs"},
+    {"KVRUN_CHECK", "0", "1: run every op on the cpu backend too and stop at the first that differs"},
+    {"KVRUN_DUMP", "", "folder[:op[:layer]]: write op inputs and outputs as .npy"},
+    {"KVRUN_VALIDATE", "0",
+     "1: Vulkan validation; sync: synchronisation validation; gpu: GPU-assisted; any message fails the run"},
+    {"KVRUN_POISON", "0", "1: fill new device memory with NaN, so that reads of unwritten memory show"},
+    {"KVRUN_SHADERS", "", "folder with .spv files that replace the embedded shaders"},
+    {"KVRUN_TEST_CAPS", "", "clamp device limits, for tests: workgroup=128,shared=16384,ssbo=4,range=134217728,..."},
+    {"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},
+    {"KVRUN_CACHE_DIR", "",
+     "folder of the pipeline cache; default $XDG_CACHE_HOME/kvrun or ~/.cache/kvrun; `off` for none"},
+};
+static_assert(std::size(kTable) == size_t(Env::Count));
+} // namespace
+
+std::span<const EnvInfo> env_table() { return kTable; }
+
+std::string env_text(Env e, const char* fallback) {
+	const char* v = std::getenv(kTable[size_t(e)].name);
+	return v && *v ? v : fallback;
+}
+
+double env_number(Env e, double fallback) {
+	const std::string v = env_text(e);
+	if (v.empty()) return fallback;
+	double out = 0;
+	auto [end, ec] = std::from_chars(v.data(), v.data() + v.size(), out);
+	if (ec != std::errc() || end != v.data() + v.size())
+		fail(Code::Invalid, "{} is '{}', expected a number ({})", kTable[size_t(e)].name, v, kTable[size_t(e)].help);
+	return out;
+}
+
+// Where the pipeline cache lies; empty: nowhere.
+static std::string cache_dir() {
+	const std::string own = env_text(Env::CacheDir);
+	if (own == "off") return {};
+	if (!own.empty()) return own;
+	if (const char* x = std::getenv("XDG_CACHE_HOME"); x && *x == '/') return std::string(x) + "/kvrun";
+	if (const char* h = std::getenv("HOME"); h && *h == '/') return std::string(h) + "/.cache/kvrun";
+	return {};
+}
+
+BackendOptions options_from_environment() {
+	BackendOptions o;
+	o.device = env_text(Env::Device);
+	o.backend = env_text(Env::Backend);
+	std::string names;
+	bool known = o.backend.empty();
+	for (const BackendRow& b : backend_table()) {
+		known |= o.backend == b.name;
+		names += fmt::format("{}{}", names.empty() ? "" : " or ", b.name);
+	}
+	if (!known) fail(Code::Invalid, "KVRUN_BACKEND is '{}', expected {}", o.backend, names);
+	o.check = env_flag(Env::Check);
+	o.dump = env_text(Env::Dump);
+	o.validate = env_text(Env::Validate);
+	o.poison = env_flag(Env::Poison);
+	o.shaders = env_text(Env::Shaders);
+	o.test_caps = env_text(Env::TestCaps);
+	o.submit_ms = env_number(Env::SubmitMs, o.submit_ms);
+	o.cache_dir = cache_dir();
+	return o;
+}
+
+void log_to_stderr() { set_log_sink(stderr_sink, int(env_number(Env::Log, 0))); }
+
+} // namespace kvrun

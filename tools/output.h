@@ -1,0 +1,25 @@
+// What several commands print: Markdown tables, and a device as JSON.
+#pragma once
+#include "backends/backend.h"
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+using Json = nlohmann::ordered_json;
+
+struct Column { // one cell of a row, and what its column is called
+	std::string head, cell;
+};
+// A Markdown table whose columns line up: the first to the left, the others to the right. Rows have the same heads.
+void print_table(const std::vector<std::vector<Column>>& rows);
+
+// {name, driver, type, cpu}
+Json device_json(const DeviceInfo&);
+void print_json(const Json&); // bytes that are not UTF-8 have no place in JSON: they become U+FFFD
+
+// Bytes for people: 312 B, 3.1 MiB.
+std::string human_bytes(double bytes);
+
+} // namespace kvrun
