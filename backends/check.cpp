@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fmt/ranges.h>
 
 namespace kvrun {
 
