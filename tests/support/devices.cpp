@@ -61,11 +61,12 @@ std::string select_test_device(const std::string& name) {
 		fail(Code::Invalid, "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, lavapipe26, swiftshader or gpu",
 		     name);
 	const std::string icd = icd_file(name);
-	if (icd.empty() && name == "lavapipe26")
-		fail(Code::NotFound, "put '{}' before the program's name", starter_of(name));
+	if (icd.empty() && name == "lavapipe26") fail(Code::NotFound, "start the program by {}PROGRAM", starter_of(name));
 	if (icd.empty()) fail(Code::NotFound, "no ICD file of {}", name);
-	setenv("VK_DRIVER_FILES", icd.c_str(), 1);                       // read by the loader whenever an instance is made
-	setenv("VK_ICD_FILENAMES", icd.c_str(), 1);                      // its name for older loaders
+	setenv("VK_DRIVER_FILES", icd.c_str(), 1);  // read by the loader whenever an instance is made
+	setenv("VK_ICD_FILENAMES", icd.c_str(), 1); // its name for older loaders
+	// vendor-drivers/run turns it off, which costs minutes
+	if (name == "lavapipe26") setenv("MESA_SHADER_CACHE_DISABLE", "false", 1);
 	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers complain without one
 	return "0";
 }
