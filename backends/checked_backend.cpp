@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <fmt/ranges.h>
+#include <fmt/ranges.h>
 
 namespace kvrun {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <fmt/ranges.h>
 
 namespace kvrun {
 namespace {

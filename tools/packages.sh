@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 / Ubuntu 24.04 packages that kvrun is built from, only those missing; `tests`: the suite's too.
+# Installs the packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from, only those missing; `tests`: the suite's too.
 set -euo pipefail
 
 usage="usage: tools/packages.sh [build|tests] [--list]"
@@ -18,7 +18,7 @@ packages=(g++ make cmake ninja-build pkg-config
 	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
 	libvulkan1 mesa-vulkan-drivers)
 if [ "$want" = tests ]; then
-	packages+=(vulkan-validationlayers python3 python3-numpy)
+	packages+=(vulkan-validationlayers python3 python3-numpy xz-utils)
 fi
 
 id=unknown version=
@@ -69,6 +69,8 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if ! { apt_get update && apt_get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
 	tail -n 30 "$log" >&2
-	echo "error: apt-get could not install the packages above; on Ubuntu they need the 'universe' component" >&2
+	hint=
+	if [ "$id" = ubuntu ]; then hint="; they need the 'universe' component"; fi
+	echo "error: apt-get could not install the packages above$hint" >&2
 	exit 1
 fi

@@ -1,15 +1,22 @@
 // Instance: loader, layers, and what the validation layer says.
 #include "backends/vulkan/device.h"
 #include "engine/core/log.h"
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <unistd.h>
 
 namespace kvrun::vk {
 namespace {
 
 constexpr const char* kLayer = "VK_LAYER_KHRONOS_validation";
+
+// Warnings of GPU-assisted validation that are about the layer, not about its user: what it does not check (kvrun uses
+// no buffer device addresses) and which features and limits of the device it changes.
+constexpr const char* kAboutItself[] = {"No buffer device address checking will be attempted",
+                                        "Warning that validation is adjusting settings", "Internal Warning: "};
 
 std::atomic<int> live{0};
 std::atomic<size_t> unreported{0}; // validation messages nobody has thrown yet, of all instances
@@ -25,9 +32,8 @@ void fail_exit() {
 VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
                               const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
 	const char* text = data->pMessage ? data->pMessage : "(no text)";
-	// GPU-assisted validation on a device without 64-bit integers says that it will not check buffer device addresses;
-	// kvrun uses none
-	if (!std::strstr(text, "No buffer device address checking will be attempted"))
+	if (std::none_of(std::begin(kAboutItself), std::end(kAboutItself),
+	                 [&](const char* s) { return std::strstr(text, s); }))
 		static_cast<Messages*>(user)->add(text);
 	return VK_FALSE;
 }
@@ -46,6 +52,14 @@ struct Layers { // what goes into VkInstanceCreateInfo when validation is asked 
 	std::vector<VkValidationFeatureEnableEXT> on;
 	std::vector<VkValidationFeatureDisableEXT> off;
 	VkValidationFeaturesEXT features = make<VkValidationFeaturesEXT>(VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT);
+#ifdef VK_EXT_layer_settings
+	const VkBool32 yes = VK_TRUE;
+	// synchronisation validation of newer layers does not look at what shaders access unless asked to
+	const VkLayerSettingEXT shader_accesses{kLayer, "syncval_shader_accesses_heuristic",
+	                                        VK_LAYER_SETTING_TYPE_BOOL32_EXT, 1, &yes};
+	VkLayerSettingsCreateInfoEXT settings =
+	    make<VkLayerSettingsCreateInfoEXT>(VK_STRUCTURE_TYPE_LAYER_SETTINGS_CREATE_INFO_EXT);
+#endif
 	VkDebugUtilsMessengerCreateInfoEXT messenger =
 	    make<VkDebugUtilsMessengerCreateInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT);
 };
@@ -65,6 +79,11 @@ void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 	if (!has_layer(kLayer))
 		fail(Code::Device, "validation '{}' needs {}, which is not installed; install package vulkan-validationlayers",
 		     mode, kLayer);
+#ifdef VK_EXT_layer_settings
+	v.settings.settingCount = 1;
+	v.settings.pSettings = &v.shader_accesses;
+	v.features.pNext = &v.settings;
+#endif
 	v.features.enabledValidationFeatureCount = uint32_t(v.on.size());
 	v.features.pEnabledValidationFeatures = v.on.data();
 	v.features.disabledValidationFeatureCount = uint32_t(v.off.size());

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
@@ -111,6 +112,14 @@ void pump(const RunSpec& spec, int pid, int in, int out, int err, Ran& ran) {
 }
 
 } // namespace
+
+std::string why_no_terminal() {
+	int master = -1, slave = -1;
+	if (openpty(&master, &slave, nullptr, nullptr, nullptr) != 0)
+		return fmt::format("openpty: {}", std::strerror(errno));
+	close(master), close(slave);
+	return "";
+}
 
 Ran run_program(const RunSpec& spec) {
 	const char* program = std::getenv("KVRUN_PROGRAM");

@@ -35,6 +35,8 @@ struct Ran {
 	std::string out, err;
 };
 
+// Why this machine cannot make a terminal, as in a folder without /dev/pts; empty when it can.
+std::string why_no_terminal();
 Ran run_program(const RunSpec&);
 inline Ran run_program(std::vector<std::string> args) { return run_program(RunSpec{.args = std::move(args)}); }
 

@@ -3,6 +3,7 @@
 #include "tests/support/rig.h"
 #include <cmath>
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 
 using namespace kvrun;
 

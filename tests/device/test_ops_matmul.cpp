@@ -5,6 +5,7 @@
 #include "tests/support/rig.h"
 #include <cmath>
 #include <cstdlib>
+#include <fmt/ranges.h>
 
 using namespace kvrun;
 

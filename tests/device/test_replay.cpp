@@ -282,7 +282,9 @@ void check_case(Backend& be, const Case& c) {
 	CAPTURE(kv);
 	const auto path = [&](const char* name) { return c.inputs + "/" + name + ".npy"; };
 	const ReplayFiles files({path("q"), path("k"), path("v"), path("dq"), path("probes")});
-	Run run{files.input, {}, {}, floats(c.folder + "/k_hat.npy"), floats(c.folder + "/v_hat.npy"), {}};
+	Run run{files.input, {}, {}, {}, {}, {}};
+	run.k_hat = floats(c.folder + "/k_hat.npy");
+	run.v_hat = floats(c.folder + "/v_hat.npy");
 	// A case may be about the first layers only.
 	ReplayInput& in = run.in;
 	in.n_layers = uint32_t(run.k_hat.size() / (in.n_tokens * run.row()));

@@ -28,8 +28,8 @@ inline bool row_wanted(size_t number) {
 inline std::string row_text(const TestRow& r) {
 	const char* test = doctest::getContextOptions()->currentTest->m_name;
 	return fmt::format(
-	    "{} on {}\nreproduce: KVRUN_TEST_DEVICES={} KVRUN_TEST_ROW={} kvrun_device_tests '--test-case={}'", r.text,
-	    r.device, r.device, r.number, test);
+	    "{} on {}\nreproduce: KVRUN_TEST_DEVICES={} KVRUN_TEST_ROW={} {}kvrun_device_tests '--test-case={}'", r.text,
+	    r.device, r.device, r.number, starter_of(r.device), test);
 }
 
 // Runs f(backend, row of the table, TestRow) for every device and every wanted row; a row has a text().

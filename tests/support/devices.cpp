@@ -14,6 +14,10 @@ std::string icd_file(const std::string& name) {
 		const char* file = "/usr/lib/chromium/vk_swiftshader_icd.json"; // package chromium
 		return fs::exists(file) ? file : "";
 	}
+	if (name == "lavapipe26") { // set by tests/support/vendor_drivers.sh, which also brings the C library it needs
+		const char* folder = std::getenv("KVRUN_TEST_VENDOR_DRIVERS");
+		return folder && *folder ? std::string(folder) + "/icd/lvp_icd.json" : "";
+	}
 	std::error_code error; // package mesa-vulkan-drivers names the file after the architecture
 	for (const auto& entry : fs::directory_iterator("/usr/share/vulkan/icd.d", error))
 		if (entry.path().filename().string().starts_with("lvp_icd")) return entry.path().string();
@@ -54,12 +58,16 @@ BackendOptions select_test_device(const std::string& name) {
 	BackendOptions options = options_from_environment();
 	options.device = name == "cpu" ? "cpu" : name == "gpu" ? "" : "0"; // "": the best of the system's drivers
 	if (name == "cpu" || name == "gpu") return options;
-	if (name != "lavapipe" && name != "swiftshader")
-		fail(Code::Invalid, "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, swiftshader or gpu", name);
+	if (name != "lavapipe" && name != "lavapipe26" && name != "swiftshader")
+		fail(Code::Invalid, "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, lavapipe26, swiftshader or gpu",
+		     name);
 	const std::string icd = icd_file(name);
+	if (icd.empty() && name == "lavapipe26") fail(Code::NotFound, "start the program by {}PROGRAM", starter_of(name));
 	if (icd.empty()) fail(Code::NotFound, "no ICD file of {}", name);
-	setenv("VK_DRIVER_FILES", icd.c_str(), 1);                       // read by the loader whenever an instance is made
-	setenv("VK_ICD_FILENAMES", icd.c_str(), 1);                      // its name for older loaders
+	setenv("VK_DRIVER_FILES", icd.c_str(), 1);  // read by the loader whenever an instance is made
+	setenv("VK_ICD_FILENAMES", icd.c_str(), 1); // its name for older loaders
+	// vendor-drivers/run turns it off, which costs minutes
+	if (name == "lavapipe26") setenv("MESA_SHADER_CACHE_DISABLE", "false", 1);
 	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers complain without one
 	return options;
 }
@@ -68,6 +76,10 @@ std::unique_ptr<Backend> open_test_device(const std::string& name) {
 	std::unique_ptr<Backend> b = open_backend(select_test_device(name));
 	if (name == "gpu" && b->info().is_cpu) fail(Code::NotFound, "no GPU: the best device is {}", b->info().name);
 	return b;
+}
+
+std::string starter_of(const std::string& name) {
+	return name == "lavapipe26" ? "tests/support/vendor_drivers.sh build/vendor lavapipe " : "";
 }
 
 std::vector<TestDevice>& test_devices() { return storage(); }

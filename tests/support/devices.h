@@ -1,4 +1,5 @@
-// The devices the device tests run on: KVRUN_TEST_DEVICES, a list of cpu, lavapipe, swiftshader, gpu; default cpu.
+// The devices the device tests run on: KVRUN_TEST_DEVICES, a list of cpu, lavapipe, lavapipe26, swiftshader,
+// gpu; default cpu. lavapipe26 is Mesa 26.1 from ../shared/vendor; vendor_drivers.sh must start the program.
 #pragma once
 #include "tools/env.h"
 #include <memory>
@@ -16,6 +17,8 @@ struct TestDevice {
 std::vector<TestDevice>& test_devices();
 void close_test_devices();
 
+// What stands before the test program's name on a command line for this device; empty for most.
+std::string starter_of(const std::string& name);
 // Makes this driver the one the Vulkan loader finds; returns what opens the device, with the settings of the
 // environment. Throws Error when it is not installed.
 BackendOptions select_test_device(const std::string& name);

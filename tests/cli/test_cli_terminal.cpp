@@ -1,0 +1,95 @@
+// kvrun on a terminal: the progress bar, and Ctrl-C twice. Skipped where no terminal can be made.
+#include "tests/cli/program.h"
+#include <csignal>
+#include <doctest/doctest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kRoot = KVRUN_SOURCE_DIR;
+const std::string kRecord = kRoot + "/models/bundled/record40.txt";
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// `kvrun run` on the bundled model and the backend every machine has; greedy.
+RunSpec run_spec(std::vector<std::string> more) {
+	std::vector<std::string> args = {"run",    "-m", kRoot + "/models/bundled/recall-4m-f16.gguf", "--device", "cpu",
+	                                 "--temp", "0"};
+	args.insert(args.end(), more.begin(), more.end());
+	return {.args = args};
+}
+
+bool no_terminal() {
+	const std::string why = why_no_terminal();
+	if (!why.empty()) MESSAGE("skipped: no terminal (" << why << ")"); // tests/CMakeLists.txt looks for these words
+	return !why.empty();
+}
+
+} // namespace
+
+TEST_CASE("T33 cli: a terminal gets a bar that fits, a dumb or narrow one gets none, nobody gets escapes") {
+	if (no_terminal()) return;
+	const std::string text = run_program(run_spec({"-p", "Once upon a time", "-n", "5"})).out;
+	for (const char* term : {"xterm", "dumb", ""})
+		for (const unsigned short columns : {0, 1, 10, 40, 80, 500}) {
+			RunSpec spec = run_spec({"-p", "Once upon a time", "-n", "5"});
+			spec.terminal = Terminal{columns, term};
+			spec.env = {{"NO_COLOR", "1"}};
+			const Ran r = run_program(spec);
+			CAPTURE(term);
+			CAPTURE(columns);
+			CAPTURE(r.out);
+			CHECK(r.code == 0);
+			CHECK(!contains(r.out, "\033"));
+			CHECK(contains(r.out, text + "\r\n# 5 tok")); // statistics on a line of their own
+			const bool bar = contains(r.out, "reading ");
+			CHECK(bar == (std::string(term) == "xterm" && columns >= 40));
+			std::string row; // what is drawn after the last carriage return or newline
+			for (const char c : r.out) {
+				if (c == '\r' || c == '\n')
+					row.clear();
+				else
+					row += c;
+				if (contains(row, "reading ")) REQUIRE(row.size() < columns);
+			}
+		}
+}
+
+TEST_CASE("T33 cli: a terminal that becomes narrow in between") {
+	if (no_terminal()) return;
+	RunSpec spec = run_spec({"-f", kRecord, "-n", "5"});
+	spec.terminal = Terminal{120, "xterm"};
+	bool resized = false;
+	spec.watch = [&](int, int fd, const std::string& out) {
+		if (resized || !contains(out, "reading ")) return;
+		winsize size{24, 20, 0, 0};
+		resized = ioctl(fd, TIOCSWINSZ, &size) == 0;
+	};
+	const Ran r = run_program(spec);
+	CHECK(resized);
+	CHECK(r.code == 0);
+	CHECK(contains(r.out, "# 5 tok"));
+}
+
+// The second one while the first waits for a layer of the prompt to end; a busy machine may need several attempts.
+TEST_CASE("T77 cli: Ctrl-C twice ends the program") {
+	if (no_terminal()) return;
+	RunSpec spec = run_spec({"-f", kRecord});
+	spec.terminal = Terminal{};
+	Ran r;
+	for (int attempt = 0; attempt < 10 && r.code != 130; ++attempt) {
+		int sent = 0;
+		spec.watch = [&](int pid, int, const std::string& out) {
+			if (sent > 0 || !contains(out, "reading ")) return;
+			kill(pid, SIGINT), usleep(2000), kill(pid, SIGINT);
+			++sent;
+		};
+		r = run_program(spec);
+		CHECK((r.code == 130 || r.code == 0));
+		CHECK(!r.killed);
+	}
+	CHECK(r.code == 130);
+}
