@@ -76,6 +76,25 @@ inline Tokens random_tokens(uint32_t n, uint32_t vocab, uint32_t seed) {
 // A model with grouped heads that is always there.
 inline const std::string kSmallModel = kGolden + "tiny/llama.gguf";
 
+// Its heads can be cut into the groups of every policy.
+inline const std::string kPolicyModel = "llama_q8_0";
+
+// Policies with windows so short that tokens are packed, and evicted, in a hundred of them.
+inline const std::vector<std::string> kShort = {"fp16",
+                                                "rtn8",
+                                                "rtn4",
+                                                "rtn2",
+                                                "kivi4,recent_keep=8,flush=32",
+                                                "kivi2,recent_keep=8,flush=32",
+                                                "kivi1,recent_keep=8,flush=32",
+                                                "logquant,W=10,k.group=32",
+                                                "xquant,recent_keep=0,flush=32,k.group=32",
+                                                "asymkv,recent_keep=8,flush=32",
+                                                "streaming,sinks=4,recent=33",
+                                                "zipcache,flush=25",
+                                                "mikv,recent_keep=8,flush=16",
+                                                "h2o,recent_keep=8,flush=16,budget=24"};
+
 // A prompt in two turns and decode steps under KVRUN_CHECK: every op on the cpu too.
 inline void check_sequence(const TestRow& row, const std::string& model, const std::string& kv,
                            uint32_t n_decode = 15) {

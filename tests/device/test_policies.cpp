@@ -16,25 +16,6 @@ std::vector<Case> policy_cases() {
 	return r;
 }
 
-// Its heads can be cut into the groups of every policy.
-const std::string kPolicyModel = "llama_q8_0";
-
-// Policies with windows so short that tokens are packed, and evicted, in a hundred of them.
-const std::vector<std::string> kShort = {"fp16",
-                                         "rtn8",
-                                         "rtn4",
-                                         "rtn2",
-                                         "kivi4,recent_keep=8,flush=32",
-                                         "kivi2,recent_keep=8,flush=32",
-                                         "kivi1,recent_keep=8,flush=32",
-                                         "logquant,W=10,k.group=32",
-                                         "xquant,recent_keep=0,flush=32,k.group=32",
-                                         "asymkv,recent_keep=8,flush=32",
-                                         "streaming,sinks=4,recent=33",
-                                         "zipcache,flush=25",
-                                         "mikv,recent_keep=8,flush=16",
-                                         "h2o,recent_keep=8,flush=16,budget=24"};
-
 constexpr double kError = 5e-3; // of logits, relative to the largest: a few codes lie at the edge between two
 
 // Logits (1 + steps, vocab) of a prompt and of each of the `steps` tokens that follow it.
