@@ -209,6 +209,7 @@ void Interp::exec_filter_block(const Stmt& s) {
 	Scope* outer = std::exchange(scope_, inner);
 	v = eval_filter(*s.exprs[0], &v);
 	scope_ = outer;
+	if (!v.is(Kind::Text)) run_.fail("the filters of a block give a {}, which is no text", type_name(v));
 	print(v);
 }
 

@@ -61,13 +61,23 @@ def environment():
 ENV = environment()
 
 
+def compiled(template):
+    try:
+        return ENV.from_string(template)
+    except Exception as e:
+        return e
+
+
 def render(template, chat):
+    """`template` is what compiled() gave."""
+    if isinstance(template, Exception):
+        return {"error": type(template).__name__}
     variables = dict(chat.get("variables") or {})
     variables.update(messages=chat["messages"], tools=chat.get("tools"), documents=chat.get("documents"),
                      add_generation_prompt=chat.get("add_generation_prompt", False),
                      bos_token=chat.get("bos_token", ""), eos_token=chat.get("eos_token", ""))
     try:
-        return {"ok": ENV.from_string(template).render(**variables)}
+        return {"ok": template.render(**variables)}
     except Refused as e:
         return {"refused": str(e)}
     except Exception as e:
@@ -211,10 +221,12 @@ def main():
     for chat in chats:
         chat.update(bos_token="<s>", eos_token="</s>")
     write(a.out, "conversations.json", chats)
-    write(a.out, "snippets.json", [render(s, {"messages": []}) for s in snippets()])
-    for name, text in templates(a.shared).items():
-        write(a.out, name + ".json", [render(text, chat) for chat in chats])
-    print(f"{len(chats)} conversations, {len(templates(a.shared))} templates, {len(snippets())} snippets with jinja2 {jinja2.__version__}")
+    write(a.out, "snippets.json", [render(compiled(s), {"messages": []}) for s in snippets()])
+    texts = templates(a.shared)
+    for name, text in texts.items():
+        template = compiled(text)
+        write(a.out, name + ".json", [render(template, chat) for chat in chats])
+    print(f"{len(chats)} conversations, {len(texts)} templates, {len(snippets())} snippets, jinja2 {jinja2.__version__}")
 
 
 if __name__ == "__main__":

@@ -138,17 +138,19 @@ Value filter_round(Run& run, const Value& v, const Args& args) {
 
 Value filter_filesizeformat(Run& run, const Value& v, const Args& args) {
 	const auto [binary] = bind(run, args, {"binary"});
-	const Value f = filter_float(run, v, {"filesizeformat", {}, {}});
+	const std::optional<double> parsed = v.is(Kind::Text) ? parse_float(v.str()) : std::nullopt;
+	const Value f = parsed ? number(*parsed, tainted(v)) : need_number(run, v, args);
 	const bool two = flag_argument(binary, false);
 	const double base = two ? 1024 : 1000;
-	if (f.number == 1) return run.copy_text("1 Byte", f.data);
-	if (f.number < base) return run.copy_text(fmt::format("{} Bytes", int64_t(f.number)), f.data);
+	const double bytes = f.as_double();
+	if (bytes == 1) return run.copy_text("1 Byte", f.data);
+	if (bytes < base) return run.copy_text(fmt::format("{} Bytes", whole(run, bytes, false).integer), f.data);
 	double unit = base;
 	const std::string_view names = "kMGTPEZY";
 	size_t i = 0;
-	for (; i + 1 < names.size() && f.number >= unit * base; ++i) unit *= base;
+	for (; i + 1 < names.size() && bytes >= unit * base; ++i) unit *= base;
 	const char prefix = two && i == 0 ? 'K' : names[i];
-	return run.copy_text(fmt::format("{:.1f} {}{}B", f.number / unit, prefix, two ? "i" : ""), f.data);
+	return run.copy_text(fmt::format("{:.1f} {}{}B", bytes / unit, prefix, two ? "i" : ""), f.data);
 }
 
 // ---- texts

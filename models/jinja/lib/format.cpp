@@ -107,7 +107,7 @@ class Percent {
 			list_ = values.items->all();
 		} else {
 			list_ = {&values_, 1};
-			mapping_ = values.is(Kind::Dict) || values.is(Kind::List);
+			mapping_ = values.is(Kind::Dict) || values.is(Kind::List) || values.is(Kind::Undefined);
 		}
 	}
 	Value run() {
