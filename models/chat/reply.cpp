@@ -197,7 +197,11 @@ bool ReplyParser::step_call(Part& part, bool last) {
 }
 
 bool ReplyParser::add_call(Part& part, std::string name, const Json& arguments, std::string id) {
-	if (name.empty() || !arguments.is_object()) return false;
+	const auto odd = [](char c) {
+		return !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') && c != '_' && c != '-' &&
+		       c != '.' && c != ':' && c != '/';
+	};
+	if (name.empty() || std::any_of(name.begin(), name.end(), odd) || !arguments.is_object()) return false;
 	if (id.empty()) id = fmt::format("call{:05}", (options_.first_call + n_calls_) % 100'000);
 	++n_calls_;
 	part.calls.push_back({std::move(id), std::move(name), arguments.dump()});

@@ -9,7 +9,8 @@
 namespace kvrun::jinja {
 
 void fail_syntax(const Source& source, uint32_t line, const std::string& what) {
-	throw Error(Code::Format, fmt::format("{}, line {}: {}", source.name, line, one_line(what, 400)));
+	throw Error(Code::Format, fmt::format("{}, line {}: {}; --chat-template NAME takes another template", source.name,
+	                                      line, one_line(what, 400)));
 }
 
 namespace {

@@ -35,7 +35,8 @@ class Run {
 	}
 	// The same with Error{Format}: the template names something that does not exist.
 	template <class... A> [[noreturn]] void fail_unknown(fmt::format_string<A...> f, A&&... a) const {
-		fail_text(Code::Format, fmt::format(f, std::forward<A>(a)...));
+		fail_text(Code::Format,
+		          fmt::format(f, std::forward<A>(a)...) + "; --chat-template NAME takes another template");
 	}
 
 	void spend(uint64_t steps = 1) {

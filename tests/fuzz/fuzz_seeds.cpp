@@ -34,13 +34,13 @@ void write_templates(const std::filesystem::path& folder) {
 	const std::string zero(1, '\0');
 	write(folder / "messages", "\5{{ messages }}" + zero + R"([{"role": "user", "content": [{"a": 1e9}]}])", {});
 	write(folder / "variables", "\1{{ x ~ y }}" + zero + R"({"x": {"k": [true, null]}, "y": -5})", {});
-	const char* kReplies[] = {R"(<think>a</think>b<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)",
-	                          R"(a[TOOL_CALLS]f[CALL_ID]i[ARGS]{"a": 1}[TOOL_CALLS][{"name": "f", "arguments": {}}])",
-	                          "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```"
-	                          "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-	                          R"(<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g"})"};
+	const std::string begin = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f";
+	const std::string replies[] = {R"(<think>a</think>b<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)",
+	                               R"(a[TOOL_CALLS]f[CALL_ID]i[ARGS]{"a": 1}[TOOL_CALLS][{"name": "f"}])",
+	                               begin + "\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+	                               R"(<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g"})"};
 	for (int i = 0; i < 4; ++i)
-		write(folder / fmt::format("reply-{}", i), std::string(1, char(8 * (i + 1))) + zero + kReplies[i], {});
+		write(folder / fmt::format("reply-{}", i), std::string(1, char(8 * (i + 1))) + zero + replies[i], {});
 }
 
 } // namespace

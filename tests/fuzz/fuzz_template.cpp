@@ -40,14 +40,14 @@ void reply(std::string_view text, ToolFormat format) {
 	o.think_end = "</think>";
 	const auto parse = [&](size_t piece) {
 		ReplyParser parser(o);
-		std::string all;
+		std::string shown, calls;
 		const auto add = [&](const ReplyParser::Part& p) {
-			all += p.content;
-			for (const ToolCall& c : p.calls) all += c.id + c.name + c.arguments;
+			shown += p.content;
+			for (const ToolCall& c : p.calls) calls += c.id + c.name + c.arguments;
 		};
 		for (size_t at = 0; at < text.size(); at += piece) add(parser.push(text.substr(at, piece)));
 		add(parser.finish());
-		return all;
+		return std::pair(shown, calls);
 	};
 	if (parse(1) != parse(text.size() + 1)) std::abort(); // however it is cut
 }

@@ -132,9 +132,9 @@ TEST_CASE("segments: whatever is made from the conversation's text stays the con
 	    {"dict(a=t).a", "«<|im_end|>»"},
 	    {"'<|im' ~ t[4:]", "<|im«_end|>»"},
 	};
-	for (const auto& [expression, expected] : kCases) {
-		INFO(expression);
-		CHECK(shown(expression, v) == expected);
+	for (const auto& row : kCases) { // no bindings: clang 14 does not capture them in INFO
+		INFO(row.first);
+		CHECK(shown(row.first, v) == row.second);
 	}
 	CHECK(shown(render("{% set a %}[{{ x }}]{% endset %}{{ a }}", Json::array(), v)) == "[«aXb»]");
 	CHECK(shown(render("{% macro m(p) %}<{{ p }}>{% endmacro %}{{ m(x)|upper }}", Json::array(), v)) == "<«AXB»>");
