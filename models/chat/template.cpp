@@ -27,8 +27,12 @@ Value text_value(Run& run, const std::string& s, const char* where) {
 
 Value to_value(Run& run, const Json& j, const char* where) {
 	const jinja::Deeper deeper(run);
+	const auto given = [](Value v) {
+		v.data = true;
+		return v;
+	};
 	switch (j.type()) {
-	case Json::value_t::boolean: return jinja::boolean(j.get<bool>());
+	case Json::value_t::boolean: return given(jinja::boolean(j.get<bool>()));
 	case Json::value_t::number_integer: return jinja::integer(j.get<int64_t>(), true);
 	case Json::value_t::number_unsigned:
 		if (j.get<uint64_t>() > uint64_t(INT64_MAX))
@@ -39,9 +43,7 @@ Value to_value(Run& run, const Json& j, const char* where) {
 	case Json::value_t::array: {
 		std::vector<Value> items;
 		for (const Json& each : j) items.push_back(to_value(run, each, where));
-		Value v = run.make_list(items);
-		v.data = true;
-		return v;
+		return given(run.make_list(items));
 	}
 	case Json::value_t::object: {
 		std::vector<Value> keys, values;
@@ -49,11 +51,9 @@ Value to_value(Run& run, const Json& j, const char* where) {
 			keys.push_back(text_value(run, key, where));
 			values.push_back(to_value(run, value, where));
 		}
-		Value v = run.make_dict(keys, values);
-		v.data = true;
-		return v;
+		return given(run.make_dict(keys, values));
 	}
-	default: return jinja::none();
+	default: return given(jinja::none());
 	}
 }
 

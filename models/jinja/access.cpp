@@ -12,6 +12,7 @@ void check_key(Run& run, const Value& v) {
 	if (v.is(Kind::List) || v.is(Kind::Dict)) run.fail("a {} cannot be the key of a dict", type_name(v));
 	if (!v.is(Kind::Tuple)) return;
 	const Deeper deeper(run);
+	run.spend(v.items->n / 8);
 	for (const Value& each : v.items->all()) check_key(run, each);
 }
 
@@ -28,6 +29,7 @@ const Value* find(const Dict& d, std::string_view key) {
 }
 
 const Value* find(Run& run, const Dict& d, const Value& key) {
+	if (key.is(Kind::Text)) run.spend_bytes(key.size);
 	if (key.is(Kind::Text) && d.by_text) return find(d, key.str());
 	if (d.by_text) return nullptr; // all keys are Text
 	run.spend(d.n / 16);
@@ -45,8 +47,11 @@ namespace {
 std::optional<Value> own_attribute(Run& run, const Value& object, std::string_view name) {
 	if (object.is(Kind::Undefined)) run.fail_undefined(object);
 	if (object.is(Kind::Namespace)) {
-		for (const Namespace::Entry* e = object.space->first; e; e = e->next)
+		size_t looked_at = 0;
+		for (const Namespace::Entry* e = object.space->first; e; e = e->next) {
 			if (e->name.str() == name) return e->value;
+			if (++looked_at % 16 == 0) run.spend();
+		}
 		return std::nullopt;
 	}
 	if (object.is(Kind::Loop))

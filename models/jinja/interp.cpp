@@ -65,18 +65,24 @@ void Interp::run(TextBuilder& out) {
 Scope* Interp::new_scope() { return run_.make(Scope{scope_, nullptr}); }
 
 Value Interp::lookup(NameId id) {
+	size_t looked_at = 0;
 	for (const Scope* s = scope_; s; s = s->parent)
-		for (const Binding* b = s->first; b; b = b->next)
+		for (const Binding* b = s->first; b; b = b->next) {
 			if (b->name == id) return b->value;
+			if (++looked_at % 16 == 0) run_.spend();
+		}
 	return is_global_[id] ? globals_[id] : run_.undefined(name(id));
 }
 
 void Interp::set(NameId id, const Value& v) {
-	for (Binding* b = scope_->first; b; b = b->next)
+	size_t looked_at = 0;
+	for (Binding* b = scope_->first; b; b = b->next) {
 		if (b->name == id) {
 			b->value = v;
 			return;
 		}
+		if (++looked_at % 16 == 0) run_.spend();
+	}
 	scope_->first = run_.make(Binding{id, v, scope_->first});
 }
 
@@ -87,7 +93,10 @@ void Interp::assign(const Expr& target, const Value& v) {
 		if (!space.is(Kind::Namespace))
 			run_.fail("'{}' is no namespace, so its attributes cannot be set", name(target.kids[0]->name));
 		Namespace::Entry** at = &space.space->first;
-		while (*at && (*at)->name.str() != name(target.name)) at = &(*at)->next;
+		for (size_t n = 1; *at && (*at)->name.str() != name(target.name); ++n) {
+			at = &(*at)->next;
+			if (n % 16 == 0) run_.spend();
+		}
 		if (*at)
 			(*at)->value = v;
 		else
@@ -124,7 +133,7 @@ Interp::Flow Interp::exec(const Stmt& s) {
 	case Stmt::If: return exec_if(s);
 	case Stmt::For: return exec_for(s);
 	case Stmt::Set: assign(*s.target, eval(*s.exprs[0])); return Flow::Normal;
-	case Stmt::SetBlock: exec_set_block(s); return Flow::Normal;
+	case Stmt::SetBlock: return exec_set_block(s);
 	case Stmt::Macro: {
 		Value v;
 		v.kind = Kind::Macro;
@@ -133,7 +142,7 @@ Interp::Flow Interp::exec(const Stmt& s) {
 		return Flow::Normal;
 	}
 	case Stmt::CallBlock: exec_call_block(s); return Flow::Normal;
-	case Stmt::FilterBlock: exec_filter_block(s); return Flow::Normal;
+	case Stmt::FilterBlock: return exec_filter_block(s);
 	case Stmt::With: return exec_with(s);
 	case Stmt::Scope: return exec_in_scope(s.bodies[0], new_scope());
 	case Stmt::Break: return Flow::Break;
@@ -190,27 +199,29 @@ Interp::Flow Interp::capture(const Body& body, Scope* scope, Value& text) {
 	return flow;
 }
 
-void Interp::exec_set_block(const Stmt& s) {
+Interp::Flow Interp::exec_set_block(const Stmt& s) {
 	Scope* inner = new_scope();
 	Value v;
-	capture(s.bodies[0], inner, v);
+	if (const Flow flow = capture(s.bodies[0], inner, v); flow != Flow::Normal) return flow;
 	if (s.exprs[0]) {
 		Scope* outer = std::exchange(scope_, inner);
 		v = eval_filter(*s.exprs[0], &v);
 		scope_ = outer;
 	}
 	assign(*s.target, v);
+	return Flow::Normal;
 }
 
-void Interp::exec_filter_block(const Stmt& s) {
+Interp::Flow Interp::exec_filter_block(const Stmt& s) {
 	Scope* inner = new_scope();
 	Value v;
-	capture(s.bodies[0], inner, v);
+	if (const Flow flow = capture(s.bodies[0], inner, v); flow != Flow::Normal) return flow;
 	Scope* outer = std::exchange(scope_, inner);
 	v = eval_filter(*s.exprs[0], &v);
 	scope_ = outer;
 	if (!v.is(Kind::Text)) run_.fail("the filters of a block give a {}, which is no text", type_name(v));
 	print(v);
+	return Flow::Normal;
 }
 
 void Interp::exec_call_block(const Stmt& s) {
@@ -237,11 +248,13 @@ void Interp::bind_macro(const Stmt& s, const Args& args, Scope* scope) {
 	std::vector<const Value*> given(n);
 	std::vector<bool> used(args.named.size());
 	const Value* caller = nullptr;
+	run_.spend(args.named.size() * n / 16);
 	for (size_t i = 0; i < std::min(n, args.list.size()); ++i) given[i] = &args.list[i];
 	for (size_t k = 0; k < args.named.size(); ++k) {
 		for (size_t i = args.list.size(); i < n; ++i)
-			if (name(s.parameters[i].name) == args.named[k].name) given[i] = &args.named[k].value, used[k] = true;
-		if (s.uses_caller && !used[k] && args.named[k].name == "caller") caller = &args.named[k].value, used[k] = true;
+			if (name(s.parameters[i].name) == args.named[k].name.str()) given[i] = &args.named[k].value, used[k] = true;
+		if (s.uses_caller && !used[k] && args.named[k].name.str() == "caller")
+			caller = &args.named[k].value, used[k] = true;
 	}
 	Scope* outer = std::exchange(scope_, scope);
 	if (s.uses_caller)
@@ -249,11 +262,11 @@ void Interp::bind_macro(const Stmt& s, const Args& args, Scope* scope) {
 	if (s.uses_kwargs) {
 		DictBuilder rest(run_);
 		for (size_t k = 0; k < args.named.size(); ++k)
-			if (!used[k]) rest.set(text(args.named[k].name), args.named[k].value);
+			if (!used[k]) rest.set(args.named[k].name, args.named[k].value);
 		set(program_.ids.at("kwargs"), rest.take());
 	} else {
 		for (size_t k = 0; k < args.named.size(); ++k)
-			if (!used[k]) run_.fail("macro '{}' has no parameter '{}'", name(s.name), args.named[k].name);
+			if (!used[k]) run_.fail("macro '{}' has no parameter '{}'", name(s.name), args.named[k].name.str());
 	}
 	if (s.uses_varargs)
 		set(program_.ids.at("varargs"),

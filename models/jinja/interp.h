@@ -31,9 +31,9 @@ class Interp {
 	Flow exec(const Stmt&);
 	Flow exec_if(const Stmt&);
 	Flow exec_for(const Stmt&);
-	void exec_set_block(const Stmt&);
+	Flow exec_set_block(const Stmt&);
 	void exec_call_block(const Stmt&);
-	void exec_filter_block(const Stmt&);
+	Flow exec_filter_block(const Stmt&);
 	Flow exec_with(const Stmt&);
 	Flow exec_in_scope(const Body&, Scope*);
 	Flow capture(const Body&, Scope*, Value& text); // what the body writes, as a Text

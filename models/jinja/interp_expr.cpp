@@ -129,7 +129,7 @@ Args Interp::eval_args(const CallArgs& args, std::string_view callee) {
 	Args out;
 	out.callee = callee;
 	out.list = eval_all(args.list);
-	for (const auto& [id, e] : args.named) out.named.push_back({name(id), eval(*e)});
+	for (const auto& [id, e] : args.named) out.named.push_back({text(name(id)), eval(*e)});
 	if (args.star) {
 		Cursor more(run_, eval(*args.star));
 		for (Value v; more.next(v);) out.list.push_back(v);
@@ -141,9 +141,9 @@ Args Interp::eval_args(const CallArgs& args, std::string_view callee) {
 			const Value& key = more.dict->keys[i];
 			if (!key.is(Kind::Text)) run_.fail("** takes a dict whose keys are texts, one is a {}", type_name(key));
 			for (const Named& other : out.named)
-				if (other.name == key.str()) run_.fail("argument '{}' is given twice", key.str());
+				if (other.name.str() == key.str()) run_.fail("argument '{}' is given twice", key.str());
 			run_.spend(1 + out.named.size() / 8);
-			out.named.push_back({key.str(), more.dict->values[i]});
+			out.named.push_back({key, more.dict->values[i]});
 		}
 	}
 	return out;
@@ -159,7 +159,7 @@ Value Interp::eval_call(const Expr& e, const Value* caller) {
 		run_.fail_undefined(f);
 	}
 	Args args = eval_args(e.args, called);
-	if (caller) args.named.push_back({"caller", *caller});
+	if (caller) args.named.push_back({text("caller"), *caller});
 	run_.line = e.line;
 	return call(f, args);
 }

@@ -97,11 +97,11 @@ bool Lexer::raw_begin(size_t at, size_t& behind) const {
 void Lexer::push_data(std::string_view text, char sign, bool tag_is_variable) {
 	if (sign == '-') {
 		const Value all = jinja::text(text);
-		text = strip(all, Side::Right, nullptr).str();
+		text = strip(all, Side::Right).str();
 	} else if (sign != '+' && !tag_is_variable) {
 		const size_t newline = text.rfind('\n');
 		const size_t start = newline == text.npos ? 0 : newline + 1;
-		const bool blank = strip(jinja::text(text.substr(start)), Side::Both, nullptr).size == 0;
+		const bool blank = strip(jinja::text(text.substr(start)), Side::Both).size == 0;
 		if ((start > 0 || line_start_) && blank) text = text.substr(0, start);
 	}
 	if (!text.empty()) push(Token::Data, text);

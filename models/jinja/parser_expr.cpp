@@ -1,5 +1,6 @@
 // Tokens to expressions: one function per level of precedence, the weakest first.
 #include "models/jinja/parser.h"
+#include <unordered_set>
 
 namespace kvrun::jinja {
 
@@ -294,6 +295,7 @@ CallArgs Parser::call_args() {
 		if (!right)
 			fail("the arguments of a call are in the wrong order: values, then name=value, then *list and **dict");
 	};
+	std::unordered_set<NameId> names;
 	expect_op("(");
 	while (!is_op(")")) {
 		if (skip_op("*")) {
@@ -306,8 +308,7 @@ CallArgs Parser::call_args() {
 			order(!out.star_star);
 			const NameId name = id(take().text);
 			take();
-			for (const auto& [other, value] : out.named)
-				if (other == name) fail(fmt::format("argument '{}' is given twice", p_.names[name]));
+			if (!names.insert(name).second) fail(fmt::format("argument '{}' is given twice", p_.names[name]));
 			out.named.emplace_back(name, expression());
 		} else {
 			order(!out.star && !out.star_star && out.named.empty());

@@ -125,6 +125,7 @@ void TextBuilder::add_times(const Value& t, size_t n) {
 Value TextBuilder::take() {
 	Value v = run_.copy_text(bytes_, data_);
 	if (!marks_.empty()) {
+		v.data = true; // in part
 		uint8_t* marks = run_.array<uint8_t>(marks_.size());
 		std::copy(marks_.begin(), marks_.end(), marks);
 		v.marks = marks;

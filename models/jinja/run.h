@@ -44,7 +44,6 @@ class Run {
 		spent_ += steps;
 	}
 	void spend_bytes(size_t n) { spend(n / 256); }
-	uint64_t spent() const { return spent_; }
 
 	// Uninitialised memory that lasts until the end of the rendering; nothing in it is destroyed.
 	template <class T> T* array(size_t n) {
@@ -109,7 +108,6 @@ class TextBuilder {
 	void add(std::string_view bytes, bool data);
 	void add(const Value& text);
 	void add_times(const Value& text, size_t n);
-	size_t size() const { return bytes_.size(); }
 	Value take(); // a Text; leaves this empty
 
 	const std::string& bytes() const { return bytes_; }

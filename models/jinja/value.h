@@ -17,8 +17,8 @@ enum class Kind : uint8_t {
 	List,
 	Tuple,
 	Dict,
-	View,      // keys(), values() or items() of a Dict
-	Range,     //
+	View, // keys(), values() or items() of a Dict
+	Range,
 	Iterator,  // what map, select, reverse and their like give: can be read once
 	Namespace, // the only values that change
 	Macro,
@@ -45,7 +45,7 @@ struct Missing;
 
 struct Value {
 	Kind kind = Kind::Undefined;
-	bool data = false;   // derived from the conversation; false: from the template's own text
+	bool data = false;   // derived from the conversation, at least in part; false: from the template's own text
 	bool markup = false; // Text marked as HTML, by the filters `escape` and `safe`
 	uint32_t size = 0;   // Text: bytes
 	union {

@@ -6,6 +6,7 @@
 #include "tests/support/gguf_builder.h"
 #include <chrono>
 #include <doctest/doctest.h>
+#include <sstream>
 
 using namespace kvrun;
 
@@ -100,8 +101,8 @@ TEST_CASE("T25: loops and large values end with an error that says which limit i
 		for (int i = 0; i < n; ++i) s = "{% for i in range(10000) %}" + s + "{% endfor %}";
 		return s;
 	};
-	const auto limited = [](const char* text) { // by any of the limits
-		INFO(text);
+	const auto limited = [](const std::string& text) { // by any of the limits
+		INFO(text.substr(0, 200));
 		const std::string error = render(text).error;
 		CHECK((error.find(" steps;") != error.npos || error.find(" bytes;") != error.npos ||
 		       error.find("width") != error.npos));
@@ -138,6 +139,26 @@ TEST_CASE("T25: loops and large values end with an error that says which limit i
 	CHECK(render("0123456789", chat(Json::array()), small).text == "0123456789");
 	has(render("0123456789x", chat(Json::array()), small).error, "more than 10 bytes");
 	has(render(repeat("x", 600'000)).error, "at most 524288");
+}
+
+TEST_CASE("T25: work inside one expression counts as steps too") {
+	const std::string setup = "{% set b = 'ab' * 50000 %}{% set l = range(9000)|list %}";
+	std::istringstream works("b.strip(b);b|trim(b);b.startswith((b, b));b.removeprefix(b);b is sameas b;b in {b: 1};"
+	                         "b == b;b < b;b in b;b|length;b.find('c');b.rfind('ba');b.count('a');b|upper;b[5:];b[::2];"
+	                         "b.split('b');b.rsplit('b');b.splitlines();b|wordcount;b|tojson;b|string|list;"
+	                         "b.replace('c', '');b|urlencode;b.isalpha();b is lower;b.zfill(5);l == l + [];l|sort;"
+	                         "l|unique|list;l|join;l + l;l[:];l|sum;l|max;99 in l|reverse;l.count(-1);"
+	                         "dict(l|map('string')|batch(2))");
+	ChatLimits limits;
+	limits.steps = 100'000;
+	for (std::string work; std::getline(works, work, ';');) {
+		const std::string text = setup + "{% for i in range(90000) %}{% if " + work + " %}{% endif %}{% endfor %}";
+		INFO(text);
+		has(render(text, chat(Json::array()), limits).error, "steps");
+	}
+	std::string variables;
+	for (int i = 0; i < 2'000; ++i) variables += "{% set v" + std::to_string(i) + " = 1 %}";
+	has(render(variables + "{% for i in range(90000) %}{{ none_such }}{% endfor %}").error, "steps");
 }
 
 TEST_CASE("T26: arithmetic that has no result is an error of the template") {
@@ -181,7 +202,7 @@ TEST_CASE("T26: arithmetic that has no result is an error of the template") {
 }
 
 TEST_CASE("T27: an error names the line and what is unknown") {
-	const std::pair<const char*, const char*> kCases[] = {
+	const std::pair<std::string, std::string> kCases[] = {
 	    {"a\nb\n{{ x|nofilter }}", "line 3: unknown filter 'nofilter'"},
 	    {"{{ 'a'|map('nofilter')|list }}", "line 1: unknown filter 'nofilter'"},
 	    {"\n{% if 1 is notest %}{% endif %}", "line 2: unknown test 'notest'"},

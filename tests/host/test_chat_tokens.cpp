@@ -88,9 +88,9 @@ TEST_CASE("segments: the template's own text and bos, eos and roles are its own,
 }
 
 TEST_CASE("segments: whatever is made from the conversation's text stays the conversation's") {
-	const Json v = {{"x", "aXb"},        {"n", 5},     {"f", 1.5}, {"l", {"p", "q"}}, {"d", {{"k", "v"}}},
-	                {"t", "<|im_end|>"}, {"fmt", "%s"}};
-	const std::pair<const char*, const char*> kCases[] = {
+	const Json v = {{"x", "aXb"},        {"n", 5},      {"f", 1.5}, {"l", {"p", "q"}}, {"d", {{"k", "v"}}},
+	                {"t", "<|im_end|>"}, {"fmt", "%s"}, {"b", true}};
+	const std::pair<std::string, std::string> kCases[] = {
 	    {"x", "«aXb»"},
 	    {"'<' + x + '>'", "<«aXb»>"},
 	    {"'<' ~ n ~ '>' ~ f", "<«5»>«1.5»"},
@@ -130,6 +130,11 @@ TEST_CASE("segments: whatever is made from the conversation's text stays the con
 	    {"namespace(a=x).a", "«aXb»"},
 	    {"range(n)|list", "«[0, 1, 2, 3, 4]»"},
 	    {"dict(a=t).a", "«<|im_end|>»"},
+	    {"dict(**{t: 1})|first ~ namespace(**{t: 1})|string", "«<|im_end|><Namespace {'<|im_end|>': 1}>»"},
+	    {"[1]|tojson(indent=t)", "«[\n<|im_end|>1\n]»"},
+	    {"[1]|tojson(separators=(',', ':'))", "[1]"},
+	    {"('1' ~ x[:0] ~ n)|int ~ ('7'|int)", "«15»7"},
+	    {"b ~ none ~ [b]", "«True»None«[True]»"},
 	    {"'<|im' ~ t[4:]", "<|im«_end|>»"},
 	};
 	for (const auto& row : kCases) { // no bindings: clang 14 does not capture them in INFO
@@ -138,6 +143,8 @@ TEST_CASE("segments: whatever is made from the conversation's text stays the con
 	}
 	CHECK(shown(render("{% set a %}[{{ x }}]{% endset %}{{ a }}", Json::array(), v)) == "[«aXb»]");
 	CHECK(shown(render("{% macro m(p) %}<{{ p }}>{% endmacro %}{{ m(x)|upper }}", Json::array(), v)) == "<«AXB»>");
+	CHECK(shown(render("{% macro m() %}{{ kwargs|first }}{% endmacro %}{{ m(**{t: 1}) }}", Json::array(), v)) ==
+	      "«<|im_end|>»");
 	CHECK(shown(render("{% filter upper %}b{{ x }}{% endfilter %}", Json::array(), v)) == "B«AXB»");
 	CHECK(shown(render("{% for c in x %}{{ c }},{% endfor %}", Json::array(), v)) == "«a»,«X»,«b»,");
 	CHECK(shown(render("{% for k in d %}{{ k }}{% endfor %}", Json::array(), v)) == "«k»");

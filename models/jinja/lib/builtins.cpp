@@ -49,10 +49,10 @@ void bind(Run& run, const Args& args, std::span<const char* const> names, size_t
 		run.fail("'{}' takes {} values at most, but is given {}", args.callee, names.size(), args.list.size());
 	for (size_t i = 0; i < args.list.size(); ++i) out[i] = &args.list[i];
 	for (const Named& n : args.named) {
-		const auto at = std::find(names.begin(), names.end(), n.name);
-		if (at == names.end()) run.fail("'{}' has no parameter '{}'", args.callee, n.name);
+		const auto at = std::find(names.begin(), names.end(), n.name.str());
+		if (at == names.end()) run.fail("'{}' has no parameter '{}'", args.callee, n.name.str());
 		const Value*& to = out[at - names.begin()];
-		if (to) run.fail("'{}' is given '{}' twice", args.callee, n.name);
+		if (to) run.fail("'{}' is given '{}' twice", args.callee, n.name.str());
 		to = &n.value;
 	}
 	for (size_t i = 0; i < required; ++i)

@@ -6,7 +6,7 @@
 namespace kvrun::jinja {
 
 struct Named {
-	std::string_view name;
+	Value name; // Text; of **dict, it may come from the conversation
 	Value value;
 };
 

@@ -178,6 +178,7 @@ Value filter_unique(Run& run, const Value& v, const Args& args) {
 		const Value key = key_of.of(run, each);
 		check_key(run, key);
 		if (key.is(Kind::Text)) {
+			run.spend_bytes(key.size);
 			if (texts.insert(key.str()).second) out.push_back(each);
 			continue;
 		}
@@ -291,7 +292,7 @@ Args rest_of(const Args& args, size_t skip) {
 Value filter_map(Run& run, const Value& v, const Args& args) {
 	std::vector<Value> out;
 	if (!truth(v)) return run.make_iterator({});
-	const auto is_attribute = [](const Named& n) { return n.name == "attribute"; };
+	const auto is_attribute = [](const Named& n) { return n.name.str() == "attribute"; };
 	if (args.list.empty() && std::any_of(args.named.begin(), args.named.end(), is_attribute)) {
 		const auto [attr, fallback] = bind(run, args, {"attribute", "default"});
 		const Value* otherwise = fallback && !fallback->is(Kind::None) ? fallback : nullptr;

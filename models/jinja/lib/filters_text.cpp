@@ -13,7 +13,7 @@ namespace {
 
 // Python's int(text, base); nothing where the text is no whole number.
 std::optional<int64_t> parse_int(Run& run, std::string_view s, int64_t base) {
-	s = strip(text(s), Side::Both, nullptr).str();
+	s = strip(text(s), Side::Both).str();
 	const bool negative = s.starts_with('-');
 	if (negative || s.starts_with('+')) s.remove_prefix(1);
 	if (s.size() > 2 && s[0] == '0') {
@@ -40,7 +40,7 @@ std::optional<int64_t> parse_int(Run& run, std::string_view s, int64_t base) {
 }
 
 std::optional<double> parse_float(std::string_view s) {
-	s = strip(text(s), Side::Both, nullptr).str();
+	s = strip(text(s), Side::Both).str();
 	std::string clean;
 	for (size_t i = 0; i < s.size(); ++i) {
 		const auto digit = [&](size_t k) { return k < s.size() && s[k] >= '0' && s[k] <= '9'; };
@@ -192,9 +192,7 @@ Value filter_trim(Run& run, const Value& v, const Args& args) {
 	const auto [chars] = bind(run, args, {"chars"});
 	const bool given = chars && !chars->is(Kind::None);
 	if (given) text_argument(run, args, chars, "");
-	const Value t = to_text(run, v);
-	run.spend_bytes(t.size);
-	return strip(t, Side::Both, given ? chars : nullptr);
+	return strip(run, to_text(run, v), Side::Both, given ? chars : nullptr);
 }
 
 Value filter_replace(Run& run, const Value& v, const Args& args) {
@@ -282,7 +280,7 @@ Value filter_format(Run& run, const Value& v, const Args& args) {
 	const Value t = to_text(run, v);
 	if (args.named.empty()) return format_percent(run, t, run.make_list(args.list, Kind::Tuple));
 	DictBuilder d(run);
-	for (const Named& n : args.named) d.set(text(n.name), n.value);
+	for (const Named& n : args.named) d.set(n.name, n.value);
 	return format_percent(run, t, d.take());
 }
 
@@ -343,7 +341,11 @@ Value filter_tojson(Run& run, const Value& v, const Args& args) {
 		style.item = text_argument(run, args, &separators->items->at[0], "");
 		style.key = text_argument(run, args, &separators->items->at[1], "");
 	}
-	return to_json(run, v, style);
+	Value json = to_json(run, v, style);
+	for (const Value* by :
+	     {indent, separators ? &separators->items->at[0] : nullptr, separators ? &separators->items->at[1] : nullptr})
+		json.data |= by && by->is(Kind::Text) && tainted(*by);
+	return json;
 }
 
 constexpr Builtin kFilters[] = {

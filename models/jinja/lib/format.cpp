@@ -355,8 +355,9 @@ class Braces {
 			v = args_.list[size_t(n)];
 		} else {
 			bool found = false;
+			run_.spend(args_.named.size() / 8);
 			for (const Named& n : args_.named)
-				if (n.name == first) v = n.value, found = true;
+				if (n.name.str() == first) v = n.value, found = true;
 			if (!found) run_.fail("the format names '{}', which is not given", first);
 		}
 		for (size_t at = end; at < s.size();) {

@@ -52,7 +52,7 @@ void add_mapping(Run& run, const Args& args, DictBuilder& d) {
 			}
 		}
 	}
-	for (const Named& n : args.named) d.set(text(n.name), n.value);
+	for (const Named& n : args.named) d.set(n.name, n.value);
 }
 
 Value dict(Run& run, const Value&, const Args& args) {

@@ -42,8 +42,7 @@ template <Side S> Value text_strip(Run& run, const Value& t, const Args& args) {
 	const auto [chars] = bind(run, args, {"chars"});
 	const Value* given = unless_none(chars);
 	text_argument(run, args, given, "");
-	run.spend_bytes(t.size);
-	return strip(t, S, given);
+	return strip(run, t, S, given);
 }
 
 template <bool FromRight> Value text_split(Run& run, const Value& t, const Args& args) {
@@ -77,11 +76,13 @@ template <bool AtEnd> Value text_starts(Run& run, const Value& t, const Args& ar
 		return w.exists && (AtEnd ? w.text.ends_with(s) : w.text.starts_with(s));
 	};
 	if (!what->is(Kind::Tuple)) return boolean(fits(*what));
+	run.spend(what->items->n);
 	return boolean(std::any_of(what->items->at, what->items->at + what->items->n, fits));
 }
 template <bool AtEnd> Value text_remove(Run& run, const Value& t, const Args& args) {
 	const auto [what] = bind(run, args, {"prefix"}, 1);
 	const std::string_view s = text_argument(run, args, what, "");
+	run.spend_bytes(s.size());
 	if (AtEnd) return t.str().ends_with(s) ? part(t, 0, t.size - s.size()) : t;
 	return t.str().starts_with(s) ? part(t, s.size(), t.size - s.size()) : t;
 }

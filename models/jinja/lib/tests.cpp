@@ -32,7 +32,10 @@ Value test_not_equal(Run& run, const Value& v, const Args& args) { return boolea
 template <Order O> Value test_order(Run& run, const Value& v, const Args& args) {
 	return boolean(compare(run, O, v, other(run, args)));
 }
-Value test_sameas(Run& run, const Value& v, const Args& args) { return boolean(same(v, other(run, args))); }
+Value test_sameas(Run& run, const Value& v, const Args& args) {
+	if (v.is(Kind::Text)) run.spend_bytes(v.size);
+	return boolean(same(v, other(run, args)));
+}
 Value test_in(Run& run, const Value& v, const Args& args) {
 	const auto [seq] = bind(run, args, {"seq"}, 1);
 	return boolean(contains(run, *seq, v));

@@ -165,11 +165,9 @@ Value capitalize(Run& run, const Value& t) {
 
 // ---- pieces
 
-Value strip(const Value& t, Side side, const Value* chars) {
-	const auto goes = [&](std::string_view c) { // `c`: one character
-		size_t at = 0;
-		return chars ? chars->str().find(c) != std::string_view::npos : is_space(next_char(c, at));
-	};
+namespace {
+
+template <class F> Value strip_if(const Value& t, Side side, F&& goes) { // goes: of the text of one character
 	const std::string_view s = t.str();
 	size_t from = 0, to = s.size();
 	if (side != Side::Right)
@@ -186,6 +184,24 @@ Value strip(const Value& t, Side side, const Value* chars) {
 			to = start;
 		}
 	return part(t, from, to - from);
+}
+
+} // namespace
+
+Value strip(const Value& t, Side side) {
+	return strip_if(t, side, [](std::string_view c) {
+		size_t at = 0;
+		return is_space(next_char(c, at));
+	});
+}
+
+Value strip(Run& run, const Value& t, Side side, const Value* chars) {
+	run.spend_bytes(t.size);
+	if (!chars) return strip(t, side);
+	return strip_if(t, side, [&](std::string_view c) {
+		run.spend_bytes(chars->size);
+		return chars->str().find(c) != std::string_view::npos;
+	});
 }
 
 Value replace(Run& run, const Value& t, std::string_view what, const Value& with, int64_t count) {
@@ -246,7 +262,7 @@ std::vector<Value> split_words(Run& run, const Value& t, int64_t max) {
 
 std::vector<Value> rsplit_words(Run& run, const Value& t, int64_t max) {
 	std::vector<Value> out;
-	Value rest = strip(t, Side::Right, nullptr);
+	Value rest = strip(t, Side::Right);
 	while (rest.size > 0) {
 		run.spend();
 		if (max >= 0 && int64_t(out.size()) == max) {
@@ -263,7 +279,7 @@ std::vector<Value> rsplit_words(Run& run, const Value& t, int64_t max) {
 			start = from = at;
 		}
 		out.push_back(part(rest, start, s.size() - start));
-		rest = strip(part(rest, 0, start), Side::Right, nullptr);
+		rest = strip(part(rest, 0, start), Side::Right);
 	}
 	std::reverse(out.begin(), out.end());
 	return out;

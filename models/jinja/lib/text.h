@@ -31,7 +31,8 @@ Value to_lower(Run&, const Value&);
 Value capitalize(Run&, const Value&); // first character upper, the others lower
 
 enum class Side : uint8_t { Both, Left, Right };
-Value strip(const Value& t, Side, const Value* chars); // chars: a Text, or null for white space
+Value strip(const Value& t, Side);                           // white space
+Value strip(Run&, const Value& t, Side, const Value* chars); // chars: a Text, or null for white space
 Value replace(Run&, const Value& t, std::string_view what, const Value& with, int64_t count);
 std::vector<Value> split(Run&, const Value& t, const Value* separator, int64_t max, bool from_right);
 std::vector<Value> split_lines(Run&, const Value& t, bool keep_ends);
