@@ -2,6 +2,7 @@
 #include "models/chat/features.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include <utility>
 
 namespace kvrun {
 namespace {

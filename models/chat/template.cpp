@@ -2,6 +2,7 @@
 #include "models/chat/template.h"
 #include "engine/core/utf8.h"
 #include "models/jinja/interp.h"
+#include <utility>
 
 namespace kvrun {
 namespace {

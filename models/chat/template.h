@@ -1,5 +1,6 @@
 // Chat templates: a conversation to the text a model continues, by the Jinja template of the model.
 #pragma once
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,8 @@
 // Renders a parsed template: statements.
 #include "models/jinja/interp.h"
 #include "models/jinja/lib/print.h"
+#include <algorithm>
+#include <utility>
 
 namespace kvrun::jinja {
 

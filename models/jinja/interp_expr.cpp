@@ -1,6 +1,7 @@
 // Renders a parsed template: expressions.
 #include "models/jinja/interp.h"
 #include "models/jinja/lib/print.h"
+#include <utility>
 
 namespace kvrun::jinja {
 

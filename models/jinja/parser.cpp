@@ -2,6 +2,7 @@
 #include "models/jinja/parser.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
+#include <utility>
 
 namespace kvrun::jinja {
 

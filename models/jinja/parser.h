@@ -1,6 +1,8 @@
 // Tokens to expressions and statements: the grammar of Jinja 3.1, without templates that use other templates.
 #pragma once
 #include "models/jinja/ast.h"
+#include <algorithm>
+#include <initializer_list>
 
 namespace kvrun::jinja {
 

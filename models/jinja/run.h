@@ -7,6 +7,8 @@
 #include <memory_resource>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace kvrun::jinja {
