@@ -181,6 +181,45 @@ std::vector<uint32_t> Tokenizer::encode(std::string_view text, EncodeOptions opt
 	return out;
 }
 
+std::vector<uint32_t> Tokenizer::encode_ranges(std::string_view text, std::span<const TextRange> ranges,
+                                               bool bos) const {
+	using Hit = SpecialTokens::Hit;
+	const Model& m = *model_;
+	if (text.size() > kMaxText)
+		fail(Code::Invalid, "the text has {} bytes, at most {} can be encoded at once", text.size(), kMaxText);
+	size_t range = 0; // ranges before this one are behind
+	const auto next_in_ranges = [&](size_t from) -> Hit {
+		for (; range < ranges.size(); ++range) {
+			const auto [begin, end] = ranges[range];
+			if (end <= from) continue;
+			const Hit hit = m.special.next(m.vocab, text.substr(0, end), std::max(begin, from), /*control=*/true);
+			if (hit.id != kNoToken) return hit;
+		}
+		return {text.size(), kNoToken};
+	};
+	const auto length = [&](const Hit& h) { return h.id == kNoToken ? 0 : m.vocab.texts[h.id].size(); };
+	std::vector<uint32_t> out;
+	if (bos && m.adds_bos) out.push_back(m.vocab.bos);
+	Hit anywhere = m.special.next(m.vocab, text, 0, /*control=*/false), inside = next_in_ranges(0);
+	bool prefix = true;
+	for (size_t at = 0; at < text.size();) {
+		if (anywhere.at < at) anywhere = m.special.next(m.vocab, text, at, /*control=*/false);
+		if (inside.at < at) inside = next_in_ranges(at);
+		const bool first = inside.at < anywhere.at || (inside.at == anywhere.at && length(inside) >= length(anywhere));
+		const Hit hit = first ? inside : anywhere; // the earlier one, of two at a place the longer one
+		if (hit.at > at) {
+			m.encode_words(text.substr(at, hit.at - at), prefix, out);
+			prefix = false;
+		}
+		at = hit.at;
+		if (hit.id == kNoToken) break;
+		out.push_back(hit.id);
+		at = m.after(hit.id, text, at + length(hit));
+		prefix = true;
+	}
+	return out;
+}
+
 std::string Tokenizer::decode_one(std::optional<uint32_t> prev, uint32_t id, bool special) const {
 	const Vocab& v = model_->vocab;
 	model_->check(id);

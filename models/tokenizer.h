@@ -15,6 +15,10 @@ struct EncodeOptions {
 	bool special = false; // control tokens written out in the text become ids; for templates, never for a user's words
 };
 
+struct TextRange { // bytes [begin, end) of a text
+	size_t begin, end;
+};
+
 enum class TokenKind : uint8_t { Normal = 1, Unknown, Control, UserDefined, Unused, Byte }; // as stored in the file
 
 class Tokenizer {
@@ -27,6 +31,10 @@ class Tokenizer {
 	~Tokenizer();
 
 	std::vector<uint32_t> encode(std::string_view text, EncodeOptions = {}) const;
+	// Like encode() with `special`, but a control token is one only where all of its text lies in one of `ranges`
+	// (ascending, disjoint). What goes beyond a range is ordinary text; no border between ranges shows in it.
+	std::vector<uint32_t> encode_ranges(std::string_view text, std::span<const TextRange> ranges,
+	                                    bool bos = true) const;
 	// Text of all ids; control tokens have none unless `special`. decode(encode(x)) == x, for any bytes x, but for
 	// U+2581 in a SentencePiece vocabulary: there it is how a space is written.
 	std::string decode(std::span<const uint32_t> ids, bool special = false) const;

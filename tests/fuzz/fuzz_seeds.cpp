@@ -1,7 +1,9 @@
-// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, npy, policy and tokenizer with small sound
-// files.
+// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, npy, policy, template and tokenizer with
+// small sound files.
 #include "engine/core/npy.h"
 #include "engine/kv/policy.h"
+#include "models/chat/builtin.h"
+#include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +17,30 @@ void write(const std::filesystem::path& path, const std::string& head, const std
 	std::ofstream f(path, std::ios::binary);
 	f << head;
 	f.write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+}
+
+// A byte of flags, a template, a zero byte, messages or variables. See fuzz_template.cpp.
+void write_templates(const std::filesystem::path& folder) {
+	std::filesystem::create_directories(folder);
+	for (std::string_view name : builtin_chat_templates())
+		write(folder / name, "\3" + std::string(builtin_chat_template(name)), {});
+	const std::string all = file_text(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/chat/snippets.txt");
+	constexpr std::string_view kBetween = "\n----\n";
+	for (size_t at = 0, n = 0; at < all.size(); ++n) {
+		const size_t end = std::min(all.find(kBetween, at), all.size());
+		write(folder / fmt::format("snippet-{}", n), "\1" + all.substr(at, end - at), {});
+		at = end + kBetween.size();
+	}
+	const std::string zero(1, '\0');
+	write(folder / "messages", "\5{{ messages }}" + zero + R"([{"role": "user", "content": [{"a": 1e9}]}])", {});
+	write(folder / "variables", "\1{{ x ~ y }}" + zero + R"({"x": {"k": [true, null]}, "y": -5})", {});
+	const std::string begin = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f";
+	const std::string replies[] = {R"(<think>a</think>b<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)",
+	                               R"(a[TOOL_CALLS]f[CALL_ID]i[ARGS]{"a": 1}[TOOL_CALLS][{"name": "f"}])",
+	                               begin + "\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+	                               R"(<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g"})"};
+	for (int i = 0; i < 4; ++i)
+		write(folder / fmt::format("reply-{}", i), std::string(1, char(8 * (i + 1))) + zero + replies[i], {});
 }
 
 } // namespace
@@ -48,6 +74,7 @@ int main(int argc, char** argv) {
 		b.tensor_f32("rope_factors_short.weight", {4}, {1, 1, 1, 1});
 		write(gguf / fmt::format("{}-longrope", arch), "", b.bytes());
 	}
+	write_templates(std::filesystem::path(argv[1]) / "template");
 	const std::filesystem::path npy = std::filesystem::path(argv[1]) / "npy",
 	                            policy = std::filesystem::path(argv[1]) / "policy";
 	std::filesystem::create_directories(npy);

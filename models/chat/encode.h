@@ -1,0 +1,15 @@
+// The tokens of a rendered conversation.
+#pragma once
+#include "models/chat/template.h"
+#include "models/tokenizer.h"
+
+namespace kvrun {
+
+// Control tokens come from the template's own text only: a user's "<|im_end|>" stays text. Everything else is encoded
+// as one text, with BOS in front where the model wants it and the template has not written it.
+std::vector<uint32_t> encode_chat(const Tokenizer&, const Rendered&);
+
+// Fills in bos_token and eos_token as the vocabulary writes them.
+void set_token_texts(ChatInput&, const Tokenizer&);
+
+} // namespace kvrun

@@ -1,0 +1,163 @@
+// What a chat template can do, found out by rendering small conversations with it.
+#include "models/chat/features.h"
+#include "engine/core/error.h"
+#include "engine/core/utf8.h"
+#include <utility>
+
+namespace kvrun {
+namespace {
+
+constexpr const char *kProbe = "kvrun-probe", *kCallId = "probe1234"; // Mistral's ids have nine characters
+
+// The rendered text; empty where the template refuses the conversation.
+std::string try_render(const ChatTemplate& t, Json messages, Json tools = nullptr) {
+	ChatInput in;
+	in.messages = std::move(messages);
+	in.tools = std::move(tools);
+	try {
+		return t.render(in).text();
+	} catch (const Error&) { return {}; }
+}
+
+bool shows(const std::string& text, const std::string& what) { return text.find(what) != text.npos; }
+
+Json message(const char* role, Json content) {
+	Json m = Json::object();
+	m["role"] = role;
+	m["content"] = std::move(content);
+	return m;
+}
+Json part(const std::string& text) { return Json::array({Json::object({{"type", "text"}, {"text", text}})}); }
+
+void probe_content(const ChatTemplate& t, ChatFeatures& f) {
+	f.text_content = shows(try_render(t, Json::array({message("user", kProbe)})), kProbe);
+	const std::string with_parts = try_render(t, Json::array({message("user", part(kProbe))}));
+	// a template that knows no parts writes the list as Python would
+	f.part_content = shows(with_parts, kProbe) && !shows(with_parts, "'text'") && !shows(with_parts, "\"text\"");
+	const bool parts = !f.text_content && f.part_content;
+	const auto content = [&](const char* s) { return parts ? part(s) : Json(s); };
+	f.system_role =
+	    shows(try_render(t, Json::array({message("system", content(kProbe)), message("user", content("x"))})), kProbe);
+}
+
+Json call_probe(const Json& content, const Json& arguments) {
+	Json function = Json::object({{"name", kProbe}, {"arguments", arguments}});
+	Json call = Json::object({{"id", kCallId}, {"type", "function"}, {"function", std::move(function)}});
+	Json answer = message("assistant", content);
+	answer["tool_calls"] = Json::array({std::move(call)});
+	return Json::array({message("user", "x"), std::move(answer)});
+}
+
+void probe_tools(const ChatTemplate& t, ChatFeatures& f) {
+	const Json parameters = Json::object({{"type", "object"}, {"properties", Json::object()}});
+	const Json function = Json::object({{"name", kProbe}, {"description", "d"}, {"parameters", parameters}});
+	const Json tools = Json::array({Json::object({{"type", "function"}, {"function", function}})});
+	f.tools = shows(try_render(t, Json::array({message("user", "x")}), tools), kProbe);
+	const Json arguments = Json::object({{"probe_key", "probe_value"}});
+	for (const bool null_content : {false, true}) {
+		const Json content = null_content ? Json(nullptr) : Json("");
+		const auto takes = [&](const Json& as) {
+			const std::string text = try_render(t, call_probe(content, as));
+			// with the quotes of JSON: neither those of a string inside a string, nor Python's
+			return shows(text, kProbe) && shows(text, "\"probe_key\"");
+		};
+		const bool object = takes(arguments), text = takes(arguments.dump());
+		if (f.tool_calls || (!object && !text)) continue;
+		f.tool_calls = true;
+		f.object_arguments = object;
+		f.null_content = null_content;
+	}
+}
+
+ToolFormat tool_format(const std::string& text) {
+	if (shows(text, "<tool_call>") && !shows(text, "<function=") && !shows(text, "<arg_key>"))
+		return ToolFormat::Hermes;
+	if (shows(text, "[TOOL_CALLS]")) return ToolFormat::Mistral;
+	if (shows(text, "<｜tool▁calls▁begin｜>")) return ToolFormat::DeepSeek;
+	if (shows(text, "<|eot_id|>") && shows(text, "\"parameters\"") && shows(text, "{\"name\""))
+		return ToolFormat::Llama3;
+	return ToolFormat::None;
+}
+
+} // namespace
+
+const char* tool_format_name(ToolFormat f) {
+	constexpr const char* kNames[] = {"none", "hermes", "mistral", "deepseek", "llama3"};
+	return kNames[size_t(f)];
+}
+
+ChatFeatures chat_features(const ChatTemplate& t) {
+	ChatFeatures f;
+	probe_content(t, f);
+	probe_tools(t, f);
+	f.thinking_switch = t.reads("enable_thinking");
+	f.tool_format = tool_format(t.text());
+	constexpr std::pair<const char*, const char*> kThink[] = {{"<think>", "</think>"},
+	                                                          {"[THINK]", "[/THINK]"},
+	                                                          {"<|START_THINKING|>", "<|END_THINKING|>"},
+	                                                          {"<seed:think>", "</seed:think>"}};
+	for (const auto& [begin, end] : kThink)
+		if (f.think_end.empty() && shows(t.text(), end)) f.think_begin = begin, f.think_end = end;
+	return f;
+}
+
+namespace {
+
+std::string joined_parts(const Json& parts, size_t i) {
+	std::string all;
+	for (const Json& part : parts) {
+		const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string();
+		if (!is_text) {
+			const bool typed = part.is_object() && part.contains("type") && part["type"].is_string();
+			fail(Code::Invalid, "messages[{}] has a part of type {}; this model takes text only", i,
+			     typed ? one_line(part["type"].get<std::string>(), 40) : "unknown");
+		}
+		if (!all.empty()) all += '\n';
+		all += part["text"].get<std::string>();
+	}
+	return all;
+}
+
+void fit_calls(const ChatFeatures& f, Json& message) {
+	for (Json& call : message["tool_calls"]) {
+		if (!call.is_object()) continue;
+		Json& function = call.contains("function") ? call["function"] : call;
+		if (!function.is_object() || !function.contains("arguments")) continue;
+		Json& arguments = function["arguments"];
+		if (f.object_arguments && arguments.is_string()) {
+			Json parsed = Json::parse(arguments.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+			if (parsed.is_object()) arguments = std::move(parsed);
+		} else if (!f.object_arguments && arguments.is_object()) {
+			arguments = arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
+		}
+	}
+}
+
+} // namespace
+
+Json fit_messages(const ChatFeatures& f, Json messages) {
+	if (!messages.is_array()) fail(Code::Invalid, "messages is not an array");
+	for (size_t i = 0; i < messages.size(); ++i) {
+		Json& m = messages[i];
+		if (!m.is_object()) fail(Code::Invalid, "messages[{}] is not an object; it needs a role and a content", i);
+		if (!m.contains("content")) m["content"] = nullptr;
+		Json& content = m["content"];
+		if (content.is_array() && !f.part_content) content = joined_parts(content, i);
+		if (content.is_string() && !f.text_content && f.part_content) content = part(content.get<std::string>());
+		const bool calls = m.contains("tool_calls") && m["tool_calls"].is_array() && !m["tool_calls"].empty();
+		if (content.is_null() && !(calls && f.null_content)) content = "";
+		if (calls && f.null_content && content.is_string() && content.get_ref<const std::string&>().empty())
+			content = nullptr;
+		if (calls && f.tool_calls) fit_calls(f, m);
+	}
+	return messages;
+}
+
+bool opens_reasoning(const ChatFeatures& f, const Rendered& prompt) {
+	if (f.think_begin.empty()) return false;
+	std::string text = prompt.text();
+	text.erase(text.find_last_not_of(" \t\r\n") + 1);
+	return text.ends_with(f.think_begin);
+}
+
+} // namespace kvrun

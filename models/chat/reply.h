@@ -1,0 +1,60 @@
+// A model's answer as it comes: what of it is shown, what is reasoning, and which tools it calls.
+#pragma once
+#include "models/chat/features.h"
+
+namespace kvrun {
+
+struct ToolCall {
+	std::string id;        // nine letters and digits, or what the model gave
+	std::string name;      // of the function
+	std::string arguments; // a JSON object
+	Json json() const;     // as OpenAI's API has it: {"id", "type": "function", "function": {"name", "arguments"}}
+};
+
+class ReplyParser {
+ public:
+	struct Options {
+		ToolFormat tools = ToolFormat::None;
+		std::string think_begin, think_end; // empty: reasoning is not told from the rest
+		bool in_reasoning = false;          // the prompt has opened it: opens_reasoning()
+		uint32_t first_call = 0;            // number in the id of the first call, where the model gives no id
+	};
+	struct Part {
+		std::string content, reasoning; // may be shown now; markers and calls are in neither
+		std::vector<ToolCall> calls;    // complete ones
+	};
+	static constexpr int kMaxNesting = 64; // of a call's JSON; one that is nested deeper is text
+
+	explicit ReplyParser(Options);
+	// `text`: the next piece of the answer, decoded with control tokens written out where `tools` is Mistral or
+	// DeepSeek, whose markers are control tokens. What may yet become a marker or a call is held back.
+	Part push(std::string_view text);
+	// The answer has ended: what was held back. A call that is not whole is text.
+	Part finish();
+
+ private:
+	enum class State : uint8_t { Content, Reasoning };
+	bool step(Part&, bool last); // false: more text is needed
+	bool step_reasoning(Part&, bool last);
+	bool step_content(Part&, bool last);
+	bool step_call(Part&, bool last);
+	void show(Part&, std::string_view text);
+	bool add_call(Part&, const Json& call);
+	bool add_call(Part&, std::string name, const Json& arguments, std::string id = {});
+	size_t read_hermes(Part&, bool last);
+	size_t read_mistral(Part&);
+	size_t read_deepseek(Part&);
+	size_t read_llama3(Part&);
+
+	Options options_;
+	std::string open_;   // marker at which calls begin; empty: at the front of the answer
+	std::string buffer_; // text that is not decided yet
+	std::string spaces_; // white space at the end of what was shown: dropped if a call follows
+	State state_;
+	bool waits_ = false; // the buffer begins with a call that is not complete
+	bool shown_ = false; // some content has been shown
+	bool trim_ = false;  // white space at the front of what follows is dropped
+	uint32_t n_calls_ = 0;
+};
+
+} // namespace kvrun

@@ -1,0 +1,42 @@
+// Characters and the pieces of texts: what Python's str knows, on UTF-8.
+#pragma once
+#include "models/jinja/run.h"
+
+namespace kvrun::jinja {
+
+// All texts are UTF-8 as it must be: it is checked where texts come in, and nothing here takes a character apart.
+char32_t next_char(std::string_view s, size_t& at); // the character at s[at]; moves `at` behind it
+size_t char_count(std::string_view s);
+size_t char_offset(std::string_view s, size_t n); // bytes before character n; s.size() where there are fewer
+void append_char(std::string& out, char32_t c);
+
+bool is_space(char32_t);
+bool is_alpha(char32_t);
+bool is_decimal(char32_t);
+bool is_numeric(char32_t);
+bool is_upper(char32_t);
+bool is_lower(char32_t);
+bool is_word(char32_t);      // may stand in a name
+bool is_printable(char32_t); // repr() shows it as it is
+
+// First place of `what` at or after `from`; npos: none. Takes time linear in both.
+size_t find_text(std::string_view s, std::string_view what, size_t from = 0);
+size_t rfind_text(std::string_view s, std::string_view what); // the last place
+
+// Case is changed one character at a time; of the mappings to several characters only that of ß is known.
+enum class Case : uint8_t { Upper, Lower, Swap };
+void add_case(TextBuilder& out, const Value& t, Case);
+Value to_upper(Run&, const Value&);
+Value to_lower(Run&, const Value&);
+Value capitalize(Run&, const Value&); // first character upper, the others lower
+
+enum class Side : uint8_t { Both, Left, Right };
+Value strip(const Value& t, Side);                           // white space
+Value strip(Run&, const Value& t, Side, const Value* chars); // chars: a Text, or null for white space
+Value replace(Run&, const Value& t, std::string_view what, const Value& with, int64_t count);
+std::vector<Value> split(Run&, const Value& t, const Value* separator, int64_t max, bool from_right);
+std::vector<Value> split_lines(Run&, const Value& t, bool keep_ends);
+Value escape_html(Run&, const Value& t);
+Value pad(Run&, const Value& t, int64_t width, Side text_at, const Value& fill); // Both: centered, as Python's center
+
+} // namespace kvrun::jinja

@@ -1,0 +1,351 @@
+// Chat templates that are hostile, broken, or refuse a conversation; which template a model is used with.
+#include "engine/core/error.h"
+#include "models/chat/builtin.h"
+#include "tests/support/assets.h"
+#include "tests/support/chat.h"
+#include "tests/support/gguf_builder.h"
+#include <chrono>
+#include <doctest/doctest.h>
+#include <sstream>
+
+using namespace kvrun;
+
+namespace {
+
+std::string repeat(const std::string& s, size_t n) {
+	std::string out;
+	for (size_t i = 0; i < n; ++i) out += s;
+	return out;
+}
+
+struct Outcome {
+	std::string text, error;
+	Code code = Code::Internal;
+};
+Outcome render(const std::string& text, const Json& chat = {{"messages", Json::array()}}, ChatLimits limits = {}) {
+	Outcome out;
+	const auto start = std::chrono::steady_clock::now();
+	try {
+		out.text = ChatTemplate(text).render(chat_input(chat), limits).text();
+	} catch (const Error& e) {
+		out.error = e.what();
+		out.code = e.code;
+		CHECK(out.error.find('\n') == out.error.npos);
+		CHECK((e.code == Code::Format || e.code == Code::Invalid));
+	}
+	CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+	return out;
+}
+bool has(const std::string& s, const std::string& part) {
+	INFO(s.substr(0, 400));
+	CHECK(s.find(part) != s.npos);
+	return s.find(part) != s.npos;
+}
+Json chat(const Json& messages) { return {{"messages", messages}, {"bos_token", "<s>"}, {"eos_token", "</s>"}}; }
+
+} // namespace
+
+TEST_CASE("T24: templates that are too deep are refused, wherever the depth is") {
+	constexpr size_t kMany = 100'000; // the text itself is below the limit
+	for (const std::string& text :
+	     {"{{ " + repeat("(", kMany) + "1" + repeat(")", kMany) + " }}",
+	      "{{ " + repeat("[", kMany) + repeat("]", kMany) + " }}",
+	      "{{ " + repeat("{1:", kMany) + "2" + repeat("}", kMany) + " }}",
+	      "{{ " + repeat("-", kMany) + "1 }}",
+	      "{{ " + repeat("not ", kMany) + "1 }}",
+	      "{{ " + repeat("f(", kMany) + repeat(")", kMany) + " }}",
+	      "{{ x" + repeat("[x", kMany) + repeat("]", kMany) + " }}",
+	      "{{ x" + repeat("|e", kMany) + " }}",
+	      "{{ x" + repeat(".a", kMany) + " }}",
+	      "{{ x" + repeat("()", kMany) + " }}",
+	      "{{ 1" + repeat(" if 1 else 1", 20'000) + " }}",
+	      "{{ 1" + repeat(" if 1", 20'000) + " }}",
+	      repeat("{% if 1 %}", 40'000),
+	      repeat("{% for x in y %}", 30'000),
+	      repeat("{% set x %}", 40'000),
+	      repeat("{% macro m() %}", 30'000),
+	      repeat("{% filter e %}", 30'000),
+	      "{% set " + repeat("(", kMany) + "a" + repeat(")", kMany) + " = 1 %}",
+	      std::string("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
+	      std::string("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}"),
+	      std::string("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}"),
+	      std::string("{% macro m(x=m()) %}{% endmacro %}{{ m() }}")}) {
+		INFO(text.substr(0, 80));
+		has(render(text).error, "too deep");
+	}
+	// what is long but not deep is fine
+	CHECK(render("{{ 1" + repeat(" + 1", 10'000) + " }}").text == "10001");
+	CHECK(render("{{ ''" + repeat(" ~ 'a'", 10'000) + " }}").text == repeat("a", 10'000));
+	CHECK(render(repeat("{% if 1 %}a{% endif %}", 10'000)).text == repeat("a", 10'000));
+	CHECK(render("{% if 0 %}" + repeat("{% elif 0 %}", 10'000) + "{% else %}x{% endif %}").text == "x");
+	CHECK(render("{{ " + repeat("(", 200) + "7" + repeat(")", 200) + " }}").text == "7");
+}
+
+TEST_CASE("T24: values inside each other are too deep for printing, comparing and JSON alike") {
+	const std::string nest = "{% set n = namespace(x=[], y=[]) %}{% for i in range(5000) %}{% set n.x = [n.x] %}"
+	                         "{% set n.y = [n.y] %}{% endfor %}";
+	for (const char* use : {"{{ n.x }}", "{{ n.x|tojson }}", "{{ n.x == n.y }}", "{{ n.x < n.y }}", "{{ {'a': n.x} }}",
+	                        "{{ n.x in [n.y] }}", "{{ [n.x, n.y]|sort }}", "{{ n.x|string }}", "{{ n.x|join }}"}) {
+		INFO(use);
+		has(render(nest + use).error, "too deep");
+	}
+	has(render("{% set n = namespace() %}{% set n.n = n %}{{ n }}").error, "too deep"); // a value inside itself
+	Json deep = Json::array();
+	for (int i = 0; i < 1000; ++i) deep = Json::array({std::move(deep)});
+	has(render("x", {{"messages", Json::array()}, {"tools", deep}}).error, "too deep");
+}
+
+TEST_CASE("T25: loops and large values end with an error that says which limit it was") {
+	const auto nested = [](int n, const char* body) {
+		std::string s = body;
+		for (int i = 0; i < n; ++i) s = "{% for i in range(10000) %}" + s + "{% endfor %}";
+		return s;
+	};
+	const auto limited = [](const std::string& text) { // by any of the limits
+		INFO(text.substr(0, 200));
+		const std::string error = render(text).error;
+		CHECK((error.find(" steps;") != error.npos || error.find(" bytes;") != error.npos ||
+		       error.find("width") != error.npos));
+	};
+	has(render(nested(3, "x")).error, "steps");
+	has(render(nested(2, "")).error, "steps");
+	has(render("{% for i in range(100000) %}" + repeat("x", 100) + "{% endfor %}").error, "4194304 bytes");
+	has(render("{{ 'x' * 5000000 }}").error, "steps");
+	has(render("{{ ('x' * 1000) * 10000 }}").error, "4194304 bytes");
+	has(render("{{ ('x' * 1000) * 1000 * 1000 }}").error, "bytes");
+	limited("{% set n = namespace(s='x') %}{% for i in range(64) %}{% set n.s = n.s + n.s %}{% endfor %}");
+	limited("{% set n = namespace(s='ab') %}{% for i in range(64) %}{% set n.s = n.s|replace('a', n.s) %}{% endfor %}");
+	limited("{% set n = namespace(s=[1]) %}{% for i in range(64) %}{% set n.s = n.s + n.s %}{% endfor %}");
+	limited("{% set n = namespace(s=[1]) %}{% for i in range(64) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s }}");
+	limited("{{ [0] * 1000000000000 }}");
+	limited("{{ 'x'.center(9000000000000000000) }}");
+	limited("{{ '%9000000000000000000d' % 1 }}");
+	limited("{{ '{:9000000000000000000}'.format(1) }}");
+	has(render("{{ '%.1000000000f' % 1 }}").error, "digits");
+	has(render("{{ range(100001) }}").error, "100000");
+	limited("{{ 'a\nb'|indent(1000000000000) }}");
+	has(render("{{ [1]|batch(1000000000000, 0)|list }}").error, "steps");
+	has(render("{{ [1]|slice(1000000000000)|list }}").error, "steps");
+	has(render("{{ {'a': 1}|tojson(indent=1000000000000) }}").text, "\"a\"");
+	has(render("{{ strftime_now('%Y' * 1000)|length }}").text, "4000");
+	limited("{{ strftime_now('%Y' * 100000) * 100 }}");
+	// a search for what is almost there, over and over
+	limited("{% set a = 'a' * 100000 %}{% for i in range(100000) %}{% if a + 'b' in a %}{% endif %}{% endfor %}");
+	ChatLimits small;
+	small.steps = 100;
+	has(render("{% for i in range(100) %}{% endfor %}", chat(Json::array()), small).error, "more than 100 steps");
+	small = {};
+	small.output_bytes = 10;
+	CHECK(render("0123456789", chat(Json::array()), small).text == "0123456789");
+	has(render("0123456789x", chat(Json::array()), small).error, "more than 10 bytes");
+	has(render(repeat("x", 600'000)).error, "at most 524288");
+}
+
+TEST_CASE("T25: work inside one expression counts as steps too") {
+	const std::string setup = "{% set b = 'ab' * 50000 %}{% set l = range(9000)|list %}";
+	std::istringstream works("b.strip(b);b|trim(b);b.startswith((b, b));b.removeprefix(b);b is sameas b;b in {b: 1};"
+	                         "b == b;b < b;b in b;b|length;b.find('c');b.rfind('ba');b.count('a');b|upper;b[5:];b[::2];"
+	                         "b.split('b');b.rsplit('b');b.splitlines();b|wordcount;b|tojson;b|string|list;"
+	                         "b.replace('c', '');b|urlencode;b.isalpha();b is lower;b.zfill(5);l == l + [];l|sort;"
+	                         "l|unique|list;l|join;l + l;l[:];l|sum;l|max;99 in l|reverse;l.count(-1);"
+	                         "dict(l|map('string')|batch(2))");
+	ChatLimits limits;
+	limits.steps = 100'000;
+	for (std::string work; std::getline(works, work, ';');) {
+		const std::string text = setup + "{% for i in range(90000) %}{% if " + work + " %}{% endif %}{% endfor %}";
+		INFO(text);
+		has(render(text, chat(Json::array()), limits).error, "steps");
+	}
+	std::string variables;
+	for (int i = 0; i < 2'000; ++i) variables += "{% set v" + std::to_string(i) + " = 1 %}";
+	has(render(variables + "{% for i in range(90000) %}{{ none_such }}{% endfor %}").error, "steps");
+}
+
+TEST_CASE("T26: arithmetic that has no result is an error of the template") {
+	for (const char* e : {"1/0",
+	                      "1//0",
+	                      "1%0",
+	                      "1.0/0",
+	                      "0 ** -1",
+	                      "0.0 ** -1",
+	                      "2 ** 64",
+	                      "(-8) ** 0.5",
+	                      "9223372036854775807 + 1",
+	                      "-9223372036854775807 - 2",
+	                      "9223372036854775807 * 2",
+	                      "(-9223372036854775807 - 1) // -1",
+	                      "-(-9223372036854775807 - 1)",
+	                      "9223372036854775808",
+	                      "(-9223372036854775807 - 1)|abs",
+	                      "'99999999999999999999'|int",
+	                      "1e300|int",
+	                      "2.0 ** 5000",
+	                      "[1, 2][::0]",
+	                      "range(1, 2, 0)",
+	                      "range(9223372036854775807, -9223372036854775807)",
+	                      "[1]|slice(0)|list",
+	                      "'x' * 9223372036854775807",
+	                      "1e999"}) {
+		INFO(e);
+		const Outcome out = render("\n{{ " + std::string(e) + " }}");
+		CHECK(out.text == "");
+		CHECK(out.error.starts_with("chat template, line 2: "));
+	}
+	CHECK(render("{{ (-9223372036854775807 - 1) % -1 }} {{ (-9223372036854775807 - 1) / -1 }}").text ==
+	      "0 9.223372036854776e+18");
+	CHECK(render("{{ [1][9223372036854775807] is defined }}{{ 'abc'[-9223372036854775807:] }}").text == "Falseabc");
+	CHECK(render("{{ [1, 2, 3][::9223372036854775807] }}{{ [1, 2, 3][::-9223372036854775807] }}").text == "[1][3]");
+	CHECK(render("{{ '12345678901234567890' }}").text == "12345678901234567890");
+	Json big = chat(Json::array());
+	big["variables"] = {{"n", uint64_t(INT64_MAX) + 1}};
+	has(render("{{ n }}", big).error, "64 bits");
+}
+
+TEST_CASE("T27: an error names the line and what is unknown") {
+	const std::pair<std::string, std::string> kCases[] = {
+	    {"a\nb\n{{ x|nofilter }}", "line 3: unknown filter 'nofilter'"},
+	    {"{{ 'a'|map('nofilter')|list }}", "line 1: unknown filter 'nofilter'"},
+	    {"\n{% if 1 is notest %}{% endif %}", "line 2: unknown test 'notest'"},
+	    {"{% if [1]|select('notest')|list %}{% endif %}", "unknown test 'notest'"},
+	    {"\n\n{{ nofunction(1) }}", "line 3: unknown function 'nofunction'"},
+	    {"{{ 'a'.nomethod() }}", "'str object' has no attribute 'nomethod'"},
+	    {"{{ {}.a.b }}", "'dict object' has no attribute 'a'"},
+	    {"{{ x.y }}", "'x' is undefined"},
+	    {"\n{% nosuchtag %}", "line 2: unknown tag 'nosuchtag'"},
+	    {"{% include 'other' %}", "tag 'include' is refused"},
+	    {"{% import 'other' as o %}", "tag 'import' is refused"},
+	    {"{% from 'other' import x %}", "tag 'from' is refused"},
+	    {"{% extends 'other' %}", "tag 'extends' is refused"},
+	    {"{% block x %}{% endblock %}", "tag 'block' is refused"},
+	    {"{% autoescape true %}{% endautoescape %}", "unknown tag 'autoescape'"},
+	    {"{% for x in y recursive %}{% endfor %}", "recursive loops are not supported"},
+	    {"{% if x %}", "{% endif %} is missing"},
+	    {"{% if x %}{% endfor %}", "'endfor'"},
+	    {"a\n{{ x", "line 2: a tag has no end"},
+	    {"{{ 'x }}", "no closing quote"},
+	    {"{{ 1 + }}", "expected an expression, found }}"},
+	    {"{{ x y }}", "expected }}, found 'y'"},
+	    {"{{ \"\\ud83d\" }}", "U+D83D"},
+	    {"{{ [].append(1) }}", "cannot be changed"},
+	    {"\xff", "byte 0 is not UTF-8"},
+	};
+	for (const auto& row : kCases) { // no bindings: clang 14 does not capture them in INFO
+		INFO(row.first);
+		has(render(row.first).error, row.second);
+	}
+	// names are looked up where they are used
+	CHECK(render("{% if false %}{{ x|nofilter }}{{ f() }}{% endif %}ok").text == "ok");
+	CHECK(render("{{ x|nofilter }}").code == Code::Format);
+	CHECK(render("{{ f() }}").code == Code::Format);
+	CHECK(render("{% nosuchtag %}").code == Code::Format);
+}
+
+TEST_CASE("T27: what raise_exception says reaches the user, on one line") {
+	const Outcome out = render("\n{{ raise_exception('no system role,\nsorry: ' ~ messages[0].role) }}",
+	                           chat(Json::array({message("critic", "x")})));
+	CHECK(out.error == "chat template, line 2: no system role,\\nsorry: critic");
+	CHECK(out.code == Code::Invalid);
+}
+
+TEST_CASE("T28: roles and contents of all kinds are rendered or refused with a reason") {
+	const std::string chatml(builtin_chat_template("chatml"));
+	const auto with = [&](const Json& messages) { return render(chatml, chat(messages)); };
+	CHECK(with(Json::array()).text == "");
+	CHECK(with(Json::array({message("user", "")})).text == "<|im_start|>user\n<|im_end|>\n");
+	CHECK(with(Json::array({message("critic", "x")})).text == "<|im_start|>critic\nx<|im_end|>\n");
+	CHECK(with(Json::array({message("system", "a"), message("system", "b")})).text ==
+	      "<|im_start|>system\na<|im_end|>\n<|im_start|>system\nb<|im_end|>\n");
+	Json m = message("user", "x");
+	m["content"] = nullptr;
+	has(with(Json::array({m})).error, "'+' does not work on str and NoneType");
+	m["content"] = Json::array({Json{{"type", "text"}, {"text", "x"}}});
+	has(with(Json::array({m})).error, "'+' does not work on str and list");
+	m["content"] = 5;
+	has(with(Json::array({m})).error, "'+' does not work on str and int");
+	m.erase("content");
+	has(with(Json::array({m})).error, "'dict object' has no attribute 'content'");
+	has(with(Json::array({Json::object()})).error, "messages[0] has no role");
+	has(with(Json::array({message("user", "x"), Json(5)})).error, "messages[1] is not an object");
+	has(with(Json::array({Json{{"role", 5}}})).error, "messages[0] has no role");
+	has(with(Json::object()).error, "messages is not an array");
+	has(with(Json()).error, "messages is not an array");
+	has(with(Json::array({message("user", "a\xff")})).error, "not UTF-8: byte 1");
+	const auto broken = [&](const char* key, const Json& value) {
+		Json c = chat(Json::array());
+		c[key] = value;
+		return render(chatml, c).error;
+	};
+	has(broken("tools", Json::object()), "tools is not an array");
+	has(broken("documents", "x"), "documents is not an array");
+	has(broken("variables", 5), "variables are not an object");
+	Json many = Json::array();
+	for (int i = 0; i < 10'000; ++i)
+		many.push_back(message(i % 2 ? "assistant" : "user", "message " + std::to_string(i)));
+	CHECK(with(many).text.ends_with("<|im_start|>assistant\nmessage 9999<|im_end|>\n"));
+	has(with(Json::array({message("user", std::string(5 << 20, 'x'))})).error, "4194304 bytes");
+}
+
+TEST_CASE("T28: ten thousand messages through the templates of real models") {
+	Json many = Json::array({message("system", "s")});
+	for (int i = 0; i < 10'000; ++i)
+		many.push_back(message(i % 2 ? "assistant" : "user", "message " + std::to_string(i)));
+	for (const char* name : {"Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "Mistral-Small-3.2-24B-Instruct-2506",
+	                         "deepseek-ai-DeepSeek-R1-Distill-Llama-8B"}) {
+		const std::string path = shared_asset("chat_templates/" + std::string(name) + ".jinja");
+		if (path.empty()) continue;
+		INFO(name);
+		const Outcome out = render(file_text(path), chat(many));
+		CHECK(out.error == "");
+		has(out.text, "message 9999");
+	}
+}
+
+TEST_CASE("templates of a file: the default, a variant, one for tools, and built-in ones by name") {
+	GgufBuilder b;
+	const auto choose = [&](const char* name, bool tools) -> std::string {
+		const auto bytes = b.bytes();
+		try {
+			return choose_chat_template(Gguf::parse("m.gguf", bytes), name, tools).text();
+		} catch (const Error& e) {
+			CHECK(e.code == Code::NotFound);
+			return e.what();
+		}
+	};
+	has(choose("", false), "m.gguf: the file has no chat template; choose one with --chat-template: chatml, deepseek");
+	has(choose("nosuch", false), "there is no chat template 'nosuch'; there are chatml");
+	CHECK(choose("zephyr", false) == builtin_chat_template("zephyr"));
+	b.text("tokenizer.chat_template", "D").text("tokenizer.chat_template.tool_use", "T");
+	b.text("tokenizer.chat_template.rag", "R").text("tokenizer.chat_template.zephyr", "Z");
+	CHECK(choose("", false) == "D");
+	CHECK(choose("", true) == "T");
+	CHECK(choose("rag", true) == "R");
+	CHECK(choose("zephyr", false) == "Z"); // the file's comes first
+	CHECK(choose("default", true) == "D");
+	has(choose("nosuch", false), "there are default, tool_use, rag, zephyr, chatml");
+	b.text("tokenizer.chat_template", "{{ x|");
+	const auto bytes = b.bytes();
+	try {
+		choose_chat_template(Gguf::parse("m.gguf", bytes), "", false);
+		CHECK(false);
+	} catch (const Error& e) {
+		CHECK(e.code == Code::Format);
+		has(e.what(), "m.gguf: tokenizer.chat_template, line 1: ");
+	}
+	for (std::string_view name : builtin_chat_templates()) {
+		INFO(name);
+		const Json one = chat(Json::array({message("user", "What?")}));
+		has(render(std::string(builtin_chat_template(name)), one).text, "What?");
+	}
+}
+
+TEST_CASE("strftime_now tells the clock's time, and refuses what is no conversion") {
+	const ChatTemplate t("{{ strftime_now('%Y') }}");
+	ChatInput in;
+	in.messages = Json::array();
+	const int year = std::stoi(t.render(in).text());
+	CHECK(year >= 2025);
+	CHECK(year < 2200);
+	has(render("{{ strftime_now('%Q') }}").error, "unknown conversion");
+	has(render("{{ strftime_now('%999999Y') }}").error, "unknown conversion");
+	has(render("{{ strftime_now('x%') }}").error, "unknown conversion");
+}

@@ -1,0 +1,283 @@
+// What templates can do, messages made to fit them, and answers taken apart: reasoning, text, calls of tools.
+#include "engine/core/error.h"
+#include "models/chat/builtin.h"
+#include "models/chat/reply.h"
+#include "tests/support/assets.h"
+#include "tests/support/chat.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+struct Whole {
+	std::string content, reasoning;
+	std::vector<ToolCall> calls;
+	void add(const ReplyParser::Part& p) {
+		content += p.content;
+		reasoning += p.reasoning;
+		calls.insert(calls.end(), p.calls.begin(), p.calls.end());
+	}
+	std::string text() const {
+		std::string out = "c=" + content + " r=" + reasoning;
+		for (const ToolCall& c : calls) out += " " + c.id + ":" + c.name + c.arguments;
+		return out;
+	}
+};
+Whole parse(const ReplyParser::Options& o, const std::string& reply, size_t piece) {
+	ReplyParser parser(o);
+	Whole all;
+	for (size_t at = 0; at < reply.size(); at += piece) all.add(parser.push(std::string_view(reply).substr(at, piece)));
+	all.add(parser.finish());
+	return all;
+}
+// The same however the answer is cut into pieces.
+void expect(const ReplyParser::Options& o, const std::string& reply, const std::string& expected) {
+	INFO(reply);
+	for (size_t piece : {size_t(1), size_t(2), size_t(3), size_t(7), size_t(1000)}) {
+		INFO("pieces of ", piece);
+		CHECK(parse(o, reply, piece).text() == expected);
+	}
+}
+ReplyParser::Options options(ToolFormat f, bool think = false, bool in_reasoning = false) {
+	ReplyParser::Options o;
+	o.tools = f;
+	if (think) o.think_begin = "<think>", o.think_end = "</think>";
+	o.in_reasoning = in_reasoning;
+	return o;
+}
+
+} // namespace
+
+TEST_CASE("features: built-in templates take text and system messages, and no tools") {
+	for (std::string_view name : builtin_chat_templates()) {
+		INFO(name);
+		const ChatFeatures f = chat_features(ChatTemplate(std::string(builtin_chat_template(name))));
+		CHECK(f.text_content);
+		CHECK(!f.part_content);
+		CHECK(f.system_role);
+		CHECK(!f.tools);
+		CHECK(!f.tool_calls);
+		CHECK(!f.thinking_switch);
+		CHECK(f.tool_format == ToolFormat::None);
+	}
+}
+
+TEST_CASE("features: of the templates of real models") {
+	const auto features = [](const std::string& name) -> std::optional<ChatFeatures> {
+		const std::string path = shared_asset("chat_templates/" + name + ".jinja");
+		if (path.empty()) return std::nullopt;
+		return chat_features(ChatTemplate(file_text(path)));
+	};
+	if (const auto f = features("Qwen-Qwen3-0.6B")) {
+		CHECK(f->tools);
+		CHECK(f->tool_calls);
+		CHECK(f->object_arguments);
+		CHECK(!f->null_content);
+		CHECK(f->thinking_switch);
+		CHECK(f->think_begin == "<think>");
+		CHECK(f->tool_format == ToolFormat::Hermes);
+		CHECK(!f->part_content);
+	}
+	if (const auto f = features("Qwen-Qwen2.5-7B-Instruct")) {
+		CHECK(f->tools);
+		CHECK(f->object_arguments);
+		CHECK(!f->thinking_switch);
+		CHECK(f->think_end == "");
+		CHECK(f->tool_format == ToolFormat::Hermes);
+	}
+	if (const auto f = features("Mistral-Small-3.2-24B-Instruct-2506")) {
+		CHECK(f->tools);
+		CHECK(f->tool_calls);
+		CHECK(f->text_content);
+		CHECK(f->part_content);
+		CHECK(f->object_arguments);
+		CHECK(f->system_role);
+		CHECK(f->tool_format == ToolFormat::Mistral);
+	}
+	if (const auto f = features("deepseek-ai-DeepSeek-R1-Distill-Llama-8B")) {
+		CHECK(!f->tools);
+		CHECK(f->tool_calls);
+		CHECK(!f->object_arguments);
+		CHECK(f->null_content);
+		CHECK(f->think_end == "</think>");
+		CHECK(f->tool_format == ToolFormat::DeepSeek);
+	}
+}
+
+TEST_CASE("features: a template in llama3's manner, one that takes parts only, and one that refuses everything") {
+	CHECK(chat_features(ChatTemplate("{{ '<|eot_id|>' }}{{ '{\"name\": ' }}{{ '\"parameters\": ' }}")).tool_format ==
+	      ToolFormat::Llama3);
+	const ChatFeatures parts =
+	    chat_features(ChatTemplate("{% for m in messages %}{{ m.role }}:{% for p in m.content %}{% if p.type == 'text' "
+	                               "%}{{ p.text }}{% endif %}{% endfor %}{% endfor %}"));
+	CHECK(parts.part_content);
+	CHECK(!parts.text_content);
+	CHECK(parts.system_role);
+	const Json fitted = fit_messages(parts, Json::array({message("user", "x")}));
+	CHECK(fitted.dump() == R"([{"role":"user","content":[{"type":"text","text":"x"}]}])");
+	const ChatFeatures none = chat_features(ChatTemplate("{{ raise_exception('no') }}"));
+	CHECK(!none.text_content);
+	CHECK(!none.tool_calls);
+	CHECK(chat_features(ChatTemplate("{{ enable_thinking }}")).thinking_switch);
+	CHECK(!chat_features(ChatTemplate("enable_thinking {{ x.enable_thinking }}")).thinking_switch);
+}
+
+TEST_CASE("fit_messages: parts to text, arguments to objects or text, null or empty content") {
+	ChatFeatures f;
+	f.text_content = f.tool_calls = f.object_arguments = true;
+	const auto fit = [&](const char* messages) { return fit_messages(f, Json::parse(messages)).dump(); };
+	CHECK(fit(R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])") ==
+	      R"([{"role":"user","content":"a\nb"}])");
+	CHECK(fit(R"([{"role":"user"},{"role":"user","content":null}])") ==
+	      R"([{"role":"user","content":""},{"role":"user","content":""}])");
+	const char* kCall =
+	    R"([{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{\"a\": 1}"}}]}])";
+	CHECK(fit(kCall) ==
+	      R"([{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]}])");
+	CHECK(
+	    fit(R"([{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"no json"}}]}])") ==
+	    R"([{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"no json"}}]}])");
+	f.object_arguments = false;
+	f.null_content = true;
+	CHECK(fit(R"([{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]}])") ==
+	      R"([{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{\"a\":1}"}}]}])");
+	for (const char* bad : {R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])", R"([5])", R"({})",
+	                        R"([{"role":"user","content":[5]}])"}) {
+		INFO(bad);
+		CHECK_THROWS_AS(fit(bad), Error);
+	}
+	for (const char* odd : {R"([{"role":"a","tool_calls":5}])", R"([{"role":"a","tool_calls":[5,{},{"function":5}]}])"})
+		CHECK_NOTHROW(fit(odd));
+	f.part_content = true;
+	CHECK(fit(R"([{"role":"user","content":[{"type":"image"}]}])") ==
+	      R"([{"role":"user","content":[{"type":"image"}]}])");
+}
+
+TEST_CASE("fit_messages: a conversation in OpenAI's form goes through every real template that knows calls") {
+	const Json chat = Json::parse(R"([{"role":"user","content":[{"type":"text","text":"Weather?"}]},
+		{"role":"assistant","content":null,"tool_calls":[{"id":"abcdef123","type":"function",
+			"function":{"name":"get_weather","arguments":"{\"city\": \"Oslo\"}"}}]},
+		{"role":"tool","tool_call_id":"abcdef123","content":"12"}])");
+	for (const char* name : {"Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct", "Mistral-Small-3.2-24B-Instruct-2506",
+	                         "deepseek-ai-DeepSeek-R1-Distill-Llama-8B"}) {
+		const std::string path = shared_asset("chat_templates/" + std::string(name) + ".jinja");
+		if (path.empty()) continue;
+		INFO(name);
+		const ChatTemplate t(file_text(path));
+		ChatInput in;
+		in.messages = fit_messages(chat_features(t), chat);
+		const std::string text = t.render(in).text();
+		for (const char* part : {"Weather?", "get_weather", "\"city\"", "Oslo", "12"})
+			CHECK(text.find(part) != text.npos);
+		CHECK(text.find("\\\"city") == text.npos);
+	}
+}
+
+TEST_CASE("opens_reasoning: the prompt ends behind the marker") {
+	ChatFeatures f;
+	f.think_begin = "<think>";
+	const auto opens = [&](const char* end) { return opens_reasoning(f, Rendered{{{"x", false}, {end, true}}}); };
+	CHECK(opens("<think>"));
+	CHECK(opens("<think>\n"));
+	CHECK(!opens("<think>\n\n</think>\n\n"));
+	CHECK(!opens(""));
+	f.think_begin.clear();
+	CHECK(!opens("<think>"));
+}
+
+TEST_CASE("reply: reasoning is told from the answer") {
+	const auto o = options(ToolFormat::None, true);
+	expect(o, "plain", "c=plain r=");
+	expect(o, "<think>\nhm\n</think>\n\nyes\n", "c=yes\n r=hm");
+	expect(o, "\n <think>a\n\nb</think>c", "c=c r=a\n\nb");
+	expect(o, "<thinker> <think>x", "c=<thinker> <think>x r="); // later it is text
+	expect(o, "<think>never ends", "c= r=never ends");
+	expect(o, "<think>a</thin", "c= r=a</thin");
+	expect(o, "<think></think>x", "c=x r=");
+	expect(o, "a</think>b", "c=a</think>b r=");
+	expect(options(ToolFormat::None, true, true), "hm</think>\nyes", "c=yes r=hm");
+	expect(options(ToolFormat::None, false, true), "<think>a</think>", "c=<think>a</think> r=");
+}
+
+TEST_CASE("reply: calls in the format of Hermes and Qwen") {
+	const auto o = options(ToolFormat::Hermes, true);
+	expect(o, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": \"x}\\\"</tool_call>\"}}\n</tool_call>",
+	       "c= r= call00000:f{\"a\":1,\"b\":\"x}\\\"</tool_call>\"}");
+	expect(o,
+	       "Sure.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</"
+	       "tool_call>\n<tool_call>{\"name\":\"g\",\"arguments\":{\"x\":[1,{}]}}</tool_call>\n",
+	       "c=Sure. r= call00000:f{} call00001:g{\"x\":[1,{}]}");
+	expect(o,
+	       "<think>\nI call <tool_call>\n</think>\n\n<tool_call>{\"name\":\"f\",\"arguments\":\"{}\"}</tool_call>done",
+	       "c=done r=I call <tool_call> call00000:f{}");
+	expect(o, "<tool_call>{\"name\":\"f\",\"arguments\":{}}", "c= r= call00000:f{}"); // ended by the end-of-turn token
+	for (const char* text :
+	     {"<tool_call>", "<tool_call>{\"name\":\"f\",\"arg", "<tool_call>no</tool_call>", "<tool_c",
+	      "<tool_call>{\"name\":5}</tool_call>", "<tool_call>{\"arguments\":{}}</tool_call>",
+	      "<tool_call>{\"name\":\"f\",\"arguments\":[]}</tool_call>", "a < b <tool", "<tool_call>{]}</tool_call>x"})
+		expect(o, text, std::string("c=") + text + " r=");
+	expect(o, "<tool_call>bad</tool_call><tool_call>{\"name\":\"f\"}</tool_call>",
+	       "c=<tool_call>bad</tool_call> r= call00000:f{}");
+	const std::string deep = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":" + std::string(100'000, '[') +
+	                         std::string(100'000, ']') + "}}</tool_call>";
+	CHECK(parse(o, deep, 100).text() == "c=" + deep + " r=");
+	auto later = o;
+	later.first_call = 41;
+	expect(later, "<tool_call>{\"name\":\"f\"}</tool_call>", "c= r= call00041:f{}");
+}
+
+TEST_CASE("reply: calls in Mistral's formats") {
+	const auto o = options(ToolFormat::Mistral);
+	expect(o, "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Oslo\"}", "c= r= call00000:get_weather{\"city\":\"Oslo\"}");
+	expect(o, "Hm. [TOOL_CALLS]f[CALL_ID]abcdef123[ARGS]{\"a\":1}[TOOL_CALLS]g[ARGS]{}",
+	       "c=Hm. r= abcdef123:f{\"a\":1} call00001:g{}");
+	expect(o,
+	       "[TOOL_CALLS] [{\"name\":\"f\",\"arguments\":{\"a\":1},\"id\":\"xyz\"},{\"name\":\"g\",\"arguments\":{}}]",
+	       "c= r= xyz:f{\"a\":1} call00001:g{}");
+	for (const char* text :
+	     {"[TOOL_CALLS]f[ARGS]{\"a\":", "[TOOL_CALLS]", "[TOOL_CALLS][]", "[TOOL_CALLS][{\"name\":\"f\"},5]", "[TOOL",
+	      "[1, 2]", "[TOOL_CALLS]f[ARGS]x", "[TOOL_CALLS]some\nwords"})
+		expect(o, text, std::string("c=") + text + " r=");
+}
+
+TEST_CASE("reply: calls in DeepSeek's formats") {
+	const auto o = options(ToolFormat::DeepSeek, true, true);
+	const std::string begin = "<｜tool▁calls▁begin｜>", end = "<｜tool▁calls▁end｜>";
+	const auto call = [](const std::string& name, const std::string& json) {
+		return "<｜tool▁call▁begin｜>function<｜tool▁sep｜>" + name + "\n```json\n" + json + "\n```<｜tool▁call▁end｜>";
+	};
+	expect(o, "why</think>\n\n" + begin + call("f", "{\"a\": 1}") + "\n" + call("g", "{}") + end,
+	       "c= r=why call00000:f{\"a\":1} call00001:g{}");
+	expect(o, "</think>ok" + begin + "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜>" + end,
+	       "c=ok r= call00000:f{\"a\":1}");
+	for (const std::string& text :
+	     {begin, begin + call("f", "{\"a\": 1}"), begin + call("f", "[1]") + end, begin + "x" + end})
+		expect(o, "</think>" + text, "c=" + text + " r=");
+}
+
+TEST_CASE("reply: calls in Llama 3's format are the whole answer") {
+	const auto o = options(ToolFormat::Llama3);
+	expect(o, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "c= r= call00000:f{\"a\":1}");
+	expect(o, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}",
+	       "c= r= call00000:f{} call00001:g{}");
+	expect(o, "\n\n{\"name\": \"f\", \"arguments\": {}}\n", "c= r= call00000:f{}");
+	for (const char* text :
+	     {"{\"a\": 1}", "{ is a brace", "The object {\"name\": \"f\", \"parameters\": {}}", "<|python", "{", "{}", ""})
+		expect(o, text, std::string("c=") + text + " r=");
+}
+
+TEST_CASE("reply: calls have OpenAI's form") {
+	CHECK(ToolCall{"id1", "f", "{\"a\":1}"}.json().dump() ==
+	      R"({"id":"id1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}})");
+}
+
+TEST_CASE("reply: text is shown as soon as it can be no marker") {
+	ReplyParser p(options(ToolFormat::Hermes));
+	CHECK(p.push("Hello <").content == "Hello");
+	CHECK(p.push("b").content == " <b");
+	CHECK(p.push("<tool_call").content == "");
+	CHECK(p.push("s").content == "<tool_calls");
+	CHECK(p.push(" \n").content == "");
+	CHECK(p.finish().content == " \n");
+}
