@@ -31,10 +31,12 @@ void fail_exit() {
 
 VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
                               const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
-	const char* text = data->pMessage ? data->pMessage : "(no text)";
-	if (std::none_of(std::begin(kAboutItself), std::end(kAboutItself),
-	                 [&](const char* s) { return std::strstr(text, s); }))
-		static_cast<Messages*>(user)->add(text);
+	std::string text = data->pMessage ? data->pMessage : "(no text)";
+	const auto has = [&](const char* s) { return text.find(s) != text.npos; };
+	if (std::any_of(std::begin(kAboutItself), std::end(kAboutItself), has)) return VK_FALSE;
+	if (data->pMessageIdName && !has(data->pMessageIdName)) // newer layers leave it out
+		text = fmt::format("{}: {}", data->pMessageIdName, text);
+	static_cast<Messages*>(user)->add(std::move(text));
 	return VK_FALSE;
 }
 

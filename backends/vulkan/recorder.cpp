@@ -236,7 +236,8 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 		if (slot_ && slot_->predicted_ms > 0 && slot_->predicted_ms + ms / pieces > target_ms_) submit();
 		begin();
 		const uint32_t n = resolve(p, binds, at); // after submit(): it marks the buffers with this submission
-		if (i == 0) hazards(p, binds, w.continues);
+		if (i > 0) barrier(false); // validation takes whole bindings for what a piece writes, across submissions too
+		hazards(p, binds, i > 0 || w.continues);
 		if (pieces > 1) bound_ = nullptr;
 		if (bound_ != &p) {
 			dev_.fn.vkCmdBindPipeline(slot_->cmd, VK_PIPELINE_BIND_POINT_COMPUTE,
