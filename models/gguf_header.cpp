@@ -310,7 +310,7 @@ GgufHeader Parser::parse() {
 	header_ = {};
 	const char* base = reinterpret_cast<const char*>(out.bytes.data());
 	auto text_at = [&](Range r) { return std::string_view(base + r.at, size_t(r.n)); };
-	std::unordered_set<std::string_view> seen;
+	std::unordered_set<std::string_view, TextHash> seen;
 	for (const Entry& e : entries) {
 		out.entries.push_back(
 		    {text_at(e.key), e.type, e.element, e.count, std::span(out.bytes).subspan(e.value.at, e.value.n)});

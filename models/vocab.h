@@ -33,7 +33,7 @@ struct Vocab {
 	std::vector<std::string_view> texts; // (vocab) into pool
 	std::vector<TokenKind> kinds;        // (vocab)
 	std::vector<float> scores;           // (vocab), empty for bpe
-	std::unordered_map<std::string_view, uint32_t> by_text;
+	std::unordered_map<std::string_view, uint32_t, TextHash> by_text;
 	std::array<uint32_t, 256> byte_tokens; // token of each single byte (spm), or kNoToken
 	std::vector<int16_t> byte_values;      // (vocab) the byte of a Byte token, else -1; empty when there are none
 	uint32_t bos = kNoToken, eos = kNoToken, unknown = kNoToken;
