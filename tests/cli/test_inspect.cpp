@@ -105,6 +105,8 @@ TEST_CASE("T01 T12 T16: files that are no models end with 3, in one line") {
 	const TempFile cut({whole.begin(), whole.end() - 1}), empty({}),
 	    other(std::vector<std::byte>(4096, std::byte('x')));
 	const std::string folder = std::filesystem::temp_directory_path(), line = "/no/such\nfile\xff.gguf";
+	const std::string fifo = cut.path + ".fifo";
+	REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
 	GgufBuilder typed = tiny_model();
 	typed.tensors[0].type = 10;
 	const TempFile q2k(typed.bytes());
@@ -120,9 +122,11 @@ TEST_CASE("T01 T12 T16: files that are no models end with 3, in one line") {
 		check_error(spec(other.path), 3, "does not begin with 'GGUF'");
 		check_error(spec(q2k.path), 3, "has type Q2_K; kvrun computes with F32 F16");
 		check_error(spec(folder), 3, "is a folder");
-		check_error(spec("/dev/zero"), 3, "is not a regular file");
+		check_error(spec("/dev/zero"), 3, "is a character device, not a regular file");
+		check_error(spec(fifo), 3, "is a FIFO, not a regular file");
 		check_error(spec(line), 3, "/no/such\\nfile\\xff.gguf: no such file");
 	}
+	unlink(fifo.c_str());
 }
 
 TEST_CASE("tokenize: ids on one line, and back, byte for byte") {

@@ -3,9 +3,12 @@
 #include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
 #include <chrono>
+#include <cstring>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 using namespace kvrun;
@@ -162,15 +165,32 @@ TEST_CASE("T14: split models with a part missing, renamed, or of another model a
 
 // ---- files that are not what they seem
 
-TEST_CASE("T16: folders, pipes, devices, loops, unreadable files and odd names are refused in clear text") {
+TEST_CASE("T16: folders, FIFOs, sockets, devices, loops, unreadable files and odd names are refused in clear text") {
 	const Folder folder;
 	auto said = [&](const std::string& path) { return error_of([&] { open_model(path); }); };
-	has(said(folder.path), "is a folder; name a GGUF file");
-	has(said("/dev/zero"), "is not a regular file");
-	has(said("/dev/null"), "is not a regular file");
+	has(said(folder.path), "is a folder, not a regular file; name a GGUF file");
+	has(said("/dev/zero"), "is a character device, not a regular file; name a GGUF file");
+	has(said("/dev/null"), "is a character device, not a regular file");
 	const std::string fifo = folder.path / "fifo";
 	REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-	has(said(fifo), "is not a regular file"); // and does not wait for a writer
+	has(said(fifo), "fifo: is a FIFO, not a regular file"); // and does not wait for a writer
+	std::filesystem::create_symlink(fifo, folder.path / "m-00001-of-00002.gguf");
+	has(said(folder.path / "m-00001-of-00002.gguf"), "is a FIFO, not a regular file");
+	sockaddr_un address{.sun_family = AF_UNIX, .sun_path = ""};
+	const std::string socket_path = folder.path / "socket";
+	REQUIRE(socket_path.size() < sizeof address.sun_path);
+	std::strcpy(address.sun_path, socket_path.c_str());
+	const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	REQUIRE(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+	has(said(socket_path), "socket: is a socket, not a regular file");
+	close(fd);
+	std::string disk;
+	for (const auto& e : std::filesystem::directory_iterator("/dev"))
+		if (e.is_block_file()) disk = e.path();
+	if (disk.empty())
+		MESSAGE("skipped: there is no block device here");
+	else
+		has(said(disk), "is a block device, not a regular file");
 	const std::string loop = folder.path / "loop";
 	std::filesystem::create_symlink(loop, loop);
 	has(said(loop), "check the path");
@@ -238,7 +258,7 @@ TEST_CASE("T18: a file that shrinks after it was opened is an error, one that is
 	REQUIRE(truncate((folder.path / "cut.gguf").c_str(), off_t(bytes.size() / 2)) == 0);
 	Code code{};
 	has(error_of([&] { cut.file.read(*cut.file.find_tensor("output.weight"), 0, after); }, &code),
-	    "do not change a model in use");
+	    "do not change a file in use");
 	CHECK(code == Code::Io);
 	CHECK(cut.tokenizer.encode("ab") == m.tokenizer.encode("ab")); // metadata was copied
 	CHECK(cut.file.text("general.name") == "tiny");

@@ -244,7 +244,7 @@ TEST_CASE("T18: a file truncated between opening and loading is an error, and no
 		FAIL("a truncated file was loaded");
 	} catch (const Error& e) {
 		CHECK(e.code == Code::Io);
-		CHECK(std::string(e.what()).find("do not change a model in use") != std::string::npos);
+		CHECK(std::string(e.what()).find("do not change a file in use") != std::string::npos);
 	}
 	CHECK(b.live == 0);
 	close(fd);
