@@ -122,7 +122,10 @@ Json describe(const Gguf& g) {
 		sum["bytes"] = sum["bytes"].get<uint64_t>() + t.bytes;
 		elements += t.rows() * t.cols();
 	}
-	for (const GgufEntry& e : g.entries()) metadata[std::string(e.key)] = value_of(e);
+	// appended, as keys are distinct: looking each up first would take time with their square
+	auto& members = metadata.get_ref<Json::object_t&>();
+	members.reserve(g.entries().size());
+	for (const GgufEntry& e : g.entries()) members.emplace_back(std::string(e.key), value_of(e));
 	const GgufEntry* name = g.find("general.name");
 	const GgufEntry* arch = g.find("general.architecture");
 	return {{"file", g.name()},

@@ -2,6 +2,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
+#include <chrono>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -74,6 +75,27 @@ TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
 	CHECK(contains(r.out, "odd \\xff\\n name"));
 	CHECK(Json::parse(run_program({"inspect", f.path, "--json"}).out)["runs"] == false);
 	check_error({.args = {"inspect", f.path, "--check"}}, 3, "architecture is mamba");
+}
+
+TEST_CASE("T04 inspect: a header of 32 MiB with as many keys and tensors as can be takes no time") {
+	const std::string alike(450, 'k'); // keys of one length that differ at the end take longest to compare
+	GgufBuilder b;
+	for (int i = 0; i < 65'000; ++i) {
+		b.keys.push_back({fmt::format("{}.{:05}", alike, i), uint32_t(GgufType::U8), "\1"});
+		b.tensors.push_back({fmt::format("tensor.{}", i), {1}, 0, std::string(4, '\0')});
+	}
+	const TempFile f(b.bytes());
+	for (const std::string form : {"", "--json"}) {
+		const auto start = std::chrono::steady_clock::now();
+		const Ran r = run_program(form.empty() ? RunSpec{.args = {"inspect", f.path}}
+		                                       : RunSpec{.args = {"inspect", f.path, form}});
+		const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+		INFO(s, " s");
+		CHECK(r.code == 0);
+		CHECK(contains(r.out, form.empty() ? "k... = 1\n" : alike + ".64999"));
+		CHECK(contains(r.out, "tensor.64999"));
+		CHECK(s < 8); // less than one on an idle machine; far more where each key is compared with all before it
+	}
 }
 
 TEST_CASE("T15: --check refuses a file with NaN or infinity in weights, scales or norms") {
