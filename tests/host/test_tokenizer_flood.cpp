@@ -149,3 +149,45 @@ TEST_CASE("T19 T21: texts that collide do not slow tokens, merges, keys and name
 		CHECK(s < 20);
 	}
 }
+
+// Long tokens that nearly match everywhere: work for every byte of the text and of the token at once, if done naively.
+TEST_CASE("T21: long tokens cost nothing where they do not occur, and little where they do") {
+	const size_t n = 3800, text_bytes = 10 << 20;
+	const std::string text(text_bytes, 'a');
+	for (int32_t kind : {3, 4}) {
+		GgufBuilder b;
+		std::vector<std::string> tokens;
+		std::vector<int32_t> kinds;
+		for (int i = 0; i < 256; ++i) tokens.push_back(byte_character(i));
+		kinds.assign(256, 1);
+		for (int i = 0; i < 200; ++i) { // all begin alike, none ends in a
+			tokens.push_back(std::string(n + size_t(i), 'a') + char('b' + i % 25));
+			kinds.push_back(kind);
+		}
+		b.text("tokenizer.ggml.model", "gpt2")
+		    .text("tokenizer.ggml.pre", "gpt-2")
+		    .texts("tokenizer.ggml.tokens", tokens);
+		b.texts("tokenizer.ggml.merges", {}).numbers("tokenizer.ggml.token_type", GgufType::I32, kinds);
+		const auto bytes = b.bytes();
+		const Tokenizer t(Gguf::parse("test.gguf", bytes));
+		const double s = seconds_of([&] {
+			CHECK(t.encode(text, {.bos = false, .special = true}).size() == text_bytes);
+			const auto ids = t.encode(text + "b", {.bos = false, .special = true});
+			CHECK(ids.size() == text_bytes - n - 175 + 1);
+			CHECK(ids.back() == 256 + 175); // the longest of those with a b
+		});
+		INFO(s, " s");
+		CHECK(s < 20); // minutes where every place is tried anew
+	}
+	// words of 1, 2, ... n letters, the longest the best: the left symbol grows one letter at a time
+	std::vector<std::string> tokens = tiny_spm_tokens();
+	for (size_t i = n; i > 1; --i) tokens.push_back(std::string(i, 'a'));
+	GgufBuilder b;
+	add_spm(b, tokens);
+	b.flag("tokenizer.ggml.add_space_prefix", false);
+	const auto bytes = b.bytes();
+	const Tokenizer t(Gguf::parse("test.gguf", bytes));
+	const double s = seconds_of([&] { CHECK(t.encode(text, {.bos = false}).size() == text_bytes / n + 1); });
+	INFO(s, " s");
+	CHECK(s < 40);
+}
