@@ -146,6 +146,12 @@ TEST_CASE("T14: split models with a part missing, renamed, or of another model a
 		s.parts[1].tensors.pop_back();
 		has(s.refusal(), "tensors, split.tensors.count is");
 	}
+	for (size_t i = 0; i < 3; ++i) {
+		Split s(tiny_model());
+		s.parts[i].n_tensors = s.parts[i].tensors.size() - 1;
+		has(s.refusal(), fmt::format("{}: ", s.name(i)));
+		has(s.refusal(), "belong to no tensor, of which the file says it has 3");
+	}
 	{
 		Split s(tiny_model());
 		s.parts[1].tensors[0] = s.parts[0].tensors[0];
@@ -222,10 +228,17 @@ TEST_CASE("T17: a sparse file of 100 GB is judged by its header, at once") {
 	{ // nothing but a magic and a version: no keys, no tensors
 		std::vector<std::byte> head(8);
 		std::memcpy(head.data(), "GGUF\3\0\0\0", 8);
-		has(error_of([&] { open_model(sparse(head)); }), "general.architecture is missing");
+		has(error_of([&] { open_model(sparse(head)); }), "bytes after the table of tensors belong to no tensor");
 	}
-	{ // a sound model with 100 GB behind it
-		CHECK(error_of([&] { open_model(sparse(tiny_model().bytes())); }) == "");
+	// a sound model with 100 GB behind it
+	has(error_of([&] { open_model(sparse(tiny_model().bytes())); }), "bytes after tensor output.weight belong to no");
+	{ // one that needs them
+		GgufBuilder b = tiny_model();
+		b.find("output.weight").dims[1] += (uint64_t(100) << 30) / 64;
+		const std::string path = folder.write("sparse.gguf", b.bytes());
+		const uint64_t bytes = b.bytes().size() + (uint64_t(100) << 30);
+		REQUIRE(truncate(path.c_str(), off_t(bytes)) == 0);
+		has(error_of([&] { open_model(path); }), "tensor output.weight is (");
 	}
 	{ // counts and lengths the file is large enough for
 		GgufBuilder b = tiny_model();
