@@ -21,7 +21,9 @@ PYTHONDONTWRITEBYTECODE=1 python3 - "$root" "$peer" "$work" "$shared/assets/voca
 import os, struct, subprocess, sys
 
 root, peer, work, vocab, mode, file = sys.argv[1:]
-NAMES = "default gpt-2 llama-bpe qwen2 deepseek-coder smollm tekken gpt-4o dbrx".split()
+NAMES = """default gpt-2 llama-bpe dbrx qwen2 qwen35 deepseek-llm deepseek-coder deepseek-v3 spark2_5 youtu falcon smollm
+bloom viking tekken gpt-4o tiny_aya kimi-k2 k2-horizon chameleon superbpe bailingmoe seed-coder ufakzeka laguna minicpm5
+exaone-moe afmoe jais-2""".split()
 MARK = b"\n__ggml_vocab_test__\n"
 
 
@@ -38,13 +40,13 @@ def renamed(name):
     return path
 
 
-def ids(command, text):
-    return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout.split()
+def output(command, text):
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout
 
 
-def of_peer(path, text):
+def of_peer(path, text, *mark):
     inside = work[len(peer):]
-    return ids(["chroot", peer, f"{inside}/peer_tokenize", f"{inside}/{os.path.basename(path)}"], text)
+    return output(["chroot", peer, f"{inside}/peer_tokenize", f"{inside}/{os.path.basename(path)}", *mark], text)
 
 
 folder = f"{root}/tests/golden/tokenize"
@@ -54,15 +56,16 @@ for name in NAMES:
     if mode == "--compare":
         text = open(file, "rb").read()
         kvrun = os.environ.get("KVRUN_PROGRAM", f"{root}/build/kvrun")
-        a, b = ids([kvrun, "tokenize", "-m", path, "--no-bos"], text), of_peer(path, text)
+        a, b = output([kvrun, "tokenize", "-m", path, "--no-bos"], text).split(), of_peer(path, text).split()
         different += a != b
         first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
         print(f"{name:15} {len(b)} tokens, {'equal' if a == b else f'first difference at {first}'}")
     else:
-        texts = open(f"{folder}/texts.inp", "rb").read().split(MARK)[:-1]
+        texts = open(f"{folder}/texts.inp", "rb").read()
+        lines = of_peer(path, texts, MARK)
+        assert lines.count(b"\n") == texts.count(MARK), name
         with open(f"{folder}/{name}.out", "wb") as f:
-            for text in texts:
-                f.write(b" ".join(of_peer(path, text)) + b"\n")
-        print(f"{name}: {len(texts)} texts")
+            f.write(lines)
+        print(f"{name}: {texts.count(MARK)} texts")
 sys.exit(1 if different else 0)
 PY
