@@ -4,6 +4,7 @@
 #include "models/pretokenize.h"
 #include "models/tokenizer.h"
 #include "tests/support/assets.h"
+#include "tests/support/gguf_builder.h"
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -103,6 +104,51 @@ TEST_CASE("tokenizer: every pre-tokenizer gives the ids of llama.cpp") {
 		}
 		CAPTURE(fmt::format("texts {}", fmt::join(different, " ")));
 		CHECK(different == (on_purpose.contains(name) ? on_purpose.at(name) : std::vector<size_t>()));
+	}
+}
+
+// Llama's vocabulary as make_peer_tokens.sh changes it: without a space in front, with user-defined tokens as Gemma's.
+TEST_CASE("tokenizer: SentencePiece vocabularies with the options of other models give the ids of llama.cpp") {
+	const std::string path = shared_asset("vocab/ggml-vocab-llama-spm.gguf");
+	if (path.empty()) return;
+	const Gguf g = Gguf::open(path);
+	for (const std::string name : {"plain", "bare", "gemma"}) {
+		CAPTURE(name);
+		std::vector<std::string> texts;
+		for (std::string_view t : g.texts("tokenizer.ggml.tokens")) texts.emplace_back(t);
+		std::vector<float> scores = g.floats("tokenizer.ggml.scores");
+		std::vector<int32_t> kinds;
+		for (int64_t k : g.ints("tokenizer.ggml.token_type")) kinds.push_back(int32_t(k));
+		const std::string mark = "\u2581";
+		for (size_t i = 0; name == "gemma" && i < texts.size(); ++i) {
+			std::string marks;
+			for (size_t n = texts[i].size() / mark.size(); n > 0; --n) marks += mark;
+			if (texts[i] != marks || texts[i] == mark) continue;
+			texts[i] = std::string(texts[i].size() / mark.size(), ' ');
+			kinds[i] = int32_t(TokenKind::UserDefined);
+		}
+		for (const char* t : {"\n\n", "\n\n\n", "<b>", "</b>"}) {
+			if (name != "gemma") break;
+			texts.push_back(t);
+			scores.push_back(0);
+			kinds.push_back(int32_t(TokenKind::UserDefined));
+		}
+		GgufBuilder b;
+		b.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", texts);
+		b.numbers("tokenizer.ggml.scores", GgufType::F32, scores);
+		b.numbers("tokenizer.ggml.token_type", GgufType::I32, kinds);
+		if (name != "plain") b.flag("tokenizer.ggml.add_space_prefix", false);
+		const auto bytes = b.bytes();
+		const Tokenizer tokenizer(Gguf::parse("test.gguf", bytes));
+		const Vectors v = read_vectors(kTokenize + "texts.inp", kTokenize + "spm/" + name + ".out");
+		REQUIRE(v.texts.size() == 112);
+		REQUIRE(v.ids.size() == v.texts.size());
+		for (size_t i = 0; i < v.texts.size(); ++i) {
+			CAPTURE(v.texts[i]);
+			const auto ids = tokenizer.encode(v.texts[i], {.bos = false});
+			CHECK(ids == v.ids[i]);
+			CHECK(tokenizer.decode(ids) == v.texts[i]);
+		}
 	}
 }
 
