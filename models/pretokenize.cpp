@@ -41,7 +41,7 @@ struct PreTokenizer::Pattern {
 
 namespace {
 
-// What matching needs besides the pattern; one per split(), so that a tokenizer can be used by several threads.
+// What matching needs besides the pattern; one per thread, as several may use a tokenizer.
 class Matcher {
  public:
 	Matcher()
@@ -94,7 +94,8 @@ PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 PreTokenizer::~PreTokenizer() = default;
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
-	Matcher matcher;
+	// kept: a text full of special tokens is split in as many calls
+	thread_local Matcher matcher;
 	std::vector<std::string_view> out, pieces, next;
 	for (size_t begin = 0; begin < text.size();) {
 		size_t end = begin;

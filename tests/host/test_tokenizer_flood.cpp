@@ -191,3 +191,21 @@ TEST_CASE("T21: long tokens cost nothing where they do not occur, and little whe
 	INFO(s, " s");
 	CHECK(s < 40);
 }
+
+TEST_CASE("T21: a text full of special tokens takes no more than its bytes do") {
+	std::vector<std::string> tokens;
+	for (int i = 0; i < 256; ++i) tokens.push_back(byte_character(i));
+	tokens.push_back("<b>");
+	std::vector<int32_t> kinds(256, 1);
+	kinds.push_back(4);
+	GgufBuilder b;
+	b.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "llama-bpe").texts("tokenizer.ggml.merges", {});
+	b.texts("tokenizer.ggml.tokens", tokens).numbers("tokenizer.ggml.token_type", GgufType::I32, kinds);
+	const auto bytes = b.bytes();
+	const Tokenizer t(Gguf::parse("test.gguf", bytes));
+	std::string text;
+	while (text.size() < 16 << 20) text += "a<b>";
+	const double s = seconds_of([&] { CHECK(t.encode(text, {.bos = false}).size() == text.size() / 2); });
+	INFO(s, " s");
+	CHECK(s < 15); // a minute and more where each piece of text sets up its own search
+}
