@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <fmt/ranges.h>
-#include <fmt/ranges.h>
 
 namespace kvrun {
 

@@ -63,7 +63,7 @@ void Bpe::read_merges(const Gguf& g, const Vocab& v) {
 		fail(Code::Format, "{}: key {} has {} merges in {} bytes, at most {} in {} are accepted; the file is damaged",
 		     v.file, key, e->count, e->bytes.size(), kMaxMerges, kMaxMergeBytes);
 	// Symbols are numbered by text. One that is no token can still be a step on the way to one.
-	std::unordered_map<std::string, uint32_t> symbols;
+	std::unordered_map<std::string, uint32_t, TextHash> symbols;
 	auto symbol = [&](std::string text) {
 		const auto [i, is_new] = symbols.emplace(std::move(text), uint32_t(symbol_tokens_.size()));
 		if (!is_new) return i->second;

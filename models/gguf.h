@@ -4,6 +4,7 @@
 #pragma once
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
+#include "models/seeded_hash.h"
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -92,7 +93,7 @@ class Gguf {
 	std::vector<std::unique_ptr<Part>> parts_;
 	std::vector<GgufEntry> entries_;
 	std::vector<GgufTensor> tensors_;
-	std::unordered_map<std::string_view, size_t> entry_of_, tensor_of_; // name -> index
+	std::unordered_map<std::string_view, size_t, TextHash> entry_of_, tensor_of_; // name -> index
 };
 
 } // namespace kvrun

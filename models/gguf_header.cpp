@@ -92,6 +92,7 @@ class Parser {
 	Tensor tensor();
 	DType tensor_type(uint32_t id, const std::string& name);
 	void place(std::vector<Tensor>&);
+	void check_filled(const std::vector<Tensor>&);
 	std::string_view view(Range r) const { return {reinterpret_cast<const char*>(header_.data()) + r.at, size_t(r.n)}; }
 	std::string shown(Range r) const { return one_line(view(r)); }
 	const std::string& name() const { return file_.name(); }
@@ -251,9 +252,8 @@ Parser::Tensor Parser::tensor() {
 	return r;
 }
 
-// Turns offsets into positions in the file; refuses tensors that leave it, share bytes, or are not aligned.
+// Turns offsets into positions in the file; refuses tensors that leave it or are not aligned.
 void Parser::place(std::vector<Tensor>& tensors) {
-	if (tensors.empty()) return;
 	const auto data = checked_align_up(at_, alignment_);
 	for (Tensor& r : tensors) {
 		GgufTensor& t = r.t;
@@ -268,15 +268,32 @@ void Parser::place(std::vector<Tensor>& tensors) {
 			     name(), file_.bytes(), shown(r.name), t.bytes, t.at);
 		t.at = *begin;
 	}
+}
+
+// Refuses tensors that share bytes or leave some of the data to nobody. Everything that writes GGUF puts one tensor
+// behind the other, padded to the alignment, the last one padded or not: where that does not come out, a count or a
+// shape is wrong, and tensors would be read from each other's bytes.
+void Parser::check_filled(const std::vector<Tensor>& tensors) {
 	std::vector<const Tensor*> order;
 	for (const Tensor& r : tensors) order.push_back(&r);
 	std::sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) { return a->t.at < b->t.at; });
-	for (size_t i = 1; i < order.size(); ++i) {
-		const GgufTensor &a = order[i - 1]->t, &b = order[i]->t;
-		if (a.at + a.bytes > b.at)
-			fail(Code::Format, "{}: tensors {} and {} overlap: bytes {}..{} and {}..{}; the file is damaged", name(),
-			     shown(order[i - 1]->name), shown(order[i]->name), a.at, a.at + a.bytes, b.at, b.at + b.bytes);
+	uint64_t end = at_; // of what is accounted for
+	std::string before = "the table of tensors";
+	for (const Tensor* r : order) {
+		const GgufTensor& t = r->t;
+		if (t.at < end)
+			fail(Code::Format, "{}: tensor {} at byte {} overlaps {}, which ends at byte {}; the file is damaged",
+			     name(), shown(r->name), t.at, before, end);
+		if (t.at - end >= alignment_)
+			fail(Code::Format, "{}: {} bytes between {} and tensor {} belong to no tensor; the file is damaged", name(),
+			     t.at - end, before, shown(r->name));
+		end = t.at + t.bytes;
+		before = "tensor " + shown(r->name);
 	}
+	if (file_.bytes() > *checked_align_up(end, alignment_))
+		fail(Code::Format,
+		     "{}: {} bytes after {} belong to no tensor, of which the file says it has {}; the file is damaged", name(),
+		     file_.bytes() - end, before, tensors.size());
 }
 
 GgufHeader Parser::parse() {
@@ -303,6 +320,7 @@ GgufHeader Parser::parse() {
 	std::vector<Tensor> tensors;
 	for (uint64_t i = 0; i < n_tensors; ++i) tensors.push_back(tensor());
 	place(tensors);
+	check_filled(tensors);
 
 	header_.resize(size_t(at_));
 	header_.shrink_to_fit();
@@ -310,7 +328,7 @@ GgufHeader Parser::parse() {
 	header_ = {};
 	const char* base = reinterpret_cast<const char*>(out.bytes.data());
 	auto text_at = [&](Range r) { return std::string_view(base + r.at, size_t(r.n)); };
-	std::unordered_set<std::string_view> seen;
+	std::unordered_set<std::string_view, TextHash> seen;
 	for (const Entry& e : entries) {
 		out.entries.push_back(
 		    {text_at(e.key), e.type, e.element, e.count, std::span(out.bytes).subspan(e.value.at, e.value.n)});

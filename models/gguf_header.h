@@ -16,7 +16,7 @@ struct GgufHeader {
 	uint32_t version = 0;
 	std::vector<std::byte> bytes;    // the header as stored; entries and names of tensors point into it
 	std::vector<GgufEntry> entries;  // in file order, keys distinct
-	std::vector<GgufTensor> tensors; // in file order, names distinct; inside the file, aligned, not overlapping
+	std::vector<GgufTensor> tensors; // in file order, names distinct; aligned, together all of the data
 };
 
 // `part` is written into every tensor.

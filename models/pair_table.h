@@ -1,8 +1,9 @@
 // A flat hash table from a pair of 32-bit numbers to a small value, for lookups in the tokenizers' inner loops.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+#include "models/seeded_hash.h"
 #include <vector>
+#define XXH_INLINE_ALL // the hash of eight bytes is a few instructions, a call would be most of it
+#include <xxhash.h>
 
 namespace kvrun {
 
@@ -29,9 +30,7 @@ template <class V> class PairTable {
 	};
 	static uint64_t key(uint32_t a, uint32_t b) { return uint64_t(a) << 32 | b; }
 	size_t place(uint64_t k) const { // of the pair, or of the free cell where it belongs
-		uint64_t h = k * 0x9e3779b97f4a7c15u;
-		h ^= h >> 32;
-		size_t i = size_t(h) & (cells_.size() - 1);
+		size_t i = size_t(XXH3_64bits_withSecret(&k, sizeof k, secret_, kHashSecretBytes)) & (cells_.size() - 1);
 		while (cells_[i].key != k && cells_[i].key != kFree) i = (i + 1) & (cells_.size() - 1);
 		return i;
 	}
@@ -41,6 +40,7 @@ template <class V> class PairTable {
 		for (const Cell& c : old)
 			if (c.key != kFree) cells_[place(c.key)] = c;
 	}
+	const uint8_t* secret_ = hash_secret();
 	std::vector<Cell> cells_ = std::vector<Cell>(64); // a power of two
 	size_t used_ = 0;
 };

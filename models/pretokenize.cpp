@@ -2,69 +2,12 @@
 #include "models/pretokenize.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "models/pre_patterns.h"
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 namespace kvrun {
 namespace {
-
-// White space as Unicode defines it, for use inside [ ]. PCRE's own \s has U+180E too.
-#define SPACE "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define SPACES "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+" // all but the last of the spaces before a word
-#define LINES "[" SPACE "]*[\\r\\n]+"
-#define CONTRACTION "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
-#define SIGNS " ?[^" SPACE "\\p{L}\\p{N}]+"
-#define WORD "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" SIGNS "|" SPACES
-#define LLAMA3 CONTRACTION "|" WORD "|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|" LINES "|" SPACES
-#define QWEN2 CONTRACTION "|" WORD "|\\p{N}|" SIGNS "[\\r\\n]*|" LINES "|" SPACES
-#define TEKKEN                                                                                                         \
-	"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*|\\p{N}|" SIGNS              \
-	"[\\r\\n/]*|" LINES "|" SPACES
-#define GPT4O                                                                                                          \
-	"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+(?:" CONTRACTION ")?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER            \
-	"*(?:" CONTRACTION ")?|\\p{N}{1,3}|" SIGNS "[\\r\\n/]*|" LINES "|" SPACES
-
-struct Row {
-	const char* name;           // tokenizer.ggml.pre
-	const char* patterns[5];    // applied one after the other; nullptr ends the list
-	bool whole_words, adds_bos; // as in PreTokenizer
-};
-constexpr Row kRows[] = {
-    {"default", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
-    {"gpt-2", {GPT2}, false, false},
-    {"llama-bpe", {LLAMA3}, true, true},
-    {"qwen2", {QWEN2}, false, false},
-    {"deepseek-coder",
-     {"[\\r\\n]", "[" SPACE "]?\\p{L}+", "[" SPACE "]?\\p{P}+",
-      "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", "\\p{N}"},
-     false,
-     false},
-    {"smollm", {"\\p{N}", GPT2}, false, false},
-    {"tekken", {TEKKEN}, true, true},
-    {"gpt-4o", {GPT4O}, false, false},
-    {"dbrx", {LLAMA3}, false, false},
-};
-// Other names files use for the same patterns.
-constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-    {"llama3", "llama-bpe"}, {"llama-v3", "llama-bpe"},     {"falcon3", "llama-bpe"}, {"smaug-bpe", "dbrx"},
-    {"phi-2", "gpt-2"},      {"deepseek-r1-qwen", "qwen2"}, {"starcoder", "smollm"},  {"refact", "smollm"},
-    {"llama4", "gpt-4o"},    {"megrez", "qwen2"},
-};
-
-const Row& find_row(std::string_view name, const std::string& file) {
-	for (const auto& [alias, of] : kAliases)
-		if (name == alias) name = of;
-	std::string known;
-	for (const Row& r : kRows) {
-		if (name == r.name) return r;
-		known += fmt::format("{}{}", known.empty() ? "" : " ", r.name);
-	}
-	fail(Code::Unsupported, "{}: pre-tokenizer is {}; kvrun knows {}", file, one_line(name), known);
-}
 
 template <class T, void (*Free)(T*)> struct Freer {
 	void operator()(T* p) const { Free(p); }
@@ -98,7 +41,7 @@ struct PreTokenizer::Pattern {
 
 namespace {
 
-// What matching needs besides the pattern; one per split(), so that a tokenizer can be used by several threads.
+// What matching needs besides the pattern; one per thread, as several may use a tokenizer.
 class Matcher {
  public:
 	Matcher()
@@ -138,18 +81,21 @@ class Matcher {
 } // namespace
 
 PreTokenizer::PreTokenizer(std::string_view name, const std::string& file) {
-	const Row& row = find_row(name, file);
-	for (const char* p : row.patterns)
+	const PrePatterns* row = find_pre_patterns(name);
+	if (!row)
+		fail(Code::Unsupported, "{}: pre-tokenizer is {}; kvrun knows {}", file, one_line(name), pre_pattern_names());
+	for (const char* p : row->patterns)
 		if (p) patterns_.push_back(std::make_unique<Pattern>(p));
-	whole_words_ = row.whole_words;
-	adds_bos_ = row.adds_bos;
+	whole_words_ = row->whole_words;
+	adds_bos_ = row->adds_bos;
 }
 PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 PreTokenizer::~PreTokenizer() = default;
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
-	Matcher matcher;
+	// kept: a text full of special tokens is split in as many calls
+	thread_local Matcher matcher;
 	std::vector<std::string_view> out, pieces, next;
 	for (size_t begin = 0; begin < text.size();) {
 		size_t end = begin;

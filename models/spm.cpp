@@ -61,6 +61,7 @@ Spm::Spm(const Vocab& v) : ranks_(v.size()) {
 }
 
 uint32_t Spm::word(const Vocab& v, std::string_view text) const {
+	if (text.size() > v.longest) return kNoToken;
 	const uint32_t id = v.find_word(text);
 	return id != kNoToken && ranks_[id] != kNever ? id : kNoToken;
 }

@@ -2,80 +2,13 @@
 #include "models/tokenizer.h"
 #include "engine/core/utf8.h"
 #include "models/bpe.h"
+#include "models/special_tokens.h"
 #include "models/spm.h"
 #include <algorithm>
 #include <utility>
 
 namespace kvrun {
 namespace {
-
-// Finds tokens that are written out in a text. A trie over bytes; the longest token at a place wins.
-class SpecialTokens {
- public:
-	explicit SpecialTokens(const Vocab& v) {
-		size_t bytes = 0;
-		for (uint32_t id = 0; id < v.size(); ++id) {
-			if (!v.is_special(id) || v.find(v.texts[id]) != id) continue; // empty, or a repeated text
-			bytes += v.texts[id].size();
-			if (bytes > kMaxSpecialBytes)
-				fail(Code::Format, "{}: control and user-defined tokens have more than {} bytes; the file is damaged",
-				     v.file, kMaxSpecialBytes);
-			insert(v.texts[id], id);
-		}
-	}
-
-	struct Hit {
-		size_t at;   // text.size() when there is none
-		uint32_t id; // of the token that begins there
-	};
-	// The first token at or after `from`; control and unknown tokens count only if `control`.
-	Hit next(const Vocab& v, std::string_view text, size_t from, bool control) const {
-		for (size_t at = from; at < text.size(); ++at) {
-			uint32_t found = kNoToken;
-			uint32_t node = roots_[uint8_t(text[at])];
-			for (size_t i = at + 1; node != 0; ++i) {
-				const uint32_t id = nodes_[node].id;
-				if (id != kNoToken && (control || v.kinds[id] == TokenKind::UserDefined)) found = id;
-				node = i < text.size() ? child(node, text[i]) : 0;
-			}
-			if (found != kNoToken) return {at, found};
-		}
-		return {text.size(), kNoToken};
-	}
-
- private:
-	struct Node {
-		uint32_t first = 0, sibling = 0; // 0: none
-		uint32_t id = kNoToken;          // token that ends here
-		char c = 0;
-	};
-	uint32_t child(uint32_t node, char c) const {
-		uint32_t n = nodes_[node].first;
-		while (n != 0 && nodes_[n].c != c) n = nodes_[n].sibling;
-		return n;
-	}
-	void insert(std::string_view t, uint32_t id) {
-		uint32_t& root = roots_[uint8_t(t[0])];
-		if (root == 0) root = add(t[0]);
-		uint32_t node = root;
-		for (char c : t.substr(1)) {
-			uint32_t next = child(node, c);
-			if (next == 0) {
-				next = add(c);
-				nodes_[next].sibling = nodes_[node].first;
-				nodes_[node].first = next;
-			}
-			node = next;
-		}
-		nodes_[node].id = id;
-	}
-	uint32_t add(char c) {
-		nodes_.push_back({0, 0, kNoToken, c});
-		return uint32_t(nodes_.size() - 1);
-	}
-	std::array<uint32_t, 256> roots_{};
-	std::vector<Node> nodes_ = std::vector<Node>(1); // node 0 is none
-};
 
 std::string with_marks(std::string_view text, bool prefix) {
 	std::string out(prefix ? kSpaceMark : "");
@@ -166,8 +99,9 @@ std::vector<uint32_t> Tokenizer::encode(std::string_view text, EncodeOptions opt
 	std::vector<uint32_t> out;
 	if (options.bos && m.adds_bos) out.push_back(m.vocab.bos);
 	bool prefix = true;
+	SpecialTokens::Finder special(m.special, text, options.special);
 	for (size_t at = 0; at < text.size();) {
-		const auto hit = m.special.next(m.vocab, text, at, options.special);
+		const SpecialTokens::Hit hit = special.next(at);
 		if (hit.at > at) {
 			m.encode_words(text.substr(at, hit.at - at), prefix, out);
 			prefix = false;
@@ -187,23 +121,26 @@ std::vector<uint32_t> Tokenizer::encode_ranges(std::string_view text, std::span<
 	const Model& m = *model_;
 	if (text.size() > kMaxText)
 		fail(Code::Invalid, "the text has {} bytes, at most {} can be encoded at once", text.size(), kMaxText);
-	size_t range = 0; // ranges before this one are behind
+	SpecialTokens::Finder user_defined(m.special, text, /*control=*/false);
+	std::optional<SpecialTokens::Finder> control; // in the text of ranges[range]
+	size_t range = 0;                             // ranges before this one are behind
 	const auto next_in_ranges = [&](size_t from) -> Hit {
-		for (; range < ranges.size(); ++range) {
+		for (; range < ranges.size(); ++range, control.reset()) {
 			const auto [begin, end] = ranges[range];
 			if (end <= from) continue;
-			const Hit hit = m.special.next(m.vocab, text.substr(0, end), std::max(begin, from), /*control=*/true);
-			if (hit.id != kNoToken) return hit;
+			if (!control) control.emplace(m.special, text.substr(begin, end - begin), /*control=*/true);
+			const Hit hit = control->next(std::max(begin, from) - begin);
+			if (hit.id != kNoToken) return {begin + hit.at, hit.id};
 		}
 		return {text.size(), kNoToken};
 	};
 	const auto length = [&](const Hit& h) { return h.id == kNoToken ? 0 : m.vocab.texts[h.id].size(); };
 	std::vector<uint32_t> out;
 	if (bos && m.adds_bos) out.push_back(m.vocab.bos);
-	Hit anywhere = m.special.next(m.vocab, text, 0, /*control=*/false), inside = next_in_ranges(0);
+	Hit anywhere = user_defined.next(0), inside = next_in_ranges(0);
 	bool prefix = true;
 	for (size_t at = 0; at < text.size();) {
-		if (anywhere.at < at) anywhere = m.special.next(m.vocab, text, at, /*control=*/false);
+		if (anywhere.at < at) anywhere = user_defined.next(at);
 		if (inside.at < at) inside = next_in_ranges(at);
 		const bool first = inside.at < anywhere.at || (inside.at == anywhere.at && length(inside) >= length(anywhere));
 		const Hit hit = first ? inside : anywhere; // the earlier one, of two at a place the longer one

@@ -52,7 +52,13 @@ void Vocab::read_texts(const Gguf& g) {
 		     kMaxVocab);
 	const std::vector<std::string_view> stored = g.texts(key);
 	size_t bytes = 0, doubles = 0;
-	for (std::string_view t : stored) bytes += t.size();
+	for (size_t i = 0; i < stored.size(); ++i) {
+		bytes += stored[i].size();
+		longest = std::max(longest, stored[i].size());
+		if (stored[i].size() > kMaxTokenBytes)
+			fail(Code::Format, "{}: key {}: token {}, '{}', has {} bytes, at most {} are accepted; the file is damaged",
+			     file, key, i, one_line(stored[i], 40), stored[i].size(), kMaxTokenBytes);
+	}
 	if (bytes > kMaxVocabBytes)
 		fail(Code::Format, "{}: key {} has {} bytes of text, at most {} are accepted; the file is damaged", file, key,
 		     bytes, kMaxVocabBytes);

@@ -9,6 +9,7 @@ namespace kvrun {
 constexpr uint32_t kNoToken = UINT32_MAX;
 constexpr uint64_t kMaxVocab = uint64_t(1) << 20;        // tokens
 constexpr uint64_t kMaxVocabBytes = uint64_t(16) << 20;  // texts of all tokens together
+constexpr uint64_t kMaxTokenBytes = 4096;                // text of one token; real ones have a few hundred at most
 constexpr uint64_t kMaxSpecialBytes = uint64_t(1) << 20; // texts of all control and user-defined tokens together
 
 // Repairs, each said once: an empty text is never matched; of tokens with equal texts the first is the one text
@@ -31,9 +32,10 @@ struct Vocab {
 	std::string file;                    // for messages
 	std::vector<char> pool;              // all texts, back to back
 	std::vector<std::string_view> texts; // (vocab) into pool
+	size_t longest = 0;                  // bytes of the longest text
 	std::vector<TokenKind> kinds;        // (vocab)
 	std::vector<float> scores;           // (vocab), empty for bpe
-	std::unordered_map<std::string_view, uint32_t> by_text;
+	std::unordered_map<std::string_view, uint32_t, TextHash> by_text;
 	std::array<uint32_t, 256> byte_tokens; // token of each single byte (spm), or kNoToken
 	std::vector<int16_t> byte_values;      // (vocab) the byte of a Byte token, else -1; empty when there are none
 	uint32_t bos = kNoToken, eos = kNoToken, unknown = kNoToken;

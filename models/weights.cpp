@@ -1,8 +1,10 @@
 // Weights on a backend: a plan of which tensor goes where, then an upload in bounded pieces.
 #include "models/weights.h"
 #include "engine/core/block_quant.h"
+#include "engine/core/log.h"
 #include "engine/core/utf8.h"
 #include "models/checked.h"
+#include "models/finite.h"
 #include <algorithm>
 #include <unordered_map>
 
@@ -13,6 +15,7 @@ constexpr size_t kAlign = 256;                       // of a tensor inside a buf
 constexpr size_t kBufferBytes = size_t(512) << 20;   // tensors share buffers of this size where the device allows it
 constexpr size_t kPieceBytes = size_t(8) << 20;      // read from the file and handed to the backend at once
 constexpr size_t kUnflushedBytes = size_t(32) << 20; // most the backend must stage before it is waited for
+constexpr size_t kReadBytes = size_t(256) << 10; // read at once: still in the core's cache when it is looked through
 
 struct Item { // one tensor of the file
 	const TensorSpec* spec;
@@ -65,14 +68,14 @@ class Uploader {
 		for (uint32_t row = 0; row < i.spec->rows; row += step) {
 			const uint32_t n = std::min(step, i.spec->rows - row);
 			piece_.resize(n * row_bytes);
-			gguf_.read(*i.tensor, row * row_bytes, piece_);
+			read(*i.tensor, row * row_bytes);
 			backend_.write_weight(v, row, n, piece_);
 			count(piece_.size());
 		}
 	}
 	void vector(const Item& i, const View& v) {
 		piece_.resize(i.tensor->bytes);
-		gguf_.read(*i.tensor, 0, piece_);
+		read(*i.tensor, 0);
 		std::vector<float> values(i.spec->cols);
 		dequantise_row(i.tensor->type, piece_.data(), values.data(), values.size());
 		backend_.write(*v.buf, v.at, std::as_bytes(std::span(values)));
@@ -83,8 +86,31 @@ class Uploader {
 		backend_.wait();
 		unflushed_ = 0;
 	}
+	// Says which weights are no finite numbers. The model is loaded all the same: they may be of tokens nobody uses.
+	void warn_about_values() const {
+		if (bad_tensors_ > 0)
+			warn_once(fmt::format("{}: {} of {} tensors hold values that are no finite numbers, first {}; answers may "
+			                      "be broken, get the file again",
+			                      gguf_.name(), bad_tensors_, gguf_.tensors().size(), first_bad_));
+	}
 
  private:
+	// Fills piece_ with a tensor's bytes from `from` on, and looks for values that are no finite numbers.
+	void read(const GgufTensor& t, size_t from) {
+		const auto [name, block, block_bytes] = dtype_info(t.type);
+		const size_t step = kReadBytes / block_bytes * block_bytes;
+		for (size_t at = 0; at < piece_.size(); at += step) {
+			const auto part = std::span(piece_).subspan(at, std::min(step, piece_.size() - at));
+			gguf_.read(t, from + at, part);
+			const auto bad = &t == last_bad_ ? std::nullopt : first_not_finite(t.type, part);
+			if (!bad) continue;
+			last_bad_ = &t;
+			const uint64_t element = (from + at) / block_bytes * block + *bad;
+			if (bad_tensors_++ == 0)
+				first_bad_ =
+				    fmt::format("{} at row {}, column {}", one_line(t.name), element / t.cols(), element % t.cols());
+		}
+	}
 	void count(size_t bytes) {
 		done_ += bytes;
 		unflushed_ += bytes;
@@ -98,6 +124,9 @@ class Uploader {
 	uint64_t done_ = 0;
 	size_t unflushed_ = 0;
 	std::vector<std::byte> piece_;
+	const GgufTensor* last_bad_ = nullptr; // each tensor is counted once
+	uint64_t bad_tensors_ = 0;
+	std::string first_bad_;
 };
 
 // Rows [first, first + n) of a matrix in any format: rows stand one after the other.
@@ -171,6 +200,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		views.emplace(i.spec->name, v);
 	}
 	up.flush();
+	up.warn_about_values();
 	w.embed = views.at("token_embd.weight");
 	w.final_norm = views.at("output_norm.weight");
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");

@@ -2,6 +2,7 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "models/finite.h"
 #include "models/model.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -120,7 +121,10 @@ Json describe(const Gguf& g) {
 		sum["bytes"] = sum["bytes"].get<uint64_t>() + t.bytes;
 		elements += t.rows() * t.cols();
 	}
-	for (const GgufEntry& e : g.entries()) metadata[std::string(e.key)] = value_of(e);
+	// appended, as keys are distinct: looking each up first would take time with their square
+	auto& members = metadata.get_ref<Json::object_t&>();
+	members.reserve(g.entries().size());
+	for (const GgufEntry& e : g.entries()) members.emplace_back(std::string(e.key), value_of(e));
 	const GgufEntry* name = g.find("general.name");
 	const GgufEntry* arch = g.find("general.architecture");
 	return {{"file", g.name()},
@@ -195,33 +199,30 @@ std::string as_text(const Json& d) {
 	return out;
 }
 
+// A number that is not finite, by name.
+const char* special_name(float v) { return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"; }
+
 // Refuses a file with a weight that is no finite number.
 void check_values(const Gguf& g) {
 	constexpr size_t kPiece = size_t(4) << 20; // bytes read at once
 	std::vector<std::byte> bytes;
-	std::vector<float> values;
 	uint64_t done = 0, bad_tensors = 0;
 	std::string first;
 	Progress progress;
 	for (const GgufTensor& t : g.tensors()) {
 		const auto [name, block, block_bytes] = dtype_info(t.type);
 		const size_t step = kPiece / block_bytes * block_bytes;
-		bool bad = false;
+		std::optional<size_t> bad;
 		for (uint64_t at = 0; at < t.bytes && !bad; at += step) {
 			bytes.resize(size_t(std::min<uint64_t>(step, t.bytes - at)));
 			g.read(t, at, bytes);
-			values.resize(bytes.size() / block_bytes * block);
-			dequantise_row(t.type, bytes.data(), values.data(), values.size());
-			const auto i = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
-			if (i == values.end()) continue;
-			bad = true;
-			const uint64_t element = at / block_bytes * block + uint64_t(i - values.begin());
-			if (bad_tensors++ == 0)
-				first =
-				    fmt::format("{} at row {}, column {}: {}", one_line(t.name), element / t.cols(), element % t.cols(),
-				                std::isnan(*i) ? "nan"
-				                : *i > 0       ? "inf"
-				                               : "-inf");
+			bad = first_not_finite(t.type, bytes);
+			if (!bad || bad_tensors++ > 0) continue;
+			std::vector<float> values(block);
+			dequantise_row(t.type, bytes.data() + *bad / block * block_bytes, values.data(), block);
+			const uint64_t element = at / block_bytes * block + *bad;
+			first = fmt::format("{} at row {}, column {}: {}", one_line(t.name), element / t.cols(), element % t.cols(),
+			                    special_name(values[0]));
 		}
 		done += t.bytes;
 		progress.show("checking", double(done) / double(g.tensor_bytes()));

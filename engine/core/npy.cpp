@@ -1,5 +1,8 @@
 // .npy files: a strict parser of the three-key header that never trusts a length, and the matching writer.
 #include "engine/core/npy.h"
+#include "engine/core/regular_file.h"
+#include "engine/core/utf8.h"
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
@@ -36,7 +39,7 @@ class HeaderParser {
  public:
 	HeaderParser(std::string_view text, std::string_view name) : text_(text), name_(name) {}
 
-	NpyArray parse() {
+	NpyHeader parse() {
 		expect('{');
 		while (!accept('}')) {
 			const std::string_view key = quoted();
@@ -108,7 +111,8 @@ class HeaderParser {
 			}
 		std::string known;
 		for (const NpyTypeInfo& t : kTypes) known += fmt::format("{}{}", known.empty() ? "" : " ", t.descr);
-		fail(Code::Unsupported, "{}: element type '{:.16}' is not read; convert to one of {}", name_, d, known);
+		fail(Code::Unsupported, "{}: element type '{}' is not read; convert to one of {}", name_, one_line(d, 16),
+		     known);
 	}
 	void order() {
 		if (accept_word("False")) return;
@@ -136,7 +140,7 @@ class HeaderParser {
 	std::string_view text_, name_;
 	size_t at_ = 0; // next byte of text_
 	bool have_descr_ = false, have_order_ = false, have_shape_ = false;
-	NpyArray out_;
+	NpyHeader out_;
 };
 
 uint32_t little(std::span<const std::byte> bytes) {
@@ -145,15 +149,63 @@ uint32_t little(std::span<const std::byte> bytes) {
 	return v;
 }
 
+constexpr size_t kStartBytes = 12; // as many as the longest version has before its header
+
+struct Start { // what stands before the header
+	size_t header_at, header_bytes;
+};
+
+// `start` is the beginning of the file, kStartBytes of it where it has them.
+Start parse_start(std::span<const std::byte> start, uint64_t file_bytes, std::string_view name) {
+	if (start.size() < 10 || std::memcmp(start.data(), kMagic, sizeof kMagic) != 0)
+		fail(Code::Format, "{}: no .npy file ({} bytes, without NumPy's magic); check the path", name, file_bytes);
+	const unsigned major = std::to_integer<unsigned>(start[6]);
+	if (major < 1 || major > 3)
+		fail(Code::Unsupported, "{}: .npy version {} is not read; versions 1 to 3 are", name, major);
+	const size_t length_bytes = major == 1 ? 2 : 4;
+	if (start.size() < 8 + length_bytes)
+		fail(Code::Format, "{}: cut off inside the .npy header; copy the file again", name);
+	const Start s{8 + length_bytes, little(start.subspan(8, length_bytes))};
+	if (s.header_bytes > kMaxHeader || s.header_bytes > file_bytes - s.header_at)
+		fail(Code::Format, "{}: the .npy header claims {} bytes, the file has {} left; copy the file again", name,
+		     s.header_bytes, file_bytes - s.header_at);
+	return s;
+}
+
+// `data_bytes` is what the file has behind its header.
+NpyHeader parse_header(std::span<const std::byte> text, uint64_t data_bytes, std::string_view name) {
+	NpyHeader out = HeaderParser({reinterpret_cast<const char*>(text.data()), text.size()}, name).parse();
+	// A zero dimension makes the array empty, but the others must not overflow count() on the way.
+	std::optional<uint64_t> bytes = npy_type_info(out.type).bytes, all = bytes;
+	for (const uint64_t d : out.shape) {
+		if (bytes) bytes = mul(*bytes, d);
+		if (all) all = mul(*all, d ? d : 1);
+	}
+	if (!all || !bytes || *bytes != data_bytes)
+		fail(Code::Format, "{}: the .npy shape needs {} bytes of data, the file has {}; copy the file again", name,
+		     all && bytes ? std::to_string(*bytes) : "over 2^64", data_bytes);
+	return out;
+}
+
+void check_bools(const NpyArray& a, std::string_view name) {
+	if (a.type != NpyType::Bool) return;
+	for (const std::byte b : a.data)
+		if (std::to_integer<unsigned>(b) > 1)
+			fail(Code::Format, "{}: a bool in the .npy data is {}, not 0 or 1; write the file again", name,
+			     std::to_integer<unsigned>(b));
+}
+
 } // namespace
 
 const NpyTypeInfo& npy_type_info(NpyType t) { return kTypes.at(size_t(t)); }
 
-uint64_t NpyArray::count() const {
+uint64_t NpyHeader::count() const {
 	uint64_t n = 1;
 	for (const uint64_t d : shape) n *= d;
 	return n;
 }
+
+uint64_t NpyHeader::bytes() const { return count() * npy_type_info(type).bytes; }
 
 void NpyArray::wrong_type(NpyType want) const {
 	fail(Code::Format, "the .npy array holds {}, not the {} asked for; check which file was meant",
@@ -161,49 +213,36 @@ void NpyArray::wrong_type(NpyType want) const {
 }
 
 NpyArray npy_parse(std::span<const std::byte> file, std::string_view name) {
-	if (file.size() < 10 || std::memcmp(file.data(), kMagic, sizeof kMagic) != 0)
-		fail(Code::Format, "{}: no .npy file ({} bytes, without NumPy's magic); check the path", name, file.size());
-	const unsigned major = std::to_integer<unsigned>(file[6]);
-	if (major < 1 || major > 3)
-		fail(Code::Unsupported, "{}: .npy version {} is not read; versions 1 to 3 are", name, major);
-	const size_t length_bytes = major == 1 ? 2 : 4, start = 8 + length_bytes;
-	if (file.size() < start) fail(Code::Format, "{}: cut off inside the .npy header; copy the file again", name);
-	const size_t header = little(file.subspan(8, length_bytes));
-	if (header > kMaxHeader || header > file.size() - start)
-		fail(Code::Format, "{}: the .npy header claims {} bytes, the file has {} left; copy the file again", name,
-		     header, file.size() - start);
-	NpyArray out = HeaderParser({reinterpret_cast<const char*>(file.data()) + start, header}, name).parse();
-	// A zero dimension makes the array empty, but the others must not overflow count() on the way.
-	std::optional<uint64_t> bytes = npy_type_info(out.type).bytes, all = bytes;
-	for (const uint64_t d : out.shape) {
-		if (bytes) bytes = mul(*bytes, d);
-		if (all) all = mul(*all, d ? d : 1);
-	}
-	const std::span<const std::byte> data = file.subspan(start + header);
-	if (!all || !bytes || *bytes != data.size())
-		fail(Code::Format, "{}: the .npy shape needs {} bytes of data, the file has {}; copy the file again", name,
-		     all && bytes ? std::to_string(*bytes) : "over 2^64", data.size());
-	if (out.type == NpyType::Bool)
-		for (const std::byte b : data)
-			if (std::to_integer<unsigned>(b) > 1)
-				fail(Code::Format, "{}: a bool in the .npy data is {}, not 0 or 1; write the file again", name,
-				     std::to_integer<unsigned>(b));
+	const Start s = parse_start(file.first(std::min(file.size(), kStartBytes)), file.size(), name);
+	const std::span<const std::byte> data = file.subspan(s.header_at + s.header_bytes);
+	NpyArray out;
+	static_cast<NpyHeader&>(out) = parse_header(file.subspan(s.header_at, s.header_bytes), data.size(), name);
 	out.data.assign(data.begin(), data.end());
+	check_bools(out, name);
 	return out;
 }
 
-NpyArray npy_read(const std::filesystem::path& path) {
-	std::ifstream in(path, std::ios::binary | std::ios::ate);
-	const std::streamoff size = in ? std::streamoff(in.tellg()) : -1;
-	// A folder opens on Linux and reports an absurd size; only regular files are read.
+NpyArray npy_read(const std::filesystem::path& path, const NpyCheck& check) {
 	std::error_code ec;
-	if (size < 0 || !std::filesystem::is_regular_file(path, ec))
-		fail(Code::Io, "{}: cannot be read as a file; check the path and its permissions", path.string());
-	std::vector<std::byte> file(static_cast<size_t>(size));
-	in.seekg(0);
-	if (size > 0 && !in.read(reinterpret_cast<char*>(file.data()), size))
-		fail(Code::Io, "{}: reading {} bytes failed; check the disk", path.string(), size);
-	return npy_parse(file, path.string());
+	if (!std::filesystem::exists(path, ec))
+		fail(Code::Io, "{}: cannot be read as a file; check the path and its permissions", one_line(path.string()));
+	const RegularFile file(path.string(), "name a .npy file");
+	std::vector<std::byte> bytes(size_t(std::min<uint64_t>(file.bytes(), kStartBytes)));
+	file.read_at(0, bytes);
+	const Start s = parse_start(bytes, file.bytes(), file.name());
+	bytes.resize(s.header_bytes);
+	file.read_at(s.header_at, bytes);
+	const uint64_t data_at = s.header_at + s.header_bytes;
+	NpyArray out;
+	static_cast<NpyHeader&>(out) = parse_header(bytes, file.bytes() - data_at, file.name());
+	if (check) check(out);
+	if (out.bytes() > kMaxNpyBytes)
+		fail(Code::OutOfMemory, "{}: the array has {} bytes, at most {} are read; save a part of it", file.name(),
+		     out.bytes(), kMaxNpyBytes);
+	out.data.resize(size_t(out.bytes()));
+	file.read_at(data_at, out.data);
+	check_bools(out, file.name());
+	return out;
 }
 
 void npy_write(const std::filesystem::path& path, NpyType type, std::span<const uint64_t> shape,

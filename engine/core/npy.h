@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -32,12 +33,17 @@ template <> struct NpyTypeOf<bool> { static constexpr NpyType value = NpyType::B
 template <> struct NpyTypeOf<uint16_t> { static constexpr NpyType value = NpyType::U16; };
 template <> struct NpyTypeOf<uint32_t> { static constexpr NpyType value = NpyType::U32; };
 
-struct NpyArray {
+struct NpyHeader { // what a file says it holds
 	NpyType type = NpyType::F32;
 	std::vector<uint64_t> shape; // outermost first; empty for a scalar
-	std::vector<std::byte> data; // count() elements in C order
 
 	uint64_t count() const; // product of shape
+	uint64_t bytes() const; // of all elements
+};
+
+struct NpyArray : NpyHeader {
+	std::vector<std::byte> data; // count() elements in C order
+
 	// The elements, when T is what the file holds; uint16_t also reads F16. Throws Error{Format} naming both types.
 	template <class T> std::span<const T> as() const {
 		const NpyType want = NpyTypeOf<T>::value;
@@ -52,7 +58,12 @@ struct NpyArray {
 // Parses a whole file's bytes. `name` appears in messages. Throws Error{Format}, or {Unsupported} for Fortran order,
 // big-endian data and element types not listed above.
 NpyArray npy_parse(std::span<const std::byte> file, std::string_view name);
-NpyArray npy_read(const std::filesystem::path& path); // throws Error{Io} too
+
+constexpr uint64_t kMaxNpyBytes = uint64_t(4) << 30; // of one array; larger ones are refused unread
+using NpyCheck = std::function<void(const NpyHeader&)>;
+// Reads a regular file. `check` sees the header before the data take any memory, and throws where it is not what the
+// caller can use. Throws Error{Io} and {OutOfMemory} too.
+NpyArray npy_read(const std::filesystem::path& path, const NpyCheck& check = {});
 
 // Writes version 1 (version 2 where the header needs it). data holds exactly the shape's elements. Throws Error{Io}.
 void npy_write(const std::filesystem::path& path, NpyType type, std::span<const uint64_t> shape,

@@ -2,6 +2,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
+#include <chrono>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -76,6 +77,27 @@ TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
 	check_error({.args = {"inspect", f.path, "--check"}}, 3, "architecture is mamba");
 }
 
+TEST_CASE("T04 inspect: a header of 32 MiB with as many keys and tensors as can be takes no time") {
+	const std::string alike(450, 'k'); // keys of one length that differ at the end take longest to compare
+	GgufBuilder b;
+	for (int i = 0; i < 65'000; ++i) {
+		b.keys.push_back({fmt::format("{}.{:05}", alike, i), uint32_t(GgufType::U8), "\1"});
+		b.tensors.push_back({fmt::format("tensor.{}", i), {1}, 0, std::string(4, '\0')});
+	}
+	const TempFile f(b.bytes());
+	for (const std::string form : {"", "--json"}) {
+		const auto start = std::chrono::steady_clock::now();
+		const Ran r = run_program(form.empty() ? RunSpec{.args = {"inspect", f.path}}
+		                                       : RunSpec{.args = {"inspect", f.path, form}});
+		const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+		INFO(s, " s");
+		CHECK(r.code == 0);
+		CHECK(contains(r.out, form.empty() ? "k... = 1\n" : alike + ".64999"));
+		CHECK(contains(r.out, "tensor.64999"));
+		CHECK(s < 8); // less than one on an idle machine; far more where each key is compared with all before it
+	}
+}
+
 TEST_CASE("T15: --check refuses a file with NaN or infinity in weights, scales or norms") {
 	const TempFile good(tiny_model().bytes());
 	CHECK(run_program({"inspect", good.path, "--check"}).code == 0);
@@ -105,6 +127,8 @@ TEST_CASE("T01 T12 T16: files that are no models end with 3, in one line") {
 	const TempFile cut({whole.begin(), whole.end() - 1}), empty({}),
 	    other(std::vector<std::byte>(4096, std::byte('x')));
 	const std::string folder = std::filesystem::temp_directory_path(), line = "/no/such\nfile\xff.gguf";
+	const std::string fifo = cut.path + ".fifo";
+	REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
 	GgufBuilder typed = tiny_model();
 	typed.tensors[0].type = 10;
 	const TempFile q2k(typed.bytes());
@@ -120,9 +144,11 @@ TEST_CASE("T01 T12 T16: files that are no models end with 3, in one line") {
 		check_error(spec(other.path), 3, "does not begin with 'GGUF'");
 		check_error(spec(q2k.path), 3, "has type Q2_K; kvrun computes with F32 F16");
 		check_error(spec(folder), 3, "is a folder");
-		check_error(spec("/dev/zero"), 3, "is not a regular file");
+		check_error(spec("/dev/zero"), 3, "is a character device, not a regular file");
+		check_error(spec(fifo), 3, "is a FIFO, not a regular file");
 		check_error(spec(line), 3, "/no/such\\nfile\\xff.gguf: no such file");
 	}
+	unlink(fifo.c_str());
 }
 
 TEST_CASE("tokenize: ids on one line, and back, byte for byte") {

@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
 	bpe.texts("tokenizer.ggml.tokens", {"H", "e", "l", "o", "ll", "<s>"}).texts("tokenizer.ggml.merges", {"l l"});
 	bpe.numbers<int32_t>("tokenizer.ggml.token_type", GgufType::I32, {1, 1, 1, 1, 1, 3});
 	write(tok / "file-bpe", "\1" + text, bpe.bytes());
-	for (int pre = 0; pre < 16; ++pre) { // flags, then words: kind, score, length, text
+	for (int pre = 0; pre < 80; ++pre) { // flags, then words: kind, score, length, text
 		constexpr char kWords[] = "\0\1\2ll\0\0\1a\3\0\3<s>\0\5\5Hello\0\2\2 a\7\0\2\n\n";
 		const std::string words = std::string{char(pre), 6} + std::string(kWords, sizeof kWords - 1);
 		write(tok / fmt::format("words-bpe-{}", pre), std::string(1, '\0') + text + words, {});

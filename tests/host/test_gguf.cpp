@@ -327,11 +327,44 @@ TEST_CASE("T11: tensors outside the file, unaligned or overlapping are refused")
 	b.tensors[1].offset = 0;
 	CHECK_REFUSED(b, "overlap");
 	b = small();
-	b.tensors[0].offset = 64; // inside `blocks`
-	CHECK_REFUSED(b, "overlap");
+	b.tensors[1].dims = {2, 10}; // into `blocks`
+	CHECK_REFUSED(b, "overlaps tensor two, which ends at byte");
 	b = small();
 	b.tensors[2].dims = {32, 3}; // one row more than the file has
 	CHECK_REFUSED(b, "truncated at byte");
+}
+
+TEST_CASE("T11: tensors fill the data; a count that is too small does not shift them") {
+	const GgufBuilder whole = tiny_model();
+	for (uint64_t n = 0; n < whole.tensors.size(); ++n) {
+		GgufBuilder b = whole;
+		b.n_tensors = n;
+		CHECK_REFUSED(b, fmt::format("belong to no tensor, of which the file says it has {}; the file is damaged", n));
+	}
+	GgufBuilder b = whole;
+	b.n_tensors = whole.tensors.size() + 1;
+	CHECK(refusal(b) != "");
+	b = whole;
+	b.find("blk.0.attn_k.weight").dims[1] /= 2;
+	CHECK_REFUSED(b, "bytes between tensor blk.0.attn_k.weight and tensor blk.0.attn_v.weight belong to no tensor");
+	b = whole;
+	b.tensors.back().dims[1] -= 1;
+	CHECK_REFUSED(b, "bytes after tensor output.weight belong to no tensor");
+	b = small(); // padded to more than it says
+	b.alignment = 64;
+	CHECK_REFUSED(b, "belong to no tensor");
+	b = small(); // in another order in the table
+	for (GgufBuilder::Tensor& t : b.tensors) t.offset = &t == &b.tensors[0] ? 0 : &t == &b.tensors[1] ? 32 : 64;
+	std::swap(b.tensors[0].offset, b.tensors[1].offset);
+	std::swap(b.tensors[0].data, b.tensors[1].data);
+	CHECK(refusal(b) == "");
+	for (const GgufBuilder& sound : {small(), GgufBuilder()}) { // the last tensor, or the table, is padded or not
+		auto bytes = sound.bytes();
+		const size_t padded = (bytes.size() + 31) / 32 * 32;
+		REQUIRE(padded > bytes.size());
+		for (; bytes.size() <= padded; bytes.push_back(std::byte(0))) CHECK(refusal(bytes) == "");
+		CHECK(refusal(bytes).find("belong to no tensor") != std::string::npos);
+	}
 }
 
 TEST_CASE("T12: tensor types kvrun does not compute with are refused by name") {

@@ -3,9 +3,12 @@
 #include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
 #include <chrono>
+#include <cstring>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 using namespace kvrun;
@@ -143,6 +146,12 @@ TEST_CASE("T14: split models with a part missing, renamed, or of another model a
 		s.parts[1].tensors.pop_back();
 		has(s.refusal(), "tensors, split.tensors.count is");
 	}
+	for (size_t i = 0; i < 3; ++i) {
+		Split s(tiny_model());
+		s.parts[i].n_tensors = s.parts[i].tensors.size() - 1;
+		has(s.refusal(), fmt::format("{}: ", s.name(i)));
+		has(s.refusal(), "belong to no tensor, of which the file says it has 3");
+	}
 	{
 		Split s(tiny_model());
 		s.parts[1].tensors[0] = s.parts[0].tensors[0];
@@ -162,15 +171,32 @@ TEST_CASE("T14: split models with a part missing, renamed, or of another model a
 
 // ---- files that are not what they seem
 
-TEST_CASE("T16: folders, pipes, devices, loops, unreadable files and odd names are refused in clear text") {
+TEST_CASE("T16: folders, FIFOs, sockets, devices, loops, unreadable files and odd names are refused in clear text") {
 	const Folder folder;
 	auto said = [&](const std::string& path) { return error_of([&] { open_model(path); }); };
-	has(said(folder.path), "is a folder; name a GGUF file");
-	has(said("/dev/zero"), "is not a regular file");
-	has(said("/dev/null"), "is not a regular file");
+	has(said(folder.path), "is a folder, not a regular file; name a GGUF file");
+	has(said("/dev/zero"), "is a character device, not a regular file; name a GGUF file");
+	has(said("/dev/null"), "is a character device, not a regular file");
 	const std::string fifo = folder.path / "fifo";
 	REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-	has(said(fifo), "is not a regular file"); // and does not wait for a writer
+	has(said(fifo), "fifo: is a FIFO, not a regular file"); // and does not wait for a writer
+	std::filesystem::create_symlink(fifo, folder.path / "m-00001-of-00002.gguf");
+	has(said(folder.path / "m-00001-of-00002.gguf"), "is a FIFO, not a regular file");
+	sockaddr_un address{.sun_family = AF_UNIX, .sun_path = ""};
+	const std::string socket_path = folder.path / "socket";
+	REQUIRE(socket_path.size() < sizeof address.sun_path);
+	std::strcpy(address.sun_path, socket_path.c_str());
+	const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	REQUIRE(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+	has(said(socket_path), "socket: is a socket, not a regular file");
+	close(fd);
+	std::string disk;
+	for (const auto& e : std::filesystem::directory_iterator("/dev"))
+		if (e.is_block_file()) disk = e.path();
+	if (disk.empty())
+		MESSAGE("skipped: there is no block device here");
+	else
+		has(said(disk), "is a block device, not a regular file");
 	const std::string loop = folder.path / "loop";
 	std::filesystem::create_symlink(loop, loop);
 	has(said(loop), "check the path");
@@ -202,10 +228,17 @@ TEST_CASE("T17: a sparse file of 100 GB is judged by its header, at once") {
 	{ // nothing but a magic and a version: no keys, no tensors
 		std::vector<std::byte> head(8);
 		std::memcpy(head.data(), "GGUF\3\0\0\0", 8);
-		has(error_of([&] { open_model(sparse(head)); }), "general.architecture is missing");
+		has(error_of([&] { open_model(sparse(head)); }), "bytes after the table of tensors belong to no tensor");
 	}
-	{ // a sound model with 100 GB behind it
-		CHECK(error_of([&] { open_model(sparse(tiny_model().bytes())); }) == "");
+	// a sound model with 100 GB behind it
+	has(error_of([&] { open_model(sparse(tiny_model().bytes())); }), "bytes after tensor output.weight belong to no");
+	{ // one that needs them
+		GgufBuilder b = tiny_model();
+		b.find("output.weight").dims[1] += (uint64_t(100) << 30) / 64;
+		const std::string path = folder.write("sparse.gguf", b.bytes());
+		const uint64_t bytes = b.bytes().size() + (uint64_t(100) << 30);
+		REQUIRE(truncate(path.c_str(), off_t(bytes)) == 0);
+		has(error_of([&] { open_model(path); }), "tensor output.weight is (");
 	}
 	{ // counts and lengths the file is large enough for
 		GgufBuilder b = tiny_model();
@@ -238,7 +271,7 @@ TEST_CASE("T18: a file that shrinks after it was opened is an error, one that is
 	REQUIRE(truncate((folder.path / "cut.gguf").c_str(), off_t(bytes.size() / 2)) == 0);
 	Code code{};
 	has(error_of([&] { cut.file.read(*cut.file.find_tensor("output.weight"), 0, after); }, &code),
-	    "do not change a model in use");
+	    "do not change a file in use");
 	CHECK(code == Code::Io);
 	CHECK(cut.tokenizer.encode("ab") == m.tokenizer.encode("ab")); // metadata was copied
 	CHECK(cut.file.text("general.name") == "tiny");

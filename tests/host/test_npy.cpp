@@ -1,10 +1,12 @@
 // .npy reader and writer: round trips, a file as NumPy wrote it, and headers made to mislead.
 #include "engine/core/npy.h"
+#include <chrono>
 #include <cstring>
 #include <doctest/doctest.h>
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <sys/stat.h>
 #include <unistd.h>
 
 using namespace kvrun;
@@ -163,7 +165,7 @@ TEST_CASE("npy: every cut and every changed byte ends in an array or in a clear 
 		}
 }
 
-TEST_CASE("npy: a missing file, a folder and an unwritable path are I/O errors naming the path") {
+TEST_CASE("npy: a missing file and an unwritable path are I/O errors naming the path") {
 	const auto io = [](auto&& f, const char* text) {
 		try {
 			f();
@@ -174,7 +176,53 @@ TEST_CASE("npy: a missing file, a folder and an unwritable path are I/O errors n
 		}
 	};
 	io([] { npy_read("/nonexistent/a.npy"); }, "/nonexistent/a.npy");
-	io([] { npy_read(fs::temp_directory_path()); }, fs::temp_directory_path().c_str());
 	const float x = 1;
 	io([&] { npy_write<const float>("/nonexistent/b.npy", {1}, {&x, 1}); }, "/nonexistent/b.npy");
+}
+
+TEST_CASE("T16: what is no regular file is refused by its kind, without waiting") {
+	const TempFile f;
+	REQUIRE(mkfifo(f.path.c_str(), 0600) == 0);
+	CHECK_THROWS_WITH_AS(npy_read(f.path), doctest::Contains("is a FIFO, not a regular file; name a .npy file"), Error);
+	CHECK_THROWS_WITH_AS(npy_read(fs::temp_directory_path()), doctest::Contains("is a folder, not a regular"), Error);
+	CHECK_THROWS_WITH_AS(npy_read("/dev/zero"), doctest::Contains("is a character device, not a regular"), Error);
+}
+
+TEST_CASE("T17: a header is judged before its data take memory or time") {
+	const TempFile f;
+	auto sparse = [&](std::string_view shape, uint64_t data_bytes) { // a file of that shape, without blocks on the disk
+		const std::string head =
+		    file_text(fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': {}}}", shape), 0);
+		std::ofstream(f.path, std::ios::binary) << head;
+		fs::resize_file(f.path, head.size() + data_bytes);
+	};
+	auto refusal = [&](const NpyCheck& check) -> std::string {
+		try {
+			npy_read(f.path, check);
+			return "";
+		} catch (const Error& e) { return e.what(); }
+	};
+	auto says = [&](const std::string& part, const NpyCheck& check = {}) {
+		const auto start = std::chrono::steady_clock::now();
+		const std::string said = refusal(check);
+		INFO(said);
+		CHECK(said.find(part) != said.npos);
+		CHECK(std::chrono::steady_clock::now() - start <
+		      std::chrono::milliseconds(1500)); // less than it takes to read 3 GiB
+	};
+	const uint64_t gib = uint64_t(1) << 30;
+	sparse("(6, 1073741824)", 24 * gib);
+	says("the array has 25769803776 bytes, at most 4294967296 are read");
+	sparse("(3, 4)", 6 * gib);
+	says("the .npy shape needs 48 bytes of data, the file has 6442450944");
+	sparse("(268435456, 3)", 3 * gib);
+	says("too many rows", [](const NpyHeader& h) {
+		CHECK(h.type == NpyType::F32);
+		CHECK(h.shape == std::vector<uint64_t>{268435456, 3});
+		CHECK(h.bytes() == uint64_t(3) << 30);
+		if (h.shape[0] > 1000) fail(Code::Invalid, "too many rows");
+	});
+	sparse("(2, 3)", 24);
+	CHECK(refusal([](const NpyHeader&) {}) == "");
+	CHECK(npy_read(f.path).as<float>().size() == 6);
 }

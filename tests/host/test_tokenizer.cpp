@@ -142,6 +142,44 @@ TEST_CASE("special tokens: control tokens only when asked, user-defined ones alw
 	}
 }
 
+TEST_CASE("special tokens: the first place from the left, the longest token there, in texts of any length") {
+	std::mt19937 rng(11);
+	auto word = [&](size_t n) {
+		std::string w;
+		while (w.size() < n) w += "ab"[rng() % 2];
+		return w;
+	};
+	std::vector<std::string> words = {word(4096), word(3000)}; // over the edges of what is searched at once
+	std::vector<int32_t> kinds = {4, 3};
+	for (size_t n : {3, 3, 4, 5, 7, 9, 12, 13, 17}) {
+		words.push_back(word(n));
+		kinds.push_back(n % 2 ? 3 : 4);
+	}
+	words.push_back(words.back().substr(3)); // a suffix, and a text that is there already
+	words.push_back(words.back());
+	kinds.insert(kinds.end(), {3, 4});
+	const Tokenizer t = make(bpe(words, {}, kinds));
+	for (bool control : {false, true}) {
+		std::string text;
+		while (text.size() < 300'000) text += rng() % 1000 ? word(rng() % 20) : words[rng() % 2];
+		for (size_t edge : {65536, 131072}) text.replace(edge - 2000, 4096, words[0]);
+		Ids want;
+		for (size_t at = 0; at < text.size();) {
+			size_t best = words.size();
+			for (size_t i = 0; i < words.size(); ++i)
+				if ((control || kinds[i] == 4) && i + 1 != words.size() &&
+				    text.compare(at, words[i].size(), words[i]) == 0 &&
+				    (best == words.size() || words[i].size() > words[best].size()))
+					best = i;
+			want.push_back(best == words.size() ? uint32_t(text[at]) : 256 + uint32_t(best));
+			at += best == words.size() ? 1 : words[best].size();
+		}
+		CHECK(std::count(want.begin(), want.end(), 256u) > 2);
+		const bool same = t.encode(text, {.special = control}) == want;
+		CHECK(same);
+	}
+}
+
 TEST_CASE("special tokens: an end-of-turn marker listed as a word is a control token all the same") {
 	const Tokenizer t = make(spm({"<|im_end|>", "<|eot_id|>"}, {1, 4}));
 	const uint32_t end = *t.find("<|im_end|>");
@@ -211,8 +249,13 @@ TEST_CASE("T19: vocabularies that cannot be are refused") {
 	has(refusal(b), "pre-tokenizer is no-such; kvrun knows default gpt-2 llama-bpe");
 	b.erase("tokenizer.ggml.merges").text("tokenizer.ggml.pre", "gpt-2");
 	has(refusal(b), "key tokenizer.ggml.merges is missing");
-	has(refusal(spm(std::vector<std::string>(3, std::string(6 << 20, 'x')))), "bytes of text, at most");
-	has(refusal(spm({std::string(2 << 20, 'x')}, {3})), "control and user-defined tokens have more than");
+	has(refusal(spm(std::vector<std::string>(5000, std::string(4000, 'x')))), "bytes of text, at most");
+	std::vector<std::string> controls;
+	for (int i = 0; i < 300; ++i) controls.push_back(std::string(4000, 'x') + std::to_string(i));
+	has(refusal(spm(controls, std::vector<int32_t>(300, 3))), "control and user-defined tokens have more than");
+	for (int32_t kind : {1, 3, 4})
+		has(refusal(spm({"ok", "long\n" + std::string(4092, 'x')}, {1, kind})),
+		    "token 268, 'long\\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', has 4097 bytes, at most 4096 are accepted");
 }
 
 TEST_CASE("T19: what is repaired: equal texts, empty texts, odd bytes, merges of unknown tokens") {

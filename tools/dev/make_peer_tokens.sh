@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Token ids of llama.cpp as expectations for every pre-tokenizer: the GPT-2 vocabulary under each name.
-#   tools/dev/make_peer_tokens.sh PEER                  writes tests/golden/tokenize/NAME.out from texts.inp
+# Token ids of llama.cpp as expectations: the GPT-2 vocabulary under the name of each pre-tokenizer, and Llama's
+# SentencePiece vocabulary with the options of other models.
+#   tools/dev/make_peer_tokens.sh PEER                  writes tests/golden/tokenize/NAME.out, spm/NAME.out from texts.inp
 #   tools/dev/make_peer_tokens.sh PEER --compare FILE   compares kvrun's ids of a text with llama.cpp's, for each name
 # PEER is a Debian folder with llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot; make_peer_golden.sh
 # adds the compiler). The vocabulary comes from $KVRUN_SHARED or ../shared; kvrun from $KVRUN_PROGRAM or build/kvrun.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if [ $# -lt 1 ] || ! [ -e "$1/usr/include/llama.h" ]; then
-	sed -n '2,6s/^# \?//p' "$0" >&2
+	sed -n '2,7s/^# \?//p' "$0" >&2
 	exit 2
 fi
 peer=$(realpath "$1") mode=${2:-write}
@@ -17,17 +18,19 @@ trap 'rm -rf "$work"' EXIT
 cp "$root/tools/dev/peer_tokenize.c" "$work/"
 chroot "$peer" gcc -O2 -Wall "${work#"$peer"}/peer_tokenize.c" -o "${work#"$peer"}/peer_tokenize" -lllama -lggml -lggml-base
 
-PYTHONDONTWRITEBYTECODE=1 python3 - "$root" "$peer" "$work" "$shared/assets/vocab/ggml-vocab-gpt-2.gguf" "$mode" "${3:-}" <<'PY'
+PYTHONDONTWRITEBYTECODE=1 python3 - "$root" "$peer" "$work" "$shared/assets/vocab" "$mode" "${3:-}" <<'PY'
 import os, struct, subprocess, sys
 
 root, peer, work, vocab, mode, file = sys.argv[1:]
-NAMES = "default gpt-2 llama-bpe qwen2 deepseek-coder smollm tekken gpt-4o dbrx".split()
+NAMES = """default gpt-2 llama-bpe dbrx qwen2 qwen35 deepseek-llm deepseek-coder deepseek-v3 spark2_5 youtu falcon smollm
+bloom viking tekken gpt-4o tiny_aya kimi-k2 k2-horizon chameleon superbpe bailingmoe seed-coder ufakzeka laguna minicpm5
+exaone-moe afmoe jais-2""".split()
 MARK = b"\n__ggml_vocab_test__\n"
 
 
 def renamed(name):
     """The vocabulary with another pre-tokenizer; returns its path."""
-    data = open(vocab, "rb").read()
+    data = open(f"{vocab}/ggml-vocab-gpt-2.gguf", "rb").read()
     key = b"tokenizer.ggml.pre"
     at = data.index(key) + len(key)
     kind, length = struct.unpack("<IQ", data[at:at + 12])
@@ -38,31 +41,81 @@ def renamed(name):
     return path
 
 
-def ids(command, text):
-    return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout.split()
+def text_of(data, at):
+    length, = struct.unpack("<Q", data[at:at + 8])
+    return data[at + 8:at + 8 + length]
 
 
-def of_peer(path, text):
+def string(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def spm(name):
+    """Llama's vocabulary as it is (plain), without a space in front of a text (bare), or with user-defined tokens as in
+    Gemma's (gemma): runs of spaces, line ends and tags; returns its path."""
+    data = open(f"{vocab}/ggml-vocab-llama-spm.gguf", "rb").read()
+    n_keys, = struct.unpack("<Q", data[16:24])
+    if name != "plain":
+        flag = string(b"tokenizer.ggml.add_space_prefix") + struct.pack("<I?", 7, False)
+        data = data[:16] + struct.pack("<Q", n_keys + 1) + flag + data[24:]
+    if name == "gemma":
+        extra = [b"\n\n", b"\n\n\n", b"<b>", b"</b>"]
+
+        def array(key, size):
+            """Where the elements begin, their number, and those of a fixed size."""
+            at = data.index(string(key)) + 8 + len(key) + 4
+            kind, n = struct.unpack("<IQ", data[at:at + 12])
+            return at + 12, n, [data[at + 12 + i * size:at + 12 + (i + 1) * size] for i in range(n)] if size else None
+
+        begin, n, _ = array(b"tokenizer.ggml.tokens", 0)
+        at, texts, spaces = begin, [], []
+        for i in range(n):
+            texts.append(text_of(data, at))
+            at += 8 + len(texts[i])
+            if len(texts[i]) > 3 and not texts[i].replace("\u2581".encode(), b""):
+                texts[i] = b" " * (len(texts[i]) // 3)
+                spaces.append(i)
+        new = struct.pack("<Q", n + len(extra)) + b"".join(map(string, texts + extra))
+        data = data[:begin - 8] + new + data[at:]
+        for key, value in ((b"tokenizer.ggml.token_type", struct.pack("<i", 4)), (b"tokenizer.ggml.scores", bytes(4))):
+            begin, n, values = array(key, 4)
+            if key.endswith(b"token_type"):
+                for i in spaces:
+                    values[i] = value
+            new = struct.pack("<Q", n + len(extra)) + b"".join(values + [value] * len(extra))
+            data = data[:begin - 8] + new + data[begin + 4 * n:]
+    path = f"{work}/{name}.gguf"
+    with open(path, "wb") as f:
+        f.write(data)
+    return path
+
+
+def output(command, text):
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout
+
+
+def of_peer(path, text, *mark):
     inside = work[len(peer):]
-    return ids(["chroot", peer, f"{inside}/peer_tokenize", f"{inside}/{os.path.basename(path)}"], text)
+    return output(["chroot", peer, f"{inside}/peer_tokenize", f"{inside}/{os.path.basename(path)}", *mark], text)
 
 
 folder = f"{root}/tests/golden/tokenize"
+os.makedirs(f"{folder}/spm", exist_ok=True)
 different = 0
-for name in NAMES:
-    path = renamed(name)
+for name, path in [(n, renamed(n)) for n in NAMES] + [(f"spm/{n}", spm(n)) for n in ("plain", "bare", "gemma")]:
     if mode == "--compare":
         text = open(file, "rb").read()
         kvrun = os.environ.get("KVRUN_PROGRAM", f"{root}/build/kvrun")
-        a, b = ids([kvrun, "tokenize", "-m", path, "--no-bos"], text), of_peer(path, text)
+        a, b = output([kvrun, "tokenize", "-m", path, "--no-bos"], text).split(), of_peer(path, text).split()
         different += a != b
         first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
         print(f"{name:15} {len(b)} tokens, {'equal' if a == b else f'first difference at {first}'}")
     else:
-        texts = open(f"{folder}/texts.inp", "rb").read().split(MARK)[:-1]
+        texts = open(f"{folder}/texts.inp", "rb").read()
+        lines = of_peer(path, texts, MARK)
+        assert lines.count(b"\n") == texts.count(MARK), name
         with open(f"{folder}/{name}.out", "wb") as f:
-            for text in texts:
-                f.write(b" ".join(of_peer(path, text)) + b"\n")
-        print(f"{name}: {len(texts)} texts")
+            f.write(lines)
+        print(f"{name}: {texts.count(MARK)} texts")
 sys.exit(1 if different else 0)
 PY

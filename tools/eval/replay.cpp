@@ -27,15 +27,16 @@ void check(const KvPlan& plan, const ReplayInput& in) {
 }
 
 NpyArray read_tensor(const std::string& path, const char* name, const char* dims, size_t rank, float limit) {
-	NpyArray a = npy_read(path);
-	std::string shape;
-	for (const uint64_t d : a.shape) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", d);
-	if (a.type != NpyType::F32 || a.shape.size() != rank)
-		fail(Code::Invalid, "--{} {}: {} of shape ({}), expected float32 of shape ({})", name, path,
-		     npy_type_info(a.type).name, shape, dims);
-	for (const uint64_t d : a.shape)
-		if (d == 0 || d > kMostOfADim)
-			fail(Code::Invalid, "--{} {}: shape ({}); every dimension is 1 to {}", name, path, shape, kMostOfADim);
+	NpyArray a = npy_read(path, [&](const NpyHeader& h) {
+		std::string shape;
+		for (const uint64_t d : h.shape) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", d);
+		if (h.type != NpyType::F32 || h.shape.size() != rank)
+			fail(Code::Invalid, "--{} {}: {} of shape ({}), expected float32 of shape ({})", name, path,
+			     npy_type_info(h.type).name, shape, dims);
+		for (const uint64_t d : h.shape)
+			if (d == 0 || d > kMostOfADim)
+				fail(Code::Invalid, "--{} {}: shape ({}); every dimension is 1 to {}", name, path, shape, kMostOfADim);
+	});
 	const std::span<const float> x = a.as<float>();
 	for (size_t i = 0; i < x.size(); ++i)
 		if (!(std::fabs(x[i]) <= limit))
@@ -216,10 +217,11 @@ ReplayFiles::ReplayFiles(const Paths& p) {
 	         uint32_t(q_.shape[3]), uint32_t(dq_.shape[0]), q_.as<float>(),        k_.as<float>(),
 	         v_.as<float>(),        dq_.as<float>()};
 	if (p.probes.empty()) return;
-	const NpyArray probes = npy_read(p.probes);
-	if (probes.type != NpyType::I64 || probes.shape.size() != 1 || probes.data.empty())
-		fail(Code::Invalid, "--probes {}: {} of {} dimensions and {} elements, expected int64 of shape (rows)",
-		     p.probes, npy_type_info(probes.type).name, probes.shape.size(), probes.count());
+	const NpyArray probes = npy_read(p.probes, [&](const NpyHeader& h) {
+		if (h.type != NpyType::I64 || h.shape.size() != 1 || h.count() == 0)
+			fail(Code::Invalid, "--probes {}: {} of {} dimensions and {} elements, expected int64 of shape (rows)",
+			     p.probes, npy_type_info(h.type).name, h.shape.size(), h.count());
+	});
 	int64_t before = -1;
 	for (const int64_t row : probes.as<int64_t>()) {
 		if (row <= before || row >= int64_t(input.n_tokens))

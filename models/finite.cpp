@@ -1,0 +1,63 @@
+// Search for NaN and infinity: a number is neither when some bit of its exponent is zero.
+#include "models/finite.h"
+#include "engine/core/error.h"
+#include <algorithm>
+#include <cstring>
+
+namespace kvrun {
+namespace {
+
+template <class U> bool is_special(const std::byte* p, U exponent) {
+	U bits;
+	std::memcpy(&bits, p, sizeof bits);
+	return (bits & exponent) == exponent;
+}
+
+// The first of n plain numbers whose exponent is all ones, or n. Whole runs are judged first, without a branch per
+// number.
+template <class U> size_t first_special(const std::byte* p, size_t n, U exponent) {
+	constexpr size_t kRun = 1024;
+	for (size_t at = 0; at < n; at += kRun) {
+		const size_t end = std::min(n, at + kRun);
+		U any = 0;
+		for (size_t i = at; i < end; ++i) any |= U(is_special(p + i * sizeof(U), exponent));
+		for (size_t i = at; any && i < end; ++i)
+			if (is_special(p + i * sizeof(U), exponent)) return i;
+	}
+	return n;
+}
+
+constexpr uint16_t kHalfExponent = 0x7c00;
+
+// The first of n blocks with a special half at one of two places, or n.
+size_t first_special_block(const std::byte* p, size_t n, size_t bytes, size_t scale_at, size_t min_at) {
+	for (size_t i = 0; i < n; ++i, p += bytes)
+		if (is_special(p + scale_at, kHalfExponent) || is_special(p + min_at, kHalfExponent)) return i;
+	return n;
+}
+
+size_t first_special_of(DType t, const std::byte* p, size_t n, size_t block_bytes) {
+	switch (t) {
+	case DType::F32: return first_special<uint32_t>(p, n, 0x7f800000);
+	case DType::F16: return first_special<uint16_t>(p, n, kHalfExponent);
+	case DType::BF16: return first_special<uint16_t>(p, n, 0x7f80);
+	case DType::Q8_0:
+	case DType::Q4_0: return first_special_block(p, n, block_bytes, 0, 0);
+	case DType::Q4_K:
+	case DType::Q5_K: return first_special_block(p, n, block_bytes, 0, 2);
+	case DType::Q6_K: return first_special_block(p, n, block_bytes, block_bytes - 2, block_bytes - 2);
+	case DType::U32: break;
+	}
+	KV_ASSERT(!"real numbers");
+	return 0;
+}
+
+} // namespace
+
+std::optional<size_t> first_not_finite(DType type, std::span<const std::byte> rows) {
+	const auto [name, block, block_bytes] = dtype_info(type);
+	const size_t n = rows.size() / block_bytes, i = first_special_of(type, rows.data(), n, block_bytes);
+	return i < n ? std::optional(i * block) : std::nullopt;
+}
+
+} // namespace kvrun

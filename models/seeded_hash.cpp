@@ -1,0 +1,35 @@
+// The secret of this process, and hashes of texts under it.
+#include "models/seeded_hash.h"
+#include <array>
+#include <cstring>
+#include <random>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace kvrun {
+namespace {
+
+static_assert(kHashSecretBytes >= XXH3_SECRET_SIZE_MIN);
+
+std::array<uint8_t, kHashSecretBytes> draw() {
+	std::array<uint8_t, kHashSecretBytes> out;
+	std::random_device source;
+	for (size_t at = 0; at < out.size(); at += sizeof(uint32_t)) {
+		const uint32_t v = source();
+		std::memcpy(out.data() + at, &v, sizeof v);
+	}
+	return out;
+}
+
+} // namespace
+
+const uint8_t* hash_secret() {
+	static const std::array<uint8_t, kHashSecretBytes> secret = draw();
+	return secret.data();
+}
+
+size_t TextHash::operator()(std::string_view s) const {
+	return XXH3_64bits_withSecret(s.data(), s.size(), secret, kHashSecretBytes);
+}
+
+} // namespace kvrun
