@@ -241,6 +241,7 @@ void fill_with_noise(Session& s, uint32_t n) {
 		kv.end();
 		s.append_history(std::vector<uint32_t>(m, kNoToken));
 	}
+	e.note_prompt_bytes(memory->bytes());
 	e.give_prompt_memory(std::move(memory));
 }
 

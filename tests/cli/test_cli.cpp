@@ -21,6 +21,13 @@ const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
 const std::string kRecord = kRoot + "/models/bundled/record40.txt";
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+// A Markdown table without the spaces that align its columns.
+std::string unaligned(const std::string& table) {
+	std::string out;
+	for (const char c : table)
+		if (c != ' ' || !out.ends_with(' ')) out += c;
+	return out;
+}
 size_t lines(const std::string& s) { return size_t(std::count(s.begin(), s.end(), '\n')); }
 
 // `kvrun run` on the bundled model and the backend every machine has; greedy.
@@ -306,7 +313,7 @@ TEST_CASE("T34 cli: a prompt longer than the context is refused with the counts,
 	CHECK(contains(r.err, " 64"));
 	r = run_model({"-f", kRecord, "-n", "5", "-c", "64", "--truncate", "--json"});
 	REQUIRE(r.code == 0);
-	CHECK(contains(r.err, "warning: the first "));
+	CHECK(contains(r.err, "warning: dropped the first "));
 	const auto j = nlohmann::json::parse(r.out);
 	CHECK(j["prompt_tokens"] == 59); // 64 less the 5 tokens asked for
 	CHECK(j["stop_reason"] == "length");
@@ -373,7 +380,8 @@ TEST_CASE("cli: bench writes the same numbers as a table and as JSON with docume
 	Ran r = run_program(base);
 	CAPTURE(r.err);
 	CHECK(r.code == 0);
-	for (const char* test : {"| pp8 |", "| tg2 |", "| pp8 @ d16 |", "| tg2 @ d16 |"}) CHECK(contains(r.out, test));
+	for (const char* test : {"| pp8 |", "| tg2 |", "| pp8 @ d16 |", "| tg2 @ d16 |"})
+		CHECK(contains(unaligned(r.out), test));
 	std::vector<std::string> args = base;
 	args.insert(args.end(), {"-o", "json", "--ops"});
 	r = run_program(args);
@@ -416,7 +424,7 @@ TEST_CASE("cli: bench with several policies says what the cache costs each") {
 	CAPTURE(r.err);
 	CHECK(r.code == 0);
 	for (const char* words : {"| of the first |", "| pp200 | zipcache |", "attend ms", "| saliency + packing |"})
-		CHECK(contains(r.out, words));
+		CHECK(contains(unaligned(r.out), words));
 	args.insert(args.end(), {"-o", "json"});
 	r = run_program(args);
 	CAPTURE(r.err);
