@@ -1,5 +1,6 @@
 // First-fit ranges of one block of memory; neighbours merge when they are given back. Any unit.
 #pragma once
+#include "engine/core/round.h"
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -17,7 +18,7 @@ class FreeRanges {
 	uint64_t take(uint64_t n, uint64_t align) {
 		for (auto it = free_.begin(); it != free_.end(); ++it) {
 			const auto [start, length] = *it;
-			const uint64_t at = (start + align - 1) / align * align;
+			const uint64_t at = align_up(start, align);
 			if (at - start > length || length - (at - start) < n) continue;
 			free_.erase(it);
 			if (at > start) free_[start] = at - start;

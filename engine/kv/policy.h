@@ -9,12 +9,12 @@ namespace kvrun {
 
 // Where a cached token lives. Every live token of a (layer, kv head) is in exactly one tier, K and V together.
 enum class Tier : uint8_t {
-	Recent,  // f16 pages: the window of the newest tokens and whatever a method keeps in full precision
+	F16,     // f16 pages: the window of the newest tokens and whatever a method keeps in full precision
 	Salient, // packed in better precision
 	Regular, // everything else; bits = 0 makes this tier "evicted"
 };
 constexpr int kTiers = 3;
-constexpr Tier kAllTiers[kTiers] = {Tier::Recent, Tier::Salient, Tier::Regular};
+constexpr Tier kAllTiers[kTiers] = {Tier::F16, Tier::Salient, Tier::Regular};
 
 enum class Scale : uint8_t {
 	PerChannel, // one (scale, zero) per channel and run of `group` tokens   (KIVI keys)
@@ -87,7 +87,7 @@ struct KvPolicy {
 	std::string text = "fp16";         // what the user typed
 	std::string source = {};           // paper, arXiv id
 	std::string summary = {};          // one line for help texts
-	Format salient = {}, regular = {}; // Recent is always f16; a 16-bit Salient token stays in its Recent slot
+	Format salient = {}, regular = {}; // F16 is always f16; a 16-bit salient token stays in its slot there
 	Select select = {};
 	std::vector<LayerRule> layers = {}; // later rules win
 	Share share = {};
