@@ -120,6 +120,14 @@ std::vector<DeviceReport> list_devices(const BackendOptions& o) {
 	return out;
 }
 
+DeviceReport find_device(const BackendOptions& given) {
+	const BackendOptions o = narrowed(given);
+	const Found found(o);
+	DeviceReport r = found.choose(o).report();
+	if (!r.refused.empty()) fail(Code::Device, "{}: {}", r.info.name, r.refused);
+	return r;
+}
+
 std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
 	const BackendOptions o = narrowed(given);
 	const Found found(o);

@@ -46,6 +46,8 @@ std::span<const BackendRow> backend_table();
 
 // All devices of all backends, best first.
 std::vector<DeviceReport> list_devices(const BackendOptions& = {});
+// The device open_backend() would take. Throws Error{Device} where there is none, or it is refused.
+DeviceReport find_device(const BackendOptions& = {});
 // Throws Error{Device} with every refusal when there is no such device. With `check` or `dump` the result is wrapped in
 // a CheckedBackend.
 std::unique_ptr<Backend> open_backend(const BackendOptions& = {});

@@ -28,6 +28,7 @@ struct GenerateOptions {
 };
 struct GenerateHooks {
 	std::function<bool(const Prefill&)> prefill;     // after each piece of the prompt; false cancels
+	std::function<void(uint32_t token)> token;       // of the answer, before the text that becomes certain with it
 	std::function<bool(std::string_view text)> text; // whole characters of the answer; false cancels
 };
 struct GenerateResult {
