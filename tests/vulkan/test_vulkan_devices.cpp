@@ -4,6 +4,7 @@
 #include "backends/vulkan/vulkan_backend.h"
 #include "tests/support/rig.h"
 #include "tests/support/scoped_env.h"
+#include "tests/support/temp_folder.h"
 #include "tests/vulkan/vulkan_device.h"
 #include <array>
 #include <csignal>
@@ -46,19 +47,6 @@ std::string radv() {
 	return icd;
 }
 
-struct TempFolder {
-	TempFolder() {
-		std::string name = (fs::temp_directory_path() / "kvrun-test-XXXXXX").string();
-		REQUIRE(mkdtemp(name.data()));
-		path = name;
-	}
-	~TempFolder() {
-		std::error_code ec;
-		fs::remove_all(path, ec);
-	}
-	fs::path path;
-};
-
 } // namespace
 
 TEST_CASE("vulkan: T62 no driver: a refusal with the next step") {
@@ -73,30 +61,6 @@ TEST_CASE("vulkan: T62 no driver: a refusal with the next step") {
 	CHECK(has(message_of_open("0"), "mesa-vulkan-drivers"));
 	CHECK(has(message_of_open("7"), "no device 7"));
 	CHECK(has(message_of_open("geforce"), "no device is called 'geforce'"));
-}
-
-TEST_CASE("vulkan: T62 a driver that crashes is refused, the others are used") {
-	const std::string bad = KVRUN_CRASHING_DRIVER; // crashing_driver.cpp
-	{
-		const Drivers only(bad);
-		const std::vector<DeviceReport> all = list_devices(options_from_environment());
-		REQUIRE(all.size() == 2);
-		CHECK(has(all[0].info.name, "crashing_driver"));
-		CHECK(has(all[0].refused, "SIGABRT"));
-		CHECK(has(all[0].refused, "no chip that this driver knows")); // what the driver said
-		CHECK(has(message_of_open(""), "SIGABRT"));
-	}
-	std::string good;
-	try {
-		select_test_device(test_driver());
-		good = std::getenv("VK_DRIVER_FILES");
-	} catch (const Error&) { return; }
-	const Drivers both(bad + ":" + good);
-	const std::vector<DeviceReport> all = list_devices(options_from_environment());
-	REQUIRE(all.size() == 3);
-	CHECK(all[0].refused.empty());
-	CHECK(has(all[1].refused, "SIGABRT"));
-	CHECK(open_device("")->info().name == all[0].info.name);
 }
 
 TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underflow") {
