@@ -11,6 +11,7 @@
 #include <doctest/doctest.h>
 #include <fstream>
 #include <set>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -285,8 +286,20 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 	CHECK(open_and_close() == "not a regular file");
 	fs::remove(file);
 	fs::create_symlink("/etc/hostname", file);
-	CHECK(open_and_close() != "");
+	CHECK(open_and_close() == "a symbolic link");
 	fs::remove(file);
+	REQUIRE(mkfifo(file.c_str(), 0600) == 0); // nobody will write to it
+	CHECK(open_and_close() == "not a regular file");
+	CHECK(fs::is_regular_file(file));                   // a good one has taken its place
+	for (const unsigned mode : {0666u, 0620u, 0602u}) { // others could have written it
+		REQUIRE(chmod(file.c_str(), mode) == 0);
+		CHECK(open_and_close() == "writable by other users");
+		CHECK(open_and_close() == "");
+	}
+	if (geteuid() == 0 && chown(file.c_str(), 1, 1) == 0) { // only root can give a file away
+		CHECK(open_and_close() == "owned by another user");
+		CHECK(open_and_close() == "");
+	}
 	{ // a folder that cannot be made
 		const ScopedEnv nowhere("KVRUN_CACHE_DIR", "/proc/kvrun/cache");
 		CHECK(open_and_close() == "");
@@ -314,6 +327,24 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 	size_t files = 0;
 	for ([[maybe_unused]] const auto& e : fs::directory_iterator(folder.path)) ++files;
 	CHECK(files == 1); // no temporary files are left
+}
+
+TEST_CASE("vulkan: T82 the folder of caches and what is in it belong to the user alone, whatever the umask") {
+	const TempFolder folder;
+	const ScopedEnv where("KVRUN_CACHE_DIR", (folder.path / "new/er").string());
+	const mode_t before = umask(0);
+	{
+		VulkanDevice device;
+		if (device) device->kernels().get(Kernel::kv_store, {{0, 128}});
+	}
+	umask(before);
+	if (!fs::exists(folder.path / "new")) return;
+	const auto mode = [](const fs::path& p) { return unsigned(fs::status(p).permissions()); };
+	CHECK(mode(folder.path / "new") == 0700);
+	CHECK(mode(folder.path / "new/er") == 0700);
+	size_t n = 0;
+	for (const auto& e : fs::directory_iterator(folder.path / "new/er")) n += mode(e.path()) == 0600;
+	CHECK(n == 1);
 }
 
 TEST_CASE("vulkan: a validation message is an error, and the process cannot end well without it") {
