@@ -1,6 +1,7 @@
 // Which backends there are, the devices they find, and opening one of them.
 #pragma once
 #include "backends/backend.h"
+#include <functional>
 
 namespace kvrun {
 
@@ -15,7 +16,11 @@ struct BackendOptions {
 	std::string shaders;  // folder with .spv files that replace the embedded ones
 	std::string test_caps;  // clamps device limits, for tests: workgroup=128,shared=16384,...
 	double submit_ms = 100; // target time of one submission to the device
-	std::string cache_dir;  // folder of the pipeline cache; empty: none
+	std::string cache_dir;  // folder of the pipeline cache and of what is known about drivers; empty: none
+	std::string probe;      // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
+	// Called where drivers must be left out: makes VK_DRIVER_FILES these files, which a library must not do by itself,
+	// for other threads may read the environment. Empty: Vulkan is not used while a bad driver is installed.
+	std::function<void(const std::string&)> set_driver_files;
 };
 
 struct DeviceReport {    // one candidate, usable or not

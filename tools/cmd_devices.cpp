@@ -11,7 +11,7 @@ namespace kvrun {
 namespace {
 
 struct DevicesOptions {
-	bool as_json = false, verbose = false, shaders = false;
+	bool as_json = false, verbose = false, shaders = false, retry = false;
 	std::string families; // comma-separated
 };
 
@@ -207,7 +207,9 @@ void add_devices(CLI::App& app) {
 	add_text(*cmd, "--family", o->families, "NAMES",
 	         "With --shaders: AMD chips to compile for without hardware, e.g. navi21,gfx1100,vega20")
 	    ->needs(shaders);
+	cmd->add_flag("--retry", o->retry, "Try drivers again that failed before, and were remembered");
 	cmd->callback([o] {
+		if (o->retry) vk::forget_bad_drivers(options_from_environment().cache_dir);
 		if (o->shaders) return run_shaders(*o);
 		const std::vector<DeviceReport> all = list_devices(options_from_environment());
 		if (o->as_json)

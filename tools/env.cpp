@@ -4,6 +4,8 @@
 #include "engine/core/log.h"
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
+#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -21,6 +23,8 @@ constexpr EnvInfo kTable[] = {
     {"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},
     {"KVRUN_CACHE_DIR", "",
      "folder of the pipeline cache; default $XDG_CACHE_HOME/kvrun or ~/.cache/kvrun; `off` for none"},
+    {"KVRUN_PROBE", "",
+     "program that tries Vulkan drivers first; default kvrun-probe beside kvrun or in ../libexec; `off` for none"},
 };
 static_assert(std::size(kTable) == size_t(Env::Count));
 } // namespace
@@ -52,6 +56,18 @@ static std::string cache_dir() {
 	return {};
 }
 
+// The helper that tries drivers; empty: none.
+static std::string probe_program() {
+	const std::string own = env_text(Env::Probe);
+	if (own == "off") return {};
+	if (!own.empty()) return own;
+	std::error_code ec;
+	const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", ec).parent_path();
+	for (const char* place : {"kvrun-probe", "../libexec/kvrun-probe"})
+		if (!ec && access((here / place).c_str(), X_OK) == 0) return (here / place).string();
+	return {};
+}
+
 BackendOptions options_from_environment() {
 	BackendOptions o;
 	o.device = env_text(Env::Device);
@@ -71,6 +87,11 @@ BackendOptions options_from_environment() {
 	o.test_caps = env_text(Env::TestCaps);
 	o.submit_ms = env_number(Env::SubmitMs, o.submit_ms);
 	o.cache_dir = cache_dir();
+	o.probe = probe_program();
+	o.set_driver_files = [](const std::string& files) {
+		setenv("VK_DRIVER_FILES", files.c_str(), 1);
+		setenv("VK_ICD_FILENAMES", files.c_str(), 1); // its name for older loaders
+	};
 	return o;
 }
 

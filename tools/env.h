@@ -7,7 +7,21 @@
 
 namespace kvrun {
 
-enum class Env { Backend, Device, Log, Check, Dump, Validate, Poison, Shaders, TestCaps, SubmitMs, CacheDir, Count };
+enum class Env {
+	Backend,
+	Device,
+	Log,
+	Check,
+	Dump,
+	Validate,
+	Poison,
+	Shaders,
+	TestCaps,
+	SubmitMs,
+	CacheDir,
+	Probe,
+	Count
+};
 
 struct EnvInfo {
 	const char* name;

@@ -3,6 +3,7 @@
 #include "engine/core/utf8.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/crash.h"
 #include "tools/env.h"
 #include <algorithm>
 #include <csignal>
@@ -147,9 +148,10 @@ int guarded(int argc, char** argv) {
 		return say(exit_code(e.code), e.what());
 	} catch (const std::system_error& e) { // fmt::print on a stream that takes no more
 		return e.code().value() == EPIPE ? 5 : say(5, e.what());
-	} catch (const std::bad_alloc&) { return say(4, "out of host memory"); } catch (const std::exception& e) {
-		return say(1, e.what());
-	}
+	} catch (const std::bad_alloc&) {
+		say_out_of_memory();
+		return 4;
+	} catch (const std::exception& e) { return say(1, e.what()); }
 }
 
 } // namespace
@@ -157,6 +159,8 @@ int guarded(int argc, char** argv) {
 
 int main(int argc, char** argv) {
 	kvrun::hold_standard_streams();
+	kvrun::install_last_words();
 	std::signal(SIGPIPE, SIG_IGN);
+	std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is a write that fails
 	return kvrun::close_stdout(kvrun::guarded(argc, argv));
 }

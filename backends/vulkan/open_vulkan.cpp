@@ -21,23 +21,32 @@ DeviceReport refused(std::string name, std::string why) {
 } // namespace
 
 VulkanDevices::VulkanDevices(const BackendOptions& o) : options_(o) {
-	std::vector<BadDriver> bad;
-	if (load_loader()) bad = probe_drivers();
+	Drivers drivers;
+	if (load_loader()) drivers = probe_drivers(o);
+	const std::vector<BadDriver>& bad = drivers.bad;
+	if (bad.empty() || o.set_driver_files) find_good(bad.empty());
+	for (const BadDriver& b : bad)
+		reports_.push_back(
+		    refused("driver " + b.file, b.why + "; update or remove it, or leave it out of VK_DRIVER_FILES"));
+	if (!bad.empty() && !o.set_driver_files && !drivers.good.empty())
+		reports_.push_back(
+		    refused("", fmt::format("the loader would load a bad driver too; set VK_DRIVER_FILES={}", drivers.good)));
+}
+
+void VulkanDevices::find_good(bool all) {
+	const BackendOptions& o = options_;
 	try {
 		found_ = std::make_unique<Found>();
 		found_->instance = std::make_unique<Instance>(o.validate);
 		found_->all = candidates(*found_->instance, o);
 		for (const Candidate& c : found_->all) reports_.push_back(c.report);
-		if (reports_.empty() && bad.empty())
+		if (reports_.empty() && all)
 			reports_.push_back(refused("", "the Vulkan drivers found no device; `vulkaninfo --summary` (package "
 			                               "vulkan-tools) says what they saw"));
 	} catch (const Error& e) {
 		if (e.code == Code::Invalid) throw; // of an option
-		if (bad.empty() || e.code != Code::Device) reports_.push_back(refused("", e.what()));
+		if (all || e.code != Code::Device) reports_.push_back(refused("", e.what()));
 	}
-	for (const BadDriver& b : bad)
-		reports_.push_back(
-		    refused("driver " + b.file, b.why + "; update or remove it, or leave it out of VK_DRIVER_FILES"));
 }
 
 VulkanDevices::~VulkanDevices() = default;

@@ -16,7 +16,8 @@ struct KernelReport {        // one pipeline of one device's compiler; numbers i
 };
 
 // The Vulkan devices of this machine, best first, refused ones with the reason; a missing loader or driver is one
-// refused report. Drivers are first tried in a child process: one that crashes is a refusal, not the end of this one.
+// refused report. BackendOptions::probe tries drivers first: one that crashes is a refusal, not the end of this
+// process.
 class VulkanDevices final : public DeviceSet {
  public:
 	explicit VulkanDevices(const BackendOptions& = {});
@@ -26,7 +27,8 @@ class VulkanDevices final : public DeviceSet {
 	std::vector<KernelReport> compile_all(size_t index) const;
 
  private:
-	struct Found; // instance and candidates
+	struct Found;             // instance and candidates
+	void find_good(bool all); // all: no driver is left out
 	BackendOptions options_;
 	std::unique_ptr<Found> found_;
 };
@@ -35,5 +37,7 @@ std::unique_ptr<DeviceSet> find_devices(const BackendOptions&);
 
 // The installed ICD file whose name starts with `prefix` ("radeon_icd"); empty when there is none.
 std::string find_icd(const std::string& prefix);
+// Drivers that failed when they were tried are tried again.
+void forget_bad_drivers(const std::string& cache_dir);
 
 } // namespace kvrun::vk

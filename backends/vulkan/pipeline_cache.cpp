@@ -5,10 +5,8 @@
 // data.
 #include "backends/vulkan/pipeline_cache.h"
 #include "engine/core/log.h"
-#include <cstdio>
-#include <cstdlib>
+#include "engine/core/private_file.h"
 #include <cstring>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -44,61 +42,24 @@ Header header_for(const Caps& c, uint64_t bytes, uint64_t hash) {
 	return h;
 }
 
-struct File {
-	int fd;
-	explicit File(int f) : fd(f) {}
-	~File() {
-		if (fd >= 0) ::close(fd);
-	}
-	File(const File&) = delete;
-};
-
-bool read_all(int fd, void* to, size_t n) {
-	auto* p = static_cast<char*>(to);
-	while (n) {
-		const ssize_t got = ::read(fd, p, n);
-		if (got < 0 && errno == EINTR) continue;
-		if (got <= 0) return false;
-		p += got;
-		n -= size_t(got);
-	}
-	return true;
-}
-bool write_all(int fd, const void* from, size_t n) {
-	auto* p = static_cast<const char*>(from);
-	while (n) {
-		const ssize_t put = ::write(fd, p, n);
-		if (put < 0 && errno == EINTR) continue;
-		if (put <= 0) return false;
-		p += put;
-		n -= size_t(put);
-	}
-	return true;
-}
-
 } // namespace
 
 std::vector<std::byte> PipelineCache::load() {
-	const File f(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-	if (f.fd < 0) {
-		if (errno != ENOENT) rejected_ = std::strerror(errno);
-		return {};
-	}
+	std::vector<std::byte> data = read_private_file(path_, kLargest, rejected_);
+	const auto reject = [&](const char* why) {
+		rejected_ = why;
+		return std::vector<std::byte>();
+	};
 	struct stat st {};
+	if (!rejected_.empty() || (data.empty() && ::lstat(path_.c_str(), &st) != 0)) return {};
 	Header h{};
-	if (::fstat(f.fd, &st) != 0 || !S_ISREG(st.st_mode))
-		return rejected_ = "not a regular file", std::vector<std::byte>{};
-	const uint64_t size = uint64_t(st.st_size);
-	if (size < sizeof h) return rejected_ = "shorter than its header", std::vector<std::byte>{};
-	if (size > kLargest) return rejected_ = "too large", std::vector<std::byte>{};
-	if (!read_all(f.fd, &h, sizeof h)) return rejected_ = "cannot be read", std::vector<std::byte>{};
+	if (data.size() < sizeof h) return reject("shorter than its header");
+	std::memcpy(&h, data.data(), sizeof h);
 	const Header want = header_for(dev_.caps(), h.bytes, h.hash);
-	if (std::memcmp(&h, &want, sizeof h) != 0)
-		return rejected_ = "of another device, driver or version", std::vector<std::byte>{};
-	if (h.bytes != size - sizeof h) return rejected_ = "truncated or extended", std::vector<std::byte>{};
-	std::vector<std::byte> data(h.bytes);
-	if (!read_all(f.fd, data.data(), data.size())) return rejected_ = "cannot be read", std::vector<std::byte>{};
-	if (XXH3_64bits(data.data(), data.size()) != h.hash) return rejected_ = "damaged", std::vector<std::byte>{};
+	if (std::memcmp(&h, &want, sizeof h) != 0) return reject("of another device, driver or version");
+	if (h.bytes != data.size() - sizeof h) return reject("truncated or extended");
+	data.erase(data.begin(), data.begin() + sizeof h);
+	if (XXH3_64bits(data.data(), data.size()) != h.hash) return reject("damaged");
 	loaded_hash_ = h.hash;
 	return data;
 }
@@ -146,26 +107,13 @@ void PipelineCache::save() noexcept try {
 	data.resize(n);
 	const uint64_t hash = XXH3_64bits(data.data(), data.size());
 	if (hash == loaded_hash_) return; // nothing new
-	std::error_code ec;
-	std::filesystem::create_directories(path_.parent_path(), ec);
-	std::string tmp = path_.string() + ".XXXXXX";
-	File f(::mkstemp(tmp.data()));
-	if (f.fd < 0) {
-		log_at(1, "# pipeline cache {}: {}", path_.string(), std::strerror(errno));
-		return;
-	}
 	const Header h = header_for(dev_.caps(), n, hash);
-	if (!write_all(f.fd, &h, sizeof h) || !write_all(f.fd, data.data(), n) ||
-	    ::rename(tmp.c_str(), path_.c_str()) != 0) {
-		log_at(1, "# pipeline cache {}: {}", path_.string(), std::strerror(errno));
-		::unlink(tmp.c_str());
-		return;
+	std::string why;
+	switch (write_private_file(path_, {std::as_bytes(std::span(&h, 1)), data}, why)) {
+	case Written::Yes: loaded_hash_ = hash; break;
+	case Written::NoPlace: log_at(1, "# pipeline cache {}: {}", path_.string(), why); break;
+	case Written::Cut: warn_once(fmt::format("pipeline cache {}: {}; it is not kept", path_.string(), why)); break;
 	}
-	loaded_hash_ = hash;
-} catch (const std::exception& e) {
-	try {
-		log_at(1, "# pipeline cache: {}", e.what());
-	} catch (...) {}
-}
+} catch (...) {} // no memory: the next run compiles again
 
 } // namespace kvrun::vk

@@ -1,18 +1,22 @@
-// Tries the installed Vulkan drivers in a child process, so that one that crashes is a refusal, not the end.
+// Tries the installed Vulkan drivers in helper processes.
+//
+// A helper says "begin" on its standard output when it starts, and "done" with its process id when the devices are
+// listed: nothing else counts, for a driver may exit, or fork and let the copy go on. What it writes to stderr is where
+// a crashing driver often says why. Neither pipe is read to its end: a process that a driver left behind may hold it.
 #include "backends/vulkan/probe.h"
-#include "backends/vulkan/device.h"
-#include "backends/vulkan/open_vulkan.h"
+#include "backends/vulkan/driver_memory.h"
+#include "backends/vulkan/icd_files.h"
 #include "engine/core/log.h"
+#include "engine/core/utf8.h"
 #include <algorithm>
+#include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <filesystem>
 #include <mutex>
-#include <poll.h>
-#include <sys/resource.h>
+#include <spawn.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 extern char** environ;
@@ -20,29 +24,40 @@ extern char** environ;
 namespace kvrun::vk {
 namespace {
 
-namespace fs = std::filesystem;
-constexpr int kTimeoutMs = 30000; // a driver that needs longer to list its devices hangs
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kLongest{5000}; // for all drivers together; one that needs longer hangs
+constexpr std::chrono::milliseconds kReap{200};     // for what was killed to end
+constexpr std::chrono::milliseconds kPause{2};      // between two looks: the end of a process has no descriptor
+constexpr size_t kMostText = 8192;                  // bytes kept of what a driver says
 
-[[noreturn]] void child(int out, const char* icd) {
-	const rlimit none{0, 0};
-	setrlimit(RLIMIT_CORE, &none);
-	const int null = open("/dev/null", O_RDWR);
-	if (null >= 0) {
-		dup2(null, 0);
-		dup2(null, 1);
+struct PipeEnds {
+	int read = -1, write = -1; // never a standard stream's number, which embedders may have closed
+	PipeEnds() = default;
+	PipeEnds(const PipeEnds&) = delete;
+	~PipeEnds() { close_end(read), close_end(write); }
+	static void close_end(int& fd) {
+		if (fd >= 0) ::close(fd);
+		fd = -1;
 	}
-	dup2(out, 2); // a crashing driver often says why
-	for (int s : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(s, SIG_DFL);
-	if (icd) {
-		setenv("VK_DRIVER_FILES", icd, 1);
-		setenv("VK_ICD_FILENAMES", icd, 1);
+	bool open() {
+		int fds[2];
+		if (::pipe2(fds, O_CLOEXEC) != 0) return false;
+		read = ::fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
+		write = ::fcntl(fds[1], F_DUPFD_CLOEXEC, 3);
+		::close(fds[0]), ::close(fds[1]);
+		return read >= 0 && write >= 0 && ::fcntl(read, F_SETFL, O_NONBLOCK) == 0;
 	}
-	try {
-		Instance instance("");
-		candidates(instance, {});
-	} catch (...) { // no driver, no device: the parent finds that out for itself
+};
+
+// Keeps the end of what there is to read now.
+void drain(int fd, std::string& to) {
+	char buffer[2048];
+	for (int i = 0; i < 64; ++i) { // who writes faster than this is read keeps nobody here
+		const ssize_t n = ::read(fd, buffer, sizeof buffer);
+		if (n <= 0) return;
+		to.append(buffer, size_t(n));
+		if (to.size() > kMostText) to.erase(0, to.size() - kMostText / 2);
 	}
-	_exit(0);
 }
 
 std::string last_line(const std::string& text) {
@@ -52,130 +67,209 @@ std::string last_line(const std::string& text) {
 	return text.substr(begin == text.npos ? 0 : begin + 1, end - (begin == text.npos ? 0 : begin + 1) + 1);
 }
 
-// Empty: the child ended as it should.
-std::string try_child(const char* icd) {
-	int pipes[2];
-	if (pipe2(pipes, O_CLOEXEC) != 0) return ""; // no probe is no reason to refuse a device
-	const pid_t pid = fork();
-	if (pid < 0) {
-		close(pipes[0]);
-		close(pipes[1]);
-		return "";
+// The environment of a helper that loads this driver only.
+std::vector<std::string> environment_for(const std::string& icd) {
+	std::vector<std::string> out;
+	for (char** e = environ; e && *e; ++e) {
+		const std::string_view v = *e;
+		if (!v.starts_with("VK_DRIVER_FILES=") && !v.starts_with("VK_ICD_FILENAMES=")) out.emplace_back(v);
 	}
-	if (pid == 0) child(pipes[1], icd);
-	close(pipes[1]);
-	std::string said;
-	bool hung = false;
-	for (char buffer[512];;) { // until the child's last write end is closed, which is its end
-		pollfd p{pipes[0], POLLIN, 0};
-		const int ready = poll(&p, 1, kTimeoutMs);
-		if (ready < 0 && errno == EINTR) continue;
-		if (ready == 0) {
-			hung = true;
-			kill(pid, SIGKILL);
-			break;
-		}
-		const ssize_t n = read(pipes[0], buffer, sizeof buffer);
-		if (n < 0 && errno == EINTR) continue;
-		if (n <= 0) break;
-		said.append(buffer, size_t(n));
-		if (said.size() > 16384) said.erase(0, said.size() - 4096);
-	}
-	close(pipes[0]);
-	int status = 0;
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-	if (hung) return fmt::format("did not list its devices within {} s", kTimeoutMs / 1000);
-	if (!WIFSIGNALED(status)) return "";
-	const std::string reason = last_line(said);
-	return fmt::format("crashed with signal {} (SIG{}){}{}", WTERMSIG(status), sigabbrev_np(WTERMSIG(status)),
-	                   reason.empty() ? "" : ": ", reason);
+	out.push_back("VK_DRIVER_FILES=" + icd);
+	out.push_back("VK_ICD_FILENAMES=" + icd); // its name for older loaders
+	return out;
 }
 
-void add_files(std::vector<std::string>& out, const fs::path& p) {
-	std::error_code ec;
-	if (!fs::is_directory(p, ec)) {
-		if (fs::exists(p, ec)) out.push_back(p.string());
+class Trial { // one driver in one helper
+ public:
+	explicit Trial(const IcdFile& icd) : icd_(icd) {}
+	Trial(Trial&&) = delete;
+	~Trial() { stop(); }
+
+	const IcdFile& icd() const { return icd_; }
+	const std::string& why() const { return why_; } // empty: nothing is known against it
+	bool running() const { return pid_ > 0; }
+
+	void start(const std::string& helper);
+	void look(); // at what it said, and whether it has ended
+	void give_up() {
+		if (!running()) return;
+		look();
+		if (running() && begun()) why_ = fmt::format("did not list its devices within {} s", kLongest.count() / 1000);
+		stop();
+	}
+
+ private:
+	bool begun() const { return reported_.starts_with("begin\n"); }
+	bool done() const { return reported_ == fmt::format("begin\ndone {}\n", pid_); }
+	void ended(const siginfo_t&);
+	void stop();
+
+	const IcdFile& icd_;
+	pid_t pid_ = 0; // also the id of its process group
+	PipeEnds report_, said_;
+	std::string reported_, text_, why_;
+};
+
+void Trial::start(const std::string& helper) {
+	if (!report_.open() || !said_.open()) return; // no probe is no reason to refuse a device
+	std::vector<std::string> env = environment_for(icd_.file);
+	std::vector<char*> envp;
+	for (std::string& e : env) envp.push_back(e.data());
+	envp.push_back(nullptr);
+	std::string name = helper;
+	char* argv[] = {name.data(), nullptr};
+
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_t attributes;
+	if (posix_spawn_file_actions_init(&files) != 0) return;
+	if (posix_spawnattr_init(&attributes) != 0) {
+		posix_spawn_file_actions_destroy(&files);
 		return;
 	}
-	std::vector<std::string> found;
-	for (const auto& e : fs::directory_iterator(p, ec))
-		if (e.path().extension() == ".json") found.push_back(e.path().string());
-	std::sort(found.begin(), found.end());
-	for (std::string& f : found)
-		if (std::find(out.begin(), out.end(), f) == out.end()) out.push_back(std::move(f));
+	posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_adddup2(&files, report_.write, 1);
+	posix_spawn_file_actions_adddup2(&files, said_.write, 2);
+#if __GLIBC_PREREQ(2, 34)
+	posix_spawn_file_actions_addclosefrom_np(&files, 3); // what an embedder forgot to mark
+#endif
+	sigset_t none, all;
+	sigemptyset(&none), sigfillset(&all);
+	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	posix_spawnattr_setpgroup(&attributes, 0);
+	posix_spawnattr_setsigmask(&attributes, &none);
+	posix_spawnattr_setsigdefault(&attributes, &all);
+	pid_t pid = 0;
+	const int error = posix_spawn(&pid, helper.c_str(), &files, &attributes, argv, envp.data());
+	posix_spawnattr_destroy(&attributes);
+	posix_spawn_file_actions_destroy(&files);
+	if (error == 0)
+		pid_ = pid;
+	else
+		log_at(1, "# {}: {}: drivers are not tried before they are used", helper, std::strerror(error));
+	PipeEnds::close_end(report_.write), PipeEnds::close_end(said_.write);
 }
-void add_list(std::vector<std::string>& out, const char* list, const char* below) {
-	std::string all = list ? list : "";
-	for (size_t at = 0; at < all.size();) {
-		const size_t end = std::min(all.find(':', at), all.size());
-		if (end > at)
-			add_files(out, *below ? fs::path(all.substr(at, end - at)) / below : fs::path(all.substr(at, end - at)));
-		at = end + 1;
+
+void Trial::look() {
+	if (!running()) return;
+	siginfo_t info{};
+	const int r =
+	    ::waitid(P_PID, id_t(pid_), &info, WEXITED | WNOHANG | WNOWAIT); // before the pipes: their rest is there
+	drain(report_.read, reported_);
+	drain(said_.read, text_);
+	if (done()) return stop();
+	if ((r == 0 && info.si_pid == pid_) || (r != 0 && errno == ECHILD)) {
+		ended(info);
+		stop();
 	}
 }
 
-// Where the loader looks for drivers.
-std::vector<std::string> icd_files() {
+void Trial::ended(const siginfo_t& info) {
+	if (!begun()) { // the helper itself does not run here; that says nothing about the driver
+		log_at(1, "# the helper that tries drivers ended before it began: {}", one_line(last_line(text_)));
+		return;
+	}
+	const std::string said = one_line(last_line(text_));
+	if (info.si_pid == pid_ && (info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED)) {
+		const char* name = sigabbrev_np(info.si_status);
+		why_ = fmt::format("crashed with signal {} (SIG{})", info.si_status, name ? name : "?");
+	} else if (info.si_pid == pid_) {
+		why_ = fmt::format("ended its process with exit code {} instead of listing its devices", info.si_status);
+	} else { // somebody else waited for it
+		why_ = "ended its process instead of listing its devices";
+	}
+	if (!said.empty()) why_ += ": " + said;
+}
+
+// Ends the helper and what its driver started. Not reaped yet, so that the id is still theirs.
+void Trial::stop() {
+	if (!running()) return;
+	::kill(-pid_, SIGKILL);
+	::kill(pid_, SIGKILL);
+	const Clock::time_point end = Clock::now() + kReap;
+	int status = 0;
+	// a process inside the kernel may outlive the signal; it must not hold this one
+	while (::waitpid(pid_, &status, WNOHANG) == 0 && Clock::now() < end) std::this_thread::sleep_for(kPause);
+	pid_ = 0;
+}
+
+// Why each of these drivers is bad; empty where it is not.
+std::vector<std::string> try_all(const std::vector<const IcdFile*>& drivers, const std::string& helper) {
+	std::vector<std::unique_ptr<Trial>> trials;
+	for (const IcdFile* d : drivers) trials.push_back(std::make_unique<Trial>(*d));
+	for (auto& t : trials) t->start(helper);
+	for (const Clock::time_point end = Clock::now() + kLongest;;) {
+		bool running = false;
+		for (auto& t : trials) t->look(), running |= t->running();
+		if (!running || Clock::now() >= end) break;
+		std::this_thread::sleep_for(kPause);
+	}
 	std::vector<std::string> out;
-	for (const char* name : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"})
-		if (const char* v = std::getenv(name); v && *v) return add_list(out, v, ""), out;
-	const char* home = std::getenv("HOME");
-	auto value = [](const char* name, std::string fallback) {
-		const char* v = std::getenv(name);
-		return v && *v ? std::string(v) : fallback;
-	};
-	const std::string h = home ? home : "";
-	add_list(out, std::getenv("VK_ADD_DRIVER_FILES"), "");
-	add_list(out, value("XDG_CONFIG_HOME", h + "/.config").c_str(), "vulkan/icd.d");
-	add_list(out, value("XDG_CONFIG_DIRS", "/etc/xdg").c_str(), "vulkan/icd.d");
-	add_list(out, "/etc:/usr/local/etc", "vulkan/icd.d");
-	add_list(out, value("XDG_DATA_HOME", h + "/.local/share").c_str(), "vulkan/icd.d");
-	add_list(out, value("XDG_DATA_DIRS", "/usr/local/share:/usr/share").c_str(), "vulkan/icd.d");
+	for (auto& t : trials) t->give_up(), out.push_back(t->why());
+	return out;
+}
+
+struct Memo { // of this process
+	std::mutex mutex;
+	bool full = false;
+	std::string key, key_after; // of what was tried; after the loader was told to leave drivers out
+	Drivers drivers;
+};
+Memo& memo() {
+	static Memo m;
+	return m;
+}
+
+std::string key_of(const BackendOptions& o) {
+	return fmt::format("{}\n{}\n{}\n{}", o.probe, o.cache_dir, bool(o.set_driver_files), driver_environment(true));
+}
+
+Drivers find_bad(const BackendOptions& o) {
+	Drivers out;
+	const std::vector<IcdFile> all = icd_files();
+	DriverMemory known(o.probe.empty() ? "" : o.cache_dir);
+	std::vector<const IcdFile*> good, untried;
+	const auto refuse = [&](const IcdFile& icd, const std::string& why) { out.bad.push_back({icd.file, why}); };
+	for (const IcdFile& icd : all) {
+		const std::string before = known.failure(icd);
+		if (!icd.problem.empty())
+			refuse(icd, icd.problem);
+		else if (!before.empty())
+			refuse(icd, before + " (remembered; `kvrun devices --retry` tries it again)");
+		else if (o.probe.empty())
+			good.push_back(&icd);
+		else
+			untried.push_back(&icd);
+	}
+	if (!untried.empty()) {
+		const std::vector<std::string> why = try_all(untried, o.probe);
+		for (size_t i = 0; i < untried.size(); ++i)
+			if (why[i].empty()) {
+				good.push_back(untried[i]);
+			} else {
+				refuse(*untried[i], why[i]);
+				known.add(*untried[i], why[i]);
+			}
+		known.save();
+	}
+	for (const IcdFile* icd : good) out.good += (out.good.empty() ? "" : ":") + icd->file;
 	return out;
 }
 
 } // namespace
 
-std::string find_icd(const std::string& prefix) {
-	for (const std::string& f : icd_files())
-		if (fs::path(f).filename().string().starts_with(prefix)) return f;
-	return "";
-}
-
-namespace {
-
-std::string environment() {
-	std::string all;
-	for (char** e = environ; e && *e; ++e) all.append(*e).push_back('\n');
-	return all;
-}
-
-} // namespace
-
-std::vector<BadDriver> probe_drivers() {
-	static std::mutex mutex;
-	static std::string tried; // environment of the last probe
-	static std::vector<BadDriver> bad;
-	std::lock_guard lock(mutex);
-	if (Instance::alive() > 0 || environment() == tried) return bad;
-	bad.clear();
-	if (const std::string why = try_child(nullptr); !why.empty()) {
-		std::string good;
-		for (const std::string& file : icd_files()) {
-			const std::string one = try_child(file.c_str());
-			if (one.empty())
-				good += (good.empty() ? "" : ":") + file;
-			else
-				bad.push_back({file, one});
-		}
-		if (bad.empty()) bad.push_back({"a Vulkan driver", why}); // alone each of them works
-		// a path that does not exist: the loader must not fall back to its own search
-		if (good.empty() || bad.front().file == "a Vulkan driver") good = "/nonexistent/every-driver-crashed.json";
-		setenv("VK_DRIVER_FILES", good.c_str(), 1);
-		setenv("VK_ICD_FILENAMES", good.c_str(), 1);
-	}
-	tried = environment();
-	return bad;
+Drivers probe_drivers(const BackendOptions& o) {
+	Memo& m = memo();
+	std::lock_guard lock(m.mutex);
+	const std::string key = key_of(o);
+	if (m.full && (key == m.key || key == m.key_after)) return m.drivers;
+	m.full = false;
+	m.drivers = find_bad(o);
+	// a path that does not exist: the loader must not fall back to its own search
+	if (!m.drivers.bad.empty() && o.set_driver_files)
+		o.set_driver_files(m.drivers.good.empty() ? "/nonexistent/no-driver-is-good.json" : m.drivers.good);
+	m.key = key, m.key_after = key_of(o);
+	m.full = true;
+	return m.drivers;
 }
 
 } // namespace kvrun::vk

@@ -1,5 +1,6 @@
-// Tries the installed Vulkan drivers in a child process, so that one that crashes is a refusal, not the end.
+// Tries the installed Vulkan drivers in helper processes, so that one that crashes or hangs is a refusal, not the end.
 #pragma once
+#include "backends/registry.h"
 #include <string>
 #include <vector>
 
@@ -9,8 +10,13 @@ struct BadDriver {
 	std::string file; // ICD file
 	std::string why;  // "crashed with signal 6 (SIGABRT): radv: Unknown family"
 };
-// Drivers that crash or hang when devices are listed. They are also excluded from the loader's later searches, by
-// VK_DRIVER_FILES of this process. Tried once per environment, and not while Vulkan is in use in this process.
-std::vector<BadDriver> probe_drivers();
+struct Drivers {
+	std::vector<BadDriver> bad;
+	std::string good; // ICD files, with colons between; all the others
+};
+// The drivers that must not be loaded here: manifests that are none, drivers known as bad, and those that exit, crash
+// or do not list their devices when BackendOptions::probe tries them, all at once. Nothing of this process changes but
+// children it has for a moment. Tried once per process and environment.
+Drivers probe_drivers(const BackendOptions&);
 
 } // namespace kvrun::vk

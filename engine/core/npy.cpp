@@ -275,9 +275,12 @@ void npy_write(const std::filesystem::path& path, NpyType type, std::span<const 
 	out.write(start.data(), std::streamsize(start.size()));
 	out.write(reinterpret_cast<const char*>(data.data()), std::streamsize(data.size()));
 	out.close();
-	if (!out)
+	if (!out) {
+		std::error_code ec;
+		if (std::filesystem::is_regular_file(path, ec)) std::filesystem::remove(path, ec); // nothing half written
 		fail(Code::Io, "{}: writing {} bytes failed; check the folder and the free space", path.string(),
 		     start.size() + data.size());
+	}
 }
 
 } // namespace kvrun

@@ -4,12 +4,14 @@
 #include "backends/vulkan/vulkan_backend.h"
 #include "tests/support/rig.h"
 #include "tests/support/scoped_env.h"
+#include "tests/support/temp_folder.h"
 #include "tests/vulkan/vulkan_device.h"
 #include <array>
 #include <csignal>
 #include <doctest/doctest.h>
 #include <fstream>
 #include <set>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,19 +48,6 @@ std::string radv() {
 	return icd;
 }
 
-struct TempFolder {
-	TempFolder() {
-		std::string name = (fs::temp_directory_path() / "kvrun-test-XXXXXX").string();
-		REQUIRE(mkdtemp(name.data()));
-		path = name;
-	}
-	~TempFolder() {
-		std::error_code ec;
-		fs::remove_all(path, ec);
-	}
-	fs::path path;
-};
-
 } // namespace
 
 TEST_CASE("vulkan: T62 no driver: a refusal with the next step") {
@@ -73,30 +62,6 @@ TEST_CASE("vulkan: T62 no driver: a refusal with the next step") {
 	CHECK(has(message_of_open("0"), "mesa-vulkan-drivers"));
 	CHECK(has(message_of_open("7"), "no device 7"));
 	CHECK(has(message_of_open("geforce"), "no device is called 'geforce'"));
-}
-
-TEST_CASE("vulkan: T62 a driver that crashes is refused, the others are used") {
-	const std::string bad = KVRUN_CRASHING_DRIVER; // crashing_driver.cpp
-	{
-		const Drivers only(bad);
-		const std::vector<DeviceReport> all = list_devices(options_from_environment());
-		REQUIRE(all.size() == 2);
-		CHECK(has(all[0].info.name, "crashing_driver"));
-		CHECK(has(all[0].refused, "SIGABRT"));
-		CHECK(has(all[0].refused, "no chip that this driver knows")); // what the driver said
-		CHECK(has(message_of_open(""), "SIGABRT"));
-	}
-	std::string good;
-	try {
-		select_test_device(test_driver());
-		good = std::getenv("VK_DRIVER_FILES");
-	} catch (const Error&) { return; }
-	const Drivers both(bad + ":" + good);
-	const std::vector<DeviceReport> all = list_devices(options_from_environment());
-	REQUIRE(all.size() == 3);
-	CHECK(all[0].refused.empty());
-	CHECK(has(all[1].refused, "SIGABRT"));
-	CHECK(open_device("")->info().name == all[0].info.name);
 }
 
 TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underflow") {
@@ -321,8 +286,20 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 	CHECK(open_and_close() == "not a regular file");
 	fs::remove(file);
 	fs::create_symlink("/etc/hostname", file);
-	CHECK(open_and_close() != "");
+	CHECK(open_and_close() == "a symbolic link");
 	fs::remove(file);
+	REQUIRE(mkfifo(file.c_str(), 0600) == 0); // nobody will write to it
+	CHECK(open_and_close() == "not a regular file");
+	CHECK(fs::is_regular_file(file));                   // a good one has taken its place
+	for (const unsigned mode : {0666u, 0620u, 0602u}) { // others could have written it
+		REQUIRE(chmod(file.c_str(), mode) == 0);
+		CHECK(open_and_close() == "writable by other users");
+		CHECK(open_and_close() == "");
+	}
+	if (geteuid() == 0 && chown(file.c_str(), 1, 1) == 0) { // only root can give a file away
+		CHECK(open_and_close() == "owned by another user");
+		CHECK(open_and_close() == "");
+	}
 	{ // a folder that cannot be made
 		const ScopedEnv nowhere("KVRUN_CACHE_DIR", "/proc/kvrun/cache");
 		CHECK(open_and_close() == "");
@@ -350,6 +327,24 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 	size_t files = 0;
 	for ([[maybe_unused]] const auto& e : fs::directory_iterator(folder.path)) ++files;
 	CHECK(files == 1); // no temporary files are left
+}
+
+TEST_CASE("vulkan: T82 the folder of caches and what is in it belong to the user alone, whatever the umask") {
+	const TempFolder folder;
+	const ScopedEnv where("KVRUN_CACHE_DIR", (folder.path / "new/er").string());
+	const mode_t before = umask(0);
+	{
+		VulkanDevice device;
+		if (device) device->kernels().get(Kernel::kv_store, {{0, 128}});
+	}
+	umask(before);
+	if (!fs::exists(folder.path / "new")) return;
+	const auto mode = [](const fs::path& p) { return unsigned(fs::status(p).permissions()); };
+	CHECK(mode(folder.path / "new") == 0700);
+	CHECK(mode(folder.path / "new/er") == 0700);
+	size_t n = 0;
+	for (const auto& e : fs::directory_iterator(folder.path / "new/er")) n += mode(e.path()) == 0600;
+	CHECK(n == 1);
 }
 
 TEST_CASE("vulkan: a validation message is an error, and the process cannot end well without it") {

@@ -1,0 +1,120 @@
+// Which Vulkan drivers are installed.
+#include "backends/vulkan/icd_files.h"
+#include "backends/vulkan/open_vulkan.h"
+#include "engine/core/error.h"
+#include "engine/core/regular_file.h"
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <unistd.h>
+
+namespace kvrun::vk {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr uint64_t kLargestManifest = 1 << 20; // bytes; they have a few hundred
+
+void add_files(std::vector<std::string>& out, const fs::path& p) {
+	std::error_code ec;
+	if (!fs::is_directory(p, ec)) {
+		if (fs::exists(p, ec)) out.push_back(p.string());
+		return;
+	}
+	std::vector<std::string> found;
+	for (fs::directory_iterator it(p, ec), end; !ec && it != end; it.increment(ec))
+		if (it->path().extension() == ".json") found.push_back(it->path().string());
+	std::sort(found.begin(), found.end());
+	for (std::string& f : found)
+		if (std::find(out.begin(), out.end(), f) == out.end()) out.push_back(std::move(f));
+}
+void add_list(std::vector<std::string>& out, const char* list, const char* below) {
+	std::string all = list ? list : "";
+	for (size_t at = 0; at < all.size();) {
+		const size_t end = std::min(all.find(':', at), all.size());
+		if (end > at)
+			add_files(out, *below ? fs::path(all.substr(at, end - at)) / below : fs::path(all.substr(at, end - at)));
+		at = end + 1;
+	}
+}
+
+std::vector<std::string> manifests() {
+	std::vector<std::string> out;
+	for (const char* name : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"})
+		if (const char* v = std::getenv(name); v && *v) return add_list(out, v, ""), out;
+	const char* home = std::getenv("HOME");
+	auto value = [](const char* name, std::string fallback) {
+		const char* v = std::getenv(name);
+		return v && *v ? std::string(v) : fallback;
+	};
+	const std::string h = home ? home : "";
+	add_list(out, std::getenv("VK_ADD_DRIVER_FILES"), "");
+	add_list(out, value("XDG_CONFIG_HOME", h + "/.config").c_str(), "vulkan/icd.d");
+	add_list(out, value("XDG_CONFIG_DIRS", "/etc/xdg").c_str(), "vulkan/icd.d");
+	add_list(out, "/etc:/usr/local/etc", "vulkan/icd.d");
+	add_list(out, value("XDG_DATA_HOME", h + "/.local/share").c_str(), "vulkan/icd.d");
+	add_list(out, value("XDG_DATA_DIRS", "/usr/local/share:/usr/share").c_str(), "vulkan/icd.d");
+	return out;
+}
+
+IcdFile read_manifest(const std::string& path) {
+	IcdFile out{path, "", ""};
+	try {
+		const RegularFile file(path, "name the manifest of a Vulkan driver");
+		std::string text(size_t(std::min(file.bytes(), kLargestManifest)), 0);
+		file.read_at(0, std::as_writable_bytes(std::span(text)));
+		const auto depth_limit = [](int depth, auto, auto&) { return depth < 16; };
+		const nlohmann::json j = nlohmann::json::parse(text, depth_limit, /*allow_exceptions=*/false);
+		const auto icd = j.is_object() ? j.find("ICD") : j.end();
+		if (!j.is_object() || icd == j.end() || !icd->is_object())
+			return out.problem = "is no manifest of a Vulkan driver", out;
+		const auto library = icd->find("library_path");
+		if (library == icd->end() || !library->is_string() || library->get_ref<const std::string&>().empty())
+			return out.problem = "is a manifest that names no library", out;
+		out.library = library->get<std::string>();
+		// relative to the manifest where it is a path; a bare name is for the system's search
+		if (out.library.find('/') != out.library.npos)
+			out.library = (fs::path(path).parent_path() / out.library).lexically_normal().string();
+	} catch (const Error& e) {
+		const std::string_view what = e.what(); // begins with the file's name, which the caller says
+		const size_t colon = what.find(": ");
+		out.problem = what.substr(colon == what.npos ? 0 : colon + 2);
+	}
+	return out;
+}
+
+} // namespace
+
+std::vector<IcdFile> icd_files() {
+	std::vector<IcdFile> out;
+	for (const std::string& f : manifests()) out.push_back(read_manifest(f));
+	return out;
+}
+
+std::string driver_environment(bool choice) {
+	constexpr std::array kSettings = {"VK_",  "MESA_", "RADV_", "AMD_",  "ANV_",     "INTEL_", "LP_",
+	                                  "NVK_", "TU_",   "DRI_",  "LIBGL", "GALLIUM_", "__GLX_", "__NV_"};
+	constexpr std::array kChoice = {
+	    "VK_DRIVER_FILES=", "VK_ICD_FILENAMES=", "VK_ADD_DRIVER_FILES=", "XDG_CONFIG_", "XDG_DATA_", "HOME=",
+	    "LD_LIBRARY_PATH="};
+	const auto begins = [](std::string_view e, const auto& prefixes) {
+		return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* p) { return e.starts_with(p); });
+	};
+	std::vector<std::string_view> all;
+	for (char** e = environ; e && *e; ++e)
+		if (begins(*e, kChoice) ? choice : begins(*e, kSettings)) all.emplace_back(*e);
+	std::sort(all.begin(), all.end());
+	std::string out;
+	for (const std::string_view e : all) out.append(e).push_back('\n');
+	return out;
+}
+
+std::string find_icd(const std::string& prefix) {
+	for (const std::string& f : manifests())
+		if (fs::path(f).filename().string().starts_with(prefix)) return f;
+	return "";
+}
+
+} // namespace kvrun::vk

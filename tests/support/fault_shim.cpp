@@ -1,0 +1,119 @@
+// Preloaded into the program under test: makes it run out of memory, or ends it, at a chosen call.
+//
+// KVRUN_SHIM_NEW=N      operator new number N (from 1) and all after it fail; -N: that one only
+// KVRUN_SHIM_MALLOC=N   the same for malloc, calloc and realloc, of every library
+// KVRUN_SHIM_KILL=WORD  SIGKILL while a file whose name holds "pipelines-" is saved: `write`, with half of the bytes in
+// the
+//                       file, or `rename`, before it has its name
+// KVRUN_SHIM_COUNT=FILE at exit, the number of calls that KVRUN_SHIM_NEW (or _MALLOC) counts is written there
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <new>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern "C" void* __libc_malloc(size_t);
+extern "C" void* __libc_calloc(size_t, size_t);
+extern "C" void* __libc_realloc(void*, size_t);
+
+namespace {
+
+struct Countdown {
+	const char* variable;
+	std::atomic<long> at{LONG_MIN}; // LONG_MIN: not read yet
+	std::atomic<long> calls{0};
+
+	bool fails() {
+		long n = at.load(std::memory_order_relaxed);
+		if (n == LONG_MIN) {
+			const char* text = std::getenv(variable);
+			at = n = text ? std::strtol(text, nullptr, 10) : 0;
+		}
+		const long call = ++calls;
+		return n != 0 && (n > 0 ? call >= n : call == -n);
+	}
+};
+Countdown news{"KVRUN_SHIM_NEW"}, mallocs{"KVRUN_SHIM_MALLOC"};
+
+__attribute__((destructor)) void write_count() {
+	const char* file = std::getenv("KVRUN_SHIM_COUNT");
+	if (!file) return;
+	char text[64];
+	const int n = std::snprintf(text, sizeof text, "%ld %ld\n", news.calls.load(), mallocs.calls.load());
+	if (std::FILE* f = std::fopen(file, "w")) {
+		std::fwrite(text, 1, size_t(n), f);
+		std::fclose(f);
+	}
+}
+
+void* allocate(size_t bytes) {
+	if (news.fails()) return nullptr;
+	return __libc_malloc(bytes ? bytes : 1);
+}
+void* allocate_or_throw(size_t bytes) {
+	if (void* p = allocate(bytes)) return p;
+	throw std::bad_alloc();
+}
+
+bool dies_in(const char* call) {
+	const char* word = std::getenv("KVRUN_SHIM_KILL");
+	return word && !std::strcmp(word, call);
+}
+
+} // namespace
+
+// ---- C++
+
+#define VISIBLE __attribute__((visibility("default")))
+VISIBLE void* operator new(size_t n) { return allocate_or_throw(n); }
+VISIBLE void* operator new[](size_t n) { return allocate_or_throw(n); }
+VISIBLE void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate(n); }
+VISIBLE void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate(n); }
+VISIBLE void operator delete(void* p) noexcept { std::free(p); }
+VISIBLE void operator delete[](void* p) noexcept { std::free(p); }
+VISIBLE void operator delete(void* p, size_t) noexcept { std::free(p); }
+VISIBLE void operator delete[](void* p, size_t) noexcept { std::free(p); }
+
+// ---- C
+
+extern "C" VISIBLE void* malloc(size_t n) {
+	if (!mallocs.fails()) return __libc_malloc(n);
+	errno = ENOMEM;
+	return nullptr;
+}
+extern "C" VISIBLE void* calloc(size_t n, size_t size) {
+	if (!mallocs.fails()) return __libc_calloc(n, size);
+	errno = ENOMEM;
+	return nullptr;
+}
+extern "C" VISIBLE void* realloc(void* p, size_t n) {
+	if (!mallocs.fails()) return __libc_realloc(p, n);
+	errno = ENOMEM;
+	return nullptr;
+}
+
+// ---- files
+
+extern "C" VISIBLE ssize_t write(int fd, const void* from, size_t n) {
+	if (n >= 16 && dies_in("write")) {
+		char link[64], name[PATH_MAX];
+		std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+		const ssize_t length = readlink(link, name, sizeof name - 1);
+		name[length > 0 ? length : 0] = 0;
+		if (std::strstr(name, "pipelines-")) {
+			syscall(SYS_write, fd, from, n / 2);
+			kill(getpid(), SIGKILL);
+		}
+	}
+	return syscall(SYS_write, fd, from, n);
+}
+extern "C" VISIBLE int rename(const char* from, const char* to) {
+	if (dies_in("rename") && std::strstr(to, "pipelines-")) kill(getpid(), SIGKILL);
+	return int(syscall(SYS_rename, from, to));
+}

@@ -1,0 +1,229 @@
+// Which installed Vulkan drivers are used: those that misbehave are refused with a reason, and the others work.
+#include "backends/vulkan/open_vulkan.h"
+#include "backends/vulkan/probe.h"
+#include "tests/support/scoped_env.h"
+#include "tests/support/temp_folder.h"
+#include "tests/vulkan/vulkan_device.h"
+#include <chrono>
+#include <csignal>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace kvrun;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kHostile = KVRUN_HOSTILE_DRIVER_ICD; // hostile_driver.cpp
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+struct Setting { // the loader finds these ICD files only, drivers are tried, and nothing is known about them
+	explicit Setting(const std::string& icds, const std::string& how = "")
+	    : files("VK_DRIVER_FILES", icds), names("VK_ICD_FILENAMES", icds), mode("KVRUN_HOSTILE_DRIVER", how),
+	      probe("KVRUN_PROBE", KVRUN_PROBE_PROGRAM), cache("KVRUN_CACHE_DIR", folder.path.string()) {}
+	TempFolder folder;
+	ScopedEnv files, names, mode, probe, cache;
+};
+
+std::string good_driver() { // an ICD file; empty when the test's driver is not installed
+	const ScopedEnv files("VK_DRIVER_FILES", ""), names("VK_ICD_FILENAMES", "");
+	try {
+		select_test_device(test_driver());
+		return std::getenv("VK_DRIVER_FILES");
+	} catch (const Error& e) {
+		MESSAGE("skipped: " << test_driver() << ": " << e.what());
+		return "";
+	}
+}
+
+double seconds_of(const std::function<void()>& f) {
+	const auto start = std::chrono::steady_clock::now();
+	f();
+	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Processes that run the helper, or were forked by a driver inside it; what was killed may take a moment to go.
+size_t count_helpers() {
+	size_t n = 0;
+	for (const auto& p : fs::directory_iterator("/proc")) {
+		std::error_code ec;
+		const fs::path exe = fs::read_symlink(p.path() / "exe", ec);
+		n += !ec && exe == fs::canonical(KVRUN_PROBE_PROGRAM);
+	}
+	return n;
+}
+
+bool helpers_alive() {
+	for (int i = 0; i < 100 && count_helpers(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+	return count_helpers() > 0;
+}
+
+std::string refusal_of(const std::vector<DeviceReport>& all, const std::string& driver) {
+	for (const DeviceReport& r : all)
+		if (has(r.info.name, driver)) return r.refused;
+	return "no such report";
+}
+
+} // namespace
+
+TEST_CASE("drivers: T62 one that exits, crashes, hangs, drips or forks is refused, and the good one is used") {
+	const std::string good = good_driver();
+	struct Row {
+		const char *how, *reason;
+	};
+	const Row rows[] = {{"crash", "SIGABRT"},
+	                    {"exit", "exit code 0 instead of"},
+	                    {"silent exit", "exit code 0 instead of"},
+	                    {"hang", "within 5 s"},
+	                    {"drip", "within 5 s"},
+	                    {"flood", "within 5 s"},
+	                    {"lie", "exit code 0 instead of"},
+	                    {"copy", "exit code 0 instead of"}};
+	for (const Row& row : rows) {
+		CAPTURE(row.how);
+		const Setting both(good.empty() ? kHostile : kHostile + ":" + good, row.how);
+		std::vector<DeviceReport> all;
+		CHECK(seconds_of([&] { all = list_devices(options_from_environment()); }) < 15); // 5, on a busy machine
+		const std::string why = refusal_of(all, "hostile_driver");
+		CHECK_MESSAGE(has(why, row.reason), why);
+		CHECK_MESSAGE(why.find('\n') == why.npos, why);
+		CHECK(has(why, "; update or remove it"));
+		if (std::string(row.how) == "crash") CHECK(has(why, "no chip that this driver knows")); // what it said
+		if (!good.empty()) {
+			CHECK(all[0].refused.empty());
+			CHECK(open_backend(options_from_environment())->info().name == all[0].info.name);
+		}
+		CHECK_FALSE(helpers_alive());
+		CHECK(waitpid(-1, nullptr, WNOHANG) == -1); // no child is left either
+	}
+}
+
+TEST_CASE("drivers: T62 a process that a driver leaves behind is ended, and the driver not blamed") {
+	const Setting only(kHostile, "helper");
+	double s = 0;
+	vk::Drivers d;
+	s = seconds_of([&] { d = vk::probe_drivers(options_from_environment()); });
+	CHECK(d.bad.empty());
+	CHECK(s < 4); // nobody waited for the pipe's end
+	CHECK_FALSE(helpers_alive());
+}
+
+TEST_CASE("drivers: T62 a bad driver is remembered until it changes, the settings change or it is tried again") {
+	const TempFolder folder;
+	const std::string library = folder.path / "driver.so", icd = folder.path / "driver_icd.json";
+	fs::copy_file(KVRUN_HOSTILE_DRIVER_LIBRARY, library);
+	std::ofstream(icd)
+	    << R"({"file_format_version": "1.0.0", "ICD": {"library_path": "./driver.so", "api_version": "1.3.0"}})";
+	const Setting only(icd, "hang");
+	BackendOptions o = options_from_environment();
+	int n = 0;
+	const auto probe = [&](double most_s) { // the process itself remembers too; another pace of submissions: no
+		vk::Drivers d;
+		o.set_driver_files = nullptr;
+		o.probe = std::string(size_t(++n), '/') + KVRUN_PROBE_PROGRAM; // another key, the same file
+		CHECK(seconds_of([&] { d = vk::probe_drivers(o); }) < most_s);
+		return d.bad.empty() ? std::string() : d.bad[0].why;
+	};
+	CHECK(has(probe(15), "within 5 s"));
+	const fs::path memory = only.folder.path / "bad-drivers.json";
+	REQUIRE(fs::exists(memory));
+	struct stat st {};
+	CHECK((stat(memory.c_str(), &st) == 0 && (st.st_mode & 0777) == 0600));
+	CHECK(has(probe(2), "remembered"));
+	{
+		const ScopedEnv crash("KVRUN_HOSTILE_DRIVER", "crash");
+		CHECK(has(probe(2), "within 5 s (remembered")); // not tried
+		const ScopedEnv other("RADV_DEBUG", "info");    // it may behave now
+		CHECK(has(probe(10), "SIGABRT"));
+	}
+	{ // an update
+		const ScopedEnv crash("KVRUN_HOSTILE_DRIVER", "crash");
+		fs::last_write_time(library, fs::last_write_time(library) - std::chrono::hours(1));
+		CHECK(has(probe(10), "SIGABRT"));
+		CHECK(has(probe(2), "SIGABRT): hostile_driver: no chip that this driver knows (remembered"));
+	}
+	{ // good again
+		const ScopedEnv fine("KVRUN_HOSTILE_DRIVER", "none");
+		CHECK(has(probe(2), "remembered"));
+		vk::forget_bad_drivers(o.cache_dir);
+		CHECK(probe(10) == "");
+	}
+	for (const char* garbage : {"", "{", "[]", "{\"bad\": 1}", "{\"bad\": [1, {}, {\"file\": 1}]}"}) {
+		std::ofstream(memory, std::ios::trunc) << garbage;
+		const ScopedEnv crash("KVRUN_HOSTILE_DRIVER", "crash");
+		CHECK(has(probe(10), "SIGABRT"));
+	}
+}
+
+TEST_CASE("drivers: T62 a manifest that is none is refused by name and hides no good driver") {
+	const std::string good = good_driver();
+	const TempFolder folder;
+	const std::string icd = folder.path / "garbage_icd.json";
+	std::string deep(100000, '[');
+	for (const std::string& text :
+	     {std::string("\x7f"
+	                  "ELF garbage"),
+	      std::string("{}"), std::string(), deep, std::string(R"({"ICD": {"library_path": 7}})"),
+	      std::string(R"({"ICD": {"library_path": ""}})")}) {
+		std::ofstream(icd, std::ios::trunc) << text;
+		const Setting both(good.empty() ? icd : icd + ":" + good);
+		const std::vector<DeviceReport> all = list_devices(options_from_environment());
+		const std::string why = refusal_of(all, "garbage_icd.json");
+		CHECK_MESSAGE(has(why, "manifest"), why);
+		if (!good.empty()) CHECK(all[0].refused.empty());
+	}
+	fs::remove(icd);
+	REQUIRE(mkfifo(icd.c_str(), 0600) == 0); // nobody will write to it
+	const Setting fifo(icd);
+	const std::vector<DeviceReport> all = list_devices(options_from_environment());
+	CHECK(has(refusal_of(all, "garbage_icd.json"), "FIFO"));
+}
+
+TEST_CASE("drivers: T62 without a helper, or with one that does not run, nobody is blamed") {
+	const std::string good = good_driver();
+	if (good.empty()) return;
+	for (const char* helper : {"off", "/nonexistent/kvrun-probe", "/bin/false", "/bin/true", "/etc/hostname", "/bin"}) {
+		CAPTURE(helper);
+		const Setting only(good);
+		const ScopedEnv probe("KVRUN_PROBE", helper);
+		const std::vector<DeviceReport> all = list_devices(options_from_environment());
+		REQUIRE(!all.empty());
+		CHECK(all[0].refused.empty());
+	}
+}
+
+TEST_CASE("drivers: T62 a library that may not change the environment refuses Vulkan while a bad driver is there") {
+	const std::string good = good_driver();
+	if (good.empty()) return;
+	const Setting both(kHostile + ":" + good, "exit");
+	BackendOptions o = options_from_environment();
+	o.set_driver_files = nullptr;
+	const std::vector<DeviceReport> all = list_devices(o);
+	for (const DeviceReport& r : all) CHECK((r.backend != "vulkan" || !r.refused.empty()));
+	CHECK(has(refusal_of(all, "hostile_driver"), "exit code 0"));
+	bool said = false;
+	for (const DeviceReport& r : all) said |= has(r.refused, "VK_DRIVER_FILES=" + good);
+	CHECK(said);
+	CHECK(std::string(std::getenv("VK_DRIVER_FILES")) == kHostile + ":" + good);
+}
+
+TEST_CASE("drivers: T62 an embedder that reaps all children, or ignores their end, takes no good driver away") {
+	const std::string good = good_driver();
+	if (good.empty()) return;
+	struct sigaction ignore {
+	}, before{};
+	ignore.sa_handler = SIG_IGN;
+	sigaction(SIGCHLD, &ignore, &before);
+	{
+		const Setting both(kHostile + ":" + good, "exit");
+		const std::vector<DeviceReport> all = list_devices(options_from_environment());
+		CHECK(all[0].refused.empty());
+		CHECK(has(refusal_of(all, "hostile_driver"), "instead of listing its devices"));
+	}
+	sigaction(SIGCHLD, &before, nullptr);
+}
