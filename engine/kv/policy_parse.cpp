@@ -1,4 +1,5 @@
 // Reads "name,key=value,..." into a KvPolicy; every value that cannot be is refused in one line that says what can.
+#include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
 #include "engine/kv/policy.h"
 #include <algorithm>
@@ -264,20 +265,6 @@ const Key kKeys[] = {
      [](Draft& d, auto k, auto v) { set_page(d.p, k, v); }},
 };
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-	std::vector<size_t> row(b.size() + 1);
-	for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-	for (size_t i = 1; i <= a.size(); ++i) {
-		size_t diagonal = row[0];
-		row[0] = i;
-		for (size_t j = 1; j <= b.size(); ++j) {
-			const size_t up = row[j];
-			row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-			diagonal = up;
-		}
-	}
-	return row[b.size()];
-}
 std::string nearest(std::string_view typed, const std::vector<std::string>& known) {
 	const auto d = [&](const std::string& k) { return edit_distance(typed, k); };
 	const auto best = std::min_element(known.begin(), known.end(), [&](auto& a, auto& b) { return d(a) < d(b); });
