@@ -96,9 +96,13 @@ typedef struct {
 	int check;             /* 1: run every operation on the cpu backend too, stop at the first that differs (slow) */
 	int poison;            /* 1: fill new device memory with NaN, so that reads of unwritten memory show */
 	double submit_ms;      /* target time of one submission to the device */
+	/* Called where the probe has found a driver that must be left out: is to make the environment variable VK_DRIVER_FILES
+	 * these files. NULL: Vulkan is not used while such a driver is installed. */
+	void (*set_driver_files)(const char *files, void *payload);
+	void *payload;
 } kvrun_device_options;
 #define KVRUN_DEVICE_OPTIONS_INIT \
-	{ sizeof(kvrun_device_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 100.0 }
+	{ sizeof(kvrun_device_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 100.0, NULL, NULL }
 
 typedef struct {
 	uint32_t struct_size;

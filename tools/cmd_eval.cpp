@@ -92,7 +92,7 @@ class Watch {
 	}
 	void end() {
 		progress_.clear();
-		if (Interrupt::requested()) say_stats("interrupted: what follows is complete up to there");
+		if (Interrupt::requested()) say_stats("interrupted; the results below cover what was finished");
 	}
 
  private:
@@ -111,7 +111,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	Watch watch;
 	const TextResult r = eval_text(e, session, tokens, policies, opt, watch.hooks());
 	watch.end();
-	if (r.chunks == 0) throw Exit{130};
+	if (r.chunks == 0) throw Exit{kInterrupted};
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
@@ -207,6 +207,7 @@ void run_eval(const EvalArgs& a) {
 		run_text(a, *engine, policies);
 	else
 		run_task(a, *engine, policies);
+	if (Interrupt::requested()) throw Exit{kInterrupted};
 }
 
 } // namespace

@@ -297,7 +297,7 @@ void add_plan(CLI::App& app) {
 	add_text(*c, "--device", a->device, "NAME", "say what fits this device: part of its name, or cpu [best]");
 	add_bytes(*c, "--memory", a->memory, "say what fits this much memory, weights included, instead of a device's");
 	c->add_flag("--json", a->json, "write JSON");
-	c->footer(policy_help() + "\n" + kJsonKeys);
+	c->footer(std::string(kJsonKeys));
 	c->callback([a] { run_plan(*a); });
 }
 

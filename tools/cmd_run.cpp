@@ -190,12 +190,12 @@ void run(RunArgs a) {
 		throw;
 	}
 	end_line();
-	if (a.json) {
+	if (a.json)
 		print_json(json_answer(a, session, r, text, seed, load_s));
-		return;
-	}
-	say_stats(stats_line(a, session, r, seed));
+	else
+		say_stats(stats_line(a, session, r, seed));
 	if (lost) std::rethrow_exception(lost);
+	if (r.reason == StopReason::Cancelled) throw Exit{kInterrupted};
 }
 
 } // namespace

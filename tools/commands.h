@@ -7,6 +7,7 @@ namespace kvrun {
 struct Exit { // thrown by a command to end the program: everything there was to say has been said
 	int code; // exit code
 };
+constexpr int kInterrupted = 130; // exit code after Ctrl-C; a command prints what it has done so far
 
 // In the order of --help; every one is called from kvrun.cpp.
 void add_run(CLI::App&);

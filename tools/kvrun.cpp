@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 ok, 1 internal, 2 usage, 3 file, 4 device, 5 input/output, 6 context,\n"
-    "            130 interrupted twice.";
+    "            130 interrupted.";
 
 int exit_code(Code c) {
 	switch (c) {

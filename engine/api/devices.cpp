@@ -20,6 +20,11 @@ BackendOptions backend_options(const kvrun_device_options* given) {
 	b.check = o.check;
 	b.poison = o.poison;
 	b.submit_ms = o.submit_ms;
+	b.probe = text_or_empty(o.probe);
+	if (o.set_driver_files)
+		b.set_driver_files = [f = o.set_driver_files, payload = o.payload](const std::string& files) {
+			f(files.c_str(), payload);
+		};
 	return b;
 }
 

@@ -342,7 +342,7 @@ TEST_CASE("T36 cli: a context that fills up ends the answer and says so") {
 	CHECK(j["kv"]["tokens"] == 32);
 }
 
-TEST_CASE("T77 cli: Ctrl-C once ends the answer") {
+TEST_CASE("T77 cli: Ctrl-C during the answer keeps the text so far and ends with 130") {
 	RunSpec spec = run_spec({"-p", "Once upon a time", "--ignore-eos", "-c", "2048"});
 	int sent = 0;
 	spec.watch = [&](int pid, int, const std::string& out) {
@@ -350,10 +350,35 @@ TEST_CASE("T77 cli: Ctrl-C once ends the answer") {
 	};
 	const Ran r = run_program(spec);
 	CAPTURE(r.err);
-	CHECK(r.code == 0);
+	CHECK(r.code == 130);
+	CHECK(!r.killed);
 	CHECK(sent == 1);
+	CHECK(r.out.size() > 1);
 	CHECK(contains(r.err, "end: cancelled"));
 	CHECK(contains(r.err, "tok/s"));
+}
+
+TEST_CASE("T77 cli: Ctrl-C during the prompt reports it in JSON and ends with 130") {
+	std::string text = read_file(kRecord);
+	while (text.size() < 40000) text += text; // a prompt that takes seconds
+	const TempFile prompt(text);
+	Ran r;
+	for (int attempt = 0; attempt < 20 && r.code != 130; ++attempt) { // before the prompt begins, a signal just ends it
+		RunSpec spec = run_spec({"-f", prompt.path, "--json", "-c", "32768"});
+		spec.watch = [sent = false](int pid, int, const std::string& out) mutable { // the line about the CPU device
+			if (!sent && contains(out, "# running on")) usleep(100'000), sent = kill(pid, SIGINT) == 0;
+		};
+		r = run_program(spec);
+		CAPTURE(r.err);
+		REQUIRE(r.code == 130);
+		if (r.out.empty()) r.code = -1;
+	}
+	REQUIRE(r.code == 130);
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["stop_reason"] == "cancelled");
+	CHECK(j["tokens"].empty());
+	CHECK(j["prompt_tokens"].get<int>() > 10000);
+	CHECK(j["prompt_read"].get<int>() < j["prompt_tokens"].get<int>());
 }
 
 TEST_CASE("T77 cli: SIGINT and SIGTERM at random moments end the program in a defined way") {
