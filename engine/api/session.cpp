@@ -1,5 +1,6 @@
 // Sessions of the C API.
 #include "engine/api/objects.h"
+#include "engine/run/session_file.h"
 
 namespace kvrun::api {
 namespace {
@@ -103,5 +104,37 @@ kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t 
 	return guard([&] {
 		InUse s(session);
 		fill_buffer(s->history().data(), s->history().size(), out, capacity, out_count, "tokens");
+	});
+}
+
+kvrun_status kvrun_session_save(kvrun_session* session, const char* path, const void* note, size_t note_length) {
+	return guard([&] {
+		check_pointer(path, "path");
+		if (note_length) check_pointer(note, "note");
+		InUse s(session);
+		std::lock_guard turn(s.engine().turn);
+		save_session(*s, path, {static_cast<const std::byte*>(note), note_length});
+	});
+}
+
+kvrun_status kvrun_session_restore(kvrun_session** out, kvrun_engine* engine, const char* path) {
+	if (out) *out = nullptr;
+	return guard([&] {
+		check_pointer(out, "out");
+		check_pointer(path, "path");
+		auto s = std::make_shared<SessionObject>(engines().get(engine));
+		{
+			std::lock_guard turn(s->engine->turn);
+			s->session = restore_session(*s->engine->engine, path);
+		}
+		*out = add_session(std::move(s));
+	});
+}
+
+kvrun_status kvrun_session_read_note(const char* path, void* out, size_t capacity, size_t* out_length) {
+	return guard([&] {
+		check_pointer(path, "path");
+		const std::vector<std::byte> note = read_session_note(path);
+		fill_buffer(note.data(), note.size(), static_cast<std::byte*>(out), capacity, out_length, "bytes");
 	});
 }

@@ -11,7 +11,7 @@ namespace kvrun {
 namespace {
 std::mutex mutex;
 LogSink sink;
-std::atomic<int> most_level = -1; // -1: no sink
+std::atomic<int> most_level = -1;  // -1: no sink
 thread_local bool in_sink = false; // a sink that calls what logs loses those lines
 } // namespace
 
