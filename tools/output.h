@@ -1,6 +1,7 @@
 // What several commands print: Markdown tables, and a device as JSON.
 #pragma once
 #include "backends/backend.h"
+#include "tools/args.h"
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -19,7 +20,12 @@ void print_table(const std::vector<std::vector<Column>>& rows);
 Json device_json(const DeviceInfo&);
 void print_json(const Json&); // bytes that are not UTF-8 have no place in JSON: they become U+FFFD
 
+// What --json writes, for a man page.
+Section json_section(std::vector<Entry> keys);
+
 // Bytes for people: 312 B, 3.1 MiB.
 std::string human_bytes(double bytes);
+// How much smaller a cache is than in f16, for people: "same size as f16", "5.25 times smaller than f16".
+std::string size_ratio(double ratio);
 
 } // namespace kvrun
