@@ -1,4 +1,4 @@
-// Options of a command line: strict numbers that name flag, value and range.
+// Options of a command line with strict value checks; messages name flag, value and range.
 #include "tools/args.h"
 #include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
@@ -86,7 +86,7 @@ int64_t to_integer(const std::string& name, std::string_view s, int64_t lowest, 
 } // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& words) {
-	if (word.size() < 3 || word.size() > 64) return {}; // -q is near every flag; and the table stays small
+	if (word.size() < 3 || word.size() > 64) return {}; // -q is near every flag; long words cost time
 	std::string best;
 	size_t best_edits = std::max<size_t>(1, word.size() / 3) + 1;
 	for (const std::string& w : words) {

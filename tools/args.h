@@ -1,4 +1,4 @@
-// Options of a command line, strict numbers that name flag, value and range; and the tree of commands they hang on.
+// Options of a command line with strict value checks, and the tree of commands that holds them.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -75,7 +75,7 @@ constexpr const char *kFile = "FILE", *kModelFile = "FILE.gguf", *kFolder = "FOL
                      *kPolicies = "POLICY,..";
 
 // argv as CLI11 reads it: names of one dash and several letters become long ones, and an option whose value may be left
-// out gets one. Throws Error{Invalid} on a word of one dash and several letters that is no option, by its whole name.
+// out gets one. Throws Error{Invalid}, naming the whole word, on one dash and several letters that are not an option.
 std::vector<std::string> plain_words(const Command& root, int argc, char** argv);
 // "unknown option '--modle', did you mean '--model'?; see kvrun run --help"
 std::string unknown_word(const Command& where, const std::string& word);

@@ -1,4 +1,4 @@
-// Options of every command that runs a model: file, device, context and cache; and opening what they name.
+// Options of every command that runs a model: file, device, context and cache; opening the model on the device.
 #include "tools/args_engine.h"
 #include "engine/core/utf8.h"
 #include "tools/env.h"

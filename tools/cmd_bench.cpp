@@ -38,7 +38,7 @@ struct Test {
 		if (sequences > 1) s += fmt::format(" x {}", sequences);
 		return depth ? fmt::format("{} @ d{}", s, depth) : s;
 	}
-	uint32_t tokens() const { return (prompt + generate) * sequences; } // in all
+	uint32_t tokens() const { return (prompt + generate) * sequences; } // of all sequences
 };
 // What the cache costs, in device time of one run.
 enum Part { kAttend, kScore, kStore, kParts };
@@ -73,7 +73,7 @@ struct Measured {
 			if (std::ranges::count(kPartOps[p].ops, o.op)) t.ms += o.ms, t.bytes += o.bytes;
 		return t;
 	}
-	// Dispatches of an op in one layer of one decode step, prompts apart: 0 where that is not one number.
+	// Dispatches of an op per layer and decode step; 0 for prompts.
 	double per_layer(const OpTime& o) const {
 		return test.generate && layers ? double(o.calls) / test.generate / layers : 0;
 	}
@@ -105,7 +105,7 @@ std::vector<Test> tests_of(const BenchArgs& a) {
 	return out;
 }
 
-// Tokens drawn evenly from the vocabulary: the same ones every time.
+// Tokens drawn uniformly from the vocabulary with a fixed seed.
 std::vector<uint32_t> some_tokens(const Engine& e, size_t n) {
 	std::mt19937 rng(1);
 	std::vector<uint32_t> out(n);
@@ -113,7 +113,7 @@ std::vector<uint32_t> some_tokens(const Engine& e, size_t n) {
 	return out;
 }
 
-// A line of what Linux says about this process, as bytes; 0 where it does not.
+// A size in /proc/self/status, in bytes; 0: unknown.
 size_t resident_bytes(const std::string& key) {
 	std::ifstream status("/proc/self/status");
 	for (std::string line; std::getline(status, line);)
@@ -121,7 +121,7 @@ size_t resident_bytes(const std::string& key) {
 	return 0;
 }
 
-struct Interrupted {}; // thrown by a turn that Ctrl-C ended: it has no result
+struct Interrupted {}; // thrown when Ctrl-C ends a turn, which then has no result
 
 void prefill(Session& s, std::span<const uint32_t> tokens) {
 	if (s.prefill(tokens, {.progress = [](const Prefill&) { return !Interrupt::requested(); }}).empty())
@@ -141,7 +141,7 @@ std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const Test
 	return out;
 }
 
-// One run of a test: seconds of the part that counts.
+// Runs a test once; returns the seconds of its measured part, without the depth.
 double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<uint32_t>& tokens) {
 	const size_t each = t.depth + t.prompt + t.generate;
 	const auto start = std::chrono::steady_clock::now();
@@ -160,7 +160,7 @@ enum class Turn { WarmUp, Timed, Ops };
 
 void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fill, Turn turn, Measured& m) {
 	Test run = t;
-	if (turn == Turn::WarmUp) { // pipelines, clocks, caches: a few steps of a generation do, at a depth with every tier
+	if (turn == Turn::WarmUp) { // a few steps compile all pipelines and warm caches, at a depth that fills every tier
 		run.generate = std::min(t.generate, 4u);
 		if (t.generate) run.depth = std::min(t.depth, 512u);
 	}
@@ -178,7 +178,7 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 		for (const Session& s : sessions) m.kv_bytes += s.kv_bytes().total();
 		m.resident = resident_bytes("VmRSS");
 	}
-	if (turn == Turn::Ops) { // a run of its own: timestamps around every dispatch take time themselves
+	if (turn == Turn::Ops) { // in a separate run: timestamps around every dispatch cost time
 		m.ops = e.backend().op_times(/*reset=*/true);
 		e.backend().time_ops(false);
 		std::sort(m.ops.begin(), m.ops.end(),
@@ -186,8 +186,8 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 	}
 }
 
-// Device memory that caches as long as the test's take when they are all there is: sessions of several policies share
-// one pool, so this is not seen while they take turns.
+// Device memory allocated for caches of the test's length when the pool holds nothing else. Sessions of all policies
+// share one pool, so it is measured apart from the timed runs.
 size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
 	e.pool().trim();
 	std::deque<Session> sessions;
@@ -196,7 +196,7 @@ size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
 	return e.pool().allocated_bytes();
 }
 
-// One test for all policies, in turns: whatever else the machine does meets all of them.
+// Runs one test under all policies, in turns, so that other load on the machine affects all of them alike.
 std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionOptions> policies, const BenchArgs& a,
                               const std::function<void(const std::string&)>& progress) {
 	std::vector<Measured> all(policies.size());
@@ -216,7 +216,7 @@ std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionO
 			}
 	} catch (const Interrupted&) {
 		std::erase_if(all, [](const Measured& m) { return m.tok_s.empty(); });
-		return all; // what was timed counts
+		return all; // with the runs that were finished
 	}
 	for (size_t i = 0; i < policies.size(); ++i) all[i].device_bytes = device_bytes(e, policies[i], t);
 	return all;
@@ -319,7 +319,7 @@ void print_cache(const std::vector<Measured>& all) {
 	print_table(table);
 }
 
-// What else a reader of the numbers must know: the build, the machine, the driver.
+// Build, host, OS and device: what two measurements must share to be comparable.
 Json circumstances(const DeviceInfo& d, const BackendOptions& backend, double load_s) {
 	const std::time_t now = std::time(nullptr);
 	std::tm utc = {};

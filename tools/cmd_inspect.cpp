@@ -27,7 +27,7 @@ template <class T> T load(std::span<const std::byte> b) {
 	return v;
 }
 
-// The number with the digits a float has, not those of the double next to it.
+// The shortest decimal that reads back as this float, not the digits of its double.
 Json real(float v) {
 	const std::string digits = fmt::format("{}", v);
 	double d = 0;
@@ -92,7 +92,7 @@ Json tokenizer_json(const Tokenizer& t) {
 	        {"adds_bos", t.adds_bos()}, {"chat_template", std::string(t.chat_template())}};
 }
 
-// Everything there is to say. A file kvrun cannot run is described as far as it can be.
+// Describes a file; one that kvrun cannot run as far as it can be read.
 Json describe(const Gguf& g) {
 	std::string refused;
 	Json config, tokenizer;
@@ -116,7 +116,7 @@ Json describe(const Gguf& g) {
 		sum["bytes"] = sum["bytes"].get<uint64_t>() + t.bytes;
 		elements += t.rows() * t.cols();
 	}
-	// appended, as keys are distinct: looking each up first would take time with their square
+	// appended without a lookup, which would be quadratic: keys are distinct
 	auto& members = metadata.get_ref<Json::object_t&>();
 	members.reserve(g.entries().size());
 	for (const GgufEntry& e : g.entries()) members.emplace_back(std::string(e.key), value_of(e));

@@ -77,7 +77,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 	return s;
 }
 
-// Plans of the policies, and of all there are those this shape can have: `refused` says why for the others.
+// Plans of the policies. With --kv all, policies this shape cannot have go to `refused`, with the reason.
 std::vector<KvPlan> plans_of(const PlanArgs& a, const PlanSubject& s, std::vector<std::string>& refused) {
 	const bool all = a.kv == "all";
 	std::vector<KvPlan> plans;
@@ -140,8 +140,9 @@ void add_plan(Command& root) {
 	add_tokens(c, "--ubatch-size,-ub", a->ubatch, 1, 65536, "prompt tokens that go through a layer at a time [512]");
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
 	c.sections = {
-	    {"Does it fit?",
-	     "The first line says so. Memory is that of weights, activations, a prompt's scratch memory, a reserve and the "
+	    {"Verdict",
+	     "The first line says whether the request fits. Memory is that of weights, activations, a prompt's scratch "
+	     "memory, a reserve and the "
 	     "cache; a context is never longer than the model was trained for. A policy that evicts holds only the tokens "
 	     "it "
 	     "keeps. With -c the exit code is 6 if no policy fits."},

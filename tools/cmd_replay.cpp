@@ -1,4 +1,5 @@
-// kvrun replay: tensors from files through a device's own cache path; what was stored and attended to, as files again.
+// kvrun replay: runs keys and values from files through the KV cache of a device; writes what was stored and attended
+// to.
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"

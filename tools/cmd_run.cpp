@@ -1,4 +1,4 @@
-// kvrun run: a prompt in, the model's continuation out, token by token.
+// kvrun run: continues a prompt with a model; prints the text as it is generated.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "engine/run/batch.h"
@@ -32,7 +32,7 @@ struct RunArgs {
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false;
 };
 
-// All of `fd` up to kMaxPrompt bytes; one newline at the end is the editor's and not the user's.
+// Reads `fd` to its end, at most kMaxPrompt bytes; drops one newline at the end, which editors add.
 std::string read_all(int fd, const std::string& name) {
 	std::string text;
 	std::vector<char> piece(65536);
@@ -43,7 +43,7 @@ std::string read_all(int fd, const std::string& name) {
 		if (n == 0) break;
 		text.append(piece.data(), size_t(n));
 		if (text.size() > kMaxPrompt)
-			fail(Code::Context, "{} has more than {} bytes; no context holds that", name, kMaxPrompt);
+			fail(Code::Context, "{} has more than {} bytes, the longest prompt", name, kMaxPrompt);
 	}
 	if (!text.empty() && text.back() == '\n') text.pop_back();
 	return text;
@@ -67,13 +67,13 @@ std::string read_prompt(const RunArgs& a) {
 	return read_all(fd, a.file);
 }
 
-// Token ids of the prompt, cut to the context only where --truncate says so.
+// Token IDs of the prompt, cut to the context with --truncate.
 std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::string& text) {
 	const Tokenizer& tok = s.engine().tokenizer();
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	if (ids.empty())
 		fail(Code::Invalid, "the prompt has no tokens and {}; give it some text",
-		     a.no_bos ? "--no-bos leaves out the one that begins a text" : "this model begins a text with none");
+		     a.no_bos ? "--no-bos omits the begin-of-text token" : "this model has no begin-of-text token");
 	if (!a.truncate || ids.size() <= s.ctx()) return ids;
 	// room for the answer: what -n asks for, a quarter of the context if it asks for no number or too much
 	const size_t quarter = s.ctx() / 4;
@@ -88,7 +88,7 @@ std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const st
 
 double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
-// Prompt tokens whose work is done; those of a block that was given up count, though they are not cached.
+// Prompt tokens processed, including those of a cancelled block, which are not cached.
 double tokens_worked(const GenerateResult& r) { return r.prompt_work * r.prompt_tokens; }
 
 std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult& r, uint64_t seed) {
@@ -159,7 +159,7 @@ void run(RunArgs a) {
 	Interrupt interrupt;
 	Progress progress;
 	std::string text;
-	std::exception_ptr lost; // why stdout takes no more
+	std::exception_ptr lost; // why writing to stdout failed
 	GenerateHooks hooks;
 	hooks.prefill = [&](const Prefill& p) {
 		progress.show("reading", p.progress(), p.seconds_left());
@@ -172,11 +172,11 @@ void run(RunArgs a) {
 		try {
 			write_stdout(piece);
 		} catch (...) {
-			lost = std::current_exception(); // the statistics still go out
+			lost = std::current_exception(); // the statistics are printed first
 		}
 		return !lost;
 	};
-	// where both are one screen, what follows the text begins on a line of its own
+	// on a terminal that shows both streams, statistics begin on a new line
 	const auto end_line = [&] {
 		progress.clear();
 		const bool open = !a.json && !text.empty() && text.back() != '\n';

@@ -4,7 +4,7 @@
 
 namespace kvrun {
 
-struct Exit { // thrown by a command to end the program: everything there was to say has been said
+struct Exit { // thrown by a command to end the program: it has printed its messages
 	int code; // exit code
 };
 constexpr int kInterrupted = 130; // exit code after Ctrl-C; a command prints what it has done so far

@@ -2,7 +2,7 @@
 #include "tools/help.h"
 #include <algorithm>
 #include <cstdlib>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -51,15 +51,7 @@ std::string term_of(const Command& c, const CLI::Option* o) {
 	for (const std::string& n : option_names(c, o).all()) term += (term.empty() ? "" : ", ") + n;
 	if (term.empty()) return o->get_type_name(); // positional
 	if (o->get_items_expected_min() == 0) return term;
-	return term + " " + o->get_type_name();
-}
-
-std::string meaning_of(const Command& c, const CLI::Option* o) {
-	const auto choices = c.choices.find(o);
-	if (choices == c.choices.end()) return o->get_description();
-	std::string words;
-	for (const std::string& w : choices->second) words += (words.empty() ? "" : ", ") + w;
-	return o->get_description() + " (" + words + ")";
+	return term + " " + value_name(c, o);
 }
 
 std::string section_text(const Section& s, size_t columns) {
@@ -87,6 +79,12 @@ OptionNames option_names(const Command& c, const CLI::Option* o) {
 	for (const auto& [word, means] : c.words)
 		if (std::ranges::count(out.longs, means)) out.words.push_back(word);
 	return out;
+}
+
+std::string value_name(const Command& c, const CLI::Option* o) {
+	const auto choices = c.choices.find(o);
+	if (choices == c.choices.end() || o->get_positional()) return o->get_type_name();
+	return fmt::format("{}", fmt::join(choices->second, "|"));
 }
 
 std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> option_groups(const Command& c) {
@@ -136,7 +134,7 @@ std::string help_text(const Command& c, size_t columns) {
 	}
 	for (const auto& [group, options] : option_groups(c)) {
 		out += "\n" + group + ":\n";
-		for (const CLI::Option* o : options) out += entry(term_of(c, o), meaning_of(c, o), columns, kTermColumns);
+		for (const CLI::Option* o : options) out += entry(term_of(c, o), o->get_description(), columns, kTermColumns);
 	}
 	bool more = false;
 	for (const Section& s : c.sections) {

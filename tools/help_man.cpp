@@ -37,11 +37,8 @@ std::string heading(const std::string& title) {
 std::string option_entry(const Command& c, const CLI::Option* o) {
 	std::string term;
 	for (const std::string& n : option_names(c, o).all()) term += (term.empty() ? "" : ", ") + bold(n);
-	if (term.empty() || o->get_items_expected_min() > 0) term += (term.empty() ? "" : " ") + italic(o->get_type_name());
-	std::string words;
-	if (const auto choices = c.choices.find(o); choices != c.choices.end())
-		for (const std::string& w : choices->second) words += (words.empty() ? " (" : ", ") + w;
-	return fmt::format(".TP\n{}\n{}\n", term, plain(o->get_description() + (words.empty() ? "" : words + ")")));
+	if (term.empty() || o->get_items_expected_min() > 0) term += (term.empty() ? "" : " ") + italic(value_name(c, o));
+	return fmt::format(".TP\n{}\n{}\n", term, plain(o->get_description()));
 }
 
 std::string section(const Section& s) {

@@ -1,4 +1,4 @@
-// The program: finds the command, runs it, and turns every way to fail into one line on stderr and an exit code.
+// The program: finds the command, runs it, and maps every failure to one line on stderr and an exit code.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "tools/commands.h"
@@ -60,11 +60,12 @@ int say(int code, std::string_view message) {
 	return code;
 }
 
-// A standard stream that is closed would hand its number to the next file opened: the model, or a device.
+// Keeps a closed standard stream from giving its number to the next file opened: the model, or a device.
 void hold_standard_streams() {
 	for (int fd = 0; fd <= 2; ++fd) {
 		if (fcntl(fd, F_GETFD) != -1) continue;
-		// the wrong direction on purpose: using a closed stream stays an error; stderr is lost quietly
+		// opened in the wrong direction on purpose: using a closed stream stays an error, but stderr is dropped
+		// silently
 		const int got = open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY);
 		if (got >= 0 && got != fd) close(got);
 	}
@@ -105,7 +106,7 @@ int run(int argc, char** argv) {
 				return write_stdout(help_text(command_of(app), help_columns())), 0;
 			if (dynamic_cast<const CLI::CallForVersion*>(&e)) return write_stdout(fmt::format("{}\n", e.what())), 0;
 		}
-		// a mistyped --model is also a missing one: the word nobody knows says more
+		// a mistyped --model is also reported as missing: the unknown word says more
 		if (!extras.empty()) return say(2, unknown_word(command_of(app), extras.front()));
 		if (app.get_subcommands().empty()) return say(2, "no command given; see kvrun --help");
 		return say(2, e.what());
@@ -113,7 +114,7 @@ int run(int argc, char** argv) {
 	return 0;
 }
 
-// Results that did not reach their reader are an error: 5, without a word when the reader went away.
+// Output that could not be written is an error, 5; silent when the reader closed the pipe.
 int close_stdout(int code) {
 	errno = 0;
 	if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
@@ -127,7 +128,7 @@ int guarded(int argc, char** argv) {
 		return run(argc, argv);
 	} catch (const Exit& e) { return e.code; } catch (const Error& e) {
 		return say(exit_code(e.code), e.what());
-	} catch (const std::system_error& e) { // fmt::print on a stream that takes no more
+	} catch (const std::system_error& e) { // from fmt::print, when writing fails
 		return e.code().value() == EPIPE ? 5 : say(5, e.what());
 	} catch (const std::bad_alloc&) { return say(4, "out of host memory"); } catch (const std::exception& e) {
 		return say(1, e.what());

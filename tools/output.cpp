@@ -1,4 +1,4 @@
-// What several commands print: Markdown tables, and a device as JSON.
+// What several commands print: Markdown tables, JSON, sizes.
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
