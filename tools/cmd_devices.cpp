@@ -197,18 +197,21 @@ void run_shaders(const DevicesOptions& o) {
 
 } // namespace
 
-void add_devices(CLI::App& app) {
-	CLI::App* cmd = app.add_subcommand("devices", "List devices, what they can do, and why some are refused");
+void add_devices(Command& root) {
+	Command& c = add_command(root, "devices", "Lists devices, their limits, and why some are refused.");
 	auto o = std::make_shared<DevicesOptions>();
-	cmd->add_flag("--json", o->as_json, "Print JSON");
-	cmd->add_flag("-v,--verbose", o->verbose, "Also print every environment variable with its value");
-	auto* shaders = cmd->add_flag("--shaders", o->shaders,
-	                              "Compile every shader and print registers, spills, shared memory, code size");
-	add_text(*cmd, "--family", o->families, "NAMES",
-	         "With --shaders: AMD chips to compile for without hardware, e.g. navi21,gfx1100,vega20")
+	c.examples = {
+	    {"kvrun devices", "all devices; * marks the default"},
+	    {"kvrun devices --shaders --family navi21,gfx1100", "compile every shader for AMD GPUs, without one"}};
+	add_flag(c, "--json", o->as_json, "print JSON");
+	add_flag(c, "-v,--verbose", o->verbose, "also print every environment variable with its value");
+	auto* shaders = add_flag(c, "--shaders", o->shaders,
+	                         "compile every shader; print registers, spills, shared memory and code size");
+	add_text(c, "--family", o->families, "NAMES",
+	         "with --shaders: compile for these AMD GPUs, which need not be present, as navi21,gfx1100,vega20")
 	    ->needs(shaders);
-	cmd->add_flag("--retry", o->retry, "Try drivers again that failed before, and were remembered");
-	cmd->callback([o] {
+	add_flag(c, "--retry", o->retry, "try drivers again that failed before");
+	c.callback([o] {
 		if (o->retry) vk::forget_bad_drivers(options_from_environment().cache_dir);
 		if (o->shaders) return run_shaders(*o);
 		const std::vector<DeviceReport> all = list_devices(options_from_environment());

@@ -87,10 +87,27 @@ static std::vector<KvPolicy> table() {
 	};
 }
 
+// Measured with f16 windows of 33 to 64 tokens; tools/BENCHMARKS.md, "Quality on the bundled model".
+struct QualityRow {
+	const char* policy;
+	KvQuality quality;
+};
+static constexpr QualityRow kQuality[] = {
+    {"fp16", {0, 1.00}},         {"rtn8", {0.00000, 1.00}},      {"rtn4", {0.00070, 1.00}},
+    {"rtn2", {0.01797, 0.60}},   {"kivi4", {0.00010, 1.00}},     {"kivi2", {0.00413, 0.79}},
+    {"kivi1", {1.60090, 0.00}},  {"logquant", {0.00287, 0.71}},  {"xquant", {0.02697, 0.04}},
+    {"asymkv", {0.02505, 0.79}}, {"zipcache", {0.00098, 0.79}},  {"mikv", {0.00175, 0.81}},
+    {"h2o", {0.00981, 0.04}},    {"streaming", {0.00102, 0.15}},
+};
+
 const std::vector<KvPolicy>& all_policies() {
 	static const std::vector<KvPolicy> policies = [] {
 		std::vector<KvPolicy> all = table();
-		for (KvPolicy& p : all) p.text = p.name;
+		for (KvPolicy& p : all) {
+			p.text = p.name;
+			for (const QualityRow& row : kQuality)
+				if (p.name == row.policy) p.quality = row.quality;
+		}
 		return all;
 	}();
 	return policies;

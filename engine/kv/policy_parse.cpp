@@ -261,7 +261,7 @@ const Key kKeys[] = {
      [](Draft& d, auto k, auto v) { d.p.select.probe_recent = number(k, v, 0, 1); }},
     {"probe.random", "share of query rows that feed the score: drawn from the others",
      [](Draft& d, auto k, auto v) { d.p.select.probe_random = number(k, v, 0, 1); }},
-    {"per_head", "on: every kv head picks its own tokens; off: one set per layer",
+    {"per_head", "on: every KV head picks its own tokens; off: one set per layer",
      [](Draft& d, auto k, auto v) { d.p.select.per_head = on_off(k, v); }},
     {"balance", "on: regular keys are balanced against queries by channel",
      [](Draft& d, auto k, auto v) { d.p.regular.k.norm = on_off(k, v) ? Norm::Balance : Norm::None; }},
