@@ -1,4 +1,5 @@
 // kvrun eval: the quality of KV cache policies, one row per policy: on a text, or by questions with one right answer.
+#include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -6,9 +7,6 @@
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 namespace kvrun {
 namespace {
@@ -43,14 +41,11 @@ Json header(const EvalArgs& a, Engine& e, uint32_t ctx) {
 }
 
 std::string read_file(const std::string& path) {
-	constexpr uintmax_t kMost = Tokenizer::kMaxText;
-	std::error_code error;
-	if (!std::filesystem::is_regular_file(path, error)) fail(Code::NotFound, "{}: no such file", path);
-	if (std::filesystem::file_size(path, error) > kMost)
-		fail(Code::Invalid, "{} has more than {} bytes of text; cut it", path, kMost);
-	std::ifstream in(path, std::ios::binary);
-	std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-	if (!in) fail(Code::Io, "{}: cannot be read; check its permissions", path);
+	constexpr uint64_t kMost = Tokenizer::kMaxText;
+	const RegularFile file(path, "name a text");
+	if (file.bytes() > kMost) fail(Code::Invalid, "{}: more than {} bytes of text; cut it", file.name(), kMost);
+	std::string text(size_t(file.bytes()), 0);
+	file.read_at(0, std::as_writable_bytes(std::span(text)));
 	return text;
 }
 

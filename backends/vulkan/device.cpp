@@ -263,9 +263,13 @@ uint32_t ssbo_needed() {
 
 std::vector<Candidate> candidates(Instance& instance, const BackendOptions& o) {
 	uint32_t n = 0;
-	VK_TRY(vkEnumeratePhysicalDevices(instance.handle(), &n, nullptr));
+	const auto list = [&](VkPhysicalDevice* to) {
+		const VkResult r = call_loader([&] { return vkEnumeratePhysicalDevices(instance.handle(), &n, to); });
+		if (r < 0) fail_call(r, "vkEnumeratePhysicalDevices");
+	};
+	list(nullptr);
 	std::vector<VkPhysicalDevice> handles(n);
-	VK_TRY(vkEnumeratePhysicalDevices(instance.handle(), &n, handles.data()));
+	list(handles.data());
 	std::vector<Candidate> all;
 	for (VkPhysicalDevice d : handles) all.push_back(inspect(d, o));
 	std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
@@ -375,7 +379,8 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	info.pQueueCreateInfos = &queue;
 	info.enabledExtensionCount = uint32_t(extensions.size());
 	info.ppEnabledExtensionNames = extensions.data();
-	VK_TRY(vkCreateDevice(physical_, &info, nullptr, &device_));
+	const VkResult r = call_loader([&] { return vkCreateDevice(physical_, &info, nullptr, &device_); });
+	if (r < 0) fail_call(r, "vkCreateDevice");
 	volkLoadDeviceTable(&fn, device_);
 	fn.vkGetDeviceQueue(device_, family_, 0, &queue_);
 	if (instance_->validating())
@@ -384,7 +389,7 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 }
 
 Device::~Device() {
-	if (device_) fn.vkDestroyDevice(device_, nullptr);
+	if (device_ && !loader_is_stuck()) fn.vkDestroyDevice(device_, nullptr);
 }
 
 void Device::name(VkObjectType type, uint64_t object, const char* label) {

@@ -73,7 +73,6 @@ class Instance { // loader, VkInstance and, if asked for, the validation layer
 	VkInstance handle() const { return instance_; }
 	Messages& messages() { return messages_; }
 	bool validating() const { return messenger_ != VK_NULL_HANDLE; }
-	static int alive(); // in this process
 
  private:
 	VkInstance instance_ = VK_NULL_HANDLE;

@@ -18,7 +18,6 @@ constexpr const char* kLayer = "VK_LAYER_KHRONOS_validation";
 constexpr const char* kAboutItself[] = {"No buffer device address checking will be attempted",
                                         "Warning that validation is adjusting settings", "Internal Warning: "};
 
-std::atomic<int> live{0};
 std::atomic<size_t> unreported{0}; // validation messages nobody has thrown yet, of all instances
 
 // Messages can come after the last wait(), from destruction: the process must not end as if all were well.
@@ -125,10 +124,8 @@ void Messages::take() {
 }
 
 Instance::Instance(const std::string& mode) {
-	if (!load_loader())
-		fail(Code::Device,
-		     "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers "
-		     "or the GPU vendor's");
+	if (const std::string why = load_loader(); !why.empty()) fail(Code::Device, "{}", why);
+	if (loader_is_stuck()) fail(Code::Device, "Vulkan is out of use since a driver ran out of memory; start again");
 	uint32_t version = VK_API_VERSION_1_0;
 	if (vkEnumerateInstanceVersion) VK_TRY(vkEnumerateInstanceVersion(&version));
 	if (version < VK_API_VERSION_1_3)
@@ -152,13 +149,12 @@ Instance::Instance(const std::string& mode) {
 		info.enabledExtensionCount = 1;
 		info.ppEnabledExtensionNames = extensions;
 	}
-	const VkResult r = vkCreateInstance(&info, nullptr, &instance_);
+	const VkResult r = call_loader([&] { return vkCreateInstance(&info, nullptr, &instance_); });
 	if (r == VK_ERROR_INCOMPATIBLE_DRIVER)
 		fail(Code::Device,
 		     "no Vulkan driver found; install package mesa-vulkan-drivers or the GPU vendor's driver, or check "
 		     "VK_DRIVER_FILES and VK_ICD_FILENAMES");
 	if (r < 0) fail_call(r, "vkCreateInstance");
-	++live;
 	volkLoadInstanceOnly(instance_);
 	if (validate) {
 		static const bool registered = std::atexit(fail_exit) == 0;
@@ -170,11 +166,9 @@ Instance::Instance(const std::string& mode) {
 }
 
 Instance::~Instance() {
+	if (loader_is_stuck()) return; // it would wait for ever
 	if (messenger_) destroy_messenger_(instance_, messenger_, nullptr);
 	vkDestroyInstance(instance_, nullptr);
-	--live;
 }
-
-int Instance::alive() { return live.load(); }
 
 } // namespace kvrun::vk

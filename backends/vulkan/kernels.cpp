@@ -1,22 +1,23 @@
 // Kernel registry: SPIR-V of every kernel, and one pipeline per (kernel, specialization constants), made on first use.
 #include "backends/vulkan/kernels.h"
 #include "engine/core/log.h"
+#include "engine/core/regular_file.h"
+#include "engine/core/utf8.h"
 #include "shared/spec.h"
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 
 namespace kvrun::vk {
 namespace {
 
+constexpr uint64_t kLargestShader = uint64_t(16) << 20; // bytes; ours have a few thousand
+
 std::vector<uint32_t> read_words(const std::filesystem::path& path) {
-	std::ifstream in(path, std::ios::binary);
-	std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
-	if (!in && !in.eof()) fail(Code::Io, "{}: cannot be read", path.string());
-	if (bytes.empty() || bytes.size() % 4)
-		fail(Code::Format, "{}: {} bytes are no SPIR-V", path.string(), bytes.size());
-	std::vector<uint32_t> words(bytes.size() / 4);
-	std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(words.data()));
+	const RegularFile file(path.string(), "name a folder of .spv files");
+	if (file.bytes() == 0 || file.bytes() % 4 || file.bytes() > kLargestShader)
+		fail(Code::Format, "{}: {} bytes are no SPIR-V", file.name(), file.bytes());
+	std::vector<uint32_t> words(size_t(file.bytes()) / 4);
+	file.read_at(0, std::as_writable_bytes(std::span(words)));
 	return words;
 }
 
@@ -30,6 +31,9 @@ bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
 } // namespace
 
 Kernels::Kernels(Device& dev, VkPipelineCache cache, const std::string& folder) : dev_(dev), cache_(cache) {
+	std::error_code ec;
+	if (!folder.empty() && !std::filesystem::is_directory(folder, ec))
+		fail(Code::NotFound, "{}: no folder of .spv files; check KVRUN_SHADERS", one_line(folder));
 	for (const KernelBlob& b : kernel_blobs()) {
 		Entry& e = entries_.emplace_back();
 		const bool fallback = !dev.caps().subgroup_ops && b.no_subgroup.data() != b.spirv.data();
@@ -37,7 +41,7 @@ Kernels::Kernels(Device& dev, VkPipelineCache cache, const std::string& folder) 
 		e.spirv = fallback ? b.no_subgroup : b.spirv;
 		if (folder.empty()) continue;
 		const std::filesystem::path path = std::filesystem::path(folder) / (e.name + ".spv");
-		if (!std::filesystem::exists(path)) continue;
+		if (!std::filesystem::exists(path, ec)) continue;
 		e.from_disk = read_words(path);
 		e.spirv = e.from_disk;
 	}

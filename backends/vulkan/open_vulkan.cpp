@@ -22,7 +22,7 @@ DeviceReport refused(std::string name, std::string why) {
 
 VulkanDevices::VulkanDevices(const BackendOptions& o) : options_(o) {
 	Drivers drivers;
-	if (load_loader()) drivers = probe_drivers(o);
+	if (load_loader().empty()) drivers = probe_drivers(o);
 	const std::vector<BadDriver>& bad = drivers.bad;
 	if (bad.empty() || o.set_driver_files) find_good(bad.empty());
 	for (const BadDriver& b : bad)

@@ -2,6 +2,7 @@
 #include "backends/vulkan/spirv.h"
 #include "engine/core/error.h"
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 namespace kvrun::vk {
@@ -79,6 +80,10 @@ enum : uint32_t {
 };
 enum : uint32_t { ModeLocalSize = 17, ExecutionGLCompute = 5, CapabilityGroupNonUniform = 61 };
 
+// KVRUN_SHADERS brings blobs from files: nothing in them is trusted.
+constexpr int kMostSteps = 100000; // of evaluating one constant or type, which may refer to itself
+constexpr int kDeepest = 64;
+
 struct Node { // one result id
 	uint32_t op = 0;
 	std::vector<uint32_t> args; // words after the result id (and after the type id where there is one)
@@ -87,8 +92,14 @@ struct Node { // one result id
 	int spec_id = -1, binding = -1, set = -1, builtin = -1;
 	uint32_t stride = 0;
 	bool non_writable = false, non_readable = false;
-	std::vector<uint32_t> offsets; // of struct members
+	std::map<uint32_t, uint32_t> offsets; // of struct members
 	uint32_t members_non_writable = 0, members_non_readable = 0;
+
+	uint32_t arg(size_t i) const {
+		if (i >= args.size())
+			fail(Code::Format, "SPIR-V instruction {} ({}) has {} operands, too few", op, name, args.size());
+		return args[i];
+	}
 };
 
 struct Module {
@@ -99,7 +110,7 @@ struct Module {
 
 	const Node& at(uint32_t id) const {
 		auto it = ids.find(id);
-		if (it == ids.end()) fail(Code::Internal, "SPIR-V id {} is used but not defined", id);
+		if (it == ids.end()) fail(Code::Format, "SPIR-V id {} is used but not defined", id);
 		return it->second;
 	}
 };
@@ -132,26 +143,64 @@ void decorate(Node& n, uint32_t what, std::span<const uint32_t> value) {
 void decorate_member(Node& n, uint32_t member, uint32_t what, std::span<const uint32_t> value) {
 	if (what == NonWritable) ++n.members_non_writable;
 	if (what == NonReadable) ++n.members_non_readable;
-	if (what == Offset && !value.empty()) {
-		if (n.offsets.size() <= member) n.offsets.resize(member + 1);
-		n.offsets[member] = value[0];
+	if (what == Offset && !value.empty()) n.offsets[member] = value[0];
+}
+
+// Operands that parse() reads of an instruction without looking.
+size_t operands_read(uint32_t op) {
+	switch (op) {
+	case OpDecorate:
+	case OpExecutionMode:
+	case OpConstantTrue:
+	case OpConstantFalse:
+	case OpConstant:
+	case OpSpecConstantTrue:
+	case OpSpecConstantFalse:
+	case OpSpecConstant:
+	case OpSpecConstantComposite:
+	case OpSpecConstantOp:
+	case OpVariable: return 2;
+	case OpMemberDecorate: return 3;
+	case OpCapability:
+	case OpName:
+	case OpEntryPoint:
+	case OpTypeBool:
+	case OpTypeInt:
+	case OpTypeFloat:
+	case OpTypeVector:
+	case OpTypeMatrix:
+	case OpTypeImage:
+	case OpTypeArray:
+	case OpTypeRuntimeArray:
+	case OpTypeStruct:
+	case OpTypePointer: return 1;
+	default: return 0;
 	}
 }
 
 Module parse(std::span<const uint32_t> w) {
 	Module m;
-	if (w.size() < 5 || w[0] != 0x07230203u) fail(Code::Internal, "not SPIR-V: bad magic");
+	if (w.size() < 5 || w[0] != 0x07230203u) fail(Code::Format, "not SPIR-V: bad magic");
 	for (size_t i = 5; i < w.size();) {
 		const uint32_t op = w[i] & 0xffffu, n = w[i] >> 16;
-		if (n == 0 || i + n > w.size()) fail(Code::Internal, "SPIR-V is truncated at word {}", i);
+		if (n == 0 || i + n > w.size()) fail(Code::Format, "SPIR-V is truncated at word {}", i);
 		const std::span<const uint32_t> a = w.subspan(i + 1, n - 1);
+		const auto least = [&](size_t operands) {
+			if (a.size() < operands)
+				fail(Code::Format, "SPIR-V instruction {} at word {} has {} operands, expected {}", op, i, a.size(),
+				     operands);
+		};
+		least(operands_read(op));
 		i += n;
 		switch (op) {
 		case OpCapability: m.subgroup_ops |= a[0] == CapabilityGroupNonUniform; break;
 		case OpName: m.ids[a[0]].name = text(a.subspan(1)); break;
 		case OpEntryPoint: m.compute = a[0] == ExecutionGLCompute; break;
 		case OpExecutionMode:
-			if (a[1] == ModeLocalSize) std::copy_n(a.begin() + 2, 3, m.local_size);
+			if (a[1] == ModeLocalSize) {
+				least(5);
+				std::copy_n(a.begin() + 2, 3, m.local_size);
+			}
 			break;
 		case OpDecorate: decorate(m.ids[a[0]], a[1], a.subspan(2)); break;
 		case OpMemberDecorate: decorate_member(m.ids[a[0]], a[1], a[2], a.subspan(3)); break;
@@ -195,8 +244,21 @@ Module parse(std::span<const uint32_t> w) {
 struct Evaluator {
 	const Module& m;
 	std::span<const SpecValue> spec;
+	mutable int steps = 0, depth = 0;
+
+	struct Step { // one level of recursion
+		const Evaluator& e;
+		explicit Step(const Evaluator& of) : e(of) {
+			if (++e.steps > kMostSteps || e.depth >= kDeepest)
+				fail(Code::Format, "SPIR-V constants and types are nested too deep, or in themselves");
+			++e.depth;
+		}
+		~Step() { --e.depth; }
+		Step(const Step&) = delete;
+	};
 
 	uint32_t value(uint32_t id) const {
+		const Step step(*this);
 		const Node& n = m.at(id);
 		if (n.spec_id >= 0)
 			for (const SpecValue& s : spec)
@@ -207,15 +269,15 @@ struct Evaluator {
 		case OpConstantFalse:
 		case OpSpecConstantFalse: return 0;
 		case OpConstant:
-		case OpSpecConstant: return n.args[0];
+		case OpSpecConstant: return n.arg(0);
 		case OpSpecConstantOp: return operation(n);
-		default: fail(Code::Internal, "SPIR-V id {} ({}) is no constant", id, n.name);
+		default: fail(Code::Format, "SPIR-V id {} ({}) is no constant", id, n.name);
 		}
 	}
 	uint32_t operation(const Node& n) const {
-		auto arg = [&](size_t i) { return value(n.args[i + 1]); };
-		switch (n.args[0]) {
-		case OpCompositeExtract: return value(m.at(n.args[1]).args.at(n.args[2]));
+		auto arg = [&](size_t i) { return value(n.arg(i + 1)); };
+		switch (n.arg(0)) {
+		case OpCompositeExtract: return value(m.at(n.arg(1)).arg(n.arg(2)));
 		case OpBitcast: return arg(0);
 		case OpIAdd: return arg(0) + arg(1);
 		case OpISub: return arg(0) - arg(1);
@@ -238,37 +300,39 @@ struct Evaluator {
 		case OpBitwiseAnd: return arg(0) & arg(1);
 		case OpLogicalNot: return !arg(0);
 		default:
-			fail(Code::Internal,
+			fail(Code::Format,
 			     "SPIR-V constant operation {} is not evaluated here; use + - * / % << >> && || ! ?:", n.args[0]);
 		}
 	}
-	// Bytes of a type; for shared memory, where arrays have no stride of their own.
+	// Bytes of a type; for shared memory, where arrays have no stride of their own. UINT32_MAX: that, or more.
 	uint32_t bytes(uint32_t type) const {
+		const Step step(*this);
 		const Node& t = m.at(type);
+		const auto at_most = [](uint64_t n) { return uint32_t(std::min<uint64_t>(n, UINT32_MAX)); };
 		switch (t.op) {
 		case OpTypeBool: return 4;
 		case OpTypeInt:
-		case OpTypeFloat: return t.args[0] / 8;
+		case OpTypeFloat: return t.arg(0) / 8;
 		case OpTypeVector:
-		case OpTypeMatrix: return t.args[1] * bytes(t.args[0]);
-		case OpTypeArray: return value(t.args[1]) * (t.stride ? t.stride : bytes(t.args[0]));
+		case OpTypeMatrix: return at_most(uint64_t(t.arg(1)) * bytes(t.arg(0)));
+		case OpTypeArray: return at_most(uint64_t(value(t.arg(1))) * (t.stride ? t.stride : bytes(t.arg(0))));
 		case OpTypeStruct: {
-			uint32_t end = 0;
-			for (size_t i = 0; i < t.args.size(); ++i) {
-				const uint32_t at = i < t.offsets.size() ? t.offsets[i] : end;
-				end = std::max(end, at + bytes(t.args[i]));
+			uint64_t end = 0;
+			for (uint32_t i = 0; i < t.args.size(); ++i) {
+				const auto offset = t.offsets.find(i);
+				end = std::max(end, (offset != t.offsets.end() ? offset->second : end) + bytes(t.args[i]));
 			}
-			return end;
+			return at_most(end);
 		}
-		default: fail(Code::Internal, "SPIR-V type {} has no size", type);
+		default: fail(Code::Format, "SPIR-V type {} has no size", type);
 		}
 	}
 };
 
 void check_place(const Node& var, const std::string& kernel) {
 	if (var.set != 0 || var.binding < 0 || var.binding >= int(kMaxBindings))
-		fail(Code::Internal, "shader {}: {} is set {} binding {}, expected set 0 and binding below {}", kernel,
-		     var.name, var.set, var.binding, kMaxBindings);
+		fail(Code::Format, "shader {}: {} is set {} binding {}, expected set 0 and binding below {}", kernel, var.name,
+		     var.set, var.binding, kMaxBindings);
 }
 
 // `uniform utextureBuffer name`: 16 bytes of the view per texel, whatever the shader makes of them.
@@ -277,7 +341,7 @@ void add_texel_buffer(Reflection& r, const Node& var, const Node& image, const s
 	                   kSampled = 1; // operands: sampled type, dim, depth, arrayed, multisampled, sampled
 	check_place(var, kernel);
 	if (image.op != OpTypeImage || image.args.size() < 6 || image.args[1] != kDimBuffer || image.args[5] != kSampled)
-		fail(Code::Internal, "shader {}: {} is no storage buffer and no uniform texel buffer", kernel, var.name);
+		fail(Code::Format, "shader {}: {} is no storage buffer and no uniform texel buffer", kernel, var.name);
 	if (r.bindings.size() <= size_t(var.binding)) r.bindings.resize(size_t(var.binding) + 1);
 	r.bindings[size_t(var.binding)] = {
 	    .name = var.name, .present = true, .texel = true, .writable = false, .stride = 16};
@@ -295,6 +359,7 @@ void add_binding(Reflection& r, const Module& m, const Node& var, const Node& bl
 	b.writable = (again && b.writable) || !ro;
 	b.readable = (again && b.readable) || !wo;
 	b.present = true;
+	if (block.op != OpTypeStruct || block.args.empty()) fail(Code::Format, "shader {}: {} is no block", kernel, b.name);
 	const Node& last = m.at(block.args.back());
 	const uint32_t stride = last.op == OpTypeRuntimeArray ? last.stride : 4;
 	b.stride = again ? std::max(b.stride, stride) : stride;
@@ -304,45 +369,47 @@ void add_binding(Reflection& r, const Module& m, const Node& var, const Node& bl
 
 Reflection reflect(std::span<const uint32_t> spirv, const std::string& name) {
 	const Module m = parse(spirv);
-	if (!m.compute) fail(Code::Internal, "shader {} is no compute shader", name);
-	const Evaluator eval{m, {}};
+	if (!m.compute) fail(Code::Format, "shader {} is no compute shader", name);
+	const Evaluator eval{.m = m, .spec = {}};
 	Reflection r;
 	std::copy_n(m.local_size, 3, r.local_size);
 	r.subgroup_ops = m.subgroup_ops;
 	for (const auto& [id, n] : m.ids) {
 		if (n.spec_id >= int(kMaxSpec))
-			fail(Code::Internal, "shader {}: specialization id {} is not below {}", name, n.spec_id, kMaxSpec);
+			fail(Code::Format, "shader {}: specialization id {} is not below {}", name, n.spec_id, kMaxSpec);
 		if (n.spec_id >= 0) r.spec_ids |= 1u << n.spec_id;
 		if (n.builtin == int(BuiltInWorkgroupSize) && n.op == OpSpecConstantComposite)
 			for (int i = 0; i < 3; ++i) {
-				r.local_id[i] = m.at(n.args[size_t(i)]).spec_id;
-				r.local_size[i] = eval.value(n.args[size_t(i)]);
+				r.local_id[i] = m.at(n.arg(size_t(i))).spec_id;
+				r.local_size[i] = eval.value(n.arg(size_t(i)));
 			}
 	}
 	for (uint32_t id : m.variables) {
 		const Node& var = m.at(id);
 		const Node& pointer = m.at(var.type);
-		const uint32_t storage = pointer.args[0];
-		if (storage == StoragePushConstant) r.push_bytes = eval.bytes(pointer.args[1]);
-		if (storage == StorageBuffer) add_binding(r, m, var, m.at(pointer.args[1]), name);
-		if (storage == StorageUniformConstant) add_texel_buffer(r, var, m.at(pointer.args[1]), name);
+		const uint32_t storage = pointer.arg(0);
+		if (storage == StoragePushConstant) r.push_bytes = eval.bytes(pointer.arg(1));
+		if (storage == StorageBuffer) add_binding(r, m, var, m.at(pointer.arg(1)), name);
+		if (storage == StorageUniformConstant) add_texel_buffer(r, var, m.at(pointer.arg(1)), name);
 		if (storage == StorageUniform)
-			fail(Code::Internal, "shader {}: uniform blocks are not used here, take a buffer", name);
+			fail(Code::Format, "shader {}: uniform blocks are not used here, take a buffer", name);
 	}
 	return r;
 }
 
 Footprint footprint(std::span<const uint32_t> spirv, const Reflection& r, std::span<const SpecValue> spec) {
 	const Module m = parse(spirv);
-	const Evaluator eval{m, spec};
+	const Evaluator eval{.m = m, .spec = spec};
 	Footprint f{{r.local_size[0], r.local_size[1], r.local_size[2]}, 0};
 	for (int i = 0; i < 3; ++i)
 		for (const SpecValue& s : spec)
 			if (r.local_id[i] == int(s.id)) f.local[i] = s.value;
+	uint64_t shared = 0;
 	for (uint32_t id : m.variables) {
 		const Node& pointer = m.at(m.at(id).type);
-		if (pointer.args[0] == StorageWorkgroup) f.shared_bytes += eval.bytes(pointer.args[1]);
+		if (pointer.arg(0) == StorageWorkgroup) shared += eval.bytes(pointer.arg(1));
 	}
+	f.shared_bytes = uint32_t(std::min<uint64_t>(shared, UINT32_MAX));
 	return f;
 }
 

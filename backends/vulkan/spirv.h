@@ -35,7 +35,7 @@ struct SpecValue {
 	bool operator==(const SpecValue&) const = default;
 };
 
-// Throws Error{Internal} on a blob that is no compute shader of this project's rules (one set, <= 12 buffers).
+// Throws Error{Format} on a blob that is no compute shader of this project's rules (one set, <= 12 buffers).
 Reflection reflect(std::span<const uint32_t> spirv, const std::string& name);
 // Bytes of shared memory and the local size under these specialization constants.
 struct Footprint {

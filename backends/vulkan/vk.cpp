@@ -1,6 +1,9 @@
 // Vulkan's functions, loaded at run time.
 #define VOLK_IMPLEMENTATION
 #include "backends/vulkan/vk.h"
+#include <atomic>
+#include <dlfcn.h>
+#include <mutex>
 #include <string_view>
 
 namespace kvrun::vk {
@@ -44,9 +47,30 @@ void fail_call(VkResult r, const char* call) {
 	fail(Code::Device, "{} returned {} ({})", name, result_name(r), int(r));
 }
 
-bool load_loader() {
-	static const bool loaded = volkInitialize() == VK_SUCCESS;
-	return loaded;
+std::string load_loader() {
+	static std::mutex mutex;
+	static bool loaded = false; // what failed for want of memory or descriptors may work later
+	std::lock_guard lock(mutex);
+	if (loaded || volkInitialize() == VK_SUCCESS) return loaded = true, "";
+	for (const char* name : {"libvulkan.so.1", "libvulkan.so"}) {
+		if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+			dlclose(library);
+			continue;
+		}
+		const char* error = dlerror();
+		const std::string why = error ? error : "";
+		// the loader is there: what is wrong is something else
+		if (!why.empty() && why.find("No such file") == why.npos) return fmt::format("the Vulkan loader: {}", why);
+	}
+	return "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers or the "
+	       "GPU "
+	       "vendor's";
 }
+
+namespace {
+std::atomic<bool> stuck{false};
+}
+bool loader_is_stuck() { return stuck; }
+void set_loader_stuck() { stuck = true; }
 
 } // namespace kvrun::vk

@@ -1,6 +1,7 @@
 // Vulkan's functions, loaded at run time; VK_TRY turns every failing call into an Error that names call and result.
 #pragma once
 #include "engine/core/error.h"
+#include <string>
 #include <volk.h>
 
 namespace kvrun::vk {
@@ -15,8 +16,21 @@ template <class T> T make(VkStructureType type, void* next = nullptr) {
 	t.pNext = next;
 	return t;
 }
-// Loads libvulkan once per process; false when there is none.
-bool load_loader();
+// Loads libvulkan, once per process; empty, or why it cannot be.
+std::string load_loader();
+// Set when a driver has thrown out of the loader, which is C and holds its lock since: nothing of it is called again.
+bool loader_is_stuck();
+void set_loader_stuck();
+// A call of the loader in which drivers load or set themselves up. Throws Error{OutOfMemory} where they throw.
+template <class F> VkResult call_loader(F f) {
+	try {
+		return f();
+	} catch (...) {
+		set_loader_stuck();
+		fail(Code::OutOfMemory, "a Vulkan driver gave up in the middle of a call, for want of memory; start again with "
+		                        "more of it");
+	}
+}
 
 } // namespace kvrun::vk
 

@@ -1,63 +1,81 @@
 // First-fit ranges of one block of memory; neighbours merge when they are given back. Any unit.
 #pragma once
 #include "engine/core/round.h"
+#include <algorithm>
 #include <cstdint>
-#include <iterator>
-#include <map>
+#include <vector>
 
 namespace kvrun {
 
 class FreeRanges {
  public:
 	explicit FreeRanges(uint64_t size) : size_(size) {
-		if (size) free_[0] = size;
+		if (size) free_.push_back({0, size});
 	}
 	static constexpr uint64_t kNowhere = UINT64_MAX;
 
-	// Start of a range aligned to `align` (a power of two), or kNowhere.
+	// Start of a range aligned to `align` (a power of two), or kNowhere. May allocate, so that give() need not.
 	uint64_t take(uint64_t n, uint64_t align) {
-		for (auto it = free_.begin(); it != free_.end(); ++it) {
-			const auto [start, length] = *it;
+		make_room(n_taken_ + 3); // one range more is taken now, and one more free than taken at most
+		for (size_t i = 0; i < free_.size(); ++i) {
+			const auto [start, length] = free_[i];
 			const uint64_t at = align_up(start, align);
 			if (at - start > length || length - (at - start) < n) continue;
-			free_.erase(it);
-			if (at > start) free_[start] = at - start;
-			if (at + n < start + length) free_[at + n] = start + length - (at + n);
-			taken_ += n;
+			const Range rest{at + n, start + length - (at + n)};
+			const auto here = free_.begin() + std::ptrdiff_t(i);
+			if (at > start) {
+				here->length = at - start;
+				if (rest.length) free_.insert(here + 1, rest);
+			} else if (rest.length) {
+				*here = rest;
+			} else {
+				free_.erase(here);
+			}
+			taken_ += n, ++n_taken_;
 			return at;
 		}
 		return kNowhere;
 	}
-	void give(uint64_t at, uint64_t n) {
-		taken_ -= n;
+	void give(uint64_t at, uint64_t n) noexcept { // a range as it was taken
+		taken_ -= n, --n_taken_;
 		insert(at, n);
 	}
 	void grow(uint64_t size) { // to at least what it is; the new part is free
-		if (size > size_) insert(size_, size - size_);
-		size_ = size > size_ ? size : size_;
+		if (size <= size_) return;
+		make_room(free_.size() + 1);
+		insert(size_, size - size_);
+		size_ = size;
 	}
 	bool empty() const { return taken_ == 0; }
 	uint64_t size() const { return size_; }
 	uint64_t taken() const { return taken_; }
 
  private:
-	void insert(uint64_t at, uint64_t n) {
-		auto next = free_.lower_bound(at);
-		if (next != free_.end() && at + n == next->first) {
-			n += next->second;
-			next = free_.erase(next);
-		}
-		if (next != free_.begin()) {
-			auto before = std::prev(next);
-			if (before->first + before->second == at) {
-				before->second += n;
-				return;
-			}
-		}
-		free_[at] = n;
+	struct Range {
+		uint64_t start, length;
+	};
+	void make_room(size_t ranges) {
+		if (free_.capacity() < ranges) free_.reserve(2 * ranges);
 	}
-	uint64_t size_, taken_ = 0;
-	std::map<uint64_t, uint64_t> free_; // start -> length
+	void insert(uint64_t at, uint64_t n) {
+		auto next =
+		    std::lower_bound(free_.begin(), free_.end(), at, [](const Range& r, uint64_t a) { return r.start < a; });
+		const bool joins_next = next != free_.end() && at + n == next->start;
+		const bool joins_before = next != free_.begin() && (next - 1)->start + (next - 1)->length == at;
+		if (joins_before && joins_next) {
+			(next - 1)->length += n + next->length;
+			free_.erase(next);
+		} else if (joins_before) {
+			(next - 1)->length += n;
+		} else if (joins_next) {
+			*next = {at, n + next->length};
+		} else {
+			free_.insert(next, {at, n});
+		}
+	}
+	uint64_t size_, taken_ = 0; // taken_: units
+	size_t n_taken_ = 0;        // ranges
+	std::vector<Range> free_;   // by start
 };
 
 } // namespace kvrun

@@ -147,14 +147,18 @@ KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 const KvPlan& KvCache::plan() const { return *s_->plan; }
 uint32_t KvCache::n_tokens() const { return uint32_t(s_->counts.n_tokens); }
 
-void KvCache::reset() {
-	const KvPlan& plan = *s_->plan;
-	PagePool& pool = *s_->pool;
-	const uint64_t seed = s_->seed;
-	const auto version = s_->version;
-	s_ = nullptr;
-	s_ = std::make_unique<State>(plan, pool, seed);
-	for (int t = 0; t < kTiers; ++t) s_->version[t] = version[t] + 1;
+void KvCache::reset() noexcept {
+	State& s = *s_;
+	s.trim(KvCounts());
+	for (auto& group : s.sets)
+		for (TokenSet& set : group) set.clear();
+	for (LayerIds& L : s.ids)
+		for (auto& blocks : L.block_of_page) blocks.clear();
+	s.counts = KvCounts();
+	s.scored_rows = s.exact_from = s.floor_pages = 0;
+	s.newest_scores = s.in_token = s.in_prompt = false;
+	s.copies.clear(), s.events.clear(), s.next_sets.clear(), s.before.sets.clear();
+	for (uint64_t& v : s.version) ++v;
 }
 
 KvCache KvCache::fork() const {
@@ -212,22 +216,27 @@ void KvCache::begin_prompt(uint32_t n_new, std::span<const uint32_t> rows) {
 	s.events.clear();
 	advance(*s.plan, next, n_new, /*prompt=*/true, &s.events);
 	s.reserve(next, n_new);
-	s.next = next, s.n_new = n_new, s.next_layer = 0;
-	s.rows.clear();
-	if (s.plan->ranked()) {
-		if (rows.empty())
-			s.rows = kvrun::probe_rows(s.plan->policy.select, n_new, s.seed + s.counts.n_tokens);
-		else
-			s.rows.assign(rows.begin(), rows.end());
-	}
-	s.rows_before.resize(n_new);
-	for (uint32_t i = 0, r = 0; i < n_new; ++i) {
-		s.rows_before[i] = s.scored_rows + r;
-		if (r < s.rows.size() && s.rows[r] == i) ++r;
-	}
-	s.next_sets = s.sets;
 	s.in_prompt = true;
-	if (!s.plan->ranked()) s.replay_prompt(0, {});
+	try {
+		s.next = next, s.n_new = n_new, s.next_layer = 0;
+		s.rows.clear();
+		if (s.plan->ranked()) {
+			if (rows.empty())
+				s.rows = kvrun::probe_rows(s.plan->policy.select, n_new, s.seed + s.counts.n_tokens);
+			else
+				s.rows.assign(rows.begin(), rows.end());
+		}
+		s.rows_before.resize(n_new);
+		for (uint32_t i = 0, r = 0; i < n_new; ++i) {
+			s.rows_before[i] = s.scored_rows + r;
+			if (r < s.rows.size() && s.rows[r] == i) ++r;
+		}
+		s.next_sets = s.sets;
+		if (!s.plan->ranked()) s.replay_prompt(0, {});
+	} catch (...) { // no memory for what the prompt adds
+		cancel_prompt();
+		throw;
+	}
 }
 
 void KvCache::reserve_hint(uint32_t n_new) {
@@ -304,6 +313,8 @@ const KvMoves& KvCache::prompt_moves(uint32_t l, std::span<const float> new_scor
 void KvCache::end_prompt() {
 	State& s = *s_;
 	KV_ASSERT(s.in_prompt && s.next_layer == s.ids.size());
+	for (LayerIds& L : s.ids) // what commit() needs: from here on nothing fails
+		for (int t = 0; t < kTiers; ++t) L.block_of_page[t].reserve(s.next_sets[0][0].page_block(Tier(t)).size());
 	s.in_prompt = false;
 	s.sets = std::move(s.next_sets);
 	s.next_sets.clear();

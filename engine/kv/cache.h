@@ -24,7 +24,7 @@ class KvCache {
 
 	const KvPlan& plan() const;
 	uint32_t n_tokens() const; // in the sequence, evicted ones included
-	void reset();              // forgets everything and returns all pages
+	void reset() noexcept;     // forgets everything and returns all pages
 
 	// The same tokens in the same pages, for a sequence of its own: pages have one owner more, and whoever writes to
 	// one first gets a copy (copies()). Not while a prompt or a token is under way.

@@ -9,6 +9,14 @@ namespace kvrun {
 
 constexpr int kF16 = int(Tier::F16), kSalient = int(Tier::Salient), kRegular = int(Tier::Regular);
 
+void TokenSet::clear() noexcept {
+	sinks_.clear(), kept_.clear(), recent_.clear(), free_.clear();
+	for (int t = 0; t < kTiers; ++t) {
+		waiting_[t].clear(), live_[t].clear(), pos_[t].clear(), block_[t].clear();
+		n_pages_[t] = n_blocks_[t] = packed_[t] = 0;
+	}
+}
+
 void TokenSet::rows_unseen(uint32_t n_rows) {
 	each_f16([&](Token& t) { t.rows_before += n_rows; });
 }

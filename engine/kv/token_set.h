@@ -31,6 +31,8 @@ class TokenSet {
 	// `head`: the kv head the set is for, or kAllHeads.
 	TokenSet(const KvPlan& plan, uint32_t head) : plan_(&plan), head_(head) {}
 
+	void clear() noexcept; // forgets all tokens and pages
+
 	// ---- scores: attention received, by f16 slot or by token of the prompt
 	// score(slot) is called for every token in an f16 slot.
 	template <class F> void add_scores(F&& score) {

@@ -12,7 +12,6 @@ using Candidate = Sampler::Candidate;
 
 bool likelier(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
 
-// exp(logit - max) with +inf against +inf counting as equal.
 double share_of(float logit, float max, double temperature) {
 	return logit == max ? 1 : std::exp((double(logit) - double(max)) / temperature);
 }
@@ -94,8 +93,9 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 	size_t best = 0;
 	bool any = false;
 	for (size_t i = 0; i < logits.size(); ++i) {
-		if (std::isnan(logits[i]))
-			fail(Code::Device, "logit of token {} is not a number; KVRUN_CHECK=1 finds the operation that made it", i);
+		if (std::isnan(logits[i]) || logits[i] == INFINITY)
+			fail(Code::Device, "logit of token {} is {}; KVRUN_CHECK=1 finds the operation that made it", i,
+			     std::isnan(logits[i]) ? "not a number" : "infinite");
 		if (logits[i] > logits[best]) best = i;
 		any |= logits[i] != -INFINITY;
 	}

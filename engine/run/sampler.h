@@ -21,9 +21,9 @@ constexpr double kGreedyTemperature = 1e-6;
 // Throws Error{Invalid} naming the first option outside its range.
 void check_sampler(const SamplerOptions&);
 
-// Equal logits rank by id, lowest first, so greedy is defined for all inputs: +inf is likelier than anything finite,
-// -inf is never chosen. A NaN logit, or no logit above -inf, throws Error{Device}: such numbers come from a broken
-// driver or file, and an answer made of them would look like one.
+// Equal logits rank by id, lowest first, so greedy is defined for all inputs: -inf is never chosen. A logit that is NaN
+// or +inf, or no logit above -inf, throws Error{Device}: such numbers come from a broken driver or file, and an answer
+// made of them would look like one.
 class Sampler {
  public:
 	struct Candidate {

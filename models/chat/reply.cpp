@@ -245,7 +245,8 @@ size_t ReplyParser::read_mistral(Part& part) {
 		                                                                                                 : kNoCall;
 	}
 	const size_t args = all.find("[ARGS]", from);
-	if (args == all.npos) return all.find('\n', from) != all.npos ? kNoCall : kMore;
+	if (all.find('\n', from) < args) return kNoCall; // what stands before them is of one line
+	if (args == all.npos) return kMore;
 	std::string_view head = all.substr(from, args - from), id;
 	if (const size_t at = head.find("[CALL_ID]"); at != head.npos) {
 		id = head.substr(at + 9);
@@ -270,7 +271,9 @@ size_t ReplyParser::read_deepseek(Part& part) {
 		if (more) return kMore;
 		if (!take(all, at, kBegin, more)) return unless_more();
 		const size_t sep = all.find(kSep, at);
-		if (sep == all.npos) return all.find('\n', at) != all.npos ? kNoCall : kMore;
+		const size_t line_end = all.find('\n', at);
+		if (line_end < sep) return kNoCall; // a name is of one line
+		if (sep == all.npos) return kMore;
 		std::string_view name = all.substr(at, sep - at); // or the word "function", with the name on the next line
 		at = sep + kSep.size();
 		if (at == all.size()) return kMore;

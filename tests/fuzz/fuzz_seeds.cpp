@@ -1,7 +1,8 @@
-// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, npy, policy, template and tokenizer with
-// small sound files.
+// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, npy, policy, spirv, template and tokenizer
+// with small sound files.
 #include "engine/core/npy.h"
 #include "engine/kv/policy.h"
+#include "kernel_list.inc"
 #include "models/chat/builtin.h"
 #include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
@@ -73,6 +74,12 @@ int main(int argc, char** argv) {
 		b.text(s.arch + ".rope.scaling.type", "longrope").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
 		b.tensor_f32("rope_factors_short.weight", {4}, {1, 1, 1, 1});
 		write(gguf / fmt::format("{}-longrope", arch), "", b.bytes());
+	}
+	const std::filesystem::path spirv = std::filesystem::path(argv[1]) / "spirv";
+	std::filesystem::create_directories(spirv);
+	for (const KernelBlob& b : kernel_blobs()) {
+		const std::span<const std::byte> bytes = std::as_bytes(b.spirv);
+		write(spirv / b.name, "", {bytes.begin(), bytes.end()});
 	}
 	write_templates(std::filesystem::path(argv[1]) / "template");
 	const std::filesystem::path npy = std::filesystem::path(argv[1]) / "npy",

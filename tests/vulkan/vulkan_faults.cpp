@@ -86,7 +86,7 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_proc(VkInstance instance, cons
 
 VulkanFaults& vulkan_faults() {
 	if (!real_instance_proc) {
-		if (!vk::load_loader()) fail(Code::NotFound, "no Vulkan loader");
+		if (!vk::load_loader().empty()) fail(Code::NotFound, "no Vulkan loader");
 		real_instance_proc = vkGetInstanceProcAddr; // volk asks it for everything else, once per instance and device
 		vkGetInstanceProcAddr = instance_proc;
 	}

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds the fuzzers with clang, AddressSanitizer and UndefinedBehaviorSanitizer, and runs each on its seeds:
-#   tools/dev/fuzz.sh [SECONDS [NAME...]]      default: 600 seconds each of gguf, npy, policy, template and tokenizer
+#   tools/dev/fuzz.sh [SECONDS [NAME...]]      default: 600 seconds each of gguf, npy, policy, spirv, template and tokenizer
 # Corpora and findings are kept in build-fuzz/corpus and build-fuzz/found; a finding ends the script with its exit code.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 seconds=${1:-600}
 shift || true
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(gguf npy policy template tokenizer)
+[ ${#names[@]} -gt 0 ] || names=(gguf npy policy spirv template tokenizer)
 cmake --preset fuzz >/dev/null
 cmake --build build-fuzz -j "$(nproc)" --target fuzz_seeds "${names[@]/#/fuzz_}"
 build-fuzz/tests/fuzz_seeds build-fuzz/seeds
@@ -15,7 +15,7 @@ for name in "${names[@]}"; do
 	mkdir -p "build-fuzz/corpus/$name" build-fuzz/found
 	echo "fuzzing $name for $seconds s"
 	# limits as in the fault table; stderr of the target is closed, libFuzzer keeps its own
-	nice "build-fuzz/tests/fuzz_$name" -max_total_time="$seconds" -max_len=8192 -timeout=5 -malloc_limit_mb=256 \
+	nice "build-fuzz/tests/fuzz_$name" -max_total_time="$seconds" -max_len=16384 -timeout=5 -malloc_limit_mb=256 \
 		-rss_limit_mb=2048 -close_fd_mask=2 -print_final_stats=1 -artifact_prefix="build-fuzz/found/$name-" \
 		"build-fuzz/corpus/$name" "build-fuzz/seeds/$name"
 done

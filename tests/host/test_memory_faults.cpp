@@ -1,0 +1,134 @@
+// No memory at the n-th allocation, once and for good, while a model is loaded, a prompt read, tokens decoded and a
+// session forked: an error or the right answer, and the same question has the same answer afterwards (T74). A program
+// of its own, for it replaces operator new.
+#include "tests/device/sequences.h"
+#include <atomic>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <new>
+
+using namespace kvrun;
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<uint64_t> calls{0}, first{0}, last{0}; // fail: calls number first .. last
+
+bool fails() {
+	if (!counting.load(std::memory_order_relaxed)) return false;
+	const uint64_t n = ++calls;
+	return n >= first && n <= last;
+}
+void* allocate(size_t bytes) {
+	void* p = fails() ? nullptr : std::malloc(bytes ? bytes : 1);
+	if (!p) throw std::bad_alloc();
+	return p;
+}
+
+} // namespace
+
+void* operator new(size_t n) { return allocate(n); }
+void* operator new[](size_t n) { return allocate(n); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t) noexcept { std::free(p); }
+
+namespace {
+
+constexpr uint64_t kForGood = UINT64_MAX;
+
+struct Outcome {
+	bool threw = false;
+	uint64_t calls = 0;
+};
+// Runs `f` while calls from number `from` to `to` fail; 0: none does.
+template <class F> Outcome with_faults(uint64_t from, uint64_t to, F f) {
+	Outcome o;
+	calls = 0, first = from ? from : UINT64_MAX, last = to;
+	counting = true;
+	try {
+		f();
+	} catch (const std::bad_alloc&) { o.threw = true; } catch (const Error& e) {
+		o.threw = true;
+		counting = false;
+		CHECK_MESSAGE(e.code == Code::OutOfMemory, e.what());
+	}
+	counting = false;
+	o.calls = calls;
+	return o;
+}
+
+std::unique_ptr<Engine> tiny_engine() { return open_engine("cpu", kSmallModel, 64); }
+
+// `f(session)` at every n, once and for good; after each, the session answers as one that was never disturbed.
+template <class F> void check_every_n(const char* policy, F f) {
+	CAPTURE(std::string(policy));
+	const auto engine = tiny_engine();
+	const Tokens prompt = random_tokens(80, engine->config().vocab, 4);
+	Session reference(*engine, with(policy, 200));
+	const Floats want = greedy_logits(reference, prompt, 3);
+	Session s(*engine, with(policy, 200));
+	f(s, prompt); // what is kept for the next time is there
+	s.reset();
+	const uint64_t n_calls = with_faults(0, 0, [&] { f(s, prompt); }).calls;
+	REQUIRE(n_calls > 0);
+	for (uint64_t n = 1; n <= n_calls; n += n < 100 ? 1 : 7)
+		for (const uint64_t to : {n, kForGood}) {
+			CAPTURE(n);
+			CAPTURE(to == n);
+			s.reset();
+			const Outcome o = with_faults(n, to, [&] { f(s, prompt); });
+			if (to == kForGood) CHECK((o.threw || o.calls < n));
+			if (s.n_tokens()) s.reset();
+			REQUIRE(greedy_logits(s, prompt, 3) == want);
+		}
+}
+
+} // namespace
+
+TEST_CASE("T74 memory: an engine is opened, or is not, at every allocation that fails") {
+	Floats want;
+	uint64_t n_calls = 0;
+	{
+		std::unique_ptr<Engine> engine;
+		n_calls = with_faults(0, 0, [&] { engine = tiny_engine(); }).calls;
+		Session s(*engine, with("kivi2,recent_keep=8,flush=32", 200));
+		want = greedy_logits(s, random_tokens(80, engine->config().vocab, 4), 3);
+	}
+	MESSAGE(n_calls << " allocations");
+	REQUIRE(n_calls > 500);
+	for (uint64_t n = 1; n <= n_calls; ++n)
+		for (const uint64_t to : {n, kForGood}) {
+			CAPTURE(n);
+			std::unique_ptr<Engine> engine;
+			const Outcome o = with_faults(n, to, [&] { engine = tiny_engine(); });
+			if (to == kForGood) CHECK(o.threw);
+			CHECK(o.threw == !engine);
+			if (!engine || n % 50) continue;
+			Session s(*engine, with("kivi2,recent_keep=8,flush=32", 200));
+			CHECK(greedy_logits(s, random_tokens(80, engine->config().vocab, 4), 3) == want);
+		}
+}
+
+TEST_CASE(
+    "T74 memory: a session is made, reads a prompt and decodes, or says why not, at every allocation that fails") {
+	for (const char* policy : {"fp16", "kivi2,recent_keep=8,flush=32", "mikv,recent_keep=8,flush=16",
+	                           "zipcache,flush=25", "h2o,recent_keep=8,flush=16,budget=24"}) {
+		check_every_n(policy, [](Session& s, const Tokens& prompt) { s.prefill(prompt); });
+		check_every_n(policy, [](Session& s, const Tokens& prompt) {
+			s.prefill(std::span(prompt).first(40));
+			for (uint32_t i = 0; i < 20; ++i) s.decode(prompt[40 + i]);
+		});
+		check_every_n(policy, [](Session& s, const Tokens& prompt) {
+			s.prefill(prompt);
+			const std::unique_ptr<Session> other = s.fork();
+			other->decode(prompt[0]);
+			s.decode(prompt[1]);
+		});
+		check_every_n(policy, [policy](Session& s, const Tokens& prompt) {
+			Session another(s.engine(), with(policy, 100));
+			another.prefill(std::span(prompt).first(30));
+		});
+	}
+}
