@@ -1,5 +1,4 @@
-// kv_pack and kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h. Compiled
-// without contraction to fused multiply-add: codes and parameters have the definition's bits.
+// kv_pack and kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 #include "shared/kv_page.h"
