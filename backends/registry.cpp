@@ -73,8 +73,7 @@ struct Found { // the devices of all backends, one list
 	std::string names() const {
 		std::string s;
 		for (size_t i = 0; i < all.size(); ++i)
-			if (all[i].usable())
-				s += fmt::format("{}{} {}", s.empty() ? "" : ", ", i, short_name(all[i]));
+			if (all[i].usable()) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", i, short_name(all[i]));
 		return s;
 	}
 

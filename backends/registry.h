@@ -21,8 +21,8 @@ struct BackendOptions {
 struct DeviceReport {    // one candidate, usable or not
 	std::string backend; // "vulkan", "cpu", "cuda"
 	DeviceInfo info;
-	std::string uuid;     // of the GPU, the same for every backend: 32 hex digits; empty: unknown
-	std::string refused;                                     // why it cannot be used; empty if it can
+	std::string uuid;    // of the GPU, the same for every backend: 32 hex digits; empty: unknown
+	std::string refused; // why it cannot be used; empty if it can
 	std::vector<std::pair<std::string, std::string>> limits; // name, value: what matters here
 };
 

@@ -31,7 +31,8 @@ size_t best(const std::vector<DeviceReport>& all) {
 // An earlier entry that is the same GPU under another backend, or SIZE_MAX.
 size_t same_gpu(const std::vector<DeviceReport>& all, size_t i) {
 	for (size_t other = 0; other < i; ++other)
-		if (!all[i].uuid.empty() && all[other].uuid == all[i].uuid && all[other].backend != all[i].backend) return other;
+		if (!all[i].uuid.empty() && all[other].uuid == all[i].uuid && all[other].backend != all[i].backend)
+			return other;
 	return SIZE_MAX;
 }
 

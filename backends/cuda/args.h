@@ -5,16 +5,16 @@
 
 namespace kvrun::cuda {
 
-constexpr uint32_t kMaxHeadDim = 256;         // channels of a head
-constexpr uint32_t kMaxRuns = 512;            // (scale, zero) pairs of one token: all kv heads
-constexpr uint32_t kNoOffset = 0xffffffffu;   // kSkip of backends/ops.h; as a head: all of them
-constexpr uint32_t kWarp = 32;                // threads
-constexpr uint32_t kVecWarps = 4;             // weight rows of a block of matvec, one per warp
-constexpr uint32_t kVecTokens = 8;            // rows of x of a block of matvec
-constexpr uint32_t kTile = 64;                // rows of x, weight rows and columns of a block of matmul
-constexpr uint32_t kMatmulThreads = 256;      // of a block; each has 4 x 4 sums
-constexpr uint32_t kThreads = 128;            // of a block of any other kernel; the most tokens of a page
-constexpr uint32_t kQueries = 8;              // pairs of row and query head a block of attention serves
+constexpr uint32_t kMaxHeadDim = 256;       // channels of a head
+constexpr uint32_t kMaxRuns = 512;          // (scale, zero) pairs of one token: all kv heads
+constexpr uint32_t kNoOffset = 0xffffffffu; // kSkip of backends/ops.h; as a head: all of them
+constexpr uint32_t kWarp = 32;              // threads
+constexpr uint32_t kVecWarps = 4;           // weight rows of a block of matvec, one per warp
+constexpr uint32_t kVecTokens = 8;          // rows of x of a block of matvec
+constexpr uint32_t kTile = 64;              // rows of x, weight rows and columns of a block of matmul
+constexpr uint32_t kMatmulThreads = 256;    // of a block; each has 4 x 4 sums
+constexpr uint32_t kThreads = 128;          // of a block of any other kernel; the most tokens of a page
+constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
 
 struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;
@@ -64,8 +64,8 @@ struct RopeStoreArgs {
 	uint32_t neox; // 1: pairs are (i, i + rotary_dim / 2)
 	float eps;
 };
-struct KvStoreArgs {    // kv_store and kv_load
-	uint32_t *k, *v;    // (n_kv_heads, t_cap, head_words) words of two halves
+struct KvStoreArgs { // kv_store and kv_load
+	uint32_t *k, *v; // (n_kv_heads, t_cap, head_words) words of two halves
 	KvPlace place;
 	uint32_t n_kv_heads, t_cap, first, n, head_words;
 };
@@ -75,13 +75,13 @@ struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv/policy
 	uint32_t per_channel; // 1: a (scale, zero) per channel
 };
 struct AttendArgs {
-	float* parts;                         // (n_parts, n_heads, head_dim + 2): output, maximum, sum
-	const float* q;                       // (n_rows, n_heads, head_dim)
-	const uint32_t *k_codes, *v_codes;    // pool words
-	const uint32_t *k_params, *v_params;  // pool words; null for f16
-	const uint32_t* v_factors;            // pool words; null without channel factors
-	const uint32_t* balance;              // words; null for keys that were not balanced
-	const uint32_t *work, *tables;        // (n_work, 8), words
+	float* parts;                        // (n_parts, n_heads, head_dim + 2): output, maximum, sum
+	const float* q;                      // (n_rows, n_heads, head_dim)
+	const uint32_t *k_codes, *v_codes;   // pool words
+	const uint32_t *k_params, *v_params; // pool words; null for f16
+	const uint32_t* v_factors;           // pool words; null without channel factors
+	const uint32_t* balance;             // words; null for keys that were not balanced
+	const uint32_t *work, *tables;       // (n_work, 8), words
 	CodeSide k, v;
 	uint32_t first_work, page;
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
@@ -106,17 +106,17 @@ struct AttendMergeArgs {
 	uint32_t n_heads, head_dim;
 };
 
-struct PackSideArgs { // kv_pack of K or of V
-	const uint32_t* src;           // (n_kv_heads, t_cap, head_dim / 2) words of two halves
+struct PackSideArgs {               // kv_pack of K or of V
+	const uint32_t* src;            // (n_kv_heads, t_cap, head_dim / 2) words of two halves
 	const uint32_t *sources, *work; // rows of src; (n_work, 10)
-	uint32_t *codes, *params;      // pool words; codes may be null where no work item has any
-	const uint32_t* norm;          // K: balancer words, V: pool words of channel factors; null: neither
+	uint32_t *codes, *params;       // pool words; codes may be null where no work item has any
+	const uint32_t* norm;           // K: balancer words, V: pool words of channel factors; null: neither
 	CodeSide side;
 	uint32_t is_k, k_block; // k_block: the parameters are there already
 	uint32_t t_cap, n_kv_heads, head_dim, page;
 	float shift, shrink; // XQuant's relaxation, 0 and 1 without
 };
-struct BlockArgsOf { // kv_block
+struct BlockArgsOf {                // kv_block
 	const uint32_t *k, *v;          // (n_kv_heads, t_cap, head_dim / 2) words of two halves
 	const uint32_t *sources, *work; // rows of k and v; (n_work, 6)
 	uint32_t* words;                // pool words

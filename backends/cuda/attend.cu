@@ -17,8 +17,9 @@ struct AttendShared {
 };
 
 // Queries of this block. query(j) is a row of q (row * n_heads + head).
-template <class Query> __device__ inline void load_queries(AttendShared& s, const float* q, uint32_t n, uint32_t D, Query query,
-                                                  const uint32_t* balance) {
+template <class Query>
+__device__ inline void load_queries(AttendShared& s, const float* q, uint32_t n, uint32_t D, Query query,
+                                    const uint32_t* balance) {
 	for (uint32_t i = threadIdx.x; i < n * D; i += blockDim.x) {
 		const float x = q[uint64_t(query(i / D)) * D + i % D];
 		s.q[i / D * kMaxHeadDim + i % D] = balance ? x / half_at(balance, i % D) : x; // keys were multiplied by it
@@ -122,9 +123,11 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 		const PageValues values = {a.v_codes + entry[1],
 		                           a.v_params ? a.v_params + entry[3] : nullptr,
 		                           a.v_factors ? a.v_factors + a.tables[w.factors + p] : nullptr,
-		                           a.v, h, D, a.page};
-		add_tile(s, acc, n, a.page, D, a.scale, keys, values,
-		         [&](uint32_t, uint32_t t) { return is_live(live, t); });
+		                           a.v,
+		                           h,
+		                           D,
+		                           a.page};
+		add_tile(s, acc, n, a.page, D, a.scale, keys, values, [&](uint32_t, uint32_t t) { return is_live(live, t); });
 	}
 	for (uint32_t j = 0; j < n; ++j) {
 		const uint64_t part = w.part + uint64_t(row_of(j)) * a.part_step;

@@ -9,9 +9,9 @@ namespace kvrun::cuda {
 namespace {
 
 constexpr size_t kMiB = size_t(1) << 20;
-constexpr size_t kStaging = 4 * kMiB;     // bytes of a piece of staging memory
+constexpr size_t kStaging = 4 * kMiB;      // bytes of a piece of staging memory
 constexpr size_t kMostStaging = 64 * kMiB; // in use before copies are waited for
-constexpr size_t kAlign = 64;             // bytes between what is staged
+constexpr size_t kAlign = 64;              // bytes between what is staged
 
 } // namespace
 
@@ -108,7 +108,7 @@ Buffer CudaBackend::alloc(size_t bytes, Mem, const char* label) {
 		free_ids_.pop_back();
 		blocks_[id - 1] = b;
 	}
-	Buffer out(*this, id, bytes);                                                             // frees it if the fill fails
+	Buffer out(*this, id, bytes);                                                     // frees it if the fill fails
 	check(rt_.fill(p, options_.poison ? 0xff : 0, size, stream_), "cudaMemsetAsync"); // 0xff: NaN as f32, f16, bf16
 	return out;
 }

@@ -75,7 +75,8 @@ class CudaBackend : public Backend {
 		bool first = true;
 	};
 
-	void check(int result, const char* call); // of calls that may lose work: every later call fails with the first reason
+	void check(int result,
+	           const char* call); // of calls that may lose work: every later call fails with the first reason
 	[[noreturn]] void lose(Code, std::string why);
 	void use() const; // throws why the device was lost; else makes it the one this thread's calls are for
 	[[noreturn]] void refuse(size_t bytes, const char* label, int result);
@@ -83,8 +84,8 @@ class CudaBackend : public Backend {
 	void wait_stream();             // and makes all staging free again
 	void release() noexcept;
 	std::byte* bytes_at(const Buffer& b, size_t at, size_t n) const; // asserts that the range lies in the buffer
-	template <class T> T* data(const View& v) const; // of a plain view; null for none
-	const uint32_t* half_words(const View& v) const; // of an f16 view
+	template <class T> T* data(const View& v) const;                 // of a plain view; null for none
+	const uint32_t* half_words(const View& v) const;                 // of an f16 view
 	Weight weight(const View& w) const;
 	void* new_event();
 	void enqueue(const KernelEntry&, Dim grid, uint32_t threads, void* args, const OpInfo&);

@@ -16,7 +16,8 @@ uint32_t groups(uint64_t n, uint32_t size) { return uint32_t((n + size - 1) / si
 
 void check_head_dim(uint32_t head_dim) {
 	if (head_dim > kMaxHeadDim)
-		fail(Code::Unsupported, "head_dim {}: attention on CUDA goes up to {}; use --device cpu", head_dim, kMaxHeadDim);
+		fail(Code::Unsupported, "head_dim {}: attention on CUDA goes up to {}; use --device cpu", head_dim,
+		     kMaxHeadDim);
 }
 
 } // namespace
@@ -70,16 +71,18 @@ void CudaBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const
 	check_rope_store(q, k, v, rope, norm, dst);
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], n_kv_heads = k.shape[1], D = q.shape[2];
 	check_head_dim(D);
-	launch(kernels_.rope_store, {T, n_heads + n_kv_heads, 1}, 64,
-	       RopeStoreArgs{data<float>(q), data<float>(k), data<float>(v), data<float>(rope.table), data<float>(norm.q),
-	                     data<float>(norm.k),
-	                     KvPlace{data<uint32_t>(dst.k), data<uint32_t>(dst.v), data<uint32_t>(dst.at),
-	                             dst.k_word_stride},
-	                     n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps},
-	       {"rope_store", 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements())});
+	launch(
+	    kernels_.rope_store, {T, n_heads + n_kv_heads, 1}, 64,
+	    RopeStoreArgs{data<float>(q), data<float>(k), data<float>(v), data<float>(rope.table), data<float>(norm.q),
+	                  data<float>(norm.k),
+	                  KvPlace{data<uint32_t>(dst.k), data<uint32_t>(dst.v), data<uint32_t>(dst.at), dst.k_word_stride},
+	                  n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps},
+	    {"rope_store", 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements())});
 }
 
-void CudaBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) { move_rows(kernels_.kv_store, src, n, dst); }
+void CudaBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
+	move_rows(kernels_.kv_store, src, n, dst);
+}
 void CudaBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) { move_rows(kernels_.kv_load, dst, n, src); }
 
 // Rows outside of pages to their places in pages, or back.
@@ -87,10 +90,10 @@ void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv,
 	check_kv_store(kv, n, pages);
 	const uint32_t n_kv_heads = kv.k.shape[0], words = kv.k.shape[2] / 2;
 	launch(kernel, {groups(words, kWarp), n_kv_heads, std::min(n, kMostBlocks)}, kWarp,
-	       KvStoreArgs{data<uint32_t>(as_words(kv.k)), data<uint32_t>(as_words(kv.v)),
-	                   KvPlace{data<uint32_t>(pages.k), data<uint32_t>(pages.v), data<uint32_t>(pages.at),
-	                           pages.k_word_stride},
-	                   n_kv_heads, kv.k.shape[1], kv.first, n, words},
+	       KvStoreArgs{
+	           data<uint32_t>(as_words(kv.k)), data<uint32_t>(as_words(kv.v)),
+	           KvPlace{data<uint32_t>(pages.k), data<uint32_t>(pages.v), data<uint32_t>(pages.at), pages.k_word_stride},
+	           n_kv_heads, kv.k.shape[1], kv.first, n, words},
 	       {kernel.name, 16. * n * n_kv_heads * words});
 }
 
@@ -153,9 +156,9 @@ void CudaBackend::score_prompt(View score, View q, View lse, View rows, const Kv
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0];
 	const uint32_t n = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
 	launch(kernels_.score_prompt, {groups(n, kThreads), n_kv_heads, 1}, kThreads,
-	       ScorePromptArgs{data<float>(score), data<float>(q), data<float>(lse), data<uint32_t>(rows),
-	                       half_words(kv.k), kv.first, n, n_rows, n_heads, n_kv_heads, D, kv.k.shape[1],
-	                       score.shape[1], 1 / std::sqrt(float(D))},
+	       ScorePromptArgs{data<float>(score), data<float>(q), data<float>(lse), data<uint32_t>(rows), half_words(kv.k),
+	                       kv.first, n, n_rows, n_heads, n_kv_heads, D, kv.k.shape[1], score.shape[1],
+	                       1 / std::sqrt(float(D))},
 	       {"score_prompt", 4. * n_rows * n_heads * D + 2. * n * n_kv_heads * D + 8. * n * n_kv_heads});
 }
 
@@ -168,8 +171,8 @@ void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	for (const ScoreGroup& g : a.groups) {
 		launch(kernels_.score_slots, {g.n_work, a.n_kv_heads, 1}, kThreads,
 		       ScoreSlotsArgs{data<float>(a.score), data<float>(q), data<float>(lse), data<uint32_t>(a.rows),
-		                      data<uint32_t>(a.work), data<uint32_t>(a.tables), data<uint32_t>(g.k_codes),
-		                      g.first_work, g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
+		                      data<uint32_t>(a.work), data<uint32_t>(a.tables), data<uint32_t>(g.k_codes), g.first_work,
+		                      g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
 		       {"score_slots", 2. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}
@@ -203,8 +206,8 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 	for (const AttendGroup& g : kv.groups) {
 		const Quant &k = g.format.k, &v = g.format.v;
 		const uint32_t blocks = groups(uint64_t(kv.item_rows) * share, kQueries);
-		const double page_bytes = 4. * (kv_code_words(kv.n_kv_heads, D, k.bits, g.page) +
-		                                kv_code_words(kv.n_kv_heads, D, v.bits, g.page));
+		const double page_bytes =
+		    4. * (kv_code_words(kv.n_kv_heads, D, k.bits, g.page) + kv_code_words(kv.n_kv_heads, D, v.bits, g.page));
 		const AttendArgs args{data<float>(kv.parts),
 		                      data<float>(q),
 		                      data<uint32_t>(g.k_codes),

@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 #include <math.h>
 #define KV_CUDA_BUILD device
-#define KV_KERNEL(name, Args) #name, reinterpret_cast<const void*>(name##_kernel)
+#define KV_KERNEL(name, Args) #name, reinterpret_cast < const void*>(name##_kernel)
 #endif
 #include "backends/cuda/args.h"
 

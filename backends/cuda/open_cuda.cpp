@@ -60,8 +60,8 @@ class CudaDevices final : public DeviceSet {
 		r.info.max_view_bytes = SIZE_MAX;
 		r.info.peak_bytes_per_s = p.peak_bytes_per_s;
 		if (p.major < kLeastMajor || (p.major == kLeastMajor && p.minor < kLeastMinor))
-			r.refused = fmt::format("CUDA: compute capability {}.{}, kvrun needs {}.{}; Vulkan may do", p.major, p.minor,
-			                        kLeastMajor, kLeastMinor);
+			r.refused = fmt::format("CUDA: compute capability {}.{}, kvrun needs {}.{}; Vulkan may do", p.major,
+			                        p.minor, kLeastMajor, kLeastMinor);
 		std::string uuid;
 		for (const uint8_t b : p.uuid) uuid += fmt::format("{:02x}", b);
 		r.uuid = uuid;

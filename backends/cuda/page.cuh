@@ -80,9 +80,7 @@ struct RowKeys {
 struct RowValues {
 	const uint32_t* words;
 	uint32_t first, head_dim;
-	__device__ float at(uint32_t t, uint32_t c) const {
-		return half_at(words, uint64_t(first + t) * head_dim + c);
-	}
+	__device__ float at(uint32_t t, uint32_t c) const { return half_at(words, uint64_t(first + t) * head_dim + c); }
 };
 
 } // namespace kvrun::cuda::KV_CUDA_BUILD

@@ -38,7 +38,7 @@ struct Thread {
 struct Warp { // lanes that have come to one warp function
 	unsigned here = 0;
 	Site site{};
-	uint32_t time = 0;       // functions done in this block
+	uint32_t time = 0;             // functions done in this block
 	uint64_t value[2][kWarp] = {}; // by parity of time: the next function may begin before all have read this one's
 };
 
@@ -238,8 +238,7 @@ uint64_t brought(unsigned lane) { return grid().brought(lane); }
 unsigned ballot(unsigned mask, bool vote, Site s) {
 	grid().sync_warp(mask, vote, s);
 	unsigned r = 0;
-	for (unsigned i = 0; i < kWarp; ++i)
-		r |= unsigned(grid().brought(i) != 0) << i;
+	for (unsigned i = 0; i < kWarp; ++i) r |= unsigned(grid().brought(i) != 0) << i;
 	return r;
 }
 void check_read(Access& a) { grid().check_read(a); }

@@ -156,9 +156,10 @@ const char* error_name(int r) {
 } // namespace
 
 const Runtime& host_runtime() {
-	static const Runtime r = {device_count,  properties,     versions,    set_device, memory, alloc,  free_device,
-	                          alloc_host,    free_host,      stream_create, stream_destroy, stream_wait, fill, copy,
-	                          launch,        event_create,   event_destroy, event_record, event_ms, error_name};
+	static const Runtime r = {device_count,   properties,    versions,     set_device, memory,
+	                          alloc,          free_device,   alloc_host,   free_host,  stream_create,
+	                          stream_destroy, stream_wait,   fill,         copy,       launch,
+	                          event_create,   event_destroy, event_record, event_ms,   error_name};
 	return r;
 }
 
@@ -194,9 +195,8 @@ int CudaFaults::before(const char* function) {
 }
 
 void add_cuda_host() {
-	add_backend({"cuda-host", /*automatic=*/false, [](const BackendOptions& o) {
-		             return find_devices(host_runtime(), host_kernels(), "cuda-host", o);
-	             }});
+	add_backend({"cuda-host", /*automatic=*/false,
+	             [](const BackendOptions& o) { return find_devices(host_runtime(), host_kernels(), "cuda-host", o); }});
 }
 
 } // namespace kvrun::cuda

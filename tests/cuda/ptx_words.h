@@ -3,7 +3,7 @@
 #pragma once
 #define KV_CUDA_STANDIN
 #define KV_CUDA_BUILD ptx
-#define KV_KERNEL(name, Args) #name, reinterpret_cast<const void*>(name##_kernel)
+#define KV_KERNEL(name, Args) #name, reinterpret_cast < const void*>(name##_kernel)
 #define __CUDACC__ 1 // shaders/shared marks its functions by it
 
 #define __global__ __attribute__((global))

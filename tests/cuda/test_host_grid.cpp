@@ -11,9 +11,9 @@ using kvrun::cuda::Shared;
 namespace {
 
 struct Args {
-	int* out = nullptr;       // as many as threads
+	int* out = nullptr;        // as many as threads
 	const float* in = nullptr; // the same
-	int a = 0, b = 0;         // numbers of threads
+	int a = 0, b = 0;          // numbers of threads
 };
 
 template <void (*Kernel)(Args)> void run(unsigned threads, Args args, dim3 grid = {}) {
@@ -170,7 +170,8 @@ TEST_CASE("host grid: shuffles, votes and a warp's own barrier") {
 	run<shuffle_kernel>(64, {out.data()});
 	for (int i = 0; i < 64; ++i) {
 		const int sum = i < 32 ? 496 : 496 + 32 * 32, down = i % 32 < 29 ? 3 : 0, up = i % 32 ? 1 : 0;
-		CHECK(out[size_t(i)] == sum + 10000 * down + 100000 * up + 3000000 + 10000000 + (i < 32 ? 0 : 20000000) + 40000000);
+		CHECK(out[size_t(i)] ==
+		      sum + 10000 * down + 100000 * up + 3000000 + 10000000 + (i < 32 ? 0 : 20000000) + 40000000);
 	}
 	run<warp_memory_kernel>(64, {out.data()});
 	for (int i = 0; i < 64; ++i) CHECK(out[size_t(i)] == (i ^ 1));

@@ -70,8 +70,8 @@ std::vector<TestDevice>& storage() {
 BackendOptions select_test_device(const std::string& name) {
 	BackendOptions options = options_from_environment();
 	options.device = name == "cpu" || name == "cuda" || name == "cuda-host" ? name
-	                 : name == "gpu"                                          ? "" // the best of the system's drivers
-	                                                                          : "0";
+	                 : name == "gpu"                                        ? "" // the best of the system's drivers
+	                                                                        : "0";
 	if (name == "cuda-host") add_cuda_host_once();
 	if (options.device != "0") return options;
 	if (name != "lavapipe" && name != "lavapipe26" && name != "swiftshader")

@@ -41,7 +41,7 @@ def commands(build):
     text = subprocess.run(["ninja", "-C", build, "-t", "commands", "tests/kvrun_device_tests"], check=True, capture_output=True, text=True).stdout
     compiles, link = {}, None
     for line in text.splitlines():
-        if found := re.search(r"kvrun_cuda_host\.dir/\S*/(\w+)\.cu\.o ", line):
+        if (found := re.search(r"kvrun_cuda_host\.dir/\S*/(\w+)\.cu\.o ", line)) and " -c " in line:
             compiles[found[1]] = line
         if " -o tests/kvrun_device_tests " in line:
             link = line
