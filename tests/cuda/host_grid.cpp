@@ -15,7 +15,6 @@ namespace context = boost::context;
 
 constexpr size_t kStack = size_t(128) << 10; // bytes; kernels keep arrays of a few hundred
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr uint16_t kMany = UINT16_MAX;
 
 enum class State : uint8_t { Fresh, Ready, AtBarrier, InWarp, Left };
 
@@ -38,8 +37,7 @@ struct Thread {
 struct Warp { // lanes that have come to one warp function
 	unsigned here = 0;
 	Site site{};
-	uint32_t time = 0;             // functions done in this block
-	uint64_t value[2][kWarp] = {}; // by parity of time: the next function may begin before all have read this one's
+	uint64_t value[2][kWarp] = {}; // by parity of functions done: the next may begin before all have read this one's
 };
 
 class Grid {
@@ -64,48 +62,26 @@ class Grid {
 
 	void sync_warp(unsigned mask, uint64_t value, Site site) {
 		Warp& w = warps_[threadIdx.x / kWarp];
+		uint32_t& time = times.warp[threadIdx.x / kWarp];
 		const unsigned lane = threadIdx.x % kWarp;
 		if (mask != kAllLanes) throw Error("a warp function at " + text(site) + " is for some lanes only; use all");
 		if (w.here && w.site != site)
 			throw Error("lanes of a warp diverge: some are at " + text(w.site) + ", others at " + text(site));
 		w.site = site;
 		w.here |= 1u << lane;
-		w.value[w.time % 2][lane] = value;
+		w.value[time % 2][lane] = value;
 		if (w.here != kAllLanes) return wait(State::InWarp, site);
 		w.here = 0; // the last one: all go on
-		++w.time;
+		++time;
 		const unsigned first = threadIdx.x / kWarp * kWarp;
 		for (unsigned i = first; i < first + kWarp && i < threads_.size(); ++i)
 			if (threads_[i].state == State::InWarp) threads_[i].state = State::Ready;
 	}
 	uint64_t brought(unsigned lane) const {
-		const Warp& w = warps_[threadIdx.x / kWarp];
-		return w.value[(w.time + 1) % 2][lane]; // nobody has begun the one after the next
+		const unsigned w = threadIdx.x / kWarp;
+		return warps_[w].value[(times.warp[w] + 1) % 2][lane]; // nobody has begun the one after the next
 	}
 
-	void check_read(Access& a) {
-		const uint16_t me = uint16_t(threadIdx.x), warp = uint16_t(me / kWarp);
-		const uint32_t warp_time = warps_[warp].time;
-		if (a.written < block_began_) throw Error("shared memory is read that this block has not written" + where());
-		if (a.written == now_ && a.writer != me && !(a.writer / kWarp == warp && a.written_warp_time < warp_time))
-			throw Error("shared memory is read that another thread writes without a barrier between" + where());
-		if (a.read == now_) {
-			if (a.reader != me) a.reader = kMany;
-			if (a.read_warp != warp) a.read_warp = kMany;
-		} else {
-			a.reader = me, a.read_warp = warp;
-		}
-		a.read = now_, a.read_warp_time = warp_time;
-	}
-	void check_write(Access& a) {
-		const uint16_t me = uint16_t(threadIdx.x), warp = uint16_t(me / kWarp);
-		const uint32_t warp_time = warps_[warp].time;
-		if (a.written == now_ && a.writer != me && !(a.writer / kWarp == warp && a.written_warp_time < warp_time))
-			throw Error("two threads write one element of shared memory without a barrier between" + where());
-		if (a.read == now_ && a.reader != me && !(a.read_warp == warp && a.read_warp_time < warp_time))
-			throw Error("shared memory is written that another thread reads without a barrier between" + where());
-		a.written = now_, a.writer = me, a.written_warp_time = warp_time;
-	}
 	static std::string where() {
 		return ": thread " + std::to_string(threadIdx.x) + " of block (" + std::to_string(blockIdx.x) + ", " +
 		       std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) + ")";
@@ -114,8 +90,9 @@ class Grid {
  private:
 	void run_block() {
 		for (Thread& t : threads_) t = Thread();
-		for (Warp& w : warps_) w.here = 0, w.time = 0;
-		block_began_ = ++now_;
+		for (Warp& w : warps_) w.here = 0;
+		std::fill(std::begin(times.warp), std::end(times.warp), 0u);
+		times.block_began = ++times.now;
 		left_ = 0;
 		try {
 			for (;;) {
@@ -159,7 +136,7 @@ class Grid {
 			throw Error("threads of a block diverge: " + std::to_string(left_) + " have left, others wait at " +
 			            text(waiting->site) + where());
 		for (Thread& t : threads_) t.state = State::Ready;
-		++now_;
+		++times.now;
 	}
 
 	void resume(unsigned i) {
@@ -218,7 +195,6 @@ class Grid {
 	std::vector<Worker*> free_;
 	context::fiber back_; // of the fiber that runs: where launch() goes on
 	std::exception_ptr failed_;
-	uint64_t now_ = 0, block_began_ = 0;
 	size_t left_ = 0;
 };
 
@@ -241,8 +217,7 @@ unsigned ballot(unsigned mask, bool vote, Site s) {
 	for (unsigned i = 0; i < kWarp; ++i) r |= unsigned(grid().brought(i) != 0) << i;
 	return r;
 }
-void check_read(Access& a) { grid().check_read(a); }
-void check_write(Access& a) { grid().check_write(a); }
+void fail_access(const char* what) { throw Error(what + Grid::where()); }
 void fail_index(uint32_t i, uint32_t n) {
 	throw Error("element " + std::to_string(i) + " of shared memory that has " + std::to_string(n) + Grid::where());
 }

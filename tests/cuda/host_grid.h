@@ -85,12 +85,41 @@ unsigned ballot(unsigned mask, bool vote, Site); // lanes that vote for it
 
 // What the checks of one element know: who wrote it last, who read it since.
 struct Access {
-	uint64_t written = 0, read = 0; // time between two barriers of a block, counted over all launches; 0: never
+	uint64_t written = 0, read = 0; // time between two barriers of a block, 0: never
 	uint32_t written_warp_time = 0, read_warp_time = 0;
 	uint16_t writer = 0, reader = 0, read_warp = 0; // kMany: several
 };
-void check_read(Access&);
-void check_write(Access&);
+struct Times {                                // of the block that runs
+	uint64_t now = 0, block_began = 0;        // barriers passed and blocks begun since the program began
+	uint32_t warp[kMostThreads / kWarp] = {}; // warp functions done, by warp
+};
+inline Times times;
+constexpr uint16_t kMany = UINT16_MAX;
+
+[[noreturn]] void fail_access(const char* what); // says which thread
+
+// Whether an access of `warp` at warp_time, since the last barrier, comes before what warp `mine` does now.
+inline bool in_order(unsigned warp, uint32_t warp_time, unsigned mine) {
+	return warp == mine && warp_time < times.warp[mine];
+}
+inline void check_read(Access& a) {
+	const uint16_t me = uint16_t(threadIdx.x), warp = uint16_t(me / kWarp);
+	if (a.written < times.block_began) fail_access("shared memory is read that this block has not written");
+	if (a.written == times.now && a.writer != me && !in_order(a.writer / kWarp, a.written_warp_time, warp))
+		fail_access("shared memory is read that another thread writes without a barrier between");
+	const bool first = a.read != times.now;
+	a.reader = first || a.reader == me ? me : kMany;
+	a.read_warp = first || a.read_warp == warp ? warp : kMany;
+	a.read = times.now, a.read_warp_time = times.warp[warp];
+}
+inline void check_write(Access& a) {
+	const uint16_t me = uint16_t(threadIdx.x), warp = uint16_t(me / kWarp);
+	if (a.written == times.now && a.writer != me && !in_order(a.writer / kWarp, a.written_warp_time, warp))
+		fail_access("two threads write one element of shared memory without a barrier between");
+	if (a.read == times.now && a.reader != me && !in_order(a.read_warp, a.read_warp_time, warp))
+		fail_access("shared memory is written that another thread reads without a barrier between");
+	a.written = times.now, a.writer = me, a.written_warp_time = times.warp[warp];
+}
 
 template <class T> class Element {
  public:
