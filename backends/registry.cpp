@@ -77,6 +77,12 @@ struct Found { // the devices of all backends, one list
 		return s;
 	}
 
+	[[noreturn]] void fail_absent(const std::string& device) const {
+		const std::string usable = names(), why = refusals();
+		fail(Code::Device, "there is no device {}; there {}{}{}", device, usable.empty() ? "is none" : "are ", usable,
+		     why.empty() ? "" : "; refused: " + why);
+	}
+
 	const Entry& choose(const BackendOptions& o) const {
 		if (o.device.empty()) {
 			for (const Entry& e : all)
@@ -91,11 +97,11 @@ struct Found { // the devices of all backends, one list
 			const size_t index = colon == std::string::npos ? 0 : to_index(std::string_view(want).substr(colon + 1));
 			for (const Entry& e : all)
 				if (e.row == &row && e.index == index) return e;
-			fail(Code::Device, "there is no device {}; there are {}", o.device, names());
+			fail_absent(o.device);
 		}
 		if (const size_t index = to_index(o.device); index != SIZE_MAX) {
 			if (index < all.size()) return all[index];
-			fail(Code::Device, "there is no device {}; there are {}", o.device, names());
+			fail_absent(o.device);
 		}
 		for (const bool usable : {true, false})
 			for (const Entry& e : all)
