@@ -371,25 +371,31 @@ typedef struct {
 	const char* kv;                     /* policy; NULL: fp16 */
 	uint32_t ctx;                       /* tokens; 0: the trained context */
 	uint64_t memory_bytes;              /* for everything; 0: what the device has free */
+	uint32_t ubatch;                    /* as the engine will have it */
 	const kvrun_device_options* device; /* NULL: defaults */
 } kvrun_plan_options;
 #define KVRUN_PLAN_OPTIONS_INIT                                                                                        \
-	{ sizeof(kvrun_plan_options), NULL, NULL, 0, 0, NULL }
+	{ sizeof(kvrun_plan_options), NULL, NULL, 0, 0, 512, NULL }
 typedef struct {
 	uint32_t struct_size;
-	int fits;              /* the weights and a cache of ctx tokens fit */
+	int fits;              /* weights, activations and a cache of ctx tokens fit, a prompt as long among them */
+	int evicts;            /* the policy drops tokens */
 	uint32_t ctx;          /* tokens asked for */
 	uint32_t ctx_train;    /* context the model was trained with */
-	uint64_t most_tokens;  /* that fit beside the weights, at most ctx_train */
-	uint64_t memory_bytes; /* for everything */
+	uint64_t most_tokens;  /* longest context that fits, at most ctx_train */
+	uint64_t kept_tokens;  /* tokens of ctx that the cache keeps: fewer where the policy evicts */
+	uint64_t memory_bytes; /* for everything: the sum of the next five */
 	uint64_t weight_bytes;
-	uint64_t kv_bytes;     /* of a cache of ctx tokens */
-	uint64_t kv_f16_bytes; /* of the same as plain f16 */
-	double stored_bits;    /* per element of the cache, everything counted */
-	int evicts;            /* the policy drops tokens: a cache of ctx tokens does not hold all of them */
+	uint64_t activation_bytes;
+	uint64_t prompt_bytes;  /* while a prompt of ctx tokens is read */
+	uint64_t reserve_bytes; /* left to the driver */
+	uint64_t cache_bytes;   /* left for the cache; 0: the others take it all */
+	uint64_t kv_bytes;      /* that a cache of ctx tokens needs */
+	uint64_t kv_f16_bytes;  /* of the same as plain f16 */
+	double stored_bits;     /* per element of the cache, everything counted */
 } kvrun_plan;
 #define KVRUN_PLAN_INIT                                                                                                \
-	{ sizeof(kvrun_plan), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0 }
+	{ sizeof(kvrun_plan), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0 }
 KVRUN_API kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* options);
 
 #ifdef __cplusplus

@@ -23,7 +23,16 @@ std::string gib(size_t bytes) {
 // The device open_backend("") would take, or SIZE_MAX.
 size_t best(const std::vector<DeviceReport>& all) {
 	for (size_t i = 0; i < all.size(); ++i)
-		if (all[i].refused.empty() && all[i].backend != "cpu") return i;
+		for (const BackendRow& row : backend_table())
+			if (row.automatic && all[i].backend == row.name && all[i].refused.empty()) return i;
+	return SIZE_MAX;
+}
+
+// An earlier entry that is the same GPU under another backend, or SIZE_MAX.
+size_t same_gpu(const std::vector<DeviceReport>& all, size_t i) {
+	for (size_t other = 0; other < i; ++other)
+		if (!all[i].uuid.empty() && all[other].uuid == all[i].uuid && all[other].backend != all[i].backend)
+			return other;
 	return SIZE_MAX;
 }
 
@@ -31,13 +40,14 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 	const size_t first = best(all);
 	for (size_t i = 0; i < all.size(); ++i) {
 		const DeviceReport& r = all[i];
-		const std::string name = r.info.name.empty() ? "Vulkan" : r.info.name;
+		const std::string name = !r.info.name.empty() ? r.info.name : r.backend == "vulkan" ? "Vulkan" : r.backend;
 		fmt::print("{}{:>2}  {}\n", i == first ? '*' : ' ', i, name);
 		if (!r.refused.empty()) fmt::print("      refused: {}\n", r.refused);
 		if (r.info.driver.empty() && r.limits.empty()) continue;
 		fmt::print("      {}: {}, {}", r.backend, r.info.driver.empty() ? "unknown driver" : r.info.driver,
 		           r.info.type);
 		if (r.info.is_cpu) fmt::print(" (runs on the host's processor)");
+		if (const size_t other = same_gpu(all, i); other != SIZE_MAX) fmt::print(" (the same GPU as {})", other);
 		fmt::print("\n      memory {}, free {}", gib(r.info.memory_bytes), gib(r.info.free_bytes));
 		if (r.info.max_buffer_bytes)
 			fmt::print(", buffer {}, view {}", gib(r.info.max_buffer_bytes), gib(r.info.max_view_bytes));
@@ -65,7 +75,9 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 	}
 }
 
-Json report_json(size_t index, const DeviceReport& r, bool is_best) {
+Json report_json(const std::vector<DeviceReport>& all, size_t index) {
+	const DeviceReport& r = all[index];
+	const size_t other = same_gpu(all, index);
 	Json limits = Json::object();
 	for (const auto& [k, v] : r.limits) limits[k] = v;
 	return {{"index", index},
@@ -74,12 +86,14 @@ Json report_json(size_t index, const DeviceReport& r, bool is_best) {
 	        {"driver", r.info.driver},
 	        {"type", r.info.type},
 	        {"is_cpu", r.info.is_cpu},
+	        {"uuid", r.uuid},
+	        {"same_gpu_as", other == SIZE_MAX ? Json() : Json(other)},
 	        {"memory_bytes", r.info.memory_bytes},
 	        {"free_bytes", r.info.free_bytes},
 	        {"max_buffer_bytes", r.info.max_buffer_bytes},
 	        {"max_view_bytes", r.info.max_view_bytes},
 	        {"usable", r.refused.empty()},
-	        {"default", is_best},
+	        {"default", index == best(all)},
 	        {"refused", r.refused},
 	        {"limits", limits}};
 }
@@ -87,7 +101,7 @@ Json report_json(size_t index, const DeviceReport& r, bool is_best) {
 void print_devices_json(const std::vector<DeviceReport>& all, bool verbose) {
 	Json out;
 	out["devices"] = Json::array();
-	for (size_t i = 0; i < all.size(); ++i) out["devices"].push_back(report_json(i, all[i], i == best(all)));
+	for (size_t i = 0; i < all.size(); ++i) out["devices"].push_back(report_json(all, i));
 	if (verbose)
 		for (size_t i = 0; i < env_table().size(); ++i)
 			out["environment"][env_table()[i].name] = {

@@ -1,6 +1,6 @@
 // What kvrun plan says about a policy and a model: verdict, account of every byte, ranked table; as text and JSON.
 #pragma once
-#include "tools/memory_plan.h"
+#include "engine/run/memory_plan.h"
 #include "tools/output.h"
 #include <optional>
 

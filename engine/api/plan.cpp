@@ -1,6 +1,6 @@
 // The memory plan of the C API: what fits, from a model's header alone.
-#include "engine/kv/plan.h"
 #include "engine/api/objects.h"
+#include "engine/run/memory_plan.h"
 
 using namespace kvrun;
 using namespace kvrun::api;
@@ -14,19 +14,26 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		const Gguf file = Gguf::open(o.model_path);
 		const Config c = read_config(file);
 		const KvPlan plan = make_plan(parse_policy(o.kv ? o.kv : "fp16"), {c.n_layers, c.n_kv_heads, c.head_dim});
+		const ModelMemory model = model_memory(c, file.tensor_bytes(), o.ubatch);
+		const uint64_t memory =
+		    o.memory_bytes ? o.memory_bytes : find_device(backend_options(o.device)).info.free_bytes;
 		kvrun_plan p = KVRUN_PLAN_INIT;
 		p.ctx_train = std::max(c.max_seq, 1u);
 		p.ctx = o.ctx ? o.ctx : p.ctx_train;
-		p.weight_bytes = file.tensor_bytes();
-		p.memory_bytes = o.memory_bytes;
-		if (!p.memory_bytes) p.memory_bytes = find_device(backend_options(o.device)).info.free_bytes;
-		const uint64_t for_cache = cache_room(p.memory_bytes - std::min(p.memory_bytes, p.weight_bytes));
-		p.most_tokens = tokens_that_fit(plan, for_cache, p.ctx_train);
-		p.fits = tokens_that_fit(plan, for_cache, p.ctx) >= p.ctx;
+		const MemoryAccount account = memory_account(model, memory, p.ctx);
+		p.memory_bytes = account.total;
+		p.weight_bytes = account.weights;
+		p.activation_bytes = account.activations;
+		p.prompt_bytes = account.prompt;
+		p.reserve_bytes = account.reserve;
+		p.cache_bytes = account.cache;
 		p.kv_bytes = bytes_at(plan, p.ctx).total();
 		p.kv_f16_bytes = plan.f16_bytes(p.ctx);
+		p.fits = p.kv_bytes <= p.cache_bytes;
+		p.most_tokens = capacity(plan, model, memory).by_memory;
+		p.kept_tokens = tokens_kept(plan, p.ctx);
+		p.evicts = evicts(plan);
 		p.stored_bits = stored_bits(plan, p.ctx);
-		p.evicts = !plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None;
 		write_result(out, p, "kvrun_plan");
 	});
 }

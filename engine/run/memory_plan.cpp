@@ -1,5 +1,5 @@
 // Device memory of a model before it is loaded: where each byte would go, and how many tokens of a cache fit.
-#include "tools/memory_plan.h"
+#include "engine/run/memory_plan.h"
 #include "engine/kv/counts.h"
 #include "engine/run/graph.h"
 #include <algorithm>
