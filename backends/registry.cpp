@@ -140,7 +140,7 @@ std::vector<DeviceReport> list_devices(const BackendOptions& o) {
 
 DeviceReport find_device(const BackendOptions& given) {
 	const BackendOptions o = narrowed(given);
-	const Found found(o);
+	const Found found(o, /*automatic_only=*/o.device.empty() && o.backend.empty());
 	DeviceReport r = found.choose(o).report();
 	if (!r.refused.empty()) fail(Code::Device, "{}: {}", r.info.name, r.refused);
 	return r;

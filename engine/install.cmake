@@ -14,6 +14,9 @@ install(FILES ${PROJECT_BINARY_DIR}/kvrunConfig.cmake ${PROJECT_BINARY_DIR}/kvru
 
 # Paths are relative to the file, so that the prefix can be moved.
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+if(KVRUN_HAS_CUDA)
+	set(pc_cuda "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt")
+endif()
 configure_file(kvrun.pc.in ${PROJECT_BINARY_DIR}/kvrun.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kvrun.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)

@@ -10,7 +10,8 @@
  *   function takes NULL. What a handle needs stays alive as long as it does, so handles may be freed in any order.
  *   (kvrun_canceller is an address, so that a signal handler can use it: free it last and once.)
  * - Text is UTF-8. Text in results belongs to the handle it came from, text in callbacks to the callback.
- * - Nothing is printed, no signal handler is installed, no environment variable is read, no exception leaves.
+ * - Nothing is printed, no signal handler is installed, no exception leaves, and no environment variable is read but
+ *   those of the Vulkan loader that say where drivers are.
  * - Threads: an engine may be used by any number of threads at once; they take turns on the device, a piece of work of
  *   about 0.1 s at a time. A session and a batch belong to one thread at a time: a call on one that is in use, by
  *   another thread or by the call whose callback this is, gives KVRUN_EBUSY.
@@ -222,6 +223,42 @@ KVRUN_API kvrun_status kvrun_chat_tokens(kvrun_engine* engine, const kvrun_chat_
 /* The same as text: *out_length bytes and a terminating zero. */
 KVRUN_API kvrun_status kvrun_chat_text(kvrun_engine* engine, const kvrun_chat_options* options, char* out,
                                        size_t capacity, size_t* out_length);
+
+/* Names that template_name can have: those in the file, then the built-in ones. *out is "" beyond the last. */
+KVRUN_API kvrun_status kvrun_chat_template_name(kvrun_engine* engine, size_t index, char* out, size_t capacity,
+                                                size_t* out_length);
+
+typedef struct {
+	uint32_t struct_size;
+	int system_role;     /* a system message reaches the prompt */
+	int tools;           /* definitions of tools reach the prompt */
+	int thinking_switch; /* the variable enable_thinking is read */
+	int special_markers; /* calls of tools are marked by control tokens: generate with special = 1 */
+	int reasoning;       /* answers may have a part that is reasoning */
+} kvrun_chat_features;
+#define KVRUN_CHAT_FEATURES_INIT                                                                                       \
+	{ sizeof(kvrun_chat_features), 0, 0, 0, 0, 0 }
+/* What the template of these options can do; their messages may be missing. */
+KVRUN_API kvrun_status kvrun_chat_get_features(kvrun_engine* engine, const kvrun_chat_options* options,
+                                               kvrun_chat_features* out);
+
+/* An answer to a conversation, as it comes: what is shown, what is reasoning, which tools it calls. */
+typedef struct kvrun_reply kvrun_reply;
+typedef struct {
+	uint32_t struct_size;
+	const char* content;   /* to be shown; these texts are valid until the next call for this reply */
+	const char* reasoning; /* may be shown in another way */
+	const char* calls;     /* JSON array of complete calls of tools, as OpenAI's API has them; "[]": none */
+} kvrun_reply_part;
+#define KVRUN_REPLY_PART_INIT                                                                                          \
+	{ sizeof(kvrun_reply_part), NULL, NULL, NULL }
+/* options: those of the prompt that is answered. */
+KVRUN_API kvrun_status kvrun_reply_new(kvrun_reply** out, kvrun_engine* engine, const kvrun_chat_options* options);
+/* The next piece of the answer's text. What may yet become a marker or a call is held back. */
+KVRUN_API kvrun_status kvrun_reply_push(kvrun_reply* reply, const char* text, size_t length, kvrun_reply_part* out);
+/* The answer has ended: what was held back. */
+KVRUN_API kvrun_status kvrun_reply_finish(kvrun_reply* reply, kvrun_reply_part* out);
+KVRUN_API void kvrun_reply_free(kvrun_reply* reply);
 
 /* ---- sessions: one sequence of tokens under one KV-cache policy */
 

@@ -1,8 +1,5 @@
-// Engines of the C API: opening, what the model is, tokens, chat templates.
+// Engines of the C API: opening, what the model is, tokens.
 #include "engine/api/objects.h"
-#include "models/chat/builtin.h"
-#include "models/chat/encode.h"
-#include "models/chat/features.h"
 
 namespace kvrun::api {
 namespace {
@@ -65,37 +62,6 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	object->device = object->engine->backend().info();
 	for (const GgufEntry& m : object->engine->file().entries()) object->metadata.emplace_back(m.key, metadata_text(m));
 	return object;
-}
-
-Json parse_json(const char* text, const char* name) {
-	if (!text) return nullptr;
-	try {
-		return Json::parse(text);
-	} catch (const Json::exception& e) { refuse(KVRUN_EINVALID, "{} is not JSON: {}", name, e.what()); }
-}
-
-Rendered render_chat(const Engine& engine, const kvrun_chat_options* given) {
-	constexpr kvrun_chat_options defaults = KVRUN_CHAT_OPTIONS_INIT;
-	const kvrun_chat_options o = read_options(given, defaults, "kvrun_chat_options");
-	if ((o.messages != nullptr) == (o.messages_json != nullptr))
-		refuse(KVRUN_EINVALID, "give one of messages and messages_json");
-	ChatInput in;
-	in.messages = parse_json(o.messages_json, "messages_json");
-	for (size_t i = 0; i < o.n_messages && o.messages; ++i) {
-		check_pointer(o.messages[i].role, "role");
-		check_pointer(o.messages[i].content, "content");
-		in.messages.push_back({{"role", o.messages[i].role}, {"content", o.messages[i].content}});
-	}
-	if (!in.messages.is_array() || in.messages.empty()) refuse(KVRUN_EINVALID, "there are no messages");
-	in.tools = parse_json(o.tools_json, "tools_json");
-	in.variables = parse_json(o.variables_json, "variables_json");
-	in.add_generation_prompt = !o.no_answer;
-	set_token_texts(in, engine.tokenizer());
-	const ChatTemplate t =
-	    o.template_text ? ChatTemplate(o.template_text)
-	                    : choose_chat_template(engine.file(), text_or_empty(o.template_name), !in.tools.is_null());
-	in.messages = fit_messages(chat_features(t), std::move(in.messages));
-	return t.render(in);
 }
 
 } // namespace
@@ -168,7 +134,7 @@ kvrun_status kvrun_metadata_get(kvrun_engine* engine, size_t index, const char**
 	});
 }
 
-// ---- tokens and chat templates: they touch no device, so threads need not take turns
+// ---- tokens: they touch no device, so threads need not take turns
 
 kvrun_status kvrun_tokenize(kvrun_engine* engine, const char* text, size_t length, uint32_t flags, uint32_t* out,
                             size_t capacity, size_t* out_count) {
@@ -188,22 +154,5 @@ kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* tokens, size
 		if (count) check_pointer(tokens, "tokens");
 		const bool special = flags & KVRUN_TOKENS_SPECIAL;
 		fill_text(e->engine->tokenizer().decode({tokens, count}, special), out, capacity, out_length);
-	});
-}
-
-kvrun_status kvrun_chat_tokens(kvrun_engine* engine, const kvrun_chat_options* options, uint32_t* out, size_t capacity,
-                               size_t* out_count) {
-	return guard([&] {
-		const auto e = engines().get(engine);
-		const std::vector<uint32_t> tokens = encode_chat(e->engine->tokenizer(), render_chat(*e->engine, options));
-		fill_buffer(tokens.data(), tokens.size(), out, capacity, out_count, "tokens");
-	});
-}
-
-kvrun_status kvrun_chat_text(kvrun_engine* engine, const kvrun_chat_options* options, char* out, size_t capacity,
-                             size_t* out_length) {
-	return guard([&] {
-		const auto e = engines().get(engine);
-		fill_text(render_chat(*e->engine, options).text(), out, capacity, out_length);
 	});
 }

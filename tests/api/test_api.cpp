@@ -227,6 +227,45 @@ TEST_CASE("api: chat templates: by name, by text, and none is assumed") {
 	CHECK(std::string(text, n) == "[user] x");
 }
 
+TEST_CASE("api: answers are taken apart: reasoning, content, calls of tools") {
+	Engine e;
+	char name[64];
+	size_t n = 0, names = 0;
+	while (kvrun_chat_template_name(e.h, names, name, sizeof name, &n) == KVRUN_OK && n > 0) ++names;
+	CHECK(names >= 10);
+	kvrun_chat_options o = KVRUN_CHAT_OPTIONS_INIT;
+	o.messages_json = "[{\"role\": \"user\", \"content\": \"Weather?\"}]";
+	o.tools_json = "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"description\": \"d\", "
+	               "\"parameters\": {\"type\": \"object\", \"properties\": {}}}}]";
+	o.template_text =
+	    "{% for t in tools %}<tool_call>{{ t | tojson }}</tool_call>{% endfor %}"
+	    "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}<tool_call>{{ m.tool_calls | tojson }}"
+	    "</tool_call>{% endif %}{% endfor %}<think></think>";
+	kvrun_chat_features f = KVRUN_CHAT_FEATURES_INIT;
+	REQUIRE(kvrun_chat_get_features(e.h, &o, &f) == KVRUN_OK);
+	CHECK(f.tools == 1);
+	CHECK(f.reasoning == 1);
+	CHECK(f.special_markers == 0);
+	kvrun_reply* r = nullptr;
+	REQUIRE(kvrun_reply_new(&r, e.h, &o) == KVRUN_OK);
+	std::string content, reasoning, calls;
+	const std::string text =
+	    "<think>well</think>Let me see.<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>";
+	kvrun_reply_part p = KVRUN_REPLY_PART_INIT;
+	const auto note = [&] { content += p.content, reasoning += p.reasoning, calls += p.calls; };
+	for (const char c : text) {
+		REQUIRE(kvrun_reply_push(r, &c, 1, &p) == KVRUN_OK);
+		note();
+	}
+	REQUIRE(kvrun_reply_finish(r, &p) == KVRUN_OK);
+	note();
+	CHECK(content == "Let me see.");
+	CHECK(reasoning == "well");
+	CHECK(calls.find("\"name\":\"weather\"") != std::string::npos);
+	kvrun_reply_free(r);
+	CHECK(kvrun_reply_finish(r, &p) == KVRUN_EINVALID);
+}
+
 TEST_CASE("api: generate, by tokens and by text, with callbacks; stop strings") {
 	Engine e;
 	const auto want = answer(e, "kivi2", kText, 24);
