@@ -2,6 +2,7 @@
 #include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
 #include "tests/support/temp_folder.h"
+#include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -153,7 +154,9 @@ TEST_CASE("T23 T26 session file: of another model, of a newer version, no sessio
 
 // T24, T25, T27: cut, flipped, with right checksums over wrong content. Each is refused with the file's name, or the
 // session works; memory of the pool is whole afterwards.
-TEST_CASE("T24 T25 T27 session file: 10000 mutations of files of five policies") {
+TEST_CASE("T24 T25 T27 session file: mutations of files of five policies") {
+	const char* asked = std::getenv("KVRUN_TEST_MUTATIONS"); // of each policy
+	const int n = asked ? std::atoi(asked) : 1500;
 	const TempFolder folder;
 	const std::string path = folder.path / "s.kvs";
 	const auto engine = open_engine("cpu", kModel);
@@ -172,7 +175,7 @@ TEST_CASE("T24 T25 T27 session file: 10000 mutations of files of five policies")
 		const size_t facts = size_t(word(whole, kSectionsAt)), tokens = size_t(word(whole, kSectionsAt + 16)),
 		             books = size_t(word(whole, kSectionsAt + 32)), books_at = kHeaderBytes + facts + tokens;
 		size_t refused = 0, restored = 0;
-		for (int i = 0; i < 10000; ++i) {
+		for (int i = 0; i < n; ++i) {
 			std::vector<std::byte> bytes = whole;
 			const int kind = int(rng() % 8);
 			if (kind == 0) { // cut
@@ -206,7 +209,7 @@ TEST_CASE("T24 T25 T27 session file: 10000 mutations of files of five policies")
 			if (engine->pool().used_bytes() != 0) FAIL("pages are lost");
 		}
 		MESSAGE(policy << ": " << refused << " refused, " << restored << " restored");
-		CHECK(refused > 5000);
+		CHECK(refused > size_t(n) / 2);
 		write_file(path, whole);
 		CHECK(restore_session(*engine, path)->n_tokens() == 99);
 	}
