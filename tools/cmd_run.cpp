@@ -29,7 +29,7 @@ struct RunArgs {
 	int64_t top_k = 40, repeat_last = 64;
 	int64_t seed = -1;              // -1: drawn
 	std::vector<std::string> stops; // texts that end the answer
-	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false;
+	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
 
 // All of `fd` up to kMaxPrompt bytes; one newline at the end is the editor's and not the user's.
@@ -160,6 +160,8 @@ void run(RunArgs a) {
 	Progress progress;
 	std::string text;
 	std::exception_ptr lost; // why stdout takes no more
+	TerminalText shown;
+	const bool filtered = stdout_is_terminal() && !a.raw;
 	GenerateHooks hooks;
 	hooks.prefill = [&](const Prefill& p) {
 		progress.show("reading", p.progress(), p.seconds_left());
@@ -170,7 +172,10 @@ void run(RunArgs a) {
 		text += piece;
 		if (a.json || lost) return !lost;
 		try {
-			write_stdout(piece);
+			if (filtered)
+				write_stdout(shown.pass(piece));
+			else
+				write_stdout(piece);
 		} catch (...) {
 			lost = std::current_exception(); // the statistics still go out
 		}
@@ -185,6 +190,7 @@ void run(RunArgs a) {
 	GenerateResult r;
 	try {
 		r = generate(session, ids, opt, hooks);
+		if (filtered && !lost) write_stdout(shown.rest());
 	} catch (...) {
 		end_line();
 		throw;
@@ -226,6 +232,7 @@ void add_run(CLI::App& app) {
 	c->add_flag("--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
 	c->add_flag("--ignore-eos", a->ignore_eos, "continue after an end-of-text token");
 	c->add_flag("--truncate", a->truncate, "drop the oldest tokens of a prompt that is longer than --ctx-size");
+	c->add_flag("--raw", a->raw, "print control characters of the answer on a terminal as they are, not as \\xNN");
 	c->add_flag("--json", a->json, "print one JSON object at the end instead of text and statistics");
 	c->callback([a, p, f] {
 		if (p->count() > 0 && f->count() > 0)

@@ -5,6 +5,7 @@
 // KVRUN_SHIM_KILL=WORD  SIGKILL while a file whose name holds "pipelines-" is saved: `write`, with half of the bytes in
 // the
 //                       file, or `rename`, before it has its name
+// KVRUN_SHIM_CLOCK=S    the wall clock jumps by S seconds each time it is read
 // KVRUN_SHIM_COUNT=FILE at exit, the number of calls that KVRUN_SHIM_NEW (or _MALLOC) counts is written there
 #include <atomic>
 #include <cerrno>
@@ -13,9 +14,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <dlfcn.h>
 #include <new>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 extern "C" void* __libc_malloc(size_t);
@@ -96,6 +99,33 @@ extern "C" VISIBLE void* realloc(void* p, size_t n) {
 	if (!mallocs.fails()) return __libc_realloc(p, n);
 	errno = ENOMEM;
 	return nullptr;
+}
+
+// ---- time
+
+namespace {
+long jump() { // seconds the wall clock is off by now
+	static std::atomic<long> off{0};
+	const char* each = std::getenv("KVRUN_SHIM_CLOCK");
+	return each ? off += std::strtol(each, nullptr, 10) : 0;
+}
+} // namespace
+extern "C" VISIBLE int clock_gettime(clockid_t id, timespec* t) noexcept {
+	const int r = int(syscall(SYS_clock_gettime, id, t));
+	if (r == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) t->tv_sec += jump();
+	return r;
+}
+extern "C" VISIBLE int gettimeofday(timeval* t, void*) noexcept {
+	timespec now{};
+	clock_gettime(CLOCK_REALTIME, &now);
+	*t = {now.tv_sec, now.tv_nsec / 1000};
+	return 0;
+}
+extern "C" VISIBLE time_t time(time_t* out) noexcept {
+	timespec now{};
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (out) *out = now.tv_sec;
+	return now.tv_sec;
 }
 
 // ---- files
