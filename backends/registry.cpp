@@ -2,6 +2,7 @@
 #include "backends/registry.h"
 #include "backends/checked_backend.h"
 #include "backends/cpu/open_cpu.h"
+#include "backends/cuda/open_cuda.h"
 #include "backends/vulkan/open_vulkan.h"
 #include <algorithm>
 #include <cctype>
@@ -10,10 +11,16 @@
 namespace kvrun {
 namespace {
 
-constexpr BackendRow kTable[] = {
-    {"vulkan", /*automatic=*/true, vk::find_devices},
-    {"cpu", /*automatic=*/false, find_cpu_device},
-};
+std::vector<BackendRow>& table() {
+	static std::vector<BackendRow> rows = {
+	    {"vulkan", /*automatic=*/true, vk::find_devices},
+	    {"cpu", /*automatic=*/false, find_cpu_device},
+#ifdef KVRUN_CUDA
+	    {"cuda", /*automatic=*/false, cuda::find_cuda_devices},
+#endif
+	};
+	return rows;
+}
 
 std::string lower(std::string s) {
 	for (char& c : s) c = char(std::tolower(static_cast<unsigned char>(c)));
@@ -39,9 +46,11 @@ struct Found { // the devices of all backends, one list
 	};
 	std::vector<Entry> all;
 
-	explicit Found(const BackendOptions& o) {
-		for (const BackendRow& row : kTable) {
+	// Where none but an automatic device can be chosen, no other backend loads its driver.
+	Found(const BackendOptions& o, bool automatic_only) {
+		for (const BackendRow& row : table()) {
 			if (!o.backend.empty() && o.backend != row.name) continue;
+			if (automatic_only && !row.automatic) continue;
 			sets.push_back(row.find(o));
 			for (size_t i = 0; i < sets.back()->reports().size(); ++i) all.push_back({&row, sets.back().get(), i});
 		}
@@ -57,13 +66,21 @@ struct Found { // the devices of all backends, one list
 		}
 		return s;
 	}
+	static std::string short_name(const Entry& e) {
+		if (e.row->automatic) return e.report().info.name;
+		return e.index ? fmt::format("{}:{}", e.row->name, e.index) : e.row->name;
+	}
 	std::string names() const {
 		std::string s;
 		for (size_t i = 0; i < all.size(); ++i)
-			if (all[i].usable())
-				s += fmt::format("{}{} {}", s.empty() ? "" : ", ", i,
-				                 all[i].row->automatic ? all[i].report().info.name : all[i].row->name);
+			if (all[i].usable()) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", i, short_name(all[i]));
 		return s;
+	}
+
+	[[noreturn]] void fail_absent(const std::string& device) const {
+		const std::string usable = names(), why = refusals();
+		fail(Code::Device, "there is no device {}; there {}{}{}", device, usable.empty() ? "is none" : "are ", usable,
+		     why.empty() ? "" : "; refused: " + why);
 	}
 
 	const Entry& choose(const BackendOptions& o) const {
@@ -75,16 +92,16 @@ struct Found { // the devices of all backends, one list
 		const std::string want = lower(o.device);
 		const size_t colon = want.find(':');
 		const std::string backend = want.substr(0, colon);
-		for (const BackendRow& row : kTable) { // "cpu", "vulkan:1"
+		for (const BackendRow& row : table()) { // "cpu", "vulkan:1"
 			if (backend != row.name) continue;
 			const size_t index = colon == std::string::npos ? 0 : to_index(std::string_view(want).substr(colon + 1));
 			for (const Entry& e : all)
 				if (e.row == &row && e.index == index) return e;
-			fail(Code::Device, "there is no device {}; there are {}", o.device, names());
+			fail_absent(o.device);
 		}
 		if (const size_t index = to_index(o.device); index != SIZE_MAX) {
 			if (index < all.size()) return all[index];
-			fail(Code::Device, "there is no device {}; there are {}", o.device, names());
+			fail_absent(o.device);
 		}
 		for (const bool usable : {true, false})
 			for (const Entry& e : all)
@@ -97,32 +114,41 @@ struct Found { // the devices of all backends, one list
 
 // Only the backend that is asked for looks for devices: `cpu` does not touch a driver.
 BackendOptions narrowed(BackendOptions o) {
-	const bool known = std::ranges::any_of(kTable, [&](const BackendRow& r) { return o.backend == r.name; });
+	const bool known = std::ranges::any_of(table(), [&](const BackendRow& r) { return o.backend == r.name; });
 	if (!o.backend.empty() && !known) {
 		std::string names;
-		for (const BackendRow& r : kTable) names += fmt::format("{}{}", names.empty() ? "" : " or ", r.name);
+		for (const BackendRow& r : table()) names += fmt::format("{}{}", names.empty() ? "" : " or ", r.name);
 		fail(Code::Invalid, "the backend is '{}', expected {}", o.backend, names);
 	}
 	const std::string want = lower(o.device);
-	for (const BackendRow& r : kTable)
+	for (const BackendRow& r : table())
 		if (want == r.name || want.starts_with(std::string(r.name) + ":")) o.backend = r.name;
 	return o;
 }
 
 } // namespace
 
-std::span<const BackendRow> backend_table() { return kTable; }
+std::span<const BackendRow> backend_table() { return table(); }
+void add_backend(const BackendRow& row) { table().push_back(row); }
 
 std::vector<DeviceReport> list_devices(const BackendOptions& o) {
-	const Found found(narrowed(o));
+	const Found found(narrowed(o), /*automatic_only=*/false);
 	std::vector<DeviceReport> out;
 	for (const Found::Entry& e : found.all) out.push_back(e.report());
 	return out;
 }
 
+DeviceReport find_device(const BackendOptions& given) {
+	const BackendOptions o = narrowed(given);
+	const Found found(o, /*automatic_only=*/o.device.empty() && o.backend.empty());
+	DeviceReport r = found.choose(o).report();
+	if (!r.refused.empty()) fail(Code::Device, "{}: {}", r.info.name, r.refused);
+	return r;
+}
+
 std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
 	const BackendOptions o = narrowed(given);
-	const Found found(o);
+	const Found found(o, /*automatic_only=*/o.device.empty() && o.backend.empty());
 	const Found::Entry& e = found.choose(o);
 	std::unique_ptr<Backend> b = e.set->open(e.index);
 	if (o.check || !o.dump.empty())

@@ -24,9 +24,10 @@ struct BackendOptions {
 };
 
 struct DeviceReport {    // one candidate, usable or not
-	std::string backend; // "vulkan", "cpu"
+	std::string backend; // "vulkan", "cpu", "cuda"
 	DeviceInfo info;
-	std::string refused;                                     // why it cannot be used; empty if it can
+	std::string uuid;    // of the GPU, the same for every backend: 32 hex digits; empty: unknown
+	std::string refused; // why it cannot be used; empty if it can
 	std::vector<std::pair<std::string, std::string>> limits; // name, value: what matters here
 };
 
@@ -48,9 +49,13 @@ struct BackendRow {
 	    const BackendOptions&); // never throws for a missing loader: that is a report too
 };
 std::span<const BackendRow> backend_table();
+// One row more, before the first device is asked for: tests run kernels on devices of their own.
+void add_backend(const BackendRow&);
 
 // All devices of all backends, best first.
 std::vector<DeviceReport> list_devices(const BackendOptions& = {});
+// The device open_backend() would take. Throws Error{Device} where there is none, or it is refused.
+DeviceReport find_device(const BackendOptions& = {});
 // Throws Error{Device} with every refusal when there is no such device. With `check` or `dump` the result is wrapped in
 // a CheckedBackend.
 std::unique_ptr<Backend> open_backend(const BackendOptions& = {});

@@ -1,4 +1,4 @@
-// Options of every command that runs a model: file, device, context and cache; and opening what they name.
+// Options of every command that runs a model: file, device, context and cache; opening the model on the device.
 #include "tools/args_engine.h"
 #include "engine/core/utf8.h"
 #include "tools/env.h"
@@ -7,31 +7,52 @@
 
 namespace kvrun {
 
-void add_engine_options(CLI::App& app, EngineArgs& a) {
-	add_text(app, "-m,--model", a.model, "FILE", "read the model from this .gguf file (the first part of a split one)")
-	    ->required();
-	add_text(app, "--device", a.device, "NAME",
-	         "run on this device: its index or part of its name in `kvrun devices`, or cpu [best; a CPU only if there "
-	         "is no GPU]");
-	add_integer(app, "-c,--ctx-size", a.ctx, 0, 1 << 24,
-	            "longest sequence in tokens; 0: what fits, at most the trained context [0]");
-	add_integer(app, "--ubatch-size", a.ubatch, 1, 65536,
-	            "(-ub) prompt tokens that go through a layer together; changes speed only [512]");
-	add_text(app, "--kv", a.kv, "POLICY", "keep the KV cache this way; see `kvrun plan --help` [fp16]");
-	add_text(
-	    app, "--cache-type-k", a.type_k, "TYPE",
-	    "(-ctk) keys as f16, q8, q4, q2 or q1 (q8_0, q4_0 too), rounded per token; the short form of a policy [f16]");
-	add_text(app, "--cache-type-v", a.type_v, "TYPE", "(-ctv) the same for values [f16]");
-	add_bytes(app, "--kv-budget", a.kv_budget,
-	          "let the KV cache take this much memory, as in 512M or 2G; 0: what is free [0]");
-	app.add_flag("--check", a.check,
-	             "run every operation on the cpu backend too and stop at the first that differs (slow)");
+static constexpr const char *kModelGroup = "Model and device", *kCacheGroup = "KV cache";
+
+CLI::Option* add_model(Command& c, std::string& model) {
+	return add_text(c, "-m,--model,model", model, kModelFile, "the model: a .gguf file (the first part of a split one)")
+	    ->group(kModelGroup);
+}
+
+void add_device(Command& c, std::string& device) {
+	add_text(c, "--device,-dev", device, "NAME",
+	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
+	         "GPU]")
+	    ->group(kModelGroup);
+}
+
+void add_engine_options(Command& c, EngineArgs& a, bool several_policies) {
+	add_model(c, a.model)->required();
+	add_device(c, a.device);
+	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
+	           "context: the longest sequence in tokens; 0: what fits, at most the trained context [0]")
+	    ->group(kModelGroup);
+	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
+	           "prompt tokens that go through a layer at a time; changes speed only [512]")
+	    ->group(kModelGroup);
+	add_flag(c, "--check", a.check,
+	         "run every operation on the cpu backend too and stop at the first difference (slow)")
+	    ->group(kModelGroup);
+	add_text(c, "--kv", a.kv, several_policies ? kPolicies : kPolicy,
+	         several_policies ? "policies of the KV cache, compared with each other; kvrun help plan lists them [fp16]"
+	                          : "policy of the KV cache; kvrun help plan lists them [fp16]")
+	    ->group(kCacheGroup);
+	add_text(c, "--cache-type-k,-ctk", a.type_k, "TYPE",
+	         "store keys as f16, q8, q4, q2 or q1 (or q8_0, q4_0), rounded per token; short for a policy [f16]")
+	    ->group(kCacheGroup);
+	add_text(c, "--cache-type-v,-ctv", a.type_v, "TYPE", "the same for values [f16]")->group(kCacheGroup);
+	add_bytes(c, "--kv-budget", a.kv_budget, "most memory for the KV cache, like 512M or 2GiB; 0: what is free [0]")
+	    ->group(kCacheGroup);
+	add_ignored(c, "-ngl,--n-gpu-layers,--gpu-layers", "N", {}, "all layers run on the device that --device names");
+	add_ignored(c, "-fa,--flash-attn", "WORD", {"on", "off", "auto", "0", "1"}, "attention is always fused");
+	add_ignored(c, "-t,--threads", "N", {}, "the device's driver decides how many threads it uses");
+	add_ignored(c, "-b,--batch-size", "N", {}, "--ubatch-size alone sets how a prompt is cut");
 }
 
 std::vector<KvPolicy> cache_policies(const EngineArgs& a) {
 	const bool types = !a.type_k.empty() || !a.type_v.empty();
 	if (types && !a.kv.empty())
-		fail(Code::Invalid, "--kv {} and -ctk/-ctv say the same thing twice; give one", one_line(a.kv));
+		fail(Code::Invalid, "--kv {} and -ctk/-ctv both choose the policy; give one of them", one_line(a.kv));
 	if (types) return {policy_from_types(a.type_k.empty() ? "f16" : a.type_k, a.type_v.empty() ? "f16" : a.type_v)};
 	return parse_policies(a.kv.empty() ? "fp16" : a.kv);
 }

@@ -1,4 +1,4 @@
-// Options of every command that runs a model: file, device, context and cache; and opening what they name.
+// Options of every command that runs a model: file, device, context and cache; opening the model on the device.
 #pragma once
 #include "engine/run/session.h"
 #include "tools/args.h"
@@ -15,7 +15,10 @@ struct EngineArgs {
 	bool check = false;         // compare every op with the cpu backend
 };
 
-void add_engine_options(CLI::App&, EngineArgs&);
+// With the options of llama.cpp that have no effect here. several_policies: --kv takes a list.
+void add_engine_options(Command&, EngineArgs&, bool several_policies = false);
+CLI::Option* add_model(Command&, std::string& model);
+void add_device(Command&, std::string& device);
 // What --kv, or -ctk and -ctv, ask for. Throws Error{Invalid} for both at once, and for several where one is meant.
 std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);

@@ -3,14 +3,18 @@
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
+#include "tools/host.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <deque>
 #include <fstream>
 #include <functional>
 #include <random>
+#include <sys/utsname.h>
+#include <thread>
 
 namespace kvrun {
 namespace {
@@ -23,6 +27,7 @@ struct BenchArgs {
 	std::string output = "md";                                          // md or json
 	bool fill = false;                                                  // depths hold noise, not a prompt
 	bool ops = false;                                                   // device time per op
+	bool no_warmup = false;
 };
 struct Test {
 	uint32_t prompt = 0, generate = 0; // tokens of a sequence; exactly one is not 0
@@ -33,7 +38,7 @@ struct Test {
 		if (sequences > 1) s += fmt::format(" x {}", sequences);
 		return depth ? fmt::format("{} @ d{}", s, depth) : s;
 	}
-	uint32_t tokens() const { return (prompt + generate) * sequences; } // in all
+	uint32_t tokens() const { return (prompt + generate) * sequences; } // of all sequences
 };
 // What the cache costs, in device time of one run.
 enum Part { kAttend, kScore, kStore, kParts };
@@ -55,7 +60,8 @@ struct Measured {
 	std::string policy;
 	Test test;
 	uint32_t layers = 0;       // of the model
-	std::vector<double> tok_s; // (repeat) in the order of the runs, of all sequences together
+	std::vector<double> tok_s; // (runs) in their order, of all sequences together; fewer than asked for after Ctrl-C
+	double warmup_s = 0;       // seconds of the run before them, which does not count
 	size_t kv_bytes = 0;       // caches at the end of a run
 	size_t device_bytes = 0;   // device memory allocated for caches of that many tokens
 	size_t resident = 0;       // bytes of this process then, 0: unknown
@@ -67,7 +73,7 @@ struct Measured {
 			if (std::ranges::count(kPartOps[p].ops, o.op)) t.ms += o.ms, t.bytes += o.bytes;
 		return t;
 	}
-	// Dispatches of an op in one layer of one decode step, prompts apart: 0 where that is not one number.
+	// Dispatches of an op per layer and decode step; 0 for prompts.
 	double per_layer(const OpTime& o) const {
 		return test.generate && layers ? double(o.calls) / test.generate / layers : 0;
 	}
@@ -86,23 +92,6 @@ struct Measured {
 	double max() const { return *std::max_element(tok_s.begin(), tok_s.end()); }
 };
 
-constexpr const char* kFooter =
-    "Several policies are measured in turns, run by run, and a second table says what the cache costs each of them:\n"
-    "  attend     attention: device time, bytes it must read and write at least, bytes per second, and of the peak\n"
-    "             where the device's is known\n"
-    "  saliency   attention received, for policies that rank tokens by it, and channel balancers\n"
-    "  packing    what puts keys and values into pages: kv_load, kv_block, kv_pack, kv_store\n"
-    "Times of one run on the device; software drivers' include what else the machine was doing.\n"
-    "tok/s of several sequences is their total.\n\n"
-    "JSON: version, model {file, architecture, name, weight_bytes}, device {name, driver, type, cpu,\n"
-    "  peak_bytes_per_s (0: unknown)}, ubatch, prompt_bytes (device memory a prompt took at most while it was read),\n"
-    "  resident_peak_bytes (of the process, 0: unknown), results [{test, kv, n_prompt, n_gen, n_depth, sequences,\n"
-    "  kv_bytes (of all sequences), kv_device_bytes (allocated for caches of that length), resident_bytes (of the\n"
-    "  process after the run, 0: unknown), tok_s_median, tok_s_min, tok_s_max, tok_s [..] (totals of all sequences),\n"
-    "  and with --ops or several policies: device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)},\n"
-    "  saliency {ms, bytes, bytes_per_s}, packing {the same}; with --ops: ops [{op, calls, calls_per_layer (of a\n"
-    "  decode step; 0 for prompts), ms, bytes, bytes_per_s}]}]. Keys stay; new ones may come.";
-
 std::vector<Test> tests_of(const BenchArgs& a) {
 	std::vector<Test> out;
 	for (const int64_t d : a.depth) {
@@ -116,7 +105,7 @@ std::vector<Test> tests_of(const BenchArgs& a) {
 	return out;
 }
 
-// Tokens drawn evenly from the vocabulary: the same ones every time.
+// Tokens drawn uniformly from the vocabulary with a fixed seed.
 std::vector<uint32_t> some_tokens(const Engine& e, size_t n) {
 	std::mt19937 rng(1);
 	std::vector<uint32_t> out(n);
@@ -124,12 +113,19 @@ std::vector<uint32_t> some_tokens(const Engine& e, size_t n) {
 	return out;
 }
 
-// A line of what Linux says about this process, as bytes; 0 where it does not.
+// A size in /proc/self/status, in bytes; 0: unknown.
 size_t resident_bytes(const std::string& key) {
 	std::ifstream status("/proc/self/status");
 	for (std::string line; std::getline(status, line);)
 		if (line.starts_with(key + ":")) return size_t(std::strtoull(line.c_str() + key.size() + 1, nullptr, 10)) << 10;
 	return 0;
+}
+
+struct Interrupted {}; // thrown when Ctrl-C ends a turn, which then has no result
+
+void prefill(Session& s, std::span<const uint32_t> tokens) {
+	if (s.prefill(tokens, {.progress = [](const Prefill&) { return !Interrupt::requested(); }}).empty())
+		throw Interrupted();
 }
 
 // A test's sessions, each `depth` tokens long. Sequences have tokens of their own, so that none shares another's pages.
@@ -140,18 +136,19 @@ std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const Test
 		Session& s = out.emplace_back(e, o);
 		const size_t first = size_t(i) * (t.depth + t.prompt + t.generate);
 		if (t.depth && fill) fill_with_noise(s, t.depth);
-		if (t.depth && !fill) s.prefill(std::span(tokens).subspan(first, t.depth));
+		if (t.depth && !fill) prefill(s, std::span(tokens).subspan(first, t.depth));
 	}
 	return out;
 }
 
-// One run of a test: seconds of the part that counts.
+// Runs a test once; returns the seconds of its measured part, without the depth.
 double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<uint32_t>& tokens) {
 	const size_t each = t.depth + t.prompt + t.generate;
 	const auto start = std::chrono::steady_clock::now();
-	if (t.prompt) sessions[0].prefill(std::span(tokens).subspan(t.depth, t.prompt));
+	if (t.prompt) prefill(sessions[0], std::span(tokens).subspan(t.depth, t.prompt));
 	std::vector<SessionRow> rows(sessions.size());
 	for (uint32_t step = 0; step < t.generate; ++step) {
+		if (Interrupt::requested()) throw Interrupted();
 		for (size_t i = 0; i < rows.size(); ++i) rows[i] = {&sessions[i], tokens[i * each + t.depth + step]};
 		(void)decode(rows);
 	}
@@ -163,7 +160,7 @@ enum class Turn { WarmUp, Timed, Ops };
 
 void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fill, Turn turn, Measured& m) {
 	Test run = t;
-	if (turn == Turn::WarmUp) { // pipelines, clocks, caches: a few steps of a generation do, at a depth with every tier
+	if (turn == Turn::WarmUp) { // a few steps compile all pipelines and warm caches, at a depth that fills every tier
 		run.generate = std::min(t.generate, 4u);
 		if (t.generate) run.depth = std::min(t.depth, 512u);
 	}
@@ -174,13 +171,14 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 		e.backend().op_times(/*reset=*/true);
 	}
 	const double seconds = run_once(sessions, run, tokens);
+	if (turn == Turn::WarmUp) m.warmup_s = seconds;
 	if (turn == Turn::Timed) {
 		m.tok_s.push_back(run.tokens() / seconds);
 		m.kv_bytes = 0;
 		for (const Session& s : sessions) m.kv_bytes += s.kv_bytes().total();
 		m.resident = resident_bytes("VmRSS");
 	}
-	if (turn == Turn::Ops) { // a run of its own: timestamps around every dispatch take time themselves
+	if (turn == Turn::Ops) { // in a separate run: timestamps around every dispatch cost time
 		m.ops = e.backend().op_times(/*reset=*/true);
 		e.backend().time_ops(false);
 		std::sort(m.ops.begin(), m.ops.end(),
@@ -188,8 +186,8 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 	}
 }
 
-// Device memory that caches as long as the test's take when they are all there is: sessions of several policies share
-// one pool, so this is not seen while they take turns.
+// Device memory allocated for caches of the test's length when the pool holds nothing else. Sessions of all policies
+// share one pool, so it is measured apart from the timed runs.
 size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
 	e.pool().trim();
 	std::deque<Session> sessions;
@@ -198,22 +196,28 @@ size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
 	return e.pool().allocated_bytes();
 }
 
-// One test for all policies, in turns: whatever else the machine does meets all of them.
+// Runs one test under all policies, in turns, so that other load on the machine affects all of them alike.
 std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionOptions> policies, const BenchArgs& a,
                               const std::function<void(const std::string&)>& progress) {
 	std::vector<Measured> all(policies.size());
 	const bool ops = a.ops || policies.size() > 1;
-	const int64_t rounds = a.repeat + 1 + ops; // the first warms up
-	for (int64_t round = 0; round < rounds; ++round)
-		for (size_t i = 0; i < policies.size(); ++i) {
-			const Turn turn = round == 0 ? Turn::WarmUp : round <= a.repeat ? Turn::Timed : Turn::Ops;
-			progress(fmt::format("{}, {}", t.name(), one_line(policies[i].kv.text)));
-			all[i].policy = policies[i].kv.text;
-			all[i].test = t;
-			all[i].layers = e.config().n_layers;
-			all[i].peak = e.backend().info().peak_bytes_per_s;
-			take_turn(e, policies[i], t, a.fill, turn, all[i]);
-		}
+	for (size_t i = 0; i < policies.size(); ++i) {
+		all[i].policy = policies[i].kv.text;
+		all[i].test = t;
+		all[i].layers = e.config().n_layers;
+		all[i].peak = e.backend().info().peak_bytes_per_s;
+	}
+	try {
+		for (int64_t round = a.no_warmup ? 1 : 0; round < a.repeat + 1 + ops; ++round)
+			for (size_t i = 0; i < policies.size(); ++i) {
+				const Turn turn = round == 0 ? Turn::WarmUp : round <= a.repeat ? Turn::Timed : Turn::Ops;
+				progress(fmt::format("{}, {}", t.name(), one_line(policies[i].kv.text)));
+				take_turn(e, policies[i], t, a.fill, turn, all[i]);
+			}
+	} catch (const Interrupted&) {
+		std::erase_if(all, [](const Measured& m) { return m.tok_s.empty(); });
+		return all; // with the runs that were finished
+	}
 	for (size_t i = 0; i < policies.size(); ++i) all[i].device_bytes = device_bytes(e, policies[i], t);
 	return all;
 }
@@ -224,6 +228,7 @@ Json to_json(const Measured& m, bool ops) {
 	          {"n_prompt", m.test.prompt},
 	          {"n_gen", m.test.generate},
 	          {"n_depth", m.test.depth},
+	          {"warmup_s", m.warmup_s},
 	          {"sequences", m.test.sequences},
 	          {"kv_bytes", m.kv_bytes},
 	          {"kv_device_bytes", m.device_bytes},
@@ -314,6 +319,60 @@ void print_cache(const std::vector<Measured>& all) {
 	print_table(table);
 }
 
+// Build, host, OS and device: what two measurements must share to be comparable.
+Json circumstances(const DeviceInfo& d, const BackendOptions& backend, double load_s) {
+	const std::time_t now = std::time(nullptr);
+	std::tm utc = {};
+	gmtime_r(&now, &utc);
+	char time[32] = "";
+	std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", &utc);
+	utsname system = {};
+	uname(&system);
+	Json j = {{"version", KVRUN_VERSION}, {"commit", build_commit()}, {"time", time}};
+	j["host"] = {{"name", system.nodename},
+	             {"processor", processor_name()},
+	             {"threads", std::thread::hardware_concurrency()},
+	             {"machine", system.machine}};
+	j["os"] = {{"name", os_name()}, {"kernel", fmt::format("{} {}", system.sysname, system.release)}};
+	j["device"] = device_json(d);
+	j["device"]["peak_bytes_per_s"] = d.peak_bytes_per_s;
+	for (const DeviceReport& r : list_devices(backend))
+		if (r.info.name == d.name && r.info.driver == d.driver)
+			for (const auto& [name, value] : r.limits) j["device"]["limits"][name] = value;
+	j["load_s"] = load_s;
+	return j;
+}
+
+struct Results {
+	std::vector<Measured> all;
+	double load_s = 0;
+	bool cancelled = false;
+};
+
+void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several) {
+	const DeviceInfo d = e.backend().info();
+	if (a.output == "json") {
+		Json j = circumstances(d, backend_options(a.engine.device, /*check=*/false), r.load_s);
+		j["model"] = {{"file", a.engine.model},
+		              {"architecture", e.config().arch},
+		              {"name", e.config().name},
+		              {"weight_bytes", e.weight_bytes()}};
+		j["ubatch"] = a.engine.ubatch;
+		j["prompt_bytes"] = e.prompt_peak_bytes();
+		j["resident_peak_bytes"] = resident_bytes("VmHWM");
+		j["cancelled"] = r.cancelled;
+		j["results"] = Json::array();
+		for (const Measured& m : r.all) j["results"].push_back(to_json(m, a.ops));
+		return print_json(j);
+	}
+	if (r.all.empty()) return;
+	print_speeds(r.all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(e.weight_bytes()))),
+	             fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), several);
+	if (a.ops || several) print_cache(r.all);
+	if (a.ops)
+		for (const Measured& m : r.all) print_ops(m);
+}
+
 void bench(BenchArgs a) {
 	const std::vector<Test> tests = tests_of(a);
 	const std::vector<KvPolicy> policies = cache_policies(a.engine);
@@ -327,71 +386,102 @@ void bench(BenchArgs a) {
 		fail(Code::Context, "the tests need {} tokens, --ctx-size is {}; leave it out or raise it", longest,
 		     a.engine.ctx);
 
+	const auto start = std::chrono::steady_clock::now();
 	const auto engine = open_engine(a.engine, most_rows);
+	Results results;
+	results.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 	std::vector<SessionOptions> sessions;
 	for (const KvPolicy& policy : policies) {
 		sessions.push_back(session_options(a.engine, policy, /*seed=*/1));
-		Session(*engine, sessions.back()); // a policy that cannot be is refused before the others are measured
+		Session(*engine, sessions.back()); // a policy this model cannot have is refused before any is measured
 	}
-	std::vector<Measured> all;
-	Progress progress;
-	double turns = 0;
-	const double per_test = double(policies.size()) * double(a.repeat + 1 + (a.ops || policies.size() > 1));
-	for (const Test& t : tests)
-		for (Measured& m : measure(*engine, t, sessions, a, [&](const std::string& what) {
-			     progress.show(what, turns++ / (per_test * double(tests.size())));
-		     }))
-			all.push_back(std::move(m));
-	progress.clear();
-
-	const DeviceInfo d = engine->backend().info();
-	const Config& c = engine->config();
-	if (a.output == "json") {
-		Json j = {{"version", KVRUN_VERSION},
-		          {"model",
-		           {{"file", a.engine.model},
-		            {"architecture", c.arch},
-		            {"name", c.name},
-		            {"weight_bytes", engine->weight_bytes()}}},
-		          {"device", device_json(d)},
-		          {"ubatch", a.engine.ubatch},
-		          {"prompt_bytes", engine->prompt_peak_bytes()},
-		          {"resident_peak_bytes", resident_bytes("VmHWM")}};
-		j["device"]["peak_bytes_per_s"] = d.peak_bytes_per_s;
-		for (const Measured& m : all) j["results"].push_back(to_json(m, a.ops));
-		return print_json(j);
+	{
+		Interrupt interrupt;
+		Progress progress;
+		double turns = 0, warmup_s = 0;
+		const double rounds = double(a.repeat + !a.no_warmup + (a.ops || policies.size() > 1));
+		const double all_turns = rounds * double(policies.size() * tests.size());
+		for (const Test& t : tests) {
+			for (Measured& m : measure(*engine, t, sessions, a,
+			                           [&](const std::string& what) { progress.show(what, turns++ / all_turns); })) {
+				warmup_s += m.warmup_s;
+				results.all.push_back(std::move(m));
+			}
+			results.cancelled = Interrupt::requested();
+			if (results.cancelled) break;
+		}
+		progress.clear();
+		say_stats(fmt::format("loaded in {:.1f} s; warm-up runs took {:.1f} s and are not in the results",
+		                      results.load_s, warmup_s));
 	}
-	print_speeds(all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(engine->weight_bytes()))),
-	             fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), policies.size() > 1);
-	if (a.ops || policies.size() > 1) print_cache(all);
-	if (a.ops)
-		for (const Measured& m : all) print_ops(m);
+	if (results.cancelled) say_stats("interrupted; the results below cover the runs that were finished");
+	print_results(a, *engine, results, policies.size() > 1);
+	if (results.cancelled) throw Exit{kInterrupted};
 }
 
 } // namespace
 
-void add_bench(CLI::App& app) {
+void add_bench(Command& root) {
 	auto a = std::make_shared<BenchArgs>();
-	CLI::App* c =
-	    app.add_subcommand("bench", "Measures tokens per second: prompts (pp), generation (tg), at depths (d).");
-	add_engine_options(*c, a->engine);
-	add_integers(*c, "-p,--n-prompt", a->prompt, 0, 1 << 24, "prompt lengths in tokens, each a test; 0: none [512]");
-	add_integers(*c, "-n,--n-gen", a->generate, 0, 1 << 24,
-	             "numbers of tokens to generate, each a test; 0: none [128]");
-	add_integers(*c, "-d,--n-depth", a->depth, 0, 1 << 24,
-	             "tokens in the cache before a test begins; every test at every depth [0]");
-	add_integers(*c, "--sequences", a->sequences, 1, Graph::kLogitRows,
-	             "sequences that generate at once, each with a cache of its own; each number a test [1]");
-	add_integer(*c, "-r,--repetitions", a->repeat, 1, 10000, "timed runs of each test, after one to warm up [5]");
-	add_choice(*c, "-o,--output", a->output, {"md", "json"}, "write this format [md]");
-	c->add_flag(
-	    "--fill", a->fill,
+	Command& c =
+	    add_command(root, "bench", "Measures tokens per second: prompts (pp), generation (tg), at depths (d).");
+	c.examples = {
+	    {"kvrun bench model.gguf", "a prompt of 512 tokens, and 128 generated tokens"},
+	    {"kvrun bench model.gguf -p 0 -n 32 -d 2k,8k --kv fp16,kivi2", "decode at depths, two policies in turns"},
+	    {"kvrun bench model.gguf -n 64 -p 0 --sequences 1,4,8 -o json", "total speed of several sequences"}};
+	add_engine_options(c, a->engine, /*several_policies=*/true);
+	const char *tests = "Tests", *report = "Report";
+	add_integers(c, "-p,--n-prompt", a->prompt, 0, 1 << 24, "prompt lengths in tokens, one test each; 0: none [512]")
+	    ->group(tests);
+	add_integers(c, "-n,--n-gen", a->generate, 0, 1 << 24,
+	             "numbers of tokens to generate, one test each; 0: none [128]")
+	    ->group(tests);
+	add_integers(c, "-d,--n-depth", a->depth, 0, 1 << 24,
+	             "tokens in the cache before a test begins; every test runs at every depth [0]")
+	    ->group(tests);
+	add_integers(c, "--sequences", a->sequences, 1, Graph::kLogitRows,
+	             "sequences that generate at the same time, each with its own cache; one test each [1]")
+	    ->group(tests);
+	add_integer(c, "-r,--repetitions", a->repeat, 1, 10000, "timed runs of each test [5]")->group(tests);
+	add_flag(c, "--no-warmup", a->no_warmup, "skip the run before the timed ones, which compiles pipelines")
+	    ->group(tests);
+	add_flag(
+	    c, "--fill", a->fill,
 	    "fill the depth with noise instead of running the model over a prompt: quick, with the same memory and the "
-	    "same speed after it");
-	c->add_flag("--ops", a->ops,
-	            "also list every operation, by device timestamps in one more run: calls, ms, bytes, GB/s");
-	c->footer(kFooter);
-	c->callback([a] { bench(*a); });
+	    "same speed after it")
+	    ->group(tests);
+	add_choice(c, "-o,--output", a->output, {"md", "json"}, "write this format [md]")->group(report);
+	add_flag(c, "--ops", a->ops,
+	         "also list every operation, from device timestamps of one more run: calls, ms, bytes, GB/s")
+	    ->group(report);
+	c.sections = {
+	    {"Several policies",
+	     "They are measured in turns, run by run, and a second table shows the device time of the cache in one run. On "
+	     "software drivers it includes what else the machine was doing. tok/s of several sequences is their total.",
+	     {{"attend", "attention: device time, least bytes it reads and writes, bytes per second, and share of the peak "
+	                 "where the device's is known"},
+	      {"saliency", "attention received, for policies that rank tokens by it, and channel balancers"},
+	      {"packing", "kv_load, kv_block, kv_pack and kv_store: moving keys and values into pages"}}},
+	    {"Ctrl-C",
+	     "Ends the measurement: the results cover the runs that were finished, and the exit code is 130. A second "
+	     "one ends the program at once."},
+	    json_section(
+	        {{"version, commit, time", "of the build; time is UTC"},
+	         {"host", "{name, processor, threads, machine}"},
+	         {"os", "{name, kernel}"},
+	         {"device", "{name, driver, type, cpu, peak_bytes_per_s (0: unknown), limits: as in kvrun devices}"},
+	         {"model", "{file, architecture, name, weight_bytes}"},
+	         {"load_s, ubatch, cancelled", "seconds to open the model; --ubatch-size; whether Ctrl-C ended it"},
+	         {"prompt_bytes", "most device memory a prompt took while it was read"},
+	         {"resident_peak_bytes", "of the process; 0: unknown"},
+	         {"results", "[{test, kv, n_prompt, n_gen, n_depth, sequences, warmup_s, kv_bytes (of all sequences), "
+	                     "kv_device_bytes (allocated for caches of that length), resident_bytes (of the process after "
+	                     "the run), tok_s_median, tok_s_min, tok_s_max, tok_s [..] (totals of all sequences)}]"},
+	         {"with --ops or several policies", "device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)}, "
+	                                            "saliency {ms, bytes, bytes_per_s}, packing {the same}"},
+	         {"with --ops", "ops [{op, calls, calls_per_layer (of a decode step; 0 for prompts), ms, bytes, "
+	                        "bytes_per_s}]"}})};
+	c.callback([a] { bench(*a); });
 }
 
 } // namespace kvrun

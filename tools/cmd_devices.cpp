@@ -23,7 +23,16 @@ std::string gib(size_t bytes) {
 // The device open_backend("") would take, or SIZE_MAX.
 size_t best(const std::vector<DeviceReport>& all) {
 	for (size_t i = 0; i < all.size(); ++i)
-		if (all[i].refused.empty() && all[i].backend != "cpu") return i;
+		for (const BackendRow& row : backend_table())
+			if (row.automatic && all[i].backend == row.name && all[i].refused.empty()) return i;
+	return SIZE_MAX;
+}
+
+// An earlier entry that is the same GPU under another backend, or SIZE_MAX.
+size_t same_gpu(const std::vector<DeviceReport>& all, size_t i) {
+	for (size_t other = 0; other < i; ++other)
+		if (!all[i].uuid.empty() && all[other].uuid == all[i].uuid && all[other].backend != all[i].backend)
+			return other;
 	return SIZE_MAX;
 }
 
@@ -31,13 +40,14 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 	const size_t first = best(all);
 	for (size_t i = 0; i < all.size(); ++i) {
 		const DeviceReport& r = all[i];
-		const std::string name = r.info.name.empty() ? "Vulkan" : r.info.name;
+		const std::string name = !r.info.name.empty() ? r.info.name : r.backend == "vulkan" ? "Vulkan" : r.backend;
 		fmt::print("{}{:>2}  {}\n", i == first ? '*' : ' ', i, name);
 		if (!r.refused.empty()) fmt::print("      refused: {}\n", r.refused);
 		if (r.info.driver.empty() && r.limits.empty()) continue;
 		fmt::print("      {}: {}, {}", r.backend, r.info.driver.empty() ? "unknown driver" : r.info.driver,
 		           r.info.type);
 		if (r.info.is_cpu) fmt::print(" (runs on the host's processor)");
+		if (const size_t other = same_gpu(all, i); other != SIZE_MAX) fmt::print(" (the same GPU as {})", other);
 		fmt::print("\n      memory {}, free {}", gib(r.info.memory_bytes), gib(r.info.free_bytes));
 		if (r.info.max_buffer_bytes)
 			fmt::print(", buffer {}, view {}", gib(r.info.max_buffer_bytes), gib(r.info.max_view_bytes));
@@ -65,7 +75,9 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 	}
 }
 
-Json report_json(size_t index, const DeviceReport& r, bool is_best) {
+Json report_json(const std::vector<DeviceReport>& all, size_t index) {
+	const DeviceReport& r = all[index];
+	const size_t other = same_gpu(all, index);
 	Json limits = Json::object();
 	for (const auto& [k, v] : r.limits) limits[k] = v;
 	return {{"index", index},
@@ -74,12 +86,14 @@ Json report_json(size_t index, const DeviceReport& r, bool is_best) {
 	        {"driver", r.info.driver},
 	        {"type", r.info.type},
 	        {"is_cpu", r.info.is_cpu},
+	        {"uuid", r.uuid},
+	        {"same_gpu_as", other == SIZE_MAX ? Json() : Json(other)},
 	        {"memory_bytes", r.info.memory_bytes},
 	        {"free_bytes", r.info.free_bytes},
 	        {"max_buffer_bytes", r.info.max_buffer_bytes},
 	        {"max_view_bytes", r.info.max_view_bytes},
 	        {"usable", r.refused.empty()},
-	        {"default", is_best},
+	        {"default", index == best(all)},
 	        {"refused", r.refused},
 	        {"limits", limits}};
 }
@@ -87,7 +101,7 @@ Json report_json(size_t index, const DeviceReport& r, bool is_best) {
 void print_devices_json(const std::vector<DeviceReport>& all, bool verbose) {
 	Json out;
 	out["devices"] = Json::array();
-	for (size_t i = 0; i < all.size(); ++i) out["devices"].push_back(report_json(i, all[i], i == best(all)));
+	for (size_t i = 0; i < all.size(); ++i) out["devices"].push_back(report_json(all, i));
 	if (verbose)
 		for (size_t i = 0; i < env_table().size(); ++i)
 			out["environment"][env_table()[i].name] = {
@@ -197,18 +211,21 @@ void run_shaders(const DevicesOptions& o) {
 
 } // namespace
 
-void add_devices(CLI::App& app) {
-	CLI::App* cmd = app.add_subcommand("devices", "List devices, what they can do, and why some are refused");
+void add_devices(Command& root) {
+	Command& c = add_command(root, "devices", "Lists devices, their limits, and why some are refused.");
 	auto o = std::make_shared<DevicesOptions>();
-	cmd->add_flag("--json", o->as_json, "Print JSON");
-	cmd->add_flag("-v,--verbose", o->verbose, "Also print every environment variable with its value");
-	auto* shaders = cmd->add_flag("--shaders", o->shaders,
-	                              "Compile every shader and print registers, spills, shared memory, code size");
-	add_text(*cmd, "--family", o->families, "NAMES",
-	         "With --shaders: AMD chips to compile for without hardware, e.g. navi21,gfx1100,vega20")
+	c.examples = {
+	    {"kvrun devices", "all devices; * marks the default"},
+	    {"kvrun devices --shaders --family navi21,gfx1100", "compile every shader for AMD GPUs, without one"}};
+	add_flag(c, "--json", o->as_json, "print JSON");
+	add_flag(c, "-v,--verbose", o->verbose, "also print every environment variable with its value");
+	auto* shaders = add_flag(c, "--shaders", o->shaders,
+	                         "compile every shader; print registers, spills, shared memory and code size");
+	add_text(c, "--family", o->families, "NAMES",
+	         "with --shaders: compile for these AMD GPUs, which need not be present, as navi21,gfx1100,vega20")
 	    ->needs(shaders);
-	cmd->add_flag("--retry", o->retry, "Try drivers again that failed before, and were remembered");
-	cmd->callback([o] {
+	add_flag(c, "--retry", o->retry, "try drivers again that failed before");
+	c.callback([o] {
 		if (o->retry) vk::forget_bad_drivers(options_from_environment().cache_dir);
 		if (o->shaders) return run_shaders(*o);
 		const std::vector<DeviceReport> all = list_devices(options_from_environment());

@@ -1,4 +1,4 @@
-// kvrun eval: what KV cache policies cost in quality, one row per policy: text, or questions with one right answer.
+// kvrun eval: the quality of KV cache policies, one row per policy: on a text, or by questions with one right answer.
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
@@ -18,33 +18,6 @@ struct EvalArgs {
 	int64_t lines = 40, sentences = 60, samples = 100, seed = 1; // tasks
 	bool json = false;
 };
-constexpr const char* kHow =
-    "Text (-f): it is cut into chunks of -c tokens [512]. A prompt's own attention is exact under every policy, so "
-    "the\n"
-    "  first part of a chunk is the prompt, and its last tokens (--score) are scored one by one by decode steps, "
-    "which\n"
-    "  read the cache as it is stored. ppl: perplexity +- its standard error; KLD: KL(f16 || policy) in nats per "
-    "token\n"
-    "  against the same steps with an f16 cache; top-1: share of tokens with the same most likely next token as f16;\n"
-    "  bits: stored bits per element, everything counted, with a full chunk; ratio: 16 / bits; tok/s: decode steps.\n"
-    "Task recall: a record of --lines named lines and a question about one of them, in the bundled model's format;\n"
-    "  needle: one such line among --sentences of filler, from the first place to the last. The share of exact "
-    "answers\n"
-    "  with its 95 % interval (Wilson); loss: mean -ln p of the right answer's tokens, +- its standard error. With "
-    "--ask\n"
-    "  prompt the question is part of the prompt but for its last token; with --ask later the record alone is the\n"
-    "  prompt, and decode steps ask.\n"
-    "Ctrl-C ends the run with what is complete so far; a second one ends it at once.\n"
-    "JSON: model {file, architecture, name}, device {name, driver, type, cpu}, ctx, then for text: chunk, scored, "
-    "chunks,\n"
-    "  results [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_median, kld_p99, top1, "
-    "stored_bits_per_element,\n"
-    "  ratio, decode_tok_s, prefill_tok_s}]; for a task: task, ask, seed, samples, results [{policy, n, right, share, "
-    "low,\n"
-    "  high, loss, loss_error, longest, answers [0, 1, ..], losses [..], stored_bits_per_element, ratio, "
-    "decode_tok_s,\n"
-    "  prefill_tok_s}]. Keys stay; new ones may come.";
-
 double per_second(uint64_t n, double s) { return s > 0 ? double(n) / s : 0; }
 
 void add_cost(Json& j, const EvalCost& c) {
@@ -87,7 +60,7 @@ class Watch {
 	}
 	void end() {
 		progress_.clear();
-		if (Interrupt::requested()) say_stats("interrupted: what follows is complete up to there");
+		if (Interrupt::requested()) say_stats("interrupted; the results below cover what was finished");
 	}
 
  private:
@@ -106,7 +79,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	Watch watch;
 	const TextResult r = eval_text(e, session, tokens, policies, opt, watch.hooks());
 	watch.end();
-	if (r.chunks == 0) throw Exit{130};
+	if (r.chunks == 0) throw Exit{kInterrupted};
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
@@ -202,26 +175,67 @@ void run_eval(const EvalArgs& a) {
 		run_text(a, *engine, policies);
 	else
 		run_task(a, *engine, policies);
+	if (Interrupt::requested()) throw Exit{kInterrupted};
 }
 
 } // namespace
 
-void add_eval(CLI::App& app) {
+void add_eval(Command& root) {
 	auto a = std::make_shared<EvalArgs>();
-	CLI::App* c = app.add_subcommand("eval", "Measures what KV cache policies (--kv a,b,c) cost in quality.");
-	add_engine_options(*c, a->engine);
-	add_text(*c, "-f,--file", a->file, "FILE", "score this text: perplexity, KL divergence to the f16 cache");
-	add_integer(*c, "--score", a->score, 0, 1 << 24, "score this many last tokens of each chunk of text; 0: half [0]");
-	add_integer(*c, "--chunks", a->chunks, 0, 1 << 24, "take at most this many chunks of the text; 0: all [0]");
-	add_choice(*c, "--task", a->task, {"recall", "needle"}, "ask questions instead of scoring a text");
-	add_integer(*c, "--lines", a->lines, 1, kMostRecallLines, "lines of a record (recall) [40]");
-	add_integer(*c, "--sentences", a->sentences, 0, 1 << 20, "sentences of filler (needle) [60]");
-	add_integer(*c, "--samples", a->samples, 1, 1 << 20, "questions [100]");
-	add_integer(*c, "--seed", a->seed, 0, INT64_MAX, "make questions, and a policy's random choices, from this [1]");
-	add_choice(*c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]");
-	c->add_flag("--json", a->json, "write JSON");
-	c->footer(kHow);
-	c->callback([a] { run_eval(*a); });
+	Command& c = add_command(root, "eval", "Measures the quality of KV cache policies against an f16 cache.");
+	c.examples = {
+	    {"kvrun eval model.gguf -f text.txt -c 1024 --kv kivi4,kivi2", "perplexity and KL divergence on a text"},
+	    {"kvrun eval model.gguf --task needle --kv fp16,streaming", "find one line in a long context"}};
+	add_engine_options(c, a->engine, /*several_policies=*/true);
+	const char *text = "Text", *task = "Questions";
+	add_text(c, "-f,--file", a->file, kFile, "score this text: perplexity, KL divergence from the f16 cache")
+	    ->group(text);
+	add_tokens(c, "--score", a->score, 0, 1 << 24, "score this many last tokens of each chunk; 0: half of it [0]")
+	    ->group(text);
+	add_integer(c, "--chunks", a->chunks, 0, 1 << 24, "use at most this many chunks of the text; 0: all [0]")
+	    ->group(text);
+	add_choice(c, "--task", a->task, {"recall", "needle"}, "ask questions instead of scoring a text")->group(task);
+	add_integer(c, "--lines", a->lines, 1, kMostRecallLines, "lines of a record (recall) [40]")->group(task);
+	add_integer(c, "--sentences", a->sentences, 0, 1 << 20, "sentences of filler (needle) [60]")->group(task);
+	add_integer(c, "--samples", a->samples, 1, 1 << 20, "number of questions [100]")->group(task);
+	add_choice(c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]")
+	    ->group(task);
+	add_integer(c, "-s,--seed", a->seed, 0, INT64_MAX, "seed of the questions and of policies' random rows [1]");
+	add_flag(c, "--json", a->json, "print JSON");
+	c.sections = {
+	    {"Text (-f)",
+	     "The text is cut into chunks of -c tokens [512]. Attention inside a prompt is exact under every policy, so "
+	     "the "
+	     "first part of a chunk is the prompt, and its last tokens (--score) are scored by decode steps, which read "
+	     "the "
+	     "cache as it is stored.",
+	     {{"ppl", "perplexity +- its standard error"},
+	      {"KLD", "KL(f16 || policy) in nats per token, against the same steps with an f16 cache"},
+	      {"top-1", "share of tokens where the most likely next token is the same as with f16"},
+	      {"bits, ratio", "stored bits per element with everything counted, and 16 / bits"},
+	      {"tok/s", "decode steps"}}},
+	    {"Questions (--task)",
+	     "",
+	     {{"recall", "a record of --lines named lines and a question about one of them, in the bundled model's format"},
+	      {"needle", "one such line among --sentences of filler, from the first position to the last"},
+	      {"share", "exact answers, with the 95 % interval (Wilson)"},
+	      {"loss", "mean -ln p of the right answer's tokens +- its standard error"},
+	      {"--ask prompt", "the question is part of the prompt but for its last token"},
+	      {"--ask later", "the prompt is the record alone; decode steps ask"}}},
+	    {"Ctrl-C",
+	     "Ends the run; results cover what was finished, and the exit code is 130. A second one ends the program "
+	     "at once."},
+	    json_section(
+	        {{"model, device", "{file, architecture, name}, {name, driver, type, cpu}"},
+	         {"ctx", "context in tokens"},
+	         {"chunk, scored, chunks", "of a text: tokens of a chunk, scored tokens of each, number of chunks"},
+	         {"task, ask, seed, samples", "of questions"},
+	         {"results (text)", "[{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_median, kld_p99, "
+	                            "top1, stored_bits_per_element, ratio, decode_tok_s, prefill_tok_s}]"},
+	         {"results (questions)", "[{policy, n, right, share, low, high, loss, loss_error, longest, answers "
+	                                 "[0, 1, ..], losses [..], stored_bits_per_element, ratio, decode_tok_s, "
+	                                 "prefill_tok_s}]"}})};
+	c.callback([a] { run_eval(*a); });
 }
 
 } // namespace kvrun

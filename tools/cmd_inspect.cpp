@@ -16,14 +16,9 @@
 namespace kvrun {
 namespace {
 
-constexpr const char* kJsonKeys =
-    "Keys of --json: file, bytes, parts, gguf_version, name, architecture, parameters, runs, refused (why it does not "
-    "run; else null),\nconfig and tokenizer (null where the file has none that kvrun knows), types, tensors (shapes "
-    "outermost first), metadata.";
-
 struct InspectArgs {
 	std::string model;
-	bool json = false, check = false;
+	bool json = false, check = false, tensors = false;
 };
 
 template <class T> T load(std::span<const std::byte> b) {
@@ -32,7 +27,7 @@ template <class T> T load(std::span<const std::byte> b) {
 	return v;
 }
 
-// The number with the digits a float has, not those of the double next to it.
+// The shortest decimal that reads back as this float, not the digits of its double.
 Json real(float v) {
 	const std::string digits = fmt::format("{}", v);
 	double d = 0;
@@ -97,7 +92,7 @@ Json tokenizer_json(const Tokenizer& t) {
 	        {"adds_bos", t.adds_bos()}, {"chat_template", std::string(t.chat_template())}};
 }
 
-// Everything there is to say. A file kvrun cannot run is described as far as it can be.
+// Describes a file; one that kvrun cannot run as far as it can be read.
 Json describe(const Gguf& g) {
 	std::string refused;
 	Json config, tokenizer;
@@ -121,7 +116,7 @@ Json describe(const Gguf& g) {
 		sum["bytes"] = sum["bytes"].get<uint64_t>() + t.bytes;
 		elements += t.rows() * t.cols();
 	}
-	// appended, as keys are distinct: looking each up first would take time with their square
+	// appended without a lookup, which would be quadratic: keys are distinct
 	auto& members = metadata.get_ref<Json::object_t&>();
 	members.reserve(g.entries().size());
 	for (const GgufEntry& e : g.entries()) members.emplace_back(std::string(e.key), value_of(e));
@@ -160,7 +155,7 @@ std::string token_text(const Json& t) {
 	return t.is_null() ? "none" : fmt::format("{} {}", t["id"].get<uint32_t>(), shown(t["text"]));
 }
 
-std::string as_text(const Json& d) {
+std::string as_text(const Json& d, bool tensors) {
 	std::string out;
 	auto line = [&](const char* what, const std::string& text) { out += fmt::format("{:<14}{}\n", what, text); };
 	line("file", fmt::format("{}, {}, GGUF v{}{}", shown(d["file"]), human_bytes(d["bytes"].get<double>()),
@@ -188,21 +183,23 @@ std::string as_text(const Json& d) {
 		                         human_bytes(sum["bytes"].get<double>())));
 	line("runs", d["runs"].get<bool>() ? "yes" : fmt::format("no: {}", shown(d["refused"])));
 
+	out += "\n";
+	for (const auto& [key, value] : d["metadata"].items()) out += fmt::format("{} = {}\n", one_line(key), shown(value));
+	if (!tensors) return out + fmt::format("\n{} tensors; --tensors lists them\n", d["tensors"].size());
+
 	size_t width = 6;
 	for (const Json& t : d["tensors"]) width = std::max(width, shown(t["name"]).size());
-	if (!d["tensors"].empty()) out += fmt::format("\n{:<{}}  {:<5} {:>12}  shape\n", "tensor", width, "type", "bytes");
+	out += fmt::format("\n{:<{}}  {:<5} {:>12}  shape\n", "tensor", width, "type", "bytes");
 	for (const Json& t : d["tensors"])
 		out += fmt::format("{:<{}}  {:<5} {:>12}  {}\n", shown(t["name"]), width, t["type"].get<std::string>(),
 		                   t["bytes"].get<uint64_t>(), shown(t["shape"]));
-	out += "\n";
-	for (const auto& [key, value] : d["metadata"].items()) out += fmt::format("{} = {}\n", one_line(key), shown(value));
 	return out;
 }
 
 // A number that is not finite, by name.
 const char* special_name(float v) { return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"; }
 
-// Refuses a file with a weight that is no finite number.
+// Refuses a file with a weight that is not finite.
 void check_values(const Gguf& g) {
 	constexpr size_t kPiece = size_t(4) << 20; // bytes read at once
 	std::vector<std::byte> bytes;
@@ -229,7 +226,7 @@ void check_values(const Gguf& g) {
 	}
 	progress.clear();
 	if (bad_tensors > 0)
-		fail(Code::Format, "{}: {} of {} tensors hold values that are no finite numbers, first {}; get the file again",
+		fail(Code::Format, "{}: {} of {} tensors hold values that are not finite, first {}; download the file again",
 		     g.name(), bad_tensors, g.tensors().size(), first);
 }
 
@@ -243,20 +240,31 @@ void inspect(const InspectArgs& a) {
 	if (a.json)
 		print_json(d);
 	else
-		write_stdout(as_text(d));
+		write_stdout(as_text(d, a.tensors));
 }
 
 } // namespace
 
-void add_inspect(CLI::App& app) {
+void add_inspect(Command& root) {
 	auto a = std::make_shared<InspectArgs>();
-	CLI::App* c = app.add_subcommand("inspect", "Shows what a model file holds, and whether kvrun runs it.");
-	add_text(*c, "model", a->model, "FILE", "a .gguf file (the first part of a split one)")->required();
-	c->add_flag("--json", a->json, "print one JSON object");
-	c->add_flag("--check", a->check,
-	            "read all weights first; end with 3 where one is no finite number, or the file cannot be run");
-	c->footer(kJsonKeys);
-	c->callback([a] { inspect(*a); });
+	Command& c = add_command(root, "inspect", "Shows what a model file holds, and whether kvrun runs it.");
+	c.examples = {
+	    {"kvrun inspect model.gguf", "configuration, tokenizer and metadata"},
+	    {"kvrun inspect model.gguf --check", "read every weight; the exit code says whether the file is sound"}};
+	add_text(c, "model,-m,--model", a->model, kModelFile, "a .gguf file (the first part of a split one)")->required();
+	add_flag(c, "--tensors", a->tensors, "also list every tensor with type, bytes and shape");
+	add_flag(c, "--json", a->json, "print one JSON object, tensors included");
+	add_flag(c, "--check", a->check,
+	         "read all weights first; exit with 3 if one is not finite, or if kvrun cannot run the file");
+	c.sections = {
+	    json_section({{"file, bytes, parts, gguf_version", "the file, or all parts of a split one"},
+	                  {"name, architecture, parameters", "general.name, general.architecture, number of weights"},
+	                  {"runs, refused", "whether kvrun runs the model, and why not (else null)"},
+	                  {"config, tokenizer", "null where the file has none that kvrun knows"},
+	                  {"types", "tensors and bytes of each type"},
+	                  {"tensors", "[{name, type, shape (outermost first), bytes}]"},
+	                  {"metadata", "every key of the file; arrays as their length and type"}})};
+	c.callback([a] { inspect(*a); });
 }
 
 } // namespace kvrun

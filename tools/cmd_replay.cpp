@@ -1,4 +1,5 @@
-// kvrun replay: tensors from files through a device's own cache path; what was stored and attended to, as files again.
+// kvrun replay: runs keys and values from files through the KV cache of a device; writes what was stored and attended
+// to.
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -19,16 +20,6 @@ struct ReplayArgs {
 	int64_t seed = 1;
 	bool check = false;
 };
-
-constexpr const char* kFiles =
-    "Input (.npy, C order): q (L, T, heads, D), k and v (L, T, kv heads, D), dq (N, heads, D), all float32, keys and\n"
-    "  queries after RoPE; probes (P), int64. The T tokens are a prompt: it goes through each layer and is stored as\n"
-    "  the policy says; then every row of dq attends to the last layer's cache.\n"
-    "Output: k_hat.npy, v_hat.npy (L, T, kv heads, D) as attention sees them, NaN = evicted; tier.npy (L, T, kv "
-    "heads)\n"
-    "  uint8: 0 f16 window or log survivor, 1 salient, 2 regular, 3 evicted; score.npy (L, T, kv heads) where the\n"
-    "  policy scores; out.npy (N, heads, D); report.json: device {name, driver, type, cpu}, policy, shape, bytes by\n"
-    "  part, stored_bits_per_element, code_bits_per_element, ratio, pool_bytes (device memory taken for pages).";
 
 Json report(const ReplayArgs& a, const Backend& be, const KvPlan& plan, const ReplayInput& in, const ReplayResult& r) {
 	const double elements = double(plan.f16_bytes(in.n_tokens)) / 2;
@@ -57,7 +48,7 @@ void run_replay(const ReplayArgs& a) {
 	const KvPlan plan = make_plan(policy, {in.n_layers, in.n_kv_heads, in.head_dim});
 	std::error_code error;
 	fs::create_directories(a.out, error);
-	if (!fs::is_directory(a.out)) fail(Code::Io, "--out {}: no folder there, and none could be made", a.out);
+	if (!fs::is_directory(a.out)) fail(Code::Io, "--out {}: is not a folder and cannot be created", a.out);
 
 	const std::unique_ptr<Backend> be = open_backend(backend_options(a.device, a.check));
 	Progress progress;
@@ -89,27 +80,43 @@ void run_replay(const ReplayArgs& a) {
 
 } // namespace
 
-void add_replay(CLI::App& app) {
+void add_replay(Command& root) {
 	auto a = std::make_shared<ReplayArgs>();
-	CLI::App* c = app.add_subcommand(
-	    "replay", "Stores given keys and values as a KV cache policy would, on a device, and attends to them.");
-	add_text(*c, "--kv", a->kv, "POLICY", "store them this way; see `kvrun plan --help`")->required();
-	add_text(*c, "--q", a->files.q, "FILE", "the prompt's queries")->required();
-	add_text(*c, "--k", a->files.k, "FILE", "the prompt's keys")->required();
-	add_text(*c, "--v", a->files.v, "FILE", "the prompt's values")->required();
-	add_text(*c, "--dq", a->files.dq, "FILE", "queries of decode rows that attend to the last layer's cache")
+	Command& c = add_command(
+	    root, "replay", "Stores given keys and values as a KV cache policy would, on a device, and attends to them.");
+	c.examples = {{"kvrun replay --kv kivi2 --q q.npy --k k.npy --v v.npy --dq dq.npy --out results",
+	               "compare what results/ holds with other code"}};
+	add_text(c, "--kv", a->kv, kPolicy, "policy of the KV cache; kvrun help plan lists them")->required();
+	add_text(c, "--q", a->files.q, kFile, "queries of the prompt")->required();
+	add_text(c, "--k", a->files.k, kFile, "keys of the prompt")->required();
+	add_text(c, "--v", a->files.v, kFile, "values of the prompt")->required();
+	add_text(c, "--dq", a->files.dq, kFile, "queries of decode steps, which attend to the last layer's cache")
 	    ->required();
-	add_text(*c, "--probes", a->files.probes, "FILE",
-	         "prompt rows whose attention is the score, where a policy takes some rows only [its choice]");
-	add_text(*c, "--device", a->device, "NAME",
-	         "run on this device: its index or part of its name in `kvrun devices`, or cpu [best; a CPU only if there "
-	         "is no GPU]");
-	add_text(*c, "--out", a->out, "FOLDER", "write the results there; the folder is made if needed")->required();
-	add_integer(*c, "--seed", a->seed, 0, INT64_MAX, "draw a policy's random rows from this [1]");
-	c->add_flag("--check", a->check,
-	            "run every operation on the cpu backend too and stop at the first that differs (slow)");
-	c->footer(kFiles);
-	c->callback([a] { run_replay(*a); });
+	add_text(c, "--probes", a->files.probes, kFile,
+	         "prompt rows whose attention is the score, where a policy scores some rows only [its choice]");
+	add_device(c, a->device);
+	add_text(c, "--out", a->out, kFolder, "write the results to this folder, which is created if needed")->required();
+	add_integer(c, "-s,--seed", a->seed, 0, INT64_MAX, "seed of the policy's random rows [1]");
+	add_flag(c, "--check", a->check,
+	         "run every operation on the cpu backend too and stop at the first difference (slow)");
+	c.sections = {
+	    {"Input",
+	     "NumPy files (.npy, C order). The T tokens are a prompt: it goes through each layer and is stored as the "
+	     "policy "
+	     "says; then every row of dq attends to the last layer's cache.",
+	     {{"q", "(L, T, heads, D) float32, after RoPE"},
+	      {"k, v", "(L, T, kv heads, D) float32; keys after RoPE"},
+	      {"dq", "(N, heads, D) float32, after RoPE"},
+	      {"probes", "(P) int64"}}},
+	    {"Output",
+	     "",
+	     {{"k_hat.npy, v_hat.npy", "(L, T, kv heads, D) as attention reads them; NaN: evicted"},
+	      {"tier.npy", "(L, T, kv heads) uint8: 0 f16 window or log survivor, 1 salient, 2 regular, 3 evicted"},
+	      {"score.npy", "(L, T, kv heads), where the policy scores tokens"},
+	      {"out.npy", "(N, heads, D)"},
+	      {"report.json", "device {name, driver, type, cpu}, policy, shape, bytes by part, stored_bits_per_element, "
+	                      "code_bits_per_element, ratio, pool_bytes (device memory allocated for pages)"}}}};
+	c.callback([a] { run_replay(*a); });
 }
 
 } // namespace kvrun

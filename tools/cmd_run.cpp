@@ -1,4 +1,4 @@
-// kvrun run: a prompt in, the model's continuation out, token by token.
+// kvrun run: continues a prompt with a model; prints the text as it is generated.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "engine/run/batch.h"
@@ -32,7 +32,7 @@ struct RunArgs {
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
 
-// All of `fd` up to kMaxPrompt bytes; one newline at the end is the editor's and not the user's.
+// Reads `fd` to its end, at most kMaxPrompt bytes; drops one newline at the end, which editors add.
 std::string read_all(int fd, const std::string& name) {
 	std::string text;
 	std::vector<char> piece(65536);
@@ -43,7 +43,7 @@ std::string read_all(int fd, const std::string& name) {
 		if (n == 0) break;
 		text.append(piece.data(), size_t(n));
 		if (text.size() > kMaxPrompt)
-			fail(Code::Context, "{} has more than {} bytes; no context holds that", name, kMaxPrompt);
+			fail(Code::Context, "{} has more than {} bytes, the longest prompt", name, kMaxPrompt);
 	}
 	if (!text.empty() && text.back() == '\n') text.pop_back();
 	return text;
@@ -67,13 +67,13 @@ std::string read_prompt(const RunArgs& a) {
 	return read_all(fd, a.file);
 }
 
-// Token ids of the prompt, cut to the context only where --truncate says so.
+// Token IDs of the prompt, cut to the context with --truncate.
 std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::string& text) {
 	const Tokenizer& tok = s.engine().tokenizer();
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	if (ids.empty())
 		fail(Code::Invalid, "the prompt has no tokens and {}; give it some text",
-		     a.no_bos ? "--no-bos leaves out the one that begins a text" : "this model begins a text with none");
+		     a.no_bos ? "--no-bos omits the begin-of-text token" : "this model has no begin-of-text token");
 	if (!a.truncate || ids.size() <= s.ctx()) return ids;
 	// room for the answer: what -n asks for, a quarter of the context if it asks for no number or too much
 	const size_t quarter = s.ctx() / 4;
@@ -88,7 +88,7 @@ std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const st
 
 double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
-// Prompt tokens whose work is done; those of a block that was given up count, though they are not cached.
+// Prompt tokens processed, including those of a cancelled block, which are not cached.
 double tokens_worked(const GenerateResult& r) { return r.prompt_work * r.prompt_tokens; }
 
 std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult& r, uint64_t seed) {
@@ -159,7 +159,7 @@ void run(RunArgs a) {
 	Interrupt interrupt;
 	Progress progress;
 	std::string text;
-	std::exception_ptr lost; // why stdout takes no more
+	std::exception_ptr lost; // why writing to stdout failed
 	TerminalText shown;
 	const bool filtered = stdout_is_terminal() && !a.raw;
 	GenerateHooks hooks;
@@ -177,11 +177,11 @@ void run(RunArgs a) {
 			else
 				write_stdout(piece);
 		} catch (...) {
-			lost = std::current_exception(); // the statistics still go out
+			lost = std::current_exception(); // the statistics are printed first
 		}
 		return !lost;
 	};
-	// where both are one screen, what follows the text begins on a line of its own
+	// on a terminal that shows both streams, statistics begin on a new line
 	const auto end_line = [&] {
 		progress.clear();
 		const bool open = !a.json && !text.empty() && text.back() != '\n';
@@ -196,45 +196,73 @@ void run(RunArgs a) {
 		throw;
 	}
 	end_line();
-	if (a.json) {
+	if (a.json)
 		print_json(json_answer(a, session, r, text, seed, load_s));
-		return;
-	}
-	say_stats(stats_line(a, session, r, seed));
+	else
+		say_stats(stats_line(a, session, r, seed));
 	if (lost) std::rethrow_exception(lost);
+	if (r.reason == StopReason::Cancelled) throw Exit{kInterrupted};
 }
 
 } // namespace
 
-void add_run(CLI::App& app) {
+void add_run(Command& root) {
 	auto a = std::make_shared<RunArgs>();
-	CLI::App* c = app.add_subcommand("run", "Continues a prompt with a model.");
-	add_engine_options(*c, a->engine);
-	CLI::Option* p = add_text(*c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no chat template, no escapes)");
-	CLI::Option* f = add_text(
-	    *c, "-f,--file", a->file, "FILE",
-	    "read the prompt text from this file, without one newline at its end; - or neither -p nor -f: standard input");
-	add_integer(*c, "-n,--predict", a->predict, -1, INT32_MAX,
-	            "tokens to generate; -1: until the model ends or the context is full [-1]");
-	add_real(*c, "--temp", a->temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]");
-	add_integer(*c, "--top-k", a->top_k, 0, UINT32_MAX, "sample from this many most likely tokens only; 0: all [40]");
-	add_real(*c, "--top-p", a->top_p, 0, 1,
-	         "of these, from the most likely whose probabilities sum to this (nucleus sampling); 1: all [0.95]");
-	add_real(*c, "--min-p", a->min_p, 0, 1,
-	         "of these, from those at least this probable relative to the most likely; 0: all [0.05]");
-	add_real(*c, "--repeat-penalty", a->repeat_penalty, 0.01, 100,
-	         "penalise tokens among the last --repeat-last-n by this factor; 1: off [1]");
-	add_integer(*c, "--repeat-last-n", a->repeat_last, 0, 65536,
-	            "how many last tokens --repeat-penalty considers [64]");
-	add_integer(*c, "--seed", a->seed, -1, INT64_MAX, "random seed; -1: a random one, printed at the end [-1]");
-	add_texts(*c, "--stop", a->stops, "TEXT", "stop string: the answer ends before it; may be given several times");
-	c->add_flag("--special", a->special, "parse control tokens in the prompt text, and print those of the answer");
-	c->add_flag("--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
-	c->add_flag("--ignore-eos", a->ignore_eos, "continue after an end-of-text token");
-	c->add_flag("--truncate", a->truncate, "drop the oldest tokens of a prompt that is longer than --ctx-size");
-	c->add_flag("--raw", a->raw, "print control characters of the answer on a terminal as they are, not as \\xNN");
-	c->add_flag("--json", a->json, "print one JSON object at the end instead of text and statistics");
-	c->callback([a, p, f] {
+	Command& c = add_command(root, "run", "Continues a prompt with a model.");
+	c.examples = {
+	    {"kvrun run model.gguf -p \"Once upon a time\" -n 64", "continue a text by 64 tokens"},
+	    {"kvrun run model.gguf -f report.txt --temp 0 --kv kivi2", "greedy, with a cache of 2 bits per value"},
+	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
+	add_engine_options(c, a->engine);
+	const char *prompt = "Prompt", *answer = "Answer", *sampling = "Sampling";
+	CLI::Option* p = add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no chat template, no escapes)");
+	CLI::Option* f =
+	    add_text(c, "-f,--file", a->file, kFile,
+	             "read the prompt from this file, without one newline at its end; - or no option: from standard input");
+	p->group(prompt), f->group(prompt);
+	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token")->group(prompt);
+	add_flag(c, "--special", a->special, "parse control tokens in the prompt text, and print those of the answer")
+	    ->group(prompt);
+	add_flag(c, "--truncate", a->truncate, "drop the oldest tokens of a prompt that is longer than --ctx-size")
+	    ->group(prompt);
+	add_tokens(c, "-n,--predict,--n-predict", a->predict, -1, INT32_MAX,
+	           "most tokens to generate; -1: until the model ends or the context is full [-1]")
+	    ->group(answer);
+	add_texts(c, "--stop", a->stops, "TEXT", "end the answer before this text; may be given several times")
+	    ->group(answer);
+	add_flag(c, "--ignore-eos", a->ignore_eos, "continue after an end-of-text token")->group(answer);
+	add_flag(c, "--raw", a->raw, "print control characters on a terminal as they are, not as \\xNN")->group(answer);
+	add_flag(c, "--json", a->json, "print one JSON object at the end instead of text and statistics")->group(answer);
+	add_real(c, "--temp,--temperature", a->temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")
+	    ->group(sampling);
+	add_integer(c, "--top-k", a->top_k, 0, UINT32_MAX, "keep this many of the most likely tokens; 0: all [40]")
+	    ->group(sampling);
+	add_real(c, "--top-p", a->top_p, 0, 1,
+	         "keep the most likely tokens whose probabilities sum to this (nucleus sampling); 1: all [0.95]")
+	    ->group(sampling);
+	add_real(c, "--min-p", a->min_p, 0, 1,
+	         "keep tokens at least this probable relative to the most likely one; 0: all [0.05]")
+	    ->group(sampling);
+	add_real(c, "--repeat-penalty", a->repeat_penalty, 0.01, 100,
+	         "penalty factor for the last --repeat-last-n tokens; 1: off [1]")
+	    ->group(sampling);
+	add_integer(c, "--repeat-last-n", a->repeat_last, 0, 65536, "number of last tokens --repeat-penalty considers [64]")
+	    ->group(sampling);
+	add_integer(c, "-s,--seed", a->seed, -1, INT64_MAX, "random seed; -1: a random one, printed at the end [-1]")
+	    ->group(sampling);
+	c.sections = {
+	    {"Ctrl-C",
+	     "Stops the prompt or the answer. The text so far and the statistics are printed, and the exit code is "
+	     "130. A second Ctrl-C ends the program at once."},
+	    json_section({{"text, tokens", "the answer, as text and as token IDs"},
+	                  {"stop_reason", "length, context (full), end (of text), stop (a stop string) or cancelled"},
+	                  {"prompt_tokens, prompt_read", "tokens of the prompt, and those of them that are in the cache"},
+	                  {"seed", "of the sampler"},
+	                  {"timings", "load_s, prefill_s, prefill_tok_s, decode_s, decode_steps, decode_tok_s"},
+	                  {"kv", "policy, tokens, bytes: the cache at the end"},
+	                  {"model", "file, architecture, name, ctx, weight_bytes"},
+	                  {"device", "name, driver, type, cpu (runs on the host's processor)"}})};
+	c.callback([a, p, f] {
 		if (p->count() > 0 && f->count() > 0)
 			fail(Code::Invalid, "--prompt and --file are both given; give one of them");
 		a->has_prompt = p->count() > 0;

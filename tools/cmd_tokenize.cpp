@@ -1,4 +1,4 @@
-// kvrun tokenize: text on stdin to token ids on stdout, or back.
+// kvrun tokenize: text on stdin to token IDs on stdout, or back.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "models/tokenizer.h"
@@ -41,7 +41,7 @@ std::vector<uint32_t> parse_ids(const std::string& text) {
 		uint32_t id = 0;
 		const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, id);
 		if (error != std::errc() || stop != text.data() + end)
-			fail(Code::Invalid, "'{}' is no token id; --decode reads ids separated by spaces",
+			fail(Code::Invalid, "'{}' is not a token ID; --decode reads IDs separated by spaces",
 			     one_line(text.substr(at, end - at), 40));
 		ids.push_back(id);
 		at = end;
@@ -65,17 +65,19 @@ void tokenize(const TokenizeArgs& a) {
 
 } // namespace
 
-void add_tokenize(CLI::App& app) {
+void add_tokenize(Command& root) {
 	auto a = std::make_shared<TokenizeArgs>();
-	CLI::App* c = app.add_subcommand(
-	    "tokenize", "Turns the text on standard input into token ids, on one line, separated by spaces.");
-	add_text(*c, "-m,--model", a->model, "FILE",
-	         "take the tokenizer of this .gguf file, which may be a vocabulary only")
+	Command& c =
+	    add_command(root, "tokenize", "Converts the text on standard input to token IDs on one line, or back.");
+	c.examples = {{"echo -n \"Once upon a time\" | kvrun tokenize model.gguf", "prints IDs separated by spaces"},
+	              {"echo 1 2 3 | kvrun tokenize model.gguf --decode", "prints the text of these tokens"}};
+	add_text(c, "-m,--model,model", a->model, kModelFile,
+	         "take the tokenizer of this .gguf file, which may hold a vocabulary only")
 	    ->required();
-	c->add_flag("--no-bos", a->no_bos, "do not begin with the model's begin-of-text token");
-	c->add_flag("--special", a->special, "read control tokens written out in the text; with --decode: write them out");
-	c->add_flag("--decode", a->decode, "turn ids on standard input into their text instead");
-	c->callback([a] { tokenize(*a); });
+	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
+	add_flag(c, "--special", a->special, "parse control tokens written in the text; with --decode: print them");
+	add_flag(c, "--decode", a->decode, "convert token IDs on standard input to text");
+	c.callback([a] { tokenize(*a); });
 }
 
 } // namespace kvrun

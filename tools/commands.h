@@ -1,21 +1,24 @@
 // The commands of the program: each add_X() gives the app one subcommand; and how a command ends.
 #pragma once
-#include <CLI/CLI.hpp>
+#include "tools/args.h"
 
 namespace kvrun {
 
-struct Exit { // thrown by a command to end the program: everything there was to say has been said
+struct Exit { // thrown by a command to end the program: it has printed its messages
 	int code; // exit code
 };
+constexpr int kInterrupted = 130; // exit code after Ctrl-C; a command prints what it has done so far
 
 // In the order of --help; every one is called from kvrun.cpp.
-void add_run(CLI::App&);
-void add_bench(CLI::App&);
-void add_devices(CLI::App&);
-void add_plan(CLI::App&);
-void add_inspect(CLI::App&);
-void add_tokenize(CLI::App&);
-void add_replay(CLI::App&);
-void add_eval(CLI::App&);
+void add_run(Command&);
+void add_bench(Command&);
+void add_devices(Command&);
+void add_plan(Command&);
+void add_inspect(Command&);
+void add_tokenize(Command&);
+void add_replay(Command&);
+void add_eval(Command&);
+void add_completion(Command&);
+void add_help(Command&); // the last one: it lists the others
 
 } // namespace kvrun

@@ -1,17 +1,15 @@
-// The program: finds the command, runs it, and turns every way to fail into one line on stderr and an exit code.
+// The program: finds the command, runs it, and maps every failure to one line on stderr and an exit code.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
-#include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/crash.h"
 #include "tools/env.h"
+#include "tools/help.h"
+#include "tools/terminal.h"
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <fcntl.h>
-#include <map>
-#include <set>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <unistd.h>
@@ -19,9 +17,28 @@
 namespace kvrun {
 namespace {
 
-constexpr const char* kExitCodes =
-    "Exit codes: 0 ok, 1 internal, 2 usage, 3 file, 4 device, 5 input/output, 6 context,\n"
-    "            130 interrupted twice.";
+void describe(Command& app) {
+	app.examples = {
+	    {"kvrun run model.gguf -p \"Once upon a time\" -n 64", "continue a text"},
+	    {"kvrun plan model.gguf --kv all -c 32k", "which cache policies hold 32768 tokens on this machine"},
+	    {"kvrun run model.gguf -f report.txt --kv kivi2", "read a long text with a cache of 2 bits per value"},
+	    {"kvrun bench model.gguf --kv fp16,kivi2 -d 0,8k", "what a policy costs in speed"}};
+	app.sections.push_back({"Exit codes",
+	                        "",
+	                        {{"0", "ok"},
+	                         {"1", "a fault in kvrun"},
+	                         {"2", "usage: an option or a value is wrong"},
+	                         {"3", "a file is missing, damaged or not supported"},
+	                         {"4", "no such device, a device failed, or memory ran out"},
+	                         {"5", "input or output failed"},
+	                         {"6", "does not fit: a prompt in its context, or a plan in its memory"},
+	                         {"130", "interrupted by Ctrl-C; what was done until then has been printed"}}});
+	Section environment{"Environment", "", {}, /*man_only=*/true};
+	for (const EnvInfo& e : env_table())
+		environment.entries.push_back(
+		    {e.name, fmt::format("{}{}", e.help, *e.fallback ? fmt::format(" [{}]", e.fallback) : "")});
+	app.sections.push_back(environment);
+}
 
 int exit_code(Code c) {
 	switch (c) {
@@ -44,65 +61,31 @@ int say(int code, std::string_view message) {
 	return code;
 }
 
-// A standard stream that is closed would hand its number to the next file opened: the model, or a device.
+// Keeps a closed standard stream from giving its number to the next file opened: the model, or a device.
 void hold_standard_streams() {
 	for (int fd = 0; fd <= 2; ++fd) {
 		if (fcntl(fd, F_GETFD) != -1) continue;
-		// the wrong direction on purpose: using a closed stream stays an error; stderr is lost quietly
+		// opened in the wrong direction on purpose: using a closed stream stays an error, but stderr is dropped
+		// silently
 		const int got = open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY);
 		if (got >= 0 && got != fd) close(got);
 	}
 }
 
-// What ExtrasError means to the user: the first word nobody took, and what it may have been meant to be.
-std::string unknown_word(const CLI::App& app) {
+// The command whose options the words were: the one named, or the program itself.
+const Command& command_of(const Command& app) {
 	const CLI::App* where = &app;
 	for (const CLI::App* sub : app.get_subcommands()) where = sub;
-	const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
-	std::string word = extras.empty() ? "" : extras.front();
-	word = word.substr(0, word.find('='));
-	std::vector<std::string> known;
-	const bool flag = word.size() > 1 && word[0] == '-';
-	if (flag) {
-		for (const CLI::Option* o : where->get_options()) {
-			for (const std::string& n : o->get_lnames()) known.push_back("--" + n);
-			for (const std::string& n : o->get_snames()) known.push_back("-" + n);
-		}
-	} else if (where == &app) {
-		for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-			known.push_back(sub->get_name());
-	}
-	const std::string near = nearest(word, known);
-	const std::string command = where == &app ? "kvrun" : "kvrun " + where->get_name();
-	return fmt::format("unknown {} '{}'{}; see {} --help",
-	                   flag            ? "option"
-	                   : where == &app ? "command"
-	                                   : "argument",
-	                   word, near.empty() ? "" : ", did you mean '" + near + "'?", command);
-}
-
-// llama.cpp's flags of one dash and several letters, which CLI11 would read as several flags.
-std::vector<std::string> spelled_out(int argc, char** argv) {
-	static const std::map<std::string, std::string> kWords = {
-	    {"-ub", "--ubatch-size"}, {"-dev", "--device"}, {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}};
-	// what follows these is text, whatever it looks like
-	static const std::set<std::string> kText = {"-p",      "--prompt", "-f",       "--file", "-m",
-	                                            "--model", "--stop",   "--device", "--kv",   "-dev"};
-	std::vector<std::string> out(argv + 1, argv + argc);
-	for (size_t i = 0; i < out.size(); ++i) {
-		const auto word = kWords.find(out[i]);
-		if (word != kWords.end() && (i == 0 || !kText.count(argv[i])))
-			out[i] = word->second; // argv[i]: the word before
-	}
-	return out;
+	return static_cast<const Command&>(*where); // add_command() makes them all
 }
 
 int run(int argc, char** argv) {
 	log_to_stderr();
-	CLI::App app("Runs large language models on Vulkan devices.", "kvrun");
-	app.set_version_flag("--version", std::string("kvrun ") + KVRUN_VERSION);
+	Command app("kvrun", "Runs large language models from GGUF files, with a packed KV cache.");
+	app.set_version_flag("--version", std::string("kvrun ") + KVRUN_VERSION, "print the version");
+	app.set_help_flag("-h,--help", "print this help");
 	app.require_subcommand(1);
-	app.footer(kExitCodes);
+	describe(app);
 	add_run(app);
 	add_bench(app);
 	add_devices(app);
@@ -111,28 +94,28 @@ int run(int argc, char** argv) {
 	add_tokenize(app);
 	add_replay(app);
 	add_eval(app);
-	app.get_formatter()->column_width(34);
+	add_completion(app);
+	add_help(app);
 	try {
-		std::vector<std::string> words = spelled_out(argc, argv);
+		std::vector<std::string> words = plain_words(app, argc, argv);
 		std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
 		app.parse(std::move(words));
 	} catch (const CLI::ParseError& e) {
-		const bool no_such_command = app.get_subcommands().empty() && !app.remaining(/*recurse=*/true).empty();
-		if (e.get_exit_code() == 0 && !no_such_command) { // --help and --version
-			std::ostringstream text;
-			app.exit(e, text, text);
-			std::fputs(text.str().c_str(), stdout);
-			return 0;
+		const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+		if (!app.get_subcommands().empty() || extras.empty()) {
+			if (dynamic_cast<const CLI::CallForHelp*>(&e))
+				return write_stdout(help_text(command_of(app), help_columns())), 0;
+			if (dynamic_cast<const CLI::CallForVersion*>(&e)) return write_stdout(fmt::format("{}\n", e.what())), 0;
 		}
-		// a mistyped --model is also a missing one: the word nobody knows says more
-		if (!app.remaining(/*recurse=*/true).empty()) return say(2, unknown_word(app));
+		// a mistyped --model is also reported as missing: the unknown word says more
+		if (!extras.empty()) return say(2, unknown_word(command_of(app), extras.front()));
 		if (app.get_subcommands().empty()) return say(2, "no command given; see kvrun --help");
 		return say(2, e.what());
 	}
 	return 0;
 }
 
-// Results that did not reach their reader are an error: 5, without a word when the reader went away.
+// Output that could not be written is an error, 5; silent when the reader closed the pipe.
 int close_stdout(int code) {
 	errno = 0;
 	if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
@@ -146,7 +129,7 @@ int guarded(int argc, char** argv) {
 		return run(argc, argv);
 	} catch (const Exit& e) { return e.code; } catch (const Error& e) {
 		return say(exit_code(e.code), e.what());
-	} catch (const std::system_error& e) { // fmt::print on a stream that takes no more
+	} catch (const std::system_error& e) { // from fmt::print, when writing fails
 		return e.code().value() == EPIPE ? 5 : say(5, e.what());
 	} catch (const std::bad_alloc&) {
 		say_out_of_memory();

@@ -1,4 +1,4 @@
-// What several commands print: Markdown tables, and a device as JSON.
+// What several commands print: Markdown tables, JSON, sizes.
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -33,11 +33,20 @@ Json device_json(const DeviceInfo& d) {
 
 void print_json(const Json& j) { write_stdout(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
+Section json_section(std::vector<Entry> keys) {
+	return {"JSON", "One object. Keys stay; new ones may be added.", std::move(keys), /*man_only=*/true};
+}
+
 std::string human_bytes(double bytes) {
 	const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
 	size_t u = 0;
 	for (; bytes >= 1024 && u + 1 < std::size(units); ++u) bytes /= 1024;
 	return fmt::format("{:.{}f} {}", bytes, u == 0 || bytes >= 100 ? 0 : 1, units[u]);
+}
+
+std::string size_ratio(double ratio) {
+	if (ratio >= 1.005) return fmt::format("{:.2f} times smaller than f16", ratio);
+	return ratio > 0.985 ? "same size as f16" : fmt::format("{:.2f} times larger than f16", 1 / ratio);
 }
 
 } // namespace kvrun

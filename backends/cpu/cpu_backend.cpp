@@ -2,6 +2,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/open_cpu.h"
 #include "engine/core/log.h"
+#include "engine/core/round.h"
 #include <cstring>
 #include <fstream>
 
@@ -106,7 +107,7 @@ void CpuBackend::wait() {
 }
 
 // GGUF rows, each padded to whole words so that a view may start at any row.
-size_t CpuBackend::weight_row_bytes(DType t, uint32_t cols) const { return (dtype_row_bytes(t, cols) + 3) / 4 * 4; }
+size_t CpuBackend::weight_row_bytes(DType t, uint32_t cols) const { return align_up(dtype_row_bytes(t, cols), 4); }
 
 void CpuBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
 	const uint32_t cols = w.shape[1];

@@ -103,6 +103,7 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	info.driver = v12.driverName;
 	if (v12.driverInfo[0]) info.driver += std::string(" ") + v12.driverInfo;
 	c.driver_id = v12.driverID;
+	std::memcpy(c.device_uuid, v11.deviceUUID, VK_UUID_SIZE);
 	c.max_alloc = v11.maxMemoryAllocationSize;
 	c.max_buffer = v13.maxBufferSize;
 	c.subgroup_min = v13.minSubgroupSize;
@@ -205,6 +206,7 @@ std::string mib(uint64_t bytes) {
 std::string yes(bool b) { return b ? "yes" : "no"; }
 
 void describe(DeviceReport& r, const Caps& c) {
+	for (const uint8_t b : c.device_uuid) r.uuid += fmt::format("{:02x}", b);
 	r.limits = {{"Vulkan", fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(c.api), VK_API_VERSION_MINOR(c.api),
 	                                   VK_API_VERSION_PATCH(c.api))},
 	            {"subgroup", c.subgroup_min == c.subgroup_max

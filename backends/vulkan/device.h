@@ -16,6 +16,7 @@ struct Caps {
 	uint32_t vendor = 0, device = 0, driver_version = 0;
 	VkDriverId driver_id{};
 	uint8_t cache_uuid[VK_UUID_SIZE] = {};
+	uint8_t device_uuid[VK_UUID_SIZE] = {}; // of the GPU
 	bool is_cpu = false;
 	// limits
 	uint32_t workgroup = 0;          // invocations per workgroup

@@ -1,5 +1,6 @@
 // Which kernel an op takes on a device, with which constants.
 #include "backends/vulkan/kernel_choice.h"
+#include "engine/core/round.h"
 #include "shared/push.h"
 #include "shared/spec.h"
 #include <algorithm>
@@ -59,7 +60,7 @@ MatmulChoice soft_matmul(const Caps& c, DType type, uint32_t rows, uint32_t toke
 	          {SPEC_COLS, cols},
 	          {SPEC_WTYPE, uint32_t(type)},
 	          {SPEC_FLAGS, flags}}},
-	        {ceil_groups(rows, each * c.subgroup), ceil_groups(tokens, cols), 1}};
+	        {ceil_div(rows, each * c.subgroup), ceil_div(tokens, cols), 1}};
 }
 
 // A group of lanes takes more rows where there are enough of them to fill the device anyway: x is read less often.
@@ -74,16 +75,16 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 	          {SPEC_COLS, tokens},
 	          {SPEC_WTYPE, uint32_t(type)},
 	          {SPEC_FLAGS, flags}}},
-	        {ceil_groups(rows, kVecLocal / n * each), 1, 1}};
+	        {ceil_div(rows, kVecLocal / n * each), 1, 1}};
 }
 
 // Wide tiles do more work per byte from memory, narrow ones make more workgroups.
 MatmulChoice matmul(DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t wide = 64, narrow = 16, fill = 128; // workgroups that keep a device busy
-	const bool big = tokens > narrow && uint64_t(ceil_groups(rows, kTileRows)) * ceil_groups(tokens, wide) >= fill;
+	const bool big = tokens > narrow && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, wide) >= fill;
 	const uint32_t cols = big ? wide : narrow;
 	return {{Kernel::matmul, {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
-	        {ceil_groups(rows, kTileRows), ceil_groups(tokens, cols), 1}};
+	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
 }
 
 } // namespace
@@ -107,8 +108,8 @@ struct AttendCut {                  // how a workgroup is cut: by the device and
 };
 
 void cut_heads(AttendCut& cut, uint32_t share, uint32_t most) {
-	cut.blocks = (share + most - 1) / most;
-	cut.heads = (share + cut.blocks - 1) / cut.blocks;
+	cut.blocks = ceil_div(share, most);
+	cut.heads = ceil_div(share, cut.blocks);
 	cut.tokens = std::max(1u, most / cut.heads);
 }
 // A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.

@@ -3,6 +3,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "backends/vulkan/kernels.h"
+#include "engine/core/round.h"
 
 namespace kvrun::vk {
 
@@ -14,8 +15,6 @@ struct Choice {
 	Kernel kernel;
 	std::vector<SpecValue> spec;
 };
-
-inline uint32_t ceil_groups(uint64_t n, uint32_t each) { return uint32_t((n + each - 1) / each); }
 
 // ---- embed, norms, RoPE, f16 keys and values
 

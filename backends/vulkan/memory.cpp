@@ -1,6 +1,7 @@
 // Device memory: blocks, sub-allocation, and the table of buffers behind kvrun::Buffer ids.
 #include "backends/vulkan/memory.h"
 #include "engine/core/log.h"
+#include "engine/core/round.h"
 #include <algorithm>
 
 namespace kvrun::vk {
@@ -12,7 +13,6 @@ constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
                                 kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
                                 kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
 
-uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 } // namespace
 
 Memory::Memory(Device& dev) : dev_(dev) {
@@ -116,7 +116,7 @@ uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, const char* l
 	if (need > left || need > c.max_alloc) return kNoBlock;
 	uint64_t size = std::clamp(taken, kSmallestBlock, kLargestBlock);
 	size = std::min({size, c.max_alloc, std::max<uint64_t>(heap_size / 8, kMiB), left});
-	size = std::max(round_up(size, 4096), need);
+	size = std::max(align_up(size, 4096), need);
 	if (own || size > left || size > c.max_alloc) size = need;
 	auto slot = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return !b.memory; });
 	if (slot == blocks_.end()) {
@@ -149,7 +149,7 @@ bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
 }
 
 bool Memory::place(BufferRec& r, uint32_t type, const VkMemoryRequirements& req) {
-	const uint64_t align = std::max<uint64_t>(req.alignment, 256), bytes = round_up(req.size, align);
+	const uint64_t align = std::max<uint64_t>(req.alignment, 256), bytes = align_up(req.size, align);
 	// Large buffers have a block of their own while there is room for one: given back, it is the system's again.
 	if (bytes >= kSmallestBlock)
 		if (const uint32_t i = add_block(type, bytes, /*own=*/true, r.label); i != kNoBlock)
@@ -169,7 +169,7 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 		     bytes >> 20, largest >> 20);
 	BufferRec r;
 	r.bytes = bytes;
-	r.size = round_up(std::max<uint64_t>(bytes, 1), 16);
+	r.size = align_up(std::max<uint64_t>(bytes, 1), 16);
 	r.label = label;
 	VkBufferCreateInfo info = make<VkBufferCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
 	info.size = r.size;
@@ -223,7 +223,7 @@ void Memory::destroy(uint32_t id) noexcept {
 	for (auto& [range, view] : r.texels) dev_.fn.vkDestroyBufferView(dev_.handle(), view, nullptr);
 	dev_.fn.vkDestroyBuffer(dev_.handle(), r.handle, nullptr);
 	Block& b = blocks_[r.block];
-	b.ranges.give(r.at, round_up(req.size, std::max<uint64_t>(req.alignment, 256)));
+	b.ranges.give(r.at, align_up(req.size, std::max<uint64_t>(req.alignment, 256)));
 	used_ -= r.size;
 	if (b.ranges.empty()) {
 		dev_.fn.vkFreeMemory(dev_.handle(), b.memory, nullptr);
@@ -252,7 +252,7 @@ void Memory::invalidate(const BufferRec& r) {
 	range.memory = blocks_[r.block].memory;
 	const uint64_t atom = std::max<uint64_t>(dev_.caps().atom, 1);
 	range.offset = r.at / atom * atom;
-	range.size = std::min(round_up(r.at + r.size, atom), blocks_[r.block].size) - range.offset;
+	range.size = std::min(align_up(r.at + r.size, atom), blocks_[r.block].size) - range.offset;
 	VK_TRY(dev_.fn.vkInvalidateMappedMemoryRanges(dev_.handle(), 1, &range));
 }
 

@@ -28,7 +28,7 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
 		                                 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
 		const double read = g.n_pages * page_bytes, tokens = double(g.n_pages) * g.page * kv.item_rows;
-		const uint32_t row_blocks = ceil_groups(kv.item_rows, how.tokens);
+		const uint32_t row_blocks = ceil_div(kv.item_rows, how.tokens);
 		const uint32_t groups = row_blocks * how.blocks; // of a work item
 		const uint32_t most = std::max(1u, caps().groups[0] / groups);
 		for (uint32_t done = 0; done < g.n_work; done += most, continues = true) {
@@ -93,7 +93,7 @@ void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own,
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
 	               bind(!older && lse ? lse : result)},
-	              {ceil_groups(rows, how.tokens), n_kv_heads * how.blocks, 1},
+	              {ceil_div(rows, how.tokens), n_kv_heads * how.blocks, 1},
 	              {.label = label,
 	               .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),
 	               .flops = 4.0 * pairs * n_heads * head_dim,

@@ -23,7 +23,7 @@ void VulkanBackend::embed(View out, View table, View tokens) {
 		    .n_tokens = n, .dim = dim, .first_row = first, .n_rows = rows, .last_piece = first + rows == vocab};
 		const Bind part{table.buf->id(), table.at + first * row_bytes, rows * row_bytes};
 		rec_.dispatch(p, push, {bind(out), part, bind(tokens)},
-		              {ceil_groups(dim, 16 * kEmbedLocal), std::min(n, kMostRows), ceil_groups(n, kMostRows)},
+		              {ceil_div(dim, 16 * kEmbedLocal), std::min(n, kMostRows), ceil_div(n, kMostRows)},
 		              {.label = "embed", .bytes = double(n) * dim * 8, .flops = 0, .continues = first > 0});
 	}
 }
@@ -35,7 +35,7 @@ void VulkanBackend::rmsnorm(View out, View x, View w, float eps) {
 	Pipeline& p = pipeline(choose_rmsnorm(caps(), by_four));
 	const uint32_t across = std::min(rows, kMostRows);
 	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
-	rec_.dispatch(p, push, {bind(out), bind(x), bind(w)}, {across, ceil_groups(rows, kMostRows), 1},
+	rec_.dispatch(p, push, {bind(out), bind(x), bind(w)}, {across, ceil_div(rows, kMostRows), 1},
 	              {.label = "rmsnorm", .bytes = 4.0 * (2.0 * double(x.elements()) + dim)});
 }
 

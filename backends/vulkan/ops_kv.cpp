@@ -37,7 +37,7 @@ void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, con
 	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: how rope_store4 reads q
 	rec_.dispatch(
 	    p, push, std::span(binds).first(by_four ? 10 : 9),
-	    {across, n_heads + 2 * n_kv_heads, ceil_groups(rows, kMostRows)},
+	    {across, n_heads + 2 * n_kv_heads, ceil_div(rows, kMostRows)},
 	    {.label = "rope_store", .bytes = 8.0 * double(q.elements()) + 6.0 * double(k.elements() + v.elements())});
 }
 
@@ -54,7 +54,7 @@ void VulkanBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
 	                       .n = n,
 	                       .k_word_stride = dst.k_word_stride};
 	rec_.dispatch(p, push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(dst.at)},
-	              {ceil_groups(n, how.spec[0].value), n_kv_heads, 2 * words},
+	              {ceil_div(n, how.spec[0].value), n_kv_heads, 2 * words},
 	              {.label = "kv_store", .bytes = 8.0 * n * n_kv_heads * head_dim});
 }
 
@@ -69,7 +69,7 @@ void VulkanBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
 	                       .n = n,
 	                       .k_word_stride = src.k_word_stride};
 	rec_.dispatch(pipeline(how), push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(src.at)},
-	              {ceil_groups(uint64_t(n) * push.head_words, how.spec[0].value), n_kv_heads, 2},
+	              {uint32_t(ceil_div(uint64_t(n) * push.head_words, how.spec[0].value)), n_kv_heads, 2},
 	              {.label = "kv_load", .bytes = 8.0 * n * n_kv_heads * head_dim});
 }
 
@@ -102,7 +102,7 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 			               bind(balance   ? a.balance
 			                    : factors ? a.v_factors
 			                              : View())},
-			              {ceil_groups(pairs, how.spec[0].value), n_work, 1},
+			              {uint32_t(ceil_div(pairs, how.spec[0].value)), n_work, 1},
 			              {.label = "kv_pack", .bytes = bytes, .continues = continues && !factors});
 		}
 		continues = true;
@@ -119,7 +119,7 @@ void VulkanBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	    pipeline(choose_kv_block(a.format.k.bits, balanced)),
 	    KvBlockPush{.t_cap = src.k.shape[1], .head_dim = head_dim},
 	    {bind(a.words), bind(src.k), bind(src.v), bind(a.sources), bind(a.work), bind(balanced ? a.balance : View())},
-	    {ceil_groups(head_dim / 2, 32), n_kv_heads, n_work},
+	    {ceil_div(head_dim / 2, 32), n_kv_heads, n_work},
 	    {.label = "kv_block", .bytes = 4.0 * double(a.sources.elements()) * n_kv_heads * head_dim});
 }
 

@@ -22,7 +22,7 @@ void VulkanBackend::score_prompt(View score, View q, View lse, View rows, const 
 	                           .scale = score_scale(head_dim)};
 	const double pairs = double(n_rows) * (kv.first + 0.5 * q.shape[0]);
 	rec_.dispatch(pipeline(how), push, {bind(score), bind(q), bind(kv.k), bind(lse), bind(rows)},
-	              {ceil_groups(n_tokens, how.tokens), n_kv_heads, 1},
+	              {ceil_div(n_tokens, how.tokens), n_kv_heads, 1},
 	              {.label = "score_prompt",
 	               .bytes = 2.0 * n_tokens * n_kv_heads * head_dim + 4.0 * n_rows * n_heads * head_dim,
 	               .flops = 2.0 * pairs * n_heads * head_dim});
@@ -55,8 +55,7 @@ void VulkanBackend::channel_max(View out, View x) {
 	const Choice how = choose_channel_max(caps());
 	const ChannelMaxPush push{
 	    .n_rows = x.shape[0], .n_heads = x.shape[1], .n_kv_heads = n_kv_heads, .head_dim = head_dim};
-	rec_.dispatch(pipeline(how), push, {bind(out), bind(x)},
-	              {ceil_groups(n_kv_heads * head_dim, how.spec[0].value), 1, 1},
+	rec_.dispatch(pipeline(how), push, {bind(out), bind(x)}, {ceil_div(n_kv_heads * head_dim, how.spec[0].value), 1, 1},
 	              {.label = "channel_max", .bytes = 4.0 * double(x.elements())});
 }
 
@@ -65,7 +64,7 @@ void VulkanBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n
 	const uint32_t n_kv_heads = k.k.shape[0], head_dim = k.k.shape[2];
 	const KvBalancePush push{.n = n, .t_cap = k.k.shape[1], .head_dim = head_dim};
 	rec_.dispatch(pipeline({Kernel::kv_balance, {}}), push, {bind(out), bind(q_max), bind(k.k)},
-	              {ceil_groups(head_dim / 2, 32), n_kv_heads, 1},
+	              {ceil_div(head_dim / 2, 32), n_kv_heads, 1},
 	              {.label = "kv_balance", .bytes = 2.0 * double(n) * n_kv_heads * head_dim});
 }
 

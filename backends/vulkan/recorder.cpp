@@ -1,6 +1,7 @@
 // Records dispatches and copies: descriptors, and hazards turned into barriers.
 #include "backends/vulkan/recorder.h"
 #include "engine/core/log.h"
+#include "engine/core/round.h"
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,8 +14,6 @@ constexpr size_t kMostPending = 256; // accesses remembered between two barriers
 constexpr size_t kMostSets = 4096;   // descriptor sets kept
 constexpr uint32_t kSetsPerPool = 256;
 constexpr uint64_t kZeroBytes = 256;
-
-uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 
 // First guesses of a device's speed, corrected by measurement: ms per byte, ms per flop, ms per dispatch.
 struct Guess {
@@ -50,7 +49,7 @@ uint32_t Recorder::resolve(const Pipeline& p, std::span<const Bind> binds, uint3
 			     b.at, want.stride);
 		const uint64_t align = want.texel ? c.texel_align : c.align, most = want.texel ? c.texel_range : c.range;
 		const uint64_t down = b.at / align * align;
-		const uint64_t range = b.at - down + round_up(b.bytes, std::max(want.stride, 4u));
+		const uint64_t range = b.at - down + align_up(b.bytes, std::max(want.stride, 4u));
 		if (range > most)
 			fail(Code::Unsupported, "kernel {}, {}: {} bytes in one binding, this device allows {} ({})", p.name,
 			     want.name, range, most, want.texel ? "maxTexelBufferElements" : "maxStorageBufferRange");
@@ -265,7 +264,7 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 void Recorder::fill(uint32_t buffer, uint64_t at, uint64_t bytes, uint32_t word) {
 	BufferRec& b = mem_.at(buffer);
 	KV_ASSERT(at % 4 == 0 && at + bytes <= b.size);
-	bytes = round_up(bytes, 4);
+	bytes = align_up(bytes, 4);
 	if (!bytes) return;
 	begin();
 	transfer_hazards({{buffer, at, at + bytes, true}});

@@ -1,6 +1,7 @@
 // Submissions: command buffers in flight, staging memory, waiting, timestamps and what is learned from them.
 #include "backends/vulkan/recorder.h"
 #include "engine/core/log.h"
+#include "engine/core/round.h"
 #include <algorithm>
 #include <cstring>
 
@@ -333,7 +334,7 @@ void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) 
 		const VkBufferCopy region{s.used, at, n};
 		dev_.fn.vkCmdCopyBuffer(slot_->cmd, from.handle, to.handle, 1, &region);
 		from.last_use = to.last_use = next_value_;
-		s.used = std::min((s.used + n + 15) / 16 * 16, from.size);
+		s.used = std::min(align_up(s.used + n, 16), from.size);
 		stamp("write", double(n));
 		at += n;
 		src = src.subspan(n);
@@ -362,7 +363,7 @@ void Recorder::read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst) 
 		dev_.fn.vkCmdCopyBuffer(slot_->cmd, from.handle, to.handle, 1, &region);
 		from.last_use = to.last_use = next_value_;
 		reads_.push_back({s.buffer, s.used, dst.data(), n});
-		s.used = std::min((s.used + n + 15) / 16 * 16, to.size);
+		s.used = std::min(align_up(s.used + n, 16), to.size);
 		stamp("read", double(n));
 		at += n;
 		dst = dst.subspan(n);

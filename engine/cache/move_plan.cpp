@@ -66,8 +66,8 @@ void MovePlan::end(const KvPool& pool, StepTable& table) {
 // Sources become rows: tokens of a prompt's scratch as they are, f16 slots one after the other behind them. Kv heads
 // with token sets of their own share rows, for each reads only its own part of a row.
 void MovePlan::gather(const KvSequence& s, uint32_t l, const KvMoves& moves) {
-	const std::span<const uint32_t> f16_pages = s.cache().pages(l, Tier::Recent);
-	const uint32_t page = s.plan().page[int(Tier::Recent)];
+	const std::span<const uint32_t> f16_pages = s.cache().pages(l, Tier::F16);
+	const uint32_t page = s.plan().page[int(Tier::F16)];
 	const size_t first_source = sources_.size();
 	sources_.resize(first_source + moves.sources.size(), 0);
 	std::vector<bool> placed(moves.sources.size(), false);
@@ -162,7 +162,7 @@ void MovePlan::add_pack(const KvSequence& s, uint32_t l, const KvMove& m, uint32
 }
 
 void MovePlan::add_stores(const KvSequence& s, uint32_t l, const KvMoves& moves) {
-	const uint32_t page = s.plan().page[int(Tier::Recent)];
+	const uint32_t page = s.plan().page[int(Tier::F16)];
 	for (const KvMove& m : moves.stores) {
 		const auto [h0, h1] = heads_of(m.head, n_kv_heads_);
 		for (uint32_t i = 0; i < m.n; ++i) {

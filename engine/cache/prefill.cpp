@@ -1,5 +1,6 @@
 // The cache side of one prompt block of one sequence.
 #include "engine/cache/prefill.h"
+#include "engine/core/round.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -41,7 +42,7 @@ void KvPrefill::prepare(uint32_t first_token) {
 	if (!probes_.empty()) rows_ = be_.alloc(size_t(most_rows_) * 4, Mem::Device, "probe rows");
 
 	if (plan.ranked() || balances_) {
-		const auto aligned = [](size_t words) { return (words * 4 + 255) & ~size_t(255); };
+		const auto aligned = [](size_t words) { return align_up(words * 4, kBufferAlign); };
 		const size_t lse = aligned(size_t(most_rows_) * n_heads_), sums = aligned(size_t(n_kv) * n_new_);
 		const size_t maxima = aligned(size_t(n_kv) * plan.shape.head_dim);
 		score_ = be_.alloc(lse + sums + maxima, Mem::Device, "scores");

@@ -105,8 +105,8 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 	n_work_ = 0;
 	for (const ScoreRows& r : rows)
 		for (const PageRun& run : r.seq->runs(l)) {
-			if (run.tier != Tier::Recent) continue;
-			const uint32_t page = r.seq->plan().page[int(Tier::Recent)];
+			if (run.tier != Tier::F16) continue;
+			const uint32_t page = r.seq->plan().page[int(Tier::F16)];
 			auto g = std::ranges::find_if(
 			    open, [&](const Group& o) { return o.chunk == run.chunk[0] && o.args.page == page; });
 			if (g == open.end()) {

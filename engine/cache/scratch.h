@@ -1,6 +1,7 @@
 // Device memory that steps and prompts of an engine share; nothing in it outlives one piece of work.
 #pragma once
 #include "backends/backend.h"
+#include "engine/core/round.h"
 #include "engine/kv/plan.h"
 
 namespace kvrun {
@@ -34,7 +35,7 @@ struct KvScratch {
 	}
 	static KvRows rows_in(Backend& be, Buffer& b, const KvShape& s, uint32_t n, const char* label) {
 		const size_t row = size_t(s.n_kv_heads) * s.head_dim * 2; // bytes of K (or V)
-		const auto side = [&](size_t rows) { return (rows * row + 255) & ~size_t(255); };
+		const auto side = [&](size_t rows) { return align_up(rows * row, kBufferAlign); };
 		if (b.bytes() < 2 * side(n)) b = be.alloc(2 * side(n + n / 2), Mem::Device, label);
 		uint32_t cap = uint32_t(b.bytes() / 2 / row);
 		while (2 * side(cap) > b.bytes()) --cap;

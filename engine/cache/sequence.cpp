@@ -1,5 +1,6 @@
 // One sequence on a device: page table and live bits kept equal to the cache's.
 #include "engine/cache/sequence.h"
+#include "engine/core/round.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
 
@@ -9,8 +10,8 @@ KvSequence::KvSequence(Backend& be, const KvPlan& plan, KvPool& pool, uint32_t m
     : be_(be), plan_(plan), pool_(pool), cache_(plan, pool, seed), layers_(plan.shape.n_layers) {
 	// A first guess; fit_tables() makes them longer when a method needs more.
 	for (const Tier t : kAllTiers) {
-		const bool used = t == Tier::Recent || plan.fill[int(t)] != Fill::None;
-		const bool whole = t == Tier::Recent ? plan.keeps_all : true;
+		const bool used = t == Tier::F16 || plan.fill[int(t)] != Fill::None;
+		const bool whole = t == Tier::F16 ? plan.keeps_all : true;
 		const uint32_t guess = std::min(max_tokens, 1u << 14) / std::max(plan.page[int(t)], 1u) + 2;
 		if (used) tier_pages_[int(t)] = whole ? guess : 8;
 	}
@@ -188,7 +189,7 @@ void KvSequence::sync() {
 
 KvSequence::F16Slot KvSequence::f16_slot(uint32_t layer, uint32_t head, uint32_t page_id, uint32_t index) const {
 	const KvPool::Addr a = pool_.addr(page_id);
-	const PageFormat& f = plan_.page_format(layer, Tier::Recent);
+	const PageFormat& f = plan_.page_format(layer, Tier::F16);
 	const uint32_t dim = plan_.shape.head_dim, page = f.page;
 	return {a.chunk, a.at + f.k_codes_at + kv_k_word(head, 0, index, dim, 16, page),
 	        a.at + f.v_codes_at + kv_v_word(head, index, 0, dim, 16, page)};
@@ -248,7 +249,7 @@ uint32_t piece_pages(const KvSequence& s, uint32_t l, uint32_t least, uint32_t m
 		n_pages += run.n;
 		smallest = std::min(smallest, s.plan().page[int(run.tier)]);
 	}
-	return std::max({1u, least / smallest, (n_pages + most - 1) / most});
+	return std::max({1u, least / smallest, ceil_div(n_pages, most)});
 }
 } // namespace
 

@@ -3,6 +3,7 @@
 #include "engine/cache/pool.h"
 #include "engine/kv/cache.h"
 #include <array>
+#include <functional>
 #include <memory>
 
 namespace kvrun {
@@ -27,6 +28,16 @@ class KvSequence {
 	// The same tokens, for a sequence of its own: packed pages are shared, f16 pages too until either writes to them.
 	// Throws Error{OutOfMemory}.
 	std::unique_ptr<KvSequence> fork();
+
+	// ---- in a file
+	// Everything that lies on the device, in pieces of a few MiB: pages, then sums, then balancers. Submits and waits.
+	void save_device(const std::function<void(std::span<const std::byte>)>& sink);
+	size_t saved_device_bytes() const; // of all pieces together
+	// A sequence of the same plan from its books and those pieces; `source` fills what it is given. Throws
+	// Error{Format, OutOfMemory} as KvCache::load_books() does.
+	static std::unique_ptr<KvSequence> restore(Backend&, const KvPlan&, KvPool&, uint64_t seed,
+	                                           std::span<const std::byte> books,
+	                                           const std::function<void(std::span<std::byte>)>& source);
 
 	uint32_t n_tokens() const { return cache_.n_tokens(); }
 	KvBytes bytes() const { return cache_.bytes(); }
@@ -83,6 +94,11 @@ class KvSequence {
 		std::vector<uint32_t> factors; // (table_pages) the same; empty without factors
 		std::vector<PageRun> runs;     // in the order of tiers
 	};
+	struct Stored { // bytes of a buffer
+		const Buffer* buffer;
+		size_t at, bytes;
+	};
+	std::vector<Stored> stored(); // what save_device() saves, in its order
 	void fit_tables();
 	void sync_pages(uint32_t l, Tier);
 	void sync_live(uint32_t l, Tier);

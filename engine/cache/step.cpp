@@ -83,11 +83,11 @@ void KvStep::plan_layer(uint32_t l) {
 	std::vector<ScoreRows> score;
 	for (uint32_t r = 0; r < n_rows; ++r) {
 		const KvSequence& s = *seqs_[r];
-		const uint32_t page = s.plan().page[int(Tier::Recent)];
+		const uint32_t page = s.plan().page[int(Tier::F16)];
 		std::vector<SlotCell> cells;
 		for (uint32_t h = 0; h < n_kv; ++h) {
 			const uint32_t slot = s.cache().token_slot(l, h);
-			const uint32_t id = s.cache().pages(l, Tier::Recent)[slot / page];
+			const uint32_t id = s.cache().pages(l, Tier::F16)[slot / page];
 			cells.push_back({r, h, page, s.f16_slot(l, h, id, slot % page)});
 		}
 		const bool together =

@@ -1,6 +1,7 @@
 // Uint32 arrays of one step, collected on the host and written to the device in one piece.
 #pragma once
 #include "backends/backend.h"
+#include "engine/core/round.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -9,7 +10,7 @@ class StepTable {
  public:
 	// A place for n words, 256-byte aligned: its offset in words. Fill it through at().
 	size_t take(size_t n) {
-		const size_t at = (words_.size() + 63) / 64 * 64;
+		const size_t at = align_up(words_.size(), 64);
 		words_.resize(at + n);
 		return at;
 	}

@@ -1,5 +1,6 @@
 // What a prompt overwrites of older tokens, kept until the prompt is done.
 #include "engine/cache/undo.h"
+#include "engine/core/round.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -20,8 +21,8 @@ void KvUndo::begin(Backend& be, const KvSequence& s) {
 
 void KvUndo::save(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 	if (!be_ || !complete_) return;
-	const uint32_t n_kv = s.plan().shape.n_kv_heads, page = s.plan().page[int(Tier::Recent)];
-	const std::span<const uint32_t> pages = s.cache().pages(l, Tier::Recent);
+	const uint32_t n_kv = s.plan().shape.n_kv_heads, page = s.plan().page[int(Tier::F16)];
+	const std::span<const uint32_t> pages = s.cache().pages(l, Tier::F16);
 	std::vector<uint32_t> next(n_kv, 0); // by kv head: its first unused row
 	std::vector<SlotCell> cells;
 	for (const KvMove& m : moves.stores) {
@@ -30,7 +31,7 @@ void KvUndo::save(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 		const size_t p = size_t(at - pages.begin());
 		const auto [h0, h1] = heads_of(m.head, n_kv);
 		for (uint32_t h = h0; h < h1; ++h) {
-			const std::span<const uint32_t> live = s.cache().live(l, Tier::Recent, s.plan().n_heads == 1 ? 0 : h);
+			const std::span<const uint32_t> live = s.cache().live(l, Tier::F16, s.plan().n_heads == 1 ? 0 : h);
 			for (uint32_t slot = m.slot; slot < m.slot + m.n; ++slot)
 				if (live[p * 4 + slot / 32] >> slot % 32 & 1)
 					cells.push_back({next[h]++, h, page, s.f16_slot(l, h, m.page, slot)});
@@ -48,7 +49,7 @@ void KvUndo::save(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 void KvUndo::save_slots(const KvSequence& s, Saved& save, std::span<const SlotCell> cells, uint32_t n_rows) {
 	const KvShape shape = s.plan().shape;
 	const size_t side =
-	    (size_t(n_rows) * shape.n_kv_heads * shape.head_dim * 2 + 255) & ~size_t(255); // bytes of K (or V)
+	    align_up(size_t(n_rows) * shape.n_kv_heads * shape.head_dim * 2, kBufferAlign); // bytes of K (or V)
 	save.memory = be_->alloc(2 * side, Mem::Device, "tokens before a prompt");
 	save.kv = {view(save.memory, 0, DType::F16, shape.n_kv_heads, n_rows, shape.head_dim),
 	           view(save.memory, side, DType::F16, shape.n_kv_heads, n_rows, shape.head_dim), 0};

@@ -1,5 +1,6 @@
 // Device memory handed out in ranges of 32-bit words.
 #include "engine/cache/word_arena.h"
+#include "engine/core/round.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -14,7 +15,7 @@ uint32_t WordArena::take(uint32_t words) {
 }
 
 void WordArena::grow(uint64_t words) {
-	words = (words + kAlign - 1) / kAlign * kAlign;
+	words = align_up(words, kAlign);
 	Buffer larger = be_->alloc(words * 4, Mem::Device, label_);
 	if (buffer_) be_->copy(kvrun::view(larger, 0, DType::U32, uint32_t(this->words())), words_of(buffer_));
 	buffer_ = std::move(larger); // the backend keeps the old memory until the copy is done

@@ -1,5 +1,6 @@
 // First-fit ranges of one block of memory; neighbours merge when they are given back. Any unit.
 #pragma once
+#include "engine/core/round.h"
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -18,7 +19,7 @@ class FreeRanges {
 		make_room(n_taken_ + 3); // one range more is taken now, and one more free than taken at most
 		for (size_t i = 0; i < free_.size(); ++i) {
 			const auto [start, length] = free_[i];
-			const uint64_t at = (start + align - 1) / align * align;
+			const uint64_t at = align_up(start, align);
 			if (at - start > length || length - (at - start) < n) continue;
 			const Range rest{at + n, start + length - (at + n)};
 			const auto here = free_.begin() + std::ptrdiff_t(i);

@@ -1,6 +1,7 @@
 // .npy files: a strict parser of the three-key header that never trusts a length, and the matching writer.
 #include "engine/core/npy.h"
 #include "engine/core/regular_file.h"
+#include "engine/core/round.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
 #include <array>
@@ -262,7 +263,7 @@ void npy_write(const std::filesystem::path& path, NpyType type, std::span<const 
 	std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", info.descr, dims);
 	// The data starts at a multiple of 64 bytes, as NumPy writes it, so that the file can be mapped.
 	const bool wide = header.size() + 64 > UINT16_MAX;
-	const size_t prefix = wide ? 12 : 10, total = (prefix + header.size() + 1 + 63) / 64 * 64;
+	const size_t prefix = wide ? 12 : 10, total = align_up(prefix + header.size() + 1, 64);
 	header.append(total - prefix - header.size() - 1, ' ');
 	header += '\n';
 	std::string start(kMagic, sizeof kMagic);

@@ -1,78 +1,12 @@
 // KvCache: slots, pages, live bits and positions of one sequence; says what to move, moves nothing. No Backend.
-#include "engine/kv/cache.h"
-#include "engine/core/error.h"
+#include "engine/core/round.h"
+#include "engine/kv/cache_state.h"
 #include "engine/kv/classify.h"
-#include "engine/kv/token_set.h"
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <numeric>
 
 namespace kvrun {
-
-struct LayerIds {                                            // pool ids of one layer, by tier
-	std::array<std::vector<uint32_t>, kTiers> pages;         // by logical page
-	std::array<std::vector<uint32_t>, kTiers> blocks;        // by logical block
-	std::array<std::vector<uint32_t>, kTiers> block_of_page; // block id by logical page
-};
-using Sets = std::vector<std::vector<TokenSet>>; // (n_groups, n_heads)
-
-struct KvCache::State {
-	const KvPlan* plan;
-	PagePool* pool;
-	uint64_t seed;
-	KvCounts counts; // what views show
-	Sets sets;
-	std::vector<LayerIds> ids;  // by layer; reserved ones included
-	uint32_t scored_rows = 0;   // rows that fed the score so far
-	bool newest_scores = false; // the newest token's row does
-	std::array<uint64_t, kTiers> version{};
-	uint32_t exact_from = 0;  // positions from here on can be gone back to
-	uint32_t floor_pages = 0; // f16 pages of a layer that there were at exact_from
-	std::vector<PageCopy> copies;
-
-	// ---- between begin_token() and end_token()
-	bool in_token = false;
-	struct Before { // what cancel_token() goes back to
-		KvCounts counts;
-		uint32_t scored_rows, exact_from, floor_pages;
-		bool newest_scores;
-		std::vector<std::vector<TokenSet::Saved>> sets; // (n_groups, n_heads) of a flush; else empty
-	} before{};
-
-	// ---- between begin_prompt() and end_prompt()
-	bool in_prompt = false;
-	uint32_t n_new = 0, next_layer = 0;
-	KvCounts next; // counts after the prompt
-	Sets next_sets;
-	std::vector<uint32_t> rows;        // prompt rows that feed the score
-	std::vector<uint32_t> rows_before; // (n_new) scored rows before each new token's own
-
-	std::vector<FlushEvent> events; // of the prompt or of the newest token
-	std::vector<SetMoves> moves;    // by group, of the prompt or of the newest token
-	KvMoves out;                    // the last answer
-
-	State(const KvPlan& p, PagePool& q, uint64_t s)
-	    : plan(&p), pool(&q), seed(s), ids(p.shape.n_layers), moves(p.n_groups) {
-		for (uint32_t g = 0; g < p.n_groups; ++g) {
-			sets.emplace_back();
-			for (uint32_t h = 0; h < p.n_heads; ++h) sets.back().emplace_back(p, p.n_heads == 1 ? kAllHeads : h);
-		}
-	}
-	~State() { trim(KvCounts()); }
-	State(const State&) = delete;
-	State& operator=(const State&) = delete;
-
-	void trim(const KvCounts& keep) noexcept;
-	void reserve(const KvCounts& want, uint32_t n_added);
-	void take_pages(const KvCounts& want, uint32_t n_added);
-	void unshare(const KvCounts& want, uint32_t n_added);
-	uint32_t take_page(uint32_t l, uint16_t format);
-	[[noreturn]] void out_of_memory(const KvCounts& want, uint32_t n_added) const;
-	void replay_prompt(uint32_t group, std::span<const float> new_scores);
-	const KvMoves& materialise(uint32_t l, const SetMoves& m);
-	void commit(const KvCounts& c);
-};
 
 // Returns pages and blocks beyond what `keep` counts.
 void KvCache::State::trim(const KvCounts& keep) noexcept {
@@ -145,7 +79,7 @@ void KvCache::State::unshare(const KvCounts& want, uint32_t n_added) {
 	for (uint32_t l = 0; l < ids.size(); ++l)
 		for (int t = 0; t < kTiers; ++t) {
 			if (!counts.pages[t]) continue;
-			const bool f16 = t == int(Tier::Recent);
+			const bool f16 = t == int(Tier::F16);
 			uint32_t first = f16 && !plan->keeps_all ? 0 : counts.packed[t] / plan->page[t];
 			if (!f16 && plan->fill[t] != Fill::Append) first = counts.pages[t];
 			for (uint32_t p = first; p < counts.pages[t]; ++p) {
@@ -195,7 +129,7 @@ const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
 // Makes `c` and the sets what views show.
 void KvCache::State::commit(const KvCounts& c) {
 	for (int t = 0; t < kTiers; ++t)
-		if (t == int(Tier::Recent) || c.packed[t] != counts.packed[t]) ++version[t];
+		if (t == int(Tier::F16) || c.packed[t] != counts.packed[t]) ++version[t];
 	counts = c;
 	for (int t = 0; t < kTiers; ++t) {
 		const std::span<const uint32_t> blocks = sets[0][0].page_block(Tier(t)); // the same in all sets
@@ -260,13 +194,13 @@ void KvCache::truncate(uint32_t n) {
 	if (n == n_tokens()) return;
 	if (n == 0) return reset();
 	KvCounts c = s.counts;
-	const int recent = int(Tier::Recent);
+	const int f16_tier = int(Tier::F16);
 	const uint32_t gone = n_tokens() - n, sinks = c.sinks - std::min(c.sinks, n);
 	c.n_tokens = n, c.sinks -= sinks, c.recent -= gone - sinks;
-	c.packed[recent] = c.f16();
-	c.pages[recent] = std::max(s.floor_pages, (c.f16() + s.plan->page[recent] - 1) / s.plan->page[recent]);
+	c.packed[f16_tier] = c.f16();
+	c.pages[f16_tier] = std::max(s.floor_pages, ceil_div(c.f16(), s.plan->page[f16_tier]));
 	for (auto& group : s.sets)
-		for (TokenSet& set : group) set.remove_newest(gone, c.pages[recent]);
+		for (TokenSet& set : group) set.remove_newest(gone, c.pages[f16_tier]);
 	s.newest_scores = false;
 	s.commit(c);
 	s.trim(c);
@@ -339,7 +273,7 @@ void KvCache::State::replay_prompt(uint32_t group, std::span<const float> new_sc
 			set.add_scratch(first + i, i, rows_before[i], new_scores.empty() ? 0 : new_scores[size_t(h) * n_new + i]);
 		}
 		for (; e < events.size(); ++e) set.flush(events[e], all_rows, m);
-		set.grow_f16(next.pages[int(Tier::Recent)]);
+		set.grow_f16(next.pages[int(Tier::F16)]);
 		set.store(m);
 	}
 }
@@ -388,7 +322,7 @@ void KvCache::end_prompt() {
 	const uint32_t first = n_tokens();
 	if (!s.events.empty()) {
 		s.exact_from = first + std::min(s.events.back().after + 1, s.n_new);
-		s.floor_pages = s.counts.pages[int(Tier::Recent)];
+		s.floor_pages = s.counts.pages[int(Tier::F16)];
 	}
 	if (!s.rows.empty()) s.exact_from = std::max(s.exact_from, first + s.rows.back() + 1);
 	s.commit(s.next);
@@ -437,13 +371,13 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 			TokenSet& set = s.sets[g][h];
 			if (judged) set.add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
 			for (const FlushEvent& e : s.events) set.flush(e, s.scored_rows, s.moves[g]);
-			set.grow_f16(next.pages[int(Tier::Recent)]);
+			set.grow_f16(next.pages[int(Tier::F16)]);
 			set.add(pos, s.scored_rows);
 		}
 	}
 	s.newest_scores = is_probe(s.plan->policy.select, next.recent ? next.recent - 1 : 0, pos, s.seed);
 	s.scored_rows += s.newest_scores;
-	if (!s.events.empty()) s.floor_pages = s.counts.pages[int(Tier::Recent)];
+	if (!s.events.empty()) s.floor_pages = s.counts.pages[int(Tier::F16)];
 	if (!s.events.empty() || s.newest_scores) s.exact_from = pos + 1;
 	s.commit(next);
 }
@@ -463,7 +397,7 @@ void KvCache::cancel_token() {
 		for (size_t h = 0; h < s.sets[g].size(); ++h) {
 			TokenSet& set = s.sets[g][h];
 			if (b.sets.empty()) // begin_token() may have failed before it came to this set
-				set.remove_newest(set.ends_with(uint32_t(b.counts.n_tokens)), b.counts.pages[int(Tier::Recent)]);
+				set.remove_newest(set.ends_with(uint32_t(b.counts.n_tokens)), b.counts.pages[int(Tier::F16)]);
 			else
 				set.restore(std::move(s.before.sets[g][h]));
 		}
@@ -495,9 +429,7 @@ const TokenSet& KvCache::set(uint32_t l, uint32_t head) const {
 }
 
 uint32_t KvCache::n_pages(uint32_t, Tier t) const { return s_->counts.pages[int(t)]; }
-uint32_t KvCache::n_f16_slots() const {
-	return s_->counts.pages[int(Tier::Recent)] * s_->plan->page[int(Tier::Recent)];
-}
+uint32_t KvCache::n_f16_slots() const { return s_->counts.pages[int(Tier::F16)] * s_->plan->page[int(Tier::F16)]; }
 std::span<const uint32_t> KvCache::pages(uint32_t l, Tier t) const {
 	return std::span(s_->ids[l].pages[int(t)]).first(s_->counts.pages[int(t)]);
 }
@@ -515,7 +447,7 @@ std::vector<uint8_t> KvCache::tiers(uint32_t l, uint32_t head) const {
 		for (uint32_t pos : own.positions(t)) {
 			if (pos == kNone) continue;
 			// A token kept in f16 for its score is Salient, wherever it lies.
-			out[pos] = t == Tier::Recent ? s_->plan->ranked() && own.is_kept(pos) : uint8_t(t);
+			out[pos] = t == Tier::F16 ? s_->plan->ranked() && own.is_kept(pos) : uint8_t(t);
 		}
 	return out;
 }

@@ -89,6 +89,13 @@ class KvCache {
 
 	KvBytes bytes() const; // of this sequence
 
+	// ---- in a file: everything but what lies in pages. Not while a prompt or a token is under way.
+	std::vector<std::byte> save_books() const;
+	// A cache with the books that one of the same plan has saved, in pages of its own, whose content the caller brings.
+	// The bytes may be anything: throws Error{Format} naming what is wrong in them, Error{OutOfMemory} where the pages
+	// do not fit.
+	static KvCache load_books(const KvPlan&, PagePool&, uint64_t seed, std::span<const std::byte>);
+
  private:
 	struct State;
 	std::unique_ptr<State> s_;

@@ -1,6 +1,7 @@
 // One flush: which token goes to which tier; and which rows feed the score. Pure functions.
 #include "engine/kv/classify.h"
 #include "engine/core/error.h"
+#include "engine/core/splitmix64.h"
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -45,13 +46,8 @@ uint32_t how_many_salient(const Select& s, uint32_t n, uint64_t n_judged) {
 	return uint32_t(std::min<uint64_t>(want, n));
 }
 
-// splitmix64: a stateless mix of seed and counter, the same on every platform.
-static uint64_t mix(uint64_t seed, uint64_t i) {
-	uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15ull;
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
+// A number for each pair of seed and counter.
+static uint64_t mix(uint64_t seed, uint64_t i) { return splitmix64(seed + (i + 1) * kSplitmixStep); }
 
 std::vector<uint32_t> probe_rows(const Select& s, uint32_t n, uint64_t seed) {
 	if (!ranks_by_score(s.rank) || n == 0) return {};

@@ -1,13 +1,12 @@
 // How many tokens a cache holds where, and what that takes: everything that does not depend on scores.
 #include "engine/kv/counts.h"
 #include "engine/core/error.h"
+#include "engine/core/round.h"
 #include "engine/kv/classify.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
 
 namespace kvrun {
-
-static uint32_t ceil_div(uint64_t n, uint32_t by) { return uint32_t((n + by - 1) / by); }
 
 bool window_full(const KvPlan& plan, const KvCounts& c) {
 	if (plan.keeps_all) return false;
@@ -61,9 +60,9 @@ static FlushEvent judge(const KvPlan& plan, KvCounts& c, uint32_t after) {
 }
 
 static void need_f16_pages(const KvPlan& plan, KvCounts& c) {
-	const int recent = int(Tier::Recent);
-	c.packed[recent] = c.f16();
-	c.pages[recent] = std::max(c.pages[recent], ceil_div(c.f16(), plan.page[recent]));
+	const int f16_tier = int(Tier::F16);
+	c.packed[f16_tier] = c.f16();
+	c.pages[f16_tier] = std::max(c.pages[f16_tier], ceil_div(c.f16(), plan.page[f16_tier]));
 }
 
 void advance(const KvPlan& plan, KvCounts& c, uint64_t n_new, bool prompt, std::vector<FlushEvent>* events) {
@@ -101,7 +100,7 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 			auto codes = [&](uint32_t words, const Quant& q) {
 				return words ? n * H * kv_token_words(uint(D), q.bits) * 4 : 0;
 			};
-			(t == int(Tier::Recent) ? b.f16 : b.codes) += codes(p.k_codes, T.fmt.k) + codes(p.v_codes, T.fmt.v);
+			(t == int(Tier::F16) ? b.f16 : b.codes) += codes(p.k_codes, T.fmt.k) + codes(p.v_codes, T.fmt.v);
 			if (p.k_params)
 				b.k_params +=
 				    T.fmt.k.scale == Scale::PerChannel ? c.pages[t] * H * D * 4 : n * (H * D / T.fmt.k.group) * 4;
@@ -157,8 +156,8 @@ static size_t most_bytes(const KvPlan& plan, uint64_t n) {
 			uint64_t f16 = uint64_t(c.sinks) + s.recent_keep + s.flush + (s.rank == Rank::LogWindow ? 0 : c.kept);
 			for (int t : {int(Tier::Salient), int(Tier::Regular)})
 				f16 += plan.fill[t] == Fill::Group ? plan.page[t] - 1 : 0;
-			const int recent = int(Tier::Recent);
-			c.pages[recent] = std::max(c.pages[recent], ceil_div(std::min(f16, n), plan.page[recent]));
+			const int f16_tier = int(Tier::F16);
+			c.pages[f16_tier] = std::max(c.pages[f16_tier], uint32_t(ceil_div(std::min(f16, n), plan.page[f16_tier])));
 		}
 		most = std::max(most, bytes_of(plan, c).total());
 	}

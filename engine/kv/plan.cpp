@@ -1,6 +1,7 @@
 // KvPolicy + model shape -> KvPlan: per-layer formats and page layout; rejects what cannot be stored.
 #include "engine/kv/plan.h"
 #include "engine/core/error.h"
+#include "engine/core/round.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
 
@@ -49,13 +50,12 @@ static Quant resolve(Quant q, const KvShape& s, bool fit, const char* side) {
 	return q;
 }
 
-static uint32_t align4(uint32_t words) { return (words + 3) & ~3u; }
 static uint16_t intern(KvPlan& plan, PageFormat f) {
 	f.k_codes_at = 0;
-	f.v_codes_at = f.k_codes_at + align4(f.k_codes);
-	f.k_params_at = f.v_codes_at + align4(f.v_codes);
-	f.v_params_at = f.k_params_at + align4(f.k_params);
-	f.words = f.v_params_at + align4(f.v_params);
+	f.v_codes_at = f.k_codes_at + align_up(f.k_codes, 4u);
+	f.k_params_at = f.v_codes_at + align_up(f.v_codes, 4u);
+	f.v_params_at = f.k_params_at + align_up(f.k_params, 4u);
+	f.words = f.v_params_at + align_up(f.v_params, 4u);
 	for (size_t i = 0; i < plan.formats.size(); ++i)
 		if (plan.formats[i] == f) return uint16_t(i);
 	plan.formats.push_back(f);
@@ -208,8 +208,8 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 	plan.salient_stays = all_16(Tier::Salient);
 	plan.n_groups = plan.ranked() ? s.n_layers : 1;
 	plan.n_heads = plan.ranked() && plan.policy.select.per_head ? s.n_kv_heads : 1;
-	plan.fill[int(Tier::Recent)] = Fill::Append;
-	plan.page[int(Tier::Recent)] = p.page ? p.page : plan.keeps_all ? 128 : 32;
+	plan.fill[int(Tier::F16)] = Fill::Append;
+	plan.page[int(Tier::F16)] = p.page ? p.page : plan.keeps_all ? 128 : 32;
 	for (Tier t : {Tier::Salient, Tier::Regular}) {
 		const bool used = t == Tier::Regular ? !plan.keeps_all : plan.ranked() && !plan.salient_stays;
 		if (used)

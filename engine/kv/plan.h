@@ -52,7 +52,7 @@ struct KvPlan {
 	std::vector<PageFormat> formats;
 	std::vector<LayerPlan> layers;
 	uint32_t page[kTiers]; // tokens per page of each tier
-	Fill fill[kTiers];     // Recent: Append
+	Fill fill[kTiers];     // F16: Append
 	bool keeps_all;        // nothing ever leaves the f16 tier
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
 	uint32_t n_groups;     // token structures: 1, or n_layers where layers judge for themselves
@@ -105,7 +105,7 @@ struct KvBlockMove { // compute a parameter block over tokens that are compresse
 	uint32_t block;  // id in the pool
 };
 struct KvMove {                // a run of tokens into consecutive slots of one page
-	Tier tier;                 // Recent: stored as f16; else quantised with the layer's format of this tier
+	Tier tier;                 // F16: as it is; else quantised with the layer's format of this tier
 	uint32_t head;             // kv head, or kAllHeads
 	uint32_t src, n;           // KvMoves::sources[src .. src + n)
 	uint32_t page;             // id in the pool

@@ -1,4 +1,5 @@
 // The table of methods; the only place that names a paper. Differences between entries are those between the papers.
+#include "engine/core/error.h"
 #include "engine/kv/policy.h"
 
 namespace kvrun {
@@ -59,7 +60,8 @@ static std::vector<KvPolicy> table() {
 	     .summary = "keys 2 bits, values 1 bit; asymkvA/B: K, V 2 bits below layers A, B",
 	     .regular = {per_channel(1, 32), per_token(1, 32)},
 	     .select = {.recent_keep = 96, .flush = 32},
-	     .layers = {first_layers(UINT16_MAX, true, per_channel(2, 32))}},
+	     .layers = {first_layers(UINT16_MAX, true, per_channel(2, 32))},
+	     .takes_layers = true},
 	    {.name = "streaming",
 	     .source = "StreamingLLM, arXiv:2309.17453",
 	     .summary = "4 sinks and the newest 1020 tokens in f16, the rest evicted",
@@ -85,13 +87,62 @@ static std::vector<KvPolicy> table() {
 	};
 }
 
+// Measured with f16 windows of 33 to 64 tokens; tools/BENCHMARKS.md, "Quality on the bundled model".
+struct QualityRow {
+	const char* policy;
+	KvQuality quality;
+};
+static constexpr QualityRow kQuality[] = {
+    {"fp16", {0, 1.00}},         {"rtn8", {0.00000, 1.00}},      {"rtn4", {0.00070, 1.00}},
+    {"rtn2", {0.01797, 0.60}},   {"kivi4", {0.00010, 1.00}},     {"kivi2", {0.00413, 0.79}},
+    {"kivi1", {1.60090, 0.00}},  {"logquant", {0.00287, 0.71}},  {"xquant", {0.02697, 0.04}},
+    {"asymkv", {0.02505, 0.79}}, {"zipcache", {0.00098, 0.79}},  {"mikv", {0.00175, 0.81}},
+    {"h2o", {0.00981, 0.04}},    {"streaming", {0.00102, 0.15}},
+};
+
 const std::vector<KvPolicy>& all_policies() {
 	static const std::vector<KvPolicy> policies = [] {
 		std::vector<KvPolicy> all = table();
-		for (KvPolicy& p : all) p.text = p.name;
+		for (KvPolicy& p : all) {
+			p.text = p.name;
+			for (const QualityRow& row : kQuality)
+				if (p.name == row.policy) p.quality = row.quality;
+		}
 		return all;
 	}();
 	return policies;
+}
+
+// Short names, the names of GGML's types among them.
+struct Alias {
+	const char* name;
+	const char* means; // a policy of the table
+};
+static constexpr Alias kAliases[] = {{"f16", "fp16"}, {"q8", "rtn8"},   {"q8_0", "rtn8"},
+                                     {"q4", "rtn4"},  {"q4_0", "rtn4"}, {"q2", "rtn2"}};
+
+const KvPolicy* find_policy(std::string_view name) {
+	for (const Alias& a : kAliases)
+		if (name == a.name) name = a.means;
+	for (const KvPolicy& p : all_policies())
+		if (p.name == name) return &p;
+	return nullptr;
+}
+
+KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type) {
+	auto bits = [](std::string_view option, std::string_view t) -> uint32_t {
+		if (t == "f16" || t == "fp16") return 16;
+		if (t == "q8" || t == "q8_0") return 8;
+		if (t == "q4" || t == "q4_0") return 4;
+		if (t == "q2") return 2;
+		if (t == "q1") return 1;
+		fail(Code::Invalid, "{} is '{}': possible are f16, q8, q4, q2, q1 (q8_0 and q4_0 are read as q8 and q4)",
+		     option, t);
+	};
+	const uint32_t k = bits("-ctk", k_type), v = bits("-ctv", v_type);
+	if (k == 16 && v == 16) return parse_policy("fp16");
+	if (k == v && k > 1) return parse_policy(fmt::format("rtn{}", k));
+	return parse_policy(fmt::format("rtn4,k.bits={},v.bits={}", k, v));
 }
 
 std::vector<KvPolicy> policy_samples() {

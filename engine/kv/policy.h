@@ -3,18 +3,19 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvrun {
 
 // Where a cached token lives. Every live token of a (layer, kv head) is in exactly one tier, K and V together.
 enum class Tier : uint8_t {
-	Recent,  // f16 pages: the window of the newest tokens and whatever a method keeps in full precision
+	F16,     // f16 pages: the window of the newest tokens and whatever a method keeps in full precision
 	Salient, // packed in better precision
 	Regular, // everything else; bits = 0 makes this tier "evicted"
 };
 constexpr int kTiers = 3;
-constexpr Tier kAllTiers[kTiers] = {Tier::Recent, Tier::Salient, Tier::Regular};
+constexpr Tier kAllTiers[kTiers] = {Tier::F16, Tier::Salient, Tier::Regular};
 
 enum class Scale : uint8_t {
 	PerChannel, // one (scale, zero) per channel and run of `group` tokens   (KIVI keys)
@@ -82,26 +83,35 @@ struct Share { // layer l >= first reads the Regular codes of l - l % stride, wi
 	bool operator==(const Share&) const = default;
 };
 
+struct KvQuality {      // of a policy as the table has it, on the bundled model: tools/BENCHMARKS.md
+	double kld = -1;    // mean KL divergence from an f16 cache on text, in nats per token; below 0: not measured
+	double recall = -1; // share of right answers about a line of a record, 0 .. 1
+};
+
 struct KvPolicy {
 	std::string name = "fp16";         // of its entry in the table
 	std::string text = "fp16";         // what the user typed
 	std::string source = {};           // paper, arXiv id
 	std::string summary = {};          // one line for help texts
-	Format salient = {}, regular = {}; // Recent is always f16; a 16-bit Salient token stays in its Recent slot
+	Format salient = {}, regular = {}; // F16 is always f16; a 16-bit salient token stays in its slot there
 	Select select = {};
 	std::vector<LayerRule> layers = {}; // later rules win
 	Share share = {};
-	uint16_t depth = 0;     // layer numbers above are for this many layers and scale with the model; 0: as is
-	bool fit_groups = true; // groups of channels are defaults, and may become one head where they do not fit
-	uint16_t page = 0;      // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
+	uint16_t depth = 0;        // layer numbers above are for this many layers and scale with the model; 0: as is
+	bool fit_groups = true;    // groups of channels are defaults, and may become one head where they do not fit
+	uint16_t page = 0;         // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
+	bool takes_layers = false; // "NAMEa/b" is a way to write NAME,kq=a,vq=b
+	KvQuality quality = {};
 };
 
 // The methods, in the order help texts list them.
 const std::vector<KvPolicy>& all_policies();
+// The entry of that name, or that the short name stands for (f16, q8, q4, q2, GGML's q8_0 and q4_0); null: none.
+const KvPolicy* find_policy(std::string_view name);
 // Those and some with options: together they have every kind of format that kernels are made for.
 std::vector<KvPolicy> policy_samples();
 
-// "name" or "name,key=value,...": METHODS' option names. Short names: f16, q8, q4 and the GGML type names q8_0, q4_0.
+// "name" or "name,key=value,...", with a name find_policy() knows and keys of policy_options().
 // Throws Error{Invalid}, one line that says what is possible.
 KvPolicy parse_policy(std::string_view text);
 
@@ -111,7 +121,7 @@ std::vector<KvPolicy> parse_policies(std::string_view text);
 // K and V types given apart (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token.
 KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type);
 
-// Help text: every key with its meaning, one per line.
-std::string policy_help();
+// Every key parse_policy() takes, with its meaning in one line.
+std::vector<std::pair<std::string, std::string>> policy_options();
 
 } // namespace kvrun

@@ -1,4 +1,5 @@
-// Reads "name,key=value,..." into a KvPolicy; every value that cannot be is refused in one line that says what can.
+// Parses "name,key=value,..." into a KvPolicy; refuses an invalid value in one line that says what is valid.
+#include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
 #include "engine/kv/policy.h"
 #include <algorithm>
@@ -29,7 +30,7 @@ double number(std::string_view key, std::string_view v, double lo, double hi) {
 	if (r.ec != std::errc() || r.ptr != v.data() + v.size() || !(x == x))
 		fail(Code::Invalid, "{} is '{}{}': expected a number from {} to {}", key, v, percent ? "%" : "", lo, hi);
 	if (percent) x /= 100;
-	if (!(x >= lo && x <= hi)) fail(Code::Invalid, "{} is {}: possible is {} to {}", key, x, lo, hi);
+	if (!(x >= lo && x <= hi)) fail(Code::Invalid, "{} is {}: expected {} to {}", key, x, lo, hi);
 	return x;
 }
 uint32_t whole(std::string_view key, std::string_view v, uint32_t lo, uint32_t hi) {
@@ -46,11 +47,12 @@ uint16_t layer_number(std::string_view key, std::string_view v) {
 bool on_off(std::string_view key, std::string_view v) {
 	if (v == "on" || v == "true" || v == "1") return true;
 	if (v == "off" || v == "false" || v == "0") return false;
-	fail(Code::Invalid, "{} is '{}': on or off", key, v);
+	fail(Code::Invalid, "{} is '{}': expected on or off", key, v);
 }
 double eta_value(std::string_view key, std::string_view v) {
 	const double x = number(key, v, 0, 1);
-	if (x >= 0.5) fail(Code::Invalid, "{} is {}: possible is 0 to below 0.5, at which all codes mean the same", key, x);
+	if (x >= 0.5)
+		fail(Code::Invalid, "{} is {}: expected 0 to below 0.5, where all codes would decode to one value", key, x);
 	return x;
 }
 
@@ -60,7 +62,7 @@ void set_bits(Quant& q, std::string_view key, std::string_view v) {
 			q.bits = bits;
 			return;
 		}
-	fail(Code::Invalid, "{} is '{}': possible are 1, 2, 4, 8, 16, and 0 for eviction", key, v);
+	fail(Code::Invalid, "{} is '{}': expected one of 1, 2, 4, 8, 16, and 0 (evict)", key, v);
 }
 void set_group(Quant& q, std::string_view key, std::string_view v) {
 	const bool channel = q.scale == Scale::PerChannel;
@@ -91,8 +93,9 @@ void set_norm(Quant& q, std::string_view key, std::string_view v) {
 	else if (v == "balance")
 		q.norm = Norm::Balance;
 	else
-		fail(Code::Invalid, "{} is '{}': none, sqrtmax (values: channel-separable), balance (keys: channel balancer)",
-		     key, v);
+		fail(Code::Invalid,
+		     "{} is '{}': expected none, sqrtmax (values: channel-separable), balance (keys: channel balancer)", key,
+		     v);
 }
 void set_scale(Quant& q, std::string_view key, std::string_view v) {
 	if (v == "channel")
@@ -100,7 +103,7 @@ void set_scale(Quant& q, std::string_view key, std::string_view v) {
 	else if (v == "token")
 		q.scale = Scale::PerToken;
 	else
-		fail(Code::Invalid, "{} is '{}': channel or token", key, v);
+		fail(Code::Invalid, "{} is '{}': expected channel or token", key, v);
 	if (q.scale == Scale::PerChannel && (q.group == kGroupHead || q.group == kGroupHalf)) q.group = 32;
 }
 constexpr std::string_view kFields[] = {"bits", "group", "scale", "norm", "eta"};
@@ -177,13 +180,14 @@ void set_probe(Select& s, std::string_view key, std::string_view v) {
 	else if (v == "hybrid")
 		s.probe_recent = s.probe_random = 0.05;
 	else if (v.empty() || (v[0] != '.' && (v[0] < '0' || v[0] > '9')))
-		fail(Code::Invalid,
-		     "{} is '{}': all, recent, random, hybrid, or the share of rows (half newest, half random), as 0.1", key,
-		     v);
+		fail(
+		    Code::Invalid,
+		    "{} is '{}': expected all, recent, random, hybrid, or the share of rows (half newest, half random), as 0.1",
+		    key, v);
 	else {
 		const double share = number(key, v, 0, 1);
 		if (share == 0)
-			fail(Code::Invalid, "{} is 0: without scored rows there is no score; possible is more than 0, to 1", key);
+			fail(Code::Invalid, "{} is 0: without scored rows there is no score; expected more than 0, at most 1", key);
 		s.probe_recent = share == 1 ? 1 : share / 2;
 		s.probe_random = share == 1 ? 0 : share / 2;
 	}
@@ -198,11 +202,11 @@ void set_rank(Select& s, std::string_view key, std::string_view v) {
 	else if (v == "mean" || v == "normalized" || v == "normalised")
 		s.rank = Rank::ScoreMean;
 	else
-		fail(Code::Invalid, "{} is '{}': sum (accumulated), mean (normalised), log or none", key, v);
+		fail(Code::Invalid, "{} is '{}': expected sum (accumulated), mean (normalised), log or none", key, v);
 }
 void set_w(Draft& d, std::string_view key, std::string_view v) {
 	if (d.p.select.rank != Rank::LogWindow)
-		fail(Code::Invalid, "{} is the window of logquant; {} has recent_keep and flush", key, d.p.name);
+		fail(Code::Invalid, "{} is the window of policies with score=log; {} has recent_keep and flush", key, d.p.name);
 	const uint32_t w = whole(key, v, 1, 1u << 20);
 	d.p.select.recent_keep = w;
 	d.p.select.flush = 2 * w;
@@ -211,7 +215,7 @@ void set_w(Draft& d, std::string_view key, std::string_view v) {
 void set_page(KvPolicy& p, std::string_view key, std::string_view v) {
 	p.page = uint16_t(whole(key, v, 32, 128));
 	if (p.page != 32 && p.page != 64 && p.page != 128)
-		fail(Code::Invalid, "{} is {}: 32, 64 or 128 tokens", key, p.page);
+		fail(Code::Invalid, "{} is {}: expected 32, 64 or 128 tokens", key, p.page);
 }
 
 struct Key {
@@ -221,16 +225,16 @@ struct Key {
 };
 constexpr uint32_t kMaxTokens = 1u << 24;
 const Key kKeys[] = {
-    {"recent_keep", "newest tokens that always stay in f16",
+    {"recent_keep", "newest tokens that stay in f16",
      [](Draft& d, auto k, auto v) { d.p.select.recent_keep = whole(k, v, 0, kMaxTokens), d.typed_keep = true; }},
-    {"flush", "tokens that leave the f16 window together",
+    {"flush", "tokens that leave the f16 window at a time",
      [](Draft& d, auto k, auto v) { d.p.select.flush = whole(k, v, 1, kMaxTokens), d.typed_flush = true; }},
-    {"recent", "most tokens the f16 window holds: recent_keep + flush (logquant: 3 W)",
+    {"recent", "most tokens the f16 window holds: recent_keep + flush (with score=log: 3 W)",
      [](Draft& d, auto k, auto v) { d.recent = whole(k, v, 1, kMaxTokens); }},
     {"sinks", "first tokens of the sequence that stay in f16",
      [](Draft& d, auto k, auto v) { d.p.select.sinks = whole(k, v, 0, kMaxTokens); }},
-    {"W", "logquant's window: at most 3 W tokens in f16", [](Draft& d, auto k, auto v) { set_w(d, k, v); }},
-    {"eta", "calibration: end points of every group move inwards by this share of the range",
+    {"W", "window of score=log: at most 3 W tokens in f16", [](Draft& d, auto k, auto v) { set_w(d, k, v); }},
+    {"eta", "calibration: the end points of each quantization group move inwards by this share of its range",
      [](Draft& d, auto k, auto v) { d.eta = eta_value(k, v); }},
     {"eta1", "eta of 1-bit formats", [](Draft& d, auto k, auto v) { d.eta1 = eta_value(k, v); }},
     {"eta2", "eta of 2-bit formats", [](Draft& d, auto k, auto v) { d.eta2 = eta_value(k, v); }},
@@ -242,21 +246,22 @@ const Key kKeys[] = {
      [](Draft& d, auto k, auto v) { d.p.share.k_first = layer_number(k, v), d.p.depth = 0; }},
     {"vm", "from this layer on, odd layers read the value codes of the layer below",
      [](Draft& d, auto k, auto v) { d.p.share.v_first = layer_number(k, v), d.p.depth = 0; }},
-    {"stride", "layers that share codes; the first of them owns them",
+    {"stride", "layers that share codes; the first of them stores them",
      [](Draft& d, auto k, auto v) { d.p.share.stride = uint16_t(whole(k, v, 2, 64)); }},
-    {"score", "how tokens are ranked: sum of attention, or mean over the rows that see the token",
+    {"score",
+     "how tokens are ranked: sum (attention received), mean (the same per row that could see the token), log or none",
      [](Draft& d, auto k, auto v) { set_rank(d.p.select, k, v); }},
-    {"ratio", "share of judged tokens that are salient",
+    {"ratio", "share of the tokens leaving the window that are salient",
      [](Draft& d, auto k, auto v) { d.p.select.ratio = number(k, v, 0, 1); }},
-    {"budget", "cap on tokens kept in f16 for their score",
+    {"budget", "most tokens kept in f16 for their score",
      [](Draft& d, auto k, auto v) { d.p.select.budget = whole(k, v, 0, kMaxTokens); }},
-    {"probe", "rows that feed the score: all, recent, random, hybrid, or their share",
+    {"probe", "query rows that feed the score: all, recent, random, hybrid, or their share",
      [](Draft& d, auto k, auto v) { set_probe(d.p.select, k, v); }},
-    {"probe.recent", "share of the newest rows that feed the score",
+    {"probe.recent", "share of query rows that feed the score: the newest",
      [](Draft& d, auto k, auto v) { d.p.select.probe_recent = number(k, v, 0, 1); }},
-    {"probe.random", "share of the other rows that feed the score",
+    {"probe.random", "share of query rows that feed the score: drawn from the others",
      [](Draft& d, auto k, auto v) { d.p.select.probe_random = number(k, v, 0, 1); }},
-    {"per_head", "on: every kv head picks its own tokens; off: one set per layer",
+    {"per_head", "on: every KV head picks its own tokens; off: one set per layer",
      [](Draft& d, auto k, auto v) { d.p.select.per_head = on_off(k, v); }},
     {"balance", "on: regular keys are balanced against queries by channel",
      [](Draft& d, auto k, auto v) { d.p.regular.k.norm = on_off(k, v) ? Norm::Balance : Norm::None; }},
@@ -264,21 +269,8 @@ const Key kKeys[] = {
      [](Draft& d, auto k, auto v) { set_page(d.p, k, v); }},
 };
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-	std::vector<size_t> row(b.size() + 1);
-	for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-	for (size_t i = 1; i <= a.size(); ++i) {
-		size_t diagonal = row[0];
-		row[0] = i;
-		for (size_t j = 1; j <= b.size(); ++j) {
-			const size_t up = row[j];
-			row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-			diagonal = up;
-		}
-	}
-	return row[b.size()];
-}
 std::string nearest(std::string_view typed, const std::vector<std::string>& known) {
+	if (typed.size() > 64) return {}; // text from outside is compared with every name
 	const auto d = [&](const std::string& k) { return edit_distance(typed, k); };
 	const auto best = std::min_element(known.begin(), known.end(), [&](auto& a, auto& b) { return d(a) < d(b); });
 	const size_t most = typed.size() <= 3 ? typed.size() / 2 : std::max<size_t>(2, typed.size() / 3);
@@ -292,30 +284,33 @@ std::string policy_names() {
 
 [[noreturn]] void unknown_name(std::string_view name) {
 	if (name.find_first_of(" ;:=") != std::string_view::npos)
-		fail(Code::Invalid, "no KV policy '{}': options follow the name after commas, as in kivi2,group=64,flush=64",
+		fail(Code::Invalid, "no KV policy '{}': options follow the name after commas, as in NAME,group=64,flush=64",
 		     name);
-	std::string bits; // of a family: "kivi3" -> kivi4 kivi2 kivi1
+	std::string bits; // of a family: "name3" -> name4 name2 name1
 	const size_t digits = name.find_first_of("0123456789");
 	if (digits != std::string_view::npos && digits > 0)
 		for (const KvPolicy& p : all_policies())
 			if (p.name.find_first_of("0123456789") == digits && p.name.starts_with(name.substr(0, digits)))
 				bits += fmt::format(" {}", p.name);
-	if (!bits.empty()) fail(Code::Invalid, "no KV policy '{}': possible are{}, or with bits=1, 2, 4, 8", name, bits);
+	if (!bits.empty())
+		fail(Code::Invalid, "no KV policy '{}'; available are{}, or bits=1, 2, 4 or 8 after the name", name, bits);
 	std::vector<std::string> names;
 	for (const KvPolicy& p : all_policies()) names.push_back(p.name);
-	fail(Code::Invalid, "no KV policy '{}'{} Possible are {}", name,
-	     names.empty()                  ? ""
-	     : nearest(name, names).empty() ? "."
-	                                    : nearest(name, names),
-	     policy_names());
+	const std::string near = nearest(name, names);
+	fail(Code::Invalid, "no KV policy '{}'{} Available are {}", name, near.empty() ? "." : near, policy_names());
 }
 
-void split_layers(KvPolicy& p, bool is_k, uint16_t n) { // layers below n: 2 bits, the others as the policy says
+// Layers below n store 2 bits, the others what the policy says.
+void split_layers(KvPolicy& p, bool is_k, uint16_t n) {
 	const Quant& base = is_k ? p.regular.k : p.regular.v;
-	if (base.bits != 1)
-		fail(Code::Invalid,
-		     "{} splits layers into 2 and 1 bit, but {} stores {} at {} bits; start from xquant, asymkv or kivi1",
-		     is_k ? "kq" : "vq", p.text, is_k ? "keys" : "values", base.bits);
+	if (base.bits != 1) {
+		std::string names; // of policies this is possible for
+		for (const KvPolicy& q : all_policies())
+			if ((is_k ? q.regular.k : q.regular.v).bits == 1)
+				names += fmt::format("{}{}", names.empty() ? "" : ", ", q.name);
+		fail(Code::Invalid, "{} splits layers into 2 and 1 bit, but {} stores {} at {} bits; start from {}",
+		     is_k ? "kq" : "vq", p.text, is_k ? "keys" : "values", base.bits, names);
+	}
 	for (LayerRule& r : p.layers)
 		if (r.is_k == is_k && r.tier == Tier::Regular) {
 			r.last = n;
@@ -326,26 +321,21 @@ void split_layers(KvPolicy& p, bool is_k, uint16_t n) { // layers below n: 2 bit
 	p.layers.push_back(r);
 }
 
-// "asymkv32/0": K, V at 2 bits below these layers.
-bool read_asymkv(Draft& d, std::string_view name) {
-	if (!name.starts_with("asymkv") || name == "asymkv") return false;
-	std::string_view rest = name.substr(6);
-	if (rest.starts_with("-")) rest.remove_prefix(1);
-	const size_t slash = rest.find('/');
-	if (slash == std::string_view::npos)
-		fail(Code::Invalid,
-		     "no KV policy '{}': asymkvA/B stores K below layer A and V below layer B at 2 bits, as asymkv32/0", name);
-	d.kq = layer_number("asymkv's first number", rest.substr(0, slash));
-	d.vq = layer_number("asymkv's second number", rest.substr(slash + 1));
-	return true;
-}
-
-const KvPolicy* find_policy(std::string_view name) {
-	for (auto [alias, means] :
-	     {std::pair{"f16", "fp16"}, {"q8", "rtn8"}, {"q8_0", "rtn8"}, {"q4", "rtn4"}, {"q4_0", "rtn4"}, {"q2", "rtn2"}})
-		if (name == alias) name = means;
-	for (const KvPolicy& p : all_policies())
-		if (p.name == name) return &p;
+// "NAMEa/b", for policies that take layer numbers: K and V at 2 bits below these layers.
+const KvPolicy* read_layer_numbers(Draft& d, std::string_view name) {
+	for (const KvPolicy& p : all_policies()) {
+		if (!p.takes_layers || !name.starts_with(p.name)) continue;
+		std::string_view rest = name.substr(p.name.size());
+		if (rest.starts_with("-")) rest.remove_prefix(1);
+		const size_t slash = rest.find('/');
+		if (slash == std::string_view::npos)
+			fail(Code::Invalid,
+			     "no KV policy '{}': {}A/B stores K below layer A and V below layer B at 2 bits, as {}32/0", name,
+			     p.name, p.name);
+		d.kq = layer_number(fmt::format("{}'s first number", p.name), rest.substr(0, slash));
+		d.vq = layer_number(fmt::format("{}'s second number", p.name), rest.substr(slash + 1));
+		return &p;
+	}
 	return nullptr;
 }
 
@@ -361,8 +351,7 @@ void read_layered(Draft& d, std::string_view key, std::string_view value) {
 	const Path path = read_path(l.path);
 	if (std::find(std::begin(kFields), std::end(kFields), path.field) == std::end(kFields))
 		fail(Code::Invalid,
-		     "'{}' cannot differ by layer; possible are bits, group, scale, norm, eta, as in regular.k.bits@0-3=4",
-		     l.path);
+		     "'{}' cannot differ by layer; bits, group, scale, norm and eta can, as in regular.k.bits@0-3=4", l.path);
 	d.layered.push_back(std::move(l));
 }
 
@@ -399,7 +388,7 @@ void finish_window(Draft& d) {
 	if (d.recent) {
 		if (s.rank == Rank::LogWindow) {
 			if (*d.recent < 3)
-				fail(Code::Invalid, "recent is {}: logquant needs at least 3 (W = recent / 3)", *d.recent);
+				fail(Code::Invalid, "recent is {}: score=log needs at least 3 (W = recent / 3)", *d.recent);
 			s.recent_keep = *d.recent / 3, s.flush = 2 * s.recent_keep;
 		} else {
 			if (*d.recent < s.flush)
@@ -425,7 +414,8 @@ void check(const KvPolicy& p) {
 	if (!scored && (s.ratio > 0 || s.budget > 0))
 		fail(Code::Invalid, "{}: ratio and budget need score=sum or score=mean", p.text);
 	if (scored && !(s.ratio > 0) && !s.budget)
-		fail(Code::Invalid, "{}: a policy that ranks by score keeps some: ratio above 0, as 0.2, or budget in tokens",
+		fail(Code::Invalid,
+		     "{}: a policy that ranks by score needs salient tokens: ratio above 0, as 0.2, or budget in tokens",
 		     p.text);
 	if (scored && s.probe_recent <= 0 && s.probe_random <= 0)
 		fail(Code::Invalid, "{}: no row feeds the score; give probe", p.text);
@@ -465,12 +455,10 @@ KvPolicy parse_policy(std::string_view text) {
 	while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
 	std::string_view name = text.substr(0, text.find(','));
 	Draft d;
-	if (const KvPolicy* p = find_policy(name))
-		d.p = *p;
-	else if (read_asymkv(d, name))
-		d.p = *find_policy("asymkv");
-	else
-		unknown_name(name);
+	const KvPolicy* entry = find_policy(name);
+	if (!entry) entry = read_layer_numbers(d, name);
+	if (!entry) unknown_name(name);
+	d.p = *entry;
 	d.p.text = text;
 	for (size_t at = name.size(); at < text.size();) {
 		const size_t end = std::min(text.find(',', at + 1), text.size());
@@ -512,31 +500,18 @@ std::vector<KvPolicy> parse_policies(std::string_view text) {
 	return out;
 }
 
-KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type) {
-	auto bits = [](std::string_view option, std::string_view t) -> uint32_t {
-		if (t == "f16" || t == "fp16") return 16;
-		if (t == "q8" || t == "q8_0") return 8;
-		if (t == "q4" || t == "q4_0") return 4;
-		if (t == "q2") return 2;
-		if (t == "q1") return 1;
-		fail(Code::Invalid, "{} is '{}': possible are f16, q8, q4, q2, q1 (q8_0 and q4_0 are read as q8 and q4)",
-		     option, t);
-	};
-	const uint32_t k = bits("-ctk", k_type), v = bits("-ctv", v_type);
-	if (k == 16 && v == 16) return parse_policy("fp16");
-	if (k == v && k > 1) return parse_policy(fmt::format("rtn{}", k));
-	return parse_policy(fmt::format("rtn4,k.bits={},v.bits={}", k, v));
-}
-
-std::string policy_help() {
-	std::string out = "Policies:\n";
-	for (const KvPolicy& p : all_policies()) out += fmt::format("  {:<14}{} [{}]\n", p.name, p.summary, p.source);
-	out += "Options, as in kivi2,group=64,recent_keep=64:\n";
-	out += "  bits          of regular tokens: 1, 2, 4, 8, 16; 0 evicts\n";
-	out += "  group         tokens (keys per channel) or channels (per token) that share a scale; head, half, all\n";
-	for (const Key& k : kKeys) out += fmt::format("  {:<14}{}\n", k.name, k.help);
-	out +=
-	    "  [salient.|regular.][k.|v.]{bits, group, scale, norm, eta}[@first-last]: one tier, side or run of layers\n";
+std::vector<std::pair<std::string, std::string>> policy_options() {
+	std::vector<std::pair<std::string, std::string>> out = {
+	    {"bits", "of regular tokens: 1, 2, 4, 8, 16; 0 evicts them"},
+	    {"group",
+	     "quantization group: tokens (keys per channel) or channels (per token) that share a scale; head, half "
+	     "or all"},
+	    {"scale",
+	     "channel: a scale per channel and group of tokens (keys only); token: per token and group of channels"},
+	    {"norm", "sqrtmax: values divided by a factor per channel; balance: keys balanced against queries; none"}};
+	for (const Key& k : kKeys) out.push_back({k.name, k.help});
+	out.push_back({"[salient.|regular.][k.|v.]KEY[@FIRST-LAST]",
+	               "bits, group, scale, norm or eta of one tier, of keys or values only, of a range of layers"});
 	return out;
 }
 

@@ -7,7 +7,7 @@
 
 namespace kvrun {
 
-constexpr int kRecent = int(Tier::Recent), kSalient = int(Tier::Salient), kRegular = int(Tier::Regular);
+constexpr int kF16 = int(Tier::F16), kSalient = int(Tier::Salient), kRegular = int(Tier::Regular);
 
 void TokenSet::clear() noexcept {
 	sinks_.clear(), kept_.clear(), recent_.clear(), free_.clear();
@@ -31,10 +31,10 @@ void TokenSet::occupy(int tier, uint32_t slot, uint32_t pos) {
 
 void TokenSet::release(const Token& t) {
 	if (t.src & kFromScratch) return;
-	const uint32_t page = t.src / plan_->page[kRecent], in_page = t.src % plan_->page[kRecent];
-	KV_ASSERT(pos_[kRecent][t.src] == t.pos);
-	live_[kRecent][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
-	pos_[kRecent][t.src] = kNone;
+	const uint32_t page = t.src / plan_->page[kF16], in_page = t.src % plan_->page[kF16];
+	KV_ASSERT(pos_[kF16][t.src] == t.pos);
+	live_[kF16][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
+	pos_[kF16][t.src] = kNone;
 	free_.push_back(t.src);
 	std::push_heap(free_.begin(), free_.end(), std::greater<>());
 }
@@ -54,10 +54,10 @@ void TokenSet::append_page(int tier) {
 }
 
 void TokenSet::grow_f16(uint32_t n_pages) {
-	while (n_pages_[kRecent] < n_pages) {
-		const uint32_t first = n_pages_[kRecent] * plan_->page[kRecent];
-		append_page(kRecent);
-		for (uint32_t i = 0; i < plan_->page[kRecent]; ++i) {
+	while (n_pages_[kF16] < n_pages) {
+		const uint32_t first = n_pages_[kF16] * plan_->page[kF16];
+		append_page(kF16);
+		for (uint32_t i = 0; i < plan_->page[kF16]; ++i) {
 			free_.push_back(first + i);
 			std::push_heap(free_.begin(), free_.end(), std::greater<>());
 		}
@@ -77,17 +77,17 @@ void TokenSet::add_scratch(uint32_t pos, uint32_t index, uint32_t rows_before, d
 
 uint32_t TokenSet::add(uint32_t pos, uint32_t rows_before) {
 	const uint32_t slot = take_slot();
-	occupy(kRecent, slot, pos);
+	occupy(kF16, slot, pos);
 	enter({.pos = pos, .src = slot, .rows_before = rows_before, .score = 0});
 	return slot;
 }
 
 void TokenSet::drop_f16_pages(uint32_t n_pages) {
-	if (n_pages >= n_pages_[kRecent]) return;
-	const uint32_t end = n_pages * plan_->page[kRecent];
-	n_pages_[kRecent] = n_pages;
-	live_[kRecent].resize(size_t(n_pages) * 4);
-	pos_[kRecent].resize(end);
+	if (n_pages >= n_pages_[kF16]) return;
+	const uint32_t end = n_pages * plan_->page[kF16];
+	n_pages_[kF16] = n_pages;
+	live_[kF16].resize(size_t(n_pages) * 4);
+	pos_[kF16].resize(end);
 	std::erase_if(free_, [&](uint32_t slot) { return slot >= end; });
 	std::make_heap(free_.begin(), free_.end(), std::greater<>());
 }
@@ -102,7 +102,7 @@ void TokenSet::remove_newest(uint32_t n, uint32_t n_pages) {
 }
 
 TokenSet::Saved TokenSet::save() const {
-	Saved s{sinks_, kept_, {}, recent_, free_, live_[kRecent], pos_[kRecent], {}, {}, {}};
+	Saved s{sinks_, kept_, {}, recent_, free_, live_[kF16], pos_[kF16], {}, {}, {}};
 	for (int t = 0; t < kTiers; ++t) {
 		s.waiting[t] = waiting_[t];
 		s.n_pages[t] = n_pages_[t], s.n_blocks[t] = n_blocks_[t], s.packed[t] = packed_[t];
@@ -112,8 +112,8 @@ TokenSet::Saved TokenSet::save() const {
 
 void TokenSet::restore(Saved&& s) {
 	sinks_ = std::move(s.sinks), kept_ = std::move(s.kept), recent_ = std::move(s.recent), free_ = std::move(s.free);
-	live_[kRecent] = std::move(s.f16_live), pos_[kRecent] = std::move(s.f16_pos);
-	n_pages_[kRecent] = s.n_pages[kRecent];
+	live_[kF16] = std::move(s.f16_live), pos_[kF16] = std::move(s.f16_pos);
+	n_pages_[kF16] = s.n_pages[kF16];
 	for (const int t : {kSalient, kRegular}) {
 		waiting_[t] = std::move(s.waiting[t]);
 		n_pages_[t] = s.n_pages[t], n_blocks_[t] = s.n_blocks[t], packed_[t] = s.packed[t];
@@ -216,17 +216,17 @@ void TokenSet::write_run(int tier, const Token* first, uint32_t n, uint32_t page
 }
 
 void TokenSet::store(SetMoves& moves) {
-	const uint32_t page = plan_->page[kRecent];
+	const uint32_t page = plan_->page[kF16];
 	uint32_t expected = kNone; // slot that would continue the last run
 	each_f16([&](Token& t) {
 		if (!(t.src & kFromScratch)) return;
 		const uint32_t slot = take_slot();
 		if (slot != expected || slot % page == 0)
-			moves.stores.push_back({Tier::Recent, head_, uint32_t(moves.sources.size()), 0, slot / page, slot % page});
+			moves.stores.push_back({Tier::F16, head_, uint32_t(moves.sources.size()), 0, slot / page, slot % page});
 		moves.sources.push_back(t.src);
 		++moves.stores.back().n;
 		expected = slot + 1;
-		occupy(kRecent, slot, t.pos);
+		occupy(kF16, slot, t.pos);
 		t.src = slot;
 	});
 }

@@ -23,6 +23,9 @@ struct SetMoves { // what a set's changes ask of a device, by logical page; page
 	void clear() { sources.clear(), blocks.clear(), packs.clear(), stores.clear(); }
 };
 
+class BookWriter;
+class BookReader;
+
 class TokenSet {
  public:
 	// `head`: the kv head the set is for, or kAllHeads.
@@ -57,6 +60,12 @@ class TokenSet {
 	Saved save() const;
 	void restore(Saved&&);
 
+	// ---- in a file
+	void write(BookWriter&) const;
+	// Into an empty set. `counts`: of the cache, checked; page_block: page_block() of each tier. Throws Error{Format}.
+	void read(BookReader&, const KvCounts& counts, std::span<const std::vector<uint32_t>, kTiers> page_block,
+	          uint32_t scored_rows);
+
 	// ---- what is where
 	uint32_t n_pages(Tier t) const { return n_pages_[int(t)]; }
 	std::span<const uint32_t> live(Tier t) const { return live_[int(t)]; }        // (n_pages, 4) one bit per slot
@@ -73,6 +82,10 @@ class TokenSet {
 		uint32_t rows_before; // scored rows before the token's own
 		double score;         // attention received from scored rows
 	};
+	static void write_tokens(BookWriter&, const auto& tokens, bool ranked);
+	void read_tokens(BookReader&, auto& tokens, uint32_t n, const KvCounts&, uint32_t scored_rows,
+	                 std::vector<bool>& seen);
+	void read_positions(BookReader&, int tier, const KvCounts&, std::vector<bool>& seen);
 	template <class F> void each_f16(F&& f) {
 		for (auto* list : {&sinks_, &kept_, &waiting_[1], &waiting_[2]})
 			for (Token& t : *list) f(t);

@@ -1,6 +1,7 @@
 // One buffer cut into views that begin at multiples of 256 bytes.
 #pragma once
 #include "backends/backend.h"
+#include "engine/core/round.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -10,7 +11,7 @@ class Arena {
 	explicit Arena(const Buffer* b) : buffer_(b) {}
 	View take(DType t, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) {
 		const View v{buffer_, at_, t, {d0, d1, d2, 1}};
-		at_ += (v.bytes() + 255) / 256 * 256;
+		at_ += align_up(v.bytes(), kBufferAlign);
 		return v;
 	}
 	size_t bytes() const { return at_; }

@@ -129,6 +129,7 @@ void Batch::choose(Stream& s, std::span<const float> logits) {
 	if (!s.options.ignore_end && tok.is_end(token)) return end(s, StopReason::End);
 	s.sampler.accept(token);
 	r.tokens.push_back(token);
+	if (s.hooks.token) s.hooks.token(token);
 	const std::string piece = s.text.feed(tok.decode_one(s.prev, token, s.options.special));
 	s.prev = token;
 	if (!piece.empty() && s.hooks.text && !s.hooks.text(piece)) return end(s, StopReason::Cancelled);

@@ -27,8 +27,9 @@ struct GenerateOptions {
 	const std::atomic<bool>* cancel = nullptr; // checked between tokens and between pieces of the prompt
 };
 struct GenerateHooks {
-	std::function<bool(const Prefill&)> prefill;     // after each piece of the prompt; false cancels
-	std::function<bool(std::string_view text)> text; // whole characters of the answer; false cancels
+	std::function<bool(const Prefill&)> prefill = {};     // after each piece of the prompt; false cancels
+	std::function<void(uint32_t token)> token = {};       // of the answer, before the text that becomes certain with it
+	std::function<bool(std::string_view text)> text = {}; // whole characters of the answer; false cancels
 };
 struct GenerateResult {
 	StopReason reason = StopReason::Length;

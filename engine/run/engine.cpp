@@ -27,10 +27,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const Config& cfg = e->config();
 	e->weights_ = load_weights(e->file(), cfg, be, progress);
 
-	// What the weights left over is for the cache, less a tenth for activations and the driver's own needs.
 	const DeviceInfo dev = be.info();
-	const size_t spare = dev.free_bytes - dev.free_bytes / 10;
-	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : spare);
+	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes));
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
 	e->prefill_block_ = longest_block(dev, cfg, opt.prefill_block);
 	e->graph_ = std::make_unique<Graph>(be, cfg, e->weights_, std::max(e->ubatch_, opt.max_rows));

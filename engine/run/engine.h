@@ -18,6 +18,9 @@ struct EngineOptions {
 	size_t kv_budget = 0;       // bytes of cache, of all sessions together; 0: what the device has free
 };
 
+// What caches may take of the memory that weights leave free: a tenth is for activations and the driver's own needs.
+constexpr uint64_t cache_room(uint64_t free_bytes) { return free_bytes - free_bytes / 10; }
+
 class Engine {
  public:
 	// Throws Error: Io, Format, Unsupported for the model, Device, OutOfMemory for the device, Invalid for options.

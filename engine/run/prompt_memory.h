@@ -1,5 +1,6 @@
 // Device memory of a prompt block: one row per token, and one layer's own keys and values.
 #pragma once
+#include "engine/core/round.h"
 #include "engine/run/arena.h"
 #include "models/config.h"
 
@@ -14,7 +15,7 @@ class PromptMemory {
 	void fit(uint32_t n, uint32_t tail) {
 		if (n > x.shape[0] || !x) {
 			rows_ = {}, x = {}; // should there be no memory
-			const uint32_t n_rows = (n + 63) / 64 * 64;
+			const uint32_t n_rows = align_up(n, 64);
 			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
 				x = a.take(DType::F32, n_rows, cfg_.dim);
 				tokens = a.take(DType::U32, n_rows);
@@ -23,7 +24,7 @@ class PromptMemory {
 		}
 		if (n + tail > k.shape[1] || !k) {
 			own_ = {}, k = {};
-			const uint32_t n_rows = (n + tail + 63) / 64 * 64;
+			const uint32_t n_rows = align_up(n + tail, 64);
 			allocate(be_, own_, "prompt keys and values", [&](Arena& a) {
 				k = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);
 				v = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);

@@ -29,8 +29,12 @@ Session::Session(const Session& s, std::unique_ptr<KvSequence> seq)
 
 Session::~Session() = default;
 
-void Session::check_room(uint64_t n) const {
+void Session::check_idle() const {
 	if (reading_) fail(Code::Invalid, "the session is still reading a prompt");
+}
+
+void Session::check_room(uint64_t n) const {
+	check_idle();
 	const uint64_t total = n_tokens() + n;
 	if (total > ctx() && ctx_by_budget()) {
 		const size_t budget = engine_.pool().budget_bytes();
@@ -98,6 +102,16 @@ void Session::sync_history() noexcept {
 	if (history_.size() > n_tokens()) history_.resize(n_tokens());
 }
 
+void Session::restore(std::span<const std::byte> books, std::vector<uint32_t> history,
+                      const std::function<void(std::span<std::byte>)>& source) {
+	KV_ASSERT(n_tokens() == 0 && !reading_);
+	auto seq = KvSequence::restore(engine_.backend(), plan(), engine_.pool(), options_.seed, books, source);
+	if (seq->n_tokens() != history.size())
+		fail(Code::Format, "n_tokens is {}, expected {}", seq->n_tokens(), history.size());
+	seq_ = std::move(seq);
+	history_ = std::move(history);
+}
+
 void Session::reset() {
 	KV_ASSERT(!reading_);
 	checkpoints_.clear();
@@ -108,7 +122,7 @@ void Session::reset() {
 // ---- forks and checkpoints
 
 std::unique_ptr<Session> Session::fork() {
-	if (reading_) fail(Code::Invalid, "the session is still reading a prompt");
+	check_idle();
 	return std::unique_ptr<Session>(new Session(*this, seq_->fork()));
 }
 
@@ -144,7 +158,7 @@ uint32_t Session::exact_position(uint32_t n) const {
 }
 
 void Session::truncate(uint32_t n) {
-	if (reading_) fail(Code::Invalid, "the session is still reading a prompt");
+	check_idle();
 	if (n > n_tokens()) fail(Code::Invalid, "truncate to {} tokens, the session has {}", n, n_tokens());
 	if (n == n_tokens()) return;
 	if (n == 0) return reset();

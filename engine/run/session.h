@@ -58,6 +58,13 @@ class Session {
 	const KvSequence& seq() const { return *seq_; }
 	const RopeTable& rope() const { return *rope_; }
 
+	// ---- for session files
+	// Takes the place of an empty session's sequence: KvSequence::restore(). Throws Error{Format} where the books do
+	// not hold as many tokens.
+	void restore(std::span<const std::byte> books, std::vector<uint32_t> history,
+	             const std::function<void(std::span<std::byte>)>& source);
+	void check_idle() const; // throws Error{Invalid} while a Prefill of this session lives
+
 	// Throws Error{Context} when these tokens, or n of them, do not fit; Invalid on no tokens, on one outside the
 	// vocabulary and while a Prefill of this session lives.
 	void check_room(std::span<const uint32_t> tokens) const;

@@ -101,6 +101,55 @@ TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and 
 	check_error({"bench", "-m", kModel, "-p", "0", "-n", "0"}, 2, {"nothing to measure"});
 }
 
+TEST_CASE("T29 cli: an unknown option of one dash and several letters is refused by its whole name") {
+	check_error({"run", "-hf", "x"}, 2, {"unknown option '-hf'", "kvrun run --help"});
+	check_error({"run", "-nonsense"}, 2, {"unknown option '-nonsense'"});
+	check_error({"run", "-nfoo", "-m", kModel}, 2, {"unknown option '-nfoo'"});
+	check_error({"run", "-mfoo"}, 2, {"unknown option '-mfoo'"});
+	check_error({"run", kModel, "-temp", "0"}, 2, {"'-temp'", "did you mean '--temp'?"});
+	check_error({"bench", "-ngk", "4"}, 2, {"'-ngk'", "did you mean '-ngl'?"});
+	check_error({"-hf"}, 2, {"unknown option '-hf'", "kvrun --help"});
+	check_error({"devices", "-ngl", "99"}, 2, {"unknown option '-ngl'"});
+	check_error({"inspect", "-hh"}, 2, {"unknown option '-hh'"});
+	// what follows an option that takes a value is its value
+	check_error({"run", "-m", "-hf", "-p", "x"}, 3, {"-hf"});
+}
+
+TEST_CASE("cli: llama.cpp's names mean the same; an option without effect says so once") {
+	const std::vector<std::string> ours = {"run", "-m", kModel, "--device", "cpu",    "-p",  "Once upon a time",
+	                                       "-n",  "6",  "-c",   "2048",     "--temp", "0.7", "--seed",
+	                                       "3"};
+	const Ran a = run_program(ours);
+	CAPTURE(a.err);
+	REQUIRE(a.code == 0);
+	const Ran b = run_program({"run", kModel, "-dev", "cpu", "-p", "Once upon a time", "--n-predict", "6", "-c", "2k",
+	                           "--temperature", "0.7", "-s", "3", "-ngl", "99", "-fa", "-t", "4"});
+	CAPTURE(b.err);
+	CHECK(b.code == 0);
+	CHECK(b.out == a.out);
+	for (const char* name : {"-ngl", "-fa", "-t"}) {
+		const std::string says = fmt::format("warning: {} has no effect: ", name);
+		CHECK(contains(b.err, says));
+		CHECK(b.err.find(says) == b.err.rfind(says));
+	}
+	CHECK(!contains(a.err, "no effect"));
+	// -fa takes a word or none; a glued number is the value of a short option
+	for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+	         {"-fa", "on", "-n", "1", kModel}, {"-n1", "-fa", kModel}, {"--flash-attn", "auto", "-n=1", kModel}}) {
+		std::vector<std::string> args = {"run", "-p", "x", "--device", "cpu"};
+		args.insert(args.end(), more.begin(), more.end());
+		const Ran r = run_program(args);
+		CAPTURE(r.err);
+		CHECK(r.code == 0);
+		CHECK(contains(r.err, "# 1 tok"));
+	}
+	check_error({"run", "-m", kModel, "surplus.gguf", "-p", "x"}, 2, {"argument 'surplus.gguf'"});
+	check_error({"run", kModel, "-p", "x", "-c", "128kB"}, 2, {"--ctx-size", "'128kB'", "like 4096 or 32k"});
+	check_error({"run", kModel, "-p", "x", "-c", "17M"}, 2, {"'17M'"});
+	check_error({"run", kModel, "-p", "x", "--kv-budget", "8GB"}, 2, {"'8GB'", "8GiB"});
+	CHECK(run_program({"run", kModel, "--device", "cpu", "-p", "x", "-n", "1", "--kv-budget", "1GiB"}).code == 0);
+}
+
 TEST_CASE("T37 cli: sampling options outside their range end with 2 and say the range") {
 	const std::vector<std::pair<std::string, std::vector<std::string>>> bad = {
 	    {"--temp", {"-1", "-0.001", "nan", "inf", "1e30", "1e999", "warm"}},
@@ -167,8 +216,7 @@ TEST_CASE("cli: help and version go to stdout and end with 0") {
 		CHECK(r.err == "");
 		CHECK(r.out.size() > 5);
 	}
-	CHECK(contains(run_program({"--help"}).out, "Exit codes: 0 ok"));
-	CHECK(contains(run_program({"bench", "--help"}).out, "tok_s_median"));
+	CHECK(contains(run_program({"--help"}).out, "Exit codes:\n  0    ok\n"));
 }
 
 TEST_CASE("cli: files that are missing, no models, or have hostile names end with 3") {
@@ -342,7 +390,7 @@ TEST_CASE("T36 cli: a context that fills up ends the answer and says so") {
 	CHECK(j["kv"]["tokens"] == 32);
 }
 
-TEST_CASE("T77 cli: Ctrl-C once ends the answer") {
+TEST_CASE("T77 cli: Ctrl-C during the answer keeps the text so far and ends with 130") {
 	RunSpec spec = run_spec({"-p", "Once upon a time", "--ignore-eos", "-c", "2048"});
 	int sent = 0;
 	spec.watch = [&](int pid, int, const std::string& out) {
@@ -350,10 +398,35 @@ TEST_CASE("T77 cli: Ctrl-C once ends the answer") {
 	};
 	const Ran r = run_program(spec);
 	CAPTURE(r.err);
-	CHECK(r.code == 0);
+	CHECK(r.code == 130);
+	CHECK(!r.killed);
 	CHECK(sent == 1);
+	CHECK(r.out.size() > 1);
 	CHECK(contains(r.err, "end: cancelled"));
 	CHECK(contains(r.err, "tok/s"));
+}
+
+TEST_CASE("T77 cli: Ctrl-C during the prompt reports it in JSON and ends with 130") {
+	std::string text = read_file(kRecord);
+	while (text.size() < 40000) text += text; // a prompt that takes seconds
+	const TempFile prompt(text);
+	Ran r;
+	for (int attempt = 0; attempt < 20 && r.code != 130; ++attempt) { // before the prompt begins, a signal just ends it
+		RunSpec spec = run_spec({"-f", prompt.path, "--json", "-c", "32768"});
+		spec.watch = [sent = false](int pid, int, const std::string& out) mutable { // the line about the CPU device
+			if (!sent && contains(out, "# running on")) usleep(100'000), sent = kill(pid, SIGINT) == 0;
+		};
+		r = run_program(spec);
+		CAPTURE(r.err);
+		REQUIRE(r.code == 130);
+		if (r.out.empty()) r.code = -1;
+	}
+	REQUIRE(r.code == 130);
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["stop_reason"] == "cancelled");
+	CHECK(j["tokens"].empty());
+	CHECK(j["prompt_tokens"].get<int>() > 10000);
+	CHECK(j["prompt_read"].get<int>() < j["prompt_tokens"].get<int>());
 }
 
 TEST_CASE("T77 cli: SIGINT and SIGTERM at random moments end the program in a defined way") {
@@ -396,6 +469,47 @@ TEST_CASE("cli: bench writes the same numbers as a table and as JSON with docume
 		CHECK(t["tok_s_min"].get<double>() > 0);
 	}
 	check_error({"bench", "-m", kModel, "--device", "cpu", "-c", "16", "-p", "32", "-n", "0"}, 6, {"32 tokens", "16"});
+}
+
+TEST_CASE("cli: bench records what was measured where, and warm-up apart") {
+	const Ran r = run_program({"bench", kModel, "--device", "cpu", "-p", "8", "-n", "0", "-r", "2", "-o", "json"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	CHECK(contains(r.err, "warm-up runs took "));
+	const auto j = nlohmann::json::parse(r.out);
+	for (const char* key : {"version", "commit", "time"}) CHECK(!j[key].get<std::string>().empty());
+	CHECK(j["time"].get<std::string>().size() == 20); // 2026-01-31T12:00:00Z
+	CHECK(!j["host"]["name"].get<std::string>().empty());
+	CHECK(j["host"]["threads"].get<int>() > 0);
+	CHECK(!j["os"]["kernel"].get<std::string>().empty());
+	CHECK(!j["device"]["driver"].get<std::string>().empty());
+	CHECK(j["cancelled"] == false);
+	CHECK(j["load_s"].get<double>() > 0);
+	CHECK(j["results"][0]["warmup_s"].get<double>() > 0);
+	CHECK(j["results"][0]["tok_s"].size() == 2);
+	const Ran cold =
+	    run_program({"bench", kModel, "--device", "cpu", "-p", "8", "-n", "0", "-r", "1", "-o", "json", "--no-warmup"});
+	REQUIRE(cold.code == 0);
+	CHECK(nlohmann::json::parse(cold.out)["results"][0]["warmup_s"] == 0);
+}
+
+TEST_CASE("T77 cli: Ctrl-C during bench keeps the runs that were finished and ends with 130") {
+	Ran r;
+	for (int wait_ms = 200; wait_ms <= 25600; wait_ms *= 2) { // until the first test is through
+		RunSpec spec{.args = {"bench", kModel, "--device", "cpu", "-p", "0", "-n", "4,1000", "-r", "50", "-o", "json"}};
+		spec.signal = SIGINT;
+		spec.signal_after_ms = wait_ms;
+		r = run_program(spec);
+		CAPTURE(r.err);
+		REQUIRE(r.code == 130);
+		if (!r.out.empty() && !nlohmann::json::parse(r.out)["results"].empty()) break;
+	}
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["cancelled"] == true);
+	REQUIRE(j["results"].size() >= 1);
+	CHECK(j["results"][0]["test"] == "tg4");
+	CHECK(j["results"][0]["tok_s_median"].get<double>() > 0);
+	CHECK(contains(r.err, "interrupted"));
 }
 
 TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that fits it") {

@@ -10,13 +10,15 @@ using nlohmann::json;
 
 namespace {
 
-json plan(std::vector<std::string> more) {
-	std::vector<std::string> args = {"plan", "--json", "--memory", "8G"};
+json plan(std::vector<std::string> more, const std::string& memory = "8G") {
+	std::vector<std::string> args = {"plan", "--json", "--memory", memory};
 	args.insert(args.end(), more.begin(), more.end());
 	const Ran r = run_program(args);
 	CAPTURE(r.err);
-	REQUIRE(r.code == 0);
-	return json::parse(r.out);
+	REQUIRE((r.code == 0 || r.code == 6)); // 6: does not fit, as policies that evict
+	const json j = json::parse(r.out);
+	if (j.is_object()) REQUIRE(j["fits"] == (r.code == 0));
+	return j;
 }
 std::vector<std::string> mistral(const std::string& kv, int tokens) {
 	return {"--kv", kv, "--shape", "32x8x128", "-c", std::to_string(tokens)};
@@ -48,8 +50,11 @@ TEST_CASE("plan: the parts add up, in bytes and in bits per element") {
 		CHECK(j["f16_bytes"] == size_t(32) * 8 * 128 * 2 * 2 * 3000);
 		CHECK(j["tokens"] == 3000);
 		CHECK(j["layers"].size() == 32);
-		CHECK(j["memory"]["bytes"] == size_t(8) << 30);
-		CHECK(j["memory"]["tokens_that_fit"].get<uint64_t>() >= (size_t(8) << 30) / (32 * 8 * 128 * 4 + 4096));
+		const json& memory = j["memory"];
+		CHECK(memory["bytes"].get<size_t>() + memory["reserve_bytes"].get<size_t>() == size_t(8) << 30);
+		if (!j["evicts"])
+			CHECK(memory["tokens_that_fit"].get<uint64_t>() >=
+			      memory["bytes"].get<size_t>() / (32 * 8 * 128 * 4 + 4096));
 	}
 }
 
@@ -103,11 +108,116 @@ TEST_CASE("plan: several policies, a model, and words for people") {
 	const Ran r = run_program({"plan", "--kv", "xquant", "--shape", "32x8x128", "--memory", "8G"});
 	CHECK(r.code == 0);
 	for (const char* word :
-	     {"codes", "K parameters", "stored", "layers 2-16, 18, 20", "of the layer below", "tokens fit"})
+	     {"codes", "K parameters", "stored", "layers 2-16, 18, 20", "of the layer below", "tokens that fit"})
 		CHECK_MESSAGE(r.out.find(word) != std::string::npos, r.out << " lacks " << word);
 	const Ran help = run_program({"plan", "--help"});
-	for (const char* word : {"logquant", "recent_keep", "stored_bits_per_element"})
+	for (const char* word : {"logquant", "recent_keep", "man kvrun-plan"})
 		CHECK(help.out.find(word) != std::string::npos);
+	CHECK(run_program({"help", "--man", "plan"}).out.find("stored_bits_per_element") != std::string::npos);
+}
+
+TEST_CASE("plan: the first line says whether a given context fits, and the exit code too") {
+	const auto first_line = [](const Ran& r) { return r.out.substr(0, r.out.find('\n')); };
+	// 4 GiB, of which a tenth is reserve: 32 * 8 * 128 * 4 bytes of fp16 and two tables per page of 128 tokens
+	const double token = 32 * 8 * 128 * 4 + 32 * 32 / 128.0;
+	const uint64_t fit = uint64_t(4.0 * (1 << 30) * 0.9 / token);
+	const std::vector<std::string> base = {"plan", "--shape", "32x8x128", "--memory", "4GiB", "-c"};
+	const auto judged = [&](const std::string& tokens) {
+		std::vector<std::string> args = base;
+		args.push_back(tokens);
+		return run_program(args);
+	};
+	const json j = plan({"--shape", "32x8x128", "-c", "128k", "--kv", "fp16"}, "4G");
+	const uint64_t most = j["memory"]["tokens_that_fit"];
+	CHECK(double(most) == doctest::Approx(double(fit)).epsilon(0.01));
+	CHECK(j["fits"] == false);
+	CHECK(j["tokens"] == 131072);
+	Ran r = judged("128k");
+	CHECK(r.code == 6);
+	CHECK(r.err == "");
+	CHECK(first_line(r) == fmt::format("does NOT fit: 131072 tokens requested, {} fit", most));
+	r = judged(std::to_string(most + 1));
+	CHECK(r.code == 6);
+	r = judged(std::to_string(most));
+	CHECK(r.code == 0);
+	CHECK(first_line(r) == fmt::format("fits: {} tokens requested, {} fit", most, most));
+	// nobody asked: the answer is the same, the exit code is 0
+	r = run_program({"plan", "--shape", "32x8x128", "--memory", "64M"});
+	CHECK(r.code == 0);
+	CHECK(first_line(r).starts_with("does NOT fit: 4096 tokens, "));
+}
+
+TEST_CASE("plan: a model's memory is accounted for alike for a device and for --memory, to the byte") {
+	const std::string model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+	const auto sum = [](const json& m) {
+		size_t s = 0;
+		for (const char* part : {"weight_bytes", "activation_bytes", "prompt_bytes", "reserve_bytes", "bytes"})
+			s += m.at(part).get<size_t>();
+		return s;
+	};
+	const Ran r = run_program({"plan", model, "--device", "cpu", "--json", "--kv", "kivi2"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const json device = json::parse(r.out)["memory"];
+	CHECK(sum(device) == device["total_bytes"]);
+	const json given = plan({model, "--kv", "kivi2"}, std::to_string(device["total_bytes"].get<size_t>()));
+	for (const auto& part : device.items())
+		if (part.key() != "device") CHECK(given["memory"][part.key()] == part.value());
+	CHECK(given["memory"]["weight_bytes"].get<size_t>() > 8'000'000);
+	// what the engine really allocates for a prompt of the whole context
+	const Ran run = run_program({"bench", model, "--device", "cpu", "-p", "2048", "-n", "0", "-r", "1", "-o", "json"});
+	REQUIRE(run.code == 0);
+	const double allocated = json::parse(run.out)["prompt_bytes"];
+	CHECK(device["prompt_bytes"].get<double>() == doctest::Approx(allocated).epsilon(0.05));
+	// beyond the trained context nothing fits, however much memory there is
+	const Ran beyond = run_program({"plan", model, "--memory", "1024G", "-c", "4096"});
+	CHECK(beyond.code == 6);
+	CHECK(beyond.out.starts_with("does NOT fit: 4096 tokens requested, 2048 fit (the trained context)\n"));
+}
+
+TEST_CASE("plan: policies that evict say so and are never counted as holding what they forget") {
+	for (const char* kv : {"streaming", "h2o", "mikv,balance=off,bits=0"}) {
+		CAPTURE(kv);
+		const json j = plan(mistral(kv, 20000));
+		CHECK(j["evicts"] == true);
+		CHECK(j["fits"] == false);
+		CHECK(j["quality"] == "forgets");
+		CHECK(j["tokens_kept"].get<int>() < 10000);
+		CHECK(j["verdict"].get<std::string>().find("evicts the rest") != std::string::npos);
+	}
+	CHECK(plan(mistral("streaming", 20000))["tokens_kept"] == 1024);
+	CHECK(plan(mistral("streaming", 20000))["memory"]["tokens_that_fit"] == 1024);
+	CHECK(plan(mistral("streaming", 1000))["fits"] == true); // all of them are kept
+	const json packed = plan(mistral("mikv", 2000));
+	CHECK(packed["evicts"] == false);
+	CHECK(packed["tokens_kept"] == 2000);
+	const Ran r = run_program({"plan", "--shape", "32x8x128", "--memory", "8G", "-c", "20000", "--kv", "streaming"});
+	CHECK(r.code == 6);
+	CHECK(r.out.starts_with("does NOT fit: 20000 tokens requested, streaming keeps 1024 and evicts the rest\n"));
+}
+
+TEST_CASE("plan: several policies give one table, what fits first, then quality, then size") {
+	const std::vector<std::string> base = {"plan", "--shape", "32x8x128", "--memory", "8G", "-c", "65536", "--kv"};
+	std::vector<std::string> args = base;
+	args.push_back("streaming,fp16,kivi1,kivi4,kivi2,rtn4");
+	const Ran r = run_program(args);
+	CAPTURE(r.out);
+	CHECK(r.code == 0);
+	CHECK(r.out.starts_with("fits: 4 of 6 policies hold 65536 tokens in 8.0 GiB"));
+	size_t at = 0;
+	for (const char* row : {"| rtn4 ", "| kivi4 ", "| kivi2 ", "| kivi1 ", "| fp16 ", "| streaming "}) {
+		CAPTURE(row);
+		const size_t found = r.out.find(row, at);
+		REQUIRE(found != std::string::npos);
+		at = found;
+	}
+	args.back() = "all";
+	const Ran all = run_program(args);
+	CHECK(all.code == 0);
+	for (const char* name : {"| fp16 ", "| zipcache ", "| h2o ", "keeps 480", "1024 (evicts)"})
+		CHECK_MESSAGE(all.out.find(name) != std::string::npos, name);
+	args = {"plan", "--shape", "32x8x128", "--memory", "64M", "-c", "65536", "--kv", "all"};
+	CHECK(run_program(args).code == 6);
 }
 
 TEST_CASE("plan: what cannot be is refused in one line") {

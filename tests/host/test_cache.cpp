@@ -105,7 +105,7 @@ struct Pair {
 };
 
 size_t f16_tokens(const KvCache& c, uint32_t l, uint32_t h) {
-	const auto pos = c.positions(l, Tier::Recent, h);
+	const auto pos = c.positions(l, Tier::F16, h);
 	return pos.size() - size_t(std::count(pos.begin(), pos.end(), kNone));
 }
 

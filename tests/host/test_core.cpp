@@ -1,4 +1,5 @@
-// Half conversions over every value, and the environment table.
+// Half conversions over every value, edit distances, and the environment table.
+#include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
 #include "engine/core/f16.h"
 #include "tools/env.h"
@@ -37,4 +38,21 @@ TEST_CASE("env: a number that is none names the variable") {
 	CHECK_THROWS_WITH_AS(env_number(Env::Log, 0), doctest::Contains("KVRUN_LOG is 'loud'"), Error);
 	unsetenv("KVRUN_LOG");
 	CHECK(env_number(Env::Log, 7) == 7);
+}
+
+TEST_CASE("edit_distance: insertions, deletions, substitutions and swaps of neighbours count one each") {
+	const auto check = [](std::string_view a, std::string_view b, size_t edits) {
+		CAPTURE(a);
+		CAPTURE(b);
+		CHECK(edit_distance(a, b) == edits);
+		CHECK(edit_distance(b, a) == edits);
+	};
+	check("", "", 0);
+	check("", "abc", 3);
+	check("run", "run", 0);
+	check("rnu", "run", 1);
+	check("temprature", "temperature", 1);
+	check("kitten", "sitting", 3);
+	check("ca", "abc", 3); // a swapped pair is not edited again
+	check("abcdef", "badcfe", 3);
 }

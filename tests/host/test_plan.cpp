@@ -11,7 +11,7 @@ using namespace kvrun;
 namespace {
 
 constexpr KvShape kMistral = {32, 8, 128};
-constexpr int R = int(Tier::Regular), S = int(Tier::Salient), F = int(Tier::Recent);
+constexpr int R = int(Tier::Regular), S = int(Tier::Salient), F = int(Tier::F16);
 
 KvPlan plan(const char* text, KvShape s = kMistral) { return make_plan(parse_policy(text), s); }
 void check_refused(const char* text, KvShape s, std::initializer_list<const char*> parts) {

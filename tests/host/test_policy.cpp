@@ -203,7 +203,7 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("", {"no KV policy ''", "fp16"});
 	check_refused("zipcahe", {"did you mean zipcache?"});
 	check_refused("h20", {"h2o"});
-	check_refused("nonsense", {"Possible are fp16", "mikv"});
+	check_refused("nonsense", {"Available are fp16", "mikv"});
 	check_refused("asymkv32", {"asymkvA/B"});
 	check_refused("asymkv3x/1", {"expected a whole number"});
 	check_refused("kivi2,bits=3", {"bits is '3'", "1, 2, 4, 8, 16, and 0"});
@@ -216,10 +216,10 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("rtn4,group=64k", {"group is '64k'", "32, 64 or 128", "half, head, all"});
 	check_refused("rtn4,group=70000", {"at most 32768"});
 	check_refused("rtn4,group=-1", {"group is '-1'"});
-	check_refused("kivi2;group=64", {"after commas, as in kivi2,group=64"});
+	check_refused("kivi2;group=64", {"after commas, as in NAME,group=64"});
 	check_refused("kivi2 group=64", {"after commas"});
 	check_refused("kivi2,=4", {"'=4' has no key"});
-	check_refused("foo", {"no KV policy 'foo'. Possible are fp16"});
+	check_refused("foo", {"no KV policy 'foo'. Available are fp16"});
 	check_refused("kivi2,recent_keep=x", {"recent_keep is 'x'", "whole number from 0"});
 	check_refused("kivi2,recent_keep=-1", {"recent_keep is '-1'"});
 	check_refused("kivi2,recent=16", {"recent is 16, less than flush = 32"});
@@ -265,8 +265,8 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("kivi2,k.norm=sqrtmax", {"sqrtmax is for values"});
 	check_refused("kivi2,norm=loud", {"none, sqrtmax"});
 	check_refused("kivi2,k.scale=row", {"channel or token"});
-	check_refused("kivi2,kq=4", {"2 and 1 bit", "xquant, asymkv or kivi1"});
-	check_refused("kivi2,W=32", {"logquant"});
+	check_refused("kivi2,kq=4", {"2 and 1 bit", "start from kivi1, xquant, asymkv"});
+	check_refused("kivi2,W=32", {"score=log", "kivi2 has recent_keep"});
 	check_refused("logquant,W=0", {"from 1"});
 	check_refused("logquant,flush=32", {"flush = 2 * recent_keep"});
 	check_refused("logquant,recent=2", {"at least 3"});
@@ -294,10 +294,25 @@ TEST_CASE("policy: text of any kind is read or refused, nothing else") {
 	}
 }
 
-TEST_CASE("policy: the help names every policy and every option") {
-	const std::string help = policy_help();
-	for (const KvPolicy& p : all_policies()) CHECK(help.find("  " + p.name) != std::string::npos);
+TEST_CASE("policy: the options list every key, each with a meaning") {
+	std::set<std::string> keys;
+	for (const auto& [key, meaning] : policy_options()) {
+		CHECK(keys.insert(key).second);
+		CHECK(!meaning.empty());
+	}
 	for (const char* key : {"recent_keep", "flush", "recent", "sinks", "W", "eta1", "kq", "vm", "ratio", "probe",
 	                        "per_head", "balance", "score", "bits", "group"})
-		CHECK(help.find(std::string("  ") + key + " ") != std::string::npos);
+		CHECK_MESSAGE(keys.count(key), key);
+}
+
+TEST_CASE("policy: short names stand for entries of the table, and no entry is hidden by one") {
+	for (const auto& [alias, means] : {std::pair{"f16", "fp16"}, {"q8_0", "rtn8"}, {"q8", "rtn8"}, {"q4", "rtn4"}}) {
+		REQUIRE(find_policy(alias));
+		CHECK(find_policy(alias)->name == means);
+		CHECK(parse_policy(alias).name == means);
+	}
+	for (const KvPolicy& p : all_policies()) CHECK(find_policy(p.name) == &p);
+	CHECK(find_policy("nonsense") == nullptr);
+	for (const KvPolicy& p : all_policies()) // "NAMEa/b" is for the policies that say so
+		if (!p.takes_layers) check_refused((p.name + "3/1").c_str(), {"no KV policy"});
 }

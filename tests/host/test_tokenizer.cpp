@@ -246,7 +246,7 @@ TEST_CASE("T19: vocabularies that cannot be are refused") {
 	has(refusal(b), "tokenizer is bert; kvrun knows llama (SentencePiece-style) and gpt2 (byte-level BPE)");
 	b = bpe({}, {});
 	b.text("tokenizer.ggml.pre", "no-such");
-	has(refusal(b), "pre-tokenizer is no-such; kvrun knows default gpt-2 llama-bpe");
+	has(refusal(b), "pre-tokenizer is no-such; kvrun knows default gpt-2 mpt");
 	b.erase("tokenizer.ggml.merges").text("tokenizer.ggml.pre", "gpt-2");
 	has(refusal(b), "key tokenizer.ggml.merges is missing");
 	has(refusal(spm(std::vector<std::string>(5000, std::string(4000, 'x')))), "bytes of text, at most");

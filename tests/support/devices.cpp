@@ -1,5 +1,8 @@
 // Opens the devices of the device tests by their short names.
 #include "tests/support/devices.h"
+#ifdef KVRUN_TEST_CUDA_HOST
+#include "tests/cuda/host_runtime.h"
+#endif
 #include <cstdlib>
 #include <filesystem>
 
@@ -22,6 +25,16 @@ std::string icd_file(const std::string& name) {
 	for (const auto& entry : fs::directory_iterator("/usr/share/vulkan/icd.d", error))
 		if (entry.path().filename().string().starts_with("lvp_icd")) return entry.path().string();
 	return "";
+}
+
+// Adds the backend cuda-host, which runs the CUDA sources on the host.
+void add_cuda_host_once() {
+#ifdef KVRUN_TEST_CUDA_HOST
+	static const bool added = (cuda::add_cuda_host(), true);
+	(void)added;
+#else
+	fail(Code::NotFound, "the tests were built without Boost.Context (package libboost-context-dev)");
+#endif
 }
 
 std::vector<TestDevice> open_all() {
@@ -56,10 +69,14 @@ std::vector<TestDevice>& storage() {
 
 BackendOptions select_test_device(const std::string& name) {
 	BackendOptions options = options_from_environment();
-	options.device = name == "cpu" ? "cpu" : name == "gpu" ? "" : "0"; // "": the best of the system's drivers
-	if (name == "cpu" || name == "gpu") return options;
+	options.device = name == "cpu" || name == "cuda" || name == "cuda-host" ? name
+	                 : name == "gpu"                                        ? "" // the best of the system's drivers
+	                                                                        : "0";
+	if (name == "cuda-host") add_cuda_host_once();
+	if (options.device != "0") return options;
 	if (name != "lavapipe" && name != "lavapipe26" && name != "swiftshader")
-		fail(Code::Invalid, "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, lavapipe26, swiftshader or gpu",
+		fail(Code::Invalid,
+		     "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, lavapipe26, swiftshader, cuda-host, cuda or gpu",
 		     name);
 	const std::string icd = icd_file(name);
 	if (icd.empty() && name == "lavapipe26") fail(Code::NotFound, "start the program by {}PROGRAM", starter_of(name));

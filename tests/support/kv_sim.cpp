@@ -79,8 +79,8 @@ uint32_t Sim::source(uint32_t l, uint32_t h, uint32_t src, uint32_t first, uint3
 		SIM_CHECK(i < n_new, "scratch token {} of {}", i, n_new);
 		return first + i;
 	}
-	const uint32_t page = plan.page[int(Tier::Recent)];
-	const auto pages = cache.pages(l, Tier::Recent);
+	const uint32_t page = plan.page[int(Tier::F16)];
+	const auto pages = cache.pages(l, Tier::F16);
 	SIM_CHECK(src / page < pages.size(), "f16 slot {} of {} pages", src, pages.size());
 	const uint32_t pos = memory.page.at(pages[src / page]).pos[h][src % page];
 	SIM_CHECK(pos != kNone, "f16 slot {} was never written", src);
@@ -97,7 +97,7 @@ void Sim::write(uint32_t l, uint32_t h, const KvMove& m, uint32_t i, uint32_t po
 	p.owner = id;
 	SIM_CHECK(m.slot + i < f.page, "slot {} of {}", m.slot + i, f.page);
 	uint32_t& slot = p.pos[h][m.slot + i];
-	SIM_CHECK(m.tier == Tier::Recent || slot == kNone, "packed slot {} of page {} written twice", m.slot + i, m.page);
+	SIM_CHECK(m.tier == Tier::F16 || slot == kNone, "packed slot {} of page {} written twice", m.slot + i, m.page);
 	slot = pos;
 }
 
@@ -119,7 +119,7 @@ void Sim::run(uint32_t l, const KvMoves& m, uint32_t first, uint32_t n_new) {
 		});
 	for (const KvMove& k : m.packs) {
 		const Fill fill = plan.fill[int(k.tier)];
-		SIM_CHECK(k.tier != Tier::Recent && k.n > 0, "pack of {}", k.n);
+		SIM_CHECK(k.tier != Tier::F16 && k.n > 0, "pack of {}", k.n);
 		SIM_CHECK(fill != Fill::Group || (k.slot == 0 && k.n == plan.page[int(k.tier)]),
 		          "a group is a page: slot {} n {}", k.slot, k.n);
 		SIM_CHECK((fill == Fill::Block) == (k.block != kNone), "block {}", k.block);
@@ -139,7 +139,7 @@ void Sim::run(uint32_t l, const KvMoves& m, uint32_t first, uint32_t n_new) {
 	}
 	for (const KvMove& k : m.stores)
 		each_head(k.head, [&](uint32_t h) {
-			SIM_CHECK(k.tier == Tier::Recent && k.n > 0, "store of {}", k.n);
+			SIM_CHECK(k.tier == Tier::F16 && k.n > 0, "store of {}", k.n);
 			for (uint32_t i = 0; i < k.n; ++i) {
 				SIM_CHECK(m.sources.at(k.src + i) & kFromScratch, "a store from an f16 slot");
 				write(l, h, k, i, source(l, h, m.sources[k.src + i], first, n_new));
@@ -163,7 +163,7 @@ void Sim::prompt(uint32_t n) {
 			for (uint32_t h = 0; h < H; ++h) {
 				for (uint32_t r : rows)
 					for (uint32_t i = 0; i <= r; ++i) fresh[size_t(h) * n + i] += attention(l, h, first + r, first + i);
-				const auto pos = cache.positions(l, Tier::Recent, h);
+				const auto pos = cache.positions(l, Tier::F16, h);
 				for (uint32_t s = 0; s < n_slots; ++s) {
 					if (pos[s] == kNone) continue;
 					slots[size_t(h) * n_slots + s] = slot_score(l, h, s);
@@ -201,19 +201,19 @@ void Sim::decode(uint32_t n) {
 			SIM_CHECK(m.stores.empty(), "a decoded token is stored by its own op");
 			run(l, m, pos, 0);
 			for (uint32_t h = 0; h < H; ++h) {
-				const uint32_t slot = cache.token_slot(l, h), page = plan.page[int(Tier::Recent)];
-				const KvMove own{.tier = Tier::Recent,
+				const uint32_t slot = cache.token_slot(l, h), page = plan.page[int(Tier::F16)];
+				const KvMove own{.tier = Tier::F16,
 				                 .head = h,
 				                 .src = 0,
 				                 .n = 1,
-				                 .page = cache.pages(l, Tier::Recent)[slot / page],
+				                 .page = cache.pages(l, Tier::F16)[slot / page],
 				                 .slot = slot % page,
 				                 .block = kNone,
 				                 .k_owner = 0,
 				                 .v_owner = 0};
 				write(l, h, own, 0, pos);
 				if (!cache.token_scores()) continue;
-				const auto at = cache.positions(l, Tier::Recent, h);
+				const auto at = cache.positions(l, Tier::F16, h);
 				for (uint32_t s = 0; s < at.size(); ++s)
 					if (at[s] != kNone) slot_score(l, h, s) += attention(l, h, pos, at[s]);
 			}

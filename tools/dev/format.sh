@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formats every C++ file by .clang-format:
+# Formats every C++ and CUDA file by .clang-format:
 #   tools/dev/format.sh            rewrites what differs
 #   tools/dev/format.sh --check    names what differs, and fails
 # Versions of clang-format differ in what they write; the one of Debian 12, 14, counts. Exit code 77: it is not there.
@@ -18,5 +18,5 @@ if [ -z "$program" ]; then
 	echo "skipped: formatting was not looked at; no clang-format 14 (Debian 12: package clang-format)" >&2
 	exit 77
 fi
-find . \( -path './build*' -o -path './.*' \) -prune -o \( -name '*.cpp' -o -name '*.h' \) -print0 |
+find . \( -path './build*' -o -path './.*' \) -prune -o \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
 	xargs -0 "$program" "${mode[@]}"

@@ -11,8 +11,9 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("engine/kv/", "kv", ["core", "shared"]),
     ("backends/cpu/", "cpu", ["core", "shared", "kv", "backend", "registry.h"]),
     ("backends/vulkan/", "vulkan", ["core", "shared", "kv", "backend", "shaders", "registry.h"]),
+    ("backends/cuda/", "cuda", ["core", "shared", "kv", "backend", "registry.h"]),
     ("backends/registry.h", "registry.h", ["core", "backend"]),
-    ("backends/registry.cpp", "registry", ["core", "backend", "registry.h", "cpu", "vulkan"]),
+    ("backends/registry.cpp", "registry", ["core", "backend", "registry.h", "cpu", "cuda", "vulkan"]),
     ("backends/", "backend", ["core", "shared", "kv"]),
     ("models/", "models", ["core", "shared", "backend"]),
     ("engine/cache/", "cache", ["core", "shared", "kv", "backend"]),
@@ -22,7 +23,7 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("tools/", "top", None),  # None: anything
     ("tests/", "top", None),
 ]
-DEVICE_HEADERS = re.compile(r"^(volk\.h|vulkan/|cuda)")  # visible in their backend's folder only
+DEVICE_HEADERS = {"vulkan": re.compile(r"^(volk\.h|vulkan/)"), "cuda": re.compile(r"^cuda")}  # visible to their backend only
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
@@ -40,8 +41,9 @@ def problems(path, text, exists):
         return [f"{path}: belongs to no layer of tools/dev/layering.py"]
     out = []
     for quote, name in INCLUDE.findall(text):
-        if DEVICE_HEADERS.match(name) and layer != "vulkan" and layer != "top":
-            out.append(f"{path}: <{name}> is for backends/vulkan only")
+        for backend, headers in DEVICE_HEADERS.items():
+            if headers.match(name) and layer not in (backend, "top"):
+                out.append(f"{path}: <{name}> is for backends/{backend} only")
         if quote == "<" and layer_of(name)[0] is None:
             continue
         near = os.path.normpath(os.path.join(os.path.dirname(path), name))
@@ -65,10 +67,13 @@ def self_test():
     assert bad("backends/ops.h", '#include "backends/cpu/c.h"')
     assert bad("engine/cache/c.cpp", '#include "models/m.h"')
     assert bad("models/m.cpp", '#include <vulkan/vulkan.h>')
+    assert bad("backends/vulkan/v.cpp", '#include <cuda_runtime.h>')
+    assert bad("backends/cuda/c.cu", '#include "backends/cpu/c.h"')
     assert bad("models/m.cpp", '#include "nowhere.h"')
     assert bad("elsewhere/x.cpp", "")
     assert not bad("engine/run/r.cpp", '#include "models/m.h"\n#include <vector>\n#include "engine/core/a.h"')
     assert not bad("backends/vulkan/v.cpp", '#include <volk.h>\n#include "shared/kv_page.h"')
+    assert not bad("backends/cuda/c.cu", '#include <cuda_fp16.h>\n#include "shared/kv_page.h"')
     assert not bad("tools/t.cpp", '#include "backends/cpu/c.h"')
 
 

@@ -1,4 +1,5 @@
 // Look-up tasks: questions made from a seed, asked under each cache policy, and the share of right answers.
+#include "engine/core/splitmix64.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/evaluate_cost.h"
 #include "tools/eval/words.h"
@@ -10,16 +11,10 @@
 namespace kvrun {
 namespace {
 
-// The same numbers on every platform, which the distributions of <random> do not promise.
 class Draw {
  public:
 	explicit Draw(uint64_t seed) : state_(seed) {}
-	uint64_t next() { // splitmix64
-		uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-		return z ^ z >> 31;
-	}
+	uint64_t next() { return splitmix64(state_ += kSplitmixStep); }
 	uint32_t below(uint32_t n) { return uint32_t((next() >> 32) * n >> 32); }
 	template <class T> const T& pick(const std::vector<T>& x) { return x[below(uint32_t(x.size()))]; }
 	template <class T> void shuffle(std::vector<T>& x) {

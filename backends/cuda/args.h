@@ -1,0 +1,177 @@
+// Arguments of every CUDA kernel, and the table of kernels the host side launches. Read by nvcc and by C++.
+// Pointers are device memory; "words" are 32 bits. Work items are those of backends/ops.h.
+#pragma once
+#include <stdint.h>
+
+namespace kvrun::cuda {
+
+constexpr uint32_t kMaxHeadDim = 256;       // channels of a head
+constexpr uint32_t kMaxRuns = 512;          // (scale, zero) pairs of one token: all kv heads
+constexpr uint32_t kNoOffset = 0xffffffffu; // kSkip of backends/ops.h; as a head: all of them
+constexpr uint32_t kWarp = 32;              // threads
+constexpr uint32_t kVecWarps = 4;           // weight rows of a block of matvec, one per warp
+constexpr uint32_t kVecTokens = 8;          // rows of x of a block of matvec
+constexpr uint32_t kTile = 64;              // rows of x, weight rows and columns of a block of matmul
+constexpr uint32_t kMatmulThreads = 256;    // of a block; each has 4 x 4 sums
+constexpr uint32_t kThreads = 128;          // of a block of any other kernel; the most tokens of a page
+constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
+
+struct Weight { // rows in the layout of shaders/shared/weight_row.h
+	const void* rows;
+	uint32_t type; // W_* of weight_row.h
+	uint32_t cols; // elements of a row
+};
+
+struct EmbedArgs {
+	float* out;             // (n_tokens, table.cols)
+	Weight table;           // (n_rows, cols)
+	const uint32_t* tokens; // (n_tokens)
+	uint32_t n_tokens, n_rows;
+};
+struct RmsNormArgs {
+	float* out;     // (rows, dim)
+	const float* x; // (rows, dim)
+	const float* w; // (dim)
+	uint32_t dim;
+	float eps;
+};
+enum MatmulMode : uint32_t { // what becomes of a sum
+	kStore,
+	kAdd,    // out += sum
+	kSwiGlu, // out = silu(sum of w[0]) * sum of w[1]
+};
+struct MatmulArgs {
+	float* out;           // (tokens, rows)
+	const float* x;       // (tokens, cols)
+	Weight w[2];          // (rows, cols); the second for kSwiGlu only
+	const float* bias[2]; // (rows), or null
+	uint32_t rows, tokens;
+	MatmulMode mode;
+};
+
+struct KvPlace {        // KvDst of backends/ops.h
+	uint32_t *k, *v;    // words
+	const uint32_t* at; // (rows, n_kv_heads, 2) word offsets
+	uint32_t k_word_stride;
+};
+struct RopeStoreArgs {
+	float* q;                     // (rows, n_heads, head_dim), rotated in place
+	const float *k, *v;           // (rows, n_kv_heads, head_dim)
+	const float* table;           // (rows, rotary_dim / 2, 2) cos, sin
+	const float *q_norm, *k_norm; // (head_dim), or null
+	KvPlace dst;
+	uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
+	uint32_t neox; // 1: pairs are (i, i + rotary_dim / 2)
+	float eps;
+};
+struct KvStoreArgs { // kv_store and kv_load
+	uint32_t *k, *v; // (n_kv_heads, t_cap, head_words) words of two halves
+	KvPlace place;
+	uint32_t n_kv_heads, t_cap, first, n, head_words;
+};
+
+struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv/policy.h
+	uint32_t bits, group;
+	uint32_t per_channel; // 1: a (scale, zero) per channel
+};
+struct AttendArgs {
+	float* parts;                        // (n_parts, n_heads, head_dim + 2): output, maximum, sum
+	const float* q;                      // (n_rows, n_heads, head_dim)
+	const uint32_t *k_codes, *v_codes;   // pool words
+	const uint32_t *k_params, *v_params; // pool words; null for f16
+	const uint32_t* v_factors;           // pool words; null without channel factors
+	const uint32_t* balance;             // words; null for keys that were not balanced
+	const uint32_t *work, *tables;       // (n_work, 8), words
+	CodeSide k, v;
+	uint32_t first_work, page;
+	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
+	uint32_t item_rows, part_step;
+	uint32_t blocks; // of a work item and kv head
+	float scale;     // 1 / sqrt(head_dim)
+};
+struct AttendPromptArgs {
+	float *out, *lse;          // results, where row_parts is null; lse may be null
+	float* parts;              // else the state goes to the last part of each row
+	const uint32_t* row_parts; // (n_rows, 2)
+	const float* q;            // (n_rows, n_heads, head_dim)
+	const uint32_t *k, *v;     // (n_kv_heads, t_cap, head_dim / 2) words of two halves
+	uint32_t first, t_cap;
+	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
+	float scale;
+};
+struct AttendMergeArgs {
+	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null
+	const float* parts;
+	const uint32_t* row_parts;
+	uint32_t n_heads, head_dim;
+};
+
+struct PackSideArgs {               // kv_pack of K or of V
+	const uint32_t* src;            // (n_kv_heads, t_cap, head_dim / 2) words of two halves
+	const uint32_t *sources, *work; // rows of src; (n_work, 10)
+	uint32_t *codes, *params;       // pool words; codes may be null where no work item has any
+	const uint32_t* norm;           // K: balancer words, V: pool words of channel factors; null: neither
+	CodeSide side;
+	uint32_t is_k, k_block; // k_block: the parameters are there already
+	uint32_t t_cap, n_kv_heads, head_dim, page;
+	float shift, shrink; // XQuant's relaxation, 0 and 1 without
+};
+struct BlockArgsOf {                // kv_block
+	const uint32_t *k, *v;          // (n_kv_heads, t_cap, head_dim / 2) words of two halves
+	const uint32_t *sources, *work; // rows of k and v; (n_work, 6)
+	uint32_t* words;                // pool words
+	const uint32_t* balance;        // words, or null
+	uint32_t k_bits, t_cap, n_kv_heads, head_dim;
+};
+
+struct ScorePromptArgs {
+	float* score; // (n_kv_heads, stride), added to
+	const float *q, *lse;
+	const uint32_t* rows; // (n_rows) of q
+	const uint32_t* k;    // (n_kv_heads, t_cap, head_dim / 2) words of two halves
+	uint32_t first, n_tokens, n_rows, n_heads, n_kv_heads, head_dim, t_cap, stride;
+	float scale;
+};
+struct ScoreSlotsArgs {
+	float* score; // words, added to
+	const float *q, *lse;
+	const uint32_t *rows, *work, *tables, *k_codes;
+	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
+	float scale;
+};
+struct ChannelMaxArgs {
+	float* out;     // (n_kv_heads, head_dim)
+	const float* x; // (rows, n_heads, head_dim)
+	uint32_t rows, n_heads, n_kv_heads, head_dim;
+};
+struct KvBalanceArgs {
+	uint32_t* out;      // (n_kv_heads, head_dim / 2) words of two halves
+	const float* q_max; // (n_kv_heads, head_dim)
+	const uint32_t* k;  // (n_kv_heads, t_cap, head_dim / 2) words of two halves
+	uint32_t n, t_cap, n_kv_heads, head_dim;
+};
+
+struct KernelEntry {
+	const char* name = nullptr;
+	const void* entry = nullptr; // what the runtime launches
+};
+template <class Args> struct Kernel : KernelEntry {}; // a kernel takes one struct
+
+struct Kernels {
+	Kernel<EmbedArgs> embed;
+	Kernel<RmsNormArgs> rmsnorm;
+	Kernel<MatmulArgs> matvec, matmul;
+	Kernel<RopeStoreArgs> rope_store;
+	Kernel<KvStoreArgs> kv_store, kv_load;
+	Kernel<AttendArgs> attend;
+	Kernel<AttendPromptArgs> attend_prompt;
+	Kernel<AttendMergeArgs> attend_merge;
+	Kernel<PackSideArgs> pack_tokens, pack_channels;
+	Kernel<BlockArgsOf> kv_block;
+	Kernel<ScorePromptArgs> score_prompt;
+	Kernel<ScoreSlotsArgs> score_slots;
+	Kernel<ChannelMaxArgs> channel_max;
+	Kernel<KvBalanceArgs> kv_balance;
+};
+
+} // namespace kvrun::cuda

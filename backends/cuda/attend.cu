@@ -1,0 +1,209 @@
+// attend, attend_prompt and the merging of partial states: softmax over tokens in one pass, a tile at a time.
+//
+// A block serves up to 8 queries (pairs of row and query head) of one kv head. Thread t owns token t of a tile while
+// scores are computed, and channels t and t + 128 while values are added; what passes between lies in shared memory.
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/page.cuh"
+
+namespace kvrun::cuda::KV_CUDA_BUILD {
+
+constexpr uint32_t kParts = kMaxHeadDim / kThreads; // channels of a thread
+
+struct AttendShared {
+	Shared<float, kQueries * kMaxHeadDim> q;
+	Shared<float, kQueries * kThreads> p; // scores of a tile, then weights
+	Shared<float, kQueries> max, sum;     // of the tokens so far
+	Shared<float, kQueries> keep;         // what the sums so far are multiplied by
+};
+
+// Queries of this block. query(j) is a row of q (row * n_heads + head).
+template <class Query>
+__device__ inline void load_queries(AttendShared& s, const float* q, uint32_t n, uint32_t D, Query query,
+                                    const uint32_t* balance) {
+	for (uint32_t i = threadIdx.x; i < n * D; i += blockDim.x) {
+		const float x = q[uint64_t(query(i / D)) * D + i % D];
+		s.q[i / D * kMaxHeadDim + i % D] = balance ? x / half_at(balance, i % D) : x; // keys were multiplied by it
+	}
+	if (threadIdx.x < n) s.max[threadIdx.x] = minus_inf(), s.sum[threadIdx.x] = 0;
+	__syncthreads();
+}
+
+// Adds a tile of n_tokens tokens. sees(j, t): query j attends to token t.
+template <class Keys, class Values, class Sees>
+__device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t n_tokens,
+                                uint32_t D, float scale, const Keys& keys, const Values& values, Sees sees) {
+	const uint32_t t = threadIdx.x;
+	if (t < n_tokens) {
+		float dot[kQueries] = {};
+		bool any = false;
+		for (uint32_t j = 0; j < n; ++j) any = any || sees(j, t);
+		if (any) // other slots may hold anything
+			keys.each(t, [&](uint32_t c, float x) {
+#pragma unroll
+				for (uint32_t j = 0; j < kQueries; ++j)
+					if (j < n) dot[j] += s.q[j * kMaxHeadDim + c] * x;
+			});
+#pragma unroll
+		for (uint32_t j = 0; j < kQueries; ++j)
+			if (j < n) s.p[j * kThreads + t] = sees(j, t) ? scale * dot[j] : minus_inf();
+	}
+	__syncthreads();
+	for (uint32_t j = threadIdx.x / kWarp; j < n; j += kThreads / kWarp) { // a warp per query
+		const uint32_t lane = threadIdx.x % kWarp;
+		const float before = s.max[j];
+		float max = before;
+		for (uint32_t i = lane; i < n_tokens; i += kWarp) max = fmaxf(max, s.p[j * kThreads + i]);
+		max = warp_max(max);
+		float sum = 0;
+		for (uint32_t i = lane; i < n_tokens; i += kWarp) {
+			const float score = s.p[j * kThreads + i], p = score == minus_inf() ? 0.f : expf(score - max);
+			s.p[j * kThreads + i] = p;
+			sum += p;
+		}
+		sum = warp_sum(sum);
+		if (lane == 0) {
+			const float keep = before == minus_inf() ? 0.f : expf(before - max);
+			s.keep[j] = keep, s.max[j] = max, s.sum[j] = s.sum[j] * keep + sum;
+		}
+	}
+	__syncthreads();
+	for (uint32_t part = 0; part < kParts; ++part) {
+		const uint32_t c = threadIdx.x + part * kThreads;
+		if (c >= D) continue;
+#pragma unroll
+		for (uint32_t j = 0; j < kQueries; ++j)
+			if (j < n) acc[j][part] *= s.keep[j];
+		for (uint32_t i = 0; i < n_tokens; ++i) {
+			bool any = false;
+			for (uint32_t j = 0; j < n; ++j) any = any || s.p[j * kThreads + i] != 0.f;
+			if (!any) continue;
+			const float v = values.at(i, c);
+#pragma unroll
+			for (uint32_t j = 0; j < kQueries; ++j)
+				if (j < n && s.p[j * kThreads + i] != 0.f) acc[j][part] += s.p[j * kThreads + i] * v;
+		}
+	}
+	__syncthreads(); // before the next tile's scores
+}
+
+// State of query j, as in KvRead::parts.
+__device__ inline void put_state(AttendShared& s, const float (&acc)[kQueries][kParts], uint32_t j, uint32_t D,
+                                 float* state) {
+#pragma unroll
+	for (uint32_t i = 0; i < kQueries; ++i) { // indices of registers are constants
+		if (i != j) continue;
+		for (uint32_t part = 0; part < kParts; ++part)
+			if (threadIdx.x + part * kThreads < D) state[threadIdx.x + part * kThreads] = acc[i][part];
+	}
+	if (threadIdx.x == 0) state[D] = s.max[j], state[D + 1] = s.sum[j];
+}
+
+// Partial states of one work item. Grid: work items times `blocks` in x, kv heads in y.
+__global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
+	__shared__ AttendShared s;
+	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x / a.blocks) * kAttendItemWords;
+	const AttendItem w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
+	const uint32_t rows = a.n_rows - w.row < a.item_rows ? a.n_rows - w.row : a.item_rows;
+	const uint32_t first = blockIdx.x % a.blocks * kQueries, all = rows * share;
+	if (first >= all) return;
+	const uint32_t n = all - first < kQueries ? all - first : kQueries;
+	const auto head_of = [&](uint32_t j) { return h * share + (first + j) % share; };
+	const auto row_of = [&](uint32_t j) { return (first + j) / share; };
+	load_queries(
+	    s, a.q, n, D, [&](uint32_t j) { return (w.row + row_of(j)) * a.n_heads + head_of(j); },
+	    a.balance ? a.balance + w.balance + h * D / 2 : nullptr);
+	float acc[kQueries][kParts] = {};
+	for (uint32_t p = 0; p < w.n_pages; ++p) {
+		const uint32_t *entry = a.tables + w.pages + p * 4, *live = a.tables + w.live + h * w.live_stride + p * 4;
+		uint32_t any = 0;
+		for (uint32_t i = 0; i < a.page / 32; ++i) any |= live[i];
+		if (!any) continue; // the same in every thread
+		const PageKeys keys = {a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page};
+		const PageValues values = {a.v_codes + entry[1],
+		                           a.v_params ? a.v_params + entry[3] : nullptr,
+		                           a.v_factors ? a.v_factors + a.tables[w.factors + p] : nullptr,
+		                           a.v,
+		                           h,
+		                           D,
+		                           a.page};
+		add_tile(s, acc, n, a.page, D, a.scale, keys, values, [&](uint32_t, uint32_t t) { return is_live(live, t); });
+	}
+	for (uint32_t j = 0; j < n; ++j) {
+		const uint64_t part = w.part + uint64_t(row_of(j)) * a.part_step;
+		put_state(s, acc, j, D, a.parts + (part * a.n_heads + head_of(j)) * (D + 2));
+	}
+}
+
+// A state's output and log of the sum of exp(score); nothing seen: 0 and -inf.
+__device__ inline float inverse(float sum) { return sum > 0 ? 1 / sum : 0.f; }
+__device__ inline float log_sum(float max, float sum) { return sum > 0 ? max + logf(sum) : minus_inf(); }
+
+// Rows of a prompt over its own tokens, causal; tiles begin at token 0, whatever rows come together. Grid: groups of 8
+// queries in x, kv heads in y.
+__global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArgs a) {
+	__shared__ AttendShared s;
+	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
+	const uint32_t first = blockIdx.x * kQueries, all = a.n_rows * share;
+	const uint32_t n = all - first < kQueries ? all - first : kQueries;
+	const auto head_of = [&](uint32_t j) { return h * share + (first + j) % share; };
+	const auto row_of = [&](uint32_t j) { return (first + j) / share; };
+	load_queries(
+	    s, a.q, n, D, [&](uint32_t j) { return row_of(j) * a.n_heads + head_of(j); }, nullptr);
+	float acc[kQueries][kParts] = {};
+	const uint32_t seen = a.first + row_of(n - 1) + 1; // by the last row
+	const uint64_t head_words = uint64_t(a.t_cap) * (D / 2);
+	for (uint32_t t0 = 0; t0 < seen; t0 += kThreads) {
+		const RowKeys keys = {a.k + h * head_words, t0, D};
+		const RowValues values = {a.v + h * head_words, t0, D};
+		add_tile(s, acc, n, seen - t0 < kThreads ? seen - t0 : kThreads, D, a.scale, keys, values,
+		         [&](uint32_t j, uint32_t t) { return t0 + t <= a.first + row_of(j); });
+	}
+	for (uint32_t j = 0; j < n; ++j) {
+		const uint64_t row = row_of(j), at = row * a.n_heads + head_of(j);
+		if (a.row_parts) { // the last part of a row
+			const uint64_t part = a.row_parts[2 * row] + a.row_parts[2 * row + 1] - 1;
+			put_state(s, acc, j, D, a.parts + (part * a.n_heads + head_of(j)) * (D + 2));
+			continue;
+		}
+#pragma unroll
+		for (uint32_t i = 0; i < kQueries; ++i) {
+			if (i != j) continue;
+			for (uint32_t part = 0; part < kParts; ++part)
+				if (const uint32_t c = threadIdx.x + part * kThreads; c < D)
+					a.out[at * D + c] = acc[i][part] * inverse(s.sum[j]);
+		}
+		if (a.lse && threadIdx.x == 0) a.lse[at] = log_sum(s.max[j], s.sum[j]);
+	}
+}
+
+// Parts of one row and head, merged in order. Grid: rows in x, heads in y.
+__global__ void attend_merge_kernel(AttendMergeArgs a) {
+	const uint32_t row = blockIdx.x, head = blockIdx.y, D = a.head_dim;
+	const uint32_t first = a.row_parts[2 * row], n = a.row_parts[2 * row + 1];
+	const uint64_t at = uint64_t(row) * a.n_heads + head;
+	float max = minus_inf(), sum = 0;
+	for (uint32_t c = threadIdx.x; c < D; c += blockDim.x) {
+		float x = 0;
+		max = minus_inf(), sum = 0;
+		for (uint32_t p = first; p < first + n; ++p) {
+			const float* part = a.parts + (uint64_t(p) * a.n_heads + head) * (D + 2);
+			if (part[D] == minus_inf()) continue;
+			const float new_max = fmaxf(max, part[D]), add = expf(part[D] - new_max);
+			const float keep = max == minus_inf() ? 0.f : expf(max - new_max);
+			x = x * keep + add * part[c];
+			sum = sum * keep + add * part[D + 1];
+			max = new_max;
+		}
+		a.out[at * D + c] = x * inverse(sum);
+	}
+	if (a.lse && threadIdx.x == 0) a.lse[at] = log_sum(max, sum);
+}
+
+void add_attend(Kernels& k) {
+	k.attend = {{KV_KERNEL(attend, AttendArgs)}};
+	k.attend_prompt = {{KV_KERNEL(attend_prompt, AttendPromptArgs)}};
+	k.attend_merge = {{KV_KERNEL(attend_merge, AttendMergeArgs)}};
+}
+
+} // namespace kvrun::cuda::KV_CUDA_BUILD

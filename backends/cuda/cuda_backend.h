@@ -1,0 +1,125 @@
+// The CUDA backend: memory, one stream in which everything runs in order, and the ops.
+#pragma once
+#include "backends/backend.h"
+#include "backends/cuda/runtime.h"
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kvrun::cuda {
+
+struct OpenOptions {
+	int device = 0;
+	bool poison = false; // new memory is NaN
+};
+
+class CudaBackend : public Backend {
+ public:
+	// `runtime` outlives the backend. Throws Error{Device} when the device cannot be used.
+	CudaBackend(const Runtime& runtime, const Kernels& kernels, const char* name, DeviceInfo info, OpenOptions);
+	~CudaBackend() override;
+	const char* name() const override { return name_; }
+	DeviceInfo info() const override;
+
+	Buffer alloc(size_t bytes, Mem mem, const char* label) override;
+	void free(uint32_t id) noexcept override;
+	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override;
+	void read(const Buffer& src, size_t at, std::span<std::byte> dst) override;
+	size_t weight_row_bytes(DType, uint32_t cols) const override;
+	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) override;
+
+	void embed(View out, View table, View tokens) override;
+	void rmsnorm(View out, View x, View w, float eps) override;
+	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
+	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
+	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
+	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
+	void attend(View out, View lse, View q, const KvRead&) override;
+	void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) override;
+	void kv_pack(const KvRows& src, const PackArgs&) override;
+	void kv_block(const KvRows& src, const BlockArgs&) override;
+	void score_prompt(View score, View q, View lse, View rows, const KvRows& kv) override;
+	void score_slots(View q, View lse, const ScoreArgs&) override;
+	void channel_max(View out, View x) override;
+	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
+	void copy(View dst, View src) override;
+
+	void at_layer(uint32_t) override {}
+	void submit() override; // work reaches the device as it is enqueued
+	void wait() override;
+	std::vector<OpTime> op_times(bool reset) override;
+	void time_ops(bool on) override { timing_ = on; }
+
+ private:
+	struct Block { // one allocation
+		std::byte* data = nullptr;
+		size_t bytes = 0; // asked for
+	};
+	struct PendingRead {
+		std::span<std::byte> dst; // the caller's, filled by wait()
+		const std::byte* staged;
+	};
+	struct Staging { // host memory that copies to and from the device go through
+		std::byte* data = nullptr;
+		size_t bytes = 0, used = 0;
+	};
+	struct Timed { // a launch between two events
+		const char* op;
+		double bytes;
+		void *from, *to;
+		bool first; // of its op
+	};
+	struct OpInfo { // of one op, or of a further launch of it
+		const char* op;
+		double bytes; // read + written
+		bool first = true;
+	};
+
+	void check(int result,
+	           const char* call); // of calls that may lose work: every later call fails with the first reason
+	[[noreturn]] void lose(Code, std::string why);
+	void use() const; // throws why the device was lost; else makes it the one this thread's calls are for
+	[[noreturn]] void refuse(size_t bytes, const char* label, int result);
+	std::byte* stage(size_t bytes); // room in host memory until the next wait
+	void wait_stream();             // and makes all staging free again
+	void release() noexcept;
+	std::byte* bytes_at(const Buffer& b, size_t at, size_t n) const; // asserts that the range lies in the buffer
+	template <class T> T* data(const View& v) const;                 // of a plain view; null for none
+	const uint32_t* half_words(const View& v) const;                 // of an f16 view
+	Weight weight(const View& w) const;
+	void* new_event();
+	void enqueue(const KernelEntry&, Dim grid, uint32_t threads, void* args, const OpInfo&);
+	template <class Args>
+	void launch(const Kernel<Args>& k, Dim grid, uint32_t threads, Args args, const OpInfo& info) {
+		enqueue(k, grid, threads, &args, info);
+	}
+	void attend_pages(const char* op, View q, const KvRead&);
+	void merge_parts(const char* op, View out, View lse, const KvRead&);
+	void pack_side(const KvRows& src, const PackArgs&, bool is_k);
+	void move_rows(const Kernel<KvStoreArgs>&, const KvRows&, uint32_t n, const KvDst& pages);
+
+	const Runtime& rt_;
+	const Kernels kernels_;
+	const char* name_;
+	DeviceInfo info_;
+	OpenOptions options_;
+	void* stream_ = nullptr;
+	std::vector<Block> blocks_;      // by buffer id - 1
+	std::vector<uint32_t> free_ids_; // ids whose block was freed
+	std::vector<Staging> staging_;   // the last one is being filled
+	std::vector<PendingRead> reads_; // since the last wait
+	std::vector<void*> events_;      // that wait to be used again
+	std::vector<Timed> timed_;       // since the last wait
+	std::map<std::string, OpTime> times_;
+	bool timing_ = false;
+	std::string lost_; // why the device is gone; empty while it works
+	Code lost_code_ = Code::Device;
+};
+
+template <class T> T* CudaBackend::data(const View& v) const {
+	if (!v.buf) return nullptr;
+	KV_ASSERT(!is_quantised(v.type) && dtype_info(v.type).bytes == sizeof(T) && v.at % 4 == 0);
+	return reinterpret_cast<T*>(bytes_at(*v.buf, v.at, v.elements() * sizeof(T)));
+}
+
+} // namespace kvrun::cuda

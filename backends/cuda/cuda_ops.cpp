@@ -1,0 +1,280 @@
+// Each op on CUDA but attention's: checks the shapes, fills the kernel's arguments, launches.
+#include "backends/cuda/cuda_backend.h"
+#include "backends/shapes.h"
+#include "shared/kv_page.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun::cuda {
+namespace {
+
+static_assert(kNoOffset == kSkip);
+
+constexpr uint32_t kMostBlocks = 65535; // of a grid in y and z
+
+uint32_t groups(uint64_t n, uint32_t size) { return uint32_t((n + size - 1) / size); }
+
+void check_head_dim(uint32_t head_dim) {
+	if (head_dim > kMaxHeadDim)
+		fail(Code::Unsupported, "head_dim {}: attention on CUDA goes up to {}; use --device cpu", head_dim,
+		     kMaxHeadDim);
+}
+
+} // namespace
+
+void CudaBackend::embed(View out, View table, View tokens) {
+	check_embed(out, table, tokens);
+	const uint32_t T = out.shape[0], dim = table.shape[1];
+	launch(kernels_.embed, {groups(dim, 16 * kThreads), std::min(T, kMostBlocks), 1}, kThreads,
+	       EmbedArgs{data<float>(out), weight(table), data<uint32_t>(tokens), T, table.shape[0]},
+	       {"embed", double(T) * (double(weight_row_bytes(table.type, dim)) + 4. * dim)});
+}
+
+void CudaBackend::rmsnorm(View out, View x, View w, float eps) {
+	check_rmsnorm(out, x, w);
+	const uint32_t dim = uint32_t(x.row_elements());
+	launch(kernels_.rmsnorm, {x.shape[0], 1, 1}, 256,
+	       RmsNormArgs{data<float>(out), data<float>(x), data<float>(w), dim, eps},
+	       {"rmsnorm", 4. * double(2 * x.elements() + dim)});
+}
+
+void CudaBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
+	check_matmul(projs, x, epilogue);
+	const bool swiglu = epilogue == Epilogue::SwiGLU;
+	const uint32_t T = x.shape[0];
+	for (size_t i = 0; i < (swiglu ? 1 : projs.size()); ++i) {
+		const Proj &p = projs[i], second = swiglu ? projs[1] : Proj();
+		const uint32_t d = p.w.shape[0];
+		const MatmulArgs args{data<float>(p.out),
+		                      data<float>(x),
+		                      {weight(p.w), weight(second.w)},
+		                      {data<float>(p.bias), data<float>(second.bias)},
+		                      d,
+		                      T,
+		                      swiglu                      ? kSwiGlu
+		                      : epilogue == Epilogue::Add ? kAdd
+		                                                  : kStore};
+		const double bytes = 4. * double(x.elements()) +
+		                     double(d) * (double(weight_row_bytes(p.w.type, p.w.shape[1])) * (swiglu ? 2 : 1) + 4. * T);
+		if (decode)
+			launch(kernels_.matvec, {groups(d, kVecWarps), groups(T, kVecTokens), 1}, kVecWarps * kWarp, args,
+			       {"matvec", bytes, i == 0});
+		else
+			launch(kernels_.matmul, {groups(d, kTile), groups(T, kTile), 1}, kMatmulThreads, args,
+			       {"matmul", bytes, i == 0});
+	}
+}
+
+// ---- keys and values on their way into the cache
+
+void CudaBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
+	check_rope_store(q, k, v, rope, norm, dst);
+	const uint32_t T = q.shape[0], n_heads = q.shape[1], n_kv_heads = k.shape[1], D = q.shape[2];
+	check_head_dim(D);
+	launch(
+	    kernels_.rope_store, {T, n_heads + n_kv_heads, 1}, 64,
+	    RopeStoreArgs{data<float>(q), data<float>(k), data<float>(v), data<float>(rope.table), data<float>(norm.q),
+	                  data<float>(norm.k),
+	                  KvPlace{data<uint32_t>(dst.k), data<uint32_t>(dst.v), data<uint32_t>(dst.at), dst.k_word_stride},
+	                  n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps},
+	    {"rope_store", 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements())});
+}
+
+void CudaBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
+	move_rows(kernels_.kv_store, src, n, dst);
+}
+void CudaBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) { move_rows(kernels_.kv_load, dst, n, src); }
+
+// Rows outside of pages to their places in pages, or back.
+void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv, uint32_t n, const KvDst& pages) {
+	check_kv_store(kv, n, pages);
+	const uint32_t n_kv_heads = kv.k.shape[0], words = kv.k.shape[2] / 2;
+	launch(kernel, {groups(words, kWarp), n_kv_heads, std::min(n, kMostBlocks)}, kWarp,
+	       KvStoreArgs{
+	           data<uint32_t>(as_words(kv.k)), data<uint32_t>(as_words(kv.v)),
+	           KvPlace{data<uint32_t>(pages.k), data<uint32_t>(pages.v), data<uint32_t>(pages.at), pages.k_word_stride},
+	           n_kv_heads, kv.k.shape[1], kv.first, n, words},
+	       {kernel.name, 16. * n * n_kv_heads * words});
+}
+
+// ---- packing
+
+static_assert(sizeof(PackWork) == 4 * kPackWords && sizeof(BlockWork) == 4 * kBlockWords);
+
+void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
+	const Quant& q = is_k ? a.format.k : a.format.v;
+	const View &rows = is_k ? src.k : src.v, &codes = is_k ? a.k_codes : a.v_codes;
+	const uint32_t n_kv_heads = rows.shape[0], D = rows.shape[2], n_work = a.work.shape[0];
+	const bool per_channel = q.scale == Scale::PerChannel, with_norm = q.norm != Norm::None;
+	if (!per_channel && n_kv_heads * D / q.group > kMaxRuns)
+		fail(Code::Unsupported, "groups of {} channels: a token has {} of them, CUDA goes up to {}; use larger groups",
+		     q.group, n_kv_heads * D / q.group, kMaxRuns);
+	const PackSideArgs args{half_words(rows),
+	                        data<uint32_t>(a.sources),
+	                        data<uint32_t>(a.work),
+	                        data<uint32_t>(codes),
+	                        data<uint32_t>(is_k ? a.k_params : a.v_params),
+	                        with_norm ? data<uint32_t>(is_k ? a.balance : a.v_factors) : nullptr,
+	                        CodeSide{q.bits, q.group, per_channel},
+	                        is_k,
+	                        is_k && a.k_block,
+	                        rows.shape[1],
+	                        n_kv_heads,
+	                        D,
+	                        a.page,
+	                        float(q.relax),
+	                        float(1. - 2. * q.relax)};
+	const OpInfo info{"kv_pack", double(a.n_heads) * D * (2 + q.bits / 8.), is_k || a.format.k.bits == 0};
+	if (per_channel)
+		launch(kernels_.pack_channels, {n_work, n_kv_heads, 1}, kThreads, args, info);
+	else
+		launch(kernels_.pack_tokens, {n_work, a.page, 1}, kThreads, args, info);
+}
+
+void CudaBackend::kv_pack(const KvRows& src, const PackArgs& a) {
+	check_kv_pack(src, a);
+	check_head_dim(src.k.shape[2]);
+	if (a.format.k.bits) pack_side(src, a, true);
+	if (a.format.v.bits) pack_side(src, a, false);
+}
+
+void CudaBackend::kv_block(const KvRows& src, const BlockArgs& a) {
+	check_kv_block(src, a);
+	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
+	const bool balanced = a.format.k.norm == Norm::Balance;
+	launch(kernels_.kv_block, {groups(D / 2, kWarp), n_kv_heads, a.work.shape[0]}, kWarp,
+	       BlockArgsOf{half_words(src.k), half_words(src.v), data<uint32_t>(a.sources), data<uint32_t>(a.work),
+	                   data<uint32_t>(a.words), balanced ? data<uint32_t>(a.balance) : nullptr, a.format.k.bits,
+	                   src.k.shape[1], n_kv_heads, D},
+	       {"kv_block", 4. * double(a.sources.elements()) * n_kv_heads * D});
+}
+
+// ---- saliency
+
+void CudaBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv) {
+	check_score_prompt(score, q, lse, rows, kv);
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0];
+	const uint32_t n = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
+	launch(kernels_.score_prompt, {groups(n, kThreads), n_kv_heads, 1}, kThreads,
+	       ScorePromptArgs{data<float>(score), data<float>(q), data<float>(lse), data<uint32_t>(rows), half_words(kv.k),
+	                       kv.first, n, n_rows, n_heads, n_kv_heads, D, kv.k.shape[1], score.shape[1],
+	                       1 / std::sqrt(float(D))},
+	       {"score_prompt", 4. * n_rows * n_heads * D + 2. * n * n_kv_heads * D + 8. * n * n_kv_heads});
+}
+
+static_assert(sizeof(ScoreWork) == 4 * kScoreWords);
+
+void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
+	check_score_slots(q, lse, a);
+	const uint32_t n_heads = q.shape[1], D = q.shape[2];
+	bool first = true;
+	for (const ScoreGroup& g : a.groups) {
+		launch(kernels_.score_slots, {g.n_work, a.n_kv_heads, 1}, kThreads,
+		       ScoreSlotsArgs{data<float>(a.score), data<float>(q), data<float>(lse), data<uint32_t>(a.rows),
+		                      data<uint32_t>(a.work), data<uint32_t>(a.tables), data<uint32_t>(g.k_codes), g.first_work,
+		                      g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
+		       {"score_slots", 2. * g.n_pages * g.page * a.n_kv_heads * D, first});
+		first = false;
+	}
+}
+
+void CudaBackend::channel_max(View out, View x) {
+	check_channel_max(out, x);
+	const uint32_t n_kv_heads = out.shape[0], D = x.shape[2];
+	launch(kernels_.channel_max, {groups(D, kWarp), n_kv_heads, 1}, kWarp,
+	       ChannelMaxArgs{data<float>(out), data<float>(x), x.shape[0], x.shape[1], n_kv_heads, D},
+	       {"channel_max", 4. * double(x.elements())});
+}
+
+void CudaBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n) {
+	check_kv_balance(out, q_max, k, n);
+	const uint32_t n_kv_heads = k.k.shape[0], D = k.k.shape[2];
+	launch(kernels_.kv_balance, {groups(D / 2, kWarp), n_kv_heads, 1}, kWarp,
+	       KvBalanceArgs{data<uint32_t>(as_words(out)), data<float>(q_max), half_words(k.k), n, k.k.shape[1],
+	                     n_kv_heads, D},
+	       {"kv_balance", 2. * n * n_kv_heads * D});
+}
+
+// ---- attention
+
+static_assert(sizeof(AttendWork) == 4 * kAttendWords);
+
+// Enqueues the partial states of all work items.
+void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], share = n_heads / kv.n_kv_heads;
+	bool first = true;
+	for (const AttendGroup& g : kv.groups) {
+		const Quant &k = g.format.k, &v = g.format.v;
+		const uint32_t blocks = groups(uint64_t(kv.item_rows) * share, kQueries);
+		const double page_bytes =
+		    4. * (kv_code_words(kv.n_kv_heads, D, k.bits, g.page) + kv_code_words(kv.n_kv_heads, D, v.bits, g.page));
+		const AttendArgs args{data<float>(kv.parts),
+		                      data<float>(q),
+		                      data<uint32_t>(g.k_codes),
+		                      data<uint32_t>(g.v_codes),
+		                      k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
+		                      v.bits == 16 ? nullptr : data<uint32_t>(g.v_params),
+		                      v.norm == Norm::SqrtMax ? data<uint32_t>(g.v_factors) : nullptr,
+		                      k.norm == Norm::Balance ? data<uint32_t>(kv.balance) : nullptr,
+		                      data<uint32_t>(kv.work),
+		                      data<uint32_t>(kv.tables),
+		                      CodeSide{k.bits, k.group, k.scale == Scale::PerChannel},
+		                      CodeSide{v.bits, v.group, 0},
+		                      g.first_work,
+		                      g.page,
+		                      q.shape[0],
+		                      n_heads,
+		                      kv.n_kv_heads,
+		                      D,
+		                      kv.item_rows,
+		                      kv.part_step,
+		                      blocks,
+		                      1 / std::sqrt(float(D))};
+		launch(kernels_.attend, {g.n_work * blocks, kv.n_kv_heads, 1}, kThreads, args,
+		       {op, g.n_pages * page_bytes, first});
+		first = false;
+	}
+}
+
+void CudaBackend::merge_parts(const char* op, View out, View lse, const KvRead& kv) {
+	const uint32_t rows = out.shape[0], n_heads = out.shape[1], D = out.shape[2];
+	launch(kernels_.attend_merge, {rows, n_heads, 1}, kThreads,
+	       AttendMergeArgs{data<float>(out), data<float>(lse), data<float>(kv.parts), data<uint32_t>(kv.row_parts),
+	                       n_heads, D},
+	       {op, 4. * double(out.elements() + kv.parts.elements()), kv.groups.empty()});
+}
+
+void CudaBackend::attend(View out, View lse, View q, const KvRead& kv) {
+	check_attend(out, lse, q, kv);
+	check_head_dim(q.shape[2]);
+	attend_pages("attend", q, kv);
+	merge_parts("attend", out, lse, kv);
+}
+
+void CudaBackend::attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) {
+	check_attend_prompt(out, lse, q, own, older);
+	const uint32_t rows = q.shape[0], n_heads = q.shape[1], D = q.shape[2], n_kv_heads = own.k.shape[0];
+	check_head_dim(D);
+	constexpr const char* op = "attend_prompt";
+	if (older) attend_pages(op, q, *older);
+	const AttendPromptArgs args{data<float>(out),
+	                            data<float>(lse),
+	                            older ? data<float>(older->parts) : nullptr,
+	                            older ? data<uint32_t>(older->row_parts) : nullptr,
+	                            data<float>(q),
+	                            half_words(own.k),
+	                            half_words(own.v),
+	                            own.first,
+	                            own.k.shape[1],
+	                            rows,
+	                            n_heads,
+	                            n_kv_heads,
+	                            D,
+	                            1 / std::sqrt(float(D))};
+	const uint32_t queries = rows * (n_heads / n_kv_heads);
+	launch(kernels_.attend_prompt, {groups(queries, kQueries), n_kv_heads, 1}, kThreads, args,
+	       {op, 4. * (own.first + rows) * n_kv_heads * D + 8. * double(q.elements()), !older || older->groups.empty()});
+	if (older) merge_parts(op, out, lse, *older);
+}
+
+} // namespace kvrun::cuda

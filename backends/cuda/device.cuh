@@ -1,0 +1,67 @@
+// What the kernels share: half floats, reductions in a fixed order, shared memory, the names the host launches them by.
+//
+// The sources are compiled three ways: by nvcc; by g++ with tests/cuda/host_grid.h included first, which runs a grid on
+// the host; by clang for PTX with tests/cuda/ptx_words.h. Those two headers stand in for the toolkit's and say so by
+// KV_CUDA_STANDIN.
+#pragma once
+#ifndef KV_CUDA_STANDIN
+#include <cuda_fp16.h>
+#include <math.h>
+#define KV_CUDA_BUILD device
+#define KV_KERNEL(name, Args) #name, reinterpret_cast < const void*>(name##_kernel)
+#endif
+#include "backends/cuda/args.h"
+
+namespace kvrun::cuda {
+
+#ifndef KV_HOST_GRID
+// An array in shared memory; on the host one that knows who wrote what.
+template <class T, uint32_t N> struct Shared {
+	T values[N];
+	__device__ T& operator[](uint32_t i) { return values[i]; }
+};
+#endif
+
+namespace KV_CUDA_BUILD {
+
+constexpr uint32_t kAllLanes = 0xffffffffu;
+
+__device__ inline float minus_inf() { return __int_as_float(int(0xff800000u)); }
+
+__device__ inline float half_to_float(uint32_t bits) {
+	return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+__device__ inline uint32_t float_to_half(float x) { return __half_as_ushort(__float2half_rn(x)); } // to nearest even
+__device__ inline float low_half(uint32_t word) { return half_to_float(word & 0xffffu); }
+__device__ inline float high_half(uint32_t word) { return half_to_float(word >> 16); }
+// Half i of an array of words.
+__device__ inline float half_at(const uint32_t* words, uint64_t i) {
+	return half_to_float(words[i / 2] >> 16 * (i % 2) & 0xffffu);
+}
+__device__ inline uint32_t half_pair(float low, float high) { return float_to_half(low) | float_to_half(high) << 16; }
+
+// Sums over a warp; every lane gets the result, always added in the same order.
+template <class T> __device__ inline T warp_sum(T x) {
+	for (uint32_t step = kWarp / 2; step; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+	return x;
+}
+__device__ inline float warp_max(float x) {
+	for (uint32_t step = kWarp / 2; step; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+	return x;
+}
+__device__ inline float warp_min(float x) {
+	for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(x, __shfl_xor_sync(kAllLanes, x, step));
+	return x;
+}
+// The sum over a block of up to 8 warps; `partial` is written once, so a second sum needs another.
+__device__ inline double block_sum(double x, Shared<double, 8>& partial) {
+	x = warp_sum(x);
+	if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
+	__syncthreads();
+	double sum = 0;
+	for (uint32_t w = 0; w < blockDim.x / kWarp; ++w) sum += partial[w];
+	return sum;
+}
+
+} // namespace KV_CUDA_BUILD
+} // namespace kvrun::cuda

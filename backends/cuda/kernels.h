@@ -1,0 +1,24 @@
+// The kernels that nvcc compiled, one function per file of them.
+#pragma once
+#include "backends/cuda/args.h"
+
+#ifndef KV_CUDA_BUILD
+#define KV_CUDA_BUILD device
+#endif
+
+namespace kvrun::cuda::KV_CUDA_BUILD {
+
+void add_basic(Kernels&);
+void add_matmul(Kernels&);
+void add_kv(Kernels&);
+void add_attend(Kernels&);
+void add_pack(Kernels&);
+void add_score(Kernels&);
+
+inline Kernels all_kernels() {
+	Kernels k;
+	add_basic(k), add_matmul(k), add_kv(k), add_attend(k), add_pack(k), add_score(k);
+	return k;
+}
+
+} // namespace kvrun::cuda::KV_CUDA_BUILD

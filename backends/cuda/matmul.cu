@@ -1,0 +1,124 @@
+// matvec (rows of decode steps) and matmul (rows of a prompt). A row's sum is added in one order, whatever rows and
+// weights come with it.
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/weights.cuh"
+
+namespace kvrun::cuda::KV_CUDA_BUILD {
+
+// What becomes of the sums of one element; `second` is that of w[1].
+__device__ inline void put(const MatmulArgs& a, uint32_t t, uint32_t r, float first, float second) {
+	float& out = a.out[uint64_t(t) * a.rows + r];
+	first += a.bias[0] ? a.bias[0][r] : 0.f;
+	if (a.mode == kSwiGlu)
+		out = first / (1 + expf(-first)) * (second + (a.bias[1] ? a.bias[1][r] : 0.f)); // silu(g) * u
+	else
+		out = a.mode == kAdd ? out + first : first;
+}
+
+// ---- matvec: a warp per weight row, a lane per 16 columns, up to 8 rows of x
+
+// sum[t] = w[row] . x[first + t], in every lane.
+__device__ inline void row_sums(const Weight& w, uint32_t row, const float* x, uint32_t n, float* sum) {
+	const WeightRow weights = weight_row(w, row);
+	for (uint32_t t = 0; t < kVecTokens; ++t) sum[t] = 0;
+	for (uint32_t unit = threadIdx.x % kWarp; unit * kUnit < w.cols; unit += kWarp) {
+		float e[kUnit];
+		weight_unit(weights, unit, e);
+		const uint32_t elements = w.cols - unit * kUnit < kUnit ? w.cols - unit * kUnit : kUnit;
+#pragma unroll
+		for (uint32_t t = 0; t < kVecTokens; ++t) {
+			if (t >= n) continue;
+			const float* in = x + uint64_t(t) * w.cols + unit * kUnit;
+			if (elements == kUnit)
+				for (uint32_t i = 0; i < kUnit; ++i) sum[t] += e[i] * in[i];
+			else
+				for (uint32_t i = 0; i < elements; ++i) sum[t] += e[i] * in[i];
+		}
+	}
+#pragma unroll
+	for (uint32_t t = 0; t < kVecTokens; ++t)
+		if (t < n) sum[t] = warp_sum(sum[t]);
+}
+
+// Grid: weight rows in x, 4 per block; rows of x in y, 8 per block.
+__global__ void matvec_kernel(MatmulArgs a) {
+	const uint32_t r = blockIdx.x * kVecWarps + threadIdx.x / kWarp, first = blockIdx.y * kVecTokens;
+	if (r >= a.rows) return; // whole warps
+	const uint32_t n = a.tokens - first < kVecTokens ? a.tokens - first : kVecTokens;
+	const float* x = a.x + uint64_t(first) * a.w[0].cols;
+	float sum[kVecTokens], second[kVecTokens] = {};
+	row_sums(a.w[0], r, x, n, sum);
+	if (a.mode == kSwiGlu) row_sums(a.w[1], r, x, n, second);
+	if (threadIdx.x % kWarp) return;
+#pragma unroll
+	for (uint32_t t = 0; t < kVecTokens; ++t)
+		if (t < n) put(a, first + t, r, sum[t], second[t]);
+}
+
+// ---- matmul: tiles of 64 rows of x by 64 weight rows, 64 columns at a time through shared memory
+
+constexpr uint32_t kPitch = kTile + 1; // neighbouring columns fall into different banks
+constexpr uint32_t kSide = 4;          // a thread's sums: kSide rows of x by kSide weight rows, 16 apart
+constexpr uint32_t kAcross = kTile / kSide;
+
+struct TileShared {
+	Shared<float, kTile * kPitch> w, x; // [column][row]
+};
+
+// sum[i][j] of tokens first_t + ty + 16 i and weight rows first_r + tx + 16 j.
+__device__ inline void tile_sums(const MatmulArgs& a, const Weight& w, uint32_t first_t, uint32_t first_r,
+                                 TileShared& s, float (&sum)[kSide][kSide]) {
+	const uint32_t tx = threadIdx.x % kAcross, ty = threadIdx.x / kAcross;
+	for (uint32_t i = 0; i < kSide; ++i)
+		for (uint32_t j = 0; j < kSide; ++j) sum[i][j] = 0;
+	// a thread brings one unit of a weight row and of a row of x
+	const uint32_t row = threadIdx.x / (kTile / kUnit), at = threadIdx.x % (kTile / kUnit) * kUnit;
+	for (uint32_t c0 = 0; c0 < w.cols; c0 += kTile) {
+		float e[kUnit] = {};
+		if (first_r + row < a.rows && c0 + at < w.cols) weight_unit(weight_row(w, first_r + row), (c0 + at) / kUnit, e);
+		for (uint32_t i = 0; i < kUnit; ++i) {
+			const uint32_t c = c0 + at + i;
+			s.w[(at + i) * kPitch + row] = c < w.cols ? e[i] : 0.f;
+			s.x[(at + i) * kPitch + row] =
+			    first_t + row < a.tokens && c < w.cols ? a.x[uint64_t(first_t + row) * w.cols + c] : 0.f;
+		}
+		__syncthreads();
+		for (uint32_t c = 0; c < kTile; ++c) {
+			float wr[kSide], xr[kSide];
+#pragma unroll
+			for (uint32_t i = 0; i < kSide; ++i) {
+				wr[i] = s.w[c * kPitch + tx + i * kAcross];
+				xr[i] = s.x[c * kPitch + ty + i * kAcross];
+			}
+#pragma unroll
+			for (uint32_t i = 0; i < kSide; ++i)
+#pragma unroll
+				for (uint32_t j = 0; j < kSide; ++j) sum[i][j] += xr[i] * wr[j];
+		}
+		__syncthreads(); // before the next columns are brought
+	}
+}
+
+// Grid: weight rows in x, rows of x in y, 64 of each per block.
+__global__ void __launch_bounds__(kMatmulThreads) matmul_kernel(MatmulArgs a) {
+	__shared__ TileShared s;
+	const uint32_t first_t = blockIdx.y * kTile, first_r = blockIdx.x * kTile;
+	float sum[kSide][kSide], second[kSide][kSide] = {};
+	tile_sums(a, a.w[0], first_t, first_r, s, sum);
+	if (a.mode == kSwiGlu) tile_sums(a, a.w[1], first_t, first_r, s, second);
+#pragma unroll
+	for (uint32_t i = 0; i < kSide; ++i)
+#pragma unroll
+		for (uint32_t j = 0; j < kSide; ++j) {
+			const uint32_t t = first_t + threadIdx.x / kAcross + i * kAcross;
+			const uint32_t r = first_r + threadIdx.x % kAcross + j * kAcross;
+			if (t < a.tokens && r < a.rows) put(a, t, r, sum[i][j], second[i][j]);
+		}
+}
+
+void add_matmul(Kernels& k) {
+	k.matvec = {{KV_KERNEL(matvec, MatmulArgs)}};
+	k.matmul = {{KV_KERNEL(matmul, MatmulArgs)}};
+}
+
+} // namespace kvrun::cuda::KV_CUDA_BUILD

@@ -1,0 +1,183 @@
+// kv_pack and kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h.
+#include "backends/cuda/device.cuh"
+#include "backends/cuda/kernels.h"
+#include "shared/kv_page.h"
+
+namespace kvrun::cuda::KV_CUDA_BUILD {
+
+struct PackItem { // PackWork of backends/ops.h
+	uint32_t src, n, head, slot, k_codes, v_codes, k_params, v_params, v_factors, balance;
+};
+constexpr uint32_t kPackItemWords = 10;
+struct BlockItem { // BlockWork
+	uint32_t src, n, head, k_params, v_factors, balance;
+};
+constexpr uint32_t kBlockItemWords = 6;
+
+__device__ inline PackItem pack_item(const uint32_t* work, uint32_t i) {
+	const uint32_t* w = work + uint64_t(i) * kPackItemWords;
+	return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9]};
+}
+
+// A group's (scale, zero), rounded to f16; scale = (max - min) / (2^bits - 1).
+struct Group {
+	float scale, zero;
+};
+__device__ inline float top_code(uint32_t bits) { return float((1u << bits) - 1); }
+__device__ inline Group group_of(float min, float max, uint32_t bits) {
+	return {half_to_float(float_to_half((max - min) / top_code(bits))), half_to_float(float_to_half(min))};
+}
+// XQuant eq. (9): codes belong to the plain end points; only what they mean moves inwards.
+__device__ inline uint32_t param_of(Group g, uint32_t bits, float shift, float shrink) {
+	return half_pair(shrink * g.scale, g.zero + shift * g.scale * top_code(bits));
+}
+__device__ inline uint32_t code_of(float x, Group g, uint32_t bits) {
+	if (!(g.scale > 0)) return 0;
+	const float code = rintf((x - g.zero) / g.scale); // half to even
+	return code <= 0 ? 0u : code >= top_code(bits) ? (1u << bits) - 1 : uint32_t(code);
+}
+
+// The tokens of a work item as they are quantised: keys times the balancer, values over the channel factors.
+struct Input {
+	const PackSideArgs& a;
+	const PackItem& w;
+	const uint32_t* norm; // of this work item, or null
+	// token t of the item, channel c of kv head h
+	__device__ float at(uint32_t h, uint32_t t, uint32_t c) const {
+		const uint32_t row = a.sources[w.src + t];
+		const float x = half_at(a.src, (uint64_t(h) * a.t_cap + row) * a.head_dim + c);
+		if (!norm) return x;
+		const float factor = half_at(norm, h * a.head_dim + c);
+		return a.is_k ? x * factor : x / factor;
+	}
+};
+__device__ inline Input input_of(const PackSideArgs& a, const PackItem& w) {
+	return {a, w, a.norm ? a.norm + (a.is_k ? w.balance : w.v_factors) : nullptr};
+}
+
+// Word `word` of token t of kv head h: its codes side by side, lowest channel lowest. group(c) is that of a channel.
+template <class GroupOf>
+__device__ inline void put_word(const PackSideArgs& a, const PackItem& w, const Input& x, uint32_t h, uint32_t t,
+                                uint32_t word, GroupOf group) {
+	const uint32_t at = a.is_k ? w.k_codes : w.v_codes, bits = a.side.bits, per_word = 32 / bits;
+	if (at == kNoOffset) return; // another layer stores them
+	uint32_t packed = 0;
+	for (uint32_t i = 0; i < per_word && word * per_word + i < a.head_dim; ++i) {
+		const uint32_t c = word * per_word + i;
+		packed |= code_of(x.at(h, t, c), group(c), bits) << i * bits;
+	}
+	const uint32_t slot = w.slot + t;
+	a.codes[at + (a.is_k ? kv_k_word(h, word, slot, a.head_dim, bits, a.page)
+	                     : kv_v_word(h, slot, word, a.head_dim, bits, a.page))] = packed;
+}
+
+// Parameters per token and run of channels; a run may span heads. Grid: work items in x, tokens of one in y.
+__global__ void __launch_bounds__(kThreads) pack_tokens_kernel(PackSideArgs a) {
+	__shared__ Shared<float, kMaxRuns> scale, zero;
+	const PackItem w = pack_item(a.work, blockIdx.x);
+	const uint32_t t = blockIdx.y, D = a.head_dim, group = a.side.group, bits = a.side.bits;
+	if (t >= w.n) return;
+	const uint32_t first_head = w.head == kNoOffset ? 0 : w.head, n_heads = w.head == kNoOffset ? a.n_kv_heads : 1;
+	const uint32_t first_run = first_head * D / group, n_runs = n_heads * D / group;
+	const Input x = input_of(a, w);
+	uint32_t* params = a.params + (a.is_k ? w.k_params : w.v_params);
+	for (uint32_t run = threadIdx.x / kWarp; run < n_runs; run += kThreads / kWarp) { // a warp per run
+		const uint32_t lane = threadIdx.x % kWarp, begin = (first_run + run) * group; // channel over all heads
+		float min = -minus_inf(), max = minus_inf();
+		for (uint32_t i = lane; i < group; i += kWarp) {
+			const float value = x.at((begin + i) / D, t, (begin + i) % D);
+			min = fminf(min, value), max = fmaxf(max, value);
+		}
+		const Group g = group_of(warp_min(min), warp_max(max), bits);
+		if (lane) continue;
+		scale[run] = g.scale, zero[run] = g.zero;
+		params[kv_token_param(begin / D, begin % D, w.slot + t, D, group, a.page)] =
+		    param_of(g, bits, a.shift, a.shrink);
+	}
+	__syncthreads();
+	const uint32_t words = kv_token_words(D, bits);
+	for (uint32_t i = threadIdx.x; i < n_heads * words; i += blockDim.x) {
+		const uint32_t h = first_head + i / words;
+		put_word(a, w, x, h, t, i % words, [&](uint32_t c) {
+			const uint32_t run = (h * D + c) / group - first_run;
+			return Group{scale[run], zero[run]};
+		});
+	}
+}
+
+// K's parameters per channel: over the tokens of the page, or those of a block. Grid: work items in x, kv heads in y.
+__global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a) {
+	__shared__ Shared<float, kMaxHeadDim> scale, zero;
+	const PackItem w = pack_item(a.work, blockIdx.x);
+	const uint32_t h = blockIdx.y, D = a.head_dim, bits = a.side.bits;
+	if (w.head != kNoOffset && w.head != h) return;
+	const Input x = input_of(a, w);
+	for (uint32_t c = threadIdx.x; c < D; c += blockDim.x) {
+		uint32_t& param = a.params[w.k_params + kv_channel_param(h, c, D)];
+		Group g;
+		if (a.k_block) {
+			g = {low_half(param), high_half(param)};
+		} else {
+			float min = x.at(h, 0, c), max = min;
+			for (uint32_t t = 1; t < w.n; ++t) {
+				const float value = x.at(h, t, c);
+				min = value < min ? value : min, max = value < max ? max : value;
+			}
+			g = group_of(min, max, bits);
+			param = param_of(g, bits, a.shift, a.shrink);
+		}
+		scale[c] = g.scale, zero[c] = g.zero;
+	}
+	__syncthreads();
+	const uint32_t words = kv_token_words(D, bits);
+	for (uint32_t i = threadIdx.x; i < words * w.n; i += blockDim.x) // neighbouring threads write neighbouring tokens
+		put_word(a, w, x, h, i % w.n, i / w.n, [&](uint32_t c) { return Group{scale[c], zero[c]}; });
+}
+
+// ZipCache's channel factor: sqrt(max |x|) as f16, 1 where that is 0.
+__device__ inline uint32_t factor_of(float max) {
+	const uint32_t f = float_to_half(sqrtf(max));
+	return f ? f : 0x3c00u;
+}
+
+// Parameters over all tokens of a work item. Grid: pairs of channels in x, kv heads in y, work items in z.
+__global__ void kv_block_kernel(BlockArgsOf a) {
+	const uint32_t* words = a.work + uint64_t(blockIdx.z) * kBlockItemWords;
+	const BlockItem w = {words[0], words[1], words[2], words[3], words[4], words[5]};
+	const uint32_t pair = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y, D = a.head_dim;
+	if (pair >= D / 2 || (w.head != kNoOffset && w.head != h)) return;
+	const uint64_t head = uint64_t(h) * a.t_cap * (D / 2) + pair;
+	if (w.k_params != kNoOffset) {
+		float factor[2] = {1, 1}, min[2] = {}, max[2] = {};
+		if (a.balance)
+			for (uint32_t i = 0; i < 2; ++i) factor[i] = half_at(a.balance + w.balance, h * D + 2 * pair + i);
+		for (uint32_t t = 0; t < w.n; ++t) {
+			const uint32_t word = a.k[head + uint64_t(a.sources[w.src + t]) * (D / 2)];
+			const float x[2] = {low_half(word) * factor[0], high_half(word) * factor[1]};
+			for (uint32_t i = 0; i < 2; ++i) {
+				min[i] = t == 0 || x[i] < min[i] ? x[i] : min[i];
+				max[i] = t == 0 || !(x[i] < max[i]) ? x[i] : max[i];
+			}
+		}
+		for (uint32_t i = 0; i < 2; ++i)
+			a.words[w.k_params + kv_channel_param(h, 2 * pair + i, D)] =
+			    param_of(group_of(min[i], max[i], a.k_bits), a.k_bits, 0, 1);
+	}
+	if (w.v_factors != kNoOffset) {
+		float low = 0, high = 0;
+		for (uint32_t t = 0; t < w.n; ++t) {
+			const uint32_t word = a.v[head + uint64_t(a.sources[w.src + t]) * (D / 2)];
+			const float x = fabsf(low_half(word)), y = fabsf(high_half(word));
+			low = low < x ? x : low, high = high < y ? y : high;
+		}
+		a.words[w.v_factors + kv_factor_word(h, 2 * pair, D)] = factor_of(low) | factor_of(high) << 16;
+	}
+}
+
+void add_pack(Kernels& k) {
+	k.pack_tokens = {{KV_KERNEL(pack_tokens, PackSideArgs)}};
+	k.pack_channels = {{KV_KERNEL(pack_channels, PackSideArgs)}};
+	k.kv_block = {{KV_KERNEL(kv_block, BlockArgsOf)}};
+}
+
+} // namespace kvrun::cuda::KV_CUDA_BUILD

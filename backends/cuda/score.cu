@@ -1,0 +1,78 @@
+// score_prompt, score_slots: attention received. A thread owns a token and adds the rows in order, as the cpu backend
+// does; its products are added in the same 16 lanes.
+#include "backends/cuda/kernels.h"
+#include "backends/cuda/page.cuh"
+
+namespace kvrun::cuda::KV_CUDA_BUILD {
+
+struct ScoreItem { // ScoreWork of backends/ops.h
+	uint32_t first, n, n_pages, pages, live, live_stride, score, score_stride;
+};
+constexpr uint32_t kScoreItemWords = 8;
+constexpr uint32_t kLanes = 16;
+
+template <class Keys> __device__ inline float dot(const float* q, const Keys& keys, uint32_t t) {
+	float lane[kLanes] = {};
+	keys.each(t, [&](uint32_t c, float x) {
+#pragma unroll
+		for (uint32_t i = 0; i < kLanes; ++i) // indices of registers are constants
+			if (c % kLanes == i) lane[i] += q[c] * x;
+	});
+#pragma unroll
+	for (uint32_t half = kLanes / 2; half; half /= 2)
+#pragma unroll
+		for (uint32_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+	return lane[0];
+}
+
+// What token t receives from the query heads of one kv head of one row, on average.
+template <class Keys>
+__device__ inline float received(const float* q, const float* lse, uint32_t share, uint32_t D, float scale,
+                                 const Keys& keys, uint32_t t) {
+	float sum = 0;
+	for (uint32_t j = 0; j < share; ++j) sum += expf(scale * dot(q + uint64_t(j) * D, keys, t) - lse[j]);
+	return 1 / float(share) * sum;
+}
+
+// Causal: row r sees tokens 0 .. first + r. Grid: tokens in x, kv heads in y.
+__global__ void score_prompt_kernel(ScorePromptArgs a) {
+	const uint32_t t = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y, D = a.head_dim;
+	if (t >= a.n_tokens) return;
+	const uint32_t share = a.n_heads / a.n_kv_heads;
+	const RowKeys keys = {a.k + uint64_t(h) * a.t_cap * (D / 2), 0, D};
+	float& score = a.score[uint64_t(h) * a.stride + t];
+	float sum = score;
+	for (uint32_t i = 0; i < a.n_rows; ++i) {
+		const uint32_t row = a.rows[i];
+		if (t > a.first + row) continue;
+		const uint64_t head = uint64_t(row) * a.n_heads + h * share;
+		sum += received(a.q + head * D, a.lse + head, share, D, a.scale, keys, t);
+	}
+	score = sum;
+}
+
+// Live tokens of f16 pages. Grid: work items in x, kv heads in y; a thread per slot of a page.
+__global__ void score_slots_kernel(ScoreSlotsArgs a) {
+	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x) * kScoreItemWords;
+	const ScoreItem w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+	const uint32_t t = threadIdx.x, h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
+	if (t >= a.page) return;
+	for (uint32_t p = 0; p < w.n_pages; ++p) {
+		if (!is_live(a.tables + w.live + h * w.live_stride + p * 4, t)) continue;
+		const PageKeys keys = {a.k_codes + a.tables[w.pages + p * 4], nullptr, {16, 0, 0}, h, D, a.page};
+		float& score = a.score[w.score + uint64_t(h) * w.score_stride + p * a.page + t];
+		float sum = score;
+		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
+			const uint64_t head = uint64_t(a.rows[r]) * a.n_heads + h * share;
+			sum += received(a.q + head * D, a.lse + head, share, D, a.scale, keys, t);
+		}
+		score = sum;
+	}
+}
+
+void add_score(Kernels& k) {
+	k.score_prompt = {{KV_KERNEL(score_prompt, ScorePromptArgs)}};
+	k.score_slots = {{KV_KERNEL(score_slots, ScoreSlotsArgs)}};
+}
+
+} // namespace kvrun::cuda::KV_CUDA_BUILD

@@ -1,0 +1,165 @@
+// Conversations in the C API: chat templates to tokens and text, and answers taken apart.
+#include "engine/api/objects.h"
+#include "models/chat/builtin.h"
+#include "models/chat/encode.h"
+#include "models/chat/reply.h"
+
+namespace kvrun::api {
+
+struct ReplyObject {
+	explicit ReplyObject(ReplyParser::Options o) : parser(std::move(o)) {}
+	ReplyParser parser;
+	ReplyParser::Part part; // the latest
+	std::string calls;      // of it, as JSON
+	std::mutex mutex;
+};
+
+namespace {
+
+Handles<kvrun_reply, ReplyObject, 5>& replies() {
+	static Handles<kvrun_reply, ReplyObject, 5> all("kvrun_reply");
+	return all;
+}
+
+Json parse_json(const char* text, const char* name) {
+	if (!text) return nullptr;
+	try {
+		return Json::parse(text);
+	} catch (const Json::exception& e) { refuse(KVRUN_EINVALID, "{} is not JSON: {}", name, e.what()); }
+}
+
+kvrun_chat_options read_chat_options(const kvrun_chat_options* given) {
+	constexpr kvrun_chat_options defaults = KVRUN_CHAT_OPTIONS_INIT;
+	return read_options(given, defaults, "kvrun_chat_options");
+}
+
+ChatTemplate template_of(const Engine& engine, const kvrun_chat_options& o) {
+	if (o.template_text) return ChatTemplate(o.template_text);
+	return choose_chat_template(engine.file(), text_or_empty(o.template_name), o.tools_json != nullptr);
+}
+
+Rendered render_chat(const Engine& engine, const kvrun_chat_options& o, const ChatTemplate& t) {
+	if ((o.messages != nullptr) == (o.messages_json != nullptr))
+		refuse(KVRUN_EINVALID, "give one of messages and messages_json");
+	ChatInput in;
+	in.messages = parse_json(o.messages_json, "messages_json");
+	for (size_t i = 0; i < o.n_messages && o.messages; ++i) {
+		check_pointer(o.messages[i].role, "role");
+		check_pointer(o.messages[i].content, "content");
+		in.messages.push_back({{"role", o.messages[i].role}, {"content", o.messages[i].content}});
+	}
+	if (!in.messages.is_array() || in.messages.empty()) refuse(KVRUN_EINVALID, "there are no messages");
+	in.tools = parse_json(o.tools_json, "tools_json");
+	in.variables = parse_json(o.variables_json, "variables_json");
+	in.add_generation_prompt = !o.no_answer;
+	set_token_texts(in, engine.tokenizer());
+	in.messages = fit_messages(chat_features(t), std::move(in.messages));
+	return t.render(in);
+}
+Rendered render_chat(const Engine& engine, const kvrun_chat_options* given) {
+	const kvrun_chat_options o = read_chat_options(given);
+	return render_chat(engine, o, template_of(engine, o));
+}
+
+bool marks_calls_by_tokens(const ChatFeatures& f) {
+	return f.tool_format == ToolFormat::Mistral || f.tool_format == ToolFormat::DeepSeek;
+}
+
+void show_part(ReplyObject& r, ReplyParser::Part part, kvrun_reply_part* out) {
+	r.part = std::move(part);
+	Json calls = Json::array();
+	for (const ToolCall& c : r.part.calls) calls.push_back(c.json());
+	r.calls = calls.dump(-1, ' ', false, Json::error_handler_t::replace);
+	kvrun_reply_part p = KVRUN_REPLY_PART_INIT;
+	p.content = r.part.content.c_str();
+	p.reasoning = r.part.reasoning.c_str();
+	p.calls = r.calls.c_str();
+	write_result(out, p, "kvrun_reply_part");
+}
+
+} // namespace
+} // namespace kvrun::api
+
+using namespace kvrun;
+using namespace kvrun::api;
+
+kvrun_status kvrun_chat_tokens(kvrun_engine* engine, const kvrun_chat_options* options, uint32_t* out, size_t capacity,
+                               size_t* out_count) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		const std::vector<uint32_t> tokens = encode_chat(e->engine->tokenizer(), render_chat(*e->engine, options));
+		fill_buffer(tokens.data(), tokens.size(), out, capacity, out_count, "tokens");
+	});
+}
+
+kvrun_status kvrun_chat_text(kvrun_engine* engine, const kvrun_chat_options* options, char* out, size_t capacity,
+                             size_t* out_length) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		fill_text(render_chat(*e->engine, options).text(), out, capacity, out_length);
+	});
+}
+
+kvrun_status kvrun_chat_template_name(kvrun_engine* engine, size_t index, char* out, size_t capacity,
+                                      size_t* out_length) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		std::vector<std::string> names = model_chat_templates(e->engine->file());
+		for (const std::string_view name : builtin_chat_templates()) names.emplace_back(name);
+		fill_text(index < names.size() ? names[index] : "", out, capacity, out_length);
+	});
+}
+
+kvrun_status kvrun_chat_get_features(kvrun_engine* engine, const kvrun_chat_options* options,
+                                     kvrun_chat_features* out) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		const ChatFeatures f = chat_features(template_of(*e->engine, read_chat_options(options)));
+		kvrun_chat_features c = KVRUN_CHAT_FEATURES_INIT;
+		c.system_role = f.system_role;
+		c.tools = f.tools;
+		c.thinking_switch = f.thinking_switch;
+		c.special_markers = marks_calls_by_tokens(f);
+		c.reasoning = !f.think_begin.empty();
+		write_result(out, c, "kvrun_chat_features");
+	});
+}
+
+// ---- answers
+
+kvrun_status kvrun_reply_new(kvrun_reply** out, kvrun_engine* engine, const kvrun_chat_options* options) {
+	if (out) *out = nullptr;
+	return guard([&] {
+		check_pointer(out, "out");
+		const auto e = engines().get(engine);
+		const kvrun_chat_options o = read_chat_options(options);
+		const ChatTemplate t = template_of(*e->engine, o);
+		const ChatFeatures f = chat_features(t);
+		ReplyParser::Options p;
+		p.tools = o.tools_json ? f.tool_format : ToolFormat::None;
+		p.think_begin = f.think_begin, p.think_end = f.think_end;
+		p.in_reasoning = opens_reasoning(f, render_chat(*e->engine, o, t));
+		*out = replies().add(std::make_shared<ReplyObject>(std::move(p)));
+	});
+}
+
+kvrun_status kvrun_reply_push(kvrun_reply* reply, const char* text, size_t length, kvrun_reply_part* out) {
+	return guard([&] {
+		if (length) check_pointer(text, "text");
+		const auto r = replies().get(reply);
+		std::lock_guard lock(r->mutex);
+		show_part(*r, r->parser.push({text ? text : "", length}), out);
+	});
+}
+
+kvrun_status kvrun_reply_finish(kvrun_reply* reply, kvrun_reply_part* out) {
+	return guard([&] {
+		const auto r = replies().get(reply);
+		std::lock_guard lock(r->mutex);
+		show_part(*r, r->parser.finish(), out);
+	});
+}
+
+void kvrun_reply_free(kvrun_reply* reply) {
+	guard([&] { replies().take(reply); });
+}

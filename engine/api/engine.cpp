@@ -1,0 +1,158 @@
+// Engines of the C API: opening, what the model is, tokens.
+#include "engine/api/objects.h"
+
+namespace kvrun::api {
+namespace {
+
+constexpr uint32_t kMostUbatch = 65536; // rows
+
+// A value of the metadata as one text; an array as its type and length.
+std::string metadata_text(const GgufEntry& e) {
+	const auto number = [&]<class T>(T x) {
+		std::memcpy(&x, e.bytes.data(), sizeof(T));
+		return fmt::format("{}", x);
+	};
+	switch (e.type) {
+	case GgufType::U8: return number(uint8_t());
+	case GgufType::I8: return number(int8_t());
+	case GgufType::U16: return number(uint16_t());
+	case GgufType::I16: return number(int16_t());
+	case GgufType::U32: return number(uint32_t());
+	case GgufType::I32: return number(int32_t());
+	case GgufType::U64: return number(uint64_t());
+	case GgufType::I64: return number(int64_t());
+	case GgufType::F32: return number(float());
+	case GgufType::F64: return number(double());
+	case GgufType::Bool: return e.bytes[0] == std::byte(0) ? "false" : "true";
+	case GgufType::String: return {reinterpret_cast<const char*>(e.bytes.data()), e.bytes.size()};
+	case GgufType::Array: break;
+	}
+	return fmt::format("[{} x {}]", gguf_type_name(e.element), e.count);
+}
+
+// Progress and canceller of loading. A callback that stops it throws through the loader.
+LoadProgress load_progress(const kvrun_engine_options& o) {
+	const auto start = std::chrono::steady_clock::now();
+	return [o, start](uint64_t done, uint64_t total) {
+		if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "loading was cancelled");
+		if (!o.progress) return;
+		const double share = total ? double(done) / double(total) : 1;
+		const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+		const double left = share > 0 ? spent * (1 - share) / share : 0;
+		if (o.progress(share, left, o.payload)) refuse(KVRUN_EUSER, "a callback stopped loading");
+	};
+}
+
+std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
+	constexpr kvrun_engine_options defaults = KVRUN_ENGINE_OPTIONS_INIT;
+	const kvrun_engine_options o = read_options(given, defaults, "kvrun_engine_options");
+	check_pointer(o.model_path, "model_path");
+	if (o.ubatch < 1 || o.ubatch > kMostUbatch)
+		refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", o.ubatch, kMostUbatch);
+	EngineOptions e;
+	e.model = o.model_path;
+	e.backend = backend_options(o.device);
+	e.ubatch = o.ubatch;
+	e.prefill_block = o.prefill_block;
+	e.max_rows = o.max_rows;
+	e.kv_budget = o.kv_budget_bytes;
+	auto object = std::make_shared<EngineObject>();
+	if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "loading was cancelled");
+	object->engine = Engine::open(e, load_progress(o));
+	object->device = object->engine->backend().info();
+	for (const GgufEntry& m : object->engine->file().entries()) object->metadata.emplace_back(m.key, metadata_text(m));
+	return object;
+}
+
+} // namespace
+} // namespace kvrun::api
+
+using namespace kvrun;
+using namespace kvrun::api;
+
+kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* options) {
+	if (out) *out = nullptr;
+	return guard([&] {
+		check_pointer(out, "out");
+		check_pointer(options, "options");
+		*out = engines().add(open_engine(options));
+	});
+}
+
+void kvrun_engine_free(kvrun_engine* engine) {
+	guard([&] { engines().take(engine); });
+}
+
+kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out) {
+	return guard([&] {
+		const auto object = engines().get(engine);
+		Engine& e = *object->engine;
+		const Config& c = e.config();
+		const Tokenizer& t = e.tokenizer();
+		kvrun_engine_info i = KVRUN_ENGINE_INFO_INIT;
+		i.vocab = c.vocab;
+		i.n_layers = c.n_layers;
+		i.n_heads = c.n_heads;
+		i.n_kv_heads = c.n_kv_heads;
+		i.head_dim = c.head_dim;
+		i.dim = c.dim;
+		i.ctx_train = c.max_seq;
+		i.bos = t.bos().value_or(KVRUN_NO_TOKEN);
+		i.eos = t.eos().value_or(KVRUN_NO_TOKEN);
+		i.adds_bos = t.adds_bos();
+		i.has_chat_template = !t.chat_template().empty();
+		i.architecture = c.arch.c_str();
+		i.name = c.name.c_str();
+		i.device_name = object->device.name.c_str();
+		i.device_driver = object->device.driver.c_str();
+		i.backend = e.backend().name();
+		i.weight_bytes = e.weight_bytes();
+		i.max_rows = e.max_rows();
+		std::lock_guard turn(object->turn);
+		i.activation_bytes = e.activation_bytes();
+		i.kv_budget_bytes = e.pool().budget_bytes();
+		i.kv_used_bytes = e.pool().used_bytes();
+		write_result(out, i, "kvrun_engine_info");
+	});
+}
+
+size_t kvrun_metadata_count(kvrun_engine* engine) {
+	size_t n = 0;
+	guard([&] { n = engines().get(engine)->metadata.size(); });
+	return n;
+}
+
+kvrun_status kvrun_metadata_get(kvrun_engine* engine, size_t index, const char** out_key, const char** out_value) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		if (index >= e->metadata.size())
+			refuse(KVRUN_EINVALID, "entry {} of {} in the metadata", index, e->metadata.size());
+		check_pointer(out_key, "out_key");
+		check_pointer(out_value, "out_value");
+		*out_key = e->metadata[index].first.c_str();
+		*out_value = e->metadata[index].second.c_str();
+	});
+}
+
+// ---- tokens: they touch no device, so threads need not take turns
+
+kvrun_status kvrun_tokenize(kvrun_engine* engine, const char* text, size_t length, uint32_t flags, uint32_t* out,
+                            size_t capacity, size_t* out_count) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		if (length) check_pointer(text, "text");
+		const EncodeOptions o = {.bos = !(flags & KVRUN_TOKENS_NO_BOS), .special = (flags & KVRUN_TOKENS_SPECIAL) != 0};
+		const std::vector<uint32_t> tokens = e->engine->tokenizer().encode({text ? text : "", length}, o);
+		fill_buffer(tokens.data(), tokens.size(), out, capacity, out_count, "tokens");
+	});
+}
+
+kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* tokens, size_t count, uint32_t flags, char* out,
+                              size_t capacity, size_t* out_length) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		if (count) check_pointer(tokens, "tokens");
+		const bool special = flags & KVRUN_TOKENS_SPECIAL;
+		fill_text(e->engine->tokenizer().decode({tokens, count}, special), out, capacity, out_length);
+	});
+}

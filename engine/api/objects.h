@@ -1,0 +1,95 @@
+// What the handles of the C API stand for.
+#pragma once
+#include "engine/api/handles.h"
+#include "engine/api/options.h"
+#include "engine/run/batch.h"
+#include <condition_variable>
+
+namespace kvrun::api {
+
+// A mutex that serves threads in the order in which they came: a thread that generates must not keep others from ever
+// having their turn.
+class FairMutex {
+ public:
+	void lock();
+	void unlock();
+
+ private:
+	std::mutex mutex_;
+	std::condition_variable turn_;
+	uint64_t next_ = 0, serving_ = 0;
+};
+
+struct EngineObject {
+	std::unique_ptr<Engine> engine;
+	DeviceInfo device;
+	std::vector<std::pair<std::string, std::string>> metadata; // key, value as text
+	FairMutex turn; // held for one piece of work on the device, and for whatever changes the engine's memory
+};
+
+struct SessionObject {
+	SessionObject(std::shared_ptr<EngineObject> e) : engine(std::move(e)) {}
+	~SessionObject();
+	std::shared_ptr<EngineObject> engine;
+	std::unique_ptr<Session> session;
+	std::atomic<bool> used = false; // by a call or a batch
+};
+
+// A session for as long as one call or one answer needs it. Throws Failure{EBUSY} where it is in use.
+class InUse {
+ public:
+	explicit InUse(std::shared_ptr<SessionObject>);
+	explicit InUse(kvrun_session*);
+	InUse(InUse&& other) noexcept : session_(std::move(other.session_)) {}
+	InUse& operator=(InUse&&) = delete;
+	~InUse();
+	Session& operator*() const { return *session_->session; }
+	Session* operator->() const { return session_->session.get(); }
+	EngineObject& engine() const { return *session_->engine; }
+	const std::shared_ptr<SessionObject>& object() const { return session_; }
+
+ private:
+	std::shared_ptr<SessionObject> session_;
+};
+
+// Answers under way, with their callbacks and cancellers.
+class Answers {
+ public:
+	explicit Answers(std::shared_ptr<EngineObject>);
+	~Answers();
+
+	uint32_t add(InUse, std::span<const uint32_t> prompt, const kvrun_generate_options&);
+	bool step(); // returns whether any answer is under way; callbacks run before it returns
+	size_t n_active() const;
+	bool done(uint32_t id) const;
+	// The session is free again. Throws what ended the answer, Failure{ECANCELLED, EUSER} among them, with *out filled
+	// in.
+	void take(uint32_t id, kvrun_generate_result* out);
+	const std::shared_ptr<EngineObject>& engine() const { return engine_; }
+
+ private:
+	struct Answer;
+	Answer& find(uint32_t id) const;
+	void stop_cancelled();
+	void deliver(Answer&);
+	std::shared_ptr<EngineObject> engine_;
+	std::map<uint32_t, std::unique_ptr<Answer>> answers_; // by id
+	std::unique_ptr<Batch> batch_;                        // before the answers' sessions
+};
+
+struct BatchObject {
+	explicit BatchObject(std::shared_ptr<EngineObject> e) : answers(std::move(e)) {}
+	Answers answers;
+	std::atomic<bool> used = false; // by a call
+};
+
+struct DevicesObject {
+	std::vector<DeviceReport> reports;
+};
+
+Handles<kvrun_engine, EngineObject, 1>& engines();
+Handles<kvrun_session, SessionObject, 2>& sessions();
+Handles<kvrun_batch, BatchObject, 3>& batches();
+Handles<kvrun_devices, DevicesObject, 4>& device_lists();
+
+} // namespace kvrun::api

@@ -1,0 +1,66 @@
+// Structs that cross the C API: they begin with struct_size, so that programs and libraries of different versions agree
+// on what is in them.
+#pragma once
+#include "backends/registry.h"
+#include "engine/api/status.h"
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace kvrun::api {
+
+constexpr uint32_t kMostStructBytes = 4096; // a larger struct_size was never initialised
+
+inline void check_struct_size(uint32_t given, size_t first, const char* name) {
+	if (given < first || given > kMostStructBytes)
+		refuse(KVRUN_EINVALID, "{}: struct_size is {}, expected {}; initialise it with its _INIT macro", name, given,
+		       first);
+}
+
+// Options as this library knows them; what a newer program has beyond must be zero. No struct has grown so far.
+template <class S> S read_options(const S* given, const S& defaults, const char* name) {
+	if (!given) return defaults;
+	const uint32_t size = given->struct_size;
+	check_struct_size(size, sizeof(S), name);
+	const char* bytes = reinterpret_cast<const char*>(given);
+	if (std::any_of(bytes + sizeof(S), bytes + size, [](char c) { return c != 0; }))
+		refuse(KVRUN_EUNSUPPORTED, "{}: a field that this version of the library does not know is set", name);
+	S s;
+	std::memcpy(&s, given, sizeof(S));
+	s.struct_size = sizeof(S);
+	return s;
+}
+
+// Results, in the size the caller knows.
+template <class S> void write_result(S* out, const S& value, const char* name) {
+	check_pointer(out, name);
+	const uint32_t size = out->struct_size;
+	check_struct_size(size, sizeof(S), name);
+	std::memset(out, 0, size);
+	std::memcpy(out, &value, sizeof(S));
+	out->struct_size = size;
+}
+
+inline std::string text_or_empty(const char* s) { return s ? s : ""; }
+
+BackendOptions backend_options(const kvrun_device_options*);
+
+// Copies `n` elements for a caller who asked with a buffer of `capacity`; *out_count is always set.
+template <class T, class U>
+void fill_buffer(const T* from, size_t n, U* out, size_t capacity, size_t* out_count, const char* what) {
+	check_pointer(out_count, "out_count");
+	*out_count = n;
+	if (n > capacity) refuse(KVRUN_EBUFFER, "{} {} do not fit a buffer of {}", n, what, capacity);
+	if (n) {
+		check_pointer(out, "out");
+		std::copy_n(from, n, out);
+	}
+}
+// The same for text: a terminating zero follows.
+void fill_text(const std::string& text, char* out, size_t capacity, size_t* out_length);
+
+} // namespace kvrun::api
+
+struct kvrun_canceller {
+	std::atomic<bool> set = false;
+};

@@ -1,0 +1,39 @@
+// The memory plan of the C API: what fits, from a model's header alone.
+#include "engine/api/objects.h"
+#include "engine/run/memory_plan.h"
+
+using namespace kvrun;
+using namespace kvrun::api;
+
+kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* options) {
+	return guard([&] {
+		check_pointer(options, "options");
+		constexpr kvrun_plan_options defaults = KVRUN_PLAN_OPTIONS_INIT;
+		const kvrun_plan_options o = read_options(options, defaults, "kvrun_plan_options");
+		check_pointer(o.model_path, "model_path");
+		const Gguf file = Gguf::open(o.model_path);
+		const Config c = read_config(file);
+		const KvPlan plan = make_plan(parse_policy(o.kv ? o.kv : "fp16"), {c.n_layers, c.n_kv_heads, c.head_dim});
+		const ModelMemory model = model_memory(c, file.tensor_bytes(), o.ubatch);
+		const uint64_t memory =
+		    o.memory_bytes ? o.memory_bytes : find_device(backend_options(o.device)).info.free_bytes;
+		kvrun_plan p = KVRUN_PLAN_INIT;
+		p.ctx_train = std::max(c.max_seq, 1u);
+		p.ctx = o.ctx ? o.ctx : p.ctx_train;
+		const MemoryAccount account = memory_account(model, memory, p.ctx);
+		p.memory_bytes = account.total;
+		p.weight_bytes = account.weights;
+		p.activation_bytes = account.activations;
+		p.prompt_bytes = account.prompt;
+		p.reserve_bytes = account.reserve;
+		p.cache_bytes = account.cache;
+		p.kv_bytes = bytes_at(plan, p.ctx).total();
+		p.kv_f16_bytes = plan.f16_bytes(p.ctx);
+		p.fits = p.kv_bytes <= p.cache_bytes;
+		p.most_tokens = capacity(plan, model, memory).by_memory;
+		p.kept_tokens = tokens_kept(plan, p.ctx);
+		p.evicts = evicts(plan);
+		p.stored_bits = stored_bits(plan, p.ctx);
+		write_result(out, p, "kvrun_plan");
+	});
+}

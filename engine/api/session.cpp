@@ -1,0 +1,140 @@
+// Sessions of the C API.
+#include "engine/api/objects.h"
+#include "engine/run/session_file.h"
+
+namespace kvrun::api {
+namespace {
+
+kvrun_session* add_session(std::shared_ptr<SessionObject> s) { return sessions().add(std::move(s)); }
+
+kvrun_session_info info_of(const Session& s) {
+	const KvBytes b = s.kv_bytes();
+	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+	i.n_tokens = s.n_tokens();
+	i.ctx = s.ctx();
+	i.kv = s.plan().policy.text.c_str();
+	i.f16_bytes = b.f16;
+	i.code_bytes = b.codes;
+	i.param_bytes = b.k_params + b.v_params;
+	i.overhead_bytes = b.slack + b.tables + b.live;
+	i.total_bytes = b.total();
+	i.f16_equivalent = s.plan().f16_bytes(s.n_tokens());
+	return i;
+}
+
+} // namespace
+} // namespace kvrun::api
+
+using namespace kvrun;
+using namespace kvrun::api;
+
+kvrun_status kvrun_session_open(kvrun_session** out, kvrun_engine* engine, const kvrun_session_options* options) {
+	if (out) *out = nullptr;
+	return guard([&] {
+		check_pointer(out, "out");
+		constexpr kvrun_session_options defaults = KVRUN_SESSION_OPTIONS_INIT;
+		const kvrun_session_options o = read_options(options, defaults, "kvrun_session_options");
+		auto s = std::make_shared<SessionObject>(engines().get(engine));
+		SessionOptions so;
+		so.kv = parse_policy(o.kv ? o.kv : "fp16");
+		so.ctx = o.ctx;
+		so.seed = o.seed;
+		so.checkpoints = o.checkpoints;
+		{
+			std::lock_guard turn(s->engine->turn);
+			s->session = std::make_unique<Session>(*s->engine->engine, so);
+		}
+		*out = add_session(std::move(s));
+	});
+}
+
+void kvrun_session_free(kvrun_session* session) {
+	guard([&] { sessions().take(session); });
+}
+
+kvrun_status kvrun_session_fork(kvrun_session** out, kvrun_session* session) {
+	if (out) *out = nullptr;
+	return guard([&] {
+		check_pointer(out, "out");
+		InUse s(session);
+		auto fork = std::make_shared<SessionObject>(s.object()->engine);
+		{
+			std::lock_guard turn(fork->engine->turn);
+			fork->session = s->fork();
+		}
+		*out = add_session(std::move(fork));
+	});
+}
+
+kvrun_status kvrun_session_truncate(kvrun_session* session, uint32_t n_tokens) {
+	return guard([&] {
+		InUse s(session);
+		std::lock_guard turn(s.engine().turn);
+		s->truncate(n_tokens);
+	});
+}
+
+kvrun_status kvrun_session_exact_position(kvrun_session* session, uint32_t n_tokens, uint32_t* out) {
+	return guard([&] {
+		check_pointer(out, "out");
+		InUse s(session);
+		*out = s->exact_position(n_tokens);
+	});
+}
+
+kvrun_status kvrun_session_keep_common(kvrun_session* session, const uint32_t* tokens, size_t count,
+                                       uint32_t* out_kept) {
+	return guard([&] {
+		if (count) check_pointer(tokens, "tokens");
+		InUse s(session);
+		std::lock_guard turn(s.engine().turn);
+		const uint32_t kept = s->keep_common({tokens, count});
+		if (out_kept) *out_kept = kept;
+	});
+}
+
+kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out) {
+	return guard([&] {
+		InUse s(session);
+		write_result(out, info_of(*s), "kvrun_session_info");
+	});
+}
+
+kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count) {
+	return guard([&] {
+		InUse s(session);
+		fill_buffer(s->history().data(), s->history().size(), out, capacity, out_count, "tokens");
+	});
+}
+
+kvrun_status kvrun_session_save(kvrun_session* session, const char* path, const void* note, size_t note_length) {
+	return guard([&] {
+		check_pointer(path, "path");
+		if (note_length) check_pointer(note, "note");
+		InUse s(session);
+		std::lock_guard turn(s.engine().turn);
+		save_session(*s, path, {static_cast<const std::byte*>(note), note_length});
+	});
+}
+
+kvrun_status kvrun_session_restore(kvrun_session** out, kvrun_engine* engine, const char* path) {
+	if (out) *out = nullptr;
+	return guard([&] {
+		check_pointer(out, "out");
+		check_pointer(path, "path");
+		auto s = std::make_shared<SessionObject>(engines().get(engine));
+		{
+			std::lock_guard turn(s->engine->turn);
+			s->session = restore_session(*s->engine->engine, path);
+		}
+		*out = add_session(std::move(s));
+	});
+}
+
+kvrun_status kvrun_session_read_note(const char* path, void* out, size_t capacity, size_t* out_length) {
+	return guard([&] {
+		check_pointer(path, "path");
+		const std::vector<std::byte> note = read_session_note(path);
+		fill_buffer(note.data(), note.size(), static_cast<std::byte*>(out), capacity, out_length, "bytes");
+	});
+}

@@ -1,0 +1,35 @@
+// Errors on their way out of the C API: exceptions become a status and a line of text, of the thread that failed.
+#pragma once
+#include "engine/core/error.h"
+#include "engine/kvrun.h"
+
+namespace kvrun::api {
+
+// What only the C API has codes for.
+struct Failure : std::runtime_error {
+	kvrun_status status;
+	Failure(kvrun_status s, const std::string& what) : std::runtime_error(what), status(s) {}
+};
+template <class... A> [[noreturn]] void refuse(kvrun_status s, fmt::format_string<A...> f, A&&... a) {
+	throw Failure(s, fmt::format(f, std::forward<A>(a)...));
+}
+
+kvrun_status status_of(Code);
+void set_last_error(const char*) noexcept; // cut to what the thread's buffer holds; never allocates
+// Called in a catch block: remembers the exception's words and returns its status.
+kvrun_status failed() noexcept;
+
+// Runs the body of a function of the API.
+template <class F> kvrun_status guard(F&& body) noexcept {
+	try {
+		body();
+		set_last_error("");
+		return KVRUN_OK;
+	} catch (...) { return failed(); }
+}
+
+inline void check_pointer(const void* p, const char* name) {
+	if (!p) refuse(KVRUN_EINVALID, "{} is NULL", name);
+}
+
+} // namespace kvrun::api

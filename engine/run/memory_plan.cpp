@@ -1,0 +1,65 @@
+// Device memory of a model before it is loaded: where each byte would go, and how many tokens of a cache fit.
+#include "engine/run/memory_plan.h"
+#include "engine/kv/counts.h"
+#include "engine/run/graph.h"
+#include <algorithm>
+
+namespace kvrun {
+
+// As Graph, Decoder and PromptMemory (engine/run) allocate it.
+ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
+	const uint64_t heads = uint64_t(c.n_heads) * c.head_dim, kv_heads = uint64_t(c.n_kv_heads) * c.head_dim;
+	const uint64_t rope_row = uint64_t(std::max(c.rope.dim / 2, 1u)) * 8;
+	ModelMemory m;
+	m.weight_bytes = weight_bytes;
+	const uint64_t rows = std::clamp(ubatch, 1u, std::max(c.max_seq, 1u));
+	m.fixed_bytes = rows * 4 * (c.dim + 2 * heads + 2 * kv_heads + 2 * uint64_t(c.hidden_dim)) +
+	                uint64_t(Graph::kLogitRows) * 4 * (uint64_t(c.dim) + c.vocab) + uint64_t(c.dim) * 4 + 4 + rope_row;
+	m.row_bytes = uint64_t(c.dim) * 4 + 4 + rope_row + 2 * kv_heads * 2; // K and V of one layer in f16
+	m.trained_tokens = c.max_seq;
+	return m;
+}
+
+MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_t n_tokens) {
+	MemoryAccount a;
+	a.total = total_bytes;
+	uint64_t left = total_bytes;
+	const auto take = [&](uint64_t bytes) {
+		left -= std::min(left, bytes);
+		return bytes;
+	};
+	a.weights = take(m.weight_bytes);
+	const uint64_t tenth = left / 10; // the engine leaves it to everything below and the driver
+	// a prompt goes through the layers in blocks that take an eighth of what is free at most
+	const uint64_t rows =
+	    m.row_bytes ? std::clamp<uint64_t>(left / 8 / m.row_bytes, 1, std::max<uint64_t>(n_tokens, 1)) : 0;
+	a.activations = take(m.fixed_bytes);
+	a.prompt = take(rows * m.row_bytes);
+	const uint64_t used = a.activations + a.prompt;
+	a.reserve = tenth > used ? std::min(left, tenth - used) : 0;
+	a.cache = left - a.reserve;
+	return a;
+}
+
+bool evicts(const KvPlan& plan) { return !plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None; }
+
+uint64_t tokens_kept(const KvPlan& plan, uint64_t n) {
+	if (!evicts(plan)) return n;
+	KvCounts c;
+	advance(plan, c, n, /*prompt=*/true, nullptr);
+	return std::min<uint64_t>(n, uint64_t(c.f16()) + c.packed[int(Tier::Salient)]);
+}
+
+Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes) {
+	constexpr uint64_t kMost = 1 << 24; // tokens of any context
+	Capacity c;
+	c.evicts = evicts(plan);
+	const uint64_t most = m.trained_tokens ? m.trained_tokens : kMost;
+	// A longer prompt leaves less for the cache: first what fits beside a prompt of one token, then beside one as long.
+	for (uint64_t prompt = 1, round = 0; round < 2; ++round, prompt = c.by_memory)
+		c.by_memory = tokens_that_fit(plan, memory_account(m, total_bytes, prompt).cache, round ? prompt : most);
+	c.kept = tokens_kept(plan, c.by_memory);
+	return c;
+}
+
+} // namespace kvrun

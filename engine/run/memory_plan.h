@@ -1,0 +1,34 @@
+// Device memory of a model before it is loaded: where each byte would go, and how many tokens of a cache fit.
+#pragma once
+#include "engine/kv/plan.h"
+#include "models/config.h"
+
+namespace kvrun {
+
+struct ModelMemory {             // what a model takes beside its cache; all 0 for a shape without a model
+	uint64_t weight_bytes = 0;   // as in the file
+	uint64_t fixed_bytes = 0;    // activations of a prompt piece and a decode step
+	uint64_t row_bytes = 0;      // of a prompt's scratch memory, per token
+	uint32_t trained_tokens = 0; // context the model was made for; 0: unknown
+};
+ModelMemory model_memory(const Config&, uint64_t weight_bytes, uint32_t ubatch);
+
+struct MemoryAccount { // of one context; the parts and the cache's share add up to the total
+	uint64_t total = 0, weights = 0, activations = 0, prompt = 0, reserve = 0; // bytes
+	uint64_t cache = 0;                                                        // left for the cache
+};
+// total_bytes: free device memory. The prompt takes the whole context. Less than the parts: the cache gets 0.
+MemoryAccount memory_account(const ModelMemory&, uint64_t total_bytes, uint64_t n_tokens);
+
+struct Capacity {
+	uint64_t by_memory = 0; // longest context whose cache fits, at most the trained one
+	uint64_t kept = 0;      // tokens of it that the cache keeps: fewer where the policy evicts
+	bool evicts = false;
+};
+Capacity capacity(const KvPlan&, const ModelMemory&, uint64_t total_bytes);
+
+bool evicts(const KvPlan&); // tokens are dropped for good
+// Tokens of a prompt of n that the cache keeps.
+uint64_t tokens_kept(const KvPlan&, uint64_t n);
+
+} // namespace kvrun

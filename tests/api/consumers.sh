@@ -1,0 +1,58 @@
+#!/bin/sh
+# Installs kvrun into a folder, moves that folder elsewhere, and builds and runs applications with what is there: C99 by
+# pkg-config (shared and static), C++ by find_package, C++ by add_subdirectory, Python by ctypes.
+#
+# Usage: consumers.sh BUILD_FOLDER SOURCE_FOLDER [MODE...]     modes: installed subdirectory; both by default
+set -eu
+build=$1 source=$2
+shift 2
+[ $# -gt 0 ] || set -- installed subdirectory
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+model=$source/models/bundled/recall-4m-f16.gguf
+here=$source/tests/api/consumers
+say() { echo "consumers: $*"; }
+
+check_output() { # of the example, against the program's own answer
+	want=$("$build/kvrun" run -m "$model" -p "Once upon a time" -n 16 --temp 0 --kv kivi2 --device cpu 2>/dev/null)
+	got=$("$1" "$model" "Once upon a time" cpu)
+	[ "$got" = "$want" ] || { say "$1 says '$got', kvrun says '$want'"; exit 1; }
+}
+
+for mode in "$@"; do case $mode in
+installed)
+	cmake --install "$build" --prefix "$work/first" >/dev/null
+	mv "$work/first" "$work/moved"
+	lib=$(dirname "$(find "$work/moved" -name libkvrun.so)")
+	export PKG_CONFIG_PATH="$lib/pkgconfig" LD_LIBRARY_PATH="$lib"
+	flags="-std=c99 -pedantic -Wall -Wextra -Wstrict-prototypes -Werror"
+	# shellcheck disable=SC2046,SC2086  # words of flags
+	cc $flags "$here/generate.c" -o "$work/shared" $(pkg-config --cflags --libs kvrun)
+	check_output "$work/shared"
+	say "C99 by pkg-config: ok"
+	# shellcheck disable=SC2046,SC2086
+	cc $flags "$here/generate.c" -o "$work/static" $(pkg-config --cflags kvrun) "$lib/libkvrun.a" \
+		$(pkg-config --static --libs kvrun | sed 's/-lkvrun//')
+	LD_LIBRARY_PATH='' check_output "$work/static"
+	say "C99 by pkg-config, static: ok"
+	cmake -S "$here" -B "$work/by-package" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
+	cmake --build "$work/by-package" >/dev/null
+	"$work/by-package/list" | grep -q '^cpu: '
+	check_output "$work/by-package/generate"
+	say "C++ by find_package: ok"
+	python3 "$here/use.py" "$lib/libkvrun.so.0" "$model" | grep -qx ok
+	say "Python by ctypes: ok"
+	if [ -x "$work/moved/bin/kvrun" ]; then
+		LD_LIBRARY_PATH='' "$work/moved/bin/kvrun" devices >/dev/null
+		say "the installed program: ok"
+	fi
+	;;
+subdirectory)
+	cmake -S "$here" -B "$work/by-subdirectory" -DKVRUN_SOURCE="$source" -DCMAKE_BUILD_TYPE=Release \
+		-DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" >/dev/null
+	cmake --build "$work/by-subdirectory" -j2 --target list generate >/dev/null
+	"$work/by-subdirectory/list" | grep -q '^cpu: '
+	say "C++ by add_subdirectory: ok"
+	;;
+*) echo "unknown mode $mode" >&2; exit 2 ;;
+esac; done

@@ -1,0 +1,3 @@
+// Tests of the C API.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>

@@ -1,0 +1,136 @@
+// Help, man pages and completions from outside: they all say what the tree of commands says.
+#include "tests/cli/program.h"
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <map>
+#include <set>
+#include <sstream>
+
+using namespace kvrun;
+
+namespace {
+
+const std::vector<std::string> kCommands = {"run",      "bench",  "devices", "plan",       "inspect",
+                                            "tokenize", "replay", "eval",    "completion", "help"};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string output(std::vector<std::string> args, const std::string& columns = "80") {
+	const Ran r = run_program({.args = std::move(args), .env = {{"COLUMNS", columns}}});
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	CHECK(r.err == "");
+	return r.out;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+	std::vector<std::string> out;
+	std::istringstream in(text);
+	for (std::string line; std::getline(in, line);) out.push_back(line);
+	return out;
+}
+
+// Names of options in a help text: words of its left column that begin with a dash.
+std::set<std::string> options_in(const std::string& help) {
+	std::set<std::string> out;
+	for (const std::string& line : lines_of(help)) {
+		if (!line.starts_with("  -")) continue;
+		std::istringstream words(line.substr(0, line.find("  ", 3)));
+		for (std::string word; words >> word;) {
+			if (word.ends_with(',')) word.pop_back();
+			if (word[0] == '-') out.insert(word);
+		}
+	}
+	return out;
+}
+
+std::string plain_dashes(const std::string& roff) { // "\\-" is "-"
+	std::string out;
+	for (size_t i = 0; i < roff.size(); ++i)
+		if (roff[i] != '\\' || i + 1 == roff.size() || roff[i + 1] != '-') out += roff[i];
+	return out;
+}
+
+} // namespace
+
+TEST_CASE("help: wraps to the width it is given, from narrow to wide") {
+	for (const size_t columns : {40, 60, 80, 120}) {
+		CAPTURE(columns);
+		std::vector<std::vector<std::string>> all = {{"--help"}};
+		for (const std::string& c : kCommands) all.push_back({c, "--help"});
+		for (const auto& args : all)
+			for (const std::string& line : lines_of(output(args, std::to_string(columns)))) {
+				CAPTURE(line);
+				// a word longer than the line keeps its length; so do command lines of examples
+				const bool one_word = line.find(' ', line.find_first_not_of(' ')) == std::string::npos;
+				const bool example = contains(line, "kvrun ");
+				CHECK((line.size() <= columns || one_word || example || line.starts_with("  -")));
+				CHECK((line.empty() || line.back() != ' '));
+			}
+	}
+	const auto widest = [](const std::string& text) {
+		size_t n = 0;
+		for (const std::string& line : lines_of(text)) n = std::max(n, line.size());
+		return n;
+	};
+	CHECK(widest(output({"run", "--help"}, "120")) > 100); // a wide terminal is used
+	CHECK(output({"run", "--help"}, "7") == output({"run", "--help"}, "40"));
+	CHECK(output({"run", "--help"}, "x") == output({"run", "--help"}, "80"));
+	if (!why_no_terminal().empty()) return;
+	for (const unsigned short columns : {50, 100}) { // a terminal says its width itself
+		RunSpec spec{.args = {"run", "--help"}};
+		spec.terminal = Terminal{columns, "xterm"};
+		std::string out = run_program(spec).out;
+		std::erase(out, '\r');
+		CHECK(out == output({"run", "--help"}, std::to_string(columns)));
+	}
+}
+
+TEST_CASE("help: kvrun help COMMAND is COMMAND --help, with examples and groups") {
+	for (const std::string& c : kCommands) {
+		CAPTURE(c);
+		const std::string help = output({"help", c});
+		CHECK(help == output({c, "--help"}));
+		CHECK(help == output({c, "-h"}));
+		CHECK(contains(help, fmt::format("\nUsage: kvrun {}", c)));
+		CHECK(contains(help, "\nExamples:\n  "));
+		CHECK(contains(output({"--help"}), fmt::format("\n  {} ", c)));
+	}
+	CHECK(output({"help"}) == output({"--help"}));
+	const std::string run = output({"run", "--help"});
+	for (const char* group : {"\nModel and device:\n", "\nKV cache:\n", "\nSampling:\n", "\nAccepted from llama.cpp"})
+		CHECK_MESSAGE(contains(run, group), group);
+	CHECK(!contains(output({"bench", "--help"}), "tok_s_median")); // the man page has the JSON
+	CHECK(contains(plain_dashes(output({"help", "--man", "bench"})), "tok_s_median"));
+	const Ran unknown = run_program({"help", "pln"});
+	CHECK(unknown.code == 2);
+	CHECK(contains(unknown.err, "unknown command 'pln', did you mean 'plan'?"));
+}
+
+TEST_CASE("help: man pages and completions have every option of every command") {
+	std::map<std::string, std::string> scripts;
+	for (const char* shell : {"bash", "zsh", "fish"}) scripts[shell] = output({"completion", shell});
+	for (const std::string& c : kCommands) {
+		const std::set<std::string> options = options_in(output({c, "--help"}));
+		const std::string man = plain_dashes(output({"help", "--man", c}));
+		CHECK(options.size() >= 2);
+		CHECK(man.starts_with(".TH KVRUN-"));
+		for (const std::string& o : options) {
+			CAPTURE(c);
+			CAPTURE(o);
+			CHECK(contains(man, fmt::format("\\fB{}\\fR", o)));
+			CHECK(contains(scripts["bash"], o));
+			CHECK(contains(scripts["zsh"], fmt::format("'{}[", o)));
+			const bool is_long = o.starts_with("--");
+			const std::string name = o.substr(is_long ? 2 : 1), kind = is_long ? "l" : name.size() > 1 ? "o" : "s";
+			CHECK(contains(scripts["fish"], fmt::format(" -{} {} ", kind, name)));
+		}
+	}
+	const std::string man = plain_dashes(output({"help", "--man"}));
+	for (const char* part : {".TH KVRUN 1", ".SH EXIT CODES", ".SH ENVIRONMENT", "KVRUN_DEVICE", "kvrun-plan"})
+		CHECK_MESSAGE(contains(man, part), part);
+	const Ran r = run_program({"completion", "tcsh"});
+	CHECK(r.code == 2);
+	CHECK(contains(r.err, "expected bash or zsh or fish"));
+}

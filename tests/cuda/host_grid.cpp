@@ -1,0 +1,225 @@
+// The fibers behind host_grid.h, and its checks.
+#include "tests/cuda/host_grid.h"
+#include <algorithm>
+#include <boost/context/fiber.hpp>
+#include <boost/context/fixedsize_stack.hpp>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <vector>
+
+namespace host_grid {
+namespace {
+
+namespace context = boost::context;
+
+constexpr size_t kStack = size_t(128) << 10; // bytes; kernels keep arrays of a few hundred
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+enum class State : uint8_t { Fresh, Ready, AtBarrier, InWarp, Left };
+
+std::string text(Site s) {
+	const std::string file = s.file;
+	return file.substr(file.rfind('/') + 1) + ":" + std::to_string(s.line);
+}
+
+// Runs one thread after the other; a fiber that finished its thread takes the next.
+struct Worker {
+	context::fiber fiber;
+};
+
+struct Thread {
+	State state = State::Fresh;
+	Worker* worker = nullptr; // while it has begun and not left
+	Site site{};              // of a thread that waits
+};
+
+struct Warp { // lanes that have come to one warp function
+	unsigned here = 0;
+	Site site{};
+	uint64_t value[2][kWarp] = {}; // by parity of functions done: the next may begin before all have read this one's
+};
+
+class Grid {
+ public:
+	void launch(const void* entry, dim3 grid, unsigned n_threads, const void* args) {
+		if (n_threads == 0 || n_threads > kMostThreads) throw Error("a block has 1 to 1024 threads");
+		run_ = reinterpret_cast<void (*)(const void*)>(const_cast<void*>(entry));
+		args_ = args;
+		gridDim = grid;
+		blockDim = {n_threads, 1, 1};
+		threads_.resize(n_threads);
+		warps_.resize((n_threads + kWarp - 1) / kWarp);
+		for (unsigned z = 0; z < grid.z; ++z)
+			for (unsigned y = 0; y < grid.y; ++y)
+				for (unsigned x = 0; x < grid.x; ++x) {
+					blockIdx = {x, y, z};
+					run_block();
+				}
+	}
+
+	void sync_block(Site s) { wait(State::AtBarrier, s); }
+
+	void sync_warp(unsigned mask, uint64_t value, Site site) {
+		Warp& w = warps_[threadIdx.x / kWarp];
+		uint32_t& time = times.warp[threadIdx.x / kWarp];
+		const unsigned lane = threadIdx.x % kWarp;
+		if (mask != kAllLanes) throw Error("a warp function at " + text(site) + " is for some lanes only; use all");
+		if (w.here && w.site != site)
+			throw Error("lanes of a warp diverge: some are at " + text(w.site) + ", others at " + text(site));
+		w.site = site;
+		w.here |= 1u << lane;
+		w.value[time % 2][lane] = value;
+		if (w.here != kAllLanes) return wait(State::InWarp, site);
+		w.here = 0; // the last one: all go on
+		++time;
+		const unsigned first = threadIdx.x / kWarp * kWarp;
+		for (unsigned i = first; i < first + kWarp && i < threads_.size(); ++i)
+			if (threads_[i].state == State::InWarp) threads_[i].state = State::Ready;
+	}
+	uint64_t brought(unsigned lane) const {
+		const unsigned w = threadIdx.x / kWarp;
+		return warps_[w].value[(times.warp[w] + 1) % 2][lane]; // nobody has begun the one after the next
+	}
+
+	static std::string where() {
+		return ": thread " + std::to_string(threadIdx.x) + " of block (" + std::to_string(blockIdx.x) + ", " +
+		       std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) + ")";
+	}
+
+ private:
+	void run_block() {
+		for (Thread& t : threads_) t = Thread();
+		for (Warp& w : warps_) w.here = 0;
+		std::fill(std::begin(times.warp), std::end(times.warp), 0u);
+		times.block_began = ++times.now;
+		left_ = 0;
+		try {
+			for (;;) {
+				for (unsigned w = 0; w < warps_.size(); ++w) run_warp(w);
+				if (left_ == threads_.size()) return;
+				pass_barrier();
+			}
+		} catch (...) {
+			free_.clear(); // threads in the middle of a kernel have no way on
+			workers_.clear();
+			throw;
+		}
+	}
+
+	// Until none of the warp's lanes can go on by itself.
+	void run_warp(unsigned w) {
+		const unsigned first = w * kWarp, end = std::min<unsigned>(first + kWarp, unsigned(threads_.size()));
+		for (bool any = true; any;) {
+			any = false;
+			for (unsigned i = first; i < end; ++i)
+				if (threads_[i].state == State::Fresh || threads_[i].state == State::Ready) {
+					resume(i);
+					any = true;
+				}
+		}
+	}
+
+	// No thread can run: all wait at one barrier, or the kernel is wrong.
+	void pass_barrier() {
+		const Thread* waiting = nullptr;
+		for (const Thread& t : threads_) {
+			if (t.state == State::InWarp)
+				throw Error("a warp function at " + text(t.site) + " waits for lanes that do not come" + where());
+			if (t.state != State::AtBarrier) continue;
+			if (waiting && waiting->site != t.site)
+				throw Error("threads of a block diverge: some wait at " + text(waiting->site) + ", others at " +
+				            text(t.site) + where());
+			waiting = &t;
+		}
+		if (left_)
+			throw Error("threads of a block diverge: " + std::to_string(left_) + " have left, others wait at " +
+			            text(waiting->site) + where());
+		for (Thread& t : threads_) t.state = State::Ready;
+		++times.now;
+	}
+
+	void resume(unsigned i) {
+		Thread& t = threads_[i];
+		if (!t.worker) {
+			if (free_.empty()) free_.push_back(new_worker());
+			t.worker = free_.back();
+			free_.pop_back();
+		}
+		threadIdx = {i, 0, 0};
+		t.state = State::Ready;
+		Worker* worker = t.worker;
+		worker->fiber = std::move(worker->fiber).resume();
+		if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+		if (t.state != State::Left) return;
+		t.worker = nullptr;
+		free_.push_back(worker);
+		++left_;
+	}
+
+	Worker* new_worker() {
+		workers_.push_back(std::make_unique<Worker>());
+		Worker* worker = workers_.back().get();
+		worker->fiber =
+		    context::fiber(std::allocator_arg, context::fixedsize_stack(kStack), [this](context::fiber&& caller) {
+			    back_ = std::move(caller);
+			    for (;;) {
+				    const unsigned i = threadIdx.x;
+				    try {
+					    run_(args_);
+				    } catch (const std::exception&) { failed_ = std::current_exception(); }
+				    threads_[i].state = State::Left;
+				    suspend();
+			    }
+			    return context::fiber();
+		    });
+		return worker;
+	}
+
+	void wait(State s, Site site) {
+		Thread& t = threads_[threadIdx.x];
+		t.state = s, t.site = site;
+		suspend();
+	}
+	void suspend() {
+		context::fiber caller = std::move(back_);
+		context::fiber again = std::move(caller).resume();
+		back_ = std::move(again);
+	}
+
+	void (*run_)(const void*) = nullptr;
+	const void* args_ = nullptr;
+	std::vector<Thread> threads_;
+	std::vector<Warp> warps_;
+	std::deque<std::unique_ptr<Worker>> workers_;
+	std::vector<Worker*> free_;
+	context::fiber back_; // of the fiber that runs: where launch() goes on
+	std::exception_ptr failed_;
+	size_t left_ = 0;
+};
+
+Grid& grid() {
+	static Grid g;
+	return g;
+}
+
+} // namespace
+
+void launch(const void* entry, dim3 dim, unsigned threads, const void* args) {
+	grid().launch(entry, dim, threads, args);
+}
+void sync_block(Site s) { grid().sync_block(s); }
+void sync_warp(unsigned mask, uint64_t value, Site s) { grid().sync_warp(mask, value, s); }
+uint64_t brought(unsigned lane) { return grid().brought(lane); }
+unsigned ballot(unsigned mask, bool vote, Site s) {
+	grid().sync_warp(mask, vote, s);
+	unsigned r = 0;
+	for (unsigned i = 0; i < kWarp; ++i) r |= unsigned(grid().brought(i) != 0) << i;
+	return r;
+}
+void fail_access(const char* what) { throw Error(what + Grid::where()); }
+void fail_index(uint32_t i, uint32_t n) {
+	throw Error("element " + std::to_string(i) + " of shared memory that has " + std::to_string(n) + Grid::where());
+}
+
+} // namespace host_grid

@@ -1,0 +1,86 @@
+// The words of CUDA C++ that the kernels use, declared for clang without a CUDA toolkit: included before a .cu source
+// that is compiled to PTX, to see that it is CUDA and not only C++. Nothing here is ever run.
+#pragma once
+#define KV_CUDA_STANDIN
+#define KV_CUDA_BUILD ptx
+#define KV_KERNEL(name, Args) #name, reinterpret_cast < const void*>(name##_kernel)
+#define __CUDACC__ 1 // shaders/shared marks its functions by it
+
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __host__ __attribute__((host))
+#define __shared__ __attribute__((shared))
+#define __launch_bounds__(n) __attribute__((launch_bounds(n)))
+
+struct dim3 {
+	unsigned x, y, z;
+};
+struct uint4 {
+	unsigned x, y, z, w;
+};
+
+#define KV_REGISTER(name, reg)                                                                                         \
+	struct name##_type {                                                                                               \
+		struct X {                                                                                                     \
+			__device__ operator unsigned() const { return __nvvm_read_ptx_sreg_##reg##_x(); }                          \
+		} x;                                                                                                           \
+		struct Y {                                                                                                     \
+			__device__ operator unsigned() const { return __nvvm_read_ptx_sreg_##reg##_y(); }                          \
+		} y;                                                                                                           \
+		struct Z {                                                                                                     \
+			__device__ operator unsigned() const { return __nvvm_read_ptx_sreg_##reg##_z(); }                          \
+		} z;                                                                                                           \
+	};                                                                                                                 \
+	extern const __device__ __attribute__((weak)) name##_type name
+KV_REGISTER(threadIdx, tid);
+KV_REGISTER(blockIdx, ctaid);
+KV_REGISTER(blockDim, ntid);
+KV_REGISTER(gridDim, nctaid);
+#undef KV_REGISTER
+
+__device__ inline int __shfl_xor_sync(unsigned mask, int x, int lanes) {
+	return __nvvm_shfl_sync_bfly_i32(mask, x, lanes, 0x1f);
+}
+__device__ inline float __shfl_xor_sync(unsigned mask, float x, int lanes) {
+	return __nvvm_shfl_sync_bfly_f32(mask, x, lanes, 0x1f);
+}
+__device__ inline double __shfl_xor_sync(unsigned mask, double x, int lanes) {
+	int halves[2];
+	__builtin_memcpy(halves, &x, sizeof x);
+	halves[0] = __shfl_xor_sync(mask, halves[0], lanes);
+	halves[1] = __shfl_xor_sync(mask, halves[1], lanes);
+	__builtin_memcpy(&x, halves, sizeof x);
+	return x;
+}
+
+extern "C" { // of libdevice, which is not here: the PTX names them as external functions
+__device__ float expf(float);
+__device__ float logf(float);
+}
+__device__ inline float sqrtf(float x) { return __nvvm_sqrt_rn_f(x); }
+__device__ inline double sqrt(double x) { return __nvvm_sqrt_rn_d(x); }
+__device__ inline float fabsf(float x) { return __builtin_fabsf(x); }
+__device__ inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
+__device__ inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
+__device__ inline float rintf(float x) { return __builtin_rintf(x); }
+
+struct __half {
+	unsigned short bits;
+};
+__device__ inline __half __ushort_as_half(unsigned short x) { return {x}; }
+__device__ inline unsigned short __half_as_ushort(__half x) { return x.bits; }
+__device__ inline float __half2float(__half x) {
+	float y;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+	return y;
+}
+__device__ inline __half __float2half_rn(float x) {
+	__half y;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+	return y;
+}
+__device__ inline float __int_as_float(int x) {
+	float y;
+	__builtin_memcpy(&y, &x, sizeof y);
+	return y;
+}

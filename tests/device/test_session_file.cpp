@@ -1,0 +1,213 @@
+// Session files on every device: a restored session goes on with the same bits; damaged files are refused by name.
+#include "engine/run/session_file.h"
+#include "tests/device/sequences.h"
+#include "tests/support/temp_folder.h"
+#include <cstring>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <ranges>
+#include <xxhash.h>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
+
+std::vector<std::byte> read_file(const std::string& path) {
+	std::ifstream f(path, std::ios::binary);
+	std::vector<char> raw{std::istreambuf_iterator<char>(f), {}};
+	const auto bytes = std::as_bytes(std::span(raw));
+	return {bytes.begin(), bytes.end()};
+}
+void write_file(const std::string& path, std::span<const std::byte> bytes) {
+	std::ofstream(path, std::ios::binary)
+	    .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+}
+
+Floats fed(Session& s, std::span<const uint32_t> tokens) {
+	Floats all;
+	for (const uint32_t t : tokens) {
+		const std::span<const float> step = s.decode(t);
+		all.insert(all.end(), step.begin(), step.end());
+	}
+	return all;
+}
+
+// The header as the comment of session_file.h has it: magic, version, sections, length, (bytes, hash) of each, hash.
+constexpr size_t kSectionsAt = 24, kSectionCount = 5, kHashAt = kSectionsAt + kSectionCount * 16,
+                 kHeaderBytes = kHashAt + 8;
+uint64_t word(std::span<const std::byte> file, size_t at) {
+	uint64_t x = 0;
+	std::memcpy(&x, file.data() + at, 8);
+	return x;
+}
+void set_word(std::span<std::byte> file, size_t at, uint64_t x) { std::memcpy(file.data() + at, &x, 8); }
+// Makes all checksums right, so that what is behind them is reached.
+void seal(std::span<std::byte> file) {
+	size_t at = kHeaderBytes;
+	for (size_t i = 0; i < kSectionCount; ++i) {
+		const size_t n = size_t(word(file, kSectionsAt + i * 16));
+		if (n > file.size() - at) return;
+		set_word(file, kSectionsAt + i * 16 + 8, XXH3_64bits(file.data() + at, n));
+		at += n;
+	}
+	set_word(file, kHashAt, XXH3_64bits(file.data(), kHashAt));
+}
+
+} // namespace
+
+TEST_CASE("T28 session file: a restored session goes on with the bits of one that never stopped") {
+	const TempFolder folder;
+	each_row(std::vector<Case>{{"restore"}}, [&](Backend&, const Case&, const TestRow& row) {
+		const std::string path = folder.path / (row.device + ".kvs");
+		const auto engine = open_engine(row.device, kModel);
+		const uint32_t vocab = engine->config().vocab;
+		const Tokens prompt = random_tokens(70, vocab, 1), turn = random_tokens(33, vocab, 2),
+		             more = random_tokens(row.device == "swiftshader" ? 8 : 40, vocab, 3);
+		for (const std::string& policy : kShort) {
+			CAPTURE(policy);
+			Floats want;
+			size_t kv_bytes = 0;
+			{
+				Session s(*engine, with(policy, 300));
+				s.prefill(prompt);
+				fed(s, turn);
+				const std::string note = "a note";
+				save_session(s, path, std::as_bytes(std::span(note)));
+				kv_bytes = s.kv_bytes().total();
+				want = fed(s, more);
+				const Floats last = keep(s.prefill(turn));
+				want.insert(want.end(), last.begin(), last.end());
+			}
+			CHECK(engine->pool().used_bytes() == 0);
+			{
+				const auto s = restore_session(*engine, path);
+				CHECK(s->n_tokens() == 103);
+				CHECK(s->plan().policy.text == parse_policy(policy).text);
+				CHECK(s->ctx() == 300);
+				CHECK(std::ranges::equal(s->history() | std::views::take(70), prompt));
+				CHECK(s->kv_bytes().total() == kv_bytes);
+				Floats got = fed(*s, more);
+				const Floats last = keep(s->prefill(turn));
+				got.insert(got.end(), last.begin(), last.end());
+				check_same_bits({row.device, row.number, policy}, got, want);
+			}
+			CHECK(engine->pool().used_bytes() == 0);
+			const auto note = read_session_note(path);
+			CHECK(std::string(reinterpret_cast<const char*>(note.data()), note.size()) == "a note");
+			// what is not the cache: the tokens, the books of a hundred tokens, header and facts
+			CHECK(std::filesystem::file_size(path) < kv_bytes + 103 * 4 + 2048);
+		}
+	});
+}
+
+TEST_CASE("session file: an empty session, and one saved again after it was restored") {
+	const TempFolder folder;
+	const std::string path = folder.path / "s.kvs", again = folder.path / "t.kvs";
+	const auto engine = open_engine("cpu", kModel);
+	save_session(*std::make_unique<Session>(*engine, with("zipcache", 64)), path, {});
+	CHECK(restore_session(*engine, path)->n_tokens() == 0);
+	Session s(*engine, with("mikv,recent_keep=8,flush=16", 200));
+	s.prefill(random_tokens(90, engine->config().vocab, 5));
+	save_session(s, path, {});
+	const auto restored = restore_session(*engine, path);
+	save_session(*restored, again, {});
+	CHECK(read_file(path) == read_file(again));
+	save_session(s, path, {}); // over an older one
+	CHECK(read_file(path) == read_file(again));
+	CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2); // nothing is left behind
+}
+
+TEST_CASE("T23 T26 session file: of another model, of a newer version, no session file, not there") {
+	const TempFolder folder;
+	const std::string path = folder.path / "s.kvs";
+	const auto engine = open_engine("cpu", kModel), other = open_engine("cpu", kSmallModel);
+	Session s(*engine, with("kivi2", 64));
+	s.prefill(random_tokens(40, engine->config().vocab, 5));
+	save_session(s, path, {});
+	const auto refusal = [&](Engine& e) {
+		try {
+			restore_session(e, path);
+			return std::string("none");
+		} catch (const Error& error) { return std::string(error.what()); }
+	};
+	CHECK(refusal(*other).find("session of another model") != std::string::npos);
+	std::vector<std::byte> bytes = read_file(path);
+	bytes[8] = std::byte(2);
+	seal(bytes);
+	write_file(path, bytes);
+	CHECK(refusal(*engine).find("version is 2, this kvrun reads up to 1") != std::string::npos);
+	const std::string other_file(1000, 'x');
+	write_file(path, std::as_bytes(std::span(other_file)));
+	CHECK(refusal(*engine).find("not a session file") != std::string::npos);
+	write_file(path, {});
+	CHECK(refusal(*engine).find("it has 0 bytes") != std::string::npos);
+	std::filesystem::remove(path);
+	CHECK(refusal(*engine).find("no such file") != std::string::npos);
+	CHECK_THROWS_AS(save_session(s, (folder.path / "no" / "s.kvs").string(), {}), Error);
+	CHECK_THROWS_AS(save_session(s, folder.path.string(), {}), Error);
+}
+
+// T24, T25, T27: cut, flipped, with right checksums over wrong content. Each is refused with the file's name, or the
+// session works; memory of the pool is whole afterwards.
+TEST_CASE("T24 T25 T27 session file: 10000 mutations of files of five policies") {
+	const TempFolder folder;
+	const std::string path = folder.path / "s.kvs";
+	const auto engine = open_engine("cpu", kModel);
+	const uint32_t vocab = engine->config().vocab;
+	std::mt19937_64 rng(7);
+	for (const std::string policy : {"kivi2,recent_keep=8,flush=32", "zipcache,flush=25", "mikv,recent_keep=8,flush=16",
+	                                 "logquant,W=10,k.group=32", "xquant,recent_keep=0,flush=32,k.group=32"}) {
+		CAPTURE(policy);
+		{
+			Session s(*engine, with(policy, 200));
+			s.prefill(random_tokens(90, vocab, 5));
+			fed(s, random_tokens(9, vocab, 6));
+			save_session(s, path, {});
+		}
+		const std::vector<std::byte> whole = read_file(path);
+		const size_t facts = size_t(word(whole, kSectionsAt)), tokens = size_t(word(whole, kSectionsAt + 16)),
+		             books = size_t(word(whole, kSectionsAt + 32)), books_at = kHeaderBytes + facts + tokens;
+		size_t refused = 0, restored = 0;
+		for (int i = 0; i < 10000; ++i) {
+			std::vector<std::byte> bytes = whole;
+			const int kind = int(rng() % 8);
+			if (kind == 0) { // cut
+				bytes.resize(rng() % whole.size());
+			} else if (kind == 1) { // longer
+				bytes.resize(whole.size() + 1 + rng() % 100);
+			} else if (kind == 2) { // anywhere, checksums as they were
+				bytes[rng() % bytes.size()] ^= std::byte(1 + rng() % 255);
+			} else if (kind == 3) { // the header
+				bytes[rng() % kHeaderBytes] = std::byte(rng());
+				if (rng() % 2) seal(bytes);
+			} else if (kind == 4) { // facts and tokens
+				bytes[kHeaderBytes + rng() % (facts + tokens)] = std::byte(rng());
+				seal(bytes);
+			} else { // the books
+				for (uint64_t n = 1 + rng() % 3; n > 0; --n)
+					bytes[books_at + rng() % books] = rng() % 2 ? std::byte(rng()) : std::byte(rng() % 4);
+				seal(bytes);
+			}
+			write_file(path, bytes);
+			try {
+				const auto s = restore_session(*engine, path);
+				++restored;
+				if (restored % 8 == 0) fed(*s, random_tokens(40, vocab, uint32_t(i))); // flushes what the books say
+			} catch (const Error& e) {
+				++refused;
+				CAPTURE(e.what());
+				if (e.code != Code::Internal && e.code != Code::Context && e.code != Code::OutOfMemory)
+					CHECK(std::string_view(e.what()).find("s.kvs") != std::string_view::npos);
+			}
+			if (engine->pool().used_bytes() != 0) FAIL("pages are lost");
+		}
+		MESSAGE(policy << ": " << refused << " refused, " << restored << " restored");
+		CHECK(refused > 5000);
+		write_file(path, whole);
+		CHECK(restore_session(*engine, path)->n_tokens() == 99);
+	}
+}

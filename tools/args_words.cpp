@@ -1,0 +1,114 @@
+// The words of a command line before CLI11 reads them: options of one dash and several letters, and unknown ones.
+#include "engine/core/error.h"
+#include "engine/core/utf8.h"
+#include "tools/args.h"
+#include <algorithm>
+#include <cctype>
+
+namespace kvrun {
+namespace {
+
+bool takes_value(const CLI::Option* o) { return o && o->get_items_expected_min() > 0; }
+
+// Reads the words from left to right, as CLI11 will.
+class Reader {
+ public:
+	Reader(const Command& root, std::vector<std::string> words) : root_(root), in_(std::move(words)) {}
+
+	std::vector<std::string> read() {
+		for (; at_ < in_.size(); ++at_) take(in_[at_]);
+		return std::move(out_);
+	}
+
+ private:
+	void take(const std::string& word) {
+		if (value_follows_ || literal_) {
+			value_follows_ = false;
+			return out_.push_back(word);
+		}
+		if (word.size() < 2 || word[0] != '-') {
+			if (where_ == &root_)
+				if (const Command* c = root_.find_command(word)) where_ = c;
+			return out_.push_back(word);
+		}
+		literal_ = word == "--";
+		if (word[1] == '-') return take_long(word);
+		take_short(word);
+	}
+
+	void take_long(const std::string& word) {
+		const size_t equals = word.find('=');
+		const CLI::Option* o = where_->get_option_no_throw(word.substr(0, equals));
+		if (!takes_value(o) || equals != std::string::npos) return out_.push_back(word);
+		const auto implied = where_->implied.find(word);
+		if (implied == where_->implied.end()) {
+			value_follows_ = true;
+			return out_.push_back(word);
+		}
+		const std::vector<std::string>& choices = where_->choices.at(o);
+		if (at_ + 1 < in_.size() && std::ranges::count(choices, in_[at_ + 1]))
+			out_.push_back(word + "=" + in_[++at_]);
+		else
+			out_.push_back(word + "=" + implied->second);
+	}
+
+	void take_short(const std::string& word) {
+		const size_t equals = word.find('=');
+		const auto means = where_->words.find(word.substr(0, equals));
+		if (means != where_->words.end())
+			return take_long(equals == std::string::npos ? means->second : means->second + word.substr(equals));
+		const CLI::Option* o = where_->get_option_no_throw(word.substr(0, 2));
+		if (word.size() == 2) {
+			value_follows_ = takes_value(o);
+			return out_.push_back(word);
+		}
+		if (equals == 2 && takes_value(o)) { // -n=64
+			out_.push_back(word.substr(0, 2));
+			return out_.push_back(word.substr(3));
+		}
+		const auto digit = [&](size_t i) { return i < word.size() && std::isdigit(uint8_t(word[i])); };
+		const bool number = digit(2) || ((word[2] == '-' || word[2] == '.') && digit(3)); // -n64, -n-1
+		if (digit(1) || (takes_value(o) && number)) return out_.push_back(word);
+		fail(Code::Invalid, "{}", unknown_word(*where_, word));
+	}
+
+	const Command& root_;
+	const Command* where_ = &root_; // whose options the words are
+	std::vector<std::string> in_, out_;
+	size_t at_ = 0;
+	bool value_follows_ = false, literal_ = false; // the next word is the last option's value; all are positional
+};
+
+} // namespace
+
+std::vector<std::string> plain_words(const Command& root, int argc, char** argv) {
+	return Reader(root, std::vector<std::string>(argv + std::min(argc, 1), argv + argc)).read();
+}
+
+std::string unknown_word(const Command& where, const std::string& typed) {
+	const std::string word = typed.substr(0, typed.find('='));
+	const bool flag = word.size() > 1 && word[0] == '-', root = !where.get_parent();
+	std::vector<std::string> known;
+	if (flag) {
+		for (const CLI::Option* o : where.get_options()) {
+			for (const std::string& n : o->get_lnames()) known.push_back("--" + n);
+			for (const std::string& n : o->get_snames()) known.push_back("-" + n);
+		}
+		for (const auto& [name, means] : where.words) known.push_back(name);
+	} else if (root) {
+		for (const Command* c : where.commands()) known.push_back(c->get_name());
+	}
+	std::string near = nearest(word, known);
+	if (flag && word[1] != '-' && word.size() > 2) { // -temp is --temp; -hf is neither -h nor -f
+		if (near.size() == 2) near.clear();
+		if (std::ranges::count(known, "-" + word)) near = "-" + word;
+	}
+	return fmt::format("unknown {} '{}'{}; see kvrun {}--help",
+	                   flag   ? "option"
+	                   : root ? "command"
+	                          : "argument",
+	                   one_line(word), near.empty() ? "" : ", did you mean '" + near + "'?",
+	                   root ? "" : where.get_name() + " ");
+}
+
+} // namespace kvrun

@@ -1,0 +1,158 @@
+// --help from the tree of commands, wrapped to the terminal.
+#include "tools/help.h"
+#include <algorithm>
+#include <cstdlib>
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kTermColumns = 28; // descriptions begin here, where lines are long enough for two columns
+constexpr size_t kTwoColumns = 70;  // shortest such line
+
+// Words of `text` on lines of at most `columns`, all but the first line indented; a word that is longer keeps its
+// length.
+std::string wrapped(const std::string& text, size_t columns, size_t indent, size_t at) {
+	std::string out;
+	bool first = true; // word of its line
+	const auto new_line = [&] {
+		out += "\n" + std::string(indent, ' ');
+		at = indent, first = true;
+	};
+	for (size_t from = 0; from < text.size();) {
+		const size_t end = std::min(text.find_first_of(" \n", from), text.size());
+		const std::string word = text.substr(from, end - from);
+		if (!word.empty()) {
+			if (!first && at + 1 + word.size() > columns) new_line();
+			if (!first) out += ' ', ++at;
+			out += word, at += word.size(), first = false;
+		}
+		if (end < text.size() && text[end] == '\n') new_line();
+		from = end + 1;
+	}
+	return out + "\n";
+}
+
+// A term and what it means: beside each other, or below where the term or the terminal leaves no room.
+std::string entry(const std::string& term, const std::string& text, size_t columns, size_t term_columns) {
+	std::string out = "  " + term;
+	const size_t indent = columns < kTwoColumns ? 6 : term_columns;
+	if (out.size() + 2 > indent)
+		out += "\n" + std::string(indent, ' ');
+	else
+		out += std::string(indent - out.size(), ' ');
+	return out + wrapped(text, columns, indent, indent);
+}
+
+std::string term_of(const Command& c, const CLI::Option* o) {
+	std::string term;
+	for (const std::string& n : option_names(c, o).all()) term += (term.empty() ? "" : ", ") + n;
+	if (term.empty()) return o->get_type_name(); // positional
+	if (o->get_items_expected_min() == 0) return term;
+	return term + " " + value_name(c, o);
+}
+
+std::string section_text(const Section& s, size_t columns) {
+	std::string out = "\n" + s.title + ":\n";
+	if (!s.text.empty()) out += "  " + wrapped(s.text, columns, 2, 2);
+	size_t widest = 0;
+	for (const Entry& e : s.entries) widest = std::max(widest, e.term.size());
+	for (const Entry& e : s.entries) out += entry(e.term, e.text, columns, std::min(widest + 4, kTermColumns));
+	return out;
+}
+
+} // namespace
+
+std::vector<std::string> OptionNames::all() const {
+	std::vector<std::string> out = shorts;
+	out.insert(out.end(), words.begin(), words.end());
+	out.insert(out.end(), longs.begin(), longs.end());
+	return out;
+}
+
+OptionNames option_names(const Command& c, const CLI::Option* o) {
+	OptionNames out;
+	for (const std::string& n : o->get_snames()) out.shorts.push_back("-" + n);
+	for (const std::string& n : o->get_lnames()) out.longs.push_back("--" + n);
+	for (const auto& [word, means] : c.words)
+		if (std::ranges::count(out.longs, means)) out.words.push_back(word);
+	return out;
+}
+
+std::string value_name(const Command& c, const CLI::Option* o) {
+	const auto choices = c.choices.find(o);
+	if (choices == c.choices.end() || o->get_positional()) return o->get_type_name();
+	return fmt::format("{}", fmt::join(choices->second, "|"));
+}
+
+std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> option_groups(const Command& c) {
+	std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> out;
+	const auto group = [&](const std::string& name) -> std::vector<const CLI::Option*>& {
+		for (auto& g : out)
+			if (g.first == name) return g.second;
+		return out.emplace_back(name, std::vector<const CLI::Option*>()).second;
+	};
+	for (const CLI::Option* o : c.get_options())
+		if (!o->get_group().empty() && o != c.get_help_ptr() && o->get_group() != kIgnoredGroup)
+			group(o->get_group()).push_back(o);
+	const bool other = std::ranges::any_of(out, [](const auto& g) { return g.first == kOtherGroup; });
+	group(kOtherGroup).push_back(c.get_help_ptr());
+	if (other) // last, behind the groups with names of their own
+		std::stable_partition(out.begin(), out.end(), [](const auto& g) { return g.first != kOtherGroup; });
+	for (const CLI::Option* o : c.get_options())
+		if (o->get_group() == kIgnoredGroup) group(kIgnoredGroup).push_back(o);
+	return out;
+}
+
+std::string usage_line(const Command& c) {
+	if (!c.get_parent()) return "kvrun COMMAND [OPTIONS]";
+	std::string out = "kvrun " + c.get_name() + " [OPTIONS]";
+	for (const CLI::Option* o : c.get_options())
+		if (o->get_positional()) out += o->get_required() ? " " + o->get_type_name() : " [" + o->get_type_name() + "]";
+	return out;
+}
+
+size_t help_columns() {
+	winsize size{};
+	size_t columns = 0;
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+	if (const char* c = std::getenv("COLUMNS"); columns == 0 && c) columns = std::strtoul(c, nullptr, 10);
+	return columns == 0 ? 80 : std::clamp<size_t>(columns, 40, 120);
+}
+
+std::string help_text(const Command& c, size_t columns) {
+	const bool root = !c.get_parent();
+	std::string out = wrapped(c.get_description(), columns, 0, 0);
+	out += "\n" + wrapped("Usage: " + usage_line(c), columns, 7, 0);
+	if (!c.examples.empty()) out += "\nExamples:\n";
+	for (const Entry& e : c.examples) out += fmt::format("  {}\n      {}", e.term, wrapped(e.text, columns, 6, 6));
+	if (root) {
+		out += "\nCommands:\n";
+		for (const Command* sub : c.commands()) out += entry(sub->get_name(), sub->get_description(), columns, 14);
+	}
+	for (const auto& [group, options] : option_groups(c)) {
+		out += "\n" + group + ":\n";
+		for (const CLI::Option* o : options) out += entry(term_of(c, o), o->get_description(), columns, kTermColumns);
+	}
+	bool more = false;
+	for (const Section& s : c.sections) {
+		if (s.man_only)
+			more = true;
+		else
+			out += section_text(s, columns);
+	}
+	if (root)
+		out +=
+		    "\n" + wrapped("kvrun help COMMAND, or kvrun COMMAND --help, lists a command's options; man kvrun, and man "
+		                   "kvrun-COMMAND, say more.",
+		                   columns, 0, 0);
+	else if (more)
+		out += "\n" + wrapped("The keys of the JSON: man kvrun-" + c.get_name() + ", or kvrun help --man " +
+		                          c.get_name() + " | man -l -",
+		                      columns, 0, 0);
+	return out;
+}
+
+} // namespace kvrun

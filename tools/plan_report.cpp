@@ -1,0 +1,323 @@
+// What kvrun plan says about a policy and a model: verdict, account of every byte, ranked table; as text and JSON.
+#include "tools/plan_report.h"
+#include "engine/core/utf8.h"
+#include "tools/terminal.h"
+#include <algorithm>
+#include <map>
+
+namespace kvrun {
+namespace {
+
+struct Part {        // one row of the table
+	const char* key; // in JSON
+	const char* what;
+	size_t KvBytes::*bytes;
+};
+constexpr Part kParts[] = {
+    {"f16", "f16 tokens", &KvBytes::f16},
+    {"codes", "codes", &KvBytes::codes},
+    {"k_params", "K parameters", &KvBytes::k_params},
+    {"v_params", "V parameters", &KvBytes::v_params},
+    {"slack", "empty slots of pages", &KvBytes::slack},
+    {"tables", "page tables", &KvBytes::tables},
+    {"live", "live masks", &KvBytes::live},
+};
+
+const char* tier_name(int t) {
+	constexpr const char* names[kTiers] = {"recent", "salient", "regular"};
+	return names[t];
+}
+const char* fill_name(Fill f) {
+	constexpr const char* names[] = {"none", "append", "group", "block"};
+	return names[int(f)];
+}
+
+Json quant_json(const Quant& q) {
+	Json j = {{"bits", q.bits}};
+	if (q.bits == 0 || q.bits == 16) return j;
+	j["scale"] = q.scale == Scale::PerChannel ? "channel" : "token";
+	if (q.group == kGroupAll)
+		j["group"] = "all";
+	else
+		j["group"] = q.group;
+	j["norm"] = q.norm == Norm::SqrtMax ? "sqrtmax" : q.norm == Norm::Balance ? "balance" : "none";
+	j["eta"] = q.relax;
+	return j;
+}
+
+Json layer_json(const KvPlan& plan, uint32_t l) {
+	const LayerPlan& L = plan.layers[l];
+	Json j = {{"layer", l}, {"k_codes_of", L.k_codes_of}, {"v_codes_of", L.v_codes_of}};
+	for (int t = 0; t < kTiers; ++t) {
+		const TierPlan& T = L.tier[t];
+		if (T.page_format == 0xffff) continue;
+		Json& tier = j[tier_name(t)];
+		tier = {{"k", quant_json(T.fmt.k)},
+		        {"v", quant_json(T.fmt.v)},
+		        {"page_bytes", plan.formats[T.page_format].bytes()}};
+		if (T.block_format != 0xffff) tier["block_bytes"] = plan.formats[T.block_format].bytes();
+	}
+	return j;
+}
+
+Json memory_json(const PlanSubject& s, const PlanVerdict& v) {
+	const MemoryAccount m = memory_account(s.model, s.total_bytes, s.n_tokens);
+	return {{"device", s.where},         {"total_bytes", m.total},
+	        {"weight_bytes", m.weights}, {"activation_bytes", m.activations},
+	        {"prompt_bytes", m.prompt},  {"reserve_bytes", m.reserve},
+	        {"bytes", m.cache},          {"tokens_that_fit", v.capacity.kept}};
+}
+
+// ---- text
+
+// `below`: how many layers further down the codes are; 0: in this layer.
+std::string quant_text(const Quant& q, uint32_t below) {
+	if (q.bits == 16) return "f16";
+	std::string s = fmt::format("{} bit", q.bits);
+	if (below == 1) s += " of the layer below";
+	if (below > 1) s += fmt::format(" of the layer {} below", below);
+	if (q.scale == Scale::PerChannel && q.group == kGroupAll)
+		s += ", a scale per channel";
+	else if (q.scale == Scale::PerChannel)
+		s += fmt::format(", a scale per channel and {} tokens", q.group);
+	else
+		s += fmt::format(", a scale per token and {} channels", q.group);
+	if (q.norm == Norm::SqrtMax) s += ", channel factors";
+	if (q.norm == Norm::Balance) s += ", balanced";
+	if (q.relax > 0) s += fmt::format(", eta {:.3g}", q.relax);
+	return s;
+}
+
+std::string layer_text(const KvPlan& plan, uint32_t l) {
+	const LayerPlan& L = plan.layers[l];
+	std::string s;
+	auto tier = [&](const char* name, const std::string& k, const std::string& v) {
+		s += fmt::format("    {:<8} K {}\n{:13}V {}\n", name, k, "", v);
+	};
+	if (plan.keeps_all) tier("all", "f16", "f16");
+	if (plan.ranked() && plan.salient_stays) tier("salient", "f16", "f16");
+	for (Tier t : {Tier::Salient, Tier::Regular}) {
+		const TierPlan& T = L.tier[int(t)];
+		if (T.page_format == 0xffff) continue;
+		const bool may_share = t == Tier::Regular;
+		tier(tier_name(int(t)), quant_text(T.fmt.k, may_share ? l - L.k_codes_of : 0),
+		     quant_text(T.fmt.v, may_share ? l - L.v_codes_of : 0));
+		const double page_bytes = double(plan.formats[T.page_format].bytes());
+		s += fmt::format("{:13}page of {} tokens: {}", "", plan.page[int(t)], human_bytes(page_bytes));
+		if (T.block_format != 0xffff)
+			s += fmt::format("; per compression {}", human_bytes(double(plan.formats[T.block_format].bytes())));
+		s += "\n";
+	}
+	if (!plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None) s += "    regular  evicted\n";
+	return s;
+}
+
+// "0-15, 17, 19": layers in runs.
+std::string ranges(const std::vector<uint32_t>& layers) {
+	std::string out;
+	for (size_t i = 0; i < layers.size();) {
+		size_t j = i;
+		while (j + 1 < layers.size() && layers[j + 1] == layers[j] + 1) ++j;
+		out += fmt::format("{}{}", out.empty() ? "" : ", ", layers[i]);
+		if (j > i) out += fmt::format("-{}", layers[j]);
+		i = j + 1;
+	}
+	return out;
+}
+
+std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
+	const MemoryAccount m = memory_account(s.model, s.total_bytes, s.n_tokens);
+	std::string out = fmt::format("\n  memory: {}, {} free\n", one_line(s.where), human_bytes(double(m.total)));
+	const auto line = [&](const char* what, uint64_t bytes) {
+		out += fmt::format("  {:<22}{:>12}\n", what, human_bytes(double(bytes)));
+	};
+	if (s.model.trained_tokens) {
+		line("weights", m.weights);
+		line("activations", m.activations);
+		line("prompt scratch", m.prompt);
+	}
+	line("reserve", m.reserve);
+	line("left for the cache", m.cache);
+	return out + fmt::format("  {:<22}{:>12}{}\n", "tokens that fit", v.capacity.kept,
+	                         v.capacity.evicts ? ", all others are evicted"
+	                         : s.model.trained_tokens && v.capacity.by_memory == s.model.trained_tokens
+	                             ? ", the trained context"
+	                             : "");
+}
+
+std::string tiers_text(const KvPlan& plan) {
+	std::string out;
+	const Select& select = plan.policy.select;
+	if (!plan.keeps_all) {
+		out += fmt::format("  f16 window: at most {} tokens{}; {} {} tokens at a time\n",
+		                   select.recent_keep + select.flush,
+		                   select.sinks ? fmt::format(" and the first {} of the sequence", select.sinks) : "",
+		                   evicts(plan) ? "evicts" : "compresses", select.flush);
+		out += fmt::format("  token selection: {}\n", plan.n_heads > 1    ? "per layer and KV head"
+		                                              : plan.n_groups > 1 ? "per layer"
+		                                                                  : "the same in all layers");
+	}
+	std::vector<std::pair<std::string, std::vector<uint32_t>>> alike; // layers by what they store
+	std::map<std::string, size_t> index;
+	for (uint32_t l = 0; l < plan.shape.n_layers; ++l) {
+		const std::string text = layer_text(plan, l);
+		const auto [at, fresh] = index.emplace(text, alike.size());
+		if (fresh) alike.push_back({text, {}});
+		alike[at->second].second.push_back(l);
+	}
+	for (const auto& [text, layers] : alike) out += fmt::format("  layers {}:\n{}", ranges(layers), text);
+	return out;
+}
+
+struct Ranked {
+	const KvPlan* plan;
+	PlanVerdict verdict;
+	QualityClass quality;
+	size_t bytes; // of the subject's tokens
+};
+
+} // namespace
+
+PlanVerdict verdict_of(const KvPlan& plan, const PlanSubject& s) {
+	PlanVerdict v;
+	v.kept = tokens_kept(plan, s.n_tokens);
+	v.known = !s.where.empty();
+	if (v.known) v.capacity = capacity(plan, s.model, s.total_bytes);
+	v.fits = v.known && s.n_tokens <= v.capacity.by_memory && v.kept == s.n_tokens;
+	return v;
+}
+
+std::string verdict_text(const KvPlan& plan, const PlanSubject& s, const PlanVerdict& v) {
+	if (!v.known) return "not judged: no usable device; give --memory";
+	const uint32_t trained = s.model.trained_tokens;
+	const std::string asked = fmt::format("{} tokens{}", s.n_tokens, s.requested ? " requested" : "");
+	if (v.fits) {
+		const bool all = trained && v.capacity.by_memory == trained;
+		return fmt::format("fits: {}, {} fit{}", asked, v.capacity.by_memory, all ? " (the trained context)" : "");
+	}
+	if (s.n_tokens > v.capacity.by_memory) {
+		const bool context = trained && v.capacity.by_memory == trained;
+		return fmt::format("does NOT fit: {}, {} fit{}", asked, v.capacity.kept,
+		                   context ? " (the trained context)" : "");
+	}
+	return fmt::format("does NOT fit: {}, {} keeps {} and evicts the rest", asked, one_line(plan.policy.text), v.kept);
+}
+
+const char* quality_name(QualityClass q) {
+	constexpr const char* names[] = {"near f16", "good", "fair", "poor", "forgets", "not measured"};
+	return names[int(q)];
+}
+
+const char* const kQualityLegend = "quality: class of what was measured on the bundled model (tools/BENCHMARKS.md):\n"
+                                   "  near f16  KL divergence below 0.002 nats per token, and recall of 95 % or more\n"
+                                   "  good      below 0.01 and 70 %;  fair: below 0.1 and 50 %;  poor: worse\n"
+                                   "  forgets   evicts tokens: what is evicted cannot be recalled";
+
+QualityClass quality_of(const KvPlan& plan) {
+	if (evicts(plan)) return QualityClass::Forgets;
+	const KvQuality q = plan.policy.quality;
+	if (q.kld < 0 || !find_policy(plan.policy.text)) return QualityClass::Unknown;
+	if (q.kld < 0.002 && q.recall >= 0.95) return QualityClass::NearF16;
+	if (q.kld < 0.01 && q.recall >= 0.7) return QualityClass::Good;
+	return q.kld < 0.1 && q.recall >= 0.5 ? QualityClass::Fair : QualityClass::Poor;
+}
+
+Json plan_json(const KvPlan& plan, const PlanSubject& s) {
+	const KvBytes b = bytes_at(plan, s.n_tokens);
+	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2;
+	const double stored = stored_bits(plan, s.n_tokens);
+	const PlanVerdict v = verdict_of(plan, s);
+	const QualityClass quality = quality_of(plan);
+	Json j = {
+	    {"policy", plan.policy.text},
+	    {"source", plan.policy.source},
+	    {"shape", {{"n_layers", s.shape.n_layers}, {"n_kv_heads", s.shape.n_kv_heads}, {"head_dim", s.shape.head_dim}}},
+	    {"tokens", s.n_tokens},
+	    {"fits", v.known ? Json(v.fits) : Json(nullptr)},
+	    {"verdict", verdict_text(plan, s, v)},
+	    {"evicts", evicts(plan)},
+	    {"tokens_kept", v.kept},
+	    {"quality", quality_name(quality)},
+	    {"stored_bits_per_element", stored},
+	    {"code_bits_per_element", code_bits(plan)},
+	    {"ratio", 16 / stored},
+	    {"bytes", b.total()},
+	    {"f16_bytes", plan.f16_bytes(s.n_tokens)}};
+	if (quality != QualityClass::Unknown && find_policy(plan.policy.text))
+		j["measured"] = {{"kld", plan.policy.quality.kld}, {"recall", plan.policy.quality.recall}};
+	for (const Part& p : kParts) {
+		j["parts"][p.key] = b.*p.bytes;
+		j["bits_per_element"][p.key] = double(b.*p.bytes) * 8 / elements;
+	}
+	j["token_sets"] = uint64_t(plan.n_groups) * plan.n_heads;
+	for (int t = 0; t < kTiers; ++t)
+		if (plan.fill[t] != Fill::None)
+			j["pages"][tier_name(t)] = {{"tokens", plan.page[t]}, {"fill", fill_name(plan.fill[t])}};
+	for (uint32_t l = 0; l < plan.shape.n_layers; ++l) j["layers"].push_back(layer_json(plan, l));
+	if (v.known) j["memory"] = memory_json(s, v);
+	return j;
+}
+
+void print_plan(const KvPlan& plan, const PlanSubject& s) {
+	const KvBytes b = bytes_at(plan, s.n_tokens);
+	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2, stored = stored_bits(plan, s.n_tokens);
+	const PlanVerdict v = verdict_of(plan, s);
+	std::string out = verdict_text(plan, s, v) + "\n\n";
+	out += fmt::format("{} [{}]: {}\n{}: {} layers x {} KV heads x head_dim {}, {} tokens\n\n",
+	                   one_line(plan.policy.text), plan.policy.source, plan.policy.summary, one_line(s.name),
+	                   s.shape.n_layers, s.shape.n_kv_heads, s.shape.head_dim, s.n_tokens);
+	out += fmt::format("  {:<22}{:>12}{:>16}\n", "", "bytes", "bits/element");
+	for (const Part& p : kParts)
+		if (b.*p.bytes)
+			out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", p.what, human_bytes(double(b.*p.bytes)),
+			                   double(b.*p.bytes) * 8 / elements);
+	out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", "stored", human_bytes(double(b.total())), stored);
+	out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", "plain f16", human_bytes(double(plan.f16_bytes(s.n_tokens))), 16.0);
+	out += fmt::format("  {}; codes alone {:.3g} bits per element; quality: {}\n", size_ratio(16 / stored),
+	                   code_bits(plan), quality_name(quality_of(plan)));
+	if (evicts(plan)) out += fmt::format("  evicts tokens: {} of {} are kept\n", v.kept, s.n_tokens);
+	out += "\n" + tiers_text(plan);
+	if (v.known) out += memory_text(s, v);
+	write_stdout(out);
+}
+
+void print_ranking(const std::vector<KvPlan>& plans, const PlanSubject& s) {
+	std::vector<Ranked> rows;
+	for (const KvPlan& plan : plans)
+		rows.push_back({&plan, verdict_of(plan, s), quality_of(plan), bytes_at(plan, s.n_tokens).total()});
+	std::stable_sort(rows.begin(), rows.end(), [](const Ranked& a, const Ranked& b) {
+		if (a.verdict.fits != b.verdict.fits) return a.verdict.fits;
+		if (!a.verdict.fits && a.verdict.capacity.kept != b.verdict.capacity.kept)
+			return a.verdict.capacity.kept > b.verdict.capacity.kept;
+		return std::pair(a.quality, a.bytes) < std::pair(b.quality, b.bytes);
+	});
+	const auto n_fit = std::ranges::count_if(rows, [](const Ranked& r) { return r.verdict.fits; });
+	const bool known = !s.where.empty();
+	std::string head =
+	    fmt::format("{}: {} layers x {} KV heads x head_dim {}, {} tokens{}\n", one_line(s.name), s.shape.n_layers,
+	                s.shape.n_kv_heads, s.shape.head_dim, s.n_tokens, s.requested ? " requested" : "");
+	if (s.model.trained_tokens) head.insert(head.size() - 1, fmt::format("; trained for {}", s.model.trained_tokens));
+	if (known)
+		head = fmt::format("{}: {} of {} policies hold {} tokens in {} ({})\n\n", n_fit ? "fits" : "does NOT fit",
+		                   n_fit, rows.size(), s.n_tokens, human_bytes(double(s.total_bytes)), one_line(s.where)) +
+		       head;
+	std::vector<std::vector<Column>> table;
+	for (const Ranked& r : rows) {
+		const PlanVerdict& v = r.verdict;
+		table.push_back(
+		    {{"kv", one_line(r.plan->policy.text)},
+		     {"fits", !known                ? "-"
+		              : v.fits              ? "yes"
+		              : v.kept < s.n_tokens ? fmt::format("keeps {}", v.kept)
+		                                    : "no"},
+		     {"GiB", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
+		     {"most tokens", known ? fmt::format("{}{}", v.capacity.kept, v.capacity.evicts ? " (evicts)" : "") : "-"},
+		     {"stored bits", fmt::format("{:.2f}", stored_bits(*r.plan, s.n_tokens))},
+		     {"quality", quality_name(r.quality)}});
+	}
+	write_stdout(head + "\n");
+	print_table(table);
+	write_stdout(fmt::format("\n{}\n", kQualityLegend));
+}
+
+} // namespace kvrun

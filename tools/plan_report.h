@@ -1,0 +1,42 @@
+// What kvrun plan says about a policy and a model: verdict, account of every byte, ranked table; as text and JSON.
+#pragma once
+#include "engine/run/memory_plan.h"
+#include "tools/output.h"
+#include <optional>
+
+namespace kvrun {
+
+struct PlanSubject {  // what policies are planned for
+	std::string name; // of the model, or the shape as typed
+	KvShape shape;
+	uint64_t n_tokens = 0;    // in the cache, given as one prompt
+	bool requested = false;   // by -c, else a default
+	ModelMemory model;        // all 0 for a shape
+	std::string where;        // "8.0 GiB given", or a device's name; empty: no memory is known
+	uint64_t total_bytes = 0; // free there
+};
+
+struct PlanVerdict {
+	Capacity capacity;  // all 0 where no memory is known
+	uint64_t kept = 0;  // of the subject's tokens
+	bool known = false; // there is a memory to judge by
+	bool fits = false;  // the memory, the trained context, and the policy forgets none of the tokens
+};
+PlanVerdict verdict_of(const KvPlan&, const PlanSubject&);
+// "does NOT fit: 131072 tokens requested, 113000 fit"
+std::string verdict_text(const KvPlan&, const PlanSubject&, const PlanVerdict&);
+
+// Classes of measured quality, best first.
+enum class QualityClass { NearF16, Good, Fair, Poor, Forgets, Unknown };
+const char* quality_name(QualityClass);
+// Unknown for a policy with options: only the table's own policies were measured.
+QualityClass quality_of(const KvPlan&);
+extern const char* const kQualityLegend;
+
+Json plan_json(const KvPlan&, const PlanSubject&);
+void print_plan(const KvPlan&, const PlanSubject&);
+// One row per policy, best first: those that fit, by quality and size; then the others, by the tokens they have room
+// for.
+void print_ranking(const std::vector<KvPlan>&, const PlanSubject&);
+
+} // namespace kvrun
