@@ -4,7 +4,7 @@
     tools/dev/attack.py [--kvrun FILE] [--seed N] [--mutants N] [--jobs N] [--only KIND,...] [--keep DIR]
 
 Each mutant is one file or one set of options, given to the commands that read such a thing. A run is a finding when it takes
-longer than 20 s, ends by a signal or with a code that is not documented (0, 2 to 6), says more than one line of error, or
+longer than 20 s (on a machine that is not busy), ends by a signal or with a code that is not documented (0, 2 to 6), says more than one line of error, or
 uses more than 4 GiB. Mutant number i of a seed is always the same: `--seed N --first i --mutants 1` repeats it.
 Exit code 1 when there are findings; their inputs are kept in DIR [attack-found].
 """
@@ -281,6 +281,20 @@ def limits_of(env):
     return apply
 
 
+def starved(pid, seconds):
+    """Whether a process is only slow because others have the processors: it could run, and has hardly run."""
+    used, ready = 0, False
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/stat", encoding="utf-8") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            ready |= fields[0] == "R"
+            used += int(fields[11]) + int(fields[12])
+    except OSError:
+        pass
+    return ready and used / os.sysconf("SC_CLK_TCK") < SECONDS / 2 and seconds < 15 * SECONDS
+
+
 def run(kvrun, args, env, text, folder):
     """(code, seconds, bytes, stderr); code None: it was killed for its time."""
     whole = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN_")}
@@ -296,7 +310,7 @@ def run(kvrun, args, env, text, folder):
             seconds = time.monotonic() - start
             if pid:
                 break
-            if seconds > SECONDS:
+            if seconds > SECONDS and not starved(p.pid, seconds):
                 p.kill()
                 pid, status, usage = os.wait4(p.pid, 0)
                 status = None
