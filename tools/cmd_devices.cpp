@@ -123,22 +123,27 @@ ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index) {
 	run.kernels = devices.compile_all(index);
 	for (const vk::KernelReport& k : run.kernels) {
 		run.failed += !k.error.empty();
-		run.spilling += k.spills > 0;
+		run.spilling += k.spilling();
 	}
 	return run;
 }
 
 void print_shaders(const ShaderRun& run) {
 	fmt::print("{}\n", run.device);
-	fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7}  {}\n", "kernel", "vregs", "sregs", "spills",
-	           "scratch", "shared", "code", "ms", "use");
+	const auto row = [](const auto&... x) {
+		fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>6} {:>7} {:>6} {:>7} {:>6} {:>6} {:>8} {:>5} {:>7}  {}\n", x...);
+	};
+	row("kernel", "vregs", "sregs", "spills", "fills", "scratch", "shared", "code", "insns", "vector", "cycles",
+	    "waves", "ms", "use");
 	for (const vk::KernelReport& k : run.kernels) {
 		if (!k.error.empty())
 			fmt::print("  {:<16} failed: {}\n", k.kernel, k.error);
 		else
-			fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>7} {:>7} {:>7} {:>7.1f}  {}\n", k.kernel, k.vector_registers,
-			           k.scalar_registers, k.spills, k.scratch_bytes, k.shared_bytes, k.code_bytes, k.ms, k.use);
+			row(k.kernel, k.vector_registers, k.scalar_registers, k.spills, k.fills, k.scratch_bytes, k.shared_bytes,
+			    k.code_bytes, k.instructions, k.vector_instructions, k.cycles, k.waves, fmt::format("{:.1f}", k.ms),
+			    k.use);
 	}
+	fmt::print("  {} of {} spill, {} failed\n", run.spilling, run.kernels.size(), run.failed);
 	if (!run.kernels.empty() && !run.kernels.front().measured)
 		fmt::print("  (this driver has no VK_KHR_pipeline_executable_properties: only shared memory is known)\n");
 }
@@ -152,9 +157,14 @@ Json shaders_json(const ShaderRun& run) {
 		                   {"vector_registers", k.vector_registers},
 		                   {"scalar_registers", k.scalar_registers},
 		                   {"spills", k.spills},
+		                   {"fills", k.fills},
 		                   {"scratch_bytes", k.scratch_bytes},
 		                   {"shared_bytes", k.shared_bytes},
 		                   {"code_bytes", k.code_bytes},
+		                   {"instructions", k.instructions},
+		                   {"vector_instructions", k.vector_instructions},
+		                   {"cycles", k.cycles},
+		                   {"waves", k.waves},
 		                   {"ms", k.ms}});
 	return {{"device", run.device},
 	        {"measured", !run.kernels.empty() && run.kernels.front().measured},

@@ -6,14 +6,24 @@
 
 namespace kvrun::vk {
 
-struct KernelReport {        // one pipeline of one device's compiler; numbers it does not give are 0
-	std::string kernel, use; // "rope_store", "head_dim 128, neox"
-	std::string error;       // why it did not compile; empty if it did
-	double ms = 0;           // of compilation
-	uint64_t vector_registers = 0, scalar_registers = 0, spills = 0; // per lane and wave; registers spilled, of both
-	uint64_t scratch_bytes = 0, shared_bytes = 0, code_bytes = 0;
+struct KernelReport {                          // one pipeline of one device's compiler; numbers it does not give are 0
+	std::string kernel, use;                   // "rope_store", "head_dim 128, neox"
+	std::string error;                         // why it did not compile; empty if it did
+	double ms = 0;                             // of compilation
+	uint64_t vector_registers = 0;             // per lane; Intel: most that live at once, in units of 32 bytes
+	uint64_t scalar_registers = 0;             // per wave
+	uint64_t spills = 0, fills = 0;            // registers (AMD) or instructions (Intel, NVIDIA)
+	uint64_t scratch_bytes = 0;                // per lane: memory that spills go to
+	uint64_t shared_bytes = 0, code_bytes = 0; // of a workgroup; of the program
+	uint64_t instructions = 0, vector_instructions = 0; // in the program; of them, arithmetic of vectors (AMD)
+	uint64_t cycles = 0;   // the compiler's estimate for one wave; compares builds of a kernel
+	uint64_t waves = 0;    // most on a SIMD (AMD) or SM (NVIDIA) at once; Intel: SIMD width
 	bool measured = false; // the driver has VK_KHR_pipeline_executable_properties
+	bool spilling() const { return spills || fills || scratch_bytes; }
 };
+// What drivers call the statistics of a pipeline. Adds `value` to the report; false for a name that is not known, which
+// may be one that matters.
+bool add_statistic(KernelReport&, std::string_view name, uint64_t value);
 
 // The Vulkan devices of this machine, best first, refused ones with the reason; a missing loader or driver is one
 // refused report. BackendOptions::probe tries drivers first: one that crashes is a refusal, not the end of this

@@ -2,8 +2,9 @@
 #include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/vulkan_backend.h"
+#include "engine/core/log.h"
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 
 namespace kvrun::vk {
 namespace {
@@ -16,27 +17,6 @@ uint64_t number(const VkPipelineExecutableStatisticKHR& s) {
 	case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_FLOAT64_KHR: return uint64_t(std::max(s.value.f64, 0.0));
 	default: return 0;
 	}
-}
-
-// Names are the drivers' own; these are RADV's, ANV's and NVIDIA's.
-void add_statistic(KernelReport& r, const char* name, uint64_t v) {
-	auto is = [&](std::initializer_list<const char*> names) {
-		for (const char* n : names)
-			if (!std::strcmp(name, n)) return true;
-		return false;
-	};
-	if (is({"VGPRs", "Register Count", "GRF registers"}))
-		r.vector_registers = v;
-	else if (is({"SGPRs"}))
-		r.scalar_registers = v;
-	else if (is({"Spilled SGPRs", "Spilled VGPRs", "Spill count", "Local Memory Size"}))
-		r.spills += v;
-	else if (is({"Scratch size", "Scratch Memory Size"}))
-		r.scratch_bytes = v;
-	else if (is({"LDS size"}))
-		r.shared_bytes = v;
-	else if (is({"Code size", "Binary Size"}))
-		r.code_bytes = v;
 }
 
 void read_statistics(Device& dev, VkPipeline pipeline, KernelReport& r) {
@@ -54,12 +34,86 @@ void read_statistics(Device& dev, VkPipeline pipeline, KernelReport& r) {
 		std::vector<VkPipelineExecutableStatisticKHR> all(
 		    m, make<VkPipelineExecutableStatisticKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR));
 		VK_TRY(dev.fn.vkGetPipelineExecutableStatisticsKHR(dev.handle(), &which, &m, all.data()));
-		for (const VkPipelineExecutableStatisticKHR& s : all) add_statistic(r, s.name, number(s));
+		for (const VkPipelineExecutableStatisticKHR& s : all)
+			if (!add_statistic(r, s.name, number(s)))
+				warn_once(fmt::format("the driver's statistic '{}' is not known to kvrun; it is left out", s.name));
 		r.measured = m > 0;
 	}
 }
 
+struct Statistic {
+	std::string_view name; // a driver's word
+	uint64_t KernelReport::*field;
+};
+// A driver's name appears once; several of its statistics may add up in one field.
+constexpr Statistic kStatistics[] = {
+    // RADV (AMD)
+    {"VGPRs", &KernelReport::vector_registers},
+    {"SGPRs", &KernelReport::scalar_registers},
+    {"Spilled VGPRs", &KernelReport::spills},
+    {"Spilled SGPRs", &KernelReport::spills},
+    {"Scratch size", &KernelReport::scratch_bytes},
+    {"LDS size", &KernelReport::shared_bytes},
+    {"Code size", &KernelReport::code_bytes},      // all of Mesa
+    {"Instructions", &KernelReport::instructions}, // and ANV
+    {"VALU", &KernelReport::vector_instructions},
+    {"Inverse Throughput", &KernelReport::cycles},
+    {"Subgroups per SIMD", &KernelReport::waves},
+    // ANV (Intel)
+    {"Max live registers", &KernelReport::vector_registers},
+    {"Spills", &KernelReport::spills},
+    {"Fills", &KernelReport::fills},
+    {"Scratch Memory Size", &KernelReport::scratch_bytes},
+    {"Workgroup Memory Size", &KernelReport::shared_bytes},
+    {"Cycles", &KernelReport::cycles},
+    {"Max dispatch width", &KernelReport::waves},
+    // NVK (NVIDIA)
+    {"Number of GPRs", &KernelReport::vector_registers},
+    {"Spills to memory", &KernelReport::spills},
+    {"Fills from memory", &KernelReport::fills},
+    {"SLM size", &KernelReport::scratch_bytes},
+    {"Instruction count", &KernelReport::instructions},
+    {"Static cycle count", &KernelReport::cycles},
+    {"Max warps/SM", &KernelReport::waves},
+    // NVIDIA's own driver
+    {"Register Count", &KernelReport::vector_registers},
+    {"Local Memory Size", &KernelReport::scratch_bytes},
+    {"Shared Memory Size", &KernelReport::shared_bytes},
+    {"Binary Size", &KernelReport::code_bytes},
+};
+// Known, and told in no field.
+constexpr std::string_view kOthers[] = {"Copies",
+                                        "Branches",
+                                        "Latency",
+                                        "VMEM Clause",
+                                        "SMEM Clause",
+                                        "Pre-Sched SGPRs",
+                                        "Pre-Sched VGPRs",
+                                        "SALU",
+                                        "VMEM",
+                                        "SMEM",
+                                        "VOPD",
+                                        "Combined inputs",
+                                        "Combined outputs",
+                                        "Hash",
+                                        "Driver pipeline hash",
+                                        "SENDs",
+                                        "Loops",
+                                        "GRF registers",
+                                        "Non SSA regs after NIR",
+                                        "Source hash",
+                                        "Spills to reg",
+                                        "Fills from reg",
+                                        "Stack Size",
+                                        "Threads Per CTA"};
+
 } // namespace
+
+bool add_statistic(KernelReport& r, std::string_view name, uint64_t value) {
+	for (const Statistic& s : kStatistics)
+		if (s.name == name) return r.*s.field += value, true;
+	return std::ranges::count(kOthers, name) > 0;
+}
 
 std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, const Candidate& c,
                                           const BackendOptions& o) {
@@ -75,8 +129,8 @@ std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, co
 			const bool capture = dev.caps().executable_properties;
 			const Pipeline& p = kernels.get(u.kernel, u.spec, capture);
 			r.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-			r.shared_bytes = p.footprint.shared_bytes;
 			if (capture) read_statistics(dev, p.handle, r);
+			if (!r.shared_bytes) r.shared_bytes = p.footprint.shared_bytes;
 		} catch (const Error& e) { r.error = e.what(); }
 	}
 	dev.instance().messages().take();

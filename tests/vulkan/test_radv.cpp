@@ -75,7 +75,7 @@ std::vector<std::string> faults_of(const std::string& family, const std::vector<
 			out.push_back(fmt::format("{}: {}", name, k.error));
 		else if (!k.measured || !k.code_bytes)
 			out.push_back(fmt::format("{}: the driver gives no numbers", name));
-		if (k.spills || k.scratch_bytes)
+		if (k.spilling())
 			out.push_back(fmt::format("{}: spills {} registers, {} bytes of scratch", name, k.spills, k.scratch_bytes));
 		if (++seen[name] == 2) out.push_back(fmt::format("{}: two uses have this name", name));
 	}
@@ -126,6 +126,27 @@ KernelReport report(const char* kernel, const char* use, uint64_t registers, uin
 }
 
 } // namespace
+
+TEST_CASE("radv: statistics of the compilers kvrun knows, and names it does not know") {
+	KernelReport amd, intel, nvidia;
+	CHECK(add_statistic(amd, "VGPRs", 64));
+	CHECK(!amd.spilling());
+	CHECK(add_statistic(amd, "Spilled SGPRs", 2));
+	CHECK(add_statistic(amd, "Spilled VGPRs", 3));
+	CHECK(amd.vector_registers == 64);
+	CHECK(amd.spills == 5);
+	CHECK(add_statistic(intel, "Max live registers", 140));
+	CHECK(add_statistic(intel, "Max dispatch width", 16));
+	CHECK(!intel.spilling());
+	CHECK(add_statistic(intel, "Fills", 7));
+	CHECK(intel.spilling());
+	CHECK(add_statistic(nvidia, "Number of GPRs", 128));
+	CHECK(add_statistic(nvidia, "Spills to reg", 9)); // registers of another kind
+	CHECK(!nvidia.spilling());
+	CHECK(add_statistic(nvidia, "SLM size", 16));
+	CHECK(nvidia.spilling());
+	CHECK(!add_statistic(nvidia, "Registers spilled", 1));
+}
 
 TEST_CASE("radv: the comparison sees growth, spills, new kernels and old ones") {
 	const std::vector<KernelReport> was = {report("attend", "K 2 bit, V 2 bit", 100), report("embed", "", 16)};
