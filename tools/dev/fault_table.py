@@ -36,16 +36,13 @@ ROWS = {
     77: "signals", 78: "clocks that jump", 79: "threads", 80: "wrong use of the C API", 81: "fork, unload, two engines",
     82: "homes and caches that are not the user's", 83: "locales", 84: "peers that die",
 }
-NO_GRAMMAR, NO_SESSION_FILES = "there are no grammars", "there are no session files"
+NO_GRAMMAR = "there are no grammars"
 NO_SERVER, NO_TIER = "there is no server", "there is no storage tier"
 REASONS = {41: NO_GRAMMAR, 75: NO_TIER, 76: NO_TIER, 84: "there are no peers", 40: NO_SERVER,
            61: "no command takes names of files from anybody but its user"}
-REASONS.update({t: NO_SESSION_FILES for t in range(42, 50)})
 REASONS.update({t: NO_SERVER for t in range(50, 59)})
 REASONS[60] = NO_SERVER
-OPEN = {71: "open: no kernel's result is compared when a device is opened; KVRUN_CHECK=1 compares every operation",
-        79: "open: sessions of one engine belong to one thread at a time",
-        80: "open: the C API's own tests are not tagged", 81: "open"}
+OPEN = {71: "open: no kernel's result is compared when a device is opened; KVRUN_CHECK=1 compares every operation"}
 CASE = re.compile(r'TEST_CASE(?:_TEMPLATE)?\(\s*"((?:[^"\\]|\\.)*)"')
 TAG = re.compile(r"\bT(\d\d)\b")
 
