@@ -183,7 +183,8 @@ uint64_t Gguf::u64(std::string_view key) const {
 uint32_t Gguf::u32(std::string_view key) const {
 	const uint64_t v = u64(key);
 	if (v > UINT32_MAX)
-		fail(Code::Format, "{}: key {} is {}, at most {} is possible; the file is damaged", name_, key, v, UINT32_MAX);
+		fail(Code::Format, "{}: key {} is {}, at most {} is possible; the file is damaged", name_, one_line(key), v,
+		     UINT32_MAX);
 	return uint32_t(v);
 }
 uint32_t Gguf::u32(std::string_view key, uint32_t fallback) const { return find(key) ? u32(key) : fallback; }
@@ -192,12 +193,12 @@ uint32_t Gguf::u32_same(std::string_view key) const {
 	const GgufEntry& e = entry(key);
 	if (e.type != GgufType::Array) return u32(key);
 	const std::vector<int64_t> v = ints(key);
-	if (v.empty()) fail(Code::Format, "{}: key {} is an empty array; the file is damaged", name_, key);
+	if (v.empty()) fail(Code::Format, "{}: key {} is an empty array; the file is damaged", name_, one_line(key));
 	for (int64_t x : v)
 		if (x != v[0])
 			fail(Code::Unsupported,
-			     "{}: key {} differs between layers ({} and {}); kvrun runs models with equal layers", name_, key, v[0],
-			     x);
+			     "{}: key {} differs between layers ({} and {}); kvrun runs models with equal layers", name_,
+			     one_line(key), v[0], x);
 	if (v[0] < 0 || v[0] > UINT32_MAX) fail(Code::Format, "{}: key {} is {}; the file is damaged", name_, key, v[0]);
 	return uint32_t(v[0]);
 }

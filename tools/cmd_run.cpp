@@ -29,7 +29,7 @@ struct RunArgs {
 	int64_t top_k = 40, repeat_last = 64;
 	int64_t seed = -1;              // -1: drawn
 	std::vector<std::string> stops; // texts that end the answer
-	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false;
+	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
 
 // Reads `fd` to its end, at most kMaxPrompt bytes; drops one newline at the end, which editors add.
@@ -160,6 +160,8 @@ void run(RunArgs a) {
 	Progress progress;
 	std::string text;
 	std::exception_ptr lost; // why writing to stdout failed
+	TerminalText shown;
+	const bool filtered = stdout_is_terminal() && !a.raw;
 	GenerateHooks hooks;
 	hooks.prefill = [&](const Prefill& p) {
 		progress.show("reading", p.progress(), p.seconds_left());
@@ -170,7 +172,10 @@ void run(RunArgs a) {
 		text += piece;
 		if (a.json || lost) return !lost;
 		try {
-			write_stdout(piece);
+			if (filtered)
+				write_stdout(shown.pass(piece));
+			else
+				write_stdout(piece);
 		} catch (...) {
 			lost = std::current_exception(); // the statistics are printed first
 		}
@@ -185,6 +190,7 @@ void run(RunArgs a) {
 	GenerateResult r;
 	try {
 		r = generate(session, ids, opt, hooks);
+		if (filtered && !lost) write_stdout(shown.rest());
 	} catch (...) {
 		end_line();
 		throw;
@@ -225,6 +231,7 @@ void add_run(Command& root) {
 	add_texts(c, "--stop", a->stops, "TEXT", "end the answer before this text; may be given several times")
 	    ->group(answer);
 	add_flag(c, "--ignore-eos", a->ignore_eos, "continue after an end-of-text token")->group(answer);
+	add_flag(c, "--raw", a->raw, "print control characters on a terminal as they are, not as \\xNN")->group(answer);
 	add_flag(c, "--json", a->json, "print one JSON object at the end instead of text and statistics")->group(answer);
 	add_real(c, "--temp,--temperature", a->temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")
 	    ->group(sampling);

@@ -53,8 +53,9 @@ void tokenize(const TokenizeArgs& a) {
 	const Tokenizer t(Gguf::open(a.model));
 	const std::string input = read_stdin();
 	if (a.decode) {
-		write_stdout(t.decode(parse_ids(input), a.special));
-		return;
+		const std::string text = t.decode(parse_ids(input), a.special);
+		TerminalText shown;
+		return write_stdout(stdout_is_terminal() ? shown.pass(text) + shown.rest() : text);
 	}
 	std::string line;
 	for (uint32_t id : t.encode(input, {.bos = !a.no_bos, .special = a.special}))

@@ -18,7 +18,7 @@ packages=(g++ make cmake ninja-build pkg-config
 	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
 	libvulkan1 mesa-vulkan-drivers)
 if [ "$want" = tests ]; then
-	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-jinja2 python3-numpy xz-utils)
+	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-jinja2 python3-numpy xz-utils locales)
 fi
 
 id=unknown version=

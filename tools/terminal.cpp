@@ -1,6 +1,7 @@
 // The program's side of a terminal: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
 #include "tools/terminal.h"
 #include "engine/core/error.h"
+#include "engine/core/utf8.h"
 #include "tools/commands.h"
 #include <algorithm>
 #include <cerrno>
@@ -55,6 +56,32 @@ void write_stdout(std::string_view bytes) {
 		else if (n < 0 && errno != EINTR)
 			fail(Code::Io, "standard output: {}", std::generic_category().message(errno));
 	}
+}
+
+std::string TerminalText::pass(std::string_view piece) {
+	held_ += piece;
+	const size_t whole = held_.size() - utf8_unfinished(held_);
+	const std::string_view s = std::string_view(held_).substr(0, whole);
+	std::string out;
+	for (size_t at = 0; at < s.size();) {
+		const size_t n = utf8_char(s, at);
+		const uint8_t c = uint8_t(s[at]);
+		if (n == 0)
+			out += "\xef\xbf\xbd"; // U+FFFD
+		else if (c == '\n' || c == '\t')
+			out += char(c);
+		else
+			out += one_line(s.substr(at, n));
+		at += n ? n : 1;
+	}
+	held_.erase(0, whole);
+	return out;
+}
+
+std::string TerminalText::rest() {
+	const bool open = !held_.empty();
+	held_.clear();
+	return open ? "\xef\xbf\xbd" : "";
 }
 
 void say_stats(std::string_view line) { write_stderr(fmt::format("# {}\n", line)); }

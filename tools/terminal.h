@@ -12,6 +12,16 @@ bool stderr_is_terminal();
 
 // Writes all bytes to stdout, or throws: Exit{5} without a word when the reader went away, Error{Io} otherwise.
 void write_stdout(std::string_view bytes);
+// Text of a model for a terminal: control characters, which could move the cursor, write the clipboard or answer for
+// the user, become \xNN, bytes that are not UTF-8 U+FFFD. Line ends and tabs stay.
+class TerminalText {
+ public:
+	std::string pass(std::string_view piece); // what can be shown so far
+	std::string rest();                       // of a character that was never finished
+
+ private:
+	std::string held_; // the beginning of a character
+};
 // A line that begins with "# ", on stderr.
 void say_stats(std::string_view line);
 

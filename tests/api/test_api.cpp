@@ -416,7 +416,7 @@ TEST_CASE("api: a batch gives each session the tokens it has alone") {
 	CHECK(kvrun_batch_step(b, nullptr) == KVRUN_EINVALID);
 }
 
-TEST_CASE("api: threads share an engine, each with its session; a third one cancels") {
+TEST_CASE("T79 api: threads share an engine, each with its session; a third one cancels") {
 	Engine e;
 	const auto want_a = answer(e, "kivi2", kText, 40), want_b = answer(e, "fp16", kText, 40);
 	Session a(e, "kivi2"), b(e, "fp16"), c(e, "zipcache");
@@ -446,7 +446,7 @@ TEST_CASE("api: threads share an engine, each with its session; a third one canc
 	kvrun_canceller_free(stop);
 }
 
-TEST_CASE("api: a session belongs to one thread at a time") {
+TEST_CASE("T79 api: a session belongs to one thread at a time") {
 	Engine e;
 	Session s(e);
 	struct Other {
@@ -489,7 +489,7 @@ TEST_CASE("api: other sessions of the engine can be used in a callback") {
 	CHECK(x.told.tokens.size() == 8);
 }
 
-TEST_CASE("api: sessions on disk") {
+TEST_CASE("T44 api: sessions on disk") {
 	Engine e;
 	const std::string path =
 	    std::filesystem::temp_directory_path() / ("kvrun-api-" + std::to_string(getpid()) + ".kvs");
@@ -525,7 +525,7 @@ TEST_CASE("api: sessions on disk") {
 	CHECK(kvrun_session_restore(&r, e.h, path.c_str()) == KVRUN_ENOTFOUND);
 }
 
-TEST_CASE("api: misuse is an error, never a crash") {
+TEST_CASE("T80 api: misuse is an error, never a crash") {
 	kvrun_engine* e = nullptr;
 	CHECK(kvrun_engine_open(nullptr, nullptr) == KVRUN_EINVALID);
 	CHECK(kvrun_engine_open(&e, nullptr) == KVRUN_EINVALID);
@@ -581,7 +581,7 @@ TEST_CASE("api: misuse is an error, never a crash") {
 	CHECK(said("has it been freed"));
 }
 
-TEST_CASE("api: handles may be freed in any order; two engines in one process") {
+TEST_CASE("T80, T81 api: handles may be freed in any order; two engines in one process") {
 	auto a = std::make_unique<Engine>();
 	auto b = std::make_unique<Engine>(kTiny);
 	Session s(*a, "kivi2"), t(*b, "fp16", 64);
@@ -638,7 +638,7 @@ TEST_CASE("api: log lines go to the sink, which may use the library") {
 }
 
 // Memory of the process after many engines is what it was after a few.
-TEST_CASE("api: 1000 engines and sessions opened and closed leave nothing behind") {
+TEST_CASE("T81 api: 1000 engines and sessions opened and closed leave nothing behind") {
 	const auto resident = [] {
 		std::ifstream f("/proc/self/statm");
 		size_t pages = 0, r = 0;

@@ -1,13 +1,16 @@
 // The program when its surroundings fail: no memory, files that may not grow, death while saving, drivers that crash.
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
+#include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 #include <csignal>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 using namespace kvrun;
@@ -170,5 +173,203 @@ TEST_CASE("T62 cli: a crash inside a driver's library says which one and ends wi
 		CHECK(r.code == 4);
 		CHECK(contains(r.err, std::string("error: crashed with ") + (how[0] == 'c' ? "SIGABRT" : "SIGSEGV")));
 		CHECK(contains(r.err, "libkvrun_hostile_driver.so"));
+	}
+}
+
+TEST_CASE("T33 cli: control characters of an answer do not reach a terminal, unless asked for") {
+	const TempFolder folder;
+	const std::string model = folder.path / "escapes.gguf";
+	std::vector<std::string> tokens = tiny_spm_tokens();
+	for (size_t i = 3 + 128; i < tokens.size(); ++i) // OSC 52 writes the clipboard, CSI 2J clears, C1 CSI, backspace
+		tokens[i] = fmt::format("{}]52;c;aGk={}{}[2J\xc2\x9b{}m\b\x7f", '\x1b', '\x07', '\x1b', i);
+	GgufBuilder b = tiny_model();
+	add_spm(b, tokens);
+	const std::vector<std::byte> bytes = b.bytes();
+	std::ofstream(model, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), ptrdiff_t(bytes.size()));
+	RunSpec spec{.args = {"run",     "-m", model,          "--device", "cpu",     "-p",     "",
+	                      "-n",      "30", "--ignore-eos", "--seed",   "1",       "--temp", "100",
+	                      "--top-k", "0",  "--top-p",      "1",        "--min-p", "0"}};
+	const Ran piped = run_program(spec);
+	CAPTURE(piped.err);
+	REQUIRE(piped.code == 0);
+	CHECK(contains(piped.out, "\x1b]52;c;aGk=\x07")); // bytes are bytes
+	if (const std::string why = why_no_terminal(); !why.empty()) {
+		MESSAGE("skipped: no terminal (" << why << ")");
+		return;
+	}
+	spec.terminal = Terminal{200, "dumb"};
+	const Ran shown = run_program(spec);
+	CHECK(shown.code == 0);
+	CHECK(contains(shown.out, "\\x1b]52;c;aGk=\\x07"));
+	for (const char* bad : {"\x1b", "\x07", "\b", "\x7f", "\xc2\x9b"}) CHECK(!contains(shown.out, bad));
+	spec.args.push_back("--raw");
+	CHECK(contains(run_program(spec).out, "\x1b]52;c;aGk=\x07"));
+}
+
+namespace {
+
+// `kvrun run` on a tiny model, in a process group of its own, with signals of job control.
+struct Job {
+	pid_t pid = 0;
+	int out = -1; // its standard output and error
+	explicit Job(std::vector<std::string> args) {
+		int fds[2];
+		REQUIRE(pipe(fds) == 0);
+		args.insert(args.begin(), std::getenv("KVRUN_PROGRAM"));
+		std::vector<char*> argv;
+		for (std::string& a : args) argv.push_back(a.data());
+		argv.push_back(nullptr);
+		pid = fork();
+		if (pid == 0) {
+			setpgid(0, 0);
+			dup2(fds[1], 1), dup2(fds[1], 2);
+			close(fds[0]), close(fds[1]);
+			execv(argv[0], argv.data());
+			_exit(127);
+		}
+		close(fds[1]);
+		out = fds[0];
+	}
+	~Job() {
+		kill(pid, SIGKILL);
+		waitpid(pid, nullptr, 0);
+		close(out);
+	}
+	std::string read_some() {
+		char buffer[4096];
+		const ssize_t n = read(out, buffer, sizeof buffer);
+		return {buffer, size_t(std::max<ssize_t>(n, 0))};
+	}
+};
+
+} // namespace
+
+TEST_CASE("T77 cli: SIGHUP ends the program; one that is stopped and continued goes on as if nothing was") {
+	const std::vector<std::string> args = {"run",    "-m", kModel, "--device", "cpu",          "-p", "Once upon a time",
+	                                       "--temp", "0",  "-n",   "150",      "--ignore-eos", "-c", "512"};
+	const std::string whole = run_program(args).out;
+	REQUIRE(whole.size() > 150);
+	{
+		Job job(args);
+		(void)job.read_some(); // it runs
+		kill(job.pid, SIGHUP);
+		int status = 0;
+		CHECK(waitpid(job.pid, &status, 0) == job.pid);
+		CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGHUP));
+		job.pid = fork(); // something to reap
+		if (job.pid == 0) _exit(0);
+	}
+	Job job(args);
+	std::string all = job.read_some();
+	kill(job.pid, SIGTSTP);
+	int status = 0;
+	REQUIRE(waitpid(job.pid, &status, WUNTRACED) == job.pid);
+	REQUIRE((WIFSTOPPED(status) && WSTOPSIG(status) == SIGTSTP));
+	usleep(300000);
+	kill(job.pid, SIGCONT);
+	for (std::string piece; !(piece = job.read_some()).empty();) all += piece;
+	CHECK(contains(all, whole.substr(whole.size() / 2)));
+	CHECK(contains(all, "end: length"));
+}
+
+TEST_CASE("T78 cli: a clock that jumps changes no time that is measured") {
+	for (const char* jump : {"-86400", "86400", "-1"}) {
+		RunSpec spec{.args = {"run", "-m", kModel, "--device", "cpu", "-p", "Once upon a time", "-n", "20", "--json"}};
+		spec.env = {{"LD_PRELOAD", KVRUN_FAULT_SHIM}, {"KVRUN_SHIM_CLOCK", jump}};
+		const Ran r = run_program(spec);
+		CAPTURE(r.err);
+		REQUIRE(r.code == 0);
+		const auto t = nlohmann::json::parse(r.out)["timings"];
+		for (const char* key : {"load_s", "prefill_s", "decode_s"}) {
+			CHECK(t[key].get<double>() > 0);
+			CHECK(t[key].get<double>() < 60);
+		}
+		for (const char* key : {"prefill_tok_s", "decode_tok_s"}) CHECK(t[key].get<double>() > 1);
+	}
+}
+
+TEST_CASE("T83 cli: numbers are read and written the same in every locale") {
+	const TempFolder locales; // Turkish i, decimal commas
+	std::vector<std::string> made;
+	for (const char* name : {"tr_TR", "de_DE"})
+		if (std::system(
+		        fmt::format("localedef -i {} -f UTF-8 '{}/{}.UTF-8' >/dev/null 2>&1", name, locales.path.string(), name)
+		            .c_str()) == 0)
+			made.push_back(std::string(name) + ".UTF-8");
+	if (made.empty()) {
+		MESSAGE("skipped: localedef makes no locales (package locales)");
+		return;
+	}
+	const std::vector<std::vector<std::string>> commands = {
+	    {"run", "-m", kModel, "--device", "cpu", "-p", "I i", "-n", "12", "--temp", "0.75", "--top-p", "0.9", "--seed",
+	     "3"},
+	    {"run", "-m", kModel, "--device", "cpu", "-p", "x", "-n", "1", "--temp", "0,75"},
+	    {"plan", "-m", kModel, "--kv", "zipcache,ratio=0.4,probe=0.25", "--json"},
+	    {"inspect", kModel, "--json"},
+	    {"tokenize", "-m", kModel, "--special"}};
+	for (const std::vector<std::string>& args : commands) {
+		RunSpec spec{.args = args, .input = "Istanbul I\xc4\xb1 1.5"};
+		spec.env = {{"LC_ALL", "C"}, {"KVRUN_DEVICE", "cpu"}, {"KVRUN_BACKEND", "cpu"}, {"KVRUN_SUBMIT_MS", "12.5"}};
+		const Ran plain = run_program(spec);
+		CAPTURE(args[0]);
+		CAPTURE(plain.err);
+		for (const std::string& name : made) {
+			CAPTURE(name);
+			spec.env[0].second = name;
+			spec.env.resize(4);
+			spec.env.push_back({"LOCPATH", locales.path});
+			spec.env.push_back({"TZ", "Asia/Kathmandu"});
+			const Ran r = run_program(spec);
+			CHECK(r.code == plain.code);
+			CHECK(r.out == plain.out);
+		}
+	}
+}
+
+TEST_CASE("T30 cli: a flag is stronger than the environment, and a bad variable is named") {
+	RunSpec spec{.args = {"run", "-m", kModel, "-p", "x", "-n", "1", "--device", "cpu"}};
+	spec.env = {{"KVRUN_DEVICE", "no-such-device"}};
+	CHECK(run_program(spec).code == 0);
+	spec.args.resize(7);
+	Ran r = run_program(spec);
+	CHECK(r.code == 4);
+	CHECK(contains(r.err, "no-such-device"));
+	const std::pair<const char*, const char*> bad[] = {{"KVRUN_LOG", "much"},
+	                                                   {"KVRUN_CHECK", "yes"},
+	                                                   {"KVRUN_POISON", "1x"},
+	                                                   {"KVRUN_SUBMIT_MS", "1,5"},
+	                                                   {"KVRUN_BACKEND", "metal"},
+	                                                   {"KVRUN_LOG", "\xef\xbb\xbf"
+	                                                                 "1"},
+	                                                   {"KVRUN_CHECK", "1\r"}};
+	for (const auto& [name, value] : bad) {
+		CAPTURE(std::string(name));
+		spec.env = {{"KVRUN_DEVICE", "cpu"}, {name, value}};
+		r = run_program(spec);
+		CHECK(r.code == 2);
+		CHECK(contains(r.err, name));
+		CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
+	}
+}
+
+TEST_CASE("T62, T74 cli: a driver in too little memory is no silent crash") {
+	const std::string icd = lavapipe();
+	if (icd.empty()) return;
+	const TempFolder cache;
+	for (const size_t mib : {250, 300, 350, 400, 500, 600, 700}) {
+		CAPTURE(mib);
+		rlimit all{};
+		getrlimit(RLIMIT_AS, &all);
+		const rlimit limit{rlim_t(mib) << 20, all.rlim_max};
+		setrlimit(RLIMIT_AS, &limit);
+		Ran r;
+		try {
+			r = run_program(on_lavapipe(icd, cache));
+		} catch (...) {}
+		setrlimit(RLIMIT_AS, &all);
+		CAPTURE(r.err);
+		CHECK(!r.killed);
+		CHECK((r.code == 0 || r.code == 4));
+		if (r.code == 4) CHECK(contains(r.err, "error: "));
 	}
 }

@@ -52,7 +52,7 @@ TEST_CASE("session: the same bits in any chunking of a prompt, and in every run"
 	});
 }
 
-TEST_CASE("session: a sequence has the same bits alone and beside others, fresh, reset and in poisoned memory") {
+TEST_CASE("T73 session: a sequence has the same bits alone and beside others, fresh, reset and in poisoned memory") {
 	each_row(std::vector<Case>{{"company"}}, [](Backend&, const Case&, const TestRow& row) {
 		const auto engine = open_engine(row.device, kSmallModel);
 		const uint32_t vocab = engine->config().vocab, n = 40;

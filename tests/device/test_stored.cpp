@@ -60,7 +60,7 @@ void seal(std::span<std::byte> file) {
 
 } // namespace
 
-TEST_CASE("T28 session file: a restored session goes on with the bits of one that never stopped") {
+TEST_CASE("session file: a restored session goes on with the bits of one that never stopped") {
 	const TempFolder folder;
 	each_row(std::vector<Case>{{"restore"}}, [&](Backend&, const Case&, const TestRow& row) {
 		const std::string path = folder.path / (row.device + ".kvs");
@@ -105,7 +105,7 @@ TEST_CASE("T28 session file: a restored session goes on with the bits of one tha
 	});
 }
 
-TEST_CASE("session file: an empty session, and one saved again after it was restored") {
+TEST_CASE("T49 session file: an empty session, and one saved again after it was restored") {
 	const TempFolder folder;
 	const std::string path = folder.path / "s.kvs", again = folder.path / "t.kvs";
 	const auto engine = open_engine("cpu", kModel);
@@ -122,7 +122,7 @@ TEST_CASE("session file: an empty session, and one saved again after it was rest
 	CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2); // nothing is left behind
 }
 
-TEST_CASE("T23 T26 session file: of another model, of a newer version, no session file, not there") {
+TEST_CASE("T44, T45 session file: of another model, of a newer version, no session file, not there") {
 	const TempFolder folder;
 	const std::string path = folder.path / "s.kvs";
 	const auto engine = open_engine("cpu", kModel), other = open_engine("cpu", kSmallModel);
@@ -152,9 +152,9 @@ TEST_CASE("T23 T26 session file: of another model, of a newer version, no sessio
 	CHECK_THROWS_AS(save_session(s, folder.path.string(), {}), Error);
 }
 
-// T24, T25, T27: cut, flipped, with right checksums over wrong content. Each is refused with the file's name, or the
+// Cut, flipped, with right checksums over wrong content. Each is refused with the file's name, or the
 // session works; memory of the pool is whole afterwards.
-TEST_CASE("T24 T25 T27 session file: mutations of files of five policies") {
+TEST_CASE("T42, T43, T46, T47 session file: mutations of files of five policies") {
 	const char* asked = std::getenv("KVRUN_TEST_MUTATIONS"); // of each policy
 	const int n = asked ? std::atoi(asked) : 1500;
 	const TempFolder folder;

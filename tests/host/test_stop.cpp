@@ -74,7 +74,7 @@ TEST_CASE("T39 stop: any text, any splitting, any stop strings give the text bef
 	CHECK(stopped < 19000);
 }
 
-TEST_CASE("T39 stop: characters leave whole, bytes that are none leave unchanged") {
+TEST_CASE("T39, T59 stop: characters leave whole, bytes that are none leave unchanged") {
 	StopStream s({});
 	CHECK(s.feed("\xf0\x9f") == "");
 	CHECK(s.feed("\x98") == "");

@@ -425,7 +425,7 @@ TEST_CASE("T22: any bytes come back: invalid UTF-8, overlong forms, surrogates, 
 		}
 }
 
-TEST_CASE("utf8 stream: characters come out whole, broken bytes come out at once") {
+TEST_CASE("T59 utf8 stream: characters come out whole, broken bytes come out at once") {
 	Utf8Stream s;
 	CHECK(s.push("a") == "a");
 	CHECK(s.push("\xe2") == "");

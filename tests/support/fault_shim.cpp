@@ -1,10 +1,13 @@
 // Preloaded into the program under test: makes it run out of memory, or ends it, at a chosen call.
 //
 // KVRUN_SHIM_NEW=N      operator new number N (from 1) and all after it fail; -N: that one only
-// KVRUN_SHIM_MALLOC=N   the same for malloc, calloc and realloc, of every library
+// KVRUN_SHIM_MALLOC=N   the same for malloc, calloc and realloc, of every library, from main() on: CUDA's runtime does
+// not
+//                       survive it before
 // KVRUN_SHIM_KILL=WORD  SIGKILL while a file whose name holds "pipelines-" is saved: `write`, with half of the bytes in
 // the
 //                       file, or `rename`, before it has its name
+// KVRUN_SHIM_CLOCK=S    the wall clock jumps by S seconds each time it is read
 // KVRUN_SHIM_COUNT=FILE at exit, the number of calls that KVRUN_SHIM_NEW (or _MALLOC) counts is written there
 #include <atomic>
 #include <cerrno>
@@ -13,9 +16,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <dlfcn.h>
 #include <new>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 extern "C" void* __libc_malloc(size_t);
@@ -82,20 +87,65 @@ VISIBLE void operator delete[](void* p, size_t) noexcept { std::free(p); }
 
 // ---- C
 
+namespace {
+
+bool in_main = false;
+int (*real_main)(int, char**, char**) = nullptr;
+int counted_main(int argc, char** argv, char** env) {
+	in_main = true;
+	return real_main(argc, argv, env);
+}
+bool malloc_fails() { return in_main && mallocs.fails(); }
+
+} // namespace
+
+extern "C" VISIBLE int __libc_start_main(int (*main)(int, char**, char**), int argc, char** argv, void (*init)(),
+                                         void (*fini)(), void (*rtld_fini)(), void* stack) {
+	real_main = main;
+	const auto next = reinterpret_cast<decltype(&__libc_start_main)>(dlsym(RTLD_NEXT, "__libc_start_main"));
+	return next(counted_main, argc, argv, init, fini, rtld_fini, stack);
+}
 extern "C" VISIBLE void* malloc(size_t n) {
-	if (!mallocs.fails()) return __libc_malloc(n);
+	if (!malloc_fails()) return __libc_malloc(n);
 	errno = ENOMEM;
 	return nullptr;
 }
 extern "C" VISIBLE void* calloc(size_t n, size_t size) {
-	if (!mallocs.fails()) return __libc_calloc(n, size);
+	if (!malloc_fails()) return __libc_calloc(n, size);
 	errno = ENOMEM;
 	return nullptr;
 }
 extern "C" VISIBLE void* realloc(void* p, size_t n) {
-	if (!mallocs.fails()) return __libc_realloc(p, n);
+	if (!malloc_fails()) return __libc_realloc(p, n);
 	errno = ENOMEM;
 	return nullptr;
+}
+
+// ---- time
+
+namespace {
+long jump() { // seconds the wall clock is off by now
+	static std::atomic<long> off{0};
+	const char* each = std::getenv("KVRUN_SHIM_CLOCK");
+	return each ? off += std::strtol(each, nullptr, 10) : 0;
+}
+} // namespace
+extern "C" VISIBLE int clock_gettime(clockid_t id, timespec* t) noexcept {
+	const int r = int(syscall(SYS_clock_gettime, id, t));
+	if (r == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) t->tv_sec += jump();
+	return r;
+}
+extern "C" VISIBLE int gettimeofday(timeval* t, void*) noexcept {
+	timespec now{};
+	clock_gettime(CLOCK_REALTIME, &now);
+	*t = {now.tv_sec, now.tv_nsec / 1000};
+	return 0;
+}
+extern "C" VISIBLE time_t time(time_t* out) noexcept {
+	timespec now{};
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (out) *out = now.tv_sec;
+	return now.tv_sec;
 }
 
 // ---- files
