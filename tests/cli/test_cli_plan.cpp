@@ -3,6 +3,8 @@
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 using namespace kvrun;
@@ -218,6 +220,37 @@ TEST_CASE("plan: several policies give one table, what fits first, then quality,
 		CHECK_MESSAGE(all.out.find(name) != std::string::npos, name);
 	args = {"plan", "--shape", "32x8x128", "--memory", "64M", "-c", "65536", "--kv", "all"};
 	CHECK(run_program(args).code == 6);
+}
+
+TEST_CASE("plan: the measured quality is that of tools/BENCHMARKS.md, which the README draws") {
+	std::map<std::string, json> of;
+	for (const json& j : plan({"--shape", "32x8x128", "--kv", "all"})) of[j["policy"]] = j;
+	CHECK(of.size() == 14);
+	std::ifstream csv(KVRUN_SOURCE_DIR "/tools/dev/quality.csv");
+	std::string line;
+	std::getline(csv, line);
+	REQUIRE(line == "policy,variant,stored_bits,kld,kld_error,recall_percent");
+	size_t n = 0;
+	for (; std::getline(csv, line); ++n) { // the variant, in quotes, may have commas
+		std::vector<std::string> last;
+		for (std::string rest = line; last.size() < 4; rest.resize(rest.rfind(',')))
+			last.push_back(rest.substr(rest.rfind(',') + 1));
+		const json& j = of[line.substr(0, line.find(','))];
+		CAPTURE(line);
+		REQUIRE(j.contains("measured"));
+		CHECK(j["measured"]["recall"].get<double>() == doctest::Approx(std::stod(last[0]) / 100));
+		CHECK(j["measured"]["kld"].get<double>() == doctest::Approx(std::stod(last[2])));
+	}
+	CHECK(n == of.size());
+	CHECK(of["kivi4"]["quality"] == "near f16");
+	CHECK(of["kivi2"]["quality"] == "good");
+	CHECK(of["rtn2"]["quality"] == "fair");
+	CHECK(of["kivi1"]["quality"] == "poor");
+	CHECK(of["h2o"]["quality"] == "forgets");
+	const json own = plan({"--shape", "32x8x128", "--kv", "kivi2,group=64"}); // with options: not measured
+	CHECK(own["quality"] == "not measured");
+	CHECK(!own.contains("measured"));
+	CHECK(plan({"--shape", "32x8x128", "--kv", "q4"})["quality"] == "near f16");
 }
 
 TEST_CASE("plan: what cannot be is refused in one line") {
