@@ -241,7 +241,7 @@ TEST_CASE("T15: a model with such values is loaded, and one line says where they
 	std::memcpy(b.find("blk.0.ffn_norm.weight").data.data() + 12, &nan, 4);
 	CHECK(warnings(b, "norm.gguf") ==
 	      "warning: norm.gguf: 1 of 12 tensors hold values that are not finite, first "
-	      "blk.0.ffn_norm.weight at row 0, column 3; answers may be broken, get the file again\n");
+	      "blk.0.ffn_norm.weight at row 0, column 3; output may be wrong, download the file again\n");
 	TinyShape s; // several reads and several pieces: the last element of 24 MiB
 	s.dim = 2048;
 	s.hidden_dim = 3072;
