@@ -310,12 +310,13 @@ Config read_config(const Gguf& g) {
 
 void warn_about_context(const Config& c, uint32_t ctx) {
 	if (ctx > c.max_seq)
-		warn_once(
-		    fmt::format("the context of {} tokens is longer than the {} the model was made for; answers may lose sense",
-		                ctx, c.max_seq));
+		warn_once(fmt::format(
+		    "the context of {} tokens is longer than the {} the model was trained for; output quality may degrade", ctx,
+		    c.max_seq));
 	if (c.sliding_window != 0 && ctx > c.sliding_window)
-		warn_once(fmt::format("the model was made to look back {} tokens, kvrun lets it see all {} of the context",
-		                      c.sliding_window, ctx));
+		warn_once(fmt::format(
+		    "the model was trained with a sliding window of {} tokens; kvrun attends to all {} of the context",
+		    c.sliding_window, ctx));
 }
 
 } // namespace kvrun

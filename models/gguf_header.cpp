@@ -246,8 +246,8 @@ Parser::Tensor Parser::tensor() {
 		     t.shape[0], t.shape[1], t.shape[2], t.shape[3]);
 	if (t.shape[0] % block != 0)
 		fail(Code::Format,
-		     "{}: tensor {}: rows of {} elements are no multiple of the {} in a {} block; the file is damaged", name(),
-		     tensor, t.shape[0], block, type_name);
+		     "{}: tensor {}: rows of {} elements are not a multiple of the {} in a {} block; the file is damaged",
+		     name(), tensor, t.shape[0], block, type_name);
 	t.bytes = *bytes;
 	return r;
 }
@@ -258,7 +258,7 @@ void Parser::place(std::vector<Tensor>& tensors) {
 	for (Tensor& r : tensors) {
 		GgufTensor& t = r.t;
 		if (t.at % alignment_ != 0)
-			fail(Code::Format, "{}: tensor {}: offset {} is no multiple of the alignment {}; the file is damaged",
+			fail(Code::Format, "{}: tensor {}: offset {} is not a multiple of the alignment {}; the file is damaged",
 			     name(), shown(r.name), t.at, alignment_);
 		const auto begin = data ? checked_add(*data, t.at) : std::nullopt;
 		const auto end = begin ? checked_add(*begin, t.bytes) : std::nullopt;

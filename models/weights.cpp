@@ -86,12 +86,13 @@ class Uploader {
 		backend_.wait();
 		unflushed_ = 0;
 	}
-	// Says which weights are no finite numbers. The model is loaded all the same: they may be of tokens nobody uses.
+	// Warns about weights that are not finite. The model is loaded nevertheless: they may belong to unused tokens.
 	void warn_about_values() const {
 		if (bad_tensors_ > 0)
-			warn_once(fmt::format("{}: {} of {} tensors hold values that are no finite numbers, first {}; answers may "
-			                      "be broken, get the file again",
-			                      gguf_.name(), bad_tensors_, gguf_.tensors().size(), first_bad_));
+			warn_once(
+			    fmt::format("{}: {} of {} tensors hold values that are not finite, first {}; output may be wrong, "
+			                "download the file again",
+			                gguf_.name(), bad_tensors_, gguf_.tensors().size(), first_bad_));
 	}
 
  private:

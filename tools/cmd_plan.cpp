@@ -7,6 +7,8 @@
 #include "tools/env.h"
 #include "tools/plan_report.h"
 #include "tools/terminal.h"
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 
 namespace kvrun {
@@ -35,6 +37,15 @@ KvShape read_shape(const std::string& text) {
 	return {n[0], n[1], n[2]};
 }
 
+bool equal(char a, char b) { return std::tolower(uint8_t(a)) == std::tolower(uint8_t(b)); }
+
+// As --device means it elsewhere: an index, BACKEND, BACKEND:INDEX or part of a name; empty: the first usable one.
+bool is_wanted(const std::string& want, const DeviceReport& d, size_t index) {
+	if (want.empty() || want == std::to_string(index)) return true;
+	if (want == d.backend || want == fmt::format("{}:{}", d.backend, index)) return true; // only its devices are listed
+	return !std::ranges::search(d.info.name, want, equal).empty();
+}
+
 // The memory to plan for: what is given, or what a device has free, without opening it.
 void find_memory(const PlanArgs& a, PlanSubject& s) {
 	if (a.memory) {
@@ -43,15 +54,11 @@ void find_memory(const PlanArgs& a, PlanSubject& s) {
 	}
 	const BackendOptions options = backend_options(a.device, /*check=*/false);
 	const std::vector<DeviceReport> devices = list_devices(options);
-	for (size_t i = 0; i < devices.size(); ++i) {
-		const DeviceReport& d = devices[i];
-		const bool wanted = options.device.empty() || options.device == d.backend ||
-		                    options.device == std::to_string(i) ||
-		                    d.info.name.find(options.device) != std::string::npos;
-		if (!d.refused.empty() || !wanted) continue;
-		s.where = d.info.name, s.total_bytes = d.info.free_bytes;
-		return;
-	}
+	for (size_t i = 0; i < devices.size(); ++i)
+		if (devices[i].refused.empty() && is_wanted(options.device, devices[i], i)) {
+			s.where = devices[i].info.name, s.total_bytes = devices[i].info.free_bytes;
+			return;
+		}
 	if (!options.device.empty()) fail(Code::Device, "no usable device '{}'; kvrun devices lists them", options.device);
 }
 
@@ -78,11 +85,12 @@ PlanSubject subject_of(const PlanArgs& a) {
 }
 
 // Plans of the policies. With --kv all, policies this shape cannot have go to `refused`, with the reason.
-std::vector<KvPlan> plans_of(const PlanArgs& a, const PlanSubject& s, std::vector<std::string>& refused) {
+std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vector<std::string>& refused) {
 	const bool all = a.kv == "all";
-	std::vector<KvPlan> plans;
+	std::vector<Planned> plans;
 	for (const KvPolicy& p : all ? all_policies() : parse_policies(a.kv)) try {
-			plans.push_back(make_plan(p, s.shape));
+			const KvPlan plan = make_plan(p, s.shape);
+			plans.push_back({plan, verdict_of(plan, s)});
 		} catch (const Error& e) {
 			if (!all) throw;
 			refused.push_back(e.what());
@@ -93,19 +101,20 @@ std::vector<KvPlan> plans_of(const PlanArgs& a, const PlanSubject& s, std::vecto
 void run_plan(const PlanArgs& a) {
 	const PlanSubject s = subject_of(a);
 	std::vector<std::string> refused;
-	const std::vector<KvPlan> plans = plans_of(a, s, refused);
+	const std::vector<Planned> plans = plans_of(a, s, refused);
+	const bool one = plans.size() == 1 && a.kv != "all";
 	if (a.json) {
 		Json all = Json::array();
-		for (const KvPlan& plan : plans) all.push_back(plan_json(plan, s));
-		print_json(a.kv != "all" && plans.size() == 1 ? all[0] : all);
-	} else if (a.kv != "all" && plans.size() == 1) {
+		for (const Planned& p : plans) all.push_back(plan_json(p, s));
+		print_json(one ? all[0] : all);
+	} else if (one) {
 		print_plan(plans[0], s);
 	} else {
 		print_ranking(plans, s);
 		for (const std::string& r : refused) write_stdout(fmt::format("not for this model: {}\n", one_line(r)));
 	}
-	const bool none = std::ranges::none_of(plans, [&](const KvPlan& plan) { return verdict_of(plan, s).fits; });
-	if (s.requested && !s.where.empty() && none) throw Exit{kDoesNotFit};
+	const bool fits = std::ranges::any_of(plans, [](const Planned& p) { return p.verdict.fits; });
+	if (s.requested && !s.where.empty() && !fits) throw Exit{kDoesNotFit};
 }
 
 Section policies_section() {

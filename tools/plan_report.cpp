@@ -149,10 +149,10 @@ std::string tiers_text(const KvPlan& plan) {
 	std::string out;
 	const Select& select = plan.policy.select;
 	if (!plan.keeps_all) {
-		out += fmt::format("  f16 window: at most {} tokens{}; {} {} tokens at a time\n",
-		                   select.recent_keep + select.flush,
+		out += fmt::format("  f16 window: at most {} tokens{}; {} {} at a time\n", select.recent_keep + select.flush,
 		                   select.sinks ? fmt::format(" and the first {} of the sequence", select.sinks) : "",
-		                   evicts(plan) ? "evicts" : "compresses", select.flush);
+		                   evicts(plan) ? "evicts" : "compresses",
+		                   select.flush == 1 ? "one token" : fmt::format("{} tokens", select.flush));
 		out += fmt::format("  token selection: {}\n", plan.n_heads > 1    ? "per layer and KV head"
 		                                              : plan.n_groups > 1 ? "per layer"
 		                                                                  : "the same in all layers");
@@ -170,8 +170,7 @@ std::string tiers_text(const KvPlan& plan) {
 }
 
 struct Ranked {
-	const KvPlan* plan;
-	PlanVerdict verdict;
+	const Planned* policy;
 	QualityClass quality;
 	size_t bytes; // of the subject's tokens
 };
@@ -222,11 +221,11 @@ QualityClass quality_of(const KvPlan& plan) {
 	return q.kld < 0.1 && q.recall >= 0.5 ? QualityClass::Fair : QualityClass::Poor;
 }
 
-Json plan_json(const KvPlan& plan, const PlanSubject& s) {
+Json plan_json(const Planned& planned, const PlanSubject& s) {
+	const auto& [plan, v] = planned;
 	const KvBytes b = bytes_at(plan, s.n_tokens);
 	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2;
 	const double stored = stored_bits(plan, s.n_tokens);
-	const PlanVerdict v = verdict_of(plan, s);
 	const QualityClass quality = quality_of(plan);
 	Json j = {
 	    {"policy", plan.policy.text},
@@ -258,10 +257,10 @@ Json plan_json(const KvPlan& plan, const PlanSubject& s) {
 	return j;
 }
 
-void print_plan(const KvPlan& plan, const PlanSubject& s) {
+void print_plan(const Planned& planned, const PlanSubject& s) {
+	const auto& [plan, v] = planned;
 	const KvBytes b = bytes_at(plan, s.n_tokens);
 	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2, stored = stored_bits(plan, s.n_tokens);
-	const PlanVerdict v = verdict_of(plan, s);
 	std::string out = verdict_text(plan, s, v) + "\n\n";
 	out += fmt::format("{} [{}]: {}\n{}: {} layers x {} KV heads x head_dim {}, {} tokens\n\n",
 	                   one_line(plan.policy.text), plan.policy.source, plan.policy.summary, one_line(s.name),
@@ -281,17 +280,16 @@ void print_plan(const KvPlan& plan, const PlanSubject& s) {
 	write_stdout(out);
 }
 
-void print_ranking(const std::vector<KvPlan>& plans, const PlanSubject& s) {
+void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	std::vector<Ranked> rows;
-	for (const KvPlan& plan : plans)
-		rows.push_back({&plan, verdict_of(plan, s), quality_of(plan), bytes_at(plan, s.n_tokens).total()});
+	for (const Planned& p : plans) rows.push_back({&p, quality_of(p.plan), bytes_at(p.plan, s.n_tokens).total()});
 	std::stable_sort(rows.begin(), rows.end(), [](const Ranked& a, const Ranked& b) {
-		if (a.verdict.fits != b.verdict.fits) return a.verdict.fits;
-		if (!a.verdict.fits && a.verdict.capacity.kept != b.verdict.capacity.kept)
-			return a.verdict.capacity.kept > b.verdict.capacity.kept;
+		const PlanVerdict &x = a.policy->verdict, &y = b.policy->verdict;
+		if (x.fits != y.fits) return x.fits;
+		if (!x.fits && x.capacity.kept != y.capacity.kept) return x.capacity.kept > y.capacity.kept;
 		return std::pair(a.quality, a.bytes) < std::pair(b.quality, b.bytes);
 	});
-	const auto n_fit = std::ranges::count_if(rows, [](const Ranked& r) { return r.verdict.fits; });
+	const auto n_fit = std::ranges::count_if(rows, [](const Ranked& r) { return r.policy->verdict.fits; });
 	const bool known = !s.where.empty();
 	std::string head =
 	    fmt::format("{}: {} layers x {} KV heads x head_dim {}, {} tokens{}\n", one_line(s.name), s.shape.n_layers,
@@ -303,16 +301,16 @@ void print_ranking(const std::vector<KvPlan>& plans, const PlanSubject& s) {
 		       head;
 	std::vector<std::vector<Column>> table;
 	for (const Ranked& r : rows) {
-		const PlanVerdict& v = r.verdict;
+		const auto& [plan, v] = *r.policy;
 		table.push_back(
-		    {{"kv", one_line(r.plan->policy.text)},
+		    {{"kv", one_line(plan.policy.text)},
 		     {"fits", !known                ? "-"
 		              : v.fits              ? "yes"
 		              : v.kept < s.n_tokens ? fmt::format("keeps {}", v.kept)
 		                                    : "no"},
 		     {"GiB", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
 		     {"most tokens", known ? fmt::format("{}{}", v.capacity.kept, v.capacity.evicts ? " (evicts)" : "") : "-"},
-		     {"stored bits", fmt::format("{:.2f}", stored_bits(*r.plan, s.n_tokens))},
+		     {"stored bits", fmt::format("{:.2f}", stored_bits(plan, s.n_tokens))},
 		     {"quality", quality_name(r.quality)}});
 	}
 	write_stdout(head + "\n");

@@ -33,10 +33,14 @@ const char* quality_name(QualityClass);
 QualityClass quality_of(const KvPlan&);
 extern const char* const kQualityLegend;
 
-Json plan_json(const KvPlan&, const PlanSubject&);
-void print_plan(const KvPlan&, const PlanSubject&);
+struct Planned {
+	KvPlan plan;
+	PlanVerdict verdict;
+};
+Json plan_json(const Planned&, const PlanSubject&);
+void print_plan(const Planned&, const PlanSubject&);
 // One row per policy, best first: those that fit, by quality and size; then the others, by the tokens they have room
 // for.
-void print_ranking(const std::vector<KvPlan>&, const PlanSubject&);
+void print_ranking(const std::vector<Planned>&, const PlanSubject&);
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// A KV-cache method as plain data: what its paper says, in numbers. No behaviour, no device.
+// A KV cache policy as plain data: which tokens are kept, at what precision, and where. No behaviour, no device.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -60,7 +60,7 @@ constexpr bool ranks_by_score(Rank r) { return r == Rank::ScoreSum || r == Rank:
 struct Select {
 	uint32_t sinks = 0;       // first tokens of the sequence, f16 for ever
 	uint32_t recent_keep = 0; // newest tokens that are never judged
-	uint32_t flush = 32;      // tokens that are judged together
+	uint32_t flush = 32;      // tokens that leave the window at a time
 	Rank rank = Rank::None;
 	double ratio = 0;        // share of judged tokens that are Salient
 	uint32_t budget = 0;     // by score: cap on f16 Salient tokens besides sinks; 0 = no cap

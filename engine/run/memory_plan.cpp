@@ -50,14 +50,24 @@ uint64_t tokens_kept(const KvPlan& plan, uint64_t n) {
 	return std::min<uint64_t>(n, uint64_t(c.f16()) + c.packed[int(Tier::Salient)]);
 }
 
+// tokens_that_fit() takes time in proportion to its limit, which is far off where no trained context is known.
+static uint64_t most_that_fit(const KvPlan& plan, uint64_t bytes, uint64_t most) {
+	for (uint64_t limit = std::min<uint64_t>(most, 1 << 16);; limit = std::min(most, limit * 4)) {
+		const uint64_t fit = tokens_that_fit(plan, bytes, limit);
+		if (fit < limit || limit == most) return fit;
+	}
+}
+
 Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes) {
 	constexpr uint64_t kMost = 1 << 24; // tokens of any context
+	const auto fit = [&](uint64_t prompt, uint64_t most) {
+		return most_that_fit(plan, memory_account(m, total_bytes, prompt).cache, most);
+	};
 	Capacity c;
 	c.evicts = evicts(plan);
-	const uint64_t most = m.trained_tokens ? m.trained_tokens : kMost;
 	// A longer prompt leaves less for the cache: first what fits beside a prompt of one token, then beside one as long.
-	for (uint64_t prompt = 1, round = 0; round < 2; ++round, prompt = c.by_memory)
-		c.by_memory = tokens_that_fit(plan, memory_account(m, total_bytes, prompt).cache, round ? prompt : most);
+	c.by_memory = fit(1, m.trained_tokens ? m.trained_tokens : kMost);
+	c.by_memory = fit(c.by_memory, c.by_memory);
 	c.kept = tokens_kept(plan, c.by_memory);
 	return c;
 }

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 using namespace kvrun;
@@ -164,11 +166,13 @@ TEST_CASE("plan: a model's memory is accounted for alike for a device and for --
 	for (const auto& part : device.items())
 		if (part.key() != "device") CHECK(given["memory"][part.key()] == part.value());
 	CHECK(given["memory"]["weight_bytes"].get<size_t>() > 8'000'000);
-	// what the engine really allocates for a prompt of the whole context
-	const Ran run = run_program({"bench", model, "--device", "cpu", "-p", "2048", "-n", "0", "-r", "1", "-o", "json"});
+	// what the engine really allocates for a prompt
+	const Ran run = run_program(
+	    {"bench", model, "--device", "cpu", "-p", "256", "-n", "0", "-r", "1", "-o", "json", "--no-warmup"});
 	REQUIRE(run.code == 0);
 	const double allocated = json::parse(run.out)["prompt_bytes"];
-	CHECK(device["prompt_bytes"].get<double>() == doctest::Approx(allocated).epsilon(0.05));
+	const json planned = plan({model, "-c", "256"});
+	CHECK(planned["memory"]["prompt_bytes"].get<double>() == doctest::Approx(allocated).epsilon(0.02));
 	// beyond the trained context nothing fits, however much memory there is
 	const Ran beyond = run_program({"plan", model, "--memory", "1024G", "-c", "4096"});
 	CHECK(beyond.code == 6);
@@ -218,6 +222,37 @@ TEST_CASE("plan: several policies give one table, what fits first, then quality,
 		CHECK_MESSAGE(all.out.find(name) != std::string::npos, name);
 	args = {"plan", "--shape", "32x8x128", "--memory", "64M", "-c", "65536", "--kv", "all"};
 	CHECK(run_program(args).code == 6);
+}
+
+TEST_CASE("plan: the measured quality is that of tools/BENCHMARKS.md, which the README draws") {
+	std::map<std::string, json> of;
+	for (const json& j : plan({"--shape", "32x8x128", "--kv", "all"})) of[j["policy"]] = j;
+	CHECK(of.size() == 14);
+	std::ifstream csv(KVRUN_SOURCE_DIR "/tools/dev/quality.csv");
+	std::string line;
+	std::getline(csv, line);
+	REQUIRE(line == "policy,variant,stored_bits,kld,kld_error,recall_percent");
+	size_t n = 0;
+	for (; std::getline(csv, line); ++n) { // the variant, in quotes, may have commas
+		std::vector<std::string> last;
+		for (std::string rest = line; last.size() < 4; rest.resize(rest.rfind(',')))
+			last.push_back(rest.substr(rest.rfind(',') + 1));
+		const json& j = of[line.substr(0, line.find(','))];
+		CAPTURE(line);
+		REQUIRE(j.contains("measured"));
+		CHECK(j["measured"]["recall"].get<double>() == doctest::Approx(std::stod(last[0]) / 100));
+		CHECK(j["measured"]["kld"].get<double>() == doctest::Approx(std::stod(last[2])));
+	}
+	CHECK(n == of.size());
+	CHECK(of["kivi4"]["quality"] == "near f16");
+	CHECK(of["kivi2"]["quality"] == "good");
+	CHECK(of["rtn2"]["quality"] == "fair");
+	CHECK(of["kivi1"]["quality"] == "poor");
+	CHECK(of["h2o"]["quality"] == "forgets");
+	const json own = plan({"--shape", "32x8x128", "--kv", "kivi2,group=64"}); // with options: not measured
+	CHECK(own["quality"] == "not measured");
+	CHECK(!own.contains("measured"));
+	CHECK(plan({"--shape", "32x8x128", "--kv", "q4"})["quality"] == "near f16");
 }
 
 TEST_CASE("plan: what cannot be is refused in one line") {

@@ -306,7 +306,7 @@ TEST_CASE("T10: sizes that overflow and rows that are no whole blocks are refuse
 	CHECK_REFUSED(b, "overflow");
 	b = small();
 	b.find("blocks").dims = {33, 2};
-	CHECK_REFUSED(b, "rows of 33 elements are no multiple of the 32 in a Q8_0 block");
+	CHECK_REFUSED(b, "rows of 33 elements are not a multiple of the 32 in a Q8_0 block");
 	b = small();
 	b.find("blocks").dims = {16, 4}; // as many elements as two blocks, but no row is a block
 	CHECK_REFUSED(b, "rows of 16 elements");
@@ -321,7 +321,7 @@ TEST_CASE("T11: tensors outside the file, unaligned or overlapping are refused")
 	for (uint64_t offset : {uint64_t(1), uint64_t(31), uint64_t(33), UINT64_MAX - 1}) {
 		GgufBuilder b = small();
 		b.tensors[1].offset = offset;
-		CHECK_REFUSED(b, fmt::format("offset {} is no multiple of the alignment 32", offset));
+		CHECK_REFUSED(b, fmt::format("offset {} is not a multiple of the alignment 32", offset));
 	}
 	GgufBuilder b = small();
 	b.tensors[1].offset = 0;

@@ -240,8 +240,8 @@ TEST_CASE("T15: a model with such values is loaded, and one line says where they
 	const float nan = NAN;
 	std::memcpy(b.find("blk.0.ffn_norm.weight").data.data() + 12, &nan, 4);
 	CHECK(warnings(b, "norm.gguf") ==
-	      "warning: norm.gguf: 1 of 12 tensors hold values that are no finite numbers, first "
-	      "blk.0.ffn_norm.weight at row 0, column 3; answers may be broken, get the file again\n");
+	      "warning: norm.gguf: 1 of 12 tensors hold values that are not finite, first "
+	      "blk.0.ffn_norm.weight at row 0, column 3; output may be wrong, download the file again\n");
 	TinyShape s; // several reads and several pieces: the last element of 24 MiB
 	s.dim = 2048;
 	s.hidden_dim = 3072;
@@ -252,7 +252,7 @@ TEST_CASE("T15: a model with such values is loaded, and one line says where they
 	std::memcpy(up.data() + up.size() - 4, &nan, 4);
 	std::memcpy(b.find("output.weight").data.data(), &nan, 4);
 	CHECK(warnings(b, "matrix.gguf")
-	          .find("2 of 12 tensors hold values that are no finite numbers, first "
+	          .find("2 of 12 tensors hold values that are not finite, first "
 	                "blk.0.ffn_up.weight at row 3071, column 2047;") != std::string::npos);
 }
 
