@@ -18,7 +18,9 @@
 #define KV_CUDA_STANDIN
 #define KV_HOST_GRID
 #define KV_CUDA_BUILD host_run
-#define KV_KERNEL(name, Args) #name, host_grid::entry_of < Args, name##_kernel>()
+// clang-format off
+#define KV_KERNEL(name, Args) #name, host_grid::entry_of<Args, name##_kernel>()
+// clang-format on
 
 #define __global__
 #define __device__
