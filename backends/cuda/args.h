@@ -116,7 +116,7 @@ struct PackSideArgs {               // kv_pack of K or of V
 	uint32_t t_cap, n_kv_heads, head_dim, page;
 	float shift, shrink; // XQuant's relaxation, 0 and 1 without
 };
-struct BlockArgsOf {                // kv_block
+struct KvBlockArgs {                // kv_block
 	const uint32_t *k, *v;          // (n_kv_heads, t_cap, head_dim / 2) words of two halves
 	const uint32_t *sources, *work; // rows of k and v; (n_work, 6)
 	uint32_t* words;                // pool words
@@ -167,7 +167,7 @@ struct Kernels {
 	Kernel<AttendPromptArgs> attend_prompt;
 	Kernel<AttendMergeArgs> attend_merge;
 	Kernel<PackSideArgs> pack_tokens, pack_channels;
-	Kernel<BlockArgsOf> kv_block;
+	Kernel<KvBlockArgs> kv_block;
 	Kernel<ScorePromptArgs> score_prompt;
 	Kernel<ScoreSlotsArgs> score_slots;
 	Kernel<ChannelMaxArgs> channel_max;

@@ -61,6 +61,7 @@ __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts],
 			sum += p;
 		}
 		sum = warp_sum(sum);
+		__syncwarp(); // every lane has read the state
 		if (lane == 0) {
 			const float keep = before == minus_inf() ? 0.f : expf(before - max);
 			s.keep[j] = keep, s.max[j] = max, s.sum[j] = s.sum[j] * keep + sum;

@@ -229,8 +229,10 @@ void CudaBackend::enqueue(const KernelEntry& k, Dim grid, uint32_t threads, void
 	if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
 	log_at(3, "cuda: {} ({}, {}, {}) x {}", k.name, grid.x, grid.y, grid.z, threads);
 	if (!timing_) return check(rt_.launch(k, grid, threads, args, stream_), k.name);
-	Timed t{info.op, info.bytes, new_event(), new_event(), info.first};
-	timed_.push_back(t);
+	timed_.push_back({info.op, info.bytes, nullptr, nullptr, info.first});
+	Timed& t = timed_.back(); // has each event as soon as there is one: release() destroys it
+	t.from = new_event();
+	t.to = new_event();
 	check(rt_.event_record(t.from, stream_), "cudaEventRecord");
 	check(rt_.launch(k, grid, threads, args, stream_), k.name);
 	check(rt_.event_record(t.to, stream_), "cudaEventRecord");

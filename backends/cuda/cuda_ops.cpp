@@ -143,7 +143,7 @@ void CudaBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
 	const bool balanced = a.format.k.norm == Norm::Balance;
 	launch(kernels_.kv_block, {groups(D / 2, kWarp), n_kv_heads, a.work.shape[0]}, kWarp,
-	       BlockArgsOf{half_words(src.k), half_words(src.v), data<uint32_t>(a.sources), data<uint32_t>(a.work),
+	       KvBlockArgs{half_words(src.k), half_words(src.v), data<uint32_t>(a.sources), data<uint32_t>(a.work),
 	                   data<uint32_t>(a.words), balanced ? data<uint32_t>(a.balance) : nullptr, a.format.k.bits,
 	                   src.k.shape[1], n_kv_heads, D},
 	       {"kv_block", 4. * double(a.sources.elements()) * n_kv_heads * D});

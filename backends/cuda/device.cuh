@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 #include <math.h>
 #define KV_CUDA_BUILD device
-#define KV_KERNEL(name, Args) #name, reinterpret_cast < const void*>(name##_kernel)
+#define KV_KERNEL(name, Args) #name, entry_of(name##_kernel)
 #endif
 #include "backends/cuda/args.h"
 
@@ -23,6 +23,9 @@ template <class T, uint32_t N> struct Shared {
 #endif
 
 namespace KV_CUDA_BUILD {
+
+// What the runtime launches a kernel by.
+template <class Args> const void* entry_of(void (*kernel)(Args)) { return reinterpret_cast<const void*>(kernel); }
 
 constexpr uint32_t kAllLanes = 0xffffffffu;
 

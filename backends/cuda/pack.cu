@@ -141,7 +141,7 @@ __device__ inline uint32_t factor_of(float max) {
 }
 
 // Parameters over all tokens of a work item. Grid: pairs of channels in x, kv heads in y, work items in z.
-__global__ void kv_block_kernel(BlockArgsOf a) {
+__global__ void kv_block_kernel(KvBlockArgs a) {
 	const uint32_t* words = a.work + uint64_t(blockIdx.z) * kBlockItemWords;
 	const BlockItem w = {words[0], words[1], words[2], words[3], words[4], words[5]};
 	const uint32_t pair = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y, D = a.head_dim;
@@ -177,7 +177,7 @@ __global__ void kv_block_kernel(BlockArgsOf a) {
 void add_pack(Kernels& k) {
 	k.pack_tokens = {{KV_KERNEL(pack_tokens, PackSideArgs)}};
 	k.pack_channels = {{KV_KERNEL(pack_channels, PackSideArgs)}};
-	k.kv_block = {{KV_KERNEL(kv_block, BlockArgsOf)}};
+	k.kv_block = {{KV_KERNEL(kv_block, KvBlockArgs)}};
 }
 
 } // namespace kvrun::cuda::KV_CUDA_BUILD

@@ -36,6 +36,7 @@ struct Thread {
 
 struct Warp { // lanes that have come to one warp function
 	unsigned here = 0;
+	uint32_t done = 0; // functions in this block
 	Site site{};
 	uint64_t value[2][kWarp] = {}; // by parity of functions done: the next may begin before all have read this one's
 };
@@ -60,26 +61,26 @@ class Grid {
 
 	void sync_block(Site s) { wait(State::AtBarrier, s); }
 
-	void sync_warp(unsigned mask, uint64_t value, Site site) {
+	void sync_warp(unsigned mask, uint64_t value, Site site, bool memory) {
 		Warp& w = warps_[threadIdx.x / kWarp];
-		uint32_t& time = times.warp[threadIdx.x / kWarp];
 		const unsigned lane = threadIdx.x % kWarp;
 		if (mask != kAllLanes) throw Error("a warp function at " + text(site) + " is for some lanes only; use all");
 		if (w.here && w.site != site)
 			throw Error("lanes of a warp diverge: some are at " + text(w.site) + ", others at " + text(site));
 		w.site = site;
 		w.here |= 1u << lane;
-		w.value[time % 2][lane] = value;
+		w.value[w.done % 2][lane] = value;
 		if (w.here != kAllLanes) return wait(State::InWarp, site);
 		w.here = 0; // the last one: all go on
-		++time;
+		++w.done;
+		times.warp[threadIdx.x / kWarp] += memory;
 		const unsigned first = threadIdx.x / kWarp * kWarp;
 		for (unsigned i = first; i < first + kWarp && i < threads_.size(); ++i)
 			if (threads_[i].state == State::InWarp) threads_[i].state = State::Ready;
 	}
 	uint64_t brought(unsigned lane) const {
 		const unsigned w = threadIdx.x / kWarp;
-		return warps_[w].value[(times.warp[w] + 1) % 2][lane]; // nobody has begun the one after the next
+		return warps_[w].value[(warps_[w].done + 1) % 2][lane]; // nobody has begun the one after the next
 	}
 
 	static std::string where() {
@@ -90,7 +91,7 @@ class Grid {
  private:
 	void run_block() {
 		for (Thread& t : threads_) t = Thread();
-		for (Warp& w : warps_) w.here = 0;
+		for (Warp& w : warps_) w.here = 0, w.done = 0;
 		std::fill(std::begin(times.warp), std::end(times.warp), 0u);
 		times.block_began = ++times.now;
 		left_ = 0;
@@ -209,10 +210,10 @@ void launch(const void* entry, dim3 dim, unsigned threads, const void* args) {
 	grid().launch(entry, dim, threads, args);
 }
 void sync_block(Site s) { grid().sync_block(s); }
-void sync_warp(unsigned mask, uint64_t value, Site s) { grid().sync_warp(mask, value, s); }
+void sync_warp(unsigned mask, uint64_t value, Site s, bool memory) { grid().sync_warp(mask, value, s, memory); }
 uint64_t brought(unsigned lane) { return grid().brought(lane); }
 unsigned ballot(unsigned mask, bool vote, Site s) {
-	grid().sync_warp(mask, vote, s);
+	grid().sync_warp(mask, vote, s, false);
 	unsigned r = 0;
 	for (unsigned i = 0; i < kWarp; ++i) r |= unsigned(grid().brought(i) != 0) << i;
 	return r;

@@ -18,7 +18,9 @@
 #define KV_CUDA_STANDIN
 #define KV_HOST_GRID
 #define KV_CUDA_BUILD host_run
-#define KV_KERNEL(name, Args) #name, host_grid::entry_of < Args, name##_kernel>()
+// clang-format off
+#define KV_KERNEL(name, Args) #name, host_grid::entry_of<Args, name##_kernel>()
+// clang-format on
 
 #define __global__
 #define __device__
@@ -63,8 +65,9 @@ template <class Args, void (*Kernel)(Args)> const void* entry_of() {
 // ---- waiting. Each returns when all threads it concerns have come.
 
 void sync_block(Site);
-// Every lane brings a value; afterwards brought() has those of the warp. The mask must be all lanes.
-void sync_warp(unsigned mask, uint64_t value, Site);
+// Every lane brings a value; afterwards brought() has those of the warp. The mask must be all lanes. memory: what lanes
+// wrote to shared memory before is there for the others after, as shuffles and votes do not promise.
+void sync_warp(unsigned mask, uint64_t value, Site, bool memory = false);
 uint64_t brought(unsigned lane);
 
 inline unsigned lane() { return threadIdx.x % kWarp; }
@@ -91,7 +94,7 @@ struct Access {
 };
 struct Times {                                // of the block that runs
 	uint64_t now = 0, block_began = 0;        // barriers passed and blocks begun since the program began
-	uint32_t warp[kMostThreads / kWarp] = {}; // warp functions done, by warp
+	uint32_t warp[kMostThreads / kWarp] = {}; // memory barriers of each warp in this block
 };
 inline Times times;
 constexpr uint16_t kMany = UINT16_MAX;
@@ -166,7 +169,7 @@ template <class T, uint32_t N> class Shared {
 #define KV_HERE                                                                                                        \
 	host_grid::Site { __FILE__, __LINE__ }
 #define __syncthreads() host_grid::sync_block(KV_HERE)
-#define __syncwarp() host_grid::sync_warp(0xffffffffu, 0, KV_HERE)
+#define __syncwarp() host_grid::sync_warp(0xffffffffu, 0, KV_HERE, true)
 #define __shfl_sync(mask, value, from) host_grid::shuffle(mask, value, unsigned(from) % 32, KV_HERE)
 #define __shfl_xor_sync(mask, value, bits) host_grid::shuffle(mask, value, host_grid::lane() ^ unsigned(bits), KV_HERE)
 #define __shfl_down_sync(mask, value, n) host_grid::shuffle(mask, value, host_grid::lane() + unsigned(n), KV_HERE)

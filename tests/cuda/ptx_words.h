@@ -3,7 +3,7 @@
 #pragma once
 #define KV_CUDA_STANDIN
 #define KV_CUDA_BUILD ptx
-#define KV_KERNEL(name, Args) #name, reinterpret_cast < const void*>(name##_kernel)
+#define KV_KERNEL(name, Args) #name, entry_of(name##_kernel)
 #define __CUDACC__ 1 // shaders/shared marks its functions by it
 
 #define __global__ __attribute__((global))
@@ -38,6 +38,7 @@ KV_REGISTER(blockDim, ntid);
 KV_REGISTER(gridDim, nctaid);
 #undef KV_REGISTER
 
+__device__ inline void __syncwarp() { __nvvm_bar_warp_sync(0xffffffffu); }
 __device__ inline int __shfl_xor_sync(unsigned mask, int x, int lanes) {
 	return __nvvm_shfl_sync_bfly_i32(mask, x, lanes, 0x1f);
 }

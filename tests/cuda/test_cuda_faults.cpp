@@ -164,6 +164,40 @@ TEST_CASE("cuda faults: a lost context stays lost, and the device can be opened 
 	}
 }
 
+TEST_CASE("cuda faults: times of ops, and events that fail") {
+	CudaFaults& f = cuda_faults();
+	f.reset();
+	const auto norm = [](Backend& b) {
+		const Buffer x = b.alloc(512, Mem::Device, "x"), w = b.alloc(256, Mem::Device, "w");
+		b.rmsnorm(view(x, 0, DType::F32, 2, 64), view(x, 0, DType::F32, 2, 64), view(w, 0, DType::F32, 64), 1e-6f);
+		b.wait();
+	};
+	{
+		const auto b = open_test_device("cuda-host");
+		norm(*b);
+		CHECK(b->op_times(false).empty()); // unless timing is on
+		b->time_ops(true);
+		norm(*b);
+		norm(*b);
+		const std::vector<OpTime> times = b->op_times(true);
+		REQUIRE(times.size() == 1);
+		CHECK(times[0].op == "rmsnorm");
+		CHECK(times[0].calls == 2);
+		CHECK(times[0].bytes == 2 * 4. * (2 * 128 + 64));
+		CHECK(b->op_times(false).empty());
+	}
+	for (const char* function : {"event_create", "event_record", "event_ms"})
+		for (const uint64_t n : {1, 2}) {
+			INFO(function << " " << n);
+			const auto b = open_test_device("cuda-host");
+			b->time_ops(true);
+			f.fail_calls(function, n, n, kUnknown);
+			CHECK_THROWS_AS((norm(*b), norm(*b)), Error);
+			f.reset();
+		}
+	CHECK(f.live == 0);
+}
+
 TEST_CASE("cuda faults: devices that cannot be used are refused with the reason") {
 	CudaFaults& f = cuda_faults();
 	const std::pair<int, const char*> rows[] = {{cuda::kErrorOldDriver, "no NVIDIA driver"},

@@ -143,6 +143,12 @@ void same_element_kernel(Args) {
 	__shared__ Shared<int, 64> s;
 	s[0] = 1;
 }
+void shuffle_is_no_barrier_kernel(Args a) {
+	__shared__ Shared<int, 64> s;
+	s[threadIdx.x] = 1;
+	a.out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1, 1);
+	a.out[threadIdx.x] += s[threadIdx.x ^ 1];
+}
 void other_warp_kernel(Args a) { // a warp's own barrier is not enough for the other warp
 	__shared__ Shared<int, 64> s;
 	s[threadIdx.x] = 1;
@@ -223,6 +229,7 @@ TEST_CASE("host grid: sharing an element without a barrier is an error") {
 	CHECK(has(error_of<overwrite_kernel>(64, {out.data()}), "is written that another thread reads"));
 	CHECK(has(error_of<next_round_kernel>(64, {out.data()}), "without a barrier between"));
 	CHECK(has(error_of<same_element_kernel>(2, {}), "two threads write one element"));
+	CHECK(has(error_of<shuffle_is_no_barrier_kernel>(64, {out.data()}), "is read that another thread writes"));
 	CHECK(has(error_of<other_warp_kernel>(64, {out.data()}), "shared memory is read that"));
 }
 

@@ -16,6 +16,7 @@ BUGS = [  # file, what is there once, what stands there instead, what is wrong
     ("matmul.cu", "__syncthreads(); // before the next columns are brought", "", "no barrier before a tile is overwritten"),
     ("matmul.cu", "__syncthreads();\n\t\tfor (uint32_t c = 0; c < kTile; ++c) {", "for (uint32_t c = 0; c < kTile; ++c) {", "no barrier before a tile is read"),
     ("attend.cu", "__syncthreads(); // before the next tile's scores", "", "no barrier before the next tile's scores"),
+    ("attend.cu", "__syncwarp(); // every lane has read the state", "", "no barrier before a warp changes its state"),
     ("attend.cu", "if (j < n) acc[j][part] *= s.keep[j];", "(void)0;", "sums of earlier tiles are not rescaled"),
     ("attend.cu", "return t0 + t <= a.first + row_of(j);", "return t0 + t < a.first + row_of(j);", "a row of a prompt does not see itself"),
     ("attend.cu", "w.part + uint64_t(row_of(j)) * a.part_step", "w.part + uint64_t(row_of(j))", "wrong stride between rows' partial states"),
