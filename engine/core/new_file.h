@@ -2,10 +2,15 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 
 namespace kvrun {
+
+// Removes temporary files that processes which have ended left beside `path`. They are called PATH.PID.XXXXXX. A process of
+// another PID namespace looks ended; it loses one save.
+void remove_leftovers(const std::filesystem::path&);
 
 class NewFile {
  public:

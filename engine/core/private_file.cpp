@@ -1,8 +1,7 @@
 // Files that only this user may have written.
 #include "engine/core/private_file.h"
+#include "engine/core/new_file.h"
 #include <cerrno>
-#include <charconv>
-#include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -59,21 +58,6 @@ void make_folders(const fs::path& folder) {
 	if (folder.empty() || ::stat(folder.c_str(), &st) == 0) return;
 	if (folder.has_relative_path()) make_folders(folder.parent_path());
 	::mkdir(folder.c_str(), 0700);
-}
-
-// Temporary files are called FILE.PID.XXXXXX. A process of another PID namespace looks ended; it loses one save.
-void remove_leftovers(const fs::path& file) {
-	const std::string begin = file.filename().string() + ".";
-	std::error_code ec;
-	for (fs::directory_iterator it(file.parent_path(), ec), end; !ec && it != end; it.increment(ec)) {
-		const std::string name = it->path().filename().string();
-		if (!name.starts_with(begin)) continue;
-		int pid = 0;
-		const char *first = name.data() + begin.size(), *last = name.data() + name.size();
-		const auto [rest, error] = std::from_chars(first, last, pid);
-		if (error != std::errc() || pid <= 0 || last - rest != 7 || *rest != '.') continue;
-		if (::kill(pid, 0) != 0 && errno == ESRCH) ::unlink(it->path().c_str());
-	}
 }
 
 } // namespace

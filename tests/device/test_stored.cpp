@@ -2,6 +2,7 @@
 #include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
 #include "tests/support/temp_folder.h"
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -9,6 +10,9 @@
 #include <fstream>
 #include <random>
 #include <ranges>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 using namespace kvrun;
@@ -150,6 +154,57 @@ TEST_CASE("T44, T45 session file: of another model, of a newer version, no sessi
 	CHECK(refusal(*engine).find("no such file") != std::string::npos);
 	CHECK_THROWS_AS(save_session(s, (folder.path / "no" / "s.kvs").string(), {}), Error);
 	CHECK_THROWS_AS(save_session(s, folder.path.string(), {}), Error);
+}
+
+TEST_CASE("T48 session file: a save that fails at any byte, or is killed, leaves the old file or the new one") {
+	const TempFolder folder;
+	const std::string path = folder.path / "s.kvs";
+	const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder.path), {}); };
+	const auto engine = open_engine("cpu", kModel);
+	const uint32_t vocab = engine->config().vocab;
+	Session first(*engine, with("kivi2", 300)), second(*engine, with("zipcache,flush=25", 300));
+	first.prefill(random_tokens(120, vocab, 5));
+	second.prefill(random_tokens(150, vocab, 6));
+	save_session(second, path, {});
+	const std::vector<std::byte> new_file = read_file(path);
+	save_session(first, path, {});
+	const std::vector<std::byte> old_file = read_file(path);
+
+	rlimit before{};
+	REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+	const auto handler = std::signal(SIGXFSZ, SIG_IGN); // as the program does: writes then fail
+	for (rlim_t n = 0; n < new_file.size(); n += n < 1000 ? 37 : 1777) {
+		CAPTURE(n);
+		const rlimit full{n, before.rlim_max};
+		REQUIRE(setrlimit(RLIMIT_FSIZE, &full) == 0);
+		bool refused = false;
+		try {
+			save_session(second, path, {});
+		} catch (const Error& e) {
+			refused = e.code == Code::Io &&
+			          std::string_view(e.what()).find("s.kvs: writing failed") != std::string_view::npos;
+		}
+		REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+		REQUIRE(refused);
+		REQUIRE(read_file(path) == old_file);
+		REQUIRE(files() == 1);
+	}
+	std::signal(SIGXFSZ, handler);
+
+	std::mt19937 rng(3);
+	for (int i = 0; i < 40; ++i) {
+		const pid_t child = fork();
+		REQUIRE(child >= 0);
+		if (child == 0)
+			for (;;) save_session(first, path, {}), save_session(second, path, {});
+		usleep(rng() % 30000);
+		kill(child, SIGKILL);
+		waitpid(child, nullptr, 0);
+		const std::vector<std::byte> now = read_file(path);
+		REQUIRE((now == old_file || now == new_file));
+	}
+	save_session(first, path, {});
+	CHECK(files() == 1); // what the killed ones left is gone
 }
 
 // Cut, flipped, with right checksums over wrong content. Each is refused with the file's name, or the
