@@ -41,9 +41,11 @@ bool equal(char a, char b) { return std::tolower(uint8_t(a)) == std::tolower(uin
 
 // As --device means it elsewhere: an index, BACKEND, BACKEND:INDEX or part of a name; empty: the first usable one.
 bool is_wanted(const std::string& want, const DeviceReport& d, size_t index) {
-	if (want.empty() || want == std::to_string(index)) return true;
+	if (want.empty()) return true;
+	if (want.find_first_not_of("0123456789") == std::string::npos) return want == std::to_string(index);
 	if (want == d.backend || want == fmt::format("{}:{}", d.backend, index)) return true; // only its devices are listed
-	return !std::ranges::search(d.info.name, want, equal).empty();
+	const std::string& name = d.info.name;
+	return std::search(name.begin(), name.end(), want.begin(), want.end(), equal) != name.end();
 }
 
 // The memory to plan for: what is given, or what a device has free, without opening it.

@@ -166,6 +166,9 @@ TEST_CASE("plan: a model's memory is accounted for alike for a device and for --
 	for (const auto& part : device.items())
 		if (part.key() != "device") CHECK(given["memory"][part.key()] == part.value());
 	CHECK(given["memory"]["weight_bytes"].get<size_t>() > 8'000'000);
+	CHECK(run_program({"plan", model, "--device", "cpu:0"}).code == 0);
+	CHECK(run_program({"plan", model, "--device", "999999"}).code == 4);
+	CHECK(run_program({"plan", model, "--device", "no-such-device"}).code == 4);
 	// what the engine really allocates for a prompt
 	const Ran run = run_program(
 	    {"bench", model, "--device", "cpu", "-p", "256", "-n", "0", "-r", "1", "-o", "json", "--no-warmup"});
