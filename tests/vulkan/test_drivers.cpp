@@ -122,10 +122,10 @@ TEST_CASE("drivers: T62 a bad driver is remembered until it changes, the setting
 	const Setting only(icd, "hang");
 	BackendOptions o = options_from_environment();
 	int n = 0;
-	const auto probe = [&](double most_s) { // the process itself remembers too; another pace of submissions: no
+	const auto probe = [&](double most_s) { // the process remembers too: each call names the helper another way
 		vk::Drivers d;
 		o.set_driver_files = nullptr;
-		o.probe = std::string(size_t(++n), '/') + KVRUN_PROBE_PROGRAM; // another key, the same file
+		o.probe = std::string(size_t(++n), '/') + KVRUN_PROBE_PROGRAM; // the same file
 		CHECK(seconds_of([&] { d = vk::probe_drivers(o); }) < most_s);
 		return d.bad.empty() ? std::string() : d.bad[0].why;
 	};
