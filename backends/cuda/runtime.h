@@ -9,7 +9,7 @@
 namespace kvrun::cuda {
 
 // Error numbers of the runtime that the backend tells apart (driver_types.h).
-constexpr int kOk = 0, kErrorMemory = 2, kErrorOldDriver = 35, kErrorNoDevice = 100, kErrorNotReady = 600;
+constexpr int kOk = 0, kErrorMemory = 2, kErrorOldDriver = 35, kErrorNoDevice = 100;
 
 struct DeviceProperties {
 	std::string name;

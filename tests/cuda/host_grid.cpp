@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
+#include <boost/context/preallocated.hpp>
 #include <deque>
 #include <exception>
 #include <memory>
 #include <vector>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace host_grid {
 namespace {
@@ -23,10 +27,30 @@ std::string text(Site s) {
 	return file.substr(file.rfind('/') + 1) + ":" + std::to_string(s.line);
 }
 
+struct Stack {
+	const void* bottom = nullptr;
+	size_t bytes = 0;
+};
+
+// AddressSanitizer must know which stack runs: around every switch.
+void leave([[maybe_unused]] void** kept, [[maybe_unused]] const Stack& to) {
+#ifdef __SANITIZE_ADDRESS__
+	__sanitizer_start_switch_fiber(kept, to.bottom, to.bytes);
+#endif
+}
+void arrive([[maybe_unused]] void* kept, [[maybe_unused]] Stack* from) {
+#ifdef __SANITIZE_ADDRESS__
+	__sanitizer_finish_switch_fiber(kept, from ? &from->bottom : nullptr, from ? &from->bytes : nullptr);
+#endif
+}
+
 // Runs one thread after the other; a fiber that finished its thread takes the next.
 struct Worker {
 	context::fiber fiber;
+	Stack stack;
 };
+
+struct Abandoned {}; // ends a thread in the middle of a kernel that has failed
 
 struct Thread {
 	State state = State::Fresh;
@@ -43,6 +67,10 @@ struct Warp { // lanes that have come to one warp function
 
 class Grid {
  public:
+	~Grid() {
+		quit_ = true;
+		for (const auto& w : workers_) run(*w);
+	}
 	void launch(const void* entry, dim3 grid, unsigned n_threads, const void* args) {
 		if (n_threads == 0 || n_threads > kMostThreads) throw Error("a block has 1 to 1024 threads");
 		run_ = reinterpret_cast<void (*)(const void*)>(const_cast<void*>(entry));
@@ -95,17 +123,19 @@ class Grid {
 		std::fill(std::begin(times.warp), std::end(times.warp), 0u);
 		times.block_began = ++times.now;
 		left_ = 0;
+		std::exception_ptr error;
 		try {
 			for (;;) {
 				for (unsigned w = 0; w < warps_.size(); ++w) run_warp(w);
 				if (left_ == threads_.size()) return;
 				pass_barrier();
 			}
-		} catch (...) {
-			free_.clear(); // threads in the middle of a kernel have no way on
-			workers_.clear();
-			throw;
-		}
+		} catch (const std::exception&) { error = std::current_exception(); }
+		abandon_ = true; // threads in the middle of the kernel
+		for (unsigned i = 0; i < threads_.size(); ++i)
+			if (threads_[i].worker) resume(i);
+		abandon_ = false;
+		std::rethrow_exception(error);
 	}
 
 	// Until none of the warp's lanes can go on by itself.
@@ -150,41 +180,61 @@ class Grid {
 		threadIdx = {i, 0, 0};
 		t.state = State::Ready;
 		Worker* worker = t.worker;
-		worker->fiber = std::move(worker->fiber).resume();
-		if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+		run(*worker);
 		if (t.state != State::Left) return;
 		t.worker = nullptr;
 		free_.push_back(worker);
 		++left_;
+		if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+	}
+
+	void run(Worker& w) {
+		void* kept = nullptr;
+		leave(&kept, w.stack);
+		w.fiber = std::move(w.fiber).resume();
+		arrive(kept, nullptr);
 	}
 
 	Worker* new_worker() {
 		workers_.push_back(std::make_unique<Worker>());
 		Worker* worker = workers_.back().get();
-		worker->fiber =
-		    context::fiber(std::allocator_arg, context::fixedsize_stack(kStack), [this](context::fiber&& caller) {
-			    back_ = std::move(caller);
-			    for (;;) {
-				    const unsigned i = threadIdx.x;
-				    try {
-					    run_(args_);
-				    } catch (const std::exception&) { failed_ = std::current_exception(); }
-				    threads_[i].state = State::Left;
-				    suspend();
-			    }
-			    return context::fiber();
-		    });
+		context::fixedsize_stack stacks(kStack);
+		const context::stack_context stack = stacks.allocate();
+		worker->stack = {static_cast<char*>(stack.sp) - stack.size, stack.size};
+		worker->fiber = context::fiber(std::allocator_arg, context::preallocated(stack.sp, stack.size, stack), stacks,
+		                               [this](context::fiber&& caller) { return work(std::move(caller)); });
 		return worker;
+	}
+
+	// Of a fiber: thread after thread.
+	context::fiber work(context::fiber&& caller) {
+		arrive(nullptr, &home_);
+		back_ = std::move(caller);
+		while (!quit_) {
+			const unsigned i = threadIdx.x;
+			try {
+				run_(args_);
+			} catch (const std::exception&) { failed_ = std::current_exception(); } catch (const Abandoned&) {
+			}
+			threads_[i].state = State::Left;
+			suspend();
+		}
+		leave(nullptr, home_);
+		return std::move(back_);
 	}
 
 	void wait(State s, Site site) {
 		Thread& t = threads_[threadIdx.x];
 		t.state = s, t.site = site;
 		suspend();
+		if (abandon_) throw Abandoned();
 	}
 	void suspend() {
+		void* kept = nullptr;
+		leave(&kept, home_);
 		context::fiber caller = std::move(back_);
 		context::fiber again = std::move(caller).resume();
+		arrive(kept, &home_);
 		back_ = std::move(again);
 	}
 
@@ -195,6 +245,8 @@ class Grid {
 	std::deque<std::unique_ptr<Worker>> workers_;
 	std::vector<Worker*> free_;
 	context::fiber back_; // of the fiber that runs: where launch() goes on
+	Stack home_;          // the stack of launch()
+	bool abandon_ = false, quit_ = false;
 	std::exception_ptr failed_;
 	size_t left_ = 0;
 };
