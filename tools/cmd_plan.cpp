@@ -8,7 +8,6 @@
 #include "tools/plan_report.h"
 #include "tools/terminal.h"
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 
 namespace kvrun {
@@ -37,17 +36,6 @@ KvShape read_shape(const std::string& text) {
 	return {n[0], n[1], n[2]};
 }
 
-bool equal(char a, char b) { return std::tolower(uint8_t(a)) == std::tolower(uint8_t(b)); }
-
-// As --device means it elsewhere: an index, BACKEND, BACKEND:INDEX or part of a name; empty: the first usable one.
-bool is_wanted(const std::string& want, const DeviceReport& d, size_t index) {
-	if (want.empty()) return true;
-	if (want.find_first_not_of("0123456789") == std::string::npos) return want == std::to_string(index);
-	if (want == d.backend || want == fmt::format("{}:{}", d.backend, index)) return true; // only its devices are listed
-	const std::string& name = d.info.name;
-	return std::search(name.begin(), name.end(), want.begin(), want.end(), equal) != name.end();
-}
-
 // The memory to plan for: what is given, or what a device has free, without opening it.
 void find_memory(const PlanArgs& a, PlanSubject& s) {
 	if (a.memory) {
@@ -55,13 +43,12 @@ void find_memory(const PlanArgs& a, PlanSubject& s) {
 		return;
 	}
 	const BackendOptions options = backend_options(a.device, /*check=*/false);
-	const std::vector<DeviceReport> devices = list_devices(options);
-	for (size_t i = 0; i < devices.size(); ++i)
-		if (devices[i].refused.empty() && is_wanted(options.device, devices[i], i)) {
-			s.where = devices[i].info.name, s.total_bytes = devices[i].info.free_bytes;
-			return;
-		}
-	if (!options.device.empty()) fail(Code::Device, "no usable device '{}'; kvrun devices lists them", options.device);
+	try {
+		const DeviceReport d = find_device(options);
+		s.where = d.info.name, s.total_bytes = d.info.free_bytes;
+	} catch (const Error&) {
+		if (!options.device.empty()) throw; // without one the policies are told and not what fits
+	}
 }
 
 PlanSubject subject_of(const PlanArgs& a) {
