@@ -149,7 +149,8 @@ TEST_CASE("faults: T67 any call that fails is one error, and leaves nothing behi
 			INFO(fmt::format("{}, call {} of {} returns {}", function, n, n_calls, vk::result_name(result)));
 			f.fail_calls(function, n, n, result);
 			const Outcome o = attempt(want);
-			CHECK(f.failed == 1);
+			CHECK((f.failed == 1 ||
+			       f.calls[function] < n)); // prompts are cut by time: there may be fewer submissions now
 			if (o.threw) {
 				CHECK_MESSAGE((o.code == Code::OutOfMemory || o.code == Code::Device), o.what);
 				if (o.code == Code::OutOfMemory) CHECK(result == VK_ERROR_OUT_OF_HOST_MEMORY);
