@@ -8,8 +8,8 @@
 
 namespace kvrun {
 
-// Removes temporary files that processes which have ended left beside `path`. They are called PATH.PID.XXXXXX. A process of
-// another PID namespace looks ended; it loses one save.
+// Removes temporary files that processes which have ended left beside `path`. They are called PATH.PID.XXXXXX. A
+// process of another PID namespace looks ended; it loses one save.
 void remove_leftovers(const std::filesystem::path&);
 
 class NewFile {
