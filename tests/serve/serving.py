@@ -80,7 +80,7 @@ class Server:
         """All bytes that come back for these ones; with `slow`, a byte of them every so many seconds."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as s:
             try:
-                for i in range(0, len(data), 1 if slow else len(data)):
+                for i in range(0, len(data), 1 if slow else max(1, len(data))):
                     s.sendall(data[i:i + 1] if slow else data)
                     if slow and select.select([s], [], [], slow)[0]:
                         break

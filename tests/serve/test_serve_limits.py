@@ -90,7 +90,7 @@ def bad_fields(s):
     check("another model", r.status == 404 and r.json()["error"]["code"] == "model_not_found", r.body)
     nulls = {k: None for k in ("temperature", "stop", "n", "seed", "tools", "stream", "response_format", "logit_bias")}
     equal("null and unknown fields", s.post(CHAT, {**good, **nulls, "user": "me", "metadata": {}, "n_discard": -5}).status, 200)
-    for prompt in (None, 5, [], ["a", "b"], [1.5], [-1], [10**9], [[1]], {}, ""):
+    for prompt in (None, 5, [], ["a", "b"], [1.5], [-1], [10**9], [[1], [2]], {}, ""):
         r = s.post(COMPLETION, {"prompt": prompt, "max_tokens": 1})
         # a text without tokens has the token that begins one
         check(f"prompt {prompt!r}", (r.status == 400 and r.error()) or (prompt == "" and r.status == 200), (r.status, r.body))

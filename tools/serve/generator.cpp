@@ -112,8 +112,9 @@ void Generator::admit() {
 
 bool Generator::start(Job& job) {
 	for (;;) {
-		kvrun_status status = KVRUN_OK;
-		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, &status);
+		SessionPool::Lease lease = pool_.take(job.kv, job.prompt);
+		kvrun_status status = lease.status;
+		std::string message = lease.error;
 		const char* param = "kv";
 		uint32_t id = 0;
 		auto active = std::make_unique<Active>();
@@ -131,6 +132,7 @@ bool Generator::start(Job& job) {
 			param = "prompt";
 			status = kvrun_batch_add(batch_.get(), lease.session.get(), job.prompt.data() + lease.kept,
 			                         job.prompt.size() - lease.kept, &o, &id);
+			message = kvrun_last_error();
 		}
 		if (status == KVRUN_OK) {
 			job.listener->begin();
@@ -138,7 +140,7 @@ bool Generator::start(Job& job) {
 			active_.emplace(id, std::move(active));
 			return true;
 		}
-		const ApiError error = engine_error(status, kvrun_last_error(), param);
+		const ApiError error = engine_error(status, message, param);
 		if (status != KVRUN_ENOMEM) throw error;
 		if (pool_.drop_oldest()) continue;
 		if (active_.empty()) throw error;

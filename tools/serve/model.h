@@ -14,7 +14,9 @@ template <class H, void (*free_handle)(H*)> class Handle {
 		std::swap(h_, o.h_);
 		return *this;
 	}
-	~Handle() { free_handle(h_); }
+	~Handle() {
+		if (h_) free_handle(h_); // not for NULL: kvrun_last_error() would forget why
+	}
 	H* get() const { return h_; }
 	explicit operator bool() const { return h_; }
 

@@ -19,8 +19,7 @@ static size_t common_length(const std::vector<uint32_t>& a, const std::vector<ui
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt, kvrun_status* status) {
-	*status = KVRUN_OK;
+SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt) {
 	auto best = idle_.end();
 	size_t common = 0;
 	for (auto i = idle_.begin(); i != idle_.end(); ++i) {
@@ -44,8 +43,11 @@ SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<ui
 	o.ctx = ctx_;
 	o.checkpoints = 2; // the end of the prompt before the last one, too
 	kvrun_session* fresh = nullptr;
-	*status = kvrun_session_open(&fresh, model_.engine(), &o);
-	return {SessionHandle(fresh), 0};
+	lease.kept = 0;
+	lease.status = kvrun_session_open(&fresh, model_.engine(), &o);
+	lease.error = kvrun_last_error();
+	lease.session = SessionHandle(fresh);
+	return lease;
 }
 
 void SessionPool::put(const std::string& kv, SessionHandle session) {

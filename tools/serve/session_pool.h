@@ -21,10 +21,11 @@ class SessionPool {
 	struct Lease {
 		SessionHandle session;
 		uint32_t kept = 0; // tokens of the prompt it holds already
+		kvrun_status status = KVRUN_OK;
+		std::string error = {}; // why there is no session, where status says so
 	};
-	// A session under this policy for the prompt: one that holds its beginning, or a new one. *status: of a failure, in
-	// which case the lease is empty and kvrun_last_error() says more.
-	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt, kvrun_status* status);
+	// A session under this policy for the prompt: one that holds its beginning, or a new one.
+	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt);
 	void put(const std::string& kv, SessionHandle);
 	bool drop_oldest(); // false: there is none
 	size_t size() const { return idle_.size(); }
