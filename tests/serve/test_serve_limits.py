@@ -210,12 +210,26 @@ def crowd():
 
 
 def little_memory():
-    with Server("--parallel", "4", "--kv-budget", "512K", "--ctx-size", "512") as s:
-        body = {"prompt": "word " * 100, "max_tokens": 60, "ignore_eos": True, "temperature": 0}
-        found = at_once([lambda: s.post(COMPLETION, body) for _ in range(4)])
-        codes = [a.status for a in found]
-        check("where memory is short, each is answered or told so", set(codes) <= {200, 503} and 200 in codes,
-              [(a.status, a.body[:200]) for a in found])
+    def body(i):
+        return {"prompt": f"{i} " + "word " * 60, "max_tokens": 150, "ignore_eos": True, "temperature": 1.2, "top_k": 0, "top_p": 1,
+                "min_p": 0, "seed": i, "stream": i == 0}
+
+    def text(a):
+        return "".join(c["text"] for e in a.events() for c in e["choices"]) if a.body.startswith(b"data") else \
+            a.json()["choices"][0]["text"] if a.status == 200 else a.body
+
+    with Server() as s:
+        alone = [text(s.post(COMPLETION, body(i))) for i in range(4)]
+    with Server("--parallel", "4", "--kv-budget", "1500K", "--ctx-size", "512") as s:
+        found = at_once([lambda i=i: s.post(COMPLETION, body(i)) for i in range(4)])
+        equal("answers that do not fit beside each other are given one after the other", [text(a) for a in found], alone)
+    with Server("--kv-budget", "512K", "--ctx-size", "512") as s:
+        r = s.post(COMPLETION, {"prompt": "word " * 100})
+        check("a prompt that never fits the budget", r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded",
+              r.body)
+        r = s.post(COMPLETION, {"prompt": "word", "max_tokens": 400, "ignore_eos": True}).json()
+        check("an answer ends where the budget does", r["choices"][0]["finish_reason"] == "length" and
+              50 < r["usage"]["completion_tokens"] < 400, r)
         equal("the server goes on", s.post(COMPLETION, {"prompt": "x", "max_tokens": 2}).status, 200)
 
 

@@ -9,14 +9,17 @@ constexpr double kIdleShare = 0.5; // of the cache budget in use, above which id
 struct Generator::Active {
 	Job job;
 	SessionHandle session;
-	uint32_t reused = 0; // tokens of the prompt
-	bool said = false;   // some text has gone out
-	std::string broken;  // why the text could not be passed on; empty: it could
+	uint32_t reused = 0;  // tokens of the prompt
+	size_t generated = 0; // bytes of the answer; the same ones again where it began again
+	std::string broken;   // why the text could not be passed on; empty: it could
 
 	// Callbacks of the C API, through which no exception may pass. A result other than 0 ends the answer.
 	int piece(std::string_view text) noexcept {
 		try {
-			if (!text.empty()) said = true, job.listener->piece(text);
+			generated += text.size();
+			const size_t fresh = generated - std::min(generated, job.passed_on);
+			if (fresh) job.listener->piece(text.substr(text.size() - std::min(text.size(), fresh)));
+			job.passed_on = std::max(job.passed_on, generated);
 		} catch (const std::exception& e) {
 			broken = e.what();
 			return 1;
@@ -143,7 +146,7 @@ bool Generator::start(Job& job) {
 		const ApiError error = engine_error(status, message, param);
 		if (status != KVRUN_ENOMEM) throw error;
 		if (pool_.drop_oldest()) continue;
-		if (active_.empty()) throw error;
+		if (active_.empty()) throw ApiError(400, message, param, "context_length_exceeded"); // nor will there be
 		return false;
 	}
 }
@@ -163,19 +166,16 @@ void Generator::step() {
 
 void Generator::finish(uint32_t id) {
 	Ended ended;
-	const kvrun_status status = kvrun_batch_take(batch_.get(), id, &ended.result);
+	kvrun_status status = kvrun_batch_take(batch_.get(), id, &ended.result);
 	const std::string message = kvrun_last_error();
 	std::unique_ptr<Active> a = std::move(active_.extract(id).mapped());
 	Job& job = a->job;
 	wait_for_memory_ = false;
 	const bool cancelled = job.listener->gone() && (status == KVRUN_EUSER || status == KVRUN_ECANCELLED);
-	if (status == KVRUN_ENOMEM && !a->said && (!active_.empty() || pool_.drop_oldest())) {
-		a->session = SessionHandle();
-		wait_for_memory_ = !active_.empty() && pool_.size() == 0;
-		std::lock_guard lock(mutex_);
-		queue_.push_front(std::move(job));
-		return;
-	}
+	if (status == KVRUN_ENOMEM && (!active_.empty() || pool_.size())) return begin_again(*a);
+	// alone in the budget: what is there is the answer
+	const bool full = status == KVRUN_ENOMEM && job.passed_on;
+	if (full) status = KVRUN_OK, ended.result.reason = KVRUN_STOP_CONTEXT;
 	ended.reused = a->reused;
 	ended.policy = job.kv;
 	ended.kv = session_bytes(a->session.get());
@@ -190,11 +190,22 @@ void Generator::finish(uint32_t id) {
 	publish(); // before the client can ask
 	if (cancelled) return;
 	try {
-		if (status != KVRUN_OK) throw a->broken.empty() ? engine_error(status, message) : ApiError(500, a->broken);
+		if (status != KVRUN_OK)
+			throw a->broken.empty() ? engine_error(status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : status, message)
+			                        : ApiError(500, a->broken);
 		job.listener->end(ended);
 	} catch (const ApiError& e) { job.listener->fail(e); } catch (const std::exception& e) {
 		job.listener->fail(ApiError(500, e.what()));
 	}
+}
+
+// An answer for which there is no memory gives up what it has and comes again when another has ended. The same seed
+// gives the same tokens, so that its listener is told only what follows.
+void Generator::begin_again(Active& a) {
+	a.session = SessionHandle();
+	wait_for_memory_ = !pool_.drop_oldest();
+	std::lock_guard lock(mutex_);
+	queue_.push_front(std::move(a.job));
 }
 
 void Generator::fail_all(const ApiError& e) {

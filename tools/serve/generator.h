@@ -41,6 +41,7 @@ struct Job {
 	Sampling sampling;
 	std::string kv; // policy
 	std::shared_ptr<Listener> listener;
+	size_t passed_on = 0; // bytes of the answer its listener has, where memory made it begin again
 };
 
 struct GeneratorOptions {
@@ -72,6 +73,7 @@ class Generator {
 	bool start(Job&); // false: not now, there is no memory
 	void step();
 	void finish(uint32_t id);
+	void begin_again(Active&);
 	void fail_all(const ApiError&);
 	void drop_gone(); // requests in the queue that nobody waits for
 	void publish();
