@@ -85,6 +85,8 @@ def streams(s):
     seeded = [s.post(CHAT, chat(temperature=1.5, seed=n)).json()["choices"][0]["message"]["content"] for n in (1, 1, 2)]
     check("a seed", seeded[0] == seeded[1] != seeded[2], seeded)
     r = s.post(CHAT, chat(tools=TOOLS, tool_choice="none")).json()
+    r2 = s.post(CHAT, chat(tools=TOOLS))
+    check("a template without tools", r2.status == 400 and r2.json()["error"]["param"] == "tools", r2.body)
     equal("tools that are not to be called", r["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
 
     old = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s"
@@ -118,7 +120,7 @@ def reuse(s):
 def together():
     def body(i):
         messages = [{"role": "user", "content": f"Count from {i} to {i * 7 + 3}. " + "Again. " * (i * 5)}]
-        return chat(messages=messages, temperature=1.2, top_k=0, top_p=1, min_p=0, seed=i, stream=i % 2 == 1, kv="kivi2" if i % 3 == 2 else "fp16")
+        return chat(messages=messages, temperature=3, top_k=0, top_p=1, min_p=0, seed=i, stream=i % 2 == 1, kv="kivi2" if i % 3 == 2 else "fp16")
 
     def text(a, i):
         return text_of_stream(a.events()) if i % 2 else a.json()["choices"][0]["message"]["content"]
@@ -205,6 +207,18 @@ def the_end():
         c.close()
 
 
+def tools():
+    with Server("--chat-template", os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools.jinja")) as s:
+        with_tools = s.post(CHAT, chat(tools=TOOLS, max_tokens=4)).json()
+        without = s.post(CHAT, chat(max_tokens=4)).json()
+        check("tools reach the prompt", with_tools["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"] + 20, with_tools)
+        turns = HELLO + [{"role": "assistant", "content": None, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "2"}]
+        check("results of tools too", s.post(CHAT, chat(messages=turns, tools=TOOLS, max_tokens=4)).json()["usage"]["prompt_tokens"] >
+              with_tools["usage"]["prompt_tokens"])
+
+
 def no_template():
     with Server() as s:
         r = s.post(CHAT, chat())
@@ -219,7 +233,7 @@ def main():
             part(s)
         check("the server goes on", s.alive())
         equal("it ends", s.stop(), 0)
-    for part in (together, disconnects, the_end, no_template):
+    for part in (tools, together, disconnects, the_end, no_template):
         part()
     finish()
 

@@ -179,6 +179,17 @@ def slow_clients():
         c.close()
 
 
+    with Server("--timeout", "1", "--ctx-size", "100000") as s:
+        c = socket.socket()
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.connect(("127.0.0.1", s.port))
+        body = json.dumps({"prompt": "a", "stream": True, "ignore_eos": True, "max_tokens": 90000}).encode()
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        check("a stream is under way", s.wait_for("kvrun_answers_active", 1))
+        check("a stream that nobody reads ends", s.wait_for("kvrun_answers_active", 0, 60))
+        c.close()
+
+
 def many_connections():
     with Server("--max-connections", "8", model=TINY) as s:
         held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(8)]

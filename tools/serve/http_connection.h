@@ -37,7 +37,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	    : socket_(std::move(socket)), shared_(shared), deadline_(socket_.get_executor()),
 	      watch_(socket_.get_executor()) {}
 
-	void start() { read_header(); }
+	void start() {
+		ErrorCode ignored; // what a client does not read piles up here, where it counts, and not in the system
+		socket_.set_option(asio::socket_base::send_buffer_size(64 << 10), ignored);
+		socket_.set_option(tcp::no_delay(true), ignored);
+		read_header();
+	}
 	// Says so and ends: the server has too many connections.
 	void turn_away() { answer_and_close(failure(503, "too many connections; try again later")); }
 	// Ends now what is not being answered; the rest ends with its answer.

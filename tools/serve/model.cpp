@@ -37,7 +37,7 @@ Model::Model(EngineHandle engine, std::string id, const std::string& chat_templa
 	} else {
 		template_name_ = chat_template; // for the message that lists the names
 	}
-	special_markers({});
+	features({});
 }
 
 kvrun_engine_info Model::info() const {
@@ -105,11 +105,11 @@ ReplyHandle Model::new_reply(ChatPrompt p) const {
 	});
 }
 
-bool Model::special_markers(ChatPrompt p) const {
+kvrun_chat_features Model::features(ChatPrompt p) const {
 	return with_options(p, [&](const kvrun_chat_options* o) {
 		kvrun_chat_features f = KVRUN_CHAT_FEATURES_INIT;
 		check(kvrun_chat_get_features(engine(), o, &f));
-		return f.special_markers != 0;
+		return f;
 	});
 }
 

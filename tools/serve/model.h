@@ -49,7 +49,7 @@ class Model {
 	std::string text(const std::vector<uint32_t>& tokens, uint32_t flags) const;
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
 	ReplyHandle new_reply(ChatPrompt) const;
-	bool special_markers(ChatPrompt) const; // answers need their control tokens as text
+	kvrun_chat_features features(ChatPrompt) const;
 
  private:
 	template <class F> auto with_options(ChatPrompt&, F f) const;

@@ -204,8 +204,12 @@ void Router::check_model(const std::string& name) const {
 void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	ChatRequest r = chat_request(request.body, options_.kv);
 	check_model(r.model);
+	if (!r.prompt.tools.empty()) {
+		const kvrun_chat_features f = model_.features(r.prompt);
+		if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
+		r.sampling.special = f.special_markers;
+	}
 	ReplyHandle reply = model_.new_reply(r.prompt);
-	if (!r.prompt.tools.empty()) r.sampling.special = model_.special_markers(r.prompt);
 	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr};
 	job.listener = std::make_shared<ChatAnswer>(std::move(out), r, model_.id(), std::move(reply));
 	generator_.add(std::move(job));
