@@ -87,6 +87,7 @@ int run(int argc, char** argv) {
 	app.require_subcommand(1);
 	describe(app);
 	add_run(app);
+	add_serve(app);
 	add_bench(app);
 	add_devices(app);
 	add_plan(app);

@@ -1,0 +1,148 @@
+"""A kvrun serve of its own for each test, requests to it, and checks that are counted."""
+import contextlib, http.client, json, os, re, select, signal, socket, subprocess, sys, threading, time
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+MODEL = os.path.join(ROOT, "models", "bundled", "recall-4m-f16.gguf")
+TINY = os.path.join(ROOT, "tests", "golden", "tiny", "llama_q8_0.gguf")
+failures, checks = [], 0
+
+
+def check(what, good, shown=""):
+    global checks
+    checks += 1
+    if not good:
+        failures.append(what)
+        print(f"FAILED: {what}: {shown!r}", flush=True)
+
+
+def equal(what, got, wanted):
+    check(what, got == wanted, f"{got!r} is not {wanted!r}")
+
+
+def finish():
+    print(f"{checks} checks, {len(failures)} failed")
+    sys.exit(1 if failures or not checks else 0)
+
+
+class Answer:
+    def __init__(self, response, body):
+        self.status, self.headers, self.body = response.status, response.headers, body
+
+    def json(self):
+        return json.loads(self.body)
+
+    def error(self):
+        """The message of an error in OpenAI's form; None if it is not one."""
+        try:
+            e = self.json()["error"]
+            return e["message"] if {"message", "type", "param", "code"} <= set(e) else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def events(self):
+        """Events of a stream, without the last, which must be [DONE]."""
+        lines = [e for e in self.body.decode().split("\n\n") if e]
+        check("a stream ends with [DONE]", lines and lines[-1] == "data: [DONE]", lines[-1:])
+        return [json.loads(e[len("data: "):]) for e in lines[:-1]]
+
+
+class Server:
+    def __init__(self, *options, model=MODEL, device="cpu", prefix=()):
+        command = [*prefix, sys.argv[1], "serve", model, "--device", device, "--port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        line = self.process.stdout.readline().decode()
+        found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
+        if not found:
+            raise RuntimeError(f"{command} said {line!r} {self.process.stderr.read().decode()!r}")
+        self.port = int(found.group(1))
+        self.log = []
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+
+    def connect(self, timeout=120):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def ask(self, method, path, body=None, headers=None):
+        c = self.connect()
+        with contextlib.closing(c):
+            data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+            c.request(method, path, data, headers or {})
+            r = c.getresponse()
+            return Answer(r, r.read())
+
+    def get(self, path, **headers):
+        return self.ask("GET", path, headers=headers)
+
+    def post(self, path, body, **headers):
+        return self.ask("POST", path, body, headers)
+
+    def raw(self, data, seconds=10, slow=0):
+        """All bytes that come back for these ones; with `slow`, a byte of them every so many seconds."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as s:
+            try:
+                for i in range(0, len(data), 1 if slow else max(1, len(data))):
+                    s.sendall(data[i:i + 1] if slow else data)
+                    if slow and select.select([s], [], [], slow)[0]:
+                        break
+            except OSError:
+                pass
+            out = b""
+            with contextlib.suppress(OSError):
+                while True:
+                    piece = s.recv(65536)
+                    if not piece:
+                        break
+                    out += piece
+            return out
+
+    def metric(self, name):
+        for line in self.get("/metrics").body.decode().splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[-1])
+        return None
+
+    def wait_for(self, name, value, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.metric(name) == value:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def alive(self):
+        return self.process.poll() is None and self.get("/health").status == 200
+
+    def stop(self, sig=signal.SIGTERM, seconds=60):
+        """The exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        code = self.process.wait(seconds)
+        self.reader.join(10)
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+def at_once(calls):
+    """Results of calls that run in a thread each."""
+    out = [None] * len(calls)
+
+    def run(i):
+        try:
+            out[i] = calls[i]()
+        except Exception as e:  # shown by the check that looks at it
+            out[i] = e
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return out

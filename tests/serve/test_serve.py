@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""kvrun serve from outside: every route, streams, several clients, clients that go away, the end. Usage: test_serve.py KVRUN."""
+import json, os, signal, socket, subprocess, sys, threading, time
+from serving import MODEL, TINY, Server, at_once, check, equal, finish
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "The code of Anna is 4711. What is the code of Anna?"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {
+    "type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]}}}]
+
+
+def chat(**more):
+    return {"messages": HELLO, "temperature": 0, "max_tokens": 24, "ignore_eos": True, **more}
+
+
+def text_of_stream(events):
+    return "".join(c["delta"].get("content") or "" for e in events for c in e["choices"])
+
+
+def routes(s):
+    r = s.get("/health")
+    equal("health", (r.status, r.json()), (200, {"status": "ok"}))
+    r = s.get("/v1/models")
+    equal("models", [m["id"] for m in r.json()["data"]], ["recall-4m-f16"])
+    equal("type of JSON", r.headers["Content-Type"], "application/json")
+    r = s.get("/")
+    check("the page is one that asks nobody else", r.status == 200 and b"<title>kvrun" in r.body and
+          b"http://" not in r.body and b"https://" not in r.body and b"src=" not in r.body)
+    check("the page has a policy", "default-src 'none'" in (r.headers["Content-Security-Policy"] or ""))
+    equal("HEAD", (lambda a: (a.status, a.body))(s.ask("HEAD", "/health")), (200, b""))
+
+    text = "Grüße, 世界 and 🙂"
+    tokens = s.post("/tokenize", {"content": text}).json()["tokens"]
+    ours = subprocess.run([sys.argv[1], "tokenize", "-m", MODEL, "--no-bos"], input=text.encode(), capture_output=True,
+                          check=True).stdout
+    equal("tokenize says what kvrun tokenize does", tokens, [int(t) for t in ours.split()])
+    equal("detokenize", s.post("/detokenize", {"tokens": tokens}).json()["content"].strip(), text)
+    check("add_special", len(s.post("/tokenize", {"content": text, "add_special": True}).json()["tokens"]) >= len(tokens))
+
+    r = s.post(COMPLETION, {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8, "ignore_eos": True}).json()
+    ours = subprocess.run([sys.argv[1], "run", "-m", MODEL, "--device", "cpu", "-p", "Once upon a time", "-n", "8", "--temp",
+                           "0", "--ignore-eos"], capture_output=True, check=True).stdout.decode()
+    equal("a completion is what kvrun run says", r["choices"][0]["text"], ours)
+    equal("its usage", (r["usage"]["completion_tokens"], r["choices"][0]["finish_reason"]), (8, "length"))
+    ids = s.post("/tokenize", {"content": "Once upon a time", "add_special": True}).json()["tokens"]
+    again = s.post(COMPLETION, {"prompt": ids, "temperature": 0, "max_tokens": 8, "ignore_eos": True}).json()
+    equal("a prompt of tokens", again["choices"][0]["text"], ours)
+    equal("16 tokens where a completion gives no number",
+          s.post(COMPLETION, {"prompt": "x", "ignore_eos": True}).json()["usage"]["completion_tokens"], 16)
+    equal("embeddings", s.post("/v1/embeddings", {"input": "x"}).status, 501)
+
+    m = s.get("/metrics").body.decode()
+    for name in ("requests_total", "answer_tokens_total", "requests_queued", "kv_used_bytes", 'kv_bytes{kind="f16"}'):
+        check(f"metrics have kvrun_{name}", f"\nkvrun_{name}" in m, m)
+    check("metrics count", 'kvrun_requests_total{route="/v1/completions",status="200"} 3' in m, m)
+
+
+def streams(s):
+    whole = s.post(CHAT, chat()).json()
+    message = whole["choices"][0]["message"]
+    equal("object", (whole["object"], message["role"]), ("chat.completion", "assistant"))
+    check("an answer has text", len(message["content"]) > 8, message)
+    r = s.post(CHAT, chat(stream=True, stream_options={"include_usage": True}))
+    check("type of a stream", r.headers["Content-Type"].startswith("text/event-stream"))
+    events = r.events()
+    equal("a stream says what the whole answer does", text_of_stream(events), message["content"])
+    check("it comes in pieces", len(events) > 10, len(events))
+    equal("its objects", {e["object"] for e in events}, {"chat.completion.chunk"})
+    equal("first, the role", events[0]["choices"][0]["delta"].get("role"), "assistant")
+    equal("last, why it ended", events[-2]["choices"][0]["finish_reason"], "length")
+    equal("then the usage", (events[-1]["choices"], events[-1]["usage"]["completion_tokens"]), ([], 24))
+    equal("usage is the same", events[-1]["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
+    check("no usage unless asked for", "usage" not in s.post(CHAT, chat(stream=True)).events()[-1])
+    parts = [{"role": "user", "content": [{"type": "text", "text": HELLO[0]["content"]}]}]
+    equal("parts", s.post(CHAT, chat(messages=parts)).json()["choices"][0]["message"]["content"], message["content"])
+
+    text = message["content"]
+    word = next(text[i:i + 3] for i in range(4, len(text) - 3) if text.find(text[i:i + 3]) == i)
+    r = s.post(CHAT, chat(stop=[word])).json()["choices"][0]
+    equal("a stop string", (r["message"]["content"], r["finish_reason"]), (text[:text.find(word)], "stop"))
+    events = s.post(CHAT, chat(stop=word, stream=True)).events()
+    equal("a stop string in a stream", text_of_stream(events), text[:text.find(word)])
+    r = s.post(CHAT, chat(max_completion_tokens=3)).json()
+    equal("max_completion_tokens", r["usage"]["completion_tokens"], 3)
+    seeded = [s.post(CHAT, chat(temperature=1.5, seed=n)).json()["choices"][0]["message"]["content"] for n in (1, 1, 2)]
+    check("a seed", seeded[0] == seeded[1] != seeded[2], seeded)
+    r = s.post(CHAT, chat(tools=TOOLS, tool_choice="none")).json()
+    r2 = s.post(CHAT, chat(tools=TOOLS))
+    check("a template without tools", r2.status == 400 and r2.json()["error"]["param"] == "tools", r2.body)
+    equal("tools that are not to be called", r["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
+
+    old = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s"
+    body = json.dumps({"prompt": "Once", "stream": True, "max_tokens": 2}).encode()
+    out = s.raw(old % (len(body), body))
+    check("a stream for HTTP/1.0", b"chunked" not in out and out.endswith(b"data: [DONE]\n\n"), out)
+
+
+def policies(s):
+    r = s.post(CHAT, chat(kv="kivi2,recent=32", max_tokens=64)).json()
+    equal("a request chooses its policy", r["kv"]["policy"], "kivi2,recent=32")
+    check("and its cache is packed", r["kv"]["code_bytes"] > 0, r["kv"])
+    equal("the default one has no codes", s.post(CHAT, chat()).json()["kv"]["code_bytes"], 0)
+    r = s.post(CHAT, chat(kv="kivi3x"))
+    check("a policy that is none", r.status == 400 and r.json()["error"]["param"] == "kv", r.body)
+
+
+def reuse(s):
+    first = s.post(CHAT, chat(messages=[{"role": "system", "content": "You answer with the code."}] + HELLO)).json()
+    turn = [{"role": "system", "content": "You answer with the code."}] + HELLO
+    turn += [first["choices"][0]["message"], {"role": "user", "content": "And once more?"}]
+    second = s.post(CHAT, chat(messages=turn)).json()
+    check("a second turn is not read from its beginning",
+          second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 1, second["usage"])
+    with Server("--chat-template", "chatml", "--idle-sessions", "0") as fresh:
+        alone = fresh.post(CHAT, chat(messages=turn)).json()
+        equal("nothing is kept without idle sessions", alone["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        equal("reuse changes no answer", second["choices"][0]["message"], alone["choices"][0]["message"])
+
+
+def together():
+    def body(i):
+        messages = [{"role": "user", "content": f"Count from {i} to {i * 7 + 3}. " + "Again. " * (i * 5)}]
+        return chat(messages=messages, temperature=3, top_k=0, top_p=1, min_p=0, seed=i, stream=i % 2 == 1, kv="kivi2" if i % 3 == 2 else "fp16")
+
+    def text(a, i):
+        return text_of_stream(a.events()) if i % 2 else a.json()["choices"][0]["message"]["content"]
+
+    with Server("--chat-template", "chatml", "--idle-sessions", "0", "--parallel", "5") as s:
+        alone = [text(s.post(CHAT, body(i)), i) for i in range(8)]
+        check("the answers differ", len(set(alone)) == 8, alone)
+        found = at_once([lambda i=i: s.post(CHAT, body(i)) for i in range(8)])
+        for i in range(8):
+            equal(f"request {i} of 8 at once is what it is alone", text(found[i], i), alone[i])
+        equal("all slots are free", (s.metric("kvrun_answers_active"), s.metric("kvrun_requests_queued")), (0, 0))
+        equal("SIGINT ends it too", s.stop(signal.SIGINT), 0)
+
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 100000, "ignore_eos": True}
+
+
+def begin(s, body):
+    """A socket on which a request has been sent, and nothing read."""
+    c = s.connect()
+    c.request("POST", COMPLETION, json.dumps(body))
+    return c
+
+
+def disconnects():
+    with Server("--parallel", "1", "--queue", "1", "--log", "--ctx-size", "100000") as s:
+        for stream in (True, False):
+            c = begin(s, {**LONG, "stream": stream})
+            check("an answer is under way", s.wait_for("kvrun_answers_active", 1))
+            c.close()
+            check(f"a client that goes away frees the slot, stream {stream}", s.wait_for("kvrun_answers_active", 0, 10))
+        c = begin(s, {**LONG, "prompt": "once more " * 4000})
+        check("a prompt is being read", s.wait_for("kvrun_answers_active", 1))
+        c.close()
+        check("its client goes away", s.wait_for("kvrun_answers_active", 0, 10))
+
+        first = begin(s, LONG)
+        check("one is under way", s.wait_for("kvrun_answers_active", 1))
+        second = begin(s, LONG)
+        check("one waits", s.wait_for("kvrun_requests_queued", 1))
+        r = s.post(COMPLETION, LONG)
+        check("the queue is full", r.status == 429 and r.headers["Retry-After"] and r.error(), r.body)
+        second.close()
+        check("a client goes away that waits", s.wait_for("kvrun_requests_queued", 0, 10))
+        first.close()
+        check("all is free", s.wait_for("kvrun_answers_active", 0, 10))
+        equal("cancelled answers are counted", s.metric("kvrun_answers_cancelled_total"), 5)
+        r = s.post(COMPLETION, {"prompt": "Once upon", "max_tokens": 4, "ignore_eos": True})
+        equal("the server goes on", (r.status, r.json()["usage"]["completion_tokens"]), (200, 4))
+        equal("and ends", s.stop(), 0)
+        log = b"".join(s.log).decode()
+        check("a log line for each request", "POST /v1/completions 200 " in log and "POST /v1/completions 499 " in log, log)
+        check("no content in the log", "Once upon" not in log, log)
+
+
+def the_end():
+    with Server("--ctx-size", "100000", "--parallel", "2") as s:
+        drained = {**LONG, "max_tokens": 400}
+        found = []
+        t = threading.Thread(target=lambda: found.append(s.post(COMPLETION, drained)))
+        t.start()
+        idle = s.connect()
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        check("one is under way", s.wait_for("kvrun_answers_active", 1))
+        s.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        refused = False
+        try:
+            s.get("/health")
+        except OSError:
+            refused = True
+        check("no new connections after SIGTERM", refused)
+        t.join()
+        equal("an answer under way is finished", found and found[0].json()["usage"]["completion_tokens"], 400)
+        equal("it says that the connection ends", found and found[0].headers["Connection"], "close")
+        equal("then the exit code is 0", s.stop(), 0)
+    with Server("--ctx-size", "100000", "--drain", "0.5") as s:
+        c = begin(s, LONG)
+        check("one is under way", s.wait_for("kvrun_answers_active", 1))
+        start = time.monotonic()
+        equal("an answer that takes too long is ended", s.stop(), 0)
+        check("after --drain seconds", 0.4 < time.monotonic() - start < 15, time.monotonic() - start)
+        c.close()
+
+
+def tools():
+    with Server("--chat-template", os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools.jinja")) as s:
+        with_tools = s.post(CHAT, chat(tools=TOOLS, max_tokens=4)).json()
+        without = s.post(CHAT, chat(max_tokens=4)).json()
+        check("tools reach the prompt", with_tools["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"] + 20, with_tools)
+        turns = HELLO + [{"role": "assistant", "content": None, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "2"}]
+        check("results of tools too", s.post(CHAT, chat(messages=turns, tools=TOOLS, max_tokens=4)).json()["usage"]["prompt_tokens"] >
+              with_tools["usage"]["prompt_tokens"])
+
+
+def no_template():
+    with Server() as s:
+        r = s.post(CHAT, chat())
+        check("a model without a template: the names that can be given", r.status == 400 and "chatml" in (r.error() or ""),
+              r.body)
+        equal("completions work", s.post(COMPLETION, {"prompt": "Once", "max_tokens": 1}).status, 200)
+
+
+def main():
+    with Server("--chat-template", "chatml") as s:
+        for part in (routes, streams, policies, reuse):
+            part(s)
+        check("the server goes on", s.alive())
+        equal("it ends", s.stop(), 0)
+    for part in (tools, together, disconnects, the_end, no_template):
+        part()
+    finish()
+
+
+main()

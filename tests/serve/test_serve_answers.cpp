@@ -1,0 +1,127 @@
+// Answers of kvrun serve, given text that a model might write: content, reasoning, calls of tools; and the key's check.
+#include "tools/serve/router.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun::serve;
+
+namespace {
+
+struct Client final : Responder { // keeps what it is sent
+	void respond(Response r) override { whole = Json::parse(r.body), status = r.status; }
+	void begin(Response r) override { status = r.status; }
+	void send(std::string piece) override { stream += piece; }
+	void end() override { ended = true; }
+	void note(std::string) override {}
+
+	// Events of the stream, which must end with [DONE].
+	std::vector<Json> events() const {
+		std::vector<Json> out;
+		const std::string done = "data: [DONE]\n\n";
+		REQUIRE(ended);
+		REQUIRE(stream.ends_with(done));
+		for (size_t at = 0; at < stream.size() - done.size();) {
+			const size_t end = stream.find("\n\n", at);
+			out.push_back(Json::parse(stream.substr(at + 6, end - at - 6)));
+			at = end + 2;
+		}
+		return out;
+	}
+	int status = 0;
+	Json whole;
+	std::string stream;
+	bool ended = false;
+};
+
+const Model& model() {
+	static const Model m = [] {
+		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+		d.device = "cpu";
+		kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+		o.model_path = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+		o.device = &d;
+		kvrun_engine* engine = nullptr;
+		REQUIRE(kvrun_engine_open(&engine, &o) == KVRUN_OK);
+		return Model(EngineHandle(engine), "m", KVRUN_SOURCE_DIR "/tests/serve/tools.jinja");
+	}();
+	return m;
+}
+
+constexpr const char* kTools = R"("tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}])";
+constexpr const char* kCall = "Let me see.<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+// What a client gets where the model writes `text`, a byte at a time.
+std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
+                               kvrun_stop_reason reason = KVRUN_STOP_END) {
+	const ChatRequest r =
+	    chat_request(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}", "fp16");
+	const auto client = std::make_shared<Client>();
+	ChatAnswer a(client, r, "m", model().new_reply(r.prompt));
+	a.begin();
+	for (const char c : text) a.piece({&c, 1});
+	Ended e;
+	e.result.reason = reason;
+	a.end(e);
+	return client;
+}
+
+} // namespace
+
+TEST_CASE("serve: a call of a tool in a whole answer") {
+	const Json choice = answer(kTools, kCall)->whole["choices"][0];
+	CHECK(choice["finish_reason"] == "tool_calls");
+	CHECK(choice["message"]["content"] == "Let me see.");
+	REQUIRE(choice["message"]["tool_calls"].size() == 1);
+	const Json& call = choice["message"]["tool_calls"][0];
+	CHECK(call["type"] == "function");
+	CHECK(call["id"].get<std::string>().size() > 0);
+	CHECK(call["function"]["name"] == "add");
+	CHECK(Json::parse(call["function"]["arguments"].get<std::string>()) == Json{{"a", 1}});
+}
+
+TEST_CASE("serve: a call of a tool in a stream") {
+	const std::vector<Json> events = answer(std::string(kTools) + R"(, "stream": true)", kCall)->events();
+	std::string content;
+	std::vector<Json> calls;
+	for (const Json& e : events) {
+		const Json& delta = e["choices"][0]["delta"];
+		if (delta.contains("content")) content += delta["content"].get<std::string>();
+		if (delta.contains("tool_calls")) calls.push_back(delta["tool_calls"][0]);
+	}
+	CHECK(content == "Let me see.");
+	REQUIRE(calls.size() == 1);
+	CHECK(calls[0]["index"] == 0);
+	CHECK(calls[0]["function"]["name"] == "add");
+	CHECK(events.back()["choices"][0]["finish_reason"] == "tool_calls");
+}
+
+TEST_CASE("serve: without tools the same text is content") {
+	const Json choice = answer(R"("tool_choice": "none", )" + std::string(kTools), kCall)->whole["choices"][0];
+	CHECK(choice["message"]["content"] == kCall);
+	CHECK(choice["finish_reason"] == "stop");
+	CHECK_FALSE(choice["message"].contains("tool_calls"));
+}
+
+TEST_CASE("serve: why an answer ended") {
+	const auto reason = [](kvrun_stop_reason r) {
+		return answer(R"("n": 1)", "2", r)->whole["choices"][0]["finish_reason"].get<std::string>();
+	};
+	CHECK(reason(KVRUN_STOP_LENGTH) == "length");
+	CHECK(reason(KVRUN_STOP_CONTEXT) == "length");
+	CHECK(reason(KVRUN_STOP_END) == "stop");
+	CHECK(reason(KVRUN_STOP_STRING) == "stop");
+}
+
+TEST_CASE("serve: bytes that are not UTF-8 become U+FFFD") {
+	const auto client = std::make_shared<Client>();
+	CompletionAnswer a(client, completion_request(R"({"prompt": "x"})", "fp16"), "m");
+	a.piece("a\xff");
+	a.end({});
+	CHECK(client->whole["choices"][0]["text"] == "a\xEF\xBF\xBD");
+}
+
+TEST_CASE("serve: keys are equal or not, whatever their lengths") {
+	CHECK(equal_in_constant_time("key", "key"));
+	for (const char* given : {"", "k", "ke", "keykey", "kex", "xey", "key "})
+		CHECK_FALSE(equal_in_constant_time(given, "key"));
+	CHECK_FALSE(equal_in_constant_time("", "key"));
+}

@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""kvrun serve under requests that are wrong, too large, too slow or not allowed: each has its status, and the server goes
+on. Usage: test_serve_limits.py KVRUN."""
+import json, os, socket, subprocess, sys, tempfile, time
+from serving import MODEL, TINY, Server, at_once, check, equal, finish
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def status_of(raw):
+    return int(raw.split(b" ", 2)[1]) if raw.startswith(b"HTTP/1.1 ") else raw[:60]
+
+
+def malformed_http(s):
+    ok = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    rows = [
+        ("garbage", b"\x00\x01\x02 what\r\n\r\n", 400),
+        ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        ("another version", b"GET /health HTTP/9.9\r\n\r\n", 400),
+        ("a header without a colon", b"GET /health HTTP/1.1\r\nHost localhost\r\n\r\n", 400),
+        ("a negative length", b"POST /tokenize HTTP/1.1\r\nContent-Length: -2\r\n\r\n", 400),
+        ("a length that is none", b"POST /tokenize HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n", 400),
+        ("two lengths", b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+        ("a length and chunks", b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("a bad chunk", b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\nxx\r\n0\r\n\r\n", 400),
+        ("a long path", b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n", 431),
+        ("a long header", b"GET /health HTTP/1.1\r\nX: " + b"a" * 20000 + b"\r\n\r\n", 431),
+        ("many headers", b"GET /health HTTP/1.1\r\n" + b"X: 1\r\n" * 200000 + b"\r\n", 431),
+        ("a long length", b"POST /tokenize HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        ("a length beyond 64 bits", b"POST /tokenize HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", 400),
+    ]
+    for what, data, status in rows:
+        out = s.raw(data, seconds=20)
+        equal(f"{what}: status", status_of(out), status)
+        check(f"{what}: an error object", b'{"error":{"message":' in out, out[-200:])
+        equal(f"{what}: the server goes on", status_of(s.raw(ok.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))), 200)
+    out = s.raw(ok + ok + ok.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    equal("three requests in one piece", out.count(b"HTTP/1.1 200 OK"), 3)
+    out = s.raw(b"POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: 15\r\n\r\n{\"content\": \"\"}")
+    check("Expect: 100-continue", out.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK"), out)
+    out = s.raw(b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nf\r\n{\"content\": \"\"}\r\n0\r\n\r\n")
+    equal("a body in chunks", status_of(out), 200)
+
+
+def malformed_json(s):
+    deep = "[" * 65
+    rows = [
+        ("nothing", ""), ("no JSON", "{"), ("two values", "{}{}"), ("an array", "[]"), ("NaN", '{"content": NaN}'),
+        ("a lone surrogate", r'{"content": "\ud800"}'), ("bytes that are not UTF-8", b'{"content": "\xff"}'),
+        ("a number that is too large", '{"content": 1e999}'), ("deep", '{"content": ' + "[" * 64 + "]" * 64 + "}"),
+        ("very deep", "[" * 100000), ("very deep objects", '{"a":' * 100000), ("65 arrays", deep),
+    ]
+    for what, body in rows:
+        r = s.post("/tokenize", body)
+        check(f"JSON, {what}", r.status == 400 and r.error(), (r.status, r.body[:200]))
+    check("as deep as may be", s.post("/tokenize", '{"content": "x", "y": ' + "[" * 63 + "]" * 63 + "}").status == 200)
+    equal("the last of two keys", s.post("/tokenize", '{"content": 1, "content": ""}').status, 200)
+    equal("a zero byte", s.post("/detokenize", s.post("/tokenize", {"content": "a\0b"}).body).status, 200)
+    big = s.post("/tokenize", json.dumps({"content": "x " * (5 << 20)}))
+    check("a body of 10 MiB", big.status == 413 and big.error(), big.body[:200])
+    big = s.raw(b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b" " * (1 << 20) + b"\r\n") * 10)
+    check("10 MiB in chunks", not big or status_of(big) == 413, big[:200])
+    check("a text of 2 MiB", s.post("/tokenize", {"content": "x" * (2 << 20)}).status == 400)
+    r = s.post(COMPLETION, {"prompt": "word " * (1 << 20)})
+    check("a prompt that is longer than the context",
+          r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded", r.body[:300])
+
+
+def bad_fields(s):
+    good = {"messages": HELLO, "max_tokens": 1}
+    rows = [
+        ("messages", []), ("messages", "Hello"), ("messages", [1]), ("messages", [{"content": "x"}]),
+        ("messages", [{"role": "king", "content": "x"}]), ("messages", [{"role": "user", "content": 5}]),
+        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]),
+        ("temperature", "hot"), ("temperature", -1), ("temperature", 1e9), ("temperature", True), ("top_p", 1.5), ("top_p", -0.1),
+        ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", 1 << 64), ("max_completion_tokens", "all"),
+        ("seed", 1.5), ("seed", 1 << 63), ("seed", "x"), ("n", 2), ("n", 0), ("n", 1 << 62), ("stop", 5), ("stop", [""]),
+        ("stop", ["a\0b"]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("stream", "yes"), ("stream_options", {"include_usage": True}),
+        ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"), ("top_k", -1),
+        ("repeat_penalty", 0), ("frequency_penalty", 1), ("presence_penalty", 1), ("logit_bias", {"5": 100}), ("logprobs", True),
+        ("response_format", {"type": "json_object"}), ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
+        ("chat_template_kwargs", "x"), ("functions", [{"name": "f"}]),
+    ]
+    for name, value in rows:
+        r = s.post(CHAT, {**good, name: value})
+        what = f"{name} is {str(value)[:60]!r}"
+        check(what, r.status == 400 and r.error() and r.json()["error"]["param"] == name, (r.status, r.body[:300]))
+    r = s.post(CHAT, {**good, "model": "gpt-5"})
+    check("another model", r.status == 404 and r.json()["error"]["code"] == "model_not_found", r.body)
+    nulls = {k: None for k in ("temperature", "stop", "n", "seed", "tools", "stream", "response_format", "logit_bias")}
+    equal("null and unknown fields", s.post(CHAT, {**good, **nulls, "user": "me", "metadata": {}, "n_discard": -5}).status, 200)
+    for prompt in (None, 5, [], ["a", "b"], [1.5], [-1], [10**9], [[1], [2]], {}, ""):
+        r = s.post(COMPLETION, {"prompt": prompt, "max_tokens": 1})
+        # a text without tokens has the token that begins one
+        check(f"prompt {prompt!r}", (r.status == 400 and r.error()) or (prompt == "" and r.status == 200), (r.status, r.body))
+    for name, value in (("echo", True), ("best_of", 2), ("logprobs", 5), ("suffix", "end")):
+        equal(f"completion with {name}", s.post(COMPLETION, {"prompt": "x", name: value}).status, 400)
+    for body in ({}, {"tokens": "x"}, {"tokens": [-1]}, {"tokens": [2**31]}, {"tokens": [1.5]}):
+        equal(f"detokenize {body}", s.post("/detokenize", body).status, 400)
+
+
+def routes(s):
+    for method, path, status in (("GET", "/nothing", 404), ("GET", "/../../etc/passwd", 404), ("GET", COMPLETION, 405),
+                                 ("POST", "/health", 405), ("DELETE", "/v1/models", 405), ("BREW", "/health", 405),
+                                 ("POST", "/v1/models/../..", 404), ("GET", "/health%00", 404)):
+        r = s.ask(method, path, body="{}" if method == "POST" else None)
+        check(f"{method} {path}", r.status == status and r.error(), (r.status, r.body))
+    equal("what a path takes", s.get(COMPLETION).headers["Allow"], "POST")
+    equal("a compressed body", s.ask("POST", "/tokenize", b"\x1f\x8b", {"Content-Encoding": "gzip"}).status, 415)
+    equal("a query", s.get("/health?x=1").status, 200)
+
+
+def origins(s):
+    own = f"localhost:{s.port}"
+    rows = [({"Host": "evil.example"}, 403), ({"Host": f"evil.example:{s.port}"}, 403), ({"Host": own}, 200),
+            ({"Host": f"127.0.0.1:{s.port}"}, 200), ({"Host": f"[::1]:{s.port}"}, 200), ({"Host": "127.0.0.1.evil.example"}, 403),
+            ({"Host": own, "Origin": f"http://{own}"}, 200), ({"Host": own, "Origin": "http://evil.example"}, 403),
+            ({"Host": own, "Origin": "null"}, 403)]
+    for headers, status in rows:
+        r = s.get("/health", **headers)
+        equal(f"{headers}", r.status, status)
+        check("no CORS unless asked for", "Access-Control-Allow-Origin" not in r.headers)
+    equal("a preflight", s.ask("OPTIONS", CHAT, headers={"Origin": "http://evil.example"}).status, 403)
+    with Server("--cors", "https://good.example", model=TINY) as c:
+        r = c.get("/health", Origin="https://good.example")
+        equal("the origin of --cors", (r.status, r.headers["Access-Control-Allow-Origin"]), (200, "https://good.example"))
+        r = c.ask("OPTIONS", CHAT, headers={"Origin": "https://good.example"})
+        equal("its preflight", (r.status, r.headers["Access-Control-Allow-Origin"]), (204, "https://good.example"))
+        check("may send a key", "authorization" in r.headers["Access-Control-Allow-Headers"])
+        r = c.get("/health", Origin="https://good.example.evil.example")
+        equal("another origin", (r.status, r.headers["Access-Control-Allow-Origin"]), (403, None))
+
+
+def keys():
+    key = "secret-key-1"
+    with tempfile.NamedTemporaryFile("w", suffix=".key") as f:
+        f.write(key + "\nnot this\n")
+        f.flush()
+        for options in (("--api-key", key), ("--api-key-file", f.name)):
+            with Server(*options, model=TINY) as s:
+                rows = [("Bearer " + key, 200), (None, 401), ("", 401), ("Bearer ", 401), ("Bearer secret-key-", 401),
+                        ("Bearer secret-key-12", 401), ("Bearer secret-key-2", 401), (key, 401), ("Bearer " + key * 2, 401),
+                        ("Bearer " + "s" * 8000, 401), ("Basic " + key, 401)]
+                for given, status in rows:
+                    r = s.get("/v1/models", **({} if given is None else {"Authorization": given}))
+                    equal(f"{options[0]}, given {str(given)[:30]!r}", r.status, status)
+                check("says how", s.get("/v1/models").headers["WWW-Authenticate"] == "Bearer")
+                equal("a path that is not there says nothing more", s.get("/nothing").status, 401)
+                equal("a body is not read first", status_of(s.raw(b"POST " + CHAT.encode() +
+                      b" HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")), 401)
+                equal("health needs none", s.get("/health").status, 200)
+                equal("metrics do", s.get("/metrics").status, 401)
+
+
+def slow_clients():
+    with Server("--timeout", "1", model=TINY) as s:
+        start = time.monotonic()
+        equal("half a header", status_of(s.raw(b"GET /health HTTP/1.1\r\nHost:")), 408)
+        equal("a header byte by byte", status_of(s.raw(b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 50, slow=0.1)), 408)
+        equal("half a body", status_of(s.raw(b"POST /tokenize HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")), 408)
+        equal("nothing at all: closed without a word", s.raw(b""), b"")
+        check("in time", time.monotonic() - start < 20, time.monotonic() - start)
+        c = s.connect()
+        c.request("GET", "/health")
+        c.getresponse().read()
+        time.sleep(2)
+        check("a connection that is idle is closed", c.sock is None or c.sock.recv(1) == b"")
+        equal("all are closed", s.metric("kvrun_connections"), 1)
+
+        # a client that takes nothing: the small buffers of both ends are full long before the answer is
+        c = socket.socket()
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.connect(("127.0.0.1", s.port))
+        body = json.dumps({"content": "x" * (1 << 20)}).encode()
+        c.sendall(b"POST /tokenize HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        check("others are answered", s.alive())
+        check("it is closed", s.wait_for("kvrun_connections", 1, 20))
+        c.close()
+
+
+    with Server("--timeout", "1", "--ctx-size", "100000") as s:
+        c = socket.socket()
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.connect(("127.0.0.1", s.port))
+        body = json.dumps({"prompt": "a", "stream": True, "ignore_eos": True, "max_tokens": 90000}).encode()
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        check("a stream is under way", s.wait_for("kvrun_answers_active", 1))
+        check("a stream that nobody reads ends", s.wait_for("kvrun_answers_active", 0, 60))
+        c.close()
+
+
+def many_connections():
+    with Server("--max-connections", "8", model=TINY) as s:
+        held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(8)]
+        time.sleep(0.5)
+        out = s.raw(b"GET /health HTTP/1.1\r\n\r\n")
+        check("the ninth is told so", status_of(out) == 503 and b"Retry-After" in out, out)
+        for h in held:
+            h.close()
+        time.sleep(0.5)
+        check("then there is room", s.alive())
+    limited = ["sh", "-c", 'ulimit -n 48; exec "$@"', "sh"]
+    with Server(model=TINY, prefix=limited) as s:
+        held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(100)]
+        time.sleep(0.5)
+        for h in held:
+            h.close()
+        time.sleep(0.5)
+        check("more connections than files can be open", s.alive())
+
+
+def crowd():
+    with Server("--parallel", "2", "--queue", "3", model=TINY) as s:
+        body = {"prompt": "a", "max_tokens": 100, "ignore_eos": True, "temperature": 0}
+        found = at_once([lambda: s.post(COMPLETION, body) for _ in range(24)])
+        codes = [a.status for a in found]
+        check("each of a crowd is answered or refused", set(codes) <= {200, 429} and codes.count(200) >= 5, codes)
+        equal("all who are answered get the same", len({a.json()["choices"][0]["text"] for a in found if a.status == 200}), 1)
+        check("the server goes on", s.alive() and s.wait_for("kvrun_answers_active", 0))
+
+
+def little_memory():
+    def body(i):
+        return {"prompt": f"{i} " + "word " * 60, "max_tokens": 150, "ignore_eos": True, "temperature": 1.2, "top_k": 0, "top_p": 1,
+                "min_p": 0, "seed": i, "stream": i == 0}
+
+    def text(a):
+        return "".join(c["text"] for e in a.events() for c in e["choices"]) if a.body.startswith(b"data") else \
+            a.json()["choices"][0]["text"] if a.status == 200 else a.body
+
+    with Server() as s:
+        alone = [text(s.post(COMPLETION, body(i))) for i in range(4)]
+    with Server("--parallel", "4", "--kv-budget", "1500K", "--ctx-size", "512") as s:
+        found = at_once([lambda i=i: s.post(COMPLETION, body(i)) for i in range(4)])
+        equal("answers that do not fit beside each other are given one after the other", [text(a) for a in found], alone)
+    with Server("--kv-budget", "512K", "--ctx-size", "512") as s:
+        r = s.post(COMPLETION, {"prompt": "word " * 100})
+        check("a prompt that never fits the budget", r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded",
+              r.body)
+        r = s.post(COMPLETION, {"prompt": "word", "max_tokens": 400, "ignore_eos": True}).json()
+        check("an answer ends where the budget does", r["choices"][0]["finish_reason"] == "length" and
+              50 < r["usage"]["completion_tokens"] < 400, r)
+        equal("the server goes on", s.post(COMPLETION, {"prompt": "x", "max_tokens": 2}).status, 200)
+
+
+def refused_starts():
+    def start(*options, model=TINY):
+        r = subprocess.run([sys.argv[1], "serve", model, "--device", "cpu", *options], capture_output=True, timeout=60)
+        return r.returncode, r.stderr.decode()
+
+    with Server(model=TINY) as s:
+        code, said = start("--port", str(s.port))
+        check("a port that is taken", code == 5 and said.startswith("error: ") and str(s.port) in said, (code, said))
+    rows = [(("--host", "nowhere.invalid"), 5), (("--port", "70000"), 2), (("--kv", "nonsense", "--port", "0"), 2),
+            (("--parallel", "0"), 2), (("--api-key", "a", "--api-key-file", "b"), 2), (("--api-key", "a b"), 2),
+            (("--api-key-file", "/nonexistent"), 3), (("--chat-template", "nonsense", "--port", "0"), 2),
+            (("--timeout", "0"), 2)]
+    for options, code in rows:
+        got, said = start(*options)
+        check(f"{options}", got == code and said.startswith("error: ") and said.count("\n") == 1, (got, said))
+    equal("no model", start("--port", "0", model="/nonexistent.gguf")[0], 3)
+
+
+def main():
+    with Server("--chat-template", "chatml") as s:
+        for part in (malformed_http, malformed_json, bad_fields, routes, origins):
+            part(s)
+            check(f"the server goes on after {part.__name__}", s.alive())
+        equal("it ends", s.stop(), 0)
+        equal("without a word", b"".join(s.log), b"")
+    for part in (keys, slow_clients, many_connections, crowd, little_memory, refused_starts):
+        part()
+    finish()
+
+
+main()

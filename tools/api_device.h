@@ -1,0 +1,19 @@
+// What the environment says about the device, for commands that are built on the C API.
+#pragma once
+#include "engine/kvrun.h"
+#include <string>
+
+namespace kvrun {
+
+// Options of a device with the texts they point to.
+struct ApiDevice {
+	// Reads the environment. device: of --device, empty: the environment's. Throws Error{Invalid} naming the variable.
+	explicit ApiDevice(const std::string& device);
+	ApiDevice(const ApiDevice&) = delete;
+	kvrun_device_options options = KVRUN_DEVICE_OPTIONS_INIT;
+
+ private:
+	std::string backend_, device_, cache_dir_, probe_, validate_, dump_, shaders_, test_caps_;
+};
+
+} // namespace kvrun

@@ -1,0 +1,166 @@
+// Answers in the form of OpenAI's API, whole or as a stream of events.
+#include "tools/serve/answers.h"
+#include <chrono>
+#include <random>
+
+namespace kvrun::serve {
+namespace {
+
+std::string new_id(const char* prefix) {
+	static thread_local std::mt19937_64 random{std::random_device()()};
+	static constexpr const char* digits = "0123456789abcdefghijklmnopqrstuvwxyz";
+	std::string id = prefix;
+	for (int i = 0; i < 24; ++i) id += digits[random() % 36];
+	return id;
+}
+
+int64_t unix_time() {
+	return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+	    .count();
+}
+
+Json usage_json(const Ended& e) {
+	const uint32_t prompt = e.reused + e.result.prompt_tokens, answer = e.result.answer_tokens;
+	return {{"prompt_tokens", prompt},
+	        {"completion_tokens", answer},
+	        {"total_tokens", prompt + answer},
+	        {"prompt_tokens_details", {{"cached_tokens", e.reused}}}};
+}
+
+Json kv_json(const Ended& e) {
+	return {{"policy", e.policy},
+	        {"f16_bytes", e.kv.f16},
+	        {"code_bytes", e.kv.codes},
+	        {"param_bytes", e.kv.params},
+	        {"overhead_bytes", e.kv.overhead}};
+}
+
+} // namespace
+
+Answer::Answer(std::shared_ptr<Responder> out, const GenerationRequest& r, const std::string& model,
+               const char* id_prefix, const char* object)
+    : stream_(r.stream), out_(std::move(out)), include_usage_(r.include_usage), model_(model), id_(new_id(id_prefix)),
+      object_(object), created_(unix_time()) {}
+
+Json Answer::head(bool chunk) const {
+	return {{"id", id_},
+	        {"object", chunk && object_ == "chat.completion" ? object_ + ".chunk" : object_},
+	        {"created", created_},
+	        {"model", model_}};
+}
+
+void Answer::event(const Json& choices, const Json& usage, const Json& kv) {
+	Json j = head(/*chunk=*/true);
+	j["choices"] = choices;
+	if (include_usage_) j["usage"] = usage;
+	if (!kv.is_null()) j["kv"] = kv;
+	out_->send("data: " + dump(j) + "\n\n");
+}
+void Answer::event(Json choice) { event(Json::array({std::move(choice)}), nullptr, nullptr); }
+
+void Answer::begin() {
+	if (!stream_ || begun_) return;
+	begun_ = true;
+	out_->begin({200, "", "text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}}});
+	start_stream();
+}
+
+const char* Answer::finish_reason() const {
+	return reason_ == KVRUN_STOP_LENGTH || reason_ == KVRUN_STOP_CONTEXT ? "length" : "stop";
+}
+
+void Answer::end(const Ended& e) {
+	reason_ = e.result.reason;
+	show_rest();
+	out_->note("kv=" + e.policy + " prompt=" + std::to_string(e.reused + e.result.prompt_tokens) +
+	           " reused=" + std::to_string(e.reused) + " answer=" + std::to_string(e.result.answer_tokens));
+	if (!stream_) {
+		Json j = head(/*chunk=*/false);
+		j["choices"] = Json::array({whole_choice()});
+		j["usage"] = usage_json(e);
+		j["kv"] = kv_json(e);
+		return out_->respond({200, dump(j)});
+	}
+	event(Json::array({last_choice()}), nullptr, kv_json(e));
+	if (include_usage_) event(Json::array(), usage_json(e), nullptr);
+	out_->send("data: [DONE]\n\n");
+	out_->end();
+}
+
+void Answer::fail(const ApiError& e) {
+	if (!begun_) return out_->respond(error_response(e));
+	out_->send("data: " + dump(error_json(e)) + "\n\n");
+	out_->end();
+}
+
+// ---- chat
+
+ChatAnswer::ChatAnswer(std::shared_ptr<Responder> out, const ChatRequest& r, const std::string& model,
+                       ReplyHandle reply)
+    : Answer(std::move(out), r, model, "chatcmpl-", "chat.completion"), reply_(std::move(reply)) {}
+
+void ChatAnswer::start_stream() {
+	event({{"index", 0}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"finish_reason", nullptr}});
+}
+
+void ChatAnswer::take(const kvrun_reply_part& part) {
+	const auto delta = [&](const char* name, Json value) {
+		event({{"index", 0}, {"delta", {{name, std::move(value)}}}, {"finish_reason", nullptr}});
+	};
+	if (!stream_) content_ += part.content, reasoning_ += part.reasoning;
+	if (stream_ && *part.reasoning) delta("reasoning_content", part.reasoning);
+	if (stream_ && *part.content) delta("content", part.content);
+	for (Json call : Json::parse(part.calls)) {
+		Json numbered{{"index", n_calls_++}};
+		numbered.update(call);
+		if (stream_)
+			delta("tool_calls", Json::array({numbered}));
+		else
+			calls_.push_back(std::move(call));
+	}
+}
+
+void ChatAnswer::show(std::string_view text) {
+	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
+	check(kvrun_reply_push(reply_.get(), text.data(), text.size(), &part));
+	take(part);
+}
+
+void ChatAnswer::show_rest() {
+	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
+	check(kvrun_reply_finish(reply_.get(), &part));
+	take(part);
+}
+
+const char* ChatAnswer::finish_reason() const { return n_calls_ ? "tool_calls" : Answer::finish_reason(); }
+
+Json ChatAnswer::whole_choice() const {
+	Json message{{"role", "assistant"}, {"content", n_calls_ && content_.empty() ? Json() : Json(content_)}};
+	if (!reasoning_.empty()) message["reasoning_content"] = reasoning_;
+	if (n_calls_) message["tool_calls"] = calls_;
+	return {{"index", 0}, {"message", message}, {"logprobs", nullptr}, {"finish_reason", finish_reason()}};
+}
+
+Json ChatAnswer::last_choice() const {
+	return {{"index", 0}, {"delta", Json::object()}, {"finish_reason", finish_reason()}};
+}
+
+// ---- completions
+
+CompletionAnswer::CompletionAnswer(std::shared_ptr<Responder> out, const CompletionRequest& r, const std::string& model)
+    : Answer(std::move(out), r, model, "cmpl-", "text_completion") {}
+
+void CompletionAnswer::show(std::string_view text) {
+	if (stream_)
+		event({{"text", std::string(text)}, {"index", 0}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
+	else
+		text_ += text;
+}
+
+Json CompletionAnswer::whole_choice() const {
+	return {{"text", text_}, {"index", 0}, {"logprobs", nullptr}, {"finish_reason", finish_reason()}};
+}
+
+Json CompletionAnswer::last_choice() const { return whole_choice(); }
+
+} // namespace kvrun::serve

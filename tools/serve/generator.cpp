@@ -1,0 +1,232 @@
+// Generates answers: a thread that steps a batch, with a queue before it and sessions kept for prompts to come.
+#include "tools/serve/generator.h"
+#include <algorithm>
+
+namespace kvrun::serve {
+
+constexpr double kIdleShare = 0.5; // of the cache budget in use, above which idle sessions are dropped
+
+struct Generator::Active {
+	Job job;
+	SessionHandle session;
+	uint32_t reused = 0;  // tokens of the prompt
+	size_t generated = 0; // bytes of the answer; the same ones again where it began again
+	std::string broken;   // why the text could not be passed on; empty: it could
+
+	// Callbacks of the C API, through which no exception may pass. A result other than 0 ends the answer.
+	int piece(std::string_view text) noexcept {
+		try {
+			generated += text.size();
+			const size_t fresh = generated - std::min(generated, job.passed_on);
+			if (fresh) job.listener->piece(text.substr(text.size() - std::min(text.size(), fresh)));
+			job.passed_on = std::max(job.passed_on, generated);
+		} catch (const std::exception& e) {
+			broken = e.what();
+			return 1;
+		}
+		return job.listener->gone();
+	}
+	static int on_token(uint32_t, const char* text, size_t length, void* self) {
+		return static_cast<Active*>(self)->piece({text, length});
+	}
+	static int on_prefill(double, double, void* self) { return static_cast<Active*>(self)->job.listener->gone(); }
+};
+
+Generator::Generator(const Model& model, const GeneratorOptions& o)
+    : model_(model), options_(o), pool_(model, o.ctx, o.idle_sessions) {
+	kvrun_batch* batch = nullptr;
+	check(kvrun_batch_new(&batch, model.engine()));
+	batch_ = BatchHandle(batch);
+	thread_ = std::thread([this] { run(); });
+}
+
+Generator::~Generator() {
+	{
+		std::lock_guard lock(mutex_);
+		ending_ = true;
+	}
+	wake_.notify_all();
+	thread_.join();
+}
+
+void Generator::add(Job job) {
+	{
+		std::lock_guard lock(mutex_);
+		const size_t free_slots = options_.parallel - std::min(options_.parallel, stats_.active);
+		if (queue_.size() >= options_.queue + free_slots)
+			throw ApiError(429,
+			               "the queue is full: " + std::to_string(stats_.active) + " answers are under way and " +
+			                   std::to_string(queue_.size()) + " requests wait; try again later",
+			               "", "queue_full");
+		queue_.push_back(std::move(job));
+		stats_.queued = uint32_t(queue_.size());
+	}
+	wake_.notify_all();
+}
+
+GeneratorStats Generator::stats() const {
+	std::lock_guard lock(mutex_);
+	return stats_;
+}
+
+void Generator::run() {
+	for (;;) {
+		{
+			std::unique_lock lock(mutex_);
+			wake_.wait(lock, [this] { return ending_ || !queue_.empty() || !active_.empty(); });
+			if (ending_) break;
+		}
+		drop_gone();
+		admit();
+		if (!active_.empty()) step();
+		publish();
+	}
+	fail_all(ApiError(503, "the server is shutting down"));
+}
+
+void Generator::drop_gone() {
+	std::lock_guard lock(mutex_);
+	stats_.cancelled += std::erase_if(queue_, [](const Job& j) { return j.listener->gone(); });
+}
+
+void Generator::admit() {
+	while (active_.size() < options_.parallel && !wait_for_memory_) {
+		Job job;
+		{
+			std::lock_guard lock(mutex_);
+			if (queue_.empty()) return;
+			job = std::move(queue_.front());
+			queue_.pop_front();
+			++stats_.active; // publish() counts again
+		}
+		try {
+			if (start(job)) continue;
+		} catch (const ApiError& e) {
+			job.listener->fail(e);
+			std::lock_guard lock(mutex_);
+			++stats_.failed;
+			continue;
+		}
+		std::lock_guard lock(mutex_);
+		queue_.push_front(std::move(job));
+		wait_for_memory_ = true;
+	}
+}
+
+bool Generator::start(Job& job) {
+	for (;;) {
+		SessionPool::Lease lease = pool_.take(job.kv, job.prompt);
+		kvrun_status status = lease.status;
+		std::string message = lease.error;
+		const char* param = "kv";
+		uint32_t id = 0;
+		auto active = std::make_unique<Active>();
+		if (status == KVRUN_OK) {
+			const Sampling& s = job.sampling;
+			kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+			std::vector<const char*> stops;
+			for (const std::string& text : s.stops) stops.push_back(text.c_str());
+			o.max_tokens = s.max_tokens, o.temperature = s.temperature, o.top_k = s.top_k, o.top_p = s.top_p;
+			o.min_p = s.min_p, o.repeat_penalty = s.repeat_penalty, o.repeat_last_n = s.repeat_last_n;
+			o.seed = s.seed, o.stops = stops.data(), o.n_stops = stops.size();
+			o.special = s.special, o.ignore_eos = s.ignore_eos;
+			o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
+			o.payload = active.get();
+			param = "prompt";
+			status = kvrun_batch_add(batch_.get(), lease.session.get(), job.prompt.data() + lease.kept,
+			                         job.prompt.size() - lease.kept, &o, &id);
+			message = kvrun_last_error();
+		}
+		if (status == KVRUN_OK) {
+			job.listener->begin();
+			active->job = std::move(job), active->session = std::move(lease.session), active->reused = lease.kept;
+			active_.emplace(id, std::move(active));
+			return true;
+		}
+		const ApiError error = engine_error(status, message, param);
+		if (status != KVRUN_ENOMEM) throw error;
+		if (pool_.drop_oldest()) continue;
+		if (active_.empty()) throw ApiError(400, message, param, "context_length_exceeded"); // nor will there be
+		return false;
+	}
+}
+
+void Generator::step() {
+	if (pool_.size()) {
+		const kvrun_engine_info i = model_.info();
+		if (double(i.kv_used_bytes) > kIdleShare * double(i.kv_budget_bytes)) pool_.drop_oldest();
+	}
+	if (const kvrun_status s = kvrun_batch_step(batch_.get(), nullptr); s != KVRUN_OK)
+		return fail_all(engine_error(s, kvrun_last_error()));
+	std::vector<uint32_t> done;
+	for (const auto& [id, a] : active_)
+		if (kvrun_batch_is_done(batch_.get(), id)) done.push_back(id);
+	for (const uint32_t id : done) finish(id);
+}
+
+void Generator::finish(uint32_t id) {
+	Ended ended;
+	kvrun_status status = kvrun_batch_take(batch_.get(), id, &ended.result);
+	const std::string message = kvrun_last_error();
+	std::unique_ptr<Active> a = std::move(active_.extract(id).mapped());
+	Job& job = a->job;
+	wait_for_memory_ = false;
+	const bool cancelled = job.listener->gone() && (status == KVRUN_EUSER || status == KVRUN_ECANCELLED);
+	if (status == KVRUN_ENOMEM && (!active_.empty() || pool_.size())) return begin_again(*a);
+	// alone in the budget: what is there is the answer
+	const bool full = status == KVRUN_ENOMEM && job.passed_on;
+	if (full) status = KVRUN_OK, ended.result.reason = KVRUN_STOP_CONTEXT;
+	ended.reused = a->reused;
+	ended.policy = job.kv;
+	ended.kv = session_bytes(a->session.get());
+	if (status == KVRUN_OK || cancelled) pool_.put(job.kv, std::move(a->session));
+	{
+		std::lock_guard lock(mutex_);
+		stats_.prompt_tokens += ended.result.prompt_cached;
+		stats_.reused_tokens += ended.reused;
+		stats_.answer_tokens += ended.result.answer_tokens;
+		++(cancelled ? stats_.cancelled : status == KVRUN_OK ? stats_.answers : stats_.failed);
+	}
+	publish(); // before the client can ask
+	if (cancelled) return;
+	try {
+		if (status != KVRUN_OK)
+			throw a->broken.empty() ? engine_error(status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : status, message)
+			                        : ApiError(500, a->broken);
+		job.listener->end(ended);
+	} catch (const ApiError& e) { job.listener->fail(e); } catch (const std::exception& e) {
+		job.listener->fail(ApiError(500, e.what()));
+	}
+}
+
+// An answer for which there is no memory gives up what it has and comes again when another has ended. The same seed
+// gives the same tokens, so that its listener is told only what follows.
+void Generator::begin_again(Active& a) {
+	a.session = SessionHandle();
+	wait_for_memory_ = !pool_.drop_oldest();
+	std::lock_guard lock(mutex_);
+	queue_.push_front(std::move(a.job));
+}
+
+void Generator::fail_all(const ApiError& e) {
+	for (auto& [id, a] : std::exchange(active_, {})) {
+		kvrun_batch_take(batch_.get(), id, nullptr);
+		a->job.listener->fail(e);
+	}
+	std::deque<Job> queue;
+	{
+		std::lock_guard lock(mutex_);
+		queue.swap(queue_);
+	}
+	for (const Job& j : queue) j.listener->fail(e);
+	publish();
+}
+
+void Generator::publish() {
+	const SessionBytes idle = pool_.bytes();
+	std::lock_guard lock(mutex_);
+	stats_.active = uint32_t(active_.size()), stats_.queued = uint32_t(queue_.size());
+	stats_.idle = uint32_t(pool_.size()), stats_.idle_bytes = idle;
+}
+
+} // namespace kvrun::serve

@@ -1,0 +1,97 @@
+// Generates answers: a thread that steps a batch, with a queue before it and sessions kept for prompts to come.
+#pragma once
+#include "tools/serve/session_pool.h"
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace kvrun::serve {
+
+struct Sampling { // the fields of kvrun_generate_options that requests choose
+	uint32_t max_tokens = UINT32_MAX;
+	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
+	uint32_t top_k = 40, repeat_last_n = 64;
+	uint64_t seed = 0;
+	std::vector<std::string> stops;
+	bool special = false, ignore_eos = false;
+};
+
+struct Ended { // how an answer did
+	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
+	uint32_t reused = 0; // tokens of the prompt that an earlier session had
+	SessionBytes kv;     // its cache at the end
+	std::string policy;
+};
+
+// Told by the generation thread how an answer goes: begin(), any number of piece(), and end() or fail().
+class Listener {
+ public:
+	virtual ~Listener() = default;
+	virtual bool gone() const = 0; // nobody waits any more: the answer is cancelled within a step
+	virtual void begin() = 0;      // the prompt is accepted; more than once where memory made it begin again
+	virtual void piece(std::string_view text) = 0;
+	virtual void end(const Ended&) = 0;
+	virtual void fail(const ApiError&) = 0;
+};
+
+struct Job {
+	std::vector<uint32_t> prompt;
+	Sampling sampling;
+	std::string kv; // policy
+	std::shared_ptr<Listener> listener;
+	size_t passed_on = 0; // bytes of the answer its listener has, where memory made it begin again
+};
+
+struct GeneratorOptions {
+	uint32_t parallel = 4;      // answers at once
+	uint32_t queue = 32;        // requests that wait for one of them to end
+	uint32_t idle_sessions = 4; // kept for prompts that begin like an earlier one
+	uint32_t ctx = 0;           // of each session, in tokens; 0: what fits
+};
+
+struct GeneratorStats {
+	uint32_t active = 0, queued = 0, idle = 0;
+	uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0; // since the start, of answers that have ended
+	uint64_t answers = 0, cancelled = 0, failed = 0;                  // that have ended
+	SessionBytes idle_bytes;                                          // of idle sessions
+};
+
+class Generator {
+ public:
+	Generator(const Model&, const GeneratorOptions&);
+	~Generator(); // cancels what is under way
+	// Throws ApiError 429 where the queue is full.
+	void add(Job);
+	GeneratorStats stats() const;
+
+ private:
+	struct Active;
+	void run();
+	void admit();
+	bool start(Job&); // false: not now, there is no memory
+	void step();
+	void finish(uint32_t id);
+	void begin_again(Active&);
+	void fail_all(const ApiError&);
+	void drop_gone(); // requests in the queue that nobody waits for
+	void publish();
+
+	const Model& model_;
+	const GeneratorOptions options_;
+	mutable std::mutex mutex_; // of the next ones
+	std::condition_variable wake_;
+	std::deque<Job> queue_;
+	GeneratorStats stats_;
+	bool ending_ = false;
+
+	// the generation thread's own
+	SessionPool pool_;
+	BatchHandle batch_;
+	std::map<uint32_t, std::unique_ptr<Active>> active_; // by id in the batch
+	bool wait_for_memory_ = false;                       // the next in the queue fits once an answer has ended
+	std::thread thread_;
+};
+
+} // namespace kvrun::serve

@@ -1,0 +1,84 @@
+// A request, its answer, and who carries and who gives them: the seam between the HTTP library and the routes.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvrun::serve {
+
+struct HttpRequest {
+	std::string method, path; // the path without its query
+	std::string host, origin, authorization, content_encoding;
+	std::string body;
+};
+
+struct Response {
+	int status = 200;
+	std::string body;
+	std::string type = "application/json";
+	std::vector<std::pair<std::string, std::string>> headers = {};
+};
+
+// Answers one request: by respond(), or by begin(), any number of send() and end(). Any thread may call; once the
+// client has gone, calls do nothing.
+class Responder {
+ public:
+	virtual ~Responder() = default;
+	virtual void respond(Response) = 0;
+	virtual void begin(Response head) = 0; // status, type and headers; the body follows in pieces
+	virtual void send(std::string piece) = 0;
+	virtual void end() = 0;
+	virtual void note(std::string text) = 0; // for the log line of the request
+	bool gone() const { return gone_.load(std::memory_order_relaxed); }
+
+ protected:
+	std::atomic<bool> gone_ = false; // the client has disconnected
+};
+
+// Called by the HTTP server on its thread, so that none of these may wait.
+class Handler {
+ public:
+	virtual ~Handler() = default;
+	// Looks at a request before its body is read. A response: the body is not read, and the connection ends.
+	virtual std::optional<Response> refuse(const HttpRequest&) = 0;
+	virtual void handle(HttpRequest, std::shared_ptr<Responder>) = 0;
+	// The response to a request that is not well-formed, or that comes when the server cannot take it.
+	virtual Response failure(int status, std::string_view why) = 0;
+	// Headers of every response to a request.
+	virtual std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) = 0;
+	// A request has been answered; status 499: the client had gone.
+	virtual void finished(const HttpRequest&, int status, double seconds, const std::string& note) = 0;
+};
+
+struct HttpOptions {
+	std::string host = "127.0.0.1";
+	uint16_t port = 8080;         // 0: a free one
+	size_t max_body = 8 << 20;    // bytes of a request's body
+	size_t max_connections = 256; // at once; more are told to come back
+	double timeout_s = 30; // for a client to send a header, then a body, to take what is written; and between requests
+	double drain_s = 30;   // after SIGTERM: for requests under way
+};
+constexpr size_t kMaxHeader = 16 << 10; // bytes of a request's line and header fields
+
+// Listens from the constructor on; answers while run() runs.
+class HttpServer {
+ public:
+	// Throws std::runtime_error naming host and port.
+	explicit HttpServer(const HttpOptions&);
+	~HttpServer();
+	uint16_t port() const;
+	size_t n_connections() const; // any thread may ask
+	// Until SIGTERM or SIGINT, and then until requests under way are answered, or for drain_s. A second signal ends it.
+	void run(Handler&);
+
+ private:
+	struct Impl;
+	std::unique_ptr<Impl> impl_;
+};
+
+} // namespace kvrun::serve

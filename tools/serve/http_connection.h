@@ -1,0 +1,337 @@
+// One connection: reads a request, has it answered, writes the answer, and begins again; included by http_server.cpp
+// only, because Boost.Beast compiles slowly.
+#pragma once
+#include "tools/serve/http.h"
+#include <boost/asio.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <deque>
+#include <poll.h>
+#include <set>
+#include <sstream>
+
+namespace kvrun::serve {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = asio::ip::tcp;
+using Clock = std::chrono::steady_clock;
+using ErrorCode = boost::system::error_code;
+
+class Connection;
+
+struct Shared { // by the connections of a server
+	HttpOptions options;
+	Handler* handler = nullptr;
+	bool draining = false; // answers that end now end their connection
+	std::set<std::shared_ptr<Connection>> connections;
+	std::atomic<size_t> n_connections = 0;
+	std::function<void()> closed = {}; // one of them
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+	Connection(tcp::socket socket, Shared& shared)
+	    : socket_(std::move(socket)), shared_(shared), deadline_(socket_.get_executor()),
+	      watch_(socket_.get_executor()) {}
+
+	void start() {
+		ErrorCode ignored; // what a client does not read piles up here, where it counts, and not in the system
+		socket_.set_option(asio::socket_base::send_buffer_size(64 << 10), ignored);
+		socket_.set_option(tcp::no_delay(true), ignored);
+		read_header();
+	}
+	// Says so and ends: the server has too many connections.
+	void turn_away() { answer_and_close(failure(503, "too many connections; try again later")); }
+	// Ends now what is not being answered; the rest ends with its answer.
+	void drain() {
+		if (!answering_ && out_.empty()) close();
+	}
+	void close() {
+		if (closed_) return;
+		closed_ = true;
+		if (const auto exchange = exchange_.lock()) set_gone(*exchange);
+		ErrorCode ignored;
+		socket_.close(ignored);
+		deadline_.cancel();
+		watch_.cancel();
+		if (answering_) finish_request(499);
+		const auto self = shared_from_this();
+		shared_.connections.erase(self);
+		shared_.n_connections = shared_.connections.size();
+		if (shared_.closed) shared_.closed();
+	}
+
+ private:
+	// The answer to one request, as the handler sees it: passes everything on to the server's thread.
+	class Exchange final : public Responder {
+	 public:
+		Exchange(std::shared_ptr<Connection> c, asio::any_io_executor e)
+		    : connection_(std::move(c)), executor_(e), request_(connection_->n_requests_) {}
+		~Exchange() override { // a handler that lost the request must not keep the client waiting
+			post([](Connection& c) {
+				if (c.answering_ && !c.begun_) c.answer(c.failure(500, "the request was dropped"));
+				if (c.answering_ && !c.ending_) c.close();
+			});
+		}
+		void respond(Response r) override {
+			post([r = std::move(r)](Connection& c) mutable { c.answer(std::move(r)); });
+		}
+		void begin(Response head) override {
+			post([h = std::move(head)](Connection& c) mutable { c.begin(std::move(h)); });
+		}
+		void send(std::string piece) override {
+			post([p = std::move(piece)](Connection& c) mutable { c.send(std::move(p)); });
+		}
+		void end() override {
+			post([](Connection& c) { c.end(); });
+		}
+		void note(std::string text) override {
+			post([t = std::move(text)](Connection& c) mutable { c.note_ = std::move(t); });
+		}
+		void set_gone() { gone_ = true; }
+
+	 private:
+		template <class F> void post(F f) {
+			asio::post(executor_, [c = connection_, request = request_, f = std::move(f)]() mutable {
+				if (!c->closed_ && c->n_requests_ == request) f(*c);
+			});
+		}
+		std::shared_ptr<Connection> connection_;
+		asio::any_io_executor executor_;
+		const uint64_t request_; // which of the connection's
+	};
+	static void set_gone(Exchange& e) { e.set_gone(); }
+
+	static constexpr size_t kMaxUnsent = 4 << 20;                    // bytes of a stream its client has not taken
+	static constexpr auto kWatch = std::chrono::milliseconds(50);    // between looks whether the client is still there
+	static constexpr auto kLinger = std::chrono::milliseconds(2000); // for a client to read the last answer
+
+	// ---- reading
+
+	void read_header() {
+		parser_.emplace();
+		parser_->header_limit(kMaxHeader);
+		parser_->body_limit(shared_.options.max_body);
+		request_ = {};
+		++n_requests_;
+		set_deadline(timeout(), [this] { late(parser_->got_some() || buffer_.size() > 0); });
+		http::async_read_header(socket_, buffer_, *parser_,
+		                        [self = shared_from_this()](ErrorCode ec, size_t) { self->on_header(ec); });
+	}
+
+	void on_header(ErrorCode ec) {
+		if (closed_ || lingering_) return;
+		start_ = Clock::now();
+		if (ec) return read_failed(ec);
+		take_header();
+		if (std::optional<Response> r = shared_.handler->refuse(request_)) {
+			answering_ = true;
+			return answer_and_close(std::move(*r));
+		}
+		if (parser_->is_done()) return dispatch();
+		set_deadline(timeout(), [this] { late(true); });
+		if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
+			static const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+			asio::async_write(socket_, asio::buffer(go_on), [self = shared_from_this()](ErrorCode failed, size_t) {
+				if (failed) return self->close();
+				self->read_body();
+			});
+			return;
+		}
+		read_body();
+	}
+
+	void read_body() {
+		if (closed_ || lingering_) return;
+		http::async_read(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode ec, size_t) {
+			if (self->closed_ || self->lingering_) return;
+			if (ec) return self->read_failed(ec);
+			self->dispatch();
+		});
+	}
+
+	void take_header() {
+		const auto& m = parser_->get();
+		const auto field = [&](http::field f) { return std::string(m[f]); };
+		request_.method = std::string(m.method_string());
+		const std::string target(m.target());
+		request_.path = target.substr(0, target.find('?'));
+		request_.host = field(http::field::host), request_.origin = field(http::field::origin);
+		request_.authorization = field(http::field::authorization);
+		request_.content_encoding = field(http::field::content_encoding);
+		version_ = m.version();
+		keep_alive_ = m.keep_alive();
+	}
+
+	void read_failed(ErrorCode ec) {
+		if (ec == http::error::header_limit)
+			return answer_and_close(failure(431, fmt_bytes("the header is longer than ", kMaxHeader)));
+		if (ec == http::error::body_limit)
+			return answer_and_close(failure(413, fmt_bytes("the body is longer than ", shared_.options.max_body)));
+		if (ec.category() != http::make_error_code(http::error::bad_method).category() ||
+		    ec == http::error::end_of_stream || ec == http::error::partial_message)
+			return close();
+		answer_and_close(failure(400, "the request is not well-formed HTTP: " + ec.message()));
+	}
+
+	void late(bool begun) {
+		if (!begun) return close(); // between two requests
+		answer_and_close(failure(408, "the request did not arrive in time"));
+	}
+
+	void dispatch() {
+		deadline_.cancel();
+		request_.body = std::move(parser_->get().body());
+		answering_ = true;
+		auto exchange = std::make_shared<Exchange>(shared_from_this(), socket_.get_executor());
+		exchange_ = exchange;
+		watch();
+		HttpRequest request = request_;
+		request_.body.clear();
+		shared_.handler->handle(std::move(request), std::move(exchange));
+	}
+
+	// A client that has closed its side, even half, waits for no answer.
+	void watch() {
+		watch_.expires_after(kWatch);
+		watch_.async_wait([self = shared_from_this()](ErrorCode ec) {
+			if (ec || self->closed_ || !self->answering_) return;
+			pollfd p{self->socket_.native_handle(), POLLRDHUP, 0};
+			if (poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) return self->close();
+			self->watch();
+		});
+	}
+
+	// ---- writing
+
+	Response failure(int status, std::string_view why) { return shared_.handler->failure(status, why); }
+	static std::string fmt_bytes(const char* what, size_t n) { return what + std::to_string(n) + " bytes"; }
+
+	// Status line and fields. length: of the body; none: it comes in pieces.
+	std::string head(const Response& r, std::optional<size_t> length) {
+		if (shared_.draining) keep_alive_ = false;
+		http::response<http::empty_body> m{http::status(r.status), 11};
+		m.set(http::field::server, "kvrun");
+		m.set(http::field::content_type, r.type);
+		for (const auto& [name, value] : r.headers) m.set(name, value);
+		for (const auto& [name, value] : shared_.handler->headers(request_)) m.set(name, value);
+		if (length) m.content_length(*length);
+		chunked_ = !length && version_ >= 11;
+		if (chunked_) m.set(http::field::transfer_encoding, "chunked");
+		if (!length && !chunked_) keep_alive_ = false; // the body ends with the connection
+		m.set(http::field::connection, keep_alive_ ? "keep-alive" : "close");
+		std::ostringstream out;
+		out << m.base();
+		return out.str();
+	}
+
+	void answer(Response r) {
+		if (!answering_ || begun_) return;
+		begun_ = ending_ = true, status_ = r.status;
+		std::string bytes = head(r, r.body.size());
+		if (request_.method != "HEAD") bytes += r.body;
+		write(std::move(bytes));
+	}
+	void answer_and_close(Response r) {
+		answering_ = true, keep_alive_ = false;
+		deadline_.cancel();
+		answer(std::move(r));
+	}
+	void begin(Response r) {
+		if (!answering_ || begun_) return;
+		begun_ = true, status_ = r.status;
+		write(head(r, std::nullopt));
+	}
+	void send(std::string piece) {
+		if (!answering_ || !begun_ || ending_ || piece.empty()) return;
+		if (unsent_ > kMaxUnsent) return close();
+		if (!chunked_) return write(std::move(piece));
+		std::ostringstream size;
+		size << std::hex << piece.size() << "\r\n";
+		write(size.str() + piece + "\r\n");
+	}
+	void end() {
+		if (!answering_ || !begun_ || ending_) return;
+		ending_ = true;
+		write(chunked_ ? "0\r\n\r\n" : "");
+	}
+
+	void write(std::string bytes) {
+		unsent_ += bytes.size();
+		out_.push_back(std::move(bytes));
+		if (out_.size() == 1) write_front();
+	}
+	void write_front() {
+		set_deadline(timeout(), [this] { close(); });
+		asio::async_write(socket_, asio::buffer(out_.front()), [self = shared_from_this()](ErrorCode ec, size_t) {
+			if (self->closed_) return;
+			if (ec) return self->close();
+			self->unsent_ -= self->out_.front().size();
+			self->out_.pop_front();
+			if (!self->out_.empty()) return self->write_front();
+			self->deadline_.cancel();
+			if (self->ending_) self->answered();
+		});
+	}
+
+	void answered() {
+		finish_request(status_);
+		if (keep_alive_ && !shared_.draining) return read_header();
+		// closing with unread bytes would reset the connection, and the client would lose the answer
+		lingering_ = true;
+		ErrorCode ignored;
+		socket_.shutdown(tcp::socket::shutdown_send, ignored);
+		set_deadline(kLinger, [this] { close(); });
+		discard();
+	}
+	void discard() {
+		socket_.async_read_some(asio::buffer(scratch_), [self = shared_from_this()](ErrorCode ec, size_t) {
+			if (self->closed_) return;
+			if (ec) return self->close();
+			self->discard();
+		});
+	}
+
+	void finish_request(int status) {
+		answering_ = begun_ = ending_ = false;
+		watch_.cancel();
+		exchange_.reset();
+		const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+		shared_.handler->finished(request_, status, seconds, std::exchange(note_, {}));
+	}
+
+	std::chrono::milliseconds timeout() const {
+		return std::chrono::milliseconds(int64_t(shared_.options.timeout_s * 1000));
+	}
+	template <class F> void set_deadline(std::chrono::milliseconds after, F on_late) {
+		deadline_.expires_after(after);
+		deadline_.async_wait([self = shared_from_this(), on_late](ErrorCode ec) {
+			if (ec || self->closed_ || self->deadline_.expiry() > Clock::now()) return;
+			on_late();
+		});
+	}
+
+	tcp::socket socket_;
+	Shared& shared_;
+	asio::steady_timer deadline_, watch_;
+	beast::flat_buffer buffer_{64 << 10};
+	std::optional<http::request_parser<http::string_body>> parser_;
+	HttpRequest request_; // without its body once that has been passed on
+	std::weak_ptr<Exchange> exchange_;
+	uint64_t n_requests_ = 0;
+	Clock::time_point start_ = Clock::now();
+	unsigned version_ = 11;
+	int status_ = 0;
+	std::string note_;
+	bool keep_alive_ = false, chunked_ = false;
+	bool answering_ = false, begun_ = false, ending_ = false; // a request; its answer; all of it is in out_
+	bool lingering_ = false, closed_ = false;
+	std::deque<std::string> out_; // the first is being written
+	size_t unsent_ = 0;
+	std::array<char, 4096> scratch_{};
+};
+
+} // namespace kvrun::serve

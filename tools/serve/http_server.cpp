@@ -1,0 +1,102 @@
+// Accepts connections and ends on signals; everything that Boost.Beast and Boost.Asio do is compiled here.
+#include "tools/serve/http_connection.h"
+
+namespace kvrun::serve {
+
+constexpr size_t kMaxTurnedAway = 64; // connections beyond the limit that are being told so
+
+struct HttpServer::Impl {
+	explicit Impl(const HttpOptions& o) : acceptor(io), pause(io), drain_over(io), signals(io) { shared.options = o; }
+
+	void listen() {
+		const HttpOptions& o = shared.options;
+		try {
+			tcp::resolver resolver(io);
+			const auto found = resolver.resolve(o.host, std::to_string(o.port), tcp::resolver::passive);
+			const tcp::endpoint where = found.begin()->endpoint();
+			acceptor.open(where.protocol());
+			acceptor.set_option(asio::socket_base::reuse_address(true));
+			acceptor.bind(where);
+			acceptor.listen();
+		} catch (const boost::system::system_error& e) {
+			throw std::runtime_error("--host " + o.host + " --port " + std::to_string(o.port) +
+			                         " cannot be listened on: " + e.code().message());
+		}
+	}
+
+	void accept() {
+		acceptor.async_accept([this](ErrorCode ec, tcp::socket socket) {
+			if (shared.draining || ec == asio::error::operation_aborted) return;
+			if (ec) return accept_later(); // no more file descriptors, most likely
+			const size_t open = shared.connections.size();
+			auto c = std::make_shared<Connection>(std::move(socket), shared);
+			shared.connections.insert(c);
+			shared.n_connections = open + 1;
+			if (open < shared.options.max_connections)
+				c->start();
+			else
+				c->turn_away();
+			if (open + 1 < shared.options.max_connections + kMaxTurnedAway)
+				accept();
+			else
+				accept_later();
+		});
+	}
+	void accept_later() {
+		pause.expires_after(std::chrono::milliseconds(100));
+		pause.async_wait([this](ErrorCode ec) {
+			if (!ec && !shared.draining) accept();
+		});
+	}
+
+	void wait_for_signal() {
+		signals.async_wait([this](ErrorCode ec, int) {
+			if (ec) return;
+			if (shared.draining) return io.stop();
+			drain();
+			wait_for_signal();
+		});
+	}
+	void drain() {
+		shared.draining = true;
+		ErrorCode ignored;
+		acceptor.close(ignored);
+		const auto all = shared.connections; // they leave the set as they end
+		for (const auto& c : all) c->drain();
+		drain_over.expires_after(std::chrono::milliseconds(int64_t(shared.options.drain_s * 1000)));
+		drain_over.async_wait([this](ErrorCode ec) {
+			if (!ec) io.stop();
+		});
+		if (shared.connections.empty()) io.stop();
+	}
+
+	asio::io_context io{1};
+	Shared shared;
+	tcp::acceptor acceptor;
+	asio::steady_timer pause, drain_over;
+	asio::signal_set signals;
+};
+
+HttpServer::HttpServer(const HttpOptions& o) : impl_(std::make_unique<Impl>(o)) { impl_->listen(); }
+HttpServer::~HttpServer() = default;
+
+uint16_t HttpServer::port() const { return impl_->acceptor.local_endpoint().port(); }
+size_t HttpServer::n_connections() const { return impl_->shared.n_connections; }
+
+void HttpServer::run(Handler& handler) {
+	Impl& s = *impl_;
+	s.shared.handler = &handler;
+	s.shared.closed = [&s] {
+		if (s.shared.draining && s.shared.connections.empty()) s.io.stop();
+	};
+	s.signals.add(SIGINT);
+	s.signals.add(SIGTERM);
+	s.wait_for_signal();
+	s.accept();
+	s.io.run();
+	s.shared.draining = true;
+	const auto rest = s.shared.connections; // requests that were not answered in time
+	for (const auto& c : rest) c->close();
+}
+
+} // namespace kvrun::serve

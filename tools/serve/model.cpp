@@ -1,0 +1,116 @@
+// The model that is served: tokens, chat prompts, and what it is called.
+#include "tools/serve/model.h"
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace kvrun::serve {
+namespace {
+
+constexpr size_t kMaxTemplate = 1 << 20; // bytes of a template's file
+
+std::vector<std::string> template_names(kvrun_engine* engine) {
+	std::vector<std::string> names;
+	for (std::string name(256, '\0');; name.assign(256, '\0')) {
+		size_t length = 0;
+		check(kvrun_chat_template_name(engine, names.size(), name.data(), name.size(), &length));
+		if (length == 0) return names;
+		name.resize(length);
+		names.push_back(name);
+	}
+}
+
+} // namespace
+
+Model::Model(EngineHandle engine, std::string id, const std::string& chat_template)
+    : engine_(std::move(engine)), id_(std::move(id)) {
+	if (chat_template.empty()) return;
+	const std::vector<std::string> names = template_names(engine_.get());
+	if (std::ranges::count(names, chat_template)) {
+		template_name_ = chat_template;
+	} else if (std::ifstream file(chat_template, std::ios::binary); file) {
+		std::ostringstream text;
+		text << file.rdbuf();
+		template_text_ = text.str();
+		if (!file || template_text_.empty() || template_text_.size() > kMaxTemplate)
+			throw ApiError(400, "--chat-template " + chat_template + " is not a file of 1 byte to 1 MiB");
+	} else {
+		template_name_ = chat_template; // for the message that lists the names
+	}
+	features({});
+}
+
+kvrun_engine_info Model::info() const {
+	kvrun_engine_info i = KVRUN_ENGINE_INFO_INIT;
+	check(kvrun_engine_get_info(engine(), &i));
+	return i;
+}
+
+std::vector<uint32_t> Model::tokens(const std::string& text, uint32_t flags) const {
+	std::vector<uint32_t> out(text.size() / 2 + 16);
+	size_t n = 0;
+	kvrun_status s = kvrun_tokenize(engine(), text.data(), text.size(), flags, out.data(), out.size(), &n);
+	if (s == KVRUN_EBUFFER) {
+		out.resize(n);
+		s = kvrun_tokenize(engine(), text.data(), text.size(), flags, out.data(), out.size(), &n);
+	}
+	check(s);
+	out.resize(n);
+	return out;
+}
+
+std::string Model::text(const std::vector<uint32_t>& tokens, uint32_t flags) const {
+	std::string out(tokens.size() * 8 + 16, '\0');
+	size_t n = 0;
+	kvrun_status s = kvrun_detokenize(engine(), tokens.data(), tokens.size(), flags, out.data(), out.size(), &n);
+	if (s == KVRUN_EBUFFER) {
+		out.resize(n + 1);
+		s = kvrun_detokenize(engine(), tokens.data(), tokens.size(), flags, out.data(), out.size(), &n);
+	}
+	check(s, "tokens");
+	out.resize(n);
+	return out;
+}
+
+template <class F> auto Model::with_options(ChatPrompt& p, F f) const {
+	if (p.template_name.empty() && p.template_text.empty())
+		p.template_name = template_name_, p.template_text = template_text_;
+	const auto or_null = [](const std::string& s) { return s.empty() ? nullptr : s.c_str(); };
+	kvrun_chat_options o = KVRUN_CHAT_OPTIONS_INIT;
+	o.messages_json = or_null(p.messages), o.tools_json = or_null(p.tools), o.variables_json = or_null(p.variables);
+	o.template_name = or_null(p.template_name), o.template_text = or_null(p.template_text);
+	return f(&o);
+}
+
+std::vector<uint32_t> Model::chat_tokens(ChatPrompt p) const {
+	return with_options(p, [&](const kvrun_chat_options* o) {
+		std::vector<uint32_t> out(p.messages.size() / 2 + 256);
+		size_t n = 0;
+		kvrun_status s = kvrun_chat_tokens(engine(), o, out.data(), out.size(), &n);
+		if (s == KVRUN_EBUFFER) {
+			out.resize(n);
+			s = kvrun_chat_tokens(engine(), o, out.data(), out.size(), &n);
+		}
+		check(s, "messages");
+		out.resize(n);
+		return out;
+	});
+}
+
+ReplyHandle Model::new_reply(ChatPrompt p) const {
+	return with_options(p, [&](const kvrun_chat_options* o) {
+		kvrun_reply* reply = nullptr;
+		check(kvrun_reply_new(&reply, engine(), o), "messages");
+		return ReplyHandle(reply);
+	});
+}
+
+kvrun_chat_features Model::features(ChatPrompt p) const {
+	return with_options(p, [&](const kvrun_chat_options* o) {
+		kvrun_chat_features f = KVRUN_CHAT_FEATURES_INIT;
+		check(kvrun_chat_get_features(engine(), o, &f));
+		return f;
+	});
+}
+
+} // namespace kvrun::serve

@@ -1,0 +1,50 @@
+// Bodies of requests, checked once and turned into values.
+#pragma once
+#include "tools/serve/generator.h"
+#include <optional>
+
+namespace kvrun::serve {
+
+constexpr int kMaxDepth = 64;             // of nested arrays and objects
+constexpr size_t kMaxStops = 16;          // stop strings of a request
+constexpr size_t kMaxStop = 1024;         // bytes of one
+constexpr size_t kMaxTokenText = 1 << 20; // bytes of text that /tokenize takes, and tokens that /detokenize does
+
+// Throws ApiError 400, of which the message says what is wrong.
+Json parse_body(const std::string& body);
+
+// Reads one object's fields; those that are null count as absent. Throws ApiError 400 that names the field.
+class Fields {
+ public:
+	explicit Fields(const Json& object) : object_(object) {}
+	const Json* find(const char* name) const; // null: absent
+	std::optional<double> number(const char* name, double lowest, double highest) const;
+	std::optional<int64_t> integer(const char* name, int64_t lowest, int64_t highest) const;
+	std::optional<std::string> text(const char* name) const;
+	bool flag(const char* name, bool fallback) const;
+
+ private:
+	[[noreturn]] void refuse(const char* name, const std::string& expected) const;
+	const Json& object_;
+};
+
+struct GenerationRequest {
+	Sampling sampling;
+	std::string kv;    // policy
+	std::string model; // as the request says; empty: it does not
+	bool stream = false, include_usage = false;
+};
+struct ChatRequest : GenerationRequest {
+	ChatPrompt prompt;
+};
+struct CompletionRequest : GenerationRequest {
+	std::string text; // or
+	std::optional<std::vector<uint32_t>> tokens;
+};
+
+// default_kv: policy of requests that name none.
+ChatRequest chat_request(const std::string& body, const std::string& default_kv);
+CompletionRequest completion_request(const std::string& body, const std::string& default_kv);
+std::vector<uint32_t> token_list(const Json&, const char* name); // throws ApiError
+
+} // namespace kvrun::serve

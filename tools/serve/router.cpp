@@ -1,0 +1,250 @@
+// Routes: which requests are answered, to whom, and by what.
+#include "tools/serve/router.h"
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace kvrun::serve {
+
+static const char kPage[] =
+#include "tools/serve/page.inc"
+    ;
+
+// ---- worker
+
+Worker::Worker()
+    : thread_([this] {
+	      for (;;) {
+		      std::unique_lock lock(mutex_);
+		      wake_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
+		      if (ending_) return;
+		      const std::function<void()> task = std::move(tasks_.front());
+		      tasks_.pop_front();
+		      lock.unlock();
+		      task();
+	      }
+      }) {}
+
+Worker::~Worker() {
+	{
+		std::lock_guard lock(mutex_);
+		ending_ = true;
+	}
+	wake_.notify_all();
+	thread_.join();
+}
+
+void Worker::post(std::function<void()> task) {
+	{
+		std::lock_guard lock(mutex_);
+		tasks_.push_back(std::move(task));
+	}
+	wake_.notify_all();
+}
+
+// ---- who may ask what
+
+const Router::Route Router::kRoutes[] = {
+    {"GET", "/", true, &Router::page},
+    {"GET", "/health", true, &Router::health},
+    {"GET", "/metrics", false, &Router::metrics},
+    {"GET", "/v1/models", false, &Router::models},
+    {"POST", "/v1/chat/completions", false, &Router::chat},
+    {"POST", "/v1/completions", false, &Router::completion},
+    {"POST", "/v1/embeddings", false, &Router::embeddings},
+    {"POST", "/tokenize", false, &Router::tokenize},
+    {"POST", "/detokenize", false, &Router::detokenize},
+};
+
+Router::Router(const Model& model, Generator& generator, const HttpServer& server, const RouterOptions& o)
+    : model_(model), generator_(generator), server_(server), options_(o) {}
+
+const Router::Route* Router::find_route(std::string_view path) {
+	for (const Route& r : kRoutes)
+		if (path == r.path) return &r;
+	return nullptr;
+}
+
+bool equal_in_constant_time(std::string_view given, std::string_view secret) {
+	unsigned different = given.size() != secret.size();
+	for (size_t i = 0; i < given.size(); ++i)
+		different |= unsigned(uint8_t(given[i]) ^ uint8_t(secret.empty() ? 0 : secret[i % secret.size()]));
+	return different == 0;
+}
+
+// A page of another site whose name was made to mean this machine must not reach a server that listens for this machine
+// only.
+bool Router::good_host(const HttpRequest& r) const {
+	const auto local = [](std::string_view name) {
+		return name == "localhost" || name == "::1" || name == "[::1]" || name.starts_with("127.");
+	};
+	if (r.host.empty() || !local(options_.host)) return true;
+	const size_t colon = r.host.rfind(':'), bracket = r.host.rfind(']');
+	const bool port = colon != std::string::npos && (bracket == std::string::npos || colon > bracket);
+	const std::string name = r.host.substr(0, port ? colon : std::string::npos);
+	return name == "localhost" || name == "127.0.0.1" || name == "[::1]" || name == options_.host;
+}
+
+bool Router::good_origin(const HttpRequest& r) const {
+	return r.origin.empty() || options_.cors == "*" || r.origin == options_.cors || r.origin == "http://" + r.host;
+}
+
+bool Router::good_key(const HttpRequest& r) const {
+	constexpr std::string_view kScheme = "Bearer ";
+	const std::string_view given = r.authorization;
+	return options_.api_key.empty() ||
+	       (given.starts_with(kScheme) && equal_in_constant_time(given.substr(kScheme.size()), options_.api_key));
+}
+
+Response Router::preflight(const HttpRequest& r) const {
+	if (options_.cors.empty() || !good_origin(r))
+		return error_response(ApiError(403, "pages of other sites may not use this server; --cors allows one"));
+	return {204,
+	        "",
+	        "text/plain",
+	        {{"Access-Control-Allow-Methods", "GET, POST"},
+	         {"Access-Control-Allow-Headers", "authorization, content-type"},
+	         {"Access-Control-Max-Age", "600"}}};
+}
+
+std::optional<Response> Router::refuse(const HttpRequest& r) {
+	if (!good_host(r)) return error_response(ApiError(403, "the Host field does not name this server"));
+	if (r.method == "OPTIONS") return preflight(r);
+	if (!good_origin(r))
+		return error_response(ApiError(403, "pages of other sites may not use this server; --cors allows one"));
+	const Route* route = find_route(r.path);
+	if (!(route && route->open) && !good_key(r))
+		return error_response(ApiError(401, "give the server's key: Authorization: Bearer KEY", "", "invalid_api_key"));
+	if (!route) return error_response(ApiError(404, "there is no such path"));
+	if (r.method != route->method && !(r.method == "HEAD" && route->method == std::string_view("GET"))) {
+		Response no = error_response(ApiError(405, std::string("this path takes ") + route->method));
+		no.headers.emplace_back("Allow", route->method);
+		return no;
+	}
+	if (!r.content_encoding.empty() && r.content_encoding != "identity")
+		return error_response(ApiError(415, "a compressed body is not supported; send it as it is"));
+	return std::nullopt;
+}
+
+std::vector<std::pair<std::string, std::string>> Router::headers(const HttpRequest& r) {
+	if (options_.cors.empty() || r.origin.empty() || !good_origin(r)) return {};
+	return {{"Access-Control-Allow-Origin", options_.cors == "*" ? "*" : r.origin}, {"Vary", "Origin"}};
+}
+
+Response Router::failure(int status, std::string_view why) {
+	return error_response(ApiError(status, std::string(why)));
+}
+
+void Router::finished(const HttpRequest& r, int status, double seconds, const std::string& note) {
+	const std::string route = find_route(r.path) ? r.path : "other";
+	counts_.add(route, status, seconds);
+	if (!options_.log) return;
+	constexpr std::array known = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"};
+	const bool plain = std::ranges::count(known, r.method) > 0; // a client may send any word
+	std::fprintf(stderr, "%s %s %d %.3f s%s%s\n", plain ? r.method.c_str() : "-", route.c_str(), status, seconds,
+	             note.empty() ? "" : " ", note.c_str());
+}
+
+void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
+	const Answerer answer = find_route(request.path)->answer;
+	const auto task = [this, answer, out, request = std::move(request)] {
+		try {
+			(this->*answer)(request, out);
+		} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::bad_alloc&) {
+			out->respond(error_response(ApiError(503, "there is no memory for this request", "", "out_of_memory")));
+		} catch (const std::exception& e) { out->respond(error_response(ApiError(500, e.what()))); }
+	};
+	if (answer == &Router::health || answer == &Router::page) return task();
+	worker_.post(task);
+}
+
+// ---- answers
+
+void Router::page(const HttpRequest&, std::shared_ptr<Responder> out) {
+	out->respond(
+	    {200,
+	     kPage,
+	     "text/html; charset=utf-8",
+	     {{"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+	                                  "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"},
+	      {"X-Content-Type-Options", "nosniff"}}});
+}
+
+void Router::health(const HttpRequest&, std::shared_ptr<Responder> out) {
+	out->respond({200, dump({{"status", "ok"}})});
+}
+
+void Router::models(const HttpRequest&, std::shared_ptr<Responder> out) {
+	const kvrun_engine_info i = model_.info();
+	const Json one{{"id", model_.id()},
+	               {"object", "model"},
+	               {"created", 0},
+	               {"owned_by", "kvrun"},
+	               {"meta",
+	                {{"architecture", i.architecture},
+	                 {"n_ctx_train", i.ctx_train},
+	                 {"n_vocab", i.vocab},
+	                 {"weight_bytes", i.weight_bytes},
+	                 {"device", i.device_name},
+	                 {"kv", options_.kv}}}};
+	out->respond({200, dump({{"object", "list"}, {"data", Json::array({one})}})});
+}
+
+void Router::metrics(const HttpRequest&, std::shared_ptr<Responder> out) {
+	out->respond({200, metrics_text(counts_, generator_.stats(), model_.info(), server_.n_connections()),
+	              "text/plain; version=0.0.4; charset=utf-8"});
+}
+
+void Router::check_model(const std::string& name) const {
+	if (!name.empty() && name != model_.id())
+		throw ApiError(404, "there is no such model; this server has '" + model_.id() + "'", "model",
+		               "model_not_found");
+}
+
+void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	ChatRequest r = chat_request(request.body, options_.kv);
+	check_model(r.model);
+	if (!r.prompt.tools.empty()) {
+		const kvrun_chat_features f = model_.features(r.prompt);
+		if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
+		r.sampling.special = f.special_markers;
+	}
+	ReplyHandle reply = model_.new_reply(r.prompt);
+	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr};
+	job.listener = std::make_shared<ChatAnswer>(std::move(out), r, model_.id(), std::move(reply));
+	generator_.add(std::move(job));
+}
+
+void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	const CompletionRequest r = completion_request(request.body, options_.kv);
+	check_model(r.model);
+	Job job{r.tokens ? *r.tokens : model_.tokens(r.text, 0), r.sampling, r.kv, nullptr};
+	if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
+	job.listener = std::make_shared<CompletionAnswer>(std::move(out), r, model_.id());
+	generator_.add(std::move(job));
+}
+
+void Router::embeddings(const HttpRequest&, std::shared_ptr<Responder>) {
+	throw ApiError(501, "embeddings are not provided; this server answers chats and completions");
+}
+
+void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	const Json j = parse_body(request.body);
+	const Fields f(j);
+	const std::optional<std::string> text = f.text("content");
+	if (!text || text->size() > kMaxTokenText)
+		throw ApiError(400, "content is not a text of at most " + std::to_string(kMaxTokenText) + " bytes", "content");
+	uint32_t flags = f.flag("add_special", false) ? 0 : uint32_t(KVRUN_TOKENS_NO_BOS);
+	if (f.flag("parse_special", true)) flags |= KVRUN_TOKENS_SPECIAL;
+	out->respond({200, dump({{"tokens", model_.tokens(*text, flags)}})});
+}
+
+void Router::detokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	const Json j = parse_body(request.body);
+	const Json* list = Fields(j).find("tokens");
+	if (!list || !list->is_array() || list->size() > kMaxTokenText)
+		throw ApiError(400, "tokens is not an array of at most " + std::to_string(kMaxTokenText) + " tokens", "tokens");
+	out->respond({200, dump({{"content", model_.text(token_list(*list, "tokens"), KVRUN_TOKENS_SPECIAL)}})});
+}
+
+} // namespace kvrun::serve

@@ -1,0 +1,80 @@
+// Routes: which requests are answered, to whom, and by what.
+#pragma once
+#include "tools/serve/answers.h"
+#include "tools/serve/metrics.h"
+#include <functional>
+
+namespace kvrun::serve {
+
+struct RouterOptions {
+	std::string host;    // that the server listens on
+	std::string api_key; // empty: none is needed
+	std::string cors;    // origin whose pages may use the server, or "*"; empty: none
+	std::string kv;      // policy of requests that name none
+	bool log = false;    // a line on stderr for each request
+};
+
+// One thread that runs tasks in their order: requests are read and tokenised there, so that neither the network nor
+// answers under way wait for it.
+class Worker {
+ public:
+	Worker();
+	~Worker(); // drops tasks that have not begun
+	void post(std::function<void()>);
+
+ private:
+	std::mutex mutex_;
+	std::condition_variable wake_;
+	std::deque<std::function<void()>> tasks_;
+	bool ending_ = false;
+	std::thread thread_;
+};
+
+class Router final : public Handler {
+ public:
+	Router(const Model&, Generator&, const HttpServer&, const RouterOptions&);
+
+	std::optional<Response> refuse(const HttpRequest&) override;
+	void handle(HttpRequest, std::shared_ptr<Responder>) override;
+	Response failure(int status, std::string_view why) override;
+	std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) override;
+	void finished(const HttpRequest&, int status, double seconds, const std::string& note) override;
+
+ private:
+	using Answerer = void (Router::*)(const HttpRequest&, std::shared_ptr<Responder>);
+	struct Route {
+		const char *method, *path;
+		bool open; // needs no key
+		Answerer answer;
+	};
+	static const Route kRoutes[];
+	static const Route* find_route(std::string_view path);
+
+	bool good_host(const HttpRequest&) const;
+	bool good_origin(const HttpRequest&) const;
+	bool good_key(const HttpRequest&) const;
+	void check_model(const std::string& name) const;
+	Response preflight(const HttpRequest&) const;
+
+	void page(const HttpRequest&, std::shared_ptr<Responder>);
+	void health(const HttpRequest&, std::shared_ptr<Responder>);
+	void models(const HttpRequest&, std::shared_ptr<Responder>);
+	void metrics(const HttpRequest&, std::shared_ptr<Responder>);
+	void chat(const HttpRequest&, std::shared_ptr<Responder>);
+	void completion(const HttpRequest&, std::shared_ptr<Responder>);
+	void embeddings(const HttpRequest&, std::shared_ptr<Responder>);
+	void tokenize(const HttpRequest&, std::shared_ptr<Responder>);
+	void detokenize(const HttpRequest&, std::shared_ptr<Responder>);
+
+	const Model& model_;
+	Generator& generator_;
+	const HttpServer& server_;
+	const RouterOptions options_;
+	RequestCounts counts_;
+	Worker worker_; // last: ends first
+};
+
+// Whether two texts are equal, in a time that depends on the length of `given` only.
+bool equal_in_constant_time(std::string_view given, std::string_view secret);
+
+} // namespace kvrun::serve
