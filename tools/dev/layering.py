@@ -18,8 +18,11 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("models/", "models", ["core", "shared", "backend"]),
     ("engine/cache/", "cache", ["core", "shared", "kv", "backend"]),
     ("engine/run/", "run", ["core", "shared", "kv", "backend", "registry.h", "models", "cache"]),
-    ("engine/", "api", ["core", "shared", "kv", "backend", "registry.h", "models", "cache", "run"]),
+    ("engine/kvrun.h", "kvrun.h", []),
+    ("engine/", "api", ["kvrun.h", "core", "shared", "kv", "backend", "registry.h", "models", "cache", "run"]),
     ("shaders/", "shaders", ["shared"]),
+    ("tools/chat/", "chat", ["kvrun.h", "top"]),
+    ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "top"]),
     ("tools/", "top", None),  # None: anything
     ("tests/", "top", None),
 ]
@@ -74,6 +77,7 @@ def self_test():
     assert not bad("engine/run/r.cpp", '#include "models/m.h"\n#include <vector>\n#include "engine/core/a.h"')
     assert not bad("backends/vulkan/v.cpp", '#include <volk.h>\n#include "shared/kv_page.h"')
     assert not bad("backends/cuda/c.cu", '#include <cuda_fp16.h>\n#include "shared/kv_page.h"')
+    assert bad("tools/chat/c.cpp", '#include "engine/core/a.h"')
     assert not bad("tools/t.cpp", '#include "backends/cpu/c.h"')
 
 
