@@ -183,6 +183,7 @@ std::string Chat::make_room(size_t prompt) {
 }
 
 bool Chat::answer(const Conversation& before) {
+	const AnswerInterrupt interrupt(canceller_.get());
 	try {
 		keep(); // a crash from here on loses the answer, not the question
 		ChatMessage message;
@@ -230,13 +231,8 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	o.payload = &stream;
 	o.canceller = canceller_.get();
 	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
-	kvrun_status status = KVRUN_OK;
-	std::string error;
-	{
-		const AnswerInterrupt interrupt(canceller_.get());
-		status = kvrun_generate(session_.get(), prompt.data() + kept, prompt.size() - kept, &o, &result);
-		error = kvrun_last_error();
-	}
+	const kvrun_status status = kvrun_generate(session_.get(), prompt.data() + kept, prompt.size() - kept, &o, &result);
+	const std::string error = kvrun_last_error();
 	out = stream.finish();
 	const uint32_t end = session_info(session_.get()).n_tokens;
 	if (result.prompt_cached == result.prompt_tokens && prompt.size() <= end) marks_.push_back(uint32_t(prompt.size()));

@@ -103,6 +103,7 @@ void Chat::change_policy(const std::string& kv, int64_t ctx) {
 // The conversation into a session that is empty; what does not fit, or was cancelled, is left to the next question.
 void Chat::read_again() {
 	if (conversation_.left_out >= conversation_.messages.size()) return;
+	const AnswerInterrupt interrupt(canceller_.get());
 	const std::vector<uint32_t> tokens = prompt_tokens(/*answer=*/false);
 	if (too_long(tokens.size())) return say(full_line(tokens.size()));
 	const uint32_t kept = keep_common(tokens);
@@ -111,7 +112,6 @@ void Chat::read_again() {
 	o.on_prefill = show_reading;
 	o.payload = &bar;
 	o.canceller = canceller_.get();
-	const AnswerInterrupt interrupt(canceller_.get());
 	const kvrun_status s = kvrun_prefill(session_.get(), tokens.data() + kept, tokens.size() - kept, &o, nullptr);
 	bar.clear();
 	if (s == KVRUN_ECANCELLED) return say("stopped; the rest is read with the next message");

@@ -43,11 +43,12 @@ int show_loading(double done, double, void* payload) {
 template <class T, class F> std::vector<T> filled(size_t guess, F&& call) {
 	std::vector<T> out(guess);
 	size_t n = 0;
-	if (call(out.data(), out.size(), &n) == KVRUN_EBUFFER) {
+	kvrun_status s = call(out.data(), out.size(), &n);
+	if (s == KVRUN_EBUFFER) {
 		out.resize(n + 1); // room for a text's terminating zero
-		check_call(call(out.data(), out.size(), &n));
+		s = call(out.data(), out.size(), &n);
 	}
-	check_call(n <= out.size() ? KVRUN_OK : KVRUN_EINTERNAL);
+	check_call(s);
 	out.resize(n);
 	return out;
 }
@@ -104,13 +105,9 @@ std::vector<uint32_t> ChatModel::tokens(const std::string& messages_json, std::o
                                         bool answer) const {
 	kvrun_chat_options o = chat_options(&messages_json, think);
 	o.no_answer = !answer;
-	kvrun_status s = KVRUN_OK;
-	const auto out = filled<uint32_t>(messages_json.size() / 2 + 64, [&](uint32_t* to, size_t room, size_t* n) {
-		s = kvrun_chat_tokens(engine_.get(), &o, to, room, n);
-		return s;
+	return filled<uint32_t>(messages_json.size() / 2 + 64, [&](uint32_t* to, size_t room, size_t* n) {
+		return kvrun_chat_tokens(engine_.get(), &o, to, room, n);
 	});
-	check_call(s);
-	return out;
 }
 
 ReplyHandle ChatModel::reply(const std::string& messages_json, std::optional<bool> think) const {
