@@ -11,6 +11,7 @@ constexpr int kInterrupted = 130; // exit code after Ctrl-C; a command prints wh
 
 // In the order of --help; every one is called from kvrun.cpp.
 void add_run(Command&);
+void add_chat(Command&);
 void add_serve(Command&);
 void add_bench(Command&);
 void add_devices(Command&);

@@ -20,6 +20,7 @@ namespace {
 void describe(Command& app) {
 	app.examples = {
 	    {"kvrun run model.gguf -p \"Once upon a time\" -n 64", "continue a text"},
+	    {"kvrun chat model.gguf", "talk with a model"},
 	    {"kvrun plan model.gguf --kv all -c 32k", "which cache policies hold 32768 tokens on this machine"},
 	    {"kvrun run model.gguf -f report.txt --kv kivi2", "read a long text with a cache of 2 bits per value"},
 	    {"kvrun bench model.gguf --kv fp16,kivi2 -d 0,8k", "what a policy costs in speed"}};
@@ -87,6 +88,7 @@ int run(int argc, char** argv) {
 	app.require_subcommand(1);
 	describe(app);
 	add_run(app);
+	add_chat(app);
 	add_serve(app);
 	add_bench(app);
 	add_devices(app);

@@ -14,7 +14,7 @@ done
 
 # compiler and build; libraries; shaders; drivers (lavapipe among them) to run on
 packages=(g++ make cmake ninja-build pkg-config
-	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev
+	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev libedit-dev
 	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
 	libvulkan1 mesa-vulkan-drivers)
 if [ "$want" = tests ]; then

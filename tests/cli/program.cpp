@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +43,11 @@ struct Pipe {
 		else
 			dup2(from, to);
 	};
+	if (spec.terminal && !spec.input) { // keys that are signals reach the program
+		setsid();
+		ioctl(out, TIOCSCTTY, 0);
+		in = out;
+	}
 	place(in, 0);
 	if (spec.out == Out::Full) out = open("/dev/full", O_WRONLY);
 	place(spec.out == Out::Closed ? -1 : out, 1);

@@ -20,13 +20,14 @@ struct Terminal {
 };
 struct RunSpec {
 	std::vector<std::string> args;
-	std::optional<std::string> input = ""; // bytes on stdin; nullopt: no file descriptor 0
+	std::optional<std::string> input = ""; // bytes on stdin; nullopt: no file descriptor 0, or the terminal's keyboard
 	Out out = Out::Pipe;
 	std::optional<Terminal> terminal = {}; // stdout and stderr are one terminal; its bytes are in Ran::out
 	std::vector<std::pair<std::string, std::string>> env = {};
 	int timeout_s = 120;
 	int signal = 0, signal_after_ms = 0; // 0: none; sent once, if the program still runs then
-	// Called with the process id whenever new output arrived, with all of it: to send signals or resize (fd: terminal).
+	// Called with the process id whenever new output arrived, with all of it: to send signals, resize or type (fd:
+	// terminal).
 	std::function<void(int pid, int fd, const std::string& out)> watch = {};
 };
 struct Ran {

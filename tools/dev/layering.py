@@ -22,6 +22,8 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("engine/", "api", ["kvrun.h", "core", "shared", "kv", "backend", "registry.h", "models", "cache", "run"]),
     ("shaders/", "shaders", ["shared"]),
     ("tools/serve/", "serve", ["kvrun.h", "top"]),  # the product through its C API
+    ("tools/chat/", "chat", ["kvrun.h", "top"]),
+    ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "top"]),
     ("tools/", "top", None),  # None: anything
     ("tests/", "top", None),
 ]
@@ -77,6 +79,7 @@ def self_test():
     assert not bad("backends/vulkan/v.cpp", '#include <volk.h>\n#include "shared/kv_page.h"')
     assert not bad("backends/cuda/c.cu", '#include <cuda_fp16.h>\n#include "shared/kv_page.h"')
     assert bad("tools/serve/s.cpp", '#include "engine/core/a.h"')
+    assert bad("tools/chat/c.cpp", '#include "engine/core/a.h"')
     assert not bad("tools/t.cpp", '#include "backends/cpu/c.h"')
 
 

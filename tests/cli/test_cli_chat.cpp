@@ -1,0 +1,395 @@
+// kvrun chat through pipes and on a terminal, with the bundled model, which tells stories and has no chat template.
+#include "tests/cli/program.h"
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kRoot = KVRUN_SOURCE_DIR;
+const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
+const std::vector<std::string> kGreedy = {"--temp", "0", "-n", "16"};
+const std::vector<std::string> kWarm = {"--temp", "1.3", "--seed", "5", "-n", "16"}; // answers that differ
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+size_t count(const std::string& text, const std::string& part) {
+	size_t n = 0;
+	for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+	return n;
+}
+std::string read_file(const std::string& path) {
+	std::ifstream f(path, std::ios::binary);
+	return {std::istreambuf_iterator<char>(f), {}};
+}
+void write_file(const std::string& path, const std::string& content) {
+	std::ofstream(path, std::ios::binary) << content;
+}
+mode_t mode_of(const std::string& path) {
+	struct stat st {};
+	return stat(path.c_str(), &st) == 0 ? st.st_mode & 0777 : 0;
+}
+
+class State { // a folder for chats of one test
+ public:
+	State() {
+		unsetenv("XDG_STATE_HOME"); // the program gets the one of RunSpec
+		char name[] = "/tmp/kvrun-chat-XXXXXX";
+		REQUIRE(mkdtemp(name) != nullptr);
+		path = name;
+	}
+	~State() { std::filesystem::remove_all(path); }
+	std::string file(const std::string& name) const { return path + "/kvrun/" + name; }
+	nlohmann::json chat(const std::string& name) const {
+		return nlohmann::json::parse(read_file(file("chats/" + name + ".json")), nullptr, false);
+	}
+	RunSpec spec(const std::vector<std::string>& more, std::string input = "") const {
+		RunSpec s;
+		s.args = {"chat", kModel, "--device", "cpu", "--chat-template", "chatml"};
+		s.args.insert(s.args.end(), more.begin(), more.end());
+		s.input = std::move(input);
+		s.env = {{"XDG_STATE_HOME", path}};
+		return s;
+	}
+	Ran run(const std::vector<std::string>& more, std::string input) const { return run_program(spec(more, input)); }
+	// Runs it to its end without an error; returns the answers.
+	std::string answers(const std::vector<std::string>& more, std::string input) const {
+		const Ran r = run(more, input);
+		CAPTURE(input);
+		CAPTURE(r.err);
+		CHECK(r.code == 0);
+		CHECK(!contains(r.err, "error:"));
+		return r.out;
+	}
+	std::string path;
+};
+
+std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {
+	a.insert(a.end(), b.begin(), b.end());
+	return a;
+}
+
+bool no_terminal() {
+	const std::string why = why_no_terminal();
+	if (!why.empty()) MESSAGE("skipped: no terminal (" << why << ")");
+	return !why.empty();
+}
+
+struct Key { // typed once the output since the key before holds `after`
+	std::string after, keys;
+};
+// Types on the chat's terminal. whole: it does not end before the last key.
+Ran type(RunSpec spec, std::vector<Key> script, bool whole = true) {
+	spec.terminal = Terminal{};
+	spec.input = std::nullopt;
+	size_t next = 0, seen = 0;
+	spec.watch = [&](int, int fd, const std::string& out) {
+		if (next == script.size()) return;
+		const size_t at = out.find(script[next].after, seen);
+		if (at == std::string::npos) return;
+		seen = at + script[next].after.size();
+		const std::string& keys = script[next++].keys;
+		CHECK(write(fd, keys.data(), keys.size()) == ssize_t(keys.size()));
+	};
+	const Ran r = run_program(spec);
+	CAPTURE(r.out);
+	CHECK_MESSAGE((next == script.size() || !whole), "keys that were typed: " << next);
+	return r;
+}
+
+} // namespace
+
+TEST_CASE("chat: a conversation is the same after /save, a new start and /load") {
+	for (const char* kv : {"fp16", "kivi2", "zipcache"})
+		for (const std::vector<std::string>& sampling : {kGreedy, kWarm}) {
+			const State state;
+			CAPTURE(kv);
+			const std::vector<std::string> options = with(sampling, {"--kv", kv});
+			const std::string whole = state.answers(options, "Hello\nOnce upon a time\nTell me a story.\n");
+			const std::string first = state.answers(options, "Hello\nOnce upon a time\n/save x\n");
+			const std::string rest = state.answers(sampling, "/load x\nTell me a story.\n"); // the chat's own policy
+			CHECK(first + rest == whole);
+			CHECK(state.chat("x")["kv"] == kv);
+			CHECK(state.chat("x")["messages"].size() == 6);
+			if (sampling == kWarm) CHECK(state.answers(options, "/set seed 7\nTell me a story.\n") != rest);
+			// the cache was used: the last message alone was read
+			const Ran again = state.run(sampling, "/load x\n/undo\nTell me a story.\n/stats\n");
+			CHECK(contains(again.err, "chat 'x': 6 messages"));
+			CHECK(!contains(again.err, "not used"));
+			for (const char* file : {"chats/x.json", "chats/x.kv"}) CHECK(mode_of(state.file(file)) == 0600);
+		}
+}
+
+TEST_CASE("chat: /undo, /retry and /kv lead to what the same messages give without them") {
+	const State state;
+	const std::string plain = state.answers(kWarm, "Hello\n/set seed 3\nOnce upon a time\n");
+	const std::string hello = state.answers(kWarm, "Hello\n");
+	REQUIRE(plain.starts_with(hello));
+	const std::string second = plain.substr(hello.size());
+	const auto ends = [&](const std::string& input) { return state.answers(kWarm, input).ends_with(second); };
+	CHECK(ends("Hello\nAnother\n/undo\n/set seed 3\nOnce upon a time\n"));
+	CHECK(!ends("Hello\nAnother\n/set seed 3\nOnce upon a time\n"));
+	CHECK(ends("Hello\nOnce upon a time\n/set seed 3\n/retry\n"));
+	CHECK(ends("Hello\n/kv kivi2\n/kv fp16\n/set seed 3\nOnce upon a time\n"));
+	CHECK(ends("\"\"\"\nHello\n\"\"\"\n/set seed 3\n\"\"\"Once upon a time\"\"\"\n"));
+	CHECK(!ends("/system Be brief.\nHello\n/set seed 3\nOnce upon a time\n"));
+
+	state.answers(kWarm, "Hello\nOnce upon a time\n/retry\n/save a\n");
+	CHECK(state.chat("a")["messages"].size() == 4);
+	CHECK(state.chat("a")["answers"] == 3);
+	const Ran r = state.run(kWarm, "Hello\n/kv kivi2 300\n/stats\n");
+	CHECK(contains(r.err, "of 300 tokens"));
+	CHECK(contains(r.err, "(kivi2): f16 "));
+	const Ran bad = state.run(kWarm, "Hello\n/kv nonsense\nAgain\n");
+	CHECK(bad.code == 2);
+	CHECK(contains(bad.err, "error: no KV policy 'nonsense'"));
+	CHECK(bad.out == hello);
+}
+
+TEST_CASE("chat: /fork goes on under another name, and names that exist are not written over") {
+	const State state;
+	state.answers(kWarm, "Hello\n/save one\nAgain\n/fork two\nMore\n");
+	CHECK(state.chat("one")["messages"].size() == 4);
+	CHECK(state.chat("two")["messages"].size() == 6);
+	const std::string before = read_file(state.file("chats/one.json"));
+	for (const char* input : {"Hi\n/save one\n", "Hi\n/fork one\n"}) {
+		const Ran r = state.run(kWarm, input);
+		CHECK(r.code == 2);
+		CHECK(contains(r.err, "chat 'one' exists"));
+	}
+	CHECK(read_file(state.file("chats/one.json")) == before);
+	CHECK(contains(state.run(kWarm, "/load\n").err, "saved chats: one, two"));
+	const Ran none = state.run(kWarm, "/load three\n");
+	CHECK(none.code == 3);
+	CHECK(contains(none.err, "no chat 'three'; there are one, two"));
+	for (const char* name : {"../x", "/etc/passwd", "..", ".x", "a/b", "a b", "\033[31m"}) {
+		const Ran r = state.run(kWarm, fmt::format("/save {}\n", name));
+		CAPTURE(r.err);
+		CHECK(r.code == 2);
+		CHECK(contains(r.err, "chat name '"));
+		CHECK(!contains(r.err, "\033"));
+	}
+}
+
+TEST_CASE("chat: kill -9 during an answer loses that answer alone") {
+	const State state;
+	const std::string hello = state.answers(kWarm, "Hello\n/save x\n");
+	const std::string expected = state.answers(kWarm, "Hello\nOnce upon a time\n").substr(hello.size());
+	RunSpec spec = state.spec({"--temp", "1.3", "--seed", "5", "--chat", "x"}, "Once upon a time\n");
+	spec.watch = [](int pid, int, const std::string& out) {
+		if (!out.empty() && !contains(out, "#")) kill(pid, SIGKILL);
+	};
+	const Ran killed = run_program(spec);
+	REQUIRE(killed.killed);
+	REQUIRE(state.chat("x")["messages"].size() == 3);
+	const Ran r = state.run(kWarm, "/load x\n/retry\n");
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	CHECK(contains(r.err, "the last question has no answer"));
+	CHECK(r.out == expected);
+	CHECK(state.chat("x")["messages"].size() == 4);
+}
+
+TEST_CASE("chat: a full context is said with counts and choices, or the oldest messages are left out") {
+	const State state;
+	const std::string input = "Hello\nOnce upon a time\nTell me a story.\nAgain\nAgain\n";
+	const Ran r = state.run(with(kGreedy, {"-c", "128", "--chat", "x"}), input);
+	CAPTURE(r.err);
+	CHECK(r.code == 6);
+	CHECK(contains(r.err, "error: context full: the conversation has "));
+	for (const char* part : {" tokens, the context 128 (fp16)", "/kv fp16 ", "/kv rtn8 ", "/clear", "drop-oldest"})
+		CHECK_MESSAGE(contains(r.err, part), part);
+	const size_t messages = state.chat("x")["messages"].size(); // the question that did not fit is not one of them
+	CHECK(messages % 2 == 0);
+	CHECK(messages >= 2);
+	// the choices work
+	CHECK(state.answers(kGreedy, "/load x\n/kv rtn8 512\nAgain\n") != "");
+	const Ran dropped = state.run(with(kGreedy, {"-c", "128", "--on-full", "drop-oldest", "--chat", "y"}), input);
+	CAPTURE(dropped.err);
+	CHECK(dropped.code == 0);
+	CHECK(contains(dropped.err, "# context full: left out the oldest "));
+	CHECK(state.chat("y")["messages"].size() == 10);
+	CHECK(state.chat("y")["left_out"] >= 2);
+	const Ran large = state.run(with(kGreedy, {"-c", "64", "--on-full", "drop-oldest"}),
+	                            fmt::format("/file {}/models/bundled/record40.txt\nWhat?\n", kRoot));
+	CHECK(large.code == 6); // one message alone is too long
+	const Ran cut = state.run({"--temp", "0", "-c", "48"}, "Hello\n");
+	CHECK(contains(cut.err, "the answer ends here: context full"));
+}
+
+TEST_CASE("T27 chat: without a template the names are listed; a file is one") {
+	const State state;
+	RunSpec spec = state.spec(kGreedy, "Hello\n");
+	std::erase(spec.args, "--chat-template"), std::erase(spec.args, "chatml");
+	const Ran r = run_program(spec);
+	CHECK(r.code == 3);
+	CHECK(r.out == "");
+	for (const char* part : {"error: ", "no chat template", "chatml", "llama3", "--chat-template NAME|FILE"})
+		CHECK_MESSAGE(contains(r.err, part), part);
+	spec.args.insert(spec.args.end(), {"--chat-template", "chatmll"});
+	CHECK(contains(run_program(spec).err, "chatmll"));
+	write_file(state.path + "/t.jinja", "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}");
+	spec.args.back() = state.path + "/t.jinja";
+	const Ran own = run_program(spec);
+	CHECK(own.code == 0);
+	CHECK(own.out != "");
+	spec.args.back() = state.path + "/none.jinja";
+	CHECK(run_program(spec).code == 3);
+}
+
+TEST_CASE("T43 chat: a damaged chat is refused by name and left alone; a damaged cache is read again") {
+	const State state;
+	const std::string hello = state.answers(kWarm, "Hello\n/save x\n");
+	const std::string expected = state.answers(kWarm, "Hello\nAgain\n").substr(hello.size());
+	const std::string path = state.file("chats/x.json"), cache = state.file("chats/x.kv");
+	const std::string good = read_file(path);
+	const auto changed = [&](const std::string& from, const std::string& to) {
+		std::string out = good;
+		const size_t at = out.find(from);
+		REQUIRE(at != std::string::npos);
+		return out.replace(at, from.size(), to);
+	};
+	const std::vector<std::pair<std::string, std::string>> bad = {
+	    {"", "not JSON"},
+	    {good.substr(0, good.size() / 2), "not JSON"},
+	    {"[]", "no object"},
+	    {changed("\"kvrun_chat\": 1", "\"kvrun_chat\": 2"), "kvrun_chat is 2"},
+	    {changed("\"kvrun_chat\"", "\"x\""), "kvrun_chat is missing"},
+	    {changed("\"system\": \"\"", "\"system\": 1"), "system is no text"},
+	    {changed("\"role\": \"user\"", "\"role\": \"root\""), "role is neither"},
+	    {changed("\"role\": \"assistant\"", "\"role\": \"user\""), "role does not alternate"},
+	    {changed("\"left_out\": 0", "\"left_out\": 9"), "left_out is 9"},
+	    {changed("\"left_out\": 0", "\"left_out\": 1"), "left_out is not at a question"},
+	    {changed("\"answers\": 1", "\"answers\": -1"), "answers is no number"},
+	    {std::string(100000, '['), "not JSON"},
+	};
+	for (const auto& [content, says] : bad) {
+		write_file(path, content);
+		const Ran r = state.run(kWarm, "/load x\nAgain\n");
+		CAPTURE(r.err);
+		CHECK(r.code == 3);
+		CHECK(contains(r.err, "error: " + path));
+		CHECK(contains(r.err, says));
+		CHECK(read_file(path) == content);
+	}
+	write_file(path, good);
+	const std::string packed = read_file(cache);
+	std::string flipped = packed;
+	flipped[packed.size() / 2] = char(flipped[packed.size() / 2] ^ 1);
+	for (const std::string& content : {flipped, packed.substr(0, 100), std::string()}) {
+		write_file(path, good);
+		write_file(cache, content);
+		const Ran r = state.run(kWarm, "/load x\nAgain\n");
+		CAPTURE(r.err);
+		CHECK(r.code == 0);
+		CHECK(count(r.err, "its cache is not used") == 1);
+		CHECK(r.out == expected);
+	}
+	write_file(path, good);
+	state.answers(kWarm, "Once upon a time\nthere was\n/save other\n");
+	std::filesystem::copy_file(state.file("chats/other.kv"), cache, std::filesystem::copy_options::overwrite_existing);
+	const Ran r = state.run(kWarm, "/load x\nAgain\n");
+	CHECK(count(r.err, "it holds another conversation") == 1);
+	CHECK(r.out == expected);
+}
+
+TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
+	const State state;
+	const std::vector<std::array<std::string, 2>> bad = {{"/hlp", "did you mean '/help'?"},
+	                                                     {"/set temp hot", "temp is 'hot', expected a number from 0"},
+	                                                     {"/set top-k 1.5", "an integer"},
+	                                                     {"/set colour red", "'colour' cannot be set"},
+	                                                     {"/set think maybe", "on or off"},
+	                                                     {"/set on-full never", "stop or drop-oldest"},
+	                                                     {"/undo", "nothing to take back"},
+	                                                     {"/retry", "no question"},
+	                                                     {"/file /dev/zero", "no regular file"},
+	                                                     {"/save", "has no name yet"},
+	                                                     {"/kv", "needs a policy"},
+	                                                     {"\"\"\"", "has no end"}};
+	for (const auto& [input, says] : bad) {
+		const Ran r = state.run(kGreedy, input + "\nHello\n");
+		CAPTURE(r.err);
+		CHECK(r.code == 2);
+		CHECK(contains(r.err, says));
+		CHECK(r.out == "");
+	}
+	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 2); // no text
+	CHECK(state.run(kGreedy, "/file /nowhere\n").code == 3);
+	const Ran help = state.run(kGreedy, "/help\n/exit\nHello\n");
+	CHECK(help.out == "");
+	for (const char* name : {"/help", "/set", "/system", "/file", "/save", "/load", "/fork", "/undo", "/retry",
+	                         "/clear", "/stats", "/kv", "/exit"})
+		CHECK_MESSAGE(contains(help.err, name), name);
+	CHECK(contains(state.run(with(kGreedy, {"--no-think"}), "Hello\n").err, "think has no effect"));
+}
+
+TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes pastes as text") {
+	if (no_terminal()) return;
+	const State state;
+	const std::string prompt = "> ";
+	const Ran r = type(state.spec(kGreedy), {{prompt, "Hello\r"},
+	                                         {prompt, "\033[200~one\n/exit\033[201~\r"},
+	                                         {prompt, "a\033\rb\r"},
+	                                         {prompt, "\"\"\"x\r"},
+	                                         {"... ", "y\"\"\"\r"},
+	                                         {prompt, "/load \001x\002\r"},
+	                                         {prompt, "\004"}});
+	CHECK(r.code == 0);
+	const nlohmann::json messages = state.chat("last")["messages"];
+	REQUIRE(messages.size() == 8);
+	CHECK(messages[0]["content"] == "Hello");
+	CHECK(messages[2]["content"] == "one\n/exit");
+	CHECK(messages[4]["content"] == "a\nb");
+	CHECK(messages[6]["content"] == "x\ny");
+	CHECK(mode_of(state.file("history")) == 0600);
+	CHECK(mode_of(state.file("chats/last.json")) == 0600);
+	CHECK(contains(read_file(state.file("history")), "Hello"));
+	// the line before comes back with an arrow key
+	type(state.spec(kGreedy), {{prompt, "again\r"}, {prompt, "\033[A\r"}, {prompt, "\004"}});
+	CHECK(state.chat("last")["messages"].size() == 4);
+	CHECK(state.chat("last")["messages"][2]["content"] == "again");
+
+	const State none;
+	type(none.spec(with(kGreedy, {"--no-history"})), {{prompt, "Hello\r"}, {prompt, "\004"}});
+	CHECK(!std::filesystem::exists(none.file("history")));
+	CHECK(!std::filesystem::exists(none.file("chats/last.json")));
+}
+
+TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the prompt it leaves the second time") {
+	if (no_terminal()) return;
+	const State state;
+	const std::vector<std::string> endless = {"--temp", "1.3", "--seed", "5"};
+	const Ran r =
+	    type(state.spec(endless), {{"> ", "Hello\r"}, {"reading ", "\003"}, {"> ", "/stats\r"}, {"> ", "\004"}});
+	CHECK(r.code == 0);
+	CHECK(contains(r.out, "# last answer: "));
+	// in the middle of the answer, or before its first word
+	CHECK((state.chat("last")["messages"].size() == 2 || contains(r.out, "question is taken back")));
+
+	const Ran left = type(state.spec(kGreedy), {{"> ", "half a line\003"}, {"Ctrl-C again", ""}, {"> ", "\003"}});
+	CHECK(left.code == 0);
+
+	Ran twice; // the second one before the answer has ended; a busy machine may need several attempts
+	for (int attempt = 0; attempt < 10 && twice.code != 130; ++attempt)
+		twice = type(state.spec(endless), {{"> ", "Hello\r"}, {"reading ", "\003"}, {"^C", "\003"}, {"> ", "\004"}},
+		             /*whole=*/false);
+	CHECK(twice.code == 130);
+
+	RunSpec pipe = state.spec(endless, "Hello\nAgain\n");
+	pipe.watch = [](int pid, int, const std::string& out) {
+		if (!contains(out, "#")) kill(pid, SIGINT);
+	};
+	pipe.out = Out::Pipe;
+	CHECK(run_program(pipe).code == 130);
+}

@@ -1,0 +1,248 @@
+// Answers of a chat: prompts that continue what the cache holds, streaming, and a context that is full.
+#include "tools/chat/chat.h"
+#include "tools/chat/input.h"
+#include "tools/terminal.h"
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <fmt/ranges.h>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kMarksTried = 8; // latest ends of prompts and answers at which a prompt may continue
+
+// An answer on its way to standard output.
+class AnswerStream {
+ public:
+	AnswerStream(ReplyHandle reply, bool terminal) : reply_(std::move(reply)), terminal_(terminal) {
+		const char* none = std::getenv("NO_COLOR");
+		dims_ = terminal && !(none && *none);
+	}
+	// An exception must not cross the library: it is kept, and the call is stopped.
+	static int on_token(uint32_t, const char* text, size_t length, void* payload) {
+		auto* self = static_cast<AnswerStream*>(payload);
+		try {
+			self->push({text, length});
+			return 0;
+		} catch (...) {
+			self->lost_ = std::current_exception();
+			return 1;
+		}
+	}
+	static int on_prefill(double done, double seconds_left, void* payload) {
+		static_cast<AnswerStream*>(payload)->bar_.show("reading", done, seconds_left);
+		return 0;
+	}
+	// Returns the answer; throws what stopped a callback.
+	ChatMessage finish() {
+		bar_.clear();
+		if (!lost_) {
+			kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
+			check_call(kvrun_reply_finish(reply_.get(), &part));
+			show(part);
+			dim(false);
+			if (written_ && !line_end_) write_stdout("\n");
+		}
+		if (lost_) std::rethrow_exception(lost_);
+		return std::move(message_);
+	}
+	bool started() const { return written_; }
+
+ private:
+	void push(std::string_view text) {
+		bar_.clear();
+		kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
+		check_call(kvrun_reply_push(reply_.get(), text.data(), text.size(), &part));
+		show(part);
+	}
+	void show(const kvrun_reply_part& part) {
+		message_.reasoning += part.reasoning;
+		message_.text += part.content;
+		if (terminal_ && *part.reasoning) write(part.reasoning, /*dimmed=*/true);
+		if (*part.content) write(part.content, /*dimmed=*/false);
+	}
+	void write(std::string_view text, bool dimmed) {
+		if (written_ && dimmed != dimmed_ && !line_end_) write_stdout("\n");
+		dim(dimmed);
+		written_ = true;
+		dimmed_ = dimmed;
+		line_end_ = text.ends_with('\n');
+		write_stdout(terminal_ ? visible(text, /*lines=*/true) : std::string(text));
+	}
+	void dim(bool on) {
+		if (dims_ && on != dim_now_) write_stdout(on ? "\033[2m" : "\033[0m");
+		dim_now_ = on;
+	}
+
+	ReplyHandle reply_;
+	bool terminal_, dims_ = false;
+	bool written_ = false, line_end_ = false, dimmed_ = false, dim_now_ = false;
+	ChatMessage message_;
+	Progress bar_;
+	std::exception_ptr lost_;
+};
+
+bool is_full(kvrun_status s) { return s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT; }
+
+std::vector<uint32_t> session_tokens(kvrun_session* session) {
+	std::vector<uint32_t> out(session_info(session).n_tokens);
+	size_t n = 0;
+	check_call(kvrun_session_tokens(session, out.data(), out.size(), &n));
+	out.resize(n);
+	return out;
+}
+
+} // namespace
+
+bool Chat::ask(std::string text) {
+	const Conversation before = conversation_;
+	text = well_formed(attached_ + text);
+	if (conversation_.open()) // two questions in a row are not what templates take
+		conversation_.messages.back().text += "\n\n" + text;
+	else
+		conversation_.messages.push_back({/*user=*/true, std::move(text), {}});
+	const bool done = answer(before);
+	attached_.clear();
+	return done;
+}
+
+bool Chat::retry() {
+	if (conversation_.messages.empty()) fail_chat(KVRUN_EINVALID, "there is no question to answer again");
+	const Conversation before = conversation_;
+	if (!conversation_.open()) conversation_.messages.pop_back();
+	return answer(before);
+}
+
+// The model's own tokens of earlier answers are kept where the tokenizer would cut their text in another way: the
+// session is continued at the latest end of a prompt or answer up to which its text and the conversation's agree.
+std::vector<uint32_t> Chat::prompt_tokens(bool answer) const {
+	std::vector<uint32_t> all = model_.tokens(conversation_.messages_json(), args_.think, answer);
+	const std::vector<uint32_t> held = session_tokens(session_.get());
+	const std::string text = model_.text(all.data(), all.size());
+	std::vector<uint32_t> ends = marks_;
+	if (ends.empty() || ends.back() != held.size()) ends.push_back(uint32_t(held.size()));
+	std::ranges::reverse(ends);
+	if (ends.size() > kMarksTried) ends.resize(kMarksTried);
+	for (const uint32_t end : ends) {
+		const std::string front = model_.text(held.data(), end);
+		if (front.empty() || !text.starts_with(front)) continue;
+		size_t low = 0, high = all.size(); // the first `low` tokens are shorter than `front`, or as long
+		while (low < high) {
+			const size_t middle = (low + high) / 2;
+			if (model_.text(all.data(), middle).size() < front.size())
+				low = middle + 1;
+			else
+				high = middle;
+		}
+		if (model_.text(all.data(), low) != front) continue; // `front` ends inside a token
+		std::vector<uint32_t> out(held.begin(), held.begin() + end);
+		out.insert(out.end(), all.begin() + ptrdiff_t(low), all.end());
+		return out;
+	}
+	return all;
+}
+
+uint32_t Chat::keep_common(const std::vector<uint32_t>& prompt) {
+	uint32_t kept = 0;
+	check_call(kvrun_session_keep_common(session_.get(), prompt.data(), prompt.size(), &kept));
+	std::erase_if(marks_, [&](uint32_t end) { return end > kept; });
+	return kept;
+}
+
+// With --on-full drop-oldest there must be room for an answer: a quarter of the context, or what -n asks for if less.
+bool Chat::too_long(size_t prompt) const {
+	const uint32_t ctx = session_info(session_.get()).ctx;
+	if (!args_.drops_oldest()) return prompt >= ctx;
+	const size_t quarter = ctx / 4;
+	return prompt + (args_.predict >= 0 ? std::min(size_t(args_.predict), quarter) : quarter) > ctx;
+}
+
+std::string Chat::full_line(size_t prompt) const {
+	const kvrun_session_info i = session_info(session_.get());
+	std::vector<std::string> choices = model_.larger_contexts(i.kv, i.ctx, prompt);
+	for (const char* c : {"/undo", "/clear", "/set on-full drop-oldest"}) choices.push_back(c);
+	return fmt::format("context full: the conversation has {} tokens, the context {} ({}); choose {}", prompt, i.ctx,
+	                   i.kv, fmt::join(choices, ", "));
+}
+
+// Leaves out the oldest exchanges until the prompt fits; says how many. Throws where that does not help, or is not
+// wanted.
+std::string Chat::make_room(size_t prompt) {
+	const std::string full = full_line(prompt);
+	if (!args_.drops_oldest()) throw ChatError(KVRUN_ECONTEXT, full);
+	size_t dropped = 0, now = prompt;
+	do {
+		if (!conversation_.leave_out_oldest()) throw ChatError(KVRUN_ECONTEXT, full);
+		++dropped;
+		now = model_.tokens(conversation_.messages_json(), args_.think).size();
+	} while (too_long(now));
+	return fmt::format("context full: left out the oldest {} question{} with {} answer{}; {} of {} tokens remain",
+	                   dropped, dropped == 1 ? "" : "s", dropped == 1 ? "its" : "their", dropped == 1 ? "" : "s", now,
+	                   prompt);
+}
+
+bool Chat::answer(const Conversation& before) {
+	const AnswerInterrupt interrupt(canceller_.get());
+	try {
+		keep(); // a crash from here on loses the answer, not the question
+		ChatMessage message;
+		kvrun_status status = KVRUN_OK;
+		for (;;) {
+			const std::vector<uint32_t> prompt = prompt_tokens(/*answer=*/true);
+			if (!too_long(prompt.size())) {
+				status = generate(prompt, message);
+				if (!is_full(status)) break;
+			}
+			say(make_room(prompt.size()));
+		}
+		if (status == KVRUN_ECANCELLED && message.text.empty()) {
+			say("stopped; the question is taken back");
+			conversation_ = before;
+		} else {
+			conversation_.messages.push_back(std::move(message));
+		}
+		++conversation_.answers;
+		keep();
+		if (last_.reason == KVRUN_STOP_CONTEXT)
+			say("the answer ends here: " + full_line(session_info(session_.get()).n_tokens));
+		return status == KVRUN_OK;
+	} catch (...) {
+		conversation_ = before;
+		keep();
+		throw;
+	}
+}
+
+// KVRUN_OK and KVRUN_ECANCELLED: `out` is the answer so far. Other results: the context or the memory is used up.
+kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& out) {
+	const uint32_t kept = keep_common(prompt);
+	AnswerStream stream(model_.reply(conversation_.messages_json(), args_.think), terminal_);
+	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	if (args_.predict >= 0) o.max_tokens = uint32_t(args_.predict);
+	o.temperature = args_.temperature;
+	o.top_k = uint32_t(args_.top_k);
+	o.top_p = args_.top_p, o.min_p = args_.min_p;
+	o.repeat_penalty = args_.repeat_penalty;
+	o.repeat_last_n = uint32_t(args_.repeat_last);
+	o.seed = seed_ + conversation_.answers;
+	o.on_token = AnswerStream::on_token;
+	o.on_prefill = AnswerStream::on_prefill;
+	o.payload = &stream;
+	o.canceller = canceller_.get();
+	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
+	const kvrun_status status = kvrun_generate(session_.get(), prompt.data() + kept, prompt.size() - kept, &o, &result);
+	const std::string error = kvrun_last_error();
+	out = stream.finish();
+	const uint32_t end = session_info(session_.get()).n_tokens;
+	if (result.prompt_cached == result.prompt_tokens && prompt.size() <= end) marks_.push_back(uint32_t(prompt.size()));
+	if (marks_.empty() || marks_.back() < end) marks_.push_back(end);
+	last_ = result;
+	answer_tokens_ += result.answer_tokens;
+	decode_seconds_ += result.decode_seconds;
+	if (status != KVRUN_OK && status != KVRUN_ECANCELLED && !is_full(status)) throw ChatError(status, error);
+	// the context ran out behind the first words of the answer: what was shown stays
+	return is_full(status) && stream.started() ? KVRUN_OK : status;
+}
+
+} // namespace kvrun

@@ -1,0 +1,247 @@
+// One chat: a conversation, the session that holds its tokens, and the files it is kept in.
+#include "tools/chat/chat.h"
+#include "tools/chat/input.h"
+#include "tools/output.h"
+#include "tools/terminal.h"
+#include <algorithm>
+#include <fmt/ranges.h>
+#include <random>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kLongestText = size_t(64) << 20; // bytes of a file that is attached, and of a chat's
+
+kvrun_canceller* new_canceller() {
+	kvrun_canceller* out = nullptr;
+	check_call(kvrun_canceller_new(&out));
+	return out;
+}
+
+int show_reading(double done, double seconds_left, void* payload) {
+	static_cast<Progress*>(payload)->show("reading", done, seconds_left);
+	return 0;
+}
+
+double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
+
+} // namespace
+
+Chat::Chat(const ChatArgs& a, const ChatModel& model, bool terminal)
+    : args_(a), model_(model), terminal_(terminal), policy_given_(!a.kv.empty()),
+      seed_(a.seed >= 0 ? uint64_t(a.seed) : std::random_device()()), canceller_(new_canceller()) {
+	if (!a.system.empty()) set_system(a.system);
+	new_session();
+}
+
+void Chat::new_session() {
+	session_.reset(); // its memory is free for the new one
+	marks_.clear();
+	session_ = model_.session(args_.kv, args_.ctx, seed_);
+}
+
+void Chat::undo() {
+	std::vector<ChatMessage>& m = conversation_.messages;
+	if (m.empty()) fail_chat(KVRUN_EINVALID, "there is nothing to take back");
+	if (!conversation_.open()) m.pop_back();
+	say(fmt::format("took back: {}", visible(m.back().text).substr(0, 60)));
+	m.pop_back();
+	while (conversation_.left_out > 0 && conversation_.left_out >= m.size()) do
+			--conversation_.left_out;
+		while (conversation_.left_out > 0 && !(conversation_.left_out < m.size() && m[conversation_.left_out].user));
+	keep();
+}
+
+void Chat::clear() {
+	close();
+	files_.reset();
+	named_ = last_tried_ = false;
+	Conversation next;
+	next.system = conversation_.system;
+	conversation_ = std::move(next);
+	attached_.clear();
+	new_session();
+	say("a new conversation");
+}
+
+void Chat::set_system(const std::string& text) {
+	if (!text.empty() && !model_.features().system_role)
+		fail_chat(KVRUN_EUNSUPPORTED, "this model's chat template has no place for a system message");
+	conversation_.system = well_formed(text);
+	if (session_) keep();
+}
+
+void Chat::set_thinking(bool on) {
+	if (!model_.features().thinking_switch) return say("think has no effect: the chat template does not know it");
+	args_.think = on;
+}
+
+void Chat::set_seed(int64_t seed) {
+	args_.seed = seed;
+	seed_ = uint64_t(seed) - conversation_.answers;
+}
+
+void Chat::attach(const std::string& path) {
+	const std::string text = read_text_file(path, kLongestText);
+	if (well_formed(text) != text) fail_chat(KVRUN_EINVALID, "{} is no UTF-8 text", path);
+	attached_ += text + "\n\n";
+	say(fmt::format("{}: {} go in front of the next message", path, human_bytes(double(text.size()))));
+}
+
+void Chat::change_policy(const std::string& kv, int64_t ctx) {
+	SessionHandle next = model_.session(kv, ctx ? ctx : args_.ctx, seed_); // a bad name changes nothing
+	session_ = std::move(next);
+	marks_.clear();
+	args_.kv = kv;
+	if (ctx) args_.ctx = ctx;
+	read_again();
+	const kvrun_session_info i = session_info(session_.get());
+	say(fmt::format("policy {}: {} of {} tokens, {}", i.kv, i.n_tokens, i.ctx, human_bytes(double(i.total_bytes))));
+	keep();
+}
+
+// The conversation into a session that is empty; what does not fit, or was cancelled, is left to the next question.
+void Chat::read_again() {
+	if (conversation_.left_out >= conversation_.messages.size()) return;
+	const AnswerInterrupt interrupt(canceller_.get());
+	const std::vector<uint32_t> tokens = prompt_tokens(/*answer=*/false);
+	if (too_long(tokens.size())) return say(full_line(tokens.size()));
+	const uint32_t kept = keep_common(tokens);
+	Progress bar;
+	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	o.on_prefill = show_reading;
+	o.payload = &bar;
+	o.canceller = canceller_.get();
+	const kvrun_status s = kvrun_prefill(session_.get(), tokens.data() + kept, tokens.size() - kept, &o, nullptr);
+	bar.clear();
+	if (s == KVRUN_ECANCELLED) return say("stopped; the rest is read with the next message");
+	if (s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT) return say(full_line(tokens.size()));
+	check_call(s);
+	marks_.push_back(session_info(session_.get()).n_tokens);
+}
+
+// ---- files
+
+std::string Chat::json() const { return chat_to_json({conversation_, session_info(session_.get()).kv}); }
+
+// Writes the conversation where it is kept. A terminal's chat without a name is kept as kLastChat.
+void Chat::keep() {
+	if (!files_ && terminal_ && !args_.no_history && !last_tried_ && !conversation_.messages.empty()) {
+		last_tried_ = true;
+		try {
+			files_.emplace(kLastChat);
+		} catch (const ChatError& e) { say(fmt::format("{}; this chat is kept only by /save NAME", e.what())); }
+	}
+	if (files_) write_private_file(files_->conversation(), json());
+}
+
+void Chat::save_cache() {
+	const std::string note = json();
+	check_call(kvrun_session_save(session_.get(), files_->cache().c_str(), note.data(), note.size()));
+}
+
+void Chat::close() {
+	if (!named_) return;
+	keep();
+	save_cache();
+}
+
+void Chat::take_files(ChatFiles files) {
+	files_ = std::move(files);
+	named_ = true;
+	keep();
+}
+
+void Chat::save(const std::string& name) {
+	if (name.empty() && !named_) fail_chat(KVRUN_EINVALID, "this chat has no name yet; give one: /save NAME");
+	if (!name.empty() && !(named_ && files_->name() == name)) {
+		if (chat_exists(name)) fail_chat(KVRUN_EINVALID, "chat '{}' exists; /load it, or choose another name", name);
+		take_files(ChatFiles(name));
+	}
+	close();
+	say(fmt::format("saved as '{}': {} messages, {} tokens in the cache", files_->name(), conversation_.messages.size(),
+	                session_info(session_.get()).n_tokens));
+}
+
+void Chat::fork(const std::string& name) {
+	if (chat_exists(name)) fail_chat(KVRUN_EINVALID, "chat '{}' exists; choose another name", name);
+	ChatFiles files(name);
+	close();
+	take_files(std::move(files));
+	save_cache();
+	say(fmt::format("goes on as '{}'", name));
+}
+
+void Chat::load(const std::string& name) {
+	if (name.empty()) {
+		const std::vector<std::string> names = saved_chats();
+		return say(names.empty() ? "no saved chats" : fmt::format("saved chats: {}", fmt::join(names, ", ")));
+	}
+	if (files_ && files_->name() == name) fail_chat(KVRUN_EINVALID, "chat '{}' is the one that is open", name);
+	if (!chat_exists(name)) {
+		const std::vector<std::string> names = saved_chats();
+		fail_chat(KVRUN_ENOTFOUND, "there is no chat '{}'{}{}", name, names.empty() ? "" : "; there are ",
+		          fmt::join(names, ", "));
+	}
+	ChatFiles files(name);
+	SavedChat saved = chat_from_json(read_text_file(files.conversation(), kLongestText), files.conversation());
+	close();
+	files_ = std::move(files);
+	named_ = true;
+	conversation_ = std::move(saved.conversation);
+	attached_.clear();
+	if (!policy_given_) args_.kv = saved.kv;
+	restore(name);
+	const kvrun_session_info i = session_info(session_.get());
+	say(fmt::format("chat '{}': {} messages, {} of {} tokens, policy {}", name, conversation_.messages.size(),
+	                i.n_tokens, i.ctx, i.kv));
+	if (conversation_.open()) say("the last question has no answer; /retry asks it again");
+}
+
+// The session of a chat that was saved: from its cache, or by reading the conversation.
+void Chat::restore(const std::string& name) {
+	new_session();
+	const kvrun_session_info wanted = session_info(session_.get());
+	const std::string policy = wanted.kv;
+	kvrun_session* out = nullptr;
+	const kvrun_status s = kvrun_session_restore(&out, model_.engine(), files_->cache().c_str());
+	SessionHandle stored(out);
+	std::string why = s == KVRUN_OK ? "" : kvrun_last_error();
+	if (s == KVRUN_OK) {
+		const kvrun_session_info i = session_info(stored.get());
+		if (policy != i.kv) why = fmt::format("it was written under {}, this chat runs under {}", i.kv, policy);
+		if (args_.ctx && args_.ctx != i.ctx) why = fmt::format("it has a context of {}, not {}", i.ctx, args_.ctx);
+		if (why.empty()) {
+			session_ = std::move(stored);
+			const size_t held = i.n_tokens;
+			const std::vector<uint32_t> prompt = prompt_tokens(/*answer=*/true);
+			if (held == 0 || keep_common(prompt) * 2 > held) return;
+			why = "it holds another conversation";
+			new_session();
+		}
+	}
+	stored.reset();
+	if (s != KVRUN_ENOTFOUND)
+		say(fmt::format("chat '{}': its cache is not used: {}; reading the conversation", name, why));
+	read_again();
+}
+
+std::string Chat::stats() const {
+	const kvrun_session_info i = session_info(session_.get());
+	const auto size = [](uint64_t bytes) { return human_bytes(double(bytes)); };
+	std::string out = fmt::format("context: {} of {} tokens ({:.0f} %), {} messages", i.n_tokens, i.ctx,
+	                              100. * i.n_tokens / std::max(i.ctx, 1u), conversation_.messages.size());
+	if (conversation_.left_out) out += fmt::format(", {} left out", conversation_.left_out);
+	out += fmt::format("\nlast answer: {} tok read {:.1f} tok/s, {} tok {:.1f} tok/s", last_.prompt_tokens,
+	                   per_second(last_.prompt_tokens, last_.prefill_seconds), last_.answer_tokens,
+	                   per_second(last_.answer_tokens, last_.decode_seconds));
+	out += fmt::format("\nall answers: {} tok {:.1f} tok/s", answer_tokens_,
+	                   per_second(double(answer_tokens_), decode_seconds_));
+	out +=
+	    fmt::format("\ncache: {} ({}): f16 {}, codes {}, scales and zero points {}, slots and tables {}; all as f16 {}",
+	                size(i.total_bytes), i.kv, size(i.f16_bytes), size(i.code_bytes), size(i.param_bytes),
+	                size(i.overhead_bytes), size(i.f16_equivalent));
+	return out;
+}
+
+} // namespace kvrun

@@ -1,0 +1,180 @@
+// What the user types: plain lines, a line editor with a history, messages of several lines.
+#include "tools/chat/input.h"
+#include "tools/chat/store.h"
+#include "tools/chat/text.h"
+#include <algorithm>
+#include <cerrno>
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <fcntl.h>
+#include <histedit.h>
+#include <langinfo.h>
+#include <string_view>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+#include <vector>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kLongestEntry = size_t(64) << 20; // bytes
+constexpr int kHistoryLines = 1000;
+constexpr std::string_view kQuotes = "\"\"\"";
+
+void check_length(size_t bytes) {
+	if (bytes > kLongestEntry) fail_chat(KVRUN_ECONTEXT, "a message has more than {} bytes", kLongestEntry);
+}
+
+class PlainInput : public LineInput {
+ public:
+	Got read(const char*, std::string& line) override {
+		for (size_t looked = 0;;) {
+			const size_t end = held_.find('\n', looked);
+			if (end != std::string::npos) return take(end, end + 1, line);
+			looked = held_.size();
+			check_length(looked);
+			char piece[65536];
+			const ssize_t n = ::read(STDIN_FILENO, piece, sizeof piece);
+			if (n < 0 && errno == EINTR) continue;
+			if (n < 0) fail_chat(KVRUN_EIO, "standard input: {}", std::generic_category().message(errno));
+			if (n == 0) return held_.empty() ? Got::End : take(held_.size(), held_.size(), line);
+			held_.append(piece, size_t(n));
+		}
+	}
+
+ private:
+	Got take(size_t length, size_t drop, std::string& line) {
+		line = held_.substr(0, length);
+		if (line.ends_with('\r')) line.pop_back();
+		held_.erase(0, drop);
+		return Got::Line;
+	}
+	std::string held_; // what was read and is not a line yet
+};
+
+// ---- the line editor
+
+const char* shown_prompt = ""; // libedit's callback has no payload
+char* prompt_text(EditLine*) { return const_cast<char*>(shown_prompt); }
+
+unsigned char insert_newline(EditLine* el, int) { return el_insertstr(el, "\n") == 0 ? CC_REFRESH : CC_ERROR; }
+
+// A bracketed paste: everything up to ESC [ 201 ~ is text, whatever keys it looks like.
+unsigned char insert_paste(EditLine* el, int) {
+	constexpr std::wstring_view end = L"\033[201~";
+	std::wstring text;
+	for (wchar_t c; !text.ends_with(end);) {
+		if (el_wgetc(el, &c) != 1) return CC_EOF;
+		if (text.size() < kLongestEntry / sizeof c) text += c == L'\r' ? L'\n' : c;
+	}
+	text.resize(text.size() - end.size());
+	std::erase_if(text, [](wchar_t c) { return (c < 0x20 && c != L'\n' && c != L'\t') || c == 0x7f; });
+	return text.empty() || el_winsertstr(el, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+class EditorInput : public LineInput {
+ public:
+	explicit EditorInput(const std::string& history_file) : file_(history_file) {
+		std::setlocale(LC_CTYPE, "");
+		if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+		el_ = el_init("kvrun", stdin, stdout, stderr);
+		history_ = history_init();
+		if (!el_ || !history_) throw std::bad_alloc();
+		HistEvent event;
+		history(history_, &event, H_SETSIZE, kHistoryLines);
+		history(history_, &event, H_SETUNIQUE, 1);
+		if (!file_.empty()) {
+			chmod(file_.c_str(), 0600); // one that was made by hand
+			history(history_, &event, H_LOAD, file_.c_str());
+		}
+		el_set(el_, EL_PROMPT, prompt_text);
+		el_set(el_, EL_EDITOR, "emacs");
+		el_set(el_, EL_SIGNAL, 0);
+		el_set(el_, EL_HIST, history, history_);
+		el_set(el_, EL_ADDFN, "kvrun-newline", "Insert a newline", insert_newline);
+		el_set(el_, EL_ADDFN, "kvrun-paste", "Insert a bracketed paste", insert_paste);
+		for (const char* keys : {"\033\r", "\033\n"}) el_set(el_, EL_BIND, keys, "kvrun-newline", nullptr);
+		el_set(el_, EL_BIND, "\033[200~", "kvrun-paste", nullptr);
+		el_set(el_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+	}
+	~EditorInput() override {
+		el_end(el_);
+		history_end(history_);
+	}
+
+	Got read(const char* prompt, std::string& line) override {
+		shown_prompt = prompt;
+		el_resize(el_);
+		std::fputs("\033[?2004h", stdout), std::fflush(stdout); // pastes come in brackets
+		int length = 0;
+		errno = 0;
+		const EditingInterrupt interrupt;
+		const char* typed = el_gets(el_, &length);
+		std::fputs("\033[?2004l", stdout), std::fflush(stdout);
+		if (EditingInterrupt::happened()) {
+			el_reset(el_);
+			std::fputs("\n", stdout), std::fflush(stdout);
+			return Got::Interrupt;
+		}
+		if (!typed || length <= 0) return std::fputs("\n", stdout), std::fflush(stdout), Got::End;
+		line.assign(typed, size_t(length));
+		if (line.ends_with('\n')) line.pop_back();
+		return Got::Line;
+	}
+
+	void remember(const std::string& entry) override {
+		HistEvent event;
+		if (entry.empty() || history(history_, &event, H_ENTER, entry.c_str()) < 0 || file_.empty()) return;
+		const std::string next = fmt::format("{}.new-{}", file_, getpid());
+		const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+		FILE* f = fd >= 0 ? fdopen(fd, "w") : nullptr;
+		const bool written = f && history(history_, &event, H_SAVE_FP, f) >= 0;
+		// a history that cannot be kept is no reason to end a chat
+		if (f && std::fclose(f) == 0 && written)
+			rename(next.c_str(), file_.c_str());
+		else
+			unlink(next.c_str());
+	}
+
+ private:
+	std::string file_;
+	EditLine* el_ = nullptr;
+	History* history_ = nullptr;
+};
+
+} // namespace
+
+std::unique_ptr<LineInput> plain_input() { return std::make_unique<PlainInput>(); }
+std::unique_ptr<LineInput> editor_input(const std::string& history) { return std::make_unique<EditorInput>(history); }
+
+LineInput::Got read_entry(LineInput& input, std::string& entry) {
+	LineInput::Got got = input.read("> ", entry);
+	if (got != LineInput::Got::Line) return got;
+	if (!entry.starts_with(kQuotes)) {
+		input.remember(entry);
+		return got;
+	}
+	entry.erase(0, kQuotes.size());
+	for (std::string line; !entry.ends_with(kQuotes); entry += line) {
+		got = input.read("... ", line);
+		if (got == LineInput::Got::Interrupt) return got;
+		if (got == LineInput::Got::End)
+			fail_chat(KVRUN_EINVALID, "a message that begins with {} has no end; end it with {}", kQuotes, kQuotes);
+		entry += '\n';
+		check_length(entry.size() + line.size());
+	}
+	entry.resize(entry.size() - kQuotes.size());
+	if (entry.starts_with('\n')) entry.erase(0, 1);
+	if (entry.ends_with('\n')) entry.pop_back();
+	input.remember(fmt::format("{}{}{}", kQuotes, entry, kQuotes));
+	return LineInput::Got::Line;
+}
+
+bool is_interactive() {
+	const char* term = std::getenv("TERM");
+	return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && term && *term && std::string_view(term) != "dumb";
+}
+
+} // namespace kvrun

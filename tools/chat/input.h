@@ -1,0 +1,49 @@
+// What the user types: messages of one or several lines, and Ctrl-C.
+#pragma once
+#include "engine/kvrun.h"
+#include <memory>
+#include <string>
+
+namespace kvrun {
+
+class LineInput {
+ public:
+	enum class Got { Line, End, Interrupt }; // Interrupt: Ctrl-C was pressed while it waited
+	virtual ~LineInput() = default;
+	// line: without its newline; a paste or Alt-Enter may put several lines into one.
+	virtual Got read(const char* prompt, std::string& line) = 0;
+	// For the lines that can be called back with the arrow keys.
+	virtual void remember(const std::string&) {}
+};
+// Lines of standard input, whatever it is.
+std::unique_ptr<LineInput> plain_input();
+// A line editor on the terminal. history: file that keeps what was typed, mode 0600; empty: none.
+std::unique_ptr<LineInput> editor_input(const std::string& history);
+
+// The next message or command; a line that begins with """ goes on until one that ends with """.
+LineInput::Got read_entry(LineInput&, std::string& entry);
+
+// Standard input and output are one terminal on which lines can be edited.
+bool is_interactive();
+
+// Ctrl-C from now on: ends the answer under way, see AnswerInterrupt; while a line is edited, gives Got::Interrupt;
+// at any other time, or twice during an answer, ends the program with 130. SIGTERM and SIGHUP leave the terminal as it
+// was.
+void install_interrupt();
+// While one lives, the first Ctrl-C cancels what was given the canceller, and the second ends the program.
+class AnswerInterrupt {
+ public:
+	explicit AnswerInterrupt(kvrun_canceller*);
+	~AnswerInterrupt();
+	AnswerInterrupt(const AnswerInterrupt&) = delete;
+};
+// While one lives, Ctrl-C only makes the call that waits for a key return.
+class EditingInterrupt {
+ public:
+	EditingInterrupt();
+	~EditingInterrupt();
+	EditingInterrupt(const EditingInterrupt&) = delete;
+	static bool happened(); // since the last one was made
+};
+
+} // namespace kvrun

@@ -1,0 +1,176 @@
+// The model of a chat: opened on its device, with its chat template, and what fits its memory.
+#include "tools/chat/model.h"
+#include "tools/chat/store.h"
+#include "tools/env.h"
+#include "tools/output.h"
+#include "tools/terminal.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kLongestTemplate = size_t(1) << 20; // bytes
+constexpr uint32_t kCheckpoints = 4;                 // states kept for /undo and /retry under policies that compress
+constexpr const char* kSmaller[] = {"rtn8", "kivi4", "kivi2"}; // policies to offer, the best one first
+
+// The environment's settings and the command's, in the form of the C API. The texts belong to `from`.
+kvrun_device_options device_options(BackendOptions& from) {
+	const auto text = [](const std::string& s) { return s.empty() ? nullptr : s.c_str(); };
+	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+	d.backend = text(from.backend), d.device = text(from.device);
+	d.cache_dir = text(from.cache_dir), d.probe = text(from.probe);
+	d.validate = text(from.validate), d.dump = text(from.dump);
+	d.shaders = text(from.shaders), d.test_caps = text(from.test_caps);
+	d.check = from.check, d.poison = from.poison;
+	d.submit_ms = from.submit_ms;
+	d.set_driver_files = [](const char* files, void* payload) {
+		static_cast<BackendOptions*>(payload)->set_driver_files(files);
+	};
+	d.payload = &from;
+	return d;
+}
+
+int show_loading(double done, double, void* payload) {
+	Progress& bar = *static_cast<Progress*>(payload);
+	if (done < 1)
+		bar.show("loading", done);
+	else
+		bar.clear(); // warnings that follow begin on an empty line
+	return 0;
+}
+
+// `call` fills a buffer as the C API does; T: its elements.
+template <class T, class F> std::vector<T> filled(size_t guess, F&& call) {
+	std::vector<T> out(guess);
+	size_t n = 0;
+	kvrun_status s = call(out.data(), out.size(), &n);
+	if (s == KVRUN_EBUFFER) {
+		out.resize(n + 1); // room for a text's terminating zero
+		s = call(out.data(), out.size(), &n);
+	}
+	check_call(s);
+	out.resize(n);
+	return out;
+}
+
+} // namespace
+
+ChatModel::ChatModel(const ChatArgs& a) : path_(a.model) {
+	BackendOptions settings = options_from_environment();
+	if (!a.device.empty()) settings.device = a.device;
+	settings.check |= a.check;
+	const kvrun_device_options device = device_options(settings);
+	Progress bar;
+	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = a.model.c_str();
+	o.device = &device;
+	o.kv_budget_bytes = a.kv_budget;
+	o.ubatch = uint32_t(a.ctx ? std::min(a.ctx, a.ubatch) : a.ubatch);
+	o.progress = show_loading;
+	o.payload = &bar;
+	kvrun_engine* engine = nullptr;
+	const kvrun_status opened = kvrun_engine_open(&engine, &o);
+	engine_.reset(engine);
+	bar.clear();
+	check_call(opened);
+
+	if (a.chat_template.find_first_of("/.") != std::string::npos)
+		template_text_ = read_text_file(a.chat_template, kLongestTemplate);
+	else
+		template_name_ = a.chat_template;
+	const kvrun_chat_options chat = chat_options(nullptr, {});
+	const kvrun_status known = kvrun_chat_get_features(engine_.get(), &chat, &features_);
+	if (known == KVRUN_ENOTFOUND) fail_chat(known, "{} (--chat-template NAME|FILE)", kvrun_last_error());
+	check_call(known);
+	if (const kvrun_engine_info i = info(); i.backend == std::string("cpu") || settings.device == "cpu")
+		say(fmt::format("running on a CPU device: {}, driver {}", i.device_name, i.device_driver));
+}
+
+kvrun_engine_info ChatModel::info() const {
+	kvrun_engine_info i = KVRUN_ENGINE_INFO_INIT;
+	check_call(kvrun_engine_get_info(engine_.get(), &i));
+	return i;
+}
+
+kvrun_chat_options ChatModel::chat_options(const std::string* messages_json, std::optional<bool> think) const {
+	kvrun_chat_options o = KVRUN_CHAT_OPTIONS_INIT;
+	if (messages_json) o.messages_json = messages_json->c_str();
+	if (!template_name_.empty()) o.template_name = template_name_.c_str();
+	if (!template_text_.empty()) o.template_text = template_text_.c_str();
+	if (think) o.variables_json = *think ? R"({"enable_thinking": true})" : R"({"enable_thinking": false})";
+	return o;
+}
+
+std::vector<uint32_t> ChatModel::tokens(const std::string& messages_json, std::optional<bool> think,
+                                        bool answer) const {
+	kvrun_chat_options o = chat_options(&messages_json, think);
+	o.no_answer = !answer;
+	return filled<uint32_t>(messages_json.size() / 2 + 64, [&](uint32_t* to, size_t room, size_t* n) {
+		return kvrun_chat_tokens(engine_.get(), &o, to, room, n);
+	});
+}
+
+ReplyHandle ChatModel::reply(const std::string& messages_json, std::optional<bool> think) const {
+	const kvrun_chat_options o = chat_options(&messages_json, think);
+	kvrun_reply* reply = nullptr;
+	check_call(kvrun_reply_new(&reply, engine_.get(), &o));
+	return ReplyHandle(reply);
+}
+
+std::string ChatModel::text(const uint32_t* tokens, size_t count) const {
+	const auto out = filled<char>(count * 6 + 64, [&](char* to, size_t room, size_t* n) {
+		return kvrun_detokenize(engine_.get(), tokens, count, KVRUN_TOKENS_SPECIAL, to, room, n);
+	});
+	return {out.begin(), out.end()};
+}
+
+SessionHandle ChatModel::session(const std::string& kv, int64_t ctx, uint64_t seed) const {
+	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
+	o.kv = kv.empty() ? nullptr : kv.c_str();
+	o.ctx = uint32_t(ctx);
+	o.checkpoints = kCheckpoints;
+	o.seed = seed;
+	kvrun_session* session = nullptr;
+	check_call(kvrun_session_open(&session, engine_.get(), &o));
+	return SessionHandle(session);
+}
+
+std::optional<kvrun_plan> ChatModel::plan(const std::string& kv, uint64_t ctx) const {
+	const kvrun_engine_info i = info();
+	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
+	o.model_path = path_.c_str();
+	o.kv = kv.c_str();
+	o.ctx = uint32_t(ctx);
+	o.memory_bytes = i.weight_bytes + i.activation_bytes + i.kv_budget_bytes;
+	kvrun_plan p = KVRUN_PLAN_INIT;
+	if (kvrun_plan_memory(&p, &o) != KVRUN_OK) return {}; // there is nothing to offer then
+	return p;
+}
+
+std::vector<std::string> ChatModel::larger_contexts(const std::string& kv, uint32_t ctx, size_t needed) const {
+	const kvrun_engine_info i = info();
+	const uint64_t wanted = std::min<uint64_t>(i.ctx_train, std::max<uint64_t>(uint64_t(ctx) * 2, needed * 3 / 2));
+	std::vector<std::string> out;
+	const std::optional<kvrun_plan> now = wanted > needed ? plan(kv, wanted) : std::nullopt;
+	if (!now) return out;
+	const auto offer = [&](const std::string& name, uint64_t bytes) {
+		out.push_back(fmt::format("/kv {} {} ({} of the {} for caches)", name, wanted, human_bytes(double(bytes)),
+		                          human_bytes(double(i.kv_budget_bytes))));
+	};
+	if (now->kv_bytes <= i.kv_budget_bytes) offer(kv, now->kv_bytes);
+	for (const char* name : kSmaller) {
+		const std::optional<kvrun_plan> p = plan(name, wanted);
+		if (!p || p->kv_bytes >= now->kv_bytes || p->kv_bytes > i.kv_budget_bytes) continue;
+		offer(name, p->kv_bytes);
+		break;
+	}
+	return out;
+}
+
+kvrun_session_info session_info(kvrun_session* session) {
+	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+	check_call(kvrun_session_get_info(session, &i));
+	return i;
+}
+
+} // namespace kvrun

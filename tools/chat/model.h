@@ -1,0 +1,57 @@
+// The model of a chat: opened on its device, with its chat template, and what fits its memory.
+#pragma once
+#include "tools/chat/text.h"
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+struct ChatArgs { // options of the command; /set changes those of sampling
+	std::string model, device;
+	int64_t ctx = 0;        // tokens; 0: what fits
+	int64_t ubatch = 512;   // prompt tokens that go through a layer together
+	std::string kv;         // policy; empty: that of a saved chat, or fp16
+	uint64_t kv_budget = 0; // bytes; 0: what the device has free
+	bool check = false;     // compare every operation with the cpu backend
+	std::string chat_template, system, name;
+	bool no_think = false, no_history = false;
+	std::string on_full = "stop"; // or drop-oldest
+	int64_t predict = -1;         // tokens of an answer; -1: until the model ends it or the context is full
+	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
+	int64_t top_k = 40, repeat_last = 64;
+	int64_t seed = -1;         // -1: drawn
+	std::optional<bool> think; // what the template is told; nullopt: nothing
+
+	bool drops_oldest() const { return on_full == "drop-oldest"; }
+};
+
+class ChatModel {
+ public:
+	// Loads the model with a progress bar. Throws ChatError: KVRUN_ENOTFOUND lists the names of templates where the
+	// model has none and `a` names none.
+	explicit ChatModel(const ChatArgs& a);
+
+	kvrun_engine* engine() const { return engine_.get(); }
+	kvrun_engine_info info() const;
+	const kvrun_chat_features& features() const { return features_; }
+	std::vector<uint32_t> tokens(const std::string& messages_json, std::optional<bool> think, bool answer = true) const;
+	ReplyHandle reply(const std::string& messages_json, std::optional<bool> think) const;
+	std::string text(const uint32_t* tokens, size_t count) const; // control tokens written out
+	SessionHandle session(const std::string& kv, int64_t ctx, uint64_t seed) const;
+	// What can be typed to hold `needed` tokens where `kv` with `ctx` does not: "/kv kivi2 4096 (..)"; empty: nothing.
+	std::vector<std::string> larger_contexts(const std::string& kv, uint32_t ctx, size_t needed) const;
+
+ private:
+	kvrun_chat_options chat_options(const std::string* messages_json, std::optional<bool> think) const;
+	std::optional<kvrun_plan> plan(const std::string& kv, uint64_t ctx) const;
+
+	std::string path_, template_name_, template_text_;
+	EngineHandle engine_;
+	kvrun_chat_features features_ = KVRUN_CHAT_FEATURES_INIT;
+};
+
+kvrun_session_info session_info(kvrun_session*);
+
+} // namespace kvrun

@@ -1,0 +1,298 @@
+// kvrun chat: a conversation with a model, on a terminal or through pipes.
+#include "tools/chat/chat.h"
+#include "tools/chat/input.h"
+#include "tools/commands.h"
+#include "tools/terminal.h"
+#include <algorithm>
+#include <charconv>
+#include <functional>
+
+namespace kvrun {
+namespace {
+
+struct ChatCommand {
+	const char *name, *operands, *help;
+	// rest: what follows the name. False: the answer that was asked for has been cancelled.
+	std::function<bool(Chat&, const std::string& rest)> run;
+};
+
+// "name rest" -> name; `text` keeps the rest.
+std::string take_word(std::string& text) {
+	const size_t end = std::min(text.find_first_of(" \t\n"), text.size());
+	std::string word = text.substr(0, end);
+	text.erase(0, std::min(text.find_first_not_of(" \t\n", end), text.size()));
+	return word;
+}
+
+double number(const std::string& name, const std::string& s, double lowest, double highest, bool whole) {
+	double v = 0;
+	const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
+	// written so that NaN fails
+	const bool good = ec == std::errc() && end == s.data() + s.size() && v >= lowest && v <= highest;
+	if (!good || (whole && v != double(int64_t(v))))
+		fail_chat(KVRUN_EINVALID, "{} is '{}', expected {} from {} to {}", name, s, whole ? "an integer" : "a number",
+		          lowest, highest);
+	return v;
+}
+
+bool on_or_off(const std::string& name, const std::string& s) {
+	if (s != "on" && s != "off") fail_chat(KVRUN_EINVALID, "{} is '{}', expected on or off", name, s);
+	return s == "on";
+}
+
+std::string shown_settings(const ChatArgs& a) {
+	return fmt::format("temp {}, top-k {}, top-p {}, min-p {}, max-tokens {}, seed {}, think {}, on-full {}",
+	                   a.temperature, a.top_k, a.top_p, a.min_p, a.predict, a.seed,
+	                   !a.think   ? "as the template has it"
+	                   : *a.think ? "on"
+	                              : "off",
+	                   a.on_full);
+}
+
+void change_setting(Chat& chat, const std::string& name, const std::string& value) {
+	ChatArgs& a = chat.settings();
+	const auto real = [&](double lowest, double highest) { return number(name, value, lowest, highest, false); };
+	const auto whole = [&](double lowest, double highest) {
+		return int64_t(number(name, value, lowest, highest, true));
+	};
+	if (name == "temp")
+		a.temperature = real(0, 1e6);
+	else if (name == "top-k")
+		a.top_k = whole(0, UINT32_MAX);
+	else if (name == "top-p")
+		a.top_p = real(0, 1);
+	else if (name == "min-p")
+		a.min_p = real(0, 1);
+	else if (name == "max-tokens")
+		a.predict = whole(-1, INT32_MAX);
+	else if (name == "seed")
+		chat.set_seed(whole(0, INT32_MAX));
+	else if (name == "think")
+		chat.set_thinking(on_or_off(name, value));
+	else if (name == "on-full" && (value == "stop" || value == "drop-oldest"))
+		a.on_full = value;
+	else if (name == "on-full")
+		fail_chat(KVRUN_EINVALID, "on-full is '{}', expected stop or drop-oldest", value);
+	else
+		fail_chat(KVRUN_EINVALID,
+		          "'{}' cannot be set; names are temp, top-k, top-p, min-p, max-tokens, seed, think, on-full", name);
+}
+
+void set(Chat& chat, std::string rest) {
+	const std::string name = take_word(rest);
+	if (!name.empty()) change_setting(chat, name, rest);
+	say(shown_settings(chat.settings()));
+}
+
+void change_policy(Chat& chat, std::string rest) {
+	const std::string kv = take_word(rest);
+	if (kv.empty()) fail_chat(KVRUN_EINVALID, "/kv needs a policy; kvrun help plan lists them");
+	chat.change_policy(kv, rest.empty() ? 0 : int64_t(number("context", rest, 1, 1 << 24, /*whole=*/true)));
+}
+
+void say_lines(const std::string& text) {
+	for (size_t at = 0; at <= text.size();) {
+		const size_t end = std::min(text.find('\n', at), text.size());
+		say(text.substr(at, end - at));
+		at = end + 1;
+	}
+}
+
+void say_commands();
+
+const std::vector<ChatCommand>& commands() {
+	using S = const std::string&;
+	const auto quiet = [](auto&& f) {
+		return [f](Chat& chat, S rest) {
+			f(chat, rest);
+			return true;
+		};
+	};
+	static const std::vector<ChatCommand> all = {
+	    {"help", "", "list these commands", quiet([](Chat&, S) { say_commands(); })},
+	    {"set", "[NAME VALUE]", "show or change temp, top-k, top-p, min-p, max-tokens, seed, think, on-full",
+	     quiet(set)},
+	    {"system", "[TEXT]", "instruct the model; no TEXT: without instructions",
+	     quiet([](Chat& c, S rest) { c.set_system(rest); })},
+	    {"file", "PATH", "put a text file in front of the next message",
+	     quiet([](Chat& c, S rest) { c.attach(rest); })},
+	    {"save", "[NAME]", "keep this chat under a name, from now on", quiet([](Chat& c, S rest) { c.save(rest); })},
+	    {"load", "[NAME]", "go on with a saved chat; no NAME: list them", quiet([](Chat& c, S rest) { c.load(rest); })},
+	    {"fork", "NAME", "go on under another name, and keep the chat so far",
+	     quiet([](Chat& c, S rest) { c.fork(rest); })},
+	    {"undo", "", "take back the last message and its answer", quiet([](Chat& c, S) { c.undo(); })},
+	    {"retry", "", "answer the last message again", [](Chat& c, S) { return c.retry(); }},
+	    {"clear", "", "begin a new conversation", quiet([](Chat& c, S) { c.clear(); })},
+	    {"stats", "", "show tokens, speeds, context and cache", quiet([](Chat& c, S) { say_lines(c.stats()); })},
+	    {"kv", "POLICY [N]", "change the cache policy, and the context to N tokens; the conversation is read again",
+	     quiet(change_policy)},
+	    {"exit", "", "leave; so does Ctrl-D", nullptr},
+	};
+	return all;
+}
+
+std::string term(const ChatCommand& c) { return fmt::format("/{}{}{}", c.name, *c.operands ? " " : "", c.operands); }
+
+void say_commands() {
+	for (const ChatCommand& c : commands()) say(fmt::format("{:<20} {}", term(c), c.help));
+	say("\"\"\" begins and ends a message of several lines; so does Alt-Enter between them. // is a / at the front.");
+}
+
+// The command that `entry` names; null: it is a message, whose doubled slash has been taken away.
+const ChatCommand* find_command(std::string& entry) {
+	if (!entry.starts_with('/')) return nullptr;
+	entry.erase(0, 1);
+	if (entry.starts_with('/')) return nullptr;
+	const std::string name = take_word(entry);
+	std::vector<std::string> names;
+	for (const ChatCommand& c : commands()) {
+		if (name == c.name) return &c;
+		names.push_back(c.name);
+	}
+	const std::string near = nearest(name, names);
+	fail_chat(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them", name,
+	          near.empty() ? "" : fmt::format(", did you mean '/{}'?", near));
+}
+
+// One message or command. False: leave.
+bool take_entry(Chat& chat, std::string entry, bool terminal) {
+	const ChatCommand* command = find_command(entry);
+	if (command && !command->run) return false;
+	if (!command && entry.find_first_not_of(" \t\r\n") == std::string::npos) return true;
+	const bool whole = command ? command->run(chat, entry) : chat.ask(std::move(entry));
+	if (whole || terminal) return true;
+	chat.close();
+	throw Exit{kInterrupted}; // nobody is there to go on
+}
+
+void converse(Chat& chat, LineInput& input, bool terminal) {
+	bool warned = false; // by the line before
+	for (;;) {
+		try {
+			std::string entry;
+			const LineInput::Got got = read_entry(input, entry);
+			if (got == LineInput::Got::End || (got == LineInput::Got::Interrupt && warned)) break;
+			warned = got == LineInput::Got::Interrupt;
+			if (warned)
+				say("Ctrl-C again, Ctrl-D or /exit leaves");
+			else if (!take_entry(chat, entry, terminal))
+				break;
+		} catch (const ChatError& e) {
+			if (!terminal || e.status == KVRUN_EINTERNAL) throw;
+			say_error(e.what());
+		}
+	}
+	chat.close();
+}
+
+std::string history_file(const ChatArgs& a) {
+	const std::string folder = a.no_history ? "" : state_folder();
+	return folder.empty() ? "" : folder + "/history";
+}
+
+void run_chat(const ChatArgs& given) {
+	ChatArgs a = given;
+	const bool terminal = is_interactive();
+	install_interrupt();
+	const ChatModel model(a);
+	Chat chat(a, model, stdout_is_terminal());
+	if (a.no_think) chat.set_thinking(false);
+	if (!a.name.empty()) {
+		if (chat_exists(a.name))
+			chat.load(a.name);
+		else
+			chat.save(a.name);
+	}
+	const auto input = terminal ? editor_input(history_file(a)) : plain_input();
+	if (terminal) say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
+	converse(chat, *input, terminal);
+}
+
+void add_options(Command& c, ChatArgs& a) {
+	const char *model = "Model and device", *cache = "KV cache", *chat = "Conversation", *sampling = "Sampling";
+	add_text(c, "-m,--model,model", a.model, kModelFile, "the model: a .gguf file (the first part of a split one)")
+	    ->group(model)
+	    ->required();
+	add_text(c, "--device,-dev", a.device, "NAME",
+	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
+	         "GPU]")
+	    ->group(model);
+	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
+	           "context: the longest conversation in tokens; 0: what fits, at most the trained context [0]")
+	    ->group(model);
+	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
+	           "prompt tokens that go through a layer at a time; changes speed only [512]")
+	    ->group(model);
+	add_flag(c, "--check", a.check,
+	         "run every operation on the cpu backend too and stop at the first difference (slow)")
+	    ->group(model);
+	add_text(c, "--kv", a.kv, kPolicy, "policy of the KV cache; kvrun help plan lists them [that of the chat, or fp16]")
+	    ->group(cache);
+	add_bytes(c, "--kv-budget", a.kv_budget, "most memory for the KV cache, like 512M or 2GiB; 0: what is free [0]")
+	    ->group(cache);
+	add_choice(c, "--on-full", a.on_full, {"stop", "drop-oldest"},
+	           "where the context is full: say so, or leave out the oldest messages [stop]")
+	    ->group(cache);
+	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
+	         "chat template: a name, or a file in Jinja, whose path has a . or / [the model's own]")
+	    ->group(chat);
+	add_text(c, "--system", a.system, "TEXT", "instructions for the model, in front of the conversation")->group(chat);
+	add_text(c, "--chat", a.name, "NAME", "go on with the saved chat of this name, or begin it")->group(chat);
+	add_flag(c, "--no-think", a.no_think, "answer without reasoning, where the template knows how")->group(chat);
+	add_flag(c, "--no-history", a.no_history, "keep neither the lines that are typed nor a chat without a name")
+	    ->group(chat);
+	add_tokens(c, "-n,--predict,--n-predict", a.predict, -1, INT32_MAX,
+	           "most tokens of an answer; -1: until the model ends it or the context is full [-1]")
+	    ->group(chat);
+	add_real(c, "--temp,--temperature", a.temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")
+	    ->group(sampling);
+	add_integer(c, "--top-k", a.top_k, 0, UINT32_MAX, "keep this many of the most likely tokens; 0: all [40]")
+	    ->group(sampling);
+	add_real(c, "--top-p", a.top_p, 0, 1,
+	         "keep the most likely tokens whose probabilities sum to this (nucleus sampling); 1: all [0.95]")
+	    ->group(sampling);
+	add_real(c, "--min-p", a.min_p, 0, 1,
+	         "keep tokens at least this probable relative to the most likely one; 0: all [0.05]")
+	    ->group(sampling);
+	add_real(c, "--repeat-penalty", a.repeat_penalty, 0.01, 100,
+	         "penalty factor for the last --repeat-last-n tokens; 1: off [1]")
+	    ->group(sampling);
+	add_integer(c, "--repeat-last-n", a.repeat_last, 0, 65536, "number of last tokens --repeat-penalty considers [64]")
+	    ->group(sampling);
+	add_integer(c, "-s,--seed", a.seed, -1, INT64_MAX, "random seed of the first answer; -1: a random one [-1]")
+	    ->group(sampling);
+}
+
+} // namespace
+
+void add_chat(Command& root) {
+	auto a = std::make_shared<ChatArgs>();
+	Command& c = add_command(root, "chat", "Talks with a model.");
+	c.examples = {{"kvrun chat model.gguf", "a conversation on the terminal; /help lists its commands"},
+	              {"kvrun chat model.gguf --chat work --kv kivi2",
+	               "go on with the chat 'work', with a cache of 2 bits per value"},
+	              {"kvrun chat model.gguf --temp 0 < questions.txt > answers.txt", "each line is a message"}};
+	add_options(c, *a);
+	Section list{"Commands", "Lines that begin with a slash:", {}};
+	for (const ChatCommand& command : commands()) list.entries.push_back({term(command), command.help});
+	c.sections = {
+	    list,
+	    {"Messages",
+	     "A line is a message. \"\"\" begins and ends one of several lines; so does Alt-Enter between them, "
+	     "and a paste may have several. Without a terminal, lines come from standard input, only answers go "
+	     "to standard output, and the first error ends the program."},
+	    {"Ctrl-C", "Ends the answer, which is kept as far as it came; twice ends the program. Ctrl-D leaves."},
+	    {"Saved chats", "Files in $XDG_STATE_HOME/kvrun/chats, or ~/.local/state/kvrun/chats, which only their owner "
+	                    "can read: NAME.json is the conversation, written with every message and answer, NAME.kv the "
+	                    "packed cache. A terminal's chat without a name is kept as 'last', until the next one."}};
+	c.callback([a] {
+		try {
+			run_chat(*a);
+		} catch (const ChatError& e) {
+			say_error(e.what());
+			throw Exit{exit_code_of(e.status)};
+		}
+	});
+}
+
+} // namespace kvrun
