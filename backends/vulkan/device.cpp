@@ -224,7 +224,9 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"push descriptors", yes(c.push_descriptor)},
 	            {"memory budget", yes(c.memory_budget)},
 	            {"timestamps", c.tick_ns > 0 ? fmt::format("{} ns", c.tick_ns) : "no"},
-	            {"compiler statistics", yes(c.executable_properties)}};
+	            {"compiler statistics", yes(c.executable_properties)},
+	            {"device id", fmt::format("{:04x}:{:04x}", c.vendor, c.device)}, // PCI's, of a GPU
+	            {"driver version", fmt::format("{:#x}", c.driver_version)}};     // packed as the vendor likes
 }
 
 Candidate inspect(VkPhysicalDevice d, const BackendOptions& o) {
