@@ -134,7 +134,7 @@ kvrun_status Generator::add_to_batch(const Job& job, const SessionPool::Lease& l
 
 bool Generator::start(Job& job) {
 	for (;;) {
-		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, /*reuse=*/job.passed_on == 0);
+		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, job.reuse && job.passed_on == 0);
 		kvrun_status status = lease.status;
 		std::string message = lease.error;
 		const char* param = "kv";

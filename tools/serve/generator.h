@@ -40,6 +40,7 @@ struct Job {
 	Sampling sampling;
 	std::string kv; // policy
 	std::shared_ptr<Listener> listener;
+	bool reuse = true;    // of a session that holds the prompt's beginning
 	size_t passed_on = 0; // bytes of the answer its listener has, where memory made it begin again
 };
 
