@@ -161,5 +161,5 @@ kvrun_status kvrun_reply_finish(kvrun_reply* reply, kvrun_reply_part* out) {
 }
 
 void kvrun_reply_free(kvrun_reply* reply) {
-	guard([&] { replies().take(reply); });
+	quietly([&] { replies().take(reply); });
 }

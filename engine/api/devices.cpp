@@ -54,7 +54,7 @@ kvrun_status kvrun_devices_list(kvrun_devices** out, const kvrun_device_options*
 
 size_t kvrun_devices_count(const kvrun_devices* devices) {
 	size_t n = 0;
-	guard([&] { n = device_lists().get(devices)->reports.size(); });
+	quietly([&] { n = device_lists().get(devices)->reports.size(); });
 	return n;
 }
 
@@ -79,7 +79,7 @@ kvrun_status kvrun_devices_get(const kvrun_devices* devices, size_t index, kvrun
 }
 
 void kvrun_devices_free(kvrun_devices* devices) {
-	guard([&] { device_lists().take(devices); });
+	quietly([&] { device_lists().take(devices); });
 }
 
 // ---- cancellers

@@ -80,7 +80,7 @@ kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* o
 }
 
 void kvrun_engine_free(kvrun_engine* engine) {
-	guard([&] { engines().take(engine); });
+	quietly([&] { engines().take(engine); });
 }
 
 kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out) {
@@ -118,7 +118,7 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 
 size_t kvrun_metadata_count(kvrun_engine* engine) {
 	size_t n = 0;
-	guard([&] { n = engines().get(engine)->metadata.size(); });
+	quietly([&] { n = engines().get(engine)->metadata.size(); });
 	return n;
 }
 

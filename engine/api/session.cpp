@@ -49,7 +49,7 @@ kvrun_status kvrun_session_open(kvrun_session** out, kvrun_engine* engine, const
 }
 
 void kvrun_session_free(kvrun_session* session) {
-	guard([&] { sessions().take(session); });
+	quietly([&] { sessions().take(session); });
 }
 
 kvrun_status kvrun_session_fork(kvrun_session** out, kvrun_session* session) {

@@ -28,6 +28,13 @@ template <class F> kvrun_status guard(F&& body) noexcept {
 	} catch (...) { return failed(); }
 }
 
+// The same for a function that returns no status: the thread's last error stays as it is.
+template <class F> void quietly(F&& body) noexcept {
+	try {
+		body();
+	} catch (...) {} // a handle that is not open
+}
+
 inline void check_pointer(const void* p, const char* name) {
 	if (!p) refuse(KVRUN_EINVALID, "{} is NULL", name);
 }

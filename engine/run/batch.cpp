@@ -64,18 +64,23 @@ GenerateResult Batch::take(uint32_t id) {
 }
 
 bool Batch::step() {
-	Stream* reading = nullptr;
-	std::vector<Stream*> decoding;
+	std::vector<Stream*> reading, decoding;
 	for (auto& [id, s] : streams_) {
 		if (s->done) continue;
 		if (s->cancelled())
 			end(*s, StopReason::Cancelled);
 		else if (!s->prefill)
 			decoding.push_back(s.get());
-		else if (!reading)
-			reading = s.get();
+		else
+			reading.push_back(s.get());
 	}
-	if (reading) read_prompt(*reading, decoding.empty() ? Prefill::kPieceSeconds : kPromptShare);
+	if (!reading.empty()) {
+		// The oldest prompt and the one that is done soonest take turns: a short question waits neither for a long
+		// prompt nor does a long prompt wait for ever.
+		const auto left = [](const Stream* s) { return s->prefill->n_tokens() * (1 - s->prefill->progress()); };
+		Stream* next = ++n_pieces_ % 2 ? *std::ranges::min_element(reading, {}, left) : reading.front();
+		read_prompt(*next, decoding.empty() ? Prefill::kPieceSeconds : kPromptShare);
+	}
 	for (size_t at = 0; at < decoding.size(); at += engine_.max_rows())
 		decode_rows(std::span(decoding).subspan(at, std::min<size_t>(engine_.max_rows(), decoding.size() - at)));
 	return n_active() > 0;
@@ -111,8 +116,11 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 				} catch (...) { end_with_error(*left[i]); }
 			}
 			return;
-		} catch (const RowError& e) { // the others go on without it
-			end_with_error(*left[e.row]);
+		} catch (const RowError& e) {        // the others go on without it
+			if (e.code == Code::OutOfMemory) // the answer so far stands
+				end(*left[e.row], StopReason::Context);
+			else
+				end_with_error(*left[e.row]);
 			left.erase(left.begin() + ptrdiff_t(e.row));
 		} catch (...) {
 			for (Stream* s : left) end_with_error(*s);

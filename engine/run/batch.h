@@ -72,6 +72,7 @@ class Batch {
 	Engine& engine_;
 	std::map<uint32_t, std::unique_ptr<Stream>> streams_; // by id: in the order in which they came
 	uint32_t next_id_ = 0;
+	uint64_t n_pieces_ = 0; // of prompts
 };
 
 // A batch of one. Throws what ended it.

@@ -111,6 +111,9 @@ def reuse(s):
     second = s.post(CHAT, chat(messages=turn)).json()
     check("a second turn is not read from its beginning",
           second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 1, second["usage"])
+    again = s.post(CHAT, chat(messages=turn, cache_prompt=False)).json()
+    equal("nor is anything reused with cache_prompt: false",
+          (again["usage"]["prompt_tokens_details"]["cached_tokens"], again["choices"][0]["message"]), (0, second["choices"][0]["message"]))
     with Server("--chat-template", "chatml", "--idle-sessions", "0") as fresh:
         alone = fresh.post(CHAT, chat(messages=turn)).json()
         equal("nothing is kept without idle sessions", alone["usage"]["prompt_tokens_details"]["cached_tokens"], 0)

@@ -80,7 +80,7 @@ def bad_fields(s):
         ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"), ("top_k", -1),
         ("repeat_penalty", 0), ("frequency_penalty", 1), ("presence_penalty", 1), ("logit_bias", {"5": 100}), ("logprobs", True),
         ("response_format", {"type": "json_object"}), ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
-        ("chat_template_kwargs", "x"), ("functions", [{"name": "f"}]),
+        ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]),
     ]
     for name, value in rows:
         r = s.post(CHAT, {**good, name: value})

@@ -202,8 +202,10 @@ void add_serve(Command& root) {
 	    {"Requests",
 	     "Fields are those of OpenAI's API; unknown ones are ignored, and known ones that are not provided for are "
 	     "refused "
-	     "by name. Beyond them: kv, the cache policy of the request; top_k, min_p, repeat_penalty, repeat_last_n and "
-	     "ignore_eos; chat_template_kwargs. Without temperature, top_p, top_k and min_p the values of kvrun run hold."},
+	     "by name. Beyond them: kv, the cache policy of the request; cache_prompt, false: nothing of an earlier "
+	     "request "
+	     "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs. Without "
+	     "temperature, top_p, top_k and min_p the values of kvrun run hold."},
 	    {"SIGTERM and Ctrl-C", "No new requests are taken, answers under way are given --drain seconds, and the exit "
 	                           "code is 0. A second signal "
 	                           "ends the program at once."}};

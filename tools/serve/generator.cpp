@@ -8,6 +8,7 @@ constexpr double kIdleShare = 0.5; // of the cache budget in use, above which id
 
 struct Generator::Active {
 	Job job;
+	uint32_t id = 0; // in the batch
 	SessionHandle session;
 	uint32_t reused = 0;  // tokens of the prompt
 	size_t generated = 0; // bytes of the answer; the same ones again where it began again
@@ -37,6 +38,7 @@ Generator::Generator(const Model& model, const GeneratorOptions& o)
 	kvrun_batch* batch = nullptr;
 	check(kvrun_batch_new(&batch, model.engine()));
 	batch_ = BatchHandle(batch);
+	active_.reserve(o.parallel); // so that nothing can fail between a batch's knowing an answer and ours
 	thread_ = std::thread([this] { run(); });
 }
 
@@ -76,10 +78,12 @@ void Generator::run() {
 			wake_.wait(lock, [this] { return ending_ || !queue_.empty() || !active_.empty(); });
 			if (ending_) break;
 		}
-		drop_gone();
-		admit();
-		if (!active_.empty()) step();
-		publish();
+		try {
+			drop_gone();
+			admit();
+			if (!active_.empty()) step();
+			publish();
+		} catch (const std::exception& e) { fail_all(ApiError(500, e.what())); }
 	}
 	fail_all(ApiError(503, "the server is shutting down"));
 }
@@ -90,7 +94,7 @@ void Generator::drop_gone() {
 }
 
 void Generator::admit() {
-	while (active_.size() < options_.parallel && !wait_for_memory_) {
+	while (active_.size() < options_.parallel && !(wait_for_memory_ && !active_.empty())) {
 		Job job;
 		{
 			std::lock_guard lock(mutex_);
@@ -113,34 +117,38 @@ void Generator::admit() {
 	}
 }
 
+kvrun_status Generator::add_to_batch(const Job& job, const SessionPool::Lease& lease, Active& active) {
+	const Sampling& s = job.sampling;
+	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	std::vector<const char*> stops;
+	for (const std::string& text : s.stops) stops.push_back(text.c_str());
+	o.max_tokens = s.max_tokens, o.temperature = s.temperature, o.top_k = s.top_k, o.top_p = s.top_p;
+	o.min_p = s.min_p, o.repeat_penalty = s.repeat_penalty, o.repeat_last_n = s.repeat_last_n;
+	o.seed = s.seed, o.stops = stops.data(), o.n_stops = stops.size();
+	o.special = s.special, o.ignore_eos = s.ignore_eos;
+	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
+	o.payload = &active;
+	return kvrun_batch_add(batch_.get(), lease.session.get(), job.prompt.data() + lease.kept,
+	                       job.prompt.size() - lease.kept, &o, &active.id);
+}
+
 bool Generator::start(Job& job) {
 	for (;;) {
-		SessionPool::Lease lease = pool_.take(job.kv, job.prompt);
+		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, job.reuse && job.passed_on == 0);
 		kvrun_status status = lease.status;
 		std::string message = lease.error;
 		const char* param = "kv";
-		uint32_t id = 0;
 		auto active = std::make_unique<Active>();
 		if (status == KVRUN_OK) {
-			const Sampling& s = job.sampling;
-			kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
-			std::vector<const char*> stops;
-			for (const std::string& text : s.stops) stops.push_back(text.c_str());
-			o.max_tokens = s.max_tokens, o.temperature = s.temperature, o.top_k = s.top_k, o.top_p = s.top_p;
-			o.min_p = s.min_p, o.repeat_penalty = s.repeat_penalty, o.repeat_last_n = s.repeat_last_n;
-			o.seed = s.seed, o.stops = stops.data(), o.n_stops = stops.size();
-			o.special = s.special, o.ignore_eos = s.ignore_eos;
-			o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
-			o.payload = active.get();
 			param = "prompt";
-			status = kvrun_batch_add(batch_.get(), lease.session.get(), job.prompt.data() + lease.kept,
-			                         job.prompt.size() - lease.kept, &o, &id);
+			status = add_to_batch(job, lease, *active);
 			message = kvrun_last_error();
 		}
 		if (status == KVRUN_OK) {
-			job.listener->begin();
+			const std::shared_ptr<Listener> listener = job.listener;
 			active->job = std::move(job), active->session = std::move(lease.session), active->reused = lease.kept;
-			active_.emplace(id, std::move(active));
+			active_.push_back(std::move(active));
+			listener->begin();
 			return true;
 		}
 		const ApiError error = engine_error(status, message, param);
@@ -158,28 +166,32 @@ void Generator::step() {
 	}
 	if (const kvrun_status s = kvrun_batch_step(batch_.get(), nullptr); s != KVRUN_OK)
 		return fail_all(engine_error(s, kvrun_last_error()));
-	std::vector<uint32_t> done;
-	for (const auto& [id, a] : active_)
-		if (kvrun_batch_is_done(batch_.get(), id)) done.push_back(id);
-	for (const uint32_t id : done) finish(id);
+	const bool shared = active_.size() > 1 || pool_.size() > 0;
+	const auto ended = std::ranges::stable_partition(
+	    active_, [this](const auto& a) { return !kvrun_batch_is_done(batch_.get(), a->id); });
+	std::vector<std::unique_ptr<Active>> done(std::make_move_iterator(ended.begin()),
+	                                          std::make_move_iterator(ended.end()));
+	active_.erase(ended.begin(), ended.end());
+	for (const auto& a : done) finish(*a, shared);
 }
 
-void Generator::finish(uint32_t id) {
+void Generator::finish(Active& a, bool shared) {
 	Ended ended;
-	kvrun_status status = kvrun_batch_take(batch_.get(), id, &ended.result);
+	kvrun_status status = kvrun_batch_take(batch_.get(), a.id, &ended.result);
 	const std::string message = kvrun_last_error();
-	std::unique_ptr<Active> a = std::move(active_.extract(id).mapped());
-	Job& job = a->job;
-	wait_for_memory_ = false;
+	Job& job = a.job;
 	const bool cancelled = job.listener->gone() && (status == KVRUN_EUSER || status == KVRUN_ECANCELLED);
-	if (status == KVRUN_ENOMEM && (!active_.empty() || pool_.size())) return begin_again(*a);
-	// alone in the budget: what is there is the answer
+	// what has been passed on must come again: a session that had compressed another answer's tokens is gone
+	const bool repeatable = job.passed_on == 0 || a.reused == 0;
+	if (status == KVRUN_ENOMEM && shared && repeatable) return begin_again(a);
+	wait_for_memory_ = false;
+	// nothing can make room: what is there is the answer
 	const bool full = status == KVRUN_ENOMEM && job.passed_on;
 	if (full) status = KVRUN_OK, ended.result.reason = KVRUN_STOP_CONTEXT;
-	ended.reused = a->reused;
+	ended.reused = a.reused;
 	ended.policy = job.kv;
-	ended.kv = session_bytes(a->session.get());
-	if (status == KVRUN_OK || cancelled) pool_.put(job.kv, std::move(a->session));
+	ended.kv = session_bytes(a.session.get());
+	if (status == KVRUN_OK || cancelled) pool_.put(job.kv, std::move(a.session));
 	{
 		std::lock_guard lock(mutex_);
 		stats_.prompt_tokens += ended.result.prompt_cached;
@@ -191,8 +203,8 @@ void Generator::finish(uint32_t id) {
 	if (cancelled) return;
 	try {
 		if (status != KVRUN_OK)
-			throw a->broken.empty() ? engine_error(status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : status, message)
-			                        : ApiError(500, a->broken);
+			throw a.broken.empty() ? engine_error(status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : status, message)
+			                       : ApiError(500, a.broken);
 		job.listener->end(ended);
 	} catch (const ApiError& e) { job.listener->fail(e); } catch (const std::exception& e) {
 		job.listener->fail(ApiError(500, e.what()));
@@ -209,10 +221,13 @@ void Generator::begin_again(Active& a) {
 }
 
 void Generator::fail_all(const ApiError& e) {
-	for (auto& [id, a] : std::exchange(active_, {})) {
-		kvrun_batch_take(batch_.get(), id, nullptr);
+	while (!active_.empty()) {
+		const std::unique_ptr<Active> a = std::move(active_.back());
+		active_.pop_back();
+		kvrun_batch_take(batch_.get(), a->id, nullptr);
 		a->job.listener->fail(e);
 	}
+	wait_for_memory_ = false;
 	std::deque<Job> queue;
 	{
 		std::lock_guard lock(mutex_);

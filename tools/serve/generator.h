@@ -3,7 +3,6 @@
 #include "tools/serve/session_pool.h"
 #include <condition_variable>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <thread>
 
@@ -41,6 +40,7 @@ struct Job {
 	Sampling sampling;
 	std::string kv; // policy
 	std::shared_ptr<Listener> listener;
+	bool reuse = true;    // of a session that holds the prompt's beginning
 	size_t passed_on = 0; // bytes of the answer its listener has, where memory made it begin again
 };
 
@@ -71,8 +71,9 @@ class Generator {
 	void run();
 	void admit();
 	bool start(Job&); // false: not now, there is no memory
+	kvrun_status add_to_batch(const Job&, const SessionPool::Lease&, Active&);
 	void step();
-	void finish(uint32_t id);
+	void finish(Active&, bool shared); // shared: others held memory too
 	void begin_again(Active&);
 	void fail_all(const ApiError&);
 	void drop_gone(); // requests in the queue that nobody waits for
@@ -89,8 +90,8 @@ class Generator {
 	// the generation thread's own
 	SessionPool pool_;
 	BatchHandle batch_;
-	std::map<uint32_t, std::unique_ptr<Active>> active_; // by id in the batch
-	bool wait_for_memory_ = false;                       // the next in the queue fits once an answer has ended
+	std::vector<std::unique_ptr<Active>> active_;
+	bool wait_for_memory_ = false; // the next in the queue begins once an answer has ended
 	std::thread thread_;
 };
 

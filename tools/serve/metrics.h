@@ -1,6 +1,7 @@
 // What the server has done, in the text format of Prometheus.
 #pragma once
 #include "tools/serve/generator.h"
+#include <map>
 
 namespace kvrun::serve {
 

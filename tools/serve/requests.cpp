@@ -58,6 +58,7 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	s.seed = seed ? uint64_t(*seed) : std::random_device()();
 	read_stops(f, s);
 	r.stream = f.flag("stream", false);
+	r.reuse = f.flag("cache_prompt", true);
 	if (const Json* o = f.find("stream_options")) {
 		if (!o->is_object()) throw ApiError(400, "stream_options is not an object", "stream_options");
 		if (!r.stream) throw ApiError(400, "stream_options is for requests with stream: true", "stream_options");

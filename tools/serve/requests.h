@@ -33,6 +33,7 @@ struct GenerationRequest {
 	std::string kv;    // policy
 	std::string model; // as the request says; empty: it does not
 	bool stream = false, include_usage = false;
+	bool reuse = true; // the prompt's beginning may come from an earlier session
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;

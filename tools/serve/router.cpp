@@ -210,7 +210,7 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 		r.sampling.special = f.special_markers;
 	}
 	ReplyHandle reply = model_.new_reply(r.prompt);
-	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr};
+	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr, r.reuse};
 	job.listener = std::make_shared<ChatAnswer>(std::move(out), r, model_.id(), std::move(reply));
 	generator_.add(std::move(job));
 }
@@ -218,7 +218,7 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	const CompletionRequest r = completion_request(request.body, options_.kv);
 	check_model(r.model);
-	Job job{r.tokens ? *r.tokens : model_.tokens(r.text, 0), r.sampling, r.kv, nullptr};
+	Job job{r.tokens ? *r.tokens : model_.tokens(r.text, 0), r.sampling, r.kv, nullptr, r.reuse};
 	if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
 	job.listener = std::make_shared<CompletionAnswer>(std::move(out), r, model_.id());
 	generator_.add(std::move(job));

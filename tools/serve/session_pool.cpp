@@ -19,11 +19,11 @@ static size_t common_length(const std::vector<uint32_t>& a, const std::vector<ui
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt) {
+SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse) {
 	auto best = idle_.end();
 	size_t common = 0;
 	for (auto i = idle_.begin(); i != idle_.end(); ++i) {
-		const size_t n = i->kv == kv ? common_length(i->tokens, prompt) : 0;
+		const size_t n = reuse && i->kv == kv ? common_length(i->tokens, prompt) : 0;
 		if (n > common) best = i, common = n;
 	}
 	Lease lease;

@@ -24,8 +24,8 @@ class SessionPool {
 		kvrun_status status = KVRUN_OK;
 		std::string error = {}; // why there is no session, where status says so
 	};
-	// A session under this policy for the prompt: one that holds its beginning, or a new one.
-	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt);
+	// A session under this policy for the prompt: one that holds its beginning, with `reuse`, or a new one.
+	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse);
 	void put(const std::string& kv, SessionHandle);
 	bool drop_oldest(); // false: there is none
 	size_t size() const { return idle_.size(); }
