@@ -36,7 +36,6 @@ Chat::Chat(const ChatArgs& a, const ChatModel& model, bool terminal)
 
 void Chat::new_session() {
 	session_.reset(); // its memory is free for the new one
-	marks_.clear();
 	session_ = model_.session(args_.kv, args_.ctx, seed_);
 }
 
@@ -91,7 +90,6 @@ void Chat::attach(const std::string& path) {
 void Chat::change_policy(const std::string& kv, int64_t ctx) {
 	SessionHandle next = model_.session(kv, ctx ? ctx : args_.ctx, seed_); // a bad name changes nothing
 	session_ = std::move(next);
-	marks_.clear();
 	args_.kv = kv;
 	if (ctx) args_.ctx = ctx;
 	read_again();
@@ -117,7 +115,6 @@ void Chat::read_again() {
 	if (s == KVRUN_ECANCELLED) return say("stopped; the rest is read with the next message");
 	if (s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT) return say(full_line(tokens.size()));
 	check_call(s);
-	marks_.push_back(session_info(session_.get()).n_tokens);
 }
 
 // ---- files

@@ -54,7 +54,6 @@ class Chat {
 	SessionHandle session_;
 	Conversation conversation_;
 	std::string attached_;           // text for the next question
-	std::vector<uint32_t> marks_;    // ends of prompts and answers in the session, in tokens, ascending
 	std::optional<ChatFiles> files_; // nullopt: kept nowhere
 	bool named_ = false;             // by the user; else kLastChat
 	bool last_tried_ = false;        // to keep an unnamed chat
