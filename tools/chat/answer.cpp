@@ -84,14 +84,6 @@ class AnswerStream {
 
 bool is_full(kvrun_status s) { return s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT; }
 
-std::vector<uint32_t> session_tokens(kvrun_session* session) {
-	std::vector<uint32_t> out(session_info(session).n_tokens);
-	size_t n = 0;
-	check_call(kvrun_session_tokens(session, out.data(), out.size(), &n));
-	out.resize(n);
-	return out;
-}
-
 // Where each token's text ends in the text of all of them, in bytes.
 std::vector<size_t> text_ends(const ChatModel& model, std::span<const uint32_t> tokens) {
 	std::vector<size_t> out;

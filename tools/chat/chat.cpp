@@ -210,9 +210,10 @@ void Chat::restore(const std::string& name) {
 		if (args_.ctx && args_.ctx != i.ctx) why = fmt::format("it has a context of {}, not {}", i.ctx, args_.ctx);
 		if (why.empty()) {
 			session_ = std::move(stored);
-			const size_t held = i.n_tokens;
+			const std::vector<uint32_t> held = session_tokens(session_.get());
 			const std::vector<uint32_t> prompt = prompt_tokens(/*answer=*/true);
-			if (held == 0 || keep_common(prompt) * 2 > held) return;
+			const auto common = std::ranges::mismatch(held, prompt).in1 - held.begin();
+			if (held.empty() || size_t(common) * 2 > held.size()) return;
 			why = "it holds another conversation";
 			new_session();
 		}
