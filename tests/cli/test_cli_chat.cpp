@@ -358,6 +358,8 @@ TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes past
 	                                         {prompt, "\004"}});
 	CHECK(r.code == 0);
 	const nlohmann::json messages = state.chat("last")["messages"];
+	CAPTURE(messages.dump());
+	CAPTURE(r.out);
 	REQUIRE(messages.size() == 8);
 	CHECK(messages[0]["content"] == "Hello");
 	CHECK(messages[2]["content"] == "one\n/exit");

@@ -48,7 +48,7 @@ class Chat {
 	ChatArgs args_;
 	const ChatModel& model_;
 	const bool terminal_;
-	const bool policy_given_; // by --kv: a saved chat does not change it
+	const bool policy_given_; // by --kv: a saved chat has no say in it
 	uint64_t seed_;           // of the first answer
 	CancellerHandle canceller_;
 	SessionHandle session_;
