@@ -186,8 +186,14 @@ void converse(Chat& chat, LineInput& input, bool terminal) {
 }
 
 std::string history_file(const ChatArgs& a) {
-	const std::string folder = a.no_history ? "" : state_folder();
-	return folder.empty() ? "" : folder + "/history";
+	if (a.no_history) return {};
+	try {
+		const std::string folder = state_folder();
+		return folder.empty() ? "" : folder + "/history";
+	} catch (const ChatError& e) { // no reason to end a chat
+		say(fmt::format("{}; what is typed is not kept", e.what()));
+		return {};
+	}
 }
 
 void run_chat(const ChatArgs& given) {

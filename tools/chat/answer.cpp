@@ -6,11 +6,10 @@
 #include <cstdlib>
 #include <exception>
 #include <fmt/ranges.h>
+#include <span>
 
 namespace kvrun {
 namespace {
-
-constexpr size_t kMarksTried = 8; // latest ends of prompts and answers at which a prompt may continue
 
 // An answer on its way to standard output.
 class AnswerStream {
@@ -85,11 +84,16 @@ class AnswerStream {
 
 bool is_full(kvrun_status s) { return s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT; }
 
-std::vector<uint32_t> session_tokens(kvrun_session* session) {
-	std::vector<uint32_t> out(session_info(session).n_tokens);
-	size_t n = 0;
-	check_call(kvrun_session_tokens(session, out.data(), out.size(), &n));
-	out.resize(n);
+// Where each token's text ends in the text of all of them, in bytes.
+std::vector<size_t> text_ends(const ChatModel& model, std::span<const uint32_t> tokens) {
+	std::vector<size_t> out;
+	size_t alone = 0; // bytes of the token before, as the first one of a text
+	for (size_t i = 0; i < tokens.size(); ++i) {
+		const size_t pair = i ? model.text(&tokens[i - 1], 2).size() : 0;
+		const size_t before = alone;
+		alone = model.text(&tokens[i], 1).size();
+		out.push_back(i ? out.back() + pair - before : alone);
+	}
 	return out;
 }
 
@@ -115,38 +119,38 @@ bool Chat::retry() {
 }
 
 // The model's own tokens of earlier answers are kept where the tokenizer would cut their text in another way: the
-// session is continued at the latest end of a prompt or answer up to which its text and the conversation's agree.
+// prompt is the session's tokens up to the last place at which the texts still agree and both end a token, then its
+// own.
 std::vector<uint32_t> Chat::prompt_tokens(bool answer) const {
-	std::vector<uint32_t> all = model_.tokens(conversation_.messages_json(), args_.think, answer);
+	const std::vector<uint32_t> wanted = model_.tokens(conversation_.messages_json(), args_.think, answer);
 	const std::vector<uint32_t> held = session_tokens(session_.get());
-	const std::string text = model_.text(all.data(), all.size());
-	std::vector<uint32_t> ends = marks_;
-	if (ends.empty() || ends.back() != held.size()) ends.push_back(uint32_t(held.size()));
-	std::ranges::reverse(ends);
-	if (ends.size() > kMarksTried) ends.resize(kMarksTried);
-	for (const uint32_t end : ends) {
-		const std::string front = model_.text(held.data(), end);
-		if (front.empty() || !text.starts_with(front)) continue;
-		size_t low = 0, high = all.size(); // the first `low` tokens are shorter than `front`, or as long
-		while (low < high) {
-			const size_t middle = (low + high) / 2;
-			if (model_.text(all.data(), middle).size() < front.size())
-				low = middle + 1;
-			else
-				high = middle;
-		}
-		if (model_.text(all.data(), low) != front) continue; // `front` ends inside a token
-		std::vector<uint32_t> out(held.begin(), held.begin() + end);
-		out.insert(out.end(), all.begin() + ptrdiff_t(low), all.end());
-		return out;
+	const auto differ = std::ranges::mismatch(held, wanted);
+	const size_t equal = size_t(differ.in1 - held.begin());
+	if (equal == 0 || equal == held.size() || equal == wanted.size()) return wanted;
+	// from the last token that is the same on: what a token's text is depends on the one before it
+	const std::span<const uint32_t> old(held.begin() + ptrdiff_t(equal - 1), held.end());
+	const std::span<const uint32_t> now(wanted.begin() + ptrdiff_t(equal - 1), wanted.end());
+	const std::string old_text = model_.text(old.data(), old.size()), now_text = model_.text(now.data(), now.size());
+	const std::vector<size_t> old_ends = text_ends(model_, old), now_ends = text_ends(model_, now);
+	if (old_ends.back() != old_text.size() || now_ends.back() != now_text.size()) return wanted;
+	const size_t common = size_t(std::ranges::mismatch(old_text, now_text).in1 - old_text.begin());
+	size_t keep = 0, drop = 0; // tokens of `old` that are kept, and of `now` that they replace
+	for (size_t i = 0, j = 0; i < old_ends.size() && j < now_ends.size() && old_ends[i] <= common;) {
+		if (old_ends[i] == now_ends[j]) keep = i + 1, drop = j + 1;
+		if (old_ends[i] <= now_ends[j])
+			++i;
+		else
+			++j;
 	}
-	return all;
+	if (keep == 0) return wanted;
+	std::vector<uint32_t> out(held.begin(), held.begin() + ptrdiff_t(equal - 1 + keep));
+	out.insert(out.end(), now.begin() + ptrdiff_t(drop), now.end());
+	return out;
 }
 
 uint32_t Chat::keep_common(const std::vector<uint32_t>& prompt) {
 	uint32_t kept = 0;
 	check_call(kvrun_session_keep_common(session_.get(), prompt.data(), prompt.size(), &kept));
-	std::erase_if(marks_, [&](uint32_t end) { return end > kept; });
 	return kept;
 }
 
@@ -234,9 +238,6 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	const kvrun_status status = kvrun_generate(session_.get(), prompt.data() + kept, prompt.size() - kept, &o, &result);
 	const std::string error = kvrun_last_error();
 	out = stream.finish();
-	const uint32_t end = session_info(session_.get()).n_tokens;
-	if (result.prompt_cached == result.prompt_tokens && prompt.size() <= end) marks_.push_back(uint32_t(prompt.size()));
-	if (marks_.empty() || marks_.back() < end) marks_.push_back(end);
 	last_ = result;
 	answer_tokens_ += result.answer_tokens;
 	decode_seconds_ += result.decode_seconds;

@@ -35,8 +35,8 @@ Chat::Chat(const ChatArgs& a, const ChatModel& model, bool terminal)
 }
 
 void Chat::new_session() {
-	session_.reset(); // its memory is free for the new one
-	marks_.clear();
+	model_.session(args_.kv, args_.ctx, seed_); // a bad policy changes nothing
+	session_.reset();                           // its memory is free for the new one
 	session_ = model_.session(args_.kv, args_.ctx, seed_);
 }
 
@@ -44,11 +44,10 @@ void Chat::undo() {
 	std::vector<ChatMessage>& m = conversation_.messages;
 	if (m.empty()) fail_chat(KVRUN_EINVALID, "there is nothing to take back");
 	if (!conversation_.open()) m.pop_back();
-	say(fmt::format("took back: {}", visible(m.back().text).substr(0, 60)));
+	say(fmt::format("took back: {}", well_formed(m.back().text.substr(0, 60))));
 	m.pop_back();
-	while (conversation_.left_out > 0 && conversation_.left_out >= m.size()) do
-			--conversation_.left_out;
-		while (conversation_.left_out > 0 && !(conversation_.left_out < m.size() && m[conversation_.left_out].user));
+	size_t& left_out = conversation_.left_out;
+	while (left_out > 0 && (left_out >= m.size() || !m[left_out].user)) --left_out;
 	keep();
 }
 
@@ -89,11 +88,10 @@ void Chat::attach(const std::string& path) {
 }
 
 void Chat::change_policy(const std::string& kv, int64_t ctx) {
-	SessionHandle next = model_.session(kv, ctx ? ctx : args_.ctx, seed_); // a bad name changes nothing
-	session_ = std::move(next);
-	marks_.clear();
+	model_.session(kv, ctx ? ctx : args_.ctx, seed_); // a bad policy changes nothing
 	args_.kv = kv;
 	if (ctx) args_.ctx = ctx;
+	new_session();
 	read_again();
 	const kvrun_session_info i = session_info(session_.get());
 	say(fmt::format("policy {}: {} of {} tokens, {}", i.kv, i.n_tokens, i.ctx, human_bytes(double(i.total_bytes))));
@@ -117,7 +115,6 @@ void Chat::read_again() {
 	if (s == KVRUN_ECANCELLED) return say("stopped; the rest is read with the next message");
 	if (s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT) return say(full_line(tokens.size()));
 	check_call(s);
-	marks_.push_back(session_info(session_.get()).n_tokens);
 }
 
 // ---- files
@@ -126,13 +123,17 @@ std::string Chat::json() const { return chat_to_json({conversation_, session_inf
 
 // Writes the conversation where it is kept. A terminal's chat without a name is kept as kLastChat.
 void Chat::keep() {
-	if (!files_ && terminal_ && !args_.no_history && !last_tried_ && !conversation_.messages.empty()) {
-		last_tried_ = true;
-		try {
-			files_.emplace(kLastChat);
-		} catch (const ChatError& e) { say(fmt::format("{}; this chat is kept only by /save NAME", e.what())); }
+	const bool wanted = terminal_ && !args_.no_history && !conversation_.messages.empty();
+	if (named_) return write_private_file(files_->conversation(), json());
+	if (!wanted || (last_tried_ && !files_)) return;
+	last_tried_ = true;
+	try {
+		if (!files_) files_.emplace(kLastChat);
+		write_private_file(files_->conversation(), json());
+	} catch (const ChatError& e) { // no reason to end a chat
+		files_.reset();
+		say(fmt::format("{}; this chat is kept only by /save NAME", e.what()));
 	}
-	if (files_) write_private_file(files_->conversation(), json());
 }
 
 void Chat::save_cache() {
@@ -185,12 +186,14 @@ void Chat::load(const std::string& name) {
 	}
 	ChatFiles files(name);
 	SavedChat saved = chat_from_json(read_text_file(files.conversation(), kLongestText), files.conversation());
+	const std::string kv = policy_given_ ? args_.kv : saved.kv;
+	model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing
 	close();
 	files_ = std::move(files);
 	named_ = true;
 	conversation_ = std::move(saved.conversation);
 	attached_.clear();
-	if (!policy_given_) args_.kv = saved.kv;
+	args_.kv = kv;
 	restore(name);
 	const kvrun_session_info i = session_info(session_.get());
 	say(fmt::format("chat '{}': {} messages, {} of {} tokens, policy {}", name, conversation_.messages.size(),
@@ -213,9 +216,11 @@ void Chat::restore(const std::string& name) {
 		if (args_.ctx && args_.ctx != i.ctx) why = fmt::format("it has a context of {}, not {}", i.ctx, args_.ctx);
 		if (why.empty()) {
 			session_ = std::move(stored);
-			const size_t held = i.n_tokens;
+			const std::vector<uint32_t> held = session_tokens(session_.get());
+			if (held.empty() || conversation_.left_out >= conversation_.messages.size()) return;
 			const std::vector<uint32_t> prompt = prompt_tokens(/*answer=*/true);
-			if (held == 0 || keep_common(prompt) * 2 > held) return;
+			const auto common = std::ranges::mismatch(held, prompt).in1 - held.begin();
+			if (size_t(common) * 2 > held.size()) return;
 			why = "it holds another conversation";
 			new_session();
 		}

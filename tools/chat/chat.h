@@ -48,13 +48,12 @@ class Chat {
 	ChatArgs args_;
 	const ChatModel& model_;
 	const bool terminal_;
-	const bool policy_given_; // by --kv: a saved chat does not change it
+	const bool policy_given_; // by --kv: a saved chat has no say in it
 	uint64_t seed_;           // of the first answer
 	CancellerHandle canceller_;
 	SessionHandle session_;
 	Conversation conversation_;
 	std::string attached_;           // text for the next question
-	std::vector<uint32_t> marks_;    // ends of prompts and answers in the session, in tokens, ascending
 	std::optional<ChatFiles> files_; // nullopt: kept nowhere
 	bool named_ = false;             // by the user; else kLastChat
 	bool last_tried_ = false;        // to keep an unnamed chat

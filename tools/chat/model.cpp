@@ -173,4 +173,12 @@ kvrun_session_info session_info(kvrun_session* session) {
 	return i;
 }
 
+std::vector<uint32_t> session_tokens(kvrun_session* session) {
+	std::vector<uint32_t> out(session_info(session).n_tokens);
+	size_t n = 0;
+	check_call(kvrun_session_tokens(session, out.data(), out.size(), &n));
+	out.resize(n);
+	return out;
+}
+
 } // namespace kvrun

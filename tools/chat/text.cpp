@@ -33,6 +33,7 @@ int exit_code_of(kvrun_status s) {
 	case KVRUN_EFORMAT: return 3;
 	case KVRUN_ENOMEM:
 	case KVRUN_EDEVICE: return 4;
+	case KVRUN_EBUSY: // a chat that is open elsewhere
 	case KVRUN_EIO: return 5;
 	case KVRUN_ECONTEXT: return 6;
 	case KVRUN_ECANCELLED: return kInterrupted;
