@@ -11,6 +11,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 using namespace kvrun;
@@ -100,6 +101,12 @@ Ran type(RunSpec spec, std::vector<Key> script, bool whole = true) {
 			const size_t at = out.find(script[next].after, seen);
 			if (at == std::string::npos) return;
 			seen = at + script[next].after.size();
+			// the editor takes the keyboard after it has written its prompt
+			termios mode{};
+			for (int i = 0; i < 500 && script[next].after.ends_with(' ') && script[next].after != "reading "; ++i) {
+				if (tcgetattr(fd, &mode) == 0 && !(mode.c_lflag & ICANON)) break;
+				usleep(10000);
+			}
 			const std::string& keys = script[next++].keys;
 			CHECK(write(fd, keys.data(), keys.size()) == ssize_t(keys.size()));
 		}
