@@ -304,7 +304,7 @@ TEST_CASE("T83 cli: numbers are read and written the same in every locale") {
 	    {"run", "-m", kModel, "--device", "cpu", "-p", "I i", "-n", "12", "--temp", "0.75", "--top-p", "0.9", "--seed",
 	     "3"},
 	    {"run", "-m", kModel, "--device", "cpu", "-p", "x", "-n", "1", "--temp", "0,75"},
-	    {"plan", "-m", kModel, "--kv", "zipcache,ratio=0.4,probe=0.25", "--memory", "1.5G", "--json"},
+	    {"plan", "-m", kModel, "--kv", "zipcache,ratio=0.4,probe=0.25", "--memory", "2G", "--json"},
 	    {"inspect", kModel, "--json"},
 	    {"tokenize", "-m", kModel, "--special"}};
 	for (const std::vector<std::string>& args : commands) {
