@@ -350,7 +350,7 @@ typedef struct {
 
 typedef enum {
 	KVRUN_STOP_LENGTH = 0,   /* max_tokens */
-	KVRUN_STOP_CONTEXT = 1,  /* the context or the cache budget is full */
+	KVRUN_STOP_CONTEXT = 1,  /* the context is full */
 	KVRUN_STOP_END = 2,      /* the model ended its answer */
 	KVRUN_STOP_STRING = 3,   /* a stop string appeared */
 	KVRUN_STOP_CANCELLED = 4 /* by a callback or kvrun_cancel() */
@@ -367,7 +367,8 @@ typedef struct {
 	{ sizeof(kvrun_generate_result), KVRUN_STOP_LENGTH, 0, 0, 0, 0.0, 0.0 }
 
 /* Appends a prompt to the session and generates an answer. out may be NULL. When it was cancelled or stopped, the
- * answer so far is in the session and *out says so, beside the status. */
+ * answer so far is in the session and *out says so, beside the status; so too with KVRUN_ENOMEM, when the cache budget
+ * has no room for another token. */
 KVRUN_API kvrun_status kvrun_generate(kvrun_session* session, const uint32_t* prompt, size_t count,
                                       const kvrun_generate_options* options, kvrun_generate_result* out);
 /* The same for text, tokenised with bos where the session is empty and the model wants it. */

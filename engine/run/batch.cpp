@@ -116,11 +116,8 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 				} catch (...) { end_with_error(*left[i]); }
 			}
 			return;
-		} catch (const RowError& e) {        // the others go on without it
-			if (e.code == Code::OutOfMemory) // the answer so far stands
-				end(*left[e.row], StopReason::Context);
-			else
-				end_with_error(*left[e.row]);
+		} catch (const RowError& e) { // the others go on without it
+			end_with_error(*left[e.row]);
 			left.erase(left.begin() + ptrdiff_t(e.row));
 		} catch (...) {
 			for (Stream* s : left) end_with_error(*s);

@@ -11,7 +11,7 @@ namespace kvrun {
 
 enum class StopReason : uint8_t {
 	Length,    // as many tokens as asked for
-	Context,   // the context, or the cache's budget, is full
+	Context,   // the context is full
 	End,       // the model ended its answer
 	Stop,      // a stop string appeared
 	Cancelled, // the caller asked to stop
