@@ -360,7 +360,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool for_statistics)
     : instance_(std::move(instance)), physical_(from.handle), family_(from.queue_family), caps_(from.caps),
       report_(from.report) {
-	const bool statistics = for_statistics && caps_.executable_properties;
+	const bool statistics = caps_.executable_properties && (for_statistics || caps_.can_narrow());
 	std::vector<const char*> extensions;
 	if (caps_.push_descriptor) extensions.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
 	if (caps_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);

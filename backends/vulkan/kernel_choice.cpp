@@ -10,7 +10,7 @@ namespace kvrun::vk {
 namespace {
 
 constexpr uint32_t kLocal = 128; // every device has it
-constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
+constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086, kNvidia = 0x10de;
 
 bool packed(const Quant& q) { return q.bits < 16; }
 
@@ -20,6 +20,8 @@ uint32_t reduce_local(const Caps& c, uint32_t wanted) {
 	return c.is_cpu && c.subgroup_ops ? c.subgroup : std::min(wanted, c.workgroup);
 }
 uint32_t lanes(const Caps& c) { return c.is_cpu ? c.subgroup : 64; }
+// Intel before Xe2: registers of 32 bytes, so a lane of a subgroup of 16 has 64 of them; elsewhere it is 128 or more.
+bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min < 16; }
 
 } // namespace
 
@@ -66,7 +68,8 @@ MatmulChoice soft_matmul(const Caps& c, DType type, uint32_t rows, uint32_t toke
 // A group of lanes takes more rows where there are enough of them to fill the device anyway: x is read less often.
 MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
-	if (tokens > 1) each = type == DType::F32 && tokens > 4 ? 2 : 4;
+	if (tokens > 1)
+		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
 	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
 	return {{Kernel::matvec,
@@ -113,7 +116,7 @@ void cut_heads(AttendCut& cut, uint32_t share, uint32_t most) {
 	cut.tokens = std::max(1u, most / cut.heads);
 }
 // A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.
-uint32_t most_queries(const Caps& c) { return c.is_cpu || c.vendor == kNvidia ? 8 : 4; }
+uint32_t most_queries(const Caps& c) { return c.is_cpu || c.vendor == kNvidia ? 8 : c.vendor == kIntel ? 2 : 4; }
 
 AttendCut attend_cut(const Caps& c, uint32_t share) {
 	AttendCut cut;
