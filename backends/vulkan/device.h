@@ -1,6 +1,7 @@
 // Instance, choice of device, its capabilities, the logical device and its queue.
 #pragma once
 #include "backends/registry.h"
+#include "backends/vulkan/matrices.h"
 #include "backends/vulkan/vk.h"
 #include <memory>
 #include <mutex>
@@ -45,6 +46,7 @@ struct Caps {
 	bool push_descriptor = false;
 	bool memory_budget = false;
 	bool executable_properties = false;
+	MatrixShape matrix; // of cooperative matrices; none: the device has none
 	// A smaller subgroup has more registers per lane, and the driver says which pipelines spill.
 	bool can_narrow() const { return subgroup_pin && subgroup > subgroup_min && executable_properties; }
 	// memory

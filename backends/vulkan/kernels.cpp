@@ -30,8 +30,8 @@ bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
 	return true;
 }
 
-// Kernels whose number of workgroups is computed from the subgroup's size (kernel_choice.cpp).
-bool grid_follows_subgroup(Kernel k) { return k == Kernel::matvec; }
+// Kernels whose constants and number of workgroups are computed from the subgroup's size (kernel_choice.cpp).
+bool needs_subgroup(Kernel k) { return k == Kernel::matvec || k == Kernel::matmul_matrix; }
 
 } // namespace
 
@@ -182,7 +182,7 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, bool capture) 
 	const Layout& l = layout(e.reflection);
 	p->layout = l.pipeline;
 	p->set_layout = l.set;
-	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !grid_follows_subgroup(k);
+	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !needs_subgroup(k);
 	const VkPipelineCreateFlags flags = capture || narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0;
 	p->subgroup = dev_.caps().subgroup;
 	build(e, *p, flags);
