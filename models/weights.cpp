@@ -4,7 +4,7 @@
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
 #include "models/checked.h"
-#include "models/finite.h"
+#include "models/read_ahead.h"
 #include <algorithm>
 #include <unordered_map>
 
@@ -15,7 +15,6 @@ constexpr size_t kAlign = 256;                       // of a tensor inside a buf
 constexpr size_t kBufferBytes = size_t(512) << 20;   // tensors share buffers of this size where the device allows it
 constexpr size_t kPieceBytes = size_t(8) << 20;      // read from the file and handed to the backend at once
 constexpr size_t kUnflushedBytes = size_t(32) << 20; // most the backend must stage before it is waited for
-constexpr size_t kReadBytes = size_t(256) << 10; // read at once: still in the core's cache when it is looked through
 
 struct Item { // one tensor of the file
 	const TensorSpec* spec;
@@ -58,28 +57,42 @@ std::vector<size_t> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Ba
 	return sizes;
 }
 
+// What is read of the file at once, tensor after tensor.
+std::vector<WeightPiece> pieces_of(const std::vector<Item>& items) {
+	std::vector<WeightPiece> out;
+	for (const Item& i : items) {
+		const size_t row_bytes = i.tensor->bytes / i.spec->rows;
+		const size_t step = i.spec->matrix ? std::max<size_t>(kPieceBytes / row_bytes, 1) * row_bytes : i.tensor->bytes;
+		for (size_t from = 0; from < i.tensor->bytes; from += step)
+			out.push_back({i.tensor, from, std::min(step, size_t(i.tensor->bytes) - from)});
+	}
+	return out;
+}
+
+unsigned reading_threads() { return std::clamp(std::thread::hardware_concurrency(), 2u, 5u) - 1; }
+
 class Uploader {
  public:
-	Uploader(const Gguf& g, Backend& b, const LoadProgress& p, uint64_t total)
-	    : gguf_(g), backend_(b), progress_(p), total_(total) {}
+	Uploader(const Gguf& g, Backend& b, const LoadProgress& p, const std::vector<Item>& items)
+	    : gguf_(g), backend_(b), progress_(p), ahead_(g, pieces_of(items), reading_threads()) {
+		for (const Item& i : items) total_ += i.tensor->bytes;
+	}
 	void matrix(const Item& i, const View& v) {
 		const size_t row_bytes = i.tensor->bytes / i.spec->rows;
-		const uint32_t step = uint32_t(std::clamp<size_t>(kPieceBytes / row_bytes, 1, i.spec->rows));
-		for (uint32_t row = 0; row < i.spec->rows; row += step) {
-			const uint32_t n = std::min(step, i.spec->rows - row);
-			piece_.resize(n * row_bytes);
-			read(*i.tensor, row * row_bytes);
-			backend_.write_weight(v, row, n, piece_);
-			count(piece_.size());
+		for (uint32_t row = 0; row < i.spec->rows;) {
+			const std::span<const std::byte> piece = next();
+			const uint32_t n = uint32_t(piece.size() / row_bytes);
+			backend_.write_weight(v, row, n, piece);
+			count(piece.size());
+			row += n;
 		}
 	}
 	void vector(const Item& i, const View& v) {
-		piece_.resize(i.tensor->bytes);
-		read(*i.tensor, 0);
+		const std::span<const std::byte> piece = next();
 		std::vector<float> values(i.spec->cols);
-		dequantise_row(i.tensor->type, piece_.data(), values.data(), values.size());
+		dequantise_row(i.tensor->type, piece.data(), values.data(), values.size());
 		backend_.write(*v.buf, v.at, std::as_bytes(std::span(values)));
-		count(piece_.size());
+		count(piece.size());
 	}
 	void flush() {
 		backend_.submit();
@@ -96,21 +109,16 @@ class Uploader {
 	}
 
  private:
-	// Fills piece_ with a tensor's bytes from `from` on, and looks for values that are no finite numbers.
-	void read(const GgufTensor& t, size_t from) {
-		const auto [name, block, block_bytes] = dtype_info(t.type);
-		const size_t step = kReadBytes / block_bytes * block_bytes;
-		for (size_t at = 0; at < piece_.size(); at += step) {
-			const auto part = std::span(piece_).subspan(at, std::min(step, piece_.size() - at));
-			gguf_.read(t, from + at, part);
-			const auto bad = &t == last_bad_ ? std::nullopt : first_not_finite(t.type, part);
-			if (!bad) continue;
+	std::span<const std::byte> next() {
+		const ReadAhead::Read r = ahead_.next();
+		const GgufTensor& t = *r.piece.tensor;
+		if (r.not_finite && &t != last_bad_) {
 			last_bad_ = &t;
-			const uint64_t element = (from + at) / block_bytes * block + *bad;
 			if (bad_tensors_++ == 0)
-				first_bad_ =
-				    fmt::format("{} at row {}, column {}", one_line(t.name), element / t.cols(), element % t.cols());
+				first_bad_ = fmt::format("{} at row {}, column {}", one_line(t.name), *r.not_finite / t.cols(),
+				                         *r.not_finite % t.cols());
 		}
+		return r.bytes;
 	}
 	void count(size_t bytes) {
 		done_ += bytes;
@@ -121,10 +129,9 @@ class Uploader {
 	const Gguf& gguf_;
 	Backend& backend_;
 	const LoadProgress& progress_;
-	const uint64_t total_;
-	uint64_t done_ = 0;
+	ReadAhead ahead_;
+	uint64_t done_ = 0, total_ = 0;
 	size_t unflushed_ = 0;
-	std::vector<std::byte> piece_;
 	const GgufTensor* last_bad_ = nullptr; // each tensor is counted once
 	uint64_t bad_tensors_ = 0;
 	std::string first_bad_;
@@ -188,9 +195,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		w.buffers.push_back(backend.alloc(bytes, Mem::Device, "weights"));
 		w.bytes += bytes;
 	}
-	uint64_t total = 0;
-	for (const Item& i : items) total += i.tensor->bytes;
-	Uploader up(g, backend, progress, total);
+	Uploader up(g, backend, progress, items);
 	Views views;
 	for (const Item& i : items) {
 		const View v = i.view(w.buffers);

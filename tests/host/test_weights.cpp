@@ -3,6 +3,7 @@
 #include "engine/core/log.h"
 #include "models/finite.h"
 #include "models/model.h"
+#include "models/read_ahead.h"
 #include "models/weights.h"
 #include "tests/support/gguf_builder.h"
 #include <algorithm>
@@ -326,4 +327,33 @@ TEST_CASE("T18: a file truncated between opening and loading is an error, and no
 	CHECK(b.live == 0);
 	close(fd);
 	std::filesystem::remove(name);
+}
+
+TEST_CASE(
+    "weights: pieces read ahead come in order and whole, with any number of threads; a fault comes at its piece") {
+	TinyShape s;
+	const auto bytes = tiny_model(s).bytes();
+	const Gguf g = Gguf::parse("test.gguf", bytes);
+	std::vector<WeightPiece> pieces;
+	for (const GgufTensor& t : g.tensors())
+		for (uint64_t from = 0; from < t.bytes; from += 64)
+			pieces.push_back({&t, from, std::min<size_t>(64, t.bytes - from)});
+	REQUIRE(pieces.size() > 20);
+	for (const unsigned threads : {0u, 1u, 2u, 4u, 40u}) {
+		CAPTURE(threads);
+		ReadAhead ahead(g, pieces, threads);
+		for (const WeightPiece& p : pieces) {
+			const ReadAhead::Read r = ahead.next();
+			const std::vector<std::byte> all = stored(g, std::string(p.tensor->name));
+			CHECK(std::ranges::equal(r.bytes, part(all, p.from, p.bytes)));
+			CHECK(!r.not_finite);
+		}
+		ReadAhead unread(g, pieces, threads);
+		(void)unread.next(); // the rest is given up
+		std::vector<WeightPiece> wrong = pieces;
+		wrong[5].from = wrong[5].tensor->bytes;
+		ReadAhead broken(g, wrong, threads);
+		for (int i = 0; i < 5; ++i) (void)broken.next();
+		CHECK_THROWS_AS(broken.next(), Error);
+	}
 }
