@@ -306,6 +306,18 @@ KVRUN_API kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_sess
 /* The tokens in the cache, oldest first; as kvrun_tokenize(). */
 KVRUN_API kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count);
 
+/* Where the cache keeps a token. */
+typedef enum {
+	KVRUN_TIER_F16 = 0,     /* in full precision, for being recent, first, or not yet packed */
+	KVRUN_TIER_SALIENT = 1, /* chosen by the policy: packed in more bits, or left in full precision */
+	KVRUN_TIER_REGULAR = 2, /* packed in fewer bits */
+	KVRUN_TIER_EVICTED = 3  /* dropped */
+} kvrun_tier;
+/* The kvrun_tier of each token in one layer and kv head, oldest first; as kvrun_tokenize(). Also of a session that is
+ * in use: of the tokens it had before the piece of work under way. */
+KVRUN_API kvrun_status kvrun_session_tiers(kvrun_session* session, uint32_t layer, uint32_t kv_head, uint8_t* out,
+                                           size_t capacity, size_t* out_count);
+
 /* Writes the session to a file: the packed cache as it lies, the tokens, and `note` (note_length bytes of the caller's,
  * NULL: none). The file is complete or, after a failure, what it was before. */
 KVRUN_API kvrun_status kvrun_session_save(kvrun_session* session, const char* path, const void* note,
