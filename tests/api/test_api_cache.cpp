@@ -1,44 +1,25 @@
 // The C API's view into the cache: which tier keeps each token, also while a batch has the session.
-#include <kvrun.h>
-
+#include "objects.h"
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <doctest/doctest.h>
-#include <string>
-#include <vector>
+
+using namespace api;
 
 namespace {
 
-struct Cached { // the bundled model, and a session with tokens 1, 2, 3...
-	Cached(const char* kv, uint32_t n) {
-		const char* d = std::getenv("KVRUN_TEST_DEVICES");
-		kvrun_device_options device = KVRUN_DEVICE_OPTIONS_INIT;
-		device.device = !d || !*d ? "cpu" : !std::strcmp(d, "lavapipe") ? "llvmpipe" : d;
-		kvrun_engine_options e = KVRUN_ENGINE_OPTIONS_INIT;
-		e.model_path = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
-		e.device = &device;
-		REQUIRE(kvrun_engine_open(&engine, &e) == KVRUN_OK);
-		kvrun_session_options s = KVRUN_SESSION_OPTIONS_INIT;
-		s.kv = kv;
-		REQUIRE(kvrun_session_open(&session, engine, &s) == KVRUN_OK);
-		for (uint32_t i = 1; i <= n; ++i) prompt.push_back(i);
-		if (n) REQUIRE(kvrun_prefill(session, prompt.data(), n, nullptr, nullptr) == KVRUN_OK);
-	}
-	~Cached() {
-		kvrun_session_free(session);
-		kvrun_engine_free(engine);
+struct Cached { // the bundled model, and a session with n tokens
+	Cached(const char* kv, uint32_t n) : session(engine, kv) {
+		const std::vector<uint32_t> prompt(n, 7);
+		if (n) REQUIRE(kvrun_prefill(session.h, prompt.data(), n, nullptr, nullptr) == KVRUN_OK);
 	}
 	std::vector<uint8_t> tiers(uint32_t layer = 0) const {
 		size_t n = 0;
 		std::vector<uint8_t> out(1000);
-		REQUIRE(kvrun_session_tiers(session, layer, 0, out.data(), out.size(), &n) == KVRUN_OK);
+		REQUIRE(kvrun_session_tiers(session.h, layer, 0, out.data(), out.size(), &n) == KVRUN_OK);
 		out.resize(n);
 		return out;
 	}
-	kvrun_engine* engine = nullptr;
-	kvrun_session* session = nullptr;
-	std::vector<uint32_t> prompt;
+	Engine engine;
+	Session session;
 };
 
 size_t count(const std::vector<uint8_t>& tiers, kvrun_tier t) {
@@ -57,7 +38,7 @@ TEST_CASE("api: tiers of tokens: f16, packed, salient, evicted") {
 	CHECK(p.back() == KVRUN_TIER_F16);
 	CHECK(std::is_sorted(p.rbegin(), p.rend())); // old tokens are packed first
 	kvrun_session_info info = KVRUN_SESSION_INFO_INIT;
-	REQUIRE(kvrun_session_get_info(packed.session, &info) == KVRUN_OK);
+	REQUIRE(kvrun_session_get_info(packed.session.h, &info) == KVRUN_OK);
 	CHECK(info.code_bytes > 0);
 	const std::vector<uint8_t> e = evicts.tiers();
 	REQUIRE(e.size() == 150);
@@ -71,13 +52,11 @@ TEST_CASE("api: tiers of tokens: f16, packed, salient, evicted") {
 TEST_CASE("api: tiers are seen while a batch has the session") {
 	Cached c("fp16", 0);
 	kvrun_batch* batch = nullptr;
-	REQUIRE(kvrun_batch_new(&batch, c.engine) == KVRUN_OK);
+	REQUIRE(kvrun_batch_new(&batch, c.engine.h) == KVRUN_OK);
 	const std::vector<uint32_t> prompt(20, 7);
-	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
-	o.max_tokens = 5;
-	o.ignore_eos = 1;
+	const kvrun_generate_options o = greedy(5, nullptr);
 	uint32_t id = 0;
-	REQUIRE(kvrun_batch_add(batch, c.session, prompt.data(), prompt.size(), &o, &id) == KVRUN_OK);
+	REQUIRE(kvrun_batch_add(batch, c.session.h, prompt.data(), prompt.size(), &o, &id) == KVRUN_OK);
 	CHECK(c.tiers().empty());
 	size_t most = 0;
 	for (size_t active = 1; active;) {
@@ -95,13 +74,13 @@ TEST_CASE("api: tiers of a layer that is not there, a buffer too small, a sessio
 	Cached c("fp16", 10);
 	size_t n = 0;
 	uint8_t out[10];
-	CHECK(kvrun_session_tiers(c.session, 1000, 0, out, 10, &n) == KVRUN_EINVALID);
-	CHECK(std::string(kvrun_last_error()).find("layer 1000") == 0);
-	CHECK(kvrun_session_tiers(c.session, 0, 1000, out, 10, &n) == KVRUN_EINVALID);
-	CHECK(kvrun_session_tiers(c.session, 0, 0, out, 9, &n) == KVRUN_EBUFFER);
+	CHECK(kvrun_session_tiers(c.session.h, 1000, 0, out, 10, &n) == KVRUN_EINVALID);
+	CHECK(said("layer 1000"));
+	CHECK(kvrun_session_tiers(c.session.h, 0, 1000, out, 10, &n) == KVRUN_EINVALID);
+	CHECK(kvrun_session_tiers(c.session.h, 0, 0, out, 9, &n) == KVRUN_EBUFFER);
 	CHECK(n == 10);
-	CHECK(kvrun_session_tiers(c.session, 0, 0, out, 10, nullptr) == KVRUN_EINVALID);
-	kvrun_session_free(c.session);
-	CHECK(kvrun_session_tiers(c.session, 0, 0, out, 10, &n) == KVRUN_EINVALID);
-	c.session = nullptr;
+	CHECK(kvrun_session_tiers(c.session.h, 0, 0, out, 10, nullptr) == KVRUN_EINVALID);
+	kvrun_session_free(c.session.h);
+	CHECK(kvrun_session_tiers(c.session.h, 0, 0, out, 10, &n) == KVRUN_EINVALID);
+	c.session.h = nullptr;
 }
