@@ -29,7 +29,7 @@ def question_and_answer(app):
     regions = dump["regions"]
     for name in ("list", "messages", "question", "cache", "strip"):
         n, most = colours(app.picture("answered.ppm"), regions[name])
-        assert n > 3 and most < 0.999, (name, n, most)
+        assert n > (2 if name == "strip" else 3) and most < 0.9999, (name, n, most)
     before, after = app.picture("typed.ppm"), app.picture("answered.ppm")
     assert colours(before, regions["strip"])[0] < colours(after, regions["strip"])[0], "the strip did not change"
     # what was said is there when the program starts again
@@ -79,12 +79,12 @@ def stop_and_kill(app):
 
 def settings_and_errors(app):
     app.run(["wait loaded", "key ctrl+,", "wait planned", "wait 0.3", "screenshot plan.ppm", "dump dump", "key Escape", "wait 0.2",
-             "dump closed", "key F1", "wait 0.2", "key F1", "quit"], *CHATML, "-c", "2000000")
+             "dump closed", "key F1", "wait 0.2", "key F1", "quit"], *CHATML, "-c", "50000000")
     dump = app.dump()
     n, most = colours(app.picture("plan.ppm"), dump["regions"]["settings"])
     assert n > 8, n
     red = bytes((213, 60, 50))
-    assert red in app.picture("plan.ppm")[2], "nothing is red where 2 million tokens do not fit"
+    assert red in app.picture("plan.ppm")[2], "nothing is red where 50 million tokens do not fit"
     assert "settings" not in app.dump("closed")["regions"]
     # no chat template: the app says what to do
     app.run(["wait loaded", "dump dump", "quit"], "--chat-template", "")
@@ -116,7 +116,7 @@ def main():
     display = Display()
     try:
         for test in (question_and_answer, two_at_once_and_branches, stop_and_kill, settings_and_errors, refusals):
-            app = Desktop(sys.argv[1], display)
+            app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:
                 test(app)

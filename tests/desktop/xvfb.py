@@ -11,7 +11,7 @@ def skip(why):
 
 
 class Display:
-    """A virtual screen, as long as the program lives."""
+    """A virtual screen, and a folder for compiled shaders, as long as the tests."""
 
     def __init__(self, size="1280x900x24"):
         if not shutil.which("Xvfb"):
@@ -25,10 +25,12 @@ class Display:
         if not number:
             skip("Xvfb does not start here")
         self.name = ":" + number
+        self.cache = tempfile.mkdtemp(prefix="kvrun-desktop-cache-")
 
     def close(self):
         self.server.terminate()
         self.server.wait()
+        shutil.rmtree(self.cache, ignore_errors=True)
 
 
 class Desktop:
@@ -46,15 +48,15 @@ class Desktop:
             f.write("\n".join(script) + "\n")
         env = {k: v for k, v in os.environ.items() if not k.startswith(("KVRUN_", "WAYLAND"))}
         env.update(DISPLAY=self.display.name, SDL_VIDEODRIVER="x11", XDG_STATE_HOME=self.path("state"),
-                   XDG_CACHE_HOME=self.path("cache"))
-        pairs = {"--device": device or self.device, "--scale": "1", "--script": "script"}
+                   XDG_CACHE_HOME=self.display.cache)
+        pairs = {"--device": device or self.device, "--scale": "1", "--width": "1000", "--height": "720", "--script": "script"}
         alone = [o for o in options if o == "--model"]
         words = [o for o in options if o != "--model"]
         pairs.update(zip(words[::2], words[1::2]))  # later ones take the place of earlier ones
         command = [self.program, self.model, *alone, *(w for pair in pairs.items() for w in pair)]
         return subprocess.Popen(command, cwd=self.folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def run(self, script, *options, timeout=300, **more):
+    def run(self, script, *options, timeout=900, **more):
         """What the program printed; fails where it does."""
         process = self.start(script, *options, **more)
         out, err = process.communicate(timeout=timeout)

@@ -14,7 +14,7 @@ namespace {
 
 // A submission to the device takes at most this long, so that a window on the same GPU draws in between.
 constexpr double kSubmitMs = 8;
-constexpr int kNice = 10; // of the engine's threads, so that on a driver that runs on the processor frames come first
+constexpr int kNice = 5; // of the engine's threads, so that on a driver that runs on the processor frames come first
 
 Loaded facts_of(const Answers& answers, const std::string& model) {
 	const kvrun_engine_info i = answers.info();

@@ -136,7 +136,7 @@ void App::hear_keys() {
 		if (ui_.settings_open && k.ctrl && k.key == SDLK_RETURN) close_settings(ui_, true);
 		if (ui_.settings_open || ui_.help_open || !ui_.deleting.empty()) continue;
 		const Conversation* c = state_.current();
-		if (k.key == SDLK_F2 && c) ui_.renaming = c->id, ui_.new_title = c->title;
+		if (k.key == SDLK_F2 && c) begin_rename(ui_, *c);
 		if (k.key == SDLK_PAGEUP) --ui_.scroll_pages;
 		if (k.key == SDLK_PAGEDOWN) ++ui_.scroll_pages;
 		if (k.alt && (k.key == SDLK_LEFT || k.key == SDLK_RIGHT) && c && c->last != kNone) {

@@ -13,7 +13,7 @@ namespace kvrun::desktop {
 namespace {
 
 constexpr size_t kLongestFile = size_t(16) << 20; // bytes
-constexpr double kPatience = 120;                 // seconds
+constexpr double kPatience = 300;                 // seconds
 constexpr int kSettleFrames = 3;                  // until ImGui has seen what was typed
 
 void send_key(bool down, int key, int mod) {

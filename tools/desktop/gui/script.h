@@ -9,7 +9,7 @@
 namespace kvrun::desktop {
 
 // One command per line; empty lines and lines that begin with # are left out:
-//   wait loaded|idle|answering|reading|planned [SECONDS]   fails after so many seconds [120]
+//   wait loaded|idle|answering|reading|planned [SECONDS]   fails after so many seconds [300]
 //   wait SECONDS
 //   type TEXT
 //   paste FILE        its text, through the clipboard

@@ -29,6 +29,7 @@ struct Ui {
 	int editing = kNone;  // question that is being edited
 	std::string edited;
 	std::string renaming, new_title; // conversation; empty: none
+	bool focus_name = false;         // of it
 	std::string deleting;            // conversation that a dialog asks about; empty: none
 	bool settings_open = false, help_open = false;
 	Settings draft_settings; // of the open dialog
@@ -45,6 +46,7 @@ void draw_problem(Ui&);
 void draw_cache(Ui&, float height);
 void draw_settings(Ui&); // a dialog, while it is open
 void draw_help(Ui&);     // the same
+void begin_rename(Ui&, const Conversation&);
 void draw_markdown(const std::vector<Block>&, const Fonts&);
 void open_settings(Ui&);
 void close_settings(Ui&, bool apply);

@@ -2,6 +2,7 @@
 #include "tools/desktop/gui/ui.h"
 #include <imgui.h>
 #include <imgui_stdlib.h>
+#include <utility>
 
 namespace kvrun::desktop {
 namespace {
@@ -9,8 +10,7 @@ namespace {
 void draw_name(Ui& ui, const Conversation& c) {
 	if (ui.renaming == c.id) {
 		ImGui::SetNextItemWidth(-1);
-		if (ImGui::IsWindowFocused(ImGuiFocusedFlags_ChildWindows) && !ImGui::IsAnyItemActive())
-			ImGui::SetKeyboardFocusHere();
+		if (std::exchange(ui.focus_name, false)) ImGui::SetKeyboardFocusHere();
 		const bool entered = ImGui::InputText("##title", &ui.new_title,
 		                                      ImGuiInputTextFlags_EnterReturnsTrue | ImGuiInputTextFlags_AutoSelectAll);
 		if (entered) ui.state.rename(c.id, ui.new_title);
@@ -49,6 +49,11 @@ void draw_delete(Ui& ui) {
 
 } // namespace
 
+void begin_rename(Ui& ui, const Conversation& c) {
+	ui.renaming = c.id, ui.new_title = c.title;
+	ui.focus_name = true;
+}
+
 void draw_list(Ui& ui) {
 	if (ImGui::Button("New (Ctrl+N)", {-1, 0})) {
 		ui.state.create();
@@ -65,7 +70,7 @@ void draw_list(Ui& ui) {
 	ImGui::EndChild();
 	const float width = (ImGui::GetContentRegionAvail().x - 2 * ImGui::GetStyle().ItemSpacing.x) / 3;
 	const Conversation* c = ui.state.current();
-	if (ImGui::Button("Rename", {width, 0}) && c) ui.renaming = c->id, ui.new_title = c->title;
+	if (ImGui::Button("Rename", {width, 0}) && c) begin_rename(ui, *c);
 	ImGui::SameLine();
 	if (ImGui::Button("Fork", {width, 0}) && c) ui.state.fork(c->id);
 	ImGui::SameLine();
