@@ -96,6 +96,7 @@ typedef struct {
 	const char* test_caps; /* clamps limits of the device, for tests; NULL: as they are */
 	int check;             /* 1: run every operation on the cpu backend too, stop at the first that differs (slow) */
 	int poison;            /* 1: fill new device memory with NaN, so that reads of unwritten memory show */
+	int f32_matmul;        /* 1: multiply prompts in f32 also where the device has matrix units, which take f16 */
 	double submit_ms;      /* target time of one submission to the device */
 	/* Called where the probe has found a driver that must be left out: is to make the environment variable
 	 * VK_DRIVER_FILES these files. NULL: Vulkan is not used while such a driver is installed. */
@@ -103,7 +104,7 @@ typedef struct {
 	void* payload;
 } kvrun_device_options;
 #define KVRUN_DEVICE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_device_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 100.0, NULL, NULL }
+	{ sizeof(kvrun_device_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 100.0, NULL, NULL }
 
 typedef struct {
 	uint32_t struct_size;
@@ -305,6 +306,18 @@ typedef struct {
 KVRUN_API kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out);
 /* The tokens in the cache, oldest first; as kvrun_tokenize(). */
 KVRUN_API kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count);
+
+/* Where the cache keeps a token. */
+typedef enum {
+	KVRUN_TIER_F16 = 0,     /* in full precision, for being recent, first, or not yet packed */
+	KVRUN_TIER_SALIENT = 1, /* chosen by the policy: packed in more bits, or left in full precision */
+	KVRUN_TIER_REGULAR = 2, /* packed in fewer bits */
+	KVRUN_TIER_EVICTED = 3  /* dropped */
+} kvrun_tier;
+/* The kvrun_tier of each token in one layer and kv head, oldest first; as kvrun_tokenize(). Also of a session that is
+ * in use: of the tokens it had before the piece of work under way. */
+KVRUN_API kvrun_status kvrun_session_tiers(kvrun_session* session, uint32_t layer, uint32_t kv_head, uint8_t* out,
+                                           size_t capacity, size_t* out_count);
 
 /* Writes the session to a file: the packed cache as it lies, the tokens, and `note` (note_length bytes of the caller's,
  * NULL: none). The file is complete or, after a failure, what it was before. */

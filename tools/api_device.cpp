@@ -1,25 +1,22 @@
 // What the environment says about the device, for commands that are built on the C API.
 #include "tools/api_device.h"
 #include "tools/env.h"
-#include <cstdlib>
 
 namespace kvrun {
 
 static const char* or_null(const std::string& s) { return s.empty() ? nullptr : s.c_str(); }
 
 ApiDevice::ApiDevice(const std::string& device) {
-	const BackendOptions o = options_from_environment();
-	backend_ = o.backend, device_ = device.empty() ? o.device : device;
-	cache_dir_ = o.cache_dir, probe_ = o.probe, validate_ = o.validate;
-	dump_ = o.dump, shaders_ = o.shaders, test_caps_ = o.test_caps;
+	backend_ = env_text(Env::Backend), device_ = device.empty() ? env_text(Env::Device) : device;
+	cache_dir_ = pipeline_cache_folder(), probe_ = probe_program(), validate_ = env_text(Env::Validate);
+	dump_ = env_text(Env::Dump), shaders_ = env_text(Env::Shaders), test_caps_ = env_text(Env::TestCaps);
 	options.backend = or_null(backend_), options.device = or_null(device_);
 	options.cache_dir = or_null(cache_dir_), options.probe = or_null(probe_), options.validate = or_null(validate_);
 	options.dump = or_null(dump_), options.shaders = or_null(shaders_), options.test_caps = or_null(test_caps_);
-	options.check = o.check, options.poison = o.poison, options.submit_ms = o.submit_ms;
-	options.set_driver_files = [](const char* files, void*) {
-		setenv("VK_DRIVER_FILES", files, 1);
-		setenv("VK_ICD_FILENAMES", files, 1); // its name for older loaders
-	};
+	options.check = env_flag(Env::Check), options.poison = env_flag(Env::Poison);
+	options.f32_matmul = f32_matmul();
+	options.submit_ms = env_number(Env::SubmitMs, options.submit_ms);
+	options.set_driver_files = [](const char* files, void*) { set_driver_files(files); };
 }
 
 } // namespace kvrun

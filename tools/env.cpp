@@ -48,8 +48,7 @@ double env_number(Env e, double fallback) {
 	return out;
 }
 
-// Where the pipeline cache lies; empty: nowhere.
-static std::string cache_dir() {
+std::string pipeline_cache_folder() {
 	const std::string own = env_text(Env::CacheDir);
 	if (own == "off") return {};
 	if (!own.empty()) return own;
@@ -58,8 +57,7 @@ static std::string cache_dir() {
 	return {};
 }
 
-// The helper that tries drivers; empty: none.
-static std::string probe_program() {
+std::string probe_program() {
 	const std::string own = env_text(Env::Probe);
 	if (own == "off") return {};
 	if (!own.empty()) return own;
@@ -70,35 +68,16 @@ static std::string probe_program() {
 	return {};
 }
 
-BackendOptions options_from_environment() {
-	BackendOptions o;
-	o.device = env_text(Env::Device);
-	o.backend = env_text(Env::Backend);
-	std::string names;
-	bool known = o.backend.empty();
-	for (const BackendRow& b : backend_table()) {
-		known |= o.backend == b.name;
-		names += fmt::format("{}{}", names.empty() ? "" : " or ", b.name);
-	}
-	if (!known) fail(Code::Invalid, "KVRUN_BACKEND is '{}', expected {}", o.backend, names);
-	o.check = env_flag(Env::Check);
-	o.dump = env_text(Env::Dump);
-	o.validate = env_text(Env::Validate);
-	o.poison = env_flag(Env::Poison);
+bool f32_matmul() {
 	const std::string precision = env_text(Env::Precision, "f16");
 	if (precision != "f16" && precision != "f32")
 		fail(Code::Invalid, "KVRUN_PRECISION is '{}', expected f16 or f32", precision);
-	o.f32_matmul = precision == "f32";
-	o.shaders = env_text(Env::Shaders);
-	o.test_caps = env_text(Env::TestCaps);
-	o.submit_ms = env_number(Env::SubmitMs, o.submit_ms);
-	o.cache_dir = cache_dir();
-	o.probe = probe_program();
-	o.set_driver_files = [](const std::string& files) {
-		setenv("VK_DRIVER_FILES", files.c_str(), 1);
-		setenv("VK_ICD_FILENAMES", files.c_str(), 1); // its name for older loaders
-	};
-	return o;
+	return precision == "f32";
+}
+
+void set_driver_files(const std::string& files) {
+	setenv("VK_DRIVER_FILES", files.c_str(), 1);
+	setenv("VK_ICD_FILENAMES", files.c_str(), 1); // its name for older loaders
 }
 
 void log_to_stderr() { set_log_sink(stderr_sink, int(env_number(Env::Log, 0))); }

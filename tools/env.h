@@ -35,7 +35,13 @@ std::string env_text(Env, const char* fallback = ""); // value, or fallback when
 double env_number(Env, double fallback);              // throws Error{Invalid} naming the variable when it is no number
 inline bool env_flag(Env e) { return env_number(e, 0) != 0; }
 
-// All of BackendOptions; throws Error{Invalid} naming the variable.
+std::string pipeline_cache_folder();             // empty: nowhere
+std::string probe_program();                     // the helper that tries drivers; empty: none
+bool f32_matmul();                               // KVRUN_PRECISION; throws Error{Invalid} for another word
+void set_driver_files(const std::string& files); // the only drivers that are loaded from now on
+
+// All of BackendOptions; throws Error{Invalid} naming the variable. In env_backend.cpp: it needs the engine's own code,
+// the others do not.
 BackendOptions options_from_environment();
 // Log lines go to stderr, as many as KVRUN_LOG says.
 void log_to_stderr();

@@ -18,6 +18,7 @@ packages=(g++ make cmake ninja-build pkg-config
 	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
 	libvulkan1 mesa-vulkan-drivers)
 if [ "$want" = tests ]; then
+	packages+=(libsdl2-dev libimgui-dev xvfb) # kvrun-desktop
 	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-jinja2 python3-numpy xz-utils locales)
 fi
 

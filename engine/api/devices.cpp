@@ -19,6 +19,7 @@ BackendOptions backend_options(const kvrun_device_options* given) {
 	b.test_caps = text_or_empty(o.test_caps);
 	b.check = o.check;
 	b.poison = o.poison;
+	b.f32_matmul = o.f32_matmul;
 	b.submit_ms = o.submit_ms;
 	b.probe = text_or_empty(o.probe);
 	if (o.set_driver_files)

@@ -107,6 +107,20 @@ kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t 
 	});
 }
 
+kvrun_status kvrun_session_tiers(kvrun_session* session, uint32_t layer, uint32_t kv_head, uint8_t* out,
+                                 size_t capacity, size_t* out_count) {
+	return guard([&] {
+		const std::shared_ptr<SessionObject> s = sessions().get(session);
+		std::lock_guard turn(s->engine->turn); // whoever uses the session changes it only on its turn
+		const KvShape& shape = s->session->plan().shape;
+		if (layer >= shape.n_layers) refuse(KVRUN_EINVALID, "layer {}: the model has {}", layer, shape.n_layers);
+		if (kv_head >= shape.n_kv_heads)
+			refuse(KVRUN_EINVALID, "kv head {}: the model has {} per layer", kv_head, shape.n_kv_heads);
+		const std::vector<uint8_t> tiers = s->session->seq().cache().tiers(layer, kv_head);
+		fill_buffer(tiers.data(), tiers.size(), out, capacity, out_count, "tokens");
+	});
+}
+
 kvrun_status kvrun_session_save(kvrun_session* session, const char* path, const void* note, size_t note_length) {
 	return guard([&] {
 		check_pointer(path, "path");

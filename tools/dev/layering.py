@@ -24,6 +24,7 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("tools/serve/", "serve", ["kvrun.h", "top"]),  # the product through its C API
     ("tools/chat/", "chat", ["kvrun.h", "top"]),
     ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "top"]),
+    ("tools/desktop/", "desktop", ["kvrun.h", "chat", "top"]),
     ("tools/", "top", None),  # None: anything
     ("tests/", "top", None),
 ]
@@ -80,6 +81,7 @@ def self_test():
     assert not bad("backends/cuda/c.cu", '#include <cuda_fp16.h>\n#include "shared/kv_page.h"')
     assert bad("tools/serve/s.cpp", '#include "engine/core/a.h"')
     assert bad("tools/chat/c.cpp", '#include "engine/core/a.h"')
+    assert bad("tools/desktop/d.cpp", '#include "engine/core/a.h"')
     assert not bad("tools/t.cpp", '#include "backends/cpu/c.h"')
 
 

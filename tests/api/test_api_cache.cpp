@@ -1,0 +1,86 @@
+// The C API's view into the cache: which tier keeps each token, also while a batch has the session.
+#include "objects.h"
+#include <algorithm>
+
+using namespace api;
+
+namespace {
+
+struct Cached { // the bundled model, and a session with n tokens
+	Cached(const char* kv, uint32_t n) : session(engine, kv) {
+		const std::vector<uint32_t> prompt(n, 7);
+		if (n) REQUIRE(kvrun_prefill(session.h, prompt.data(), n, nullptr, nullptr) == KVRUN_OK);
+	}
+	std::vector<uint8_t> tiers(uint32_t layer = 0) const {
+		size_t n = 0;
+		std::vector<uint8_t> out(1000);
+		REQUIRE(kvrun_session_tiers(session.h, layer, 0, out.data(), out.size(), &n) == KVRUN_OK);
+		out.resize(n);
+		return out;
+	}
+	Engine engine;
+	Session session;
+};
+
+size_t count(const std::vector<uint8_t>& tiers, kvrun_tier t) {
+	return size_t(std::count(tiers.begin(), tiers.end(), uint8_t(t)));
+}
+
+} // namespace
+
+TEST_CASE("api: tiers of tokens: f16, packed, salient, evicted") {
+	Cached plain("fp16", 150), packed("rtn4,recent=32,sinks=0", 150), evicts("streaming,recent=64,sinks=4", 150),
+	    ranked("zipcache,ratio=0.4", 200);
+	CHECK(count(plain.tiers(), KVRUN_TIER_F16) == 150);
+	const std::vector<uint8_t> p = packed.tiers(1);
+	REQUIRE(p.size() == 150);
+	CHECK(p.front() == KVRUN_TIER_REGULAR);
+	CHECK(p.back() == KVRUN_TIER_F16);
+	CHECK(std::is_sorted(p.rbegin(), p.rend())); // old tokens are packed first
+	kvrun_session_info info = KVRUN_SESSION_INFO_INIT;
+	REQUIRE(kvrun_session_get_info(packed.session.h, &info) == KVRUN_OK);
+	CHECK(info.code_bytes > 0);
+	const std::vector<uint8_t> e = evicts.tiers();
+	REQUIRE(e.size() == 150);
+	CHECK(count(e, KVRUN_TIER_EVICTED) > 0);
+	CHECK(e.front() == KVRUN_TIER_F16); // a sink
+	CHECK(e.back() == KVRUN_TIER_F16);
+	CHECK(count(ranked.tiers(), KVRUN_TIER_SALIENT) > 0);
+	CHECK(count(ranked.tiers(), KVRUN_TIER_REGULAR) > 0);
+}
+
+TEST_CASE("api: tiers are seen while a batch has the session") {
+	Cached c("fp16", 0);
+	kvrun_batch* batch = nullptr;
+	REQUIRE(kvrun_batch_new(&batch, c.engine.h) == KVRUN_OK);
+	const std::vector<uint32_t> prompt(20, 7);
+	const kvrun_generate_options o = greedy(5, nullptr);
+	uint32_t id = 0;
+	REQUIRE(kvrun_batch_add(batch, c.session.h, prompt.data(), prompt.size(), &o, &id) == KVRUN_OK);
+	CHECK(c.tiers().empty());
+	size_t most = 0;
+	for (size_t active = 1; active;) {
+		REQUIRE(kvrun_batch_step(batch, &active) == KVRUN_OK);
+		const size_t now = c.tiers().size();
+		CHECK(now >= most);
+		most = now;
+	}
+	CHECK(most >= 20);
+	CHECK(kvrun_batch_take(batch, id, nullptr) == KVRUN_OK);
+	kvrun_batch_free(batch);
+}
+
+TEST_CASE("api: tiers of a layer that is not there, a buffer too small, a session that was freed") {
+	Cached c("fp16", 10);
+	size_t n = 0;
+	uint8_t out[10];
+	CHECK(kvrun_session_tiers(c.session.h, 1000, 0, out, 10, &n) == KVRUN_EINVALID);
+	CHECK(said("layer 1000"));
+	CHECK(kvrun_session_tiers(c.session.h, 0, 1000, out, 10, &n) == KVRUN_EINVALID);
+	CHECK(kvrun_session_tiers(c.session.h, 0, 0, out, 9, &n) == KVRUN_EBUFFER);
+	CHECK(n == 10);
+	CHECK(kvrun_session_tiers(c.session.h, 0, 0, out, 10, nullptr) == KVRUN_EINVALID);
+	kvrun_session_free(c.session.h);
+	CHECK(kvrun_session_tiers(c.session.h, 0, 0, out, 10, &n) == KVRUN_EINVALID);
+	c.session.h = nullptr;
+}

@@ -1,0 +1,313 @@
+// The desktop app without its window: conversations as trees, settings, files that survive a crash, markdown, answers.
+#include "tests/support/temp_folder.h"
+#include "tools/chat/text.h"
+#include "tools/desktop/engine.h"
+#include "tools/desktop/markdown.h"
+#include "tools/desktop/planner.h"
+#include "tools/desktop/store.h"
+#include <csignal>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+using namespace kvrun;
+using namespace kvrun::desktop;
+
+namespace {
+
+const std::string kModel = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+
+struct Rig { // a state whose commands are kept, with a model that is ready
+	Rig() {
+		state.send = [this](kvrun::desktop::Command c) { sent.push_back(std::move(c)); };
+		state.changed = [this](const std::string& id) { changed.push_back(id); };
+		state.calendar = [this] { return ++now; };
+		state.phase = EnginePhase::Ready;
+	}
+	template <class T> const T* last() const { return sent.empty() ? nullptr : std::get_if<T>(&sent.back()); }
+	void answer(const std::string& text, kvrun_status status = KVRUN_OK, const std::string& error = "") {
+		const auto* a = last<Answer>();
+		REQUIRE(a);
+		const std::string id = a->conversation;
+		const int m = a->message;
+		state.take(Piece{id, m, text, ""});
+		Ended e;
+		e.conversation = id, e.message = m, e.status = status, e.error = error;
+		state.take(e);
+	}
+	std::string shown() const { // texts of the current branch
+		std::string out;
+		for (const int m : state.current()->branch()) out += state.current()->messages[size_t(m)].text + "|";
+		return out;
+	}
+	int64_t now = 1000;
+	State state;
+	std::vector<kvrun::desktop::Command> sent;
+	std::vector<std::string> changed;
+};
+
+void wait_for(const std::function<bool()>& done) {
+	for (int i = 0; i < 6000 && !done(); ++i) usleep(10000);
+	REQUIRE(done());
+}
+
+} // namespace
+
+TEST_CASE("desktop state: ask, answer, retry, edit: nothing is overwritten") {
+	Rig r;
+	CHECK(!r.state.ask("  \n"));
+	REQUIRE(r.state.ask("What is it?\nTell me."));
+	CHECK(r.state.current()->title == "What is it?");
+	CHECK(r.last<Answer>()->messages == R"([{"role":"user","content":"What is it?\nTell me."}])");
+	CHECK(!r.state.ask("more")); // while the answer is under way
+	CHECK(r.state.problem.find("Esc") != std::string::npos);
+	r.answer("one");
+	CHECK(r.shown() == "What is it?\nTell me.|one|");
+	REQUIRE(r.state.retry(1));
+	r.answer("two");
+	CHECK(r.shown() == "What is it?\nTell me.|two|");
+	r.state.show(1);
+	CHECK(r.shown() == "What is it?\nTell me.|one|");
+	CHECK(r.state.current()->siblings(1) == std::vector<int>{1, 2});
+	REQUIRE(r.state.ask("and then?"));
+	r.answer("three");
+	REQUIRE(r.state.edit(0, "Who?"));
+	CHECK(r.last<Answer>()->messages == R"([{"role":"user","content":"Who?"}])");
+	r.answer("four");
+	CHECK(r.shown() == "Who?|four|");
+	r.state.show(0); // back to the first question, on to its newest end
+	CHECK(r.shown() == "What is it?\nTell me.|two|");
+	CHECK(r.state.current()->messages.size() == 7);
+	CHECK(!r.state.retry(0));
+	CHECK(!r.state.edit(1, "x"));
+	CHECK(!r.state.retry(99));
+}
+
+TEST_CASE("desktop state: fork, rename, delete; the list's order") {
+	Rig r;
+	r.state.ask("first");
+	r.answer("a");
+	const std::string first = r.state.current_id;
+	r.state.fork(first);
+	const std::string fork = r.state.current_id;
+	CHECK(fork != first);
+	CHECK(r.shown() == "first|a|");
+	r.state.ask("only in the fork");
+	CHECK(r.state.find(first)->messages.size() == 2);
+	r.state.rename(fork, "branch");
+	r.state.rename(fork, "");
+	CHECK(r.state.current()->title == "branch");
+	r.state.select_next(1);
+	CHECK(r.state.current_id == first);
+	r.state.select_next(1);
+	CHECK(r.state.current_id == fork);
+	r.sent.clear();
+	r.state.remove(r.state.current()->id);
+	CHECK(r.sent.size() == 2); // stopped and forgotten
+	CHECK(std::get_if<Stop>(&r.sent[0]));
+	CHECK(r.state.current_id == first);
+	r.state.take(Piece{fork, 3, "late", ""}); // of an answer that nobody has any more
+	r.state.remove(first);
+	CHECK(r.state.current() == nullptr);
+	r.state.remove(first);
+}
+
+TEST_CASE("desktop state: errors say what to do") {
+	Rig r;
+	r.state.ask("long");
+	r.answer("", KVRUN_ECONTEXT, "9000 tokens do not fit the context of 4096");
+	CHECK(r.state.problem.find("9000 tokens") == 0);
+	CHECK(r.state.problem.find("Settings") != std::string::npos);
+	CHECK(r.state.current()->messages[1].note.find("9000 tokens") != std::string::npos);
+	CHECK(!r.state.answering(r.state.current_id));
+	r.state.take(LoadFailed{"no such file"});
+	CHECK(r.state.phase == EnginePhase::Failed);
+	r.state.ask("nobody answers"); // ends at once
+	CHECK(r.state.problem.find("no model is loaded") == 0);
+	r.sent.clear();
+	r.state.apply(r.state.settings); // loads again
+	CHECK(r.last<Load>());
+}
+
+TEST_CASE("desktop state: another policy reads the conversation again") {
+	Rig r;
+	r.state.ask("x");
+	r.answer("y");
+	Settings s = r.state.settings;
+	s.kv = "kivi2", s.ctx = 4096;
+	r.state.apply(s);
+	CHECK(r.last<Forget>());
+	r.state.ask("z");
+	CHECK(r.last<Answer>()->kv == "kivi2");
+	CHECK(r.last<Answer>()->ctx == 4096);
+	s.device = "cpu";
+	r.state.apply(s);
+	CHECK(r.last<Load>()->device == "cpu");
+}
+
+TEST_CASE("T27 desktop: files round-trip; damaged ones are named and left alone") {
+	TempFolder folder;
+	Rig r;
+	r.state.ask("kept");
+	r.answer("answer \xf0\x9f\x90\x8b \xff"); // with a byte that is not UTF-8
+	r.state.ask("open");
+	Settings s;
+	s.kv = "kivi4", s.sampling.temperature = 0.5, s.sampling.seed = 7, s.scale = 1.5;
+	const std::string id = r.state.current_id;
+	{
+		Store store(folder.path);
+		CHECK_THROWS_WITH_AS(Store(folder.path), doctest::Contains("another kvrun-desktop"), ChatError);
+		store.save(*r.state.current());
+		store.save(s);
+		Conversation gone;
+		gone.id = "gone";
+		store.save(gone);
+		store.remove("gone");
+		store.flush();
+	}
+	std::ofstream(folder.path / "bad.json") << R"({"kvrun_desktop": 1, "title": 5})";
+	std::ofstream(folder.path / "cut.json") << R"({"kvrun_desktop": 1, "ti)";
+	std::ofstream(folder.path / "loop.json")
+	    << R"({"kvrun_desktop":1,"title":"","kv":"","ctx":0,"changed":0,"answers":0,"last":0,"messages":[{"parent":0,"role":"user","content":""}]})";
+	std::ofstream(folder.path / "newer.json") << R"({"kvrun_desktop": 2})";
+	std::ofstream(folder.path / "x.json.new-1") << "left by a crash";
+	Store store(folder.path);
+	Store::Saved saved = store.read();
+	for (const char* name : {"bad.json", "cut.json", "loop.json", "newer.json"})
+		CHECK(saved.problem.find(name) != std::string::npos);
+	CHECK(std::filesystem::exists(folder.path / "bad.json"));
+	CHECK(!std::filesystem::exists(folder.path / "x.json.new-1"));
+	CHECK(saved.settings.kv == "kivi4");
+	CHECK(saved.settings.sampling.seed == 7);
+	CHECK(saved.settings.scale == 1.5);
+	REQUIRE(saved.conversations.size() == 1);
+	State again;
+	again.adopt(std::move(saved.conversations));
+	CHECK(again.current_id == id);
+	REQUIRE(again.current()->messages.size() == 4);
+	CHECK(again.current()->messages[1].text == "answer \xf0\x9f\x90\x8b \xef\xbf\xbd");
+	CHECK(!again.current()->messages[3].unfinished);
+	CHECK(again.current()->messages[3].note.find("retry") != std::string::npos);
+	const auto dump = nlohmann::json::parse(again.dump());
+	CHECK(dump["conversations"][0]["shown"][0]["text"] == "kept");
+}
+
+TEST_CASE("desktop: kill -9 while files are written leaves every file whole") {
+	TempFolder folder;
+	for (int round = 0; round < 5; ++round) {
+		const pid_t child = fork();
+		REQUIRE(child >= 0);
+		if (child == 0) {
+			Store store(folder.path);
+			Conversation c;
+			c.id = "c1";
+			c.add(kNone, true, "question");
+			for (;;) { // grows as an answer does
+				c.messages[0].text += std::string(1000, 'x');
+				store.save(c);
+				usleep(100);
+			}
+		}
+		usleep(60000 + 7000 * round);
+		kill(child, SIGKILL);
+		waitpid(child, nullptr, 0);
+		Store store(folder.path); // the lock went with the process
+		const Store::Saved saved = store.read();
+		CHECK(saved.problem.empty());
+		REQUIRE(saved.conversations.size() == 1);
+		CHECK(saved.conversations[0].messages[0].text.size() > 1000);
+	}
+}
+
+TEST_CASE("desktop: basics of markdown") {
+	const std::vector<Block> b =
+	    parse_markdown("# Title\nplain **bold** `co*de` *it*\nsecond line\n\n- one\n  2. two\n> said\n---\n"
+	                   "```cpp\nint a;\n\n  b\n```\nafter 2 * 3 * 4 and snake_case_name");
+	REQUIRE(b.size() == 8);
+	CHECK(b[0] == Block{BlockKind::Heading, 1, "", {{Style::Plain, "Title"}}});
+	CHECK(b[1].spans == std::vector<Span>{{Style::Plain, "plain "},
+	                                      {Style::Bold, "bold"},
+	                                      {Style::Plain, " "},
+	                                      {Style::Code, "co*de"},
+	                                      {Style::Plain, " "},
+	                                      {Style::Italic, "it"},
+	                                      {Style::Plain, "\nsecond line"}});
+	CHECK(b[2] == Block{BlockKind::Item, 0, "-", {{Style::Plain, "one"}}});
+	CHECK(b[3] == Block{BlockKind::Item, 1, "2.", {{Style::Plain, "two"}}});
+	CHECK(b[4].kind == BlockKind::Quote);
+	CHECK(b[5].kind == BlockKind::Rule);
+	CHECK(b[6] == Block{BlockKind::Code, 0, "cpp", {{Style::Code, "int a;\n\n  b"}}});
+	CHECK(b[7].spans == std::vector<Span>{{Style::Plain, "after 2 * 3 * 4 and snake_case_name"}});
+	CHECK(parse_markdown("").empty());
+	CHECK(parse_markdown("```\nopen").back().spans[0].text == "open"); // still being written
+	for (const char* odd : {"*", "**", "`", "#", "-", "```", "> ", "1.", "\n\n", "****", "_a", "``"})
+		parse_markdown(odd);
+}
+
+TEST_CASE("desktop engine: two conversations at once, tiers while they go on, stop, a model that is not there") {
+	EngineThread engine;
+	State s;
+	int64_t now = 0;
+	s.send = [&](kvrun::desktop::Command c) { engine.send(std::move(c)); };
+	s.calendar = [&] { return ++now; };
+	const auto listen = [&] {
+		for (const Event& e : engine.take()) s.take(e);
+	};
+	s.settings.device = "cpu";
+	s.load("/nowhere/model.gguf");
+	wait_for([&] { return listen(), s.phase == EnginePhase::Failed; });
+	CHECK(s.problem.find("/nowhere/model.gguf") != std::string::npos);
+	CHECK(s.problem.find("Settings") != std::string::npos);
+
+	s.settings.chat_template = "chatml";
+	s.settings.kv = "rtn4,recent=32,sinks=0";
+	s.settings.sampling.max_tokens = 60;
+	s.load(kModel);
+	wait_for([&] { return listen(), s.phase == EnginePhase::Ready; });
+	s.ask("One upon a time there was a house and a dog and a tree");
+	const std::string first = s.current_id;
+	s.create();
+	s.ask("Tell me more");
+	const std::string second = s.current_id;
+	bool together = false, packed = false;
+	wait_for([&] {
+		listen();
+		together |= s.n_answering() == 2 && s.live(first).pieces > 1 && s.live(second).pieces > 1;
+		for (const uint8_t t : s.live(first).cache.tiers) packed |= t == KVRUN_TIER_REGULAR;
+		return s.n_answering() == 0;
+	});
+	INFO(s.problem);
+	CHECK(together);
+	CHECK(packed);
+	CHECK(!s.find(first)->messages[1].text.empty());
+	CHECK(!s.find(second)->messages[1].text.empty());
+	CHECK(s.live(second).cache.tiers.size() > 10);
+
+	s.settings.sampling.max_tokens = 0;
+	s.ask("again"); // ends only when it is stopped, or the model has had enough
+	wait_for([&] { return listen(), s.live(second).pieces > 0 || s.n_answering() == 0; });
+	s.stop();
+	wait_for([&] { return listen(), s.n_answering() == 0; });
+	CHECK(!s.current()->messages[3].unfinished);
+}
+
+TEST_CASE("desktop planner: usual policies, and one that does not exist") {
+	Planner p;
+	PlanRequest r{kModel, "cpu", "kivi7", 1024, uint64_t(1) << 30};
+	p.ask(r);
+	wait_for([&] { return p.plan().has_value(); });
+	const Plan plan = *p.plan();
+	REQUIRE(plan.policies.size() == kUsualPolicies.size() + 1);
+	CHECK(plan.policies[0].error.find("kivi7") != std::string::npos);
+	CHECK(plan.policies[1].kv == "fp16");
+	CHECK(plan.policies[1].plan.fits);
+	CHECK(plan.policies[1].plan.kv_bytes > plan.policies[4].plan.kv_bytes);
+	r.memory_bytes = 1 << 20; // less than the weights
+	r.kv = "fp16";
+	p.ask(r);
+	wait_for([&] { return p.plan().has_value(); });
+	CHECK(!p.plan()->policies[0].plan.fits);
+	wait_for([&] { return !p.devices().empty(); });
+}

@@ -1,0 +1,130 @@
+// A conversation as a tree of messages: an edited question or another answer is a sibling, nothing is overwritten.
+#include "tools/desktop/conversation.h"
+#include "tools/chat/text.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace kvrun::desktop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1; // of a conversation's file
+constexpr const char* kFormatKey = "kvrun_desktop";
+constexpr size_t kMostMessages = 1 << 20;
+constexpr size_t kTitleBytes = 48;
+
+std::string text_of(const Json& j, int indent) { return j.dump(indent, '\t', false, Json::error_handler_t::replace); }
+
+} // namespace
+
+int Conversation::add(int parent, bool user, std::string text) {
+	messages.push_back({parent, user, std::move(text), {}, {}, false});
+	return last = int(messages.size()) - 1;
+}
+
+std::vector<int> Conversation::branch() const {
+	std::vector<int> out;
+	for (int m = last; m != kNone; m = messages[size_t(m)].parent) out.push_back(m);
+	std::ranges::reverse(out);
+	return out;
+}
+
+std::vector<int> Conversation::siblings(int m) const {
+	std::vector<int> out;
+	for (size_t i = 0; i < messages.size(); ++i)
+		if (messages[i].parent == messages[size_t(m)].parent) out.push_back(int(i));
+	return out;
+}
+
+void Conversation::show(int m) {
+	last = m;
+	for (int i = int(messages.size()) - 1; i > last; --i)
+		if (messages[size_t(i)].parent == last) last = i, i = int(messages.size()); // and its newest child
+}
+
+std::string Conversation::template_messages(const std::string& system, int last_message) const {
+	Json out = Json::array();
+	for (int m = last_message; m != kNone; m = messages[size_t(m)].parent) {
+		const Message& one = messages[size_t(m)];
+		out.push_back({{"role", one.user ? "user" : "assistant"}, {"content", one.text}});
+		if (!one.reasoning.empty()) out.back()["reasoning_content"] = one.reasoning;
+	}
+	if (!system.empty()) out.push_back({{"role", "system"}, {"content", system}});
+	std::ranges::reverse(out);
+	return text_of(out, -1);
+}
+
+Conversation Conversation::fork(std::string new_id) const {
+	Conversation out = *this;
+	out.id = std::move(new_id);
+	out.title = title + " (fork)";
+	out.messages.clear();
+	out.last = kNone;
+	for (const int m : branch()) {
+		out.messages.push_back(messages[size_t(m)]);
+		out.messages.back().parent = out.last;
+		out.messages.back().unfinished = false;
+		out.last = int(out.messages.size()) - 1;
+	}
+	return out;
+}
+
+std::string to_json(const Conversation& c) {
+	Json messages = Json::array();
+	for (const Message& m : c.messages) {
+		messages.push_back({{"parent", m.parent}, {"role", m.user ? "user" : "assistant"}, {"content", m.text}});
+		if (!m.reasoning.empty()) messages.back()["reasoning"] = m.reasoning;
+		if (!m.note.empty()) messages.back()["note"] = m.note;
+		if (m.unfinished) messages.back()["unfinished"] = true;
+	}
+	const Json out = {
+	    {kFormatKey, kFormat},  {"title", c.title},     {"kv", c.kv},     {"ctx", c.ctx},
+	    {"changed", c.changed}, {"answers", c.answers}, {"last", c.last}, {"messages", std::move(messages)}};
+	return text_of(out, 1) + "\n";
+}
+
+Conversation conversation_from_json(std::string_view json, const std::string& file) {
+	const auto damaged = [&](const std::string& what) {
+		fail_chat(KVRUN_EFORMAT, "{}: damaged conversation: {}", file, what);
+	};
+	Conversation c;
+	try {
+		const Json j = Json::parse(json);
+		if (const int format = j.at(kFormatKey).get<int>(); format != kFormat)
+			fail_chat(KVRUN_EUNSUPPORTED, "{}: {} is {}, this version reads {}", file, kFormatKey, format, kFormat);
+		c.title = j.at("title").get<std::string>();
+		c.kv = j.at("kv").get<std::string>();
+		c.ctx = j.at("ctx").get<uint32_t>();
+		c.changed = j.at("changed").get<int64_t>();
+		c.answers = j.at("answers").get<uint64_t>();
+		c.last = j.at("last").get<int>();
+		const Json& messages = j.at("messages");
+		if (!messages.is_array() || messages.size() > kMostMessages) damaged("messages is no array, or too long");
+		for (const Json& m : messages) {
+			const std::string role = m.at("role").get<std::string>();
+			if (role != "user" && role != "assistant") damaged("role is neither user nor assistant");
+			const int parent = m.at("parent").get<int>();
+			if (parent < kNone || parent >= int(c.messages.size())) damaged("parent is no message before");
+			const bool after_question = parent != kNone && c.messages[size_t(parent)].user;
+			if (after_question == (role == "user")) damaged("role does not alternate");
+			c.messages.push_back({parent, role == "user", m.at("content").get<std::string>(), m.value("reasoning", ""),
+			                      m.value("note", ""), m.value("unfinished", false)});
+		}
+	} catch (const Json::exception& e) { damaged(e.what()); }
+	if (c.last < kNone || c.last >= int(c.messages.size()) || (c.last == kNone) != c.messages.empty())
+		damaged("last is no message");
+	return c;
+}
+
+std::string title_of(const std::string& text) {
+	std::string out = text.substr(0, text.find('\n'));
+	if (out.size() > kTitleBytes) {
+		size_t end = kTitleBytes;
+		while (end && (uint8_t(out[end]) & 0xc0) == 0x80) --end; // no half of a character
+		out = out.substr(0, end) + "...";
+	}
+	return out;
+}
+
+} // namespace kvrun::desktop

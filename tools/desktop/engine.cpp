@@ -1,0 +1,132 @@
+// The engine on a thread of its own: takes commands, steps all answers as one batch, tells events.
+#include "tools/desktop/engine.h"
+#include "tools/api_device.h"
+#include "tools/desktop/answers.h"
+#include "tools/desktop/state.h"
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <sys/resource.h>
+#include <utility>
+
+namespace kvrun::desktop {
+namespace {
+
+// A submission to the device takes at most this long, so that a window on the same GPU draws in between.
+constexpr double kSubmitMs = 8;
+constexpr int kNice = 5; // of the engine's threads, so that on a driver that runs on the processor frames come first
+
+Loaded facts_of(const Answers& answers, const std::string& model) {
+	const kvrun_engine_info i = answers.info();
+	Loaded f;
+	f.model = model, f.name = i.name, f.architecture = i.architecture;
+	f.device = i.device_name, f.driver = i.device_driver, f.backend = i.backend;
+	f.n_layers = i.n_layers, f.n_kv_heads = i.n_kv_heads, f.ctx_train = i.ctx_train;
+	f.weight_bytes = i.weight_bytes, f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
+	f.has_template = answers.has_template();
+	return f;
+}
+
+using Tell = std::function<void(Event)>;
+
+EngineHandle open_engine(const Load& load, kvrun_canceller* canceller, Tell& tell) {
+	ApiDevice device(load.device);
+	if (!std::getenv("KVRUN_SUBMIT_MS")) device.options.submit_ms = kSubmitMs;
+	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = load.model.c_str();
+	o.device = &device.options;
+	o.kv_budget_bytes = load.kv_budget;
+	o.canceller = canceller;
+	o.payload = &tell;
+	o.progress = [](double share, double, void* payload) {
+		(*static_cast<Tell*>(payload))(Loading{share});
+		return 0;
+	};
+	kvrun_engine* engine = nullptr;
+	check_call(kvrun_engine_open(&engine, &o));
+	return EngineHandle(engine);
+}
+
+} // namespace
+
+EngineThread::EngineThread() {
+	kvrun_canceller_new(&loading_);
+	thread_ = std::thread([this] { run(); });
+}
+
+EngineThread::~EngineThread() {
+	{
+		std::lock_guard lock(mutex_);
+		ending_ = true;
+	}
+	kvrun_cancel(loading_);
+	wake_.notify_all();
+	thread_.join();
+	kvrun_canceller_free(loading_);
+}
+
+void EngineThread::send(Command c) {
+	{
+		std::lock_guard lock(mutex_);
+		commands_.push_back(std::move(c));
+	}
+	wake_.notify_all();
+}
+
+std::vector<Event> EngineThread::take() {
+	std::lock_guard lock(events_mutex_);
+	return std::exchange(events_, {});
+}
+
+std::deque<Command> EngineThread::next_commands(bool wait) {
+	std::unique_lock lock(mutex_);
+	if (wait) wake_.wait(lock, [&] { return ending_ || !commands_.empty(); });
+	return std::exchange(commands_, {});
+}
+
+void EngineThread::run() {
+	setpriority(PRIO_PROCESS, 0, kNice); // of this thread and those it starts
+	Tell tell = [this](Event e) {
+		std::lock_guard lock(events_mutex_);
+		events_.push_back(std::move(e));
+	};
+	std::unique_ptr<Answers> answers;
+	const auto load = [&](const Load& l) {
+		answers.reset(); // before the next one needs its memory
+		try {
+			answers = std::make_unique<Answers>(open_engine(l, loading_, tell), l.chat_template, tell);
+			tell(facts_of(*answers, l.model));
+		} catch (const ChatError& e) {
+			answers.reset();
+			tell(LoadFailed{advice(e.status, e.what())});
+		} catch (const std::exception& e) { tell(LoadFailed{e.what()}); }
+	};
+	const auto refuse = [&](const Answer& a) {
+		Ended e;
+		e.conversation = a.conversation, e.message = a.message;
+		e.status = KVRUN_EINVALID, e.error = "no model is loaded";
+		tell(std::move(e));
+	};
+	for (;;) {
+		for (Command& c : next_commands(/*wait=*/!answers || !answers->busy())) {
+			if (const auto* l = std::get_if<Load>(&c)) load(*l);
+			if (const auto* a = std::get_if<Answer>(&c)) answers ? answers->begin(*a) : refuse(*a);
+			if (!answers) continue;
+			if (const auto* s = std::get_if<Stop>(&c)) answers->stop(s->conversation);
+			if (const auto* f = std::get_if<Forget>(&c)) answers->forget(f->conversation);
+			if (const auto* w = std::get_if<Watch>(&c)) answers->watch(*w);
+		}
+		{
+			std::lock_guard lock(mutex_);
+			if (ending_) return;
+		}
+		try {
+			if (answers && answers->busy()) answers->step();
+		} catch (const ChatError& e) { // the device is lost: nothing of this engine goes on
+			answers.reset();
+			tell(LoadFailed{advice(e.status, e.what())});
+		}
+	}
+}
+
+} // namespace kvrun::desktop

@@ -1,0 +1,114 @@
+// kvrun-desktop: chats with a model in a window.
+#include "tools/chat/text.h"
+#include "tools/desktop/gui/app.h"
+#include "tools/help.h"
+#include <SDL_main.h>
+#include <csignal>
+#include <cstdio>
+
+namespace kvrun::desktop {
+namespace {
+
+void describe(kvrun::Command& c) {
+	c.examples = {{"kvrun-desktop model.gguf", "open the window; conversations are where they were"},
+	              {"kvrun-desktop model.gguf --kv kivi2 -c 32k", "new conversations with a cache of 2 bits per value"}};
+	c.sections.push_back({"Keys",
+	                      "F1 in the window lists them all.",
+	                      {{"Enter", "send"}, {"Esc", "stop the answer"}, {"Ctrl+,", "settings"}}});
+	c.sections.push_back(
+	    {"Files",
+	     "",
+	     {{"$XDG_STATE_HOME/kvrun/desktop", "conversations and settings, in ~/.local/state where the "
+	                                        "variable is not set; each file is replaced in one step, and "
+	                                        "an answer under way is saved every second"}}});
+	c.sections.push_back({"Exit codes",
+	                      "",
+	                      {{"0", "ok"},
+	                       {"1", "a fault in kvrun"},
+	                       {"2", "usage"},
+	                       {"3", "a file"},
+	                       {"4", "no window, or a device failed"},
+	                       {"5", "input or output"}}});
+}
+
+struct Given { // options, as typed
+	AppOptions app;
+	std::string device, kv, chat_template;
+	int64_t ctx = 0, max_tokens = 0, seed = 0;
+	double temperature = 0, scale = 0;
+	bool man = false;
+};
+
+int run(int argc, char** argv) {
+	kvrun::Command c("kvrun-desktop", "Chats with a large language model in a window, with the KV cache in view.");
+	c.set_version_flag("--version", std::string("kvrun-desktop ") + KVRUN_VERSION, "print the version");
+	c.set_help_flag("-h,--help", "print this help");
+	describe(c);
+	Given g;
+	c.add_option("model", g.app.model, "a GGUF model")->type_name(kModelFile);
+	auto* device = add_text(c, "--device,--dev", g.device, "NAME",
+	                        "device to run the model on: index or part of its name [the best]");
+	auto* kv = add_text(c, "--kv", g.kv, kPolicy, "cache policy of new conversations [fp16]");
+	auto* ctx = add_tokens(c, "-c,--ctx-size", g.ctx, 0, int64_t(1) << 30,
+	                       "context of new conversations in tokens [0: what fits]");
+	auto* chat =
+	    add_text(c, "--chat-template", g.chat_template, "NAME|FILE", "chat template in the place of the model's own");
+	auto* temperature = add_real(c, "--temp", g.temperature, 0, 1e6, "sampling temperature, 0: greedy [0.8]");
+	auto* predict = add_integer(c, "-n,--predict", g.max_tokens, 0, 1 << 30, "most tokens of an answer [0: no limit]");
+	auto* seed = add_integer(c, "-s,--seed", g.seed, -1, int64_t(1) << 62, "seed of sampling [-1: drawn]");
+	auto* scale = add_real(c, "--scale", g.scale, 0.5, 4, "size of text and widgets [the display's]");
+	add_text(c, "--state", g.app.folder, kFolder, "folder of conversations and settings");
+	add_integer(c, "--width", g.app.width, 320, 16384, "of the window, in pixels [1200]");
+	add_integer(c, "--height", g.app.height, 240, 16384, "of the window, in pixels [800]");
+	add_text(c, "--script", g.app.script, kFile,
+	         "file of commands that drive the window, for tests; tools/desktop/README.md lists them");
+	add_flag(c, "--man", g.man, "print the man page");
+	try {
+		std::vector<std::string> words = plain_words(c, argc, argv);
+		std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
+		c.parse(std::move(words));
+	} catch (const CLI::CallForHelp&) {
+		return std::fputs(help_text(c, help_columns()).c_str(), stdout), 0;
+	} catch (const CLI::CallForVersion& e) {
+		return std::printf("%s\n", e.what()), 0;
+	} catch (const CLI::ParseError& e) {
+		const std::vector<std::string> extras = c.remaining(/*recurse=*/true);
+		fail_chat(KVRUN_EINVALID, "{}", extras.empty() ? e.what() : unknown_word(c, extras.front()));
+	} catch (const ChatError&) { throw; } catch (const std::exception& e) { // a value that an option cannot have
+		fail_chat(KVRUN_EINVALID, "{}", e.what());
+	}
+	if (g.man) return std::fputs(man_page(c).c_str(), stdout), 0;
+	if (g.app.model.empty())
+		fail_chat(KVRUN_EINVALID, "no model given: kvrun-desktop FILE.gguf; see kvrun-desktop --help");
+	if (*device) g.app.device = g.device;
+	if (*kv) g.app.kv = g.kv;
+	if (*ctx) g.app.ctx = g.ctx;
+	if (*chat) g.app.chat_template = g.chat_template;
+	if (*temperature) g.app.temperature = g.temperature;
+	if (*predict) g.app.max_tokens = g.max_tokens;
+	if (*seed) g.app.seed = g.seed;
+	if (*scale) g.app.scale = g.scale;
+	App(g.app).run();
+	return 0;
+}
+
+int guarded(int argc, char** argv) {
+	try {
+		return run(argc, argv);
+	} catch (const ChatError& e) {
+		say_error(e.what());
+		return exit_code_of(e.status);
+	} catch (const std::exception& e) {
+		say_error(e.what());
+		return 1;
+	}
+}
+
+} // namespace
+} // namespace kvrun::desktop
+
+int main(int argc, char** argv) {
+	std::signal(SIGPIPE, SIG_IGN);
+	std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is a write that fails
+	return kvrun::desktop::guarded(argc, argv);
+}

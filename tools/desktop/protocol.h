@@ -1,0 +1,88 @@
+// What window and engine thread say to each other: commands in, events out.
+#pragma once
+#include "engine/kvrun.h"
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace kvrun::desktop {
+
+struct Sampling { // fields of kvrun_generate_options
+	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
+	int top_k = 40;
+	int max_tokens = 0; // of an answer; 0: until the model ends it or the context is full
+	int64_t seed = -1;  // -1: drawn
+};
+
+// ---- commands
+struct Load { // a model, in place of the one before
+	std::string model, device;
+	uint64_t kv_budget = 0;    // bytes for the caches of all conversations; 0: what the device has free
+	std::string chat_template; // name, or path of a Jinja file; empty: the model's own
+};
+struct Answer {
+	std::string conversation;
+	int message = 0;      // the answer's number
+	std::string messages; // JSON array, up to the question
+	std::string kv;       // policy
+	uint32_t ctx = 0;     // tokens; 0: what fits
+	Sampling sampling;
+	uint64_t seed = 0; // of this answer
+};
+struct Stop { // an answer; what it has stays
+	std::string conversation;
+};
+struct Forget { // the cache of a conversation
+	std::string conversation;
+};
+struct Watch { // the layer and kv head whose tiers are reported
+	uint32_t layer = 0, kv_head = 0;
+};
+using Command = std::variant<Load, Answer, Stop, Forget, Watch>;
+
+// ---- events
+struct Loading {
+	double share = 0; // 0 .. 1
+};
+struct Loaded { // facts of the model and its device
+	std::string model, name, architecture, device, driver, backend;
+	uint32_t n_layers = 0, n_kv_heads = 0, ctx_train = 0;
+	uint64_t weight_bytes = 0, activation_bytes = 0, kv_budget_bytes = 0;
+	bool has_template = true, is_cpu = false;
+};
+struct LoadFailed {
+	std::string text;
+};
+struct Reading { // the prompt of an answer
+	std::string conversation;
+	int message = 0;
+	double share = 0, seconds_left = 0;
+};
+struct Piece { // of an answer
+	std::string conversation;
+	int message = 0;
+	std::string content, reasoning;
+};
+struct CacheView {
+	std::vector<uint8_t> tiers; // of each token: kvrun_tier, in the layer and head that are watched
+	uint32_t ctx = 0;           // longest sequence
+	uint64_t f16_bytes = 0, code_bytes = 0, param_bytes = 0, overhead_bytes = 0, f16_equivalent = 0;
+	uint64_t total_bytes() const { return f16_bytes + code_bytes + param_bytes + overhead_bytes; }
+};
+struct Cache {
+	std::string conversation;
+	CacheView view;
+};
+struct Ended {
+	std::string conversation;
+	int message = 0;
+	kvrun_stop_reason reason = KVRUN_STOP_END;
+	uint32_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;
+	double prefill_seconds = 0, decode_seconds = 0;
+	std::string error; // why it ended early; empty: it did not
+	kvrun_status status = KVRUN_OK;
+};
+using Event = std::variant<Loading, Loaded, LoadFailed, Reading, Piece, Cache, Ended>;
+
+} // namespace kvrun::desktop

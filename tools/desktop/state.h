@@ -1,0 +1,95 @@
+// What the app knows, without any window: conversations, settings, the engine's condition; and what the user does to
+// it.
+#pragma once
+#include "tools/desktop/conversation.h"
+#include "tools/desktop/protocol.h"
+#include <functional>
+#include <map>
+#include <set>
+
+namespace kvrun::desktop {
+
+struct Settings {
+	std::string device;        // as of --device; empty: the best
+	std::string kv = "fp16";   // policy of new conversations
+	uint32_t ctx = 0;          // tokens; 0: what fits
+	std::string system;        // instructions for the model; empty: none
+	std::string chat_template; // name or file; empty: the model's own
+	Sampling sampling;
+	double scale = 0; // of text and widgets; 0: the display's
+};
+std::string to_json(const Settings&);
+Settings settings_from_json(std::string_view json, const std::string& file); // throws ChatError
+
+enum class EnginePhase { Off, Loading, Ready, Failed };
+
+struct Live {                             // of a conversation, since the program began
+	int answering = kNone;                // answer under way
+	double read_share = 1, read_left = 0; // of its prompt; seconds
+	double begun = 0;                     // clock of its first piece
+	uint32_t pieces = 0;                  // tokens, about
+	double tokens_per_second = 0;         // of the answer under way, or the last one
+	CacheView cache;
+};
+
+class State {
+ public:
+	// send: to the engine. changed: a conversation has to be saved, or removed where it is gone; an empty name:
+	// settings.
+	std::function<void(Command)> send = [](Command) {};
+	std::function<void(const std::string& id)> changed = [](const std::string&) {};
+	std::function<double()> clock = [] { return 0.; };    // seconds
+	std::function<int64_t()> calendar = [] { return 0; }; // seconds since 1970
+
+	// ---- what the user does
+	void load(const std::string& model);
+	Conversation& create();             // a new one, current
+	void select(const std::string& id); // nothing for one that is not there
+	void select_next(int step);         // in the list, around its ends
+	void rename(const std::string& id, const std::string& title);
+	void remove(const std::string& id);
+	void fork(const std::string& id);                // the shown branch, current
+	bool ask(const std::string& text);               // of the current conversation; false: not now, `problem` says why
+	bool retry(int message);                         // another answer in the place of this one
+	bool edit(int message, const std::string& text); // another question in the place of this one
+	void show(int message);                          // the branch through it
+	void stop();                                     // the answer of the current conversation
+	void apply(const Settings&);                     // to new conversations and the current one
+	void watch(uint32_t layer, uint32_t kv_head);
+
+	// ---- what the engine says
+	void take(const Event&);
+
+	// ---- looking at it
+	Conversation* find(const std::string& id);
+	const Conversation* find(const std::string& id) const { return const_cast<State*>(this)->find(id); }
+	Conversation* current() { return find(current_id); }
+	const Conversation* current() const { return find(current_id); }
+	const Live& live(const std::string& id) const;
+	bool answering(const std::string& id) const { return live(id).answering != kNone; }
+	size_t n_answering() const;
+	std::string dump() const; // everything as JSON, for tests
+
+	std::vector<Conversation> conversations; // the newest first
+	std::string current_id;
+	Settings settings;
+	std::string model; // path
+	EnginePhase phase = EnginePhase::Off;
+	double load_share = 0;
+	Loaded facts;        // where Ready
+	std::string problem; // last error, with what to do; empty: none
+	uint32_t watched_layer = 0, watched_head = 0;
+
+	void adopt(std::vector<Conversation>); // those saved, at the start
+
+ private:
+	void begin_answer(Conversation&, int question);
+	void end_answer(const Ended&);
+	std::string new_id() const;
+	std::map<std::string, Live> live_;
+};
+
+// An error of the library with what to do about it in this program.
+std::string advice(kvrun_status, const std::string& text);
+
+} // namespace kvrun::desktop

@@ -1,0 +1,90 @@
+// The app's settings as a file, and everything it knows as JSON, for tests.
+#include "tools/chat/text.h"
+#include "tools/desktop/state.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace kvrun::desktop {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+constexpr const char* kFormatKey = "kvrun_desktop_settings";
+
+std::string text_of(const Json& j) { return j.dump(1, '\t', false, Json::error_handler_t::replace) + "\n"; }
+
+constexpr const char* kPhases[] = {"off", "loading", "ready", "failed"};
+
+} // namespace
+
+std::string to_json(const Settings& s) {
+	const Sampling& p = s.sampling;
+	return text_of({{kFormatKey, kFormat},
+	                {"device", s.device},
+	                {"kv", s.kv},
+	                {"ctx", s.ctx},
+	                {"system", s.system},
+	                {"chat_template", s.chat_template},
+	                {"temperature", p.temperature},
+	                {"top_k", p.top_k},
+	                {"top_p", p.top_p},
+	                {"min_p", p.min_p},
+	                {"repeat_penalty", p.repeat_penalty},
+	                {"max_tokens", p.max_tokens},
+	                {"seed", p.seed},
+	                {"scale", s.scale}});
+}
+
+Settings settings_from_json(std::string_view json, const std::string& file) {
+	Settings s;
+	Sampling& p = s.sampling;
+	try {
+		const Json j = Json::parse(json);
+		const auto read = [&](const char* name, auto& to) { to = j.value(name, to); };
+		if (j.at(kFormatKey).get<int>() != kFormat)
+			fail_chat(KVRUN_EUNSUPPORTED, "{}: {} is not {}", file, kFormatKey, kFormat);
+		read("device", s.device), read("kv", s.kv), read("ctx", s.ctx), read("system", s.system);
+		read("chat_template", s.chat_template), read("scale", s.scale);
+		read("temperature", p.temperature), read("top_k", p.top_k), read("top_p", p.top_p), read("min_p", p.min_p);
+		read("repeat_penalty", p.repeat_penalty), read("max_tokens", p.max_tokens), read("seed", p.seed);
+	} catch (const Json::exception& e) { fail_chat(KVRUN_EFORMAT, "{}: damaged settings: {}", file, e.what()); }
+	return s;
+}
+
+std::string State::dump() const {
+	Json list = Json::array();
+	for (const Conversation& c : conversations) {
+		const Live& l = live(c.id);
+		Json shown = Json::array();
+		for (const int m : c.branch()) {
+			const Message& one = c.messages[size_t(m)];
+			shown.push_back({{"number", m},
+			                 {"role", one.user ? "user" : "assistant"},
+			                 {"text", one.text},
+			                 {"note", one.note},
+			                 {"siblings", c.siblings(m).size()}});
+		}
+		Json tiers = Json::array();
+		for (int t = 0; t < 4; ++t) tiers.push_back(std::ranges::count(l.cache.tiers, uint8_t(t)));
+		list.push_back({{"id", c.id},
+		                {"title", c.title},
+		                {"kv", c.kv},
+		                {"answering", l.answering != kNone},
+		                {"read_share", l.read_share},
+		                {"tokens_per_second", l.tokens_per_second},
+		                {"messages", c.messages.size()},
+		                {"shown", std::move(shown)},
+		                {"tiers", std::move(tiers)},
+		                {"cache_bytes", l.cache.total_bytes()}});
+	}
+	return text_of({{"model", model},
+	                {"phase", kPhases[int(phase)]},
+	                {"device", facts.device},
+	                {"current", current_id},
+	                {"problem", problem},
+	                {"settings", Json::parse(to_json(settings))},
+	                {"conversations", std::move(list)}});
+}
+
+} // namespace kvrun::desktop

@@ -1,0 +1,127 @@
+// The app's files: one per conversation and one of settings, written by a thread of its own so that no frame waits.
+#include "tools/desktop/store.h"
+#include "tools/chat/store.h"
+#include "tools/chat/text.h"
+#include <cerrno>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/file.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+namespace kvrun::desktop {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSettings = "settings";    // name of their file
+constexpr size_t kMostBytes = size_t(256) << 20; // of a conversation
+constexpr const char* kTemporary = ".json.new-"; // in names of files that were being written
+
+} // namespace
+
+std::string default_folder() {
+	const std::string state = state_folder();
+	if (state.empty()) fail_chat(KVRUN_ENOTFOUND, "there is no folder for conversations: set XDG_STATE_HOME or HOME");
+	return state + "/desktop";
+}
+
+Store::Store(std::string folder) : folder_(std::move(folder)) {
+	std::error_code ec;
+	fs::create_directories(folder_, ec);
+	fs::permissions(folder_, fs::perms::owner_all, ec);
+	const std::string path = folder_ + "/lock";
+	lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (lock_ < 0) fail_chat(KVRUN_EIO, "{}: {}", path, std::generic_category().message(errno));
+	if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+		close(lock_);
+		fail_chat(KVRUN_EBUSY,
+		          "{}: another kvrun-desktop has these conversations open; use that one, or --state FOLDER", folder_);
+	}
+	for (const auto& entry : fs::directory_iterator(folder_, ec)) // of a program that was killed
+		if (entry.path().filename().string().find(kTemporary) != std::string::npos) fs::remove(entry.path(), ec);
+	thread_ = std::thread([this] { run(); });
+}
+
+Store::~Store() {
+	{
+		std::lock_guard lock(mutex_);
+		ending_ = true;
+	}
+	wake_.notify_all();
+	thread_.join();
+	close(lock_);
+}
+
+Store::Saved Store::read() const {
+	Saved out;
+	const auto attempt = [&](auto&& f) {
+		try {
+			f();
+		} catch (const ChatError& e) {
+			out.problem += (out.problem.empty() ? "" : "\n") + std::string(e.what()) + ". It was left as it is.";
+		}
+	};
+	std::error_code ec;
+	for (const auto& entry : fs::directory_iterator(folder_, ec)) {
+		const fs::path& p = entry.path();
+		if (p.extension() != ".json") continue;
+		attempt([&] {
+			const std::string text = read_text_file(p.string(), kMostBytes);
+			if (p.stem() == kSettings) {
+				out.settings = settings_from_json(text, p.string());
+			} else {
+				out.conversations.push_back(conversation_from_json(text, p.string()));
+				out.conversations.back().id = p.stem().string();
+			}
+		});
+	}
+	return out;
+}
+
+void Store::save(const Conversation& c) { put(path(c.id), to_json(c)); }
+void Store::save(const Settings& s) { put(path(kSettings), to_json(s)); }
+void Store::remove(const std::string& id) { put(path(id), {}); }
+
+void Store::put(const std::string& file, std::optional<std::string> content) {
+	{
+		std::lock_guard lock(mutex_);
+		waiting_[file] = std::move(content); // in the place of an older one that has not been written yet
+	}
+	wake_.notify_all();
+}
+
+void Store::flush() {
+	std::unique_lock lock(mutex_);
+	idle_.wait(lock, [&] { return waiting_.empty() && !writing_; });
+}
+
+std::string Store::take_problem() {
+	std::lock_guard lock(mutex_);
+	return std::exchange(problem_, {});
+}
+
+void Store::run() {
+	std::unique_lock lock(mutex_);
+	for (;;) {
+		wake_.wait(lock, [&] { return ending_ || !waiting_.empty(); });
+		if (waiting_.empty()) return;
+		const auto next = waiting_.extract(waiting_.begin());
+		writing_ = true;
+		lock.unlock();
+		std::string problem;
+		try {
+			if (next.mapped())
+				write_private_file(next.key(), *next.mapped());
+			else if (unlink(next.key().c_str()) != 0 && errno != ENOENT)
+				problem = fmt::format("{}: {}", next.key(), std::generic_category().message(errno));
+		} catch (const std::exception& e) { problem = e.what(); }
+		lock.lock();
+		writing_ = false;
+		if (!problem.empty()) problem_ = "Not saved: " + problem + ". Make room or check the folder's permissions.";
+		if (waiting_.empty()) idle_.notify_all();
+	}
+}
+
+} // namespace kvrun::desktop
