@@ -3,6 +3,7 @@
 #include "tools/args.h"
 #include "tools/output.h"
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,10 @@ Json run_stability(const Options&, const Device&);
 std::vector<std::string> split(const std::string& text, char at);
 std::vector<std::string> policies(const Options&); // names as they are given
 std::string made_up_text(size_t bytes);            // records and sentences
+// A measured number; NaN where it was none, which JSON writes as null.
+inline double number(const Json& j) {
+	return j.is_number() ? j.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
 
 // ---- units: pieces of work in processes of their own, whose results are kept
 

@@ -48,7 +48,7 @@ std::string text_at(double x, double y, const char* anchor, const std::string& s
 }
 
 void widen(Scale& s, double v) {
-	if (s.log && v <= 0) return;
+	if (!std::isfinite(v) || (s.log && v <= 0)) return;
 	s.low = std::min(s.low, v), s.high = std::max(s.high, v);
 }
 
@@ -101,7 +101,7 @@ std::string plot(const Axes& a, const std::vector<Series>& all) {
 		const char* colour = kColours[i % std::size(kColours)];
 		std::string path;
 		for (const auto& [px, py] : all[i].points) {
-			if ((a.log_y && py <= 0) || (a.log_x && px <= 0)) continue;
+			if (!std::isfinite(px) || !std::isfinite(py) || (a.log_y && py <= 0) || (a.log_x && px <= 0)) continue;
 			path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x(px), y(py));
 			s += fmt::format(
 			    "<circle cx='{:.1f}' cy='{:.1f}' r='3.2' fill='{}'><title>{}: {:.6g}, {:.6g}</title></circle>", x(px),

@@ -61,7 +61,7 @@ std::string speed_plot(const Json& d) {
 	             .y = "tok/s"},
 	            by_policy(d, [](const Json& t) {
 		            const bool wanted = t["n_gen"] > 0 && t["sequences"] == 1;
-		            return std::pair(t["n_depth"].get<double>(), wanted ? t["tok_s_median"].get<double>() : 0.0);
+		            return std::pair(number(t["n_depth"]), wanted ? number(t["tok_s_median"]) : 0.0);
 	            }));
 }
 
@@ -69,9 +69,8 @@ std::string memory_plot(const Json& run) {
 	for (const Json& d : run["devices"]) // the same on all of them but for the size of pages
 		if (find(d["stages"], "speed"))
 			return plot({.title = "Memory of the cache", .x = "tokens", .y = "MiB"}, by_policy(d, [](const Json& t) {
-				            const double n =
-				                t["n_depth"].get<double>() + t["n_prompt"].get<double>() + t["n_gen"].get<double>();
-				            return std::pair(n, t["sequences"] == 1 ? t["kv_bytes"].get<double>() / (1 << 20) : 0.0);
+				            const double n = number(t["n_depth"]) + number(t["n_prompt"]) + number(t["n_gen"]);
+				            return std::pair(n, t["sequences"] == 1 ? number(t["kv_bytes"]) / (1 << 20) : 0.0);
 			            }));
 	return "";
 }
@@ -83,7 +82,7 @@ std::string quality_plot(const Json& run) {
 		if (!q) continue;
 		Series s{d["label"], {}};
 		for (const Json& r : (*q)["text"]["results"])
-			s.points.push_back({r["stored_bits_per_element"].get<double>(), r["kld_mean"].get<double>()});
+			s.points.push_back({number(r["stored_bits_per_element"]), number(r["kld_mean"])});
 		all.push_back(s);
 	}
 	return plot({.title = "KL divergence from f16 against stored bits",
@@ -108,7 +107,7 @@ std::string op_bars(const Json& d) {
 		const double rate = o["bytes_per_s"];
 		if (rate > 0)
 			all.push_back({o["op"], rate / 1e9,
-			               fmt::format("{:.2f} GB/s, {:.2f} ms{}", rate / 1e9, o["ms"].get<double>(),
+			               fmt::format("{:.2f} GB/s, {:.2f} ms{}", rate / 1e9, number(o["ms"]),
 			                           peak > 0 ? fmt::format(", {:.0f} %", rate / peak * 100) : "")});
 	}
 	return bars(fmt::format("{}, {}, {}", d["label"].get<std::string>(), (*deepest)["test"].get<std::string>(),

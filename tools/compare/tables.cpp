@@ -23,9 +23,9 @@ Cell op_cell(const Json& d, const std::string& op) {
 		if (o["op"] != op) continue;
 		const std::string hint = fmt::format("{} calls, {} elements, max error {:.3g}, {:.0f} % of the tolerance",
 		                                     o["calls"].get<uint64_t>(), o["elements"].get<uint64_t>(),
-		                                     o["max_error"].get<double>(), 100 * o["share_of_tolerance"].get<double>());
+		                                     number(o["max_error"]), 100 * number(o["share_of_tolerance"]));
 		if (o["bad"] > 0) return {fmt::format("{} wrong", o["bad"].get<uint64_t>()), Mark::Bad, hint};
-		const double error = o["max_error"];
+		const double error = number(o["max_error"]);
 		return {error == 0 ? "same bits" : fmt::format("{:.1e}", error), Mark::Good, hint};
 	}
 	return {"-"};
@@ -49,7 +49,7 @@ Cell tokens_cell(const Json& d, const std::string& policy, const Json& run) {
 	if (at < 0) return {"same", Mark::Good};
 	const bool wrong = (policy == "fp16" || policy == "f16") && !p.value("near_tie", false);
 	return {fmt::format("part at {}", at), wrong ? Mark::Bad : Mark::Note,
-	        fmt::format("margin {:.4g}", p.value("margin", 0.0))};
+	        fmt::format("margin {:.4g}", number(p["margin"]))};
 }
 
 } // namespace
@@ -80,7 +80,7 @@ std::string summary(const Json& run) {
 	if (n["slower"]) s += fmt::format(" {} tests are slower than the baseline by more than the spread.", n["slower"]);
 	if (n["note"]) s += fmt::format(" {} notes.", n["note"]);
 	return s + fmt::format(" {} of {} parameters, kvrun {} ({}), {}.", text(run["model"], "architecture"),
-	                       human_bytes(run["model"]["parameters"].get<double>()).substr(0, 5), text(run, "version"),
+	                       human_bytes(number(run["model"]["parameters"])).substr(0, 5), text(run, "version"),
 	                       text(run, "commit"), text(run, "time"));
 }
 
@@ -147,7 +147,7 @@ Table tokens_table(const Json& run) {
 			                  {std::to_string((*find(d["stages"], "tokens"))["policies"][policy]["ids"].size())},
 			                  {at < 0 ? "none" : std::to_string(at)},
 			                  {at < 0 ? "-"
-			                          : fmt::format("{:.4g}{}", p["margin"].get<double>(),
+			                          : fmt::format("{:.4g}{}", number(p["margin"]),
 			                                        p["near_tie"].get<bool>() ? ", a near tie" : "")}});
 		}
 	}
@@ -165,17 +165,16 @@ Table speed_table(const Json& run) {
 				of_base[text(s, "test") + text(s, "kv")] = s["tok_s_median"];
 	for (const Json& d : run["devices"])
 		for (const Json& s : list(d["stages"], "speed", "results")) {
-			const double median = s["tok_s_median"];
+			const double median = number(s["tok_s_median"]);
 			const double prompt = s["n_prompt"], change = s.value("change", 0.0);
 			auto& row = t.rows.emplace_back();
 			row = {{text(d, "label")},
 			       {text(s, "test")},
 			       {text(s, "kv")},
 			       {fmt::format("{:.2f}{}", median, change > 0 ? fmt::format(" ({:+.1f} %)", (change - 1) * 100) : "")},
-			       {fmt::format(
-			           "{:.1f} %",
-			           median > 0 ? 100 * (s["tok_s_max"].get<double>() - s["tok_s_min"].get<double>()) / median : 0)},
-			       {human_bytes(s["kv_device_bytes"].get<double>())},
+			       {fmt::format("{:.1f} %",
+			                    median > 0 ? 100 * (number(s["tok_s_max"]) - number(s["tok_s_min"])) / median : 0)},
+			       {human_bytes(number(s["kv_device_bytes"]))},
 			       {prompt > 0 && median > 0 ? fmt::format("{:.2f} s", prompt / median) : "-"}};
 			if (base.empty()) continue;
 			const auto it = of_base.find(text(s, "test") + text(s, "kv"));
@@ -196,10 +195,10 @@ Table quality_table(const Json& run) {
 		for (const Json& r : (*q)["text"]["results"])
 			t.rows.push_back({{text(d, "label")},
 			                  {text(r, "policy")},
-			                  {fmt::format("{:.2f}", r["stored_bits_per_element"].get<double>())},
-			                  {fmt::format("{:.3f}", r["ppl"].get<double>())},
-			                  {fmt::format("{:.5f}", r["kld_mean"].get<double>())},
-			                  {fmt::format("{:.1f} %", 100 * r["top1"].get<double>())},
+			                  {fmt::format("{:.2f}", number(r["stored_bits_per_element"]))},
+			                  {fmt::format("{:.3f}", number(r["ppl"]))},
+			                  {fmt::format("{:.5f}", number(r["kld_mean"]))},
+			                  {fmt::format("{:.1f} %", 100 * number(r["top1"]))},
 			                  {recall[text(r, "policy")]}});
 	}
 	return t;
@@ -236,7 +235,7 @@ Table peer_table(const Json& run) {
 		                  {text(r, "test")},
 		                  {text(r, "depth")},
 		                  {text(r, "cache")},
-		                  {fmt::format("{:.2f}", r["tok_s"].get<double>())},
+		                  {fmt::format("{:.2f}", number(r["tok_s"]))},
 		                  {std::to_string(r["samples"].size())}});
 	return t;
 }
@@ -252,8 +251,8 @@ Table ops_table(const Json& device) {
 		       {text(o, "calls")},
 		       {text(o, "elements")},
 		       {text(o, "bad"), o["bad"] > 0 ? Mark::Bad : Mark::None},
-		       {fmt::format("{:.2e}", o["max_error"].get<double>())},
-		       {fmt::format("{:.0f} %", 100 * o["share_of_tolerance"].get<double>())}};
+		       {fmt::format("{:.2e}", number(o["max_error"]))},
+		       {fmt::format("{:.0f} %", 100 * number(o["share_of_tolerance"]))}};
 		for (const Json& n : o["ulp"]) row.push_back({n == 0 ? "" : n.dump()});
 	}
 	return t;
