@@ -9,10 +9,13 @@ namespace kvrun {
 
 // Mirrors every buffer in `reference`, runs each op on both, compares, and carries on with inner's result on both, so
 // that the first difference is the op that made it. Without a reference it only checks shapes, scans and dumps.
+// With an observer a difference is told and does not stop: the reference's result is carried on with on both, so that
+// later ops are judged by themselves.
 // dump: folder[:op[:layer]]; the plain inputs and the outputs of each op go to folder/NUMBER_Llayer_op_name.npy.
 class CheckedBackend final : public Backend {
  public:
-	CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference, const std::string& dump);
+	CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference, const std::string& dump,
+	               OpObserver observer = {});
 
 	const char* name() const override { return inner_->name(); }
 	DeviceInfo info() const override { return inner_->info(); }
@@ -80,6 +83,7 @@ class CheckedBackend final : public Backend {
 	void add_span(std::vector<Output>&, const char* name, const View& pool, std::span<const uint32_t> work,
 	              size_t stride, size_t field, uint32_t n, uint32_t bits);
 	std::vector<std::byte> fetch(Backend&, const View& v); // submits and waits; v of that backend
+	void carry_on(const Output&, std::span<const std::byte> bytes, bool wrong);
 	void dump(const char* op, const char* name, const View& v);
 	bool dumps(const char* op) const;
 
@@ -91,11 +95,12 @@ class CheckedBackend final : public Backend {
 	bool in_layer_ = false;                                 // at_layer() was called
 	uint32_t n_ops_ = 0;                                    // run so far; numbers the dumps
 	std::string dump_dir_, dump_op_, dump_layer_;           // empty op or layer: all
+	OpObserver observer_;
 };
 
 std::string shape_text(const View&); // (rows, cols) for messages
 
 std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference,
-                                              const std::string& dump = "");
+                                              const std::string& dump = "", OpObserver observer = {});
 
 } // namespace kvrun

@@ -152,7 +152,8 @@ std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
 	const Found::Entry& e = found.choose(o);
 	std::unique_ptr<Backend> b = e.set->open(e.index);
 	if (o.check || !o.dump.empty())
-		b = make_checked_backend(std::move(b), o.check ? make_cpu_backend(o.poison) : nullptr, o.dump);
+		b = make_checked_backend(std::move(b), o.check ? make_cpu_backend(o.poison) : nullptr, o.dump,
+		                         o.check ? o.compared : nullptr);
 	return b;
 }
 

@@ -1,6 +1,7 @@
 // Which backends there are, the devices they find, and opening one of them.
 #pragma once
 #include "backends/backend.h"
+#include "backends/tolerance.h"
 #include <functional>
 
 namespace kvrun {
@@ -10,6 +11,7 @@ struct BackendOptions {
 	                      // index into list_devices(), part of a device name, the name of a backend, or BACKEND:INDEX
 	std::string backend;  // devices of this one only; empty: all
 	bool check = false;   // run every op on the cpu backend too and stop at the first that differs
+	OpObserver compared;  // with `check`: is told every comparison; a difference does not stop the run
 	std::string dump;     // folder[:op[:layer]]: write inputs and outputs of ops as .npy
 	std::string validate; // Vulkan validation layer: 1, sync, gpu; any message fails the run; empty or 0: off
 	bool poison = false;  // fill new device memory with NaN, so that reads of unwritten memory show

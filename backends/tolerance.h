@@ -1,7 +1,9 @@
 // How far a result may be from the cpu backend's: |x - ref| <= rel * |ref| + slack * rms(ref).
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,5 +26,14 @@ struct Difference {
 	std::vector<size_t> bad; // the first 5
 };
 Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance);
+
+struct OpComparison { // one output of one op, as two backends computed it
+	std::string_view op, output;
+	const std::string& shape; // of the op, for messages
+	const Difference& difference;
+	std::span<const float> x, ref; // packed codes as numbers
+	bool codes;
+};
+using OpObserver = std::function<void(const OpComparison&)>;
 
 } // namespace kvrun

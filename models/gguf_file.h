@@ -1,22 +1,27 @@
-// The bytes of one GGUF file: a regular file read by position, or memory. Never mapped: a mapping of a file that
-// shrinks ends the process with SIGBUS, a read that comes back short is an error.
+// The bytes of one GGUF file: a regular file read by position, memory, or a made-up model. Never mapped: a mapping of a
+// file that shrinks ends the process with SIGBUS, a read that comes back short is an error.
 #pragma once
 #include "engine/core/regular_file.h"
+#include <memory>
 #include <optional>
 
 namespace kvrun {
 
+class SynthFile;
+
 class GgufFile {
  public:
-	explicit GgufFile(const std::string& path);
+	explicit GgufFile(const std::string& path); // or synth:... (models/synth/shape.h)
 	GgufFile(std::string name, std::span<const std::byte> bytes);
+	~GgufFile();
 
 	const std::string& name() const { return name_; } // printable
 	uint64_t bytes() const { return bytes_; }         // when it was opened
 	void read_at(uint64_t at, std::span<std::byte> dst) const;
 
  private:
-	std::optional<RegularFile> file_; // empty: memory_ has the bytes
+	std::optional<RegularFile> file_; // empty: synth_ has the bytes; without it memory_
+	std::unique_ptr<const SynthFile> synth_;
 	std::string name_;
 	uint64_t bytes_ = 0;
 	std::span<const std::byte> memory_;

@@ -7,6 +7,8 @@ namespace kvrun {
 struct Exit { // thrown by a command to end the program: it has printed its messages
 	int code; // exit code
 };
+// Another command of this program, in this process; errors are printed, the exit code is returned.
+int run_words(const std::vector<std::string>& words);
 constexpr int kInterrupted = 130; // exit code after Ctrl-C; a command prints what it has done so far
 
 // In the order of --help; every one is called from kvrun.cpp.
@@ -20,6 +22,8 @@ void add_inspect(Command&);
 void add_tokenize(Command&);
 void add_replay(Command&);
 void add_eval(Command&);
+void add_compare(Command&);
+void add_synth(Command&);
 void add_completion(Command&);
 void add_help(Command&); // the last one: it lists the others
 

@@ -33,6 +33,7 @@ void describe(Command& app) {
 	                         {"4", "no such device, a device failed, or memory ran out"},
 	                         {"5", "input or output failed"},
 	                         {"6", "does not fit: a prompt in its context, or a plan in its memory"},
+	                         {"7, 8", "compare: wrong results; slower than the baseline"},
 	                         {"130", "interrupted by Ctrl-C; what was done until then has been printed"}}});
 	Section environment{"Environment", "", {}, /*man_only=*/true};
 	for (const EnvInfo& e : env_table())
@@ -97,6 +98,8 @@ int run(int argc, char** argv) {
 	add_tokenize(app);
 	add_replay(app);
 	add_eval(app);
+	add_compare(app);
+	add_synth(app);
 	add_completion(app);
 	add_help(app);
 	try {
@@ -141,6 +144,16 @@ int guarded(int argc, char** argv) {
 }
 
 } // namespace
+
+int run_words(const std::vector<std::string>& words) {
+	std::vector<char*> argv;
+	std::string name = "kvrun";
+	std::vector<std::string> copy = words;
+	argv.push_back(name.data());
+	for (std::string& w : copy) argv.push_back(w.data());
+	return guarded(int(argv.size()), argv.data());
+}
+
 } // namespace kvrun
 
 int main(int argc, char** argv) {

@@ -1,0 +1,89 @@
+// Random weights, block by block.
+#include "models/synth/blocks.h"
+#include "engine/core/error.h"
+#include "engine/core/f16.h"
+#include "engine/core/splitmix64.h"
+#include <bit>
+#include <cstring>
+
+namespace kvrun {
+namespace {
+
+constexpr uint64_t kDraws = 64; // numbers kept for each block; no format needs more
+
+struct Draw { // the numbers of one block
+	uint64_t state;
+	uint64_t next() { return splitmix64(state += kSplitmixStep); }
+	void fill(std::byte* dst, size_t n) { // n: a multiple of 8
+		for (size_t i = 0; i < n; i += 8) {
+			const uint64_t x = next();
+			for (size_t k = 0; k < 8; ++k) dst[i + k] = std::byte(x >> 8 * k & 255);
+		}
+	}
+	// Sum of four uniform numbers: variance 1, near enough to normal.
+	float normal() {
+		const uint64_t x = next();
+		const int64_t sum =
+		    int64_t(x & 0xffff) + int64_t(x >> 16 & 0xffff) + int64_t(x >> 32 & 0xffff) + int64_t(x >> 48);
+		return float(sum - 2 * 65535) * (1.7320508f / 65536);
+	}
+};
+
+void put_half(std::byte* at, float x) {
+	const uint16_t h = f32_to_f16(x);
+	std::memcpy(at, &h, 2);
+}
+
+// Root mean squares of uniform codes around their middle, and of the sub-scales 4..7.
+constexpr float kRms4 = 4.61f, kRms5 = 9.23f, kRms6 = 18.47f, kRms8 = 73.9f, kRmsScale = 5.61f;
+
+// Q4_K, Q5_K: sub-scale and sub-minimum of a run are the same number, so that dmin = d * (middle code) centres it.
+void k_scales(std::byte* b, Draw& draw, float d, float middle) {
+	put_half(b, d);
+	put_half(b + 2, d * middle);
+	const uint64_t x = draw.next();
+	for (int j = 0; j < 4; ++j) {
+		const auto low = std::byte(4 + (x >> 2 * j & 3)), high = std::byte(4 + (x >> (8 + 2 * j) & 3));
+		b[4 + j] = b[8 + j] = low;
+		b[12 + j] = high | high << 4;
+	}
+}
+
+void one_block(DType type, float deviation, Draw draw, std::byte* b) {
+	switch (type) {
+	case DType::F32: {
+		const float x = draw.normal() * deviation;
+		std::memcpy(b, &x, 4);
+		return;
+	}
+	case DType::F16: return put_half(b, draw.normal() * deviation);
+	case DType::BF16: {
+		const uint16_t h = uint16_t(std::bit_cast<uint32_t>(draw.normal() * deviation) >> 16);
+		std::memcpy(b, &h, 2);
+		return;
+	}
+	case DType::Q8_0: put_half(b, deviation / kRms8); return draw.fill(b + 2, 32);
+	case DType::Q4_0: put_half(b, deviation / kRms4); return draw.fill(b + 2, 16);
+	case DType::Q4_K: k_scales(b, draw, deviation / (kRms4 * kRmsScale), 7.5f); return draw.fill(b + 16, 128);
+	case DType::Q5_K: k_scales(b, draw, deviation / (kRms5 * kRmsScale), 15.5f); return draw.fill(b + 16, 160);
+	case DType::Q6_K: {
+		draw.fill(b, 192);
+		draw.fill(b + 192, 16);
+		for (int i = 192; i < 208; ++i) b[i] = (b[i] & std::byte(3)) | std::byte(4);
+		return put_half(b + 208, deviation / (kRms6 * kRmsScale));
+	}
+	case DType::U32: break;
+	}
+	fail(Code::Internal, "no weights of type {}", dtype_info(type).name);
+}
+
+} // namespace
+
+void synth_blocks(DType type, uint64_t stream, float deviation, uint64_t first, std::span<std::byte> dst) {
+	const size_t bytes = dtype_info(type).bytes;
+	KV_ASSERT(dst.size() % bytes == 0);
+	for (uint64_t i = 0; i < dst.size() / bytes; ++i)
+		one_block(type, deviation, Draw{stream + (first + i) * kDraws * kSplitmixStep}, dst.data() + i * bytes);
+}
+
+} // namespace kvrun

@@ -1,0 +1,203 @@
+// A GGUF file of a made-up model: header in memory, weights computed where they are read.
+#include "models/synth/synth_file.h"
+#include "engine/core/splitmix64.h"
+#include "models/synth/blocks.h"
+#include "models/synth/vocabulary.h"
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace kvrun {
+namespace {
+
+constexpr uint64_t kAlignment = 32; // of tensors, GGUF's default
+
+uint32_t gguf_number(DType t) {
+	switch (t) {
+	case DType::F32: return 0;
+	case DType::F16: return 1;
+	case DType::Q4_0: return 2;
+	case DType::Q8_0: return 8;
+	case DType::Q4_K: return 12;
+	case DType::Q5_K: return 13;
+	case DType::Q6_K: return 14;
+	case DType::BF16: return 30;
+	case DType::U32: break;
+	}
+	fail(Code::Internal, "{} is no type of weights", dtype_info(t).name);
+}
+uint32_t file_type(DType t) { // general.file_type: what most matrices are
+	switch (t) {
+	case DType::F32: return 0;
+	case DType::Q4_0: return 2;
+	case DType::Q8_0: return 7;
+	case DType::Q4_K: return 14;
+	case DType::Q5_K: return 16;
+	case DType::Q6_K: return 18;
+	case DType::BF16: return 32;
+	default: return 1;
+	}
+}
+
+class Header { // bytes of a GGUF header as they are written
+ public:
+	template <class T> void raw(T v) {
+		const auto* p = reinterpret_cast<const std::byte*>(&v);
+		bytes.insert(bytes.end(), p, p + sizeof v);
+	}
+	void string(std::string_view s) {
+		raw(uint64_t(s.size()));
+		const auto* p = reinterpret_cast<const std::byte*>(s.data());
+		bytes.insert(bytes.end(), p, p + s.size());
+	}
+	void key(std::string_view name, GgufType t) {
+		string(name);
+		raw(uint32_t(t));
+		++n_keys;
+	}
+	void text(std::string_view name, std::string_view v) { key(name, GgufType::String), string(v); }
+	void u32(std::string_view name, uint32_t v) { key(name, GgufType::U32), raw(v); }
+	void f32(std::string_view name, float v) { key(name, GgufType::F32), raw(v); }
+	void flag(std::string_view name, bool v) { key(name, GgufType::Bool), raw(uint8_t(v)); }
+	void array(std::string_view name, GgufType element, size_t n) {
+		key(name, GgufType::Array), raw(uint32_t(element)), raw(uint64_t(n));
+	}
+	void texts(std::string_view name, const std::vector<std::string>& v) {
+		array(name, GgufType::String, v.size());
+		for (const std::string& s : v) string(s);
+	}
+	std::vector<std::byte> bytes;
+	uint64_t n_keys = 0;
+};
+
+void add_config(Header& h, const SynthSpec& s) {
+	const Config& c = s.config;
+	const auto key = [&](const char* k) { return c.arch + "." + k; };
+	h.text("general.architecture", c.arch);
+	h.text("general.name", c.name);
+	h.u32("general.file_type", file_type(s.type));
+	h.u32(key("context_length"), c.max_seq);
+	h.u32(key("embedding_length"), c.dim);
+	h.u32(key("block_count"), c.n_layers);
+	h.u32(key("feed_forward_length"), c.hidden_dim);
+	h.u32(key("attention.head_count"), c.n_heads);
+	h.u32(key("attention.head_count_kv"), c.n_kv_heads);
+	h.u32(key("attention.key_length"), c.head_dim);
+	h.u32(key("attention.value_length"), c.head_dim);
+	h.u32(key("rope.dimension_count"), c.rope.dim);
+	h.f32(key("rope.freq_base"), c.rope.theta);
+	h.f32(key("attention.layer_norm_rms_epsilon"), c.norm_eps);
+	h.u32(key("vocab_size"), c.vocab);
+}
+
+void add_tokenizer(Header& h, const SynthSpec& s) {
+	const SynthTokens t = synth_tokens(s.tokenizer, s.config.vocab);
+	const bool spm = s.tokenizer == SynthVocab::Spm;
+	h.text("tokenizer.ggml.model", spm ? "llama" : "gpt2");
+	if (!spm) h.text("tokenizer.ggml.pre", s.tokenizer == SynthVocab::Llama3 ? "llama-bpe" : "qwen2");
+	h.texts("tokenizer.ggml.tokens", t.texts);
+	h.array("tokenizer.ggml.token_type", GgufType::I32, t.kinds.size());
+	for (const int32_t k : t.kinds) h.raw(k);
+	if (spm) {
+		h.array("tokenizer.ggml.scores", GgufType::F32, t.texts.size());
+		for (size_t i = 0; i < t.texts.size(); ++i) h.raw(-float(i));
+		h.u32("tokenizer.ggml.unknown_token_id", 0);
+	} else {
+		h.texts("tokenizer.ggml.merges", t.merges);
+	}
+	h.u32("tokenizer.ggml.bos_token_id", t.bos);
+	h.u32("tokenizer.ggml.eos_token_id", t.eos);
+	h.flag("tokenizer.ggml.add_bos_token", t.adds_bos);
+}
+
+// The type of a tensor: one whose blocks divide its rows.
+DType type_of(const SynthSpec& s, const TensorSpec& t) {
+	if (!t.matrix) return DType::F32;
+	if (t.cols % dtype_info(s.type).block == 0) return s.type;
+	return t.cols % dtype_info(DType::Q8_0).block == 0 ? DType::Q8_0 : DType::F16;
+}
+
+uint64_t aligned(uint64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+uint64_t stream_of(uint64_t seed, std::string_view name) {
+	uint64_t h = splitmix64(seed);
+	for (const char c : name) h = splitmix64(h ^ uint64_t(static_cast<unsigned char>(c)));
+	return h;
+}
+
+} // namespace
+
+SynthFile::SynthFile(const SynthSpec& s) {
+	const std::vector<TensorSpec> specs = tensor_specs(s.config);
+	Header keys, table;
+	add_config(keys, s);
+	add_tokenizer(keys, s);
+	for (const TensorSpec& t : specs) {
+		const DType type = type_of(s, t);
+		const bool bias = t.name.ends_with(".bias");
+		table.string(t.name);
+		table.raw(uint32_t(t.matrix ? 2 : 1));
+		table.raw(uint64_t(t.cols));
+		if (t.matrix) table.raw(uint64_t(t.rows));
+		table.raw(gguf_number(type));
+		table.raw(bytes_); // from the start of the data
+		// a matrix keeps the size of what it multiplies; norms are 1
+		const float deviation = t.matrix ? 1 / std::sqrt(float(t.cols)) : bias ? 0.1f : 0.f;
+		tensors_.push_back(
+		    {bytes_, t.rows * dtype_row_bytes(type, t.cols), type, deviation, stream_of(s.seed, t.name)});
+		bytes_ = aligned(bytes_ + tensors_.back().bytes);
+	}
+	Header all;
+	for (const char c : {'G', 'G', 'U', 'F'}) all.raw(c);
+	all.raw(uint32_t(3));
+	all.raw(uint64_t(specs.size()));
+	all.raw(keys.n_keys);
+	header_ = std::move(all.bytes);
+	header_.insert(header_.end(), keys.bytes.begin(), keys.bytes.end());
+	header_.insert(header_.end(), table.bytes.begin(), table.bytes.end());
+	header_.resize(aligned(header_.size()));
+	for (Tensor& t : tensors_) t.at += header_.size();
+	bytes_ += header_.size();
+}
+
+void SynthFile::read_at(uint64_t at, std::span<std::byte> dst) const {
+	KV_ASSERT(at <= bytes_ && dst.size() <= bytes_ - at);
+	if (at < header_.size()) {
+		const size_t n = std::min<uint64_t>(dst.size(), header_.size() - at);
+		std::memcpy(dst.data(), header_.data() + at, n);
+		at += n, dst = dst.subspan(n);
+	}
+	auto t = std::upper_bound(tensors_.begin(), tensors_.end(), at,
+	                          [](uint64_t a, const Tensor& tensor) { return a < tensor.at; });
+	if (t != tensors_.begin()) --t;
+	for (; !dst.empty(); ++t) {
+		const uint64_t from = at - t->at, end = std::next(t) == tensors_.end() ? bytes_ : std::next(t)->at;
+		const size_t n = std::min<uint64_t>(dst.size(), end - at);
+		const size_t own = from < t->bytes ? std::min<uint64_t>(n, t->bytes - from) : 0;
+		if (own) read_tensor(*t, from, dst.first(own));
+		std::ranges::fill(dst.subspan(own, n - own), std::byte(0)); // what pads it
+		at += n, dst = dst.subspan(n);
+	}
+}
+
+void SynthFile::read_tensor(const Tensor& t, uint64_t at, std::span<std::byte> dst) const {
+	const size_t block = dtype_info(t.type).bytes;
+	const auto make = [&](uint64_t first, std::span<std::byte> to) {
+		if (t.deviation > 0) return synth_blocks(t.type, t.stream, t.deviation, first, to);
+		const float one = 1;
+		for (size_t i = 0; i < to.size(); i += 4) std::memcpy(&to[i], &one, 4);
+	};
+	std::byte whole[256]; // a block of which only a part is wanted
+	const auto part = [&](uint64_t index, size_t skip, size_t n) {
+		make(index, std::span(whole).first(block));
+		std::memcpy(dst.data(), whole + skip, n);
+		dst = dst.subspan(n), at += n;
+	};
+	if (at % block) part(at / block, at % block, std::min<size_t>(dst.size(), block - at % block));
+	const size_t middle = dst.size() / block * block;
+	make(at / block, dst.first(middle));
+	dst = dst.subspan(middle), at += middle;
+	if (!dst.empty()) part(at / block, 0, dst.size());
+}
+
+} // namespace kvrun

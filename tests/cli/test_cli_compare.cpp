@@ -1,0 +1,175 @@
+// kvrun compare and synth from outside: agreement, a shader with a fault, runs that go on, baselines, merging.
+#include "tests/cli/program.h"
+#include "tests/support/temp_folder.h"
+#include <cstdint>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+using namespace kvrun;
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+const std::string kModel =
+    "synth:tinyllama-1.1b,dim=128,hidden=256,layers=2,heads=4,kv_heads=2,head_dim=32,vocab=1024,ctx=1024:f16";
+
+RunSpec compare_args(const fs::path& out, std::vector<std::string> more = {}) {
+	RunSpec s;
+	s.args = {"compare", "-m",         kModel,     "--quick", "--device", "llvmpipe,cpu",
+	          "--kv",    "fp16,kivi2", "--tokens", "8",       "-o",       out.string()};
+	s.args.insert(s.args.end(), more.begin(), more.end());
+	s.timeout_s = 600;
+	return s;
+}
+
+std::string text_of(const fs::path& file) {
+	std::ifstream in(file, std::ios::binary);
+	return {std::istreambuf_iterator<char>(in), {}};
+}
+Json run_of(const fs::path& folder) { return Json::parse(text_of(folder / "run.json")); }
+
+bool no_lavapipe() {
+	const Ran r = run_program({"devices"});
+	if (r.out.find("llvmpipe") != std::string::npos) return false;
+	MESSAGE("skipped: no lavapipe (package mesa-vulkan-drivers)");
+	return true;
+}
+
+// A folder of the program's shaders with the first multiplication of one of them an addition.
+void make_faulty_shaders(const fs::path& folder, const std::string& name) {
+	for (const auto& e : fs::directory_iterator(KVRUN_SPIRV_FOLDER))
+		if (e.path().extension() == ".spv") fs::copy_file(e.path(), folder / e.path().filename());
+	std::string bytes = text_of(folder / name);
+	constexpr uint32_t kMul = 133 | 5 << 16, kAdd = 129 | 5 << 16; // OpFMul, OpFAdd, of five words each
+	for (size_t at = 20; at + 4 <= bytes.size();) {                // after the header
+		uint32_t word = 0;
+		std::memcpy(&word, &bytes[at], 4);
+		if (word == kMul) {
+			std::memcpy(&bytes[at], &kAdd, 4);
+			std::ofstream(folder / name, std::ios::binary) << bytes;
+			return;
+		}
+		REQUIRE((word >> 16) > 0);
+		at += (word >> 16) * 4;
+	}
+	FAIL("no multiplication in " << name);
+}
+
+} // namespace
+
+TEST_CASE("compare: lavapipe and cpu agree; a second start measures nothing again; one file is the report") {
+	if (no_lavapipe()) return;
+	const TempFolder folder;
+	const Ran r = run_program(compare_args(folder.path, {"--anonymous"}));
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	CHECK(r.out.starts_with("the devices agree\n"));
+	const Json run = run_of(folder.path);
+	CHECK(run["schema"] == 1);
+	CHECK(run["machine"]["name"] == "machine");
+	REQUIRE(run["devices"].size() == 2);
+	for (const Json& d : run["devices"])
+		for (const char* stage : {"ops", "codes", "tokens", "speed", "quality", "stability"})
+			CHECK_MESSAGE(!d["stages"].at(stage).contains("error"), stage);
+	CHECK(run["devices"][0]["stages"]["ops"]["ops"].size() >= 10);
+	CHECK(fs::exists(folder.path / "tokens" / "llvmpipe.kivi2.txt"));
+	const std::string html = text_of(folder.path / "report.html");
+	CHECK(html.size() < 1'000'000);
+	CHECK(html.find("<svg") != std::string::npos);
+	CHECK(html.find("class=bad>") == std::string::npos);
+	for (const char* outside : {"<script", "src=", "@import", "<link"}) CHECK(html.find(outside) == std::string::npos);
+	CHECK(text_of(folder.path / "results.csv").find("\nllvmpipe,speed,kivi2,") != std::string::npos);
+
+	const Ran again = run_program(compare_args(folder.path, {"--anonymous"}));
+	CHECK(again.code == 0);
+	CHECK(again.err.find("ops.") == std::string::npos);
+	for (size_t i = 0; i < 2; ++i) CHECK(run_of(folder.path)["devices"][i]["stages"] == run["devices"][i]["stages"]);
+
+	// against a baseline that was three times faster
+	const TempFolder before;
+	Json faster = run;
+	for (Json& d : faster["devices"])
+		for (Json& t : d["stages"]["speed"]["results"])
+			for (const char* key : {"tok_s_median", "tok_s_min", "tok_s_max"}) t[key] = 30 * t[key].get<double>();
+	std::ofstream(before.path / "run.json") << faster.dump();
+	const Ran slower = run_program(compare_args(folder.path, {"--anonymous", "--baseline", before.path.string()}));
+	CAPTURE(slower.err);
+	CHECK(slower.code == 8);
+	CHECK(slower.out.starts_with("slower than the baseline\n"));
+
+	// side by side with itself, and not with another model
+	const TempFolder both;
+	const auto merge = [&] {
+		return run_program({"compare", "merge", folder.path.string(), before.path.string(), "--base", "cpu", "-o",
+		                    both.path.string()});
+	};
+	CHECK(merge().code == 0);
+	CHECK(run_of(both.path)["devices"].size() == 4);
+	faster["version"] = "0.0.0";
+	std::ofstream(before.path / "run.json") << faster.dump();
+	CHECK(merge().code == 0);
+	CHECK(text_of(both.path / "report.md").find("was measured with version 0.0.0") != std::string::npos);
+	faster["model"]["fingerprint"] = "0";
+	std::ofstream(before.path / "run.json") << faster.dump();
+	const Ran other = merge();
+	CHECK(other.code == 2);
+	CHECK(other.err.find("was measured with another model") != std::string::npos);
+}
+
+TEST_CASE("compare: a fault in one shader turns its operation red, and the exit code is 7") {
+	if (no_lavapipe()) return;
+	const TempFolder folder, shaders;
+	make_faulty_shaders(shaders.path, "soft_rmsnorm.spv"); // what software drivers are given
+	RunSpec s = compare_args(folder.path, {"--stages", "ops,tokens"});
+	s.env = {{"KVRUN_SHADERS", shaders.path.string()}};
+	const Ran r = run_program(s);
+	CAPTURE(r.err);
+	CHECK(r.code == 7);
+	CHECK(r.out.starts_with("wrong results\n"));
+	const Json run = run_of(folder.path);
+	for (const Json& d : run["devices"])
+		for (const Json& op : d["stages"]["ops"]["ops"])
+			CHECK_MESSAGE((op["bad"] > 0) == (op["op"] == "rmsnorm" && d["label"] == "llvmpipe"), op.dump());
+	const std::string html = text_of(folder.path / "report.html");
+	const size_t row = html.find("<td>rmsnorm</td>");
+	REQUIRE(row != std::string::npos);
+	CHECK(html.substr(row, 40).find("class=bad") != std::string::npos);
+}
+
+TEST_CASE("compare: what is wrong on the command line is said before anything is measured") {
+	const TempFolder folder;
+	const auto says = [&](std::vector<std::string> args, int code, const char* text) {
+		args.insert(args.begin(), {"compare", "-o", folder.path.string()});
+		const Ran r = run_program(args);
+		CAPTURE(r.err);
+		CHECK(r.code == code);
+		CHECK(r.err.find(text) != std::string::npos);
+	};
+	says({"-m", kModel, "--stages", "opps", "--device", "cpu"}, 2, "--stages has no 'opps'");
+	says({"-m", kModel, "--device", "no such device"}, 4, "no usable device");
+	says({"-m", kModel, "--icd", "/nowhere.json"}, 3, "/nowhere.json: no such file");
+	says({"-m", kModel, "--kv", "nothing"}, 2, "nothing");
+	says({"-m", kModel, "--baseline", "/nowhere"}, 3, "/nowhere/run.json: cannot be read");
+	says({}, 2, "-m names no model");
+}
+
+TEST_CASE("synth writes the file that synth: names, and nothing when it cannot") {
+	const TempFolder folder;
+	const std::string file = (folder.path / "m.gguf").string();
+	const std::string shape = "dim=128,hidden=256,layers=2,heads=4,kv_heads=2,head_dim=32,vocab=1024";
+	const Ran r =
+	    run_program({"synth", "--like", "qwen3-0.6b", "--shape", shape, "--type", "q4_k", "-s", "7", "-o", file});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto text = [](const std::string& model) {
+		return run_program({"run", model, "-p", "some words", "-n", "8", "--temp", "0", "--device", "cpu"}).out;
+	};
+	CHECK(!text(file).empty());
+	CHECK(text(file) == text("synth:qwen3-0.6b," + shape + ":q4_k:7"));
+	CHECK(text(file) != text("synth:qwen3-0.6b," + shape + ":q4_k:8"));
+	CHECK(run_program({"synth", "--like", "llama-9", "-o", file}).code == 2);
+	CHECK(run_program({"synth", "--like", "qwen3-8b", "-o", (folder.path / "none" / "m.gguf").string()}).code == 3);
+}

@@ -1,0 +1,102 @@
+// Made-up models: they are sound GGUF files of the shape they name, the same bytes however they are read, with weights
+// of the size that keeps a model's activations in range.
+#include "engine/core/block_quant.h"
+#include "models/model.h"
+#include "models/synth/synth_file.h"
+#include <algorithm>
+#include <cmath>
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+std::vector<std::byte> all_bytes(const SynthFile& f) {
+	std::vector<std::byte> b(f.bytes());
+	f.read_at(0, b);
+	return b;
+}
+
+std::string error_of_name(const char* text) {
+	try {
+		parse_synth(text);
+	} catch (const Error& e) {
+		CHECK(e.code == Code::Invalid);
+		return e.what();
+	}
+	return "";
+}
+
+const std::string kSmall = "tinyllama-1.1b,dim=256,hidden=512,layers=2,heads=4,kv_heads=2,vocab=1024";
+
+} // namespace
+
+TEST_CASE("synth: every shape in the table is a model kvrun runs") {
+	for (const std::string& name : synth_names()) {
+		INFO(name);
+		const Model m = open_model("synth:" + name + ",layers=1:q4_k");
+		CHECK(m.config.n_layers == 1);
+		CHECK(m.tokenizer.vocab() == m.config.vocab);
+		const std::string text = "Some words, 12 + 30 = 42; batako."; // any text comes back
+		CHECK(m.tokenizer.decode(m.tokenizer.encode(text, {.bos = false})).ends_with(text));
+	}
+	CHECK(open_model("synth:llama-3.1-8b:q4_k").file.tensor_bytes() > (uint64_t(4) << 30));
+}
+
+TEST_CASE("synth: any part of the file has the bytes of the whole") {
+	for (const std::string& type : synth_types()) {
+		INFO(type);
+		const SynthFile f(parse_synth(kSmall + ":" + type));
+		const std::vector<std::byte> all = all_bytes(f);
+		uint64_t at = 1;
+		for (int i = 0; i < 300; ++i) { // pieces of 1 to 1000 bytes all over the file
+			at = at * 2862933555777941757u + 3037000493u;
+			const uint64_t from = at >> 20 & 0xffffffff, n = 1 + (at >> 54);
+			const size_t begin = from % (all.size() - n);
+			std::vector<std::byte> piece(n);
+			f.read_at(begin, piece);
+			REQUIRE(std::equal(piece.begin(), piece.end(), all.begin() + ptrdiff_t(begin)));
+		}
+		const Gguf g = Gguf::parse("synth", all); // a sound file, tensors back to back
+		CHECK(g.tensors().size() == 2 * 9 + 3);
+		CHECK(read_config(g).dim == 256);
+	}
+}
+
+TEST_CASE("synth: elements have mean 0 and the deviation 1 / sqrt(cols), in every type") {
+	for (const std::string& type : synth_types()) {
+		const Gguf g = Gguf::open("synth:" + kSmall + ":" + type);
+		const GgufTensor* t = g.find_tensor("blk.1.ffn_gate.weight");
+		REQUIRE(t);
+		std::vector<std::byte> bytes(t->bytes);
+		g.read(*t, 0, bytes);
+		std::vector<float> x(t->rows() * t->cols());
+		dequantise_row(t->type, bytes.data(), x.data(), x.size());
+		double sum = 0, squares = 0;
+		for (const float v : x) sum += double(v), squares += double(v) * double(v);
+		const double n = double(x.size()), want = 1 / std::sqrt(double(t->cols()));
+		CHECK_MESSAGE(std::sqrt(squares / n) == doctest::Approx(want).epsilon(0.03), type);
+		CHECK_MESSAGE(std::abs(sum / n) < 0.12 * want, type); // Q4_0 and Q6_K have no code in the middle
+	}
+}
+
+TEST_CASE("synth: a seed is a model; another seed is another") {
+	const auto bytes = [](const std::string& seed) {
+		return all_bytes(SynthFile(parse_synth(kSmall + ":q8_0" + seed)));
+	};
+	CHECK(bytes("") == bytes(":1"));
+	CHECK(bytes(":2") != bytes(":1"));
+}
+
+TEST_CASE("synth: what is wrong in a name is said") {
+	CHECK(error_of_name("llama-3.1-8b").find("NAME[,key=value,...]:TYPE[:SEED]") != std::string::npos);
+	CHECK(error_of_name("llama-9:q4_k").find("no shape of the name 'llama-9'; there are llama-2-7b") !=
+	      std::string::npos);
+	CHECK(error_of_name("qwen3-8b:q9").find("'q9', expected one of f32 f16") != std::string::npos);
+	CHECK(error_of_name("qwen3-8b,layer=2:f16").find("no key 'layer'") != std::string::npos);
+	CHECK(error_of_name("qwen3-8b,layers=0:f16").find("layers of a synthetic model is '0'") != std::string::npos);
+	CHECK(error_of_name("qwen3-8b,kv_heads=7:f16").find("32 heads of a synthetic model do not divide into 7") !=
+	      std::string::npos);
+	CHECK(error_of_name("qwen3-8b:f16:x").find("seed of a synthetic model is 'x'") != std::string::npos);
+	CHECK(error_of_name("qwen3-8b,vocab=99999999999:f16").find("vocab") != std::string::npos);
+}

@@ -1,0 +1,93 @@
+// A comparison of devices: what is asked for, and what is measured as one JSON value that everything else is made from.
+#pragma once
+#include "tools/args.h"
+#include "tools/output.h"
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace kvrun::comparison {
+
+constexpr int kSchema = 1;             // of run.json; raised where a key changes its meaning
+constexpr int kWrong = 7, kSlower = 8; // exit codes
+
+struct Options {
+	std::string model, folder;
+	std::string devices = "all"; // or indices and parts of names, comma-separated
+	std::string kv;              // policies, comma-separated
+	std::vector<int64_t> depths;
+	std::vector<int64_t> sequences = {1, 4};
+	int64_t prompt = 512, generate = 32, rounds = 5, tokens = 256;
+	std::string stages = "all"; // of kStages, comma-separated
+	std::string text;           // file that quality is measured on; empty: made-up records
+	std::string families;       // AMD chips to compile for
+	std::string vendor;         // folder with vendor drivers, and the chips to compile for: DIR:CHIP,CHIP
+	std::string peer;           // command of llama-bench
+	std::string baseline;       // folder of an earlier comparison
+	bool quick = false, anonymous = false, again = false;
+};
+
+// A device as a comparison names it.
+struct Device {
+	std::string label;      // short and distinct: "llvmpipe", "cpu"
+	std::string select;     // as --device takes it
+	Json report;            // as `kvrun devices --json` has it
+	bool reference = false; // the cpu backend
+};
+
+// What a stage measures on one device; runs in a process of its own.
+using Work = std::function<Json(const Options&, const Device&)>;
+struct Stage {
+	const char* name; // "ops"
+	const char* what; // one line of help
+	Work run;
+	bool slow_reference; // left out on the cpu backend where the model is large
+};
+const std::vector<Stage>& stages();
+
+// ---- the parts that stages are made of
+
+Json run_ops(const Options&, const Device&);
+Json run_tokens(const Options&, const Device&);
+Json run_codes(const Options&, const Device&);
+Json run_speed(const Options&, const Device&);
+Json run_quality(const Options&, const Device&);
+Json run_stability(const Options&, const Device&);
+
+std::vector<std::string> split(const std::string& text, char at);
+std::vector<std::string> policies(const Options&); // names as they are given
+std::string made_up_text(size_t bytes);            // records and sentences
+// A measured number; NaN where it was none, which JSON writes as null.
+inline double number(const Json& j) {
+	return j.is_number() ? j.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+// ---- units: pieces of work in processes of their own, whose results are kept
+
+struct Unit {
+	std::string name; // "ops.llvmpipe"
+	Json key;         // what the result depends on; another key: it is measured again
+	std::function<Json()> work;
+};
+// The result, from an earlier run where the key is the same. A process that fails or crashes makes
+// {"error": "..."}, which is not kept. Throws Exit{kInterrupted} on Ctrl-C.
+Json run_unit(const Options&, const Unit&, double done, double seconds_left);
+// Words of a command line of this program, in this process; what it prints is JSON. Throws Error with its message.
+Json run_command(const std::vector<std::string>& words);
+
+// ---- a run as a whole
+
+std::vector<Device> find_devices(const Options&);
+Json find_machine(bool anonymous);          // processor, system, GPUs as the kernel sees them
+Json compare_devices(const Options&);       // all stages on all devices
+int judge(Json& run, const Json* baseline); // adds "findings"; returns the exit code
+Json merge(const std::vector<std::string>& folders, const std::string& base);
+Json read_run(const std::string& folder); // throws Error{Format} naming the file
+void write_reports(const Json& run, const std::string& folder);
+
+std::string report_markdown(const Json& run);
+std::string report_html(const Json& run);
+std::string results_csv(const Json& run);
+
+} // namespace kvrun::comparison

@@ -1,0 +1,122 @@
+// The machine of a comparison: processor and system, GPUs as the kernel sees them, the devices to compare.
+#include "engine/core/utf8.h"
+#include "tools/compare/compare.h"
+#include "tools/host.h"
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sys/utsname.h>
+#include <thread>
+
+namespace kvrun::comparison {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& file) {
+	std::ifstream in(file);
+	std::string line;
+	std::getline(in, line);
+	return one_line(line, 200);
+}
+
+// What the kernel says about each graphics card: link, clocks, power state, firmware.
+Json graphics_cards() {
+	Json cards = Json::array();
+	std::error_code error;
+	std::set<fs::path> folders;
+	for (const auto& e : fs::directory_iterator("/sys/class/drm", error)) {
+		const std::string name = e.path().filename().string();
+		if (name.starts_with("card") && name.find('-') == name.npos) folders.insert(e.path() / "device");
+	}
+	for (const fs::path& f : folders) {
+		Json card;
+		for (const char* file : {"vendor", "device", "current_link_speed", "current_link_width", "max_link_speed",
+		                         "max_link_width", "power_state", "vbios_version", "pp_dpm_sclk", "pp_dpm_mclk"})
+			if (const std::string value = first_line(f / file); !value.empty()) card[file] = value;
+		if (!card.empty()) cards.push_back(card);
+	}
+	return cards;
+}
+
+// NVIDIA's own tool knows clocks, power and firmware; empty where it is not installed.
+std::string nvidia_smi() {
+	std::string out;
+	std::FILE* p =
+	    ::popen("nvidia-smi --query-gpu=name,uuid,driver_version,vbios_version,pcie.link.gen.current,"
+	            "pcie.link.width.current,clocks.sm,clocks.mem,clocks.max.sm,pstate,power.limit,temperature.gpu "
+	            "--format=csv 2>/dev/null",
+	            "re");
+	if (!p) return out;
+	char buffer[512];
+	while (const size_t n = std::fread(buffer, 1, sizeof buffer, p)) out.append(buffer, n);
+	::pclose(p);
+	return out;
+}
+
+// "llvmpipe (LLVM 15.0.6, 256 bits)" -> "llvmpipe"
+std::string short_name(const Json& report) {
+	const std::string name = report["name"], backend = report["backend"];
+	if (backend == "cpu") return "cpu";
+	const std::string s = one_line(name.substr(0, name.find(" (")), 40);
+	return backend == "vulkan" ? s : fmt::format("{} {}", backend, s);
+}
+
+std::string lower(std::string s) {
+	std::ranges::transform(s, s.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+	return s;
+}
+
+// Whether --device asks for it: all, an index, a backend, or a part of the name.
+bool wanted(const Options& o, const Json& report) {
+	if (o.devices == "all") return true;
+	for (const std::string& word : split(o.devices, ',')) {
+		const std::string w = lower(word);
+		if (w == std::to_string(report["index"].get<int>()) || w == report["backend"].get<std::string>()) return true;
+		if (lower(report["name"]).find(w) != std::string::npos) return true;
+	}
+	return false;
+}
+
+} // namespace
+
+Json find_machine(bool anonymous) {
+	utsname system = {};
+	uname(&system);
+	Json j = {{"name", anonymous ? "machine" : system.nodename},
+	          {"processor", processor_name()},
+	          {"threads", std::thread::hardware_concurrency()},
+	          {"os", os_name()},
+	          {"kernel", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
+	          {"governor", first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
+	          {"graphics_cards", graphics_cards()}};
+	if (const std::string nvidia = nvidia_smi(); !nvidia.empty()) j["nvidia_smi"] = nvidia;
+	return j;
+}
+
+std::vector<Device> find_devices(const Options& o) {
+	Options anew = o; // devices come and go
+	anew.again = true;
+	// in a process of its own: a driver's threads would not survive the fork that the other pieces begin with
+	const Json list = run_unit(anew, {"devices", {}, [] { return run_command({"devices", "--json"}); }}, 0, 0);
+	if (list.contains("error")) fail(Code::Device, "{}", list["error"].get<std::string>());
+	std::vector<Device> out;
+	std::set<std::string> taken;
+	for (const Json& report : list["devices"]) {
+		if (!report["usable"].get<bool>() || !wanted(o, report)) continue;
+		Device d;
+		d.label = short_name(report);
+		if (!taken.insert(d.label).second) taken.insert(d.label += fmt::format(" #{}", report["index"].get<int>()));
+		d.select = std::to_string(report["index"].get<int>());
+		d.reference = report["backend"] == "cpu";
+		d.report = report;
+		out.push_back(std::move(d));
+	}
+	if (out.empty()) fail(Code::Device, "--device {}: no usable device; kvrun devices lists them", one_line(o.devices));
+	return out;
+}
+
+} // namespace kvrun::comparison

@@ -1,0 +1,30 @@
+// Plots as SVG text, drawn from numbers: lines, points and bars.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvrun::comparison {
+
+struct Series {
+	std::string name;
+	std::vector<std::pair<double, double>> points; // x, y; y of 0 or less is left out on a logarithmic axis
+};
+struct Axes {
+	std::string title, x, y; // y: "tok/s"
+	bool log_x = false, log_y = false;
+	bool lines = true; // else points alone
+};
+std::string plot(const Axes&, const std::vector<Series>&);
+
+struct Bar {
+	std::string name;
+	double value;
+	std::string text; // at its end
+};
+// Horizontal bars; a line at `limit` where that is more than 0.
+std::string bars(const std::string& title, const std::vector<Bar>&, double limit, const std::string& limit_text);
+
+std::string escaped(const std::string& text); // for HTML and SVG
+
+} // namespace kvrun::comparison

@@ -1,0 +1,197 @@
+// A comparison on one machine: every stage on every device, each in a process of its own.
+#include "engine/core/new_file.h"
+#include "engine/core/utf8.h"
+#include "models/fingerprint.h"
+#include "models/model.h"
+#include "models/synth/shape.h"
+#include "tools/commands.h"
+#include "tools/compare/compare.h"
+#include "tools/compare/extra.h"
+#include "tools/host.h"
+#include "tools/terminal.h"
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+namespace kvrun::comparison {
+namespace {
+
+constexpr double kSlowReference = 100e6; // parameters above which the cpu backend only defines what is right
+
+std::string slug(std::string s) {
+	for (char& c : s)
+		if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
+	return s;
+}
+
+std::string utc_now() {
+	const std::time_t now = std::time(nullptr);
+	std::tm utc = {};
+	gmtime_r(&now, &utc);
+	char time[32] = "";
+	std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", &utc);
+	return time;
+}
+
+Json describe_model(const std::string& path) {
+	const Model m = open_model(path);
+	const Config& c = m.config;
+	double parameters = 0;
+	for (const TensorSpec& t : tensor_specs(c)) parameters += double(t.rows) * t.cols;
+	return {{"file", is_synth(path) ? path : std::filesystem::path(path).filename().string()},
+	        {"name", one_line(c.name)},
+	        {"architecture", c.arch},
+	        {"fingerprint", fmt::format("{:016x}", fingerprint(m.file))},
+	        {"parameters", parameters},
+	        {"bytes", m.file.tensor_bytes()},
+	        {"dim", c.dim},
+	        {"layers", c.n_layers},
+	        {"heads", c.n_heads},
+	        {"kv_heads", c.n_kv_heads},
+	        {"head_dim", c.head_dim},
+	        {"context", c.max_seq}};
+}
+
+Json describe_options(const Options& o) {
+	return {{"kv", policies(o)},      {"depths", o.depths}, {"sequences", o.sequences}, {"prompt", o.prompt},
+	        {"generate", o.generate}, {"rounds", o.rounds}, {"tokens", o.tokens},       {"quick", o.quick}};
+}
+
+// Variables that change what devices compute.
+Json environment() {
+	Json j = Json::object();
+	for (const char* name : {"KVRUN_SHADERS", "KVRUN_TEST_CAPS", "KVRUN_SUBMIT_MS"})
+		if (const char* value = std::getenv(name); value && *value) j[name] = value;
+	return j;
+}
+
+bool asked(const Options& o, const Stage& s) {
+	const std::vector<std::string> names = split(o.stages, ',');
+	return o.stages == "all" || std::ranges::find(names, s.name) != names.end();
+}
+
+struct Planned {
+	const Stage* stage;
+	size_t device;
+};
+
+std::vector<Planned> plan(const Options& o, const std::vector<Device>& devices, double parameters) {
+	for (const std::string& name : split(o.stages, ','))
+		if (o.stages != "all" && std::ranges::none_of(stages(), [&](const Stage& s) { return name == s.name; }))
+			fail(Code::Invalid, "--stages has no '{}'; there are ops tokens codes speed quality stability",
+			     one_line(name));
+	std::vector<Planned> out;
+	for (const Stage& s : stages())
+		for (size_t i = 0; i < devices.size(); ++i)
+			if (asked(o, s) && !(devices[i].reference && s.slow_reference && parameters > kSlowReference))
+				out.push_back({&s, i});
+	return out;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+	NewFile file(path);
+	file.write(std::as_bytes(std::span(text)));
+	file.commit();
+}
+
+void write_tokens(const Json& run, const std::string& folder) {
+	std::filesystem::create_directories(folder + "/tokens");
+	for (const Json& d : run["devices"]) {
+		const Json tokens = d["stages"].value("tokens", Json::object()).value("policies", Json::object());
+		for (const auto& [policy, t] : tokens.items()) {
+			std::string ids;
+			for (const Json& id : t["ids"]) ids += fmt::format("{}\n", id.get<uint32_t>());
+			write_text(fmt::format("{}/tokens/{}.{}.txt", folder, slug(d["label"]), slug(policy)), ids);
+		}
+	}
+}
+
+} // namespace
+
+const std::vector<Stage>& stages() {
+	static const std::vector<Stage> all = {
+	    {"ops", "every operation at the model's shapes, against the cpu backend", run_ops, false},
+	    {"codes", "packed pages of the same input, bit by bit; rankings of tokens", run_codes, false},
+	    {"tokens", "greedy tokens under each policy; where devices part", run_tokens, true},
+	    {"speed", "prompts, generation at depths, several sequences, memory", run_speed, true},
+	    {"quality", "perplexity, KL divergence, recall", run_quality, true},
+	    {"stability", "the same bits again; messages of the validation layer", run_stability, true}};
+	return all;
+}
+
+std::vector<std::string> policies(const Options& o) { // commas separate policies and their keys alike
+	std::vector<std::string> out;
+	for (const KvPolicy& p : parse_policies(o.kv)) out.push_back(p.text);
+	return out;
+}
+
+Json compare_devices(const Options& o) {
+	std::error_code error;
+	std::filesystem::create_directories(o.folder + "/parts", error);
+	if (error) fail(Code::Io, "-o {}: {}; name a folder that can be made", one_line(o.folder), error.message());
+	if (o.text.empty()) write_text(o.folder + "/text.txt", made_up_text(32 << 10));
+	Json run = {{"schema", kSchema}, {"version", KVRUN_VERSION}, {"commit", build_commit()}, {"time", utc_now()}};
+	run["machine"] = find_machine(o.anonymous);
+	run["model"] = describe_model(o.model);
+	run["options"] = describe_options(o);
+	run["environment"] = environment();
+	const std::vector<Device> devices = find_devices(o);
+	run["devices"] = Json::array();
+	for (const Device& d : devices)
+		run["devices"].push_back({{"label", d.label},
+		                          {"machine", run["machine"]["name"]},
+		                          {"reference", d.reference},
+		                          {"report", d.report},
+		                          {"stages", Json::object()}});
+	const std::vector<Planned> all = plan(o, devices, run["model"]["parameters"]);
+	const auto start = std::chrono::steady_clock::now();
+	for (size_t i = 0; i < all.size(); ++i) {
+		const Device& d = devices[all[i].device];
+		const Json key = {{"schema", kSchema},
+		                  {"version", run["version"]},
+		                  {"commit", run["commit"]},
+		                  {"model", run["model"]["fingerprint"]},
+		                  {"options", run["options"]},
+		                  {"text", o.text},
+		                  {"environment", run["environment"]},
+		                  {"device", {d.report["name"], d.report["driver"], d.report["uuid"]}}};
+		const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+		const Unit unit = {fmt::format("{}.{}", all[i].stage->name, slug(d.label)), key,
+		                   [&] { return all[i].stage->run(o, d); }};
+		run["devices"][all[i].device]["stages"][all[i].stage->name] =
+		    run_unit(o, unit, double(i) / double(all.size()), i ? seconds / double(i) * double(all.size() - i) : 0);
+	}
+	add_static_columns(run, o);
+	add_peer(run, o);
+	return run;
+}
+
+Json read_run(const std::string& folder) {
+	const std::string path = folder + "/run.json";
+	std::ifstream in(path);
+	if (!in) fail(Code::NotFound, "{}: cannot be read; name the folder of a comparison", one_line(path));
+	Json run = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+	if (!run.is_object() || !run.value("devices", Json()).is_array() || !run.value("model", Json()).is_object())
+		fail(Code::Format, "{}: is not what kvrun compare writes; measure again", one_line(path));
+	if (const int schema = run.value("schema", 0); schema != kSchema)
+		fail(Code::Unsupported, "{}: has schema {}, this program reads {}; measure again", one_line(path), schema,
+		     kSchema);
+	return run;
+}
+
+void write_reports(const Json& run, const std::string& folder) {
+	write_text(folder + "/run.json", run.dump(1, '\t', false, Json::error_handler_t::replace) + "\n");
+	std::string warnings;
+	for (const Json& f : run["findings"])
+		warnings += fmt::format("{}: {}: {}: {}\n", f["level"].get<std::string>(), f["device"].get<std::string>(),
+		                        f["stage"].get<std::string>(), f["text"].get<std::string>());
+	write_text(folder + "/warnings.txt", warnings);
+	write_text(folder + "/results.csv", results_csv(run));
+	write_text(folder + "/report.md", report_markdown(run));
+	write_text(folder + "/report.html", report_html(run));
+	write_tokens(run, folder);
+}
+
+} // namespace kvrun::comparison
