@@ -216,7 +216,7 @@ TEST_CASE("cli: help and version go to stdout and end with 0") {
 		CHECK(r.err == "");
 		CHECK(r.out.size() > 5);
 	}
-	CHECK(contains(run_program({"--help"}).out, "Exit codes:\n  0    ok\n"));
+	CHECK(contains(run_program({"--help"}).out, "Exit codes:\n  0     ok\n"));
 }
 
 TEST_CASE("cli: files that are missing, no models, or have hostile names end with 3") {
