@@ -10,7 +10,8 @@ namespace kvrun {
 static constexpr const char *kModelGroup = "Model and device", *kCacheGroup = "KV cache";
 
 CLI::Option* add_model(Command& c, std::string& model) {
-	return add_text(c, "-m,--model,model", model, kModelFile, "the model: a .gguf file (the first part of a split one)")
+	return add_text(c, "-m,--model,model", model, kModelFile,
+	                "the model: a .gguf file (the first part of a split one), or synth:NAME:TYPE (kvrun help synth)")
 	    ->group(kModelGroup);
 }
 

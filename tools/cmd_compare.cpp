@@ -34,9 +34,16 @@ void finish(Json& run, const std::string& folder, const Json* baseline) {
 	if (code) throw Exit{code};
 }
 
-void quicken(Options& o) { // what is not given on the command line
-	o.prompt = 64, o.generate = 8, o.rounds = 2, o.tokens = 24;
-	o.sequences = {1};
+void quicken(Options& o) { // whatever the command line has left as it was
+	const Options usual;
+	const auto set = [](auto& value, const auto& before, auto after) {
+		if (value == before) value = after;
+	};
+	set(o.prompt, usual.prompt, 64);
+	set(o.generate, usual.generate, 8);
+	set(o.rounds, usual.rounds, 2);
+	set(o.tokens, usual.tokens, 24);
+	set(o.sequences, usual.sequences, std::vector<int64_t>{1});
 }
 
 void run_compare(Options o, const std::vector<std::string>& icd, bool default_depths, bool default_kv) {
@@ -127,6 +134,11 @@ void add_compare(Command& root) {
 	for (const Stage& s : stages()) list.entries.push_back({s.name, s.what});
 	c.sections = {
 	    list,
+	    {"Merging",
+	     "kvrun compare merge FOLDER.. [--base NAME] -o FOLDER puts runs of several machines into one report; --base "
+	     "adds "
+	     "speeds relative to one device. Runs of different models are refused.",
+	     {}},
 	    {"Files",
 	     "",
 	     {{"report.html", "plots, a matrix of results by device, a part per device; one file that needs no network"},
@@ -137,7 +149,8 @@ void add_compare(Command& root) {
 	     "",
 	     {{"0", "the devices agree"},
 	      {"7", "wrong results"},
-	      {"8", "slower than --baseline by more than the spread"}}}};
+	      {"8", "slower than --baseline by more than the spread"},
+	      {"4", "a stage failed"}}}};
 	add_merge(c);
 	c.require_subcommand(0, 1);
 	c.callback([&c, o, icd, kv, depths] {

@@ -5,15 +5,6 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-struct PackItem { // PackWork of backends/ops.h
-	uint32_t src, n, head, slot, k_codes, v_codes, k_params, v_params, v_factors, balance;
-};
-constexpr uint32_t kPackItemWords = 10;
-struct BlockItem { // BlockWork
-	uint32_t src, n, head, k_params, v_factors, balance;
-};
-constexpr uint32_t kBlockItemWords = 6;
-
 __device__ inline PackItem pack_item(const uint32_t* work, uint32_t i) {
 	const uint32_t* w = work + uint64_t(i) * kPackItemWords;
 	return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9]};

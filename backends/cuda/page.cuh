@@ -6,11 +6,6 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-struct AttendItem { // AttendWork of backends/ops.h
-	uint32_t row, part, n_pages, pages, live, live_stride, factors, balance;
-};
-constexpr uint32_t kAttendItemWords = 8;
-
 __device__ inline bool is_live(const uint32_t* bits, uint32_t t) { return bits[t / 32] >> t % 32 & 1u; }
 
 __device__ inline float decoded(uint32_t code, uint32_t param) {

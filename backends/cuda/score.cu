@@ -5,10 +5,6 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-struct ScoreItem { // ScoreWork of backends/ops.h
-	uint32_t first, n, n_pages, pages, live, live_stride, score, score_stride;
-};
-constexpr uint32_t kScoreItemWords = 8;
 constexpr uint32_t kLanes = 16;
 
 template <class Keys> __device__ inline float dot(const float* q, const Keys& keys, uint32_t t) {

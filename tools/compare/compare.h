@@ -7,6 +7,10 @@
 #include <string>
 #include <vector>
 
+namespace kvrun {
+struct Config;
+}
+
 namespace kvrun::comparison {
 
 constexpr int kSchema = 1;             // of run.json; raised where a key changes its meaning
@@ -57,7 +61,8 @@ Json run_stability(const Options&, const Device&);
 
 std::vector<std::string> split(const std::string& text, char at);
 std::vector<std::string> policies(const Options&); // names as they are given
-std::string made_up_text(size_t bytes);            // records and sentences
+double parameter_count(const Config&);
+std::string made_up_text(size_t bytes); // records and sentences
 // A measured number; NaN where it was none, which JSON writes as null.
 inline double number(const Json& j) {
 	return j.is_number() ? j.get<double>() : std::numeric_limits<double>::quiet_NaN();

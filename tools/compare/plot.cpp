@@ -24,10 +24,10 @@ struct Scale { // a value -> a pixel
 std::vector<double> ticks(const Scale& s) {
 	std::vector<double> out;
 	if (s.log) {
-		for (double t = std::pow(10, std::floor(std::log10(s.low))); t <= s.high * 1.0001; t *= 10)
-			if (t >= s.low * 0.9999) out.push_back(t);
-		if (out.size() >= 2) return out;
-		return {s.low, s.high};
+		for (double power = std::pow(10, std::floor(std::log10(s.low))); power <= s.high; power *= 10)
+			for (const double m : {1., 2., 5.})
+				if (power * m >= s.low * 0.9999 && power * m <= s.high * 1.0001) out.push_back(power * m);
+		return out;
 	}
 	const double step0 = (s.high - s.low) / 5, power = std::pow(10, std::floor(std::log10(std::max(step0, 1e-300))));
 	double step = power;
@@ -94,7 +94,10 @@ std::string plot(const Axes& a, const std::vector<Series>& all) {
 	for (const Series& s : all)
 		for (const auto& [px, py] : s.points) widen(x, px), widen(y, py);
 	if (!(x.low <= x.high) || !(y.low <= y.high)) return "";
-	if (!a.log_y) y.low = std::min(0.0, y.low), y.high *= 1.05;
+	if (a.log_y)
+		y.low /= 1.5, y.high *= 1.5;
+	else
+		y.low = std::min(0.0, y.low), y.high *= 1.05;
 	if (y.low >= y.high) y.high = y.low + 1;
 	std::string s = frame(a, x, y);
 	for (size_t i = 0; i < all.size(); ++i) {

@@ -52,6 +52,7 @@ template <class F> std::vector<Series> by_policy(const Json& device, F f) {
 		if (it == out.end()) it = out.insert(out.end(), {policy, {}});
 		it->points.push_back(point);
 	}
+	for (Series& s : out) std::ranges::sort(s.points);
 	return out;
 }
 

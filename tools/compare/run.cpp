@@ -38,13 +38,11 @@ std::string utc_now() {
 Json describe_model(const std::string& path) {
 	const Model m = open_model(path);
 	const Config& c = m.config;
-	double parameters = 0;
-	for (const TensorSpec& t : tensor_specs(c)) parameters += double(t.rows) * t.cols;
 	return {{"file", is_synth(path) ? path : std::filesystem::path(path).filename().string()},
 	        {"name", one_line(c.name)},
 	        {"architecture", c.arch},
 	        {"fingerprint", fmt::format("{:016x}", fingerprint(m.file))},
-	        {"parameters", parameters},
+	        {"parameters", parameter_count(c)},
 	        {"bytes", m.file.tensor_bytes()},
 	        {"dim", c.dim},
 	        {"layers", c.n_layers},
@@ -62,7 +60,7 @@ Json describe_options(const Options& o) {
 // Variables that change what devices compute.
 Json environment() {
 	Json j = Json::object();
-	for (const char* name : {"KVRUN_SHADERS", "KVRUN_TEST_CAPS", "KVRUN_SUBMIT_MS"})
+	for (const char* name : {"KVRUN_SHADERS", "KVRUN_PRECISION", "KVRUN_TEST_CAPS", "KVRUN_SUBMIT_MS"})
 		if (const char* value = std::getenv(name); value && *value) j[name] = value;
 	return j;
 }
@@ -125,6 +123,12 @@ std::vector<std::string> policies(const Options& o) { // commas separate policie
 	std::vector<std::string> out;
 	for (const KvPolicy& p : parse_policies(o.kv)) out.push_back(p.text);
 	return out;
+}
+
+double parameter_count(const Config& c) {
+	double sum = 0;
+	for (const TensorSpec& t : tensor_specs(c)) sum += double(t.rows) * t.cols;
+	return sum;
 }
 
 Json compare_devices(const Options& o) {

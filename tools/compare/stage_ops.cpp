@@ -56,9 +56,7 @@ void add(Tally& t, const OpComparison& c) {
 std::string model_of_shape(const std::string& path) {
 	const Gguf g = Gguf::open(path);
 	const Config c = read_config(g);
-	double parameters = 0;
-	for (const TensorSpec& t : tensor_specs(c)) parameters += double(t.rows) * t.cols;
-	if (parameters <= kRealWeights) return path;
+	if (parameter_count(c) <= kRealWeights) return path;
 	const DType type = g.find_tensor("blk.0.ffn_down.weight")->type;
 	std::string name = dtype_info(type).name;
 	std::ranges::transform(name, name.begin(), [](char x) { return char(x >= 'A' && x <= 'Z' ? x + 32 : x); });
