@@ -19,6 +19,10 @@ BackendOptions options_from_environment() {
 	o.dump = env_text(Env::Dump);
 	o.validate = env_text(Env::Validate);
 	o.poison = env_flag(Env::Poison);
+	const std::string precision = env_text(Env::Precision, "f16");
+	if (precision != "f16" && precision != "f32")
+		fail(Code::Invalid, "KVRUN_PRECISION is '{}', expected f16 or f32", precision);
+	o.f32_matmul = precision == "f32";
 	o.shaders = env_text(Env::Shaders);
 	o.test_caps = env_text(Env::TestCaps);
 	o.submit_ms = env_number(Env::SubmitMs, o.submit_ms);

@@ -1,6 +1,7 @@
 // Instance, choice of device, its capabilities, the logical device and its queue.
 #pragma once
 #include "backends/registry.h"
+#include "backends/vulkan/matrices.h"
 #include "backends/vulkan/vk.h"
 #include <memory>
 #include <mutex>
@@ -36,7 +37,7 @@ struct Caps {
 	double tick_ns = 0;           // of a timestamp; 0: the queue has none
 	uint64_t tick_mask = 0;
 	// subgroups
-	uint32_t subgroup = 0; // size pipelines run with
+	uint32_t subgroup = 0; // size pipelines run with, unless their registers do not suffice (Kernels::get)
 	uint32_t subgroup_min = 0, subgroup_max = 0;
 	bool subgroup_pin = false; // the size can be required, and differs between pipelines otherwise
 	bool subgroup_ops = false; // arithmetic and shuffle in compute
@@ -45,6 +46,9 @@ struct Caps {
 	bool push_descriptor = false;
 	bool memory_budget = false;
 	bool executable_properties = false;
+	MatrixShape matrix; // of cooperative matrices; none: the device has none
+	// A smaller subgroup has more registers per lane, and the driver says which pipelines spill.
+	bool can_narrow() const { return subgroup_pin && subgroup > subgroup_min && executable_properties; }
 	// memory
 	bool has_memory = false; // at least one heap and one type
 	uint64_t heap_bytes = 0; // of the heap that buffers come from

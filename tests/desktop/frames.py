@@ -63,7 +63,7 @@ def take_pictures(app, folder):
                 json.dump(j, f)
     app.run(["wait loaded", "key ctrl+N", "type Tell me a story about a tree, a house and a river.", "key Return", "key ctrl+Tab",
              "type And then?", "key Return", "wait answering", "wait 3", "screenshot chat.png", "wait idle", "quit"],
-            "--chat-template", "chatml", "--temp", "0", "-n", "150", "--kv", "zipcache,recent=32,flush=32")
+            "--chat-template", "chatml", "--temp", "0", "-n", "90", "--kv", "zipcache,recent=32,flush=32")
     app.run(["wait loaded", "key ctrl+,", "wait planned", "wait 0.5", "screenshot plan.png", "quit"],
             "--chat-template", "chatml", "-c", "600k", "--kv", "kivi4")
     for name in ("chat.png", "plan.png", "long.png"):

@@ -108,7 +108,7 @@ void App::run() {
 		if (const double left = kFrame - (clock() - last); busy() && left > 0)
 			std::this_thread::sleep_for(std::chrono::duration<double>(left));
 		const double now = clock();
-		frames_.add((now - last) * 1000, (drawn - begun) * 1000);
+		frames_.add((now - last) * 1000, (drawn - begun) * 1000, window_->drawn());
 		last = now;
 	}
 	saved_ = 0;
