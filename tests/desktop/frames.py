@@ -64,8 +64,8 @@ def take_pictures(app, folder):
     app.run(["wait loaded", "key ctrl+N", "type Tell me a story about a tree, a house and a river.", "key Return", "key ctrl+Tab",
              "type And then?", "key Return", "wait answering", "wait 3", "screenshot chat.png", "wait idle", "quit"],
             "--chat-template", "chatml", "--temp", "0", "-n", "90", "--kv", "zipcache,recent=32,flush=32")
-    app.run(["wait loaded", "key ctrl+,", "wait planned", "wait 0.5", "screenshot plan.png", "quit"],
-            "--chat-template", "chatml", "-c", "600k", "--kv", "kivi4")
+    app.run(["wait loaded", "key ctrl+N", "key ctrl+,", "wait planned", "wait 0.5", "screenshot plan.png", "quit"],
+            "--chat-template", "chatml", "-c", "8M", "--kv", "kivi4")
     for name in ("chat.png", "plan.png", "long.png"):
         shutil.copy(app.path(name), os.path.join(folder, name))
 
