@@ -47,8 +47,9 @@ def main():
 
 
 def take_pictures(app, folder):
-    """A conversation with all that markdown has, two answers under way, the plan of a context that does not fit."""
-    app.model = MODEL
+    """A conversation with all that markdown has, and the plan of a context that does not fit under every policy."""
+    os.symlink(MODEL, app.path(os.path.basename(MODEL)))
+    app.model = os.path.basename(MODEL)  # in its folder: a short path to see
     app.run(["wait loaded", "type Once upon a time there was a dog.", "key Return", "wait idle", "quit"],
             "--chat-template", "chatml", "--temp", "0", "-n", "60", "--kv", "zipcache,recent=32,flush=32")
     kept = os.path.join(app.path("state"), "kvrun/desktop")
@@ -62,10 +63,10 @@ def take_pictures(app, folder):
             with open(path, "w") as f:
                 json.dump(j, f)
     app.run(["wait loaded", "key ctrl+N", "type Tell me a story about a tree, a house and a river.", "key Return", "key ctrl+Tab",
-             "type And then?", "key Return", "wait answering", "wait 3", "screenshot chat.png", "wait idle", "quit"],
-            "--chat-template", "chatml", "--temp", "0", "-n", "150", "--kv", "zipcache,recent=32,flush=32")
-    app.run(["wait loaded", "key ctrl+,", "wait planned", "wait 0.5", "screenshot plan.png", "quit"],
-            "--chat-template", "chatml", "-c", "600k", "--kv", "kivi4")
+             "type And then?", "key Return", "wait idle", "wait 0.2", "screenshot chat.png", "quit"],
+            "--chat-template", "chatml", "--temp", "0", "-n", "60", "--kv", "zipcache,recent=32,flush=32")
+    app.run(["wait loaded", "key ctrl+N", "key ctrl+,", "wait planned", "wait 0.5", "screenshot plan.png", "quit"],
+            "--chat-template", "chatml", "-c", "8M", "--kv", "kivi4")
     for name in ("chat.png", "plan.png", "long.png"):
         shutil.copy(app.path(name), os.path.join(folder, name))
 

@@ -147,7 +147,7 @@ TEST_CASE("desktop state: another policy reads the conversation again") {
 	CHECK(r.last<Load>()->device == "cpu");
 }
 
-TEST_CASE("T27 desktop: files round-trip; damaged ones are named and left alone") {
+TEST_CASE("desktop: files round-trip; damaged ones are named and left alone") {
 	TempFolder folder;
 	Rig r;
 	r.state.ask("kept");

@@ -49,7 +49,7 @@ struct Loaded { // facts of the model and its device
 	std::string model, name, architecture, device, driver, backend;
 	uint32_t n_layers = 0, n_kv_heads = 0, ctx_train = 0;
 	uint64_t weight_bytes = 0, activation_bytes = 0, kv_budget_bytes = 0;
-	bool has_template = true, is_cpu = false;
+	bool has_template = true;
 };
 struct LoadFailed {
 	std::string text;

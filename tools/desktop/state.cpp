@@ -206,7 +206,14 @@ void State::take(const Event& event) {
 		if (const double t = clock() - l.begun; t > kNoted) l.tokens_per_second = (l.pieces - 1) / t;
 	}
 	if (const auto* e = std::get_if<Cache>(&event))
-		if (find(e->conversation)) live_[e->conversation].cache = e->view;
+		if (find(e->conversation)) {
+			CacheView& v = live_[e->conversation].cache;
+			const CacheView before = std::exchange(v, e->view);
+			if (!v.total_bytes()) { // the session was in use: bytes as they were last
+				v = before;
+				v.tiers = e->view.tiers;
+			}
+		}
 	if (const auto* e = std::get_if<Ended>(&event)) end_answer(*e);
 }
 

@@ -89,7 +89,7 @@ void App::save_changed() {
 }
 
 void App::run() {
-	double last = clock();
+	double last = clock(), due = last; // a frame that came late does not move the next
 	for (;;) {
 		const double begun = clock();
 		if (!window_->pump(busy() ? 0 : kSleepMs)) break;
@@ -105,10 +105,11 @@ void App::run() {
 			script_->step(ui_, frames_, drawn);
 			if (script_->quits()) break;
 		}
-		if (const double left = kFrame - (clock() - last); busy() && left > 0)
+		due = std::max(due + kFrame, clock() - kFrame);
+		if (const double left = due - clock(); busy() && left > 0)
 			std::this_thread::sleep_for(std::chrono::duration<double>(left));
 		const double now = clock();
-		frames_.add((now - last) * 1000, (drawn - begun) * 1000);
+		frames_.add((now - last) * 1000, (drawn - begun) * 1000, window_->drawn());
 		last = now;
 	}
 	saved_ = 0;

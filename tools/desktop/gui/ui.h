@@ -46,6 +46,8 @@ void draw_problem(Ui&);
 void draw_cache(Ui&, float height);
 void draw_settings(Ui&); // a dialog, while it is open
 void draw_help(Ui&);     // the same
+// A dialog in the middle, as wide as given; false: there is nothing to draw. Ends with ImGui::EndPopup().
+bool begin_dialog(const char* name, bool open, float width);
 void begin_rename(Ui&, const Conversation&);
 void draw_markdown(const std::vector<Block>&, const Fonts&);
 void open_settings(Ui&);

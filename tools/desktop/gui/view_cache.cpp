@@ -61,15 +61,15 @@ void draw_bytes(const CacheView& v, ImVec2 from, ImVec2 size) {
 void draw_watch(Ui& ui) {
 	if (ui.state.phase != EnginePhase::Ready) return;
 	int layer = int(ui.state.watched_layer), head = int(ui.state.watched_head);
-	const float width = 4 * ImGui::GetFontSize();
-	ImGui::SameLine(ImGui::GetContentRegionMax().x - 4 * width);
+	const float width = 5 * ImGui::GetFontSize();
+	ImGui::SameLine(ImGui::GetContentRegionMax().x - 2 * width - ImGui::GetStyle().ItemSpacing.x);
 	ImGui::SetNextItemWidth(width);
-	bool changed =
-	    ImGui::DragInt("layer", &layer, 0.1f, 0, int(ui.state.facts.n_layers) - 1, "%d", ImGuiSliderFlags_AlwaysClamp);
+	bool changed = ImGui::DragInt("##layer", &layer, 0.1f, 0, int(ui.state.facts.n_layers) - 1, "layer %d",
+	                              ImGuiSliderFlags_AlwaysClamp);
 	ImGui::SameLine();
 	ImGui::SetNextItemWidth(width);
-	changed |=
-	    ImGui::DragInt("head", &head, 0.1f, 0, int(ui.state.facts.n_kv_heads) - 1, "%d", ImGuiSliderFlags_AlwaysClamp);
+	changed |= ImGui::DragInt("##head", &head, 0.1f, 0, int(ui.state.facts.n_kv_heads) - 1, "head %d",
+	                          ImGuiSliderFlags_AlwaysClamp);
 	if (changed) ui.state.watch(uint32_t(layer), uint32_t(head));
 }
 
@@ -91,8 +91,8 @@ void draw_cache(Ui& ui, float height) {
 	const Live& l = ui.state.live(ui.state.current_id);
 	const CacheView& v = l.cache;
 	ImGui::AlignTextToFramePadding();
-	ImGui::Text("%s: %zu%s tokens", c ? c->kv.c_str() : ui.state.settings.kv.c_str(), v.tiers.size(),
-	            v.ctx ? fmt::format(" of {}", v.ctx).c_str() : "");
+	const std::string speed = l.tokens_per_second > 0 ? fmt::format(", {:.1f} tok/s", l.tokens_per_second) : "";
+	ImGui::Text("%zu%s tokens%s", v.tiers.size(), v.ctx ? fmt::format(" of {}", v.ctx).c_str() : "", speed.c_str());
 	for (size_t t = 0; t < 4; ++t)
 		swatch(kTierColors[t], fmt::format("{} {}", kTierNames[t], std::ranges::count(v.tiers, uint8_t(t))));
 	draw_watch(ui);
@@ -102,19 +102,15 @@ void draw_cache(Ui& ui, float height) {
 	mark_region(ui, "strip");
 	draw_bytes(v, ImGui::GetCursorScreenPos(), {width, 0.5f * em});
 	ImGui::Dummy({width, 0.5f * em});
-	ImGui::Text(
-	    "%s",
-	    v.f16_equivalent
-	        ? fmt::format("{} (f16 would take {})", human_size(v.total_bytes()), human_size(v.f16_equivalent)).c_str()
-	        : "no cache yet");
+	const std::string& kv = c ? c->kv : ui.state.settings.kv;
+	std::string size = "no cache yet";
+	if (v.f16_equivalent)
+		size = fmt::format("{}, f16 would take {}", human_size(v.total_bytes()), human_size(v.f16_equivalent));
+	ImGui::Text("%s: %s", kv.c_str(), size.c_str());
 	swatch(kTierColors[0], "f16 " + human_size(v.f16_bytes));
 	swatch(kTierColors[2], "codes " + human_size(v.code_bytes));
 	swatch(kParamColor, "scales " + human_size(v.param_bytes));
 	swatch(kOverheadColor, "overhead " + human_size(v.overhead_bytes));
-	if (l.tokens_per_second > 0) {
-		ImGui::SameLine(0, 2 * em);
-		ImGui::Text("%.1f tok/s", l.tokens_per_second);
-	}
 	ImGui::EndChild();
 	mark_region(ui, "cache");
 }

@@ -29,11 +29,9 @@ void draw_name(Ui& ui, const Conversation& c) {
 }
 
 void draw_delete(Ui& ui) {
-	if (ui.deleting.empty()) return;
-	if (!ImGui::IsPopupOpen("Delete?")) ImGui::OpenPopup("Delete?");
-	if (!ImGui::BeginPopupModal("Delete?", nullptr, ImGuiWindowFlags_AlwaysAutoResize)) return;
+	if (!begin_dialog("Delete?", !ui.deleting.empty(), 26 * ImGui::GetFontSize())) return;
 	const Conversation* c = ui.state.find(ui.deleting);
-	ImGui::Text("Delete '%s' with all its messages?", c ? c->title.c_str() : "");
+	ImGui::TextWrapped("Delete '%s' with all its messages?", c ? c->title.c_str() : "");
 	if (ImGui::IsWindowAppearing()) ImGui::SetKeyboardFocusHere();
 	const bool yes = ImGui::Button("Delete");
 	ImGui::SameLine();
@@ -42,7 +40,6 @@ void draw_delete(Ui& ui) {
 	if (yes || no || !c) {
 		ui.deleting.clear();
 		ui.focus_input = true;
-		ImGui::CloseCurrentPopup();
 	}
 	ImGui::EndPopup();
 }

@@ -129,17 +129,20 @@ void draw_sampling(Sampling& p) {
 	if (ImGui::InputInt("seed (-1: drawn)", &seed)) p.seed = std::max(seed, -1);
 }
 
-bool begin_dialog(const char* name, bool& open, float width) {
-	if (!open) return false;
-	if (!ImGui::IsPopupOpen(name)) ImGui::OpenPopup(name);
+} // namespace
+
+bool begin_dialog(const char* name, bool open, float width) {
+	if (open && !ImGui::IsPopupOpen(name)) ImGui::OpenPopup(name);
 	const ImVec2 all = ImGui::GetMainViewport()->Size;
 	ImGui::SetNextWindowSize({std::min(all.x * 0.95f, width), 0});
 	ImGui::SetNextWindowSizeConstraints({0, 0}, {all.x * 0.95f, all.y * 0.95f});
 	ImGui::SetNextWindowPos({all.x / 2, all.y / 2}, ImGuiCond_Always, {0.5f, 0.5f});
-	return ImGui::BeginPopupModal(name, nullptr, ImGuiWindowFlags_NoMove | ImGuiWindowFlags_NoResize);
+	if (!ImGui::BeginPopupModal(name, nullptr, ImGuiWindowFlags_NoMove | ImGuiWindowFlags_NoResize)) return false;
+	if (open) return true;
+	ImGui::CloseCurrentPopup(); // a key has closed it
+	ImGui::EndPopup();
+	return false;
 }
-
-} // namespace
 
 void open_settings(Ui& ui) {
 	ui.draft_settings = ui.state.settings;
@@ -179,7 +182,6 @@ void draw_settings(Ui& ui) {
 	ImGui::SameLine();
 	const bool cancel = ImGui::Button("Cancel (Esc)");
 	if (apply || cancel) close_settings(ui, apply);
-	if (!ui.settings_open) ImGui::CloseCurrentPopup();
 	ui.regions["settings"] = {ImGui::GetWindowPos().x, ImGui::GetWindowPos().y, ImGui::GetWindowSize().x,
 	                          ImGui::GetWindowSize().y};
 	ImGui::EndPopup();
@@ -194,7 +196,6 @@ void draw_help(Ui& ui) {
 	}
 	if (ImGui::IsWindowAppearing()) ImGui::SetKeyboardFocusHere();
 	if (ImGui::Button("Close (Esc)")) ui.help_open = false, ui.focus_input = true;
-	if (!ui.help_open) ImGui::CloseCurrentPopup();
 	ImGui::EndPopup();
 }
 

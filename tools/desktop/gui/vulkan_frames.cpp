@@ -187,13 +187,13 @@ void VulkanFrames::record(ImDrawData* data) {
 	check_vk(vkEndCommandBuffer(f.CommandBuffer));
 }
 
-void VulkanFrames::draw(ImDrawData* data, int width, int height) {
-	if (width <= 0 || height <= 0) return; // minimised
+bool VulkanFrames::draw(ImDrawData* data, int width, int height) {
+	if (width <= 0 || height <= 0) return false; // minimised
 	if (stale_ || width != window_->Width || height != window_->Height) rebuild(width, height);
 	const ImGui_ImplVulkanH_FrameSemaphores& s = window_->FrameSemaphores[window_->SemaphoreIndex];
 	const VkResult got = vkAcquireNextImageKHR(device_, window_->Swapchain, UINT64_MAX, s.ImageAcquiredSemaphore,
 	                                           VK_NULL_HANDLE, &window_->FrameIndex);
-	if (got == VK_ERROR_OUT_OF_DATE_KHR) return void(stale_ = true);
+	if (got == VK_ERROR_OUT_OF_DATE_KHR) return stale_ = true, false;
 	check_vk(got);
 	record(data);
 	const ImGui_ImplVulkanH_Frame& f = window_->Frames[window_->FrameIndex];
@@ -219,6 +219,7 @@ void VulkanFrames::draw(ImDrawData* data, int width, int height) {
 	window_->SemaphoreIndex = (window_->SemaphoreIndex + 1) % window_->ImageCount;
 	stale_ = shown == VK_ERROR_OUT_OF_DATE_KHR || shown == VK_SUBOPTIMAL_KHR || got == VK_SUBOPTIMAL_KHR;
 	if (!stale_) check_vk(shown);
+	return !stale_;
 }
 
 } // namespace kvrun::desktop

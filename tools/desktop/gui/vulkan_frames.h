@@ -22,9 +22,10 @@ class VulkanFrames {
 	~VulkanFrames();
 	VulkanFrames(const VulkanFrames&) = delete;
 
-	void upload_fonts();                           // of the current ImGui context, again after a change
-	void draw(ImDrawData*, int width, int height); // and presents; the size of the window in pixels
-	Picture capture(ImDrawData*);                  // the same picture, drawn beside the window
+	void upload_fonts(); // of the current ImGui context, again after a change
+	// And presents; the size of the window in pixels. False: it has to be drawn again.
+	bool draw(ImDrawData*, int width, int height);
+	Picture capture(ImDrawData*); // the same picture, drawn beside the window
 	const std::string& device() const { return device_name_; }
 
  private:

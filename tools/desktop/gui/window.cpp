@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <imgui.h>
+#include <string_view>
 #if __has_include(<backends/imgui_impl_sdl2.h>)
 #include <backends/imgui_impl_sdl2.h>
 #else
@@ -34,6 +35,21 @@ void set_style(float scale) {
 	style.Colors[ImGuiCol_FrameBg] = {0.17f, 0.18f, 0.21f, 1};
 	style.Colors[ImGuiCol_NavHighlight] = {1, 0.75f, 0.2f, 1}; // where the keyboard is must be seen
 	ImGui::GetStyle() = style;
+}
+
+// A hash of all that is drawn.
+size_t look_of(const ImDrawData& data) {
+	size_t h = 0;
+	const auto add = [&](const void* bytes, size_t n) {
+		h = h * 31 + std::hash<std::string_view>{}({static_cast<const char*>(bytes), n});
+	};
+	for (int i = 0; i < data.CmdListsCount; ++i) {
+		const ImDrawList& list = *data.CmdLists[i];
+		add(list.VtxBuffer.Data, size_t(list.VtxBuffer.Size) * sizeof(ImDrawVert));
+		add(list.IdxBuffer.Data, size_t(list.IdxBuffer.Size) * sizeof(ImDrawIdx));
+		for (const ImDrawCmd& c : list.CmdBuffer) add(&c.ClipRect, sizeof(c.ClipRect));
+	}
+	return h | 1; // 0 is no frame's
 }
 
 } // namespace
@@ -83,6 +99,7 @@ void Window::apply_scale() {
 	set_style(float(scale_));
 	fonts_ = load_fonts(float(scale_));
 	frames_->upload_fonts();
+	look_ = 0;
 }
 
 bool Window::pump(int wait_ms) {
@@ -93,6 +110,7 @@ bool Window::pump(int wait_ms) {
 	for (bool got = wait_ms > 0 ? SDL_WaitEventTimeout(&e, wait_ms) : SDL_PollEvent(&e); got; got = SDL_PollEvent(&e)) {
 		active_ = true;
 		if (e.type == SDL_QUIT) open = false;
+		if (e.type == SDL_WINDOWEVENT) look_ = 0;
 		if (e.type == SDL_WINDOWEVENT && e.window.event == SDL_WINDOWEVENT_DISPLAY_CHANGED && wanted_scale_ <= 0 &&
 		    display_scale() != scale_)
 			apply_scale();
@@ -115,7 +133,9 @@ std::optional<Picture> Window::frame(const std::function<void(const Fonts&)>& dr
 	ImGui::Render();
 	int width = 0, height = 0;
 	SDL_Vulkan_GetDrawableSize(window_, &width, &height);
-	frames_->draw(ImGui::GetDrawData(), width, height);
+	const size_t look = look_of(*ImGui::GetDrawData());
+	drawn_ = look != look_;
+	look_ = !drawn_ || frames_->draw(ImGui::GetDrawData(), width, height) ? look : 0;
 	if (!picture) return {};
 	return frames_->capture(ImGui::GetDrawData());
 }

@@ -25,9 +25,11 @@ class Window {
 	bool pump(int wait_ms);
 	const std::vector<Keystroke>& keys() const { return keys_; } // pressed since the last frame
 	bool active() const { return active_; }                      // there were events
-	// One frame; draw() calls ImGui. `picture` wants it as a picture, too.
+	// One frame; draw() calls ImGui. `picture` wants it as a picture, too. What looks as the frame before is not drawn
+	// again.
 	std::optional<Picture> frame(const std::function<void(const Fonts&)>& draw, bool picture);
-	void set_scale(double); // 0: the display's
+	bool drawn() const { return drawn_; } // the last frame was another one than that before
+	void set_scale(double);               // 0: the display's
 	double scale() const { return scale_; }
 	const std::string& device() const { return frames_->device(); }
 	// Keys that only the app hears, as Escape while an answer is to be stopped.
@@ -40,7 +42,8 @@ class Window {
 	std::unique_ptr<VulkanFrames> frames_;
 	Fonts fonts_;
 	double scale_ = 1, wanted_scale_ = 1;
-	bool active_ = false;
+	bool active_ = false, drawn_ = false;
+	size_t look_ = 0; // hash of the last frame; 0: it has to be drawn in any case
 	std::vector<Keystroke> keys_;
 };
 
