@@ -1,5 +1,6 @@
 // kvrun serve: a model over HTTP, in the form of OpenAI's API.
 #include "tools/api_device.h"
+#include "tools/args_model.h"
 #include "tools/commands.h"
 #include "tools/serve/router.h"
 #include "tools/terminal.h"
@@ -12,10 +13,10 @@ namespace {
 
 using namespace serve;
 
-struct ServeArgs {
-	std::string model, device, alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1";
-	int64_t ctx = 0, ubatch = 512, port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
-	uint64_t kv_budget = 0, max_body = 8 << 20;
+struct ServeArgs : ModelArgs {
+	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1";
+	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
+	uint64_t max_body = 8 << 20;
 	double timeout = 30, drain = 30;
 	bool log = false;
 };
@@ -27,22 +28,8 @@ struct ServeArgs {
 	throw Exit{exit_code};
 }
 
-// The exit codes of kvrun --help.
-int exit_code(kvrun_status s) {
-	switch (s) {
-	case KVRUN_EINVALID: return 2;
-	case KVRUN_ENOTFOUND:
-	case KVRUN_EUNSUPPORTED:
-	case KVRUN_EFORMAT: return 3;
-	case KVRUN_ENOMEM:
-	case KVRUN_EDEVICE: return 4;
-	case KVRUN_EIO: return 5;
-	case KVRUN_ECONTEXT: return 6;
-	default: return 1;
-	}
-}
 void must(kvrun_status s) {
-	if (s != KVRUN_OK) give_up(exit_code(s), kvrun_last_error());
+	if (s != KVRUN_OK) give_up(exit_code_of(s), kvrun_last_error());
 }
 
 std::string api_key(const ServeArgs& a) {
@@ -68,7 +55,7 @@ EngineHandle open_engine(const ServeArgs& a) {
 	o.model_path = a.model.c_str();
 	o.device = &device.options;
 	o.kv_budget_bytes = a.kv_budget;
-	o.ubatch = uint32_t(a.ctx ? std::min(a.ctx, a.ubatch) : a.ubatch);
+	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = uint32_t(a.parallel);
 	o.progress = [](double done, double left, void* payload) {
 		static_cast<Progress*>(payload)->show("loading", done, left);
@@ -122,36 +109,20 @@ void serve_model(const ServeArgs& a) {
 	server->run(router);
 }
 
-void add_model_options(Command& c, ServeArgs& a) {
-	const char* group = "Model and device";
-	add_text(c, "-m,--model,model", a.model, kModelFile, "the model: a .gguf file (the first part of a split one)")
-	    ->group(group)
-	    ->required();
-	add_text(c, "--device,-dev", a.device, "NAME",
-	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
-	         "GPU]")
-	    ->group(group);
-	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
-	           "context: the longest prompt and answer of one request, in tokens; 0: what fits, at most the trained "
-	           "context [0]")
-	    ->group(group);
-	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
-	           "prompt tokens that go through a layer at a time; changes speed only [512]")
-	    ->group(group);
+void add_served_model(Command& c, ServeArgs& a) {
+	add_model_options(c, a, "the longest prompt and answer of one request, in tokens");
 	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
 	         "chat template: a built-in one, like chatml, or a file in Jinja [the model's own]")
-	    ->group(group);
+	    ->group(kModelGroup);
 	add_text(c, "-a,--alias", a.alias, "NAME", "what requests call the model [the file's name without .gguf]")
-	    ->group(group);
-	group = "KV cache";
+	    ->group(kModelGroup);
 	add_text(c, "--kv", a.kv, kPolicy,
 	         "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]")
-	    ->group(group);
-	add_bytes(c, "--kv-budget", a.kv_budget, "most memory for all KV caches, like 512M or 2GiB; 0: what is free [0]")
-	    ->group(group);
+	    ->group(kCacheGroup);
+	add_kv_budget(c, a.kv_budget, "all KV caches");
 	add_integer(c, "--idle-sessions", a.idle_sessions, 0, 64,
 	            "caches kept after their answers, so that a prompt that begins like one is not read again [4]")
-	    ->group(group);
+	    ->group(kCacheGroup);
 }
 
 void add_server_options(Command& c, ServeArgs& a) {
@@ -187,7 +158,7 @@ void add_serve(Command& root) {
 	    {"kvrun serve model.gguf", "for programs on this machine, and a chat page on http://127.0.0.1:8080"},
 	    {"kvrun serve model.gguf --kv kivi2 --parallel 8", "eight answers at once, caches of 2 bits per value"},
 	    {"kvrun serve model.gguf --host 0.0.0.0 --api-key-file key.txt", "for a network, with a key"}};
-	add_model_options(c, *a);
+	add_served_model(c, *a);
 	add_server_options(c, *a);
 	c.sections = {
 	    {"Routes",

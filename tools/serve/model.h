@@ -1,32 +1,11 @@
 // The model that is served: tokens, chat prompts, and what it is called.
 #pragma once
+#include "tools/api_call.h"
 #include "tools/serve/error.h"
 #include <string>
 #include <vector>
 
 namespace kvrun::serve {
-
-template <class H, void (*free_handle)(H*)> class Handle {
- public:
-	explicit Handle(H* h = nullptr) : h_(h) {}
-	Handle(Handle&& o) noexcept : h_(std::exchange(o.h_, nullptr)) {}
-	Handle& operator=(Handle&& o) noexcept {
-		std::swap(h_, o.h_);
-		return *this;
-	}
-	~Handle() {
-		if (h_) free_handle(h_); // not for NULL: kvrun_last_error() would forget why
-	}
-	H* get() const { return h_; }
-	explicit operator bool() const { return h_; }
-
- private:
-	H* h_;
-};
-using EngineHandle = Handle<kvrun_engine, kvrun_engine_free>;
-using SessionHandle = Handle<kvrun_session, kvrun_session_free>;
-using BatchHandle = Handle<kvrun_batch, kvrun_batch_free>;
-using ReplyHandle = Handle<kvrun_reply, kvrun_reply_free>;
 
 struct ChatPrompt {                                     // a conversation to be answered
 	std::string messages;                               // JSON array

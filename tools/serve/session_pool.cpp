@@ -51,11 +51,11 @@ SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<ui
 }
 
 void SessionPool::put(const std::string& kv, SessionHandle session) {
-	size_t n = 0;
-	kvrun_status s = kvrun_session_tokens(session.get(), nullptr, 0, &n);
-	std::vector<uint32_t> tokens(n);
-	if (s == KVRUN_EBUFFER) s = kvrun_session_tokens(session.get(), tokens.data(), n, &n);
-	if (s != KVRUN_OK || n == 0 || most_ == 0) return;
+	std::vector<uint32_t> tokens;
+	const kvrun_status s = fill_vector(tokens, 0, [&](uint32_t* to, size_t room, size_t* n) {
+		return kvrun_session_tokens(session.get(), to, room, n);
+	});
+	if (s != KVRUN_OK || tokens.empty() || most_ == 0) return;
 	idle_.push_front({kv, std::move(session), std::move(tokens)});
 	if (idle_.size() > most_) drop_oldest();
 }
