@@ -24,6 +24,10 @@ std::vector<std::string> template_names(kvrun_engine* engine) {
 
 Model::Model(EngineHandle engine, std::string id, const std::string& chat_template)
     : engine_(std::move(engine)), id_(std::move(id)) {
+	try {
+		before_ = tokens("a", KVRUN_TOKENS_NO_BOS);
+	} catch (const ApiError&) {} // a vocabulary that cannot write it
+	if (before_.size() > 1) before_.erase(before_.begin(), before_.end() - 1);
 	if (chat_template.empty()) return;
 	const std::vector<std::string> names = template_names(engine_.get());
 	if (std::ranges::count(names, chat_template)) {
@@ -62,6 +66,16 @@ std::string Model::text(const std::vector<uint32_t>& tokens, uint32_t flags) con
 	                  }),
 	      "tokens");
 	return {out.begin(), out.end()};
+}
+
+// What a token's text is depends on whether a text begins with it.
+std::string Model::token_text(uint32_t token, bool special) const {
+	const uint32_t flags = special ? KVRUN_TOKENS_SPECIAL : 0;
+	std::vector<uint32_t> both = before_;
+	const size_t n = both.empty() ? 0 : text(both, flags).size();
+	both.push_back(token);
+	const std::string all = text(both, flags);
+	return all.substr(std::min(n, all.size()));
 }
 
 template <class F> auto Model::with_options(ChatPrompt& p, F f) const {

@@ -26,6 +26,8 @@ class Model {
 	// All of these throw ApiError.
 	std::vector<uint32_t> tokens(const std::string& text, uint32_t flags) const;
 	std::string text(const std::vector<uint32_t>& tokens, uint32_t flags) const;
+	// The bytes that a token adds to a text. special: control tokens are written out; else they add none.
+	std::string token_text(uint32_t token, bool special) const;
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
 	ReplyHandle new_reply(ChatPrompt) const;
 	kvrun_chat_features features(ChatPrompt) const;
@@ -34,6 +36,7 @@ class Model {
 	template <class F> auto with_options(ChatPrompt&, F f) const;
 	EngineHandle engine_;
 	std::string id_, template_name_, template_text_;
+	std::vector<uint32_t> before_; // a token that a text may begin with; empty: there is none
 };
 
 } // namespace kvrun::serve
