@@ -14,9 +14,10 @@
  *   those of the Vulkan loader that say where drivers are.
  * - Threads: an engine may be used by any number of threads at once; they take turns on the device, a piece of work of
  *   about 0.1 s at a time. A session and a batch belong to one thread at a time: a call on one that is in use, by
- *   another thread or by the call whose callback this is, gives KVRUN_EBUSY.
- * - Callbacks run on the thread that made the call, with no lock held. They end with the payload given beside them; a
- *   result other than 0 stops the call, which returns KVRUN_EUSER. */
+ *   another thread or by the call whose callback this is, gives KVRUN_EBUSY. Calls that only look at a session wait
+ *   for the piece of work under way instead, and say so.
+ * - Callbacks run on the thread that made the call, with no lock held unless they say otherwise. They end with the
+ *   payload given beside them; a result other than 0 stops the call, which returns KVRUN_EUSER. */
 #ifndef KVRUN_H
 #define KVRUN_H
 
@@ -261,6 +262,20 @@ KVRUN_API kvrun_status kvrun_reply_push(kvrun_reply* reply, const char* text, si
 KVRUN_API kvrun_status kvrun_reply_finish(kvrun_reply* reply, kvrun_reply_part* out);
 KVRUN_API void kvrun_reply_free(kvrun_reply* reply);
 
+/* ---- KV-cache policies */
+
+typedef struct {
+	uint32_t struct_size;
+	const char* name;    /* "kivi2"; options may follow it: "kivi2,recent=64" */
+	const char* summary; /* one line for a list of choices */
+	const char* source;  /* paper; "": none */
+} kvrun_policy_info;
+#define KVRUN_POLICY_INFO_INIT                                                                                         \
+	{ sizeof(kvrun_policy_info), NULL, NULL, NULL }
+/* The policies there are, in the order of kvrun help plan. Their texts are valid for ever. */
+KVRUN_API size_t kvrun_policy_count(void);
+KVRUN_API kvrun_status kvrun_policy_get(size_t index, kvrun_policy_info* out);
+
 /* ---- sessions: one sequence of tokens under one KV-cache policy */
 
 typedef struct kvrun_session kvrun_session;
@@ -303,8 +318,9 @@ typedef struct {
 } kvrun_session_info;
 #define KVRUN_SESSION_INFO_INIT                                                                                        \
 	{ sizeof(kvrun_session_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0 }
+/* Also of a session that is in use. */
 KVRUN_API kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out);
-/* The tokens in the cache, oldest first; as kvrun_tokenize(). */
+/* The tokens in the cache, oldest first; as kvrun_tokenize(). Also of a session that is in use. */
 KVRUN_API kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count);
 
 /* Where the cache keeps a token. */
@@ -327,6 +343,15 @@ KVRUN_API kvrun_status kvrun_session_save(kvrun_session* session, const char* pa
  * one it would have had, on the same device. KVRUN_EFORMAT, KVRUN_EUNSUPPORTED or KVRUN_EINVALID name the field that is
  * damaged, newer or of another model. */
 KVRUN_API kvrun_status kvrun_session_restore(kvrun_session** out, kvrun_engine* engine, const char* path);
+typedef struct {
+	uint32_t struct_size;
+	uint32_t checkpoints; /* as of kvrun_session_options; those the session had are not in the file */
+} kvrun_restore_options;
+#define KVRUN_RESTORE_OPTIONS_INIT                                                                                     \
+	{ sizeof(kvrun_restore_options), 0 }
+/* The same with options. */
+KVRUN_API kvrun_status kvrun_session_restore_with(kvrun_session** out, kvrun_engine* engine, const char* path,
+                                                  const kvrun_restore_options* options);
 /* The note in a session file. */
 KVRUN_API kvrun_status kvrun_session_read_note(const char* path, void* out, size_t capacity, size_t* out_length);
 
@@ -405,6 +430,11 @@ KVRUN_API kvrun_status kvrun_batch_new(kvrun_batch** out, kvrun_engine* engine);
 /* Begins an answer; its session is in use until kvrun_batch_take(). Texts of the options are copied. */
 KVRUN_API kvrun_status kvrun_batch_add(kvrun_batch* batch, kvrun_session* session, const uint32_t* prompt, size_t count,
                                        const kvrun_generate_options* options, uint32_t* out_id);
+/* Before each token of an answer is chosen, with the logits of all tokens (vocab), which it may change: -INFINITY rules
+ * a token out. Runs while its thread has its turn on the engine: it must call no function for this engine. */
+typedef int (*kvrun_logits_cb)(float* logits, size_t vocab, void* payload);
+/* Has cb called for an answer of the batch from the next token on; NULL: no more. */
+KVRUN_API kvrun_status kvrun_batch_on_logits(kvrun_batch* batch, uint32_t id, kvrun_logits_cb cb, void* payload);
 /* A piece of one prompt and one token of every answer under way; callbacks run before it returns. *out_active: answers
  * that are still under way. What goes wrong with one answer ends that one: kvrun_batch_take() returns it. */
 KVRUN_API kvrun_status kvrun_batch_step(kvrun_batch* batch, size_t* out_active);

@@ -7,33 +7,9 @@
 
 namespace kvrun {
 
-static constexpr const char *kModelGroup = "Model and device", *kCacheGroup = "KV cache";
-
-CLI::Option* add_model(Command& c, std::string& model) {
-	return add_text(c, "-m,--model,model", model, kModelFile,
-	                "the model: a .gguf file (the first part of a split one), or synth:NAME:TYPE (kvrun help synth)")
-	    ->group(kModelGroup);
-}
-
-void add_device(Command& c, std::string& device) {
-	add_text(c, "--device,-dev", device, "NAME",
-	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
-	         "GPU]")
-	    ->group(kModelGroup);
-}
-
 void add_engine_options(Command& c, EngineArgs& a, bool several_policies) {
-	add_model(c, a.model)->required();
-	add_device(c, a.device);
-	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
-	           "context: the longest sequence in tokens; 0: what fits, at most the trained context [0]")
-	    ->group(kModelGroup);
-	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
-	           "prompt tokens that go through a layer at a time; changes speed only [512]")
-	    ->group(kModelGroup);
-	add_flag(c, "--check", a.check,
-	         "run every operation on the cpu backend too and stop at the first difference (slow)")
-	    ->group(kModelGroup);
+	add_model_options(c, a, "the longest sequence in tokens");
+	add_check(c, a.check);
 	add_text(c, "--kv", a.kv, several_policies ? kPolicies : kPolicy,
 	         several_policies ? "policies of the KV cache, compared with each other; kvrun help plan lists them [fp16]"
 	                          : "policy of the KV cache; kvrun help plan lists them [fp16]")
@@ -42,8 +18,7 @@ void add_engine_options(Command& c, EngineArgs& a, bool several_policies) {
 	         "store keys as f16, q8, q4, q2 or q1 (or q8_0, q4_0), rounded per token; short for a policy [f16]")
 	    ->group(kCacheGroup);
 	add_text(c, "--cache-type-v,-ctv", a.type_v, "TYPE", "the same for values [f16]")->group(kCacheGroup);
-	add_bytes(c, "--kv-budget", a.kv_budget, "most memory for the KV cache, like 512M or 2GiB; 0: what is free [0]")
-	    ->group(kCacheGroup);
+	add_kv_budget(c, a.kv_budget, "the KV cache");
 	add_ignored(c, "-ngl,--n-gpu-layers,--gpu-layers", "N", {}, "all layers run on the device that --device names");
 	add_ignored(c, "-fa,--flash-attn", "WORD", {"on", "off", "auto", "0", "1"}, "attention is always fused");
 	add_ignored(c, "-t,--threads", "N", {}, "the device's driver decides how many threads it uses");
@@ -78,7 +53,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	EngineOptions o;
 	o.model = a.model;
 	o.backend = backend_options(a.device, a.check);
-	o.ubatch = uint32_t(a.ctx ? std::min(a.ctx, a.ubatch) : a.ubatch);
+	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = max_rows;
 	o.kv_budget = a.kv_budget;
 	Progress progress;

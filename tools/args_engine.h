@@ -1,24 +1,17 @@
 // Options of every command that runs a model: file, device, context and cache; opening the model on the device.
 #pragma once
 #include "engine/run/session.h"
-#include "tools/args.h"
+#include "tools/args_model.h"
 
 namespace kvrun {
 
-struct EngineArgs {
-	std::string model, device;  // file; index or part of a name, empty: best
-	int64_t ctx = 0;            // tokens; 0: the engine's choice
-	int64_t ubatch = 512;       // prompt tokens that go through a layer together
+struct EngineArgs : ModelArgs {
 	std::string kv;             // cache policy or policies, as parse_policy() reads them; empty: types, or fp16
 	std::string type_k, type_v; // llama.cpp's way to say it: a type for keys, one for values
-	uint64_t kv_budget = 0;     // bytes; 0: what the device has free
-	bool check = false;         // compare every op with the cpu backend
 };
 
 // With the options of llama.cpp that have no effect here. several_policies: --kv takes a list.
 void add_engine_options(Command&, EngineArgs&, bool several_policies = false);
-CLI::Option* add_model(Command&, std::string& model);
-void add_device(Command&, std::string& device);
 // What --kv, or -ctk and -ctv, ask for. Throws Error{Invalid} for both at once, and for several where one is meant.
 std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);

@@ -215,30 +215,15 @@ void run_chat(const ChatArgs& given) {
 }
 
 void add_options(Command& c, ChatArgs& a) {
-	const char *model = "Model and device", *cache = "KV cache", *chat = "Conversation", *sampling = "Sampling";
-	add_text(c, "-m,--model,model", a.model, kModelFile, "the model: a .gguf file (the first part of a split one)")
-	    ->group(model)
-	    ->required();
-	add_text(c, "--device,-dev", a.device, "NAME",
-	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
-	         "GPU]")
-	    ->group(model);
-	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
-	           "context: the longest conversation in tokens; 0: what fits, at most the trained context [0]")
-	    ->group(model);
-	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
-	           "prompt tokens that go through a layer at a time; changes speed only [512]")
-	    ->group(model);
-	add_flag(c, "--check", a.check,
-	         "run every operation on the cpu backend too and stop at the first difference (slow)")
-	    ->group(model);
+	const char* chat = "Conversation";
+	add_model_options(c, a, "the longest conversation in tokens");
+	add_check(c, a.check);
 	add_text(c, "--kv", a.kv, kPolicy, "policy of the KV cache; kvrun help plan lists them [that of the chat, or fp16]")
-	    ->group(cache);
-	add_bytes(c, "--kv-budget", a.kv_budget, "most memory for the KV cache, like 512M or 2GiB; 0: what is free [0]")
-	    ->group(cache);
+	    ->group(kCacheGroup);
+	add_kv_budget(c, a.kv_budget, "the KV cache");
 	add_choice(c, "--on-full", a.on_full, {"stop", "drop-oldest"},
 	           "where the context is full: say so, or leave out the oldest messages [stop]")
-	    ->group(cache);
+	    ->group(kCacheGroup);
 	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
 	         "chat template: a name, or a file in Jinja, whose path has a . or / [the model's own]")
 	    ->group(chat);
@@ -250,23 +235,7 @@ void add_options(Command& c, ChatArgs& a) {
 	add_tokens(c, "-n,--predict,--n-predict", a.predict, -1, INT32_MAX,
 	           "most tokens of an answer; -1: until the model ends it or the context is full [-1]")
 	    ->group(chat);
-	add_real(c, "--temp,--temperature", a.temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")
-	    ->group(sampling);
-	add_integer(c, "--top-k", a.top_k, 0, UINT32_MAX, "keep this many of the most likely tokens; 0: all [40]")
-	    ->group(sampling);
-	add_real(c, "--top-p", a.top_p, 0, 1,
-	         "keep the most likely tokens whose probabilities sum to this (nucleus sampling); 1: all [0.95]")
-	    ->group(sampling);
-	add_real(c, "--min-p", a.min_p, 0, 1,
-	         "keep tokens at least this probable relative to the most likely one; 0: all [0.05]")
-	    ->group(sampling);
-	add_real(c, "--repeat-penalty", a.repeat_penalty, 0.01, 100,
-	         "penalty factor for the last --repeat-last-n tokens; 1: off [1]")
-	    ->group(sampling);
-	add_integer(c, "--repeat-last-n", a.repeat_last, 0, 65536, "number of last tokens --repeat-penalty considers [64]")
-	    ->group(sampling);
-	add_integer(c, "-s,--seed", a.seed, -1, INT64_MAX, "random seed of the first answer; -1: a random one [-1]")
-	    ->group(sampling);
+	add_sampling(c, a, "random seed of the first answer; -1: a random one [-1]");
 }
 
 } // namespace

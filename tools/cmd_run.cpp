@@ -20,14 +20,11 @@ namespace {
 
 constexpr size_t kMaxPrompt = size_t(64) << 20; // bytes
 
-struct RunArgs {
+struct RunArgs : SamplingArgs {
 	EngineArgs engine;
-	std::string prompt, file; // at most one is given; neither: stdin
-	bool has_prompt = false;  // -p is given, perhaps empty
-	int64_t predict = -1;     // tokens to generate; -1: until the model ends or the context is full
-	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
-	int64_t top_k = 40, repeat_last = 64;
-	int64_t seed = -1;              // -1: drawn
+	std::string prompt, file;       // at most one is given; neither: stdin
+	bool has_prompt = false;        // -p is given, perhaps empty
+	int64_t predict = -1;           // tokens to generate; -1: until the model ends or the context is full
 	std::vector<std::string> stops; // texts that end the answer
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
@@ -214,7 +211,7 @@ void add_run(Command& root) {
 	    {"kvrun run model.gguf -f report.txt --temp 0 --kv kivi2", "greedy, with a cache of 2 bits per value"},
 	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
 	add_engine_options(c, a->engine);
-	const char *prompt = "Prompt", *answer = "Answer", *sampling = "Sampling";
+	const char *prompt = "Prompt", *answer = "Answer";
 	CLI::Option* p = add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no chat template, no escapes)");
 	CLI::Option* f =
 	    add_text(c, "-f,--file", a->file, kFile,
@@ -233,23 +230,7 @@ void add_run(Command& root) {
 	add_flag(c, "--ignore-eos", a->ignore_eos, "continue after an end-of-text token")->group(answer);
 	add_flag(c, "--raw", a->raw, "print control characters on a terminal as they are, not as \\xNN")->group(answer);
 	add_flag(c, "--json", a->json, "print one JSON object at the end instead of text and statistics")->group(answer);
-	add_real(c, "--temp,--temperature", a->temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")
-	    ->group(sampling);
-	add_integer(c, "--top-k", a->top_k, 0, UINT32_MAX, "keep this many of the most likely tokens; 0: all [40]")
-	    ->group(sampling);
-	add_real(c, "--top-p", a->top_p, 0, 1,
-	         "keep the most likely tokens whose probabilities sum to this (nucleus sampling); 1: all [0.95]")
-	    ->group(sampling);
-	add_real(c, "--min-p", a->min_p, 0, 1,
-	         "keep tokens at least this probable relative to the most likely one; 0: all [0.05]")
-	    ->group(sampling);
-	add_real(c, "--repeat-penalty", a->repeat_penalty, 0.01, 100,
-	         "penalty factor for the last --repeat-last-n tokens; 1: off [1]")
-	    ->group(sampling);
-	add_integer(c, "--repeat-last-n", a->repeat_last, 0, 65536, "number of last tokens --repeat-penalty considers [64]")
-	    ->group(sampling);
-	add_integer(c, "-s,--seed", a->seed, -1, INT64_MAX, "random seed; -1: a random one, printed at the end [-1]")
-	    ->group(sampling);
+	add_sampling(c, *a, "random seed; -1: a random one, printed at the end [-1]");
 	c.sections = {
 	    {"Ctrl-C",
 	     "Stops the prompt or the answer. The text so far and the statistics are printed, and the exit code is "

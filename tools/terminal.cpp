@@ -58,22 +58,25 @@ void write_stdout(std::string_view bytes) {
 	}
 }
 
+std::string visible(std::string_view text, bool lines) {
+	std::string out;
+	for (size_t at = 0; at < text.size();) {
+		const size_t n = utf8_char(text, at);
+		if (n == 0)
+			out += "\xef\xbf\xbd"; // U+FFFD
+		else if (text[at] == '\t' || (text[at] == '\n' && lines))
+			out += text[at];
+		else
+			out += one_line(text.substr(at, n));
+		at += n ? n : 1;
+	}
+	return out;
+}
+
 std::string TerminalText::pass(std::string_view piece) {
 	held_ += piece;
 	const size_t whole = held_.size() - utf8_unfinished(held_);
-	const std::string_view s = std::string_view(held_).substr(0, whole);
-	std::string out;
-	for (size_t at = 0; at < s.size();) {
-		const size_t n = utf8_char(s, at);
-		const uint8_t c = uint8_t(s[at]);
-		if (n == 0)
-			out += "\xef\xbf\xbd"; // U+FFFD
-		else if (c == '\n' || c == '\t')
-			out += char(c);
-		else
-			out += one_line(s.substr(at, n));
-		at += n ? n : 1;
-	}
+	const std::string out = visible(std::string_view(held_).substr(0, whole), /*lines=*/true);
 	held_.erase(0, whole);
 	return out;
 }

@@ -12,8 +12,10 @@ bool stderr_is_terminal();
 
 // Writes all bytes to stdout, or throws: Exit{5} without a word when the reader went away, Error{Io} otherwise.
 void write_stdout(std::string_view bytes);
-// Text of a model for a terminal: control characters, which could move the cursor, write the clipboard or answer for
-// the user, become \xNN, bytes that are not UTF-8 U+FFFD. Line ends and tabs stay.
+// Text for a terminal: control characters, which could move the cursor, write the clipboard or answer for the user,
+// become \xNN, bytes that are not UTF-8 U+FFFD. Tabs stay, and line ends where `lines`; else they become \n.
+std::string visible(std::string_view text, bool lines);
+// The same, with line ends, for text that comes in pieces, which may cut a character.
 class TerminalText {
  public:
 	std::string pass(std::string_view piece); // what can be shown so far

@@ -131,6 +131,17 @@ Answers::Answer& Answers::find(uint32_t id) const {
 
 bool Answers::done(uint32_t id) const { return find(id).result.has_value(); }
 
+void Answers::on_logits(uint32_t id, kvrun_logits_cb cb, void* payload) {
+	Answer& a = find(id);
+	if (a.result) return;
+	std::lock_guard turn(engine_->turn);
+	if (!cb) return batch_->on_logits(id, {});
+	batch_->on_logits(id, [&a, cb, payload](std::span<float> logits) {
+		if (cb(logits.data(), logits.size(), payload)) a.stopped = true;
+		return !a.stopped;
+	});
+}
+
 void Answers::take(uint32_t id, kvrun_generate_result* out) {
 	Answer& a = find(id);
 	kvrun_generate_result checked = KVRUN_GENERATE_RESULT_INIT;
@@ -293,6 +304,10 @@ kvrun_status kvrun_batch_step(kvrun_batch* batch, size_t* out_active) {
 		b->step();
 		if (out_active) *out_active = b->n_active();
 	});
+}
+
+kvrun_status kvrun_batch_on_logits(kvrun_batch* batch, uint32_t id, kvrun_logits_cb cb, void* payload) {
+	return guard([&] { UsedBatch(batch)->on_logits(id, cb, payload); });
 }
 
 int kvrun_batch_is_done(const kvrun_batch* batch, uint32_t id) {

@@ -62,6 +62,7 @@ class Answers {
 	bool step(); // returns whether any answer is under way; callbacks run before it returns
 	size_t n_active() const;
 	bool done(uint32_t id) const;
+	void on_logits(uint32_t id, kvrun_logits_cb, void* payload);
 	// The session is free again. Throws what ended the answer, Failure{ECANCELLED, EUSER} among them, with *out filled
 	// in.
 	void take(uint32_t id, kvrun_generate_result* out);

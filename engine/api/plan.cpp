@@ -1,9 +1,27 @@
-// The memory plan of the C API: what fits, from a model's header alone.
+// Policies and the memory plan of the C API: what there is to choose from, and what fits by a model's header alone.
 #include "engine/api/objects.h"
 #include "engine/run/memory_plan.h"
 
 using namespace kvrun;
 using namespace kvrun::api;
+
+size_t kvrun_policy_count(void) {
+	size_t n = 0;
+	quietly([&] { n = all_policies().size(); });
+	return n;
+}
+
+kvrun_status kvrun_policy_get(size_t index, kvrun_policy_info* out) {
+	return guard([&] {
+		const std::vector<KvPolicy>& all = all_policies();
+		if (index >= all.size()) refuse(KVRUN_EINVALID, "policy {} of {}", index, all.size());
+		kvrun_policy_info i = KVRUN_POLICY_INFO_INIT;
+		i.name = all[index].name.c_str();
+		i.summary = all[index].summary.c_str();
+		i.source = all[index].source.c_str();
+		write_result(out, i, "kvrun_policy_info");
+	});
+}
 
 kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* options) {
 	return guard([&] {

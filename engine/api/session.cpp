@@ -7,6 +7,23 @@ namespace {
 
 kvrun_session* add_session(std::shared_ptr<SessionObject> s) { return sessions().add(std::move(s)); }
 
+// Calls `look` with a session that may be in use: whoever uses it changes it only on its turn.
+template <class F> void look_at(kvrun_session* session, F&& look) {
+	const std::shared_ptr<SessionObject> s = sessions().get(session);
+	std::lock_guard turn(s->engine->turn);
+	look(*s->session);
+}
+
+kvrun_session* restore(kvrun_engine* engine, const char* path, uint32_t checkpoints) {
+	check_pointer(path, "path");
+	auto s = std::make_shared<SessionObject>(engines().get(engine));
+	{
+		std::lock_guard turn(s->engine->turn);
+		s->session = restore_session(*s->engine->engine, path, checkpoints);
+	}
+	return add_session(std::move(s));
+}
+
 kvrun_session_info info_of(const Session& s) {
 	const KvBytes b = s.kv_bytes();
 	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
@@ -94,16 +111,15 @@ kvrun_status kvrun_session_keep_common(kvrun_session* session, const uint32_t* t
 }
 
 kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out) {
-	return guard([&] {
-		InUse s(session);
-		write_result(out, info_of(*s), "kvrun_session_info");
-	});
+	return guard(
+	    [&] { look_at(session, [&](const Session& s) { write_result(out, info_of(s), "kvrun_session_info"); }); });
 }
 
 kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count) {
 	return guard([&] {
-		InUse s(session);
-		fill_buffer(s->history().data(), s->history().size(), out, capacity, out_count, "tokens");
+		look_at(session, [&](const Session& s) {
+			fill_buffer(s.history().data(), s.history().size(), out, capacity, out_count, "tokens");
+		});
 	});
 }
 
@@ -135,13 +151,17 @@ kvrun_status kvrun_session_restore(kvrun_session** out, kvrun_engine* engine, co
 	if (out) *out = nullptr;
 	return guard([&] {
 		check_pointer(out, "out");
-		check_pointer(path, "path");
-		auto s = std::make_shared<SessionObject>(engines().get(engine));
-		{
-			std::lock_guard turn(s->engine->turn);
-			s->session = restore_session(*s->engine->engine, path);
-		}
-		*out = add_session(std::move(s));
+		*out = restore(engine, path, 0);
+	});
+}
+
+kvrun_status kvrun_session_restore_with(kvrun_session** out, kvrun_engine* engine, const char* path,
+                                        const kvrun_restore_options* options) {
+	if (out) *out = nullptr;
+	return guard([&] {
+		check_pointer(out, "out");
+		constexpr kvrun_restore_options defaults = KVRUN_RESTORE_OPTIONS_INIT;
+		*out = restore(engine, path, read_options(options, defaults, "kvrun_restore_options").checkpoints);
 	});
 }
 

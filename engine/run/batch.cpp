@@ -9,7 +9,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-constexpr double kPromptShare = 0.05; // seconds of a prompt between two tokens of other answers
+// Seconds of a prompt between two tokens of other answers: as long as a step of theirs takes, so that no token waits
+// for more than twice as long as without the prompt, but not less than what keeps the device busy.
+constexpr double kLeastPromptShare = 0.002;
 
 } // namespace
 
@@ -34,6 +36,8 @@ struct Batch::Stream {
 	GenerateHooks hooks;
 	Sampler sampler;
 	StopStream text;
+	std::function<bool(std::span<float>)> on_logits;
+	std::vector<float> changed;     // (vocab) logits that it may change; empty without it
 	std::optional<Prefill> prefill; // while the prompt is read
 	uint32_t prev;                  // token before the next one
 	bool done = false;
@@ -54,6 +58,9 @@ size_t Batch::n_active() const {
 	return size_t(std::ranges::count_if(streams_, [](const auto& s) { return !s.second->done; }));
 }
 bool Batch::done(uint32_t id) const { return streams_.at(id)->done; }
+void Batch::on_logits(uint32_t id, std::function<bool(std::span<float>)> f) {
+	streams_.at(id)->on_logits = std::move(f);
+}
 
 GenerateResult Batch::take(uint32_t id) {
 	Stream& s = *streams_.at(id);
@@ -79,10 +86,13 @@ bool Batch::step() {
 		// prompt nor does a long prompt wait for ever.
 		const auto left = [](const Stream* s) { return s->prefill->n_tokens() * (1 - s->prefill->progress()); };
 		Stream* next = ++n_pieces_ % 2 ? *std::ranges::min_element(reading, {}, left) : reading.front();
-		read_prompt(*next, decoding.empty() ? Prefill::kPieceSeconds : kPromptShare);
+		read_prompt(*next, decoding.empty() ? Prefill::kPieceSeconds
+		                                    : std::clamp(decode_s_, kLeastPromptShare, Prefill::kPieceSeconds / 2));
 	}
+	const Clock::time_point start = Clock::now();
 	for (size_t at = 0; at < decoding.size(); at += engine_.max_rows())
 		decode_rows(std::span(decoding).subspan(at, std::min<size_t>(engine_.max_rows(), decoding.size() - at)));
+	if (!decoding.empty()) decode_s_ = seconds_since(start);
 	return n_active() > 0;
 }
 
@@ -130,6 +140,11 @@ void Batch::choose(Stream& s, std::span<const float> logits) {
 	GenerateResult& r = s.result;
 	if (r.tokens.size() >= s.options.n) return end(s, StopReason::Length);
 	const Tokenizer& tok = engine_.tokenizer();
+	if (s.on_logits) {
+		s.changed.assign(logits.begin(), logits.end());
+		if (!s.on_logits(s.changed)) return end(s, StopReason::Cancelled);
+		logits = s.changed;
+	}
 	const uint32_t token = s.sampler.sample(logits);
 	if (!s.options.ignore_end && tok.is_end(token)) return end(s, StopReason::End);
 	s.sampler.accept(token);
@@ -161,7 +176,7 @@ void Batch::end(Stream& s, StopReason reason) {
 
 void Batch::end_with_error(Stream& s) {
 	s.result.error = std::current_exception();
-	s.hooks = {}; // nobody is called any more
+	s.hooks = {}, s.on_logits = {}; // nobody is called any more
 	end(s, StopReason::Cancelled);
 }
 

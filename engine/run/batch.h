@@ -58,6 +58,8 @@ class Batch {
 	bool step();
 	size_t n_active() const; // streams under way
 	bool done(uint32_t id) const;
+	// Called with the logits (vocab) before each token of a stream is chosen, which it may change; false cancels.
+	void on_logits(uint32_t id, std::function<bool(std::span<float>)>);
 	GenerateResult take(uint32_t id); // of a stream, cancelled if it is still under way; the id is free again
 
  private:
@@ -73,6 +75,7 @@ class Batch {
 	std::map<uint32_t, std::unique_ptr<Stream>> streams_; // by id: in the order in which they came
 	uint32_t next_id_ = 0;
 	uint64_t n_pieces_ = 0; // of prompts
+	double decode_s_ = 0;   // seconds of a decode step of late; 0: there was none
 };
 
 // A batch of one. Throws what ended it.

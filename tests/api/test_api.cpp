@@ -44,6 +44,25 @@ TEST_CASE("api: devices are data, refused ones too") {
 	CHECK(said("'opengl'"));
 }
 
+TEST_CASE("api: policies are listed, and each can be planned with") {
+	REQUIRE(kvrun_policy_count() > 5);
+	kvrun_policy_info i = KVRUN_POLICY_INFO_INIT;
+	bool packed = false;
+	for (size_t k = 0; k < kvrun_policy_count(); ++k) {
+		REQUIRE(kvrun_policy_get(k, &i) == KVRUN_OK);
+		CHECK(std::string(i.summary) != "");
+		packed |= std::string(i.name) == "kivi2" && std::string(i.source) != "";
+		kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
+		o.model_path = kModel.c_str();
+		o.kv = i.name;
+		o.memory_bytes = 64 << 20;
+		kvrun_plan p = KVRUN_PLAN_INIT;
+		CHECK_MESSAGE(kvrun_plan_memory(&p, &o) == KVRUN_OK, i.name, ": ", error());
+	}
+	CHECK(packed);
+	CHECK(kvrun_policy_get(kvrun_policy_count(), &i) == KVRUN_EINVALID);
+}
+
 TEST_CASE("api: a memory plan needs the model's header alone") {
 	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
 	o.model_path = kModel.c_str();

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -144,7 +145,13 @@ TEST_CASE("api: a batch gives each session the tokens it has alone") {
 		for (int step = 0; step < 3; ++step) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK); // they join one by one
 	}
 	kvrun_session_info info = KVRUN_SESSION_INFO_INIT;
-	CHECK(kvrun_session_get_info(sessions[4]->h, &info) == KVRUN_EBUSY);
+	CHECK(kvrun_session_truncate(sessions[0]->h, 0) == KVRUN_EBUSY);
+	REQUIRE(kvrun_session_get_info(sessions[0]->h, &info) == KVRUN_OK); // looking is possible
+	CHECK(info.n_tokens > tokens_of(e, kText + policies[0]).size());
+	std::vector<uint32_t> held(info.n_tokens);
+	size_t n_held = 0;
+	REQUIRE(kvrun_session_tokens(sessions[0]->h, held.data(), held.size(), &n_held) == KVRUN_OK);
+	CHECK(n_held == info.n_tokens);
 	while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
 	for (size_t k = 0; k < 5; ++k) {
 		CHECK(kvrun_batch_is_done(b, ids[k]));
@@ -195,6 +202,53 @@ TEST_CASE("T79 api: threads share an engine, each with its session; a third one 
 	kvrun_canceller_free(stop);
 }
 
+TEST_CASE("api: logits are seen and changed before a token is chosen") {
+	Engine e;
+	const auto want = answer(e, nullptr, kText, 12);
+	struct Look {
+		std::vector<uint32_t> likeliest;
+		uint32_t banned = KVRUN_NO_TOKEN;
+		int stop_at = -1;
+	};
+	const auto look = [](float* logits, size_t vocab, void* payload) -> int {
+		Look& l = *static_cast<Look*>(payload);
+		if (l.banned != KVRUN_NO_TOKEN) logits[l.banned] = -std::numeric_limits<float>::infinity();
+		l.likeliest.push_back(uint32_t(std::max_element(logits, logits + vocab) - logits));
+		return int(l.likeliest.size()) == l.stop_at;
+	};
+	const auto run = [&](Look& l, kvrun_status& status) {
+		Session s(e);
+		Told told;
+		const kvrun_generate_options o = greedy(12, &told);
+		const auto p = tokens_of(e, kText);
+		kvrun_batch* b = nullptr;
+		uint32_t id = 0;
+		size_t active = 1;
+		REQUIRE(kvrun_batch_new(&b, e.h) == KVRUN_OK);
+		REQUIRE(kvrun_batch_add(b, s.h, p.data(), p.size(), &o, &id) == KVRUN_OK);
+		REQUIRE(kvrun_batch_on_logits(b, id, look, &l) == KVRUN_OK);
+		CHECK(kvrun_batch_on_logits(b, id + 1, look, &l) == KVRUN_EINVALID);
+		while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
+		status = kvrun_batch_take(b, id, nullptr);
+		kvrun_batch_free(b);
+		return told.tokens;
+	};
+	kvrun_status status = KVRUN_OK;
+	Look all;
+	CHECK(run(all, status) == want);
+	CHECK(status == KVRUN_OK);
+	CHECK(all.likeliest == want);
+	Look without;
+	without.banned = want[0];
+	const auto other = run(without, status);
+	CHECK(other == without.likeliest);
+	CHECK(std::count(other.begin(), other.end(), want[0]) == 0);
+	Look stop;
+	stop.stop_at = 5;
+	CHECK(run(stop, status).size() == 4);
+	CHECK(status == KVRUN_EUSER);
+}
+
 TEST_CASE("T79 api: a session belongs to one thread at a time") {
 	Engine e;
 	Session s(e);
@@ -213,7 +267,7 @@ TEST_CASE("T79 api: a session belongs to one thread at a time") {
 	};
 	CHECK(kvrun_generate_text(s.h, "a", &o, nullptr) == KVRUN_OK);
 	CHECK(other.status == KVRUN_EBUSY);
-	CHECK(other.again == KVRUN_EBUSY);
+	CHECK(other.again == KVRUN_OK); // which only looks
 	CHECK(error() == "");
 }
 
@@ -258,6 +312,22 @@ TEST_CASE("T44 api: sessions on disk") {
 	size_t n = 0;
 	REQUIRE(kvrun_session_read_note(path.c_str(), note, sizeof note, &n) == KVRUN_OK);
 	CHECK(std::string(note, n) == "note");
+	kvrun_session_free(r);
+	// with checkpoints the end of the next prompt can be gone back to, though its tokens are compressed
+	kvrun_restore_options with = KVRUN_RESTORE_OPTIONS_INIT;
+	for (const uint32_t checkpoints : {0u, 1u}) {
+		with.checkpoints = checkpoints;
+		REQUIRE(kvrun_session_restore_with(&r, e.h, path.c_str(), &with) == KVRUN_OK);
+		const auto more = tokens_of(e, kText + kText + kText);
+		REQUIRE(kvrun_prefill(r, more.data(), more.size(), nullptr, nullptr) == KVRUN_OK);
+		kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+		REQUIRE(kvrun_session_get_info(r, &i) == KVRUN_OK);
+		o = greedy(200, nullptr);
+		REQUIRE(kvrun_generate(r, &last, 1, &o, nullptr) == KVRUN_OK);
+		CHECK((kvrun_session_truncate(r, i.n_tokens) == KVRUN_OK) == (checkpoints == 1));
+		kvrun_session_free(r);
+	}
+	CHECK(kvrun_session_restore_with(&r, e.h, path.c_str(), nullptr) == KVRUN_OK);
 	kvrun_session_free(r);
 	Engine tiny(kTiny);
 	CHECK(kvrun_session_restore(&r, tiny.h, path.c_str()) == KVRUN_EINVALID);

@@ -46,20 +46,34 @@ class Answer:
         return [json.loads(e[len("data: "):]) for e in lines[:-1]]
 
 
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path, timeout):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
 class Server:
-    def __init__(self, *options, model=MODEL, device="cpu", prefix=()):
-        command = [*prefix, sys.argv[1], "serve", model, "--device", device, "--port", "0", *options]
+    def __init__(self, *options, model=MODEL, device="cpu", prefix=(), unix=None):
+        where = ["--unix", unix] if unix else ["--port", "0"]
+        command = [*prefix, sys.argv[1], "serve", model, "--device", device, *where, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         line = self.process.stdout.readline().decode()
-        found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
-        if not found:
+        found = re.search(r"listening on (?:http://127\.0\.0\.1:(\d+)|unix:(.+))$", line)
+        if not found or (found.group(2) or None) != unix:
             raise RuntimeError(f"{command} said {line!r} {self.process.stderr.read().decode()!r}")
-        self.port = int(found.group(1))
+        self.port, self.unix = int(found.group(1) or 0), unix
         self.log = []
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
         self.reader.start()
 
     def connect(self, timeout=120):
+        if self.unix:
+            return UnixConnection(self.unix, timeout)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def ask(self, method, path, body=None, headers=None):

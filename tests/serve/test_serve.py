@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve from outside: every route, streams, several clients, clients that go away, the end. Usage: test_serve.py KVRUN."""
-import json, os, signal, socket, subprocess, sys, threading, time
-from serving import MODEL, TINY, Server, at_once, check, equal, finish
+import json, os, signal, socket, subprocess, sys, tempfile, threading, time
+from serving import MODEL, TINY, Server, UnixConnection, at_once, check, equal, finish
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "The code of Anna is 4711. What is the code of Anna?"}]
@@ -149,6 +149,7 @@ def begin(s, body):
 
 
 def disconnects():
+    """T56 clients that go away in the queue, while the prompt is read, and during the answer"""
     with Server("--parallel", "1", "--queue", "1", "--log", "--ctx-size", "100000") as s:
         for stream in (True, False):
             c = begin(s, {**LONG, "stream": stream})
@@ -180,6 +181,7 @@ def disconnects():
 
 
 def the_end():
+    """T77 SIGTERM finishes what is under way, and takes nothing new"""
     with Server("--ctx-size", "100000", "--parallel", "2") as s:
         drained = {**LONG, "max_tokens": 400}
         found = []
@@ -210,6 +212,29 @@ def the_end():
         c.close()
 
 
+def loading():
+    """While the model is loaded every request is told so, and a signal ends it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "socket")
+        command = [sys.argv[1], "serve", MODEL, "--device", "cpu", "--unix", path]
+        for sig in (None, signal.SIGTERM):
+            slow = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            states = set()
+            while 200 not in states and not (sig and states):
+                c = UnixConnection(path, 20)
+                try:
+                    c.request("GET", "/health")
+                    states.add(c.getresponse().status)
+                except OSError:  # it does not listen yet
+                    time.sleep(0.001)
+                c.close()
+            check("503, then 200", states <= {200, 503}, states)
+            slow.send_signal(signal.SIGTERM)
+            equal("the exit code", slow.wait(60), 0)
+            equal("nothing is said", slow.stderr.read(), b"")
+            slow.stdout.close(), slow.stderr.close()
+
+
 def tools():
     with Server("--chat-template", os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools.jinja")) as s:
         with_tools = s.post(CHAT, chat(tools=TOOLS, max_tokens=4)).json()
@@ -236,7 +261,7 @@ def main():
             part(s)
         check("the server goes on", s.alive())
         equal("it ends", s.stop(), 0)
-    for part in (tools, together, disconnects, the_end, no_template):
+    for part in (loading, tools, together, disconnects, the_end, no_template):
         part()
     finish()
 

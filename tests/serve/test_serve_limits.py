@@ -13,6 +13,7 @@ def status_of(raw):
 
 
 def malformed_http(s):
+    """T50 bytes that are no HTTP, and limits of its header"""
     ok = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     rows = [
         ("garbage", b"\x00\x01\x02 what\r\n\r\n", 400),
@@ -44,6 +45,7 @@ def malformed_http(s):
 
 
 def malformed_json(s):
+    """T51, T52 bodies that are no JSON, too deep or too long"""
     deep = "[" * 65
     rows = [
         ("nothing", ""), ("no JSON", "{"), ("two values", "{}{}"), ("an array", "[]"), ("NaN", '{"content": NaN}'),
@@ -68,6 +70,7 @@ def malformed_json(s):
 
 
 def bad_fields(s):
+    """T40, T53 fields of the wrong type, out of range or not provided for are refused by name"""
     good = {"messages": HELLO, "max_tokens": 1}
     rows = [
         ("messages", []), ("messages", "Hello"), ("messages", [1]), ("messages", [{"content": "x"}]),
@@ -78,8 +81,8 @@ def bad_fields(s):
         ("seed", 1.5), ("seed", 1 << 63), ("seed", "x"), ("n", 2), ("n", 0), ("n", 1 << 62), ("stop", 5), ("stop", [""]),
         ("stop", ["a\0b"]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("stream", "yes"), ("stream_options", {"include_usage": True}),
         ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"), ("top_k", -1),
-        ("repeat_penalty", 0), ("frequency_penalty", 1), ("presence_penalty", 1), ("logit_bias", {"5": 100}), ("logprobs", True),
-        ("response_format", {"type": "json_object"}), ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
+        ("repeat_penalty", 0), ("frequency_penalty", 1), ("presence_penalty", 1), ("logit_bias", {"5": 100}), ("logprobs", 5), ("top_logprobs", 2), ("session", "a"), ("session", 3),
+        ("response_format", {"type": "json_schema", "json_schema": {}}), ("response_format", "json_object"), ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
         ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]),
     ]
     for name, value in rows:
@@ -94,13 +97,14 @@ def bad_fields(s):
         r = s.post(COMPLETION, {"prompt": prompt, "max_tokens": 1})
         # a text without tokens has the token that begins one
         check(f"prompt {prompt!r}", (r.status == 400 and r.error()) or (prompt == "" and r.status == 200), (r.status, r.body))
-    for name, value in (("echo", True), ("best_of", 2), ("logprobs", 5), ("suffix", "end")):
+    for name, value in (("echo", True), ("best_of", 2), ("logprobs", 21), ("suffix", "end")):
         equal(f"completion with {name}", s.post(COMPLETION, {"prompt": "x", name: value}).status, 400)
     for body in ({}, {"tokens": "x"}, {"tokens": [-1]}, {"tokens": [2**31]}, {"tokens": [1.5]}):
         equal(f"detokenize {body}", s.post("/detokenize", body).status, 400)
 
 
 def routes(s):
+    """T51, T53 wrong paths and methods, compressed bodies"""
     for method, path, status in (("GET", "/nothing", 404), ("GET", "/../../etc/passwd", 404), ("GET", COMPLETION, 405),
                                  ("POST", "/health", 405), ("DELETE", "/v1/models", 405), ("BREW", "/health", 405),
                                  ("POST", "/v1/models/../..", 404), ("GET", "/health%00", 404)):
@@ -112,6 +116,7 @@ def routes(s):
 
 
 def origins(s):
+    """T54 requests for another host, and from pages of other sites"""
     own = f"localhost:{s.port}"
     rows = [({"Host": "evil.example"}, 403), ({"Host": f"evil.example:{s.port}"}, 403), ({"Host": own}, 200),
             ({"Host": f"127.0.0.1:{s.port}"}, 200), ({"Host": f"[::1]:{s.port}"}, 200), ({"Host": "127.0.0.1.evil.example"}, 403),
@@ -133,6 +138,7 @@ def origins(s):
 
 
 def keys():
+    """T55 keys that are missing, wrong, cut or too long"""
     key = "secret-key-1"
     with tempfile.NamedTemporaryFile("w", suffix=".key") as f:
         f.write(key + "\nnot this\n")
@@ -154,6 +160,7 @@ def keys():
 
 
 def slow_clients():
+    """T50, T57 clients that send slowly, and that do not read"""
     with Server("--timeout", "1", model=TINY) as s:
         start = time.monotonic()
         equal("half a header", status_of(s.raw(b"GET /health HTTP/1.1\r\nHost:")), 408)
@@ -191,6 +198,7 @@ def slow_clients():
 
 
 def many_connections():
+    """T58, T60 more connections than allowed, and than files can be open"""
     with Server("--max-connections", "8", model=TINY) as s:
         held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(8)]
         time.sleep(0.5)
@@ -211,6 +219,7 @@ def many_connections():
 
 
 def crowd():
+    """T58 more requests than the queue holds"""
     with Server("--parallel", "2", "--queue", "3", model=TINY) as s:
         body = {"prompt": "a", "max_tokens": 100, "ignore_eos": True, "temperature": 0}
         found = at_once([lambda: s.post(COMPLETION, body) for _ in range(24)])
@@ -245,6 +254,7 @@ def little_memory():
 
 
 def refused_starts():
+    """T60 ports and addresses that cannot be listened on, and other starts that are refused"""
     def start(*options, model=TINY):
         r = subprocess.run([sys.argv[1], "serve", model, "--device", "cpu", *options], capture_output=True, timeout=60)
         return r.returncode, r.stderr.decode()

@@ -1,7 +1,7 @@
 // The model of a chat: opened on its device, with its chat template, and what fits its memory.
 #include "tools/chat/model.h"
+#include "tools/api_device.h"
 #include "tools/chat/store.h"
-#include "tools/env.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -13,23 +13,6 @@ constexpr size_t kLongestTemplate = size_t(1) << 20; // bytes
 constexpr uint32_t kCheckpoints = 4;                 // states kept for /undo and /retry under policies that compress
 constexpr const char* kSmaller[] = {"rtn8", "kivi4", "kivi2"}; // policies to offer, the best one first
 
-// The environment's settings and the command's, in the form of the C API. The texts belong to `from`.
-kvrun_device_options device_options(BackendOptions& from) {
-	const auto text = [](const std::string& s) { return s.empty() ? nullptr : s.c_str(); };
-	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
-	d.backend = text(from.backend), d.device = text(from.device);
-	d.cache_dir = text(from.cache_dir), d.probe = text(from.probe);
-	d.validate = text(from.validate), d.dump = text(from.dump);
-	d.shaders = text(from.shaders), d.test_caps = text(from.test_caps);
-	d.check = from.check, d.poison = from.poison;
-	d.submit_ms = from.submit_ms;
-	d.set_driver_files = [](const char* files, void* payload) {
-		static_cast<BackendOptions*>(payload)->set_driver_files(files);
-	};
-	d.payload = &from;
-	return d;
-}
-
 int show_loading(double done, double, void* payload) {
 	Progress& bar = *static_cast<Progress*>(payload);
 	if (done < 1)
@@ -39,33 +22,23 @@ int show_loading(double done, double, void* payload) {
 	return 0;
 }
 
-// `call` fills a buffer as the C API does; T: its elements.
 template <class T, class F> std::vector<T> filled(size_t guess, F&& call) {
-	std::vector<T> out(guess);
-	size_t n = 0;
-	kvrun_status s = call(out.data(), out.size(), &n);
-	if (s == KVRUN_EBUFFER) {
-		out.resize(n + 1); // room for a text's terminating zero
-		s = call(out.data(), out.size(), &n);
-	}
-	check_call(s);
-	out.resize(n);
+	std::vector<T> out;
+	check_call(fill_vector(out, guess, call));
 	return out;
 }
 
 } // namespace
 
 ChatModel::ChatModel(const ChatArgs& a) : path_(a.model) {
-	BackendOptions settings = options_from_environment();
-	if (!a.device.empty()) settings.device = a.device;
-	settings.check |= a.check;
-	const kvrun_device_options device = device_options(settings);
+	ApiDevice device(a.device);
+	device.options.check |= a.check;
 	Progress bar;
 	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
 	o.model_path = a.model.c_str();
-	o.device = &device;
+	o.device = &device.options;
 	o.kv_budget_bytes = a.kv_budget;
-	o.ubatch = uint32_t(a.ctx ? std::min(a.ctx, a.ubatch) : a.ubatch);
+	o.ubatch = a.ubatch_within_ctx();
 	o.progress = show_loading;
 	o.payload = &bar;
 	kvrun_engine* engine = nullptr;
@@ -82,7 +55,7 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model) {
 	const kvrun_status known = kvrun_chat_get_features(engine_.get(), &chat, &features_);
 	if (known == KVRUN_ENOTFOUND) fail_chat(known, "{} (--chat-template NAME|FILE)", kvrun_last_error());
 	check_call(known);
-	if (const kvrun_engine_info i = info(); i.backend == std::string("cpu") || settings.device == "cpu")
+	if (const kvrun_engine_info i = info(); i.backend == std::string("cpu"))
 		say(fmt::format("running on a CPU device: {}, driver {}", i.device_name, i.device_driver));
 }
 
@@ -174,11 +147,9 @@ kvrun_session_info session_info(kvrun_session* session) {
 }
 
 std::vector<uint32_t> session_tokens(kvrun_session* session) {
-	std::vector<uint32_t> out(session_info(session).n_tokens);
-	size_t n = 0;
-	check_call(kvrun_session_tokens(session, out.data(), out.size(), &n));
-	out.resize(n);
-	return out;
+	return filled<uint32_t>(session_info(session).n_tokens, [&](uint32_t* to, size_t room, size_t* n) {
+		return kvrun_session_tokens(session, to, room, n);
+	});
 }
 
 } // namespace kvrun

@@ -1,5 +1,6 @@
 // The model of a chat: opened on its device, with its chat template, and what fits its memory.
 #pragma once
+#include "tools/args_model.h"
 #include "tools/chat/text.h"
 #include <cstdint>
 #include <optional>
@@ -8,21 +9,13 @@
 
 namespace kvrun {
 
-struct ChatArgs { // options of the command; /set changes those of sampling
-	std::string model, device;
-	int64_t ctx = 0;        // tokens; 0: what fits
-	int64_t ubatch = 512;   // prompt tokens that go through a layer together
-	std::string kv;         // policy; empty: that of a saved chat, or fp16
-	uint64_t kv_budget = 0; // bytes; 0: what the device has free
-	bool check = false;     // compare every operation with the cpu backend
+struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set changes those of sampling
+	std::string kv;                         // policy; empty: that of a saved chat, or fp16
 	std::string chat_template, system, name;
 	bool no_think = false, no_history = false;
 	std::string on_full = "stop"; // or drop-oldest
 	int64_t predict = -1;         // tokens of an answer; -1: until the model ends it or the context is full
-	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
-	int64_t top_k = 40, repeat_last = 64;
-	int64_t seed = -1;         // -1: drawn
-	std::optional<bool> think; // what the template is told; nullopt: nothing
+	std::optional<bool> think;    // what the template is told; nullopt: nothing
 
 	bool drops_oldest() const { return on_full == "drop-oldest"; }
 };

@@ -27,15 +27,25 @@ Json usage_json(const Ended& e) {
 	        {"prompt_tokens_details", {{"cached_tokens", e.reused}}}};
 }
 
-Json kv_json(const Ended& e) {
-	return {{"policy", e.policy},
-	        {"f16_bytes", e.kv.f16},
-	        {"code_bytes", e.kv.codes},
-	        {"param_bytes", e.kv.params},
-	        {"overhead_bytes", e.kv.overhead}};
+} // namespace
+
+Json kv_json(const std::string& policy, const SessionBytes& b) {
+	return {{"policy", policy},
+	        {"f16_bytes", b.f16},
+	        {"code_bytes", b.codes},
+	        {"param_bytes", b.params},
+	        {"overhead_bytes", b.overhead}};
 }
 
-} // namespace
+// Of an answer that ended: with its conversation, where it has one.
+static Json kv_json(const Ended& e) {
+	Json j = kv_json(e.policy, e.kv);
+	if (e.session.empty()) return j;
+	j["session"] = e.session;
+	j["kept"] = e.not_kept.empty();
+	if (!e.not_kept.empty()) j["not_kept"] = e.not_kept;
+	return j;
+}
 
 Answer::Answer(std::shared_ptr<Responder> out, const GenerationRequest& r, const std::string& model,
                const char* id_prefix, const char* object)
@@ -63,6 +73,16 @@ void Answer::begin() {
 	begun_ = true;
 	out_->begin({200, "", "text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}}});
 	start_stream();
+}
+
+void Answer::token(Json t) {
+	if (tokens_.is_null()) tokens_ = Json::array();
+	tokens_.push_back(std::move(t));
+}
+
+Json Answer::take_logprobs() {
+	const Json tokens = std::exchange(tokens_, Json());
+	return tokens.is_null() ? Json() : logprobs_json(tokens);
 }
 
 const char* Answer::finish_reason() const {
@@ -105,7 +125,10 @@ void ChatAnswer::start_stream() {
 
 void ChatAnswer::take(const kvrun_reply_part& part) {
 	const auto delta = [&](const char* name, Json value) {
-		event({{"index", 0}, {"delta", {{name, std::move(value)}}}, {"finish_reason", nullptr}});
+		event({{"index", 0},
+		       {"delta", {{name, std::move(value)}}},
+		       {"logprobs", take_logprobs()},
+		       {"finish_reason", nullptr}});
 	};
 	if (!stream_) content_ += part.content, reasoning_ += part.reasoning;
 	if (stream_ && *part.reasoning) delta("reasoning_content", part.reasoning);
@@ -134,15 +157,39 @@ void ChatAnswer::show_rest() {
 
 const char* ChatAnswer::finish_reason() const { return n_calls_ ? "tool_calls" : Answer::finish_reason(); }
 
-Json ChatAnswer::whole_choice() const {
-	Json message{{"role", "assistant"}, {"content", n_calls_ && content_.empty() ? Json() : Json(content_)}};
-	if (!reasoning_.empty()) message["reasoning_content"] = reasoning_;
-	if (n_calls_) message["tool_calls"] = calls_;
-	return {{"index", 0}, {"message", message}, {"logprobs", nullptr}, {"finish_reason", finish_reason()}};
+Json ChatAnswer::logprobs_json(const Json& tokens) { return {{"content", tokens}, {"refusal", nullptr}}; }
+
+static Json message_json(const std::string& content, const std::string& reasoning, const Json& calls) {
+	Json message{{"role", "assistant"}, {"content", !calls.empty() && content.empty() ? Json() : Json(content)}};
+	if (!reasoning.empty()) message["reasoning_content"] = reasoning;
+	if (!calls.empty()) message["tool_calls"] = calls;
+	return message;
 }
 
-Json ChatAnswer::last_choice() const {
-	return {{"index", 0}, {"delta", Json::object()}, {"finish_reason", finish_reason()}};
+Json ChatAnswer::whole_choice() {
+	return {{"index", 0},
+	        {"message", message_json(content_, reasoning_, calls_)},
+	        {"logprobs", take_logprobs()},
+	        {"finish_reason", finish_reason()}};
+}
+
+Json answer_message(ReplyHandle reply, std::string_view text) {
+	std::string content, reasoning;
+	Json calls = Json::array();
+	const auto take = [&](const kvrun_reply_part& part) {
+		content += part.content, reasoning += part.reasoning;
+		for (Json call : Json::parse(part.calls)) calls.push_back(std::move(call));
+	};
+	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
+	check(kvrun_reply_push(reply.get(), text.data(), text.size(), &part));
+	take(part);
+	check(kvrun_reply_finish(reply.get(), &part));
+	take(part);
+	return message_json(content, reasoning, calls);
+}
+
+Json ChatAnswer::last_choice() {
+	return {{"index", 0}, {"delta", Json::object()}, {"logprobs", take_logprobs()}, {"finish_reason", finish_reason()}};
 }
 
 // ---- completions
@@ -152,15 +199,28 @@ CompletionAnswer::CompletionAnswer(std::shared_ptr<Responder> out, const Complet
 
 void CompletionAnswer::show(std::string_view text) {
 	if (stream_)
-		event({{"text", std::string(text)}, {"index", 0}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
+		event({{"text", std::string(text)}, {"index", 0}, {"logprobs", take_logprobs()}, {"finish_reason", nullptr}});
 	else
 		text_ += text;
 }
 
-Json CompletionAnswer::whole_choice() const {
-	return {{"text", text_}, {"index", 0}, {"logprobs", nullptr}, {"finish_reason", finish_reason()}};
+// Arrays beside each other, one entry a token.
+Json CompletionAnswer::logprobs_json(const Json& tokens) {
+	Json texts = Json::array(), own = Json::array(), top = Json::array(), offsets = Json::array();
+	for (const Json& t : tokens) {
+		texts.push_back(t["token"]), own.push_back(t["logprob"]), offsets.push_back(offset_);
+		Json others = Json::object();
+		for (const Json& o : t["top_logprobs"]) others[o["token"].get<std::string>()] = o["logprob"];
+		top.push_back(std::move(others));
+		offset_ += t["bytes"].size();
+	}
+	return {{"tokens", texts}, {"token_logprobs", own}, {"top_logprobs", top}, {"text_offset", offsets}};
 }
 
-Json CompletionAnswer::last_choice() const { return whole_choice(); }
+Json CompletionAnswer::whole_choice() {
+	return {{"text", text_}, {"index", 0}, {"logprobs", take_logprobs()}, {"finish_reason", finish_reason()}};
+}
+
+Json CompletionAnswer::last_choice() { return whole_choice(); }
 
 } // namespace kvrun::serve

@@ -1,21 +1,25 @@
 // kvrun serve: a model over HTTP, in the form of OpenAI's API.
 #include "tools/api_device.h"
+#include "tools/args_model.h"
 #include "tools/commands.h"
+#include "tools/serve/gate.h"
 #include "tools/serve/router.h"
 #include "tools/terminal.h"
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 namespace kvrun {
 namespace {
 
 using namespace serve;
 
-struct ServeArgs {
-	std::string model, device, alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1";
-	int64_t ctx = 0, ubatch = 512, port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
-	uint64_t kv_budget = 0, max_body = 8 << 20;
+struct ServeArgs : ModelArgs {
+	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
+	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
+	uint64_t max_body = 8 << 20;
 	double timeout = 30, drain = 30;
 	bool log = false;
 };
@@ -27,22 +31,8 @@ struct ServeArgs {
 	throw Exit{exit_code};
 }
 
-// The exit codes of kvrun --help.
-int exit_code(kvrun_status s) {
-	switch (s) {
-	case KVRUN_EINVALID: return 2;
-	case KVRUN_ENOTFOUND:
-	case KVRUN_EUNSUPPORTED:
-	case KVRUN_EFORMAT: return 3;
-	case KVRUN_ENOMEM:
-	case KVRUN_EDEVICE: return 4;
-	case KVRUN_EIO: return 5;
-	case KVRUN_ECONTEXT: return 6;
-	default: return 1;
-	}
-}
 void must(kvrun_status s) {
-	if (s != KVRUN_OK) give_up(exit_code(s), kvrun_last_error());
+	if (s != KVRUN_OK) give_up(exit_code_of(s), kvrun_last_error());
 }
 
 std::string api_key(const ServeArgs& a) {
@@ -61,23 +51,25 @@ std::string api_key(const ServeArgs& a) {
 	return key;
 }
 
-EngineHandle open_engine(const ServeArgs& a) {
+EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	const ApiDevice device(a.device);
 	Progress progress;
 	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
 	o.model_path = a.model.c_str();
 	o.device = &device.options;
 	o.kv_budget_bytes = a.kv_budget;
-	o.ubatch = uint32_t(a.ctx ? std::min(a.ctx, a.ubatch) : a.ubatch);
+	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = uint32_t(a.parallel);
 	o.progress = [](double done, double left, void* payload) {
 		static_cast<Progress*>(payload)->show("loading", done, left);
 		return 0;
 	};
 	o.payload = &progress;
+	o.canceller = canceller;
 	kvrun_engine* engine = nullptr;
 	const kvrun_status s = kvrun_engine_open(&engine, &o);
 	progress.clear();
+	if (s == KVRUN_ECANCELLED) throw Exit{0}; // by a signal: as if it had served
 	must(s);
 	return EngineHandle(engine);
 }
@@ -94,70 +86,99 @@ void try_session(const ServeArgs& a, kvrun_engine* engine) {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
+struct Service { // what stands behind the server once the model is loaded
+	Service(const ServeArgs& a, const std::string& key, SessionStore& store, const HttpServer& server,
+	        kvrun_canceller* canceller) {
+		EngineHandle engine = open_engine(a, canceller);
+		try_session(a, engine.get());
+		const std::string id = a.alias.empty() ? std::filesystem::path(a.model).stem().string() : a.alias;
+		try {
+			model = std::make_unique<Model>(std::move(engine), id, a.chat_template);
+		} catch (const ApiError& e) { give_up(2, e.what()); }
+		const GeneratorOptions o{uint32_t(a.parallel), uint32_t(a.queue), uint32_t(a.idle_sessions), uint32_t(a.ctx)};
+		generator = std::make_unique<Generator>(*model, o);
+		const RouterOptions r{a.unix_path.empty() ? a.host : "", key, a.cors, a.kv, a.log};
+		router = std::make_unique<Router>(*model, *generator, store, server, r);
+	}
+	std::unique_ptr<Model> model;
+	std::unique_ptr<Generator> generator;
+	std::unique_ptr<Router> router;
+};
+
+std::string address(const ServeArgs& a, const HttpServer& server) {
+	if (!a.unix_path.empty()) return "unix:" + a.unix_path;
+	const std::string host = a.host.find(':') == std::string::npos ? a.host : "[" + a.host + "]";
+	return "http://" + host + ":" + std::to_string(server.port());
+}
+
+CancellerHandle new_canceller() {
+	kvrun_canceller* c = nullptr;
+	must(kvrun_canceller_new(&c));
+	return CancellerHandle(c);
+}
+
 void serve_model(const ServeArgs& a) {
 	const std::string key = api_key(a);
 	HttpOptions http;
-	http.host = a.host, http.port = uint16_t(a.port);
+	http.host = a.host, http.port = uint16_t(a.port), http.unix_path = a.unix_path;
 	http.max_body = a.max_body, http.max_connections = size_t(a.connections);
 	http.timeout_s = a.timeout, http.drain_s = a.drain;
+	std::unique_ptr<SessionStore> store;
 	std::unique_ptr<HttpServer> server; // before the model is loaded: an address that is taken is said at once
 	try {
+		store = std::make_unique<SessionStore>(a.sessions);
 		server = std::make_unique<HttpServer>(http);
 	} catch (const std::exception& e) { give_up(5, e.what()); }
-	if (key.empty() && !is_loopback(a.host))
+	if (key.empty() && a.unix_path.empty() && !is_loopback(a.host))
 		std::fputs("warning: anyone who reaches this machine can use the model; --api-key KEY asks for a key\n",
 		           stderr);
 
-	EngineHandle engine = open_engine(a);
-	try_session(a, engine.get());
-	const std::string id = a.alias.empty() ? std::filesystem::path(a.model).stem().string() : a.alias;
-	std::unique_ptr<Model> model;
-	try {
-		model = std::make_unique<Model>(std::move(engine), id, a.chat_template);
-	} catch (const ApiError& e) { give_up(2, e.what()); }
-	Generator generator(*model, {uint32_t(a.parallel), uint32_t(a.queue), uint32_t(a.idle_sessions), uint32_t(a.ctx)});
-	Router router(*model, generator, *server, {a.host, key, a.cors, a.kv, a.log});
-	const std::string name = a.host.find(':') == std::string::npos ? a.host : "[" + a.host + "]";
-	write_stdout("listening on http://" + name + ":" + std::to_string(server->port()) + "\n");
-	server->run(router);
+	const CancellerHandle canceller = new_canceller();
+	std::unique_ptr<Service> service;
+	std::exception_ptr failed;
+	Gate gate;
+	std::thread loader([&] { // so that /health answers meanwhile
+		try {
+			service = std::make_unique<Service>(a, key, *store, *server, canceller.get());
+			gate.open(*service->router);
+			write_stdout("listening on " + address(a, *server) + "\n");
+		} catch (...) {
+			failed = std::current_exception();
+			server->stop();
+		}
+	});
+	server->run(gate);
+	kvrun_cancel(canceller.get()); // a signal came while it was loaded
+	loader.join();
+	if (failed) std::rethrow_exception(failed);
 }
 
-void add_model_options(Command& c, ServeArgs& a) {
-	const char* group = "Model and device";
-	add_text(c, "-m,--model,model", a.model, kModelFile, "the model: a .gguf file (the first part of a split one)")
-	    ->group(group)
-	    ->required();
-	add_text(c, "--device,-dev", a.device, "NAME",
-	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
-	         "GPU]")
-	    ->group(group);
-	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
-	           "context: the longest prompt and answer of one request, in tokens; 0: what fits, at most the trained "
-	           "context [0]")
-	    ->group(group);
-	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
-	           "prompt tokens that go through a layer at a time; changes speed only [512]")
-	    ->group(group);
+void add_served_model(Command& c, ServeArgs& a) {
+	add_model_options(c, a, "the longest prompt and answer of one request, in tokens");
 	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
 	         "chat template: a built-in one, like chatml, or a file in Jinja [the model's own]")
-	    ->group(group);
+	    ->group(kModelGroup);
 	add_text(c, "-a,--alias", a.alias, "NAME", "what requests call the model [the file's name without .gguf]")
-	    ->group(group);
-	group = "KV cache";
+	    ->group(kModelGroup);
 	add_text(c, "--kv", a.kv, kPolicy,
 	         "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]")
-	    ->group(group);
-	add_bytes(c, "--kv-budget", a.kv_budget, "most memory for all KV caches, like 512M or 2GiB; 0: what is free [0]")
-	    ->group(group);
+	    ->group(kCacheGroup);
+	add_kv_budget(c, a.kv_budget, "all KV caches");
+	add_text(c, "--sessions", a.sessions, kFolder,
+	         "keep conversations that requests give a name (field session) in this folder, packed, across restarts")
+	    ->group(kCacheGroup);
 	add_integer(c, "--idle-sessions", a.idle_sessions, 0, 64,
 	            "caches kept after their answers, so that a prompt that begins like one is not read again [4]")
-	    ->group(group);
+	    ->group(kCacheGroup);
 }
 
 void add_server_options(Command& c, ServeArgs& a) {
 	const char* group = "Server";
 	add_text(c, "--host", a.host, "ADDRESS", "address to listen on [127.0.0.1]")->group(group);
 	add_integer(c, "--port", a.port, 0, 65535, "port to listen on; 0: a free one, which is printed [8080]")
+	    ->group(group);
+	add_text(c, "--unix", a.unix_path, kFile,
+	         "listen on a socket of this name in the file system, for its owner alone, and on no port")
 	    ->group(group);
 	add_text(c, "--api-key", a.key, "KEY", "key that requests must give; the page and /health need none")->group(group);
 	add_text(c, "--api-key-file", a.key_file, kFile, "the same, from the first line of a file")->group(group);
@@ -187,23 +208,25 @@ void add_serve(Command& root) {
 	    {"kvrun serve model.gguf", "for programs on this machine, and a chat page on http://127.0.0.1:8080"},
 	    {"kvrun serve model.gguf --kv kivi2 --parallel 8", "eight answers at once, caches of 2 bits per value"},
 	    {"kvrun serve model.gguf --host 0.0.0.0 --api-key-file key.txt", "for a network, with a key"}};
-	add_model_options(c, *a);
+	add_served_model(c, *a);
 	add_server_options(c, *a);
 	c.sections = {
 	    {"Routes",
 	     "",
 	     {{"GET /", "a page to chat in"},
-	      {"GET /health", "{\"status\": \"ok\"}"},
+	      {"GET /health", "{\"status\": \"ok\"}; 503 while the model is loaded"},
 	      {"GET /v1/models", "the model"},
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
 	      {"POST /v1/completions", "continues a text"},
 	      {"POST /tokenize, /detokenize", "{content, add_special, parse_special} to {tokens}, and back"},
+	      {"GET /slots", "answers under way, with their tokens and KV bytes"},
+	      {"GET /sessions, /sessions/NAME", "kept conversations; the messages of one. DELETE removes it"},
 	      {"GET /metrics", "requests, tokens, queue and KV bytes for Prometheus"}}},
 	    {"Requests",
 	     "Fields are those of OpenAI's API; unknown ones are ignored, and known ones that are not provided for are "
 	     "refused "
-	     "by name. Beyond them: kv, the cache policy of the request; cache_prompt, false: nothing of an earlier "
-	     "request "
+	     "by name. Beyond them: kv, the cache policy of the request; session, the name under which its conversation "
+	     "is kept; cache_prompt, false: nothing of an earlier request "
 	     "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs. Without "
 	     "temperature, top_p, top_k and min_p the values of kvrun run hold."},
 	    {"SIGTERM and Ctrl-C", "No new requests are taken, answers under way are given --drain seconds, and the exit "

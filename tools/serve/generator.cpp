@@ -10,25 +10,45 @@ struct Generator::Active {
 	Job job;
 	uint32_t id = 0; // in the batch
 	SessionHandle session;
-	uint32_t reused = 0;  // tokens of the prompt
-	size_t generated = 0; // bytes of the answer; the same ones again where it began again
-	std::string broken;   // why the text could not be passed on; empty: it could
+	uint32_t reused = 0;              // tokens of the prompt
+	size_t generated = 0, tokens = 0; // bytes and tokens of the answer; the same ones again where it began again
+	std::string text;                 // of the answer, where its conversation is kept
+	std::optional<Logprobs> probs;    // where they are wanted
+	std::optional<JsonGrammar> json;  // where the answer is to be an object
+	const Model* model = nullptr;
+	std::string broken; // why the text could not be passed on; empty: it could
 
 	// Callbacks of the C API, through which no exception may pass. A result other than 0 ends the answer.
-	int piece(std::string_view text) noexcept {
+	int piece(uint32_t token, std::string_view piece) noexcept {
 		try {
-			generated += text.size();
+			tokens += token != KVRUN_NO_TOKEN;
+			if (probs && token != KVRUN_NO_TOKEN && tokens > job.tokens_passed_on)
+				job.listener->token(probs->chosen(*model, token));
+			job.tokens_passed_on = std::max(job.tokens_passed_on, tokens);
+			if (job.named) text += piece;
+			generated += piece.size();
+			if (json && token != KVRUN_NO_TOKEN) json->accept(token);
 			const size_t fresh = generated - std::min(generated, job.passed_on);
-			if (fresh) job.listener->piece(text.substr(text.size() - std::min(text.size(), fresh)));
+			if (fresh) job.listener->piece(piece.substr(piece.size() - std::min(piece.size(), fresh)));
 			job.passed_on = std::max(job.passed_on, generated);
 		} catch (const std::exception& e) {
 			broken = e.what();
 			return 1;
 		}
-		return job.listener->gone();
+		return job.listener->gone() || whole();
 	}
-	static int on_token(uint32_t, const char* text, size_t length, void* self) {
-		return static_cast<Active*>(self)->piece({text, length});
+	bool whole() const { return json && json->done(); } // the answer ends here
+	static int on_token(uint32_t token, const char* text, size_t length, void* self) {
+		return static_cast<Active*>(self)->piece(token, {text, length});
+	}
+	static int on_logits(float* logits, size_t vocab, void* self) {
+		Active& a = *static_cast<Active*>(self);
+		try {
+			if (a.probs) a.probs->look({logits, vocab});
+			if (!a.json || a.json->mask({logits, vocab})) return 0;
+			a.broken = "the vocabulary has no token with which the JSON could go on";
+		} catch (const std::exception& e) { a.broken = e.what(); }
+		return 1;
 	}
 	static int on_prefill(double, double, void* self) { return static_cast<Active*>(self)->job.listener->gone(); }
 };
@@ -128,17 +148,22 @@ kvrun_status Generator::add_to_batch(const Job& job, const SessionPool::Lease& l
 	o.special = s.special, o.ignore_eos = s.ignore_eos;
 	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
 	o.payload = &active;
-	return kvrun_batch_add(batch_.get(), lease.session.get(), job.prompt.data() + lease.kept,
-	                       job.prompt.size() - lease.kept, &o, &active.id);
+	const kvrun_status status = kvrun_batch_add(batch_.get(), lease.session.get(), job.prompt.data() + lease.kept,
+	                                            job.prompt.size() - lease.kept, &o, &active.id);
+	if (status != KVRUN_OK || (!s.logprobs && !job.json)) return status;
+	if (s.logprobs) active.probs.emplace(*s.logprobs);
+	if (job.json) active.json.emplace(job.json);
+	return kvrun_batch_on_logits(batch_.get(), active.id, Active::on_logits, &active);
 }
 
 bool Generator::start(Job& job) {
 	for (;;) {
-		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, job.reuse && job.passed_on == 0);
+		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, job.reuse && job.passed_on == 0, job.named.get());
 		kvrun_status status = lease.status;
 		std::string message = lease.error;
 		const char* param = "kv";
 		auto active = std::make_unique<Active>();
+		active->model = &model_;
 		if (status == KVRUN_OK) {
 			param = "prompt";
 			status = add_to_batch(job, lease, *active);
@@ -180,6 +205,7 @@ void Generator::finish(Active& a, bool shared) {
 	kvrun_status status = kvrun_batch_take(batch_.get(), a.id, &ended.result);
 	const std::string message = kvrun_last_error();
 	Job& job = a.job;
+	if (a.whole() && status == KVRUN_EUSER) status = KVRUN_OK, ended.result.reason = KVRUN_STOP_END;
 	const bool cancelled = job.listener->gone() && (status == KVRUN_EUSER || status == KVRUN_ECANCELLED);
 	// what has been passed on must come again: a session that had compressed another answer's tokens is gone
 	const bool repeatable = job.passed_on == 0 || a.reused == 0;
@@ -191,7 +217,10 @@ void Generator::finish(Active& a, bool shared) {
 	ended.reused = a.reused;
 	ended.policy = job.kv;
 	ended.kv = session_bytes(a.session.get());
-	if (status == KVRUN_OK || cancelled) pool_.put(job.kv, std::move(a.session));
+	if (status == KVRUN_OK || cancelled) {
+		if (job.named) keep(a, ended);
+		pool_.put(job.kv, std::move(a.session), job.named.get());
+	}
 	{
 		std::lock_guard lock(mutex_);
 		stats_.prompt_tokens += ended.result.prompt_cached;
@@ -199,7 +228,8 @@ void Generator::finish(Active& a, bool shared) {
 		stats_.answer_tokens += ended.result.answer_tokens;
 		++(cancelled ? stats_.cancelled : status == KVRUN_OK ? stats_.answers : stats_.failed);
 	}
-	publish(); // before the client can ask
+	job.named.reset(); // the next request may follow at once
+	publish();         // before the client can ask
 	if (cancelled) return;
 	try {
 		if (status != KVRUN_OK)
@@ -209,6 +239,15 @@ void Generator::finish(Active& a, bool shared) {
 	} catch (const ApiError& e) { job.listener->fail(e); } catch (const std::exception& e) {
 		job.listener->fail(ApiError(500, e.what()));
 	}
+}
+
+// Before the client knows of the answer's end: what it has seen to the end outlives the server.
+void Generator::keep(Active& a, Ended& ended) {
+	ended.session = a.job.named->name();
+	try {
+		const std::string note = a.job.note(a.text);
+		check(kvrun_session_save(a.session.get(), a.job.named->path().c_str(), note.data(), note.size()));
+	} catch (const std::exception& e) { ended.not_kept = e.what(); }
 }
 
 // An answer for which there is no memory gives up what it has and comes again when another has ended. The same seed
@@ -239,9 +278,17 @@ void Generator::fail_all(const ApiError& e) {
 
 void Generator::publish() {
 	const SessionBytes idle = pool_.bytes();
+	std::vector<SlotInfo> slots;
+	SessionBytes active;
+	for (const auto& a : active_) {
+		slots.push_back({a->job.kv, a->job.named ? a->job.named->name() : "", uint32_t(a->job.prompt.size()), a->reused,
+		                 uint32_t(a->tokens), session_bytes(a->session.get())});
+		active += slots.back().kv;
+	}
 	std::lock_guard lock(mutex_);
 	stats_.active = uint32_t(active_.size()), stats_.queued = uint32_t(queue_.size());
 	stats_.idle = uint32_t(pool_.size()), stats_.idle_bytes = idle;
+	stats_.active_bytes = active, stats_.slots = std::move(slots);
 }
 
 } // namespace kvrun::serve

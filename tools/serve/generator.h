@@ -1,8 +1,11 @@
 // Generates answers: a thread that steps a batch, with a queue before it and sessions kept for prompts to come.
 #pragma once
+#include "tools/serve/json_grammar.h"
+#include "tools/serve/logprobs.h"
 #include "tools/serve/session_pool.h"
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -15,6 +18,7 @@ struct Sampling { // the fields of kvrun_generate_options that requests choose
 	uint64_t seed = 0;
 	std::vector<std::string> stops;
 	bool special = false, ignore_eos = false;
+	std::optional<uint32_t> logprobs; // alternatives to each token; nullopt: no logprobs
 };
 
 struct Ended { // how an answer did
@@ -22,6 +26,7 @@ struct Ended { // how an answer did
 	uint32_t reused = 0; // tokens of the prompt that an earlier session had
 	SessionBytes kv;     // its cache at the end
 	std::string policy;
+	std::string session, not_kept; // conversation's name, empty: it has none; why it could not be kept
 };
 
 // Told by the generation thread how an answer goes: begin(), any number of piece(), and end() or fail().
@@ -30,6 +35,7 @@ class Listener {
 	virtual ~Listener() = default;
 	virtual bool gone() const = 0; // nobody waits any more: the answer is cancelled within a step
 	virtual void begin() = 0;      // the prompt is accepted; more than once where memory made it begin again
+	virtual void token(Json) {}    // as Logprobs has it, before its piece, where logprobs are wanted
 	virtual void piece(std::string_view text) = 0;
 	virtual void end(const Ended&) = 0;
 	virtual void fail(const ApiError&) = 0;
@@ -40,8 +46,18 @@ struct Job {
 	Sampling sampling;
 	std::string kv; // policy
 	std::shared_ptr<Listener> listener;
-	bool reuse = true;    // of a session that holds the prompt's beginning
-	size_t passed_on = 0; // bytes of the answer its listener has, where memory made it begin again
+	bool reuse = true;                          // of a session that holds the prompt's beginning
+	size_t passed_on = 0, tokens_passed_on = 0; // bytes and tokens of the answer its listener has, where memory made it
+	                                            // begin again
+	std::shared_ptr<SessionStore::Hold> named = nullptr;    // conversation it belongs to; null: none
+	std::shared_ptr<const TokenTexts> json = nullptr;       // the answer is to be a JSON object; null: anything
+	std::function<std::string(std::string_view)> note = {}; // of the conversation with this answer
+};
+
+struct SlotInfo { // of an answer under way
+	std::string policy, session;
+	uint32_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;
+	SessionBytes kv;
 };
 
 struct GeneratorOptions {
@@ -55,7 +71,8 @@ struct GeneratorStats {
 	uint32_t active = 0, queued = 0, idle = 0;
 	uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0; // since the start, of answers that have ended
 	uint64_t answers = 0, cancelled = 0, failed = 0;                  // that have ended
-	SessionBytes idle_bytes;                                          // of idle sessions
+	SessionBytes idle_bytes, active_bytes;                            // of idle sessions; of answers under way
+	std::vector<SlotInfo> slots;                                      // answers under way
 };
 
 class Generator {
@@ -74,6 +91,7 @@ class Generator {
 	kvrun_status add_to_batch(const Job&, const SessionPool::Lease&, Active&);
 	void step();
 	void finish(Active&, bool shared); // shared: others held memory too
+	void keep(Active&, Ended&);        // a named conversation, in its file
 	void begin_again(Active&);
 	void fail_all(const ApiError&);
 	void drop_gone(); // requests in the queue that nobody waits for

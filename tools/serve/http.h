@@ -58,6 +58,7 @@ class Handler {
 struct HttpOptions {
 	std::string host = "127.0.0.1";
 	uint16_t port = 8080;         // 0: a free one
+	std::string unix_path;        // of a socket in the file system, instead of host and port; empty: none
 	size_t max_body = 8 << 20;    // bytes of a request's body
 	size_t max_connections = 256; // at once; more are told to come back
 	double timeout_s = 30; // for a client to send a header, then a body, to take what is written; and between requests
@@ -68,13 +69,14 @@ constexpr size_t kMaxHeader = 16 << 10; // bytes of a request's line and header 
 // Listens from the constructor on; answers while run() runs.
 class HttpServer {
  public:
-	// Throws std::runtime_error naming host and port.
+	// Throws std::runtime_error naming host and port, or the socket's path.
 	explicit HttpServer(const HttpOptions&);
 	~HttpServer();
-	uint16_t port() const;
+	uint16_t port() const;        // 0: it listens on a socket in the file system
 	size_t n_connections() const; // any thread may ask
 	// Until SIGTERM or SIGINT, and then until requests under way are answered, or for drain_s. A second signal ends it.
 	void run(Handler&);
+	void stop(); // ends run() at once; any thread may call
 
  private:
 	struct Impl;

@@ -17,6 +17,7 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
+using Socket = asio::generic::stream_protocol::socket; // TCP, or a socket in the file system
 using Clock = std::chrono::steady_clock;
 using ErrorCode = boost::system::error_code;
 
@@ -33,7 +34,7 @@ struct Shared { // by the connections of a server
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-	Connection(tcp::socket socket, Shared& shared)
+	Connection(Socket socket, Shared& shared)
 	    : socket_(std::move(socket)), shared_(shared), deadline_(socket_.get_executor()),
 	      watch_(socket_.get_executor()) {}
 
@@ -283,7 +284,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		// closing with unread bytes would reset the connection, and the client would lose the answer
 		lingering_ = true;
 		ErrorCode ignored;
-		socket_.shutdown(tcp::socket::shutdown_send, ignored);
+		socket_.shutdown(Socket::shutdown_send, ignored);
 		set_deadline(kLinger, [this] { close(); });
 		discard();
 	}
@@ -314,7 +315,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		});
 	}
 
-	tcp::socket socket_;
+	Socket socket_;
 	Shared& shared_;
 	asio::steady_timer deadline_, watch_;
 	beast::flat_buffer buffer_{64 << 10};

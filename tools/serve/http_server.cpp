@@ -1,5 +1,8 @@
 // Accepts connections and ends on signals; everything that Boost.Beast and Boost.Asio do is compiled here.
 #include "tools/serve/http_connection.h"
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace kvrun::serve {
 
@@ -8,9 +11,14 @@ constexpr size_t kMaxTurnedAway = 64; // connections beyond the limit that are b
 struct HttpServer::Impl {
 	explicit Impl(const HttpOptions& o) : acceptor(io), pause(io), drain_over(io), signals(io) { shared.options = o; }
 
+	~Impl() {
+		if (!bound_path.empty()) ::unlink(bound_path.c_str());
+	}
+
 	void listen() {
 		const HttpOptions& o = shared.options;
 		try {
+			if (!o.unix_path.empty()) return listen_at(o.unix_path);
 			tcp::resolver resolver(io);
 			const auto found = resolver.resolve(o.host, std::to_string(o.port), tcp::resolver::passive);
 			const tcp::endpoint where = found.begin()->endpoint();
@@ -19,13 +27,33 @@ struct HttpServer::Impl {
 			acceptor.bind(where);
 			acceptor.listen();
 		} catch (const boost::system::system_error& e) {
-			throw std::runtime_error("--host " + o.host + " --port " + std::to_string(o.port) +
-			                         " cannot be listened on: " + e.code().message());
+			const std::string where = o.unix_path.empty() ? "--host " + o.host + " --port " + std::to_string(o.port)
+			                                              : "--unix " + o.unix_path;
+			throw std::runtime_error(where + " cannot be listened on: " + e.code().message());
 		}
+	}
+	// A socket file that a server left behind, on which nobody listens, is replaced; any other file stays.
+	void listen_at(const std::string& path) {
+		const asio::local::stream_protocol::endpoint where(path);
+		struct stat st;
+		if (::lstat(path.c_str(), &st) == 0 && S_ISSOCK(st.st_mode)) {
+			asio::local::stream_protocol::socket other(io);
+			ErrorCode alone;
+			other.connect(where, alone);
+			if (alone == asio::error::connection_refused) ::unlink(path.c_str());
+		}
+		acceptor.open(where.protocol());
+		const mode_t mask = ::umask(0177); // for its owner alone
+		ErrorCode failed;
+		acceptor.bind(where, failed);
+		::umask(mask);
+		if (failed) throw boost::system::system_error(failed);
+		bound_path = path;
+		acceptor.listen();
 	}
 
 	void accept() {
-		acceptor.async_accept([this](ErrorCode ec, tcp::socket socket) {
+		acceptor.async_accept([this](ErrorCode ec, Socket socket) {
 			if (shared.draining || ec == asio::error::operation_aborted) return;
 			if (ec) return accept_later(); // no more file descriptors, most likely
 			const size_t open = shared.connections.size();
@@ -72,7 +100,8 @@ struct HttpServer::Impl {
 
 	asio::io_context io{1};
 	Shared shared;
-	tcp::acceptor acceptor;
+	asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor;
+	std::string bound_path; // of the socket file; empty: none
 	asio::steady_timer pause, drain_over;
 	asio::signal_set signals;
 };
@@ -80,8 +109,18 @@ struct HttpServer::Impl {
 HttpServer::HttpServer(const HttpOptions& o) : impl_(std::make_unique<Impl>(o)) { impl_->listen(); }
 HttpServer::~HttpServer() = default;
 
-uint16_t HttpServer::port() const { return impl_->acceptor.local_endpoint().port(); }
+uint16_t HttpServer::port() const {
+	sockaddr_storage where{};
+	socklen_t size = sizeof where;
+	if (::getsockname(impl_->acceptor.native_handle(), reinterpret_cast<sockaddr*>(&where), &size) != 0) return 0;
+	if (where.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(where).sin6_port);
+	return where.ss_family == AF_INET ? ntohs(reinterpret_cast<const sockaddr_in&>(where).sin_port) : 0;
+}
 size_t HttpServer::n_connections() const { return impl_->shared.n_connections; }
+
+void HttpServer::stop() {
+	asio::post(impl_->io, [this] { impl_->io.stop(); });
+}
 
 void HttpServer::run(Handler& handler) {
 	Impl& s = *impl_;

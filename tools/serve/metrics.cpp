@@ -47,15 +47,14 @@ std::string metrics_text(const RequestCounts& counts, const GeneratorStats& s, c
 	add("kvrun_answer_tokens_total", "counter", "Tokens generated.", s.answer_tokens);
 	add("kvrun_kv_budget_bytes", "gauge", "Memory for the KV caches.", engine.kv_budget_bytes);
 	add("kvrun_kv_used_bytes", "gauge", "Of it, allocated.", engine.kv_used_bytes);
-	const SessionBytes& b = s.idle_bytes;
-	const uint64_t idle = std::min(b.total(), engine.kv_used_bytes); // forks share pages, which both count
-	out << "# HELP kvrun_kv_bytes KV caches by kind; active: of answers under way, not told apart.\n"
+	SessionBytes b = s.idle_bytes; // forks share pages, which both count
+	b += s.active_bytes;
+	out << "# HELP kvrun_kv_bytes KV caches by kind, of answers under way and of idle sessions.\n"
 	       "# TYPE kvrun_kv_bytes gauge\n";
 	for (const auto& [kind, bytes] : {std::pair<const char*, uint64_t>{"f16", b.f16},
 	                                  {"codes", b.codes},
 	                                  {"params", b.params},
-	                                  {"overhead", b.overhead},
-	                                  {"active", s.active ? engine.kv_used_bytes - idle : 0}})
+	                                  {"overhead", b.overhead}})
 		out << "kvrun_kv_bytes{kind=\"" << kind << "\"} " << bytes << "\n";
 	return out.str();
 }

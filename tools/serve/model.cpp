@@ -24,6 +24,10 @@ std::vector<std::string> template_names(kvrun_engine* engine) {
 
 Model::Model(EngineHandle engine, std::string id, const std::string& chat_template)
     : engine_(std::move(engine)), id_(std::move(id)) {
+	try {
+		before_ = tokens("a", KVRUN_TOKENS_NO_BOS);
+	} catch (const ApiError&) {} // a vocabulary that cannot write it
+	if (before_.size() > 1) before_.erase(before_.begin(), before_.end() - 1);
 	if (chat_template.empty()) return;
 	const std::vector<std::string> names = template_names(engine_.get());
 	if (std::ranges::count(names, chat_template)) {
@@ -47,29 +51,31 @@ kvrun_engine_info Model::info() const {
 }
 
 std::vector<uint32_t> Model::tokens(const std::string& text, uint32_t flags) const {
-	std::vector<uint32_t> out(text.size() / 2 + 16);
-	size_t n = 0;
-	kvrun_status s = kvrun_tokenize(engine(), text.data(), text.size(), flags, out.data(), out.size(), &n);
-	if (s == KVRUN_EBUFFER) {
-		out.resize(n);
-		s = kvrun_tokenize(engine(), text.data(), text.size(), flags, out.data(), out.size(), &n);
-	}
-	check(s);
-	out.resize(n);
+	std::vector<uint32_t> out;
+	check(fill_vector(out, text.size() / 2 + 16, [&](uint32_t* to, size_t room, size_t* n) {
+		return kvrun_tokenize(engine(), text.data(), text.size(), flags, to, room, n);
+	}));
 	return out;
 }
 
 std::string Model::text(const std::vector<uint32_t>& tokens, uint32_t flags) const {
-	std::string out(tokens.size() * 8 + 16, '\0');
-	size_t n = 0;
-	kvrun_status s = kvrun_detokenize(engine(), tokens.data(), tokens.size(), flags, out.data(), out.size(), &n);
-	if (s == KVRUN_EBUFFER) {
-		out.resize(n + 1);
-		s = kvrun_detokenize(engine(), tokens.data(), tokens.size(), flags, out.data(), out.size(), &n);
-	}
-	check(s, "tokens");
-	out.resize(n);
-	return out;
+	std::vector<char> out;
+	check(fill_vector(out, tokens.size() * 8 + 16,
+	                  [&](char* to, size_t room, size_t* n) {
+		                  return kvrun_detokenize(engine(), tokens.data(), tokens.size(), flags, to, room, n);
+	                  }),
+	      "tokens");
+	return {out.begin(), out.end()};
+}
+
+// What a token's text is depends on whether a text begins with it.
+std::string Model::token_text(uint32_t token, bool special) const {
+	const uint32_t flags = special ? KVRUN_TOKENS_SPECIAL : 0;
+	std::vector<uint32_t> both = before_;
+	const size_t n = both.empty() ? 0 : text(both, flags).size();
+	both.push_back(token);
+	const std::string all = text(both, flags);
+	return all.substr(std::min(n, all.size()));
 }
 
 template <class F> auto Model::with_options(ChatPrompt& p, F f) const {
@@ -84,15 +90,11 @@ template <class F> auto Model::with_options(ChatPrompt& p, F f) const {
 
 std::vector<uint32_t> Model::chat_tokens(ChatPrompt p) const {
 	return with_options(p, [&](const kvrun_chat_options* o) {
-		std::vector<uint32_t> out(p.messages.size() / 2 + 256);
-		size_t n = 0;
-		kvrun_status s = kvrun_chat_tokens(engine(), o, out.data(), out.size(), &n);
-		if (s == KVRUN_EBUFFER) {
-			out.resize(n);
-			s = kvrun_chat_tokens(engine(), o, out.data(), out.size(), &n);
-		}
-		check(s, "messages");
-		out.resize(n);
+		std::vector<uint32_t> out;
+		check(fill_vector(
+		          out, p.messages.size() / 2 + 256,
+		          [&](uint32_t* to, size_t room, size_t* n) { return kvrun_chat_tokens(engine(), o, to, room, n); }),
+		      "messages");
 		return out;
 	});
 }

@@ -1,32 +1,11 @@
 // The model that is served: tokens, chat prompts, and what it is called.
 #pragma once
+#include "tools/api_call.h"
 #include "tools/serve/error.h"
 #include <string>
 #include <vector>
 
 namespace kvrun::serve {
-
-template <class H, void (*free_handle)(H*)> class Handle {
- public:
-	explicit Handle(H* h = nullptr) : h_(h) {}
-	Handle(Handle&& o) noexcept : h_(std::exchange(o.h_, nullptr)) {}
-	Handle& operator=(Handle&& o) noexcept {
-		std::swap(h_, o.h_);
-		return *this;
-	}
-	~Handle() {
-		if (h_) free_handle(h_); // not for NULL: kvrun_last_error() would forget why
-	}
-	H* get() const { return h_; }
-	explicit operator bool() const { return h_; }
-
- private:
-	H* h_;
-};
-using EngineHandle = Handle<kvrun_engine, kvrun_engine_free>;
-using SessionHandle = Handle<kvrun_session, kvrun_session_free>;
-using BatchHandle = Handle<kvrun_batch, kvrun_batch_free>;
-using ReplyHandle = Handle<kvrun_reply, kvrun_reply_free>;
 
 struct ChatPrompt {                                     // a conversation to be answered
 	std::string messages;                               // JSON array
@@ -47,6 +26,8 @@ class Model {
 	// All of these throw ApiError.
 	std::vector<uint32_t> tokens(const std::string& text, uint32_t flags) const;
 	std::string text(const std::vector<uint32_t>& tokens, uint32_t flags) const;
+	// The bytes that a token adds to a text. special: control tokens are written out; else they add none.
+	std::string token_text(uint32_t token, bool special) const;
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
 	ReplyHandle new_reply(ChatPrompt) const;
 	kvrun_chat_features features(ChatPrompt) const;
@@ -55,6 +36,7 @@ class Model {
 	template <class F> auto with_options(ChatPrompt&, F f) const;
 	EngineHandle engine_;
 	std::string id_, template_name_, template_text_;
+	std::vector<uint32_t> before_; // a token that a text may begin with; empty: there is none
 };
 
 } // namespace kvrun::serve

@@ -47,6 +47,7 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	r.kv = f.text("kv").value_or(default_kv);
 	if (r.kv.empty() || r.kv.size() > kMaxPolicy || r.kv.find('\0') != std::string::npos)
 		throw ApiError(400, "kv is not the name of a policy, like \"kivi2\"", "kv");
+	r.session = f.text("session").value_or("");
 	s.temperature = f.number("temperature", 0, 100).value_or(s.temperature);
 	s.top_p = f.number("top_p", 0, 1).value_or(s.top_p);
 	s.min_p = f.number("min_p", 0, 1).value_or(s.min_p);
@@ -104,6 +105,19 @@ std::string read_messages(const Fields& f) {
 		if (m.contains("content")) check_content(m["content"], where + ".content");
 	}
 	return dump(messages);
+}
+
+bool wants_json(const Fields& f) {
+	const Json* format = f.find("response_format");
+	const auto is = [&](const char* type) {
+		return format->is_object() && format->size() == 1 && format->contains("type") && (*format)["type"] == type;
+	};
+	if (!format || is("text")) return false;
+	if (is("json_object")) return true;
+	throw ApiError(400,
+	               "response_format is " + shown(*format) +
+	                   ", which is not supported; {\"type\": \"json_object\"} and {\"type\": \"text\"} are",
+	               "response_format", "unsupported_parameter");
 }
 
 std::string read_tools(const Fields& f) {
@@ -197,7 +211,7 @@ std::vector<uint32_t> token_list(const Json& list, const char* name) {
 ChatRequest chat_request(const std::string& body, const std::string& default_kv) {
 	const Json j = parse_body(body);
 	const Fields f(j);
-	ChatRequest r{common(f, default_kv), {}};
+	ChatRequest r{common(f, default_kv), {}, false};
 	r.prompt.messages = read_messages(f);
 	r.prompt.tools = read_tools(f);
 	if (const Json* v = f.find("chat_template_kwargs")) {
@@ -207,8 +221,12 @@ ChatRequest chat_request(const std::string& body, const std::string& default_kv)
 	const std::optional<int64_t> newer = f.integer("max_completion_tokens", 1, UINT32_MAX - 1);
 	const std::optional<int64_t> older = f.integer("max_tokens", 1, UINT32_MAX - 1);
 	r.sampling.max_tokens = uint32_t(newer.value_or(older.value_or(UINT32_MAX)));
-	unsupported(f, "logprobs", false);
-	unsupported(f, "response_format", {{"type", "text"}});
+	const std::optional<int64_t> top = f.integer("top_logprobs", 0, kMostLogprobs);
+	if (f.flag("logprobs", false))
+		r.sampling.logprobs = uint32_t(top.value_or(0));
+	else if (top)
+		throw ApiError(400, "top_logprobs is for requests with logprobs: true", "top_logprobs");
+	r.json = wants_json(f);
 	unsupported(f, "functions", Json::array());
 	return r;
 }
@@ -226,7 +244,8 @@ CompletionRequest completion_request(const std::string& body, const std::string&
 	else
 		throw ApiError(400, "prompt is not a text or an array of tokens", "prompt");
 	r.sampling.max_tokens = uint32_t(f.integer("max_tokens", 1, UINT32_MAX - 1).value_or(kCompletionTokens));
-	unsupported(f, "logprobs", nullptr);
+	if (const std::optional<int64_t> top = f.integer("logprobs", 0, kMostLogprobs))
+		r.sampling.logprobs = uint32_t(*top);
 	unsupported(f, "echo", false);
 	unsupported(f, "suffix", "");
 	unsupported(f, "best_of", 1);

@@ -30,13 +30,15 @@ class Fields {
 
 struct GenerationRequest {
 	Sampling sampling;
-	std::string kv;    // policy
-	std::string model; // as the request says; empty: it does not
+	std::string kv;      // policy
+	std::string model;   // as the request says; empty: it does not
+	std::string session; // conversation it belongs to; empty: none
 	bool stream = false, include_usage = false;
 	bool reuse = true; // the prompt's beginning may come from an earlier session
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
+	bool json = false; // the answer is to be a JSON object
 };
 struct CompletionRequest : GenerationRequest {
 	std::string text; // or

@@ -44,10 +44,16 @@ void Worker::post(std::function<void()> task) {
 
 // ---- who may ask what
 
+constexpr const char* kSessionPath = "/sessions/";
+
 const Router::Route Router::kRoutes[] = {
     {"GET", "/", true, &Router::page},
     {"GET", "/health", true, &Router::health},
     {"GET", "/metrics", false, &Router::metrics},
+    {"GET", "/slots", false, &Router::slots},
+    {"GET", "/sessions", false, &Router::sessions},
+    {"GET", kSessionPath, false, &Router::session},
+    {"DELETE", kSessionPath, false, &Router::remove_session},
     {"GET", "/v1/models", false, &Router::models},
     {"POST", "/v1/chat/completions", false, &Router::chat},
     {"POST", "/v1/completions", false, &Router::completion},
@@ -56,13 +62,21 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/detokenize", false, &Router::detokenize},
 };
 
-Router::Router(const Model& model, Generator& generator, const HttpServer& server, const RouterOptions& o)
-    : model_(model), generator_(generator), server_(server), options_(o) {}
+Router::Router(const Model& model, Generator& generator, SessionStore& store, const HttpServer& server,
+               const RouterOptions& o)
+    : model_(model), generator_(generator), store_(store), server_(server), options_(o) {}
 
-const Router::Route* Router::find_route(std::string_view path) {
-	for (const Route& r : kRoutes)
-		if (path == r.path) return &r;
-	return nullptr;
+const Router::Route* Router::find_route(const HttpRequest& request) {
+	const Route* other = nullptr;
+	for (const Route& r : kRoutes) {
+		const std::string_view path = r.path;
+		const bool named = path.size() > 1 && path.ends_with('/') && request.path.size() > path.size() &&
+		                   request.path.starts_with(path);
+		if (!named && request.path != path) continue;
+		if (request.method == r.method) return &r;
+		if (!other) other = &r;
+	}
+	return other;
 }
 
 bool equal_in_constant_time(std::string_view given, std::string_view secret) {
@@ -75,6 +89,7 @@ bool equal_in_constant_time(std::string_view given, std::string_view secret) {
 // A page of another site whose name was made to mean this machine must not reach a server that listens for this machine
 // only.
 bool Router::good_host(const HttpRequest& r) const {
+	if (options_.host.empty()) return true; // no browser reaches a socket in the file system
 	const auto local = [](std::string_view name) {
 		return name == "localhost" || name == "::1" || name == "[::1]" || name.starts_with("127.");
 	};
@@ -112,7 +127,7 @@ std::optional<Response> Router::refuse(const HttpRequest& r) {
 	if (r.method == "OPTIONS") return preflight(r);
 	if (!good_origin(r))
 		return error_response(ApiError(403, "pages of other sites may not use this server; --cors allows one"));
-	const Route* route = find_route(r.path);
+	const Route* route = find_route(r);
 	if (!(route && route->open) && !good_key(r))
 		return error_response(ApiError(401, "give the server's key: Authorization: Bearer KEY", "", "invalid_api_key"));
 	if (!route) return error_response(ApiError(404, "there is no such path"));
@@ -136,7 +151,8 @@ Response Router::failure(int status, std::string_view why) {
 }
 
 void Router::finished(const HttpRequest& r, int status, double seconds, const std::string& note) {
-	const std::string route = find_route(r.path) ? r.path : "other";
+	const Route* found = find_route(r);
+	const std::string route = found ? found->path : "other"; // without names, which are content
 	counts_.add(route, status, seconds);
 	if (!options_.log) return;
 	constexpr std::array known = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"};
@@ -145,17 +161,18 @@ void Router::finished(const HttpRequest& r, int status, double seconds, const st
 	             note.empty() ? "" : " ", note.c_str());
 }
 
+void Router::answer(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+	try {
+		(this->*find_route(request)->answer)(request, out);
+	} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::bad_alloc&) {
+		out->respond(error_response(ApiError(503, "there is no memory for this request", "", "out_of_memory")));
+	} catch (const std::exception& e) { out->respond(error_response(ApiError(500, e.what()))); }
+}
+
 void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
-	const Answerer answer = find_route(request.path)->answer;
-	const auto task = [this, answer, out, request = std::move(request)] {
-		try {
-			(this->*answer)(request, out);
-		} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::bad_alloc&) {
-			out->respond(error_response(ApiError(503, "there is no memory for this request", "", "out_of_memory")));
-		} catch (const std::exception& e) { out->respond(error_response(ApiError(500, e.what()))); }
-	};
-	if (answer == &Router::health || answer == &Router::page) return task();
-	worker_.post(task);
+	const Answerer how = find_route(request)->answer;
+	if (how == &Router::health || how == &Router::page) return answer(request, out);
+	worker_.post([this, out, request = std::move(request)] { answer(request, out); });
 }
 
 // ---- answers
@@ -195,10 +212,52 @@ void Router::metrics(const HttpRequest&, std::shared_ptr<Responder> out) {
 	              "text/plain; version=0.0.4; charset=utf-8"});
 }
 
+void Router::slots(const HttpRequest&, std::shared_ptr<Responder> out) {
+	Json list = Json::array();
+	for (const SlotInfo& s : generator_.stats().slots) {
+		Json one{{"id", list.size()},
+		         {"state", s.answer_tokens ? "answering" : "reading"},
+		         {"prompt_tokens", s.prompt_tokens},
+		         {"cached_tokens", s.cached_tokens},
+		         {"answer_tokens", s.answer_tokens},
+		         {"kv", kv_json(s.policy, s.kv)}};
+		if (!s.session.empty()) one["session"] = s.session;
+		list.push_back(std::move(one));
+	}
+	out->respond({200, dump(list)});
+}
+
+void Router::sessions(const HttpRequest&, std::shared_ptr<Responder> out) {
+	Json list = Json::array();
+	for (const SessionStore::Kept& k : store_.list())
+		list.push_back({{"id", k.name}, {"bytes", k.bytes}, {"modified", k.modified}});
+	out->respond({200, dump({{"object", "list"}, {"data", list}})});
+}
+
+static std::string name_in(const HttpRequest& r) { return r.path.substr(std::string_view(kSessionPath).size()); }
+
+void Router::session(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	const Json note = Json::parse(store_.note(name_in(request)), nullptr, /*allow_exceptions=*/false);
+	Json one{{"id", name_in(request)}, {"messages", Json::array()}};
+	if (note.is_object() && note.contains("messages")) one["messages"] = note["messages"];
+	out->respond({200, dump(one)});
+}
+
+void Router::remove_session(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	store_.remove(name_in(request));
+	out->respond({200, dump({{"id", name_in(request)}, {"deleted", true}})});
+}
+
 void Router::check_model(const std::string& name) const {
 	if (!name.empty() && name != model_.id())
 		throw ApiError(404, "there is no such model; this server has '" + model_.id() + "'", "model",
 		               "model_not_found");
+}
+
+void Router::name_conversation(Job& job, const GenerationRequest& r) const {
+	if (r.session.empty()) return;
+	job.named = std::make_shared<SessionStore::Hold>(store_, r.session);
+	job.note = [](std::string_view) { return std::string("{}"); };
 }
 
 void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
@@ -211,6 +270,15 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	}
 	ReplyHandle reply = model_.new_reply(r.prompt);
 	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr, r.reuse};
+	if (r.json && !texts_) texts_ = std::make_shared<TokenTexts>(model_);
+	if (r.json) job.json = texts_;
+	name_conversation(job, r);
+	if (job.named)
+		job.note = [this, prompt = r.prompt](std::string_view answer) {
+			Json messages = Json::parse(prompt.messages);
+			messages.push_back(answer_message(model_.new_reply(prompt), answer));
+			return dump({{"messages", std::move(messages)}});
+		};
 	job.listener = std::make_shared<ChatAnswer>(std::move(out), r, model_.id(), std::move(reply));
 	generator_.add(std::move(job));
 }
@@ -220,6 +288,7 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 	check_model(r.model);
 	Job job{r.tokens ? *r.tokens : model_.tokens(r.text, 0), r.sampling, r.kv, nullptr, r.reuse};
 	if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
+	name_conversation(job, r);
 	job.listener = std::make_shared<CompletionAnswer>(std::move(out), r, model_.id());
 	generator_.add(std::move(job));
 }

@@ -7,7 +7,7 @@
 namespace kvrun::serve {
 
 struct RouterOptions {
-	std::string host;    // that the server listens on
+	std::string host;    // that the server listens on; empty: a socket in the file system
 	std::string api_key; // empty: none is needed
 	std::string cors;    // origin whose pages may use the server, or "*"; empty: none
 	std::string kv;      // policy of requests that name none
@@ -32,10 +32,11 @@ class Worker {
 
 class Router final : public Handler {
  public:
-	Router(const Model&, Generator&, const HttpServer&, const RouterOptions&);
+	Router(const Model&, Generator&, SessionStore&, const HttpServer&, const RouterOptions&);
 
 	std::optional<Response> refuse(const HttpRequest&) override;
 	void handle(HttpRequest, std::shared_ptr<Responder>) override;
+	void answer(const HttpRequest&, const std::shared_ptr<Responder>&); // what handle() does, on this thread
 	Response failure(int status, std::string_view why) override;
 	std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) override;
 	void finished(const HttpRequest&, int status, double seconds, const std::string& note) override;
@@ -43,23 +44,29 @@ class Router final : public Handler {
  private:
 	using Answerer = void (Router::*)(const HttpRequest&, std::shared_ptr<Responder>);
 	struct Route {
-		const char *method, *path;
-		bool open; // needs no key
+		const char *method, *path; // with a / at its end: what follows is a name
+		bool open;                 // needs no key
 		Answerer answer;
 	};
 	static const Route kRoutes[];
-	static const Route* find_route(std::string_view path);
+	// The one for this method, or else any for this path; null: there is none.
+	static const Route* find_route(const HttpRequest&);
 
 	bool good_host(const HttpRequest&) const;
 	bool good_origin(const HttpRequest&) const;
 	bool good_key(const HttpRequest&) const;
 	void check_model(const std::string& name) const;
+	void name_conversation(Job&, const GenerationRequest&) const;
 	Response preflight(const HttpRequest&) const;
 
 	void page(const HttpRequest&, std::shared_ptr<Responder>);
 	void health(const HttpRequest&, std::shared_ptr<Responder>);
 	void models(const HttpRequest&, std::shared_ptr<Responder>);
 	void metrics(const HttpRequest&, std::shared_ptr<Responder>);
+	void slots(const HttpRequest&, std::shared_ptr<Responder>);
+	void sessions(const HttpRequest&, std::shared_ptr<Responder>);
+	void session(const HttpRequest&, std::shared_ptr<Responder>);
+	void remove_session(const HttpRequest&, std::shared_ptr<Responder>);
 	void chat(const HttpRequest&, std::shared_ptr<Responder>);
 	void completion(const HttpRequest&, std::shared_ptr<Responder>);
 	void embeddings(const HttpRequest&, std::shared_ptr<Responder>);
@@ -68,10 +75,12 @@ class Router final : public Handler {
 
 	const Model& model_;
 	Generator& generator_;
+	SessionStore& store_;
 	const HttpServer& server_;
 	const RouterOptions options_;
 	RequestCounts counts_;
-	Worker worker_; // last: ends first
+	std::shared_ptr<const TokenTexts> texts_; // once a request has wanted JSON; the worker's own
+	Worker worker_;                           // last: ends first
 };
 
 // Whether two texts are equal, in a time that depends on the length of `given` only.

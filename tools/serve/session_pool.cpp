@@ -19,44 +19,81 @@ static size_t common_length(const std::vector<uint32_t>& a, const std::vector<ui
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse) {
+// From memory, or from its file. Nothing where it ran under another policy or in another context.
+SessionHandle SessionPool::named_session(const std::string& kv, const SessionStore::Hold& named) {
+	SessionHandle out;
+	if (const auto i = std::ranges::find(idle_, named.name(), &Idle::name); i != idle_.end()) {
+		out = std::move(i->session);
+		idle_.erase(i);
+	} else {
+		kvrun_restore_options o = KVRUN_RESTORE_OPTIONS_INIT;
+		o.checkpoints = kCheckpoints;
+		kvrun_session* stored = nullptr;
+		// one that is damaged, or not there, is read anew from what the request says
+		if (kvrun_session_restore_with(&stored, model_.engine(), named.path().c_str(), &o) != KVRUN_OK) return {};
+		out.reset(stored);
+	}
+	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+	if (kvrun_session_get_info(out.get(), &i) != KVRUN_OK || kv != i.kv || (ctx_ && i.ctx != ctx_)) return {};
+	return out;
+}
+
+SessionHandle SessionPool::similar_session(const std::string& kv, const std::vector<uint32_t>& prompt) {
 	auto best = idle_.end();
 	size_t common = 0;
 	for (auto i = idle_.begin(); i != idle_.end(); ++i) {
-		const size_t n = reuse && i->kv == kv ? common_length(i->tokens, prompt) : 0;
+		const size_t n = i->kv == kv ? common_length(i->tokens, prompt) : 0;
 		if (n > common) best = i, common = n;
 	}
-	Lease lease;
-	if (best != idle_.end() && common == best->tokens.size()) { // the conversation goes on
-		lease.session = std::move(best->session);
+	SessionHandle out;
+	if (best != idle_.end() && common == best->tokens.size() && best->name.empty()) { // the conversation goes on
+		out = std::move(best->session);
 		idle_.erase(best);
 	} else if (best != idle_.end() && common >= kWorthFork) {
 		kvrun_session* fork = nullptr;
-		if (kvrun_session_fork(&fork, best->session.get()) == KVRUN_OK) lease.session = SessionHandle(fork);
+		if (kvrun_session_fork(&fork, best->session.get()) == KVRUN_OK) out.reset(fork);
 		idle_.splice(idle_.begin(), idle_, best);
 	}
-	if (lease.session &&
-	    kvrun_session_keep_common(lease.session.get(), prompt.data(), prompt.size(), &lease.kept) == KVRUN_OK)
-		return lease;
+	return out;
+}
+
+SessionHandle SessionPool::fresh_session(const std::string& kv, Lease& lease) const {
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
 	o.kv = kv.c_str();
 	o.ctx = ctx_;
-	o.checkpoints = 2; // the end of the prompt before the last one, too
+	o.checkpoints = kCheckpoints;
 	kvrun_session* fresh = nullptr;
 	lease.kept = 0;
 	lease.status = kvrun_session_open(&fresh, model_.engine(), &o);
 	lease.error = kvrun_last_error();
-	lease.session = SessionHandle(fresh);
+	return SessionHandle(fresh);
+}
+
+SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse,
+                                     const SessionStore::Hold* named) {
+	Lease lease;
+	const auto holds_some = [&] { // of the prompt, and no more
+		return lease.session &&
+		       kvrun_session_keep_common(lease.session.get(), prompt.data(), prompt.size(), &lease.kept) == KVRUN_OK;
+	};
+	if (reuse && named) {
+		lease.session = named_session(kv, *named);
+		if (holds_some() && lease.kept > 0) return lease;
+	}
+	if (reuse) lease.session = similar_session(kv, prompt);
+	if (!holds_some()) lease.session = fresh_session(kv, lease);
 	return lease;
 }
 
-void SessionPool::put(const std::string& kv, SessionHandle session) {
-	size_t n = 0;
-	kvrun_status s = kvrun_session_tokens(session.get(), nullptr, 0, &n);
-	std::vector<uint32_t> tokens(n);
-	if (s == KVRUN_EBUFFER) s = kvrun_session_tokens(session.get(), tokens.data(), n, &n);
-	if (s != KVRUN_OK || n == 0 || most_ == 0) return;
-	idle_.push_front({kv, std::move(session), std::move(tokens)});
+void SessionPool::put(const std::string& kv, SessionHandle session, const SessionStore::Hold* named) {
+	std::vector<uint32_t> tokens;
+	const kvrun_status s = fill_vector(tokens, 0, [&](uint32_t* to, size_t room, size_t* n) {
+		return kvrun_session_tokens(session.get(), to, room, n);
+	});
+	const std::string name = named ? named->name() : "";
+	if (named) idle_.remove_if([&](const Idle& i) { return i.name == name; });
+	if (s != KVRUN_OK || tokens.empty() || most_ == 0) return;
+	idle_.push_front({kv, std::move(session), std::move(tokens), name});
 	if (idle_.size() > most_) drop_oldest();
 }
 

@@ -1,6 +1,6 @@
 // Sessions of answers that have ended, kept so that a prompt that begins like one of them is not read again.
 #pragma once
-#include "tools/serve/model.h"
+#include "tools/serve/session_store.h"
 #include <list>
 
 namespace kvrun::serve {
@@ -24,9 +24,10 @@ class SessionPool {
 		kvrun_status status = KVRUN_OK;
 		std::string error = {}; // why there is no session, where status says so
 	};
-	// A session under this policy for the prompt: one that holds its beginning, with `reuse`, or a new one.
-	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse);
-	void put(const std::string& kv, SessionHandle);
+	// A session under this policy for the prompt: with `reuse` that of the named conversation, or one that holds the
+	// prompt's beginning; else a new one.
+	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse, const SessionStore::Hold* named);
+	void put(const std::string& kv, SessionHandle, const SessionStore::Hold* named);
 	bool drop_oldest(); // false: there is none
 	size_t size() const { return idle_.size(); }
 	SessionBytes bytes() const;
@@ -36,8 +37,13 @@ class SessionPool {
 		std::string kv;
 		SessionHandle session;
 		std::vector<uint32_t> tokens; // in its cache
+		std::string name;             // of its conversation; empty: none
 	};
-	static constexpr size_t kWorthFork = 16; // tokens in common that a session is forked for
+	SessionHandle named_session(const std::string& kv, const SessionStore::Hold&);
+	SessionHandle similar_session(const std::string& kv, const std::vector<uint32_t>& prompt);
+	SessionHandle fresh_session(const std::string& kv, Lease&) const;
+	static constexpr uint32_t kCheckpoints = 2; // the end of the prompt before the last one, too
+	static constexpr size_t kWorthFork = 16;    // tokens in common that a session is forked for
 
 	const Model& model_;
 	const uint32_t ctx_;

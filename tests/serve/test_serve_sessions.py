@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""kvrun serve: conversations that are kept by name across restarts, its socket in the file system, logprobs, slots.
+Usage: test_serve_sessions.py KVRUN."""
+import json, math, os, signal, socket, stat, subprocess, sys, tempfile
+from serving import Server, check, equal, finish
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+ASK = {"role": "user", "content": "The code of Anna is 4711. The code of Ben is 1234. What is the code of Anna?"}
+
+
+def chat(messages, **more):
+    return {"messages": messages, "temperature": 0, "max_tokens": 24, "ignore_eos": True, **more}
+
+
+def kept_conversations(folder):
+    """Two turns with a restart between them are two turns without one, and the second reads only what is new."""
+    messages = [ASK]
+    for kv in ("fp16", "kivi2,recent=32"):
+        name = "Anna." + kv[:4]
+        options = ("--chat-template", "chatml", "--sessions", folder, "--kv", kv)
+        with Server(*options) as s:
+            first = s.post(CHAT, chat([ASK], session=name)).json()
+            equal(f"{kv}: the answer says that it is kept", (first["kv"]["session"], first["kv"]["kept"]), (name, True))
+            answer = first["choices"][0]["message"]
+            turn = [ASK, answer, {"role": "user", "content": "And of Ben?"}]
+            want = s.post(CHAT, chat(turn)).json()
+            equal(f"{kv}: the list", [c["id"] for c in s.get("/sessions").json()["data"]], [name])
+            s.stop(signal.SIGKILL if kv == "fp16" else signal.SIGTERM)  # nothing is written at the end
+        path = os.path.join(folder, name + ".kvs")
+        equal("the folder is its owner's", stat.S_IMODE(os.stat(folder).st_mode), 0o700)
+        with Server(*options) as s:
+            equal(f"{kv}: what was said", s.get("/sessions/" + name).json()["messages"], [ASK, answer])
+            second = s.post(CHAT, chat(turn, session=name)).json()
+            held = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+            check(f"{kv}: the second turn is not read from its beginning", held >= first["usage"]["prompt_tokens"], second["usage"])
+            equal(f"{kv}: it is answered as without a restart", second["choices"][0]["message"], want["choices"][0]["message"])
+            equal(f"{kv}: both turns are kept", len(s.get("/sessions/" + name).json()["messages"]), 4)
+            equal("one that is removed", (s.ask("DELETE", "/sessions/" + name).status, os.path.exists(path)), (200, False))
+            equal("is no more", s.get("/sessions/" + name).status, 404)
+
+
+def damaged_and_odd(folder):
+    """T43, T61 conversations that are damaged, and names that are none"""
+    with Server("--chat-template", "chatml", "--sessions", folder) as s:
+        plain = s.post(CHAT, chat([ASK])).json()["choices"][0]["message"]
+        s.post(CHAT, chat([ASK], session="b"))
+        s.stop()
+    path = os.path.join(folder, "b.kvs")
+    with open(path, "r+b") as f:
+        f.seek(300), f.write(b"\x7f" * 40)
+    with Server("--chat-template", "chatml", "--sessions", folder) as s:
+        r = s.post(CHAT, chat([ASK], session="b")).json()
+        equal("T43: a damaged conversation is read again", (r["choices"][0]["message"], r["kv"]["kept"]), (plain, True))
+        secret = os.path.join(folder, "secret")
+        with open(secret, "w") as f:
+            f.write("secret")
+        os.symlink(secret, os.path.join(folder, "link.kvs"))
+        os.mkdir(os.path.join(folder, "folder.kvs"))
+        for name in ("../b", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "a\0b", "a b", "é", "x" * 65, "link", "folder", "b.kvs/"):
+            r = s.post(CHAT, chat([ASK], session=name))
+            check(f"T61: session {name!r}", (r.status == 400 and r.error()) or (name == "" and r.status == 200), (r.status, r.body))
+        for path in ("/sessions/../b", "/sessions/%2e%2e", "/sessions/link", "/sessions/folder", "/sessions/none"):
+            check(f"T61: {path}", s.get(path).status in (400, 404))
+            check(f"T61: DELETE {path}", s.ask("DELETE", path).status in (400, 404))
+        equal("nothing was touched", (open(secret).read(), sorted(os.listdir(folder))), ("secret", ["b.kvs", "folder.kvs", "link.kvs", "secret"]))
+        check("links and folders are not listed", [c["id"] for c in s.get("/sessions").json()["data"]] == ["b"])
+        long = s.connect()
+        long.request("POST", CHAT, json.dumps(chat([ASK], session="b", max_tokens=100000)))
+        check("an answer is under way", s.wait_for("kvrun_answers_active", 1))
+        r = s.post(CHAT, chat([ASK], session="b"))
+        check("two requests for one conversation", r.status == 409 and r.error(), (r.status, r.body))
+        slots = s.get("/slots").json()
+        check("slots", len(slots) == 1 and slots[0]["session"] == "b" and slots[0]["kv"]["f16_bytes"] > 0, slots)
+        long.close()
+        check("it ends with its client", s.wait_for("kvrun_answers_active", 0, 10))
+        equal("and the conversation can go on", s.post(CHAT, chat([ASK], session="b")).status, 200)
+        equal("no slots", s.get("/slots").json(), [])
+
+
+def unix_socket(folder):
+    path = os.path.join(folder, "kvrun.sock")
+    with Server("--chat-template", "chatml", unix=path) as s:
+        equal("its file is its owner's", stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        equal("requests", s.post(COMPLETION, {"prompt": "a", "max_tokens": 2}).status, 200)
+        equal("any Host", s.get("/health", Host="anything").status, 200)
+        r = subprocess.run([sys.argv[1], "serve", "/nonexistent", "--unix", path], capture_output=True, timeout=60)
+        check("a socket that is in use", r.returncode == 5 and path.encode() in r.stderr, r)
+        equal("it ends", (s.stop(), os.path.exists(path)), (0, False))
+    with Server(unix=path) as s:
+        s.stop(signal.SIGKILL)
+    with Server(unix=path) as s:  # what was left behind is replaced
+        equal("after a kill", s.get("/health").status, 200)
+    os.unlink(path) if os.path.exists(path) else None
+    with open(path, "w") as f:
+        f.write("mine")
+    r = subprocess.run([sys.argv[1], "serve", "/nonexistent", "--unix", path], capture_output=True, timeout=60)
+    check("a file that is no socket stays", r.returncode == 5 and open(path).read() == "mine", r)
+
+
+def logprobs(s):
+    body = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6, "ignore_eos": True, "logprobs": 3}
+    r = s.post(COMPLETION, body).json()["choices"][0]
+    p = r["logprobs"]
+    equal("one entry a token", [len(p[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")], [6] * 4)
+    check("the greedy one is the likeliest", all(own == max(top.values()) and len(top) == 3 for own, top in
+                                                zip(p["token_logprobs"], p["top_logprobs"])), p)
+    check("they are logarithms of probabilities", all(sum(map(math.exp, top.values())) <= 1.0001 and own < 0
+                                                      for own, top in zip(p["token_logprobs"], p["top_logprobs"])), p)
+    wide = s.post(COMPLETION, {**body, "temperature": 2, "seed": 3, "top_k": 0, "top_p": 1, "min_p": 0}).json()["choices"][0]
+    check("chosen and likeliest differ where it is hot", any(own < max(top.values()) for own, top in zip(
+        wide["logprobs"]["token_logprobs"], wide["logprobs"]["top_logprobs"])), wide)
+    wanted = {"logprobs": True, "top_logprobs": 2, "cache_prompt": False}  # reading one token of a prompt again rounds otherwise
+    whole = s.post(CHAT, chat([ASK], **wanted)).json()["choices"][0]
+    entries = whole["logprobs"]["content"]
+    equal("a chat's", (len(entries), {len(e["top_logprobs"]) for e in entries}), (24, {2}))
+    equal("its bytes are its text", b"".join(bytes(e["bytes"]) for e in entries).decode().strip(), whole["message"]["content"].strip())
+    events = s.post(CHAT, chat([ASK], **wanted, stream=True)).events()
+    streamed = [e for v in events for c in v["choices"] for e in ((c.get("logprobs") or {}).get("content") or [])]
+    equal("a stream's are the same", streamed, entries)
+    check("none unless asked for", s.post(CHAT, chat([ASK])).json()["choices"][0]["logprobs"] is None)
+
+
+def json_objects(s):
+    """T41 an answer that is to be a JSON object is one, or the beginning of one where its tokens ran out"""
+    ended = 0
+    for seed in range(6):
+        body = chat([ASK], response_format={"type": "json_object"}, temperature=1.0, seed=seed, max_tokens=200, ignore_eos=False)
+        c = s.post(CHAT, body).json()["choices"][0]
+        text = c["message"]["content"]
+        check("it begins as one", text.lstrip().startswith("{"), text)
+        if c["finish_reason"] == "stop":
+            ended += 1
+            check("it is one", isinstance(json.loads(text), dict), text)
+    print(f"{ended} of 6 JSON answers came to their end")
+    a = s.post(CHAT, body)
+    equal("a stream says the same", "".join(c["delta"].get("content") or "" for e in s.post(CHAT, {**body, "stream": True}).events()
+                                            for c in e["choices"]), a.json()["choices"][0]["message"]["content"])
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        kept_conversations(os.path.join(folder, "a"))
+        damaged_and_odd(os.path.join(folder, "b"))
+        unix_socket(folder)
+    with Server("--chat-template", "chatml") as s:
+        logprobs(s)
+        json_objects(s)
+        r = s.post(CHAT, chat([ASK], session="x"))
+        check("without --sessions", r.status == 400 and r.json()["error"]["param"] == "session", r.body)
+    finish()
+
+
+main()

@@ -1,0 +1,35 @@
+// What programs on the C API do with its results: exit codes, handles that free themselves, buffers that grow.
+#pragma once
+#include "engine/kvrun.h"
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace kvrun {
+
+int exit_code_of(kvrun_status); // of the program, as kvrun --help lists them
+
+template <auto free> struct HandleFree {
+	template <class T> void operator()(T* handle) const { free(handle); }
+};
+using EngineHandle = std::unique_ptr<kvrun_engine, HandleFree<kvrun_engine_free>>;
+using SessionHandle = std::unique_ptr<kvrun_session, HandleFree<kvrun_session_free>>;
+using BatchHandle = std::unique_ptr<kvrun_batch, HandleFree<kvrun_batch_free>>;
+using ReplyHandle = std::unique_ptr<kvrun_reply, HandleFree<kvrun_reply_free>>;
+using CancellerHandle = std::unique_ptr<kvrun_canceller, HandleFree<kvrun_canceller_free>>;
+
+// `call` fills a buffer as functions of the C API do: (T* to, size_t room, size_t* n). It is called again with what it
+// needs where `guess` elements are too few.
+template <class T, class F> kvrun_status fill_vector(std::vector<T>& out, size_t guess, F&& call) {
+	out.resize(guess);
+	size_t n = 0;
+	kvrun_status s = call(out.data(), out.size(), &n);
+	if (s == KVRUN_EBUFFER) {
+		out.resize(n + 1); // room for a text's terminating zero
+		s = call(out.data(), out.size(), &n);
+	}
+	out.resize(s == KVRUN_OK ? n : 0);
+	return s;
+}
+
+} // namespace kvrun

@@ -1,0 +1,59 @@
+// Options that several commands share, whatever they run a model with: model and device, cache budget, sampling.
+#include "tools/args_model.h"
+
+namespace kvrun {
+
+CLI::Option* add_model(Command& c, std::string& model) {
+	return add_text(c, "-m,--model,model", model, kModelFile,
+	                "the model: a .gguf file (the first part of a split one), or synth:NAME:TYPE (kvrun help synth)")
+	    ->group(kModelGroup);
+}
+
+void add_device(Command& c, std::string& device) {
+	add_text(c, "--device,-dev", device, "NAME",
+	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
+	         "GPU]")
+	    ->group(kModelGroup);
+}
+
+void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
+	add_model(c, a.model)->required();
+	add_device(c, a.device);
+	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
+	           "context: " + longest + "; 0: what fits, at most the trained context [0]")
+	    ->group(kModelGroup);
+	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
+	           "prompt tokens that go through a layer at a time; changes speed only [512]")
+	    ->group(kModelGroup);
+}
+
+void add_check(Command& c, bool& check) {
+	add_flag(c, "--check", check, "run every operation on the cpu backend too and stop at the first difference (slow)")
+	    ->group(kModelGroup);
+}
+
+void add_kv_budget(Command& c, uint64_t& bytes, const std::string& what) {
+	add_bytes(c, "--kv-budget", bytes, "most memory for " + what + ", like 512M or 2GiB; 0: what is free [0]")
+	    ->group(kCacheGroup);
+}
+
+void add_sampling(Command& c, SamplingArgs& a, const std::string& seed_help) {
+	const char* group = kSamplingGroup;
+	add_real(c, "--temp,--temperature", a.temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")->group(group);
+	add_integer(c, "--top-k", a.top_k, 0, UINT32_MAX, "keep this many of the most likely tokens; 0: all [40]")
+	    ->group(group);
+	add_real(c, "--top-p", a.top_p, 0, 1,
+	         "keep the most likely tokens whose probabilities sum to this (nucleus sampling); 1: all [0.95]")
+	    ->group(group);
+	add_real(c, "--min-p", a.min_p, 0, 1,
+	         "keep tokens at least this probable relative to the most likely one; 0: all [0.05]")
+	    ->group(group);
+	add_real(c, "--repeat-penalty", a.repeat_penalty, 0.01, 100,
+	         "penalty factor for the last --repeat-last-n tokens; 1: off [1]")
+	    ->group(group);
+	add_integer(c, "--repeat-last-n", a.repeat_last, 0, 65536, "number of last tokens --repeat-penalty considers [64]")
+	    ->group(group);
+	add_integer(c, "-s,--seed", a.seed, -1, INT64_MAX, seed_help)->group(group);
+}
+
+} // namespace kvrun

@@ -1,0 +1,34 @@
+// Options that several commands share, whatever they run a model with: model and device, cache budget, sampling.
+#pragma once
+#include "tools/args.h"
+
+namespace kvrun {
+
+constexpr const char *kModelGroup = "Model and device", *kCacheGroup = "KV cache", *kSamplingGroup = "Sampling";
+
+struct ModelArgs {
+	std::string model, device; // file; index or part of a name, empty: best
+	int64_t ctx = 0;           // tokens; 0: the engine's choice
+	int64_t ubatch = 512;      // prompt tokens that go through a layer together
+	uint64_t kv_budget = 0;    // bytes; 0: what the device has free
+	bool check = false;        // compare every op with the cpu backend
+
+	// No more than the context, which bounds what goes through a layer anyway.
+	uint32_t ubatch_within_ctx() const { return uint32_t(ctx ? std::min(ctx, ubatch) : ubatch); }
+};
+
+CLI::Option* add_model(Command&, std::string& model);
+void add_device(Command&, std::string& device);
+// Model, device, context and ubatch. longest: what the context bounds, like "the longest sequence in tokens".
+void add_model_options(Command&, ModelArgs&, const std::string& longest);
+void add_check(Command&, bool& check);
+void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);
+
+struct SamplingArgs {
+	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
+	int64_t top_k = 40, repeat_last = 64;
+	int64_t seed = -1; // -1: drawn
+};
+void add_sampling(Command&, SamplingArgs&, const std::string& seed_help);
+
+} // namespace kvrun

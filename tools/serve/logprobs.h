@@ -1,0 +1,24 @@
+// How likely the tokens of an answer were, by the logits before sampling.
+#pragma once
+#include "tools/serve/model.h"
+#include <span>
+
+namespace kvrun::serve {
+
+constexpr uint32_t kMostLogprobs = 20; // alternatives a request may ask for, as in OpenAI's API
+
+class Logprobs {
+ public:
+	explicit Logprobs(uint32_t alternatives) : alternatives_(alternatives) {}
+	void look(std::span<const float> logits); // (vocab) before a token is chosen
+	// {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]} of the one that was.
+	Json chosen(const Model&, uint32_t token) const;
+
+ private:
+	Json entry(const Model&, uint32_t token) const;
+	const uint32_t alternatives_;
+	std::vector<float> logits_;
+	double log_sum_ = 0; // of their exponentials
+};
+
+} // namespace kvrun::serve
