@@ -5,8 +5,10 @@
 #include "engine/core/private_file.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 namespace kvrun::vk {
@@ -20,11 +22,18 @@ constexpr size_t kMostEntries = 64;    // the oldest goes first
 
 fs::path path_in(const fs::path& folder) { return folder.empty() ? fs::path() : folder / "bad-drivers.json"; }
 
-// Size and time of a file: what an update changes. The path alone without the file.
+// Size, time and build of a file: what an update changes. The path alone without the file.
 std::string stamp(const std::string& path) {
 	struct stat st {};
-	if (path.empty() || ::stat(path.c_str(), &st) != 0) return path;
-	return fmt::format("{} {} {}.{:09}", path, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+	if (path.empty() || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return path;
+	// the first page of a library has the linker's build ID, another one for each version, whatever times a package or
+	// an image has given the file
+	char page[4096];
+	const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	const ssize_t n = fd < 0 ? 0 : ::pread(fd, page, sizeof page, 0);
+	if (fd >= 0) ::close(fd);
+	return fmt::format("{} {} {}.{:09} {:016x}", path, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+	                   XXH3_64bits(page, size_t(std::max<ssize_t>(n, 0))));
 }
 
 std::string text_of(const Json& entry, const char* key) {

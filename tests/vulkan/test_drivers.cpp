@@ -113,7 +113,7 @@ TEST_CASE("drivers: T62 a process that a driver leaves behind is ended, and the 
 	CHECK_FALSE(helpers_alive());
 }
 
-TEST_CASE("drivers: T62 a bad driver is remembered until it changes, the settings change or it is tried again") {
+TEST_CASE("drivers: T62, T71 a bad driver is remembered until it changes, the settings change or it is tried again") {
 	const TempFolder folder;
 	const std::string library = folder.path / "driver.so", icd = folder.path / "driver_icd.json";
 	fs::copy_file(KVRUN_HOSTILE_DRIVER_LIBRARY, library);
@@ -146,6 +146,18 @@ TEST_CASE("drivers: T62 a bad driver is remembered until it changes, the setting
 		fs::last_write_time(library, fs::last_write_time(library) - std::chrono::hours(1));
 		CHECK(has(probe(10), "SIGABRT"));
 		CHECK(has(probe(2), "SIGABRT): hostile_driver: no chip that this driver knows (remembered"));
+	}
+	{ // another version with the size and the time of the one before
+		const ScopedEnv crash("KVRUN_HOSTILE_DRIVER", "crash");
+		const auto time = fs::last_write_time(library);
+		std::fstream f(library, std::ios::binary | std::ios::in | std::ios::out);
+		f.seekp(62); // the index of the names of sections, which no loader looks at
+		f.put('\x01');
+		f.close();
+		fs::last_write_time(library, time);
+		const std::string why = probe(10);
+		CHECK_MESSAGE((has(why, "SIGABRT") && !has(why, "remembered")), why);
+		CHECK(has(probe(2), "remembered"));
 	}
 	{ // good again
 		const ScopedEnv fine("KVRUN_HOSTILE_DRIVER", "none");

@@ -20,89 +20,15 @@ import sys
 import tempfile
 import time
 
+from attack_damage import damage_bytes, damage_fields, gguf_fields
+from attack_server import attack_server
+
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TINY = os.path.join(ROOT, "tests", "golden", "tiny")
 REPLAY = os.path.join(ROOT, "tests", "golden", "replay")
 BUNDLED = os.path.join(ROOT, "models", "bundled", "recall-4m-f16.gguf")
 SECONDS, BYTES = 20, 4 << 30
 CODES = {0, 2, 3, 4, 5, 6}
-EDGES = [0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 1 << 31, (1 << 31) - 1, (1 << 32) - 1, 1 << 32, 1 << 62,
-         (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
-
-
-# ---- GGUF: where the numbers are
-
-def gguf_fields(data):
-    """(offset, width) of every count, length, type, dimension and offset of a sound file."""
-    out, at = [], 0
-
-    def number(width):
-        nonlocal at
-        out.append((at, width))
-        at += width
-        return int.from_bytes(data[at - width:at], "little")
-
-    def value(kind):
-        nonlocal at
-        if kind == 8:
-            n = number(8)
-            at += n
-        elif kind == 9:
-            inner, n = number(4), number(8)
-            for i in range(n):
-                if i > 40 and inner not in (8, 9):
-                    at += (n - i) * {0: 1, 1: 1, 2: 2, 3: 2, 7: 1, 10: 8, 11: 8, 12: 8}.get(inner, 4)
-                    break
-                value(inner)
-        else:
-            number({0: 1, 1: 1, 2: 2, 3: 2, 7: 1, 10: 8, 11: 8, 12: 8}.get(kind, 4))
-
-    number(4), number(4)
-    tensors, keys = number(8), number(8)
-    for _ in range(keys):
-        n = number(8)
-        at += n
-        value(number(4))
-    for _ in range(tensors):
-        n = number(8)
-        at += n
-        for _ in range(number(4)):
-            number(8)
-        number(4), number(8)
-    return out
-
-
-def edge(r, old, width):
-    top = 1 << 8 * width
-    return r.choice([r.choice(EDGES), old + 1, old - 1, old * 2, old ^ 1 << r.randrange(8 * width), r.randrange(top)]) % top
-
-
-def damage_fields(r, data, fields):
-    data = bytearray(data)
-    for _ in range(r.choice([1, 1, 1, 2, 3])):
-        at, width = r.choice(fields)
-        old = int.from_bytes(data[at:at + width], "little")
-        data[at:at + width] = edge(r, old, width).to_bytes(width, "little")
-    return bytes(data)
-
-
-def damage_bytes(r, data):
-    data = bytearray(data)
-    for _ in range(r.randrange(1, 9)):
-        at = r.randrange(len(data) + 1)
-        kind = r.randrange(5)
-        if kind == 0:
-            del data[at:]
-        elif kind == 1:
-            data[at:at] = bytes(r.randrange(256) for _ in range(r.randrange(1, 64)))
-        elif kind == 2:
-            del data[at:at + r.randrange(1, 64)]
-        elif kind == 3 and len(data) > 8:
-            a, b = r.randrange(len(data)), r.randrange(len(data))
-            data[at:at + 32] = data[a:a + 32] if b % 2 else data[b:b + 32]
-        elif at < len(data):
-            data[at] = r.randrange(256)
-    return bytes(data)
 
 
 # ---- kinds of mutants: each returns [(args, environment, input)], and writes what it needs into `folder`
@@ -252,6 +178,54 @@ def kind_shader(r, folder):
              {"KVRUN_SHADERS": shaders, "KVRUN_CACHE_DIR": "off"}, b"")]
 
 
+SESSION_POLICIES = ["fp16", "kivi2,recent_keep=8,flush=32", "zipcache,flush=25", "h2o,recent_keep=8,flush=16,budget=24"]
+
+
+def chat_environment(folder):
+    return {"XDG_STATE_HOME": os.path.join(folder, "state")}
+
+
+CHAT = ["chat", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "--chat-template", "chatml", "-c", "512", "-n", "4", "--temp", "0",
+        "--chat", "c"]
+
+
+def sound_chat(kvrun, policy):
+    """The conversation and the cache of a chat that was saved: (NAME.json, NAME.kv)."""
+    kept = SOUND.get(policy)
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="attack-") as folder:
+            env = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN_")}
+            subprocess.run([kvrun] + CHAT + ["--kv", policy], input=b"ab\n", env={**env, **chat_environment(folder)}, check=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+            chats = os.path.join(folder, "state", "kvrun", "chats")
+            kept = SOUND[policy] = (read(os.path.join(chats, "c.json")), read(os.path.join(chats, "c.kv")))
+    return kept
+
+
+def session_fields(data):
+    """(offset, width) of the numbers of a session file's header, and of the words of its tokens and books."""
+    header = [(8, 4), (12, 4), (16, 8)] + [(24 + 8 * i, 8) for i in range(11)]
+    return header + [(at, 4) for at in range(112, min(len(data) - 4, 4096), 4)]
+
+
+def kind_session(r, folder):
+    """A saved chat with a damaged cache, or a damaged conversation, that is opened again."""
+    policy = r.choice(SESSION_POLICIES)
+    conversation, cache = sound_chat(KVRUN, policy)
+    if r.random() < 0.7:
+        cache = damage_fields(r, cache, session_fields(cache)) if r.random() < 0.5 else damage_bytes(r, cache)
+    else:
+        conversation = damage_bytes(r, conversation)
+    chats = os.path.join(folder, "state", "kvrun", "chats")
+    os.makedirs(chats, mode=0o700)
+    write(chats, "c.json", conversation), write(chats, "c.kv", cache)
+    return [(CHAT + (["--kv", policy] if r.random() < 0.5 else []), chat_environment(folder), b"ef\n/stats\n")]
+
+
+def kind_server(r, folder):
+    return []  # its mutants are requests: attack_server()
+
+
 def kind_memory(r, folder):
     args, env, text = r.choice(some(r, model_commands(os.path.join(TINY, "llama.gguf"))))
     return [(args, dict(env, ATTACK_AS=str(r.choice([32, 48, 64, 96, 128, 192, 256]) << 20)), text)]
@@ -265,7 +239,8 @@ def kind_limits(r, folder):
 
 
 KINDS = {"gguf_fields": 30, "gguf_bytes": 16, "gguf_weights": 4, "npy": 12, "policy": 12, "options": 14, "environment": 4,
-         "text": 8, "shader": 3, "memory": 4, "limits": 2}  # shares of all mutants
+         "text": 8, "shader": 3, "memory": 4, "limits": 2, "session": 8, "server": 20}  # shares of all mutants
+SOUND, KVRUN = {}, None  # of this process
 
 
 # ---- running
@@ -344,6 +319,11 @@ def attack(options, number):
     r = random.Random(f"{options.seed} {number}")
     kinds = options.only.split(",") if options.only else list(KINDS)
     kind = r.choices(kinds, [KINDS[k] for k in kinds])[0]
+    global KVRUN
+    KVRUN = options.kvrun
+    if kind == "server":
+        code, seconds, memory, problem = attack_server(r, options.kvrun)
+        return [(kind, code, seconds, memory, problem and f"mutant {number} ({kind}): {problem}")]
     folder = tempfile.mkdtemp(prefix="attack-")
     out = []
     try:

@@ -3,8 +3,8 @@
 
     tools/dev/fault_table.py [--check] [ROOT]
 
-Rows are taken from the names of the tests: TEST_CASE("T62, T74 cli: ..."), and a comment `# T65: ...` in
-tests/CMakeLists.txt tags the ctest entries under it. What a row asks for is in ROWS below, with the reason where no test
+Rows are taken from the names of the tests: TEST_CASE("T62, T74 cli: ..."), the first line of a Python test function's
+docstring (T50 ...), and a comment `# T65: ...` in tests/CMakeLists.txt tags the ctest entries under it. What a row asks for is in ROWS below, with the reason where no test
 can stand behind it. --check: exit code 1 if the file is not what would be written, or a row has neither test nor reason.
 """
 import os
@@ -31,18 +31,15 @@ ROWS = {
     59: "characters cut in streams", 60: "ports and addresses", 61: "paths in names",
     62: "drivers that are missing, crash, exit, hang or fork", 63: "devices without memory", 64: "devices without features",
     65: "devices with the least limits", 66: "no device memory", 67: "calls that fail", 68: "lost devices",
-    69: "waits without end", 70: "pipeline caches", 71: "drivers that compute wrongly", 72: "long dispatches",
+    69: "waits without end", 70: "pipeline caches", 71: "drivers known as bad, and drivers that compute wrongly", 72: "long dispatches",
     73: "stale memory", 74: "no host memory", 75: "offloaded pages that fail", 76: "prefetch that is late",
     77: "signals", 78: "clocks that jump", 79: "threads", 80: "wrong use of the C API", 81: "fork, unload, two engines",
     82: "homes and caches that are not the user's", 83: "locales", 84: "peers that die",
 }
-NO_GRAMMAR = "there are no grammars"
-NO_SERVER, NO_TIER = "there is no server", "there is no storage tier"
-REASONS = {41: NO_GRAMMAR, 75: NO_TIER, 76: NO_TIER, 84: "there are no peers", 40: NO_SERVER,
-           61: "no command takes names of files from anybody but its user"}
-REASONS.update({t: NO_SERVER for t in range(50, 59)})
-REASONS[60] = NO_SERVER
+NO_TIER = "there is no storage tier"
+REASONS = {75: NO_TIER, 76: NO_TIER, 84: "there are no peers"}
 OPEN = {71: "open: no kernel's result is compared when a device is opened; KVRUN_CHECK=1 compares every operation"}
+FUNCTION = re.compile(r'^def \w+\(.*\):\n    """(.*?)(?:"""|\n)', re.M)
 CASE = re.compile(r'TEST_CASE(?:_TEMPLATE)?\(\s*"((?:[^"\\]|\\.)*)"')
 TAG = re.compile(r"\bT(\d\d)\b")
 
@@ -60,6 +57,11 @@ def cases(root):
                 for case in CASE.findall(text):
                     for row in {int(t) for t in TAG.findall(case)}:
                         yield row, shown, case
+            elif name.startswith("test_") and name.endswith(".py"):
+                with open(path, encoding="utf-8") as f:
+                    for said in FUNCTION.findall(f.read()):
+                        for row in {int(t) for t in TAG.findall(said)}:
+                            yield row, shown, said
             elif name == "CMakeLists.txt":
                 rows = set()
                 with open(path, encoding="utf-8") as f:
@@ -83,7 +85,8 @@ def table(root):
     for row in sorted(ROWS):
         tests = "<br>".join(f"{os.path.basename(p)}: {n}".replace("|", "\\|").replace('\\"', '"')
                             for p, n in sorted(set(found.get(row, []))))
-        lines.append(f"| T{row:02} | {ROWS[row]} | {tests or '*' + (REASONS.get(row) or OPEN.get(row) or 'none') + '*'} |")
+        reason = OPEN.get(row) or (not tests and (REASONS.get(row) or "none"))
+        lines.append(f"| T{row:02} | {ROWS[row]} | {'<br>'.join(filter(None, [tests, reason and f'*{reason}*']))} |")
     return "\n".join(lines) + "\n", unknown, missing
 
 
