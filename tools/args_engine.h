@@ -12,6 +12,7 @@ struct EngineArgs {
 	std::string kv;             // cache policy or policies, as parse_policy() reads them; empty: types, or fp16
 	std::string type_k, type_v; // llama.cpp's way to say it: a type for keys, one for values
 	uint64_t kv_budget = 0;     // bytes; 0: what the device has free
+	uint64_t host_budget = 0;   // bytes; 0: a quarter of the machine's memory
 	bool check = false;         // compare every op with the cpu backend
 };
 

@@ -139,6 +139,31 @@ struct ScoreSlotsArgs {
 	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
 	float scale;
 };
+struct WeighArgs {
+	float* weight; // words
+	const float *q, *lse;
+	const uint32_t *work, *tables, *k_codes;
+	const uint32_t *k_params, *balance; // or null
+	CodeSide k;
+	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
+	float scale;
+};
+struct TopArgs {
+	uint32_t* picks; // words
+	const float* weight;
+	const uint32_t* work; // (n, 4)
+};
+struct ScatterArgs {
+	uint32_t* words;
+	const uint32_t* list; // (n, 2)
+	uint32_t n;
+};
+struct PartShareArgs {
+	float* out;           // (n, n_heads)
+	const float* parts;   // (n_parts, n_heads, head_dim + 2)
+	const uint32_t* work; // (n, 4)
+	uint32_t n, n_heads, head_dim;
+};
 struct ChannelMaxArgs {
 	float* out;     // (n_kv_heads, head_dim)
 	const float* x; // (rows, n_heads, head_dim)
@@ -170,6 +195,10 @@ struct Kernels {
 	Kernel<KvBlockArgs> kv_block;
 	Kernel<ScorePromptArgs> score_prompt;
 	Kernel<ScoreSlotsArgs> score_slots;
+	Kernel<WeighArgs> weigh;
+	Kernel<TopArgs> top_k;
+	Kernel<ScatterArgs> scatter;
+	Kernel<PartShareArgs> part_share;
 	Kernel<ChannelMaxArgs> channel_max;
 	Kernel<KvBalanceArgs> kv_balance;
 };

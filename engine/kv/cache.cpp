@@ -98,6 +98,7 @@ const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
 	const LayerPlan& L = plan->layers[l];
 	out.clear();
 	out.sources = m.sources;
+	out.positions = m.positions;
 	auto run = [&](const SetMoves::Run& r, uint32_t block) {
 		const int t = int(r.tier);
 		KvMove k{.tier = r.tier,

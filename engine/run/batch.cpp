@@ -81,9 +81,17 @@ bool Batch::step() {
 		Stream* next = ++n_pieces_ % 2 ? *std::ranges::min_element(reading, {}, left) : reading.front();
 		read_prompt(*next, decoding.empty() ? Prefill::kPieceSeconds : kPromptShare);
 	}
+	// A step that waits for its own choices in every layer is no step for those that do not.
+	std::ranges::stable_partition(decoding, [](const Stream* s) { return !s->session.plan().policy.fetch_sync; });
+	const size_t ahead =
+	    size_t(std::ranges::count_if(decoding, [](const Stream* s) { return !s->session.plan().policy.fetch_sync; }));
+	for (auto group : {std::span(decoding).first(ahead), std::span(decoding).subspan(ahead)}) decode_in_steps(group);
+	return n_active() > 0;
+}
+
+void Batch::decode_in_steps(std::span<Stream* const> decoding) {
 	for (size_t at = 0; at < decoding.size(); at += engine_.max_rows())
 		decode_rows(std::span(decoding).subspan(at, std::min<size_t>(engine_.max_rows(), decoding.size() - at)));
-	return n_active() > 0;
 }
 
 void Batch::read_prompt(Stream& s, double seconds) {
