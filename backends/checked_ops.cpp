@@ -59,6 +59,10 @@ void CheckedBackend::rmsnorm(View out, View x, View w, float eps) {
 void CheckedBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 	check_matmul(projs, x, epilogue);
 	const char* op = decode ? "matvec" : "matmul";
+	const bool half = !decode && info().half_matmul;
+	const Tolerance t = tolerance(epilogue == Epilogue::SwiGLU ? (half ? "swiglu f16" : "swiglu")
+	                              : half                       ? "matmul f16"
+	                                                           : op);
 	std::vector<Named> in = {{"x", x}};
 	std::vector<Output> out;
 	std::string shape = fmt::format("x {}", shape_text(x));
@@ -67,7 +71,7 @@ void CheckedBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilog
 		if (p.bias) in.push_back({"bias", p.bias});
 		if (epilogue == Epilogue::Add) in.push_back({"out_before", p.out});
 		if (epilogue == Epilogue::SwiGLU && &p != &projs[0]) continue;
-		out.push_back({"out", p.out, tolerance(epilogue == Epilogue::SwiGLU ? "swiglu" : op)});
+		out.push_back({"out", p.out, t});
 	}
 	run(op, shape, std::move(in), std::move(out),
 	    [&](Backend& b, const Map& map) { b.matmul(map.groups(projs), map(x), epilogue, decode); });

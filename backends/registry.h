@@ -13,11 +13,12 @@ struct BackendOptions {
 	std::string dump;     // folder[:op[:layer]]: write inputs and outputs of ops as .npy
 	std::string validate; // Vulkan validation layer: 1, sync, gpu; any message fails the run; empty or 0: off
 	bool poison = false;  // fill new device memory with NaN, so that reads of unwritten memory show
-	std::string shaders;  // folder with .spv files that replace the embedded ones
-	std::string test_caps;  // clamps device limits, for tests: workgroup=128,shared=16384,...
-	double submit_ms = 100; // target time of one submission to the device
-	std::string cache_dir;  // folder of the pipeline cache and of what is known about drivers; empty: none
-	std::string probe;      // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
+	bool f32_matmul = false; // also where the device has matrix units (DeviceInfo::half_matmul)
+	std::string shaders;     // folder with .spv files that replace the embedded ones
+	std::string test_caps;   // clamps device limits, for tests: workgroup=128,shared=16384,...
+	double submit_ms = 100;  // target time of one submission to the device
+	std::string cache_dir;   // folder of the pipeline cache and of what is known about drivers; empty: none
+	std::string probe;       // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
 	// Called where drivers must be left out: makes VK_DRIVER_FILES these files, which a library must not do by itself,
 	// for other threads may read the environment. Empty: Vulkan is not used while a bad driver is installed.
 	std::function<void(const std::string&)> set_driver_files;

@@ -10,7 +10,8 @@ namespace kvrun {
 struct Tolerance {
 	double rel, slack;
 };
-// By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, rope, kv (K and V as f16), attend,
+// By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, the last
+// two also with "f16" behind it (DeviceInfo::half_matmul), rope, kv (K and V as f16), attend,
 // attend_prompt, attend packed, copy. Throws Error{NotFound} for anything else.
 Tolerance tolerance(std::string_view what);
 

@@ -1,5 +1,6 @@
 // `kvrun devices`: every device with what matters about it, or why it is refused; compiler statistics of the shaders.
 #include "backends/vulkan/open_vulkan.h"
+#include "engine/core/utf8.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/env.h"
@@ -13,6 +14,7 @@ namespace {
 struct DevicesOptions {
 	bool as_json = false, verbose = false, shaders = false, retry = false;
 	std::string families; // comma-separated
+	std::string kernel;   // beginning of a name
 };
 
 std::string gib(size_t bytes) {
@@ -117,10 +119,11 @@ struct ShaderRun {
 	size_t failed = 0, spilling = 0;
 };
 
-ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index) {
+ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index, const std::string& kernel) {
 	ShaderRun run;
 	run.device = devices.reports()[index].info.name;
-	run.kernels = devices.compile_all(index);
+	run.kernels = devices.compile_all(index, [&](auto& name, auto&) { return name.starts_with(kernel); });
+	if (run.kernels.empty()) fail(Code::Invalid, "--kernel {}: no kernel's name begins so", one_line(kernel));
 	for (const vk::KernelReport& k : run.kernels) {
 		run.failed += !k.error.empty();
 		run.spilling += k.spilling();
@@ -131,17 +134,18 @@ ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index) {
 void print_shaders(const ShaderRun& run) {
 	fmt::print("{}\n", run.device);
 	const auto row = [](const auto&... x) {
-		fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>6} {:>7} {:>6} {:>7} {:>6} {:>6} {:>8} {:>5} {:>7}  {}\n", x...);
+		fmt::print("  {:<16} {:>5} {:>5} {:>6} {:>6} {:>7} {:>6} {:>7} {:>6} {:>6} {:>8} {:>5} {:>5} {:>7}  {}\n",
+		           x...);
 	};
 	row("kernel", "vregs", "sregs", "spills", "fills", "scratch", "shared", "code", "insns", "vector", "cycles",
-	    "waves", "ms", "use");
+	    "waves", "lanes", "ms", "use");
 	for (const vk::KernelReport& k : run.kernels) {
 		if (!k.error.empty())
 			fmt::print("  {:<16} failed: {}\n", k.kernel, k.error);
 		else
 			row(k.kernel, k.vector_registers, k.scalar_registers, k.spills, k.fills, k.scratch_bytes, k.shared_bytes,
-			    k.code_bytes, k.instructions, k.vector_instructions, k.cycles, k.waves, fmt::format("{:.1f}", k.ms),
-			    k.use);
+			    k.code_bytes, k.instructions, k.vector_instructions, k.cycles, k.waves, k.lanes,
+			    fmt::format("{:.1f}", k.ms), k.use);
 	}
 	fmt::print("  {} of {} spill, {} failed\n", run.spilling, run.kernels.size(), run.failed);
 	if (!run.kernels.empty() && !run.kernels.front().measured)
@@ -165,6 +169,7 @@ Json shaders_json(const ShaderRun& run) {
 		                   {"vector_instructions", k.vector_instructions},
 		                   {"cycles", k.cycles},
 		                   {"waves", k.waves},
+		                   {"lanes", k.lanes},
 		                   {"ms", k.ms}});
 	return {{"device", run.device},
 	        {"measured", !run.kernels.empty() && run.kernels.front().measured},
@@ -190,7 +195,8 @@ void run_shaders(const DevicesOptions& o) {
 		size_t n = 0;
 		for (const DeviceReport& r : devices.reports()) n += !r.limits.empty();
 		if (n == 0) fail(Code::Device, "{}", devices.reports().front().refused);
-		for (size_t i = 0; i < n; ++i) runs.push_back(compile_on(devices, i)); // drivers that failed come after devices
+		for (size_t i = 0; i < n; ++i)
+			runs.push_back(compile_on(devices, i, o.kernel)); // drivers that failed come after devices
 	} else {
 		const std::string icd = vk::find_icd("radeon_icd");
 		if (icd.empty()) fail(Code::Device, "--family needs the RADV driver; install package mesa-vulkan-drivers");
@@ -202,7 +208,7 @@ void run_shaders(const DevicesOptions& o) {
 			if (devices.reports().front().limits.empty())
 				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name,
 				     devices.reports().front().refused);
-			runs.push_back(compile_on(devices, 0));
+			runs.push_back(compile_on(devices, 0, o.kernel));
 		}
 	}
 	Json out = Json::array();
@@ -233,6 +239,8 @@ void add_devices(Command& root) {
 	                         "compile every shader; print registers, spills, shared memory and code size");
 	add_text(c, "--family", o->families, "NAMES",
 	         "with --shaders: compile for these AMD GPUs, which need not be present, as navi21,gfx1100,vega20")
+	    ->needs(shaders);
+	add_text(c, "--kernel", o->kernel, "NAME", "with --shaders: only kernels whose name begins so, as attend")
 	    ->needs(shaders);
 	add_flag(c, "--retry", o->retry, "try drivers again that failed before");
 	c.callback([o] {

@@ -1,4 +1,5 @@
 // kvrun run: continues a prompt with a model; prints the text as it is generated.
+#include "engine/cache/fetch.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "engine/run/batch.h"

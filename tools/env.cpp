@@ -18,6 +18,8 @@ constexpr EnvInfo kTable[] = {
     {"KVRUN_VALIDATE", "0",
      "1: Vulkan validation; sync: synchronisation validation; gpu: GPU-assisted; any message fails the run"},
     {"KVRUN_POISON", "0", "1: fill new device memory with NaN, so that reads of unwritten memory show"},
+    {"KVRUN_PRECISION", "f16",
+     "f32: multiply prompts in f32 also where the device has matrix units, which take f16 and add in f32"},
     {"KVRUN_SHADERS", "", "folder with .spv files that replace the embedded shaders"},
     {"KVRUN_TEST_CAPS", "", "clamp device limits, for tests: workgroup=128,shared=16384,ssbo=4,range=134217728,..."},
     {"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},
@@ -83,6 +85,10 @@ BackendOptions options_from_environment() {
 	o.dump = env_text(Env::Dump);
 	o.validate = env_text(Env::Validate);
 	o.poison = env_flag(Env::Poison);
+	const std::string precision = env_text(Env::Precision, "f16");
+	if (precision != "f16" && precision != "f32")
+		fail(Code::Invalid, "KVRUN_PRECISION is '{}', expected f16 or f32", precision);
+	o.f32_matmul = precision == "f32";
 	o.shaders = env_text(Env::Shaders);
 	o.test_caps = env_text(Env::TestCaps);
 	o.submit_ms = env_number(Env::SubmitMs, o.submit_ms);

@@ -15,6 +15,7 @@ enum class Env {
 	Dump,
 	Validate,
 	Poison,
+	Precision,
 	Shaders,
 	TestCaps,
 	SubmitMs,

@@ -1,5 +1,6 @@
 // Physical devices: what they can do, why they are refused; the logical device and its queue.
 #include "backends/vulkan/device.h"
+#include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/spirv.h"
 #include "kernel_list.inc"
 #include <algorithm>
@@ -23,11 +24,13 @@ struct Features { // one chain, for the query and for creation
 	VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executable =
 	    make<VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR>(
 	        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR);
-	explicit Features(bool with_executable) {
+	MatrixFeatures matrix;
+	Features(bool with_executable, bool with_matrix) {
 		base.pNext = &v11;
 		v11.pNext = &v12;
 		v12.pNext = &v13;
 		if (with_executable) v13.pNext = &executable;
+		if (with_matrix) (with_executable ? executable.pNext : v13.pNext) = &matrix;
 	}
 	Features(const Features&) = delete;
 };
@@ -126,14 +129,17 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 }
 
 // Sets the optional features; returns what is missing of the required ones.
-std::string read_features(Caps& c, VkPhysicalDevice d) {
+std::string read_features(Caps& c, VkInstance instance, VkPhysicalDevice d) {
 	const std::set<std::string> ext = extensions_of(d);
 	c.executable_properties = ext.count(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
 	c.push_descriptor = ext.count(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
 	c.memory_budget = ext.count(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
-	Features f(c.executable_properties);
+	const bool matrix = ext.count(kMatrixExtension);
+	Features f(c.executable_properties, matrix);
 	vkGetPhysicalDeviceFeatures2(d, &f.base);
 	c.executable_properties = c.executable_properties && f.executable.pipelineExecutableInfo;
+	if (matrix && f.matrix.cooperativeMatrix && f.v12.vulkanMemoryModel && f.v12.shaderFloat16)
+		c.matrix = best_matrix_shape(instance, d);
 	const std::pair<VkBool32, const char*> required[] = {{f.v13.synchronization2, "synchronization2"},
 	                                                     {f.v13.maintenance4, "maintenance4"},
 	                                                     {f.v13.subgroupSizeControl, "subgroupSizeControl"},
@@ -228,6 +234,7 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"texel buffer", c.texel_range ? mib(c.texel_range) : "not used"},
 	            {"offset alignment", fmt::format("{} B", c.align)},
 	            {"integer dot product", yes(c.int_dot)},
+	            {"matrices", c.matrix ? fmt::format("{}x{}x{}", c.matrix.m, c.matrix.n, c.matrix.k) : "no"},
 	            {"push descriptors", yes(c.push_descriptor)},
 	            {"memory budget", yes(c.memory_budget)},
 	            {"transfer queue", yes(c.transfer_family != UINT32_MAX)},
@@ -237,7 +244,7 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"driver version", fmt::format("{:#x}", c.driver_version)}};     // packed as the vendor likes
 }
 
-Candidate inspect(VkPhysicalDevice d, const BackendOptions& o) {
+Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions& o) {
 	Candidate out;
 	out.handle = d;
 	out.report.backend = "vulkan";
@@ -245,17 +252,19 @@ Candidate inspect(VkPhysicalDevice d, const BackendOptions& o) {
 	DeviceInfo& info = out.report.info;
 	read_limits(c, d, info);
 	std::string missing;
-	if (c.api >= VK_API_VERSION_1_3) missing = read_features(c, d);
+	if (c.api >= VK_API_VERSION_1_3) missing = read_features(c, instance, d);
 	read_memory(c, d);
 	const int family = compute_family(c, d);
 	out.queue_family = uint32_t(std::max(family, 0));
 	if (o.validate == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
+	if (o.f32_matmul) c.matrix = {};
 	clamp_caps(c, o.test_caps);
 	if (c.transfer_family == kComputeFamily) c.transfer_family = out.queue_family;
 	info.memory_bytes = c.heap_bytes;
 	if (c.has_memory) info.free_bytes = free_bytes(d, c, 0);
 	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
+	info.half_matmul = uses_matrices(c);
 	if (c.is_cpu)
 		info.piece_tokens = 1024, info.prompt_most_pieces = 1; // few cores gain nothing from many short pieces
 	out.report.refused = refusal(c, family, missing);
@@ -284,7 +293,7 @@ std::vector<Candidate> candidates(Instance& instance, const BackendOptions& o) {
 	std::vector<VkPhysicalDevice> handles(n);
 	list(handles.data());
 	std::vector<Candidate> all;
-	for (VkPhysicalDevice d : handles) all.push_back(inspect(d, o));
+	for (VkPhysicalDevice d : handles) all.push_back(inspect(instance.handle(), d, o));
 	std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
 		const bool ra = !a.report.refused.empty(), rb = !b.report.refused.empty();
 		if (ra != rb) return rb;
@@ -353,7 +362,9 @@ void clamp_caps(Caps& c, const std::string& text) {
 			c.has_memory = c.heap_bytes > 0;
 		} else if (key == "int_dot")
 			allow(c.int_dot);
-		else if (key == "push_descriptor")
+		else if (key == "matrices") {
+			if (v == 0) c.matrix = {};
+		} else if (key == "push_descriptor")
 			allow(c.push_descriptor);
 		else if (key == "subgroup_ops")
 			allow(c.subgroup_ops);
@@ -371,12 +382,13 @@ void clamp_caps(Caps& c, const std::string& text) {
 Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool for_statistics)
     : instance_(std::move(instance)), physical_(from.handle), family_(from.queue_family), caps_(from.caps),
       report_(from.report) {
-	const bool statistics = for_statistics && caps_.executable_properties;
+	const bool statistics = caps_.executable_properties && (for_statistics || caps_.can_narrow());
 	std::vector<const char*> extensions;
 	if (caps_.push_descriptor) extensions.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
 	if (caps_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 	if (statistics) extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
-	Features f(statistics);                       // only what is used
+	if (caps_.matrix) extensions.push_back(kMatrixExtension);
+	Features f(statistics, bool(caps_.matrix));   // only what is used
 	f.base.features.robustBufferAccess = VK_TRUE; // page numbers and token ids are data: never outside a binding
 	f.v13.synchronization2 = VK_TRUE;
 	f.v13.maintenance4 = VK_TRUE;
@@ -386,6 +398,7 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	f.executable.pipelineExecutableInfo = VK_TRUE;
 	const bool transfers = caps_.transfer_family != UINT32_MAX;
 	f.v12.timelineSemaphore = transfers; // required of every 1.3 driver
+	f.v12.vulkanMemoryModel = f.v12.shaderFloat16 = f.matrix.cooperativeMatrix = bool(caps_.matrix);
 	const float priority = 1;
 	VkDeviceQueueCreateInfo queues[2];
 	for (VkDeviceQueueCreateInfo& q : queues) {

@@ -1,6 +1,7 @@
 // Instance, choice of device, its capabilities, the logical device and its queue.
 #pragma once
 #include "backends/registry.h"
+#include "backends/vulkan/matrices.h"
 #include "backends/vulkan/vk.h"
 #include <memory>
 #include <mutex>
@@ -37,7 +38,7 @@ struct Caps {
 	uint64_t tick_mask = 0;
 	uint32_t transfer_family = UINT32_MAX; // queues that copy and do nothing else; UINT32_MAX: there are none
 	// subgroups
-	uint32_t subgroup = 0; // size pipelines run with
+	uint32_t subgroup = 0; // size pipelines run with, unless their registers do not suffice (Kernels::get)
 	uint32_t subgroup_min = 0, subgroup_max = 0;
 	bool subgroup_pin = false; // the size can be required, and differs between pipelines otherwise
 	bool subgroup_ops = false; // arithmetic and shuffle in compute
@@ -46,6 +47,9 @@ struct Caps {
 	bool push_descriptor = false;
 	bool memory_budget = false;
 	bool executable_properties = false;
+	MatrixShape matrix; // of cooperative matrices; none: the device has none
+	// A smaller subgroup has more registers per lane, and the driver says which pipelines spill.
+	bool can_narrow() const { return subgroup_pin && subgroup > subgroup_min && executable_properties; }
 	// memory
 	bool has_memory = false; // at least one heap and one type
 	uint64_t heap_bytes = 0; // of the heap that buffers come from

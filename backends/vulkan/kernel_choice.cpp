@@ -5,12 +5,13 @@
 #include "shared/spec.h"
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 namespace kvrun::vk {
 namespace {
 
 constexpr uint32_t kLocal = 128; // every device has it
-constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
+constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086, kNvidia = 0x10de;
 
 bool packed(const Quant& q) { return q.bits < 16; }
 
@@ -20,6 +21,8 @@ uint32_t reduce_local(const Caps& c, uint32_t wanted) {
 	return c.is_cpu && c.subgroup_ops ? c.subgroup : std::min(wanted, c.workgroup);
 }
 uint32_t lanes(const Caps& c) { return c.is_cpu ? c.subgroup : 64; }
+// Intel before Xe2: registers of 32 bytes, so a lane of a subgroup of 16 has 64 of them; elsewhere it is 128 or more.
+bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min < 16; }
 
 } // namespace
 
@@ -66,7 +69,8 @@ MatmulChoice soft_matmul(const Caps& c, DType type, uint32_t rows, uint32_t toke
 // A group of lanes takes more rows where there are enough of them to fill the device anyway: x is read less often.
 MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
-	if (tokens > 1) each = type == DType::F32 && tokens > 4 ? 2 : 4;
+	if (tokens > 1)
+		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
 	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
 	return {{Kernel::matvec,
@@ -87,13 +91,69 @@ MatmulChoice matmul(DType type, uint32_t rows, uint32_t tokens, uint32_t flags) 
 	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
 }
 
+struct MatrixTile { // of a workgroup of matmul_matrix.comp
+	uint32_t local, cols;
+	uint32_t rows() const { return local / 2; }
+};
+constexpr MatrixTile kBigTile{256, 128}, kTile{128, 64}, kIntelTile{128, 32}, kNarrowTile{128, 16}; // by registers
+
+// In how many rows the subgroups of a workgroup stand, so that each has whole matrices and loads as little as possible
+// of both operands; 0: they cannot.
+uint32_t subgroup_rows(const Caps& c, MatrixTile tile) {
+	const uint32_t subgroups = tile.local / c.subgroup;
+	uint32_t best = 0, least = UINT32_MAX;
+	for (uint32_t n = 1; n <= subgroups; n *= 2) {
+		const uint32_t own_rows = tile.rows() / n, own_cols = tile.cols * n / subgroups;
+		if (own_rows < c.matrix.m || own_cols < c.matrix.n || own_rows + own_cols >= least) continue;
+		best = n, least = own_rows + own_cols;
+	}
+	return best;
+}
+
+bool tile_fits(const Caps& c, MatrixTile tile) {
+	constexpr uint32_t row_bytes = 80; // in shared memory: 32 halves and 8 of padding
+	const uint32_t sums = tile.local / c.subgroup * c.matrix.m * c.matrix.n * 4;
+	return tile.local <= c.workgroup && (tile.rows() + tile.cols) * row_bytes + sums <= c.shared_bytes &&
+	       subgroup_rows(c, tile) > 0;
+}
+
+// Big tiles where that leaves enough workgroups.
+std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	if (!uses_matrices(c)) return std::nullopt;
+	const uint32_t fill = 128; // workgroups that keep a device busy
+	const bool enough = uint64_t(ceil_div(rows, kBigTile.rows())) * ceil_div(tokens, kBigTile.cols) >= fill;
+	const MatrixTile tile = tokens <= 16                       ? kNarrowTile
+	                        : c.vendor == kIntel               ? kIntelTile
+	                        : enough && tile_fits(c, kBigTile) ? kBigTile
+	                                                           : kTile;
+	return MatmulChoice{{Kernel::matmul_matrix,
+	                     {{SPEC_LOCAL_X, tile.local},
+	                      {SPEC_COLS, tile.cols},
+	                      {SPEC_WTYPE, uint32_t(type)},
+	                      {SPEC_FLAGS, flags},
+	                      {SPEC_MATRIX_M, c.matrix.m},
+	                      {SPEC_MATRIX_N, c.matrix.n},
+	                      {SPEC_MATRIX_K, c.matrix.k},
+	                      {SPEC_MATRIX_K_B, c.matrix.k},
+	                      {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)}}},
+	                    {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
+}
+
 } // namespace
+
+// All tiles or none: an output has the same bits whatever tokens come with it.
+bool uses_matrices(const Caps& c) {
+	return c.matrix && !soft(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
+	       tile_fits(c, kTile) && tile_fits(c, kNarrowTile);
+}
 
 MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode) {
 	const uint32_t flags = epilogue | (cols % 32 ? kTail : 0);
 	if (soft(c)) return soft_matmul(c, type, rows, tokens, flags);
-	return decode ? matvec(c, type, rows, tokens, flags) : matmul(type, rows, tokens, flags);
+	if (decode) return matvec(c, type, rows, tokens, flags);
+	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
+	return matmul(type, rows, tokens, flags);
 }
 
 // ---- attention
@@ -113,7 +173,7 @@ void cut_heads(AttendCut& cut, uint32_t share, uint32_t most) {
 	cut.tokens = std::max(1u, most / cut.heads);
 }
 // A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.
-uint32_t most_queries(const Caps& c) { return c.is_cpu || c.vendor == kNvidia ? 8 : 4; }
+uint32_t most_queries(const Caps& c) { return c.is_cpu || c.vendor == kNvidia ? 8 : c.vendor == kIntel ? 2 : 4; }
 
 AttendCut attend_cut(const Caps& c, uint32_t share) {
 	AttendCut cut;

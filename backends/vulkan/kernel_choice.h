@@ -28,6 +28,8 @@ Choice choose_kv_load();
 
 // ---- matmul
 
+// Whether prompts are multiplied by cooperative matrices: products of f16, sums in f32.
+bool uses_matrices(const Caps&);
 struct MatmulChoice : Choice {
 	Groups groups;
 };

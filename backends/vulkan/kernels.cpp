@@ -1,11 +1,13 @@
 // Kernel registry: SPIR-V of every kernel, and one pipeline per (kernel, specialization constants), made on first use.
 #include "backends/vulkan/kernels.h"
+#include "backends/vulkan/pipeline_statistics.h"
 #include "engine/core/log.h"
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "shared/spec.h"
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 namespace kvrun::vk {
 namespace {
@@ -27,6 +29,9 @@ bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
 		if (a[i].id != b[i].id || a[i].value != b[i].value) return false;
 	return true;
 }
+
+// Kernels whose constants and number of workgroups are computed from the subgroup's size (kernel_choice.cpp).
+bool needs_subgroup(Kernel k) { return k == Kernel::matvec || k == Kernel::matmul_matrix; }
 
 } // namespace
 
@@ -122,7 +127,7 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	VK_TRY(dev_.fn.vkCreateShaderModule(dev_.handle(), &module_info, nullptr, &module));
 
 	std::vector<SpecValue> spec = p.spec;
-	if (e.reflection.spec_ids >> SPEC_SUBGROUP & 1) spec.push_back({SPEC_SUBGROUP, c.subgroup});
+	if (e.reflection.spec_ids >> SPEC_SUBGROUP & 1) spec.push_back({SPEC_SUBGROUP, p.subgroup});
 	std::vector<VkSpecializationMapEntry> map;
 	for (uint32_t i = 0; i < spec.size(); ++i)
 		map.push_back({spec[i].id, uint32_t(i * sizeof(SpecValue) + offsetof(SpecValue, value)), sizeof(uint32_t)});
@@ -130,7 +135,7 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size =
 	    make<VkPipelineShaderStageRequiredSubgroupSizeCreateInfo>(
 	        VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO);
-	size.requiredSubgroupSize = c.subgroup;
+	size.requiredSubgroupSize = p.subgroup;
 
 	VkComputePipelineCreateInfo info =
 	    make<VkComputePipelineCreateInfo>(VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO);
@@ -142,7 +147,7 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	info.stage.pSpecializationInfo = &spec_info;
 	if (e.reflection.subgroup_ops) { // lanes talk to each other: no half-filled subgroup, one known size
 		if (c.subgroup_pin) info.stage.pNext = &size;
-		if (p.footprint.local[0] % c.subgroup == 0)
+		if (p.footprint.local[0] % p.subgroup == 0)
 			info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
 	}
 	info.layout = p.layout;
@@ -174,15 +179,36 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, bool capture) 
 	p->name = e.name.c_str();
 	p->reflection = &e.reflection;
 	p->spec.assign(spec.begin(), spec.end());
-	std::vector<SpecValue> all = p->spec;
-	all.push_back({SPEC_SUBGROUP, dev_.caps().subgroup});
-	p->footprint = footprint(e.spirv, e.reflection, all);
-	check(e, p->footprint);
 	const Layout& l = layout(e.reflection);
 	p->layout = l.pipeline;
 	p->set_layout = l.set;
-	p->handle = create(e, *p, capture ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);
+	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !needs_subgroup(k);
+	const VkPipelineCreateFlags flags = capture || narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0;
+	p->subgroup = dev_.caps().subgroup;
+	build(e, *p, flags);
+	while (narrows && p->subgroup > dev_.caps().subgroup_min && spills(p->handle)) {
+		dev_.fn.vkDestroyPipeline(dev_.handle(), std::exchange(p->handle, VK_NULL_HANDLE), nullptr);
+		p->subgroup /= 2;
+		build(e, *p, flags);
+	}
 	return *e.pipelines.emplace_back(std::move(p));
+}
+
+void Kernels::build(const Entry& e, Pipeline& p, VkPipelineCreateFlags flags) {
+	std::vector<SpecValue> all = p.spec;
+	all.push_back({SPEC_SUBGROUP, p.subgroup});
+	p.footprint = footprint(e.spirv, e.reflection, all);
+	check(e, p.footprint);
+	p.handle = create(e, p, flags);
+}
+
+// A driver that gives no numbers is taken to have no spills.
+bool Kernels::spills(VkPipeline pipeline) {
+	KernelReport r;
+	try {
+		read_statistics(dev_, pipeline, r);
+	} catch (const Error&) { return false; }
+	return r.spilling();
 }
 
 VkPipeline Kernels::with_base(Pipeline& p) {

@@ -21,6 +21,7 @@ struct Pipeline {
 	Kernel kernel{};
 	const char* name = "";
 	std::vector<SpecValue> spec; // as asked for
+	uint32_t subgroup = 0;       // lanes
 	Footprint footprint{};
 	double pace = 1; // measured time / predicted time, learned by the recorder
 };
@@ -58,6 +59,8 @@ class Kernels {
 	Entry& entry(Kernel);
 	const Layout& layout(const Reflection&);
 	void check(const Entry&, const Footprint&) const;
+	void build(const Entry&, Pipeline&, VkPipelineCreateFlags);
+	bool spills(VkPipeline);
 	VkPipeline create(const Entry&, const Pipeline&, VkPipelineCreateFlags);
 
 	Device& dev_;

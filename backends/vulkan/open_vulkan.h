@@ -1,6 +1,7 @@
 // What open.cpp asks of the Vulkan backend, without Vulkan's headers.
 #pragma once
 #include "backends/registry.h"
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,14 @@ struct KernelReport {                          // one pipeline of one device's c
 	uint64_t shared_bytes = 0, code_bytes = 0; // of a workgroup; of the program
 	uint64_t instructions = 0, vector_instructions = 0; // in the program; of them, arithmetic of vectors (AMD)
 	uint64_t cycles = 0;   // the compiler's estimate for one wave; compares builds of a kernel
-	uint64_t waves = 0;    // most on a SIMD (AMD) or SM (NVIDIA) at once; Intel: SIMD width
+	uint64_t waves = 0;    // most on a SIMD (AMD) or SM (NVIDIA) at once
+	uint32_t lanes = 0;    // of a subgroup, as the pipeline asks for it
 	bool measured = false; // the driver has VK_KHR_pipeline_executable_properties
 	bool spilling() const { return spills || fills || scratch_bytes; }
 };
+// Which uses of kernels to compile, by kernel and use; empty: all.
+using UseFilter = std::function<bool(const std::string& kernel, const std::string& use)>;
+
 // What drivers call the statistics of a pipeline. Adds `value` to the report; false for a name that is not known, which
 // may be one that matters.
 bool add_statistic(KernelReport&, std::string_view name, uint64_t value);
@@ -34,7 +39,7 @@ class VulkanDevices final : public DeviceSet {
 	~VulkanDevices() override;
 	std::unique_ptr<Backend> open(size_t index) override;
 	// Compiles every kernel in every way the ops use it, on a device that need not be able to run anything.
-	std::vector<KernelReport> compile_all(size_t index) const;
+	std::vector<KernelReport> compile_all(size_t index, const UseFilter& = {}) const;
 
  private:
 	struct Found;             // instance and candidates

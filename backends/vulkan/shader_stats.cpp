@@ -1,128 +1,22 @@
 // What a device's compiler makes of every kernel: registers, spills, shared memory, code size.
 #include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/open_vulkan.h"
+#include "backends/vulkan/pipeline_statistics.h"
 #include "backends/vulkan/vulkan_backend.h"
-#include "engine/core/log.h"
-#include <algorithm>
 #include <chrono>
 
 namespace kvrun::vk {
-namespace {
-
-uint64_t number(const VkPipelineExecutableStatisticKHR& s) {
-	switch (s.format) {
-	case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR: return s.value.b32;
-	case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR: return uint64_t(std::max<int64_t>(s.value.i64, 0));
-	case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR: return s.value.u64;
-	case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_FLOAT64_KHR: return uint64_t(std::max(s.value.f64, 0.0));
-	default: return 0;
-	}
-}
-
-void read_statistics(Device& dev, VkPipeline pipeline, KernelReport& r) {
-	VkPipelineInfoKHR info = make<VkPipelineInfoKHR>(VK_STRUCTURE_TYPE_PIPELINE_INFO_KHR);
-	info.pipeline = pipeline;
-	uint32_t n = 0;
-	VK_TRY(dev.fn.vkGetPipelineExecutablePropertiesKHR(dev.handle(), &info, &n, nullptr));
-	for (uint32_t e = 0; e < n; ++e) {
-		VkPipelineExecutableInfoKHR which =
-		    make<VkPipelineExecutableInfoKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR);
-		which.pipeline = pipeline;
-		which.executableIndex = e;
-		uint32_t m = 0;
-		VK_TRY(dev.fn.vkGetPipelineExecutableStatisticsKHR(dev.handle(), &which, &m, nullptr));
-		std::vector<VkPipelineExecutableStatisticKHR> all(
-		    m, make<VkPipelineExecutableStatisticKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR));
-		VK_TRY(dev.fn.vkGetPipelineExecutableStatisticsKHR(dev.handle(), &which, &m, all.data()));
-		for (const VkPipelineExecutableStatisticKHR& s : all)
-			if (!add_statistic(r, s.name, number(s)))
-				warn_once(fmt::format("the driver's statistic '{}' is not known to kvrun; it is left out", s.name));
-		r.measured = m > 0;
-	}
-}
-
-struct Statistic {
-	std::string_view name; // a driver's word
-	uint64_t KernelReport::*field;
-};
-// A driver's name appears once; several of its statistics may add up in one field.
-constexpr Statistic kStatistics[] = {
-    // RADV (AMD)
-    {"VGPRs", &KernelReport::vector_registers},
-    {"SGPRs", &KernelReport::scalar_registers},
-    {"Spilled VGPRs", &KernelReport::spills},
-    {"Spilled SGPRs", &KernelReport::spills},
-    {"Scratch size", &KernelReport::scratch_bytes},
-    {"LDS size", &KernelReport::shared_bytes},
-    {"Code size", &KernelReport::code_bytes},      // all of Mesa
-    {"Instructions", &KernelReport::instructions}, // and ANV
-    {"VALU", &KernelReport::vector_instructions},
-    {"Inverse Throughput", &KernelReport::cycles},
-    {"Subgroups per SIMD", &KernelReport::waves},
-    // ANV (Intel)
-    {"Max live registers", &KernelReport::vector_registers},
-    {"Spills", &KernelReport::spills},
-    {"Fills", &KernelReport::fills},
-    {"Scratch Memory Size", &KernelReport::scratch_bytes},
-    {"Workgroup Memory Size", &KernelReport::shared_bytes},
-    {"Cycles", &KernelReport::cycles},
-    {"Max dispatch width", &KernelReport::waves},
-    // NVK (NVIDIA)
-    {"Number of GPRs", &KernelReport::vector_registers},
-    {"Spills to memory", &KernelReport::spills},
-    {"Fills from memory", &KernelReport::fills},
-    {"SLM size", &KernelReport::scratch_bytes},
-    {"Instruction count", &KernelReport::instructions},
-    {"Static cycle count", &KernelReport::cycles},
-    {"Max warps/SM", &KernelReport::waves},
-    // NVIDIA's own driver
-    {"Register Count", &KernelReport::vector_registers},
-    {"Local Memory Size", &KernelReport::scratch_bytes},
-    {"Shared Memory Size", &KernelReport::shared_bytes},
-    {"Binary Size", &KernelReport::code_bytes},
-};
-// Known, and told in no field.
-constexpr std::string_view kOthers[] = {"Copies",
-                                        "Branches",
-                                        "Latency",
-                                        "VMEM Clause",
-                                        "SMEM Clause",
-                                        "Pre-Sched SGPRs",
-                                        "Pre-Sched VGPRs",
-                                        "SALU",
-                                        "VMEM",
-                                        "SMEM",
-                                        "VOPD",
-                                        "Combined inputs",
-                                        "Combined outputs",
-                                        "Hash",
-                                        "Driver pipeline hash",
-                                        "SENDs",
-                                        "Loops",
-                                        "GRF registers",
-                                        "Non SSA regs after NIR",
-                                        "Source hash",
-                                        "Spills to reg",
-                                        "Fills from reg",
-                                        "Stack Size",
-                                        "Threads Per CTA"};
-
-} // namespace
-
-bool add_statistic(KernelReport& r, std::string_view name, uint64_t value) {
-	for (const Statistic& s : kStatistics)
-		if (s.name == name) return r.*s.field += value, true;
-	return std::ranges::count(kOthers, name) > 0;
-}
 
 std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, const Candidate& c,
-                                          const BackendOptions& o) {
+                                          const BackendOptions& o, const UseFilter& wanted) {
 	Device dev(std::move(instance), c, /*for_statistics=*/true);
 	Kernels kernels(dev, VK_NULL_HANDLE, o.shaders);
 	std::vector<KernelReport> out;
 	for (const KernelUse& u : kernel_uses(dev.caps())) {
+		const std::string name = kernel_blobs()[size_t(u.kernel)].name;
+		if (wanted && !wanted(name, u.what)) continue;
 		KernelReport& r = out.emplace_back();
-		r.kernel = kernel_blobs()[size_t(u.kernel)].name;
+		r.kernel = name;
 		r.use = u.what;
 		const auto start = std::chrono::steady_clock::now();
 		try {
@@ -130,6 +24,7 @@ std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance> instance, co
 			const Pipeline& p = kernels.get(u.kernel, u.spec, capture);
 			r.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 			if (capture) read_statistics(dev, p.handle, r);
+			r.lanes = p.subgroup;
 			if (!r.shared_bytes) r.shared_bytes = p.footprint.shared_bytes;
 		} catch (const Error& e) { r.error = e.what(); }
 	}

@@ -146,24 +146,9 @@ void decorate_member(Node& n, uint32_t member, uint32_t what, std::span<const ui
 	if (what == Offset && !value.empty()) n.offsets[member] = value[0];
 }
 
-// Operands that parse() reads of an instruction without looking.
-size_t operands_read(uint32_t op) {
+// Words up to and with the id of the result, of types (1), constants and variables (2, after their type); 0 of others.
+size_t words_to_result(uint32_t op) {
 	switch (op) {
-	case OpDecorate:
-	case OpExecutionMode:
-	case OpConstantTrue:
-	case OpConstantFalse:
-	case OpConstant:
-	case OpSpecConstantTrue:
-	case OpSpecConstantFalse:
-	case OpSpecConstant:
-	case OpSpecConstantComposite:
-	case OpSpecConstantOp:
-	case OpVariable: return 2;
-	case OpMemberDecorate: return 3;
-	case OpCapability:
-	case OpName:
-	case OpEntryPoint:
 	case OpTypeBool:
 	case OpTypeInt:
 	case OpTypeFloat:
@@ -174,6 +159,15 @@ size_t operands_read(uint32_t op) {
 	case OpTypeRuntimeArray:
 	case OpTypeStruct:
 	case OpTypePointer: return 1;
+	case OpConstantTrue:
+	case OpConstantFalse:
+	case OpConstant:
+	case OpSpecConstantTrue:
+	case OpSpecConstantFalse:
+	case OpSpecConstant:
+	case OpSpecConstantComposite:
+	case OpSpecConstantOp:
+	case OpVariable: return 2;
 	default: return 0;
 	}
 }
@@ -190,53 +184,30 @@ Module parse(std::span<const uint32_t> w) {
 				fail(Code::Format, "SPIR-V instruction {} at word {} has {} operands, expected {}", op, i, a.size(),
 				     operands);
 		};
-		least(operands_read(op));
-		i += n;
 		switch (op) {
-		case OpCapability: m.subgroup_ops |= a[0] == CapabilityGroupNonUniform; break;
-		case OpName: m.ids[a[0]].name = text(a.subspan(1)); break;
-		case OpEntryPoint: m.compute = a[0] == ExecutionGLCompute; break;
+		case OpCapability: least(1), m.subgroup_ops |= a[0] == CapabilityGroupNonUniform; break;
+		case OpName: least(1), m.ids[a[0]].name = text(a.subspan(1)); break;
+		case OpEntryPoint: least(1), m.compute = a[0] == ExecutionGLCompute; break;
 		case OpExecutionMode:
+			least(2);
 			if (a[1] == ModeLocalSize) {
 				least(5);
 				std::copy_n(a.begin() + 2, 3, m.local_size);
 			}
 			break;
-		case OpDecorate: decorate(m.ids[a[0]], a[1], a.subspan(2)); break;
-		case OpMemberDecorate: decorate_member(m.ids[a[0]], a[1], a[2], a.subspan(3)); break;
-		case OpTypeBool:
-		case OpTypeInt:
-		case OpTypeFloat:
-		case OpTypeVector:
-		case OpTypeMatrix:
-		case OpTypeImage:
-		case OpTypeArray:
-		case OpTypeRuntimeArray:
-		case OpTypeStruct:
-		case OpTypePointer: {
-			Node& t = m.ids[a[0]];
-			t.op = op;
-			t.args.assign(a.begin() + 1, a.end());
-			break;
-		}
-		case OpConstantTrue:
-		case OpConstantFalse:
-		case OpConstant:
-		case OpSpecConstantTrue:
-		case OpSpecConstantFalse:
-		case OpSpecConstant:
-		case OpSpecConstantComposite:
-		case OpSpecConstantOp:
-		case OpVariable: {
-			Node& t = m.ids[a[1]];
-			t.op = op;
-			t.type = a[0];
-			t.args.assign(a.begin() + 2, a.end());
-			if (op == OpVariable) m.variables.push_back(a[1]);
-			break;
-		}
+		case OpDecorate: least(2), decorate(m.ids[a[0]], a[1], a.subspan(2)); break;
+		case OpMemberDecorate: least(3), decorate_member(m.ids[a[0]], a[1], a[2], a.subspan(3)); break;
+		case OpVariable: least(2), m.variables.push_back(a[1]); break;
 		default: break;
 		}
+		if (const size_t before = words_to_result(op)) {
+			least(before);
+			Node& t = m.ids[a[before - 1]];
+			t.op = op;
+			if (before == 2) t.type = a[0];
+			t.args.assign(a.begin() + std::ptrdiff_t(before), a.end());
+		}
+		i += n;
 	}
 	return m;
 }

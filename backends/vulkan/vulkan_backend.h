@@ -8,6 +8,7 @@
 #pragma once
 #include "backends/registry.h"
 #include "backends/vulkan/kernel_choice.h"
+#include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/pipeline_cache.h"
 #include "backends/vulkan/recorder.h"
 
@@ -95,6 +96,7 @@ class VulkanBackend final : public Backend {
 
 struct KernelReport;
 // Every use of every kernel, compiled on a device that need not have memory (RADV without hardware).
-std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance>, const Candidate&, const BackendOptions&);
+std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance>, const Candidate&, const BackendOptions&,
+                                          const UseFilter&);
 
 } // namespace kvrun::vk

@@ -4,7 +4,7 @@
 namespace kvrun::api {
 namespace {
 
-constexpr uint32_t kMostUbatch = 65536; // rows
+constexpr uint32_t kMaxUbatch = 65536; // rows
 
 // A value of the metadata as one text; an array as its type and length.
 std::string metadata_text(const GgufEntry& e) {
@@ -47,8 +47,8 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	constexpr kvrun_engine_options defaults = KVRUN_ENGINE_OPTIONS_INIT;
 	const kvrun_engine_options o = read_options(given, defaults, "kvrun_engine_options");
 	check_pointer(o.model_path, "model_path");
-	if (o.ubatch < 1 || o.ubatch > kMostUbatch)
-		refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", o.ubatch, kMostUbatch);
+	if (o.ubatch < 1 || o.ubatch > kMaxUbatch)
+		refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", o.ubatch, kMaxUbatch);
 	EngineOptions e;
 	e.model = o.model_path;
 	e.backend = backend_options(o.device);

@@ -7,11 +7,16 @@
 #define SPEC_V_BITS 3
 #define SPEC_K_GROUP 4 // elements per K (scale, zero)
 #define SPEC_V_GROUP 5
-#define SPEC_FLAGS 6    // bits; the shader's head comment says which
-#define SPEC_PAGE 7     // tokens of a KV page
-#define SPEC_SUBGROUP 8 // filled by the registry: subgroup size the pipeline runs with
-#define SPEC_ROWS 9     // output rows of a workgroup
-#define SPEC_COLS 10    // rows of x (tokens) of a workgroup
-#define SPEC_WTYPE 12   // element type of a weight: the value of DType
-#define SPEC_HEADS 15   // heads of a group a workgroup serves
+#define SPEC_FLAGS 6     // bits; the shader's head comment says which
+#define SPEC_PAGE 7      // tokens of a KV page
+#define SPEC_SUBGROUP 8  // filled by the registry: subgroup size the pipeline runs with
+#define SPEC_ROWS 9      // output rows of a workgroup
+#define SPEC_COLS 10     // rows of x (tokens) of a workgroup
+#define SPEC_WTYPE 12    // element type of a weight: the value of DType
+#define SPEC_HEADS 15    // heads of a group a workgroup serves
+#define SPEC_MATRIX_M 16 // rows, columns and depth of a cooperative matrix product
+#define SPEC_MATRIX_N 17
+#define SPEC_MATRIX_K 18
+#define SPEC_MATRIX_K_B 19    // the same as SPEC_MATRIX_K, of the second operand
+#define SPEC_SUBGROUP_ROWS 20 // rows in which the subgroups of a workgroup stand
 #endif

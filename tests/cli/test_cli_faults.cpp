@@ -337,6 +337,7 @@ TEST_CASE("T30 cli: a flag is stronger than the environment, and a bad variable 
 	const std::pair<const char*, const char*> bad[] = {{"KVRUN_LOG", "much"},
 	                                                   {"KVRUN_CHECK", "yes"},
 	                                                   {"KVRUN_POISON", "1x"},
+	                                                   {"KVRUN_PRECISION", "f8"},
 	                                                   {"KVRUN_SUBMIT_MS", "1,5"},
 	                                                   {"KVRUN_BACKEND", "metal"},
 	                                                   {"KVRUN_LOG", "\xef\xbb\xbf"

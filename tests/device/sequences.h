@@ -57,6 +57,16 @@ inline Floats greedy_logits(Session& s, std::span<const uint32_t> prompt, uint32
 	return all;
 }
 
+// Logits (steps, vocab) after each of some tokens.
+inline Floats fed(Session& s, std::span<const uint32_t> tokens) {
+	Floats all;
+	for (const uint32_t t : tokens) {
+		const std::span<const float> step = s.decode(t);
+		all.insert(all.end(), step.begin(), step.end());
+	}
+	return all;
+}
+
 // Largest difference as a share of the largest absolute expectation; NaN counts as infinite.
 inline double relative_error(std::span<const float> x, std::span<const float> ref) {
 	double error = 0, largest = 0;

@@ -8,16 +8,6 @@ namespace {
 
 const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
 
-// Logits (steps, vocab) after each of some tokens.
-Floats fed(Session& s, std::span<const uint32_t> tokens) {
-	Floats all;
-	for (const uint32_t t : tokens) {
-		const std::span<const float> step = s.decode(t);
-		all.insert(all.end(), step.begin(), step.end());
-	}
-	return all;
-}
-
 } // namespace
 
 TEST_CASE("forks: both go on with the bits they would have had alone, and share what they do not write to") {

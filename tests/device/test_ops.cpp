@@ -100,7 +100,8 @@ void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 		const Floats bias = m.bias ? random.normals(d) : Floats();
 		Proj p{rig.out(m.T, d), rig.weight(m.type, w, all, m.n, m.first, m.first ? d : 0),
 		       m.bias ? rig.f32(bias, d) : View()};
-		refs.push_back(matmul_reference(m, d, x, w.values, bias));
+		refs.push_back(
+		    matmul_reference(m, d, factors(backend, m.decode, x), factors(backend, m.decode, w.values), bias));
 		if (m.epilogue == Epilogue::Add) {
 			const Floats before = random.normals(size_t(m.T) * d);
 			p.out = rig.f32(before, m.T, d);

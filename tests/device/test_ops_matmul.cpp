@@ -61,23 +61,24 @@ struct Layer {
 			before.push_back(random.normals(size_t(r.T) * r.d[i]));
 		}
 	}
-	std::vector<double> sums(size_t i) const {
+	std::vector<double> sums(Backend& b, size_t i) const {
+		const Floats xs = factors(b, row.decode, x), ws = factors(b, row.decode, w[i].values);
 		std::vector<double> y(size_t(row.T) * row.d[i]);
 		for (uint32_t t = 0; t < row.T; ++t)
 			for (uint32_t r = 0; r < row.d[i]; ++r) {
 				double sum = double(bias[i][r]);
 				for (uint32_t c = 0; c < row.n; ++c)
-					sum += double(x[size_t(t) * row.n + c]) * double(w[i].values[size_t(r) * row.n + c]);
+					sum += double(xs[size_t(t) * row.n + c]) * double(ws[size_t(r) * row.n + c]);
 				y[size_t(t) * row.d[i] + r] = sum;
 			}
 		return y;
 	}
 	// What out i holds afterwards.
-	Floats expected(size_t i) const {
-		std::vector<double> y = sums(i);
+	Floats expected(Backend& b, size_t i) const {
+		std::vector<double> y = sums(b, i);
 		if (row.epilogue == Epilogue::SwiGLU && i == 1) return before[i];
 		if (row.epilogue == Epilogue::SwiGLU) {
-			const std::vector<double> up = sums(1);
+			const std::vector<double> up = sums(b, 1);
 			for (size_t k = 0; k < y.size(); ++k) y[k] = y[k] / (1 + std::exp(-y[k])) * up[k];
 		}
 		if (row.epilogue == Epilogue::Add)
@@ -133,7 +134,7 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 	for (size_t i = 0; i < n; ++i) {
 		const auto at = ptrdiff_t(out_at[i] / 4);
 		const size_t count = l.before[i].size();
-		check_close(row, std::span(all).subspan(size_t(at), count), l.expected(i), l.op());
+		check_close(row, std::span(all).subspan(size_t(at), count), l.expected(backend, i), l.op());
 		std::fill_n(around.begin() + at, count, 0.f);
 		std::fill_n(same.begin() + at, count, 0.f);
 	}

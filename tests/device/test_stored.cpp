@@ -32,15 +32,6 @@ void write_file(const std::string& path, std::span<const std::byte> bytes) {
 	    .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
 }
 
-Floats fed(Session& s, std::span<const uint32_t> tokens) {
-	Floats all;
-	for (const uint32_t t : tokens) {
-		const std::span<const float> step = s.decode(t);
-		all.insert(all.end(), step.begin(), step.end());
-	}
-	return all;
-}
-
 // The header as the comment of session_file.h has it: magic, version, sections, length, (bytes, hash) of each, hash.
 constexpr size_t kSectionsAt = 24, kSectionCount = 5, kHashAt = kSectionsAt + kSectionCount * 16,
                  kHeaderBytes = kHashAt + 8;

@@ -73,6 +73,13 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 	return w;
 }
 
+// Weights, or x, as matmul multiplies them on this device.
+inline std::vector<float> factors(Backend& backend, bool decode, std::vector<float> x) {
+	if (!decode && backend.info().half_matmul)
+		for (float& v : x) v = f16_to_f32(f32_to_f16(v));
+	return x;
+}
+
 // Buffers of one test row. Every view starts at an odd multiple of 16 bytes between two guards, which the destructor
 // checks.
 class Rig {

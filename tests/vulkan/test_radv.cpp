@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "kernel_list.inc"
 #include "tests/support/scoped_env.h"
+#include "tests/vulkan/kernel_reports.h"
 #include "tools/env.h"
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -29,8 +30,6 @@ struct Baseline {
 	std::string driver;                     // "radv Mesa 22.3.6"
 	std::map<std::string, Numbers> kernels; // by "family kernel use"
 };
-
-std::string key(const std::string& family, const KernelReport& k) { return family + " " + k.kernel + " " + k.use; }
 
 Baseline read_baseline(std::istream& in) {
 	Baseline b;
@@ -63,23 +62,6 @@ void write_baseline(std::ostream& out, const std::string& driver,
 		for (const KernelReport& k : all)
 			out << fmt::format("{:<11}{:<17}{:>6}{:>6}{:>7}{}{}\n", family, k.kernel, k.vector_registers,
 			                   k.scalar_registers, k.shared_bytes, k.use.empty() ? "" : "  ", k.use);
-}
-
-// What is wrong in itself, whatever the driver's version.
-std::vector<std::string> faults_of(const std::string& family, const std::vector<KernelReport>& all) {
-	std::vector<std::string> out;
-	std::map<std::string, int> seen;
-	for (const KernelReport& k : all) {
-		const std::string name = key(family, k);
-		if (!k.error.empty())
-			out.push_back(fmt::format("{}: {}", name, k.error));
-		else if (!k.measured || !k.code_bytes)
-			out.push_back(fmt::format("{}: the driver gives no numbers", name));
-		if (k.spilling())
-			out.push_back(fmt::format("{}: spills {} registers, {} bytes of scratch", name, k.spills, k.scratch_bytes));
-		if (++seen[name] == 2) out.push_back(fmt::format("{}: two uses have this name", name));
-	}
-	return out;
 }
 
 // What differs from the baseline of the same driver, one line each.

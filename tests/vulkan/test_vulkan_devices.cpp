@@ -2,6 +2,8 @@
 #include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/vulkan_backend.h"
+#include "shared/push.h"
+#include "shared/spec.h"
 #include "tests/support/rig.h"
 #include "tests/support/scoped_env.h"
 #include "tests/support/temp_folder.h"
@@ -10,6 +12,7 @@
 #include <csignal>
 #include <doctest/doctest.h>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -120,6 +123,38 @@ TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 	for (float y : rig.get(out)) CHECK(y == doctest::Approx(1));
 }
 
+TEST_CASE("vulkan: matrices of the shapes that devices have fill their tiles, for any number of tokens or for none") {
+	struct Row {
+		vk::MatrixShape shape;
+		uint32_t subgroup;
+		bool used;
+	};
+	for (const Row& row : {Row{{16, 16, 16}, 32, true}, Row{{16, 16, 16}, 64, true}, Row{{8, 16, 16}, 16, true},
+	                       Row{{8, 8, 8}, 8, true}, Row{{16, 8, 16}, 32, true}, Row{{16, 16, 16}, 128, true},
+	                       Row{{16, 16, 16}, 8, false}, Row{{32, 32, 8}, 32, false}, Row{{}, 32, false}}) {
+		vk::Caps c;
+		c.vendor = 0x10de;
+		c.workgroup = 1024, c.shared_bytes = 48 << 10;
+		c.subgroup = c.subgroup_min = c.subgroup_max = row.subgroup, c.subgroup_ops = true;
+		c.matrix = row.shape;
+		INFO(row.shape.m << "x" << row.shape.n << "x" << row.shape.k << " in " << row.subgroup);
+		CHECK(vk::uses_matrices(c) == row.used);
+		for (const uint32_t tokens : {1u, 16u, 17u, 100u, 4096u}) {
+			const vk::MatmulChoice how = vk::choose_matmul(c, DType::Q4_K, 16384, 4096, tokens, MATMUL_STORE, false);
+			CHECK((how.kernel == Kernel::matmul_matrix) == row.used);
+			if (!row.used) continue;
+			std::map<uint32_t, uint32_t> spec;
+			for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
+			const uint32_t rows = spec[SPEC_LOCAL_X] / 2,
+			               across = spec[SPEC_LOCAL_X] / row.subgroup / spec[SPEC_SUBGROUP_ROWS];
+			CHECK(rows % (spec[SPEC_SUBGROUP_ROWS] * row.shape.m) == 0);
+			CHECK(spec[SPEC_COLS] % (across * row.shape.n) == 0);
+			CHECK(how.groups.x * rows == 16384);
+			CHECK(how.groups.y * spec[SPEC_COLS] >= tokens);
+		}
+	}
+}
+
 TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
 	select_test_device(test_driver());
 	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},
@@ -169,16 +204,18 @@ TEST_CASE("vulkan: every kernel is within the specification's minima and listed 
 		}
 	}
 	std::set<Kernel> listed;
-	for (bool software : {false, true}) {
-		vk::Caps rich = least;
-		rich.workgroup = rich.workgroup_size[0] = 1024;
-		rich.shared_bytes = 65536;
-		rich.subgroup = software ? 8 : 32;
-		rich.is_cpu = software;
-		rich.texel_range = software ? 128u << 20 : 0;
-		rich.subgroup_ops = true;
-		for (const vk::KernelUse& u : vk::kernel_uses(rich)) listed.insert(u.kernel);
-	}
+	for (const bool matrix : {false, true})
+		for (bool software : {false, true}) {
+			vk::Caps rich = least;
+			rich.workgroup = rich.workgroup_size[0] = 1024;
+			rich.shared_bytes = 65536;
+			rich.subgroup = software ? 8 : 32;
+			rich.is_cpu = software;
+			rich.texel_range = software ? 128u << 20 : 0;
+			rich.subgroup_ops = true;
+			if (matrix) rich.matrix = {16, 16, 16};
+			for (const vk::KernelUse& u : vk::kernel_uses(rich)) listed.insert(u.kernel);
+		}
 	for (size_t k = 0; k < size_t(Kernel::Count); ++k) {
 		INFO(kernel_blobs()[k].name);
 		CHECK(listed.count(Kernel(k)) == 1);

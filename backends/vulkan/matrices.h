@@ -1,0 +1,24 @@
+// VK_KHR_cooperative_matrix: which products of matrices a device has. Debian 12's Vulkan headers are older than the
+// extension, so its structures are stated here.
+#pragma once
+#include "backends/vulkan/vk.h"
+
+namespace kvrun::vk {
+
+inline constexpr char kMatrixExtension[] = "VK_KHR_cooperative_matrix";
+
+struct MatrixFeatures { // VkPhysicalDeviceCooperativeMatrixFeaturesKHR
+	VkStructureType sType = VkStructureType(1000506000);
+	void* pNext = nullptr;
+	VkBool32 cooperativeMatrix = VK_FALSE, cooperativeMatrixRobustBufferAccess = VK_FALSE;
+};
+
+struct MatrixShape { // (m, k) x (k, n) + (m, n); m = 0: none
+	uint32_t m = 0, n = 0, k = 0;
+	explicit operator bool() const { return m > 0; }
+};
+// The shape for f16 x f16 + f32 in one subgroup that does most at once, of those that fit a tile of 32 rows, columns
+// and depth; none without.
+MatrixShape best_matrix_shape(VkInstance, VkPhysicalDevice);
+
+} // namespace kvrun::vk

@@ -1,0 +1,12 @@
+// What a driver's compiler says of a pipeline: registers, spills, code size.
+#pragma once
+#include "backends/vulkan/device.h"
+#include "backends/vulkan/open_vulkan.h"
+
+namespace kvrun::vk {
+
+// Adds the statistics of a pipeline made with VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR on a device that has
+// VK_KHR_pipeline_executable_properties enabled. A name that kvrun does not know is a warning.
+void read_statistics(Device&, VkPipeline, KernelReport&);
+
+} // namespace kvrun::vk

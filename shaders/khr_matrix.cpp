@@ -1,0 +1,173 @@
+// Build tool: SPIR-V of SPV_NV_cooperative_matrix to SPV_KHR_cooperative_matrix, which is what drivers of all vendors
+// take.
+//
+// Debian 12's glslang writes only the former. They differ in the type, which tells in KHR what a matrix is used as
+// (first operand, second, sum), and in how loads and stores name the order in memory. What a matrix is used as follows
+// from the products that take it; so operands of different use must have types of their own (other ids for their
+// sizes).
+//
+// Usage: khr_matrix IN.spv OUT.spv
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Words = std::vector<uint32_t>;
+
+enum Op : uint32_t {
+	OpExtension = 10,
+	OpCapability = 17,
+	OpTypeInt = 21,
+	OpConstantTrue = 41,
+	OpConstantFalse = 42,
+	OpConstant = 43,
+	OpConstantComposite = 44,
+	OpLoad = 61,
+	OpTypeMatrixKhr = 4456,
+	OpMatrixLoadKhr = 4457,
+	OpMatrixStoreKhr = 4458,
+	OpMatrixMulAddKhr = 4459,
+	OpTypeMatrixNv = 5358,
+	OpMatrixLoadNv = 5359,
+	OpMatrixStoreNv = 5360,
+	OpMatrixMulAddNv = 5361,
+	OpMatrixLengthNv = 5362,
+};
+constexpr uint32_t kCapabilityNv = 5357, kCapabilityKhr = 6022, kNoUse = UINT32_MAX;
+
+[[noreturn]] void stop(const std::string& why) {
+	std::fprintf(stderr, "khr_matrix: %s\n", why.c_str());
+	std::exit(1);
+}
+
+struct Instruction {
+	uint32_t op;
+	std::span<const uint32_t> args;
+};
+
+std::vector<Instruction> instructions(const Words& w) {
+	if (w.size() < 5 || w[0] != 0x07230203u) stop("not SPIR-V");
+	std::vector<Instruction> out;
+	for (size_t i = 5; i < w.size();) {
+		const uint32_t n = w[i] >> 16;
+		if (n == 0 || i + n > w.size()) stop("the module is cut off");
+		out.push_back({w[i] & 0xffffu, std::span(w).subspan(i + 1, n - 1)});
+		i += n;
+	}
+	return out;
+}
+
+struct Facts {
+	uint32_t uint_type = 0;
+	std::map<uint32_t, uint32_t> use;     // of a matrix type: 0 first operand, 1 second, 2 sum
+	std::map<uint32_t, uint32_t> type_of; // of loaded values and of products
+	std::map<uint32_t, bool> is_true;     // of boolean constants
+};
+
+void set_use(Facts& f, uint32_t value, uint32_t use) {
+	const auto type = f.type_of.find(value);
+	if (type == f.type_of.end()) stop("an operand of a product is neither loaded nor a product");
+	uint32_t& u = f.use.at(type->second);
+	if (u != kNoUse && u != use) stop("operands of different use have one type; give their sizes other constants");
+	u = use;
+}
+
+Facts facts(const std::vector<Instruction>& all) {
+	Facts f;
+	for (const auto& [op, a] : all) switch (op) {
+		case OpTypeInt:
+			if (a[1] == 32 && a[2] == 0) f.uint_type = a[0];
+			break;
+		case OpTypeMatrixNv: f.use[a[0]] = kNoUse; break;
+		case OpConstantTrue:
+		case OpConstantFalse: f.is_true[a[1]] = op == OpConstantTrue; break;
+		case OpConstantComposite:
+		case OpLoad:
+		case OpMatrixLoadNv:
+		case OpMatrixMulAddNv: f.type_of[a[1]] = a[0]; break;
+		default: break;
+		}
+	for (const auto& [op, a] : all)
+		if (op == OpMatrixMulAddNv)
+			for (uint32_t use = 0; use < 3; ++use) set_use(f, a[2 + use], use);
+	for (const auto& [type, use] : f.use)
+		if (use == kNoUse) stop("a matrix type is in no product");
+	if (!f.uint_type) stop("there is no type uint");
+	return f;
+}
+
+class Writer {
+ public:
+	Writer(const Words& in, const Facts& f) : out_(in.begin(), in.begin() + 5), facts_(f), numbers_(in[3]) {
+		out_[3] += 3; // the ids of the constants 0, 1, 2
+	}
+	void add(const Instruction& i) {
+		const auto a = i.args;
+		switch (i.op) {
+		case OpCapability: return put(i.op, {a[0] == kCapabilityNv ? kCapabilityKhr : a[0]});
+		case OpExtension: return extension(i);
+		case OpTypeMatrixNv:
+			if (!std::exchange(has_numbers_, true))
+				for (uint32_t n = 0; n < 3; ++n) put(OpConstant, {facts_.uint_type, number(n), n});
+			return put(OpTypeMatrixKhr, {a[0], a[1], a[2], a[3], a[4], number(facts_.use.at(a[0]))});
+		case OpMatrixLoadNv: return put(OpMatrixLoadKhr, {a[0], a[1], a[2], order(a[4]), a[3]}, a.subspan(5));
+		case OpMatrixStoreNv: return put(OpMatrixStoreKhr, {a[0], a[1], order(a[3]), a[2]}, a.subspan(4));
+		case OpMatrixMulAddNv: return put(OpMatrixMulAddKhr, {}, a);
+		case OpMatrixLengthNv: stop("the length of a matrix is not translated");
+		default: return put(i.op, {}, a);
+		}
+	}
+	const Words& words() const { return out_; }
+
+ private:
+	uint32_t number(uint32_t n) const { return numbers_ + n; }
+	uint32_t order(uint32_t by_columns) const { // id of a boolean to id of RowMajor 0 or ColumnMajor 1
+		const auto b = facts_.is_true.find(by_columns);
+		if (b == facts_.is_true.end()) stop("the order in memory of a load or store is no constant");
+		return number(b->second);
+	}
+	void put(uint32_t op, std::initializer_list<uint32_t> first, std::span<const uint32_t> rest = {}) {
+		out_.push_back(uint32_t(1 + first.size() + rest.size()) << 16 | op);
+		out_.insert(out_.end(), first);
+		out_.insert(out_.end(), rest.begin(), rest.end());
+	}
+	void extension(const Instruction& i) {
+		const std::string name(reinterpret_cast<const char*>(i.args.data()));
+		if (name != "SPV_NV_cooperative_matrix") return put(i.op, {}, i.args);
+		constexpr char khr[28] = "SPV_KHR_cooperative_matrix";
+		uint32_t text[7];
+		std::memcpy(text, khr, sizeof text);
+		put(i.op, {}, text);
+	}
+	Words out_;
+	const Facts& facts_;
+	const uint32_t numbers_;
+	bool has_numbers_ = false;
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+	if (argc != 3) stop("usage: khr_matrix IN.spv OUT.spv");
+	std::ifstream in(argv[1], std::ios::binary);
+	const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+	Words words(bytes.size() / 4);
+	std::memcpy(words.data(), bytes.data(), words.size() * 4);
+	const std::vector<Instruction> all = instructions(words);
+	const Facts f = facts(all);
+	Writer writer(words, f);
+	for (const Instruction& i : all) writer.add(i);
+	std::ofstream out(argv[2], std::ios::binary);
+	out.write(reinterpret_cast<const char*>(writer.words().data()), std::streamsize(writer.words().size() * 4));
+	out.close();
+	if (!out) stop(std::string(argv[2]) + " cannot be written");
+}

@@ -1,0 +1,275 @@
+// libkvrun from outside: sessions - answers, callbacks, forks, batches, threads, files.
+#include "objects.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+using namespace api;
+
+TEST_CASE("api: generate, by tokens and by text, with callbacks; stop strings") {
+	Engine e;
+	const auto want = answer(e, "kivi2", kText, 24);
+	Session s(e, "kivi2");
+	Told told;
+	kvrun_generate_options o = greedy(24, &told);
+	o.on_prefill = on_progress;
+	kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+	REQUIRE(kvrun_generate_text(s.h, kText.c_str(), &o, &r) == KVRUN_OK);
+	CHECK(told.tokens == want);
+	CHECK(told.progress > 0);
+	CHECK(r.reason == KVRUN_STOP_LENGTH);
+	CHECK(r.answer_tokens == 24);
+	CHECK(r.prompt_tokens == r.prompt_cached);
+	CHECK(s.n_tokens() == r.prompt_tokens + 23); // nobody asked what follows the last one
+	size_t n = 0;
+	std::vector<char> text(4096);
+	REQUIRE(kvrun_detokenize(e.h, want.data(), want.size(), 0, text.data(), text.size(), &n) == KVRUN_OK);
+	CHECK(std::string(text.data(), n).find(told.text.substr(1, 5)) != std::string::npos);
+	Session t(e, "kivi2");
+	Told until;
+	const std::string stop = told.text.substr(told.text.size() / 2, 3);
+	const char* stops[] = {stop.c_str()};
+	o = greedy(24, &until);
+	o.stops = stops;
+	o.n_stops = 1;
+	REQUIRE(kvrun_generate_text(t.h, kText.c_str(), &o, &r) == KVRUN_OK);
+	CHECK(r.reason == KVRUN_STOP_STRING);
+	CHECK(until.text == told.text.substr(0, told.text.find(stop)));
+}
+
+TEST_CASE("api: a callback stops, a canceller stops; the session goes on") {
+	Engine e;
+	Session s(e);
+	Told told;
+	told.stop_after = 5;
+	kvrun_generate_options o = greedy(100, &told);
+	kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, &r) == KVRUN_EUSER);
+	CHECK(r.reason == KVRUN_STOP_CANCELLED);
+	CHECK(told.tokens.size() == 5);
+	kvrun_canceller* c = nullptr;
+	REQUIRE(kvrun_canceller_new(&c) == KVRUN_OK);
+	kvrun_cancel(c);
+	told = {};
+	o = greedy(100, &told);
+	o.canceller = c;
+	const uint32_t before = s.n_tokens();
+	CHECK(kvrun_generate_text(s.h, " and", &o, &r) == KVRUN_ECANCELLED);
+	CHECK(told.tokens.empty());
+	CHECK(s.n_tokens() == before);
+	kvrun_canceller_reset(c);
+	o.max_tokens = 3;
+	CHECK(kvrun_generate_text(s.h, " and", &o, &r) == KVRUN_OK);
+	CHECK(told.tokens.size() == 3);
+	kvrun_canceller_free(c);
+	kvrun_canceller_free(nullptr);
+	kvrun_cancel(nullptr);
+}
+
+TEST_CASE("api: prefill and decode for callers that sample themselves; fork, truncate, common beginnings") {
+	Engine e;
+	kvrun_engine_info i = KVRUN_ENGINE_INFO_INIT;
+	REQUIRE(kvrun_engine_get_info(e.h, &i) == KVRUN_OK);
+	const auto want = answer(e, "fp16", kText, 8);
+	Session s(e, "fp16");
+	const auto prompt = tokens_of(e, kText);
+	std::vector<float> logits(i.vocab * 2);
+	REQUIRE(kvrun_prefill(s.h, prompt.data(), prompt.size(), nullptr, logits.data()) == KVRUN_OK);
+	kvrun_session* fork = nullptr;
+	REQUIRE(kvrun_session_fork(&fork, s.h) == KVRUN_OK);
+	kvrun_session* both[] = {s.h, fork};
+	const auto best = [&](size_t row) {
+		const float* l = logits.data() + row * i.vocab;
+		return uint32_t(std::max_element(l, l + i.vocab) - l);
+	};
+	std::copy_n(logits.begin(), i.vocab, logits.begin() + i.vocab);
+	for (const uint32_t t : want) {
+		CHECK(best(0) == t);
+		CHECK(best(1) == t);
+		const uint32_t next[] = {t, t};
+		size_t row = 99;
+		REQUIRE(kvrun_decode(both, next, 2, logits.data(), &row) == KVRUN_OK);
+		CHECK(row == 2);
+	}
+	const uint32_t bad[] = {want[0], i.vocab};
+	size_t row = 0;
+	CHECK(kvrun_decode(both, bad, 2, logits.data(), &row) == KVRUN_EINVALID);
+	CHECK(row == 1);
+	kvrun_session* twice[] = {s.h, s.h};
+	CHECK(kvrun_decode(twice, bad, 2, logits.data(), &row) == KVRUN_EBUSY);
+	CHECK(s.n_tokens() == prompt.size() + 8);
+	uint32_t at = 0;
+	REQUIRE(kvrun_session_exact_position(s.h, uint32_t(prompt.size()), &at) == KVRUN_OK);
+	CHECK(at == prompt.size());
+	REQUIRE(kvrun_session_truncate(s.h, at) == KVRUN_OK);
+	CHECK(kvrun_session_truncate(s.h, 5000) == KVRUN_EINVALID);
+	std::vector<uint32_t> other = prompt;
+	other[prompt.size() / 2] ^= 1;
+	REQUIRE(kvrun_session_keep_common(s.h, other.data(), other.size(), &at) == KVRUN_OK);
+	CHECK(at == prompt.size() / 2);
+	std::vector<uint32_t> history(at);
+	size_t n = 0;
+	REQUIRE(kvrun_session_tokens(s.h, history.data(), history.size(), &n) == KVRUN_OK);
+	CHECK(std::equal(history.begin(), history.end(), prompt.begin()));
+	kvrun_session_free(fork);
+	std::vector<uint32_t> many(600, prompt[0]);
+	CHECK(kvrun_prefill(s.h, many.data(), many.size(), nullptr, nullptr) == KVRUN_ECONTEXT);
+}
+
+TEST_CASE("api: a batch gives each session the tokens it has alone") {
+	Engine e;
+	const char* policies[] = {"fp16", "kivi2", "zipcache", "mikv", "logquant"};
+	std::vector<std::vector<uint32_t>> want;
+	for (const char* kv : policies) want.push_back(answer(e, kv, kText + kv, 20));
+	kvrun_batch* b = nullptr;
+	REQUIRE(kvrun_batch_new(&b, e.h) == KVRUN_OK);
+	std::vector<std::unique_ptr<Session>> sessions;
+	std::vector<Told> told(5);
+	std::vector<uint32_t> ids(5);
+	size_t active = 0;
+	for (size_t k = 0; k < 5; ++k) {
+		sessions.push_back(std::make_unique<Session>(e, policies[k]));
+		const auto p = tokens_of(e, kText + policies[k]);
+		const kvrun_generate_options o = greedy(20, &told[k]);
+		REQUIRE(kvrun_batch_add(b, sessions[k]->h, p.data(), p.size(), &o, &ids[k]) == KVRUN_OK);
+		for (int step = 0; step < 3; ++step) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK); // they join one by one
+	}
+	kvrun_session_info info = KVRUN_SESSION_INFO_INIT;
+	CHECK(kvrun_session_get_info(sessions[4]->h, &info) == KVRUN_EBUSY);
+	while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
+	for (size_t k = 0; k < 5; ++k) {
+		CHECK(kvrun_batch_is_done(b, ids[k]));
+		kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+		CHECK(kvrun_batch_take(b, ids[k], &r) == KVRUN_OK);
+		CHECK(r.answer_tokens == 20);
+		CHECK(told[k].tokens == want[k]);
+	}
+	CHECK(kvrun_batch_take(b, ids[0], nullptr) == KVRUN_EINVALID);
+	CHECK(kvrun_session_get_info(sessions[4]->h, &info) == KVRUN_OK);
+	// the batch ends with an answer under way
+	uint32_t id = 0;
+	const auto p = tokens_of(e, kText);
+	REQUIRE(kvrun_batch_add(b, sessions[0]->h, p.data(), p.size(), nullptr, &id) == KVRUN_OK);
+	REQUIRE(kvrun_batch_step(b, nullptr) == KVRUN_OK);
+	kvrun_batch_free(b);
+	CHECK(kvrun_session_get_info(sessions[0]->h, &info) == KVRUN_OK);
+	CHECK(kvrun_batch_step(b, nullptr) == KVRUN_EINVALID);
+}
+
+TEST_CASE("T79 api: threads share an engine, each with its session; a third one cancels") {
+	Engine e;
+	const auto want_a = answer(e, "kivi2", kText, 40), want_b = answer(e, "fp16", kText, 40);
+	Session a(e, "kivi2"), b(e, "fp16"), c(e, "zipcache");
+	kvrun_canceller* stop = nullptr;
+	REQUIRE(kvrun_canceller_new(&stop) == KVRUN_OK);
+	Told told_a, told_b, told_c;
+	kvrun_status status_a = KVRUN_EINTERNAL, status_b = KVRUN_EINTERNAL, status_c = KVRUN_EINTERNAL;
+	const auto run = [&](Session& s, Told& told, kvrun_canceller* canceller, uint32_t n, kvrun_status& status) {
+		kvrun_generate_options o = greedy(n, &told);
+		o.canceller = canceller;
+		status = kvrun_generate_text(s.h, kText.c_str(), &o, nullptr);
+	};
+	std::thread ta([&] { run(a, told_a, nullptr, 40, status_a); });
+	std::thread tb([&] { run(b, told_b, nullptr, 40, status_b); });
+	std::thread tc([&] { run(c, told_c, stop, 400, status_c); });
+	std::thread td([&] {
+		std::this_thread::sleep_for(std::chrono::milliseconds(30));
+		kvrun_cancel(stop);
+	});
+	for (std::thread* t : {&ta, &tb, &tc, &td}) t->join();
+	CHECK(status_a == KVRUN_OK);
+	CHECK(status_b == KVRUN_OK);
+	CHECK(status_c == KVRUN_ECANCELLED);
+	CHECK(told_a.tokens == want_a);
+	CHECK(told_b.tokens == want_b);
+	CHECK(told_c.tokens.size() < 400);
+	kvrun_canceller_free(stop);
+}
+
+TEST_CASE("T79 api: a session belongs to one thread at a time") {
+	Engine e;
+	Session s(e);
+	struct Other {
+		kvrun_session* s;
+		kvrun_status status = KVRUN_OK, again = KVRUN_OK;
+	} other{s.h};
+	kvrun_generate_options o = greedy(3, nullptr);
+	o.payload = &other;
+	o.on_token = [](uint32_t, const char*, size_t, void* payload) { // from another thread, and from the callback
+		Other& x = *static_cast<Other*>(payload);
+		kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+		x.again = kvrun_session_get_info(x.s, &i);
+		std::thread([&] { x.status = kvrun_session_truncate(x.s, 0); }).join();
+		return 0;
+	};
+	CHECK(kvrun_generate_text(s.h, "a", &o, nullptr) == KVRUN_OK);
+	CHECK(other.status == KVRUN_EBUSY);
+	CHECK(other.again == KVRUN_EBUSY);
+	CHECK(error() == "");
+}
+
+TEST_CASE("api: other sessions of the engine can be used in a callback") {
+	Engine e;
+	Session s(e), inner(e, "kivi2");
+	struct Inner {
+		kvrun_session* s;
+		Told told;
+		kvrun_status status = KVRUN_EINTERNAL;
+	} x{inner.h, {}};
+	kvrun_generate_options o = greedy(2, nullptr);
+	o.payload = &x;
+	o.on_token = [](uint32_t, const char*, size_t, void* payload) {
+		Inner& i = *static_cast<Inner*>(payload);
+		const kvrun_generate_options g = greedy(4, &i.told);
+		i.status = kvrun_generate_text(i.s, "The", &g, nullptr);
+		return 0;
+	};
+	CHECK(kvrun_generate_text(s.h, "a", &o, nullptr) == KVRUN_OK);
+	CHECK(x.status == KVRUN_OK);
+	CHECK(x.told.tokens.size() == 8);
+}
+
+TEST_CASE("T44 api: sessions on disk") {
+	Engine e;
+	const std::string path =
+	    std::filesystem::temp_directory_path() / ("kvrun-api-" + std::to_string(getpid()) + ".kvs");
+	const auto want = answer(e, "zipcache", kText, 30);
+	Session s(e, "zipcache");
+	Told told;
+	kvrun_generate_options o = greedy(11, &told);
+	REQUIRE(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_OK);
+	REQUIRE(kvrun_session_save(s.h, path.c_str(), "note", 4) == KVRUN_OK);
+	kvrun_session* r = nullptr;
+	REQUIRE(kvrun_session_restore(&r, e.h, path.c_str()) == KVRUN_OK);
+	const uint32_t last = told.tokens.back(); // has been chosen and not been read
+	o = greedy(19, &told);
+	REQUIRE(kvrun_generate(r, &last, 1, &o, nullptr) == KVRUN_OK);
+	CHECK(told.tokens == want);
+	char note[16];
+	size_t n = 0;
+	REQUIRE(kvrun_session_read_note(path.c_str(), note, sizeof note, &n) == KVRUN_OK);
+	CHECK(std::string(note, n) == "note");
+	kvrun_session_free(r);
+	Engine tiny(kTiny);
+	CHECK(kvrun_session_restore(&r, tiny.h, path.c_str()) == KVRUN_EINVALID);
+	CHECK(r == nullptr);
+	CHECK(said("another model"));
+	{
+		std::fstream f(path, std::ios::binary | std::ios::in | std::ios::out);
+		f.seekp(1000);
+		f.put('\x7f');
+	}
+	CHECK(kvrun_session_restore(&r, e.h, path.c_str()) == KVRUN_EFORMAT);
+	CHECK(said("damaged session file"));
+	std::filesystem::remove(path);
+	CHECK(kvrun_session_restore(&r, e.h, path.c_str()) == KVRUN_ENOTFOUND);
+}

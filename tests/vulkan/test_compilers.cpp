@@ -1,0 +1,27 @@
+// What the compilers of Intel and NVIDIA GPUs in ../shared/vendor make of the kernels, without the hardware: everything
+// compiles, nothing spills, and every statistic has a name that kvrun knows. KVRUN_TEST_EVERY=n takes every n-th use.
+#include "engine/core/log.h"
+#include "tests/support/compare.h"
+#include "tests/vulkan/kernel_reports.h"
+#include "tools/env.h"
+#include <cstdlib>
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+TEST_CASE("compilers: every kernel compiles without spilling, and all statistics are known") {
+	const char* chip = std::getenv("KVRUN_TEST_CHIP"); // the only device of the drivers that this program runs on
+	REQUIRE_MESSAGE(chip, "started by tests/support/vendor_drivers.sh");
+	std::vector<std::string> unknown;
+	set_log_sink([&](int, std::string_view line) { unknown.emplace_back(line); }, 1);
+	const vk::VulkanDevices devices(options_from_environment());
+	REQUIRE(devices.reports().size() == 1);
+	MESSAGE(chip << ": " << devices.reports()[0].info.name);
+	size_t at = 0;
+	const std::vector<vk::KernelReport> all = devices.compile_all(0, [&](auto&, auto&) { return row_wanted(at++); });
+	set_log_sink({}, 0);
+	CHECK(at > 800);
+	CHECK(!all.empty());
+	for (const std::string& line : faults_of(chip, all)) FAIL_CHECK(line);
+	for (const std::string& line : unknown) FAIL_CHECK(line);
+}
