@@ -35,8 +35,8 @@ TEST_CASE("policy: the table has the methods and baselines, each with its paper'
 		CHECK(!p.summary.empty());
 		CHECK(parse_policy(p.name).text == p.name); // every default passes its own checks
 	}
-	for (const char* n : {"fp16", "rtn2", "rtn4", "rtn8", "kivi1", "kivi2", "kivi4", "specache1", "specache2", "logquant", "xquant", "asymkv",
-	                      "streaming", "zipcache", "mikv", "h2o"})
+	for (const char* n : {"fp16", "rtn2", "rtn4", "rtn8", "kivi1", "kivi2", "kivi4", "specache1", "specache2",
+	                      "logquant", "xquant", "asymkv", "streaming", "zipcache", "mikv", "h2o"})
 		CHECK_MESSAGE(names.count(n), n);
 	const KvPolicy kivi = parse_policy("kivi2");
 	CHECK(kivi.regular.k == Quant{.bits = 2, .scale = Scale::PerChannel, .group = 32});
