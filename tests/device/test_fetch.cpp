@@ -208,6 +208,13 @@ TEST_CASE("fetch: the largest weights, of many equal ones the first") {
 	});
 }
 
+TEST_CASE("fetch: KVRUN_CHECK finds nothing on a whole model") {
+	std::vector<Case> policies;
+	for (const std::string& p : kFetching) policies.push_back({p});
+	each_row(policies,
+	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, kPolicyModel, c.name, 40); });
+}
+
 // One layer with the tensors of tests/golden/fetch.
 struct Golden {
 	NpyArray k = load("k"), v = load("v"), q = load("q"), new_k = load("new_k"), new_v = load("new_v"),
