@@ -44,6 +44,14 @@ class Backend {
 	virtual void write(const Buffer& dst, size_t at, std::span<const std::byte> src) = 0;
 	// In order with ops; dst is filled by the next wait(), and must live until then.
 	virtual void read(const Buffer& src, size_t at, std::span<std::byte> dst) = 0;
+	// Mem::Host memory as the host sees it. What ops copied there is complete after the wait() for them.
+	virtual std::span<std::byte> host_bytes(const Buffer&) = 0;
+	// A copy from Mem::Host to Mem::Arrival memory that begins now, beside what is enqueued: the caller has waited for
+	// what reads dst, and leaves src alone until ops that come after arrive() have run. Never a failure of the device:
+	// where there is no second queue the copy is in order with ops.
+	virtual uint64_t transfer(View dst, View src) = 0;
+	// Ops enqueued from here on come after the transfer. False: it failed, dst holds what it held.
+	virtual bool arrive(uint64_t transfer) = 0;
 	// Weights keep their block format; their arrangement inside a row is the backend's business.
 	virtual size_t weight_row_bytes(DType, uint32_t cols) const = 0;
 	// Rows [row, row + n) of weight w (rows, cols) from GGUF bytes.
@@ -87,9 +95,24 @@ class Backend {
 	virtual void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) = 0;
 	virtual void copy(View dst, View src) = 0; // same bytes, same type
 
+	// ---- fetching: what a row attends to, and masking
+	// Attention that live tokens of pages receive from one row per work item: weight[..] = mean over the query heads of
+	// a kv head of exp(q . k / sqrt(head_dim) - lse); -1 for slots without a live token.
+	virtual void weigh(View q, View lse, const WeighArgs&) = 0;
+	// For each work item the indices of its k largest weights that are not negative, ascending; ~0 behind them where
+	// there are fewer. Of equal ones the first.
+	virtual void top_k(View picks, View weight, View work) = 0;
+	// words[list[i][0]] = list[i][1]; list (n, 2) u32, every word at most once.
+	virtual void scatter(View words, View list) = 0;
+	// out (n, n_heads) f32: the share of a row's softmax weights that its first parts hold. work (n, 4) u32, ShareWork.
+	virtual void part_share(View out, View parts, View work) = 0;
+
 	virtual void at_layer(uint32_t layer) = 0; // names the layer of the ops that follow, for checks and traces
 	virtual void submit() = 0;                 // hands recorded work to the device
 	virtual void wait() = 0;                   // until everything submitted is done; fills pending reads
+	virtual uint64_t mark() = 0;               // submits; a name for everything so far
+	virtual void wait_for(uint64_t mark) = 0;  // until that is done; fills its reads
+	virtual bool done(uint64_t mark) = 0;      // whether it is; does not wait
 	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
 	virtual void time_ops(bool on) = 0;                   // per-dispatch device timestamps
 };

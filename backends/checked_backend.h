@@ -42,9 +42,20 @@ class CheckedBackend final : public Backend {
 	void channel_max(View out, View x) override;
 	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
 
+	void weigh(View q, View lse, const WeighArgs&) override;
+	void top_k(View picks, View weight, View work) override;
+	void scatter(View words, View list) override;
+	void part_share(View out, View parts, View work) override;
+	std::span<std::byte> host_bytes(const Buffer& b) override { return inner_->host_bytes(*inner(words_of(b)).buf); }
+	uint64_t transfer(View dst, View src) override;
+	bool arrive(uint64_t transfer) override { return inner_->arrive(transfer); }
+
 	void at_layer(uint32_t layer) override;
 	void submit() override { inner_->submit(); }
 	void wait() override { inner_->wait(); }
+	uint64_t mark() override { return inner_->mark(); }
+	void wait_for(uint64_t mark) override { inner_->wait_for(mark); }
+	bool done(uint64_t mark) override { return inner_->done(mark); }
 	std::vector<OpTime> op_times(bool reset) override { return inner_->op_times(reset); }
 	void time_ops(bool on) override { inner_->time_ops(on); }
 

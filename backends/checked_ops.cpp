@@ -192,6 +192,47 @@ void CheckedBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	    });
 }
 
+void CheckedBackend::weigh(View q, View lse, const WeighArgs& a) {
+	check_weigh(q, lse, a);
+	run("weigh", fmt::format("q {} work {}", shape_text(q), a.work.shape[0]),
+	    {{"q", q}, {"work", a.work}, {"lse", lse}}, {{"weight", a.weight, tolerance("attend"), true}},
+	    [&](Backend& b, const Map& map) {
+		    WeighArgs args = map(a);
+		    const std::vector<WeighGroup> groups = map.groups(a.groups);
+		    args.groups = groups;
+		    b.weigh(map(q), map(lse), args);
+	    });
+}
+
+// A difference in the last bits of two weights may exchange them: what is compared is how they came about.
+void CheckedBackend::top_k(View picks, View weight, View work) {
+	check_top_k(picks, weight, work);
+	run("top_k", shape_text(work), {{"weight", weight}, {"work", work}}, {},
+	    [&](Backend& b, const Map& map) { b.top_k(map(picks), map(weight), map(work)); });
+}
+
+void CheckedBackend::scatter(View words, View list) {
+	check_scatter(words, list);
+	run("scatter", shape_text(list), {{"list", list}}, {},
+	    [&](Backend& b, const Map& map) { b.scatter(map(words), map(list)); });
+}
+
+void CheckedBackend::part_share(View out, View parts, View work) {
+	check_part_share(out, parts, work);
+	run("part_share", shape_text(out), {{"work", work}}, {{"out", out, tolerance("attend")}},
+	    [&](Backend& b, const Map& map) { b.part_share(map(out), map(parts), map(work)); });
+}
+
+// The host has written only to the inner backend's memory.
+uint64_t CheckedBackend::transfer(View dst, View src) {
+	check_transfer(dst, src);
+	if (reference_) {
+		const View to = reference(dst);
+		reference_->write(*to.buf, to.at, host_bytes(*src.buf).subspan(src.at, src.bytes()));
+	}
+	return inner_->transfer(inner(dst), inner(src));
+}
+
 void CheckedBackend::channel_max(View out, View x) {
 	check_channel_max(out, x);
 	run("channel_max", shape_text(x), {{"x", x}}, {{"out", out, tolerance("copy")}},

@@ -108,6 +108,46 @@ struct ScoreArgs {
 	uint32_t n_kv_heads;
 };
 
+// ---- fetching
+
+struct WeighWork {    // pages of one sequence whose tokens are weighed by one row
+	uint32_t row;     // of q
+	uint32_t n_pages; // consecutive pages
+	uint32_t pages;   // as in AttendWork
+	uint32_t live, live_stride;
+	uint32_t weight;        // word of WeighArgs::weight: kv head 0, slot 0 of the first page
+	uint32_t weight_stride; // words from one kv head's weights to the next head's
+	uint32_t balance;       // as in AttendWork
+};
+constexpr uint32_t kWeighWords = 8;
+
+struct WeighGroup { // work items whose pages share a format and lie in the same buffers: one dispatch
+	Quant k;
+	uint32_t page;               // tokens per page
+	View k_codes, k_params = {}; // as in AttendGroup
+	uint32_t first_work = 0, n_work = 0;
+	uint32_t n_pages = 0; // as in AttendGroup
+};
+struct WeighArgs {
+	std::span<const WeighGroup> groups;
+	View weight;  // f32 words, written
+	View work;    // (n_work, 8) u32, WeighWork
+	View tables;  // as in KvRead
+	View balance; // as in KvRead
+	uint32_t n_kv_heads;
+};
+struct TopWork {         // one list of weights
+	uint32_t weights, n; // weight[weights .. weights + n)
+	uint32_t picks, k;   // picks[picks .. picks + k)
+};
+constexpr uint32_t kTopWords = 4;
+struct ShareWork {     // one row's partial states
+	uint32_t first, n; // parts
+	uint32_t inside;   // the first of them, whose share is wanted
+	uint32_t reserved; // 0: a work item is 16 bytes
+};
+constexpr uint32_t kShareWords = 4;
+
 // ---- packing
 
 struct PackWork {                // tokens that become consecutive slots of one page
@@ -168,6 +208,10 @@ template <class F> void each_view(KvRead& a, F f) { // not its groups'
 template <class F> void each_view(ScoreGroup& a, F f) { f("k_codes", a.k_codes); }
 template <class F> void each_view(ScoreArgs& a, F f) { // not its groups'
 	f("work", a.work), f("rows", a.rows), f("tables", a.tables), f("score", a.score);
+}
+template <class F> void each_view(WeighGroup& a, F f) { f("k_codes", a.k_codes), f("k_params", a.k_params); }
+template <class F> void each_view(WeighArgs& a, F f) { // not its groups'
+	f("weight", a.weight), f("work", a.work), f("tables", a.tables), f("balance", a.balance);
 }
 template <class F> void each_view(PackArgs& a, F f) {
 	f("sources", a.sources), f("work", a.work), f("k_codes", a.k_codes), f("v_codes", a.v_codes);

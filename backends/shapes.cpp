@@ -164,6 +164,34 @@ void check_score_slots(const View& q, const View& lse, const ScoreArgs& a) {
 		KV_ASSERT(is_page(g.page) && is_u32(g.k_codes) && uint64_t(g.first_work) + g.n_work <= a.work.shape[0]);
 }
 
+void check_weigh(const View& q, const View& lse, const WeighArgs& a) {
+	check_heads(q, a.n_kv_heads, q.shape[2]);
+	KV_ASSERT(is_u32(a.work) && a.work.row_elements() == kWeighWords && is_u32(a.tables));
+	KV_ASSERT(is_lse(lse, q) && is_f32(a.weight));
+	for (const WeighGroup& g : a.groups) {
+		KV_ASSERT(is_page(g.page) && is_u32(g.k_codes) && uint64_t(g.first_work) + g.n_work <= a.work.shape[0]);
+		KV_ASSERT(g.k.bits == 16 || is_u32(g.k_params));
+		KV_ASSERT(g.k.norm != Norm::Balance || is_u32(a.balance));
+	}
+}
+
+void check_top_k(const View& picks, const View& weight, const View& work) {
+	KV_ASSERT(is_u32(picks) && is_f32(weight) && is_u32(work) && work.row_elements() == kTopWords);
+}
+
+void check_scatter(const View& words, const View& list) {
+	KV_ASSERT(is_u32(words) && is_u32(list) && list.row_elements() == 2);
+}
+
+void check_part_share(const View& out, const View& parts, const View& work) {
+	KV_ASSERT(is_f32(out) && is_f32(parts) && is_u32(work) && work.row_elements() == kShareWords);
+	KV_ASSERT(out.shape[0] == work.shape[0] && out.row_elements() == parts.shape[1] && parts.shape[2] > 2);
+}
+
+void check_transfer(const View& dst, const View& src) {
+	KV_ASSERT(dst.buf && src.buf && dst.type == src.type && dst.elements() == src.elements());
+}
+
 void check_channel_max(const View& out, const View& x) {
 	KV_ASSERT(is_f32(out) && is_f32(x) && x.shape[3] == 1 && out.row_elements() == out.shape[1] &&
 	          out.shape[1] == x.shape[2]);

@@ -16,6 +16,11 @@ void check_kv_pack(const KvRows& src, const PackArgs&);
 void check_kv_block(const KvRows& src, const BlockArgs&);
 void check_score_prompt(const View& score, const View& q, const View& lse, const View& rows, const KvRows&);
 void check_score_slots(const View& q, const View& lse, const ScoreArgs&);
+void check_weigh(const View& q, const View& lse, const WeighArgs&);
+void check_top_k(const View& picks, const View& weight, const View& work);
+void check_scatter(const View& words, const View& list);
+void check_part_share(const View& out, const View& parts, const View& work);
+void check_transfer(const View& dst, const View& src);
 void check_channel_max(const View& out, const View& x);
 void check_kv_balance(const View& out, const View& q_max, const KvRows& k, uint32_t n);
 

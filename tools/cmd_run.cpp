@@ -1,4 +1,5 @@
 // kvrun run: continues a prompt with a model; prints the text as it is generated.
+#include "engine/cache/fetch.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "engine/run/batch.h"
@@ -98,6 +99,13 @@ std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult&
 	                per_second(r.decode_steps, r.decode_s), r.decode_steps ? r.decode_s * 1e3 / r.decode_steps : 0,
 	                prompt, per_second(tokens_worked(r), r.prefill_s), human_bytes(double(r.kv.total())),
 	                one_line(s.plan().policy.text), s.n_tokens());
+	if (const KvFetch* f = s.seq().fetch(); f && f->stats().steps) {
+		const FetchStats& t = f->stats();
+		const double n = double(t.steps);
+		line +=
+		    fmt::format("  fetch {:.1f} % of attention in f16, {} a step, {:.2f} ms hidden and {:.2f} ms not",
+		                t.share / n * 100, human_bytes(double(t.bytes) / n), t.hidden_s / n * 1e3, t.open_s / n * 1e3);
+	}
 	if (a.temperature > kGreedyTemperature) line += fmt::format("  seed {}", seed);
 	return line +
 	       fmt::format("  end: {}  device {}", stop_reason_name(r.reason), one_line(s.engine().backend().info().name));
@@ -120,6 +128,13 @@ Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, co
 	                {"decode_steps", r.decode_steps},
 	                {"decode_tok_s", per_second(r.decode_steps, r.decode_s)}};
 	j["kv"] = {{"policy", s.plan().policy.text}, {"tokens", s.n_tokens()}, {"bytes", r.kv.total()}};
+	if (const KvFetch* f = s.seq().fetch())
+		j["fetch"] = {{"steps", f->stats().steps},
+		              {"attention_in_f16", f->stats().steps ? f->stats().share / double(f->stats().steps) : 0},
+		              {"bytes", f->stats().bytes},
+		              {"host_bytes", f->host().bytes()},
+		              {"hidden_s", f->stats().hidden_s},
+		              {"open_s", f->stats().open_s}};
 	j["model"] = {{"file", a.engine.model},
 	              {"architecture", e.config().arch},
 	              {"name", e.config().name},
@@ -235,14 +250,17 @@ void add_run(Command& root) {
 	    {"Ctrl-C",
 	     "Stops the prompt or the answer. The text so far and the statistics are printed, and the exit code is "
 	     "130. A second Ctrl-C ends the program at once."},
-	    json_section({{"text, tokens", "the answer, as text and as token IDs"},
-	                  {"stop_reason", "length, context (full), end (of text), stop (a stop string) or cancelled"},
-	                  {"prompt_tokens, prompt_read", "tokens of the prompt, and those of them that are in the cache"},
-	                  {"seed", "of the sampler"},
-	                  {"timings", "load_s, prefill_s, prefill_tok_s, decode_s, decode_steps, decode_tok_s"},
-	                  {"kv", "policy, tokens, bytes: the cache at the end"},
-	                  {"model", "file, architecture, name, ctx, weight_bytes"},
-	                  {"device", "name, driver, type, cpu (runs on the host's processor)"}})};
+	    json_section(
+	        {{"text, tokens", "the answer, as text and as token IDs"},
+	         {"stop_reason", "length, context (full), end (of text), stop (a stop string) or cancelled"},
+	         {"prompt_tokens, prompt_read", "tokens of the prompt, and those of them that are in the cache"},
+	         {"seed", "of the sampler"},
+	         {"timings", "load_s, prefill_s, prefill_tok_s, decode_s, decode_steps, decode_tok_s"},
+	         {"kv", "policy, tokens, bytes: the cache at the end"},
+	         {"fetch", "of policies that fetch: steps, attention_in_f16 (share of it on average), bytes moved, "
+	                   "host_bytes, hidden_s, open_s (the host's part, beside the device and not)"},
+	         {"model", "file, architecture, name, ctx, weight_bytes"},
+	         {"device", "name, driver, type, cpu (runs on the host's processor)"}})};
 	c.callback([a, p, f] {
 		if (p->count() > 0 && f->count() > 0)
 			fail(Code::Invalid, "--prompt and --file are both given; give one of them");

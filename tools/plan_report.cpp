@@ -21,6 +21,7 @@ constexpr Part kParts[] = {
     {"slack", "empty slots of pages", &KvBytes::slack},
     {"tables", "page tables", &KvBytes::tables},
     {"live", "live masks", &KvBytes::live},
+    {"fetch", "fetched tokens, masks", &KvBytes::fetch},
 };
 
 const char* tier_name(int t) {
@@ -248,6 +249,7 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 		j["parts"][p.key] = b.*p.bytes;
 		j["bits_per_element"][p.key] = double(b.*p.bytes) * 8 / elements;
 	}
+	if (plan.fetches()) j["host_bytes"] = plan.f16_bytes(s.n_tokens);
 	j["token_sets"] = uint64_t(plan.n_groups) * plan.n_heads;
 	for (int t = 0; t < kTiers; ++t)
 		if (plan.fill[t] != Fill::None)
@@ -271,6 +273,9 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 			out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", p.what, human_bytes(double(b.*p.bytes)),
 			                   double(b.*p.bytes) * 8 / elements);
 	out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", "stored", human_bytes(double(b.total())), stored);
+	if (plan.fetches())
+		out += fmt::format("  {:<22}{:>12}  in host memory, of which a step fetches {} tokens per layer and kv head\n",
+		                   "f16 copy", human_bytes(double(plan.f16_bytes(s.n_tokens))), plan.policy.fetch);
 	out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", "plain f16", human_bytes(double(plan.f16_bytes(s.n_tokens))), 16.0);
 	out += fmt::format("  {}; codes alone {:.3g} bits per element; quality: {}\n", size_ratio(16 / stored),
 	                   code_bits(plan), quality_name(quality_of(plan)));

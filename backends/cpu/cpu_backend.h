@@ -49,10 +49,20 @@ class CpuBackend : public Backend {
 	void score_slots(View q, View lse, const ScoreArgs&) override;
 	void channel_max(View out, View x) override;
 	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
+	void weigh(View q, View lse, const WeighArgs&) override;
+	void top_k(View picks, View weight, View work) override;
+	void scatter(View words, View list) override;
+	void part_share(View out, View parts, View work) override;
+	std::span<std::byte> host_bytes(const Buffer& b) override { return {bytes_at(b, 0, b.bytes()), b.bytes()}; }
+	uint64_t transfer(View dst, View src) override { return copy(dst, src), 0; }
+	bool arrive(uint64_t) override { return true; }
 
 	void at_layer(uint32_t) override {}
 	void submit() override {} // an op is done when its call returns
 	void wait() override;
+	uint64_t mark() override { return 0; }
+	void wait_for(uint64_t) override { wait(); }
+	bool done(uint64_t) override { return true; }
 	std::vector<OpTime> op_times(bool reset) override;
 	void time_ops(bool on) override { timing_ = on; }
 

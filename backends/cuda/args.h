@@ -29,13 +29,17 @@ struct AttendItem { // AttendWork
 struct ScoreItem { // ScoreWork
 	uint32_t first, n, n_pages, pages, live, live_stride, score, score_stride;
 };
+struct WeighItem { // WeighWork
+	uint32_t row, n_pages, pages, live, live_stride, weight, weight_stride, balance;
+};
 struct PackItem { // PackWork
 	uint32_t src, n, head, slot, k_codes, v_codes, k_params, v_params, v_factors, balance;
 };
 struct BlockItem { // BlockWork
 	uint32_t src, n, head, k_params, v_factors, balance;
 };
-constexpr uint32_t kAttendItemWords = 8, kScoreItemWords = 8, kPackItemWords = 10, kBlockItemWords = 6;
+constexpr uint32_t kAttendItemWords = 8, kScoreItemWords = 8, kWeighItemWords = 8, kPackItemWords = 10,
+                   kBlockItemWords = 6;
 
 struct EmbedArgs {
 	float* out;             // (n_tokens, table.cols)
@@ -154,6 +158,31 @@ struct ScoreSlotsArgs {
 	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
 	float scale;
 };
+struct WeighArgs {
+	float* weight; // words
+	const float *q, *lse;
+	const uint32_t *work, *tables, *k_codes;
+	const uint32_t *k_params, *balance; // or null
+	CodeSide k;
+	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
+	float scale;
+};
+struct TopArgs {
+	uint32_t* picks; // words
+	const float* weight;
+	const uint32_t* work; // (n, 4)
+};
+struct ScatterArgs {
+	uint32_t* words;
+	const uint32_t* list; // (n, 2)
+	uint32_t n;
+};
+struct PartShareArgs {
+	float* out;           // (n, n_heads)
+	const float* parts;   // (n_parts, n_heads, head_dim + 2)
+	const uint32_t* work; // (n, 4)
+	uint32_t n, n_heads, head_dim;
+};
 struct ChannelMaxArgs {
 	float* out;     // (n_kv_heads, head_dim)
 	const float* x; // (rows, n_heads, head_dim)
@@ -185,6 +214,10 @@ struct Kernels {
 	Kernel<KvBlockArgs> kv_block;
 	Kernel<ScorePromptArgs> score_prompt;
 	Kernel<ScoreSlotsArgs> score_slots;
+	Kernel<WeighArgs> weigh;
+	Kernel<TopArgs> top_k;
+	Kernel<ScatterArgs> scatter;
+	Kernel<PartShareArgs> part_share;
 	Kernel<ChannelMaxArgs> channel_max;
 	Kernel<KvBalanceArgs> kv_balance;
 };

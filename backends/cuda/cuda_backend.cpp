@@ -41,7 +41,7 @@ void CudaBackend::release() noexcept {
 		if (e) (void)rt_.event_destroy(e);
 	for (const Staging& s : staging_) (void)rt_.free_host(s.data);
 	for (const Block& b : blocks_)
-		if (b.data) (void)rt_.free(b.data);
+		if (b.data) (void)(b.host ? rt_.free_host(b.data) : rt_.free(b.data));
 	(void)rt_.stream_destroy(stream_);
 	stream_ = nullptr;
 }
@@ -88,18 +88,19 @@ void CudaBackend::refuse(size_t bytes, const char* label, int result) {
 	     result == kOk ? "" : fmt::format(", and the driver returned {}", rt_.error_name(result)));
 }
 
-Buffer CudaBackend::alloc(size_t bytes, Mem, const char* label) {
+Buffer CudaBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	use();
 	const size_t size = (std::max<size_t>(bytes, 1) + 15) / 16 * 16; // a kernel may read the whole last word
-	if (bytes > info().free_bytes) refuse(bytes, label, kOk);
+	const bool host = mem == Mem::Host;
+	if (!host && bytes > info().free_bytes) refuse(bytes, label, kOk);
 	free_ids_.reserve(blocks_.size() + 1); // so that free() cannot throw
 	blocks_.reserve(blocks_.size() + 1);
 	void* p = nullptr;
-	if (const int result = rt_.alloc(&p, size); result == kErrorMemory)
+	if (const int result = host ? rt_.alloc_host(&p, size) : rt_.alloc(&p, size); result == kErrorMemory)
 		refuse(bytes, label, result);
 	else
-		check(result, "cudaMalloc");
-	const Block b{static_cast<std::byte*>(p), bytes};
+		check(result, host ? "cudaMallocHost" : "cudaMalloc");
+	const Block b{static_cast<std::byte*>(p), bytes, host};
 	uint32_t id = uint32_t(blocks_.size() + 1);
 	if (free_ids_.empty()) {
 		blocks_.push_back(b);
@@ -108,14 +109,20 @@ Buffer CudaBackend::alloc(size_t bytes, Mem, const char* label) {
 		free_ids_.pop_back();
 		blocks_[id - 1] = b;
 	}
-	Buffer out(*this, id, bytes);                                                     // frees it if the fill fails
+	Buffer out(*this, id, bytes); // frees it if the fill fails
+	if (host) {
+		std::memset(p, options_.poison ? 0xff : 0, size);
+		return out;
+	}
 	check(rt_.fill(p, options_.poison ? 0xff : 0, size, stream_), "cudaMemsetAsync"); // 0xff: NaN as f32, f16, bf16
 	return out;
 }
 
 void CudaBackend::free(uint32_t id) noexcept {
 	(void)rt_.set_device(options_.device);
-	(void)rt_.free(blocks_[id - 1].data); // waits for what uses it
+	Block& b = blocks_[id - 1];
+	if (b.host) (void)rt_.stream_wait(stream_); // as free() of device memory does: copies may be under way
+	(void)(b.host ? rt_.free_host(b.data) : rt_.free(b.data));
 	blocks_[id - 1] = Block();
 	free_ids_.push_back(id);
 }

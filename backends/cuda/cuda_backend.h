@@ -42,18 +42,29 @@ class CudaBackend : public Backend {
 	void score_slots(View q, View lse, const ScoreArgs&) override;
 	void channel_max(View out, View x) override;
 	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
+	void weigh(View q, View lse, const kvrun::WeighArgs&) override;
+	void top_k(View picks, View weight, View work) override;
+	void scatter(View words, View list) override;
+	void part_share(View out, View parts, View work) override;
 	void copy(View dst, View src) override;
+	std::span<std::byte> host_bytes(const Buffer& b) override { return {bytes_at(b, 0, b.bytes()), b.bytes()}; }
+	uint64_t transfer(View dst, View src) override { return copy(dst, src), 0; } // in order in the one stream
+	bool arrive(uint64_t) override { return true; }
 
 	void at_layer(uint32_t) override {}
 	void submit() override; // work reaches the device as it is enqueued
 	void wait() override;
+	uint64_t mark() override { return submit(), 0; }
+	void wait_for(uint64_t) override { wait(); }
+	bool done(uint64_t) override { return false; }
 	std::vector<OpTime> op_times(bool reset) override;
 	void time_ops(bool on) override { timing_ = on; }
 
  private:
 	struct Block { // one allocation
 		std::byte* data = nullptr;
-		size_t bytes = 0; // asked for
+		size_t bytes = 0;  // asked for
+		bool host = false; // pinned host memory
 	};
 	struct PendingRead {
 		std::span<std::byte> dst; // the caller's, filled by wait()

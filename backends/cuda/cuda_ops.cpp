@@ -178,6 +178,50 @@ void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	}
 }
 
+// ---- fetching
+
+static_assert(sizeof(WeighWork) == 4 * kWeighWords && sizeof(TopWork) == 16 && sizeof(ShareWork) == 16);
+
+void CudaBackend::weigh(View q, View lse, const kvrun::WeighArgs& a) {
+	check_weigh(q, lse, a);
+	const uint32_t n_heads = q.shape[1], D = q.shape[2];
+	bool first = true;
+	for (const WeighGroup& g : a.groups) {
+		launch(kernels_.weigh, {g.n_work, a.n_kv_heads, 1}, kThreads,
+		       WeighArgs{data<float>(a.weight), data<float>(q), data<float>(lse), data<uint32_t>(a.work),
+		                 data<uint32_t>(a.tables), data<uint32_t>(g.k_codes),
+		                 g.k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
+		                 g.k.norm == Norm::Balance ? data<uint32_t>(a.balance) : nullptr,
+		                 CodeSide{g.k.bits, g.k.group, g.k.scale == Scale::PerChannel}, g.first_work, g.page, n_heads,
+		                 a.n_kv_heads, D, 1 / std::sqrt(float(D))},
+		       {"weigh", g.k.bits / 8. * g.n_pages * g.page * a.n_kv_heads * D, first});
+		first = false;
+	}
+}
+
+void CudaBackend::top_k(View picks, View weight, View work) {
+	check_top_k(picks, weight, work);
+	launch(kernels_.top_k, {work.shape[0], 1, 1}, kWarp,
+	       TopArgs{data<uint32_t>(picks), data<float>(weight), data<uint32_t>(work)},
+	       {"top_k", 4. * double(weight.elements())});
+}
+
+void CudaBackend::scatter(View words, View list) {
+	check_scatter(words, list);
+	launch(kernels_.scatter, {groups(list.shape[0], kThreads), 1, 1}, kThreads,
+	       ScatterArgs{data<uint32_t>(words), data<uint32_t>(list), list.shape[0]}, {"scatter", 12. * list.shape[0]});
+}
+
+void CudaBackend::part_share(View out, View parts, View work) {
+	check_part_share(out, parts, work);
+	const uint32_t n = out.shape[0], n_heads = parts.shape[1];
+	launch(kernels_.part_share, {groups(n * n_heads, kThreads), 1, 1}, kThreads,
+	       PartShareArgs{data<float>(out), data<float>(parts), data<uint32_t>(work), n, n_heads, parts.shape[2] - 2},
+	       {"part_share", 8. * parts.shape[0] * n_heads});
+}
+
+// ---- channel statistics
+
 void CudaBackend::channel_max(View out, View x) {
 	check_channel_max(out, x);
 	const uint32_t n_kv_heads = out.shape[0], D = x.shape[2];

@@ -14,10 +14,11 @@ void add_kv(Kernels&);
 void add_attend(Kernels&);
 void add_pack(Kernels&);
 void add_score(Kernels&);
+void add_fetch(Kernels&);
 
 inline Kernels all_kernels() {
 	Kernels k;
-	add_basic(k), add_matmul(k), add_kv(k), add_attend(k), add_pack(k), add_score(k);
+	add_basic(k), add_matmul(k), add_kv(k), add_attend(k), add_pack(k), add_score(k), add_fetch(k);
 	return k;
 }
 

@@ -5,30 +5,6 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-constexpr uint32_t kLanes = 16;
-
-template <class Keys> __device__ inline float dot(const float* q, const Keys& keys, uint32_t t) {
-	float lane[kLanes] = {};
-	keys.each(t, [&](uint32_t c, float x) {
-#pragma unroll
-		for (uint32_t i = 0; i < kLanes; ++i) // indices of registers are constants
-			if (c % kLanes == i) lane[i] += q[c] * x;
-	});
-#pragma unroll
-	for (uint32_t half = kLanes / 2; half; half /= 2)
-#pragma unroll
-		for (uint32_t i = 0; i < half; ++i) lane[i] += lane[i + half];
-	return lane[0];
-}
-
-// What token t receives from the query heads of one kv head of one row, on average.
-template <class Keys>
-__device__ inline float received(const float* q, const float* lse, uint32_t share, uint32_t D, float scale,
-                                 const Keys& keys, uint32_t t) {
-	float sum = 0;
-	for (uint32_t j = 0; j < share; ++j) sum += expf(scale * dot(q + uint64_t(j) * D, keys, t) - lse[j]);
-	return 1 / float(share) * sum;
-}
 
 // Causal: row r sees tokens 0 .. first + r. Grid: tokens in x, kv heads in y.
 __global__ void score_prompt_kernel(ScorePromptArgs a) {

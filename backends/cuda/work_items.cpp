@@ -27,6 +27,15 @@ KV_SAME(ScoreItem, ScoreWork, live_stride);
 KV_SAME(ScoreItem, ScoreWork, score);
 KV_SAME(ScoreItem, ScoreWork, score_stride);
 
+static_assert(sizeof(WeighItem) == sizeof(WeighWork) && kWeighItemWords == kWeighWords);
+KV_SAME(WeighItem, WeighWork, row);
+KV_SAME(WeighItem, WeighWork, n_pages);
+KV_SAME(WeighItem, WeighWork, pages);
+KV_SAME(WeighItem, WeighWork, live);
+KV_SAME(WeighItem, WeighWork, live_stride);
+KV_SAME(WeighItem, WeighWork, weight);
+KV_SAME(WeighItem, WeighWork, weight_stride);
+KV_SAME(WeighItem, WeighWork, balance);
 static_assert(sizeof(PackItem) == sizeof(PackWork) && kPackItemWords == kPackWords);
 KV_SAME(PackItem, PackWork, src);
 KV_SAME(PackItem, PackWork, n);

@@ -11,6 +11,8 @@
 namespace kvrun::vk {
 namespace {
 
+constexpr uint32_t kComputeFamily = UINT32_MAX - 1; // of test caps: the one that computes
+
 struct Features { // one chain, for the query and for creation
 	VkPhysicalDeviceFeatures2 base = make<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2);
 	VkPhysicalDeviceVulkan11Features v11 =
@@ -175,6 +177,11 @@ int compute_family(Caps& c, VkPhysicalDevice d) {
 	for (uint32_t i = 0; i < n && found < 0; ++i)
 		if ((all[i].queueFlags & VK_QUEUE_COMPUTE_BIT) && all[i].queueCount) found = int(i);
 	if (found < 0) return -1;
+	for (uint32_t i = 0; i < n; ++i) { // the engines of cards that copy beside the others
+		const VkQueueFlags f = all[i].queueFlags;
+		if ((f & VK_QUEUE_TRANSFER_BIT) && !(f & (VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT)) && all[i].queueCount)
+			c.transfer_family = i;
+	}
 	const uint32_t bits = all[size_t(found)].timestampValidBits;
 	if (bits == 0) c.tick_ns = 0;
 	c.tick_mask = bits >= 64 ? ~uint64_t(0) : (uint64_t(1) << bits) - 1;
@@ -230,6 +237,7 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"matrices", c.matrix ? fmt::format("{}x{}x{}", c.matrix.m, c.matrix.n, c.matrix.k) : "no"},
 	            {"push descriptors", yes(c.push_descriptor)},
 	            {"memory budget", yes(c.memory_budget)},
+	            {"transfer queue", yes(c.transfer_family != UINT32_MAX)},
 	            {"timestamps", c.tick_ns > 0 ? fmt::format("{} ns", c.tick_ns) : "no"},
 	            {"compiler statistics", yes(c.executable_properties)},
 	            {"device id", fmt::format("{:04x}:{:04x}", c.vendor, c.device)}, // PCI's, of a GPU
@@ -251,6 +259,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	if (o.validate == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
 	if (o.f32_matmul) c.matrix = {};
 	clamp_caps(c, o.test_caps);
+	if (c.transfer_family == kComputeFamily) c.transfer_family = out.queue_family;
 	info.memory_bytes = c.heap_bytes;
 	if (c.has_memory) info.free_bytes = free_bytes(d, c, 0);
 	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
@@ -361,6 +370,8 @@ void clamp_caps(Caps& c, const std::string& text) {
 			allow(c.subgroup_ops);
 		else if (key == "memory_budget")
 			allow(c.memory_budget);
+		else if (key == "transfer") // 0: in order with ops; 2: submissions of their own, to the compute queue
+			c.transfer_family = v == 0 ? UINT32_MAX : v == 2 ? kComputeFamily : c.transfer_family;
 		else if (key == "timestamps")
 			c.tick_ns = v ? c.tick_ns : 0;
 		else
@@ -385,21 +396,27 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	f.v13.computeFullSubgroups = VK_TRUE;
 	f.v13.shaderIntegerDotProduct = VK_TRUE; // required of every 1.3 driver, as robustBufferAccess is
 	f.executable.pipelineExecutableInfo = VK_TRUE;
+	const bool transfers = caps_.transfer_family != UINT32_MAX;
+	f.v12.timelineSemaphore = transfers; // required of every 1.3 driver
 	f.v12.vulkanMemoryModel = f.v12.shaderFloat16 = f.matrix.cooperativeMatrix = bool(caps_.matrix);
 	const float priority = 1;
-	VkDeviceQueueCreateInfo queue = make<VkDeviceQueueCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
-	queue.queueFamilyIndex = family_;
-	queue.queueCount = 1;
-	queue.pQueuePriorities = &priority;
+	VkDeviceQueueCreateInfo queues[2];
+	for (VkDeviceQueueCreateInfo& q : queues) {
+		q = make<VkDeviceQueueCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
+		q.queueFamilyIndex = &q == queues ? family_ : caps_.transfer_family;
+		q.queueCount = 1;
+		q.pQueuePriorities = &priority;
+	}
 	VkDeviceCreateInfo info = make<VkDeviceCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &f.base);
-	info.queueCreateInfoCount = 1;
-	info.pQueueCreateInfos = &queue;
+	info.queueCreateInfoCount = transfers && caps_.transfer_family != family_ ? 2 : 1;
+	info.pQueueCreateInfos = queues;
 	info.enabledExtensionCount = uint32_t(extensions.size());
 	info.ppEnabledExtensionNames = extensions.data();
 	const VkResult r = call_loader([&] { return vkCreateDevice(physical_, &info, nullptr, &device_); });
 	if (r < 0) fail_call(r, "vkCreateDevice");
 	volkLoadDeviceTable(&fn, device_);
 	fn.vkGetDeviceQueue(device_, family_, 0, &queue_);
+	if (transfers) fn.vkGetDeviceQueue(device_, caps_.transfer_family, 0, &transfer_);
 	if (instance_->validating())
 		set_name_ = reinterpret_cast<PFN_vkSetDebugUtilsObjectNameEXT>(
 		    vkGetDeviceProcAddr(device_, "vkSetDebugUtilsObjectNameEXT"));

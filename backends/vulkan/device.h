@@ -36,6 +36,7 @@ struct Caps {
 	uint32_t max_allocations = 0; // maxMemoryAllocationCount
 	double tick_ns = 0;           // of a timestamp; 0: the queue has none
 	uint64_t tick_mask = 0;
+	uint32_t transfer_family = UINT32_MAX; // queues that copy and do nothing else; UINT32_MAX: there are none
 	// subgroups
 	uint32_t subgroup = 0; // size pipelines run with, unless their registers do not suffice (Kernels::get)
 	uint32_t subgroup_min = 0, subgroup_max = 0;
@@ -104,7 +105,7 @@ void clamp_caps(Caps&, const std::string& text);
 // Most storage buffers any embedded kernel binds.
 uint32_t ssbo_needed();
 
-class Device { // logical device, one compute queue
+class Device { // logical device, one compute queue, and one for transfers where there is one
  public:
 	Device(std::unique_ptr<Instance>, const Candidate&, bool for_statistics = false);
 	~Device();
@@ -116,6 +117,7 @@ class Device { // logical device, one compute queue
 	VkDevice handle() const { return device_; }
 	VkQueue queue() const { return queue_; }
 	uint32_t queue_family() const { return family_; }
+	VkQueue transfer_queue() const { return transfer_; } // null: none apart from queue()
 	Instance& instance() { return *instance_; }
 	void name(VkObjectType, uint64_t object, const char* label); // for validation messages and debuggers
 	VolkDeviceTable fn{};                                        // device functions without the loader's dispatch
@@ -124,7 +126,7 @@ class Device { // logical device, one compute queue
 	std::unique_ptr<Instance> instance_;
 	VkPhysicalDevice physical_ = VK_NULL_HANDLE;
 	VkDevice device_ = VK_NULL_HANDLE;
-	VkQueue queue_ = VK_NULL_HANDLE;
+	VkQueue queue_ = VK_NULL_HANDLE, transfer_ = VK_NULL_HANDLE;
 	uint32_t family_ = 0;
 	Caps caps_;
 	DeviceReport report_;

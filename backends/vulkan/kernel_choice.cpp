@@ -292,6 +292,26 @@ Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint
 
 Choice choose_channel_max(const Caps& c) { return {Kernel::channel_max, {{SPEC_LOCAL_X, lanes(c)}}}; }
 
+// ---- fetching
+
+Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page) {
+	const bool token = packed(k) && k.scale == Scale::PerToken;
+	const uint32_t flags = (packed(k) && !token ? kPerChannel : 0) | (k.norm == Norm::Balance ? kBalance : 0);
+	return {Kernel::weigh,
+	        {{SPEC_LOCAL_X, lanes(c)},
+	         {SPEC_HEAD_DIM, head_dim},
+	         {SPEC_K_BITS, k.bits},
+	         {SPEC_K_GROUP, token ? k.group : head_dim},
+	         {SPEC_FLAGS, flags},
+	         {SPEC_PAGE, page},
+	         {SPEC_HEADS, std::min(share, 4u)}}};
+}
+Choice choose_top_k(const Caps& c) {
+	return {Kernel::top_k, {{SPEC_LOCAL_X, c.is_cpu ? c.subgroup : std::min(256u, std::bit_floor(c.workgroup))}}};
+}
+Choice choose_scatter(const Caps& c) { return {Kernel::scatter, {{SPEC_LOCAL_X, lanes(c)}}}; }
+Choice choose_part_share(const Caps& c) { return {Kernel::part_share, {{SPEC_LOCAL_X, lanes(c)}}}; }
+
 // ---- packing
 
 Choice choose_pack_channels(const Quant& q, uint32_t head_dim, uint32_t page, uint32_t flags) {

@@ -61,6 +61,10 @@ struct ScoreChoice : Choice {
 ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows);
 // n_rows: most rows of a work item
 Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page);
+Choice choose_weigh(const Caps&, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page);
+Choice choose_top_k(const Caps&);
+Choice choose_scatter(const Caps&);
+Choice choose_part_share(const Caps&);
 Choice choose_channel_max(const Caps&);
 
 // ---- packing

@@ -101,8 +101,11 @@ void attend_uses(const Caps& c, Uses& out) {
 	};
 	for (const uint32_t d : kHeadDims) {
 		for (const uint32_t share : {1u, 4u, 8u}) {
-			for (const FormatUse& u : formats_of_policies(d))
+			for (const FormatUse& u : formats_of_policies(d)) {
 				for (const bool prompt : {false, true}) use(d, share, u, prompt);
+				add(out, choose_weigh(c, u.fmt.k, d, share, u.page),
+				    fmt::format("head_dim {}, {} heads, K {}, pages of {}", d, share, quant_text(u.fmt.k), u.page));
+			}
 			const std::pair<uint32_t, const char*> ways[] = {{0, ""}, {kPromptState, ", state"}, {kPromptLse, ", lse"}};
 			for (const auto& [flags, text] : ways)
 				add(out, choose_attend_prompt(c, share, d, flags),
@@ -147,6 +150,9 @@ void score_uses(const Caps& c, Uses& out) {
 				    fmt::format("head_dim {}{}, pages of {}", d, heads(share), page));
 		}
 	add(out, choose_channel_max(c), "");
+	add(out, choose_top_k(c), "");
+	add(out, choose_scatter(c), "");
+	add(out, choose_part_share(c), "");
 	add(out, {Kernel::kv_balance, {}}, "");
 }
 

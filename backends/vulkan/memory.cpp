@@ -17,7 +17,7 @@ constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
 
 Memory::Memory(Device& dev) : dev_(dev) {
 	vkGetPhysicalDeviceMemoryProperties(dev.physical(), &props_);
-	for (Mem m : {Mem::Device, Mem::Upload, Mem::Readback}) types_[size_t(m)] = types_for(m);
+	for (Mem m : {Mem::Device, Mem::Upload, Mem::Readback, Mem::Host, Mem::Arrival}) types_[size_t(m)] = types_for(m);
 }
 
 Memory::~Memory() {
@@ -34,11 +34,13 @@ std::vector<uint32_t> Memory::types_for(Mem m) const {
 		auto has = [&](VkMemoryPropertyFlags x) { return (f & x) == x; };
 		switch (m) {
 		case Mem::Device:
+		case Mem::Arrival:
 			return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) +
 			       (has(kCached) ? 1 : 0);
 		case Mem::Upload: return has(kVisible | kCoherent) ? 8 + (has(kLocal) ? 4 : 0) + (has(kCached) ? 0 : 1) : -1;
 		case Mem::Readback:
 			return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
+		case Mem::Host: return has(kVisible | kCoherent) ? (has(kLocal) ? 0 : 2) + (has(kCached) ? 1 : 0) : -1;
 		}
 		return -1;
 	};
@@ -176,6 +178,12 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	info.usage =
 	    VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
 	if (c.texel_range) info.usage |= VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT;
+	const uint32_t families[] = {dev_.queue_family(), c.transfer_family};
+	if ((m == Mem::Host || m == Mem::Arrival) && dev_.transfer_queue() && families[0] != families[1]) {
+		info.sharingMode = VK_SHARING_MODE_CONCURRENT;
+		info.queueFamilyIndexCount = 2;
+		info.pQueueFamilyIndices = families;
+	}
 	VK_TRY(dev_.fn.vkCreateBuffer(dev_.handle(), &info, nullptr, &r.handle));
 	VkMemoryRequirements req{};
 	dev_.fn.vkGetBufferMemoryRequirements(dev_.handle(), r.handle, &req);
@@ -184,7 +192,7 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	for (uint32_t type : types_[size_t(m)]) {
 		if (!(req.memoryTypeBits >> type & 1)) continue;
 		// a card's weights do not spill into host memory unasked: that would be slow without a word
-		if (m == Mem::Device && props_.memoryTypes[type].heapIndex != c.heap) continue;
+		if ((m == Mem::Device || m == Mem::Arrival) && props_.memoryTypes[type].heapIndex != c.heap) continue;
 		if ((placed = place(r, type, req))) break;
 	}
 	if (!placed) {

@@ -13,6 +13,7 @@ struct BufferRec { // what a kvrun::Buffer's id means
 	std::byte* mapped = nullptr; // null: the host cannot see it
 	bool coherent = true;
 	uint64_t last_use = 0; // number of the last submission that touches it
+	uint64_t transfer = 0; // the last transfer that does
 	uint32_t block = 0;
 	uint64_t at = 0; // in the block
 	const char* label = "";
@@ -58,7 +59,7 @@ class Memory {
 
 	Device& dev_;
 	VkPhysicalDeviceMemoryProperties props_{};
-	std::vector<uint32_t> types_[3]; // by Mem
+	std::vector<uint32_t> types_[5]; // by Mem
 	std::vector<Block> blocks_;      // memory is null where a block was given back
 	std::vector<BufferRec> buffers_; // by id; handle is null where free
 	std::vector<uint32_t> free_ids_;

@@ -48,8 +48,15 @@ class Recorder {
 	void read(uint32_t src, uint64_t at, std::span<std::byte> dst); // dst is filled by wait()
 	void retire(uint32_t buffer) noexcept;                          // destroyed when no submission uses it any more
 
+	// A copy beside what is enqueued, where the device has a queue for it; else a copy like any other, and 0.
+	uint64_t transfer(const Bind& dst, const Bind& src);
+	void arrive(uint64_t transfer); // what is recorded from here on comes after it
+
 	void submit();
 	void wait();
+	uint64_t mark();                // submits; the number of the last submission
+	void wait_until(uint64_t mark); // until that one is done; fills the reads in it and in those before
+	bool done(uint64_t mark) { return mark <= completed_ || mark <= completed(); }
 	void collect(); // destroys retired buffers whose submissions are done
 	void time_dispatches(bool on);
 	std::vector<OpTime> op_times(bool reset);
@@ -105,6 +112,14 @@ class Recorder {
 		uint64_t at;
 		std::byte* dst;
 		uint64_t bytes;
+		uint64_t value; // submission it is in
+	};
+	struct Transfers { // their queue's
+		VkCommandPool pool = VK_NULL_HANDLE;
+		VkSemaphore semaphore = VK_NULL_HANDLE; // timeline: the number of the last transfer that is done
+		std::deque<VkCommandBuffer> cmds;       // that of transfer n is number (n - 1) % kTransfers
+		uint64_t last = 0, arrived = 0;         // begun; that submissions have waited for
+		uint64_t wanted = 0;                    // that the next submission waits for
 	};
 	struct SetKey {
 		VkDescriptorSetLayout layout;
@@ -142,10 +157,15 @@ class Recorder {
 	void release();
 	void wait_for(uint64_t value);
 	uint64_t completed();
+	void deliver(uint64_t value); // reads of submissions up to it
+	void create_transfers();
+	void wait_transfer(uint64_t n); // bounded
 	void read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst);
 	Staging& staging(std::vector<Staging>&, Mem, uint64_t bytes);
 	void check(VkResult, const char* call); // of calls that may lose work: every later call fails with the first reason
 	[[noreturn]] void lose(Code, std::string why);
+	uint64_t wait_ns() const; // for one submission
+	[[noreturn]] void timed_out();
 
 	Device& dev_;
 	Memory& mem_;
@@ -169,6 +189,7 @@ class Recorder {
 	uint64_t op_ = 0;
 	std::vector<Staging> uploads_, downloads_;
 	std::vector<PendingRead> reads_;
+	Transfers transfers_;
 	std::vector<std::pair<uint32_t, uint64_t>> retired_; // buffer, submission
 	std::unordered_map<SetKey, VkDescriptorSet, SetHash> sets_;
 	std::vector<VkDescriptorPool> pools_;

@@ -46,6 +46,8 @@ void Recorder::release() {
 	forget_sets();
 	for (OldPools& o : old_pools_)
 		for (VkDescriptorPool p : o.pools) dev_.fn.vkDestroyDescriptorPool(dev_.handle(), p, nullptr);
+	dev_.fn.vkDestroySemaphore(dev_.handle(), transfers_.semaphore, nullptr);
+	dev_.fn.vkDestroyCommandPool(dev_.handle(), transfers_.pool, nullptr);
 	for (Slot& s : slots_) destroy(s);
 	slots_.clear();
 }
@@ -91,20 +93,22 @@ bool Recorder::idle(uint32_t buffer) {
 	return last <= completed_ || last <= completed();
 }
 
+uint64_t Recorder::wait_ns() const { return dev_.caps().is_cpu ? kWaitCpuNs : kWaitNs; }
+
+void Recorder::timed_out() {
+	hangs_ = true;
+	lose(Code::Device, fmt::format("the device did not finish a submission within {} s; open it again, or another "
+	                               "one with --device",
+	                               wait_ns() / 1000000000));
+}
+
 void Recorder::wait_for(uint64_t value) {
 	if (value <= completed_) return;
-	const uint64_t ns = dev_.caps().is_cpu ? kWaitCpuNs : kWaitNs;
 	for (const Slot& s : slots_) {
 		if (s.value != value) continue;
-		const VkResult r = dev_.fn.vkWaitForFences(dev_.handle(), 1, &s.fence, VK_TRUE, ns);
+		const VkResult r = dev_.fn.vkWaitForFences(dev_.handle(), 1, &s.fence, VK_TRUE, wait_ns());
 		check(r, "vkWaitForFences");
-		if (r == VK_TIMEOUT) {
-			hangs_ = true;
-			lose(Code::Device,
-			     fmt::format("the device did not finish a submission within {} s; open it again, or another "
-			                 "one with --device",
-			                 ns / 1000000000));
-		}
+		if (r == VK_TIMEOUT) timed_out();
 	}
 	completed_ = std::max(completed_, value);
 }
@@ -202,6 +206,14 @@ void Recorder::submit() {
 	VkSubmitInfo2 info = make<VkSubmitInfo2>(VK_STRUCTURE_TYPE_SUBMIT_INFO_2);
 	info.commandBufferInfoCount = 1;
 	info.pCommandBufferInfos = &cmd;
+	VkSemaphoreSubmitInfo transfer = make<VkSemaphoreSubmitInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO);
+	if (transfers_.wanted > transfers_.arrived) {
+		transfer.semaphore = transfers_.semaphore;
+		transfer.value = transfers_.arrived = transfers_.wanted;
+		transfer.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+		info.waitSemaphoreInfoCount = 1;
+		info.pWaitSemaphoreInfos = &transfer;
+	}
 	check(dev_.fn.vkQueueSubmit2(dev_.queue(), 1, &info, s.fence), "vkQueueSubmit2");
 	s.pending = true;
 	++next_value_;
@@ -250,12 +262,7 @@ void Recorder::wait() {
 	++counters_.waits;
 	wait_for(next_value_ - 1);
 	for (Slot& s : slots_) finish(s);
-	for (const PendingRead& r : reads_) {
-		const BufferRec& b = mem_.at(r.staging);
-		mem_.invalidate(b);
-		std::memcpy(r.dst, b.mapped + r.at, r.bytes);
-	}
-	reads_.clear();
+	deliver(next_value_ - 1);
 	for (Staging& s : uploads_) s.used = 0;
 	for (Staging& s : downloads_) s.used = 0;
 	while (downloads_.size() > kDownloadBlocks) {
@@ -265,7 +272,31 @@ void Recorder::wait() {
 	collect();
 }
 
+void Recorder::deliver(uint64_t value) {
+	std::erase_if(reads_, [&](const PendingRead& r) {
+		if (r.value > value) return false;
+		const BufferRec& b = mem_.at(r.staging);
+		mem_.invalidate(b);
+		std::memcpy(r.dst, b.mapped + r.at, r.bytes);
+		return true;
+	});
+}
+
+uint64_t Recorder::mark() {
+	submit();
+	return next_value_ - 1;
+}
+
+void Recorder::wait_until(uint64_t value) {
+	if (!lost_.empty()) throw Error(lost_code_, lost_);
+	wait_for(value);
+	deliver(value);
+}
+
 void Recorder::retire(uint32_t id) noexcept {
+	if (const uint64_t n = mem_.at(id).transfer) try {
+			wait_transfer(n);
+		} catch (...) {} // the device is lost: nothing is under way
 	forget_buffer(id);
 	if (mem_.at(id).last_use <= completed_)
 		mem_.destroy(id);
@@ -362,7 +393,7 @@ void Recorder::read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst) 
 		const VkBufferCopy region{at, s.used, n};
 		dev_.fn.vkCmdCopyBuffer(slot_->cmd, from.handle, to.handle, 1, &region);
 		from.last_use = to.last_use = next_value_;
-		reads_.push_back({s.buffer, s.used, dst.data(), n});
+		reads_.push_back({s.buffer, s.used, dst.data(), n, next_value_});
 		s.used = std::min(align_up(s.used + n, 16), to.size);
 		stamp("read", double(n));
 		at += n;

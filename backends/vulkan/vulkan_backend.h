@@ -3,6 +3,7 @@
 // ops_basic.cpp    embed, rmsnorm, copy;   ops_matmul.cpp  matmul, write_weight
 // ops_kv.cpp       rope_store, kv_store, kv_load, kv_pack, kv_block
 // ops_attend.cpp   attend, attend_prompt
+// ops_fetch.cpp    weigh, top_k, scatter, part_share, transfer
 // ops_score.cpp    score_prompt, score_slots, channel_max, kv_balance
 #pragma once
 #include "backends/registry.h"
@@ -48,11 +49,21 @@ class VulkanBackend final : public Backend {
 	void score_slots(View q, View lse, const ScoreArgs&) override;
 	void channel_max(View out, View x) override;
 	void kv_balance(View out, View q_max, const KvRows&, uint32_t n) override;
+	void weigh(View q, View lse, const WeighArgs&) override;
+	void top_k(View picks, View weight, View work) override;
+	void scatter(View words, View list) override;
+	void part_share(View out, View parts, View work) override;
 	void copy(View dst, View src) override;
+	std::span<std::byte> host_bytes(const Buffer&) override;
+	uint64_t transfer(View dst, View src) override;
+	bool arrive(uint64_t transfer) override;
 
 	void at_layer(uint32_t) override {}
 	void submit() override;
 	void wait() override;
+	uint64_t mark() override;
+	void wait_for(uint64_t mark) override;
+	bool done(uint64_t mark) override { return rec_.done(mark); }
 	std::vector<OpTime> op_times(bool reset) override { return rec_.op_times(reset); }
 	void time_ops(bool on) override { rec_.time_dispatches(on); }
 

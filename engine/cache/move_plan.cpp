@@ -35,13 +35,14 @@ std::vector<ChunkRows> lay_rows(const KvPool& pool, std::span<const SlotCell> ce
 
 void MovePlan::begin(uint32_t n_kv_heads, uint32_t tail) {
 	cells_in_.clear(), cells_out_.clear(), loads_.clear(), stores_.clear(), blocks_.clear(), packs_.clear();
-	sources_.clear();
+	sources_.clear(), leaving_.clear();
 	n_kv_heads_ = n_kv_heads;
 	rows_ = tail;
 	next_pack_ = next_item_ = 0, started_ = false;
 }
 
 void MovePlan::add(const KvSequence& s, uint32_t l, const KvMoves& moves) {
+	leaving_.emplace_back();
 	if (moves.empty()) return;
 	const uint32_t first_source = uint32_t(sources_.size());
 	gather(s, l, moves);
@@ -87,12 +88,14 @@ void MovePlan::gather(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 			for (uint32_t h = h0; h < h1; ++h) {
 				cells_in_.push_back({row, h, page, s.f16_slot(l, h, f16_pages[source / page], source % page)});
 				next[h] = row + 1;
+				if (!moves.positions.empty()) leaving_.back().push_back({h, row, moves.positions[i]});
 			}
 		}
 	};
 	for (const KvBlockMove& b : moves.blocks) place(b.head, b.src, b.n);
 	for (const KvMove& m : moves.packs) place(m.head, m.src, m.n);
 	rows_ = *std::max_element(next.begin(), next.end());
+	std::ranges::sort(leaving_.back());
 }
 
 void MovePlan::add_block(const KvSequence& s, uint32_t l, const KvBlockMove& m, uint32_t first_source) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "engine/cache/sequence.h"
 #include "engine/cache/step_table.h"
+#include <compare>
 
 namespace kvrun {
 
@@ -20,6 +21,10 @@ struct ChunkRows {
 	KvDst dst(const Buffer& words, uint32_t n_kv_heads) const {
 		return {pool, pool, table_view(words, at, n, n_kv_heads, 2), page};
 	}
+};
+struct LeavingRow { // one kv head of a gathered row, and the token it holds
+	uint32_t head, row, position;
+	auto operator<=>(const LeavingRow&) const = default;
 };
 struct SlotCell { // one kv head of one row, and its place in the f16 tier
 	uint32_t row, head;
@@ -43,6 +48,8 @@ class MovePlan {
 	}
 	// The same in parts: enqueues moves of about `most_tokens` tokens; true once all moves are enqueued.
 	bool enqueue_some(Backend&, const Buffer& words, const KvRows& src, uint64_t most_tokens);
+	// Gathered rows of the sequence whose moves were added as number i, sorted; only of plans that fetch.
+	std::span<const LeavingRow> leaving(size_t i) const { return leaving_[i]; }
 	uint32_t rows() const { return rows_; } // of the source, gathered ones included
 	bool empty() const { return cells_in_.empty() && blocks_.empty() && packs_.empty() && cells_out_.empty(); }
 
@@ -66,6 +73,7 @@ class MovePlan {
 
 	std::vector<SlotCell> cells_in_, cells_out_; // gathered, stored
 	std::vector<ChunkRows> loads_, stores_;
+	std::vector<std::vector<LeavingRow>> leaving_;
 	std::vector<Block> blocks_;
 	std::vector<Pack> packs_;
 	std::vector<uint32_t> sources_; // rows of the source

@@ -6,7 +6,7 @@ namespace kvrun {
 
 KvPool::KvPool(Backend& be, uint32_t n_layers, size_t budget_bytes)
     : be_(be), device_(be.info()), budget_(budget_bytes), layers_(n_layers), tables_(be, "kv tables"),
-      sums_(be, "attention sums"), balances_(be, "channel balancers") {
+      sums_(be, "attention sums"), balances_(be, "channel balancers"), host_(be) {
 	most_words_ = std::min<uint64_t>({device_.max_view_bytes, device_.max_buffer_bytes, uint64_t(UINT32_MAX)}) / 4;
 }
 

@@ -1,6 +1,7 @@
 // Device memory of the cache: pages of all sequences and policies of an engine, by layer, within one budget in bytes;
 // and the tables that say where they are.
 #pragma once
+#include "engine/cache/host_store.h"
 #include "engine/cache/word_arena.h"
 #include "engine/kv/page_pool.h"
 #include <deque>
@@ -37,6 +38,7 @@ class KvPool : public PagePool {
 	WordArena& balances() { return balances_; }
 	const WordArena& sums() const { return sums_; }
 	const WordArena& balances() const { return balances_; }
+	HostPool& host() { return host_; }                   // of policies that fetch
 	size_t allocated_bytes() const;                      // taken from the device, tables included
 	const DeviceInfo& device() const { return device_; } // when the pool was made
 
@@ -69,6 +71,7 @@ class KvPool : public PagePool {
 	std::vector<Page> pages_; // by id
 	std::vector<uint32_t> free_ids_;
 	WordArena tables_, sums_, balances_;
+	HostPool host_;
 };
 
 } // namespace kvrun

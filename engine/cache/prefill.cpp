@@ -1,5 +1,6 @@
 // The cache side of one prompt block of one sequence.
 #include "engine/cache/prefill.h"
+#include "engine/cache/fetch.h"
 #include "engine/core/round.h"
 #include <algorithm>
 
@@ -12,6 +13,7 @@ KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t 
     : be_(be), scratch_(scratch), seq_(seq), own_(own), n_new_(n_new), n_heads_(n_heads),
       most_rows_(std::min(most_rows, n_new)) {
 	const uint32_t first = seq.n_tokens();
+	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
 	seq_.cache().begin_prompt(n_new, probes);
 	try {
 		seq_.copy_pages();
@@ -136,6 +138,7 @@ void KvPrefill::plan_moves(uint32_t l) {
 		be_.wait();
 		slot_sums = seq_.sums_of(raw);
 	}
+	move_layer_ = l;
 	const KvMoves& moves = seq_.cache().prompt_moves(l, new_scores_, slot_sums);
 	StepTable table;
 	moves_.begin(plan.shape.n_kv_heads, n_new_);
@@ -147,7 +150,18 @@ void KvPrefill::plan_moves(uint32_t l) {
 	table.upload(be_, store_);
 }
 
+bool KvPrefill::move(uint64_t most_tokens) {
+	if (!moves_.enqueue_some(be_, store_, own_, most_tokens)) return false;
+	if (KvFetch* f = seq_.fetch()) { // the layer's own keys and values, and what it gathered
+		for (uint32_t h = 0; h < seq_.plan().shape.n_kv_heads; ++h)
+			f->host().keep(move_layer_, h, own_, 0, seq_.n_tokens(), n_new_);
+		f->keep(move_layer_, own_, moves_.leaving(0));
+	}
+	return true;
+}
+
 void KvPrefill::end() {
+	if (KvFetch* f = seq_.fetch()) f->prompt_read(seq_.n_tokens(), n_new_);
 	seq_.cache().end_prompt();
 	seq_.clear_sums();
 	done_ = true;

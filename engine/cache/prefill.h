@@ -34,7 +34,7 @@ class KvPrefill {
 	}
 	// The same in parts: what moves is decided, then enqueued, about `most_tokens` tokens at a time; true: all of it.
 	void plan_moves(uint32_t l);
-	bool move(uint64_t most_tokens) { return moves_.enqueue_some(be_, store_, own_, most_tokens); }
+	bool move(uint64_t most_tokens);
 	// Attention each token of the block received in the layer that plan_moves() was last called for, as
 	// KvCache::prompt_moves() takes it: (n_kv_heads, n_new); empty for policies without scores.
 	std::span<const float> layer_scores() const { return new_scores_; }
@@ -66,6 +66,7 @@ class KvPrefill {
 	ReadPlan read_plan_; // of the latest older()
 	ScorePlan slot_plan_;
 	KvRead read_;
+	uint32_t move_layer_ = 0;
 	uint32_t read_layer_ = kNone, read_rows_ = 0; // what it is of
 };
 

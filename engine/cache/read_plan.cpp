@@ -1,6 +1,8 @@
 // Work lists of attention and scores.
 #include "engine/cache/read_plan.h"
+#include "engine/cache/fetch.h"
 #include <algorithm>
+#include <tuple>
 
 namespace kvrun {
 namespace {
@@ -9,6 +11,23 @@ namespace {
 template <class W> std::span<const uint32_t> words_of_work(const std::vector<W>& work) {
 	static_assert(sizeof(W) % 4 == 0 && alignof(W) == 4);
 	return {reinterpret_cast<const uint32_t*>(work.data()), work.size() * (sizeof(W) / 4)};
+}
+
+// Numbers the work items of the groups and puts them into the table, group by group: where, and how many there are.
+template <class Group, class Args>
+std::pair<size_t, uint32_t> put_groups(std::vector<Group>& open, std::vector<Args>& groups, StepTable& table) {
+	groups.clear();
+	std::vector<uint32_t> words;
+	uint32_t n = 0;
+	for (Group& g : open) {
+		g.args.first_work = n;
+		g.args.n_work = uint32_t(g.work.size());
+		const std::span<const uint32_t> items = words_of_work(g.work);
+		words.insert(words.end(), items.begin(), items.end());
+		n += g.args.n_work;
+		groups.push_back(g.args);
+	}
+	return {table.put(words), n};
 }
 
 // Buffers are told apart by their ids: chunks of one pool stay in their places.
@@ -33,52 +52,85 @@ ReadPlan::Group& ReadPlan::group_of(const KvSequence& s, uint32_t l, const PageR
 	return g;
 }
 
+// The pages of a run, a piece at a time; `first`: words of its first page.
+void ReadPlan::add_run(const ReadRows& r, uint32_t l, const PageRun& run, AttendWork first, uint32_t& part) {
+	Group& g = group_of(*r.seq, l, run);
+	if (r.seq->plan().layers[l].balanced) first.balance = r.seq->balance_word(l);
+	for (uint32_t at = 0; at < run.n; at += r.piece) {
+		AttendWork w = first;
+		w.part = part++;
+		w.n_pages = std::min(r.piece, run.n - at);
+		w.pages += at * 4, w.live += at * 4, w.factors += at;
+		g.work.push_back(w);
+	}
+	g.args.n_pages += run.n;
+}
+
+void ReadPlan::add_fetched(const ReadRows& r, uint32_t l, uint32_t& part) {
+	const KvFetch& f = *r.seq->fetch();
+	const bool speculative = r.fetched == Fetched::Speculative;
+	const uint32_t first = speculative ? 0 : 1, end = first + f.n_pages(speculative);
+	for (const KvFetch::Run& run : f.runs(l)) {
+		const uint32_t from = std::max(run.first, first), to = std::min(run.first + run.n, end);
+		if (from >= to) continue;
+		add_run(r, l, {Tier::F16, {run.chunk, run.chunk, run.chunk, run.chunk, run.chunk}, from, to - from},
+		        {.row = r.row,
+		         .part = 0,
+		         .n_pages = 0,
+		         .pages = f.page_word(l, from),
+		         .live = f.live_word(from),
+		         .live_stride = 0,
+		         .factors = 0,
+		         .balance = 0},
+		        part);
+	}
+}
+
 void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra, StepTable& table) {
 	open_.clear();
 	n_rows_ = n_parts_ = 0;
 	item_rows_ = rows.size() == 1 ? rows[0].n : 1;
 	part_step_ = 0;
 	for (const ReadRows& r : rows) n_rows_ += r.n;
+	shares_.assign(n_rows_, {});
 	row_parts_at_ = table.take(size_t(n_rows_) * 2);
 	const std::span<uint32_t> row_parts = table.at(row_parts_at_, size_t(n_rows_) * 2);
 	for (const ReadRows& r : rows) {
 		KV_ASSERT(r.n == 1 || rows.size() == 1);
 		uint32_t part = n_parts_; // of the first of its rows
+		uint32_t f16_parts = 0;
+		bool fetched = r.fetched == Fetched::None;
+		const auto add_fetched_once = [&] { // behind the f16 tier
+			if (!fetched) add_fetched(r, l, part);
+			fetched = true;
+			f16_parts = part - n_parts_;
+		};
 		for (const PageRun& run : r.seq->runs(l)) {
-			Group& g = group_of(*r.seq, l, run);
-			const bool balanced = r.seq->plan().layers[l].balanced;
-			for (uint32_t at = 0; at < run.n; at += r.piece)
-				g.work.push_back({.row = r.row,
-				                  .part = part++,
-				                  .n_pages = std::min(r.piece, run.n - at),
-				                  .pages = r.seq->page_word(l, run.first + at),
-				                  .live = r.seq->live_word(l, run.first + at),
-				                  .live_stride = r.seq->live_stride(),
-				                  .factors = r.seq->factor_word(l, run.first + at),
-				                  .balance = balanced ? r.seq->balance_word(l) : 0});
-			g.args.n_pages += run.n;
+			if (run.tier != Tier::F16 && !f16_parts) add_fetched_once();
+			const bool masked = run.tier != Tier::F16 && r.fetched != Fetched::None && r.seq->fetch()->n_fetched();
+			const uint32_t page = run.first - r.seq->tier_first(run.tier);
+			add_run(r, l, run,
+			        {.row = r.row,
+			         .part = 0,
+			         .n_pages = 0,
+			         .pages = r.seq->page_word(l, run.first),
+			         .live = masked ? r.seq->fetch()->mask_word(l, run.tier, page) : r.seq->live_word(l, run.first),
+			         .live_stride = masked ? r.seq->fetch()->mask_stride() : r.seq->live_stride(),
+			         .factors = r.seq->factor_word(l, run.first),
+			         .balance = 0},
+			        part);
 		}
+		add_fetched_once();
 		const uint32_t of_row = part - n_parts_ + extra;
 		for (uint32_t i = 0; i < r.n; ++i) {
 			row_parts[(r.row + i) * 2] = n_parts_ + i * of_row;
 			row_parts[(r.row + i) * 2 + 1] = of_row;
 		}
+		if (r.n == 1) shares_[r.row] = {n_parts_, of_row, f16_parts, 0};
 		n_parts_ += r.n * of_row;
 		if (r.n > 1) part_step_ = of_row;
 	}
-	groups_.clear();
-	n_work_ = 0;
-	for (const Group& g : open_) n_work_ += uint32_t(g.work.size());
-	work_at_ = table.take(size_t(n_work_) * kAttendWords);
-	uint32_t first = 0;
-	for (Group& g : open_) {
-		g.args.first_work = first;
-		g.args.n_work = uint32_t(g.work.size());
-		std::ranges::copy(words_of_work(g.work),
-		                  table.at(work_at_ + size_t(first) * kAttendWords, g.work.size() * kAttendWords).begin());
-		first += g.args.n_work;
-		groups_.push_back(g.args);
-	}
+	std::tie(work_at_, n_work_) = put_groups(open_, groups_, table);
 }
 
 KvRead ReadPlan::read(const KvPool& pool, const Buffer& words, const View& parts, uint32_t n_kv_heads) const {
@@ -102,7 +154,6 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 		std::vector<ScoreWork> work;
 	};
 	std::vector<Group> open;
-	n_work_ = 0;
 	for (const ScoreRows& r : rows)
 		for (const PageRun& run : r.seq->runs(l)) {
 			if (run.tier != Tier::F16) continue;
@@ -115,7 +166,7 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 				                {}});
 				g = open.end() - 1;
 			}
-			for (uint32_t at = 0; at < run.n; at += r.piece, ++n_work_) // f16 pages are the first rows of a table
+			for (uint32_t at = 0; at < run.n; at += r.piece) // f16 pages are the first rows of a table
 				g->work.push_back({.first = r.first,
 				                   .n = r.n,
 				                   .n_pages = std::min(r.piece, run.n - at),
@@ -126,17 +177,72 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 				                   .score_stride = r.seq->sums_stride()});
 			g->args.n_pages += run.n;
 		}
-	groups_.clear();
-	work_at_ = table.take(size_t(n_work_) * kScoreWords);
-	uint32_t first = 0;
-	for (Group& g : open) {
-		g.args.first_work = first;
-		g.args.n_work = uint32_t(g.work.size());
-		std::ranges::copy(words_of_work(g.work),
-		                  table.at(work_at_ + size_t(first) * kScoreWords, g.work.size() * kScoreWords).begin());
-		first += g.args.n_work;
-		groups_.push_back(g.args);
+	std::tie(work_at_, n_work_) = put_groups(open, groups_, table);
+}
+
+void WeighPlan::build(uint32_t l, std::span<const WeighRows> rows, StepTable& table) {
+	struct Group {
+		WeighGroup args;
+		uint32_t codes, params; // chunks
+		std::vector<WeighWork> work;
+	};
+	std::vector<Group> open;
+	const auto add = [&](const WeighRows& r, const PageRun& run, WeighWork first) {
+		const KvPlan& plan = r.seq->plan();
+		const Quant& k = plan.layers[l].tier[int(run.tier)].fmt.k;
+		const uint32_t page = plan.page[int(run.tier)];
+		auto g = std::ranges::find_if(open, [&](const Group& o) {
+			return o.args.k == k && o.args.page == page && o.codes == run.chunk[0] && o.params == run.chunk[2];
+		});
+		if (g == open.end()) {
+			open.push_back(
+			    {{.k = k, .page = page, .k_codes = chunk_of(*r.seq, run.chunk[0])}, run.chunk[0], run.chunk[2], {}});
+			g = open.end() - 1;
+			if (k.bits < 16) g->args.k_params = chunk_of(*r.seq, run.chunk[2]);
+		}
+		first.row = r.row;
+		first.weight_stride = r.seq->fetch()->n_weights();
+		first.balance = plan.layers[l].balanced ? r.seq->balance_word(l) : 0;
+		for (uint32_t at = 0; at < run.n; at += r.piece) {
+			WeighWork w = first;
+			w.n_pages = std::min(r.piece, run.n - at);
+			w.pages += at * 4, w.live += at * 4, w.weight += at * page;
+			g->work.push_back(w);
+		}
+		g->args.n_pages += run.n;
+	};
+	for (const WeighRows& r : rows) {
+		const KvFetch& f = *r.seq->fetch();
+		for (const PageRun& run : r.seq->runs(l)) {
+			if (run.tier == Tier::F16) continue;
+			const uint32_t page = run.first - r.seq->tier_first(run.tier);
+			WeighWork w{};
+			w.pages = r.seq->page_word(l, run.first);
+			w.live = r.masked ? f.mask_word(l, run.tier, page) : r.seq->live_word(l, run.first);
+			w.live_stride = r.masked ? f.mask_stride() : r.seq->live_stride();
+			w.weight = r.weights + f.packed().first(run.tier) + page * r.seq->plan().page[int(run.tier)];
+			add(r, run, w);
+		}
+		for (const KvFetch::Run& run : f.runs(l)) {
+			const uint32_t from = std::max(run.first, 1u), to = std::min(run.first + run.n, 1 + f.weighed_pages());
+			if (!r.masked || from >= to) continue;
+			WeighWork w{};
+			w.pages = f.page_word(l, from);
+			w.live = f.live_word(from);
+			w.weight = r.weights + f.packed().n() + (from - 1) * r.seq->plan().page[int(Tier::F16)];
+			add(r, {Tier::F16, {run.chunk, run.chunk, run.chunk, run.chunk, run.chunk}, from, to - from}, w);
+		}
 	}
+	std::tie(work_at_, n_work_) = put_groups(open, groups_, table);
+}
+
+WeighArgs WeighPlan::read(const KvPool& pool, const Buffer& words, const View& weight, uint32_t n_kv_heads) const {
+	return {.groups = groups_,
+	        .weight = weight,
+	        .work = table_view(words, work_at_, std::max(n_work_, 1u), kWeighWords),
+	        .tables = pool.tables().view(),
+	        .balance = pool.balances().view(),
+	        .n_kv_heads = n_kv_heads};
 }
 
 ScoreArgs ScorePlan::read(const KvPool& pool, const Buffer& words, const View& rows, uint32_t n_kv_heads) const {

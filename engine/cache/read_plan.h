@@ -6,10 +6,16 @@
 
 namespace kvrun {
 
+enum class Fetched : uint8_t { // what a row reads of what its sequence has fetched
+	None,                      // nothing: the cache as it is
+	Tokens,                    // fetched tokens, instead of their packed entries
+	Speculative,               // and the speculative token, which is this row's own
+};
 struct ReadRows { // rows of q that all attend to the whole cache of one sequence
 	const KvSequence* seq;
 	uint32_t row, n; // rows row .. row + n - 1
 	uint32_t piece;  // pages of a work item
+	Fetched fetched = Fetched::None;
 };
 
 class ReadPlan {
@@ -21,6 +27,8 @@ class ReadPlan {
 	// What build() described, once the table's words are in `words`; valid until the next build().
 	KvRead read(const KvPool&, const Buffer& words, const View& parts, uint32_t n_kv_heads) const;
 	uint32_t n_parts() const { return n_parts_; }
+	// Of a row: its parts, those of f16 pages first. Only of rows that were one each.
+	ShareWork share_of(uint32_t row) const { return shares_[row]; }
 
  private:
 	struct Group {
@@ -29,12 +37,34 @@ class ReadPlan {
 		std::vector<AttendWork> work;
 	};
 	Group& group_of(const KvSequence&, uint32_t l, const PageRun&);
+	void add_run(const ReadRows&, uint32_t l, const PageRun&, AttendWork first, uint32_t& part);
+	void add_fetched(const ReadRows&, uint32_t l, uint32_t& part);
 
 	std::vector<Group> open_;         // by format and chunks, in the order of first use
 	std::vector<AttendGroup> groups_; // of the last build()
+	std::vector<ShareWork> shares_;   // by row
 	uint32_t n_rows_ = 0, n_parts_ = 0, n_work_ = 0;
 	uint32_t item_rows_ = 1, part_step_ = 0;
 	size_t work_at_ = 0, row_parts_at_ = 0; // words in the step table
+};
+
+// The packed pages that speculative rows weigh, and what they have fetched.
+struct WeighRows {
+	const KvSequence* seq;
+	uint32_t row, piece;
+	uint32_t weights; // first word: (n_kv_heads, n_weights())
+	bool masked;      // what is fetched is weighed instead of its packed entries
+};
+class WeighPlan {
+ public:
+	void build(uint32_t l, std::span<const WeighRows> rows, StepTable&);
+	bool empty() const { return groups_.empty(); }
+	WeighArgs read(const KvPool&, const Buffer& words, const View& weight, uint32_t n_kv_heads) const;
+
+ private:
+	std::vector<WeighGroup> groups_;
+	uint32_t n_work_ = 0;
+	size_t work_at_ = 0; // words in the step table
 };
 
 // The f16 pages whose tokens are scored, each sequence's against some rows.

@@ -1,5 +1,6 @@
 // One sequence on a device: page table and live bits kept equal to the cache's.
 #include "engine/cache/sequence.h"
+#include "engine/cache/fetch.h"
 #include "engine/core/round.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
@@ -19,6 +20,7 @@ KvSequence::KvSequence(Backend& be, const KvPlan& plan, KvPool& pool, uint32_t m
 		balanced_ |= L.balanced;
 		for (const TierPlan& t : L.tier) has_factors_ |= t.fmt.v.bits < 16 && t.fmt.v.norm == Norm::SqrtMax;
 	}
+	if (plan.fetches()) fetch_ = std::make_unique<KvFetch>(be, plan, pool);
 	if (balanced_) balance_at_ = pool_.balances().take(balance_words());
 }
 
@@ -43,6 +45,7 @@ std::unique_ptr<KvSequence> KvSequence::fork() {
 		be_.copy(pool_.balances().view(other->balance_at_, balance_words()),
 		         pool_.balances().view(balance_at_, balance_words()));
 	other->cache_ = cache_.fork();
+	if (fetch_) other->fetch_->fork_from(*fetch_);
 	std::copy_n(tier_pages_, kTiers, other->tier_pages_);
 	if (sum_slots_) {
 		other->fit_sums();
@@ -60,7 +63,17 @@ size_t KvSequence::table_bytes() const {
 
 void KvSequence::reset() {
 	cache_.reset();
+	if (fetch_) fetch_->reset();
 	give_sums(); // rather than cleared: this also ends prompts on a device that can do nothing any more
+}
+
+uint32_t KvSequence::exact_position(uint32_t n) const {
+	return fetch_ ? fetch_->exact_position(cache_, n) : cache_.exact_position(n);
+}
+
+void KvSequence::truncate(uint32_t n) {
+	if (fetch_ && n < n_tokens()) fetch_->forget();
+	cache_.truncate(n);
 }
 
 uint32_t KvSequence::tier_first(Tier t) const {

@@ -18,6 +18,8 @@ struct PageRun {
 	uint32_t first, n; // pages, numbered over all tiers of the layer: rows of the page table
 };
 
+class KvFetch;
+
 class KvSequence {
  public:
 	// Plan and pool must outlive the sequence. max_tokens: a first guess of its length. seed: of a policy's random
@@ -47,8 +49,10 @@ class KvSequence {
 	const KvPlan& plan() const { return plan_; }
 	KvPool& pool() { return pool_; }
 	const KvPool& pool() const { return pool_; }
+	KvFetch* fetch() const { return fetch_.get(); } // null: the policy does not fetch
 	void reset();
-	void truncate(uint32_t n_tokens) { cache_.truncate(n_tokens); } // to an exact position of the cache
+	uint32_t exact_position(uint32_t n) const; // KvCache::exact_position(), and what was fetched is the same then
+	void truncate(uint32_t n_tokens);          // to an exact position
 
 	// Enqueues what KvCache::copies() lists, once.
 	void copy_pages();
@@ -56,6 +60,7 @@ class KvSequence {
 	// Error{OutOfMemory} with the cache unchanged.
 	void sync();
 	std::span<const PageRun> runs(uint32_t l) const { return layers_[l].runs; }
+	uint32_t tier_first(Tier) const; // row of the tables where a tier's pages begin
 	// Words of pool().tables(): a page's entry (AttendWork::pages), its live bits in kv head 0, its factors entry.
 	// `row`: of the page table of layer l, as PageRun counts.
 	uint32_t page_word(uint32_t l, uint32_t row) const { return table_at_ + (l * table_pages_ + row) * 4; }
@@ -103,7 +108,6 @@ class KvSequence {
 	void sync_pages(uint32_t l, Tier);
 	void sync_live(uint32_t l, Tier);
 	void write_changed(std::vector<uint32_t>& mirror, size_t at, std::span<const uint32_t> now, size_t device_word);
-	uint32_t tier_first(Tier) const; // row of the tables where a tier's pages begin
 	uint32_t n_live_words() const { return plan_.n_groups * plan_.n_heads * table_pages_ * 4; }
 	uint32_t live_at() const { return table_at_ + uint32_t(layers_.size()) * table_pages_ * 4; }
 	uint32_t factors_at() const { return live_at() + n_live_words(); }
@@ -120,6 +124,7 @@ class KvSequence {
 	const KvPlan& plan_;
 	KvPool& pool_;
 	KvCache cache_;
+	std::unique_ptr<KvFetch> fetch_;
 	bool has_factors_ = false;         // some V format has channel factors
 	bool balanced_ = false;            // some layer has a channel balancer
 	uint32_t tier_pages_[kTiers] = {}; // rows of the table each tier may take

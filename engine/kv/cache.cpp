@@ -98,6 +98,7 @@ const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
 	const LayerPlan& L = plan->layers[l];
 	out.clear();
 	out.sources = m.sources;
+	out.positions = m.positions;
 	auto run = [&](const SetMoves::Run& r, uint32_t block) {
 		const int t = int(r.tier);
 		KvMove k{.tier = r.tier,
@@ -307,7 +308,9 @@ const KvMoves& KvCache::prompt_moves(uint32_t l, std::span<const float> new_scor
 		for (TokenSet& set : s.next_sets[l]) set.rows_unseen(uint32_t(s.rows.size()));
 	}
 	s.replay_prompt(l, per_set(new_scores, n_sets, H, s.n_new));
-	return s.materialise(l, s.moves[l]);
+	const KvMoves& moves = s.materialise(l, s.moves[l]);
+	s.moves[l] = {}; // of a long prompt with sets per head they take as much memory as the cache
+	return moves;
 }
 
 void KvCache::end_prompt() {

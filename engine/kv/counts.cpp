@@ -116,6 +116,12 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 	for (const LayerPlan& L : plan.layers) b.k_params += L.balanced ? plan.balancer_bytes() : 0;
 	b.tables = n_pages * 16;
 	b.live = n_pages * (plan.table_bytes() - 16);
+	if (plan.fetches()) {
+		const size_t L = plan.layers.size(), n = plan.fetch_pages(c.pages);
+		b.fetch = L * n * (plan.page_format(0, Tier::F16).bytes() + 16) + n * 16; // pages, entries, live bits
+		b.fetch += plan.f16_bytes(plan.fetch_slots(c.pages));
+		b.fetch += L * H * (size_t(c.pages[1]) + c.pages[2]) * 16; // masks
+	}
 	return b;
 }
 
@@ -180,7 +186,7 @@ std::string policy_that_fits(const KvShape& shape, uint64_t n_tokens, size_t bud
 	for (const KvPolicy& p : all_policies()) {
 		try {
 			const KvPlan plan = make_plan(p, shape);
-			if (plan.ranked() || (!plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None))
+			if (plan.ranked() || plan.fetches() || (!plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None))
 				continue; // forgets or guesses
 			const size_t bytes = most_bytes(plan, n_tokens);
 			if (bytes <= budget_bytes && bytes > best_bytes) best = p.name, best_bytes = bytes;

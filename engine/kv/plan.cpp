@@ -217,6 +217,9 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 		else
 			plan.fill[size_t(t)] = Fill::None, plan.page[size_t(t)] = 32;
 	}
+	if (plan.fetches() && plan.fill[int(Tier::Regular)] == Fill::None)
+		fail(Code::Invalid, "{}: fetch={} brings back packed tokens, and this policy {}; give bits=1, 2, 4 or 8",
+		     p.text, p.fetch, plan.keeps_all ? "packs none" : "evicts them");
 	check_sharing(plan);
 	check_sets(plan);
 	for (uint32_t l = 0; l < s.n_layers; ++l) {
@@ -228,6 +231,15 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 		}
 	}
 	return plan;
+}
+
+uint32_t KvPlan::fetch_slots(const uint32_t (&pages)[kTiers]) const {
+	const uint64_t slots = uint64_t(pages[1]) * page[1] + uint64_t(pages[2]) * page[2];
+	return uint32_t(std::min<uint64_t>(policy.fetch, slots));
+}
+
+uint32_t KvPlan::fetch_pages(const uint32_t (&pages)[kTiers]) const {
+	return fetches() ? 1 + ceil_div(fetch_slots(pages), page[int(Tier::F16)]) : 0;
 }
 
 size_t KvPlan::balancer_bytes() const { return size_t(shape.n_kv_heads) * shape.head_dim * 2; }

@@ -59,11 +59,16 @@ struct KvPlan {
 	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
 	const PageFormat& page_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].page_format]; }
 	const PageFormat& block_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].block_format]; }
+	bool fetches() const { return policy.fetch > 0; }
+	bool speculates() const { return fetches() && !policy.fetch_sync; }
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
 	// Bytes beside the pages: page table (4 words) and live bits (4 words per token set) of one page of one layer.
 	size_t table_bytes() const { return 16 + 16 * size_t(n_heads); }
-	size_t balancer_bytes() const;              // of one layer: (n_kv_heads, head_dim) f16
-	size_t f16_bytes(uint64_t n_tokens) const { // what plain f16 takes, without any page
+	// Pages of a layer for what is fetched, and the one of the speculative token, with so many packed pages.
+	uint32_t fetch_pages(const uint32_t (&pages)[kTiers]) const;
+	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then
+	size_t balancer_bytes() const;                               // of one layer: (n_kv_heads, head_dim) f16
+	size_t f16_bytes(uint64_t n_tokens) const {                  // what plain f16 takes, without any page
 		return size_t(4) * shape.n_layers * shape.n_kv_heads * shape.head_dim * n_tokens;
 	}
 };
@@ -79,7 +84,8 @@ struct KvBytes {
 	size_t slack = 0;                  // slots of allocated pages that hold no live token, padding
 	size_t tables = 0;                 // page tables
 	size_t live = 0;                   // live masks
-	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live; }
+	size_t fetch = 0;                  // what a step fetches: f16 pages, memory it arrives in, masks and tables
+	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch; }
 };
 // The cache after a prompt of n_tokens, nothing generated yet (scores do not change how many tokens go where).
 KvBytes bytes_at(const KvPlan&, uint64_t n_tokens);
@@ -115,11 +121,12 @@ struct KvMove {                // a run of tokens into consecutive slots of one 
 };
 struct KvMoves {
 	std::vector<uint32_t> sources;
+	std::vector<uint32_t> positions; // of the sources in the sequence; only of plans that fetch
 	std::vector<KvBlockMove> blocks;
 	std::vector<KvMove> packs;  // read f16 slots that stores and later tokens overwrite
 	std::vector<KvMove> stores; // scratch -> f16 slots
 	bool empty() const { return packs.empty() && stores.empty(); }
-	void clear() { sources.clear(), blocks.clear(), packs.clear(), stores.clear(); }
+	void clear() { sources.clear(), positions.clear(), blocks.clear(), packs.clear(), stores.clear(); }
 };
 
 } // namespace kvrun

@@ -25,6 +25,14 @@ static KvPolicy kivi(const char* name, uint8_t bits, const char* summary) {
 	        .regular = {per_channel(bits, 32), per_token(bits, 32)},
 	        .select = {.recent_keep = 96, .flush = 32}};
 }
+static KvPolicy specache(const char* name, uint8_t bits, double eta, const char* summary) {
+	return {.name = name,
+	        .source = "SpeCache, arXiv:2503.16163",
+	        .summary = summary,
+	        .regular = {per_channel(bits, 32, eta), per_token(bits, 32, Norm::None, eta)},
+	        .select = {.recent_keep = 32, .flush = 32}, // half of KIVI's: what is fetched takes as much
+	        .fetch = 64};
+}
 static LayerRule first_layers(uint16_t n, bool is_k, Quant q) {
 	return {.first = 0, .last = n, .tier = Tier::Regular, .is_k = is_k, .quant = q};
 }
@@ -39,6 +47,8 @@ static std::vector<KvPolicy> table() {
 	    kivi("kivi4", 4, "4 bits, keys per channel, values per token, newest 128 in f16"),
 	    kivi("kivi2", 2, "2 bits, keys per channel, values per token, newest 128 in f16"),
 	    kivi("kivi1", 1, "1 bit, keys per channel, values per token, newest 128 in f16"),
+	    specache("specache2", 2, 0, "kivi2 and its f16 original on the host: 64 tokens fetched for each step"),
+	    specache("specache1", 1, 0.25, "the same with 1 bit, calibrated"),
 	    {.name = "logquant",
 	     .source = "LogQuant, arXiv:2503.19950",
 	     .summary = "2 bits, f16 tokens thin out with age: at most 3 W",

@@ -97,6 +97,8 @@ struct KvPolicy {
 	Select select = {};
 	std::vector<LayerRule> layers = {}; // later rules win
 	Share share = {};
+	uint32_t fetch = 0;        // packed tokens per layer and kv head that a step reads in f16 from a copy on the host
+	bool fetch_sync = false;   // they are chosen by the step's own attention, which waits for them and is done again
 	uint16_t depth = 0;        // layer numbers above are for this many layers and scale with the model; 0: as is
 	bool fit_groups = true;    // groups of channels are defaults, and may become one head where they do not fit
 	uint16_t page = 0;         // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan

@@ -218,6 +218,11 @@ void set_page(KvPolicy& p, std::string_view key, std::string_view v) {
 		fail(Code::Invalid, "{} is {}: expected 32, 64 or 128 tokens", key, p.page);
 }
 
+void set_fetch_mode(KvPolicy& p, std::string_view key, std::string_view v) {
+	if (v != "spec" && v != "sync") fail(Code::Invalid, "{} is '{}': expected spec or sync", key, v);
+	p.fetch_sync = v == "sync";
+}
+
 struct Key {
 	const char* name;
 	const char* help; // one line
@@ -265,6 +270,12 @@ const Key kKeys[] = {
      [](Draft& d, auto k, auto v) { d.p.select.per_head = on_off(k, v); }},
     {"balance", "on: regular keys are balanced against queries by channel",
      [](Draft& d, auto k, auto v) { d.p.regular.k.norm = on_off(k, v) ? Norm::Balance : Norm::None; }},
+    {"fetch", "packed tokens per layer and KV head that each step reads in f16 from a copy in host memory; 0: none",
+     [](Draft& d, auto k, auto v) { d.p.fetch = whole(k, v, 0, 1u << 16); }},
+    {"fetch_mode",
+     "spec: fetched ahead, chosen by a speculative token; sync: chosen by the token itself, whose attention is done "
+     "twice",
+     [](Draft& d, auto k, auto v) { set_fetch_mode(d.p, k, v); }},
     {"page", "tokens per page where the formats leave a choice: 32, 64, 128",
      [](Draft& d, auto k, auto v) { set_page(d.p, k, v); }},
 };

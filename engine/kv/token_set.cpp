@@ -210,6 +210,7 @@ void TokenSet::write_run(int tier, const Token* first, uint32_t n, uint32_t page
 	const uint32_t src = uint32_t(moves.sources.size());
 	for (uint32_t i = 0; i < n; ++i) {
 		moves.sources.push_back(first[i].src);
+		if (plan_->fetches()) moves.positions.push_back(first[i].pos);
 		occupy(tier, page * plan_->page[tier] + slot + i, first[i].pos);
 	}
 	moves.packs.push_back({Tier(tier), head_, src, n, page, slot});
@@ -224,6 +225,7 @@ void TokenSet::store(SetMoves& moves) {
 		if (slot != expected || slot % page == 0)
 			moves.stores.push_back({Tier::F16, head_, uint32_t(moves.sources.size()), 0, slot / page, slot % page});
 		moves.sources.push_back(t.src);
+		if (plan_->fetches()) moves.positions.push_back(t.pos);
 		++moves.stores.back().n;
 		expected = slot + 1;
 		occupy(kF16, slot, t.pos);

@@ -17,10 +17,10 @@ struct SetMoves { // what a set's changes ask of a device, by logical page; page
 		uint32_t head, src, n; // as KvMove
 		uint32_t page, slot;   // logical page, first slot in it
 	};
-	std::vector<uint32_t> sources;
+	std::vector<uint32_t> sources, positions; // positions: of the sources, where the plan fetches
 	std::vector<Block> blocks;
 	std::vector<Run> packs, stores;
-	void clear() { sources.clear(), blocks.clear(), packs.clear(), stores.clear(); }
+	void clear() { sources.clear(), positions.clear(), blocks.clear(), packs.clear(), stores.clear(); }
 };
 
 class BookWriter;

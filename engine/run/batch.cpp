@@ -89,11 +89,19 @@ bool Batch::step() {
 		read_prompt(*next, decoding.empty() ? Prefill::kPieceSeconds
 		                                    : std::clamp(decode_s_, kLeastPromptShare, Prefill::kPieceSeconds / 2));
 	}
+	// A step that waits for its own choices in every layer is no step for those that do not.
+	std::ranges::stable_partition(decoding, [](const Stream* s) { return !s->session.plan().policy.fetch_sync; });
+	const size_t ahead =
+	    size_t(std::ranges::count_if(decoding, [](const Stream* s) { return !s->session.plan().policy.fetch_sync; }));
 	const Clock::time_point start = Clock::now();
-	for (size_t at = 0; at < decoding.size(); at += engine_.max_rows())
-		decode_rows(std::span(decoding).subspan(at, std::min<size_t>(engine_.max_rows(), decoding.size() - at)));
+	for (auto group : {std::span(decoding).first(ahead), std::span(decoding).subspan(ahead)}) decode_in_steps(group);
 	if (!decoding.empty()) decode_s_ = seconds_since(start);
 	return n_active() > 0;
+}
+
+void Batch::decode_in_steps(std::span<Stream* const> decoding) {
+	for (size_t at = 0; at < decoding.size(); at += engine_.max_rows())
+		decode_rows(std::span(decoding).subspan(at, std::min<size_t>(engine_.max_rows(), decoding.size() - at)));
 }
 
 void Batch::read_prompt(Stream& s, double seconds) {

@@ -65,6 +65,7 @@ class Batch {
  private:
 	struct Stream;
 	void read_prompt(Stream&, double seconds);
+	void decode_in_steps(std::span<Stream* const>);
 	void decode_rows(std::span<Stream* const>);
 	// The next token, chosen from logits (vocab): the answer goes on, or ends.
 	void choose(Stream&, std::span<const float> logits);

@@ -17,19 +17,30 @@ class Decoder {
 	// most_rows: of one step, at most Graph::kLogitRows.
 	Decoder(Graph&, KvScratch&, uint32_t most_rows);
 
-	// Appends each row's token to its sequence. Returns logits (rows, vocab), valid until the next call. A failure
-	// leaves every sequence as it was, unless it comes once the device is at work (KvStep::~KvStep()).
+	// Appends each row's token to its sequence. A sequence that fetches runs a speculative token beside its own, which
+	// says what the next step fetches; before its first step there is one of that alone. Returns logits (rows, vocab),
+	// valid until the next call. A failure leaves every sequence as it was, unless it comes once the device is at work
+	// (KvStep::~KvStep()).
 	std::span<const float> decode(KvPool&, std::span<const DecodeRow> rows);
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); }
 
  private:
+	struct Row {
+		StepRow step;
+		const RopeTable* rope;
+		uint32_t token, position;
+	};
+	// Runs the rows through all layers; those that are kept come first, and their logits are read to logits_, those of
+	// the others, which come behind them, lead to the next speculative tokens.
+	void run(KvPool&, std::span<const Row>);
+
 	Graph& graph_;
 	KvScratch& scratch_;
 	uint32_t most_rows_;
 	Buffer memory_;
-	View x_, tokens_, rope_; // (most_rows, dim) f32, (most_rows) u32, (most_rows, rotary_dim / 2, 2) f32
-	std::vector<float> host_rope_, logits_;
+	View x_, tokens_, rope_; // (2 most_rows, dim) f32, (2 most_rows) u32, (2 most_rows, rotary_dim / 2, 2) f32
+	std::vector<float> host_rope_, logits_, guesses_;
 };
 
 } // namespace kvrun

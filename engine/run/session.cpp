@@ -15,12 +15,28 @@ Session::Session(Engine& e, const SessionOptions& opt) : engine_(e), options_(op
 		     opt.kv.text);
 	ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
 	ctx_by_budget_ = !opt.ctx && fits < trained;
+	if (plan().fetches()) fit_host_copy();
 	if (opt.ctx && fits < opt.ctx)
 		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: the budget has room for {}",
 		                      opt.ctx, opt.kv.text, fits));
 	warn_about_context(e.config(), ctx_);
 	rope_ = std::make_shared<const RopeTable>(e.config(), ctx_);
 	seq_ = std::make_unique<KvSequence>(e.backend(), plan(), e.pool(), ctx_, opt.seed);
+}
+
+// A policy that fetches has every token in host memory too: what does not fit there is said before anything is read.
+void Session::fit_host_copy() {
+	const HostPool& host = engine_.pool().host();
+	const size_t chunk = HostPool::chunk_bytes(plan().shape);
+	const uint64_t fits = host.budget_bytes() / chunk * HostPool::kTokens;
+	if (fits >= ctx_) return;
+	if (options_.ctx || fits == 0)
+		fail(Code::OutOfMemory,
+		     "a context of {} tokens with policy '{}' needs {:.1f} MiB of host memory for its f16 copy, {:.1f} MiB are "
+		     "budgeted; raise --host-budget or give -c {}",
+		     ctx_, plan().policy.text, double(plan().f16_bytes(ctx_)) / (1 << 20),
+		     double(host.budget_bytes()) / (1 << 20), fits);
+	ctx_ = uint32_t(fits);
 }
 
 Session::Session(const Session& s, std::unique_ptr<KvSequence> seq)
@@ -83,6 +99,8 @@ std::span<const float> decode(std::span<const SessionRow> rows) {
 		if (rows[i].token >= e.config().vocab)
 			refuse(Code::Invalid,
 			       fmt::format("token {} is outside the vocabulary of {}", rows[i].token, e.config().vocab));
+		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
+			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
 		step.push_back({s.seq_.get(), s.rope_.get(), rows[i].token});
 	}
 	for (;;) try {
@@ -151,7 +169,7 @@ const Session::Checkpoint* Session::checkpoint_at(uint32_t n) const {
 }
 
 uint32_t Session::exact_position(uint32_t n) const {
-	uint32_t best = seq_->cache().exact_position(std::min(n, n_tokens()));
+	uint32_t best = seq_->exact_position(std::min(n, n_tokens()));
 	for (const Checkpoint& c : checkpoints_)
 		if (c.seq->n_tokens() <= n) best = std::max(best, c.seq->n_tokens());
 	return best;
@@ -162,7 +180,7 @@ void Session::truncate(uint32_t n) {
 	if (n > n_tokens()) fail(Code::Invalid, "truncate to {} tokens, the session has {}", n, n_tokens());
 	if (n == n_tokens()) return;
 	if (n == 0) return reset();
-	if (seq_->cache().exact_position(n) == n) {
+	if (seq_->exact_position(n) == n) {
 		seq_->truncate(n);
 	} else if (const Checkpoint* c = checkpoint_at(n)) {
 		seq_ = c->seq->fork(); // the checkpoint stays, for another attempt from there

@@ -81,6 +81,7 @@ class Session {
 	void append_history(std::span<const uint32_t> tokens) {
 		history_.insert(history_.end(), tokens.begin(), tokens.end());
 	}
+	void fit_host_copy();
 	void sync_history() noexcept; // after something failed: the sequence may be shorter than it was
 	void prompt_read();           // a prompt is complete: makes a checkpoint
 	const Checkpoint* checkpoint_at(uint32_t n) const;

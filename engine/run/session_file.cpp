@@ -173,6 +173,11 @@ void save_session(Session& s, const std::string& path, std::span<const std::byte
 		fail(Code::Invalid, "the note has {} bytes, at most {} can be saved with a session", note.size(), kMaxNote);
 	s.check_idle();
 	const std::string facts = facts_of(s).dump();
+	if (s.plan().fetches())
+		fail(Code::Unsupported,
+		     "a session of policy '{}' cannot be saved: its f16 copy in host memory is no part of session files; give "
+		     "fetch=0",
+		     s.plan().policy.text);
 	const std::vector<std::byte> books = s.seq().cache().save_books();
 	NewFile file(path);
 	Header header{};

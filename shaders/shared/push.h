@@ -122,6 +122,26 @@ struct ScoreSlotsPush {
 	uint n_kv_heads;
 	float scale; // 1 / sqrt(head_dim)
 };
+struct WeighPush {
+	KV_PUSH_HEAD
+	uint first_work;
+	uint n_heads;
+	uint n_kv_heads;
+	float scale; // 1 / sqrt(head_dim)
+};
+struct TopPush {
+	KV_PUSH_HEAD
+};
+struct ScatterPush {
+	KV_PUSH_HEAD
+	uint n;
+};
+struct PartSharePush {
+	KV_PUSH_HEAD
+	uint n; // rows
+	uint n_heads;
+	uint head_dim;
+};
 struct ChannelMaxPush {
 	KV_PUSH_HEAD
 	uint n_rows;

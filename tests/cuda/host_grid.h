@@ -175,6 +175,7 @@ template <class T, uint32_t N> class Shared {
 #define __shfl_down_sync(mask, value, n) host_grid::shuffle(mask, value, host_grid::lane() + unsigned(n), KV_HERE)
 #define __shfl_up_sync(mask, value, n) host_grid::shuffle(mask, value, host_grid::lane() - unsigned(n), KV_HERE)
 #define __ballot_sync(mask, vote) host_grid::ballot(mask, vote, KV_HERE)
+#define __popc(x) std::popcount(unsigned(x))
 #define __any_sync(mask, vote) (host_grid::ballot(mask, vote, KV_HERE) != 0)
 #define __all_sync(mask, vote) (host_grid::ballot(mask, vote, KV_HERE) == (mask))
 
@@ -194,3 +195,4 @@ inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 inline float __half2float(__half x) { return kvrun::f16_to_f32(x.bits); }
 inline __half __float2half_rn(float x) { return {kvrun::f32_to_f16(x)}; }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }

@@ -42,6 +42,11 @@ __device__ inline void __syncwarp() { __nvvm_bar_warp_sync(0xffffffffu); }
 __device__ inline int __shfl_xor_sync(unsigned mask, int x, int lanes) {
 	return __nvvm_shfl_sync_bfly_i32(mask, x, lanes, 0x1f);
 }
+__device__ inline unsigned __shfl_xor_sync(unsigned mask, unsigned x, int lanes) {
+	return unsigned(__nvvm_shfl_sync_bfly_i32(mask, int(x), lanes, 0x1f));
+}
+__device__ inline unsigned __ballot_sync(unsigned mask, bool vote) { return __nvvm_vote_ballot_sync(mask, vote); }
+__device__ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 __device__ inline float __shfl_xor_sync(unsigned mask, float x, int lanes) {
 	return __nvvm_shfl_sync_bfly_f32(mask, x, lanes, 0x1f);
 }
@@ -78,6 +83,11 @@ __device__ inline float __half2float(__half x) {
 __device__ inline __half __float2half_rn(float x) {
 	__half y;
 	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+	return y;
+}
+__device__ inline int __float_as_int(float x) {
+	int y;
+	__builtin_memcpy(&y, &x, sizeof y);
 	return y;
 }
 __device__ inline float __int_as_float(int x) {

@@ -105,6 +105,10 @@ inline const std::vector<std::string> kShort = {"fp16",
                                                 "mikv,recent_keep=8,flush=16",
                                                 "h2o,recent_keep=8,flush=16,budget=24"};
 
+// The same of policies that fetch, which test_fetch.cpp is about.
+inline const std::vector<std::string> kFetching = {"specache2,recent_keep=8,fetch=24",
+                                                   "specache1,recent_keep=8,fetch=24"};
+
 // A prompt in two turns and decode steps under KVRUN_CHECK: every op on the cpu too.
 inline void check_sequence(const TestRow& row, const std::string& model, const std::string& kv,
                            uint32_t n_decode = 15) {

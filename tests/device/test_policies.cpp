@@ -82,7 +82,8 @@ TEST_CASE("policies: KVRUN_CHECK finds nothing") {
 
 TEST_CASE("policies: every policy on a model of every family, in any chunking, as on the cpu") {
 	std::set<std::string> tested;
-	for (const std::string& p : kShort) tested.insert(parse_policy(p).name);
+	for (const auto& list : {kShort, kFetching})
+		for (const std::string& p : list) tested.insert(parse_policy(p).name);
 	for (const KvPolicy& p : all_policies()) CHECK_MESSAGE(tested.count(p.name), p.name);
 	each_row(std::vector<Case>{{"llama"}, {"qwen2"}, {"qwen3"}, {"phi3"}},
 	         [](Backend&, const Case& c, const TestRow& row) {

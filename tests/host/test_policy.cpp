@@ -35,8 +35,8 @@ TEST_CASE("policy: the table has the methods and baselines, each with its paper'
 		CHECK(!p.summary.empty());
 		CHECK(parse_policy(p.name).text == p.name); // every default passes its own checks
 	}
-	for (const char* n : {"fp16", "rtn2", "rtn4", "rtn8", "kivi1", "kivi2", "kivi4", "logquant", "xquant", "asymkv",
-	                      "streaming", "zipcache", "mikv", "h2o"})
+	for (const char* n : {"fp16", "rtn2", "rtn4", "rtn8", "kivi1", "kivi2", "kivi4", "specache1", "specache2",
+	                      "logquant", "xquant", "asymkv", "streaming", "zipcache", "mikv", "h2o"})
 		CHECK_MESSAGE(names.count(n), n);
 	const KvPolicy kivi = parse_policy("kivi2");
 	CHECK(kivi.regular.k == Quant{.bits = 2, .scale = Scale::PerChannel, .group = 32});
@@ -265,7 +265,7 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("kivi2,k.norm=sqrtmax", {"sqrtmax is for values"});
 	check_refused("kivi2,norm=loud", {"none, sqrtmax"});
 	check_refused("kivi2,k.scale=row", {"channel or token"});
-	check_refused("kivi2,kq=4", {"2 and 1 bit", "start from kivi1, xquant, asymkv"});
+	check_refused("kivi2,kq=4", {"2 and 1 bit", "start from kivi1, specache1, xquant, asymkv"});
 	check_refused("kivi2,W=32", {"score=log", "kivi2 has recent_keep"});
 	check_refused("logquant,W=0", {"from 1"});
 	check_refused("logquant,flush=32", {"flush = 2 * recent_keep"});

@@ -1,0 +1,98 @@
+// weigh, top_k, scatter, part_share: which tokens a row attends to most.
+#include "backends/cpu/cpu_backend.h"
+#include "backends/shapes.h"
+#include "engine/core/f16.h"
+#include "engine/kv/fetch.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+
+void CpuBackend::weigh(View q, View lse, const WeighArgs& a) {
+	check_weigh(q, lse, a);
+	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = a.n_kv_heads, share = n_heads / n_kv_heads;
+	Op op(*this, "weigh", a.weight, 4. * double(q.elements()));
+	const float *qs = data<float>(q), *norm = data<float>(lse), scale = 1 / std::sqrt(float(D));
+	const uint32_t *work = data<uint32_t>(a.work), *tables = data<uint32_t>(a.tables);
+	float* weight = data<float>(a.weight);
+	std::vector<float> tile, x(size_t(share) * D);
+	const auto weigh_pages = [&](const WeighGroup& g, const WeighWork& w, uint32_t h) {
+		const size_t head = size_t(w.row) * n_heads + h * share;
+		std::copy_n(qs + head * D, x.size(), x.begin());
+		if (g.k.norm == Norm::Balance) {
+			const uint16_t* b = halves(a.balance, w.balance, n_kv_heads * D) + size_t(h) * D;
+			for (size_t i = 0; i < x.size(); ++i) x[i] /= f16_to_f32(b[i % D]);
+		}
+		const AttendGroup pages{
+		    .format = {g.k, {}}, .page = g.page, .k_codes = g.k_codes, .v_codes = {}, .k_params = g.k_params};
+		for (uint32_t p = 0; p < w.n_pages; ++p) {
+			const uint32_t* live = page_words(tables, a.tables, w.live + h * w.live_stride + p * 4, 4);
+			const uint64_t at = w.weight + uint64_t(h) * w.weight_stride + uint64_t(p) * g.page;
+			KV_ASSERT(at + g.page <= a.weight.elements());
+			load_k({n_kv_heads, D}, pages, page_words(tables, a.tables, w.pages + p * 4, 4), h, tile.data());
+			for (uint32_t t = 0; t < g.page; ++t) {
+				float sum = 0;
+				const bool there = live[t / 32] >> t % 32 & 1;
+				for (uint32_t j = 0; j < share && there; ++j)
+					sum += std::exp(scale * dot(&x[size_t(j) * D], &tile[size_t(t) * D], D) - norm[head + j]);
+				weight[at + t] = there ? sum / float(share) : -1.f;
+			}
+		}
+	};
+	for (const WeighGroup& g : a.groups)
+		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
+			const WeighWork w = work_item<WeighWork>(work, i);
+			KV_ASSERT(w.row < q.shape[0]);
+			tile.resize(size_t(g.page) * D);
+			op.add_bytes(g.k.bits / 8. * g.page * n_kv_heads * D * w.n_pages);
+			for (uint32_t h = 0; h < n_kv_heads; ++h) weigh_pages(g, w, h);
+		}
+}
+
+void CpuBackend::top_k(View picks, View weight, View work) {
+	check_top_k(picks, weight, work);
+	const Op op(*this, "top_k", picks, 4. * double(weight.elements()));
+	for (uint32_t i = 0; i < work.shape[0]; ++i) {
+		const TopWork w = work_item<TopWork>(data<uint32_t>(work), i);
+		KV_ASSERT(uint64_t(w.weights) + w.n <= weight.elements() && uint64_t(w.picks) + w.k <= picks.elements());
+		const std::vector<uint32_t> best = largest({data<float>(weight) + w.weights, w.n}, w.k);
+		uint32_t* out = data<uint32_t>(picks) + w.picks;
+		std::fill(std::copy(best.begin(), best.end(), out), out + w.k, kNone);
+	}
+}
+
+void CpuBackend::scatter(View words, View list) {
+	check_scatter(words, list);
+	const Op op(*this, "scatter", list, 2. * double(list.bytes()));
+	const uint32_t* entry = data<uint32_t>(list);
+	uint32_t* to = data<uint32_t>(words);
+	for (uint32_t i = 0; i < list.shape[0]; ++i, entry += 2) {
+		KV_ASSERT(entry[0] < words.elements());
+		to[entry[0]] = entry[1];
+	}
+}
+
+void CpuBackend::part_share(View out, View parts, View work) {
+	check_part_share(out, parts, work);
+	const Op op(*this, "part_share", out, 4. * double(out.elements()));
+	const uint32_t n_heads = parts.shape[1], D = parts.shape[2] - 2;
+	const float* state = data<float>(parts);
+	float* share = data<float>(out);
+	for (uint32_t i = 0; i < work.shape[0]; ++i) {
+		const ShareWork w = work_item<ShareWork>(data<uint32_t>(work), i);
+		KV_ASSERT(uint64_t(w.first) + w.n <= parts.shape[0] && w.inside <= w.n);
+		for (uint32_t h = 0; h < n_heads; ++h) {
+			const auto part = [&](uint32_t p) { return state + (size_t(w.first + p) * n_heads + h) * (D + 2) + D; };
+			float top = -INFINITY, inside = 0, all = 0;
+			for (uint32_t p = 0; p < w.n; ++p) top = std::max(top, part(p)[0]);
+			for (uint32_t p = 0; p < w.n; ++p) {
+				const float x = part(p)[1] > 0 ? part(p)[1] * std::exp(part(p)[0] - top) : 0;
+				all += x;
+				if (p < w.inside) inside += x;
+			}
+			share[size_t(i) * n_heads + h] = all > 0 ? inside / all : 0;
+		}
+	}
+}
+
+} // namespace kvrun

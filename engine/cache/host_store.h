@@ -1,0 +1,69 @@
+// Host memory of caches: every token's keys and values in f16, of sequences whose policy fetches.
+#pragma once
+#include "backends/backend.h"
+#include "engine/kv/plan.h"
+#include <functional>
+#include <memory>
+
+namespace kvrun {
+
+// Host memory within one budget, for all sequences of an engine: pinned, or as the system gives it where pinning fails.
+class HostPool {
+ public:
+	static constexpr uint32_t kTokens = 256; // of a chunk
+
+	explicit HostPool(Backend&); // a quarter of the machine's memory
+	void set_budget(size_t bytes) { budget_ = bytes; }
+	size_t budget_bytes() const { return budget_; }
+	size_t used_bytes() const { return used_; }
+	bool pinned() const { return pinned_; } // so far all of it
+	static size_t chunk_bytes(const KvShape& s) { return size_t(4) * s.n_layers * s.n_kv_heads * s.head_dim * kTokens; }
+
+	struct Chunk {                          // (n_layers, 2: K V, n_kv_heads, kTokens, head_dim) f16
+		Buffer pinned;                      // Mem::Host; empty: `plain` has the bytes
+		std::unique_ptr<std::byte[]> plain; //
+		std::span<std::byte> bytes;
+	};
+	// Throws Error{OutOfMemory}: the budget is used up, or the machine's memory.
+	std::shared_ptr<Chunk> take(const KvShape&);
+
+ private:
+	Backend& be_;
+	size_t budget_, used_ = 0;
+	bool pinned_ = true;
+};
+
+// The copy of one sequence. Chunks are shared with forks until one of them writes.
+class HostCopy {
+ public:
+	HostCopy(Backend& be, const KvShape& shape, HostPool& pool) : be_(be), shape_(shape), pool_(pool) {}
+	void share(const HostCopy& o) { chunks_ = o.chunks_; } // of a sequence with the same tokens
+
+	// Room for tokens [0, n), and chunks of their own from token `first` on. Throws as HostPool::take(), with what was
+	// there unchanged.
+	void reserve(uint32_t first, uint32_t n);
+	void clear() { chunks_.clear(); }
+	size_t bytes() const { return chunks_.size() * HostPool::chunk_bytes(shape_); }
+	// Enqueues copies of rows [row, row + n) of k and v in one kv head to tokens [pos, pos + n) of layer l. The host
+	// sees them after the wait for that.
+	void keep(uint32_t l, uint32_t head, const KvRows&, uint32_t row, uint32_t pos, uint32_t n);
+	// head_dim halves.
+	const std::byte* key(uint32_t l, uint32_t head, uint32_t pos) const { return row(l, 0, head, pos); }
+	const std::byte* value(uint32_t l, uint32_t head, uint32_t pos) const { return row(l, 1, head, pos); }
+
+ private:
+	size_t row_at(uint32_t l, uint32_t side, uint32_t head, uint32_t index) const { // bytes in a chunk
+		return (((size_t(l) * 2 + side) * shape_.n_kv_heads + head) * HostPool::kTokens + index) * shape_.head_dim * 2;
+	}
+	const std::byte* row(uint32_t l, uint32_t side, uint32_t head, uint32_t pos) const {
+		KV_ASSERT(pos / HostPool::kTokens < chunks_.size());
+		return chunks_[pos / HostPool::kTokens]->bytes.data() + row_at(l, side, head, pos % HostPool::kTokens);
+	}
+
+	Backend& be_;
+	KvShape shape_;
+	HostPool& pool_;
+	std::vector<std::shared_ptr<HostPool::Chunk>> chunks_;
+};
+
+} // namespace kvrun

@@ -1,0 +1,331 @@
+// Policies that fetch f16 tokens from host memory, on every device: what is chosen, and that what is fetched is what
+// the model computes with.
+#include "backends/cpu/cpu_backend.h"
+#include "engine/cache/fetch.h"
+#include "engine/cache/prefill.h"
+#include "engine/cache/step.h"
+#include "engine/core/npy.h"
+#include "tests/device/sequences.h"
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <numeric>
+#include <random>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
+const std::string kWindow = ",recent_keep=8,flush=32"; // so short that most of a hundred tokens are packed
+
+// Greedy tokens and the logits after a prompt and each of n steps on them; `tokens` decides when it is given.
+Floats follow(Session& s, std::span<const uint32_t> prompt, std::span<const uint32_t> tokens) {
+	Floats all = keep(s.prefill(prompt));
+	for (const uint32_t t : tokens) {
+		const std::span<const float> step = s.decode(t);
+		all.insert(all.end(), step.begin(), step.end());
+	}
+	return all;
+}
+
+// The cpu backend with transfers that begin late, in another order, or not at all.
+struct TransferFaults {
+	uint64_t late = 0, lost = 0; // so far
+	bool on = false;
+	std::mt19937 draw;
+};
+TransferFaults faults;
+
+class LateBackend final : public CpuBackend {
+ public:
+	LateBackend() : CpuBackend(false) {}
+	uint64_t transfer(View dst, View src) override {
+		if (!faults.on) return CpuBackend::transfer(dst, src);
+		waiting_.push_back({++last_, dst, src});
+		return last_;
+	}
+	bool arrive(uint64_t n) override {
+		if (!faults.on) return true;
+		if (faults.draw() % 4 == 0) { // this one never comes
+			std::erase_if(waiting_, [&](const Waiting& w) { return w.number == n; });
+			++faults.lost;
+			return false;
+		}
+		std::shuffle(waiting_.begin(), waiting_.end(), faults.draw); // and others before it, in any order
+		while (std::ranges::find(waiting_, n, &Waiting::number) != waiting_.end()) {
+			copy(waiting_.back().dst, waiting_.back().src);
+			waiting_.pop_back();
+			++faults.late;
+		}
+		return true;
+	}
+
+ private:
+	struct Waiting {
+		uint64_t number;
+		View dst, src;
+	};
+	std::vector<Waiting> waiting_;
+	uint64_t last_ = 0;
+};
+
+class LateDevices final : public DeviceSet {
+ public:
+	LateDevices() {
+		reports_.emplace_back();
+		reports_[0].backend = "late";
+		reports_[0].info = CpuBackend(false).info();
+	}
+	std::unique_ptr<Backend> open(size_t) override { return std::make_unique<LateBackend>(); }
+};
+
+std::unique_ptr<Engine> open_late() {
+	static const bool added = [] {
+		add_backend({"late", false, [](const BackendOptions&) -> std::unique_ptr<DeviceSet> {
+			             return std::make_unique<LateDevices>();
+		             }});
+		return true;
+	}();
+	CHECK(added);
+	EngineOptions opt;
+	opt.model = kModel;
+	opt.backend.device = "late";
+	return Engine::open(opt);
+}
+
+} // namespace
+
+TEST_CASE("T76 fetch: transfers that are late, reordered or lost change no bit") {
+	const std::string kv = "kivi1,fetch=12" + kWindow;
+	Floats want;
+	for (uint32_t seed = 0; seed < 4; ++seed) { // 0: nothing goes wrong
+		faults = {.on = seed > 0, .draw = std::mt19937(seed)};
+		const auto engine = open_late();
+		Session s(*engine, with(kv));
+		const Floats got = greedy_logits(s, random_tokens(100, engine->config().vocab, 3), 30);
+		if (!seed) want = got;
+		CHECK(got == want);
+		if (seed) CHECK((faults.late > 0 && faults.lost > 0));
+	}
+}
+
+TEST_CASE("T74 T75 fetch: host memory that is used up is said before a token is read") {
+	EngineOptions opt;
+	opt.model = kModel;
+	opt.backend = select_test_device("cpu");
+	opt.host_budget = 1;
+	const auto engine = Engine::open(opt);
+	CHECK_THROWS_WITH_AS(Session(*engine, with("kivi2,fetch=8", 64)), doctest::Contains("raise --host-budget"), Error);
+	engine->pool().host().set_budget(HostPool::chunk_bytes(engine->kv_shape()));
+	Session s(*engine, with("kivi2,fetch=8" + kWindow)); // as long as fits
+	CHECK(s.ctx() == HostPool::kTokens);
+	const Tokens prompt = random_tokens(100, engine->config().vocab, 3);
+	const Floats before = greedy_logits(s, prompt, 3);
+	Session other(*engine, with("kivi2,fetch=8" + kWindow)); // the one above holds the budget
+	CHECK_THROWS_WITH_AS(other.prefill(prompt), doctest::Contains("raise --host-budget"), Error);
+	CHECK(other.n_tokens() == 0);
+	s.reset();
+	CHECK(greedy_logits(other, prompt, 3) == before);
+}
+
+TEST_CASE("fetch: a fork goes on with the same bits, and positions inside an answer are not exact") {
+	const std::vector<Case> policies = {{"specache1,fetch=12"}, {"zipcache,flush=24,fetch=12"}, {"kivi2,fetch=7"}};
+	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kModel);
+		const uint32_t vocab = engine->config().vocab;
+		Session s(*engine, with(c.name + (c.name[0] == 'z' ? "" : kWindow)));
+		s.prefill(random_tokens(100, vocab, 3));
+		for (const uint32_t t : random_tokens(5, vocab, 4)) s.decode(t);
+		const auto fork = s.fork();
+		for (const uint32_t t : random_tokens(30, vocab, 5))
+			check_same_bits(row, keep(s.decode(t)), keep(fork->decode(t)));
+		CHECK(s.exact_position(134) == 0); // what was fetched there is not known any more
+		CHECK(s.exact_position(135) == 135);
+	});
+}
+
+TEST_CASE("fetch: rows have the same bits alone and beside sessions of other policies") {
+	each_row(std::vector<Case>{{"company"}}, [](Backend&, const Case&, const TestRow& row) {
+		const auto engine = open_engine(row.device, kModel);
+		const uint32_t vocab = engine->config().vocab;
+		const std::vector<std::string> policies = {"kivi1,fetch=12" + kWindow, "fp16",
+		                                           "mikv,fetch=9,recent_keep=8,flush=16", "kivi1,fetch=20" + kWindow};
+		const Tokens prompt = random_tokens(90, vocab, 3), tokens = random_tokens(20, vocab, 4);
+		std::vector<Floats> alone(policies.size()), beside(policies.size());
+		std::vector<std::unique_ptr<Session>> all;
+		for (size_t i = 0; i < policies.size(); ++i) {
+			Session s(*engine, with(policies[i]));
+			s.prefill(prompt);
+			for (const uint32_t t : tokens) alone[i] = keep(s.decode(t));
+			all.push_back(std::make_unique<Session>(*engine, with(policies[i])));
+			all.back()->prefill(prompt);
+		}
+		for (const uint32_t t : tokens) {
+			std::vector<SessionRow> rows;
+			for (const auto& s : all) rows.push_back({s.get(), t});
+			const Floats logits = keep(decode(rows));
+			for (size_t i = 0; i < all.size(); ++i)
+				beside[i].assign(logits.begin() + std::ptrdiff_t(i * vocab),
+				                 logits.begin() + std::ptrdiff_t((i + 1) * vocab));
+		}
+		for (size_t i = 0; i < all.size(); ++i)
+			check_same_bits({row.device, row.number, policies[i]}, beside[i], alone[i]);
+	});
+}
+
+TEST_CASE("fetch: the largest weights, of many equal ones the first") {
+	struct Top {
+		uint32_t n, k;
+		std::string text() const { return fmt::format("the {} largest of {}", k, n); }
+	};
+	const std::vector<Top> cases = {{1, 1}, {31, 4}, {64, 64}, {65, 100}, {1000, 64}, {5000, 1}, {257, 256}, {40, 0}};
+	each_row(cases, [](Backend& be, const Top& c, const TestRow&) {
+		std::mt19937 draw(c.n + c.k);
+		std::vector<float> weight(c.n * 2);
+		for (float& w : weight) // many ties, some slots without a token, the range of small probabilities
+			w = draw() % 5 == 0 ? -1.f : draw() % 3 == 0 ? 0.25f : std::exp(-float(draw() % 100));
+		const uint32_t k = std::max(c.k, 1u);
+		const Buffer w = be.alloc(weight.size() * 4, Mem::Device, "weights"), p = be.alloc(k * 8, Mem::Device, "picks"),
+		             list = be.alloc(32, Mem::Device, "work");
+		const uint32_t work[8] = {0, c.n, 0, c.k, c.n, c.n, c.k, c.k};
+		be.write(w, 0, std::as_bytes(std::span(weight)));
+		be.write(list, 0, std::as_bytes(std::span(work)));
+		be.top_k(view(p, 0, DType::U32, k * 2), view(w, 0, DType::F32, c.n * 2), view(list, 0, DType::U32, 2, 4));
+		std::vector<uint32_t> got(k * 2);
+		be.read(p, 0, std::as_writable_bytes(std::span(got)));
+		be.submit(), be.wait();
+		for (uint32_t half = 0; half < 2; ++half) {
+			std::vector<uint32_t> order;
+			for (uint32_t i = 0; i < c.n; ++i)
+				if (weight[half * c.n + i] >= 0) order.push_back(i);
+			std::stable_sort(order.begin(), order.end(),
+			                 [&](uint32_t a, uint32_t b) { return weight[half * c.n + a] > weight[half * c.n + b]; });
+			order.resize(std::min<size_t>(order.size(), c.k));
+			std::sort(order.begin(), order.end());
+			order.resize(c.k, UINT32_MAX);
+			CHECK(std::equal(order.begin(), order.end(), got.begin() + half * c.k));
+		}
+	});
+}
+
+TEST_CASE("fetch: KVRUN_CHECK finds nothing on a whole model") {
+	std::vector<Case> policies;
+	for (const std::string& p : kFetching) policies.push_back({p});
+	each_row(policies,
+	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, kPolicyModel, c.name, 40); });
+}
+
+// One layer with the tensors of tests/golden/fetch.
+struct Golden {
+	NpyArray k = load("k"), v = load("v"), q = load("q"), new_k = load("new_k"), new_v = load("new_v"),
+	         out = load("out");
+	uint32_t n_heads = uint32_t(q.shape[1]), n_kv = uint32_t(k.shape[1]), D = uint32_t(k.shape[2]),
+	         T = uint32_t(k.shape[0]);
+	static NpyArray load(const char* name) { return npy_read(kGolden + "fetch/" + name + ".npy"); }
+};
+
+TEST_CASE("fetch: the sets and the attention of a decode step are those of the paper's algorithms in numpy") {
+	each_row(std::vector<Case>{{"golden"}}, [](Backend& be, const Case&, const TestRow&) {
+		const Golden g;
+		const NpyArray want[] = {Golden::load("picks_1"), Golden::load("picks_2")};
+		const uint32_t n_picks = uint32_t(want[0].shape[1]);
+		const KvPlan plan = make_plan(parse_policy(fmt::format("specache1,fetch={}", n_picks)), {1, g.n_kv, g.D});
+		KvPool pool(be, 1, size_t(64) << 20);
+		KvSequence seq(be, plan, pool, g.T);
+		KvScratch scratch;
+		const uint32_t cap = g.T + KvPrefill::tail_rows(seq), rows_at_once = 32;
+		const auto f32 = [&](uint32_t n, uint32_t heads) {
+			return be.alloc(size_t(n) * heads * g.D * 4, Mem::Device, "x");
+		};
+		const Buffer qb = f32(rows_at_once, g.n_heads), ob = f32(rows_at_once, g.n_heads),
+		             kb = f32(rows_at_once, g.n_kv), vb = f32(rows_at_once, g.n_kv), rb = f32(rows_at_once, 1),
+		             own = be.alloc(size_t(cap) * g.n_kv * g.D * 4, Mem::Device, "own");
+		const auto rows_of = [&](const Buffer& b, uint32_t n, uint32_t heads) {
+			return view(b, 0, DType::F32, n, heads, g.D);
+		};
+		std::vector<float> turn(size_t(rows_at_once) * g.D); // rotations by nothing
+		for (size_t i = 0; i < turn.size(); i += 2) turn[i] = 1;
+		be.write(rb, 0, std::as_bytes(std::span(turn)));
+		const auto put = [&](const NpyArray& q, const NpyArray& k, const NpyArray& v, uint32_t first, uint32_t n,
+		                     uint32_t row, const KvDst& dst) { // q: row `first` on as far as there are any
+			const auto part = [&](const NpyArray& x, uint32_t heads) {
+				const size_t size = size_t(heads) * g.D;
+				return std::as_bytes(x.as<float>().subspan(first * size, n * size));
+			};
+			if (first + n <= q.shape[0]) be.write(qb, size_t(row) * g.n_heads * g.D * 4, part(q, g.n_heads));
+			be.write(kb, size_t(row) * g.n_kv * g.D * 4, part(k, g.n_kv));
+			be.write(vb, size_t(row) * g.n_kv * g.D * 4, part(v, g.n_kv));
+			be.rope_store(rows(rows_of(qb, row + n, g.n_heads), row, n), rows(rows_of(kb, row + n, g.n_kv), row, n),
+			              rows(rows_of(vb, row + n, g.n_kv), row, n),
+			              {view(rb, 0, DType::F32, n, g.D / 2, 2), g.D, /*neox=*/true}, {}, dst);
+		};
+		{
+			KvPrefill prompt(be, scratch, seq, g.T,
+			                 {view(own, 0, DType::F16, g.n_kv, cap, g.D),
+			                  view(own, own.bytes() / 2, DType::F16, g.n_kv, cap, g.D), 0},
+			                 g.n_heads, rows_at_once);
+			prompt.begin_layer(0);
+			for (uint32_t at = 0; at < g.T; at += rows_at_once) {
+				const uint32_t n = std::min(rows_at_once, g.T - at);
+				put(g.q, g.k, g.v, at, n, 0, prompt.destination(at, n));
+			}
+			prompt.end_layer(0);
+			be.submit(), be.wait();
+			prompt.end();
+		}
+		const auto step = [&](std::span<const StepRow> rows_in, uint32_t first, const NpyArray& picks) {
+			const uint32_t n = uint32_t(rows_in.size());
+			KvStep kv(be, scratch, pool, rows_in, g.n_heads);
+			kv.before_layer(0);
+			for (uint32_t i = 0; i < n; ++i) {
+				uint32_t one = 1;
+				KvDst dst = kv.destination(0, i, one);
+				dst.at = rows(dst.at, 0, 1);
+				put(g.q, g.new_k, g.new_v, first + i, 1, i, dst);
+			}
+			kv.stored(0);
+			kv.attend(0, rows_of(ob, n, g.n_heads), rows_of(qb, n, g.n_heads));
+			Floats out(size_t(n) * g.n_heads * g.D);
+			be.read(ob, 0, std::as_writable_bytes(std::span(out)));
+			kv.fetch_next();
+			be.submit(), be.wait();
+			kv.end();
+			CHECK(relative_error(out, g.out.as<float>().subspan(first * size_t(g.n_heads) * g.D, out.size())) < 2e-3);
+			for (uint32_t h = 0; h < g.n_kv; ++h) {
+				std::vector<int64_t> got;
+				for (const PackedSlot& p : seq.fetch()->set().slots(0, h))
+					got.push_back(seq.cache().positions(0, p.tier, h)[p.slot]);
+				std::ranges::sort(got);
+				CHECK(std::ranges::equal(got, picks.as<int64_t>().subspan(size_t(h) * n_picks, n_picks)));
+			}
+		};
+		step(std::array{StepRow{&seq, false}}, 0, want[0]);
+		seq.fetch()->speculate(1);
+		step(std::array{StepRow{&seq, true}, StepRow{&seq, false}}, 1, want[1]);
+	});
+}
+
+TEST_CASE("fetch: a policy that fetches every packed token computes what an f16 cache does") {
+	const std::vector<Case> policies = {{"kivi1" + kWindow},
+	                                    {"kivi2" + kWindow},
+	                                    {"kivi2,fetch_mode=sync" + kWindow},
+	                                    {"rtn2" + kWindow},
+	                                    {"zipcache,flush=24"},
+	                                    {"mikv,recent_keep=8,flush=16"},
+	                                    {"xquant,recent_keep=8,flush=32,group=32"}};
+	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
+		if (row.device == "swiftshader" && row.number > 1) return; // slow
+		const auto engine = open_engine(row.device, kModel);
+		const uint32_t vocab = engine->config().vocab;
+		const Tokens prompt = random_tokens(100, vocab, 3), tokens = random_tokens(40, vocab, 4);
+		Session exact(*engine), all(*engine, with(c.name + ",fetch=4096")), plain(*engine, with(c.name));
+		const Floats want = follow(exact, prompt, tokens);
+		const double error = relative_error(follow(all, prompt, tokens), want);
+		INFO(c.name << " error " << error);
+		CHECK(error < 5e-3);
+		CHECK(relative_error(follow(plain, prompt, tokens), want) > 2 * error); // packing alone does show
+		const FetchStats& stats = all.seq().fetch()->stats();
+		CHECK(stats.steps == tokens.size());
+		CHECK(stats.share / double(stats.steps) == doctest::Approx(1).epsilon(1e-3));
+	});
+}
