@@ -20,6 +20,7 @@ void add_inspect(Command&);
 void add_tokenize(Command&);
 void add_replay(Command&);
 void add_eval(Command&);
+void add_tune(Command&);
 void add_completion(Command&);
 void add_help(Command&); // the last one: it lists the others
 

@@ -97,6 +97,7 @@ int run(int argc, char** argv) {
 	add_tokenize(app);
 	add_replay(app);
 	add_eval(app);
+	add_tune(app);
 	add_completion(app);
 	add_help(app);
 	try {
