@@ -1,6 +1,7 @@
 // CheckedBackend: the ops, each on both backends.
 #include "backends/checked_backend.h"
 #include "backends/shapes.h"
+#include "engine/kv/quant.h"
 #include "shared/kv_page.h"
 #include <algorithm>
 #include <type_traits>
@@ -144,17 +145,25 @@ void CheckedBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	const std::vector<uint32_t> work = fetch_words(a.work);
 	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
 	const Quant &k = a.format.k, &v = a.format.v;
-	const bool per_channel = k.scale == Scale::PerChannel;
 	std::vector<Output> out; // parameters first: codes follow from them
 	const auto add = [&](const char* name, const View& pool, size_t field, uint32_t n, uint32_t bits) {
 		add_span(out, name, pool, work, kPackWords, field, n, bits);
 	};
-	if (k.bits && !a.k_block)
-		add("k_params", a.k_params, 6,
-		    per_channel ? kv_channel_param_words(n_kv, D) : kv_token_param_words(n_kv, D, k.group, a.page), 0);
-	if (v.bits) add("v_params", a.v_params, 7, kv_token_param_words(n_kv, D, v.group, a.page), 0);
-	if (k.bits) add("k_codes", a.k_codes, 4, kv_code_words(n_kv, D, k.bits, a.page), k.bits);
-	if (v.bits) add("v_codes", a.v_codes, 5, kv_code_words(n_kv, D, v.bits, a.page), v.bits);
+	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q) {
+		const uint32_t words = page_param_words(q, n_kv, D, a.page);
+		if (q.scale != Scale::Norm || q.norm_bits == 16) return add(name, pool, field, words, 0);
+		const uint32_t norms = kv_norm_scale_word(n_kv, 0, a.page); // bytes; halves follow
+		for (size_t i = 0; i < work.size(); i += kPackWords) {
+			const uint32_t at[2] = {work[i + field], work[i + field] + norms};
+			add_span(out, name, pool, std::span(at, 1), 1, 0, norms, 8);
+			add_span(out, name, pool, std::span(at + 1, 1), 1, 0, words - norms, 0);
+		}
+	};
+	const auto plane_bits = [](const Quant& q) { return q.bits == 3 ? 1u : uint32_t(q.bits); };
+	if (k.bits && !a.k_block) add_params("k_params", a.k_params, 6, k);
+	if (v.bits) add_params("v_params", a.v_params, 7, v);
+	if (k.bits) add("k_codes", a.k_codes, 4, kv_code_words(n_kv, D, k.bits, a.page), plane_bits(k));
+	if (v.bits) add("v_codes", a.v_codes, 5, kv_code_words(n_kv, D, v.bits, a.page), plane_bits(v));
 	const std::string shape =
 	    fmt::format("{} items of {} K {} bits V {} bits", a.work.shape[0], shape_text(src.k), k.bits, v.bits);
 	run("kv_pack", shape, {{"sources", a.sources}, {"work", a.work}}, std::move(out),

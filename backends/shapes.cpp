@@ -28,11 +28,15 @@ bool is_balance(const View& v, uint32_t n_kv_heads, uint32_t head_dim) {
 bool is_lse(const View& v, const View& q) { return is_f32(v) && v.elements() == size_t(q.shape[0]) * q.shape[1]; }
 
 void check_quant(const Quant& q, bool is_k, uint32_t n_kv_heads, uint32_t head_dim) {
-	KV_ASSERT(q.bits == 0 || q.bits == 1 || q.bits == 2 || q.bits == 4 || q.bits == 8 || q.bits == 16);
+	KV_ASSERT(q.bits <= 4 || q.bits == 8 || q.bits == 16);
 	if (q.bits == 0 || q.bits == 16) return;
-	KV_ASSERT(is_k || q.scale == Scale::PerToken);
-	KV_ASSERT(q.scale == Scale::PerChannel || (q.group > 0 && n_kv_heads * head_dim % q.group == 0));
+	KV_ASSERT(is_k || q.scale != Scale::PerChannel);
+	KV_ASSERT(q.scale != Scale::PerToken || (q.group > 0 && n_kv_heads * head_dim % q.group == 0));
 	KV_ASSERT(q.norm == Norm::None || q.norm == (is_k ? Norm::Balance : Norm::SqrtMax));
+	KV_ASSERT(q.scale != Scale::Norm ||
+	          (q.bits <= 4 && q.norm == Norm::None && (q.norm_bits == 8 || q.norm_bits == 16)));
+	KV_ASSERT(!q.mean || (is_k && q.scale == Scale::Norm));
+	KV_ASSERT(!q.rotate || q.scale == Scale::Norm);
 }
 void check_format(const Format& f, uint32_t n_kv_heads, uint32_t head_dim) {
 	check_quant(f.k, true, n_kv_heads, head_dim);

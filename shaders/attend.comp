@@ -18,7 +18,10 @@
 //
 // K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per page. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
-// FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance.
+// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
+// rotated values is rotated back.
+// FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance; 8 K, 16 V have
+// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's norms are bytes; 512 K has means.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
@@ -43,7 +46,10 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
+const bool K_BOOK = (FLAGS & 8u) != 0u, V_BOOK = (FLAGS & 16u) != 0u, K_ROTATE = (FLAGS & 32u) != 0u;
+const bool V_ROTATE = (FLAGS & 64u) != 0u, K_NORM8 = (FLAGS & 128u) != 0u, V_NORM8 = (FLAGS & 256u) != 0u;
+const bool K_MEAN = (FLAGS & 512u) != 0u;
+const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
 #define V_PARAMS
 #define QUERY_PAGES
@@ -55,7 +61,9 @@ layout(std430, binding = 2) readonly buffer KCodes { uvec4 k_codes[]; };
 layout(std430, binding = 3) readonly buffer VCodes { uvec4 v_codes[]; };
 layout(std430, binding = 3) readonly buffer VWords { uint v_words[]; };
 layout(std430, binding = 6) readonly buffer KParams { uvec4 k_params[]; };
+layout(std430, binding = 6) readonly buffer KParamWords { uint k_param_words[]; };
 layout(std430, binding = 7) readonly buffer VParams { uvec4 v_params[]; };
+layout(std430, binding = 7) readonly buffer VParamWords { uint v_param_words[]; };
 layout(std430, binding = 8) readonly buffer VFactors { uvec4 v_factors[]; };
 layout(std430, binding = 9) readonly buffer Balance { uvec4 balance[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
@@ -75,8 +83,9 @@ vec4 query_fit(vec4 x, uint c);
 #include "lib/attend.glsl"
 
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
-const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 8 ? 2 : 1;        // of a token that are loaded together
-const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 ? 4 : 1;         // steps of 8 channels they hold
+const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
+const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
+const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
 shared float q_sum[K_TOKEN ? K_RUNS * QUERIES : 1u];
@@ -130,9 +139,36 @@ void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 	barrier();
 }
 
-// The words of LOAD_STEPS steps of the lane's quad, [word][token].
-void load_k(uint at, out uvec4 w[LOAD_WORDS]) {
-	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = k_codes[at + i * PAGE_QUADS];
+// bias: sum_c q_c mean_c of the lane's page, which is `own` of the tile; pages as for scale_queries().
+void mean_bias(uint page, uint last, uint own, out float bias[QUERIES]) {
+	for (uint n = 0; n < TILE_PAGES; n++) {
+		const uint means = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] +
+			kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_NORM8 ? 8u : 16u)) / 4;
+		float sum[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
+		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
+			const uvec4 w = k_params[means + i / 2];
+			const vec4 mean = i % 2 == 0 ? halves_low(w) : halves_high(w);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] += dot(q_s[j * Q_PIECES + i], mean);
+		}
+		reduce(sum, false);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = n == own ? sum[j] : bias[j];
+	}
+}
+// Norms of the quad's keys; `params`: word of the page's parameters.
+vec4 key_norms(uint params, uint in_page) {
+	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_NORM8 ? 8u : 16u);
+	if (!K_NORM8) return norms_of_halves(k_param_words[at], k_param_words[at + 1]);
+	return norms_of_bytes(k_param_words[at], k_param_words[params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]);
+}
+
+// The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
+void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
+	if (K_BITS == 3) {
+		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] = k_codes[at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS];
+		return;
+	}
+	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = k_codes[at + (load * LOAD_WORDS + i) * PAGE_QUADS];
 }
 // Channels 4 half_ .. 4 half_ + 3 of the i-th step of the words.
 void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
@@ -143,9 +179,13 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
 		} else if (K_BITS == 8) {
 			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
+		} else if (K_BITS == 3) {
+			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16), high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
+			k[c] = CODE_VEC4(CODE(low, 2u, half_ * 4 + c) | CODE(high, 1u, half_ * 4 + c) << 2u);
 		} else {
 			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
 		}
+		if (K_BOOK) k[c] = book_values(k[c], K_BITS);
 	}
 }
 
@@ -165,6 +205,7 @@ void main() {
 	query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 	queries_stage();
 	state_clear();
+	if (K_ROTATE) rotate_staged(false);
 	if (K_TOKEN) sum_queries();
 
 	const uint n_quads = n_pages * PAGE_QUADS;
@@ -177,6 +218,7 @@ void main() {
 		float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
 		if (K_CHANNEL) scale_queries(first / PAGE_QUADS, n_pages - 1, page - first / PAGE_QUADS, bias);
+		if (K_MEAN) mean_bias(first / PAGE_QUADS, n_pages - 1, page - first / PAGE_QUADS, bias);
 		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
 		vec4 dots[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
@@ -184,7 +226,7 @@ void main() {
 		for (uint r = 0; r < K_RUNS; r++) {
 			for (uint n = 0; n < RUN_LOADS; n++) {
 				uvec4 w[LOAD_WORDS];
-				load_k(k_at + (r * RUN_LOADS + n) * LOAD_WORDS * PAGE_QUADS, w);
+				load_k(k_at, r * RUN_LOADS + n, w);
 				[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
 					const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
 					if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
@@ -207,18 +249,27 @@ void main() {
 				}
 			}
 		}
+		if (K_BOOK) {
+			const vec4 norms = key_norms(KV_AT(6) + tables[at + 2], in_page);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] *= norms;
+		}
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			if (K_TOKEN) score[j] = dots[j];
 			score[j] = mix((score[j] + bias[j]) * p.scale, vec4(NO_TOKEN), blind);
 		}
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
-		const uint v_param = V_BITS < 16 ? KV_AT(7) + tables[at + 3] + kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) : 0;
+		const uint v_param = V_BITS == 16 ? 0
+							 : KV_AT(7) + tables[at + 3] +
+								   (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_NORM8 ? 8u : 16u)
+										   : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE));
+		const uint v_largest = V_NORM8 ? KV_AT(7) + tables[at + 3] + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
-		tile_softmax(seen, v_param);
+		tile_softmax(seen, v_param, v_largest);
 		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
 	}
 	state_finish();
+	if (V_ROTATE) values_rotate_back();
 
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {

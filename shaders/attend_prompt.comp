@@ -20,6 +20,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "shared/spec.h"
 #include "shared/push.h"
+#include "shared/kv_page.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -87,7 +88,7 @@ void main() {
 			const bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
 			score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		}
-		tile_softmax(stored, 0);
+		tile_softmax(stored, 0, 0);
 		tile_values(v_head + (stored == 0 ? 0 : token * PIECES), stored, 0, 0);
 	}
 	state_finish();

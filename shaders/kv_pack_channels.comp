@@ -23,7 +23,8 @@ layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; }
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
-const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / BITS, WORDS = (HEAD_DIM * BITS + 31) / 32;
+const uint LOW_BITS = BITS == 3 ? 2 : BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
+const uint PAIRS = HEAD_DIM / 2, WORDS = LOW_WORDS + (BITS == 3 ? (HEAD_DIM + 31) / 32 : 0);
 shared vec2 plain_s[HEAD_DIM]; // (scale, zero) codes are computed with
 shared vec2 factor_s[PAIRS];   // balancer
 
@@ -59,13 +60,16 @@ void main() {
 	if (!mine || codes_at == ~0u) return;
 	for (uint i = gl_LocalInvocationIndex; i < n * WORDS; i += 64) {
 		const uint t = i % n, word = i / n, row = sources[src + t];
+		const bool high = word >= LOW_WORDS;
+		const uint bits = high ? 1 : LOW_BITS, pairs = 16 / bits, first = (high ? word - LOW_WORDS : word) * pairs;
+		const uint shift = high ? 2 : 0, mask = (1u << bits) - 1;
 		uint packed = 0;
-		for (uint j = 0; j < PER_WORD / 2; j++) {
-			const uint pair = word * (PER_WORD / 2) + j;
+		for (uint j = 0; j < pairs; j++) {
+			const uint pair = first + j;
 			if (pair >= PAIRS) break;
 			const vec2 x = key(h, row, pair);
-			packed |= code_of(x.x, plain_s[2 * pair], BITS) << (2 * j * BITS);
-			packed |= code_of(x.y, plain_s[2 * pair + 1], BITS) << ((2 * j + 1) * BITS);
+			packed |= (code_of(x.x, plain_s[2 * pair], BITS) >> shift & mask) << (2 * j * bits);
+			packed |= (code_of(x.y, plain_s[2 * pair + 1], BITS) >> shift & mask) << ((2 * j + 1) * bits);
 		}
 		codes[KV_AT(0) + codes_at + kv_k_word(h, word, slot + t, HEAD_DIM, BITS, PAGE)] = packed;
 	}

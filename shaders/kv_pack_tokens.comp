@@ -26,7 +26,8 @@ layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly buffer Norm { uint norm[]; };
 
 const bool VALUES = (FLAGS & 1u) != 0;
-const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / BITS;
+const uint LOW_BITS = BITS == 3 ? 2 : BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
+const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / LOW_BITS;
 uint norm_at = 0;
 
 // Channels 2 pair, 2 pair + 1 counted over all heads of one token.
@@ -38,6 +39,10 @@ vec2 value(uint row, uint pair) {
 		v = vec2(exact_divide(v.x, f.x), exact_divide(v.y, f.y));
 	}
 	return v;
+}
+
+uint code_word(uint h, uint t, uint word) {
+	return VALUES ? kv_v_word(h, t, word, HEAD_DIM, BITS, PAGE) : kv_k_word(h, word, t, HEAD_DIM, BITS, PAGE);
 }
 
 void main() {
@@ -62,18 +67,22 @@ void main() {
 	const uint codes_at = work[item + (VALUES ? 5 : 4)];
 	if (codes_at == ~0u) return;
 	// Words never span heads: with fewer channels than a word holds, the rest of the word is 0.
-	uint packed = 0, filled = 0;
+	const uint mask = (1u << LOW_BITS) - 1;
+	uint packed = 0, filled = 0, high = 0;
 	for (uint j = 0; j < GROUP / 2; j++) {
 		const vec2 v = value(row, from + j);
-		packed |= code_of(v.x, plain, BITS) << (filled * BITS);
-		packed |= code_of(v.y, plain, BITS) << ((filled + 1) * BITS);
+		const uint a = code_of(v.x, plain, BITS), b = code_of(v.y, plain, BITS), pair = (from + j) % PAIRS, h = (from + j) / PAIRS;
+		packed |= (a & mask) << (filled * LOW_BITS);
+		packed |= (b & mask) << ((filled + 1) * LOW_BITS);
+		high |= (a >> 2 | b >> 2 << 1) << (pair * 2 % 32);
 		filled += 2;
-		const uint pair = (from + j) % PAIRS;
 		if (filled == PER_WORD || pair == PAIRS - 1) {
-			const uint h = (from + j) / PAIRS, word = (pair * 2) / PER_WORD;
-			const uint at = VALUES ? kv_v_word(h, slot + t, word, HEAD_DIM, BITS, PAGE) : kv_k_word(h, word, slot + t, HEAD_DIM, BITS, PAGE);
-			codes[KV_AT(0) + codes_at + at] = packed;
+			codes[KV_AT(0) + codes_at + code_word(h, slot + t, pair * 2 / PER_WORD)] = packed;
 			packed = 0, filled = 0;
+		}
+		if (BITS == 3 && (pair % 16 == 15 || pair == PAIRS - 1)) {
+			codes[KV_AT(0) + codes_at + code_word(h, slot + t, LOW_WORDS + pair / 16)] = high;
+			high = 0;
 		}
 	}
 }

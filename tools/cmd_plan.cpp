@@ -2,6 +2,7 @@
 // compare.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/run/tuning_file.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/env.h"
@@ -51,6 +52,18 @@ void find_memory(const PlanArgs& a, PlanSubject& s) {
 	}
 }
 
+// What `auto` and `tuned:BITS` stand for here; says why on stderr.
+KvPolicy chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
+	if (!is_choice(p)) return p;
+	if (s.where.empty() && p.text.starts_with("auto"))
+		fail(Code::Invalid, "{} is chosen for a memory, and no device was found; give --memory", one_line(p.text));
+	const uint64_t budget = memory_account(s.model, s.total_bytes, s.n_tokens).cache;
+	const Choice c = a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget)
+	                                 : choose_policy(p, s.shape, Gguf::open(a.model), s.n_tokens, budget);
+	say_stats(fmt::format("{}: {}", one_line(p.text), one_line(c.why)));
+	return c.policy;
+}
+
 PlanSubject subject_of(const PlanArgs& a) {
 	PlanSubject s;
 	if (a.model.empty() == a.shape.empty())
@@ -78,7 +91,7 @@ std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vect
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;
 	for (const KvPolicy& p : all ? all_policies() : parse_policies(a.kv)) try {
-			const KvPlan plan = make_plan(p, s.shape);
+			const KvPlan plan = make_plan(chosen(a, s, p), s.shape);
 			plans.push_back({plan, verdict_of(plan, s)});
 		} catch (const Error& e) {
 			if (!all) throw;
@@ -144,6 +157,11 @@ void add_plan(Command& root) {
 	     "cache; a context is never longer than the model was trained for. A policy that evicts holds only the tokens "
 	     "it "
 	     "keeps. With -c the exit code is 6 if no policy fits."},
+	    {"Chosen policies",
+	     "auto takes the policy that loses least among those whose cache of -c tokens fits: f16, 8 bits, or rotated "
+	     "codebooks with the bits of keys and values spread over the layers. tuned:BITS spreads that many bits per "
+	     "element, parameters included. Both go by what 'kvrun tune' measured of the model, where it did. Neither "
+	     "evicts."},
 	    policies_section(),
 	    options_section(),
 	    json_section(

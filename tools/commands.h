@@ -22,6 +22,7 @@ void add_inspect(Command&);
 void add_tokenize(Command&);
 void add_replay(Command&);
 void add_eval(Command&);
+void add_tune(Command&);
 void add_compare(Command&);
 void add_synth(Command&);
 void add_completion(Command&);

@@ -98,6 +98,7 @@ int run(int argc, char** argv) {
 	add_tokenize(app);
 	add_replay(app);
 	add_eval(app);
+	add_tune(app);
 	add_compare(app);
 	add_synth(app);
 	add_completion(app);

@@ -36,7 +36,8 @@ const char* fill_name(Fill f) {
 Json quant_json(const Quant& q) {
 	Json j = {{"bits", q.bits}};
 	if (q.bits == 0 || q.bits == 16) return j;
-	j["scale"] = q.scale == Scale::PerChannel ? "channel" : "token";
+	j["scale"] = q.scale == Scale::PerChannel ? "channel" : q.scale == Scale::Norm ? "norm" : "token";
+	if (q.scale == Scale::Norm) j["norm_bits"] = q.norm_bits, j["rotate"] = q.rotate, j["mean"] = q.mean;
 	if (q.group == kGroupAll)
 		j["group"] = "all";
 	else
@@ -81,6 +82,10 @@ std::string quant_text(const Quant& q, uint32_t below) {
 		s += ", a scale per channel";
 	else if (q.scale == Scale::PerChannel)
 		s += fmt::format(", a scale per channel and {} tokens", q.group);
+	else if (q.scale == Scale::Norm)
+		s +=
+		    fmt::format(" codebook, a norm of {} bits per token and head{}{}", q.norm_bits, q.rotate ? ", rotated" : "",
+		                q.mean ? fmt::format(", channel means of {} tokens", q.group) : "");
 	else
 		s += fmt::format(", a scale per token and {} channels", q.group);
 	if (q.norm == Norm::SqrtMax) s += ", channel factors";

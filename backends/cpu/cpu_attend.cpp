@@ -88,15 +88,30 @@ struct Meaning {
 				scale[c] = scale[c - 1], zero[c] = zero[c - 1];
 		}
 	}
+	// A token and head of a page with norms.
+	void set_norm(const NormPage& p, uint32_t head, uint32_t t) {
+		std::fill(scale.begin(), scale.end(), p.norm(head, t));
+		for (uint32_t c = 0; c < zero.size(); ++c) zero[c] = p.mean(head, c);
+	}
+	void codebook_values(const uint32_t* words, uint32_t stride, uint32_t bits, float* x) const {
+		float value[16];
+		for (uint32_t i = 0; i < 1u << bits; ++i) value[i] = codebook_value(i, bits);
+		const uint32_t D = uint32_t(scale.size());
+		for (uint32_t c = 0; c < D; ++c) x[c] = value[token_code(words, stride, D, bits, c)] * scale[c] + zero[c];
+	}
 	// One token: its words are `stride` apart.
 	void values(const uint32_t* words, uint32_t stride, uint32_t bits, float* x) const {
 		switch (bits) {
 		case 1: return values_of<1>(words, stride, x);
 		case 2: return values_of<2>(words, stride, x);
+		case 3:
+			for (uint32_t c = 0; c < scale.size(); ++c)
+				x[c] = float(token_code(words, stride, uint32_t(scale.size()), 3, c)) * scale[c] + zero[c];
+			return;
 		case 4: return values_of<4>(words, stride, x);
 		case 8: return values_of<8>(words, stride, x);
 		}
-		fail(Code::Unsupported, "codes of {} bits in the cpu backend; 1, 2, 4 and 8 can be read", bits);
+		fail(Code::Unsupported, "codes of {} bits in the cpu backend; 1, 2, 3, 4 and 8 can be read", bits);
 	}
 
  private:
@@ -133,14 +148,19 @@ void CpuBackend::load_k(const PageShape& s, const AttendGroup& g, const uint32_t
 		return;
 	}
 	const bool per_channel = q.scale == Scale::PerChannel;
-	const uint32_t* params = page_words(data<uint32_t>(g.k_params), g.k_params, entry[2],
-	                                    per_channel ? kv_channel_param_words(s.n_kv_heads, D)
-	                                                : kv_token_param_words(s.n_kv_heads, D, q.group, g.page));
+	const uint32_t* params =
+	    page_words(data<uint32_t>(g.k_params), g.k_params, entry[2], page_param_words(q, s.n_kv_heads, D, g.page));
 	Meaning m(D);
 	for (uint32_t c = 0; c < D && per_channel; ++c) m.set(c, params[kv_channel_param(head, c, D)]);
 	for (uint32_t t = 0; t < g.page; ++t) {
+		const uint32_t* words = codes + kv_k_word(head, 0, t, D, q.bits, g.page);
+		if (q.scale == Scale::Norm) {
+			m.set_norm({q, params, s.n_kv_heads, D, g.page}, head, t);
+			m.codebook_values(words, /*stride=*/g.page, q.bits, tile + size_t(t) * D);
+			continue;
+		}
 		if (!per_channel) m.set_token(params, head, t, q.group, g.page);
-		m.values(codes + kv_k_word(head, 0, t, D, q.bits, g.page), /*stride=*/g.page, q.bits, tile + size_t(t) * D);
+		m.values(words, /*stride=*/g.page, q.bits, tile + size_t(t) * D);
 	}
 }
 
@@ -155,8 +175,8 @@ void CpuBackend::load_v(const PageShape& s, const AttendGroup& g, const uint32_t
 		               tile, size_t(g.page) * D);
 		return;
 	}
-	const uint32_t* params = page_words(data<uint32_t>(g.v_params), g.v_params, entry[3],
-	                                    kv_token_param_words(s.n_kv_heads, D, q.group, g.page));
+	const uint32_t* params =
+	    page_words(data<uint32_t>(g.v_params), g.v_params, entry[3], page_param_words(q, s.n_kv_heads, D, g.page));
 	std::vector<float> factor(D, 1.f); // multiplies a channel
 	if (q.norm == Norm::SqrtMax) {
 		const uint32_t* factors =
@@ -166,9 +186,15 @@ void CpuBackend::load_v(const PageShape& s, const AttendGroup& g, const uint32_t
 	}
 	Meaning m(D);
 	for (uint32_t t = 0; t < g.page; ++t) {
-		m.set_token(params, head, t, q.group, g.page);
+		const uint32_t* words = codes + kv_v_word(head, t, 0, D, q.bits, g.page);
 		float* x = tile + size_t(t) * D;
-		m.values(codes + kv_v_word(head, t, 0, D, q.bits, g.page), /*stride=*/1, q.bits, x);
+		if (q.scale == Scale::Norm) {
+			m.set_norm({q, params, s.n_kv_heads, D, g.page}, head, t);
+			m.codebook_values(words, /*stride=*/1, q.bits, x);
+			continue;
+		}
+		m.set_token(params, head, t, q.group, g.page);
+		m.values(words, /*stride=*/1, q.bits, x);
 		for (uint32_t c = 0; c < D; ++c) x[c] *= factor[c];
 	}
 }
@@ -187,6 +213,8 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 		const uint16_t* b = halves(kv.balance, w.balance, kv.n_kv_heads * D);
 		for (size_t i = 0; i < qs.size(); ++i) qs[i] /= f16_to_f32(b[i % row_size / D / share * D + i % D]);
 	}
+	if (g.format.k.bits < 16 && g.format.k.rotate) // so are keys
+		for (size_t i = 0; i < qs.size(); i += D) rotate(std::span(qs).subspan(i, D));
 	const auto state = [&](uint32_t row, uint32_t head) {
 		return data<float>(kv.parts) + (w.part + size_t(row) * kv.part_step) * state_size + size_t(head) * (D + 2);
 	};
@@ -218,6 +246,9 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 					           v_tile.data());
 				}
 		}
+	if (g.format.v.bits < 16 && g.format.v.rotate)
+		for (uint32_t row = 0; row < n_rows; ++row)
+			for (uint32_t h = 0; h < n_heads; ++h) rotate_back(std::span(state(row, h), D));
 }
 
 double CpuBackend::attend_pages(View q, const KvRead& kv) {

@@ -98,6 +98,46 @@ void quantise_tokens(Tokens& k, const Quant& q, uint32_t slot, uint32_t page, ui
 		}
 }
 
+void rotate_tokens(Tokens& k) {
+	for (size_t at = 0; at < k.x.size(); at += k.D) rotate(std::span(k.x).subspan(at, k.D));
+}
+
+// Means of the keys of a page, which are not rotated yet: taken off once they are.
+std::vector<float> page_mean(Tokens& k, uint32_t h, bool rotated) {
+	std::vector<float> mean(k.D, 0.f);
+	for (uint32_t t = 0; t < k.n; ++t)
+		for (uint32_t c = 0; c < k.D; ++c) mean[c] += k.at(h, t, c);
+	for (float& m : mean) m /= float(k.n);
+	if (rotated) rotate(mean);
+	for (float& m : mean) m = round_f16(m);
+	return mean;
+}
+
+// Codes of a codebook and a norm per token and head, of a whole page.
+void quantise_page(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_t* params) {
+	std::vector<std::vector<float>> means;
+	for (uint32_t h = k.heads.first; h < k.heads.end && q.mean; ++h) means.push_back(page_mean(k, h, q.rotate));
+	if (q.rotate) rotate_tokens(k);
+	std::vector<float> norms(k.n);
+	std::vector<uint8_t> bytes(k.n);
+	for (uint32_t h = k.heads.first; h < k.heads.end; ++h) {
+		for (uint32_t t = 0; t < k.n; ++t) {
+			if (q.mean)
+				for (uint32_t c = 0; c < k.D; ++c) k.at(h, t, c) -= means[h - k.heads.first][c];
+			norms[t] = quantise_norm(std::span(&k.at(h, t, 0), k.D), q.bits, std::span(&k.code_at(h, t, 0), k.D));
+		}
+		const std::span<uint32_t> words(params + kv_norm_word(h, 0, k.n, q.norm_bits), k.n * q.norm_bits / 32);
+		if (q.norm_bits == 8) params[kv_norm_scale_word(n_kv_heads, h, k.n)] = quantise_norms(norms, bytes);
+		for (uint32_t t = 0; t < k.n; ++t)
+			pack(words, q.norm_bits, t, q.norm_bits == 8 ? bytes[t] : f32_to_f16(norms[t]));
+		for (uint32_t c = 0; c < k.D && q.mean; c += 2) {
+			const float* m = &means[h - k.heads.first][c];
+			params[kv_mean_word(n_kv_heads, h, c, k.D, k.n, q.norm_bits)] =
+			    f32_to_f16(m[0]) | uint32_t(f32_to_f16(m[1])) << 16;
+		}
+	}
+}
+
 // Packs the codes of every token and head: word w goes to words[index(head, token, w)].
 template <class F> void pack_codes(Tokens& k, uint32_t bits, uint32_t* words, F index) {
 	if (!words) return; // another layer stores them
@@ -105,7 +145,7 @@ template <class F> void pack_codes(Tokens& k, uint32_t bits, uint32_t* words, F 
 	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
 		for (uint32_t t = 0; t < k.n; ++t) {
 			std::fill(packed.begin(), packed.end(), 0u);
-			for (uint32_t c = 0; c < k.D; ++c) pack(packed, bits, c, k.code_at(h, t, c));
+			for (uint32_t c = 0; c < k.D; ++c) set_token_code(packed, k.D, bits, c, k.code_at(h, t, c));
 			for (uint32_t w = 0; w < packed.size(); ++w) words[index(h, t, w)] = packed[w];
 		}
 }
@@ -119,12 +159,14 @@ void CpuBackend::pack_keys(const KvRows& src, const PackArgs& a, const PackWork&
 	                        kv_code_words(n_kv_heads, D, q.bits, page));
 	const bool per_channel = q.scale == Scale::PerChannel;
 	uint32_t* params =
-	    place(data<uint32_t>(a.k_params), a.k_params, w.k_params,
-	          per_channel ? kv_channel_param_words(n_kv_heads, D) : kv_token_param_words(n_kv_heads, D, q.group, page));
+	    place(data<uint32_t>(a.k_params), a.k_params, w.k_params, page_param_words(q, n_kv_heads, D, page));
 	KV_ASSERT(params);
 	Tokens k = gather(data<uint16_t>(src.k), src.k, sources, w.n, heads_of(w.head, n_kv_heads));
 	if (q.norm == Norm::Balance) balance_keys(k, halves(a.balance, w.balance, n_kv_heads * D));
-	if (per_channel && a.k_block)
+	if (q.scale == Scale::Norm) {
+		KV_ASSERT(w.slot == 0 && w.n == page);
+		quantise_page(k, q, n_kv_heads, params);
+	} else if (per_channel && a.k_block)
 		encode_channels(k, q, params);
 	else if (per_channel) {
 		KV_ASSERT(w.slot == 0 && w.n == page);
@@ -141,7 +183,7 @@ void CpuBackend::pack_values(const KvRows& src, const PackArgs& a, const PackWor
 	uint32_t* codes = place(a.v_codes ? data<uint32_t>(a.v_codes) : nullptr, a.v_codes, w.v_codes,
 	                        kv_code_words(n_kv_heads, D, q.bits, page));
 	uint32_t* params =
-	    place(data<uint32_t>(a.v_params), a.v_params, w.v_params, kv_token_param_words(n_kv_heads, D, q.group, page));
+	    place(data<uint32_t>(a.v_params), a.v_params, w.v_params, page_param_words(q, n_kv_heads, D, page));
 	KV_ASSERT(params);
 	Tokens v = gather(data<uint16_t>(src.v), src.v, sources, w.n, heads_of(w.head, n_kv_heads));
 	if (q.norm == Norm::SqrtMax) {
@@ -153,7 +195,11 @@ void CpuBackend::pack_values(const KvRows& src, const PackArgs& a, const PackWor
 				for (uint32_t t = 0; t < v.n; ++t) v.at(h, t, c) /= f;
 			}
 	}
-	quantise_tokens(v, q, w.slot, page, params);
+	if (q.scale == Scale::Norm) {
+		KV_ASSERT(w.slot == 0 && w.n == page);
+		quantise_page(v, q, n_kv_heads, params);
+	} else
+		quantise_tokens(v, q, w.slot, page, params);
 	pack_codes(v, q.bits, codes,
 	           [&](uint32_t h, uint32_t t, uint32_t word) { return kv_v_word(h, w.slot + t, word, D, q.bits, page); });
 }

@@ -99,6 +99,20 @@ __device__ inline void put_state(AttendShared& s, const float (&acc)[kQueries][k
 	if (threadIdx.x == 0) state[D] = s.max[j], state[D + 1] = s.sum[j];
 }
 
+// The sums of rotated values, rotated back. Queries are not needed any more.
+__device__ inline void rotate_sums(AttendShared& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t D) {
+	const auto each = [&](auto f) {
+#pragma unroll
+		for (uint32_t j = 0; j < kQueries; ++j)
+			for (uint32_t part = 0; part < kParts; ++part)
+				if (const uint32_t c = threadIdx.x + part * kThreads; j < n && c < D)
+					f(acc[j][part], j * kMaxHeadDim + c);
+	};
+	each([&](float& x, uint32_t at) { s.q[at] = x; });
+	rotate_rows(s.q, n, kMaxHeadDim, D, true);
+	each([&](float& x, uint32_t at) { x = s.q[at]; });
+}
+
 // Partial states of one work item. Grid: work items times `blocks` in x, kv heads in y.
 __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 	__shared__ AttendShared s;
@@ -114,22 +128,21 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 	load_queries(
 	    s, a.q, n, D, [&](uint32_t j) { return (w.row + row_of(j)) * a.n_heads + head_of(j); },
 	    a.balance ? a.balance + w.balance + h * D / 2 : nullptr);
+	if (a.k.rotate) rotate_rows(s.q, n, kMaxHeadDim, D, false); // as the keys were
 	float acc[kQueries][kParts] = {};
 	for (uint32_t p = 0; p < w.n_pages; ++p) {
 		const uint32_t *entry = a.tables + w.pages + p * 4, *live = a.tables + w.live + h * w.live_stride + p * 4;
 		uint32_t any = 0;
 		for (uint32_t i = 0; i < a.page / 32; ++i) any |= live[i];
 		if (!any) continue; // the same in every thread
-		const PageKeys keys = {a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page};
-		const PageValues values = {a.v_codes + entry[1],
-		                           a.v_params ? a.v_params + entry[3] : nullptr,
-		                           a.v_factors ? a.v_factors + a.tables[w.factors + p] : nullptr,
-		                           a.v,
-		                           h,
-		                           D,
-		                           a.page};
+		const PageKeys keys = {
+		    {a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page, a.n_kv_heads}};
+		const PageValues values = {
+		    {a.v_codes + entry[1], a.v_params ? a.v_params + entry[3] : nullptr, a.v, h, D, a.page, a.n_kv_heads},
+		    a.v_factors ? a.v_factors + a.tables[w.factors + p] : nullptr};
 		add_tile(s, acc, n, a.page, D, a.scale, keys, values, [&](uint32_t, uint32_t t) { return is_live(live, t); });
 	}
+	if (a.v.rotate) rotate_sums(s, acc, n, D);
 	for (uint32_t j = 0; j < n; ++j) {
 		const uint64_t part = w.part + uint64_t(row_of(j)) * a.part_step;
 		put_state(s, acc, j, D, a.parts + (part * a.n_heads + head_of(j)) * (D + 2));

@@ -101,12 +101,17 @@ void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv,
 
 static_assert(sizeof(PackWork) == 4 * kPackWords && sizeof(BlockWork) == 4 * kBlockWords);
 
+static CodeSide side_of(const Quant& q) {
+	const bool norms = q.scale == Scale::Norm;
+	return {q.bits, q.group, q.scale == Scale::PerChannel, norms ? q.norm_bits : 0u, q.rotate, q.mean};
+}
+
 void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
 	const Quant& q = is_k ? a.format.k : a.format.v;
 	const View &rows = is_k ? src.k : src.v, &codes = is_k ? a.k_codes : a.v_codes;
 	const uint32_t n_kv_heads = rows.shape[0], D = rows.shape[2], n_work = a.work.shape[0];
 	const bool per_channel = q.scale == Scale::PerChannel, with_norm = q.norm != Norm::None;
-	if (!per_channel && n_kv_heads * D / q.group > kMaxRuns)
+	if (q.scale == Scale::PerToken && n_kv_heads * D / q.group > kMaxRuns)
 		fail(Code::Unsupported, "groups of {} channels: a token has {} of them, CUDA goes up to {}; use larger groups",
 		     q.group, n_kv_heads * D / q.group, kMaxRuns);
 	const PackSideArgs args{half_words(rows),
@@ -115,7 +120,7 @@ void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
 	                        data<uint32_t>(codes),
 	                        data<uint32_t>(is_k ? a.k_params : a.v_params),
 	                        with_norm ? data<uint32_t>(is_k ? a.balance : a.v_factors) : nullptr,
-	                        CodeSide{q.bits, q.group, per_channel},
+	                        side_of(q),
 	                        is_k,
 	                        is_k && a.k_block,
 	                        rows.shape[1],
@@ -125,7 +130,9 @@ void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
 	                        float(q.relax),
 	                        float(1. - 2. * q.relax)};
 	const OpInfo info{"kv_pack", double(a.n_heads) * D * (2 + q.bits / 8.), is_k || a.format.k.bits == 0};
-	if (per_channel)
+	if (q.scale == Scale::Norm)
+		launch(kernels_.pack_pages, {n_work, n_kv_heads, 1}, kThreads, args, info);
+	else if (per_channel)
 		launch(kernels_.pack_channels, {n_work, n_kv_heads, 1}, kThreads, args, info);
 	else
 		launch(kernels_.pack_tokens, {n_work, a.page, 1}, kThreads, args, info);
@@ -262,8 +269,8 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 		                      k.norm == Norm::Balance ? data<uint32_t>(kv.balance) : nullptr,
 		                      data<uint32_t>(kv.work),
 		                      data<uint32_t>(kv.tables),
-		                      CodeSide{k.bits, k.group, k.scale == Scale::PerChannel},
-		                      CodeSide{v.bits, v.group, 0},
+		                      side_of(k),
+		                      side_of(v),
 		                      g.first_work,
 		                      g.page,
 		                      q.shape[0],

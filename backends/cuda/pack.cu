@@ -1,6 +1,7 @@
 // kv_pack and kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
+#include "backends/cuda/page.cuh"
 #include "shared/kv_page.h"
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
@@ -46,20 +47,28 @@ __device__ inline Input input_of(const PackSideArgs& a, const PackItem& w) {
 	return {a, w, a.norm ? a.norm + (a.is_k ? w.balance : w.v_factors) : nullptr};
 }
 
-// Word `word` of token t of kv head h: its codes side by side, lowest channel lowest. group(c) is that of a channel.
+// Word `word` of token t of kv head h: its codes side by side, lowest channel lowest; code(c) is that of a channel.
+template <class CodeOf>
+__device__ inline void put_codes(const PackSideArgs& a, const PackItem& w, uint32_t h, uint32_t t, uint32_t word,
+                                 CodeOf code) {
+	const uint32_t at = a.is_k ? w.k_codes : w.v_codes;
+	if (at == kNoOffset) return; // another layer stores them
+	const uint32_t low_bits = a.side.bits == 3 ? 2 : a.side.bits, low_words = kv_token_words(a.head_dim, low_bits);
+	const bool high = word >= low_words; // plane of the high bits of 3-bit codes
+	const uint32_t bits = high ? 1 : low_bits, per_word = 32 / bits,
+	               first = (high ? word - low_words : word) * per_word;
+	uint32_t packed = 0;
+	for (uint32_t i = 0; i < per_word && first + i < a.head_dim; ++i)
+		packed |= (code(first + i) >> (high ? 2 : 0) & ((1u << bits) - 1)) << i * bits;
+	const uint32_t slot = w.slot + t;
+	a.codes[at + (a.is_k ? kv_k_word(h, word, slot, a.head_dim, a.side.bits, a.page)
+	                     : kv_v_word(h, slot, word, a.head_dim, a.side.bits, a.page))] = packed;
+}
+// The same for codes by group(c), the parameters of a channel.
 template <class GroupOf>
 __device__ inline void put_word(const PackSideArgs& a, const PackItem& w, const Input& x, uint32_t h, uint32_t t,
                                 uint32_t word, GroupOf group) {
-	const uint32_t at = a.is_k ? w.k_codes : w.v_codes, bits = a.side.bits, per_word = 32 / bits;
-	if (at == kNoOffset) return; // another layer stores them
-	uint32_t packed = 0;
-	for (uint32_t i = 0; i < per_word && word * per_word + i < a.head_dim; ++i) {
-		const uint32_t c = word * per_word + i;
-		packed |= code_of(x.at(h, t, c), group(c), bits) << i * bits;
-	}
-	const uint32_t slot = w.slot + t;
-	a.codes[at + (a.is_k ? kv_k_word(h, word, slot, a.head_dim, bits, a.page)
-	                     : kv_v_word(h, slot, word, a.head_dim, bits, a.page))] = packed;
+	put_codes(a, w, h, t, word, [&](uint32_t c) { return code_of(x.at(h, t, c), group(c), a.side.bits); });
 }
 
 // Parameters per token and run of channels; a run may span heads. Grid: work items in x, tokens of one in y.
@@ -125,6 +134,92 @@ __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a)
 		put_word(a, w, x, h, i % w.n, i / w.n, [&](uint32_t c) { return Group{scale[c], zero[c]}; });
 }
 
+// The code of a codebook next to x.
+__device__ inline uint32_t book_code(float x, uint32_t bits) {
+	uint32_t code = 0;
+	for (uint32_t i = 0; i + 1 < 1u << bits; ++i) code += x > 0.5f * (book_value(i, bits) + book_value(i + 1, bits));
+	return code;
+}
+
+struct PackRows {
+	Shared<float, kPackRows * kMaxHeadDim> y; // rotated tokens
+	Shared<float, kMaxHeadDim> mean;
+	Shared<float, kThreads> norm; // of the page's tokens
+};
+
+// Means of the page's keys over tokens, rotated, as the page's parameters have them.
+__device__ inline void page_means(const PackSideArgs& a, const Input& x, PackRows& s, uint32_t h, uint32_t* params) {
+	const uint32_t D = a.head_dim;
+	for (uint32_t c = threadIdx.x; c < D; c += blockDim.x) {
+		float sum = 0;
+		for (uint32_t t = 0; t < a.page; ++t) sum += x.at(h, t, c);
+		s.y[c] = sum / float(a.page);
+	}
+	if (a.side.rotate) rotate_rows(s.y, 1, kMaxHeadDim, D, false);
+	__syncthreads();
+	for (uint32_t c = threadIdx.x * 2; c < D; c += blockDim.x * 2) {
+		const uint32_t pair = half_pair(s.y[c], s.y[c + 1]);
+		s.mean[c] = low_half(pair), s.mean[c + 1] = high_half(pair);
+		params[kv_mean_word(a.n_kv_heads, h, c, D, a.page, a.side.norm_bits)] = pair;
+	}
+	__syncthreads();
+}
+
+// Codes and norm of token t, whose row of s.y is `row`, by one thread.
+__device__ inline void pack_row(const PackSideArgs& a, const PackItem& w, PackRows& s, uint32_t h, uint32_t t,
+                                uint32_t row) {
+	const uint32_t D = a.head_dim, bits = a.side.bits;
+	float sum = 0, decoded = 0;
+	for (uint32_t c = 0; c < D; ++c) {
+		const float v = s.y[row * kMaxHeadDim + c] - (a.side.mean ? float(s.mean[c]) : 0.f);
+		s.y[row * kMaxHeadDim + c] = v;
+		sum += v * v;
+	}
+	const float rms = sqrtf(sum / float(D));
+	const auto code = [&](uint32_t c) { return book_code(rms > 0 ? s.y[row * kMaxHeadDim + c] / rms : 0.f, bits); };
+	for (uint32_t c = 0; c < D; ++c) {
+		const float v = book_value(code(c), bits);
+		decoded += v * v;
+	}
+	for (uint32_t word = 0; word < kv_token_words(D, bits); ++word) put_codes(a, w, h, t, word, code);
+	s.norm[t] = sqrtf(sum / decoded);
+}
+
+// Scale::Norm: codes of a codebook for a whole page, a norm per token. Grid: work items in x, kv heads in y.
+__global__ void __launch_bounds__(kThreads) pack_pages_kernel(PackSideArgs a) {
+	__shared__ PackRows s;
+	const PackItem w = pack_item(a.work, blockIdx.x);
+	const uint32_t h = blockIdx.y, D = a.head_dim, norm_bits = a.side.norm_bits;
+	if (w.head != kNoOffset && w.head != h) return;
+	const Input x = input_of(a, w);
+	uint32_t* params = a.params + (a.is_k ? w.k_params : w.v_params);
+	if (a.side.mean) page_means(a, x, s, h, params);
+	for (uint32_t first = 0; first < a.page; first += kPackRows) {
+		for (uint32_t i = threadIdx.x; i < kPackRows * D; i += blockDim.x)
+			s.y[i / D * kMaxHeadDim + i % D] = x.at(h, first + i / D, i % D);
+		if (a.side.rotate) rotate_rows(s.y, kPackRows, kMaxHeadDim, D, false);
+		__syncthreads();
+		if (threadIdx.x < kPackRows) pack_row(a, w, s, h, first + threadIdx.x, threadIdx.x);
+		__syncthreads();
+	}
+	float largest = 0;
+	for (uint32_t t = 0; t < a.page; ++t) largest = fmaxf(largest, s.norm[t]);
+	const uint32_t largest_half = float_to_half(largest), per_word = 32 / norm_bits;
+	const float step = kv_norm_step(half_to_float(largest_half));
+	if (norm_bits == 8 && threadIdx.x == 0) params[kv_norm_scale_word(a.n_kv_heads, h, a.page)] = largest_half;
+	for (uint32_t t = threadIdx.x * per_word; t < a.page; t += blockDim.x * per_word) {
+		uint32_t packed = 0;
+		for (uint32_t i = 0; i < per_word; ++i) {
+			const float norm = s.norm[t + i];
+			packed |= (norm_bits == 16 ? float_to_half(norm)
+			           : step > 0      ? uint32_t(fminf(rintf(norm / step), 255.f))
+			                           : 0u)
+			          << i * norm_bits;
+		}
+		params[kv_norm_word(h, t, a.page, norm_bits)] = packed;
+	}
+}
+
 // ZipCache's channel factor: sqrt(max |x|) as f16, 1 where that is 0.
 __device__ inline uint32_t factor_of(float max) {
 	const uint32_t f = float_to_half(sqrtf(max));
@@ -168,6 +263,7 @@ __global__ void kv_block_kernel(KvBlockArgs a) {
 void add_pack(Kernels& k) {
 	k.pack_tokens = {{KV_KERNEL(pack_tokens, PackSideArgs)}};
 	k.pack_channels = {{KV_KERNEL(pack_channels, PackSideArgs)}};
+	k.pack_pages = {{KV_KERNEL(pack_pages, PackSideArgs)}};
 	k.kv_block = {{KV_KERNEL(kv_block, KvBlockArgs)}};
 }
 

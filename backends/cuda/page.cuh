@@ -12,48 +12,91 @@ __device__ inline float decoded(uint32_t code, uint32_t param) {
 	return float(code) * low_half(param) + high_half(param);
 }
 
-struct PageKeys { // of one kv head
+__device__ inline float book_value(uint32_t code, uint32_t bits) {
+	const float u = float(code) - kv_codebook_middle(bits);
+	return u * (kv_codebook_linear(bits) + kv_codebook_cubic(bits) * (u * u));
+}
+
+// The rotation of the first n rows of y in shared memory, `stride` apart, or its inverse. For a whole block of threads.
+template <class Rows> __device__ inline void rotate_rows(Rows& y, uint32_t n, uint32_t stride, uint32_t D, bool back) {
+	const uint32_t block = kv_rotation_block(D);
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < n * D && !back; i += blockDim.x)
+		if (kv_sign(i % D)) y[i / D * stride + i % D] = -y[i / D * stride + i % D];
+	for (uint32_t step = 1; step < block; step *= 2) {
+		__syncthreads();
+		for (uint32_t i = threadIdx.x; i < n * (D / 2); i += blockDim.x) {
+			const uint32_t pair = i % (D / 2), at = i / (D / 2) * stride + pair / step * 2 * step + pair % step;
+			const float a = y[at], b = y[at + step];
+			y[at] = a + b, y[at + step] = a - b;
+		}
+	}
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < n * D; i += blockDim.x) {
+		const float x = y[i / D * stride + i % D] * kv_rotation_scale(block);
+		y[i / D * stride + i % D] = back && kv_sign(i % D) ? -x : x;
+	}
+	__syncthreads();
+}
+
+struct PageSide { // keys or values of one kv head
 	const uint32_t *codes, *params;
 	CodeSide side;
-	uint32_t head, head_dim, page;
+	uint32_t head, head_dim, page, n_kv_heads;
 
+	// Code of channel c of a token whose words are codes[word(0)], codes[word(1)], ...
+	template <class Word> __device__ uint32_t code(uint32_t c, Word word) const {
+		if (side.bits == 3)
+			return (codes[word(c / 16)] >> c % 16 * 2 & 3u) |
+			       (codes[word(kv_token_words(head_dim, 2) + c / 32)] >> c % 32 & 1u) << 2;
+		const uint32_t per_word = 32 / side.bits;
+		return codes[word(c / per_word)] >> c % per_word * side.bits & ((1u << side.bits) - 1);
+	}
+	__device__ float norm(uint32_t t) const {
+		const uint32_t word = params[kv_norm_word(head, t, page, side.norm_bits)];
+		if (side.norm_bits == 16) return t % 2 ? high_half(word) : low_half(word);
+		return float(word >> t % 4 * 8 & 0xffu) *
+		       kv_norm_step(low_half(params[kv_norm_scale_word(n_kv_heads, head, page)]));
+	}
+	// What a code means, with the token's norm where there are norms.
+	__device__ float value(uint32_t code, uint32_t t, uint32_t c, float norm) const {
+		if (!side.norm_bits)
+			return decoded(code, params[side.per_channel ? kv_channel_param(head, c, head_dim)
+			                                             : kv_token_param(head, c, t, head_dim, side.group, page)]);
+		const float x = book_value(code, side.bits) * norm;
+		if (!side.mean) return x;
+		const uint32_t pair = params[kv_mean_word(n_kv_heads, head, c, head_dim, page, side.norm_bits)];
+		return x + (c % 2 ? high_half(pair) : low_half(pair));
+	}
+};
+
+struct PageKeys : PageSide {
 	// f(channel, value) for every channel of token t, in order.
 	template <class F> __device__ void each(uint32_t t, F f) const {
+		const auto word = [&](uint32_t w) { return kv_k_word(head, w, t, head_dim, side.bits, page); };
 		if (side.bits == 16) {
 			for (uint32_t w = 0; w < head_dim / 2; ++w) {
-				const uint32_t pair = codes[kv_k_word(head, w, t, head_dim, 16, page)];
+				const uint32_t pair = codes[word(w)];
 				f(2 * w, low_half(pair));
 				f(2 * w + 1, high_half(pair));
 			}
 			return;
 		}
-		const uint32_t per_word = 32 / side.bits, mask = (1u << side.bits) - 1;
-		uint32_t word = 0, param = 0;
-		for (uint32_t c = 0; c < head_dim; ++c) {
-			if (c % per_word == 0) word = codes[kv_k_word(head, c / per_word, t, head_dim, side.bits, page)];
-			if (side.per_channel)
-				param = params[kv_channel_param(head, c, head_dim)];
-			else if (c == 0 || (head * head_dim + c) % side.group == 0)
-				param = params[kv_token_param(head, c, t, head_dim, side.group, page)];
-			f(c, decoded(word >> c % per_word * side.bits & mask, param));
-		}
+		const float n = side.norm_bits ? norm(t) : 0.f;
+		for (uint32_t c = 0; c < head_dim; ++c) f(c, value(code(c, word), t, c, n));
 	}
 };
 
-struct PageValues {
-	const uint32_t *codes, *params, *factors; // factors: null without
-	CodeSide side;
-	uint32_t head, head_dim, page;
+struct PageValues : PageSide {
+	const uint32_t* factors; // null without
 
 	__device__ float at(uint32_t t, uint32_t c) const {
+		const auto word = [&](uint32_t w) { return kv_v_word(head, t, w, head_dim, side.bits, page); };
 		if (side.bits == 16) {
-			const uint32_t pair = codes[kv_v_word(head, t, c / 2, head_dim, 16, page)];
+			const uint32_t pair = codes[word(c / 2)];
 			return c % 2 ? high_half(pair) : low_half(pair);
 		}
-		const uint32_t per_word = 32 / side.bits, mask = (1u << side.bits) - 1;
-		const uint32_t word = codes[kv_v_word(head, t, c / per_word, head_dim, side.bits, page)];
-		const float x = decoded(word >> c % per_word * side.bits & mask,
-		                        params[kv_token_param(head, c, t, head_dim, side.group, page)]);
+		const float x = value(code(c, word), t, c, side.norm_bits ? norm(t) : 0.f);
 		if (!factors) return x;
 		const uint32_t pair = factors[kv_factor_word(head, c, head_dim)];
 		return x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair));

@@ -160,7 +160,24 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 
 namespace {
 
-constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4; // FLAGS of attend.comp
+// FLAGS of attend.comp
+constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4, kNormsK = 8, kNormsV = 16, kRotatedK = 32,
+                   kRotatedV = 64, kBytesK = 128, kBytesV = 256, kMeans = 512;
+
+uint32_t attend_flags(const Format& f) {
+	uint32_t flags = f.k.norm == Norm::Balance ? kBalance : 0;
+	if (packed(f.k))
+		flags |= (f.k.scale == Scale::PerChannel ? kPerChannel : 0) | (f.k.scale == Scale::Norm ? kNormsK : 0) |
+		         (f.k.rotate ? kRotatedK : 0) | (f.k.norm_bits == 8 ? kBytesK : 0) | (f.k.mean ? kMeans : 0);
+	if (packed(f.v))
+		flags |= (f.v.norm == Norm::SqrtMax ? kFactors : 0) | (f.v.scale == Scale::Norm ? kNormsV : 0) |
+		         (f.v.rotate ? kRotatedV : 0) | (f.v.norm_bits == 8 ? kBytesV : 0);
+	return flags;
+}
+// Channels that share parameters; one head where those are of another kind.
+uint32_t run_of(const Quant& q, uint32_t head_dim) {
+	return packed(q) && q.scale == Scale::PerToken ? q.group : head_dim;
+}
 
 struct AttendCut {                  // how a workgroup is cut: by the device and the number of query heads per kv head
 	uint32_t local;                 // lanes
@@ -185,8 +202,8 @@ AttendCut attend_cut(const Caps& c, uint32_t share) {
 // Shared memory of attend.comp, bytes: queries, scaled queries or weights, quads, reductions (lib/attend.glsl).
 uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
 	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel, fold = packed(f.v) && f.v.norm != Norm::SqrtMax;
-	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4,
-	               runs = fold && f.v.group < head_dim ? head_dim / f.v.group : 1;
+	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, run = run_of(f.v, head_dim),
+	               runs = fold && run < head_dim ? head_dim / run : 1;
 	const uint32_t work = std::max(
 	    {scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * n * cut.local * 16, cut.local * 32});
 	const uint32_t zeros = fold ? runs * n * cut.local * 4 : 0;
@@ -213,8 +230,8 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 
 void check_attend_format(const Format& f, uint32_t head_dim) {
 	for (const Quant& q : {f.k, f.v}) {
-		const bool bits = q.bits == 1 || q.bits == 2 || q.bits == 4 || q.bits == 8 || q.bits == 16;
-		const bool runs = !packed(q) || q.scale == Scale::PerChannel || q.group % head_dim == 0 ||
+		const bool bits = (q.bits >= 1 && q.bits <= 4) || q.bits == 8 || q.bits == 16;
+		const bool runs = !packed(q) || q.scale != Scale::PerToken || q.group % head_dim == 0 ||
 		                  (q.group % 32 == 0 && head_dim % q.group == 0);
 		if (!bits || !runs || (&q == &f.v && packed(q) && q.scale == Scale::PerChannel))
 			fail(Code::Unsupported, "Vulkan has no attention over {} bits per {} in groups of {}", q.bits,
@@ -226,18 +243,14 @@ void check_attend_format(const Format& f, uint32_t head_dim) {
 AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
                            bool prompt) {
 	const AttendCut cut = attend_cut(c, share, f, head_dim, page, prompt);
-	const bool k_token = packed(f.k) && f.k.scale == Scale::PerToken;
-	const uint32_t flags = (packed(f.k) && !k_token ? kPerChannel : 0) |
-	                       (packed(f.v) && f.v.norm == Norm::SqrtMax ? kFactors : 0) |
-	                       (f.k.norm == Norm::Balance ? kBalance : 0);
 	return {{soft(c) ? Kernel::soft_attend : Kernel::attend,
 	         {{SPEC_LOCAL_X, cut.local},
 	          {SPEC_HEAD_DIM, head_dim},
 	          {SPEC_K_BITS, f.k.bits},
 	          {SPEC_V_BITS, f.v.bits},
-	          {SPEC_K_GROUP, k_token ? f.k.group : head_dim},
-	          {SPEC_V_GROUP, packed(f.v) ? f.v.group : head_dim},
-	          {SPEC_FLAGS, flags},
+	          {SPEC_K_GROUP, run_of(f.k, head_dim)},
+	          {SPEC_V_GROUP, run_of(f.v, head_dim)},
+	          {SPEC_FLAGS, attend_flags(f)},
 	          {SPEC_PAGE, page},
 	          {SPEC_HEADS, cut.heads},
 	          {SPEC_COLS, cut.tokens}}},
@@ -326,6 +339,12 @@ Choice choose_pack_tokens(const Caps& c, const Quant& q, uint32_t head_dim, uint
 	         {SPEC_K_GROUP, q.group},
 	         {SPEC_PAGE, page},
 	         {SPEC_FLAGS, flags}}};
+}
+Choice choose_pack_pages(const Quant& q, bool values, uint32_t head_dim, uint32_t page) {
+	const uint32_t flags = (values ? kPackValues : 0) | (q.mean ? kPackMeans : 0) | (q.rotate ? kPackRotation : 0) |
+	                       (q.norm_bits == 8 ? kPackBytes : 0);
+	return {Kernel::kv_pack_pages,
+	        {{SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, q.bits}, {SPEC_PAGE, page}, {SPEC_FLAGS, flags}}};
 }
 Choice choose_kv_block(uint32_t k_bits, bool balanced) {
 	return {Kernel::kv_block, {{SPEC_K_BITS, std::max(k_bits, 1u)}, {SPEC_FLAGS, balanced ? kPackBalanceKeys : 0}}};

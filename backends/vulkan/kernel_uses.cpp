@@ -10,7 +10,7 @@ namespace {
 using Uses = std::vector<KernelUse>;
 
 constexpr uint32_t kHeadDims[] = {64, 80, 96, 128, 256}, kPages[] = {32, 64, 128};
-constexpr uint8_t kBits[] = {1, 2, 4, 8};
+constexpr uint8_t kBits[] = {1, 2, 3, 4, 8};
 
 void add(Uses& out, const Choice& c, std::string what) {
 	for (const KernelUse& known : out) // what needs the same pipeline is one use
@@ -61,6 +61,9 @@ struct FormatUse {
 std::string quant_text(const Quant& q) {
 	if (q.bits == 16) return "f16";
 	const char* norm = q.norm == Norm::Balance ? ", balanced" : q.norm == Norm::SqrtMax ? ", factors" : "";
+	if (q.scale == Scale::Norm)
+		return fmt::format("{} bit{} and norms of {} bit{}", q.bits, q.rotate ? ", rotated" : "", q.norm_bits,
+		                   q.mean ? ", means" : "");
 	if (q.scale == Scale::PerChannel) return fmt::format("{} bit per channel{}", q.bits, norm);
 	return fmt::format("{} bit per {} channels{}", q.bits, q.group, norm);
 }
@@ -83,9 +86,9 @@ std::vector<FormatUse> formats_of_policies(uint32_t head_dim) {
 // Every width of K beside every width of V, keys per channel and per token.
 std::vector<FormatUse> all_formats() {
 	std::vector<FormatUse> all;
-	for (const uint8_t k : {1, 2, 4, 8, 16})
+	for (const uint8_t k : {1, 2, 3, 4, 8, 16})
 		for (const Scale scale : {Scale::PerChannel, Scale::PerToken})
-			for (const uint8_t v : {1, 2, 4, 8, 16}) {
+			for (const uint8_t v : {1, 2, 3, 4, 8, 16}) {
 				Format f{{.bits = k}, {.bits = v}};
 				if (k < 16) f.k.scale = scale;
 				add_format(all, {f, k < 16 && scale == Scale::PerChannel ? 32u : 128u});
@@ -134,6 +137,13 @@ void pack_uses(const Caps& c, Uses& out) {
 				if (page != 64)
 					for (const auto& [flags, text] : tokens)
 						add(out, choose_pack_tokens(c, q, d, page, flags), fmt::format("{}, {}", shape, text));
+			}
+	for (const uint32_t d : {64u, 80u, 128u, 256u})
+		for (const uint8_t bits : {1, 2, 3, 4})
+			for (const bool values : {false, true}) {
+				const Quant q{
+				    .bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = !values, .norm_bits = 8};
+				add(out, choose_pack_pages(q, values, d, 128), fmt::format("head_dim {}, {}", d, quant_text(q)));
 			}
 	for (const uint8_t bits : kBits)
 		for (const bool balanced : {false, true})

@@ -86,7 +86,11 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 		const double bytes = elements * (2 + q.bits / 8.0);
 		// A page's parts are apart from each other: K and V of the same tokens need not wait for one another. Channel
 		// factors are read from memory that is bound together with the codes written before, which counts as a hazard.
-		if (!values && q.scale == Scale::PerChannel) {
+		if (q.scale == Scale::Norm) {
+			rec_.dispatch(pipeline(choose_pack_pages(q, values, head_dim, a.page)), push,
+			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work)}, {n_work, n_kv_heads, 1},
+			              {.label = "kv_pack", .bytes = bytes, .continues = continues});
+		} else if (!values && q.scale == Scale::PerChannel) {
 			const uint32_t flags = (a.k_block ? kPackBlock : 0) | (q.norm == Norm::Balance ? kPackBalanceKeys : 0);
 			rec_.dispatch(pipeline(choose_pack_channels(q, head_dim, a.page, flags)), push,
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work), bind(a.balance)},

@@ -1,6 +1,7 @@
 // Policies and the memory plan of the C API: what there is to choose from, and what fits by a model's header alone.
 #include "engine/api/objects.h"
 #include "engine/run/memory_plan.h"
+#include "engine/run/tuning_file.h"
 
 using namespace kvrun;
 using namespace kvrun::api;
@@ -31,7 +32,6 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		check_pointer(o.model_path, "model_path");
 		const Gguf file = Gguf::open(o.model_path);
 		const Config c = read_config(file);
-		const KvPlan plan = make_plan(parse_policy(o.kv ? o.kv : "fp16"), {c.n_layers, c.n_kv_heads, c.head_dim});
 		const ModelMemory model = model_memory(c, file.tensor_bytes(), o.ubatch);
 		const uint64_t memory =
 		    o.memory_bytes ? o.memory_bytes : find_device(backend_options(o.device)).info.free_bytes;
@@ -39,6 +39,9 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.ctx_train = std::max(c.max_seq, 1u);
 		p.ctx = o.ctx ? o.ctx : p.ctx_train;
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
+		const KvShape shape{c.n_layers, c.n_kv_heads, c.head_dim};
+		const KvPolicy asked = parse_policy(o.kv ? o.kv : "fp16");
+		const KvPlan plan = make_plan(choose_policy(asked, shape, file, p.ctx, account.cache).policy, shape);
 		p.memory_bytes = account.total;
 		p.weight_bytes = account.weights;
 		p.activation_bytes = account.activations;

@@ -82,28 +82,29 @@ class Reader {
 		const Place v_page = place(cache.pages(v_layer, t)[p], plan_.page_format(v_layer, t));
 		const Place block = cache.blocks(l, t).empty() ? own : place(cache.blocks(l, t)[p], plan_.block_format(l, t));
 		const Place k_params = block.format->k_params ? block : own;
+		const auto value = [&](const Quant& q, uint32_t code, const uint32_t* params, uint32_t c) {
+			if (q.bits == 16) return f16_to_f32(uint16_t(code));
+			if (q.scale == Scale::Norm) {
+				const NormPage n{q, params, plan_.shape.n_kv_heads, dim_, page};
+				return codebook_value(code, q.bits) * n.norm(h, i) + n.mean(h, c);
+			}
+			const uint32_t at = q.scale == Scale::PerChannel ? kv_channel_param(h, c, dim_)
+			                                                 : kv_token_param(h, c, i, dim_, q.group, page);
+			return dequantise(code, params_of_word(params[at]));
+		};
+		const uint32_t* k_codes = k_page.words + k_page.format->k_codes_at + kv_k_word(h, 0, i, dim_, f.k.bits, page);
+		const uint32_t* v_codes = v_page.words + v_page.format->v_codes_at + kv_v_word(h, i, 0, dim_, f.v.bits, page);
 		for (uint32_t c = 0; c < dim_; ++c) {
-			const auto code = [&](const Quant& q, const uint32_t* codes, uint32_t stride) {
-				const uint32_t per_word = 32 / q.bits;
-				return unpack(std::span(codes + size_t(c / per_word) * stride, 1), q.bits, c % per_word);
-			};
-			const auto value = [&](const Quant& q, uint32_t x, const uint32_t* params) {
-				if (q.bits == 16) return f16_to_f32(uint16_t(x));
-				const uint32_t at = q.scale == Scale::PerChannel ? kv_channel_param(h, c, dim_)
-				                                                 : kv_token_param(h, c, i, dim_, q.group, page);
-				return dequantise(x, params_of_word(params[at]));
-			};
-			const uint32_t* k_codes =
-			    k_page.words + k_page.format->k_codes_at + kv_k_word(h, 0, i, dim_, f.k.bits, page);
-			const uint32_t* v_codes =
-			    v_page.words + v_page.format->v_codes_at + kv_v_word(h, i, 0, dim_, f.v.bits, page);
-			k[c] = value(f.k, code(f.k, k_codes, page), k_params.words + k_params.format->k_params_at);
-			v[c] = value(f.v, code(f.v, v_codes, 1), own.words + own.format->v_params_at);
+			k[c] = value(f.k, token_code(k_codes, page, dim_, f.k.bits, c),
+			             k_params.words + k_params.format->k_params_at, c);
+			v[c] = value(f.v, token_code(v_codes, 1, dim_, f.v.bits, c), own.words + own.format->v_params_at, c);
 			if (f.k.bits < 16 && f.k.norm == Norm::Balance) k[c] /= f16_to_f32(balance_[l][h * dim_ + c]);
 			if (f.v.bits < 16 && f.v.norm == Norm::SqrtMax)
 				v[c] *= half_of(block.words[block.format->v_params_at + kv_factor_word(h, c, dim_)],
 				                kv_factor_half(h, c, dim_));
 		}
+		if (f.k.bits < 16 && f.k.rotate) rotate_back(k);
+		if (f.v.bits < 16 && f.v.rotate) rotate_back(v);
 	}
 
 	const KvSequence& state_;

@@ -101,10 +101,12 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 				return words ? n * H * kv_token_words(uint(D), q.bits) * 4 : 0;
 			};
 			(t == int(Tier::F16) ? b.f16 : b.codes) += codes(p.k_codes, T.fmt.k) + codes(p.v_codes, T.fmt.v);
-			if (p.k_params)
-				b.k_params +=
-				    T.fmt.k.scale == Scale::PerChannel ? c.pages[t] * H * D * 4 : n * (H * D / T.fmt.k.group) * 4;
-			if (p.v_params) b.v_params += n * (H * D / T.fmt.v.group) * 4;
+			auto params = [&](uint32_t words, const Quant& q) -> size_t {
+				if (!words) return 0;
+				return q.scale == Scale::PerToken ? n * (H * D / q.group) * 4 : c.pages[t] * size_t(words) * 4;
+			};
+			b.k_params += params(p.k_params, T.fmt.k);
+			b.v_params += params(p.v_params, T.fmt.v);
 			if (T.block_format == 0xffff) continue;
 			const PageFormat& block = plan.formats[T.block_format];
 			pages += c.blocks[t] * block.bytes();
@@ -161,7 +163,8 @@ static size_t most_bytes(const KvPlan& plan, uint64_t n) {
 		if (!plan.keeps_all) {
 			uint64_t f16 = uint64_t(c.sinks) + s.recent_keep + s.flush + (s.rank == Rank::LogWindow ? 0 : c.kept);
 			for (int t : {int(Tier::Salient), int(Tier::Regular)})
-				f16 += plan.fill[t] == Fill::Group ? plan.page[t] - 1 : 0;
+				if (plan.fill[t] == Fill::Group && (s.rank != Rank::None || s.flush % plan.page[t] != 0))
+					f16 += plan.page[t] - 1; // that wait for their group; whole groups leave where a flush is some
 			const int f16_tier = int(Tier::F16);
 			c.pages[f16_tier] = std::max(c.pages[f16_tier], uint32_t(ceil_div(std::min(f16, n), plan.page[f16_tier])));
 		}

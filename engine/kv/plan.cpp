@@ -2,6 +2,8 @@
 #include "engine/kv/plan.h"
 #include "engine/core/error.h"
 #include "engine/core/round.h"
+#include "engine/kv/choose.h"
+#include "engine/kv/quant.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
 
@@ -9,6 +11,10 @@ namespace kvrun {
 
 static bool packed(const Quant& q) { return q.bits > 0 && q.bits < 16; }
 static bool per_channel(const Quant& q) { return packed(q) && q.scale == Scale::PerChannel; }
+// Tokens wait in f16 until they fill a page, which is one group.
+static bool in_whole_pages(const Quant& q) {
+	return packed(q) && (q.scale == Scale::Norm || (q.scale == Scale::PerChannel && q.group != kGroupAll));
+}
 static bool in_blocks(const Format& f) {
 	return (per_channel(f.k) && f.k.group == kGroupAll) || (packed(f.v) && f.v.norm == Norm::SqrtMax);
 }
@@ -44,9 +50,11 @@ static uint16_t resolve_run(const Quant& q, const KvShape& s, bool fit, const ch
 	if (g > 32768) fail(Code::Invalid, "{} group {}: at most 32768 channels share a scale", side, g);
 	return uint16_t(g);
 }
-static Quant resolve(Quant q, const KvShape& s, bool fit, const char* side) {
-	if (packed(q) && q.scale == Scale::PerToken) q.group = resolve_run(q, s, fit, side);
+static Quant resolve(const KvPolicy& p, Quant q, const KvShape& s, bool is_k) {
+	check_quant(p.text, q, is_k);
+	if (packed(q) && q.scale == Scale::PerToken) q.group = resolve_run(q, s, p.fit_groups, is_k ? "K" : "V");
 	if (!packed(q)) q = {.bits = q.bits}; // nothing else means anything
+	if (q.relax == kRelaxByBits) q.relax = q.scale == Scale::Norm ? 0 : relax_of_bits(q.bits);
 	return q;
 }
 
@@ -71,18 +79,15 @@ static void lay_out(KvPlan& plan, TierPlan& t, Tier tier, bool own_k, bool own_v
 	if (own_k) p.k_codes = kv_code_words(H, D, t.fmt.k.bits, page);
 	if (own_v) p.v_codes = kv_code_words(H, D, t.fmt.v.bits, page);
 	PageFormat b{.fmt = t.fmt, .page = 0};
-	if (per_channel(t.fmt.k))
-		(block ? b : p).k_params = kv_channel_param_words(H, D);
-	else if (packed(t.fmt.k))
-		p.k_params = kv_token_param_words(H, D, t.fmt.k.group, page);
-	if (packed(t.fmt.v)) p.v_params = kv_token_param_words(H, D, t.fmt.v.group, page);
+	if (packed(t.fmt.k)) (block && per_channel(t.fmt.k) ? b : p).k_params = page_param_words(t.fmt.k, H, D, page);
+	if (packed(t.fmt.v)) p.v_params = page_param_words(t.fmt.v, H, D, page);
 	if (packed(t.fmt.v) && t.fmt.v.norm == Norm::SqrtMax) b.v_params = kv_factor_words(H, D);
 	t.page_format = intern(plan, p);
 	if (block) t.block_format = intern(plan, b);
 }
 
-static uint16_t scaled_layer(const KvPolicy& p, uint16_t layer, uint32_t n_layers) {
-	if (!p.depth || layer == UINT16_MAX) return layer;
+static uint16_t scaled_layer(const KvPolicy& p, uint16_t layer, uint32_t n_layers, bool scales = true) {
+	if (!p.depth || !scales || layer == UINT16_MAX) return layer;
 	return uint16_t((uint64_t(layer) * n_layers * 2 + p.depth) / (2 * p.depth)); // to the nearest
 }
 
@@ -90,7 +95,7 @@ static uint16_t scaled_layer(const KvPolicy& p, uint16_t layer, uint32_t n_layer
 static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	const KvShape& s = plan.shape;
 	for (const LayerRule& r : p.layers) // rules for the last layers of a deeper model are a mistake, open ends are not
-		if (r.first > 0 && scaled_layer(p, r.first, s.n_layers) >= s.n_layers)
+		if (r.first > 0 && scaled_layer(p, r.first, s.n_layers, r.scales) >= s.n_layers)
 			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, r.first,
 			     s.n_layers - 1);
 	const uint16_t k_first = scaled_layer(p, p.share.k_first, s.n_layers),
@@ -98,11 +103,14 @@ static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	for (uint32_t l = 0; l < s.n_layers; ++l) {
 		LayerPlan& L = plan.layers.emplace_back();
 		Format f[kTiers] = {{}, p.salient, p.regular};
-		for (const LayerRule& r : p.layers)
-			if (l >= scaled_layer(p, r.first, s.n_layers) && l < scaled_layer(p, r.last, s.n_layers))
-				(r.is_k ? f[size_t(r.tier)].k : f[size_t(r.tier)].v) = r.quant;
-		for (int t = 0; t < kTiers; ++t)
-			L.tier[t].fmt = {resolve(f[t].k, s, p.fit_groups, "K"), resolve(f[t].v, s, p.fit_groups, "V")};
+		for (const LayerRule& r : p.layers) {
+			if (l < scaled_layer(p, r.first, s.n_layers, r.scales) ||
+			    l >= scaled_layer(p, r.last, s.n_layers, r.scales))
+				continue;
+			Quant& q = r.is_k ? f[size_t(r.tier)].k : f[size_t(r.tier)].v;
+			q = with_fields(q, r.quant, r.fields);
+		}
+		for (int t = 0; t < kTiers; ++t) L.tier[t].fmt = {resolve(p, f[t].k, s, true), resolve(p, f[t].v, s, false)};
 		const uint16_t owner = uint16_t(l - l % p.share.stride);
 		const Format& regular = L.tier[size_t(Tier::Regular)].fmt;
 		L.k_codes_of = l >= k_first && packed(regular.k) ? owner : uint16_t(l);
@@ -125,12 +133,21 @@ static void choose_fill(KvPlan& plan, Tier tier) {
 			fail(Code::Invalid,
 			     "{}: norm=sqrtmax needs all tokens compressed together; keys per channel then take k.group=all",
 			     plan.policy.text);
-		if (per_channel(f.k) && f.k.group != kGroupAll) {
-			if (group && group != f.k.group)
-				fail(Code::Invalid, "{}: keys are grouped by {} and by {} tokens; all layers need the same",
-				     plan.policy.text, group, f.k.group);
-			group = f.k.group;
+		for (const Quant* q : {&f.k, &f.v}) {
+			if (!in_whole_pages(*q)) continue;
+			if (group && group != q->group)
+				fail(
+				    Code::Invalid,
+				    "{}: keys are grouped by {} and by {} tokens; all layers need the same, and values with scale=norm "
+				    "too",
+				    plan.policy.text, group, q->group);
+			group = q->group;
 		}
+		if (in_blocks(f) && (f.k.scale == Scale::Norm || f.v.scale == Scale::Norm))
+			fail(Code::Invalid,
+			     "{}: scale=norm fills whole pages, but k.group=all and norm=sqrtmax compress any number of tokens "
+			     "together; give norm=none and scale=norm for keys and values",
+			     plan.policy.text);
 	}
 	if (n_block && n_block != plan.layers.size())
 		fail(Code::Invalid, "{}: all layers of a tier compress tokens together (k.group=all, norm=sqrtmax), or none",
@@ -167,6 +184,12 @@ static void check_sharing(const KvPlan& plan) {
 				     "ones; move {} or {}",
 				     plan.policy.text, l, a.bits, is_k ? "keys" : "values", o, b.bits, is_k ? "kq" : "vq",
 				     is_k ? "km" : "vm");
+			if (o != l && (a.scale == Scale::Norm || b.scale == Scale::Norm))
+				fail(Code::Invalid,
+				     "{}: layer {} cannot read the codes of layer {}: with scale=norm they mean nothing without its "
+				     "norms; "
+				     "give scale=token or scale=channel",
+				     plan.policy.text, l, o);
 			if (o != l && (a.norm != Norm::None || b.norm != Norm::None))
 				fail(Code::Invalid,
 				     "{}: layer {} cannot read the codes of layer {}: norms differ by layer; give norm=none",
@@ -194,6 +217,9 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 		fail(Code::Invalid,
 		     "no KV cache for {} layers of {} kv heads of {} channels; head_dim is even, layers at most 4096",
 		     s.n_layers, s.n_kv_heads, s.head_dim);
+	if (is_choice(p))
+		fail(Code::Invalid,
+		     "{} stands for a policy that is chosen for a model and its memory, which are not known here", p.text);
 	KvPlan plan;
 	plan.shape = s;
 	plan.policy = p;

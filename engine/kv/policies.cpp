@@ -11,6 +11,10 @@ static constexpr Quant per_channel(uint8_t bits, uint16_t group, double eta = 0)
 static constexpr Quant per_token(uint8_t bits, uint16_t group, Norm norm = Norm::None, double eta = 0) {
 	return {.bits = bits, .scale = Scale::PerToken, .group = group, .norm = norm, .relax = eta};
 }
+// A rotated head over its norm, by a codebook; of keys the mean of each channel apart. 128 tokens to a page.
+static constexpr Quant rotated(uint8_t bits, bool is_k) {
+	return {.bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = is_k, .norm_bits = 8};
+}
 // Round to nearest, K and V per token. Flushes of 32 tokens: the window is there to batch the packing.
 static KvPolicy rtn(const char* name, uint8_t bits, const char* summary) {
 	return {.name = name,
@@ -72,6 +76,20 @@ static std::vector<KvPolicy> table() {
 	     .select = {.recent_keep = 96, .flush = 32},
 	     .layers = {first_layers(UINT16_MAX, true, per_channel(2, 32))},
 	     .takes_layers = true},
+	    {.name = "mixed",
+	     .source = "keys more exact than values",
+	     .summary = "keys 4 bits, values 2; mixedK/V: bits of keys and values, calibrated by bits",
+	     .regular = {per_channel(4, 128, kRelaxByBits), per_token(2, 64, Norm::None, kRelaxByBits)},
+	     .select = {.recent_keep = 32, .flush = 128},
+	     .takes_bits = true},
+	    {.name = "turbo",
+	     .source = "TurboQuant, arXiv:2504.19874",
+	     .summary = "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values",
+	     // Beyond the paper: the means, norms of 8 bits, and norms that keep the length of what is decoded. The paper's
+	     // form is mean=off,norm_bits=16.
+	     .regular = {rotated(3, true), rotated(2, false)},
+	     .select = {.recent_keep = 32, .flush = 128},
+	     .takes_bits = true},
 	    {.name = "streaming",
 	     .source = "StreamingLLM, arXiv:2309.17453",
 	     .summary = "4 sinks and the newest 1020 tokens in f16, the rest evicted",
@@ -159,7 +177,9 @@ std::vector<KvPolicy> policy_samples() {
 	std::vector<KvPolicy> all = all_policies();
 	for (const char* text :
 	     {"rtn4,k.bits=8", "rtn4,k.bits=16", "rtn4,v.bits=16", "rtn4,bits=1", "kivi2,bits=8", "asymkv1/1",
-	      "zipcache,salient.bits=8", "zipcache,bits=1", "mikv,bits=4", "mikv,bits=1", "mikv,salient.bits=4"})
+	      "zipcache,salient.bits=8", "zipcache,bits=1", "mikv,bits=4", "mikv,bits=1", "mikv,salient.bits=4", "mixed4/1",
+	      "turbo1", "turbo2", "turbo4/3", "turbo3/2,norm_bits=16,mean=off,group=32", "turbo3/2,rotate=off",
+	      "kivi2,bits=3", "rtn4,bits=3"})
 		all.push_back(parse_policy(text));
 	return all;
 }

@@ -20,6 +20,7 @@ constexpr Tier kAllTiers[kTiers] = {Tier::F16, Tier::Salient, Tier::Regular};
 enum class Scale : uint8_t {
 	PerChannel, // one (scale, zero) per channel and run of `group` tokens   (KIVI keys)
 	PerToken,   // one (scale, zero) per token and run of `group` channels   (KIVI values)
+	Norm,       // one norm per token and kv head; codes are of a codebook for Gaussian values   (TurboQuant)
 };
 enum class Norm : uint8_t {
 	None,
@@ -32,14 +33,35 @@ constexpr uint16_t kGroupAll = 0xffff;
 // PerToken, until a plan resolves them: one head, half a head.
 constexpr uint16_t kGroupHead = 0xfffe, kGroupHalf = 0xfffd;
 
+// relax, until a plan resolves it: 0.25 for 1 bit, 0.045 for 2 bits, else 0.
+constexpr double kRelaxByBits = -1;
+constexpr double relax_of_bits(uint8_t bits) { return bits == 1 ? 0.25 : bits == 2 ? 0.045 : 0; }
+
 struct Quant {         // how K, or V, is stored inside one tier
-	uint8_t bits = 16; // 0 = not stored, 1|2|4|8 = packed codes, 16 = f16
+	uint8_t bits = 16; // 0 = not stored, 1|2|3|4|8 = packed codes, 16 = f16
 	Scale scale = Scale::PerToken;
-	uint16_t group = 32; // elements per (scale, zero); PerChannel: tokens, PerToken: channels
+	uint16_t group = 32; // elements per (scale, zero); PerChannel: tokens, PerToken: channels; Norm: tokens of a page
 	Norm norm = Norm::None;
-	double relax = 0; // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
+	double relax = 0;       // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
+	bool rotate = false;    // a randomised Hadamard transform first: shaders/shared/kv_page.h
+	bool mean = false;      // keys, Scale::Norm: the mean of each channel over a page is stored apart
+	uint8_t norm_bits = 16; // Scale::Norm: of a norm; 16: f16, 8: relative to the largest of its page
 	bool operator==(const Quant&) const = default;
 };
+// Bits of a set of Quant's fields.
+enum QuantField : uint8_t {
+	kFieldBits = 1,
+	kFieldGroup = 2,
+	kFieldScale = 4,
+	kFieldNorm = 8,
+	kFieldRelax = 16,
+	kFieldRotate = 32,
+	kFieldMean = 64,
+	kFieldNormBits = 128,
+	kAllFields = 255,
+};
+// `to` with the named fields of `from`.
+Quant with_fields(Quant to, const Quant& from, uint8_t fields);
 struct Format {
 	Quant k, v;
 	bool operator==(const Format&) const = default;
@@ -75,6 +97,8 @@ struct LayerRule { // layers [first, last) store one side of one packed tier dif
 	Tier tier = Tier::Regular; // Salient or Regular
 	bool is_k = true;          // K or V
 	Quant quant = {};
+	uint8_t fields = kAllFields; // of quant that count; others are as before the rule
+	bool scales = true;          // with the depth of the model, where KvPolicy::depth is set
 	bool operator==(const LayerRule&) const = default;
 };
 struct Share { // layer l >= first reads the Regular codes of l - l % stride, with its own params
@@ -103,6 +127,7 @@ struct KvPolicy {
 	bool fit_groups = true;    // groups of channels are defaults, and may become one head where they do not fit
 	uint16_t page = 0;         // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
 	bool takes_layers = false; // "NAMEa/b" is a way to write NAME,kq=a,vq=b
+	bool takes_bits = false;   // "NAMEa/b" is a way to write NAME,k.bits=a,v.bits=b
 	KvQuality quality = {};
 };
 
@@ -119,6 +144,9 @@ KvPolicy parse_policy(std::string_view text);
 
 // "a,b,key=value,c": several policies in one argument; a part with '=' belongs to the policy before it.
 std::vector<KvPolicy> parse_policies(std::string_view text);
+
+// Throws Error{Invalid}, naming the policy `text`, on a format no page can have.
+void check_quant(std::string_view text, const Quant&, bool is_k);
 
 // K and V types given apart (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token.
 KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type);

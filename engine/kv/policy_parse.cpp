@@ -1,9 +1,8 @@
 // Parses "name,key=value,..." into a KvPolicy; refuses an invalid value in one line that says what is valid.
 #include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
-#include "engine/kv/policy.h"
+#include "engine/kv/policy_fields.h"
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 namespace kvrun {
@@ -19,152 +18,38 @@ struct Draft {
 	std::optional<double> eta, eta1, eta2; // relax of all, of 1-bit, of 2-bit formats
 	std::optional<uint32_t> recent;        // cap of the window
 	bool typed_flush = false, typed_keep = false;
+	std::vector<std::pair<std::string, std::string>> bits; // of "NAMEa/b"
 	std::vector<Layered> layered;
+	std::vector<std::string> typed; // keys, without the layers they are for
 };
 
-double number(std::string_view key, std::string_view v, double lo, double hi) {
-	double x = 0;
-	bool percent = !v.empty() && v.back() == '%';
-	if (percent) v.remove_suffix(1);
-	const auto r = std::from_chars(v.data(), v.data() + v.size(), x);
-	if (r.ec != std::errc() || r.ptr != v.data() + v.size() || !(x == x))
-		fail(Code::Invalid, "{} is '{}{}': expected a number from {} to {}", key, v, percent ? "%" : "", lo, hi);
-	if (percent) x /= 100;
-	if (!(x >= lo && x <= hi)) fail(Code::Invalid, "{} is {}: expected {} to {}", key, x, lo, hi);
-	return x;
+bool known_field(std::string_view field) {
+	const std::vector<std::string_view> all = quant_fields();
+	return std::ranges::find(all, field) != all.end();
 }
-uint32_t whole(std::string_view key, std::string_view v, uint32_t lo, uint32_t hi) {
-	uint64_t x = 0;
-	const auto r = std::from_chars(v.data(), v.data() + v.size(), x);
-	if (r.ec != std::errc() || r.ptr != v.data() + v.size() || x < lo || x > hi)
-		fail(Code::Invalid, "{} is '{}': expected a whole number from {} to {}", key, v, lo, hi);
-	return uint32_t(x);
+// Whether a path without k. or v. means this side too: only keys have scales per channel, and means.
+bool means_side(const Path& at, bool is_k, std::string_view v) {
+	if (!(is_k ? at.k : at.v)) return false;
+	return is_k || at.named_side || !((at.field == "scale" && v == "channel") || at.field == "mean");
 }
-uint16_t layer_number(std::string_view key, std::string_view v) {
-	if (v == "all") return UINT16_MAX;
-	return uint16_t(whole(key, v, 0, UINT16_MAX));
-}
-bool on_off(std::string_view key, std::string_view v) {
-	if (v == "on" || v == "true" || v == "1") return true;
-	if (v == "off" || v == "false" || v == "0") return false;
-	fail(Code::Invalid, "{} is '{}': expected on or off", key, v);
-}
-double eta_value(std::string_view key, std::string_view v) {
-	const double x = number(key, v, 0, 1);
-	if (x >= 0.5)
-		fail(Code::Invalid, "{} is {}: expected 0 to below 0.5, where all codes would decode to one value", key, x);
-	return x;
+// A path without a tier means Regular, and for all but bits also a packed Salient.
+bool means_tier(const KvPolicy& p, const Path& at, Tier t) {
+	if (t == Tier::Regular) return at.regular;
+	return at.salient && (at.named_tier || (at.field != "bits" && p.salient.k.bits < 16));
 }
 
-void set_bits(Quant& q, std::string_view key, std::string_view v) {
-	for (const uint8_t bits : {0, 1, 2, 4, 8, 16})
-		if (v == fmt::format("{}", bits)) {
-			q.bits = bits;
-			return;
-		}
-	fail(Code::Invalid, "{} is '{}': expected one of 1, 2, 4, 8, 16, and 0 (evict)", key, v);
-}
-void set_group(Quant& q, std::string_view key, std::string_view v) {
-	const bool channel = q.scale == Scale::PerChannel;
-	if (v == "all") {
-		q.group = kGroupAll;
-	} else if (!channel && (v == "head" || v == "half")) {
-		q.group = v == "head" ? kGroupHead : kGroupHalf;
-	} else {
-		if (channel && v != "32" && v != "64" && v != "128")
-			fail(Code::Invalid,
-			     "{} is '{}': keys per channel are grouped by 32, 64 or 128 tokens, or all (compressed together)", key,
-			     v);
-		uint32_t n = 0;
-		const auto r = std::from_chars(v.data(), v.data() + v.size(), n);
-		if (r.ec != std::errc() || r.ptr != v.data() + v.size() || n < 1 || n > 32768)
-			fail(Code::Invalid,
-			     "{} is '{}': expected channels that share a scale, as 32, 64 or 128 (at most 32768), or half, head, "
-			     "all",
-			     key, v);
-		q.group = uint16_t(n);
-	}
-}
-void set_norm(Quant& q, std::string_view key, std::string_view v) {
-	if (v == "none" || v == "off")
-		q.norm = Norm::None;
-	else if (v == "sqrtmax")
-		q.norm = Norm::SqrtMax;
-	else if (v == "balance")
-		q.norm = Norm::Balance;
-	else
-		fail(Code::Invalid,
-		     "{} is '{}': expected none, sqrtmax (values: channel-separable), balance (keys: channel balancer)", key,
-		     v);
-}
-void set_scale(Quant& q, std::string_view key, std::string_view v) {
-	if (v == "channel")
-		q.scale = Scale::PerChannel;
-	else if (v == "token")
-		q.scale = Scale::PerToken;
-	else
-		fail(Code::Invalid, "{} is '{}': expected channel or token", key, v);
-	if (q.scale == Scale::PerChannel && (q.group == kGroupHead || q.group == kGroupHalf)) q.group = 32;
-}
-constexpr std::string_view kFields[] = {"bits", "group", "scale", "norm", "eta"};
-
-bool set_field(Quant& q, std::string_view field, std::string_view key, std::string_view v) {
-	if (field == "bits")
-		set_bits(q, key, v);
-	else if (field == "group")
-		set_group(q, key, v);
-	else if (field == "scale")
-		set_scale(q, key, v);
-	else if (field == "norm")
-		set_norm(q, key, v);
-	else if (field == "eta")
-		q.relax = eta_value(key, v);
-	else
-		return false;
-	return true;
-}
-
-struct Path { // [salient.|regular.][k.|v.]field
-	bool salient = true, regular = true, k = true, v = true, named_tier = false, named_side = false;
-	std::string_view field;
-};
-Path read_path(std::string_view key) {
-	Path p;
-	auto take = [&](std::string_view prefix) {
-		if (!key.starts_with(prefix)) return false;
-		key.remove_prefix(prefix.size());
-		return true;
-	};
-	if (take("salient."))
-		p.regular = false, p.named_tier = true;
-	else if (take("regular."))
-		p.salient = false, p.named_tier = true;
-	if (take("k."))
-		p.v = false, p.named_side = true;
-	else if (take("v."))
-		p.k = false, p.named_side = true;
-	p.field = key;
-	return p;
-}
-
-// Sets a field of the formats a path names. Without a tier: Regular, and for all but bits also a packed Salient.
+// Sets a field of the formats a path names, in all layers.
 bool set_path(KvPolicy& p, std::string_view key, std::string_view v) {
 	const Path at = read_path(key);
-	if (std::find(std::begin(kFields), std::end(kFields), at.field) == std::end(kFields)) return false;
-	auto side = [&](Quant& q) { return set_field(q, at.field, key, v); };
-	auto value_side =
-	    [&](Quant& q) { // "group=all", "norm=..." for both sides: values have no balancer, keys no sqrtmax
-		    if (!at.named_side && at.field == "scale" && v == "channel") return true;
-		    return side(q);
-	    };
-	const bool salient = at.salient && (at.named_tier || (at.field != "bits" && p.salient.k.bits < 16));
-	if (at.regular && at.k) side(p.regular.k);
-	if (at.regular && at.v) value_side(p.regular.v);
-	if (salient && at.k) side(p.salient.k);
-	if (salient && at.v) value_side(p.salient.v);
-	if (at.regular && at.field != "bits")
-		for (LayerRule& r : p.layers)
-			if (r.is_k ? at.k : at.v) r.is_k ? side(r.quant) : value_side(r.quant);
+	if (!known_field(at.field)) return false;
+	for (const Tier t : {Tier::Regular, Tier::Salient})
+		for (const bool is_k : {true, false}) {
+			if (!means_tier(p, at, t) || !means_side(at, is_k, v)) continue;
+			Format& f = t == Tier::Salient ? p.salient : p.regular;
+			set_field(is_k ? f.k : f.v, at.field, key, v);
+			for (LayerRule& r : p.layers)
+				if (r.tier == t && r.is_k == is_k) set_field(r.quant, at.field, key, v);
+		}
 	// A run of channels that is typed must fit as it is; tokens per group fit every head_dim.
 	if (at.field == "group" && (at.v || p.regular.k.scale == Scale::PerToken)) p.fit_groups = false;
 	return true;
@@ -280,6 +165,8 @@ const Key kKeys[] = {
      [](Draft& d, auto k, auto v) { set_page(d.p, k, v); }},
 };
 
+constexpr bool kBothSides[] = {true, false};
+
 std::string nearest(std::string_view typed, const std::vector<std::string>& known) {
 	if (typed.size() > 64) return {}; // text from outside is compared with every name
 	const auto d = [&](const std::string& k) { return edit_distance(typed, k); };
@@ -325,6 +212,7 @@ void split_layers(KvPolicy& p, bool is_k, uint16_t n) {
 	for (LayerRule& r : p.layers)
 		if (r.is_k == is_k && r.tier == Tier::Regular) {
 			r.last = n;
+			r.quant.bits = 2;
 			return;
 		}
 	LayerRule r{.first = 0, .last = n, .tier = Tier::Regular, .is_k = is_k, .quant = base};
@@ -332,13 +220,21 @@ void split_layers(KvPolicy& p, bool is_k, uint16_t n) {
 	p.layers.push_back(r);
 }
 
-// "NAMEa/b", for policies that take layer numbers: K and V at 2 bits below these layers.
-const KvPolicy* read_layer_numbers(Draft& d, std::string_view name) {
+// "NAMEa/b": K and V at 2 bits below these layers, for policies that take layer numbers; bits of K and V, for those
+// that take bits.
+const KvPolicy* read_two_numbers(Draft& d, std::string_view name) {
 	for (const KvPolicy& p : all_policies()) {
-		if (!p.takes_layers || !name.starts_with(p.name)) continue;
+		if (!(p.takes_layers || p.takes_bits) || !name.starts_with(p.name)) continue;
 		std::string_view rest = name.substr(p.name.size());
-		if (rest.starts_with("-")) rest.remove_prefix(1);
+		if (p.takes_layers && rest.starts_with("-")) rest.remove_prefix(1);
 		const size_t slash = rest.find('/');
+		if (p.takes_bits) { // "NAMEa": both
+			const std::string_view k = rest.substr(0, slash), v = slash == rest.npos ? k : rest.substr(slash + 1);
+			if (k.find_first_not_of("0123456789") != k.npos && slash == rest.npos) continue; // another name
+			d.bits.push_back({"k.bits", std::string(k)});
+			d.bits.push_back({"v.bits", std::string(v)});
+			return &p;
+		}
 		if (slash == std::string_view::npos)
 			fail(Code::Invalid,
 			     "no KV policy '{}': {}A/B stores K below layer A and V below layer B at 2 bits, as {}32/0", name,
@@ -350,6 +246,14 @@ const KvPolicy* read_layer_numbers(Draft& d, std::string_view name) {
 	return nullptr;
 }
 
+std::string field_list() {
+	const std::vector<std::string_view> all = quant_fields();
+	std::string out;
+	for (size_t i = 0; i < all.size(); ++i)
+		out += fmt::format("{}{}", i == 0 ? "" : i + 1 == all.size() ? " and " : ", ", all[i]);
+	return out;
+}
+
 void read_layered(Draft& d, std::string_view key, std::string_view value) {
 	const size_t at = key.find('@');
 	const std::string_view range = key.substr(at + 1);
@@ -359,28 +263,32 @@ void read_layered(Draft& d, std::string_view key, std::string_view value) {
 	const uint32_t last =
 	    dash == std::string_view::npos ? l.first : whole(key, range.substr(dash + 1), l.first, UINT16_MAX - 1);
 	l.last = uint16_t(last + 1);
-	const Path path = read_path(l.path);
-	if (std::find(std::begin(kFields), std::end(kFields), path.field) == std::end(kFields))
-		fail(Code::Invalid,
-		     "'{}' cannot differ by layer; bits, group, scale, norm and eta can, as in regular.k.bits@0-3=4", l.path);
+	if (!known_field(read_path(l.path).field))
+		fail(Code::Invalid, "'{}' cannot differ by layer; {} can, as in regular.k.bits@0-3=4", l.path, field_list());
 	d.layered.push_back(std::move(l));
 }
 
+// Later options of the same layers add to earlier ones.
 void apply_layered(KvPolicy& p, const Layered& l) {
-	const Path path = read_path(l.path);
-	for (bool is_k : {true, false}) {
-		if (!(is_k ? path.k : path.v)) continue;
-		const Tier tier = path.named_tier && path.salient ? Tier::Salient : Tier::Regular;
-		const Format& f = tier == Tier::Salient ? p.salient : p.regular;
-		LayerRule r{.first = l.first, .last = l.last, .tier = tier, .is_k = is_k, .quant = is_k ? f.k : f.v};
-		set_field(r.quant, path.field, l.path, l.value);
-		p.layers.push_back(r);
-	}
+	const Path at = read_path(l.path);
+	for (const Tier t : {Tier::Regular, Tier::Salient})
+		for (const bool is_k : {true, false}) {
+			if (!means_tier(p, at, t) || !means_side(at, is_k, l.value)) continue;
+			const Format& f = t == Tier::Salient ? p.salient : p.regular;
+			LayerRule rule{.first = l.first, .last = l.last, .tier = t, .is_k = is_k, .quant = is_k ? f.k : f.v};
+			for (const LayerRule& r : p.layers) // what the first of the layers has so far
+				if (r.tier == t && r.is_k == is_k && r.first <= l.first && r.last > l.first)
+					rule.quant = with_fields(rule.quant, r.quant, r.fields);
+			rule.fields = set_field(rule.quant, at.field, l.path, l.value);
+			rule.scales = false;
+			p.layers.push_back(rule);
+		}
 }
 
 void set_key(Draft& d, std::string_view key, std::string_view value) {
 	if (key.empty()) fail(Code::Invalid, "'={}' has no key; options are key=value, as group=64", value);
 	if (value.empty()) fail(Code::Invalid, "'{}' has no value", key);
+	d.typed.emplace_back(key.substr(0, key.find('@')));
 	if (key.find('@') != std::string_view::npos) return read_layered(d, key, value);
 	for (const Key& k : kKeys)
 		if (key == k.name) return k.set(d, key, value);
@@ -389,9 +297,24 @@ void set_key(Draft& d, std::string_view key, std::string_view value) {
 	for (const Key& k : kKeys) known.push_back(k.name);
 	for (const char* tier : {"", "salient.", "regular."})
 		for (const char* side : {"", "k.", "v."})
-			for (std::string_view f : kFields) known.push_back(fmt::format("{}{}{}", tier, side, f));
+			for (std::string_view f : quant_fields()) known.push_back(fmt::format("{}{}{}", tier, side, f));
 	fail(Code::Invalid, "KV policy {} has no option '{}'{}; 'kvrun plan --help' lists them", d.p.name, key,
 	     nearest(key, known));
+}
+
+// eta, eta1 and eta2, under whatever eta a range of layers was given.
+void set_relax(Draft& d) {
+	std::vector<std::pair<Quant*, uint8_t*>> formats; // and the fields a rule sets
+	for (Format* f : {&d.p.regular, &d.p.salient})
+		formats.push_back({&f->k, nullptr}), formats.push_back({&f->v, nullptr});
+	for (LayerRule& r : d.p.layers)
+		if (r.fields == kAllFields || (r.fields & kFieldBits)) formats.push_back({&r.quant, &r.fields});
+	for (const auto& [q, fields] : formats) {
+		const std::optional<double> eta = q->bits == 1 && d.eta1 ? d.eta1 : q->bits == 2 && d.eta2 ? d.eta2 : d.eta;
+		if (!eta) continue;
+		q->relax = *eta;
+		if (fields) *fields |= kFieldRelax;
+	}
 }
 
 void finish_window(Draft& d) {
@@ -409,7 +332,7 @@ void finish_window(Draft& d) {
 	}
 	// Keys grouped by more tokens than leave at a time would wait in f16 beside the window; keep its size instead.
 	const Quant& k = d.p.regular.k;
-	const uint32_t group = k.bits && k.bits < 16 && k.scale == Scale::PerChannel && k.group != kGroupAll ? k.group : 0;
+	const uint32_t group = k.bits && k.bits < 16 && k.scale != Scale::PerToken && k.group != kGroupAll ? k.group : 0;
 	if (s.rank == Rank::None && group > s.flush && !d.typed_flush && !d.typed_keep) {
 		const uint32_t window = std::max(s.recent_keep + s.flush, group);
 		s.flush = group, s.recent_keep = window - group;
@@ -445,17 +368,35 @@ void check(const KvPolicy& p) {
 		fail(Code::Invalid, "{}: budget caps tokens kept in f16; packed salient tokens take ratio", p.text);
 	if ((p.regular.k.bits == 0) != (p.regular.v.bits == 0))
 		fail(Code::Invalid, "{}: eviction drops K and V together; bits is 0 for one of them", p.text);
-	std::vector<std::pair<bool, const Quant*>> all = {
-	    {true, &p.salient.k}, {false, &p.salient.v}, {true, &p.regular.k}, {false, &p.regular.v}};
-	for (const LayerRule& r : p.layers) all.push_back({r.is_k, &r.quant});
-	for (auto [is_k, q] : all) {
-		if (q->bits == 0 || q->bits == 16) continue;
-		if (!is_k && q->scale == Scale::PerChannel)
-			fail(Code::Invalid, "{}: values have scales per token; only keys can be per channel", p.text);
-		if (!is_k && q->norm == Norm::Balance)
-			fail(Code::Invalid, "{}: the balancer is for keys; values take norm=sqrtmax or none", p.text);
-		if (is_k && q->norm == Norm::SqrtMax)
-			fail(Code::Invalid, "{}: sqrtmax is for values; keys take norm=balance or none", p.text);
+	for (const Format* f : {&p.salient, &p.regular}) check_quant(p.text, f->k, true), check_quant(p.text, f->v, false);
+	for (const LayerRule& r : p.layers) check_quant(p.text, r.quant, r.is_k);
+}
+
+// Options that the policy has no use for.
+void check_use(const Draft& d) {
+	const KvPolicy& p = d.p;
+	const auto refuse = [&](std::string_view key, std::string_view why) {
+		fail(Code::Invalid, "{}: {} has no effect: {}", p.text, key, why);
+	};
+	std::vector<const Quant*> sides[2]; // of values, of keys; in all tiers and layers
+	for (const Format* f : {&p.salient, &p.regular}) sides[1].push_back(&f->k), sides[0].push_back(&f->v);
+	for (const LayerRule& r : p.layers) sides[r.is_k].push_back(&r.quant);
+	const auto any = [&](bool is_k, auto matches) { return std::ranges::any_of(sides[is_k], matches); };
+	const auto packed = [](const Quant* q) { return q->bits > 0 && q->bits < 16; };
+	for (const std::string& key : d.typed) {
+		const Path at = read_path(key);
+		if (key.starts_with("probe") && !ranks_by_score(p.select.rank))
+			refuse(key, "no score is kept; give score=sum or score=mean");
+		if (key == "stride" && p.share.k_first == UINT16_MAX && p.share.v_first == UINT16_MAX)
+			refuse(key, "no layers share codes; give km or vm");
+		if (known_field(at.field) && at.field != "bits" && !(at.k && any(true, packed)) &&
+		    !(at.v && any(false, packed)))
+			refuse(key, "nothing it could be of is packed");
+		for (const uint8_t bits : {1, 2})
+			if (key == fmt::format("eta{}", bits) && std::ranges::none_of(kBothSides, [&](bool is_k) {
+				    return any(is_k, [&](auto q) { return q->bits == bits; });
+			    }))
+				refuse(key, fmt::format("nothing is stored at {} bit{}", bits, bits == 1 ? "" : "s"));
 	}
 }
 
@@ -467,10 +408,13 @@ KvPolicy parse_policy(std::string_view text) {
 	std::string_view name = text.substr(0, text.find(','));
 	Draft d;
 	const KvPolicy* entry = find_policy(name);
-	if (!entry) entry = read_layer_numbers(d, name);
+	if (!entry) entry = read_two_numbers(d, name);
+	if (!entry)
+		if (const std::optional<KvPolicy> choice = parse_choice(text)) return *choice;
 	if (!entry) unknown_name(name);
 	d.p = *entry;
 	d.p.text = text;
+	for (const auto& [key, value] : d.bits) set_path(d.p, key, value);
 	for (size_t at = name.size(); at < text.size();) {
 		const size_t end = std::min(text.find(',', at + 1), text.size());
 		const std::string_view item = text.substr(at + 1, end - at - 1);
@@ -482,16 +426,14 @@ KvPolicy parse_policy(std::string_view text) {
 	}
 	if (d.kq) split_layers(d.p, true, *d.kq);
 	if (d.vq) split_layers(d.p, false, *d.vq);
-	std::vector<Quant*> formats = {&d.p.regular.k, &d.p.regular.v, &d.p.salient.k, &d.p.salient.v};
-	for (LayerRule& r : d.p.layers) formats.push_back(&r.quant);
-	for (Quant* q : formats) {
-		if (d.eta) q->relax = *d.eta;
-		if (d.eta1 && q->bits == 1) q->relax = *d.eta1;
-		if (d.eta2 && q->bits == 2) q->relax = *d.eta2;
-	}
-	for (const Layered& l : d.layered) apply_layered(d.p, l);
+	const std::vector<Layered> layered = std::move(d.layered);
+	for (const bool bits : {true, false}) // what is calibrated by bits comes after them
+		for (const Layered& l : layered)
+			if (l.path.ends_with("bits") == bits) apply_layered(d.p, l);
+	set_relax(d);
 	finish_window(d);
 	check(d.p);
+	check_use(d);
 	return d.p;
 }
 
@@ -513,16 +455,20 @@ std::vector<KvPolicy> parse_policies(std::string_view text) {
 
 std::vector<std::pair<std::string, std::string>> policy_options() {
 	std::vector<std::pair<std::string, std::string>> out = {
-	    {"bits", "of regular tokens: 1, 2, 4, 8, 16; 0 evicts them"},
+	    {"bits", "of regular tokens: 1, 2, 3, 4, 8, 16; 0 evicts them"},
 	    {"group",
 	     "quantization group: tokens (keys per channel) or channels (per token) that share a scale; head, half "
 	     "or all"},
 	    {"scale",
-	     "channel: a scale per channel and group of tokens (keys only); token: per token and group of channels"},
-	    {"norm", "sqrtmax: values divided by a factor per channel; balance: keys balanced against queries; none"}};
+	     "channel: a scale per channel and group of tokens (keys only); token: per token and group of channels; "
+	     "norm: one per token and head, with codes of a Gaussian codebook"},
+	    {"norm", "sqrtmax: values divided by a factor per channel; balance: keys balanced against queries; none"},
+	    {"rotate", "on: a randomised Hadamard transform of each head, undone after attention"},
+	    {"mean", "on: the mean of each channel of keys over a page is stored apart (scale=norm)"},
+	    {"norm_bits", "of a norm: 16 is f16, 8 is relative to the largest of its page (scale=norm)"}};
 	for (const Key& k : kKeys) out.push_back({k.name, k.help});
 	out.push_back({"[salient.|regular.][k.|v.]KEY[@FIRST-LAST]",
-	               "bits, group, scale, norm or eta of one tier, of keys or values only, of a range of layers"});
+	               field_list() + " of one tier, of keys or values only, of a range of layers"});
 	return out;
 }
 

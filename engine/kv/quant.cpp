@@ -2,6 +2,7 @@
 #include "engine/kv/quant.h"
 #include "engine/core/error.h"
 #include "engine/core/f16.h"
+#include "shaders/shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
 
@@ -21,6 +22,99 @@ Params quantise(std::span<const float> x, uint32_t bits, Relax relax, std::span<
 }
 
 float dequantise(uint32_t code, Params p) { return float(code) * f16_to_f32(p.scale) + f16_to_f32(p.zero); }
+
+float codebook_value(uint32_t code, uint32_t bits) {
+	const float u = float(code) - kv_codebook_middle(bits);
+	return u * (kv_codebook_linear(bits) + kv_codebook_cubic(bits) * (u * u));
+}
+
+uint32_t codebook_code(float x, uint32_t bits) {
+	uint32_t code = 0;
+	for (uint32_t i = 0; i + 1 < 1u << bits; ++i)
+		code += x > 0.5f * (codebook_value(i, bits) + codebook_value(i + 1, bits));
+	return code;
+}
+
+static float squares(std::span<const float> x) {
+	float sum = 0;
+	for (const float v : x) sum += v * v;
+	return sum;
+}
+
+float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> codes) {
+	KV_ASSERT(bits >= 1 && bits <= 4 && !x.empty() && codes.size() == x.size());
+	const float sum = squares(x), rms = std::sqrt(sum / float(x.size()));
+	float decoded = 0;
+	for (size_t i = 0; i < x.size(); ++i) {
+		codes[i] = uint8_t(codebook_code(rms > 0 ? x[i] / rms : 0.f, bits));
+		const float v = codebook_value(codes[i], bits);
+		decoded += v * v;
+	}
+	return std::sqrt(sum / decoded); // no value of a codebook is 0
+}
+
+uint16_t quantise_norms(std::span<const float> norms, std::span<uint8_t> bytes) {
+	const uint16_t largest = f32_to_f16(*std::max_element(norms.begin(), norms.end()));
+	const float step = kv_norm_step(f16_to_f32(largest));
+	for (size_t i = 0; i < norms.size(); ++i)
+		bytes[i] = step > 0 ? uint8_t(std::min(std::nearbyint(norms[i] / step), 255.f)) : uint8_t(0);
+	return largest;
+}
+
+static void hadamard(std::span<float> x) {
+	const uint32_t block = kv_rotation_block(uint32_t(x.size()));
+	for (uint32_t step = 1; step < block; step *= 2)
+		for (uint32_t i = 0; i < x.size(); ++i)
+			if (!(i & step)) {
+				const float a = x[i], b = x[i + step];
+				x[i] = a + b, x[i + step] = a - b;
+			}
+	for (float& v : x) v *= kv_rotation_scale(block);
+}
+static void change_signs(std::span<float> x) {
+	for (uint32_t c = 0; c < x.size(); ++c)
+		if (kv_sign(c)) x[c] = -x[c];
+}
+void rotate(std::span<float> x) { change_signs(x), hadamard(x); }
+void rotate_back(std::span<float> x) { hadamard(x), change_signs(x); }
+
+float NormPage::norm(uint32_t head, uint32_t token) const {
+	const uint32_t per_word = 32 / q.norm_bits;
+	const uint32_t x =
+	    unpack(std::span(params + kv_norm_word(head, token, page, q.norm_bits), 1), q.norm_bits, token % per_word);
+	if (q.norm_bits == 16) return f16_to_f32(uint16_t(x));
+	return float(x) * kv_norm_step(f16_to_f32(uint16_t(params[kv_norm_scale_word(n_kv_heads, head, page)])));
+}
+float NormPage::mean(uint32_t head, uint32_t channel) const {
+	if (!q.mean) return 0;
+	const uint32_t word = params[kv_mean_word(n_kv_heads, head, channel, head_dim, page, q.norm_bits)];
+	return f16_to_f32(uint16_t(word >> 16 * (channel % 2)));
+}
+
+uint32_t page_param_words(const Quant& q, uint32_t n_kv_heads, uint32_t head_dim, uint32_t page) {
+	switch (q.scale) {
+	case Scale::PerChannel: return kv_channel_param_words(n_kv_heads, head_dim);
+	case Scale::PerToken: return kv_token_param_words(n_kv_heads, head_dim, q.group, page);
+	case Scale::Norm: break;
+	}
+	return kv_norm_words(n_kv_heads, page, q.norm_bits) + (q.mean ? kv_mean_words(n_kv_heads, head_dim) : 0);
+}
+
+// Word and shift of bits of a code in words of `bits`-bit codes.
+static uint32_t code_at(const uint32_t* words, uint32_t stride, uint32_t bits, uint32_t c) {
+	const uint32_t per_word = 32 / bits;
+	return words[size_t(c / per_word) * stride] >> c % per_word * bits & ((1u << bits) - 1u);
+}
+uint32_t token_code(const uint32_t* words, uint32_t stride, uint32_t head_dim, uint32_t bits, uint32_t c) {
+	if (bits != 3) return code_at(words, stride, bits, c);
+	const uint32_t* high = words + size_t(kv_token_words(head_dim, 2)) * stride;
+	return code_at(words, stride, 2, c) | code_at(high, stride, 1, c) << 2;
+}
+void set_token_code(std::span<uint32_t> words, uint32_t head_dim, uint32_t bits, uint32_t c, uint32_t code) {
+	if (bits != 3) return pack(words, bits, c, code);
+	pack(words, 2, c, code & 3);
+	pack(words.subspan(kv_token_words(head_dim, 2)), 1, c, code >> 2);
+}
 
 uint32_t unpack(std::span<const uint32_t> words, uint32_t bits, size_t i) {
 	const size_t per_word = 32 / bits;

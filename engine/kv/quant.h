@@ -4,6 +4,7 @@
 // computed in f32 against the rounded values, half to even, clamped to 0 .. 2^bits - 1. A group whose scale is 0 in
 // f16 stores codes 0. x_hat = code * scale + zero, in f32. Never contracted to a fused multiply-add.
 #pragma once
+#include "engine/kv/policy.h"
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,6 +28,38 @@ struct Relax {
 // Codes of x by plain min and max; returns the parameters that dequantise them.
 Params quantise(std::span<const float> x, uint32_t bits, Relax, std::span<uint8_t> codes);
 float dequantise(uint32_t code, Params);
+
+// ---- codes of a codebook, Scale::Norm: shaders/shared/kv_page.h has the codebook and the rotation
+
+float codebook_value(uint32_t code, uint32_t bits);
+uint32_t codebook_code(float x, uint32_t bits); // the nearest
+// Codes of one head of a token over its root mean square; returns the norm that gives the decoded values the length of
+// x.
+float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> codes);
+// Norms of one kv head of a page in 255ths of the largest, which is returned as f16.
+uint16_t quantise_norms(std::span<const float> norms, std::span<uint8_t> bytes);
+// One head, in place: the rotation and its inverse.
+void rotate(std::span<float> x);
+void rotate_back(std::span<float> x);
+
+// Norm of a token and mean of a channel from a page's parameters; the page holds the tokens of n_kv_heads heads.
+struct NormPage {
+	const Quant& q;
+	const uint32_t* params;
+	uint32_t n_kv_heads, head_dim, page;
+	float norm(uint32_t head, uint32_t token) const;
+	float mean(uint32_t head, uint32_t channel) const;
+};
+
+// Words of the parameters of packed keys or values in a page.
+uint32_t page_param_words(const Quant&, uint32_t n_kv_heads, uint32_t head_dim, uint32_t page);
+
+// ---- packed codes
+
+// The code of channel c of one head of a token, whose words are `stride` apart.
+uint32_t token_code(const uint32_t* words, uint32_t stride, uint32_t head_dim, uint32_t bits, uint32_t c);
+// Writes it, to words that lie together.
+void set_token_code(std::span<uint32_t> words, uint32_t head_dim, uint32_t bits, uint32_t c, uint32_t code);
 
 // Code `i` of packed words, lowest bits first; bits 1, 2, 4, 8, 16.
 uint32_t unpack(std::span<const uint32_t> words, uint32_t bits, size_t i);

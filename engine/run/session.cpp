@@ -1,11 +1,22 @@
 // One sequence of tokens under one policy.
 #include "engine/run/session.h"
 #include "engine/core/log.h"
+#include "engine/run/tuning_file.h"
 #include <algorithm>
 
 namespace kvrun {
 
-Session::Session(Engine& e, const SessionOptions& opt) : engine_(e), options_(opt) {
+// The policy itself, or the one it stands for in this engine's budget.
+static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
+	const uint32_t n = opt.ctx ? opt.ctx : std::max(e.config().max_seq, 1u);
+	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, e.pool().budget_bytes());
+	if (!c.why.empty()) log_at(1, "{}: {}", opt.kv.text, c.why);
+	return c.policy;
+}
+
+Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options_(options) {
+	options_.kv = policy_of(e, options);
+	const SessionOptions& opt = options_;
 	plan_ = std::make_shared<const KvPlan>(make_plan(opt.kv, e.kv_shape()));
 	const size_t budget = e.pool().budget_bytes();
 	const uint32_t trained = std::max(e.config().max_seq, 1u);

@@ -9,7 +9,7 @@
 // Software drivers have kernels of their own: soft/attend.glsl.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
-// and, for packed V, v_words, v_params, v_factors, and supplies:
+// and, for packed V, V_BOOK, V_NORM8, v_words, v_params, v_param_words, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #extension GL_EXT_control_flow_attributes : require
@@ -22,6 +22,7 @@
 #define LANE gl_LocalInvocationID.x
 #include "lib/codes.glsl"
 #include "lib/halves.glsl"
+#include "lib/book.glsl"
 
 const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
 const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
@@ -31,7 +32,10 @@ const uint QUADS = LOCAL_X;                                         // quads in 
 const uint Q_PIECES = HEAD_DIM / 4u;                                // 16-byte pieces of a query
 const bool V_FOLD = V_BITS < 16u && !V_NORM;                        // scales are in the weights
 const uint V_RUNS = V_FOLD && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u; // sets of weights
-const uint V_STRIDE = V_BITS == 16u ? HEAD_DIM / 8u : (HEAD_DIM * V_BITS + 31u) / 32u; // token to token: pieces, words
+const uint V_LOW = (HEAD_DIM * 2u + 31u) / 32u;                     // words of the low plane of 3-bit codes
+const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
+					  : V_BITS == 3u ? V_LOW + (HEAD_DIM + 31u) / 32u
+									 : (HEAD_DIM * V_BITS + 31u) / 32u;
 // The maximum over no token. Finite, so that no driver's fast arithmetic can make a NaN of it.
 const float NO_TOKEN = -1e30;
 
@@ -70,6 +74,27 @@ void state_clear() {
 void queries_stage() {
 	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X)
 		q_s[i] = query_fit(uintBitsToFloat(q[query_at(i / Q_PIECES) + i % Q_PIECES]), i % Q_PIECES);
+	barrier();
+}
+// The rotation of shared/kv_page.h of every vector in q_s, or its inverse. Signs come first, or last.
+void rotate_staged(const bool back) {
+	const uint block = kv_rotation_block(HEAD_DIM);
+	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X) {
+		const vec4 x = q_s[i] * kv_rotation_scale(block);
+		q_s[i] = hadamard4(back ? x : signed4(x, i % Q_PIECES * 4u));
+	}
+	barrier();
+	for (uint step = 1u; step < block / 4u; step *= 2u) {
+		for (uint i = LANE; i < QUERIES * Q_PIECES / 2u; i += LOCAL_X) {
+			const uint at = i / step * 2u * step + i % step;
+			const vec4 a = q_s[at], b = q_s[at + step];
+			q_s[at] = a + b;
+			q_s[at + step] = a - b;
+		}
+		barrier();
+	}
+	if (!back) return;
+	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X) q_s[i] = signed4(q_s[i], i % Q_PIECES * 4u);
 	barrier();
 }
 void queries_step(uint step) {}
@@ -116,8 +141,9 @@ void reduce(inout float x[QUERIES], const bool maximum) {
 // ---- a tile
 
 // Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
-// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins.
-void tile_softmax(uint live, uint params) {
+// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its norms;
+// `largest`: where the largest norm is.
+void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
 		tile[j] = max(max(score[j].x, score[j].y), max(score[j].z, score[j].w));
@@ -140,8 +166,10 @@ void tile_softmax(uint live, uint params) {
 	if (V_FOLD) {
 		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
 		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
-			vec4 scale, zero;
-			params_of(v_params[(params + r * PAGE) / 4u], scale, zero);
+			vec4 scale, zero = vec4(0);
+			if (!V_BOOK) params_of(v_params[(params + r * PAGE) / 4u], scale, zero);
+			else if (V_NORM8) scale = norms_of_bytes(v_param_words[params], v_param_words[largest]);
+			else scale = norms_of_halves(v_param_words[params], v_param_words[params + 1u]);
 			scale = mix(scale, vec4(0), dead);
 			zero = mix(zero, vec4(0), dead);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
@@ -158,17 +186,25 @@ void tile_softmax(uint live, uint params) {
 void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
-		const uint word = at + c * V_BITS / 4u;
-		uint w = v_words[word], w2 = V_BITS == 8u ? v_words[word + 1u] : 0u;
-		w = w >> (c * V_BITS * 8u % 32u) & mask;
-		w2 &= mask;
+		const uint bits = V_BITS == 3u ? 2u : V_BITS, word = at + c * bits / 4u;
+		uint w = v_words[word], w2 = V_BITS == 8u ? v_words[word + 1u] : V_BITS == 3u ? v_words[at + V_LOW + c / 4u] : 0u;
+		w = w >> (c * bits * 8u % 32u) & mask;
+		w2 = (V_BITS == 3u ? w2 >> (c * 8u % 32u) : w2) & mask;
 		uvec4 a, b;
 		[[unroll]] for (uint i = 0; i < 4u; i++) {
-			a[i] = CODE(w, V_BITS, i);
-			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, V_BITS, i + 4u);
+			a[i] = CODE(w, bits, i);
+			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, bits, i + 4u);
+			if (V_BITS == 3u) {
+				a[i] |= CODE(w2, 1u, i) << 2u;
+				b[i] |= CODE(w2, 1u, i + 4u) << 2u;
+			}
 		}
 		low = CODE_VEC4(a);
 		high = CODE_VEC4(b);
+		if (V_BOOK) {
+			low = book_values(low, V_BITS);
+			high = book_values(high, V_BITS);
+		}
 		return;
 	}
 #endif
@@ -250,4 +286,25 @@ void state_finish() {
 		acc[i * 2u] = low;
 		acc[i * 2u + 1u] = high;
 	}
+}
+// After state_finish(): what values' rotation did is undone.
+void values_rotate_back() {
+	const uint chunk = LANE % ROW_LANES;
+	const bool writes = LANE / ROW_LANES == 0u;
+	barrier();
+	[[unroll]] for (uint j = 0; j < QUERIES; j++)
+		[[unroll]] for (uint o = 0; o < OWN; o++) {
+			const uint c = chunk + o * ROW_LANES;
+			if (!writes || c >= CHUNKS) continue;
+			q_s[j * Q_PIECES + c * 2u] = acc[(j * OWN + o) * 2u];
+			q_s[j * Q_PIECES + c * 2u + 1u] = acc[(j * OWN + o) * 2u + 1u];
+		}
+	barrier();
+	rotate_staged(true);
+	[[unroll]] for (uint j = 0; j < QUERIES; j++)
+		[[unroll]] for (uint o = 0; o < OWN; o++) {
+			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);
+			acc[(j * OWN + o) * 2u] = q_s[j * Q_PIECES + c * 2u];
+			acc[(j * OWN + o) * 2u + 1u] = q_s[j * Q_PIECES + c * 2u + 1u];
+		}
 }

@@ -2,7 +2,8 @@
 //
 // A page holds `page` tokens (32, 64 or 128) of one layer and one tier, for all kv heads, K codes and V codes apart.
 // Codes are packed along channels whatever axis the scales run along: a word holds 32/bits neighbouring channels of
-// one token, the lowest channel in the lowest bits; bits = 16 is plain f16.
+// one token, the lowest channel in the lowest bits; bits = 16 is plain f16. Codes of 3 bits are two planes: words with
+// the low 2 bits of every code, then words with the high bit of every code.
 //   K codes: [kv head][word][token]   one lane owns one token, neighbouring lanes read neighbouring words
 //   V codes: [kv head][token][word]   one lane owns a word's channels
 #ifndef KVRUN_KV_PAGE_H
@@ -20,7 +21,9 @@ using uint = unsigned int;
 #endif
 
 // Words of one token's codes in one kv head.
-KV_FN uint kv_token_words(uint head_dim, uint bits) { return (head_dim * bits + 31u) / 32u; }
+KV_FN uint kv_token_words(uint head_dim, uint bits) {
+	return bits == 3u ? (head_dim * 2u + 31u) / 32u + (head_dim + 31u) / 32u : (head_dim * bits + 31u) / 32u;
+}
 // Words of a page's K (or V) codes, all kv heads.
 KV_FN uint kv_code_words(uint n_kv_heads, uint head_dim, uint bits, uint page) {
 	return n_kv_heads * kv_token_words(head_dim, bits) * page;
@@ -51,6 +54,50 @@ KV_FN uint kv_channel_param(uint head, uint channel, uint head_dim) { return hea
 KV_FN uint kv_factor_words(uint n_kv_heads, uint head_dim) { return (n_kv_heads * head_dim + 1u) / 2u; }
 KV_FN uint kv_factor_word(uint head, uint channel, uint head_dim) { return (head * head_dim + channel) / 2u; }
 KV_FN uint kv_factor_half(uint head, uint channel, uint head_dim) { return (head * head_dim + channel) % 2u; }
+
+// Parameters of a page whose codes are of a codebook (Scale::Norm), all kv heads:
+//   x = norm of the token and head * value of the code + mean of the channel (keys that have one)
+// in this order: norms [kv head][token], f16 or bytes; with bytes also half2(largest norm, 0) of each kv head, of which
+// a byte is as many 255ths; means, halves [kv head][channel].
+KV_FN uint kv_norm_word(uint head, uint token, uint page, uint norm_bits) {
+	return (head * page + token) * norm_bits / 32u;
+}
+KV_FN float kv_norm_step(float largest) { return largest * 0.00392156863f; }
+KV_FN uint kv_norm_scale_word(uint n_kv_heads, uint head, uint page) { return n_kv_heads * page / 4u + head; }
+KV_FN uint kv_norm_words(uint n_kv_heads, uint page, uint norm_bits) {
+	return n_kv_heads * page * norm_bits / 32u + (norm_bits == 8u ? (n_kv_heads + 3u) / 4u * 4u : 0u);
+}
+KV_FN uint kv_mean_word(uint n_kv_heads, uint head, uint channel, uint head_dim, uint page, uint norm_bits) {
+	return kv_norm_words(n_kv_heads, page, norm_bits) + (head * head_dim + channel) / 2u;
+}
+KV_FN uint kv_mean_words(uint n_kv_heads, uint head_dim) { return (n_kv_heads * head_dim + 1u) / 2u; }
+
+// The codebook of b bits, for values with mean 0 and variance 1: code i means u (linear + cubic u u), u = i - (2^b - 1)
+// / 2. At 1 and 2 bits these are the values of Lloyd and Max for a Gaussian; at 3 and 4 bits the cubic of least error,
+// which is 0.2 % and 2 % above theirs.
+KV_FN float kv_codebook_middle(uint bits) { return 0.5f * float((1u << bits) - 1u); }
+KV_FN float kv_codebook_linear(uint bits) {
+	return bits == 1u ? 1.59576912f : bits == 2u ? 0.89288694f : bits == 3u ? 0.47145525f : 0.24050716f;
+}
+KV_FN float kv_codebook_cubic(uint bits) {
+	return bits == 1u ? 0.0f : bits == 2u ? 0.05069251f : bits == 3u ? 0.01158484f : 0.00209753f;
+}
+
+// The rotation of a head: channels change sign where kv_sign() says so, then every block of 2^n channels, the largest
+// power of two that divides head_dim, goes through a Hadamard transform, whose result is multiplied by
+// kv_rotation_scale().
+KV_FN uint kv_rotation_block(uint head_dim) { return head_dim & (~head_dim + 1u); }
+KV_FN float kv_rotation_scale(uint block) { // 1 / sqrt(block), the same number everywhere
+	float scale = (block & 0xAAAAAAAAu) != 0u ? 0.70710678f : 1.0f;
+	for (uint b = block; b >= 4u; b /= 4u) scale *= 0.5f;
+	return scale;
+}
+KV_FN bool kv_sign(uint channel) {
+	uint x = channel * 0x9E3779B9u + 0x6B766EF7u; // a hash with a fixed seed
+	x = (x ^ (x >> 16)) * 0x7FEB352Du;
+	x = (x ^ (x >> 15)) * 0x846CA68Bu;
+	return ((x ^ (x >> 16)) & 1u) != 0u;
+}
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,10 @@
 //
 // K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per tile. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
-// FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance.
+// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
+// rotated values is rotated back.
+// FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance; 8 K, 16 V have
+// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's norms are bytes; 512 K has means.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
@@ -43,7 +46,11 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
+const bool K_BOOK = (FLAGS & 8u) != 0u, V_BOOK = (FLAGS & 16u) != 0u, K_ROTATE = (FLAGS & 32u) != 0u;
+const bool V_ROTATE = (FLAGS & 64u) != 0u, K_NORM8 = (FLAGS & 128u) != 0u, V_NORM8 = (FLAGS & 256u) != 0u;
+const bool K_MEAN = (FLAGS & 512u) != 0u;
+const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
+const bool OWN_QUERY = K_ROTATE || K_MEAN;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
 #define V_PARAMS
 #define QUERY_PAGES
@@ -74,8 +81,9 @@ void queries_fit(uint c);
 #include "soft/attend.glsl"
 
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
-const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 8 ? 2 : 1;        // of a token that are loaded together
-const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 ? 4 : 1;         // steps of 8 channels they hold
+const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
+const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
+const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
 float q_sum[K_RUNS * QUERIES]; // [run][query], for K_TOKEN
@@ -115,9 +123,29 @@ void sum_queries() {
 	}
 }
 
-// The words of LOAD_STEPS steps of the lane's quad, [word][token].
-void load_k(uint at, out uvec4 w[LOAD_WORDS]) {
-	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + i * PAGE_QUADS);
+// Lane j's sum_c q_c mean_c of query j; `means`: piece of a page's means.
+float own_bias(uint means) {
+	float sum = 0;
+	for (uint i = 0; i < Q_PIECES / 2u; i++) {
+		const uvec4 w = LOAD4(k_params, means + i);
+		sum += dot(own_query[i * 2u], halves_low(w)) + dot(own_query[i * 2u + 1u], halves_high(w));
+	}
+	return sum;
+}
+// Norms of the quad's keys; `params`: word of the page's parameters.
+vec4 key_norms(uint params, uint in_page) {
+	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_NORM8 ? 8u : 16u);
+	if (!K_NORM8) return norms_of_halves(LOAD_WORD(k_params, at), LOAD_WORD(k_params, at + 1));
+	return norms_of_bytes(LOAD_WORD(k_params, at), LOAD_WORD(k_params, params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)));
+}
+
+// The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
+void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
+	if (K_BITS == 3) {
+		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] = LOAD4(k_codes, at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS);
+		return;
+	}
+	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + (load * LOAD_WORDS + i) * PAGE_QUADS);
 }
 // Channels 4 half_ .. 4 half_ + 3 of the i-th step of the words.
 void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
@@ -128,9 +156,13 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
 		} else if (K_BITS == 8) {
 			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
+		} else if (K_BITS == 3) {
+			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16), high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
+			k[c] = CODE_VEC4(CODE(low, 2u, half_ * 4 + c) | CODE(high, 1u, half_ * 4 + c) << 2u);
 		} else {
 			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
 		}
+		if (K_BOOK) k[c] = book_values(k[c], K_BITS);
 	}
 }
 
@@ -149,7 +181,14 @@ void main() {
 	heads_here = min(HEADS, share - block_first);
 	query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 	state_clear();
+	if (OWN_QUERY) {
+		const uint from = query_at(min(LANE, QUERIES - 1));
+		for (uint i = 0; i < Q_PIECES; i++) own_query[i] = uintBitsToFloat(LOAD4(q, from + i));
+		if (K_ROTATE) own_query_rotate();
+	}
 	if (K_TOKEN) sum_queries();
+	uint biased_page = ~0u; // whose means own_mean is for
+	float own_mean = 0;
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
@@ -164,6 +203,10 @@ void main() {
 			k_channel_at = KV_AT(6) / 4 + (tables[at + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
 			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_zero[f] = 0;
 		}
+		if (K_MEAN && page != biased_page) {
+			own_mean = own_bias(KV_AT(6) / 4 + (tables[at + 2] + kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_NORM8 ? 8u : 16u)) / 4);
+			biased_page = page;
+		}
 		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
 		vec4 dots[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
@@ -171,7 +214,7 @@ void main() {
 		for (uint r = 0; r < K_RUNS; r++) {
 			for (uint n = 0; n < RUN_LOADS; n++) {
 				uvec4 w[LOAD_WORDS];
-				load_k(k_at + (r * RUN_LOADS + n) * LOAD_WORDS * PAGE_QUADS, w);
+				load_k(k_at, r * RUN_LOADS + n, w);
 				[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
 					const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
 					if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
@@ -194,19 +237,29 @@ void main() {
 				}
 			}
 		}
+		if (K_BOOK) {
+			const vec4 norms = key_norms(KV_AT(6) + tables[at + 2], in_page);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] *= norms;
+		}
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			if (K_CHANNEL) bias[j] = query_sum(q_zero, j);
+			if (K_MEAN) bias[j] = subgroupShuffle(own_mean, j);
 			if (K_TOKEN) score[j] = dots[j];
 			score[j] = mix((score[j] + bias[j]) * p.scale, vec4(NO_TOKEN), blind);
 		}
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
-		const uint v_param = V_BITS < 16 ? KV_AT(7) + tables[at + 3] + kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) : 0;
+		const uint v_param = V_BITS == 16 ? 0
+							 : KV_AT(7) + tables[at + 3] +
+								   (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_NORM8 ? 8u : 16u)
+										   : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE));
+		const uint v_largest = V_NORM8 ? KV_AT(7) + tables[at + 3] + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
-		tile_softmax(seen, v_param);
+		tile_softmax(seen, v_param, v_largest);
 		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
 	}
 	state_finish();
+	if (V_ROTATE) values_rotate_back();
 
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {

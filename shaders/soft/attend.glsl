@@ -9,7 +9,7 @@
 // of magnitude slower; weights pass between lanes by shuffles.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
-// and, for packed V, v_words, v_params, v_factors, and supplies:
+// and, for packed V, V_BOOK, V_NORM8, v_params, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs from
 //                                   lane to lane
@@ -19,9 +19,16 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 
 #define LOAD4(name, i) texelFetch(name, int(i))
+#define LOAD_WORD(name, i) word_of(LOAD4(name, (i) / 4u), i)
 #define LANE gl_SubgroupInvocationID
 #include "soft/codes.glsl"
 #include "lib/halves.glsl"
+#include "lib/book.glsl"
+
+uint word_of(uvec4 x, uint i) {
+	const uvec2 pair = (i & 2u) == 0u ? x.xy : x.zw;
+	return (i & 1u) == 0u ? pair.x : pair.y;
+}
 
 const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
 const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
@@ -31,7 +38,10 @@ const uint QUADS = LOCAL_X;                                         // quads in 
 const uint Q_PIECES = HEAD_DIM / 4u;                                // 16-byte pieces of a query
 const bool V_FOLD = V_BITS < 16u && !V_NORM;                        // scales are in the weights
 const uint V_RUNS = V_FOLD && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u; // sets of weights
-const uint V_STRIDE = V_BITS == 16u ? HEAD_DIM / 8u : (HEAD_DIM * V_BITS + 31u) / 32u; // token to token: pieces, words
+const uint V_LOW = (HEAD_DIM * 2u + 31u) / 32u;                     // words of the low plane of 3-bit codes
+const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
+					  : V_BITS == 3u ? V_LOW + (HEAD_DIM + 31u) / 32u
+									 : (HEAD_DIM * V_BITS + 31u) / 32u;
 // The maximum over no token. Finite, so that no driver's fast arithmetic can make a NaN of it.
 const float NO_TOKEN = -1e30;
 
@@ -59,12 +69,38 @@ void state_clear() {
 
 // Brings channels 8 step .. 8 step + 7 of every query.
 void queries_step(uint step) {
+#ifdef QUERY_PAGES
+	if (OWN_QUERY) return;
+#endif
 	const uint c = step * 2u + LANE % 2u;
 	[[unroll]] for (uint f = 0; f < Q_FETCH; f++)
 		q_part[f] = uintBitsToFloat(LOAD4(q, query_at(f * (LOCAL_X / 2u) + LANE / 2u) + c));
 	queries_fit(c);
 }
+#ifdef QUERY_PAGES
+// Where keys are rotated or have means, lane j holds query j.
+vec4 own_query[Q_PIECES];
+vec4 query_from_lane(uint j, uint piece) {
+	const vec4 x = own_query[piece];
+	return vec4(subgroupShuffle(x.x, j), subgroupShuffle(x.y, j), subgroupShuffle(x.z, j), subgroupShuffle(x.w, j));
+}
+void own_query_rotate() {
+	const uint block = kv_rotation_block(HEAD_DIM);
+	[[unroll]] for (uint i = 0; i < Q_PIECES; i++)
+		own_query[i] = hadamard4(signed4(own_query[i] * kv_rotation_scale(block), i * 4u));
+	for (uint step = 1u; step < block / 4u; step *= 2u)
+		for (uint i = 0; i < Q_PIECES / 2u; i++) {
+			const uint at = i / step * 2u * step + i % step;
+			const vec4 a = own_query[at], b = own_query[at + step];
+			own_query[at] = a + b;
+			own_query[at + step] = a - b;
+		}
+}
+#endif
 vec4 query(uint j, uint step, uint i) {
+#ifdef QUERY_PAGES
+	if (OWN_QUERY) return query_from_lane(j, step * 2u + i);
+#endif
 	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X + i;
 	return vec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from), subgroupShuffle(q_part[f].z, from),
 				subgroupShuffle(q_part[f].w, from));
@@ -97,8 +133,9 @@ void reduce(inout float x[QUERIES], const bool maximum) {
 // ---- a tile
 
 // Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
-// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins.
-void tile_softmax(uint live, uint params) {
+// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its norms;
+// `largest`: where the largest norm is.
+void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
 		tile[j] = max(max(score[j].x, score[j].y), max(score[j].z, score[j].w));
@@ -120,8 +157,10 @@ void tile_softmax(uint live, uint params) {
 	if (V_FOLD) {
 		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
 		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
-			vec4 scale, zero;
-			params_of(LOAD4(v_params, (params + r * PAGE) / 4u), scale, zero);
+			vec4 scale, zero = vec4(0);
+			if (!V_BOOK) params_of(LOAD4(v_params, (params + r * PAGE) / 4u), scale, zero);
+			else if (V_NORM8) scale = norms_of_bytes(LOAD_WORD(v_params, params), LOAD_WORD(v_params, largest));
+			else scale = norms_of_halves(LOAD_WORD(v_params, params), LOAD_WORD(v_params, params + 1u));
 			scale = mix(scale, vec4(0), dead);
 			zero = mix(zero, vec4(0), dead);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
@@ -138,19 +177,27 @@ void tile_softmax(uint live, uint params) {
 void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
-		const uint word = at + c * V_BITS / 4u;
+		const uint bits = V_BITS == 3u ? 2u : V_BITS, word = at + c * bits / 4u;
 		const uvec4 x = LOAD4(v_codes, word / 4u);
-		const uvec2 pair = (word & 2u) == 0u ? x.xy : x.zw;
-		uint w = (word & 1u) == 0u ? pair.x : pair.y, w2 = pair.y;
-		w = w >> (c * V_BITS * 8u % 32u) & mask;
+		uint w = word_of(x, word), w2 = word_of(x, word | 1u);
+		if (V_BITS == 3u) w2 = LOAD_WORD(v_codes, at + V_LOW + c / 4u) >> (c * 8u % 32u);
+		w = w >> (c * bits * 8u % 32u) & mask;
 		w2 &= mask;
 		uvec4 a, b;
 		[[unroll]] for (uint i = 0; i < 4u; i++) {
-			a[i] = CODE(w, V_BITS, i);
-			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, V_BITS, i + 4u);
+			a[i] = CODE(w, bits, i);
+			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, bits, i + 4u);
+			if (V_BITS == 3u) {
+				a[i] |= CODE(w2, 1u, i) << 2u;
+				b[i] |= CODE(w2, 1u, i + 4u) << 2u;
+			}
 		}
 		low = CODE_VEC4(a);
 		high = CODE_VEC4(b);
+		if (V_BOOK) {
+			low = book_values(low, V_BITS);
+			high = book_values(high, V_BITS);
+		}
 		return;
 	}
 #endif
@@ -232,6 +279,37 @@ void state_finish() {
 			const uint from = (LANE + r * ROW_LANES) % LOCAL_X;
 			acc[i * 2u] += subgroupShuffle(low, from);
 			acc[i * 2u + 1u] += subgroupShuffle(high, from);
+		}
+	}
+}
+// After state_finish(): what values' rotation did is undone. Chunks are exchanged between lanes, or a lane's own.
+void values_rotate_back() {
+	const uint block = kv_rotation_block(HEAD_DIM), chunk = LANE % ROW_LANES;
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		[[unroll]] for (uint o = 0; o < OWN; o++) {
+			const uint at = (j * OWN + o) * 2u;
+			const vec4 a = hadamard4(acc[at]), b = hadamard4(acc[at + 1u]);
+			acc[at] = a + b;
+			acc[at + 1u] = a - b;
+		}
+		[[unroll]] for (uint step = 1u; step < 32u; step *= 2u) { // of chunks
+			if (step >= block / 8u) continue;
+			[[unroll]] for (uint i = 0; i < OWN * 2u; i++) {
+				const uint at = j * OWN * 2u + i, far = at + step / ROW_LANES * 2u;
+				if (step < ROW_LANES) {
+					const vec4 other = vec4(subgroupShuffleXor(acc[at].x, step), subgroupShuffleXor(acc[at].y, step),
+											subgroupShuffleXor(acc[at].z, step), subgroupShuffleXor(acc[at].w, step));
+					acc[at] = (chunk & step) == 0u ? acc[at] + other : other - acc[at];
+				} else if ((i / 2u & (step / ROW_LANES)) == 0u) {
+					const vec4 a = acc[at], b = acc[far];
+					acc[at] = a + b;
+					acc[far] = a - b;
+				}
+			}
+		}
+		[[unroll]] for (uint i = 0; i < OWN * 2u; i++) {
+			const uint c = (chunk + i / 2u * ROW_LANES) * 8u + i % 2u * 4u;
+			acc[j * OWN * 2u + i] = signed4(acc[j * OWN * 2u + i] * kv_rotation_scale(block), c);
 		}
 	}
 }

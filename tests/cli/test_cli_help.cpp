@@ -11,8 +11,8 @@ using namespace kvrun;
 
 namespace {
 
-const std::vector<std::string> kCommands = {"run",     "chat",     "serve",  "bench", "devices",    "plan",
-                                            "inspect", "tokenize", "replay", "eval",  "completion", "help"};
+const std::vector<std::string> kCommands = {"run",      "chat",   "serve", "bench", "devices",    "plan", "inspect",
+                                            "tokenize", "replay", "eval",  "tune",  "completion", "help"};
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

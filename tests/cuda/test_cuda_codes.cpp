@@ -1,5 +1,6 @@
 // What the CUDA sources pack is bit for bit what the cpu backend packs: codes, parameters, parameter blocks, factors
 // and the balancer. Looser tests hold for every device; these hold because nothing here is rounded in another order.
+#include "engine/kv/quant.h"
 #include "shared/kv_page.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
@@ -26,6 +27,10 @@ constexpr Quant token(uint8_t bits, uint16_t group, Norm norm = Norm::None, doub
 	return {bits, Scale::PerToken, group, norm, relax};
 }
 
+constexpr Quant norms(uint8_t bits, bool mean, uint8_t norm_bits) {
+	return {.bits = bits, .scale = Scale::Norm, .rotate = true, .mean = mean, .norm_bits = norm_bits};
+}
+
 const Row kTable[] = {
     {"kivi2", channel(2), token(2, 32), 2, 64, 32, 32},
     {"kivi1", channel(1), token(1, 64), 2, 128, 64, 64},
@@ -36,6 +41,9 @@ const Row kTable[] = {
     {"relaxed", channel(2, 0.045), token(1, 32, Norm::None, 1. / 6), 2, 64, 32, 32},
     {"block and factors", channel(2), token(2, 128, Norm::SqrtMax), 2, 64, 32, 32, true},
     {"balanced", token(2, 32, Norm::Balance), token(4, 32), 2, 64, 64, 50, false, 0},
+    {"3 bits", channel(3), token(3, 32), 2, 96, 32, 32},
+    {"turbo3/2", norms(3, true, 8), norms(2, false, 8), 2, 64, 128, 128},
+    {"turbo1/4, head 1", norms(1, false, 16), norms(4, false, 16), 3, 80, 32, 32, false, 1},
 };
 
 // Numbers of every kind: groups without spread, tiny and large ones, ties between two codes.
@@ -76,11 +84,8 @@ Words packed_by(Backend& b, const Row& r, uint32_t seed) {
 	const auto pool = [&](uint32_t words) { return rig.u32(Words(words, 0xdeadbeefu), words); };
 	const View k_codes = pool(kv_code_words(H, D, r.k.bits, r.page)),
 	           v_codes = pool(kv_code_words(H, D, r.v.bits, r.page));
-	const View k_params = r.k_block
-	                          ? block
-	                          : pool(r.k.scale == Scale::PerChannel ? kv_channel_param_words(H, D)
-	                                                                : kv_token_param_words(H, D, r.k.group, r.page));
-	const View v_params = pool(kv_token_param_words(H, D, r.v.group, r.page));
+	const View k_params = r.k_block ? block : pool(page_param_words(r.k, H, D, r.page));
+	const View v_params = pool(page_param_words(r.v, H, D, r.page));
 	const Words work = {0, r.n, r.head, slot, 0, 0, 0, 0, factors_at, 0};
 	const PackArgs a{.format = {r.k, r.v},
 	                 .page = r.page,

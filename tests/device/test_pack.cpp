@@ -5,6 +5,7 @@
 #include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <numeric>
@@ -22,7 +23,10 @@ struct PackRow {
 	std::string text() const {
 		const auto side = [](const Quant& q) {
 			return fmt::format("{} bits {} group {}{}{}", q.bits,
-			                   q.scale == Scale::PerChannel ? "per channel" : "per token", q.group,
+			                   q.scale == Scale::PerChannel ? "per channel"
+			                   : q.scale == Scale::Norm     ? "with norms"
+			                                                : "per token",
+			                   q.group,
 			                   q.norm == Norm::SqrtMax   ? " sqrt-max"
 			                   : q.norm == Norm::Balance ? " balanced"
 			                                             : "",
@@ -35,6 +39,9 @@ struct PackRow {
 
 constexpr Quant channel(uint8_t bits, uint16_t group, float relax = 0) {
 	return {bits, Scale::PerChannel, group, Norm::None, relax};
+}
+constexpr Quant norms(uint8_t bits, bool mean, uint8_t norm_bits = 8, bool rotate = true) {
+	return {.bits = bits, .scale = Scale::Norm, .rotate = rotate, .mean = mean, .norm_bits = norm_bits};
 }
 constexpr Quant token(uint8_t bits, uint16_t group, Norm norm = Norm::None, float relax = 0) {
 	return {bits, Scale::PerToken, group, norm, relax};
@@ -58,6 +65,16 @@ std::vector<PackRow> pack_rows() {
 	    {"mikv", token(2, 32, Norm::Balance), token(2, 32), 8, 2, 64, 32, 50, false, true},
 	    {"mikv 8", token(8, 64, Norm::Balance), token(8, 64), 4, 1, 128, 64, 64, false, true},
 	    {"kivi2 per head", channel(2, 32), token(2, 32), 4, 4, 64, 32, 96, false, true},
+	    {"3 bits", channel(3, 32), token(3, 32), 8, 2, 64, 32, 64},
+	    {"3 bits, a head per scale", token(3, 80), token(3, 160), 8, 2, 80, 64, 100},
+	    {"3 bits, small heads", channel(3, 32), token(3, 8), 4, 2, 8, 32, 64},
+	    {"turbo3/2", norms(3, true), norms(2, false), 8, 2, 64, 128, 256},
+	    {"turbo4/1, blocks of 16", norms(4, true), norms(1, false), 8, 2, 80, 32, 64},
+	    {"turbo1/4, wide heads", norms(1, true), norms(4, false), 4, 1, 256, 64, 128},
+	    {"turbo2/3 of the paper, per head", norms(2, false, 16), norms(3, false, 16), 8, 8, 128, 128, 256, false, true},
+	    {"turbo2/3, 5 kv heads, not rotated", norms(2, true, 8, false), norms(3, false, 8, false), 15, 5, 96, 32, 64},
+	    {"turbo keys, grouped values", norms(2, true), token(2, 32), 4, 2, 64, 64, 128},
+	    {"grouped keys, turbo values", channel(4, 32), norms(2, false), 4, 2, 64, 32, 64},
 	};
 }
 
@@ -87,11 +104,17 @@ struct Side {
 	Words codes, params, block; // pool memory after the op; block: K's parameters, V's channel factors
 	Words code_at, param_at;    // word offset of each page
 	Floats balance;             // (n_kv, D), K with Norm::Balance
+	Floats decoded;             // (n, n_kv, D), Scale::Norm: what the codes and norms mean
+	uint32_t word(uint32_t h, uint32_t t, uint32_t w) const {
+		const uint32_t i = t % page;
+		return codes[code_at[t / page] +
+		             (is_k ? kv_k_word(h, w, i, D, q.bits, page) : kv_v_word(h, i, w, D, q.bits, page))];
+	}
 	uint32_t code(uint32_t h, uint32_t t, uint32_t c) const {
-		const uint32_t p = t / page, i = t % page, per = 32 / q.bits;
-		const uint32_t at =
-		    code_at[p] + (is_k ? kv_k_word(h, c / per, i, D, q.bits, page) : kv_v_word(h, i, c / per, D, q.bits, page));
-		return codes[at] >> c % per * q.bits & ((q.bits == 16 ? 0x10000u : 1u << q.bits) - 1);
+		if (q.bits == 3)
+			return (word(h, t, c / 16) >> c % 16 * 2 & 3) | (word(h, t, (D + 15) / 16 + c / 32) >> c % 32 & 1) << 2;
+		const uint32_t per = 32 / q.bits;
+		return word(h, t, c / per) >> c % per * q.bits & ((q.bits == 16 ? 0x10000u : 1u << q.bits) - 1);
 	}
 	uint32_t param(uint32_t h, uint32_t t, uint32_t c) const {
 		if (q.scale == Scale::PerToken)
@@ -104,6 +127,7 @@ struct Side {
 	}
 	float value(uint32_t h, uint32_t t, uint32_t c) const { // what attention must see
 		if (q.bits == 16) return f16_to_f32(uint16_t(code(h, t, c)));
+		if (q.scale == Scale::Norm) return decoded[(t * n_kv + h) * D + c];
 		const uint32_t p = param(h, t, c);
 		const float y = float(code(h, t, c)) * f16_to_f32(uint16_t(p)) + f16_to_f32(uint16_t(p >> 16));
 		return q.norm == Norm::SqrtMax ? y * factor(h, c) : q.norm == Norm::Balance ? y / balance[h * D + c] : y;
@@ -115,10 +139,70 @@ struct Side {
 	}
 };
 
+// What the codes, norms and means of a side mean, in double and with the rotation as a matrix.
+void decode_norms(Side& s) {
+	if (s.q.bits == 16 || s.q.scale != Scale::Norm) return;
+	s.decoded.resize(s.x.size());
+	const uint32_t D = s.D, block = s.q.rotate ? D & (~D + 1) : 1;
+	for (uint32_t t = 0; t < s.n; ++t)
+		for (uint32_t h = 0; h < s.n_kv; ++h) {
+			const uint32_t* params = &s.params[s.param_at[t / s.page]];
+			const uint32_t i = t % s.page, norms = s.n_kv * s.page, rest = norms * s.q.norm_bits / 32; // words
+			double norm;
+			if (s.q.norm_bits == 8)
+				norm = double(params[(h * s.page + i) / 4] >> i % 4 * 8 & 255) / 255 *
+				       double(f16_to_f32(uint16_t(params[rest + h])));
+			else
+				norm = f16_to_f32(uint16_t(params[(h * s.page + i) / 2] >> i % 2 * 16));
+			std::vector<double> y(D);
+			for (uint32_t c = 0; c < D; ++c) {
+				const double u = s.code(h, t, c) - ((1 << s.q.bits) - 1) / 2.;
+				y[c] = norm * u * double(kv_codebook_linear(s.q.bits) + kv_codebook_cubic(s.q.bits) * float(u * u));
+				const uint32_t means = rest + (s.q.norm_bits == 8 ? (s.n_kv + 3) / 4 * 4 : 0), m = h * D + c;
+				if (s.q.mean) y[c] += double(f16_to_f32(uint16_t(params[means + m / 2] >> m % 2 * 16)));
+			}
+			for (uint32_t c = 0; c < D; ++c) { // row c of the inverse: the matrix is symmetric, signs come last
+				double x = 0;
+				for (uint32_t j = c / block * block; j < (c / block + 1) * block; ++j)
+					x += (std::popcount(c % block & j % block) % 2 ? -1 : 1) * y[j];
+				s.decoded[(t * s.n_kv + h) * D + c] =
+				    float(x / std::sqrt(double(block)) * (s.q.rotate && kv_sign(c) ? -1 : 1));
+			}
+		}
+}
+
+// The error of a codebook is that of its bits for Gaussian values, nearly, and lengths are kept. tests/golden/codebook
+// has the numbers themselves.
+void check_norms(const TestRow& row, const Side& s) {
+	constexpr double kError[] = {0, 0.3634, 0.1175, 0.0346, 0.0097};
+	double error = 0, all = 0;
+	size_t lengths = 0;
+	for (uint32_t h = 0; h < s.n_kv; ++h)
+		for (uint32_t first = 0; first < s.n; first += s.page) {
+			std::vector<double> mean(s.D, 0);
+			for (uint32_t t = first; t < first + s.page && s.q.mean; ++t)
+				for (uint32_t c = 0; c < s.D; ++c) mean[c] += double(s.x[(t * s.n_kv + h) * s.D + c]) / s.page;
+			for (uint32_t t = first; t < first + s.page; ++t) {
+				double length = 0, kept = 0;
+				for (uint32_t c = 0; c < s.D; ++c) {
+					const size_t i = (t * s.n_kv + h) * s.D + c;
+					const double x = double(s.x[i]) - mean[c], y = double(s.decoded[i]) - mean[c];
+					length += x * x, kept += y * y, error += (x - y) * (x - y), all += x * x;
+				}
+				lengths += std::abs(std::sqrt(kept / length) - 1) > 0.02;
+			}
+		}
+	const double least = kError[s.q.bits] * (s.q.rotate ? 0.7 : 0.1), most = kError[s.q.bits] * (s.q.rotate ? 1.5 : 5);
+	CHECK_MESSAGE(error / all > least, row_text(row) << " " << error / all);
+	CHECK_MESSAGE(error / all < most, row_text(row) << " " << error / all);
+	CHECK_MESSAGE(lengths == 0, row_text(row) << ": " << lengths << " tokens have another length");
+}
+
 // Every code and parameter of a side is the one its group asks for. A value between two codes may take either; a
 // parameter may be a unit in the last place of f16 off, as a device may divide.
 void check_side(const TestRow& row, const Side& s) {
 	if (s.q.bits == 16) return;
+	if (s.q.scale == Scale::Norm) return check_norms(row, s);
 	size_t bad = 0, total = 0;
 	std::string first;
 	const auto check_group = [&](const Floats& x,
@@ -188,6 +272,9 @@ Words shuffled(uint32_t n, Random& random) {
 }
 uint32_t param_words(const Quant& q, uint32_t n_kv, uint32_t D, uint32_t page) {
 	if (q.bits == 16) return 0;
+	if (q.scale == Scale::Norm)
+		return n_kv * page * q.norm_bits / 32 + (q.norm_bits == 8 ? (n_kv + 3) / 4 * 4 : 0) +
+		       (q.mean ? n_kv * D / 2 : 0);
 	return q.scale == Scale::PerChannel ? kv_channel_param_words(n_kv, D)
 	                                    : kv_token_param_words(n_kv, D, q.group, page);
 }
@@ -208,7 +295,8 @@ void make_pools(Rig& rig, Side& s, uint32_t n_pages, Random& random, View& codes
 // where K's parameters are per channel in it, else it is filled in two pieces.
 void place_tokens(const PackRow& r, const Floats& k, const Floats& v, Random& random, Packed& p) {
 	const uint32_t n_kv = r.n_kv_heads, D = r.D, sets = r.per_head ? n_kv : 1;
-	const bool whole = r.k.scale == Scale::PerChannel && !r.k_block && r.k.bits != 16;
+	const bool whole = (r.k.scale == Scale::PerChannel && !r.k_block && r.k.bits != 16) || r.k.scale == Scale::Norm ||
+	                   r.v.scale == Scale::Norm;
 	p.live_bits.assign(size_t(sets) * p.n_pages * 4, 0);
 	for (uint32_t set = 0; set < sets; ++set) {
 		const Words rows = shuffled(kPrompt, random);
@@ -302,8 +390,8 @@ void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
 	}
 	p.src_k = rig.f16(k, n_kv, kPrompt, D), p.src_v = rig.f16(v, n_kv, kPrompt, D);
 	const Floats x(size_t(r.n) * n_kv * D);
-	p.k = {r.k, true, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}};
-	p.v = {r.v, false, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}};
+	p.k = {r.k, true, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}, {}};
+	p.v = {r.v, false, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}, {}};
 	make_pools(rig, p.k, p.n_pages, random, p.k_codes, p.k_params);
 	make_pools(rig, p.v, p.n_pages, random, p.v_codes, p.v_params);
 	if (r.k.norm == Norm::Balance) {
@@ -383,6 +471,7 @@ void run_pack(Backend& backend, const PackRow& r, const TestRow& row) {
 	Rig rig(backend);
 	Packed p;
 	make_packed(rig, r, random, p);
+	decode_norms(p.k), decode_norms(p.v);
 	check_side(row, p.k);
 	check_side(row, p.v);
 	check_gaps(p.k.codes, p.k.code_at, kv_code_words(r.n_kv_heads, r.D, r.k.bits, r.page));

@@ -276,6 +276,19 @@ Floats attention(const Run& run) {
 	return out;
 }
 
+void check_attention(const Run& run) {
+	const Floats ref = attention(run);
+	const uint32_t D = run.in.head_dim;
+	REQUIRE(run.r.out.size() == ref.size());
+	for (size_t head = 0; head < ref.size(); head += D) {
+		float most = 0, error = 0;
+		for (size_t i = head; i < head + D; ++i)
+			most = std::max(most, std::fabs(ref[i])), error = std::max(error, std::fabs(run.r.out[i] - ref[i]));
+		CHECK_MESSAGE(error <= 2e-3f * most,
+		              "attention of row and head " << head / D << " is off by " << error << " of " << most);
+	}
+}
+
 void check_case(Backend& be, const Case& c) {
 	const nlohmann::json j = nlohmann::json::parse(file_text(c.folder + "/case.json"));
 	const std::string kv = j.at("kv");
@@ -303,16 +316,44 @@ void check_case(Backend& be, const Case& c) {
 	check_tiers(run, c.folder);
 	if (run.r.tier == run.tier) // else the classes themselves differ, by a tie
 		for (uint32_t l = 0; l < in.n_layers; ++l) check_side(run, l, true), check_side(run, l, false);
-	const Floats ref = attention(run);
-	REQUIRE(run.r.out.size() == ref.size());
-	for (size_t head = 0; head < ref.size(); head += in.head_dim) {
-		float most = 0, error = 0;
-		for (size_t i = head; i < head + in.head_dim; ++i)
-			most = std::max(most, std::fabs(ref[i])), error = std::max(error, std::fabs(run.r.out[i] - ref[i]));
-		CHECK_MESSAGE(error <= 2e-3f * most,
-		              "attention of row and head " << head / in.head_dim << " is off by " << error << " of " << most);
-	}
+	check_attention(run);
 	CHECK(run.r.bytes.total() == bytes_at(run.plan, in.n_tokens).total());
+}
+
+// Heads of packed tokens against what numpy stored. Single precision may choose another code than double where a value
+// lies between two, which changes all channels of a rotated head; hardly any value does.
+void check_heads(const char* side, std::span<const float> got, std::span<const float> want, uint32_t D) {
+	size_t differ = 0, far = 0;
+	for (size_t head = 0; head < want.size(); head += D) {
+		float most = 0, error = 0;
+		for (size_t i = head; i < head + D; ++i)
+			most = std::max(most, std::fabs(want[i])), error = std::max(error, std::fabs(got[i] - want[i]));
+		differ += !(error <= 6e-3f * most), far += !(error <= 0.5f * most);
+	}
+	CHECK_MESSAGE(differ <= want.size() / D / 50,
+	              side << ": " << differ << " of " << want.size() / D << " heads differ");
+	CHECK_MESSAGE(far == 0, side << ": " << far << " heads are something else");
+}
+
+void check_codebook(Backend& be, const Case& c) {
+	const std::string kv = nlohmann::json::parse(file_text(c.folder + "/case.json")).at("kv");
+	CAPTURE(kv);
+	const auto path = [&](const char* name) { return c.inputs + "/" + name + ".npy"; };
+	const ReplayFiles files({path("q"), path("k"), path("v"), path("dq"), path("probes")});
+	Run run{files.input, {}, {}, floats(c.folder + "/k_hat.npy"), floats(c.folder + "/v_hat.npy"), {}};
+	run.in.n_layers = 1;
+	const size_t n = run.in.n_tokens * run.row();
+	run.in.q = run.in.q.first(n / run.in.n_kv_heads * run.in.n_heads);
+	run.in.k = run.in.k.first(n), run.in.v = run.in.v.first(n);
+	run.plan = make_plan(parse_policy(kv), {1, run.in.n_kv_heads, run.in.head_dim});
+	run.r = replay(be, run.plan, run.in);
+	REQUIRE(run.r.k_hat.size() > run.k_hat.size());
+	const uint32_t D = run.in.head_dim;
+	check_heads("k", std::span(run.r.k_hat).first(run.k_hat.size()), run.k_hat, D);
+	check_heads("v", std::span(run.r.v_hat).first(run.v_hat.size()), run.v_hat, D);
+	for (size_t i = run.k_hat.size(); i < run.r.k_hat.size(); ++i) REQUIRE(run.r.k_hat[i] == round_f16(run.in.k[i]));
+	check_attention(run);
+	CHECK(run.r.bytes.total() == bytes_at(run.plan, run.in.n_tokens).total());
 }
 
 void check_all(const std::vector<Case>& cases) {
@@ -323,6 +364,13 @@ void check_all(const std::vector<Case>& cases) {
 } // namespace
 
 TEST_CASE("replay stores and attends to what numpy computed: small cases") { check_all(cases_in(kSmall)); }
+
+TEST_CASE("replay stores and attends to what numpy computed: rotations and codebooks") {
+	std::vector<Case> cases = cases_in(KVRUN_SOURCE_DIR "/tests/golden/codebook");
+	REQUIRE(cases.size() == 4);
+	for (Case& c : cases) c.inputs = kSmall;
+	each_row(cases, [](Backend& be, const Case& c, const TestRow&) { check_codebook(be, c); });
+}
 
 TEST_CASE("replay stores and attends to what numpy computed: the reference's cases") {
 	const std::string root = shared_file("reference/golden");

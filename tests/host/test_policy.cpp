@@ -1,6 +1,6 @@
 // What users may type for --kv: names, options, defaults of the papers, and one line for everything that cannot be.
 #include "engine/core/error.h"
-#include "engine/kv/policy.h"
+#include "engine/kv/plan.h"
 #include <doctest/doctest.h>
 #include <set>
 
@@ -151,6 +151,60 @@ TEST_CASE("policy: options reach the tier and side they name") {
 	CHECK(parse_policy("asymkv-32/0").layers[0].last == 32);
 }
 
+TEST_CASE("policy: every option takes effect, whatever the entry's own layers say, or is refused by name") {
+	const KvShape shape{4, 2, 64};
+	const auto keys = [&](const char* text, uint32_t layer) {
+		return make_plan(parse_policy(text), shape).layers.at(layer).tier[int(Tier::Regular)].fmt.k;
+	};
+	CHECK(keys("kivi2,k.bits@3-3=4,k.eta@3-3=0", 3).bits == 4); // the second option adds to the first
+	CHECK(keys("kivi2,k.eta@3-3=0.1,k.bits@3=4", 3).relax == 0.1);
+	CHECK(keys("kivi2,k.bits@3=4,k.group@3=32", 2).bits == 2);
+	CHECK(keys("asymkv,k.bits=4", 0).bits == 4); // its own rule has 2 bits in all layers
+	CHECK(keys("asymkv,eta1=0.1", 0).relax == 0);
+	CHECK(keys("kivi2,k.bits@1=1,eta1=0.2", 1).relax == 0.2);
+	CHECK(keys("kivi2,k.bits@1=1,k.eta@1=0.3,eta1=0.2", 1).relax == 0.3);
+	CHECK(keys("xquant,k.bits@3=4", 3).bits == 4); // layers that are typed do not scale with the depth
+	CHECK(keys("xquant,k.bits@3=4", 2).bits == 2);
+	check_refused("asymkv2/0,k.bits=4", {"kq", "stores keys at 4 bits"});
+	check_refused("kivi2,eta1=0.2", {"eta1 has no effect", "1 bit"});
+	check_refused("kivi2,probe=0.1", {"probe has no effect", "score=sum"});
+	check_refused("kivi2,stride=4", {"stride has no effect", "km or vm"});
+	check_refused("fp16,eta=0.1", {"eta has no effect", "packed"});
+	check_refused("streaming,group=32", {"group has no effect"});
+	check_refused("rtn4,k.bits=16,k.group=64", {"k.group has no effect"});
+}
+
+TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselves") {
+	KvPolicy p = parse_policy("turbo3/1");
+	CHECK(p.regular.k ==
+	      Quant{.bits = 3, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = true, .norm_bits = 8});
+	CHECK(p.regular.v.bits == 1);
+	CHECK(parse_policy("turbo2").regular.v.bits == 2);
+	CHECK(parse_policy("turbo").regular.k.bits == 3);
+	p = parse_policy("mixed4/1");
+	const Format f = make_plan(p, {2, 2, 64}).layers[0].tier[int(Tier::Regular)].fmt;
+	CHECK(f.k.bits == 4);
+	CHECK(f.k.relax == 0);
+	CHECK(f.v.relax == 0.25);
+	CHECK(make_plan(parse_policy("mixed"), {2, 2, 64}).layers[0].tier[int(Tier::Regular)].fmt.v.relax == 0.045);
+	CHECK(parse_policy("mixed4/1,eta1=0.1").regular.v.relax == 0.1);
+	CHECK(parse_policy("kivi1").regular.v.relax == 0); // the paper's
+	CHECK(parse_policy("kivi2,bits=3").regular.v.bits == 3);
+	check_refused("turbo5", {"k.bits is '5'"});
+	check_refused("turbo3/", {"v.bits is ''"});
+	check_refused("turbo8", {"1 to 4 bits"});
+	check_refused("turbo,eta=0.1", {"codebook"});
+	check_refused("turbo,v.mean=on", {"mean=on is for keys"});
+	check_refused("turbo,group=all", {"32, 64 or 128 tokens"});
+	check_refused("turbo,norm_bits=4", {"16 (f16), or 8"});
+	check_refused("turbo,norm=balance", {"norm=none"});
+	check_refused("kivi2,norm_bits=8", {"needs scale=norm"});
+	check_refused("kivi2,rotate=on", {"rotate=on is for scale=norm"});
+	check_refused("kivi2,mean=on", {"mean=on is for keys with scale=norm"});
+	CHECK_THROWS_AS(make_plan(parse_policy("turbo,k.group=64"), {2, 2, 64}), Error); // values have pages of 128
+	CHECK_THROWS_AS(make_plan(parse_policy("turbo,km=0"), {2, 2, 64}), Error);
+}
+
 TEST_CASE("policy: a wider group leaves the size of the window alone") {
 	KvPolicy p = parse_policy("kivi2,group=64");
 	CHECK(p.select.recent_keep == 64);
@@ -206,9 +260,9 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("nonsense", {"Available are fp16", "mikv"});
 	check_refused("asymkv32", {"asymkvA/B"});
 	check_refused("asymkv3x/1", {"expected a whole number"});
-	check_refused("kivi2,bits=3", {"bits is '3'", "1, 2, 4, 8, 16, and 0"});
-	check_refused("kivi2,bits=32", {"1, 2, 4, 8, 16, and 0"});
-	check_refused("kivi2,bits=x", {"bits is 'x'", "1, 2, 4, 8, 16, and 0"});
+	check_refused("kivi2,bits=5", {"bits is '5'", "1, 2, 3, 4, 8, 16, and 0"});
+	check_refused("kivi2,bits=32", {"1, 2, 3, 4, 8, 16, and 0"});
+	check_refused("kivi2,bits=x", {"bits is 'x'", "1, 2, 3, 4, 8, 16, and 0"});
 	check_refused("kivi2,v.bits=02", {"v.bits is '02'"});
 	check_refused("kivi2,group=48", {"group is '48'", "32, 64 or 128"});
 	check_refused("kivi2,group=0", {"group is '0'"});
@@ -314,5 +368,5 @@ TEST_CASE("policy: short names stand for entries of the table, and no entry is h
 	for (const KvPolicy& p : all_policies()) CHECK(find_policy(p.name) == &p);
 	CHECK(find_policy("nonsense") == nullptr);
 	for (const KvPolicy& p : all_policies()) // "NAMEa/b" is for the policies that say so
-		if (!p.takes_layers) check_refused((p.name + "3/1").c_str(), {"no KV policy"});
+		if (!p.takes_layers && !p.takes_bits) check_refused((p.name + "3/1").c_str(), {"no KV policy"});
 }

@@ -3,6 +3,7 @@
 #include "engine/core/f16.h"
 #include "engine/core/npy.h"
 #include "engine/kv/quant.h"
+#include "shaders/shared/kv_page.h"
 #include "tests/support/assets.h"
 #include <bit>
 #include <cmath>
@@ -323,4 +324,70 @@ TEST_CASE("quant: factors are finite and never zero") {
 	CHECK(balance_factor(0, 1) == 0x3c00);
 	CHECK(balance_factor(1, 0) == 0x3c00);
 	CHECK(f16_to_f32(balance_factor(3e4f, 1e-11f)) == 65504.f);
+}
+
+TEST_CASE("quant: a rotation keeps lengths and products, spreads a channel evenly, and is undone") {
+	for (const uint32_t D : {8u, 64u, 80u, 96u, 256u}) {
+		CAPTURE(D);
+		std::vector<float> x(D), y(D), one(D, 0.f);
+		for (uint32_t c = 0; c < D; ++c) x[c] = float(int(c * 7 % 11) - 5), y[c] = float(int(c * 5 % 13) - 6);
+		const auto dot = [&](const std::vector<float>& a, const std::vector<float>& b) {
+			double sum = 0;
+			for (uint32_t c = 0; c < D; ++c) sum += double(a[c]) * double(b[c]);
+			return sum;
+		};
+		const double before = dot(x, y);
+		std::vector<float> rx = x, ry = y;
+		rotate(rx), rotate(ry);
+		CHECK(rx != x);
+		CHECK(dot(rx, ry) == doctest::Approx(before).epsilon(1e-5));
+		rotate_back(rx);
+		for (uint32_t c = 0; c < D; ++c) CHECK(rx[c] == doctest::Approx(x[c]).epsilon(1e-4));
+		one[3] = 1;
+		rotate(one);
+		const uint32_t block = D & (~D + 1);
+		for (uint32_t c = 0; c < block; ++c) CHECK(std::fabs(one[c]) == doctest::Approx(1 / std::sqrt(double(block))));
+	}
+	uint32_t negative = 0;
+	for (uint32_t c = 0; c < 256; ++c) negative += kv_sign(c);
+	CHECK(negative > 96);
+	CHECK(negative < 160);
+}
+
+TEST_CASE("quant: codes of a codebook are the nearest, and the decoded vector is as long as the vector") {
+	for (uint32_t bits = 1; bits <= 4; ++bits) {
+		for (float x = -3; x <= 3; x += 0.01f) {
+			const uint32_t code = codebook_code(x, bits);
+			for (uint32_t other = 0; other < 1u << bits; ++other)
+				CHECK(std::fabs(codebook_value(code, bits) - x) <= std::fabs(codebook_value(other, bits) - x) + 1e-6f);
+		}
+		std::vector<float> x(64);
+		for (uint32_t c = 0; c < 64; ++c) x[c] = std::sin(float(c) * 1.7f) * 3;
+		std::vector<uint8_t> codes(64);
+		const float norm = quantise_norm(x, bits, codes);
+		double length = 0, decoded = 0;
+		for (uint32_t c = 0; c < 64; ++c) {
+			length += double(x[c]) * double(x[c]);
+			decoded += std::pow(double(norm * codebook_value(codes[c], bits)), 2);
+		}
+		CHECK(decoded == doctest::Approx(length).epsilon(1e-4));
+		CHECK(quantise_norm(std::vector<float>(64, 0.f), bits, codes) == 0);
+	}
+}
+
+TEST_CASE("quant: codes of 3 bits come back from their two planes") {
+	for (const uint32_t D : {8u, 40u, 64u, 80u}) {
+		std::vector<uint32_t> words(kv_token_words(D, 3), 0xffffffffu);
+		for (uint32_t c = 0; c < D; ++c) set_token_code(words, D, 3, c, c * 5 % 8);
+		for (uint32_t c = 0; c < D; ++c) CHECK(token_code(words.data(), 1, D, 3, c) == c * 5 % 8);
+	}
+}
+
+TEST_CASE("quant: norms of 8 bits are 255ths of the largest") {
+	const std::vector<float> norms = {0, 1, 2, 510, 3, 7.1f};
+	std::vector<uint8_t> bytes(norms.size());
+	CHECK(f16_to_f32(quantise_norms(norms, bytes)) == 510);
+	CHECK(bytes == std::vector<uint8_t>{0, 0, 1, 255, 2, 4});
+	CHECK(quantise_norms(std::vector<float>(6, 0.f), bytes) == 0);
+	CHECK(bytes == std::vector<uint8_t>(6, 0));
 }

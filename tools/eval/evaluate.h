@@ -2,6 +2,7 @@
 #pragma once
 #include "engine/run/session.h"
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,8 +55,9 @@ struct Question {
 	double depth = 0; // place of the answer in the record, 0 .. 1
 };
 // `lines` named lines and a question about one of them, as the bundled model was trained to read. The same seed and
-// index make the same question on every platform; the record's lines differ from index to index.
-Question recall_question(uint32_t lines, uint64_t seed, uint32_t index);
+// index make the same question on every platform; the record's lines differ from index to index. asked: the line, else
+// a random one.
+Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::optional<uint32_t> asked = {});
 constexpr uint32_t kMostRecallLines = 10000;
 // One such line among `sentences` sentences of filler, at a place that moves from start to end with index of n.
 Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint32_t n);

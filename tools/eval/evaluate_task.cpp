@@ -60,12 +60,12 @@ std::string query_text(const std::string& name) { return fmt::format("Query: {}\
 
 } // namespace
 
-Question recall_question(uint32_t lines, uint64_t seed, uint32_t index) {
+Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::optional<uint32_t> line) {
 	if (lines < 1 || lines > kMostRecallLines)
 		fail(Code::Invalid, "{} lines, expected 1 to {}", lines, kMostRecallLines);
 	Draw draw = draw_of(seed, index);
 	const std::vector<std::string> names = line_names(lines, draw);
-	const uint32_t asked = draw.below(lines);
+	const uint32_t random = draw.below(lines), asked = line.value_or(random);
 	Question q;
 	q.record = "Record:\n";
 	for (uint32_t i = 0; i < lines; ++i) {

@@ -1,0 +1,92 @@
+// MODEL.kv.json: what `kvrun tune` measured of a model, and the policy that `auto` and `tuned:BITS` make of it.
+#include "engine/run/tuning_file.h"
+#include "engine/core/error.h"
+#include "engine/core/new_file.h"
+#include "engine/core/regular_file.h"
+#include "engine/core/utf8.h"
+#include "models/fingerprint.h"
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace kvrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kMostBytes = 4 << 20;
+constexpr const char* kFormat = "kvrun tuning 1";
+
+std::string model_of(const Gguf& g) { return fmt::format("{:016x}", fingerprint(g)); }
+
+// Costs at 1 to 4 bits, each a number of 0 or more.
+bool read_costs(const Json& j, double (&cost)[5]) {
+	if (!j.is_array() || j.size() != 4) return false;
+	for (size_t i = 0; i < 4; ++i) {
+		if (!j[i].is_number()) return false;
+		cost[i + 1] = j[i].get<double>();
+		if (!(cost[i + 1] >= 0) || !std::isfinite(cost[i + 1])) return false;
+	}
+	return true;
+}
+
+Tuning read_layers(const Json& j, uint32_t n_layers, const std::string& path) {
+	const Json layers = j.is_object() ? j.value("layers", Json()) : Json();
+	if (!layers.is_array() || layers.size() != n_layers)
+		fail(Code::Format, "{}: expected costs of {} layers; remove it or run kvrun tune again", path, n_layers);
+	Tuning t{std::vector<LayerCost>(n_layers)};
+	for (uint32_t l = 0; l < n_layers; ++l) {
+		const Json& layer = layers[l];
+		if (!layer.is_object() || !read_costs(layer.value("k", Json()), t.layers[l].k) ||
+		    !read_costs(layer.value("v", Json()), t.layers[l].v))
+			fail(Code::Format,
+			     "{}: layer {} needs k and v, each the KL divergence at 1 to 4 bits; remove it or run kvrun tune again",
+			     path, l);
+	}
+	return t;
+}
+
+} // namespace
+
+std::string tuning_path(const Gguf& g) { return g.name() + ".kv.json"; }
+
+void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const std::string& how) {
+	Json j = {{"format", kFormat}, {"model", model_of(g)}, {"measured", how}, {"layers", Json::array()}};
+	for (const LayerCost& c : t.layers)
+		j["layers"].push_back(
+		    {{"k", std::vector<double>(c.k + 1, c.k + 5)}, {"v", std::vector<double>(c.v + 1, c.v + 5)}});
+	const std::string text = j.dump(1, '\t') + "\n";
+	NewFile file(path);
+	file.write(std::as_bytes(std::span(text)));
+	file.commit();
+}
+
+std::optional<Tuning> read_tuning(const Gguf& g, uint32_t n_layers) {
+	const std::string path = tuning_path(g);
+	std::error_code error;
+	if (!std::filesystem::exists(path, error)) return {};
+	const RegularFile file(path, "it is what kvrun tune writes");
+	if (file.bytes() > kMostBytes)
+		fail(Code::Format, "{} has {} bytes, more than {}; remove it or run kvrun tune again", one_line(path),
+		     file.bytes(), kMostBytes);
+	std::string text(size_t(file.bytes()), 0);
+	file.read_at(0, std::as_writable_bytes(std::span(text)));
+	const Json j = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+	const Json format = j.is_object() ? j.value("format", Json()) : Json(),
+	           model = j.is_object() ? j.value("model", Json()) : Json();
+	if (format != kFormat)
+		fail(Code::Format, "{} is not what kvrun tune writes; remove it or run kvrun tune again", one_line(path));
+	if (model != model_of(g))
+		fail(Code::Format, "{} was measured on another model; remove it or run kvrun tune again", one_line(path));
+	return read_layers(j, n_layers, one_line(path));
+}
+
+Choice choose_policy(const KvPolicy& p, const KvShape& shape, const Gguf& g, uint64_t n_tokens, size_t budget_bytes) {
+	if (!is_choice(p)) return {p, {}};
+	const std::optional<Tuning> tuning = read_tuning(g, shape.n_layers);
+	Choice c = choose_policy(p, shape, tuning ? &*tuning : nullptr, n_tokens, budget_bytes);
+	c.why += tuning ? " (measured)" : " (not measured on this model: kvrun tune does)";
+	return c;
+}
+
+} // namespace kvrun

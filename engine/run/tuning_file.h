@@ -1,0 +1,18 @@
+// MODEL.kv.json: what `kvrun tune` measured of a model, and the policy that `auto` and `tuned:BITS` make of it.
+#pragma once
+#include "engine/kv/choose.h"
+#include "models/gguf.h"
+#include <optional>
+
+namespace kvrun {
+
+std::string tuning_path(const Gguf&); // beside the model
+// Written whole or not at all. `how`: one line on what was measured.
+void write_tuning(const std::string& path, const Gguf&, const Tuning&, const std::string& how);
+// The file beside the model; nothing if there is none. Throws Error{Format} where it is damaged or of another model.
+std::optional<Tuning> read_tuning(const Gguf&, uint32_t n_layers);
+
+// choose_policy() by the file beside the model, or the guess without one.
+Choice choose_policy(const KvPolicy&, const KvShape&, const Gguf&, uint64_t n_tokens, size_t budget_bytes);
+
+} // namespace kvrun
