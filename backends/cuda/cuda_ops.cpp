@@ -198,9 +198,8 @@ void CudaBackend::weigh(View q, View lse, const kvrun::WeighArgs& a) {
 		       WeighArgs{data<float>(a.weight), data<float>(q), data<float>(lse), data<uint32_t>(a.work),
 		                 data<uint32_t>(a.tables), data<uint32_t>(g.k_codes),
 		                 g.k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
-		                 g.k.norm == Norm::Balance ? data<uint32_t>(a.balance) : nullptr,
-		                 CodeSide{g.k.bits, g.k.group, g.k.scale == Scale::PerChannel}, g.first_work, g.page, n_heads,
-		                 a.n_kv_heads, D, 1 / std::sqrt(float(D))},
+		                 g.k.norm == Norm::Balance ? data<uint32_t>(a.balance) : nullptr, side_of(g.k), g.first_work,
+		                 g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
 		       {"weigh", g.k.bits / 8. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}

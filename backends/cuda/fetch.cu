@@ -24,7 +24,7 @@ __global__ void weigh_kernel(WeighArgs a) {
 		float x = -1;
 		if (is_live(a.tables + w.live + h * w.live_stride + p * 4, t)) {
 			const PageKeys keys = {
-			    a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page};
+			    a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page, a.n_kv_heads};
 			const BalancedKeys balanced = {keys, a.balance ? a.balance + w.balance + h * D / 2 : nullptr};
 			x = received(a.q + head * D, a.lse + head, share, D, a.scale, balanced, t);
 		}

@@ -5,7 +5,6 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-
 // Causal: row r sees tokens 0 .. first + r. Grid: tokens in x, kv heads in y.
 __global__ void score_prompt_kernel(ScorePromptArgs a) {
 	const uint32_t t = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y, D = a.head_dim;
@@ -31,7 +30,8 @@ __global__ void score_slots_kernel(ScoreSlotsArgs a) {
 	if (t >= a.page) return;
 	for (uint32_t p = 0; p < w.n_pages; ++p) {
 		if (!is_live(a.tables + w.live + h * w.live_stride + p * 4, t)) continue;
-		const PageKeys keys = {a.k_codes + a.tables[w.pages + p * 4], nullptr, {16, 0, 0}, h, D, a.page};
+		const PageKeys keys = {
+		    a.k_codes + a.tables[w.pages + p * 4], nullptr, {16, 0, 0, 0, 0, 0}, h, D, a.page, a.n_kv_heads};
 		float& score = a.score[w.score + uint64_t(h) * w.score_stride + p * a.page + t];
 		float sum = score;
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {

@@ -211,6 +211,18 @@ static void check_sets(const KvPlan& plan) {
 					     plan.policy.text, q->group);
 }
 
+// The device weighs packed keys of scale and zero point, in words that have whole codes.
+static void check_fetched(const KvPlan& plan) {
+	if (!plan.fetches()) return;
+	for (const LayerPlan& L : plan.layers)
+		for (const Tier t : {Tier::Salient, Tier::Regular})
+			for (const Quant& q : {L.tier[size_t(t)].fmt.k, L.tier[size_t(t)].fmt.v})
+				if (plan.fill[size_t(t)] != Fill::None && (q.scale == Scale::Norm || q.bits == 3))
+					fail(Code::Invalid,
+					     "{}: fetch={} is not there for {}; give 1, 2, 4 or 8 bits with scale and zero point",
+					     plan.policy.text, plan.policy.fetch, q.bits == 3 ? "3 bits" : "codebooks (scale=norm)");
+}
+
 KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 	if (!s.n_layers || s.n_layers > 4096 || !s.n_kv_heads || !s.head_dim || s.head_dim % 2 ||
 	    s.n_kv_heads * uint64_t(s.head_dim) > 65536)
@@ -246,6 +258,7 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 	if (plan.fetches() && plan.fill[int(Tier::Regular)] == Fill::None)
 		fail(Code::Invalid, "{}: fetch={} brings back packed tokens, and this policy {}; give bits=1, 2, 4 or 8",
 		     p.text, p.fetch, plan.keeps_all ? "packs none" : "evicts them");
+	check_fetched(plan);
 	check_sharing(plan);
 	check_sets(plan);
 	for (uint32_t l = 0; l < s.n_layers; ++l) {

@@ -87,6 +87,16 @@ class MemoryBackend : public Backend {
 	void score_slots(View, View, const ScoreArgs&) override { FAIL("op"); }
 	void channel_max(View, View) override { FAIL("op"); }
 	void kv_balance(View, View, const KvRows&, uint32_t) override { FAIL("op"); }
+	void weigh(View, View, const WeighArgs&) override { FAIL("op"); }
+	void top_k(View, View, View) override { FAIL("op"); }
+	void scatter(View, View) override { FAIL("op"); }
+	void part_share(View, View, View) override { FAIL("op"); }
+	std::span<std::byte> host_bytes(const Buffer&) override { return {}; }
+	uint64_t transfer(View, View) override { return 0; }
+	bool arrive(uint64_t) override { return false; }
+	uint64_t mark() override { return 0; }
+	void wait_for(uint64_t) override {}
+	bool done(uint64_t) override { return true; }
 	void at_layer(uint32_t) override {}
 	void copy(View, View) override { FAIL("op"); }
 	std::vector<OpTime> op_times(bool) override { return {}; }
