@@ -212,6 +212,8 @@ uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, 
 
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
 	AttendCut cut = attend_cut(c, share);
+	// Keys of two planes with scale and zero point spill on RDNA 3 with 4 queries.
+	if (c.vendor == kAmd && f.k.bits == 3 && f.k.scale != Scale::Norm) cut_heads(cut, share, 2);
 	if (!prompt) cut.tokens = 1;
 	while (shared_bytes(cut, f, head_dim, page) > c.shared_bytes) {
 		if (cut.local > 32)
