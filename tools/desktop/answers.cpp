@@ -1,5 +1,6 @@
 // Answers under way on one engine: sessions by conversation, one batch for all, events for the window.
 #include "tools/desktop/answers.h"
+#include "tools/api_call.h"
 #include "tools/chat/store.h"
 #include <algorithm>
 
@@ -13,15 +14,8 @@ constexpr auto kReportEvery = std::chrono::milliseconds(200);
 
 // `call` fills a buffer as the C API does.
 template <class T, class F> std::vector<T> filled(size_t guess, F&& call) {
-	std::vector<T> out(guess);
-	size_t n = 0;
-	kvrun_status s = call(out.data(), out.size(), &n);
-	if (s == KVRUN_EBUFFER) {
-		out.resize(n);
-		s = call(out.data(), out.size(), &n);
-	}
-	check_call(s);
-	out.resize(n);
+	std::vector<T> out;
+	check_call(fill_vector(out, guess, call));
 	return out;
 }
 
