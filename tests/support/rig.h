@@ -12,6 +12,7 @@ namespace kvrun {
 
 using Floats = std::vector<float>;
 using Words = std::vector<uint32_t>;
+inline float f16_of(const Words& words, size_t i) { return f16_to_f32(uint16_t(words[i / 2] >> i % 2 * 16)); }
 
 // Normal numbers, the same on every platform (std::normal_distribution is not).
 class Random {
