@@ -1,6 +1,7 @@
 // Session files on every device: a restored session goes on with the same bits; damaged files are refused by name.
 #include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
+#include "tests/support/session_header.h"
 #include "tests/support/temp_folder.h"
 #include <csignal>
 #include <cstdlib>
@@ -13,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 using namespace kvrun;
 
@@ -30,27 +30,6 @@ std::vector<std::byte> read_file(const std::string& path) {
 void write_file(const std::string& path, std::span<const std::byte> bytes) {
 	std::ofstream(path, std::ios::binary)
 	    .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-}
-
-// The header as the comment of session_file.h has it: magic, version, sections, length, (bytes, hash) of each, hash.
-constexpr size_t kSectionsAt = 24, kSectionCount = 5, kHashAt = kSectionsAt + kSectionCount * 16,
-                 kHeaderBytes = kHashAt + 8;
-uint64_t word(std::span<const std::byte> file, size_t at) {
-	uint64_t x = 0;
-	std::memcpy(&x, file.data() + at, 8);
-	return x;
-}
-void set_word(std::span<std::byte> file, size_t at, uint64_t x) { std::memcpy(file.data() + at, &x, 8); }
-// Makes all checksums right, so that what is behind them is reached.
-void seal(std::span<std::byte> file) {
-	size_t at = kHeaderBytes;
-	for (size_t i = 0; i < kSectionCount; ++i) {
-		const size_t n = size_t(word(file, kSectionsAt + i * 16));
-		if (n > file.size() - at) return;
-		set_word(file, kSectionsAt + i * 16 + 8, XXH3_64bits(file.data() + at, n));
-		at += n;
-	}
-	set_word(file, kHashAt, XXH3_64bits(file.data(), kHashAt));
 }
 
 } // namespace

@@ -1,7 +1,8 @@
-// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, npy, policy, spirv, template and tokenizer
-// with small sound files.
+// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, http, npy, policy, session, spirv, template
+// and tokenizer with small sound files.
 #include "engine/core/npy.h"
 #include "engine/kv/policy.h"
+#include "engine/run/session_file.h"
 #include "kernel_list.inc"
 #include "models/chat/builtin.h"
 #include "tests/support/assets.h"
@@ -44,6 +45,66 @@ void write_templates(const std::filesystem::path& folder) {
 		write(folder / fmt::format("reply-{}", i), std::string(1, char(8 * (i + 1))) + zero + replies[i], {});
 }
 
+// Requests as kvrun serve gets them.
+void write_requests(const std::filesystem::path& folder) {
+	std::filesystem::create_directories(folder);
+	const auto post = [&](const char* name, const char* path, const std::string& body) {
+		write(
+		    folder / name,
+		    fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}", path, body.size(), body),
+		    {});
+	};
+	int n = 0;
+	for (const char* path :
+	     {"/", "/health", "/metrics", "/slots", "/sessions", "/sessions/a", "/v1/models", "/nothing"})
+		write(folder / fmt::format("get-{}", ++n), fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path), {});
+	write(folder / "delete", "DELETE /sessions/a HTTP/1.1\r\n\r\n", {});
+	write(folder / "two", "GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.0\r\n\r\n", {});
+	write(folder / "chunks",
+	      "POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nf\r\n{\"content\": \"\"}\r\n0\r\n\r\n", {});
+	write(folder / "preflight", "OPTIONS / HTTP/1.1\r\nOrigin: http://localhost\r\nHost: localhost\r\n\r\n", {});
+	post("tokenize", "/tokenize", R"({"content": "ab <s> \u00e9", "add_special": true, "parse_special": false})");
+	post("detokenize", "/detokenize", R"({"tokens": [1, 2, 300]})");
+	post("embeddings", "/v1/embeddings", R"({"input": "x"})");
+	post("completion", "/v1/completions",
+	     R"({"prompt": "a", "max_tokens": 3, "stop": ["b", "c"], "seed": 1, "top_p": 0.5})");
+	post("tokens", "/v1/completions", R"({"prompt": [1, 2], "logprobs": 2, "kv": "kivi2", "temperature": 0})");
+	post(
+	    "chat", "/v1/chat/completions",
+	    R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "u"}]}],
+		"stream": true, "stream_options": {"include_usage": true}, "session": "a", "logprobs": true, "top_logprobs": 2})");
+	post(
+	    "tools", "/v1/chat/completions",
+	    R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1",
+		"type": "function", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "content": "2"}],
+		"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}], "tool_choice": "auto",
+		"chat_template_kwargs": {"a": 1}})");
+}
+
+// A byte of flags, then a session file. See fuzz_session.cpp.
+void write_sessions(const std::filesystem::path& folder) {
+	std::filesystem::create_directories(folder);
+	EngineOptions o;
+	o.model = KVRUN_SOURCE_DIR "/tests/golden/tiny/llama.gguf";
+	o.backend.device = "cpu";
+	o.kv_budget = 4 << 20;
+	const auto engine = Engine::open(o);
+	for (const char* policy :
+	     {"fp16", "kivi2,recent_keep=8,flush=32", "zipcache,flush=25", "mikv,recent_keep=8,flush=16"}) {
+		SessionOptions s;
+		s.kv = parse_policy(policy);
+		s.ctx = 64;
+		Session session(*engine, s);
+		std::vector<uint32_t> tokens(40);
+		for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = 3 + i * 7 % 50;
+		session.prefill(tokens);
+		const std::filesystem::path file = folder / session.plan().policy.name;
+		save_session(session, file, {});
+		const std::string bytes = file_text(file);
+		write(file, "\1" + bytes, {});
+	}
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -82,6 +143,8 @@ int main(int argc, char** argv) {
 		write(spirv / b.name, "", {bytes.begin(), bytes.end()});
 	}
 	write_templates(std::filesystem::path(argv[1]) / "template");
+	write_requests(std::filesystem::path(argv[1]) / "http");
+	write_sessions(std::filesystem::path(argv[1]) / "session");
 	const std::filesystem::path npy = std::filesystem::path(argv[1]) / "npy",
 	                            policy = std::filesystem::path(argv[1]) / "policy";
 	std::filesystem::create_directories(npy);

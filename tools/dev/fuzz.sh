@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds the fuzzers with clang, AddressSanitizer and UndefinedBehaviorSanitizer, and runs each on its seeds:
-#   tools/dev/fuzz.sh [SECONDS [NAME...]]      default: 600 seconds each of gguf, npy, policy, spirv, template and tokenizer
+#   tools/dev/fuzz.sh [SECONDS [NAME...]]      default: 600 seconds each of all of them
 # Corpora and findings are kept in build-fuzz/corpus and build-fuzz/found; a finding ends the script with its exit code.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 seconds=${1:-600}
 shift || true
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(gguf npy policy spirv template tokenizer)
+[ ${#names[@]} -gt 0 ] || names=(gguf http npy policy session spirv template tokenizer)
 cmake --preset fuzz >/dev/null
 cmake --build build-fuzz -j "$(nproc)" --target fuzz_seeds "${names[@]/#/fuzz_}"
 build-fuzz/tests/fuzz_seeds build-fuzz/seeds
