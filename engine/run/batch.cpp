@@ -90,9 +90,9 @@ bool Batch::step() {
 		                                    : std::clamp(decode_s_, kLeastPromptShare, Prefill::kPieceSeconds / 2));
 	}
 	// A step that waits for its own choices in every layer is no step for those that do not.
-	std::ranges::stable_partition(decoding, [](const Stream* s) { return !s->session.plan().policy.fetch_sync; });
-	const size_t ahead =
-	    size_t(std::ranges::count_if(decoding, [](const Stream* s) { return !s->session.plan().policy.fetch_sync; }));
+	const auto of_itself = std::stable_partition(decoding.begin(), decoding.end(),
+	                                             [](const Stream* s) { return !s->session.plan().policy.fetch_sync; });
+	const size_t ahead = size_t(of_itself - decoding.begin());
 	const Clock::time_point start = Clock::now();
 	for (auto group : {std::span(decoding).first(ahead), std::span(decoding).subspan(ahead)}) decode_in_steps(group);
 	if (!decoding.empty()) decode_s_ = seconds_since(start);
