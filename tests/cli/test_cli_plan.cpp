@@ -230,7 +230,8 @@ TEST_CASE("plan: several policies give one table, what fits first, then quality,
 TEST_CASE("plan: the measured quality is that of tools/BENCHMARKS.md, which the README draws") {
 	std::map<std::string, json> of;
 	for (const json& j : plan({"--shape", "32x8x128", "--kv", "all"})) of[j["policy"]] = j;
-	CHECK(of.size() == 14);
+	const auto measured = std::ranges::count_if(of, [](const auto& p) { return p.second.contains("measured"); });
+	CHECK(of.size() >= 18);
 	std::ifstream csv(KVRUN_SOURCE_DIR "/tools/dev/quality.csv");
 	std::string line;
 	std::getline(csv, line);
@@ -246,7 +247,7 @@ TEST_CASE("plan: the measured quality is that of tools/BENCHMARKS.md, which the 
 		CHECK(j["measured"]["recall"].get<double>() == doctest::Approx(std::stod(last[0]) / 100));
 		CHECK(j["measured"]["kld"].get<double>() == doctest::Approx(std::stod(last[2])));
 	}
-	CHECK(n == of.size());
+	CHECK(n == size_t(measured)); // the others say that they are not
 	CHECK(of["kivi4"]["quality"] == "near f16");
 	CHECK(of["kivi2"]["quality"] == "good");
 	CHECK(of["rtn2"]["quality"] == "fair");
