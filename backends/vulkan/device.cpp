@@ -257,7 +257,8 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	const int family = compute_family(c, d);
 	out.queue_family = uint32_t(std::max(family, 0));
 	if (o.validate == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
-	if (o.f32_matmul) c.matrix = {};
+	// Validation layers older than the extension take its structures for an error.
+	if (o.f32_matmul || (!o.validate.empty() && o.validate != "0")) c.matrix = {};
 	clamp_caps(c, o.test_caps);
 	if (c.transfer_family == kComputeFamily) c.transfer_family = out.queue_family;
 	info.memory_bytes = c.heap_bytes;
@@ -265,6 +266,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
 	info.half_matmul = uses_matrices(c);
+	if (!info.half_matmul) c.matrix = {};
 	if (c.is_cpu)
 		info.piece_tokens = 1024, info.prompt_most_pieces = 1; // few cores gain nothing from many short pieces
 	out.report.refused = refusal(c, family, missing);
