@@ -1,5 +1,6 @@
 // libFuzzer target: any bytes on a connection of kvrun serve, through the parser, the routes, JSON, the chat template
 // and the tokenizer, in this process and on this thread. No request comes to be answered: the queue has no room.
+#include "tests/support/temp_folder.h"
 #include "tools/serve/http_connection.h"
 #include "tools/serve/router.h"
 #include <cstdlib>
@@ -31,13 +32,6 @@ HttpOptions http_options() {
 	return o;
 }
 
-std::string new_folder() {
-	char name[] = "/tmp/kvrun-fuzz-XXXXXX";
-	const char* folder = mkdtemp(name);
-	if (!folder) std::abort();
-	return folder;
-}
-
 class Served final : public Handler { // as the router does it, without its thread
  public:
 	std::optional<Response> refuse(const HttpRequest& r) override { return router_.refuse(r); }
@@ -54,7 +48,8 @@ class Served final : public Handler { // as the router does it, without its thre
  private:
 	Model model_{open_engine(), "m", KVRUN_SOURCE_DIR "/tests/serve/tools.jinja"};
 	Generator generator_{model_, {0, 0, 0, 64}};
-	SessionStore store_{new_folder()};
+	TempFolder folder_;
+	SessionStore store_{folder_.path.string()};
 	HttpServer server_{http_options()};
 	Router router_{model_, generator_, store_, server_, {"127.0.0.1", "", "", "fp16", false}};
 };

@@ -1,8 +1,8 @@
 // A folder that lives as long as a test.
 #pragma once
 #include <cstdlib>
-#include <doctest/doctest.h>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 
 namespace kvrun {
@@ -10,7 +10,7 @@ namespace kvrun {
 struct TempFolder {
 	TempFolder() {
 		std::string name = (std::filesystem::temp_directory_path() / "kvrun-test-XXXXXX").string();
-		REQUIRE(mkdtemp(name.data()));
+		if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder can be made");
 		path = name;
 	}
 	~TempFolder() {
