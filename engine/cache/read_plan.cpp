@@ -17,17 +17,17 @@ template <class W> std::span<const uint32_t> words_of_work(const std::vector<W>&
 template <class Group, class Args>
 std::pair<size_t, uint32_t> put_groups(std::vector<Group>& open, std::vector<Args>& groups, StepTable& table) {
 	groups.clear();
-	std::vector<uint32_t> words;
-	uint32_t n = 0;
+	size_t n = 0, n_words = 0;
 	for (Group& g : open) {
-		g.args.first_work = n;
+		g.args.first_work = uint32_t(n);
 		g.args.n_work = uint32_t(g.work.size());
-		const std::span<const uint32_t> items = words_of_work(g.work);
-		words.insert(words.end(), items.begin(), items.end());
-		n += g.args.n_work;
+		n += g.work.size(), n_words += words_of_work(g.work).size();
 		groups.push_back(g.args);
 	}
-	return {table.put(words), n};
+	const size_t at = table.take(n_words);
+	auto next = table.at(at, n_words).begin();
+	for (const Group& g : open) next = std::ranges::copy(words_of_work(g.work), next).out;
+	return {at, uint32_t(n)};
 }
 
 // Buffers are told apart by their ids: chunks of one pool stay in their places.
@@ -56,6 +56,7 @@ ReadPlan::Group& ReadPlan::group_of(const KvSequence& s, uint32_t l, const PageR
 void ReadPlan::add_run(const ReadRows& r, uint32_t l, const PageRun& run, AttendWork first, uint32_t& part) {
 	Group& g = group_of(*r.seq, l, run);
 	if (r.seq->plan().layers[l].balanced) first.balance = r.seq->balance_word(l);
+	if (g.work.empty()) g.work.reserve(ceil_div(run.n, r.piece));
 	for (uint32_t at = 0; at < run.n; at += r.piece) {
 		AttendWork w = first;
 		w.part = part++;

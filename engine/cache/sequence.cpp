@@ -4,6 +4,7 @@
 #include "engine/core/round.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
+#include <utility>
 
 namespace kvrun {
 
@@ -132,6 +133,7 @@ void KvSequence::fit_tables() {
 		L.factors.assign(has_factors_ ? table_pages_ : 0, kNone);
 		std::fill(std::begin(L.version), std::end(L.version), UINT64_MAX);
 	}
+	pages_version_ = UINT64_MAX;
 }
 
 // Writes to the device what differs between `now` and the mirror at word `at`, in one piece.
@@ -145,39 +147,40 @@ void KvSequence::write_changed(std::vector<uint32_t>& mirror, size_t at, std::sp
 	be_.write(pool_.tables().buffer(), (device_word + first) * 4, std::as_bytes(now.subspan(first, last - first)));
 }
 
-void KvSequence::sync_pages(uint32_t l, Tier t) {
+// Table rows and runs of a tier's pages from logical page `from` on.
+void KvSequence::sync_pages(uint32_t l, Tier t, uint32_t from) {
+	std::vector<PageRun>& runs = layers_[l].runs;
+	if (from == 0) std::erase_if(runs, [&](const PageRun& r) { return r.tier == t; });
 	const std::span<const uint32_t> ids = cache_.pages(l, t), blocks = cache_.blocks(l, t);
+	if (ids.size() == from) return; // the layer may not have the tier at all
 	const LayerPlan& L = plan_.layers[l];
 	// Shared codes lie in the owner's page of the same number; only the Regular tier shares.
 	const uint32_t k_layer = t == Tier::Regular ? L.k_codes_of : l, v_layer = t == Tier::Regular ? L.v_codes_of : l;
 	const std::span<const uint32_t> k_ids = cache_.pages(k_layer, t), v_ids = cache_.pages(v_layer, t);
-	std::vector<uint32_t> now(ids.size() * 4), factors(has_factors_ ? ids.size() : 0);
-	std::vector<PageRun> runs;
-	for (uint32_t p = 0; p < ids.size(); ++p) {
-		const PageFormat& own_format = plan_.page_format(l, t);
-		const PageFormat& block_format = blocks.empty() ? own_format : plan_.block_format(l, t);
+	const PageFormat& own_format = plan_.page_format(l, t);
+	const PageFormat& block_format = blocks.empty() ? own_format : plan_.block_format(l, t);
+	const bool k_in_block = block_format.k_params > 0;
+	const uint32_t first = tier_first(t), n = uint32_t(ids.size()) - from;
+	std::vector<uint32_t> now(size_t(n) * 4), factors(has_factors_ ? n : 0);
+	auto next = std::ranges::find_if(runs, [&](const PageRun& r) { return r.tier > t; });
+	for (uint32_t p = from; p < ids.size(); ++p) {
 		const KvPool::Addr own = pool_.addr(ids[p]), k = pool_.addr(k_ids[p]), v = pool_.addr(v_ids[p]);
 		const KvPool::Addr block = blocks.empty() ? own : pool_.addr(blocks[p]);
-		const bool k_in_block = block_format.k_params > 0;
 		const KvPool::Addr k_params = k_in_block ? block : own;
-		now[p * 4 + 0] = k.at + plan_.page_format(k_layer, t).k_codes_at;
-		now[p * 4 + 1] = v.at + plan_.page_format(v_layer, t).v_codes_at;
-		now[p * 4 + 2] = k_params.at + (k_in_block ? block_format : own_format).k_params_at;
-		now[p * 4 + 3] = own.at + own_format.v_params_at;
-		if (has_factors_) factors[p] = block.at + block_format.v_params_at;
+		uint32_t* const row = now.data() + size_t(p - from) * 4;
+		row[0] = k.at + plan_.page_format(k_layer, t).k_codes_at;
+		row[1] = v.at + plan_.page_format(v_layer, t).v_codes_at;
+		row[2] = k_params.at + (k_in_block ? block_format : own_format).k_params_at;
+		row[3] = own.at + own_format.v_params_at;
+		if (has_factors_) factors[p - from] = block.at + block_format.v_params_at;
 		const PageChunks chunk{k.chunk, v.chunk, k_params.chunk, own.chunk, block.chunk};
-		if (!runs.empty() && runs.back().chunk == chunk)
-			++runs.back().n;
+		if (next != runs.begin() && next[-1].tier == t && next[-1].chunk == chunk)
+			++next[-1].n;
 		else
-			runs.push_back({t, chunk, tier_first(t) + p, 1});
+			next = runs.insert(next, {t, chunk, first + p, 1}) + 1;
 	}
-	std::vector<PageRun>& all = layers_[l].runs;
-	std::erase_if(all, [&](const PageRun& r) { return r.tier == t; });
-	all.insert(std::find_if(all.begin(), all.end(), [&](const PageRun& r) { return r.tier > t; }), runs.begin(),
-	           runs.end());
-	const uint32_t first = tier_first(t);
-	write_changed(layers_[l].table, size_t(first) * 4, now, page_word(l, first));
-	if (has_factors_) write_changed(layers_[l].factors, first, factors, factor_word(l, first));
+	write_changed(layers_[l].table, size_t(first + from) * 4, now, page_word(l, first + from));
+	if (has_factors_) write_changed(layers_[l].factors, first + from, factors, factor_word(l, first + from));
 }
 
 void KvSequence::sync_live(uint32_t l, Tier t) {
@@ -190,14 +193,20 @@ void KvSequence::sync_live(uint32_t l, Tier t) {
 
 void KvSequence::sync() {
 	fit_tables();
+	// Most tokens change live bits and no page at all.
+	const bool others = pages_version_ != cache_.pages_version();
 	for (uint32_t l = 0; l < layers_.size(); ++l)
 		for (const Tier t : kAllTiers) {
 			const uint64_t version = cache_.version(l, t);
-			if (layers_[l].version[int(t)] == version) continue;
-			layers_[l].version[int(t)] = version;
-			sync_pages(l, t);
+			Layer& L = layers_[l];
+			if (L.version[int(t)] == version) continue;
+			L.version[int(t)] = version;
+			const uint32_t n = cache_.n_pages(l, t);
+			if (others) L.n_pages[int(t)] = 0;
+			if (others || n != L.n_pages[int(t)]) sync_pages(l, t, std::exchange(L.n_pages[int(t)], n));
 			if (l == 0 || plan_.n_groups > 1) sync_live(l, t);
 		}
+	pages_version_ = cache_.pages_version();
 }
 
 KvSequence::F16Slot KvSequence::f16_slot(uint32_t layer, uint32_t head, uint32_t page_id, uint32_t index) const {

@@ -95,6 +95,7 @@ class KvSequence {
  private:
 	struct Layer {
 		uint64_t version[kTiers] = {};
+		uint32_t n_pages[kTiers] = {}; // rows of `table` that are as the cache has them, while pages_version_ holds
 		std::vector<uint32_t> table;   // (table_pages, 4) what the device has
 		std::vector<uint32_t> factors; // (table_pages) the same; empty without factors
 		std::vector<PageRun> runs;     // in the order of tiers
@@ -105,7 +106,7 @@ class KvSequence {
 	};
 	std::vector<Stored> stored(); // what save_device() saves, in its order
 	void fit_tables();
-	void sync_pages(uint32_t l, Tier);
+	void sync_pages(uint32_t l, Tier, uint32_t from);
 	void sync_live(uint32_t l, Tier);
 	void write_changed(std::vector<uint32_t>& mirror, size_t at, std::span<const uint32_t> now, size_t device_word);
 	uint32_t n_live_words() const { return plan_.n_groups * plan_.n_heads * table_pages_ * 4; }
@@ -132,6 +133,7 @@ class KvSequence {
 	// Page tables (n_layers, table_pages, 4), live bits (n_groups, n_heads, table_pages, 4), factors (n_layers,
 	// table_pages): words of pool_.tables() from here on.
 	uint32_t table_at_ = 0;
+	uint64_t pages_version_ = UINT64_MAX; // of the cache, when the tables were written
 	std::vector<Layer> layers_;
 	std::vector<uint32_t> live_;           // (n_groups, n_heads, table_pages, 4) what the device has
 	uint32_t sums_at_ = 0, sum_slots_ = 0; // (n_layers, n_kv_heads, sum_slots) words of pool_.sums(); 0 slots: none yet

@@ -49,8 +49,12 @@ void KvCache::State::reserve(const KvCounts& want, uint32_t n_added) {
 		for (auto& pages : ids[c.layer].pages) std::replace(pages.begin(), pages.end(), c.from, c.to);
 		pool->free(c.from);
 	}
-	if (!copies.empty())
-		for (uint64_t& v : version) ++v;
+	if (!copies.empty()) all_changed();
+}
+
+void KvCache::State::all_changed() noexcept {
+	for (uint64_t& v : version) ++v;
+	++pages_version;
 }
 
 uint32_t KvCache::State::take_page(uint32_t l, uint16_t format) {
@@ -129,8 +133,10 @@ const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
 
 // Makes `c` and the sets what views show.
 void KvCache::State::commit(const KvCounts& c) {
-	for (int t = 0; t < kTiers; ++t)
+	for (int t = 0; t < kTiers; ++t) {
 		if (t == int(Tier::F16) || c.packed[t] != counts.packed[t]) ++version[t];
+		if (c.pages[t] < counts.pages[t]) all_changed();
+	}
 	counts = c;
 	for (int t = 0; t < kTiers; ++t) {
 		const std::span<const uint32_t> blocks = sets[0][0].page_block(Tier(t)); // the same in all sets
@@ -159,7 +165,7 @@ void KvCache::reset() noexcept {
 	s.scored_rows = s.exact_from = s.floor_pages = 0;
 	s.newest_scores = s.in_token = s.in_prompt = false;
 	s.copies.clear(), s.events.clear(), s.next_sets.clear(), s.before.sets.clear();
-	for (uint64_t& v : s.version) ++v;
+	s.all_changed();
 }
 
 KvCache KvCache::fork() const {
@@ -410,7 +416,7 @@ void KvCache::cancel_token() {
 	for (LayerIds& L : s.ids)
 		for (int t = 0; t < kTiers; ++t)
 			if (!L.block_of_page[t].empty()) L.block_of_page[t].resize(b.counts.pages[t]);
-	for (uint64_t& v : s.version) ++v;
+	s.all_changed();
 	s.counts = b.counts;
 	s.trim(s.counts);
 }
@@ -442,6 +448,7 @@ std::span<const uint32_t> KvCache::positions(uint32_t l, Tier t, uint32_t head) 
 	return set(l, head).positions(t);
 }
 uint64_t KvCache::version(uint32_t, Tier t) const { return s_->version[int(t)]; }
+uint64_t KvCache::pages_version() const { return s_->pages_version; }
 
 std::vector<uint8_t> KvCache::tiers(uint32_t l, uint32_t head) const {
 	std::vector<uint8_t> out(n_tokens(), 3); // evicted unless found

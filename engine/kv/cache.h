@@ -84,6 +84,7 @@ class KvCache {
 	std::span<const uint32_t> live(uint32_t l, Tier, uint32_t head) const;      // (n_pages, 4) one bit per token
 	std::span<const uint32_t> positions(uint32_t l, Tier, uint32_t head) const; // (n_pages * page) kNone: empty slot
 	uint64_t version(uint32_t l, Tier) const; // changes whenever one of the above does
+	uint64_t pages_version() const; // changes whenever pages() or blocks() do in any other way than getting longer
 	// By position, (n_tokens): 0 f16 (window, sinks, log survivors, waiting), 1 Salient, 2 Regular, 3 evicted.
 	std::vector<uint8_t> tiers(uint32_t l, uint32_t head) const;
 

@@ -24,6 +24,7 @@ struct KvCache::State {
 	uint32_t scored_rows = 0;   // rows that fed the score so far
 	bool newest_scores = false; // the newest token's row does
 	std::array<uint64_t, kTiers> version{};
+	uint64_t pages_version = 0;
 	uint32_t exact_from = 0;  // positions from here on can be gone back to
 	uint32_t floor_pages = 0; // f16 pages of a layer that there were at exact_from
 	std::vector<PageCopy> copies;
@@ -69,6 +70,7 @@ struct KvCache::State {
 	void replay_prompt(uint32_t group, std::span<const float> new_scores);
 	const KvMoves& materialise(uint32_t l, const SetMoves& m);
 	void commit(const KvCounts& c);
+	void all_changed() noexcept; // pages that views showed are others now, or gone
 };
 
 } // namespace kvrun

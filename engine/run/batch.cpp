@@ -12,6 +12,7 @@ double seconds_since(Clock::time_point t) { return std::chrono::duration<double>
 // Seconds of a prompt between two tokens of other answers: as long as a step of theirs takes, so that no token waits
 // for more than twice as long as without the prompt, but not less than what keeps the device busy.
 constexpr double kLeastPromptShare = 0.002;
+constexpr uint64_t kTurns = 4; // of prompts, of which the oldest has one
 
 } // namespace
 
@@ -82,10 +83,10 @@ bool Batch::step() {
 			reading.push_back(s.get());
 	}
 	if (!reading.empty()) {
-		// The oldest prompt and the one that is done soonest take turns: a short question waits neither for a long
-		// prompt nor does a long prompt wait for ever.
+		// The prompt that is done soonest goes first, so that a short question does not wait for a long prompt; every
+		// fourth turn is the oldest prompt's, so that a long one does not wait for ever either.
 		const auto left = [](const Stream* s) { return s->prefill->n_tokens() * (1 - s->prefill->progress()); };
-		Stream* next = ++n_pieces_ % 2 ? *std::ranges::min_element(reading, {}, left) : reading.front();
+		Stream* next = ++n_pieces_ % kTurns ? *std::ranges::min_element(reading, {}, left) : reading.front();
 		read_prompt(*next, decoding.empty() ? Prefill::kPieceSeconds
 		                                    : std::clamp(decode_s_, kLeastPromptShare, Prefill::kPieceSeconds / 2));
 	}

@@ -62,7 +62,7 @@ def interfere(url, args):
     reader = threading.Thread(target=lambda: long.append(stream(url, args, words(number + 1, args.interfere), 1)))
     reader.start()
     time.sleep(0.2)
-    short = stream(url, args, words(number + 2, 8), 1)
+    short = stream(url, args, "Hello", 1)
     reader.join()
     end = begin + long[0][2]
     leave.set()
