@@ -10,6 +10,9 @@
 #include <csignal>
 #include <cstdio>
 #include <fcntl.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <string>
 #include <system_error>
 #include <unistd.h>
@@ -155,11 +158,20 @@ int run_words(const std::vector<std::string>& words) {
 	return guarded(int(argv.size()), argv.data());
 }
 
+// Large blocks go back to the system when they are freed. glibc would raise this limit with the first such block, and
+// memory of devices that are the processor itself would stay in its heap.
+void give_large_blocks_back() {
+#ifdef __GLIBC__
+	mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
+
 } // namespace kvrun
 
 int main(int argc, char** argv) {
 	kvrun::hold_standard_streams();
 	kvrun::install_last_words();
+	kvrun::give_large_blocks_back();
 	std::signal(SIGPIPE, SIG_IGN);
 	std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is a write that fails
 	return kvrun::close_stdout(kvrun::guarded(argc, argv));

@@ -8,6 +8,7 @@ namespace kvrun::vk {
 namespace {
 constexpr uint64_t kMiB = uint64_t(1) << 20;
 constexpr uint64_t kSmallestBlock = 64 * kMiB, kLargestBlock = 1024 * kMiB;
+constexpr uint64_t kOwnBlock = 8 * kMiB; // buffers from here on have a block of their own
 constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
                                 kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
                                 kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
@@ -152,8 +153,9 @@ bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
 
 bool Memory::place(BufferRec& r, uint32_t type, const VkMemoryRequirements& req) {
 	const uint64_t align = std::max<uint64_t>(req.alignment, 256), bytes = align_up(req.size, align);
-	// Large buffers have a block of their own while there is room for one: given back, it is the system's again.
-	if (bytes >= kSmallestBlock)
+	// Large buffers have a block of their own while there is room for one: given back, it is the system's again. The
+	// cache grows by copying its buffers to larger ones, which would not fit where the smaller ones were.
+	if (bytes >= kOwnBlock)
 		if (const uint32_t i = add_block(type, bytes, /*own=*/true, r.label); i != kNoBlock)
 			return take(r, i, bytes, align);
 	for (uint32_t i = 0; i < blocks_.size(); ++i)
