@@ -1,13 +1,9 @@
 // A picture of the window, drawn into an image beside it and read back.
-#include "tools/chat/text.h"
+#include "tools/desktop/gui/vulkan_calls.h"
 #include "tools/desktop/gui/vulkan_frames.h"
 
 namespace kvrun::desktop {
 namespace {
-
-void check_vk(VkResult r) {
-	if (r < 0) fail_chat(KVRUN_EDEVICE, "the picture of the window: VkResult {}", int(r));
-}
 
 // An image with all that is drawn and copied through; freed together.
 struct Target {
@@ -141,28 +137,14 @@ Picture VulkanFrames::capture(ImDrawData* data) {
 	make_pass(t, format, width, height);
 	make_host_side(t, gpu_, family_, size_t(width) * height * 4);
 
-	VkCommandBufferBeginInfo begin{};
-	begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-	check_vk(vkBeginCommandBuffer(t.commands, &begin));
-	VkRenderPassBeginInfo pass{};
-	pass.sType = VK_STRUCTURE_TYPE_RENDER_PASS_BEGIN_INFO;
-	pass.renderPass = t.pass;
-	pass.framebuffer = t.framebuffer;
-	pass.renderArea.extent = {width, height};
-	pass.clearValueCount = 1;
-	pass.pClearValues = &window_->ClearValue;
-	vkCmdBeginRenderPass(t.commands, &pass, VK_SUBPASS_CONTENTS_INLINE);
-	ImGui_ImplVulkan_RenderDrawData(data, t.commands);
-	vkCmdEndRenderPass(t.commands);
+	begin_commands(t.commands);
+	draw_frame(t.commands, t.pass, t.framebuffer, *window_, data);
 	VkBufferImageCopy copy{};
 	copy.imageSubresource = {VK_IMAGE_ASPECT_COLOR_BIT, 0, 0, 1};
 	copy.imageExtent = {width, height, 1};
 	vkCmdCopyImageToBuffer(t.commands, t.image, VK_IMAGE_LAYOUT_TRANSFER_SRC_OPTIMAL, t.buffer, 1, &copy);
 	check_vk(vkEndCommandBuffer(t.commands));
-	VkSubmitInfo submit{};
-	submit.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-	submit.commandBufferCount = 1;
-	submit.pCommandBuffers = &t.commands;
+	const VkSubmitInfo submit = submission(t.commands);
 	check_vk(vkQueueSubmit(queue_, 1, &submit, VK_NULL_HANDLE));
 	check_vk(vkQueueWaitIdle(queue_));
 

@@ -1,6 +1,6 @@
 // Frames of the window by Vulkan: device and swapchain, with the helpers of Dear ImGui's Vulkan back end.
 #include "tools/desktop/gui/vulkan_frames.h"
-#include "tools/chat/text.h"
+#include "tools/desktop/gui/vulkan_calls.h"
 #include <SDL.h>
 #include <SDL_vulkan.h>
 
@@ -8,10 +8,6 @@ namespace kvrun::desktop {
 namespace {
 
 constexpr uint32_t kMinImages = 2;
-
-void check_vk(VkResult r) {
-	if (r < 0) fail_chat(KVRUN_EDEVICE, "the window's Vulkan driver failed with VkResult {}", int(r));
-}
 
 int rank_of(VkPhysicalDeviceType t) {
 	switch (t) {
@@ -140,16 +136,10 @@ void VulkanFrames::upload_fonts() {
 #if IMGUI_VERSION_NUM < 19000 // newer ones upload by themselves
 	const ImGui_ImplVulkanH_Frame& f = window_->Frames[window_->FrameIndex];
 	check_vk(vkResetCommandPool(device_, f.CommandPool, 0));
-	VkCommandBufferBeginInfo begin{};
-	begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-	begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-	check_vk(vkBeginCommandBuffer(f.CommandBuffer, &begin));
+	begin_commands(f.CommandBuffer);
 	ImGui_ImplVulkan_CreateFontsTexture(f.CommandBuffer);
 	check_vk(vkEndCommandBuffer(f.CommandBuffer));
-	VkSubmitInfo submit{};
-	submit.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-	submit.commandBufferCount = 1;
-	submit.pCommandBuffers = &f.CommandBuffer;
+	const VkSubmitInfo submit = submission(f.CommandBuffer);
 	check_vk(vkQueueSubmit(queue_, 1, &submit, VK_NULL_HANDLE));
 	check_vk(vkDeviceWaitIdle(device_));
 	ImGui_ImplVulkan_DestroyFontUploadObjects();
@@ -170,20 +160,8 @@ void VulkanFrames::record(ImDrawData* data) {
 	check_vk(vkWaitForFences(device_, 1, &f.Fence, VK_TRUE, UINT64_MAX));
 	check_vk(vkResetFences(device_, 1, &f.Fence));
 	check_vk(vkResetCommandPool(device_, f.CommandPool, 0));
-	VkCommandBufferBeginInfo begin{};
-	begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-	begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-	check_vk(vkBeginCommandBuffer(f.CommandBuffer, &begin));
-	VkRenderPassBeginInfo pass{};
-	pass.sType = VK_STRUCTURE_TYPE_RENDER_PASS_BEGIN_INFO;
-	pass.renderPass = window_->RenderPass;
-	pass.framebuffer = f.Framebuffer;
-	pass.renderArea.extent = {uint32_t(window_->Width), uint32_t(window_->Height)};
-	pass.clearValueCount = 1;
-	pass.pClearValues = &window_->ClearValue;
-	vkCmdBeginRenderPass(f.CommandBuffer, &pass, VK_SUBPASS_CONTENTS_INLINE);
-	ImGui_ImplVulkan_RenderDrawData(data, f.CommandBuffer);
-	vkCmdEndRenderPass(f.CommandBuffer);
+	begin_commands(f.CommandBuffer);
+	draw_frame(f.CommandBuffer, window_->RenderPass, f.Framebuffer, *window_, data);
 	check_vk(vkEndCommandBuffer(f.CommandBuffer));
 }
 
@@ -198,13 +176,10 @@ bool VulkanFrames::draw(ImDrawData* data, int width, int height) {
 	record(data);
 	const ImGui_ImplVulkanH_Frame& f = window_->Frames[window_->FrameIndex];
 	const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_COLOR_ATTACHMENT_OUTPUT_BIT;
-	VkSubmitInfo submit{};
-	submit.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+	VkSubmitInfo submit = submission(f.CommandBuffer);
 	submit.waitSemaphoreCount = 1;
 	submit.pWaitSemaphores = &s.ImageAcquiredSemaphore;
 	submit.pWaitDstStageMask = &stage;
-	submit.commandBufferCount = 1;
-	submit.pCommandBuffers = &f.CommandBuffer;
 	submit.signalSemaphoreCount = 1;
 	submit.pSignalSemaphores = &s.RenderCompleteSemaphore;
 	check_vk(vkQueueSubmit(queue_, 1, &submit, f.Fence));
