@@ -14,7 +14,7 @@ class HostPool {
  public:
 	static constexpr uint32_t kTokens = 256; // of a chunk
 
-	explicit HostPool(Backend&);                       // a quarter of the machine's memory
+	explicit HostPool(Backend&);   // a quarter of the machine's memory
 	void set_budget(size_t bytes); // 0: a quarter of the machine's memory
 	// Of what is taken from now on; empty: none. Throws Error{Io} where no file can be made there.
 	void set_offload(const std::string& folder);

@@ -45,9 +45,9 @@ void Session::fit_host_copy() {
 	if (options_.ctx || fits == 0)
 		fail(Code::OutOfMemory,
 		     "a context of {} tokens with policy '{}' needs {:.1f} MiB of host memory for its f16 copy, {:.1f} MiB are "
-		     "budgeted; raise --host-budget, give --offload-dir or -c {}",
+		     "budgeted; raise --host-budget, or give --offload-dir{}",
 		     ctx_, plan().policy.text, double(plan().f16_bytes(ctx_)) / (1 << 20),
-		     double(host.budget_bytes()) / (1 << 20), fits);
+		     double(host.budget_bytes()) / (1 << 20), fits ? fmt::format(", or -c {}", fits) : "");
 	ctx_ = uint32_t(fits);
 }
 
