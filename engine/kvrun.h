@@ -176,6 +176,18 @@ typedef struct {
 	{ sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0 }
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 
+typedef struct {
+	uint32_t struct_size;
+	uint64_t budget_bytes;   /* most memory of the machine, for all sessions; 0: a quarter of what it has */
+	const char* offload_dir; /* folder for a file without a name that takes what is over it; NULL: none */
+} kvrun_host_memory_options;
+#define KVRUN_HOST_MEMORY_OPTIONS_INIT                                                                                 \
+	{ sizeof(kvrun_host_memory_options), 0, NULL }
+/* Where policies that fetch keep every token in f16 as well. Holds for what sessions take from now on. Without the
+ * folder a session that cannot have its context in the budget is not opened; with it, KVRUN_EIO ends a call when the
+ * disk is full or fails, with the answer so far. */
+KVRUN_API kvrun_status kvrun_engine_set_host_memory(kvrun_engine* engine, const kvrun_host_memory_options* options);
+
 /* Metadata of the model's file, in its order. value: numbers and flags in decimal, text as it is, an array as its type
  * and length: "[string x 32000]". */
 KVRUN_API size_t kvrun_metadata_count(kvrun_engine* engine);
@@ -312,7 +324,7 @@ typedef struct {
 	uint64_t f16_bytes;      /* of the cache: tokens in full precision */
 	uint64_t code_bytes;     /* packed codes */
 	uint64_t param_bytes;    /* scales and zero points */
-	uint64_t overhead_bytes; /* empty slots of pages, page tables, validity bitmaps */
+	uint64_t overhead_bytes; /* empty slots of pages, tables, validity bitmaps, room for what is fetched */
 	uint64_t total_bytes;    /* all of it */
 	uint64_t f16_equivalent; /* what a plain f16 cache of as many tokens takes */
 } kvrun_session_info;
@@ -320,6 +332,23 @@ typedef struct {
 	{ sizeof(kvrun_session_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0 }
 /* Also of a session that is in use. */
 KVRUN_API kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out);
+
+typedef struct {
+	uint32_t struct_size;
+	uint32_t fetch;         /* tokens read in f16 by each step, per layer and kv head; 0: the policy fetches none */
+	uint64_t steps;         /* decode steps that the following are sums of */
+	double f16_share;       /* of each step's attention, the share on tokens that were in f16 */
+	uint64_t fetched_bytes; /* moved from host memory */
+	double hidden_seconds;  /* the host gathered them while the device was at work */
+	double open_seconds;    /* ... and while it waited */
+	uint64_t host_bytes;    /* of the tokens in f16, now; forks share them until one writes */
+	uint64_t file_bytes;    /* of these, in the folder that kvrun_host_memory_options names */
+} kvrun_fetch_info;
+#define KVRUN_FETCH_INFO_INIT                                                                                          \
+	{ sizeof(kvrun_fetch_info), 0, 0, 0.0, 0, 0.0, 0.0, 0, 0 }
+/* Since the session was opened, forked or went back to a checkpoint. Also of a session that is in use. */
+KVRUN_API kvrun_status kvrun_session_get_fetch_info(kvrun_session* session, kvrun_fetch_info* out);
+
 /* The tokens in the cache, oldest first; as kvrun_tokenize(). Also of a session that is in use. */
 KVRUN_API kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count);
 

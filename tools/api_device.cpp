@@ -19,4 +19,11 @@ ApiDevice::ApiDevice(const std::string& device) {
 	options.set_driver_files = [](const char* files, void*) { set_driver_files(files); };
 }
 
+kvrun_status set_host_memory(kvrun_engine* engine, uint64_t budget_bytes, const std::string& offload_dir) {
+	kvrun_host_memory_options o = KVRUN_HOST_MEMORY_OPTIONS_INIT;
+	o.budget_bytes = budget_bytes;
+	o.offload_dir = or_null(offload_dir);
+	return kvrun_engine_set_host_memory(engine, &o);
+}
+
 } // namespace kvrun

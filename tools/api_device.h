@@ -16,4 +16,7 @@ struct ApiDevice {
 	std::string backend_, device_, cache_dir_, probe_, validate_, dump_, shaders_, test_caps_;
 };
 
+// What --host-budget and --offload-dir say.
+kvrun_status set_host_memory(kvrun_engine*, uint64_t budget_bytes, const std::string& offload_dir);
+
 } // namespace kvrun

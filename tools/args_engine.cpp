@@ -19,9 +19,7 @@ void add_engine_options(Command& c, EngineArgs& a, bool several_policies) {
 	    ->group(kCacheGroup);
 	add_text(c, "--cache-type-v,-ctv", a.type_v, "TYPE", "the same for values [f16]")->group(kCacheGroup);
 	add_kv_budget(c, a.kv_budget, "the KV cache");
-	add_bytes(c, "--host-budget", a.host_budget,
-	          "most host memory for the f16 copies that policies with fetch= read; 0: a quarter of it [0]")
-	    ->group(kCacheGroup);
+	add_host_memory(c, a);
 	add_ignored(c, "-ngl,--n-gpu-layers,--gpu-layers", "N", {}, "all layers run on the device that --device names");
 	add_ignored(c, "-fa,--flash-attn", "WORD", {"on", "off", "auto", "0", "1"}, "attention is always fused");
 	add_ignored(c, "-t,--threads", "N", {}, "the device's driver decides how many threads it uses");
@@ -60,6 +58,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	o.max_rows = max_rows;
 	o.kv_budget = a.kv_budget;
 	o.host_budget = a.host_budget;
+	o.offload_dir = a.offload_dir;
 	Progress progress;
 	auto engine = Engine::open(o, [&](uint64_t done, uint64_t total) {
 		if (done < total)

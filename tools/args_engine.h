@@ -8,7 +8,6 @@ namespace kvrun {
 struct EngineArgs : ModelArgs {
 	std::string kv;             // cache policy or policies, as parse_policy() reads them; empty: types, or fp16
 	std::string type_k, type_v; // llama.cpp's way to say it: a type for keys, one for values
-	uint64_t host_budget = 0;   // bytes; 0: a quarter of the machine's memory
 };
 
 // With the options of llama.cpp that have no effect here. several_policies: --kv takes a list.

@@ -37,6 +37,15 @@ void add_kv_budget(Command& c, uint64_t& bytes, const std::string& what) {
 	    ->group(kCacheGroup);
 }
 
+void add_host_memory(Command& c, ModelArgs& a) {
+	add_bytes(c, "--host-budget", a.host_budget,
+	          "most host memory for the f16 copies that policies with fetch= read; 0: a quarter of it [0]")
+	    ->group(kCacheGroup);
+	add_text(c, "--offload-dir", a.offload_dir, kFolder,
+	         "keep copies that are over --host-budget in this folder, in a file that ends with the program")
+	    ->group(kCacheGroup);
+}
+
 void add_sampling(Command& c, SamplingArgs& a, const std::string& seed_help) {
 	const char* group = kSamplingGroup;
 	add_real(c, "--temp,--temperature", a.temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")->group(group);

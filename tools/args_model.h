@@ -11,6 +11,8 @@ struct ModelArgs {
 	int64_t ctx = 0;           // tokens; 0: the engine's choice
 	int64_t ubatch = 512;      // prompt tokens that go through a layer together
 	uint64_t kv_budget = 0;    // bytes; 0: what the device has free
+	uint64_t host_budget = 0;  // bytes; 0: a quarter of the machine's memory
+	std::string offload_dir;   // folder for what is over it; empty: none
 	bool check = false;        // compare every op with the cpu backend
 
 	// No more than the context, which bounds what goes through a layer anyway.
@@ -23,6 +25,7 @@ void add_device(Command&, std::string& device);
 void add_model_options(Command&, ModelArgs&, const std::string& longest);
 void add_check(Command&, bool& check);
 void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);
+void add_host_memory(Command&, ModelArgs&);
 
 struct SamplingArgs {
 	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;

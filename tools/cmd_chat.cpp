@@ -221,6 +221,7 @@ void add_options(Command& c, ChatArgs& a) {
 	add_text(c, "--kv", a.kv, kPolicy, "policy of the KV cache; kvrun help plan lists them [that of the chat, or fp16]")
 	    ->group(kCacheGroup);
 	add_kv_budget(c, a.kv_budget, "the KV cache");
+	add_host_memory(c, a);
 	add_choice(c, "--on-full", a.on_full, {"stop", "drop-oldest"},
 	           "where the context is full: say so, or leave out the oldest messages [stop]")
 	    ->group(kCacheGroup);

@@ -133,6 +133,7 @@ Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, co
 		              {"attention_in_f16", f->stats().steps ? f->stats().share / double(f->stats().steps) : 0},
 		              {"bytes", f->stats().bytes},
 		              {"host_bytes", f->host().bytes()},
+		              {"file_bytes", f->host().file_bytes()},
 		              {"hidden_s", f->stats().hidden_s},
 		              {"open_s", f->stats().open_s}};
 	j["model"] = {{"file", a.engine.model},
@@ -257,8 +258,9 @@ void add_run(Command& root) {
 	         {"seed", "of the sampler"},
 	         {"timings", "load_s, prefill_s, prefill_tok_s, decode_s, decode_steps, decode_tok_s"},
 	         {"kv", "policy, tokens, bytes: the cache at the end"},
-	         {"fetch", "of policies that fetch: steps, attention_in_f16 (share of it on average), bytes moved, "
-	                   "host_bytes, hidden_s, open_s (the host's part, beside the device and not)"},
+	         {"fetch",
+	          "of policies that fetch: steps, attention_in_f16 (share of it on average), bytes moved, "
+	          "host_bytes and of them file_bytes, hidden_s, open_s (the host's part, beside the device and not)"},
 	         {"model", "file, architecture, name, ctx, weight_bytes"},
 	         {"device", "name, driver, type, cpu (runs on the host's processor)"}})};
 	c.callback([a, p, f] {

@@ -116,6 +116,18 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 	});
 }
 
+kvrun_status kvrun_engine_set_host_memory(kvrun_engine* engine, const kvrun_host_memory_options* options) {
+	return guard([&] {
+		constexpr kvrun_host_memory_options defaults = KVRUN_HOST_MEMORY_OPTIONS_INIT;
+		const kvrun_host_memory_options o = read_options(options, defaults, "kvrun_host_memory_options");
+		const auto object = engines().get(engine);
+		std::lock_guard turn(object->turn);
+		HostPool& host = object->engine->pool().host();
+		host.set_offload(text_or_empty(o.offload_dir));
+		host.set_budget(o.budget_bytes);
+	});
+}
+
 size_t kvrun_metadata_count(kvrun_engine* engine) {
 	size_t n = 0;
 	quietly([&] { n = engines().get(engine)->metadata.size(); });

@@ -1,5 +1,6 @@
 // Sessions of the C API.
 #include "engine/api/objects.h"
+#include "engine/cache/fetch.h"
 #include "engine/run/session_file.h"
 
 namespace kvrun::api {
@@ -33,9 +34,25 @@ kvrun_session_info info_of(const Session& s) {
 	i.f16_bytes = b.f16;
 	i.code_bytes = b.codes;
 	i.param_bytes = b.k_params + b.v_params;
-	i.overhead_bytes = b.slack + b.tables + b.live;
+	i.overhead_bytes = b.slack + b.tables + b.live + b.fetch;
 	i.total_bytes = b.total();
 	i.f16_equivalent = s.plan().f16_bytes(s.n_tokens());
+	return i;
+}
+
+kvrun_fetch_info fetch_info_of(const Session& s) {
+	kvrun_fetch_info i = KVRUN_FETCH_INFO_INIT;
+	const KvFetch* f = s.seq().fetch();
+	if (!f) return i;
+	const FetchStats& t = f->stats();
+	i.fetch = s.plan().policy.fetch;
+	i.steps = t.steps;
+	i.f16_share = t.steps ? t.share / double(t.steps) : 0;
+	i.fetched_bytes = t.bytes;
+	i.hidden_seconds = t.hidden_s;
+	i.open_seconds = t.open_s;
+	i.host_bytes = f->host().bytes();
+	i.file_bytes = f->host().file_bytes();
 	return i;
 }
 
@@ -113,6 +130,11 @@ kvrun_status kvrun_session_keep_common(kvrun_session* session, const uint32_t* t
 kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out) {
 	return guard(
 	    [&] { look_at(session, [&](const Session& s) { write_result(out, info_of(s), "kvrun_session_info"); }); });
+}
+
+kvrun_status kvrun_session_get_fetch_info(kvrun_session* session, kvrun_fetch_info* out) {
+	return guard(
+	    [&] { look_at(session, [&](const Session& s) { write_result(out, fetch_info_of(s), "kvrun_fetch_info"); }); });
 }
 
 kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count) {

@@ -3,7 +3,6 @@
 #include "engine/core/log.h"
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 namespace kvrun {
 
@@ -15,6 +14,8 @@ KvFetch::KvFetch(Backend& be, const KvPlan& plan, KvPool& pool)
 KvFetch::~KvFetch() {
 	give_tables();
 	give_masks();
+	if (!guest_table_.empty()) pool_.tables().give(guest_at_, guest_words());
+	if (own_page_ != kNone) pool_.free(own_page_);
 	for (const Layer& L : layers_)
 		for (const uint32_t id : L.ids) pool_.free(id);
 }
@@ -91,7 +92,8 @@ void KvFetch::prepare(const KvSequence& s, bool clear, std::vector<uint32_t>& ed
 	base_before_.reset();
 	if (!clear && !set_.empty()) add_packed(c);
 	n_fetched_ = clear ? n_picks_ : set_.n(0);
-	fit_pages(s);
+	fit_pages();
+	if (plan_.speculates()) place_speculative(c);
 	fit_rows();
 	if (words_.bytes() == 0) place_rows(s);
 	fit_masks(c);
@@ -134,7 +136,7 @@ void KvFetch::place_packed(const KvSequence& s, uint32_t l, std::span<const Leav
 			const auto from =
 			    std::ranges::find_if(leaving, [&](const LeavingRow& r) { return r.head == h && r.position == pos; });
 			KV_ASSERT(from != leaving.end());
-			cells.push_back({from->row, h, page_, s.f16_slot(l, h, L.ids[1 + i / page_], i % page_)});
+			cells.push_back({from->row, h, page_, s.f16_slot(l, h, L.ids[i / page_], i % page_)});
 		}
 	L.packed = lay_rows(pool_, cells, plan_.shape.n_kv_heads, table);
 }
@@ -144,20 +146,69 @@ void KvFetch::store_packed(uint32_t l, const KvRows& gathered, const Buffer& wor
 		be_.kv_store({gathered.k, gathered.v, r.first}, r.n, r.dst(words, plan_.shape.n_kv_heads));
 }
 
-void KvFetch::fit_pages(const KvSequence&) {
-	const uint32_t want = 1 + ceil_div(std::max(n_picks_, n_fetched_), page_);
-	if (want <= n_pages_) return;
-	const uint32_t words = plan_.page_format(0, Tier::F16).words;
-	for (uint32_t l = 0; l < layers_.size(); ++l)
-		while (layers_[l].ids.size() < want) {
-			const uint32_t id = pool_.alloc(l, words, uint32_t(plan_.table_bytes()));
-			if (id == kNone)
-				fail(Code::OutOfMemory,
-				     "{} tokens to fetch need {:.1f} MiB of the cache's budget; raise --kv-budget or give a smaller "
-				     "fetch=",
-				     plan_.policy.fetch, double(size_t(words) * 4 * want * layers_.size()) / (1 << 20));
-			layers_[l].ids.push_back(id);
+uint32_t KvFetch::take_page(uint32_t l) {
+	const PageFormat& f = plan_.page_format(0, Tier::F16);
+	const uint32_t id = pool_.alloc(l, f.words, uint32_t(plan_.table_bytes()));
+	if (id == kNone)
+		fail(Code::OutOfMemory,
+		     "{} tokens to fetch need {:.1f} MiB of the cache's budget; raise --kv-budget or give a smaller fetch=",
+		     plan_.policy.fetch, double(f.bytes() * ceil_div(plan_.policy.fetch, page_) * layers_.size()) / (1 << 20));
+	return id;
+}
+
+uint32_t KvFetch::find_free(const KvCache& c, uint32_t first, uint32_t n_layers, std::span<uint32_t> slots) const {
+	for (uint32_t p = c.n_pages(first, Tier::F16); p-- > 0;) {
+		bool free = true;
+		for (uint32_t l = first; l < first + n_layers && free; ++l) free = !pool_.shared(c.pages(l, Tier::F16)[p]);
+		for (uint32_t h = 0; h < slots.size() && free; ++h) {
+			const std::span<const uint32_t> live = c.live(first, Tier::F16, h).subspan(size_t(p) * 4, 4);
+			uint32_t end = page_; // the highest one: tokens come into the lowest
+			while (end > 0 && live[(end - 1) / 32] >> (end - 1) % 32 & 1) --end;
+			free = end > 0;
+			slots[h] = end - 1;
 		}
+		if (free) return p;
+	}
+	return kNone;
+}
+
+void KvFetch::place_speculative(const KvCache& c) {
+	const uint32_t L = uint32_t(layers_.size()), heads = plan_.n_heads, n = L / plan_.n_groups; // layers of a group
+	guest_pages_.assign(L, kNone);
+	guest_slots_.assign(size_t(plan_.n_groups) * heads, 0);
+	for (uint32_t g = 0; g < plan_.n_groups; ++g) {
+		const std::span<uint32_t> slots = std::span(guest_slots_).subspan(size_t(g) * heads, heads);
+		const uint32_t page = find_free(c, g * n, n, slots);
+		if (page == kNone) {
+			if (own_page_ == kNone) own_page_ = take_page(0);
+			std::ranges::fill(slots, 0u);
+		}
+		for (uint32_t l = g * n; l < g * n + n; ++l)
+			guest_pages_[l] = page == kNone ? own_page_ : c.pages(l, Tier::F16)[page];
+	}
+	const PageFormat& f = plan_.page_format(0, Tier::F16);
+	std::vector<uint32_t> words;
+	for (const uint32_t id : guest_pages_) {
+		const uint32_t at = pool_.addr(id).at;
+		words.insert(words.end(), {at + f.k_codes_at, at + f.v_codes_at, at, at});
+	}
+	for (const uint32_t slot : guest_slots_)
+		for (uint32_t w = 0; w < 4; ++w) words.push_back(slot / 32 == w ? 1u << slot % 32 : 0);
+	if (words == guest_table_) return;
+	if (guest_table_.empty()) {
+		std::vector<uint32_t> none(words.size(), kNone);
+		guest_at_ = pool_.tables().take(guest_words());
+		guest_table_ = std::move(none);
+	}
+	be_.write(pool_.tables().buffer(), size_t(guest_at_) * 4, std::as_bytes(std::span(words)));
+	guest_table_ = std::move(words);
+}
+
+void KvFetch::fit_pages() {
+	const uint32_t want = ceil_div(std::max(n_picks_, n_fetched_), page_);
+	if (want <= n_pages_) return;
+	for (uint32_t l = 0; l < layers_.size(); ++l)
+		while (layers_[l].ids.size() < want) layers_[l].ids.push_back(take_page(l));
 	give_tables();
 	n_pages_ = want;
 	try {
@@ -222,10 +273,10 @@ void KvFetch::place_rows(const KvSequence& s) {
 	StepTable table;
 	for (uint32_t l = 0; l < layers_.size(); ++l) {
 		std::vector<SlotCell> cells;
-		const uint32_t n = std::min(rows_, (n_pages_ - 1) * page_);
+		const uint32_t n = std::min(rows_, n_pages_ * page_);
 		for (uint32_t i = 0; i < n; ++i)
 			for (uint32_t h = 0; h < plan_.shape.n_kv_heads; ++h)
-				cells.push_back({i, h, page_, s.f16_slot(l, h, layers_[l].ids[1 + i / page_], i % page_)});
+				cells.push_back({i, h, page_, s.f16_slot(l, h, layers_[l].ids[i / page_], i % page_)});
 		layers_[l].places = lay_rows(pool_, cells, plan_.shape.n_kv_heads, table);
 	}
 	table.upload(be_, words_);
@@ -266,8 +317,8 @@ void KvFetch::gather(const KvSequence& s, uint32_t l, uint32_t n) {
 		std::byte* k = to + size_t(h) * rows_ * row;
 		for (const PackedSlot& p : set_.slots(l, h).first(n)) {
 			const uint32_t pos = s.cache().positions(l, p.tier, h)[p.slot];
-			std::memcpy(k, host_.key(l, h, pos), row);
-			std::memcpy(k + layer_bytes() / 2, host_.value(l, h, pos), row);
+			host_.key(l, h, pos, k);
+			host_.value(l, h, pos, k + layer_bytes() / 2);
 			k += row;
 		}
 	}
@@ -307,12 +358,11 @@ void KvFetch::enqueue(uint32_t l) {
 
 void KvFetch::write_live() {
 	std::vector<uint32_t> words(size_t(n_pages_) * 4);
-	words[0] = 1; // the speculative token
 	for (uint32_t i = 0; i < n_fetched_; ++i) {
 		const uint32_t in_page = i % page_;
-		words[(1 + i / page_) * 4 + in_page / 32] |= 1u << in_page % 32;
+		words[i / page_ * 4 + in_page / 32] |= 1u << in_page % 32;
 	}
-	be_.write(pool_.tables().buffer(), size_t(live_word(0)) * 4, std::as_bytes(std::span(words)));
+	if (n_pages_) be_.write(pool_.tables().buffer(), size_t(live_word(0)) * 4, std::as_bytes(std::span(words)));
 	n_live_ = n_fetched_;
 }
 

@@ -57,6 +57,7 @@ void KvPrefill::prepare(uint32_t first_token) {
 KvPrefill::~KvPrefill() {
 	if (done_) return;
 	try {
+		if (seq_.fetch()) be_.submit(), be_.wait(); // copies to the host may be under way
 		undo_.restore(seq_);
 		seq_.cache().cancel_prompt();
 	} catch (...) { // half of the layers hold tokens of this block where older ones were

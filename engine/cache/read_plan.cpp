@@ -69,21 +69,24 @@ void ReadPlan::add_run(const ReadRows& r, uint32_t l, const PageRun& run, Attend
 
 void ReadPlan::add_fetched(const ReadRows& r, uint32_t l, uint32_t& part) {
 	const KvFetch& f = *r.seq->fetch();
-	const bool speculative = r.fetched == Fetched::Speculative;
-	const uint32_t first = speculative ? 0 : 1, end = first + f.n_pages(speculative);
+	const auto add = [&](uint32_t chunk, uint32_t first, uint32_t n, AttendWork work) {
+		work.row = r.row;
+		add_run(r, l, {Tier::F16, {chunk, chunk, chunk, chunk, chunk}, first, n}, work, part);
+	};
+	if (r.fetched == Fetched::Speculative) {
+		AttendWork own{};
+		own.pages = f.speculative_page_word(l);
+		own.live = f.speculative_live_word(l);
+		own.live_stride = f.speculative_live_stride();
+		add(f.speculative_chunk(l), 0, 1, own);
+	}
 	for (const KvFetch::Run& run : f.runs(l)) {
-		const uint32_t from = std::max(run.first, first), to = std::min(run.first + run.n, end);
-		if (from >= to) continue;
-		add_run(r, l, {Tier::F16, {run.chunk, run.chunk, run.chunk, run.chunk, run.chunk}, from, to - from},
-		        {.row = r.row,
-		         .part = 0,
-		         .n_pages = 0,
-		         .pages = f.page_word(l, from),
-		         .live = f.live_word(from),
-		         .live_stride = 0,
-		         .factors = 0,
-		         .balance = 0},
-		        part);
+		const uint32_t end = std::min(run.first + run.n, f.n_pages());
+		if (run.first >= end) continue;
+		AttendWork work{};
+		work.pages = f.page_word(l, run.first);
+		work.live = f.live_word(run.first);
+		add(run.chunk, run.first, end - run.first, work);
 	}
 }
 
@@ -225,13 +228,13 @@ void WeighPlan::build(uint32_t l, std::span<const WeighRows> rows, StepTable& ta
 			add(r, run, w);
 		}
 		for (const KvFetch::Run& run : f.runs(l)) {
-			const uint32_t from = std::max(run.first, 1u), to = std::min(run.first + run.n, 1 + f.weighed_pages());
-			if (!r.masked || from >= to) continue;
+			const uint32_t end = std::min(run.first + run.n, f.weighed_pages());
+			if (!r.masked || run.first >= end) continue;
 			WeighWork w{};
-			w.pages = f.page_word(l, from);
-			w.live = f.live_word(from);
-			w.weight = r.weights + f.packed().n() + (from - 1) * r.seq->plan().page[int(Tier::F16)];
-			add(r, {Tier::F16, {run.chunk, run.chunk, run.chunk, run.chunk, run.chunk}, from, to - from}, w);
+			w.pages = f.page_word(l, run.first);
+			w.live = f.live_word(run.first);
+			w.weight = r.weights + f.packed().n() + run.first * r.seq->plan().page[int(Tier::F16)];
+			add(r, {Tier::F16, {run.chunk, run.chunk, run.chunk, run.chunk, run.chunk}, run.first, end - run.first}, w);
 		}
 	}
 	std::tie(work_at_, n_work_) = put_groups(open, groups_, table);

@@ -47,6 +47,10 @@ KvStep::~KvStep() {
 }
 
 void KvStep::cancel() noexcept {
+	if (running_ || !judged_.empty()) try { // what reads are under way to is about to end
+			be_.submit();
+			be_.wait();
+		} catch (...) {} // the device is lost: nothing is under way
 	for (KvSequence* s : fetching_) s->fetch()->step_failed(running_);
 	for (KvSequence* s : seqs_) {
 		if (!s->cache().in_token()) continue;
@@ -62,10 +66,11 @@ void KvStep::cancel() noexcept {
 }
 
 void KvStep::begin_tokens() {
-	std::vector<std::vector<float>> raw(seqs_.size()); // sums of attention, where a flush is judged by them
+	sums_.resize(seqs_.size());
+	judged_.reserve(seqs_.size());
 	for (size_t i = 0; i < seqs_.size(); ++i)
 		if (seqs_[i]->cache().wants_scores())
-			seqs_[i]->read_sums(0, shape_.n_layers, raw[i]), judged_.push_back(seqs_[i]);
+			judged_.push_back(seqs_[i]), seqs_[i]->read_sums(0, shape_.n_layers, sums_[i]);
 	if (!judged_.empty()) {
 		be_.submit();
 		be_.wait();
@@ -75,7 +80,7 @@ void KvStep::begin_tokens() {
 		const bool judged = s.cache().wants_scores();
 		try {
 			if (s.fetch() && s.cache().flush_due()) s.fetch()->reserve_host(s.cache(), s.n_tokens() + 1);
-			s.cache().begin_token(judged ? s.sums_of(raw[i]) : std::vector<float>());
+			s.cache().begin_token(judged ? s.sums_of(sums_[i]) : std::vector<float>());
 		} catch (const Error& e) { throw RowError(i, e); }
 		s.copy_pages();
 		if (s.cache().token_scores()) scoring_.push_back(uint32_t(i));
@@ -103,8 +108,9 @@ void KvStep::plan_layer(uint32_t l) {
 		std::vector<SlotCell> cells;
 		for (uint32_t h = 0; h < n_kv; ++h) {
 			const uint32_t slot = keep ? s.cache().token_slot(l, h) : 0;
-			const uint32_t id = keep ? s.cache().pages(l, Tier::F16)[slot / page] : s.fetch()->page_id(l, 0);
-			cells.push_back({r, h, page, s.f16_slot(l, h, id, slot % page)});
+			cells.push_back({r, h, page,
+			                 keep ? s.f16_slot(l, h, s.cache().pages(l, Tier::F16)[slot / page], slot % page)
+			                      : s.fetch()->speculative_slot(s, l, h)});
 		}
 		const bool together =
 		    std::ranges::all_of(cells, [&](const SlotCell& c) { return c.slot.chunk == cells[0].slot.chunk; });

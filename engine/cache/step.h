@@ -80,9 +80,10 @@ class KvStep {
 	uint32_t n_heads_;
 	StepTable table_;
 	std::vector<Layer> layers_;
-	std::vector<uint32_t> scoring_;   // rows that feed their sequence's score
-	std::vector<KvSequence*> judged_; // their sums start again with this step
-	size_t scoring_at_ = 0;           // word of the list in the table
+	std::vector<uint32_t> scoring_;        // rows that feed their sequence's score
+	std::vector<KvSequence*> judged_;      // their sums start again with this step
+	std::vector<std::vector<float>> sums_; // of attention, of each kept row's sequence, where a flush is judged by them
+	size_t scoring_at_ = 0;                // word of the list in the table
 	View parts_, lse_;
 	bool running_ = false, done_ = false; // work has been enqueued; end() was called
 

@@ -335,6 +335,11 @@ void KvCache::end_prompt() {
 	}
 	if (!s.rows.empty()) s.exact_from = std::max(s.exact_from, first + s.rows.back() + 1);
 	s.commit(s.next);
+	for (SetMoves& m : s.moves) m = {}; // of a long prompt they take as much memory as everything else
+	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // what flushed() asks for
+	s.events.shrink_to_fit();
+	s.out = {};
+	s.rows_before = {};
 }
 
 bool KvCache::in_prompt() const { return s_->in_prompt; }

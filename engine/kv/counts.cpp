@@ -119,8 +119,10 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 	b.tables = n_pages * 16;
 	b.live = n_pages * (plan.table_bytes() - 16);
 	if (plan.fetches()) {
-		const size_t L = plan.layers.size(), n = plan.fetch_pages(c.pages);
-		b.fetch = L * n * (plan.page_format(0, Tier::F16).bytes() + 16) + n * 16; // pages, entries, live bits
+		const size_t L = plan.layers.size(), n = plan.fetch_pages(c.pages),
+		             page = plan.page_format(0, Tier::F16).bytes();
+		b.fetch = L * n * (page + 16) + n * 16; // pages, entries, live bits
+		if (plan.speculates()) b.fetch += page + (L + size_t(plan.n_groups) * plan.n_heads) * 16; // of one token more
 		b.fetch += plan.f16_bytes(plan.fetch_slots(c.pages));
 		b.fetch += L * H * (size_t(c.pages[1]) + c.pages[2]) * 16; // masks
 	}

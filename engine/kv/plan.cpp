@@ -278,7 +278,7 @@ uint32_t KvPlan::fetch_slots(const uint32_t (&pages)[kTiers]) const {
 }
 
 uint32_t KvPlan::fetch_pages(const uint32_t (&pages)[kTiers]) const {
-	return fetches() ? 1 + ceil_div(fetch_slots(pages), page[int(Tier::F16)]) : 0;
+	return ceil_div(fetch_slots(pages), page[int(Tier::F16)]);
 }
 
 size_t KvPlan::balancer_bytes() const { return size_t(shape.n_kv_heads) * shape.head_dim * 2; }

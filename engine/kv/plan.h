@@ -64,7 +64,7 @@ struct KvPlan {
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
 	// Bytes beside the pages: page table (4 words) and live bits (4 words per token set) of one page of one layer.
 	size_t table_bytes() const { return 16 + 16 * size_t(n_heads); }
-	// Pages of a layer for what is fetched, and the one of the speculative token, with so many packed pages.
+	// Pages of a layer for what is fetched, with so many packed pages.
 	uint32_t fetch_pages(const uint32_t (&pages)[kTiers]) const;
 	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then
 	size_t balancer_bytes() const;                               // of one layer: (n_kv_heads, head_dim) f16

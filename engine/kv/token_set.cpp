@@ -7,6 +7,8 @@
 
 namespace kvrun {
 
+constexpr size_t kSpare = 64; // tokens that a list may have room for beside those it holds
+
 constexpr int kF16 = int(Tier::F16), kSalient = int(Tier::Salient), kRegular = int(Tier::Regular);
 
 void TokenSet::clear() noexcept {
@@ -168,6 +170,9 @@ void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves)
 	for (uint32_t i : verdict.regular) waiting_[kRegular].push_back(candidates[i]);
 	settle(kSalient, moves);
 	settle(kRegular, moves);
+	recent_.shrink_to_fit();
+	for (auto* list : {&kept_, &waiting_[kSalient], &waiting_[kRegular]})
+		if (list->capacity() > list->size() * 5 / 4 + kSpare) list->shrink_to_fit(); // a prompt's tokens have passed
 }
 
 void TokenSet::settle(int tier, SetMoves& moves) {

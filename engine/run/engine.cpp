@@ -29,7 +29,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 
 	const DeviceInfo dev = be.info();
 	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes));
-	if (opt.host_budget) e->pool_->host().set_budget(opt.host_budget);
+	e->pool_->host().set_budget(opt.host_budget);
+	e->pool_->host().set_offload(opt.offload_dir);
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
 	e->prefill_block_ = longest_block(dev, cfg, opt.prefill_block);
 	e->graph_ = std::make_unique<Graph>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows));

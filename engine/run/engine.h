@@ -10,13 +10,14 @@
 namespace kvrun {
 
 struct EngineOptions {
-	std::string model;          // path of a .gguf file, or of the first part of a split one
-	BackendOptions backend;     // which device, and how it is used
-	uint32_t ubatch = 512;      // most prompt rows that go through a layer together
-	uint32_t prefill_block = 0; // longest prompt piece taken layer by layer; 0: what memory allows
-	uint32_t max_rows = 8;      // most sequences in one decode step, at most Graph::kLogitRows
-	size_t kv_budget = 0;       // bytes of cache, of all sessions together; 0: what the device has free
-	size_t host_budget = 0;     // bytes of host memory for policies that fetch, of all sessions; 0: a quarter of it
+	std::string model;            // path of a .gguf file, or of the first part of a split one
+	BackendOptions backend;       // which device, and how it is used
+	uint32_t ubatch = 512;        // most prompt rows that go through a layer together
+	uint32_t prefill_block = 0;   // longest prompt piece taken layer by layer; 0: what memory allows
+	uint32_t max_rows = 8;        // most sequences in one decode step, at most Graph::kLogitRows
+	size_t kv_budget = 0;         // bytes of cache, of all sessions together; 0: what the device has free
+	size_t host_budget = 0;       // bytes of host memory for policies that fetch, of all sessions; 0: a quarter of it
+	std::string offload_dir = {}; // folder for a file with what is over that; empty: none
 };
 
 // What caches may take of the memory that weights leave free: a tenth is for activations and the driver's own needs.

@@ -38,15 +38,16 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 // A policy that fetches has every token in host memory too: what does not fit there is said before anything is read.
 void Session::fit_host_copy() {
 	const HostPool& host = engine_.pool().host();
+	if (host.offloads()) return;
 	const size_t chunk = HostPool::chunk_bytes(plan().shape);
 	const uint64_t fits = host.budget_bytes() / chunk * HostPool::kTokens;
 	if (fits >= ctx_) return;
 	if (options_.ctx || fits == 0)
 		fail(Code::OutOfMemory,
 		     "a context of {} tokens with policy '{}' needs {:.1f} MiB of host memory for its f16 copy, {:.1f} MiB are "
-		     "budgeted; raise --host-budget or give -c {}",
+		     "budgeted; raise --host-budget, or give --offload-dir{}",
 		     ctx_, plan().policy.text, double(plan().f16_bytes(ctx_)) / (1 << 20),
-		     double(host.budget_bytes()) / (1 << 20), fits);
+		     double(host.budget_bytes()) / (1 << 20), fits ? fmt::format(", or -c {}", fits) : "");
 	ctx_ = uint32_t(fits);
 }
 

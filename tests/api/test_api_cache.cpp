@@ -84,3 +84,62 @@ TEST_CASE("api: tiers of a layer that is not there, a buffer too small, a sessio
 	CHECK(kvrun_session_tiers(c.session.h, 0, 0, out, 10, &n) == KVRUN_EINVALID);
 	c.session.h = nullptr;
 }
+
+TEST_CASE("api: what a session fetches, and the host memory it may take for it") {
+	Engine e(kTiny);
+	const auto fetched = [](const Session& s) {
+		kvrun_fetch_info i = KVRUN_FETCH_INFO_INIT;
+		REQUIRE(kvrun_session_get_fetch_info(s.h, &i) == KVRUN_OK);
+		return i;
+	};
+	const char* kv = "kivi2,fetch=12,recent_keep=8,flush=32";
+	const std::vector<uint32_t> prompt(200, 7);
+	const auto ask = [&](const Session& s) {
+		Told told;
+		const kvrun_generate_options o = greedy(20, &told);
+		const kvrun_status status = kvrun_generate(s.h, prompt.data(), prompt.size(), &o, nullptr);
+		INFO(error());
+		REQUIRE(status == KVRUN_OK);
+		return told.tokens;
+	};
+	std::vector<uint32_t> want;
+	{
+		Session s(e, kv), plain(e, "kivi2");
+		CHECK(fetched(s).fetch == 12);
+		CHECK(fetched(s).steps == 0);
+		CHECK(fetched(plain).fetch == 0);
+		want = ask(s);
+		const kvrun_fetch_info i = fetched(s);
+		CHECK(i.steps == 19); // nobody reads the logits after the last token
+		CHECK(i.f16_share > 0);
+		CHECK(i.f16_share <= 1.001);
+		CHECK(i.hidden_seconds + i.open_seconds > 0);
+		kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
+		REQUIRE(kvrun_engine_get_info(e.h, &info) == KVRUN_OK);
+		const uint64_t row = uint64_t(4) * info.n_layers * info.n_kv_heads * info.head_dim; // f16 keys and values
+		CHECK(i.fetched_bytes == 20 * 12 * row); // by the speculative step after the prompt, and by each of the 19
+		CHECK(i.host_bytes == 256 * row);
+		CHECK(i.file_bytes == 0);
+		kvrun_session_info session = KVRUN_SESSION_INFO_INIT;
+		REQUIRE(kvrun_session_get_info(s.h, &session) == KVRUN_OK);
+		CHECK(session.f16_bytes + session.code_bytes + session.param_bytes + session.overhead_bytes ==
+		      session.total_bytes);
+	}
+	kvrun_host_memory_options o = KVRUN_HOST_MEMORY_OPTIONS_INIT;
+	o.budget_bytes = 1;
+	REQUIRE(kvrun_engine_set_host_memory(e.h, &o) == KVRUN_OK);
+	kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
+	so.kv = kv, so.ctx = 512;
+	kvrun_session* none = nullptr;
+	CHECK(kvrun_session_open(&none, e.h, &so) == KVRUN_ENOMEM);
+	CHECK(said("--host-budget"));
+	o.offload_dir = "/nonexistent";
+	CHECK(kvrun_engine_set_host_memory(e.h, &o) == KVRUN_EIO);
+	o.offload_dir = "/tmp";
+	REQUIRE(kvrun_engine_set_host_memory(e.h, &o) == KVRUN_OK);
+	Session s(e, kv);
+	CHECK(ask(s) == want);
+	CHECK(fetched(s).file_bytes == fetched(s).host_bytes);
+	CHECK(kvrun_engine_set_host_memory(nullptr, &o) == KVRUN_EINVALID);
+	CHECK(kvrun_session_get_fetch_info(s.h, nullptr) == KVRUN_EINVALID);
+}

@@ -148,6 +148,27 @@ TEST_CASE("cli: llama.cpp's names mean the same; an option without effect says s
 	check_error({"run", kModel, "-p", "x", "-c", "17M"}, 2, {"'17M'"});
 	check_error({"run", kModel, "-p", "x", "--kv-budget", "8GB"}, 2, {"'8GB'", "8GiB"});
 	CHECK(run_program({"run", kModel, "--device", "cpu", "-p", "x", "-n", "1", "--kv-budget", "1GiB"}).code == 0);
+	const std::vector<std::string> fetches = {"run",
+	                                          kModel,
+	                                          "--device",
+	                                          "cpu",
+	                                          "-p",
+	                                          "x",
+	                                          "-n",
+	                                          "90",
+	                                          "--ignore-eos",
+	                                          "--kv",
+	                                          "kivi2,fetch=4,recent_keep=8,flush=32",
+	                                          "--host-budget",
+	                                          "1K"};
+	const Ran over = run_program(fetches);
+	CHECK(over.code == 4);
+	CHECK(contains(over.err, "raise --host-budget, or give --offload-dir"));
+	std::vector<std::string> with_file = fetches;
+	with_file.insert(with_file.end(), {"--offload-dir", "/tmp"});
+	CHECK(contains(run_program(with_file).err, "% of attention in f16"));
+	with_file.back() = "/nonexistent";
+	check_error(with_file, 5, {"--offload-dir /nonexistent"});
 }
 
 TEST_CASE("T37 cli: sampling options outside their range end with 2 and say the range") {

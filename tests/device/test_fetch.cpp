@@ -1,6 +1,5 @@
 // Policies that fetch f16 tokens from host memory, on every device: what is chosen, and that what is fetched is what
 // the model computes with.
-#include "backends/cpu/cpu_backend.h"
 #include "engine/cache/fetch.h"
 #include "engine/cache/prefill.h"
 #include "engine/cache/step.h"
@@ -8,7 +7,6 @@
 #include "tests/device/sequences.h"
 #include <algorithm>
 #include <doctest/doctest.h>
-#include <numeric>
 #include <random>
 
 using namespace kvrun;
@@ -28,105 +26,7 @@ Floats follow(Session& s, std::span<const uint32_t> prompt, std::span<const uint
 	return all;
 }
 
-// The cpu backend with transfers that begin late, in another order, or not at all.
-struct TransferFaults {
-	uint64_t late = 0, lost = 0; // so far
-	bool on = false;
-	std::mt19937 draw;
-};
-TransferFaults faults;
-
-class LateBackend final : public CpuBackend {
- public:
-	LateBackend() : CpuBackend(false) {}
-	uint64_t transfer(View dst, View src) override {
-		if (!faults.on) return CpuBackend::transfer(dst, src);
-		waiting_.push_back({++last_, dst, src});
-		return last_;
-	}
-	bool arrive(uint64_t n) override {
-		if (!faults.on) return true;
-		if (faults.draw() % 4 == 0) { // this one never comes
-			std::erase_if(waiting_, [&](const Waiting& w) { return w.number == n; });
-			++faults.lost;
-			return false;
-		}
-		std::shuffle(waiting_.begin(), waiting_.end(), faults.draw); // and others before it, in any order
-		while (std::ranges::find(waiting_, n, &Waiting::number) != waiting_.end()) {
-			copy(waiting_.back().dst, waiting_.back().src);
-			waiting_.pop_back();
-			++faults.late;
-		}
-		return true;
-	}
-
- private:
-	struct Waiting {
-		uint64_t number;
-		View dst, src;
-	};
-	std::vector<Waiting> waiting_;
-	uint64_t last_ = 0;
-};
-
-class LateDevices final : public DeviceSet {
- public:
-	LateDevices() {
-		reports_.emplace_back();
-		reports_[0].backend = "late";
-		reports_[0].info = CpuBackend(false).info();
-	}
-	std::unique_ptr<Backend> open(size_t) override { return std::make_unique<LateBackend>(); }
-};
-
-std::unique_ptr<Engine> open_late() {
-	static const bool added = [] {
-		add_backend({"late", false, [](const BackendOptions&) -> std::unique_ptr<DeviceSet> {
-			             return std::make_unique<LateDevices>();
-		             }});
-		return true;
-	}();
-	CHECK(added);
-	EngineOptions opt;
-	opt.model = kModel;
-	opt.backend.device = "late";
-	return Engine::open(opt);
-}
-
 } // namespace
-
-TEST_CASE("T76 fetch: transfers that are late, reordered or lost change no bit") {
-	const std::string kv = "kivi1,fetch=12" + kWindow;
-	Floats want;
-	for (uint32_t seed = 0; seed < 4; ++seed) { // 0: nothing goes wrong
-		faults = {.on = seed > 0, .draw = std::mt19937(seed)};
-		const auto engine = open_late();
-		Session s(*engine, with(kv));
-		const Floats got = greedy_logits(s, random_tokens(100, engine->config().vocab, 3), 30);
-		if (!seed) want = got;
-		CHECK(got == want);
-		if (seed) CHECK((faults.late > 0 && faults.lost > 0));
-	}
-}
-
-TEST_CASE("T74 T75 fetch: host memory that is used up is said before a token is read") {
-	EngineOptions opt;
-	opt.model = kModel;
-	opt.backend = select_test_device("cpu");
-	opt.host_budget = 1;
-	const auto engine = Engine::open(opt);
-	CHECK_THROWS_WITH_AS(Session(*engine, with("kivi2,fetch=8", 64)), doctest::Contains("raise --host-budget"), Error);
-	engine->pool().host().set_budget(HostPool::chunk_bytes(engine->kv_shape()));
-	Session s(*engine, with("kivi2,fetch=8" + kWindow)); // as long as fits
-	CHECK(s.ctx() == HostPool::kTokens);
-	const Tokens prompt = random_tokens(100, engine->config().vocab, 3);
-	const Floats before = greedy_logits(s, prompt, 3);
-	Session other(*engine, with("kivi2,fetch=8" + kWindow)); // the one above holds the budget
-	CHECK_THROWS_WITH_AS(other.prefill(prompt), doctest::Contains("raise --host-budget"), Error);
-	CHECK(other.n_tokens() == 0);
-	s.reset();
-	CHECK(greedy_logits(other, prompt, 3) == before);
-}
 
 TEST_CASE("fetch: a fork goes on with the same bits, and positions inside an answer are not exact") {
 	const std::vector<Case> policies = {{"specache1,fetch=12"}, {"zipcache,flush=24,fetch=12"}, {"kivi2,fetch=7"}};

@@ -400,6 +400,15 @@ TEST_CASE("replay stores and attends to what numpy computed: other seeds") {
 	}
 }
 
+TEST_CASE("replay refuses policies that fetch, which need decode steps") {
+	const ReplayFiles files({kSmall + "/q.npy", kSmall + "/k.npy", kSmall + "/v.npy", kSmall + "/dq.npy", ""});
+	const ReplayInput& in = files.input;
+	const KvPlan plan = make_plan(parse_policy("rtn2,fetch=4"), {in.n_layers, in.n_kv_heads, in.head_dim});
+	each_row(std::vector<Case>{{"rtn2,fetch=4", ""}}, [&](Backend& be, const Case&, const TestRow&) {
+		CHECK_THROWS_WITH_AS(replay(be, plan, in), doctest::Contains("replay has no steps; give fetch=0"), Error);
+	});
+}
+
 TEST_CASE("tensors that do not fit each other are refused in one line that names the file") {
 	const Scratch scratch;
 	const auto file = [&](const char* name) { return (scratch.path / name).string(); };

@@ -1,10 +1,11 @@
 // No memory at the n-th allocation, once and for good, while a model is loaded, a prompt read, tokens decoded and a
-// session forked: an error or the right answer, and the same question has the same answer afterwards (T74). A program
-// of its own, for it replaces operator new.
+// session forked: an error or the right answer, and the same question has the same answer afterwards (T74). And how
+// much a cache's books take. A program of its own, for it replaces operator new.
 #include "tests/device/sequences.h"
 #include <atomic>
 #include <cstdlib>
 #include <doctest/doctest.h>
+#include <malloc.h>
 #include <new>
 
 using namespace kvrun;
@@ -13,6 +14,7 @@ namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<uint64_t> calls{0}, first{0}, last{0}; // fail: calls number first .. last
+std::atomic<size_t> held{0};                       // bytes
 
 bool fails() {
 	if (!counting.load(std::memory_order_relaxed)) return false;
@@ -22,17 +24,22 @@ bool fails() {
 void* allocate(size_t bytes) {
 	void* p = fails() ? nullptr : std::malloc(bytes ? bytes : 1);
 	if (!p) throw std::bad_alloc();
+	held += malloc_usable_size(p);
 	return p;
+}
+void release(void* p) noexcept {
+	if (p) held -= malloc_usable_size(p);
+	std::free(p);
 }
 
 } // namespace
 
 void* operator new(size_t n) { return allocate(n); }
 void* operator new[](size_t n) { return allocate(n); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { release(p); }
+void operator delete[](void* p) noexcept { release(p); }
+void operator delete(void* p, size_t) noexcept { release(p); }
+void operator delete[](void* p, size_t) noexcept { release(p); }
 
 namespace {
 
@@ -131,5 +138,44 @@ TEST_CASE(
 			Session another(s.engine(), with(policy, 100));
 			another.prefill(std::span(prompt).first(30));
 		});
+	}
+}
+
+TEST_CASE("T74 memory: a session that fetches decodes, or says why not, at every allocation that fails") {
+	check_every_n("kivi2,recent_keep=8,flush=32,fetch=12", [](Session& s, const Tokens& prompt) {
+		s.prefill(std::span(prompt).first(72));
+		for (uint32_t i = 72; i < 76; ++i) s.decode(prompt[i]); // from the first one on, the window flushes within them
+	});
+}
+
+TEST_CASE(
+    "memory: the books of 32768 tokens and an answer take at most 2 % of their cache; 11 % where heads judge apart") {
+	const KvShape shape{4, 8, 128};
+	for (const KvPolicy& policy : policy_samples()) {
+		const KvPlan plan = make_plan(policy, shape);
+		CAPTURE(policy.text);
+		BudgetPool pool;
+		const size_t before = held;
+		KvCache cache(plan, pool);
+		Random random(1);
+		const auto scores = [&](size_t n) {
+			Floats x(plan.ranked() ? n : 0);
+			for (float& s : x) s = random.uniform(0, 1);
+			return x;
+		};
+		const uint32_t n = 32768;
+		cache.begin_prompt(n);
+		for (uint32_t l = 0; l < shape.n_layers; ++l) cache.prompt_moves(l, scores(size_t(shape.n_kv_heads) * n));
+		cache.end_prompt();
+		for (uint32_t i = 0; i < 200; ++i) {
+			cache.begin_token(cache.wants_scores()
+			                      ? scores(size_t(shape.n_layers) * shape.n_kv_heads * cache.n_f16_slots())
+			                      : Floats());
+			for (uint32_t l = 0; l < shape.n_layers; ++l) cache.token_moves(l);
+			cache.end_token();
+		}
+		const double books = double(held - before), kv = double(cache.bytes().total());
+		INFO(fmt::format("{:.2f} MiB of {:.1f}, {:.2f} %", books / (1 << 20), kv / (1 << 20), books / kv * 100));
+		CHECK(books < (plan.n_heads > 1 ? 0.11 : 0.02) * kv);
 	}
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kvrun serve: conversations that are kept by name across restarts, its socket in the file system, logprobs, slots.
 Usage: test_serve_sessions.py KVRUN."""
-import json, math, os, signal, socket, stat, subprocess, sys, tempfile
-from serving import Server, check, equal, finish
+import json, math, os, signal, socket, stat, subprocess, sys, tempfile, time
+from serving import MODEL, Server, check, equal, finish
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 ASK = {"role": "user", "content": "The code of Anna is 4711. The code of Ben is 1234. What is the code of Anna?"}
@@ -71,6 +71,7 @@ def damaged_and_odd(folder):
         check("two requests for one conversation", r.status == 409 and r.error(), (r.status, r.body))
         slots = s.get("/slots").json()
         check("slots", len(slots) == 1 and slots[0]["session"] == "b" and slots[0]["kv"]["f16_bytes"] > 0, slots)
+        check("a policy that fetches nothing says nothing of it", "fetch" not in slots[0], slots)
         long.close()
         check("it ends with its client", s.wait_for("kvrun_answers_active", 0, 10))
         equal("and the conversation can go on", s.post(CHAT, chat([ASK], session="b")).status, 200)
@@ -137,11 +138,31 @@ def json_objects(s):
                                             for c in e["choices"]), a.json()["choices"][0]["message"]["content"])
 
 
+def fetching(folder):
+    """What an answer fetches from host memory is in its slot, and the file that takes what is over the budget has no name."""
+    kv = "kivi2,fetch=8,recent_keep=8,flush=32"
+    with Server("--chat-template", "chatml", "--host-budget", "1K", "--offload-dir", folder, "--ctx-size", "600") as s:
+        long = s.connect()
+        long.request("POST", CHAT, json.dumps(chat([ASK], kv=kv, max_tokens=500)))
+        check("an answer is under way", s.wait_for("kvrun_answers_active", 1))
+        end, fetch = time.monotonic() + 60, {}
+        while time.monotonic() < end and not fetch.get("steps"):
+            fetch = (s.get("/slots").json() or [{}])[0].get("fetch", {})
+        check("its slot says what it fetches", fetch.get("tokens") == 8 and 0 < fetch["attention_in_f16"] <= 1.001, fetch)
+        check("from a file", fetch.get("host_bytes") == fetch.get("file_bytes") != 0, fetch)
+        equal("which has no name", os.listdir(folder), [])
+        long.close()
+    r = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", "--offload-dir", "/nonexistent"], capture_output=True, timeout=60)
+    check("a folder that is not there", r.returncode == 5 and b"--offload-dir /nonexistent" in r.stderr, r)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         kept_conversations(os.path.join(folder, "a"))
         damaged_and_odd(os.path.join(folder, "b"))
         unix_socket(folder)
+        os.mkdir(os.path.join(folder, "f"))
+        fetching(os.path.join(folder, "f"))
     with Server("--chat-template", "chatml") as s:
         logprobs(s)
         json_objects(s)

@@ -18,6 +18,7 @@ namespace {
 constexpr uint64_t kAll = UINT64_MAX;
 // A window so short that a prompt of 80 tokens fills pages.
 const char* const kPolicy = "kivi2,recent_keep=8,flush=32";
+const char* const kFetches = "kivi2,recent_keep=8,flush=32,fetch=12";
 
 const std::string kBundled = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf"; // more than a block of memory
 
@@ -110,6 +111,40 @@ TEST_CASE("faults: T66 an engine whose cache found no memory answers when there 
 	f.reset();
 }
 
+TEST_CASE("faults: T66 an engine that fetches and found no memory answers when there is some again") {
+	VulkanFaults& f = vulkan_faults();
+	if (no_device()) return;
+	for (const char* caps : {"transfer=0", "transfer=2"}) { // copies in order with ops, and on their own
+		CAPTURE(std::string(caps));
+		const ScopedEnv set("KVRUN_TEST_CAPS", caps);
+		f.reset();
+		const auto engine = open_engine(test_driver(), kSmallModel);
+		const auto ask = [&] {
+			Session s(*engine, with(kFetches, 200));
+			return greedy_logits(s, random_tokens(80, 300, 4), 12);
+		};
+		f.reset();
+		const Floats want = ask();
+		const uint64_t n_calls = f.calls["vkCreateBuffer"];
+		CHECK(n_calls > 5);
+		for (uint64_t n = 1; n <= n_calls; ++n) {
+			CAPTURE(n);
+			engine->pool().trim();
+			f.fail_calls("vkCreateBuffer", n, n % 2 ? n : kAll, VK_ERROR_OUT_OF_DEVICE_MEMORY);
+			const Outcome o = outcome_of([&] {
+				const Floats got = ask();
+				CHECK(relative_error(got, want) < 0.05); // pinned memory, or a larger chunk, can be done without
+			});
+			if (o.threw) CHECK_MESSAGE(o.code == Code::OutOfMemory, o.what);
+			f.reset();
+			CHECK(engine->pool().used_bytes() == 0);
+			engine->pool().trim(); // pages in other chunks are summed in another order
+			CHECK(ask() == want);
+		}
+	}
+	f.reset();
+}
+
 TEST_CASE("faults: T67 any call that fails is one error, and leaves nothing behind") {
 	VulkanFaults& f = vulkan_faults();
 	if (no_device()) return;
@@ -179,4 +214,52 @@ TEST_CASE("faults: T68, T69 a device that is lost or does not answer stays lost,
 		CHECK(answer() == want);                     // beside the lost one
 	}
 	check_recovered(want);
+}
+
+TEST_CASE("faults: T68, T69 a device that is lost, or does not answer, while tokens are fetched") {
+	VulkanFaults& f = vulkan_faults();
+	if (no_device()) return;
+	const ScopedEnv queue("KVRUN_TEST_CAPS", "transfer=2"); // submissions of their own
+	const auto ask = [](Engine& e, uint32_t n) {
+		Session s(e, with(kFetches, 400));
+		return greedy_logits(s, random_tokens(80, 300, 4), n);
+	};
+	const uint32_t steps = 130; // more transfers than may be under way at a time: the oldest is waited for
+	f.reset();
+	Floats want;
+	{
+		const auto engine = open_engine(test_driver(), kSmallModel);
+		f.reset();
+		want = ask(*engine, steps);
+	}
+	const std::map<std::string, uint64_t> calls = f.calls;
+	const std::pair<std::string, VkResult> rows[] = {{"vkQueueSubmit2", VK_ERROR_DEVICE_LOST},
+	                                                 {"vkWaitForFences", VK_ERROR_DEVICE_LOST},
+	                                                 {"vkWaitForFences", VK_TIMEOUT},
+	                                                 {"vkWaitSemaphores", VK_TIMEOUT},
+	                                                 {"vkWaitSemaphores", VK_ERROR_DEVICE_LOST},
+	                                                 {"vkBeginCommandBuffer", VK_ERROR_OUT_OF_HOST_MEMORY},
+	                                                 {"vkCreateSemaphore", VK_ERROR_UNKNOWN}};
+	for (const auto& row : rows) {
+		const std::string& function = row.first;
+		const VkResult result = row.second;
+		const auto n_calls = calls.find(function);
+		REQUIRE_MESSAGE(n_calls != calls.end(), function);
+		const uint64_t n = (n_calls->second + 1) / 2;
+		INFO(fmt::format("{}, call {} of {}, returns {}", function, n, n_calls->second, vk::result_name(result)));
+		const auto engine = open_engine(test_driver(), kSmallModel);
+		f.fail_calls(function, n, n, result);
+		const Outcome first = outcome_of([&] {
+			const Floats got = ask(*engine, steps);
+			CHECK(got == want);
+		});
+		if (first.threw) CHECK_MESSAGE((first.code == Code::Device || first.code == Code::OutOfMemory), first.what);
+		CHECK((first.threw || f.failed == 0 || function == "vkWaitSemaphores")); // of memory that is given back
+		f.reset();
+		const Outcome again = outcome_of([&] { ask(*engine, 1); });
+		if (result == VK_ERROR_DEVICE_LOST && first.threw) CHECK(again.what == first.what);
+	}
+	f.reset();
+	const auto engine = open_engine(test_driver(), kSmallModel);
+	CHECK(ask(*engine, 20) == Floats(want.begin(), want.begin() + std::ptrdiff_t(want.size() / (steps + 1) * 21)));
 }

@@ -24,10 +24,11 @@ bool fails(const char* function) {
 	x(vkAllocateCommandBuffers) x(vkAllocateDescriptorSets) x(vkAllocateMemory) x(vkBeginCommandBuffer)                \
 	    x(vkBindBufferMemory) x(vkCreateBuffer) x(vkCreateBufferView) x(vkCreateCommandPool)                           \
 	        x(vkCreateComputePipelines) x(vkCreateDescriptorPool) x(vkCreateDescriptorSetLayout) x(vkCreateFence)      \
-	            x(vkCreatePipelineCache) x(vkCreatePipelineLayout) x(vkCreateQueryPool) x(vkCreateShaderModule)        \
-	                x(vkDeviceWaitIdle) x(vkEndCommandBuffer) x(vkGetFenceStatus) x(vkGetPipelineCacheData)            \
-	                    x(vkGetQueryPoolResults) x(vkInvalidateMappedMemoryRanges) x(vkMapMemory) x(vkQueueSubmit2)    \
-	                        x(vkResetCommandPool) x(vkResetFences) x(vkWaitForFences)
+	            x(vkCreateSemaphore) x(vkCreatePipelineCache) x(vkCreatePipelineLayout) x(vkCreateQueryPool)           \
+	                x(vkCreateShaderModule) x(vkDeviceWaitIdle) x(vkEndCommandBuffer) x(vkGetFenceStatus)              \
+	                    x(vkGetPipelineCacheData) x(vkGetQueryPoolResults) x(vkInvalidateMappedMemoryRanges)           \
+	                        x(vkMapMemory) x(vkQueueSubmit2) x(vkResetCommandPool) x(vkResetFences) x(vkWaitForFences) \
+	                            x(vkWaitSemaphores)
 enum class Call {
 #define ID(name) name,
 	CALLS(ID)
@@ -41,7 +42,9 @@ template <Call id, class... A> struct Wrapped<id, VkResult(VKAPI_PTR*)(A...)> {
 	static inline const char* name = "";
 	static VKAPI_ATTR VkResult VKAPI_CALL call(A... a) {
 		const bool bad = fails(name);
-		if (bad && id != Call::vkWaitForFences && id != Call::vkDeviceWaitIdle) return faults.result;
+		constexpr bool waits =
+		    id == Call::vkWaitForFences || id == Call::vkWaitSemaphores || id == Call::vkDeviceWaitIdle;
+		if (bad && !waits) return faults.result;
 		const VkResult r = real(a...);
 		if (id == Call::vkAllocateMemory && r == VK_SUCCESS) ++faults.live_memory;
 		return bad ? faults.result : r;

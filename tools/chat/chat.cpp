@@ -246,6 +246,13 @@ std::string Chat::stats() const {
 	    fmt::format("\ncache: {} ({}): f16 {}, codes {}, scales and zero points {}, slots and tables {}; all as f16 {}",
 	                size(i.total_bytes), i.kv, size(i.f16_bytes), size(i.code_bytes), size(i.param_bytes),
 	                size(i.overhead_bytes), size(i.f16_equivalent));
+	if (const kvrun_fetch_info f = fetch_info(session_.get()); f.steps) {
+		const double n = double(f.steps);
+		out += fmt::format("\nfetched: {:.1f} % of attention in f16, {} a step, {:.2f} ms of it hidden and {:.2f} ms "
+		                   "not; {} on the host, {} of it in a file",
+		                   f.f16_share * 100, human_bytes(double(f.fetched_bytes) / n), f.hidden_seconds / n * 1e3,
+		                   f.open_seconds / n * 1e3, size(f.host_bytes), size(f.file_bytes));
+	}
 	return out;
 }
 

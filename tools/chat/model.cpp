@@ -46,6 +46,7 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model) {
 	engine_.reset(engine);
 	bar.clear();
 	check_call(opened);
+	check_call(set_host_memory(engine, a.host_budget, a.offload_dir));
 
 	if (a.chat_template.find_first_of("/.") != std::string::npos)
 		template_text_ = read_text_file(a.chat_template, kLongestTemplate);
@@ -138,6 +139,12 @@ std::vector<std::string> ChatModel::larger_contexts(const std::string& kv, uint3
 		break;
 	}
 	return out;
+}
+
+kvrun_fetch_info fetch_info(kvrun_session* session) {
+	kvrun_fetch_info i = KVRUN_FETCH_INFO_INIT;
+	check_call(kvrun_session_get_fetch_info(session, &i));
+	return i;
 }
 
 kvrun_session_info session_info(kvrun_session* session) {

@@ -7,6 +7,7 @@
   --model FILE     GGUF file: llama, F16 or F32 matrices [models/bundled/recall-4m-f16.gguf]
   --text FILE      text [../shared/assets/models/recall/stories-eval.txt; left out, and said so, if absent]
   --records N      records of 40 lines [4]       --chunks N    chunks of 1024 tokens of text [3]
+  --only TABLE     only outliers, granularity, probes, distance, log_window or hits, and the check
 Exit code 77: numpy or the reference is not there, nothing was measured. The model is run by this file, in float32, not by kvrun.
 """
 import argparse
@@ -347,6 +348,48 @@ class Study:
              ["", "log covers", "newest cover"] + ways, rows)
 
 
+    def hits(self):
+        """SpeCache's figure 2: tokens that a query chooses against tokens that greedy eviction has kept."""
+        budgets, window = (16, 32, 64, 128), 32
+        ways = ["the query's own choice", "the query before it", "greedy eviction", "newest"]
+        on, of = {}, {}
+        for what, layers, rows in self.positions():
+            for q, k, _ in layers:
+                kv, per = k.shape[1], q.shape[1] // k.shape[1]
+                by_head = lambda t: attention(q[t:t + 1], k[:t + 1])[0].reshape(kv, per, t + 1).mean(1)
+                kept = {n: kept_by_score(q, k, rows, n, window) for n in budgets}
+                for t in rows:
+                    old = t + 1 - window
+                    now, before = by_head(t)[:, :old], by_head(t - 1)[:, :old]
+                    of[what] = of.get(what, 0) + now.sum()
+                    for n in budgets:
+                        top = lambda a: np.argpartition(-a, n, axis=1)[:, :n]
+                        newest = np.tile(np.arange(old - n, old), (kv, 1))
+                        for name, some in zip(ways, (top(now), top(before), kept[n][t], newest)):
+                            mass = sum(now[h, [i for i in some[h] if i < old]].sum() for h in range(kv))
+                            on[what, n, name] = on.get((what, n, name), 0) + mass
+        show(f"Share of attention to tokens older than the newest {window} that falls on k of them", ["", "k"] + ways, [
+            [what, str(n)] + [f"{on[what, n, name] / of[what] * 100:.0f} %" for name in ways] for what in of for n in budgets])
+
+
+def kept_by_score(q, k, rows, n, window):
+    """{row: (kv heads, n) tokens older than the window that H2O holds there}: the least attended one leaves for each that
+    comes, and is never seen again."""
+    kv, per = k.shape[1], q.shape[1] // k.shape[1]
+    score, live, out = np.zeros((kv, len(k))), np.ones((kv, len(k)), bool), {}
+    for t in range(max(rows) + 1):
+        s = np.einsum("gpd,tgd->gpt", q[t].reshape(kv, per, -1), k[:t + 1]) / np.sqrt(k.shape[2])
+        s[~np.broadcast_to(live[:, None, :t + 1], s.shape)] = -np.inf
+        score[:, :t + 1] += softmax(s).mean(1)
+        old = max(t + 1 - window, 0)
+        for h in range(kv):
+            if live[h, :old].sum() > n:
+                live[h, np.argmin(np.where(live[h, :old], score[h, :old], np.inf))] = False
+        if t in rows:
+            out[t] = [np.flatnonzero(live[h, :old]) for h in range(kv)]
+    return out
+
+
 def leaving_order(n, w):
     """Tokens LogQuant lets go, in the order in which they leave."""
     held, left = [], []
@@ -370,6 +413,7 @@ def main():
     p.add_argument("--kvrun", default=os.path.join(ROOT, "build/kvrun"))
     p.add_argument("--model", default=os.path.join(ROOT, "models/bundled/recall-4m-f16.gguf"))
     p.add_argument("--text", default=os.path.join(SHARED, "assets/models/recall/stories-eval.txt"))
+    p.add_argument("--only", choices=["outliers", "granularity", "probes", "distance", "log_window", "hits"])
     p.add_argument("--records", type=int, default=4)
     p.add_argument("--chunks", type=int, default=3)
     args = p.parse_args()
@@ -383,11 +427,8 @@ def main():
     study = Study(args)
     good = study.check()
     if not args.check:
-        study.outliers()
-        study.granularity()
-        study.probes()
-        study.distance()
-        study.log_window()
+        for table in [args.only] if args.only else ["outliers", "granularity", "probes", "distance", "log_window", "hits"]:
+            getattr(study, table)()
     if not good:
         sys.exit("attention_study: kvrun replay and the reference differ; see the first table")
 

@@ -36,8 +36,7 @@ ROWS = {
     77: "signals", 78: "clocks that jump", 79: "threads", 80: "wrong use of the C API", 81: "fork, unload, two engines",
     82: "homes and caches that are not the user's", 83: "locales", 84: "peers that die",
 }
-NO_TIER = "there is no storage tier"
-REASONS = {75: NO_TIER, 76: NO_TIER, 84: "there are no peers"}
+REASONS = {84: "there are no peers"}
 OPEN = {71: "open: no kernel's result is compared when a device is opened; KVRUN_CHECK=1 compares every operation"}
 FUNCTION = re.compile(r'^def \w+\(.*\):\n    """(.*?)(?:"""|\n)', re.M)
 CASE = re.compile(r'TEST_CASE(?:_TEMPLATE)?\(\s*"((?:[^"\\]|\\.)*)"')

@@ -17,6 +17,11 @@ void check(const KvPlan& plan, const ReplayInput& in) {
 	const size_t rows = size_t(in.n_layers) * in.n_tokens;
 	KV_ASSERT(in.q.size() == rows * in.n_heads * in.head_dim && in.k.size() == rows * in.n_kv_heads * in.head_dim &&
 	          in.v.size() == in.k.size() && in.dq.size() == size_t(in.n_queries) * in.n_heads * in.head_dim);
+	if (plan.fetches())
+		fail(Code::Unsupported,
+		     "{}: what a decode step fetches is chosen by the step before it, and replay has no steps; give fetch=0, "
+		     "which stores the same",
+		     plan.policy.text);
 	if (!in.n_tokens || !in.n_queries || !in.n_heads || in.n_heads % in.n_kv_heads)
 		fail(Code::Invalid,
 		     "{} tokens, {} queries, {} query heads over {} kv heads; at least one of each, query heads a multiple",

@@ -71,7 +71,9 @@ EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	progress.clear();
 	if (s == KVRUN_ECANCELLED) throw Exit{0}; // by a signal: as if it had served
 	must(s);
-	return EngineHandle(engine);
+	EngineHandle opened(engine);
+	must(set_host_memory(engine, a.host_budget, a.offload_dir));
+	return opened;
 }
 
 // A session of the default policy can be opened.
@@ -164,6 +166,7 @@ void add_served_model(Command& c, ServeArgs& a) {
 	         "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]")
 	    ->group(kCacheGroup);
 	add_kv_budget(c, a.kv_budget, "all KV caches");
+	add_host_memory(c, a);
 	add_text(c, "--sessions", a.sessions, kFolder,
 	         "keep conversations that requests give a name (field session) in this folder, packed, across restarts")
 	    ->group(kCacheGroup);
@@ -219,7 +222,7 @@ void add_serve(Command& root) {
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
 	      {"POST /v1/completions", "continues a text"},
 	      {"POST /tokenize, /detokenize", "{content, add_special, parse_special} to {tokens}, and back"},
-	      {"GET /slots", "answers under way, with their tokens and KV bytes"},
+	      {"GET /slots", "answers under way, with their tokens, KV bytes and what they fetch"},
 	      {"GET /sessions, /sessions/NAME", "kept conversations; the messages of one. DELETE removes it"},
 	      {"GET /metrics", "requests, tokens, queue and KV bytes for Prometheus"}}},
 	    {"Requests",

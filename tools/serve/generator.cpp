@@ -282,7 +282,7 @@ void Generator::publish() {
 	SessionBytes active;
 	for (const auto& a : active_) {
 		slots.push_back({a->job.kv, a->job.named ? a->job.named->name() : "", uint32_t(a->job.prompt.size()), a->reused,
-		                 uint32_t(a->tokens), session_bytes(a->session.get())});
+		                 uint32_t(a->tokens), session_bytes(a->session.get()), fetch_info(a->session.get())});
 		active += slots.back().kv;
 	}
 	std::lock_guard lock(mutex_);

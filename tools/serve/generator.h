@@ -58,6 +58,7 @@ struct SlotInfo { // of an answer under way
 	std::string policy, session;
 	uint32_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;
 	SessionBytes kv;
+	kvrun_fetch_info fetch;
 };
 
 struct GeneratorOptions {

@@ -212,6 +212,17 @@ void Router::metrics(const HttpRequest&, std::shared_ptr<Responder> out) {
 	              "text/plain; version=0.0.4; charset=utf-8"});
 }
 
+static Json fetch_json(const kvrun_fetch_info& f) {
+	return {{"tokens", f.fetch},
+	        {"steps", f.steps},
+	        {"attention_in_f16", f.f16_share},
+	        {"bytes", f.fetched_bytes},
+	        {"hidden_s", f.hidden_seconds},
+	        {"open_s", f.open_seconds},
+	        {"host_bytes", f.host_bytes},
+	        {"file_bytes", f.file_bytes}};
+}
+
 void Router::slots(const HttpRequest&, std::shared_ptr<Responder> out) {
 	Json list = Json::array();
 	for (const SlotInfo& s : generator_.stats().slots) {
@@ -222,6 +233,7 @@ void Router::slots(const HttpRequest&, std::shared_ptr<Responder> out) {
 		         {"answer_tokens", s.answer_tokens},
 		         {"kv", kv_json(s.policy, s.kv)}};
 		if (!s.session.empty()) one["session"] = s.session;
+		if (s.fetch.fetch) one["fetch"] = fetch_json(s.fetch);
 		list.push_back(std::move(one));
 	}
 	out->respond({200, dump(list)});

@@ -11,6 +11,7 @@ struct SessionBytes { // of the KV cache, by kind
 	SessionBytes& operator+=(const SessionBytes&);
 };
 SessionBytes session_bytes(kvrun_session*);
+kvrun_fetch_info fetch_info(kvrun_session*); // zeros: it fetches nothing
 
 // Used by one thread.
 class SessionPool {
