@@ -3,10 +3,14 @@
 #include "backends/checked_backend.h"
 #include "backends/cpu/open_cpu.h"
 #include "backends/cuda/open_cuda.h"
+#include "backends/driver_memory.h"
+#include "backends/self_test.h"
 #include "backends/vulkan/open_vulkan.h"
+#include "engine/core/log.h"
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <map>
 
 namespace kvrun {
 namespace {
@@ -35,6 +39,14 @@ size_t to_index(std::string_view s) {
 	return ec == std::errc() && last == end && !s.empty() ? n : SIZE_MAX;
 }
 
+// Whether devices are tested at their first use. Who replaces kernels, clamps limits or compares everything anyway is
+// shown what comes of it.
+bool is_tested(const BackendOptions& o) {
+	return !o.cache_dir.empty() && o.shaders.empty() && o.test_caps.empty() && !o.check && o.dump.empty();
+}
+
+using Wrong = std::map<std::string, std::string>; // why results are wrong, by DeviceReport::build
+
 struct Found { // the devices of all backends, one list
 	std::vector<std::unique_ptr<DeviceSet>> sets;
 	struct Entry {
@@ -46,13 +58,23 @@ struct Found { // the devices of all backends, one list
 	};
 	std::vector<Entry> all;
 
-	// Where none but an automatic device can be chosen, no other backend loads its driver.
-	Found(const BackendOptions& o, bool automatic_only) {
+	// Where none but an automatic device can be chosen, no other backend loads its driver. `wrong`: devices to refuse.
+	Found(const BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
+		const DriverMemory memory(is_tested(o) ? o.cache_dir : "");
 		for (const BackendRow& row : table()) {
 			if (!o.backend.empty() && o.backend != row.name) continue;
 			if (automatic_only && !row.automatic) continue;
 			sets.push_back(row.find(o));
-			for (size_t i = 0; i < sets.back()->reports().size(); ++i) all.push_back({&row, sets.back().get(), i});
+			for (size_t i = 0; i < sets.back()->reports().size(); ++i) {
+				all.push_back({&row, sets.back().get(), i});
+				const DeviceReport& r = all.back().report();
+				if (r.build.empty() || !r.refused.empty()) continue;
+				const std::string* before = memory.find(r.info.name, r.build);
+				if (const auto now = wrong.find(r.build); now != wrong.end())
+					sets.back()->refuse(i, now->second);
+				else if (before && !before->empty())
+					sets.back()->refuse(i, *before + " (remembered; `kvrun devices --retry` tests it again)");
+			}
 		}
 	}
 	// Everything that stands in the way, in one line.
@@ -146,15 +168,31 @@ DeviceReport find_device(const BackendOptions& given) {
 	return r;
 }
 
+// Why this device's results are wrong; empty: they are right, or are taken to be.
+static std::string test_once(const BackendOptions& o, const DeviceReport& r, Backend& device) {
+	if (!is_tested(o) || r.build.empty()) return "";
+	DriverMemory memory(o.cache_dir);
+	if (memory.find(r.info.name, r.build)) return ""; // found good: Found refuses the others
+	const std::string why = self_test(device, *make_cpu_backend());
+	memory.add(r.info.name, r.build, why);
+	memory.save();
+	return why;
+}
+
 std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
 	const BackendOptions o = narrowed(given);
-	const Found found(o, /*automatic_only=*/o.device.empty() && o.backend.empty());
-	const Found::Entry& e = found.choose(o);
-	std::unique_ptr<Backend> b = e.set->open(e.index);
-	if (o.check || !o.dump.empty())
-		b = make_checked_backend(std::move(b), o.check ? make_cpu_backend(o.poison) : nullptr, o.dump,
-		                         o.check ? o.compared : nullptr);
-	return b;
+	for (Wrong wrong;;) {
+		const Found found(o, /*automatic_only=*/o.device.empty() && o.backend.empty(), wrong);
+		const Found::Entry& e = found.choose(o);
+		std::unique_ptr<Backend> b = e.set->open(e.index); // throws where it is refused
+		if (o.check || !o.dump.empty())
+			return make_checked_backend(std::move(b), o.check ? make_cpu_backend(o.poison) : nullptr, o.dump,
+			                            o.check ? o.compared : nullptr);
+		const std::string why = test_once(o, e.report(), *b);
+		if (why.empty()) return b;
+		if (o.device.empty()) warn_once(fmt::format("{} is not used: {}", e.report().info.name, why));
+		wrong[e.report().build] = why;
+	}
 }
 
 } // namespace kvrun

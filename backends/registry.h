@@ -19,7 +19,8 @@ struct BackendOptions {
 	std::string shaders;     // folder with .spv files that replace the embedded ones
 	std::string test_caps;   // clamps device limits, for tests: workgroup=128,shared=16384,...
 	double submit_ms = 100;  // target time of one submission to the device
-	std::string cache_dir;   // folder of the pipeline cache and of what is known about drivers; empty: none
+	std::string cache_dir;   // folder of the pipeline cache and of what is known about drivers; empty: none, and no
+	                         // device is tested at its first use
 	std::string probe;       // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
 	// Called where drivers must be left out: makes VK_DRIVER_FILES these files, which a library must not do by itself,
 	// for other threads may read the environment. Empty: Vulkan is not used while a bad driver is installed.
@@ -30,6 +31,7 @@ struct DeviceReport {    // one candidate, usable or not
 	std::string backend; // "vulkan", "cpu", "cuda"
 	DeviceInfo info;
 	std::string uuid;    // of the GPU, the same for every backend: 32 hex digits; empty: unknown
+	std::string build;   // of driver and kernels: each is tested at its first use; empty: not tested
 	std::string refused; // why it cannot be used; empty if it can
 	std::vector<std::pair<std::string, std::string>> limits; // name, value: what matters here
 };
@@ -37,7 +39,9 @@ struct DeviceReport {    // one candidate, usable or not
 class DeviceSet { // the devices one backend found
  public:
 	virtual ~DeviceSet() = default;
-	const std::vector<DeviceReport>& reports() const { return reports_; } // best first, refused ones last
+	// Best first, refused ones last; one that refuse() was called for stays where it is.
+	const std::vector<DeviceReport>& reports() const { return reports_; }
+	void refuse(size_t index, const std::string& why) { reports_[index].refused = why; }
 	// Opens entry `index`. Throws Error{Device} with the reason when it is refused. Once per object.
 	virtual std::unique_ptr<Backend> open(size_t index) = 0;
 
@@ -60,7 +64,8 @@ std::vector<DeviceReport> list_devices(const BackendOptions& = {});
 // The device open_backend() would take. Throws Error{Device} where there is none, or it is refused.
 DeviceReport find_device(const BackendOptions& = {});
 // Throws Error{Device} with every refusal when there is no such device. With `check` or `dump` the result is wrapped in
-// a CheckedBackend.
+// a CheckedBackend. Else a few ops are compared with the cpu backend when this build of driver and kernels is opened
+// for the first time; where they differ, the device is refused and the next best is taken, if none was asked for.
 std::unique_ptr<Backend> open_backend(const BackendOptions& = {});
 
 } // namespace kvrun

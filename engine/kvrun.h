@@ -88,7 +88,9 @@ typedef struct {
 	const char* backend;   /* only devices of this backend: "vulkan", "cpu"; NULL: all */
 	const char* device;    /* index in the list of devices, part of a name, or a backend's name; NULL: the best GPU, a
 	                          device on the host's processor only if there is no GPU */
-	const char* cache_dir; /* folder for compiled shaders; NULL: none, they are compiled each time */
+	const char* cache_dir; /* folder for compiled shaders and for what is known of drivers: a few operations are
+	                          compared with the cpu backend when a driver is used for the first time. NULL: none,
+	                          shaders are compiled each time and nothing is compared */
 	const char* probe; /* path of the program kvrun-probe, which tries out drivers in a process of its own, so that one
 	                      that crashes is refused; NULL: drivers are loaded without */
 	const char* validate;  /* Vulkan validation layer: "1", "sync", "gpu"; any message is an error. NULL: off */

@@ -42,14 +42,14 @@ void quicken(Options& o) { // whatever the command line has left as it was
 	set(o.prompt, usual.prompt, 64);
 	set(o.generate, usual.generate, 8);
 	set(o.rounds, usual.rounds, 2);
-	set(o.tokens, usual.tokens, 24);
+	set(o.tokens, usual.tokens, 12);
 	set(o.sequences, usual.sequences, std::vector<int64_t>{1});
 }
 
 void run_compare(Options o, const std::vector<std::string>& icd, bool default_depths, bool default_kv) {
 	if (o.model.empty()) fail(Code::Invalid, "-m names no model");
 	if (o.folder.empty()) fail(Code::Invalid, "-o names no folder for the results");
-	if (default_kv) o.kv = o.quick ? "fp16,kivi2,zipcache" : "fp16,kivi4,kivi2,zipcache";
+	if (default_kv) o.kv = o.quick ? "fp16,kivi2" : "fp16,kivi4,kivi2,zipcache";
 	if (o.quick) quicken(o);
 	if (default_depths) o.depths = o.quick ? std::vector<int64_t>{0, 256} : std::vector<int64_t>{0, 8192, 32768};
 	std::string files;
@@ -122,8 +122,7 @@ void add_compare(Command& root) {
 	add_text(c, "-o,--output", o->folder, kFolder, "write results here; a run that was interrupted goes on");
 	add_text(c, "--device,-dev", o->devices, "NAMES", "devices: indices, parts of names, or backends [all]");
 	add_texts(c, "--icd", *icd, kFile, "also load this Vulkan driver (a .json manifest); may be given again");
-	CLI::Option* kv =
-	    add_text(c, "--kv", o->kv, kPolicies, "policies [fp16,kivi4,kivi2,zipcache; quick: without kivi4]");
+	CLI::Option* kv = add_text(c, "--kv", o->kv, kPolicies, "policies [fp16,kivi4,kivi2,zipcache; quick: fp16,kivi2]");
 	CLI::Option* depths =
 	    add_integers(c, "-d,--depths", o->depths, 0, 1 << 24, "tokens in the cache when speed is measured [0,8k,32k]");
 	add_measuring(c, *o);

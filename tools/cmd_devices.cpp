@@ -1,4 +1,5 @@
 // `kvrun devices`: every device with what matters about it, or why it is refused; compiler statistics of the shaders.
+#include "backends/driver_memory.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/utf8.h"
 #include "tools/args.h"
@@ -242,9 +243,9 @@ void add_devices(Command& root) {
 	    ->needs(shaders);
 	add_text(c, "--kernel", o->kernel, "NAME", "with --shaders: only kernels whose name begins so, as attend")
 	    ->needs(shaders);
-	add_flag(c, "--retry", o->retry, "try drivers again that failed before");
+	add_flag(c, "--retry", o->retry, "try drivers again that failed, and test devices again whose results were wrong");
 	c.callback([o] {
-		if (o->retry) vk::forget_bad_drivers(options_from_environment().cache_dir);
+		if (o->retry) DriverMemory::forget(options_from_environment().cache_dir);
 		if (o->shaders) return run_shaders(*o);
 		const std::vector<DeviceReport> all = list_devices(options_from_environment());
 		if (o->as_json)

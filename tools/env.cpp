@@ -24,7 +24,8 @@ constexpr EnvInfo kTable[] = {
     {"KVRUN_TEST_CAPS", "", "clamp device limits, for tests: workgroup=128,shared=16384,ssbo=4,range=134217728,..."},
     {"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},
     {"KVRUN_CACHE_DIR", "",
-     "folder of the pipeline cache; default $XDG_CACHE_HOME/kvrun or ~/.cache/kvrun; `off` for none"},
+     "folder of the pipeline cache and of what is known of drivers; default $XDG_CACHE_HOME/kvrun or ~/.cache/kvrun; "
+     "`off` for none"},
     {"KVRUN_PROBE", "",
      "program that tries Vulkan drivers first; default kvrun-probe beside kvrun or in ../libexec; `off` for none"},
 };

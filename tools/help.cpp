@@ -108,7 +108,9 @@ std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> option_grou
 
 std::string usage_line(const Command& c) {
 	if (!c.get_parent()) return "kvrun COMMAND [OPTIONS]";
-	std::string out = "kvrun " + c.get_name() + " [OPTIONS]";
+	std::string out = " [OPTIONS]";
+	for (const CLI::App* a = &c; a->get_parent(); a = a->get_parent()) out = " " + a->get_name() + out;
+	out = "kvrun" + out;
 	for (const CLI::Option* o : c.get_options())
 		if (o->get_positional()) out += o->get_required() ? " " + o->get_type_name() : " [" + o->get_type_name() + "]";
 	return out;

@@ -77,10 +77,10 @@ void hold_standard_streams() {
 	}
 }
 
-// The command whose options the words were: the one named, or the program itself.
+// The command whose options the words were: the innermost one named, or the program itself.
 const Command& command_of(const Command& app) {
 	const CLI::App* where = &app;
-	for (const CLI::App* sub : app.get_subcommands()) where = sub;
+	for (auto below = where->get_subcommands(); !below.empty(); below = where->get_subcommands()) where = below.back();
 	return static_cast<const Command&>(*where); // add_command() makes them all
 }
 

@@ -1,5 +1,6 @@
 // Physical devices: what they can do, why they are refused; the logical device and its queue.
 #include "backends/vulkan/device.h"
+#include "backends/vulkan/icd_files.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/spirv.h"
 #include "kernel_list.inc"
@@ -7,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 #include <set>
+#include <xxhash.h>
 
 namespace kvrun::vk {
 namespace {
@@ -244,6 +246,23 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"driver version", fmt::format("{:#x}", c.driver_version)}};     // packed as the vendor likes
 }
 
+// The driver by its own words, UUID of its caches (of GPU drivers another one for each build) and settings; our
+// kernels.
+std::string build_of(const Caps& c, const std::string& driver, bool half_matmul) {
+	static const uint64_t kernels = [] {
+		uint64_t h = 0;
+		for (const KernelBlob& b : kernel_blobs())
+			for (const std::span<const uint32_t> words : {b.spirv, b.no_subgroup})
+				h = XXH3_64bits_withSeed(words.data(), words.size_bytes(), h);
+		return h;
+	}();
+	const std::string settings = driver_environment(/*choice=*/false);
+	std::string uuid;
+	for (const uint8_t b : c.cache_uuid) uuid += fmt::format("{:02x}", b);
+	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{:016x}", driver, c.vendor, c.device, c.driver_version,
+	                   uuid, XXH3_64bits(settings.data(), settings.size()), half_matmul ? "f16 " : "", kernels);
+}
+
 Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions& o) {
 	Candidate out;
 	out.handle = d;
@@ -270,6 +289,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	if (c.is_cpu)
 		info.piece_tokens = 1024, info.prompt_most_pieces = 1; // few cores gain nothing from many short pieces
 	out.report.refused = refusal(c, family, missing);
+	out.report.build = build_of(c, info.driver, info.half_matmul);
 	describe(out.report, c);
 	return out;
 }

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <fcntl.h>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 namespace kvrun::vk {
 namespace {
@@ -85,6 +88,20 @@ IcdFile read_manifest(const std::string& path) {
 	return out;
 }
 
+// Size, time and build of a file: what an update changes. The path alone without the file.
+std::string stamp(const std::string& path) {
+	struct stat st {};
+	if (path.empty() || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return path;
+	// the first page of a library has the linker's build ID, another one for each version, whatever times a package or
+	// an image has given the file
+	char page[4096];
+	const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	const ssize_t n = fd < 0 ? 0 : ::pread(fd, page, sizeof page, 0);
+	if (fd >= 0) ::close(fd);
+	return fmt::format("{} {} {}.{:09} {:016x}", path, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+	                   XXH3_64bits(page, size_t(std::max<ssize_t>(n, 0))));
+}
+
 } // namespace
 
 std::vector<IcdFile> icd_files() {
@@ -109,6 +126,12 @@ std::string driver_environment(bool choice) {
 	std::string out;
 	for (const std::string_view e : all) out.append(e).push_back('\n');
 	return out;
+}
+
+std::string driver_build(const IcdFile& icd) {
+	const std::string settings = driver_environment(/*choice=*/false);
+	return fmt::format("{}; {}; {:016x}", stamp(icd.library), stamp(icd.file),
+	                   XXH3_64bits(settings.data(), settings.size()));
 }
 
 std::string find_icd(const std::string& prefix) {

@@ -16,4 +16,8 @@ std::vector<IcdFile> icd_files(); // in the loader's order
 // that decide which drivers the loader finds.
 std::string driver_environment(bool choice);
 
+// What an update of this driver, or other settings of it, change: path, size, time and build ID of its library and its
+// manifest, and a hash of driver_environment().
+std::string driver_build(const IcdFile&);
+
 } // namespace kvrun::vk

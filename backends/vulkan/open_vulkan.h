@@ -52,7 +52,5 @@ std::unique_ptr<DeviceSet> find_devices(const BackendOptions&);
 
 // The installed ICD file whose name starts with `prefix` ("radeon_icd"); empty when there is none.
 std::string find_icd(const std::string& prefix);
-// Drivers that failed when they were tried are tried again.
-void forget_bad_drivers(const std::string& cache_dir);
 
 } // namespace kvrun::vk

@@ -4,7 +4,7 @@
 // listed: nothing else counts, for a driver may exit, or fork and let the copy go on. What it writes to stderr is where
 // a crashing driver often says why. Neither pipe is read to its end: a process that a driver left behind may hold it.
 #include "backends/vulkan/probe.h"
-#include "backends/vulkan/driver_memory.h"
+#include "backends/driver_memory.h"
 #include "backends/vulkan/icd_files.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
@@ -230,11 +230,11 @@ Drivers find_bad(const BackendOptions& o) {
 	std::vector<const IcdFile*> good, untried;
 	const auto refuse = [&](const IcdFile& icd, const std::string& why) { out.bad.push_back({icd.file, why}); };
 	for (const IcdFile& icd : all) {
-		const std::string before = known.failure(icd);
+		const std::string* before = known.find(icd.file, driver_build(icd));
 		if (!icd.problem.empty())
 			refuse(icd, icd.problem);
-		else if (!before.empty())
-			refuse(icd, before + " (remembered; `kvrun devices --retry` tries it again)");
+		else if (before && !before->empty())
+			refuse(icd, *before + " (remembered; `kvrun devices --retry` tries it again)");
 		else if (o.probe.empty())
 			good.push_back(&icd);
 		else
@@ -247,7 +247,7 @@ Drivers find_bad(const BackendOptions& o) {
 				good.push_back(untried[i]);
 			} else {
 				refuse(*untried[i], why[i]);
-				known.add(*untried[i], why[i]);
+				known.add(untried[i]->file, driver_build(*untried[i]), why[i]);
 			}
 		known.save();
 	}

@@ -18,12 +18,22 @@ struct ReadRows { // rows of q that all attend to the whole cache of one sequenc
 	Fetched fetched = Fetched::None;
 };
 
-class ReadPlan {
+// Groups of work items, one dispatch each, whose words are in the step table.
+template <class G> class GroupPlan {
+ public:
+	bool empty() const { return groups_.empty(); }
+
+ protected:
+	std::vector<G> groups_; // of the last build()
+	uint32_t n_work_ = 0;
+	size_t work_at_ = 0; // words in the step table
+};
+
+class ReadPlan : public GroupPlan<AttendGroup> {
  public:
 	// Either every element of `rows` is one row, or there is one element. Each row gets `extra` partial states more, at
 	// the end, without a work item behind them. All words go into the table.
 	void build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra, StepTable&);
-	bool empty() const { return groups_.empty(); }
 	// What build() described, once the table's words are in `words`; valid until the next build().
 	KvRead read(const KvPool&, const Buffer& words, const View& parts, uint32_t n_kv_heads) const;
 	uint32_t n_parts() const { return n_parts_; }
@@ -40,12 +50,11 @@ class ReadPlan {
 	void add_run(const ReadRows&, uint32_t l, const PageRun&, AttendWork first, uint32_t& part);
 	void add_fetched(const ReadRows&, uint32_t l, uint32_t& part);
 
-	std::vector<Group> open_;         // by format and chunks, in the order of first use
-	std::vector<AttendGroup> groups_; // of the last build()
-	std::vector<ShareWork> shares_;   // by row
-	uint32_t n_rows_ = 0, n_parts_ = 0, n_work_ = 0;
+	std::vector<Group> open_;       // by format and chunks, in the order of first use
+	std::vector<ShareWork> shares_; // by row
+	uint32_t n_rows_ = 0, n_parts_ = 0;
 	uint32_t item_rows_ = 1, part_step_ = 0;
-	size_t work_at_ = 0, row_parts_at_ = 0; // words in the step table
+	size_t row_parts_at_ = 0; // words in the step table
 };
 
 // The packed pages that speculative rows weigh, and what they have fetched.
@@ -55,16 +64,10 @@ struct WeighRows {
 	uint32_t weights; // first word: (n_kv_heads, n_weights())
 	bool masked;      // what is fetched is weighed instead of its packed entries
 };
-class WeighPlan {
+class WeighPlan : public GroupPlan<WeighGroup> {
  public:
 	void build(uint32_t l, std::span<const WeighRows> rows, StepTable&);
-	bool empty() const { return groups_.empty(); }
 	WeighArgs read(const KvPool&, const Buffer& words, const View& weight, uint32_t n_kv_heads) const;
-
- private:
-	std::vector<WeighGroup> groups_;
-	uint32_t n_work_ = 0;
-	size_t work_at_ = 0; // words in the step table
 };
 
 // The f16 pages whose tokens are scored, each sequence's against some rows.
@@ -73,17 +76,11 @@ struct ScoreRows {
 	uint32_t first, n; // ScoreArgs::rows[first .. first + n)
 	uint32_t piece;    // pages of a work item
 };
-class ScorePlan {
+class ScorePlan : public GroupPlan<ScoreGroup> {
  public:
 	void build(uint32_t l, std::span<const ScoreRows> rows, StepTable&);
-	bool empty() const { return groups_.empty(); }
 	// rows: (n) u32, what `first` and `n` count in.
 	ScoreArgs read(const KvPool&, const Buffer& words, const View& rows, uint32_t n_kv_heads) const;
-
- private:
-	std::vector<ScoreGroup> groups_;
-	uint32_t n_work_ = 0;
-	size_t work_at_ = 0; // words in the step table
 };
 
 } // namespace kvrun

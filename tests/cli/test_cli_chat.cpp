@@ -1,5 +1,6 @@
 // kvrun chat through pipes and on a terminal, with the bundled model, which tells stories and has no chat template.
 #include "tests/cli/program.h"
+#include "tests/support/temp_folder.h"
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -42,14 +43,10 @@ mode_t mode_of(const std::string& path) {
 }
 
 class State { // a folder for chats of one test
+	const TempFolder folder_;
+
  public:
-	State() {
-		unsetenv("XDG_STATE_HOME"); // the program gets the one of RunSpec
-		char name[] = "/tmp/kvrun-chat-XXXXXX";
-		REQUIRE(mkdtemp(name) != nullptr);
-		path = name;
-	}
-	~State() { std::filesystem::remove_all(path); }
+	State() { unsetenv("XDG_STATE_HOME"); } // the program gets the one of RunSpec
 	std::string file(const std::string& name) const { return path + "/kvrun/" + name; }
 	nlohmann::json chat(const std::string& name) const {
 		return nlohmann::json::parse(read_file(file("chats/" + name + ".json")), nullptr, false);
@@ -74,7 +71,7 @@ class State { // a folder for chats of one test
 		CHECK(!contains(r.err, "error:"));
 		return r.out;
 	}
-	std::string path;
+	const std::string path = folder_.path;
 };
 
 std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {

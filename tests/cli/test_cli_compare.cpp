@@ -156,6 +156,26 @@ TEST_CASE("compare: what is wrong on the command line is said before anything is
 	says({}, 2, "-m names no model");
 }
 
+TEST_CASE("compare merge: help, and what it does not take") {
+	const TempFolder folder;
+	const auto says = [&](std::vector<std::string> args, int code, const char* text) {
+		args.insert(args.begin(), {"compare", "merge"});
+		const Ran r = run_program(args);
+		CAPTURE(r.err);
+		CHECK(r.code == code);
+		CHECK((code ? r.err : r.out).find(text) != std::string::npos);
+	};
+	const std::string out = (folder.path / "out").string();
+	says({"--help"}, 0, "Usage: kvrun compare merge [OPTIONS]");
+	says({"--help"}, 0, "kvrun compare merge amd nvidia");
+	says({"-o", out}, 2, "folder");
+	says({folder.path.string()}, 2, "--output");
+	says({folder.path.string(), "-o", out}, 3, "run.json: cannot be read");
+	std::ofstream(folder.path / "run.json") << "{}";
+	says({folder.path.string(), "-o", out}, 3, "run.json");
+	CHECK(!fs::exists(out)); // nothing is written for what cannot be merged
+}
+
 TEST_CASE("synth writes the file that synth: names, and nothing when it cannot") {
 	const TempFolder folder;
 	const std::string file = (folder.path / "m.gguf").string();

@@ -41,10 +41,11 @@ RunSpec on_lavapipe(const std::string& icd, const TempFolder& cache) {
 	return spec;
 }
 
-std::vector<fs::path> files_in(const fs::path& folder) {
+std::vector<fs::path> files_in(const fs::path& folder) { // but for what is known of drivers
 	std::vector<fs::path> out;
 	std::error_code ec;
-	for (const auto& e : fs::directory_iterator(folder, ec)) out.push_back(e.path());
+	for (const auto& e : fs::directory_iterator(folder, ec))
+		if (e.path().filename() != "drivers.json") out.push_back(e.path());
 	return out;
 }
 

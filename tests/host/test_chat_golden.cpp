@@ -3,10 +3,10 @@
 #include "models/chat/builtin.h"
 #include "tests/support/assets.h"
 #include "tests/support/chat.h"
+#include "tests/support/temp_folder.h"
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 using namespace kvrun;
 
@@ -102,17 +102,16 @@ TEST_CASE("jinja: every feature gives what python3-jinja2 gives") {
 TEST_CASE("chat templates: conversations give what python3-jinja2 gives, byte for byte") { compare_folder(kGolden); }
 
 TEST_CASE("chat templates: the same with conversations made up now, if python3-jinja2 is here") {
-	char folder[] = "/tmp/kvrun-chat-XXXXXX";
-	REQUIRE(mkdtemp(folder));
+	const TempFolder folder;
 	const std::string command = std::string("python3 -B '") + KVRUN_SOURCE_DIR +
-	                            "/tools/dev/make_chat_golden.py' --random 60 --out '" + folder + "' >/dev/null 2>&1";
+	                            "/tools/dev/make_chat_golden.py' --random 60 --out '" + folder.path.string() +
+	                            "' >/dev/null 2>&1";
 	const int status = std::system(command.c_str());
 	const int rc = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 	if (rc == 77 || rc == 127) {
 		std::fprintf(stderr, "skipped: python3-jinja2 is not installed; new conversations are left out\n");
 	} else {
 		CHECK(rc == 0);
-		compare_folder(folder);
+		compare_folder(folder.path);
 	}
-	std::filesystem::remove_all(folder);
 }

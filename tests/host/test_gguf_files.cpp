@@ -2,6 +2,7 @@
 #include "models/model.h"
 #include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 #include <chrono>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -15,15 +16,7 @@ using namespace kvrun;
 
 namespace {
 
-// A folder of this test's own, removed at the end.
-struct Folder {
-	std::filesystem::path path;
-	Folder() {
-		std::string name = (std::filesystem::temp_directory_path() / "kvrun-test-XXXXXX").string();
-		if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
-		path = name;
-	}
-	~Folder() { std::filesystem::remove_all(path); }
+struct Folder : TempFolder {
 	std::string write(const std::string& name, const std::vector<std::byte>& bytes) const {
 		const std::string p = path / name;
 		std::ofstream(p, std::ios::binary)

@@ -1,9 +1,11 @@
 // Which installed Vulkan drivers are used: those that misbehave are refused with a reason, and the others work.
+#include "backends/driver_memory.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/probe.h"
 #include "tests/support/scoped_env.h"
 #include "tests/support/temp_folder.h"
 #include "tests/vulkan/vulkan_device.h"
+#include "tests/vulkan/vulkan_faults.h"
 #include <chrono>
 #include <csignal>
 #include <doctest/doctest.h>
@@ -30,13 +32,13 @@ struct Setting { // the loader finds these ICD files only, drivers are tried, an
 	ScopedEnv files, names, mode, probe, cache;
 };
 
-std::string good_driver() { // an ICD file; empty when the test's driver is not installed
+std::string good_driver(const std::string& name = test_driver()) { // an ICD file; empty when it is not installed
 	const ScopedEnv files("VK_DRIVER_FILES", ""), names("VK_ICD_FILENAMES", "");
 	try {
-		select_test_device(test_driver());
+		select_test_device(name);
 		return std::getenv("VK_DRIVER_FILES");
 	} catch (const Error& e) {
-		MESSAGE("skipped: " << test_driver() << ": " << e.what());
+		MESSAGE("skipped: " << name << ": " << e.what());
 		return "";
 	}
 }
@@ -130,7 +132,7 @@ TEST_CASE("drivers: T62, T71 a bad driver is remembered until it changes, the se
 		return d.bad.empty() ? std::string() : d.bad[0].why;
 	};
 	CHECK(has(probe(15), "within 5 s"));
-	const fs::path memory = only.folder.path / "bad-drivers.json";
+	const fs::path memory = only.folder.path / "drivers.json";
 	REQUIRE(fs::exists(memory));
 	struct stat st {};
 	CHECK((stat(memory.c_str(), &st) == 0 && (st.st_mode & 0777) == 0600));
@@ -162,14 +164,66 @@ TEST_CASE("drivers: T62, T71 a bad driver is remembered until it changes, the se
 	{ // good again
 		const ScopedEnv fine("KVRUN_HOSTILE_DRIVER", "none");
 		CHECK(has(probe(2), "remembered"));
-		vk::forget_bad_drivers(o.cache_dir);
+		DriverMemory::forget(o.cache_dir);
 		CHECK(probe(10) == "");
 	}
-	for (const char* garbage : {"", "{", "[]", "{\"bad\": 1}", "{\"bad\": [1, {}, {\"file\": 1}]}"}) {
+	for (const char* garbage : {"", "{", "[]", "{\"drivers\": 1}", "{\"drivers\": [1, {}, {\"name\": 1}]}"}) {
 		std::ofstream(memory, std::ios::trunc) << garbage;
 		const ScopedEnv crash("KVRUN_HOSTILE_DRIVER", "crash");
 		CHECK(has(probe(10), "SIGABRT"));
 	}
+}
+
+TEST_CASE("drivers: T71 a device whose driver compiles a kernel wrongly is refused at its first use, and remembered") {
+	VulkanFaults& f = vulkan_faults();
+	const std::string good = good_driver();
+	if (good.empty()) return;
+	const Setting only(good);
+	const BackendOptions o = options_from_environment();
+	const auto modules_of = [&](const BackendOptions& options) {
+		f.reset();
+		(void)open_backend(options);
+		return f.calls["vkCreateShaderModule"];
+	};
+	const uint64_t modules = modules_of(o);
+	MESSAGE(modules << " shaders are tested");
+	REQUIRE(modules > 8);
+	CHECK(modules_of(o) == 0); // known: nothing is compiled
+	BackendOptions forgetful = o;
+	forgetful.cache_dir.clear();
+	CHECK(modules_of(forgetful) == 0); // nowhere to remember it: not tested
+	for (uint64_t n = 1; n <= modules; ++n) {
+		CAPTURE(n);
+		DriverMemory::forget(o.cache_dir);
+		f.reset();
+		f.miscompiled = n;
+		CHECK_THROWS_WITH_AS((void)open_backend(o), doctest::Contains("computes wrongly"), Error);
+		f.reset(); // it would be right now
+		CHECK_THROWS_WITH_AS((void)open_backend(o), doctest::Contains("(remembered; `kvrun devices --retry`"), Error);
+		CHECK(f.calls["vkCreateShaderModule"] == 0);
+		CHECK(has(list_devices(o)[0].refused, "computes wrongly"));
+	}
+	DriverMemory::forget(o.cache_dir);
+	CHECK(modules_of(o) == modules);
+	CHECK(list_devices(o)[0].refused == "");
+}
+
+TEST_CASE("drivers: T71 beside a device that computes wrongly the next best is used") {
+	VulkanFaults& f = vulkan_faults();
+	const std::string first = good_driver(), second = good_driver("swiftshader");
+	if (first.empty() || second.empty() || first == second) return;
+	const Setting both(first + ":" + second);
+	const BackendOptions o = options_from_environment();
+	const std::vector<DeviceReport> all = list_devices(o);
+	REQUIRE(all.size() > 1);
+	REQUIRE(all[1].refused.empty());
+	f.reset();
+	f.miscompiled = 1;
+	CHECK(open_backend(o)->info().name == all[1].info.name);
+	BackendOptions named = o;
+	named.device = all[0].info.name;
+	CHECK_THROWS_WITH_AS((void)open_backend(named), doctest::Contains("computes wrongly"), Error);
+	f.reset();
 }
 
 TEST_CASE("drivers: T62 a manifest that is none is refused by name and hides no good driver") {

@@ -1,7 +1,9 @@
-// Makes Vulkan calls of this process fail on purpose: the n-th one, of one function or of all.
+// Makes Vulkan calls of this process fail on purpose: the n-th one, of one function or of all. Or a shader is compiled
+// wrongly.
 #include "tests/vulkan/vulkan_faults.h"
 #include "backends/vulkan/vk.h"
 #include <cstring>
+#include <vector>
 
 namespace kvrun {
 namespace {
@@ -36,6 +38,21 @@ enum class Call {
 	    vkCreateDevice
 };
 
+VkResult create_wrong_module(PFN_vkCreateShaderModule real, VkDevice device, const VkShaderModuleCreateInfo* info,
+                             const VkAllocationCallbacks* callbacks, VkShaderModule* out) {
+	constexpr uint32_t kHeader = 5, kExtInst = 12, kFAdd = 129, kFSub = 131; // words; opcodes of SPIR-V
+	constexpr uint32_t kClamp = 43, kFma = 50;                               // of GLSL.std.450, three operands each
+	std::vector<uint32_t> code(info->pCode, info->pCode + info->codeSize / 4);
+	for (size_t at = kHeader; at < code.size() && code[at] >> 16; at += code[at] >> 16)
+		if (const uint32_t op = code[at] & 0xffff; op == kFAdd || op == kFSub)
+			code[at] += kFAdd + kFSub - 2 * op;
+		else if (op == kExtInst && at + 4 < code.size() && code[at + 4] == kFma)
+			code[at + 4] = kClamp;
+	VkShaderModuleCreateInfo changed = *info;
+	changed.pCode = code.data();
+	return real(device, &changed, callbacks, out);
+}
+
 template <Call id, class F> struct Wrapped; // one function each, which calls what it found in the device
 template <Call id, class... A> struct Wrapped<id, VkResult(VKAPI_PTR*)(A...)> {
 	static inline VkResult(VKAPI_PTR* real)(A...) = nullptr;
@@ -45,6 +62,8 @@ template <Call id, class... A> struct Wrapped<id, VkResult(VKAPI_PTR*)(A...)> {
 		constexpr bool waits =
 		    id == Call::vkWaitForFences || id == Call::vkWaitSemaphores || id == Call::vkDeviceWaitIdle;
 		if (bad && !waits) return faults.result;
+		if constexpr (id == Call::vkCreateShaderModule)
+			if (faults.calls[name] == faults.miscompiled) return create_wrong_module(real, a...);
 		const VkResult r = real(a...);
 		if (id == Call::vkAllocateMemory && r == VK_SUCCESS) ++faults.live_memory;
 		return bad ? faults.result : r;

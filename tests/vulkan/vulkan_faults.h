@@ -1,4 +1,5 @@
-// Makes Vulkan calls of this process fail on purpose: the n-th one, of one function or of all.
+// Makes Vulkan calls of this process fail on purpose: the n-th one, of one function or of all. Or a shader is compiled
+// wrongly.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,6 +14,9 @@ struct VulkanFaults {
 	std::string function;
 	uint64_t first = 0, last = 0;
 	VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+	// The number (from 1) of the vkCreateShaderModule in which the driver takes additions for subtractions, the other
+	// way round, and fma() for clamp(); 0: none.
+	uint64_t miscompiled = 0;
 	// What was seen since reset().
 	std::map<std::string, uint64_t> calls; // by function
 	uint64_t all_calls = 0, failed = 0;

@@ -2,6 +2,7 @@
 #include "tools/compare/extra.h"
 #include "engine/core/utf8.h"
 #include "models/synth/shape.h"
+#include "tools/host.h"
 #include <cstdio>
 #include <fmt/ranges.h>
 #include <sys/wait.h>
@@ -48,7 +49,8 @@ Json column(const std::string& chip, const Json& run) {
 
 void add_unit(Json& columns, const Options& o, const std::string& chip, const std::string& how,
               const std::function<Json()>& work) {
-	const Json result = run_unit(o, {"static." + chip, {{"how", how}, {"version", KVRUN_VERSION}}, work}, 0.95, 0);
+	const Json key = {{"how", how}, {"version", KVRUN_VERSION}, {"commit", build_commit()}};
+	const Json result = run_unit(o, {"static." + chip, key, work}, 0.95, 0);
 	if (result.contains("error"))
 		columns.push_back({{"chip", chip}, {"error", result["error"]}});
 	else

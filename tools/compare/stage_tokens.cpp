@@ -3,6 +3,7 @@
 #include "tools/args_engine.h"
 #include "tools/compare/compare.h"
 #include "tools/compare/sequences.h"
+#include <algorithm>
 
 namespace kvrun::comparison {
 namespace {
@@ -56,8 +57,8 @@ Json run_stability(const Options& o, const Device& d) {
 		const auto engine = open(o, d);
 		for (const std::string& policy : policies(o)) {
 			uint64_t first = 0, second = 0;
-			run_policy(*engine, policy, 16, first);
-			run_policy(*engine, policy, 16, second);
+			run_policy(*engine, policy, std::min<int64_t>(o.tokens, 16), first);
+			run_policy(*engine, policy, std::min<int64_t>(o.tokens, 16), second);
 			same[policy] = first == second;
 		}
 	}

@@ -204,25 +204,37 @@ Table quality_table(const Json& run) {
 	return t;
 }
 
-Table static_table(const Json& run) {
-	Table t{"Compilers of GPUs that are not here", {"kernel", "use"}, {}};
-	std::vector<std::string> kernels; // kernel and use
-	for (const Json& s : run.value("static", Json::array())) {
-		t.heads.push_back(text(s, "chip") + ": registers, waves, instructions");
-		for (const Json& k : s.value("kernels", Json::array()))
-			add_name(kernels, text(k, "kernel") + "\n" + text(k, "use"));
+// What one chip's compiler makes of a kernel, over all its uses.
+static Cell static_cell(const Json& chip, const std::string& kernel) {
+	if (chip.contains("error")) return {"failed", Mark::Bad, text(chip, "error")};
+	uint64_t uses = 0, registers = 0, waves = UINT64_MAX, instructions = 0, spilling = 0;
+	for (const Json& k : chip["kernels"]) {
+		if (k["kernel"] != kernel) continue;
+		++uses;
+		registers = std::max(registers, k["registers"].get<uint64_t>());
+		waves = std::min(waves, k["waves"].get<uint64_t>());
+		instructions = std::max(instructions, k["instructions"].get<uint64_t>());
+		spilling += k["spills"] > 0;
 	}
-	for (const std::string& name : kernels) {
-		const size_t at = name.find('\n');
-		std::vector<Cell> row = {{name.substr(0, at)}, {name.substr(at + 1)}};
-		for (const Json& s : run["static"]) {
-			Cell cell{"-"};
-			for (const Json& k : s.value("kernels", Json::array()))
-				if (text(k, "kernel") + "\n" + text(k, "use") == name)
-					cell = {fmt::format("{}, {}, {}", text(k, "registers"), text(k, "waves"), text(k, "instructions")),
-					        k["spills"] > 0 ? Mark::Bad : Mark::None, text(k, "code_bytes") + " bytes of code"};
-			row.push_back(cell);
-		}
+	if (!uses) return {"-"};
+	return {fmt::format("{}, {}, {}", registers, waves ? std::to_string(waves) : "-", instructions),
+	        spilling ? Mark::Bad : Mark::None, fmt::format("{} uses, {} spill", uses, spilling)};
+}
+
+Table static_table(const Json& run) {
+	Table t{"Compilers of GPUs that are not here: most registers, fewest waves, most instructions of any use",
+	        {"kernel"},
+	        {}};
+	std::vector<std::string> kernels;
+	const Json chips = run.value("static", Json::array());
+	for (const Json& chip : chips) {
+		t.heads.push_back(text(chip, "chip"));
+		for (const Json& k : chip.value("kernels", Json::array())) add_name(kernels, k["kernel"]);
+		if (chip.contains("error")) add_name(kernels, "all");
+	}
+	for (const std::string& kernel : kernels) {
+		std::vector<Cell> row = {{kernel}};
+		for (const Json& chip : chips) row.push_back(static_cell(chip, kernel));
 		t.rows.push_back(std::move(row));
 	}
 	return t;

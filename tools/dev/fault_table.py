@@ -37,7 +37,6 @@ ROWS = {
     82: "homes and caches that are not the user's", 83: "locales", 84: "peers that die",
 }
 REASONS = {84: "there are no peers"}
-OPEN = {71: "open: no kernel's result is compared when a device is opened; KVRUN_CHECK=1 compares every operation"}
 FUNCTION = re.compile(r'^def \w+\(.*\):\n    """(.*?)(?:"""|\n)', re.M)
 CASE = re.compile(r'TEST_CASE(?:_TEMPLATE)?\(\s*"((?:[^"\\]|\\.)*)"')
 TAG = re.compile(r"\bT(\d\d)\b")
@@ -78,13 +77,13 @@ def table(root):
     for row, path, name in cases(root):
         found.setdefault(row, []).append((path, name))
     unknown = sorted(set(found) - set(ROWS))
-    missing = [r for r in ROWS if r not in found and r not in REASONS and r not in OPEN]
+    missing = [r for r in ROWS if r not in found and r not in REASONS]
     lines = ["# Faults and the tests behind them", "",
              "Written by `tools/dev/fault_table.py` from the names of the tests; ctest checks that it is up to date.", "", "| row | fault | tests |", "|---|---|---|"]
     for row in sorted(ROWS):
         tests = "<br>".join(f"{os.path.basename(p)}: {n}".replace("|", "\\|").replace('\\"', '"')
                             for p, n in sorted(set(found.get(row, []))))
-        reason = OPEN.get(row) or (not tests and (REASONS.get(row) or "none"))
+        reason = not tests and (REASONS.get(row) or "none")
         lines.append(f"| T{row:02} | {ROWS[row]} | {'<br>'.join(filter(None, [tests, reason and f'*{reason}*']))} |")
     return "\n".join(lines) + "\n", unknown, missing
 

@@ -1,0 +1,207 @@
+// A short test of a device: the main ops on small inputs, against the cpu backend.
+#include "backends/self_test.h"
+#include "backends/tolerance.h"
+#include "engine/core/block_quant.h"
+#include "engine/core/f16.h"
+#include "engine/core/splitmix64.h"
+#include "shared/kv_page.h"
+#include <cmath>
+#include <cstring>
+#include <deque>
+
+namespace kvrun {
+namespace {
+
+constexpr uint32_t kHeads = 4, kKvHeads = 2, kHeadDim = 64, kPage = 32, kPrompt = 40; // tokens of a page, of a prompt
+constexpr Quant kPackedK = {.bits = 2, .scale = Scale::PerChannel, .group = kPage};
+constexpr Quant kPackedV = {.bits = 2, .scale = Scale::PerToken, .group = 32};
+
+struct Result { // one output of one op
+	std::string what;
+	const char* rule; // of tolerance()
+	std::vector<float> x;
+};
+
+uint32_t number(uint64_t seed, uint64_t i) { return uint32_t(splitmix64(seed * 1000003 + i * kSplitmixStep) >> 32); }
+
+// Between -1 and 1, a multiple of 2^-8: f16 holds it exactly.
+std::vector<float> numbers(size_t n, uint64_t seed) {
+	std::vector<float> out(n);
+	for (size_t i = 0; i < n; ++i) out[i] = float(int(number(seed, i) % 513) - 256) / 256;
+	return out;
+}
+
+// Keys or values (kv heads, kPage, head_dim) that 2-bit codes hold exactly, so that no rounding decides: every group,
+// along tokens or along channels, has its least and its largest value among the first two.
+std::vector<float> four_levels(bool along_tokens, uint64_t seed) {
+	std::vector<float> out(size_t(kKvHeads) * kPage * kHeadDim);
+	for (size_t i = 0; i < out.size(); ++i) {
+		const size_t at = along_tokens ? i / kHeadDim % kPage : i % kPackedV.group;
+		const uint32_t code = at == 0 ? 0 : at == 1 ? 3 : number(seed, i) % 4;
+		out[i] = 0.5f * float(code) - 0.75f;
+	}
+	return out;
+}
+
+class Run { // the ops on one backend
+ public:
+	explicit Run(Backend& b) : b_(b) {}
+	void norm();
+	void project(DType, bool decode);
+	void prompt();
+	void packed();
+	std::vector<Result> results;
+
+ private:
+	View upload(DType type, const void* data, size_t bytes, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) {
+		held_.push_back(b_.alloc((bytes + 15) / 16 * 16, Mem::Device, "self-test"));
+		if (data) b_.write(held_.back(), 0, std::span(static_cast<const std::byte*>(data), bytes));
+		return view(held_.back(), 0, type, d0, d1, d2);
+	}
+	View f32(const std::vector<float>& x, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) {
+		return upload(DType::F32, x.data(), x.size() * 4, d0, d1, d2);
+	}
+	View u32(const std::vector<uint32_t>& x, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) {
+		return upload(DType::U32, x.data(), x.size() * 4, d0, d1, d2);
+	}
+	View f16(const std::vector<float>& x, uint32_t d0, uint32_t d1, uint32_t d2) {
+		std::vector<uint16_t> h;
+		for (const float v : x) h.push_back(f32_to_f16(v));
+		return upload(DType::F16, h.data(), h.size() * 2, d0, d1, d2);
+	}
+	View space(DType type, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) { // zero
+		return upload(type, nullptr, size_t(d0) * d1 * d2 * dtype_info(type).bytes, d0, d1, d2);
+	}
+	void keep(std::string what, const char* rule, const View& v) {
+		std::vector<std::byte> bytes(v.bytes());
+		b_.read(*v.buf, v.at, bytes);
+		b_.submit();
+		b_.wait();
+		std::vector<float> x(v.elements());
+		dequantise_row(v.type, bytes.data(), x.data(), x.size());
+		results.push_back({std::move(what), rule, std::move(x)});
+	}
+
+	Backend& b_;
+	std::deque<Buffer> held_; // addresses stay
+};
+
+void Run::norm() {
+	const View out = space(DType::F32, 3, 96);
+	b_.rmsnorm(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(96, 2), 96), 1e-5f);
+	keep("rmsnorm", "rmsnorm", out);
+}
+
+// Any codes, with scales that make elements of about 1.
+void Run::project(DType type, bool decode) {
+	constexpr uint32_t kCols = 256, kRows = 40;
+	const DTypeInfo info = dtype_info(type);
+	std::vector<std::byte> bytes(kRows * dtype_row_bytes(type, kCols));
+	for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(number(3, i));
+	const auto put_half = [&](size_t at, float x) {
+		const uint16_t h = f32_to_f16(x);
+		std::memcpy(&bytes[at], &h, 2);
+	};
+	for (size_t at = 0; at < bytes.size(); at += info.bytes) {
+		put_half(at, type == DType::F16 ? numbers(1, at)[0] : type == DType::Q8_0 ? 0.015f : 0.006f);
+		if (type == DType::Q4_K) put_half(at + 2, 0.02f);
+	}
+	const uint32_t T = decode ? 1 : 33;
+	const View x = f32(numbers(size_t(T) * kCols, 4), T, kCols), out = space(DType::F32, T, kRows);
+	held_.push_back(b_.alloc(kRows * b_.weight_row_bytes(type, kCols), Mem::Device, "self-test"));
+	const Proj p{out, view(held_.back(), 0, type, kRows, kCols), {}};
+	b_.write_weight(p.w, 0, kRows, bytes);
+	b_.matmul({&p, 1}, x, Epilogue::None, decode);
+	const bool half = !decode && b_.info().half_matmul;
+	keep(fmt::format("{} of {}", decode ? "matvec" : "matmul", info.name),
+	     decode ? "matvec"
+	     : half ? "matmul f16"
+	            : "matmul",
+	     out);
+}
+
+// Rotation, keys and values as f16, and causal attention over them.
+void Run::prompt() {
+	const uint32_t T = kPrompt, pairs = kHeadDim / 2;
+	std::vector<float> angles;
+	std::vector<uint32_t> at;
+	for (uint32_t t = 0; t < T; ++t) {
+		for (uint32_t p = 0; p < pairs; ++p) {
+			const double angle = t * std::pow(10000., -double(p) / pairs);
+			angles.push_back(float(std::cos(angle))), angles.push_back(float(std::sin(angle)));
+		}
+		for (uint32_t h = 0; h < kKvHeads; ++h) at.insert(at.end(), 2, (h * T + t) * pairs);
+	}
+	const View q = f32(numbers(size_t(T) * kHeads * kHeadDim, 5), T, kHeads, kHeadDim);
+	const View k = f32(numbers(size_t(T) * kKvHeads * kHeadDim, 6), T, kKvHeads, kHeadDim);
+	const View v = f32(numbers(size_t(T) * kKvHeads * kHeadDim, 7), T, kKvHeads, kHeadDim);
+	const KvRows own{space(DType::F16, kKvHeads, T, kHeadDim), space(DType::F16, kKvHeads, T, kHeadDim)};
+	const KvDst dst{as_words(own.k), as_words(own.v), u32(at, T, kKvHeads, 2), 1};
+	b_.rope_store(q, k, v, {f32(angles, T, pairs, 2), kHeadDim, /*neox=*/true}, {}, dst);
+	keep("rope_store", "rope", q);
+	keep("rope_store", "kv", own.k);
+	keep("rope_store", "kv", own.v);
+	const View out = space(DType::F32, T, kHeads, kHeadDim);
+	b_.attend_prompt(out, {}, q, own, nullptr);
+	keep("attend_prompt", "attend_prompt", out);
+}
+
+// One page of 2-bit keys and values is packed, then one row attends to it.
+void Run::packed() {
+	const uint32_t codes = kv_code_words(kKvHeads, kHeadDim, 2, kPage);
+	const uint32_t k_params = 2 * codes, v_params = k_params + kv_channel_param_words(kKvHeads, kHeadDim);
+	const uint32_t words = v_params + kv_token_param_words(kKvHeads, kHeadDim, kPackedV.group, kPage);
+	const View pool = space(DType::U32, words);
+	std::vector<uint32_t> sources(kPage);
+	for (uint32_t i = 0; i < kPage; ++i) sources[i] = i;
+	PackArgs pack{};
+	pack.format = {kPackedK, kPackedV}, pack.page = kPage;
+	pack.k_codes = pack.v_codes = pack.k_params = pack.v_params = pool;
+	pack.sources = u32(sources, kPage);
+	pack.work = u32({0, kPage, UINT32_MAX, 0, 0, codes, k_params, v_params, kSkip, kSkip}, 1, kPackWords);
+	b_.kv_pack(
+	    {f16(four_levels(true, 8), kKvHeads, kPage, kHeadDim), f16(four_levels(false, 9), kKvHeads, kPage, kHeadDim)},
+	    pack);
+
+	AttendGroup group{.format = pack.format, .page = kPage};
+	group.k_codes = group.v_codes = group.k_params = group.v_params = pool;
+	group.n_work = 1, group.n_pages = 1;
+	const uint32_t live = UINT32_MAX;
+	KvRead read{};
+	read.groups = {&group, 1};
+	read.tables = u32({0, codes, k_params, v_params, live, live, live, live}, 8); // the page's entry, its live bits
+	read.work = u32({0, 0, 1, 0, 4, 0, 0, 0}, 1, kAttendWords);
+	read.row_parts = u32({0, 1}, 1, 2);
+	read.parts = space(DType::F32, 1, kHeads, kHeadDim + 2);
+	read.n_kv_heads = kKvHeads;
+	const View q = f32(numbers(size_t(kHeads) * kHeadDim, 10), 1, kHeads, kHeadDim);
+	const View out = space(DType::F32, 1, kHeads, kHeadDim);
+	b_.attend(out, {}, q, read);
+	keep("kv_pack and attend", "attend packed", out);
+}
+
+std::vector<Result> run(Backend& b) {
+	Run r(b);
+	r.norm();
+	for (const DType type : {DType::F16, DType::Q8_0, DType::Q4_K})
+		for (const bool decode : {true, false}) r.project(type, decode);
+	r.prompt();
+	r.packed();
+	return std::move(r.results);
+}
+
+} // namespace
+
+std::string self_test(Backend& device, Backend& reference) {
+	const std::vector<Result> have = run(device), want = run(reference);
+	for (size_t i = 0; i < have.size(); ++i) {
+		const Difference d = compare(have[i].x, want[i].x, tolerance(have[i].rule));
+		if (d.n_bad)
+			return fmt::format("its driver computes wrongly: {} of {} results of {} differ from the cpu backend's, by "
+			                   "up to {:.3g}; update the driver",
+			                   d.n_bad, d.n, have[i].what, d.max_error);
+	}
+	return "";
+}
+
+} // namespace kvrun

@@ -1,0 +1,11 @@
+// A short test of a device: the main ops on small inputs, against the cpu backend.
+#pragma once
+#include "backends/backend.h"
+
+namespace kvrun {
+
+// What is wrong with the device's results, in one line; empty where they are right. Some milliseconds, and the time to
+// compile a dozen pipelines. Throws what an op throws.
+std::string self_test(Backend& device, Backend& reference);
+
+} // namespace kvrun
