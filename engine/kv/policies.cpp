@@ -178,7 +178,7 @@ std::vector<KvPolicy> policy_samples() {
 	for (const char* text :
 	     {"rtn4,k.bits=8", "rtn4,k.bits=16", "rtn4,v.bits=16", "rtn4,bits=1", "kivi2,bits=8", "asymkv1/1",
 	      "zipcache,salient.bits=8", "zipcache,bits=1", "mikv,bits=4", "mikv,bits=1", "mikv,salient.bits=4", "mixed4/1",
-	      "turbo1", "turbo2", "turbo4/3", "turbo3/2,norm_bits=16,mean=off,group=32", "turbo3/2,rotate=off",
+	      "turbo1", "turbo2", "turbo4/3", "turbo8/4", "turbo4/8", "turbo3/2,norm_bits=16,mean=off,group=32", "turbo3/2,rotate=off",
 	      "kivi2,bits=3", "rtn4,bits=3"})
 		all.push_back(parse_policy(text));
 	return all;

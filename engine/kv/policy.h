@@ -21,6 +21,7 @@ enum class Scale : uint8_t {
 	PerChannel, // one (scale, zero) per channel and run of `group` tokens   (KIVI keys)
 	PerToken,   // one (scale, zero) per token and run of `group` channels   (KIVI values)
 	Norm,       // one norm per token and kv head; codes are of a codebook for Gaussian values   (TurboQuant)
+	            // at 8 bits, uniform codes in the same pages: keys PerChannel, values PerToken and head
 };
 enum class Norm : uint8_t {
 	None,

@@ -392,6 +392,10 @@ void check_use(const Draft& d) {
 		if (known_field(at.field) && at.field != "bits" && !(at.k && any(true, packed)) &&
 		    !(at.v && any(false, packed)))
 			refuse(key, "nothing it could be of is packed");
+		const auto book = [](const Quant* q) { return q->scale == Scale::Norm && q->bits >= 1 && q->bits <= 4; };
+		const bool of_book = at.field == "rotate" || at.field == "mean" || at.field == "norm_bits";
+		if (of_book && !(at.k && any(true, book)) && !(at.v && any(false, book)))
+			refuse(key, "nothing has a codebook; those are scale=norm at 1 to 4 bits");
 		for (const uint8_t bits : {1, 2})
 			if (key == fmt::format("eta{}", bits) && std::ranges::none_of(kBothSides, [&](bool is_k) {
 				    return any(is_k, [&](auto q) { return q->bits == bits; });

@@ -18,6 +18,8 @@ const char* const kPolicies[] = {
     "rtn4",
     "rtn2",
     "rtn4,k.bits=16",
+    "rtn4,v.bits=16,k.scale=channel,k.group=32,k.bits=2",
+    "turbo8/3,v.bits@1=8,k.bits@1=1",
     "rtn2,flush=1,page=32",
     "kivi4",
     "kivi2",

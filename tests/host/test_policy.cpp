@@ -192,7 +192,9 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	CHECK(parse_policy("kivi2,bits=3").regular.v.bits == 3);
 	check_refused("turbo5", {"k.bits is '5'"});
 	check_refused("turbo3/", {"v.bits is ''"});
-	check_refused("turbo8", {"1 to 4 bits"});
+	check_refused("turbo8,norm_bits=16", {"norm_bits has no effect", "1 to 4 bits"});
+	check_refused("turbo8/4,k.rotate=off", {"k.rotate has no effect"});
+	check_refused("turbo4/8,mean=off,bits=8", {"mean has no effect"});
 	check_refused("turbo,eta=0.1", {"codebook"});
 	check_refused("turbo,v.mean=on", {"mean=on is for keys"});
 	check_refused("turbo,group=all", {"32, 64 or 128 tokens"});
