@@ -84,7 +84,7 @@ static std::vector<KvPolicy> table() {
 	     .takes_bits = true},
 	    {.name = "turbo",
 	     .source = "TurboQuant, arXiv:2504.19874",
-	     .summary = "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values",
+	     .summary = "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values, 1 to 4 or 8",
 	     // Beyond the paper: the means, norms of 8 bits, and norms that keep the length of what is decoded. The paper's
 	     // form is mean=off,norm_bits=16.
 	     .regular = {rotated(3, true), rotated(2, false)},
@@ -178,7 +178,7 @@ std::vector<KvPolicy> policy_samples() {
 	for (const char* text :
 	     {"rtn4,k.bits=8", "rtn4,k.bits=16", "rtn4,v.bits=16", "rtn4,bits=1", "kivi2,bits=8", "asymkv1/1",
 	      "zipcache,salient.bits=8", "zipcache,bits=1", "mikv,bits=4", "mikv,bits=1", "mikv,salient.bits=4", "mixed4/1",
-	      "turbo1", "turbo2", "turbo4/3", "turbo8/4", "turbo4/8", "turbo3/2,norm_bits=16,mean=off,group=32", "turbo3/2,rotate=off",
+	      "turbo1", "turbo2", "turbo4/3", "turbo3/2,norm_bits=16,mean=off,group=32", "turbo3/2,rotate=off",
 	      "kivi2,bits=3", "rtn4,bits=3"})
 		all.push_back(parse_policy(text));
 	return all;

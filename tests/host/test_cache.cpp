@@ -46,6 +46,8 @@ const char* const kPolicies[] = {
     "h2o,budget=40,recent=64",
     "h2o,budget=40,recent_keep=63,flush=1,per_head=off",
     "kivi2,score=mean,ratio=0.2",
+    "mikv,score=norm",
+    "zipcache,score=norm,key_norm=small",
     "kivi2,score=sum,ratio=0.3,salient.k.bits=4,salient.v.bits=8,salient.k.scale=channel,salient.k.group=32,per_head="
     "on",
 };
