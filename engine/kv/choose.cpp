@@ -2,6 +2,7 @@
 // number of bits.
 #include "engine/kv/choose.h"
 #include "engine/core/error.h"
+#include "engine/kv/counts.h"
 #include "engine/kv/policy_fields.h"
 #include <algorithm>
 #include <span>
@@ -153,7 +154,7 @@ struct Fit { // one candidate of `auto`
 	std::string text;
 	double kld = -1; // as Choice::kld
 	KvPlan plan;
-	size_t bytes = 0;
+	size_t bytes = 0; // at the window's fullest
 	bool fits = false;
 };
 
@@ -186,8 +187,8 @@ class Auto {
  private:
 	Fit look(const std::string& text, double kld) const {
 		Fit f{.text = text, .kld = kld, .plan = make_plan(parse_policy(text), shape_)};
-		f.bytes = bytes_at(f.plan, n_tokens_).total();
-		f.fits = tokens_that_fit(f.plan, budget_, n_tokens_) >= n_tokens_;
+		f.bytes = most_bytes(f.plan, n_tokens_);
+		f.fits = f.bytes <= budget_;
 		return f;
 	}
 	Fit with_room(uint64_t words) const {
@@ -195,7 +196,7 @@ class Auto {
 		return look(text_of(sides, options_), measured_ ? cost_of(sides) : -1);
 	}
 	Choice choice(const Fit& f, const Fit* better) const {
-		std::string why = fmt::format("{}: {} tokens take {} of {}{}", f.text, n_tokens_, mebibytes(f.bytes),
+		std::string why = fmt::format("{}: {} tokens take at most {} of {}{}", f.text, n_tokens_, mebibytes(f.bytes),
 		                              mebibytes(budget_), expected(f.kld));
 		if (better)
 			why += fmt::format("; {} would need {}{}", better->text, mebibytes(better->bytes), expected(better->kld));
