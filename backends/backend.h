@@ -83,9 +83,10 @@ class Backend {
 	// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
 	virtual void kv_block(const KvRows& src, const BlockArgs&) = 0;
 	// Saliency: attention received, summed over the rows of q that `rows` (n) u32 lists, averaged over the query heads
-	// of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]). Prompt tokens,
+	// of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]); without attention
+	// each row counts 1; times |k_t|, or over it and at least 1e-6, where the key's length counts. Prompt tokens,
 	// causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32.
-	virtual void score_prompt(View score, View q, View lse, View rows, const KvRows& kv) = 0;
+	virtual void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) = 0;
 	// Live tokens in f16 pages: every work item's pages against the rows it lists.
 	virtual void score_slots(View q, View lse, const ScoreArgs&) = 0;
 	// out (n_kv_heads, head_dim) f32 = max(out, |x|) over x (T, n_heads, head_dim) f32 and the heads of a kv head.

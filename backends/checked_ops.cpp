@@ -182,11 +182,11 @@ void CheckedBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	    [&](Backend& b, const Map& map) { b.kv_block(map(src), map(a)); });
 }
 
-void CheckedBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv) {
+void CheckedBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency s) {
 	check_score_prompt(score, q, lse, rows, kv);
 	run("score_prompt", fmt::format("q {} rows {} after {}", shape_text(q), rows.elements(), kv.first),
 	    {{"q", q}, {"rows", rows}, {"lse", lse}}, {{"score", score, tolerance("attend")}},
-	    [&](Backend& b, const Map& map) { b.score_prompt(map(score), map(q), map(lse), map(rows), map(kv)); });
+	    [&](Backend& b, const Map& map) { b.score_prompt(map(score), map(q), map(lse), map(rows), map(kv), s); });
 }
 
 void CheckedBackend::score_slots(View q, View lse, const ScoreArgs& a) {

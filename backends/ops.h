@@ -93,11 +93,12 @@ struct ScoreWork {     // f16 pages of one sequence whose tokens are scored
 };
 constexpr uint32_t kScoreWords = 8;
 
-struct ScoreGroup { // work items whose pages lie in the same buffer: one dispatch
+struct ScoreGroup { // work items whose pages lie in the same buffer and are scored alike: one dispatch
 	uint32_t page;  // tokens per page
 	View k_codes;   // u32 words of pool memory that page entries are relative to
 	uint32_t first_work, n_work;
 	uint32_t n_pages = 0; // as in AttendGroup
+	Saliency saliency = {};
 };
 struct ScoreArgs {
 	std::span<const ScoreGroup> groups;

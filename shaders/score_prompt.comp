@@ -1,5 +1,6 @@
 // Attention that a prompt's tokens receive from chosen rows, causal:
 //   score[h][t] += sum over rows r with first + r >= t of mean over heads j of h of exp(q_rj . k_t * scale - lse_rj)
+// With FLAGS, lib/saliency.glsl: 1 instead of exp(...), and a weight by |k_t|.
 // (ZipCache eq. (7) and (8) on the probe rows of eq. (9); H2O and MiKV with every row.)
 //
 //   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k (n_kv_heads, t_cap,
@@ -15,12 +16,15 @@
 #include "shared/spec.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(push_constant) uniform Push { ScorePromptPush p; };
 layout(std430, binding = 0) restrict buffer Score { float score[]; };
 layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
 layout(std430, binding = 2) readonly restrict buffer K { uvec4 k[]; };
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
+
+#include "lib/saliency.glsl"
 
 const uint PIECES = HEAD_DIM / 8; // of a key, 16 bytes each
 
@@ -44,9 +48,17 @@ void main() {
 				dot_ += dot(a, vec4(unpackHalf2x16(key8.x), unpackHalf2x16(key8.y)));
 				dot_ += dot(b, vec4(unpackHalf2x16(key8.z), unpackHalf2x16(key8.w)));
 			}
-			mean += exp(dot_ * p.scale - lse[KV_AT(3) + head]);
+			mean += BY_ATTENTION ? exp(dot_ * p.scale - lse[KV_AT(3) + head]) : 1.0;
 		}
 		sum += mean;
+	}
+	if (BY_NORM) {
+		float squares = 0;
+		for (uint c = 0; c < PIECES; c++) {
+			const uvec4 w = k[own_at + c];
+			[[unroll]] for (uint i = 0; i < 4; i++) squares += dot(unpackHalf2x16(w[i]), unpackHalf2x16(w[i]));
+		}
+		sum *= key_weight(vec4(squares)).x;
 	}
 	if (t < p.n_tokens) score[KV_AT(0) + h * p.stride + t] += sum / float(share);
 }

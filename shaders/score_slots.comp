@@ -16,6 +16,7 @@
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(push_constant) uniform Push { ScoreSlotsPush p; };
 layout(std430, binding = 0) restrict buffer Score { float score[]; };
@@ -25,6 +26,7 @@ layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 layout(std430, binding = 5) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
+#include "lib/saliency.glsl"
 
 void main() {
 	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * 8;
@@ -44,8 +46,16 @@ void main() {
 				float dot_ = 0;
 				for (uint c = 0; c < HEAD_DIM / 4; c++)
 					dot_ += dot(q[from + c], vec4(unpackHalf2x16(k_codes[at + 2 * c * PAGE]), unpackHalf2x16(k_codes[at + (2 * c + 1) * PAGE])));
-				sum += exp(dot_ * p.scale - lse[KV_AT(3) + head + j]);
+				sum += BY_ATTENTION ? exp(dot_ * p.scale - lse[KV_AT(3) + head + j]) : 1.0;
 			}
+		}
+		if (BY_NORM) {
+			float squares = 0;
+			for (uint c = 0; c < HEAD_DIM / 2; c++) {
+				const vec2 pair = unpackHalf2x16(k_codes[at + c * PAGE]);
+				squares += dot(pair, pair);
+			}
+			sum *= key_weight(vec4(squares)).x;
 		}
 		score[score_at + t] += sum / float(share);
 	}

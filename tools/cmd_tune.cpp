@@ -12,7 +12,7 @@
 namespace kvrun {
 namespace {
 
-constexpr const char* kBase = "turbo4/4,group=64"; // what the other layers are stored as meanwhile
+constexpr const char* kBase = "turbo8,group=64"; // what the other layers are stored as meanwhile
 
 struct TuneArgs {
 	EngineArgs engine;
@@ -53,7 +53,7 @@ std::vector<KvPolicy> policies_of(uint32_t n_layers, std::vector<Measured>& what
 	std::vector<KvPolicy> out = {parse_policy(kBase)};
 	for (uint32_t l = 0; l < n_layers; ++l)
 		for (const bool is_k : {true, false})
-			for (const int bits : {1, 2, 3}) {
+			for (const int bits : {1, 2, 3, 4}) {
 				out.push_back(parse_policy(fmt::format("{},{}.bits@{}={}", kBase, is_k ? 'k' : 'v', l, bits)));
 				what.push_back({l, is_k, bits});
 			}
@@ -64,7 +64,7 @@ std::vector<KvPolicy> policies_of(uint32_t n_layers, std::vector<Measured>& what
 Tuning tuning_of(const TextResult& r, const std::vector<Measured>& what, uint32_t n_layers) {
 	const double base = r.scores.at(1).kld_mean, share = base / (2. * n_layers); // scores[0] is f16
 	Tuning t{std::vector<LayerCost>(n_layers)};
-	for (LayerCost& c : t.layers) c.k[4] = c.v[4] = share;
+	for (LayerCost& c : t.layers) c.k[8] = c.v[8] = share;
 	for (size_t i = 0; i < what.size(); ++i) {
 		LayerCost& c = t.layers[what[i].layer];
 		(what[i].is_k ? c.k : c.v)[what[i].bits] = std::max(r.scores.at(i + 2).kld_mean - base, 0.) + share;
@@ -78,13 +78,13 @@ void print_tuning(const Tuning& t, const KvShape& shape) {
 		auto& row = table.emplace_back();
 		row.push_back({"layer", std::to_string(l)});
 		for (const bool is_k : {true, false})
-			for (int b = 1; b <= 4; ++b)
+			for (const int b : kChoiceBits)
 				row.push_back({fmt::format("{} {}", is_k ? 'K' : 'V', b),
 				               fmt::format("{:.5f}", (is_k ? t.layers[l].k : t.layers[l].v)[b])});
 	}
 	print_table(table);
 	write_stdout("\n");
-	for (const double bits : {2., 2.5, 3.})
+	for (const double bits : {2., 2.5, 3., 4.})
 		write_stdout(fmt::format("--kv tuned:{} is {}\n", bits, assign_bits(t, shape, bits)));
 }
 
@@ -132,7 +132,7 @@ void add_tune(Command& root) {
 	add_text(c, "-o,--output", a->out, kFile, "write to this file instead of MODEL.kv.json, where the policies look");
 	add_integer(c, "--chunks", a->chunks, 1, 1 << 20, "chunks of -c tokens, the second half of each scored [4]");
 	c.sections = {
-	    {"What is measured", "One side of one layer at a time is stored at 1, 2 and 3 bits, all others at 4 (" +
+	    {"What is measured", "One side of one layer at a time is stored at 1, 2, 3 and 4 bits, all others at 8 (" +
 	                             std::string(kBase) +
 	                             "), and the KL divergence of the next token from an f16 cache's is noted. The table "
 	                             "shows it, and the file "

@@ -45,7 +45,7 @@ class CpuBackend : public Backend {
 	void copy(View dst, View src) override;
 	void kv_pack(const KvRows& src, const PackArgs&) override;
 	void kv_block(const KvRows& src, const BlockArgs&) override;
-	void score_prompt(View score, View q, View lse, View rows, const KvRows& kv) override;
+	void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) override;
 	void score_slots(View q, View lse, const ScoreArgs&) override;
 	void channel_max(View out, View x) override;
 	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;

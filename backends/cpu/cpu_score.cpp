@@ -9,22 +9,30 @@
 
 namespace kvrun {
 
-// score[h][t] += sum over rows of the mean over the heads of kv head h of exp(q . k_t / sqrt(head_dim) - lse).
+// What the length of a key makes of the score of its token.
+static float key_weight(KeyNorm norm, const float* k, uint32_t D) {
+	if (norm == KeyNorm::Ignored) return 1;
+	const float length = std::sqrt(dot(k, k, D));
+	return norm == KeyNorm::Large ? length : 1 / std::max(length, 1e-6f);
+}
+
+// score[h][t] += sum over rows of the mean over the heads of kv head h of exp(q . k_t / sqrt(head_dim) - lse), or of 1.
 // key(t) gives token t's keys, null where there is none; `score` has one place per token.
 template <class Key>
 static void add_scores(float* score, uint32_t n_tokens, const float* q, const float* lse, uint32_t share, uint32_t D,
-                       Key key) {
+                       Saliency s, Key key) {
 	const float scale = 1 / std::sqrt(float(D)), weight = 1 / float(share);
 	for (uint32_t t = 0; t < n_tokens; ++t) {
 		const float* k = key(t);
 		if (!k) continue;
 		float sum = 0;
-		for (uint32_t j = 0; j < share; ++j) sum += std::exp(scale * dot(q + size_t(j) * D, k, D) - lse[j]);
-		score[t] += weight * sum;
+		for (uint32_t j = 0; j < share; ++j)
+			sum += s.attention ? std::exp(scale * dot(q + size_t(j) * D, k, D) - lse[j]) : 1.f;
+		score[t] += weight * sum * key_weight(s.norm, k, D);
 	}
 }
 
-void CpuBackend::score_prompt(View score, View q, View row_lse, View rows, const KvRows& kv) {
+void CpuBackend::score_prompt(View score, View q, View row_lse, View rows, const KvRows& kv, Saliency saliency) {
 	check_score_prompt(score, q, row_lse, rows, kv);
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1];
 	const uint32_t n = kv.first + q.shape[0], share = n_heads / n_kv_heads, n_rows = uint32_t(rows.elements());
@@ -41,7 +49,7 @@ void CpuBackend::score_prompt(View score, View q, View row_lse, View rows, const
 			KV_ASSERT(row[i] < q.shape[0]);
 			const size_t head = size_t(row[i]) * n_heads + h * share;
 			add_scores(out + size_t(h) * score.shape[1], kv.first + row[i] + 1, qs + head * D, lse + head, share, D,
-			           [&](uint32_t t) { return &k[size_t(t) * D]; });
+			           saliency, [&](uint32_t t) { return &k[size_t(t) * D]; });
 		}
 	}
 }
@@ -64,7 +72,7 @@ void CpuBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
 			KV_ASSERT(r < a.rows.elements() && rows[r] < q.shape[0]);
 			const size_t head = size_t(rows[r]) * n_heads + h * share;
-			add_scores(score + at, g.page, qs + head * D, norm + head, share, D,
+			add_scores(score + at, g.page, qs + head * D, norm + head, share, D, g.saliency,
 			           [&](uint32_t t) { return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr; });
 		}
 	};

@@ -146,6 +146,9 @@ struct KvBlockArgs {                // kv_block
 	uint32_t k_bits, t_cap, n_kv_heads, head_dim;
 };
 
+struct ScoreBy {                      // Saliency
+	uint32_t attention, large, small; // 0 or 1
+};
 struct ScorePromptArgs {
 	float* score; // (n_kv_heads, stride), added to
 	const float *q, *lse;
@@ -153,6 +156,7 @@ struct ScorePromptArgs {
 	const uint32_t* k;    // (n_kv_heads, t_cap, head_dim / 2) words of two halves
 	uint32_t first, n_tokens, n_rows, n_heads, n_kv_heads, head_dim, t_cap, stride;
 	float scale;
+	ScoreBy by;
 };
 struct ScoreSlotsArgs {
 	float* score; // words, added to
@@ -160,6 +164,7 @@ struct ScoreSlotsArgs {
 	const uint32_t *rows, *work, *tables, *k_codes;
 	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
 	float scale;
+	ScoreBy by;
 };
 struct WeighArgs {
 	float* weight; // words

@@ -158,14 +158,16 @@ void CudaBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 
 // ---- saliency
 
-void CudaBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv) {
+static ScoreBy score_by(Saliency s) { return {s.attention, s.norm == KeyNorm::Large, s.norm == KeyNorm::Small}; }
+
+void CudaBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency s) {
 	check_score_prompt(score, q, lse, rows, kv);
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0];
 	const uint32_t n = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
 	launch(kernels_.score_prompt, {groups(n, kThreads), n_kv_heads, 1}, kThreads,
 	       ScorePromptArgs{data<float>(score), data<float>(q), data<float>(lse), data<uint32_t>(rows), half_words(kv.k),
 	                       kv.first, n, n_rows, n_heads, n_kv_heads, D, kv.k.shape[1], score.shape[1],
-	                       1 / std::sqrt(float(D))},
+	                       1 / std::sqrt(float(D)), score_by(s)},
 	       {"score_prompt", 4. * n_rows * n_heads * D + 2. * n * n_kv_heads * D + 8. * n * n_kv_heads});
 }
 
@@ -179,7 +181,7 @@ void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 		launch(kernels_.score_slots, {g.n_work, a.n_kv_heads, 1}, kThreads,
 		       ScoreSlotsArgs{data<float>(a.score), data<float>(q), data<float>(lse), data<uint32_t>(a.rows),
 		                      data<uint32_t>(a.work), data<uint32_t>(a.tables), data<uint32_t>(g.k_codes), g.first_work,
-		                      g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
+		                      g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D)), score_by(g.saliency)},
 		       {"score_slots", 2. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}

@@ -147,5 +147,15 @@ __device__ inline float received(const float* q, const float* lse, uint32_t shar
 	for (uint32_t j = 0; j < share; ++j) sum += expf(scale * dot(q + uint64_t(j) * D, keys, t) - lse[j]);
 	return 1 / float(share) * sum;
 }
+// The same where a row counts 1 instead of its attention, or the length of the key counts.
+template <class Keys>
+__device__ inline float salient(const ScoreBy& by, const float* q, const float* lse, uint32_t share, uint32_t D,
+                                float scale, const Keys& keys, uint32_t t) {
+	const float given = by.attention ? received(q, lse, share, D, scale, keys, t) : 1.f;
+	if (!by.large && !by.small) return given;
+	float squares = 0;
+	keys.each(t, [&](uint32_t, float x) { squares += x * x; });
+	return by.large ? given * sqrtf(squares) : given / fmaxf(sqrtf(squares), 1e-6f);
+}
 
 } // namespace kvrun::cuda::KV_CUDA_BUILD

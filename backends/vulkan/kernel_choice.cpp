@@ -291,17 +291,27 @@ std::vector<SpecValue> soft_score(uint32_t head_dim, uint32_t share, uint32_t n_
 	return {{SPEC_LOCAL_X, kQuadLanes}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, heads}, {SPEC_ROWS, rows}};
 }
 
-} // namespace
-
-ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows) {
-	if (soft(c)) return {{Kernel::soft_score_prompt, soft_score(head_dim, share, n_rows)}, kQuadLanes * 4};
-	return {{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
+// FLAGS of all score kernels: shaders/lib/saliency.glsl.
+void add_saliency(Choice& x, Saliency s) {
+	const uint32_t norm = s.norm == KeyNorm::Large ? 2 : s.norm == KeyNorm::Small ? 4 : 0;
+	if (const uint32_t flags = (s.attention ? 0 : 1) | norm) x.spec.push_back({SPEC_FLAGS, flags});
 }
 
-Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page) {
+} // namespace
+
+ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s) {
+	ScoreChoice x{{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
+	if (soft(c)) x = {{Kernel::soft_score_prompt, soft_score(head_dim, share, n_rows)}, kQuadLanes * 4};
+	add_saliency(x, s);
+	return x;
+}
+
+Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page,
+                          Saliency s) {
 	Choice x{Kernel::score_slots, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}};
 	if (soft(c)) x = {Kernel::soft_score_slots, soft_score(head_dim, share, n_rows)};
 	x.spec.push_back({SPEC_PAGE, page});
+	add_saliency(x, s);
 	return x;
 }
 

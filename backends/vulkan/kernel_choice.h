@@ -58,9 +58,10 @@ Choice choose_attend_merge(const Caps&, uint32_t head_dim, uint32_t flags);
 struct ScoreChoice : Choice {
 	uint32_t tokens; // of a workgroup of score_prompt
 };
-ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows);
+ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency = {});
 // n_rows: most rows of a work item
-Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page);
+Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page,
+                          Saliency = {});
 Choice choose_weigh(const Caps&, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page);
 Choice choose_top_k(const Caps&);
 Choice choose_scatter(const Caps&);

@@ -6,12 +6,12 @@
 
 namespace kvrun::vk {
 
-void VulkanBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv) {
+void VulkanBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency s) {
 	check_score_prompt(score, q, lse, rows, kv);
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = kv.k.shape[0],
 	               n_tokens = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
 	check_head_dim(head_dim);
-	const ScoreChoice how = choose_score_prompt(caps(), head_dim, n_heads / n_kv_heads, n_rows);
+	const ScoreChoice how = choose_score_prompt(caps(), head_dim, n_heads / n_kv_heads, n_rows, s);
 	const ScorePromptPush push{.first = kv.first,
 	                           .n_tokens = n_tokens,
 	                           .n_rows = n_rows,
@@ -34,7 +34,7 @@ void VulkanBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	check_head_dim(head_dim);
 	bool continues = false; // work items score different slots
 	for (const ScoreGroup& g : a.groups) {
-		const Choice how = choose_score_slots(caps(), head_dim, n_heads / a.n_kv_heads, n_rows, g.page);
+		const Choice how = choose_score_slots(caps(), head_dim, n_heads / a.n_kv_heads, n_rows, g.page, g.saliency);
 		const ScoreSlotsPush push{
 		    .first_work = g.first_work, .n_heads = n_heads, .n_kv_heads = a.n_kv_heads, .scale = score_scale(head_dim)};
 		const double tokens = double(g.n_pages) * g.page;

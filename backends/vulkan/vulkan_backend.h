@@ -45,7 +45,7 @@ class VulkanBackend final : public Backend {
 	void attend_prompt(View out, View lse, View q, const KvRows&, const KvRead* older) override;
 	void kv_pack(const KvRows& src, const PackArgs&) override;
 	void kv_block(const KvRows& src, const BlockArgs&) override;
-	void score_prompt(View score, View q, View lse, View rows, const KvRows&) override;
+	void score_prompt(View score, View q, View lse, View rows, const KvRows&, Saliency) override;
 	void score_slots(View q, View lse, const ScoreArgs&) override;
 	void channel_max(View out, View x) override;
 	void kv_balance(View out, View q_max, const KvRows&, uint32_t n) override;

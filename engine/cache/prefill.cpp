@@ -116,7 +116,7 @@ void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first
 		listed.push_back(*at - first);
 	be_.write(rows_, 0, std::as_bytes(std::span(listed)));
 	const View probe = view(rows_, 0, DType::U32, uint32_t(listed.size()));
-	be_.score_prompt(sums_, q, lse, probe, own);
+	be_.score_prompt(sums_, q, lse, probe, own, seq_.plan().policy.select.saliency());
 	if (!seq_.cache().n_f16_slots()) return;
 	StepTable table;
 	const ScoreRows rows{&seq_, 0, uint32_t(listed.size()), prompt_piece(seq_.pool().device(), seq_, l)};

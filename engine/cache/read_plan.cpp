@@ -162,10 +162,16 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 		for (const PageRun& run : r.seq->runs(l)) {
 			if (run.tier != Tier::F16) continue;
 			const uint32_t page = r.seq->plan().page[int(Tier::F16)];
-			auto g = std::ranges::find_if(
-			    open, [&](const Group& o) { return o.chunk == run.chunk[0] && o.args.page == page; });
+			const Saliency saliency = r.seq->plan().policy.select.saliency();
+			auto g = std::ranges::find_if(open, [&](const Group& o) {
+				return o.chunk == run.chunk[0] && o.args.page == page && o.args.saliency == saliency;
+			});
 			if (g == open.end()) {
-				open.push_back({{.page = page, .k_codes = chunk_of(*r.seq, run.chunk[0]), .first_work = 0, .n_work = 0},
+				open.push_back({{.page = page,
+				                 .k_codes = chunk_of(*r.seq, run.chunk[0]),
+				                 .first_work = 0,
+				                 .n_work = 0,
+				                 .saliency = saliency},
 				                run.chunk[0],
 				                {}});
 				g = open.end() - 1;

@@ -49,11 +49,21 @@ uint32_t how_many_salient(const Select& s, uint32_t n, uint64_t n_judged) {
 // A number for each pair of seed and counter.
 static uint64_t mix(uint64_t seed, uint64_t i) { return splitmix64(seed + (i + 1) * kSplitmixStep); }
 
+struct ProbeShares {
+	double recent, random;
+};
+// The length of a key is the same to every row that sees it: the newest row will do.
+static ProbeShares probe_shares(const Select& s) {
+	if (s.rank == Rank::KeyNorm) return {.recent = 1e-12, .random = 0};
+	return {s.probe_recent, s.probe_random};
+}
+
 std::vector<uint32_t> probe_rows(const Select& s, uint32_t n, uint64_t seed) {
 	if (!ranks_by_score(s.rank) || n == 0) return {};
-	const uint32_t n_random_wanted = uint32_t(round_share(s.probe_random, n));
-	uint32_t n_recent = uint32_t(std::min<uint64_t>(round_share(s.probe_recent, n), n));
-	if (s.probe_recent > 0 || n_random_wanted == 0) n_recent = std::max(n_recent, 1u);
+	const ProbeShares share = probe_shares(s);
+	const uint32_t n_random_wanted = uint32_t(round_share(share.random, n));
+	uint32_t n_recent = uint32_t(std::min<uint64_t>(round_share(share.recent, n), n));
+	if (share.recent > 0 || n_random_wanted == 0) n_recent = std::max(n_recent, 1u);
 	const uint32_t rest = n - n_recent, n_random = std::min(n_random_wanted, rest);
 	std::vector<uint32_t> rows(rest);
 	std::iota(rows.begin(), rows.end(), 0u);
@@ -67,15 +77,16 @@ std::vector<uint32_t> probe_rows(const Select& s, uint32_t n, uint64_t seed) {
 
 bool is_probe(const Select& s, uint32_t index, uint64_t position, uint64_t seed) {
 	if (!ranks_by_score(s.rank)) return false;
-	if (s.probe_recent + s.probe_random >= 1) return true;
+	const ProbeShares share = probe_shares(s);
+	if (share.recent + share.random >= 1) return true;
 	const uint32_t window = s.recent_keep + s.flush;
-	const uint64_t n_recent = std::max<uint64_t>(round_share(s.probe_recent, s.flush), s.probe_recent > 0 ? 1 : 0);
+	const uint64_t n_recent = std::max<uint64_t>(round_share(share.recent, s.flush), share.recent > 0 ? 1 : 0);
 	if (index + n_recent >= window) return true;
-	return double(mix(~seed, position) >> 11) * 0x1p-53 < s.probe_random;
+	return double(mix(~seed, position) >> 11) * 0x1p-53 < share.random;
 }
 
 void normalise_scores(const Select& s, std::span<float> sums, uint32_t n, std::span<const uint32_t> rows) {
-	if (s.rank != Rank::ScoreMean || n == 0) return;
+	if (!takes_mean(s.rank) || n == 0) return;
 	KV_ASSERT(sums.size() % n == 0);
 	std::vector<float> seen_by(n);
 	for (uint32_t t = 0; t < n; ++t)

@@ -25,8 +25,8 @@ std::vector<uint32_t> probe_rows(const Select&, uint32_t n, uint64_t seed);
 // Whether a decoded token's row feeds the score: `index` of the token in its window of recent_keep + flush.
 bool is_probe(const Select&, uint32_t index, uint64_t position, uint64_t seed);
 
-// Turns sums of attention (n_kv_heads, n), over the prompt rows `rows`, into scores: ScoreMean divides each by the
-// number of rows that see the token (at least 1), ScoreSum leaves them.
+// Turns sums of saliency (n_kv_heads, n), over the prompt rows `rows`, into scores: ranks that take_mean() divide each
+// by the number of rows that see the token (at least 1), ScoreSum leaves them.
 void normalise_scores(const Select&, std::span<float> sums, uint32_t n, std::span<const uint32_t> rows);
 
 // Half to even, as every rounding here.

@@ -154,8 +154,7 @@ double stored_bits(const KvPlan& plan, uint64_t n_tokens) {
 	return 16.0 * double(bytes_at(plan, n_tokens).total()) / double(plan.f16_bytes(n_tokens));
 }
 
-// An upper bound of what n tokens take, however they arrive: as one prompt or one by one, at the window's fullest.
-static size_t most_bytes(const KvPlan& plan, uint64_t n) {
+size_t most_bytes(const KvPlan& plan, uint64_t n) {
 	const Select& s = plan.policy.select;
 	size_t most = 0;
 	for (bool prompt : {true, false}) {

@@ -31,4 +31,7 @@ bool window_full(const KvPlan&, const KvCounts&);
 // What a cache with these counts has allocated.
 KvBytes bytes_of(const KvPlan&, const KvCounts&);
 
+// An upper bound of what n tokens take, however they arrive: as one prompt or one by one, at the window's fullest.
+size_t most_bytes(const KvPlan&, uint64_t n_tokens);
+
 } // namespace kvrun

@@ -52,6 +52,9 @@ static uint16_t resolve_run(const Quant& q, const KvShape& s, bool fit, const ch
 }
 static Quant resolve(const KvPolicy& p, Quant q, const KvShape& s, bool is_k) {
 	check_quant(p.text, q, is_k);
+	if (q.scale == Scale::Norm && q.bits == 8) // where uniform codes lose next to nothing, and cost nothing to decode
+		q = is_k ? Quant{.bits = 8, .scale = Scale::PerChannel, .group = q.group}
+		         : Quant{.bits = 8, .scale = Scale::PerToken, .group = kGroupHead};
 	if (packed(q) && q.scale == Scale::PerToken) q.group = resolve_run(q, s, p.fit_groups, is_k ? "K" : "V");
 	if (!packed(q)) q = {.bits = q.bits}; // nothing else means anything
 	if (q.relax == kRelaxByBits) q.relax = q.scale == Scale::Norm ? 0 : relax_of_bits(q.bits);

@@ -84,7 +84,7 @@ static std::vector<KvPolicy> table() {
 	     .takes_bits = true},
 	    {.name = "turbo",
 	     .source = "TurboQuant, arXiv:2504.19874",
-	     .summary = "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values",
+	     .summary = "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values, 1 to 4 or 8",
 	     // Beyond the paper: the means, norms of 8 bits, and norms that keep the length of what is decoded. The paper's
 	     // form is mean=off,norm_bits=16.
 	     .regular = {rotated(3, true), rotated(2, false)},

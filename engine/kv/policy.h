@@ -21,6 +21,7 @@ enum class Scale : uint8_t {
 	PerChannel, // one (scale, zero) per channel and run of `group` tokens   (KIVI keys)
 	PerToken,   // one (scale, zero) per token and run of `group` channels   (KIVI values)
 	Norm,       // one norm per token and kv head; codes are of a codebook for Gaussian values   (TurboQuant)
+	            // at 8 bits, uniform codes in the same pages: keys PerChannel, values PerToken and head
 };
 enum class Norm : uint8_t {
 	None,
@@ -72,8 +73,21 @@ enum class Rank : uint8_t { // how the tokens that leave the recent window are j
 	LogWindow,              // every 2nd stays, older survivors halve with each flush       (LogQuant)
 	ScoreSum,               // by the attention received so far                            (H2O, MiKV)
 	ScoreMean,              // the same / number of scored rows that could see the token    (ZipCache)
+	KeyNorm,                // by the length of the key alone, which one row per flush reads
 };
-constexpr bool ranks_by_score(Rank r) { return r == Rank::ScoreSum || r == Rank::ScoreMean; }
+constexpr bool ranks_by_score(Rank r) { return r == Rank::ScoreSum || r == Rank::ScoreMean || r == Rank::KeyNorm; }
+constexpr bool takes_mean(Rank r) { return r == Rank::ScoreMean || r == Rank::KeyNorm; }
+
+enum class KeyNorm : uint8_t { // what the length of a token's key makes of its score
+	Ignored,
+	Large, // times the length
+	Small, // over it
+};
+struct Saliency {          // what a scored row gives a token that it sees
+	bool attention = true; // else 1
+	KeyNorm norm = KeyNorm::Ignored;
+	bool operator==(const Saliency&) const = default;
+};
 
 // The token classifier. The window holds at most recent_keep + flush tokens; when the next one would not fit, the
 // oldest `flush` are judged. LogWindow counts its survivors as part of the window: W = recent_keep, 2 W = flush.
@@ -89,6 +103,8 @@ struct Select {
 	double probe_recent = 1; // share of rows that feed the score: the newest of a prompt or flush ...
 	double probe_random = 0; // ... and this share drawn from the others
 	bool per_head = false;   // one token set per kv head, not per layer
+	KeyNorm key_norm = KeyNorm::Ignored;
+	Saliency saliency() const { return {rank != Rank::KeyNorm, key_norm}; }
 	bool operator==(const Select&) const = default;
 };
 

@@ -184,7 +184,6 @@ void check_quant(std::string_view text, const Quant& q, bool is_k) {
 		if (q.norm_bits != 16) refuse("norm_bits=8 needs scale=norm");
 		return;
 	}
-	if (q.bits > 4) refuse("codebooks have 1 to 4 bits; scale=token and scale=channel have 8");
 	if (q.norm != Norm::None) refuse("scale=norm has one norm per token; give norm=none");
 	if (q.relax > 0) refuse("eta moves the ends of uniform codes, and scale=norm has a codebook; leave it out");
 }

@@ -86,8 +86,20 @@ void set_rank(Select& s, std::string_view key, std::string_view v) {
 		s.rank = Rank::ScoreSum;
 	else if (v == "mean" || v == "normalized" || v == "normalised")
 		s.rank = Rank::ScoreMean;
+	else if (v == "norm")
+		s.rank = Rank::KeyNorm, s.key_norm = KeyNorm::Large;
 	else
-		fail(Code::Invalid, "{} is '{}': expected sum (accumulated), mean (normalised), log or none", key, v);
+		fail(Code::Invalid, "{} is '{}': expected sum (accumulated), mean (normalised), norm, log or none", key, v);
+}
+void set_key_norm(Select& s, std::string_view key, std::string_view v) {
+	if (v == "large")
+		s.key_norm = KeyNorm::Large;
+	else if (v == "small")
+		s.key_norm = KeyNorm::Small;
+	else if (v == "off")
+		s.key_norm = KeyNorm::Ignored;
+	else
+		fail(Code::Invalid, "{} is '{}': expected large, small or off", key, v);
 }
 void set_w(Draft& d, std::string_view key, std::string_view v) {
 	if (d.p.select.rank != Rank::LogWindow)
@@ -139,8 +151,12 @@ const Key kKeys[] = {
     {"stride", "layers that share codes; the first of them stores them",
      [](Draft& d, auto k, auto v) { d.p.share.stride = uint16_t(whole(k, v, 2, 64)); }},
     {"score",
-     "how tokens are ranked: sum (attention received), mean (the same per row that could see the token), log or none",
+     "how tokens are ranked: sum (attention received), mean (the same per row that could see the token), norm (length "
+     "of "
+     "the key), log or none",
      [](Draft& d, auto k, auto v) { set_rank(d.p.select, k, v); }},
+    {"key_norm", "large: scores are multiplied by the length of the token's key; small: divided by it; off",
+     [](Draft& d, auto k, auto v) { set_key_norm(d.p.select, k, v); }},
     {"ratio", "share of the tokens leaving the window that are salient",
      [](Draft& d, auto k, auto v) { d.p.select.ratio = number(k, v, 0, 1); }},
     {"budget", "most tokens kept in f16 for their score",
@@ -346,7 +362,7 @@ void check(const KvPolicy& p) {
 	const Select& s = p.select;
 	const bool scored = ranks_by_score(s.rank);
 	if (!scored && (s.ratio > 0 || s.budget > 0))
-		fail(Code::Invalid, "{}: ratio and budget need score=sum or score=mean", p.text);
+		fail(Code::Invalid, "{}: ratio and budget need score=sum, mean or norm", p.text);
 	if (scored && !(s.ratio > 0) && !s.budget)
 		fail(Code::Invalid,
 		     "{}: a policy that ranks by score needs salient tokens: ratio above 0, as 0.2, or budget in tokens",
@@ -356,9 +372,11 @@ void check(const KvPolicy& p) {
 	if (s.probe_recent + s.probe_random > 1 + 1e-9)
 		fail(Code::Invalid, "{}: probe.recent + probe.random is {}, more than all rows", p.text,
 		     s.probe_recent + s.probe_random);
+	if (s.rank == Rank::KeyNorm && s.key_norm == KeyNorm::Ignored)
+		fail(Code::Invalid, "{}: score=norm ranks by the length of keys; key_norm is large or small", p.text);
 	if (s.per_head && !scored)
 		fail(Code::Invalid,
-		     "{}: per_head=on needs score=sum or score=mean; all heads share the tokens of other policies", p.text);
+		     "{}: per_head=on needs score=sum, mean or norm; all heads share the tokens of other policies", p.text);
 	const bool salient_16 = p.salient.k.bits == 16 && p.salient.v.bits == 16;
 	if (p.salient.k.bits == 0 || p.salient.v.bits == 0)
 		fail(Code::Invalid, "{}: salient tokens are stored; bits 1, 2, 4, 8 or 16", p.text);
@@ -385,13 +403,19 @@ void check_use(const Draft& d) {
 	const auto packed = [](const Quant* q) { return q->bits > 0 && q->bits < 16; };
 	for (const std::string& key : d.typed) {
 		const Path at = read_path(key);
-		if (key.starts_with("probe") && !ranks_by_score(p.select.rank))
+		if ((key.starts_with("probe") || key == "key_norm") && !ranks_by_score(p.select.rank))
 			refuse(key, "no score is kept; give score=sum or score=mean");
+		if (key.starts_with("probe") && p.select.rank == Rank::KeyNorm)
+			refuse(key, "with score=norm one row reads the length of all keys");
 		if (key == "stride" && p.share.k_first == UINT16_MAX && p.share.v_first == UINT16_MAX)
 			refuse(key, "no layers share codes; give km or vm");
 		if (known_field(at.field) && at.field != "bits" && !(at.k && any(true, packed)) &&
 		    !(at.v && any(false, packed)))
 			refuse(key, "nothing it could be of is packed");
+		const auto book = [](const Quant* q) { return q->scale == Scale::Norm && q->bits >= 1 && q->bits <= 4; };
+		const bool of_book = at.field == "rotate" || at.field == "mean" || at.field == "norm_bits";
+		if (of_book && !(at.k && any(true, book)) && !(at.v && any(false, book)))
+			refuse(key, "nothing has a codebook; those are scale=norm at 1 to 4 bits");
 		for (const uint8_t bits : {1, 2})
 			if (key == fmt::format("eta{}", bits) && std::ranges::none_of(kBothSides, [&](bool is_k) {
 				    return any(is_k, [&](auto q) { return q->bits == bits; });

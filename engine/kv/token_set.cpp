@@ -161,7 +161,7 @@ void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves)
 	if (plan_->ranked())
 		for (const Token& t : candidates) {
 			const uint32_t rows = std::max(1u, scored_rows - t.rows_before);
-			score.push_back(s.rank == Rank::ScoreMean ? t.score / rows : t.score);
+			score.push_back(takes_mean(s.rank) ? t.score / rows : t.score);
 		}
 	const Flush verdict = classify(s, e.candidates, e.salient, score);
 	KV_ASSERT(verdict.salient.size() == e.salient);

@@ -15,19 +15,25 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMostBytes = 4 << 20;
-constexpr const char* kFormat = "kvrun tuning 1";
+constexpr const char* kFormat = "kvrun tuning 2";
 
 std::string model_of(const Gguf& g) { return fmt::format("{:016x}", fingerprint(g)); }
 
-// Costs at 1 to 4 bits, each a number of 0 or more.
-bool read_costs(const Json& j, double (&cost)[5]) {
-	if (!j.is_array() || j.size() != 4) return false;
-	for (size_t i = 0; i < 4; ++i) {
+// Costs at the bits of kChoiceBits, each a number of 0 or more.
+bool read_costs(const Json& j, double (&cost)[9]) {
+	if (!j.is_array() || j.size() != std::size(kChoiceBits)) return false;
+	for (size_t i = 0; i < j.size(); ++i) {
 		if (!j[i].is_number()) return false;
-		cost[i + 1] = j[i].get<double>();
-		if (!(cost[i + 1] >= 0) || !std::isfinite(cost[i + 1])) return false;
+		const double x = j[i].get<double>();
+		if (!(x >= 0) || !std::isfinite(x)) return false;
+		cost[kChoiceBits[i]] = x;
 	}
 	return true;
+}
+Json costs_json(const double (&cost)[9]) {
+	Json j = Json::array();
+	for (const int bits : kChoiceBits) j.push_back(cost[bits]);
+	return j;
 }
 
 Tuning read_layers(const Json& j, uint32_t n_layers, const std::string& path) {
@@ -40,7 +46,8 @@ Tuning read_layers(const Json& j, uint32_t n_layers, const std::string& path) {
 		if (!layer.is_object() || !read_costs(layer.value("k", Json()), t.layers[l].k) ||
 		    !read_costs(layer.value("v", Json()), t.layers[l].v))
 			fail(Code::Format,
-			     "{}: layer {} needs k and v, each the KL divergence at 1 to 4 bits; remove it or run kvrun tune again",
+			     "{}: layer {} needs k and v, each the KL divergence at 1, 2, 3, 4 and 8 bits; remove it or run kvrun "
+			     "tune again",
 			     path, l);
 	}
 	return t;
@@ -52,9 +59,7 @@ std::string tuning_path(const Gguf& g) { return g.name() + ".kv.json"; }
 
 void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const std::string& how) {
 	Json j = {{"format", kFormat}, {"model", model_of(g)}, {"measured", how}, {"layers", Json::array()}};
-	for (const LayerCost& c : t.layers)
-		j["layers"].push_back(
-		    {{"k", std::vector<double>(c.k + 1, c.k + 5)}, {"v", std::vector<double>(c.v + 1, c.v + 5)}});
+	for (const LayerCost& c : t.layers) j["layers"].push_back({{"k", costs_json(c.k)}, {"v", costs_json(c.v)}});
 	const std::string text = j.dump(1, '\t') + "\n";
 	NewFile file(path);
 	file.write(std::as_bytes(std::span(text)));

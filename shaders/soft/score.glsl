@@ -2,13 +2,14 @@
 // workgroup is one subgroup, keys and queries are read as texels, queries reach all lanes by shuffles. Queries are those of
 // up to ROWS listed rows and HEADS query heads of a kv head; query j is row j / HEADS of the block, head j % HEADS.
 //
-// The including file defines LOCAL_X, HEAD_DIM, HEADS, ROWS; declares q, lse and rows, which are bindings Q_AT, LSE_AT and
+// The including file defines LOCAL_X, HEAD_DIM, HEADS, ROWS, FLAGS; declares q, lse and rows, which are bindings Q_AT, LSE_AT and
 // ROWS_AT, and the push struct p with n_heads, scale; and supplies load_quad().
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define LANE gl_SubgroupInvocationID
 #include "lib/halves.glsl"
+#include "lib/saliency.glsl"
 
 const uint QUERIES = HEADS * ROWS;
 const uint Q_FETCH = (QUERIES * 2u + LOCAL_X - 1u) / LOCAL_X; // fetches that bring 8 channels of all queries
@@ -25,7 +26,7 @@ void load_quad(uint step, out uvec4 w[4]);
 // quad, the first.
 vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, uint first, uint token) {
 	uint at[Q_FETCH];
-	vec4 score[QUERIES], sum = vec4(0);
+	vec4 score[QUERIES], sum = vec4(0), squares = vec4(0);
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);
 	[[unroll]] for (uint f = 0; f < Q_FETCH; f++) {
 		const uint j = min(f * Q_SIDE + LANE / 2u, QUERIES - 1u);
@@ -50,6 +51,7 @@ vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, 
 		[[unroll]] for (uint i = 0; i < 2u; i++) {
 			vec4 k[4];
 			quad_half(w, i, k);
+			if (BY_NORM) squares += k[0] * k[0] + k[1] * k[1] + k[2] * k[2] + k[3] * k[3];
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const uint f = j / Q_SIDE, from = j % Q_SIDE * 2u + i;
 				score[j] += subgroupShuffle(part[f].x, from) * k[0] + subgroupShuffle(part[f].y, from) * k[1] +
@@ -59,8 +61,8 @@ vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, 
 	}
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		const bvec4 sees = lessThanEqual(ivec4(int(token)) + ivec4(0, 1, 2, 3), ivec4(subgroupShuffle(last, j)));
-		const vec4 share = exp(score[j] * p.scale - subgroupShuffle(norm, j));
+		const vec4 share = BY_ATTENTION ? exp(score[j] * p.scale - subgroupShuffle(norm, j)) : vec4(1);
 		sum += mix(vec4(0), share, sees);
 	}
-	return sum;
+	return BY_NORM ? sum * key_weight(squares) : sum;
 }

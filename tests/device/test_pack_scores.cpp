@@ -12,15 +12,34 @@ using namespace kvrun;
 namespace {
 struct ScoreRow {
 	uint32_t T, n_heads, n_kv_heads, D, first; // rows of q; tokens of the prompt before row 0
+	Saliency by = {};
 	std::string text() const {
-		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}", T, n_heads, n_kv_heads, D, first);
+		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}{}{}", T, n_heads, n_kv_heads, D, first,
+		                   by.attention ? "" : ", without attention",
+		                   by.norm == KeyNorm::Large   ? ", times lengths"
+		                   : by.norm == KeyNorm::Small ? ", over lengths"
+		                                               : "");
 	}
 };
+
+// What a row gives a token of this key and so much attention.
+double given(const Saliency& by, double attention, const float* key, uint32_t D) {
+	double squares = 0;
+	for (uint32_t c = 0; c < D; ++c) squares += double(key[c]) * key[c];
+	const double x = by.attention ? attention : 1, length = std::sqrt(squares);
+	return by.norm == KeyNorm::Ignored ? x : by.norm == KeyNorm::Large ? x * length : x / length;
+}
 } // namespace
 
 TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they make") {
-	std::vector<ScoreRow> rows = {
-	    {1, 4, 2, 64, 0}, {33, 8, 2, 64, 0}, {40, 3, 1, 96, 7}, {64, 4, 4, 8, 100}, {5, 8, 1, 128, 60}};
+	std::vector<ScoreRow> rows = {{1, 4, 2, 64, 0},
+	                              {33, 8, 2, 64, 0},
+	                              {40, 3, 1, 96, 7},
+	                              {64, 4, 4, 8, 100},
+	                              {5, 8, 1, 128, 60},
+	                              {33, 8, 2, 64, 0, {true, KeyNorm::Large}},
+	                              {6, 8, 1, 128, 60, {false, KeyNorm::Large}},
+	                              {40, 3, 1, 96, 7, {false, KeyNorm::Small}}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -37,7 +56,7 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 		backend.attend_prompt(rig.out(r.T, r.n_heads, r.D), lse, vq, kv, nullptr);
 		const Floats before = random.normals(size_t(r.n_kv_heads) * T_cap, 0.01f); // the op adds to what is there
 		const View score = rig.f32(before, r.n_kv_heads, T_cap);
-		backend.score_prompt(score, vq, lse, rig.u32(probes, uint32_t(probes.size())), kv);
+		backend.score_prompt(score, vq, lse, rig.u32(probes, uint32_t(probes.size())), kv, r.by);
 		Floats want = before, want_lse(size_t(r.T) * r.n_heads);
 		for (uint32_t t = 0; t < r.T; ++t)
 			for (uint32_t head = 0; head < r.n_heads; ++head) {
@@ -54,7 +73,8 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 				want_lse[size_t(t) * r.n_heads + head] = float(std::log(sum));
 				if (std::find(probes.begin(), probes.end(), t) == probes.end()) continue;
 				for (uint32_t i = 0; i < s.size(); ++i)
-					want[size_t(h) * T_cap + i] += float(std::exp(s[i]) / sum / share);
+					want[size_t(h) * T_cap + i] +=
+					    float(given(r.by, std::exp(s[i]) / sum, &k[(size_t(h) * T_cap + i) * r.D], r.D) / share);
 			}
 		check_close(row, rig.get(lse), want_lse, "attend_prompt");
 		check_close(row, rig.get(score), want, "attend");
@@ -87,7 +107,11 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 }
 
 TEST_CASE("pack: scores of tokens in f16 pages") {
-	std::vector<ScoreRow> rows = {{3, 4, 2, 64, 45}, {1, 8, 1, 128, 33}, {2, 3, 3, 8, 64}};
+	std::vector<ScoreRow> rows = {{3, 4, 2, 64, 45},
+	                              {1, 8, 1, 128, 33},
+	                              {2, 3, 3, 8, 64},
+	                              {3, 4, 2, 64, 45, {true, KeyNorm::Small}},
+	                              {1, 8, 1, 128, 33, {false, KeyNorm::Large}}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -125,7 +149,7 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 				                .score = s * r.n_kv_heads * slots + p * page,
 				                .score_stride = slots});
 			}
-		const ScoreGroup g{page, rig.u32(pool, uint32_t(pool.size())), 0, 4, 2 * n_pages};
+		const ScoreGroup g{page, rig.u32(pool, uint32_t(pool.size())), 0, 4, 2 * n_pages, r.by};
 		Words rows = {0};
 		rows.insert(rows.end(), probes.begin(), probes.end());
 		Floats twice = before;
@@ -143,8 +167,10 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 					for (uint32_t c = 0; c < r.D; ++c)
 						dot += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
 						       double(k[(size_t(head / share) * slots + s) * r.D + c]);
-					const float more = float(
-					    std::exp(dot / std::sqrt(double(r.D)) - double(lse[size_t(t) * r.n_heads + head])) / share);
+					const double attention =
+					    std::exp(dot / std::sqrt(double(r.D)) - double(lse[size_t(t) * r.n_heads + head]));
+					const float more =
+					    float(given(r.by, attention, &k[(size_t(head / share) * slots + s) * r.D], r.D) / share);
 					want[size_t(head / share) * slots + s] += more;
 					if (t == 0) want_first[size_t(head / share) * slots + s] += more;
 				}

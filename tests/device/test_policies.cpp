@@ -1,5 +1,6 @@
 // Every cache policy on every device, through whole models: the same bits in any chunking and in every run, nothing for
 // KVRUN_CHECK to find, and what the cpu backend computes.
+#include "engine/cache/readback.h"
 #include "tests/device/sequences.h"
 #include <doctest/doctest.h>
 #include <fstream>
@@ -36,13 +37,15 @@ Floats logits_of(Engine& engine, const std::string& policy, std::span<const uint
 
 // What comparisons of these logits would notice: policies differ by more than the tolerance, and fewer bits by more.
 void check_order(std::map<std::string, Floats>& logits) {
-	std::map<std::string, double> error; // against the f16 cache, by name
-	for (const auto& [policy, x] : logits) error[parse_policy(policy).name] = relative_error(x, logits["fp16"]);
+	std::map<std::string, double> error;   // against the f16 cache, by name
+	for (const auto& [policy, x] : logits) // one with options comes after the entry as it is
+		error.try_emplace(parse_policy(policy).name, relative_error(x, logits["fp16"]));
 	for (const auto& e : error)
 		if (e.first != "fp16" && e.first != "rtn8") CHECK_MESSAGE(e.second > kError, e.first << " " << e.second);
 	CHECK(error["rtn8"] < kError);
 	CHECK(error["rtn8"] < error["rtn4"]);
 	CHECK(error["rtn4"] < error["rtn2"]);
+	CHECK(relative_error(logits.at("rtn4,k.bits=16"), logits["fp16"]) < error["rtn4"]);
 	CHECK(error["kivi4"] < error["kivi2"]);
 	CHECK(error["kivi2"] < error["kivi1"]);
 }
@@ -104,6 +107,53 @@ TEST_CASE("policies: every policy on a model of every family, in any chunking, a
 			         check_same_bits({row.device, row.number, c.name + ", " + policy},
 			                         logits_of(*pieces, policy, tokens, steps), got[policy]);
 	         });
+}
+
+TEST_CASE(
+    "policies: score=norm keeps the tokens whose keys are longest, or shortest, of a prompt and of later flushes") {
+	each_row(std::vector<Case>{{"large"}, {"small"}}, [](Backend&, const Case& c, const TestRow& row) {
+		if (row.device == "swiftshader" && row.number > 0) return; // slow
+		const auto engine = open_engine(row.device, tiny({"llama"}));
+		const Tokens tokens = random_tokens(140, engine->config().vocab, 21);
+		const uint32_t n_prompt = 100, flush = 16;
+		Session exact(*engine, with("fp16", 200));
+		Session s(*engine, with("mikv,score=norm,key_norm=" + c.name + ",ratio=0.25,recent_keep=8,flush=16", 200));
+		for (Session* x : {&exact, &s}) x->prefill(std::span(tokens).first(n_prompt));
+		const KvShape& shape = s.plan().shape;
+		const auto lengths = [&] { // by position: (n_layers, n_kv_heads, n)
+			std::vector<std::vector<std::vector<double>>> all;
+			for (const LayerValues& v : read_back(engine->backend(), exact.seq())) {
+				auto& layer = all.emplace_back(shape.n_kv_heads);
+				for (size_t i = 0; i < v.k.size(); i += shape.head_dim) {
+					double squares = 0;
+					for (uint32_t k = 0; k < shape.head_dim; ++k) squares += double(v.k[i + k]) * v.k[i + k];
+					layer[i / shape.head_dim % shape.n_kv_heads].push_back(squares);
+				}
+			}
+			return all;
+		};
+		const auto prompt = lengths();
+		const uint32_t judged = n_prompt - 8;
+		for (uint32_t l = 0; l < shape.n_layers; ++l)
+			for (uint32_t h = 0; h < shape.n_kv_heads; ++h) {
+				std::vector<double> order(prompt[l][h].begin(), prompt[l][h].begin() + judged);
+				std::sort(order.begin(), order.end());
+				const uint32_t n = uint32_t(std::nearbyint(0.25 * judged));
+				const double edge = c.name == "small" ? order[n - 1] : order[judged - n];
+				const std::vector<uint8_t> tier = s.seq().cache().tiers(l, h);
+				for (uint32_t t = 0; t < judged; ++t) {
+					CAPTURE(t);
+					const double x = prompt[l][h][t];
+					if (std::abs(x / edge - 1) < 1e-4) continue; // rounding may decide
+					CHECK((tier[t] == 1) == (c.name == "small" ? x < edge : x > edge));
+				}
+			}
+		for (uint32_t i = 0; i < flush + 4; ++i) s.decode(tokens[n_prompt + i]); // one flush more
+		uint32_t kept = 0;
+		const std::vector<uint8_t> tier = s.seq().cache().tiers(0, 0);
+		for (uint32_t t = 0; t < judged + flush; ++t) kept += tier[t] == 1;
+		CHECK(kept == uint32_t(std::nearbyint(0.25 * (judged + flush))));
+	});
 }
 
 TEST_CASE("policies: a cancelled prompt leaves the sequence as it was") {

@@ -18,6 +18,8 @@ const char* const kPolicies[] = {
     "rtn4",
     "rtn2",
     "rtn4,k.bits=16",
+    "rtn4,v.bits=16,k.scale=channel,k.group=32,k.bits=2",
+    "turbo8/3,v.bits@1=8,k.bits@1=1",
     "rtn2,flush=1,page=32",
     "kivi4",
     "kivi2",
@@ -44,6 +46,8 @@ const char* const kPolicies[] = {
     "h2o,budget=40,recent=64",
     "h2o,budget=40,recent_keep=63,flush=1,per_head=off",
     "kivi2,score=mean,ratio=0.2",
+    "mikv,score=norm",
+    "zipcache,score=norm,key_norm=small",
     "kivi2,score=sum,ratio=0.3,salient.k.bits=4,salient.v.bits=8,salient.k.scale=channel,salient.k.group=32,per_head="
     "on",
 };

@@ -1,7 +1,10 @@
 // `auto` and `tuned:BITS`: bits go where they win most, budgets are kept, and what cannot be is refused.
 #include "engine/core/error.h"
 #include "engine/kv/choose.h"
+#include <cmath>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <random>
 
 using namespace kvrun;
 
@@ -20,10 +23,35 @@ size_t bytes_of(const std::string& text, uint64_t n) {
 // Keys of the last layer are all that matters.
 Tuning last_keys() {
 	Tuning t{std::vector<LayerCost>(4)};
-	for (LayerCost& c : t.layers)
-		for (int b = 1; b <= 4; ++b) c.k[b] = c.v[b] = 1e-6 * (5 - b);
-	for (int b = 1; b <= 4; ++b) t.layers[3].k[b] = 1. / b;
+	for (const int b : kChoiceBits) {
+		for (LayerCost& c : t.layers) c.k[b] = c.v[b] = 1e-6 / b;
+		t.layers[3].k[b] = 1. / b;
+	}
 	return t;
+}
+
+// Costs that fall with the bits, by a factor of 2 to 12 from one number to the next.
+Tuning random_tuning(uint32_t n_layers, uint32_t seed) {
+	std::mt19937 random(seed);
+	std::uniform_real_distribution<double> factor(2, 12);
+	Tuning t{std::vector<LayerCost>(n_layers)};
+	for (LayerCost& c : t.layers)
+		for (double* cost : {c.k, c.v}) {
+			double now = 1 / factor(random);
+			for (const int b : kChoiceBits) cost[b] = now, now /= factor(random);
+		}
+	return t;
+}
+
+// Costs of the formats a policy has, added up.
+double cost_of(const std::string& text, const Tuning& t, const KvShape& shape) {
+	const KvPlan plan = make_plan(parse_policy(text), shape);
+	double sum = 0;
+	for (size_t l = 0; l < t.layers.size(); ++l) {
+		const Format& f = plan.layers[l].tier[int(Tier::Regular)].fmt;
+		sum += t.layers[l].k[f.k.bits] + t.layers[l].v[f.v.bits];
+	}
+	return sum;
 }
 
 } // namespace
@@ -39,13 +67,14 @@ TEST_CASE("choose: bits of full pages count codes, norms and means") {
 
 TEST_CASE("choose: a budget of bits is kept, and spent where it wins most") {
 	const Tuning t = last_keys();
-	for (const double bits : {1.3, 1.8, 2.05, 2.5, 3.3, 4.0}) {
+	for (const double bits : {1.3, 1.8, 2.05, 2.5, 3.3, 4.0, 4.5, 5.5, 6.7, 8.0}) {
 		CAPTURE(bits);
 		const std::string text = assign_bits(t, kShape, bits);
 		CHECK(bits_of(text) <= bits + 1e-6);
-		CHECK(bits_of(text) > bits - 0.2); // the steps are one bit of eight sides
+		// A step is one bit of one of eight sides, and from 4 bits on four.
+		CHECK(bits_of(text) > bits - (bits < 3 ? 0.2 : 0.55));
 		const KvPlan plan = make_plan(parse_policy(text), kShape);
-		if (bits >= 2.05) CHECK(plan.layers[3].tier[int(Tier::Regular)].fmt.k.bits == 4);
+		if (bits >= 2.05) CHECK(plan.layers[3].tier[int(Tier::Regular)].fmt.k.bits >= 4);
 		for (const LayerPlan& L : plan.layers) CHECK(L.tier[int(Tier::Regular)].fmt.k.bits >= (bits < 1.7 ? 1 : 2));
 	}
 	CHECK(choose("tuned:2.05", 100, 0, &t).policy.text == assign_bits(t, kShape, 2.05));
@@ -56,7 +85,9 @@ TEST_CASE("choose: a budget of bits is kept, and spent where it wins most") {
 TEST_CASE("choose: auto takes the best that fits, never evicts, and names what would be better") {
 	const uint64_t n = 16384;
 	CHECK(choose("auto", n, size_t(1) << 30).policy.name == "fp16");
-	CHECK(choose("auto", n, bytes_of("fp16", n) - 1).policy.name == "rtn8");
+	const Choice eight = choose("auto", n, bytes_of("fp16", n) - 1);
+	CHECK(bits_of(eight.policy.text) == bits_of("turbo8"));
+	CHECK(eight.why.find("fp16 would need") != std::string::npos);
 	const Choice c = choose("auto", n, bytes_of("turbo3/2", n) * 11 / 10);
 	CHECK(c.policy.name == "turbo");
 	CHECK(bytes_of(c.policy.text, n) <= bytes_of("turbo3/2", n) * 11 / 10);
@@ -71,13 +102,70 @@ TEST_CASE("choose: auto takes the best that fits, never evicts, and names what w
 		CHECK(bytes_at(plan, n).total() <= before);
 		before = bytes_at(plan, n).total();
 	}
+	const Tuning t = random_tuning(4, 1);
+	const Choice measured = choose("auto", n, bytes_of("turbo3/2", n), &t);
+	CHECK(measured.kld == doctest::Approx(cost_of(measured.policy.text, t, kShape)));
+	CHECK(measured.why.find(fmt::format("expected KL divergence {:.5f}", measured.kld)) != std::string::npos);
+	CHECK(measured.kld <= cost_of("turbo3/2", t, kShape));
+	CHECK(c.kld < 0); // a guess is no measurement
 	CHECK_THROWS_WITH_AS(choose("auto", n, 1000), doctest::Contains("raise --kv-budget"), Error);
 	CHECK(choose("kivi2", n, 0).policy.text == "kivi2"); // no choice: as it is
 }
 
+TEST_CASE("choose: between 4 and 8 bits there are sides of 4 and of 8") {
+	const uint64_t n = 16384;
+	const size_t least = bytes_of("turbo4", n), most = bytes_of("turbo8", n);
+	for (const double part : {0.2, 0.5, 0.9}) {
+		CAPTURE(part);
+		const size_t budget = least + size_t(part * double(most - least));
+		const Choice c = choose("auto", n, budget);
+		CHECK(bytes_of(c.policy.text, n) <= budget);
+		CHECK(bytes_of(c.policy.text, n) > budget - (most - least) / 4); // a step is an eighth
+		const Format& first = make_plan(c.policy, kShape).layers[0].tier[int(Tier::Regular)].fmt;
+		CHECK(first.k.bits == 8); // keys before values
+		CHECK(first.k.scale == Scale::PerChannel);
+		CHECK(first.k.group == 128); // the codebooks' pages
+	}
+	CHECK(choose("auto,mean=off,norm_bits=16", n, most).policy.name == "turbo"); // all of 8 bits: no codebook is left
+	const Format both = make_plan(parse_policy("turbo8"), kShape).layers[0].tier[int(Tier::Regular)].fmt;
+	CHECK(both.v.scale == Scale::PerToken);
+	CHECK(both.v.group == kShape.head_dim);
+	CHECK_FALSE(both.v.rotate);
+	// K and V in 8 bits: a scale and zero point for 128 tokens, and for 64 channels
+	CHECK(bits_of("turbo8") == doctest::Approx((8 + 32. / 128 + 8 + 32. / 64) / 2));
+	CHECK(bits_of("rtn4,k.bits=16") == doctest::Approx((16 + 4 + 1) / 2.));
+	CHECK(bits_of("turbo16/2") == doctest::Approx((16 + 2 + 8. / 64) / 2).epsilon(0.002));
+}
+
+TEST_CASE("choose: what is assigned costs hardly more than the best of all assignments") {
+	const KvShape shape{2, 2, 64};
+	for (uint32_t seed = 1; seed <= 12; ++seed) {
+		const Tuning t = random_tuning(2, seed);
+		for (const double bits : {2.0, 2.6, 3.3, 4.4, 6.0}) {
+			CAPTURE(seed);
+			CAPTURE(bits);
+			double best = INFINITY;
+			for (const int k0 : kChoiceBits)
+				for (const int k1 : kChoiceBits)
+					for (const int v0 : kChoiceBits)
+						for (const int v1 : kChoiceBits) {
+							if (k0 < 2 || k1 < 2) continue;
+							const std::string text = fmt::format("turbo{}/{},k.bits@1={},v.bits@1={}", k0, v0, k1, v1);
+							const double cost =
+							    t.layers[0].k[k0] + t.layers[1].k[k1] + t.layers[0].v[v0] + t.layers[1].v[v1];
+							if (cost < best && packed_bits(make_plan(parse_policy(text), shape)) <= bits + 1e-6)
+								best = cost;
+						}
+			const std::string text = assign_bits(t, shape, bits);
+			CHECK(packed_bits(make_plan(parse_policy(text), shape)) <= bits + 1e-6);
+			CHECK(cost_of(text, t, shape) <= best * 1.05);
+		}
+	}
+}
+
 TEST_CASE("choose: names and options that cannot be are refused") {
-	for (const char* text :
-	     {"tuned:x", "tuned:", "tuned:0.5", "tuned:99", "tuned", "auto:2", "auto,grup=4", "auto,ratio=0.5"}) {
+	for (const char* text : {"tuned:x", "tuned:", "tuned:0.5", "tuned:99", "tuned", "auto:2", "auto,grup=4",
+	                         "auto,ratio=0.5", "auto,k.bits=4", "tuned:3,v.bits@1=2", "auto,mean@0=off"}) {
 		CAPTURE(text);
 		CHECK_THROWS_AS(parse_policy(text), Error);
 	}

@@ -168,6 +168,14 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 	check_refused("asymkv2/0,k.bits=4", {"kq", "stores keys at 4 bits"});
 	check_refused("kivi2,eta1=0.2", {"eta1 has no effect", "1 bit"});
 	check_refused("kivi2,probe=0.1", {"probe has no effect", "score=sum"});
+	check_refused("kivi2,key_norm=small", {"key_norm has no effect"});
+	check_refused("mikv,score=norm,probe=0.1", {"probe has no effect", "one row"});
+	check_refused("mikv,score=norm,key_norm=off", {"large or small"});
+	check_refused("mikv,key_norm=long", {"large, small or off"});
+	CHECK(parse_policy("mikv,score=norm").select.saliency() == Saliency{false, KeyNorm::Large});
+	CHECK(parse_policy("mikv,score=norm,key_norm=small").select.saliency() == Saliency{false, KeyNorm::Small});
+	CHECK(parse_policy("zipcache,key_norm=large").select.saliency() == Saliency{true, KeyNorm::Large});
+	CHECK(parse_policy("zipcache").select.saliency() == Saliency{});
 	check_refused("kivi2,stride=4", {"stride has no effect", "km or vm"});
 	check_refused("fp16,eta=0.1", {"eta has no effect", "packed"});
 	check_refused("streaming,group=32", {"group has no effect"});
@@ -192,7 +200,9 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	CHECK(parse_policy("kivi2,bits=3").regular.v.bits == 3);
 	check_refused("turbo5", {"k.bits is '5'"});
 	check_refused("turbo3/", {"v.bits is ''"});
-	check_refused("turbo8", {"1 to 4 bits"});
+	check_refused("turbo8,norm_bits=16", {"norm_bits has no effect", "1 to 4 bits"});
+	check_refused("turbo8/4,k.rotate=off", {"k.rotate has no effect"});
+	check_refused("turbo4/8,mean=off,bits=8", {"mean has no effect"});
 	check_refused("turbo,eta=0.1", {"codebook"});
 	check_refused("turbo,v.mean=on", {"mean=on is for keys"});
 	check_refused("turbo,group=all", {"32, 64 or 128 tokens"});
@@ -307,7 +317,7 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("zipcache,probe=often", {"all, recent, random, hybrid"});
 	check_refused("zipcache,probe.recent=0.8,probe.random=0.8", {"more than all rows"});
 	check_refused("zipcache,score=max", {"sum (accumulated), mean (normalised)"});
-	check_refused("kivi2,ratio=0.5", {"score=sum or score=mean"});
+	check_refused("kivi2,ratio=0.5", {"score=sum, mean or norm"});
 	check_refused("kivi2,per_head=on", {"per_head=on needs score"});
 	check_refused("mikv,per_head=maybe", {"on or off"});
 	check_refused("mikv,ratio=0", {"ratio above 0, as 0.2, or budget"});

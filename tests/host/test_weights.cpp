@@ -83,7 +83,7 @@ class MemoryBackend : public Backend {
 	void kv_block(const KvRows&, const BlockArgs&) override { FAIL("op"); }
 	void attend(View, View, View, const KvRead&) override { FAIL("op"); }
 	void attend_prompt(View, View, View, const KvRows&, const KvRead*) override { FAIL("op"); }
-	void score_prompt(View, View, View, View, const KvRows&) override { FAIL("op"); }
+	void score_prompt(View, View, View, View, const KvRows&, Saliency) override { FAIL("op"); }
 	void score_slots(View, View, const ScoreArgs&) override { FAIL("op"); }
 	void channel_max(View, View) override { FAIL("op"); }
 	void kv_balance(View, View, const KvRows&, uint32_t) override { FAIL("op"); }

@@ -308,7 +308,7 @@ bool Reference::full() const {
 
 void Reference::judge(size_t leaving) {
 	const Select& s = plan.policy.select;
-	const bool scored = s.rank == Rank::ScoreSum || s.rank == Rank::ScoreMean;
+	const bool scored = s.rank == Rank::ScoreSum || s.rank == Rank::ScoreMean || s.rank == Rank::KeyNorm;
 	const bool in_f16 = scored && plan.policy.salient.k.bits == 16 && plan.policy.salient.v.bits == 16;
 	std::vector<Tok> pool;
 	if (s.rank == Rank::LogWindow || in_f16) pool = kept, kept.clear();
@@ -322,7 +322,7 @@ void Reference::judge(size_t leaving) {
 		double want = s.budget ? s.budget : 1e18;
 		if (s.ratio > 0) want = std::min(want, std::nearbyint(s.ratio * double(in_f16 ? judged : leaving)));
 		std::vector<Tok> order = pool;
-		auto value = [&](const Tok& t) { return s.rank == Rank::ScoreMean ? t.score / std::max(1u, t.seen) : t.score; };
+		auto value = [&](const Tok& t) { return s.rank == Rank::ScoreSum ? t.score : t.score / std::max(1u, t.seen); };
 		std::sort(order.begin(), order.end(), [&](const Tok& a, const Tok& b) {
 			return value(a) > value(b) || (value(a) == value(b) && a.pos > b.pos);
 		});

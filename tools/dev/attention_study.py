@@ -12,7 +12,6 @@ Exit code 77: numpy or the reference is not there, nothing was measured. The mod
 """
 import argparse
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,55 +22,24 @@ except ImportError:
     print("attention_study: python3 has no numpy; install python3-numpy. Nothing was measured", file=sys.stderr)
     sys.exit(77)
 
+from gguf_file import F16, F32, read_header
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHARED = os.environ.get("KVRUN_SHARED", os.path.join(ROOT, "..", "shared"))
 sys.path[:0] = [os.path.join(SHARED, "reference"), os.path.join(ROOT, "models/bundled")]
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # of GGUF
 
 
 def read_gguf(path):
     """(metadata, tensors as float32) of a file whose tensors are F16 or F32."""
     with open(path, "rb") as f:
         data = f.read()
-    at = 0
-
-    def take(code):
-        nonlocal at
-        value = struct.unpack_from("<" + code, data, at)[0]
-        at += struct.calcsize("<" + code)
-        return value
-
-    def string():
-        nonlocal at
-        n = take("Q")
-        at += n
-        return data[at - n:at].decode("utf-8", "replace")
-
-    def value(kind):
-        if kind == 8:
-            return string()
-        if kind == 9:
-            kind, n = take("I"), take("Q")
-            return [value(kind) for _ in range(n)]
-        return take(SCALARS[kind])
-
-    if data[:4] != b"GGUF":
-        sys.exit(f"attention_study: {path} is no GGUF file")
-    at = 8
-    n_tensors, n_keys = take("Q"), take("Q")
-    meta = {}
-    for _ in range(n_keys):
-        key = string()
-        meta[key] = value(take("I"))
-    infos = [(string(), [take("Q") for _ in range(take("I"))], take("I"), take("Q")) for _ in range(n_tensors)]
-    align = meta.get("general.alignment", 32)
-    base = (at + align - 1) // align * align
+    meta, infos = read_header(path, data)
     tensors = {}
-    for name, dims, kind, offset in infos:
-        if kind > 1:
+    for name, (shape, kind, at) in infos.items():
+        if kind not in (F32, F16):
             sys.exit(f"attention_study: {name} is not F16 or F32; give a model that is not quantised")
-        flat = np.frombuffer(data, (np.float32, np.float16)[kind], int(np.prod(dims)), base + offset)
-        tensors[name] = flat.reshape(dims[::-1]).astype(np.float32)
+        flat = np.frombuffer(data, (np.float32, np.float16)[kind], int(np.prod(shape)), at)
+        tensors[name] = flat.reshape(shape).astype(np.float32)
     return meta, tensors
 
 

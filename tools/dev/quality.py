@@ -157,6 +157,16 @@ def ablations(kvrun, only):
         ("2 bits, on", "mikv"), ("2 bits, off", "mikv,balance=off"),
         ("1 bit, on", "mikv,bits=1", "mikv,bits=1"), ("1 bit, off", "mikv,bits=1,balance=off", "mikv,bits=1")])
 
+    turbo = "turbo2,group=32,flush=32,recent=64"
+    tables["outliers"] = ("What outlier channels ask for (run it on a model of tools/dev/outliers.py too)", lambda: [
+        ("KIVI: keys per channel, 2 bits", "kivi2,recent=64"),
+        ("both per token, 2 bits", "rtn2,recent=64", "kivi2,recent=64"),
+        ("MiKV: balanced keys", "mikv", "mikv"), ("no balancer", "mikv,balance=off", "mikv"),
+        ("ZipCache: channel-separable values", "zipcache", "zipcache"),
+        ("values per token", "zipcache,v.norm=none", "zipcache"),
+        ("codebooks, rotated, 2 bits", turbo, turbo), ("not rotated", turbo + ",rotate=off", turbo),
+        ("rotated, no means", turbo + ",mean=off", turbo)])
+
     def eviction():
         rows = []
         for percent, base in ((50, "mikv,balance=off,ratio=0.5"), (20, "mikv,balance=off")):

@@ -5,8 +5,8 @@
 #   --quick          smaller samples: minutes become half a minute, and intervals wide
 #   --windows WHICH  f16 windows of the first table: `small`, 33 to 64 tokens under every policy, so that short contexts
 #                    are not mostly f16; `paper`, as the papers set them [small]
-#   --only LIST      only these tables: probes,score,granularity,steps,balancer,eviction,salient,logwindow
-#                    [all]
+#   --only LIST      only these tables: probes,score,granularity,steps,balancer,outliers,eviction,
+#                    salient,logwindow [all]
 #   --kvrun FILE     program to measure [build/kvrun]
 #   --device NAME    as for kvrun [cpu]
 #   --model FILE     GGUF file of a model that answers records [models/bundled/recall-4m-f16.gguf]

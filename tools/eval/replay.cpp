@@ -108,7 +108,7 @@ class Replay {
 
 	void prompt(ReplayResult& r, const std::function<void(uint32_t)>& progress) {
 		const Select& s = plan_.policy.select;
-		const bool probes = s.probe_recent + s.probe_random < 1; // else every row feeds the score
+		const bool probes = s.rank != Rank::KeyNorm && s.probe_recent + s.probe_random < 1; // else by the policy's rule
 		KvPrefill prompt(be_, scratch_, seq_, in_.n_tokens, scratch_kv_, in_.n_heads, ubatch_,
 		                 probes ? std::span<const uint32_t>(in_.probes) : std::span<const uint32_t>());
 		for (uint32_t l = 0; l < in_.n_layers; ++l) {
@@ -139,7 +139,7 @@ class Replay {
 	void keep_scores(ReplayResult& r, const KvPrefill& prompt) const {
 		const std::span<const float> sums = prompt.layer_scores();
 		if (sums.empty()) return;
-		const bool mean = plan_.policy.select.rank == Rank::ScoreMean;
+		const bool mean = takes_mean(plan_.policy.select.rank);
 		const std::span<const uint32_t> probes = prompt.probes();
 		for (uint32_t t = 0; t < in_.n_tokens; ++t) {
 			const auto seen_by = probes.end() - std::lower_bound(probes.begin(), probes.end(), t);
