@@ -8,7 +8,7 @@ namespace kvrun::vk {
 namespace {
 constexpr uint64_t kMiB = uint64_t(1) << 20;
 constexpr uint64_t kSmallestBlock = 64 * kMiB, kLargestBlock = 1024 * kMiB;
-constexpr uint64_t kOwnBlock = 8 * kMiB; // buffers from here on have a block of their own
+constexpr uint64_t kOwnBlock = 4 * kMiB; // buffers from here on have a block of their own
 constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
                                 kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
                                 kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
