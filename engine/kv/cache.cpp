@@ -333,7 +333,7 @@ void KvCache::end_prompt() {
 	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // what flushed() asks for
 	s.events.shrink_to_fit();
 	s.out = {};
-	for (auto* list : {&s.rows, &s.rows_before}) std::vector<uint32_t>().swap(*list);
+	s.rows_before = {};
 }
 
 bool KvCache::in_prompt() const { return s_->in_prompt; }
@@ -443,23 +443,20 @@ std::span<const uint32_t> KvCache::pages(uint32_t l, Tier t) const {
 }
 std::span<const uint32_t> KvCache::blocks(uint32_t l, Tier t) const { return s_->ids[l].block_of_page[int(t)]; }
 std::span<const uint32_t> KvCache::live(uint32_t l, Tier t, uint32_t head) const { return set(l, head).live(t); }
-std::vector<uint32_t> KvCache::positions(uint32_t l, Tier t, uint32_t head) const { return set(l, head).positions(t); }
-uint32_t KvCache::position(uint32_t l, Tier t, uint32_t head, uint32_t slot) const {
-	return set(l, head).position(t, slot);
+std::span<const uint32_t> KvCache::positions(uint32_t l, Tier t, uint32_t head) const {
+	return set(l, head).positions(t);
 }
 uint64_t KvCache::version(uint32_t, Tier t) const { return s_->version[int(t)]; }
 
 std::vector<uint8_t> KvCache::tiers(uint32_t l, uint32_t head) const {
 	std::vector<uint8_t> out(n_tokens(), 3); // evicted unless found
 	const TokenSet& own = set(l, head);
-	for (Tier t : kAllTiers) {
-		const std::vector<uint32_t> positions = own.positions(t);
-		for (uint32_t slot = 0; slot < positions.size(); ++slot) {
-			if (positions[slot] == kNone) continue;
+	for (Tier t : kAllTiers)
+		for (uint32_t pos : own.positions(t)) {
+			if (pos == kNone) continue;
 			// A token kept in f16 for its score is Salient, wherever it lies.
-			out[positions[slot]] = t == Tier::F16 ? s_->plan->ranked() && own.is_kept(slot) : uint8_t(t);
+			out[pos] = t == Tier::F16 ? s_->plan->ranked() && own.is_kept(pos) : uint8_t(t);
 		}
-	}
 	return out;
 }
 

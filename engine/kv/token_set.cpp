@@ -12,37 +12,31 @@ constexpr size_t kSpare = 64; // tokens that a list may have room for beside tho
 constexpr int kF16 = int(Tier::F16), kSalient = int(Tier::Salient), kRegular = int(Tier::Regular);
 
 void TokenSet::clear() noexcept {
-	sinks_.clear(), kept_.clear(), recent_.clear(), free_.clear(), f16_pos_.clear();
-	for (SlotPositions& p : packed_pos_) p.clear();
-	newest_ = kNone, score_.clear(), rows_seen_.clear();
+	sinks_.clear(), kept_.clear(), recent_.clear(), free_.clear();
 	for (int t = 0; t < kTiers; ++t) {
-		waiting_[t].clear(), live_[t].clear(), block_[t].clear();
+		waiting_[t].clear(), live_[t].clear(), pos_[t].clear(), block_[t].clear();
 		n_pages_[t] = n_blocks_[t] = packed_[t] = 0;
 	}
 }
 
 void TokenSet::rows_unseen(uint32_t n_rows) {
-	for (uint32_t& rows : rows_seen_) rows += n_rows;
 	each_f16([&](Token& t) { t.rows_before += n_rows; });
 }
 
 void TokenSet::occupy(int tier, uint32_t slot, uint32_t pos) {
 	const uint32_t page = slot / plan_->page[tier], in_page = slot % plan_->page[tier];
 	uint32_t& word = live_[tier][page * 4 + in_page / 32];
-	KV_ASSERT(!(word >> in_page % 32 & 1));
+	KV_ASSERT(pos_[tier][slot] == kNone && !(word >> in_page % 32 & 1));
 	word |= 1u << in_page % 32;
-	if (tier == kF16)
-		f16_pos_[slot] = pos;
-	else
-		packed_pos(tier).set(slot, pos);
+	pos_[tier][slot] = pos;
 }
 
 void TokenSet::release(const Token& t) {
 	if (t.src & kFromScratch) return;
 	const uint32_t page = t.src / plan_->page[kF16], in_page = t.src % plan_->page[kF16];
-	KV_ASSERT(f16_pos_[t.src] == t.pos);
+	KV_ASSERT(pos_[kF16][t.src] == t.pos);
 	live_[kF16][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
-	f16_pos_[t.src] = kNone;
+	pos_[kF16][t.src] = kNone;
 	free_.push_back(t.src);
 	std::push_heap(free_.begin(), free_.end(), std::greater<>());
 }
@@ -58,10 +52,7 @@ uint32_t TokenSet::take_slot() {
 void TokenSet::append_page(int tier) {
 	++n_pages_[tier];
 	live_[tier].resize(size_t(n_pages_[tier]) * 4, 0u);
-	if (tier == kF16)
-		f16_pos_.resize(size_t(n_pages_[tier]) * plan_->page[tier], kNone);
-	else
-		packed_pos(tier).append_page();
+	pos_[tier].resize(size_t(n_pages_[tier]) * plan_->page[tier], kNone);
 }
 
 void TokenSet::grow_f16(uint32_t n_pages) {
@@ -83,21 +74,13 @@ void TokenSet::enter(Token t) {
 }
 
 void TokenSet::add_scratch(uint32_t pos, uint32_t index, uint32_t rows_before, double score) {
-	wake();
 	enter({.pos = pos, .src = kFromScratch | index, .rows_before = rows_before, .score = score});
 }
 
 uint32_t TokenSet::add(uint32_t pos, uint32_t rows_before) {
 	const uint32_t slot = take_slot();
 	occupy(kF16, slot, pos);
-	if (!resting()) {
-		enter({.pos = pos, .src = slot, .rows_before = rows_before, .score = 0});
-		rest();
-		return slot;
-	}
-	newest_ = slot;
-	if (plan_->ranked()) score_.resize(f16_pos_.size()), score_[slot] = 0;
-	if (!rows_seen_.empty()) rows_seen_.resize(f16_pos_.size()), rows_seen_[slot] = rows_before;
+	enter({.pos = pos, .src = slot, .rows_before = rows_before, .score = 0});
 	return slot;
 }
 
@@ -106,25 +89,22 @@ void TokenSet::drop_f16_pages(uint32_t n_pages) {
 	const uint32_t end = n_pages * plan_->page[kF16];
 	n_pages_[kF16] = n_pages;
 	live_[kF16].resize(size_t(n_pages) * 4);
-	f16_pos_.resize(end);
+	pos_[kF16].resize(end);
 	std::erase_if(free_, [&](uint32_t slot) { return slot >= end; });
 	std::make_heap(free_.begin(), free_.end(), std::greater<>());
 }
 
 void TokenSet::remove_newest(uint32_t n, uint32_t n_pages) {
-	wake();
 	for (; n > 0; --n) {
 		const bool in_window = !recent_.empty(); // sinks came first
 		release(in_window ? recent_.back() : sinks_.back());
 		in_window ? recent_.pop_back() : sinks_.pop_back();
 	}
 	drop_f16_pages(n_pages);
-	rest();
 }
 
 TokenSet::Saved TokenSet::save() const {
-	Saved s{sinks_,     kept_,  {},      recent_,      free_, live_[kF16], f16_pos_,
-	        rows_seen_, score_, newest_, recent_from_, {},    {},          {}};
+	Saved s{sinks_, kept_, {}, recent_, free_, live_[kF16], pos_[kF16], {}, {}, {}};
 	for (int t = 0; t < kTiers; ++t) {
 		s.waiting[t] = waiting_[t];
 		s.n_pages[t] = n_pages_[t], s.n_blocks[t] = n_blocks_[t], s.packed[t] = packed_[t];
@@ -134,82 +114,40 @@ TokenSet::Saved TokenSet::save() const {
 
 void TokenSet::restore(Saved&& s) {
 	sinks_ = std::move(s.sinks), kept_ = std::move(s.kept), recent_ = std::move(s.recent), free_ = std::move(s.free);
-	live_[kF16] = std::move(s.f16_live), f16_pos_ = std::move(s.f16_pos);
-	rows_seen_ = std::move(s.rows_seen), score_ = std::move(s.score);
-	newest_ = s.newest, recent_from_ = s.recent_from;
+	live_[kF16] = std::move(s.f16_live), pos_[kF16] = std::move(s.f16_pos);
 	n_pages_[kF16] = s.n_pages[kF16];
 	for (const int t : {kSalient, kRegular}) {
 		waiting_[t] = std::move(s.waiting[t]);
 		n_pages_[t] = s.n_pages[t], n_blocks_[t] = s.n_blocks[t], packed_[t] = s.packed[t];
 		live_[t].resize(size_t(n_pages_[t]) * 4);
+		pos_[t].resize(size_t(n_pages_[t]) * plan_->page[t]);
 		if (!block_[t].empty()) block_[t].resize(n_pages_[t]);
-		// whole pages were added, or tokens to the last one
-		const uint32_t n_slots = n_pages_[t] * plan_->page[t];
-		const uint32_t end = plan_->fill[t] == Fill::Append ? packed_[t] : n_slots;
-		packed_pos(t).cut(n_pages_[t], end);
-		for (uint32_t slot = end; slot < n_slots; ++slot)
-			live_[t][slot / plan_->page[t] * 4 + slot % plan_->page[t] / 32] &= ~(1u << slot % plan_->page[t] % 32);
-	}
-}
-
-// ---- resting
-
-bool TokenSet::waits(uint32_t slot) const {
-	return std::ranges::any_of(
-	    waiting_, [&](const auto& list) { return std::ranges::find(list, slot, &Token::src) != list.end(); });
-}
-
-void TokenSet::rest() {
-	if (head_ == kAllHeads || resting() || (recent_.empty() && sinks_.empty())) return;
-	newest_ = newest_slot();
-	recent_from_ = recent_.empty() ? sinks_.back().pos + 1 : recent_.front().pos;
-	if (plan_->ranked()) score_.assign(f16_pos_.size(), 0);
-	if (plan_->policy.select.rank == Rank::ScoreMean) rows_seen_.assign(f16_pos_.size(), 0);
-	for (auto* list : {&sinks_, &kept_, &recent_}) {
-		for (const Token& t : *list) {
-			if (!score_.empty()) score_[t.src] = float(t.score);
-			if (!rows_seen_.empty()) rows_seen_[t.src] = t.rows_before;
+		if (plan_->fill[t] != Fill::Append) continue; // whole pages were added
+		for (uint32_t slot = packed_[t]; slot < pos_[t].size(); ++slot) {
+			const uint32_t page = slot / plan_->page[t], in_page = slot % plan_->page[t];
+			live_[t][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
+			pos_[t][slot] = kNone;
 		}
-		std::vector<Token>().swap(*list);
 	}
-	for (std::vector<Token>& list : waiting_) list.shrink_to_fit();
-	for (auto* list : {&free_, &f16_pos_, &live_[kF16], &live_[kSalient], &live_[kRegular]}) list->shrink_to_fit();
-}
-
-void TokenSet::wake() {
-	if (!resting()) return;
-	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
-		const uint32_t pos = f16_pos_[slot];
-		if (pos == kNone || waits(slot)) continue;
-		const Token t{pos, slot, rows_seen_.empty() ? 0 : rows_seen_[slot], score_.empty() ? 0 : score_[slot]};
-		(pos < plan_->policy.select.sinks ? sinks_ : pos < recent_from_ ? kept_ : recent_).push_back(t);
-	}
-	for (auto* list : {&sinks_, &kept_, &recent_}) std::ranges::sort(*list, {}, &Token::pos);
-	newest_ = kNone;
-	score_ = {}, rows_seen_ = {};
 }
 
 uint32_t TokenSet::newest_slot() const {
-	if (resting()) return newest_;
 	const Token& t = recent_.empty() ? sinks_.back() : recent_.back();
 	return t.src;
 }
 
 bool TokenSet::ends_with(uint32_t pos) const {
-	if (resting()) return f16_pos_[newest_] == pos;
 	if (!recent_.empty()) return recent_.back().pos == pos;
 	return !sinks_.empty() && sinks_.back().pos == pos;
 }
 
-bool TokenSet::is_kept(uint32_t slot) const {
-	const uint32_t pos = f16_pos_[slot];
-	if (resting()) return pos >= plan_->policy.select.sinks && pos < recent_from_ && !waits(slot);
-	const auto at = std::ranges::lower_bound(kept_, pos, {}, &Token::pos);
+bool TokenSet::is_kept(uint32_t pos) const {
+	const auto at =
+	    std::lower_bound(kept_.begin(), kept_.end(), pos, [](const Token& t, uint32_t p) { return t.pos < p; });
 	return at != kept_.end() && at->pos == pos;
 }
 
 void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
-	wake();
 	const Select& s = plan_->policy.select;
 	const bool stays =
 	    s.rank == Rank::LogWindow || plan_->salient_stays; // the better tokens are f16, and can be demoted
@@ -232,7 +170,8 @@ void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves)
 	for (uint32_t i : verdict.regular) waiting_[kRegular].push_back(candidates[i]);
 	settle(kSalient, moves);
 	settle(kRegular, moves);
-	for (auto* list : {&recent_, &kept_, &waiting_[kSalient], &waiting_[kRegular]})
+	recent_.shrink_to_fit();
+	for (auto* list : {&kept_, &waiting_[kSalient], &waiting_[kRegular]})
 		if (list->capacity() > list->size() * 5 / 4 + kSpare) list->shrink_to_fit(); // a prompt's tokens have passed
 }
 
@@ -270,7 +209,6 @@ void TokenSet::write_pages(int tier, uint32_t n, SetMoves& moves) {
 		done += run, at += run;
 	}
 	packed_[tier] += n;
-	packed_pos(tier).seal(plan_->fill[tier] == Fill::Append ? packed_[tier] / page : n_pages_[tier]);
 }
 
 void TokenSet::write_run(int tier, const Token* first, uint32_t n, uint32_t page, uint32_t slot, SetMoves& moves) {
@@ -298,7 +236,6 @@ void TokenSet::store(SetMoves& moves) {
 		occupy(kF16, slot, t.pos);
 		t.src = slot;
 	});
-	rest();
 }
 
 } // namespace kvrun

@@ -1,7 +1,7 @@
 // One token set: which token of a sequence is in which slot of which tier, for the layers and heads that share it.
 #pragma once
 #include "engine/kv/counts.h"
-#include "engine/kv/slot_positions.h"
+#include <deque>
 #include <span>
 
 namespace kvrun {
@@ -29,16 +29,13 @@ class BookReader;
 class TokenSet {
  public:
 	// `head`: the kv head the set is for, or kAllHeads.
-	TokenSet(const KvPlan& plan, uint32_t head)
-	    : plan_(&plan), head_(head), packed_pos_{SlotPositions(plan.page[1]), SlotPositions(plan.page[2])} {}
+	TokenSet(const KvPlan& plan, uint32_t head) : plan_(&plan), head_(head) {}
 
 	void clear() noexcept; // forgets all tokens and pages
 
 	// ---- scores: attention received, by f16 slot or by token of the prompt
 	// score(slot) is called for every token in an f16 slot.
 	template <class F> void add_scores(F&& score) {
-		for (uint32_t slot = 0; slot < score_.size(); ++slot)
-			if (f16_pos_[slot] != kNone) score_[slot] += score(slot);
 		each_f16([&](Token& t) {
 			if (!(t.src & kFromScratch)) t.score += score(t.src);
 		});
@@ -71,17 +68,12 @@ class TokenSet {
 
 	// ---- what is where
 	uint32_t n_pages(Tier t) const { return n_pages_[int(t)]; }
-	std::span<const uint32_t> live(Tier t) const { return live_[int(t)]; } // (n_pages, 4) one bit per slot
-	std::vector<uint32_t> positions(Tier t) const {                        // (n_pages * page) kNone: empty
-		return t == Tier::F16 ? f16_pos_ : packed_pos(int(t)).all();
-	}
-	uint32_t position(Tier t, uint32_t slot) const {
-		return t == Tier::F16 ? f16_pos_[slot] : packed_pos(int(t)).at(slot);
-	}
+	std::span<const uint32_t> live(Tier t) const { return live_[int(t)]; }        // (n_pages, 4) one bit per slot
+	std::span<const uint32_t> positions(Tier t) const { return pos_[int(t)]; }    // (n_pages * page) kNone: empty
 	std::span<const uint32_t> page_block(Tier t) const { return block_[int(t)]; } // (n_pages) logical block; else empty
 	uint32_t newest_slot() const;
-	bool ends_with(uint32_t pos) const;    // the newest token is the one at this position
-	bool is_kept(uint32_t f16_slot) const; // what is there, by a flush
+	bool ends_with(uint32_t pos) const; // the newest token is the one at this position
+	bool is_kept(uint32_t pos) const;   // by a flush, in f16
 
  private:
 	struct Token {
@@ -95,17 +87,10 @@ class TokenSet {
 	                 std::vector<bool>& seen);
 	void read_positions(BookReader&, int tier, const KvCounts&, std::vector<bool>& seen);
 	template <class F> void each_f16(F&& f) {
-		for (auto* list : {&sinks_, &kept_, &waiting_[1], &waiting_[2], &recent_})
+		for (auto* list : {&sinks_, &kept_, &waiting_[1], &waiting_[2]})
 			for (Token& t : *list) f(t);
+		for (Token& t : recent_) f(t);
 	}
-	// Between flushes a set of one kv head, of which there are many, rests: its sinks, kept tokens and window are known
-	// by their positions, and scores lie by slot.
-	void rest();
-	void wake();
-	bool resting() const { return newest_ != kNone; }
-	bool waits(uint32_t f16_slot) const; // for its group
-	SlotPositions& packed_pos(int tier) { return packed_pos_[tier - 1]; }
-	const SlotPositions& packed_pos(int tier) const { return packed_pos_[tier - 1]; }
 	void enter(Token t);                    // into sinks or the window
 	void settle(int tier, SetMoves& moves); // waiting tokens into pages, as the tier's fill allows
 	void write_run(int tier, const Token* first, uint32_t n, uint32_t page, uint32_t slot, SetMoves& moves);
@@ -118,25 +103,18 @@ class TokenSet {
 
 	const KvPlan* plan_;
 	uint32_t head_;
-	std::vector<Token> sinks_, kept_, waiting_[kTiers], recent_; // oldest first
-	std::vector<uint32_t> free_;                                 // min-heap of free f16 slots
+	std::vector<Token> sinks_, kept_, waiting_[kTiers]; // oldest first
+	std::deque<Token> recent_;                          // oldest first
+	std::vector<uint32_t> free_;                        // min-heap of free f16 slots
 	uint32_t n_pages_[kTiers] = {}, n_blocks_[kTiers] = {};
 	uint32_t packed_[kTiers] = {}; // tokens in pages of Salient and Regular
-	std::vector<uint32_t> live_[kTiers], block_[kTiers];
-	std::vector<uint32_t> f16_pos_; // by slot; kNone: empty
-	SlotPositions packed_pos_[2];
-	// ---- while it rests
-	uint32_t newest_ = kNone;         // slot of the newest token; kNone: it does not rest
-	uint32_t recent_from_ = 0;        // position of the oldest token in the window
-	std::vector<float> score_;        // by f16 slot; of ranked plans
-	std::vector<uint32_t> rows_seen_; // rows_before by f16 slot; where scores are means
+	std::vector<uint32_t> live_[kTiers], pos_[kTiers], block_[kTiers];
 };
 
 struct TokenSet::Saved {
-	std::vector<Token> sinks, kept, waiting[kTiers], recent;
-	std::vector<uint32_t> free, f16_live, f16_pos, rows_seen;
-	std::vector<float> score;
-	uint32_t newest, recent_from;
+	std::vector<Token> sinks, kept, waiting[kTiers];
+	std::deque<Token> recent;
+	std::vector<uint32_t> free, f16_live, f16_pos;
 	uint32_t n_pages[kTiers], n_blocks[kTiers], packed[kTiers];
 };
 

@@ -19,18 +19,13 @@ void TokenSet::write_tokens(BookWriter& out, const auto& tokens, bool ranked) {
 }
 
 void TokenSet::write(BookWriter& out) const {
-	if (resting()) {
-		TokenSet awake = *this;
-		awake.wake();
-		return awake.write(out);
-	}
 	const bool ranked = plan_->ranked();
 	write_tokens(out, sinks_, ranked);
 	write_tokens(out, kept_, ranked);
 	for (const int t : kPacked) write_tokens(out, waiting_[t], ranked);
 	write_tokens(out, recent_, ranked);
 	for (const int t : kPacked) {
-		const std::vector<uint32_t> pos = packed_pos(t).all();
+		const std::vector<uint32_t>& pos = pos_[t];
 		uint32_t expected = 0; // position that would continue the last run
 		for (size_t at = 0; at < pos.size();) {
 			size_t end = at + 1;
@@ -48,7 +43,7 @@ void TokenSet::write(BookWriter& out) const {
 
 void TokenSet::read_tokens(BookReader& in, auto& tokens, uint32_t n, const KvCounts& c, uint32_t scored_rows,
                            std::vector<bool>& seen) {
-	const uint32_t most_pos = uint32_t(c.n_tokens) - 1, most_slot = uint32_t(f16_pos_.size()) - 1;
+	const uint32_t most_pos = uint32_t(c.n_tokens) - 1, most_slot = uint32_t(pos_[kF16].size()) - 1;
 	Token t{0, 0, 0, 0};
 	for (uint32_t i = 0; i < n; ++i) {
 		t.pos = uint32_t(in.difference(t.pos, "position of a token", most_pos));
@@ -59,7 +54,7 @@ void TokenSet::read_tokens(BookReader& in, auto& tokens, uint32_t n, const KvCou
 			if (!std::isfinite(t.score)) fail(Code::Format, "score of a token is {}", t.score);
 		}
 		if (seen[t.pos]) fail(Code::Format, "token {} is there twice", t.pos);
-		if (f16_pos_[t.src] != kNone) fail(Code::Format, "slot {} holds two tokens", t.src);
+		if (pos_[kF16][t.src] != kNone) fail(Code::Format, "slot {} holds two tokens", t.src);
 		seen[t.pos] = true;
 		occupy(kF16, t.src, t.pos);
 		tokens.push_back(t);
@@ -91,7 +86,6 @@ void TokenSet::read_positions(BookReader& in, int tier, const KvCounts& c, std::
 	}
 	if (packed != c.packed[tier]) fail(Code::Format, "packed tokens are {}, expected {}", packed, c.packed[tier]);
 	packed_[tier] = packed;
-	packed_pos(tier).seal(gaps ? c.pages[tier] : packed / page);
 }
 
 void TokenSet::read(BookReader& in, const KvCounts& c, std::span<const std::vector<uint32_t>, kTiers> page_block,
@@ -99,10 +93,7 @@ void TokenSet::read(BookReader& in, const KvCounts& c, std::span<const std::vect
 	for (int t = 0; t < kTiers; ++t) {
 		n_pages_[t] = c.pages[t], n_blocks_[t] = c.blocks[t];
 		live_[t].assign(size_t(c.pages[t]) * 4, 0u);
-		if (t == kF16)
-			f16_pos_.assign(size_t(c.pages[t]) * plan_->page[t], kNone);
-		else
-			for (uint32_t p = 0; p < c.pages[t]; ++p) packed_pos(t).append_page();
+		pos_[t].assign(size_t(c.pages[t]) * plan_->page[t], kNone);
 		block_[t] = page_block[size_t(t)];
 	}
 	std::vector<bool> seen(c.n_tokens);
@@ -116,9 +107,8 @@ void TokenSet::read(BookReader& in, const KvCounts& c, std::span<const std::vect
 		if (recent_[i].pos <= recent_[i - 1].pos) fail(Code::Format, "tokens of the window are not in order");
 	if (c.n_tokens && !ends_with(uint32_t(c.n_tokens) - 1)) fail(Code::Format, "the newest token is missing");
 	for (const int t : kPacked) read_positions(in, t, c, seen);
-	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) // ascending, which is a heap too
-		if (f16_pos_[slot] == kNone) free_.push_back(slot);
-	rest();
+	for (uint32_t slot = 0; slot < pos_[kF16].size(); ++slot) // ascending, which is a heap too
+		if (pos_[kF16][slot] == kNone) free_.push_back(slot);
 }
 
 } // namespace kvrun
