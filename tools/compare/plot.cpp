@@ -92,12 +92,15 @@ std::string plot(const Axes& a, const std::vector<Series>& all) {
 	Scale x{INFINITY, -INFINITY, kLeft, kWidth - kRight, a.log_x},
 	    y{INFINITY, -INFINITY, kHeight - kBottom, kTop, a.log_y};
 	for (const Series& s : all)
-		for (const auto& [px, py] : s.points) widen(x, px), widen(y, py);
+		for (const auto& [px, py] : s.points)
+			if (!a.log_y || py > 0) widen(x, px), widen(y, py);
 	if (!(x.low <= x.high) || !(y.low <= y.high)) return "";
 	if (a.log_y)
-		y.low /= 1.5, y.high *= 1.5;
+		y.low = std::pow(10, std::floor(std::log10(y.low / 1.5))),
+		y.high = std::pow(10, std::ceil(std::log10(y.high * 1.5)));
 	else
 		y.low = std::min(0.0, y.low), y.high *= 1.05;
+	if (!a.lines) x.low = std::min(0.0, x.low), x.high *= 1.1;
 	if (y.low >= y.high) y.high = y.low + 1;
 	std::string s = frame(a, x, y);
 	for (size_t i = 0; i < all.size(); ++i) {
@@ -121,7 +124,7 @@ std::string plot(const Axes& a, const std::vector<Series>& all) {
 
 std::string bars(const std::string& title, const std::vector<Bar>& all, double limit, const std::string& limit_text) {
 	if (all.empty()) return "";
-	constexpr double kRow = 20, kName = 120, kRoom = 120;
+	constexpr double kRow = 20, kName = 120, kRoom = 160;
 	double most = limit;
 	for (const Bar& b : all) most = std::max(most, b.value);
 	const Scale x{0, most > 0 ? most : 1, kName, kWidth - kRoom, false};

@@ -1,5 +1,4 @@
 """Requests of attack.py to kvrun serve: sound ones, damaged, to one server a process of that script."""
-import atexit
 import json
 import os
 import random
@@ -8,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from multiprocessing import util
 
 from attack_damage import damage_bytes
 
@@ -70,7 +70,7 @@ class AttackedServer:
                                          "--chat-template", "chatml", "--sessions", os.path.join(self.folder, "kept"), "-c", "256",
                                          "--timeout", "2"], stdout=subprocess.PIPE, stderr=self.said, env=env)
         self.process.stdout.readline()
-        atexit.register(self.end)
+        util.Finalize(None, self.end, exitpriority=1)  # workers of a pool run these at their end, and not atexit
 
     def end(self):
         self.process.kill(), self.process.wait()
