@@ -1,5 +1,5 @@
 // Prints llama.cpp's logits of a prompt and of a greedy continuation; built by make_peer_golden.sh against the peer's libllama.
-// peer_eval MODEL N_CTX KV_TYPE(f16|f32) N_PREDICT [KEY=INT] < token ids, separated by white space
+// peer_eval MODEL N_CTX KV_TYPE(f16|f32|q8_0|q4_0) N_PREDICT [KEY=INT] < token ids, separated by white space
 // stdout: i32 n_vocab, i32 rows, then rows x n_vocab f32: one row per prompt position, one per generated token but the
 // last. KEY=INT replaces an integer of the file's metadata. The CPU code is used, with the KV type asked for.
 #include <llama.h>
@@ -22,7 +22,14 @@ static int argmax(const float* x, int n) {
 	return best;
 }
 
-static struct llama_context* open_context(const char* path, int n_ctx, int f32, const char* replace,
+static enum ggml_type kv_type(const char* name) {
+	const enum ggml_type types[] = {GGML_TYPE_F32, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0};
+	for (size_t i = 0; i < sizeof types / sizeof *types; ++i)
+		if (strcmp(name, ggml_type_name(types[i])) == 0) return types[i];
+	return GGML_TYPE_F16;
+}
+
+static struct llama_context* open_context(const char* path, int n_ctx, enum ggml_type kv, const char* replace,
 										  struct llama_model** model) {
 	static struct llama_model_kv_override overrides[2];
 	static ggml_backend_dev_t devices[2];
@@ -44,18 +51,19 @@ static struct llama_context* open_context(const char* path, int n_ctx, int f32, 
 	cp.n_ctx = (uint32_t)n_ctx;
 	cp.n_batch = cp.n_ubatch = MAX_TOKENS;
 	cp.n_threads = cp.n_threads_batch = 1;
-	cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-	cp.type_k = cp.type_v = f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+	/* quantised values need it */
+	cp.flash_attn_type = ggml_is_quantized(kv) ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+	cp.type_k = cp.type_v = kv;
 	return llama_init_from_model(*model, cp);
 }
 
 int main(int argc, char** argv) {
-	if (argc < 5) return fprintf(stderr, "usage: %s MODEL N_CTX f16|f32 N_PREDICT [KEY=INT] < ids\n", argv[0]), 2;
+	if (argc < 5) return fprintf(stderr, "usage: %s MODEL N_CTX f16|f32|q8_0|q4_0 N_PREDICT [KEY=INT] < ids\n", argv[0]), 2;
 	llama_log_set(quiet, NULL);
 	ggml_backend_load_all();
 	struct llama_model* model = NULL;
 	struct llama_context* ctx =
-		open_context(argv[1], atoi(argv[2]), strcmp(argv[3], "f32") == 0, argc > 5 ? argv[5] : NULL, &model);
+		open_context(argv[1], atoi(argv[2]), kv_type(argv[3]), argc > 5 ? argv[5] : NULL, &model);
 	if (!ctx) return fprintf(stderr, "%s: llama.cpp cannot load it\n", argv[1]), 3;
 	const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model)), n_predict = atoi(argv[4]);
 	int n = 0, token;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Draws tools/dev/readme.svg from memory.csv and quality.csv beside it: cache memory against context, and KL divergence
-against stored bits.
+against stored bits; and pareto.svg from pareto.csv, which pareto.py measures.
 
-  plot_readme.py                  writes the drawing
-  plot_readme.py --update KVRUN   computes memory.csv's planned rows again with this program, then writes the drawing
-  plot_readme.py --check          fails if the drawing is not what the data give, or quality.csv differs from
+  plot_readme.py                  writes the drawings
+  plot_readme.py --update KVRUN   computes memory.csv's planned rows again with this program, then writes the drawings
+  plot_readme.py --check          fails if a drawing is not what the data give, or quality.csv differs from
                                   tools/BENCHMARKS.md
 """
 import csv, json, math, os, re, subprocess, sys
@@ -119,17 +119,62 @@ def quality_panel():
     return p.out
 
 
+FAMILIES = {"turbo": ("#c8553d", "rotated codebooks"), "tuned": ("#2a7f4f", "tuned: bits by layer"),
+            "llama.cpp": ("#444444", "llama.cpp"), "": ("#1b6ca8", "grouped scales")}
+NAMED = {"kivi4", "kivi2", "xquant", "mikv", "rtn4", "rtn8", "turbo2/1", "turbo3/2", "turbo8/4", "turbo8", "q8_0", "q4_0", "tuned:3"}
+
+
+def family_of(row):
+    name = "llama.cpp" if row["by"] == "llama.cpp" else re.match("[a-z]*", row["policy"])[0]
+    return name if name in FAMILIES else ""
+
+
+def pareto_panel(at, model, title):
+    floor = 1e-6
+    p = Panel(at, title, "stored bits per element at 32768 tokens", "KL divergence from f16, nats per token", (1, 10),
+              (floor, 10), log_y=True)
+    p.grid([(b, str(b)) for b in range(1, 11)], [(10.0**e, f"1e{e}" if e < -2 else f"{10.0**e:g}") for e in range(-6, 2)])
+    data = [r for r in rows("pareto.csv") if r["model"] == model]
+    place = lambda r: (p.x(float(r["bits"])), p.y(max(float(r["kld"]), floor)))
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in sorted(place(r) for r in data if family_of(r) == "tuned"))
+    if path:
+        p.out.append(f'<polyline points="{path}" fill="none" stroke="{FAMILIES["tuned"][0]}" stroke-width="1.5"/>')
+    for r in data:
+        x, y = place(r)
+        name = r["policy"].split(",")[0]
+        p.out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{FAMILIES[family_of(r)][0]}"/>')
+        if name in NAMED:
+            left = family_of(r) in ("tuned", "turbo")
+            p.out.append(text(x - 6 if left else x + 6, y + 11 if left else y - 3, name, "end" if left else "start", 10))
+    for i, (color, what) in enumerate(FAMILIES.values()):
+        x, y = p.x(7), p.y(2) + 16 * i
+        p.out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{color}"/>', text(x + 8, y + 4, what, "start")]
+    return p.out
+
+
+def pareto():
+    return svg(pareto_panel(0, "bundled", "Bundled model") + pareto_panel(W, "outliers", "The same with outlier channels"))
+
+
 def drawing():
-    body = "\n".join(memory_panel() + quality_panel())
+    return svg(memory_panel() + quality_panel())
+
+
+def svg(parts):
+    body = "\n".join(parts)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * W}" height="{H}" viewBox="0 0 {2 * W} {H}" '
             f'font-family="sans-serif">\n<rect width="{2 * W}" height="{H}" fill="white"/>\n{body}\n</svg>\n')
 
 
+DRAWINGS = {"readme.svg": drawing, "pareto.svg": pareto}
+
+
 def check():
     problems = []
-    with open(os.path.join(HERE, "readme.svg")) as f:
-        if f.read() != drawing():
-            problems.append("readme.svg is not what the data give; run plot_readme.py")
+    for name, make in DRAWINGS.items():
+        with open(os.path.join(HERE, name)) as f:
+            if f.read() != make():
+                problems.append(f"{name} is not what the data give; run plot_readme.py")
     with open(os.path.join(HERE, "..", "BENCHMARKS.md")) as f:
         section = f.read().split("## Quality on the bundled model")[1].split("\n## ")[0]
     table = {}
@@ -138,7 +183,7 @@ def check():
     data = {r["policy"]: [float(r[k]) for k in ("stored_bits", "kld", "kld_error", "recall_percent")] for r in rows("quality.csv")}
     if table != data or len(data) < 10:
         problems.append(f"quality.csv and tools/BENCHMARKS.md differ: {set(map(str, table.items())) ^ set(map(str, data.items()))}")
-    print("\n".join(problems) or "readme.svg: as the data give it")
+    print("\n".join(problems) or "the drawings are as the data give them")
     return 1 if problems else 0
 
 
@@ -146,5 +191,6 @@ if "--check" in sys.argv:
     sys.exit(check())
 if "--update" in sys.argv:
     update(sys.argv[sys.argv.index("--update") + 1])
-with open(os.path.join(HERE, "readme.svg"), "w") as f:
-    f.write(drawing())
+for name, make in DRAWINGS.items():
+    with open(os.path.join(HERE, name), "w") as f:
+        f.write(make())
