@@ -47,7 +47,7 @@ class CountingBackend final : public Backend {
 	void attend_prompt(View, View, View, const KvRows&, const KvRead*) override { ++counted_.ops; }
 	void kv_pack(const KvRows&, const PackArgs&) override { ++counted_.ops; }
 	void kv_block(const KvRows&, const BlockArgs&) override { ++counted_.ops; }
-	void score_prompt(View, View, View, View, const KvRows&) override { ++counted_.ops; }
+	void score_prompt(View, View, View, View, const KvRows&, Saliency) override { ++counted_.ops; }
 	void score_slots(View, View, const ScoreArgs&) override { ++counted_.ops; }
 	void channel_max(View, View) override { ++counted_.ops; }
 	void kv_balance(View, View, const KvRows&, uint32_t) override { ++counted_.ops; }
