@@ -11,6 +11,7 @@
 #include <cctype>
 #include <charconv>
 #include <map>
+#include <optional>
 
 namespace kvrun {
 namespace {
@@ -60,7 +61,7 @@ struct Found { // the devices of all backends, one list
 
 	// Where none but an automatic device can be chosen, no other backend loads its driver. `wrong`: devices to refuse.
 	Found(const BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
-		const DriverMemory memory(is_tested(o) ? o.cache_dir : "");
+		std::optional<DriverMemory> memory; // read where a device has a driver
 		for (const BackendRow& row : table()) {
 			if (!o.backend.empty() && o.backend != row.name) continue;
 			if (automatic_only && !row.automatic) continue;
@@ -69,7 +70,8 @@ struct Found { // the devices of all backends, one list
 				all.push_back({&row, sets.back().get(), i});
 				const DeviceReport& r = all.back().report();
 				if (r.build.empty() || !r.refused.empty()) continue;
-				const std::string* before = memory.find(r.info.name, r.build);
+				if (!memory) memory.emplace(is_tested(o) ? o.cache_dir : "");
+				const std::string* before = memory->find(r.info.name, r.build);
 				if (const auto now = wrong.find(r.build); now != wrong.end())
 					sets.back()->refuse(i, now->second);
 				else if (before && !before->empty())
