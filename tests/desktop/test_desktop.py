@@ -44,7 +44,7 @@ def two_at_once_and_branches(app):
              "key ctrl+E", "key ctrl+A", "type another", "key Return", "wait idle", "dump edited",
              "key ctrl+K", "dump forked", "key F2", "wait 0.2", "key ctrl+A", "type renamed", "key Return", "wait 0.2", "dump renamed",
              "key ctrl+Delete", "wait 0.2", "key Space", "wait 0.2", "dump deleted", "quit"],
-            *CHATML, "-n", "40")
+            *CHATML, "-n", "160")
     assert sum(c["answering"] for c in app.dump("together")["conversations"]) == 2
     retried = app.dump("retried")
     last = next(c for c in retried["conversations"] if c["id"] == retried["current"])["shown"][-1]
