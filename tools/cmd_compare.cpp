@@ -39,10 +39,10 @@ void quicken(Options& o) { // whatever the command line has left as it was
 	const auto set = [](auto& value, const auto& before, auto after) {
 		if (value == before) value = after;
 	};
-	set(o.prompt, usual.prompt, 32);
+	set(o.prompt, usual.prompt, 16);
 	set(o.generate, usual.generate, 4);
 	set(o.rounds, usual.rounds, 2);
-	set(o.tokens, usual.tokens, 12);
+	set(o.tokens, usual.tokens, 6);
 	set(o.sequences, usual.sequences, std::vector<int64_t>{1});
 }
 

@@ -38,13 +38,13 @@ Json run_speed(const Options& o, const Device& d) {
 
 Json run_quality(const Options& o, const Device& d) {
 	const uint32_t most = read_config(Gguf::open(o.model)).max_seq;
-	const std::string chunk = std::to_string(std::min<uint32_t>(o.quick ? 192 : 512, most)),
+	const std::string chunk = std::to_string(std::min<uint32_t>(o.quick ? 128 : 512, most)),
 	                  text = o.text.empty() ? o.folder + "/text.txt" : o.text;
 	const std::vector<std::string> common = {"--model", o.model, "--device", d.select, "--kv", o.kv, "--json"};
 	std::vector<std::string>
-	    on_text = {"eval",     "--file",           text, "--ctx-size", chunk, "--score", o.quick ? "24" : "128",
+	    on_text = {"eval",     "--file",           text, "--ctx-size", chunk, "--score", o.quick ? "16" : "128",
 	               "--chunks", o.quick ? "1" : "8"},
-	    recall = {"eval", "--task", "recall", "--lines", o.quick ? "8" : "20", "--samples", o.quick ? "2" : "40"};
+	    recall = {"eval", "--task", "recall", "--lines", o.quick ? "8" : "20", "--samples", o.quick ? "1" : "40"};
 	on_text.insert(on_text.end(), common.begin(), common.end());
 	recall.insert(recall.end(), common.begin(), common.end());
 	return {{"text", run_command(on_text)}, {"recall", run_command(recall)}};
