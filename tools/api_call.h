@@ -32,4 +32,11 @@ template <class T, class F> kvrun_status fill_vector(std::vector<T>& out, size_t
 	return s;
 }
 
+// Zeros: the session fetches nothing, or has been freed.
+inline kvrun_fetch_info fetch_info(kvrun_session* s) {
+	kvrun_fetch_info i = KVRUN_FETCH_INFO_INIT;
+	(void)kvrun_session_get_fetch_info(s, &i);
+	return i;
+}
+
 } // namespace kvrun

@@ -92,7 +92,9 @@ void add_measuring(Command& c, Options& o) {
 	add_tokens(c, "--tokens", o.tokens, 2, 1 << 20, "greedy tokens that are compared [256]")->group(what);
 	add_integers(c, "--sequences", o.sequences, 1, 8, "sequences that generate at the same time [1,4]")->group(what);
 	add_text(c, "--text", o.text, kFile, "measure quality on this text [made-up records]")->group(what);
-	add_flag(c, "--quick", o.quick, "short runs, shallow depths: minutes on software drivers; sets -p -n -r --tokens")
+	add_flag(c, "--quick", o.quick,
+	         "short runs, shallow depths: minutes on software drivers; sets -p -n -r --tokens; "
+	         "quality is of one sample")
 	    ->group(what);
 	const char* beside = "Beside the devices";
 	add_text(c, "--family", o.families, "NAMES", "compile the shaders for these AMD GPUs too, as navi21,gfx1100")

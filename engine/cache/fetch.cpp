@@ -14,7 +14,7 @@ KvFetch::KvFetch(Backend& be, const KvPlan& plan, KvPool& pool)
 KvFetch::~KvFetch() {
 	give_tables();
 	give_masks();
-	if (!guest_table_.empty()) pool_.tables().give(guest_at_, guest_words());
+	if (speculative_at_ != kNone) pool_.tables().give(speculative_at_, speculative_words());
 	if (own_page_ != kNone) pool_.free(own_page_);
 	for (const Layer& L : layers_)
 		for (const uint32_t id : L.ids) pool_.free(id);
@@ -174,34 +174,30 @@ uint32_t KvFetch::find_free(const KvCache& c, uint32_t first, uint32_t n_layers,
 
 void KvFetch::place_speculative(const KvCache& c) {
 	const uint32_t L = uint32_t(layers_.size()), heads = plan_.n_heads, n = L / plan_.n_groups; // layers of a group
-	guest_pages_.assign(L, kNone);
-	guest_slots_.assign(size_t(plan_.n_groups) * heads, 0);
+	speculative_pages_.assign(L, kNone);
+	speculative_slots_.assign(size_t(plan_.n_groups) * heads, 0);
 	for (uint32_t g = 0; g < plan_.n_groups; ++g) {
-		const std::span<uint32_t> slots = std::span(guest_slots_).subspan(size_t(g) * heads, heads);
+		const std::span<uint32_t> slots = std::span(speculative_slots_).subspan(size_t(g) * heads, heads);
 		const uint32_t page = find_free(c, g * n, n, slots);
 		if (page == kNone) {
 			if (own_page_ == kNone) own_page_ = take_page(0);
 			std::ranges::fill(slots, 0u);
 		}
 		for (uint32_t l = g * n; l < g * n + n; ++l)
-			guest_pages_[l] = page == kNone ? own_page_ : c.pages(l, Tier::F16)[page];
+			speculative_pages_[l] = page == kNone ? own_page_ : c.pages(l, Tier::F16)[page];
 	}
 	const PageFormat& f = plan_.page_format(0, Tier::F16);
 	std::vector<uint32_t> words;
-	for (const uint32_t id : guest_pages_) {
+	for (const uint32_t id : speculative_pages_) {
 		const uint32_t at = pool_.addr(id).at;
 		words.insert(words.end(), {at + f.k_codes_at, at + f.v_codes_at, at, at});
 	}
-	for (const uint32_t slot : guest_slots_)
+	for (const uint32_t slot : speculative_slots_)
 		for (uint32_t w = 0; w < 4; ++w) words.push_back(slot / 32 == w ? 1u << slot % 32 : 0);
-	if (words == guest_table_) return;
-	if (guest_table_.empty()) {
-		std::vector<uint32_t> none(words.size(), kNone);
-		guest_at_ = pool_.tables().take(guest_words());
-		guest_table_ = std::move(none);
-	}
-	be_.write(pool_.tables().buffer(), size_t(guest_at_) * 4, std::as_bytes(std::span(words)));
-	guest_table_ = std::move(words);
+	if (words == speculative_table_) return;
+	if (speculative_at_ == kNone) speculative_at_ = pool_.tables().take(speculative_words());
+	be_.write(pool_.tables().buffer(), size_t(speculative_at_) * 4, std::as_bytes(std::span(words)));
+	speculative_table_ = std::move(words);
 }
 
 void KvFetch::fit_pages() {

@@ -71,12 +71,12 @@ class KvFetch {
 	uint32_t live_word(uint32_t page) const { return table_at_ + (uint32_t(layers_.size()) * n_pages_ + page) * 4; }
 	// The slot of the speculative token, for one step.
 	KvSequence::F16Slot speculative_slot(const KvSequence& s, uint32_t l, uint32_t head) const {
-		return s.f16_slot(l, head, guest_pages_[l], guest_slots_[set_of(l, head)]);
+		return s.f16_slot(l, head, speculative_pages_[l], speculative_slots_[set_of(l, head)]);
 	}
-	uint32_t speculative_chunk(uint32_t l) const { return pool_.addr(guest_pages_[l]).chunk; }
-	uint32_t speculative_page_word(uint32_t l) const { return guest_at_ + l * 4; }
+	uint32_t speculative_chunk(uint32_t l) const { return pool_.addr(speculative_pages_[l]).chunk; }
+	uint32_t speculative_page_word(uint32_t l) const { return speculative_at_ + l * 4; }
 	uint32_t speculative_live_word(uint32_t l) const {
-		return guest_at_ + (uint32_t(layers_.size()) + set_of(l, 0)) * 4;
+		return speculative_at_ + (uint32_t(layers_.size()) + set_of(l, 0)) * 4;
 	}
 	uint32_t speculative_live_stride() const { return plan_.n_heads == 1 ? 0 : 4; } // words between kv heads
 	uint32_t mask_word(uint32_t l, Tier t, uint32_t page) const { return mask_at(l, 0, t, page); }
@@ -99,7 +99,7 @@ class KvFetch {
 		           4;
 	}
 	uint32_t table_words() const { return (uint32_t(layers_.size()) + 1) * n_pages_ * 4; }
-	uint32_t guest_words() const { return (uint32_t(layers_.size()) + plan_.n_groups * plan_.n_heads) * 4; }
+	uint32_t speculative_words() const { return (uint32_t(layers_.size()) + plan_.n_groups * plan_.n_heads) * 4; }
 	uint32_t set_of(uint32_t l, uint32_t head) const { // which token set says what is free there
 		return (plan_.n_groups == 1 ? 0 : l) * plan_.n_heads + (plan_.n_heads == 1 ? 0 : head);
 	}
@@ -140,12 +140,12 @@ class KvFetch {
 	uint32_t n_picks_ = 0, n_fetched_ = 0;
 	std::vector<Layer> layers_;
 	uint32_t n_pages_ = 0, table_at_ = 0, n_live_ = kNone; // pages of a layer; words; tokens the live bits say
-	// The speculative token is a guest in a free slot of the window's pages, or where there is none in `own_page_`,
+	// The speculative token lies in a free slot of the window's pages, or where there is none in `own_page_`,
 	// which all layers use in turn. Entries (n_layers, 4) and live bits (n_groups, n_heads, 4): words of tables().
-	std::vector<uint32_t> guest_pages_; // by layer
-	std::vector<uint32_t> guest_slots_; // (n_groups, n_heads) slot in the page
-	std::vector<uint32_t> guest_table_; // what the device has
-	uint32_t guest_at_ = 0, own_page_ = kNone;
+	std::vector<uint32_t> speculative_pages_; // by layer
+	std::vector<uint32_t> speculative_slots_; // (n_groups, n_heads) slot in the page
+	std::vector<uint32_t> speculative_table_; // what the device has
+	uint32_t speculative_at_ = kNone, own_page_ = kNone;
 	// Masks (n_layers, n_kv_heads, mask_pages(), 4); what they hide, and the live bits they were made from.
 	uint32_t mask_pages_[kTiers] = {}, mask_at_ = 0;
 	bool masks_valid_ = false;

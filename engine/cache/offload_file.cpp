@@ -19,6 +19,7 @@ int open_unnamed(const std::string& folder) {
 	const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
 	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
 #endif
+	// a file system without O_TMPFILE: mkostemp puts a name in the place of the Xs, which is removed at once
 	std::string name = folder + "/kvrun-offload-XXXXXX";
 	const int named = ::mkostemp(name.data(), O_CLOEXEC); // mode 0600
 	if (named >= 0) ::unlink(name.c_str());

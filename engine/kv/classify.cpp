@@ -52,7 +52,7 @@ static uint64_t mix(uint64_t seed, uint64_t i) { return splitmix64(seed + (i + 1
 struct ProbeShares {
 	double recent, random;
 };
-// The length of a key is the same to every row that sees it: the newest row will do.
+// The length of a key is the same for every row, so one row is enough: any share above 0 takes at least the newest row.
 static ProbeShares probe_shares(const Select& s) {
 	if (s.rank == Rank::KeyNorm) return {.recent = 1e-12, .random = 0};
 	return {s.probe_recent, s.probe_random};

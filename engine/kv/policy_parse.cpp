@@ -151,9 +151,8 @@ const Key kKeys[] = {
     {"stride", "layers that share codes; the first of them stores them",
      [](Draft& d, auto k, auto v) { d.p.share.stride = uint16_t(whole(k, v, 2, 64)); }},
     {"score",
-     "how tokens are ranked: sum (attention received), mean (the same per row that could see the token), norm (length "
-     "of "
-     "the key), log or none",
+     "how tokens are ranked: sum (attention received), mean (the same per row that could see the token), "
+     "norm (length of the key), log or none",
      [](Draft& d, auto k, auto v) { set_rank(d.p.select, k, v); }},
     {"key_norm", "large: scores are multiplied by the length of the token's key; small: divided by it; off",
      [](Draft& d, auto k, auto v) { set_key_norm(d.p.select, k, v); }},

@@ -141,12 +141,6 @@ std::vector<std::string> ChatModel::larger_contexts(const std::string& kv, uint3
 	return out;
 }
 
-kvrun_fetch_info fetch_info(kvrun_session* session) {
-	kvrun_fetch_info i = KVRUN_FETCH_INFO_INIT;
-	check_call(kvrun_session_get_fetch_info(session, &i));
-	return i;
-}
-
 kvrun_session_info session_info(kvrun_session* session) {
 	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
 	check_call(kvrun_session_get_info(session, &i));

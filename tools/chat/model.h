@@ -46,7 +46,6 @@ class ChatModel {
 };
 
 kvrun_session_info session_info(kvrun_session*);
-kvrun_fetch_info fetch_info(kvrun_session*);
 std::vector<uint32_t> session_tokens(kvrun_session*);
 
 } // namespace kvrun

@@ -15,12 +15,6 @@ SessionBytes session_bytes(kvrun_session* s) {
 	return {i.f16_bytes, i.code_bytes, i.param_bytes, i.overhead_bytes};
 }
 
-kvrun_fetch_info fetch_info(kvrun_session* s) {
-	kvrun_fetch_info i = KVRUN_FETCH_INFO_INIT;
-	(void)kvrun_session_get_fetch_info(s, &i);
-	return i;
-}
-
 static size_t common_length(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }

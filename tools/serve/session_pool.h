@@ -11,7 +11,6 @@ struct SessionBytes { // of the KV cache, by kind
 	SessionBytes& operator+=(const SessionBytes&);
 };
 SessionBytes session_bytes(kvrun_session*);
-kvrun_fetch_info fetch_info(kvrun_session*); // zeros: it fetches nothing
 
 // Used by one thread.
 class SessionPool {
