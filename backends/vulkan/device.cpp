@@ -445,6 +445,10 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 }
 
 Device::~Device() {
+	if (abandoned_) {
+		(void)instance_.release();
+		return;
+	}
 	if (device_ && !loader_is_stuck()) fn.vkDestroyDevice(device_, nullptr);
 }
 

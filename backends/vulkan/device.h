@@ -119,6 +119,9 @@ class Device { // logical device, one compute queue, and one for transfers where
 	uint32_t queue_family() const { return family_; }
 	VkQueue transfer_queue() const { return transfer_; } // null: none apart from queue()
 	Instance& instance() { return *instance_; }
+	// It works without end on what it was given: nothing of it is destroyed from here on.
+	void abandon() { abandoned_ = true; }
+	bool abandoned() const { return abandoned_; }
 	void name(VkObjectType, uint64_t object, const char* label); // for validation messages and debuggers
 	VolkDeviceTable fn{};                                        // device functions without the loader's dispatch
 
@@ -128,6 +131,7 @@ class Device { // logical device, one compute queue, and one for transfers where
 	VkDevice device_ = VK_NULL_HANDLE;
 	VkQueue queue_ = VK_NULL_HANDLE, transfer_ = VK_NULL_HANDLE;
 	uint32_t family_ = 0;
+	bool abandoned_ = false;
 	Caps caps_;
 	DeviceReport report_;
 	PFN_vkSetDebugUtilsObjectNameEXT set_name_ = nullptr; // only under validation

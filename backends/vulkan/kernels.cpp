@@ -53,6 +53,7 @@ Kernels::Kernels(Device& dev, VkPipelineCache cache, const std::string& folder) 
 }
 
 Kernels::~Kernels() {
+	if (dev_.abandoned()) return;
 	for (Entry& e : entries_)
 		for (auto& p : e.pipelines) {
 			dev_.fn.vkDestroyPipeline(dev_.handle(), p->handle, nullptr);

@@ -22,6 +22,7 @@ Memory::Memory(Device& dev) : dev_(dev) {
 }
 
 Memory::~Memory() {
+	if (dev_.abandoned()) return;
 	for (uint32_t id = 0; id < buffers_.size(); ++id)
 		if (buffers_[id].handle) destroy(id);
 	for (Block& b : blocks_)

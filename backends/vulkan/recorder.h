@@ -160,6 +160,8 @@ class Recorder {
 	void deliver(uint64_t value); // reads of submissions up to it
 	void create_transfers();
 	void wait_transfer(uint64_t n); // bounded
+	VkResult wait_semaphore(uint64_t transfer, uint64_t ns);
+	bool settle() noexcept;
 	void read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst);
 	Staging& staging(std::vector<Staging>&, Mem, uint64_t bytes);
 	void check(VkResult, const char* call); // of calls that may lose work: every later call fails with the first reason

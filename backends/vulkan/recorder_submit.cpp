@@ -16,6 +16,7 @@ constexpr size_t kSlots = 16;         // command buffers in flight
 constexpr double kHardCapMs = 500;
 constexpr uint64_t kWaitNs = uint64_t(120) * 1000000000; // for one submission on a GPU; watchdogs fire long before
 constexpr uint64_t kWaitCpuNs = uint64_t(3600) * 1000000000;
+constexpr uint64_t kLastWaitNs = uint64_t(5) * 1000000000; // for a device that did not answer, before it is given up
 
 } // namespace
 
@@ -33,12 +34,28 @@ Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels, double submit_ms)
 }
 
 Recorder::~Recorder() {
-	if (next_value_ > 1 && !hangs_) dev_.fn.vkDeviceWaitIdle(dev_.handle()); // a lost device answers at once
+	if (!settle()) {
+		dev_.abandon();
+		return;
+	}
 	for (auto [id, value] : retired_) mem_.destroy(id);
 	for (auto* list : {&uploads_, &downloads_})
 		for (Staging& s : *list) mem_.destroy(s.buffer);
 	mem_.destroy(zeros_);
 	release();
+}
+
+// Waits for what is under way. False: it does not end, and nothing that it uses may be destroyed.
+bool Recorder::settle() noexcept {
+	if (hangs_) { // a device that was only late is done by now, or soon
+		for (const Slot& s : slots_)
+			if (s.pending && s.value > completed_ &&
+			    dev_.fn.vkWaitForFences(dev_.handle(), 1, &s.fence, VK_TRUE, kLastWaitNs) == VK_TIMEOUT)
+				return false;
+		if (transfers_.last && wait_semaphore(transfers_.last, kLastWaitNs) == VK_TIMEOUT) return false;
+	}
+	if (next_value_ > 1 || transfers_.last) dev_.fn.vkDeviceWaitIdle(dev_.handle()); // a lost device answers at once
+	return true;
 }
 
 // What hangs on no buffer.
@@ -294,14 +311,17 @@ void Recorder::wait_until(uint64_t value) {
 }
 
 void Recorder::retire(uint32_t id) noexcept {
+	uint64_t last = mem_.at(id).last_use;
 	if (const uint64_t n = mem_.at(id).transfer) try {
 			wait_transfer(n);
-		} catch (...) {} // the device is lost: nothing is under way
+		} catch (...) { // the device is lost, and may still copy: the buffer goes with the device
+			last = UINT64_MAX;
+		}
 	forget_buffer(id);
-	if (mem_.at(id).last_use <= completed_)
+	if (last <= completed_)
 		mem_.destroy(id);
 	else
-		retired_.emplace_back(id, mem_.at(id).last_use);
+		retired_.emplace_back(id, last);
 }
 
 void Recorder::forget_buffer(uint32_t id) noexcept {

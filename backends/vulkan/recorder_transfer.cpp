@@ -69,12 +69,16 @@ void Recorder::arrive(uint64_t n) {
 	if (n > transfers_.wanted) transfers_.wanted = n;
 }
 
-void Recorder::wait_transfer(uint64_t n) {
+VkResult Recorder::wait_semaphore(uint64_t n, uint64_t ns) {
 	VkSemaphoreWaitInfo info = make<VkSemaphoreWaitInfo>(VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO);
 	info.semaphoreCount = 1;
 	info.pSemaphores = &transfers_.semaphore;
 	info.pValues = &n;
-	const VkResult r = dev_.fn.vkWaitSemaphores(dev_.handle(), &info, wait_ns());
+	return dev_.fn.vkWaitSemaphores(dev_.handle(), &info, ns);
+}
+
+void Recorder::wait_transfer(uint64_t n) {
+	const VkResult r = wait_semaphore(n, wait_ns());
 	check(r, "vkWaitSemaphores");
 	if (r == VK_TIMEOUT) timed_out();
 }

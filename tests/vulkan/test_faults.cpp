@@ -216,6 +216,20 @@ TEST_CASE("faults: T68, T69 a device that is lost or does not answer stays lost,
 	check_recovered(want);
 }
 
+TEST_CASE("faults: T69 a device that never answers again is left as it is") {
+	VulkanFaults& f = vulkan_faults();
+	if (no_device()) return;
+	const Floats want = answer();
+	CHECK(f.live_memory == 0);
+	f.fail_calls("vkWaitForFences", 2, UINT64_MAX, VK_TIMEOUT);
+	const Outcome o = attempt(want);
+	CHECK(o.threw);
+	CHECK_MESSAGE(has(o.what, "did not finish"), o.what);
+	CHECK(f.live_memory > 0); // it may still be written to
+	f.live_memory = 0;
+	check_recovered(want);
+}
+
 TEST_CASE("faults: T68, T69 a device that is lost, or does not answer, while tokens are fetched") {
 	VulkanFaults& f = vulkan_faults();
 	if (no_device()) return;
