@@ -5,18 +5,18 @@
 //   0        weight   f32 words, written (and read where several blocks of heads add up)
 //   1        q        (T, n_heads, HEAD_DIM) f32
 //   2        k_codes  pool words, [kv head][word][token] in a page
-//   3        k_params pool words: (scale, zero) per channel or per token and run of K_GROUP channels
-//   4        lse      (T, n_heads) f32
-//   5        work     (n_work, 8) u32, WeighWork
-//   6        tables   u32 words: page entries, live bits
+//   3        lse      (T, n_heads) f32
+//   4        work     (n_work, 8) u32, WeighWork
+//   5        tables   u32 words: page entries, live bits
+//   6        k_params pool words: (scale, zero) per channel or per token and run of K_GROUP channels
 //   7        balance  u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 // FLAGS as in attend.comp: 1 K has its parameters per channel; 4 queries are divided by balance.
-// Grid: x = work item, y = kv head; an invocation takes every LOCAL_X-th token of the item's pages. HEADS query heads
-// share the decoding of a key.
-// Needs: HEAD_DIM a multiple of 8.
+// Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share the decoding of a
+// key.
+// Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
+// HEAD_DIM.
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
@@ -27,69 +27,63 @@ layout(constant_id = SPEC_K_BITS) const uint K_BITS = 16;
 layout(constant_id = SPEC_K_GROUP) const uint K_GROUP = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
-const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
-const uint PER_WORD = 32u / K_BITS; // channels
+const uint QUERIES = HEADS;
+const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
+const bool K_BOOK = false, K_MEAN = false, K_NORM8 = false, BALANCE = (FLAGS & 4u) != 0u;
+#define QUERY_PAGES
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };
-layout(std430, binding = 1) readonly restrict buffer Q { float q[]; };
-layout(std430, binding = 2) readonly buffer KCodes { uint k_codes[]; };
-layout(std430, binding = 3) readonly buffer KParams { uint k_params[]; };
-layout(std430, binding = 4) readonly restrict buffer Lse { float lse[]; };
-layout(std430, binding = 5) readonly restrict buffer WorkTable { uint work[]; };
-layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
-layout(std430, binding = 7) readonly buffer Balance { uint balance[]; };
+layout(std430, binding = 1) readonly buffer Q { uvec4 q[]; };
+layout(std430, binding = 2) readonly buffer KCodes { uvec4 k_codes[]; };
+layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
+layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
+layout(std430, binding = 6) readonly buffer KParams { uvec4 k_params[]; };
+layout(std430, binding = 6) readonly buffer KParamWords { uint k_param_words[]; };
+layout(std430, binding = 7) readonly buffer Balance { uvec4 balance[]; };
 
-shared float q_s[HEADS * HEAD_DIM];
+uint query_base = 0, heads_here = 0, kv_head = 0;
+uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
+uint query_at(uint j) { return query_base + min(j, heads_here - 1) * (HEAD_DIM / 4); }
+const uint PAGE_QUADS = PAGE / 4;
+const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
+shared vec4 work_s[K_CHANNEL ? TILE_PAGES * QUERIES * (HEAD_DIM / 4) : 1]; // scaled queries
+vec4 query_fit(vec4 x, uint c);
+
+#include "lib/queries.glsl"
+#include "lib/keys.glsl"
 
 void main() {
-	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, lane = gl_LocalInvocationIndex;
-	const uint item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * 8;
-	const uint row = work[item], n_tokens = work[item + 1] * PAGE, pages = KV_AT(6) + work[item + 2];
-	const uint live = KV_AT(6) + work[item + 3] + h * work[item + 4];
-	const uint to = KV_AT(0) + work[item + 5] + h * work[item + 6];
-	const uint balance_at = KV_AT(7) + work[item + 7] + h * (HEAD_DIM / 2);
-	for (uint first = 0; first < share; first += HEADS) {
-		const uint head = row * p.n_heads + h * share + first, here = min(HEADS, share - first);
+	kv_head = gl_WorkGroupID.y;
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x) * 8;
+	const uint row = work[item], n_pages = work[item + 1], n_quads = n_pages * PAGE_QUADS;
+	const uint live = KV_AT(5) + work[item + 3] + kv_head * work[item + 4];
+	const uint to = KV_AT(0) + work[item + 5] + kv_head * work[item + 6];
+	pages_at = KV_AT(5) + work[item + 2];
+	balance_at = KV_AT(7) + work[item + 7];
+	const uint share = p.n_heads / p.n_kv_heads;
+	for (uint block = 0; block < share; block += HEADS) {
+		const uint head = row * p.n_heads + kv_head * share + block;
+		heads_here = min(HEADS, share - block);
+		query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 		barrier();
-		for (uint i = lane; i < here * HEAD_DIM; i += LOCAL_X) {
-			float x = q[KV_AT(1) + head * HEAD_DIM + i];
-			const uint c = i % HEAD_DIM;
-			if (BALANCE) x /= unpackHalf2x16(balance[balance_at + c / 2])[c % 2];
-			q_s[i] = x;
-		}
-		barrier();
-		for (uint t = lane; t < n_tokens; t += LOCAL_X) {
-			const uint page = t / PAGE, in_page = t % PAGE, entry = pages + page * 4;
-			if ((tables[live + page * 4 + in_page / 32] >> (in_page % 32) & 1u) == 0u) {
-				weight[to + t] = -1;
-				continue;
-			}
-			const uint at = KV_AT(2) + tables[entry] + kv_k_word(h, 0, in_page, HEAD_DIM, K_BITS, PAGE);
-			const uint params = KV_AT(3) + (K_BITS < 16u ? tables[entry + 2] : 0u);
-			float dots[HEADS];
-			[[unroll]] for (uint j = 0; j < HEADS; j++) dots[j] = 0;
-			for (uint c = 0; c < HEAD_DIM; c += PER_WORD) {
-				const uint word = k_codes[at + c / PER_WORD * PAGE];
-				vec2 meaning = vec2(0); // of a token's run of channels
-				if (K_BITS < 16u && !K_CHANNEL)
-					meaning = unpackHalf2x16(k_params[params + kv_token_param(h, c, in_page, HEAD_DIM, K_GROUP, PAGE)]);
-				for (uint i = 0; i < min(PER_WORD, HEAD_DIM - c); i++) {
-					float k;
-					if (K_BITS == 16u) {
-						k = unpackHalf2x16(word)[i];
-					} else {
-						if (K_CHANNEL) meaning = unpackHalf2x16(k_params[params + kv_channel_param(h, c + i, HEAD_DIM)]);
-						k = float(word >> (i * K_BITS) & ((1u << K_BITS % 32u) - 1u)) * meaning.x + meaning.y;
-					}
-					[[unroll]] for (uint j = 0; j < HEADS; j++) dots[j] += q_s[min(j, here - 1) * HEAD_DIM + c + i] * k;
-				}
-			}
-			float sum = 0;
+		queries_stage();
+		if (K_TOKEN) sum_queries();
+		for (uint first = 0; first < n_quads; first += QUADS) {
+			const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
+			const uint seen = tables[live + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
+			quad_scores(pages_at + page * 4, first / PAGE_QUADS, n_pages - 1, page, in_page);
+			if (K_CHANNEL) barrier(); // the next tile scales the queries for other pages
+			vec4 sum = vec4(0);
 			[[unroll]] for (uint j = 0; j < HEADS; j++)
-				if (j < here) sum += exp(dots[j] * p.scale - lse[KV_AT(4) + head + j]);
-			weight[to + t] = (first == 0u ? 0.0 : weight[to + t]) + sum / float(share);
+				if (j < heads_here) sum += exp(score[j] * p.scale - lse[KV_AT(3) + head + j]);
+			if (first + LANE < n_quads) [[unroll]] for (uint t = 0; t < 4; t++) {
+				const uint at = to + quad * 4 + t;
+				weight[at] = (seen >> t & 1u) == 0u ? -1.0 : sum[t] / float(share) + (block == 0u ? 0.0 : weight[at]);
+			}
 		}
 	}
 }

@@ -106,6 +106,7 @@ void attend_uses(const Caps& c, Uses& out) {
 		for (const uint32_t share : {1u, 4u, 8u}) {
 			for (const FormatUse& u : formats_of_policies(d)) {
 				for (const bool prompt : {false, true}) use(d, share, u, prompt);
+				if (u.fmt.k.bits == 3 || u.fmt.k.scale == Scale::Norm) continue; // not fetched: KvPlan
 				add(out, choose_weigh(c, u.fmt.k, d, share, u.page),
 				    fmt::format("head_dim {}, {} heads, K {}, pages of {}", d, share, quant_text(u.fmt.k), u.page));
 			}

@@ -18,8 +18,8 @@ void VulkanBackend::weigh(View q, View lse, const WeighArgs& a) {
 		const WeighPush push{
 		    .first_work = g.first_work, .n_heads = n_heads, .n_kv_heads = a.n_kv_heads, .scale = score_scale(head_dim)};
 		rec_.dispatch(pipeline(choose_weigh(caps(), g.k, head_dim, share, g.page)), push,
-		              {bind(a.weight), bind(q), bind(g.k_codes), bind(g.k_params), bind(lse), bind(a.work),
-		               bind(a.tables), bind(a.balance)},
+		              {bind(a.weight), bind(q), bind(g.k_codes), bind(lse), bind(a.work), bind(a.tables),
+		               bind(g.k_params), bind(a.balance)},
 		              {g.n_work, a.n_kv_heads, 1},
 		              {.label = "weigh",
 		               .bytes = 4.0 * g.n_pages * kv_code_words(a.n_kv_heads, head_dim, g.k.bits, g.page),

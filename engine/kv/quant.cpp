@@ -58,8 +58,7 @@ float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> 
 uint16_t quantise_norms(std::span<const float> norms, std::span<uint8_t> bytes) {
 	const uint16_t largest = f32_to_f16(*std::max_element(norms.begin(), norms.end()));
 	const float step = kv_norm_step(f16_to_f32(largest));
-	for (size_t i = 0; i < norms.size(); ++i)
-		bytes[i] = to_code(step > 0 ? std::nearbyint(norms[i] / step) : 0.f, 255);
+	for (size_t i = 0; i < norms.size(); ++i) bytes[i] = to_code(step > 0 ? std::nearbyint(norms[i] / step) : 0.f, 255);
 	return largest;
 }
 

@@ -80,91 +80,7 @@ void queries_fit(uint c);
 
 #include "soft/attend.glsl"
 
-const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
-const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
-const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
-const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
-const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
-const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
-float q_sum[K_RUNS * QUERIES]; // [run][query], for K_TOKEN
-
-// What channels 4 c .. 4 c + 3 of a query are divided by.
-vec4 balance_of(uint c) {
-	const uvec4 w = LOAD4(balance, balance_at / 4 + kv_head * (HEAD_DIM / 8) + c / 2);
-	return c % 2 == 0 ? halves_low(w) : halves_high(w);
-}
-
-uint k_channel_at = 0; // piece of the tile's K parameters, for K_CHANNEL
-float q_zero[Q_FETCH]; // this lane's share of sum_c q_c zero_c
-
-void queries_fit(uint c) {
-	if (BALANCE) {
-		const vec4 by = balance_of(c);
-		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_part[f] /= by;
-	}
-	if (K_CHANNEL) {
-		vec4 scale, zero;
-		params_of(LOAD4(k_params, k_channel_at + c), scale, zero);
-		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) {
-			q_zero[f] += dot(q_part[f], zero);
-			q_part[f] *= scale;
-		}
-	}
-}
-void sum_queries() {
-	[[unroll]] for (uint r = 0; r < K_RUNS; r++) {
-		float x[Q_FETCH];
-		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] = 0;
-		for (uint step = r * RUN_STEPS; step < (r + 1) * RUN_STEPS; step++) {
-			queries_step(step);
-			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) x[f] += dot(q_part[f], vec4(1));
-		}
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) q_sum[r * QUERIES + j] = query_sum(x, j);
-	}
-}
-
-// Lane j's sum_c q_c mean_c of query j; `means`: piece of a page's means.
-float own_bias(uint means) {
-	float sum = 0;
-	for (uint i = 0; i < Q_PIECES / 2u; i++) {
-		const uvec4 w = LOAD4(k_params, means + i);
-		sum += dot(own_query[i * 2u], halves_low(w)) + dot(own_query[i * 2u + 1u], halves_high(w));
-	}
-	return sum;
-}
-// Norms of the quad's keys; `params`: word of the page's parameters.
-vec4 key_norms(uint params, uint in_page) {
-	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_NORM8 ? 8u : 16u);
-	if (!K_NORM8) return norms_of_halves(LOAD_WORD(k_params, at), LOAD_WORD(k_params, at + 1));
-	return norms_of_bytes(LOAD_WORD(k_params, at), LOAD_WORD(k_params, params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)));
-}
-
-// The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
-void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
-	if (K_BITS == 3) {
-		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] = LOAD4(k_codes, at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS);
-		return;
-	}
-	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + (load * LOAD_WORDS + i) * PAGE_QUADS);
-}
-// Channels 4 half_ .. 4 half_ + 3 of the i-th step of the words.
-void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
-	[[unroll]] for (uint c = 0; c < 4; c++) {
-		if (K_BITS == 16) {
-			const uvec4 x = w[K_BITS == 16 ? half_ * 2 + c / 2 : 0];
-			k[c] = c % 2 == 0 ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
-							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
-		} else if (K_BITS == 8) {
-			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
-		} else if (K_BITS == 3) {
-			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16), high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
-			k[c] = CODE_VEC4(CODE(low, 2u, half_ * 4 + c) | CODE(high, 1u, half_ * 4 + c) << 2u);
-		} else {
-			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
-		}
-		if (K_BOOK) k[c] = book_values(k[c], K_BITS);
-	}
-}
+#include "soft/keys.glsl"
 
 void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
@@ -187,67 +103,17 @@ void main() {
 		if (K_ROTATE) own_query_rotate();
 	}
 	if (K_TOKEN) sum_queries();
-	uint biased_page = ~0u; // whose means own_mean is for
-	float own_mean = 0;
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
 		const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
-		const uint at = pages_at + page * 4, k_page = tables[at], v_page = tables[at + 1];
+		const uint at = pages_at + page * 4, v_page = tables[at + 1];
 		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
 
-		float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
-		if (K_CHANNEL) {
-			k_channel_at = KV_AT(6) / 4 + (tables[at + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
-			[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_zero[f] = 0;
-		}
-		if (K_MEAN && page != biased_page) {
-			own_mean = own_bias(KV_AT(6) / 4 + (tables[at + 2] + kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_NORM8 ? 8u : 16u)) / 4);
-			biased_page = page;
-		}
-		const uint k_at = KV_AT(2) / 4 + (k_page + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
-		vec4 dots[QUERIES];
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
-		[[unroll]]
-		for (uint r = 0; r < K_RUNS; r++) {
-			for (uint n = 0; n < RUN_LOADS; n++) {
-				uvec4 w[LOAD_WORDS];
-				load_k(k_at, r * RUN_LOADS + n, w);
-				[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
-					const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
-					if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
-						queries_step(step);
-						[[unroll]] for (uint h = 0; h < 2; h++) {
-							vec4 k[4];
-							decode_k(w, i, h, k);
-							score_half(step, h, k);
-						}
-					}
-				}
-			}
-			if (K_TOKEN) {
-				vec4 scale, zero;
-				params_of(LOAD4(k_params, KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4),
-						  scale, zero);
-				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-					dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
-					score[j] = vec4(0);
-				}
-			}
-		}
-		if (K_BOOK) {
-			const vec4 norms = key_norms(KV_AT(6) + tables[at + 2], in_page);
-			[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] *= norms;
-		}
+		quad_scores(at, page, in_page);
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			if (K_CHANNEL) bias[j] = query_sum(q_zero, j);
-			if (K_MEAN) bias[j] = subgroupShuffle(own_mean, j);
-			if (K_TOKEN) score[j] = dots[j];
-			score[j] = mix((score[j] + bias[j]) * p.scale, vec4(NO_TOKEN), blind);
-		}
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
 		const uint v_param = V_BITS == 16 ? 0
 							 : KV_AT(7) + tables[at + 3] +

@@ -27,7 +27,7 @@ Engine& engine() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	if (size == 0) return 0;
 	std::vector<std::byte> bytes(size - 1);
-	std::memcpy(bytes.data(), data + 1, size - 1);
+	if (!bytes.empty()) std::memcpy(bytes.data(), data + 1, bytes.size());
 	if (data[0] & 1 && bytes.size() >= kHeaderBytes) {
 		set_word(bytes, 16, bytes.size());
 		seal(bytes);

@@ -1,0 +1,160 @@
+// Scores of tokens in pages of any key format: what attend.comp and weigh.comp share.
+//
+// K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per page. K per token:
+// q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
+// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries.
+// After lib/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at, kv_head, and bindings
+// k_codes (2), k_params (6), balance.
+const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
+const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
+const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
+const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
+const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
+const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
+shared float q_sum[K_TOKEN ? K_RUNS * QUERIES : 1u];
+
+// What channels 4 c .. 4 c + 3 of a query are divided by.
+vec4 balance_of(uint c) {
+	const uvec4 w = balance[balance_at / 4 + kv_head * (HEAD_DIM / 8) + c / 2];
+	return c % 2 == 0 ? halves_low(w) : halves_high(w);
+}
+
+uint own_queries = 0; // where in work_s the scaled queries of the lane's page begin
+
+vec4 query_fit(vec4 x, uint c) { return BALANCE ? x / balance_of(c) : x; }
+vec4 query(uint j, uint step, uint i) {
+	const uint at = j * Q_PIECES + step * 2 + i;
+	return K_CHANNEL ? work_s[own_queries + at] : q_s[at];
+}
+void sum_queries() {
+	for (uint r = 0; r < K_RUNS; r++) {
+		float x[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+			x[j] = 0;
+			for (uint i = LANE; i < RUN_STEPS * 2; i += LOCAL_X) x[j] += dot(q_s[j * Q_PIECES + r * RUN_STEPS * 2 + i], vec4(1));
+		}
+		reduce(x, false);
+		if (LANE == 0)
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) q_sum[r * QUERIES + j] = x[j];
+	}
+	barrier();
+}
+// [page][query] times the scales of pages [page, page + TILE_PAGES) of which `last` is the last that is there; bias: sum_c q_c zero_c of the
+// lane's page, which is `own` of the tile.
+void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
+	for (uint n = 0; n < TILE_PAGES; n++) {
+		const uint params = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
+		float sum[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
+		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
+			vec4 scale, zero;
+			params_of(k_params[params + i], scale, zero);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+				const vec4 q4 = q_s[j * Q_PIECES + i];
+				work_s[(n * QUERIES + j) * Q_PIECES + i] = q4 * scale;
+				sum[j] += dot(q4, zero);
+			}
+		}
+		reduce(sum, false);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = n == own ? sum[j] : bias[j];
+	}
+	own_queries = own * QUERIES * Q_PIECES;
+	barrier();
+}
+
+// bias: sum_c q_c mean_c of the lane's page, which is `own` of the tile; pages as for scale_queries().
+void mean_bias(uint page, uint last, uint own, out float bias[QUERIES]) {
+	for (uint n = 0; n < TILE_PAGES; n++) {
+		const uint means = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] +
+			kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_NORM8 ? 8u : 16u)) / 4;
+		float sum[QUERIES];
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
+		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
+			const uvec4 w = k_params[means + i / 2];
+			const vec4 mean = i % 2 == 0 ? halves_low(w) : halves_high(w);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] += dot(q_s[j * Q_PIECES + i], mean);
+		}
+		reduce(sum, false);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = n == own ? sum[j] : bias[j];
+	}
+}
+// Norms of the quad's keys; `params`: word of the page's parameters.
+vec4 key_norms(uint params, uint in_page) {
+	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_NORM8 ? 8u : 16u);
+	if (!K_NORM8) return norms_of_halves(k_param_words[at], k_param_words[at + 1]);
+	return norms_of_bytes(k_param_words[at], k_param_words[params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]);
+}
+
+// The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
+void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
+	if (K_BITS == 3) {
+		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] = k_codes[at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS];
+		return;
+	}
+	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = k_codes[at + (load * LOAD_WORDS + i) * PAGE_QUADS];
+}
+// Channels 4 half_ .. 4 half_ + 3 of the i-th step of the words.
+void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
+	[[unroll]] for (uint c = 0; c < 4; c++) {
+		if (K_BITS == 16) {
+			const uvec4 x = w[K_BITS == 16 ? half_ * 2 + c / 2 : 0];
+			k[c] = c % 2 == 0 ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
+							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
+		} else if (K_BITS == 8) {
+			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
+		} else if (K_BITS == 3) {
+			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16), high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
+			k[c] = CODE_VEC4(CODE(low, 2u, half_ * 4 + c) | CODE(high, 1u, half_ * 4 + c) << 2u);
+		} else {
+			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
+		}
+		if (K_BOOK) k[c] = book_values(k[c], K_BITS);
+	}
+}
+
+// score[j]: q_j . k of the 4 tokens of the lane's quad, whose page's entry is tables[at]. All lanes come here together:
+// their pages are `tile` and those behind it, up to `last`.
+void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
+	float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
+	if (K_CHANNEL) scale_queries(tile, last, page - tile, bias);
+	if (K_MEAN) mean_bias(tile, last, page - tile, bias);
+	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
+	vec4 dots[QUERIES];
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
+	[[dont_unroll]] // registers
+	for (uint r = 0; r < K_RUNS; r++) {
+		for (uint n = 0; n < RUN_LOADS; n++) {
+			uvec4 w[LOAD_WORDS];
+			load_k(k_at, r * RUN_LOADS + n, w);
+			[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
+				const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
+				if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
+					queries_step(step);
+					[[unroll]] for (uint h = 0; h < 2; h++) {
+						vec4 k[4];
+						decode_k(w, i, h, k);
+						score_half(step, h, k);
+					}
+				}
+			}
+		}
+		if (K_TOKEN) {
+			vec4 scale, zero;
+			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4],
+					  scale, zero);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+				dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
+				score[j] = vec4(0);
+			}
+		}
+	}
+	if (K_BOOK) {
+		const vec4 norms = key_norms(KV_AT(6) + tables[at + 2], in_page);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] *= norms;
+	}
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		if (K_TOKEN) score[j] = dots[j];
+		score[j] += bias[j];
+	}
+}

@@ -1,0 +1,97 @@
+// The queries of a workgroup, scores of quads of keys, and reductions: what lib/attend.glsl and weigh.comp share.
+//
+// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, QUERIES, declares q, and supplies:
+//   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
+//   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
+#extension GL_EXT_control_flow_attributes : require
+#ifndef NO_SUBGROUP
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#endif
+
+#define LANE gl_LocalInvocationID.x
+#include "lib/codes.glsl"
+#include "lib/halves.glsl"
+#include "lib/book.glsl"
+
+const uint QUADS = LOCAL_X;         // quads (4 consecutive tokens) in a tile, one per lane
+const uint Q_PIECES = HEAD_DIM / 4u; // 16-byte pieces of a query
+
+vec4 score[QUERIES]; // of the lane's quad
+shared vec4 q_s[QUERIES * Q_PIECES];
+#ifdef NO_SUBGROUP
+const uint REDUCED = LOCAL_X; // values of a query that meet in shared memory
+#else
+const uint REDUCED = (LOCAL_X + SUBGROUP - 1u) / SUBGROUP;
+#endif
+shared float reduce_s[QUERIES * REDUCED];
+
+// ---- queries
+
+void queries_stage() {
+	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X)
+		q_s[i] = query_fit(uintBitsToFloat(q[query_at(i / Q_PIECES) + i % Q_PIECES]), i % Q_PIECES);
+	barrier();
+}
+// The rotation of shared/kv_page.h of every vector in q_s, or its inverse. Signs come first, or last.
+void rotate_staged(const bool back) {
+	const uint block = kv_rotation_block(HEAD_DIM);
+	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X) {
+		const vec4 x = q_s[i] * kv_rotation_scale(block);
+		q_s[i] = hadamard4(back ? x : signed4(x, i % Q_PIECES * 4u));
+	}
+	barrier();
+	for (uint step = 1u; step < block / 4u; step *= 2u) {
+		for (uint i = LANE; i < QUERIES * Q_PIECES / 2u; i += LOCAL_X) {
+			const uint at = i / step * 2u * step + i % step;
+			const vec4 a = q_s[at], b = q_s[at + step];
+			q_s[at] = a + b;
+			q_s[at + step] = a - b;
+		}
+		barrier();
+	}
+	if (!back) return;
+	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X) q_s[i] = signed4(q_s[i], i % Q_PIECES * 4u);
+	barrier();
+}
+void queries_step(uint step) {}
+#ifndef QUERY_PAGES
+vec4 query(uint j, uint step, uint i) { return q_s[j * Q_PIECES + step * 2u + i]; }
+#else
+vec4 query(uint j, uint step, uint i);
+#endif
+
+// score += q . k over 4 channels; k[c] holds channel 8 step + 4 i + c of the quad's 4 tokens. After queries_step(step).
+void score_half(uint step, uint i, vec4 k[4]) {
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		const vec4 q4 = query(j, step, i);
+		score[j] += q4.x * k[0] + q4.y * k[1] + q4.z * k[2] + q4.w * k[3];
+	}
+}
+
+// ---- reductions over the workgroup
+
+// Subgroups first where there are any; a workgroup of one subgroup needs no memory.
+void reduce(inout float x[QUERIES], const bool maximum) {
+#ifdef NO_SUBGROUP
+	const uint n = LOCAL_X, at = LANE;
+	const bool writes = true;
+#else
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) x[j] = maximum ? subgroupMax(x[j]) : subgroupAdd(x[j]);
+	if (LOCAL_X <= SUBGROUP) return;
+	const uint n = gl_NumSubgroups, at = gl_SubgroupID;
+	const bool writes = subgroupElect();
+#endif
+	if (writes)
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) reduce_s[j * REDUCED + at] = x[j];
+	barrier();
+	for (uint j = LANE; j < QUERIES; j += LOCAL_X) {
+		float r = reduce_s[j * REDUCED];
+		for (uint i = 1; i < n; i++) r = maximum ? max(r, reduce_s[j * REDUCED + i]) : r + reduce_s[j * REDUCED + i];
+		reduce_s[j * REDUCED] = r;
+	}
+	barrier();
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) x[j] = reduce_s[j * REDUCED];
+	barrier();
+}
