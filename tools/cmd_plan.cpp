@@ -91,7 +91,7 @@ std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vect
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;
 	for (const KvPolicy& p : all ? all_policies() : parse_policies(a.kv)) try {
-			const KvPlan plan = make_plan(chosen(a, s, p), s.shape);
+			const KvPlan plan = make_device_plan(chosen(a, s, p), s.shape);
 			plans.push_back({plan, verdict_of(plan, s)});
 		} catch (const Error& e) {
 			if (!all) throw;

@@ -41,7 +41,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
 		const KvShape shape{c.n_layers, c.n_kv_heads, c.head_dim};
 		const KvPolicy asked = parse_policy(o.kv ? o.kv : "fp16");
-		const KvPlan plan = make_plan(choose_policy(asked, shape, file, p.ctx, account.cache).policy, shape);
+		const KvPlan plan = make_device_plan(choose_policy(asked, shape, file, p.ctx, account.cache).policy, shape);
 		p.memory_bytes = account.total;
 		p.weight_bytes = account.weights;
 		p.activation_bytes = account.activations;

@@ -275,6 +275,19 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 	return plan;
 }
 
+KvPlan make_device_plan(const KvPolicy& p, const KvShape& shape) {
+	KvPlan plan = make_plan(p, shape);
+	for (const LayerPlan& L : plan.layers)
+		for (const Tier t : {Tier::Salient, Tier::Regular}) {
+			const Format& f = L.tier[size_t(t)].fmt;
+			if (plan.fill[size_t(t)] != Fill::None && (f.k.bits == 16) != (f.v.bits == 16))
+				fail(Code::Unsupported,
+				     "{}: {} stay in f16 while {} are packed, which no device does; give 8 bits instead", p.text,
+				     f.k.bits == 16 ? "keys" : "values", f.k.bits == 16 ? "values" : "keys");
+		}
+	return plan;
+}
+
 uint32_t KvPlan::fetch_slots(const uint32_t (&pages)[kTiers]) const {
 	const uint64_t slots = uint64_t(pages[1]) * page[1] + uint64_t(pages[2]) * page[2];
 	return uint32_t(std::min<uint64_t>(policy.fetch, slots));

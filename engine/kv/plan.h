@@ -75,6 +75,8 @@ struct KvPlan {
 
 // Pure; throws Error{Invalid} on a policy that cannot be stored with this shape.
 KvPlan make_plan(const KvPolicy&, const KvShape&);
+// The same for a cache on a device, which packs both sides of a token or neither: else Error{Unsupported}.
+KvPlan make_device_plan(const KvPolicy&, const KvShape&);
 
 // Bytes of a cache by what they hold. Everything a device allocates for a sequence is in exactly one of these.
 struct KvBytes {

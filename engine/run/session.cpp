@@ -14,23 +14,10 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 	return c.policy;
 }
 
-// Devices pack both sides of a token, or neither.
-static void check_stored(const KvPlan& plan) {
-	for (const LayerPlan& L : plan.layers)
-		for (const Tier t : {Tier::Salient, Tier::Regular}) {
-			const Format& f = L.tier[int(t)].fmt;
-			if (plan.fill[int(t)] != Fill::None && (f.k.bits == 16) != (f.v.bits == 16))
-				fail(Code::Unsupported,
-				     "{}: {} stay in f16 while {} are packed, which no device does; give 8 bits instead",
-				     plan.policy.text, f.k.bits == 16 ? "keys" : "values", f.k.bits == 16 ? "values" : "keys");
-		}
-}
-
 Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options_(options) {
 	options_.kv = policy_of(e, options);
 	const SessionOptions& opt = options_;
-	plan_ = std::make_shared<const KvPlan>(make_plan(opt.kv, e.kv_shape()));
-	check_stored(plan());
+	plan_ = std::make_shared<const KvPlan>(make_device_plan(opt.kv, e.kv_shape()));
 	const size_t budget = e.pool().budget_bytes();
 	const uint32_t trained = std::max(e.config().max_seq, 1u);
 	const uint64_t fits = tokens_that_fit(plan(), budget, opt.ctx ? opt.ctx : trained);

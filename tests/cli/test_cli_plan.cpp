@@ -269,4 +269,8 @@ TEST_CASE("plan: what cannot be is refused in one line") {
 	     {"32x8", "32x8x", "x8x128", "32x8x128x2", "0x8x128", "32X8X128", "-1x8x128", "99999999999x1x2", "a"})
 		check_refused({"--kv", "kivi2", "--shape", shape}, {"--shape is", "32x8x128"});
 	check_refused({"--kv", "kivi2", "--shape", "4294967295x1x64"}, {"layers at most 4096"});
+	const Ran half = run_program({"plan", "--kv", "rtn4,k.bits=16", "--shape", "32x8x128"}); // sessions refuse it too
+	CHECK(half.code == 3);
+	CHECK(half.out == "");
+	CHECK(half.err.find("keys stay in f16 while values are packed") != std::string::npos);
 }

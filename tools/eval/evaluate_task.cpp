@@ -211,7 +211,7 @@ Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_
 std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::span<const Question> questions,
                                  std::span<const KvPolicy> policies, Ask ask, const EvalHooks& hooks) {
 	for (const KvPolicy& p : policies)
-		make_plan(p, e.kv_shape()); // one that cannot be is refused before the work begins
+		make_device_plan(p, e.kv_shape()); // one that cannot be is refused before the work begins
 	std::vector<TaskScore> out;
 	bool go_on = true;
 	for (size_t p = 0; p < policies.size() && go_on; ++p) {
