@@ -8,11 +8,21 @@
 
 namespace kvrun {
 
+static uint64_t held_in_window(const KvPlan& plan, const KvCounts& c) {
+	return uint64_t(c.recent) + (plan.policy.select.rank == Rank::LogWindow ? c.kept : 0);
+}
+static uint64_t window_tokens(const KvPlan& plan) {
+	return uint64_t(plan.policy.select.recent_keep) + plan.policy.select.flush;
+}
+
 bool window_full(const KvPlan& plan, const KvCounts& c) {
-	if (plan.keeps_all) return false;
-	const Select& s = plan.policy.select;
-	const uint64_t held = c.recent + (s.rank == Rank::LogWindow ? c.kept : 0);
-	return held >= uint64_t(s.recent_keep) + s.flush;
+	return !plan.keeps_all && held_in_window(plan, c) >= window_tokens(plan);
+}
+
+// Tokens that the window takes before it is full; 1 where it is full already.
+static uint64_t until_full(const KvPlan& plan, const KvCounts& c) {
+	const uint64_t held = held_in_window(plan, c), most = window_tokens(plan);
+	return held < most ? most - held : 1;
 }
 
 // Tokens that wait for tier `t` move into its pages as far as its way of filling allows.
@@ -59,6 +69,21 @@ static FlushEvent judge(const KvPlan& plan, KvCounts& c, uint32_t after) {
 	return e;
 }
 
+// So often: a full window flushes by position alone, and fills again.
+static void flush_by_position(const KvPlan& plan, KvCounts& c, uint32_t times) {
+	const uint32_t flush = plan.policy.select.flush, n = times * flush;
+	const int regular = int(Tier::Regular);
+	c.n_tokens += n, c.judged += n;
+	if (plan.fill[regular] == Fill::Block) {
+		c.packed[regular] += n;
+		c.pages[regular] += times * ceil_div(flush, plan.page[regular]);
+		c.blocks[regular] += times;
+	} else {
+		c.waiting[regular] += n;
+		settle(plan, c, regular);
+	}
+}
+
 static void need_f16_pages(const KvPlan& plan, KvCounts& c) {
 	const int f16_tier = int(Tier::F16);
 	c.packed[f16_tier] = c.f16();
@@ -74,10 +99,17 @@ void advance(const KvPlan& plan, KvCounts& c, uint64_t n_new, bool prompt, std::
 	if (plan.keeps_all) {
 		c.n_tokens += n_new, c.recent += uint32_t(n_new);
 	} else {
-		for (uint64_t i = 0; i < n_new; ++i) {
+		for (uint64_t i = 0, n = 0; i < n_new; i += n) { // as many as there are until the next flush
+			if (prompt && !events && s.rank == Rank::None && window_full(plan, c)) {
+				n = (n_new - i) / s.flush * s.flush;
+				flush_by_position(plan, c, uint32_t(n / s.flush));
+				if (n > 0) continue;
+			}
 			if (!as_one && window_full(plan, c)) record(judge(plan, c, uint32_t(i)));
-			c.n_tokens < s.sinks ? ++c.sinks : ++c.recent;
-			++c.n_tokens;
+			const bool sinks = c.n_tokens < s.sinks;
+			n = std::min(n_new - i, sinks ? s.sinks - c.n_tokens : as_one ? n_new : until_full(plan, c));
+			(sinks ? c.sinks : c.recent) += uint32_t(n);
+			c.n_tokens += n;
 			if (!prompt) need_f16_pages(plan, c);
 		}
 		if (as_one && c.recent > uint64_t(s.recent_keep) + s.flush) record(judge(plan, c, uint32_t(n_new)));
@@ -154,34 +186,56 @@ double stored_bits(const KvPlan& plan, uint64_t n_tokens) {
 	return 16.0 * double(bytes_at(plan, n_tokens).total()) / double(plan.f16_bytes(n_tokens));
 }
 
-size_t most_bytes(const KvPlan& plan, uint64_t n) {
+// With the window at its fullest.
+static size_t fullest_bytes(const KvPlan& plan, KvCounts c) {
 	const Select& s = plan.policy.select;
-	size_t most = 0;
-	for (bool prompt : {true, false}) {
-		if (!prompt && !plan.ranked()) break; // position-only: any way to arrive gives the same
-		KvCounts c;
-		advance(plan, c, n, prompt, nullptr);
-		if (!plan.keeps_all) {
-			uint64_t f16 = uint64_t(c.sinks) + s.recent_keep + s.flush + (s.rank == Rank::LogWindow ? 0 : c.kept);
-			for (int t : {int(Tier::Salient), int(Tier::Regular)})
-				if (plan.fill[t] == Fill::Group && (s.rank != Rank::None || s.flush % plan.page[t] != 0))
-					f16 += plan.page[t] - 1; // that wait for their group; whole groups leave where a flush is some
-			const int f16_tier = int(Tier::F16);
-			c.pages[f16_tier] = std::max(c.pages[f16_tier], uint32_t(ceil_div(std::min(f16, n), plan.page[f16_tier])));
-		}
-		most = std::max(most, bytes_of(plan, c).total());
+	if (!plan.keeps_all) {
+		uint64_t f16 = uint64_t(c.sinks) + s.recent_keep + s.flush + (s.rank == Rank::LogWindow ? 0 : c.kept);
+		for (int t : {int(Tier::Salient), int(Tier::Regular)})
+			if (plan.fill[t] == Fill::Group && (s.rank != Rank::None || s.flush % plan.page[t] != 0))
+				f16 += plan.page[t] - 1; // that wait for their group; whole groups leave where a flush is some
+		const int f16_tier = int(Tier::F16);
+		c.pages[f16_tier] =
+		    std::max(c.pages[f16_tier], uint32_t(ceil_div(std::min(f16, c.n_tokens), plan.page[f16_tier])));
 	}
-	return most;
+	return bytes_of(plan, c).total();
+}
+
+// `c`: of at most n tokens that came one by one; becomes that of n.
+static size_t most_bytes(const KvPlan& plan, KvCounts& c, uint64_t n) {
+	advance(plan, c, n - c.n_tokens, /*prompt=*/!plan.ranked(), nullptr); // position-only: any way gives the same
+	const size_t one_by_one = fullest_bytes(plan, c);
+	if (!plan.ranked()) return one_by_one;
+	KvCounts prompt;
+	advance(plan, prompt, n, /*prompt=*/true, nullptr);
+	return std::max(one_by_one, fullest_bytes(plan, prompt));
+}
+
+size_t most_bytes(const KvPlan& plan, uint64_t n) {
+	KvCounts c;
+	return most_bytes(plan, c, n);
 }
 
 uint64_t tokens_that_fit(const KvPlan& plan, size_t budget_bytes, uint64_t limit) {
-	uint64_t lo = 0, hi = limit; // lo fits
-	if (limit == 0 || most_bytes(plan, limit) <= budget_bytes) return limit;
-	while (lo + 1 < hi) {
-		const uint64_t mid = lo + (hi - lo) / 2;
-		(most_bytes(plan, mid) <= budget_bytes ? lo : hi) = mid;
+	// Counting takes time in proportion to the tokens, of which a damaged file may name any number: it goes on from
+	// those that are known to fit.
+	KvCounts fitting;
+	const auto fits = [&](uint64_t n) {
+		KvCounts c = fitting;
+		if (most_bytes(plan, c, n) > budget_bytes) return false;
+		fitting = c;
+		return true;
+	};
+	uint64_t hi = std::min<uint64_t>(limit, 4096);
+	while (fits(hi)) {
+		if (hi == limit) return limit;
+		hi = std::min(limit, hi * 2);
 	}
-	return lo;
+	while (fitting.n_tokens + 1 < hi) {
+		const uint64_t mid = fitting.n_tokens + (hi - fitting.n_tokens) / 2;
+		if (!fits(mid)) hi = mid;
+	}
+	return fitting.n_tokens;
 }
 
 std::string policy_that_fits(const KvShape& shape, uint64_t n_tokens, size_t budget_bytes) {

@@ -1,8 +1,10 @@
 // Plans: formats and page layout of every layer, what each bit is spent on, and what cannot be stored.
 #include "engine/core/error.h"
 #include "engine/kv/cache.h"
+#include "engine/kv/counts.h"
 #include "engine/kv/plan.h"
 #include "shaders/shared/kv_page.h"
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <set>
 
@@ -222,4 +224,40 @@ TEST_CASE("plan: stored bits per element at the sizes the papers speak of, windo
 	CHECK(bytes_at(plan("streaming"), 4096).total() == bytes_at(plan("streaming"), 32768).total());
 	CHECK(16 / stored_bits(plan("kivi2"), 32768) >= 5);
 	CHECK(16 / stored_bits(plan("xquant"), 32768) >= 7);
+}
+
+TEST_CASE("plan: tokens counted many at a time are those counted one by one") {
+	const auto same = [](const KvCounts& a, const KvCounts& b) {
+		return a.n_tokens == b.n_tokens && a.judged == b.judged && a.sinks == b.sinks && a.kept == b.kept &&
+		       a.recent == b.recent && std::ranges::equal(a.waiting, b.waiting) &&
+		       std::ranges::equal(a.packed, b.packed) && std::ranges::equal(a.pages, b.pages) &&
+		       std::ranges::equal(a.blocks, b.blocks);
+	};
+	std::vector<std::string> texts = {"kivi2,flush=40", "kivi2,flush=1,k.scale=token", "streaming,sinks=3,recent=50"};
+	for (const KvPolicy& p : all_policies()) texts.push_back(p.text);
+	for (const std::string& text : texts) {
+		const KvPlan plan = make_plan(parse_policy(text), {4, 2, 64});
+		for (const uint64_t n : {1u, 33u, 127u, 161u, 500u, 1000u, 1777u, 4001u}) {
+			INFO(text << ", " << n);
+			KvCounts at_once, with_events, decoded, steps;
+			std::vector<FlushEvent> events;
+			advance(plan, at_once, n, /*prompt=*/true, nullptr);
+			advance(plan, with_events, n, /*prompt=*/true, &events);
+			CHECK(same(at_once, with_events));
+			advance(plan, decoded, n, /*prompt=*/false, nullptr);
+			for (uint64_t i = 0; i < n; ++i) advance(plan, steps, 1, /*prompt=*/false, nullptr);
+			CHECK(same(decoded, steps));
+			const size_t budget = most_bytes(plan, n);
+			const uint64_t most = tokens_that_fit(plan, budget, 100000);
+			CHECK(most >= n);
+			CHECK(most_bytes(plan, most) <= budget);
+			if (most < 100000) CHECK(most_bytes(plan, most + 1) > budget);
+		}
+	}
+}
+
+TEST_CASE("plan: a context of billions of tokens is counted in seconds") {
+	const KvPlan plan = make_plan(parse_policy("streaming"), {2, 2, 16}); // flushes after every token
+	CHECK(bytes_at(plan, UINT32_MAX).total() == bytes_at(plan, 100000).total());
+	CHECK(tokens_that_fit(plan, size_t(1) << 40, UINT32_MAX) == UINT32_MAX);
 }
