@@ -28,8 +28,7 @@ uint32_t* place(uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
 // The code of x under parameters that are there already.
 uint8_t code_of(float x, Params p, uint32_t bits) {
 	const float scale = f16_to_f32(p.scale), zero = f16_to_f32(p.zero);
-	const float code = scale > 0 ? std::nearbyint((x - zero) / scale) : 0.f;
-	return code > 0 ? uint8_t(std::min(code, float((1u << bits) - 1))) : uint8_t(0); // NaN becomes 0
+	return nearest_code(scale > 0 ? (x - zero) / scale : 0.f, float((1u << bits) - 1));
 }
 
 // One side (K or V) of the tokens of a work item, all its heads.

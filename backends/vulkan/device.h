@@ -119,7 +119,7 @@ class Device { // logical device, one compute queue, and one for transfers where
 	uint32_t queue_family() const { return family_; }
 	VkQueue transfer_queue() const { return transfer_; } // null: none apart from queue()
 	Instance& instance() { return *instance_; }
-	// It works without end on what it was given: nothing of it is destroyed from here on.
+	// After abandon(), what belongs to the device is leaked: it may still be in use by work that does not end.
 	void abandon() { abandoned_ = true; }
 	bool abandoned() const { return abandoned_; }
 	void name(VkObjectType, uint64_t object, const char* label); // for validation messages and debuggers

@@ -210,13 +210,6 @@ uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, 
 	return queries + work + zeros + cut.local * 16 + n * (cut.local + 8) * 4;
 }
 
-// Of weigh.comp: queries, scaled queries, reductions.
-uint32_t weigh_shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
-	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel;
-	const uint32_t queries = cut.heads * head_dim * 4;
-	return queries + (scaled ? std::max(1u, cut.local * 4 / page) * queries : 16) + cut.heads * (cut.local + 8) * 4;
-}
-
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
 	AttendCut cut = attend_cut(c, share);
 	// Keys of two planes with scale and zero point spill on RDNA 3 with 4 queries.
@@ -327,15 +320,8 @@ Choice choose_channel_max(const Caps& c) { return {Kernel::channel_max, {{SPEC_L
 // ---- fetching
 
 Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page) {
-	AttendCut cut = attend_cut(c, share);
 	const Format keys{k, {}};
-	while (!soft(c) && weigh_shared_bytes(cut, keys, head_dim, page) > c.shared_bytes)
-		if (cut.local > 32)
-			cut.local /= 2;
-		else if (cut.heads > 1)
-			cut_heads(cut, share, cut.heads / 2);
-		else
-			break;
+	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // it needs no more than attend
 	return {soft(c) ? Kernel::soft_weigh : Kernel::weigh,
 	        {{SPEC_LOCAL_X, cut.local},
 	         {SPEC_HEAD_DIM, head_dim},

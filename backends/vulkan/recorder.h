@@ -161,7 +161,7 @@ class Recorder {
 	void create_transfers();
 	void wait_transfer(uint64_t n); // bounded
 	VkResult wait_semaphore(uint64_t transfer, uint64_t ns);
-	bool settle() noexcept;
+	bool settle() noexcept; // false: what is under way does not end
 	void read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst);
 	Staging& staging(std::vector<Staging>&, Mem, uint64_t bytes);
 	void check(VkResult, const char* call); // of calls that may lose work: every later call fails with the first reason

@@ -313,8 +313,9 @@ void Recorder::wait_until(uint64_t value) {
 void Recorder::retire(uint32_t id) noexcept {
 	uint64_t last = mem_.at(id).last_use;
 	if (const uint64_t n = mem_.at(id).transfer) try {
+			if (!lost_.empty()) throw Error(lost_code_, lost_); // it has been waited for long enough
 			wait_transfer(n);
-		} catch (...) { // the device is lost, and may still copy: the buffer goes with the device
+		} catch (...) { // the device may still copy: the buffer is destroyed when it has settled
 			last = UINT64_MAX;
 		}
 	forget_buffer(id);

@@ -25,8 +25,9 @@ static uint64_t until_full(const KvPlan& plan, const KvCounts& c) {
 	return held < most ? most - held : 1;
 }
 
-// Tokens that wait for tier `t` move into its pages as far as its way of filling allows.
-static void settle(const KvPlan& plan, KvCounts& c, int t) {
+// Tokens that wait for tier `t`, as many from each of `times` flushes, move into its pages as far as its way of filling
+// allows.
+static void settle(const KvPlan& plan, KvCounts& c, int t, uint32_t times = 1) {
 	uint32_t& w = c.waiting[t];
 	const uint32_t page = plan.page[t];
 	switch (plan.fill[t]) {
@@ -43,8 +44,8 @@ static void settle(const KvPlan& plan, KvCounts& c, int t) {
 		break;
 	case Fill::Block:
 		c.packed[t] += w;
-		c.pages[t] += ceil_div(w, page);
-		c.blocks[t] += w > 0;
+		c.pages[t] += times * ceil_div(w / times, page);
+		c.blocks[t] += w > 0 ? times : 0;
 		w = 0;
 		break;
 	}
@@ -69,19 +70,13 @@ static FlushEvent judge(const KvPlan& plan, KvCounts& c, uint32_t after) {
 	return e;
 }
 
-// So often: a full window flushes by position alone, and fills again.
+// A full window flushes and fills again, `times` times, where no token is ranked.
 static void flush_by_position(const KvPlan& plan, KvCounts& c, uint32_t times) {
-	const uint32_t flush = plan.policy.select.flush, n = times * flush;
+	const uint32_t n = times * plan.policy.select.flush;
 	const int regular = int(Tier::Regular);
 	c.n_tokens += n, c.judged += n;
-	if (plan.fill[regular] == Fill::Block) {
-		c.packed[regular] += n;
-		c.pages[regular] += times * ceil_div(flush, plan.page[regular]);
-		c.blocks[regular] += times;
-	} else {
-		c.waiting[regular] += n;
-		settle(plan, c, regular);
-	}
+	c.waiting[regular] += n;
+	settle(plan, c, regular, times);
 }
 
 static void need_f16_pages(const KvPlan& plan, KvCounts& c) {
@@ -101,9 +96,11 @@ void advance(const KvPlan& plan, KvCounts& c, uint64_t n_new, bool prompt, std::
 	} else {
 		for (uint64_t i = 0, n = 0; i < n_new; i += n) { // as many as there are until the next flush
 			if (prompt && !events && s.rank == Rank::None && window_full(plan, c)) {
-				n = (n_new - i) / s.flush * s.flush;
-				flush_by_position(plan, c, uint32_t(n / s.flush));
-				if (n > 0) continue;
+				if (const uint64_t times = (n_new - i) / s.flush) {
+					flush_by_position(plan, c, uint32_t(times));
+					n = times * s.flush;
+					continue;
+				}
 			}
 			if (!as_one && window_full(plan, c)) record(judge(plan, c, uint32_t(i)));
 			const bool sinks = c.n_tokens < s.sinks;

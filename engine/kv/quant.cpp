@@ -8,17 +8,17 @@
 
 namespace kvrun {
 
-// 0 .. top; NaN, which a damaged session file may hold, becomes 0.
-static uint8_t to_code(float x, float top) { return x > 0 ? uint8_t(std::min(x, top)) : uint8_t(0); }
+uint8_t nearest_code(float x, float top) {
+	const float code = std::nearbyint(x);
+	return code > 0 ? uint8_t(std::min(code, top)) : uint8_t(0);
+}
 
 Params quantise(std::span<const float> x, uint32_t bits, Relax relax, std::span<uint8_t> codes) {
 	KV_ASSERT(bits >= 1 && bits <= 8 && !x.empty() && codes.size() == x.size());
 	const float top = float((1u << bits) - 1u);
 	const auto [lo, hi] = std::minmax_element(x.begin(), x.end());
 	const float scale = round_f16((*hi - *lo) / top), zero = round_f16(*lo);
-	for (size_t i = 0; i < x.size(); ++i) {
-		codes[i] = to_code(scale > 0 ? std::nearbyint((x[i] - zero) / scale) : 0.f, top);
-	}
+	for (size_t i = 0; i < x.size(); ++i) { codes[i] = nearest_code(scale > 0 ? (x[i] - zero) / scale : 0.f, top); }
 	// Codes belong to the plain end points; only what they mean moves inwards.
 	return {f32_to_f16(relax.shrink * scale), f32_to_f16(zero + relax.shift * scale * top)};
 }
@@ -58,7 +58,7 @@ float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> 
 uint16_t quantise_norms(std::span<const float> norms, std::span<uint8_t> bytes) {
 	const uint16_t largest = f32_to_f16(*std::max_element(norms.begin(), norms.end()));
 	const float step = kv_norm_step(f16_to_f32(largest));
-	for (size_t i = 0; i < norms.size(); ++i) bytes[i] = to_code(step > 0 ? std::nearbyint(norms[i] / step) : 0.f, 255);
+	for (size_t i = 0; i < norms.size(); ++i) bytes[i] = nearest_code(step > 0 ? norms[i] / step : 0.f, 255);
 	return largest;
 }
 

@@ -25,6 +25,8 @@ struct Relax {
 	explicit Relax(double eta) : shift(float(eta)), shrink(float(1.0 - 2.0 * eta)) {}
 };
 
+// The code nearest to x, 0 .. top. NaN, which a damaged session file may hold, becomes 0.
+uint8_t nearest_code(float x, float top);
 // Codes of x by plain min and max; returns the parameters that dequantise them.
 Params quantise(std::span<const float> x, uint32_t bits, Relax, std::span<uint8_t> codes);
 float dequantise(uint32_t code, Params);

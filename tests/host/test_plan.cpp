@@ -256,7 +256,7 @@ TEST_CASE("plan: tokens counted many at a time are those counted one by one") {
 	}
 }
 
-TEST_CASE("plan: a context of billions of tokens is counted in seconds") {
+TEST_CASE("plan: a context of billions of tokens is counted by whole flushes") {
 	const KvPlan plan = make_plan(parse_policy("streaming"), {2, 2, 16}); // flushes after every token
 	CHECK(bytes_at(plan, UINT32_MAX).total() == bytes_at(plan, 100000).total());
 	CHECK(tokens_that_fit(plan, size_t(1) << 40, UINT32_MAX) == UINT32_MAX);

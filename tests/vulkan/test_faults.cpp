@@ -227,6 +227,19 @@ TEST_CASE("faults: T69 a device that never answers again is left as it is") {
 	CHECK_MESSAGE(has(o.what, "did not finish"), o.what);
 	CHECK(f.live_memory > 0); // it may still be written to
 	f.live_memory = 0;
+	{
+		const ScopedEnv queue("KVRUN_TEST_CAPS", "transfer=2");
+		f.fail_calls("vkWaitSemaphores", 1, UINT64_MAX, VK_TIMEOUT);
+		const Outcome fetching = outcome_of([&] {
+			const auto engine = open_engine(test_driver(), kSmallModel);
+			Session s(*engine, with(kFetches, 400));
+			(void)greedy_logits(s, random_tokens(80, 300, 4), 130);
+		});
+		CHECK(f.failed > 0);
+		CHECK(f.failed <= 3); // one wait in time, the last one, and not one for each buffer
+		CHECK(f.live_memory > 0);
+		f.live_memory = 0;
+	}
 	check_recovered(want);
 }
 

@@ -192,10 +192,9 @@ void Generator::step() {
 	if (const kvrun_status s = kvrun_batch_step(batch_.get(), nullptr); s != KVRUN_OK)
 		return fail_all(engine_error(s, kvrun_last_error()));
 	const bool shared = active_.size() > 1 || pool_.size() > 0;
-	const auto ended =
-	    std::stable_partition(active_.begin(), active_.end(), [this](const auto& a) { // clang 14 has no ranges::
-		    return !kvrun_batch_is_done(batch_.get(), a->id);
-	    });
+	// not std::ranges: clang 14 cannot compile that of libstdc++ 12
+	const auto ended = std::stable_partition(
+	    active_.begin(), active_.end(), [this](const auto& a) { return !kvrun_batch_is_done(batch_.get(), a->id); });
 	std::vector<std::unique_ptr<Active>> done(std::make_move_iterator(ended), std::make_move_iterator(active_.end()));
 	active_.erase(ended, active_.end());
 	for (const auto& a : done) finish(*a, shared);
