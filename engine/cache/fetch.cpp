@@ -132,7 +132,7 @@ void KvFetch::place_packed(const KvSequence& s, uint32_t l, std::span<const Leav
 	for (uint32_t h = 0; h < plan_.shape.n_kv_heads; ++h)
 		for (uint32_t i = L.n_sent; i < set_.n(l); ++i) {
 			const PackedSlot& p = set_.slots(l, h)[i];
-			const uint32_t pos = s.cache().positions(l, p.tier, h)[p.slot];
+			const uint32_t pos = s.cache().position(l, p.tier, h, p.slot);
 			const auto from =
 			    std::ranges::find_if(leaving, [&](const LeavingRow& r) { return r.head == h && r.position == pos; });
 			KV_ASSERT(from != leaving.end());
@@ -312,7 +312,7 @@ void KvFetch::gather(const KvSequence& s, uint32_t l, uint32_t n) {
 	for (uint32_t h = 0; h < H; ++h) {
 		std::byte* k = to + size_t(h) * rows_ * row;
 		for (const PackedSlot& p : set_.slots(l, h).first(n)) {
-			const uint32_t pos = s.cache().positions(l, p.tier, h)[p.slot];
+			const uint32_t pos = s.cache().position(l, p.tier, h, p.slot);
 			host_.key(l, h, pos, k);
 			host_.value(l, h, pos, k + layer_bytes() / 2);
 			k += row;

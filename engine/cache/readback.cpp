@@ -46,8 +46,8 @@ class Reader {
 		out.v = out.k;
 		for (const Tier t : kAllTiers)
 			for (uint32_t h = 0; h < n_kv; ++h) {
-				const std::span<const uint32_t> at = state_.cache().positions(l, t, h),
-				                                live = state_.cache().live(l, t, h);
+				const std::vector<uint32_t> at = state_.cache().positions(l, t, h);
+				const std::span<const uint32_t> live = state_.cache().live(l, t, h);
 				const uint32_t page = plan_.page[int(t)];
 				for (uint32_t slot = 0; slot < at.size(); ++slot) {
 					const uint32_t p = slot / page, i = slot % page;

@@ -274,14 +274,16 @@ void KvCache::State::replay_prompt(uint32_t group, std::span<const float> new_sc
 	const uint32_t all_rows = scored_rows + uint32_t(rows.size()), first = uint32_t(counts.n_tokens);
 	for (uint32_t h = 0; h < plan->n_heads; ++h) {
 		TokenSet& set = next_sets[group][h];
+		TokenSet::Lists lists = set.open();
 		size_t e = 0;
 		for (uint32_t i = 0; i < n_new; ++i) {
-			for (; e < events.size() && events[e].after == i; ++e) set.flush(events[e], all_rows, m);
-			set.add_scratch(first + i, i, rows_before[i], new_scores.empty() ? 0 : new_scores[size_t(h) * n_new + i]);
+			for (; e < events.size() && events[e].after == i; ++e) set.flush(lists, events[e], all_rows, m);
+			set.add_scratch(lists, first + i, i, rows_before[i],
+			                new_scores.empty() ? 0 : new_scores[size_t(h) * n_new + i]);
 		}
-		for (; e < events.size(); ++e) set.flush(events[e], all_rows, m);
+		for (; e < events.size(); ++e) set.flush(lists, events[e], all_rows, m);
 		set.grow_f16(next.pages[int(Tier::F16)]);
-		set.store(m);
+		set.store(std::move(lists), m);
 	}
 }
 
@@ -339,7 +341,7 @@ void KvCache::end_prompt() {
 	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // what flushed() asks for
 	s.events.shrink_to_fit();
 	s.out = {};
-	s.rows_before = {};
+	for (auto* list : {&s.rows, &s.rows_before}) std::vector<uint32_t>().swap(*list);
 }
 
 bool KvCache::in_prompt() const { return s_->in_prompt; }
@@ -384,7 +386,11 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 		for (uint32_t h = 0; h < n_sets; ++h) {
 			TokenSet& set = s.sets[g][h];
 			if (judged) set.add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
-			for (const FlushEvent& e : s.events) set.flush(e, s.scored_rows, s.moves[g]);
+			if (!s.events.empty()) {
+				TokenSet::Lists lists = set.open();
+				for (const FlushEvent& e : s.events) set.flush(lists, e, s.scored_rows, s.moves[g]);
+				set.store(std::move(lists), s.moves[g]);
+			}
 			set.grow_f16(next.pages[int(Tier::F16)]);
 			set.add(pos, s.scored_rows);
 		}
@@ -449,21 +455,16 @@ std::span<const uint32_t> KvCache::pages(uint32_t l, Tier t) const {
 }
 std::span<const uint32_t> KvCache::blocks(uint32_t l, Tier t) const { return s_->ids[l].block_of_page[int(t)]; }
 std::span<const uint32_t> KvCache::live(uint32_t l, Tier t, uint32_t head) const { return set(l, head).live(t); }
-std::span<const uint32_t> KvCache::positions(uint32_t l, Tier t, uint32_t head) const {
-	return set(l, head).positions(t);
+std::vector<uint32_t> KvCache::positions(uint32_t l, Tier t, uint32_t head) const { return set(l, head).positions(t); }
+uint32_t KvCache::position(uint32_t l, Tier t, uint32_t head, uint32_t slot) const {
+	return set(l, head).position(t, slot);
 }
 uint64_t KvCache::version(uint32_t, Tier t) const { return s_->version[int(t)]; }
 uint64_t KvCache::pages_version() const { return s_->pages_version; }
 
 std::vector<uint8_t> KvCache::tiers(uint32_t l, uint32_t head) const {
 	std::vector<uint8_t> out(n_tokens(), 3); // evicted unless found
-	const TokenSet& own = set(l, head);
-	for (Tier t : kAllTiers)
-		for (uint32_t pos : own.positions(t)) {
-			if (pos == kNone) continue;
-			// A token kept in f16 for its score is Salient, wherever it lies.
-			out[pos] = t == Tier::F16 ? s_->plan->ranked() && own.is_kept(pos) : uint8_t(t);
-		}
+	set(l, head).mark_tiers(out);
 	return out;
 }
 

@@ -81,8 +81,9 @@ class KvCache {
 	uint32_t n_f16_slots() const;                             // the same in all layers
 	std::span<const uint32_t> pages(uint32_t l, Tier) const;  // ids in the pool, by logical page
 	std::span<const uint32_t> blocks(uint32_t l, Tier) const; // block id of each logical page; empty: in pages
-	std::span<const uint32_t> live(uint32_t l, Tier, uint32_t head) const;      // (n_pages, 4) one bit per token
-	std::span<const uint32_t> positions(uint32_t l, Tier, uint32_t head) const; // (n_pages * page) kNone: empty slot
+	std::span<const uint32_t> live(uint32_t l, Tier, uint32_t head) const;  // (n_pages, 4) one bit per token
+	std::vector<uint32_t> positions(uint32_t l, Tier, uint32_t head) const; // (n_pages * page) kNone: empty slot
+	uint32_t position(uint32_t l, Tier, uint32_t head, uint32_t slot) const;
 	uint64_t version(uint32_t l, Tier) const; // changes whenever one of the above does
 	uint64_t pages_version() const; // changes whenever pages() or blocks() do in any other way than getting longer
 	// By position, (n_tokens): 0 f16 (window, sinks, log survivors, waiting), 1 Salient, 2 Regular, 3 evicted.

@@ -12,7 +12,7 @@ uint64_t round_share(double share, uint64_t n) { return uint64_t(std::nearbyint(
 
 Flush classify(const Select& s, uint32_t n, uint32_t want, std::span<const double> score) {
 	Flush out;
-	if (s.rank == Rank::None) {
+	if (s.rank == Rank::None || (s.rank != Rank::LogWindow && want == 0)) {
 		out.regular.resize(n);
 		std::iota(out.regular.begin(), out.regular.end(), 0u);
 		return out;
@@ -22,16 +22,19 @@ Flush classify(const Select& s, uint32_t n, uint32_t want, std::span<const doubl
 		return out;
 	}
 	KV_ASSERT(score.size() == n && want <= n);
-	std::vector<uint32_t> order(n);
-	std::iota(order.begin(), order.end(), 0u);
 	// A strict order of all candidates, so that the sets depend on nothing but the scores; a NaN ranks last.
-	auto key = [&](uint32_t i) { return std::isnan(score[i]) ? -INFINITY : score[i]; };
-	auto better = [&](uint32_t a, uint32_t b) { return key(a) != key(b) ? key(a) > key(b) : a > b; };
-	std::nth_element(order.begin(), order.begin() + want, order.end(), better);
-	out.salient.assign(order.begin(), order.begin() + want);
-	out.regular.assign(order.begin() + want, order.end());
-	std::sort(out.salient.begin(), out.salient.end());
-	std::sort(out.regular.begin(), out.regular.end());
+	struct Ranked {
+		double key;
+		uint32_t i;
+	};
+	const auto ranked = [&](uint32_t i) { return Ranked{std::isnan(score[i]) ? -INFINITY : score[i], i}; };
+	const auto better = [](const Ranked& a, const Ranked& b) { return a.key != b.key ? a.key > b.key : a.i > b.i; };
+	std::vector<Ranked> order(n);
+	for (uint32_t i = 0; i < n; ++i) order[i] = ranked(i);
+	std::nth_element(order.begin(), order.begin() + (want - 1), order.end(), better);
+	const Ranked last = order[want - 1]; // of those that stay
+	out.salient.reserve(want), out.regular.reserve(n - want);
+	for (uint32_t i = 0; i < n; ++i) (better(last, ranked(i)) ? out.regular : out.salient).push_back(i);
 	return out;
 }
 

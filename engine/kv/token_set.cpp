@@ -1,110 +1,121 @@
 // One token set: which token of a sequence is in which slot of which tier, for the layers and heads that share it.
 #include "engine/kv/token_set.h"
 #include "engine/core/error.h"
+#include "engine/core/make_room.h"
 #include "engine/kv/classify.h"
 #include <algorithm>
-#include <functional>
+#include <bit>
 
 namespace kvrun {
 
-constexpr size_t kSpare = 64; // tokens that a list may have room for beside those it holds
-
 constexpr int kF16 = int(Tier::F16), kSalient = int(Tier::Salient), kRegular = int(Tier::Regular);
 
+TokenSet::TokenSet(const KvPlan& plan, uint32_t head)
+    : plan_(&plan), head_(head), packed_pos_{SlotPositions(plan.page[kSalient]), SlotPositions(plan.page[kRegular])},
+      recent_from_(plan.policy.select.sinks) {}
+
 void TokenSet::clear() noexcept {
-	sinks_.clear(), kept_.clear(), recent_.clear(), free_.clear();
 	for (int t = 0; t < kTiers; ++t) {
-		waiting_[t].clear(), live_[t].clear(), pos_[t].clear(), block_[t].clear();
+		waiting_[t].clear(), live_[t].clear(), block_[t].clear();
 		n_pages_[t] = n_blocks_[t] = packed_[t] = 0;
 	}
+	for (SlotPositions& p : packed_pos_) p.clear();
+	f16_pos_.clear(), score_.clear(), rows_before_.clear();
+	recent_from_ = plan_->policy.select.sinks, newest_ = kNone, free_from_ = 0;
 }
 
 void TokenSet::rows_unseen(uint32_t n_rows) {
-	each_f16([&](Token& t) { t.rows_before += n_rows; });
+	for (uint32_t& rows : rows_before_) rows += n_rows;
 }
+
+// ---- slots
 
 void TokenSet::occupy(int tier, uint32_t slot, uint32_t pos) {
 	const uint32_t page = slot / plan_->page[tier], in_page = slot % plan_->page[tier];
 	uint32_t& word = live_[tier][page * 4 + in_page / 32];
-	KV_ASSERT(pos_[tier][slot] == kNone && !(word >> in_page % 32 & 1));
+	KV_ASSERT(!(word >> in_page % 32 & 1));
 	word |= 1u << in_page % 32;
-	pos_[tier][slot] = pos;
+	if (tier == kF16)
+		f16_pos_[slot] = pos;
+	else
+		packed_pos(tier).set(slot, pos);
 }
 
-void TokenSet::release(const Token& t) {
-	if (t.src & kFromScratch) return;
-	const uint32_t page = t.src / plan_->page[kF16], in_page = t.src % plan_->page[kF16];
-	KV_ASSERT(pos_[kF16][t.src] == t.pos);
+void TokenSet::release(uint32_t slot) noexcept {
+	const uint32_t page = slot / plan_->page[kF16], in_page = slot % plan_->page[kF16];
 	live_[kF16][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
-	pos_[kF16][t.src] = kNone;
-	free_.push_back(t.src);
-	std::push_heap(free_.begin(), free_.end(), std::greater<>());
+	f16_pos_[slot] = kNone;
+	free_from_ = std::min(free_from_, page);
 }
 
 uint32_t TokenSet::take_slot() {
-	KV_ASSERT(!free_.empty());
-	std::pop_heap(free_.begin(), free_.end(), std::greater<>());
-	const uint32_t slot = free_.back();
-	free_.pop_back();
-	return slot;
+	for (uint32_t page = free_from_; page < n_pages_[kF16]; ++page)
+		for (uint32_t w = 0; w < plan_->page[kF16] / 32; ++w) {
+			const uint32_t full = live_[kF16][page * 4 + w];
+			if (full == UINT32_MAX) continue;
+			free_from_ = page;
+			return page * plan_->page[kF16] + w * 32 + uint32_t(std::countr_one(full));
+		}
+	KV_ASSERT(!"a free f16 slot");
+	return kNone;
 }
 
 void TokenSet::append_page(int tier) {
 	++n_pages_[tier];
-	live_[tier].resize(size_t(n_pages_[tier]) * 4, 0u);
-	pos_[tier].resize(size_t(n_pages_[tier]) * plan_->page[tier], kNone);
+	const auto grow = [](auto& list, size_t n, auto value) {
+		make_room(list, n - list.size());
+		list.resize(n, value);
+	};
+	grow(live_[tier], size_t(n_pages_[tier]) * 4, 0u);
+	if (tier != kF16) return packed_pos(tier).append_page();
+	const size_t n_slots = size_t(n_pages_[kF16]) * plan_->page[kF16];
+	grow(f16_pos_, n_slots, kNone);
+	if (plan_->ranked()) grow(score_, n_slots, 0.0f);
+	if (takes_mean(plan_->policy.select.rank)) grow(rows_before_, n_slots, 0u);
 }
 
 void TokenSet::grow_f16(uint32_t n_pages) {
-	while (n_pages_[kF16] < n_pages) {
-		const uint32_t first = n_pages_[kF16] * plan_->page[kF16];
-		append_page(kF16);
-		for (uint32_t i = 0; i < plan_->page[kF16]; ++i) {
-			free_.push_back(first + i);
-			std::push_heap(free_.begin(), free_.end(), std::greater<>());
-		}
-	}
+	while (n_pages_[kF16] < n_pages) append_page(kF16);
 }
 
-void TokenSet::enter(Token t) {
-	if (t.pos < plan_->policy.select.sinks)
-		sinks_.push_back(t);
-	else
-		recent_.push_back(t);
+void TokenSet::add(uint32_t pos, uint32_t rows_before) {
+	newest_ = take_slot();
+	occupy(kF16, newest_, pos);
+	if (!score_.empty()) score_[newest_] = 0;
+	if (!rows_before_.empty()) rows_before_[newest_] = rows_before;
 }
 
-void TokenSet::add_scratch(uint32_t pos, uint32_t index, uint32_t rows_before, double score) {
-	enter({.pos = pos, .src = kFromScratch | index, .rows_before = rows_before, .score = score});
-}
-
-uint32_t TokenSet::add(uint32_t pos, uint32_t rows_before) {
-	const uint32_t slot = take_slot();
-	occupy(kF16, slot, pos);
-	enter({.pos = pos, .src = slot, .rows_before = rows_before, .score = 0});
-	return slot;
-}
-
-void TokenSet::drop_f16_pages(uint32_t n_pages) {
+void TokenSet::drop_f16_pages(uint32_t n_pages) noexcept {
 	if (n_pages >= n_pages_[kF16]) return;
-	const uint32_t end = n_pages * plan_->page[kF16];
+	const size_t end = size_t(n_pages) * plan_->page[kF16];
 	n_pages_[kF16] = n_pages;
 	live_[kF16].resize(size_t(n_pages) * 4);
-	pos_[kF16].resize(end);
-	std::erase_if(free_, [&](uint32_t slot) { return slot >= end; });
-	std::make_heap(free_.begin(), free_.end(), std::greater<>());
+	f16_pos_.resize(end);
+	score_.resize(std::min(score_.size(), end));
+	rows_before_.resize(std::min(rows_before_.size(), end));
+	free_from_ = std::min(free_from_, n_pages);
 }
 
-void TokenSet::remove_newest(uint32_t n, uint32_t n_pages) {
-	for (; n > 0; --n) {
-		const bool in_window = !recent_.empty(); // sinks came first
-		release(in_window ? recent_.back() : sinks_.back());
-		in_window ? recent_.pop_back() : sinks_.pop_back();
+void TokenSet::remove_newest(uint32_t n, uint32_t n_pages) noexcept {
+	if (n > 0 && newest_ != kNone) {
+		const uint32_t end = f16_pos_[newest_] + 1 - n;
+		newest_ = kNone;
+		uint32_t newest_pos = 0;
+		for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
+			const uint32_t pos = f16_pos_[slot];
+			if (pos == kNone) continue;
+			if (pos >= end)
+				release(slot);
+			else if (newest_ == kNone || pos > newest_pos)
+				newest_ = slot, newest_pos = pos;
+		}
 	}
 	drop_f16_pages(n_pages);
 }
 
 TokenSet::Saved TokenSet::save() const {
-	Saved s{sinks_, kept_, {}, recent_, free_, live_[kF16], pos_[kF16], {}, {}, {}};
+	Saved s{{},           live_[kF16], f16_pos_,   rows_before_, score_, {packed_pos_[0].save(), packed_pos_[1].save()},
+	        recent_from_, newest_,     free_from_, {},           {},     {}};
 	for (int t = 0; t < kTiers; ++t) {
 		s.waiting[t] = waiting_[t];
 		s.n_pages[t] = n_pages_[t], s.n_blocks[t] = n_blocks_[t], s.packed[t] = packed_[t];
@@ -112,49 +123,118 @@ TokenSet::Saved TokenSet::save() const {
 	return s;
 }
 
-void TokenSet::restore(Saved&& s) {
-	sinks_ = std::move(s.sinks), kept_ = std::move(s.kept), recent_ = std::move(s.recent), free_ = std::move(s.free);
-	live_[kF16] = std::move(s.f16_live), pos_[kF16] = std::move(s.f16_pos);
+void TokenSet::restore(Saved&& s) noexcept {
+	live_[kF16] = std::move(s.f16_live), f16_pos_ = std::move(s.f16_pos);
+	rows_before_ = std::move(s.rows_before), score_ = std::move(s.score);
+	recent_from_ = s.recent_from, newest_ = s.newest, free_from_ = s.free_from;
 	n_pages_[kF16] = s.n_pages[kF16];
 	for (const int t : {kSalient, kRegular}) {
 		waiting_[t] = std::move(s.waiting[t]);
+		packed_pos(t).restore(std::move(s.packed_pos[t - 1]));
 		n_pages_[t] = s.n_pages[t], n_blocks_[t] = s.n_blocks[t], packed_[t] = s.packed[t];
 		live_[t].resize(size_t(n_pages_[t]) * 4);
-		pos_[t].resize(size_t(n_pages_[t]) * plan_->page[t]);
 		if (!block_[t].empty()) block_[t].resize(n_pages_[t]);
 		if (plan_->fill[t] != Fill::Append) continue; // whole pages were added
-		for (uint32_t slot = packed_[t]; slot < pos_[t].size(); ++slot) {
+		for (uint32_t slot = packed_[t]; slot < n_pages_[t] * plan_->page[t]; ++slot) {
 			const uint32_t page = slot / plan_->page[t], in_page = slot % plan_->page[t];
 			live_[t][page * 4 + in_page / 32] &= ~(1u << in_page % 32);
-			pos_[t][slot] = kNone;
 		}
 	}
 }
 
-uint32_t TokenSet::newest_slot() const {
-	const Token& t = recent_.empty() ? sinks_.back() : recent_.back();
-	return t.src;
+// ---- lists
+
+TokenSet::Token TokenSet::at_slot(uint32_t slot) const {
+	return {.pos = f16_pos_[slot],
+	        .src = slot,
+	        .rows_before = rows_before_.empty() ? 0 : rows_before_[slot],
+	        .score = score_.empty() ? 0 : score_[slot]};
 }
 
-bool TokenSet::ends_with(uint32_t pos) const {
-	if (!recent_.empty()) return recent_.back().pos == pos;
-	return !sinks_.empty() && sinks_.back().pos == pos;
+TokenSet::Lists TokenSet::open() const {
+	Lists L;
+	for (int t = 0; t < kTiers; ++t)
+		for (const uint32_t slot : waiting_[t]) L.waiting[t].push_back(at_slot(slot));
+	if (newest_ == kNone) return L;
+	// The others by position: a bit per position orders them in one pass.
+	const uint32_t end = f16_pos_[newest_] + 1;
+	std::vector<uint64_t> here(end / 64 + 1);
+	std::vector<uint32_t> slot_of(end);
+	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
+		const uint32_t pos = f16_pos_[slot];
+		if (pos == kNone) continue;
+		here[pos / 64] |= uint64_t(1) << pos % 64;
+		slot_of[pos] = slot;
+	}
+	for (const auto& waiting : waiting_)
+		for (const uint32_t slot : waiting) here[f16_pos_[slot] / 64] &= ~(uint64_t(1) << f16_pos_[slot] % 64);
+	for (size_t w = 0; w < here.size(); ++w)
+		for (uint64_t bits = here[w]; bits; bits &= bits - 1) {
+			const Token t = at_slot(slot_of[w * 64 + size_t(std::countr_zero(bits))]);
+			if (t.pos < plan_->policy.select.sinks)
+				L.sinks.push_back(t);
+			else if (t.pos < recent_from_)
+				L.kept.push_back(t);
+			else
+				L.recent.push_back(t);
+		}
+	return L;
 }
 
-bool TokenSet::is_kept(uint32_t pos) const {
-	const auto at =
-	    std::lower_bound(kept_.begin(), kept_.end(), pos, [](const Token& t, uint32_t p) { return t.pos < p; });
-	return at != kept_.end() && at->pos == pos;
+void TokenSet::close(const Lists& L) {
+	const bool ranked = !score_.empty(), mean = !rows_before_.empty();
+	L.each([&](const Token& t) {
+		if (ranked) score_[t.src] = float(t.score);
+		if (mean) rows_before_[t.src] = t.rows_before;
+	});
+	for (int t = 0; t < kTiers; ++t) {
+		waiting_[t].clear();
+		for (const Token& w : L.waiting[t]) waiting_[t].push_back(w.src);
+	}
+	if (!L.recent.empty())
+		newest_ = L.recent.back().src;
+	else
+		newest_ = L.sinks.empty() ? kNone : L.sinks.back().src;
 }
 
-void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
+void TokenSet::add_scratch(Lists& L, uint32_t pos, uint32_t index, uint32_t rows_before, double score) const {
+	const Token t{.pos = pos, .src = kFromScratch | index, .rows_before = rows_before, .score = score};
+	if (pos < plan_->policy.select.sinks)
+		L.sinks.push_back(t);
+	else
+		L.recent.push_back(t);
+}
+
+void TokenSet::store(Lists&& L, SetMoves& moves) {
+	const uint32_t page = plan_->page[kF16];
+	uint32_t expected = kNone; // slot that would continue the last run
+	L.each([&](Token& t) {
+		if (!(t.src & kFromScratch)) return;
+		const uint32_t slot = take_slot();
+		if (slot != expected || slot % page == 0)
+			moves.stores.push_back({Tier::F16, head_, uint32_t(moves.sources.size()), 0, slot / page, slot % page});
+		moves.sources.push_back(t.src);
+		if (plan_->fetches()) moves.positions.push_back(t.pos);
+		++moves.stores.back().n;
+		expected = slot + 1;
+		occupy(kF16, slot, t.pos);
+		t.src = slot;
+	});
+	close(L);
+}
+
+// ---- flushes
+
+void TokenSet::flush(Lists& L, const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
 	const Select& s = plan_->policy.select;
 	const bool stays =
 	    s.rank == Rank::LogWindow || plan_->salient_stays; // the better tokens are f16, and can be demoted
 	std::vector<Token> candidates;
-	if (stays) candidates.swap(kept_);
-	candidates.insert(candidates.end(), recent_.begin(), recent_.begin() + e.leaving);
-	recent_.erase(recent_.begin(), recent_.begin() + e.leaving);
+	candidates.reserve(e.candidates);
+	if (stays) candidates.insert(candidates.end(), L.kept.begin(), L.kept.end()), L.kept.clear();
+	candidates.insert(candidates.end(), L.recent.begin(), L.recent.begin() + e.leaving);
+	L.recent.erase(L.recent.begin(), L.recent.begin() + e.leaving);
+	recent_from_ += e.leaving;
 	KV_ASSERT(candidates.size() == e.candidates);
 
 	std::vector<double> score;
@@ -165,37 +245,33 @@ void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves)
 		}
 	const Flush verdict = classify(s, e.candidates, e.salient, score);
 	KV_ASSERT(verdict.salient.size() == e.salient);
-	std::vector<Token>& better = stays ? kept_ : waiting_[kSalient];
+	std::vector<Token>& better = stays ? L.kept : L.waiting[kSalient];
 	for (uint32_t i : verdict.salient) better.push_back(candidates[i]);
-	for (uint32_t i : verdict.regular) waiting_[kRegular].push_back(candidates[i]);
-	settle(kSalient, moves);
-	settle(kRegular, moves);
-	recent_.shrink_to_fit();
-	for (auto* list : {&kept_, &waiting_[kSalient], &waiting_[kRegular]})
-		if (list->capacity() > list->size() * 5 / 4 + kSpare) list->shrink_to_fit(); // a prompt's tokens have passed
+	for (uint32_t i : verdict.regular) L.waiting[kRegular].push_back(candidates[i]);
+	for (const int t : {kSalient, kRegular}) settle(L.waiting[t], t, moves);
 }
 
-void TokenSet::settle(int tier, SetMoves& moves) {
-	std::vector<Token>& waiting = waiting_[tier];
+void TokenSet::settle(std::vector<Token>& waiting, int tier, SetMoves& moves) {
 	uint32_t n = uint32_t(waiting.size());
 	switch (plan_->fill[tier]) {
 	case Fill::None: break; // evicted
-	case Fill::Append: write_pages(tier, n, moves); break;
+	case Fill::Append: write_pages(tier, waiting.data(), n, moves); break;
 	case Fill::Group:
 		n -= n % plan_->page[tier];
-		write_pages(tier, n, moves);
+		write_pages(tier, waiting.data(), n, moves);
 		break;
 	case Fill::Block:
 		if (!n) break;
 		moves.blocks.push_back({Tier(tier), head_, uint32_t(moves.sources.size()), n, n_blocks_[tier]++});
-		write_pages(tier, n, moves);
+		write_pages(tier, waiting.data(), n, moves);
 		break;
 	}
-	for (uint32_t i = 0; i < n; ++i) release(waiting[i]);
+	for (uint32_t i = 0; i < n; ++i)
+		if (!(waiting[i].src & kFromScratch)) release(waiting[i].src);
 	waiting.erase(waiting.begin(), waiting.begin() + n);
 }
 
-void TokenSet::write_pages(int tier, uint32_t n, SetMoves& moves) {
+void TokenSet::write_pages(int tier, const Token* first, uint32_t n, SetMoves& moves) {
 	const uint32_t page = plan_->page[tier];
 	const bool new_pages = plan_->fill[tier] == Fill::Block;
 	uint32_t at = new_pages ? n_pages_[tier] * page : packed_[tier]; // slot; only a block leaves empty ones behind
@@ -205,10 +281,11 @@ void TokenSet::write_pages(int tier, uint32_t n, SetMoves& moves) {
 			if (new_pages) block_[tier].push_back(n_blocks_[tier] - 1);
 		}
 		const uint32_t run = std::min(n - done, page - at % page);
-		write_run(tier, &waiting_[tier][done], run, at / page, at % page, moves);
+		write_run(tier, first + done, run, at / page, at % page, moves);
 		done += run, at += run;
 	}
 	packed_[tier] += n;
+	packed_pos(tier).seal(plan_->fill[tier] == Fill::Append ? packed_[tier] / page : n_pages_[tier]);
 }
 
 void TokenSet::write_run(int tier, const Token* first, uint32_t n, uint32_t page, uint32_t slot, SetMoves& moves) {
@@ -221,21 +298,25 @@ void TokenSet::write_run(int tier, const Token* first, uint32_t n, uint32_t page
 	moves.packs.push_back({Tier(tier), head_, src, n, page, slot});
 }
 
-void TokenSet::store(SetMoves& moves) {
-	const uint32_t page = plan_->page[kF16];
-	uint32_t expected = kNone; // slot that would continue the last run
-	each_f16([&](Token& t) {
-		if (!(t.src & kFromScratch)) return;
-		const uint32_t slot = take_slot();
-		if (slot != expected || slot % page == 0)
-			moves.stores.push_back({Tier::F16, head_, uint32_t(moves.sources.size()), 0, slot / page, slot % page});
-		moves.sources.push_back(t.src);
-		if (plan_->fetches()) moves.positions.push_back(t.pos);
-		++moves.stores.back().n;
-		expected = slot + 1;
-		occupy(kF16, slot, t.pos);
-		t.src = slot;
-	});
+// ---- what is where
+
+std::vector<uint32_t> TokenSet::positions(Tier t) const { return t == Tier::F16 ? f16_pos_ : packed_pos(int(t)).all(); }
+
+uint32_t TokenSet::position(Tier t, uint32_t slot) const {
+	return t == Tier::F16 ? f16_pos_[slot] : packed_pos(int(t)).at(slot);
+}
+
+bool TokenSet::ends_with(uint32_t pos) const { return newest_ != kNone && f16_pos_[newest_] == pos; }
+
+void TokenSet::mark_tiers(std::span<uint8_t> tier) const {
+	for (const Tier t : kAllTiers)
+		for (const uint32_t pos : positions(t))
+			if (pos != kNone) tier[pos] = uint8_t(t);
+	if (!plan_->ranked()) return;
+	for (const uint32_t pos : f16_pos_) // a token kept in f16 for its score is Salient, wherever it lies
+		if (pos != kNone && pos >= plan_->policy.select.sinks && pos < recent_from_) tier[pos] = uint8_t(kSalient);
+	for (const auto& waiting : waiting_)
+		for (const uint32_t slot : waiting) tier[f16_pos_[slot]] = uint8_t(kF16);
 }
 
 } // namespace kvrun

@@ -239,8 +239,8 @@ void Sim::verify() {
 			std::vector<uint8_t> found(n, 0);
 			for (Tier t : kAllTiers) {
 				const uint32_t page = plan.page[int(t)];
-				const auto ids = cache.pages(l, t), live = cache.live(l, t, h), pos = cache.positions(l, t, h),
-				           blocks = cache.blocks(l, t);
+				const auto pos = cache.positions(l, t, h);
+				const auto ids = cache.pages(l, t), live = cache.live(l, t, h), blocks = cache.blocks(l, t);
 				SIM_CHECK(ids.size() == cache.n_pages(l, t) && live.size() == ids.size() * 4 &&
 				              pos.size() == ids.size() * page,
 				          "view sizes");
