@@ -386,11 +386,7 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 		for (uint32_t h = 0; h < n_sets; ++h) {
 			TokenSet& set = s.sets[g][h];
 			if (judged) set.add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
-			if (!s.events.empty()) {
-				TokenSet::Lists lists = set.open();
-				for (const FlushEvent& e : s.events) set.flush(lists, e, s.scored_rows, s.moves[g]);
-				set.store(std::move(lists), s.moves[g]);
-			}
+			for (const FlushEvent& e : s.events) set.flush(e, s.scored_rows, s.moves[g]);
 			set.grow_f16(next.pages[int(Tier::F16)]);
 			set.add(pos, s.scored_rows);
 		}

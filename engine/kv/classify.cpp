@@ -22,19 +22,12 @@ Flush classify(const Select& s, uint32_t n, uint32_t want, std::span<const doubl
 		return out;
 	}
 	KV_ASSERT(score.size() == n && want <= n);
-	// A strict order of all candidates, so that the sets depend on nothing but the scores; a NaN ranks last.
-	struct Ranked {
-		double key;
-		uint32_t i;
-	};
-	const auto ranked = [&](uint32_t i) { return Ranked{std::isnan(score[i]) ? -INFINITY : score[i], i}; };
-	const auto better = [](const Ranked& a, const Ranked& b) { return a.key != b.key ? a.key > b.key : a.i > b.i; };
 	std::vector<Ranked> order(n);
-	for (uint32_t i = 0; i < n; ++i) order[i] = ranked(i);
-	std::nth_element(order.begin(), order.begin() + (want - 1), order.end(), better);
+	for (uint32_t i = 0; i < n; ++i) order[i] = {score[i], i};
+	std::nth_element(order.begin(), order.begin() + (want - 1), order.end(), ranks_above);
 	const Ranked last = order[want - 1]; // of those that stay
 	out.salient.reserve(want), out.regular.reserve(n - want);
-	for (uint32_t i = 0; i < n; ++i) (better(last, ranked(i)) ? out.regular : out.salient).push_back(i);
+	for (uint32_t i = 0; i < n; ++i) (ranks_above(last, {score[i], i}) ? out.regular : out.salient).push_back(i);
 	return out;
 }
 

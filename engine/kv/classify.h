@@ -1,6 +1,7 @@
 // One flush: which token goes to which tier; and which rows feed the score. Pure functions.
 #pragma once
 #include "engine/kv/policy.h"
+#include <cmath>
 #include <span>
 
 namespace kvrun {
@@ -14,6 +15,17 @@ struct Flush {
 // leaving the window. `want`: how many stay Salient (how_many_salient). score: one per candidate, if ranked by score.
 // Ties go to the later token.
 Flush classify(const Select&, uint32_t n_candidates, uint32_t want, std::span<const double> score);
+
+// Whether token a ranks above token b: by score, a NaN last, ties to the later one. A strict order, so that what is
+// chosen depends on nothing but scores and positions.
+struct Ranked {
+	double score;
+	uint32_t position; // of any order of the candidates that puts older ones first
+};
+inline bool ranks_above(const Ranked& a, const Ranked& b) { // asked for every token in f16
+	const double x = std::isnan(a.score) ? -INFINITY : a.score, y = std::isnan(b.score) ? -INFINITY : b.score;
+	return x != y ? x > y : a.position > b.position;
+}
 
 // How many of n_candidates are to be Salient after a flush. n_judged: what `ratio` is a share of - all tokens ever
 // judged where kept tokens can be demoted, else just the candidates.

@@ -155,9 +155,10 @@ TokenSet::Lists TokenSet::open() const {
 	Lists L;
 	for (int t = 0; t < kTiers; ++t)
 		for (const uint32_t slot : waiting_[t]) L.waiting[t].push_back(at_slot(slot));
-	if (newest_ == kNone) return L;
 	// The others by position: a bit per position orders them in one pass.
-	const uint32_t end = f16_pos_[newest_] + 1;
+	uint32_t end = 0;
+	for (const uint32_t pos : f16_pos_)
+		if (pos != kNone) end = std::max(end, pos + 1);
 	std::vector<uint64_t> here(end / 64 + 1);
 	std::vector<uint32_t> slot_of(end);
 	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
@@ -225,13 +226,17 @@ void TokenSet::store(Lists&& L, SetMoves& moves) {
 
 // ---- flushes
 
+bool TokenSet::stays() const { return plan_->policy.select.rank == Rank::LogWindow || plan_->salient_stays; }
+
+double TokenSet::rank_score(const Token& t, uint32_t scored_rows) const {
+	const uint32_t rows = std::max(1u, scored_rows - t.rows_before);
+	return takes_mean(plan_->policy.select.rank) ? t.score / rows : t.score;
+}
+
 void TokenSet::flush(Lists& L, const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
-	const Select& s = plan_->policy.select;
-	const bool stays =
-	    s.rank == Rank::LogWindow || plan_->salient_stays; // the better tokens are f16, and can be demoted
 	std::vector<Token> candidates;
 	candidates.reserve(e.candidates);
-	if (stays) candidates.insert(candidates.end(), L.kept.begin(), L.kept.end()), L.kept.clear();
+	if (stays()) candidates.insert(candidates.end(), L.kept.begin(), L.kept.end()), L.kept.clear();
 	candidates.insert(candidates.end(), L.recent.begin(), L.recent.begin() + e.leaving);
 	L.recent.erase(L.recent.begin(), L.recent.begin() + e.leaving);
 	recent_from_ += e.leaving;
@@ -239,16 +244,58 @@ void TokenSet::flush(Lists& L, const FlushEvent& e, uint32_t scored_rows, SetMov
 
 	std::vector<double> score;
 	if (plan_->ranked())
-		for (const Token& t : candidates) {
-			const uint32_t rows = std::max(1u, scored_rows - t.rows_before);
-			score.push_back(takes_mean(s.rank) ? t.score / rows : t.score);
-		}
-	const Flush verdict = classify(s, e.candidates, e.salient, score);
+		for (const Token& t : candidates) score.push_back(rank_score(t, scored_rows));
+	const Flush verdict = classify(plan_->policy.select, e.candidates, e.salient, score);
 	KV_ASSERT(verdict.salient.size() == e.salient);
-	std::vector<Token>& better = stays ? L.kept : L.waiting[kSalient];
+	std::vector<Token>& better = stays() ? L.kept : L.waiting[kSalient];
 	for (uint32_t i : verdict.salient) better.push_back(candidates[i]);
 	for (uint32_t i : verdict.regular) L.waiting[kRegular].push_back(candidates[i]);
 	for (const int t : {kSalient, kRegular}) settle(L.waiting[t], t, moves);
+}
+
+void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
+	if (stays() && plan_->ranked()) return demote(e, scored_rows, moves);
+	Lists L = open();
+	flush(L, e, scored_rows, moves);
+	close(L);
+}
+
+// What a flush does where better tokens stay: a few of thousands of candidates leave f16. They are found in one pass
+// over the slots, and no list of the others is made.
+void TokenSet::demote(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
+	std::vector<Token> waiting;
+	std::vector<bool> waits(f16_pos_.size());
+	for (const uint32_t slot : waiting_[kRegular]) waiting.push_back(at_slot(slot)), waits[slot] = true;
+	struct Leaving {
+		Ranked rank;
+		uint32_t slot;
+	};
+	const auto above = [](const Leaving& a, const Leaving& b) { return ranks_above(a.rank, b.rank); };
+	const auto best_first = [&](const Leaving& a, const Leaving& b) { return above(b, a); };
+	std::vector<Leaving> worst; // so far; a heap, the best of them on top
+	const size_t n_worst = e.candidates - e.salient;
+	const uint32_t sinks = plan_->policy.select.sinks, end = recent_from_ + e.leaving;
+	uint32_t n = 0;
+	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
+		const uint32_t pos = f16_pos_[slot];
+		if (pos < sinks || pos >= end || waits[slot]) continue; // an empty slot's position is above all
+		++n;
+		const Leaving l{{rank_score(at_slot(slot), scored_rows), pos}, slot};
+		if (worst.size() == n_worst) {
+			if (worst.empty() || above(l, worst.front())) continue;
+			std::pop_heap(worst.begin(), worst.end(), best_first);
+			worst.pop_back();
+		}
+		worst.push_back(l);
+		std::push_heap(worst.begin(), worst.end(), best_first);
+	}
+	KV_ASSERT(n == e.candidates && worst.size() == n_worst);
+	std::ranges::sort(worst, {}, [](const Leaving& l) { return l.rank.position; });
+	for (const Leaving& l : worst) waiting.push_back(at_slot(l.slot));
+	recent_from_ = end;
+	settle(waiting, kRegular, moves);
+	waiting_[kRegular].clear();
+	for (const Token& t : waiting) waiting_[kRegular].push_back(t.src);
 }
 
 void TokenSet::settle(std::vector<Token>& waiting, int tier, SetMoves& moves) {

@@ -52,6 +52,8 @@ class TokenSet {
 	// what a device has to do.
 	void flush(Lists&, const FlushEvent&, uint32_t scored_rows, SetMoves& moves);
 	void store(Lists&&, SetMoves& moves);
+	// The three in one, for a decoded token.
+	void flush(const FlushEvent&, uint32_t scored_rows, SetMoves& moves);
 
 	// ---- other changes
 	void grow_f16(uint32_t n_pages); // there are n_pages f16 pages from now on
@@ -92,6 +94,9 @@ class TokenSet {
 	};
 	Token at_slot(uint32_t f16_slot) const;
 	void close(const Lists&); // all of whose tokens have slots
+	bool stays() const;       // better tokens stay in f16 and can be demoted
+	double rank_score(const Token&, uint32_t scored_rows) const;
+	void demote(const FlushEvent&, uint32_t scored_rows, SetMoves& moves);
 	static void write_tokens(BookWriter&, const auto& tokens, bool ranked);
 	void read_tokens(BookReader&, auto& tokens, uint32_t n, uint32_t first_pos, uint32_t end_pos, uint32_t scored_rows,
 	                 std::vector<bool>& seen);
