@@ -146,6 +146,17 @@ void KvCache::State::commit(const KvCounts& c) {
 	}
 }
 
+void KvCache::State::drop_f16_pages(uint32_t n) noexcept {
+	uint32_t& pages = counts.pages[int(Tier::F16)];
+	if (n >= pages) return;
+	pages = n;
+	floor_pages = std::min(floor_pages, n);
+	for (auto& group : sets)
+		for (TokenSet& set : group) set.drop_f16_pages(n);
+	all_changed();
+	trim(counts);
+}
+
 KvCache::KvCache(const KvPlan& plan, PagePool& pool, uint64_t seed) : s_(std::make_unique<State>(plan, pool, seed)) {}
 KvCache::~KvCache() = default;
 KvCache::KvCache(KvCache&&) noexcept = default;
@@ -207,7 +218,7 @@ void KvCache::truncate(uint32_t n) {
 	c.packed[f16_tier] = c.f16();
 	c.pages[f16_tier] = std::max(s.floor_pages, ceil_div(c.f16(), s.plan->page[f16_tier]));
 	for (auto& group : s.sets)
-		for (TokenSet& set : group) set.remove_newest(gone, c.pages[f16_tier]);
+		for (TokenSet& set : group) set.remove_newest(gone), set.drop_f16_pages(c.pages[f16_tier]);
 	s.newest_scores = false;
 	s.commit(c);
 	s.trim(c);
@@ -329,14 +340,18 @@ void KvCache::end_prompt() {
 	s.in_prompt = false;
 	s.sets = std::move(s.next_sets);
 	s.next_sets.clear();
+	const uint32_t old_f16_pages = s.counts.pages[int(Tier::F16)], f16_pages = s.next.pages[int(Tier::F16)];
 	s.scored_rows += uint32_t(s.rows.size());
 	const uint32_t first = n_tokens();
 	if (!s.events.empty()) {
 		s.exact_from = first + std::min(s.events.back().after + 1, s.n_new);
-		s.floor_pages = s.counts.pages[int(Tier::F16)];
+		s.floor_pages = std::min(old_f16_pages, f16_pages);
 	}
 	if (!s.rows.empty()) s.exact_from = std::max(s.exact_from, first + s.rows.back() + 1);
-	s.commit(s.next);
+	KvCounts next = s.next;
+	next.pages[int(Tier::F16)] = std::max(old_f16_pages, f16_pages);
+	s.commit(next);
+	s.drop_f16_pages(f16_pages);
 	for (SetMoves& m : s.moves) m = {}; // of a long prompt they take as much memory as everything else
 	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // what flushed() asks for
 	s.events.shrink_to_fit();
@@ -367,6 +382,9 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 	KvCounts next = s.counts;
 	s.events.clear();
 	advance(*s.plan, next, 1, /*prompt=*/false, &s.events);
+	uint32_t& f16_pages = next.pages[int(Tier::F16)];
+	const uint32_t f16_pages_after = f16_pages;
+	f16_pages = std::max(f16_pages, s.counts.pages[int(Tier::F16)]);
 	const bool judged = s.plan->ranked() && !s.events.empty();
 	const size_t n_slots = n_f16_slots();
 	KV_ASSERT(!judged || slot_scores.size() == s.ids.size() * H * n_slots);
@@ -379,6 +397,7 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 	s.reserve(next, 1);
 	s.before = std::move(before);
 	s.in_token = true;
+	s.f16_pages_after = f16_pages_after;
 	for (uint32_t g = 0; g < s.plan->n_groups; ++g) {
 		s.moves[g].clear();
 		std::vector<float> score;
@@ -387,7 +406,7 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 			TokenSet& set = s.sets[g][h];
 			if (judged) set.add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
 			for (const FlushEvent& e : s.events) set.flush(e, s.scored_rows, s.moves[g]);
-			set.grow_f16(next.pages[int(Tier::F16)]);
+			set.grow_f16(f16_pages);
 			set.add(pos, s.scored_rows);
 		}
 	}
@@ -402,6 +421,7 @@ void KvCache::end_token() {
 	KV_ASSERT(s_->in_token);
 	s_->in_token = false;
 	s_->before.sets.clear();
+	s_->drop_f16_pages(s_->f16_pages_after);
 }
 
 void KvCache::cancel_token() {
@@ -412,10 +432,13 @@ void KvCache::cancel_token() {
 	for (size_t g = 0; g < s.sets.size(); ++g)
 		for (size_t h = 0; h < s.sets[g].size(); ++h) {
 			TokenSet& set = s.sets[g][h];
-			if (b.sets.empty()) // begin_token() may have failed before it came to this set
-				set.remove_newest(set.ends_with(uint32_t(b.counts.n_tokens)), b.counts.pages[int(Tier::F16)]);
-			else
+			if (!b.sets.empty()) {
 				set.restore(std::move(s.before.sets[g][h]));
+				continue;
+			}
+			// begin_token() may have failed before it came to this set
+			set.remove_newest(set.ends_with(uint32_t(b.counts.n_tokens)));
+			set.drop_f16_pages(b.counts.pages[int(Tier::F16)]);
 		}
 	s.before.sets.clear();
 	s.scored_rows = b.scored_rows, s.newest_scores = b.newest_scores;

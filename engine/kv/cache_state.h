@@ -31,7 +31,8 @@ struct KvCache::State {
 
 	// ---- between begin_token() and end_token()
 	bool in_token = false;
-	struct Before { // what cancel_token() goes back to
+	uint32_t f16_pages_after = 0; // what end_token() keeps: the moves of a flush still read the others
+	struct Before {               // what cancel_token() goes back to
 		KvCounts counts;
 		uint32_t scored_rows, exact_from, floor_pages;
 		bool newest_scores;
@@ -70,7 +71,8 @@ struct KvCache::State {
 	void replay_prompt(uint32_t group, std::span<const float> new_scores);
 	const KvMoves& materialise(uint32_t l, const SetMoves& m);
 	void commit(const KvCounts& c);
-	void all_changed() noexcept; // pages that views showed are others now, or gone
+	void drop_f16_pages(uint32_t n) noexcept; // of each layer, those from n on, which a flush has emptied
+	void all_changed() noexcept;              // pages that views showed are others now, or gone
 };
 
 } // namespace kvrun

@@ -67,6 +67,7 @@ static FlushEvent judge(const KvPlan& plan, KvCounts& c, uint32_t after) {
 	c.waiting[int(Tier::Regular)] += e.candidates - e.salient;
 	settle(plan, c, int(Tier::Salient));
 	settle(plan, c, int(Tier::Regular));
+	if (plan.empties_f16) c.pages[int(Tier::F16)] = 0;
 	return e;
 }
 
@@ -77,6 +78,7 @@ static void flush_by_position(const KvPlan& plan, KvCounts& c, uint32_t times) {
 	c.n_tokens += n, c.judged += n;
 	c.waiting[regular] += n;
 	settle(plan, c, regular, times);
+	if (plan.empties_f16) c.pages[int(Tier::F16)] = 0;
 }
 
 static void need_f16_pages(const KvPlan& plan, KvCounts& c) {

@@ -12,7 +12,7 @@ struct KvCounts {                  // of any one token set of a sequence; all se
 	uint32_t recent = 0;           // f16: the window
 	uint32_t waiting[kTiers] = {}; // f16: judged Salient or Regular, but their group is not full yet
 	uint32_t packed[kTiers] = {};  // tokens in pages of Salient and Regular
-	uint32_t pages[kTiers] = {};   // pages of each tier, per layer
+	uint32_t pages[kTiers] = {};   // pages of each tier, per layer; f16 ones that a flush empties go when it is done
 	uint32_t blocks[kTiers] = {};  // parameter blocks of each tier, per layer
 	uint32_t f16() const { return sinks + kept + recent + waiting[1] + waiting[2]; }
 };

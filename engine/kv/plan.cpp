@@ -258,6 +258,10 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 		else
 			plan.fill[size_t(t)] = Fill::None, plan.page[size_t(t)] = 32;
 	}
+	const Select& select = plan.policy.select;
+	plan.empties_f16 = !plan.keeps_all && !select.sinks && !select.recent_keep && select.rank != Rank::LogWindow &&
+	                   !(plan.ranked() && plan.salient_stays) && plan.fill[int(Tier::Salient)] != Fill::Group &&
+	                   plan.fill[int(Tier::Regular)] != Fill::Group;
 	if (plan.fetches() && plan.fill[int(Tier::Regular)] == Fill::None)
 		fail(Code::Invalid, "{}: fetch={} brings back packed tokens, and this policy {}; give bits=1, 2, 4 or 8",
 		     p.text, p.fetch, plan.keeps_all ? "packs none" : "evicts them");

@@ -55,6 +55,7 @@ struct KvPlan {
 	Fill fill[kTiers];     // F16: Append
 	bool keeps_all;        // nothing ever leaves the f16 tier
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
+	bool empties_f16;      // a flush leaves no token in f16, so that its pages can go back
 	uint32_t n_groups;     // token structures: 1, or n_layers where layers judge for themselves
 	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
 	const PageFormat& page_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].page_format]; }

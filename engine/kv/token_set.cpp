@@ -96,21 +96,18 @@ void TokenSet::drop_f16_pages(uint32_t n_pages) noexcept {
 	free_from_ = std::min(free_from_, n_pages);
 }
 
-void TokenSet::remove_newest(uint32_t n, uint32_t n_pages) noexcept {
-	if (n > 0 && newest_ != kNone) {
-		const uint32_t end = f16_pos_[newest_] + 1 - n;
-		newest_ = kNone;
-		uint32_t newest_pos = 0;
-		for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
-			const uint32_t pos = f16_pos_[slot];
-			if (pos == kNone) continue;
-			if (pos >= end)
-				release(slot);
-			else if (newest_ == kNone || pos > newest_pos)
-				newest_ = slot, newest_pos = pos;
-		}
+void TokenSet::remove_newest(uint32_t n) noexcept {
+	if (n == 0 || newest_ == kNone) return;
+	const uint32_t end = f16_pos_[newest_] + 1 - n;
+	newest_ = kNone;
+	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
+		const uint32_t pos = f16_pos_[slot];
+		if (pos == kNone) continue;
+		if (pos >= end)
+			release(slot);
+		else if (newest_ == kNone || pos > f16_pos_[newest_])
+			newest_ = slot;
 	}
-	drop_f16_pages(n_pages);
 }
 
 TokenSet::Saved TokenSet::save() const {

@@ -56,12 +56,11 @@ class TokenSet {
 	void flush(const FlushEvent&, uint32_t scored_rows, SetMoves& moves);
 
 	// ---- other changes
-	void grow_f16(uint32_t n_pages); // there are n_pages f16 pages from now on
+	void grow_f16(uint32_t n_pages);                // there are n_pages f16 pages at least
+	void drop_f16_pages(uint32_t n_pages) noexcept; // those from n_pages on, which are empty
 	// A new token straight into an f16 slot.
 	void add(uint32_t pos, uint32_t rows_before);
-	// Takes back the newest n tokens, none of which has been judged, and the f16 pages beyond n_pages, which are empty
-	// then.
-	void remove_newest(uint32_t n, uint32_t n_pages) noexcept;
+	void remove_newest(uint32_t n) noexcept; // takes back n tokens, none of which has been judged
 
 	// What a flush changes, and how far packed pages reach: enough to take the flush back, without memory.
 	struct Saved;
@@ -108,8 +107,7 @@ class TokenSet {
 	void append_page(int tier);
 	void occupy(int tier, uint32_t slot, uint32_t pos);
 	void release(uint32_t f16_slot) noexcept;
-	uint32_t take_slot();                           // the lowest free f16 slot
-	void drop_f16_pages(uint32_t n_pages) noexcept; // those from n_pages on
+	uint32_t take_slot(); // the lowest free f16 slot
 	SlotPositions& packed_pos(int tier) { return packed_pos_[tier - 1]; }
 	const SlotPositions& packed_pos(int tier) const { return packed_pos_[tier - 1]; }
 

@@ -1,6 +1,7 @@
 // KvCache by simulation: tens of thousands of tokens per policy on a device made of lists, against plain references.
 #include "engine/core/error.h"
 #include "engine/core/npy.h"
+#include "engine/kv/counts.h"
 #include "tests/support/assets.h"
 #include "tests/support/kv_sim.h"
 #include <algorithm>
@@ -528,6 +529,38 @@ TEST_CASE("cache: a token that is given up leaves everything as it was, flush or
 			if (i % 5 == 0) p.check();
 		}
 	}
+}
+
+TEST_CASE("cache: f16 pages that a flush empties go back when the flush is done") {
+	const KvShape shape{2, 2, 64};
+	const KvPlan plan = make_plan(parse_policy("zipcache"), shape);
+	SimMemory memory(plan);
+	Pair p(memory, 1);
+	p.prompt(128); // packed as one
+	p.decode(100); // the window is full
+	KvCache& c = p.sim.cache;
+	REQUIRE(c.flush_due());
+	CHECK(c.n_pages(0, Tier::F16) == 4);
+	const size_t fullest = memory.used_bytes();
+	std::vector<float> scores(size_t(2) * 2 * c.n_f16_slots(), 1.f);
+	c.begin_token(scores);
+	CHECK(c.n_pages(0, Tier::F16) == 4); // its moves read them
+	c.cancel_token();
+	CHECK(memory.used_bytes() == fullest);
+	p.check();
+	p.decode(1);
+	CHECK(c.n_pages(0, Tier::F16) == 1);
+	CHECK(memory.used_bytes() == c.bytes().total());
+	CHECK(memory.used_bytes() < fullest);
+	p.decode(40); // into new ones
+	CHECK(c.n_pages(0, Tier::F16) == 2);
+	p.check();
+	// 512 tokens of a prompt and 512 decoded ones: the bits that the paper's window costs in between
+	KvCounts counts;
+	const KvPlan bundled = make_plan(parse_policy("zipcache"), {4, 2, 64});
+	advance(bundled, counts, 512, /*prompt=*/true, nullptr);
+	advance(bundled, counts, 512, /*prompt=*/false, nullptr);
+	CHECK(16.0 * double(bytes_of(bundled, counts).total()) / double(bundled.f16_bytes(1024)) < 4.7);
 }
 
 TEST_CASE("cache: misuse is refused") {

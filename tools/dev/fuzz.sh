@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
 # Builds the fuzzers with clang, AddressSanitizer and UndefinedBehaviorSanitizer, and runs each on its seeds:
-#   tools/dev/fuzz.sh [SECONDS [NAME...]]      default: 600 seconds each of all of them
+#   tools/dev/fuzz.sh [--fast] [SECONDS [NAME...]]      default: 600 seconds each of all of them
+#   --fast   without the sanitizers, in build-fuzz-fast: several times as many executions, in which crashes, hangs and
+#            broken rules are found; inputs that reach new code go to the same corpora, where the next run with the
+#            sanitizers begins
 # Corpora and findings are kept in build-fuzz/corpus and build-fuzz/found; a finding ends the script with its exit code.
+# KVRUN_FUZZ_MAX_LEN: bytes of the longest input [16384]; short ones are executed more often.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+preset=fuzz
+case ${1:-} in
+-h | --help) sed -n '2,8s/^# \?//p' "$0"; exit 0 ;;
+--fast) preset=fuzz-fast; shift ;;
+esac
 seconds=${1:-600}
 shift || true
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=(gguf http npy policy session spirv template tokenizer)
-cmake --preset fuzz >/dev/null
-cmake --build build-fuzz -j "$(nproc)" --target fuzz_seeds "${names[@]/#/fuzz_}"
-build-fuzz/tests/fuzz_seeds build-fuzz/seeds
+cmake --preset $preset >/dev/null
+cmake --build build-$preset -j "$(nproc)" --target fuzz_seeds "${names[@]/#/fuzz_}"
+build-$preset/tests/fuzz_seeds build-fuzz/seeds
 for name in "${names[@]}"; do
 	mkdir -p "build-fuzz/corpus/$name" build-fuzz/found
 	echo "fuzzing $name for $seconds s"
 	# limits as in the fault table; stderr of the target is closed, libFuzzer keeps its own
-	nice "build-fuzz/tests/fuzz_$name" -max_total_time="$seconds" -max_len=16384 -timeout=5 -malloc_limit_mb=256 \
-		-rss_limit_mb=2048 -close_fd_mask=2 -print_final_stats=1 -artifact_prefix="build-fuzz/found/$name-" \
-		"build-fuzz/corpus/$name" "build-fuzz/seeds/$name"
+	nice "build-$preset/tests/fuzz_$name" -max_total_time="$seconds" -max_len="${KVRUN_FUZZ_MAX_LEN:-16384}" -timeout=5 \
+		-malloc_limit_mb=256 -rss_limit_mb=2048 -close_fd_mask=2 -print_final_stats=1 \
+		-artifact_prefix="build-fuzz/found/$name-" "build-fuzz/corpus/$name" "build-fuzz/seeds/$name"
 done
