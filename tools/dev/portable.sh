@@ -20,7 +20,7 @@ cp "$root"/models/bundled/{recall-4m-f16.gguf,record40.*,words.py} "$p/models/bu
 cp -r "$root/tests/golden" "$p/tests/" # what the tests of whole models compare with
 cp "$root/LICENSE" "$p/"
 
-# Libraries by who decides which one is used (run, below): glibc; those a driver may need newer; those only kvrun has.
+# Libraries by who decides which one is used (portable/run): glibc; those a driver may need newer; those only kvrun has.
 loader=$(ldconfig -p | awk '/libvulkan\.so\.1 .*x86-64/ { print $NF; exit }')
 layer=$(ldconfig -p | awk '/libVkLayer_khronos_validation\.so/ { print $NF; exit }')
 [ -n "$layer" ] || layer=/usr/lib/x86_64-linux-gnu/libVkLayer_khronos_validation.so
