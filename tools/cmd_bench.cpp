@@ -27,6 +27,7 @@ struct BenchArgs {
 	std::string output = "md";                                          // md or json
 	bool fill = false;                                                  // depths hold noise, not a prompt
 	bool ops = false;                                                   // device time per op
+	int64_t peak = 0;                                                   // GB/s of the device, 0: ask the drivers
 	bool no_warmup = false;
 };
 struct Test {
@@ -196,16 +197,30 @@ size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
 	return e.pool().allocated_bytes();
 }
 
+// Bytes per second of the device's memory, 0: unknown. Vulkan has no such number; CUDA has it for the same GPU.
+double peak_bytes_per_s(const BenchArgs& a, const DeviceInfo& d) {
+	if (a.peak > 0) return double(a.peak) * 1e9;
+	if (d.peak_bytes_per_s > 0) return d.peak_bytes_per_s;
+	const std::vector<DeviceReport> all = list_devices(backend_options(a.engine.device, /*check=*/false));
+	const auto used = std::ranges::find_if(
+	    all, [&](const DeviceReport& r) { return r.info.name == d.name && r.info.driver == d.driver; });
+	if (used == all.end() || used->uuid.empty()) return 0;
+	double peak = 0;
+	for (const DeviceReport& r : all)
+		if (r.uuid == used->uuid) peak = std::max(peak, r.info.peak_bytes_per_s);
+	return peak;
+}
+
 // Runs one test under all policies, in turns, so that other load on the machine affects all of them alike.
 std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionOptions> policies, const BenchArgs& a,
-                              const std::function<void(const std::string&)>& progress) {
+                              double peak, const std::function<void(const std::string&)>& progress) {
 	std::vector<Measured> all(policies.size());
 	const bool ops = a.ops || policies.size() > 1;
 	for (size_t i = 0; i < policies.size(); ++i) {
 		all[i].policy = policies[i].kv.text;
 		all[i].test = t;
 		all[i].layers = e.config().n_layers;
-		all[i].peak = e.backend().info().peak_bytes_per_s;
+		all[i].peak = peak;
 	}
 	try {
 		for (int64_t round = a.no_warmup ? 1 : 0; round < a.repeat + 1 + ops; ++round)
@@ -346,11 +361,13 @@ Json circumstances(const DeviceInfo& d, const BackendOptions& backend, double lo
 struct Results {
 	std::vector<Measured> all;
 	double load_s = 0;
+	double peak = 0; // bytes per second of the device, 0: unknown
 	bool cancelled = false;
 };
 
 void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several) {
-	const DeviceInfo d = e.backend().info();
+	DeviceInfo d = e.backend().info();
+	d.peak_bytes_per_s = r.peak;
 	if (a.output == "json") {
 		Json j = circumstances(d, backend_options(a.engine.device, /*check=*/false), r.load_s);
 		j["model"] = {{"file", a.engine.model},
@@ -390,6 +407,7 @@ void bench(BenchArgs a) {
 	const auto engine = open_engine(a.engine, most_rows);
 	Results results;
 	results.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+	results.peak = peak_bytes_per_s(a, engine->backend().info());
 	std::vector<SessionOptions> sessions;
 	for (const KvPolicy& policy : policies) {
 		sessions.push_back(session_options(a.engine, policy, /*seed=*/1));
@@ -402,7 +420,7 @@ void bench(BenchArgs a) {
 		const double rounds = double(a.repeat + !a.no_warmup + (a.ops || policies.size() > 1));
 		const double all_turns = rounds * double(policies.size() * tests.size());
 		for (const Test& t : tests) {
-			for (Measured& m : measure(*engine, t, sessions, a,
+			for (Measured& m : measure(*engine, t, sessions, a, results.peak,
 			                           [&](const std::string& what) { progress.show(what, turns++ / all_turns); })) {
 				warmup_s += m.warmup_s;
 				results.all.push_back(std::move(m));
@@ -443,6 +461,10 @@ void add_bench(Command& root) {
 	             "sequences that generate at the same time, each with its own cache; one test each [1]")
 	    ->group(tests);
 	add_integer(c, "-r,--repetitions", a->repeat, 1, 10000, "timed runs of each test [5]")->group(tests);
+	add_integer(c, "--peak", a->peak, 1, 1 << 20,
+	            "memory bandwidth of the device in GB/s, for the share of it that operations reach [what the driver or "
+	            "CUDA says]")
+	    ->group(report);
 	add_flag(c, "--no-warmup", a->no_warmup, "skip the run before the timed ones, which compiles pipelines")
 	    ->group(tests);
 	add_flag(

@@ -185,13 +185,19 @@ void CudaBackend::write(const Buffer& dst, size_t at, std::span<const std::byte>
 void CudaBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
 	use();
 	const std::byte* from = bytes_at(src, at, dst.size());
-	while (!dst.empty()) {
-		const size_t n = std::min(dst.size(), kStaging);
-		reads_.reserve(reads_.size() + 1);
-		std::byte* staged = stage(n);
-		check(rt_.copy(staged, from, n, stream_), "cudaMemcpyAsync");
-		reads_.push_back({dst.first(n), staged});
-		from += n, dst = dst.subspan(n);
+	const size_t before = reads_.size();
+	try {
+		while (!dst.empty()) {
+			const size_t n = std::min(dst.size(), kStaging);
+			reads_.reserve(reads_.size() + 1);
+			std::byte* staged = stage(n);
+			check(rt_.copy(staged, from, n, stream_), "cudaMemcpyAsync");
+			reads_.push_back({dst.first(n), staged});
+			from += n, dst = dst.subspan(n);
+		}
+	} catch (...) { // the caller's memory may be gone by the next wait
+		reads_.resize(std::min(before, reads_.size()));
+		throw;
 	}
 }
 

@@ -577,5 +577,14 @@ TEST_CASE("cli: bench with several policies says what the cache costs each") {
 		CHECK(parts < t["device_ms"].get<double>());
 		CHECK(t["kv_device_bytes"].get<double>() > 0);
 		CHECK(!t.contains("ops"));
+		CHECK(t["attend"]["of_peak"].is_null()); // the cpu backend does not know its memory's bandwidth
 	}
+	args.insert(args.end(), {"--peak", "50"});
+	r = run_program(args);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const auto told = nlohmann::json::parse(r.out);
+	CHECK(told["device"]["peak_bytes_per_s"] == 50e9);
+	for (const auto& t : told["results"])
+		CHECK(t["attend"]["of_peak"].get<double>() == doctest::Approx(t["attend"]["bytes_per_s"].get<double>() / 50e9));
 }

@@ -139,6 +139,61 @@ TEST_CASE("compare: a fault in one shader turns its operation red, and the exit 
 	CHECK(html.substr(row, 40).find("class=bad") != std::string::npos);
 }
 
+// An executable shell script.
+void write_script(const fs::path& file, const std::string& text) {
+	std::ofstream(file) << "#!/bin/sh\n" << text;
+	fs::permissions(file, fs::perms::owner_all);
+}
+
+TEST_CASE("compare: columns of compilers and of llama.cpp, from programs that print what those do") {
+	const TempFolder folder;
+	const fs::path drivers = folder.path / "drivers";
+	fs::create_directory(drivers);
+	// Two uses of one kernel: an Intel chip has no waves, one of NVIDIA's spills, the third does not start.
+	write_script(drivers / "run", R"(use() {
+	echo "{\"kernel\":\"attend\",\"use\":\"$1\",\"vector_registers\":$2,\"waves\":$3,\"lanes\":$4,"
+	echo "\"instructions\":$5,\"code_bytes\":64,\"spills\":$6}"
+}
+case $1 in
+dg2) echo "a loader's remark"; echo "[{\"device\":\"D\",\"kernels\":["; use a 60 0 16 500 0; echo ,; use b 90 0 8 700 0 ;;
+ga102) echo "[{\"device\":\"N\",\"kernels\":["; use a 40 48 32 500 0; echo ,; use b 64 32 32 800 3 ;;
+*) exit 3 ;;
+esac
+echo "]}]"
+)");
+	const fs::path peer = folder.path / "llama-bench";
+	write_script(peer, R"(cd /
+while [ "$1" != -m ]; do shift; done
+[ -e "$2" ] || exit 4
+echo '[{"n_prompt": 0, "n_gen": 4, "n_depth": 256, "gpu_info": "G", "avg_ts": 12.5, "samples_ts": [12, 13]}]'
+)");
+	fs::copy_file(KVRUN_SOURCE_DIR "/tests/golden/tiny/llama_q8_0.gguf", folder.path / "m.gguf");
+	const fs::path out = folder.path / "out";
+	RunSpec s;
+	s.args = {"compare",
+	          "-m",
+	          fs::relative(folder.path / "m.gguf").string(),
+	          "--device",
+	          "cpu",
+	          "--stages",
+	          "codes",
+	          "--quick",
+	          "--peer",
+	          peer.string(),
+	          "-o",
+	          out.string(),
+	          "--vendor-drivers",
+	          drivers.string() + ":dg2,ga102,none"};
+	const Ran r = run_program(s);
+	CAPTURE(r.err);
+	const std::string report = text_of(out / "report.md"), html = text_of(out / "report.html");
+	CAPTURE(report);
+	CHECK(report.find("| attend | 90, SIMD8, 700 | 64, 32, 800 | failed |") != std::string::npos);
+	CHECK(html.find("exit code 3") != std::string::npos);
+	CHECK(html.find("class=bad title=\"2 uses, 1 spill\"") != std::string::npos);
+	CHECK(report.find("| G | tg4 | 256 | q4_0 | 12.50 | 2 |") != std::string::npos);
+}
+
 TEST_CASE("compare: what is wrong on the command line is said before anything is measured") {
 	const TempFolder folder;
 	const auto says = [&](std::vector<std::string> args, int code, const char* text) {

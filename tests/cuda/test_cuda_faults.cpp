@@ -4,6 +4,7 @@
 #include "tests/cuda/host_runtime.h"
 #include "tests/device/outcome.h"
 #include "tests/device/sequences.h"
+#include <algorithm>
 #include <doctest/doctest.h>
 
 using namespace kvrun;
@@ -143,6 +144,30 @@ TEST_CASE("cuda faults: a lost context stays lost, and the device can be opened 
 		}
 		check_recovered(want);
 	}
+}
+
+TEST_CASE("cuda faults: a read that finds no memory on its way is forgotten") {
+	CudaFaults& f = cuda_faults();
+	f.reset();
+	{
+		const auto b = open_test_device("cuda-host");
+		constexpr size_t kBytes = size_t(9) << 20; // three pieces
+		const Buffer x = b->alloc(kBytes, Mem::Device, "x");
+		const std::byte mark{0x5a};
+		std::vector<std::byte> first(64, mark), second(kBytes, mark);
+		b->read(x, 0, first);
+		f.fail_calls("alloc_host", 2, kAll, cuda::kErrorMemory);
+		CHECK_THROWS_AS(b->read(x, 0, second), Error);
+		CHECK(f.failed > 0);
+		f.reset();
+		b->wait();
+		CHECK(std::ranges::count(first, std::byte{}) == 64); // was asked for before
+		CHECK(std::ranges::count(second, mark) == int64_t(kBytes));
+		b->read(x, 0, second);
+		b->wait();
+		CHECK(std::ranges::count(second, std::byte{}) == int64_t(kBytes));
+	}
+	CHECK(f.live == 0);
 }
 
 TEST_CASE("cuda faults: times of ops, and events that fail") {

@@ -1,6 +1,7 @@
 // What tests of whole models share: engines on a test device, logits of prompts and greedy continuations.
 #pragma once
 #include "engine/run/session.h"
+#include "tests/support/assets.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
@@ -10,7 +11,7 @@ namespace kvrun {
 
 using Tokens = std::vector<uint32_t>;
 
-inline const std::string kGolden = KVRUN_SOURCE_DIR "/tests/golden/";
+inline const std::string kGolden = test_root() + "/tests/golden/";
 
 struct Case {
 	std::string name;

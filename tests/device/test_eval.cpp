@@ -10,7 +10,7 @@ using namespace kvrun;
 
 namespace {
 
-const std::string kBundled = KVRUN_SOURCE_DIR "/models/bundled/";
+const std::string kBundled = test_root() + "/models/bundled/";
 
 struct Device {
 	std::string text() const { return "evaluation"; }

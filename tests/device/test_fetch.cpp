@@ -108,6 +108,48 @@ TEST_CASE("fetch: the largest weights, of many equal ones the first") {
 	});
 }
 
+TEST_CASE("fetch: the share of a row's attention that the first of its parts hold") {
+	struct Shares {
+		uint32_t n_heads, head_dim;
+		std::string text() const { return fmt::format("{} heads of {} channels", n_heads, head_dim); }
+	};
+	each_row(std::vector<Shares>{{1, 4}, {3, 64}, {40, 128}}, [](Backend& be, const Shares& c, const TestRow&) {
+		// {first part, parts, parts that count}: none, some and all of them; the last row has seen no token
+		const std::vector<uint32_t> work = {0, 4, 0, 0, 0, 4, 1, 0, 4, 5, 3, 0, 9, 1, 1, 0, 10, 2, 1, 0};
+		const uint32_t n = uint32_t(work.size()) / 4, n_parts = 12, step = c.head_dim + 2;
+		std::mt19937 draw(c.n_heads);
+		std::vector<float> parts(size_t(n_parts) * c.n_heads * step, 1e30f); // outputs are not read
+		for (uint32_t i = 0; i < n_parts * c.n_heads; ++i) {
+			const bool empty = i / c.n_heads >= 10 || draw() % 7 == 0;
+			parts[i * step + c.head_dim] = empty ? -INFINITY : float(draw() % 400) / 10 - 20; // maximum
+			parts[i * step + c.head_dim + 1] = empty ? 0 : 1 + float(draw() % 100);           // sum
+		}
+		const Buffer p = be.alloc(parts.size() * 4, Mem::Device, "parts"),
+		             list = be.alloc(work.size() * 4, Mem::Device, "work"),
+		             out = be.alloc(size_t(n) * c.n_heads * 4, Mem::Device, "shares");
+		be.write(p, 0, std::as_bytes(std::span(parts)));
+		be.write(list, 0, std::as_bytes(std::span(work)));
+		be.part_share(view(out, 0, DType::F32, n, c.n_heads), view(p, 0, DType::F32, n_parts, c.n_heads, step),
+		              view(list, 0, DType::U32, n, 4));
+		std::vector<float> got(size_t(n) * c.n_heads);
+		be.read(out, 0, std::as_writable_bytes(std::span(got)));
+		be.submit(), be.wait();
+		for (uint32_t i = 0; i < n; ++i)
+			for (uint32_t h = 0; h < c.n_heads; ++h) {
+				double inside = 0, all = 0;
+				for (uint32_t k = 0; k < work[i * 4 + 1]; ++k) {
+					const float* state = &parts[((work[i * 4] + k) * c.n_heads + h) * step + c.head_dim];
+					const double x = state[1] > 0 ? state[1] * std::exp(double(state[0])) : 0;
+					all += x;
+					if (k < work[i * 4 + 2]) inside += x;
+				}
+				CAPTURE(i);
+				CAPTURE(h);
+				CHECK(got[size_t(i) * c.n_heads + h] == doctest::Approx(all > 0 ? inside / all : 0).epsilon(1e-4));
+			}
+	});
+}
+
 TEST_CASE("fetch: KVRUN_CHECK finds nothing on a whole model") {
 	std::vector<Case> policies;
 	for (const std::string& p : kFetching) policies.push_back({p});

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kGolden = fs::path(KVRUN_SOURCE_DIR) / "tests" / "golden";
+const fs::path kGolden = fs::path(test_root()) / "tests" / "golden";
 
 // Largest error of a logit relative to the largest logit of the file. Storing keys and values as f16 takes 3e-4 of it.
 double tolerance(const std::string& device) { return device == "cpu" ? 1e-3 : 5e-3; }

@@ -224,10 +224,10 @@ TEST_CASE("policies: fp16 has the bits of a cache without a policy, and so has e
 }
 
 TEST_CASE("policies: every policy on the bundled model, as on the cpu") {
-	const std::string model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+	const std::string model = test_root() + "/models/bundled/recall-4m-f16.gguf";
 	each_row(std::vector<Case>{{"bundled"}}, [&](Backend&, const Case&, const TestRow& row) {
 		const auto cpu = open_engine("cpu", model), engine = open_engine(row.device, model);
-		std::ifstream text(KVRUN_SOURCE_DIR "/models/bundled/record40.txt");
+		std::ifstream text(test_root() + "/models/bundled/record40.txt");
 		const std::string record((std::istreambuf_iterator<char>(text)), {});
 		Tokens tokens = engine->tokenizer().encode(record);
 		REQUIRE(tokens.size() > 84);

@@ -16,7 +16,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-const std::string kSmall = KVRUN_SOURCE_DIR "/tests/golden/replay";
+const std::string kSmall = test_root() + "/tests/golden/replay";
 
 struct Case {
 	std::string folder; // expected tensors and case.json
@@ -366,7 +366,7 @@ void check_all(const std::vector<Case>& cases) {
 TEST_CASE("replay stores and attends to what numpy computed: small cases") { check_all(cases_in(kSmall)); }
 
 TEST_CASE("replay stores and attends to what numpy computed: rotations and codebooks") {
-	std::vector<Case> cases = cases_in(KVRUN_SOURCE_DIR "/tests/golden/codebook");
+	std::vector<Case> cases = cases_in(test_root() + "/tests/golden/codebook");
 	REQUIRE(cases.size() == 4);
 	for (Case& c : cases) c.inputs = kSmall;
 	each_row(cases, [](Backend& be, const Case& c, const TestRow&) { check_codebook(be, c); });

@@ -1,4 +1,5 @@
-// Where the tests find the shared assets (models, vocabularies, texts) that are not part of the repository.
+// Where the tests find golden data and the bundled model, and the shared assets (models, vocabularies, texts) that are
+// not part of the repository.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
@@ -9,11 +10,17 @@
 
 namespace kvrun {
 
+// The folder that holds tests/golden and models/bundled: the source tree, or KVRUN_TEST_ROOT where that is elsewhere.
+inline std::string test_root() {
+	const char* env = std::getenv("KVRUN_TEST_ROOT");
+	return env && *env ? env : KVRUN_SOURCE_DIR;
+}
+
 // Path of a shared file ("reference/golden"), from KVRUN_SHARED or ../shared beside the project; empty, and said on
 // stderr, when it is not there.
 inline std::string shared_file(const std::string& name) {
 	const char* env = std::getenv("KVRUN_SHARED");
-	const std::string root = env && *env ? env : std::string(KVRUN_SOURCE_DIR) + "/../shared";
+	const std::string root = env && *env ? env : test_root() + "/../shared";
 	const std::string path = root + "/" + name;
 	if (std::filesystem::exists(path)) return path;
 	std::fprintf(stderr, "skipped: %s is not there (set KVRUN_SHARED); the parts that need it are left out\n",

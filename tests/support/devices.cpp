@@ -70,13 +70,14 @@ std::vector<TestDevice>& storage() {
 BackendOptions select_test_device(const std::string& name) {
 	BackendOptions options = options_from_environment();
 	options.device = name == "cpu" || name == "cuda" || name == "cuda-host" ? name
-	                 : name == "gpu"                                        ? "" // the best of the system's drivers
+	                 : name == "gpu" || name == "vulkan"                    ? "" // the best of the system's drivers
 	                                                                        : "0";
 	if (name == "cuda-host") add_cuda_host_once();
 	if (options.device != "0") return options;
 	if (name != "lavapipe" && name != "lavapipe26" && name != "swiftshader")
 		fail(Code::Invalid,
-		     "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, lavapipe26, swiftshader, cuda-host, cuda or gpu",
+		     "KVRUN_TEST_DEVICES names '{}', expected cpu, lavapipe, lavapipe26, swiftshader, cuda-host, cuda, gpu or "
+		     "vulkan",
 		     name);
 	const std::string icd = icd_file(name);
 	if (icd.empty() && name == "lavapipe26") fail(Code::NotFound, "start the program by {}PROGRAM", starter_of(name));

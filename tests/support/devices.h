@@ -1,5 +1,6 @@
 // The devices the device tests run on: KVRUN_TEST_DEVICES, a list of cpu, lavapipe, lavapipe26, swiftshader, cuda-host,
-// cuda, gpu; default cpu. cuda-host runs the CUDA sources on the host (tests/cuda). lavapipe26 is Mesa 26.1 from
+// cuda, gpu, vulkan; default cpu. gpu is the best of the system's real GPUs, vulkan the best Vulkan device, which may
+// be a software driver. cuda-host runs the CUDA sources on the host (tests/cuda). lavapipe26 is Mesa 26.1 from
 // ../shared/vendor; vendor_drivers.sh must start the program.
 #pragma once
 #include "tools/env.h"

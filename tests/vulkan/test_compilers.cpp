@@ -16,7 +16,7 @@ TEST_CASE("compilers: every kernel compiles without spilling, and all statistics
 	set_log_sink([&](int, std::string_view line) { unknown.emplace_back(line); }, 1);
 	const vk::VulkanDevices devices(options_from_environment());
 	REQUIRE(devices.reports().size() == 1);
-	MESSAGE(chip << ": " << devices.reports()[0].info.name);
+	MESSAGE(std::string(chip) << ": " << devices.reports()[0].info.name);
 	size_t at = 0;
 	const std::vector<vk::KernelReport> all = devices.compile_all(0, [&](auto&, auto&) { return row_wanted(at++); });
 	set_log_sink({}, 0);

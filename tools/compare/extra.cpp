@@ -4,6 +4,7 @@
 #include "models/synth/shape.h"
 #include "tools/host.h"
 #include <cstdio>
+#include <filesystem>
 #include <fmt/ranges.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,6 +42,7 @@ Json column(const std::string& chip, const Json& run) {
 		                   {"use", k["use"]},
 		                   {"registers", k["vector_registers"]},
 		                   {"waves", k["waves"]},
+		                   {"lanes", k["lanes"]},
 		                   {"instructions", k["instructions"]},
 		                   {"code_bytes", k["code_bytes"]},
 		                   {"spills", k["spills"]}});
@@ -97,9 +99,9 @@ void add_peer(Json& run, const Options& o) {
 	if (o.peer.empty()) return;
 	const Json key = {{"peer", o.peer}, {"model", run["model"]["fingerprint"]}, {"options", run["options"]}};
 	const auto work = [&] {
-		std::string model = o.model;
-		if (is_synth(model)) { // a file that the peer can read
-			model = o.folder + "/model.gguf";
+		std::string model = std::filesystem::absolute(o.model).string(); // the peer may start in another folder
+		if (is_synth(model)) {                                           // a file that the peer can read
+			model = std::filesystem::absolute(o.folder + "/model.gguf").string();
 			const std::vector<std::string> parts = split(o.model.substr(kSynthPrefix.size()), ':');
 			const size_t comma = parts[0].find(',');
 			std::vector<std::string> words = {"synth", "--like", parts[0].substr(0, comma), "--type", parts.at(1),

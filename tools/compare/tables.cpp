@@ -207,22 +207,25 @@ Table quality_table(const Json& run) {
 // What one chip's compiler makes of a kernel, over all its uses.
 static Cell static_cell(const Json& chip, const std::string& kernel) {
 	if (chip.contains("error")) return {"failed", Mark::Bad, text(chip, "error")};
-	uint64_t uses = 0, registers = 0, waves = UINT64_MAX, instructions = 0, spilling = 0;
+	uint64_t uses = 0, registers = 0, waves = UINT64_MAX, lanes = UINT64_MAX, instructions = 0, spilling = 0;
 	for (const Json& k : chip["kernels"]) {
 		if (k["kernel"] != kernel) continue;
 		++uses;
 		registers = std::max(registers, k["registers"].get<uint64_t>());
 		waves = std::min(waves, k["waves"].get<uint64_t>());
+		lanes = std::min(lanes, k["lanes"].get<uint64_t>());
 		instructions = std::max(instructions, k["instructions"].get<uint64_t>());
 		spilling += k["spills"] > 0;
 	}
 	if (!uses) return {"-"};
-	return {fmt::format("{}, {}, {}", registers, waves ? std::to_string(waves) : "-", instructions),
-	        spilling ? Mark::Bad : Mark::None, fmt::format("{} uses, {} spill", uses, spilling)};
+	const std::string occupancy = waves ? std::to_string(waves) : lanes ? fmt::format("SIMD{}", lanes) : "-";
+	return {fmt::format("{}, {}, {}", registers, occupancy, instructions), spilling ? Mark::Bad : Mark::None,
+	        fmt::format("{} uses, {} spill", uses, spilling)};
 }
 
 Table static_table(const Json& run) {
-	Table t{"Compilers of GPUs that are not here: most registers, fewest waves, most instructions of any use",
+	Table t{"Compilers of GPUs that are not here: most registers, fewest waves (Intel: lanes of a thread), most "
+	        "instructions of any use",
 	        {"kernel"},
 	        {}};
 	std::vector<std::string> kernels;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sees that the tests of the CUDA sources notice bugs: seeds them one at a time and runs the sources on the host.
 
-    tools/dev/cuda_mutants.py [BUILD]      BUILD is the build folder [build]; a few minutes
+    tools/dev/cuda_mutants.py [BUILD [FILE...]]     BUILD is the build folder [build]; a few minutes. FILE: only bugs of these
+                                                    sources, as fetch.cu
 
 A bug that no test notices is named, and the exit code is 1. backends/cuda/README.md has the list.
 """
@@ -10,7 +11,9 @@ import os, re, shlex, subprocess, sys
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 CUDA = "backends/cuda/"
 SUITES = ["pack", "attend", "ops"]  # quick ones first
-READERS = {"page.cuh": ["attend", "score"], "weights.cuh": ["basic", "matmul"], "device.cuh": ["basic", "matmul", "kv", "attend", "pack", "score"]}
+SUITES_OF = {"fetch.cu": ["fetch"]}
+CASES = {"fetch": "*largest weights*,*share of a row*,*the sets and the attention*"}  # whole models take minutes on the host
+READERS = {"page.cuh": ["attend", "fetch", "pack", "score"], "weights.cuh": ["basic", "matmul"], "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score"]}
 
 BUGS = [  # file, what is there once, what stands there instead, what is wrong
     ("matmul.cu", "__syncthreads(); // before the next columns are brought", "", "no barrier before a tile is overwritten"),
@@ -22,16 +25,22 @@ BUGS = [  # file, what is there once, what stands there instead, what is wrong
     ("attend.cu", "w.part + uint64_t(row_of(j)) * a.part_step", "w.part + uint64_t(row_of(j))", "wrong stride between rows' partial states"),
     ("attend.cu", "sum = sum * keep + add * part[D + 1];", "sum = sum + add * part[D + 1];", "a part's sum is not rescaled when parts are merged"),
     ("page.cuh", "x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair))", "x * (kv_factor_half(head, c, head_dim) ? low_half(pair) : high_half(pair))", "channel factors of a pair are swapped"),
-    ("page.cuh", "if (c % per_word == 0) word = codes[kv_k_word(head, c / per_word, t,", "if (c % per_word == 0) word = codes[kv_k_word(head, c / per_word, t ^ 1,", "codes of the neighbouring token"),
+    ("page.cuh", "return kv_k_word(head, w, t, head_dim,", "return kv_k_word(head, w, t ^ 1, head_dim,", "keys of the neighbouring token"),
+    ("page.cuh", ">> c % 32 & 1u) << 2;", ">> c % 32 & 1u) << 1;", "high bits of 3-bit codes one place off"),
+    ("page.cuh", "step *= 2) {\n\t\t__syncthreads();", "step *= 2) {", "no barrier between the steps of a rotation"),
     ("kv.cu", "to.k[uint64_t(w) * a.dst.k_word_stride]", "to.k[uint64_t(w)]", "keys are stored without their stride"),
     ("kv.cu", "if (c >= a.rotary_dim) out[c] = in[c];", "if (c > a.rotary_dim) out[c] = in[c];", "the first channel past the rotation is left out"),
     ("pack.cu", "const uint32_t run = (h * D + c) / group - first_run;", "const uint32_t run = (h * D + c + 1) / group - first_run;", "the last channel of a group has the next group's scale"),
     ("pack.cu", "return float((1u << bits) - 1);", "return float(1u << bits);", "2^bits steps instead of 2^bits - 1"),
     ("pack.cu", "min[i] = t == 0 || x[i] < min[i] ? x[i] : min[i];", "min[i] = x[i] < min[i] ? x[i] : min[i];", "a block's minimum begins at 0"),
+    ("pack.cu", "const float norm = s.norm[t + i];", "const float norm = s.norm[t];", "tokens share the norm of the first in a word"),
     ("score.cu", "if (t > a.first + row) continue;", "if (t >= a.first + row) continue;", "a row gives its own token no score"),
     ("basic.cu", "(uint64_t(t) * a.n_heads + h * share + j)", "(uint64_t(t) * a.n_heads + h + j)", "maxima over other kv heads' query heads"),
     ("weights.cuh", "high >> (i % 4 * 8 + i / 4 * 2) & 3u", "high >> (i % 4 * 8 + i / 4) & 3u", "high bits of Q6_K one place off"),
     ("weights.cuh", "header.w >> (16 + 2 * r) & 3u", "header.w >> 2 * r & 3u", "upper bits of a min are the scale's"),
+    ("fetch.cu", "uint64_t(h) * w.weight_stride + p", "uint64_t(h) + p", "wrong stride between kv heads' weights"),
+    ("fetch.cu", "__popc(equal & before)) < ties", "__popc(equal & before)) <= ties", "one equal weight too many is picked"),
+    ("fetch.cu", "if (p < w[2]) inside += x;", "if (p <= w[2]) inside += x;", "a part too many counts as fetched"),
     ("device.cuh", "for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(", "for (uint32_t step = kWarp / 4; step; step /= 2) x = fminf(", "a minimum over half a warp"),
     ("device.cuh", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;\n\t__syncthreads();", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;", "no barrier in a sum over a block"),
 ]
@@ -49,15 +58,22 @@ def commands(build):
     return compiles, link
 
 
+def source_of(bug):
+    """The text of the bug's file, which has what the bug replaces once."""
+    name, there, _, _ = bug
+    with open(os.path.join(ROOT, CUDA, name), encoding="utf-8") as f:
+        text = f.read()
+    if text.count(there) != 1:
+        sys.exit(f"error: {CUDA}{name} has {text.count(there)} times '{there}', expected once; bring the list of bugs up to date")
+    return text
+
+
 def run_mutant(build, number, bug, compiles, link):
     """The name of the suite that noticed the bug; None if none did."""
     name, there, instead, _ = bug
     folder = os.path.join(build, "mutants", str(number))
     os.makedirs(os.path.join(folder, CUDA), exist_ok=True)
-    with open(os.path.join(ROOT, CUDA, name), encoding="utf-8") as f:
-        text = f.read()
-    if text.count(there) != 1:
-        sys.exit(f"error: {CUDA}{name} has {text.count(there)} times '{there}', expected once; bring the list of bugs up to date")
+    text = source_of(bug)
     with open(os.path.join(folder, CUDA, name), "w", encoding="utf-8") as f:
         f.write(text.replace(there, instead))
     objects = []
@@ -77,8 +93,8 @@ def run_mutant(build, number, bug, compiles, link):
     relink = link.replace(" -o tests/kvrun_device_tests ", f" -o {program} {' '.join(objects)} -Wl,--allow-multiple-definition ")
     subprocess.run(relink, shell=True, cwd=build, check=True)
     noticed = None
-    for suite in SUITES:
-        done = subprocess.run([program, f"--source-file=*test_{suite}*", "--no-version"], capture_output=True, text=True, errors="replace", env={**os.environ, "KVRUN_TEST_DEVICES": "cuda-host"})
+    for suite in SUITES_OF.get(name, SUITES):
+        done = subprocess.run([program, f"--source-file=*test_{suite}*", f"--test-case={CASES.get(suite, '*')}", "--no-version"], capture_output=True, text=True, errors="replace", env={**os.environ, "KVRUN_TEST_DEVICES": "cuda-host"})
         if done.returncode == 77:
             sys.exit("error: cuda-host is not there: " + done.stdout.strip())
         if done.returncode:
@@ -91,16 +107,19 @@ def run_mutant(build, number, bug, compiles, link):
 
 def main():
     build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build"))
+    for bug in BUGS:
+        source_of(bug)  # before minutes are spent on the first ones
     subprocess.run(["cmake", "--build", build, "--target", "kvrun_device_tests"], check=True, stdout=subprocess.DEVNULL)
     compiles, link = commands(build)
     if not compiles or not link:
         sys.exit("error: this build has no kvrun_cuda_host; it needs Boost.Context (package libboost-context-dev)")
     missed = 0
-    for number, bug in enumerate(BUGS, 1):
+    bugs = [b for b in BUGS if len(sys.argv) < 3 or b[0] in sys.argv[2:]]
+    for number, bug in enumerate(bugs, 1):
         noticed = run_mutant(build, number, bug, compiles, link)
         missed += noticed is None
         print(f"{number:2}  {bug[0]:12} {bug[3]}: {noticed or 'NOT NOTICED'}", flush=True)
-    print(f"{len(BUGS)} bugs, {missed} not noticed")
+    print(f"{len(bugs)} bugs, {missed} not noticed")
     return 1 if missed else 0
 
 
