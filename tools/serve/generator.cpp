@@ -204,25 +204,29 @@ bool Generator::start(Job& job) {
 		std::string message = lease.error;
 		const char* param = "kv";
 		Group group;
-		if (status == KVRUN_OK) {
-			param = "prompt";
-			status = add_to_batch(job, lease, group);
-			message = kvrun_last_error();
-		}
-		if (status == KVRUN_OK) {
-			std::vector<Job> forks = std::move(job.forks);
-			job.forks.clear();
-			for (Job& fork : forks) fork.prompt = job.prompt; // each may have to begin again, by itself
-			for (size_t i = 0; i < group.size(); ++i) {
-				Active& a = *group[i];
-				a.job = std::move(i ? forks[i - 1] : job);
-				active_.push_back(std::move(group[i]));
-				a.job.listener->begin();
+		const auto take_back = [&] {
+			for (const auto& a : group)
+				if (a->added) kvrun_batch_take(batch_.get(), a->id, nullptr);
+		};
+		if (status == KVRUN_OK) try {
+				param = "prompt";
+				status = add_to_batch(job, lease, group);
+				message = kvrun_last_error();
+			} catch (...) {
+				take_back(); // the batch has pointers to them
+				throw;
 			}
+		if (status == KVRUN_OK) {
+			// nothing here may fail: the batch knows these answers
+			std::vector<Job> forks = std::exchange(job.forks, {});
+			for (size_t i = 0; i < group.size(); ++i) {
+				group[i]->job = std::move(i ? forks[i - 1] : job);
+				active_.push_back(std::move(group[i]));
+			}
+			for (size_t i = active_.size() - group.size(); i < active_.size(); ++i) active_[i]->job.listener->begin();
 			return true;
 		}
-		for (const auto& a : group)
-			if (a->added) kvrun_batch_take(batch_.get(), a->id, nullptr);
+		take_back();
 		const ApiError error = engine_error(status, message, param);
 		if (status != KVRUN_ENOMEM) throw error;
 		if (pool_.drop_oldest()) continue;

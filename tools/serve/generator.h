@@ -52,7 +52,9 @@ struct Job {
 	std::shared_ptr<SessionStore::Hold> named = nullptr;    // conversation it belongs to; null: none
 	std::shared_ptr<const TokenTexts> json = nullptr;       // the answer is to be a JSON object; null: anything
 	std::function<std::string(std::string_view)> note = {}; // of the conversation with this answer
-	std::vector<Job> forks = {}; // other answers to the same prompt, which is read once; they have none themselves
+	// Other answers to the same prompt, which is read once. They have none themselves, and the prompt, too: one for
+	// which there is no memory begins again by itself.
+	std::vector<Job> forks = {};
 	size_t answers() const { return 1 + forks.size(); }
 };
 

@@ -275,7 +275,7 @@ void Router::name_conversation(Job& job, const GenerationRequest& r) const {
 void Router::generate(Job job, const GenerationRequest& r,
                       const std::function<std::shared_ptr<Listener>(uint32_t)>& listener) {
 	for (uint32_t i = 1; i < r.n; ++i) {
-		Job fork{{}, job.sampling, job.kv, listener(i), job.reuse};
+		Job fork{job.prompt, job.sampling, job.kv, listener(i), job.reuse};
 		fork.sampling.seed += i;
 		fork.json = job.json;
 		job.forks.push_back(std::move(fork));
