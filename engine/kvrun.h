@@ -461,6 +461,13 @@ KVRUN_API kvrun_status kvrun_batch_new(kvrun_batch** out, kvrun_engine* engine);
 /* Begins an answer; its session is in use until kvrun_batch_take(). Texts of the options are copied. */
 KVRUN_API kvrun_status kvrun_batch_add(kvrun_batch* batch, kvrun_session* session, const uint32_t* prompt, size_t count,
                                        const kvrun_generate_options* options, uint32_t* out_id);
+/* Begins another answer to the prompt of answer `of`, which is read once for both: the session, a fork of that answer's
+ * from before kvrun_batch_add(), takes what that one holds once the prompt is read, pages by reference. Then the two go
+ * their own ways. Ends as `of` does where the prompt is not read to its end. KVRUN_EINVALID where `of` is not, or no
+ * longer, reading its prompt or the session is no such fork. on_prefill is not called; the result's prompt_tokens is 0.
+ */
+KVRUN_API kvrun_status kvrun_batch_add_fork(kvrun_batch* batch, kvrun_session* session, uint32_t of,
+                                            const kvrun_generate_options* options, uint32_t* out_id);
 /* Before each token of an answer is chosen, with the logits of all tokens (vocab), which it may change: -INFINITY rules
  * a token out. Runs while its thread has its turn on the engine: it must call no function for this engine. */
 typedef int (*kvrun_logits_cb)(float* logits, size_t vocab, void* payload);

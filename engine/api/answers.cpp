@@ -62,7 +62,7 @@ Answers::~Answers() {
 	batch_.reset();
 }
 
-uint32_t Answers::add(InUse session, std::span<const uint32_t> prompt, const kvrun_generate_options& o) {
+template <class F> uint32_t Answers::begin(InUse session, const kvrun_generate_options& o, F add_stream) {
 	auto a = std::make_unique<Answer>(std::move(session), o);
 	Answer* answer = a.get();
 	GenerateHooks hooks;
@@ -79,7 +79,7 @@ uint32_t Answers::add(InUse session, std::span<const uint32_t> prompt, const kvr
 	const GenerateOptions options = generate_options(o);
 	std::lock_guard turn(engine_->turn);
 	if (!batch_) batch_ = std::make_unique<Batch>(*engine_->engine);
-	const uint32_t id = batch_->add(*answer->session, prompt, options, std::move(hooks));
+	const uint32_t id = add_stream(*batch_, *answer->session, options, std::move(hooks));
 	try {
 		answers_.emplace(id, std::move(a));
 	} catch (...) {
@@ -87,6 +87,19 @@ uint32_t Answers::add(InUse session, std::span<const uint32_t> prompt, const kvr
 		throw;
 	}
 	return id;
+}
+
+uint32_t Answers::add(InUse session, std::span<const uint32_t> prompt, const kvrun_generate_options& o) {
+	return begin(std::move(session), o, [&](Batch& b, Session& s, const GenerateOptions& options, GenerateHooks hooks) {
+		return b.add(s, prompt, options, std::move(hooks));
+	});
+}
+
+uint32_t Answers::add_fork(InUse session, uint32_t of, const kvrun_generate_options& o) {
+	find(of);
+	return begin(std::move(session), o, [&](Batch& b, Session& s, const GenerateOptions& options, GenerateHooks hooks) {
+		return b.add_fork(s, of, options, std::move(hooks));
+	});
 }
 
 void Answers::stop_cancelled() {
@@ -270,6 +283,7 @@ class UsedBatch { // for the time of one call
 		if (batch_) batch_->used = false;
 	}
 	Answers* operator->() const { return &batch_->answers; }
+	Answers& operator*() const { return batch_->answers; }
 
  private:
 	std::shared_ptr<BatchObject> batch_;
@@ -285,8 +299,9 @@ kvrun_status kvrun_batch_new(kvrun_batch** out, kvrun_engine* engine) {
 	});
 }
 
-kvrun_status kvrun_batch_add(kvrun_batch* batch, kvrun_session* session, const uint32_t* prompt, size_t count,
-                             const kvrun_generate_options* options, uint32_t* out_id) {
+template <class F>
+static kvrun_status add_answer(kvrun_batch* batch, kvrun_session* session, const kvrun_generate_options* options,
+                               uint32_t* out_id, F add) {
 	return guard([&] {
 		check_pointer(out_id, "out_id");
 		UsedBatch b(batch);
@@ -294,7 +309,21 @@ kvrun_status kvrun_batch_add(kvrun_batch* batch, kvrun_session* session, const u
 		if (s.object()->engine != b->engine())
 			refuse(KVRUN_EINVALID, "the session belongs to another engine than the batch");
 		const kvrun_generate_options o = read_options(options, kGenerateDefaults, "kvrun_generate_options");
-		*out_id = b->add(std::move(s), prompt_span(prompt, count), o);
+		*out_id = add(*b, std::move(s), o);
+	});
+}
+
+kvrun_status kvrun_batch_add(kvrun_batch* batch, kvrun_session* session, const uint32_t* prompt, size_t count,
+                             const kvrun_generate_options* options, uint32_t* out_id) {
+	return add_answer(batch, session, options, out_id, [&](Answers& b, InUse s, const kvrun_generate_options& o) {
+		return b.add(std::move(s), prompt_span(prompt, count), o);
+	});
+}
+
+kvrun_status kvrun_batch_add_fork(kvrun_batch* batch, kvrun_session* session, uint32_t of,
+                                  const kvrun_generate_options* options, uint32_t* out_id) {
+	return add_answer(batch, session, options, out_id, [&](Answers& b, InUse s, const kvrun_generate_options& o) {
+		return b.add_fork(std::move(s), of, o);
 	});
 }
 

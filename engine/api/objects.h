@@ -59,6 +59,7 @@ class Answers {
 	~Answers();
 
 	uint32_t add(InUse, std::span<const uint32_t> prompt, const kvrun_generate_options&);
+	uint32_t add_fork(InUse, uint32_t of, const kvrun_generate_options&); // another answer to the prompt of `of`
 	bool step(); // returns whether any answer is under way; callbacks run before it returns
 	size_t n_active() const;
 	bool done(uint32_t id) const;
@@ -70,6 +71,7 @@ class Answers {
 
  private:
 	struct Answer;
+	template <class F> uint32_t begin(InUse, const kvrun_generate_options&, F add_stream);
 	Answer& find(uint32_t id) const;
 	void stop_cancelled();
 	void deliver(Answer&);

@@ -22,14 +22,14 @@ const char* stop_reason_name(StopReason r) {
 }
 
 struct Batch::Stream {
-	Stream(Session& s, std::span<const uint32_t> prompt, const GenerateOptions& o, GenerateHooks h)
-	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops), prev(prompt.back()) {
-		for (const uint32_t t : s.history())
+	Stream(Session& s, const GenerateOptions& o, GenerateHooks h)
+	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops) {}
+	void accept(std::span<const uint32_t> tokens) { // which the answer follows
+		for (const uint32_t t : tokens)
 			if (t != kNoToken) sampler.accept(t);
-		for (const uint32_t t : prompt) sampler.accept(t);
-		prefill.emplace(s, prompt);
-		result.prompt_tokens = uint32_t(prompt.size());
+		if (!tokens.empty()) prev = tokens.back();
 	}
+	bool reads() const { return prefill.has_value(); }
 	bool cancelled() const { return options.cancel && options.cancel->load(std::memory_order_relaxed); }
 
 	Session& session;
@@ -40,7 +40,8 @@ struct Batch::Stream {
 	std::function<bool(std::span<float>)> on_logits;
 	std::vector<float> changed;     // (vocab) logits that it may change; empty without it
 	std::optional<Prefill> prefill; // while the prompt is read
-	uint32_t prev;                  // token before the next one
+	Stream* reader = nullptr;       // that reads this stream's prompt too; null: none, or it has
+	uint32_t prev = kNoToken;       // token before the next one
 	bool done = false;
 	Clock::time_point start = Clock::now(); // of the prompt, then of the answer
 	GenerateResult result;
@@ -51,8 +52,32 @@ Batch::~Batch() = default;
 
 uint32_t Batch::add(Session& s, std::span<const uint32_t> prompt, const GenerateOptions& opt, GenerateHooks hooks) {
 	if (prompt.empty()) fail(Code::Invalid, "no tokens to prefill");
-	streams_.emplace(next_id_, std::make_unique<Stream>(s, prompt, opt, std::move(hooks)));
+	auto stream = std::make_unique<Stream>(s, opt, std::move(hooks));
+	stream->accept(s.history());
+	stream->accept(prompt);
+	stream->prefill.emplace(s, prompt);
+	stream->result.prompt_tokens = uint32_t(prompt.size());
+	streams_.emplace(next_id_, std::move(stream));
 	return next_id_++;
+}
+
+uint32_t Batch::add_fork(Session& s, uint32_t of, const GenerateOptions& opt, GenerateHooks hooks) {
+	const auto reader = streams_.find(of);
+	if (reader == streams_.end() || !reader->second->reads())
+		fail(Code::Invalid, "answer {} is not reading a prompt, which another one could share", of);
+	if (&s.plan() != &reader->second->session.plan())
+		fail(Code::Invalid, "the session is no fork of that of answer {}", of);
+	auto stream = std::make_unique<Stream>(s, opt, std::move(hooks));
+	stream->reader = reader->second.get();
+	streams_.emplace(next_id_, std::move(stream));
+	return next_id_++;
+}
+
+std::vector<Batch::Stream*> Batch::waiting_for(const Stream& reader) {
+	std::vector<Stream*> out;
+	for (auto& [id, s] : streams_)
+		if (!s->done && s->reader == &reader) out.push_back(s.get());
+	return out;
 }
 
 size_t Batch::n_active() const {
@@ -77,10 +102,10 @@ bool Batch::step() {
 		if (s->done) continue;
 		if (s->cancelled())
 			end(*s, StopReason::Cancelled);
-		else if (!s->prefill)
-			decoding.push_back(s.get());
-		else
+		else if (s->reads())
 			reading.push_back(s.get());
+		else if (!s->reader)
+			decoding.push_back(s.get());
 	}
 	if (!reading.empty()) {
 		// The prompt that is done soonest goes first, so that a short question does not wait for a long prompt; every
@@ -115,9 +140,25 @@ void Batch::read_prompt(Stream& s, double seconds) {
 		s.result.prompt_read = s.prefill->n_read(), s.result.prompt_work = 1;
 		s.prefill.reset();
 		s.result.prefill_s = seconds_since(s.start);
-		s.start = Clock::now();
-		choose(s, logits);
+		begin_forks(s, logits);
+		begin_answer(s, logits);
 	} catch (...) { end_with_error(s); }
+}
+
+void Batch::begin_answer(Stream& s, std::span<const float> logits) {
+	s.start = Clock::now();
+	choose(s, logits);
+}
+
+void Batch::begin_forks(const Stream& of, std::span<const float> logits) {
+	for (Stream* s : waiting_for(of)) {
+		s->reader = nullptr;
+		try {
+			s->session.take_fork(of.session);
+			s->accept(s->session.history());
+			begin_answer(*s, logits);
+		} catch (...) { end_with_error(*s); }
+	}
 }
 
 void Batch::decode_rows(std::span<Stream* const> streams) {
@@ -170,10 +211,15 @@ void Batch::choose(Stream& s, std::span<const float> logits) {
 }
 
 void Batch::end(Stream& s, StopReason reason) {
-	if (s.prefill) {
+	if (s.reads()) {
 		s.result.prompt_read = s.prefill->n_read(), s.result.prompt_work = s.prefill->progress();
 		s.result.prefill_s = seconds_since(s.start);
 		s.prefill.reset();
+		for (Stream* fork : waiting_for(s)) {
+			fork->reader = nullptr;
+			fork->result.error = s.result.error;
+			end(*fork, reason);
+		}
 	} else {
 		s.result.decode_s = seconds_since(s.start);
 	}

@@ -54,6 +54,11 @@ class Batch {
 	// The prompt is appended to the session, which the caller must not use until done(id), and keep until take(id) or
 	// the batch's end. Throws Error{Context, Invalid} as Prefill does. Returns the stream's id.
 	uint32_t add(Session&, std::span<const uint32_t> prompt, const GenerateOptions&, GenerateHooks = {});
+	// Another answer to the prompt of stream `of`, which has not been read yet: it is read once, and then the session,
+	// a fork of that stream's from before, becomes a fork of it (Session::take_fork). Prompt hooks are not called, and
+	// result counts no prompt. If the prompt is not read to its end, this stream ends as `of` does. Throws
+	// Error{Invalid} where `of` reads no prompt.
+	uint32_t add_fork(Session&, uint32_t of, const GenerateOptions&, GenerateHooks = {});
 	// Returns whether anything is still under way. A failure of one stream ends that stream (GenerateResult::error).
 	bool step();
 	size_t n_active() const; // streams under way
@@ -65,6 +70,9 @@ class Batch {
  private:
 	struct Stream;
 	void read_prompt(Stream&, double seconds);
+	void begin_answer(Stream&, std::span<const float> logits); // after the prompt
+	void begin_forks(const Stream& of, std::span<const float> logits);
+	std::vector<Stream*> waiting_for(const Stream&);
 	void decode_in_steps(std::span<Stream* const>);
 	void decode_rows(std::span<Stream* const>);
 	// The next token, chosen from logits (vocab): the answer goes on, or ends.

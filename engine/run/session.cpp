@@ -156,6 +156,16 @@ std::unique_ptr<Session> Session::fork() {
 	return std::unique_ptr<Session>(new Session(*this, seq_->fork()));
 }
 
+void Session::take_fork(Session& other) {
+	check_idle();
+	other.check_idle();
+	if (plan_ != other.plan_) fail(Code::Invalid, "the sessions are not forks of each other");
+	std::vector<uint32_t> history = other.history_;
+	seq_ = other.seq_->fork();
+	history_ = std::move(history);
+	checkpoints_.clear();
+}
+
 void Session::prompt_read() {
 	if (!options_.checkpoints) return;
 	try {

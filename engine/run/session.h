@@ -34,6 +34,9 @@ class Session {
 	// A session with the same tokens that goes its own way from here. Packed pages are shared until either writes to
 	// them. Throws Error{OutOfMemory}. Logits after the same tokens are the same bits in both.
 	std::unique_ptr<Session> fork();
+	// Takes the tokens and pages of a session that this one is a fork of, or that is a fork of this one, as fork()
+	// does. Its own and its checkpoints are forgotten. Throws Error{Invalid} where they are not related; OutOfMemory.
+	void take_fork(Session& other);
 	// Forgets all tokens from number n_tokens on. That is possible to the bit where nothing behind that position was
 	// judged or compressed, and at checkpoints; exact_position(n) is the nearest such position at or before n (0 always
 	// is one), from which the rest can be read again. Throws Error{Invalid} naming it when n_tokens is none.
@@ -97,7 +100,7 @@ class Session {
 
 	Engine& engine_;
 	SessionOptions options_;
-	std::shared_ptr<const KvPlan> plan_; // forks share it
+	std::shared_ptr<const KvPlan> plan_; // forks share it, and nobody else
 	std::shared_ptr<const RopeTable> rope_;
 	uint32_t ctx_ = 0;
 	bool ctx_by_budget_ = false;

@@ -172,6 +172,55 @@ TEST_CASE("api: a batch gives each session the tokens it has alone") {
 	CHECK(kvrun_batch_step(b, nullptr) == KVRUN_EINVALID);
 }
 
+TEST_CASE("api: answers to one prompt, which is read once") {
+	Engine e;
+	const auto p = tokens_of(e, kText);
+	const auto options = [](uint64_t seed, Told* told) {
+		kvrun_generate_options o = greedy(16, told);
+		o.temperature = 2, o.seed = seed;
+		o.on_prefill = on_progress;
+		return o;
+	};
+	for (const char* kv : {"fp16", "kivi2,recent=32"}) {
+		std::vector<Told> alone(3), told(3);
+		for (size_t k = 0; k < 3; ++k) {
+			Session s(e, kv);
+			const kvrun_generate_options o = options(k, &alone[k]);
+			REQUIRE(kvrun_generate(s.h, p.data(), p.size(), &o, nullptr) == KVRUN_OK);
+		}
+		CHECK(alone[0].tokens != alone[1].tokens);
+		Session first(e, kv), stranger(e, kv);
+		kvrun_session *forks[2] = {}, *other = stranger.h;
+		for (kvrun_session*& f : forks) REQUIRE(kvrun_session_fork(&f, first.h) == KVRUN_OK);
+		kvrun_batch* b = nullptr;
+		uint32_t ids[3] = {}, none = 0;
+		size_t active = 1;
+		REQUIRE(kvrun_batch_new(&b, e.h) == KVRUN_OK);
+		kvrun_generate_options o = options(0, &told[0]);
+		CHECK(kvrun_batch_add_fork(b, forks[0], 0, &o, &none) == KVRUN_EINVALID); // there is no answer 0
+		REQUIRE(kvrun_batch_add(b, first.h, p.data(), p.size(), &o, &ids[0]) == KVRUN_OK);
+		CHECK(kvrun_batch_add_fork(b, other, ids[0], &o, &none) == KVRUN_EINVALID);
+		CHECK(said("no fork"));
+		CHECK(kvrun_batch_add_fork(b, first.h, ids[0], &o, &none) == KVRUN_EBUSY);
+		CHECK(kvrun_batch_add_fork(b, forks[0], ids[0], &o, nullptr) == KVRUN_EINVALID);
+		for (size_t k = 1; k < 3; ++k) {
+			o = options(k, &told[k]);
+			REQUIRE(kvrun_batch_add_fork(b, forks[k - 1], ids[0], &o, &ids[k]) == KVRUN_OK);
+		}
+		CHECK(kvrun_session_truncate(forks[0], 0) == KVRUN_EBUSY);
+		while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
+		for (size_t k = 0; k < 3; ++k) {
+			kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+			CHECK(kvrun_batch_take(b, ids[k], &r) == KVRUN_OK);
+			CHECK(r.prompt_tokens == (k ? 0 : p.size()));
+			CHECK((told[k].progress > 0) == (k == 0));
+			CHECK(told[k].tokens == alone[k].tokens);
+		}
+		kvrun_batch_free(b);
+		for (kvrun_session* f : forks) kvrun_session_free(f);
+	}
+}
+
 TEST_CASE("T79 api: threads share an engine, each with its session; a third one cancels") {
 	Engine e;
 	const auto want_a = answer(e, "kivi2", kText, 40), want_b = answer(e, "fp16", kText, 40);

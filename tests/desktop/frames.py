@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Times of kvrun-desktop's frames while a long prompt is read and while two answers are generated, and pictures of the
-window for the docs. Usage: frames.py KVRUN_DESKTOP [--tokens N] [--model FILE] [--device NAME] [--pictures FOLDER]"""
+window for the docs. Usage: frames.py KVRUN_DESKTOP [--tokens N] [--seconds S] [--model FILE] [--device NAME] [--pictures FOLDER]
+--seconds: look at the first S seconds of the reading, and wait for no answer; for machines that are slow or busy."""
 import argparse, json, os, shutil
 from xvfb import MODEL, ROOT, Desktop, Display
 
@@ -19,6 +20,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("program")
     a.add_argument("--tokens", type=int, default=9000)
+    a.add_argument("--seconds", type=int, default=0)
     a.add_argument("--model", default=MODEL)
     a.add_argument("--device", default="llvmpipe")
     a.add_argument("--pictures")
@@ -31,12 +33,17 @@ def main():
         with open(app.path("long"), "w") as f:  # 2.59 bytes of this text are a token of the bundled model
             f.write((record * (o.tokens * 3 // len(record) + 1))[: int(o.tokens * 2.59)])
         common = ("--chat-template", "chatml", "--temp", "0", "-n", "48", "-c", str(o.tokens + 2000), "--kv", "kivi2")
-        out = app.run(["wait loaded", "wait 1", "frames clear", "wait 3", "frames show",
-                       "paste long", "key Return", "wait reading", "frames clear", "wait answering 1500", "frames show",
-                       "frames clear", "wait idle", "frames show", "dump dump", "screenshot long.png", "quit"],
+        begin = ["wait loaded", "wait 1", "frames clear", "wait 3", "frames show", "paste long", "key Return", "wait reading",
+                 "frames clear"]
+        whole = ["wait answering 1500", "frames show", "frames clear", "wait idle", "frames show"]
+        part = [f"wait {o.seconds}", "frames show"]
+        out = app.run(begin + (part if o.seconds else whole) + ["dump dump", "screenshot long.png", "quit"],
                       *common, timeout=1800).splitlines()
         c = app.dump()["conversations"][0]
-        print(f"prompt and answer: {sum(c['tiers'])} tokens in the cache")
+        if o.seconds:
+            print(f"{c['read_share']:.0%} of about {o.tokens} tokens were read in {o.seconds} s")
+        else:
+            print(f"prompt and answer: {sum(c['tiers'])} tokens in the cache")
         for what, line in zip(("idle", "reading the prompt", "answering"), out):
             print(f"{what}: {line}")
         if o.pictures:

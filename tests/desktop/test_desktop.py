@@ -60,6 +60,17 @@ def two_at_once_and_branches(app):
     assert len(app.dump("deleted")["conversations"]) == n
 
 
+def long_question(app):
+    """The end of a question of 40 KB is seen while it is read."""
+    with open(app.path("long"), "w") as f:
+        f.write("".join(f"line {i} of a long question\n" for i in range(1400)))
+    app.run(["wait loaded", "paste long", "key Return", "wait reading", "wait 0.3", "screenshot reading.ppm", "dump dump",
+             "key Escape", "wait idle", "quit"], *CHATML, "-n", "1", "-c", "100000")
+    x, y, width, height = app.dump()["regions"]["messages"]
+    n, most = colours(app.picture("reading.ppm"), (x, y, width * 0.9, height * 0.7))  # above buttons and progress
+    assert n > 50 and most < 0.99, (n, most)
+
+
 def stop_and_kill(app):
     app.run(["wait loaded", "key ctrl+N", "type stopped", "key Return", "wait answering", "key Escape", "wait idle 10", "dump dump", "quit"],
             *CHATML, "--temp", "1.5", "-c", "2000")
@@ -118,7 +129,7 @@ def refusals(app):
 def main():
     display = Display()
     try:
-        for test in (question_and_answer, two_at_once_and_branches, stop_and_kill, settings_and_errors, refusals):
+        for test in (question_and_answer, two_at_once_and_branches, long_question, stop_and_kill, settings_and_errors, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:

@@ -5,6 +5,7 @@
 #include "tools/desktop/markdown.h"
 #include "tools/desktop/planner.h"
 #include "tools/desktop/store.h"
+#include "tools/desktop/text_parts.h"
 #include <csignal>
 #include <doctest/doctest.h>
 #include <fstream>
@@ -54,6 +55,22 @@ void wait_for(const std::function<bool()>& done) {
 }
 
 } // namespace
+
+TEST_CASE("desktop: a long text is drawn in parts, between lines where it has any") {
+	const auto parts = [](const std::string& text, size_t most) {
+		std::vector<std::string> out;
+		for (const std::string_view p : text_parts(text, most)) out.emplace_back(p);
+		return out;
+	};
+	using Parts = std::vector<std::string>;
+	CHECK(parts("", 8) == Parts{""});
+	CHECK(parts("one two", 8) == Parts{"one two"});
+	CHECK(parts("one\ntwo\nthree", 8) == Parts{"one\ntwo", "three"});
+	CHECK(parts("\n\n\nthree four", 2) == Parts{"\n\n", "th", "re", "e", "fo", "ur"});
+	CHECK(parts("one two three", 9) == Parts{"one two", "three"});
+	CHECK(parts("\xC3\xBC\xC3\xBC\xC3\xBC", 3) == Parts{"\xC3\xBC", "\xC3\xBC", "\xC3\xBC"}); // whole characters
+	CHECK(parts(std::string(5, char(0x80)), 2).size() == 4); // no UTF-8: it ends all the same
+}
 
 TEST_CASE("desktop state: ask, answer, retry, edit: nothing is overwritten") {
 	Rig r;

@@ -1,4 +1,5 @@
 // Forks, and going back, on every device: a fork and what it was made from go on with the bits each would have alone.
+#include "engine/run/batch.h"
 #include "tests/device/sequences.h"
 #include <doctest/doctest.h>
 
@@ -144,5 +145,90 @@ TEST_CASE("forks: a prompt that begins like the one before is read from where it
 		CHECK(s.n_tokens() == 75);
 		CHECK(s.history().back() == kNoToken);
 		CHECK(s.keep_common(with_system(second)) == 54);
+	});
+}
+
+TEST_CASE("forks: answers to one prompt read it once, and each is what it is alone") {
+	each_row(std::vector<Case>{{"answers"}}, [](Backend&, const Case&, const TestRow& row) {
+		const auto engine = open_engine(row.device, kModel);
+		const uint32_t vocab = engine->config().vocab;
+		const Tokens before = random_tokens(20, vocab, 1), prompt = random_tokens(70, vocab, 2);
+		const auto options = [](uint64_t seed) {
+			GenerateOptions o;
+			o.n = 30, o.sampling.seed = seed, o.sampling.temperature = 2, o.sampling.repeat_penalty = 1.2;
+			o.ignore_end = true;
+			return o;
+		};
+		for (size_t i = 0; i < kShort.size(); i += row.device == "swiftshader" ? 4 : 1) {
+			const std::string& policy = kShort[i];
+			CAPTURE(policy);
+			std::vector<Tokens> alone;
+			for (uint64_t seed = 0; seed < 3; ++seed) {
+				Session s(*engine, with(policy, 300));
+				s.prefill(before);
+				alone.push_back(generate(s, prompt, options(seed)).tokens);
+			}
+			CHECK(alone[0] != alone[1]);
+			Session first(*engine, with(policy, 300));
+			first.prefill(before);
+			const auto second = first.fork(), third = first.fork();
+			Batch batch(*engine);
+			const uint32_t a = batch.add(first, prompt, options(0));
+			size_t pieces = 0, used = 0;
+			const GenerateHooks count{.prefill = [&](const Prefill&) { return ++pieces > 0; },
+			                          .token =
+			                              [&](uint32_t) {
+				                              if (!used) used = engine->pool().used_bytes();
+			                              }};
+			const uint32_t b = batch.add_fork(*second, a, options(1));
+			const uint32_t c = batch.add_fork(*third, a, options(2), count); // the last to begin
+			while (batch.step()) {}
+			CHECK(pieces == 0); // it reads nothing itself
+			const Tokens got[] = {batch.take(a).tokens, batch.take(b).tokens, batch.take(c).tokens};
+			for (size_t k = 0; k < 3; ++k) CHECK(got[k] == alone[k]);
+			{
+				Session one(*engine, with(policy, 300));
+				const size_t others = engine->pool().used_bytes();
+				one.prefill(before);
+				one.prefill(prompt);
+				CHECK(used == engine->pool().used_bytes() - others); // at the first token all pages are shared
+			}
+		}
+	});
+}
+
+TEST_CASE("forks: answers to a prompt that is not read to its end") {
+	each_row(std::vector<Case>{{"ends"}}, [](Backend&, const Case&, const TestRow& row) {
+		const auto engine = open_engine(row.device, kModel);
+		const Tokens prompt = random_tokens(70, engine->config().vocab, 2);
+		GenerateOptions o;
+		o.n = 5, o.ignore_end = true;
+		Session first(*engine, with("kivi2", 300)), stranger(*engine, with("kivi2", 300));
+		const auto second = first.fork(), third = first.fork();
+		Batch batch(*engine);
+		const uint32_t a = batch.add(first, prompt, o);
+		CHECK_THROWS_AS(batch.add_fork(stranger, a, o), Error);
+		CHECK_THROWS_AS(batch.add_fork(*second, a + 1, o), Error);
+		const uint32_t b = batch.add_fork(*second, a, o), c = batch.add_fork(*third, a, o);
+		CHECK(batch.take(c).reason == StopReason::Cancelled); // one of the forks ends: the others go on
+		CHECK_FALSE(batch.done(b));
+		CHECK(batch.take(a).reason == StopReason::Cancelled);
+		CHECK(batch.done(b));
+		CHECK(batch.take(b).reason == StopReason::Cancelled);
+		CHECK(second->n_tokens() == 0);
+
+		const uint32_t failing = batch.add(
+		    first, prompt, o, {.prefill = [](const Prefill&) -> bool { throw Error(Code::OutOfMemory, "no room"); }});
+		const uint32_t with_it = batch.add_fork(*second, failing, o);
+		while (batch.step()) {}
+		CHECK(batch.take(failing).error);
+		CHECK(batch.take(with_it).error);
+
+		const uint32_t read = batch.add(first, prompt, o);
+		while (first.n_tokens() < 70) batch.step();
+		batch.step();
+		CHECK_THROWS_AS(batch.add_fork(*second, read, o), Error); // too late
+		while (batch.step()) {}
+		CHECK(batch.take(read).tokens.size() == 5);
 	});
 }

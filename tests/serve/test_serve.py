@@ -95,6 +95,46 @@ def streams(s):
     check("a stream for HTTP/1.0", b"chunked" not in out and out.endswith(b"data: [DONE]\n\n"), out)
 
 
+def choices(s):
+    """n answers to one prompt: choice i is what the seed + i gives alone; the prompt is read, and counted, once."""
+    hot = {"temperature": 3, "top_k": 0, "top_p": 1, "min_p": 0, "cache_prompt": False}
+    for kv in ("fp16", "kivi2,recent=32"):
+        alone = [s.post(CHAT, chat(**hot, seed=7 + i, kv=kv)).json() for i in range(3)]
+        want = [a["choices"][0]["message"]["content"] for a in alone]
+        check(f"{kv}: the seeds differ", len(set(want)) == 3, want)
+        before = s.metric("kvrun_prompt_tokens_total")
+        whole = s.post(CHAT, chat(**hot, seed=7, n=3, kv=kv)).json()
+        equal(f"{kv}: choice i is the answer of seed + i", [c["message"]["content"] for c in whole["choices"]], want)
+        equal(f"{kv}: their numbers", [c["index"] for c in whole["choices"]], [0, 1, 2])
+        one = alone[0]["usage"]
+        equal(f"{kv}: the prompt is counted once", whole["usage"],
+              {**one, "completion_tokens": 72, "total_tokens": one["prompt_tokens"] + 72})
+        equal(f"{kv}: and read once", s.metric("kvrun_prompt_tokens_total") - before, one["prompt_tokens"])
+        equal(f"{kv}: each has its cache", [c["kv"]["policy"] for c in whole["choices"]], [kv] * 3)
+        events = s.post(CHAT, chat(**hot, seed=7, n=3, kv=kv, stream=True, stream_options={"include_usage": True})).events()
+        streamed, ends = [""] * 3, []
+        for e in events:
+            for c in e["choices"]:
+                streamed[c["index"]] += c["delta"].get("content") or ""
+                if c["finish_reason"]:
+                    ends.append((c["index"], c["finish_reason"]))
+        equal(f"{kv}: a stream of three", streamed, want)
+        equal(f"{kv}: why each ended", sorted(ends), [(i, "length") for i in range(3)])
+        equal(f"{kv}: usage at the end", events[-1]["usage"], whole["usage"])
+        equal(f"{kv}: one object", len({e["id"] for e in events}), 1)
+    text = {"prompt": "Once upon a time", "max_tokens": 12, "ignore_eos": True, "seed": 1, "logprobs": 1, **hot}
+    want = [s.post(COMPLETION, {**text, "seed": 1 + i}).json()["choices"][0] for i in range(2)]
+    got = s.post(COMPLETION, {**text, "n": 2, "best_of": 2}).json()["choices"]
+    equal("completions", [c["text"] for c in got], [c["text"] for c in want])
+    equal("their logprobs", [c["logprobs"] for c in got], [c["logprobs"] for c in want])
+    first = got[0]["text"]
+    r = s.post(COMPLETION, {**text, "n": 2, "stop": [first[3:6]]}).json()["choices"]
+    check("one choice may end before another", r[0]["finish_reason"] == "stop" and r[0]["text"] == first[:first.find(first[3:6])], r)
+    equal("the other goes on", r[1]["text"], got[1]["text"])
+    r = s.post(COMPLETION, {**text, "n": 5})
+    check("more than --parallel", r.status == 400 and r.json()["error"]["param"] == "n" and "at most 4" in r.error(), r.body)
+
+
 def policies(s):
     r = s.post(CHAT, chat(kv="kivi2,recent=32", max_tokens=64)).json()
     equal("a request chooses its policy", r["kv"]["policy"], "kivi2,recent=32")
@@ -180,6 +220,51 @@ def disconnects():
         check("no content in the log", "Once upon" not in log, log)
 
 
+def choices_leave():
+    """T56 clients that go away while several answers are given to them"""
+    with Server("--parallel", "3", "--queue", "2", "--ctx-size", "100000") as s:
+        for stream in (True, False):
+            c = begin(s, {**LONG, "n": 3, "stream": stream})
+            check("three answers are under way", s.wait_for("kvrun_answers_active", 3))
+            found = 0
+            for _ in range(100):
+                found = found if found == 3 else len(s.get("/slots").json())
+            equal("/slots has each", found, 3)
+            c.close()
+            check(f"their client goes away, stream {stream}", s.wait_for("kvrun_answers_active", 0, 10))
+        c = begin(s, {**LONG, "n": 3, "prompt": "once more " * 4000})
+        check("a prompt is being read for three", s.wait_for("kvrun_answers_active", 3))
+        c.close()
+        check("its client goes away", s.wait_for("kvrun_answers_active", 0, 10))
+
+        first = begin(s, {**LONG, "n": 2})
+        check("two are under way", s.wait_for("kvrun_answers_active", 2))
+        second = begin(s, {**LONG, "n": 2})
+        check("two more wait, though there is one place", s.wait_for("kvrun_requests_queued", 2))
+        r = s.post(COMPLETION, {**LONG, "n": 2})
+        check("the queue counts answers", r.status == 429 and r.error(), r.body)
+        second.close()
+        check("who waits goes away", s.wait_for("kvrun_requests_queued", 0, 10))
+        first.close()
+        check("all is free", s.wait_for("kvrun_answers_active", 0, 10))
+        equal("cancelled answers are counted", s.metric("kvrun_answers_cancelled_total"), 13)
+        r = s.post(COMPLETION, {"prompt": "Once upon", "max_tokens": 4, "ignore_eos": True, "n": 3})
+        equal("the server goes on", (r.status, r.json()["usage"]["completion_tokens"]), (200, 12))
+        equal("and ends", s.stop(), 0)
+
+
+def choices_without_room():
+    """A budget that holds one answer to its end, and not three: they come one after the other, and are the same"""
+    body = {"prompt": "word " * 100, "max_tokens": 60, "ignore_eos": True, "temperature": 3, "seed": 3, "cache_prompt": False}
+    with Server("--parallel", "3", "--kv-budget", "1M", "--ctx-size", "512", "--idle-sessions", "0") as s:
+        alone = [s.post(COMPLETION, {**body, "seed": 3 + i}) for i in range(3)]
+        check("there is room for one", all(a.status == 200 for a in alone), [a.body for a in alone])
+        r = s.post(COMPLETION, {**body, "n": 3})
+        equal("three, one after the other", r.status, 200)
+        equal("each is what it is alone", [c["text"] for c in r.json()["choices"]], [a.json()["choices"][0]["text"] for a in alone])
+        equal("nothing is left over", (s.metric("kvrun_answers_active"), s.metric("kvrun_requests_queued")), (0, 0))
+
+
 def the_end():
     """T77 SIGTERM finishes what is under way, and takes nothing new"""
     with Server("--ctx-size", "100000", "--parallel", "2") as s:
@@ -257,11 +342,11 @@ def no_template():
 
 def main():
     with Server("--chat-template", "chatml") as s:
-        for part in (routes, streams, policies, reuse):
+        for part in (routes, streams, choices, policies, reuse):
             part(s)
         check("the server goes on", s.alive())
         equal("it ends", s.stop(), 0)
-    for part in (loading, tools, together, disconnects, the_end, no_template):
+    for part in (loading, tools, together, disconnects, choices_leave, choices_without_room, the_end, no_template):
         part()
     finish()
 

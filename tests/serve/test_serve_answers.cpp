@@ -57,7 +57,7 @@ std::shared_ptr<Client> answer(const std::string& fields, const std::string& tex
 	const ChatRequest r =
 	    chat_request(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}", "fp16");
 	const auto client = std::make_shared<Client>();
-	ChatAnswer a(client, r, "m", model().new_reply(r.prompt));
+	ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt));
 	a.begin();
 	for (const char c : text) a.piece({&c, 1});
 	Ended e;
@@ -113,9 +113,61 @@ TEST_CASE("serve: why an answer ended") {
 	CHECK(reason(KVRUN_STOP_STRING) == "stop");
 }
 
+TEST_CASE("serve: choices of one request") {
+	const auto ask = [](const std::string& fields, const std::shared_ptr<Client>& client) {
+		const CompletionRequest r = completion_request(R"({"prompt": "x", "n": 2)" + fields + "}", "fp16");
+		return std::make_shared<Choices>(client, r, "m", kCompletionObject);
+	};
+	const auto how = [](uint32_t reused, uint32_t prompt, uint32_t tokens) {
+		Ended e;
+		e.reused = reused, e.result.prompt_tokens = prompt, e.result.answer_tokens = tokens;
+		return e;
+	};
+	const auto whole = std::make_shared<Client>(), stream = std::make_shared<Client>(),
+	           failed = std::make_shared<Client>();
+	{
+		const auto all = ask("", whole);
+		CompletionAnswer a(all, 0), b(all, 1);
+		b.piece("bb"), a.piece("a");
+		b.end(how(10, 0, 2));
+		CHECK(whole->whole.is_null()); // one is missing
+		a.end(how(4, 6, 1));
+		CHECK(whole->whole["choices"][0]["text"] == "a");
+		CHECK(whole->whole["choices"][1]["text"] == "bb");
+		CHECK(whole->whole["usage"]["prompt_tokens"] == 10);
+		CHECK(whole->whole["usage"]["completion_tokens"] == 3);
+		CHECK(whole->whole["usage"]["prompt_tokens_details"]["cached_tokens"] == 4);
+	}
+	{
+		const auto all = ask(R"(, "stream": true)", stream);
+		CompletionAnswer a(all, 0), b(all, 1);
+		a.begin(), b.begin();
+		a.end(how(0, 10, 0));
+		CHECK_FALSE(stream->ended);
+		b.piece("b");
+		b.end(how(10, 0, 1));
+		const std::vector<Json> events = stream->events();
+		REQUIRE(events.size() == 3);
+		CHECK(events[0]["choices"][0]["index"] == 0);
+		CHECK(events[1]["choices"][0]["index"] == 1);
+	}
+	{ // one fails: the client is told once, and the other is waited for no more
+		const auto all = ask("", failed);
+		CompletionAnswer a(all, 0), b(all, 1);
+		b.fail(ApiError(500, "it failed"));
+		CHECK(failed->status == 500);
+		CHECK(a.gone());
+		failed->status = 0;
+		a.fail(ApiError(503, "it too"));
+		a.end(how(0, 10, 1));
+		CHECK(failed->status == 0);
+	}
+}
+
 TEST_CASE("serve: bytes that are not UTF-8 become U+FFFD") {
 	const auto client = std::make_shared<Client>();
-	CompletionAnswer a(client, completion_request(R"({"prompt": "x"})", "fp16"), "m");
+	const CompletionRequest r = completion_request(R"({"prompt": "x"})", "fp16");
+	CompletionAnswer a(std::make_shared<Choices>(client, r, "m", kCompletionObject), 0);
 	a.piece("a\xff");
 	a.end({});
 	CHECK(client->whole["choices"][0]["text"] == "a\xEF\xBF\xBD");

@@ -78,7 +78,7 @@ def bad_fields(s):
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]),
         ("temperature", "hot"), ("temperature", -1), ("temperature", 1e9), ("temperature", True), ("top_p", 1.5), ("top_p", -0.1),
         ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", 1 << 64), ("max_completion_tokens", "all"),
-        ("seed", 1.5), ("seed", 1 << 63), ("seed", "x"), ("n", 2), ("n", 0), ("n", 1 << 62), ("stop", 5), ("stop", [""]),
+        ("seed", 1.5), ("seed", 1 << 63), ("seed", "x"), ("n", 129), ("n", 0), ("n", 1 << 62), ("stop", 5), ("stop", [""]),
         ("stop", ["a\0b"]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("stream", "yes"), ("stream_options", {"include_usage": True}),
         ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"), ("top_k", -1),
         ("repeat_penalty", 0), ("frequency_penalty", 1), ("presence_penalty", 1), ("logit_bias", {"5": 100}), ("logprobs", 5), ("top_logprobs", 2), ("session", "a"), ("session", 3),

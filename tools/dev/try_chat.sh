@@ -8,7 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 kvrun=$(realpath "${1:-build/kvrun}") device=${2:-cpu} model=$PWD/models/bundled/recall-4m-f16.gguf
 command -v tmux >/dev/null || { echo "skipped: no tmux" >&2; exit 77; }
 folder=$(mktemp -d)
-tmux() { command tmux -S "$folder/tmux" -f /dev/null "$@"; }
+echo 'set -g remain-on-exit on' >"$folder/tmux.conf" # so that the screen has what a program said that has ended
+tmux() { command tmux -S "$folder/tmux" -f "$folder/tmux.conf" "$@"; }
 trap 'tmux kill-server 2>/dev/null || true; rm -rf "$folder"' EXIT
 export XDG_STATE_HOME=$folder/state
 
@@ -70,7 +71,11 @@ say 'Go on for ever.'; sleep 1; keys C-c; prompt
 expect 'Ctrl-C ends the answer' '> *$'
 pid=$(tmux list-panes -t chat -F '#{pane_pid}')
 say 'And again.'; sleep 1
-kill -9 "$pid"; sleep 0.5
+kill -9 "$pid"
+for _ in $(seq 300); do # it holds the chat until the system has taken its memory back
+	kill -0 "$pid" 2>/dev/null || break
+	sleep 0.1
+done
 tmux kill-server 2>/dev/null || true
 begin --chat other
 expect 'after a kill the chat is there' "chat 'other': [0-9]+ messages"

@@ -2,16 +2,18 @@
 # kvrun-desktop's acceptance from a clean state, under Xvfb and on lavapipe: the scripted tests, then the times of frames
 # while a prompt of about 9000 tokens is read, and pictures of the window.
 #
-# Usage: tools/dev/try_desktop.sh [--build FOLDER] [--pictures FOLDER] [--tokens N]
+# Usage: tools/dev/try_desktop.sh [--build FOLDER] [--pictures FOLDER] [--tokens N] [--seconds N]
+# --seconds: look at so many seconds of the reading only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-build=build pictures= tokens=9000
+build=build pictures= tokens=9000 seconds=0
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 ;;
 	--pictures) pictures=$(realpath "$2") ;;
 	--tokens) tokens=$2 ;;
-	*) sed -n '2,6s/^# \?//p' "$0" >&2; exit 2 ;;
+	--seconds) seconds=$2 ;;
+	*) sed -n '2,7s/^# \?//p' "$0" >&2; exit 2 ;;
 	esac
 	shift 2
 done
@@ -21,4 +23,4 @@ if [ ! -x "$build/kvrun-desktop" ]; then
 fi
 if [ -x "$build/tests/kvrun_desktop_tests" ]; then "$build/tests/kvrun_desktop_tests" --no-version | tail -n 3; fi
 python3 -B tests/desktop/test_desktop.py "$build/kvrun-desktop"
-python3 -B tests/desktop/frames.py "$build/kvrun-desktop" --tokens "$tokens" ${pictures:+--pictures "$pictures"}
+python3 -B tests/desktop/frames.py "$build/kvrun-desktop" --tokens "$tokens" --seconds "$seconds" ${pictures:+--pictures "$pictures"}

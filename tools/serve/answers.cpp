@@ -1,5 +1,6 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #include "tools/serve/answers.h"
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -17,14 +18,6 @@ std::string new_id(const char* prefix) {
 int64_t unix_time() {
 	return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
 	    .count();
-}
-
-Json usage_json(const Ended& e) {
-	const uint32_t prompt = e.reused + e.result.prompt_tokens, answer = e.result.answer_tokens;
-	return {{"prompt_tokens", prompt},
-	        {"completion_tokens", answer},
-	        {"total_tokens", prompt + answer},
-	        {"prompt_tokens_details", {{"cached_tokens", e.reused}}}};
 }
 
 } // namespace
@@ -47,31 +40,80 @@ static Json kv_json(const Ended& e) {
 	return j;
 }
 
-Answer::Answer(std::shared_ptr<Responder> out, const GenerationRequest& r, const std::string& model,
-               const char* id_prefix, const char* object)
-    : stream_(r.stream), out_(std::move(out)), include_usage_(r.include_usage), model_(model), id_(new_id(id_prefix)),
-      object_(object), created_(unix_time()) {}
+// ---- the choices of a request
 
-Json Answer::head(bool chunk) const {
-	return {{"id", id_},
-	        {"object", chunk && object_ == "chat.completion" ? object_ + ".chunk" : object_},
-	        {"created", created_},
-	        {"model", model_}};
+Choices::Choices(std::shared_ptr<Responder> out, const GenerationRequest& r, const std::string& model,
+                 const ObjectNames& names)
+    : out_(std::move(out)), stream_(r.stream), include_usage_(r.include_usage), model_(model),
+      id_(new_id(names.id_prefix)), names_(names), created_(unix_time()), choices_(r.n), left_(r.n) {}
+
+Json Choices::head(bool chunk) const {
+	return {{"id", id_}, {"object", chunk ? names_.chunk : names_.whole}, {"created", created_}, {"model", model_}};
 }
 
-void Answer::event(const Json& choices, const Json& usage, const Json& kv) {
+void Choices::send(const Json& choices, const Json& usage, const Json& kv) {
 	Json j = head(/*chunk=*/true);
 	j["choices"] = choices;
 	if (include_usage_) j["usage"] = usage;
 	if (!kv.is_null()) j["kv"] = kv;
 	out_->send("data: " + dump(j) + "\n\n");
 }
-void Answer::event(Json choice) { event(Json::array({std::move(choice)}), nullptr, nullptr); }
+void Choices::event(const Json& choice) {
+	if (!failed_) send(Json::array({choice}), nullptr, nullptr);
+}
+
+void Choices::begin() {
+	if (!stream_ || begun_ || failed_) return;
+	begun_ = true;
+	out_->begin({200, "", "text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}}});
+}
+
+// The prompt counts once, however many choices answer it.
+Json Choices::usage_json() const {
+	return {{"prompt_tokens", prompt_tokens_},
+	        {"completion_tokens", answer_tokens_},
+	        {"total_tokens", prompt_tokens_ + answer_tokens_},
+	        {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+}
+
+void Choices::end(size_t index, const Json& choice, const Ended& e) {
+	if (failed_) return;
+	prompt_tokens_ = e.reused + e.result.prompt_tokens;
+	cached_tokens_ = std::min(cached_tokens_, e.reused);
+	answer_tokens_ += e.result.answer_tokens;
+	--left_;
+	if (stream_) send(Json::array({choice}), nullptr, kv_json(e));
+	choices_[index] = choice;
+	if (choices_.size() > 1) choices_[index]["kv"] = kv_json(e);
+	if (left_) return;
+	out_->note("kv=" + e.policy + " prompt=" + std::to_string(prompt_tokens_) +
+	           " reused=" + std::to_string(cached_tokens_) + " answer=" + std::to_string(answer_tokens_) +
+	           (choices_.size() > 1 ? " n=" + std::to_string(choices_.size()) : ""));
+	if (stream_) {
+		if (include_usage_) send(Json::array(), usage_json(), nullptr);
+		out_->send("data: [DONE]\n\n");
+		return out_->end();
+	}
+	Json j = head(/*chunk=*/false);
+	j["choices"] = choices_;
+	j["usage"] = usage_json();
+	if (choices_.size() == 1) j["kv"] = kv_json(e);
+	out_->respond({200, dump(j)});
+}
+
+void Choices::fail(const ApiError& e) {
+	if (std::exchange(failed_, true)) return;
+	if (!begun_) return out_->respond(error_response(e));
+	out_->send("data: " + dump(error_json(e)) + "\n\n");
+	out_->end();
+}
+
+// ---- one choice
 
 void Answer::begin() {
 	if (!stream_ || begun_) return;
 	begun_ = true;
-	out_->begin({200, "", "text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}}});
+	all_->begin();
 	start_stream();
 }
 
@@ -92,40 +134,18 @@ const char* Answer::finish_reason() const {
 void Answer::end(const Ended& e) {
 	reason_ = e.result.reason;
 	show_rest();
-	out_->note("kv=" + e.policy + " prompt=" + std::to_string(e.reused + e.result.prompt_tokens) +
-	           " reused=" + std::to_string(e.reused) + " answer=" + std::to_string(e.result.answer_tokens));
-	if (!stream_) {
-		Json j = head(/*chunk=*/false);
-		j["choices"] = Json::array({whole_choice()});
-		j["usage"] = usage_json(e);
-		j["kv"] = kv_json(e);
-		return out_->respond({200, dump(j)});
-	}
-	event(Json::array({last_choice()}), nullptr, kv_json(e));
-	if (include_usage_) event(Json::array(), usage_json(e), nullptr);
-	out_->send("data: [DONE]\n\n");
-	out_->end();
-}
-
-void Answer::fail(const ApiError& e) {
-	if (!begun_) return out_->respond(error_response(e));
-	out_->send("data: " + dump(error_json(e)) + "\n\n");
-	out_->end();
+	all_->end(index_, stream_ ? last_choice() : whole_choice(), e);
 }
 
 // ---- chat
 
-ChatAnswer::ChatAnswer(std::shared_ptr<Responder> out, const ChatRequest& r, const std::string& model,
-                       ReplyHandle reply)
-    : Answer(std::move(out), r, model, "chatcmpl-", "chat.completion"), reply_(std::move(reply)) {}
-
 void ChatAnswer::start_stream() {
-	event({{"index", 0}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"finish_reason", nullptr}});
+	event({{"index", index_}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"finish_reason", nullptr}});
 }
 
 void ChatAnswer::take(const kvrun_reply_part& part) {
 	const auto delta = [&](const char* name, Json value) {
-		event({{"index", 0},
+		event({{"index", index_},
 		       {"delta", {{name, std::move(value)}}},
 		       {"logprobs", take_logprobs()},
 		       {"finish_reason", nullptr}});
@@ -167,7 +187,7 @@ static Json message_json(const std::string& content, const std::string& reasonin
 }
 
 Json ChatAnswer::whole_choice() {
-	return {{"index", 0},
+	return {{"index", index_},
 	        {"message", message_json(content_, reasoning_, calls_)},
 	        {"logprobs", take_logprobs()},
 	        {"finish_reason", finish_reason()}};
@@ -189,17 +209,20 @@ Json answer_message(ReplyHandle reply, std::string_view text) {
 }
 
 Json ChatAnswer::last_choice() {
-	return {{"index", 0}, {"delta", Json::object()}, {"logprobs", take_logprobs()}, {"finish_reason", finish_reason()}};
+	return {{"index", index_},
+	        {"delta", Json::object()},
+	        {"logprobs", take_logprobs()},
+	        {"finish_reason", finish_reason()}};
 }
 
 // ---- completions
 
-CompletionAnswer::CompletionAnswer(std::shared_ptr<Responder> out, const CompletionRequest& r, const std::string& model)
-    : Answer(std::move(out), r, model, "cmpl-", "text_completion") {}
-
 void CompletionAnswer::show(std::string_view text) {
 	if (stream_)
-		event({{"text", std::string(text)}, {"index", 0}, {"logprobs", take_logprobs()}, {"finish_reason", nullptr}});
+		event({{"text", std::string(text)},
+		       {"index", index_},
+		       {"logprobs", take_logprobs()},
+		       {"finish_reason", nullptr}});
 	else
 		text_ += text;
 }
@@ -218,7 +241,7 @@ Json CompletionAnswer::logprobs_json(const Json& tokens) {
 }
 
 Json CompletionAnswer::whole_choice() {
-	return {{"text", text_}, {"index", 0}, {"logprobs", take_logprobs()}, {"finish_reason", finish_reason()}};
+	return {{"text", text_}, {"index", index_}, {"logprobs", take_logprobs()}, {"finish_reason", finish_reason()}};
 }
 
 Json CompletionAnswer::last_choice() { return whole_choice(); }

@@ -7,17 +7,50 @@ namespace kvrun::serve {
 // {"policy", "f16_bytes", ...}
 Json kv_json(const std::string& policy, const SessionBytes&);
 
-// What becomes of a request, told to the client as it happens.
+struct ObjectNames { // in OpenAI's API
+	const char *id_prefix, *whole, *chunk;
+};
+constexpr ObjectNames kChatObject{"chatcmpl-", "chat.completion", "chat.completion.chunk"};
+constexpr ObjectNames kCompletionObject{"cmpl-", "text_completion", "text_completion"};
+
+// The response to one request: its choices (OpenAI's n), whole once all have ended, or event by event. Used by the
+// generation thread.
+class Choices {
+ public:
+	Choices(std::shared_ptr<Responder>, const GenerationRequest&, const std::string& model, const ObjectNames&);
+	bool gone() const { return failed_ || out_->gone(); } // where one choice fails nobody waits for the others
+	bool streams() const { return stream_; }
+	void begin();                                                 // a choice has begun
+	void event(const Json& choice);                               // into the stream
+	void end(size_t index, const Json& choice, const Ended& how); // the whole choice, or the last event's
+	void fail(const ApiError&);
+
+ private:
+	Json head(bool chunk) const; // id, object, created, model
+	void send(const Json& choices, const Json& usage, const Json& kv);
+	Json usage_json() const;
+
+	const std::shared_ptr<Responder> out_;
+	const bool stream_, include_usage_;
+	const std::string model_, id_;
+	const ObjectNames names_;
+	const int64_t created_;
+	std::vector<Json> choices_; // that have ended, by index
+	size_t left_;               // to end
+	uint32_t prompt_tokens_ = 0, cached_tokens_ = UINT32_MAX, answer_tokens_ = 0;
+	bool begun_ = false, failed_ = false;
+};
+
+// One choice: what becomes of it, told to the client as it happens.
 class Answer : public Listener {
  public:
-	Answer(std::shared_ptr<Responder> out, const GenerationRequest& request, const std::string& model,
-	       const char* id_prefix, const char* object);
-	bool gone() const override { return out_->gone(); }
+	Answer(std::shared_ptr<Choices> all, size_t index) : stream_(all->streams()), index_(index), all_(std::move(all)) {}
+	bool gone() const override { return all_->gone(); }
 	void begin() override;
 	void token(Json) override;
 	void piece(std::string_view text) override { show(text); }
 	void end(const Ended&) override;
-	void fail(const ApiError&) override;
+	void fail(const ApiError& e) override { all_->fail(e); }
 
  protected:
 	virtual void show(std::string_view text) = 0;
@@ -29,26 +62,23 @@ class Answer : public Listener {
 	virtual const char* finish_reason() const; // of the answer's stop reason
 	// "logprobs" of tokens, as Logprobs has them.
 	virtual Json logprobs_json(const Json& tokens) = 0;
-	Json take_logprobs();    // of the tokens since the last call; null: none, or they are not wanted
-	void event(Json choice); // into the stream
-	void event(const Json& choices, const Json& usage, const Json& kv);
+	Json take_logprobs(); // of the tokens since the last call; null: none, or they are not wanted
+	void event(const Json& choice) { all_->event(choice); }
 
 	const bool stream_;
+	const size_t index_; // of the choice
 	kvrun_stop_reason reason_ = KVRUN_STOP_LENGTH;
 
  private:
-	Json head(bool chunk) const; // id, object, created, model
-	std::shared_ptr<Responder> out_;
-	const bool include_usage_;
-	const std::string model_, id_, object_;
-	const int64_t created_;
+	const std::shared_ptr<Choices> all_;
 	Json tokens_; // with their logprobs, not sent yet
 	bool begun_ = false;
 };
 
 class ChatAnswer final : public Answer {
  public:
-	ChatAnswer(std::shared_ptr<Responder>, const ChatRequest&, const std::string& model, ReplyHandle);
+	ChatAnswer(std::shared_ptr<Choices> all, size_t index, ReplyHandle reply)
+	    : Answer(std::move(all), index), reply_(std::move(reply)) {}
 
  private:
 	void show(std::string_view text) override;
@@ -71,7 +101,7 @@ Json answer_message(ReplyHandle, std::string_view text);
 
 class CompletionAnswer final : public Answer {
  public:
-	CompletionAnswer(std::shared_ptr<Responder>, const CompletionRequest&, const std::string& model);
+	using Answer::Answer;
 
  private:
 	void show(std::string_view text) override;

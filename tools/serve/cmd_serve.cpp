@@ -188,8 +188,10 @@ void add_server_options(Command& c, ServeArgs& a) {
 	add_text(c, "--cors", a.cors, "ORIGIN",
 	         "let pages of this origin use the server, like https://example.org; *: of all")
 	    ->group(group);
-	add_integer(c, "--parallel,-np", a.parallel, 1, 64, "answers that are generated at once [4]")->group(group);
-	add_integer(c, "--queue", a.queue, 0, 10000, "requests that wait for one of them to end; more are refused [32]")
+	add_integer(c, "--parallel,-np", a.parallel, 1, 64,
+	            "answers that are generated at once, and the most of one request (n) [4]")
+	    ->group(group);
+	add_integer(c, "--queue", a.queue, 0, 10000, "answers that wait for one of them to end; more are refused [32]")
 	    ->group(group);
 	add_integer(c, "--max-connections", a.connections, 1, 10000, "connections at once; more are refused [256]")
 	    ->group(group);
@@ -231,7 +233,8 @@ void add_serve(Command& root) {
 	     "by name. Beyond them: kv, the cache policy of the request; session, the name under which its conversation "
 	     "is kept; cache_prompt, false: nothing of an earlier request "
 	     "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs. Without "
-	     "temperature, top_p, top_k and min_p the values of kvrun run hold."},
+	     "temperature, top_p, top_k and min_p the values of kvrun run hold. n asks for several answers to one prompt, "
+	     "which is read once: choice i has the seed + i."},
 	    {"SIGTERM and Ctrl-C", "No new requests are taken, answers under way are given --drain seconds, and the exit "
 	                           "code is 0. A second signal "
 	                           "ends the program at once."}};

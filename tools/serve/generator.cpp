@@ -1,6 +1,7 @@
 // Generates answers: a thread that steps a batch, with a queue before it and sessions kept for prompts to come.
 #include "tools/serve/generator.h"
 #include <algorithm>
+#include <numeric>
 
 namespace kvrun::serve {
 
@@ -8,9 +9,11 @@ constexpr double kIdleShare = 0.5; // of the cache budget in use, above which id
 
 struct Generator::Active {
 	Job job;
-	uint32_t id = 0; // in the batch
+	uint32_t id = 0;    // in the batch
+	bool added = false; // to it
 	SessionHandle session;
-	uint32_t reused = 0;              // tokens of the prompt
+	uint32_t reused = 0;              // tokens of the prompt that another session had
+	bool fresh = true;                // the prompt was read from its beginning, by this answer or the one it forks
 	size_t generated = 0, tokens = 0; // bytes and tokens of the answer; the same ones again where it began again
 	std::string text;                 // of the answer, where its conversation is kept
 	std::optional<Logprobs> probs;    // where they are wanted
@@ -75,15 +78,25 @@ void Generator::add(Job job) {
 	{
 		std::lock_guard lock(mutex_);
 		const size_t free_slots = options_.parallel - std::min(options_.parallel, stats_.active);
-		if (queue_.size() >= options_.queue + free_slots)
+		if (job.answers() > options_.parallel)
+			throw ApiError(400,
+			               "n is " + std::to_string(job.answers()) + ", this server gives at most " +
+			                   std::to_string(options_.parallel) + " answers at once (--parallel)",
+			               "n");
+		if (n_waiting() + job.answers() > options_.queue + free_slots)
 			throw ApiError(429,
 			               "the queue is full: " + std::to_string(stats_.active) + " answers are under way and " +
-			                   std::to_string(queue_.size()) + " requests wait; try again later",
+			                   std::to_string(n_waiting()) + " wait; try again later",
 			               "", "queue_full");
 		queue_.push_back(std::move(job));
-		stats_.queued = uint32_t(queue_.size());
+		stats_.queued = uint32_t(n_waiting());
 	}
 	wake_.notify_all();
+}
+
+size_t Generator::n_waiting() const {
+	return std::accumulate(queue_.begin(), queue_.end(), size_t(0),
+	                       [](size_t n, const Job& j) { return n + j.answers(); });
 }
 
 GeneratorStats Generator::stats() const {
@@ -110,7 +123,11 @@ void Generator::run() {
 
 void Generator::drop_gone() {
 	std::lock_guard lock(mutex_);
-	stats_.cancelled += std::erase_if(queue_, [](const Job& j) { return j.listener->gone(); });
+	std::erase_if(queue_, [this](const Job& j) {
+		if (!j.listener->gone()) return false;
+		stats_.cancelled += j.answers();
+		return true;
+	});
 }
 
 void Generator::admit() {
@@ -118,17 +135,17 @@ void Generator::admit() {
 		Job job;
 		{
 			std::lock_guard lock(mutex_);
-			if (queue_.empty()) return;
+			if (queue_.empty() || active_.size() + queue_.front().answers() > options_.parallel) return;
 			job = std::move(queue_.front());
 			queue_.pop_front();
-			++stats_.active; // publish() counts again
+			stats_.active += uint32_t(job.answers()); // publish() counts again
 		}
 		try {
 			if (start(job)) continue;
 		} catch (const ApiError& e) {
 			job.listener->fail(e);
 			std::lock_guard lock(mutex_);
-			++stats_.failed;
+			stats_.failed += job.answers();
 			continue;
 		}
 		std::lock_guard lock(mutex_);
@@ -137,7 +154,8 @@ void Generator::admit() {
 	}
 }
 
-kvrun_status Generator::add_to_batch(const Job& job, const SessionPool::Lease& lease, Active& active) {
+// `reader` reads the prompt of the first answer, of which its session holds `kept` tokens.
+kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept, Active& active, const Active& reader) {
 	const Sampling& s = job.sampling;
 	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
 	std::vector<const char*> stops;
@@ -148,12 +166,35 @@ kvrun_status Generator::add_to_batch(const Job& job, const SessionPool::Lease& l
 	o.special = s.special, o.ignore_eos = s.ignore_eos;
 	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
 	o.payload = &active;
-	const kvrun_status status = kvrun_batch_add(batch_.get(), lease.session.get(), job.prompt.data() + lease.kept,
-	                                            job.prompt.size() - lease.kept, &o, &active.id);
-	if (status != KVRUN_OK || (!s.logprobs && !job.json)) return status;
+	const std::vector<uint32_t>& prompt = first.prompt;
+	const kvrun_status status =
+	    &active == &reader ? kvrun_batch_add(batch_.get(), active.session.get(), prompt.data() + kept,
+	                                         prompt.size() - kept, &o, &active.id)
+	                       : kvrun_batch_add_fork(batch_.get(), active.session.get(), reader.id, &o, &active.id);
+	if (status != KVRUN_OK) return status;
+	active.added = true;
+	if (!s.logprobs && !job.json) return status;
 	if (s.logprobs) active.probs.emplace(*s.logprobs);
 	if (job.json) active.json.emplace(job.json);
 	return kvrun_batch_on_logits(batch_.get(), active.id, Active::on_logits, &active);
+}
+
+kvrun_status Generator::add_to_batch(const Job& job, SessionPool::Lease& lease, Group& group) {
+	for (size_t i = 0; i < job.answers(); ++i) {
+		group.push_back(std::make_unique<Active>());
+		Active& a = *group.back();
+		a.model = &model_, a.reused = i ? uint32_t(job.prompt.size()) : lease.kept, a.fresh = lease.kept == 0;
+		if (i == 0) continue;
+		kvrun_session* fork = nullptr;
+		if (const kvrun_status s = kvrun_session_fork(&fork, lease.session.get()); s != KVRUN_OK) return s;
+		a.session.reset(fork);
+	}
+	group[0]->session = std::move(lease.session);
+	for (size_t i = 0; i < group.size(); ++i) {
+		const Job& one = i ? job.forks[i - 1] : job;
+		if (const kvrun_status s = add_one(one, job, lease.kept, *group[i], *group[0]); s != KVRUN_OK) return s;
+	}
+	return KVRUN_OK;
 }
 
 bool Generator::start(Job& job) {
@@ -162,20 +203,30 @@ bool Generator::start(Job& job) {
 		kvrun_status status = lease.status;
 		std::string message = lease.error;
 		const char* param = "kv";
-		auto active = std::make_unique<Active>();
-		active->model = &model_;
+		Group group;
+		const auto take_back = [&] {
+			for (const auto& a : group)
+				if (a->added) kvrun_batch_take(batch_.get(), a->id, nullptr);
+		};
+		if (status == KVRUN_OK) try {
+				param = "prompt";
+				status = add_to_batch(job, lease, group);
+				message = kvrun_last_error();
+			} catch (...) {
+				take_back(); // the batch has pointers to them
+				throw;
+			}
 		if (status == KVRUN_OK) {
-			param = "prompt";
-			status = add_to_batch(job, lease, *active);
-			message = kvrun_last_error();
-		}
-		if (status == KVRUN_OK) {
-			const std::shared_ptr<Listener> listener = job.listener;
-			active->job = std::move(job), active->session = std::move(lease.session), active->reused = lease.kept;
-			active_.push_back(std::move(active));
-			listener->begin();
+			// nothing here may fail: the batch knows these answers
+			std::vector<Job> forks = std::exchange(job.forks, {});
+			for (size_t i = 0; i < group.size(); ++i) {
+				group[i]->job = std::move(i ? forks[i - 1] : job);
+				active_.push_back(std::move(group[i]));
+			}
+			for (size_t i = active_.size() - group.size(); i < active_.size(); ++i) active_[i]->job.listener->begin();
 			return true;
 		}
+		take_back();
 		const ApiError error = engine_error(status, message, param);
 		if (status != KVRUN_ENOMEM) throw error;
 		if (pool_.drop_oldest()) continue;
@@ -208,7 +259,7 @@ void Generator::finish(Active& a, bool shared) {
 	if (a.whole() && status == KVRUN_EUSER) status = KVRUN_OK, ended.result.reason = KVRUN_STOP_END;
 	const bool cancelled = job.listener->gone() && (status == KVRUN_EUSER || status == KVRUN_ECANCELLED);
 	// what has been passed on must come again: a session that had compressed another answer's tokens is gone
-	const bool repeatable = job.passed_on == 0 || a.reused == 0;
+	const bool repeatable = job.passed_on == 0 || a.fresh;
 	if (status == KVRUN_ENOMEM && shared && repeatable) return begin_again(a);
 	wait_for_memory_ = false;
 	// nothing can make room: what is there is the answer
@@ -286,7 +337,7 @@ void Generator::publish() {
 		active += slots.back().kv;
 	}
 	std::lock_guard lock(mutex_);
-	stats_.active = uint32_t(active_.size()), stats_.queued = uint32_t(queue_.size());
+	stats_.active = uint32_t(active_.size()), stats_.queued = uint32_t(n_waiting());
 	stats_.idle = uint32_t(pool_.size()), stats_.idle_bytes = idle;
 	stats_.active_bytes = active, stats_.slots = std::move(slots);
 }

@@ -52,6 +52,10 @@ struct Job {
 	std::shared_ptr<SessionStore::Hold> named = nullptr;    // conversation it belongs to; null: none
 	std::shared_ptr<const TokenTexts> json = nullptr;       // the answer is to be a JSON object; null: anything
 	std::function<std::string(std::string_view)> note = {}; // of the conversation with this answer
+	// Other answers to the same prompt, which is read once. They have none themselves, and the prompt, too: one for
+	// which there is no memory begins again by itself.
+	std::vector<Job> forks = {};
+	size_t answers() const { return 1 + forks.size(); }
 };
 
 struct SlotInfo { // of an answer under way
@@ -63,7 +67,7 @@ struct SlotInfo { // of an answer under way
 
 struct GeneratorOptions {
 	uint32_t parallel = 4;      // answers at once
-	uint32_t queue = 32;        // requests that wait for one of them to end
+	uint32_t queue = 32;        // answers that wait for one of them to end
 	uint32_t idle_sessions = 4; // kept for prompts that begin like an earlier one
 	uint32_t ctx = 0;           // of each session, in tokens; 0: what fits
 };
@@ -71,7 +75,7 @@ struct GeneratorOptions {
 struct GeneratorStats {
 	uint32_t active = 0, queued = 0, idle = 0;
 	uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0; // since the start, of answers that have ended
-	uint64_t answers = 0, cancelled = 0, failed = 0;                  // that have ended
+	uint64_t answers = 0, cancelled = 0, failed = 0;                  // that have ended; all of a request's choices
 	SessionBytes idle_bytes, active_bytes;                            // of idle sessions; of answers under way
 	std::vector<SlotInfo> slots;                                      // answers under way
 };
@@ -80,16 +84,19 @@ class Generator {
  public:
 	Generator(const Model&, const GeneratorOptions&);
 	~Generator(); // cancels what is under way
-	// Throws ApiError 429 where the queue is full.
+	// Throws ApiError 429 where the queue is full; 400 where the job has more answers than can be given at once.
 	void add(Job);
 	GeneratorStats stats() const;
 
  private:
 	struct Active;
+	using Group = std::vector<std::unique_ptr<Active>>; // answers to one prompt; the first reads it
 	void run();
 	void admit();
 	bool start(Job&); // false: not now, there is no memory
-	kvrun_status add_to_batch(const Job&, const SessionPool::Lease&, Active&);
+	kvrun_status add_to_batch(const Job&, SessionPool::Lease&, Group&);
+	kvrun_status add_one(const Job&, const Job& first, uint32_t kept, Active&, const Active& reader);
+	size_t n_waiting() const; // answers in the queue; the mutex is held
 	void step();
 	void finish(Active&, bool shared); // shared: others held memory too
 	void keep(Active&, Ended&);        // a named conversation, in its file

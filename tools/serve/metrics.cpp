@@ -37,13 +37,13 @@ std::string metrics_text(const RequestCounts& counts, const GeneratorStats& s, c
 	out << counts.text();
 	add("kvrun_connections", "gauge", "Open connections.", n_connections);
 	add("kvrun_answers_active", "gauge", "Answers under way.", s.active);
-	add("kvrun_requests_queued", "gauge", "Requests that wait for an answer to end.", s.queued);
+	add("kvrun_requests_queued", "gauge", "Answers that wait for others to end; a request with n has n.", s.queued);
 	add("kvrun_sessions_idle", "gauge", "Sessions kept for prompts that begin like theirs.", s.idle);
 	add("kvrun_answers_total", "counter", "Answers that came to their end.", s.answers);
 	add("kvrun_answers_cancelled_total", "counter", "Answers whose client had gone.", s.cancelled);
 	add("kvrun_answers_failed_total", "counter", "Answers that failed.", s.failed);
 	add("kvrun_prompt_tokens_total", "counter", "Prompt tokens read.", s.prompt_tokens);
-	add("kvrun_reused_tokens_total", "counter", "Prompt tokens that an earlier session had.", s.reused_tokens);
+	add("kvrun_reused_tokens_total", "counter", "Prompt tokens that another session had.", s.reused_tokens);
 	add("kvrun_answer_tokens_total", "counter", "Tokens generated.", s.answer_tokens);
 	add("kvrun_kv_budget_bytes", "gauge", "Memory for the KV caches.", engine.kv_budget_bytes);
 	add("kvrun_kv_used_bytes", "gauge", "Of it, allocated.", engine.kv_used_bytes);

@@ -65,8 +65,9 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 		if (!r.stream) throw ApiError(400, "stream_options is for requests with stream: true", "stream_options");
 		r.include_usage = Fields(*o).flag("include_usage", false);
 	}
-	if (f.integer("n", 1, 128).value_or(1) != 1)
-		throw ApiError(400, "n is not 1; send a request for each answer", "n", "unsupported_parameter");
+	r.n = uint32_t(f.integer("n", 1, kMaxChoices).value_or(1));
+	if (r.n > 1 && !r.session.empty())
+		throw ApiError(400, "n is " + std::to_string(r.n) + ", but a conversation with a name has one answer", "n");
 	for (const char* name : {"frequency_penalty", "presence_penalty"})
 		if (f.number(name, -2, 2).value_or(0) != 0)
 			throw ApiError(400, std::string(name) + " is not supported; repeat_penalty is", name,
@@ -248,7 +249,7 @@ CompletionRequest completion_request(const std::string& body, const std::string&
 		r.sampling.logprobs = uint32_t(*top);
 	unsupported(f, "echo", false);
 	unsupported(f, "suffix", "");
-	unsupported(f, "best_of", 1);
+	unsupported(f, "best_of", r.n); // as many are generated as are given
 	return r;
 }
 

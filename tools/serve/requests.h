@@ -8,6 +8,7 @@ namespace kvrun::serve {
 constexpr int kMaxDepth = 64;             // of nested arrays and objects
 constexpr size_t kMaxStops = 16;          // stop strings of a request
 constexpr size_t kMaxStop = 1024;         // bytes of one
+constexpr uint32_t kMaxChoices = 128;     // of a request, as in OpenAI's API
 constexpr size_t kMaxTokenText = 1 << 20; // bytes of text that /tokenize takes, and tokens that /detokenize does
 
 // Throws ApiError 400, of which the message says what is wrong.
@@ -33,6 +34,7 @@ struct GenerationRequest {
 	std::string kv;      // policy
 	std::string model;   // as the request says; empty: it does not
 	std::string session; // conversation it belongs to; empty: none
+	uint32_t n = 1;      // choices; that of number i has the seed + i
 	bool stream = false, include_usage = false;
 	bool reuse = true; // the prompt's beginning may come from an earlier session
 };

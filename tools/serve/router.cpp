@@ -272,6 +272,18 @@ void Router::name_conversation(Job& job, const GenerationRequest& r) const {
 	job.note = [](std::string_view) { return std::string("{}"); };
 }
 
+void Router::generate(Job job, const GenerationRequest& r,
+                      const std::function<std::shared_ptr<Listener>(uint32_t)>& listener) {
+	for (uint32_t i = 1; i < r.n; ++i) {
+		Job fork{job.prompt, job.sampling, job.kv, listener(i), job.reuse};
+		fork.sampling.seed += i;
+		fork.json = job.json;
+		job.forks.push_back(std::move(fork));
+	}
+	job.listener = listener(0);
+	generator_.add(std::move(job));
+}
+
 void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	ChatRequest r = chat_request(request.body, options_.kv);
 	check_model(r.model);
@@ -280,7 +292,6 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 		if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
 		r.sampling.special = f.special_markers;
 	}
-	ReplyHandle reply = model_.new_reply(r.prompt);
 	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr, r.reuse};
 	if (r.json && !texts_) texts_ = std::make_shared<TokenTexts>(model_);
 	if (r.json) job.json = texts_;
@@ -291,8 +302,9 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 			messages.push_back(answer_message(model_.new_reply(prompt), answer));
 			return dump({{"messages", std::move(messages)}});
 		};
-	job.listener = std::make_shared<ChatAnswer>(std::move(out), r, model_.id(), std::move(reply));
-	generator_.add(std::move(job));
+	const auto all = std::make_shared<Choices>(std::move(out), r, model_.id(), kChatObject);
+	generate(std::move(job), r,
+	         [&](uint32_t i) { return std::make_shared<ChatAnswer>(all, i, model_.new_reply(r.prompt)); });
 }
 
 void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> out) {
@@ -301,8 +313,8 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 	Job job{r.tokens ? *r.tokens : model_.tokens(r.text, 0), r.sampling, r.kv, nullptr, r.reuse};
 	if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
 	name_conversation(job, r);
-	job.listener = std::make_shared<CompletionAnswer>(std::move(out), r, model_.id());
-	generator_.add(std::move(job));
+	const auto all = std::make_shared<Choices>(std::move(out), r, model_.id(), kCompletionObject);
+	generate(std::move(job), r, [&](uint32_t i) { return std::make_shared<CompletionAnswer>(all, i); });
 }
 
 void Router::embeddings(const HttpRequest&, std::shared_ptr<Responder>) {

@@ -57,6 +57,8 @@ class Router final : public Handler {
 	bool good_key(const HttpRequest&) const;
 	void check_model(const std::string& name) const;
 	void name_conversation(Job&, const GenerationRequest&) const;
+	// With a listener for each of the request's choices, given its number.
+	void generate(Job, const GenerationRequest&, const std::function<std::shared_ptr<Listener>(uint32_t)>& listener);
 	Response preflight(const HttpRequest&) const;
 
 	void page(const HttpRequest&, std::shared_ptr<Responder>);

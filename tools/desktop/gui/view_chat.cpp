@@ -1,5 +1,6 @@
 // The messages of a conversation as they come, and the field for the next question.
 #include "tools/desktop/gui/ui.h"
+#include "tools/desktop/text_parts.h"
 #include <algorithm>
 #include <fmt/format.h>
 #include <imgui.h>
@@ -62,6 +63,19 @@ void draw_editor(Ui& ui, int m) {
 	if (send || cancel) ui.editing = kNone, ui.focus_input = true;
 }
 
+// A text as it was typed. In parts: Dear ImGui reserves vertices for all characters of a wrapped text, seen or not, and
+// shows nothing of one that is too long.
+void draw_plain(const std::string& text) {
+	constexpr size_t kPart = 4096; // bytes
+	ImGui::PushTextWrapPos(0);
+	ImGui::PushStyleVar(ImGuiStyleVar_ItemSpacing, {ImGui::GetStyle().ItemSpacing.x, 0});
+	for (const std::string_view part : text_parts(text, kPart))
+		ImGui::TextUnformatted(part.data(), part.data() + part.size());
+	ImGui::PopStyleVar();
+	ImGui::PopTextWrapPos();
+	ImGui::Spacing();
+}
+
 void draw_message(Ui& ui, const Conversation& c, int m, Laid& laid) {
 	const Message& message = c.messages[size_t(m)];
 	ImGui::TextColored(message.user ? kUserName : kModelName, message.user ? "You" : "Model");
@@ -72,15 +86,11 @@ void draw_message(Ui& ui, const Conversation& c, int m, Laid& laid) {
 	if (message.user && ui.editing == m) return draw_editor(ui, m);
 	if (!message.reasoning.empty()) {
 		ImGui::PushStyleColor(ImGuiCol_Text, ImGui::GetStyleColorVec4(ImGuiCol_TextDisabled));
-		ImGui::PushTextWrapPos(0);
-		ImGui::TextUnformatted(message.reasoning.data(), message.reasoning.data() + message.reasoning.size());
-		ImGui::PopTextWrapPos();
+		draw_plain(message.reasoning);
 		ImGui::PopStyleColor();
 	}
-	if (message.user) { // as it was typed
-		ImGui::PushTextWrapPos(0);
-		ImGui::TextUnformatted(message.text.data(), message.text.data() + message.text.size());
-		ImGui::PopTextWrapPos();
+	if (message.user) {
+		draw_plain(message.text);
 	} else {
 		if (laid.bytes != message.text.size()) laid.blocks = parse_markdown(message.text);
 		draw_markdown(laid.blocks, ui.fonts);
