@@ -231,6 +231,7 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 // Of lib/attend_matrix.glsl: queries of a workgroup, tokens of a tile, most channels of a head, subgroups that share
 // queries: they cost registers, and so do their sums.
 constexpr uint32_t kMatrixQueries = 64, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
+constexpr uint32_t kMatrixHeadDimIntel = 64; // more spill there: Xe2 has 256 registers for 16 lanes
 
 uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
 
@@ -253,7 +254,8 @@ void add_matrix(const Caps& c, std::vector<SpecValue>& spec) {
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
-	if (!uses_matrices(c) || !c.attend_matrices || head_dim > kMatrixHeadDim || head_dim % 8) return false;
+	const uint32_t most = c.vendor == kIntel ? kMatrixHeadDimIntel : kMatrixHeadDim;
+	if (!uses_matrices(c) || !c.attend_matrices || head_dim > most || head_dim % 8) return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size, uint32_t keys) {
 		return size >= 8 && head_dim % size == 0 && keys % size == 0;
