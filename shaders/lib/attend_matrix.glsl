@@ -32,6 +32,7 @@ const uint STAGED_ROWS = 32u;         // queries or results that are in kv_s at 
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
 const uint COL_TILES = HEAD_DIM / N, OWN_COLS = (COL_TILES + GROUPS - 1u) / GROUPS; // matrices of values, of a subgroup
+const bool UNEVEN = COL_TILES % GROUPS != 0u; // the last is not everybody's
 const uint STEPS = HEAD_DIM / K, KEY_STEPS = KEYS / K;
 const uint PIECES = HEAD_DIM / 8u, TILE_PIECES = KEYS * PIECES, OWN_PIECES = (TILE_PIECES + LOCAL_X - 1u) / LOCAL_X;
 const uint STRIDE = PIECES + 1u;         // from token to token of a tile; the 1 spreads them over banks
@@ -159,7 +160,7 @@ void attend(uint n_tiles) {
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				coopMatLoadNV(weights[r], weight_s, (row0 + r * M) * WEIGHT_STRIDE + k * (K / 4u), WEIGHT_STRIDE, false);
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++) {
-				if (c * GROUPS + group >= COL_TILES) break;
+				if (UNEVEN && c * GROUPS + group >= COL_TILES) break;
 				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> values;
 				coopMatLoadNV(values, kv_s, VALUES + k * K * STRIDE + (c * GROUPS + group) * (N / 8u), STRIDE, false);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
@@ -179,7 +180,7 @@ void attend(uint n_tiles) {
 		if (row0 / STAGED_ROWS == first / STAGED_ROWS)
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
-					if (c * GROUPS + group < COL_TILES)
+					if (!UNEVEN || c * GROUPS + group < COL_TILES)
 						coopMatStoreNV(acc[r * OWN_COLS + c], kv_s, (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
 									   HEAD_DIM / 4u, false);
 		barrier();
