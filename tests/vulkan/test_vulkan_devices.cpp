@@ -164,7 +164,7 @@ TEST_CASE("vulkan: attention by matrices, where rows of a subgroup are whole mat
 	for (const Row& row :
 	     {Row{{16, 16, 16}, 32, 48u << 10, 256}, Row{{16, 16, 16}, 64, 48u << 10, 512},
 	      Row{{8, 16, 16}, 16, 64u << 10, 256}, Row{{8, 8, 8}, 8, 32u << 10, 128}, Row{{16, 8, 16}, 32, 48u << 10, 256},
-	      Row{{16, 16, 16}, 128, 48u << 10, 0}, Row{{16, 16, 16}, 32, 31u << 10, 0}, Row{{}, 32, 48u << 10, 0}}) {
+	      Row{{16, 16, 16}, 128, 48u << 10, 0}, Row{{16, 16, 16}, 32, 20u << 10, 0}, Row{{}, 32, 48u << 10, 0}}) {
 		vk::Caps c;
 		c.vendor = 0x10de;
 		c.workgroup = 1024, c.shared_bytes = row.shared;
@@ -190,6 +190,10 @@ TEST_CASE("vulkan: attention by matrices, where rows of a subgroup are whole mat
 				CHECK(f.local[0] == row.local);
 				CHECK(f.shared_bytes == 32000);
 			}
+		vk::Caps tight = c;
+		tight.shared_bytes = 31999;
+		CHECK_FALSE(vk::attends_by_matrices(tight, 128));
+		CHECK(vk::attends_by_matrices(tight, 96));
 		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
 		CHECK(decode.kernel == Kernel::attend);
 		c.attend_matrices = false;
