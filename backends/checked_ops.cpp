@@ -121,8 +121,9 @@ void CheckedBackend::attend_prompt(View out, View lse, View q, const KvRows& own
 	check_attend_prompt(out, lse, q, own, older);
 	const std::string shape = fmt::format("q {} after {} of {}{}", shape_text(q), own.first, shape_text(own.k),
 	                                      older ? fmt::format(" and {} pieces", older->work.shape[0]) : "");
-	std::vector<Output> outs = {{"out", out, tolerance("attend_prompt")}};
-	if (lse) outs.push_back({"lse", lse, tolerance("attend_prompt")});
+	const Tolerance t = tolerance(info().half_matmul ? "attend_prompt f16" : "attend_prompt");
+	std::vector<Output> outs = {{"out", out, t}};
+	if (lse) outs.push_back({"lse", lse, t});
 	run("attend_prompt", shape, {{"q", q}}, std::move(outs), [&](Backend& b, const Map& map) {
 		if (!older) return b.attend_prompt(map(out), map(lse), map(q), map(own), nullptr);
 		KvRead read = map(*older);

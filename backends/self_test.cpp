@@ -143,7 +143,7 @@ void Run::prompt() {
 	keep("rope_store", "kv", own.v);
 	const View out = space(DType::F32, T, kHeads, kHeadDim);
 	b_.attend_prompt(out, {}, q, own, nullptr);
-	keep("attend_prompt", "attend_prompt", out);
+	keep("attend_prompt", b_.info().half_matmul ? "attend_prompt f16" : "attend_prompt", out);
 }
 
 // One page of 2-bit keys and values is packed, then one row attends to it.

@@ -4,7 +4,7 @@
 // Debian 12's glslang writes only the former. They differ in the type, which tells in KHR what a matrix is used as
 // (first operand, second, sum), and in how loads and stores name the order in memory. What a matrix is used as follows
 // from the products that take it; so operands of different use must have types of their own (other ids for their
-// sizes).
+// sizes). The length of a matrix, a constant of the module there, becomes an instruction where it bounds a loop.
 //
 // Usage: khr_matrix IN.spv OUT.spv
 #include <cstdint>
@@ -31,11 +31,15 @@ enum Op : uint32_t {
 	OpConstantFalse = 42,
 	OpConstant = 43,
 	OpConstantComposite = 44,
+	OpSpecConstantOp = 52,
 	OpLoad = 61,
+	OpIAdd = 128,
+	OpSLessThan = 177,
 	OpTypeMatrixKhr = 4456,
 	OpMatrixLoadKhr = 4457,
 	OpMatrixStoreKhr = 4458,
 	OpMatrixMulAddKhr = 4459,
+	OpMatrixLengthKhr = 4460,
 	OpTypeMatrixNv = 5358,
 	OpMatrixLoadNv = 5359,
 	OpMatrixStoreNv = 5360,
@@ -71,6 +75,8 @@ struct Facts {
 	std::map<uint32_t, uint32_t> use;     // of a matrix type: 0 first operand, 1 second, 2 sum
 	std::map<uint32_t, uint32_t> type_of; // of loaded values and of products
 	std::map<uint32_t, bool> is_true;     // of boolean constants
+	std::map<uint32_t, uint32_t> length;  // of constants that are the number of elements of a lane: the matrix type
+	std::map<uint32_t, uint32_t> number;  // of 32-bit constants
 };
 
 void set_use(Facts& f, uint32_t value, uint32_t use) {
@@ -79,6 +85,11 @@ void set_use(Facts& f, uint32_t value, uint32_t use) {
 	uint32_t& u = f.use.at(type->second);
 	if (u != kNoUse && u != use) stop("operands of different use have one type; give their sizes other constants");
 	u = use;
+}
+
+bool is_zero(const Facts& f, uint32_t id) {
+	const auto n = f.number.find(id);
+	return n != f.number.end() && n->second == 0;
 }
 
 Facts facts(const std::vector<Instruction>& all) {
@@ -90,6 +101,12 @@ Facts facts(const std::vector<Instruction>& all) {
 		case OpTypeMatrixNv: f.use[a[0]] = kNoUse; break;
 		case OpConstantTrue:
 		case OpConstantFalse: f.is_true[a[1]] = op == OpConstantTrue; break;
+		case OpSpecConstantOp:
+			if (a[2] == OpMatrixLengthNv) f.length[a[1]] = a[3];
+			if (a[2] == OpIAdd && f.length.count(a[3]) && is_zero(f, a[4]))
+				f.length[a[1]] = f.length[a[3]]; // as an int
+			break;
+		case OpConstant: f.number[a[1]] = a[2]; break;
 		case OpConstantComposite:
 		case OpLoad:
 		case OpMatrixLoadNv:
@@ -122,7 +139,11 @@ class Writer {
 		case OpMatrixLoadNv: return put(OpMatrixLoadKhr, {a[0], a[1], a[2], order(a[4]), a[3]}, a.subspan(5));
 		case OpMatrixStoreNv: return put(OpMatrixStoreKhr, {a[0], a[1], order(a[3]), a[2]}, a.subspan(4));
 		case OpMatrixMulAddNv: return put(OpMatrixMulAddKhr, {}, a);
-		case OpMatrixLengthNv: stop("the length of a matrix is not translated");
+		case OpSpecConstantOp:
+			if (facts_.length.count(a[1])) return;
+			return put(i.op, {}, a);
+		case OpSLessThan: return put(i.op, {a[0], a[1], a[2], operand(a[3])});
+		case OpMatrixLengthNv: return put(OpMatrixLengthKhr, {}, a);
 		default: return put(i.op, {}, a);
 		}
 	}
@@ -130,6 +151,13 @@ class Writer {
 
  private:
 	uint32_t number(uint32_t n) const { return numbers_ + n; }
+	// A length is an instruction, not a constant, so that drivers need not fold it; it may only bound a loop.
+	uint32_t operand(uint32_t id) {
+		const auto length = facts_.length.find(id);
+		if (length == facts_.length.end()) return id;
+		put(OpMatrixLengthKhr, {facts_.uint_type, out_[3], length->second});
+		return out_[3]++;
+	}
 	uint32_t order(uint32_t by_columns) const { // id of a boolean to id of RowMajor 0 or ColumnMajor 1
 		const auto b = facts_.is_true.find(by_columns);
 		if (b == facts_.is_true.end()) stop("the order in memory of a load or store is no constant");

@@ -386,7 +386,9 @@ void clamp_caps(Caps& c, const std::string& text) {
 			allow(c.int_dot);
 		else if (key == "matrices") {
 			if (v == 0) c.matrix = {};
-		} else if (key == "push_descriptor")
+		} else if (key == "attend_matrices")
+			allow(c.attend_matrices);
+		else if (key == "push_descriptor")
 			allow(c.push_descriptor);
 		else if (key == "subgroup_ops")
 			allow(c.subgroup_ops);

@@ -47,7 +47,8 @@ struct Caps {
 	bool push_descriptor = false;
 	bool memory_budget = false;
 	bool executable_properties = false;
-	MatrixShape matrix; // of cooperative matrices; none: the device has none
+	MatrixShape matrix;          // of cooperative matrices; none: the device has none
+	bool attend_matrices = true; // prompts may attend by them, not only multiply
 	// A smaller subgroup has more registers per lane, and the driver says which pipelines spill.
 	bool can_narrow() const { return subgroup_pin && subgroup > subgroup_min && executable_properties; }
 	// memory

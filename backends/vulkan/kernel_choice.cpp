@@ -228,7 +228,45 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	return cut;
 }
 
+// Of lib/attend_matrix.glsl: queries of a workgroup, tokens of a tile, most channels of a head, subgroups that share
+// queries: they cost registers, and so do their sums.
+constexpr uint32_t kMatrixQueries = 64, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
+constexpr uint32_t kMatrixHeadDimIntel = 64; // Xe2 has 256 registers: more spill there, and so do pages
+
+uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
+
+AttendCut matrix_cut(const Caps& c, uint32_t share) {
+	AttendCut cut;
+	cut_heads(cut, share, kMatrixQueries);
+	cut.local = matrix_subgroups(c) * c.subgroup;
+	return cut;
+}
+
+void add_matrix(const Caps& c, std::vector<SpecValue>& spec) {
+	spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups},
+	                         {SPEC_MATRIX_M, c.matrix.m},
+	                         {SPEC_MATRIX_N, c.matrix.n},
+	                         {SPEC_MATRIX_K, c.matrix.k},
+	                         {SPEC_MATRIX_K_B, c.matrix.k}});
+}
+
 } // namespace
+
+// Whatever the number of rows: a row has the same bits in any chunk of its prompt.
+bool attends_by_matrices(const Caps& c, uint32_t head_dim, bool pages) {
+	const uint32_t most = c.vendor != kIntel ? kMatrixHeadDim : pages ? 0 : kMatrixHeadDimIntel;
+	if (!uses_matrices(c) || !c.attend_matrices || head_dim > most || head_dim % 8) return false;
+	const MatrixShape& m = c.matrix;
+	const auto whole = [&](uint32_t size, uint32_t keys) {
+		return size >= 8 && head_dim % size == 0 && keys % size == 0;
+	};
+	const uint32_t subgroups = matrix_subgroups(c), rows = kMatrixQueries / subgroups;
+	const uint32_t lanes = c.subgroup / rows;                                          // of a row of scores
+	const uint32_t shared = 16 * 2 * kMatrixKeys * (head_dim / 8 + 1) +                // keys and values
+	                        kMatrixQueries * (4 * kMatrixKeys + 2 * kMatrixKeys + 36); // scores, weights, factors
+	return m.m <= 16 && lanes >= 1 && lanes <= 8 && whole(m.n, kMatrixKeys / kMatrixGroups) &&
+	       whole(m.k, kMatrixKeys) && subgroups * c.subgroup <= c.workgroup && shared <= c.shared_bytes;
+}
 
 void check_attend_format(const Format& f, uint32_t head_dim) {
 	for (const Quant& q : {f.k, f.v}) {
@@ -244,34 +282,44 @@ void check_attend_format(const Format& f, uint32_t head_dim) {
 // Parts of a format that change nothing are left at one value, so that pipelines are shared.
 AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
                            bool prompt) {
-	const AttendCut cut = attend_cut(c, share, f, head_dim, page, prompt);
-	return {{soft(c) ? Kernel::soft_attend : Kernel::attend,
-	         {{SPEC_LOCAL_X, cut.local},
-	          {SPEC_HEAD_DIM, head_dim},
-	          {SPEC_K_BITS, f.k.bits},
-	          {SPEC_V_BITS, f.v.bits},
-	          {SPEC_K_GROUP, run_of(f.k, head_dim)},
-	          {SPEC_V_GROUP, run_of(f.v, head_dim)},
-	          {SPEC_FLAGS, attend_flags(f)},
-	          {SPEC_PAGE, page},
-	          {SPEC_HEADS, cut.heads},
-	          {SPEC_COLS, cut.tokens}}},
-	        cut.heads,
-	        cut.blocks,
-	        cut.tokens};
+	const bool matrices = prompt && attends_by_matrices(c, head_dim, /*pages=*/true);
+	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
+	AttendChoice x{{matrices  ? Kernel::attend_matrix
+	                : soft(c) ? Kernel::soft_attend
+	                          : Kernel::attend,
+	                {{SPEC_LOCAL_X, cut.local},
+	                 {SPEC_HEAD_DIM, head_dim},
+	                 {SPEC_K_BITS, f.k.bits},
+	                 {SPEC_V_BITS, f.v.bits},
+	                 {SPEC_K_GROUP, run_of(f.k, head_dim)},
+	                 {SPEC_V_GROUP, run_of(f.v, head_dim)},
+	                 {SPEC_FLAGS, attend_flags(f)},
+	                 {SPEC_PAGE, page},
+	                 {SPEC_HEADS, cut.heads},
+	                 {SPEC_COLS, cut.tokens}}},
+	               cut.heads,
+	               cut.blocks,
+	               cut.tokens};
+	if (matrices) add_matrix(c, x.spec);
+	return x;
 }
 
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
-	const AttendCut cut = attend_cut(c, share);
-	return {{soft(c) ? Kernel::soft_attend_prompt : Kernel::attend_prompt,
-	         {{SPEC_LOCAL_X, cut.local},
-	          {SPEC_HEAD_DIM, head_dim},
-	          {SPEC_FLAGS, flags},
-	          {SPEC_HEADS, cut.heads},
-	          {SPEC_COLS, cut.tokens}}},
-	        cut.heads,
-	        cut.blocks,
-	        cut.tokens};
+	const bool matrices = attends_by_matrices(c, head_dim, /*pages=*/false);
+	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share);
+	AttendChoice x{{matrices  ? Kernel::attend_prompt_matrix
+	                : soft(c) ? Kernel::soft_attend_prompt
+	                          : Kernel::attend_prompt,
+	                {{SPEC_LOCAL_X, cut.local},
+	                 {SPEC_HEAD_DIM, head_dim},
+	                 {SPEC_FLAGS, flags},
+	                 {SPEC_HEADS, cut.heads},
+	                 {SPEC_COLS, cut.tokens}}},
+	               cut.heads,
+	               cut.blocks,
+	               cut.tokens};
+	if (matrices) add_matrix(c, x.spec);
+	return x;
 }
 
 Choice choose_attend_merge(const Caps& c, uint32_t head_dim, uint32_t flags) {

@@ -31,7 +31,10 @@ bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
 }
 
 // Kernels whose constants and number of workgroups are computed from the subgroup's size (kernel_choice.cpp).
-bool needs_subgroup(Kernel k) { return k == Kernel::matvec || k == Kernel::matmul_matrix; }
+bool needs_subgroup(Kernel k) {
+	return k == Kernel::matvec || k == Kernel::matmul_matrix || k == Kernel::attend_matrix ||
+	       k == Kernel::attend_prompt_matrix;
+}
 
 } // namespace
 

@@ -13,6 +13,7 @@
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #include "lib/queries.glsl"
+#include "lib/pieces.glsl"
 
 const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
 const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
@@ -20,9 +21,8 @@ const uint V_ROWS = LOCAL_X / ROW_LANES;                            // V rows re
 const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;             // chunks of a lane
 const bool V_FOLD = V_BITS < 16u && !V_NORM;                        // scales are in the weights
 const uint V_RUNS = V_FOLD && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u; // sets of weights
-const uint V_LOW = (HEAD_DIM * 2u + 31u) / 32u;                     // words of the low plane of 3-bit codes
 const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
-					  : V_BITS == 3u ? V_LOW + (HEAD_DIM + 31u) / 32u
+					  : V_BITS == 3u ? (HEAD_DIM * 2u + 31u) / 32u + (HEAD_DIM + 31u) / 32u
 									 : (HEAD_DIM * V_BITS + 31u) / 32u;
 // The maximum over no token. Finite, so that no driver's fast arithmetic can make a NaN of it.
 const float NO_TOKEN = -1e30;
@@ -96,21 +96,8 @@ void tile_softmax(uint live, uint params, uint largest) {
 void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
-		const uint bits = V_BITS == 3u ? 2u : V_BITS, word = at + c * bits / 4u;
-		uint w = v_words[word], w2 = V_BITS == 8u ? v_words[word + 1u] : V_BITS == 3u ? v_words[at + V_LOW + c / 4u] : 0u;
-		w = w >> (c * bits * 8u % 32u) & mask;
-		w2 = (V_BITS == 3u ? w2 >> (c * 8u % 32u) : w2) & mask;
-		uvec4 a, b;
-		[[unroll]] for (uint i = 0; i < 4u; i++) {
-			a[i] = CODE(w, bits, i);
-			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, bits, i + 4u);
-			if (V_BITS == 3u) {
-				a[i] |= CODE(w2, 1u, i) << 2u;
-				b[i] |= CODE(w2, 1u, i + 4u) << 2u;
-			}
-		}
-		low = CODE_VEC4(a);
-		high = CODE_VEC4(b);
+		const bool two = V_BITS == 8u || V_BITS == 3u;
+		piece_codes(v_words[at + piece_word(c, V_BITS)], two ? v_words[at + piece_word2(c, V_BITS)] : 0u, c, V_BITS, mask, low, high);
 		if (V_BOOK) {
 			low = book_values(low, V_BITS);
 			high = book_values(high, V_BITS);

@@ -34,27 +34,10 @@ void queries_stage() {
 		q_s[i] = query_fit(uintBitsToFloat(q[query_at(i / Q_PIECES) + i % Q_PIECES]), i % Q_PIECES);
 	barrier();
 }
-// The rotation of shared/kv_page.h of every vector in q_s, or its inverse. Signs come first, or last.
-void rotate_staged(const bool back) {
-	const uint block = kv_rotation_block(HEAD_DIM);
-	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X) {
-		const vec4 x = q_s[i] * kv_rotation_scale(block);
-		q_s[i] = hadamard4(back ? x : signed4(x, i % Q_PIECES * 4u));
-	}
-	barrier();
-	for (uint step = 1u; step < block / 4u; step *= 2u) {
-		for (uint i = LANE; i < QUERIES * Q_PIECES / 2u; i += LOCAL_X) {
-			const uint at = i / step * 2u * step + i % step;
-			const vec4 a = q_s[at], b = q_s[at + step];
-			q_s[at] = a + b;
-			q_s[at + step] = a - b;
-		}
-		barrier();
-	}
-	if (!back) return;
-	for (uint i = LANE; i < QUERIES * Q_PIECES; i += LOCAL_X) q_s[i] = signed4(q_s[i], i % Q_PIECES * 4u);
-	barrier();
-}
+#define STAGED_PIECES (QUERIES * Q_PIECES)
+#define STAGED(i) q_s[i]
+#define STAGED_SET(i, x) q_s[i] = x
+#include "lib/rotate.glsl"
 void queries_step(uint step) {}
 #ifndef QUERY_PAGES
 vec4 query(uint j, uint step, uint i) { return q_s[j * Q_PIECES + step * 2u + i]; }

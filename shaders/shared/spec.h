@@ -19,4 +19,5 @@
 #define SPEC_MATRIX_K 18
 #define SPEC_MATRIX_K_B 19    // the same as SPEC_MATRIX_K, of the second operand
 #define SPEC_SUBGROUP_ROWS 20 // rows in which the subgroups of a workgroup stand
+#define SPEC_SUBGROUP_COLS 21 // or columns
 #endif

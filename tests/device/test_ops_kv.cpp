@@ -332,7 +332,7 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 	} else {
 		backend.attend(out, {}, vq, c.kv);
 	}
-	check_close(row, rig.get(out), want, r.prompt ? "attend_prompt" : "attend");
+	check_close(row, rig.get(out), want, r.prompt ? prompt_tolerance(backend) : "attend");
 	check_same_bits(row, rig.get(vq), q);
 }
 

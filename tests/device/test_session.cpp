@@ -2,6 +2,7 @@
 // compute is in test_models.cpp.
 #include "engine/core/npy.h"
 #include "tests/device/sequences.h"
+#include "tests/support/assets.h"
 #include <deque>
 #include <doctest/doctest.h>
 
@@ -24,6 +25,52 @@ TEST_CASE("session: a prompt in two turns has the logits of one prompt, and both
 			               (row.device == "cpu" ? 1e-3 : 5e-3));
 		         }
 	         });
+}
+
+// Mean divergence, nats per row, of distributions over the vocabulary: x from ref.
+static double divergence(std::span<const float> x, std::span<const float> ref, size_t vocab) {
+	const auto log_sum = [&](const float* row) {
+		const float top = *std::max_element(row, row + vocab);
+		double sum = 0;
+		for (size_t i = 0; i < vocab; ++i) sum += std::exp(double(row[i]) - double(top));
+		return double(top) + std::log(sum);
+	};
+	double all = 0;
+	for (size_t at = 0; at < ref.size(); at += vocab) {
+		const double sum = log_sum(&ref[at]), sum_x = log_sum(&x[at]);
+		for (size_t i = at; i < at + vocab; ++i)
+			all += std::exp(double(ref[i]) - sum) * (double(ref[i]) - sum - double(x[i]) + sum_x);
+	}
+	return all / double(ref.size() / vocab);
+}
+
+TEST_CASE("session: prompts on matrix units have the next tokens that f32 has, in one turn and over older pages") {
+	each_row(std::vector<Case>{{"matrix units"}}, [](Backend& backend, const Case&, const TestRow& row) {
+		EngineOptions opt;
+		opt.model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+		opt.backend = select_test_device(row.device);
+		if (!backend.info().half_matmul || opt.backend.f32_matmul) return; // nothing to compare
+		const std::string record = file_text(KVRUN_SOURCE_DIR "/models/bundled/record40.txt");
+		Floats logits[2];
+		size_t vocab = 0;
+		for (const bool f32 : {false, true}) {
+			opt.backend.f32_matmul = f32;
+			const auto engine = Engine::open(opt);
+			vocab = engine->config().vocab;
+			const std::vector<uint32_t> all = engine->tokenizer().encode(record, {});
+			const std::span<const uint32_t> tokens = std::span(all).first(std::min<size_t>(all.size(), 300));
+			Session s(*engine, with("fp16", 400));
+			Floats& out = logits[f32];
+			out = prompt_logits(s, tokens.first(200));
+			const Floats second = prompt_logits(s, tokens.subspan(200));
+			out.insert(out.end(), second.begin(), second.end());
+		}
+		REQUIRE(logits[0].size() == logits[1].size());
+		const double nats = divergence(logits[0], logits[1], vocab);
+		MESSAGE(row.device << ": " << nats << " nats per token");
+		CHECK(nats > 0); // else f32 was used both times
+		CHECK(nats < 1e-4);
+	});
 }
 
 TEST_CASE("session: the same bits in any chunking of a prompt, and in every run") {

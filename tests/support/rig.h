@@ -81,6 +81,11 @@ inline std::vector<float> factors(Backend& backend, bool decode, std::vector<flo
 	return x;
 }
 
+// The tolerance of attend_prompt on this device; `plain`: where it does not round to f16.
+inline const char* prompt_tolerance(const Backend& backend, const char* plain = "attend_prompt") {
+	return backend.info().half_matmul ? "attend_prompt f16" : plain;
+}
+
 // Buffers of one test row. Every view starts at an odd multiple of 16 bytes between two guards, which the destructor
 // checks.
 class Rig {

@@ -155,6 +155,57 @@ TEST_CASE("vulkan: matrices of the shapes that devices have fill their tiles, fo
 	}
 }
 
+TEST_CASE("vulkan: attention by matrices, where rows of a subgroup are whole matrices and have whole lanes") {
+	struct Row {
+		vk::MatrixShape shape;
+		uint32_t subgroup, shared;
+		uint32_t local; // of a workgroup; 0: not used
+	};
+	for (const Row& row :
+	     {Row{{16, 16, 16}, 32, 48u << 10, 256}, Row{{16, 16, 16}, 64, 48u << 10, 512},
+	      Row{{8, 16, 16}, 16, 64u << 10, 256}, Row{{8, 8, 8}, 8, 32u << 10, 128}, Row{{16, 8, 16}, 32, 48u << 10, 256},
+	      Row{{16, 16, 16}, 128, 48u << 10, 0}, Row{{16, 16, 16}, 32, 20u << 10, 0}, Row{{}, 32, 48u << 10, 0}}) {
+		vk::Caps c;
+		c.vendor = 0x10de;
+		c.workgroup = 1024, c.shared_bytes = row.shared;
+		c.subgroup = c.subgroup_min = c.subgroup_max = row.subgroup, c.subgroup_ops = true;
+		c.matrix = row.shape;
+		INFO(row.shape.m << "x" << row.shape.n << "x" << row.shape.k << " in " << row.subgroup);
+		CHECK(vk::attends_by_matrices(c, 128, true) == (row.local > 0));
+		CHECK_FALSE(vk::attends_by_matrices(c, 136, true)); // no room for a tile
+		CHECK(vk::attends_by_matrices(c, 80, true) == (row.local > 0));
+		CHECK_FALSE(vk::attends_by_matrices(c, row.shape.k == 8 ? 12 : 88, true)); // no whole matrices
+		if (!row.local) continue;
+		for (const uint32_t share : {1u, 3u, 8u, 64u, 71u})
+			for (const bool own : {false, true}) {
+				const vk::AttendChoice how = own ? vk::choose_attend_prompt(c, share, 128, 0)
+				                                 : vk::choose_attend(c, share, {}, 128, 32, /*prompt=*/true);
+				CHECK(how.kernel == (own ? Kernel::attend_prompt_matrix : Kernel::attend_matrix));
+				CHECK(how.heads * how.tokens <= 64);
+				CHECK(how.heads * how.blocks >= share);
+				std::vector<vk::SpecValue> spec = how.spec;
+				spec.push_back({SPEC_SUBGROUP, row.subgroup});
+				const KernelBlob& blob = kernel_blobs()[size_t(how.kernel)];
+				const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec);
+				CHECK(f.local[0] == row.local);
+				CHECK(f.shared_bytes == 32000);
+			}
+		vk::Caps tight = c;
+		tight.shared_bytes = 31999;
+		CHECK_FALSE(vk::attends_by_matrices(tight, 128, true));
+		CHECK(vk::attends_by_matrices(tight, 96, true));
+		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
+		CHECK(decode.kernel == Kernel::attend);
+		vk::Caps intel = c; // fewer registers
+		intel.vendor = 0x8086;
+		CHECK(vk::attends_by_matrices(intel, 64, false) == vk::uses_matrices(intel));
+		CHECK_FALSE(vk::attends_by_matrices(intel, 64, true));
+		CHECK_FALSE(vk::attends_by_matrices(intel, 80, false));
+		c.attend_matrices = false;
+		CHECK(vk::choose_attend_prompt(c, 4, 128, 0).kernel == Kernel::attend_prompt);
+	}
+}
+
 TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
 	select_test_device(test_driver());
 	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},

@@ -1,0 +1,106 @@
+// attend_prompt.comp on devices with cooperative matrices: the same result, bindings and FLAGS.
+//
+// Queries, keys, values and weights are halves, scores and sums f32 (lib/attend_matrix.glsl). Tiles of tokens start at
+// multiples of 32 from token 0, and a tile of which a row sees nothing changes nothing of it, so a row's bits do not
+// depend on how the prompt is cut.
+//
+// Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <= 64.
+// M, N, K: a shape that the device has for f16 x f16 + f32, K_B as in matmul_matrix.comp.
+// Needs: HEAD_DIM a multiple of 8, N and K, at most 128; whole matrices in the 64 * SUBGROUP * GROUPS / LOCAL_X rows of
+// GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the 64 * SUBGROUP / LOCAL_X rows of a subgroup.
+#version 460
+#pragma use_vulkan_memory_model
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_NV_cooperative_matrix : require
+#include "shared/kv_page.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
+layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
+layout(constant_id = SPEC_COLS) const uint TOKENS = 64;
+layout(constant_id = SPEC_SUBGROUP_COLS) const uint GROUPS = 2;
+layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
+layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
+layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
+layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
+const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & 1u) != 0u;
+
+layout(push_constant) uniform Push { AttendPromptPush p; };
+layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
+layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
+layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; };
+layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; };
+layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
+layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
+
+uint query_base = 0u, row_first = 0u, head = 0u, n_heads_here = 0u, n_tokens = 0u; // query j: row j / HEADS, head j % HEADS
+uint row_of(uint j) { return row_first + j / HEADS; }
+bool is_query(uint j) { return j < HEADS * TOKENS && row_of(j) < p.n_rows && j % HEADS < n_heads_here; }
+uint query_at(uint j) {
+	return query_base + (min(row_of(j), p.n_rows - 1u) * p.n_heads + min(j % HEADS, n_heads_here - 1u)) * (HEAD_DIM / 4u);
+}
+vec4 query_fit(vec4 x, uint c) { return x; }
+
+#include "lib/attend_matrix.glsl"
+
+uint k_head = 0u, v_head = 0u; // first pieces of the kv head
+uvec4 k_next[OWN_PIECES], v_next[OWN_PIECES];
+uvec2 key_place(uint i) {
+	const uint at = i * LOCAL_X + LANE;
+	return uvec2(at / PIECES, at % PIECES);
+}
+uvec2 value_place(uint i) { return key_place(i); }
+void tile_fetch(uint tile) {
+	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
+		const uvec2 at = key_place(i);
+		const uint from = min(tile * KEYS + at.x, n_tokens - 1u) * PIECES + at.y; // no weight falls on a token twice
+		k_next[i] = k_codes[k_head + from];
+		v_next[i] = v_codes[v_head + from];
+	}
+}
+uvec4 tile_key(uint i) { return k_next[i]; }
+uvec4 tile_value(uint i) { return v_next[i]; }
+uint tile_seen(uint tile, uint j) {
+	const uint seen = min(p.first + row_of(j) + 1u, n_tokens), before = min(tile * KEYS, seen);
+	return seen - before >= 32u ? ~0u : (1u << (seen - before)) - 1u;
+}
+
+uint head_at(uint j) { // of its result
+	const uint row = row_of(j), parts = KV_AT(4) + row * 2u;
+	const uint to = PARTIAL ? row_parts[parts] + row_parts[parts + 1u] - 1u : row;
+	return KV_AT(0) + (to * p.n_heads + head + j % HEADS) * (PARTIAL ? HEAD_DIM + 2u : HEAD_DIM);
+}
+void query_done(uint j, float top, float total) {
+	if (!is_query(j)) return;
+	if ((FLAGS & 2u) != 0u) lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] = top + log(total);
+	if (!PARTIAL) return;
+	const uint to = head_at(j) + HEAD_DIM;
+	result[to] = top;
+	result[to + 1u] = total;
+}
+void piece_done(uint j, uint c, vec4 sums, float total) {
+	if (!is_query(j)) return;
+	const uint to = head_at(j) + c * 4u;
+	const vec4 x = PARTIAL ? sums : sums / total;
+	[[unroll]] for (uint i = 0; i < 4u; i++) result[to + i] = x[i];
+}
+
+void main() {
+	const uint kv_head = gl_WorkGroupID.y / p.blocks, share = p.n_heads / p.n_kv_heads;
+	const uint block_first = gl_WorkGroupID.y % p.blocks * HEADS;
+	head = kv_head * share + block_first;
+	n_heads_here = min(HEADS, share - block_first);
+	row_first = gl_WorkGroupID.x * TOKENS;
+	query_base = KV_AT(1) / 4u + head * (HEAD_DIM / 4u);
+	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
+	k_head = KV_AT(2) / 4u + kv_head * p.t_cap * PIECES;
+	v_head = KV_AT(3) / 4u + kv_head * p.t_cap * PIECES;
+	attend((n_tokens + KEYS - 1u) / KEYS);
+}
