@@ -140,12 +140,18 @@ void Generator::admit() {
 			queue_.pop_front();
 			stats_.active += uint32_t(job.answers()); // publish() counts again
 		}
-		try {
-			if (start(job)) continue;
-		} catch (const ApiError& e) {
+		const auto refuse = [&](const ApiError& e) {
 			job.listener->fail(e);
 			std::lock_guard lock(mutex_);
 			stats_.failed += job.answers();
+		};
+		try {
+			if (start(job)) continue;
+		} catch (const ApiError& e) {
+			refuse(e);
+			continue;
+		} catch (const std::bad_alloc&) { // the others go on
+			refuse(ApiError(503, "there is no memory for this request", "", "out_of_memory"));
 			continue;
 		}
 		std::lock_guard lock(mutex_);
@@ -210,6 +216,7 @@ bool Generator::start(Job& job) {
 		};
 		if (status == KVRUN_OK) try {
 				param = "prompt";
+				active_.reserve(active_.size() + job.answers());
 				status = add_to_batch(job, lease, group);
 				message = kvrun_last_error();
 			} catch (...) {
