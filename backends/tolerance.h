@@ -14,7 +14,7 @@ struct Tolerance {
 };
 // By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, the last
 // two also with "f16" behind it (DeviceInfo::half_matmul), rope, kv (K and V as f16), attend,
-// attend_prompt, attend packed, both "attend_prompt f16" with half_matmul, copy. Throws Error{NotFound} for anything else.
+// attend_prompt, attend packed, both "attend_prompt f16" with half_matmul, copy. Throws Error{NotFound} for others.
 Tolerance tolerance(std::string_view what);
 
 struct Difference {

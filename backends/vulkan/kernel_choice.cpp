@@ -231,7 +231,6 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 // Of lib/attend_matrix.glsl: queries of a workgroup, tokens of a tile, most channels of a head, subgroups that share
 // queries: they cost registers, and so do their sums.
 constexpr uint32_t kMatrixQueries = 64, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
-constexpr uint32_t kMatrixHeadDimIntel = 64; // Xe2 has 256 registers: more spill there, and so do pages
 
 uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
 
@@ -253,9 +252,9 @@ void add_matrix(const Caps& c, std::vector<SpecValue>& spec) {
 } // namespace
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
-bool attends_by_matrices(const Caps& c, uint32_t head_dim, bool pages) {
-	const uint32_t most = c.vendor != kIntel ? kMatrixHeadDim : pages ? 0 : kMatrixHeadDimIntel;
-	if (!uses_matrices(c) || !c.attend_matrices || head_dim > most || head_dim % 8) return false;
+bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
+	if (c.vendor == kIntel) return false; // Xe2 has 256 registers: it spills
+	if (!uses_matrices(c) || !c.attend_matrices || head_dim > kMatrixHeadDim || head_dim % 8) return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size, uint32_t keys) {
 		return size >= 8 && head_dim % size == 0 && keys % size == 0;
@@ -282,7 +281,7 @@ void check_attend_format(const Format& f, uint32_t head_dim) {
 // Parts of a format that change nothing are left at one value, so that pipelines are shared.
 AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
                            bool prompt) {
-	const bool matrices = prompt && attends_by_matrices(c, head_dim, /*pages=*/true);
+	const bool matrices = prompt && attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
 	AttendChoice x{{matrices  ? Kernel::attend_matrix
 	                : soft(c) ? Kernel::soft_attend
@@ -305,7 +304,7 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 }
 
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
-	const bool matrices = attends_by_matrices(c, head_dim, /*pages=*/false);
+	const bool matrices = attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share);
 	AttendChoice x{{matrices  ? Kernel::attend_prompt_matrix
 	                : soft(c) ? Kernel::soft_attend_prompt

@@ -45,8 +45,8 @@ struct AttendChoice : Choice {
 	uint32_t blocks; // workgroups that share a kv head
 	uint32_t tokens; // rows of a workgroup
 };
-// Whether rows of prompts attend by cooperative matrices, to their own or to pages: products of f16, sums in f32.
-bool attends_by_matrices(const Caps&, uint32_t head_dim, bool pages);
+// Whether rows of prompts attend by cooperative matrices: products of f16, sums in f32.
+bool attends_by_matrices(const Caps&, uint32_t head_dim);
 void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
 // share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
 AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt);

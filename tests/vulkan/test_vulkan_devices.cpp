@@ -171,10 +171,10 @@ TEST_CASE("vulkan: attention by matrices, where rows of a subgroup are whole mat
 		c.subgroup = c.subgroup_min = c.subgroup_max = row.subgroup, c.subgroup_ops = true;
 		c.matrix = row.shape;
 		INFO(row.shape.m << "x" << row.shape.n << "x" << row.shape.k << " in " << row.subgroup);
-		CHECK(vk::attends_by_matrices(c, 128, true) == (row.local > 0));
-		CHECK_FALSE(vk::attends_by_matrices(c, 136, true)); // no room for a tile
-		CHECK(vk::attends_by_matrices(c, 80, true) == (row.local > 0));
-		CHECK_FALSE(vk::attends_by_matrices(c, row.shape.k == 8 ? 12 : 88, true)); // no whole matrices
+		CHECK(vk::attends_by_matrices(c, 128) == (row.local > 0));
+		CHECK_FALSE(vk::attends_by_matrices(c, 136)); // no room for a tile
+		CHECK(vk::attends_by_matrices(c, 80) == (row.local > 0));
+		CHECK_FALSE(vk::attends_by_matrices(c, row.shape.k == 8 ? 12 : 88)); // no whole matrices
 		if (!row.local) continue;
 		for (const uint32_t share : {1u, 3u, 8u, 64u, 71u})
 			for (const bool own : {false, true}) {
@@ -192,15 +192,13 @@ TEST_CASE("vulkan: attention by matrices, where rows of a subgroup are whole mat
 			}
 		vk::Caps tight = c;
 		tight.shared_bytes = 31999;
-		CHECK_FALSE(vk::attends_by_matrices(tight, 128, true));
-		CHECK(vk::attends_by_matrices(tight, 96, true));
+		CHECK_FALSE(vk::attends_by_matrices(tight, 128));
+		CHECK(vk::attends_by_matrices(tight, 96));
 		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
 		CHECK(decode.kernel == Kernel::attend);
-		vk::Caps intel = c; // fewer registers
+		vk::Caps intel = c; // registers do not suffice
 		intel.vendor = 0x8086;
-		CHECK(vk::attends_by_matrices(intel, 64, false) == vk::uses_matrices(intel));
-		CHECK_FALSE(vk::attends_by_matrices(intel, 64, true));
-		CHECK_FALSE(vk::attends_by_matrices(intel, 80, false));
+		CHECK_FALSE(vk::attends_by_matrices(intel, 64));
 		c.attend_matrices = false;
 		CHECK(vk::choose_attend_prompt(c, 4, 128, 0).kernel == Kernel::attend_prompt);
 	}
