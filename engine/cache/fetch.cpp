@@ -51,6 +51,7 @@ void KvFetch::forget() {
 
 void KvFetch::reset() {
 	forget();
+	masks_valid_ = false; // they hide slots of pages that are gone
 	host_.clear();
 	prompt_first_ = prompt_end_ = 0;
 	decoded_ = false;

@@ -44,6 +44,22 @@ TEST_CASE("fetch: a fork goes on with the same bits, and positions inside an ans
 	});
 }
 
+TEST_CASE("fetch: a session that begins anew with fewer tokens has the bits of a fresh one") {
+	const std::vector<Case> policies = {{"specache1,fetch=12"}, {"kivi2,fetch=7"}};
+	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kModel);
+		const uint32_t vocab = engine->config().vocab;
+		Session used(*engine, with(c.name + kWindow)), fresh(*engine, with(c.name + kWindow));
+		used.prefill(random_tokens(240, vocab, 3));
+		for (const uint32_t t : random_tokens(5, vocab, 4))
+			used.decode(t); // what they fetch hides tokens of late pages
+		used.reset();
+		const Tokens prompt = random_tokens(25, vocab, 5),
+		             tokens = random_tokens(30, vocab, 6); // none is packed at first
+		check_same_bits(row, follow(used, prompt, tokens), follow(fresh, prompt, tokens));
+	});
+}
+
 TEST_CASE("fetch: rows have the same bits alone and beside sessions of other policies") {
 	each_row(std::vector<Case>{{"company"}}, [](Backend&, const Case&, const TestRow& row) {
 		const auto engine = open_engine(row.device, kModel);

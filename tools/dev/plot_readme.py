@@ -16,8 +16,9 @@ MEMORY = {"fp16": "#444444", "kivi4": "#1b6ca8", "kivi2": "#c8553d", "xquant": "
 EVICTS = {"streaming", "h2o"}
 LABELS = {  # of points that lie close together: where the name goes
     "rtn2": (8, 4, "start"), "xquant": (-8, -5, "end"), "asymkv": (8, -5, "start"), "kivi1": (8, 4, "start"),
-    "streaming": (-2, -8, "middle"), "h2o": (0, -9, "middle"), "mikv": (8, -2, "start"), "zipcache": (8, 6, "start"),
-    "rtn4": (-8, 8, "end"), "logquant": (8, 10, "start"), "kivi2": (-8, 2, "end")}
+    "streaming": (-2, -8, "middle"), "h2o": (0, -9, "middle"), "mikv": (8, 4, "start"), "zipcache": (-8, 6, "end"),
+    "rtn4": (8, 6, "start"), "logquant": (8, 12, "start"), "kivi2": (-8, 2, "end"), "specache2": (2, -8, "middle"),
+    "specache1": (0, -9, "middle")}
 W, H, TOP, BOTTOM = 440, 330, 46, 48  # of a panel, in pixels
 LEFT, RIGHT = 58, 22
 

@@ -21,11 +21,11 @@ SETTINGS = {"samples": (48, 8), "lines": (40, 20), "chunk": (1024, 256), "chunks
             "needles": (24, 4)}
 ABLATION_SETTINGS = SETTINGS | {"samples": (32, 6), "chunks": (2, 1)}
 
-PAPER = ("fp16 rtn8 rtn4 rtn2 kivi4 kivi2 kivi1 logquant xquant asymkv zipcache mikv h2o streaming").split()
+PAPER = ("fp16 rtn8 rtn4 rtn2 kivi4 kivi2 kivi1 specache2 specache1 logquant xquant asymkv zipcache mikv h2o streaming").split()
 # Windows of 33 to 64 f16 tokens, 48 on average; LogQuant holds 2 W to 3 W. Eviction gets about the bytes of 2 bits.
 SMALL = [
-    "fp16", "rtn8", "rtn4", "rtn2", "kivi4,recent=64", "kivi2,recent=64", "kivi1,recent=64", "logquant,group=32,W=19",
-    "xquant,group=32,flush=32,recent=64", "asymkv,recent=64", "zipcache", "mikv", "h2o,budget=64,recent=64",
+    "fp16", "rtn8", "rtn4", "rtn2", "kivi4,recent=64", "kivi2,recent=64", "kivi1,recent=64", "specache2", "specache1",
+    "logquant,group=32,W=19", "xquant,group=32,flush=32,recent=64", "asymkv,recent=64", "zipcache", "mikv", "h2o,budget=64,recent=64",
     "streaming,recent=128",
 ]
 
