@@ -94,7 +94,8 @@ void draw_cache(Ui& ui, float height) {
 	const std::string speed = l.tokens_per_second > 0 ? fmt::format(", {:.1f} tok/s", l.tokens_per_second) : "";
 	ImGui::Text("%zu%s tokens%s", v.tiers.size(), v.ctx ? fmt::format(" of {}", v.ctx).c_str() : "", speed.c_str());
 	for (size_t t = 0; t < 4; ++t)
-		swatch(kTierColors[t], fmt::format("{} {}", kTierNames[t], std::ranges::count(v.tiers, uint8_t(t))));
+		if (const auto n = std::ranges::count(v.tiers, uint8_t(t)))
+			swatch(kTierColors[t], fmt::format("{} {}", kTierNames[t], n));
 	draw_watch(ui);
 	const float em = ImGui::GetFontSize(), width = ImGui::GetContentRegionAvail().x;
 	draw_strip(v.tiers, v.ctx, ImGui::GetCursorScreenPos(), {width, 1.6f * em});
@@ -105,12 +106,15 @@ void draw_cache(Ui& ui, float height) {
 	const std::string& kv = c ? c->kv : ui.state.settings.kv;
 	std::string size = "no cache yet";
 	if (v.f16_equivalent)
-		size = fmt::format("{}, f16 would take {}", human_size(v.total_bytes()), human_size(v.f16_equivalent));
+		size = fmt::format("{} (in f16: {})", human_size(v.total_bytes()), human_size(v.f16_equivalent));
 	ImGui::Text("%s: %s", kv.c_str(), size.c_str());
-	swatch(kTierColors[0], "f16 " + human_size(v.f16_bytes));
-	swatch(kTierColors[2], "codes " + human_size(v.code_bytes));
-	swatch(kParamColor, "scales " + human_size(v.param_bytes));
-	swatch(kOverheadColor, "overhead " + human_size(v.overhead_bytes));
+	const auto part = [](ImU32 color, const char* name, uint64_t bytes) {
+		if (bytes) swatch(color, fmt::format("{} {}", name, human_size(bytes)));
+	};
+	part(kTierColors[0], "f16", v.f16_bytes);
+	part(kTierColors[2], "codes", v.code_bytes);
+	part(kParamColor, "scales", v.param_bytes);
+	part(kOverheadColor, "overhead", v.overhead_bytes);
 	ImGui::EndChild();
 	mark_region(ui, "cache");
 }

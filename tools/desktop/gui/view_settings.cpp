@@ -89,8 +89,8 @@ void draw_plan(Ui& ui) {
 			            human_size(p.memory_bytes - std::min(p.memory_bytes, others + p.kv_bytes)).c_str(),
 			            p.evicts ? "; forgets old tokens" : "");
 		else
-			ImGui::TextColored(ImGui::ColorConvertU32ToFloat4(kTooMuchColor), "%s does not fit; at most %llu tokens",
-			                   cache.c_str(), static_cast<unsigned long long>(p.most_tokens));
+			ImGui::TextColored(ImGui::ColorConvertU32ToFloat4(kTooMuchColor), "does not fit: needs %s; %llu tokens fit",
+			                   human_size(p.kv_bytes).c_str(), static_cast<unsigned long long>(p.most_tokens));
 	}
 	mark_region(ui, "plan");
 	ImGui::TextDisabled("violet: weights; yellow: work space; green: cache; red: does not fit");
