@@ -3,6 +3,7 @@
 #include "engine/core/log.h"
 #include "engine/core/round.h"
 #include <algorithm>
+#include <bit>
 
 namespace kvrun::vk {
 namespace {
@@ -178,6 +179,9 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	r.label = label;
 	VkBufferCreateInfo info = make<VkBufferCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
 	info.size = r.size;
+	// llvmpipe's machine code depends on which texel buffers have a power of two as their size: where some have and
+	// some have not, every kernel is compiled more than once.
+	if (c.texel_range && std::has_single_bit(r.size) && r.size < largest) info.size += 16;
 	info.usage =
 	    VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
 	if (c.texel_range) info.usage |= VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT;
