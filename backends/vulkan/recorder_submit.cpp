@@ -312,12 +312,14 @@ void Recorder::wait_until(uint64_t value) {
 
 void Recorder::retire(uint32_t id) noexcept {
 	uint64_t last = mem_.at(id).last_use;
-	if (const uint64_t n = mem_.at(id).transfer) try {
-			if (!lost_.empty()) throw Error(lost_code_, lost_); // it has been waited for long enough
-			wait_transfer(n);
-		} catch (...) { // the device may still copy: the buffer is destroyed when it has settled
-			last = UINT64_MAX;
-		}
+	if (const uint64_t n = mem_.at(id).transfer) {
+		bool done = false;
+		if (lost_.empty()) try { // a lost device has been waited for long enough
+				wait_transfer(n);
+				done = true;
+			} catch (...) {}
+		if (!done) last = UINT64_MAX; // the device may still copy: the buffer is destroyed when it has settled
+	}
 	forget_buffer(id);
 	if (last <= completed_)
 		mem_.destroy(id);

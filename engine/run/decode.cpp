@@ -1,5 +1,6 @@
 // Decode steps: the next token of any number of sequences at once.
 #include "engine/run/decode.h"
+#include "engine/core/round.h"
 #include "engine/run/arena.h"
 #include <algorithm>
 
@@ -40,6 +41,12 @@ std::span<const float> Decoder::decode(KvPool& pool, std::span<const DecodeRow> 
 	return logits_;
 }
 
+// The device begins while the host still records: after the first layer, then after every quarter of them.
+static bool is_handed_over(uint32_t layer, uint32_t n_layers) {
+	const uint32_t quarter = std::max(ceil_div(n_layers, 4u), 4u);
+	return layer + 1 < n_layers && (layer == 0 || (layer + 1) % quarter == 0);
+}
+
 void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	const uint32_t n = uint32_t(step.size());
 	const uint32_t kept = uint32_t(std::ranges::count_if(step, [](const Row& r) { return r.step.keep; }));
@@ -70,6 +77,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		kv.stored(l);
 		kv.attend(l, rows.att, rows.q);
 		graph_.project_out(l, rows, /*decode=*/true);
+		if (is_handed_over(l, graph_.config().n_layers)) be.submit();
 	}
 	if (kept) graph_.logits(kvrun::rows(rows.x, 0, kept), logits_, /*decode=*/true);
 	if (n > kept) graph_.logits(kvrun::rows(rows.x, kept, n - kept), guesses_, /*decode=*/true);
