@@ -190,6 +190,8 @@ echo '[{"n_prompt": 0, "n_gen": 4, "n_depth": 256, "gpu_info": "G", "avg_ts": 12
 	CAPTURE(report);
 	CHECK(report.find("| attend | 90, SIMD8, 700 | 64, 32, 800 | failed |") != std::string::npos);
 	CHECK(html.find("exit code 3") != std::string::npos);
+	CHECK(r.code == 4); // a compiler that fails is a stage that failed
+	CHECK(r.err.find("failed: none: static: ") != std::string::npos);
 	CHECK(html.find("class=bad title=\"2 uses, 1 spill\"") != std::string::npos);
 	CHECK(report.find("| G | tg4 | 256 | q4_0 | 12.50 | 2 |") != std::string::npos);
 }

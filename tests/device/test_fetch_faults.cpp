@@ -215,6 +215,7 @@ TEST_CASE("T68 fetch: a device that is lost at any call is one error, and every 
 	}
 	const uint64_t n_calls = faults.calls;
 	REQUIRE(n_calls > 50);
+	uint64_t met = 0;
 	for (uint64_t n = 1; n <= n_calls; n += 3) {
 		CAPTURE(n);
 		faults = {};
@@ -223,6 +224,8 @@ TEST_CASE("T68 fetch: a device that is lost at any call is one error, and every 
 		faults = {};
 		faults.dies_at = n;
 		const Outcome o = outcome_of([&] { answer(s, 12); });
+		if (faults.calls < n) continue; // a prompt is cut by time: in fewer pieces than when the calls were counted
+		++met;
 		CHECK(o.threw);
 		CHECK(o.code == Code::Device);
 		const uint64_t calls = faults.calls;
@@ -230,6 +233,7 @@ TEST_CASE("T68 fetch: a device that is lost at any call is one error, and every 
 		CHECK_THROWS_WITH_AS(answer(s, 12), o.what.c_str(), Error);
 		CHECK(faults.calls < calls + 20); // nobody tries again and again
 	}
+	CHECK(met > 15);
 	faults = {};
 	const auto engine = open_faulty();
 	Session s(*engine, with(kPolicy));

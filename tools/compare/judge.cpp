@@ -179,6 +179,9 @@ int judge(Json& run, const Json* baseline) {
 		judge_stability(f, d);
 		if (baseline) judge_baseline(f, d, *baseline);
 	}
+	if (run.contains("static"))
+		for (const Json& column : run["static"])
+			if (column.contains("error")) f.add("failed", {{"label", column["chip"]}}, "static", column["error"]);
 	if (run.contains("peer") && run["peer"].contains("error"))
 		f.add("failed", {{"label", "peer"}}, "speed", run["peer"]["error"]);
 	return f.any("wrong") ? kWrong : f.any("failed") ? 4 : f.any("slower") ? kSlower : 0;
