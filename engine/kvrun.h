@@ -99,8 +99,8 @@ typedef struct {
 	const char* test_caps; /* clamps limits of the device, for tests; NULL: as they are */
 	int check;             /* 1: run every operation on the cpu backend too, stop at the first that differs (slow) */
 	int poison;            /* 1: fill new device memory with NaN, so that reads of unwritten memory show */
-	int f32_matmul;        /* 1: multiply prompts in f32 also where the device has matrix units, which take f16 */
-	double submit_ms;      /* target time of one submission to the device */
+	int f32_matmul;   /* 1: multiply and attend prompts in f32 also where the device has matrix units, which take f16 */
+	double submit_ms; /* target time of one submission to the device */
 	/* Called where the probe has found a driver that must be left out: is to make the environment variable
 	 * VK_DRIVER_FILES these files. NULL: Vulkan is not used while such a driver is installed. */
 	void (*set_driver_files)(const char* files, void* payload);
@@ -461,11 +461,11 @@ KVRUN_API kvrun_status kvrun_batch_new(kvrun_batch** out, kvrun_engine* engine);
 /* Begins an answer; its session is in use until kvrun_batch_take(). Texts of the options are copied. */
 KVRUN_API kvrun_status kvrun_batch_add(kvrun_batch* batch, kvrun_session* session, const uint32_t* prompt, size_t count,
                                        const kvrun_generate_options* options, uint32_t* out_id);
-/* Begins another answer to the prompt of answer `of`, which is read once for both: the session, a fork of that answer's
- * from before kvrun_batch_add(), takes what that one holds once the prompt is read, pages by reference. Then the two go
- * their own ways. Ends as `of` does where the prompt is not read to its end. KVRUN_EINVALID where `of` is not, or no
- * longer, reading its prompt or the session is no such fork. on_prefill is not called; the result's prompt_tokens is 0.
- */
+/* Begins another answer to the prompt of answer `of`, which is read once for both. The session must be a fork of that
+ * answer's session, made before kvrun_batch_add(). Once the prompt is read it becomes a fork of it again, pages by
+ * reference, and both answers go on independently. If the prompt of `of` is not read to its end, this answer ends as
+ * `of` does. KVRUN_EINVALID if `of` is not reading its prompt, or the session is not such a fork. on_prefill is not
+ * called, and the result's prompt_tokens is 0. */
 KVRUN_API kvrun_status kvrun_batch_add_fork(kvrun_batch* batch, kvrun_session* session, uint32_t of,
                                             const kvrun_generate_options* options, uint32_t* out_id);
 /* Before each token of an answer is chosen, with the logits of all tokens (vocab), which it may change: -INFINITY rules

@@ -49,15 +49,13 @@ void TokenSet::release(uint32_t slot) noexcept {
 }
 
 uint32_t TokenSet::take_slot() {
-	for (uint32_t page = free_from_; page < n_pages_[kF16]; ++page)
-		for (uint32_t w = 0; w < plan_->page[kF16] / 32; ++w) {
-			const uint32_t full = live_[kF16][page * 4 + w];
-			if (full == UINT32_MAX) continue;
-			free_from_ = page;
-			return page * plan_->page[kF16] + w * 32 + uint32_t(std::countr_one(full));
-		}
-	KV_ASSERT(!"a free f16 slot");
-	return kNone;
+	const uint32_t page = plan_->page[kF16];
+	for (;; ++free_from_) {
+		KV_ASSERT(free_from_ < n_pages_[kF16]);
+		for (uint32_t w = 0; w < page / 32; ++w)
+			if (const uint32_t full = live_[kF16][free_from_ * 4 + w]; full != UINT32_MAX)
+				return free_from_ * page + w * 32 + uint32_t(std::countr_one(full));
+	}
 }
 
 void TokenSet::append_page(int tier) {
@@ -150,32 +148,21 @@ TokenSet::Token TokenSet::at_slot(uint32_t slot) const {
 
 TokenSet::Lists TokenSet::open() const {
 	Lists L;
+	std::vector<bool> waits(f16_pos_.size());
 	for (int t = 0; t < kTiers; ++t)
-		for (const uint32_t slot : waiting_[t]) L.waiting[t].push_back(at_slot(slot));
-	// The others by position: a bit per position orders them in one pass.
-	uint32_t end = 0;
-	for (const uint32_t pos : f16_pos_)
-		if (pos != kNone) end = std::max(end, pos + 1);
-	std::vector<uint64_t> here(end / 64 + 1);
-	std::vector<uint32_t> slot_of(end);
-	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
-		const uint32_t pos = f16_pos_[slot];
-		if (pos == kNone) continue;
-		here[pos / 64] |= uint64_t(1) << pos % 64;
-		slot_of[pos] = slot;
+		for (const uint32_t slot : waiting_[t]) L.waiting[t].push_back(at_slot(slot)), waits[slot] = true;
+	std::vector<Token> others;
+	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot)
+		if (f16_pos_[slot] != kNone && !waits[slot]) others.push_back(at_slot(slot));
+	std::ranges::sort(others, {}, &Token::pos);
+	for (const Token& t : others) {
+		if (t.pos < plan_->policy.select.sinks)
+			L.sinks.push_back(t);
+		else if (t.pos < recent_from_)
+			L.kept.push_back(t);
+		else
+			L.recent.push_back(t);
 	}
-	for (const auto& waiting : waiting_)
-		for (const uint32_t slot : waiting) here[f16_pos_[slot] / 64] &= ~(uint64_t(1) << f16_pos_[slot] % 64);
-	for (size_t w = 0; w < here.size(); ++w)
-		for (uint64_t bits = here[w]; bits; bits &= bits - 1) {
-			const Token t = at_slot(slot_of[w * 64 + size_t(std::countr_zero(bits))]);
-			if (t.pos < plan_->policy.select.sinks)
-				L.sinks.push_back(t);
-			else if (t.pos < recent_from_)
-				L.kept.push_back(t);
-			else
-				L.recent.push_back(t);
-		}
 	return L;
 }
 
