@@ -152,12 +152,14 @@ void CheckedBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	};
 	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q) {
 		const uint32_t words = page_param_words(q, n_kv, D, a.page);
-		if (q.scale != Scale::Norm || q.norm_bits == 16) return add(name, pool, field, words, 0);
-		const uint32_t norms = kv_norm_scale_word(n_kv, 0, a.page); // bytes; halves follow
+		if (q.param_bits == 16) return add(name, pool, field, words, 0);
+		const uint32_t bytes = q.scale == Scale::Norm // words of them; halves follow
+		                           ? kv_norm_scale_word(n_kv, 0, a.page)
+		                           : kv_byte_largest_word(ParamPage{q, nullptr, n_kv, D, a.page}.n_params(), 0);
 		for (size_t i = 0; i < work.size(); i += kPackWords) {
-			const uint32_t at[2] = {work[i + field], work[i + field] + norms};
-			add_span(out, name, pool, std::span(at, 1), 1, 0, norms, 8);
-			add_span(out, name, pool, std::span(at + 1, 1), 1, 0, words - norms, 0);
+			const uint32_t at[2] = {work[i + field], work[i + field] + bytes};
+			add_span(out, name, pool, std::span(at, 1), 1, 0, bytes, 8);
+			add_span(out, name, pool, std::span(at + 1, 1), 1, 0, words - bytes, 0);
 		}
 	};
 	const auto plane_bits = [](const Quant& q) { return q.bits == 3 ? 1u : uint32_t(q.bits); };

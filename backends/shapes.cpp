@@ -33,8 +33,9 @@ void check_quant(const Quant& q, bool is_k, uint32_t n_kv_heads, uint32_t head_d
 	KV_ASSERT(is_k || q.scale != Scale::PerChannel);
 	KV_ASSERT(q.scale != Scale::PerToken || (q.group > 0 && n_kv_heads * head_dim % q.group == 0));
 	KV_ASSERT(q.norm == Norm::None || q.norm == (is_k ? Norm::Balance : Norm::SqrtMax));
-	KV_ASSERT(q.scale != Scale::Norm ||
-	          (q.bits <= 4 && q.norm == Norm::None && (q.norm_bits == 8 || q.norm_bits == 16)));
+	KV_ASSERT(q.scale != Scale::Norm || (q.bits <= 4 && q.norm == Norm::None));
+	KV_ASSERT(q.param_bits == 16 || (q.param_bits == 8 && q.bits <= 4 && q.norm != Norm::SqrtMax));
+	KV_ASSERT(q.param_bits == 16 || q.scale == (is_k ? Scale::PerChannel : Scale::PerToken) || q.scale == Scale::Norm);
 	KV_ASSERT(!q.mean || (is_k && q.scale == Scale::Norm));
 	KV_ASSERT(!q.rotate || q.scale == Scale::Norm);
 }

@@ -21,7 +21,7 @@
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
 // rotated values is rotated back.
 // FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance; 8 K, 16 V have
-// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's norms are bytes; 512 K has means.
+// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's parameters are bytes; 512 K has means.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
@@ -47,7 +47,7 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const bool K_BOOK = (FLAGS & 8u) != 0u, V_BOOK = (FLAGS & 16u) != 0u, K_ROTATE = (FLAGS & 32u) != 0u;
-const bool V_ROTATE = (FLAGS & 64u) != 0u, K_NORM8 = (FLAGS & 128u) != 0u, V_NORM8 = (FLAGS & 256u) != 0u;
+const bool V_ROTATE = (FLAGS & 64u) != 0u, K_BYTES = (FLAGS & 128u) != 0u, V_BYTES = (FLAGS & 256u) != 0u;
 const bool K_MEAN = (FLAGS & 512u) != 0u;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
@@ -84,6 +84,11 @@ vec4 query_fit(vec4 x, uint c);
 
 #include "lib/keys.glsl"
 
+// Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
+uint largest_word(const bool norms, uint n) {
+	return norms ? kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : kv_byte_largest_word(n, kv_head);
+}
+
 void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 8;
@@ -116,9 +121,9 @@ void main() {
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
 		const uint v_param = V_BITS == 16 ? 0
 							 : KV_AT(7) + tables[at + 3] +
-								   (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_NORM8 ? 8u : 16u)
-										   : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE));
-		const uint v_largest = V_NORM8 ? KV_AT(7) + tables[at + 3] + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : 0;
+								   (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
+										   : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
+		const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] + largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE)) : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 		tile_softmax(seen, v_param, v_largest);
 		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);

@@ -34,7 +34,7 @@ layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
 const bool K_BOOK = (FLAGS & 8u) != 0u, V_BOOK = (FLAGS & 16u) != 0u, Q_ROTATE = (FLAGS & 32u) != 0u;
-const bool V_ROTATE = (FLAGS & 64u) != 0u, K_NORM8 = (FLAGS & 128u) != 0u, V_NORM8 = (FLAGS & 256u) != 0u;
+const bool V_ROTATE = (FLAGS & 64u) != 0u, K_BYTES = (FLAGS & 128u) != 0u, V_BYTES = (FLAGS & 256u) != 0u;
 const bool K_MEAN = (FLAGS & 512u) != 0u, K_CHANNEL = (FLAGS & 1u) != 0u;
 const bool V_NORM = (FLAGS & 2u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
 
@@ -117,22 +117,29 @@ uvec4 tile_key(uint i) {
 	vec4 low, high;
 	piece_codes(k_next[i].x, k_next[i].y, c, K_BITS, ~0u, low, high);
 	if (K_BOOK) {
-		float norm = norm_of(k_param_words[k_param + kv_norm_word(kv_head, token, PAGE, K_NORM8 ? 8u : 16u)], token, K_NORM8);
-		if (K_NORM8) norm *= kv_norm_step(unpackHalf2x16(k_param_words[k_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
+		float norm = norm_of(k_param_words[k_param + kv_norm_word(kv_head, token, PAGE, K_BYTES ? 8u : 16u)], token, K_BYTES);
+		if (K_BYTES) norm *= kv_255th(unpackHalf2x16(k_param_words[k_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
 		low = book_values(low, K_BITS) * norm;
 		high = book_values(high, K_BITS) * norm;
 		if (K_MEAN) {
-			const uvec4 mean = k_params[(k_param + kv_mean_word(p.n_kv_heads, kv_head, c * 8u, HEAD_DIM, PAGE, K_NORM8 ? 8u : 16u)) / 4u];
+			const uvec4 mean = k_params[(k_param + kv_mean_word(p.n_kv_heads, kv_head, c * 8u, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4u];
 			low += halves_low(mean);
 			high += halves_high(mean);
 		}
 	} else if (K_CHANNEL) {
 		const uint at = (k_param + kv_channel_param(kv_head, c * 8u, HEAD_DIM)) / 4u;
-		vec4 scale, zero;
-		params_of(k_params[at], scale, zero);
+		vec4 scale, zero, scale2, zero2;
+		if (K_BYTES) {
+			const uvec4 w = k_params[(k_param + kv_channel_param(kv_head, c * 8u, HEAD_DIM) / 2u) / 4u];
+			const uint largest = k_param_words[k_param + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head)];
+			byte_params_of(w.xy, largest, scale, zero);
+			byte_params_of(w.zw, largest, scale2, zero2);
+		} else {
+			params_of(k_params[at], scale, zero);
+			params_of(k_params[at + 1u], scale2, zero2);
+		}
 		low = low * scale + zero;
-		params_of(k_params[at + 1u], scale, zero);
-		high = high * scale + zero;
+		high = high * scale2 + zero2;
 	} else {
 		const vec2 x = unpackHalf2x16(k_param_words[k_param + kv_token_param(kv_head, c * 8u, token, HEAD_DIM, K_GROUP, PAGE)]);
 		low = low * x.x + x.y;
@@ -148,12 +155,22 @@ uvec4 tile_value(uint i) {
 	vec4 low, high;
 	piece_codes(v_next[i].x, v_next[i].y, c, V_BITS, ~0u, low, high);
 	if (V_BOOK) {
-		float norm = norm_of(v_param_words[v_param + kv_norm_word(kv_head, token, PAGE, V_NORM8 ? 8u : 16u)], token, V_NORM8);
-		if (V_NORM8) norm *= kv_norm_step(unpackHalf2x16(v_param_words[v_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
+		float norm = norm_of(v_param_words[v_param + kv_norm_word(kv_head, token, PAGE, V_BYTES ? 8u : 16u)], token, V_BYTES);
+		if (V_BYTES) norm *= kv_255th(unpackHalf2x16(v_param_words[v_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
 		low = book_values(low, V_BITS) * norm;
 		high = book_values(high, V_BITS) * norm;
 	} else {
-		const vec2 x = unpackHalf2x16(v_param_words[v_param + kv_token_param(kv_head, c * 8u, token, HEAD_DIM, V_GROUP, PAGE)]);
+		const uint i = kv_token_param(kv_head, c * 8u, token, HEAD_DIM, V_GROUP, PAGE);
+		vec2 x;
+		if (V_BYTES) {
+			const uint largest = kv_byte_largest_word(kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE), kv_head);
+			const uint pair = v_param_words[v_param + kv_byte_param_word(i)] >> i % 2u * 16u;
+			vec4 scale, zero;
+			byte_params_of(uvec2(pair, 0u), v_param_words[v_param + largest], scale, zero);
+			x = vec2(scale.x, zero.x);
+		} else {
+			x = unpackHalf2x16(v_param_words[v_param + i]);
+		}
 		low = low * x.x + x.y;
 		high = high * x.x + x.y;
 	}

@@ -1,9 +1,10 @@
 // f16 keys -> codes with (scale, zero) per channel: of one whole page, or the parameters a block already holds.
 //
 //   0 codes pool words, [kv head][word][token] in a page, written | 1 params pool words, [kv head][channel], written;
-//   read instead with FLAGS 1 | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
+//   read instead with FLAGS 1, bytes with FLAGS 4 | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
 //   4 work (n_work, 10) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with FLAGS 2
-// Grid: x = work item, y = kv head.  FLAGS: 1 parameters are there, 2 keys are multiplied by the balancer.
+// Grid: x = work item, y = kv head.  FLAGS: 1 parameters are there, 2 keys are multiplied by the balancer,
+// 4 parameters are bytes.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
@@ -23,6 +24,7 @@ layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; }
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
+const bool BYTES = (FLAGS & 4u) != 0;
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
 const uint PAIRS = HEAD_DIM / 2, WORDS = LOW_WORDS + (BITS == 3 ? (HEAD_DIM + 31) / 32 : 0);
 shared vec2 plain_s[HEAD_DIM]; // (scale, zero) codes are computed with
@@ -30,6 +32,25 @@ shared vec2 factor_s[PAIRS];   // balancer
 
 vec2 key(uint h, uint row, uint pair) {
 	return unpackHalf2x16(k[KV_AT(2) + (h * p.t_cap + row) * PAIRS + pair]) * factor_s[pair];
+}
+
+// plain_s holds what f16 would store of each channel: writes the bytes next to it, and makes it what codes need.
+void put_bytes(uint h, uint params_at, bool mine) {
+	const uint lane = gl_LocalInvocationIndex, n = kv_channel_param_words(p.n_kv_heads, HEAD_DIM);
+	vec2 largest = vec2(0);
+	for (uint c = 0; c < HEAD_DIM; c++) largest = max(largest, abs(plain_s[c]));
+	barrier(); // all lanes have read all channels
+	if (mine && lane == 0) params[params_at + kv_byte_largest_word(n, h)] = f16_pack(largest.x, largest.y);
+	for (uint i = lane; i < PAIRS; i += 64) {
+		uint word = 0;
+		for (uint c = 0; c < 2; c++) {
+			const uint bytes = param_bytes(plain_s[2 * i + c], largest);
+			plain_s[2 * i + c] = plain_of(bytes_meaning(bytes, largest), BITS, p.shift, p.shrink);
+			word |= bytes << (16 * c);
+		}
+		if (mine) params[params_at + kv_byte_param_word(kv_channel_param(h, 2 * i, HEAD_DIM))] = word;
+	}
+	barrier();
 }
 
 void main() {
@@ -52,11 +73,14 @@ void main() {
 			if ((FLAGS & 1u) != 0) plain_s[2 * i + c] = unpackHalf2x16(params[at]);
 			else {
 				plain_s[2 * i + c] = plain_params(c == 0 ? lo.x : lo.y, c == 0 ? hi.x : hi.y, BITS);
-				if (mine) params[at] = param_word(plain_s[2 * i + c], BITS, p.shift, p.shrink);
+				const uint word = param_word(plain_s[2 * i + c], BITS, p.shift, p.shrink);
+				if (BYTES) plain_s[2 * i + c] = unpackHalf2x16(word);
+				else if (mine) params[at] = word;
 			}
 		}
 	}
 	barrier();
+	if (BYTES) put_bytes(h, params_at, mine);
 	if (!mine || codes_at == ~0u) return;
 	for (uint i = gl_LocalInvocationIndex; i < n * WORDS; i += 64) {
 		const uint t = i % n, word = i / n, row = sources[src + t];

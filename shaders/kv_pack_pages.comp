@@ -118,7 +118,7 @@ void put_norms(uint h, uint params_at) {
 	for (uint t = 0; t < PAGE; t++) largest = max(largest, norm_s[t]);
 	largest = round_f16(largest);
 	if (lane == 0) params[params_at + kv_norm_scale_word(p.n_kv_heads, h, PAGE)] = f16_bits(largest);
-	const float step = kv_norm_step(largest);
+	const float step = kv_255th(largest);
 	for (uint w = lane; w < PAGE / 4; w += LOCAL) {
 		uint packed = 0;
 		for (uint i = 0; i < 4; i++)

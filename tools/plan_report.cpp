@@ -37,7 +37,8 @@ Json quant_json(const Quant& q) {
 	Json j = {{"bits", q.bits}};
 	if (q.bits == 0 || q.bits == 16) return j;
 	j["scale"] = q.scale == Scale::PerChannel ? "channel" : q.scale == Scale::Norm ? "norm" : "token";
-	if (q.scale == Scale::Norm) j["norm_bits"] = q.norm_bits, j["rotate"] = q.rotate, j["mean"] = q.mean;
+	j["param_bits"] = q.param_bits;
+	if (q.scale == Scale::Norm) j["rotate"] = q.rotate, j["mean"] = q.mean;
 	if (q.group == kGroupAll)
 		j["group"] = "all";
 	else
@@ -83,11 +84,12 @@ std::string quant_text(const Quant& q, uint32_t below) {
 	else if (q.scale == Scale::PerChannel)
 		s += fmt::format(", a scale per channel and {} tokens", q.group);
 	else if (q.scale == Scale::Norm)
-		s +=
-		    fmt::format(" codebook, a norm of {} bits per token and head{}{}", q.norm_bits, q.rotate ? ", rotated" : "",
-		                q.mean ? fmt::format(", channel means of {} tokens", q.group) : "");
+		s += fmt::format(" codebook, a norm of {} bits per token and head{}{}", q.param_bits,
+		                 q.rotate ? ", rotated" : "",
+		                 q.mean ? fmt::format(", channel means of {} tokens", q.group) : "");
 	else
 		s += fmt::format(", a scale per token and {} channels", q.group);
+	if (q.scale != Scale::Norm && q.param_bits == 8) s += ", scales and zero points of 8 bits";
 	if (q.norm == Norm::SqrtMax) s += ", channel factors";
 	if (q.norm == Norm::Balance) s += ", balanced";
 	if (q.relax > 0) s += fmt::format(", eta {:.3g}", q.relax);

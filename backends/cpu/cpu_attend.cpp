@@ -70,22 +70,16 @@ void finish_state(float* out, const float* s, uint32_t D) {
 
 // ---- pages -> floats
 
-// What the codes of one head mean: x = code * scale[c] + zero[c]  (engine/kv/quant.h).
-struct Meaning {
+// What the codes of one head of a token mean: x = code * scale[c] + zero[c]  (engine/kv/quant.h).
+struct Meanings {
 	std::vector<float> scale, zero; // (head_dim)
-	explicit Meaning(uint32_t D) : scale(D), zero(D) {}
-	void set(uint32_t c, uint32_t param) {
-		const Params p = params_of_word(param);
-		scale[c] = f16_to_f32(p.scale), zero[c] = f16_to_f32(p.zero);
-	}
-	// Parameters per token and run of `group` channels over all heads.
-	void set_token(const uint32_t* params, uint32_t head, uint32_t t, uint32_t group, uint32_t page) {
-		const uint32_t D = uint32_t(scale.size());
-		for (uint32_t c = 0; c < D; ++c) {
-			if (c == 0 || (head * D + c) % group == 0)
-				set(c, params[kv_token_param(head, c, t, D, group, page)]);
-			else
-				scale[c] = scale[c - 1], zero[c] = zero[c - 1];
+	explicit Meanings(uint32_t D) : scale(D), zero(D) {}
+	void set(const ParamPage& p, uint32_t head, uint32_t t) {
+		for (uint32_t c = 0, last = UINT32_MAX; c < p.head_dim; ++c) {
+			const uint32_t i = p.param_of(head, c, t);
+			const Meaning m = i == last ? Meaning{scale[c - 1], zero[c - 1]} : p.meaning(head, c, t);
+			scale[c] = m.scale, zero[c] = m.zero;
+			last = i;
 		}
 	}
 	// A token and head of a page with norms.
@@ -150,8 +144,9 @@ void CpuBackend::load_k(const PageShape& s, const AttendGroup& g, const uint32_t
 	const bool per_channel = q.scale == Scale::PerChannel;
 	const uint32_t* params =
 	    page_words(data<uint32_t>(g.k_params), g.k_params, entry[2], page_param_words(q, s.n_kv_heads, D, g.page));
-	Meaning m(D);
-	for (uint32_t c = 0; c < D && per_channel; ++c) m.set(c, params[kv_channel_param(head, c, D)]);
+	const ParamPage of{q, params, s.n_kv_heads, D, g.page};
+	Meanings m(D);
+	if (per_channel) m.set(of, head, 0);
 	for (uint32_t t = 0; t < g.page; ++t) {
 		const uint32_t* words = codes + kv_k_word(head, 0, t, D, q.bits, g.page);
 		if (q.scale == Scale::Norm) {
@@ -159,7 +154,7 @@ void CpuBackend::load_k(const PageShape& s, const AttendGroup& g, const uint32_t
 			m.codebook_values(words, /*stride=*/g.page, q.bits, tile + size_t(t) * D);
 			continue;
 		}
-		if (!per_channel) m.set_token(params, head, t, q.group, g.page);
+		if (!per_channel) m.set(of, head, t);
 		m.values(words, /*stride=*/g.page, q.bits, tile + size_t(t) * D);
 	}
 }
@@ -184,7 +179,8 @@ void CpuBackend::load_v(const PageShape& s, const AttendGroup& g, const uint32_t
 		for (uint32_t c = 0; c < D; ++c)
 			factor[c] = f16_to_f32(uint16_t(factors[kv_factor_word(head, c, D)] >> 16 * kv_factor_half(head, c, D)));
 	}
-	Meaning m(D);
+	const ParamPage of{q, params, s.n_kv_heads, D, g.page};
+	Meanings m(D);
 	for (uint32_t t = 0; t < g.page; ++t) {
 		const uint32_t* words = codes + kv_v_word(head, t, 0, D, q.bits, g.page);
 		float* x = tile + size_t(t) * D;
@@ -193,7 +189,7 @@ void CpuBackend::load_v(const PageShape& s, const AttendGroup& g, const uint32_t
 			m.codebook_values(words, /*stride=*/1, q.bits, x);
 			continue;
 		}
-		m.set_token(params, head, t, q.group, g.page);
+		m.set(of, head, t);
 		m.values(words, /*stride=*/1, q.bits, x);
 		for (uint32_t c = 0; c < D; ++c) x[c] *= factor[c];
 	}

@@ -97,6 +97,54 @@ void quantise_tokens(Tokens& k, const Quant& q, uint32_t slot, uint32_t page, ui
 		}
 }
 
+struct Run { // channels and tokens of a kv head that share a (scale, zero)
+	uint32_t c, n_c, t, n_t;
+};
+std::vector<Run> runs_of(const Tokens& k, const Quant& q) {
+	std::vector<Run> runs;
+	if (q.scale == Scale::PerChannel)
+		for (uint32_t c = 0; c < k.D; ++c) runs.push_back({c, 1, 0, k.n});
+	else
+		for (uint32_t c = 0; c < k.D; c += q.group)
+			for (uint32_t t = 0; t < k.n; ++t) runs.push_back({c, q.group, t, 1});
+	return runs;
+}
+// Of a whole page, with parameters in bytes.
+void quantise_with_bytes(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_t* words) {
+	const ParamPage page{q, words, n_kv_heads, k.D, k.n};
+	const Relax relax(q.relax);
+	const std::vector<Run> runs = runs_of(k, q);
+	std::vector<Params> params(runs.size());
+	std::vector<float> x;
+	std::vector<uint8_t> codes;
+	for (uint32_t h = k.heads.first; h < k.heads.end; ++h) {
+		const auto each = [&](const Run& r, auto f) {
+			for (uint32_t t = r.t; t < r.t + r.n_t; ++t)
+				for (uint32_t c = r.c; c < r.c + r.n_c; ++c) f(t, c);
+		};
+		const auto gather_run = [&](const Run& r) {
+			x.clear();
+			each(r, [&](uint32_t t, uint32_t c) { x.push_back(k.at(h, t, c)); });
+		};
+		for (size_t i = 0; i < runs.size(); ++i) {
+			gather_run(runs[i]);
+			params[i] = group_params(x, q.bits, relax);
+		}
+		const Params largest = largest_of(params);
+		words[kv_byte_largest_word(page.n_params(), h)] = largest.word();
+		for (size_t i = 0; i < runs.size(); ++i) {
+			const uint16_t bytes = param_bytes(params[i], largest);
+			const uint32_t at = page.param_of(h, runs[i].c, runs[i].t);
+			pack(std::span(words + kv_byte_param_word(at), 1), 16, at % 2, bytes);
+			gather_run(runs[i]);
+			codes.resize(x.size());
+			quantise_by(meaning_of(bytes, largest), x, q.bits, relax, codes);
+			size_t n = 0;
+			each(runs[i], [&](uint32_t t, uint32_t c) { k.code_at(h, t, c) = codes[n++]; });
+		}
+	}
+}
+
 void rotate_tokens(Tokens& k) {
 	for (size_t at = 0; at < k.x.size(); at += k.D) rotate(std::span(k.x).subspan(at, k.D));
 }
@@ -125,13 +173,13 @@ void quantise_page(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_t* par
 				for (uint32_t c = 0; c < k.D; ++c) k.at(h, t, c) -= means[h - k.heads.first][c];
 			norms[t] = quantise_norm(std::span(&k.at(h, t, 0), k.D), q.bits, std::span(&k.code_at(h, t, 0), k.D));
 		}
-		const std::span<uint32_t> words(params + kv_norm_word(h, 0, k.n, q.norm_bits), k.n * q.norm_bits / 32);
-		if (q.norm_bits == 8) params[kv_norm_scale_word(n_kv_heads, h, k.n)] = quantise_norms(norms, bytes);
+		const std::span<uint32_t> words(params + kv_norm_word(h, 0, k.n, q.param_bits), k.n * q.param_bits / 32);
+		if (q.param_bits == 8) params[kv_norm_scale_word(n_kv_heads, h, k.n)] = quantise_norms(norms, bytes);
 		for (uint32_t t = 0; t < k.n; ++t)
-			pack(words, q.norm_bits, t, q.norm_bits == 8 ? bytes[t] : f32_to_f16(norms[t]));
+			pack(words, q.param_bits, t, q.param_bits == 8 ? bytes[t] : f32_to_f16(norms[t]));
 		for (uint32_t c = 0; c < k.D && q.mean; c += 2) {
 			const float* m = &means[h - k.heads.first][c];
-			params[kv_mean_word(n_kv_heads, h, c, k.D, k.n, q.norm_bits)] =
+			params[kv_mean_word(n_kv_heads, h, c, k.D, k.n, q.param_bits)] =
 			    f32_to_f16(m[0]) | uint32_t(f32_to_f16(m[1])) << 16;
 		}
 	}
@@ -165,6 +213,9 @@ void CpuBackend::pack_keys(const KvRows& src, const PackArgs& a, const PackWork&
 	if (q.scale == Scale::Norm) {
 		KV_ASSERT(w.slot == 0 && w.n == page);
 		quantise_page(k, q, n_kv_heads, params);
+	} else if (q.param_bits == 8) {
+		KV_ASSERT(w.slot == 0 && w.n == page);
+		quantise_with_bytes(k, q, n_kv_heads, params);
 	} else if (per_channel && a.k_block)
 		encode_channels(k, q, params);
 	else if (per_channel) {
@@ -197,6 +248,9 @@ void CpuBackend::pack_values(const KvRows& src, const PackArgs& a, const PackWor
 	if (q.scale == Scale::Norm) {
 		KV_ASSERT(w.slot == 0 && w.n == page);
 		quantise_page(v, q, n_kv_heads, params);
+	} else if (q.param_bits == 8) {
+		KV_ASSERT(w.slot == 0 && w.n == page);
+		quantise_with_bytes(v, q, n_kv_heads, params);
 	} else
 		quantise_tokens(v, q, w.slot, page, params);
 	pack_codes(v, q.bits, codes,

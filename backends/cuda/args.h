@@ -14,6 +14,7 @@ constexpr uint32_t kVecTokens = 8;          // rows of x of a block of matvec
 constexpr uint32_t kTile = 64;              // rows of x, weight rows and columns of a block of matmul
 constexpr uint32_t kMatmulThreads = 256;    // of a block; each has 4 x 4 sums
 constexpr uint32_t kThreads = 128;          // of a block of any other kernel; the most tokens of a page
+constexpr uint32_t kMaxGroups = 1024;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages takes at a time
 constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
 
@@ -93,7 +94,8 @@ struct KvStoreArgs { // kv_store and kv_load
 struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv/policy.h
 	uint32_t bits, group;
 	uint32_t per_channel; // 1: a (scale, zero) per channel
-	uint32_t norm_bits;   // of a norm per token and head, beside codes of a codebook; 0: codes have scale and zero
+	uint32_t norms;       // 1: codes of a codebook and a norm per token and head; 0: codes have scale and zero
+	uint32_t param_bits;  // of a norm, scale or zero: 16, or 8 and relative to the largest of the page and head
 	uint32_t rotate, mean;
 };
 struct AttendArgs {
@@ -218,7 +220,7 @@ struct Kernels {
 	Kernel<AttendArgs> attend;
 	Kernel<AttendPromptArgs> attend_prompt;
 	Kernel<AttendMergeArgs> attend_merge;
-	Kernel<PackSideArgs> pack_tokens, pack_channels, pack_pages;
+	Kernel<PackSideArgs> pack_tokens, pack_channels, pack_pages, pack_runs;
 	Kernel<KvBlockArgs> kv_block;
 	Kernel<ScorePromptArgs> score_prompt;
 	Kernel<ScoreSlotsArgs> score_slots;

@@ -102,8 +102,7 @@ void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv,
 static_assert(sizeof(PackWork) == 4 * kPackWords && sizeof(BlockWork) == 4 * kBlockWords);
 
 static CodeSide side_of(const Quant& q) {
-	const bool norms = q.scale == Scale::Norm;
-	return {q.bits, q.group, q.scale == Scale::PerChannel, norms ? q.norm_bits : 0u, q.rotate, q.mean};
+	return {q.bits, q.group, q.scale == Scale::PerChannel, q.scale == Scale::Norm, q.param_bits, q.rotate, q.mean};
 }
 
 void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
@@ -132,6 +131,8 @@ void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
 	const OpInfo info{"kv_pack", double(a.n_heads) * D * (2 + q.bits / 8.), is_k || a.format.k.bits == 0};
 	if (q.scale == Scale::Norm)
 		launch(kernels_.pack_pages, {n_work, n_kv_heads, 1}, kThreads, args, info);
+	else if (!per_channel && q.param_bits == 8)
+		launch(kernels_.pack_runs, {n_work, n_kv_heads, 1}, kThreads, args, info);
 	else if (per_channel)
 		launch(kernels_.pack_channels, {n_work, n_kv_heads, 1}, kThreads, args, info);
 	else

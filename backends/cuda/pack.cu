@@ -11,17 +11,32 @@ __device__ inline PackItem pack_item(const uint32_t* work, uint32_t i) {
 	return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9]};
 }
 
-// A group's (scale, zero), rounded to f16; scale = (max - min) / (2^bits - 1).
-struct Group {
-	float scale, zero;
-};
 __device__ inline float top_code(uint32_t bits) { return float((1u << bits) - 1); }
+// A group's (scale, zero), rounded to f16; scale = (max - min) / (2^bits - 1).
 __device__ inline Group group_of(float min, float max, uint32_t bits) {
 	return {half_to_float(float_to_half((max - min) / top_code(bits))), half_to_float(float_to_half(min))};
 }
 // XQuant eq. (9): codes belong to the plain end points; only what they mean moves inwards.
 __device__ inline uint32_t param_of(Group g, uint32_t bits, float shift, float shrink) {
 	return half_pair(shrink * g.scale, g.zero + shift * g.scale * top_code(bits));
+}
+// The bytes next to what f16 would store.
+__device__ inline uint32_t bytes_of(uint32_t param, uint32_t largest) {
+	const float scale = low_half(param), scale_step = kv_255th(low_half(largest)),
+	            zero_step = kv_127th(high_half(largest));
+	const float s = scale_step > 0 ? fminf(rintf(scale / scale_step), 255.f) : 0.f;
+	const float z = 128.f + (zero_step > 0 ? rintf(high_half(param) / zero_step) : 0.f);
+	return (scale > 0 && s < 1.f ? 1u : uint32_t(s)) | uint32_t(fminf(fmaxf(z, 0.f), 255.f)) << 8;
+}
+// What codes are computed with: what the bytes mean, at the plain end points.
+__device__ inline Group plain_of(uint32_t bytes, uint32_t largest, uint32_t bits, float shift, float shrink) {
+	Group g = byte_group(bytes, largest);
+	g.scale = g.scale / shrink;
+	g.zero = g.zero - shift * g.scale * top_code(bits);
+	return g;
+}
+__device__ inline uint32_t larger_params(uint32_t largest, uint32_t param) {
+	return half_pair(fmaxf(low_half(largest), low_half(param)), fmaxf(high_half(largest), fabsf(high_half(param))));
 }
 __device__ inline uint32_t code_of(float x, Group g, uint32_t bits) {
 	if (!(g.scale > 0)) return 0;
@@ -108,12 +123,14 @@ __global__ void __launch_bounds__(kThreads) pack_tokens_kernel(PackSideArgs a) {
 // K's parameters per channel: over the tokens of the page, or those of a block. Grid: work items in x, kv heads in y.
 __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a) {
 	__shared__ Shared<float, kMaxHeadDim> scale, zero;
+	__shared__ Shared<uint32_t, kMaxHeadDim> stored; // what f16 would store, where parameters are bytes
+	const bool bytes = a.side.param_bits == 8;
 	const PackItem w = pack_item(a.work, blockIdx.x);
 	const uint32_t h = blockIdx.y, D = a.head_dim, bits = a.side.bits;
 	if (w.head != kNoOffset && w.head != h) return;
 	const Input x = input_of(a, w);
 	for (uint32_t c = threadIdx.x; c < D; c += blockDim.x) {
-		uint32_t& param = a.params[w.k_params + kv_channel_param(h, c, D)];
+		uint32_t& param = a.params[w.k_params + kv_channel_param(h, bytes ? 0 : c, D)];
 		Group g;
 		if (a.k_block) {
 			g = {low_half(param), high_half(param)};
@@ -124,14 +141,72 @@ __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a)
 				min = value < min ? value : min, max = value < max ? max : value;
 			}
 			g = group_of(min, max, bits);
-			param = param_of(g, bits, a.shift, a.shrink);
+			const uint32_t word = param_of(g, bits, a.shift, a.shrink);
+			if (bytes)
+				stored[c] = word;
+			else
+				param = word;
 		}
 		scale[c] = g.scale, zero[c] = g.zero;
 	}
 	__syncthreads();
+	if (bytes) {
+		uint32_t largest = 0;
+		for (uint32_t c = 0; c < D; ++c) largest = larger_params(largest, stored[c]);
+		uint32_t* params = a.params + w.k_params;
+		if (threadIdx.x == 0) params[kv_byte_largest_word(kv_channel_param_words(a.n_kv_heads, D), h)] = largest;
+		for (uint32_t c = threadIdx.x * 2; c < D; c += blockDim.x * 2) {
+			uint32_t word = 0;
+			for (uint32_t i = 0; i < 2; ++i) {
+				const uint32_t pair = bytes_of(stored[c + i], largest);
+				const Group g = plain_of(pair, largest, bits, a.shift, a.shrink);
+				scale[c + i] = g.scale, zero[c + i] = g.zero;
+				word |= pair << i * 16;
+			}
+			params[kv_byte_param_word(kv_channel_param(h, c, D))] = word;
+		}
+		__syncthreads();
+	}
 	const uint32_t words = kv_token_words(D, bits);
 	for (uint32_t i = threadIdx.x; i < words * w.n; i += blockDim.x) // neighbouring threads write neighbouring tokens
 		put_word(a, w, x, h, i % w.n, i / w.n, [&](uint32_t c) { return Group{scale[c], zero[c]}; });
+}
+
+// Values of a whole page with parameters in bytes, per token and run of channels of a kv head. Grid: work items in x,
+// kv heads in y.
+__global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
+	__shared__ Shared<uint32_t, kMaxGroups> stored; // [run][token], as f16 would store them, then in bytes
+	const PackItem w = pack_item(a.work, blockIdx.x);
+	const uint32_t h = blockIdx.y, D = a.head_dim, bits = a.side.bits, group = a.side.group, page = a.page;
+	if (w.head != kNoOffset && w.head != h) return;
+	const Input x = input_of(a, w);
+	uint32_t* params = a.params + w.v_params;
+	const uint32_t n = D / group * page, n_params = kv_token_param_words(a.n_kv_heads, D, group, page);
+	for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+		float min = x.at(h, i % page, i / page * group), max = min;
+		for (uint32_t c = 1; c < group; ++c) {
+			const float value = x.at(h, i % page, i / page * group + c);
+			min = fminf(min, value), max = fmaxf(max, value);
+		}
+		stored[i] = param_of(group_of(min, max, bits), bits, a.shift, a.shrink);
+	}
+	__syncthreads();
+	uint32_t largest = 0;
+	for (uint32_t i = 0; i < n; ++i) largest = larger_params(largest, stored[i]);
+	if (threadIdx.x == 0) params[kv_byte_largest_word(n_params, h)] = largest;
+	__syncthreads(); // all have read what f16 would store
+	for (uint32_t i = threadIdx.x * 2; i < n; i += blockDim.x * 2) {
+		const uint32_t low = bytes_of(stored[i], largest), high = bytes_of(stored[i + 1], largest);
+		stored[i] = low, stored[i + 1] = high;
+		params[kv_byte_param_word(kv_token_param(h, 0, 0, D, group, page) + i)] = low | high << 16;
+	}
+	__syncthreads();
+	const uint32_t words = kv_token_words(D, bits);
+	for (uint32_t i = threadIdx.x; i < words * page; i += blockDim.x) {
+		const uint32_t t = i / words;
+		put_word(a, w, x, h, t, i % words,
+		         [&](uint32_t c) { return plain_of(stored[c / group * page + t], largest, bits, a.shift, a.shrink); });
+	}
 }
 
 // The code of a codebook next to x.
@@ -160,7 +235,7 @@ __device__ inline void page_means(const PackSideArgs& a, const Input& x, PackRow
 	for (uint32_t c = threadIdx.x * 2; c < D; c += blockDim.x * 2) {
 		const uint32_t pair = half_pair(s.y[c], s.y[c + 1]);
 		s.mean[c] = low_half(pair), s.mean[c + 1] = high_half(pair);
-		params[kv_mean_word(a.n_kv_heads, h, c, D, a.page, a.side.norm_bits)] = pair;
+		params[kv_mean_word(a.n_kv_heads, h, c, D, a.page, a.side.param_bits)] = pair;
 	}
 	__syncthreads();
 }
@@ -189,7 +264,7 @@ __device__ inline void pack_row(const PackSideArgs& a, const PackItem& w, PackRo
 __global__ void __launch_bounds__(kThreads) pack_pages_kernel(PackSideArgs a) {
 	__shared__ PackRows s;
 	const PackItem w = pack_item(a.work, blockIdx.x);
-	const uint32_t h = blockIdx.y, D = a.head_dim, norm_bits = a.side.norm_bits;
+	const uint32_t h = blockIdx.y, D = a.head_dim, param_bits = a.side.param_bits;
 	if (w.head != kNoOffset && w.head != h) return;
 	const Input x = input_of(a, w);
 	uint32_t* params = a.params + (a.is_k ? w.k_params : w.v_params);
@@ -204,19 +279,19 @@ __global__ void __launch_bounds__(kThreads) pack_pages_kernel(PackSideArgs a) {
 	}
 	float largest = 0;
 	for (uint32_t t = 0; t < a.page; ++t) largest = fmaxf(largest, s.norm[t]);
-	const uint32_t largest_half = float_to_half(largest), per_word = 32 / norm_bits;
-	const float step = kv_norm_step(half_to_float(largest_half));
-	if (norm_bits == 8 && threadIdx.x == 0) params[kv_norm_scale_word(a.n_kv_heads, h, a.page)] = largest_half;
+	const uint32_t largest_half = float_to_half(largest), per_word = 32 / param_bits;
+	const float step = kv_255th(half_to_float(largest_half));
+	if (param_bits == 8 && threadIdx.x == 0) params[kv_norm_scale_word(a.n_kv_heads, h, a.page)] = largest_half;
 	for (uint32_t t = threadIdx.x * per_word; t < a.page; t += blockDim.x * per_word) {
 		uint32_t packed = 0;
 		for (uint32_t i = 0; i < per_word; ++i) {
 			const float norm = s.norm[t + i];
-			packed |= (norm_bits == 16 ? float_to_half(norm)
-			           : step > 0      ? uint32_t(fminf(rintf(norm / step), 255.f))
-			                           : 0u)
-			          << i * norm_bits;
+			packed |= (param_bits == 16 ? float_to_half(norm)
+			           : step > 0       ? uint32_t(fminf(rintf(norm / step), 255.f))
+			                            : 0u)
+			          << i * param_bits;
 		}
-		params[kv_norm_word(h, t, a.page, norm_bits)] = packed;
+		params[kv_norm_word(h, t, a.page, param_bits)] = packed;
 	}
 }
 
@@ -264,6 +339,7 @@ void add_pack(Kernels& k) {
 	k.pack_tokens = {{KV_KERNEL(pack_tokens, PackSideArgs)}};
 	k.pack_channels = {{KV_KERNEL(pack_channels, PackSideArgs)}};
 	k.pack_pages = {{KV_KERNEL(pack_pages, PackSideArgs)}};
+	k.pack_runs = {{KV_KERNEL(pack_runs, PackSideArgs)}};
 	k.kv_block = {{KV_KERNEL(kv_block, KvBlockArgs)}};
 }
 

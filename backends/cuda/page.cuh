@@ -8,8 +8,13 @@ namespace kvrun::cuda::KV_CUDA_BUILD {
 
 __device__ inline bool is_live(const uint32_t* bits, uint32_t t) { return bits[t / 32] >> t % 32 & 1u; }
 
-__device__ inline float decoded(uint32_t code, uint32_t param) {
-	return float(code) * low_half(param) + high_half(param);
+struct Group { // (scale, zero) of codes
+	float scale, zero;
+};
+// Of a pair of bytes, in the low half of a word; `largest`: what they are relative to.
+__device__ inline Group byte_group(uint32_t bytes, uint32_t largest) {
+	return {float(bytes & 0xffu) * kv_255th(low_half(largest)),
+	        (float(bytes >> 8 & 0xffu) - 128.f) * kv_127th(high_half(largest))};
 }
 
 __device__ inline float book_value(uint32_t code, uint32_t bits) {
@@ -53,19 +58,31 @@ struct PageSide { // keys or values of one kv head
 		return codes[word(c / per_word)] >> c % per_word * side.bits & ((1u << side.bits) - 1);
 	}
 	__device__ float norm(uint32_t t) const {
-		const uint32_t word = params[kv_norm_word(head, t, page, side.norm_bits)];
-		if (side.norm_bits == 16) return t % 2 ? high_half(word) : low_half(word);
+		const uint32_t word = params[kv_norm_word(head, t, page, side.param_bits)];
+		if (side.param_bits == 16) return t % 2 ? high_half(word) : low_half(word);
 		return float(word >> t % 4 * 8 & 0xffu) *
-		       kv_norm_step(low_half(params[kv_norm_scale_word(n_kv_heads, head, page)]));
+		       kv_255th(low_half(params[kv_norm_scale_word(n_kv_heads, head, page)]));
+	}
+	__device__ uint32_t n_params() const {
+		return side.per_channel ? kv_channel_param_words(n_kv_heads, head_dim)
+		                        : kv_token_param_words(n_kv_heads, head_dim, side.group, page);
+	}
+	__device__ Group group(uint32_t i) const { // parameter i
+		if (side.param_bits == 8)
+			return byte_group(params[kv_byte_param_word(i)] >> i % 2 * 16,
+			                  params[kv_byte_largest_word(n_params(), head)]);
+		return {low_half(params[i]), high_half(params[i])};
 	}
 	// What a code means, with the token's norm where there are norms.
 	__device__ float value(uint32_t code, uint32_t t, uint32_t c, float norm) const {
-		if (!side.norm_bits)
-			return decoded(code, params[side.per_channel ? kv_channel_param(head, c, head_dim)
-			                                             : kv_token_param(head, c, t, head_dim, side.group, page)]);
+		if (!side.norms) {
+			const Group g = group(side.per_channel ? kv_channel_param(head, c, head_dim)
+			                                       : kv_token_param(head, c, t, head_dim, side.group, page));
+			return float(code) * g.scale + g.zero;
+		}
 		const float x = book_value(code, side.bits) * norm;
 		if (!side.mean) return x;
-		const uint32_t pair = params[kv_mean_word(n_kv_heads, head, c, head_dim, page, side.norm_bits)];
+		const uint32_t pair = params[kv_mean_word(n_kv_heads, head, c, head_dim, page, side.param_bits)];
 		return x + (c % 2 ? high_half(pair) : low_half(pair));
 	}
 };
@@ -82,7 +99,7 @@ struct PageKeys : PageSide {
 			}
 			return;
 		}
-		const float n = side.norm_bits ? norm(t) : 0.f;
+		const float n = side.norms ? norm(t) : 0.f;
 		for (uint32_t c = 0; c < head_dim; ++c) f(c, value(code(c, word), t, c, n));
 	}
 };
@@ -96,7 +113,7 @@ struct PageValues : PageSide {
 			const uint32_t pair = codes[word(c / 2)];
 			return c % 2 ? high_half(pair) : low_half(pair);
 		}
-		const float x = value(code(c, word), t, c, side.norm_bits ? norm(t) : 0.f);
+		const float x = value(code(c, word), t, c, side.norms ? norm(t) : 0.f);
 		if (!factors) return x;
 		const uint32_t pair = factors[kv_factor_word(head, c, head_dim)];
 		return x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair));

@@ -30,8 +30,13 @@ __global__ void score_slots_kernel(ScoreSlotsArgs a) {
 	if (t >= a.page) return;
 	for (uint32_t p = 0; p < w.n_pages; ++p) {
 		if (!is_live(a.tables + w.live + h * w.live_stride + p * 4, t)) continue;
-		const PageKeys keys = {
-		    a.k_codes + a.tables[w.pages + p * 4], nullptr, {16, 0, 0, 0, 0, 0}, h, D, a.page, a.n_kv_heads};
+		const PageKeys keys = {a.k_codes + a.tables[w.pages + p * 4],
+		                       nullptr,
+		                       CodeSide{16, 0, 0, 0, 16, 0, 0},
+		                       h,
+		                       D,
+		                       a.page,
+		                       a.n_kv_heads};
 		float& score = a.score[w.score + uint64_t(h) * w.score_stride + p * a.page + t];
 		float sum = score;
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {

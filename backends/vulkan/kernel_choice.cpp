@@ -168,10 +168,10 @@ uint32_t attend_flags(const Format& f) {
 	uint32_t flags = f.k.norm == Norm::Balance ? kBalance : 0;
 	if (packed(f.k))
 		flags |= (f.k.scale == Scale::PerChannel ? kPerChannel : 0) | (f.k.scale == Scale::Norm ? kNormsK : 0) |
-		         (f.k.rotate ? kRotatedK : 0) | (f.k.norm_bits == 8 ? kBytesK : 0) | (f.k.mean ? kMeans : 0);
+		         (f.k.rotate ? kRotatedK : 0) | (f.k.param_bits == 8 ? kBytesK : 0) | (f.k.mean ? kMeans : 0);
 	if (packed(f.v))
 		flags |= (f.v.norm == Norm::SqrtMax ? kFactors : 0) | (f.v.scale == Scale::Norm ? kNormsV : 0) |
-		         (f.v.rotate ? kRotatedV : 0) | (f.v.norm_bits == 8 ? kBytesV : 0);
+		         (f.v.rotate ? kRotatedV : 0) | (f.v.param_bits == 8 ? kBytesV : 0);
 	return flags;
 }
 // Channels that share parameters; one head where those are of another kind.
@@ -241,12 +241,18 @@ AttendCut matrix_cut(const Caps& c, uint32_t share) {
 	return cut;
 }
 
-void add_matrix(const Caps& c, std::vector<SpecValue>& spec) {
-	spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups},
-	                         {SPEC_MATRIX_M, c.matrix.m},
-	                         {SPEC_MATRIX_N, c.matrix.n},
-	                         {SPEC_MATRIX_K, c.matrix.k},
-	                         {SPEC_MATRIX_K_B, c.matrix.k}});
+// The kernel of a device, of lib/attend_matrix.glsl with `matrices`, and how it cuts rows.
+AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel software, Kernel other,
+                           const AttendCut& cut, std::vector<SpecValue> spec) {
+	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
+	if (matrices)
+		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups},
+		                         {SPEC_MATRIX_M, c.matrix.m},
+		                         {SPEC_MATRIX_N, c.matrix.n},
+		                         {SPEC_MATRIX_K, c.matrix.k},
+		                         {SPEC_MATRIX_K_B, c.matrix.k}});
+	const Kernel kernel = matrices ? matrix : soft(c) ? software : other;
+	return {{kernel, std::move(spec)}, cut.heads, cut.blocks, cut.tokens};
 }
 
 } // namespace
@@ -283,42 +289,21 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
                            bool prompt) {
 	const bool matrices = prompt && attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
-	AttendChoice x{{matrices  ? Kernel::attend_matrix
-	                : soft(c) ? Kernel::soft_attend
-	                          : Kernel::attend,
-	                {{SPEC_LOCAL_X, cut.local},
-	                 {SPEC_HEAD_DIM, head_dim},
-	                 {SPEC_K_BITS, f.k.bits},
-	                 {SPEC_V_BITS, f.v.bits},
-	                 {SPEC_K_GROUP, run_of(f.k, head_dim)},
-	                 {SPEC_V_GROUP, run_of(f.v, head_dim)},
-	                 {SPEC_FLAGS, attend_flags(f)},
-	                 {SPEC_PAGE, page},
-	                 {SPEC_HEADS, cut.heads},
-	                 {SPEC_COLS, cut.tokens}}},
-	               cut.heads,
-	               cut.blocks,
-	               cut.tokens};
-	if (matrices) add_matrix(c, x.spec);
-	return x;
+	return attend_choice(c, matrices, Kernel::attend_matrix, Kernel::soft_attend, Kernel::attend, cut,
+	                     {{SPEC_HEAD_DIM, head_dim},
+	                      {SPEC_K_BITS, f.k.bits},
+	                      {SPEC_V_BITS, f.v.bits},
+	                      {SPEC_K_GROUP, run_of(f.k, head_dim)},
+	                      {SPEC_V_GROUP, run_of(f.v, head_dim)},
+	                      {SPEC_FLAGS, attend_flags(f)},
+	                      {SPEC_PAGE, page}});
 }
 
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
 	const bool matrices = attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share);
-	AttendChoice x{{matrices  ? Kernel::attend_prompt_matrix
-	                : soft(c) ? Kernel::soft_attend_prompt
-	                          : Kernel::attend_prompt,
-	                {{SPEC_LOCAL_X, cut.local},
-	                 {SPEC_HEAD_DIM, head_dim},
-	                 {SPEC_FLAGS, flags},
-	                 {SPEC_HEADS, cut.heads},
-	                 {SPEC_COLS, cut.tokens}}},
-	               cut.heads,
-	               cut.blocks,
-	               cut.tokens};
-	if (matrices) add_matrix(c, x.spec);
-	return x;
+	return attend_choice(c, matrices, Kernel::attend_prompt_matrix, Kernel::soft_attend_prompt, Kernel::attend_prompt,
+	                     cut, {{SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
 }
 
 Choice choose_attend_merge(const Caps& c, uint32_t head_dim, uint32_t flags) {
@@ -401,9 +386,13 @@ Choice choose_pack_tokens(const Caps& c, const Quant& q, uint32_t head_dim, uint
 }
 Choice choose_pack_pages(const Quant& q, bool values, uint32_t head_dim, uint32_t page) {
 	const uint32_t flags = (values ? kPackValues : 0) | (q.mean ? kPackMeans : 0) | (q.rotate ? kPackRotation : 0) |
-	                       (q.norm_bits == 8 ? kPackBytes : 0);
+	                       (q.param_bits == 8 ? kPackBytes : 0);
 	return {Kernel::kv_pack_pages,
 	        {{SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, q.bits}, {SPEC_PAGE, page}, {SPEC_FLAGS, flags}}};
+}
+Choice choose_pack_runs(const Quant& q, uint32_t head_dim, uint32_t page) {
+	return {Kernel::kv_pack_runs,
+	        {{SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, q.bits}, {SPEC_K_GROUP, q.group}, {SPEC_PAGE, page}}};
 }
 Choice choose_kv_block(uint32_t k_bits, bool balanced) {
 	return {Kernel::kv_block, {{SPEC_K_BITS, std::max(k_bits, 1u)}, {SPEC_FLAGS, balanced ? kPackBalanceKeys : 0}}};

@@ -72,12 +72,13 @@ Choice choose_channel_max(const Caps&);
 
 // ---- packing
 
-constexpr uint32_t kPackBlock = 1, kPackBalanceKeys = 2;                // FLAGS of kv_pack_channels, kv_block
-constexpr uint32_t kPackValues = 1, kPackBalance = 2, kPackFactors = 4; // FLAGS of kv_pack_tokens
-constexpr uint32_t kPackMeans = 2, kPackRotation = 4, kPackBytes = 8;   // FLAGS of kv_pack_pages, with kPackValues
+constexpr uint32_t kPackBlock = 1, kPackBalanceKeys = 2, kPackByteKeys = 4; // FLAGS of kv_pack_channels, kv_block
+constexpr uint32_t kPackValues = 1, kPackBalance = 2, kPackFactors = 4;     // FLAGS of kv_pack_tokens
+constexpr uint32_t kPackMeans = 2, kPackRotation = 4, kPackBytes = 8;       // FLAGS of kv_pack_pages, with kPackValues
 Choice choose_pack_channels(const Quant&, uint32_t head_dim, uint32_t page, uint32_t flags);
 Choice choose_pack_tokens(const Caps&, const Quant&, uint32_t head_dim, uint32_t page, uint32_t flags);
 Choice choose_pack_pages(const Quant&, bool values, uint32_t head_dim, uint32_t page);
+Choice choose_pack_runs(const Quant&, uint32_t head_dim, uint32_t page); // values with parameters in bytes
 Choice choose_kv_block(uint32_t k_bits, bool balanced);
 
 } // namespace kvrun::vk

@@ -62,10 +62,11 @@ std::string quant_text(const Quant& q) {
 	if (q.bits == 16) return "f16";
 	const char* norm = q.norm == Norm::Balance ? ", balanced" : q.norm == Norm::SqrtMax ? ", factors" : "";
 	if (q.scale == Scale::Norm)
-		return fmt::format("{} bit{} and norms of {} bit{}", q.bits, q.rotate ? ", rotated" : "", q.norm_bits,
+		return fmt::format("{} bit{} and norms of {} bit{}", q.bits, q.rotate ? ", rotated" : "", q.param_bits,
 		                   q.mean ? ", means" : "");
-	if (q.scale == Scale::PerChannel) return fmt::format("{} bit per channel{}", q.bits, norm);
-	return fmt::format("{} bit per {} channels{}", q.bits, q.group, norm);
+	const char* bytes = q.param_bits == 8 ? ", parameters in bytes" : "";
+	if (q.scale == Scale::PerChannel) return fmt::format("{} bit per channel{}{}", q.bits, norm, bytes);
+	return fmt::format("{} bit per {} channels{}{}", q.bits, q.group, norm, bytes);
 }
 
 void add_format(std::vector<FormatUse>& all, const FormatUse& u) {
@@ -122,8 +123,10 @@ void attend_uses(const Caps& c, Uses& out) {
 }
 
 void pack_uses(const Caps& c, Uses& out) {
-	const std::pair<uint32_t, const char*> channels[] = {
-	    {0, ""}, {kPackBlock, ", in blocks"}, {kPackBalanceKeys, ", balanced"}};
+	const std::pair<uint32_t, const char*> channels[] = {{0, ""},
+	                                                     {kPackBlock, ", in blocks"},
+	                                                     {kPackBalanceKeys, ", balanced"},
+	                                                     {kPackByteKeys, ", parameters in bytes"}};
 	const std::pair<uint32_t, const char*> tokens[] = {{0, "keys"},
 	                                                   {kPackBalance, "balanced keys"},
 	                                                   {kPackValues, "values"},
@@ -135,6 +138,7 @@ void pack_uses(const Caps& c, Uses& out) {
 				const Quant q{.bits = bits, .group = uint16_t(d % 32 ? d : 32)};
 				for (const auto& [flags, text] : channels)
 					add(out, choose_pack_channels(q, d, page, flags), shape + text);
+				if (page == 32 && bits <= 4) add(out, choose_pack_runs(q, d, page), shape);
 				if (page != 64)
 					for (const auto& [flags, text] : tokens)
 						add(out, choose_pack_tokens(c, q, d, page, flags), fmt::format("{}, {}", shape, text));
@@ -143,7 +147,7 @@ void pack_uses(const Caps& c, Uses& out) {
 		for (const uint8_t bits : {1, 2, 3, 4})
 			for (const bool values : {false, true}) {
 				const Quant q{
-				    .bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = !values, .norm_bits = 8};
+				    .bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = !values, .param_bits = 8};
 				add(out, choose_pack_pages(q, values, d, 128), fmt::format("head_dim {}, {}", d, quant_text(q)));
 			}
 	for (const uint8_t bits : kBits)

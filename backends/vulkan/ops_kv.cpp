@@ -91,10 +91,15 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work)}, {n_work, n_kv_heads, 1},
 			              {.label = "kv_pack", .bytes = bytes, .continues = continues});
 		} else if (!values && q.scale == Scale::PerChannel) {
-			const uint32_t flags = (a.k_block ? kPackBlock : 0) | (q.norm == Norm::Balance ? kPackBalanceKeys : 0);
+			const uint32_t flags = (a.k_block ? kPackBlock : 0) | (q.norm == Norm::Balance ? kPackBalanceKeys : 0) |
+			                       (q.param_bits == 8 ? kPackByteKeys : 0);
 			rec_.dispatch(pipeline(choose_pack_channels(q, head_dim, a.page, flags)), push,
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work), bind(a.balance)},
 			              {n_work, n_kv_heads, 1}, {.label = "kv_pack", .bytes = bytes, .continues = continues});
+		} else if (q.param_bits == 8) {
+			rec_.dispatch(pipeline(choose_pack_runs(q, head_dim, a.page)), push,
+			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work)}, {n_work, n_kv_heads, 1},
+			              {.label = "kv_pack", .bytes = bytes, .continues = continues});
 		} else {
 			const bool factors = values && q.norm == Norm::SqrtMax, balance = !values && q.norm == Norm::Balance;
 			const uint32_t flags =

@@ -88,9 +88,8 @@ class Reader {
 				const NormPage n{q, params, plan_.shape.n_kv_heads, dim_, page};
 				return codebook_value(code, q.bits) * n.norm(h, i) + n.mean(h, c);
 			}
-			const uint32_t at = q.scale == Scale::PerChannel ? kv_channel_param(h, c, dim_)
-			                                                 : kv_token_param(h, c, i, dim_, q.group, page);
-			return dequantise(code, params_of_word(params[at]));
+			const Meaning m = ParamPage{q, params, plan_.shape.n_kv_heads, dim_, page}.meaning(h, c, i);
+			return float(code) * m.scale + m.zero;
 		};
 		const uint32_t* k_codes = k_page.words + k_page.format->k_codes_at + kv_k_word(h, 0, i, dim_, f.k.bits, page);
 		const uint32_t* v_codes = v_page.words + v_page.format->v_codes_at + kv_v_word(h, i, 0, dim_, f.v.bits, page);

@@ -146,10 +146,17 @@ void KvCache::State::commit(const KvCounts& c) {
 	}
 }
 
-void KvCache::State::drop_f16_pages(uint32_t n) noexcept {
-	uint32_t& pages = counts.pages[int(Tier::F16)];
-	if (n >= pages) return;
-	pages = n;
+KvCounts KvCache::State::with_f16_pages(KvCounts next) const {
+	const int f16 = int(Tier::F16);
+	next.pages[f16] = std::max(next.pages[f16], counts.pages[f16]);
+	return next;
+}
+
+void KvCache::State::drop_f16_pages() noexcept {
+	const int f16 = int(Tier::F16);
+	const uint32_t n = ceil_div(counts.f16(), plan->page[f16]);
+	if (!plan->empties_f16 || events.empty() || n >= counts.pages[f16]) return;
+	counts.pages[f16] = n;
 	floor_pages = std::min(floor_pages, n);
 	for (auto& group : sets)
 		for (TokenSet& set : group) set.drop_f16_pages(n);
@@ -340,18 +347,15 @@ void KvCache::end_prompt() {
 	s.in_prompt = false;
 	s.sets = std::move(s.next_sets);
 	s.next_sets.clear();
-	const uint32_t old_f16_pages = s.counts.pages[int(Tier::F16)], f16_pages = s.next.pages[int(Tier::F16)];
 	s.scored_rows += uint32_t(s.rows.size());
 	const uint32_t first = n_tokens();
 	if (!s.events.empty()) {
 		s.exact_from = first + std::min(s.events.back().after + 1, s.n_new);
-		s.floor_pages = std::min(old_f16_pages, f16_pages);
+		s.floor_pages = s.counts.pages[int(Tier::F16)];
 	}
 	if (!s.rows.empty()) s.exact_from = std::max(s.exact_from, first + s.rows.back() + 1);
-	KvCounts next = s.next;
-	next.pages[int(Tier::F16)] = std::max(old_f16_pages, f16_pages);
-	s.commit(next);
-	s.drop_f16_pages(f16_pages);
+	s.commit(s.with_f16_pages(s.next));
+	s.drop_f16_pages();
 	for (SetMoves& m : s.moves) m = {}; // of a long prompt they take as much memory as everything else
 	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // what flushed() asks for
 	s.events.shrink_to_fit();
@@ -382,9 +386,7 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 	KvCounts next = s.counts;
 	s.events.clear();
 	advance(*s.plan, next, 1, /*prompt=*/false, &s.events);
-	uint32_t& f16_pages = next.pages[int(Tier::F16)];
-	const uint32_t f16_pages_after = f16_pages;
-	f16_pages = std::max(f16_pages, s.counts.pages[int(Tier::F16)]);
+	next = s.with_f16_pages(next);
 	const bool judged = s.plan->ranked() && !s.events.empty();
 	const size_t n_slots = n_f16_slots();
 	KV_ASSERT(!judged || slot_scores.size() == s.ids.size() * H * n_slots);
@@ -397,7 +399,6 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 	s.reserve(next, 1);
 	s.before = std::move(before);
 	s.in_token = true;
-	s.f16_pages_after = f16_pages_after;
 	for (uint32_t g = 0; g < s.plan->n_groups; ++g) {
 		s.moves[g].clear();
 		std::vector<float> score;
@@ -406,7 +407,7 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 			TokenSet& set = s.sets[g][h];
 			if (judged) set.add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
 			for (const FlushEvent& e : s.events) set.flush(e, s.scored_rows, s.moves[g]);
-			set.grow_f16(f16_pages);
+			set.grow_f16(next.pages[int(Tier::F16)]);
 			set.add(pos, s.scored_rows);
 		}
 	}
@@ -421,7 +422,7 @@ void KvCache::end_token() {
 	KV_ASSERT(s_->in_token);
 	s_->in_token = false;
 	s_->before.sets.clear();
-	s_->drop_f16_pages(s_->f16_pages_after);
+	s_->drop_f16_pages();
 }
 
 void KvCache::cancel_token() {

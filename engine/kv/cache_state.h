@@ -31,8 +31,7 @@ struct KvCache::State {
 
 	// ---- between begin_token() and end_token()
 	bool in_token = false;
-	uint32_t f16_pages_after = 0; // what end_token() keeps: the moves of a flush still read the others
-	struct Before {               // what cancel_token() goes back to
+	struct Before { // what cancel_token() goes back to
 		KvCounts counts;
 		uint32_t scored_rows, exact_from, floor_pages;
 		bool newest_scores;
@@ -71,8 +70,9 @@ struct KvCache::State {
 	void replay_prompt(uint32_t group, std::span<const float> new_scores);
 	const KvMoves& materialise(uint32_t l, const SetMoves& m);
 	void commit(const KvCounts& c);
-	void drop_f16_pages(uint32_t n) noexcept; // of each layer, those from n on, which a flush has emptied
-	void all_changed() noexcept;              // pages that views showed are others now, or gone
+	KvCounts with_f16_pages(KvCounts next) const; // `next`, with the f16 pages that moves of a flush still read
+	void drop_f16_pages() noexcept;               // those that a flush has emptied, once its moves are done
+	void all_changed() noexcept;                  // pages that views showed are others now, or gone
 };
 
 } // namespace kvrun

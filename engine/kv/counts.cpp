@@ -134,7 +134,8 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 			(t == int(Tier::F16) ? b.f16 : b.codes) += codes(p.k_codes, T.fmt.k) + codes(p.v_codes, T.fmt.v);
 			auto params = [&](uint32_t words, const Quant& q) -> size_t {
 				if (!words) return 0;
-				return q.scale == Scale::PerToken ? n * (H * D / q.group) * 4 : c.pages[t] * size_t(words) * 4;
+				return q.scale == Scale::PerToken && q.param_bits == 16 ? n * (H * D / q.group) * 4
+				                                                        : c.pages[t] * size_t(words) * 4;
 			};
 			b.k_params += params(p.k_params, T.fmt.k);
 			b.v_params += params(p.v_params, T.fmt.v);

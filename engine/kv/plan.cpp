@@ -56,6 +56,10 @@ static Quant resolve(const KvPolicy& p, Quant q, const KvShape& s, bool is_k) {
 		q = is_k ? Quant{.bits = 8, .scale = Scale::PerChannel, .group = q.group}
 		         : Quant{.bits = 8, .scale = Scale::PerToken, .group = kGroupHead};
 	if (packed(q) && q.scale == Scale::PerToken) q.group = resolve_run(q, s, p.fit_groups, is_k ? "K" : "V");
+	if (packed(q) && q.scale == Scale::PerToken && q.param_bits == 8 && q.group > s.head_dim)
+		fail(Code::Invalid,
+		     "{}: V group {}: with param_bits=8 a group lies in one head of {} channels; give v.group=head", p.text,
+		     q.group, s.head_dim);
 	if (!packed(q)) q = {.bits = q.bits}; // nothing else means anything
 	if (q.relax == kRelaxByBits) q.relax = q.scale == Scale::Norm ? 0 : relax_of_bits(q.bits);
 	return q;
@@ -125,6 +129,7 @@ static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 static void choose_fill(KvPlan& plan, Tier tier) {
 	const int t = int(tier);
 	uint32_t n_block = 0, group = 0;
+	bool relative = false; // values have parameters relative to their page's
 	for (const LayerPlan& L : plan.layers) {
 		const Format& f = L.tier[t].fmt;
 		if ((f.k.bits == 0) != (f.v.bits == 0))
@@ -132,6 +137,7 @@ static void choose_fill(KvPlan& plan, Tier tier) {
 		if (f.k.bits == 0 && plan.layers[0].tier[t].fmt.k.bits != 0)
 			fail(Code::Invalid, "{}: tokens are evicted in all layers or in none", plan.policy.text);
 		if (in_blocks(f)) ++n_block;
+		if (packed(f.v) && f.v.scale == Scale::PerToken && f.v.param_bits == 8) relative = true;
 		if (in_blocks(f) && per_channel(f.k) && f.k.group != kGroupAll)
 			fail(Code::Invalid,
 			     "{}: norm=sqrtmax needs all tokens compressed together; keys per channel then take k.group=all",
@@ -152,6 +158,12 @@ static void choose_fill(KvPlan& plan, Tier tier) {
 			     "together; give norm=none and scale=norm for keys and values",
 			     plan.policy.text);
 	}
+	if (relative && !group)
+		fail(Code::Invalid,
+		     "{}: v.param_bits=8 is relative to a page that is written whole; give keys scale=channel (k.group=32, 64 "
+		     "or "
+		     "128) or scale=norm",
+		     plan.policy.text);
 	if (n_block && n_block != plan.layers.size())
 		fail(Code::Invalid, "{}: all layers of a tier compress tokens together (k.group=all, norm=sqrtmax), or none",
 		     plan.policy.text);

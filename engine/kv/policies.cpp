@@ -13,7 +13,7 @@ static constexpr Quant per_token(uint8_t bits, uint16_t group, Norm norm = Norm:
 }
 // A rotated head over its norm, by a codebook; of keys the mean of each channel apart. 128 tokens to a page.
 static constexpr Quant rotated(uint8_t bits, bool is_k) {
-	return {.bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = is_k, .norm_bits = 8};
+	return {.bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = is_k, .param_bits = 8};
 }
 // Round to nearest, K and V per token. Flushes of 32 tokens: the window is there to batch the packing.
 static KvPolicy rtn(const char* name, uint8_t bits, const char* summary) {
@@ -86,7 +86,7 @@ static std::vector<KvPolicy> table() {
 	     .source = "TurboQuant, arXiv:2504.19874",
 	     .summary = "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values, 1 to 4 or 8",
 	     // Beyond the paper: the means, norms of 8 bits, and norms that keep the length of what is decoded. The paper's
-	     // form is mean=off,norm_bits=16.
+	     // form is mean=off,param_bits=16.
 	     .regular = {rotated(3, true), rotated(2, false)},
 	     .select = {.recent_keep = 32, .flush = 128},
 	     .takes_bits = true},
@@ -186,11 +186,26 @@ KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type) {
 
 std::vector<KvPolicy> policy_samples() {
 	std::vector<KvPolicy> all = all_policies();
-	for (const char* text :
-	     {"rtn4,k.bits=8", "rtn4,k.bits=16", "rtn4,v.bits=16", "rtn4,bits=1", "kivi2,bits=8", "asymkv1/1",
-	      "zipcache,salient.bits=8", "zipcache,bits=1", "mikv,bits=4", "mikv,bits=1", "mikv,salient.bits=4", "mixed4/1",
-	      "turbo1", "turbo2", "turbo4/3", "turbo3/2,norm_bits=16,mean=off,group=32", "turbo3/2,rotate=off",
-	      "kivi2,bits=3", "rtn4,bits=3"})
+	for (const char* text : {"rtn4,k.bits=8",
+	                         "rtn4,k.bits=16",
+	                         "rtn4,v.bits=16",
+	                         "rtn4,bits=1",
+	                         "kivi2,bits=8",
+	                         "asymkv1/1",
+	                         "zipcache,salient.bits=8",
+	                         "zipcache,bits=1",
+	                         "mikv,bits=4",
+	                         "mikv,bits=1",
+	                         "mikv,salient.bits=4",
+	                         "mixed4/1",
+	                         "turbo1",
+	                         "turbo2",
+	                         "turbo4/3",
+	                         "turbo3/2,param_bits=16,mean=off,group=32",
+	                         "turbo3/2,rotate=off",
+	                         "kivi2,bits=3",
+	                         "rtn4,bits=3",
+	                         "kivi2,param_bits=8"})
 		all.push_back(parse_policy(text));
 	return all;
 }

@@ -43,10 +43,10 @@ struct Quant {         // how K, or V, is stored inside one tier
 	Scale scale = Scale::PerToken;
 	uint16_t group = 32; // elements per (scale, zero); PerChannel: tokens, PerToken: channels; Norm: tokens of a page
 	Norm norm = Norm::None;
-	double relax = 0;       // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
-	bool rotate = false;    // a randomised Hadamard transform first: shaders/shared/kv_page.h
-	bool mean = false;      // keys, Scale::Norm: the mean of each channel over a page is stored apart
-	uint8_t norm_bits = 16; // Scale::Norm: of a norm; 16: f16, 8: relative to the largest of its page
+	double relax = 0;        // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
+	bool rotate = false;     // a randomised Hadamard transform first: shaders/shared/kv_page.h
+	bool mean = false;       // keys, Scale::Norm: the mean of each channel over a page is stored apart
+	uint8_t param_bits = 16; // of a norm, a scale or a zero point; 16: f16, 8: relative to the largest of its page
 	bool operator==(const Quant&) const = default;
 };
 // Bits of a set of Quant's fields.
@@ -58,7 +58,7 @@ enum QuantField : uint8_t {
 	kFieldRelax = 16,
 	kFieldRotate = 32,
 	kFieldMean = 64,
-	kFieldNormBits = 128,
+	kFieldParamBits = 128,
 	kAllFields = 255,
 };
 // `to` with the named fields of `from`.

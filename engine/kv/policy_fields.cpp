@@ -99,11 +99,12 @@ void set_scale(Quant& q, std::string_view key, std::string_view v) {
 	const bool tokens = q.group == 32 || q.group == 64 || q.group == 128;
 	if (q.scale == Scale::PerChannel && (q.group == kGroupHead || q.group == kGroupHalf)) q.group = 32;
 	if (q.scale == Scale::Norm && !tokens) q.group = 128;
+	if (q.scale != Scale::Norm) q.rotate = q.mean = false; // they are of codebooks
 }
-void set_norm_bits(Quant& q, std::string_view key, std::string_view v) {
+void set_param_bits(Quant& q, std::string_view key, std::string_view v) {
 	if (v != "8" && v != "16")
-		fail(Code::Invalid, "{} is '{}': expected 16 (f16), or 8 (relative to the largest norm of a page)", key, v);
-	q.norm_bits = v == "8" ? 8 : 16;
+		fail(Code::Invalid, "{} is '{}': expected 16 (f16), or 8 (relative to the largest of a page)", key, v);
+	q.param_bits = v == "8" ? 8 : 16;
 }
 struct Field {
 	std::string_view name;
@@ -118,7 +119,7 @@ constexpr Field kFields[] = {
     {"eta", kFieldRelax, [](Quant& q, auto k, auto v) { q.relax = eta_value(k, v); }},
     {"rotate", kFieldRotate, [](Quant& q, auto k, auto v) { q.rotate = on_off(k, v); }},
     {"mean", kFieldMean, [](Quant& q, auto k, auto v) { q.mean = on_off(k, v); }},
-    {"norm_bits", kFieldNormBits, set_norm_bits},
+    {"param_bits", kFieldParamBits, set_param_bits},
 };
 const Field* find_field(std::string_view name) {
 	const auto at = std::ranges::find(kFields, name, &Field::name);
@@ -138,7 +139,8 @@ uint8_t set_field(Quant& q, std::string_view field, std::string_view key, std::s
 	if (!f) return 0;
 	const Quant before = q;
 	f->set(q, key, v);
-	return uint8_t(f->bit | (q.group != before.group ? kFieldGroup : 0));
+	return uint8_t(f->bit | (q.group != before.group ? kFieldGroup : 0) |
+	               (q.rotate != before.rotate ? kFieldRotate : 0) | (q.mean != before.mean ? kFieldMean : 0));
 }
 
 Quant with_fields(Quant to, const Quant& from, uint8_t fields) {
@@ -149,7 +151,7 @@ Quant with_fields(Quant to, const Quant& from, uint8_t fields) {
 	if (fields & kFieldRelax) to.relax = from.relax;
 	if (fields & kFieldRotate) to.rotate = from.rotate;
 	if (fields & kFieldMean) to.mean = from.mean;
-	if (fields & kFieldNormBits) to.norm_bits = from.norm_bits;
+	if (fields & kFieldParamBits) to.param_bits = from.param_bits;
 	return to;
 }
 
@@ -181,7 +183,13 @@ void check_quant(std::string_view text, const Quant& q, bool is_k) {
 	if (q.rotate && q.scale != Scale::Norm) refuse("rotate=on is for scale=norm");
 	if (q.mean && !(is_k && q.scale == Scale::Norm)) refuse("mean=on is for keys with scale=norm");
 	if (q.scale != Scale::Norm) {
-		if (q.norm_bits != 16) refuse("norm_bits=8 needs scale=norm");
+		if (q.param_bits == 16) return;
+		if (q.bits == 8) refuse("codes of 8 bits need (scale, zero) in f16; give param_bits=16, or at most 4 bits");
+		if (q.norm == Norm::SqrtMax || (is_k && q.scale == Scale::PerChannel && q.group == kGroupAll))
+			refuse("param_bits=8 is relative to a page, but here any number of tokens is compressed together; give "
+			       "norm=none and k.group=32, 64 or 128");
+		if (is_k && q.scale == Scale::PerToken)
+			refuse("param_bits=8 is for keys with scale=channel or scale=norm; give k.scale=channel");
 		return;
 	}
 	if (q.norm != Norm::None) refuse("scale=norm has one norm per token; give norm=none");

@@ -412,7 +412,10 @@ void check_use(const Draft& d) {
 		    !(at.v && any(false, packed)))
 			refuse(key, "nothing it could be of is packed");
 		const auto book = [](const Quant* q) { return q->scale == Scale::Norm && q->bits >= 1 && q->bits <= 4; };
-		const bool of_book = at.field == "rotate" || at.field == "mean" || at.field == "norm_bits";
+		const auto few = [](const Quant* q) { return q->bits >= 1 && q->bits <= 4; };
+		if (at.field == "param_bits" && !(at.k && any(true, few)) && !(at.v && any(false, few)))
+			refuse(key, "nothing has codes of 1 to 4 bits");
+		const bool of_book = at.field == "rotate" || at.field == "mean";
 		if (of_book && !(at.k && any(true, book)) && !(at.v && any(false, book)))
 			refuse(key, "nothing has a codebook; those are scale=norm at 1 to 4 bits");
 		for (const uint8_t bits : {1, 2})
@@ -488,7 +491,7 @@ std::vector<std::pair<std::string, std::string>> policy_options() {
 	    {"norm", "sqrtmax: values divided by a factor per channel; balance: keys balanced against queries; none"},
 	    {"rotate", "on: a randomised Hadamard transform of each head, undone after attention"},
 	    {"mean", "on: the mean of each channel of keys over a page is stored apart (scale=norm)"},
-	    {"norm_bits", "of a norm: 16 is f16, 8 is relative to the largest of its page (scale=norm)"}};
+	    {"param_bits", "of a scale, zero point or norm: 16 is f16, 8 is relative to the largest of its page"}};
 	for (const Key& k : kKeys) out.push_back({k.name, k.help});
 	out.push_back({"[salient.|regular.][k.|v.]KEY[@FIRST-LAST]",
 	               field_list() + " of one tier, of keys or values only, of a range of layers"});

@@ -13,17 +13,79 @@ uint8_t nearest_code(float x, float top) {
 	return code > 0 ? uint8_t(std::min(code, top)) : uint8_t(0);
 }
 
-Params quantise(std::span<const float> x, uint32_t bits, Relax relax, std::span<uint8_t> codes) {
-	KV_ASSERT(bits >= 1 && bits <= 8 && !x.empty() && codes.size() == x.size());
-	const float top = float((1u << bits) - 1u);
+static float top_code(uint32_t bits) { return float((1u << bits) - 1u); }
+
+// From the least to the largest value.
+static Meaning plain_meaning(std::span<const float> x, uint32_t bits) {
+	KV_ASSERT(bits >= 1 && bits <= 8 && !x.empty());
 	const auto [lo, hi] = std::minmax_element(x.begin(), x.end());
-	const float scale = round_f16((*hi - *lo) / top), zero = round_f16(*lo);
-	for (size_t i = 0; i < x.size(); ++i) { codes[i] = nearest_code(scale > 0 ? (x[i] - zero) / scale : 0.f, top); }
-	// Codes belong to the plain end points; only what they mean moves inwards.
-	return {f32_to_f16(relax.shrink * scale), f32_to_f16(zero + relax.shift * scale * top)};
+	return {round_f16((*hi - *lo) / top_code(bits)), round_f16(*lo)};
+}
+static void put_codes(Meaning m, std::span<const float> x, uint32_t bits, std::span<uint8_t> codes) {
+	KV_ASSERT(codes.size() == x.size());
+	for (size_t i = 0; i < x.size(); ++i)
+		codes[i] = nearest_code(m.scale > 0 ? (x[i] - m.zero) / m.scale : 0.f, top_code(bits));
+}
+// Codes belong to the plain end points; only what they mean moves inwards.
+static Params relaxed(Meaning plain, uint32_t bits, Relax relax) {
+	return {f32_to_f16(relax.shrink * plain.scale),
+	        f32_to_f16(plain.zero + relax.shift * plain.scale * top_code(bits))};
+}
+
+Meaning meaning_of(Params p) { return {f16_to_f32(p.scale), f16_to_f32(p.zero)}; }
+
+Params quantise(std::span<const float> x, uint32_t bits, Relax relax, std::span<uint8_t> codes) {
+	const Meaning plain = plain_meaning(x, bits);
+	put_codes(plain, x, bits, codes);
+	return relaxed(plain, bits, relax);
 }
 
 float dequantise(uint32_t code, Params p) { return float(code) * f16_to_f32(p.scale) + f16_to_f32(p.zero); }
+
+Params group_params(std::span<const float> x, uint32_t bits, Relax relax) {
+	return relaxed(plain_meaning(x, bits), bits, relax);
+}
+Params largest_of(std::span<const Params> params) {
+	float scale = 0, zero = 0;
+	for (const Params p : params) {
+		const Meaning m = meaning_of(p);
+		scale = std::max(scale, m.scale), zero = std::max(zero, std::fabs(m.zero));
+	}
+	return {f32_to_f16(scale), f32_to_f16(zero)};
+}
+uint16_t param_bytes(Params p, Params largest) {
+	const Meaning m = meaning_of(p), most = meaning_of(largest);
+	const float scale_step = kv_255th(most.scale), zero_step = kv_127th(most.zero);
+	uint32_t scale = nearest_code(scale_step > 0 ? m.scale / scale_step : 0.f, 255);
+	if (m.scale > 0 && !scale) scale = 1;
+	const uint32_t zero = nearest_code(128.f + std::nearbyint(zero_step > 0 ? m.zero / zero_step : 0.f), 255);
+	return uint16_t(scale | zero << 8);
+}
+Meaning meaning_of(uint16_t bytes, Params largest) {
+	const Meaning most = meaning_of(largest);
+	return {float(bytes & 255) * kv_255th(most.scale), (float(bytes >> 8) - 128.f) * kv_127th(most.zero)};
+}
+void quantise_by(Meaning stored, std::span<const float> x, uint32_t bits, Relax relax, std::span<uint8_t> codes) {
+	Meaning plain = stored;
+	plain.scale /= relax.shrink;
+	plain.zero -= relax.shift * plain.scale * top_code(bits);
+	put_codes(plain, x, bits, codes);
+}
+
+uint32_t ParamPage::n_params() const {
+	return q.scale == Scale::PerChannel ? kv_channel_param_words(n_kv_heads, head_dim)
+	                                    : kv_token_param_words(n_kv_heads, head_dim, q.group, page);
+}
+uint32_t ParamPage::param_of(uint32_t head, uint32_t channel, uint32_t token) const {
+	return q.scale == Scale::PerChannel ? kv_channel_param(head, channel, head_dim)
+	                                    : kv_token_param(head, channel, token, head_dim, q.group, page);
+}
+Meaning ParamPage::meaning(uint32_t head, uint32_t channel, uint32_t token) const {
+	const uint32_t i = param_of(head, channel, token);
+	if (q.param_bits == 16) return meaning_of(params_of_word(params[i]));
+	const Params largest = params_of_word(params[kv_byte_largest_word(n_params(), head)]);
+	return meaning_of(uint16_t(params[kv_byte_param_word(i)] >> i % 2 * 16), largest);
+}
 
 float codebook_value(uint32_t code, uint32_t bits) {
 	const float u = float(code) - kv_codebook_middle(bits);
@@ -57,7 +119,7 @@ float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> 
 
 uint16_t quantise_norms(std::span<const float> norms, std::span<uint8_t> bytes) {
 	const uint16_t largest = f32_to_f16(*std::max_element(norms.begin(), norms.end()));
-	const float step = kv_norm_step(f16_to_f32(largest));
+	const float step = kv_255th(f16_to_f32(largest));
 	for (size_t i = 0; i < norms.size(); ++i) bytes[i] = nearest_code(step > 0 ? norms[i] / step : 0.f, 255);
 	return largest;
 }
@@ -80,25 +142,24 @@ void rotate(std::span<float> x) { change_signs(x), hadamard(x); }
 void rotate_back(std::span<float> x) { hadamard(x), change_signs(x); }
 
 float NormPage::norm(uint32_t head, uint32_t token) const {
-	const uint32_t per_word = 32 / q.norm_bits;
+	const uint32_t per_word = 32 / q.param_bits;
 	const uint32_t x =
-	    unpack(std::span(params + kv_norm_word(head, token, page, q.norm_bits), 1), q.norm_bits, token % per_word);
-	if (q.norm_bits == 16) return f16_to_f32(uint16_t(x));
-	return float(x) * kv_norm_step(f16_to_f32(uint16_t(params[kv_norm_scale_word(n_kv_heads, head, page)])));
+	    unpack(std::span(params + kv_norm_word(head, token, page, q.param_bits), 1), q.param_bits, token % per_word);
+	if (q.param_bits == 16) return f16_to_f32(uint16_t(x));
+	return float(x) * kv_255th(f16_to_f32(uint16_t(params[kv_norm_scale_word(n_kv_heads, head, page)])));
 }
 float NormPage::mean(uint32_t head, uint32_t channel) const {
 	if (!q.mean) return 0;
-	const uint32_t word = params[kv_mean_word(n_kv_heads, head, channel, head_dim, page, q.norm_bits)];
+	const uint32_t word = params[kv_mean_word(n_kv_heads, head, channel, head_dim, page, q.param_bits)];
 	return f16_to_f32(uint16_t(word >> 16 * (channel % 2)));
 }
 
 uint32_t page_param_words(const Quant& q, uint32_t n_kv_heads, uint32_t head_dim, uint32_t page) {
-	switch (q.scale) {
-	case Scale::PerChannel: return kv_channel_param_words(n_kv_heads, head_dim);
-	case Scale::PerToken: return kv_token_param_words(n_kv_heads, head_dim, q.group, page);
-	case Scale::Norm: break;
+	if (q.scale != Scale::Norm) {
+		const uint32_t n = ParamPage{q, nullptr, n_kv_heads, head_dim, page}.n_params();
+		return q.param_bits == 8 ? kv_byte_param_words(n, n_kv_heads) : n;
 	}
-	return kv_norm_words(n_kv_heads, page, q.norm_bits) + (q.mean ? kv_mean_words(n_kv_heads, head_dim) : 0);
+	return kv_norm_words(n_kv_heads, page, q.param_bits) + (q.mean ? kv_mean_words(n_kv_heads, head_dim) : 0);
 }
 
 // Word and shift of bits of a code in words of `bits`-bit codes.

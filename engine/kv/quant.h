@@ -25,11 +25,39 @@ struct Relax {
 	explicit Relax(double eta) : shift(float(eta)), shrink(float(1.0 - 2.0 * eta)) {}
 };
 
+// What codes mean: x_hat = code * scale + zero.
+struct Meaning {
+	float scale, zero;
+};
+Meaning meaning_of(Params);
+
 // The code nearest to x, 0 .. top. NaN, which a damaged session file may hold, becomes 0.
 uint8_t nearest_code(float x, float top);
 // Codes of x by plain min and max; returns the parameters that dequantise them.
 Params quantise(std::span<const float> x, uint32_t bits, Relax, std::span<uint8_t> codes);
 float dequantise(uint32_t code, Params);
+
+// ---- (scale, zero) in bytes: shaders/shared/kv_page.h
+
+// What quantise() returns, without codes.
+Params group_params(std::span<const float> x, uint32_t bits, Relax);
+// The largest scale and |zero| of the groups of a kv head of a page.
+Params largest_of(std::span<const Params>);
+// The bytes next to p, scale in the low one; a scale above 0 stays above 0.
+uint16_t param_bytes(Params p, Params largest);
+Meaning meaning_of(uint16_t bytes, Params largest);
+// Codes of x by what is stored, moved back to plain end points.
+void quantise_by(Meaning stored, std::span<const float> x, uint32_t bits, Relax, std::span<uint8_t> codes);
+
+// Where a page's uniform codes have their meaning; the page holds the tokens of n_kv_heads heads.
+struct ParamPage {
+	const Quant& q;
+	const uint32_t* params;
+	uint32_t n_kv_heads, head_dim, page;
+	uint32_t n_params() const;
+	uint32_t param_of(uint32_t head, uint32_t channel, uint32_t token) const; // its number
+	Meaning meaning(uint32_t head, uint32_t channel, uint32_t token) const;
+};
 
 // ---- codes of a codebook, Scale::Norm: shaders/shared/kv_page.h has the codebook and the rotation
 

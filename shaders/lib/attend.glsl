@@ -9,7 +9,7 @@
 // Software drivers have kernels of their own: soft/attend.glsl.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
-// and, for packed V, V_BOOK, V_NORM8, v_words, v_params, v_param_words, v_factors, and supplies:
+// and, for packed V, V_BOOK, V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #include "lib/queries.glsl"
@@ -77,8 +77,12 @@ void tile_softmax(uint live, uint params, uint largest) {
 		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
 		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
 			vec4 scale, zero = vec4(0);
-			if (!V_BOOK) params_of(v_params[(params + r * PAGE) / 4u], scale, zero);
-			else if (V_NORM8) scale = norms_of_bytes(v_param_words[params], v_param_words[largest]);
+			if (!V_BOOK && V_BYTES) {
+				const uint at = params + r * (PAGE / 2u);
+				const uvec4 w = v_params[at / 4u];
+				byte_params_of((at & 2u) == 0u ? w.xy : w.zw, v_param_words[largest], scale, zero);
+			} else if (!V_BOOK) params_of(v_params[(params + r * PAGE) / 4u], scale, zero);
+			else if (V_BYTES) scale = norms_of_bytes(v_param_words[params], v_param_words[largest]);
 			else scale = norms_of_halves(v_param_words[params], v_param_words[params + 1u]);
 			scale = mix(scale, vec4(0), dead);
 			zero = mix(zero, vec4(0), dead);

@@ -43,12 +43,19 @@ void sum_queries() {
 // lane's page, which is `own` of the tile.
 void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
-		const uint params = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
+		const uint params = KV_AT(6) / 4 + tables[pages_at + min(page + n, last) * 4 + 2] / 4;
+		const uint channel = kv_channel_param(kv_head, 0, HEAD_DIM);
 		float sum[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
 		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
 			vec4 scale, zero;
-			params_of(k_params[params + i], scale, zero);
+			if (K_BYTES) {
+				const uvec4 w = k_params[params + channel / 8 + i / 2];
+				const uint n_params = kv_channel_param_words(p.n_kv_heads, HEAD_DIM);
+				byte_params_of(i % 2 == 0 ? w.xy : w.zw, k_param_words[params * 4 + kv_byte_largest_word(n_params, kv_head)], scale, zero);
+			} else {
+				params_of(k_params[params + channel / 4 + i], scale, zero);
+			}
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 q4 = q_s[j * Q_PIECES + i];
 				work_s[(n * QUERIES + j) * Q_PIECES + i] = q4 * scale;
@@ -66,7 +73,7 @@ void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 void mean_bias(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
 		const uint means = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] +
-			kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_NORM8 ? 8u : 16u)) / 4;
+			kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4;
 		float sum[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
 		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
@@ -80,8 +87,8 @@ void mean_bias(uint page, uint last, uint own, out float bias[QUERIES]) {
 }
 // Norms of the quad's keys; `params`: word of the page's parameters.
 vec4 key_norms(uint params, uint in_page) {
-	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_NORM8 ? 8u : 16u);
-	if (!K_NORM8) return norms_of_halves(k_param_words[at], k_param_words[at + 1]);
+	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_BYTES ? 8u : 16u);
+	if (!K_BYTES) return norms_of_halves(k_param_words[at], k_param_words[at + 1]);
 	return norms_of_bytes(k_param_words[at], k_param_words[params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]);
 }
 

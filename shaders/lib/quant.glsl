@@ -20,6 +20,23 @@ uint param_word(vec2 plain, uint bits, float shift, float shrink) {
 	precise float scale = shrink * plain.x, zero = plain.y + shift * plain.x * float((1u << bits) - 1u);
 	return f16_pack(scale, zero);
 }
+// The bytes next to (scale, zero), of whose like `largest` are the largest, and what they mean (shared/kv_page.h).
+uint param_bytes(vec2 x, vec2 largest) {
+	const float scale_step = kv_255th(largest.x), zero_step = kv_127th(largest.y);
+	uint scale = scale_step > 0 ? uint(clamp(roundEven(exact_divide(x.x, scale_step)), 0.0, 255.0)) : 0u;
+	if (x.x > 0) scale = max(scale, 1u);
+	const float zero = zero_step > 0 ? roundEven(exact_divide(x.y, zero_step)) : 0.0;
+	return scale | uint(clamp(128.0 + zero, 0.0, 255.0)) << 8u;
+}
+vec2 bytes_meaning(uint bytes, vec2 largest) {
+	return vec2(float(bytes & 255u) * kv_255th(largest.x), (float(bytes >> 8u & 255u) - 128.0) * kv_127th(largest.y));
+}
+// Plain (scale, zero) of what is stored: codes are computed with them.
+vec2 plain_of(vec2 stored, uint bits, float shift, float shrink) {
+	precise float scale = exact_divide(stored.x, shrink), moved = shift * scale * float((1u << bits) - 1u);
+	precise float zero = stored.y - moved;
+	return vec2(scale, zero);
+}
 uint code_of(float x, vec2 plain, uint bits) {
 	if (!(plain.x > 0)) return 0;
 	return uint(clamp(roundEven(exact_divide(x - plain.y, plain.x)), 0.0, float((1u << bits) - 1u)));

@@ -40,6 +40,9 @@ KV_FN uint kv_v_word(uint head, uint token, uint word, uint head_dim, uint bits,
 //   per token, K or V: [run][token], run = (head * head_dim + channel) / group: a run may span kv heads
 //   per channel, K   : [kv head][channel], in the page (its group is the page) or in the parameter block of a
 //                      compression, which all pages compressed together share
+// In bytes (keys per channel of a page, values per token): the same order, 2 bytes each, two to a word; then for each
+// kv head half2(largest scale, largest |zero|), of which
+//   scale = byte 0 * largest / 255,  zero = (byte 1 - 128) * largest / 127
 // A parameter block may also hold V's channel factors, after the K parameters: halves [kv head][channel], two per
 // word;  x = (scale * code + zero) * factor.
 KV_FN uint kv_token_param_words(uint n_kv_heads, uint head_dim, uint group, uint page) {
@@ -55,20 +58,26 @@ KV_FN uint kv_factor_words(uint n_kv_heads, uint head_dim) { return (n_kv_heads 
 KV_FN uint kv_factor_word(uint head, uint channel, uint head_dim) { return (head * head_dim + channel) / 2u; }
 KV_FN uint kv_factor_half(uint head, uint channel, uint head_dim) { return (head * head_dim + channel) % 2u; }
 
+// Words of n parameters in bytes, and where parameter i and a kv head's largest ones are.
+KV_FN uint kv_byte_param_words(uint n, uint n_kv_heads) { return n / 2u + (n_kv_heads + 3u) / 4u * 4u; }
+KV_FN uint kv_byte_param_word(uint i) { return i / 2u; }
+KV_FN uint kv_byte_largest_word(uint n, uint head) { return n / 2u + head; }
+KV_FN float kv_255th(float largest) { return largest * 0.00392156863f; } // what a unit of a byte is worth
+KV_FN float kv_127th(float largest) { return largest * 0.00787401575f; }
+
 // Parameters of a page whose codes are of a codebook (Scale::Norm), all kv heads:
 //   x = norm of the token and head * value of the code + mean of the channel (keys that have one)
 // in this order: norms [kv head][token], f16 or bytes; with bytes also half2(largest norm, 0) of each kv head, of which
 // a byte is as many 255ths; means, halves [kv head][channel].
-KV_FN uint kv_norm_word(uint head, uint token, uint page, uint norm_bits) {
-	return (head * page + token) * norm_bits / 32u;
+KV_FN uint kv_norm_word(uint head, uint token, uint page, uint param_bits) {
+	return (head * page + token) * param_bits / 32u;
 }
-KV_FN float kv_norm_step(float largest) { return largest * 0.00392156863f; }
 KV_FN uint kv_norm_scale_word(uint n_kv_heads, uint head, uint page) { return n_kv_heads * page / 4u + head; }
-KV_FN uint kv_norm_words(uint n_kv_heads, uint page, uint norm_bits) {
-	return n_kv_heads * page * norm_bits / 32u + (norm_bits == 8u ? (n_kv_heads + 3u) / 4u * 4u : 0u);
+KV_FN uint kv_norm_words(uint n_kv_heads, uint page, uint param_bits) {
+	return n_kv_heads * page * param_bits / 32u + (param_bits == 8u ? (n_kv_heads + 3u) / 4u * 4u : 0u);
 }
-KV_FN uint kv_mean_word(uint n_kv_heads, uint head, uint channel, uint head_dim, uint page, uint norm_bits) {
-	return kv_norm_words(n_kv_heads, page, norm_bits) + (head * head_dim + channel) / 2u;
+KV_FN uint kv_mean_word(uint n_kv_heads, uint head, uint channel, uint head_dim, uint page, uint param_bits) {
+	return kv_norm_words(n_kv_heads, page, param_bits) + (head * head_dim + channel) / 2u;
 }
 KV_FN uint kv_mean_words(uint n_kv_heads, uint head_dim) { return (n_kv_heads * head_dim + 1u) / 2u; }
 
@@ -87,10 +96,10 @@ KV_FN float kv_codebook_cubic(uint bits) {
 // power of two that divides head_dim, goes through a Hadamard transform, whose result is multiplied by
 // kv_rotation_scale().
 KV_FN uint kv_rotation_block(uint head_dim) { return head_dim & (~head_dim + 1u); }
-KV_FN float kv_rotation_scale(uint block) { // 1 / sqrt(block), the same number everywhere
-	float scale = (block & 0xAAAAAAAAu) != 0u ? 0.70710678f : 1.0f;
-	for (uint b = block; b >= 4u; b /= 4u) scale *= 0.5f;
-	return scale;
+// 1 / sqrt(block), the same number everywhere. No loop: a shader's compiler would not unroll the loops around it.
+KV_FN float kv_rotation_scale(uint block) {
+	return ((block & 0xAAAAAAAAu) != 0u ? 0.70710678f : 1.0f) * (block >= 4u ? 0.5f : 1.0f) *
+	       (block >= 16u ? 0.5f : 1.0f) * (block >= 64u ? 0.5f : 1.0f) * (block >= 256u ? 0.5f : 1.0f);
 }
 KV_FN bool kv_sign(uint channel) {
 	uint x = channel * 0x9E3779B9u + 0x6B766EF7u; // a hash with a fixed seed

@@ -9,11 +9,12 @@
 // of magnitude slower; weights pass between lanes by shuffles.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
-// and, for packed V, V_BOOK, V_NORM8, v_params, v_factors, and supplies:
+// and, for packed V, V_BOOK, V_BYTES, v_params, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs from
 //                                   lane to lane
 #include "soft/queries.glsl"
+#include "lib/pieces.glsl"
 
 const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
 const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
@@ -72,8 +73,12 @@ void tile_softmax(uint live, uint params, uint largest) {
 		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
 		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
 			vec4 scale, zero = vec4(0);
-			if (!V_BOOK) params_of(LOAD4(v_params, (params + r * PAGE) / 4u), scale, zero);
-			else if (V_NORM8) scale = norms_of_bytes(LOAD_WORD(v_params, params), LOAD_WORD(v_params, largest));
+			if (!V_BOOK && V_BYTES) {
+				const uint at = params + r * (PAGE / 2u);
+				const uvec4 w = LOAD4(v_params, at / 4u);
+				byte_params_of((at & 2u) == 0u ? w.xy : w.zw, LOAD_WORD(v_params, largest), scale, zero);
+			} else if (!V_BOOK) params_of(LOAD4(v_params, (params + r * PAGE) / 4u), scale, zero);
+			else if (V_BYTES) scale = norms_of_bytes(LOAD_WORD(v_params, params), LOAD_WORD(v_params, largest));
 			else scale = norms_of_halves(LOAD_WORD(v_params, params), LOAD_WORD(v_params, params + 1u));
 			scale = mix(scale, vec4(0), dead);
 			zero = mix(zero, vec4(0), dead);
@@ -93,21 +98,8 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 	if (V_BITS < 16u) {
 		const uint bits = V_BITS == 3u ? 2u : V_BITS, word = at + c * bits / 4u;
 		const uvec4 x = LOAD4(v_codes, word / 4u);
-		uint w = word_of(x, word), w2 = word_of(x, word | 1u);
-		if (V_BITS == 3u) w2 = LOAD_WORD(v_codes, at + V_LOW + c / 4u) >> (c * 8u % 32u);
-		w = w >> (c * bits * 8u % 32u) & mask;
-		w2 &= mask;
-		uvec4 a, b;
-		[[unroll]] for (uint i = 0; i < 4u; i++) {
-			a[i] = CODE(w, bits, i);
-			b[i] = V_BITS == 8u ? CODE(w2, V_BITS, i) : CODE(w, bits, i + 4u);
-			if (V_BITS == 3u) {
-				a[i] |= CODE(w2, 1u, i) << 2u;
-				b[i] |= CODE(w2, 1u, i + 4u) << 2u;
-			}
-		}
-		low = CODE_VEC4(a);
-		high = CODE_VEC4(b);
+		const uint w2 = V_BITS == 3u ? LOAD_WORD(v_codes, at + V_LOW + c / 4u) : word_of(x, word | 1u);
+		piece_codes(word_of(x, word), w2, c, V_BITS, mask, low, high);
 		if (V_BOOK) {
 			low = book_values(low, V_BITS);
 			high = book_values(high, V_BITS);
@@ -196,34 +188,42 @@ void state_finish() {
 		}
 	}
 }
+// A stage of the Hadamard transform of query j's sums, between chunks `step` apart.
+void chunks_butterfly(const uint j, const uint step) {
+	[[unroll]] for (uint i = 0; i < OWN * 2u; i++) {
+		const uint at = j * OWN * 2u + i;
+		if (step < ROW_LANES) {
+			const vec4 other = vec4(subgroupShuffleXor(acc[at].x, step), subgroupShuffleXor(acc[at].y, step),
+									subgroupShuffleXor(acc[at].z, step), subgroupShuffleXor(acc[at].w, step));
+			acc[at] = (LANE % ROW_LANES & step) == 0u ? acc[at] + other : other - acc[at];
+		} else if ((i / 2u & (step / ROW_LANES)) == 0u) {
+			const uint far = min(at + step / ROW_LANES * 2u, QUERIES * OWN * 2u - 1u);
+			const vec4 a = acc[at], b = acc[far];
+			acc[at] = a + b;
+			acc[far] = a - b;
+		}
+	}
+}
 // After state_finish(): what values' rotation did is undone. Chunks are exchanged between lanes, or a lane's own.
 void values_rotate_back() {
-	const uint block = kv_rotation_block(HEAD_DIM), chunk = LANE % ROW_LANES;
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-		[[unroll]] for (uint o = 0; o < OWN; o++) {
-			const uint at = (j * OWN + o) * 2u;
-			const vec4 a = hadamard4(acc[at]), b = hadamard4(acc[at + 1u]);
-			acc[at] = a + b;
-			acc[at + 1u] = a - b;
-		}
-		[[unroll]] for (uint step = 1u; step < 32u; step *= 2u) { // of chunks
-			if (step >= block / 8u) continue;
-			[[unroll]] for (uint i = 0; i < OWN * 2u; i++) {
-				const uint at = j * OWN * 2u + i, far = at + step / ROW_LANES * 2u;
-				if (step < ROW_LANES) {
-					const vec4 other = vec4(subgroupShuffleXor(acc[at].x, step), subgroupShuffleXor(acc[at].y, step),
-											subgroupShuffleXor(acc[at].z, step), subgroupShuffleXor(acc[at].w, step));
-					acc[at] = (chunk & step) == 0u ? acc[at] + other : other - acc[at];
-				} else if ((i / 2u & (step / ROW_LANES)) == 0u) {
-					const vec4 a = acc[at], b = acc[far];
-					acc[at] = a + b;
-					acc[far] = a - b;
-				}
-			}
-		}
-		[[unroll]] for (uint i = 0; i < OWN * 2u; i++) {
-			const uint c = (chunk + i / 2u * ROW_LANES) * 8u + i % 2u * 4u;
-			acc[j * OWN * 2u + i] = signed4(acc[j * OWN * 2u + i] * kv_rotation_scale(block), c);
-		}
+	const uint block = kv_rotation_block(HEAD_DIM);
+	uint signs[OWN]; // of the lane's channels, a bit each: hashes of all queries' channels would cost as much as a page
+	[[unroll]] for (uint o = 0; o < OWN; o++) {
+		signs[o] = 0;
+		[[unroll]] for (uint c = 0; c < 8u; c++)
+			signs[o] |= uint(kv_sign((LANE % ROW_LANES + o * ROW_LANES) * 8u + c)) << c;
+	}
+	// Loops that multiply their counter, or continue, would stay loops, and acc become memory: a page takes three times as long.
+	[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
+		const vec4 a = hadamard4(acc[i * 2u]), b = hadamard4(acc[i * 2u + 1u]);
+		acc[i * 2u] = a + b;
+		acc[i * 2u + 1u] = a - b;
+	}
+	[[unroll]] for (uint j = 0; j < QUERIES; j++)
+		[[unroll]] for (uint bit = 0; bit < 5u; bit++)
+			if (1u << bit < block / 8u) chunks_butterfly(j, 1u << bit);
+	[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) {
+		const uvec4 sign = (uvec4(signs[i / 2u % OWN] >> i % 2u * 4u) >> uvec4(0, 1, 2, 3)) << 31u;
+		acc[i] = uintBitsToFloat(floatBitsToUint(acc[i] * kv_rotation_scale(block)) ^ sign);
 	}
 }

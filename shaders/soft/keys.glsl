@@ -20,6 +20,7 @@ vec4 balance_of(uint c) {
 }
 
 uint k_channel_at = 0; // piece of the tile's K parameters, for K_CHANNEL
+uint k_largest = 0;    // what they are relative to, with K_BYTES
 float q_zero[Q_FETCH]; // this lane's share of sum_c q_c zero_c
 
 void queries_fit(uint c) {
@@ -29,7 +30,12 @@ void queries_fit(uint c) {
 	}
 	if (K_CHANNEL) {
 		vec4 scale, zero;
-		params_of(LOAD4(k_params, k_channel_at + c), scale, zero);
+		if (K_BYTES) {
+			const uvec4 w = LOAD4(k_params, k_channel_at + c / 2);
+			byte_params_of(c % 2 == 0 ? w.xy : w.zw, k_largest, scale, zero);
+		} else {
+			params_of(LOAD4(k_params, k_channel_at + c), scale, zero);
+		}
 		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) {
 			q_zero[f] += dot(q_part[f], zero);
 			q_part[f] *= scale;
@@ -51,7 +57,7 @@ void sum_queries() {
 // Lane j's sum_c q_c mean_c of query j; `means`: piece of a page's means.
 float own_bias(uint means) {
 	float sum = 0;
-	for (uint i = 0; i < Q_PIECES / 2u; i++) {
+	[[unroll]] for (uint i = 0; i < Q_PIECES / 2u; i++) {
 		const uvec4 w = LOAD4(k_params, means + i);
 		sum += dot(own_query[i * 2u], halves_low(w)) + dot(own_query[i * 2u + 1u], halves_high(w));
 	}
@@ -59,8 +65,8 @@ float own_bias(uint means) {
 }
 // Norms of the quad's keys; `params`: word of the page's parameters.
 vec4 key_norms(uint params, uint in_page) {
-	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_NORM8 ? 8u : 16u);
-	if (!K_NORM8) return norms_of_halves(LOAD_WORD(k_params, at), LOAD_WORD(k_params, at + 1));
+	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_BYTES ? 8u : 16u);
+	if (!K_BYTES) return norms_of_halves(LOAD_WORD(k_params, at), LOAD_WORD(k_params, at + 1));
 	return norms_of_bytes(LOAD_WORD(k_params, at), LOAD_WORD(k_params, params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)));
 }
 
@@ -90,6 +96,26 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 		if (K_BOOK) k[c] = book_values(k[c], K_BITS);
 	}
 }
+// score += q . k over channels 8 step .. 8 step + 7, the i-th of the words.
+void add_step(uint step, uvec4 w[LOAD_WORDS], uint i) {
+	if (RUN_STEPS % LOAD_STEPS != 0 && step >= HEAD_DIM / 8) return;
+	queries_step(step);
+	[[unroll]] for (uint h = 0; h < 2; h++) {
+		vec4 k[4];
+		decode_k(w, i, h, k);
+		score_half(step, h, k);
+	}
+}
+// The same over the n-th load of run r.
+void add_load(uint k_at, uint r, uint n) {
+	const uint load = r * RUN_LOADS + n, step = r * RUN_STEPS + n * LOAD_STEPS;
+	uvec4 w[LOAD_WORDS];
+	load_k(k_at, load, w);
+	if (OWN_QUERY)
+		[[unroll]] for (uint i = 0; i < LOAD_STEPS; i++) add_step(step + i, w, i);
+	else
+		[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) add_step(step + i, w, i);
+}
 uint biased_page = ~0u; // whose means own_mean is for
 float own_mean = 0;
 
@@ -98,11 +124,14 @@ void quad_scores(uint at, uint page, uint in_page) {
 	float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
 	if (K_CHANNEL) {
-		k_channel_at = KV_AT(6) / 4 + (tables[at + 2] + kv_channel_param(kv_head, 0, HEAD_DIM)) / 4;
+		const uint params = KV_AT(6) + tables[at + 2];
+		k_channel_at = params / 4 + kv_channel_param(kv_head, 0, HEAD_DIM) / (K_BYTES ? 8 : 4);
+		if (K_BYTES)
+			k_largest = LOAD_WORD(k_params, params + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head));
 		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_zero[f] = 0;
 	}
 	if (K_MEAN && page != biased_page) {
-		own_mean = own_bias(KV_AT(6) / 4 + (tables[at + 2] + kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_NORM8 ? 8u : 16u)) / 4);
+		own_mean = own_bias(KV_AT(6) / 4 + (tables[at + 2] + kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4);
 		biased_page = page;
 	}
 	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
@@ -110,21 +139,10 @@ void quad_scores(uint at, uint page, uint in_page) {
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
 	[[unroll]]
 	for (uint r = 0; r < K_RUNS; r++) {
-		for (uint n = 0; n < RUN_LOADS; n++) {
-			uvec4 w[LOAD_WORDS];
-			load_k(k_at, r * RUN_LOADS + n, w);
-			[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
-				const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
-				if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
-					queries_step(step);
-					[[unroll]] for (uint h = 0; h < 2; h++) {
-						vec4 k[4];
-						decode_k(w, i, h, k);
-						score_half(step, h, k);
-					}
-				}
-			}
-		}
+		if (OWN_QUERY) // unrolled, own_query is in registers
+			[[unroll]] for (uint n = 0; n < RUN_LOADS; n++) add_load(k_at, r, n);
+		else // rolled: unrolled, it takes more registers than it saves time
+			for (uint n = 0; n < RUN_LOADS; n++) add_load(k_at, r, n);
 		if (K_TOKEN) {
 			vec4 scale, zero;
 			params_of(LOAD4(k_params, KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4),

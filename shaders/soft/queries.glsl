@@ -54,13 +54,14 @@ void own_query_rotate() {
 	const uint block = kv_rotation_block(HEAD_DIM);
 	[[unroll]] for (uint i = 0; i < Q_PIECES; i++)
 		own_query[i] = hadamard4(signed4(own_query[i] * kv_rotation_scale(block), i * 4u));
-	for (uint step = 1u; step < block / 4u; step *= 2u)
-		for (uint i = 0; i < Q_PIECES / 2u; i++) {
-			const uint at = i / step * 2u * step + i % step;
-			const vec4 a = own_query[at], b = own_query[at + step];
-			own_query[at] = a + b;
-			own_query[at + step] = a - b;
-		}
+	[[unroll]] for (uint bit = 0; bit < 6u; bit++)
+		if (1u << bit < block / 4u)
+			[[unroll]] for (uint i = 0; i < Q_PIECES / 2u; i++) {
+				const uint step = 1u << bit, at = min(i / step * 2u * step + i % step, Q_PIECES - 1u - step);
+				const vec4 a = own_query[at], b = own_query[at + step];
+				own_query[at] = a + b;
+				own_query[at + step] = a - b;
+			}
 }
 #endif
 vec4 query(uint j, uint step, uint i) {

@@ -27,8 +27,8 @@ constexpr Quant token(uint8_t bits, uint16_t group, Norm norm = Norm::None, doub
 	return {bits, Scale::PerToken, group, norm, relax};
 }
 
-constexpr Quant norms(uint8_t bits, bool mean, uint8_t norm_bits) {
-	return {.bits = bits, .scale = Scale::Norm, .rotate = true, .mean = mean, .norm_bits = norm_bits};
+constexpr Quant norms(uint8_t bits, bool mean, uint8_t param_bits) {
+	return {.bits = bits, .scale = Scale::Norm, .rotate = true, .mean = mean, .param_bits = param_bits};
 }
 
 const Row kTable[] = {

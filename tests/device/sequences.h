@@ -97,6 +97,7 @@ inline const std::vector<std::string> kShort = {"fp16",
                                                 "rtn2",
                                                 "kivi4,recent_keep=8,flush=32",
                                                 "kivi2,recent_keep=8,flush=32",
+                                                "kivi2,param_bits=8,v.group=head,recent_keep=8,flush=32",
                                                 "kivi1,recent_keep=8,flush=32",
                                                 "logquant,W=10,k.group=32",
                                                 "xquant,recent_keep=0,flush=32,k.group=32",
@@ -110,6 +111,7 @@ inline const std::vector<std::string> kShort = {"fp16",
 
 // The same of policies that fetch, which test_fetch.cpp is about.
 inline const std::vector<std::string> kFetching = {"specache2,recent_keep=8,fetch=24",
+                                                   "specache2,param_bits=8,v.group=head,recent_keep=8,fetch=24",
                                                    "specache1,recent_keep=8,fetch=24"};
 
 // A prompt in two turns and decode steps under KVRUN_CHECK: every op on the cpu too.

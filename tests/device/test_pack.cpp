@@ -40,8 +40,12 @@ struct PackRow {
 constexpr Quant channel(uint8_t bits, uint16_t group, float relax = 0) {
 	return {bits, Scale::PerChannel, group, Norm::None, relax};
 }
-constexpr Quant norms(uint8_t bits, bool mean, uint8_t norm_bits = 8, bool rotate = true) {
-	return {.bits = bits, .scale = Scale::Norm, .rotate = rotate, .mean = mean, .norm_bits = norm_bits};
+constexpr Quant norms(uint8_t bits, bool mean, uint8_t param_bits = 8, bool rotate = true) {
+	return {.bits = bits, .scale = Scale::Norm, .rotate = rotate, .mean = mean, .param_bits = param_bits};
+}
+constexpr Quant bytes(Quant q) { // parameters in bytes
+	q.param_bits = 8;
+	return q;
 }
 constexpr Quant token(uint8_t bits, uint16_t group, Norm norm = Norm::None, float relax = 0) {
 	return {bits, Scale::PerToken, group, norm, relax};
@@ -52,6 +56,11 @@ std::vector<PackRow> pack_rows() {
 	    {"kivi2", channel(2, 32), token(2, 32), 8, 2, 64, 32, 64},
 	    {"kivi1", channel(1, 64), token(1, 64), 4, 4, 64, 64, 64},
 	    {"kivi4", channel(4, 128), token(4, 32), 8, 1, 128, 128, 256},
+	    {"kivi2 bytes", bytes(channel(2, 32)), bytes(token(2, 32)), 8, 2, 64, 32, 64},
+	    {"kivi3 bytes", bytes(channel(3, 64)), bytes(token(3, 80)), 4, 1, 80, 64, 128},
+	    {"kivi1 bytes", bytes(channel(1, 128, 0.25f)), bytes(token(1, 64, Norm::None, 0.25f)), 8, 2, 128, 128, 256},
+	    {"kivi4 bytes of keys", bytes(channel(4, 32)), token(4, 96), 3, 3, 96, 32, 64},
+	    {"kivi4 bytes of values", norms(4, true), bytes(token(4, 256)), 2, 1, 256, 128, 128, false, true},
 	    {"kivi4 small heads", channel(4, 32), token(4, 8), 4, 2, 8, 32, 64},
 	    {"rtn8", token(8, 32), token(8, 32), 3, 1, 96, 32, 45},
 	    {"rtn2", token(2, 80), token(2, 80), 8, 2, 80, 64, 100},
@@ -120,14 +129,30 @@ struct Side {
 		return block.empty() ? params[param_at[t / page] + kv_channel_param(h, c, D)]
 		                     : block[kv_channel_param(h, c, D)];
 	}
+	struct Params {
+		float scale, zero, scale_step, zero_step; // steps: of bytes, else 0
+	};
+	Params params_of(uint32_t h, uint32_t t, uint32_t c) const {
+		if (q.param_bits == 16) {
+			const uint32_t p = param(h, t, c);
+			return {f16_to_f32(uint16_t(p)), f16_to_f32(uint16_t(p >> 16)), 0, 0};
+		}
+		const bool channels = q.scale == Scale::PerChannel;
+		const uint32_t all = channels ? n_kv * D : n_kv * D / q.group * page,
+		               i = channels ? h * D + c : (h * D + c) / q.group * page + t % page;
+		const uint32_t* words = &params[param_at[t / page]];
+		const uint32_t pair = words[i / 2] >> i % 2 * 16, most = words[all / 2 + h];
+		const float scale_step = f16_to_f32(uint16_t(most)) / 255, zero_step = f16_to_f32(uint16_t(most >> 16)) / 127;
+		return {float(pair & 255) * scale_step, (float(pair >> 8 & 255) - 128) * zero_step, scale_step, zero_step};
+	}
 	float factor(uint32_t h, uint32_t c) const {
 		return q.norm == Norm::SqrtMax ? f16_of(block, kv_factor_word(h, c, D) * 2 + kv_factor_half(h, c, D)) : 1.f;
 	}
 	float value(uint32_t h, uint32_t t, uint32_t c) const { // what attention must see
 		if (q.bits == 16) return f16_to_f32(uint16_t(code(h, t, c)));
 		if (q.scale == Scale::Norm) return decoded[(t * n_kv + h) * D + c];
-		const uint32_t p = param(h, t, c);
-		const float y = float(code(h, t, c)) * f16_to_f32(uint16_t(p)) + f16_to_f32(uint16_t(p >> 16));
+		const Params p = params_of(h, t, c);
+		const float y = float(code(h, t, c)) * p.scale + p.zero;
 		return q.norm == Norm::SqrtMax ? y * factor(h, c) : q.norm == Norm::Balance ? y / balance[h * D + c] : y;
 	}
 	// The number that is quantised.
@@ -145,9 +170,9 @@ void decode_norms(Side& s) {
 	for (uint32_t t = 0; t < s.n; ++t)
 		for (uint32_t h = 0; h < s.n_kv; ++h) {
 			const uint32_t* params = &s.params[s.param_at[t / s.page]];
-			const uint32_t i = t % s.page, norms = s.n_kv * s.page, rest = norms * s.q.norm_bits / 32; // words
+			const uint32_t i = t % s.page, norms = s.n_kv * s.page, rest = norms * s.q.param_bits / 32; // words
 			double norm;
-			if (s.q.norm_bits == 8)
+			if (s.q.param_bits == 8)
 				norm = double(params[(h * s.page + i) / 4] >> i % 4 * 8 & 255) / 255 *
 				       double(f16_to_f32(uint16_t(params[rest + h])));
 			else
@@ -156,7 +181,7 @@ void decode_norms(Side& s) {
 			for (uint32_t c = 0; c < D; ++c) {
 				const double u = s.code(h, t, c) - ((1 << s.q.bits) - 1) / 2.;
 				y[c] = norm * u * double(kv_codebook_linear(s.q.bits) + kv_codebook_cubic(s.q.bits) * float(u * u));
-				const uint32_t means = rest + (s.q.norm_bits == 8 ? (s.n_kv + 3) / 4 * 4 : 0), m = h * D + c;
+				const uint32_t means = rest + (s.q.param_bits == 8 ? (s.n_kv + 3) / 4 * 4 : 0), m = h * D + c;
 				if (s.q.mean) y[c] += double(f16_to_f32(uint16_t(params[means + m / 2] >> m % 2 * 16)));
 			}
 			for (uint32_t c = 0; c < D; ++c) { // row c of the inverse: the matrix is symmetric, signs come last
@@ -208,13 +233,19 @@ void check_side(const TestRow& row, const Side& s) {
 		const Group g = group_of(x, s.q);
 		for (size_t i = 0; i < x.size(); ++i, ++total) {
 			const auto [h, t, c] = who[i];
-			const uint32_t p = s.param(h, t, c), code = s.code(h, t, c);
-			const float scale = f16_to_f32(uint16_t(p)), zero = f16_to_f32(uint16_t(p >> 16));
-			const float exact =
-			    g.scale > 0 ? std::clamp((x[i] - g.zero) / g.scale, 0.f, float((1 << s.q.bits) - 1)) : 0.f;
-			const bool ok = std::abs(float(code) - exact) <= 0.5f + 0.01f &&
-			                std::abs(scale - g.d_scale) <= 1e-3f * std::abs(g.d_scale) &&
-			                std::abs(zero - g.d_zero) <= 1e-3f * std::abs(g.d_zero) + 1e-3f * g.scale;
+			const uint32_t code = s.code(h, t, c);
+			const auto [scale, zero, scale_step, zero_step] = s.params_of(h, t, c);
+			const float top = float((1 << s.q.bits) - 1), eta = float(s.q.relax);
+			// Codes belong to the plain end points; those of bytes are of what the bytes mean.
+			const float by_scale = scale_step > 0 ? scale / (1 - 2 * eta) : g.scale,
+			            by_zero = scale_step > 0 ? zero - eta * by_scale * top : g.zero;
+			const float exact = by_scale > 0 ? std::clamp((x[i] - by_zero) / by_scale, 0.f, top) : 0.f;
+			const float least_scale = g.d_scale > 0 ? scale_step : 0;
+			const bool ok =
+			    std::abs(float(code) - exact) <= 0.5f + 0.01f &&
+			    std::abs(scale - std::max(least_scale, g.d_scale)) <=
+			        1e-3f * std::abs(g.d_scale) + 0.501f * scale_step &&
+			    std::abs(zero - g.d_zero) <= 1e-3f * std::abs(g.d_zero) + 1e-3f * g.scale + 0.501f * zero_step;
 			if (!ok && bad++ == 0)
 				first = fmt::format("head {} token {} channel {}: code {} of {}, scale {} of {}, zero {} of {}", h, t,
 				                    c, code, exact, scale, g.d_scale, zero, g.d_zero);
@@ -270,8 +301,10 @@ Words shuffled(uint32_t n, Random& random) {
 }
 uint32_t param_words(const Quant& q, uint32_t n_kv, uint32_t D, uint32_t page) {
 	if (q.bits == 16) return 0;
+	if (q.scale != Scale::Norm && q.param_bits == 8)
+		return (q.scale == Scale::PerChannel ? n_kv * D : n_kv * D / q.group * page) / 2 + (n_kv + 3) / 4 * 4;
 	if (q.scale == Scale::Norm)
-		return n_kv * page * q.norm_bits / 32 + (q.norm_bits == 8 ? (n_kv + 3) / 4 * 4 : 0) +
+		return n_kv * page * q.param_bits / 32 + (q.param_bits == 8 ? (n_kv + 3) / 4 * 4 : 0) +
 		       (q.mean ? n_kv * D / 2 : 0);
 	return q.scale == Scale::PerChannel ? kv_channel_param_words(n_kv, D)
 	                                    : kv_token_param_words(n_kv, D, q.group, page);

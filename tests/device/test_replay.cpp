@@ -365,9 +365,9 @@ void check_all(const std::vector<Case>& cases) {
 
 TEST_CASE("replay stores and attends to what numpy computed: small cases") { check_all(cases_in(kSmall)); }
 
-TEST_CASE("replay stores and attends to what numpy computed: rotations and codebooks") {
+TEST_CASE("replay stores and attends to what numpy computed: rotations, codebooks and parameters in bytes") {
 	std::vector<Case> cases = cases_in(test_root() + "/tests/golden/codebook");
-	REQUIRE(cases.size() == 4);
+	REQUIRE(cases.size() == 7);
 	for (Case& c : cases) c.inputs = kSmall;
 	each_row(cases, [](Backend& be, const Case& c, const TestRow&) { check_codebook(be, c); });
 }

@@ -126,7 +126,7 @@ TEST_CASE("choose: between 4 and 8 bits there are sides of 4 and of 8") {
 		CHECK(first.k.scale == Scale::PerChannel);
 		CHECK(first.k.group == 128); // the codebooks' pages
 	}
-	CHECK(choose("auto,mean=off,norm_bits=16", n, most).policy.name == "turbo"); // all of 8 bits: no codebook is left
+	CHECK(choose("auto,mean=off,param_bits=16", n, most).policy.name == "turbo"); // all of 8 bits: no codebook is left
 	const Format both = make_plan(parse_policy("turbo8"), kShape).layers[0].tier[int(Tier::Regular)].fmt;
 	CHECK(both.v.scale == Scale::PerToken);
 	CHECK(both.v.group == kShape.head_dim);

@@ -91,6 +91,22 @@ TEST_CASE("plan: sections of a page follow each other, aligned, and hold what th
 		}
 }
 
+TEST_CASE("plan: parameters in bytes take half the words, and one of each kv head") {
+	const KvPlan p = plan("kivi2,param_bits=8");
+	const PageFormat& f = page_of(p, 0, R);
+	CHECK(p.page[R] == 32);
+	CHECK(f.k_params == 8 * 128 / 2 + 8);
+	CHECK(f.v_params == 8 * 4 * 32 / 2 + 8);
+	CHECK(f.words * 32. / (2 * 32 * 8 * 128) == doctest::Approx(2.508).epsilon(0.001)); // kivi2: 3
+	const KvPlan turbo = plan("turbo2,v.scale=token,v.group=64,v.param_bits=8");        // a page of a codebook's keys
+	CHECK(page_of(turbo, 0, R).v_params == 8 * 2 * 128 / 2 + 8);
+	const KvPlan one = plan("kivi2,v.param_bits@3-3=8");
+	CHECK(page_of(one, 2, R).v_params == 8 * 4 * 32);
+	CHECK(page_of(one, 3, R).v_params == 8 * 4 * 32 / 2 + 8);
+	check_refused("rtn4,v.param_bits=8", kMistral, {"v.param_bits=8", "written whole", "scale=channel"});
+	check_refused("kivi2,v.group=all,param_bits=8", kMistral, {"lies in one head of 128", "v.group=head"});
+}
+
 TEST_CASE("plan: a group that shares nothing with head_dim is refused with the possible ones; defaults adapt") {
 	check_refused("kivi2,group=64", {4, 2, 96}, {"V group 64", "head_dim 96", "32", "96 (one head)"});
 	check_refused("kivi2,group=128", {4, 1, 64}, {"V group 128", "1 kv heads", "possible are 32, 64 (one head)"});

@@ -185,7 +185,7 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselves") {
 	KvPolicy p = parse_policy("turbo3/1");
 	CHECK(p.regular.k ==
-	      Quant{.bits = 3, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = true, .norm_bits = 8});
+	      Quant{.bits = 3, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = true, .param_bits = 8});
 	CHECK(p.regular.v.bits == 1);
 	CHECK(parse_policy("turbo2").regular.v.bits == 2);
 	CHECK(parse_policy("turbo").regular.k.bits == 3);
@@ -200,15 +200,21 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	CHECK(parse_policy("kivi2,bits=3").regular.v.bits == 3);
 	check_refused("turbo5", {"k.bits is '5'"});
 	check_refused("turbo3/", {"v.bits is ''"});
-	check_refused("turbo8,norm_bits=16", {"norm_bits has no effect", "1 to 4 bits"});
+	check_refused("turbo8,param_bits=16", {"param_bits has no effect", "1 to 4 bits"});
 	check_refused("turbo8/4,k.rotate=off", {"k.rotate has no effect"});
 	check_refused("turbo4/8,mean=off,bits=8", {"mean has no effect"});
 	check_refused("turbo,eta=0.1", {"codebook"});
 	check_refused("turbo,v.mean=on", {"mean=on is for keys"});
 	check_refused("turbo,group=all", {"32, 64 or 128 tokens"});
-	check_refused("turbo,norm_bits=4", {"16 (f16), or 8"});
+	check_refused("turbo,param_bits=4", {"16 (f16), or 8"});
 	check_refused("turbo,norm=balance", {"norm=none"});
-	check_refused("kivi2,norm_bits=8", {"needs scale=norm"});
+	CHECK(!parse_policy("turbo,v.scale=token,v.group=32").regular.v.rotate); // nothing is left of the codebook
+	check_refused("turbo,v.rotate=on,v.scale=token", {"v.rotate has no effect"});
+	check_refused("rtn4,param_bits=8", {"scale=channel or scale=norm"});
+	check_refused("zipcache,param_bits=8", {"relative to a page", "norm=none"});
+	check_refused("kivi2,k.group=all,k.param_bits=8", {"relative to a page"});
+	check_refused("kivi2,bits=8,param_bits=8", {"codes of 8 bits", "at most 4 bits"});
+	CHECK(parse_policy("kivi2,param_bits=8").regular.v.param_bits == 8);
 	check_refused("kivi2,rotate=on", {"rotate=on is for scale=norm"});
 	check_refused("kivi2,mean=on", {"mean=on is for keys with scale=norm"});
 	CHECK_THROWS_AS(make_plan(parse_policy("turbo,k.group=64"), {2, 2, 64}), Error); // values have pages of 128

@@ -7,7 +7,7 @@
   --model FILE     GGUF file: llama, F16 or F32 matrices [models/bundled/recall-4m-f16.gguf]
   --text FILE      text [../shared/assets/models/recall/stories-eval.txt; left out, and said so, if absent]
   --records N      records of 40 lines [4]       --chunks N    chunks of 1024 tokens of text [3]
-  --only TABLE     only outliers, granularity, probes, distance, log_window or hits, and the check
+  --only TABLE     only outliers, granularity, sketch, probes, distance, log_window or hits, and the check
 Exit code 77: numpy or the reference is not there, nothing was measured. The model is run by this file, in float32, not by kvrun.
 """
 import argparse
@@ -23,7 +23,9 @@ except ImportError:
     sys.exit(77)
 
 from gguf_file import F16, F32, read_header
+from make_codebook_golden import codebook, rotation
 
+TABLES = ["outliers", "granularity", "sketch", "probes", "distance", "log_window", "hits"]
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHARED = os.environ.get("KVRUN_SHARED", os.path.join(ROOT, "..", "shared"))
 sys.path[:0] = [os.path.join(SHARED, "reference"), os.path.join(ROOT, "models/bundled")]
@@ -106,6 +108,37 @@ def by_channel(x, bits, group):
     if n:
         y[:n] = ref.per_channel(x[:n], bits, group)
     return y
+
+
+def by_codebook(x, bits, keep_length=True, mean=False, page=128):
+    """TurboQuant's form for least squared error: each head of a token rotated, over its norm, by a Gaussian codebook.
+
+    keep_length: the stored norm gives the decoded vector the length of the original, as kvrun does; else it is the norm itself.
+    mean: the mean of each channel over a page is stored apart.
+    """
+    r, book = rotation(x.shape[2]), codebook(bits)
+    y = np.empty(x.shape)
+    for first in range(0, len(x), page):
+        part = x[first:first + page] @ r.T
+        mu = part.mean(0) if mean else 0
+        rest = part - mu
+        length = np.linalg.norm(rest, axis=2, keepdims=True)
+        unit = rest / np.maximum(length, 1e-30) * np.sqrt(x.shape[2])
+        values = book[np.abs(unit[..., None] - book).argmin(-1)]
+        norm = length / (np.linalg.norm(values, axis=2, keepdims=True) if keep_length else np.sqrt(x.shape[2]))
+        y[first:first + page] = (values * norm + mu) @ r
+    return y.astype(np.float32)
+
+
+def by_sketch(x, bits):
+    """TurboQuant's form for inner products: one bit less by codebook, and of what is left its norm and the signs of a Gaussian
+    projection, which estimate its product with a query without bias. The estimate is linear in the query, so it is a key."""
+    dim = x.shape[2]
+    coarse = by_codebook(x, bits - 1, keep_length=False)
+    rest = x - coarse
+    s = np.random.default_rng(7).standard_normal((dim, dim))
+    signs = np.sign(rest @ s.T)
+    return (coarse + np.linalg.norm(rest, axis=2, keepdims=True) * np.sqrt(np.pi / 2) / dim * (signs @ s)).astype(np.float32)
 
 
 class Study:
@@ -222,6 +255,21 @@ class Study:
             "V per token, one pair": lambda q, k, v: (k, ref.per_token(v, 2, v[0].size)),
             "V channel-separable, one pair": lambda q, k, v: (k, ref.channel_separable(v, 2, v[0].size)),
         }
+        self.show_errors("2 bits over the whole record", ways)
+
+    def sketch(self):
+        ways = {}
+        for bits in (2, 3, 4):
+            ways.update({
+                f"K {bits} bits, codebook": lambda q, k, v, b=bits: (by_codebook(k, b, keep_length=False), v),
+                f"K {bits} bits, codebook, lengths kept": lambda q, k, v, b=bits: (by_codebook(k, b), v),
+                f"K {bits} bits, codebook, lengths and means": lambda q, k, v, b=bits: (by_codebook(k, b, mean=True), v),
+                f"K {bits - 1} bits, codebook, and a sketch of 1": lambda q, k, v, b=bits: (by_sketch(k, b), v),
+            })
+        self.show_errors("Rotated keys over the whole record", ways)
+
+    def show_errors(self, title, ways):
+        """ways: name, which begins with the side that is stored: (q, k, v) -> what is stored of k and v."""
         rows = []
         for name, way in ways.items():
             errors = []
@@ -235,7 +283,7 @@ class Study:
                     errors.append((np.linalg.norm(y - x) / np.linalg.norm(x), np.abs(b - a).sum(-1).mean(),
                                    np.linalg.norm(out[1] - out[0]) / np.linalg.norm(out[0])))
             rows.append([name] + [f"{x:.3f}" for x in np.mean(errors, 0)])
-        show("2 bits over the whole record: relative error of what is stored, L1 error of the question's attention, "
+        show(title + ": relative error of what is stored, L1 error of the question's attention, "
              "relative error of its output", ["stored", "error", "attention, L1", "output"], rows)
 
     def probes(self):
@@ -381,7 +429,7 @@ def main():
     p.add_argument("--kvrun", default=os.path.join(ROOT, "build/kvrun"))
     p.add_argument("--model", default=os.path.join(ROOT, "models/bundled/recall-4m-f16.gguf"))
     p.add_argument("--text", default=os.path.join(SHARED, "assets/models/recall/stories-eval.txt"))
-    p.add_argument("--only", choices=["outliers", "granularity", "probes", "distance", "log_window", "hits"])
+    p.add_argument("--only", choices=TABLES)
     p.add_argument("--records", type=int, default=4)
     p.add_argument("--chunks", type=int, default=3)
     args = p.parse_args()
@@ -395,7 +443,7 @@ def main():
     study = Study(args)
     good = study.check()
     if not args.check:
-        for table in [args.only] if args.only else ["outliers", "granularity", "probes", "distance", "log_window", "hits"]:
+        for table in [args.only] if args.only else TABLES:
             getattr(study, table)()
     if not good:
         sys.exit("attention_study: kvrun replay and the reference differ; see the first table")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/codebook: make_codebook_golden.py [GOLDEN]; what `turbo` policies store, by numpy alone.
+"""Writes tests/golden/codebook: make_codebook_golden.py [GOLDEN]; what `turbo` policies and parameters in bytes store, by numpy
+alone.
 
 Reads GOLDEN/replay/{k,v}.npy, writes GOLDEN/codebook/NAME/{k_hat,v_hat}.npy and case.json. Nothing is taken from kvrun: the
 rotation is a product with Sylvester's matrix, codebooks come out of Lloyd's iteration and a search for the best cubic, and
@@ -14,8 +15,14 @@ PAGE, PACKED = 32, 96  # tokens of a page; of 160 tokens, with a window of 32 + 
 CASES = {  # name: (policy, K bits, V bits, rotation, means, bits of a norm)
     "turbo32": ("turbo3/2", 3, 2, True, True, 8),
     "turbo14": ("turbo1/4", 1, 4, True, True, 8),
-    "paper23": ("turbo2/3,mean=off,norm_bits=16", 2, 3, True, False, 16),
-    "plain44": ("turbo4,rotate=off,norm_bits=16", 4, 4, False, True, 16),
+    "paper23": ("turbo2/3,mean=off,param_bits=16", 2, 3, True, False, 16),
+    "plain44": ("turbo4,rotate=off,param_bits=16", 4, 4, False, True, 16),
+}
+
+GROUPED = {  # name: (policy, bits, channels of a run of values, eta); parameters in bytes
+    "bytes2": ("kivi2", 2, 32, 0),
+    "bytes3": ("kivi2,bits=3", 3, 32, 0),
+    "bytes1": ("kivi1,eta=0.25", 1, 32, 0.25),
 }
 
 
@@ -79,7 +86,7 @@ def codebook(bits):
     return basis @ best
 
 
-def stored(x, bits, rotate, mean, norm_bits):
+def stored(x, bits, rotate, mean, param_bits):
     """x (tokens, heads, dim) as pages of PAGE tokens give it back."""
     out, book, r = np.empty_like(x), codebook(bits), rotation(x.shape[2])
     if not rotate:
@@ -92,7 +99,7 @@ def stored(x, bits, rotate, mean, norm_bits):
             unit = rest / np.sqrt((rest ** 2).mean(axis=1, keepdims=True))
             values = book[np.abs(unit[..., None] - book).argmin(axis=2)]
             norms = np.sqrt((rest ** 2).sum(axis=1) / (values ** 2).sum(axis=1))
-            if norm_bits == 8:
+            if param_bits == 8:
                 step = half(norms.max()) / 255
                 norms = np.minimum(np.rint(norms / step), 255) * step
             else:
@@ -101,18 +108,52 @@ def stored(x, bits, rotate, mean, norm_bits):
     return out
 
 
+def grouped(x, bits, eta):
+    """x (groups, elements) of one head of a page: uniform codes, (scale, zero) in bytes relative to the largest of the page."""
+    top = 2 ** bits - 1
+    least, most = x.min(axis=1), x.max(axis=1)
+    scale, zero = half(half((most - least).astype(np.float32) / np.float32(top)) * (1 - 2 * eta)), half(least)
+    zero = half(zero + eta * half((most - least).astype(np.float32) / np.float32(top)) * top)
+    scale_step, zero_step = scale.max() / 255, np.abs(zero).max() / 127
+    scale = np.clip(np.rint(scale / scale_step), np.where(scale > 0, 1, 0), 255) * scale_step
+    zero = np.rint(zero / zero_step) * zero_step
+    plain = scale / (1 - 2 * eta)
+    codes = np.clip(np.rint((x - (zero - eta * plain * top)[:, None]) / plain[:, None]), 0, top)
+    return codes * scale[:, None] + zero[:, None]
+
+
+def stored_grouped(x, bits, run, eta):
+    """Keys (run 0): a group is a channel of a page. Values: `run` channels of a token."""
+    out = np.empty_like(x)
+    for first in range(0, len(x), PAGE):
+        for head in range(x.shape[1]):
+            page = x[first:first + PAGE, head]
+            if run:
+                out[first:first + PAGE, head] = grouped(page.reshape(-1, run), bits, eta).reshape(page.shape)
+            else:
+                out[first:first + PAGE, head] = grouped(page.T, bits, eta).T
+    return out
+
+
+def write(name, kv, k_hat, v_hat):
+    folder = os.path.join(GOLDEN, "codebook", name)
+    os.makedirs(folder, exist_ok=True)
+    np.save(os.path.join(folder, "k_hat.npy"), k_hat.astype(np.float32))
+    np.save(os.path.join(folder, "v_hat.npy"), v_hat.astype(np.float32))
+    with open(os.path.join(folder, "case.json"), "w") as f:
+        json.dump({"name": name, "kv": kv}, f, indent=1)
+        f.write("\n")
+
+
 def main():
     k, v = (np.load(os.path.join(GOLDEN, "replay", f"{name}.npy"))[0].astype(np.float64) for name in "kv")
-    for name, (policy, k_bits, v_bits, rotate, mean, norm_bits) in CASES.items():
-        folder = os.path.join(GOLDEN, "codebook", name)
-        os.makedirs(folder, exist_ok=True)
-        k_hat = stored(k[:PACKED], k_bits, rotate, mean, norm_bits)
-        v_hat = stored(v[:PACKED], v_bits, rotate, False, norm_bits)
-        np.save(os.path.join(folder, "k_hat.npy"), k_hat.astype(np.float32))
-        np.save(os.path.join(folder, "v_hat.npy"), v_hat.astype(np.float32))
-        with open(os.path.join(folder, "case.json"), "w") as f:
-            json.dump({"name": name, "kv": f"{policy},group={PAGE},recent_keep=32,flush=32"}, f, indent=1)
-            f.write("\n")
+    for name, (policy, k_bits, v_bits, rotate, mean, param_bits) in CASES.items():
+        k_hat = stored(k[:PACKED], k_bits, rotate, mean, param_bits)
+        v_hat = stored(v[:PACKED], v_bits, rotate, False, param_bits)
+        write(name, f"{policy},group={PAGE},recent_keep=32,flush=32", k_hat, v_hat)
+    for name, (policy, bits, run, eta) in GROUPED.items():
+        write(name, f"{policy},param_bits=8,recent_keep=32,flush=32", stored_grouped(k[:PACKED], bits, 0, eta),
+              stored_grouped(v[:PACKED], bits, run, eta))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy as np
 import quality
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-POLICIES = """rtn8,recent=128 rtn4,recent=128 rtn2,recent=128 kivi4 kivi2 xquant zipcache mikv,recent=128 mixed4/2 mixed4/1 mixed2/1
+POLICIES = """rtn8,recent=128 rtn4,recent=128 rtn2,recent=128 kivi4 kivi2 xquant zipcache mikv,recent=128 kivi4,param_bits=8 kivi2,param_bits=8 mixed4/2 mixed4/1 mixed2/1
 turbo8 turbo8/4 turbo4 turbo4/3 turbo4/2 turbo4/1 turbo3/2 turbo3/1 turbo2 turbo2/1 turbo1
 tuned:1.75 tuned:2 tuned:2.5 tuned:3 tuned:4 tuned:5""".split()
 PEER_BITS = {"q8_0": 8.5, "q4_0": 4.5}
