@@ -78,9 +78,8 @@ def stop_and_kill(app):
     process = app.start(["wait loaded", "key ctrl+N", "type killed", "key Return", "wait answering", "dump answering", "wait 100"],
                         *CHATML, "--temp", "1.5", "-c", "4000")
     end = time.monotonic() + 120
-    while not os.path.exists(app.path("answering")) and time.monotonic() < end:
+    while not (os.path.exists(app.path("answering")) and app.is_saved("killed")) and time.monotonic() < end:
         time.sleep(0.05)
-    time.sleep(0.3)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     app.run(["wait loaded", "dump dump", "key ctrl+R", "wait idle", "dump again", "quit"], *CHATML, "-n", "4")

@@ -1,5 +1,5 @@
 """kvrun-desktop under Xvfb: a display of its own, an empty state folder, scripts, the app's own account of itself."""
-import json, os, shutil, subprocess, sys, tempfile
+import glob, json, os, shutil, subprocess, sys, tempfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 MODEL = os.path.join(ROOT, "models/bundled/recall-4m-f16.gguf")
@@ -67,6 +67,14 @@ class Desktop:
     def dump(self, name="dump"):
         with open(self.path(name)) as f:
             return json.load(f)
+
+    def is_saved(self, title):
+        """Whether a conversation with this title is on the disk."""
+        for path in glob.glob(self.path("state/**/*.json"), recursive=True):
+            with open(path) as f:
+                if json.load(f).get("title") == title:
+                    return True
+        return False
 
     def picture(self, name):
         """Width, height and bytes of a .ppm."""

@@ -23,7 +23,7 @@ struct Conversation {
 	std::string title;
 	std::string kv;                // cache policy
 	uint32_t ctx = 0;              // longest sequence in tokens; 0: what fits
-	int64_t changed = 0;           // seconds since 1970
+	int64_t changed = 0;           // milliseconds since 1970
 	uint64_t answers = 0;          // so far, all branches: each is sampled with a seed of its own
 	std::vector<Message> messages; // parents before their children
 	int last = kNone;              // message that the shown branch ends with

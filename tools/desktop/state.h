@@ -39,7 +39,7 @@ class State {
 	std::function<void(Command)> send = [](Command) {};
 	std::function<void(const std::string& id)> changed = [](const std::string&) {};
 	std::function<double()> clock = [] { return 0.; };    // seconds
-	std::function<int64_t()> calendar = [] { return 0; }; // seconds since 1970
+	std::function<int64_t()> calendar = [] { return 0; }; // milliseconds since 1970
 
 	// ---- what the user does
 	void load(const std::string& model);

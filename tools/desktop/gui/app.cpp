@@ -4,7 +4,6 @@
 #include <SDL.h>
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <imgui.h>
 #include <thread>
 
@@ -44,7 +43,10 @@ void App::connect() {
 			growing_.insert(id); // saved or removed before the next frame, when the list is whole again
 	};
 	state_.clock = [this] { return clock(); };
-	state_.calendar = [] { return int64_t(std::time(nullptr)); };
+	state_.calendar = [] {
+		using namespace std::chrono;
+		return int64_t(duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count());
+	};
 }
 
 void App::take_options(const AppOptions& o) {
