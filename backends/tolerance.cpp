@@ -26,7 +26,9 @@ Tolerance tolerance(std::string_view what) {
 	    {"attend", {1e-4, 1e-4}},
 	    {"attend_prompt", {1e-4, 1e-4}},
 	    {"attend packed", {2e-4, 2e-4}},
-	    {"attend_prompt f16", {2e-3, 5e-3}}, // queries, packed keys and values, weights: each rounded, 6 deviations
+	    // Queries, packed keys and values, weights: each rounded. A score of tens, as heads that look up one token have
+	    // them, is then off by hundredths, and its weight by as many hundredths of it.
+	    {"attend_prompt f16", {2e-3, 1e-2}},
 	    {"copy", {0, 0}},
 	};
 	for (const Row& r : table)

@@ -158,10 +158,10 @@ void add_plan(Command& root) {
 	     "it "
 	     "keeps. With -c the exit code is 6 if no policy fits."},
 	    {"Chosen policies",
-	     "auto takes the policy that loses least among those whose cache of -c tokens fits: f16, 8 bits, or rotated "
-	     "codebooks with the bits of keys and values spread over the layers. tuned:BITS spreads that many bits per "
-	     "element, parameters included. Both go by what 'kvrun tune' measured of the model, where it did. Neither "
-	     "evicts."},
+	     "auto takes the policy that loses least among those whose cache of -c tokens fits: f16, 8 bits, or each "
+	     "layer's keys and values as codebooks or uniform codes of 1 to 8 bits. tuned:BITS spreads that many bits per "
+	     "element, parameters included. Both go by what 'kvrun tune' measured of the model; where it did not, they "
+	     "leave uniform codes of 1 to 4 bits out. Neither evicts."},
 	    policies_section(),
 	    options_section(),
 	    json_section(

@@ -1,4 +1,4 @@
-// kvrun tune: how much each layer's keys and values suffer at each number of bits, for --kv auto and tuned:BITS.
+// kvrun tune: how much each layer's keys and values suffer in each format, for --kv auto and tuned:BITS.
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
@@ -12,7 +12,7 @@
 namespace kvrun {
 namespace {
 
-constexpr const char* kBase = "turbo8,group=64"; // what the other layers are stored as meanwhile
+const std::string kBase = "turbo8"; // what the other layers are stored as meanwhile
 
 struct TuneArgs {
 	EngineArgs engine;
@@ -43,19 +43,19 @@ std::string records(uint32_t n) {
 	return text;
 }
 
-struct Measured { // one side of one layer at fewer bits
+struct Measured { // one side of one layer in another format
 	uint32_t layer;
 	bool is_k;
-	int bits;
+	int format; // of kSideFormats
 };
 
 std::vector<KvPolicy> policies_of(uint32_t n_layers, std::vector<Measured>& what) {
 	std::vector<KvPolicy> out = {parse_policy(kBase)};
 	for (uint32_t l = 0; l < n_layers; ++l)
 		for (const bool is_k : {true, false})
-			for (const int bits : {1, 2, 3, 4}) {
-				out.push_back(parse_policy(fmt::format("{},{}.bits@{}={}", kBase, is_k ? 'k' : 'v', l, bits)));
-				what.push_back({l, is_k, bits});
+			for (int i = 0; i < kEightBits; ++i) {
+				out.push_back(parse_policy(kBase + side_options(kSideFormats[i], is_k, l, l)));
+				what.push_back({l, is_k, i});
 			}
 	return out;
 }
@@ -64,33 +64,41 @@ std::vector<KvPolicy> policies_of(uint32_t n_layers, std::vector<Measured>& what
 Tuning tuning_of(const TextResult& r, const std::vector<Measured>& what, uint32_t n_layers) {
 	const double base = r.scores.at(1).kld_mean, share = base / (2. * n_layers); // scores[0] is f16
 	Tuning t{std::vector<LayerCost>(n_layers)};
-	for (LayerCost& c : t.layers) c.k[8] = c.v[8] = share;
+	for (LayerCost& c : t.layers) c.k[kEightBits] = c.v[kEightBits] = share;
 	for (size_t i = 0; i < what.size(); ++i) {
 		LayerCost& c = t.layers[what[i].layer];
-		(what[i].is_k ? c.k : c.v)[what[i].bits] = std::max(r.scores.at(i + 2).kld_mean - base, 0.) + share;
+		(what[i].is_k ? c.k : c.v)[what[i].format] = std::max(r.scores.at(i + 2).kld_mean - base, 0.) + share;
 	}
 	return t;
 }
 
 void print_tuning(const Tuning& t, const KvShape& shape) {
 	std::vector<std::vector<Column>> table;
-	for (size_t l = 0; l < t.layers.size(); ++l) {
-		auto& row = table.emplace_back();
-		row.push_back({"layer", std::to_string(l)});
-		for (const bool is_k : {true, false})
-			for (const int b : kChoiceBits)
-				row.push_back({fmt::format("{} {}", is_k ? 'K' : 'V', b),
-				               fmt::format("{:.5f}", (is_k ? t.layers[l].k : t.layers[l].v)[b])});
-	}
+	for (size_t l = 0; l < t.layers.size(); ++l)
+		for (const bool is_k : {true, false}) {
+			auto& row = table.emplace_back();
+			row.push_back({"layer", std::to_string(l)});
+			row.push_back({"", is_k ? "K" : "V"});
+			for (int i = 0; i < kNSideFormats; ++i) {
+				const SideFormat f = kSideFormats[i];
+				row.push_back({fmt::format("{}{}", f.bits, f.uniform ? " uniform" : ""),
+				               fmt::format("{:.5f}", (is_k ? t.layers[l].k : t.layers[l].v)[size_t(i)])});
+			}
+		}
 	print_table(table);
 	write_stdout("\n");
-	for (const double bits : {2., 2.5, 3., 4.})
-		write_stdout(fmt::format("--kv tuned:{} is {}\n", bits, assign_bits(t, shape, bits)));
+	for (const double bits : {2., 2.5, 3., 4.}) {
+		try {
+			write_stdout(fmt::format("--kv tuned:{} is {}\n", bits, assign_bits(t, shape, bits)));
+		} catch (const Error& e) { // narrow heads, whose parameters take more
+			write_stdout(fmt::format("{}\n", e.what()));
+		}
+	}
 }
 
 void run_tune(const TuneArgs& a) {
 	if (!a.engine.kv.empty() || !a.engine.type_k.empty() || !a.engine.type_v.empty())
-		fail(Code::Invalid, "kvrun tune measures every layer at every number of bits; leave --kv, -ctk and -ctv out");
+		fail(Code::Invalid, "kvrun tune measures every layer in every format; leave --kv, -ctk and -ctv out");
 	const auto engine = open_engine(a.engine);
 	const KvShape shape = engine->kv_shape();
 	std::vector<Measured> what;
@@ -131,12 +139,12 @@ void add_tune(Command& root) {
 	add_text(c, "-f,--file", a->file, kFile, "measure on this text instead of records with questions about them");
 	add_text(c, "-o,--output", a->out, kFile, "write to this file instead of MODEL.kv.json, where the policies look");
 	add_integer(c, "--chunks", a->chunks, 1, 1 << 20, "chunks of -c tokens, the second half of each scored [4]");
-	c.sections = {
-	    {"What is measured", "One side of one layer at a time is stored at 1, 2, 3 and 4 bits, all others at 8 (" +
-	                             std::string(kBase) +
-	                             "), and the KL divergence of the next token from an f16 cache's is noted. The table "
-	                             "shows it, and the file "
-	                             "holds it with the model's fingerprint: for another model it is refused."}};
+	c.sections = {{"What is measured",
+	               "One side of one layer at a time is stored at 1, 2, 3 and 4 bits, all others at 8 (" + kBase +
+	                   "), and the KL divergence of the next token from an f16 cache's is noted: once as a rotated "
+	                   "codebook, once as uniform codes, of keys with a scale per channel and page, of values with one "
+	                   "per token and 64 channels. The table shows it, and the file holds it with the model's "
+	                   "fingerprint: for another model it is refused."}};
 	c.callback([a] { run_tune(*a); });
 }
 

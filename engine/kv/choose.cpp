@@ -1,10 +1,13 @@
-// `auto` and `tuned:BITS`: the policy that loses least in a budget, by what each layer's keys and values cost at each
-// number of bits.
+// `auto` and `tuned:BITS`: the policy that loses least in a budget, by what each layer's keys and values cost in each
+// format.
 #include "engine/kv/choose.h"
 #include "engine/core/error.h"
 #include "engine/kv/counts.h"
 #include "engine/kv/policy_fields.h"
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <span>
 
 namespace kvrun {
@@ -14,98 +17,136 @@ constexpr const char* kAuto = "auto";
 constexpr const char* kTuned = "tuned";
 constexpr double kMostBits = 16;
 
+std::string bits_option(SideFormat f, bool is_k, size_t first, size_t last) {
+	return fmt::format(",{}.bits@{}-{}={}", is_k ? 'k' : 'v', first, last, f.bits);
+}
+// 8 bits are uniform codes by themselves.
+bool has_scale_option(SideFormat f) { return f.uniform && f.bits < 8; }
+std::string scale_option(SideFormat f, bool is_k, size_t first, size_t last) {
+	if (!has_scale_option(f)) return {};
+	return is_k ? fmt::format(",k.scale@{}-{}=channel", first, last)
+	            : fmt::format(",v.scale@{0}-{1}=token,v.group@{0}-{1}=64", first, last);
+}
+
 // What follows the name: options of the policy that is chosen.
 std::string options_of(const KvPolicy& p) {
 	const size_t comma = p.text.find(',');
 	return comma == std::string::npos ? std::string() : p.text.substr(comma);
 }
 
-// Keys or values of one layer, while bits are given out.
-struct Side {
-	const double* cost;    // by bits
-	const uint32_t* words; // of a page, by bits
-	uint8_t bits, least;
-	double gain(int to) const { return cost[bits] - cost[to]; }
-	int64_t growth(int to) const { return int64_t(words[to]) - int64_t(words[bits]); }
-};
-struct Sizes { // words of a page of one layer, by bits
-	uint32_t k[9] = {}, v[9] = {}, page = 0;
+using SideWords = std::array<uint32_t, kNSideFormats>; // of a page, by format
+struct Sizes {                                         // of one layer
+	SideWords k = {}, v = {};
+	uint32_t page = 0; // tokens
 };
 Sizes sizes_of(const KvShape& shape, const std::string& options) {
 	Sizes s;
-	for (const int b : kChoiceBits) {
-		const KvPlan plan = make_plan(parse_policy(fmt::format("turbo4{},bits@0={}", options, b)), shape);
+	for (int i = 0; i < kNSideFormats; ++i) {
+		const SideFormat format = kSideFormats[i];
+		const KvPlan plan = make_plan(
+		    parse_policy("turbo4" + options + side_options(format, true, 0, 0) + side_options(format, false, 0, 0)),
+		    shape);
 		const PageFormat& f = plan.page_format(0, Tier::Regular);
-		s.k[b] = f.v_codes_at - f.k_codes_at + f.v_params_at - f.k_params_at;
-		s.v[b] = f.k_params_at - f.v_codes_at + f.words - f.v_params_at;
+		s.k[i] = f.v_codes_at - f.k_codes_at + f.v_params_at - f.k_params_at;
+		s.v[i] = f.k_params_at - f.v_codes_at + f.words - f.v_params_at;
 		s.page = plan.page[int(Tier::Regular)];
 	}
 	return s;
 }
 
+// Keys or values of one layer, while bits are given out.
+struct Side {
+	const SideCost* cost;
+	const SideWords* words;
+	uint8_t least; // bits
+	int at = 0;    // format it has
+	bool may_have(int i) const { return kSideFormats[i].bits >= least && std::isfinite((*cost)[i]); }
+	double gain(int to) const { return (*cost)[at] - (*cost)[to]; }
+	int64_t growth(int to) const { return int64_t((*words)[to]) - int64_t((*words)[at]); }
+	SideFormat format() const { return kSideFormats[at]; }
+};
 // Keys of all layers, then values of all layers.
 using Sides = std::vector<Side>;
 
 uint64_t words_of(const Sides& sides) {
 	uint64_t sum = 0;
-	for (const Side& s : sides) sum += s.words[s.bits];
+	for (const Side& s : sides) sum += (*s.words)[s.at];
 	return sum;
 }
 double cost_of(const Sides& sides) {
 	double sum = 0;
-	for (const Side& s : sides) sum += s.cost[s.bits];
+	for (const Side& s : sides) sum += (*s.cost)[s.at];
 	return sum;
 }
 
-// The step up that wins most per word among those of at most `room` words; false: there is none.
-bool raise(Sides& sides, int64_t room) {
-	double best = 0;
-	Side* which = nullptr;
-	int to = 0;
-	for (Side& s : sides)
-		for (const int b : kChoiceBits)
-			if (b > s.bits && s.growth(b) <= room)
-				if (const double gain = s.gain(b) / double(std::max<int64_t>(s.growth(b), 1)); gain > best)
-					best = gain, which = &s, to = b;
-	if (which) which->bits = uint8_t(to);
-	return which != nullptr;
+// Every side in the format of fewest words, or of most.
+Sides ends_of(const Tuning& t, const Sizes& sizes, uint8_t least_k, bool most) {
+	Sides sides;
+	for (const LayerCost& c : t.layers) sides.push_back({&c.k, &sizes.k, least_k});
+	for (const LayerCost& c : t.layers) sides.push_back({&c.v, &sizes.v, 1});
+	for (Side& s : sides) {
+		s.at = kEightBits;
+		for (int i = 0; i < kNSideFormats; ++i)
+			if (s.may_have(i) && (most ? s.growth(i) > 0 : s.growth(i) < 0)) s.at = i;
+	}
+	return sides;
 }
 
-// The best exchange: one side gets more bits for those that another gives up; false: none wins anything.
+struct Step { // of one side to another format
+	Side* side;
+	int to;
+	double gain;
+	int64_t growth;
+};
+std::vector<Step> steps_of(Sides& sides) {
+	std::vector<Step> out;
+	for (Side& s : sides)
+		for (int i = 0; i < kNSideFormats; ++i)
+			if (i != s.at && s.may_have(i)) out.push_back({&s, i, s.gain(i), s.growth(i)});
+	return out;
+}
+
+// The step that wins most per word among those of at most `room` words; false: there is none.
+bool raise(Sides& sides, int64_t room) {
+	double best = 0;
+	std::optional<Step> which;
+	for (const Step& s : steps_of(sides))
+		if (s.growth <= room)
+			if (const double each = s.gain / double(std::max<int64_t>(s.growth, 1)); each > best)
+				best = each, which = s;
+	if (which) which->side->at = which->to;
+	return which.has_value();
+}
+
+// The best exchange: one side gets words that another gives up; false: none wins anything.
 bool exchange(Sides& sides, int64_t room) {
 	constexpr double kLeast = 1e-12; // rounding is no gain
+	std::vector<Step> up = steps_of(sides), down = up;
+	std::erase_if(up, [](const Step& s) { return s.gain <= kLeast; });
+	std::erase_if(down, [](const Step& s) { return s.growth >= 0; });
+	for (std::vector<Step>* steps : {&up, &down}) std::ranges::sort(*steps, std::ranges::greater{}, &Step::gain);
 	double best = kLeast;
-	Side *up = nullptr, *down = nullptr;
-	int to = 0, from = 0;
-	for (Side& a : sides)
-		for (const int more : kChoiceBits) {
-			if (more <= a.bits || a.gain(more) <= best) continue;
-			for (Side& b : sides)
-				for (const int less : kChoiceBits) {
-					if (&a == &b || less >= b.bits || less < b.least) continue;
-					const double gain = a.gain(more) + b.gain(less);
-					if (gain > best && a.growth(more) + b.growth(less) <= room)
-						best = gain, up = &a, to = more, down = &b, from = less;
-				}
+	const Step *a = nullptr, *b = nullptr;
+	for (const Step& u : up)
+		for (const Step& d : down) { // the first that gives up enough is the best for u
+			if (u.gain + d.gain <= best) break;
+			if (u.side == d.side || u.growth + d.growth > room) continue;
+			best = u.gain + d.gain, a = &u, b = &d;
+			break;
 		}
-	if (!up) return false;
-	up->bits = uint8_t(to), down->bits = uint8_t(from);
+	if (!a) return false;
+	a->side->at = a->to, b->side->at = b->to;
 	return true;
 }
 
 // What costs least in `room` words for a page of every layer; keys have `least_k` bits or more.
 Sides assign(const Tuning& t, const Sizes& sizes, uint64_t room, uint8_t least_k) {
-	Sides sides;
-	for (const LayerCost& c : t.layers) sides.push_back({c.k, sizes.k, least_k, least_k});
-	for (const LayerCost& c : t.layers) sides.push_back({c.v, sizes.v, 1, 1});
+	Sides sides = ends_of(t, sizes, least_k, /*most=*/false);
 	const auto left = [&] { return int64_t(room) - int64_t(words_of(sides)); };
 	do {
 		while (raise(sides, left())) {}
 	} while (exchange(sides, left()));
 	return sides;
-}
-uint64_t words_for(const Tuning& t, const Sizes& sizes, int k, int v) {
-	return t.layers.size() * (uint64_t(sizes.k[k]) + sizes.v[v]);
 }
 
 // The same for a budget of packed_bits().
@@ -113,30 +154,42 @@ Sides assign_bits_of(const Tuning& t, const KvShape& shape, double bits, const s
 	KV_ASSERT(t.layers.size() == shape.n_layers && shape.n_layers > 0);
 	const Sizes sizes = sizes_of(shape, options);
 	const double elements = 2. * shape.n_layers * shape.n_kv_heads * shape.head_dim * sizes.page;
-	const uint64_t room = uint64_t((bits + 1e-9) * elements / 32), least = words_for(t, sizes, 1, 1);
+	const uint64_t room = uint64_t((bits + 1e-9) * elements / 32), least = words_of(ends_of(t, sizes, 1, false));
 	if (room < least)
 		fail(Code::Invalid, "tuned:{:.2f}: at least {:.2f} bits, of which parameters take {:.2f}, are possible here",
 		     bits, double(least) * 32 / elements, double(least) * 32 / elements - 1);
-	return assign(t, sizes, room, room >= words_for(t, sizes, 2, 1) ? 2 : 1);
+	return assign(t, sizes, room, room >= words_of(ends_of(t, sizes, 2, false)) ? 2 : 1);
 }
 
-// "k.bits@2-3=4,..." for layers that differ from `common`.
-std::string exceptions(std::span<const Side> sides, uint8_t common, const char* key) {
-	std::string out;
+// Calls f(first, last) for each run of sides for which `key` is equal.
+void for_runs(std::span<const Side> sides, auto key, auto f) {
 	for (size_t first = 0, last; first < sides.size(); first = last + 1) {
 		last = first;
-		while (last + 1 < sides.size() && sides[last + 1].bits == sides[first].bits) ++last;
-		if (sides[first].bits != common) out += fmt::format(",{}@{}-{}={}", key, first, last, sides[first].bits);
+		while (last + 1 < sides.size() && key(sides[last + 1]) == key(sides[first])) ++last;
+		f(first, last);
 	}
+}
+// "k.bits@2-3=4,..." for layers that differ from `common`.
+std::string exceptions(std::span<const Side> sides, uint8_t common, bool is_k) {
+	std::string out;
+	for_runs(
+	    sides, [](const Side& s) { return s.format().bits; },
+	    [&](size_t first, size_t last) {
+		    if (sides[first].format().bits != common) out += bits_option(sides[first].format(), is_k, first, last);
+	    });
+	for_runs(
+	    sides, [](const Side& s) { return has_scale_option(s.format()); },
+	    [&](size_t first, size_t last) { out += scale_option(sides[first].format(), is_k, first, last); });
 	return out;
 }
 // The most frequent number of bits, at most `most`.
 uint8_t most_common(std::span<const Side> sides, uint8_t most) {
+	const auto n = [&](uint8_t bits) {
+		return std::ranges::count_if(sides, [&](const Side& s) { return s.format().bits == bits; });
+	};
 	uint8_t best = most;
 	for (const Side& s : sides)
-		if (s.bits <= most &&
-		    std::ranges::count(sides, s.bits, &Side::bits) > std::ranges::count(sides, best, &Side::bits))
-			best = s.bits;
+		if (const uint8_t bits = s.format().bits; bits <= most && n(bits) > n(best)) best = bits;
 	return best;
 }
 std::string text_of(const Sides& sides, const std::string& options) {
@@ -144,7 +197,7 @@ std::string text_of(const Sides& sides, const std::string& options) {
 	                            values = std::span(sides).subspan(sides.size() / 2);
 	// Options may be of codebooks, which have 4 bits at most: then the entry has one, whatever layers have.
 	const uint8_t most = options.empty() ? 8 : 4, k = most_common(keys, most), v = most_common(values, most);
-	return fmt::format("turbo{}/{}", k, v) + exceptions(keys, k, "k.bits") + exceptions(values, v, "v.bits") + options;
+	return fmt::format("turbo{}/{}", k, v) + exceptions(keys, k, true) + exceptions(values, v, false) + options;
 }
 
 std::string mebibytes(size_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); }
@@ -167,7 +220,8 @@ class Auto {
 	Choice choose(const std::string& asked) const {
 		const Fit f16 = look("fp16", measured_ ? 0 : -1);
 		if (f16.fits) return choice(f16, nullptr);
-		uint64_t room = words_for(tuning_, sizes_, 2, 1), over = words_for(tuning_, sizes_, 8, 8);
+		uint64_t room = words_of(ends_of(tuning_, sizes_, 2, false)),
+		         over = words_of(ends_of(tuning_, sizes_, 2, true));
 		Fit best = with_room(room), better = with_room(over);
 		if (!best.fits)
 			fail(Code::OutOfMemory,
@@ -214,6 +268,10 @@ class Auto {
 
 } // namespace
 
+std::string side_options(SideFormat f, bool is_k, size_t first, size_t last) {
+	return bits_option(f, is_k, first, last) + scale_option(f, is_k, first, last);
+}
+
 bool is_choice(const KvPolicy& p) { return p.name == kAuto || p.name == kTuned; }
 
 std::optional<KvPolicy> parse_choice(std::string_view text) {
@@ -235,9 +293,15 @@ std::optional<KvPolicy> parse_choice(std::string_view text) {
 
 Tuning guessed_tuning(uint32_t n_layers) {
 	// Of the codebooks, for Gaussian values; at 8 bits of uniform codes for 6 standard deviations.
-	constexpr double kError[9] = {1, 0.3634, 0.1175, 0.0346, 0.0097, 0, 0, 0, 0.00005};
+	constexpr double kCodebook[] = {0, 0.3634, 0.1175, 0.0346, 0.0097}, kEight = 0.00005;
 	LayerCost c;
-	for (const int b : kChoiceBits) c.k[b] = 10 * kError[b], c.v[b] = kError[b];
+	for (int i = 0; i < kNSideFormats; ++i) {
+		const SideFormat f = kSideFormats[i];
+		const double error = !f.uniform    ? kCodebook[f.bits]
+		                     : f.bits == 8 ? kEight
+		                                   : std::numeric_limits<double>::infinity();
+		c.k[i] = 10 * error, c.v[i] = error;
+	}
 	return {std::vector<LayerCost>(n_layers, c)};
 }
 

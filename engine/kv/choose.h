@@ -1,29 +1,44 @@
-// `auto` and `tuned:BITS`: the policy that loses least in a budget, by what each layer's keys and values cost at each
-// number of bits.
+// `auto` and `tuned:BITS`: the policy that loses least in a budget, by what each layer's keys and values cost in each
+// format.
 #pragma once
 #include "engine/kv/plan.h"
+#include <array>
+#include <iterator>
 
 namespace kvrun {
 
 // Whether a parsed policy stands for one that choose_policy() finds; make_plan() refuses it.
 bool is_choice(const KvPolicy&);
 
-constexpr int kChoiceBits[] = {1, 2, 3, 4, 8}; // a side of a layer may have
-struct LayerCost {               // KL divergence to expect where only this side of this layer has so many bits
-	double k[9] = {}, v[9] = {}; // by bits; those of kChoiceBits
+// How the keys, or the values, of a layer may be stored, in pages of `turbo`: as a rotated codebook, or as uniform
+// codes with scale and zero point, of keys per channel and page, of values per token and 64 channels.
+struct SideFormat {
+	uint8_t bits;
+	bool uniform;
+};
+constexpr SideFormat kSideFormats[] = {{1, false}, {2, false}, {3, false}, {4, false}, {1, true},
+                                       {2, true},  {3, true},  {4, true},  {8, true}};
+constexpr int kNSideFormats = int(std::size(kSideFormats)), kEightBits = kNSideFormats - 1;
+// Options of `turbo` that give one side of layers first .. last this format, each with a comma before it.
+std::string side_options(SideFormat, bool is_k, size_t first, size_t last);
+
+using SideCost = std::array<double, kNSideFormats>; // KL divergence to expect where only this side has that format
+struct LayerCost {
+	SideCost k = {}, v = {};
 };
 struct Tuning {
 	std::vector<LayerCost> layers;
 };
-// Where nothing was measured: by the error of each number of bits, keys ten times as much as values.
+// Where nothing was measured: by the error of each number of bits, keys ten times as much as values. Codebooks and 8
+// bits only, for they have no bad case; other uniform codes cost infinity.
 Tuning guessed_tuning(uint32_t n_layers);
 
 // Bits per element of full pages, with all parameters; what a budget in bits is about.
 double packed_bits(const KvPlan&);
 
-// Rotated codebooks, and 8 bits, with the bits of keys and values of each layer that cost least together in a budget of
-// packed_bits(). Keys get 2 bits or more unless the budget has no room for them. Throws Error{Invalid} where it has no
-// room at all. `options`: of the policy, each with a comma before it.
+// `turbo` with the formats of each layer's keys and values that cost least together in a budget of packed_bits(). Keys
+// get 2 bits or more unless the budget has no room for them. Throws Error{Invalid} where it has no room at all.
+// `options`: of the policy, each with a comma before it.
 std::string assign_bits(const Tuning&, const KvShape&, double bits, const std::string& options = {});
 
 struct Choice {

@@ -56,7 +56,9 @@ static Quant resolve(const KvPolicy& p, Quant q, const KvShape& s, bool is_k) {
 		q = is_k ? Quant{.bits = 8, .scale = Scale::PerChannel, .group = q.group}
 		         : Quant{.bits = 8, .scale = Scale::PerToken, .group = kGroupHead};
 	if (packed(q) && q.scale == Scale::PerToken) q.group = resolve_run(q, s, p.fit_groups, is_k ? "K" : "V");
-	if (packed(q) && q.scale == Scale::PerToken && q.param_bits == 8 && q.group > s.head_dim)
+	const bool in_one_head = packed(q) && q.scale == Scale::PerToken && q.param_bits == 8;
+	if (in_one_head && p.fit_groups && q.group > s.head_dim) q.group = uint16_t(s.head_dim);
+	if (in_one_head && q.group > s.head_dim)
 		fail(Code::Invalid,
 		     "{}: V group {}: with param_bits=8 a group lies in one head of {} channels; give v.group=head", p.text,
 		     q.group, s.head_dim);

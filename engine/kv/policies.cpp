@@ -11,9 +11,16 @@ static constexpr Quant per_channel(uint8_t bits, uint16_t group, double eta = 0)
 static constexpr Quant per_token(uint8_t bits, uint16_t group, Norm norm = Norm::None, double eta = 0) {
 	return {.bits = bits, .scale = Scale::PerToken, .group = group, .norm = norm, .relax = eta};
 }
-// A rotated head over its norm, by a codebook; of keys the mean of each channel apart. 128 tokens to a page.
+// A rotated head over its norm, by a codebook; of keys the mean of each channel apart. 128 tokens to a page. Layers
+// that are given scale=channel or token are calibrated by bits.
 static constexpr Quant rotated(uint8_t bits, bool is_k) {
-	return {.bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = is_k, .param_bits = 8};
+	return {.bits = bits,
+	        .scale = Scale::Norm,
+	        .group = 128,
+	        .relax = kRelaxByBits,
+	        .rotate = true,
+	        .mean = is_k,
+	        .param_bits = 8};
 }
 // Round to nearest, K and V per token. Flushes of 32 tokens: the window is there to batch the packing.
 static KvPolicy rtn(const char* name, uint8_t bits, const char* summary) {

@@ -51,7 +51,8 @@ bool set_path(KvPolicy& p, std::string_view key, std::string_view v) {
 				if (r.tier == t && r.is_k == is_k) set_field(r.quant, at.field, key, v);
 		}
 	// A run of channels that is typed must fit as it is; tokens per group fit every head_dim.
-	if (at.field == "group" && (at.v || p.regular.k.scale == Scale::PerToken)) p.fit_groups = false;
+	const auto in_runs = [](const Quant& q) { return q.scale == Scale::PerToken; };
+	if (at.field == "group" && ((at.v && in_runs(p.regular.v)) || (at.k && in_runs(p.regular.k)))) p.fit_groups = false;
 	return true;
 }
 

@@ -15,24 +15,28 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMostBytes = 4 << 20;
-constexpr const char* kFormat = "kvrun tuning 2";
+constexpr const char* kFormat = "kvrun tuning 3";
 
 std::string model_of(const Gguf& g) { return fmt::format("{:016x}", fingerprint(g)); }
 
-// Costs at the bits of kChoiceBits, each a number of 0 or more.
-bool read_costs(const Json& j, double (&cost)[9]) {
-	if (!j.is_array() || j.size() != std::size(kChoiceBits)) return false;
-	for (size_t i = 0; i < j.size(); ++i) {
-		if (!j[i].is_number()) return false;
-		const double x = j[i].get<double>();
-		if (!(x >= 0) || !std::isfinite(x)) return false;
-		cost[kChoiceBits[i]] = x;
+const char* kind_of(SideFormat f) { return f.uniform ? "uniform" : "codebook"; }
+
+// Costs in the formats of kSideFormats, each a number of 0 or more.
+bool read_costs(const Json& j, SideCost& cost) {
+	if (!j.is_object()) return false;
+	size_t next[2] = {}; // of codebooks, of uniform codes
+	for (int i = 0; i < kNSideFormats; ++i) {
+		const Json costs = j.value(kind_of(kSideFormats[i]), Json());
+		const size_t at = next[kSideFormats[i].uniform]++;
+		if (!costs.is_array() || at >= costs.size() || !costs[at].is_number()) return false;
+		cost[i] = costs[at].get<double>();
+		if (!(cost[i] >= 0) || !std::isfinite(cost[i])) return false;
 	}
 	return true;
 }
-Json costs_json(const double (&cost)[9]) {
-	Json j = Json::array();
-	for (const int bits : kChoiceBits) j.push_back(cost[bits]);
+Json costs_json(const SideCost& cost) {
+	Json j;
+	for (int i = 0; i < kNSideFormats; ++i) j[kind_of(kSideFormats[i])].push_back(cost[i]);
 	return j;
 }
 
@@ -46,8 +50,8 @@ Tuning read_layers(const Json& j, uint32_t n_layers, const std::string& path) {
 		if (!layer.is_object() || !read_costs(layer.value("k", Json()), t.layers[l].k) ||
 		    !read_costs(layer.value("v", Json()), t.layers[l].v))
 			fail(Code::Format,
-			     "{}: layer {} needs k and v, each the KL divergence at 1, 2, 3, 4 and 8 bits; remove it or run kvrun "
-			     "tune again",
+			     "{}: layer {} needs k and v, each with the KL divergence as codebook at 1 to 4 bits and as uniform "
+			     "at 1 to 4 and 8; remove it or run kvrun tune again",
 			     path, l);
 	}
 	return t;

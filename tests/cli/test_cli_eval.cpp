@@ -88,6 +88,52 @@ TEST_CASE("replay and eval refuse in one line") {
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--kv", "kivi3"}, 2, "kivi3");
 }
 
+TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own model") {
+	const fs::path folder = fs::temp_directory_path() / ("kvrun-cli-tune-" + std::to_string(getpid()));
+	fs::create_directories(folder);
+	const std::string golden = KVRUN_SOURCE_DIR "/tests/golden/tiny/", model = (folder / "model.gguf").string(),
+	                  tuning = model + ".kv.json";
+	fs::copy_file(golden + "llama.gguf", model);
+	const std::vector<std::string> plan = {"plan", "-m", model, "--kv", "tuned:6", "-c", "200", "--memory", "1G"};
+	CHECK(run_program(plan).err.find("not measured on this model") != std::string::npos);
+	const Ran r = run_program({"tune", model, "--device", "cpu", "-c", "256", "--chunks", "1"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	CHECK(r.out.find("| 1     |   V |") != std::string::npos);
+	CHECK(r.out.find("tuned:2.00: at least") != std::string::npos); // heads of 8 channels
+	std::ifstream file(tuning);
+	const nlohmann::json j = nlohmann::json::parse(file);
+	REQUIRE(j["layers"].size() == 2);
+	const nlohmann::json& k = j["layers"][0]["k"];
+	CHECK(k["codebook"].size() == 4);
+	CHECK(k["uniform"].size() == 5);
+	for (const char* kind : {"codebook", "uniform"}) CHECK(k[kind][0].get<double>() > k[kind][3].get<double>());
+	const Ran chosen = run_program(plan);
+	CHECK(chosen.err.find("(measured)") != std::string::npos);
+	CHECK(chosen.out.find("turbo") != std::string::npos);
+	const Ran task = run_program({"eval", "-m", model, "--device", "cpu", "--task", "recall", "--samples", "1",
+	                              "--lines", "4", "--kv", "tuned:6", "--json"});
+	CAPTURE(task.err);
+	REQUIRE(task.code == 0);
+	CHECK(nlohmann::json::parse(task.out)["results"][0]["policy"] == "tuned:6");
+
+	const auto with_plan_refused = [&](const std::string& text, const char* says) {
+		std::ofstream(tuning) << text;
+		refused(plan, 3, says);
+	};
+	with_plan_refused("{", "is not what kvrun tune writes");
+	nlohmann::json bad = j;
+	bad["layers"][1]["v"]["uniform"][2] = "much";
+	with_plan_refused(bad.dump(), "layer 1 needs k and v");
+	bad = j;
+	bad["layers"].erase(1);
+	with_plan_refused(bad.dump(), "expected costs of 2 layers");
+	bad = j;
+	bad["model"] = "0000000000000000";
+	with_plan_refused(bad.dump(), "another model");
+	fs::remove_all(folder);
+}
+
 TEST_CASE("eval: a table, and the same as JSON") {
 	const std::vector<std::string> args = {
 	    "eval",    "-m", kModel, "--device",           "cpu", "--task", "recall", "--samples", "2",

@@ -1,6 +1,7 @@
 // attend over packed pages of every format on every device, alone and beside f16 pages, against dequantise-then-attend
 // in double written here. Codes and parameters are random, so that this is about reading them; how they are made:
 // test_pack.cpp.
+#include "engine/kv/quant.h"
 #include "shared/kv_page.h"
 #include "tests/support/compare.h"
 #include "tests/support/kv_tables.h"
@@ -45,6 +46,7 @@ struct PackedRow {
 			                                                  : fmt::format("t{}", q.group),
 			                   q.norm == Norm::SqrtMax   ? " sqrtmax"
 			                   : q.norm == Norm::Balance ? " balance"
+			                   : q.param_bits == 8       ? " bytes"
 			                                             : "");
 		};
 		for (const TierSpec& t : tiers)
@@ -96,6 +98,18 @@ class Builder {
 	float scale(uint32_t bits) { return round_f16(random_.uniform(0.5f, 1.5f) * 2 / float((1u << bits) - 1)); }
 	uint32_t put(float scale, float zero) { return f32_to_f16(scale) | uint32_t(f32_to_f16(zero)) << 16; }
 	void params(uint32_t at, uint32_t bits) { pool_[at] = put(scale(bits), round_f16(-1 + 0.4f * random_.normal())); }
+	// Bytes for the n parameters of a page, and what they are relative to.
+	void byte_params(uint32_t at, uint32_t n, uint32_t bits) {
+		for (uint32_t i = 0; i < n / 2; ++i)
+			pool_[at + i] =
+			    random_.below(256) | random_.below(256) << 8 | random_.below(256) << 16 | random_.below(256) << 24;
+		for (uint32_t h = 0; h < s_.n_kv_heads; ++h) pool_[at + n / 2 + h] = put(scale(bits), round_f16(1.5f));
+	}
+	// Scale and zero point of group i, of kv head h, from what byte_params() wrote.
+	std::pair<double, double> byte_meaning(uint32_t at, uint32_t n, uint32_t h, uint32_t i) const {
+		const uint32_t pair = pool_[at + i / 2] >> i % 2 * 16, largest = at + n / 2 + h;
+		return {(pair & 255) * low(largest) / 255, (int(pair >> 8 & 255) - 128) * high(largest) / 127};
+	}
 	double low(uint32_t at) const { return double(f16_to_f32(uint16_t(pool_[at]))); }
 	double high(uint32_t at) const { return double(f16_to_f32(uint16_t(pool_[at] >> 16))); }
 
@@ -127,11 +141,13 @@ class Builder {
 			const uint32_t k_at = take(kv_code_words(H, D, k.bits, t.page)),
 			               v_at = take(kv_code_words(H, D, v.bits, t.page));
 			uint32_t k_par = block;
-			if (k.bits < 16 && !t.block)
-				k_par = take(channel ? kv_channel_param_words(H, D) : kv_token_param_words(H, D, k.group, t.page));
-			if (channel && !t.block)
+			if (k.bits < 16 && !t.block) k_par = take(page_param_words(k, H, D, t.page));
+			if (channel && !t.block && k.param_bits == 8)
+				byte_params(k_par, n_params(k, t.page), k.bits);
+			else if (channel && !t.block)
 				for (uint32_t i = 0; i < H * D; ++i) params(k_par + i, k.bits);
-			const uint32_t v_par = v.bits < 16 ? take(kv_token_param_words(H, D, v.group, t.page)) : 0;
+			const uint32_t v_par = v.bits < 16 ? take(page_param_words(v, H, D, t.page)) : 0;
+			if (v.param_bits == 8) byte_params(v_par, n_params(v, t.page), v.bits);
 			pages_.insert(pages_.end(), {k_at, v_at, k_par, v_par});
 			factors_.push_back(factors);
 			live_.resize(live_.size() + (s_.per_head ? H : 1) * 4, 0); // [page][head][4], turned round later
@@ -149,12 +165,8 @@ class Builder {
 		live_[live_.size() - (s_.per_head ? s_.n_kv_heads - h : 1) * 4 + i / 32] |= 1u << i % 32;
 		Token token{std::vector<double>(D), std::vector<double>(D)};
 		for (uint32_t c = 0; c < D; ++c) {
-			const bool channel = k.scale == Scale::PerChannel;
-			const uint32_t kp =
-			    k_par + (channel ? kv_channel_param(h, c, D) : kv_token_param(h, c, i, D, k.group, t.page));
-			token.k[c] = element(k, kp, channel, k_at + kv_k_word(h, c * k.bits / 32, i, D, k.bits, t.page), c);
-			token.v[c] = element(v, v_par + kv_token_param(h, c, i, D, v.group, t.page), false,
-			                     v_at + kv_v_word(h, i, c * v.bits / 32, D, v.bits, t.page), c);
+			token.k[c] = element(k, k_par, t.page, h, i, c, k_at + kv_k_word(h, c * k.bits / 32, i, D, k.bits, t.page));
+			token.v[c] = element(v, v_par, t.page, h, i, c, v_at + kv_v_word(h, i, c * v.bits / 32, D, v.bits, t.page));
 			if (v.norm == Norm::SqrtMax) {
 				const uint32_t w = factors + kv_factor_word(h, c, D);
 				token.v[c] *= kv_factor_half(h, c, D) ? high(w) : low(w);
@@ -162,18 +174,29 @@ class Builder {
 		}
 		return token;
 	}
-	// Gives channel c of a token a random code (or half) in `word` and returns what it means.
-	double element(const Quant& q, uint32_t params_at, bool params_ready, uint32_t word, uint32_t c) {
+	uint32_t n_params(const Quant& q, uint32_t page) const {
+		return q.scale == Scale::PerChannel ? kv_channel_param_words(s_.n_kv_heads, s_.D)
+		                                    : kv_token_param_words(s_.n_kv_heads, s_.D, q.group, page);
+	}
+	// Gives channel c of token i of kv head h a random code (or half) in `word` and returns what it means.
+	double element(const Quant& q, uint32_t params_at, uint32_t page, uint32_t h, uint32_t i, uint32_t c,
+	               uint32_t word) {
 		const uint32_t shift = c * q.bits % 32, mask = (q.bits == 32 ? 0 : 1u << q.bits) - 1;
 		if (q.bits == 16) {
 			const float x = round_f16(random_.normal());
 			pool_[word] = (pool_[word] & ~(mask << shift)) | uint32_t(f32_to_f16(x)) << shift;
 			return double(x);
 		}
-		if (!params_ready && pool_[params_at] == kGarbage) params(params_at, q.bits);
+		const bool channel = q.scale == Scale::PerChannel;
+		const uint32_t at = channel ? kv_channel_param(h, c, s_.D) : kv_token_param(h, c, i, s_.D, q.group, page);
 		const uint32_t code = random_.below(1u << q.bits);
 		pool_[word] = (pool_[word] & ~(mask << shift)) | code << shift;
-		return code * low(params_at) + high(params_at);
+		if (q.param_bits == 8) {
+			const auto [scale, zero] = byte_meaning(params_at, n_params(q, page), h, at);
+			return code * scale + zero;
+		}
+		if (!channel && pool_[params_at + at] == kGarbage) params(params_at + at, q.bits);
+		return code * low(params_at + at) + high(params_at + at);
 	}
 
 	void finish(PackedCache& c, Rig& rig, const std::vector<std::pair<uint32_t, uint32_t>>& runs, uint32_t n_caches) {
@@ -308,6 +331,10 @@ void run_packed(Backend& backend, const PackedRow& r, const TestRow& row) {
 }
 
 Quant channel(uint8_t bits) { return {.bits = bits, .scale = Scale::PerChannel, .group = 32}; }
+Quant bytes(Quant q) {
+	q.param_bits = 8;
+	return q;
+}
 Quant token(uint8_t bits, uint32_t group, Norm norm = Norm::None) {
 	return {.bits = bits, .scale = Scale::PerToken, .group = uint16_t(group), .norm = norm};
 }
@@ -369,6 +396,22 @@ TEST_CASE("attend: parameter blocks, channel factors, balanced keys") {
 	each_row(rows, run_packed);
 }
 
+TEST_CASE("attend: parameters in bytes") {
+	std::vector<PackedRow> rows;
+	size_t i = 0;
+	for (uint32_t D : {16u, 64u, 80u, 128u})
+		for (uint8_t bits : {1, 2, 4}) {
+			const auto& h = kHeads[i % 4];
+			const Quant k = channel(bits), v = token(bits, D % 32 || i % 2 ? D : 32);
+			rows.push_back(
+			    {{1, h[0], h[1], D, 2, i % 4 == 1}, {{{bytes(k), bytes(v)}, kPages[i % 3], 32 + kTokens[i % 7]}}});
+			rows.push_back({{2, h[0], h[1], D, 1},
+			                {{{i % 2 ? bytes(k) : k, i % 2 ? v : bytes(v)}, kPages[i % 3], kTokens[i % 7]}}});
+			++i;
+		}
+	each_row(rows, run_packed);
+}
+
 TEST_CASE("attend: rows of a prompt over packed pages") {
 	std::vector<PackedRow> rows;
 	const Format formats[] = {{},
@@ -377,6 +420,8 @@ TEST_CASE("attend: rows of a prompt over packed pages") {
 	                          {channel(1), token(1, 64)},
 	                          {token(8, 32), token(8, 64)},
 	                          {channel(2), token(2, 128, Norm::SqrtMax)},
+	                          {bytes(channel(2)), bytes(token(2, 32))},
+	                          {bytes(channel(4)), token(4, 64)},
 	                          {token(2, 32, Norm::Balance), token(2, 32)}};
 	size_t i = 0;
 	for (const Format& f : formats)

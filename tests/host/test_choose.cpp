@@ -1,6 +1,7 @@
 // `auto` and `tuned:BITS`: bits go where they win most, budgets are kept, and what cannot be is refused.
 #include "engine/core/error.h"
 #include "engine/kv/choose.h"
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -23,22 +24,27 @@ size_t bytes_of(const std::string& text, uint64_t n) {
 // Keys of the last layer are all that matters.
 Tuning last_keys() {
 	Tuning t{std::vector<LayerCost>(4)};
-	for (const int b : kChoiceBits) {
-		for (LayerCost& c : t.layers) c.k[b] = c.v[b] = 1e-6 / b;
-		t.layers[3].k[b] = 1. / b;
+	for (int i = 0; i < kNSideFormats; ++i) {
+		const double cost = (i < kEightBits && kSideFormats[i].uniform ? 2. : 1.) / kSideFormats[i].bits;
+		for (LayerCost& c : t.layers) c.k[i] = c.v[i] = 1e-6 * cost;
+		t.layers[3].k[i] = cost;
 	}
 	return t;
 }
 
-// Costs that fall with the bits, by a factor of 2 to 12 from one number to the next.
+// Costs that fall with the bits, by a factor of 2 to 12 from one number to the next; of either kind of codes.
 Tuning random_tuning(uint32_t n_layers, uint32_t seed) {
 	std::mt19937 random(seed);
 	std::uniform_real_distribution<double> factor(2, 12);
 	Tuning t{std::vector<LayerCost>(n_layers)};
 	for (LayerCost& c : t.layers)
-		for (double* cost : {c.k, c.v}) {
-			double now = 1 / factor(random);
-			for (const int b : kChoiceBits) cost[b] = now, now /= factor(random);
+		for (SideCost* cost : {&c.k, &c.v}) {
+			double now[2] = {1 / factor(random), 1 / factor(random)};
+			for (int i = 0; i < kNSideFormats; ++i) {
+				double& x = now[kSideFormats[i].uniform];
+				(*cost)[i] = i == kEightBits ? std::min(now[0], now[1]) : x;
+				x /= factor(random);
+			}
 		}
 	return t;
 }
@@ -46,10 +52,16 @@ Tuning random_tuning(uint32_t n_layers, uint32_t seed) {
 // Costs of the formats a policy has, added up.
 double cost_of(const std::string& text, const Tuning& t, const KvShape& shape) {
 	const KvPlan plan = make_plan(parse_policy(text), shape);
+	const auto side = [](const SideCost& cost, const Quant& q) {
+		for (int i = 0; i < kNSideFormats; ++i)
+			if (kSideFormats[i].bits == q.bits && kSideFormats[i].uniform == (q.scale != Scale::Norm)) return cost[i];
+		FAIL("a format that is no candidate");
+		return 0.;
+	};
 	double sum = 0;
 	for (size_t l = 0; l < t.layers.size(); ++l) {
 		const Format& f = plan.layers[l].tier[int(Tier::Regular)].fmt;
-		sum += t.layers[l].k[f.k.bits] + t.layers[l].v[f.v.bits];
+		sum += side(t.layers[l].k, f.k) + side(t.layers[l].v, f.v);
 	}
 	return sum;
 }
@@ -79,7 +91,7 @@ TEST_CASE("choose: a budget of bits is kept, and spent where it wins most") {
 	}
 	CHECK(choose("tuned:2.05", 100, 0, &t).policy.text == assign_bits(t, kShape, 2.05));
 	CHECK(choose("tuned:2.05,recent=64,flush=64", 100, 0).policy.select.flush == 64);
-	CHECK_THROWS_WITH_AS(assign_bits(t, kShape, 1.1), doctest::Contains("at least 1.20 bits"), Error);
+	CHECK_THROWS_WITH_AS(assign_bits(t, kShape, 1.1), doctest::Contains("at least 1.13 bits"), Error);
 }
 
 TEST_CASE("choose: auto takes the best that fits, never evicts, and names what would be better") {
@@ -139,28 +151,76 @@ TEST_CASE("choose: between 4 and 8 bits there are sides of 4 and of 8") {
 
 TEST_CASE("choose: what is assigned costs hardly more than the best of all assignments") {
 	const KvShape shape{2, 2, 64};
+	double side_bits[2][kNSideFormats]; // per element of keys, of values, in each format
+	for (int i = 0; i < kNSideFormats; ++i)
+		for (const bool is_k : {true, false}) {
+			const SideFormat f = kSideFormats[i], eight = kSideFormats[kEightBits];
+			const auto bits = [&](SideFormat k, SideFormat v) {
+				const std::string text = "turbo4" + side_options(k, true, 0, 1) + side_options(v, false, 0, 1);
+				return packed_bits(make_plan(parse_policy(text), shape));
+			};
+			const double other = is_k ? 8 + 32. / 64 : 8 + 32. / 128; // 8 bits of the other side, with parameters
+			side_bits[!is_k][i] = 2 * (is_k ? bits(f, eight) : bits(eight, f)) - other;
+		}
 	for (uint32_t seed = 1; seed <= 12; ++seed) {
 		const Tuning t = random_tuning(2, seed);
 		for (const double bits : {2.0, 2.6, 3.3, 4.4, 6.0}) {
 			CAPTURE(seed);
 			CAPTURE(bits);
 			double best = INFINITY;
-			for (const int k0 : kChoiceBits)
-				for (const int k1 : kChoiceBits)
-					for (const int v0 : kChoiceBits)
-						for (const int v1 : kChoiceBits) {
-							if (k0 < 2 || k1 < 2) continue;
-							const std::string text = fmt::format("turbo{}/{},k.bits@1={},v.bits@1={}", k0, v0, k1, v1);
-							const double cost =
-							    t.layers[0].k[k0] + t.layers[1].k[k1] + t.layers[0].v[v0] + t.layers[1].v[v1];
-							if (cost < best && packed_bits(make_plan(parse_policy(text), shape)) <= bits + 1e-6)
-								best = cost;
-						}
+			for (int i = 0; i < kNSideFormats * kNSideFormats * kNSideFormats * kNSideFormats; ++i) {
+				int of[4], rest = i; // format of the keys of both layers, of the values of both
+				for (int& f : of) f = rest % kNSideFormats, rest /= kNSideFormats;
+				if (kSideFormats[of[0]].bits < 2 || kSideFormats[of[1]].bits < 2) continue;
+				const double cost =
+				    t.layers[0].k[of[0]] + t.layers[1].k[of[1]] + t.layers[0].v[of[2]] + t.layers[1].v[of[3]];
+				if (cost < best &&
+				    side_bits[0][of[0]] + side_bits[0][of[1]] + side_bits[1][of[2]] + side_bits[1][of[3]] <= bits * 4)
+					best = cost;
+			}
 			const std::string text = assign_bits(t, shape, bits);
 			CHECK(packed_bits(make_plan(parse_policy(text), shape)) <= bits + 1e-6);
 			CHECK(cost_of(text, t, shape) <= best * 1.05);
 		}
 	}
+}
+
+TEST_CASE("choose: keys with outlier channels get a scale per channel, and nothing does that was not measured") {
+	Tuning t{std::vector<LayerCost>(4)};
+	for (int i = 0; i < kNSideFormats; ++i)
+		for (size_t l = 0; l < 4; ++l) {
+			const SideFormat f = kSideFormats[i];
+			const double cost = std::exp2(-2. * f.bits);
+			t.layers[l].k[i] = l < 2 && !f.uniform ? 100 * cost : cost * (f.uniform ? 1.5 : 1);
+			t.layers[l].v[i] = f.uniform && f.bits < 8 ? 9 * cost : cost;
+		}
+	const Choice c = choose("tuned:2.3", 100, 0, &t);
+	CAPTURE(c.policy.text);
+	const KvPlan plan = make_plan(c.policy, kShape);
+	for (size_t l = 0; l < 4; ++l) {
+		const Format& f = plan.layers[l].tier[int(Tier::Regular)].fmt;
+		CHECK(f.k.scale == (l < 2 ? Scale::PerChannel : Scale::Norm));
+		CHECK(f.v.scale == Scale::Norm);
+		if (l < 2) {
+			CHECK(f.k.group == 128); // the codebooks' pages
+			CHECK(f.k.param_bits == 8);
+			CHECK(f.k.relax == relax_of_bits(f.k.bits));
+			CHECK_FALSE(f.k.rotate);
+		}
+	}
+	CHECK(c.kld == doctest::Approx(cost_of(c.policy.text, t, kShape)));
+	for (const char* text : {"tuned:1.5", "tuned:2.3", "tuned:4", "tuned:6"})
+		CHECK(choose(text, 100, 0).policy.text.find("scale") == std::string::npos);
+	// A head narrower than the 64 channels of a group is one.
+	const KvShape narrow{4, 8, 16};
+	for (LayerCost& layer : t.layers)
+		for (int i = 0; i < kNSideFormats; ++i)
+			layer.v[i] = (kSideFormats[i].uniform ? 1. : 10.) / kSideFormats[i].bits;
+	const KvPlan heads = make_plan(choose_policy(parse_policy("tuned:3"), narrow, &t, 100, 0).policy, narrow);
+	CHECK(heads.layers[0].tier[int(Tier::Regular)].fmt.v.group == 16);
+	CHECK(make_plan(parse_policy("kivi2,param_bits=8"), narrow).layers[0].tier[int(Tier::Regular)].fmt.v.group == 16);
+	CHECK_THROWS_WITH_AS(make_plan(parse_policy("kivi2,param_bits=8,v.group=32"), narrow),
+	                     doctest::Contains("v.group=head"), Error);
 }
 
 TEST_CASE("choose: names and options that cannot be are refused") {

@@ -184,8 +184,19 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 
 TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselves") {
 	KvPolicy p = parse_policy("turbo3/1");
-	CHECK(p.regular.k ==
-	      Quant{.bits = 3, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = true, .param_bits = 8});
+	CHECK(p.regular.k == Quant{.bits = 3,
+	                           .scale = Scale::Norm,
+	                           .group = 128,
+	                           .relax = kRelaxByBits,
+	                           .rotate = true,
+	                           .mean = true,
+	                           .param_bits = 8});
+	const Format uniform = make_plan(parse_policy("turbo2/1,k.scale=channel,v.scale=token"), {2, 2, 64})
+	                           .layers[0]
+	                           .tier[int(Tier::Regular)]
+	                           .fmt;
+	CHECK(uniform.k.relax == 0.045);
+	CHECK(uniform.v.relax == 0.25);
 	CHECK(p.regular.v.bits == 1);
 	CHECK(parse_policy("turbo2").regular.v.bits == 2);
 	CHECK(parse_policy("turbo").regular.k.bits == 3);

@@ -1,5 +1,6 @@
 // Look-up tasks: questions made from a seed, asked under each cache policy, and the share of right answers.
 #include "engine/core/splitmix64.h"
+#include "engine/kv/choose.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/evaluate_cost.h"
 #include "tools/eval/words.h"
@@ -210,8 +211,8 @@ Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_
 
 std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::span<const Question> questions,
                                  std::span<const KvPolicy> policies, Ask ask, const EvalHooks& hooks) {
-	for (const KvPolicy& p : policies)
-		make_device_plan(p, e.kv_shape()); // one that cannot be is refused before the work begins
+	for (const KvPolicy& p : policies) // one that cannot be is refused before the work begins
+		if (!is_choice(p)) make_device_plan(p, e.kv_shape());
 	std::vector<TaskScore> out;
 	bool go_on = true;
 	for (size_t p = 0; p < policies.size() && go_on; ++p) {
