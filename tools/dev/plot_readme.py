@@ -120,7 +120,7 @@ def quality_panel():
     return p.out
 
 
-FAMILIES = {"turbo": ("#c8553d", "rotated codebooks"), "tuned": ("#2a7f4f", "tuned: bits by layer"),
+FAMILIES = {"turbo": ("#c8553d", "rotated codebooks"), "tuned": ("#2a7f4f", "tuned: formats by layer"),
             "llama.cpp": ("#444444", "llama.cpp"), "": ("#1b6ca8", "grouped scales")}
 NAMED = {"kivi4", "kivi2", "xquant", "mikv", "rtn4", "rtn8", "turbo2/1", "turbo3/2", "turbo8/4", "turbo8", "q8_0", "q4_0", "tuned:3"}
 
