@@ -40,7 +40,8 @@ class Backend {
 	// advice.
 	virtual Buffer alloc(size_t bytes, Mem mem, const char* label) = 0;
 	virtual void free(uint32_t id) noexcept = 0;
-	// In order with ops: ops enqueued later see the new bytes. src is copied before the call returns.
+	// In order with ops: ops enqueued later see the new bytes. src is copied before the call returns, which waits where
+	// the backend has no more staging memory.
 	virtual void write(const Buffer& dst, size_t at, std::span<const std::byte> src) = 0;
 	// In order with ops; dst is filled by the next wait(), and must live until then.
 	virtual void read(const Buffer& src, size_t at, std::span<std::byte> dst) = 0;
@@ -54,8 +55,16 @@ class Backend {
 	virtual bool arrive(uint64_t transfer) = 0;
 	// Weights keep their block format; their arrangement inside a row is the backend's business.
 	virtual size_t weight_row_bytes(DType, uint32_t cols) const = 0;
-	// Rows [row, row + n) of weight w (rows, cols) from GGUF bytes.
-	virtual void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) = 0;
+	// GGUF rows of `cols` elements in that arrangement; dst has weight_row_bytes() for each. Any thread may call it.
+	// False: write_weight() takes rows as they are in the file.
+	virtual bool arrange_weight(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) const {
+		(void)cols, (void)src, (void)dst;
+		return false;
+	}
+	// Rows [row, row + n) of weight w (rows, cols) from GGUF bytes. `arranged`: the same rows from arrange_weight(),
+	// for a caller that has them; else empty.
+	virtual void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+	                          std::span<const std::byte> arranged) = 0;
 
 	// ---- ops: enqueue and return
 	virtual void embed(View out, View table, View tokens) = 0;     // out (T, dim) f32 = table[tokens (T) u32]

@@ -83,8 +83,9 @@ void CheckedBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst
 	inner_->read(mirrors_.at(src.id() - 1).inner, at, dst);
 }
 
-void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
-	inner_->write_weight(inner(w), row, n, src);
+void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+                                  std::span<const std::byte> arranged) {
+	inner_->write_weight(inner(w), row, n, src, arranged);
 	if (!reference_) return;
 	const uint32_t id = w.buf->id();
 	const size_t end = w.at + w.shape[0] * inner_->weight_row_bytes(w.type, w.shape[1]);
@@ -101,7 +102,7 @@ void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::
 	View r = w;
 	r.buf = &it->second.reference;
 	r.at = 0;
-	reference_->write_weight(r, row, n, src);
+	reference_->write_weight(r, row, n, src, {});
 }
 
 std::vector<std::byte> CheckedBackend::fetch(Backend& b, const View& v) {

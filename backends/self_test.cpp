@@ -110,7 +110,7 @@ void Run::project(DType type, bool decode) {
 	const View x = f32(numbers(size_t(T) * kCols, 4), T, kCols), out = space(DType::F32, T, kRows);
 	held_.push_back(b_.alloc(kRows * b_.weight_row_bytes(type, kCols), Mem::Device, "self-test"));
 	const Proj p{out, view(held_.back(), 0, type, kRows, kCols), {}};
-	b_.write_weight(p.w, 0, kRows, bytes);
+	b_.write_weight(p.w, 0, kRows, bytes, {});
 	b_.matmul({&p, 1}, x, Epilogue::None, decode);
 	const bool half = !decode && b_.info().half_matmul;
 	keep(fmt::format("{} of {}", decode ? "matvec" : "matmul", info.name),

@@ -130,4 +130,10 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	fail(Code::Internal, "no device row for {}", dtype_info(type).name);
 }
 
+void to_device_rows(DType type, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) {
+	const size_t from = dtype_row_bytes(type, cols), to = device_row_bytes(type, cols), n = src.size() / from;
+	KV_ASSERT(src.size() == n * from && dst.size() == n * to);
+	for (size_t r = 0; r < n; ++r) to_device_row(type, cols, src.data() + r * from, dst.data() + r * to);
+}
+
 } // namespace kvrun

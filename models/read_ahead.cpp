@@ -12,8 +12,9 @@ constexpr size_t kReadBytes = size_t(256) << 10; // read at once: still in the c
 
 } // namespace
 
-ReadAhead::ReadAhead(const Gguf& g, std::vector<WeightPiece> pieces, unsigned threads)
-    : gguf_(g), pieces_(std::move(pieces)), slots_(threads + 1) { // the caller's, and one per thread
+ReadAhead::ReadAhead(const Gguf& g, std::vector<WeightPiece> pieces, unsigned threads, Arrange arrange)
+    : gguf_(g), pieces_(std::move(pieces)), arrange_(std::move(arrange)),
+      slots_(threads + 1) { // the caller's, and one per thread
 	try {
 		threads_.reserve(threads);
 		for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
@@ -41,6 +42,7 @@ void ReadAhead::fill(Slot& slot, const WeightPiece& p) const {
 		if (const auto bad = first_not_finite(p.tensor->type, part))
 			slot.not_finite = (p.from + at) / block_bytes * block + *bad;
 	}
+	if (!arrange_ || !arrange_(p, slot.bytes, slot.arranged)) slot.arranged.clear();
 }
 
 void ReadAhead::work() {
@@ -76,7 +78,7 @@ ReadAhead::Read ReadAhead::next() {
 		slot.ready = false;
 		if (slot.error) std::rethrow_exception(slot.error);
 	}
-	return {pieces_[i], slot.bytes, slot.not_finite};
+	return {pieces_[i], slot.bytes, slot.arranged, slot.not_finite};
 }
 
 } // namespace kvrun

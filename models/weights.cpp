@@ -11,10 +11,9 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kAlign = 256;                       // of a tensor inside a buffer, in bytes
-constexpr size_t kBufferBytes = size_t(512) << 20;   // tensors share buffers of this size where the device allows it
-constexpr size_t kPieceBytes = size_t(8) << 20;      // read from the file and handed to the backend at once
-constexpr size_t kUnflushedBytes = size_t(32) << 20; // most the backend must stage before it is waited for
+constexpr size_t kAlign = 256;                     // of a tensor inside a buffer, in bytes
+constexpr size_t kBufferBytes = size_t(512) << 20; // tensors share buffers of this size where the device allows it
+constexpr size_t kPieceBytes = size_t(8) << 20;    // read from the file and handed to the backend at once
 
 struct Item { // one tensor of the file
 	const TensorSpec* spec;
@@ -74,30 +73,29 @@ unsigned reading_threads() { return std::clamp(std::thread::hardware_concurrency
 class Uploader {
  public:
 	Uploader(const Gguf& g, Backend& b, const LoadProgress& p, const std::vector<Item>& items)
-	    : gguf_(g), backend_(b), progress_(p), ahead_(g, pieces_of(items), reading_threads()) {
+	    : gguf_(g), backend_(b), progress_(p), ahead_(g, pieces_of(items), reading_threads(), arranging(b)) {
 		for (const Item& i : items) total_ += i.tensor->bytes;
 	}
 	void matrix(const Item& i, const View& v) {
 		const size_t row_bytes = i.tensor->bytes / i.spec->rows;
 		for (uint32_t row = 0; row < i.spec->rows;) {
-			const std::span<const std::byte> piece = next();
-			const uint32_t n = uint32_t(piece.size() / row_bytes);
-			backend_.write_weight(v, row, n, piece);
-			count(piece.size());
+			const ReadAhead::Read piece = next();
+			const uint32_t n = uint32_t(piece.bytes.size() / row_bytes);
+			backend_.write_weight(v, row, n, piece.bytes, piece.arranged);
+			count(piece.bytes.size());
 			row += n;
 		}
 	}
 	void vector(const Item& i, const View& v) {
-		const std::span<const std::byte> piece = next();
+		const std::span<const std::byte> piece = next().bytes;
 		std::vector<float> values(i.spec->cols);
 		dequantise_row(i.tensor->type, piece.data(), values.data(), values.size());
 		backend_.write(*v.buf, v.at, std::as_bytes(std::span(values)));
 		count(piece.size());
 	}
-	void flush() {
+	void finish() {
 		backend_.submit();
 		backend_.wait();
-		unflushed_ = 0;
 	}
 	// Warns about weights that are not finite. The model is loaded nevertheless: they may belong to unused tokens.
 	void warn_about_values() const {
@@ -109,7 +107,16 @@ class Uploader {
 	}
 
  private:
-	std::span<const std::byte> next() {
+	// Matrices; vectors are few, and become f32.
+	static ReadAhead::Arrange arranging(const Backend& b) {
+		return [&b](const WeightPiece& p, std::span<const std::byte> in, std::vector<std::byte>& out) {
+			const GgufTensor& t = *p.tensor;
+			if (t.rows() < 2) return false;
+			out.resize(in.size() / (t.bytes / t.rows()) * b.weight_row_bytes(t.type, uint32_t(t.cols())));
+			return b.arrange_weight(t.type, uint32_t(t.cols()), in, out);
+		};
+	}
+	ReadAhead::Read next() {
 		const ReadAhead::Read r = ahead_.next();
 		const GgufTensor& t = *r.piece.tensor;
 		if (r.not_finite && &t != last_bad_) {
@@ -118,12 +125,11 @@ class Uploader {
 				first_bad_ = fmt::format("{} at row {}, column {}", one_line(t.name), *r.not_finite / t.cols(),
 				                         *r.not_finite % t.cols());
 		}
-		return r.bytes;
+		return r;
 	}
 	void count(size_t bytes) {
 		done_ += bytes;
-		unflushed_ += bytes;
-		if (unflushed_ >= kUnflushedBytes) flush();
+		backend_.submit(); // the backend waits where it has no more staging memory
 		if (progress_) progress_(done_, total_);
 	}
 	const Gguf& gguf_;
@@ -131,7 +137,6 @@ class Uploader {
 	const LoadProgress& progress_;
 	ReadAhead ahead_;
 	uint64_t done_ = 0, total_ = 0;
-	size_t unflushed_ = 0;
 	const GgufTensor* last_bad_ = nullptr; // each tensor is counted once
 	uint64_t bad_tensors_ = 0;
 	std::string first_bad_;
@@ -205,7 +210,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 			up.vector(i, v);
 		views.emplace(i.spec->name, v);
 	}
-	up.flush();
+	up.finish();
 	up.warn_about_values();
 	w.embed = views.at("token_embd.weight");
 	w.final_norm = views.at("output_norm.weight");

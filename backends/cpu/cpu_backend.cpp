@@ -109,7 +109,8 @@ void CpuBackend::wait() {
 // GGUF rows, each padded to whole words so that a view may start at any row.
 size_t CpuBackend::weight_row_bytes(DType t, uint32_t cols) const { return align_up(dtype_row_bytes(t, cols), 4); }
 
-void CpuBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
+void CpuBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+                              std::span<const std::byte>) {
 	const uint32_t cols = w.shape[1];
 	const size_t row_bytes = dtype_row_bytes(w.type, cols), stride = weight_row_bytes(w.type, cols);
 	KV_ASSERT(w.buf && w.at % 4 == 0 && cols % dtype_info(w.type).block == 0);

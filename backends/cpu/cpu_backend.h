@@ -32,7 +32,8 @@ class CpuBackend : public Backend {
 	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override;
 	void read(const Buffer& src, size_t at, std::span<std::byte> dst) override;
 	size_t weight_row_bytes(DType, uint32_t cols) const override;
-	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) override;
+	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+	                  std::span<const std::byte> arranged) override;
 
 	void embed(View out, View table, View tokens) override;
 	void rmsnorm(View out, View x, View w, float eps) override;

@@ -203,17 +203,26 @@ void CudaBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
 
 size_t CudaBackend::weight_row_bytes(DType t, uint32_t cols) const { return device_row_bytes(t, cols); }
 
-void CudaBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
+bool CudaBackend::arrange_weight(DType t, uint32_t cols, std::span<const std::byte> src,
+                                 std::span<std::byte> dst) const {
+	to_device_rows(t, cols, src, dst);
+	return true;
+}
+
+void CudaBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+                               std::span<const std::byte> arranged) {
 	const uint32_t cols = w.shape[1];
 	const size_t from = dtype_row_bytes(w.type, cols), to = device_row_bytes(w.type, cols);
 	KV_ASSERT(w.buf && uint64_t(row) + n <= w.shape[0] && src.size() == n * from);
+	KV_ASSERT(arranged.empty() || arranged.size() == n * to);
+	if (!arranged.empty()) return write(*w.buf, w.at + row * to, arranged);
 	const uint32_t most = uint32_t(std::max<size_t>(kStaging / to, 1)); // rows at a time
 	std::vector<std::byte> device(std::min(n, most) * to);
 	for (uint32_t done = 0; done < n; done += most) {
 		const uint32_t now = std::min(most, n - done);
-		for (uint32_t r = 0; r < now; ++r)
-			to_device_row(w.type, cols, src.data() + size_t(done + r) * from, device.data() + r * to);
-		write(*w.buf, w.at + size_t(row + done) * to, std::span(device).first(now * to));
+		const auto part = std::span(device).first(now * to);
+		to_device_rows(w.type, cols, src.subspan(done * from, now * from), part);
+		write(*w.buf, w.at + size_t(row + done) * to, part);
 	}
 }
 

@@ -103,17 +103,26 @@ void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const S
 
 size_t VulkanBackend::weight_row_bytes(DType t, uint32_t cols) const { return device_row_bytes(t, cols); }
 
-void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src) {
+bool VulkanBackend::arrange_weight(DType t, uint32_t cols, std::span<const std::byte> src,
+                                   std::span<std::byte> dst) const {
+	to_device_rows(t, cols, src, dst);
+	return true;
+}
+
+void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+                                 std::span<const std::byte> arranged) {
 	const uint32_t cols = uint32_t(w.row_elements());
 	const size_t from = dtype_row_bytes(w.type, cols), to = device_row_bytes(w.type, cols);
 	KV_ASSERT(src.size() == n * from && uint64_t(row) + n <= w.shape[0] && w.at % 16 == 0);
+	KV_ASSERT(arranged.empty() || arranged.size() == n * to);
+	if (!arranged.empty()) return rec_.write(w.buf->id(), w.at + row * to, arranged);
 	const uint32_t most = uint32_t(std::max<size_t>((size_t(4) << 20) / to, 1)); // rows converted at once
 	std::vector<std::byte> rows(std::min(n, most) * to);
 	for (uint32_t first = 0; first < n; first += most) {
 		const uint32_t count = std::min(most, n - first);
-		for (uint32_t r = 0; r < count; ++r)
-			to_device_row(w.type, cols, src.data() + (first + r) * from, rows.data() + r * to);
-		rec_.write(w.buf->id(), w.at + size_t(row + first) * to, std::span(rows).first(count * to));
+		const auto part = std::span(rows).first(count * to);
+		to_device_rows(w.type, cols, src.subspan(first * from, count * from), part);
+		rec_.write(w.buf->id(), w.at + size_t(row + first) * to, part);
 	}
 }
 

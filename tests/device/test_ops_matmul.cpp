@@ -119,7 +119,7 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 		Proj p{view(act_buffer, out_at[i], DType::F32, l.row.T, d),
 		       view(weight_buffer, w_at[i], l.row.type_of(i), d, l.row.n),
 		       view(weight_buffer, bias_at[i], DType::F32, d)};
-		backend.write_weight(p.w, 0, d, l.w[i].bytes);
+		backend.write_weight(p.w, 0, d, l.w[i].bytes, {});
 		backend.write(weight_buffer, bias_at[i], std::as_bytes(std::span(l.bias[i])));
 		backend.write(act_buffer, out_at[i], std::as_bytes(std::span(l.before[i])));
 		projs.push_back(p);

@@ -127,8 +127,11 @@ class Rig {
 		View v = view(held_.back().buffer, kGuard, type, n_rows, cols);
 		const uint32_t half = n_rows / 2; // in two pieces, as a loader does
 		const std::span<const std::byte> bytes(w.bytes);
-		if (half) backend.write_weight(v, 0, half, bytes.first(half * dtype_row_bytes(type, cols)));
-		backend.write_weight(v, half, n_rows - half, bytes.subspan(half * dtype_row_bytes(type, cols)));
+		if (half) backend.write_weight(v, 0, half, bytes.first(half * dtype_row_bytes(type, cols)), {});
+		const auto rest = bytes.subspan(half * dtype_row_bytes(type, cols));
+		std::vector<std::byte> arranged((n_rows - half) * row_bytes);
+		if (!backend.arrange_weight(type, cols, rest, arranged)) arranged.clear();
+		backend.write_weight(v, half, n_rows - half, rest, arranged);
 		if (n) v.at += first * row_bytes, v.shape[0] = n;
 		return v;
 	}
