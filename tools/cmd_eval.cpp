@@ -14,8 +14,8 @@ namespace {
 struct EvalArgs {
 	EngineArgs engine;
 	std::string file, task, ask = "prompt";
-	int64_t score = 0, chunks = 0;                               // text; score 0: half a chunk
-	int64_t lines = 40, sentences = 60, samples = 100, seed = 1; // tasks
+	int64_t score = 0, chunks = 0;                                          // text; score 0: half a chunk
+	int64_t lines = 40, turns = 0, sentences = 60, samples = 100, seed = 1; // tasks
 	bool json = false;
 };
 double per_second(uint64_t n, double s) { return s > 0 ? double(n) / s : 0; }
@@ -115,7 +115,7 @@ std::vector<Question> questions_of(const EvalArgs& a) {
 	std::vector<Question> out;
 	for (uint32_t i = 0; i < a.samples; ++i)
 		out.push_back(a.task == "recall"
-		                  ? recall_question(uint32_t(a.lines), uint64_t(a.seed), i)
+		                  ? recall_question(uint32_t(a.lines), uint64_t(a.seed), i, {}, uint32_t(a.turns))
 		                  : needle_question(uint32_t(a.sentences), uint64_t(a.seed), i, uint32_t(a.samples)));
 	return out;
 }
@@ -132,7 +132,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		Json j = header(a, e, ctx);
 		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = a.samples;
 		if (a.task == "recall")
-			j["lines"] = a.lines;
+			j["lines"] = a.lines, j["turns"] = a.turns;
 		else
 			j["sentences"] = a.sentences;
 		for (const TaskScore& s : scores) {
@@ -170,6 +170,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 void run_eval(const EvalArgs& a) {
 	const std::vector<KvPolicy> policies = cache_policies(a.engine);
 	if (a.file.empty() == a.task.empty()) fail(Code::Invalid, "give one of -f FILE (text) and --task recall or needle");
+	if (a.turns && a.task != "recall") fail(Code::Invalid, "--turns is for --task recall");
 	const auto engine = open_engine(a.engine);
 	if (a.task.empty())
 		run_text(a, *engine, policies);
@@ -196,6 +197,9 @@ void add_eval(Command& root) {
 	    ->group(text);
 	add_choice(c, "--task", a->task, {"recall", "needle"}, "ask questions instead of scoring a text")->group(task);
 	add_integer(c, "--lines", a->lines, 1, kMostRecallLines, "lines of a record (recall) [40]")->group(task);
+	add_integer(c, "--turns", a->turns, 0, 1 << 20,
+	            "questions about other lines, with their answers, before each question (recall) [0]")
+	    ->group(task);
 	add_integer(c, "--sentences", a->sentences, 0, 1 << 20, "sentences of filler (needle) [60]")->group(task);
 	add_integer(c, "--samples", a->samples, 1, 1 << 20, "number of questions [100]")->group(task);
 	add_choice(c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]")
@@ -221,7 +225,7 @@ void add_eval(Command& root) {
 	      {"share", "exact answers, with the 95 % interval (Wilson)"},
 	      {"loss", "mean -ln p of the right answer's tokens +- its standard error"},
 	      {"--ask prompt", "the question is part of the prompt but for its last token"},
-	      {"--ask later", "the prompt is the record alone; decode steps ask"}}},
+	      {"--ask later", "the prompt is the record alone; decode steps ask, and read --turns before"}}},
 	    {"Ctrl-C",
 	     "Ends the run; results cover what was finished, and the exit code is 130. A second one ends the program "
 	     "at once."},

@@ -87,6 +87,22 @@ TEST_CASE("questions: reproducible, one right answer, every depth") {
 		CHECK(q.answer.size() == 5);
 	}
 	CHECK_THROWS_AS(recall_question(0, 1, 0), Error);
+	const Question alone = recall_question(6, 7, 3), turns = recall_question(6, 7, 3, {}, 4);
+	CHECK(turns.record == alone.record);
+	CHECK(turns.answer == alone.answer);
+	CHECK(turns.query.ends_with("\n" + alone.query));
+	size_t n = 0; // right answers to questions about other lines
+	for (size_t at = 0; (at = turns.query.find("Answer: <", at)) != std::string::npos; at += 9) {
+		const std::string answer = turns.query.substr(at + 9, 5);
+		if (answer.empty()) break; // the question itself
+		const size_t name_at = turns.query.rfind("Query: ", at) + 7;
+		const std::string name = turns.query.substr(name_at, at - name_at - 1);
+		CHECK(turns.record.find("line " + name + ": REGISTER_CONTENT is <" + answer + ">") != std::string::npos);
+		CHECK(answer != turns.answer);
+		++n;
+	}
+	CHECK(n == 4);
+	CHECK_THROWS_AS(recall_question(1, 7, 3, {}, 1), Error);
 	double depth = 0;
 	for (uint32_t i = 0; i < 50; ++i) depth += recall_question(40, 1, i).depth / 50;
 	CHECK(depth == doctest::Approx(0.5).epsilon(0.3)); // any line may be asked for

@@ -56,8 +56,9 @@ struct Question {
 };
 // `lines` named lines and a question about one of them, as the bundled model was trained to read. The same seed and
 // index make the same question on every platform; the record's lines differ from index to index. asked: the line, else
-// a random one.
-Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::optional<uint32_t> asked = {});
+// a random one. turns: questions about other lines with their right answers, which the query begins with.
+Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::optional<uint32_t> asked = {},
+                         uint32_t turns = 0);
 constexpr uint32_t kMostRecallLines = 10000;
 // One such line among `sentences` sentences of filler, at a place that moves from start to end with index of n.
 Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint32_t n);

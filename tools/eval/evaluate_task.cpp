@@ -61,20 +61,25 @@ std::string query_text(const std::string& name) { return fmt::format("Query: {}\
 
 } // namespace
 
-Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::optional<uint32_t> line) {
+Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::optional<uint32_t> line, uint32_t turns) {
 	if (lines < 1 || lines > kMostRecallLines)
 		fail(Code::Invalid, "{} lines, expected 1 to {}", lines, kMostRecallLines);
+	if (turns && lines < 2) fail(Code::Invalid, "earlier questions are about other lines, and the record has one line");
 	Draw draw = draw_of(seed, index);
 	const std::vector<std::string> names = line_names(lines, draw);
 	const uint32_t random = draw.below(lines), asked = line.value_or(random);
 	Question q;
 	q.record = "Record:\n";
+	std::vector<std::string> values, others; // others: questions with answers
 	for (uint32_t i = 0; i < lines; ++i) {
-		const std::string value = content(draw);
-		if (i == asked) q.answer = value;
-		q.record += line_text(names[i], value);
+		values.push_back(content(draw));
+		q.record += line_text(names[i], values[i]);
+		if (i != asked) others.push_back(query_text(names[i]) + values[i] + ">\n");
 	}
-	q.query = query_text(names[asked]);
+	q.answer = values[asked];
+	draw.shuffle(others);
+	for (uint32_t i = 0; i < turns; ++i) q.query += others.at(i % others.size());
+	q.query += query_text(names[asked]);
 	q.depth = lines > 1 ? double(asked) / (lines - 1) : 0;
 	return q;
 }
