@@ -43,9 +43,9 @@ void measure(Engine& e, const std::string& kv, const Options& opt) {
 	double sum = 0;
 	for (const double t : us) sum += t;
 	std::ranges::sort(us);
-	std::printf("| %s | %.0f | %.0f | %.0f | %.0f | %.1f | %.1f | %.0f |\n", kv.c_str(), us[us.size() / 2], us[0],
-	            us.back(), sum / double(us.size()), double(c.ops) / opt.steps, double(c.writes) / opt.steps,
-	            double(c.bytes) / opt.steps);
+	std::printf("| %s | %.0f | %.0f | %.0f | %.0f | %.1f | %.1f | %.0f | %.1f |\n", kv.c_str(), us[us.size() / 2],
+	            us[0], us.back(), sum / double(us.size()), double(c.ops) / opt.steps, double(c.writes) / opt.steps,
+	            double(c.bytes) / opt.steps, double(c.submits) / opt.steps);
 	std::fflush(stdout);
 }
 
@@ -56,10 +56,10 @@ void run(const Options& opt) {
 	EngineOptions eo;
 	eo.model = opt.model, eo.backend.device = "counting", eo.backend.backend = "counting";
 	const std::unique_ptr<Engine> e = Engine::open(eo);
-	std::printf(
-	    "%s, %u tokens, %u steps\n\n| policy | us, median | least | most | mean | ops | writes | bytes written |\n"
-	    "|---|---:|---:|---:|---:|---:|---:|---:|\n",
-	    opt.model.c_str(), opt.depth, opt.steps);
+	std::printf("%s, %u tokens, %u steps\n\n"
+	            "| policy | us, median | least | most | mean | ops | writes | bytes written | submissions |\n"
+	            "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+	            opt.model.c_str(), opt.depth, opt.steps);
 	for (const std::string& kv : opt.kv) measure(*e, kv, opt);
 }
 

@@ -7,6 +7,11 @@ F32, F16 = 0, 1  # types of tensors
 
 def read_header(path, data):
     """(metadata, {name: (rows first shape, type, offset in data)}); ends the program if it is no GGUF file."""
+    return parse_header(path, data)[:2]
+
+
+def parse_header(path, data):
+    """The same, and where the header ends and the tensors begin."""
     at = 8
 
     def take(code):
@@ -39,4 +44,5 @@ def read_header(path, data):
     infos = [(string(), [take("Q") for _ in range(take("I"))], take("I"), take("Q")) for _ in range(n_tensors)]
     align = meta.get("general.alignment", 32)
     base = (at + align - 1) // align * align
-    return meta, {name: (tuple(dims[::-1]), kind, base + offset) for name, dims, kind, offset in infos}
+    infos = {name: (tuple(dims[::-1]), kind, base + offset) for name, dims, kind, offset in infos}
+    return meta, infos, at, base
