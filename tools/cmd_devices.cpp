@@ -1,6 +1,7 @@
 // `kvrun devices`: every device with what matters about it, or why it is refused; compiler statistics of the shaders.
 #include "backends/driver_memory.h"
 #include "backends/vulkan/open_vulkan.h"
+#include "engine/core/new_file.h"
 #include "engine/core/utf8.h"
 #include "tools/args.h"
 #include "tools/commands.h"
@@ -8,6 +9,7 @@
 #include "tools/output.h"
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 namespace kvrun {
 namespace {
@@ -16,6 +18,7 @@ struct DevicesOptions {
 	bool as_json = false, verbose = false, shaders = false, retry = false;
 	std::string families; // comma-separated
 	std::string kernel;   // beginning of a name
+	std::string assembly; // folder
 };
 
 std::string gib(size_t bytes) {
@@ -120,15 +123,34 @@ struct ShaderRun {
 	size_t failed = 0, spilling = 0;
 };
 
-ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index, const std::string& kernel) {
+// One file per pipeline: what it is of, then the text.
+void write_assembly(const ShaderRun& run, const std::string& folder) {
+	std::error_code error;
+	std::filesystem::create_directories(folder, error);
+	size_t n = 0;
+	for (const vk::KernelReport& k : run.kernels) {
+		if (k.assembly.empty()) continue;
+		const std::string text = fmt::format("; {}: {}, {}\n{}", run.device, k.kernel, k.use, k.assembly);
+		NewFile file(fmt::format("{}/{}-{:04}.s", folder, k.kernel, ++n));
+		file.write(std::as_bytes(std::span(text)));
+		file.commit();
+	}
+	if (n == 0) fail(Code::Unsupported, "--assembly: the driver of {} gives no assembly", one_line(run.device));
+}
+
+ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index, const DevicesOptions& o,
+                     const std::string& family) {
 	ShaderRun run;
+	const std::string& kernel = o.kernel;
 	run.device = devices.reports()[index].info.name;
-	run.kernels = devices.compile_all(index, [&](auto& name, auto&) { return name.starts_with(kernel); });
+	run.kernels = devices.compile_all(
+	    index, [&](auto& name, auto&) { return name.starts_with(kernel); }, !o.assembly.empty());
 	if (run.kernels.empty()) fail(Code::Invalid, "--kernel {}: no kernel's name begins so", one_line(kernel));
 	for (const vk::KernelReport& k : run.kernels) {
 		run.failed += !k.error.empty();
 		run.spilling += k.spilling();
 	}
+	if (!o.assembly.empty()) write_assembly(run, family.empty() ? o.assembly : o.assembly + "/" + family);
 	return run;
 }
 
@@ -197,7 +219,8 @@ void run_shaders(const DevicesOptions& o) {
 		for (const DeviceReport& r : devices.reports()) n += !r.limits.empty();
 		if (n == 0) fail(Code::Device, "{}", devices.reports().front().refused);
 		for (size_t i = 0; i < n; ++i)
-			runs.push_back(compile_on(devices, i, o.kernel)); // drivers that failed come after devices
+			runs.push_back(
+			    compile_on(devices, i, o, n > 1 ? std::to_string(i) : "")); // drivers that failed come after devices
 	} else {
 		const std::string icd = vk::find_icd("radeon_icd");
 		if (icd.empty()) fail(Code::Device, "--family needs the RADV driver; install package mesa-vulkan-drivers");
@@ -209,7 +232,7 @@ void run_shaders(const DevicesOptions& o) {
 			if (devices.reports().front().limits.empty())
 				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name,
 				     devices.reports().front().refused);
-			runs.push_back(compile_on(devices, 0, o.kernel));
+			runs.push_back(compile_on(devices, 0, o, family));
 		}
 	}
 	Json out = Json::array();
@@ -242,6 +265,9 @@ void add_devices(Command& root) {
 	         "with --shaders: compile for these AMD GPUs, which need not be present, as navi21,gfx1100,vega20")
 	    ->needs(shaders);
 	add_text(c, "--kernel", o->kernel, "NAME", "with --shaders: only kernels whose name begins so, as attend")
+	    ->needs(shaders);
+	add_text(c, "--assembly", o->assembly, "FOLDER",
+	         "with --shaders: also write what the compiler made of each, a file per pipeline, as attend-0001.s")
 	    ->needs(shaders);
 	add_flag(c, "--retry", o->retry, "try drivers again that failed, and test devices again whose results were wrong");
 	c.callback([o] {

@@ -171,7 +171,7 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	return handle;
 }
 
-Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, bool capture) {
+Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, VkPipelineCreateFlags captures) {
 	Entry& e = entry(k);
 	for (auto& p : e.pipelines)
 		if (same(p->spec, spec)) return *p;
@@ -187,7 +187,7 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, bool capture) 
 	p->layout = l.pipeline;
 	p->set_layout = l.set;
 	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !needs_subgroup(k);
-	const VkPipelineCreateFlags flags = capture || narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0;
+	const VkPipelineCreateFlags flags = captures | (narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);
 	p->subgroup = dev_.caps().subgroup;
 	build(e, *p, flags);
 	while (narrows && p->subgroup > dev_.caps().subgroup_min && spills(p->handle)) {

@@ -34,11 +34,11 @@ class Kernels {
 	Kernels(const Kernels&) = delete;
 
 	// The pipeline with these constants; compiled at the first call. References stay valid. Throws Error{Unsupported}
-	// naming the limit when the device cannot run it. `capture` keeps compiler statistics for shader_stats.
+	// naming the limit when the device cannot run it. `captures`: flags that keep what the compiler says of it.
 	Pipeline& get(Kernel k, std::initializer_list<SpecValue> spec) {
 		return get(k, std::span(spec.begin(), spec.size()));
 	}
-	Pipeline& get(Kernel, std::span<const SpecValue> spec, bool capture = false);
+	Pipeline& get(Kernel, std::span<const SpecValue> spec, VkPipelineCreateFlags captures = 0);
 	VkPipeline with_base(Pipeline&);
 	uint32_t compiled() const { return compiled_; } // pipelines made so far
 	double compile_ms() const { return compile_ms_; }

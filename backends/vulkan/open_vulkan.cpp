@@ -59,7 +59,7 @@ std::unique_ptr<Backend> VulkanDevices::open(size_t index) {
 	return std::make_unique<VulkanBackend>(std::move(found_->instance), found_->all[index], options_);
 }
 
-std::vector<KernelReport> VulkanDevices::compile_all(size_t index, const UseFilter& wanted) const {
+std::vector<KernelReport> VulkanDevices::compile_all(size_t index, const UseFilter& wanted, bool assembly) const {
 	KV_ASSERT(found_ && index < found_->all.size());
 	auto instance = std::make_unique<Instance>(options_.validate);
 	const std::vector<Candidate> again = candidates(*instance, options_); // handles belong to an instance
@@ -67,7 +67,7 @@ std::vector<KernelReport> VulkanDevices::compile_all(size_t index, const UseFilt
 	const Caps& c = again[index].caps;
 	if (c.api < VK_API_VERSION_1_3)
 		fail(Code::Device, "{}: {}", again[index].report.info.name, again[index].report.refused);
-	return compile_kernels(std::move(instance), again[index], options_, wanted);
+	return compile_kernels(std::move(instance), again[index], options_, wanted, assembly);
 }
 
 std::unique_ptr<DeviceSet> find_devices(const BackendOptions& o) { return std::make_unique<VulkanDevices>(o); }

@@ -21,6 +21,7 @@ struct KernelReport {                          // one pipeline of one device's c
 	uint64_t waves = 0;    // most on a SIMD (AMD) or SM (NVIDIA) at once
 	uint32_t lanes = 0;    // of a subgroup, as the pipeline asks for it
 	bool measured = false; // the driver has VK_KHR_pipeline_executable_properties
+	std::string assembly;  // where it was asked for and the driver gives it
 	bool spilling() const { return spills || fills || scratch_bytes; }
 };
 // Which uses of kernels to compile, by kernel and use; empty: all.
@@ -39,7 +40,7 @@ class VulkanDevices final : public DeviceSet {
 	~VulkanDevices() override;
 	std::unique_ptr<Backend> open(size_t index) override;
 	// Compiles every kernel in every way the ops use it, on a device that need not be able to run anything.
-	std::vector<KernelReport> compile_all(size_t index, const UseFilter& = {}) const;
+	std::vector<KernelReport> compile_all(size_t index, const UseFilter& = {}, bool assembly = false) const;
 
  private:
 	struct Found;             // instance and candidates

@@ -112,4 +112,26 @@ void read_statistics(Device& dev, VkPipeline pipeline, KernelReport& r) {
 	}
 }
 
+std::string read_assembly(Device& dev, VkPipeline pipeline) {
+	VkPipelineExecutableInfoKHR which =
+	    make<VkPipelineExecutableInfoKHR>(VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR);
+	which.pipeline = pipeline;
+	uint32_t n = 0;
+	VK_TRY(dev.fn.vkGetPipelineExecutableInternalRepresentationsKHR(dev.handle(), &which, &n, nullptr));
+	std::vector<VkPipelineExecutableInternalRepresentationKHR> all(
+	    n, make<VkPipelineExecutableInternalRepresentationKHR>(
+	           VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR));
+	VK_TRY(dev.fn.vkGetPipelineExecutableInternalRepresentationsKHR(dev.handle(), &which, &n, all.data()));
+	std::vector<std::string> texts;
+	for (auto& r : all) {
+		texts.emplace_back(r.dataSize, '\0');
+		r.pData = texts.back().data();
+	}
+	VK_TRY(dev.fn.vkGetPipelineExecutableInternalRepresentationsKHR(dev.handle(), &which, &n, all.data()));
+	for (size_t i = all.size(); i-- > 0;) // the last one that is assembly: earlier ones are on the way to it
+		if (all[i].isText && std::string_view(all[i].name).find("ssembly") != std::string_view::npos)
+			return texts[i].c_str();
+	return {};
+}
+
 } // namespace kvrun::vk

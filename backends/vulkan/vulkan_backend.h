@@ -99,6 +99,6 @@ class VulkanBackend final : public Backend {
 struct KernelReport;
 // Every use of every kernel, compiled on a device that need not have memory (RADV without hardware).
 std::vector<KernelReport> compile_kernels(std::unique_ptr<Instance>, const Candidate&, const BackendOptions&,
-                                          const UseFilter&);
+                                          const UseFilter&, bool assembly);
 
 } // namespace kvrun::vk
