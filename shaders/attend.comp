@@ -16,7 +16,7 @@
 //   9        balance   u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 //   backends/ops.h has AttendWork, shared/kv_page.h says where codes and parameters are in a page.
 //
-// K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per page. K per token:
+// K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c, the second sum once per page. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
 // rotated values is rotated back.
@@ -52,7 +52,7 @@ const bool K_MEAN = (FLAGS & 512u) != 0u;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
 #define V_PARAMS
-#define QUERY_PAGES
+#define KEY_SCALES
 
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
@@ -77,8 +77,13 @@ uint query_at(uint j) {
 }
 const uint PAGE_QUADS = PAGE / 4;
 const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
-const uint SCALED = K_CHANNEL ? TILE_PAGES * QUERIES * (HEAD_DIM / 4) : 0; // 16-byte pieces
+// Scaled queries, where they take no more shared memory than the weights will; else the scales of keys.
+const uint PAGE_SCALES = TILE_PAGES * (HEAD_DIM / 4); // 16-byte pieces
+const bool KEYS_SCALED = K_CHANNEL && PAGE_SCALES > LOCAL_X, QUERIES_SCALED = K_CHANNEL && PAGE_SCALES <= LOCAL_X;
+const uint SCALES = KEYS_SCALED ? PAGE_SCALES : QUERIES_SCALED ? PAGE_SCALES * QUERIES : 0;
 vec4 query_fit(vec4 x, uint c);
+vec4 key_scale(uint step, uint i);
+vec4 query(uint j, uint step, uint i);
 
 #include "lib/attend.glsl"
 
@@ -126,7 +131,7 @@ void main() {
 		const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] + largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE)) : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 		tile_softmax(seen, v_param, v_largest);
-		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
+		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, V_NORM ? v_factor : v_largest);
 	}
 	state_finish();
 	if (V_ROTATE) values_rotate_back();

@@ -29,7 +29,7 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALED = 0;
+const uint V_BITS = 16, PAGE = 1, SCALES = 0;
 const bool V_NORM = false;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };

@@ -32,7 +32,7 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
 const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & 128u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
-#define QUERY_PAGES
+#define KEY_SCALES
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };
@@ -50,8 +50,12 @@ uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of th
 uint query_at(uint j) { return query_base + min(j, heads_here - 1) * (HEAD_DIM / 4); }
 const uint PAGE_QUADS = PAGE / 4;
 const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
-shared vec4 work_s[K_CHANNEL ? TILE_PAGES * QUERIES * (HEAD_DIM / 4) : 1]; // scaled queries
+const uint PAGE_SCALES = TILE_PAGES * (HEAD_DIM / 4); // as in attend.comp
+const bool KEYS_SCALED = K_CHANNEL && PAGE_SCALES > LOCAL_X, QUERIES_SCALED = K_CHANNEL && PAGE_SCALES <= LOCAL_X;
+shared vec4 work_s[KEYS_SCALED ? PAGE_SCALES : QUERIES_SCALED ? PAGE_SCALES * QUERIES : 1];
 vec4 query_fit(vec4 x, uint c);
+vec4 key_scale(uint step, uint i);
+vec4 query(uint j, uint step, uint i);
 
 #include "lib/queries.glsl"
 #include "lib/keys.glsl"
@@ -76,7 +80,7 @@ void main() {
 			const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
 			const uint seen = tables[live + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 			quad_scores(pages_at + page * 4, first / PAGE_QUADS, n_pages - 1, page, in_page);
-			if (K_CHANNEL) barrier(); // the next tile scales the queries for other pages
+			if (K_CHANNEL) barrier(); // the next tile has the scales of other pages
 			vec4 sum = vec4(0);
 			[[unroll]] for (uint j = 0; j < HEADS; j++)
 				if (j < heads_here) sum += exp(score[j] * p.scale - lse[KV_AT(3) + head + j]);

@@ -199,14 +199,14 @@ AttendCut attend_cut(const Caps& c, uint32_t share) {
 	return cut;
 }
 
-// Shared memory of attend.comp, bytes: queries, scaled queries or weights, quads, reductions (lib/attend.glsl).
+// Shared memory of attend.comp, bytes: queries, scales of keys or weights, quads, reductions (lib/attend.glsl).
 uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
-	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel, fold = packed(f.v) && f.v.norm != Norm::SqrtMax;
-	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, run = run_of(f.v, head_dim),
-	               runs = fold && run < head_dim ? head_dim / run : 1;
-	const uint32_t work = std::max(
-	    {scaled ? std::max(1u, cut.local * 4 / page) * queries : 0, runs * n * cut.local * 16, cut.local * 32});
-	const uint32_t zeros = fold ? runs * n * cut.local * 4 : 0;
+	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel,
+	           fold = packed(f.v) && f.v.norm != Norm::SqrtMax && run_of(f.v, head_dim) >= head_dim;
+	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4;
+	const uint32_t scales = scaled ? std::max(1u, cut.local * 4 / page) * head_dim * 4 : 0;
+	const uint32_t work = std::max({scales * (scales > cut.local * 16 ? 1 : n), n * cut.local * 16, cut.local * 32});
+	const uint32_t zeros = fold ? n * cut.local * 4 : 0;
 	return queries + work + zeros + cut.local * 16 + n * (cut.local + 8) * 4;
 }
 

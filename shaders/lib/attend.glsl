@@ -2,13 +2,14 @@
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
 // (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
-// Packed V without channel factors costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
-// weights w_t scale_t, made once per token and run of channels, and sum_t w_t zero_t beside them.
+// Packed V with one scale per token and head costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
+// weights w_t scale_t, made once per token, and sum_t w_t zero_t beside them. With several runs of channels these would
+// take 20 bytes of shared memory per token, query and run; then lanes scale what they decode.
 //
 // Weights pass between lanes through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
 // Software drivers have kernels of their own: soft/attend.glsl.
 //
-// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
+// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, V_BITS, V_GROUP, V_NORM, declares q, v_codes
 // and, for packed V, V_BOOK, V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
@@ -19,8 +20,13 @@ const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of
 const uint ROW_LANES = CHUNKS < LOCAL_X ? CHUNKS : LOCAL_X;
 const uint V_ROWS = LOCAL_X / ROW_LANES;                            // V rows read side by side
 const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;             // chunks of a lane
-const bool V_FOLD = V_BITS < 16u && !V_NORM;                        // scales are in the weights
-const uint V_RUNS = V_FOLD && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u; // sets of weights
+#ifdef V_PARAMS
+const uint V_RUN = V_BOOK ? HEAD_DIM : V_GROUP;                     // channels that share a scale
+const bool V_FOLD = V_BITS < 16u && !V_NORM && V_RUN >= HEAD_DIM;   // scales are in the weights
+const bool V_SCALED = V_BITS < 16u && (V_NORM || V_RUN < HEAD_DIM); // what is decoded is scaled
+#else
+const bool V_FOLD = false, V_SCALED = false;
+#endif
 const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
 					  : V_BITS == 3u ? (HEAD_DIM * 2u + 31u) / 32u + (HEAD_DIM + 31u) / 32u
 									 : (HEAD_DIM * V_BITS + 31u) / 32u;
@@ -32,10 +38,10 @@ float top[QUERIES];               // maximum score so far, the same in all lanes
 float total[QUERIES];             // sum of weights; this lane's share until state_finish()
 float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
 
-// One piece of memory in turn holds SCALED queries (of the including file), weights [run][query][quad], and at the end
-// the sums of other V rows.
-const uint WEIGHTS = V_RUNS * QUERIES * QUADS, SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u;
-const uint WORK = (WEIGHTS > SCALED ? WEIGHTS : SCALED) > SUMS ? (WEIGHTS > SCALED ? WEIGHTS : SCALED) : SUMS;
+// One piece of memory in turn holds the SCALES of keys (of the including file), weights [query][quad], and at the end the
+// sums of other V rows.
+const uint WEIGHTS = QUERIES * QUADS, SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u;
+const uint WORK = (WEIGHTS > SCALES ? WEIGHTS : SCALES) > SUMS ? (WEIGHTS > SCALES ? WEIGHTS : SCALES) : SUMS;
 shared vec4 work_s[WORK];
 shared float zeros_s[V_FOLD ? WEIGHTS : 1u];
 shared uvec4 quad_s[QUADS]; // as in tile_values()
@@ -50,9 +56,18 @@ void state_clear() {
 
 // ---- a tile
 
+#ifdef V_PARAMS
+// Scale and zero point of a quad's tokens, at word `at` of v_params; `largest`: where what bytes are relative to is.
+void params_at(uint at, uint largest, out vec4 scale, out vec4 zero) {
+	const uvec4 w = v_params[at / 4u];
+	if (V_BYTES) byte_params_of((at & 2u) == 0u ? w.xy : w.zw, v_param_words[largest], scale, zero);
+	else params_of(w, scale, zero);
+}
+#endif
+
 // Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
 // `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its norms;
-// `largest`: where the largest norm is.
+// `largest`: where the largest norm, scale and zero point are.
 void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
@@ -69,27 +84,21 @@ void tile_softmax(uint live, uint params, uint largest) {
 		if (V_FOLD)
 			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
 	}
-	if (SCALED > 0u) barrier(); // all lanes are done with the keys
+	if (SCALES > 0u) barrier(); // all lanes are done with the keys
 	if (!V_FOLD)
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) work_s[j * QUADS + LANE] = score[j];
 #ifdef V_PARAMS
 	if (V_FOLD) {
 		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
-		[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
-			vec4 scale, zero = vec4(0);
-			if (!V_BOOK && V_BYTES) {
-				const uint at = params + r * (PAGE / 2u);
-				const uvec4 w = v_params[at / 4u];
-				byte_params_of((at & 2u) == 0u ? w.xy : w.zw, v_param_words[largest], scale, zero);
-			} else if (!V_BOOK) params_of(v_params[(params + r * PAGE) / 4u], scale, zero);
-			else if (V_BYTES) scale = norms_of_bytes(v_param_words[params], v_param_words[largest]);
-			else scale = norms_of_halves(v_param_words[params], v_param_words[params + 1u]);
-			scale = mix(scale, vec4(0), dead);
-			zero = mix(zero, vec4(0), dead);
-			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-				work_s[(r * QUERIES + j) * QUADS + LANE] = score[j] * scale;
-				zeros_s[(r * QUERIES + j) * QUADS + LANE] = dot(score[j], zero);
-			}
+		vec4 scale, zero = vec4(0);
+		if (!V_BOOK) params_at(params, largest, scale, zero);
+		else if (V_BYTES) scale = norms_of_bytes(v_param_words[params], v_param_words[largest]);
+		else scale = norms_of_halves(v_param_words[params], v_param_words[params + 1u]);
+		scale = mix(scale, vec4(0), dead);
+		zero = mix(zero, vec4(0), dead);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+			work_s[j * QUADS + LANE] = score[j] * scale;
+			zeros_s[j * QUADS + LANE] = dot(score[j], zero);
 		}
 	}
 #endif
@@ -115,11 +124,11 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 }
 
 // Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces, words where V is packed),
-// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(), `factors` the word of
-// v_factors where the channel factors of the kv head begin, both only with V_NORM.
-void tile_values(uint at, uint live, uint params, uint factors) {
+// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(); `more`: `largest` of it, or with V_NORM the
+// word of v_factors where the channel factors of the kv head begin. The last two only with V_SCALED.
+void tile_values(uint at, uint live, uint params, uint more) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
-	quad_s[LANE] = uvec4(at, live, params, factors);
+	quad_s[LANE] = uvec4(at, live, params, more);
 	barrier();
 	for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
 		const uint quad = min(i * V_ROWS + row, QUADS - 1u);
@@ -127,19 +136,23 @@ void tile_values(uint at, uint live, uint params, uint factors) {
 		uint v_live = quad_s[quad].y;
 		if (i * V_ROWS + row >= QUADS || row >= V_ROWS) v_live = 0;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
-			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS == 1u ? 0u : c * 8u / V_GROUP;
+			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);
 			if (V_FOLD)
 				[[unroll]] for (uint j = 0; j < QUERIES; j++)
-					zero_acc[j * OWN + o] += v_live != 0u ? zeros_s[(run * QUERIES + j) * QUADS + quad] : 0.0;
+					zero_acc[j * OWN + o] += v_live != 0u ? zeros_s[j * QUADS + quad] : 0.0;
 #ifdef V_PARAMS
 			vec4 scale, zero, factor_low, factor_high;
-			if (V_NORM) {
-				const uint of = quad_s[quad].z, f = quad_s[quad].w;
-				const uint norm_run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u;
-				params_of(v_params[(of + norm_run * PAGE) / 4u], scale, zero);
-				const uvec4 x = v_factors[f / 4u + c];
-				factor_low = halves_low(x);
-				factor_high = halves_high(x);
+			if (V_SCALED) {
+				const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u, of = quad_s[quad].z, more = quad_s[quad].w;
+				params_at(of + run * (V_BYTES ? PAGE / 2u : PAGE), more, scale, zero);
+				const bvec4 dead = equal(uvec4(v_live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
+				scale = mix(scale, vec4(0), dead);
+				zero = mix(zero, vec4(0), dead);
+				if (V_NORM) {
+					const uvec4 x = v_factors[more / 4u + c];
+					factor_low = halves_low(x);
+					factor_high = halves_high(x);
+				}
 			}
 #endif
 			[[unroll]] for (uint t = 0; t < 4u; t++) {
@@ -148,13 +161,17 @@ void tile_values(uint at, uint live, uint params, uint factors) {
 				vec4 low, high;
 				load_v(v_at + (t * V_STRIDE & mask), c, mask, low, high);
 #ifdef V_PARAMS
+				if (V_SCALED) {
+					low = low * scale[t] + zero[t];
+					high = high * scale[t] + zero[t];
+				}
 				if (V_NORM) {
-					low = mask != 0u ? (low * scale[t] + zero[t]) * factor_low : vec4(0);
-					high = mask != 0u ? (high * scale[t] + zero[t]) * factor_high : vec4(0);
+					low *= factor_low;
+					high *= factor_high;
 				}
 #endif
 				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-					const float x = work_s[(run * QUERIES + j) * QUADS + quad][t];
+					const float x = work_s[j * QUADS + quad][t];
 					acc[(j * OWN + o) * 2u] += x * low;
 					acc[(j * OWN + o) * 2u + 1u] += x * high;
 				}

@@ -1,10 +1,10 @@
 // Scores of tokens in pages of any key format: what attend.comp and weigh.comp share.
 //
-// K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per page. K per token:
-// q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
+// K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c, the second sum once per page. A tile of few pages has
+// queries times scales in shared memory, one of many pages the scales alone. K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries.
-// After lib/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at, kv_head, and bindings
-// k_codes (2), k_params (6), balance.
+// Between KEYS_SCALED and lib/queries.glsl on one side and main() on the other; the including file has constants K_..., tables,
+// pages_at, balance_at, kv_head, bindings k_codes (2), k_params (6), balance, and work_s with room for SCALES pieces.
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
 const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
 const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
@@ -19,12 +19,13 @@ vec4 balance_of(uint c) {
 	return c % 2 == 0 ? halves_low(w) : halves_high(w);
 }
 
-uint own_queries = 0; // where in work_s the scaled queries of the lane's page begin
+uint own_scales = 0; // where in work_s the scales, or scaled queries, of the lane's page begin
 
 vec4 query_fit(vec4 x, uint c) { return BALANCE ? x / balance_of(c) : x; }
+vec4 key_scale(uint step, uint i) { return KEYS_SCALED ? work_s[own_scales + step * 2 + i] : vec4(1); }
 vec4 query(uint j, uint step, uint i) {
 	const uint at = j * Q_PIECES + step * 2 + i;
-	return K_CHANNEL ? work_s[own_queries + at] : q_s[at];
+	return QUERIES_SCALED ? work_s[own_scales + at] : q_s[at];
 }
 void sum_queries() {
 	for (uint r = 0; r < K_RUNS; r++) {
@@ -39,9 +40,9 @@ void sum_queries() {
 	}
 	barrier();
 }
-// [page][query] times the scales of pages [page, page + TILE_PAGES) of which `last` is the last that is there; bias: sum_c q_c zero_c of the
-// lane's page, which is `own` of the tile.
-void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
+// Scales or scaled queries of pages [page, page + TILE_PAGES), of which `last` is the last that is there; bias: sum_c q_c zero_c of the lane's page, which is
+// `own` of the tile.
+void stage_scales(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
 		const uint params = KV_AT(6) / 4 + tables[pages_at + min(page + n, last) * 4 + 2] / 4;
 		const uint channel = kv_channel_param(kv_head, 0, HEAD_DIM);
@@ -56,20 +57,21 @@ void scale_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 			} else {
 				params_of(k_params[params + channel / 4 + i], scale, zero);
 			}
+			if (KEYS_SCALED) work_s[n * Q_PIECES + i] = scale;
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 q4 = q_s[j * Q_PIECES + i];
-				work_s[(n * QUERIES + j) * Q_PIECES + i] = q4 * scale;
+				if (QUERIES_SCALED) work_s[(n * QUERIES + j) * Q_PIECES + i] = q4 * scale;
 				sum[j] += dot(q4, zero);
 			}
 		}
 		reduce(sum, false);
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = n == own ? sum[j] : bias[j];
 	}
-	own_queries = own * QUERIES * Q_PIECES;
+	own_scales = own * (KEYS_SCALED ? 1 : QUERIES) * Q_PIECES;
 	barrier();
 }
 
-// bias: sum_c q_c mean_c of the lane's page, which is `own` of the tile; pages as for scale_queries().
+// bias: sum_c q_c mean_c of the lane's page, which is `own` of the tile; pages as for stage_scales().
 void mean_bias(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
 		const uint means = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] +
@@ -124,7 +126,7 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 	float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
-	if (K_CHANNEL) scale_queries(tile, last, page - tile, bias);
+	if (K_CHANNEL) stage_scales(tile, last, page - tile, bias);
 	if (K_MEAN) mean_bias(tile, last, page - tile, bias);
 	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
 	vec4 dots[QUERIES];

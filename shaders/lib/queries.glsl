@@ -39,16 +39,22 @@ void queries_stage() {
 #define STAGED_SET(i, x) q_s[i] = x
 #include "lib/rotate.glsl"
 void queries_step(uint step) {}
-#ifndef QUERY_PAGES
-vec4 query(uint j, uint step, uint i) { return q_s[j * Q_PIECES + step * 2u + i]; }
-#else
-vec4 query(uint j, uint step, uint i);
-#endif
-
 // score += q . k over 4 channels; k[c] holds channel 8 step + 4 i + c of the quad's 4 tokens. After queries_step(step).
+// KEY_SCALES: queries are query(j, step, i), and where KEYS_SCALED, k is times key_scale(step, i): 4 products per channel and
+// quad, or one per channel and query.
 void score_half(uint step, uint i, vec4 k[4]) {
+#ifdef KEY_SCALES
+	const vec4 scale = key_scale(step, i);
+	if (KEYS_SCALED && QUERIES >= 4u)
+		[[unroll]] for (uint c = 0; c < 4u; c++) k[c] *= scale[c];
+#endif
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-		const vec4 q4 = query(j, step, i);
+#ifdef KEY_SCALES
+		vec4 q4 = query(j, step, i);
+		if (KEYS_SCALED && QUERIES < 4u) q4 *= scale;
+#else
+		const vec4 q4 = q_s[j * Q_PIECES + step * 2u + i];
+#endif
 		score[j] += q4.x * k[0] + q4.y * k[1] + q4.z * k[2] + q4.w * k[3];
 	}
 }
