@@ -55,7 +55,7 @@ void score_half(uint step, uint i, vec4 k[4]) {
 #else
 		const vec4 q4 = q_s[j * Q_PIECES + step * 2u + i];
 #endif
-		score[j] += q4.x * k[0] + q4.y * k[1] + q4.z * k[2] + q4.w * k[3];
+		[[unroll]] for (uint c = 0; c < 4u; c++) score[j] += q4[c] * k[c]; // one by one: each is a multiply-add
 	}
 }
 
