@@ -12,6 +12,7 @@
 namespace kvrun {
 namespace {
 
+constexpr uint32_t kTogether = 8;   // policies in a decode step, whose weights are read once
 const std::string kBase = "turbo8"; // what the other layers are stored as meanwhile
 
 struct TuneArgs {
@@ -108,6 +109,7 @@ void run_tune(const TuneArgs& a) {
 	opt.chunk = std::min(a.engine.ctx ? uint32_t(a.engine.ctx) : opt.chunk, Session(*engine, session).ctx());
 	opt.scored = opt.chunk / 2;
 	opt.chunks = uint32_t(a.chunks);
+	opt.together = kTogether;
 	const std::string text = a.file.empty() ? records(3 * opt.chunks) : read_text(a.file);
 	Progress progress;
 	Interrupt interrupt;

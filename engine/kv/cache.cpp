@@ -20,7 +20,14 @@ void KvCache::State::trim(const KvCounts& keep) noexcept {
 		}
 }
 
-void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) const {
+void KvCache::State::give_back() noexcept {
+	trim(counts);
+	for (const PageCopy& c : copies) pool->free(c.to);
+	copies.clear();
+}
+
+void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) {
+	give_back();
 	auto mib = [](size_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); };
 	const size_t own = bytes_of(*plan, counts).total(), need = bytes_of(*plan, want).total();
 	const size_t others = pool->used_bytes() - std::min(own, pool->used_bytes());
@@ -40,9 +47,7 @@ void KvCache::State::reserve(const KvCounts& want, uint32_t n_added) {
 		take_pages(want, n_added);
 		unshare(want, n_added);
 	} catch (...) { // the budget is spent, or the device had less memory than it said
-		trim(counts);
-		for (const PageCopy& c : copies) pool->free(c.to);
-		copies.clear();
+		give_back();
 		throw;
 	}
 	for (const PageCopy& c : copies) {

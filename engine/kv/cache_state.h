@@ -66,7 +66,8 @@ struct KvCache::State {
 	void take_pages(const KvCounts& want, uint32_t n_added);
 	void unshare(const KvCounts& want, uint32_t n_added);
 	uint32_t take_page(uint32_t l, uint16_t format);
-	[[noreturn]] void out_of_memory(const KvCounts& want, uint32_t n_added) const;
+	[[noreturn]] void out_of_memory(const KvCounts& want, uint32_t n_added);
+	void give_back() noexcept; // what a reservation has taken so far
 	void replay_prompt(uint32_t group, std::span<const float> new_scores);
 	const KvMoves& materialise(uint32_t l, const SetMoves& m);
 	void commit(const KvCounts& c);

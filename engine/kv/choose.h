@@ -30,7 +30,7 @@ struct Tuning {
 	std::vector<LayerCost> layers;
 };
 // Where nothing was measured: by the error of each number of bits, keys ten times as much as values. Codebooks and 8
-// bits only, for they have no bad case; other uniform codes cost infinity.
+// bits only: nothing says where uniform codes of fewer bits would be better, so they cost infinity.
 Tuning guessed_tuning(uint32_t n_layers);
 
 // Bits per element of full pages, with all parameters; what a budget in bits is about.

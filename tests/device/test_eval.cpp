@@ -16,8 +16,9 @@ struct Device {
 	std::string text() const { return "evaluation"; }
 };
 
-std::unique_ptr<Engine> open_bundled(const std::string& device) {
+std::unique_ptr<Engine> open_bundled(const std::string& device, uint64_t kv_budget = 0) {
 	EngineOptions opt;
+	opt.kv_budget = kv_budget;
 	opt.model = kBundled + "recall-4m-f16.gguf";
 	opt.backend = select_test_device(device);
 	return Engine::open(opt);
@@ -173,6 +174,51 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 			s.prefill(chunk, hooks);
 		}
 		CHECK(f16.ppl == doctest::Approx(std::exp(nll / 40)).epsilon(0.005));
+	});
+}
+
+TEST_CASE("policies that decode together have the scores they have alone, also where memory holds only one at a time") {
+	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
+		const std::vector<KvPolicy> policies =
+		    parse_policies("rtn4,recent=96,kivi2,turbo2,group=32,flush=32,recent=96,rtn2");
+		const TextEvalOptions opt{.chunk = 160, .scored = 12, .chunks = 1};
+		const auto scores = [&](uint32_t together, uint64_t budget) {
+			const auto e = open_bundled(row.device, budget);
+			TextEvalOptions o = opt;
+			o.together = together;
+			double last = 0;
+			const TextResult r = eval_text(*e, {.ctx = 160}, some_text(*e, 12), policies, o, {[&](double done) {
+				last = done;
+				return true;
+			}});
+			CHECK(last == doctest::Approx(1));
+			REQUIRE(r.scores.size() == 5);
+			return r.scores;
+		};
+		const std::vector<TextScore> alone = scores(1, 0);
+		const uint64_t one =
+		    2 * 128 * 2048 + 40000; // bytes: the two pages of the f16 cache, not windows of three caches
+		const auto little = open_bundled(row.device, one);
+		std::vector<std::unique_ptr<Session>> sessions;
+		const std::vector<uint32_t> text = some_text(*little, 12);
+		const auto read_three = [&] {
+			for (size_t i = 0; i < 3; ++i) {
+				sessions.push_back(std::make_unique<Session>(*little, SessionOptions{.kv = policies[i], .ctx = 160}));
+				sessions.back()->prefill(std::span(text).first(147));
+			}
+		};
+		CHECK_THROWS_AS(read_three(), Error);
+		sessions.clear();
+		for (const uint64_t budget : {uint64_t(0), one}) {
+			const std::vector<TextScore> side_by_side = scores(3, budget);
+			for (size_t i = 0; i < alone.size(); ++i) {
+				CHECK(side_by_side[i].policy == alone[i].policy);
+				CHECK(side_by_side[i].n == alone[i].n);
+				CHECK(side_by_side[i].kld_mean == alone[i].kld_mean);
+				CHECK(side_by_side[i].ppl == alone[i].ppl);
+				CHECK(side_by_side[i].cost.stored_bits == alone[i].cost.stored_bits);
+			}
+		}
 	});
 }
 

@@ -3,6 +3,7 @@
 #include "tools/eval/evaluate_cost.h"
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 namespace kvrun {
 namespace {
@@ -75,29 +76,40 @@ struct Reference {               // one chunk under f16
 	std::vector<uint32_t> best;  // (scored)
 };
 
-// One chunk under one policy; `first` is the f16 cache, which fills the reference. False: stopped.
-bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, Tally& t, Reference& ref, bool first,
-               const std::function<bool(uint32_t)>& step) {
+// One chunk under some policies side by side; `first` is the f16 cache alone, which fills the reference. False:
+// stopped.
+bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, std::span<Tally> tallies, Reference& ref,
+               bool first, const std::function<bool(uint32_t)>& step) {
 	const size_t vocab = e.config().vocab, begin = tokens.size() - scored - 1;
-	Tally now = t; // counts only if the chunk is finished
-	Session s(e, t.session);
-	now.cost.prefill(s, tokens.first(begin));
+	std::vector<Tally> now(tallies.begin(), tallies.end()); // counts only if the chunk is finished
+	std::vector<std::unique_ptr<Session>> sessions;
+	std::vector<SessionRow> rows;
+	for (Tally& t : now) {
+		sessions.push_back(std::make_unique<Session>(e, t.session));
+		rows.push_back({sessions.back().get(), 0});
+		t.cost.prefill(*sessions.back(), tokens.first(begin));
+	}
 	std::vector<float> log_prob(vocab);
 	for (uint32_t i = 0; i < scored; ++i) {
-		const std::span<const float> logits = now.cost.decode(s, tokens[begin + i]);
-		const std::span<float> out = first ? std::span(ref.log_prob).subspan(i * vocab, vocab) : std::span(log_prob);
-		const uint32_t best = log_softmax(logits, out, t.session.kv.text);
-		if (first) ref.best[i] = best;
-		const double kld =
-		    first ? 0 : kl_divergence(std::span<const float>(ref.log_prob).subspan(i * vocab, vocab), out);
-		now.nll.add(-double(out[tokens[begin + i + 1]]));
-		now.kld.add(kld);
-		now.all_kld.push_back(float(kld));
-		now.agreed += best == ref.best[i];
+		for (SessionRow& r : rows) r.token = tokens[begin + i];
+		const std::span<const float> logits =
+		    rows.size() == 1 ? now[0].cost.decode(*sessions[0], rows[0].token) : decode(rows);
+		const std::span<float> reference = std::span(ref.log_prob).subspan(i * vocab, vocab);
+		for (size_t r = 0; r < now.size(); ++r) {
+			Tally& t = now[r];
+			const std::span<float> out = first ? reference : std::span(log_prob);
+			const uint32_t best = log_softmax(logits.subspan(r * vocab, vocab), out, t.session.kv.text);
+			if (first) ref.best[i] = best;
+			const double kld = first ? 0 : kl_divergence(reference, out);
+			t.nll.add(-double(out[tokens[begin + i + 1]]));
+			t.kld.add(kld);
+			t.all_kld.push_back(float(kld));
+			t.agreed += best == ref.best[i];
+		}
 		if (!step(i + 1)) return false;
 	}
-	now.cost.end(s);
-	t = std::move(now);
+	for (size_t r = 0; r < now.size(); ++r) now[r].cost.end(*sessions[r]);
+	std::ranges::move(now, tallies.begin());
 	return true;
 }
 
@@ -131,18 +143,26 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 	TextResult r;
 	Reference ref{std::vector<float>(size_t(opt.scored) * e.config().vocab), std::vector<uint32_t>(opt.scored)};
 	std::vector<uint32_t> chunk;
+	size_t together = std::clamp(opt.together, 1u, e.max_rows());
 	for (; r.chunks < n_chunks; ++r.chunks) {
 		chunk.clear();
 		if (bos) chunk.push_back(*e.tokenizer().bos());
 		const auto text = tokens.subspan(size_t(r.chunks) * own, own);
 		chunk.insert(chunk.end(), text.begin(), text.end());
 		std::vector<Tally> before = tallies; // every policy is measured on the same chunks
-		for (size_t p = 0; p < tallies.size(); ++p) {
+		for (size_t p = 0, n; p < tallies.size(); p += n) {
+			n = p == 0 ? 1 : std::min<size_t>(together, tallies.size() - p);
 			const auto step = [&](uint32_t done) {
-				const double part = (double(p) + double(done) / opt.scored) / double(tallies.size());
+				const double part = (double(p) + double(n) * done / opt.scored) / double(tallies.size());
 				return !hooks.progress || hooks.progress((r.chunks + part) / n_chunks);
 			};
-			if (run_chunk(e, chunk, opt.scored, tallies[p], ref, p == 0, step)) continue;
+			try {
+				if (run_chunk(e, chunk, opt.scored, std::span(tallies).subspan(p, n), ref, p == 0, step)) continue;
+			} catch (const Error& error) {
+				if (n == 1 || error.code != Code::OutOfMemory) throw;
+				together = 1, n = 0; // again, one after the other
+				continue;
+			}
 			tallies = std::move(before);
 			n_chunks = r.chunks; // ends the loop without counting this one
 			break;

@@ -27,6 +27,9 @@ struct TextEvalOptions {
 	uint32_t chunk = 512;  // tokens of a chunk, BOS included
 	uint32_t scored = 256; // last tokens of a chunk that are scored
 	uint32_t chunks = 0;   // most chunks; 0: as many as the text has
+	// Policies that decode in one step where memory suffices, at most Engine::max_rows(). The results are the same, but
+	// their speed is not measured (EvalCost::decode_s stays 0).
+	uint32_t together = 1;
 };
 struct TextScore {
 	std::string policy;
