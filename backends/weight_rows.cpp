@@ -103,13 +103,7 @@ void row_q6_k(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
-} // namespace
-
-size_t device_row_bytes(DType type, uint32_t cols) {
-	KV_ASSERT(type != DType::U32 && cols % dtype_info(type).block == 0);
-	return size_t(weight_row_pieces(uint(type), cols)) * 16;
-}
-
+// One row of `cols` elements; all of dst is written.
 void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* dst) {
 	const size_t blocks = cols / dtype_info(type).block, bytes = device_row_bytes(type, cols);
 	const auto part = [&](uint at) { return dst + size_t(at) * 16; };
@@ -130,10 +124,36 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	fail(Code::Internal, "no device row for {}", dtype_info(type).name);
 }
 
+} // namespace
+
+size_t device_row_bytes(DType type, uint32_t cols) {
+	KV_ASSERT(type != DType::U32 && cols % dtype_info(type).block == 0);
+	return size_t(weight_row_pieces(uint(type), cols)) * 16;
+}
+
 void to_device_rows(DType type, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) {
 	const size_t from = dtype_row_bytes(type, cols), to = device_row_bytes(type, cols), n = src.size() / from;
 	KV_ASSERT(src.size() == n * from && dst.size() == n * to);
 	for (size_t r = 0; r < n; ++r) to_device_row(type, cols, src.data() + r * from, dst.data() + r * to);
+}
+
+void write_device_rows(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+                       std::span<const std::byte> arranged,
+                       const std::function<void(size_t, std::span<const std::byte>)>& write) {
+	constexpr size_t kPiece = size_t(4) << 20; // bytes converted at once
+	const uint32_t cols = uint32_t(w.row_elements());
+	const size_t from = dtype_row_bytes(w.type, cols), to = device_row_bytes(w.type, cols), at = w.at + row * to;
+	KV_ASSERT(w.buf && uint64_t(row) + n <= w.shape[0] && w.at % 16 == 0 && src.size() == n * from);
+	KV_ASSERT(arranged.empty() || arranged.size() == n * to);
+	if (!arranged.empty()) return write(at, arranged);
+	const size_t most = std::max<size_t>(kPiece / to, 1);
+	std::vector<std::byte> rows(std::min<size_t>(n, most) * to);
+	for (size_t first = 0; first < n; first += most) {
+		const size_t count = std::min(most, n - first);
+		const auto part = std::span(rows).first(count * to);
+		to_device_rows(w.type, cols, src.subspan(first * from, count * from), part);
+		write(at + first * to, part);
+	}
 }
 
 } // namespace kvrun

@@ -1,16 +1,20 @@
 // GGUF rows to the rows of shaders/shared/weight_row.h, for any backend whose kernels read those.
 #pragma once
-#include "engine/core/dtype.h"
+#include "backends/memory.h"
 #include <cstddef>
+#include <functional>
 #include <span>
 
 namespace kvrun {
 
 size_t device_row_bytes(DType, uint32_t cols);
-// One row of `cols` elements; dst has device_row_bytes() of room, all of which is written. cols is a multiple of the
-// block.
-void to_device_row(DType, uint32_t cols, const std::byte* src, std::byte* dst);
-// All rows of src.
+// Rows of `cols` elements, a multiple of the block; dst has device_row_bytes() for each row of src, all of which is
+// written.
 void to_device_rows(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst);
+// Rows [row, row + n) of weight w, through write(byte of the buffer, bytes): `arranged`, or where that is empty src
+// converted a few MiB at a time. What Backend::write_weight() is on such a backend.
+void write_device_rows(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+                       std::span<const std::byte> arranged,
+                       const std::function<void(size_t at, std::span<const std::byte>)>& write);
 
 } // namespace kvrun

@@ -52,7 +52,6 @@ const bool K_MEAN = (FLAGS & 512u) != 0u;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
 #define V_PARAMS
-#define KEY_SCALES
 
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
@@ -75,15 +74,7 @@ uint query_at(uint j) {
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1) - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
 }
-const uint PAGE_QUADS = PAGE / 4;
-const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
-// Scaled queries, where they take no more shared memory than the weights will; else the scales of keys.
-const uint PAGE_SCALES = TILE_PAGES * (HEAD_DIM / 4); // 16-byte pieces
-const bool KEYS_SCALED = K_CHANNEL && PAGE_SCALES > LOCAL_X, QUERIES_SCALED = K_CHANNEL && PAGE_SCALES <= LOCAL_X;
-const uint SCALES = KEYS_SCALED ? PAGE_SCALES : QUERIES_SCALED ? PAGE_SCALES * QUERIES : 0;
-vec4 query_fit(vec4 x, uint c);
-vec4 key_scale(uint step, uint i);
-vec4 query(uint j, uint step, uint i);
+#include "lib/key_scales.glsl"
 
 #include "lib/attend.glsl"
 

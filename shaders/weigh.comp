@@ -32,7 +32,6 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
 const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & 128u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
-#define KEY_SCALES
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };
@@ -48,15 +47,8 @@ layout(std430, binding = 7) readonly buffer Balance { uvec4 balance[]; };
 uint query_base = 0, heads_here = 0, kv_head = 0;
 uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
 uint query_at(uint j) { return query_base + min(j, heads_here - 1) * (HEAD_DIM / 4); }
-const uint PAGE_QUADS = PAGE / 4;
-const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
-const uint PAGE_SCALES = TILE_PAGES * (HEAD_DIM / 4); // as in attend.comp
-const bool KEYS_SCALED = K_CHANNEL && PAGE_SCALES > LOCAL_X, QUERIES_SCALED = K_CHANNEL && PAGE_SCALES <= LOCAL_X;
-shared vec4 work_s[KEYS_SCALED ? PAGE_SCALES : QUERIES_SCALED ? PAGE_SCALES * QUERIES : 1];
-vec4 query_fit(vec4 x, uint c);
-vec4 key_scale(uint step, uint i);
-vec4 query(uint j, uint step, uint i);
-
+#include "lib/key_scales.glsl"
+shared vec4 work_s[SCALES > 0 ? SCALES : 1];
 #include "lib/queries.glsl"
 #include "lib/keys.glsl"
 

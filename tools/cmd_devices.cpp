@@ -267,7 +267,8 @@ void add_devices(Command& root) {
 	add_text(c, "--kernel", o->kernel, "NAME", "with --shaders: only kernels whose name begins so, as attend")
 	    ->needs(shaders);
 	add_text(c, "--assembly", o->assembly, "FOLDER",
-	         "with --shaders: also write what the compiler made of each, a file per pipeline, as attend-0001.s")
+	         "with --shaders: also write the assembly of each pipeline to a file, as FOLDER/attend-0001.s; several "
+	         "devices have a folder each in it")
 	    ->needs(shaders);
 	add_flag(c, "--retry", o->retry, "try drivers again that failed, and test devices again whose results were wrong");
 	c.callback([o] {

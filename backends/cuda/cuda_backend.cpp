@@ -211,19 +211,8 @@ bool CudaBackend::arrange_weight(DType t, uint32_t cols, std::span<const std::by
 
 void CudaBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
                                std::span<const std::byte> arranged) {
-	const uint32_t cols = w.shape[1];
-	const size_t from = dtype_row_bytes(w.type, cols), to = device_row_bytes(w.type, cols);
-	KV_ASSERT(w.buf && uint64_t(row) + n <= w.shape[0] && src.size() == n * from);
-	KV_ASSERT(arranged.empty() || arranged.size() == n * to);
-	if (!arranged.empty()) return write(*w.buf, w.at + row * to, arranged);
-	const uint32_t most = uint32_t(std::max<size_t>(kStaging / to, 1)); // rows at a time
-	std::vector<std::byte> device(std::min(n, most) * to);
-	for (uint32_t done = 0; done < n; done += most) {
-		const uint32_t now = std::min(most, n - done);
-		const auto part = std::span(device).first(now * to);
-		to_device_rows(w.type, cols, src.subspan(done * from, now * from), part);
-		write(*w.buf, w.at + size_t(row + done) * to, part);
-	}
+	write_device_rows(w, row, n, src, arranged,
+	                  [&](size_t at, std::span<const std::byte> bytes) { write(*w.buf, at, bytes); });
 }
 
 void CudaBackend::copy(View dst, View src) {

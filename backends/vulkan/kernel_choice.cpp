@@ -199,7 +199,8 @@ AttendCut attend_cut(const Caps& c, uint32_t share) {
 	return cut;
 }
 
-// Shared memory of attend.comp, bytes: queries, scales of keys or weights, quads, reductions (lib/attend.glsl).
+// Shared memory of attend.comp, bytes: queries; scales of keys, scaled queries or weights; quads; reductions
+// (lib/key_scales.glsl, lib/attend.glsl).
 uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
 	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel,
 	           fold = packed(f.v) && f.v.norm != Norm::SqrtMax && run_of(f.v, head_dim) >= head_dim;

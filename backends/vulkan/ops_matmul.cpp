@@ -111,19 +111,8 @@ bool VulkanBackend::arrange_weight(DType t, uint32_t cols, std::span<const std::
 
 void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
                                  std::span<const std::byte> arranged) {
-	const uint32_t cols = uint32_t(w.row_elements());
-	const size_t from = dtype_row_bytes(w.type, cols), to = device_row_bytes(w.type, cols);
-	KV_ASSERT(src.size() == n * from && uint64_t(row) + n <= w.shape[0] && w.at % 16 == 0);
-	KV_ASSERT(arranged.empty() || arranged.size() == n * to);
-	if (!arranged.empty()) return rec_.write(w.buf->id(), w.at + row * to, arranged);
-	const uint32_t most = uint32_t(std::max<size_t>((size_t(4) << 20) / to, 1)); // rows converted at once
-	std::vector<std::byte> rows(std::min(n, most) * to);
-	for (uint32_t first = 0; first < n; first += most) {
-		const uint32_t count = std::min(most, n - first);
-		const auto part = std::span(rows).first(count * to);
-		to_device_rows(w.type, cols, src.subspan(first * from, count * from), part);
-		rec_.write(w.buf->id(), w.at + size_t(row + first) * to, part);
-	}
+	write_device_rows(w, row, n, src, arranged,
+	                  [&](size_t at, std::span<const std::byte> bytes) { rec_.write(w.buf->id(), at, bytes); });
 }
 
 // Kernels read x in quads: a view that starts elsewhere is copied first. Sessions never have one.

@@ -1,10 +1,10 @@
 // Scores of tokens in pages of any key format: what attend.comp and weigh.comp share.
 //
-// K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c, the second sum once per page. A tile of few pages has
-// queries times scales in shared memory, one of many pages the scales alone. K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
+// K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c; the second sum is computed once per page.
+// K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries.
-// Between KEYS_SCALED and lib/queries.glsl on one side and main() on the other; the including file has constants K_..., tables,
-// pages_at, balance_at, kv_head, bindings k_codes (2), k_params (6), balance, and work_s with room for SCALES pieces.
+// After lib/key_scales.glsl and lib/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at, kv_head,
+// work_s, and bindings k_codes (2), k_params (6), balance.
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
 const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
 const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold

@@ -157,6 +157,20 @@ TEST_CASE("radv: the comparison sees growth, spills, new kernels and old ones") 
 	CHECK(faults_of("navi21", {KernelReport{}}).size() == 1);
 }
 
+TEST_CASE("radv: assembly, where it is asked for") {
+	const std::string icd = radv();
+	if (icd.empty() || vendor_drivers()) return; // said by the next one
+	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd),
+	    family("RADV_FORCE_FAMILY", "navi21");
+	const vk::VulkanDevices devices(options_from_environment());
+	REQUIRE(!devices.reports().empty());
+	if (devices.reports()[0].limits.empty()) return;
+	const auto merge = [](const std::string& kernel, const std::string&) { return kernel == "attend_merge"; };
+	for (const bool asked : {true, false})
+		for (const vk::KernelReport& r : devices.compile_all(0, merge, asked))
+			CHECK((r.assembly.find("s_endpgm") != std::string::npos) == asked);
+}
+
 TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the registers of the baseline") {
 	const std::string icd = radv();
 	if (icd.empty()) {
