@@ -21,7 +21,8 @@
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
 // rotated values is rotated back.
 // FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance; 8 K, 16 V have
-// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's parameters are bytes; 512 K has means.
+// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's parameters are bytes; 512 K has means; 1024 K's, 2048 V's
+// codes are multiplied as bytes, by queries and weights rounded to 8 bits (lib/keys_dot.glsl, lib/values_dot.glsl).
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
@@ -51,6 +52,11 @@ const bool V_ROTATE = (FLAGS & 64u) != 0u, K_BYTES = (FLAGS & 128u) != 0u, V_BYT
 const bool K_MEAN = (FLAGS & 512u) != 0u;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
+#ifdef NO_SUBGROUP
+const bool K_DOT = false, V_DOT = false;
+#else
+const bool K_DOT = (FLAGS & 1024u) != 0u, V_DOT = (FLAGS & 2048u) != 0u;
+#endif
 #define V_PARAMS
 
 layout(push_constant) uniform Push { AttendPush p; };
@@ -75,10 +81,16 @@ uint query_at(uint j) {
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
 }
 #include "lib/key_scales.glsl"
+const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; // in memory that weights take next
+
+#include "lib/dot.glsl"
+#include "lib/dot_memory.glsl"
 
 #include "lib/attend.glsl"
 
 #include "lib/keys.glsl"
+
+#include "lib/keys_dot.glsl"
 
 // Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
 uint largest_word(const bool norms, uint n) {
@@ -103,15 +115,20 @@ void main() {
 	state_clear();
 	if (K_ROTATE) rotate_staged(false);
 	if (K_TOKEN) sum_queries();
+	if (K_DOT) {
+		if (!K_CHANNEL) round_queries();
+		else if (Q_SORTED) sort_queries();
+	}
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
-		const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
+		const uint quad = min(first + LANE, n_quads - 4 + LANE % 4), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
 		const uint at = pages_at + page * 4, v_page = tables[at + 1];
 		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
 
-		quad_scores(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
+		if (K_DOT) quad_scores_dot(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
+		else quad_scores(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
@@ -122,7 +139,13 @@ void main() {
 		const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] + largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE)) : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 		tile_softmax(seen, v_param, v_largest);
-		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, V_NORM ? v_factor : v_largest);
+		if (V_DOT) {
+			if (LANE % 4 == 0) block_at_s[LANE / 4] = uvec2(KV_AT(3) + v_word, v_factor);
+			barrier();
+			tile_values_dot();
+		} else {
+			tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, V_NORM ? v_factor : v_largest);
+		}
 	}
 	state_finish();
 	if (V_ROTATE) values_rotate_back();

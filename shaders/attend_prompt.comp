@@ -30,7 +30,7 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const uint V_BITS = 16, PAGE = 1, SCALES = 0;
-const bool V_NORM = false;
+const bool V_NORM = false, K_STAGED = false;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };

@@ -31,7 +31,7 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
-const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & 128u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
+const bool K_BOOK = false, K_MEAN = false, K_DOT = false, K_BYTES = (FLAGS & 128u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };

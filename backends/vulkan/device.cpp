@@ -127,7 +127,7 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)
 	                            : v11.subgroupSize;
-	c.int_dot = v13.integerDotProduct4x8BitPackedSignedAccelerated;
+	c.int_dot = v13.integerDotProduct4x8BitPackedSignedAccelerated && v13.integerDotProduct4x8BitPackedUnsignedAccelerated;
 }
 
 // Sets the optional features; returns what is missing of the required ones.
@@ -248,7 +248,7 @@ void describe(DeviceReport& r, const Caps& c) {
 
 // The driver by its own words, UUID of its caches (of GPU drivers another one for each build) and settings; our
 // kernels.
-std::string build_of(const Caps& c, const std::string& driver, bool half_matmul) {
+std::string build_of(const Caps& c, const DeviceInfo& info) {
 	static const uint64_t kernels = [] {
 		uint64_t h = 0;
 		for (const KernelBlob& b : kernel_blobs())
@@ -259,8 +259,9 @@ std::string build_of(const Caps& c, const std::string& driver, bool half_matmul)
 	const std::string settings = driver_environment(/*choice=*/false);
 	std::string uuid;
 	for (const uint8_t b : c.cache_uuid) uuid += fmt::format("{:02x}", b);
-	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{:016x}", driver, c.vendor, c.device, c.driver_version,
-	                   uuid, XXH3_64bits(settings.data(), settings.size()), half_matmul ? "f16 " : "", kernels);
+	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{}{:016x}", info.driver, c.vendor, c.device,
+	                   c.driver_version, uuid, XXH3_64bits(settings.data(), settings.size()),
+	                   info.half_matmul ? "f16 " : "", info.byte_attend ? "dot " : "", kernels);
 }
 
 Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions& o) {
@@ -279,6 +280,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	// Validation layers older than the extension take its structures for an error.
 	if (o.f32_matmul || (!o.validate.empty() && o.validate != "0")) c.matrix = {};
 	clamp_caps(c, o.test_caps);
+	if (o.f32_matmul) c.int_dot = false;
 	if (c.transfer_family == kComputeFamily) c.transfer_family = out.queue_family;
 	info.memory_bytes = c.heap_bytes;
 	if (c.has_memory) info.free_bytes = free_bytes(d, c, 0);
@@ -286,10 +288,11 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
 	info.half_matmul = uses_matrices(c);
 	if (!info.half_matmul) c.matrix = {};
+	info.byte_attend = attends_by_bytes(c);
 	if (c.is_cpu)
 		info.piece_tokens = 1024, info.prompt_most_pieces = 1; // few cores gain nothing from many short pieces
 	out.report.refused = refusal(c, family, missing);
-	out.report.build = build_of(c, info.driver, info.half_matmul);
+	out.report.build = build_of(c, info);
 	describe(out.report, c);
 	return out;
 }
@@ -383,7 +386,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 			least64(c.heap_bytes);
 			c.has_memory = c.heap_bytes > 0;
 		} else if (key == "int_dot")
-			allow(c.int_dot);
+			c.int_dot = v > 1 || (c.int_dot && v != 0); // 2: also where they are slow
 		else if (key == "matrices") {
 			if (v == 0) c.matrix = {};
 		} else if (key == "attend_matrices")

@@ -43,7 +43,7 @@ struct Caps {
 	bool subgroup_pin = false; // the size can be required, and differs between pipelines otherwise
 	bool subgroup_ops = false; // arithmetic and shuffle in compute
 	// optional features, enabled when present
-	bool int_dot = false; // 4 x 8-bit packed signed dot product in hardware
+	bool int_dot = false; // products of 4 packed bytes, signed and unsigned, in hardware
 	bool push_descriptor = false;
 	bool memory_budget = false;
 	bool executable_properties = false;

@@ -162,7 +162,7 @@ namespace {
 
 // FLAGS of attend.comp
 constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4, kNormsK = 8, kNormsV = 16, kRotatedK = 32,
-                   kRotatedV = 64, kBytesK = 128, kBytesV = 256, kMeans = 512;
+                   kRotatedV = 64, kBytesK = 128, kBytesV = 256, kMeans = 512, kDotK = 1024, kDotV = 2048;
 
 uint32_t attend_flags(const Format& f) {
 	uint32_t flags = f.k.norm == Norm::Balance ? kBalance : 0;
@@ -173,6 +173,13 @@ uint32_t attend_flags(const Format& f) {
 		flags |= (f.v.norm == Norm::SqrtMax ? kFactors : 0) | (f.v.scale == Scale::Norm ? kNormsV : 0) |
 		         (f.v.rotate ? kRotatedV : 0) | (f.v.param_bits == 8 ? kBytesV : 0);
 	return flags;
+}
+// Whether keys or values meet what is rounded to bytes, in integer products.
+bool multiplies_bytes(const Caps& c, const Quant& q) {
+	return attends_by_bytes(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Norm));
+}
+uint32_t dot_flags(const Caps& c, const Format& f) {
+	return (multiplies_bytes(c, f.k) ? kDotK : 0) | (multiplies_bytes(c, f.v) ? kDotV : 0);
 }
 // Channels that share parameters; one head where those are of another kind.
 uint32_t run_of(const Quant& q, uint32_t head_dim) {
@@ -199,16 +206,20 @@ AttendCut attend_cut(const Caps& c, uint32_t share) {
 	return cut;
 }
 
-// Shared memory of attend.comp, bytes: queries; scales of keys, scaled queries or weights; quads; reductions
-// (lib/key_scales.glsl, lib/attend.glsl).
-uint32_t shared_bytes(const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
-	const bool scaled = packed(f.k) && f.k.scale == Scale::PerChannel,
-	           fold = packed(f.v) && f.v.norm != Norm::SqrtMax && run_of(f.v, head_dim) >= head_dim;
-	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4;
-	const uint32_t scales = scaled ? std::max(1u, cut.local * 4 / page) * head_dim * 4 : 0;
-	const uint32_t work = std::max({scales * (scales > cut.local * 16 ? 1 : n), n * cut.local * 16, cut.local * 32});
+// Shared memory of attend.comp, bytes: queries; scales of keys, scaled queries or weights; quads; reductions; rounded
+// queries and weights (lib/key_scales.glsl, lib/attend.glsl, lib/dot_memory.glsl).
+uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
+	const bool dot_k = multiplies_bytes(c, f.k), dot_v = multiplies_bytes(c, f.v);
+	const bool channel = packed(f.k) && f.k.scale == Scale::PerChannel, scaled = channel && !dot_k,
+	           fold = packed(f.v) && !dot_v && f.v.norm != Norm::SqrtMax && run_of(f.v, head_dim) >= head_dim;
+	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, pages = std::max(1u, cut.local * 4 / page);
+	const uint32_t scales = scaled ? pages * head_dim * 4 : 0, weights = dot_v ? 16 : n * cut.local * 16;
+	const uint32_t work = std::max({scales * (scales > cut.local * 16 ? 1 : n), weights, cut.local * 32});
 	const uint32_t zeros = fold ? n * cut.local * 4 : 0;
-	return queries + work + zeros + cut.local * 16 + n * (cut.local + 8) * 4;
+	const uint32_t rounded = dot_k ? n * ceil_div(head_dim, 32) * (f.k.bits == 4 ? 64 : 32) * (channel ? pages : 1) : 0;
+	const uint32_t runs = n * std::max(1u, head_dim / run_of(f.v, head_dim)), bytes = dot_v ? runs * cut.local * 4 : 0;
+	const uint32_t dots = (channel ? std::max(rounded, bytes) : rounded + bytes) + (dot_v ? runs * cut.local * 2 : 0);
+	return queries + work + zeros + dots + cut.local * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4;
 }
 
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
@@ -216,7 +227,7 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	// Keys of two planes with scale and zero point spill on RDNA 3 with 4 queries.
 	if (c.vendor == kAmd && f.k.bits == 3 && f.k.scale != Scale::Norm) cut_heads(cut, share, 2);
 	if (!prompt) cut.tokens = 1;
-	while (shared_bytes(cut, f, head_dim, page) > c.shared_bytes) {
+	while (shared_bytes(c, cut, f, head_dim, page) > c.shared_bytes) {
 		if (cut.local > 32)
 			cut.local /= 2;
 		else if (cut.tokens > 1)
@@ -258,6 +269,8 @@ AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel s
 
 } // namespace
 
+bool attends_by_bytes(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !soft(c); }
+
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 	if (c.vendor == kIntel) return false; // Xe2 has 256 registers: it spills
@@ -296,7 +309,7 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 	                      {SPEC_V_BITS, f.v.bits},
 	                      {SPEC_K_GROUP, run_of(f.k, head_dim)},
 	                      {SPEC_V_GROUP, run_of(f.v, head_dim)},
-	                      {SPEC_FLAGS, attend_flags(f)},
+	                      {SPEC_FLAGS, attend_flags(f) | (matrices ? 0 : dot_flags(c, f))},
 	                      {SPEC_PAGE, page}});
 }
 

@@ -9,8 +9,8 @@
 // Weights pass between lanes through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
 // Software drivers have kernels of their own: soft/attend.glsl.
 //
-// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, V_BITS, V_GROUP, V_NORM, declares q, v_codes
-// and, for packed V, V_BOOK, V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
+// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
+// and, for packed V, V_DOT (then lib/dot.glsl and lib/dot_memory.glsl come first), V_BOOK, V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #include "lib/queries.glsl"
@@ -22,10 +22,10 @@ const uint V_ROWS = LOCAL_X / ROW_LANES;                            // V rows re
 const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;             // chunks of a lane
 #ifdef V_PARAMS
 const uint V_RUN = V_BOOK ? HEAD_DIM : V_GROUP;                     // channels that share a scale
-const bool V_FOLD = V_BITS < 16u && !V_NORM && V_RUN >= HEAD_DIM;   // scales are in the weights
-const bool V_SCALED = V_BITS < 16u && (V_NORM || V_RUN < HEAD_DIM); // what is decoded is scaled
+const bool V_FOLD = V_BITS < 16u && !V_DOT && !V_NORM && V_RUN >= HEAD_DIM;   // scales are in the weights
+const bool V_SCALED = V_BITS < 16u && !V_DOT && (V_NORM || V_RUN < HEAD_DIM); // what is decoded is scaled
 #else
-const bool V_FOLD = false, V_SCALED = false;
+const bool V_FOLD = false, V_SCALED = false, V_DOT = false;
 #endif
 const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
 					  : V_BITS == 3u ? (HEAD_DIM * 2u + 31u) / 32u + (HEAD_DIM + 31u) / 32u
@@ -40,11 +40,12 @@ float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, wh
 
 // One piece of memory in turn holds the SCALES of keys (of the including file), weights [query][quad], and at the end the
 // sums of other V rows.
-const uint WEIGHTS = QUERIES * QUADS, SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u;
+const bool V_DOT_ZEROS = V_DOT && !V_NORM, V_ZEROS = V_FOLD || V_DOT_ZEROS; // two steps: glslang 12
+const uint WEIGHTS = V_DOT ? 1u : QUERIES * QUADS, SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u;
 const uint WORK = (WEIGHTS > SCALES ? WEIGHTS : SCALES) > SUMS ? (WEIGHTS > SCALES ? WEIGHTS : SCALES) : SUMS;
 shared vec4 work_s[WORK];
 shared float zeros_s[V_FOLD ? WEIGHTS : 1u];
-shared uvec4 quad_s[QUADS]; // as in tile_values()
+shared uvec4 quad_s[V_DOT ? 1u : QUADS]; // as in tile_values()
 void state_clear() {
 	[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) acc[i] = vec4(0);
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
@@ -63,6 +64,16 @@ void params_at(uint at, uint largest, out vec4 scale, out vec4 zero) {
 	if (V_BYTES) byte_params_of((at & 2u) == 0u ? w.xy : w.zw, v_param_words[largest], scale, zero);
 	else params_of(w, scale, zero);
 }
+// As params_at(), or norms and 0, and 0 for tokens that are not live: their parameters may be anything.
+void params_of_weights(uint live, uint at, uint largest, out vec4 scale, out vec4 zero) {
+	const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0));
+	if (!V_BOOK) params_at(at, largest, scale, zero);
+	else if (V_BYTES) scale = norms_of_bytes(v_param_words[at], v_param_words[largest]);
+	else scale = norms_of_halves(v_param_words[at], v_param_words[at + 1u]);
+	scale = mix(scale, vec4(0), dead);
+	zero = V_BOOK ? vec4(0) : mix(zero, vec4(0), dead);
+}
+#include "lib/values_dot.glsl"
 #endif
 
 // Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
@@ -81,21 +92,22 @@ void tile_softmax(uint live, uint params, uint largest) {
 		score[j] = exp(score[j] - base);
 		total[j] = total[j] * shrink + (score[j].x + score[j].y + score[j].z + score[j].w);
 		[[unroll]] for (uint i = 0; i < OWN * 2u; i++) acc[j * OWN * 2u + i] *= shrink;
-		if (V_FOLD)
+		if (V_ZEROS)
 			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
 	}
-	if (SCALES > 0u) barrier(); // all lanes are done with the keys
+	if (K_STAGED) barrier(); // all lanes are done with the keys
+#ifdef V_PARAMS
+	if (V_DOT) {
+		round_weights(live, params, largest);
+		return;
+	}
+#endif
 	if (!V_FOLD)
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) work_s[j * QUADS + LANE] = score[j];
 #ifdef V_PARAMS
 	if (V_FOLD) {
-		const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
-		vec4 scale, zero = vec4(0);
-		if (!V_BOOK) params_at(params, largest, scale, zero);
-		else if (V_BYTES) scale = norms_of_bytes(v_param_words[params], v_param_words[largest]);
-		else scale = norms_of_halves(v_param_words[params], v_param_words[params + 1u]);
-		scale = mix(scale, vec4(0), dead);
-		zero = mix(zero, vec4(0), dead);
+		vec4 scale, zero;
+		params_of_weights(live, params, largest, scale, zero);
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			work_s[j * QUADS + LANE] = score[j] * scale;
 			zeros_s[j * QUADS + LANE] = dot(score[j], zero);
@@ -185,7 +197,7 @@ void tile_values(uint at, uint live, uint params, uint more) {
 void state_finish() {
 	reduce(total, false);
 	const uint row = LANE / ROW_LANES;
-	if (V_FOLD)
+	if (V_ZEROS)
 		[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 			acc[i * 2u] += zero_acc[i];
 			acc[i * 2u + 1u] += zero_acc[i];

@@ -1,0 +1,147 @@
+// The weighted sum of packed V by products of bytes: what tile_values() of lib/attend.glsl does, with weights in 8 bits.
+//
+//   sum_t w_t (scale_t L_t + zero_t) = unit sum_t b_t L_t + rest,  b_t = round(w_t scale_t / unit)
+//   rest = sum_t w_t (zero_t + middle scale_t) - middle unit sum_t b_t
+// over blocks of BLOCK tokens, each with a unit of its own, its largest w_t scale_t / 255: a large weight costs its neighbours
+// precision, nobody else. Tokens whose weight vanishes beside it count as the middle of the codes, so no weight is lost.
+// Codebooks: rest = -middle sum_t unit b_t, and all times DOT_UNIT.
+//
+// Bytes of one channel and 4 tokens meet: codes of 4 tokens are transposed, before they become bytes, two at a time; that leaves
+// tokens in the order 0, 2, 1, 3, and so are the weights.
+const uint V_PLAIN = V_BITS == 3u ? 2u : V_BITS;
+const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // of a token's (low) codes of 8 channels
+const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes of a byte
+const uint PART = QUERIES > 4u ? 4u : QUERIES;             // queries whose sums are in registers together
+shared vec2 block_s[V_DOT ? QUERIES * V_RUNS * BLOCKS : 1u]; // [query][run][block] unit, rest
+shared uvec2 block_at_s[V_DOT ? BLOCKS : 1u];                // word of V's first token, word of channel factors
+
+// Uniform codes stay where they are in a byte: their sums are that much larger.
+const bool V_IN_PLACE = !V_BOOK && V_BITS != 3u;
+vec4 step_unit(uint k) {
+	vec4 x;
+	[[unroll]] for (uint i = 0; i < 4u; i++) x[i] = V_IN_PLACE ? 1.0 / float(1u << (k + i) % V_STEPS * V_PLAIN) : 1.0;
+	return x;
+}
+
+float block_max(float x) {
+#ifndef NO_SUBGROUP
+	x = max(x, subgroupShuffleXor(x, 1u));
+	x = max(x, subgroupShuffleXor(x, 2u));
+#endif
+	return x;
+}
+float block_sum(float x) {
+#ifndef NO_SUBGROUP
+	x += subgroupShuffleXor(x, 1u);
+	x += subgroupShuffleXor(x, 2u);
+#endif
+	return x;
+}
+
+// Weights of the lane's quad as bytes: after score[] became weights. As for tile_softmax().
+void round_weights(uint live, uint params, uint largest) {
+	const float middle = dot_middle(V_BITS, V_BOOK);
+	[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
+		vec4 scale, zero;
+		params_of_weights(live, params + r * (V_BYTES ? PAGE / 2u : PAGE), largest, scale, zero);
+		zero += middle * scale;
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+			const vec4 x = score[j] * scale;
+			const float most = block_max(max(max(x.x, x.y), max(x.z, x.w))), unit = most * (1.0 / 255.0);
+			const uint b = pack_bytes(round_above(x.xzyw, most > 1e-30 ? 255.0 / most : 0.0, 0.0));
+			float rest = -middle * unit * float(dot_bytes(b, 0x01010101u, 0));
+			if (!V_BOOK)
+				[[unroll]] for (uint t = 0; t < 4u; t++) rest += score[j][t] * zero[t];
+			rest = block_sum(rest);
+			const uint at = (j * V_RUNS + r) * QUADS + LANE;
+			dot_s[WEIGHTS_AT + at / 4u][at % 4u] = b;
+			if (LANE % 4u == 0u) block_s[at / 4u] = vec2(unit, rest) * dot_unit(V_BITS, V_BOOK);
+		}
+	}
+}
+
+// Bytes 0 and 1 of 4 tokens' words to words of one byte each.
+void transpose_half(uvec4 w, out uint a, out uint b) {
+	const uint x = (w.x & 0xffffu) | w.y << 16u, y = (w.z & 0xffffu) | w.w << 16u;
+	a = (x & 0x00ff00ffu) | (y & 0x00ff00ffu) << 8u;
+	b = (x >> 8u & 0x00ff00ffu) | (y & 0xff00ff00u);
+}
+// Byte b of the tokens' codes of chunk c as words [byte]: w, the words they are in.
+void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
+	if (V_CHUNK_BYTES == 4u) {
+		transpose_half(w, bytes[0], bytes[V_CHUNK_BYTES == 4u ? 1 : 0]);
+		const uint x = w.x >> 16u | (w.y & 0xffff0000u), y = w.z >> 16u | (w.w & 0xffff0000u);
+		bytes[V_CHUNK_BYTES == 4u ? 2 : 0] = (x & 0x00ff00ffu) | (y & 0x00ff00ffu) << 8u;
+		bytes[V_CHUNK_BYTES == 4u ? 3 : 0] = (x >> 8u & 0x00ff00ffu) | (y & 0xff00ff00u);
+	} else if (V_CHUNK_BYTES == 2u) {
+		transpose_half(w >> (c % 2u * 16u), bytes[0], bytes[V_CHUNK_BYTES == 2u ? 1 : 0]);
+	} else {
+		bytes[0] = transpose_bytes(w, c);
+	}
+}
+
+// Adds the values of the tile, whose blocks are in block_at_s. After round_weights() and a barrier.
+void tile_values_dot() {
+	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
+	[[dont_unroll]] for (uint i = 0; i < (BLOCKS + V_ROWS - 1u) / V_ROWS; i++) {
+		const uint block = min(i * V_ROWS + row, BLOCKS - 1u);
+		const bool mine = i * V_ROWS + row < BLOCKS && row < V_ROWS;
+		const uvec2 block_at = block_at_s[block];
+		[[unroll]] for (uint o = 0; o < OWN; o++) {
+			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS > 1u ? c * 8u / V_GROUP : 0u;
+			uvec4 w[4], w2[4];
+			[[unroll]] for (uint n = 0; n < 4u; n++)
+				[[unroll]] for (uint t = 0; t < 4u; t++) {
+					const uint token = block_at.x + (n * 4u + t) * V_STRIDE;
+					w[n][t] = v_words[token + piece_word(c, V_BITS)];
+					w2[n][t] = V_BITS == 3u ? v_words[token + piece_word2(c, V_BITS)] : 0u;
+				}
+			vec4 factor_low = vec4(1), factor_high = vec4(1);
+			if (V_NORM) {
+				const uvec4 x = v_factors[block_at.y / 4u + c];
+				factor_low = halves_low(x);
+				factor_high = halves_high(x);
+			}
+			[[unroll]] for (uint first = 0; first < QUERIES; first += PART) {
+				uint sums[PART * 8u];
+				[[unroll]] for (uint k = 0; k < PART * 8u; k++) sums[k] = 0u;
+				uvec4 weights[PART];
+				[[unroll]] for (uint j = 0; j < PART; j++)
+					weights[j] = dot_s[WEIGHTS_AT + (min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block];
+				[[unroll]] for (uint n = 0; n < 4u; n++) {
+					uint bytes[V_CHUNK_BYTES];
+					transpose_codes(w[n], c, bytes);
+					const uint high = V_BITS == 3u ? transpose_bytes(w2[n], c) : 0u;
+					[[unroll]] for (uint k = 0; k < 8u; k++) {
+						const uint v = V_IN_PLACE ? bytes[k / V_STEPS] & (0x01010101u * ((1u << V_PLAIN) - 1u)) << k % V_STEPS * V_PLAIN
+												  : code_bytes(bytes[k / V_STEPS] >> k % V_STEPS * V_PLAIN, high >> k, V_BITS, V_BOOK);
+						[[unroll]] for (uint j = 0; j < PART; j++) sums[j * 8u + k] += dot_bytes(weights[j][n], v, 0);
+					}
+				}
+				[[unroll]] for (uint j = 0; j < PART; j++) {
+					if (first + j >= QUERIES) continue;
+					const vec2 x = block_s[((first + j) * V_RUNS + run) * BLOCKS + block];
+					const float unit = mine ? x.x : 0.0, rest = mine ? x.y : 0.0;
+					vec4 low, high;
+					[[unroll]] for (uint k = 0; k < 4u; k++) {
+						low[k] = float(sums[j * 8u + k]);
+						high[k] = float(sums[j * 8u + 4u + k]);
+					}
+					const vec4 low_unit = unit * step_unit(0u), high_unit = unit * step_unit(4u);
+					const uint to = (first + j) * OWN + o;
+					if (V_NORM) {
+						low = low * low_unit + rest;
+						high = high * high_unit + rest;
+						acc[to * 2u] += low * factor_low;
+						acc[to * 2u + 1u] += high * factor_high;
+					} else {
+						acc[to * 2u] += low * low_unit;
+						acc[to * 2u + 1u] += high * high_unit;
+						zero_acc[to] += rest;
+					}
+				}
+			}
+		}
+	}
+	barrier(); // the next tile writes what this one read
+}
