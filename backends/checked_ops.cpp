@@ -103,10 +103,19 @@ void CheckedBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
 	    [&](Backend& b, const Map& map) { b.kv_load(map(dst), n, map(src)); });
 }
 
+namespace {
+bool packed(const KvRead& kv) {
+	return std::ranges::any_of(kv.groups, [](const AttendGroup& g) {
+		return g.format.k.bits < 16 || g.format.v.bits < 16;
+	});
+}
+} // namespace
+
 void CheckedBackend::attend(View out, View lse, View q, const KvRead& kv) {
 	check_attend(out, lse, q, kv);
-	std::vector<Output> outs = {{"out", out, tolerance("attend")}};
-	if (lse) outs.push_back({"lse", lse, tolerance("attend"), true}); // -inf for a row that sees nothing
+	const Tolerance t = tolerance(attend_tolerance(info(), /*prompt=*/false, packed(kv), "attend"));
+	std::vector<Output> outs = {{"out", out, t}};
+	if (lse) outs.push_back({"lse", lse, t, true}); // -inf for a row that sees nothing
 	run("attend", fmt::format("q {} kv heads {} work {}", shape_text(q), kv.n_kv_heads, kv.work.shape[0]),
 	    {{"q", q}, {"work", kv.work}, {"tables", kv.tables}, {"row_parts", kv.row_parts}}, std::move(outs),
 	    [&](Backend& b, const Map& map) {
@@ -121,7 +130,7 @@ void CheckedBackend::attend_prompt(View out, View lse, View q, const KvRows& own
 	check_attend_prompt(out, lse, q, own, older);
 	const std::string shape = fmt::format("q {} after {} of {}{}", shape_text(q), own.first, shape_text(own.k),
 	                                      older ? fmt::format(" and {} pieces", older->work.shape[0]) : "");
-	const Tolerance t = tolerance(info().half_matmul ? "attend_prompt f16" : "attend_prompt");
+	const Tolerance t = tolerance(attend_tolerance(info(), /*prompt=*/true, older && packed(*older), "attend_prompt"));
 	std::vector<Output> outs = {{"out", out, t}};
 	if (lse) outs.push_back({"lse", lse, t});
 	run("attend_prompt", shape, {{"q", q}}, std::move(outs), [&](Backend& b, const Map& map) {

@@ -18,7 +18,7 @@ constexpr Quant kPackedV = {.bits = 2, .scale = Scale::PerToken, .group = 32};
 
 struct Result { // one output of one op
 	std::string what;
-	const char* rule; // of tolerance()
+	std::string_view rule; // of tolerance()
 	std::vector<float> x;
 };
 
@@ -72,7 +72,7 @@ class Run { // the ops on one backend
 	View space(DType type, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) { // zero
 		return upload(type, nullptr, size_t(d0) * d1 * d2 * dtype_info(type).bytes, d0, d1, d2);
 	}
-	void keep(std::string what, const char* rule, const View& v) {
+	void keep(std::string what, std::string_view rule, const View& v) {
 		std::vector<std::byte> bytes(v.bytes());
 		b_.read(*v.buf, v.at, bytes);
 		b_.submit();
@@ -143,7 +143,7 @@ void Run::prompt() {
 	keep("rope_store", "kv", own.v);
 	const View out = space(DType::F32, T, kHeads, kHeadDim);
 	b_.attend_prompt(out, {}, q, own, nullptr);
-	keep("attend_prompt", b_.info().half_matmul ? "attend_prompt f16" : "attend_prompt", out);
+	keep("attend_prompt", attend_tolerance(b_.info(), /*prompt=*/true, /*packed=*/false, "attend_prompt"), out);
 }
 
 // One page of 2-bit keys and values is packed, then one row attends to it.
@@ -177,7 +177,7 @@ void Run::packed() {
 	const View q = f32(numbers(size_t(kHeads) * kHeadDim, 10), 1, kHeads, kHeadDim);
 	const View out = space(DType::F32, 1, kHeads, kHeadDim);
 	b_.attend(out, {}, q, read);
-	keep("kv_pack and attend", "attend packed", out);
+	keep("kv_pack and attend", attend_tolerance(b_.info(), /*prompt=*/false, /*packed=*/true, "attend packed"), out);
 }
 
 std::vector<Result> run(Backend& b) {

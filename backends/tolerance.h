@@ -1,4 +1,4 @@
-// How far a result may be from the cpu backend's: |x - ref| <= rel * |ref| + slack * rms(ref).
+// How far a result may be from the cpu backend's: |x - ref| <= rel * |ref| + slack * rms(ref) + least.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -10,12 +10,16 @@
 namespace kvrun {
 
 struct Tolerance {
-	double rel, slack;
+	double rel, slack, least = 0;
 };
 // By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, the last
 // two also with "f16" behind it (DeviceInfo::half_matmul), rope, kv (K and V as f16), attend,
-// attend_prompt, attend packed, both "attend_prompt f16" with half_matmul, copy. Throws Error{NotFound} for others.
+// attend_prompt, "attend packed", "attend_prompt f16", "attend bytes", copy. Throws Error{NotFound} for others.
 Tolerance tolerance(std::string_view what);
+struct DeviceInfo;
+// Which of them attention has on a device, `plain` where nothing is rounded; prompt: rows of a prompt; packed: over pages, some
+// of them packed.
+std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain);
 
 struct Difference {
 	size_t n = 0, n_bad = 0; // elements compared, elements outside the tolerance (non-finite ones included)

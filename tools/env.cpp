@@ -19,7 +19,8 @@ constexpr EnvInfo kTable[] = {
      "1: Vulkan validation; sync: synchronisation validation; gpu: GPU-assisted; any message fails the run"},
     {"KVRUN_POISON", "0", "1: fill new device memory with NaN, so that reads of unwritten memory show"},
     {"KVRUN_PRECISION", "f16",
-     "f32: multiply prompts and attend in f32 also where the device has matrix units, which take f16 and add in f32"},
+     "f32: multiply and attend in f32 also where the device has matrix units, which take f16, or integer dot products, "
+     "which take bytes"},
     {"KVRUN_SHADERS", "", "folder with .spv files that replace the embedded shaders"},
     {"KVRUN_TEST_CAPS", "", "clamp device limits, for tests: workgroup=128,shared=16384,ssbo=4,range=134217728,..."},
     {"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},

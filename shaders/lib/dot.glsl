@@ -6,8 +6,8 @@
 //
 // A codebook's values (shared/kv_page.h) are odd functions of a code's bits. With whole numbers in their place
 //   2 bits: L = 13 code + bit 0 = 0, 14, 26, 40            -20, -6, 6, 20 times 0.0755: within 0.0003 of the values
-//   3 bits: L = 9 (code & 3) + 32 bit 2 + 2 (bit 0 ^ bit 1 ^ bit 2)   +-3.5, 10.5, 19.5, 30.5 times 0.0702: within 0.01,
-//           which adds 0.4 % to the mean squared error of a Gaussian's 3-bit codes.
+//   3 bits: L = 18 bit 0 + 35 bit 1 + 62 bit 2 + 4 (bit 0 ^ bit 1 ^ bit 2)   +-6.5, 20.5, 37.5, 59.5 times 0.0362: within 0.7 %
+// Levels have to be that good: a rotated key whose channels are equally large has the error of one level in all of them.
 #ifndef KVRUN_DOT_GLSL
 #define KVRUN_DOT_GLSL
 #extension GL_EXT_spirv_intrinsics : require
@@ -18,10 +18,10 @@ spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [
 uint dot_bytes(uint a, uint b, spirv_literal int packed_4x8); // OpUDot
 
 float dot_middle(const uint bits, const bool book) {
-	return book && bits == 2u ? 20.0 : book && bits == 3u ? 30.5 : 0.5 * float((1u << bits) - 1u);
+	return book && bits == 2u ? 20.0 : book && bits == 3u ? 59.5 : 0.5 * float((1u << bits) - 1u);
 }
 float dot_unit(const uint bits, const bool book) {
-	return !book ? 1.0 : bits == 1u ? kv_codebook_linear(1u) : bits == 2u ? 0.0755263f : 0.0701829f;
+	return !book ? 1.0 : bits == 1u ? kv_codebook_linear(1u) : bits == 2u ? 0.0755263f : 0.0362220f;
 }
 // Low bits of a code that lie together; the others are in a plane of their own.
 uint plain_bits(const uint bits) { return bits == 3u ? 2u : bits; }
@@ -32,7 +32,8 @@ uint plain_bits(const uint bits) { return bits == 3u ? 2u : bits; }
 		const T c = low & T(0x01010101u * ((1u << plain_bits(bits)) - 1u));                                            \
 		if (bits == 3u && book) {                                                                                      \
 			const T h = high & T(0x01010101u);                                                                         \
-			return (c << 3u) + c + (h << 5u) + (((c ^ (c >> 1u) ^ h) & T(0x01010101u)) << 1u);                         \
+			const T d = (c >> 1u) & T(0x01010101u);                                                                    \
+			return ((((c << 3u) + c) + (h << 5u) - h + (((c ^ d ^ h) & T(0x01010101u)) << 1u)) << 1u) - d;             \
 		}                                                                                                              \
 		if (bits == 3u) return c | (high & T(0x01010101u)) << 2u;                                                      \
 		if (bits == 2u && book) return (c << 3u) + ((c << 2u) + c) + (c & T(0x01010101u));                             \

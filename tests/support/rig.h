@@ -82,8 +82,8 @@ inline std::vector<float> factors(Backend& backend, bool decode, std::vector<flo
 }
 
 // The tolerance of attend_prompt on this device; `plain`: where it does not round to f16.
-inline const char* prompt_tolerance(const Backend& backend, const char* plain = "attend_prompt") {
-	return backend.info().half_matmul ? "attend_prompt f16" : plain;
+inline std::string_view prompt_tolerance(const Backend& backend, std::string_view plain = "attend_prompt") {
+	return attend_tolerance(backend.info(), /*prompt=*/true, /*packed=*/false, plain);
 }
 
 // Buffers of one test row. Every view starts at an odd multiple of 16 bytes between two guards, which the destructor
