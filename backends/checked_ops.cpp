@@ -105,9 +105,8 @@ void CheckedBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
 
 namespace {
 bool packed(const KvRead& kv) {
-	return std::ranges::any_of(kv.groups, [](const AttendGroup& g) {
-		return g.format.k.bits < 16 || g.format.v.bits < 16;
-	});
+	return std::ranges::any_of(kv.groups,
+	                           [](const AttendGroup& g) { return g.format.k.bits < 16 || g.format.v.bits < 16; });
 }
 } // namespace
 

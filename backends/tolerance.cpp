@@ -34,8 +34,8 @@ Tolerance tolerance(std::string_view what) {
 	    // Queries, packed keys and values, weights: each rounded. A score of tens, as heads that look up one token have
 	    // them, is then off by hundredths, and its weight by as many hundredths of it.
 	    {"attend_prompt f16", {2e-3, 1e-2}},
-	    // A query rounded to 8 bits moves a score by about 0.005 of the queries' and keys' sizes, up to 5 deviations, and a
-	    // weight by as much of itself.
+	    // A query rounded to 8 bits moves a score by about 0.005 of the queries' and keys' sizes, up to 5 deviations,
+	    // and a weight by as much of itself.
 	    {"attend bytes", {1e-2, 6e-2}},
 	    {"copy", {0, 0}},
 	};

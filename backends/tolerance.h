@@ -17,8 +17,8 @@ struct Tolerance {
 // attend_prompt, "attend packed", "attend_prompt f16", "attend bytes", copy. Throws Error{NotFound} for others.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
-// Which of them attention has on a device, `plain` where nothing is rounded; prompt: rows of a prompt; packed: over pages, some
-// of them packed.
+// Which of them attention has on a device, `plain` where nothing is rounded; prompt: rows of a prompt; packed: over
+// pages, some of them packed.
 std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain);
 
 struct Difference {

@@ -106,7 +106,17 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	props.pNext = &v11;
 	v11.pNext = &v12;
 	v12.pNext = &v13;
+	// Drivers ignore structures of extensions that they do not have.
+	VkPhysicalDeviceShaderCorePropertiesAMD amd =
+	    make<VkPhysicalDeviceShaderCorePropertiesAMD>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);
+	VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nv = make<VkPhysicalDeviceShaderSMBuiltinsPropertiesNV>(
+	    VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV);
+	const std::set<std::string> extensions = extensions_of(d);
+	if (extensions.contains(VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) v13.pNext = &amd;
+	if (extensions.contains(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) v13.pNext = &nv;
 	vkGetPhysicalDeviceProperties2(d, &props);
+	c.cores = std::max(nv.shaderSMCount,
+	                   amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray);
 	info.driver = v12.driverName;
 	if (v12.driverInfo[0]) info.driver += std::string(" ") + v12.driverInfo;
 	c.driver_id = v12.driverID;
@@ -127,7 +137,8 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)
 	                            : v11.subgroupSize;
-	c.int_dot = v13.integerDotProduct4x8BitPackedSignedAccelerated && v13.integerDotProduct4x8BitPackedUnsignedAccelerated;
+	c.int_dot =
+	    v13.integerDotProduct4x8BitPackedSignedAccelerated && v13.integerDotProduct4x8BitPackedUnsignedAccelerated;
 }
 
 // Sets the optional features; returns what is missing of the required ones.
@@ -228,6 +239,7 @@ void describe(DeviceReport& r, const Caps& c) {
 	                             ? fmt::format("{}", c.subgroup)
 	                             : fmt::format("{} ({}..{})", c.subgroup, c.subgroup_min, c.subgroup_max)},
 	            {"subgroup arithmetic", yes(c.subgroup_ops)},
+	            {"cores", c.cores ? fmt::format("{}", c.cores) : "unknown"},
 	            {"workgroup", fmt::format("{}", c.workgroup)},
 	            {"shared memory", fmt::format("{} KiB", c.shared_bytes >> 10)},
 	            {"buffer binding", mib(c.range)},
@@ -264,6 +276,16 @@ std::string build_of(const Caps& c, const DeviceInfo& info) {
 	                   info.half_matmul ? "f16 " : "", info.byte_attend ? "dot " : "", kernels);
 }
 
+// How a row's attention is cut: a workgroup takes tiles of 4 tokens per lane.
+void set_pieces(const Caps& c, DeviceInfo& info) {
+	if (c.is_cpu) { // few cores gain nothing from many short pieces
+		info.piece_tokens = 1024, info.prompt_most_pieces = 1;
+		return;
+	}
+	info.piece_tokens = 4 * attend_lanes(c);
+	if (c.cores) info.fill_workgroups = c.cores * (512 / attend_lanes(c)); // 16 subgroups of 32 lanes for each
+}
+
 Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions& o) {
 	Candidate out;
 	out.handle = d;
@@ -289,8 +311,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.half_matmul = uses_matrices(c);
 	if (!info.half_matmul) c.matrix = {};
 	info.byte_attend = attends_by_bytes(c);
-	if (c.is_cpu)
-		info.piece_tokens = 1024, info.prompt_most_pieces = 1; // few cores gain nothing from many short pieces
+	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
 	out.report.build = build_of(c, info);
 	describe(out.report, c);

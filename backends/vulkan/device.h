@@ -19,6 +19,7 @@ struct Caps {
 	uint8_t cache_uuid[VK_UUID_SIZE] = {};
 	uint8_t device_uuid[VK_UUID_SIZE] = {}; // of the GPU
 	bool is_cpu = false;
+	uint32_t cores = 0; // AMD's compute units, NVIDIA's multiprocessors; 0: the driver does not say
 	// limits
 	uint32_t workgroup = 0;          // invocations per workgroup
 	uint32_t workgroup_size[3] = {}; // per dimension

@@ -162,7 +162,8 @@ namespace {
 
 // FLAGS of attend.comp
 constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4, kNormsK = 8, kNormsV = 16, kRotatedK = 32,
-                   kRotatedV = 64, kBytesK = 128, kBytesV = 256, kMeans = 512, kDotK = 1024, kDotV = 2048;
+                   kRotatedV = 64, kBytesK = 128, kBytesV = 256, kMeans = 512, kDotK = 1024, kDotV = 2048,
+                   kSlowConversion = 4096;
 
 uint32_t attend_flags(const Format& f) {
 	uint32_t flags = f.k.norm == Norm::Balance ? kBalance : 0;
@@ -179,7 +180,8 @@ bool multiplies_bytes(const Caps& c, const Quant& q) {
 	return attends_by_bytes(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Norm));
 }
 uint32_t dot_flags(const Caps& c, const Format& f) {
-	return (multiplies_bytes(c, f.k) ? kDotK : 0) | (multiplies_bytes(c, f.v) ? kDotV : 0);
+	const uint32_t values = kDotV | (c.vendor == kNvidia ? kSlowConversion : 0);
+	return (multiplies_bytes(c, f.k) ? kDotK : 0) | (multiplies_bytes(c, f.v) ? values : 0);
 }
 // Channels that share parameters; one head where those are of another kind.
 uint32_t run_of(const Quant& q, uint32_t head_dim) {
@@ -226,7 +228,7 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	AttendCut cut = attend_cut(c, share);
 	// Keys of two planes with scale and zero point spill on RDNA 3 with 4 queries.
 	if (c.vendor == kAmd && f.k.bits == 3 && f.k.scale != Scale::Norm) cut_heads(cut, share, 2);
-	if (!prompt) cut.tokens = 1;
+	if (!prompt) cut.tokens = 1, cut.local = attend_lanes(c);
 	while (shared_bytes(c, cut, f, head_dim, page) > c.shared_bytes) {
 		if (cut.local > 32)
 			cut.local /= 2;
@@ -268,6 +270,10 @@ AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel s
 }
 
 } // namespace
+
+// Two subgroups share a tile where a subgroup has 32 lanes: half as many partial states as with one, for as many
+// subgroups.
+uint32_t attend_lanes(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd || c.vendor == kNvidia ? 64 : 32; }
 
 bool attends_by_bytes(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !soft(c); }
 

@@ -276,7 +276,8 @@ uint32_t piece_pages(const KvSequence& s, uint32_t l, uint32_t least, uint32_t m
 } // namespace
 
 uint32_t decode_piece(const DeviceInfo& dev, const KvSequence& s, uint32_t l) {
-	return piece_pages(s, l, dev.piece_tokens, dev.most_pieces);
+	const uint32_t fill = ceil_div(dev.fill_workgroups, s.plan().shape.n_kv_heads);
+	return piece_pages(s, l, dev.piece_tokens, fill ? fill : dev.most_pieces);
 }
 uint32_t prompt_piece(const DeviceInfo& dev, const KvSequence& s, uint32_t l) {
 	return piece_pages(s, l, dev.prompt_piece_tokens, dev.prompt_most_pieces);

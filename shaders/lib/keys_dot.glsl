@@ -13,10 +13,11 @@ const uint K_GROUPS = K_WORDS * K_STEPS;                      // words of 4 chan
 const uint WORD_PIECES = K_STEPS * K_PLANES / 4u;             // 16-byte pieces of a query that a word of codes meets
 const uint PIECE_STEPS = 4u / K_PLANES;
 const uint RUN_WORDS = K_WORDS / K_RUNS;                      // of a run of channels with one scale
-const uint K_BATCH = RUN_WORDS < 4u ? RUN_WORDS : 4u;         // words that are loaded together
+const uint K_BATCH = RUN_WORDS < 2u ? RUN_WORDS : 2u;         // words that are loaded together, while as many are multiplied
 const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup stages a page
 const uint SLOTS = LOCAL_X / SLOT_LANES;
 const uint OWN_GROUPS = (K_GROUPS + SLOT_LANES - 1u) / SLOT_LANES; // of a lane
+const bool Q_HELD = OWN_GROUPS * QUERIES <= 8u;               // scaled queries of a page stay in registers
 const bool Q_SORTED = K_CHANNEL && K_GROUPS == Q_PIECES;      // pieces of q_s are the channels of words of bytes
 shared float q_rest[K_DOT && !K_CHANNEL ? K_RUNS * QUERIES : 1u]; // what a run adds to unit * dots, before its scale
 shared vec2 page_s[K_DOT && K_CHANNEL ? TILE_PAGES * QUERIES : 1u]; // [page of the tile][query] unit, bias
@@ -111,6 +112,7 @@ void group_params(uint params, uint g, out vec4 scale, out vec4 zero) {
 		params_of(w, scale, zero);
 	}
 }
+vec4 sorted_query(uint j, uint g) { return Q_SORTED ? q_s[j * Q_PIECES + g] : group_of_query(j, g); }
 // stage_scales() of lib/keys.glsl, with queries times scales in bytes. A subgroup takes a page at a time.
 void stage_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 #ifndef NO_SUBGROUP
@@ -119,7 +121,7 @@ void stage_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 	[[dont_unroll]] for (uint first = 0; first < TILE_PAGES; first += SLOTS) {
 		const uint n = min(first + LANE / SLOT_LANES, TILE_PAGES - 1u);
 		const uint params = KV_AT(6) + tables[pages_at + min(page + n, last) * 4 + 2];
-		vec4 x[OWN_GROUPS * QUERIES];
+		vec4 x[Q_HELD ? OWN_GROUPS * QUERIES : 1u];
 		float most[QUERIES], sum[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) most[j] = sum[j] = 0;
 		[[unroll]] for (uint i = 0; i < OWN_GROUPS; i++) {
@@ -128,22 +130,30 @@ void stage_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 			group_params(params, at, scale, zero);
 			zero = g < K_GROUPS ? zero + middle * scale : vec4(0); // each word of bytes once
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-				vec4 q4;
-				if (Q_SORTED) q4 = q_s[j * Q_PIECES + at];
-				else q4 = group_of_query(j, at);
-				x[i * QUERIES + j] = q4 * scale;
-				const vec4 size = abs(x[i * QUERIES + j]);
+				const vec4 q4 = sorted_query(j, at), scaled = q4 * scale, size = abs(scaled);
+				if (Q_HELD) x[Q_HELD ? i * QUERIES + j : 0u] = scaled;
 				most[j] = max(most[j], max(max(size.x, size.y), max(size.z, size.w)));
 				[[unroll]] for (uint c = 0; c < 4u; c++) sum[j] += q4[c] * zero[c];
 			}
 		}
+		int bytes[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			most[j] = subgroupMax(most[j]);
-			const float unit = most[j] * (1.0 / q_most()), inverse = most[j] > 0 ? q_most() / most[j] : 0.0;
-			int bytes = 0;
-			[[unroll]] for (uint i = 0; i < OWN_GROUPS; i++)
-				if (lane + i * SLOT_LANES < K_GROUPS) bytes += put_query(n, j, lane + i * SLOT_LANES, x[i * QUERIES + j], inverse);
-			sum[j] = subgroupAdd(sum[j] - middle * unit * float(bytes));
+			bytes[j] = 0;
+		}
+		[[unroll]] for (uint i = 0; i < OWN_GROUPS; i++) {
+			const uint g = lane + i * SLOT_LANES;
+			if (g >= K_GROUPS) break;
+			vec4 scale, zero;
+			if (!Q_HELD) group_params(params, g, scale, zero);
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+				const vec4 scaled = Q_HELD ? x[Q_HELD ? i * QUERIES + j : 0u] : sorted_query(j, g) * scale;
+				bytes[j] += put_query(n, j, g, scaled, most[j] > 0 ? q_most() / most[j] : 0.0);
+			}
+		}
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+			const float unit = most[j] * (1.0 / q_most());
+			sum[j] = subgroupAdd(sum[j] - middle * unit * float(bytes[j]));
 			if (lane == 0u) page_s[n * QUERIES + j] = vec2(unit, sum[j]);
 		}
 	}
@@ -156,20 +166,25 @@ void stage_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 	}
 }
 
+// Words [word, word + K_BATCH) of the lane's quad, and the high bits of their codes if these have some; word is even.
+void load_words(uint k_at, uint word, out uvec4 w[2], out uvec4 top_bits) {
+	[[unroll]] for (uint i = 0; i < K_BATCH; i++) w[i] = k_codes[k_at + min(word + i, K_WORDS - 1u) * PAGE_QUADS];
+	top_bits = K_BITS == 3u ? k_codes[k_at + (K_LOW + word / 2u) * PAGE_QUADS] : uvec4(0);
+}
 // dots[j]: sum_c b_c L_c of the 4 tokens of the lane's quad, over run r of the channels.
 void dots_of_run(uint k_at, uint r, out ivec4 dots[QUERIES]) {
 	ivec4 high[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = high[j] = ivec4(0);
+	uvec4 next[2], next_top;
+	load_words(k_at, r * RUN_WORDS, next, next_top);
 	[[dont_unroll]] for (uint first = 0; first < RUN_WORDS; first += K_BATCH) {
-		uvec4 w[K_BATCH], top_bits[(K_BATCH + 1u) / 2u]; // all on their way before the first is used
 		const uint word = r * RUN_WORDS + first;
-		[[unroll]] for (uint i = 0; i < K_BATCH; i++) w[i] = k_codes[k_at + min(word + i, K_WORDS - 1u) * PAGE_QUADS];
-		if (K_BITS == 3u)
-			[[unroll]] for (uint i = 0; i < (K_BATCH + 1u) / 2u; i++)
-				top_bits[i] = k_codes[k_at + (K_LOW + min(word + 2u * i, K_WORDS - 1u) / 2u) * PAGE_QUADS];
+		const uvec4 w[2] = next;
+		const uvec4 top_bits = next_top;
+		if (first + K_BATCH < RUN_WORDS) load_words(k_at, word + K_BATCH, next, next_top);
 		[[unroll]] for (uint i = 0; i < K_BATCH; i++) {
 			if (RUN_WORDS % K_BATCH != 0u && first + i >= RUN_WORDS) continue;
-			const uvec4 top_word = K_BITS == 3u ? nibbles_to_bytes(top_bits[i / 2u] >> (word + i) % 2u * 16u) : uvec4(0);
+			const uvec4 top_word = K_BITS == 3u ? nibbles_to_bytes(top_bits >> (word + i) % 2u * 16u) : uvec4(0);
 			[[unroll]] for (uint piece = 0; piece < WORD_PIECES; piece++) {
 				ivec4 k[4]; // of 4 steps
 				[[unroll]] for (uint s = 0; s < PIECE_STEPS; s++) {

@@ -23,6 +23,12 @@ vec4 step_unit(uint k) {
 	return x;
 }
 
+// NVIDIA makes 64 products of bytes in the time of 16 conversions to float: there, sums begin at the bits of 2^23, which makes them
+// floats. Elsewhere a conversion costs no more than the subtraction.
+const bool SUM_ABOVE = (FLAGS & 4096u) != 0u;
+const float ABOVE = 8388608.0;
+float sum_value(uint x) { return SUM_ABOVE ? uintBitsToFloat(x) - ABOVE : float(x); }
+
 float block_max(float x) {
 #ifndef NO_SUBGROUP
 	x = max(x, subgroupShuffleXor(x, 1u));
@@ -104,7 +110,7 @@ void tile_values_dot() {
 			}
 			[[unroll]] for (uint first = 0; first < QUERIES; first += PART) {
 				uint sums[PART * 8u];
-				[[unroll]] for (uint k = 0; k < PART * 8u; k++) sums[k] = 0u;
+				[[unroll]] for (uint k = 0; k < PART * 8u; k++) sums[k] = SUM_ABOVE ? floatBitsToUint(ABOVE) : 0u;
 				uvec4 weights[PART];
 				[[unroll]] for (uint j = 0; j < PART; j++)
 					weights[j] = dot_s[WEIGHTS_AT + (min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block];
@@ -124,8 +130,8 @@ void tile_values_dot() {
 					const float unit = mine ? x.x : 0.0, rest = mine ? x.y : 0.0;
 					vec4 low, high;
 					[[unroll]] for (uint k = 0; k < 4u; k++) {
-						low[k] = float(sums[j * 8u + k]);
-						high[k] = float(sums[j * 8u + 4u + k]);
+						low[k] = sum_value(sums[j * 8u + k]);
+						high[k] = sum_value(sums[j * 8u + 4u + k]);
 					}
 					const vec4 low_unit = unit * step_unit(0u), high_unit = unit * step_unit(4u);
 					const uint to = (first + j) * OWN + o;

@@ -44,8 +44,8 @@ static double divergence(std::span<const float> x, std::span<const float> ref, s
 	return all / double(ref.size() / vocab);
 }
 
-// Matrix units round what a prompt multiplies to f16; integer dot products, queries and weights to bytes where a second turn
-// attends to packed tokens. What a policy loses against f16 is 0.001 and more.
+// Matrix units round what a prompt multiplies to f16; integer dot products, queries and weights to bytes where a second
+// turn attends to packed tokens. What a policy loses against f16 is 0.001 and more.
 TEST_CASE("session: matrix units and products of bytes have the next tokens that f32 has, over older pages too") {
 	const char *f16 = "fp16", *packed = "kivi2";
 	each_row(std::vector<Case>{{f16}, {packed}}, [&](Backend& backend, const Case& c, const TestRow& row) {
