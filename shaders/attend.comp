@@ -23,7 +23,7 @@
 // FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance; 8 K, 16 V have
 // norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's parameters are bytes; 512 K has means; 1024 K's, 2048 V's
 // codes are multiplied as bytes, by queries and weights rounded to 8 bits (lib/keys_dot.glsl, lib/values_dot.glsl);
-// 4096 a conversion to float costs more than an addition.
+// 4096 a conversion to float costs more than an addition; 8192 there are registers for keys that are loaded ahead.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several

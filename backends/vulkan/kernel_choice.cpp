@@ -163,7 +163,7 @@ namespace {
 // FLAGS of attend.comp
 constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4, kNormsK = 8, kNormsV = 16, kRotatedK = 32,
                    kRotatedV = 64, kBytesK = 128, kBytesV = 256, kMeans = 512, kDotK = 1024, kDotV = 2048,
-                   kSlowConversion = 4096;
+                   kSlowConversion = 4096, kLoadAhead = 8192;
 
 uint32_t attend_flags(const Format& f) {
 	uint32_t flags = f.k.norm == Norm::Balance ? kBalance : 0;
@@ -181,7 +181,8 @@ bool multiplies_bytes(const Caps& c, const Quant& q) {
 }
 uint32_t dot_flags(const Caps& c, const Format& f) {
 	const uint32_t values = kDotV | (c.vendor == kNvidia ? kSlowConversion : 0);
-	return (multiplies_bytes(c, f.k) ? kDotK : 0) | (multiplies_bytes(c, f.v) ? values : 0);
+	const uint32_t keys = kDotK | (c.vendor == kNvidia ? kLoadAhead : 0);
+	return (multiplies_bytes(c, f.k) ? keys : 0) | (multiplies_bytes(c, f.v) ? values : 0);
 }
 // Channels that share parameters; one head where those are of another kind.
 uint32_t run_of(const Quant& q, uint32_t head_dim) {
@@ -226,8 +227,9 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
 	AttendCut cut = attend_cut(c, share);
-	// Keys of two planes with scale and zero point spill on RDNA 3 with 4 queries.
-	if (c.vendor == kAmd && f.k.bits == 3 && f.k.scale != Scale::Norm) cut_heads(cut, share, 2);
+	// Spill on RDNA 3 with 4 queries, where Mesa 22.3 gives a lane 144 registers.
+	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Norm && !multiplies_bytes(c, f.k);
+	if (c.vendor == kAmd && (planes || (f.k.bits == 8 && f.v.bits == 3))) cut_heads(cut, share, 2);
 	if (!prompt) cut.tokens = 1, cut.local = attend_lanes(c);
 	while (shared_bytes(c, cut, f, head_dim, page) > c.shared_bytes) {
 		if (cut.local > 32)

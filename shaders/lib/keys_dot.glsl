@@ -13,15 +13,17 @@ const uint K_GROUPS = K_WORDS * K_STEPS;                      // words of 4 chan
 const uint WORD_PIECES = K_STEPS * K_PLANES / 4u;             // 16-byte pieces of a query that a word of codes meets
 const uint PIECE_STEPS = 4u / K_PLANES;
 const uint RUN_WORDS = K_WORDS / K_RUNS;                      // of a run of channels with one scale
-const uint K_BATCH = RUN_WORDS < 2u ? RUN_WORDS : 2u;         // words that are loaded together, while as many are multiplied
+const bool K_AHEAD = (FLAGS & 8192u) != 0u;                   // words are loaded while the ones before are multiplied
+const uint K_MOST = K_BITS != 3u ? 2u : K_AHEAD ? 2u : 1u;    // words that are loaded together: they cost registers
+const uint K_BATCH = RUN_WORDS < K_MOST ? RUN_WORDS : K_MOST;
 const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup stages a page
 const uint SLOTS = LOCAL_X / SLOT_LANES;
 const uint OWN_GROUPS = (K_GROUPS + SLOT_LANES - 1u) / SLOT_LANES; // of a lane
 const bool Q_HELD = OWN_GROUPS * QUERIES <= 8u;               // scaled queries of a page stay in registers
 const bool Q_SORTED = K_CHANNEL && K_GROUPS == Q_PIECES;      // pieces of q_s are the channels of words of bytes
-shared float q_rest[K_DOT && !K_CHANNEL ? K_RUNS * QUERIES : 1u]; // what a run adds to unit * dots, before its scale
-shared vec2 page_s[K_DOT && K_CHANNEL ? TILE_PAGES * QUERIES : 1u]; // [page of the tile][query] unit, bias
-float q_unit[QUERIES]; // of the lane's page, or of all
+// (unit, rest) [page of the tile, or run of channels][query]: a score is unit * dots + rest, times the scale of the token and run if
+// there is one. In shared memory, for while keys are multiplied every register counts.
+shared vec2 units_s[K_DOT ? (K_CHANNEL ? TILE_PAGES : K_RUNS) * QUERIES : 1u];
 
 float q_most() { return K_PLANES == 2u ? 32512.0 : 127.0; } // largest rounded query
 
@@ -81,18 +83,17 @@ void round_queries() {
 	[[dont_unroll]] for (uint r = 0; r < K_RUNS; r++) {
 		float rest[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			q_unit[j] = most[j] * (1.0 / q_most());
 			rest[j] = 0;
 			for (uint i = LANE; i < run_groups; i += LOCAL_X) {
 				const vec4 x = group_of_query(j, r * run_groups + i);
 				const int sum = put_query(0, j, r * run_groups + i, x, most[j] > 0 ? q_most() / most[j] : 0.0);
 				// Values of a codebook have their middle at 0; others, at middle * scale + zero.
-				rest[j] += (K_BOOK ? 0.0 : middle * dot(x, vec4(1))) - middle * q_unit[j] * float(sum);
+				rest[j] += (K_BOOK ? 0.0 : middle * dot(x, vec4(1))) - middle * (most[j] * (1.0 / q_most())) * float(sum);
 			}
 		}
 		reduce(rest, false);
 		if (LANE == 0)
-			[[unroll]] for (uint j = 0; j < QUERIES; j++) q_rest[r * QUERIES + j] = rest[j];
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) units_s[r * QUERIES + j] = vec2(most[j] * (1.0 / q_most()), rest[j]);
 	}
 	barrier();
 }
@@ -114,7 +115,7 @@ void group_params(uint params, uint g, out vec4 scale, out vec4 zero) {
 }
 vec4 sorted_query(uint j, uint g) { return Q_SORTED ? q_s[j * Q_PIECES + g] : group_of_query(j, g); }
 // stage_scales() of lib/keys.glsl, with queries times scales in bytes. A subgroup takes a page at a time.
-void stage_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
+void stage_queries(uint page, uint last, uint own) {
 #ifndef NO_SUBGROUP
 	const uint lane = LANE % SLOT_LANES;
 	const float middle = dot_middle(K_BITS, false);
@@ -154,19 +155,15 @@ void stage_queries(uint page, uint last, uint own, out float bias[QUERIES]) {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			const float unit = most[j] * (1.0 / q_most());
 			sum[j] = subgroupAdd(sum[j] - middle * unit * float(bytes[j]));
-			if (lane == 0u) page_s[n * QUERIES + j] = vec2(unit, sum[j]);
+			if (lane == 0u) units_s[n * QUERIES + j] = vec2(unit, sum[j]);
 		}
 	}
 	barrier();
 #endif
 	own_scales = own * QUERIES * Q8_PIECES;
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-		q_unit[j] = page_s[own * QUERIES + j].x;
-		bias[j] = page_s[own * QUERIES + j].y;
-	}
 }
 
-// Words [word, word + K_BATCH) of the lane's quad, and the high bits of their codes if these have some; word is even.
+// Words [word, word + K_BATCH) of the lane's quad, and the high bits of their codes if these have some; of two, the first is even.
 void load_words(uint k_at, uint word, out uvec4 w[2], out uvec4 top_bits) {
 	[[unroll]] for (uint i = 0; i < K_BATCH; i++) w[i] = k_codes[k_at + min(word + i, K_WORDS - 1u) * PAGE_QUADS];
 	top_bits = K_BITS == 3u ? k_codes[k_at + (K_LOW + word / 2u) * PAGE_QUADS] : uvec4(0);
@@ -176,12 +173,13 @@ void dots_of_run(uint k_at, uint r, out ivec4 dots[QUERIES]) {
 	ivec4 high[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = high[j] = ivec4(0);
 	uvec4 next[2], next_top;
-	load_words(k_at, r * RUN_WORDS, next, next_top);
+	if (K_AHEAD) load_words(k_at, r * RUN_WORDS, next, next_top);
 	[[dont_unroll]] for (uint first = 0; first < RUN_WORDS; first += K_BATCH) {
 		const uint word = r * RUN_WORDS + first;
+		if (!K_AHEAD) load_words(k_at, word, next, next_top);
 		const uvec4 w[2] = next;
 		const uvec4 top_bits = next_top;
-		if (first + K_BATCH < RUN_WORDS) load_words(k_at, word + K_BATCH, next, next_top);
+		if (K_AHEAD && first + K_BATCH < RUN_WORDS) load_words(k_at, word + K_BATCH, next, next_top);
 		[[unroll]] for (uint i = 0; i < K_BATCH; i++) {
 			if (RUN_WORDS % K_BATCH != 0u && first + i >= RUN_WORDS) continue;
 			const uvec4 top_word = K_BITS == 3u ? nibbles_to_bytes(top_bits >> (word + i) % 2u * 16u) : uvec4(0);
@@ -208,25 +206,26 @@ void dots_of_run(uint k_at, uint r, out ivec4 dots[QUERIES]) {
 
 // What quad_scores() of lib/keys.glsl does.
 void quad_scores_dot(uint at, uint tile, uint last, uint page, uint in_page) {
-	float bias[QUERIES];
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
-	if (K_CHANNEL) stage_queries(tile, last, page - tile, bias);
-	if (K_MEAN) mean_bias(tile, last, page - tile, bias);
+	if (K_CHANNEL) stage_queries(tile, last, page - tile);
 	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
-	const vec4 norms = K_BOOK ? key_norms(KV_AT(6) + tables[at + 2], in_page) * dot_unit(K_BITS, true) : vec4(1);
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);
 	[[dont_unroll]] for (uint r = 0; r < K_RUNS; r++) {
 		ivec4 dots[QUERIES];
 		dots_of_run(k_at, r, dots);
-		vec4 scale = norms, zero = vec4(0);
+		vec4 scale = vec4(1), zero = vec4(0);
+		if (K_BOOK) scale = key_norms(KV_AT(6) + tables[at + 2], in_page) * dot_unit(K_BITS, true);
 		if (K_TOKEN)
 			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4],
 					  scale, zero);
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			const float rest = K_CHANNEL ? 0.0 : q_rest[r * QUERIES + j];
-			score[j] += (vec4(dots[j]) * q_unit[j] + rest) * scale;
+			const vec2 x = units_s[(K_CHANNEL ? page - tile : r) * QUERIES + j];
+			score[j] += (vec4(dots[j]) * x.x + x.y) * scale;
 			if (K_TOKEN) score[j] += q_sum[r * QUERIES + j] * zero;
 		}
 	}
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] += bias[j];
+	if (K_MEAN) {
+		float bias[QUERIES];
+		mean_bias(tile, last, page - tile, bias);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] += bias[j];
+	}
 }
