@@ -106,7 +106,7 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	props.pNext = &v11;
 	v11.pNext = &v12;
 	v12.pNext = &v13;
-	// Drivers ignore structures of extensions that they do not have.
+	// Two extensions say how many cores there are.
 	VkPhysicalDeviceShaderCorePropertiesAMD amd =
 	    make<VkPhysicalDeviceShaderCorePropertiesAMD>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);
 	VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nv = make<VkPhysicalDeviceShaderSMBuiltinsPropertiesNV>(
