@@ -22,7 +22,8 @@ struct DeviceInfo {
 	// Attention over many pages is cut into pieces, one partial state each. A piece has at least this many tokens, and
 	// a row has about this many pieces at most; prompt: of rows of a prompt over older tokens.
 	uint32_t piece_tokens = 128, most_pieces = 64;
-	uint32_t fill_workgroups = 0; // of a decode step's attention that keep the device busy; 0: unknown, most_pieces counts
+	uint32_t fill_workgroups =
+	    0; // of a decode step's attention that keep the device busy; 0: unknown, most_pieces counts
 	uint32_t prompt_piece_tokens = 1024, prompt_most_pieces = 8;
 };
 struct OpTime { // device time of all dispatches with one label since the last reset
