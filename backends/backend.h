@@ -18,12 +18,12 @@ struct DeviceInfo {
 	size_t max_view_bytes = 0;      // largest View an op may be given, weights excepted (they are bound in pieces)
 	double peak_bytes_per_s = 0;    // 0: unknown
 	bool half_matmul = false;       // matmul and attention of prompts round their factors to f16; sums are f32
-	bool byte_attend = false;       // attention over tokens of 1 to 4 bits rounds queries and weights to 8 or 16 bits
+	bool int8_attend = false; // attention over tokens of 1 to 4 bits rounds queries and weights to int8 (or int16)
 	// Attention over many pages is cut into pieces, one partial state each. A piece has at least this many tokens, and
 	// a row has about this many pieces at most; prompt: of rows of a prompt over older tokens.
 	uint32_t piece_tokens = 128, most_pieces = 64;
-	uint32_t fill_workgroups =
-	    0; // of a decode step's attention that keep the device busy; 0: unknown, most_pieces counts
+	// Decode: how many workgroups keep the device busy. Pieces are then as many for each KV head; 0: most_pieces.
+	uint32_t fill_workgroups = 0;
 	uint32_t prompt_piece_tokens = 1024, prompt_most_pieces = 8;
 };
 struct OpTime { // device time of all dispatches with one label since the last reset

@@ -8,7 +8,7 @@
 namespace kvrun {
 
 std::string_view attend_tolerance(const DeviceInfo& info, bool prompt, bool packed, std::string_view plain) {
-	return packed && info.byte_attend ? "attend bytes" : prompt && info.half_matmul ? "attend_prompt f16" : plain;
+	return packed && info.int8_attend ? "attend int8" : prompt && info.half_matmul ? "attend_prompt f16" : plain;
 }
 
 Tolerance tolerance(std::string_view what) {
@@ -36,7 +36,7 @@ Tolerance tolerance(std::string_view what) {
 	    {"attend_prompt f16", {2e-3, 1e-2}},
 	    // A query rounded to 8 bits moves a score by about 0.005 of the queries' and keys' sizes, up to 5 deviations,
 	    // and a weight by as much of itself.
-	    {"attend bytes", {1e-2, 6e-2}},
+	    {"attend int8", {1e-2, 6e-2}},
 	    {"copy", {0, 0}},
 	};
 	for (const Row& r : table)

@@ -14,7 +14,7 @@ struct Tolerance {
 };
 // By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, the last
 // two also with "f16" behind it (DeviceInfo::half_matmul), rope, kv (K and V as f16), attend,
-// attend_prompt, "attend packed", "attend_prompt f16", "attend bytes", copy. Throws Error{NotFound} for others.
+// attend_prompt, "attend packed", "attend_prompt f16", "attend int8", copy. Throws Error{NotFound} for others.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
 // Which of them attention has on a device, `plain` where nothing is rounded; prompt: rows of a prompt; packed: over

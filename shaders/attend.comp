@@ -21,9 +21,10 @@
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
 // rotated values is rotated back.
 // FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance; 8 K, 16 V have
-// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's parameters are bytes; 512 K has means; 1024 K's, 2048 V's
-// codes are multiplied as bytes, by queries and weights rounded to 8 bits (lib/keys_dot.glsl, lib/values_dot.glsl);
-// 4096 a conversion to float costs more than an addition; 8192 there are registers for keys that are loaded ahead.
+// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's parameters are bytes; 512 K has means.
+// Builds: INT8 takes integer dot products of K (FLAGS 1024) or V (2048) with queries and weights rounded to int8
+// (lib/keys_dot.glsl, lib/values_dot.glsl). FLAGS there: 4096 a conversion to float costs more than an addition; 8192 there
+// are registers for keys that are loaded ahead.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
@@ -53,10 +54,10 @@ const bool V_ROTATE = (FLAGS & 64u) != 0u, K_BYTES = (FLAGS & 128u) != 0u, V_BYT
 const bool K_MEAN = (FLAGS & 512u) != 0u;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
-#ifdef NO_SUBGROUP
-const bool K_DOT = false, V_DOT = false;
-#else
+#ifdef INT8
 const bool K_DOT = (FLAGS & 1024u) != 0u, V_DOT = (FLAGS & 2048u) != 0u;
+#else
+const bool K_DOT = false, V_DOT = false;
 #endif
 #define V_PARAMS
 
@@ -84,14 +85,21 @@ uint query_at(uint j) {
 #include "lib/key_scales.glsl"
 const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; // in memory that weights take next
 
+#ifdef INT8
 #include "lib/dot.glsl"
 #include "lib/dot_memory.glsl"
+#endif
 
 #include "lib/attend.glsl"
 
 #include "lib/keys.glsl"
 
+#ifdef INT8
 #include "lib/keys_dot.glsl"
+#else
+void keys_start() {}
+void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) { quad_scores(at, tile, last, page, in_page); }
+#endif
 
 // Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
 uint largest_word(const bool norms, uint n) {
@@ -116,10 +124,7 @@ void main() {
 	state_clear();
 	if (K_ROTATE) rotate_staged(false);
 	if (K_TOKEN) sum_queries();
-	if (K_DOT) {
-		if (!K_CHANNEL) round_queries();
-		else if (Q_SORTED) sort_queries();
-	}
+	keys_start();
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
@@ -128,8 +133,7 @@ void main() {
 		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
 
-		if (K_DOT) quad_scores_dot(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
-		else quad_scores(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
+		tile_scores(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
@@ -140,13 +144,13 @@ void main() {
 		const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] + largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE)) : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 		tile_softmax(seen, v_param, v_largest);
+#ifdef INT8
 		if (V_DOT) {
-			if (LANE % 4 == 0) block_at_s[LANE / 4] = uvec2(KV_AT(3) + v_word, v_factor);
-			barrier();
-			tile_values_dot();
-		} else {
-			tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, V_NORM ? v_factor : v_largest);
+			tile_values_dot(KV_AT(3) + v_word, v_factor);
+			continue;
 		}
+#endif
+		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, V_NORM ? v_factor : v_largest);
 	}
 	state_finish();
 	if (V_ROTATE) values_rotate_back();

@@ -273,7 +273,7 @@ std::string build_of(const Caps& c, const DeviceInfo& info) {
 	for (const uint8_t b : c.cache_uuid) uuid += fmt::format("{:02x}", b);
 	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{}{:016x}", info.driver, c.vendor, c.device,
 	                   c.driver_version, uuid, XXH3_64bits(settings.data(), settings.size()),
-	                   info.half_matmul ? "f16 " : "", info.byte_attend ? "dot " : "", kernels);
+	                   info.half_matmul ? "f16 " : "", info.int8_attend ? "int8 " : "", kernels);
 }
 
 // How a row's attention is cut: a workgroup takes tiles of 4 tokens per lane.
@@ -310,7 +310,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
 	info.half_matmul = uses_matrices(c);
 	if (!info.half_matmul) c.matrix = {};
-	info.byte_attend = attends_by_bytes(c);
+	info.int8_attend = attends_in_int8(c);
 	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
 	out.report.build = build_of(c, info);

@@ -175,14 +175,14 @@ uint32_t attend_flags(const Format& f) {
 		         (f.v.rotate ? kRotatedV : 0) | (f.v.param_bits == 8 ? kBytesV : 0);
 	return flags;
 }
-// Whether keys or values meet what is rounded to bytes, in integer products.
-bool multiplies_bytes(const Caps& c, const Quant& q) {
-	return attends_by_bytes(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Norm));
+// Whether attention takes integer dot products of these keys or values.
+bool multiplies_int8(const Caps& c, const Quant& q) {
+	return attends_in_int8(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Norm));
 }
 uint32_t dot_flags(const Caps& c, const Format& f) {
 	const uint32_t values = kDotV | (c.vendor == kNvidia ? kSlowConversion : 0);
 	const uint32_t keys = kDotK | (c.vendor == kNvidia ? kLoadAhead : 0);
-	return (multiplies_bytes(c, f.k) ? keys : 0) | (multiplies_bytes(c, f.v) ? values : 0);
+	return (multiplies_int8(c, f.k) ? keys : 0) | (multiplies_int8(c, f.v) ? values : 0);
 }
 // Channels that share parameters; one head where those are of another kind.
 uint32_t run_of(const Quant& q, uint32_t head_dim) {
@@ -212,7 +212,7 @@ AttendCut attend_cut(const Caps& c, uint32_t share) {
 // Shared memory of attend.comp, bytes: queries; scales of keys, scaled queries or weights; quads; reductions; rounded
 // queries and weights (lib/key_scales.glsl, lib/attend.glsl, lib/dot_memory.glsl).
 uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
-	const bool dot_k = multiplies_bytes(c, f.k), dot_v = multiplies_bytes(c, f.v);
+	const bool dot_k = multiplies_int8(c, f.k), dot_v = multiplies_int8(c, f.v);
 	const bool channel = packed(f.k) && f.k.scale == Scale::PerChannel, scaled = channel && !dot_k,
 	           fold = packed(f.v) && !dot_v && f.v.norm != Norm::SqrtMax && run_of(f.v, head_dim) >= head_dim;
 	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, pages = std::max(1u, cut.local * 4 / page);
@@ -228,7 +228,7 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
 	AttendCut cut = attend_cut(c, share);
 	// Spill on RDNA 3 with 4 queries, where Mesa 22.3 gives a lane 144 registers.
-	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Norm && !multiplies_bytes(c, f.k);
+	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Norm && !multiplies_int8(c, f.k);
 	if (c.vendor == kAmd && (planes || (f.k.bits == 8 && f.v.bits == 3))) cut_heads(cut, share, 2);
 	if (!prompt) cut.tokens = 1, cut.local = attend_lanes(c);
 	while (shared_bytes(c, cut, f, head_dim, page) > c.shared_bytes) {
@@ -277,7 +277,8 @@ AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel s
 // subgroups.
 uint32_t attend_lanes(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd || c.vendor == kNvidia ? 64 : 32; }
 
-bool attends_by_bytes(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !soft(c); }
+// 4: lib/values_dot.glsl shares a unit among 4 lanes.
+bool attends_in_int8(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !soft(c); }
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
@@ -311,13 +312,15 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
                            bool prompt) {
 	const bool matrices = prompt && attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
-	return attend_choice(c, matrices, Kernel::attend_matrix, Kernel::soft_attend, Kernel::attend, cut,
+	const uint32_t dots = matrices ? 0 : dot_flags(c, f);
+	const Kernel other = dots ? Kernel::attend_int8 : Kernel::attend;
+	return attend_choice(c, matrices, Kernel::attend_matrix, Kernel::soft_attend, other, cut,
 	                     {{SPEC_HEAD_DIM, head_dim},
 	                      {SPEC_K_BITS, f.k.bits},
 	                      {SPEC_V_BITS, f.v.bits},
 	                      {SPEC_K_GROUP, run_of(f.k, head_dim)},
 	                      {SPEC_V_GROUP, run_of(f.v, head_dim)},
-	                      {SPEC_FLAGS, attend_flags(f) | (matrices ? 0 : dot_flags(c, f))},
+	                      {SPEC_FLAGS, attend_flags(f) | dots},
 	                      {SPEC_PAGE, page}});
 }
 

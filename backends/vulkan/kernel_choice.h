@@ -48,8 +48,9 @@ struct AttendChoice : Choice {
 // Whether rows of prompts attend by cooperative matrices: products of f16, sums in f32.
 bool attends_by_matrices(const Caps&, uint32_t head_dim);
 uint32_t attend_lanes(const Caps&); // of a workgroup of attend.comp, in decode steps, where shared memory suffices
-// Whether attention over packed tokens multiplies bytes: queries and weights are rounded to 8 bits (4-bit keys: 16).
-bool attends_by_bytes(const Caps&);
+// Whether attention over tokens of 1 to 4 bits takes integer dot products, with queries and weights rounded to int8
+// (queries of 4-bit keys to int16).
+bool attends_in_int8(const Caps&);
 void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
 // share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
 AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt);

@@ -9,8 +9,9 @@
 // Weights pass between lanes through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
 // Software drivers have kernels of their own: soft/attend.glsl.
 //
-// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
-// and, for packed V, V_DOT (then lib/dot.glsl and lib/dot_memory.glsl come first), V_BOOK, V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
+// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM,
+// declares q, v_codes and, for packed V, V_DOT (with INT8, lib/dot.glsl and lib/dot_memory.glsl come first), V_BOOK,
+// V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #include "lib/queries.glsl"
@@ -73,6 +74,8 @@ void params_of_weights(uint live, uint at, uint largest, out vec4 scale, out vec
 	scale = mix(scale, vec4(0), dead);
 	zero = V_BOOK ? vec4(0) : mix(zero, vec4(0), dead);
 }
+#endif
+#ifdef INT8
 #include "lib/values_dot.glsl"
 #endif
 
@@ -96,7 +99,7 @@ void tile_softmax(uint live, uint params, uint largest) {
 			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
 	}
 	if (K_STAGED) barrier(); // all lanes are done with the keys
-#ifdef V_PARAMS
+#ifdef INT8
 	if (V_DOT) {
 		round_weights(live, params, largest);
 		return;

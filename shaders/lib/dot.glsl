@@ -1,13 +1,14 @@
-// Codes as bytes, and products of 4 bytes with 4 bytes: attention over packed tokens where a device has such products
-// (Caps::int_dot). Integers, so exact; what is rounded is the other factor, a query or a weight.
+// Integer dot products of 4 x 8 bits (Caps::int_dot), and packed codes as their operands. The products are exact; the
+// other operand, a query or a weight, is rounded.
 //
-//   code_bytes()      codes to bytes, 4 at a time
-//   DOT_MIDDLE, DOT_UNIT   what a byte L means: uniform codes L + their zero point; codes of a codebook DOT_UNIT (L - DOT_MIDDLE)
-//
-// A codebook's values (shared/kv_page.h) are odd functions of a code's bits. With whole numbers in their place
+// A code becomes a byte L: a uniform code itself, or for a codebook an integer with
+//   value of the code (shared/kv_page.h) = dot_unit() (L - dot_middle())
+// dot_middle() is also the middle of uniform codes. The values of a codebook are odd functions of the code's bits, and
+// so are L:
 //   2 bits: L = 13 code + bit 0 = 0, 14, 26, 40            -20, -6, 6, 20 times 0.0755: within 0.0003 of the values
 //   3 bits: L = 18 bit 0 + 35 bit 1 + 62 bit 2 + 4 (bit 0 ^ bit 1 ^ bit 2)   +-6.5, 20.5, 37.5, 59.5 times 0.0362: within 0.7 %
-// Levels have to be that good: a rotated key whose channels are equally large has the error of one level in all of them.
+// An error of 3 % in one value shows: a rotated key whose channels are equally large has it in all of them, with the
+// same sign.
 #ifndef KVRUN_DOT_GLSL
 #define KVRUN_DOT_GLSL
 #extension GL_EXT_spirv_intrinsics : require
@@ -26,7 +27,8 @@ float dot_unit(const uint bits, const bool book) {
 // Low bits of a code that lie together; the others are in a plane of their own.
 uint plain_bits(const uint bits) { return bits == 3u ? 2u : bits; }
 
-// Bytes of 4 codes; in every byte of `low` the (low) bits of one, of `high`, with 3 bits, the high one; anything above them.
+// L of 4 codes, whose low bits are at the bottom of the bytes of `low`, and the high bits of 3-bit codes at the bottom
+// of the bytes of `high`. The other bits may be anything.
 #define CODE_BYTES(T)                                                                                                  \
 	T code_bytes(T low, T high, const uint bits, const bool book) {                                                    \
 		const T c = low & T(0x01010101u * ((1u << plain_bits(bits)) - 1u));                                            \
@@ -42,7 +44,8 @@ uint plain_bits(const uint bits) { return bits == 3u ? 2u : bits; }
 CODE_BYTES(uint)
 CODE_BYTES(uvec4)
 
-// x * inverse + offset as whole numbers in the lower bits, less than 2^16: a sum of 2^23 and more has no fraction.
+// x * inverse + offset rounded to integers in 0 .. 2^16 - 1, in the low 16 bits: floats from 2^23 to 2^24 have no
+// fraction.
 uvec4 round_above(vec4 x, float inverse, float offset) {
 	return floatBitsToUint(fma(x, vec4(inverse), vec4(8388608.0 + offset)));
 }

@@ -1,7 +1,7 @@
-// Shared memory of products of bytes (lib/dot.glsl): rounded queries, and later in a tile, weights.
+// Shared memory of attention by integer dot products: rounded queries (K_DOT) and weights (V_DOT).
 //
-// K_DOT: keys meet queries, V_DOT: values meet weights this way. Rounded queries of keys with a scale per channel are of a
-// tile's pages, and weights take their place; others stay. Both are uvec4 of 4 words of 4 bytes:
+// For keys with a scale per channel, queries are rounded for each page of a tile, and the tile's weights then take their
+// place; for other keys they are rounded once and stay. Both are uvec4 of 4 words of 4 bytes:
 //   queries [page of the tile][query][Q8_PIECES]   words [word of codes][plane][step], lib/keys_dot.glsl
 //   weights [query][run of channels][block]        words of the block's 4 quads, lib/values_dot.glsl
 // Uses LOCAL_X, HEAD_DIM, QUERIES, TILE_PAGES, K_..., V_...

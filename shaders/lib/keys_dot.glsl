@@ -1,4 +1,4 @@
-// Scores by products of bytes: queries are rounded to 8 bits (4-bit keys: 16), codes are bytes already.
+// Scores by integer dot products: queries are rounded to 8 bits (with 4-bit keys to 16), codes are expanded to bytes.
 //
 //   q . k = unit (sum_c b_c L_c) scale + ...,  b_c = round(q_c / unit), unit = max_c |q_c| / 127 (or 32512)
 // The middle of the codes meets queries that are not rounded: middle sum_c (q_c - unit b_c) is added, once per page or run
@@ -22,7 +22,7 @@ const uint OWN_GROUPS = (K_GROUPS + SLOT_LANES - 1u) / SLOT_LANES; // of a lane
 const bool Q_HELD = OWN_GROUPS * QUERIES <= 8u;               // scaled queries of a page stay in registers
 const bool Q_SORTED = K_CHANNEL && K_GROUPS == Q_PIECES;      // pieces of q_s are the channels of words of bytes
 // (unit, rest) [page of the tile, or run of channels][query]: a score is unit * dots + rest, times the scale of the token and run if
-// there is one. In shared memory, for while keys are multiplied every register counts.
+// there is one. In shared memory, because registers limit how many keys are multiplied at a time.
 shared vec2 units_s[K_DOT ? (K_CHANNEL ? TILE_PAGES : K_RUNS) * QUERIES : 1u];
 
 float q_most() { return K_PLANES == 2u ? 32512.0 : 127.0; } // largest rounded query
@@ -114,9 +114,9 @@ void group_params(uint params, uint g, out vec4 scale, out vec4 zero) {
 	}
 }
 vec4 sorted_query(uint j, uint g) { return Q_SORTED ? q_s[j * Q_PIECES + g] : group_of_query(j, g); }
-// stage_scales() of lib/keys.glsl, with queries times scales in bytes. A subgroup takes a page at a time.
+// What stage_scales() of lib/keys.glsl does, with rounded products of queries and scales. A subgroup takes a page at a
+// time.
 void stage_queries(uint page, uint last, uint own) {
-#ifndef NO_SUBGROUP
 	const uint lane = LANE % SLOT_LANES;
 	const float middle = dot_middle(K_BITS, false);
 	[[dont_unroll]] for (uint first = 0; first < TILE_PAGES; first += SLOTS) {
@@ -159,7 +159,6 @@ void stage_queries(uint page, uint last, uint own) {
 		}
 	}
 	barrier();
-#endif
 	own_scales = own * QUERIES * Q8_PIECES;
 }
 
@@ -204,8 +203,17 @@ void dots_of_run(uint k_at, uint r, out ivec4 dots[QUERIES]) {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] += high[j] * 256;
 }
 
+// Before the first tile.
+void keys_start() {
+	if (K_DOT && !K_CHANNEL) round_queries();
+	if (K_DOT && Q_SORTED) sort_queries();
+}
 // What quad_scores() of lib/keys.glsl does.
-void quad_scores_dot(uint at, uint tile, uint last, uint page, uint in_page) {
+void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) {
+	if (!K_DOT) {
+		quad_scores(at, tile, last, page, in_page);
+		return;
+	}
 	if (K_CHANNEL) stage_queries(tile, last, page - tile);
 	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);

@@ -1,21 +1,21 @@
-// The weighted sum of packed V by products of bytes: what tile_values() of lib/attend.glsl does, with weights in 8 bits.
+// The weighted sum of packed V by integer dot products, weights rounded to 8 bits: what tile_values() of lib/attend.glsl does.
 //
 //   sum_t w_t (scale_t L_t + zero_t) = unit sum_t b_t L_t + rest,  b_t = round(w_t scale_t / unit)
 //   rest = sum_t w_t (zero_t + middle scale_t) - middle unit sum_t b_t
-// over blocks of BLOCK tokens, each with a unit of its own, its largest w_t scale_t / 255: a large weight costs its neighbours
+// over blocks of 16 tokens, each with its own unit, its largest w_t scale_t / 255: a large weight costs its neighbours
 // precision, nobody else. Tokens whose weight vanishes beside it count as the middle of the codes, so no weight is lost.
-// Codebooks: rest = -middle sum_t unit b_t, and all times DOT_UNIT.
+// Codebooks: rest = -middle sum_t unit b_t, and both are multiplied by dot_unit().
 //
-// Bytes of one channel and 4 tokens meet: codes of 4 tokens are transposed, before they become bytes, two at a time; that leaves
-// tokens in the order 0, 2, 1, 3, and so are the weights.
+// A dot product is over 4 tokens of one channel, so codes of 4 tokens are transposed, which is cheapest before they become bytes
+// and in two steps. That leaves tokens in the order 0, 2, 1, 3, and so are the weights.
 const uint V_PLAIN = V_BITS == 3u ? 2u : V_BITS;
 const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // of a token's (low) codes of 8 channels
 const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes of a byte
 const uint PART = QUERIES > 4u ? 4u : QUERIES;             // queries whose sums are in registers together
 shared vec2 block_s[V_DOT ? QUERIES * V_RUNS * BLOCKS : 1u]; // [query][run][block] unit, rest
-shared uvec2 block_at_s[V_DOT ? BLOCKS : 1u];                // word of V's first token, word of channel factors
+shared uvec2 block_at_s[V_DOT ? BLOCKS : 1u];                // as in tile_values_dot()
 
-// Uniform codes stay where they are in a byte: their sums are that much larger.
+// Uniform codes are not shifted to the bottom of their byte: their sums are larger by that power of two.
 const bool V_IN_PLACE = !V_BOOK && V_BITS != 3u;
 vec4 step_unit(uint k) {
 	vec4 x;
@@ -23,28 +23,22 @@ vec4 step_unit(uint k) {
 	return x;
 }
 
-// NVIDIA makes 64 products of bytes in the time of 16 conversions to float: there, sums begin at the bits of 2^23, which makes them
-// floats. Elsewhere a conversion costs no more than the subtraction.
+// Before Hopper, NVIDIA's multiprocessors issue 64 dot products but 16 conversions to float in a cycle. There, sums start from the
+// bits of the float 2^23, so that their bits are those of 2^23 + sum. Elsewhere a conversion costs no more than the subtraction.
 const bool SUM_ABOVE = (FLAGS & 4096u) != 0u;
 const float ABOVE = 8388608.0;
 float sum_value(uint x) { return SUM_ABOVE ? uintBitsToFloat(x) - ABOVE : float(x); }
 
-float block_max(float x) {
-#ifndef NO_SUBGROUP
+float block_max(float x) { // over the 4 lanes of a block
 	x = max(x, subgroupShuffleXor(x, 1u));
-	x = max(x, subgroupShuffleXor(x, 2u));
-#endif
-	return x;
+	return max(x, subgroupShuffleXor(x, 2u));
 }
 float block_sum(float x) {
-#ifndef NO_SUBGROUP
 	x += subgroupShuffleXor(x, 1u);
-	x += subgroupShuffleXor(x, 2u);
-#endif
-	return x;
+	return x + subgroupShuffleXor(x, 2u);
 }
 
-// Weights of the lane's quad as bytes: after score[] became weights. As for tile_softmax().
+// Rounds the weights of the lane's quad, score[]; parameters as for tile_softmax().
 void round_weights(uint live, uint params, uint largest) {
 	const float middle = dot_middle(V_BITS, V_BOOK);
 	[[unroll]] for (uint r = 0; r < V_RUNS; r++) {
@@ -66,28 +60,29 @@ void round_weights(uint live, uint params, uint largest) {
 	}
 }
 
-// Bytes 0 and 1 of 4 tokens' words to words of one byte each.
-void transpose_half(uvec4 w, out uint a, out uint b) {
-	const uint x = (w.x & 0xffffu) | w.y << 16u, y = (w.z & 0xffffu) | w.w << 16u;
+// Words of bytes 0, 2, 1, 3 of 4 tokens out of x, 2 bytes of tokens 0 and 1, and y, the same bytes of tokens 2 and 3.
+void interleave(uint x, uint y, out uint a, out uint b) {
 	a = (x & 0x00ff00ffu) | (y & 0x00ff00ffu) << 8u;
 	b = (x >> 8u & 0x00ff00ffu) | (y & 0xff00ff00u);
 }
-// Byte b of the tokens' codes of chunk c as words [byte]: w, the words they are in.
+// Codes of chunk c of 4 tokens, whose words are w, transposed: word i has byte i of each token.
 void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
-	if (V_CHUNK_BYTES == 4u) {
-		transpose_half(w, bytes[0], bytes[V_CHUNK_BYTES == 4u ? 1 : 0]);
-		const uint x = w.x >> 16u | (w.y & 0xffff0000u), y = w.z >> 16u | (w.w & 0xffff0000u);
-		bytes[V_CHUNK_BYTES == 4u ? 2 : 0] = (x & 0x00ff00ffu) | (y & 0x00ff00ffu) << 8u;
-		bytes[V_CHUNK_BYTES == 4u ? 3 : 0] = (x >> 8u & 0x00ff00ffu) | (y & 0xff00ff00u);
-	} else if (V_CHUNK_BYTES == 2u) {
-		transpose_half(w >> (c % 2u * 16u), bytes[0], bytes[V_CHUNK_BYTES == 2u ? 1 : 0]);
-	} else {
+	if (V_CHUNK_BYTES == 1u) {
 		bytes[0] = transpose_bytes(w, c);
+		return;
 	}
+	if (V_CHUNK_BYTES == 2u) w = w >> c % 2u * 16u;
+	interleave((w.x & 0xffffu) | w.y << 16u, (w.z & 0xffffu) | w.w << 16u, bytes[0], bytes[V_CHUNK_BYTES > 1u ? 1 : 0]);
+	if (V_CHUNK_BYTES == 4u)
+		interleave(w.x >> 16u | (w.y & 0xffff0000u), w.z >> 16u | (w.w & 0xffff0000u),
+		           bytes[V_CHUNK_BYTES == 4u ? 2 : 0], bytes[V_CHUNK_BYTES == 4u ? 3 : 0]);
 }
 
-// Adds the values of the tile, whose blocks are in block_at_s. After round_weights() and a barrier.
-void tile_values_dot() {
+// Adds the values of the tile, after round_weights(). Of the lane's quad: `at`, word of V where it begins; `factors`:
+// word of v_factors where the channel factors of the kv head begin.
+void tile_values_dot(uint at, uint factors) {
+	if (LANE % 4u == 0u) block_at_s[LANE / 4u] = uvec2(at, factors);
+	barrier();
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[dont_unroll]] for (uint i = 0; i < (BLOCKS + V_ROWS - 1u) / V_ROWS; i++) {
 		const uint block = min(i * V_ROWS + row, BLOCKS - 1u);

@@ -7,6 +7,7 @@
 #include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
 #include <cmath>
+#include <cstdlib>
 #include <doctest/doctest.h>
 #include <limits>
 #include <numeric>
@@ -301,7 +302,7 @@ void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats
 		}
 }
 
-// DeviceInfo::byte_attend: rounding a query to 8 bits moves scores, and with them weights, by up to 1.2 % (rms),
+// DeviceInfo::int8_attend: rounding a query to 8 bits moves scores, and with them weights, by up to 1.2 % (rms),
 // rounding weights the sum by 0.3 %; a query rounded to 16 bits does nothing that shows. Tighter than the tolerance of
 // single elements.
 void check_rounding(const PackedRow& r, const TestRow& row, std::span<const float> x, std::span<const float> ref) {
@@ -337,7 +338,7 @@ void run_packed(Backend& backend, const PackedRow& r, const TestRow& row) {
 	const Floats got = rig.get(out);
 	const std::string_view allowed = attend_tolerance(backend.info(), r.s.prompt, /*packed=*/true, "attend packed");
 	check_close(row, got, want, allowed);
-	if (backend.info().byte_attend && !r.s.prompt) check_rounding(r, row, got, want);
+	if (backend.info().int8_attend && !r.s.prompt) check_rounding(r, row, got, want);
 	check_same_bits(row, rig.get(vq), q);
 	const Floats lse = rig.get(out_lse);
 	if (std::isinf(want_lse[0]))
@@ -429,6 +430,16 @@ TEST_CASE("attend: parameters in bytes") {
 			++i;
 		}
 	each_row(rows, run_packed);
+}
+
+// Else the rows of this file would compare f32 once more, and pass.
+TEST_CASE("attend: devices that are told to take integer dot products do") {
+	const char* caps = std::getenv("KVRUN_TEST_CAPS");
+	if (!caps || !std::string_view(caps).ends_with("int_dot=2")) return;
+	for (const TestDevice& d : test_devices()) {
+		INFO(d.name);
+		CHECK((!d.backend || d.backend->info().int8_attend));
+	}
 }
 
 TEST_CASE("attend: rows of a prompt over packed pages") {

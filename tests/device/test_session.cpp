@@ -44,15 +44,15 @@ static double divergence(std::span<const float> x, std::span<const float> ref, s
 	return all / double(ref.size() / vocab);
 }
 
-// Matrix units round what a prompt multiplies to f16; integer dot products, queries and weights to bytes where a second
+// Matrix units round what a prompt multiplies to f16; integer dot products, queries and weights to int8 where a second
 // turn attends to packed tokens. What a policy loses against f16 is 0.001 and more.
-TEST_CASE("session: matrix units and products of bytes have the next tokens that f32 has, over older pages too") {
+TEST_CASE("session: matrix units and integer dot products have the next tokens that f32 has, over older pages too") {
 	const char *f16 = "fp16", *packed = "kivi2";
 	each_row(std::vector<Case>{{f16}, {packed}}, [&](Backend& backend, const Case& c, const TestRow& row) {
 		EngineOptions opt;
 		opt.model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
 		opt.backend = select_test_device(row.device);
-		const bool rounds = c.name == f16 ? backend.info().half_matmul : backend.info().byte_attend;
+		const bool rounds = c.name == f16 ? backend.info().half_matmul : backend.info().int8_attend;
 		if (!rounds || opt.backend.f32_matmul) return; // nothing to compare
 		const std::string record = file_text(KVRUN_SOURCE_DIR "/models/bundled/record40.txt");
 		Floats logits[2];

@@ -43,7 +43,7 @@ template <class T, class F> void each_row(const std::vector<T>& table, F f) {
 		}
 }
 
-// x against ref within tolerance(what); tolerances are in backends/check.cpp, for tests and KVRUN_CHECK alike.
+// x against ref within tolerance(what); tolerances are in backends/tolerance.cpp, for tests and KVRUN_CHECK alike.
 inline void check_close(const TestRow& row, std::span<const float> x, std::span<const float> ref,
                         std::string_view what) {
 	if (x.size() != ref.size()) {

@@ -204,6 +204,37 @@ TEST_CASE("vulkan: attention by matrices, where rows of a subgroup are whole mat
 	}
 }
 
+TEST_CASE("vulkan: attention by integer dot products fits the device's shared memory, as does what it is chosen for") {
+	for (const uint32_t vendor : {0x10deu, 0x1002u, 0x8086u})
+		for (const uint32_t shared : {16u << 10, 32u << 10})
+			for (const uint32_t subgroup : {4u, 64u}) {
+				vk::Caps c;
+				c.vendor = vendor;
+				c.workgroup = 256, c.shared_bytes = shared;
+				c.subgroup = c.subgroup_min = c.subgroup_max = subgroup;
+				c.subgroup_ops = c.int_dot = true;
+				bool int8 = false;
+				for (const vk::KernelUse& u : vk::kernel_uses(c)) {
+					if (u.kernel != Kernel::attend && u.kernel != Kernel::attend_int8) continue;
+					const KernelBlob& blob = kernel_blobs()[size_t(u.kernel)];
+					INFO(blob.name << ", " << u.what << ", vendor " << vendor << ", shared memory " << shared
+					               << ", subgroups of " << subgroup);
+					std::vector<vk::SpecValue> spec = u.spec;
+					spec.push_back({SPEC_SUBGROUP, subgroup});
+					CHECK(vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec).shared_bytes <= shared);
+					int8 |= u.kernel == Kernel::attend_int8;
+				}
+				CHECK(int8);
+				const Quant k2{.bits = 2, .scale = Scale::PerChannel}, v2{.bits = 2}, wide{.bits = 8};
+				CHECK(vk::choose_attend(c, 4, {k2, v2}, 128, 32, false).kernel == Kernel::attend_int8);
+				CHECK(vk::choose_attend(c, 4, {wide, v2}, 128, 32, false).kernel == Kernel::attend_int8);
+				CHECK(vk::choose_attend(c, 4, {wide, wide}, 128, 32, false).kernel == Kernel::attend);
+				CHECK(vk::choose_attend(c, 4, {}, 128, 32, false).kernel == Kernel::attend);
+				c.int_dot = false;
+				CHECK(vk::choose_attend(c, 4, {k2, v2}, 128, 32, false).kernel == Kernel::attend);
+			}
+}
+
 TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
 	select_test_device(test_driver());
 	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},
@@ -261,7 +292,7 @@ TEST_CASE("vulkan: every kernel is within the specification's minima and listed 
 			rich.subgroup = software ? 8 : 32;
 			rich.is_cpu = software;
 			rich.texel_range = software ? 128u << 20 : 0;
-			rich.subgroup_ops = true;
+			rich.subgroup_ops = rich.int_dot = true;
 			if (matrix) rich.matrix = {16, 16, 16};
 			for (const vk::KernelUse& u : vk::kernel_uses(rich)) listed.insert(u.kernel);
 		}
