@@ -19,6 +19,7 @@ struct DeviceInfo {
 	double peak_bytes_per_s = 0;    // 0: unknown
 	bool half_matmul = false;       // matmul and attention of prompts round their factors to f16; sums are f32
 	bool int8_attend = false; // attention over tokens of 1 to 4 bits rounds queries and weights to int8 (or int16)
+	bool int8_matvec = false; // matmul of decode rows by codes of 4 to 8 bits rounds x to int8, in blocks of 32
 	// Attention over many pages is cut into pieces, one partial state each. A piece has at least this many tokens, and
 	// a row has about this many pieces at most; prompt: of rows of a prompt over older tokens.
 	uint32_t piece_tokens = 128, most_pieces = 64;
@@ -75,6 +76,12 @@ class Backend {
 	// All projections read the same x (T, n) f32. `decode`: rows of decode steps, else rows of a prompt. A row's result
 	// depends on which of the two it is and on nothing else: neither on T nor on the other rows.
 	virtual void matmul(std::span<const Proj>, View x, Epilogue, bool decode) = 0;
+	// matmul() of rmsnorm(x), for which `h` (T, n) f32 is room: what it holds afterwards is not defined.
+	virtual void norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
+	                         bool decode) {
+		rmsnorm(h, x, w, eps);
+		matmul(projs, h, epilogue, decode);
+	}
 	// Head norm (optional), rotation of q in place (T, n_heads, head_dim), of k (T, n_kv_heads, head_dim), then
 	// k and v to f16 at `dst`; k and v themselves are left as they are.
 	virtual void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) = 0;

@@ -3,6 +3,7 @@
 #include "backends/backend.h"
 #include "backends/tolerance.h"
 #include <deque>
+#include <functional>
 #include <map>
 
 namespace kvrun {
@@ -34,6 +35,7 @@ class CheckedBackend final : public Backend {
 	void embed(View out, View table, View tokens) override;
 	void rmsnorm(View out, View x, View w, float eps) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
+	void norm_matmul(std::span<const Proj>, View h, View x, View w, float eps, Epilogue, bool decode) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
 	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
@@ -91,6 +93,8 @@ class CheckedBackend final : public Backend {
 	View reference(const View& v) const;
 	View reference_weight(const View& w) const;
 	template <class F> void run(const char* op, std::string shape, std::vector<Named> in, std::vector<Output> out, F f);
+	void multiply(std::span<const Proj>, View x, View norm, Epilogue, bool decode,
+	              const std::function<void(Backend&, const Map&)>&);
 	void compare_output(const char* op, const std::string& shape, const Output&);
 	std::vector<uint32_t> fetch_words(const View& v); // of the caller's u32 view
 	std::vector<Output> cache_outputs(const KvDst&, uint32_t n_kv_heads, uint32_t head_dim);

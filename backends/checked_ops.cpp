@@ -59,12 +59,24 @@ void CheckedBackend::rmsnorm(View out, View x, View w, float eps) {
 
 void CheckedBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 	check_matmul(projs, x, epilogue);
+	multiply(projs, x, {}, epilogue, decode,
+	         [&](Backend& b, const Map& map) { b.matmul(map.groups(projs), map(x), epilogue, decode); });
+}
+
+void CheckedBackend::norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
+                                 bool decode) {
+	check_rmsnorm(h, x, w);
+	check_matmul(projs, x, epilogue);
+	multiply(projs, x, w, epilogue, decode, [&](Backend& b, const Map& map) {
+		b.norm_matmul(map.groups(projs), map(h), map(x), map.weight(w), eps, epilogue, decode);
+	});
+}
+
+void CheckedBackend::multiply(std::span<const Proj> projs, View x, View norm, Epilogue epilogue, bool decode,
+                              const std::function<void(Backend&, const Map&)>& f) {
 	const char* op = decode ? "matvec" : "matmul";
-	const bool half = !decode && info().half_matmul;
-	const Tolerance t = tolerance(epilogue == Epilogue::SwiGLU ? (half ? "swiglu f16" : "swiglu")
-	                              : half                       ? "matmul f16"
-	                                                           : op);
 	std::vector<Named> in = {{"x", x}};
+	if (norm) in.push_back({"norm", norm});
 	std::vector<Output> out;
 	std::string shape = fmt::format("x {}", shape_text(x));
 	for (const Proj& p : projs) {
@@ -72,10 +84,10 @@ void CheckedBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilog
 		if (p.bias) in.push_back({"bias", p.bias});
 		if (epilogue == Epilogue::Add) in.push_back({"out_before", p.out});
 		if (epilogue == Epilogue::SwiGLU && &p != &projs[0]) continue;
-		out.push_back({"out", p.out, t});
+		out.push_back(
+		    {"out", p.out, tolerance(matmul_tolerance(info(), p.w.type, epilogue == Epilogue::SwiGLU, decode))});
 	}
-	run(op, shape, std::move(in), std::move(out),
-	    [&](Backend& b, const Map& map) { b.matmul(map.groups(projs), map(x), epilogue, decode); });
+	run(op, shape, std::move(in), std::move(out), f);
 }
 
 void CheckedBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {

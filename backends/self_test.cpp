@@ -112,12 +112,8 @@ void Run::project(DType type, bool decode) {
 	const Proj p{out, view(held_.back(), 0, type, kRows, kCols), {}};
 	b_.write_weight(p.w, 0, kRows, bytes, {});
 	b_.matmul({&p, 1}, x, Epilogue::None, decode);
-	const bool half = !decode && b_.info().half_matmul;
 	keep(fmt::format("{} of {}", decode ? "matvec" : "matmul", info.name),
-	     decode ? "matvec"
-	     : half ? "matmul f16"
-	            : "matmul",
-	     out);
+	     matmul_tolerance(b_.info(), type, /*swiglu=*/false, decode), out);
 }
 
 // Rotation, keys and values as f16, and causal attention over them.

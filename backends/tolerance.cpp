@@ -11,6 +11,12 @@ std::string_view attend_tolerance(const DeviceInfo& info, bool prompt, bool pack
 	return packed && info.int8_attend ? "attend int8" : prompt && info.half_matmul ? "attend_prompt f16" : plain;
 }
 
+std::string_view matmul_tolerance(const DeviceInfo& info, DType w, bool swiglu, bool decode) {
+	if (decode && info.int8_matvec && w >= DType::Q8_0) return swiglu ? "swiglu int8" : "matvec int8";
+	if (!decode && info.half_matmul) return swiglu ? "swiglu f16" : "matmul f16";
+	return swiglu ? "swiglu" : decode ? "matvec" : "matmul";
+}
+
 Tolerance tolerance(std::string_view what) {
 	struct Row {
 		std::string_view what;
@@ -26,6 +32,10 @@ Tolerance tolerance(std::string_view what) {
 	    {"swiglu", {1e-4, 1e-4}},
 	    {"matmul f16", {1e-3, 4e-3}}, // both operands rounded: about 2^-12 of each product, up to 5 deviations
 	    {"swiglu f16", {4e-3, 8e-3}},
+	    // x rounded to 8 bits: 0.006 of a sum's size (rms) where elements are alike, several times that where one is
+	    // large.
+	    {"matvec int8", {1e-3, 6e-2}},
+	    {"swiglu int8", {1e-2, 2e-1}},
 	    {"rope", {1e-5, 1e-5}},
 	    {"kv", {1e-3, 1e-5, 6e-8}}, // the unit of the smallest halves
 	    {"attend", {1e-4, 1e-4}},

@@ -1,5 +1,6 @@
 // How far a result may be from the cpu backend's: |x - ref| <= rel * |ref| + slack * rms(ref) + least.
 #pragma once
+#include "engine/core/dtype.h"
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -13,10 +14,13 @@ struct Tolerance {
 	double rel, slack, least = 0;
 };
 // By what is computed: embed, rmsnorm, matvec (decode), matmul (prompt), swiglu, the last
-// two also with "f16" behind it (DeviceInfo::half_matmul), rope, kv (K and V as f16), attend,
-// attend_prompt, "attend packed", "attend_prompt f16", "attend int8", copy. Throws Error{NotFound} for others.
+// two also with "f16" behind it (DeviceInfo::half_matmul), matvec and swiglu with "int8" (int8_matvec), rope, kv (K and
+// V as f16), attend, attend_prompt, "attend packed", "attend_prompt f16", "attend int8", copy. Throws Error{NotFound}
+// for others.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
+// Which of them matmul has for a weight of this type.
+std::string_view matmul_tolerance(const DeviceInfo&, DType, bool swiglu, bool decode);
 // Which of them attention has on a device, `plain` where nothing is rounded; prompt: rows of a prompt; packed: over
 // pages, some of them packed.
 std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain);

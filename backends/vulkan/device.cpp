@@ -271,9 +271,10 @@ std::string build_of(const Caps& c, const DeviceInfo& info) {
 	const std::string settings = driver_environment(/*choice=*/false);
 	std::string uuid;
 	for (const uint8_t b : c.cache_uuid) uuid += fmt::format("{:02x}", b);
-	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{}{:016x}", info.driver, c.vendor, c.device,
+	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{}{}{:016x}", info.driver, c.vendor, c.device,
 	                   c.driver_version, uuid, XXH3_64bits(settings.data(), settings.size()),
-	                   info.half_matmul ? "f16 " : "", info.int8_attend ? "int8 " : "", kernels);
+	                   info.half_matmul ? "f16 " : "", info.int8_attend ? "int8 " : "",
+	                   info.int8_matvec ? "matvec-int8 " : "", kernels);
 }
 
 // How a row's attention is cut: a workgroup takes tiles of 4 tokens per lane.
@@ -311,6 +312,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.half_matmul = uses_matrices(c);
 	if (!info.half_matmul) c.matrix = {};
 	info.int8_attend = attends_in_int8(c);
+	info.int8_matvec = projects_in_int8(c, DType::Q4_K);
 	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
 	out.report.build = build_of(c, info);

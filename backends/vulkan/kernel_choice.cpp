@@ -50,9 +50,11 @@ Choice choose_kv_load() { return {Kernel::kv_load, {{SPEC_LOCAL_X, kLocal}}}; }
 
 namespace {
 
-constexpr uint32_t kTail = 4;       // FLAGS of the kernels: cols is no multiple of 32
-constexpr uint32_t kVecLocal = 128; // workgroup of matvec.comp
-constexpr uint32_t kTileRows = 64;  // of matmul.comp
+constexpr uint32_t kTail = 4;        // FLAGS of the kernels: cols is no multiple of 32
+constexpr uint32_t kNorm = 8;        // of matvec_int8.comp: x is normed
+constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
+constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
+constexpr uint32_t kTileRows = 64;   // of matmul.comp
 
 // 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
 MatmulChoice soft_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
@@ -80,6 +82,20 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 	          {SPEC_WTYPE, uint32_t(type)},
 	          {SPEC_FLAGS, flags}}},
 	        {ceil_div(rows, kVecLocal / n * each), 1, 1}};
+}
+
+// A row of x is rounded once per workgroup, so workgroups take more rows where there are enough to fill the device.
+MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	uint32_t each = rows >= 16384 ? 4 : rows >= 6144 ? 2 : 1;
+	if (few_registers(c)) each = std::min(each, 2u);
+	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
+	return {{Kernel::matvec_int8,
+	         {{SPEC_LOCAL_X, kInt8Local},
+	          {SPEC_ROWS, each},
+	          {SPEC_COLS, tokens},
+	          {SPEC_WTYPE, uint32_t(type)},
+	          {SPEC_FLAGS, flags}}},
+	        {ceil_div(rows, kInt8Local / c.subgroup * each), 1, 1}};
 }
 
 // Wide tiles do more work per byte from memory, narrow ones make more workgroups.
@@ -141,6 +157,12 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 
 } // namespace
 
+// Whatever the number of tokens: an output has the same bits with any other rows.
+bool projects_in_int8(const Caps& c, DType type) {
+	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !soft(c) && type >= DType::Q8_0 &&
+	       c.workgroup >= kInt8Local && c.shared_bytes >= kMatvecTokens * (64 * 40 + kInt8Local / c.subgroup * 4);
+}
+
 // All tiles or none: an output has the same bits whatever tokens come with it.
 bool uses_matrices(const Caps& c) {
 	return c.matrix && !soft(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
@@ -148,9 +170,11 @@ bool uses_matrices(const Caps& c) {
 }
 
 MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
-                           bool decode) {
+                           bool decode, bool norm) {
 	const uint32_t flags = epilogue | (cols % 32 ? kTail : 0);
 	if (soft(c)) return soft_matmul(c, type, rows, tokens, flags);
+	if (decode && projects_in_int8(c, type)) return matvec_int8(c, type, rows, tokens, epilogue | (norm ? kNorm : 0));
+	KV_ASSERT(!norm);
 	if (decode) return matvec(c, type, rows, tokens, flags);
 	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
 	return matmul(type, rows, tokens, flags);

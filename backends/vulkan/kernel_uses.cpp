@@ -47,6 +47,14 @@ void matmul_uses(const Caps& c, Uses& out) {
 		use(t, 4096, 4096, kMatvecTokens, MATMUL_ADD, true, "8 tokens, add");
 		use(t, 8192, 4096, 512, MATMUL_SWIGLU, false, "prompt, swiglu");
 		use(t, 192, 4096, 16, MATMUL_GATE, false, "prompt, narrow, gate");
+		if (!projects_in_int8(c, t)) continue;
+		for (const bool norm : {false, true})
+			add(out, choose_matmul(c, t, 32768, 4096, 1, MATMUL_STORE, true, norm),
+			    fmt::format("{}, 1 token, many rows{}", dtype_info(t).name, norm ? ", norm" : ""));
+		add(out, choose_matmul(c, t, 28672, 4096, 1, MATMUL_SWIGLU, true, true),
+		    fmt::format("{}, 1 token, many rows, norm, swiglu", dtype_info(t).name));
+		add(out, choose_matmul(c, t, 6144, 4096, kMatvecTokens, MATMUL_STORE, true, true),
+		    fmt::format("{}, 8 tokens, norm", dtype_info(t).name));
 	}
 	use(DType::F32, 172, 172, 1, MATMUL_STORE, true, "1 token, odd columns");
 	use(DType::F32, 172, 172, 64, MATMUL_STORE, false, "prompt, odd columns");

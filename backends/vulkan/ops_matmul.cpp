@@ -16,6 +16,7 @@ struct Job { // projections that one dispatch computes
 	View x;
 	uint32_t epilogue = MATMUL_STORE;
 	bool decode = false;
+	MatmulNorm norm;
 	uint32_t tokens() const { return x.shape[0]; }
 	uint32_t cols() const { return uint32_t(x.row_elements()); }
 	uint32_t rows() const {
@@ -77,10 +78,12 @@ size_t together(const Caps& c, std::span<const Proj> projs, Spans& s) {
 
 void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const Spans& s, bool continues) {
 	const DType type = job.projs[0].w.type;
-	const MatmulChoice how = choose_matmul(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode);
+	const MatmulChoice how =
+	    choose_matmul(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode, bool(job.norm.w));
 	MatmulPush push{};
 	push.cols = job.cols();
 	push.tokens = job.tokens();
+	push.eps = job.norm.eps;
 	for (size_t i = 0; i < job.projs.size(); ++i) {
 		const Proj& p = job.projs[i];
 		push.rows[i] = p.w.shape[0];
@@ -91,8 +94,9 @@ void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const S
 		push.bias |= uint32_t(bool(p.bias)) << i;
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
-	rec.dispatch(kernels.get(how.kernel, how.spec), push, {s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind()},
-	             how.groups,
+	std::vector<Bind> binds{s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind()};
+	if (how.kernel == Kernel::matvec_int8) binds.push_back(job.norm.w ? bind(job.norm.w) : Bind{});
+	rec.dispatch(kernels.get(how.kernel, how.spec), push, binds, how.groups,
 	             {.label = job.decode ? "matvec" : "matmul",
 	              .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
 	              .flops = 2.0 * double(job.rows()) * in,
@@ -127,6 +131,21 @@ View VulkanBackend::aligned_rows(View x) {
 
 void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 	check_matmul(projs, x, epilogue);
+	multiply(projs, x, {}, epilogue, decode);
+}
+
+void VulkanBackend::norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
+                                bool decode) {
+	const auto fits = [&](const Proj& p) { return projects_in_int8(caps(), p.w.type); };
+	if (!decode || !std::ranges::all_of(projs, fits) || !aligned16({x, w}))
+		return Backend::norm_matmul(projs, h, x, w, eps, epilogue, decode);
+	check_rmsnorm(h, x, w);
+	check_matmul(projs, x, epilogue);
+	multiply(projs, x, {w, eps}, epilogue, decode);
+}
+
+void VulkanBackend::multiply(std::span<const Proj> projs, View x, const MatmulNorm& norm, Epilogue epilogue,
+                             bool decode) {
 	const Caps& c = caps();
 	if (decode && !soft(c) && x.shape[0] > kMatvecTokens) { // a row's bits are those of any smaller step
 		for (uint32_t first = 0; first < x.shape[0]; first += kMatvecTokens) {
@@ -134,7 +153,7 @@ void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogu
 			std::vector<Proj> part(projs.begin(), projs.end());
 			for (Proj& p : part)
 				if (p.out) p.out = rows(p.out, first, n);
-			matmul(part, rows(x, first, n), epilogue, decode);
+			multiply(part, rows(x, first, n), norm, epilogue, decode);
 		}
 		return;
 	}
@@ -143,25 +162,25 @@ void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogu
 	x = aligned_rows(x);
 	Spans s;
 	if (epilogue == Epilogue::SwiGLU) {
-		if (cover(c, projs, true, s)) return run(kernels_, rec_, c, {projs, x, MATMUL_SWIGLU, decode}, s, false);
+		if (cover(c, projs, true, s)) return run(kernels_, rec_, c, {projs, x, MATMUL_SWIGLU, decode, norm}, s, false);
 		const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // apart: first g, then out = silu(out) * u
-		project(projs[0], x, MATMUL_STORE, decode);
-		project(up, x, MATMUL_GATE, decode);
+		project(projs[0], x, norm, MATMUL_STORE, decode);
+		project(up, x, norm, MATMUL_GATE, decode);
 		return;
 	}
 	const uint32_t kind = epilogue == Epilogue::Add ? MATMUL_ADD : MATMUL_STORE;
 	while (!projs.empty()) {
 		const size_t n = together(c, projs, s);
 		if (n == 1)
-			project(projs[0], x, kind, decode);
+			project(projs[0], x, norm, kind, decode);
 		else
-			run(kernels_, rec_, c, {projs.first(n), x, kind, decode}, s, false);
+			run(kernels_, rec_, c, {projs.first(n), x, kind, decode, norm}, s, false);
 		projs = projs.subspan(n);
 	}
 }
 
 // One projection; a weight larger than a binding goes in pieces of rows.
-void VulkanBackend::project(const Proj& whole, View x, uint32_t epilogue, bool decode) {
+void VulkanBackend::project(const Proj& whole, View x, const MatmulNorm& norm, uint32_t epilogue, bool decode) {
 	const Caps& c = caps();
 	const size_t row_bytes = device_row_bytes(whole.w.type, uint32_t(whole.w.row_elements()));
 	const uint32_t rows = whole.w.shape[0], most = rows_per_binding(row_bytes, weight_range(c));
@@ -175,7 +194,7 @@ void VulkanBackend::project(const Proj& whole, View x, uint32_t epilogue, bool d
 		s.out.add(p.out, 4 * p.out.elements());
 		if (p.bias) p.bias.at += 4 * size_t(first);
 		p.out.at += 4 * size_t(first);
-		run(kernels_, rec_, c, {{&p, 1}, x, epilogue, decode}, s, first > 0);
+		run(kernels_, rec_, c, {{&p, 1}, x, epilogue, decode, norm}, s, first > 0);
 	}
 }
 

@@ -21,6 +21,11 @@ inline bool aligned16(std::initializer_list<View> views) {
 	return true;
 }
 
+struct MatmulNorm { // of a matmul's x
+	View w;         // (n) f32; empty: none
+	float eps = 0;
+};
+
 class VulkanBackend final : public Backend {
  public:
 	VulkanBackend(std::unique_ptr<Instance>, const Candidate&, const BackendOptions&);
@@ -40,6 +45,7 @@ class VulkanBackend final : public Backend {
 	void embed(View out, View table, View tokens) override;
 	void rmsnorm(View out, View x, View w, float eps) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
+	void norm_matmul(std::span<const Proj>, View h, View x, View w, float eps, Epilogue, bool decode) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
 	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
@@ -85,7 +91,8 @@ class VulkanBackend final : public Backend {
 	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
 	uint32_t rows_per_binding(size_t row_bytes, uint64_t range) const;
 	View aligned_rows(View x);
-	void project(const Proj&, View x, uint32_t epilogue, bool decode);
+	void multiply(std::span<const Proj>, View x, const MatmulNorm&, Epilogue, bool decode);
+	void project(const Proj&, View x, const MatmulNorm&, uint32_t epilogue, bool decode);
 
 	Device dev_;
 	Memory mem_;

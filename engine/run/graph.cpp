@@ -44,9 +44,8 @@ void Graph::embed(const View& x, const View& tokens) { be_.embed(x, w_.embed, to
 
 void Graph::project_in(uint32_t l, const GraphRows& r, bool decode) {
 	const LayerWeights& L = w_.layers[l];
-	be_.rmsnorm(r.h, r.x, L.attn_norm, cfg_.norm_eps);
 	const Proj qkv[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
-	be_.matmul(qkv, r.h, Epilogue::None, decode);
+	be_.norm_matmul(qkv, r.h, r.x, L.attn_norm, cfg_.norm_eps, Epilogue::None, decode);
 }
 
 void Graph::rotate(uint32_t l, const GraphRows& r, uint32_t first, uint32_t n, const KvDst& dst) {
@@ -59,9 +58,8 @@ void Graph::project_out(uint32_t l, const GraphRows& r, bool decode) {
 	const LayerWeights& L = w_.layers[l];
 	const Proj out[] = {{r.x, L.wo, {}}};
 	be_.matmul(out, r.att, Epilogue::Add, decode);
-	be_.rmsnorm(r.h, r.x, L.ffn_norm, cfg_.norm_eps);
 	const Proj gate_up[] = {{r.gate, L.w_gate, {}}, {r.up, L.w_up, {}}};
-	be_.matmul(gate_up, r.h, Epilogue::SwiGLU, decode);
+	be_.norm_matmul(gate_up, r.h, r.x, L.ffn_norm, cfg_.norm_eps, Epilogue::SwiGLU, decode);
 	const Proj down[] = {{r.x, L.w_down, {}}};
 	be_.matmul(down, r.gate, Epilogue::Add, decode);
 }
@@ -70,9 +68,8 @@ void Graph::logits(const View& x, std::vector<float>& out, bool decode) {
 	const uint32_t n = x.shape[0];
 	KV_ASSERT(n <= kLogitRows);
 	const View norm = rows(final_, 0, n), y = rows(logits_, 0, n);
-	be_.rmsnorm(norm, x, w_.final_norm, cfg_.norm_eps);
 	const Proj head[] = {{y, w_.lm_head, {}}};
-	be_.matmul(head, norm, Epilogue::None, decode);
+	be_.norm_matmul(head, norm, x, w_.final_norm, cfg_.norm_eps, Epilogue::None, decode);
 	out.resize(size_t(n) * cfg_.vocab);
 	be_.read(*y.buf, y.at, std::as_writable_bytes(std::span(out)));
 }

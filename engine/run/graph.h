@@ -8,7 +8,7 @@ namespace kvrun {
 
 struct GraphRows { // rows of one pass through a layer
 	uint32_t n;
-	View x, h;     // (n, dim) f32: residual stream, its norm
+	View x, h;     // (n, dim) f32: residual stream, room for its norm
 	View q, att;   // (n, n_heads, head_dim) f32
 	View k, v;     // (n, n_kv_heads, head_dim) f32
 	View gate, up; // (n, hidden_dim) f32

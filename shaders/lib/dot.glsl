@@ -1,5 +1,4 @@
-// Integer dot products of 4 x 8 bits (Caps::int_dot), and packed codes as their operands. The products are exact; the
-// other operand, a query or a weight, is rounded.
+// Packed codes as operands of integer dot products (lib/int8.glsl). The other operand, a query or a weight, is rounded.
 //
 // A code becomes a byte L: a uniform code itself, or for a codebook an integer with
 //   value of the code (shared/kv_page.h) = dot_unit() (L - dot_middle())
@@ -11,12 +10,7 @@
 // same sign.
 #ifndef KVRUN_DOT_GLSL
 #define KVRUN_DOT_GLSL
-#extension GL_EXT_spirv_intrinsics : require
-
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
-int dot_bytes(int a, int b, spirv_literal int packed_4x8); // OpSDot
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4451)
-uint dot_bytes(uint a, uint b, spirv_literal int packed_4x8); // OpUDot
+#include "lib/int8.glsl"
 
 float dot_middle(const uint bits, const bool book) {
 	return book && bits == 2u ? 20.0 : book && bits == 3u ? 59.5 : 0.5 * float((1u << bits) - 1u);
@@ -44,13 +38,6 @@ uint plain_bits(const uint bits) { return bits == 3u ? 2u : bits; }
 CODE_BYTES(uint)
 CODE_BYTES(uvec4)
 
-// x * inverse + offset rounded to integers in 0 .. 2^16 - 1, in the low 16 bits: floats from 2^23 to 2^24 have no
-// fraction.
-uvec4 round_above(vec4 x, float inverse, float offset) {
-	return floatBitsToUint(fma(x, vec4(inverse), vec4(8388608.0 + offset)));
-}
-// The lowest bytes of 4 words.
-uint pack_bytes(uvec4 b) { return (b.x & 255u) | (b.y & 255u) << 8u | (b.z & 255u) << 16u | b.w << 24u; }
 // Byte c % 4 of 4 words, in the order 0, 2, 1, 3.
 uint transpose_bytes(uvec4 w, uint c) {
 	w = w >> c % 4u * 8u;

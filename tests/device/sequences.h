@@ -18,10 +18,14 @@ struct Case {
 	std::string text() const { return name; }
 };
 
-inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ubatch = 512) {
+// f32: for comparison with the cpu backend, nothing is rounded to f16 or int8 on the way (DeviceInfo::half_matmul,
+// ...).
+inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ubatch = 512,
+                                           bool f32 = false) {
 	EngineOptions opt;
 	opt.model = model;
 	opt.backend = select_test_device(device);
+	opt.backend.f32_matmul |= f32;
 	opt.ubatch = ubatch;
 	return Engine::open(opt);
 }

@@ -110,7 +110,8 @@ TEST_CASE("models: logits of every tiny checkpoint are those of transformers, as
 			std::printf("%-10s %-22s prompt %.1e, token by token %.1e\n", device.c_str(), e.name.c_str(), prompt,
 			            decode);
 			CHECK(prompt < tolerance(device));
-			CHECK(decode < tolerance(device));
+			const bool int8 = engine->backend().info().int8_matvec && e.name.find("_q") != std::string::npos;
+			CHECK(decode < (int8 ? 4e-2 : tolerance(device)));
 		}
 	});
 }

@@ -100,8 +100,8 @@ void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 		const Floats bias = m.bias ? random.normals(d) : Floats();
 		Proj p{rig.out(m.T, d), rig.weight(m.type, w, all, m.n, m.first, m.first ? d : 0),
 		       m.bias ? rig.f32(bias, d) : View()};
-		refs.push_back(
-		    matmul_reference(m, d, factors(backend, m.decode, x), factors(backend, m.decode, w.values), bias));
+		refs.push_back(matmul_reference(m, d, rounded_x(backend, m.decode, m.type, x),
+		                                factors(backend, m.decode, w.values), bias));
 		if (m.epilogue == Epilogue::Add) {
 			const Floats before = random.normals(size_t(m.T) * d);
 			p.out = rig.f32(before, m.T, d);
@@ -116,8 +116,8 @@ void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 	backend.matmul(projs, vx, m.epilogue, m.decode);
 	for (size_t i = 0; i < projs.size(); ++i) {
 		if (!projs[i].out) continue;
-		const char* op = m.epilogue == Epilogue::SwiGLU ? "swiglu" : m.decode ? "matvec" : "matmul";
-		check_close(row, rig.get(projs[i].out), Floats(refs[i].begin(), refs[i].end()), op);
+		check_matmul(row, backend, m.decode, m.type, m.epilogue == Epilogue::SwiGLU, rig.get(projs[i].out),
+		             Floats(refs[i].begin(), refs[i].end()));
 	}
 	check_same_bits(row, rig.get(vx), x);
 }

@@ -14,8 +14,11 @@ namespace {
 constexpr DType kWeightTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
                                   DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
 
-// What makes a Vulkan device use other kernels: no texel buffers, then no subgroup operations either.
-constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0"};
+// What makes a Vulkan device use other kernels: no texel buffers, then no subgroup operations either, or integer dot
+// products.
+constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0", "texel_range=0,int_dot=2"};
+
+constexpr float kEps = 1e-5f;
 
 class CapsGuard { // KVRUN_TEST_CAPS for devices opened while it lives
  public:
@@ -37,10 +40,11 @@ struct LayerRow { // the projections of one layer that share x
 	std::vector<uint32_t> d; // rows of each weight
 	Epilogue epilogue = Epilogue::None;
 	bool decode = false;
-	DType last{}; // type of the last weight, when it differs
+	DType last = {}; // type of the last weight, when it differs
+	bool norm = false;
 	std::string text() const {
-		return fmt::format("{}: T {} n {} d {} {}{}, shared buffers, epilogue {}", decode ? "matvec" : "matmul", T, n,
-		                   fmt::join(d, "+"), dtype_info(type).name,
+		return fmt::format("{}{}: T {} n {} d {} {}{}, shared buffers, epilogue {}", norm ? "norm and " : "",
+		                   decode ? "matvec" : "matmul", T, n, fmt::join(d, "+"), dtype_info(type).name,
 		                   last != DType{} ? fmt::format(", last {}", dtype_info(last).name) : "", int(epilogue));
 	}
 	DType type_of(size_t i) const { return last != DType{} && i + 1 == d.size() ? last : type; }
@@ -52,6 +56,7 @@ struct Layer {
 	Floats x;
 	std::vector<RandomWeight> w;
 	std::vector<Floats> bias, before;
+	Floats norm; // empty: x as it is
 
 	Layer(const LayerRow& r, uint32_t seed)
 	    : row(r), random(seed), x(random.normals(size_t(r.T) * r.n, 1 / std::sqrt(float(r.n)))) {
@@ -60,9 +65,13 @@ struct Layer {
 			bias.push_back(random.normals(r.d[i]));
 			before.push_back(random.normals(size_t(r.T) * r.d[i]));
 		}
+		if (!r.norm) return;
+		norm = random.normals(r.n, 1 / std::sqrt(float(r.n)));
+		for (size_t k = 0; k < x.size(); ++k)
+			x[k] *= std::pow(30.f, float(k / r.n % 3)); // another row's norm would show
 	}
 	std::vector<double> sums(Backend& b, size_t i) const {
-		const Floats xs = factors(b, row.decode, x), ws = factors(b, row.decode, w[i].values);
+		const Floats xs = rounded_x(b, row.decode, row.type_of(i), inputs()), ws = factors(b, row.decode, w[i].values);
 		std::vector<double> y(size_t(row.T) * row.d[i]);
 		for (uint32_t t = 0; t < row.T; ++t)
 			for (uint32_t r = 0; r < row.d[i]; ++r) {
@@ -85,7 +94,19 @@ struct Layer {
 			for (size_t k = 0; k < y.size(); ++k) y[k] += double(before[i][k]);
 		return Floats(y.begin(), y.end());
 	}
-	const char* op() const { return row.epilogue == Epilogue::SwiGLU ? "swiglu" : row.decode ? "matvec" : "matmul"; }
+	// What is multiplied: x, or its norm.
+	Floats inputs() const {
+		Floats h = x;
+		for (uint32_t t = 0; t < row.T && !norm.empty(); ++t) {
+			double sum = 0;
+			for (uint32_t c = 0; c < row.n; ++c)
+				sum += double(x[size_t(t) * row.n + c]) * double(x[size_t(t) * row.n + c]);
+			const double scale = 1 / std::sqrt(sum / row.n + double(kEps));
+			for (uint32_t c = 0; c < row.n; ++c)
+				h[size_t(t) * row.n + c] = float(double(x[size_t(t) * row.n + c]) * scale * double(norm[c]));
+		}
+		return h;
+	}
 };
 
 // Between what is read and what is written: descriptors start at multiples of up to 256 bytes, and the synchronisation
@@ -124,7 +145,13 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 		backend.write(act_buffer, out_at[i], std::as_bytes(std::span(l.before[i])));
 		projs.push_back(p);
 	}
-	backend.matmul(projs, view(act_buffer, x_at, DType::F32, l.row.T, l.row.n), l.row.epilogue, l.row.decode);
+	const View x = view(act_buffer, x_at, DType::F32, l.row.T, l.row.n);
+	Rig rig(backend);
+	if (l.row.norm)
+		backend.norm_matmul(projs, rig.out(l.row.T, l.row.n), x, rig.f32(l.norm, l.row.n), kEps, l.row.epilogue,
+		                    l.row.decode);
+	else
+		backend.matmul(projs, x, l.row.epilogue, l.row.decode);
 	Floats all(acts / 4);
 	backend.read(act_buffer, 0, std::as_writable_bytes(std::span(all)));
 	backend.submit();
@@ -134,7 +161,8 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 	for (size_t i = 0; i < n; ++i) {
 		const auto at = ptrdiff_t(out_at[i] / 4);
 		const size_t count = l.before[i].size();
-		check_close(row, std::span(all).subspan(size_t(at), count), l.expected(backend, i), l.op());
+		check_matmul(row, backend, l.row.decode, l.row.type_of(i), l.row.epilogue == Epilogue::SwiGLU,
+		             std::span(all).subspan(size_t(at), count), l.expected(backend, i));
 		std::fill_n(around.begin() + at, count, 0.f);
 		std::fill_n(same.begin() + at, count, 0.f);
 	}
@@ -152,6 +180,9 @@ std::vector<LayerRow> layer_rows() {
 			if (T != 3) rows.push_back({t, T, n, {33, 65}, Epilogue::Add, decode, {}});
 		}
 	}
+	const size_t plain = rows.size();
+	for (size_t i = 0; i < plain; ++i)
+		if (rows[i].epilogue != Epilogue::Add) rows.push_back(rows[i]), rows.back().norm = true;
 	for (bool decode : {true, false}) { // types of one file may differ between projections
 		rows.push_back({DType::Q4_K, 4, 512, {48, 40, 40}, Epilogue::None, decode, DType::Q6_K});
 		rows.push_back({DType::Q4_K, 4, 512, {48, 48}, Epilogue::SwiGLU, decode, DType::Q6_K});

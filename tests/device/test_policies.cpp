@@ -95,25 +95,25 @@ TEST_CASE("policies: every policy on a model of every family, in any chunking, a
 	for (const auto& list : {kShort, kFetching})
 		for (const std::string& p : list) tested.insert(parse_policy(p).name);
 	for (const KvPolicy& p : all_policies()) CHECK_MESSAGE(tested.count(p.name), p.name);
-	each_row(std::vector<Case>{{"llama"}, {"qwen2"}, {"qwen3"}, {"phi3"}},
-	         [](Backend&, const Case& c, const TestRow& row) {
-		         const size_t steps = row.device == "swiftshader" ? 12 : 36; // slow, as below
-		         const auto cpu = open_engine("cpu", tiny(c)), whole = open_engine(row.device, tiny(c));
-		         const Tokens tokens = random_tokens(108, cpu->config().vocab, 3);
-		         std::map<std::string, Floats> want, got;
-		         for (const std::string& policy : kShort) {
-			         want[policy] = logits_of(*cpu, policy, tokens, steps);
-			         got[policy] = logits_of(*whole, policy, tokens, steps);
-			         const double error = relative_error(got[policy], want[policy]);
-			         CHECK_MESSAGE(error < kError, policy << ": " << error);
-		         }
-		         check_order(want);
-		         if (row.device == "swiftshader" && row.number > 0) return; // slow, and the other test has chunks too
-		         const auto pieces = open_engine(row.device, tiny(c), 19);
-		         for (const std::string& policy : kShort)
-			         check_same_bits({row.device, row.number, c.name + ", " + policy},
-			                         logits_of(*pieces, policy, tokens, steps), got[policy]);
-	         });
+	each_row(
+	    std::vector<Case>{{"llama"}, {"qwen2"}, {"qwen3"}, {"phi3"}}, [](Backend&, const Case& c, const TestRow& row) {
+		    const size_t steps = row.device == "swiftshader" ? 12 : 36; // slow, as below
+		    const auto cpu = open_engine("cpu", tiny(c)), whole = open_engine(row.device, tiny(c), 512, /*f32=*/true);
+		    const Tokens tokens = random_tokens(108, cpu->config().vocab, 3);
+		    std::map<std::string, Floats> want, got;
+		    for (const std::string& policy : kShort) {
+			    want[policy] = logits_of(*cpu, policy, tokens, steps);
+			    got[policy] = logits_of(*whole, policy, tokens, steps);
+			    const double error = relative_error(got[policy], want[policy]);
+			    CHECK_MESSAGE(error < kError, policy << ": " << error);
+		    }
+		    check_order(want);
+		    if (row.device == "swiftshader" && row.number > 0) return; // slow, and the other test has chunks too
+		    const auto pieces = open_engine(row.device, tiny(c), 19, /*f32=*/true);
+		    for (const std::string& policy : kShort)
+			    check_same_bits({row.device, row.number, c.name + ", " + policy},
+			                    logits_of(*pieces, policy, tokens, steps), got[policy]);
+	    });
 }
 
 TEST_CASE("policies: one side in f16 and the other packed is refused before anything is read") {
@@ -226,7 +226,7 @@ TEST_CASE("policies: fp16 has the bits of a cache without a policy, and so has e
 TEST_CASE("policies: every policy on the bundled model, as on the cpu") {
 	const std::string model = test_root() + "/models/bundled/recall-4m-f16.gguf";
 	each_row(std::vector<Case>{{"bundled"}}, [&](Backend&, const Case&, const TestRow& row) {
-		const auto cpu = open_engine("cpu", model), engine = open_engine(row.device, model);
+		const auto cpu = open_engine("cpu", model), engine = open_engine(row.device, model, 512, /*f32=*/true);
 		std::ifstream text(test_root() + "/models/bundled/record40.txt");
 		const std::string record((std::istreambuf_iterator<char>(text)), {});
 		Tokens tokens = engine->tokenizer().encode(record);

@@ -5,6 +5,7 @@
 #include "tests/support/devices.h"
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <string>
@@ -61,6 +62,22 @@ inline void check_close(const TestRow& row, std::span<const float> x, std::span<
 		text += fmt::format("\n  [{}] {:.9g}, expected {:.9g}, off by {:.3g}", i, x[i], ref[i],
 		                    double(x[i]) - double(ref[i]));
 	FAIL_CHECK(row_text(row) << "\n" << text);
+}
+
+// Sums of matmul against those of rounded_x() and factors(). Where x is rounded to int8, an element that lies between
+// two bytes may become either, and nothing else may differ.
+inline void check_matmul(const TestRow& row, const Backend& backend, bool decode, DType weight, bool swiglu,
+                         std::span<const float> x, std::span<const float> ref) {
+	const std::string_view allowed = matmul_tolerance(backend.info(), weight, swiglu, decode);
+	check_close(row, x, ref, allowed);
+	if (!allowed.ends_with("int8")) return;
+	double wrong = 0, all = 0;
+	for (size_t i = 0; i < x.size(); ++i) {
+		wrong += (double(x[i]) - double(ref[i])) * (double(x[i]) - double(ref[i]));
+		all += double(ref[i]) * double(ref[i]);
+	}
+	if (std::sqrt(wrong) > 1e-3 * std::sqrt(all))
+		FAIL_CHECK(row_text(row) << "\nerror " << std::sqrt(wrong / all) << " (rms), expected at most 0.001");
 }
 
 // The same bits: what determinism and independence of chunking promise.

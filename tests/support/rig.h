@@ -3,6 +3,8 @@
 #include "backends/backend.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/f16.h"
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <doctest/doctest.h>
@@ -78,6 +80,17 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 inline std::vector<float> factors(Backend& backend, bool decode, std::vector<float> x) {
 	if (!decode && backend.info().half_matmul)
 		for (float& v : x) v = f16_to_f32(f32_to_f16(v));
+	return x;
+}
+
+// x (T, n), n a multiple of 32, as matmul multiplies it with a weight of this type.
+inline std::vector<float> rounded_x(Backend& backend, bool decode, DType weight, std::vector<float> x) {
+	if (!decode || !backend.info().int8_matvec || weight < DType::Q8_0) return factors(backend, decode, std::move(x));
+	for (size_t at = 0; at < x.size(); at += 32) {
+		float most = 0;
+		for (size_t i = at; i < at + 32; ++i) most = std::max(most, std::abs(x[i]));
+		for (size_t i = at; i < at + 32 && most > 0; ++i) x[i] = std::nearbyint(x[i] * (127 / most)) * (most / 127);
+	}
 	return x;
 }
 

@@ -1,0 +1,179 @@
+// What matvec.comp computes, by integer dot products: x is rounded to int8, weights are codes of 4 to 8 bits.
+//
+//   sum_k x_k w_k = sum_blocks unit (scale sum_k b_k code_k - min sum_k b_k),  b_k = round(x_k / unit), unit = max |x_k| / 127
+// over blocks of 32 elements. NORM: x / rms(x) * norm (cols) f32 in place of x, for which rmsnorm.comp would write it.
+//
+// 0 out | 1 w | 2 x | 3 bias | 4 norm; arguments as for matvec.comp, cols a multiple of 32.
+// A workgroup rounds CHUNK blocks of each row of x into shared memory; a subgroup then multiplies ROWS rows with them, a lane a
+// block at a time. An output's sum depends on SUBGROUP and LOCAL_X only: not on T, on ROWS or on neighbouring rows.
+// FLAGS: MATMUL_* epilogue; 8: NORM.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "shared/push.h"
+#include "shared/spec.h"
+
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 256;
+layout(constant_id = SPEC_ROWS) const uint ROWS = 2;
+layout(constant_id = SPEC_COLS) const uint COLS = 1; // T <= 8
+layout(constant_id = SPEC_WTYPE) const uint WTYPE = 4;
+layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(push_constant) uniform Push { MatmulPush p; };
+
+layout(binding = 0) restrict buffer Out { float o[]; };
+layout(binding = 1) restrict readonly buffer W4 { uvec4 w4[]; };
+layout(binding = 2) restrict readonly buffer X { vec4 x[]; };
+layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
+layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
+
+#define WEIGHT_PIECE(i) w4[i]
+#define WEIGHT_BLOCKS
+#include "lib/unpack_weights.glsl"
+#include "lib/matmul_rows.glsl"
+#include "lib/int8.glsl"
+
+const bool NORM = (FLAGS & 8u) != 0u;
+const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : 64u; // a multiple of SUBGROUP and of LOCAL_X / 4
+const uint QUAD_LANES = 4u;                                     // that round a block: two quads each
+shared uvec4 x_s[COLS * 2u * CHUNK];                            // [token][half][block] 16 bytes
+shared uvec2 unit_s[COLS * CHUNK];                              // [token][block] unit; sums of the halves' bytes as two int16
+shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subgroup]
+
+float squares[COLS]; // of this lane's elements of x
+
+// Blocks [first, first + CHUNK) of x to shared memory.
+void round_chunk(uint first, uint blocks) {
+	const uint j = gl_LocalInvocationIndex % QUAD_LANES, x_quads = p.cols / 4u;
+	[[unroll]] for (uint t = 0; t < COLS; t++) {
+		[[dont_unroll]] for (uint b = gl_LocalInvocationIndex / QUAD_LANES; b < CHUNK; b += LOCAL_X / QUAD_LANES) {
+			const uint quad = min(first + b, blocks - 1u) * 8u + j, at = KV_AT(2) / 4u + t * x_quads + quad;
+			vec4 lower = x[at], upper = x[at + 4u];
+			if (NORM) {
+				if (first + b < blocks) squares[t] += dot(lower, lower) + dot(upper, upper);
+				lower *= norm_w[KV_AT(4) / 4u + quad];
+				upper *= norm_w[KV_AT(4) / 4u + quad + 4u];
+			}
+			const vec4 m = max(abs(lower), abs(upper));
+			float most = max(max(m.x, m.y), max(m.z, m.w));
+			most = max(most, subgroupShuffleXor(most, 1u));
+			most = max(most, subgroupShuffleXor(most, 2u));
+			const float inverse = most > 1e-30 ? 127.0 / most : 0.0;
+			const uint l = pack_bytes(round_above(lower, inverse, 4194304.0)), u = pack_bytes(round_above(upper, inverse, 4194304.0));
+			int sums = dot_bytes(int(l), 0x01010101, 0) + dot_bytes(int(u), 0x01010101, 0) * 65536;
+			sums += subgroupShuffleXor(sums, 1u);
+			sums += subgroupShuffleXor(sums, 2u);
+			x_s[(t * 2u) * CHUNK + b][j] = l;
+			x_s[(t * 2u + 1u) * CHUNK + b][j] = u;
+			if (j == 0u) unit_s[t * CHUNK + b] = uvec2(floatBitsToUint(most * (1.0 / 127.0)), uint(sums));
+		}
+	}
+	barrier();
+}
+
+// 4 codes of quad i of a unit, as bytes: those of Q8_0 are signed.
+uint quad_bytes(WeightUnit r, uint i) {
+	if (WTYPE == W_Q8_0) return r.a[i];
+	uint code = (r.a[i & 1u] >> (i < 2u ? 0u : 4u)) & 0x0f0f0f0fu;
+	if (WTYPE == W_Q5_K) code |= ((r.a.z >> i) & 0x01010101u) << 4;
+	if (WTYPE == W_Q6_K) code |= ((r.a.z >> (2u * i)) & 0x03030303u) << 4;
+	return code;
+}
+
+// What a lane needs of one block of a row.
+struct Block {
+	WeightUnit lower, upper;
+	WeightScales scales;
+};
+void load_blocks(uint row[ROWS], uint b, out Block w[ROWS]) {
+	[[unroll]] for (uint r = 0; r < ROWS; r++) {
+		weight_block(row[r], b, p.cols, w[r].lower, w[r].upper);
+		w[r].scales = weight_scales(row[r], b / 8u, p.cols);
+	}
+}
+
+float acc[ROWS * COLS];
+void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) { // at: of the chunk
+	[[unroll]] for (uint t = 0; t < COLS; t++) {
+		const ivec4 l = ivec4(x_s[(t * 2u) * CHUNK + at]), u = ivec4(x_s[(t * 2u + 1u) * CHUNK + at]);
+		const uvec2 s = unit_s[t * CHUNK + at];
+		const float unit = uintBitsToFloat(s.x);
+		const int both = int(s.y), sum_l = bitfieldExtract(both, 0, 16), sum_u = (both - sum_l) >> 16;
+		[[unroll]] for (uint r = 0; r < ROWS; r++) {
+			int a = 0, c = 0;
+			[[unroll]] for (uint i = 0; i < 4u; i++) {
+				a += dot_bytes(int(lower[r][i]), l[i], 0);
+				c += dot_bytes(int(upper[r][i]), u[i], 0);
+			}
+			float sum;
+			if (WTYPE == W_Q6_K) {
+				sum = scale[r].x * float(a - 32 * sum_l) + scale[r].z * float(c - 32 * sum_u);
+			} else {
+				sum = scale[r].x * float(a + c);
+				if (WEIGHT_MIN) sum -= scale[r].y * float(sum_l + sum_u);
+			}
+			acc[r * COLS + t] = fma(unit, sum, acc[r * COLS + t]);
+		}
+	}
+}
+
+void main() {
+	const uint lane = gl_SubgroupInvocationID, group = gl_SubgroupID;
+	const uint first = (gl_WorkGroupID.x * (LOCAL_X / SUBGROUP) + group) * ROWS;
+	const uint row_pieces = weight_row_pieces(WTYPE, p.cols), blocks = p.cols / 32u;
+	uint row[ROWS]; // first piece
+	[[unroll]] for (uint r = 0; r < ROWS; r++) row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
+	[[unroll]] for (uint i = 0; i < ROWS * COLS; i++) acc[i] = 0.0;
+	[[unroll]] for (uint t = 0; t < COLS; t++) squares[t] = 0.0;
+
+	Block next[ROWS];
+	load_blocks(row, min(lane, blocks - 1u), next); // the device fetches weights while x is rounded
+	for (uint chunk = 0; chunk < blocks; chunk += CHUNK) {
+		if (chunk > 0) barrier();
+		round_chunk(chunk, blocks);
+		const uint end = min(CHUNK, blocks - chunk);
+		for (uint at = lane; at < end; at += SUBGROUP) {
+			uvec4 lower[ROWS], upper[ROWS]; // bytes
+			vec4 scale[ROWS];
+			[[unroll]] for (uint r = 0; r < ROWS; r++) {
+				[[unroll]] for (uint i = 0; i < 4u; i++) {
+					lower[r][i] = quad_bytes(next[r].lower, i);
+					upper[r][i] = quad_bytes(next[r].upper, i);
+				}
+				scale[r] = weight_block_scale(next[r].scales, SUBGROUP % 8u == 0u ? lane % 8u : at % 8u);
+			}
+			load_blocks(row, min(chunk + at + SUBGROUP, blocks - 1u), next);
+			multiply(lower, upper, scale, at);
+		}
+	}
+	[[unroll]] for (uint i = 0; i < ROWS * COLS; i++) acc[i] = subgroupAdd(acc[i]);
+	float scale[COLS];
+	[[unroll]] for (uint t = 0; t < COLS; t++) scale[t] = 1.0;
+	if (NORM) {
+		const uint n = LOCAL_X / SUBGROUP;
+		[[unroll]] for (uint t = 0; t < COLS; t++) {
+			const float sum = subgroupAdd(squares[t]);
+			if (lane == 0u) squares_s[t * n + group] = sum;
+		}
+		barrier();
+		[[unroll]] for (uint t = 0; t < COLS; t++) {
+			float sum = 0.0;
+			[[unroll]] for (uint i = 0; i < n; i++) sum += squares_s[t * n + i];
+			scale[t] = 1.0 / sqrt(sum / float(p.cols) + p.eps);
+		}
+	}
+	if (lane != 0u) return;
+	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
+	[[unroll]] for (uint r = 0; r < ROWS; r += each) {
+		const uvec2 s = matmul_slot(first + r);
+		if (s.x > 2u) continue;
+		const uvec2 to = matmul_out(s);
+		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
+		[[unroll]] for (uint t = 0; t < COLS; t++)
+			matmul_store(to.x + t * to.y, acc[r * COLS + t] * scale[t] + add, acc[(r | (each - 1u)) * COLS + t] * scale[t] + up_add);
+	}
+}
