@@ -49,9 +49,10 @@ float squares[COLS]; // of this lane's elements of x
 // Blocks [first, first + CHUNK) of x to shared memory.
 void round_chunk(uint first, uint blocks) {
 	const uint j = gl_LocalInvocationIndex % QUAD_LANES, x_quads = p.cols / 4u;
-	[[unroll]] for (uint t = 0; t < COLS; t++) {
-		[[dont_unroll]] for (uint b = gl_LocalInvocationIndex / QUAD_LANES; b < CHUNK; b += LOCAL_X / QUAD_LANES) {
-			const uint quad = min(first + b, blocks - 1u) * 8u + j, at = KV_AT(2) / 4u + t * x_quads + quad;
+	[[dont_unroll]] for (uint b = gl_LocalInvocationIndex / QUAD_LANES; b < CHUNK; b += LOCAL_X / QUAD_LANES) {
+		const uint quad = min(first + b, blocks - 1u) * 8u + j;
+		[[unroll]] for (uint t = 0; t < COLS; t++) {
+			const uint at = KV_AT(2) / 4u + t * x_quads + quad;
 			vec4 lower = x[at], upper = x[at + 4u];
 			if (NORM) {
 				if (first + b < blocks) squares[t] += dot(lower, lower) + dot(upper, upper);
@@ -136,7 +137,7 @@ void main() {
 		if (chunk > 0) barrier();
 		round_chunk(chunk, blocks);
 		const uint end = min(CHUNK, blocks - chunk);
-		for (uint at = lane; at < end; at += SUBGROUP) {
+		[[dont_unroll]] for (uint at = lane; at < end; at += SUBGROUP) {
 			uvec4 lower[ROWS], upper[ROWS]; // bytes
 			vec4 scale[ROWS];
 			[[unroll]] for (uint r = 0; r < ROWS; r++) {

@@ -86,8 +86,7 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 
 // A row of x is rounded once per workgroup, so workgroups take more rows where there are enough to fill the device.
 MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	uint32_t each = rows >= 16384 ? 4 : rows >= 6144 ? 2 : 1;
-	if (few_registers(c)) each = std::min(each, 2u);
+	uint32_t each = rows >= 16384 && c.vendor == kAmd ? 4 : rows >= 6144 ? 2 : 1; // elsewhere 4 take too many registers
 	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	return {{Kernel::matvec_int8,
 	         {{SPEC_LOCAL_X, kInt8Local},
