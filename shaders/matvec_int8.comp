@@ -39,7 +39,7 @@ layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 
 const bool NORM = (FLAGS & 8u) != 0u;
 const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : 64u; // a multiple of SUBGROUP and of LOCAL_X / 4
-const uint QUAD_LANES = 4u;                                     // that round a block: two quads each
+const uint BLOCK_LANES = 4u;                                    // that round a block: two quads each
 shared uvec4 x_s[COLS * 2u * CHUNK];                            // [token][half][block] 16 bytes
 shared uvec2 unit_s[COLS * CHUNK];                              // [token][block] unit; sums of the halves' bytes as two int16
 shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subgroup]
@@ -48,8 +48,8 @@ float squares[COLS]; // of this lane's elements of x
 
 // Blocks [first, first + CHUNK) of x to shared memory.
 void round_chunk(uint first, uint blocks) {
-	const uint j = gl_LocalInvocationIndex % QUAD_LANES, x_quads = p.cols / 4u;
-	[[dont_unroll]] for (uint b = gl_LocalInvocationIndex / QUAD_LANES; b < CHUNK; b += LOCAL_X / QUAD_LANES) {
+	const uint j = gl_LocalInvocationIndex % BLOCK_LANES, x_quads = p.cols / 4u;
+	[[dont_unroll]] for (uint b = gl_LocalInvocationIndex / BLOCK_LANES; b < CHUNK; b += LOCAL_X / BLOCK_LANES) {
 		const uint quad = min(first + b, blocks - 1u) * 8u + j;
 		[[unroll]] for (uint t = 0; t < COLS; t++) {
 			const uint at = KV_AT(2) / 4u + t * x_quads + quad;
@@ -59,10 +59,12 @@ void round_chunk(uint first, uint blocks) {
 				lower *= norm_w[KV_AT(4) / 4u + quad];
 				upper *= norm_w[KV_AT(4) / 4u + quad + 4u];
 			}
-			const vec4 m = max(abs(lower), abs(upper));
-			float most = max(max(m.x, m.y), max(m.z, m.w));
-			most = max(most, subgroupShuffleXor(most, 1u));
-			most = max(most, subgroupShuffleXor(most, 2u));
+			// As integers, among which a NaN is the largest: it must not be lost.
+			const uvec4 m = max(floatBitsToUint(abs(lower)), floatBitsToUint(abs(upper)));
+			uint top = max(max(m.x, m.y), max(m.z, m.w));
+			top = max(top, subgroupShuffleXor(top, 1u));
+			top = max(top, subgroupShuffleXor(top, 2u));
+			const float most = uintBitsToFloat(top);
 			const float inverse = most > 1e-30 ? 127.0 / most : 0.0;
 			const uint l = pack_bytes(round_above(lower, inverse, 4194304.0)), u = pack_bytes(round_above(upper, inverse, 4194304.0));
 			int sums = dot_bytes(int(l), 0x01010101, 0) + dot_bytes(int(u), 0x01010101, 0) * 65536;

@@ -220,6 +220,27 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 	});
 }
 
+TEST_CASE("ops: a NaN or an infinity in x shows in every output of its row, and in no other row") {
+	std::vector<MatmulRow> rows;
+	for (DType t : kWeightTypes)
+		rows.push_back({t, 3, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
+	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
+		for (const float wrong : {NAN, INFINITY}) {
+			Random random(uint32_t(row.number) + 1);
+			Rig rig(backend);
+			Floats x = random.normals(size_t(m.T) * m.n);
+			x[m.n + 77] = wrong;
+			const Proj p{
+			    rig.out(m.T, m.d[0]), rig.weight(m.type, random_weight(m.type, m.d[0], m.n, random), m.d[0], m.n), {}};
+			backend.matmul({&p, 1}, rig.f32(x, m.T, m.n), m.epilogue, m.decode);
+			const Floats got = rig.get(p.out);
+			for (size_t i = 0; i < got.size(); ++i)
+				CHECK_MESSAGE(std::isfinite(got[i]) == (i / m.d[0] != 1), row_text(row)
+				                                                              << "\nelement " << i << ": " << got[i]);
+		}
+	});
+}
+
 TEST_CASE("ops: copy") {
 	std::vector<NormRow> rows = {{1, 1}, {1, 7}, {3, 64}, {33, 100}, {5, 4097}};
 	each_row(rows, [](Backend& backend, const NormRow& n, const TestRow& row) {
