@@ -35,10 +35,13 @@ void basic_uses(const Caps& c, Uses& out) {
 }
 
 void matmul_uses(const Caps& c, Uses& out) {
+	Caps f32 = c; // KVRUN_PRECISION=f32, for decode steps
+	f32.int_dot = false;
 	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode,
 	                     const char* what) {
-		add(out, choose_matmul(c, t, rows, cols, tokens, epilogue, decode),
-		    fmt::format("{}, {}", dtype_info(t).name, what));
+		for (const Caps& caps : {c, f32})
+			add(out, choose_matmul(caps, t, rows, cols, tokens, epilogue, decode),
+			    fmt::format("{}, {}", dtype_info(t).name, what));
 	};
 	for (DType t :
 	     {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
