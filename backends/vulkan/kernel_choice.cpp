@@ -84,17 +84,21 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 	        {ceil_div(rows, kVecLocal / n * each), 1, 1}};
 }
 
+// Lanes that share a row in matvec_int8.comp: the same for every number of rows and tokens, because sums depend on it.
+uint32_t int8_lanes(const Caps& c) { return few_registers(c) && c.subgroup_pin ? c.subgroup_min : c.subgroup; }
+
 // A row of x is rounded once per workgroup, so workgroups take more rows where there are enough to fill the device.
 MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	uint32_t each = rows >= 16384 && c.vendor == kAmd ? 4 : rows >= 6144 ? 2 : 1; // elsewhere 4 take too many registers
 	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	return {{Kernel::matvec_int8,
 	         {{SPEC_LOCAL_X, kInt8Local},
+	          {SPEC_SUBGROUP, int8_lanes(c)},
 	          {SPEC_ROWS, each},
 	          {SPEC_COLS, tokens},
 	          {SPEC_WTYPE, uint32_t(type)},
 	          {SPEC_FLAGS, flags}}},
-	        {ceil_div(rows, kInt8Local / c.subgroup * each), 1, 1}};
+	        {ceil_div(rows, kInt8Local / int8_lanes(c) * each), 1, 1}};
 }
 
 // Wide tiles do more work per byte from memory, narrow ones make more workgroups.
@@ -159,7 +163,7 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 // Whatever the number of tokens: an output has the same bits with any other rows.
 bool projects_in_int8(const Caps& c, DType type) {
 	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !soft(c) && type >= DType::Q8_0 &&
-	       c.workgroup >= kInt8Local && c.shared_bytes >= kMatvecTokens * (64 * 40 + kInt8Local / c.subgroup * 4);
+	       c.workgroup >= kInt8Local && c.shared_bytes >= kMatvecTokens * (64 * 40 + kInt8Local / int8_lanes(c) * 4);
 }
 
 // All tiles or none: an output has the same bits whatever tokens come with it.

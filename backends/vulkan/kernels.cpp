@@ -5,6 +5,7 @@
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "shared/spec.h"
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <utility>
@@ -34,6 +35,12 @@ bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
 bool needs_subgroup(Kernel k) {
 	return k == Kernel::matvec || k == Kernel::matmul_matrix || k == Kernel::attend_matrix ||
 	       k == Kernel::attend_prompt_matrix;
+}
+
+std::vector<SpecValue> with_subgroup(std::vector<SpecValue> spec, uint32_t lanes) {
+	std::erase_if(spec, [](const SpecValue& s) { return s.id == SPEC_SUBGROUP; });
+	spec.push_back({SPEC_SUBGROUP, lanes});
+	return spec;
 }
 
 } // namespace
@@ -131,7 +138,7 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	VK_TRY(dev_.fn.vkCreateShaderModule(dev_.handle(), &module_info, nullptr, &module));
 
 	std::vector<SpecValue> spec = p.spec;
-	if (e.reflection.spec_ids >> SPEC_SUBGROUP & 1) spec.push_back({SPEC_SUBGROUP, p.subgroup});
+	if (e.reflection.spec_ids >> SPEC_SUBGROUP & 1) spec = with_subgroup(p.spec, p.subgroup);
 	std::vector<VkSpecializationMapEntry> map;
 	for (uint32_t i = 0; i < spec.size(); ++i)
 		map.push_back({spec[i].id, uint32_t(i * sizeof(SpecValue) + offsetof(SpecValue, value)), sizeof(uint32_t)});
@@ -186,9 +193,11 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, VkPipelineCrea
 	const Layout& l = layout(e.reflection);
 	p->layout = l.pipeline;
 	p->set_layout = l.set;
-	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !needs_subgroup(k);
+	const auto chosen = std::ranges::find(p->spec, uint32_t(SPEC_SUBGROUP), &SpecValue::id);
+	const bool given = chosen != p->spec.end(); // by kernel_choice.cpp
+	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !needs_subgroup(k) && !given;
 	const VkPipelineCreateFlags flags = captures | (narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);
-	p->subgroup = dev_.caps().subgroup;
+	p->subgroup = given ? chosen->value : dev_.caps().subgroup;
 	build(e, *p, flags);
 	while (narrows && p->subgroup > dev_.caps().subgroup_min && spills(p->handle)) {
 		dev_.fn.vkDestroyPipeline(dev_.handle(), std::exchange(p->handle, VK_NULL_HANDLE), nullptr);
@@ -199,9 +208,7 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, VkPipelineCrea
 }
 
 void Kernels::build(const Entry& e, Pipeline& p, VkPipelineCreateFlags flags) {
-	std::vector<SpecValue> all = p.spec;
-	all.push_back({SPEC_SUBGROUP, p.subgroup});
-	p.footprint = footprint(e.spirv, e.reflection, all);
+	p.footprint = footprint(e.spirv, e.reflection, with_subgroup(p.spec, p.subgroup));
 	check(e, p.footprint);
 	p.handle = create(e, p, flags);
 }

@@ -235,6 +235,46 @@ TEST_CASE("vulkan: attention by integer dot products fits the device's shared me
 			}
 }
 
+TEST_CASE(
+    "vulkan: projections by integer dot products cover all rows, with one subgroup size and within shared memory") {
+	struct Row {
+		uint32_t vendor, subgroup, least, lanes; // lanes: of matvec_int8
+	};
+	for (const Row& row : {Row{0x8086, 16, 8, 8}, Row{0x8086, 16, 16, 16}, Row{0x1002, 64, 32, 64},
+	                       Row{0x10de, 32, 32, 32}, Row{0x13b5, 4, 4, 4}}) {
+		vk::Caps c;
+		c.vendor = row.vendor;
+		c.workgroup = 256, c.shared_bytes = 32 << 10;
+		c.subgroup = c.subgroup_max = row.subgroup, c.subgroup_min = row.least;
+		c.subgroup_ops = c.subgroup_pin = c.int_dot = true;
+		INFO("vendor " << row.vendor << ", subgroups of " << row.subgroup);
+		CHECK_FALSE(vk::projects_in_int8(c, DType::F16));
+		CHECK(vk::choose_matmul(c, DType::F16, 64, 64, 1, MATMUL_STORE, true).kernel == Kernel::matvec);
+		CHECK(vk::choose_matmul(c, DType::Q8_0, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul);
+		REQUIRE(vk::projects_in_int8(c, DType::Q4_K));
+		const KernelBlob& blob = kernel_blobs()[size_t(Kernel::matvec_int8)];
+		for (const uint32_t rows : {1u, 64u, 4096u, 6145u, 28672u, 128256u})
+			for (const uint32_t tokens : {1u, 2u, 3u, 8u})
+				for (const uint32_t epilogue : {MATMUL_STORE, MATMUL_SWIGLU}) {
+					const vk::MatmulChoice how =
+					    vk::choose_matmul(c, DType::Q4_K, rows, 4096, tokens, epilogue, true, true);
+					CHECK(how.kernel == Kernel::matvec_int8);
+					std::map<uint32_t, uint32_t> spec;
+					for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
+					CHECK(spec[SPEC_SUBGROUP] == row.lanes);
+					const uint32_t taken = spec[SPEC_LOCAL_X] / row.lanes * spec[SPEC_ROWS];
+					CHECK(how.groups.x * taken >= rows);
+					CHECK((how.groups.x - 1) * taken < rows);
+					const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), how.spec);
+					CHECK(f.shared_bytes <= c.shared_bytes);
+				}
+		c.workgroup = 128;
+		CHECK_FALSE(vk::projects_in_int8(c, DType::Q4_K));
+		c.workgroup = 256, c.int_dot = false;
+		CHECK_FALSE(vk::projects_in_int8(c, DType::Q4_K));
+	}
+}
+
 TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
 	select_test_device(test_driver());
 	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},
