@@ -87,8 +87,8 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	kv.end();
 	const size_t vocab = graph_.config().vocab;
 	for (uint32_t i = kept; i < n; ++i) {
-		const auto row = guesses_.begin() + ptrdiff_t((i - kept) * vocab);
-		step[i].step.seq->fetch()->speculate(uint32_t(std::max_element(row, row + ptrdiff_t(vocab)) - row));
+		likeliest_.scan(std::span(guesses_).subspan((i - kept) * vocab, vocab));
+		step[i].step.seq->fetch()->speculate(uint32_t(likeliest_.first_max()));
 	}
 }
 

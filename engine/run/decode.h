@@ -2,6 +2,7 @@
 #pragma once
 #include "engine/cache/step.h"
 #include "engine/run/graph.h"
+#include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
 
 namespace kvrun {
@@ -41,6 +42,7 @@ class Decoder {
 	Buffer memory_;
 	View x_, tokens_, rope_; // (2 most_rows, dim) f32, (2 most_rows) u32, (2 most_rows, rotary_dim / 2, 2) f32
 	std::vector<float> host_rope_, logits_, guesses_;
+	LogitBlocks likeliest_; // of guesses_
 };
 
 } // namespace kvrun

@@ -42,19 +42,35 @@ void Sampler::accept(uint32_t token) {
 }
 
 // A token that occurred several times is penalised once.
-void Sampler::penalise() {
-	if (recent_.empty()) return;
+std::span<const float> Sampler::penalised(std::span<const float> logits) {
+	if (recent_.empty()) return logits;
+	penalised_.assign(logits.begin(), logits.end());
 	std::vector<uint32_t> tokens(recent_);
 	std::sort(tokens.begin(), tokens.end());
 	tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
 	for (const uint32_t t : tokens) {
-		if (t >= candidates_.size()) continue; // candidates_ still holds every token in order
-		float& l = candidates_[t].logit;
-		if (std::isinf(l)) continue;
+		if (t >= penalised_.size()) continue;
+		float& l = penalised_[t];
+		if (!std::isfinite(l)) continue;
 		const double x = l > 0 ? l / options_.repeat_penalty : l * options_.repeat_penalty;
 		constexpr double kMax = std::numeric_limits<float>::max(); // a finite logit stays one
 		l = float(std::clamp(x, -kMax, kMax));
 	}
+	return penalised_;
+}
+
+void Sampler::gather(std::span<const float> logits) {
+	const auto add = [&](size_t id, float logit) {
+		if (logit != -INFINITY) candidates_.push_back({logit, uint32_t(id), 0});
+	};
+	const size_t k = options_.top_k;
+	const float least = k && k < logits.size() ? blocks_.bound(k) : -INFINITY;
+	blocks_.at_least(least, add);
+	if (least == -INFINITY) return;
+	const auto above = [](float x) { return x != -INFINITY; };
+	if (candidates_.size() == k && size_t(std::ranges::count_if(logits, above)) == k) return; // top-k cuts nothing
+	std::partial_sort(candidates_.begin(), candidates_.begin() + ptrdiff_t(k), candidates_.end(), likelier);
+	candidates_.resize(k);
 }
 
 // Top-k, top-p and min-p; leaves candidates_ in an order that depends on the logits alone, the likeliest first.
@@ -90,33 +106,22 @@ void Sampler::cut() {
 
 uint32_t Sampler::sample(std::span<const float> logits) {
 	candidates_.clear();
-	size_t best = 0;
-	bool any = false;
-	for (size_t i = 0; i < logits.size(); ++i) {
-		if (std::isnan(logits[i]) || logits[i] == INFINITY)
-			fail(Code::Device, "logit of token {} is {}; KVRUN_CHECK=1 finds the operation that made it", i,
-			     std::isnan(logits[i]) ? "not a number" : "infinite");
-		if (logits[i] > logits[best]) best = i;
-		any |= logits[i] != -INFINITY;
+	const std::span<const float> x = penalised(logits);
+	if (!x.empty()) blocks_.scan(x);
+	if (!x.empty() && !blocks_.ordered()) {
+		const auto bad = std::ranges::find_if(x, [](float l) { return std::isnan(l) || l == INFINITY; });
+		fail(Code::Device, "logit of token {} is {}; KVRUN_CHECK=1 finds the operation that made it", bad - x.begin(),
+		     std::isnan(*bad) ? "not a number" : "infinite");
 	}
-	if (!any)
-		fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault",
-		     logits.size());
-	const bool greedy = options_.temperature <= kGreedyTemperature || options_.top_k == 1;
-	if (!greedy || !recent_.empty()) {
-		candidates_.resize(logits.size());
-		for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], uint32_t(i), 0};
-		penalise();
-	}
-	if (greedy) {
-		const Candidate first{logits[best], uint32_t(best), 1};
-		const Candidate chosen =
-		    candidates_.empty() ? first : *std::min_element(candidates_.begin(), candidates_.end(), likelier);
-		candidates_.assign(1, {chosen.logit, chosen.id, 1});
+	if (x.empty() || blocks_.max() == -INFINITY)
+		fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault", x.size());
+	if (options_.temperature <= kGreedyTemperature || options_.top_k == 1) {
+		const size_t best = blocks_.first_max();
+		candidates_.assign(1, {x[best], uint32_t(best), 1});
 		total_ = 1;
-		return chosen.id;
+		return uint32_t(best);
 	}
-	std::erase_if(candidates_, [](const Candidate& c) { return c.logit == -INFINITY; });
+	gather(x);
 	cut();
 	total_ = 0;
 	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, options_.temperature);

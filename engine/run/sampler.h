@@ -1,5 +1,6 @@
 // Chooses the next token from logits: repeat penalty, top-k, top-p, min-p, temperature; same seed, same tokens.
 #pragma once
+#include "engine/run/logit_blocks.h"
 #include <cstdint>
 #include <random>
 #include <span>
@@ -40,12 +41,16 @@ class Sampler {
 	double total() const { return total_; }
 
  private:
-	void penalise();
+	std::span<const float> penalised(std::span<const float> logits);
+	// The logits that are candidates, those above -inf: all in the order of their ids, or the top-k in that of cut().
+	void gather(std::span<const float> logits);
 	void cut();
 	SamplerOptions options_;
 	std::mt19937_64 random_;
 	std::vector<uint32_t> recent_;      // (<= repeat_last) ring of accepted tokens
 	size_t recent_at_ = 0;              // next place in the ring
+	std::vector<float> penalised_;      // (vocab) logits; empty without a penalty
+	LogitBlocks blocks_;                // of the logits, after the penalty
 	std::vector<Candidate> candidates_; // (vocab) and fewer after the cuts
 	double total_ = 0;                  // sum of shares
 };

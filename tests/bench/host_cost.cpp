@@ -1,12 +1,15 @@
-// What a decode step costs the host: time, ops and bytes written per token, on a backend that computes nothing.
+// What a decode step costs the host: time, ops and bytes written per token, on a backend that computes nothing; then
+// what it costs to choose a token.
 //   kvrun_host_cost [--model synth:...] [--depth 32768] [--steps 256] [--kv fp16,kivi2,zipcache]
 #include "engine/core/error.h"
+#include "engine/run/sampler.h"
 #include "engine/run/session.h"
 #include "tests/bench/counting_backend.h"
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <random>
 
 namespace {
 using namespace kvrun;
@@ -49,6 +52,33 @@ void measure(Engine& e, const std::string& kv, const Options& opt) {
 	std::fflush(stdout);
 }
 
+void measure_sampling(const char* name, const SamplerOptions& options, const std::vector<std::vector<float>>& logits) {
+	Sampler s(options);
+	for (uint32_t t = 0; t < 64; ++t) s.accept(t * 7);
+	std::vector<double> us;
+	for (const std::vector<float>& x : logits) {
+		const auto start = std::chrono::steady_clock::now();
+		s.sample(x);
+		us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+	}
+	std::ranges::sort(us);
+	std::printf("| %s | %.0f | %.0f |\n", name, us[us.size() / 2], us[0]);
+}
+
+void sampling() {
+	constexpr size_t kVocab = 128256;
+	std::mt19937 random(1);
+	std::normal_distribution<float> normal(0, 2.5f);
+	std::vector<std::vector<float>> logits(40, std::vector<float>(kVocab));
+	for (std::vector<float>& x : logits)
+		for (float& v : x) v = normal(random);
+	std::printf("\nThe next of %zu tokens\n\n| sampling | us, median | least |\n|---|---:|---:|\n", kVocab);
+	measure_sampling("defaults", {}, logits);
+	measure_sampling("greedy", {.temperature = 0}, logits);
+	measure_sampling("repeat penalty", {.repeat_penalty = 1.1}, logits);
+	measure_sampling("top-k 0", {.top_k = 0}, logits);
+}
+
 void run(const Options& opt) {
 	add_backend({"counting", /*automatic=*/false, [](const BackendOptions&) -> std::unique_ptr<DeviceSet> {
 		             return std::make_unique<CountingDevices>();
@@ -61,6 +91,7 @@ void run(const Options& opt) {
 	            "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
 	            opt.model.c_str(), opt.depth, opt.steps);
 	for (const std::string& kv : opt.kv) measure(*e, kv, opt);
+	sampling();
 }
 
 } // namespace

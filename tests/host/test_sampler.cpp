@@ -1,8 +1,10 @@
 // Sampling: every option, every strange logit, and the distribution the choices follow.
 #include "engine/core/error.h"
 #include "engine/run/sampler.h"
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -146,6 +148,56 @@ TEST_CASE("sampler: the cuts keep what their definitions say") {
 	CHECK(kept(o, logits) == std::set<uint32_t>{1});
 	o = all_off(), o.top_k = 4, o.top_p = 0.9, o.min_p = 0.2; // top-p looks at what top-k left: 0.53 + 0.27 + 0.13
 	CHECK(kept(o, logits) == std::set<uint32_t>{1, 2, 3});
+}
+
+TEST_CASE("sampler: the top k of any logits are those of a full sort, in its order; the likeliest is its first") {
+	const auto order = [](const std::vector<float>& x) {
+		std::vector<uint32_t> ids;
+		for (uint32_t i = 0; i < x.size(); ++i)
+			if (x[i] != -kInf) ids.push_back(i);
+		std::stable_sort(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return x[a] > x[b]; });
+		return ids;
+	};
+	using Change = void (*)(std::vector<float>&);
+	const Change kinds[] = {[](std::vector<float>&) {},
+	                        [](std::vector<float>& x) { // ties, also of 0 and -0
+		                        for (float& v : x) v = std::round(v / 4) * 4;
+	                        },
+	                        [](std::vector<float>& x) {
+		                        for (size_t i = 0; i < x.size(); ++i)
+			                        if (i % 7 && i + 1 < x.size()) x[i] = -kInf;
+	                        },
+	                        [](std::vector<float>& x) { std::ranges::sort(x); },
+	                        [](std::vector<float>& x) { std::ranges::sort(x, std::greater<>()); },
+	                        [](std::vector<float>& x) { std::ranges::fill(x, -2.5f); },
+	                        [](std::vector<float>& x) { // as many as k in the first block, and as many above -inf
+		                        for (size_t i = 40; i < x.size(); ++i) x[i] = -kInf;
+	                        }};
+	for (const size_t n : {1, 2, 40, 41, 127, 128, 129, 5000, 32003})
+		for (size_t kind = 0; kind < std::size(kinds); ++kind)
+			for (const uint32_t k : {2u, 40u, 300u})
+				for (const double penalty : {1., 1.5}) {
+					INFO("n " << n << ", kind " << kind << ", k " << k << ", penalty " << penalty);
+					std::vector<float> logits = some_logits(n, n + kind);
+					kinds[kind](logits);
+					SamplerOptions o = all_off();
+					o.top_k = k, o.repeat_penalty = penalty;
+					Sampler s(o);
+					o.temperature = 0;
+					Sampler greedy(o);
+					std::vector<float> x = logits;
+					for (const size_t i : {size_t(0), n / 2, n - 1}) s.accept(uint32_t(i)), greedy.accept(uint32_t(i));
+					for (const size_t i : std::set<size_t>{0, n / 2, n - 1})
+						if (penalty != 1 && x[i] != -kInf)
+							x[i] = float(x[i] > 0 ? double(x[i]) / penalty : double(x[i]) * penalty);
+					const std::vector<uint32_t> want = order(x);
+					s.sample(logits);
+					REQUIRE(s.candidates().size() == std::min<size_t>(k, want.size()));
+					CHECK(s.candidates()[0].id == want[0]);
+					CHECK(greedy.sample(logits) == want[0]);
+					if (want.size() <= k) continue; // nothing was cut; the others follow in any order
+					for (size_t i = 0; i < k; ++i) REQUIRE(s.candidates()[i].id == want[i]);
+				}
 }
 
 TEST_CASE("sampler: the repeat penalty divides what is positive, multiplies what is negative, and forgets") {

@@ -1,0 +1,55 @@
+// The largest of many logits, in one pass over them.
+#include "engine/run/logit_blocks.h"
+#include "engine/core/error.h"
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <limits>
+
+namespace kvrun {
+namespace {
+
+// Integers in the order of the floats, which compilers turn into vector code: negative NaN < -inf < ... < +inf < NaN.
+constexpr int32_t key(float x) {
+	const int32_t bits = std::bit_cast<int32_t>(x);
+	return bits ^ (bits >> 31 & 0x7fffffff);
+}
+constexpr float value(int32_t key) { return std::bit_cast<float>(key ^ (key >> 31 & 0x7fffffff)); }
+constexpr int32_t kLeast = key(-std::numeric_limits<float>::infinity()), kMost = key(std::numeric_limits<float>::max());
+
+} // namespace
+
+void LogitBlocks::scan(std::span<const float> logits) {
+	KV_ASSERT(!logits.empty());
+	logits_ = logits;
+	block_max_.resize((logits.size() + kBlock - 1) / kBlock);
+	int32_t most = std::numeric_limits<int32_t>::min(), least = std::numeric_limits<int32_t>::max();
+	for (size_t b = 0; b < block_max_.size(); ++b) {
+		const float* x = &logits[b * kBlock];
+		int32_t high = std::numeric_limits<int32_t>::min(), low = std::numeric_limits<int32_t>::max();
+		for (size_t i = 0, n = size_of(b); i < n; ++i) {
+			const int32_t k = key(x[i]);
+			high = std::max(high, k), low = std::min(low, k);
+		}
+		block_max_[b] = value(high);
+		most = std::max(most, high), least = std::min(least, low);
+	}
+	max_ = value(most);
+	ordered_ = most <= kMost && least >= kLeast;
+}
+
+size_t LogitBlocks::first_max() const {
+	const auto block = size_t(std::ranges::find(block_max_, max_) - block_max_.begin());
+	const auto part = logits_.subspan(block * kBlock, size_of(block));
+	return block * kBlock + size_t(std::ranges::find(part, max_) - part.begin());
+}
+
+float LogitBlocks::bound(size_t k) {
+	if (k > block_max_.size()) return -std::numeric_limits<float>::infinity();
+	sorted_ = block_max_;
+	const auto kth = sorted_.begin() + ptrdiff_t(k - 1);
+	std::nth_element(sorted_.begin(), kth, sorted_.end(), std::greater<>());
+	return *kth;
+}
+
+} // namespace kvrun

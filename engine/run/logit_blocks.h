@@ -1,0 +1,40 @@
+// The largest of many logits, in one pass over them: the maximum of each block is kept, and only blocks whose maximum
+// is large enough are looked into again.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvrun {
+
+class LogitBlocks {
+ public:
+	// logits (n >= 1) must outlive what follows.
+	void scan(std::span<const float> logits);
+	float max() const { return max_; }        // of all; meaningless unless ordered()
+	bool ordered() const { return ordered_; } // no logit is NaN or +inf
+	size_t first_max() const;                 // index of max(), of equals the first
+	// A bound that at least k logits reach, not many more where logits lie in no special order; -inf where there are
+	// fewer blocks than k.
+	float bound(size_t k);
+	// f(index, logit) of every logit >= bound, by index.
+	template <class F> void at_least(float bound, F f) const {
+		for (size_t b = 0; b < block_max_.size(); ++b) {
+			if (!(block_max_[b] >= bound)) continue;
+			for (size_t i = b * kBlock, end = i + size_of(b); i < end; ++i)
+				if (logits_[i] >= bound) f(i, logits_[i]);
+		}
+	}
+
+ private:
+	static constexpr size_t kBlock = 128;
+	size_t size_of(size_t block) const { return std::min(kBlock, logits_.size() - block * kBlock); }
+	std::span<const float> logits_;
+	std::vector<float> block_max_, sorted_; // (blocks)
+	float max_ = 0;
+	bool ordered_ = false;
+};
+
+} // namespace kvrun
