@@ -2,11 +2,11 @@
 //
 // Up to three projections share x: their rows follow each other in the grid. Their outs lie in one bound range, and so
 // do their weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
-// 0 out | 1 w | 2 x | 3 bias.
+// 0 out | 1 w | 2 x | 3 bias | 4 norm. NORM: x / rms(x) * norm (cols) f32 in place of x.
 // LANES lanes share ROWS rows: a lane takes units of 16 elements LANES apart, so a row is read in consecutive 16-byte
 // pieces (8-bit codes) and x once per ROWS rows. LANES is a subgroup, or 32 lanes and shared memory without them.
 // COLS = T <= 8. An output's sum depends on LANES only: not on T, on ROWS or on neighbouring rows.
-// FLAGS: MATMUL_* epilogue; 4: cols is no multiple of 32.
+// FLAGS: MATMUL_* epilogue; 4: cols is no multiple of 32; 8: NORM.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -32,6 +32,7 @@ layout(binding = 1) restrict readonly buffer W2 { uvec2 w2[]; };
 layout(binding = 1) restrict readonly buffer W1 { uint w1[]; };
 layout(binding = 2) restrict readonly buffer X { vec4 x[]; };
 layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
+layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 
 #define WEIGHT_PIECE(i) w4[i]
 #define WEIGHT_PAIR(i) w2[i]
@@ -73,8 +74,9 @@ void main() {
 	const uint row_pieces = weight_row_pieces(WTYPE, p.cols), x_quads = p.cols / 4u, x_at = KV_AT(2) / 4u;
 	uint row[ROWS]; // first piece
 	[[unroll]] for (uint r = 0; r < ROWS; ++r) row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
-	float acc[ROWS * COLS];
+	float acc[ROWS * COLS], squares[COLS];
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = 0.0;
+	[[unroll]] for (uint t = 0; t < COLS; ++t) squares[t] = 0.0;
 
 	const uint units = (p.cols + 15u) / 16u;
 	for (uint u = lane; u < units; u += LANES) {
@@ -93,7 +95,13 @@ void main() {
 			const uint quad = 4u * u + i;
 			[[unroll]] for (uint t = 0; t < COLS; ++t) {
 				vec4 q = vec4(0.0);
-				if (!TAIL || quad < x_quads) q = x[x_at + t * x_quads + quad];
+				if (!TAIL || quad < x_quads) {
+					q = x[x_at + t * x_quads + quad];
+					if (NORM) {
+						squares[t] += dot(q, q);
+						q *= norm_w[KV_AT(4) / 4u + quad];
+					}
+				}
 				if (WEIGHT_MIN) x_sum[t] += (q.x + q.y) + (q.z + q.w);
 				[[unroll]] for (uint r = 0; r < ROWS; ++r) {
 					float a = part[r * COLS + t];
@@ -111,6 +119,11 @@ void main() {
 		}
 	}
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = lanes_add(acc[i]);
+	if (NORM)
+		[[unroll]] for (uint t = 0; t < COLS; ++t) {
+			const float scale = 1.0 / sqrt(lanes_add(squares[t]) / float(p.cols) + p.eps);
+			[[unroll]] for (uint r = 0; r < ROWS; ++r) acc[r * COLS + t] *= scale;
+		}
 	if (lane != 0) return;
 	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
 	[[unroll]] for (uint r = 0; r < ROWS; r += each) {

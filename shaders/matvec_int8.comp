@@ -37,7 +37,6 @@ layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 #include "lib/matmul_rows.glsl"
 #include "lib/int8.glsl"
 
-const bool NORM = (FLAGS & 8u) != 0u;
 const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : 64u; // a multiple of SUBGROUP and of LOCAL_X / 4
 const uint BLOCK_LANES = 4u;                                    // that round a block: two quads each
 shared uvec4 x_s[COLS * 2u * CHUNK];                            // [token][half][block] 16 bytes

@@ -51,7 +51,7 @@ Choice choose_kv_load() { return {Kernel::kv_load, {{SPEC_LOCAL_X, kLocal}}}; }
 namespace {
 
 constexpr uint32_t kTail = 4;        // FLAGS of the kernels: cols is no multiple of 32
-constexpr uint32_t kNorm = 8;        // of matvec_int8.comp: x is normed
+constexpr uint32_t kNorm = 8;        // of matvec kernels: x is normed
 constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
 constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
 constexpr uint32_t kTileRows = 64;   // of matmul.comp
@@ -166,6 +166,12 @@ bool projects_in_int8(const Caps& c, DType type) {
 	       c.workgroup >= kInt8Local && c.shared_bytes >= kMatvecTokens * (64 * 40 + kInt8Local / int8_lanes(c) * 4);
 }
 
+// For any number of tokens or for none, because a row's bits are the same in any company. Quantised weights keep
+// matvec.comp busy with instructions as it is.
+bool norms_x(const Caps& c, DType type) {
+	return !soft(c) && (projects_in_int8(c, type) || (type <= DType::BF16 && !few_registers(c)));
+}
+
 // All tiles or none: an output has the same bits whatever tokens come with it.
 bool uses_matrices(const Caps& c) {
 	return c.matrix && !soft(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
@@ -177,8 +183,8 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 	const uint32_t flags = epilogue | (cols % 32 ? kTail : 0);
 	if (soft(c)) return soft_matmul(c, type, rows, tokens, flags);
 	if (decode && projects_in_int8(c, type)) return matvec_int8(c, type, rows, tokens, epilogue | (norm ? kNorm : 0));
+	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? kNorm : 0));
 	KV_ASSERT(!norm);
-	if (decode) return matvec(c, type, rows, tokens, flags);
 	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
 	return matmul(type, rows, tokens, flags);
 }

@@ -33,10 +33,12 @@ bool uses_matrices(const Caps&);
 struct MatmulChoice : Choice {
 	Groups groups;
 };
-// Whether decode rows are rounded to int8 for weights of this type: matvec_int8.comp, which can also take their norm.
+// Whether decode rows are rounded to int8 for weights of this type: matvec_int8.comp.
 bool projects_in_int8(const Caps&, DType);
+// Whether projections of decode rows by weights of this type take the norm of x themselves.
+bool norms_x(const Caps&, DType);
 constexpr uint32_t kMatvecTokens = 8; // most of one dispatch of matvec.comp
-// rows: of all projections together; epilogue: MATMUL_*; norm: of x, only where projects_in_int8().
+// rows: of all projections together; epilogue: MATMUL_*; norm: of x, only where norms_x().
 MatmulChoice choose_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm = false);
 

@@ -50,6 +50,9 @@ void matmul_uses(const Caps& c, Uses& out) {
 		use(t, 4096, 4096, kMatvecTokens, MATMUL_ADD, true, "8 tokens, add");
 		use(t, 8192, 4096, 512, MATMUL_SWIGLU, false, "prompt, swiglu");
 		use(t, 192, 4096, 16, MATMUL_GATE, false, "prompt, narrow, gate");
+		if (norms_x(c, t) && !projects_in_int8(c, t))
+			add(out, choose_matmul(c, t, 8192, 4096, kMatvecTokens, MATMUL_SWIGLU, true, true),
+			    fmt::format("{}, 8 tokens, norm, swiglu", dtype_info(t).name));
 		if (!projects_in_int8(c, t)) continue;
 		for (const bool norm : {false, true})
 			add(out, choose_matmul(c, t, 32768, 4096, 1, MATMUL_STORE, true, norm),

@@ -95,7 +95,7 @@ void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const S
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
 	std::vector<Bind> binds{s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind()};
-	if (how.kernel == Kernel::matvec_int8) binds.push_back(job.norm.w ? bind(job.norm.w) : Bind{});
+	if (job.decode && !soft(c)) binds.push_back(job.norm.w ? bind(job.norm.w) : Bind{});
 	rec.dispatch(kernels.get(how.kernel, how.spec), push, binds, how.groups,
 	             {.label = job.decode ? "matvec" : "matmul",
 	              .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
@@ -136,7 +136,7 @@ void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogu
 
 void VulkanBackend::norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
                                 bool decode) {
-	const auto fits = [&](const Proj& p) { return projects_in_int8(caps(), p.w.type); };
+	const auto fits = [&](const Proj& p) { return norms_x(caps(), p.w.type); };
 	if (!decode || !std::ranges::all_of(projs, fits) || !aligned16({x, w}))
 		return Backend::norm_matmul(projs, h, x, w, eps, epilogue, decode);
 	check_rmsnorm(h, x, w);

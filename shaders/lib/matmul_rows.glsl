@@ -3,6 +3,7 @@
 
 const uint EPILOGUE = FLAGS & 3u;
 const bool TAIL = (FLAGS & 4u) != 0u;
+const bool NORM = (FLAGS & 8u) != 0u; // matvec kernels
 
 uint matmul_choose(uint proj, uint a, uint b, uint c) { return proj == 1 ? b : proj == 2 ? c : a; }
 float matmul_silu(float v) { return v / (1.0 + exp(-v)); }

@@ -35,7 +35,7 @@ struct MatmulPush { // matvec, matvec_int8, matmul: up to three projections i of
 	uint stride[3];  // words from one token to the next
 	uint bias_at[3]; // word of the bound range
 	uint bias;       // bit i: there is one
-	float eps;       // of the norm of x, matvec_int8
+	float eps;       // of the norm of x, matvec kernels
 };
 #define MATMUL_STORE 0u  // what a kernel does with a sum
 #define MATMUL_ADD 1u    // out += sum
