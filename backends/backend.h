@@ -76,6 +76,11 @@ class Backend {
 	// All projections read the same x (T, n) f32. `decode`: rows of decode steps, else rows of a prompt. A row's result
 	// depends on which of the two it is and on nothing else: neither on T nor on the other rows.
 	virtual void matmul(std::span<const Proj>, View x, Epilogue, bool decode) = 0;
+	// Whether norm_matmul() is one op of its own here, not rmsnorm() and matmul().
+	virtual bool norms_in_matmul(std::span<const Proj>, const View& x, const View& w, bool decode) const {
+		(void)x, (void)w, (void)decode;
+		return false;
+	}
 	// matmul() of rmsnorm(x), for which `h` (T, n) f32 is room: what it holds afterwards is not defined.
 	virtual void norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
 	                         bool decode) {

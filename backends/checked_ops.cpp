@@ -65,6 +65,8 @@ void CheckedBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilog
 
 void CheckedBackend::norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
                                  bool decode) {
+	if (!inner_->norms_in_matmul(projs, inner(x), inner(w), decode))
+		return Backend::norm_matmul(projs, h, x, w, eps, epilogue, decode);
 	check_rmsnorm(h, x, w);
 	check_matmul(projs, x, epilogue);
 	multiply(projs, x, w, epilogue, decode, [&](Backend& b, const Map& map) {

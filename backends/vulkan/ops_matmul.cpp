@@ -134,11 +134,14 @@ void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogu
 	multiply(projs, x, {}, epilogue, decode);
 }
 
+bool VulkanBackend::norms_in_matmul(std::span<const Proj> projs, const View& x, const View& w, bool decode) const {
+	const auto fits = [&](const Proj& p) { return norms_x(caps(), p.w.type); };
+	return decode && std::ranges::all_of(projs, fits) && aligned16({x, w});
+}
+
 void VulkanBackend::norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
                                 bool decode) {
-	const auto fits = [&](const Proj& p) { return norms_x(caps(), p.w.type); };
-	if (!decode || !std::ranges::all_of(projs, fits) || !aligned16({x, w}))
-		return Backend::norm_matmul(projs, h, x, w, eps, epilogue, decode);
+	if (!norms_in_matmul(projs, x, w, decode)) return Backend::norm_matmul(projs, h, x, w, eps, epilogue, decode);
 	check_rmsnorm(h, x, w);
 	check_matmul(projs, x, epilogue);
 	multiply(projs, x, {w, eps}, epilogue, decode);
