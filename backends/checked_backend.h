@@ -3,7 +3,6 @@
 #include "backends/backend.h"
 #include "backends/tolerance.h"
 #include <deque>
-#include <functional>
 #include <map>
 
 namespace kvrun {
@@ -93,8 +92,7 @@ class CheckedBackend final : public Backend {
 	View reference(const View& v) const;
 	View reference_weight(const View& w) const;
 	template <class F> void run(const char* op, std::string shape, std::vector<Named> in, std::vector<Output> out, F f);
-	void multiply(std::span<const Proj>, View x, View norm, Epilogue, bool decode,
-	              const std::function<void(Backend&, const Map&)>&);
+	template <class F> void multiply(std::span<const Proj>, View x, View norm, Epilogue, bool decode, F f);
 	void compare_output(const char* op, const std::string& shape, const Output&);
 	std::vector<uint32_t> fetch_words(const View& v); // of the caller's u32 view
 	std::vector<Output> cache_outputs(const KvDst&, uint32_t n_kv_heads, uint32_t head_dim);

@@ -57,6 +57,25 @@ void CheckedBackend::rmsnorm(View out, View x, View w, float eps) {
 	    [&](Backend& b, const Map& map) { b.rmsnorm(map(out), map(x), map.weight(w), eps); });
 }
 
+// norm: of x; empty: none.
+template <class F>
+void CheckedBackend::multiply(std::span<const Proj> projs, View x, View norm, Epilogue epilogue, bool decode, F f) {
+	const char* op = decode ? "matvec" : "matmul";
+	std::vector<Named> in = {{"x", x}};
+	if (norm) in.push_back({"norm", norm});
+	std::vector<Output> out;
+	std::string shape = fmt::format("x {}", shape_text(x));
+	for (const Proj& p : projs) {
+		shape += fmt::format(" w {} {}", dtype_info(p.w.type).name, shape_text(p.w));
+		if (p.bias) in.push_back({"bias", p.bias});
+		if (epilogue == Epilogue::Add) in.push_back({"out_before", p.out});
+		if (epilogue == Epilogue::SwiGLU && &p != &projs[0]) continue;
+		out.push_back(
+		    {"out", p.out, tolerance(matmul_tolerance(info(), p.w.type, epilogue == Epilogue::SwiGLU, decode))});
+	}
+	run(op, shape, std::move(in), std::move(out), f);
+}
+
 void CheckedBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 	check_matmul(projs, x, epilogue);
 	multiply(projs, x, {}, epilogue, decode,
@@ -72,24 +91,6 @@ void CheckedBackend::norm_matmul(std::span<const Proj> projs, View h, View x, Vi
 	multiply(projs, x, w, epilogue, decode, [&](Backend& b, const Map& map) {
 		b.norm_matmul(map.groups(projs), map(h), map(x), map.weight(w), eps, epilogue, decode);
 	});
-}
-
-void CheckedBackend::multiply(std::span<const Proj> projs, View x, View norm, Epilogue epilogue, bool decode,
-                              const std::function<void(Backend&, const Map&)>& f) {
-	const char* op = decode ? "matvec" : "matmul";
-	std::vector<Named> in = {{"x", x}};
-	if (norm) in.push_back({"norm", norm});
-	std::vector<Output> out;
-	std::string shape = fmt::format("x {}", shape_text(x));
-	for (const Proj& p : projs) {
-		shape += fmt::format(" w {} {}", dtype_info(p.w.type).name, shape_text(p.w));
-		if (p.bias) in.push_back({"bias", p.bias});
-		if (epilogue == Epilogue::Add) in.push_back({"out_before", p.out});
-		if (epilogue == Epilogue::SwiGLU && &p != &projs[0]) continue;
-		out.push_back(
-		    {"out", p.out, tolerance(matmul_tolerance(info(), p.w.type, epilogue == Epilogue::SwiGLU, decode))});
-	}
-	run(op, shape, std::move(in), std::move(out), f);
 }
 
 void CheckedBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {

@@ -100,7 +100,7 @@ typedef struct {
 	int check;             /* 1: run every operation on the cpu backend too, stop at the first that differs (slow) */
 	int poison;            /* 1: fill new device memory with NaN, so that reads of unwritten memory show */
 	int f32_matmul; /* 1: multiply and attend in f32 also where the device has matrix units, which take f16, or integer
-	                 * dot products, which take bytes */
+	                 * dot products, which take int8 */
 	double submit_ms; /* target time of one submission to the device */
 	/* Called where the probe has found a driver that must be left out: is to make the environment variable
 	 * VK_DRIVER_FILES these files. NULL: Vulkan is not used while such a driver is installed. */

@@ -39,6 +39,7 @@ layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 #define WEIGHT_WORD(i) w1[i]
 #include "lib/unpack_weights.glsl"
 #include "lib/matmul_rows.glsl"
+#include "lib/matvec_rows.glsl"
 
 #ifdef NO_SUBGROUP
 const uint LANES = LOCAL_X < 32u ? LOCAL_X : 32u;
@@ -74,7 +75,7 @@ void main() {
 	const uint row_pieces = weight_row_pieces(WTYPE, p.cols), x_quads = p.cols / 4u, x_at = KV_AT(2) / 4u;
 	uint row[ROWS]; // first piece
 	[[unroll]] for (uint r = 0; r < ROWS; ++r) row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
-	float acc[ROWS * COLS], squares[COLS];
+	float squares[COLS];
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = 0.0;
 	[[unroll]] for (uint t = 0; t < COLS; ++t) squares[t] = 0.0;
 
@@ -124,14 +125,5 @@ void main() {
 			const float scale = 1.0 / sqrt(lanes_add(squares[t]) / float(p.cols) + p.eps);
 			[[unroll]] for (uint r = 0; r < ROWS; ++r) acc[r * COLS + t] *= scale;
 		}
-	if (lane != 0) return;
-	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
-	[[unroll]] for (uint r = 0; r < ROWS; r += each) {
-		const uvec2 s = matmul_slot(first + r);
-		if (s.x > 2u) continue;
-		const uvec2 to = matmul_out(s);
-		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
-		[[unroll]] for (uint t = 0; t < COLS; ++t)
-			matmul_store(to.x + t * to.y, acc[r * COLS + t] + add, acc[(r | (each - 1u)) * COLS + t] + up_add);
-	}
+	if (lane == 0) matvec_store(first);
 }

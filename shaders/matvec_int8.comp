@@ -1,7 +1,7 @@
 // What matvec.comp computes, by integer dot products: x is rounded to int8, weights are codes of 4 to 8 bits.
 //
 //   sum_k x_k w_k = sum_blocks unit (scale sum_k b_k code_k - min sum_k b_k),  b_k = round(x_k / unit), unit = max |x_k| / 127
-// over blocks of 32 elements. NORM: x / rms(x) * norm (cols) f32 in place of x, for which rmsnorm.comp would write it.
+// over blocks of 32 elements. NORM: x / rms(x) * norm (cols) f32 in place of x. The sums are divided by rms(x), so it is needed last.
 //
 // 0 out | 1 w | 2 x | 3 bias | 4 norm; arguments as for matvec.comp, cols a multiple of 32.
 // A workgroup rounds CHUNK blocks of each row of x into shared memory; a subgroup then multiplies ROWS rows with them, a lane a
@@ -35,6 +35,7 @@ layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 #define WEIGHT_BLOCKS
 #include "lib/unpack_weights.glsl"
 #include "lib/matmul_rows.glsl"
+#include "lib/matvec_rows.glsl"
 #include "lib/int8.glsl"
 
 const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : 64u; // a multiple of SUBGROUP and of LOCAL_X / 4
@@ -65,7 +66,7 @@ void round_chunk(uint first, uint blocks) {
 			top = max(top, subgroupShuffleXor(top, 2u));
 			const float most = uintBitsToFloat(top);
 			const float inverse = most > 1e-30 ? 127.0 / most : 0.0;
-			const uint l = pack_bytes(round_above(lower, inverse, 4194304.0)), u = pack_bytes(round_above(upper, inverse, 4194304.0));
+			const uint l = signed_bytes(lower, inverse), u = signed_bytes(upper, inverse);
 			int sums = dot_bytes(int(l), 0x01010101, 0) + dot_bytes(int(u), 0x01010101, 0) * 65536;
 			sums += subgroupShuffleXor(sums, 1u);
 			sums += subgroupShuffleXor(sums, 2u);
@@ -75,15 +76,6 @@ void round_chunk(uint first, uint blocks) {
 		}
 	}
 	barrier();
-}
-
-// 4 codes of quad i of a unit, as bytes: those of Q8_0 are signed.
-uint quad_bytes(WeightUnit r, uint i) {
-	if (WTYPE == W_Q8_0) return r.a[i];
-	uint code = (r.a[i & 1u] >> (i < 2u ? 0u : 4u)) & 0x0f0f0f0fu;
-	if (WTYPE == W_Q5_K) code |= ((r.a.z >> i) & 0x01010101u) << 4;
-	if (WTYPE == W_Q6_K) code |= ((r.a.z >> (2u * i)) & 0x03030303u) << 4;
-	return code;
 }
 
 // What a lane needs of one block of a row.
@@ -98,8 +90,8 @@ void load_blocks(uint row[ROWS], uint b, out Block w[ROWS]) {
 	}
 }
 
-float acc[ROWS * COLS];
-void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) { // at: of the chunk
+// Adds the products of a block of each row with block `at` of the chunk.
+void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) {
 	[[unroll]] for (uint t = 0; t < COLS; t++) {
 		const ivec4 l = ivec4(x_s[(t * 2u) * CHUNK + at]), u = ivec4(x_s[(t * 2u + 1u) * CHUNK + at]);
 		const uvec2 s = unit_s[t * CHUNK + at];
@@ -143,8 +135,8 @@ void main() {
 			vec4 scale[ROWS];
 			[[unroll]] for (uint r = 0; r < ROWS; r++) {
 				[[unroll]] for (uint i = 0; i < 4u; i++) {
-					lower[r][i] = quad_bytes(next[r].lower, i);
-					upper[r][i] = quad_bytes(next[r].upper, i);
+					lower[r][i] = weight_code_bytes(next[r].lower, i);
+					upper[r][i] = weight_code_bytes(next[r].upper, i);
 				}
 				scale[r] = weight_block_scale(next[r].scales, SUBGROUP % 8u == 0u ? lane % 8u : at % 8u);
 			}
@@ -153,8 +145,6 @@ void main() {
 		}
 	}
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; i++) acc[i] = subgroupAdd(acc[i]);
-	float scale[COLS];
-	[[unroll]] for (uint t = 0; t < COLS; t++) scale[t] = 1.0;
 	if (NORM) {
 		const uint n = LOCAL_X / SUBGROUP;
 		[[unroll]] for (uint t = 0; t < COLS; t++) {
@@ -165,17 +155,9 @@ void main() {
 		[[unroll]] for (uint t = 0; t < COLS; t++) {
 			float sum = 0.0;
 			[[unroll]] for (uint i = 0; i < n; i++) sum += squares_s[t * n + i];
-			scale[t] = 1.0 / sqrt(sum / float(p.cols) + p.eps);
+			const float scale = 1.0 / sqrt(sum / float(p.cols) + p.eps);
+			[[unroll]] for (uint r = 0; r < ROWS; r++) acc[r * COLS + t] *= scale;
 		}
 	}
-	if (lane != 0u) return;
-	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
-	[[unroll]] for (uint r = 0; r < ROWS; r += each) {
-		const uvec2 s = matmul_slot(first + r);
-		if (s.x > 2u) continue;
-		const uvec2 to = matmul_out(s);
-		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
-		[[unroll]] for (uint t = 0; t < COLS; t++)
-			matmul_store(to.x + t * to.y, acc[r * COLS + t] * scale[t] + add, acc[(r | (each - 1u)) * COLS + t] * scale[t] + up_add);
-	}
+	if (lane == 0u) matvec_store(first);
 }

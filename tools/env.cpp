@@ -20,7 +20,7 @@ constexpr EnvInfo kTable[] = {
     {"KVRUN_POISON", "0", "1: fill new device memory with NaN, so that reads of unwritten memory show"},
     {"KVRUN_PRECISION", "f16",
      "f32: multiply and attend in f32 also where the device has matrix units, which take f16, or integer dot products, "
-     "which take bytes"},
+     "which take int8"},
     {"KVRUN_SHADERS", "", "folder with .spv files that replace the embedded shaders"},
     {"KVRUN_TEST_CAPS", "", "clamp device limits, for tests: workgroup=128,shared=16384,ssbo=4,range=134217728,..."},
     {"KVRUN_SUBMIT_MS", "100", "target time of one submission to the device, in ms"},

@@ -77,6 +77,7 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
 	return {{Kernel::matvec,
 	         {{SPEC_LOCAL_X, kVecLocal},
+	          {SPEC_SUBGROUP, c.subgroup},
 	          {SPEC_ROWS, each},
 	          {SPEC_COLS, tokens},
 	          {SPEC_WTYPE, uint32_t(type)},
@@ -147,6 +148,7 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 	                                                           : kTile;
 	return MatmulChoice{{Kernel::matmul_matrix,
 	                     {{SPEC_LOCAL_X, tile.local},
+	                      {SPEC_SUBGROUP, c.subgroup},
 	                      {SPEC_COLS, tile.cols},
 	                      {SPEC_WTYPE, uint32_t(type)},
 	                      {SPEC_FLAGS, flags},
@@ -295,7 +297,8 @@ AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel s
                            const AttendCut& cut, std::vector<SpecValue> spec) {
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
 	if (matrices)
-		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups},
+		spec.insert(spec.end(), {{SPEC_SUBGROUP, c.subgroup},
+		                         {SPEC_SUBGROUP_COLS, kMatrixGroups},
 		                         {SPEC_MATRIX_M, c.matrix.m},
 		                         {SPEC_MATRIX_N, c.matrix.n},
 		                         {SPEC_MATRIX_K, c.matrix.k},

@@ -31,12 +31,6 @@ bool same(std::span<const SpecValue> a, std::span<const SpecValue> b) {
 	return true;
 }
 
-// Kernels whose constants and number of workgroups are computed from the subgroup's size (kernel_choice.cpp).
-bool needs_subgroup(Kernel k) {
-	return k == Kernel::matvec || k == Kernel::matmul_matrix || k == Kernel::attend_matrix ||
-	       k == Kernel::attend_prompt_matrix;
-}
-
 std::vector<SpecValue> with_subgroup(std::vector<SpecValue> spec, uint32_t lanes) {
 	std::erase_if(spec, [](const SpecValue& s) { return s.id == SPEC_SUBGROUP; });
 	spec.push_back({SPEC_SUBGROUP, lanes});
@@ -194,8 +188,8 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, VkPipelineCrea
 	p->layout = l.pipeline;
 	p->set_layout = l.set;
 	const auto chosen = std::ranges::find(p->spec, uint32_t(SPEC_SUBGROUP), &SpecValue::id);
-	const bool given = chosen != p->spec.end(); // by kernel_choice.cpp
-	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !needs_subgroup(k) && !given;
+	const bool given = chosen != p->spec.end(); // kernel_choice.cpp computed with it
+	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !given;
 	const VkPipelineCreateFlags flags = captures | (narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);
 	p->subgroup = given ? chosen->value : dev_.caps().subgroup;
 	build(e, *p, flags);

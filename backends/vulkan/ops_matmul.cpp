@@ -5,6 +5,7 @@
 #include "backends/weight_rows.h"
 #include "shared/push.h"
 #include <algorithm>
+#include <array>
 
 namespace kvrun::vk {
 namespace {
@@ -94,9 +95,10 @@ void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const S
 		push.bias |= uint32_t(bool(p.bias)) << i;
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
-	std::vector<Bind> binds{s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind()};
-	if (job.decode && !soft(c)) binds.push_back(job.norm.w ? bind(job.norm.w) : Bind{});
-	rec.dispatch(kernels.get(how.kernel, how.spec), push, binds, how.groups,
+	Pipeline& p = kernels.get(how.kernel, how.spec);
+	const std::array<Bind, 5> binds{s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind(),
+	                                job.norm.w ? bind(job.norm.w) : Bind{}}; // the norm: matvec kernels
+	rec.dispatch(p, push, std::span(binds).first(p.reflection->bindings.size()), how.groups,
 	             {.label = job.decode ? "matvec" : "matmul",
 	              .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
 	              .flops = 2.0 * double(job.rows()) * in,

@@ -20,10 +20,9 @@ constexpr int32_t kLeast = key(-std::numeric_limits<float>::infinity()), kMost =
 } // namespace
 
 void LogitBlocks::scan(std::span<const float> logits) {
-	KV_ASSERT(!logits.empty());
 	logits_ = logits;
 	block_max_.resize((logits.size() + kBlock - 1) / kBlock);
-	int32_t most = std::numeric_limits<int32_t>::min(), least = std::numeric_limits<int32_t>::max();
+	int32_t most = kLeast, least = kMost;
 	for (size_t b = 0; b < block_max_.size(); ++b) {
 		const float* x = &logits[b * kBlock];
 		int32_t high = std::numeric_limits<int32_t>::min(), low = std::numeric_limits<int32_t>::max();
@@ -39,9 +38,11 @@ void LogitBlocks::scan(std::span<const float> logits) {
 }
 
 size_t LogitBlocks::first_max() const {
-	const auto block = size_t(std::ranges::find(block_max_, max_) - block_max_.begin());
+	KV_ASSERT(!logits_.empty());
+	const auto is_max = [&](float x) { return !(x < max_); }; // so is a NaN, where there is one
+	const auto block = size_t(std::ranges::find_if(block_max_, is_max) - block_max_.begin());
 	const auto part = logits_.subspan(block * kBlock, size_of(block));
-	return block * kBlock + size_t(std::ranges::find(part, max_) - part.begin());
+	return block * kBlock + size_t(std::ranges::find_if(part, is_max) - part.begin());
 }
 
 float LogitBlocks::bound(size_t k) {

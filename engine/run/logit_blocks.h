@@ -11,11 +11,11 @@ namespace kvrun {
 
 class LogitBlocks {
  public:
-	// logits (n >= 1) must outlive what follows.
+	// The logits must outlive the calls below, which are about them.
 	void scan(std::span<const float> logits);
-	float max() const { return max_; }        // of all; meaningless unless ordered()
 	bool ordered() const { return ordered_; } // no logit is NaN or +inf
-	size_t first_max() const;                 // index of max(), of equals the first
+	float max() const { return max_; }        // -inf of none; only if ordered()
+	size_t first_max() const;                 // first index of max(); some index if not ordered(). n >= 1
 	// A bound that at least k logits reach, not many more where logits lie in no special order; -inf where there are
 	// fewer blocks than k.
 	float bound(size_t k);

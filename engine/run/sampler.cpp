@@ -60,17 +60,11 @@ std::span<const float> Sampler::penalised(std::span<const float> logits) {
 }
 
 void Sampler::gather(std::span<const float> logits) {
-	const auto add = [&](size_t id, float logit) {
-		if (logit != -INFINITY) candidates_.push_back({logit, uint32_t(id), 0});
-	};
 	const size_t k = options_.top_k;
-	const float least = k && k < logits.size() ? blocks_.bound(k) : -INFINITY;
-	blocks_.at_least(least, add);
-	if (least == -INFINITY) return;
-	const auto above = [](float x) { return x != -INFINITY; };
-	if (candidates_.size() == k && size_t(std::ranges::count_if(logits, above)) == k) return; // top-k cuts nothing
-	std::partial_sort(candidates_.begin(), candidates_.begin() + ptrdiff_t(k), candidates_.end(), likelier);
-	candidates_.resize(k);
+	const bool some = k && k < logits.size();
+	blocks_.at_least(some ? blocks_.bound(k + 1) : -INFINITY, [&](size_t id, float logit) {
+		if (logit != -INFINITY) candidates_.push_back({logit, uint32_t(id), 0});
+	});
 }
 
 // Top-k, top-p and min-p; leaves candidates_ in an order that depends on the logits alone, the likeliest first.
@@ -107,13 +101,13 @@ void Sampler::cut() {
 uint32_t Sampler::sample(std::span<const float> logits) {
 	candidates_.clear();
 	const std::span<const float> x = penalised(logits);
-	if (!x.empty()) blocks_.scan(x);
-	if (!x.empty() && !blocks_.ordered()) {
+	blocks_.scan(x);
+	if (!blocks_.ordered()) {
 		const auto bad = std::ranges::find_if(x, [](float l) { return std::isnan(l) || l == INFINITY; });
 		fail(Code::Device, "logit of token {} is {}; KVRUN_CHECK=1 finds the operation that made it", bad - x.begin(),
 		     std::isnan(*bad) ? "not a number" : "infinite");
 	}
-	if (x.empty() || blocks_.max() == -INFINITY)
+	if (blocks_.max() == -INFINITY)
 		fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault", x.size());
 	if (options_.temperature <= kGreedyTemperature || options_.top_k == 1) {
 		const size_t best = blocks_.first_max();

@@ -41,8 +41,8 @@ class Sampler {
 	double total() const { return total_; }
 
  private:
-	std::span<const float> penalised(std::span<const float> logits);
-	// The logits that are candidates, those above -inf: all in the order of their ids, or the top-k in that of cut().
+	std::span<const float> penalised(std::span<const float> logits); // the logits themselves without a penalty
+	// Candidates by id: all logits above -inf, or of those, where top-k cuts, more than k that hold the top k.
 	void gather(std::span<const float> logits);
 	void cut();
 	SamplerOptions options_;

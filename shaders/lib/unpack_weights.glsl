@@ -17,7 +17,15 @@ vec4 weight_signed_bytes(uint w) {
 }
 vec4 weight_bf16(uvec2 w) { return uintBitsToFloat(uvec4(w.x << 16, w.x & 0xffff0000u, w.y << 16, w.y & 0xffff0000u)); }
 
-// Codes of elements 4i .. 4i + 3 of a unit.
+// Codes of elements 4i .. 4i + 3 of a unit of quantised weights, as bytes: signed ones of Q8_0, else unsigned.
+uint weight_code_bytes(WeightUnit r, uint i) {
+	if (WTYPE == W_Q8_0) return r.a[i];
+	uint code = (r.a[i & 1u] >> (i < 2u ? 0u : 4u)) & 0x0f0f0f0fu;
+	if (WTYPE == W_Q5_K) code |= ((r.a.z >> i) & 0x01010101u) << 4;
+	if (WTYPE == W_Q6_K) code |= ((r.a.z >> (2u * i)) & 0x03030303u) << 4;
+	return code;
+}
+// The same as floats, of any type.
 vec4 weight_quad(WeightUnit r, uint i) {
 	if (WTYPE == W_F32) return uintBitsToFloat(i == 0u ? r.a : i == 1u ? r.b : i == 2u ? r.c : r.d);
 	if (WTYPE <= W_BF16) {
@@ -25,11 +33,8 @@ vec4 weight_quad(WeightUnit r, uint i) {
 		const uvec2 h = (i & 1u) == 0u ? v.xy : v.zw;
 		return WTYPE == W_F16 ? vec4(unpackHalf2x16(h.x), unpackHalf2x16(h.y)) : weight_bf16(h);
 	}
-	if (WTYPE == W_Q8_0) return weight_signed_bytes(r.a[i]);
-	uint code = (r.a[i & 1u] >> (i < 2u ? 0u : 4u)) & 0x0f0f0f0fu;
-	if (WTYPE == W_Q5_K) code |= ((r.a.z >> i) & 0x01010101u) << 4;
-	if (WTYPE == W_Q6_K) code |= ((r.a.z >> (2u * i)) & 0x03030303u) << 4;
-	return weight_bytes(code);
+	const uint code = weight_code_bytes(r, i);
+	return WTYPE == W_Q8_0 ? weight_signed_bytes(code) : weight_bytes(code);
 }
 
 // {scale, min} of run r (32 elements) of a Q4_K or Q5_K piece of scales.

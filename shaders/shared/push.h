@@ -25,7 +25,7 @@ struct EmbedPush {
 	uint n_rows;     // of the bound piece
 	uint last_piece; // 1: also rows past the end of the table become zero
 };
-struct MatmulPush { // matvec, matvec_int8, matmul: up to three projections i of the same x
+struct MatmulPush { // matmul and matvec kernels: up to three projections i of the same x
 	KV_PUSH_HEAD
 	uint cols;       // elements of a weight row and of a row of x
 	uint tokens;     // rows of x
@@ -35,7 +35,7 @@ struct MatmulPush { // matvec, matvec_int8, matmul: up to three projections i of
 	uint stride[3];  // words from one token to the next
 	uint bias_at[3]; // word of the bound range
 	uint bias;       // bit i: there is one
-	float eps;       // of the norm of x, matvec kernels
+	float eps;       // of the norm of x; matvec kernels
 };
 #define MATMUL_STORE 0u  // what a kernel does with a sum
 #define MATMUL_ADD 1u    // out += sum

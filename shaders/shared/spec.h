@@ -9,7 +9,7 @@
 #define SPEC_V_GROUP 5
 #define SPEC_FLAGS 6     // bits; the shader's head comment says which
 #define SPEC_PAGE 7      // tokens of a KV page
-#define SPEC_SUBGROUP 8  // subgroup size the pipeline runs with: of kernel_choice.cpp, or filled by kernels.cpp
+#define SPEC_SUBGROUP 8  // subgroup size the pipeline runs with: kernel_choice.cpp says it, or kernels.cpp chooses
 #define SPEC_ROWS 9      // output rows of a workgroup
 #define SPEC_COLS 10     // rows of x (tokens) of a workgroup
 #define SPEC_WTYPE 12    // element type of a weight: the value of DType

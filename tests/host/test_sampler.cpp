@@ -200,6 +200,23 @@ TEST_CASE("sampler: the top k of any logits are those of a full sort, in its ord
 				}
 }
 
+TEST_CASE("sampler: the first largest of logits that have no order is one of them") {
+	for (const size_t n : {1, 128, 129, 300})
+		for (const float wrong : {kNan, -kNan, kInf})
+			for (const size_t at : {size_t(0), n / 2, n - 1}) {
+				std::vector<float> logits = some_logits(n, n);
+				logits[at] = wrong;
+				LogitBlocks blocks;
+				blocks.scan(logits);
+				CHECK_FALSE(blocks.ordered());
+				CHECK(blocks.first_max() < n);
+			}
+	LogitBlocks none;
+	none.scan({});
+	CHECK(none.ordered());
+	CHECK(none.max() == -kInf);
+}
+
 TEST_CASE("sampler: the repeat penalty divides what is positive, multiplies what is negative, and forgets") {
 	SamplerOptions o = all_off(0);
 	o.repeat_penalty = 2, o.repeat_last = 2;

@@ -1,0 +1,15 @@
+// The sums of a matvec kernel, and where they go. After lib/matmul_rows.glsl; uses ROWS, COLS.
+float acc[ROWS * COLS]; // [row][token]
+
+// By one lane: rows first .. first + ROWS - 1 of the dispatch.
+void matvec_store(uint first) {
+	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
+	[[unroll]] for (uint r = 0; r < ROWS; r += each) {
+		const uvec2 s = matmul_slot(first + r);
+		if (s.x > 2u) continue;
+		const uvec2 to = matmul_out(s);
+		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
+		[[unroll]] for (uint t = 0; t < COLS; ++t)
+			matmul_store(to.x + t * to.y, acc[r * COLS + t] + add, acc[(r | (each - 1u)) * COLS + t] + up_add);
+	}
+}
