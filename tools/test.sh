@@ -9,7 +9,7 @@ tools/packages.sh tests
 
 step="building"
 . tools/environment.sh
-if [ ! -f build/build.ninja ]; then cmake --preset release; fi
+cmake --preset release # also after tools/try.sh: packages that were just installed add targets and tests
 cmake --build --preset release
 trap - ERR
 

@@ -53,6 +53,12 @@ def test_bash(folder):
     path = script("bash", folder)
     r = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
     check("bash -n", r.returncode == 0, r.stderr)
+    try:
+        for end in pty.openpty():
+            os.close(end)
+    except OSError as e:
+        print(f"no terminal ({e}): the Tab key in bash is not tested")
+        return
     open(os.path.join(folder, "story model.gguf"), "w").close()
     open(os.path.join(folder, "story.txt"), "w").close()
     for typed, want in {
