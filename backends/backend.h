@@ -19,7 +19,9 @@ struct DeviceInfo {
 	double peak_bytes_per_s = 0;    // 0: unknown
 	bool half_matmul = false;       // matmul and attention of prompts round their factors to f16; sums are f32
 	bool int8_attend = false; // attention over tokens of 1 to 4 bits rounds queries and weights to int8 (or int16)
-	bool int8_matvec = false; // matmul of decode rows by codes of 4 to 8 bits rounds x to int8, in blocks of 32
+	// matmul of decode rows, and of prompts unless half_matmul, by codes of 4 to 8 bits rounds x to int8, in blocks of 32
+	bool int8_matmul = false;
+	bool merges_few = false; // attention of decode rows with few partial states is one dispatch per format
 	// Attention over many pages is cut into pieces, one partial state each. A piece has at least this many tokens, and
 	// a row has about this many pieces at most; prompt: of rows of a prompt over older tokens.
 	uint32_t piece_tokens = 128, most_pieces = 64;

@@ -79,6 +79,9 @@ struct KvRead { // everything attention reads of the cached tokens of one layer
 	// Each work item serves rows row .. row + item_rows - 1 that q has; row + i writes partial state part + i *
 	// part_step.
 	uint32_t item_rows = 1, part_step = 0;
+	// Upper bound of a row's number of parts, if every row has some and each has a work item; 0: not known. With few a
+	// device may merge them without another dispatch.
+	uint32_t most_parts = 0;
 };
 
 // ---- saliency

@@ -15,7 +15,7 @@ struct BackendOptions {
 	std::string dump;     // folder[:op[:layer]]: write inputs and outputs of ops as .npy
 	std::string validate; // Vulkan validation layer: 1, sync, gpu; any message fails the run; empty or 0: off
 	bool poison = false;  // fill new device memory with NaN, so that reads of unwritten memory show
-	bool f32_matmul = false; // also where the device has DeviceInfo::half_matmul, int8_attend or int8_matvec
+	bool f32_matmul = false; // also where the device has DeviceInfo::half_matmul, int8_attend or int8_matmul
 	std::string shaders;     // folder with .spv files that replace the embedded ones
 	std::string test_caps;   // clamps device limits, for tests: workgroup=128,shared=16384,...
 	double submit_ms = 100;  // target time of one submission to the device

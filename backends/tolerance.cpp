@@ -12,7 +12,8 @@ std::string_view attend_tolerance(const DeviceInfo& info, bool prompt, bool pack
 }
 
 std::string_view matmul_tolerance(const DeviceInfo& info, DType w, bool swiglu, bool decode) {
-	if (decode && info.int8_matvec && w >= DType::Q8_0) return swiglu ? "swiglu int8" : "matvec int8";
+	if (info.int8_matmul && w >= DType::Q8_0 && (decode || !info.half_matmul))
+		return swiglu ? "swiglu int8" : "matmul int8";
 	if (!decode && info.half_matmul) return swiglu ? "swiglu f16" : "matmul f16";
 	return swiglu ? "swiglu" : decode ? "matvec" : "matmul";
 }
@@ -34,7 +35,7 @@ Tolerance tolerance(std::string_view what) {
 	    {"swiglu f16", {4e-3, 8e-3}},
 	    // x rounded to 8 bits: 0.006 of a sum's size (rms) where elements are alike, several times that where one is
 	    // large.
-	    {"matvec int8", {1e-3, 6e-2}},
+	    {"matmul int8", {1e-3, 6e-2}},
 	    {"swiglu int8", {1e-2, 2e-1}},
 	    {"rope", {1e-5, 1e-5}},
 	    {"kv", {1e-3, 1e-5, 6e-8}}, // the unit of the smallest halves

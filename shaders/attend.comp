@@ -1,7 +1,8 @@
 // Attention over cached pages: the partial softmax states of some rows over a run of pages.
 //
 //   state(row, head) = (sum_t w_t v_t, max_t s_t, sum_t w_t),  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max)
-// over the live tokens t of the work item's pages. attend_merge.comp turns the states of a row into its output.
+// over the live tokens t of the work item's pages. attend_merge.comp turns the states of a row into its output; with
+// `merges`, for rows of few states, the workgroup that writes the last of a row and kv head does (lib/merge.glsl).
 //
 //   binding  name      shape
 //   0        parts     (n_parts, n_heads, HEAD_DIM + 2) f32, written
@@ -14,6 +15,9 @@
 //   7        v_params  pool words: (scale, zero) per token and run of V_GROUP channels
 //   8        v_factors pool words, halves
 //   9        balance   u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
+//   10       result    (T, n_heads, HEAD_DIM) f32, written; this and the next two only with `merges`
+//   11       row_parts (T, 2) u32: first part, parts of a row
+//   12       done      (T, n_kv_heads) u32: heads' states written so far; 0 before and after
 //   backends/ops.h has AttendWork, shared/kv_page.h says where codes and parameters are in a page.
 //
 // K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c, the second sum once per page. K per token:
@@ -62,7 +66,7 @@ const bool K_DOT = false, V_DOT = false;
 #define V_PARAMS
 
 layout(push_constant) uniform Push { AttendPush p; };
-layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
+layout(std430, binding = 0) coherent buffer Parts { vec2 parts[]; };
 layout(std430, binding = 1) readonly buffer Q { uvec4 q[]; };
 layout(std430, binding = 2) readonly buffer KCodes { uvec4 k_codes[]; };
 layout(std430, binding = 3) readonly buffer VCodes { uvec4 v_codes[]; };
@@ -75,6 +79,9 @@ layout(std430, binding = 8) readonly buffer VFactors { uvec4 v_factors[]; };
 layout(std430, binding = 9) readonly buffer Balance { uvec4 balance[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
+layout(std430, binding = 10) writeonly buffer Result { vec2 result[]; };
+layout(std430, binding = 11) readonly buffer RowParts { uint row_parts[]; };
+layout(std430, binding = 12) coherent buffer Done { uint done[]; };
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
 uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
@@ -91,7 +98,7 @@ const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; //
 #endif
 
 #include "lib/attend.glsl"
-
+#include "lib/merge.glsl"
 #include "lib/keys.glsl"
 
 #ifdef INT8
@@ -104,6 +111,26 @@ void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) { quad_
 // Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
 uint largest_word(const bool norms, uint n) {
 	return norms ? kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : kv_byte_largest_word(n, kv_head);
+}
+
+// All lanes, once this workgroup's states of `row` are written. Workgroups of other formats' dispatches count too.
+void merge_if_last(uint row) {
+	memoryBarrierBuffer(); // states, before the count that says they are there
+	barrier();
+	const uint counter = KV_AT(12) + row * p.n_kv_heads + kv_head, share = p.n_heads / p.n_kv_heads;
+	if (LANE == 0) q_s[0].x = float(atomicAdd(done[counter], heads_here) + heads_here); // queries are not needed any more
+	barrier();
+	const uint first = row_parts[KV_AT(11) + row * 2], n = row_parts[KV_AT(11) + row * 2 + 1];
+	if (q_s[0].x != float(n * share)) return;
+	memoryBarrierBuffer();
+	if (LANE == 0) done[counter] = 0;
+	for (uint i = LANE; i < share * PAIRS; i += LOCAL_X) {
+		const uint head = kv_head * share + i / PAIRS, pair = i % PAIRS;
+		const uint at = KV_AT(0) / 2 + (first * p.n_heads + head) * (PAIRS + 1);
+		float top, weights;
+		result[KV_AT(10) / 2 + (row * p.n_heads + head) * PAIRS + pair] =
+			merge_few(at, p.n_heads * (PAIRS + 1), n, pair, top, weights);
+	}
 }
 
 void main() {
@@ -158,15 +185,16 @@ void main() {
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		const bool mine = j / HEADS < rows_here && j % HEADS < heads_here;
-		const uint to = KV_AT(0) + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (HEAD_DIM + 2);
+		const uint to = KV_AT(0) / 2 + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (PAIRS + 1);
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = chunk + o * ROW_LANES;
 			if (mine && lane_row == 0 && c < CHUNKS)
-				[[unroll]] for (uint i = 0; i < 8; i++) parts[to + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4];
+				[[unroll]] for (uint i = 0; i < 4; i++) {
+					const vec4 x = acc[(j * OWN + o) * 2 + i / 2];
+					parts[to + c * 4 + i] = i % 2 == 0 ? x.xy : x.zw;
+				}
 		}
-		if (mine && LANE == 0) {
-			parts[to + HEAD_DIM] = top[j];
-			parts[to + HEAD_DIM + 1] = total[j];
-		}
+		if (mine && LANE == 0) parts[to + PAIRS] = vec2(top[j], total[j]);
 	}
+	if (p.merges != 0) merge_if_last(row);
 }

@@ -31,10 +31,9 @@ layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
 #define WEIGHT_WORD(i) w1[i]
 #include "lib/unpack_weights.glsl"
 #include "lib/matmul_rows.glsl"
+#include "lib/matmul_tile.glsl"
 
-const uint ROWS = 64, K = 32, LOCAL = 128;
-const uint TILE_T = COLS / 16u;           // tokens of an invocation
-const uint X_QUADS = COLS * K / 4u / LOCAL; // quads of x it carries to shared memory
+const uint X_QUADS = COLS * K / 4u / LOCAL; // quads of x an invocation carries to shared memory
 shared vec4 w_tile[K * ROWS / 4];         // [k][row]
 shared vec4 x_tile[K * COLS / 4];         // [k][token]
 
@@ -52,9 +51,7 @@ void main() {
 		const uint quad = q0 + i * (LOCAL / COLS);
 		xs[i] = !TAIL || quad < x_quads ? x[x_row + quad] : vec4(0.0);
 	}
-	// What it computes: rows 4a .. 4a + 3 and 32 + 4a .. 32 + 4a + 3, tokens TILE_T * b ...
-	const uint a = id % 8u, b = id / 8u;
-	vec4 acc[2 * TILE_T];
+	const uint a = id % 8u, b = id / 8u; // of lib/matmul_tile.glsl
 	[[unroll]] for (uint i = 0; i < 2 * TILE_T; ++i) acc[i] = vec4(0.0);
 
 	for (uint step = 0; step < steps; ++step) {
@@ -78,26 +75,14 @@ void main() {
 		}
 		for (uint k = 0; k < K; ++k) {
 			const vec4 wa = w_tile[k * (ROWS / 4u) + a], wb = w_tile[k * (ROWS / 4u) + 8u + a];
+			const vec4 quad = x_tile[k * (COLS / 4u) + (TILE_T == 4u ? b : b / 4u)];
 			[[unroll]] for (uint t = 0; t < TILE_T; ++t) {
-				const uint at = b * TILE_T + t;
-				const float v = x_tile[k * (COLS / 4u) + at / 4u][at % 4u];
+				const float v = TILE_T == 4u ? quad[t] : quad[b % 4u];
 				acc[2 * t] = fma(wa, vec4(v), acc[2 * t]);
 				acc[2 * t + 1] = fma(wb, vec4(v), acc[2 * t + 1]);
 			}
 		}
 		barrier();
 	}
-
-	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
-	[[unroll]] for (uint r = 0; r < 8; r += each) {
-		const uvec2 s = matmul_slot(first + (r < 4 ? 0u : 32u) + 4u * a + r % 4u);
-		if (s.x > 2u) continue;
-		const uvec2 to = matmul_out(s);
-		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
-		[[unroll]] for (uint i = 0; i < TILE_T; ++i) {
-			const uint t = t0 + b * TILE_T + i;
-			const vec4 sums = acc[2 * i + r / 4];
-			if (t < p.tokens) matmul_store(to.x + t * to.y, sums[r % 4] + add, sums[(r | 1u) % 4] + up_add);
-		}
-	}
+	matmul_store_tile(first, t0, a, b);
 }

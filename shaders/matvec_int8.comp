@@ -36,10 +36,9 @@ layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 #include "lib/unpack_weights.glsl"
 #include "lib/matmul_rows.glsl"
 #include "lib/matvec_rows.glsl"
-#include "lib/int8.glsl"
+#include "lib/round_block.glsl"
 
 const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : 64u; // a multiple of SUBGROUP and of LOCAL_X / 4
-const uint BLOCK_LANES = 4u;                                    // that round a block: two quads each
 shared uvec4 x_s[COLS * 2u * CHUNK];                            // [token][half][block] 16 bytes
 shared uvec2 unit_s[COLS * CHUNK];                              // [token][block] unit; sums of the halves' bytes as two int16
 shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subgroup]
@@ -59,20 +58,10 @@ void round_chunk(uint first, uint blocks) {
 				lower *= norm_w[KV_AT(4) / 4u + quad];
 				upper *= norm_w[KV_AT(4) / 4u + quad + 4u];
 			}
-			// As integers, among which a NaN is the largest: it must not be lost.
-			const uvec4 m = max(floatBitsToUint(abs(lower)), floatBitsToUint(abs(upper)));
-			uint top = max(max(m.x, m.y), max(m.z, m.w));
-			top = max(top, subgroupShuffleXor(top, 1u));
-			top = max(top, subgroupShuffleXor(top, 2u));
-			const float most = uintBitsToFloat(top);
-			const float inverse = most > 1e-30 ? 127.0 / most : 0.0;
-			const uint l = signed_bytes(lower, inverse), u = signed_bytes(upper, inverse);
-			int sums = dot_bytes(int(l), 0x01010101, 0) + dot_bytes(int(u), 0x01010101, 0) * 65536;
-			sums += subgroupShuffleXor(sums, 1u);
-			sums += subgroupShuffleXor(sums, 2u);
-			x_s[(t * 2u) * CHUNK + b][j] = l;
-			x_s[(t * 2u + 1u) * CHUNK + b][j] = u;
-			if (j == 0u) unit_s[t * CHUNK + b] = uvec2(floatBitsToUint(most * (1.0 / 127.0)), uint(sums));
+			const RoundedBlock r = round_block(lower, upper);
+			x_s[(t * 2u) * CHUNK + b][j] = r.lower;
+			x_s[(t * 2u + 1u) * CHUNK + b][j] = r.upper;
+			if (j == 0u) unit_s[t * CHUNK + b] = uvec2(floatBitsToUint(r.unit), uint(r.sums));
 		}
 	}
 	barrier();
@@ -96,7 +85,7 @@ void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) {
 		const ivec4 l = ivec4(x_s[(t * 2u) * CHUNK + at]), u = ivec4(x_s[(t * 2u + 1u) * CHUNK + at]);
 		const uvec2 s = unit_s[t * CHUNK + at];
 		const float unit = uintBitsToFloat(s.x);
-		const int both = int(s.y), sum_l = bitfieldExtract(both, 0, 16), sum_u = (both - sum_l) >> 16;
+		const ivec2 sums = half_sums(int(s.y));
 		[[unroll]] for (uint r = 0; r < ROWS; r++) {
 			int a = 0, c = 0;
 			[[unroll]] for (uint i = 0; i < 4u; i++) {
@@ -105,10 +94,10 @@ void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) {
 			}
 			float sum;
 			if (WTYPE == W_Q6_K) {
-				sum = scale[r].x * float(a - 32 * sum_l) + scale[r].z * float(c - 32 * sum_u);
+				sum = scale[r].x * float(a - 32 * sums.x) + scale[r].z * float(c - 32 * sums.y);
 			} else {
 				sum = scale[r].x * float(a + c);
-				if (WEIGHT_MIN) sum -= scale[r].y * float(sum_l + sum_u);
+				if (WEIGHT_MIN) sum -= scale[r].y * float(sums.x + sums.y);
 			}
 			acc[r * COLS + t] = fma(unit, sum, acc[r * COLS + t]);
 		}

@@ -274,7 +274,7 @@ std::string build_of(const Caps& c, const DeviceInfo& info) {
 	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{}{}{:016x}", info.driver, c.vendor, c.device,
 	                   c.driver_version, uuid, XXH3_64bits(settings.data(), settings.size()),
 	                   info.half_matmul ? "f16 " : "", info.int8_attend ? "int8 " : "",
-	                   info.int8_matvec ? "matvec-int8 " : "", kernels);
+	                   info.int8_matmul ? "matmul-int8 " : "", kernels);
 }
 
 // How a row's attention is cut: a workgroup takes tiles of 4 tokens per lane.
@@ -312,7 +312,8 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.half_matmul = uses_matrices(c);
 	if (!info.half_matmul) c.matrix = {};
 	info.int8_attend = attends_in_int8(c);
-	info.int8_matvec = projects_in_int8(c, DType::Q4_K);
+	info.int8_matmul = projects_in_int8(c, DType::Q4_K);
+	info.merges_few = attend_merges(c);
 	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
 	out.report.build = build_of(c, info);

@@ -54,7 +54,7 @@ constexpr uint32_t kTail = 4;        // FLAGS of the kernels: cols is no multipl
 constexpr uint32_t kNorm = 8;        // of matvec kernels: x is normed
 constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
 constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
-constexpr uint32_t kTileRows = 64;   // of matmul.comp
+constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
 
 // 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
 MatmulChoice soft_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
@@ -103,11 +103,11 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 }
 
 // Wide tiles do more work per byte from memory, narrow ones make more workgroups.
-MatmulChoice matmul(DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+MatmulChoice matmul(Kernel kernel, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t wide = 64, narrow = 16, fill = 128; // workgroups that keep a device busy
 	const bool big = tokens > narrow && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, wide) >= fill;
 	const uint32_t cols = big ? wide : narrow;
-	return {{Kernel::matmul, {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
+	return {{kernel, {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
 	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
 }
 
@@ -168,6 +168,9 @@ bool projects_in_int8(const Caps& c, DType type) {
 	       c.workgroup >= kInt8Local && c.shared_bytes >= kMatvecTokens * (64 * 40 + kInt8Local / int8_lanes(c) * 4);
 }
 
+// Cooperative matrices are faster, and round x less.
+bool multiplies_in_int8(const Caps& c, DType type) { return projects_in_int8(c, type) && !uses_matrices(c); }
+
 // For any number of tokens or for none, because a row's bits are the same in any company. Quantised weights keep
 // matvec.comp busy with instructions as it is.
 bool norms_x(const Caps& c, DType type) {
@@ -188,8 +191,10 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? kNorm : 0));
 	KV_ASSERT(!norm);
 	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
-	return matmul(type, rows, tokens, flags);
+	return matmul(multiplies_in_int8(c, type) ? Kernel::matmul_int8 : Kernel::matmul, type, rows, tokens, flags);
 }
+
+Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
 
 // ---- attention
 
@@ -315,6 +320,7 @@ uint32_t attend_lanes(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd ||
 
 // 4: lib/values_dot.glsl shares a unit among 4 lanes.
 bool attends_in_int8(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !soft(c); }
+bool attend_merges(const Caps& c) { return !soft(c); }
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {

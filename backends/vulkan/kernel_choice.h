@@ -35,6 +35,10 @@ struct MatmulChoice : Choice {
 };
 // Whether decode rows are rounded to int8 for weights of this type: matvec_int8.comp.
 bool projects_in_int8(const Caps&, DType);
+// Whether prompts' rows are, too: matmul_int8.comp, whose x round_rows.comp makes.
+bool multiplies_in_int8(const Caps&, DType);
+Choice choose_round_rows();
+constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
 // Whether projections of decode rows by weights of this type take the norm of x themselves.
 bool norms_x(const Caps&, DType);
 constexpr uint32_t kMatvecTokens = 8; // most of one dispatch of matvec.comp
@@ -55,6 +59,9 @@ uint32_t attend_lanes(const Caps&); // of a workgroup of attend.comp, in decode 
 // Whether attention over tokens of 1 to 4 bits takes integer dot products, with queries and weights rounded to int8
 // (queries of 4-bit keys to int16).
 bool attends_in_int8(const Caps&);
+// Whether attend.comp (attend, attend_int8) is what decode steps take: it merges a row's partial states where they are
+// few.
+bool attend_merges(const Caps&);
 void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
 // share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
 AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt);

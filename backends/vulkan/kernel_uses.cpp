@@ -32,10 +32,11 @@ void basic_uses(const Caps& c, Uses& out) {
 		add(out, choose_kv_store(c, d), fmt::format("head_dim {}", d));
 	}
 	add(out, choose_kv_load(), "");
+	if (multiplies_in_int8(c, DType::Q8_0)) add(out, choose_round_rows(), "");
 }
 
 void matmul_uses(const Caps& c, Uses& out) {
-	Caps f32 = c; // KVRUN_PRECISION=f32, for decode steps
+	Caps f32 = c; // KVRUN_PRECISION=f32, for all but matrices
 	f32.int_dot = false;
 	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue, bool decode,
 	                     const char* what) {

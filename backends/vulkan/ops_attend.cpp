@@ -17,10 +17,25 @@ void VulkanBackend::check_head_dim(uint32_t head_dim) const {
 
 float VulkanBackend::score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
 
-// Enqueues the partial states of all work items.
-void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bool prompt) {
+// Whether attend.comp merges the states it writes.
+bool VulkanBackend::merges_itself(View q, const KvRead& kv) const {
+	return attend_merges(caps()) && kv.most_parts && kv.most_parts <= MERGE_FEW && kv.item_rows == 1 &&
+	       size_t(q.shape[0]) * kv.n_kv_heads <= kMergeCounters;
+}
+
+// The counters by which workgroups find out that they are the last; zero between dispatches.
+View VulkanBackend::merge_counters() {
+	if (!merge_counters_) merge_counters_ = alloc(kMergeCounters * 4, Mem::Device, "attention's counters");
+	if (!counters_are_zero_) rec_.fill(merge_counters_.id(), 0, kMergeCounters * 4, 0);
+	return view(merge_counters_, 0, DType::U32, kMergeCounters);
+}
+
+// Enqueues the partial states of all work items. merged: where their rows' outputs go, if not to merge_parts().
+void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bool prompt, View merged) {
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2];
 	bool continues = false;
+	const View counters = merged ? merge_counters() : View();
+	if (merged) counters_are_zero_ = false; // an error between two groups would leave them as they are
 	for (const AttendGroup& g : kv.groups) {
 		check_attend_format(g.format, head_dim);
 		const AttendChoice how = choose_attend(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page, prompt);
@@ -41,18 +56,30 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 			                      .item_rows = kv.item_rows,
 			                      .row_blocks = row_blocks,
 			                      .part_step = kv.part_step,
+			                      .merges = merged ? 1u : 0u,
 			                      .scale = score_scale(head_dim)};
 			const double part = double(n) / g.n_work;
-			rec_.dispatch(p, push,
-			              {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.tables),
-			               bind(g.k_params), bind(g.v_params), bind(g.v_factors), bind(kv.balance)},
-			              {n * groups, kv.n_kv_heads, 1},
+			const Bind binds[] = {bind(kv.parts),
+			                      bind(q),
+			                      bind(g.k_codes),
+			                      bind(g.v_codes),
+			                      bind(kv.work),
+			                      bind(kv.tables),
+			                      bind(g.k_params),
+			                      bind(g.v_params),
+			                      bind(g.v_factors),
+			                      bind(kv.balance),
+			                      bind(merged ? merged : kv.parts),
+			                      bind(merged ? kv.row_parts : View()),
+			                      bind(merged ? counters : kv.parts)};
+			rec_.dispatch(p, push, std::span(binds, p.reflection->bindings.size()), {n * groups, kv.n_kv_heads, 1},
 			              {.label = label,
 			               .bytes = read * part,
 			               .flops = 4.0 * tokens * n_heads * head_dim * part,
 			               .continues = continues});
 		}
 	}
+	if (merged) counters_are_zero_ = true;
 }
 
 void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvRead& kv) {
@@ -66,8 +93,9 @@ void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvR
 void VulkanBackend::attend(View out, View lse, View q, const KvRead& kv) {
 	check_attend(out, lse, q, kv);
 	check_head_dim(q.shape[2]);
-	attend_pages("attend", q, kv, /*prompt=*/false);
-	merge_parts("attend", out, lse, kv);
+	const bool merged = !lse && merges_itself(q, kv);
+	attend_pages("attend", q, kv, /*prompt=*/false, merged ? out : View());
+	if (!merged) merge_parts("attend", out, lse, kv);
 }
 
 void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) {
@@ -75,7 +103,7 @@ void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own,
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = own.k.shape[0];
 	check_head_dim(head_dim);
 	constexpr const char* label = "attend_prompt";
-	if (older) attend_pages(label, q, *older, /*prompt=*/true);
+	if (older) attend_pages(label, q, *older, /*prompt=*/true, View());
 	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim,
 	                                              older ? kPromptState
 	                                              : lse ? kPromptLse

@@ -14,12 +14,11 @@ constexpr size_t kMostTogether = 3; // projections of one dispatch
 
 struct Job { // projections that one dispatch computes
 	std::span<const Proj> projs;
-	View x;
+	const MatmulX& in;
 	uint32_t epilogue = MATMUL_STORE;
 	bool decode = false;
-	MatmulNorm norm;
-	uint32_t tokens() const { return x.shape[0]; }
-	uint32_t cols() const { return uint32_t(x.row_elements()); }
+	uint32_t tokens() const { return in.x.shape[0]; }
+	uint32_t cols() const { return uint32_t(in.x.row_elements()); }
 	uint32_t rows() const {
 		uint32_t n = 0;
 		for (const Proj& p : projs) n += p.w.shape[0];
@@ -80,11 +79,11 @@ size_t together(const Caps& c, std::span<const Proj> projs, Spans& s) {
 void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const Spans& s, bool continues) {
 	const DType type = job.projs[0].w.type;
 	const MatmulChoice how =
-	    choose_matmul(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode, bool(job.norm.w));
+	    choose_matmul(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode, bool(job.in.norm));
 	MatmulPush push{};
 	push.cols = job.cols();
 	push.tokens = job.tokens();
-	push.eps = job.norm.eps;
+	push.eps = job.in.eps;
 	for (size_t i = 0; i < job.projs.size(); ++i) {
 		const Proj& p = job.projs[i];
 		push.rows[i] = p.w.shape[0];
@@ -96,8 +95,9 @@ void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const S
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
 	Pipeline& p = kernels.get(how.kernel, how.spec);
-	const std::array<Bind, 5> binds{s.out.bind(), s.w.bind(), bind(job.x), s.bias.bind(),
-	                                job.norm.w ? bind(job.norm.w) : Bind{}}; // the norm: matvec kernels
+	const bool int8 = how.kernel == Kernel::matmul_int8;
+	const std::array<Bind, 5> binds{s.out.bind(), s.w.bind(), bind(int8 ? job.in.codes : job.in.x), s.bias.bind(),
+	                                bind(int8 ? job.in.units : job.in.norm)}; // the norm: matvec kernels
 	rec.dispatch(p, push, std::span(binds).first(p.reflection->bindings.size()), how.groups,
 	             {.label = job.decode ? "matvec" : "matmul",
 	              .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
@@ -131,9 +131,21 @@ View VulkanBackend::aligned_rows(View x) {
 	return out;
 }
 
+// What matmul_int8.comp takes in place of x; valid until the next call.
+void VulkanBackend::round_rows(MatmulX& in) {
+	const uint32_t rows = in.x.shape[0], cols = uint32_t(in.x.row_elements()), blocks = cols / 32;
+	const size_t codes = align_up(size_t(rows) * cols, 256), units = size_t(rows) * blocks * 8;
+	if (rounded_.bytes() < codes + units) rounded_ = alloc(codes + units, Mem::Device, "rows of x as int8");
+	in.codes = view(rounded_, 0, DType::U32, blocks, rows, 8);
+	in.units = view(rounded_, codes, DType::F32, blocks, rows, 2);
+	rec_.dispatch(pipeline(choose_round_rows()), RoundRowsPush{.blocks = blocks, .rows = rows},
+	              {bind(in.codes), bind(in.units), bind(in.x)}, {ceil_div(blocks, kRoundBlocks), rows, 1},
+	              {.label = "round_rows", .bytes = 4.0 * double(in.x.elements()) + double(codes + units)});
+}
+
 void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 	check_matmul(projs, x, epilogue);
-	multiply(projs, x, {}, epilogue, decode);
+	multiply(projs, {.x = x}, epilogue, decode);
 }
 
 bool VulkanBackend::norms_in_matmul(std::span<const Proj> projs, const View& x, const View& w, bool decode) const {
@@ -146,46 +158,48 @@ void VulkanBackend::norm_matmul(std::span<const Proj> projs, View h, View x, Vie
 	if (!norms_in_matmul(projs, x, w, decode)) return Backend::norm_matmul(projs, h, x, w, eps, epilogue, decode);
 	check_rmsnorm(h, x, w);
 	check_matmul(projs, x, epilogue);
-	multiply(projs, x, {w, eps}, epilogue, decode);
+	multiply(projs, {.x = x, .norm = w, .eps = eps}, epilogue, decode);
 }
 
-void VulkanBackend::multiply(std::span<const Proj> projs, View x, const MatmulNorm& norm, Epilogue epilogue,
-                             bool decode) {
+void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue epilogue, bool decode) {
 	const Caps& c = caps();
+	const View x = in.x;
 	if (decode && !soft(c) && x.shape[0] > kMatvecTokens) { // a row's bits are those of any smaller step
 		for (uint32_t first = 0; first < x.shape[0]; first += kMatvecTokens) {
 			const uint32_t n = std::min(kMatvecTokens, x.shape[0] - first);
 			std::vector<Proj> part(projs.begin(), projs.end());
 			for (Proj& p : part)
 				if (p.out) p.out = rows(p.out, first, n);
-			multiply(part, rows(x, first, n), norm, epilogue, decode);
+			multiply(part, {.x = rows(x, first, n), .norm = in.norm, .eps = in.eps}, epilogue, decode);
 		}
 		return;
 	}
 	if (x.row_elements() % 4)
 		fail(Code::Unsupported, "matmul: rows of {} elements, Vulkan kernels need a multiple of 4", x.row_elements());
-	x = aligned_rows(x);
+	in.x = aligned_rows(x);
+	if (!decode && std::ranges::any_of(projs, [&](const Proj& p) { return multiplies_in_int8(c, p.w.type); }))
+		round_rows(in);
 	Spans s;
 	if (epilogue == Epilogue::SwiGLU) {
-		if (cover(c, projs, true, s)) return run(kernels_, rec_, c, {projs, x, MATMUL_SWIGLU, decode, norm}, s, false);
+		if (cover(c, projs, true, s)) return run(kernels_, rec_, c, {projs, in, MATMUL_SWIGLU, decode}, s, false);
 		const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // apart: first g, then out = silu(out) * u
-		project(projs[0], x, norm, MATMUL_STORE, decode);
-		project(up, x, norm, MATMUL_GATE, decode);
+		project(projs[0], in, MATMUL_STORE, decode);
+		project(up, in, MATMUL_GATE, decode);
 		return;
 	}
 	const uint32_t kind = epilogue == Epilogue::Add ? MATMUL_ADD : MATMUL_STORE;
 	while (!projs.empty()) {
 		const size_t n = together(c, projs, s);
 		if (n == 1)
-			project(projs[0], x, norm, kind, decode);
+			project(projs[0], in, kind, decode);
 		else
-			run(kernels_, rec_, c, {projs.first(n), x, kind, decode, norm}, s, false);
+			run(kernels_, rec_, c, {projs.first(n), in, kind, decode}, s, false);
 		projs = projs.subspan(n);
 	}
 }
 
 // One projection; a weight larger than a binding goes in pieces of rows.
-void VulkanBackend::project(const Proj& whole, View x, const MatmulNorm& norm, uint32_t epilogue, bool decode) {
+void VulkanBackend::project(const Proj& whole, const MatmulX& in, uint32_t epilogue, bool decode) {
 	const Caps& c = caps();
 	const size_t row_bytes = device_row_bytes(whole.w.type, uint32_t(whole.w.row_elements()));
 	const uint32_t rows = whole.w.shape[0], most = rows_per_binding(row_bytes, weight_range(c));
@@ -199,7 +213,7 @@ void VulkanBackend::project(const Proj& whole, View x, const MatmulNorm& norm, u
 		s.out.add(p.out, 4 * p.out.elements());
 		if (p.bias) p.bias.at += 4 * size_t(first);
 		p.out.at += 4 * size_t(first);
-		run(kernels_, rec_, c, {{&p, 1}, x, epilogue, decode, norm}, s, first > 0);
+		run(kernels_, rec_, c, {{&p, 1}, in, epilogue, decode}, s, first > 0);
 	}
 }
 

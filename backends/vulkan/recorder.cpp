@@ -35,7 +35,7 @@ uint32_t Recorder::resolve(const Pipeline& p, std::span<const Bind> binds, uint3
 	const Caps& c = dev_.caps();
 	if (binds.size() != r.bindings.size())
 		fail(Code::Internal, "kernel {} has {} bindings, {} views were given", p.name, r.bindings.size(), binds.size());
-	at[0] = at[1] = at[2] = 0;
+	std::fill_n(at, kMaxBindings / 4, 0u);
 	for (size_t i = 0; i < binds.size(); ++i) {
 		Bind b = binds[i];
 		const Binding& want = r.bindings[i];

@@ -8,7 +8,7 @@
 
 namespace kvrun::vk {
 
-constexpr uint32_t kMaxBindings = 12; // one byte each in the push header, shaders/shared/push.h
+constexpr uint32_t kMaxBindings = 16; // one byte each in the push header, shaders/shared/push.h
 constexpr uint32_t kMaxSpec = 32;     // ids of specialization constants are below this
 
 struct Binding {

@@ -14,16 +14,19 @@
 
 namespace kvrun::vk {
 
-constexpr uint32_t kMostRows = 32768; // along one grid dimension, which may hold only 65535
+constexpr uint32_t kMergeCounters = 4096; // rows x KV heads of a step whose partial states attend.comp merges
+constexpr uint32_t kMostRows = 32768;     // along one grid dimension, which may hold only 65535
 inline bool aligned16(std::initializer_list<View> views) {
 	for (const View& v : views)
 		if (v.at % 16) return false;
 	return true;
 }
 
-struct MatmulNorm { // of a matmul's x
-	View w;         // (n) f32; empty: none
-	float eps = 0;
+struct MatmulX {                 // what projections multiply
+	View x;                      // (T, cols) f32
+	View norm = {};              // (cols) f32, of the norm of x; empty: none
+	float eps = 0;               // of the norm
+	View codes = {}, units = {}; // x rounded to int8, see round_rows.comp; empty: not
 };
 
 class VulkanBackend final : public Backend {
@@ -87,13 +90,16 @@ class VulkanBackend final : public Backend {
 	Pipeline& pipeline(const Choice& c) { return kernels_.get(c.kernel, std::span(c.spec)); }
 	void check_head_dim(uint32_t head_dim) const;
 	static float score_scale(uint32_t head_dim); // 1 / sqrt(head_dim)
-	void attend_pages(const char* label, View q, const KvRead&, bool prompt);
+	void attend_pages(const char* label, View q, const KvRead&, bool prompt, View merged);
+	bool merges_itself(View q, const KvRead&) const;
+	View merge_counters();
 	void merge_parts(const char* label, View out, View lse, const KvRead&);
 	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
 	uint32_t rows_per_binding(size_t row_bytes, uint64_t range) const;
 	View aligned_rows(View x);
-	void multiply(std::span<const Proj>, View x, const MatmulNorm&, Epilogue, bool decode);
-	void project(const Proj&, View x, const MatmulNorm&, uint32_t epilogue, bool decode);
+	void round_rows(MatmulX&);
+	void multiply(std::span<const Proj>, MatmulX, Epilogue, bool decode);
+	void project(const Proj&, const MatmulX&, uint32_t epilogue, bool decode);
 
 	Device dev_;
 	Memory mem_;
@@ -101,7 +107,10 @@ class VulkanBackend final : public Backend {
 	Kernels kernels_;
 	Recorder rec_;
 	Buffer aligned_; // see aligned_rows()
-	bool poison_;    // BackendOptions::poison
+	Buffer rounded_; // see round_rows()
+	Buffer merge_counters_;
+	bool counters_are_zero_ = false;
+	bool poison_; // BackendOptions::poison
 };
 
 struct KernelReport;

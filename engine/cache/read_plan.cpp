@@ -94,7 +94,8 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 	open_.clear();
 	n_rows_ = n_parts_ = 0;
 	item_rows_ = rows.size() == 1 ? rows[0].n : 1;
-	part_step_ = 0;
+	part_step_ = most_parts_ = 0;
+	bool all_have = extra == 0;
 	for (const ReadRows& r : rows) n_rows_ += r.n;
 	shares_.assign(n_rows_, {});
 	row_parts_at_ = table.take(size_t(n_rows_) * 2);
@@ -126,6 +127,8 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 		}
 		add_fetched_once();
 		const uint32_t of_row = part - n_parts_ + extra;
+		most_parts_ = std::max(most_parts_, of_row);
+		all_have = all_have && of_row;
 		for (uint32_t i = 0; i < r.n; ++i) {
 			row_parts[(r.row + i) * 2] = n_parts_ + i * of_row;
 			row_parts[(r.row + i) * 2 + 1] = of_row;
@@ -134,6 +137,7 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 		n_parts_ += r.n * of_row;
 		if (r.n > 1) part_step_ = of_row;
 	}
+	if (!all_have) most_parts_ = 0;
 	std::tie(work_at_, n_work_) = put_groups(open_, groups_, table);
 }
 
@@ -148,7 +152,8 @@ KvRead ReadPlan::read(const KvPool& pool, const Buffer& words, const View& parts
 	        .parts = p,
 	        .n_kv_heads = n_kv_heads,
 	        .item_rows = item_rows_,
-	        .part_step = part_step_};
+	        .part_step = part_step_,
+	        .most_parts = most_parts_};
 }
 
 void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& table) {

@@ -54,6 +54,7 @@ class ReadPlan : public GroupPlan<AttendGroup> {
 	std::vector<ShareWork> shares_; // by row
 	uint32_t n_rows_ = 0, n_parts_ = 0;
 	uint32_t item_rows_ = 1, part_step_ = 0;
+	uint32_t most_parts_ = 0; // of a row; 0: some row has parts without a work item, or none
 	size_t row_parts_at_ = 0; // words in the step table
 };
 

@@ -15,6 +15,7 @@
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #include "lib/queries.glsl"
+#include "lib/no_token.glsl"
 #include "lib/pieces.glsl"
 
 const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
@@ -31,8 +32,6 @@ const bool V_FOLD = false, V_SCALED = false, V_DOT = false;
 const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
 					  : V_BITS == 3u ? (HEAD_DIM * 2u + 31u) / 32u + (HEAD_DIM + 31u) / 32u
 									 : (HEAD_DIM * V_BITS + 31u) / 32u;
-// The maximum over no token. Finite, so that no driver's fast arithmetic can make a NaN of it.
-const float NO_TOKEN = -1e30;
 
 vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
 float top[QUERIES];               // maximum score so far, the same in all lanes

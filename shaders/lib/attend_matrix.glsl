@@ -25,6 +25,7 @@
 #include "lib/codes.glsl"
 #include "lib/halves.glsl"
 #include "lib/book.glsl"
+#include "lib/no_token.glsl"
 #include "lib/pieces.glsl"
 
 const uint QUERIES = 64u, KEYS = 32u; // one word of live bits; 64 keys beside 64 queries would not fit 32 KiB
@@ -41,7 +42,6 @@ const uint WEIGHT_STRIDE = KEYS / 4u + 2u; // and of weights
 const uint VALUES = KEYS * STRIDE;       // where values begin in kv_s
 const uint OWN_ROWS = GROUP_ROWS / GROUPS; // rows of scores that a subgroup turns into weights
 const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; // lanes of a row; quads of a lane
-const float NO_TOKEN = -1e30;            // the maximum over no token
 // Weights are at most 1, and normal numbers as halves down to 2^-26 with this factor.
 const float WEIGHT_ONE = 4096.0;
 

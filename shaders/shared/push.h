@@ -3,16 +3,16 @@
 // A view starts at any multiple of 4 bytes, a descriptor only at multiples of the device's alignment (up to 256). The
 // recorder binds at the multiple below and tells the shader the rest: every struct begins with KV_PUSH_HEAD, and
 // binding b's first word is word KV_AT(b) of the bound array (KV_AT(b) / 2, / 4 for uvec2, uvec4 elements, whose views
-// the recorder requires to be aligned to the element). One byte per binding, so 12 bindings.
+// the recorder requires to be aligned to the element). One byte per binding, so 16 bindings.
 #ifndef KVRUN_PUSH_H
 #define KVRUN_PUSH_H
 #ifdef __cplusplus
 #include <cstdint>
 namespace kvrun {
 using uint = unsigned int;
-#define KV_PUSH_HEAD uint at[3] = {}; // filled by the recorder
+#define KV_PUSH_HEAD uint at[4] = {}; // filled by the recorder
 #else
-#define KV_PUSH_HEAD uint at[3];
+#define KV_PUSH_HEAD uint at[4];
 #define KV_AT(b) ((p.at[(b) >> 2] >> (8u * ((b)&3u))) & 255u)
 // layout(push_constant) uniform Push { XPush p; };
 #endif
@@ -41,6 +41,11 @@ struct MatmulPush { // matmul and matvec kernels: up to three projections i of t
 #define MATMUL_ADD 1u    // out += sum
 #define MATMUL_SWIGLU 2u // out = silu(sum of projection 0) * sum of projection 1
 #define MATMUL_GATE 3u   // out = silu(out) * sum
+struct RoundRowsPush {
+	KV_PUSH_HEAD
+	uint blocks; // of a row, 32 elements each
+	uint rows;
+};
 struct RmsNormPush {
 	KV_PUSH_HEAD
 	uint dim;
@@ -77,8 +82,12 @@ struct AttendPush {
 	uint item_rows;  // rows a work item serves
 	uint row_blocks; // workgroups that share them
 	uint part_step;  // from a row's partial state to the next row's
+	uint merges;     // 1: the last workgroup of a row and kv head merges its partial states; attend.comp, item_rows 1
 	float scale;     // 1 / sqrt(head_dim)
 };
+// A row of at most this many partial states can be merged by the workgroup that writes the last of them: it is one of
+// n_kv_heads, so with more of them a dispatch of n_heads workgroups is faster.
+#define MERGE_FEW 8u
 struct AttendPromptPush {
 	KV_PUSH_HEAD
 	uint first; // token of row 0

@@ -14,6 +14,7 @@
 //   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs from
 //                                   lane to lane
 #include "soft/queries.glsl"
+#include "lib/no_token.glsl"
 #include "lib/pieces.glsl"
 
 const uint CHUNKS = HEAD_DIM / 8u;                                  // pieces of a V row that a lane takes at once
@@ -26,8 +27,6 @@ const uint V_LOW = (HEAD_DIM * 2u + 31u) / 32u;                     // words of 
 const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
 					  : V_BITS == 3u ? V_LOW + (HEAD_DIM + 31u) / 32u
 									 : (HEAD_DIM * V_BITS + 31u) / 32u;
-// The maximum over no token. Finite, so that no driver's fast arithmetic can make a NaN of it.
-const float NO_TOKEN = -1e30;
 
 vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
 vec4 weight[V_RUNS * QUERIES];    // [run][query] of the lane's quad

@@ -3,6 +3,7 @@
 // test_pack.cpp.
 #include "engine/kv/quant.h"
 #include "shared/kv_page.h"
+#include "shared/push.h"
 #include "tests/support/compare.h"
 #include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
@@ -63,6 +64,7 @@ struct Token { // of one kv head, dequantised
 struct PackedCache {
 	std::vector<AttendGroup> groups;
 	KvRead kv;
+	uint32_t most_parts = 0; // for kv: 0 where a row has none, or one that is not of the cache
 	std::vector<std::vector<std::vector<Token>>> tokens; // [cache][kv head][i]
 	std::vector<std::vector<Token>> own;                 // [kv head][row], of a prompt
 	Floats balance;                                      // (n_kv_heads, D), as halves
@@ -228,6 +230,8 @@ class Builder {
 		}
 		Words row_parts;
 		for (uint32_t row = 0; row < s_.T; ++row) row_parts.insert(row_parts.end(), {row * most, n_parts[row] + own});
+		if (!own && s_.item_rows == 1 && *std::ranges::min_element(n_parts))
+			c.most_parts = *std::ranges::max_element(n_parts);
 		pool_.resize((pool_.size() + 7) / 4 * 4, kGarbage);
 		const View pool = rig.u32(pool_, uint32_t(pool_.size()));
 		for (AttendGroup& g : c.groups) {
@@ -348,6 +352,19 @@ void run_packed(Backend& backend, const PackedRow& r, const TestRow& row) {
 	const View again = rig.out(r.s.T, r.s.n_heads, r.s.D); // same bits, always
 	run(again);
 	check_same_bits(row, rig.get(again), got);
+	if (r.s.prompt) return;
+	// The device may merge few states without another dispatch, with the same bits.
+	c.kv.most_parts = c.most_parts;
+	const View merged = rig.out(r.s.T, r.s.n_heads, r.s.D);
+	backend.time_ops(true);
+	backend.op_times(/*reset=*/true);
+	backend.attend(merged, {}, vq, c.kv);
+	check_same_bits(row, rig.get(merged), got);
+	for (const OpTime& t : backend.op_times(/*reset=*/true)) {
+		const bool few = c.most_parts && c.most_parts <= MERGE_FEW && backend.info().merges_few;
+		if (t.op == "attend") CHECK_MESSAGE(t.calls == c.groups.size() + (few ? 0 : 1), row_text(row));
+	}
+	backend.time_ops(false);
 }
 
 Quant channel(uint8_t bits) { return {.bits = bits, .scale = Scale::PerChannel, .group = 32}; }
@@ -484,5 +501,16 @@ TEST_CASE("attend: f16, better and worse pages as one softmax, several rows and 
 	}
 	rows.push_back({{1, 4, 2, 64, 1}, {{kivi2, 32, 0}}});   // nothing at all is zero
 	rows.push_back({{1, 24, 2, 64, 2}, {{kivi2, 32, 96}}}); // more heads in a group than a workgroup takes
+	each_row(rows, run_packed);
+}
+
+TEST_CASE("attend: a few and many partial states of a row") {
+	std::vector<PackedRow> rows;
+	const Format f16{}, kivi2{channel(2), token(2, 64)};
+	for (uint32_t splits : {4u, 7u, 8u, 9u, 31u, 290u})
+		for (uint32_t D : {64u, 80u, 128u, 256u})
+			rows.push_back(
+			    {{1 + D % 3, 6, 2, D, splits}, {{{channel(2), token(2, D)}, 32, 32 * splits - 20}, {f16, 32, 31}}});
+	rows.push_back({{5, 24, 3, 64, 3, false, true}, {{kivi2, 32, 96}, {f16, 64, 64}}}); // heads of a kv head in blocks
 	each_row(rows, run_packed);
 }

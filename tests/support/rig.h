@@ -1,6 +1,7 @@
 // What op tests share: guarded buffers with odd offsets on a backend, random numbers, random weights.
 #pragma once
 #include "backends/backend.h"
+#include "backends/tolerance.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/f16.h"
 #include <algorithm>
@@ -85,7 +86,8 @@ inline std::vector<float> factors(Backend& backend, bool decode, std::vector<flo
 
 // x (T, n), n a multiple of 32, as matmul multiplies it with a weight of this type.
 inline std::vector<float> rounded_x(Backend& backend, bool decode, DType weight, std::vector<float> x) {
-	if (!decode || !backend.info().int8_matvec || weight < DType::Q8_0) return factors(backend, decode, std::move(x));
+	if (!matmul_tolerance(backend.info(), weight, /*swiglu=*/false, decode).ends_with("int8"))
+		return factors(backend, decode, std::move(x));
 	for (size_t at = 0; at < x.size(); at += 32) {
 		float most = 0;
 		for (size_t i = at; i < at + 32; ++i) most = std::max(most, std::abs(x[i]));

@@ -1,0 +1,31 @@
+// The output of a row and head from its partial states, where there are few: attend_merge.comp and attend.comp share it.
+//
+//   out = sum_i w_i acc_i / sum_i w_i sum_i,  w_i = exp(max_i - max_j max_j);  0 where no part saw a token
+//
+// The including file declares parts, in vec2, and HEAD_DIM. A state is HEAD_DIM sums of weight * value, the maximum score
+// and the sum of weights.
+#include "lib/no_token.glsl"
+
+const uint PAIRS = HEAD_DIM / 2u; // of a state, before (maximum, sum of weights)
+
+// Channels 2 pair and 2 pair + 1. n: 1 to MERGE_FEW states, `stride` apart, the first at `at` of parts. Whichever kernel
+// calls it, the bits are the same: what it sums is not contracted to multiply-adds. All loads come before their first use.
+vec2 merge_few(uint at, uint stride, uint n, uint pair, out float top, out float weights) {
+	vec2 x[MERGE_FEW], state[MERGE_FEW];
+	[[unroll]] for (uint i = 0; i < MERGE_FEW; i++) {
+		const uint from = at + min(i, n - 1u) * stride;
+		state[i] = parts[from + PAIRS];
+		x[i] = parts[from + pair];
+	}
+	top = NO_TOKEN;
+	[[unroll]] for (uint i = 0; i < MERGE_FEW; i++) top = max(top, state[i].x);
+	precise vec2 sum = vec2(0);
+	precise float of_all = 0;
+	[[unroll]] for (uint i = 0; i < MERGE_FEW; i++) {
+		const float w = i < n ? exp(state[i].x - top) : 0.0;
+		of_all += w * state[i].y;
+		sum += w * x[i];
+	}
+	weights = of_all;
+	return of_all == 0.0 ? vec2(0) : sum / of_all;
+}
