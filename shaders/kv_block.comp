@@ -3,15 +3,16 @@
 //
 //   0 words pool words, written | 1 k, 2 v (n_kv_heads, t_cap, head_dim) f16 as words | 3 sources (n) u32 rows of k, v
 //   4 work (n_work, 6) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with FLAGS 2
-// Grid: x = 32 words of a head, y = kv head, z = work item. 128 invocations: 32 words, each read by 4
-// that share the tokens.  FLAGS: 2 keys are multiplied by the balancer.
+// Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.  FLAGS: 2 keys are multiplied by the balancer.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
 #include "lib/quant.glsl"
-layout(local_size_x = 128) in;
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
 layout(constant_id = SPEC_K_BITS) const uint BITS = 2;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(push_constant) uniform Push { KvBlockPush p; };
@@ -22,8 +23,9 @@ layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; }
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
-shared vec4 k_s[128]; // least x, y, largest x, y
-shared vec2 v_s[128]; // largest |x|, |y|
+const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads under way
+shared vec4 k_s[LOCAL_X]; // least x, y, largest x, y
+shared vec2 v_s[LOCAL_X]; // largest |x|, |y|
 
 uint factor_bits(float most) {
 	const uint f = f16_bits(sqrt(most));
@@ -38,21 +40,22 @@ void main() {
 	vec2 by = vec2(1);
 	if ((FLAGS & 2u) != 0) by = unpackHalf2x16(balance[KV_AT(5) + work[item + 5] + h * pairs + pair]);
 	vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38), most = vec2(0);
-	for (uint t = i / 32; t < n; t += 4) {
-		const uint at = (h * p.t_cap + sources[src + t]) * pairs + pair;
-		if (k_at != ~0u) {
-			const vec2 x = unpackHalf2x16(k[KV_AT(1) + at]) * by;
+	for (uint first = i / 32; first < n; first += SLICES * AHEAD) {
+		uint at[AHEAD];
+		[[unroll]] for (uint j = 0; j < AHEAD; j++)
+			at[j] = (h * p.t_cap + sources[src + min(first + j * SLICES, n - 1)]) * pairs + pair;
+		if (k_at != ~0u) [[unroll]] for (uint j = 0; j < AHEAD; j++) {
+			const vec2 x = unpackHalf2x16(k[KV_AT(1) + at[j]]) * by;
 			lo = min(lo, x), hi = max(hi, x);
 		}
-		if (v_at != ~0u) most = max(most, abs(unpackHalf2x16(v[KV_AT(2) + at])));
+		if (v_at != ~0u) [[unroll]] for (uint j = 0; j < AHEAD; j++) most = max(most, abs(unpackHalf2x16(v[KV_AT(2) + at[j]])));
 	}
 	k_s[i] = vec4(lo, hi);
 	v_s[i] = most;
 	barrier();
 	if (i >= 32 || w >= pairs) return;
-	for (uint j = 32; j < 128; j += 32) {
+	for (uint j = 32; j < LOCAL_X; j += 32)
 		lo = min(lo, k_s[i + j].xy), hi = max(hi, k_s[i + j].zw), most = max(most, v_s[i + j]);
-	}
 	if (k_at != ~0u) {
 		const uint at = KV_AT(0) + k_at + kv_channel_param(h, 2 * w, p.head_dim);
 		words[at] = param_word(plain_params(lo.x, hi.x, BITS), BITS, 0, 1);

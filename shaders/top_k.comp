@@ -6,6 +6,7 @@
 // Grid: x = work item.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "shared/push.h"
 #include "shared/spec.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
@@ -15,9 +16,12 @@ layout(std430, binding = 0) writeonly restrict buffer Picks { uint picks[]; };
 layout(std430, binding = 1) readonly restrict buffer Weight { float weight[]; };
 layout(std430, binding = 2) readonly restrict buffer WorkTable { uint work[]; };
 
-shared uint count_s[256];
-shared uint above_s[LOCAL_X], equal_s[LOCAL_X]; // of a lane's share of the list; then of all before it
-shared uint bits_s, wanted_s, total_s;
+const uint AHEAD = 8;                             // loads under way
+const uint BINS = 256, CHUNK = 16;                // of a histogram; bins that are summed together
+const uint GROUP = 32, GROUPS = (LOCAL_X + GROUP - 1) / GROUP;
+shared uint count_s[BINS], chunk_s[BINS / CHUNK];
+shared uvec2 tally_s[LOCAL_X], group_s[GROUPS];   // above the k-th largest, equal to it: in a lane's share of the list, in a group's
+shared uint bits_s, wanted_s;
 
 uint from = 0;
 // Grows with the weight; 0: no candidate.
@@ -33,24 +37,32 @@ void main() {
 	uint bits = 0, mask = 0;
 	for (uint pass = 0; pass < 4; pass++) {
 		const uint shift = 24 - 8 * pass;
-		for (uint i = lane; i < 256; i += LOCAL_X) count_s[i] = 0;
+		for (uint i = lane; i < BINS; i += LOCAL_X) count_s[i] = 0;
 		barrier();
-		for (uint i = lane; i < n; i += LOCAL_X) {
-			const uint x = rank(i);
-			if (x != 0u && (x & mask) == bits) atomicAdd(count_s[x >> shift & 255u], 1u);
+		for (uint first = lane; first < n; first += LOCAL_X * AHEAD) {
+			uint x[AHEAD];
+			[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = rank(min(first + i * LOCAL_X, n - 1));
+			[[unroll]] for (uint i = 0; i < AHEAD; i++)
+				if (first + i * LOCAL_X < n && x[i] != 0u && (x[i] & mask) == bits) atomicAdd(count_s[x[i] >> shift & 255u], 1u);
+		}
+		barrier();
+		for (uint c = lane; c < BINS / CHUNK; c += LOCAL_X) {
+			uint sum = 0;
+			for (uint i = 0; i < CHUNK; i++) sum += count_s[c * CHUNK + i];
+			chunk_s[c] = sum;
 		}
 		barrier();
 		if (lane == 0) {
 			if (pass == 0) {
 				uint candidates = 0;
-				for (uint i = 0; i < 256; i++) candidates += count_s[i];
+				for (uint c = 0; c < BINS / CHUNK; c++) candidates += chunk_s[c];
 				wanted_s = min(k, candidates);
 			}
-			uint left = wanted_s, b = 256;
-			while (b > 0 && left > 0) {
-				b--;
-				if (count_s[b] >= left) break;
-				left -= count_s[b];
+			// From the top: the chunk, then the bin, in which the wanted one lies.
+			uint left = wanted_s, c = BINS / CHUNK - 1, b = BINS;
+			if (left > 0) {
+				for (; c > 0 && chunk_s[c] < left; c--) left -= chunk_s[c];
+				for (b = c * CHUNK + CHUNK - 1; b > c * CHUNK && count_s[b] < left; b--) left -= count_s[b];
 			}
 			wanted_s = left;
 			bits_s = bits | b << shift;
@@ -62,35 +74,40 @@ void main() {
 	}
 	const uint share = (n + LOCAL_X - 1) / LOCAL_X, begin = min(lane * share, n), end = min(begin + share, n);
 	uint above = 0, equal = 0;
-	for (uint i = begin; i < end; i++) {
-		const uint x = rank(i);
-		above += uint(x > bits);
-		equal += uint(x == bits && x != 0u);
-	}
-	above_s[lane] = above;
-	equal_s[lane] = equal;
-	barrier();
-	if (lane == 0) {
-		uint a = 0, e = 0;
-		for (uint i = 0; i < LOCAL_X; i++) {
-			const uint own_a = above_s[i], own_e = equal_s[i];
-			above_s[i] = a;
-			equal_s[i] = e;
-			a += own_a;
-			e += own_e;
-		}
-		total_s = min(a + min(e, wanted_s), k);
-	}
-	barrier();
-	uint ties = equal_s[lane], at = above_s[lane] + min(ties, wanted_s);
-	for (uint i = begin; i < end; i++) {
-		const uint x = rank(i);
-		const bool tie = x == bits && x != 0u, taken = x > bits || (tie && ties < wanted_s);
-		ties += uint(tie);
-		if (taken && at < k) {
-			picks[to + at] = i;
-			at++;
+	for (uint first = begin; first < end; first += AHEAD) {
+		uint x[AHEAD];
+		[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = first + i < end ? rank(first + i) : 0u;
+		[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+			above += uint(x[i] > bits);
+			equal += uint(x[i] == bits && x[i] != 0u);
 		}
 	}
-	for (uint i = total_s + lane; i < k; i += LOCAL_X) picks[to + i] = ~0u;
+	tally_s[lane] = uvec2(above, equal);
+	barrier();
+	if (lane < GROUPS) {
+		uvec2 sum = uvec2(0);
+		for (uint i = lane * GROUP; i < min(lane * GROUP + GROUP, LOCAL_X); i++) sum += tally_s[i];
+		group_s[lane] = sum;
+	}
+	barrier();
+	uvec2 before = uvec2(0), all = uvec2(0); // of the lanes before this one, of all
+	for (uint g = 0; g < GROUPS; g++) {
+		if (g == lane / GROUP) before = all;
+		all += group_s[g];
+	}
+	for (uint i = lane / GROUP * GROUP; i < lane; i++) before += tally_s[i];
+	uint ties = before.y, at = before.x + min(ties, wanted_s);
+	for (uint first = begin; first < end; first += AHEAD) {
+		uint x[AHEAD];
+		[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = first + i < end ? rank(first + i) : 0u;
+		[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+			const bool tie = x[i] == bits && x[i] != 0u, taken = x[i] > bits || (tie && ties < wanted_s);
+			ties += uint(tie);
+			if (taken && at < k) {
+				picks[to + at] = first + i;
+				at++;
+			}
+		}
+	}
+	for (uint i = min(all.x + min(all.y, wanted_s), k) + lane; i < k; i += LOCAL_X) picks[to + i] = ~0u;
 }

@@ -419,6 +419,10 @@ void clamp_caps(Caps& c, const std::string& text) {
 			allow(c.push_descriptor);
 		else if (key == "subgroup_ops")
 			allow(c.subgroup_ops);
+		else if (key == "cpu") // 0: workgroups of the sizes that GPUs get
+			allow(c.is_cpu);
+		else if (key == "vendor") // whose GPUs, as a number
+			c.vendor = uint32_t(v);
 		else if (key == "memory_budget")
 			allow(c.memory_budget);
 		else if (key == "transfer") // 0: in order with ops; 2: submissions of their own, to the compute queue

@@ -21,6 +21,8 @@ uint32_t reduce_local(const Caps& c, uint32_t wanted) {
 	return c.is_cpu && c.subgroup_ops ? c.subgroup : std::min(wanted, c.workgroup);
 }
 uint32_t lanes(const Caps& c) { return c.is_cpu ? c.subgroup : 64; }
+// Kernels of few workgroups, each of which goes through thousands of vectors: latency decides, so many share them.
+uint32_t wide_local(const Caps& c) { return c.is_cpu ? kLocal : std::min(512u, std::bit_floor(c.workgroup)); }
 // Intel before Xe2: registers of 32 bytes, so a lane of a subgroup of 16 has 64 of them; elsewhere it is 128 or more.
 bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min < 16; }
 
@@ -414,7 +416,8 @@ Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint
 	return x;
 }
 
-Choice choose_channel_max(const Caps& c) { return {Kernel::channel_max, {{SPEC_LOCAL_X, lanes(c)}}}; }
+Choice choose_channel_max(const Caps& c) { return {Kernel::channel_max, {{SPEC_LOCAL_X, wide_local(c)}}}; }
+Choice choose_kv_balance(const Caps& c) { return {Kernel::kv_balance, {{SPEC_LOCAL_X, wide_local(c)}}}; }
 
 // ---- fetching
 
@@ -431,10 +434,10 @@ Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t s
 	         {SPEC_HEADS, cut.heads}}};
 }
 Choice choose_top_k(const Caps& c) {
-	return {Kernel::top_k, {{SPEC_LOCAL_X, c.is_cpu ? c.subgroup : std::min(256u, std::bit_floor(c.workgroup))}}};
+	return {Kernel::top_k, {{SPEC_LOCAL_X, c.is_cpu ? c.subgroup : std::min(1024u, std::bit_floor(c.workgroup))}}};
 }
 Choice choose_scatter(const Caps& c) { return {Kernel::scatter, {{SPEC_LOCAL_X, lanes(c)}}}; }
-Choice choose_part_share(const Caps& c) { return {Kernel::part_share, {{SPEC_LOCAL_X, lanes(c)}}}; }
+Choice choose_part_share(const Caps& c) { return {Kernel::part_share, {{SPEC_LOCAL_X, reduce_local(c, 64)}}}; }
 
 // ---- packing
 
@@ -461,8 +464,11 @@ Choice choose_pack_runs(const Quant& q, uint32_t head_dim, uint32_t page) {
 	return {Kernel::kv_pack_runs,
 	        {{SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, q.bits}, {SPEC_K_GROUP, q.group}, {SPEC_PAGE, page}}};
 }
-Choice choose_kv_block(uint32_t k_bits, bool balanced) {
-	return {Kernel::kv_block, {{SPEC_K_BITS, std::max(k_bits, 1u)}, {SPEC_FLAGS, balanced ? kPackBalanceKeys : 0}}};
+Choice choose_kv_block(const Caps& c, uint32_t k_bits, bool balanced) {
+	return {Kernel::kv_block,
+	        {{SPEC_LOCAL_X, wide_local(c)},
+	         {SPEC_K_BITS, std::max(k_bits, 1u)},
+	         {SPEC_FLAGS, balanced ? kPackBalanceKeys : 0}}};
 }
 
 } // namespace kvrun::vk

@@ -84,6 +84,7 @@ Choice choose_top_k(const Caps&);
 Choice choose_scatter(const Caps&);
 Choice choose_part_share(const Caps&);
 Choice choose_channel_max(const Caps&);
+Choice choose_kv_balance(const Caps&);
 
 // ---- packing
 
@@ -94,6 +95,6 @@ Choice choose_pack_channels(const Quant&, uint32_t head_dim, uint32_t page, uint
 Choice choose_pack_tokens(const Caps&, const Quant&, uint32_t head_dim, uint32_t page, uint32_t flags);
 Choice choose_pack_pages(const Quant&, bool values, uint32_t head_dim, uint32_t page);
 Choice choose_pack_runs(const Quant&, uint32_t head_dim, uint32_t page); // values with parameters in bytes
-Choice choose_kv_block(uint32_t k_bits, bool balanced);
+Choice choose_kv_block(const Caps&, uint32_t k_bits, bool balanced);
 
 } // namespace kvrun::vk

@@ -167,7 +167,7 @@ void pack_uses(const Caps& c, Uses& out) {
 			}
 	for (const uint8_t bits : kBits)
 		for (const bool balanced : {false, true})
-			add(out, choose_kv_block(bits, balanced), fmt::format("{} bit{}", bits, balanced ? ", balanced" : ""));
+			add(out, choose_kv_block(c, bits, balanced), fmt::format("{} bit{}", bits, balanced ? ", balanced" : ""));
 }
 
 void score_uses(const Caps& c, Uses& out) {
@@ -183,7 +183,7 @@ void score_uses(const Caps& c, Uses& out) {
 	add(out, choose_top_k(c), "");
 	add(out, choose_scatter(c), "");
 	add(out, choose_part_share(c), "");
-	add(out, {Kernel::kv_balance, {}}, "");
+	add(out, choose_kv_balance(c), "");
 }
 
 } // namespace

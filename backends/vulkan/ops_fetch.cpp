@@ -46,9 +46,9 @@ void VulkanBackend::scatter(View words, View list) {
 void VulkanBackend::part_share(View out, View parts, View work) {
 	check_part_share(out, parts, work);
 	const uint32_t n = out.shape[0], n_heads = parts.shape[1];
-	const Choice how = choose_part_share(caps());
-	rec_.dispatch(pipeline(how), PartSharePush{.n = n, .n_heads = n_heads, .head_dim = parts.shape[2] - 2},
-	              {bind(out), bind(parts), bind(work)}, {ceil_div(n * n_heads, how.spec[0].value), 1, 1},
+	rec_.dispatch(pipeline(choose_part_share(caps())),
+	              PartSharePush{.n_heads = n_heads, .head_dim = parts.shape[2] - 2},
+	              {bind(out), bind(parts), bind(work)}, {n_heads, n, 1},
 	              {.label = "part_share", .bytes = 8.0 * parts.shape[0] * n_heads});
 }
 

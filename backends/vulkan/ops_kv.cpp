@@ -125,7 +125,7 @@ void VulkanBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	const uint32_t n_kv_heads = src.k.shape[0], head_dim = src.k.shape[2], n_work = a.work.shape[0];
 	const bool balanced = a.format.k.norm == Norm::Balance && a.balance;
 	rec_.dispatch(
-	    pipeline(choose_kv_block(a.format.k.bits, balanced)),
+	    pipeline(choose_kv_block(caps(), a.format.k.bits, balanced)),
 	    KvBlockPush{.t_cap = src.k.shape[1], .head_dim = head_dim},
 	    {bind(a.words), bind(src.k), bind(src.v), bind(a.sources), bind(a.work), bind(balanced ? a.balance : View())},
 	    {ceil_div(head_dim / 2, 32), n_kv_heads, n_work},

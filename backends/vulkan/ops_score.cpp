@@ -55,7 +55,7 @@ void VulkanBackend::channel_max(View out, View x) {
 	const Choice how = choose_channel_max(caps());
 	const ChannelMaxPush push{
 	    .n_rows = x.shape[0], .n_heads = x.shape[1], .n_kv_heads = n_kv_heads, .head_dim = head_dim};
-	rec_.dispatch(pipeline(how), push, {bind(out), bind(x)}, {ceil_div(n_kv_heads * head_dim, how.spec[0].value), 1, 1},
+	rec_.dispatch(pipeline(how), push, {bind(out), bind(x)}, {ceil_div(head_dim, 32), n_kv_heads, 1},
 	              {.label = "channel_max", .bytes = 4.0 * double(x.elements())});
 }
 
@@ -63,7 +63,7 @@ void VulkanBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n
 	check_kv_balance(out, q_max, k, n);
 	const uint32_t n_kv_heads = k.k.shape[0], head_dim = k.k.shape[2];
 	const KvBalancePush push{.n = n, .t_cap = k.k.shape[1], .head_dim = head_dim};
-	rec_.dispatch(pipeline({Kernel::kv_balance, {}}), push, {bind(out), bind(q_max), bind(k.k)},
+	rec_.dispatch(pipeline(choose_kv_balance(caps())), push, {bind(out), bind(q_max), bind(k.k)},
 	              {ceil_div(head_dim / 2, 32), n_kv_heads, 1},
 	              {.label = "kv_balance", .bytes = 2.0 * double(n) * n_kv_heads * head_dim});
 }

@@ -148,7 +148,6 @@ struct ScatterPush {
 };
 struct PartSharePush {
 	KV_PUSH_HEAD
-	uint n; // rows
 	uint n_heads;
 	uint head_dim;
 };

@@ -94,7 +94,8 @@ TEST_CASE("fetch: the largest weights, of many equal ones the first") {
 		uint32_t n, k;
 		std::string text() const { return fmt::format("the {} largest of {}", k, n); }
 	};
-	const std::vector<Top> cases = {{1, 1}, {31, 4}, {64, 64}, {65, 100}, {1000, 64}, {5000, 1}, {257, 256}, {40, 0}};
+	const std::vector<Top> cases = {{1, 1},    {31, 4},    {64, 64}, {65, 100},   {1000, 64},
+	                                {5000, 1}, {257, 256}, {40, 0},  {20011, 64}, {33000, 700}};
 	each_row(cases, [](Backend& be, const Top& c, const TestRow&) {
 		std::mt19937 draw(c.n + c.k);
 		std::vector<float> weight(c.n * 2);
@@ -131,12 +132,14 @@ TEST_CASE("fetch: the share of a row's attention that the first of its parts hol
 	};
 	each_row(std::vector<Shares>{{1, 4}, {3, 64}, {40, 128}}, [](Backend& be, const Shares& c, const TestRow&) {
 		// {first part, parts, parts that count}: none, some and all of them; the last row has seen no token
-		const std::vector<uint32_t> work = {0, 4, 0, 0, 0, 4, 1, 0, 4, 5, 3, 0, 9, 1, 1, 0, 10, 2, 1, 0};
-		const uint32_t n = uint32_t(work.size()) / 4, n_parts = 12, step = c.head_dim + 2;
+		const std::vector<uint32_t> work = {0, 4, 0, 0, 0,  4,   1,  0, 4,  5, 3, 0,
+		                                    9, 1, 1, 0, 12, 160, 70, 0, 10, 2, 1, 0};
+		const uint32_t n = uint32_t(work.size()) / 4, n_parts = 172, step = c.head_dim + 2;
 		std::mt19937 draw(c.n_heads);
 		std::vector<float> parts(size_t(n_parts) * c.n_heads * step, 1e30f); // outputs are not read
 		for (uint32_t i = 0; i < n_parts * c.n_heads; ++i) {
-			const bool empty = i / c.n_heads >= 10 || draw() % 7 == 0;
+			const uint32_t part = i / c.n_heads;
+			const bool empty = part == 10 || part == 11 || draw() % 7 == 0;
 			parts[i * step + c.head_dim] = empty ? -INFINITY : float(draw() % 400) / 10 - 20; // maximum
 			parts[i * step + c.head_dim + 1] = empty ? 0 : 1 + float(draw() % 100);           // sum
 		}

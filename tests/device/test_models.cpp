@@ -4,6 +4,7 @@
 #include "engine/run/batch.h"
 #include "tests/support/assets.h"
 #include "tests/support/devices.h"
+#include "tests/support/rig.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -18,9 +19,6 @@ namespace fs = std::filesystem;
 namespace {
 
 const fs::path kGolden = fs::path(test_root()) / "tests" / "golden";
-
-// Largest error of a logit relative to the largest logit of the file. Storing keys and values as f16 takes 3e-4 of it.
-double tolerance(const std::string& device) { return device == "cpu" ? 1e-3 : 5e-3; }
 
 std::unique_ptr<Engine> open_engine(const std::string& device, const fs::path& model, uint32_t ubatch) {
 	EngineOptions o;
@@ -109,10 +107,8 @@ TEST_CASE("models: logits of every tiny checkpoint are those of transformers, as
 				decode = std::max(decode, error_of(e, i, s.decode(e.tokens[i])));
 			std::printf("%-10s %-22s prompt %.1e, token by token %.1e\n", device.c_str(), e.name.c_str(), prompt,
 			            decode);
-			const DeviceInfo info = engine->backend().info();
-			const bool int8 = info.int8_matmul && e.name.find("_q") != std::string::npos;
-			CHECK(prompt < (int8 && !info.half_matmul ? 4e-2 : tolerance(device)));
-			CHECK(decode < (int8 ? 4e-2 : tolerance(device)));
+			CHECK(prompt < logits_tolerance(engine->backend(), e.name, /*decode=*/false));
+			CHECK(decode < logits_tolerance(engine->backend(), e.name, /*decode=*/true));
 		}
 	});
 }
@@ -136,7 +132,8 @@ TEST_CASE("models: greedy tokens are llama.cpp's; near-ties are said") {
 			std::span<const float> logits = s.prefill(prompt);
 			for (size_t i = 0; i < tokens.size(); ++i) {
 				const uint32_t token = best(logits);
-				if (token != tokens[i] && token == second[i] && gap[i] < tolerance(device) * largest[i]) {
+				if (token != tokens[i] && token == second[i] &&
+				    gap[i] < logits_tolerance(engine->backend(), name, /*decode=*/true) * largest[i]) {
 					std::printf("%-10s %s: token %zu goes to %u, llama.cpp has %u by %.5f of %.3f: a near-tie, rest "
 					            "not compared\n",
 					            device.c_str(), name, i, token, tokens[i], gap[i], largest[i]);

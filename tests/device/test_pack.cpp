@@ -466,7 +466,8 @@ double attend_reference(const Packed& p, uint32_t h, const float* q, float* out)
 // Attention of two rows over the pages, each in two parts.
 void check_attention(Rig& rig, const PackRow& r, const TestRow& row, const Packed& p, Random& random) {
 	const uint32_t T = 2, H = r.n_heads, D = r.D, cut = (p.n_pages + 1) / 2;
-	const Floats q = random.normals(size_t(T) * H * D);
+	// Small: where queries are rounded to int8, errors of scores are in proportion to their spread.
+	const Floats q = random.normals(size_t(T) * H * D, 0.125f);
 	const View vq = rig.f32(q, T, H, D), out = rig.out(T, H, D), lse = rig.out(T, H);
 	Words row_parts, pages;
 	for (uint32_t i = 0; i < p.n_pages; ++i)
@@ -493,8 +494,9 @@ void check_attention(Rig& rig, const PackRow& r, const TestRow& row, const Packe
 	Floats want(q.size()), want_lse(size_t(T) * H);
 	for (size_t i = 0; i < want_lse.size(); ++i)
 		want_lse[i] = float(attend_reference(p, uint32_t(i % H) / (H / r.n_kv_heads), &q[i * D], &want[i * D]));
-	check_close(row, rig.get(out), want, "attend");
-	check_close(row, rig.get(lse), want_lse, "attend");
+	const std::string_view allowed = attend_tolerance(rig.backend.info(), /*prompt=*/false, /*packed=*/true, "attend");
+	check_close(row, rig.get(out), want, allowed);
+	check_close(row, rig.get(lse), want_lse, allowed);
 }
 
 void run_pack(Backend& backend, const PackRow& r, const TestRow& row) {
