@@ -267,7 +267,8 @@ Json to_json(const Measured& m, bool ops) {
 			                    {"calls_per_layer", m.per_layer(o)},
 			                    {"ms", o.ms},
 			                    {"bytes", o.bytes},
-			                    {"bytes_per_s", o.ms > 0 ? o.bytes / o.ms * 1e3 : 0}});
+			                    {"bytes_per_s", o.ms > 0 ? o.bytes / o.ms * 1e3 : 0},
+			                    {"kernels", o.kernels}});
 	return j;
 }
 
@@ -277,6 +278,7 @@ void print_ops(const Measured& m) {
 	write_stdout(fmt::format("\n{}, kv {}: one run, device time\n\n", m.test.name(), one_line(m.policy)));
 	if (m.ops.empty()) return write_stdout("This device gives no timestamps.\n");
 	const double all = m.device_ms();
+	const bool has_kernels = std::ranges::any_of(m.ops, [](const OpTime& o) { return !o.kernels.empty(); });
 	std::vector<std::vector<Column>> table;
 	for (const OpTime& o : m.ops) {
 		const double rate = o.ms > 0 ? o.bytes / o.ms * 1e3 : 0;
@@ -288,6 +290,7 @@ void print_ops(const Measured& m) {
 		row.push_back({"bytes", human_bytes(o.bytes)});
 		row.push_back({"GB/s", fmt::format("{:.2f}", rate / 1e9)});
 		row.push_back({"of peak", of_peak(rate, m.peak)});
+		if (has_kernels) row.push_back({"kernels", fmt::format("{}", fmt::join(o.kernels, ", "))});
 	}
 	print_table(table);
 }
@@ -474,7 +477,7 @@ void add_bench(Command& root) {
 	    ->group(tests);
 	add_choice(c, "-o,--output", a->output, {"md", "json"}, "write this format [md]")->group(report);
 	add_flag(c, "--ops", a->ops,
-	         "also list every operation, from device timestamps of one more run: calls, ms, bytes, GB/s")
+	         "also list every operation, from device timestamps of one more run: calls, ms, bytes, GB/s, kernels")
 	    ->group(report);
 	c.sections = {
 	    {"Several policies",
@@ -502,7 +505,7 @@ void add_bench(Command& root) {
 	         {"with --ops or several policies", "device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)}, "
 	                                            "saliency {ms, bytes, bytes_per_s}, packing {the same}"},
 	         {"with --ops", "ops [{op, calls, calls_per_layer (of a decode step; 0 for prompts), ms, bytes, "
-	                        "bytes_per_s}]"}})};
+	                        "bytes_per_s, kernels [..]}]"}})};
 	c.callback([a] { bench(*a); });
 }
 

@@ -257,7 +257,7 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 		slot_->predicted_ms += ms / pieces;
 		slot_->overhead_ms += guess.per_dispatch / pieces;
 		slot_->shares.push_back({&p, pace * work / pieces, pace});
-		stamp(w.label, w.bytes / pieces);
+		stamp(w.label, w.bytes / pieces, p.name);
 	}
 }
 

@@ -81,8 +81,8 @@ class Recorder {
 		bool write, transfer;
 		uint64_t op; // dispatches that continue each other share a number
 	};
-	struct Stamp { // one timed dispatch: from the timestamp before to its own
-		const char* label;
+	struct Stamp {                  // one timed dispatch: from the timestamp before to its own
+		const char *label, *kernel; // kernel: null for copies
 		double bytes;
 	};
 	struct Share { // one dispatch's part of a submission's predicted time
@@ -149,7 +149,7 @@ class Recorder {
 	void forget_sets();
 	void forget_buffer(uint32_t) noexcept;
 	void begin();
-	void stamp(const char* label, double bytes);
+	void stamp(const char* label, double bytes, const char* kernel = nullptr);
 	void finish(Slot&); // reads its timestamps
 	Slot& free_slot();
 	void create(Slot&);

@@ -193,9 +193,9 @@ void Recorder::begin() {
 	n_bound_ = 0;
 }
 
-void Recorder::stamp(const char* label, double bytes) {
+void Recorder::stamp(const char* label, double bytes, const char* kernel) {
 	if (!timing_ || !slot_->queries) return;
-	slot_->stamps.push_back({label, bytes});
+	slot_->stamps.push_back({label, kernel, bytes});
 	dev_.fn.vkCmdWriteTimestamp2(slot_->cmd, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, slot_->queries, slot_->n_queries++);
 	if (slot_->n_queries + 1 >= kQueries) submit();
 }
@@ -259,6 +259,7 @@ void Recorder::finish(Slot& s) {
 		it->calls += 1;
 		it->ms += ms(t[i], t[i + 1]);
 		it->bytes += st.bytes;
+		if (st.kernel && std::ranges::count(it->kernels, st.kernel) == 0) it->kernels.emplace_back(st.kernel);
 	}
 	double predicted = 0;
 	for (const Share& h : s.shares) predicted += h.ms;

@@ -404,9 +404,12 @@ TEST_CASE("vulkan: times of ops by label") {
 	REQUIRE(times.size() == 2);
 	CHECK(times[0].op == "rmsnorm");
 	CHECK(times[0].calls == 5000);
+	REQUIRE(times[0].kernels.size() == 1);
+	CHECK(times[0].kernels[0].find("rmsnorm") != std::string::npos);
 	CHECK(times[0].ms > 0);
 	CHECK(times[0].bytes == doctest::Approx(5000.0 * 4 * (2 * 64 * kDim + kDim)));
 	CHECK(times[1].op == "copy");
+	CHECK(times[1].kernels.empty());
 	b.time_ops(false);
 	x.finish();
 	CHECK(b.op_times(true).empty());
