@@ -142,7 +142,7 @@ void Run::prompt() {
 	keep("attend_prompt", attend_tolerance(b_.info(), /*prompt=*/true, /*packed=*/false, "attend_prompt"), out);
 }
 
-// One page of 2-bit keys and values is packed, then one row attends to it.
+// One page of 2-bit keys and values is packed, then one row attends to it, in pieces.
 void Run::packed() {
 	const uint32_t codes = kv_code_words(kKvHeads, kHeadDim, 2, kPage);
 	const uint32_t k_params = 2 * codes, v_params = k_params + kv_channel_param_words(kKvHeads, kHeadDim);
@@ -161,19 +161,29 @@ void Run::packed() {
 
 	AttendGroup group{.format = pack.format, .page = kPage};
 	group.k_codes = group.v_codes = group.k_params = group.v_params = pool;
-	group.n_work = 1, group.n_pages = 1;
-	const uint32_t live = UINT32_MAX;
-	KvRead read{};
-	read.groups = {&group, 1};
-	read.tables = u32({0, codes, k_params, v_params, live, live, live, live}, 8); // the page's entry, its live bits
-	read.work = u32({0, 0, 1, 0, 4, 0, 0, 0}, 1, kAttendWords);
-	read.row_parts = u32({0, 1}, 1, 2);
-	read.parts = space(DType::F32, 1, kHeads, kHeadDim + 2);
-	read.n_kv_heads = kKvHeads;
+	group.n_pages = 1;
 	const View q = f32(numbers(size_t(kHeads) * kHeadDim, 10), 1, kHeads, kHeadDim);
-	const View out = space(DType::F32, 1, kHeads, kHeadDim);
-	b_.attend(out, {}, q, read);
-	keep("kv_pack and attend", attend_tolerance(b_.info(), /*prompt=*/false, /*packed=*/true, "attend packed"), out);
+	for (const uint32_t n_parts : {3u, 10u}) { // a device may merge few partial states in another way than many
+		std::vector<uint32_t> tables{0, codes, k_params, v_params}, work; // the page's entry; live bits of each part
+		for (uint32_t i = 0; i < n_parts; ++i) {
+			const uint32_t first = kPage * i / n_parts, end = kPage * (i + 1) / n_parts;
+			const uint32_t live = uint32_t((uint64_t(1) << end) - (uint64_t(1) << first));
+			work.insert(work.end(), {0, i, 1, 0, uint32_t(tables.size()), 0, 0, 0});
+			tables.insert(tables.end(), {live, 0, 0, 0});
+		}
+		group.n_work = n_parts;
+		KvRead read{};
+		read.groups = {&group, 1};
+		read.tables = u32(tables, uint32_t(tables.size()));
+		read.work = u32(work, n_parts, kAttendWords);
+		read.row_parts = u32({0, n_parts}, 1, 2);
+		read.parts = space(DType::F32, n_parts, kHeads, kHeadDim + 2);
+		read.n_kv_heads = kKvHeads, read.most_parts = n_parts;
+		const View out = space(DType::F32, 1, kHeads, kHeadDim);
+		b_.attend(out, {}, q, read);
+		keep("kv_pack and attend", attend_tolerance(b_.info(), /*prompt=*/false, /*packed=*/true, "attend packed"),
+		     out);
+	}
 }
 
 std::vector<Result> run(Backend& b) {

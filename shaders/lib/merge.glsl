@@ -27,5 +27,5 @@ vec2 merge_few(uint at, uint stride, uint n, uint pair, out float top, out float
 		sum += w * x[i];
 	}
 	weights = of_all;
-	return of_all == 0.0 ? vec2(0) : sum / of_all;
+	return of_all > 0.0 ? sum / of_all : vec2(of_all); // 0, or a NaN that must not be lost
 }

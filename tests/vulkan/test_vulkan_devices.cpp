@@ -250,7 +250,8 @@ TEST_CASE(
 		INFO("vendor " << row.vendor << ", subgroups of " << row.subgroup);
 		CHECK_FALSE(vk::projects_in_int8(c, DType::F16));
 		CHECK(vk::choose_matmul(c, DType::F16, 64, 64, 1, MATMUL_STORE, true).kernel == Kernel::matvec);
-		CHECK(vk::choose_matmul(c, DType::Q8_0, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul);
+		CHECK(vk::choose_matmul(c, DType::F16, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul);
+		CHECK(vk::choose_matmul(c, DType::Q8_0, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul_int8);
 		REQUIRE(vk::projects_in_int8(c, DType::Q4_K));
 		const KernelBlob& blob = kernel_blobs()[size_t(Kernel::matvec_int8)];
 		for (const uint32_t rows : {1u, 64u, 4096u, 6145u, 28672u, 128256u})
@@ -272,6 +273,7 @@ TEST_CASE(
 		CHECK_FALSE(vk::projects_in_int8(c, DType::Q4_K));
 		c.workgroup = 256, c.int_dot = false;
 		CHECK_FALSE(vk::projects_in_int8(c, DType::Q4_K));
+		CHECK(vk::choose_matmul(c, DType::Q8_0, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul);
 	}
 }
 
