@@ -19,8 +19,8 @@ struct DeviceInfo {
 	double peak_bytes_per_s = 0;    // 0: unknown
 	bool half_matmul = false;       // matmul and attention of prompts round their factors to f16; sums are f32
 	bool int8_attend = false; // attention over tokens of 1 to 4 bits rounds queries and weights to int8 (or int16)
-	// matmul of decode rows, and of prompts unless half_matmul, by codes of 4 to 8 bits rounds x to int8, in blocks of
-	// 32
+	// matmul by weights of 4 to 8 bits rounds x to int8, in blocks of 32: of decode rows, and of prompts unless
+	// half_matmul
 	bool int8_matmul = false;
 	bool merges_few = false; // attention of decode rows with few partial states is one dispatch per format
 	// Attention over many pages is cut into pieces, one partial state each. A piece has at least this many tokens, and
@@ -35,7 +35,7 @@ struct OpTime { // device time of all dispatches with one label since the last r
 	uint32_t calls;
 	double ms;
 	double bytes;                          // read + written, as the op must at least
-	std::vector<std::string> kernels = {}; // that ran, where an op has several: in the order of their first use
+	std::vector<std::string> kernels = {}; // that ran, by first use; empty: copies, other backends
 };
 
 class Backend {

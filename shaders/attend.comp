@@ -5,7 +5,7 @@
 // `merges`, for rows of few states, the workgroup that writes the last of a row and kv head does (lib/merge.glsl).
 //
 //   binding  name      shape
-//   0        parts     (n_parts, n_heads, HEAD_DIM + 2) f32, written
+//   0        parts     (n_parts, n_heads, HEAD_DIM + 2) f32, written; with `merges` also read
 //   1        q         (T, n_heads, HEAD_DIM) f32
 //   2        k_codes   pool words, [kv head][word][token] in a page
 //   3        v_codes   pool words, [kv head][token][word] in a page

@@ -13,7 +13,7 @@ layout(push_constant) uniform Push { ChannelMaxPush p; };
 layout(std430, binding = 0) restrict buffer Out { float o[]; };
 layout(std430, binding = 1) readonly restrict buffer X { float x[]; };
 
-const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads under way
+const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads in flight
 shared float most_s[LOCAL_X];
 
 void main() {

@@ -16,7 +16,7 @@ layout(std430, binding = 0) writeonly restrict buffer B { uint b[]; };
 layout(std430, binding = 1) readonly restrict buffer QMax { float q_max[]; };
 layout(std430, binding = 2) readonly restrict buffer K { uint k[]; };
 
-const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads under way
+const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads in flight
 shared vec2 most_s[LOCAL_X];
 
 // balance_factor() of engine/kv/quant.h, as f16 bits.

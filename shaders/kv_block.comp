@@ -23,7 +23,7 @@ layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; }
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
-const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads under way
+const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads in flight
 shared vec4 k_s[LOCAL_X]; // least x, y, largest x, y
 shared vec2 v_s[LOCAL_X]; // largest |x|, |y|
 

@@ -4,7 +4,7 @@
 //   0        codes  (blocks, T, 32) int8, written
 //   1        units  (blocks, T) vec2, written: unit; unit times the sum of the block's codes
 //   2        x      (T, cols) f32, cols a multiple of 32; blocks = cols / 32
-// Grid: x = blocks / (LOCAL_X / 4), y = row.
+// Grid: x = blocks / (LOCAL_X / 4), y and z = row.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -22,7 +22,8 @@ layout(binding = 2) restrict readonly buffer X { vec4 x[]; };
 #include "lib/round_block.glsl"
 
 void main() {
-	const uint j = gl_LocalInvocationIndex % BLOCK_LANES, row = gl_WorkGroupID.y;
+	const uint j = gl_LocalInvocationIndex % BLOCK_LANES, row = gl_WorkGroupID.y + gl_WorkGroupID.z * p.row_stride;
+	if (row >= p.rows) return; // the same for the whole workgroup
 	const uint block = gl_WorkGroupID.x * (LOCAL_X / BLOCK_LANES) + gl_LocalInvocationIndex / BLOCK_LANES;
 	const uint at = KV_AT(2) / 4u + row * p.blocks * 8u + min(block, p.blocks - 1u) * 8u + j;
 	const RoundedBlock b = round_block(x[at], x[at + 4u]);

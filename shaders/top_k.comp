@@ -16,7 +16,7 @@ layout(std430, binding = 0) writeonly restrict buffer Picks { uint picks[]; };
 layout(std430, binding = 1) readonly restrict buffer Weight { float weight[]; };
 layout(std430, binding = 2) readonly restrict buffer WorkTable { uint work[]; };
 
-const uint AHEAD = 8;                             // loads under way
+const uint AHEAD = 8;                             // loads in flight
 const uint BINS = 256, CHUNK = 16;                // of a histogram; bins that are summed together
 const uint GROUP = 32, GROUPS = (LOCAL_X + GROUP - 1) / GROUP;
 shared uint count_s[BINS], chunk_s[BINS / CHUNK];
@@ -30,6 +30,14 @@ uint rank(uint i) {
 	return w >= 0 ? (floatBitsToUint(w) & 0x7fffffffu) + 1u : 0u;
 }
 
+// Ranks of elements first, first + step, ...; 0 from `end` on. first < end. Nothing branches around a load, so that all are in
+// flight together.
+void load_ranks(uint first, uint step, uint end, out uint x[AHEAD]) {
+	[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = rank(min(first + i * step, end - 1));
+	[[unroll]] for (uint i = 0; i < AHEAD; i++)
+		if (first + i * step >= end) x[i] = 0u;
+}
+
 void main() {
 	const uint lane = gl_LocalInvocationIndex, item = KV_AT(2) + gl_WorkGroupID.x * 4;
 	from = KV_AT(1) + work[item];
@@ -41,9 +49,9 @@ void main() {
 		barrier();
 		for (uint first = lane; first < n; first += LOCAL_X * AHEAD) {
 			uint x[AHEAD];
-			[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = rank(min(first + i * LOCAL_X, n - 1));
+			load_ranks(first, LOCAL_X, n, x);
 			[[unroll]] for (uint i = 0; i < AHEAD; i++)
-				if (first + i * LOCAL_X < n && x[i] != 0u && (x[i] & mask) == bits) atomicAdd(count_s[x[i] >> shift & 255u], 1u);
+				if (x[i] != 0u && (x[i] & mask) == bits) atomicAdd(count_s[x[i] >> shift & 255u], 1u);
 		}
 		barrier();
 		for (uint c = lane; c < BINS / CHUNK; c += LOCAL_X) {
@@ -76,7 +84,7 @@ void main() {
 	uint above = 0, equal = 0;
 	for (uint first = begin; first < end; first += AHEAD) {
 		uint x[AHEAD];
-		[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = first + i < end ? rank(first + i) : 0u;
+		load_ranks(first, 1, end, x);
 		[[unroll]] for (uint i = 0; i < AHEAD; i++) {
 			above += uint(x[i] > bits);
 			equal += uint(x[i] == bits && x[i] != 0u);
@@ -99,7 +107,7 @@ void main() {
 	uint ties = before.y, at = before.x + min(ties, wanted_s);
 	for (uint first = begin; first < end; first += AHEAD) {
 		uint x[AHEAD];
-		[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = first + i < end ? rank(first + i) : 0u;
+		load_ranks(first, 1, end, x);
 		[[unroll]] for (uint i = 0; i < AHEAD; i++) {
 			const bool tie = x[i] == bits && x[i] != 0u, taken = x[i] > bits || (tie && ties < wanted_s);
 			ties += uint(tie);

@@ -23,14 +23,14 @@ bool VulkanBackend::merges_itself(View q, const KvRead& kv) const {
 	       size_t(q.shape[0]) * kv.n_kv_heads <= kMergeCounters;
 }
 
-// The counters by which workgroups find out that they are the last; zero between dispatches.
+// The counters that tell a workgroup of attend.comp that it is the last of its row and KV head; zero between ops.
 View VulkanBackend::merge_counters() {
 	if (!merge_counters_) merge_counters_ = alloc(kMergeCounters * 4, Mem::Device, "attention's counters");
 	if (!counters_are_zero_) rec_.fill(merge_counters_.id(), 0, kMergeCounters * 4, 0);
 	return view(merge_counters_, 0, DType::U32, kMergeCounters);
 }
 
-// Enqueues the partial states of all work items. merged: where their rows' outputs go, if not to merge_parts().
+// Enqueues the partial states of all work items. merged: the output, where attend.comp merges them; else empty.
 void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bool prompt, View merged) {
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2];
 	bool continues = false;

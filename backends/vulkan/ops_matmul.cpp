@@ -134,12 +134,14 @@ View VulkanBackend::aligned_rows(View x) {
 // What matmul_int8.comp takes in place of x; valid until the next call.
 void VulkanBackend::round_rows(MatmulX& in) {
 	const uint32_t rows = in.x.shape[0], cols = uint32_t(in.x.row_elements()), blocks = cols / 32;
+	const uint32_t across = std::min(rows, kMostRows);
 	const size_t codes = align_up(size_t(rows) * cols, 256), units = size_t(rows) * blocks * 8;
 	if (rounded_.bytes() < codes + units) rounded_ = alloc(codes + units, Mem::Device, "rows of x as int8");
 	in.codes = view(rounded_, 0, DType::U32, blocks, rows, 8);
 	in.units = view(rounded_, codes, DType::F32, blocks, rows, 2);
-	rec_.dispatch(pipeline(choose_round_rows()), RoundRowsPush{.blocks = blocks, .rows = rows},
-	              {bind(in.codes), bind(in.units), bind(in.x)}, {ceil_div(blocks, kRoundBlocks), rows, 1},
+	rec_.dispatch(pipeline(choose_round_rows()), RoundRowsPush{.blocks = blocks, .rows = rows, .row_stride = across},
+	              {bind(in.codes), bind(in.units), bind(in.x)},
+	              {ceil_div(blocks, kRoundBlocks), across, ceil_div(rows, kMostRows)},
 	              {.label = "round_rows", .bytes = 4.0 * double(in.x.elements()) + double(codes + units)});
 }
 

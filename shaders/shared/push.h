@@ -45,6 +45,7 @@ struct RoundRowsPush {
 	KV_PUSH_HEAD
 	uint blocks; // of a row, 32 elements each
 	uint rows;
+	uint row_stride; // row = group y + group z * row_stride
 };
 struct RmsNormPush {
 	KV_PUSH_HEAD
@@ -85,8 +86,8 @@ struct AttendPush {
 	uint merges;     // 1: the last workgroup of a row and kv head merges its partial states; attend.comp, item_rows 1
 	float scale;     // 1 / sqrt(head_dim)
 };
-// A row of at most this many partial states can be merged by the workgroup that writes the last of them: it is one of
-// n_kv_heads, so with more of them a dispatch of n_heads workgroups is faster.
+// Most partial states of a row that attend.comp merges. Only one workgroup per KV head does that, so with more states a
+// separate dispatch of attend_merge.comp, one workgroup per query head, is faster.
 #define MERGE_FEW 8u
 struct AttendPromptPush {
 	KV_PUSH_HEAD

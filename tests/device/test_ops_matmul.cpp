@@ -190,6 +190,12 @@ std::vector<LayerRow> layer_rows() {
 		    {DType::F16, 2, 64, {16, 16, 16, 16, 16}, Epilogue::None, decode, {}}); // more than a dispatch takes
 		rows.push_back({DType::F32, 5, 172, {60, 60}, Epilogue::SwiGLU, decode, {}});
 	}
+	// Prompts that fill a device have larger tiles; at odd and at even numbers, see below.
+	for (DType t : {DType::F16, DType::Q8_0, DType::Q4_K, DType::Q6_K}) {
+		rows.push_back({t, 200, 256, {2048, 50}, Epilogue::None, false, {}});
+		rows.push_back({t, 131, 256, {1400, 1400}, Epilogue::SwiGLU, false, {}});
+	}
+	for (uint32_t d : {3u, 5u}) rows.push_back({DType::Q8_0, 33000, 32, {d}, Epilogue::None, false, {}});
 	return rows;
 }
 

@@ -466,8 +466,8 @@ double attend_reference(const Packed& p, uint32_t h, const float* q, float* out)
 // Attention of two rows over the pages, each in two parts.
 void check_attention(Rig& rig, const PackRow& r, const TestRow& row, const Packed& p, Random& random) {
 	const uint32_t T = 2, H = r.n_heads, D = r.D, cut = (p.n_pages + 1) / 2;
-	// Small: where queries are rounded to int8, errors of scores are in proportion to their spread.
-	const Floats q = random.normals(size_t(T) * H * D, 0.125f);
+	// Where queries are rounded to int8, scores have errors in proportion to their spread, so it is kept small.
+	const Floats q = random.normals(size_t(T) * H * D, rig.backend.info().int8_attend ? 0.125f : 1.f);
 	const View vq = rig.f32(q, T, H, D), out = rig.out(T, H, D), lse = rig.out(T, H);
 	Words row_parts, pages;
 	for (uint32_t i = 0; i < p.n_pages; ++i)

@@ -27,6 +27,26 @@ TEST_CASE("session: a prompt in two turns has the logits of one prompt, and both
 	         });
 }
 
+TEST_CASE("session: a layer of a decode step with few partial states is six dispatches on GPUs") {
+	each_row(std::vector<Case>{{"fp16"}}, [](Backend& backend, const Case& c, const TestRow& row) {
+		if (!backend.info().merges_few) return; // kernels for software drivers
+		EngineOptions opt;
+		opt.model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+		opt.backend = select_test_device(row.device);
+		opt.backend.submit_ms = 1e6; // else a slow dispatch is split
+		const auto engine = Engine::open(opt);
+		Session s(*engine, with(c.name, 64));
+		s.prefill(std::vector<uint32_t>{1, 2, 3});
+		engine->backend().time_ops(true);
+		engine->backend().op_times(/*reset=*/true);
+		(void)s.decode(4);
+		uint32_t n = 0;
+		for (const OpTime& t : engine->backend().op_times(/*reset=*/true))
+			if (!t.kernels.empty()) n += t.calls;
+		if (n) CHECK(n == 6 * engine->config().n_layers + 2); // 0: no timestamps; embedding and logits
+	});
+}
+
 // Mean divergence, nats per row, of distributions over the vocabulary: x from ref.
 static double divergence(std::span<const float> x, std::span<const float> ref, size_t vocab) {
 	const auto log_sum = [&](const float* row) {
