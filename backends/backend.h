@@ -110,8 +110,8 @@ class Backend {
 	virtual void kv_pack(const KvRows& src, const PackArgs&) = 0;
 	// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
 	virtual void kv_block(const KvRows& src, const BlockArgs&) = 0;
-	// Saliency: attention received, summed over the rows of q that `rows` (n) u32 lists, averaged over the query heads
-	// of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]); without attention
+	// Saliency: attention received, summed over the rows of q that `rows` (n) u32 lists in ascending order, averaged
+	// over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]); without attention
 	// each row counts 1; times |k_t|, or over it and at least 1e-6, where the key's length counts. Prompt tokens,
 	// causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32.
 	virtual void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) = 0;

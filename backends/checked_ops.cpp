@@ -211,7 +211,8 @@ void CheckedBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 void CheckedBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency s) {
 	check_score_prompt(score, q, lse, rows, kv);
 	run("score_prompt", fmt::format("q {} rows {} after {}", shape_text(q), rows.elements(), kv.first),
-	    {{"q", q}, {"rows", rows}, {"lse", lse}}, {{"score", score, tolerance("attend")}},
+	    {{"q", q}, {"rows", rows}, {"lse", lse}},
+	    {{"score", score, tolerance(attend_tolerance(info(), /*prompt=*/true, /*packed=*/false, "attend"))}},
 	    [&](Backend& b, const Map& map) { b.score_prompt(map(score), map(q), map(lse), map(rows), map(kv), s); });
 }
 

@@ -113,6 +113,14 @@ MatmulChoice matmul(Kernel kernel, DType type, uint32_t rows, uint32_t tokens, u
 	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
 }
 
+void add_matrices(std::vector<SpecValue>& spec, const Caps& c) {
+	spec.insert(spec.end(), {{SPEC_SUBGROUP, c.subgroup},
+	                         {SPEC_MATRIX_M, c.matrix.m},
+	                         {SPEC_MATRIX_N, c.matrix.n},
+	                         {SPEC_MATRIX_K, c.matrix.k},
+	                         {SPEC_MATRIX_K_B, c.matrix.k}});
+}
+
 struct MatrixTile { // of a workgroup of matmul_matrix.comp
 	uint32_t local, cols;
 	uint32_t rows() const { return local / 2; }
@@ -148,18 +156,15 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 	                        : c.vendor == kIntel               ? kIntelTile
 	                        : enough && tile_fits(c, kBigTile) ? kBigTile
 	                                                           : kTile;
-	return MatmulChoice{{Kernel::matmul_matrix,
-	                     {{SPEC_LOCAL_X, tile.local},
-	                      {SPEC_SUBGROUP, c.subgroup},
-	                      {SPEC_COLS, tile.cols},
-	                      {SPEC_WTYPE, uint32_t(type)},
-	                      {SPEC_FLAGS, flags},
-	                      {SPEC_MATRIX_M, c.matrix.m},
-	                      {SPEC_MATRIX_N, c.matrix.n},
-	                      {SPEC_MATRIX_K, c.matrix.k},
-	                      {SPEC_MATRIX_K_B, c.matrix.k},
-	                      {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)}}},
-	                    {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
+	MatmulChoice x{{Kernel::matmul_matrix,
+	                {{SPEC_LOCAL_X, tile.local},
+	                 {SPEC_COLS, tile.cols},
+	                 {SPEC_WTYPE, uint32_t(type)},
+	                 {SPEC_FLAGS, flags},
+	                 {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)}}},
+	               {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
+	add_matrices(x.spec, c);
+	return x;
 }
 
 } // namespace
@@ -303,13 +308,10 @@ AttendCut matrix_cut(const Caps& c, uint32_t share) {
 AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel software, Kernel other,
                            const AttendCut& cut, std::vector<SpecValue> spec) {
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
-	if (matrices)
-		spec.insert(spec.end(), {{SPEC_SUBGROUP, c.subgroup},
-		                         {SPEC_SUBGROUP_COLS, kMatrixGroups},
-		                         {SPEC_MATRIX_M, c.matrix.m},
-		                         {SPEC_MATRIX_N, c.matrix.n},
-		                         {SPEC_MATRIX_K, c.matrix.k},
-		                         {SPEC_MATRIX_K_B, c.matrix.k}});
+	if (matrices) {
+		spec.push_back({SPEC_SUBGROUP_COLS, kMatrixGroups});
+		add_matrices(spec, c);
+	}
 	const Kernel kernel = matrices ? matrix : soft(c) ? software : other;
 	return {{kernel, std::move(spec)}, cut.heads, cut.blocks, cut.tokens};
 }
@@ -403,6 +405,12 @@ void add_saliency(Choice& x, Saliency s) {
 ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s) {
 	ScoreChoice x{{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
 	if (soft(c)) x = {{Kernel::soft_score_prompt, soft_score(head_dim, share, n_rows)}, kQuadLanes * 4};
+	if (s.attention && attends_by_matrices(c, head_dim)) {
+		const uint32_t local = std::min(256u, 8 * c.subgroup);
+		x = {{Kernel::score_prompt_matrix, {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, share}}},
+		     local / c.subgroup * c.matrix.m};
+		add_matrices(x.spec, c);
+	}
 	add_saliency(x, s);
 	return x;
 }

@@ -37,6 +37,8 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 	                              {40, 3, 1, 96, 7},
 	                              {64, 4, 4, 8, 100},
 	                              {5, 8, 1, 128, 60},
+	                              {150, 4, 1, 128, 170}, // many tokens and queries of matrix kernels' workgroups
+	                              {130, 6, 2, 80, 3, {true, KeyNorm::Small}},
 	                              {33, 8, 2, 64, 0, {true, KeyNorm::Large}},
 	                              {6, 8, 1, 128, 60, {false, KeyNorm::Large}},
 	                              {40, 3, 1, 96, 7, {false, KeyNorm::Small}}};

@@ -190,6 +190,18 @@ TEST_CASE("vulkan: attention by matrices, where rows of a subgroup are whole mat
 				CHECK(f.local[0] == row.local);
 				CHECK(f.shared_bytes == 32000);
 			}
+		const vk::ScoreChoice score = vk::choose_score_prompt(c, 128, 4, 8);
+		CHECK(score.kernel == Kernel::score_prompt_matrix);
+		std::vector<vk::SpecValue> spec = score.spec;
+		const KernelBlob& blob = kernel_blobs()[size_t(score.kernel)];
+		const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec);
+		CHECK(f.local[0] / row.subgroup * row.shape.m == score.tokens);
+		CHECK(f.local[0] <= 256);
+		CHECK(f.shared_bytes <= 16384);
+		CHECK(vk::choose_score_prompt(c, 88, 4, 8).kernel ==
+		      (row.shape.k == 8 ? Kernel::score_prompt_matrix : Kernel::score_prompt));
+		CHECK(vk::choose_score_prompt(c, 128, 4, 8, {false, KeyNorm::Large}).kernel ==
+		      Kernel::score_prompt); // no products
 		vk::Caps tight = c;
 		tight.shared_bytes = 31999;
 		CHECK_FALSE(vk::attends_by_matrices(tight, 128));

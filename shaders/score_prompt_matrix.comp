@@ -1,0 +1,148 @@
+// score_prompt.comp on devices with cooperative matrices: the same result and bindings, for FLAGS with attention.
+//
+// Keys and queries are halves, as they are where rows attend (attend_prompt_matrix.comp), scores and sums f32. A subgroup
+// keeps the keys of M tokens in matrices and goes over all queries, a query being a listed row's head; queries pass through
+// shared memory, 32 at a time. What a query gives a token is added up where the product puts it; the columns of that
+// matrix are added up at the end, in order, so the result is the same every time.
+//
+// Grid: x = M tokens for each subgroup of the workgroup, y = kv head. Rows are listed in ascending order.
+// M, N, K, K_B and what is needed: as attend_prompt_matrix.comp; fewer than 2^24 tokens.
+#version 460
+#pragma use_vulkan_memory_model
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_NV_cooperative_matrix : require
+#include "shared/push.h"
+#include "shared/spec.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
+layout(constant_id = SPEC_HEADS) const uint HEADS = 1; // query heads of a kv head
+layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
+layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
+layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
+layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
+layout(push_constant) uniform Push { ScorePromptPush p; };
+layout(std430, binding = 0) restrict buffer Score { float score[]; };
+layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
+layout(std430, binding = 2) readonly restrict buffer Keys { uvec4 k[]; };
+layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
+layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
+
+#define LANE gl_LocalInvocationIndex
+#include "lib/halves.glsl"
+#include "lib/saliency.glsl"
+
+const uint STAGED = 32u; // keys or queries in shared memory
+const uint TOKENS = M * (LOCAL_X / SUBGROUP);
+const uint COL_TILES = STAGED / N, STEPS = HEAD_DIM / K;
+const uint PIECES = HEAD_DIM / 8u, STAGED_PIECES = STAGED * PIECES;
+const uint OWN_PIECES = (STAGED_PIECES + LOCAL_X - 1u) / LOCAL_X; // of one invocation
+const uint STRIDE = PIECES + 1u; // from one token or query to the next; the 1 spreads them over banks
+const uint SUMS = TOKENS * (N / 4u);
+const float LOG2_E = 1.4426950409;
+
+shared uvec4 staged_s[STAGED * STRIDE > SUMS ? STAGED * STRIDE : SUMS]; // [token or query][piece] halves; [token][N] sums
+shared float row_s[STAGED], lse_s[STAGED]; // of a query: the token it belongs to, base 2 logarithm of its sum
+shared float token_s[TOKENS];
+
+uvec4 halves8(vec4 low, vec4 high) {
+	low = clamp(low, vec4(-65504.0), vec4(65504.0));
+	high = clamp(high, vec4(-65504.0), vec4(65504.0));
+	return uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy), packHalf2x16(high.zw));
+}
+
+uint n_queries = 0u;
+vec4 low_next[OWN_PIECES], high_next[OWN_PIECES];
+float row_next = -1.0, lse_next = 0.0; // -1: there is no such query, and it sees nothing
+
+// Of query j in (T, n_heads).
+uint query_head(uint j) { return rows[KV_AT(4) + j / HEADS] * p.n_heads + gl_WorkGroupID.y * HEADS + j % HEADS; }
+void fetch(uint first) {
+	[[unroll]] for (uint i = 0u; i < OWN_PIECES; i++) {
+		const uint piece = i * LOCAL_X + LANE;
+		const uint from = KV_AT(1) / 4u + query_head(min(first + piece / PIECES, n_queries - 1u)) * (HEAD_DIM / 4u) + piece % PIECES * 2u;
+		low_next[i] = q[from];
+		high_next[i] = q[from + 1u];
+	}
+	const uint j = min(first + LANE % STAGED, n_queries - 1u);
+	row_next = first + LANE % STAGED < n_queries ? float(p.first + rows[KV_AT(4) + j / HEADS]) : -1.0;
+	lse_next = lse[KV_AT(3) + query_head(j)] * LOG2_E;
+}
+
+void main() {
+	const uint h = gl_WorkGroupID.y, token0 = gl_WorkGroupID.x * TOKENS, own0 = gl_SubgroupID * M;
+	const uint k_at = KV_AT(2) / 4u + h * p.t_cap * PIECES;
+	n_queries = p.n_rows * HEADS;
+	for (uint i = LANE; i < TOKENS; i += LOCAL_X) token_s[i] = float(token0 + i);
+
+	fcoopmatNV<16, gl_ScopeSubgroup, M, K> keys[STEPS];
+	for (uint first = 0u; first < TOKENS; first += STAGED) {
+		for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
+			const uint t = min(token0 + first + i / PIECES, p.n_tokens - 1u);
+			staged_s[i / PIECES * STRIDE + i % PIECES] = k[k_at + t * PIECES + i % PIECES];
+		}
+		barrier();
+		if (own0 / STAGED == first / STAGED)
+			[[unroll]] for (uint step = 0u; step < STEPS; step++)
+				coopMatLoadNV(keys[step], staged_s, (own0 - first) * STRIDE + step * (K / 8u), STRIDE, false);
+		barrier();
+	}
+	fcoopmatNV<32, gl_ScopeSubgroup, M, N> sums = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0), token;
+	coopMatLoadNV(token, token_s, own0, 0u, true);
+
+	uint before = 0u; // listed rows that see none of these tokens
+	for (uint end = p.n_rows; before < end;) {
+		const uint middle = (before + end) / 2u;
+		if (p.first + rows[KV_AT(4) + middle] < token0) before = middle + 1u;
+		else end = middle;
+	}
+	if (before < p.n_rows) fetch(before * HEADS);
+	for (uint first = before * HEADS; first < n_queries; first += STAGED) {
+		[[unroll]] for (uint i = 0u; i < OWN_PIECES; i++) {
+			const uint piece = i * LOCAL_X + LANE;
+			if (piece < STAGED_PIECES) staged_s[piece / PIECES * STRIDE + piece % PIECES] = halves8(low_next[i], high_next[i]);
+		}
+		if (LANE < STAGED) {
+			row_s[LANE] = row_next;
+			lse_s[LANE] = lse_next;
+		}
+		barrier();
+		if (first + STAGED < n_queries) fetch(first + STAGED); // on its way while these are multiplied
+		[[unroll]] for (uint c = 0u; c < COL_TILES; c++) {
+			fcoopmatNV<32, gl_ScopeSubgroup, M, N> dots = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0), row, total;
+			[[unroll]] for (uint step = 0u; step < STEPS; step++) {
+				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> queries;
+				coopMatLoadNV(queries, staged_s, c * N * STRIDE + step * (K / 8u), STRIDE, true);
+				dots = coopMatMulAddNV(keys[step], queries, dots);
+			}
+			coopMatLoadNV(row, row_s, c * N, 0u, false);
+			coopMatLoadNV(total, lse_s, c * N, 0u, false);
+			for (int e = 0; e < row.length(); e++)
+				sums[e] += row[e] >= token[e] ? exp2(dots[e] * (p.scale * LOG2_E) - total[e]) : 0.0;
+		}
+		barrier(); // the next queries take the place of these
+	}
+
+	coopMatStoreNV(sums, staged_s, own0 * (N / 4u), N / 4u, false);
+	barrier();
+	for (uint i = LANE; i < TOKENS && token0 + i < p.n_tokens; i += LOCAL_X) {
+		vec4 sum = vec4(0.0);
+		[[unroll]] for (uint c = 0u; c < N / 4u; c++) sum += uintBitsToFloat(staged_s[i * (N / 4u) + c]);
+		float received = (sum.x + sum.y + (sum.z + sum.w)) / float(HEADS);
+		if (BY_NORM) {
+			vec4 squares = vec4(0.0);
+			for (uint c = 0u; c < PIECES; c++) {
+				const uvec4 w = k[k_at + (token0 + i) * PIECES + c];
+				squares += halves_low(w) * halves_low(w) + halves_high(w) * halves_high(w);
+			}
+			received *= key_weight(vec4(squares.x + squares.y + squares.z + squares.w)).x;
+		}
+		score[KV_AT(0) + h * p.stride + token0 + i] += received;
+	}
+}
