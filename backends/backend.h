@@ -22,7 +22,8 @@ struct DeviceInfo {
 	// matmul by weights of 4 to 8 bits rounds x to int8, in blocks of 32: of decode rows, and of prompts unless
 	// half_matmul
 	bool int8_matmul = false;
-	bool merges_few = false; // attention of decode rows with few partial states is one dispatch per format
+	bool lists_candidates = false; // candidates() and reading its lists is faster than reading all logits
+	bool merges_few = false;       // attention of decode rows with few partial states is one dispatch per format
 	// Attention over many pages is cut into pieces, one partial state each. A piece has at least this many tokens, and
 	// a row has about this many pieces at most; prompt: of rows of a prompt over older tokens.
 	uint32_t piece_tokens = 128, most_pieces = 64;
@@ -111,9 +112,9 @@ class Backend {
 	// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
 	virtual void kv_block(const KvRows& src, const BlockArgs&) = 0;
 	// Saliency: attention received, summed over the rows of q that `rows` (n) u32 lists in ascending order, averaged
-	// over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]); without attention
-	// each row counts 1; times |k_t|, or over it and at least 1e-6, where the key's length counts. Prompt tokens,
-	// causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32.
+	// over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]);
+	// without attention each row counts 1; times |k_t|, or over it and at least 1e-6, where the key's length counts.
+	// Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32.
 	virtual void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) = 0;
 	// Live tokens in f16 pages: every work item's pages against the rows it lists.
 	virtual void score_slots(View q, View lse, const ScoreArgs&) = 0;
@@ -131,6 +132,11 @@ class Backend {
 	// For each work item the indices of its k largest weights that are not negative, ascending; ~0 behind them where
 	// there are fewer. Of equal ones the first.
 	virtual void top_k(View picks, View weight, View work) = 0;
+	// The largest elements of each row of x (T, n) f32: those not below the k-th largest of the maxima of blocks of
+	// KV_LOGIT_BLOCK elements. list (T, KV_CANDIDATE_WORDS) u32: how many, then (index, bits) of each by index; or
+	// KV_CANDIDATES + 1 and nothing that means anything, where there are more than KV_CANDIDATES, fewer blocks than k,
+	// a NaN or +inf, or the k-th is -inf. block_max (T, blocks) u32: room for the maxima. k >= 1.
+	virtual void candidates(View list, View block_max, View x, uint32_t k) = 0;
 	// words[list[i][0]] = list[i][1]; list (n, 2) u32, every word at most once.
 	virtual void scatter(View words, View list) = 0;
 	// out (n, n_heads) f32: the share of a row's softmax weights that its first parts hold. work (n, 4) u32, ShareWork.

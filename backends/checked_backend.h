@@ -50,6 +50,7 @@ class CheckedBackend final : public Backend {
 
 	void weigh(View q, View lse, const WeighArgs&) override;
 	void top_k(View picks, View weight, View work) override;
+	void candidates(View list, View block_max, View x, uint32_t k) override;
 	void scatter(View words, View list) override;
 	void part_share(View out, View parts, View work) override;
 	std::span<std::byte> host_bytes(const Buffer& b) override { return inner_->host_bytes(*inner(words_of(b)).buf); }

@@ -247,6 +247,13 @@ void CheckedBackend::top_k(View picks, View weight, View work) {
 	    [&](Backend& b, const Map& map) { b.top_k(map(picks), map(weight), map(work)); });
 }
 
+// As with top_k(): logits that differ in their last bits may list others.
+void CheckedBackend::candidates(View list, View block_max, View x, uint32_t k) {
+	check_candidates(list, block_max, x, k);
+	run("candidates", fmt::format("{} of {}", k, shape_text(x)), {{"x", x}}, {},
+	    [&](Backend& b, const Map& map) { b.candidates(map(list), map(block_max), map(x), k); });
+}
+
 void CheckedBackend::scatter(View words, View list) {
 	check_scatter(words, list);
 	run("scatter", shape_text(list), {{"list", list}}, {},

@@ -1,5 +1,7 @@
 // Shape checks of every op: wrong use of a backend ends here, with the condition that does not hold.
 #include "backends/shapes.h"
+#include "engine/core/round.h"
+#include "shared/candidates.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -182,6 +184,14 @@ void check_weigh(const View& q, const View& lse, const WeighArgs& a) {
 
 void check_top_k(const View& picks, const View& weight, const View& work) {
 	KV_ASSERT(is_u32(picks) && is_f32(weight) && is_u32(work) && work.row_elements() == kTopWords);
+}
+
+void check_candidates(const View& list, const View& block_max, const View& x, uint32_t k) {
+	const uint32_t rows = x.shape[0], n = x.shape[1];
+	KV_ASSERT(is_f32(x) && n > 0 && uint64_t(rows) * n == x.elements() && k > 0);
+	KV_ASSERT(is_u32(list) && list.shape[0] == rows && list.row_elements() == KV_CANDIDATE_WORDS);
+	KV_ASSERT(is_u32(block_max) && block_max.shape[0] == rows);
+	KV_ASSERT(block_max.row_elements() == ceil_div(n, uint32_t(KV_LOGIT_BLOCK)));
 }
 
 void check_scatter(const View& words, const View& list) {

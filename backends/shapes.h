@@ -17,6 +17,7 @@ void check_kv_block(const KvRows& src, const BlockArgs&);
 void check_score_prompt(const View& score, const View& q, const View& lse, const View& rows, const KvRows&);
 void check_score_slots(const View& q, const View& lse, const ScoreArgs&);
 void check_weigh(const View& q, const View& lse, const WeighArgs&);
+void check_candidates(const View& list, const View& block_max, const View& x, uint32_t k);
 void check_top_k(const View& picks, const View& weight, const View& work);
 void check_scatter(const View& words, const View& list);
 void check_part_share(const View& out, const View& parts, const View& work);

@@ -52,6 +52,7 @@ class CpuBackend : public Backend {
 	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
 	void weigh(View q, View lse, const WeighArgs&) override;
 	void top_k(View picks, View weight, View work) override;
+	void candidates(View list, View block_max, View x, uint32_t k) override;
 	void scatter(View words, View list) override;
 	void part_share(View out, View parts, View work) override;
 	std::span<std::byte> host_bytes(const Buffer& b) override { return {bytes_at(b, 0, b.bytes()), b.bytes()}; }

@@ -1,10 +1,13 @@
-// weigh, top_k, scatter, part_share: which tokens a row attends to most.
+// weigh, top_k, candidates, scatter, part_share: which tokens a row attends to most; the largest logits.
 #include "backends/cpu/cpu_backend.h"
 #include "backends/shapes.h"
 #include "engine/core/f16.h"
 #include "engine/kv/fetch.h"
+#include "shared/candidates.h"
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 
 namespace kvrun {
 
@@ -58,6 +61,29 @@ void CpuBackend::top_k(View picks, View weight, View work) {
 		const std::vector<uint32_t> best = largest({data<float>(weight) + w.weights, w.n}, w.k);
 		uint32_t* out = data<uint32_t>(picks) + w.picks;
 		std::fill(std::copy(best.begin(), best.end(), out), out + w.k, kNone);
+	}
+}
+
+void CpuBackend::candidates(View list, View block_max, View x, uint32_t k) {
+	check_candidates(list, block_max, x, k);
+	const Op op(*this, "candidates", list, 4. * double(x.elements()));
+	const uint32_t n = x.shape[1], blocks = block_max.shape[1];
+	std::vector<float> maxima(blocks);
+	for (uint32_t row = 0; row < x.shape[0]; ++row) {
+		const std::span<const float> values(data<float>(x) + size_t(row) * n, n);
+		uint32_t* out = data<uint32_t>(list) + size_t(row) * KV_CANDIDATE_WORDS;
+		out[0] = KV_CANDIDATES + 1;
+		if (k > blocks || std::ranges::any_of(values, [](float v) { return std::isnan(v) || v == INFINITY; })) continue;
+		for (uint32_t b = 0; b < blocks; ++b)
+			maxima[b] = std::ranges::max(values.subspan(size_t(b) * KV_LOGIT_BLOCK)
+			                                 .first(std::min<size_t>(KV_LOGIT_BLOCK, n - size_t(b) * KV_LOGIT_BLOCK)));
+		std::ranges::nth_element(maxima, maxima.begin() + (k - 1), std::greater<>());
+		const float bound = maxima[k - 1];
+		const auto found = std::ranges::count_if(values, [&](float v) { return v >= bound; });
+		if (bound == -INFINITY || found > KV_CANDIDATES) continue;
+		*out++ = uint32_t(found);
+		for (uint32_t i = 0; i < n; ++i)
+			if (values[i] >= bound) *out++ = i, *out++ = std::bit_cast<uint32_t>(values[i]);
 	}
 }
 

@@ -182,6 +182,12 @@ struct TopArgs {
 	const float* weight;
 	const uint32_t* work; // (n, 4)
 };
+struct CandidatesArgs {  // block_max, candidates
+	uint32_t* list;      // (rows, KV_CANDIDATE_WORDS)
+	uint32_t* block_max; // (rows, blocks)
+	const float* x;      // (rows, n)
+	uint32_t n, blocks, k;
+};
 struct ScatterArgs {
 	uint32_t* words;
 	const uint32_t* list; // (n, 2)
@@ -226,6 +232,7 @@ struct Kernels {
 	Kernel<ScoreSlotsArgs> score_slots;
 	Kernel<WeighArgs> weigh;
 	Kernel<TopArgs> top_k;
+	Kernel<CandidatesArgs> block_max, candidates;
 	Kernel<ScatterArgs> scatter;
 	Kernel<PartShareArgs> part_share;
 	Kernel<ChannelMaxArgs> channel_max;

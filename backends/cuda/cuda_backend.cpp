@@ -48,6 +48,7 @@ void CudaBackend::release() noexcept {
 
 DeviceInfo CudaBackend::info() const {
 	DeviceInfo i = info_;
+	i.lists_candidates = true;
 	size_t free_bytes = 0, total = 0;
 	(void)rt_.set_device(options_.device);
 	if (rt_.memory(&free_bytes, &total) != kOk) return i;

@@ -46,6 +46,7 @@ class CudaBackend : public Backend {
 	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
 	void weigh(View q, View lse, const kvrun::WeighArgs&) override;
 	void top_k(View picks, View weight, View work) override;
+	void candidates(View list, View block_max, View x, uint32_t k) override;
 	void scatter(View words, View list) override;
 	void part_share(View out, View parts, View work) override;
 	void copy(View dst, View src) override;

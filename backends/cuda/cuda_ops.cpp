@@ -215,6 +215,14 @@ void CudaBackend::top_k(View picks, View weight, View work) {
 	       {"top_k", 4. * double(weight.elements())});
 }
 
+void CudaBackend::candidates(View list, View block_max, View x, uint32_t k) {
+	check_candidates(list, block_max, x, k);
+	const uint32_t rows = x.shape[0], blocks = block_max.shape[1];
+	const CandidatesArgs args{data<uint32_t>(list), data<uint32_t>(block_max), data<float>(x), x.shape[1], blocks, k};
+	launch(kernels_.block_max, {blocks, rows, 1}, kWarp, args, {"candidates", 4. * double(x.elements())});
+	launch(kernels_.candidates, {rows, 1, 1}, kWarp, args, {"candidates", 132. * double(block_max.elements())});
+}
+
 void CudaBackend::scatter(View words, View list) {
 	check_scatter(words, list);
 	launch(kernels_.scatter, {groups(list.shape[0], kThreads), 1, 1}, kThreads,

@@ -1,6 +1,7 @@
-// weigh, top_k, scatter, part_share: which tokens a row attends to most.
+// weigh, top_k, candidates, scatter, part_share: which tokens a row attends to most; the largest logits.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/page.cuh"
+#include "shared/candidates.h"
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
@@ -65,6 +66,64 @@ __global__ void top_k_kernel(TopArgs a) {
 	for (uint32_t i = taken + lane; i < k; i += kWarp) picks[i] = 0xffffffffu;
 }
 
+// Integers that order as floats do, equal ones for both zeros; ~0 for NaN and +inf.
+__device__ inline uint32_t float_order(float x) {
+	uint32_t bits = uint32_t(__float_as_int(x));
+	if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) return 0xffffffffu;
+	if (bits == 0x80000000u) bits = 0;
+	return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+constexpr uint32_t kLeastFloat = 0x007fffffu; // of -inf
+
+// Grid: a warp per block of a row; rows in y.
+__global__ void block_max_kernel(CandidatesArgs a) {
+	const uint32_t block = blockIdx.x, row = blockIdx.y;
+	uint32_t most = 0;
+	for (uint32_t i = threadIdx.x; i < KV_LOGIT_BLOCK; i += kWarp) {
+		const uint32_t at = block * KV_LOGIT_BLOCK + i, x = at < a.n ? float_order(a.x[uint64_t(row) * a.n + at]) : 0;
+		most = x > most ? x : most;
+	}
+	for (uint32_t step = kWarp / 2; step; step /= 2) {
+		const uint32_t other = __shfl_xor_sync(kAllLanes, most, step);
+		most = other > most ? other : most;
+	}
+	if (threadIdx.x == 0) a.block_max[uint64_t(row) * a.blocks + block] = most;
+}
+
+// Grid: a warp per row. The k-th largest maximum is found bit by bit.
+__global__ void candidates_kernel(CandidatesArgs a) {
+	const uint32_t row = blockIdx.x, lane = threadIdx.x;
+	const uint32_t* block_max = a.block_max + uint64_t(row) * a.blocks;
+	const float* x = a.x + uint64_t(row) * a.n;
+	uint32_t* list = a.list + uint64_t(row) * KV_CANDIDATE_WORDS;
+	const auto at_least = [&](uint32_t order) {
+		uint32_t count = 0;
+		for (uint32_t i = lane; i < a.blocks; i += kWarp) count += block_max[i] >= order;
+		return warp_sum(count);
+	};
+	uint32_t bound = 0, found = KV_CANDIDATES + 1;
+	for (uint32_t bit = 0x80000000u; bit; bit >>= 1)
+		if (at_least(bound | bit) >= a.k) bound |= bit;
+	if (a.k <= a.blocks && bound > kLeastFloat && at_least(0xffffffffu) == 0) {
+		found = 0;
+		for (uint32_t b = 0; b < a.blocks && found <= KV_CANDIDATES; ++b) {
+			if (block_max[b] < bound) continue;
+			for (uint32_t i = lane; i < KV_LOGIT_BLOCK; i += kWarp) {
+				const uint32_t at = b * KV_LOGIT_BLOCK + i;
+				const bool mine = at < a.n && float_order(x[at]) >= bound;
+				const uint32_t all = __ballot_sync(kAllLanes, mine);
+				const uint32_t place = found + uint32_t(__popc(all & ((1u << lane) - 1)));
+				if (mine && place < KV_CANDIDATES) {
+					list[1 + 2 * place] = at;
+					list[2 + 2 * place] = uint32_t(__float_as_int(x[at]));
+				}
+				found += uint32_t(__popc(all));
+			}
+		}
+	}
+	if (lane == 0) list[0] = found <= KV_CANDIDATES ? found : KV_CANDIDATES + 1;
+}
+
 __global__ void scatter_kernel(ScatterArgs a) {
 	const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
 	if (i < a.n) a.words[a.list[2 * i]] = a.list[2 * i + 1];
@@ -91,6 +150,8 @@ __global__ void part_share_kernel(PartShareArgs a) {
 void add_fetch(Kernels& k) {
 	k.weigh = {{KV_KERNEL(weigh, WeighArgs)}};
 	k.top_k = {{KV_KERNEL(top_k, TopArgs)}};
+	k.block_max = {{KV_KERNEL(block_max, CandidatesArgs)}};
+	k.candidates = {{KV_KERNEL(candidates, CandidatesArgs)}};
 	k.scatter = {{KV_KERNEL(scatter, ScatterArgs)}};
 	k.part_share = {{KV_KERNEL(part_share, PartShareArgs)}};
 }

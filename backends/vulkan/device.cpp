@@ -314,6 +314,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.int8_attend = attends_in_int8(c);
 	info.int8_matmul = projects_in_int8(c, DType::Q4_K);
 	info.merges_few = attend_merges(c);
+	info.lists_candidates = !c.is_cpu; // software drivers have logits in the host's memory anyway
 	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
 	out.report.build = build_of(c, info);

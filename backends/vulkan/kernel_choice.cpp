@@ -441,9 +441,13 @@ Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t s
 	         {SPEC_PAGE, page},
 	         {SPEC_HEADS, cut.heads}}};
 }
-Choice choose_top_k(const Caps& c) {
-	return {Kernel::top_k, {{SPEC_LOCAL_X, c.is_cpu ? c.subgroup : std::min(1024u, std::bit_floor(c.workgroup))}}};
+// Of kernels with one workgroup for a whole list.
+static uint32_t list_local(const Caps& c) {
+	return c.is_cpu ? c.subgroup : std::min(1024u, std::bit_floor(c.workgroup));
 }
+Choice choose_top_k(const Caps& c) { return {Kernel::top_k, {{SPEC_LOCAL_X, list_local(c)}}}; }
+Choice choose_block_max() { return {Kernel::block_max, {{SPEC_LOCAL_X, kLocal}}}; }
+Choice choose_candidates(const Caps& c) { return {Kernel::candidates, {{SPEC_LOCAL_X, list_local(c)}}}; }
 Choice choose_scatter(const Caps& c) { return {Kernel::scatter, {{SPEC_LOCAL_X, lanes(c)}}}; }
 Choice choose_part_share(const Caps& c) { return {Kernel::part_share, {{SPEC_LOCAL_X, reduce_local(c, 64)}}}; }
 

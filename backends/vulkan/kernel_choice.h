@@ -81,6 +81,8 @@ Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32
                           Saliency = {});
 Choice choose_weigh(const Caps&, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page);
 Choice choose_top_k(const Caps&);
+Choice choose_block_max();
+Choice choose_candidates(const Caps&);
 Choice choose_scatter(const Caps&);
 Choice choose_part_share(const Caps&);
 Choice choose_channel_max(const Caps&);

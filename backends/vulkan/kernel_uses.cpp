@@ -181,6 +181,8 @@ void score_uses(const Caps& c, Uses& out) {
 		}
 	add(out, choose_channel_max(c), "");
 	add(out, choose_top_k(c), "");
+	add(out, choose_block_max(), "");
+	add(out, choose_candidates(c), "");
 	add(out, choose_scatter(c), "");
 	add(out, choose_part_share(c), "");
 	add(out, choose_kv_balance(c), "");

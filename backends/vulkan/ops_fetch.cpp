@@ -1,4 +1,4 @@
-// weigh, top_k, scatter, part_share and transfers on Vulkan.
+// weigh, top_k, candidates, scatter, part_share and transfers on Vulkan.
 #include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
@@ -33,6 +33,18 @@ void VulkanBackend::top_k(View picks, View weight, View work) {
 	check_top_k(picks, weight, work);
 	rec_.dispatch(pipeline(choose_top_k(caps())), TopPush{}, {bind(picks), bind(weight), bind(work)},
 	              {work.shape[0], 1, 1}, {.label = "top_k", .bytes = 24.0 * double(weight.elements())});
+}
+
+void VulkanBackend::candidates(View list, View block_max, View x, uint32_t k) {
+	check_candidates(list, block_max, x, k);
+	const uint32_t rows = x.shape[0], blocks = block_max.shape[1];
+	const CandidatesPush push{.n = x.shape[1], .blocks = blocks, .k = k};
+	const Choice maxima = choose_block_max();
+	rec_.dispatch(pipeline(maxima), push, {bind(block_max), bind(x)},
+	              {ceil_div(blocks, maxima.spec[0].value / 32), rows, 1},
+	              {.label = "candidates", .bytes = 4.0 * double(x.elements())});
+	rec_.dispatch(pipeline(choose_candidates(caps())), push, {bind(list), bind(block_max), bind(x)}, {rows, 1, 1},
+	              {.label = "candidates", .bytes = 20.0 * double(block_max.elements())});
 }
 
 void VulkanBackend::scatter(View words, View list) {

@@ -3,7 +3,7 @@
 // ops_basic.cpp    embed, rmsnorm, copy;   ops_matmul.cpp  matmul, write_weight
 // ops_kv.cpp       rope_store, kv_store, kv_load, kv_pack, kv_block
 // ops_attend.cpp   attend, attend_prompt
-// ops_fetch.cpp    weigh, top_k, scatter, part_share, transfer
+// ops_fetch.cpp    weigh, top_k, candidates, scatter, part_share, transfer
 // ops_score.cpp    score_prompt, score_slots, channel_max, kv_balance
 #pragma once
 #include "backends/registry.h"
@@ -63,6 +63,7 @@ class VulkanBackend final : public Backend {
 	void kv_balance(View out, View q_max, const KvRows&, uint32_t n) override;
 	void weigh(View q, View lse, const WeighArgs&) override;
 	void top_k(View picks, View weight, View work) override;
+	void candidates(View list, View block_max, View x, uint32_t k) override;
 	void scatter(View words, View list) override;
 	void part_share(View out, View parts, View work) override;
 	void copy(View dst, View src) override;

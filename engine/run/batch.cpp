@@ -140,17 +140,17 @@ void Batch::read_prompt(Stream& s, double seconds) {
 		s.result.prompt_read = s.prefill->n_read(), s.result.prompt_work = 1;
 		s.prefill.reset();
 		s.result.prefill_s = seconds_since(s.start);
-		begin_forks(s, logits);
-		begin_answer(s, logits);
+		begin_forks(s, {logits});
+		begin_answer(s, {logits});
 	} catch (...) { end_with_error(s); }
 }
 
-void Batch::begin_answer(Stream& s, std::span<const float> logits) {
+void Batch::begin_answer(Stream& s, const RowLogits& logits) {
 	s.start = Clock::now();
 	choose(s, logits);
 }
 
-void Batch::begin_forks(const Stream& of, std::span<const float> logits) {
+void Batch::begin_forks(const Stream& of, const RowLogits& logits) {
 	for (Stream* s : waiting_for(of)) {
 		s->reader = nullptr;
 		try {
@@ -165,14 +165,13 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 	std::vector<Stream*> left(streams.begin(), streams.end());
 	while (!left.empty()) {
 		std::vector<SessionRow> rows;
-		for (const Stream* s : left) rows.push_back({&s->session, s->prev});
+		for (const Stream* s : left) rows.push_back({&s->session, s->prev, s->on_logits ? 0 : s->sampler.wanted()});
 		try {
-			const std::span<const float> logits = decode(rows);
-			const size_t vocab = engine_.config().vocab;
+			const std::span<const RowLogits> logits = decode_step(rows);
 			for (size_t i = 0; i < left.size(); ++i) {
 				++left[i]->result.decode_steps;
 				try {
-					choose(*left[i], logits.subspan(i * vocab, vocab));
+					choose(*left[i], logits[i]);
 				} catch (...) { end_with_error(*left[i]); }
 			}
 			return;
@@ -186,14 +185,14 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 	}
 }
 
-void Batch::choose(Stream& s, std::span<const float> logits) {
+void Batch::choose(Stream& s, RowLogits logits) {
 	GenerateResult& r = s.result;
 	if (r.tokens.size() >= s.options.n) return end(s, StopReason::Length);
 	const Tokenizer& tok = engine_.tokenizer();
-	if (s.on_logits) {
-		s.changed.assign(logits.begin(), logits.end());
+	if (s.on_logits && !logits.all.empty()) { // set during this step: from the next token on
+		s.changed.assign(logits.all.begin(), logits.all.end());
 		if (!s.on_logits(s.changed)) return end(s, StopReason::Cancelled);
-		logits = s.changed;
+		logits.all = s.changed;
 	}
 	const uint32_t token = s.sampler.sample(logits);
 	if (!s.options.ignore_end && tok.is_end(token)) return end(s, StopReason::End);

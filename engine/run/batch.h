@@ -70,13 +70,12 @@ class Batch {
  private:
 	struct Stream;
 	void read_prompt(Stream&, double seconds);
-	void begin_answer(Stream&, std::span<const float> logits); // after the prompt
-	void begin_forks(const Stream& of, std::span<const float> logits);
+	void begin_answer(Stream&, const RowLogits&); // after the prompt
+	void begin_forks(const Stream& of, const RowLogits&);
 	std::vector<Stream*> waiting_for(const Stream&);
 	void decode_in_steps(std::span<Stream* const>);
 	void decode_rows(std::span<Stream* const>);
-	// The next token, chosen from logits (vocab): the answer goes on, or ends.
-	void choose(Stream&, std::span<const float> logits);
+	void choose(Stream&, RowLogits); // the next token: the answer goes on, or ends
 	void end(Stream&, StopReason);
 	void end_with_error(Stream&);
 

@@ -7,7 +7,7 @@
 namespace kvrun {
 
 Decoder::Decoder(Graph& graph, KvScratch& scratch, uint32_t most_rows)
-    : graph_(graph), scratch_(scratch), most_rows_(most_rows) {
+    : graph_(graph), scratch_(scratch), most_rows_(most_rows), lists_(graph.backend().info().lists_candidates) {
 	KV_ASSERT(most_rows >= 1 && most_rows <= Graph::kLogitRows && 2 * most_rows <= graph.most_rows());
 	const Config& cfg = graph.config();
 	allocate(graph.backend(), memory_, "decode rows", [&](Arena& a) {
@@ -17,13 +17,13 @@ Decoder::Decoder(Graph& graph, KvScratch& scratch, uint32_t most_rows)
 	});
 }
 
-std::span<const float> Decoder::decode(KvPool& pool, std::span<const DecodeRow> step) {
+std::span<const RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> step) {
 	KV_ASSERT(!step.empty() && step.size() <= most_rows_);
 	std::vector<Row> first, rows, ahead;
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
 		const uint32_t at = r.seq->n_tokens();
-		rows.push_back({{r.seq, true}, r.rope, r.token, at});
+		rows.push_back({{r.seq, true}, r.rope, r.token, at, r.top});
 		if (f && r.seq->plan().speculates() && !f->ready()) first.push_back({{r.seq, false}, r.rope, r.token, at});
 	}
 	try {
@@ -38,7 +38,7 @@ std::span<const float> Decoder::decode(KvPool& pool, std::span<const DecodeRow> 
 		for (const Row& r : first) r.step.seq->fetch()->forget(); // as if there had been no step
 		throw;
 	}
-	return logits_;
+	return row_logits_;
 }
 
 // The device begins while the host still records: after the first layer, then after every quarter of them.
@@ -79,17 +79,80 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		graph_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, graph_.config().n_layers)) be.submit();
 	}
-	if (kept) graph_.logits(kvrun::rows(rows.x, 0, kept), logits_, /*decode=*/true);
-	if (n > kept) graph_.logits(kvrun::rows(rows.x, kept, n - kept), guesses_, /*decode=*/true);
+	// First those of the rows that lead to guesses: the other rows' logits then stay on the device.
+	if (n > kept) enqueue_guesses(kvrun::rows(rows.x, kept, n - kept));
+	if (kept) {
+		graph_.logits(kvrun::rows(rows.x, 0, kept), /*decode=*/true);
+		enqueue_logits(step.first(kept));
+	}
 	kv.fetch_next();
 	be.submit();
 	be.wait();
 	kv.end();
-	const size_t vocab = graph_.config().vocab;
-	for (uint32_t i = kept; i < n; ++i) {
-		likeliest_.scan(std::span(guesses_).subspan((i - kept) * vocab, vocab));
-		step[i].step.seq->fetch()->speculate(uint32_t(likeliest_.first_max()));
+	if (kept) read_logits(step.first(kept));
+	if (lists_ && n > kept) guessed_.arrived();
+	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
+}
+
+void Decoder::enqueue_guesses(const View& x) {
+	const uint32_t n = x.shape[0];
+	graph_.logits(x, /*decode=*/true);
+	if (lists_) return graph_.read_candidates(n, 1, guessed_);
+	guesses_.resize(size_t(n) * graph_.config().vocab);
+	graph_.read_logits(0, n, guesses_);
+}
+
+// The likeliest token. Any will do where the device could not name it, for it decides only what is fetched.
+uint32_t Decoder::guess(uint32_t i) {
+	if (lists_) {
+		const std::span<const Logit> top = guessed_.of(i);
+		return top.empty() ? 0 : top[0].id;
 	}
+	const size_t vocab = graph_.config().vocab;
+	likeliest_.scan(std::span(guesses_).subspan(i * vocab, vocab));
+	return uint32_t(likeliest_.first_max());
+}
+
+void Decoder::enqueue_logits(std::span<const Row> kept) {
+	const uint32_t n = uint32_t(kept.size());
+	const size_t vocab = graph_.config().vocab;
+	const size_t blocks = ceil_div(vocab, size_t(KV_LOGIT_BLOCK)); // a list comes out of so many at least as are wanted
+	const auto whole = [&](const Row& r) { return !lists_ || r.top == 0 || r.top > blocks; };
+	logits_.resize(n * vocab);
+	for (uint32_t i = 0; i < n;) { // rows that follow each other go together
+		uint32_t end = i;
+		while (end < n && whole(kept[end])) ++end;
+		if (end > i) graph_.read_logits(i, end - i, std::span(logits_).subspan(i * vocab, (end - i) * vocab));
+		i = std::max(end, i + 1);
+	}
+	uint32_t k = 0;
+	for (const Row& r : kept)
+		if (!whole(r)) k = std::max(k, r.top);
+	if (k) graph_.read_candidates(n, k, candidates_);
+	row_logits_.assign(n, {});
+	for (uint32_t i = 0; i < n; ++i)
+		if (whole(kept[i])) row_logits_[i].all = std::span(logits_).subspan(i * vocab, vocab);
+}
+
+// Candidates may be too many, or none where the model is broken: then the row is read whole, for one more wait.
+void Decoder::read_logits(std::span<const Row> kept) {
+	const size_t vocab = graph_.config().vocab;
+	bool more = false, listed = false;
+	for (const RowLogits& r : row_logits_) listed |= r.all.empty();
+	if (!listed) return;
+	candidates_.arrived();
+	for (uint32_t i = 0; i < kept.size(); ++i) {
+		RowLogits& r = row_logits_[i];
+		if (!r.all.empty()) continue;
+		r.top = candidates_.of(i);
+		if (!r.top.empty()) continue;
+		r.all = std::span(logits_).subspan(i * vocab, vocab);
+		graph_.read_logits(i, 1, std::span(logits_).subspan(i * vocab, vocab));
+		more = true;
+	}
+	if (!more) return;
+	graph_.backend().submit();
+	graph_.backend().wait();
 }
 
 } // namespace kvrun

@@ -11,6 +11,7 @@ struct DecodeRow { // the next token of one sequence
 	KvSequence* seq;
 	const RopeTable* rope;
 	uint32_t token;
+	uint32_t top = 0; // so many of its largest logits suffice; 0: all are wanted
 };
 
 class Decoder {
@@ -19,10 +20,10 @@ class Decoder {
 	Decoder(Graph&, KvScratch&, uint32_t most_rows);
 
 	// Appends each row's token to its sequence. A sequence that fetches runs a speculative token beside its own, which
-	// says what the next step fetches; before its first step there is one of that alone. Returns logits (rows, vocab),
-	// valid until the next call. A failure leaves every sequence as it was, unless it comes once the device is at work
-	// (KvStep::~KvStep()).
-	std::span<const float> decode(KvPool&, std::span<const DecodeRow> rows);
+	// says what the next step fetches; before its first step there is one of that alone. Returns each row's logits,
+	// valid until the next call; those that are whole follow each other in memory. A failure leaves every sequence as
+	// it was, unless it comes once the device is at work (KvStep::~KvStep()).
+	std::span<const RowLogits> decode(KvPool&, std::span<const DecodeRow> rows);
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); }
 
@@ -31,17 +32,26 @@ class Decoder {
 		StepRow step;
 		const RopeTable* rope;
 		uint32_t token, position;
+		uint32_t top = 0;
 	};
-	// Runs the rows through all layers; those that are kept come first, and their logits are read to logits_, those of
+	// Runs the rows through all layers; those that are kept come first, and their logits come to row_logits_, those of
 	// the others, which come behind them, lead to the next speculative tokens.
 	void run(KvPool&, std::span<const Row>);
+	void enqueue_logits(std::span<const Row> kept);
+	void read_logits(std::span<const Row> kept); // after the wait
+	void enqueue_guesses(const View& x);
+	uint32_t guess(uint32_t i); // after the wait
 
 	Graph& graph_;
 	KvScratch& scratch_;
 	uint32_t most_rows_;
 	Buffer memory_;
 	View x_, tokens_, rope_; // (2 most_rows, dim) f32, (2 most_rows) u32, (2 most_rows, rotary_dim / 2, 2) f32
-	std::vector<float> host_rope_, logits_, guesses_;
+	std::vector<float> host_rope_;
+	bool lists_; // the device finds the largest logits
+	CandidateLists candidates_, guessed_;
+	std::vector<float> logits_, guesses_; // (rows, vocab), where they are read
+	std::vector<RowLogits> row_logits_;
 	LogitBlocks likeliest_; // of guesses_
 };
 

@@ -1,5 +1,6 @@
 // The model graph, once, for all backends.
 #include "engine/run/graph.h"
+#include "engine/core/round.h"
 #include "engine/run/arena.h"
 
 namespace kvrun {
@@ -17,6 +18,8 @@ Graph::Graph(Backend& be, const Config& cfg, const Weights& w, uint32_t most_row
 		up_ = a.take(DType::F32, most_rows, cfg.hidden_dim);
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
 		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
+		block_max_ = a.take(DType::U32, kLogitRows, ceil_div(cfg.vocab, uint32_t(KV_LOGIT_BLOCK)));
+		candidates_ = a.take(DType::U32, kLogitRows, KV_CANDIDATE_WORDS);
 	});
 }
 
@@ -64,14 +67,23 @@ void Graph::project_out(uint32_t l, const GraphRows& r, bool decode) {
 	be_.matmul(down, r.gate, Epilogue::Add, decode);
 }
 
-void Graph::logits(const View& x, std::vector<float>& out, bool decode) {
+void Graph::logits(const View& x, bool decode) {
 	const uint32_t n = x.shape[0];
 	KV_ASSERT(n <= kLogitRows);
-	const View norm = rows(final_, 0, n), y = rows(logits_, 0, n);
-	const Proj head[] = {{y, w_.lm_head, {}}};
-	be_.norm_matmul(head, norm, x, w_.final_norm, cfg_.norm_eps, Epilogue::None, decode);
-	out.resize(size_t(n) * cfg_.vocab);
-	be_.read(*y.buf, y.at, std::as_writable_bytes(std::span(out)));
+	const Proj head[] = {{rows(logits_, 0, n), w_.lm_head, {}}};
+	be_.norm_matmul(head, rows(final_, 0, n), x, w_.final_norm, cfg_.norm_eps, Epilogue::None, decode);
+}
+
+void Graph::read_logits(uint32_t first, uint32_t n, std::span<float> out) {
+	const View y = rows(logits_, first, n);
+	KV_ASSERT(out.size_bytes() == y.bytes());
+	be_.read(*y.buf, y.at, std::as_writable_bytes(out));
+}
+
+void Graph::read_candidates(uint32_t n, uint32_t k, CandidateLists& out) {
+	const View lists = rows(candidates_, 0, n);
+	be_.candidates(lists, rows(block_max_, 0, n), rows(logits_, 0, n), k);
+	be_.read(*lists.buf, lists.at, std::as_writable_bytes(out.words(n)));
 }
 
 } // namespace kvrun

@@ -1,6 +1,7 @@
 // The model graph, once, for all backends and for prompts and decode steps alike: what a layer does to some rows.
 #pragma once
 #include "backends/backend.h"
+#include "engine/run/logits.h"
 #include "models/config.h"
 #include "models/weights.h"
 
@@ -30,8 +31,12 @@ class Graph {
 	void rotate(uint32_t l, const GraphRows&, uint32_t first, uint32_t n,
 	            const KvDst&);                                   // rows [first, first + n): RoPE, store
 	void project_out(uint32_t l, const GraphRows&, bool decode); // attention output, MLP
-	// Logits (n, vocab) of rows x (n, dim), n <= kLogitRows, into `out` at the next wait().
-	void logits(const View& x, std::vector<float>& out, bool decode);
+	// Logits of rows x (n, dim), n <= kLogitRows; they stay on the device until the next call.
+	void logits(const View& x, bool decode);
+	// Of them rows [first, first + n) into out (n, vocab) at the next wait().
+	void read_logits(uint32_t first, uint32_t n, std::span<float> out);
+	// Of each of the first n rows the k largest, and few more, into `out` at the next wait().
+	void read_candidates(uint32_t n, uint32_t k, CandidateLists& out);
 
 	static constexpr uint32_t kLogitRows = 32;
 	Backend& backend() const { return be_; }
@@ -47,6 +52,7 @@ class Graph {
 	Buffer memory_;
 	View h_, q_, k_, v_, att_, gate_, up_; // (most_rows, ...) f32
 	View logits_, final_;                  // (kLogitRows, vocab), (kLogitRows, dim) f32
+	View block_max_, candidates_;          // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32
 };
 
 } // namespace kvrun

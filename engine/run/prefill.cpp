@@ -153,7 +153,9 @@ double Prefill::moves(double room) {
 
 double Prefill::logits_piece() {
 	const uint32_t first = hooks_.all_logits ? at_ : n_ - 1, n = std::min(Graph::kLogitRows, n_ - first);
-	graph_.logits(kvrun::rows(memory_->x, first, n), read_, /*decode=*/false);
+	graph_.logits(kvrun::rows(memory_->x, first, n), /*decode=*/false);
+	read_.resize(size_t(n) * graph_.config().vocab);
+	graph_.read_logits(0, n, read_);
 	at_ = first + n;
 	return 2. * graph_.config().vocab * graph_.config().dim * n;
 }

@@ -109,13 +109,37 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 	}
 	if (blocks_.max() == -INFINITY)
 		fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault", x.size());
-	if (options_.temperature <= kGreedyTemperature || options_.top_k == 1) {
+	if (greedy()) {
 		const size_t best = blocks_.first_max();
 		candidates_.assign(1, {x[best], uint32_t(best), 1});
 		total_ = 1;
 		return uint32_t(best);
 	}
 	gather(x);
+	return draw();
+}
+
+// One more than top-k, as gather() takes them: ties with the last one count.
+uint32_t Sampler::wanted() const {
+	constexpr uint32_t most = KV_CANDIDATES / 4; // lists of more often overflow
+	if (!recent_.empty()) return 0;
+	if (greedy()) return 1;
+	return options_.top_k == 0 || options_.top_k >= most ? 0 : options_.top_k + 1;
+}
+
+uint32_t Sampler::sample(const RowLogits& logits) {
+	if (!logits.all.empty()) return sample(logits.all);
+	KV_ASSERT(wanted() > 0 && logits.top.size() >= wanted());
+	candidates_.clear();
+	for (const Logit& l : logits.top) candidates_.push_back({l.value, l.id, 0});
+	if (!greedy()) return draw();
+	const Candidate best = *std::ranges::min_element(candidates_, likelier);
+	candidates_.assign(1, {best.logit, best.id, 1});
+	total_ = 1;
+	return best.id;
+}
+
+uint32_t Sampler::draw() {
 	cut();
 	total_ = 0;
 	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, options_.temperature);

@@ -1,6 +1,7 @@
 // Chooses the next token from logits: repeat penalty, top-k, top-p, min-p, temperature; same seed, same tokens.
 #pragma once
 #include "engine/run/logit_blocks.h"
+#include "engine/run/logits.h"
 #include <cstdint>
 #include <random>
 #include <span>
@@ -36,6 +37,9 @@ class Sampler {
 	explicit Sampler(const SamplerOptions&);
 	void accept(uint32_t token);                    // a token of the prompt or the answer, for the repeat penalty
 	uint32_t sample(std::span<const float> logits); // logits (vocab); does not accept() the result
+	// How many of the largest logits suffice to sample; 0: all are needed. The token is the same as from all.
+	uint32_t wanted() const;
+	uint32_t sample(const RowLogits&); // `top` only if wanted() says how many, and of so many
 	// What the last sample() chose from, and the sum of their shares. One candidate after a greedy choice.
 	std::span<const Candidate> candidates() const { return candidates_; }
 	double total() const { return total_; }
@@ -45,6 +49,8 @@ class Sampler {
 	// Candidates by id: all logits above -inf, or of those, where top-k cuts, more than k that hold the top k.
 	void gather(std::span<const float> logits);
 	void cut();
+	uint32_t draw(); // one of candidates_
+	bool greedy() const { return options_.temperature <= kGreedyTemperature || options_.top_k == 1; }
 	SamplerOptions options_;
 	std::mt19937_64 random_;
 	std::vector<uint32_t> recent_;      // (<= repeat_last) ring of accepted tokens

@@ -98,6 +98,12 @@ std::span<const float> Session::decode(uint32_t token) {
 }
 
 std::span<const float> decode(std::span<const SessionRow> rows) {
+	for (const SessionRow& r : rows) KV_ASSERT(r.top == 0);
+	const std::span<const RowLogits> logits = decode_step(rows);
+	return {logits[0].all.data(), logits.size() * logits[0].all.size()};
+}
+
+std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 	KV_ASSERT(!rows.empty());
 	Engine& e = rows[0].session->engine();
 	std::vector<DecodeRow> step;
@@ -113,10 +119,10 @@ std::span<const float> decode(std::span<const SessionRow> rows) {
 			       fmt::format("token {} is outside the vocabulary of {}", rows[i].token, e.config().vocab));
 		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
 			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
-		step.push_back({s.seq_.get(), s.rope_.get(), rows[i].token});
+		step.push_back({s.seq_.get(), s.rope_.get(), rows[i].token, rows[i].top});
 	}
 	for (;;) try {
-			const std::span<const float> logits = e.decoder().decode(e.pool(), step);
+			const std::span<const RowLogits> logits = e.decoder().decode(e.pool(), step);
 			for (const SessionRow& r : rows) r.session->append_history({&r.token, 1});
 			return logits;
 		} catch (const Error& error) {

@@ -76,7 +76,7 @@ class Session {
  private:
 	friend class Prefill;
 	friend void fill_with_noise(Session&, uint32_t);
-	friend std::span<const float> decode(std::span<const struct SessionRow>);
+	friend std::span<const RowLogits> decode_step(std::span<const struct SessionRow>);
 	struct Checkpoint {
 		std::unique_ptr<KvSequence> seq;
 	};
@@ -114,11 +114,14 @@ class Session {
 struct SessionRow { // the next token of a session
 	Session* session;
 	uint32_t token;
+	uint32_t top = 0; // so many of its largest logits suffice (Sampler::wanted()); 0: all are wanted
 };
 // One decode step: appends each row's token to its session; sessions are different ones of one engine, at most
-// Engine::max_rows(). Returns logits (rows, vocab), valid until the next step. Throws RowError{Context, OutOfMemory,
+// Engine::max_rows(). Returns each row's logits, valid until the next step. Throws RowError{Context, OutOfMemory,
 // Invalid} naming the row that cannot go on, with nothing appended to any; when the device fails half way, sessions are
 // as they were or empty.
+std::span<const RowLogits> decode_step(std::span<const SessionRow> rows);
+// The same; logits (rows, vocab) of rows that all want all of them.
 std::span<const float> decode(std::span<const SessionRow> rows);
 
 } // namespace kvrun

@@ -143,6 +143,12 @@ struct WeighPush {
 struct TopPush {
 	KV_PUSH_HEAD
 };
+struct CandidatesPush { // block_max, candidates
+	KV_PUSH_HEAD
+	uint n;      // elements of a row
+	uint blocks; // of KV_LOGIT_BLOCK of them
+	uint k;
+};
 struct ScatterPush {
 	KV_PUSH_HEAD
 	uint n;

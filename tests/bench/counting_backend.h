@@ -55,6 +55,7 @@ class CountingBackend final : public Backend {
 	void copy(View, View) override { ++counted_.ops; }
 	void weigh(View, View, const WeighArgs&) override { ++counted_.ops; }
 	void top_k(View, View, View) override { ++counted_.ops; }
+	void candidates(View, View, View, uint32_t) override { ++counted_.ops; }
 	void scatter(View, View) override { ++counted_.ops; }
 	void part_share(View, View, View) override { ++counted_.ops; }
 

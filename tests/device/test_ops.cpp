@@ -1,6 +1,9 @@
 // embed, rmsnorm, matmul and copy on every device, over tables of shapes, against sums in double written here.
+#include "shared/candidates.h"
 #include "tests/support/compare.h"
 #include "tests/support/rig.h"
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/ranges.h>
@@ -237,6 +240,66 @@ TEST_CASE("ops: a NaN or an infinity in x shows in every output of its row, and 
 			for (size_t i = 0; i < got.size(); ++i)
 				CHECK_MESSAGE(std::isfinite(got[i]) == (i / m.d[0] != 1), row_text(row)
 				                                                              << "\nelement " << i << ": " << got[i]);
+		}
+	});
+}
+
+TEST_CASE("ops: the largest elements of rows") {
+	constexpr float inf = INFINITY, nan = NAN;
+	struct Row {
+		uint32_t rows, n, k;
+		const char* kind;
+		std::string text() const { return fmt::format("the {} largest of {} rows of {}, {}", k, rows, n, kind); }
+	};
+	const std::vector<Row> cases = {
+	    {1, 1, 1, "normal"},        {2, 128, 1, "normal"},      {3, 129, 2, "normal"},  {1, 129, 3, "normal"},
+	    {2, 32003, 41, "normal"},   {8, 128256, 41, "normal"},  {2, 6000, 1, "equal"},  {1, 400, 2, "equal"},
+	    {2, 32000, 3, "rising"},    {1, 262144, 100, "normal"}, {1, 32000, 41, "nan"},  {1, 32000, 1, "-nan"},
+	    {1, 32000, 41, "infinite"}, {1, 32000, 41, "few"},      {1, 32000, 1, "few"},   {1, 32000, 1, "none"},
+	    {1, 700, 2, "zeros"},       {1, 65536, 128, "coarse"},  {1, 65536, 41, "dense"}};
+	each_row(cases, [&](Backend& backend, const Row& r, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const std::string_view kind = r.kind;
+		Floats x = random.normals(size_t(r.rows) * r.n);
+		for (size_t i = 0; i < x.size(); ++i) {
+			if (kind == "equal") x[i] = -2.5f;
+			if (kind == "rising") x[i] = float(i % r.n);
+			if (kind == "none" || (kind == "few" && i % 7000 != 3)) x[i] = -inf;
+			if (kind == "zeros") x[i] = i % 3 == 0 ? -0.f : i % 3 == 1 ? 0.f : -1.f;
+			if (kind == "coarse") x[i] = std::round(x[i] * 8) / 8;              // ties
+			if (kind == "dense") x[i] += i >= 30000 && i < 30600 ? 100.f : 0.f; // more than a list holds
+		}
+		if (kind == "nan") x[r.n / 2] = nan;
+		if (kind == "-nan") x[r.n - 1] = -nan;
+		if (kind == "infinite") x[0] = inf;
+		const uint32_t blocks = (r.n + KV_LOGIT_BLOCK - 1) / KV_LOGIT_BLOCK;
+		const View list = rig.u32(Words(size_t(r.rows) * KV_CANDIDATE_WORDS, 7), r.rows, KV_CANDIDATE_WORDS);
+		backend.candidates(list, rig.u32(Words(size_t(r.rows) * blocks), r.rows, blocks), rig.f32(x, r.rows, r.n), r.k);
+		const Words got = rig.get_words(list);
+		for (uint32_t i = 0; i < r.rows; ++i) {
+			const Floats values(x.begin() + ptrdiff_t(i) * r.n, x.begin() + ptrdiff_t(i + 1) * r.n);
+			Floats maxima;
+			bool number = true;
+			for (uint32_t t = 0; t < r.n; ++t) {
+				if (t % KV_LOGIT_BLOCK == 0) maxima.push_back(values[t]);
+				maxima.back() = std::max(maxima.back(), values[t]);
+				number &= !std::isnan(values[t]) && values[t] != inf;
+			}
+			Words want;
+			if (number && r.k <= blocks) {
+				std::sort(maxima.begin(), maxima.end(), std::greater<>());
+				for (uint32_t t = 0; t < r.n && maxima[r.k - 1] > -inf; ++t)
+					if (values[t] >= maxima[r.k - 1])
+						want.push_back(t), want.push_back(std::bit_cast<uint32_t>(values[t]));
+			}
+			const bool fits = !want.empty() && want.size() <= 2 * KV_CANDIDATES;
+			CHECK(fits == (kind == "normal" || kind == "rising" || kind == "zeros" || kind == "coarse" ||
+			               (kind == "equal" && r.n < 512) || (kind == "few" && r.k == 1)) *
+			                  (r.k <= blocks));
+			const uint32_t* from = &got[size_t(i) * KV_CANDIDATE_WORDS];
+			REQUIRE(from[0] == (fits ? want.size() / 2 : KV_CANDIDATES + 1));
+			if (fits) CHECK(std::equal(want.begin(), want.end(), from + 1));
 		}
 	});
 }

@@ -1,6 +1,7 @@
 // Sequences on every device: the same bits in any chunking, in any company and in every run; limits. What whole models
 // compute is in test_models.cpp.
 #include "engine/core/npy.h"
+#include "engine/run/sampler.h"
 #include "tests/device/sequences.h"
 #include "tests/support/assets.h"
 #include <deque>
@@ -44,6 +45,39 @@ TEST_CASE("session: a layer of a decode step with few partial states is six disp
 		for (const OpTime& t : engine->backend().op_times(/*reset=*/true))
 			if (!t.kernels.empty()) n += t.calls;
 		if (n) CHECK(n == 6 * engine->config().n_layers + 2); // 0: no timestamps; embedding and logits
+	});
+}
+
+TEST_CASE("session: where the device lists the largest logits, they are the same, and so is what is sampled") {
+	each_row(std::vector<Case>{{"fp16"}}, [](Backend& backend, const Case& c, const TestRow& row) {
+		if (!backend.info().lists_candidates) return; // all logits are read
+		const auto engine = open_engine(row.device, "synth:llama-3.1-8b,layers=2,dim=256,hidden=256,vocab=9000:q8_0");
+		const uint32_t vocab = engine->config().vocab;
+		Session a(*engine, with(c.name, 64)), b(*engine, with(c.name, 64));
+		a.prefill(std::vector<uint32_t>{1, 2, 3});
+		b.prefill(std::vector<uint32_t>{4, 5});
+		const auto whole = a.fork();
+		SamplerOptions options;
+		options.seed = 5;
+		Sampler from_list(options), from_all(options), greedy({.temperature = 0}), plain({.temperature = 0});
+		uint32_t token = 6;
+		for (int i = 0; i < 12; ++i) {
+			// Rows that want their candidates, all logits, more candidates than there are blocks, and the likeliest.
+			const uint32_t few = i % 2 ? from_list.wanted() : greedy.wanted();
+			const SessionRow rows[] = {{&a, token, few}, {&b, token, i % 3 == 0 ? 0 : i % 3 == 1 ? 100u : 1u}};
+			const auto logits = decode_step(rows);
+			REQUIRE(logits.size() == 2);
+			CHECK(logits[1].all.size() == (i % 3 == 2 ? 0 : vocab));
+			REQUIRE(logits[0].all.empty());
+			REQUIRE(logits[0].top.size() >= few);
+			CHECK(logits[0].top.size() < 512);
+			const std::vector<Logit> top(logits[0].top.begin(), logits[0].top.end());
+			const uint32_t next = i % 2 ? from_list.sample(logits[0]) : greedy.sample(logits[0]);
+			const std::span<const float> all = whole->decode(token);
+			for (const Logit& l : top) CHECK(all[l.id] == l.value);
+			CHECK(next == (i % 2 ? from_all.sample(all) : plain.sample(all)));
+			token = next;
+		}
 	});
 }
 

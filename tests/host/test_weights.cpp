@@ -102,6 +102,7 @@ class MemoryBackend : public Backend {
 	void kv_balance(View, View, const KvRows&, uint32_t) override { FAIL("op"); }
 	void weigh(View, View, const WeighArgs&) override { FAIL("op"); }
 	void top_k(View, View, View) override { FAIL("op"); }
+	void candidates(View, View, View, uint32_t) override { FAIL("op"); }
 	void scatter(View, View) override { FAIL("op"); }
 	void part_share(View, View, View) override { FAIL("op"); }
 	std::span<std::byte> host_bytes(const Buffer&) override { return {}; }

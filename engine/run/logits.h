@@ -1,0 +1,46 @@
+// Logits of a row: all of them, or the largest where no more are wanted and the device finds them.
+#pragma once
+#include "shared/candidates.h"
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvrun {
+
+struct Logit {
+	uint32_t id; // token
+	float value;
+};
+
+struct RowLogits {
+	std::span<const float> all = {}; // (vocab); empty: `top` has what was asked for
+	std::span<const Logit> top = {}; // by id: every logit that is not below some bound, and as many as were asked for
+};
+
+// What Backend::candidates() found in some rows, on the host.
+class CandidateLists {
+ public:
+	// Room for the lists of n rows, to be read from the device.
+	std::span<uint32_t> words(uint32_t n) {
+		words_.resize(size_t(n) * KV_CANDIDATE_WORDS);
+		lists_.resize(n);
+		return words_;
+	}
+	void arrived() {
+		for (size_t row = 0; row < lists_.size(); ++row) {
+			const uint32_t* w = &words_[row * KV_CANDIDATE_WORDS];
+			lists_[row].clear();
+			for (uint32_t i = 0; w[0] <= KV_CANDIDATES && i < w[0]; ++i)
+				lists_[row].push_back({w[1 + 2 * i], std::bit_cast<float>(w[2 + 2 * i])});
+		}
+	}
+	// Of row i; empty: its logits have to be read.
+	std::span<const Logit> of(uint32_t i) const { return lists_[i]; }
+
+ private:
+	std::vector<uint32_t> words_;
+	std::vector<std::vector<Logit>> lists_;
+};
+
+} // namespace kvrun
