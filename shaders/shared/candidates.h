@@ -1,5 +1,5 @@
-// The largest logits of a row: what the kernels that find them, the cpu backend and the reader agree on. Read by GLSL and
-// C++.
+// The largest logits of a row: what the kernels that find them, the cpu backend and the reader agree on. Read by GLSL
+// and C++.
 #ifndef KVRUN_CANDIDATES_H
 #define KVRUN_CANDIDATES_H
 #define KV_LOGIT_BLOCK 128 // logits whose maximum is kept

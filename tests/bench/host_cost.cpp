@@ -52,13 +52,24 @@ void measure(Engine& e, const std::string& kv, const Options& opt) {
 	std::fflush(stdout);
 }
 
-void measure_sampling(const char* name, const SamplerOptions& options, const std::vector<std::vector<float>>& logits) {
+// listed: from what a device lists of them.
+void measure_sampling(const char* name, const SamplerOptions& options, const std::vector<std::vector<float>>& logits,
+                      bool listed = false) {
 	Sampler s(options);
 	for (uint32_t t = 0; t < 64; ++t) s.accept(t * 7);
 	std::vector<double> us;
 	for (const std::vector<float>& x : logits) {
+		std::vector<Logit> top;
+		if (listed) {
+			LogitBlocks blocks;
+			blocks.scan(x);
+			blocks.at_least(blocks.bound(s.wanted()), [&](size_t i, float v) { top.push_back({uint32_t(i), v}); });
+		}
 		const auto start = std::chrono::steady_clock::now();
-		s.sample(x);
+		if (listed)
+			s.sample(RowLogits{.all = {}, .top = top});
+		else
+			s.sample(x);
 		us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
 	}
 	std::ranges::sort(us);
@@ -74,6 +85,7 @@ void sampling() {
 		for (float& v : x) v = normal(random);
 	std::printf("\nThe next of %zu tokens\n\n| sampling | us, median | least |\n|---|---:|---:|\n", kVocab);
 	measure_sampling("defaults", {}, logits);
+	measure_sampling("defaults, of candidates that the device lists", {}, logits, /*listed=*/true);
 	measure_sampling("greedy", {.temperature = 0}, logits);
 	measure_sampling("repeat penalty", {.repeat_penalty = 1.1}, logits);
 	measure_sampling("top-k 0", {.top_k = 0}, logits);

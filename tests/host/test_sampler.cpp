@@ -103,7 +103,8 @@ TEST_CASE("T38, T15 sampler: logits that are equal, infinite or no numbers") {
 	for (const double temperature : {0.0, 1.0}) {
 		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(std::vector<float>(64, -kInf)),
 		                     doctest::Contains("above -inf"), Error);
-		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(std::span<const float>()), doctest::Contains("none of 0"), Error);
+		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(std::span<const float>()),
+		                     doctest::Contains("none of 0"), Error);
 		std::vector<float> broken(64, 1);
 		broken[33] = kNan;
 		CHECK_THROWS_WITH_AS(Sampler(all_off(temperature)).sample(broken), doctest::Contains("token 33"), Error);
