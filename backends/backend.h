@@ -18,7 +18,8 @@ struct DeviceInfo {
 	size_t max_view_bytes = 0;      // largest View an op may be given, weights excepted (they are bound in pieces)
 	double peak_bytes_per_s = 0;    // 0: unknown
 	bool half_matmul = false;       // matmul and attention of prompts round their factors to f16; sums are f32
-	bool int8_attend = false; // attention over tokens of 1 to 4 bits rounds queries and weights to int8 (or int16)
+	// attend() and weigh() over tokens of 1 to 4 bits round queries (of 4-bit keys to int16) and weights to int8
+	bool int8_attend = false;
 	// matmul by weights of 4 to 8 bits rounds x to int8, in blocks of 32: of decode rows, and of prompts unless
 	// half_matmul
 	bool int8_matmul = false;

@@ -230,9 +230,10 @@ void CheckedBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 
 void CheckedBackend::weigh(View q, View lse, const WeighArgs& a) {
 	check_weigh(q, lse, a);
+	const bool packed = std::ranges::any_of(a.groups, [](const WeighGroup& g) { return g.k.bits < 16; });
+	const Tolerance t = tolerance(attend_tolerance(info(), /*prompt=*/false, packed, "attend"));
 	run("weigh", fmt::format("q {} work {}", shape_text(q), a.work.shape[0]),
-	    {{"q", q}, {"work", a.work}, {"lse", lse}}, {{"weight", a.weight, tolerance("attend"), true}},
-	    [&](Backend& b, const Map& map) {
+	    {{"q", q}, {"work", a.work}, {"lse", lse}}, {{"weight", a.weight, t, true}}, [&](Backend& b, const Map& map) {
 		    WeighArgs args = map(a);
 		    const std::vector<WeighGroup> groups = map.groups(a.groups);
 		    args.groups = groups;

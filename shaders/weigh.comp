@@ -11,6 +11,7 @@
 //   6        k_params pool words: (scale, zero) per channel or per token and run of K_GROUP channels
 //   7        balance  u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 // FLAGS as in attend.comp: 1 K has its parameters per channel; 4 queries are divided by balance; 128 parameters are bytes.
+// Builds: as attend.comp, INT8 takes integer dot products of keys (FLAGS 1024; 8192).
 // Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share the decoding of a
 // key.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
@@ -31,7 +32,14 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
 const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
-const bool K_BOOK = false, K_MEAN = false, K_DOT = false, K_BYTES = (FLAGS & 128u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
+#ifdef INT8
+const bool K_DOT = (FLAGS & 1024u) != 0u;
+const bool V_DOT = false, V_BOOK = false; // lib/dot_memory.glsl asks
+const uint V_GROUP = HEAD_DIM;
+#else
+const bool K_DOT = false;
+#endif
+const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & 128u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };
@@ -49,8 +57,18 @@ uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of th
 uint query_at(uint j) { return query_base + min(j, heads_here - 1) * (HEAD_DIM / 4); }
 #include "lib/key_scales.glsl"
 shared vec4 work_s[SCALES > 0 ? SCALES : 1];
+#ifdef INT8
+#include "lib/dot.glsl"
+#include "lib/dot_memory.glsl"
+#endif
 #include "lib/queries.glsl"
 #include "lib/keys.glsl"
+#ifdef INT8
+#include "lib/keys_dot.glsl"
+#else
+void keys_start() {}
+void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) { quad_scores(at, tile, last, page, in_page); }
+#endif
 
 void main() {
 	kv_head = gl_WorkGroupID.y;
@@ -68,10 +86,11 @@ void main() {
 		barrier();
 		queries_stage();
 		if (K_TOKEN) sum_queries();
+		keys_start();
 		for (uint first = 0; first < n_quads; first += QUADS) {
 			const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
 			const uint seen = tables[live + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
-			quad_scores(pages_at + page * 4, first / PAGE_QUADS, n_pages - 1, page, in_page);
+			tile_scores(pages_at + page * 4, first / PAGE_QUADS, n_pages - 1, page, in_page);
 			if (K_CHANNEL) barrier(); // the next tile has the scales of other pages
 			vec4 sum = vec4(0);
 			[[unroll]] for (uint j = 0; j < HEADS; j++)

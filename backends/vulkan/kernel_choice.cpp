@@ -432,12 +432,15 @@ Choice choose_kv_balance(const Caps& c) { return {Kernel::kv_balance, {{SPEC_LOC
 Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page) {
 	const Format keys{k, {}};
 	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // it needs no more than attend
-	return {soft(c) ? Kernel::soft_weigh : Kernel::weigh,
+	const uint32_t dots = dot_flags(c, keys);
+	return {soft(c) ? Kernel::soft_weigh
+	        : dots  ? Kernel::weigh_int8
+	                : Kernel::weigh,
 	        {{SPEC_LOCAL_X, cut.local},
 	         {SPEC_HEAD_DIM, head_dim},
 	         {SPEC_K_BITS, k.bits},
 	         {SPEC_K_GROUP, run_of(k, head_dim)},
-	         {SPEC_FLAGS, attend_flags(keys)},
+	         {SPEC_FLAGS, attend_flags(keys) | dots},
 	         {SPEC_PAGE, page},
 	         {SPEC_HEADS, cut.heads}}};
 }

@@ -7,6 +7,7 @@
 #include "tests/device/sequences.h"
 #include <algorithm>
 #include <doctest/doctest.h>
+#include <iterator>
 #include <random>
 
 using namespace kvrun;
@@ -258,7 +259,12 @@ TEST_CASE("fetch: the sets and the attention of a decode step are those of the p
 				for (const PackedSlot& p : seq.fetch()->set().slots(0, h))
 					got.push_back(seq.cache().positions(0, p.tier, h)[p.slot]);
 				std::ranges::sort(got);
-				CHECK(std::ranges::equal(got, picks.as<int64_t>().subspan(size_t(h) * n_picks, n_picks)));
+				const auto wanted = picks.as<int64_t>().subspan(size_t(h) * n_picks, n_picks);
+				std::vector<int64_t> both;
+				std::ranges::set_intersection(got, wanted, std::back_inserter(both));
+				CHECK(got.size() == n_picks);
+				// Rounded queries may exchange the last ones.
+				CHECK(both.size() >= (be.info().int8_attend ? n_picks - (n_picks + 15) / 16 : n_picks));
 			}
 		};
 		step(std::array{StepRow{&seq, false}}, 0, want[0]);
