@@ -171,13 +171,14 @@ void pack_uses(const Caps& c, Uses& out) {
 }
 
 void score_uses(const Caps& c, Uses& out) {
-	const auto heads = [&](uint32_t share) { return soft(c) ? fmt::format(", {} heads", share) : ""; };
+	const auto heads = [](bool matter, uint32_t share) { return matter ? fmt::format(", {} heads", share) : ""; };
 	for (const uint32_t d : kHeadDims)
 		for (const uint32_t share : {1u, 4u, 8u}) {
-			add(out, choose_score_prompt(c, d, share, 8), fmt::format("head_dim {}{}", d, heads(share)));
+			add(out, choose_score_prompt(c, d, share, 8),
+			    fmt::format("head_dim {}{}", d, heads(soft(c) || attends_by_matrices(c, d), share)));
 			for (const uint32_t page : kPages)
 				add(out, choose_score_slots(c, d, share, 1, page),
-				    fmt::format("head_dim {}{}, pages of {}", d, heads(share), page));
+				    fmt::format("head_dim {}{}, pages of {}", d, heads(soft(c), share), page));
 		}
 	add(out, choose_channel_max(c), "");
 	add(out, choose_top_k(c), "");
