@@ -88,8 +88,8 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	kv.fetch_next();
 	be.submit();
 	be.wait();
-	kv.end();
 	if (kept) read_logits(step.first(kept));
+	kv.end();
 	if (lists_ && n > kept) guessed_.arrived();
 	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
 }
