@@ -84,7 +84,7 @@ TEST_CASE("session: where the device lists the largest logits, they are the same
 	});
 }
 
-TEST_CASE("session: logits that the device cannot list are read whole, and a NaN among them is an error") {
+TEST_CASE("T15 session: logits that the device cannot list are read whole, and a NaN among them is an error") {
 	each_row(std::vector<Case>{{"fp16"}}, [](Backend& backend, const Case& c, const TestRow& row) {
 		if (!backend.info().lists_candidates) return; // all logits are read
 		const TempFolder folder;

@@ -11,7 +11,7 @@ import os, re, shlex, subprocess, sys
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 CUDA = "backends/cuda/"
 SUITES = ["pack", "attend", "ops"]  # quick ones first
-SUITES_OF = {"fetch.cu": ["fetch"]}
+SUITES_OF = {"fetch.cu": ["ops", "fetch"]}
 CASES = {"fetch": "*largest weights*,*share of a row*,*the sets and the attention*"}  # whole models take minutes on the host
 READERS = {"page.cuh": ["attend", "fetch", "pack", "score"], "weights.cuh": ["basic", "matmul"], "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score"]}
 
@@ -40,6 +40,9 @@ BUGS = [  # file, what is there once, what stands there instead, what is wrong
     ("weights.cuh", "header.w >> (16 + 2 * r) & 3u", "header.w >> 2 * r & 3u", "upper bits of a min are the scale's"),
     ("fetch.cu", "uint64_t(h) * w.weight_stride + p", "uint64_t(h) + p", "wrong stride between kv heads' weights"),
     ("fetch.cu", "__popc(equal & before)) < ties", "__popc(equal & before)) <= ties", "one equal weight too many is picked"),
+    ("fetch.cu", "if (bits == 0x80000000u) bits = 0;", "", "-0 is less than 0"),
+    ("fetch.cu", "at_least(bound | bit) >= a.k", "at_least(bound | bit) > a.k", "one logit too few is certain to be listed"),
+    ("fetch.cu", "const bool mine = at < a.n && float_order", "const bool mine = float_order", "what follows a row is listed"),
     ("fetch.cu", "if (p < w[2]) inside += x;", "if (p <= w[2]) inside += x;", "a part too many counts as fetched"),
     ("device.cuh", "for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(", "for (uint32_t step = kWarp / 4; step; step /= 2) x = fminf(", "a minimum over half a warp"),
     ("device.cuh", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;\n\t__syncthreads();", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;", "no barrier in a sum over a block"),
