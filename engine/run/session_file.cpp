@@ -4,6 +4,7 @@
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "models/fingerprint.h"
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <nlohmann/json.hpp>
@@ -216,7 +217,7 @@ std::unique_ptr<Session> restore_session(Engine& e, const std::string& path, uin
 	if (tokens.size() != size_t(f.n_tokens) * 4)
 		file.damaged("section 'tokens' has {} bytes for {} tokens", tokens.size(), f.n_tokens);
 	std::vector<uint32_t> history(f.n_tokens);
-	std::memcpy(history.data(), tokens.data(), tokens.size());
+	std::ranges::copy(tokens, std::as_writable_bytes(std::span(history)).begin());
 	for (const uint32_t t : history)
 		if (t >= e.config().vocab && t != kNoToken)
 			file.damaged("token {} is outside the vocabulary of {}", t, e.config().vocab);

@@ -133,7 +133,7 @@ TEST_CASE("choose: between 4 and 8 bits there are sides of 4 and of 8") {
 		const Choice c = choose("auto", n, budget);
 		CHECK(bytes_of(c.policy.text, n) <= budget);
 		CHECK(bytes_of(c.policy.text, n) > budget - (most - least) / 4); // a step is an eighth
-		const Format& first = make_plan(c.policy, kShape).layers[0].tier[int(Tier::Regular)].fmt;
+		const Format first = make_plan(c.policy, kShape).layers[0].tier[int(Tier::Regular)].fmt;
 		CHECK(first.k.bits == 8); // keys before values
 		CHECK(first.k.scale == Scale::PerChannel);
 		CHECK(first.k.group == 128); // the codebooks' pages
