@@ -90,7 +90,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	be.wait();
 	if (kept) read_logits(step.first(kept));
 	kv.end();
-	if (lists_ && n > kept) guessed_.arrived();
+	if (lists_ && n > kept) guessed_.arrived(graph_.config().vocab);
 	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
 }
 
@@ -105,7 +105,7 @@ void Decoder::enqueue_guesses(const View& x) {
 // The likeliest token. Any will do where the device could not name it, for it decides only what is fetched.
 uint32_t Decoder::guess(uint32_t i) {
 	if (lists_) {
-		const std::span<const Logit> top = guessed_.of(i);
+		const std::span<const Logit> top = guessed_.of(i, 1);
 		return top.empty() ? 0 : top[0].id;
 	}
 	const size_t vocab = graph_.config().vocab;
@@ -140,11 +140,11 @@ void Decoder::read_logits(std::span<const Row> kept) {
 	bool more = false, listed = false;
 	for (const RowLogits& r : row_logits_) listed |= r.all.empty();
 	if (!listed) return;
-	candidates_.arrived();
+	candidates_.arrived(graph_.config().vocab);
 	for (uint32_t i = 0; i < kept.size(); ++i) {
 		RowLogits& r = row_logits_[i];
 		if (!r.all.empty()) continue;
-		r.top = candidates_.of(i);
+		r.top = candidates_.of(i, kept[i].top);
 		if (!r.top.empty()) continue;
 		r.all = std::span(logits_).subspan(i * vocab, vocab);
 		graph_.read_logits(i, 1, std::span(logits_).subspan(i * vocab, vocab));

@@ -27,16 +27,26 @@ class CandidateLists {
 		lists_.resize(n);
 		return words_;
 	}
-	void arrived() {
+	// They have been read. A list that a driver got wrong, with tokens outside the vocabulary or out of order, is none.
+	void arrived(uint32_t vocab) {
 		for (size_t row = 0; row < lists_.size(); ++row) {
 			const uint32_t* w = &words_[row * KV_CANDIDATE_WORDS];
-			lists_[row].clear();
-			for (uint32_t i = 0; w[0] <= KV_CANDIDATES && i < w[0]; ++i)
-				lists_[row].push_back({w[1 + 2 * i], std::bit_cast<float>(w[2 + 2 * i])});
+			std::vector<Logit>& list = lists_[row];
+			list.clear();
+			for (uint32_t i = 0; w[0] <= KV_CANDIDATES && i < w[0]; ++i) {
+				const uint32_t id = w[1 + 2 * i];
+				if (id >= vocab || (i && id <= list.back().id)) {
+					list.clear();
+					break;
+				}
+				list.push_back({id, std::bit_cast<float>(w[2 + 2 * i])});
+			}
 		}
 	}
-	// Of row i; empty: its logits have to be read.
-	std::span<const Logit> of(uint32_t i) const { return lists_[i]; }
+	// Of row i; empty: it has less than k, and the row's logits have to be read.
+	std::span<const Logit> of(uint32_t i, uint32_t k) const {
+		return std::span(lists_[i]).first(lists_[i].size() < k ? 0 : lists_[i].size());
+	}
 
  private:
 	std::vector<uint32_t> words_;

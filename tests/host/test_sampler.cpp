@@ -218,6 +218,29 @@ TEST_CASE("sampler: the first largest of logits that have no order is one of the
 	CHECK(none.max() == -kInf);
 }
 
+TEST_CASE("sampler: lists of candidates that a driver got wrong are none") {
+	CandidateLists lists;
+	const auto put = [&](std::vector<uint32_t> words) {
+		const std::span<uint32_t> to = lists.words(2);
+		std::ranges::fill(to, 0xffffffffu);
+		to[KV_CANDIDATE_WORDS] = 1, to[KV_CANDIDATE_WORDS + 1] = 4, to[KV_CANDIDATE_WORDS + 2] = 0x40000000; // 2.0
+		std::ranges::copy(words, to.begin());
+		lists.arrived(10);
+		REQUIRE(lists.of(1, 1).size() == 1); // the other row's
+		CHECK(lists.of(1, 1)[0].id == 4);
+		CHECK(lists.of(1, 1)[0].value == 2);
+		CHECK(lists.of(1, 2).empty()); // less than is wanted
+		return lists.of(0, 1).size();
+	};
+	CHECK(put({3, 0, 1, 5, 2, 9, 3}) == 3);
+	CHECK(put({0}) == 0);
+	CHECK(put({KV_CANDIDATES + 1}) == 0);
+	CHECK(put({0xffffffffu}) == 0);
+	CHECK(put({2, 5, 1, 10, 2}) == 0); // outside the vocabulary
+	CHECK(put({2, 5, 1, 5, 2}) == 0);  // twice
+	CHECK(put({2, 5, 1, 4, 2}) == 0);  // out of order
+}
+
 TEST_CASE("sampler: the repeat penalty divides what is positive, multiplies what is negative, and forgets") {
 	SamplerOptions o = all_off(0);
 	o.repeat_penalty = 2, o.repeat_last = 2;
