@@ -135,8 +135,8 @@ class Backend {
 	virtual void top_k(View picks, View weight, View work) = 0;
 	// The largest elements of each row of x (T, n) f32: those not below the k-th largest of the maxima of blocks of
 	// KV_LOGIT_BLOCK elements. list (T, KV_CANDIDATE_WORDS) u32: how many, then (index, bits) of each by index; or
-	// KV_CANDIDATES + 1 and nothing that means anything, where there are more than KV_CANDIDATES, fewer blocks than k,
-	// a NaN or +inf, or the k-th is -inf. block_max (T, blocks) u32: room for the maxima. k >= 1.
+	// KV_CANDIDATES + 1, the rest undefined, if there are more than KV_CANDIDATES, fewer blocks than k, a NaN or +inf
+	// in the row, or if the k-th largest maximum is -inf. block_max (T, blocks) u32: room for the maxima. k >= 1.
 	virtual void candidates(View list, View block_max, View x, uint32_t k) = 0;
 	// words[list[i][0]] = list[i][1]; list (n, 2) u32, every word at most once.
 	virtual void scatter(View words, View list) = 0;

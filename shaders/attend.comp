@@ -101,13 +101,6 @@ const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; //
 #include "lib/merge.glsl"
 #include "lib/keys.glsl"
 
-#ifdef INT8
-#include "lib/keys_dot.glsl"
-#else
-void keys_start() {}
-void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) { quad_scores(at, tile, last, page, in_page); }
-#endif
-
 // Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
 uint largest_word(const bool norms, uint n) {
 	return norms ? kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : kv_byte_largest_word(n, kv_head);

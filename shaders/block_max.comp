@@ -24,7 +24,7 @@ void main() {
 	if (lane % LANES == 0u) most_s[own] = 0u;
 	barrier();
 	uint most = 0u;
-	[[unroll]] for (uint i = 0u; i < KV_LOGIT_BLOCK / LANES; i++) { // behind the end the last one again
+	[[unroll]] for (uint i = 0u; i < KV_LOGIT_BLOCK / LANES; i++) { // past the end, the last element again
 		const uint at = min(block * KV_LOGIT_BLOCK + i * LANES + lane % LANES, p.n - 1u);
 		most = max(most, float_order(x[KV_AT(1) + row * p.n + at]));
 	}

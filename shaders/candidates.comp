@@ -1,10 +1,10 @@
-// The elements of each row that are not below the k-th largest of the maxima of its blocks: at least k, among them the k
-// largest of the row. Few more where they lie in no special order.
+// The elements of each row that are at least as large as the k-th largest of its blocks' maxima. These are at least k, and
+// the k largest of the row are among them; few others are, unless large elements share blocks.
 //
 //   0 list (T, KV_CANDIDATE_WORDS) u32, written | 1 block_max (T, blocks) u32, block_max.comp's | 2 x (T, n) f32
-// A list has the number of elements first, then (index, bits) of each, by index; KV_CANDIDATES + 1 and nothing else where
-// there are more than KV_CANDIDATES, fewer than k blocks, an element that is NaN or +inf, or no number above -inf among
-// those that the k-th is chosen from.
+// A list has the number of elements first, then (index, bits) of each, by index. It is only the number KV_CANDIDATES + 1 if
+// there are more elements than KV_CANDIDATES, fewer blocks than k, a NaN or +inf in the row, or if the k-th largest maximum
+// is -inf.
 // Grid: x = row.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -37,8 +37,8 @@ void main() {
 		return;
 	}
 	if (lane == 0u) n_blocks_s = n_found_s = bad_s = 0u;
-	uint equals; // of no use here
-	const uint bound = kth_largest(p.blocks, p.k, equals); // its barriers stand before the sums below
+	uint equals; // not needed here
+	const uint bound = kth_largest(p.blocks, p.k, equals); // its barriers come before the counts below
 	for (uint i = lane; i < p.blocks; i += LOCAL_X) {
 		const uint most = rank(i);
 		if (most == ~0u) bad_s = 1u;

@@ -1,6 +1,6 @@
 // score_prompt.comp on devices with cooperative matrices: the same result and bindings, for FLAGS with attention.
 //
-// Keys and queries are halves, as they are where rows attend (attend_prompt_matrix.comp), scores and sums f32. A subgroup
+// Keys and queries are halves, as in attend_prompt_matrix.comp, scores and sums f32. A subgroup
 // keeps the keys of M tokens in matrices and goes over all queries, a query being a listed row's head; queries pass through
 // shared memory, 32 at a time. What a query gives a token is added up where the product puts it; the columns of that
 // matrix are added up at the end, in order, so the result is the same every time.
@@ -51,12 +51,6 @@ shared uvec4 staged_s[STAGED * STRIDE > SUMS ? STAGED * STRIDE : SUMS]; // [toke
 shared float row_s[STAGED], lse_s[STAGED]; // of a query: the token it belongs to, base 2 logarithm of its sum
 shared float token_s[TOKENS];
 
-uvec4 halves8(vec4 low, vec4 high) {
-	low = clamp(low, vec4(-65504.0), vec4(65504.0));
-	high = clamp(high, vec4(-65504.0), vec4(65504.0));
-	return uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy), packHalf2x16(high.zw));
-}
-
 uint n_queries = 0u;
 vec4 low_next[OWN_PIECES], high_next[OWN_PIECES];
 float row_next = -1.0, lse_next = 0.0; // -1: there is no such query, and it sees nothing
@@ -106,7 +100,8 @@ void main() {
 	for (uint first = before * HEADS; first < n_queries; first += STAGED) {
 		[[unroll]] for (uint i = 0u; i < OWN_PIECES; i++) {
 			const uint piece = i * LOCAL_X + LANE;
-			if (piece < STAGED_PIECES) staged_s[piece / PIECES * STRIDE + piece % PIECES] = halves8(low_next[i], high_next[i]);
+			if (piece < STAGED_PIECES)
+				staged_s[piece / PIECES * STRIDE + piece % PIECES] = halves8(largest_halves(low_next[i]), largest_halves(high_next[i]));
 		}
 		if (LANE < STAGED) {
 			row_s[LANE] = row_next;

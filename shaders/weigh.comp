@@ -11,7 +11,7 @@
 //   6        k_params pool words: (scale, zero) per channel or per token and run of K_GROUP channels
 //   7        balance  u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 // FLAGS as in attend.comp: 1 K has its parameters per channel; 4 queries are divided by balance; 128 parameters are bytes.
-// Builds: as attend.comp, INT8 takes integer dot products of keys (FLAGS 1024; 8192).
+// Builds: INT8 takes integer dot products of keys (lib/keys_dot.glsl), with FLAGS 1024 and 8192 as in attend.comp.
 // Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share the decoding of a
 // key.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
@@ -63,12 +63,6 @@ shared vec4 work_s[SCALES > 0 ? SCALES : 1];
 #endif
 #include "lib/queries.glsl"
 #include "lib/keys.glsl"
-#ifdef INT8
-#include "lib/keys_dot.glsl"
-#else
-void keys_start() {}
-void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) { quad_scores(at, tile, last, page, in_page); }
-#endif
 
 void main() {
 	kv_head = gl_WorkGroupID.y;

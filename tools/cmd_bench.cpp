@@ -1,6 +1,7 @@
 // kvrun bench: tokens per second of prompts and of generation at given depths, and where the device's time goes.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/run/sampler.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/host.h"
@@ -142,17 +143,17 @@ std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const Test
 	return out;
 }
 
-constexpr uint32_t kTop = 41; // logits that sampling with the default options looks at
-
 // Runs a test once; returns the seconds of its measured part, without the depth.
 double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<uint32_t>& tokens) {
 	const size_t each = t.depth + t.prompt + t.generate;
 	const auto start = std::chrono::steady_clock::now();
 	if (t.prompt) prefill(sessions[0], std::span(tokens).subspan(t.depth, t.prompt));
+	const uint32_t top =
+	    Sampler(SamplerOptions{}).wanted(); // read as many logits as sampling with the default options does
 	std::vector<SessionRow> rows(sessions.size());
 	for (uint32_t step = 0; step < t.generate; ++step) {
 		if (Interrupt::requested()) throw Interrupted();
-		for (size_t i = 0; i < rows.size(); ++i) rows[i] = {&sessions[i], tokens[i * each + t.depth + step], kTop};
+		for (size_t i = 0; i < rows.size(); ++i) rows[i] = {&sessions[i], tokens[i * each + t.depth + step], top};
 		(void)decode_step(rows);
 	}
 	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -98,8 +98,9 @@ void Decoder::enqueue_guesses(const View& x) {
 	const uint32_t n = x.shape[0];
 	graph_.logits(x, /*decode=*/true);
 	if (lists_) return graph_.read_candidates(n, 1, guessed_);
-	guesses_.resize(size_t(n) * graph_.config().vocab);
-	graph_.read_logits(0, n, guesses_);
+	const size_t size = size_t(n) * graph_.config().vocab;
+	if (guesses_.size() < size) guesses_.resize(size);
+	graph_.read_logits(0, n, std::span(guesses_).first(size));
 }
 
 // The likeliest token. Any will do where the device could not name it, for it decides only what is fetched.
@@ -118,8 +119,8 @@ void Decoder::enqueue_logits(std::span<const Row> kept) {
 	const size_t vocab = graph_.config().vocab;
 	const size_t blocks = ceil_div(vocab, size_t(KV_LOGIT_BLOCK)); // a list comes out of so many at least as are wanted
 	const auto whole = [&](const Row& r) { return !lists_ || r.top == 0 || r.top > blocks; };
-	logits_.resize(n * vocab);
-	for (uint32_t i = 0; i < n;) { // rows that follow each other go together
+	if (logits_.size() < n * vocab) logits_.resize(n * vocab); // never smaller: what grows again is filled with zeros
+	for (uint32_t i = 0; i < n;) {                             // rows that follow each other go together
 		uint32_t end = i;
 		while (end < n && whole(kept[end])) ++end;
 		if (end > i) graph_.read_logits(i, end - i, std::span(logits_).subspan(i * vocab, (end - i) * vocab));

@@ -111,17 +111,15 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 		fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault", x.size());
 	if (greedy()) {
 		const size_t best = blocks_.first_max();
-		candidates_.assign(1, {x[best], uint32_t(best), 1});
-		total_ = 1;
-		return uint32_t(best);
+		return choose_only({x[best], uint32_t(best), 1});
 	}
 	gather(x);
 	return draw();
 }
 
-// One more than top-k, as gather() takes them: ties with the last one count.
+// One more than top-k, as in gather(): cut() then has something to cut, and ties are decided by id.
 uint32_t Sampler::wanted() const {
-	constexpr uint32_t most = KV_CANDIDATES / 4; // lists of more often overflow
+	constexpr uint32_t most = KV_CANDIDATES / 4; // longer lists overflow more often
 	if (!recent_.empty()) return 0;
 	if (greedy()) return 1;
 	return options_.top_k == 0 || options_.top_k >= most ? 0 : options_.top_k + 1;
@@ -134,9 +132,13 @@ uint32_t Sampler::sample(const RowLogits& logits) {
 	for (const Logit& l : logits.top) candidates_.push_back({l.value, l.id, 0});
 	if (!greedy()) return draw();
 	const Candidate best = *std::ranges::min_element(candidates_, likelier);
-	candidates_.assign(1, {best.logit, best.id, 1});
+	return choose_only({best.logit, best.id, 1});
+}
+
+uint32_t Sampler::choose_only(Candidate c) {
+	candidates_.assign(1, c);
 	total_ = 1;
-	return best.id;
+	return c.id;
 }
 
 uint32_t Sampler::draw() {

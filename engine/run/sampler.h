@@ -49,6 +49,7 @@ class Sampler {
 	// Candidates by id: all logits above -inf, or of those, where top-k cuts, more than k that hold the top k.
 	void gather(std::span<const float> logits);
 	void cut();
+	uint32_t choose_only(Candidate);
 	uint32_t draw(); // one of candidates_
 	bool greedy() const { return options_.temperature <= kGreedyTemperature || options_.top_k == 1; }
 	SamplerOptions options_;

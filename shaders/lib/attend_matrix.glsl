@@ -50,11 +50,6 @@ shared uvec4 score_s[QUERIES * SCORE_STRIDE];     // [query][token] floats
 shared uvec2 weight_s[QUERIES * WEIGHT_STRIDE];   // [query][token] halves
 shared float row_s[QUERIES];                      // a factor of each query
 
-uvec4 halves8(vec4 low, vec4 high) {
-	return uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy), packHalf2x16(high.zw));
-}
-vec4 largest_halves(vec4 x) { return clamp(x, vec4(-65504.0), vec4(65504.0)); }
-
 #define STAGED_PIECES (STAGED_ROWS * (HEAD_DIM / 4u))
 #define STAGED(i) uintBitsToFloat(kv_s[i])
 #define STAGED_SET(i, x) kv_s[i] = floatBitsToUint(x)

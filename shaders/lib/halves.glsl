@@ -8,3 +8,8 @@ void params_of(uvec4 w, out vec4 scale, out vec4 zero) {
 }
 vec4 halves_low(uvec4 w) { return vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y)); }
 vec4 halves_high(uvec4 w) { return vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w)); }
+// 8 channels as halves; those beyond the largest half are infinite unless largest_halves() comes before.
+uvec4 halves8(vec4 low, vec4 high) {
+	return uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy), packHalf2x16(high.zw));
+}
+vec4 largest_halves(vec4 x) { return clamp(x, vec4(-65504.0), vec4(65504.0)); }

@@ -167,3 +167,11 @@ void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 		score[j] += bias[j];
 	}
 }
+
+// keys_start(), before the first tile, and tile_scores(), with quad_scores()' arguments, by the build's kind of product.
+#ifdef INT8
+#include "lib/keys_dot.glsl"
+#else
+void keys_start() {}
+void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) { quad_scores(at, tile, last, page, in_page); }
+#endif

@@ -6,7 +6,7 @@
 // the codes themselves cost 3.3 times the rms of q_c (both times the scale, per token, 128 channels).
 // K per channel: scales meet queries before these are rounded, for each page; else queries are rounded once.
 //
-// After lib/keys.glsl, whose constants and functions it uses; dot_s.
+// Included by lib/keys.glsl, whose constants and functions it uses; dot_s.
 const uint K_PLAIN = K_BITS == 3u ? 2u : K_BITS;
 const uint K_WORDS = (HEAD_DIM * K_PLAIN + 31u) / 32u;        // words of a token's (low) codes
 const uint K_GROUPS = K_WORDS * K_STEPS;                      // words of 4 channels that bytes make

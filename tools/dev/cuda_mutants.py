@@ -41,7 +41,7 @@ BUGS = [  # file, what is there once, what stands there instead, what is wrong
     ("fetch.cu", "uint64_t(h) * w.weight_stride + p", "uint64_t(h) + p", "wrong stride between kv heads' weights"),
     ("fetch.cu", "__popc(equal & before)) < ties", "__popc(equal & before)) <= ties", "one equal weight too many is picked"),
     ("fetch.cu", "if (bits == 0x80000000u) bits = 0;", "", "-0 is less than 0"),
-    ("fetch.cu", "at_least(bound | bit) >= a.k", "at_least(bound | bit) > a.k", "one logit too few is certain to be listed"),
+    ("fetch.cu", "at_least(bound | bit) >= a.k", "at_least(bound | bit) > a.k", "the bound is the next smaller maximum"),
     ("fetch.cu", "const bool mine = at < a.n && float_order", "const bool mine = float_order", "what follows a row is listed"),
     ("fetch.cu", "if (p < w[2]) inside += x;", "if (p <= w[2]) inside += x;", "a part too many counts as fetched"),
     ("device.cuh", "for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(", "for (uint32_t step = kWarp / 4; step; step /= 2) x = fminf(", "a minimum over half a warp"),
