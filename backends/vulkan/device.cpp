@@ -27,12 +27,20 @@ struct Features { // one chain, for the query and for creation
 	    make<VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR>(
 	        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR);
 	MatrixFeatures matrix;
-	Features(bool with_executable, bool with_matrix) {
+	VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness = make<VkPhysicalDevicePipelineRobustnessFeaturesEXT>(
+	    VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT);
+	Features(bool with_executable, bool with_matrix, bool with_robustness) {
 		base.pNext = &v11;
 		v11.pNext = &v12;
 		v12.pNext = &v13;
-		if (with_executable) v13.pNext = &executable;
-		if (with_matrix) (with_executable ? executable.pNext : v13.pNext) = &matrix;
+		void** end = &v13.pNext;
+		const auto append = [&end](auto& s) {
+			*end = &s;
+			end = &s.pNext;
+		};
+		if (with_executable) append(executable);
+		if (with_matrix) append(matrix);
+		if (with_robustness) append(robustness);
 	}
 	Features(const Features&) = delete;
 };
@@ -147,9 +155,11 @@ std::string read_features(Caps& c, VkInstance instance, VkPhysicalDevice d) {
 	c.executable_properties = ext.count(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
 	c.push_descriptor = ext.count(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
 	c.memory_budget = ext.count(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+	c.pipeline_robustness = ext.count(VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME);
 	const bool matrix = ext.count(kMatrixExtension);
-	Features f(c.executable_properties, matrix);
+	Features f(c.executable_properties, matrix, c.pipeline_robustness);
 	vkGetPhysicalDeviceFeatures2(d, &f.base);
+	c.pipeline_robustness = c.pipeline_robustness && f.robustness.pipelineRobustness;
 	c.executable_properties = c.executable_properties && f.executable.pipelineExecutableInfo;
 	if (matrix && f.matrix.cooperativeMatrix && f.v12.vulkanMemoryModel && f.v12.shaderFloat16)
 		c.matrix = best_matrix_shape(instance, d);
@@ -250,6 +260,7 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"integer dot product", yes(c.int_dot)},
 	            {"matrices", c.matrix ? fmt::format("{}x{}x{}", c.matrix.m, c.matrix.n, c.matrix.k) : "no"},
 	            {"push descriptors", yes(c.push_descriptor)},
+	            {"bounds checks off", c.pipeline_robustness ? "per kernel" : "no"},
 	            {"memory budget", yes(c.memory_budget)},
 	            {"transfer queue", yes(c.transfer_family != UINT32_MAX)},
 	            {"timestamps", c.tick_ns > 0 ? fmt::format("{} ns", c.tick_ns) : "no"},
@@ -418,6 +429,10 @@ void clamp_caps(Caps& c, const std::string& text) {
 			allow(c.attend_matrices);
 		else if (key == "push_descriptor")
 			allow(c.push_descriptor);
+		else if (key == "pipeline_robustness")
+			allow(c.pipeline_robustness);
+		else if (key == "robust") // 0: what leaves a binding is undefined, and newer validation layers report it
+			allow(c.robust);
 		else if (key == "subgroup_ops")
 			allow(c.subgroup_ops);
 		else if (key == "cpu") // 0: workgroups of the sizes that GPUs get
@@ -444,8 +459,10 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	if (caps_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 	if (statistics) extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
 	if (caps_.matrix) extensions.push_back(kMatrixExtension);
-	Features f(statistics, bool(caps_.matrix));   // only what is used
-	f.base.features.robustBufferAccess = VK_TRUE; // page numbers and token ids are data: never outside a binding
+	if (caps_.pipeline_robustness) extensions.push_back(VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME);
+	Features f(statistics, bool(caps_.matrix), caps_.pipeline_robustness); // only what is used
+	f.base.features.robustBufferAccess = caps_.robust; // token ids are data: never outside a binding
+	f.robustness.pipelineRobustness = VK_TRUE;         // kernels marked IN_BOUNDS are compiled without it
 	f.v13.synchronization2 = VK_TRUE;
 	f.v13.maintenance4 = VK_TRUE;
 	f.v13.subgroupSizeControl = VK_TRUE;

@@ -48,6 +48,7 @@ class Kernels {
 		std::string name;
 		std::span<const uint32_t> spirv;
 		std::vector<uint32_t> from_disk; // of the folder
+		bool in_bounds = false;          // drivers need not check
 		Reflection reflection;
 		bool reflected = false;
 		std::vector<std::unique_ptr<Pipeline>> pipelines;

@@ -186,6 +186,34 @@ TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 	CHECK(said.find("SYNC-HAZARD-READ-AFTER-WRITE") != said.npos);
 }
 
+// The judge of kernels marked IN_BOUNDS (shaders/CMakeLists.txt) is GPU-assisted validation: it must see an access that
+// leaves its binding.
+TEST_CASE("vulkan: GPU-assisted validation sees an access outside a binding") {
+	const ScopedEnv validate("KVRUN_VALIDATE", "gpu"), caps("KVRUN_TEST_CAPS", "texel_range=0,robust=0");
+	std::string said;
+	{
+		VulkanDevice device;
+		if (!device) return;
+		VulkanBackend& b = *device;
+		Board x(b, 2);
+		x.finish();
+		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
+		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f}; // x has 2
+		b.recorder().dispatch(p, push,
+		                      {vk::bind(x.views[0]), vk::bind(x.views[5]), vk::bind(view(x.ones, 0, DType::F32, kDim))},
+		                      {3, 1, 1}, {.label = "test"});
+		b.submit();
+		try {
+			b.wait();
+		} catch (const Error& e) { said = e.what(); }
+		try {
+			b.wait(); // one message per access; take the rest
+		} catch (const Error&) {}
+	}
+	INFO(said);
+	CHECK(said.find("out of bounds") != said.npos);
+}
+
 TEST_CASE("vulkan: a decode step is one submission and one wait, without descriptor updates when repeated") {
 	for (const char* caps : {"", "push_descriptor=0"}) {
 		const ScopedEnv clamp("KVRUN_TEST_CAPS", caps);

@@ -112,9 +112,11 @@ TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 		CHECK(c.workgroup == 256);
 		CHECK(c.align == 256);
 	}
-	const ScopedEnv poor("KVRUN_TEST_CAPS", "int_dot=0,push_descriptor=0,subgroup_ops=0,texel_range=0");
+	const ScopedEnv poor("KVRUN_TEST_CAPS",
+	                     "int_dot=0,push_descriptor=0,pipeline_robustness=0,subgroup_ops=0,texel_range=0");
 	VulkanDevice poorer;
 	CHECK_FALSE(poorer->caps().push_descriptor);
+	CHECK_FALSE(poorer->caps().pipeline_robustness);
 	CHECK_FALSE(poorer->caps().subgroup_ops);
 	Rig rig(*poorer);
 	const Floats x(96, 2.f);
