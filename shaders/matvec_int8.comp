@@ -19,7 +19,7 @@
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 256;
 layout(constant_id = SPEC_ROWS) const uint ROWS = 2;
-layout(constant_id = SPEC_COLS) const uint COLS = 1; // T <= 8
+layout(constant_id = SPEC_COLS) const uint COLS = 1; // T <= 16
 layout(constant_id = SPEC_WTYPE) const uint WTYPE = 4;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
@@ -38,17 +38,22 @@ layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 #include "lib/matvec_rows.glsl"
 #include "lib/round_block.glsl"
 
-const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : 64u; // a multiple of SUBGROUP and of LOCAL_X / 4
+const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : COLS <= 8u ? 64u : 32u;
+const uint ROUNDERS = LOCAL_X / BLOCK_LANES;                    // groups of lanes that round a block each
 shared uvec4 x_s[COLS * 2u * CHUNK];                            // [token][half][block] 16 bytes
 shared uvec2 unit_s[COLS * CHUNK];                              // [token][block] unit; sums of the halves' bytes as two int16
 shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subgroup]
 
 float squares[COLS]; // of this lane's elements of x
 
+// The first block of the chunk that begins at block `first` whose number is `i` modulo n, so that it does not depend on CHUNK
+// who takes a block, and sums have the same order.
+uint own_block(uint i, uint n, uint first) { return CHUNK % n == 0u ? i : (i - first) % n; }
+
 // Blocks [first, first + CHUNK) of x to shared memory.
 void round_chunk(uint first, uint blocks) {
 	const uint j = gl_LocalInvocationIndex % BLOCK_LANES, x_quads = p.cols / 4u;
-	[[dont_unroll]] for (uint b = gl_LocalInvocationIndex / BLOCK_LANES; b < CHUNK; b += LOCAL_X / BLOCK_LANES) {
+	[[dont_unroll]] for (uint b = own_block(gl_LocalInvocationIndex / BLOCK_LANES, ROUNDERS, first); b < CHUNK; b += ROUNDERS) {
 		const uint quad = min(first + b, blocks - 1u) * 8u + j;
 		[[unroll]] for (uint t = 0; t < COLS; t++) {
 			const uint at = KV_AT(2) / 4u + t * x_quads + quad;
@@ -119,7 +124,7 @@ void main() {
 		if (chunk > 0) barrier();
 		round_chunk(chunk, blocks);
 		const uint end = min(CHUNK, blocks - chunk);
-		[[dont_unroll]] for (uint at = lane; at < end; at += SUBGROUP) {
+		[[dont_unroll]] for (uint at = own_block(lane, SUBGROUP, chunk); at < end; at += SUBGROUP) {
 			uvec4 lower[ROWS], upper[ROWS]; // bytes
 			vec4 scale[ROWS];
 			[[unroll]] for (uint r = 0; r < ROWS; r++) {

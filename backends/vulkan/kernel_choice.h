@@ -41,7 +41,9 @@ Choice choose_round_rows();
 constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
 // Whether projections of decode rows by weights of this type take the norm of x themselves.
 bool norms_x(const Caps&, DType);
-constexpr uint32_t kMatvecTokens = 8; // most of one dispatch of matvec.comp
+constexpr uint32_t kMatvecTokens = 8, kInt8Tokens = 16; // most of one dispatch of matvec.comp, matvec_int8.comp
+// Most decode rows of one dispatch with weights of this type: the weights are read once for them.
+uint32_t matvec_tokens(const Caps&, DType);
 // rows: of all projections together; epilogue: MATMUL_*; norm: of x, only where norms_x().
 MatmulChoice choose_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm = false);

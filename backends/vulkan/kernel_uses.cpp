@@ -62,6 +62,11 @@ void matmul_uses(const Caps& c, Uses& out) {
 		    fmt::format("{}, 1 token, many rows, norm, swiglu", dtype_info(t).name));
 		add(out, choose_matmul(c, t, 6144, 4096, kMatvecTokens, MATMUL_STORE, true, true),
 		    fmt::format("{}, 8 tokens, norm", dtype_info(t).name));
+		if (matvec_tokens(c, t) < kInt8Tokens) continue;
+		add(out, choose_matmul(c, t, 4096, 4096, kInt8Tokens, MATMUL_ADD, true, false),
+		    fmt::format("{}, 16 tokens, add", dtype_info(t).name));
+		add(out, choose_matmul(c, t, 28672, 4096, kInt8Tokens, MATMUL_SWIGLU, true, true),
+		    fmt::format("{}, 16 tokens, norm, swiglu", dtype_info(t).name));
 	}
 	use(DType::F32, 172, 172, 1, MATMUL_STORE, true, "1 token, odd columns");
 	use(DType::F32, 172, 172, 64, MATMUL_STORE, false, "prompt, odd columns");

@@ -166,9 +166,12 @@ void VulkanBackend::norm_matmul(std::span<const Proj> projs, View h, View x, Vie
 void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue epilogue, bool decode) {
 	const Caps& c = caps();
 	const View x = in.x;
-	if (decode && !soft(c) && x.shape[0] > kMatvecTokens) { // a row's bits are those of any smaller step
-		for (uint32_t first = 0; first < x.shape[0]; first += kMatvecTokens) {
-			const uint32_t n = std::min(kMatvecTokens, x.shape[0] - first);
+	uint32_t most = UINT32_MAX;
+	if (decode && !soft(c))
+		for (const Proj& p : projs) most = std::min(most, matvec_tokens(c, p.w.type));
+	if (x.shape[0] > most) { // a row's bits are those of any smaller step
+		for (uint32_t first = 0; first < x.shape[0]; first += most) {
+			const uint32_t n = std::min(most, x.shape[0] - first);
 			std::vector<Proj> part(projs.begin(), projs.end());
 			for (Proj& p : part)
 				if (p.out) p.out = rows(p.out, first, n);

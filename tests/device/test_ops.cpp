@@ -198,6 +198,7 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 	for (DType t : kWeightTypes) {
 		rows.push_back({t, 8, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
 		rows.push_back({t, 67, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, false, false, 0});
+		rows.push_back({t, 19, dtype_info(t).block == 256 ? 2304u : 2144u, {37}, Epilogue::None, true, false, 0});
 	}
 	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
@@ -205,20 +206,31 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 		const Floats x = random.normals(size_t(m.T) * m.n);
 		const View vx = rig.f32(x, m.T, m.n),
 		           w = rig.weight(m.type, random_weight(m.type, m.d[0], m.n, random), m.d[0], m.n);
-		const View once = rig.out(m.T, m.d[0]);
-		const Proj whole{once, w, {}};
-		backend.matmul({&whole, 1}, vx, m.epilogue, m.decode);
-		const Floats want = rig.get(once);
-		for (uint32_t piece : {1u, 3u, 7u, 32u}) {
-			if (piece >= m.T) continue;
-			const View out = rig.out(m.T, m.d[0]);
-			for (uint32_t t = 0; t < m.T; t += piece) {
-				const uint32_t n = std::min(piece, m.T - t);
-				const Proj part{kvrun::rows(out, t, n), w, {}};
-				backend.matmul({&part, 1}, kvrun::rows(vx, t, n), m.epilogue, m.decode);
+		const View norm = rig.f32(random.normals(m.n), m.n), h = rig.out(m.T, m.n);
+		for (const bool normed : {false, true}) {
+			if (normed && !m.decode) continue;
+			const auto multiply = [&](View out, View part) {
+				const Proj p{out, w, {}};
+				if (normed)
+					backend.norm_matmul({&p, 1}, kvrun::rows(h, 0, part.shape[0]), part, norm, 1e-5f, m.epilogue,
+					                    m.decode);
+				else
+					backend.matmul({&p, 1}, part, m.epilogue, m.decode);
+			};
+			const View once = rig.out(m.T, m.d[0]);
+			multiply(once, vx);
+			const Floats want = rig.get(once);
+			for (uint32_t piece : {1u, 3u, 7u, 32u}) {
+				if (piece >= m.T) continue;
+				const View out = rig.out(m.T, m.d[0]);
+				for (uint32_t t = 0; t < m.T; t += piece) {
+					const uint32_t n = std::min(piece, m.T - t);
+					multiply(kvrun::rows(out, t, n), kvrun::rows(vx, t, n));
+				}
+				check_same_bits({row.device, row.number,
+				                 fmt::format("{}, {} rows at a time{}", row.text, piece, normed ? ", norm" : "")},
+				                rig.get(out), want);
 			}
-			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)},
-			                rig.get(out), want);
 		}
 	});
 }
