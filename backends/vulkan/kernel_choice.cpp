@@ -276,12 +276,14 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 	           fold = packed(f.v) && !dot_v && f.v.norm != Norm::SqrtMax && run_of(f.v, head_dim) >= head_dim;
 	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, pages = std::max(1u, cut.local * 4 / page);
 	const uint32_t scales = scaled ? pages * head_dim * 4 : 0, weights = dot_v ? 16 : n * cut.local * 16;
-	const uint32_t work = std::max({scales * (scales > cut.local * 16 ? 1 : n), weights, cut.local * 32});
+	const uint32_t sums = cut.local * 32, key_scales = scales * (scales > cut.local * 16 ? 1 : n);
+	const uint32_t work = std::max({key_scales, weights, dot_v ? 0 : sums});
 	const uint32_t zeros = fold ? n * cut.local * 4 : 0;
 	const uint32_t rounded = dot_k ? n * ceil_div(head_dim, 32) * (f.k.bits == 4 ? 64 : 32) * (channel ? pages : 1) : 0;
 	const uint32_t runs = n * std::max(1u, head_dim / run_of(f.v, head_dim)), bytes = dot_v ? runs * cut.local * 4 : 0;
-	const uint32_t dots = (channel ? std::max(rounded, bytes) : rounded + bytes) + (dot_v ? runs * cut.local * 2 : 0);
-	return queries + work + zeros + dots + cut.local * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4;
+	const uint32_t dots = std::max(channel ? std::max(rounded, bytes) : rounded + bytes, dot_v ? sums : 0);
+	const uint32_t blocks = dot_v ? runs * cut.local * 2 : 0; // their units
+	return queries + work + zeros + dots + blocks + cut.local * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4;
 }
 
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
