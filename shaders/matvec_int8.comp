@@ -19,7 +19,7 @@
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 256;
 layout(constant_id = SPEC_ROWS) const uint ROWS = 2;
-layout(constant_id = SPEC_COLS) const uint COLS = 1; // T <= 16
+layout(constant_id = SPEC_COLS) const uint COLS = 1; // T, or more than T > 8: up to 16
 layout(constant_id = SPEC_WTYPE) const uint WTYPE = 4;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
@@ -56,7 +56,7 @@ void round_chunk(uint first, uint blocks) {
 	[[dont_unroll]] for (uint b = own_block(gl_LocalInvocationIndex / BLOCK_LANES, ROUNDERS, first); b < CHUNK; b += ROUNDERS) {
 		const uint quad = min(first + b, blocks - 1u) * 8u + j;
 		[[unroll]] for (uint t = 0; t < COLS; t++) {
-			const uint at = KV_AT(2) / 4u + t * x_quads + quad;
+			const uint at = KV_AT(2) / 4u + (COLS > 8u ? min(t, p.tokens - 1u) : t) * x_quads + quad;
 			vec4 lower = x[at], upper = x[at + 4u];
 			if (NORM) {
 				if (first + b < blocks) squares[t] += dot(lower, lower) + dot(upper, upper);

@@ -95,11 +95,13 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 take too many registers
 	uint32_t each = wide ? 4 : rows >= 6144 ? 2 : 1;
 	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
+	// A pipeline for every number of rows up to 8, which most steps have; of more, few, for each costs time to compile.
+	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
 	return {{Kernel::matvec_int8,
 	         {{SPEC_LOCAL_X, kInt8Local},
 	          {SPEC_SUBGROUP, int8_lanes(c)},
 	          {SPEC_ROWS, each},
-	          {SPEC_COLS, tokens},
+	          {SPEC_COLS, cols},
 	          {SPEC_WTYPE, uint32_t(type)},
 	          {SPEC_FLAGS, flags}}},
 	        {ceil_div(rows, kInt8Local / int8_lanes(c) * each), 1, 1}};

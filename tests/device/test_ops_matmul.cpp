@@ -182,7 +182,7 @@ std::vector<LayerRow> layer_rows() {
 	}
 	// Several chunks of x in shared memory, the last one a part, at odd and at even numbers.
 	for (DType t : {DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K})
-		for (uint32_t T : {13u, 16u, 2u, 5u}) {
+		for (uint32_t T : {13u, 16u, 11u, 5u}) {
 			const uint32_t n = dtype_info(t).block == 256 ? 2304 : 2144;
 			rows.push_back({t, T, n, {40, 33}, Epilogue::None, true, {}});
 			rows.push_back({t, T, n, {24, 24}, Epilogue::SwiGLU, true, {}});
