@@ -180,13 +180,13 @@ std::vector<LayerRow> layer_rows() {
 			if (T != 3) rows.push_back({t, T, n, {33, 65}, Epilogue::Add, decode, {}});
 		}
 	}
-	// Several chunks of x in shared memory, the last one a part, at odd and at even numbers.
-	for (DType t : {DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K})
-		for (uint32_t T : {13u, 16u, 11u, 5u}) {
-			const uint32_t n = dtype_info(t).block == 256 ? 2304 : 2144;
-			rows.push_back({t, T, n, {40, 33}, Epilogue::None, true, {}});
-			rows.push_back({t, T, n, {24, 24}, Epilogue::SwiGLU, true, {}});
-		}
+	// Several chunks of x in shared memory, the last one a part; fewer rows than a pipeline takes.
+	for (DType t : {DType::Q8_0, DType::Q4_K, DType::Q6_K}) {
+		const uint32_t n = dtype_info(t).block == 256 ? 2304 : 2144;
+		rows.push_back({t, 11, n, {40, 33}, Epilogue::None, true, {}});
+		rows.push_back({t, 16, n, {24, 24}, Epilogue::SwiGLU, true, {}});
+		rows.push_back({t, 5, n, {24, 24}, Epilogue::SwiGLU, true, {}});
+	}
 	const size_t plain = rows.size();
 	for (size_t i = 0; i < plain; ++i)
 		if (rows[i].epilogue != Epilogue::Add) rows.push_back(rows[i]), rows.back().norm = true;
