@@ -19,7 +19,7 @@
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 256;
 layout(constant_id = SPEC_ROWS) const uint ROWS = 2;
-layout(constant_id = SPEC_COLS) const uint COLS = 1; // T, or more than T > 8: up to 16
+layout(constant_id = SPEC_COLS) const uint COLS = 1; // T up to 8; 12 or 16 for any T from 9 to COLS
 layout(constant_id = SPEC_WTYPE) const uint WTYPE = 4;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
@@ -46,9 +46,9 @@ shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subg
 
 float squares[COLS]; // of this lane's elements of x
 
-// The first block of the chunk that begins at block `first` whose number is `i` modulo n, so that it does not depend on CHUNK
-// who takes a block, and sums have the same order.
-uint own_block(uint i, uint n, uint first) { return CHUNK % n == 0u ? i : (i - first) % n; }
+// Worker i of n, a power of two, takes the blocks of a row whose number is i modulo n, whatever CHUNK is, so that sums keep
+// their order. Returns the first of them in the chunk that begins at block `first`, counted from there.
+uint own_block(uint i, uint n, uint first) { return (i - first) % n; }
 
 // Blocks [first, first + CHUNK) of x to shared memory.
 void round_chunk(uint first, uint blocks) {

@@ -431,7 +431,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 			allow(c.push_descriptor);
 		else if (key == "pipeline_robustness")
 			allow(c.pipeline_robustness);
-		else if (key == "robust") // 0: what leaves a binding is undefined, and newer validation layers report it
+		else if (key == "robust") // 0: newer validation layers report out-of-bounds accesses only then
 			allow(c.robust);
 		else if (key == "subgroup_ops")
 			allow(c.subgroup_ops);
@@ -461,7 +461,7 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	if (caps_.matrix) extensions.push_back(kMatrixExtension);
 	if (caps_.pipeline_robustness) extensions.push_back(VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME);
 	Features f(statistics, bool(caps_.matrix), caps_.pipeline_robustness); // only what is used
-	f.base.features.robustBufferAccess = caps_.robust; // token ids are data: never outside a binding
+	f.base.features.robustBufferAccess = caps_.robust; // indices that come from data stay inside a buffer
 	f.robustness.pipelineRobustness = VK_TRUE;         // kernels marked IN_BOUNDS are compiled without it
 	f.v13.synchronization2 = VK_TRUE;
 	f.v13.maintenance4 = VK_TRUE;

@@ -46,8 +46,8 @@ struct Caps {
 	// optional features, enabled when present
 	bool int_dot = false; // products of 4 packed bytes, signed and unsigned, in hardware
 	bool push_descriptor = false;
-	bool robust = true;               // accesses outside a binding have no effect; required of every driver
-	bool pipeline_robustness = false; // checks of bounds can be turned off for single pipelines
+	bool robust = true;               // robustBufferAccess, which every driver has; tests turn it off
+	bool pipeline_robustness = false; // a pipeline can be compiled without bounds checks
 	bool memory_budget = false;
 	bool executable_properties = false;
 	MatrixShape matrix;          // of cooperative matrices; none: the device has none

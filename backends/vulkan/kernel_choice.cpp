@@ -90,12 +90,19 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 // Lanes that share a row in matvec_int8.comp: the same for every number of rows and tokens, because sums depend on it.
 uint32_t int8_lanes(const Caps& c) { return few_registers(c) && c.subgroup_pin ? c.subgroup_min : c.subgroup; }
 
+// Shared memory of matvec_int8.comp: rows of x, 32 bytes of codes and 8 of unit and sums per block, and sums of
+// squares.
+uint32_t int8_shared(const Caps& c, uint32_t tokens) {
+	const uint32_t chunk = tokens <= kMatvecTokens ? 64 : 32;
+	return tokens * (chunk * 40 + kInt8Local / int8_lanes(c) * 4);
+}
+
 // A row of x is rounded once per workgroup, so workgroups take more rows where there are enough to fill the device.
 MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 take too many registers
 	uint32_t each = wide ? 4 : rows >= 6144 ? 2 : 1;
 	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
-	// A pipeline for every number of rows up to 8, which most steps have; of more, few, for each costs time to compile.
+	// Up to 8 rows have a pipeline for each number. More share those for 12 and 16: each takes time to compile.
 	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
 	return {{Kernel::matvec_int8,
 	         {{SPEC_LOCAL_X, kInt8Local},
@@ -172,12 +179,6 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 
 } // namespace
 
-// Shared memory of matvec_int8.comp: x as 32 bytes and 8 of its unit per block, and sums of squares.
-static uint32_t int8_shared(const Caps& c, uint32_t tokens) {
-	const uint32_t chunk = tokens <= kMatvecTokens ? 64 : 32;
-	return tokens * (chunk * 40 + kInt8Local / int8_lanes(c) * 4);
-}
-
 // Whatever the number of tokens: an output has the same bits with any other rows.
 bool projects_in_int8(const Caps& c, DType type) {
 	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !soft(c) && type >= DType::Q8_0 &&
@@ -185,7 +186,8 @@ bool projects_in_int8(const Caps& c, DType type) {
 }
 
 uint32_t matvec_tokens(const Caps& c, DType type) {
-	const bool more = projects_in_int8(c, type) && !few_registers(c) && c.shared_bytes >= int8_shared(c, kInt8Tokens);
+	const bool more = projects_in_int8(c, type) && c.vendor != kIntel && // there, 16 rows spill
+	                  c.shared_bytes >= int8_shared(c, kInt8Tokens);
 	return more ? kInt8Tokens : kMatvecTokens;
 }
 

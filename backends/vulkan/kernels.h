@@ -48,7 +48,7 @@ class Kernels {
 		std::string name;
 		std::span<const uint32_t> spirv;
 		std::vector<uint32_t> from_disk; // of the folder
-		bool in_bounds = false;          // drivers need not check
+		bool in_bounds = false;          // compiled without bounds checks where the driver allows it
 		Reflection reflection;
 		bool reflected = false;
 		std::vector<std::unique_ptr<Pipeline>> pipelines;

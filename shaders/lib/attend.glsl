@@ -39,7 +39,7 @@ float total[QUERIES];             // sum of weights; this lane's share until sta
 float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
 
 // One piece of memory in turn holds the SCALES of keys (of the including file), weights [query][quad], and at the end the
-// sums of other V rows. With V_DOT weights and sums are in dot_s.
+// sums of other V rows. With V_DOT, weights and sums are in dot_s instead.
 const bool V_DOT_ZEROS = V_DOT && !V_NORM, V_ZEROS = V_FOLD || V_DOT_ZEROS; // two steps: glslang 12
 const uint ROW_SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u, SUMS = V_DOT ? 0u : ROW_SUMS;
 const uint WEIGHTS = V_DOT ? 1u : QUERIES * QUADS;
@@ -196,17 +196,15 @@ void tile_values(uint at, uint live, uint params, uint more) {
 	barrier(); // the next tile writes work_s
 }
 
-// Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
+// Where lanes leave sums for the lanes of row 0.
 #ifdef INT8
-void put_sum(uint i, vec4 x) {
-	if (V_DOT) dot_s[i] = floatBitsToUint(x);
-	else work_s[i] = x;
-}
-vec4 get_sum(uint i) { return V_DOT ? uintBitsToFloat(dot_s[i]) : work_s[i]; }
+#define SUM(i) (V_DOT ? uintBitsToFloat(dot_s[i]) : work_s[i])
+#define SUM_SET(i, x) if (V_DOT) dot_s[i] = floatBitsToUint(x); else work_s[i] = x
 #else
-void put_sum(uint i, vec4 x) { work_s[i] = x; }
-vec4 get_sum(uint i) { return work_s[i]; }
+#define SUM(i) work_s[i]
+#define SUM_SET(i, x) work_s[i] = x
 #endif
+// Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
 void state_finish() {
 	reduce(total, false);
 	const uint row = LANE / ROW_LANES;
@@ -217,13 +215,13 @@ void state_finish() {
 		}
 	if (V_ROWS > 1u) [[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 		vec4 low = acc[i * 2u], high = acc[i * 2u + 1u];
-		put_sum(LANE * 2u, low);
-		put_sum(LANE * 2u + 1u, high);
+		SUM_SET(LANE * 2u, low);
+		SUM_SET(LANE * 2u + 1u, high);
 		barrier();
 		if (row == 0)
 			for (uint r = 1; r < V_ROWS; r++) {
-				low += get_sum((LANE + r * ROW_LANES) * 2u);
-				high += get_sum((LANE + r * ROW_LANES) * 2u + 1u);
+				low += SUM((LANE + r * ROW_LANES) * 2u);
+				high += SUM((LANE + r * ROW_LANES) * 2u + 1u);
 			}
 		barrier();
 		acc[i * 2u] = low;

@@ -4,7 +4,7 @@
 // place; for other keys they are rounded once and stay. Both are uvec4 of 4 words of 4 bytes:
 //   queries [page of the tile][query][Q8_PIECES]   words [word of codes][plane][step], lib/keys_dot.glsl
 //   weights [query][run of channels][block]        words of the block's 4 quads, lib/values_dot.glsl
-// At the end it holds what lib/attend.glsl adds over lanes.
+// At the end, sums of lanes take their place: SUM() of lib/attend.glsl, two pieces for each lane.
 // Uses LOCAL_X, HEAD_DIM, QUERIES, TILE_PAGES, K_..., V_...
 const uint K_STEPS = K_BITS == 4u ? 2u : K_BITS == 1u ? 8u : 4u; // words of bytes that a word of codes makes
 const uint K_PLANES = K_BITS == 4u ? 2u : 1u;                    // bytes of a rounded query's channel: high, low
@@ -15,5 +15,5 @@ const uint ROUNDED_QUERIES = K_DOT ? QUERIES * Q8_PIECES * (K_CHANNEL ? TILE_PAG
 const uint ROUNDED_WEIGHTS = V_DOT ? QUERIES * V_RUNS * BLOCKS : 0u;
 const uint WEIGHTS_AT = K_CHANNEL ? 0u : ROUNDED_QUERIES;
 const uint ROUNDED = WEIGHTS_AT + ROUNDED_WEIGHTS > ROUNDED_QUERIES ? WEIGHTS_AT + ROUNDED_WEIGHTS : ROUNDED_QUERIES;
-const uint SEVERAL = LOCAL_X > HEAD_DIM / 8u ? 2u * LOCAL_X : 1u, LAST = V_DOT ? SEVERAL : 1u; // two steps: glslang 12
-shared uvec4 dot_s[ROUNDED > LAST ? ROUNDED : LAST];
+const uint LANE_SUMS = V_DOT ? 2u * LOCAL_X : 1u;
+shared uvec4 dot_s[ROUNDED > LANE_SUMS ? ROUNDED : LANE_SUMS];

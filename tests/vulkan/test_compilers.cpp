@@ -2,6 +2,7 @@
 // compiles, nothing spills, and every statistic has a name that kvrun knows. KVRUN_TEST_EVERY=n takes every n-th use.
 #include "engine/core/log.h"
 #include "tests/support/compare.h"
+#include "tests/support/scoped_env.h"
 #include "tests/vulkan/kernel_reports.h"
 #include "tools/env.h"
 #include <cstdlib>
@@ -24,4 +25,19 @@ TEST_CASE("compilers: every kernel compiles without spilling, and all statistics
 	CHECK(!all.empty());
 	for (const std::string& line : faults_of(chip, all)) FAIL_CHECK(line);
 	for (const std::string& line : unknown) FAIL_CHECK(line);
+}
+
+// Only NVIDIA's hardware leaves bounds to instructions.
+TEST_CASE("compilers: on NVIDIA, kernels marked IN_BOUNDS have no bounds checks, others have") {
+	const std::string chip = std::getenv("KVRUN_TEST_CHIP");
+	if (chip != "ga102") return;
+	const auto instructions = [](const char* caps, const char* kernel, std::string_view use) {
+		const ScopedEnv clamp("KVRUN_TEST_CAPS", caps);
+		const vk::VulkanDevices devices(options_from_environment());
+		const auto all = devices.compile_all(0, [&](auto& k, auto& u) { return k == kernel && u == use; });
+		REQUIRE(all.size() == 1);
+		return all[0].instructions;
+	};
+	CHECK(instructions("", "matvec", "F16, 1 token") < instructions("pipeline_robustness=0", "matvec", "F16, 1 token"));
+	CHECK(instructions("", "embed", "F16") == instructions("pipeline_robustness=0", "embed", "F16"));
 }

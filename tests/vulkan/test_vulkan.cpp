@@ -155,6 +155,19 @@ TEST_CASE("vulkan: random programs of dependent ops, copies, writes and reads") 
 	}
 }
 
+// Submits, and returns the first message of the validation layer.
+std::string reported(VulkanBackend& b) {
+	std::string said;
+	b.submit();
+	try {
+		b.wait();
+	} catch (const Error& e) { said = e.what(); }
+	try {
+		b.wait(); // there may be several messages: take the rest
+	} catch (const Error&) {}
+	return said;
+}
+
 // The judge of the test above is synchronisation validation: it must see a hazard that is there.
 TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 	const ScopedEnv validate("KVRUN_VALIDATE", "sync");
@@ -174,21 +187,15 @@ TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 		};
 		dispatch(0, 1, false);
 		dispatch(2, 0, true); // reads what the one before writes
-		b.submit();
-		try {
-			b.wait();
-		} catch (const Error& e) { said = e.what(); }
-		try {
-			b.wait(); // one message per hazard; take the rest
-		} catch (const Error&) {}
+		said = reported(b);
 	}
 	INFO(said);
 	CHECK(said.find("SYNC-HAZARD-READ-AFTER-WRITE") != said.npos);
 }
 
-// The judge of kernels marked IN_BOUNDS (shaders/CMakeLists.txt) is GPU-assisted validation: it must see an access that
-// leaves its binding.
-TEST_CASE("vulkan: GPU-assisted validation sees an access outside a binding") {
+// Kernels marked IN_BOUNDS (shaders/CMakeLists.txt) rely on GPU-assisted validation: it must report an access outside a
+// buffer. Debian 12's layer does not report one outside a binding but inside its buffer.
+TEST_CASE("vulkan: GPU-assisted validation reports an access outside a buffer") {
 	const ScopedEnv validate("KVRUN_VALIDATE", "gpu"), caps("KVRUN_TEST_CAPS", "texel_range=0,robust=0");
 	std::string said;
 	{
@@ -198,17 +205,11 @@ TEST_CASE("vulkan: GPU-assisted validation sees an access outside a binding") {
 		Board x(b, 2);
 		x.finish();
 		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
-		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f}; // x has 2
+		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f}; // x, a buffer of its own, has 2
 		b.recorder().dispatch(p, push,
 		                      {vk::bind(x.views[0]), vk::bind(x.views[5]), vk::bind(view(x.ones, 0, DType::F32, kDim))},
 		                      {3, 1, 1}, {.label = "test"});
-		b.submit();
-		try {
-			b.wait();
-		} catch (const Error& e) { said = e.what(); }
-		try {
-			b.wait(); // one message per access; take the rest
-		} catch (const Error&) {}
+		said = reported(b);
 	}
 	INFO(said);
 	CHECK(said.find("out of bounds") != said.npos);
