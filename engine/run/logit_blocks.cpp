@@ -2,9 +2,12 @@
 #include "engine/run/logit_blocks.h"
 #include "engine/core/error.h"
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 namespace kvrun {
 namespace {
@@ -51,6 +54,25 @@ float LogitBlocks::bound(size_t k) {
 	const auto kth = sorted_.begin() + ptrdiff_t(k - 1);
 	std::nth_element(sorted_.begin(), kth, sorted_.end(), std::greater<>());
 	return *kth;
+}
+
+// Logits are counted in steps of 1/32 below the maximum. What lies 32 or more below it is one step, the last.
+LogitBlocks::Mass LogitBlocks::mass(double part) const {
+	constexpr float kSteps = 32;
+	std::array<double, 1025> sums{};
+	for (const float x : logits_) {
+		const float below = max_ - x;
+		sums[size_t(std::min(below * kSteps, float(sums.size() - 1)))] += std::exp(double(x) - double(max_));
+	}
+	Mass out{std::accumulate(sums.begin(), sums.end(), 0.0), -std::numeric_limits<float>::infinity()};
+	double have = 0;
+	for (size_t i = 0; i + 1 < sums.size(); ++i)
+		// a step more than needed, because `below` is rounded, and a little more of the sum, because sums are
+		if ((have += sums[i]) >= part * out.sum * (1 + 1e-9)) {
+			out.bound = max_ - float(i + 2) / kSteps;
+			break;
+		}
+	return out;
 }
 
 } // namespace kvrun

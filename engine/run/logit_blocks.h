@@ -19,6 +19,13 @@ class LogitBlocks {
 	// A bound that at least k logits reach, not many more where logits lie in no special order; -inf where there are
 	// fewer blocks than k.
 	float bound(size_t k);
+	// The sum of exp(logit - max()) over all logits, and a bound: the logits not below it hold at least `part`, 0 to 1,
+	// of that sum, and not many more do than needed. Only if max() is finite.
+	struct Mass {
+		double sum;
+		float bound;
+	};
+	Mass mass(double part) const;
 	// f(index, logit) of every logit >= bound, by index.
 	template <class F> void at_least(float bound, F f) const {
 		for (size_t b = 0; b < block_max_.size(); ++b) {

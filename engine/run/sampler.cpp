@@ -59,42 +59,50 @@ std::span<const float> Sampler::penalised(std::span<const float> logits) {
 	return penalised_;
 }
 
-void Sampler::gather(std::span<const float> logits) {
+// Where top-k keeps all, top-p and min-p say how small a kept logit may be, so the others need not become candidates.
+std::optional<double> Sampler::gather(std::span<const float> logits) {
 	const size_t k = options_.top_k;
-	const bool some = k && k < logits.size();
-	blocks_.at_least(some ? blocks_.bound(k + 1) : -INFINITY, [&](size_t id, float logit) {
+	float bound = -INFINITY;
+	std::optional<double> all;
+	if (k && k < logits.size()) {
+		bound = blocks_.bound(k + 1);
+	} else {
+		if (options_.top_p < 1) {
+			const LogitBlocks::Mass mass = blocks_.mass(options_.top_p);
+			bound = mass.bound, all = mass.sum;
+		}
+		if (options_.min_p > 0) bound = std::max(bound, float(double(blocks_.max()) + std::log(options_.min_p) - 1e-3));
+	}
+	blocks_.at_least(bound, [&](size_t id, float logit) {
 		if (logit != -INFINITY) candidates_.push_back({logit, uint32_t(id), 0});
 	});
+	return all;
 }
 
 // Top-k, top-p and min-p; leaves candidates_ in an order that depends on the logits alone, the likeliest first.
-void Sampler::cut() {
+void Sampler::cut(std::optional<double> all) {
 	auto& c = candidates_;
 	const size_t k = options_.top_k == 0 ? c.size() : std::min<size_t>(options_.top_k, c.size());
 	if (k < c.size()) {
 		std::partial_sort(c.begin(), c.begin() + ptrdiff_t(k), c.end(), likelier);
 		c.resize(k);
+	} else if (options_.top_p < 1 || options_.min_p > 0) {
+		std::sort(c.begin(), c.end(), likelier);
 	} else {
 		std::iter_swap(c.begin(), std::min_element(c.begin(), c.end(), likelier));
 	}
 	const float max = c[0].logit;
 	if (options_.top_p < 1) { // probabilities at temperature 1, as users of other programs expect
-		double all = 0, have = 0;
-		for (const Candidate& x : c) all += share_of(x.logit, max, 1);
+		double have = 0, of_all = all.value_or(0);
+		if (!all)
+			for (const Candidate& x : c) of_all += share_of(x.logit, max, 1);
 		size_t n = 0;
-		// with few survivors a heap gives them in order without sorting the rest
-		const auto less = [](const Candidate& a, const Candidate& b) { return likelier(b, a); };
-		std::make_heap(c.begin(), c.end(), less);
-		for (auto end = c.end(); n == 0 || (n < c.size() && have < options_.top_p * all); ++n) {
-			std::pop_heap(c.begin(), end, less);
-			have += share_of((--end)->logit, max, 1);
-		}
-		std::reverse(c.begin(), c.end());
+		while (n == 0 || (n < c.size() && have < options_.top_p * of_all)) have += share_of(c[n++].logit, max, 1);
 		c.resize(n);
 	}
 	if (options_.min_p > 0) {
 		const auto rare = [&](const Candidate& x) { return share_of(x.logit, max, 1) < options_.min_p; };
-		c.erase(std::remove_if(c.begin(), c.end(), rare), c.end());
+		c.erase(std::find_if(c.begin(), c.end(), rare), c.end());
 	}
 }
 
@@ -113,8 +121,7 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 		const size_t best = blocks_.first_max();
 		return choose_only({x[best], uint32_t(best), 1});
 	}
-	gather(x);
-	return draw();
+	return draw(gather(x));
 }
 
 // One more than top-k, as in gather(): cut() then has something to cut, and ties are decided by id.
@@ -130,7 +137,7 @@ uint32_t Sampler::sample(const RowLogits& logits) {
 	KV_ASSERT(wanted() > 0 && logits.top.size() >= wanted());
 	candidates_.clear();
 	for (const Logit& l : logits.top) candidates_.push_back({l.value, l.id, 0});
-	if (!greedy()) return draw();
+	if (!greedy()) return draw({});
 	const Candidate best = *std::ranges::min_element(candidates_, likelier);
 	return choose_only({best.logit, best.id, 1});
 }
@@ -141,8 +148,8 @@ uint32_t Sampler::choose_only(Candidate c) {
 	return c.id;
 }
 
-uint32_t Sampler::draw() {
-	cut();
+uint32_t Sampler::draw(std::optional<double> all) {
+	cut(all);
 	total_ = 0;
 	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, options_.temperature);
 	// 53 random bits; std::uniform_real_distribution differs between standard libraries

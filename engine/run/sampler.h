@@ -3,6 +3,7 @@
 #include "engine/run/logit_blocks.h"
 #include "engine/run/logits.h"
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <span>
 #include <vector>
@@ -46,11 +47,12 @@ class Sampler {
 
  private:
 	std::span<const float> penalised(std::span<const float> logits); // the logits themselves without a penalty
-	// Candidates by id: all logits above -inf, or of those, where top-k cuts, more than k that hold the top k.
-	void gather(std::span<const float> logits);
-	void cut();
+	// Candidates by id: logits above -inf, among them all that the cuts keep. Returns the sum of exp(logit - maximum)
+	// over all logits where top-p needs it, and not only that of the candidates.
+	std::optional<double> gather(std::span<const float> logits);
+	void cut(std::optional<double> all); // `all` as gather() returned it
 	uint32_t choose_only(Candidate);
-	uint32_t draw(); // one of candidates_
+	uint32_t draw(std::optional<double> all); // one of candidates_; `all` as gather() returned it
 	bool greedy() const { return options_.temperature <= kGreedyTemperature || options_.top_k == 1; }
 	SamplerOptions options_;
 	std::mt19937_64 random_;

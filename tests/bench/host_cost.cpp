@@ -89,6 +89,8 @@ void sampling() {
 	measure_sampling("greedy", {.temperature = 0}, logits);
 	measure_sampling("repeat penalty", {.repeat_penalty = 1.1}, logits);
 	measure_sampling("top-k 0", {.top_k = 0}, logits);
+	measure_sampling("top-k 0, min-p 0", {.top_k = 0, .min_p = 0}, logits);
+	measure_sampling("top-k 0, top-p 1, min-p 0", {.top_k = 0, .top_p = 1, .min_p = 0}, logits);
 }
 
 void run(const Options& opt) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 
 using namespace kvrun;
@@ -199,6 +200,41 @@ TEST_CASE("sampler: the top k of any logits are those of a full sort, in its ord
 					if (want.size() <= k) continue; // nothing was cut; the others follow in any order
 					for (size_t i = 0; i < k; ++i) REQUIRE(s.candidates()[i].id == want[i]);
 				}
+}
+
+TEST_CASE("sampler: without top-k, top-p and min-p keep what their definitions keep of a full sort, in its order") {
+	for (const size_t n : {1, 3, 128, 5000, 32003})
+		for (const float scale : {0.f, 0.01f, 0.3f, 1.f, 20.f, 1e30f}) // times -8 to 8
+			for (const float above : {0.f, 60.f})                      // of the likeliest over the others
+				for (const double top_p : {0., 0.3, 0.95, 1 - 1e-9, 1.})
+					for (const double min_p : {0., 1e-12, 0.05, 0.9}) {
+						if (top_p == 1 && min_p == 0) continue; // nothing is cut
+						INFO("n " << n << ", scale " << scale << ", above " << above << ", top-p " << top_p
+						          << ", min-p " << min_p);
+						std::vector<float> x = some_logits(n, n);
+						for (float& v : x) v *= scale;
+						x[n / 2] += above;
+						if (n > 3) x[3] = x[n - 1], x[1] = -kInf;
+						std::vector<uint32_t> want(n);
+						std::iota(want.begin(), want.end(), 0u);
+						std::ranges::stable_sort(want, [&](uint32_t a, uint32_t b) { return x[a] > x[b]; });
+						const auto share = [&](uint32_t id) { return std::exp(double(x[id]) - double(x[want[0]])); };
+						double all = 0, have = 0;
+						for (const uint32_t id : want) all += share(id);
+						size_t keep = 0;
+						while (keep == 0 || (keep < n && have < top_p * all && x[want[keep]] != -kInf))
+							have += share(want[keep++]);
+						while (share(want[keep - 1]) < min_p) --keep;
+						SamplerOptions o = all_off();
+						o.top_p = top_p, o.min_p = min_p;
+						Sampler s(o);
+						s.sample(x);
+						// With equal shares a sum may meet top-p exactly, and then its rounding decides about one
+						// token.
+						const size_t got = s.candidates().size();
+						REQUIRE((got == keep || (scale == 0.f && std::max(got, keep) - std::min(got, keep) == 1)));
+						for (size_t i = 0; i < got; ++i) REQUIRE(s.candidates()[i].id == want[i]);
+					}
 }
 
 TEST_CASE("sampler: the first largest of logits that have no order is one of them") {
