@@ -8,14 +8,18 @@
 
 const uint PAIRS = HEAD_DIM / 2u; // of a state, before (maximum, sum of weights)
 
+// A function, for `precise` below would otherwise reach through `parts` to all that the including file writes to it, and leave
+// attention without multiply-adds.
+vec2 part_at(uint at) { return parts[at]; }
+
 // Channels 2 pair and 2 pair + 1. n: 1 to MERGE_FEW states, `stride` apart, the first at `at` of parts. Whichever kernel
 // calls it, the bits are the same: what it sums is not contracted to multiply-adds. All loads come before their first use.
 vec2 merge_few(uint at, uint stride, uint n, uint pair, out float top, out float weights) {
 	vec2 x[MERGE_FEW], state[MERGE_FEW];
 	[[unroll]] for (uint i = 0; i < MERGE_FEW; i++) {
 		const uint from = at + min(i, n - 1u) * stride;
-		state[i] = parts[from + PAIRS];
-		x[i] = parts[from + pair];
+		state[i] = part_at(from + PAIRS);
+		x[i] = part_at(from + pair);
 	}
 	top = NO_TOKEN;
 	[[unroll]] for (uint i = 0; i < MERGE_FEW; i++) top = max(top, state[i].x);
