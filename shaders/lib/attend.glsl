@@ -208,6 +208,10 @@ void tile_values(uint at, uint live, uint params, uint more) {
 void state_finish() {
 	reduce(total, false);
 	const uint row = LANE / ROW_LANES;
+#ifdef INT8
+	if (V_DOT_ZEROS)
+		[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) acc[i] *= step_unit(i % 2u * 4u);
+#endif
 	if (V_ZEROS)
 		[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 			acc[i * 2u] += zero_acc[i];

@@ -3,16 +3,15 @@
 // For keys with a scale per channel, queries are rounded for each page of a tile, and the tile's weights then take their
 // place; for other keys they are rounded once and stay. Both are uvec4 of 4 words of 4 bytes:
 //   queries [page of the tile][query][Q8_PIECES]   words [word of codes][plane][step], lib/keys_dot.glsl
-//   weights [query][run of channels][block]        words of the block's 4 quads, lib/values_dot.glsl
+//   weights [query][run of channels][quads / 4]    words of 4 quads of tokens, lib/values_dot.glsl
 // At the end, sums of lanes take their place: SUM() of lib/attend.glsl, two pieces for each lane.
 // Uses LOCAL_X, HEAD_DIM, QUERIES, TILE_PAGES, K_..., V_...
 const uint K_STEPS = K_BITS == 4u ? 2u : K_BITS == 1u ? 8u : 4u; // words of bytes that a word of codes makes
 const uint K_PLANES = K_BITS == 4u ? 2u : 1u;                    // bytes of a rounded query's channel: high, low
 const uint Q8_PIECES = (HEAD_DIM * (K_BITS == 3u ? 2u : K_BITS) + 31u) / 32u * K_STEPS * K_PLANES / 4u;
-const uint BLOCKS = LOCAL_X / 4u; // blocks of 16 tokens in a tile
 const uint V_RUNS = !V_BOOK && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u;
 const uint ROUNDED_QUERIES = K_DOT ? QUERIES * Q8_PIECES * (K_CHANNEL ? TILE_PAGES : 1u) : 0u;
-const uint ROUNDED_WEIGHTS = V_DOT ? QUERIES * V_RUNS * BLOCKS : 0u;
+const uint ROUNDED_WEIGHTS = V_DOT ? QUERIES * V_RUNS * (LOCAL_X / 4u) : 0u;
 const uint WEIGHTS_AT = K_CHANNEL ? 0u : ROUNDED_QUERIES;
 const uint ROUNDED = WEIGHTS_AT + ROUNDED_WEIGHTS > ROUNDED_QUERIES ? WEIGHTS_AT + ROUNDED_WEIGHTS : ROUNDED_QUERIES;
 const uint LANE_SUMS = V_DOT ? 2u * LOCAL_X : 1u;

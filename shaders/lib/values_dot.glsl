@@ -2,8 +2,8 @@
 //
 //   sum_t w_t (scale_t L_t + zero_t) = unit sum_t b_t L_t + rest,  b_t = round(w_t scale_t / unit)
 //   rest = sum_t w_t (zero_t + middle scale_t) - middle unit sum_t b_t
-// over blocks of 16 tokens, each with its own unit, its largest w_t scale_t / 255: a large weight costs its neighbours
-// precision, nobody else. Tokens whose weight vanishes beside it count as the middle of the codes, so no weight is lost.
+// over blocks of 4 BLOCK_QUADS tokens, each with its own unit, its largest w_t scale_t / 255: a large weight costs its
+// neighbours precision, nobody else. Tokens whose weight vanishes beside it count as the middle of the codes, so no weight is lost.
 // Codebooks: rest = -middle sum_t unit b_t, and both are multiplied by dot_unit().
 //
 // A dot product is over 4 tokens of one channel, so codes of 4 tokens are transposed, which is cheapest before they become bytes
@@ -11,6 +11,11 @@
 const uint V_PLAIN = V_BITS == 3u ? 2u : V_BITS;
 const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // of a token's (low) codes of 8 channels
 const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes of a byte
+// Quads of tokens whose weights share a unit. Of more than 4 fewer sums are converted to floats; codes of 3 bits, in two planes,
+// would spill then. Does not depend on QUERIES, for a row's bits depend on it.
+const uint SHARED_QUADS = SUBGROUP < LOCAL_X ? SUBGROUP : LOCAL_X;
+const uint BLOCK_QUADS = V_BITS == 3u ? 4u : HEAD_DIM < 64u ? 4u : SHARED_QUADS < 8u ? 4u : 8u;
+const uint BLOCKS = LOCAL_X / BLOCK_QUADS; // of a tile
 const uint PART = QUERIES > 4u ? 4u : QUERIES;             // queries whose sums are in registers together
 shared vec2 block_s[V_DOT ? QUERIES * V_RUNS * BLOCKS : 1u]; // [query][run][block] unit, rest
 shared uvec2 block_at_s[V_DOT ? BLOCKS : 1u];                // as in tile_values_dot()
@@ -29,13 +34,17 @@ const bool SUM_ABOVE = (FLAGS & 4096u) != 0u;
 const float ABOVE = 8388608.0;
 float sum_value(uint x) { return SUM_ABOVE ? uintBitsToFloat(x) - ABOVE : float(x); }
 
-float block_max(float x) { // over the 4 lanes of a block
+float block_max(float x) { // over the lanes of a block
 	x = max(x, subgroupShuffleXor(x, 1u));
-	return max(x, subgroupShuffleXor(x, 2u));
+	x = max(x, subgroupShuffleXor(x, 2u));
+	if (BLOCK_QUADS > 4u) x = max(x, subgroupShuffleXor(x, 4u));
+	return x;
 }
 float block_sum(float x) {
 	x += subgroupShuffleXor(x, 1u);
-	return x + subgroupShuffleXor(x, 2u);
+	x += subgroupShuffleXor(x, 2u);
+	if (BLOCK_QUADS > 4u) x += subgroupShuffleXor(x, 4u);
+	return x;
 }
 
 // Rounds the weights of the lane's quad, score[]; parameters as for tile_softmax().
@@ -55,7 +64,7 @@ void round_weights(uint live, uint params, uint largest) {
 			rest = block_sum(rest);
 			const uint at = (j * V_RUNS + r) * QUADS + LANE;
 			dot_s[WEIGHTS_AT + at / 4u][at % 4u] = b;
-			if (LANE % 4u == 0u) block_s[at / 4u] = vec2(unit, rest) * dot_unit(V_BITS, V_BOOK);
+			if (LANE % BLOCK_QUADS == 0u) block_s[at / BLOCK_QUADS] = vec2(unit, rest) * dot_unit(V_BITS, V_BOOK);
 		}
 	}
 }
@@ -78,25 +87,31 @@ void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
 		           bytes[V_CHUNK_BYTES == 4u ? 2 : 0], bytes[V_CHUNK_BYTES == 4u ? 3 : 0]);
 }
 
+// Whether every lane has a block in each round; otherwise some compute a block again, and it does not count.
+const bool ROUNDS_FULL = BLOCKS % V_ROWS == 0u && V_ROWS * ROW_LANES == LOCAL_X;
+
+// Codes of 16 tokens, the first at word `at` of V: w[n][t] has those of chunk c and token 4 n + t, w2 the high bits of 3-bit codes.
+void load_codes(uint at, uint c, out uvec4 w[4], out uvec4 w2[4]) {
+	[[unroll]] for (uint n = 0; n < 4u; n++)
+		[[unroll]] for (uint t = 0; t < 4u; t++) {
+			const uint token = at + (n * 4u + t) * V_STRIDE;
+			w[n][t] = v_words[token + piece_word(c, V_BITS)];
+			w2[n][t] = V_BITS == 3u ? v_words[token + piece_word2(c, V_BITS)] : 0u;
+		}
+}
+
 // Adds the values of the tile, after round_weights(). Of the lane's quad: `at`, word of V where it begins; `factors`:
 // word of v_factors where the channel factors of the kv head begin.
 void tile_values_dot(uint at, uint factors) {
-	if (LANE % 4u == 0u) block_at_s[LANE / 4u] = uvec2(at, factors);
+	if (LANE % BLOCK_QUADS == 0u) block_at_s[LANE / BLOCK_QUADS] = uvec2(at, factors);
 	barrier();
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[dont_unroll]] for (uint i = 0; i < (BLOCKS + V_ROWS - 1u) / V_ROWS; i++) {
-		const uint block = min(i * V_ROWS + row, BLOCKS - 1u);
-		const bool mine = i * V_ROWS + row < BLOCKS && row < V_ROWS;
+		const uint block = ROUNDS_FULL ? i * V_ROWS + row : min(i * V_ROWS + row, BLOCKS - 1u);
+		const bool mine = ROUNDS_FULL || (i * V_ROWS + row < BLOCKS && row < V_ROWS);
 		const uvec2 block_at = block_at_s[block];
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS > 1u ? c * 8u / V_GROUP : 0u;
-			uvec4 w[4], w2[4];
-			[[unroll]] for (uint n = 0; n < 4u; n++)
-				[[unroll]] for (uint t = 0; t < 4u; t++) {
-					const uint token = block_at.x + (n * 4u + t) * V_STRIDE;
-					w[n][t] = v_words[token + piece_word(c, V_BITS)];
-					w2[n][t] = V_BITS == 3u ? v_words[token + piece_word2(c, V_BITS)] : 0u;
-				}
 			vec4 factor_low = vec4(1), factor_high = vec4(1);
 			if (V_NORM) {
 				const uvec4 x = v_factors[block_at.y / 4u + c];
@@ -106,17 +121,20 @@ void tile_values_dot(uint at, uint factors) {
 			[[unroll]] for (uint first = 0; first < QUERIES; first += PART) {
 				uint sums[PART * 8u];
 				[[unroll]] for (uint k = 0; k < PART * 8u; k++) sums[k] = SUM_ABOVE ? floatBitsToUint(ABOVE) : 0u;
-				uvec4 weights[PART];
-				[[unroll]] for (uint j = 0; j < PART; j++)
-					weights[j] = dot_s[WEIGHTS_AT + (min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block];
-				[[unroll]] for (uint n = 0; n < 4u; n++) {
-					uint bytes[V_CHUNK_BYTES];
-					transpose_codes(w[n], c, bytes);
-					const uint high = V_BITS == 3u ? transpose_bytes(w2[n], c) : 0u;
-					[[unroll]] for (uint k = 0; k < 8u; k++) {
-						const uint v = V_IN_PLACE ? bytes[k / V_STEPS] & (0x01010101u * ((1u << V_PLAIN) - 1u)) << k % V_STEPS * V_PLAIN
-												  : code_bytes(bytes[k / V_STEPS] >> k % V_STEPS * V_PLAIN, high >> k, V_BITS, V_BOOK);
-						[[unroll]] for (uint j = 0; j < PART; j++) sums[j * 8u + k] += dot_bytes(weights[j][n], v, 0);
+				[[unroll]] for (uint part = 0; part < BLOCK_QUADS / 4u; part++) {
+					uvec4 w[4], w2[4], weights[PART];
+					load_codes(block_at.x + part * 16u * V_STRIDE, c, w, w2);
+					[[unroll]] for (uint j = 0; j < PART; j++)
+						weights[j] = dot_s[WEIGHTS_AT + ((min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block) * (BLOCK_QUADS / 4u) + part];
+					[[unroll]] for (uint n = 0; n < 4u; n++) {
+						uint bytes[V_CHUNK_BYTES];
+						transpose_codes(w[n], c, bytes);
+						const uint high = V_BITS == 3u ? transpose_bytes(w2[n], c) : 0u;
+						[[unroll]] for (uint k = 0; k < 8u; k++) {
+							const uint v = V_IN_PLACE ? bytes[k / V_STEPS] & (0x01010101u * ((1u << V_PLAIN) - 1u)) << k % V_STEPS * V_PLAIN
+													  : code_bytes(bytes[k / V_STEPS] >> k % V_STEPS * V_PLAIN, high >> k, V_BITS, V_BOOK);
+							[[unroll]] for (uint j = 0; j < PART; j++) sums[j * 8u + k] += dot_bytes(weights[j][n], v, 0);
+						}
 					}
 				}
 				[[unroll]] for (uint j = 0; j < PART; j++) {
@@ -128,16 +146,13 @@ void tile_values_dot(uint at, uint factors) {
 						low[k] = sum_value(sums[j * 8u + k]);
 						high[k] = sum_value(sums[j * 8u + 4u + k]);
 					}
-					const vec4 low_unit = unit * step_unit(0u), high_unit = unit * step_unit(4u);
 					const uint to = (first + j) * OWN + o;
 					if (V_NORM) {
-						low = low * low_unit + rest;
-						high = high * high_unit + rest;
-						acc[to * 2u] += low * factor_low;
-						acc[to * 2u + 1u] += high * factor_high;
-					} else {
-						acc[to * 2u] += low * low_unit;
-						acc[to * 2u + 1u] += high * high_unit;
+						acc[to * 2u] += (low * (unit * step_unit(0u)) + rest) * factor_low;
+						acc[to * 2u + 1u] += (high * (unit * step_unit(4u)) + rest) * factor_high;
+					} else { // state_finish() multiplies by step_unit()
+						acc[to * 2u] += low * unit;
+						acc[to * 2u + 1u] += high * unit;
 						zero_acc[to] += rest;
 					}
 				}

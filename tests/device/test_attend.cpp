@@ -307,14 +307,14 @@ void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats
 }
 
 // DeviceInfo::int8_attend: rounding a query to 8 bits moves scores, and with them weights, by up to 1.2 % (rms),
-// rounding weights the sum by 0.3 %; a query rounded to 16 bits does nothing that shows. Tighter than the tolerance of
+// rounding weights the sum by 0.31 %; a query rounded to 16 bits does nothing that shows. Tighter than the tolerance of
 // single elements.
 void check_rounding(const PackedRow& r, const TestRow& row, std::span<const float> x, std::span<const float> ref) {
 	const auto bytes = [](const Quant& q) { return q.bits < 4 || (q.bits == 4 && q.scale != Scale::Norm); };
 	double allowed = 2e-4, errors = 0, squares = 0;
 	for (const TierSpec& t : r.tiers) {
 		if (t.format.k.bits < 4) allowed = std::max(allowed, 1.2e-2);
-		if (bytes(t.format.v)) allowed = std::max(allowed, 3e-3);
+		if (bytes(t.format.v)) allowed = std::max(allowed, 3.3e-3);
 	}
 	for (size_t i = 0; i < ref.size(); ++i) {
 		errors += (double(x[i]) - ref[i]) * (double(x[i]) - ref[i]);
