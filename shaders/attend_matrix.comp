@@ -58,6 +58,7 @@ uint query_at(uint j) { // query j: row j / HEADS, head j % HEADS
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1u) - 1u);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1u)) * (HEAD_DIM / 4u);
 }
+uvec2 key_place(uint i);
 #include "lib/attend_matrix.glsl"
 
 vec4 query_fit(vec4 x, uint c) {
@@ -69,16 +70,12 @@ vec4 query_fit(vec4 x, uint c) {
 uint live_at = 0u, factors_at = 0u; // of the item and kv head
 uint in_page = 0u, k_param = 0u, v_param = 0u, factor = 0u; // of the tile: first token, words of the page's parameters
 uint live = 0u; // tokens of the tile
-uvec4 k_next[OWN_PIECES], v_next[OWN_PIECES]; // words of pieces
+uvec4 k_next[OWN_PIECES], v_next[OWN_VALUES]; // words of pieces
 
-// Neighbouring lanes read neighbouring words: keys lie [word][token], values [token][word].
+// Neighbouring lanes read neighbouring words: keys lie [word][token].
 uvec2 key_place(uint i) {
 	const uint at = i * LOCAL_X + LANE;
 	return uvec2(at % KEYS, min(at / KEYS, PIECES - 1u));
-}
-uvec2 value_place(uint i) {
-	const uint at = min(i * LOCAL_X + LANE, TILE_PIECES - 1u);
-	return uvec2(at / PIECES, at % PIECES);
 }
 void tile_fetch(uint tile) {
 	const uint page = tile * KEYS / PAGE, at = pages_at + page * 4u;
@@ -90,13 +87,16 @@ void tile_fetch(uint tile) {
 	if (V_NORM) factor = KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0u, HEAD_DIM);
 	live = tables[live_at + page * 4u + in_page / 32u];
 	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
-		const uvec2 k = key_place(i), v = value_place(i);
+		const uvec2 k = key_place(i);
 		if (K_BITS == 16u) {
 			[[unroll]] for (uint n = 0; n < 4u; n++) k_next[i][n] = k_words[k_at + (k.y * 4u + n) * PAGE + k.x];
 		} else {
 			k_next[i].x = k_words[k_at + piece_word(k.y, K_BITS) * PAGE + k.x];
 			if (K_BITS == 8u || K_BITS == 3u) k_next[i].y = k_words[k_at + piece_word2(k.y, K_BITS) * PAGE + k.x];
 		}
+	}
+	[[unroll]] for (uint i = 0; i < OWN_VALUES; i++) {
+		const uvec2 v = value_place(i);
 		const uint from = v_at + v.x * kv_token_words(HEAD_DIM, V_BITS);
 		if (V_BITS == 16u) {
 			v_next[i] = v_codes[from / 4u + v.y];

@@ -48,22 +48,19 @@ uint query_at(uint j) {
 }
 vec4 query_fit(vec4 x, uint c) { return x; }
 
+uvec2 key_place(uint i);
 #include "lib/attend_matrix.glsl"
 
 uint k_head = 0u, v_head = 0u; // first pieces of the kv head
-uvec4 k_next[OWN_PIECES], v_next[OWN_PIECES];
+uvec4 k_next[OWN_PIECES], v_next[OWN_VALUES];
 uvec2 key_place(uint i) {
 	const uint at = i * LOCAL_X + LANE;
 	return uvec2(at / PIECES, at % PIECES);
 }
-uvec2 value_place(uint i) { return key_place(i); }
+uint piece_at(uint tile, uvec2 at) { return min(tile * KEYS + at.x, n_tokens - 1u) * PIECES + at.y; } // no weight falls on a token twice
 void tile_fetch(uint tile) {
-	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
-		const uvec2 at = key_place(i);
-		const uint from = min(tile * KEYS + at.x, n_tokens - 1u) * PIECES + at.y; // no weight falls on a token twice
-		k_next[i] = k_codes[k_head + from];
-		v_next[i] = v_codes[v_head + from];
-	}
+	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) k_next[i] = k_codes[k_head + piece_at(tile, key_place(i))];
+	[[unroll]] for (uint i = 0; i < OWN_VALUES; i++) v_next[i] = v_codes[v_head + piece_at(tile, value_place(i))];
 }
 uvec4 tile_key(uint i) { return k_next[i]; }
 uvec4 tile_value(uint i) { return v_next[i]; }

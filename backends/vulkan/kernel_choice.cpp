@@ -346,16 +346,19 @@ bool attend_merges(const Caps& c) { return !soft(c); }
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
-	if (c.vendor == kIntel) return false; // Xe2 has 256 registers: it spills
+	if (c.vendor == kIntel && head_dim > 64) return false; // Xe2 has 256 registers: it spills, 44 of them with 128 channels
 	if (!uses_matrices(c) || !c.attend_matrices || head_dim > kMatrixHeadDim || head_dim % 8) return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size, uint32_t keys) {
 		return size >= 8 && head_dim % size == 0 && keys % size == 0;
 	};
 	const uint32_t subgroups = matrix_subgroups(c), rows = kMatrixQueries / subgroups;
-	const uint32_t lanes = c.subgroup / rows;                                          // of a row of scores
-	const uint32_t shared = 16 * 2 * kMatrixKeys * (head_dim / 8 + 1) +                // keys and values
-	                        kMatrixQueries * (4 * kMatrixKeys + 2 * kMatrixKeys + 36); // scores, weights, factors
+	const uint32_t lanes = c.subgroup / rows; // of a row of scores
+	const uint32_t row = head_dim / 8 + 1;    // pieces of 16 bytes of a key or query
+	const uint32_t tile = kMatrixKeys * row + head_dim * (kMatrixKeys / 8 + 1),
+	               scores = kMatrixQueries * (kMatrixKeys / 4 + 1);
+	const uint32_t shared =
+	    16 * (std::max(tile, kMatrixQueries * row) + std::max(scores, 16 * head_dim / 4)) + 4 * kMatrixQueries;
 	return m.m <= 16 && lanes >= 1 && lanes <= 8 && whole(m.n, kMatrixKeys / kMatrixGroups) &&
 	       whole(m.k, kMatrixKeys) && subgroups * c.subgroup <= c.workgroup && shared <= c.shared_bytes;
 }

@@ -1,7 +1,8 @@
 // Attention by cooperative matrices: QUERIES queries over tiles of KEYS tokens. What attend_matrix.comp (pages) and
 // attend_prompt_matrix.comp (a prompt's own rows) share.
 //
-// A tile's keys and values lie in shared memory as halves, decoded once for all queries. GROUPS subgroups share
+// A tile's keys and values lie in shared memory as halves, decoded once for all queries, each so that a lane finds what it
+// holds of a matrix side by side: keys by token, values by channel. GROUPS subgroups share
 // GROUP_ROWS queries, which they keep in matrices: each multiplies them with every GROUPS-th matrix of the tile's keys, and
 // their weights with every GROUPS-th of its values. Between the two, scores pass through shared memory, where lanes turn
 // them into weights. Products of halves, sums in f32. Which element of a matrix a lane holds is not known here, so a
@@ -13,8 +14,8 @@
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
-//   uvec4 tile_key(uint i), tile_value(i)  the halves of lane's i-th piece of the tile that was fetched last
-//   uvec2 key_place(uint i), value_place(i)  token of the tile and piece that this is
+//   uvec4 tile_key(uint i), tile_value(i)  the halves of the piece at key_place(i), value_place(i) of the tile that was
+//                                          fetched last
 //   uint tile_seen(uint tile, uint j)      bit t: query j sees token t of the tile, which was fetched last
 //   void query_done(uint j, float top, float total)    maximum of its scores and sum of its weights
 //   void piece_done(uint j, uint c, vec4 sums, float total)  its weighted sums of values, channels 4 c .. 4 c + 3
@@ -29,47 +30,63 @@
 #include "lib/pieces.glsl"
 
 const uint QUERIES = 64u, KEYS = 32u; // one word of live bits; 64 keys beside 64 queries would not fit 32 KiB
-const uint STAGED_ROWS = 32u;         // queries or results that are in kv_s at a time, as floats
+const uint STAGED_ROWS = 16u;         // queries or results that are in score_s at a time, as floats
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
 const uint COL_TILES = HEAD_DIM / N, OWN_COLS = (COL_TILES + GROUPS - 1u) / GROUPS; // matrices of values, of a subgroup
 const bool UNEVEN = COL_TILES % GROUPS != 0u; // the last is not everybody's
 const uint STEPS = HEAD_DIM / K, KEY_STEPS = KEYS / K;
 const uint PIECES = HEAD_DIM / 8u, TILE_PIECES = KEYS * PIECES, OWN_PIECES = (TILE_PIECES + LOCAL_X - 1u) / LOCAL_X;
-const uint STRIDE = PIECES + 1u;         // from token to token of a tile; the 1 spreads them over banks
-const uint SCORE_STRIDE = KEYS / 4u + 1u; // from query to query of scores
-const uint WEIGHT_STRIDE = KEYS / 4u + 2u; // and of weights
+const uint TILE_PAIRS = KEYS / 2u * PIECES, OWN_PAIRS = (TILE_PAIRS + LOCAL_X - 1u) / LOCAL_X; // pieces of two tokens' values
+const uint OWN_VALUES = 2u * OWN_PAIRS;
+// From token to token of keys, channel to channel of values, query to query of scores and of the weights that take their place,
+// in pieces of 16 bytes; the 1 spreads them over banks.
+const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
 const uint VALUES = KEYS * STRIDE;       // where values begin in kv_s
+const uint TILE = VALUES + HEAD_DIM * VALUE_STRIDE, ALL_QUERIES = QUERIES * STRIDE;
 const uint OWN_ROWS = GROUP_ROWS / GROUPS; // rows of scores that a subgroup turns into weights
 const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; // lanes of a row; quads of a lane
 // Weights are at most 1, and normal numbers as halves down to 2^-26 with this factor.
 const float WEIGHT_ONE = 4096.0;
 
-shared uvec4 kv_s[2u * VALUES];                   // [token][piece] keys, then values; [query][4 channels] floats
-shared uvec4 score_s[QUERIES * SCORE_STRIDE];     // [query][token] floats
-shared uvec2 weight_s[QUERIES * WEIGHT_STRIDE];   // [query][token] halves
-shared float row_s[QUERIES];                      // a factor of each query
+const uint SCORES = QUERIES * SCORE_STRIDE, STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
+shared uvec4 kv_s[TILE > ALL_QUERIES ? TILE : ALL_QUERIES]; // halves: keys [token][piece], values [channel][8 tokens]; queries first
+shared uvec4 score_s[SCORES > STAGED_PIECES ? SCORES : STAGED_PIECES]; // [query][4 tokens] floats, then weights [query][8 tokens] halves
+shared float row_s[QUERIES];                                // a factor of each query
 
-#define STAGED_PIECES (STAGED_ROWS * (HEAD_DIM / 4u))
-#define STAGED(i) uintBitsToFloat(kv_s[i])
-#define STAGED_SET(i, x) kv_s[i] = floatBitsToUint(x)
+#define STAGED(i) uintBitsToFloat(score_s[i])
+#define STAGED_SET(i, x) score_s[i] = floatBitsToUint(x)
 #include "lib/rotate.glsl"
 
 vec4 query_fit(vec4 x, uint c);
 void tile_fetch(uint tile);
 uvec4 tile_key(uint i);
 uvec4 tile_value(uint i);
-uvec2 key_place(uint i);
-uvec2 value_place(uint i);
 uint tile_seen(uint tile, uint j);
 void query_done(uint j, float top, float total);
 void piece_done(uint j, uint c, vec4 sums, float total);
+
+// Token of the tile and piece of its row that this lane brings to shared memory. Of values it brings those of tokens 2 u and 2 u + 1
+// (i even, odd), which share words. Beyond the tile, any place in it.
+uvec2 value_place(uint i) {
+	const uint at = min(i / 2u * LOCAL_X + LANE, TILE_PAIRS - 1u);
+	return uvec2(at % (KEYS / 2u) * 2u + i % 2u, at / (KEYS / 2u));
+}
+void put_values(uint pair, uvec4 even, uvec4 odd) {
+	const uvec2 at = value_place(2u * pair);
+	if (pair * LOCAL_X + LANE >= TILE_PAIRS) return;
+	[[unroll]] for (uint c = 0; c < 8u; c++) {
+		const uint e = even[c / 2u], o = odd[c / 2u];
+		kv_s[VALUES + (at.y * 8u + c) * VALUE_STRIDE + at.x / 8u][at.x / 2u % 4u] =
+			c % 2u == 0u ? (e & 0xffffu) | o << 16u : e >> 16u | (o & 0xffff0000u);
+	}
+}
 
 // Over the tokens of tiles 0 .. n_tiles - 1.
 void attend(uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[ROW_TILES * STEPS];
-	[[unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
+	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
 			const uint c = i % (HEAD_DIM / 4u);
 			STAGED_SET(i, query_fit(uintBitsToFloat(q[query_at(first + i / (HEAD_DIM / 4u)) + c]), c));
@@ -77,14 +94,14 @@ void attend(uint n_tiles) {
 		barrier();
 		if (Q_ROTATE) rotate_staged(false);
 		for (uint i = LANE; i < STAGED_ROWS * PIECES; i += LOCAL_X)
-			score_s[i / PIECES * STRIDE + i % PIECES] = halves8(largest_halves(STAGED(2u * i)), largest_halves(STAGED(2u * i + 1u)));
-		barrier();
-		if (row0 / STAGED_ROWS == first / STAGED_ROWS)
-			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-				[[unroll]] for (uint k = 0; k < STEPS; k++)
-					coopMatLoadNV(queries[r * STEPS + k], score_s, (row0 - first + r * M) * STRIDE + k * (K / 8u), STRIDE, false);
+			kv_s[(first + i / PIECES) * STRIDE + i % PIECES] = halves8(largest_halves(STAGED(2u * i)), largest_halves(STAGED(2u * i + 1u)));
 		barrier();
 	}
+	// Not inside a branch, after which compilers would keep matrices half by half.
+	[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
+		[[unroll]] for (uint k = 0; k < STEPS; k++)
+			coopMatLoadNV(queries[r * STEPS + k], kv_s, (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE, false);
+	barrier();
 
 	// This lane's part of a row of scores: query j, quads quad0 ..
 	const uint in_subgroup = gl_SubgroupInvocationID, j = gl_SubgroupID * OWN_ROWS + in_subgroup % OWN_ROWS;
@@ -96,13 +113,11 @@ void attend(uint n_tiles) {
 	tile_fetch(0u);
 	for (uint tile = 0; tile < n_tiles; tile++) {
 		[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
-			const uvec4 k = tile_key(i), v = tile_value(i);
-			const uvec2 k_at = key_place(i), v_at = value_place(i);
-			if (i * LOCAL_X + LANE < TILE_PIECES) {
-				kv_s[k_at.x * STRIDE + k_at.y] = k;
-				kv_s[VALUES + v_at.x * STRIDE + v_at.y] = v;
-			}
+			const uvec4 k = tile_key(i);
+			const uvec2 at = key_place(i);
+			if (i * LOCAL_X + LANE < TILE_PIECES) kv_s[at.x * STRIDE + at.y] = k;
 		}
+		[[unroll]] for (uint i = 0; i < OWN_PAIRS; i++) put_values(i, tile_value(2u * i), tile_value(2u * i + 1u));
 		const uint seen = tile_seen(tile, j) >> quad0 * 4u;
 		barrier();
 		if (tile + 1u < n_tiles) tile_fetch(tile + 1u); // on its way while this one is multiplied
@@ -134,12 +149,15 @@ void attend(uint n_tiles) {
 		const float shrink = now == top ? 1.0 : exp(top - base);
 		top = now;
 		total *= shrink;
+		subgroupBarrier(); // all lanes of a row have read its scores
 		[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
 			const vec4 x = exp(w[i] - base) * WEIGHT_ONE;
 			const uvec2 halves = uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw));
 			const vec2 used = unpackHalf2x16(halves.x) + unpackHalf2x16(halves.y); // as rounded: a mean stays a mean
 			total += used.x + used.y;
-			weight_s[j * WEIGHT_STRIDE + quad0 + i] = halves;
+			const uint at = j * SCORE_STRIDE + (quad0 + i) / 2u;
+			if ((quad0 + i) % 2u == 0u) score_s[at].xy = halves;
+			else score_s[at].zw = halves;
 		}
 		if (quad0 == 0u) row_s[j] = shrink;
 		barrier();
@@ -150,14 +168,14 @@ void attend(uint n_tiles) {
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
 				for (int e = 0; e < factor.length(); e++) acc[r * OWN_COLS + c][e] *= factor[e];
 		}
-		[[dont_unroll]] for (uint k = 0; k < KEY_STEPS; k++) { // registers
+		[[unroll]] for (uint k = 0; k < KEY_STEPS; k++) {
 			fcoopmatNV<16, gl_ScopeSubgroup, M, K> weights[ROW_TILES];
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-				coopMatLoadNV(weights[r], weight_s, (row0 + r * M) * WEIGHT_STRIDE + k * (K / 4u), WEIGHT_STRIDE, false);
+				coopMatLoadNV(weights[r], score_s, (row0 + r * M) * SCORE_STRIDE + k * (K / 8u), SCORE_STRIDE, false);
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++) {
 				if (UNEVEN && c * GROUPS + group >= COL_TILES) break;
 				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> values;
-				coopMatLoadNV(values, kv_s, VALUES + k * K * STRIDE + (c * GROUPS + group) * (N / 8u), STRIDE, false);
+				coopMatLoadNV(values, kv_s, VALUES + (c * GROUPS + group) * N * VALUE_STRIDE + k * (K / 8u), VALUE_STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 					acc[r * OWN_COLS + c] = coopMatMulAddNV(weights[r], values, acc[r * OWN_COLS + c]);
 			}
@@ -171,12 +189,12 @@ void attend(uint n_tiles) {
 		row_s[j] = total;
 		query_done(j, top, total);
 	}
-	[[unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
+	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		if (row0 / STAGED_ROWS == first / STAGED_ROWS)
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
 					if (!UNEVEN || c * GROUPS + group < COL_TILES)
-						coopMatStoreNV(acc[r * OWN_COLS + c], kv_s, (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
+						coopMatStoreNV(acc[r * OWN_COLS + c], score_s, (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
 									   HEAD_DIM / 4u, false);
 		barrier();
 		if (V_ROTATE) rotate_staged(true);
