@@ -38,16 +38,19 @@ layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 #include "lib/halves.glsl"
 #include "lib/saliency.glsl"
 
-const uint STAGED = 32u; // keys or queries in shared memory
+const uint STAGED = 32u; // queries in shared memory
 const uint TOKENS = M * (LOCAL_X / SUBGROUP);
 const uint COL_TILES = STAGED / N, STEPS = HEAD_DIM / K;
 const uint PIECES = HEAD_DIM / 8u, STAGED_PIECES = STAGED * PIECES;
 const uint OWN_PIECES = (STAGED_PIECES + LOCAL_X - 1u) / LOCAL_X; // of one invocation
 const uint STRIDE = PIECES + 1u; // from one token or query to the next; the 1 spreads them over banks
 const uint SUMS = TOKENS * (N / 4u);
+const uint STEP_PIECES = K / 8u, STEP_STRIDE = STEP_PIECES + 1u; // of a key, of one matrix
+const uint STEP_KEYS = TOKENS * STEP_STRIDE, OWN_STEP = (TOKENS * STEP_PIECES + LOCAL_X - 1u) / LOCAL_X;
+const uint STAGED_MOST = STAGED * STRIDE > SUMS ? STAGED * STRIDE : SUMS;
 const float LOG2_E = 1.4426950409;
 
-shared uvec4 staged_s[STAGED * STRIDE > SUMS ? STAGED * STRIDE : SUMS]; // [token or query][piece] halves; [token][N] sums
+shared uvec4 staged_s[STAGED_MOST > STEP_KEYS ? STAGED_MOST : STEP_KEYS]; // [token or query][piece] halves; [token][N] sums
 shared float row_s[STAGED], lse_s[STAGED]; // of a query: the token it belongs to, base 2 logarithm of its sum
 shared float token_s[TOKENS];
 
@@ -76,15 +79,20 @@ void main() {
 	for (uint i = LANE; i < TOKENS; i += LOCAL_X) token_s[i] = float(token0 + i);
 
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> keys[STEPS];
-	for (uint first = 0u; first < TOKENS; first += STAGED) {
-		for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
-			const uint t = min(token0 + first + i / PIECES, p.n_tokens - 1u);
-			staged_s[i / PIECES * STRIDE + i % PIECES] = k[k_at + t * PIECES + i % PIECES];
+	uvec4 key[STEPS * OWN_STEP]; // all on their way together
+	[[unroll]] for (uint i = 0u; i < STEPS * OWN_STEP; i++) {
+		const uint at = min(i % OWN_STEP * LOCAL_X + LANE, TOKENS * STEP_PIECES - 1u);
+		const uint t = min(token0 + at / STEP_PIECES, p.n_tokens - 1u);
+		key[i] = k[k_at + t * PIECES + i / OWN_STEP * STEP_PIECES + at % STEP_PIECES];
+	}
+	// Step by step of the channels, so that each subgroup loads in every round: after a branch compilers would keep matrices half by half.
+	[[unroll]] for (uint step = 0u; step < STEPS; step++) {
+		[[unroll]] for (uint i = 0u; i < OWN_STEP; i++) {
+			const uint at = i * LOCAL_X + LANE;
+			if (at < TOKENS * STEP_PIECES) staged_s[at / STEP_PIECES * STEP_STRIDE + at % STEP_PIECES] = key[step * OWN_STEP + i];
 		}
 		barrier();
-		if (own0 / STAGED == first / STAGED)
-			[[unroll]] for (uint step = 0u; step < STEPS; step++)
-				coopMatLoadNV(keys[step], staged_s, (own0 - first) * STRIDE + step * (K / 8u), STRIDE, false);
+		coopMatLoadNV(keys[step], staged_s, own0 * STEP_STRIDE, STEP_STRIDE, false);
 		barrier();
 	}
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> sums = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0), token;
