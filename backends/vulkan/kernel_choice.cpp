@@ -346,7 +346,8 @@ bool attend_merges(const Caps& c) { return !soft(c); }
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
-	if (c.vendor == kIntel && head_dim > 64) return false; // Xe2 has 256 registers: it spills, 44 of them with 128 channels
+	if (c.vendor == kIntel && head_dim > 64)
+		return false; // Xe2 has 256 registers: it spills, 44 of them with 128 channels
 	if (!uses_matrices(c) || !c.attend_matrices || head_dim > kMatrixHeadDim || head_dim % 8) return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size, uint32_t keys) {

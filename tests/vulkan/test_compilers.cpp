@@ -1,30 +1,57 @@
 // What the compilers of Intel and NVIDIA GPUs in ../shared/vendor make of the kernels, without the hardware: everything
-// compiles, nothing spills, and every statistic has a name that kvrun knows. KVRUN_TEST_EVERY=n takes every n-th use.
+// compiles, nothing spills, every statistic has a name that kvrun knows, and registers and cycles are those of
+// shaders/baselines. KVRUN_TEST_EVERY=n takes the first use of each kernel and one of n others; with 11 they are
+// compared.
 #include "engine/core/log.h"
-#include "tests/support/compare.h"
 #include "tests/support/scoped_env.h"
-#include "tests/vulkan/kernel_reports.h"
+#include "tests/vulkan/baseline.h"
 #include "tools/env.h"
 #include <cstdlib>
 #include <doctest/doctest.h>
+#include <xxhash.h>
 
 using namespace kvrun;
 
-TEST_CASE("compilers: every kernel compiles without spilling, and all statistics are known") {
-	const char* chip = std::getenv("KVRUN_TEST_CHIP"); // the only device of the drivers that this program runs on
-	REQUIRE_MESSAGE(chip, "started by tests/support/vendor_drivers.sh");
+TEST_CASE("compilers: every kernel compiles without spilling, with known statistics and the registers and cycles of "
+          "the baseline") {
+	const char* given = std::getenv("KVRUN_TEST_CHIP"); // the only device of the drivers that this program runs on
+	REQUIRE_MESSAGE(given, "started by tests/support/vendor_drivers.sh");
+	const std::string chip = given, test = "compilers." + chip;
+	constexpr unsigned long long kCompared = 11;
+	const char* every = std::getenv("KVRUN_TEST_EVERY");
+	const auto n = std::max(every ? std::strtoull(every, nullptr, 10) : 1, 1ull);
 	std::vector<std::string> unknown;
 	set_log_sink([&](int, std::string_view line) { unknown.emplace_back(line); }, 1);
 	const vk::VulkanDevices devices(options_from_environment());
 	REQUIRE(devices.reports().size() == 1);
-	MESSAGE(std::string(chip) << ": " << devices.reports()[0].info.name);
-	size_t at = 0;
-	const std::vector<vk::KernelReport> all = devices.compile_all(0, [&](auto&, auto&) { return row_wanted(at++); });
+	const auto& device = devices.reports()[0];
+	MESSAGE(chip << ": " << device.info.name);
+	size_t uses = 0;
+	std::set<std::string> kernels;
+	// By name, so that a new use does not change which others are taken.
+	const auto wanted = [&](const std::string& kernel, const std::string& use) {
+		++uses;
+		const std::string name = kernel + " " + use;
+		return kernels.insert(kernel).second || XXH3_64bits(name.data(), name.size()) % n == 0;
+	};
+	const std::vector<vk::KernelReport> all = devices.compile_all(0, wanted);
 	set_log_sink({}, 0);
-	CHECK(at > 800);
+	CHECK(uses > 800);
 	CHECK(!all.empty());
 	for (const std::string& line : faults_of(chip, all)) FAIL_CHECK(line);
 	for (const std::string& line : unknown) FAIL_CHECK(line);
+	if (n != kCompared) return;
+	if (std::getenv("KVRUN_TEST_RECORD")) return record_baseline(chip, test, device.info.driver, {{chip, all}});
+	std::ifstream file(baseline_file(chip));
+	const Baseline baseline = read_baseline(file);
+	if (device.info.driver != baseline.driver) {
+		MESSAGE(chip << ": registers and cycles are not compared, only spills: the baseline is of '" << baseline.driver
+		             << "', this driver is '" << device.info.driver << "'; to compare from here on, "
+		             << how_to_record(test));
+		return;
+	}
+	for (const std::string& line : compare_with(baseline, chip, all))
+		FAIL_CHECK(line << "; if that is meant, " << how_to_record(test));
 }
 
 // Only NVIDIA's hardware leaves bounds to instructions.

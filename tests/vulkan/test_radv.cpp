@@ -1,17 +1,16 @@
 // What AMD's compiler makes of every kernel, without hardware: no spills, and no more registers and cycles than
-// shaders/radv_baseline.txt says. The compiler is this system's or, under vendor_drivers.sh, the one of
+// shaders/baselines/radv.txt says. The compiler is this system's or, under vendor_drivers.sh, the one of
 // ../shared/vendor. KVRUN_TEST_EVERY=n takes every n-th use, and all of the first family of this system's.
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/error.h"
 #include "kernel_list.inc"
 #include "tests/support/compare.h"
 #include "tests/support/scoped_env.h"
-#include "tests/vulkan/kernel_reports.h"
+#include "tests/vulkan/baseline.h"
 #include "tools/env.h"
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <fstream>
-#include <map>
 #include <set>
 #include <sstream>
 
@@ -19,82 +18,6 @@ using namespace kvrun;
 using vk::KernelReport;
 
 namespace {
-
-const std::string kFile = KVRUN_SOURCE_DIR "/shaders/radv_baseline.txt";
-const std::string kRecord = "record it with: KVRUN_TEST_RECORD=1 ctest --test-dir build -R '^radv$'";
-constexpr uint64_t kMost = 115; // vector registers and cycles in % of the baseline's
-
-struct Numbers {
-	uint64_t vector_registers, cycles, shared_bytes;
-	bool operator==(const Numbers&) const = default;
-};
-struct Baseline {
-	std::string driver;                     // "radv Mesa 22.3.6"
-	std::map<std::string, Numbers> kernels; // by "family kernel use"
-};
-
-Baseline read_baseline(std::istream& in) {
-	Baseline b;
-	for (std::string line; std::getline(in, line);) {
-		constexpr std::string_view driver = "# driver: ";
-		if (line.starts_with(driver)) b.driver = line.substr(driver.size());
-		if (line.empty() || line[0] == '#') continue;
-		std::istringstream words(line);
-		std::string family, kernel, use;
-		Numbers n{};
-		words >> family >> kernel >> n.vector_registers >> n.cycles >> n.shared_bytes;
-		REQUIRE_MESSAGE(!words.fail(), "not a line of the baseline: " << line);
-		std::getline(words >> std::ws, use);
-		REQUIRE_MESSAGE(b.kernels.emplace(family + " " + kernel + " " + use, n).second,
-		                "twice in the baseline: " << line);
-	}
-	return b;
-}
-
-void write_baseline(std::ostream& out, const std::string& driver,
-                    const std::vector<std::pair<std::string, std::vector<KernelReport>>>& families) {
-	out << "# Registers, cycles and shared memory of every kernel as AMD's compiler in Mesa makes them, on chips that "
-	       "need\n"
-	       "# not be there. Cycles are its estimate of a wave, in which a loop counts as some rounds. "
-	       "tests/vulkan/test_radv.cpp\n"
-	       "# compares: nothing spills, no kernel takes 15 % more vector registers or cycles. To record:\n"
-	       "# KVRUN_TEST_RECORD=1 ctest --test-dir build -R '^radv$'\n"
-	       "# driver: "
-	    << driver << "\n"
-	    << fmt::format("# {:<9}{:<17}{:>6}{:>8}{:>7}  {}\n", "family", "kernel", "VGPRs", "cycles", "LDS", "use");
-	for (const auto& [family, all] : families)
-		for (const KernelReport& k : all)
-			out << fmt::format("{:<11}{:<17}{:>6}{:>8}{:>7}{}{}\n", family, k.kernel, k.vector_registers, k.cycles,
-			                   k.shared_bytes, k.use.empty() ? "" : "  ", k.use);
-}
-
-// What differs from the baseline of the same driver, one line each; left_out: names of uses that were not compiled.
-std::vector<std::string> compare_with(const Baseline& b, const std::string& family,
-                                      const std::vector<KernelReport>& all,
-                                      const std::set<std::string>& left_out = {}) {
-	std::vector<std::string> out;
-	std::map<std::string, Numbers> gone;
-	for (const auto& [name, n] : b.kernels)
-		if (name.starts_with(family + " ") && !left_out.count(name)) gone.emplace(name, n);
-	for (const KernelReport& k : all) {
-		const std::string name = key(family, k);
-		const auto was = b.kernels.find(name);
-		gone.erase(name);
-		if (was == b.kernels.end()) {
-			out.push_back(fmt::format("{}: not in the baseline, {} VGPRs", name, k.vector_registers));
-			continue;
-		}
-		const auto compare = [&](uint64_t then, uint64_t now, const char* what) {
-			if (now * 100 > then * kMost)
-				out.push_back(fmt::format("{}: was {} {}, is {} (+{:.0f} %)", name, then, what, now,
-				                          100 * (double(now) / double(then) - 1)));
-		};
-		compare(was->second.vector_registers, k.vector_registers, "VGPRs");
-		compare(was->second.cycles, k.cycles, "cycles");
-	}
-	for (const auto& [name, n] : gone) out.push_back(fmt::format("{}: in the baseline, but no longer compiled", name));
-	return out;
-}
 
 std::vector<std::string> families(bool recording) { // recorded are always all
 	const char* asked = std::getenv("KVRUN_TEST_FAMILIES");
@@ -144,11 +67,11 @@ TEST_CASE("radv: statistics of the compilers kvrun knows, and names it does not 
 TEST_CASE("radv: the comparison sees growth, spills, new kernels and old ones") {
 	const std::vector<KernelReport> was = {report("attend", "K 2 bit, V 2 bit", 100), report("embed", "", 16)};
 	std::stringstream file;
-	write_baseline(file, "radv Mesa 1.2.3", {{"navi21", was}, {"vega20", was}});
+	write_baseline(file, "radv Mesa 1.2.3", "radv", {{"navi21", was}, {"vega20", was}});
 	const Baseline b = read_baseline(file);
 	CHECK(b.driver == "radv Mesa 1.2.3");
 	REQUIRE(b.kernels.size() == 4);
-	CHECK(b.kernels.at("navi21 attend K 2 bit, V 2 bit") == Numbers{100, 2000, 0});
+	CHECK(b.kernels.at("navi21 attend K 2 bit, V 2 bit") == Baseline::Numbers{100, 2000, 0});
 	const auto said = [&](std::vector<KernelReport> now) {
 		const std::vector<std::string> lines = compare_with(b, "navi21", now);
 		REQUIRE(lines.size() <= 1);
@@ -193,9 +116,9 @@ TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the 
 	}
 	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd); // the loader finds this one only
 	const bool recording = std::getenv("KVRUN_TEST_RECORD") != nullptr;
-	std::ifstream file(kFile);
+	std::ifstream file(baseline_file("radv"));
 	const Baseline baseline = read_baseline(file);
-	std::vector<std::pair<std::string, std::vector<KernelReport>>> measured;
+	Families measured;
 	std::string driver;
 	const std::vector<std::string> chips = families(recording);
 	for (const std::string& chip : chips) {
@@ -222,16 +145,11 @@ TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the 
 		if (recording) continue;
 		if (driver == baseline.driver)
 			for (const std::string& line : compare_with(baseline, chip, measured.back().second, left_out))
-				FAIL_CHECK(line << "; if that is meant, " << kRecord);
+				FAIL_CHECK(line << "; if that is meant, " << how_to_record("radv"));
 		else
 			MESSAGE(chip << ": registers and cycles are not compared, only spills: the baseline is of '"
 			             << baseline.driver << "', this driver is '" << driver << "'; to compare from here on, "
-			             << kRecord);
+			             << how_to_record("radv"));
 	}
-	if (!recording) return;
-	std::ofstream out(kFile, std::ios::trunc);
-	write_baseline(out, driver, measured);
-	out.close();
-	REQUIRE_MESSAGE(out.good(), kFile << " cannot be written");
-	MESSAGE("recorded " << kFile << " with " << driver);
+	if (recording) record_baseline("radv", "radv", driver, measured);
 }
