@@ -56,10 +56,10 @@ inline void write_baseline(std::ostream& out, const std::string& driver, const s
 	    << " compares: nothing\n"
 	       "# spills, no kernel takes 15 % more vector registers or cycles. To record:\n# "
 	    << how_to_record(test) << "\n# driver: " << driver << "\n"
-	    << fmt::format("# {:<9}{:<21}{:>6}{:>9}{:>7}  {}\n", "family", "kernel", "VGPRs", "cycles", "LDS", "use");
+	    << fmt::format("# {:<9}{:<21} {:>5} {:>10} {:>6}  {}\n", "family", "kernel", "VGPRs", "cycles", "LDS", "use");
 	for (const auto& [family, all] : families)
 		for (const vk::KernelReport& k : all)
-			out << fmt::format("{:<11}{:<21}{:>6}{:>9}{:>7}{}{}\n", family, k.kernel, k.vector_registers, k.cycles,
+			out << fmt::format("{:<11}{:<21} {:>5} {:>10} {:>6}{}{}\n", family, k.kernel, k.vector_registers, k.cycles,
 			                   k.shared_bytes, k.use.empty() ? "" : "  ", k.use);
 }
 inline void record_baseline(const std::string& name, const std::string& test, const std::string& driver,
