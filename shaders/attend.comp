@@ -148,7 +148,8 @@ void main() {
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
-		// Behind the last quad, those of the last block again: lib/values_dot.glsl takes a block's place from its first lane.
+		// Lanes past the last quad repeat the last 8 quads, a whole block of lib/values_dot.glsl, which takes a block's address
+		// from its first lane.
 		const uint quad = min(first + LANE, n_quads - 8 + LANE % 8), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
 		const uint at = pages_at + page * 4, v_page = tables[at + 1];
 		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;

@@ -58,7 +58,6 @@ uint query_at(uint j) { // query j: row j / HEADS, head j % HEADS
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1u) - 1u);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1u)) * (HEAD_DIM / 4u);
 }
-uvec2 key_place(uint i);
 #include "lib/attend_matrix.glsl"
 
 vec4 query_fit(vec4 x, uint c) {

@@ -48,7 +48,6 @@ uint query_at(uint j) {
 }
 vec4 query_fit(vec4 x, uint c) { return x; }
 
-uvec2 key_place(uint i);
 #include "lib/attend_matrix.glsl"
 
 uint k_head = 0u, v_head = 0u; // first pieces of the kv head

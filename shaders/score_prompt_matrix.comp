@@ -79,13 +79,13 @@ void main() {
 	for (uint i = LANE; i < TOKENS; i += LOCAL_X) token_s[i] = float(token0 + i);
 
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> keys[STEPS];
-	uvec4 key[STEPS * OWN_STEP]; // all on their way together
+	uvec4 key[STEPS * OWN_STEP]; // all loads come before their first use
 	[[unroll]] for (uint i = 0u; i < STEPS * OWN_STEP; i++) {
 		const uint at = min(i % OWN_STEP * LOCAL_X + LANE, TOKENS * STEP_PIECES - 1u);
 		const uint t = min(token0 + at / STEP_PIECES, p.n_tokens - 1u);
 		key[i] = k[k_at + t * PIECES + i / OWN_STEP * STEP_PIECES + at % STEP_PIECES];
 	}
-	// Step by step of the channels, so that each subgroup loads in every round: after a branch compilers would keep matrices half by half.
+	// One matrix of each subgroup at a time, so that no load is inside a branch: see lib/attend_matrix.glsl.
 	[[unroll]] for (uint step = 0u; step < STEPS; step++) {
 		[[unroll]] for (uint i = 0u; i < OWN_STEP; i++) {
 			const uint at = i * LOCAL_X + LANE;

@@ -309,9 +309,9 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	return cut;
 }
 
-// Of lib/attend_matrix.glsl: queries of a workgroup, tokens of a tile, most channels of a head, subgroups that share
-// queries: they cost registers, and so do their sums.
-constexpr uint32_t kMatrixQueries = 64, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
+// Of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels of a head,
+// subgroups that share queries: they cost registers, and so do their sums.
+constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
 
 uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
 
@@ -346,8 +346,7 @@ bool attend_merges(const Caps& c) { return !soft(c); }
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
-	if (c.vendor == kIntel && head_dim > 64)
-		return false; // Xe2 has 256 registers: it spills, 44 of them with 128 channels
+	if (c.vendor == kIntel && head_dim > 64) return false; // Xe2 would spill, 44 registers with 128 channels
 	if (!uses_matrices(c) || !c.attend_matrices || head_dim > kMatrixHeadDim || head_dim % 8) return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size, uint32_t keys) {
@@ -355,11 +354,13 @@ bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 	};
 	const uint32_t subgroups = matrix_subgroups(c), rows = kMatrixQueries / subgroups;
 	const uint32_t lanes = c.subgroup / rows; // of a row of scores
-	const uint32_t row = head_dim / 8 + 1;    // pieces of 16 bytes of a key or query
+	// Shared memory, in pieces of 16 bytes, as lib/attend_matrix.glsl declares it.
+	const uint32_t row = head_dim / 8 + 1;
 	const uint32_t tile = kMatrixKeys * row + head_dim * (kMatrixKeys / 8 + 1),
 	               scores = kMatrixQueries * (kMatrixKeys / 4 + 1);
 	const uint32_t shared =
-	    16 * (std::max(tile, kMatrixQueries * row) + std::max(scores, 16 * head_dim / 4)) + 4 * kMatrixQueries;
+	    16 * (std::max(tile, kMatrixQueries * row) + std::max(scores, kMatrixStaged * head_dim / 4)) +
+	    4 * kMatrixQueries;
 	return m.m <= 16 && lanes >= 1 && lanes <= 8 && whole(m.n, kMatrixKeys / kMatrixGroups) &&
 	       whole(m.k, kMatrixKeys) && subgroups * c.subgroup <= c.workgroup && shared <= c.shared_bytes;
 }

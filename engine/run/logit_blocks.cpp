@@ -56,7 +56,8 @@ float LogitBlocks::bound(size_t k) {
 	return *kth;
 }
 
-// Logits are counted in steps of 1/32 below the maximum. What lies 32 or more below it is one step, the last.
+// A histogram of probability over logits, in steps of 1/32 below the maximum; the last step has all from 32 below it
+// on.
 LogitBlocks::Mass LogitBlocks::mass(double part) const {
 	constexpr float kSteps = 32;
 	std::array<double, 1025> sums{};
@@ -67,7 +68,7 @@ LogitBlocks::Mass LogitBlocks::mass(double part) const {
 	Mass out{std::accumulate(sums.begin(), sums.end(), 0.0), -std::numeric_limits<float>::infinity()};
 	double have = 0;
 	for (size_t i = 0; i + 1 < sums.size(); ++i)
-		// a step more than needed, because `below` is rounded, and a little more of the sum, because sums are
+		// Rounding: one step below the last that is needed, and a little more of the sum than asked for.
 		if ((have += sums[i]) >= part * out.sum * (1 + 1e-9)) {
 			out.bound = max_ - float(i + 2) / kSteps;
 			break;

@@ -1,9 +1,8 @@
 // Attention by cooperative matrices: QUERIES queries over tiles of KEYS tokens. What attend_matrix.comp (pages) and
 // attend_prompt_matrix.comp (a prompt's own rows) share.
 //
-// A tile's keys and values lie in shared memory as halves, decoded once for all queries, each so that a lane finds what it
-// holds of a matrix side by side: keys by token, values by channel. GROUPS subgroups share
-// GROUP_ROWS queries, which they keep in matrices: each multiplies them with every GROUPS-th matrix of the tile's keys, and
+// A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values by
+// channel, so that what a lane holds of a matrix is contiguous. GROUPS subgroups share GROUP_ROWS queries, which they keep in matrices: each multiplies them with every GROUPS-th matrix of the tile's keys, and
 // their weights with every GROUPS-th of its values. Between the two, scores pass through shared memory, where lanes turn
 // them into weights. Products of halves, sums in f32. Which element of a matrix a lane holds is not known here, so a
 // factor per row comes as a matrix too, loaded with a stride of 0.
@@ -14,8 +13,8 @@
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
-//   uvec4 tile_key(uint i), tile_value(i)  the halves of the piece at key_place(i), value_place(i) of the tile that was
-//                                          fetched last
+//   uvec2 key_place(uint i)                token of the tile and piece of its row: the i-th piece of keys of this lane
+//   uvec4 tile_key(uint i), tile_value(i)  the halves at key_place(i), value_place(i) of the tile that was fetched last
 //   uint tile_seen(uint tile, uint j)      bit t: query j sees token t of the tile, which was fetched last
 //   void query_done(uint j, float top, float total)    maximum of its scores and sum of its weights
 //   void piece_done(uint j, uint c, vec4 sums, float total)  its weighted sums of values, channels 4 c .. 4 c + 3
@@ -62,12 +61,13 @@ vec4 query_fit(vec4 x, uint c);
 void tile_fetch(uint tile);
 uvec4 tile_key(uint i);
 uvec4 tile_value(uint i);
+uvec2 key_place(uint i);
 uint tile_seen(uint tile, uint j);
 void query_done(uint j, float top, float total);
 void piece_done(uint j, uint c, vec4 sums, float total);
 
-// Token of the tile and piece of its row that this lane brings to shared memory. Of values it brings those of tokens 2 u and 2 u + 1
-// (i even, odd), which share words. Beyond the tile, any place in it.
+// As key_place(), for values: pieces i and i + 1 (i even) are of tokens 2 u and 2 u + 1, whose halves share words in shared
+// memory. Lanes that have none get a valid place.
 uvec2 value_place(uint i) {
 	const uint at = min(i / 2u * LOCAL_X + LANE, TILE_PAIRS - 1u);
 	return uvec2(at % (KEYS / 2u) * 2u + i % 2u, at / (KEYS / 2u));
@@ -97,7 +97,7 @@ void attend(uint n_tiles) {
 			kv_s[(first + i / PIECES) * STRIDE + i % PIECES] = halves8(largest_halves(STAGED(2u * i)), largest_halves(STAGED(2u * i + 1u)));
 		barrier();
 	}
-	// Not inside a branch, after which compilers would keep matrices half by half.
+	// Not inside a branch: Mesa's compiler for AMD would then copy the halves of these matrices for every tile.
 	[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 		[[unroll]] for (uint k = 0; k < STEPS; k++)
 			coopMatLoadNV(queries[r * STEPS + k], kv_s, (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE, false);

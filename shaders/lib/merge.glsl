@@ -8,8 +8,8 @@
 
 const uint PAIRS = HEAD_DIM / 2u; // of a state, before (maximum, sum of weights)
 
-// A function, for `precise` below would otherwise reach through `parts` to all that the including file writes to it, and leave
-// attention without multiply-adds.
+// A function, because glslang applies `precise` below to everything that is written to an array which it sees being read:
+// attention would have no fused multiply-adds.
 vec2 part_at(uint at) { return parts[at]; }
 
 // Channels 2 pair and 2 pair + 1. n: 1 to MERGE_FEW states, `stride` apart, the first at `at` of parts. Whichever kernel

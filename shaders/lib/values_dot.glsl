@@ -11,8 +11,8 @@
 const uint V_PLAIN = V_BITS == 3u ? 2u : V_BITS;
 const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // of a token's (low) codes of 8 channels
 const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes of a byte
-// Quads of tokens whose weights share a unit. Of more than 4 fewer sums are converted to floats; codes of 3 bits, in two planes,
-// would spill then. Does not depend on QUERIES, for a row's bits depend on it.
+// Quads of tokens whose weights share a unit. With 8, half as many sums are converted to floats as with 4; codes of 3 bits, which
+// have two planes, would spill registers. Must not depend on QUERIES, because a row's bits depend on it.
 const uint SHARED_QUADS = SUBGROUP < LOCAL_X ? SUBGROUP : LOCAL_X;
 const uint BLOCK_QUADS = V_BITS == 3u ? 4u : HEAD_DIM < 64u ? 4u : SHARED_QUADS < 8u ? 4u : 8u;
 const uint BLOCKS = LOCAL_X / BLOCK_QUADS; // of a tile
@@ -87,7 +87,7 @@ void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
 		           bytes[V_CHUNK_BYTES == 4u ? 2 : 0], bytes[V_CHUNK_BYTES == 4u ? 3 : 0]);
 }
 
-// Whether every lane has a block in each round; otherwise some compute a block again, and it does not count.
+// Every lane has a block in each round; otherwise some repeat a block, with weights of 0.
 const bool ROUNDS_FULL = BLOCKS % V_ROWS == 0u && V_ROWS * ROW_LANES == LOCAL_X;
 
 // Codes of 16 tokens, the first at word `at` of V: w[n][t] has those of chunk c and token 4 n + t, w2 the high bits of 3-bit codes.

@@ -1,7 +1,7 @@
 // What the compilers of Intel and NVIDIA GPUs in ../shared/vendor make of the kernels, without the hardware: everything
 // compiles, nothing spills, every statistic has a name that kvrun knows, and registers and cycles are those of
-// shaders/baselines. KVRUN_TEST_EVERY=n takes the first use of each kernel and one of n others; with 11 they are
-// compared.
+// shaders/baselines. KVRUN_TEST_EVERY=n takes the first use of each kernel and an n-th of the others; baselines are of
+// n = 11.
 #include "engine/core/log.h"
 #include "tests/support/scoped_env.h"
 #include "tests/vulkan/baseline.h"
@@ -43,6 +43,7 @@ TEST_CASE("compilers: every kernel compiles without spilling, with known statist
 	if (n != kCompared) return;
 	if (std::getenv("KVRUN_TEST_RECORD")) return record_baseline(chip, test, device.info.driver, {{chip, all}});
 	std::ifstream file(baseline_file(chip));
+	REQUIRE_MESSAGE(file.good(), "no baseline of " << chip << "; any other KVRUN_TEST_EVERY looks for spills only");
 	const Baseline baseline = read_baseline(file);
 	if (device.info.driver != baseline.driver) {
 		MESSAGE(chip << ": registers and cycles are not compared, only spills: the baseline is of '" << baseline.driver
