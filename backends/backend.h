@@ -107,8 +107,8 @@ class Backend {
 	// tokens if `older` is not null: then the last part of each row in older->row_parts has no work item and takes the
 	// state over the prompt's own tokens.
 	virtual void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) = 0;
-	// Quantises tokens of `src` (src.first is not used) and packs them into pages, by the rules of engine/kv/quant.h.
-	// Parameters per channel: a work item is one whole page (slot 0, n = page) unless k_block.
+	// Quantises tokens of `src` (src.first is not used) and packs them into pages, by the rules of
+	// engine/kv_host/quant.h. Parameters per channel: a work item is one whole page (slot 0, n = page) unless k_block.
 	virtual void kv_pack(const KvRows& src, const PackArgs&) = 0;
 	// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
 	virtual void kv_block(const KvRows& src, const BlockArgs&) = 0;

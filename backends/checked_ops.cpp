@@ -1,7 +1,7 @@
 // CheckedBackend: the ops, each on both backends.
 #include "backends/checked_backend.h"
 #include "backends/shapes.h"
-#include "engine/kv/quant.h"
+#include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include <algorithm>
 #include <type_traits>
@@ -176,7 +176,7 @@ void CheckedBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q) {
 		const uint32_t words = page_param_words(q, n_kv, D, a.page);
 		if (q.param_bits == 16) return add(name, pool, field, words, 0);
-		const uint32_t bytes = q.scale == Scale::Norm // words of them; halves follow
+		const uint32_t bytes = q.scale == Scale::Codebook // words of them; halves follow
 		                           ? kv_norm_scale_word(n_kv, 0, a.page)
 		                           : kv_byte_largest_word(ParamPage{q, nullptr, n_kv, D, a.page}.n_params(), 0);
 		for (size_t i = 0; i < work.size(); i += kPackWords) {

@@ -2,7 +2,7 @@
 // arrays in device memory: their fields are words, in this order.
 #pragma once
 #include "backends/memory.h"
-#include "engine/kv/policy.h"
+#include "engine/kv_host/policy.h"
 #include <span>
 
 namespace kvrun {
@@ -160,8 +160,8 @@ struct PackWork {                // tokens that become consecutive slots of one 
 	uint32_t slot;               // of the first token in the page
 	uint32_t k_codes, v_codes;   // word offset of the page's codes; kSkip: another layer stores them
 	uint32_t k_params, v_params; // word offset of the page's parameters; of the block's where K's are in a block
-	uint32_t v_factors;          // word offset of V's channel factors; unused without Norm::SqrtMax
-	uint32_t balance;            // word of PackArgs::balance, as in AttendWork; unused without Norm::Balance
+	uint32_t v_factors;          // word offset of V's channel factors; unused without Prescale::SqrtMax
+	uint32_t balance;            // word of PackArgs::balance, as in AttendWork; unused without Prescale::Balance
 };
 constexpr uint32_t kPackWords = 10;
 
@@ -173,8 +173,8 @@ struct PackArgs {          // one dispatch of kv_pack()
 	View work;             // (n_work, 10) u32, PackWork
 	View k_codes, v_codes; // u32 words of pool memory the offsets are relative to; empty when no work item has any
 	View k_params, v_params;
-	View v_factors;     // u32 words of pool memory; empty without Norm::SqrtMax
-	View balance;       // u32 words: K is multiplied by the balancer first; empty without Norm::Balance
+	View v_factors;     // u32 words of pool memory; empty without Prescale::SqrtMax
+	View balance;       // u32 words: K is multiplied by the balancer first; empty without Prescale::Balance
 	size_t n_heads = 0; // kv heads of tokens in the work items, each counted once; for accounting
 };
 

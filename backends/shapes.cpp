@@ -34,12 +34,13 @@ void check_quant(const Quant& q, bool is_k, uint32_t n_kv_heads, uint32_t head_d
 	if (q.bits == 0 || q.bits == 16) return;
 	KV_ASSERT(is_k || q.scale != Scale::PerChannel);
 	KV_ASSERT(q.scale != Scale::PerToken || (q.group > 0 && n_kv_heads * head_dim % q.group == 0));
-	KV_ASSERT(q.norm == Norm::None || q.norm == (is_k ? Norm::Balance : Norm::SqrtMax));
-	KV_ASSERT(q.scale != Scale::Norm || (q.bits <= 4 && q.norm == Norm::None));
-	KV_ASSERT(q.param_bits == 16 || (q.param_bits == 8 && q.bits <= 4 && q.norm != Norm::SqrtMax));
-	KV_ASSERT(q.param_bits == 16 || q.scale == (is_k ? Scale::PerChannel : Scale::PerToken) || q.scale == Scale::Norm);
-	KV_ASSERT(!q.mean || (is_k && q.scale == Scale::Norm));
-	KV_ASSERT(!q.rotate || q.scale == Scale::Norm);
+	KV_ASSERT(q.prescale == Prescale::None || q.prescale == (is_k ? Prescale::Balance : Prescale::SqrtMax));
+	KV_ASSERT(q.scale != Scale::Codebook || (q.bits <= 4 && q.prescale == Prescale::None));
+	KV_ASSERT(q.param_bits == 16 || (q.param_bits == 8 && q.bits <= 4 && q.prescale != Prescale::SqrtMax));
+	KV_ASSERT(q.param_bits == 16 || q.scale == (is_k ? Scale::PerChannel : Scale::PerToken) ||
+	          q.scale == Scale::Codebook);
+	KV_ASSERT(!q.mean || (is_k && q.scale == Scale::Codebook));
+	KV_ASSERT(!q.rotate || q.scale == Scale::Codebook);
 }
 void check_format(const Format& f, uint32_t n_kv_heads, uint32_t head_dim) {
 	check_quant(f.k, true, n_kv_heads, head_dim);
@@ -64,8 +65,8 @@ void check_read(const View& q, const KvRead& kv) {
 		KV_ASSERT(g.format.k.bits > 0 && g.format.v.bits > 0);
 		KV_ASSERT(g.format.k.bits == 16 || is_u32(g.k_params));
 		KV_ASSERT(g.format.v.bits == 16 || is_u32(g.v_params));
-		KV_ASSERT(g.format.k.norm != Norm::Balance || is_u32(kv.balance));
-		KV_ASSERT(g.format.v.norm != Norm::SqrtMax || is_u32(g.v_factors));
+		KV_ASSERT(g.format.k.prescale != Prescale::Balance || is_u32(kv.balance));
+		KV_ASSERT(g.format.v.prescale != Prescale::SqrtMax || is_u32(g.v_factors));
 	}
 }
 
@@ -143,16 +144,16 @@ void check_kv_pack(const KvRows& src, const PackArgs& a) {
 	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == kPackWords);
 	KV_ASSERT(a.format.k.bits == 0 || is_u32(a.k_params));
 	KV_ASSERT(a.format.v.bits == 0 || is_u32(a.v_params));
-	KV_ASSERT(!a.k_block || (a.format.k.scale == Scale::PerChannel && a.format.k.relax == 0));
-	KV_ASSERT(a.format.k.norm != Norm::Balance || is_u32(a.balance));
-	KV_ASSERT(a.format.v.norm != Norm::SqrtMax || is_u32(a.v_factors));
+	KV_ASSERT(!a.k_block || (a.format.k.scale == Scale::PerChannel && a.format.k.eta == 0));
+	KV_ASSERT(a.format.k.prescale != Prescale::Balance || is_u32(a.balance));
+	KV_ASSERT(a.format.v.prescale != Prescale::SqrtMax || is_u32(a.v_factors));
 }
 
 void check_kv_block(const KvRows& src, const BlockArgs& a) {
 	check_rows(src);
 	check_format(a.format, src.k.shape[0], src.k.shape[2]);
 	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == kBlockWords && is_u32(a.words));
-	KV_ASSERT(a.format.k.norm != Norm::Balance || is_u32(a.balance));
+	KV_ASSERT(a.format.k.prescale != Prescale::Balance || is_u32(a.balance));
 }
 
 void check_score_prompt(const View& score, const View& q, const View& lse, const View& rows, const KvRows& kv) {
@@ -178,7 +179,7 @@ void check_weigh(const View& q, const View& lse, const WeighArgs& a) {
 	for (const WeighGroup& g : a.groups) {
 		KV_ASSERT(is_page(g.page) && is_u32(g.k_codes) && uint64_t(g.first_work) + g.n_work <= a.work.shape[0]);
 		KV_ASSERT(g.k.bits == 16 || is_u32(g.k_params));
-		KV_ASSERT(g.k.norm != Norm::Balance || is_u32(a.balance));
+		KV_ASSERT(g.k.prescale != Prescale::Balance || is_u32(a.balance));
 	}
 }
 

@@ -1,5 +1,5 @@
 # libkvrun.so and libkvrun.a: all layers in one library whose only interface is engine/kvrun.h.
-set(KVRUN_LAYERS kvrun_core kvrun_kv kvrun_backends kvrun_shaders kvrun_models kvrun_cache kvrun_engine kvrun_api)
+set(KVRUN_LAYERS kvrun_core kvrun_kv_host kvrun_backends kvrun_shaders kvrun_models kvrun_kv_device kvrun_engine kvrun_api)
 set(layer_objects "")
 foreach(layer IN LISTS KVRUN_LAYERS)
 	list(APPEND layer_objects $<TARGET_OBJECTS:${layer}>)
@@ -15,7 +15,11 @@ set(private_libraries fmt::fmt nlohmann_json::nlohmann_json PkgConfig::PCRE2 Pkg
 add_library(kvrun_shared SHARED ${layer_objects})
 target_link_libraries(kvrun_shared PRIVATE ${private_libraries})
 set(version_script ${CMAKE_CURRENT_SOURCE_DIR}/kvrun.map)
-target_link_options(kvrun_shared PRIVATE LINKER:--version-script=${version_script} LINKER:--no-undefined)
+target_link_options(kvrun_shared PRIVATE LINKER:--version-script=${version_script})
+# Clang's sanitizer runtimes are linked into the program alone, so a library that needs them has undefined symbols.
+if(NOT (CMAKE_CXX_COMPILER_ID MATCHES Clang AND (KVRUN_SANITIZE OR KVRUN_THREAD_SANITIZE OR KVRUN_FUZZ)))
+	target_link_options(kvrun_shared PRIVATE LINKER:--no-undefined)
+endif()
 set_target_properties(kvrun_shared PROPERTIES OUTPUT_NAME kvrun EXPORT_NAME kvrun LINKER_LANGUAGE CXX
 	VERSION ${PROJECT_VERSION} SOVERSION ${KVRUN_ABI} LINK_DEPENDS ${version_script}
 	LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)

@@ -19,7 +19,7 @@ layout(std430, binding = 2) readonly restrict buffer K { uint k[]; };
 const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads in flight
 shared vec2 most_s[LOCAL_X];
 
-// balance_factor() of engine/kv/quant.h, as f16 bits.
+// balance_factor() of engine/kv_host/quant.h, as f16 bits.
 uint factor(float q, float k) {
 	if (!(k > 0)) return 0x3c00u;
 	const uint f = min(f16_bits(sqrt(q / max(k, 1e-12))), 0x7bffu);

@@ -45,7 +45,7 @@ void put_bytes(uint h, uint params_at, bool mine) {
 		uint word = 0;
 		for (uint c = 0; c < 2; c++) {
 			const uint bytes = param_bytes(plain_s[2 * i + c], largest);
-			plain_s[2 * i + c] = plain_of(bytes_meaning(bytes, largest), BITS, p.shift, p.shrink);
+			plain_s[2 * i + c] = plain_of(bytes_meaning(bytes, largest), BITS, p.zero_shift, p.scale_factor);
 			word |= bytes << (16 * c);
 		}
 		if (mine) params[params_at + kv_byte_param_word(kv_channel_param(h, 2 * i, HEAD_DIM))] = word;
@@ -73,7 +73,7 @@ void main() {
 			if ((FLAGS & 1u) != 0) plain_s[2 * i + c] = unpackHalf2x16(params[at]);
 			else {
 				plain_s[2 * i + c] = plain_params(c == 0 ? lo.x : lo.y, c == 0 ? hi.x : hi.y, BITS);
-				const uint word = param_word(plain_s[2 * i + c], BITS, p.shift, p.shrink);
+				const uint word = param_word(plain_s[2 * i + c], BITS, p.zero_shift, p.scale_factor);
 				if (BYTES) plain_s[2 * i + c] = unpackHalf2x16(word);
 				else if (mine) params[at] = word;
 			}

@@ -1,4 +1,4 @@
-// f16 keys or values of a whole page -> codes of a codebook and a norm per token and kv head: Scale::Norm.
+// f16 keys or values of a whole page -> codes of a codebook and a norm per token and kv head: Scale::Codebook.
 //
 //   y = rotated x - mean of the channel over the page (keys), code = nearest of the codebook to y over its root mean square,
 //   norm = |y| / |values of the codes|: decoded vectors have the length of what was stored

@@ -72,7 +72,7 @@ void main() {
 			const vec2 v = value(h, row, first + j);
 			lo = min(lo, min(v.x, v.y)), hi = max(hi, max(v.x, v.y));
 		}
-		group_s[i] = param_word(plain_params(lo, hi, BITS), BITS, p.shift, p.shrink);
+		group_s[i] = param_word(plain_params(lo, hi, BITS), BITS, p.zero_shift, p.scale_factor);
 		own = max(own, abs(unpackHalf2x16(group_s[i])));
 	}
 	const vec2 largest = largest_of(own);
@@ -85,5 +85,5 @@ void main() {
 	if (codes_at == ~0u) return;
 	for (uint i = lane; i < GROUPS; i += LOCAL)
 		put_codes(codes_at, h, i % PAGE, sources[src + i % PAGE], i / PAGE * GROUP_PAIRS,
-				  plain_of(bytes_meaning(group_s[i], largest), BITS, p.shift, p.shrink));
+				  plain_of(bytes_meaning(group_s[i], largest), BITS, p.zero_shift, p.scale_factor));
 }

@@ -63,7 +63,7 @@ void main() {
 	const vec2 plain = plain_params(lo, hi, BITS);
 	const uint h0 = from / PAIRS, c0 = from % PAIRS * 2;
 	params[KV_AT(1) + work[item + (VALUES ? 7 : 6)] + kv_token_param(h0, c0, slot + t, HEAD_DIM, GROUP, PAGE)] =
-		param_word(plain, BITS, p.shift, p.shrink);
+		param_word(plain, BITS, p.zero_shift, p.scale_factor);
 	const uint codes_at = work[item + (VALUES ? 5 : 4)];
 	if (codes_at == ~0u) return;
 	// Words never span heads: with fewer channels than a word holds, the rest of the word is 0.

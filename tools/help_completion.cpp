@@ -1,6 +1,6 @@
 // Completion scripts for bash, zsh and fish from the tree of commands.
 #include "engine/core/error.h"
-#include "engine/kv/policy.h"
+#include "engine/kv_host/policy.h"
 #include "tools/help.h"
 #include <algorithm>
 #include <fmt/format.h>

@@ -36,15 +36,15 @@ const char* fill_name(Fill f) {
 Json quant_json(const Quant& q) {
 	Json j = {{"bits", q.bits}};
 	if (q.bits == 0 || q.bits == 16) return j;
-	j["scale"] = q.scale == Scale::PerChannel ? "channel" : q.scale == Scale::Norm ? "norm" : "token";
+	j["scale"] = q.scale == Scale::PerChannel ? "channel" : q.scale == Scale::Codebook ? "codebook" : "token";
 	j["param_bits"] = q.param_bits;
-	if (q.scale == Scale::Norm) j["rotate"] = q.rotate, j["mean"] = q.mean;
+	if (q.scale == Scale::Codebook) j["rotate"] = q.rotate, j["mean"] = q.mean;
 	if (q.group == kGroupAll)
 		j["group"] = "all";
 	else
 		j["group"] = q.group;
-	j["norm"] = q.norm == Norm::SqrtMax ? "sqrtmax" : q.norm == Norm::Balance ? "balance" : "none";
-	j["eta"] = q.relax;
+	j["prescale"] = q.prescale == Prescale::SqrtMax ? "sqrtmax" : q.prescale == Prescale::Balance ? "balance" : "none";
+	j["eta"] = q.eta;
 	return j;
 }
 
@@ -83,16 +83,16 @@ std::string quant_text(const Quant& q, uint32_t below) {
 		s += ", a scale per channel";
 	else if (q.scale == Scale::PerChannel)
 		s += fmt::format(", a scale per channel and {} tokens", q.group);
-	else if (q.scale == Scale::Norm)
+	else if (q.scale == Scale::Codebook)
 		s += fmt::format(" codebook, a norm of {} bits per token and head{}{}", q.param_bits,
 		                 q.rotate ? ", rotated" : "",
 		                 q.mean ? fmt::format(", channel means of {} tokens", q.group) : "");
 	else
 		s += fmt::format(", a scale per token and {} channels", q.group);
-	if (q.scale != Scale::Norm && q.param_bits == 8) s += ", scales and zero points of 8 bits";
-	if (q.norm == Norm::SqrtMax) s += ", channel factors";
-	if (q.norm == Norm::Balance) s += ", balanced";
-	if (q.relax > 0) s += fmt::format(", eta {:.3g}", q.relax);
+	if (q.scale != Scale::Codebook && q.param_bits == 8) s += ", scales and zero points of 8 bits";
+	if (q.prescale == Prescale::SqrtMax) s += ", channel factors";
+	if (q.prescale == Prescale::Balance) s += ", balanced";
+	if (q.eta > 0) s += fmt::format(", eta {:.3g}", q.eta);
 	return s;
 }
 

@@ -3,7 +3,7 @@
 #include "backends/shapes.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/f16.h"
-#include "engine/kv/quant.h"
+#include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
@@ -70,7 +70,7 @@ void finish_state(float* out, const float* s, uint32_t D) {
 
 // ---- pages -> floats
 
-// What the codes of one head of a token mean: x = code * scale[c] + zero[c]  (engine/kv/quant.h).
+// What the codes of one head of a token mean: x = code * scale[c] + zero[c]  (engine/kv_host/quant.h).
 struct Meanings {
 	std::vector<float> scale, zero; // (head_dim)
 	explicit Meanings(uint32_t D) : scale(D), zero(D) {}
@@ -83,7 +83,7 @@ struct Meanings {
 		}
 	}
 	// A token and head of a page with norms.
-	void set_norm(const NormPage& p, uint32_t head, uint32_t t) {
+	void set_prescale(const NormPage& p, uint32_t head, uint32_t t) {
 		std::fill(scale.begin(), scale.end(), p.norm(head, t));
 		for (uint32_t c = 0; c < zero.size(); ++c) zero[c] = p.mean(head, c);
 	}
@@ -149,8 +149,8 @@ void CpuBackend::load_k(const PageShape& s, const AttendGroup& g, const uint32_t
 	if (per_channel) m.set(of, head, 0);
 	for (uint32_t t = 0; t < g.page; ++t) {
 		const uint32_t* words = codes + kv_k_word(head, 0, t, D, q.bits, g.page);
-		if (q.scale == Scale::Norm) {
-			m.set_norm({q, params, s.n_kv_heads, D, g.page}, head, t);
+		if (q.scale == Scale::Codebook) {
+			m.set_prescale({q, params, s.n_kv_heads, D, g.page}, head, t);
 			m.codebook_values(words, /*stride=*/g.page, q.bits, tile + size_t(t) * D);
 			continue;
 		}
@@ -173,7 +173,7 @@ void CpuBackend::load_v(const PageShape& s, const AttendGroup& g, const uint32_t
 	const uint32_t* params =
 	    page_words(data<uint32_t>(g.v_params), g.v_params, entry[3], page_param_words(q, s.n_kv_heads, D, g.page));
 	std::vector<float> factor(D, 1.f); // multiplies a channel
-	if (q.norm == Norm::SqrtMax) {
+	if (q.prescale == Prescale::SqrtMax) {
 		const uint32_t* factors =
 		    page_words(data<uint32_t>(g.v_factors), g.v_factors, factors_at, kv_factor_words(s.n_kv_heads, D));
 		for (uint32_t c = 0; c < D; ++c)
@@ -184,8 +184,8 @@ void CpuBackend::load_v(const PageShape& s, const AttendGroup& g, const uint32_t
 	for (uint32_t t = 0; t < g.page; ++t) {
 		const uint32_t* words = codes + kv_v_word(head, t, 0, D, q.bits, g.page);
 		float* x = tile + size_t(t) * D;
-		if (q.scale == Scale::Norm) {
-			m.set_norm({q, params, s.n_kv_heads, D, g.page}, head, t);
+		if (q.scale == Scale::Codebook) {
+			m.set_prescale({q, params, s.n_kv_heads, D, g.page}, head, t);
 			m.codebook_values(words, /*stride=*/1, q.bits, x);
 			continue;
 		}
@@ -205,7 +205,7 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 	const size_t row_size = size_t(n_heads) * D, state_size = size_t(n_heads) * (D + 2);
 	const float* first = data<float>(q) + w.row * row_size;
 	std::vector<float> qs(first, first + n_rows * row_size);
-	if (g.format.k.norm == Norm::Balance) { // keys were multiplied by it before they were quantised
+	if (g.format.k.prescale == Prescale::Balance) { // keys were multiplied by it before they were quantised
 		const uint16_t* b = halves(kv.balance, w.balance, kv.n_kv_heads * D);
 		for (size_t i = 0; i < qs.size(); ++i) qs[i] /= f16_to_f32(b[i % row_size / D / share * D + i % D]);
 	}
@@ -217,7 +217,7 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 	const uint32_t* tables = data<uint32_t>(kv.tables);
 	const uint32_t* entries = page_words(tables, kv.tables, w.pages, w.n_pages * 4);
 	const uint32_t* factors =
-	    g.format.v.norm == Norm::SqrtMax ? page_words(tables, kv.tables, w.factors, w.n_pages) : nullptr;
+	    g.format.v.prescale == Prescale::SqrtMax ? page_words(tables, kv.tables, w.factors, w.n_pages) : nullptr;
 	const float scale = 1 / std::sqrt(float(D));
 	std::vector<float> k_tile(size_t(g.page) * D), v_tile(k_tile.size()), score(g.page);
 	std::vector<uint32_t> tokens;

@@ -2,7 +2,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/shapes.h"
 #include "engine/core/f16.h"
-#include "engine/kv/fetch.h"
+#include "engine/kv_host/fetch.h"
 #include "shared/candidates.h"
 #include <algorithm>
 #include <bit>
@@ -22,7 +22,7 @@ void CpuBackend::weigh(View q, View lse, const WeighArgs& a) {
 	const auto weigh_pages = [&](const WeighGroup& g, const WeighWork& w, uint32_t h) {
 		const size_t head = size_t(w.row) * n_heads + h * share;
 		std::copy_n(qs + head * D, x.size(), x.begin());
-		if (g.k.norm == Norm::Balance) {
+		if (g.k.prescale == Prescale::Balance) {
 			const uint16_t* b = halves(a.balance, w.balance, n_kv_heads * D) + size_t(h) * D;
 			for (size_t i = 0; i < x.size(); ++i) x[i] /= f16_to_f32(b[i % D]);
 		}

@@ -1,8 +1,8 @@
-// kv_pack, kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h.
+// kv_pack, kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv_host/quant.h.
 #include "backends/cpu/cpu_backend.h"
 #include "backends/shapes.h"
 #include "engine/core/f16.h"
-#include "engine/kv/quant.h"
+#include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
@@ -68,7 +68,7 @@ void quantise_channels(Tokens& k, const Quant& q, uint32_t* params) {
 	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
 		for (uint32_t c = 0; c < k.D; ++c) {
 			for (uint32_t t = 0; t < k.n; ++t) x[t] = k.at(h, t, c);
-			params[kv_channel_param(h, c, k.D)] = quantise(x, q.bits, Relax(q.relax), codes).word();
+			params[kv_channel_param(h, c, k.D)] = quantise(x, q.bits, Eta(q.eta), codes).word();
 			for (uint32_t t = 0; t < k.n; ++t) k.code_at(h, t, c) = codes[t];
 		}
 }
@@ -92,7 +92,7 @@ void quantise_tokens(Tokens& k, const Quant& q, uint32_t slot, uint32_t page, ui
 		for (uint32_t run = first; run < end; run += q.group) {
 			for (uint32_t i = 0; i < q.group; ++i) x[i] = k.at((run + i) / k.D, t, (run + i) % k.D);
 			params[kv_token_param(run / k.D, run % k.D, slot + t, k.D, q.group, page)] =
-			    quantise(x, q.bits, Relax(q.relax), codes).word();
+			    quantise(x, q.bits, Eta(q.eta), codes).word();
 			for (uint32_t i = 0; i < q.group; ++i) k.code_at((run + i) / k.D, t, (run + i) % k.D) = codes[i];
 		}
 }
@@ -112,7 +112,7 @@ std::vector<Run> runs_of(const Tokens& k, const Quant& q) {
 // Of a whole page, with parameters in bytes.
 void quantise_with_bytes(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_t* words) {
 	const ParamPage page{q, words, n_kv_heads, k.D, k.n};
-	const Relax relax(q.relax);
+	const Eta eta(q.eta);
 	const std::vector<Run> runs = runs_of(k, q);
 	std::vector<Params> params(runs.size());
 	std::vector<float> x;
@@ -128,7 +128,7 @@ void quantise_with_bytes(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_
 		};
 		for (size_t i = 0; i < runs.size(); ++i) {
 			gather_run(runs[i]);
-			params[i] = group_params(x, q.bits, relax);
+			params[i] = group_params(x, q.bits, eta);
 		}
 		const Params largest = largest_of(params);
 		words[kv_byte_largest_word(page.n_params(), h)] = largest.word();
@@ -138,7 +138,7 @@ void quantise_with_bytes(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_
 			pack(std::span(words + kv_byte_param_word(at), 1), 16, at % 2, bytes);
 			gather_run(runs[i]);
 			codes.resize(x.size());
-			quantise_by(meaning_of(bytes, largest), x, q.bits, relax, codes);
+			quantise_by(meaning_of(bytes, largest), x, q.bits, eta, codes);
 			size_t n = 0;
 			each(runs[i], [&](uint32_t t, uint32_t c) { k.code_at(h, t, c) = codes[n++]; });
 		}
@@ -209,8 +209,8 @@ void CpuBackend::pack_keys(const KvRows& src, const PackArgs& a, const PackWork&
 	    place(data<uint32_t>(a.k_params), a.k_params, w.k_params, page_param_words(q, n_kv_heads, D, page));
 	KV_ASSERT(params);
 	Tokens k = gather(data<uint16_t>(src.k), src.k, sources, w.n, heads_of(w.head, n_kv_heads));
-	if (q.norm == Norm::Balance) balance_keys(k, halves(a.balance, w.balance, n_kv_heads * D));
-	if (q.scale == Scale::Norm) {
+	if (q.prescale == Prescale::Balance) balance_keys(k, halves(a.balance, w.balance, n_kv_heads * D));
+	if (q.scale == Scale::Codebook) {
 		KV_ASSERT(w.slot == 0 && w.n == page);
 		quantise_page(k, q, n_kv_heads, params);
 	} else if (q.param_bits == 8) {
@@ -236,7 +236,7 @@ void CpuBackend::pack_values(const KvRows& src, const PackArgs& a, const PackWor
 	    place(data<uint32_t>(a.v_params), a.v_params, w.v_params, page_param_words(q, n_kv_heads, D, page));
 	KV_ASSERT(params);
 	Tokens v = gather(data<uint16_t>(src.v), src.v, sources, w.n, heads_of(w.head, n_kv_heads));
-	if (q.norm == Norm::SqrtMax) {
+	if (q.prescale == Prescale::SqrtMax) {
 		const uint32_t* factors =
 		    place(data<uint32_t>(a.v_factors), a.v_factors, w.v_factors, kv_factor_words(n_kv_heads, D));
 		for (uint32_t h = v.heads.first; h < v.heads.end; ++h)
@@ -245,7 +245,7 @@ void CpuBackend::pack_values(const KvRows& src, const PackArgs& a, const PackWor
 				for (uint32_t t = 0; t < v.n; ++t) v.at(h, t, c) /= f;
 			}
 	}
-	if (q.scale == Scale::Norm) {
+	if (q.scale == Scale::Codebook) {
 		KV_ASSERT(w.slot == 0 && w.n == page);
 		quantise_page(v, q, n_kv_heads, params);
 	} else if (q.param_bits == 8) {
@@ -286,11 +286,11 @@ void CpuBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 		std::vector<uint8_t> codes(w.n);
 		if (uint32_t* params = place(words, a.words, w.k_params, kv_channel_param_words(n_kv_heads, D))) {
 			Tokens k = gather(data<uint16_t>(src.k), src.k, sources + w.src, w.n, heads);
-			if (a.format.k.norm == Norm::Balance) balance_keys(k, halves(a.balance, w.balance, n_kv_heads * D));
+			if (a.format.k.prescale == Prescale::Balance) balance_keys(k, halves(a.balance, w.balance, n_kv_heads * D));
 			for (uint32_t h = heads.first; h < heads.end; ++h)
 				for (uint32_t c = 0; c < D; ++c) {
 					for (uint32_t t = 0; t < w.n; ++t) x[t] = k.at(h, t, c);
-					params[kv_channel_param(h, c, D)] = quantise(x, a.format.k.bits, Relax(), codes).word();
+					params[kv_channel_param(h, c, D)] = quantise(x, a.format.k.bits, Eta(), codes).word();
 				}
 		}
 		if (uint32_t* factors = place(words, a.words, w.v_factors, kv_factor_words(n_kv_heads, D))) {

@@ -2,7 +2,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/shapes.h"
 #include "engine/core/f16.h"
-#include "engine/kv/quant.h"
+#include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 namespace kvrun {
 
 // What the length of a key makes of the score of its token.
-static float key_weight(KeyNorm norm, const float* k, uint32_t D) {
-	if (norm == KeyNorm::Ignored) return 1;
+static float key_weight(KeyLength by, const float* k, uint32_t D) {
+	if (by == KeyLength::Ignored) return 1;
 	const float length = std::sqrt(dot(k, k, D));
-	return norm == KeyNorm::Large ? length : 1 / std::max(length, 1e-6f);
+	return by == KeyLength::Large ? length : 1 / std::max(length, 1e-6f);
 }
 
 // score[h][t] += sum over rows of the mean over the heads of kv head h of exp(q . k_t / sqrt(head_dim) - lse), or of 1.
@@ -28,7 +28,7 @@ static void add_scores(float* score, uint32_t n_tokens, const float* q, const fl
 		float sum = 0;
 		for (uint32_t j = 0; j < share; ++j)
 			sum += s.attention ? std::exp(scale * dot(q + size_t(j) * D, k, D) - lse[j]) : 1.f;
-		score[t] += weight * sum * key_weight(s.norm, k, D);
+		score[t] += weight * sum * key_weight(s.key_length, k, D);
 	}
 }
 

@@ -91,7 +91,7 @@ struct KvStoreArgs { // kv_store and kv_load
 	uint32_t n_kv_heads, t_cap, first, n, head_words;
 };
 
-struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv/policy.h
+struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv_host/policy.h
 	uint32_t bits, group;
 	uint32_t per_channel; // 1: a (scale, zero) per channel
 	uint32_t norms;       // 1: codes of a codebook and a norm per token and head; 0: codes have scale and zero
@@ -138,7 +138,7 @@ struct PackSideArgs {               // kv_pack of K or of V
 	CodeSide side;
 	uint32_t is_k, k_block; // k_block: the parameters are there already
 	uint32_t t_cap, n_kv_heads, head_dim, page;
-	float shift, shrink; // XQuant's relaxation, 0 and 1 without
+	float zero_shift, scale_factor; // XQuant eta: Eta in engine/kv_host/quant.h
 };
 struct KvBlockArgs {                // kv_block
 	const uint32_t *k, *v;          // (n_kv_heads, t_cap, head_dim / 2) words of two halves

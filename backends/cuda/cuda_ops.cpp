@@ -102,14 +102,14 @@ void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv,
 static_assert(sizeof(PackWork) == 4 * kPackWords && sizeof(BlockWork) == 4 * kBlockWords);
 
 static CodeSide side_of(const Quant& q) {
-	return {q.bits, q.group, q.scale == Scale::PerChannel, q.scale == Scale::Norm, q.param_bits, q.rotate, q.mean};
+	return {q.bits, q.group, q.scale == Scale::PerChannel, q.scale == Scale::Codebook, q.param_bits, q.rotate, q.mean};
 }
 
 void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
 	const Quant& q = is_k ? a.format.k : a.format.v;
 	const View &rows = is_k ? src.k : src.v, &codes = is_k ? a.k_codes : a.v_codes;
 	const uint32_t n_kv_heads = rows.shape[0], D = rows.shape[2], n_work = a.work.shape[0];
-	const bool per_channel = q.scale == Scale::PerChannel, with_norm = q.norm != Norm::None;
+	const bool per_channel = q.scale == Scale::PerChannel, with_norm = q.prescale != Prescale::None;
 	if (q.scale == Scale::PerToken && n_kv_heads * D / q.group > kMaxRuns)
 		fail(Code::Unsupported, "groups of {} channels: a token has {} of them, CUDA goes up to {}; use larger groups",
 		     q.group, n_kv_heads * D / q.group, kMaxRuns);
@@ -126,10 +126,10 @@ void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
 	                        n_kv_heads,
 	                        D,
 	                        a.page,
-	                        float(q.relax),
-	                        float(1. - 2. * q.relax)};
+	                        float(q.eta),
+	                        float(1. - 2. * q.eta)};
 	const OpInfo info{"kv_pack", double(a.n_heads) * D * (2 + q.bits / 8.), is_k || a.format.k.bits == 0};
-	if (q.scale == Scale::Norm)
+	if (q.scale == Scale::Codebook)
 		launch(kernels_.pack_pages, {n_work, n_kv_heads, 1}, kThreads, args, info);
 	else if (!per_channel && q.param_bits == 8)
 		launch(kernels_.pack_runs, {n_work, n_kv_heads, 1}, kThreads, args, info);
@@ -149,7 +149,7 @@ void CudaBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 void CudaBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	check_kv_block(src, a);
 	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
-	const bool balanced = a.format.k.norm == Norm::Balance;
+	const bool balanced = a.format.k.prescale == Prescale::Balance;
 	launch(kernels_.kv_block, {groups(D / 2, kWarp), n_kv_heads, a.work.shape[0]}, kWarp,
 	       KvBlockArgs{half_words(src.k), half_words(src.v), data<uint32_t>(a.sources), data<uint32_t>(a.work),
 	                   data<uint32_t>(a.words), balanced ? data<uint32_t>(a.balance) : nullptr, a.format.k.bits,
@@ -159,7 +159,9 @@ void CudaBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 
 // ---- saliency
 
-static ScoreBy score_by(Saliency s) { return {s.attention, s.norm == KeyNorm::Large, s.norm == KeyNorm::Small}; }
+static ScoreBy score_by(Saliency s) {
+	return {s.attention, s.key_length == KeyLength::Large, s.key_length == KeyLength::Small};
+}
 
 void CudaBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency s) {
 	check_score_prompt(score, q, lse, rows, kv);
@@ -201,8 +203,8 @@ void CudaBackend::weigh(View q, View lse, const kvrun::WeighArgs& a) {
 		       WeighArgs{data<float>(a.weight), data<float>(q), data<float>(lse), data<uint32_t>(a.work),
 		                 data<uint32_t>(a.tables), data<uint32_t>(g.k_codes),
 		                 g.k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
-		                 g.k.norm == Norm::Balance ? data<uint32_t>(a.balance) : nullptr, side_of(g.k), g.first_work,
-		                 g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
+		                 g.k.prescale == Prescale::Balance ? data<uint32_t>(a.balance) : nullptr, side_of(g.k),
+		                 g.first_work, g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
 		       {"weigh", g.k.bits / 8. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}
@@ -275,8 +277,8 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 		                      data<uint32_t>(g.v_codes),
 		                      k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
 		                      v.bits == 16 ? nullptr : data<uint32_t>(g.v_params),
-		                      v.norm == Norm::SqrtMax ? data<uint32_t>(g.v_factors) : nullptr,
-		                      k.norm == Norm::Balance ? data<uint32_t>(kv.balance) : nullptr,
+		                      v.prescale == Prescale::SqrtMax ? data<uint32_t>(g.v_factors) : nullptr,
+		                      k.prescale == Prescale::Balance ? data<uint32_t>(kv.balance) : nullptr,
 		                      data<uint32_t>(kv.work),
 		                      data<uint32_t>(kv.tables),
 		                      side_of(k),

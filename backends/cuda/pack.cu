@@ -1,4 +1,4 @@
-// kv_pack and kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv/quant.h.
+// kv_pack and kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv_host/quant.h.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/page.cuh"
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) pack_tokens_kernel(PackSideArgs a) {
 		if (lane) continue;
 		scale[run] = g.scale, zero[run] = g.zero;
 		params[kv_token_param(begin / D, begin % D, w.slot + t, D, group, a.page)] =
-		    param_of(g, bits, a.shift, a.shrink);
+		    param_of(g, bits, a.zero_shift, a.scale_factor);
 	}
 	__syncthreads();
 	const uint32_t words = kv_token_words(D, bits);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a)
 				min = value < min ? value : min, max = value < max ? max : value;
 			}
 			g = group_of(min, max, bits);
-			const uint32_t word = param_of(g, bits, a.shift, a.shrink);
+			const uint32_t word = param_of(g, bits, a.zero_shift, a.scale_factor);
 			if (bytes)
 				stored[c] = word;
 			else
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a)
 			uint32_t word = 0;
 			for (uint32_t i = 0; i < 2; ++i) {
 				const uint32_t pair = bytes_of(stored[c + i], largest);
-				const Group g = plain_of(pair, largest, bits, a.shift, a.shrink);
+				const Group g = plain_of(pair, largest, bits, a.zero_shift, a.scale_factor);
 				scale[c + i] = g.scale, zero[c + i] = g.zero;
 				word |= pair << i * 16;
 			}
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
 			const float value = x.at(h, i % page, i / page * group + c);
 			min = fminf(min, value), max = fmaxf(max, value);
 		}
-		stored[i] = param_of(group_of(min, max, bits), bits, a.shift, a.shrink);
+		stored[i] = param_of(group_of(min, max, bits), bits, a.zero_shift, a.scale_factor);
 	}
 	__syncthreads();
 	uint32_t largest = 0;
@@ -204,8 +204,9 @@ __global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
 	const uint32_t words = kv_token_words(D, bits);
 	for (uint32_t i = threadIdx.x; i < words * page; i += blockDim.x) {
 		const uint32_t t = i / words;
-		put_word(a, w, x, h, t, i % words,
-		         [&](uint32_t c) { return plain_of(stored[c / group * page + t], largest, bits, a.shift, a.shrink); });
+		put_word(a, w, x, h, t, i % words, [&](uint32_t c) {
+			return plain_of(stored[c / group * page + t], largest, bits, a.zero_shift, a.scale_factor);
+		});
 	}
 }
 
@@ -260,7 +261,7 @@ __device__ inline void pack_row(const PackSideArgs& a, const PackItem& w, PackRo
 	s.norm[t] = sqrtf(sum / decoded);
 }
 
-// Scale::Norm: codes of a codebook for a whole page, a norm per token. Grid: work items in x, kv heads in y.
+// Scale::Codebook: codes of a codebook for a whole page, a norm per token. Grid: work items in x, kv heads in y.
 __global__ void __launch_bounds__(kThreads) pack_pages_kernel(PackSideArgs a) {
 	__shared__ PackRows s;
 	const PackItem w = pack_item(a.work, blockIdx.x);

@@ -229,18 +229,18 @@ constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4, kNormsK = 8, kNo
                    kSlowConversion = 4096, kLoadAhead = 8192;
 
 uint32_t attend_flags(const Format& f) {
-	uint32_t flags = f.k.norm == Norm::Balance ? kBalance : 0;
+	uint32_t flags = f.k.prescale == Prescale::Balance ? kBalance : 0;
 	if (packed(f.k))
-		flags |= (f.k.scale == Scale::PerChannel ? kPerChannel : 0) | (f.k.scale == Scale::Norm ? kNormsK : 0) |
+		flags |= (f.k.scale == Scale::PerChannel ? kPerChannel : 0) | (f.k.scale == Scale::Codebook ? kNormsK : 0) |
 		         (f.k.rotate ? kRotatedK : 0) | (f.k.param_bits == 8 ? kBytesK : 0) | (f.k.mean ? kMeans : 0);
 	if (packed(f.v))
-		flags |= (f.v.norm == Norm::SqrtMax ? kFactors : 0) | (f.v.scale == Scale::Norm ? kNormsV : 0) |
+		flags |= (f.v.prescale == Prescale::SqrtMax ? kFactors : 0) | (f.v.scale == Scale::Codebook ? kNormsV : 0) |
 		         (f.v.rotate ? kRotatedV : 0) | (f.v.param_bits == 8 ? kBytesV : 0);
 	return flags;
 }
 // Whether attention takes integer dot products of these keys or values.
 bool multiplies_int8(const Caps& c, const Quant& q) {
-	return attends_in_int8(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Norm));
+	return attends_in_int8(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Codebook));
 }
 uint32_t dot_flags(const Caps& c, const Format& f) {
 	const uint32_t values = kDotV | (c.vendor == kNvidia ? kSlowConversion : 0);
@@ -277,7 +277,7 @@ AttendCut attend_cut(const Caps& c, uint32_t share) {
 uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint32_t head_dim, uint32_t page) {
 	const bool dot_k = multiplies_int8(c, f.k), dot_v = multiplies_int8(c, f.v);
 	const bool channel = packed(f.k) && f.k.scale == Scale::PerChannel, scaled = channel && !dot_k,
-	           fold = packed(f.v) && !dot_v && f.v.norm != Norm::SqrtMax && run_of(f.v, head_dim) >= head_dim;
+	           fold = packed(f.v) && !dot_v && f.v.prescale != Prescale::SqrtMax && run_of(f.v, head_dim) >= head_dim;
 	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, pages = std::max(1u, cut.local * 4 / page);
 	const uint32_t scales = scaled ? pages * head_dim * 4 : 0, weights = dot_v ? 16 : n * cut.local * 16;
 	const uint32_t sums = cut.local * 32, key_scales = scales * (scales > cut.local * 16 ? 1 : n);
@@ -293,7 +293,7 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
 	AttendCut cut = attend_cut(c, share);
 	// Spill on RDNA 3 with 4 queries, where Mesa 22.3 gives a lane 144 registers.
-	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Norm && !multiplies_int8(c, f.k);
+	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Codebook && !multiplies_int8(c, f.k);
 	if (c.vendor == kAmd && (planes || (f.k.bits == 8 && f.v.bits == 3))) cut_heads(cut, share, 2);
 	if (!prompt) cut.tokens = 1, cut.local = attend_lanes(c);
 	while (shared_bytes(c, cut, f, head_dim, page) > c.shared_bytes) {
@@ -419,7 +419,7 @@ std::vector<SpecValue> soft_score(uint32_t head_dim, uint32_t share, uint32_t n_
 
 // FLAGS of all score kernels: shaders/lib/saliency.glsl.
 void add_saliency(Choice& x, Saliency s) {
-	const uint32_t norm = s.norm == KeyNorm::Large ? 2 : s.norm == KeyNorm::Small ? 4 : 0;
+	const uint32_t norm = s.key_length == KeyLength::Large ? 2 : s.key_length == KeyLength::Small ? 4 : 0;
 	if (const uint32_t flags = (s.attention ? 0 : 1) | norm) x.spec.push_back({SPEC_FLAGS, flags});
 }
 

@@ -1,6 +1,6 @@
 // Every way in which ops use kernels on a device.
 #include "backends/vulkan/kernel_uses.h"
-#include "engine/kv/plan.h"
+#include "engine/kv_host/plan.h"
 #include "shared/push.h"
 #include <algorithm>
 
@@ -80,8 +80,10 @@ struct FormatUse {
 
 std::string quant_text(const Quant& q) {
 	if (q.bits == 16) return "f16";
-	const char* norm = q.norm == Norm::Balance ? ", balanced" : q.norm == Norm::SqrtMax ? ", factors" : "";
-	if (q.scale == Scale::Norm)
+	const char* norm = q.prescale == Prescale::Balance   ? ", balanced"
+	                   : q.prescale == Prescale::SqrtMax ? ", factors"
+	                                                     : "";
+	if (q.scale == Scale::Codebook)
 		return fmt::format("{} bit{} and norms of {} bit{}", q.bits, q.rotate ? ", rotated" : "", q.param_bits,
 		                   q.mean ? ", means" : "");
 	const char* bytes = q.param_bits == 8 ? ", parameters in bytes" : "";
@@ -127,7 +129,7 @@ void attend_uses(const Caps& c, Uses& out) {
 		for (const uint32_t share : {1u, 4u, 8u}) {
 			for (const FormatUse& u : formats_of_policies(d)) {
 				for (const bool prompt : {false, true}) use(d, share, u, prompt);
-				if (u.fmt.k.bits == 3 || u.fmt.k.scale == Scale::Norm) continue; // not fetched: KvPlan
+				if (u.fmt.k.bits == 3 || u.fmt.k.scale == Scale::Codebook) continue; // not fetched: KvPlan
 				add(out, choose_weigh(c, u.fmt.k, d, share, u.page),
 				    fmt::format("head_dim {}, {} heads, K {}, pages of {}", d, share, quant_text(u.fmt.k), u.page));
 			}
@@ -166,8 +168,12 @@ void pack_uses(const Caps& c, Uses& out) {
 	for (const uint32_t d : {64u, 80u, 128u, 256u})
 		for (const uint8_t bits : {1, 2, 3, 4})
 			for (const bool values : {false, true}) {
-				const Quant q{
-				    .bits = bits, .scale = Scale::Norm, .group = 128, .rotate = true, .mean = !values, .param_bits = 8};
+				const Quant q{.bits = bits,
+				              .scale = Scale::Codebook,
+				              .group = 128,
+				              .rotate = true,
+				              .mean = !values,
+				              .param_bits = 8};
 				add(out, choose_pack_pages(q, values, d, 128), fmt::format("head_dim {}, {}", d, quant_text(q)));
 			}
 	for (const uint8_t bits : kBits)

@@ -2,7 +2,7 @@
 #include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
-#include "engine/kv/quant.h"
+#include "engine/kv_host/quant.h"
 #include "shared/push.h"
 #include "shared/spec.h"
 #include <algorithm>
@@ -81,17 +81,19 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	bool continues = false;
 	const auto side = [&](const Quant& q, bool values, const View& x, const View& codes, const View& params) {
 		if (!q.bits) return;
-		const Relax relax(q.relax);
-		const KvPackPush push{.t_cap = t_cap, .n_kv_heads = n_kv_heads, .shift = relax.shift, .shrink = relax.shrink};
+		const Eta eta(q.eta);
+		const KvPackPush push{
+		    .t_cap = t_cap, .n_kv_heads = n_kv_heads, .zero_shift = eta.zero_shift, .scale_factor = eta.scale_factor};
 		const double bytes = elements * (2 + q.bits / 8.0);
 		// A page's parts are apart from each other: K and V of the same tokens need not wait for one another. Channel
 		// factors are read from memory that is bound together with the codes written before, which counts as a hazard.
-		if (q.scale == Scale::Norm) {
+		if (q.scale == Scale::Codebook) {
 			rec_.dispatch(pipeline(choose_pack_pages(q, values, head_dim, a.page)), push,
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work)}, {n_work, n_kv_heads, 1},
 			              {.label = "kv_pack", .bytes = bytes, .continues = continues});
 		} else if (!values && q.scale == Scale::PerChannel) {
-			const uint32_t flags = (a.k_block ? kPackBlock : 0) | (q.norm == Norm::Balance ? kPackBalanceKeys : 0) |
+			const uint32_t flags = (a.k_block ? kPackBlock : 0) |
+			                       (q.prescale == Prescale::Balance ? kPackBalanceKeys : 0) |
 			                       (q.param_bits == 8 ? kPackByteKeys : 0);
 			rec_.dispatch(pipeline(choose_pack_channels(q, head_dim, a.page, flags)), push,
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work), bind(a.balance)},
@@ -101,7 +103,8 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work)}, {n_work, n_kv_heads, 1},
 			              {.label = "kv_pack", .bytes = bytes, .continues = continues});
 		} else {
-			const bool factors = values && q.norm == Norm::SqrtMax, balance = !values && q.norm == Norm::Balance;
+			const bool factors = values && q.prescale == Prescale::SqrtMax,
+			           balance = !values && q.prescale == Prescale::Balance;
 			const uint32_t flags =
 			    (values ? kPackValues : 0) | (balance ? kPackBalance : 0) | (factors ? kPackFactors : 0);
 			const Choice how = choose_pack_tokens(caps(), q, head_dim, a.page, flags);
@@ -123,7 +126,7 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 void VulkanBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	check_kv_block(src, a);
 	const uint32_t n_kv_heads = src.k.shape[0], head_dim = src.k.shape[2], n_work = a.work.shape[0];
-	const bool balanced = a.format.k.norm == Norm::Balance && a.balance;
+	const bool balanced = a.format.k.prescale == Prescale::Balance && a.balance;
 	rec_.dispatch(
 	    pipeline(choose_kv_block(caps(), a.format.k.bits, balanced)),
 	    KvBlockPush{.t_cap = src.k.shape[1], .head_dim = head_dim},

@@ -1,6 +1,6 @@
 // Devices and memory plans of the C API: what can be known before a model is loaded.
 #include "engine/api/objects.h"
-#include "engine/kv/plan.h"
+#include "engine/kv_host/plan.h"
 #include "models/config.h"
 
 namespace kvrun::api {

@@ -1,7 +1,7 @@
 // Device memory of a model before it is loaded: where each byte would go, and how many tokens of a cache fit.
 #include "engine/run/memory_plan.h"
 #include "engine/core/round.h"
-#include "engine/kv/counts.h"
+#include "engine/kv_host/counts.h"
 #include "engine/run/graph.h"
 #include <algorithm>
 

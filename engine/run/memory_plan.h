@@ -1,6 +1,6 @@
 // Device memory of a model before it is loaded: where each byte would go, and how many tokens of a cache fit.
 #pragma once
-#include "engine/kv/plan.h"
+#include "engine/kv_host/plan.h"
 #include "models/config.h"
 
 namespace kvrun {

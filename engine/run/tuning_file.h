@@ -1,6 +1,6 @@
 // MODEL.kv.json: what `kvrun tune` measured of a model, and the policy that `auto` and `tuned:BITS` make of it.
 #pragma once
-#include "engine/kv/choose.h"
+#include "engine/kv_host/choose.h"
 #include "models/gguf.h"
 #include <optional>
 

@@ -1,4 +1,4 @@
-// Quantisation by the rules of engine/kv/quant.h: scale and zero are rounded to f16 before codes are computed.
+// Quantisation by the rules of engine/kv_host/quant.h: scale and zero are rounded to f16 before codes are computed.
 #ifndef KVRUN_QUANT_GLSL
 #define KVRUN_QUANT_GLSL
 #include "lib/numeric.glsl"

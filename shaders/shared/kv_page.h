@@ -65,7 +65,7 @@ KV_FN uint kv_byte_largest_word(uint n, uint head) { return n / 2u + head; }
 KV_FN float kv_255th(float largest) { return largest * 0.00392156863f; } // what a unit of a byte is worth
 KV_FN float kv_127th(float largest) { return largest * 0.00787401575f; }
 
-// Parameters of a page whose codes are of a codebook (Scale::Norm), all kv heads:
+// Parameters of a page whose codes are of a codebook (Scale::Codebook), all kv heads:
 //   x = norm of the token and head * value of the code + mean of the channel (keys that have one)
 // in this order: norms [kv head][token], f16 or bytes; with bytes also half2(largest norm, 0) of each kv head, of which
 // a byte is as many 255ths; means, halves [kv head][channel].

@@ -107,8 +107,8 @@ struct KvPackPush {
 	KV_PUSH_HEAD
 	uint t_cap; // rows per kv head in the source
 	uint n_kv_heads;
-	float shift;  // XQuant's relaxation: zero += shift * scale * (2^bits - 1)
-	float shrink; // scale *= shrink
+	float zero_shift;   // XQuant's eta: zero += zero_shift * scale * (2^bits - 1)
+	float scale_factor; // 1 - 2 eta: scale *= scale_factor
 };
 struct KvBlockPush {
 	KV_PUSH_HEAD

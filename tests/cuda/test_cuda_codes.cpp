@@ -1,6 +1,6 @@
 // What the CUDA sources pack is bit for bit what the cpu backend packs: codes, parameters, parameter blocks, factors
 // and the balancer. Looser tests hold for every device; these hold because nothing here is rounded in another order.
-#include "engine/kv/quant.h"
+#include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
@@ -22,13 +22,13 @@ struct Row {
 	uint32_t head = UINT32_MAX; // PackWork::head
 };
 
-constexpr Quant channel(uint8_t bits, double relax = 0) { return {bits, Scale::PerChannel, 32, Norm::None, relax}; }
-constexpr Quant token(uint8_t bits, uint16_t group, Norm norm = Norm::None, double relax = 0) {
-	return {bits, Scale::PerToken, group, norm, relax};
+constexpr Quant channel(uint8_t bits, double eta = 0) { return {bits, Scale::PerChannel, 32, Prescale::None, eta}; }
+constexpr Quant token(uint8_t bits, uint16_t group, Prescale prescale = Prescale::None, double eta = 0) {
+	return {bits, Scale::PerToken, group, prescale, eta};
 }
 
 constexpr Quant norms(uint8_t bits, bool mean, uint8_t param_bits) {
-	return {.bits = bits, .scale = Scale::Norm, .rotate = true, .mean = mean, .param_bits = param_bits};
+	return {.bits = bits, .scale = Scale::Codebook, .rotate = true, .mean = mean, .param_bits = param_bits};
 }
 
 const Row kTable[] = {
@@ -38,9 +38,9 @@ const Row kTable[] = {
     {"rtn8, half a page", token(8, 32), token(8, 32), 2, 80, 64, 33},
     {"one group over all heads", token(4, 192), token(1, 192), 3, 64, 32, 20},
     {"groups smaller than a word", token(2, 8), token(1, 8), 2, 40, 32, 31},
-    {"relaxed", channel(2, 0.045), token(1, 32, Norm::None, 1. / 6), 2, 64, 32, 32},
-    {"block and factors", channel(2), token(2, 128, Norm::SqrtMax), 2, 64, 32, 32, true},
-    {"balanced", token(2, 32, Norm::Balance), token(4, 32), 2, 64, 64, 50, false, 0},
+    {"eta", channel(2, 0.045), token(1, 32, Prescale::None, 1. / 6), 2, 64, 32, 32},
+    {"block and factors", channel(2), token(2, 128, Prescale::SqrtMax), 2, 64, 32, 32, true},
+    {"balanced", token(2, 32, Prescale::Balance), token(4, 32), 2, 64, 64, 50, false, 0},
     {"3 bits", channel(3), token(3, 32), 2, 96, 32, 32},
     {"turbo3/2", norms(3, true, 8), norms(2, false, 8), 2, 64, 128, 128},
     {"turbo1/4, head 1", norms(1, false, 16), norms(4, false, 16), 3, 80, 32, 32, false, 1},
@@ -78,7 +78,7 @@ Words packed_by(Backend& b, const Row& r, uint32_t seed) {
 	                           kv_channel_param_words(H, D) + kv_factor_words(H, D));
 	const uint32_t factors_at = kv_channel_param_words(H, D), slot = r.k.scale == Scale::PerChannel ? 0 : r.page - r.n;
 	if (r.k_block) {
-		const Words work = {0, r.n, UINT32_MAX, 0, r.v.norm == Norm::SqrtMax ? factors_at : kSkip, 0};
+		const Words work = {0, r.n, UINT32_MAX, 0, r.v.prescale == Prescale::SqrtMax ? factors_at : kSkip, 0};
 		b.kv_block({k, v}, {{r.k, r.v}, list, rig.u32(work, 1, kBlockWords), block, as_words(balance)});
 	}
 	const auto pool = [&](uint32_t words) { return rig.u32(Words(words, 0xdeadbeefu), words); };
@@ -96,8 +96,8 @@ Words packed_by(Backend& b, const Row& r, uint32_t seed) {
 	                 .v_codes = v_codes,
 	                 .k_params = k_params,
 	                 .v_params = v_params,
-	                 .v_factors = r.v.norm == Norm::SqrtMax ? block : View(),
-	                 .balance = r.k.norm == Norm::Balance ? as_words(balance) : View()};
+	                 .v_factors = r.v.prescale == Prescale::SqrtMax ? block : View(),
+	                 .balance = r.k.prescale == Prescale::Balance ? as_words(balance) : View()};
 	b.kv_pack({k, v}, a);
 	Words all;
 	for (const View& part : {as_words(balance), block, k_codes, v_codes, k_params, v_params}) {

@@ -1,7 +1,7 @@
 // attend over packed pages of every format on every device, alone and beside f16 pages, against dequantise-then-attend
 // in double written here. Codes and parameters are random, so that this is about reading them; how they are made:
 // test_pack.cpp.
-#include "engine/kv/quant.h"
+#include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "tests/support/compare.h"
@@ -46,10 +46,10 @@ struct PackedRow {
 			                   q.bits == 16                   ? ""
 			                   : q.scale == Scale::PerChannel ? "c"
 			                                                  : fmt::format("t{}", q.group),
-			                   q.norm == Norm::SqrtMax   ? " sqrtmax"
-			                   : q.norm == Norm::Balance ? " balance"
-			                   : q.param_bits == 8       ? " bytes"
-			                                             : "");
+			                   q.prescale == Prescale::SqrtMax   ? " sqrtmax"
+			                   : q.prescale == Prescale::Balance ? " balance"
+			                   : q.param_bits == 8               ? " bytes"
+			                                                     : "");
 		};
 		for (const TierSpec& t : tiers)
 			r += fmt::format("; {} tokens in pages of {}, K {} V {}{}", t.n, t.page, quant(t.format.k),
@@ -170,7 +170,7 @@ class Builder {
 		for (uint32_t c = 0; c < D; ++c) {
 			token.k[c] = element(k, k_par, t.page, h, i, c, k_at + kv_k_word(h, c * k.bits / 32, i, D, k.bits, t.page));
 			token.v[c] = element(v, v_par, t.page, h, i, c, v_at + kv_v_word(h, i, c * v.bits / 32, D, v.bits, t.page));
-			if (v.norm == Norm::SqrtMax) {
+			if (v.prescale == Prescale::SqrtMax) {
 				const uint32_t w = factors + kv_factor_word(h, c, D);
 				token.v[c] *= kv_factor_half(h, c, D) ? high(w) : low(w);
 			}
@@ -238,13 +238,14 @@ class Builder {
 			g.k_codes = g.v_codes = pool;
 			if (g.format.k.bits < 16) g.k_params = pool;
 			if (g.format.v.bits < 16) g.v_params = pool;
-			if (g.format.v.norm == Norm::SqrtMax) g.v_factors = pool;
+			if (g.format.v.prescale == Prescale::SqrtMax) g.v_factors = pool;
 		}
 		c.kv.groups = c.groups;
 		c.kv.n_kv_heads = s_.n_kv_heads, c.kv.item_rows = s_.item_rows, c.kv.part_step = most;
 		c.kv.work = upload_work(rig, work), c.kv.tables = tables.view;
 		c.kv.row_parts = rig.u32(row_parts, s_.T, 2), c.kv.parts = rig.out(s_.T * most, s_.n_heads, s_.D + 2);
-		if (std::ranges::none_of(c.groups, [](const AttendGroup& g) { return g.format.k.norm == Norm::Balance; }))
+		if (std::ranges::none_of(c.groups,
+		                         [](const AttendGroup& g) { return g.format.k.prescale == Prescale::Balance; }))
 			return;
 		Floats balance(kBalanceAt * 2, NAN); // another layer's
 		balance.insert(balance.end(), c.balance.begin(), c.balance.end());
@@ -258,7 +259,7 @@ class Builder {
 };
 
 bool balanced(const PackedRow& r) {
-	return std::ranges::any_of(r.tiers, [](const TierSpec& t) { return t.format.k.norm == Norm::Balance; });
+	return std::ranges::any_of(r.tiers, [](const TierSpec& t) { return t.format.k.prescale == Prescale::Balance; });
 }
 
 // The prompt's own keys and values. Where the reference divides queries by the balance, its keys are multiplied by it.
@@ -310,7 +311,7 @@ void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats
 // rounding weights the sum by 0.31 %; a query rounded to 16 bits does nothing that shows. Tighter than the tolerance of
 // single elements.
 void check_rounding(const PackedRow& r, const TestRow& row, std::span<const float> x, std::span<const float> ref) {
-	const auto bytes = [](const Quant& q) { return q.bits < 4 || (q.bits == 4 && q.scale != Scale::Norm); };
+	const auto bytes = [](const Quant& q) { return q.bits < 4 || (q.bits == 4 && q.scale != Scale::Codebook); };
 	double allowed = 2e-4, errors = 0, squares = 0;
 	for (const TierSpec& t : r.tiers) {
 		if (t.format.k.bits < 4) allowed = std::max(allowed, 1.2e-2);
@@ -374,8 +375,8 @@ Quant bytes(Quant q) {
 	q.param_bits = 8;
 	return q;
 }
-Quant token(uint8_t bits, uint32_t group, Norm norm = Norm::None) {
-	return {.bits = bits, .scale = Scale::PerToken, .group = uint16_t(group), .norm = norm};
+Quant token(uint8_t bits, uint32_t group, Prescale prescale = Prescale::None) {
+	return {.bits = bits, .scale = Scale::PerToken, .group = uint16_t(group), .prescale = prescale};
 }
 constexpr Quant kF16 = {};
 
@@ -425,11 +426,14 @@ TEST_CASE("attend: parameter blocks, channel factors, balanced keys") {
 		for (uint8_t bits : {2, 4}) {
 			const auto& h = kHeads[i % 4];
 			const uint32_t all = D * h[1], n = 70 + 20 * uint32_t(i);
-			rows.push_back({{1, h[0], h[1], D, 2}, {{{channel(bits), token(bits, all, Norm::SqrtMax)}, 32, n, true}}});
-			rows.push_back({{1, h[0], h[1], D, 1},
-			                {{{channel(bits), token(bits, D % 32 ? D : 32, Norm::SqrtMax)}, kPages[i % 3], n, true}}});
-			rows.push_back({{2, h[0], h[1], D, 2, true},
-			                {{{token(bits, D % 64 ? D : D / 2, Norm::Balance), token(bits, D)}, kPages[i % 3], n}}});
+			rows.push_back(
+			    {{1, h[0], h[1], D, 2}, {{{channel(bits), token(bits, all, Prescale::SqrtMax)}, 32, n, true}}});
+			rows.push_back(
+			    {{1, h[0], h[1], D, 1},
+			     {{{channel(bits), token(bits, D % 32 ? D : 32, Prescale::SqrtMax)}, kPages[i % 3], n, true}}});
+			rows.push_back(
+			    {{2, h[0], h[1], D, 2, true},
+			     {{{token(bits, D % 64 ? D : D / 2, Prescale::Balance), token(bits, D)}, kPages[i % 3], n}}});
 			++i;
 		}
 	each_row(rows, run_packed);
@@ -468,21 +472,21 @@ TEST_CASE("attend: rows of a prompt over packed pages") {
 	                          {channel(2), token(2, 64)},
 	                          {channel(1), token(1, 64)},
 	                          {token(8, 32), token(8, 64)},
-	                          {channel(2), token(2, 128, Norm::SqrtMax)},
+	                          {channel(2), token(2, 128, Prescale::SqrtMax)},
 	                          {bytes(channel(2)), bytes(token(2, 32))},
 	                          {bytes(channel(4)), token(4, 64)},
-	                          {token(2, 32, Norm::Balance), token(2, 32)}};
+	                          {token(2, 32, Prescale::Balance), token(2, 32)}};
 	size_t i = 0;
 	for (const Format& f : formats)
 		for (uint32_t T : {2u, 5u, 19u}) {
 			const auto& h = kHeads[i % 4];
 			const Shape shape{T, h[0], h[1], i % 2 ? 64u : 128u, uint32_t(1 + i % 3), i % 4 == 1, false, T, true};
 			Format fit = f;
-			if (f.v.norm == Norm::SqrtMax) fit.v.group = uint16_t(shape.D * shape.n_kv_heads);
-			rows.push_back({shape, {{fit, kPages[i % 3], 40 + kTokens[i % 7], fit.v.norm == Norm::SqrtMax}}});
+			if (f.v.prescale == Prescale::SqrtMax) fit.v.group = uint16_t(shape.D * shape.n_kv_heads);
+			rows.push_back({shape, {{fit, kPages[i % 3], 40 + kTokens[i % 7], fit.v.prescale == Prescale::SqrtMax}}});
 			// The reference divides a row's queries by the balance for all its pages.
-			if (T == 5 && f.k.norm != Norm::Balance)
-				rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.norm == Norm::SqrtMax}}});
+			if (T == 5 && f.k.prescale != Prescale::Balance)
+				rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.prescale == Prescale::SqrtMax}}});
 			++i;
 		}
 	rows.push_back({{6, 24, 2, 64, 2, false, false, 6, true},

@@ -1,9 +1,9 @@
 // Policies that fetch f16 tokens from host memory, on every device: what is chosen, and that what is fetched is what
 // the model computes with.
-#include "engine/cache/fetch.h"
-#include "engine/cache/prefill.h"
-#include "engine/cache/step.h"
 #include "engine/core/npy.h"
+#include "engine/kv_device/fetch.h"
+#include "engine/kv_device/prefill.h"
+#include "engine/kv_device/step.h"
 #include "tests/device/sequences.h"
 #include <algorithm>
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 // What goes wrong while tokens are fetched from host memory: transfers that are late or lost, memory and disks that are
 // full, devices that are lost, answers that are cancelled. Nothing changes a bit, or one error says why.
 #include "backends/cpu/cpu_backend.h"
-#include "engine/cache/fetch.h"
+#include "engine/kv_device/fetch.h"
 #include "engine/run/batch.h"
 #include "tests/device/outcome.h"
 #include "tests/device/sequences.h"

@@ -24,31 +24,31 @@ struct PackRow {
 		const auto side = [](const Quant& q) {
 			return fmt::format("{} bits {} group {}{}{}", q.bits,
 			                   q.scale == Scale::PerChannel ? "per channel"
-			                   : q.scale == Scale::Norm     ? "with norms"
+			                   : q.scale == Scale::Codebook ? "with norms"
 			                                                : "per token",
 			                   q.group,
-			                   q.norm == Norm::SqrtMax   ? " sqrt-max"
-			                   : q.norm == Norm::Balance ? " balanced"
-			                                             : "",
-			                   q.relax ? " relaxed" : "");
+			                   q.prescale == Prescale::SqrtMax   ? " sqrt-max"
+			                   : q.prescale == Prescale::Balance ? " balanced"
+			                                                     : "",
+			                   q.eta ? " eta" : "");
 		};
 		return fmt::format("pack {}: K {}, V {}, heads {}:{} head_dim {} page {} tokens {}{}{}", name, side(k), side(v),
 		                   n_heads, n_kv_heads, D, page, n, k_block ? " block" : "", per_head ? " per head" : "");
 	}
 };
 
-constexpr Quant channel(uint8_t bits, uint16_t group, float relax = 0) {
-	return {bits, Scale::PerChannel, group, Norm::None, relax};
+constexpr Quant channel(uint8_t bits, uint16_t group, float eta = 0) {
+	return {bits, Scale::PerChannel, group, Prescale::None, eta};
 }
 constexpr Quant norms(uint8_t bits, bool mean, uint8_t param_bits = 8, bool rotate = true) {
-	return {.bits = bits, .scale = Scale::Norm, .rotate = rotate, .mean = mean, .param_bits = param_bits};
+	return {.bits = bits, .scale = Scale::Codebook, .rotate = rotate, .mean = mean, .param_bits = param_bits};
 }
 constexpr Quant bytes(Quant q) { // parameters in bytes
 	q.param_bits = 8;
 	return q;
 }
-constexpr Quant token(uint8_t bits, uint16_t group, Norm norm = Norm::None, float relax = 0) {
-	return {bits, Scale::PerToken, group, norm, relax};
+constexpr Quant token(uint8_t bits, uint16_t group, Prescale prescale = Prescale::None, float eta = 0) {
+	return {bits, Scale::PerToken, group, prescale, eta};
 }
 
 std::vector<PackRow> pack_rows() {
@@ -58,7 +58,7 @@ std::vector<PackRow> pack_rows() {
 	    {"kivi4", channel(4, 128), token(4, 32), 8, 1, 128, 128, 256},
 	    {"kivi2 bytes", bytes(channel(2, 32)), bytes(token(2, 32)), 8, 2, 64, 32, 64},
 	    {"kivi3 bytes", bytes(channel(3, 64)), bytes(token(3, 80)), 4, 1, 80, 64, 128},
-	    {"kivi1 bytes", bytes(channel(1, 128, 0.25f)), bytes(token(1, 64, Norm::None, 0.25f)), 8, 2, 128, 128, 256},
+	    {"kivi1 bytes", bytes(channel(1, 128, 0.25f)), bytes(token(1, 64, Prescale::None, 0.25f)), 8, 2, 128, 128, 256},
 	    {"kivi4 bytes of keys", bytes(channel(4, 32)), token(4, 96), 3, 3, 96, 32, 64},
 	    {"kivi4 bytes of values", norms(4, true), bytes(token(4, 256)), 2, 1, 256, 128, 128, false, true},
 	    {"kivi4 small heads", channel(4, 32), token(4, 8), 4, 2, 8, 32, 64},
@@ -68,11 +68,11 @@ std::vector<PackRow> pack_rows() {
 	    {"mixed bits", channel(4, 32), token(1, 64), 4, 2, 64, 32, 96},
 	    {"f16 keys", {}, token(2, 64), 4, 2, 64, 32, 33},
 	    {"all heads in one run", token(4, 128), token(2, 128), 4, 2, 64, 32, 70},
-	    {"xquant", channel(2, 64, 0.045f), token(1, 32, Norm::None, 1.f / 6), 4, 2, 64, 64, 128},
-	    {"zipcache", channel(2, kGroupAll), token(2, 128, Norm::SqrtMax), 4, 2, 64, 32, 75, true},
-	    {"zipcache 4", channel(4, kGroupAll), token(4, 640, Norm::SqrtMax), 8, 8, 80, 64, 100, true},
-	    {"mikv", token(2, 32, Norm::Balance), token(2, 32), 8, 2, 64, 32, 50, false, true},
-	    {"mikv 8", token(8, 64, Norm::Balance), token(8, 64), 4, 1, 128, 64, 64, false, true},
+	    {"xquant", channel(2, 64, 0.045f), token(1, 32, Prescale::None, 1.f / 6), 4, 2, 64, 64, 128},
+	    {"zipcache", channel(2, kGroupAll), token(2, 128, Prescale::SqrtMax), 4, 2, 64, 32, 75, true},
+	    {"zipcache 4", channel(4, kGroupAll), token(4, 640, Prescale::SqrtMax), 8, 8, 80, 64, 100, true},
+	    {"mikv", token(2, 32, Prescale::Balance), token(2, 32), 8, 2, 64, 32, 50, false, true},
+	    {"mikv 8", token(8, 64, Prescale::Balance), token(8, 64), 4, 1, 128, 64, 64, false, true},
 	    {"kivi2 per head", channel(2, 32), token(2, 32), 4, 4, 64, 32, 96, false, true},
 	    {"3 bits", channel(3, 32), token(3, 32), 8, 2, 64, 32, 64},
 	    {"3 bits, a head per scale", token(3, 80), token(3, 160), 8, 2, 80, 64, 100},
@@ -90,15 +90,15 @@ std::vector<PackRow> pack_rows() {
 // Scale and zero of a group as METHODS' rule 1 has them: rounded to f16 before the codes are computed.
 struct Group {
 	float scale, zero;     // codes are against these
-	float d_scale, d_zero; // and mean these: XQuant's relaxation moves the ends inwards
+	float d_scale, d_zero; // and mean these: XQuant's eta moves the ends inwards
 };
 Group group_of(const Floats& x, const Quant& q) {
 	const auto [lo, hi] = std::minmax_element(x.begin(), x.end());
 	const float top = float((1 << q.bits) - 1);
 	Group g;
 	g.scale = round_f16((*hi - *lo) / top), g.zero = round_f16(*lo);
-	g.d_zero = round_f16(g.zero + float(q.relax) * g.scale * top),
-	g.d_scale = round_f16((1 - 2 * float(q.relax)) * g.scale);
+	g.d_zero = round_f16(g.zero + float(q.eta) * g.scale * top),
+	g.d_scale = round_f16((1 - 2 * float(q.eta)) * g.scale);
 	return g;
 }
 
@@ -110,8 +110,8 @@ struct Side {
 	Floats x;                   // (n, n_kv, D) halves, what is packed
 	Words codes, params, block; // pool memory after the op; block: K's parameters, V's channel factors
 	Words code_at, param_at;    // word offset of each page
-	Floats balance;             // (n_kv, D), K with Norm::Balance
-	Floats decoded;             // (n, n_kv, D), Scale::Norm: what the codes and norms mean
+	Floats balance;             // (n_kv, D), K with Prescale::Balance
+	Floats decoded;             // (n, n_kv, D), Scale::Codebook: what the codes and norms mean
 	uint32_t word(uint32_t h, uint32_t t, uint32_t w) const {
 		const uint32_t i = t % page;
 		return codes[code_at[t / page] +
@@ -146,25 +146,30 @@ struct Side {
 		return {float(pair & 255) * scale_step, (float(pair >> 8 & 255) - 128) * zero_step, scale_step, zero_step};
 	}
 	float factor(uint32_t h, uint32_t c) const {
-		return q.norm == Norm::SqrtMax ? f16_of(block, kv_factor_word(h, c, D) * 2 + kv_factor_half(h, c, D)) : 1.f;
+		return q.prescale == Prescale::SqrtMax ? f16_of(block, kv_factor_word(h, c, D) * 2 + kv_factor_half(h, c, D))
+		                                       : 1.f;
 	}
 	float value(uint32_t h, uint32_t t, uint32_t c) const { // what attention must see
 		if (q.bits == 16) return f16_to_f32(uint16_t(code(h, t, c)));
-		if (q.scale == Scale::Norm) return decoded[(t * n_kv + h) * D + c];
+		if (q.scale == Scale::Codebook) return decoded[(t * n_kv + h) * D + c];
 		const Params p = params_of(h, t, c);
 		const float y = float(code(h, t, c)) * p.scale + p.zero;
-		return q.norm == Norm::SqrtMax ? y * factor(h, c) : q.norm == Norm::Balance ? y / balance[h * D + c] : y;
+		return q.prescale == Prescale::SqrtMax   ? y * factor(h, c)
+		       : q.prescale == Prescale::Balance ? y / balance[h * D + c]
+		                                         : y;
 	}
 	// The number that is quantised.
 	float input(uint32_t h, uint32_t t, uint32_t c) const {
 		const float v = x[(t * n_kv + h) * D + c];
-		return q.norm == Norm::SqrtMax ? v / factor(h, c) : q.norm == Norm::Balance ? v * balance[h * D + c] : v;
+		return q.prescale == Prescale::SqrtMax   ? v / factor(h, c)
+		       : q.prescale == Prescale::Balance ? v * balance[h * D + c]
+		                                         : v;
 	}
 };
 
 // What the codes, norms and means of a side mean, in double and with the rotation as a matrix.
 void decode_norms(Side& s) {
-	if (s.q.bits == 16 || s.q.scale != Scale::Norm) return;
+	if (s.q.bits == 16 || s.q.scale != Scale::Codebook) return;
 	s.decoded.resize(s.x.size());
 	const uint32_t D = s.D, block = s.q.rotate ? D & (~D + 1) : 1;
 	for (uint32_t t = 0; t < s.n; ++t)
@@ -225,7 +230,7 @@ void check_norms(const TestRow& row, const Side& s) {
 // parameter may be a unit in the last place of f16 off, as a device may divide.
 void check_side(const TestRow& row, const Side& s) {
 	if (s.q.bits == 16) return;
-	if (s.q.scale == Scale::Norm) return check_norms(row, s);
+	if (s.q.scale == Scale::Codebook) return check_norms(row, s);
 	size_t bad = 0, total = 0;
 	std::string first;
 	const auto check_group = [&](const Floats& x,
@@ -235,7 +240,7 @@ void check_side(const TestRow& row, const Side& s) {
 			const auto [h, t, c] = who[i];
 			const uint32_t code = s.code(h, t, c);
 			const auto [scale, zero, scale_step, zero_step] = s.params_of(h, t, c);
-			const float top = float((1 << s.q.bits) - 1), eta = float(s.q.relax);
+			const float top = float((1 << s.q.bits) - 1), eta = float(s.q.eta);
 			// Codes belong to the plain end points; those of bytes are of what the bytes mean.
 			const float by_scale = scale_step > 0 ? scale / (1 - 2 * eta) : g.scale,
 			            by_zero = scale_step > 0 ? zero - eta * by_scale * top : g.zero;
@@ -301,9 +306,9 @@ Words shuffled(uint32_t n, Random& random) {
 }
 uint32_t param_words(const Quant& q, uint32_t n_kv, uint32_t D, uint32_t page) {
 	if (q.bits == 16) return 0;
-	if (q.scale != Scale::Norm && q.param_bits == 8)
+	if (q.scale != Scale::Codebook && q.param_bits == 8)
 		return (q.scale == Scale::PerChannel ? n_kv * D : n_kv * D / q.group * page) / 2 + (n_kv + 3) / 4 * 4;
-	if (q.scale == Scale::Norm)
+	if (q.scale == Scale::Codebook)
 		return n_kv * page * q.param_bits / 32 + (q.param_bits == 8 ? (n_kv + 3) / 4 * 4 : 0) +
 		       (q.mean ? n_kv * D / 2 : 0);
 	return q.scale == Scale::PerChannel ? kv_channel_param_words(n_kv, D)
@@ -326,8 +331,8 @@ void make_pools(Rig& rig, Side& s, uint32_t n_pages, Random& random, View& codes
 // where K's parameters are per channel in it, else it is filled in two pieces.
 void place_tokens(const PackRow& r, const Floats& k, const Floats& v, Random& random, Packed& p) {
 	const uint32_t n_kv = r.n_kv_heads, D = r.D, sets = r.per_head ? n_kv : 1;
-	const bool whole = (r.k.scale == Scale::PerChannel && !r.k_block && r.k.bits != 16) || r.k.scale == Scale::Norm ||
-	                   r.v.scale == Scale::Norm;
+	const bool whole = (r.k.scale == Scale::PerChannel && !r.k_block && r.k.bits != 16) ||
+	                   r.k.scale == Scale::Codebook || r.v.scale == Scale::Codebook;
 	p.live_bits.assign(size_t(sets) * p.n_pages * 4, 0);
 	for (uint32_t set = 0; set < sets; ++set) {
 		const Words rows = shuffled(kPrompt, random);
@@ -412,7 +417,7 @@ void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
 	const uint32_t n_kv = r.n_kv_heads, D = r.D;
 	p.n_pages = (r.n + r.page - 1) / r.page;
 	p.block_k = r.k_block ? 8 : kSkip;
-	p.block_v = r.v.norm == Norm::SqrtMax ? 16 + kv_channel_param_words(n_kv, D) : kSkip;
+	p.block_v = r.v.prescale == Prescale::SqrtMax ? 16 + kv_channel_param_words(n_kv, D) : kSkip;
 	Floats k(size_t(n_kv) * kPrompt * D), v(k.size());
 	for (size_t i = 0; i < k.size(); ++i) { // with outlier channels and offsets
 		const uint32_t c = uint32_t(i % D);
@@ -425,7 +430,7 @@ void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
 	p.v = {r.v, false, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}, {}};
 	make_pools(rig, p.k, p.n_pages, random, p.k_codes, p.k_params);
 	make_pools(rig, p.v, p.n_pages, random, p.v_codes, p.v_params);
-	if (r.k.norm == Norm::Balance) {
+	if (r.k.prescale == Prescale::Balance) {
 		p.k.balance.resize(size_t(n_kv) * D);
 		for (float& b : p.k.balance) b = round_f16(random.uniform(0.3f, 3.f));
 		Floats words(kBalanceAt * 2, NAN); // another layer's
@@ -509,7 +514,7 @@ void run_pack(Backend& backend, const PackRow& r, const TestRow& row) {
 	check_side(row, p.v);
 	check_gaps(p.k.codes, p.k.code_at, kv_code_words(r.n_kv_heads, r.D, r.k.bits, r.page));
 	check_gaps(p.v.codes, p.v.code_at, kv_code_words(r.n_kv_heads, r.D, r.v.bits, r.page));
-	if (r.v.norm == Norm::SqrtMax)
+	if (r.v.prescale == Prescale::SqrtMax)
 		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
 			for (uint32_t c = 0; c < r.D; ++c) {
 				float max = 0;

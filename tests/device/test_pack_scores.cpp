@@ -16,9 +16,9 @@ struct ScoreRow {
 	std::string text() const {
 		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}{}{}", T, n_heads, n_kv_heads, D, first,
 		                   by.attention ? "" : ", without attention",
-		                   by.norm == KeyNorm::Large   ? ", times lengths"
-		                   : by.norm == KeyNorm::Small ? ", over lengths"
-		                                               : "");
+		                   by.key_length == KeyLength::Large   ? ", times lengths"
+		                   : by.key_length == KeyLength::Small ? ", over lengths"
+		                                                       : "");
 	}
 };
 
@@ -27,7 +27,7 @@ double given(const Saliency& by, double attention, const float* key, uint32_t D)
 	double squares = 0;
 	for (uint32_t c = 0; c < D; ++c) squares += double(key[c]) * key[c];
 	const double x = by.attention ? attention : 1, length = std::sqrt(squares);
-	return by.norm == KeyNorm::Ignored ? x : by.norm == KeyNorm::Large ? x * length : x / length;
+	return by.key_length == KeyLength::Ignored ? x : by.key_length == KeyLength::Large ? x * length : x / length;
 }
 } // namespace
 
@@ -38,10 +38,10 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 	                              {64, 4, 4, 8, 100},
 	                              {5, 8, 1, 128, 60},
 	                              {150, 4, 1, 128, 170}, // many tokens and queries of matrix kernels' workgroups
-	                              {130, 6, 2, 80, 3, {true, KeyNorm::Small}},
-	                              {33, 8, 2, 64, 0, {true, KeyNorm::Large}},
-	                              {6, 8, 1, 128, 60, {false, KeyNorm::Large}},
-	                              {40, 3, 1, 96, 7, {false, KeyNorm::Small}}};
+	                              {130, 6, 2, 80, 3, {true, KeyLength::Small}},
+	                              {33, 8, 2, 64, 0, {true, KeyLength::Large}},
+	                              {6, 8, 1, 128, 60, {false, KeyLength::Large}},
+	                              {40, 3, 1, 96, 7, {false, KeyLength::Small}}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -112,8 +112,8 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 	std::vector<ScoreRow> rows = {{3, 4, 2, 64, 45},
 	                              {1, 8, 1, 128, 33},
 	                              {2, 3, 3, 8, 64},
-	                              {3, 4, 2, 64, 45, {true, KeyNorm::Small}},
-	                              {1, 8, 1, 128, 33, {false, KeyNorm::Large}}};
+	                              {3, 4, 2, 64, 45, {true, KeyLength::Small}},
+	                              {1, 8, 1, 128, 33, {false, KeyLength::Large}}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);

@@ -1,6 +1,6 @@
 // Every cache policy on every device, through whole models: the same bits in any chunking and in every run, nothing for
 // KVRUN_CHECK to find, and what the cpu backend computes.
-#include "engine/cache/readback.h"
+#include "engine/kv_device/readback.h"
 #include "tests/device/sequences.h"
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -122,15 +122,16 @@ TEST_CASE("policies: one side in f16 and the other packed is refused before anyt
 		CHECK_THROWS_WITH_AS(Session(*engine, with(policy, 200)), doctest::Contains("give 8 bits instead"), Error);
 }
 
-TEST_CASE(
-    "policies: score=norm keeps the tokens whose keys are longest, or shortest, of a prompt and of later flushes") {
+TEST_CASE("policies: score=key_length keeps the tokens whose keys are longest, or shortest, of a prompt and of later "
+          "flushes") {
 	each_row(std::vector<Case>{{"large"}, {"small"}}, [](Backend&, const Case& c, const TestRow& row) {
 		if (row.device == "swiftshader" && row.number > 0) return; // slow
 		const auto engine = open_engine(row.device, tiny({"llama"}));
 		const Tokens tokens = random_tokens(140, engine->config().vocab, 21);
 		const uint32_t n_prompt = 100, flush = 16;
 		Session exact(*engine, with("fp16", 200));
-		Session s(*engine, with("mikv,score=norm,key_norm=" + c.name + ",ratio=0.25,recent_keep=8,flush=16", 200));
+		Session s(*engine,
+		          with("mikv,score=key_length,key_length=" + c.name + ",ratio=0.25,recent_keep=8,flush=16", 200));
 		for (Session* x : {&exact, &s}) x->prefill(std::span(tokens).first(n_prompt));
 		const KvShape& shape = s.plan().shape;
 		const auto lengths = [&] { // by position: (n_layers, n_kv_heads, n)

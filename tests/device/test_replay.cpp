@@ -222,8 +222,8 @@ void check_side(const Run& run, uint32_t l, bool is_k) {
 		if (tokens.empty() || q.bits == 16) continue;
 		const uint32_t owner = t != Tier::Regular ? l : is_k ? P.k_codes_of : P.v_codes_of;
 		Side own = s, other = side_of(owner);
-		if (q.norm == Norm::SqrtMax) own.factor = other.factor = channel_factors(s, tokens);
-		if (q.norm == Norm::Balance) own.factor = other.factor = balancers(run.in, l, s);
+		if (q.prescale == Prescale::SqrtMax) own.factor = other.factor = channel_factors(s, tokens);
+		if (q.prescale == Prescale::Balance) own.factor = other.factor = balancers(run.in, l, s);
 		add_tier(L, own, q, tokens);
 		add_tier(codes, other, q, tokens);
 	}

@@ -2,7 +2,7 @@
 // device made of lists, against plain references. The first byte chooses the shape, the next ones say how many tokens
 // come.
 #include "engine/core/error.h"
-#include "engine/kv/counts.h"
+#include "engine/kv_host/counts.h"
 #include "tests/support/kv_sim.h"
 #include <cstdio>
 #include <cstdlib>

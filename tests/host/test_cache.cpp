@@ -1,7 +1,7 @@
 // KvCache by simulation: tens of thousands of tokens per policy on a device made of lists, against plain references.
 #include "engine/core/error.h"
 #include "engine/core/npy.h"
-#include "engine/kv/counts.h"
+#include "engine/kv_host/counts.h"
 #include "tests/support/assets.h"
 #include "tests/support/kv_sim.h"
 #include <algorithm>
@@ -29,7 +29,7 @@ const char* const kPolicies[] = {
     "kivi2,group=128",
     "kivi2,flush=20,recent_keep=50,sinks=3",
     "kivi2,group=all",
-    "kivi4,v.norm=sqrtmax,k.scale=token",
+    "kivi4,v.prescale=sqrtmax,k.scale=token",
     "logquant",
     "logquant,W=32,group=32",
     "logquant,W=64,sinks=4",
@@ -47,8 +47,8 @@ const char* const kPolicies[] = {
     "h2o,budget=40,recent=64",
     "h2o,budget=40,recent_keep=63,flush=1,per_head=off",
     "kivi2,score=mean,ratio=0.2",
-    "mikv,score=norm",
-    "zipcache,score=norm,key_norm=small",
+    "mikv,score=key_length",
+    "zipcache,score=key_length,key_length=small",
     "kivi2,score=sum,ratio=0.3,salient.k.bits=4,salient.v.bits=8,salient.k.scale=channel,salient.k.group=32,per_head="
     "on",
 };

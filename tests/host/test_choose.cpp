@@ -1,6 +1,6 @@
 // `auto` and `tuned:BITS`: bits go where they win most, budgets are kept, and what cannot be is refused.
 #include "engine/core/error.h"
-#include "engine/kv/choose.h"
+#include "engine/kv_host/choose.h"
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -54,7 +54,8 @@ double cost_of(const std::string& text, const Tuning& t, const KvShape& shape) {
 	const KvPlan plan = make_plan(parse_policy(text), shape);
 	const auto side = [](const SideCost& cost, const Quant& q) {
 		for (int i = 0; i < kNSideFormats; ++i)
-			if (kSideFormats[i].bits == q.bits && kSideFormats[i].uniform == (q.scale != Scale::Norm)) return cost[i];
+			if (kSideFormats[i].bits == q.bits && kSideFormats[i].uniform == (q.scale != Scale::Codebook))
+				return cost[i];
 		FAIL("a format that is no candidate");
 		return 0.;
 	};
@@ -199,12 +200,12 @@ TEST_CASE("choose: keys with outlier channels get a scale per channel, and nothi
 	const KvPlan plan = make_plan(c.policy, kShape);
 	for (size_t l = 0; l < 4; ++l) {
 		const Format& f = plan.layers[l].tier[int(Tier::Regular)].fmt;
-		CHECK(f.k.scale == (l < 2 ? Scale::PerChannel : Scale::Norm));
-		CHECK(f.v.scale == Scale::Norm);
+		CHECK(f.k.scale == (l < 2 ? Scale::PerChannel : Scale::Codebook));
+		CHECK(f.v.scale == Scale::Codebook);
 		if (l < 2) {
 			CHECK(f.k.group == 128); // the codebooks' pages
 			CHECK(f.k.param_bits == 8);
-			CHECK(f.k.relax == relax_of_bits(f.k.bits));
+			CHECK(f.k.eta == eta_of_bits(f.k.bits));
 			CHECK_FALSE(f.k.rotate);
 		}
 	}

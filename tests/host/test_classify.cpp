@@ -1,6 +1,6 @@
 // Verdicts of one flush and choice of probe rows, against definitions written out here.
 #include "engine/core/error.h"
-#include "engine/kv/classify.h"
+#include "engine/kv_host/classify.h"
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -100,8 +100,8 @@ TEST_CASE("probes: the newest 5 % and 5 % of the rest, without repetition, by se
 	CHECK(probe_rows({.rank = Rank::LogWindow}, 100, 1).empty());
 	CHECK(probe_rows(s, 0, 1).empty());
 	CHECK(probe_rows({.rank = Rank::ScoreSum, .ratio = 1}, 100, 1).size() == 100); // all rows is the default
-	CHECK(probe_rows({.rank = Rank::KeyNorm, .ratio = 1}, 100, 1) == std::vector<uint32_t>{99}); // any that sees all
-	const Select norm = {.recent_keep = 3, .flush = 5, .rank = Rank::KeyNorm, .ratio = 1};
+	CHECK(probe_rows({.rank = Rank::KeyLength, .ratio = 1}, 100, 1) == std::vector<uint32_t>{99}); // any that sees all
+	const Select norm = {.recent_keep = 3, .flush = 5, .rank = Rank::KeyLength, .ratio = 1};
 	for (uint32_t i = 0; i < 8; ++i) CHECK(is_probe(norm, i, 1000 + i, 1) == (i == 7)); // the last before a flush
 }
 

@@ -1,8 +1,8 @@
 // Plans: formats and page layout of every layer, what each bit is spent on, and what cannot be stored.
 #include "engine/core/error.h"
-#include "engine/kv/cache.h"
-#include "engine/kv/counts.h"
-#include "engine/kv/plan.h"
+#include "engine/kv_host/cache.h"
+#include "engine/kv_host/counts.h"
+#include "engine/kv_host/plan.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -148,7 +148,7 @@ TEST_CASE("plan: layers with different bits, and who owns codes") {
 		const LayerPlan& L = p.layers[l];
 		CHECK(L.tier[R].fmt.k.bits == (l < 30 ? 2 : 1));
 		CHECK(L.tier[R].fmt.v.bits == (l < 2 ? 2 : 1));
-		CHECK(L.tier[R].fmt.k.relax == doctest::Approx(l < 30 ? 0.045 : 1.0 / 6));
+		CHECK(L.tier[R].fmt.k.eta == doctest::Approx(l < 30 ? 0.045 : 1.0 / 6));
 		CHECK(L.k_codes_of == l);
 		CHECK(L.v_codes_of == (l >= 16 && l % 2 ? l - 1 : l));
 		CHECK((page_of(p, l, R).v_codes == 0) == (l >= 16 && l % 2 == 1)); // really stored once
@@ -186,7 +186,7 @@ TEST_CASE("plan: what cannot be stored is refused in one line") {
 	CHECK_NOTHROW(plan("kivi2,bits@0-40=4"));
 	check_refused("mikv,km=0", kMistral, {"shared codes need the same tokens"});
 	check_refused("zipcache,per_head=on", kMistral, {"per_head=off or group=head"});
-	check_refused("kivi2,v.norm=sqrtmax", kMistral, {"k.group=all"});
+	check_refused("kivi2,v.prescale=sqrtmax", kMistral, {"k.group=all"});
 	check_refused("kivi2,page=64", kMistral, {"a group is a page"});
 	check_refused("kivi2,bits@3=0", kMistral, {"evicted in all layers or in none"});
 	check_refused("kivi2,k.group@3=64", kMistral, {"by 32 and by 64"});

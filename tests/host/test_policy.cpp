@@ -1,6 +1,6 @@
 // What users may type for --kv: names, options, defaults of the papers, and one line for everything that cannot be.
 #include "engine/core/error.h"
-#include "engine/kv/plan.h"
+#include "engine/kv_host/plan.h"
 #include <doctest/doctest.h>
 #include <set>
 
@@ -49,36 +49,36 @@ TEST_CASE("policy: the table has the methods and baselines, each with its paper'
 	const KvPolicy zip = parse_policy("zipcache");
 	CHECK(zip.salient.k.bits == 4);
 	CHECK(zip.regular.v.bits == 2);
-	CHECK(zip.regular.v.norm == Norm::SqrtMax);
+	CHECK(zip.regular.v.prescale == Prescale::SqrtMax);
 	CHECK(zip.select.ratio == 0.6);
 	CHECK(zip.select.flush == 100);
 	CHECK(zip.select.probe_recent == 0.05);
 	CHECK(zip.select.probe_random == 0.05);
 	const KvPolicy mikv = parse_policy("mikv");
 	CHECK(mikv.salient.k.bits == 16);
-	CHECK(mikv.regular.k.norm == Norm::Balance);
-	CHECK(mikv.regular.v.norm == Norm::None);
+	CHECK(mikv.regular.k.prescale == Prescale::Balance);
+	CHECK(mikv.regular.v.prescale == Prescale::None);
 	CHECK(mikv.select.ratio == 0.2);
 	CHECK(mikv.select.per_head);
 	const KvPolicy x = parse_policy("xquant");
 	CHECK(x.regular.k.bits == 1);
-	CHECK(x.regular.k.relax == doctest::Approx(1.0 / 6).epsilon(1e-12));
+	CHECK(x.regular.k.eta == doctest::Approx(1.0 / 6).epsilon(1e-12));
 	CHECK(x.share.v_first == 16);
 	CHECK(x.share.k_first == 32);
 	REQUIRE(x.layers.size() == 2);
 	CHECK(x.layers[0].last == 30);
 	CHECK(x.layers[1].last == 2);
-	CHECK(x.layers[0].quant.relax == 0.045);
+	CHECK(x.layers[0].quant.eta == 0.045);
 }
 
 TEST_CASE("policy: the strings of the golden cases mean what the cases say") {
 	KvPolicy p = parse_policy("kivi1,eta=0.25,group=32,recent_keep=32,flush=32");
-	CHECK(p.regular.k.relax == 0.25);
-	CHECK(p.regular.v.relax == 0.25);
+	CHECK(p.regular.k.eta == 0.25);
+	CHECK(p.regular.v.eta == 0.25);
 	CHECK(p.select.recent_keep == 32);
 	p = parse_policy("xquant,kq=0,vq=0,km=0,vm=0,eta1=0.16666667,group=32,recent_keep=96,flush=32");
 	CHECK(p.regular.k.bits == 1);
-	CHECK(p.regular.k.relax == 0.16666667);
+	CHECK(p.regular.k.eta == 0.16666667);
 	CHECK(p.layers[0].last == 0);
 	CHECK(p.share.k_first == 0);
 	CHECK(p.depth == 0);
@@ -91,7 +91,7 @@ TEST_CASE("policy: the strings of the golden cases mean what the cases say") {
 	p = parse_policy("mikv,ratio=0.2,group=32,recent_keep=0,per_head=off");
 	CHECK_FALSE(p.select.per_head);
 	CHECK(p.regular.k.group == 32);
-	CHECK(p.regular.k.norm == Norm::Balance);
+	CHECK(p.regular.k.prescale == Prescale::Balance);
 	p = parse_policy("streaming,sinks=4,recent=96");
 	CHECK(p.select.recent_keep + p.select.flush == 96);
 	CHECK(p.select.sinks == 4);
@@ -109,12 +109,12 @@ TEST_CASE("policy: options reach the tier and side they name") {
 	CHECK(p.regular.v.group == kGroupHead);
 	CHECK(p.regular.k.group == 32);
 	CHECK(p.regular.k.bits == 8);
-	p = parse_policy("zipcache,v.norm=none,v.group=128"); // tokenwise ablation: both tiers
-	CHECK(p.salient.v.norm == Norm::None);
-	CHECK(p.regular.v.norm == Norm::None);
+	p = parse_policy("zipcache,v.prescale=none,v.group=128"); // tokenwise ablation: both tiers
+	CHECK(p.salient.v.prescale == Prescale::None);
+	CHECK(p.regular.v.prescale == Prescale::None);
 	CHECK(p.salient.v.group == 128);
 	p = parse_policy("mikv,balance=off");
-	CHECK(p.regular.k.norm == Norm::None);
+	CHECK(p.regular.k.prescale == Prescale::None);
 	p = parse_policy("zipcache,score=accumulated,probe=all");
 	CHECK(p.select.rank == Rank::ScoreSum);
 	CHECK(p.select.probe_recent == 1);
@@ -136,8 +136,8 @@ TEST_CASE("policy: options reach the tier and side they name") {
 	CHECK(p.layers[1].last == 6);
 	CHECK(p.layers[1].quant.group == 32);
 	p = parse_policy("xquant,kq=31,vq=0,km=4,vm=2,eta1=0.3,eta2=0.09,group=128");
-	CHECK(p.regular.k.relax == 0.3);
-	CHECK(p.layers[0].quant.relax == 0.09);
+	CHECK(p.regular.k.eta == 0.3);
+	CHECK(p.layers[0].quant.eta == 0.09);
 	CHECK(p.layers[0].quant.group == 128);
 	CHECK(p.regular.k.group == 128);
 	CHECK(p.layers[0].last == 31);
@@ -157,24 +157,31 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 		return make_plan(parse_policy(text), shape).layers.at(layer).tier[int(Tier::Regular)].fmt.k;
 	};
 	CHECK(keys("kivi2,k.bits@3-3=4,k.eta@3-3=0", 3).bits == 4); // the second option adds to the first
-	CHECK(keys("kivi2,k.eta@3-3=0.1,k.bits@3=4", 3).relax == 0.1);
+	CHECK(keys("kivi2,k.eta@3-3=0.1,k.bits@3=4", 3).eta == 0.1);
 	CHECK(keys("kivi2,k.bits@3=4,k.group@3=32", 2).bits == 2);
 	CHECK(keys("asymkv,k.bits=4", 0).bits == 4); // its own rule has 2 bits in all layers
-	CHECK(keys("asymkv,eta1=0.1", 0).relax == 0);
-	CHECK(keys("kivi2,k.bits@1=1,eta1=0.2", 1).relax == 0.2);
-	CHECK(keys("kivi2,k.bits@1=1,k.eta@1=0.3,eta1=0.2", 1).relax == 0.3);
+	CHECK(keys("asymkv,eta1=0.1", 0).eta == 0);
+	CHECK(keys("kivi2,k.bits@1=1,eta1=0.2", 1).eta == 0.2);
+	CHECK(keys("kivi2,k.bits@1=1,k.eta@1=0.3,eta1=0.2", 1).eta == 0.3);
 	CHECK(keys("xquant,k.bits@3=4", 3).bits == 4); // layers that are typed do not scale with the depth
 	CHECK(keys("xquant,k.bits@3=4", 2).bits == 2);
 	check_refused("asymkv2/0,k.bits=4", {"kq", "stores keys at 4 bits"});
 	check_refused("kivi2,eta1=0.2", {"eta1 has no effect", "1 bit"});
 	check_refused("kivi2,probe=0.1", {"probe has no effect", "score=sum"});
-	check_refused("kivi2,key_norm=small", {"key_norm has no effect"});
-	check_refused("mikv,score=norm,probe=0.1", {"probe has no effect", "one row"});
-	check_refused("mikv,score=norm,key_norm=off", {"large or small"});
-	check_refused("mikv,key_norm=long", {"large, small or off"});
-	CHECK(parse_policy("mikv,score=norm").select.saliency() == Saliency{false, KeyNorm::Large});
-	CHECK(parse_policy("mikv,score=norm,key_norm=small").select.saliency() == Saliency{false, KeyNorm::Small});
-	CHECK(parse_policy("zipcache,key_norm=large").select.saliency() == Saliency{true, KeyNorm::Large});
+	check_refused("kivi2,key_length=small", {"key_length has no effect"});
+	check_refused("mikv,score=key_length,probe=0.1", {"probe has no effect", "one row"});
+	check_refused("mikv,score=key_length,key_length=off", {"large or small"});
+	check_refused("mikv,key_length=long", {"large, small or off"});
+	CHECK(parse_policy("mikv,score=key_length").select.saliency() == Saliency{false, KeyLength::Large});
+	CHECK(parse_policy("mikv,score=key_length,key_length=small").select.saliency() ==
+	      Saliency{false, KeyLength::Small});
+	CHECK(parse_policy("zipcache,key_length=large").select.saliency() == Saliency{true, KeyLength::Large});
+	// the options' former names are still read
+	CHECK(parse_policy("mikv,score=norm,key_norm=small").select ==
+	      parse_policy("mikv,score=key_length,key_length=small").select);
+	CHECK(parse_policy("kivi2,v.norm=none").regular == parse_policy("kivi2,v.prescale=none").regular);
+	CHECK(parse_policy("kivi2,k.scale@1=norm,k.group=64").layers ==
+	      parse_policy("kivi2,k.scale@1=codebook,k.group=64").layers);
 	CHECK(parse_policy("zipcache").select.saliency() == Saliency{});
 	check_refused("kivi2,stride=4", {"stride has no effect", "km or vm"});
 	check_refused("fp16,eta=0.1", {"eta has no effect", "packed"});
@@ -185,9 +192,9 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselves") {
 	KvPolicy p = parse_policy("turbo3/1");
 	CHECK(p.regular.k == Quant{.bits = 3,
-	                           .scale = Scale::Norm,
+	                           .scale = Scale::Codebook,
 	                           .group = 128,
-	                           .relax = kRelaxByBits,
+	                           .eta = kEtaByBits,
 	                           .rotate = true,
 	                           .mean = true,
 	                           .param_bits = 8});
@@ -195,19 +202,19 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	                           .layers[0]
 	                           .tier[int(Tier::Regular)]
 	                           .fmt;
-	CHECK(uniform.k.relax == 0.045);
-	CHECK(uniform.v.relax == 0.25);
+	CHECK(uniform.k.eta == 0.045);
+	CHECK(uniform.v.eta == 0.25);
 	CHECK(p.regular.v.bits == 1);
 	CHECK(parse_policy("turbo2").regular.v.bits == 2);
 	CHECK(parse_policy("turbo").regular.k.bits == 3);
 	p = parse_policy("mixed4/1");
 	const Format f = make_plan(p, {2, 2, 64}).layers[0].tier[int(Tier::Regular)].fmt;
 	CHECK(f.k.bits == 4);
-	CHECK(f.k.relax == 0);
-	CHECK(f.v.relax == 0.25);
-	CHECK(make_plan(parse_policy("mixed"), {2, 2, 64}).layers[0].tier[int(Tier::Regular)].fmt.v.relax == 0.045);
-	CHECK(parse_policy("mixed4/1,eta1=0.1").regular.v.relax == 0.1);
-	CHECK(parse_policy("kivi1").regular.v.relax == 0); // the paper's
+	CHECK(f.k.eta == 0);
+	CHECK(f.v.eta == 0.25);
+	CHECK(make_plan(parse_policy("mixed"), {2, 2, 64}).layers[0].tier[int(Tier::Regular)].fmt.v.eta == 0.045);
+	CHECK(parse_policy("mixed4/1,eta1=0.1").regular.v.eta == 0.1);
+	CHECK(parse_policy("kivi1").regular.v.eta == 0); // the paper's
 	CHECK(parse_policy("kivi2,bits=3").regular.v.bits == 3);
 	check_refused("turbo5", {"k.bits is '5'"});
 	check_refused("turbo3/", {"v.bits is ''"});
@@ -218,16 +225,16 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	check_refused("turbo,v.mean=on", {"mean=on is for keys"});
 	check_refused("turbo,group=all", {"32, 64 or 128 tokens"});
 	check_refused("turbo,param_bits=4", {"16 (f16), or 8"});
-	check_refused("turbo,norm=balance", {"norm=none"});
+	check_refused("turbo,prescale=balance", {"prescale=none"});
 	CHECK(!parse_policy("turbo,v.scale=token,v.group=32").regular.v.rotate); // nothing is left of the codebook
 	check_refused("turbo,v.rotate=on,v.scale=token", {"v.rotate has no effect"});
-	check_refused("rtn4,param_bits=8", {"scale=channel or scale=norm"});
-	check_refused("zipcache,param_bits=8", {"relative to a page", "norm=none"});
+	check_refused("rtn4,param_bits=8", {"scale=channel or scale=codebook"});
+	check_refused("zipcache,param_bits=8", {"relative to a page", "prescale=none"});
 	check_refused("kivi2,k.group=all,k.param_bits=8", {"relative to a page"});
 	check_refused("kivi2,bits=8,param_bits=8", {"codes of 8 bits", "at most 4 bits"});
 	CHECK(parse_policy("kivi2,param_bits=8").regular.v.param_bits == 8);
-	check_refused("kivi2,rotate=on", {"rotate=on is for scale=norm"});
-	check_refused("kivi2,mean=on", {"mean=on is for keys with scale=norm"});
+	check_refused("kivi2,rotate=on", {"rotate=on is for scale=codebook"});
+	check_refused("kivi2,mean=on", {"mean=on is for keys with scale=codebook"});
 	CHECK_THROWS_AS(make_plan(parse_policy("turbo,k.group=64"), {2, 2, 64}), Error); // values have pages of 128
 	CHECK_THROWS_AS(make_plan(parse_policy("turbo,km=0"), {2, 2, 64}), Error);
 }
@@ -342,9 +349,9 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("mikv,salient.bits=4,budget=64", {"budget caps"});
 	check_refused("kivi2,k.bits=0", {"K and V together"});
 	check_refused("kivi2,v.scale=channel", {"only keys can be per channel"});
-	check_refused("kivi2,v.norm=balance", {"the balancer is for keys"});
-	check_refused("kivi2,k.norm=sqrtmax", {"sqrtmax is for values"});
-	check_refused("kivi2,norm=loud", {"none, sqrtmax"});
+	check_refused("kivi2,v.prescale=balance", {"the balancer is for keys"});
+	check_refused("kivi2,k.prescale=sqrtmax", {"sqrtmax is for values"});
+	check_refused("kivi2,prescale=loud", {"none, sqrtmax"});
 	check_refused("kivi2,k.scale=row", {"channel or token"});
 	check_refused("kivi2,kq=4", {"2 and 1 bit", "start from kivi1, specache1, xquant, asymkv"});
 	check_refused("kivi2,W=32", {"score=log", "kivi2 has recent_keep"});

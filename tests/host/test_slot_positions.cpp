@@ -1,5 +1,5 @@
 // Positions of packed tokens: whatever is set comes back, sealed or not, and a step can be taken back.
-#include "engine/kv/slot_positions.h"
+#include "engine/kv_host/slot_positions.h"
 #include <doctest/doctest.h>
 #include <random>
 

@@ -308,7 +308,7 @@ bool Reference::full() const {
 
 void Reference::judge(size_t leaving) {
 	const Select& s = plan.policy.select;
-	const bool scored = s.rank == Rank::ScoreSum || s.rank == Rank::ScoreMean || s.rank == Rank::KeyNorm;
+	const bool scored = s.rank == Rank::ScoreSum || s.rank == Rank::ScoreMean || s.rank == Rank::KeyLength;
 	const bool in_f16 = scored && plan.policy.salient.k.bits == 16 && plan.policy.salient.v.bits == 16;
 	std::vector<Tok> pool;
 	if (s.rank == Rank::LogWindow || in_f16) pool = kept, kept.clear();

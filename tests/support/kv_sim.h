@@ -1,6 +1,6 @@
 // A device made of lists: executes the moves a KvCache asks for, and checks what the cache says against what is there.
 #pragma once
-#include "engine/kv/cache.h"
+#include "engine/kv_host/cache.h"
 #include <map>
 #include <memory>
 #include <set>

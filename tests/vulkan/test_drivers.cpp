@@ -38,7 +38,7 @@ std::string good_driver(const std::string& name = test_driver()) { // an ICD fil
 		select_test_device(name);
 		return std::getenv("VK_DRIVER_FILES");
 	} catch (const Error& e) {
-		MESSAGE("skipped: " << name << ": " << e.what());
+		skip(name + ": " + e.what());
 		return "";
 	}
 }

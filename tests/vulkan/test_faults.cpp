@@ -27,7 +27,7 @@ bool no_device() {
 		(void)open_test_device(test_driver());
 		return false;
 	} catch (const Error& e) {
-		MESSAGE("skipped: " << test_driver() << ": " << e.what());
+		skip(test_driver() + ": " + e.what());
 		return true;
 	}
 }

@@ -111,7 +111,7 @@ TEST_CASE("radv: assembly, where it is asked for") {
 TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the registers and cycles of the baseline") {
 	const std::string icd = radv();
 	if (icd.empty()) {
-		MESSAGE("skipped: no RADV driver (package mesa-vulkan-drivers)");
+		skip("no RADV driver (package mesa-vulkan-drivers)");
 		return;
 	}
 	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd); // the loader finds this one only
@@ -127,7 +127,7 @@ TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the 
 		const vk::VulkanDevices devices(options_from_environment());
 		REQUIRE(devices.reports().size() == 1);
 		if (!vendor_drivers() && devices.reports()[0].limits.empty()) {
-			MESSAGE("skipped: this RADV has no RADV_FORCE_FAMILY, newer ones dropped it; radv26 has AMD's compiler");
+			skip("this RADV has no RADV_FORCE_FAMILY, newer ones dropped it; radv26 has AMD's compiler");
 			return;
 		}
 		driver = devices.reports()[0].info.driver;

@@ -278,7 +278,7 @@ TEST_CASE("vulkan: T72 long work runs in short submissions") {
 	if (!device) return;
 	VulkanBackend& b = *device;
 	if (b.caps().tick_ns <= 0) {
-		MESSAGE("skipped: this device has no timestamps");
+		skip("this device has no timestamps");
 		return;
 	}
 	Rig rig(b);
@@ -418,7 +418,7 @@ TEST_CASE("vulkan: times of ops by label") {
 	if (!device) return;
 	VulkanBackend& b = *device;
 	if (b.caps().tick_ns <= 0) {
-		MESSAGE("skipped: this device has no timestamps");
+		skip("this device has no timestamps");
 		return;
 	}
 	Board x(b, 64);

@@ -3,6 +3,7 @@
 #include "backends/vulkan/vulkan_backend.h"
 #include "tests/support/devices.h"
 #include "tests/support/scoped_env.h"
+#include "tests/support/skip.h"
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -23,7 +24,7 @@ class VulkanDevice {
 			vulkan_ = dynamic_cast<vk::VulkanBackend*>(backend_.get());
 		} catch (const Error& e) {
 			if (e.code != Code::NotFound) throw;
-			MESSAGE("skipped: " << test_driver() << ": " << e.what());
+			skip(test_driver() + ": " + e.what());
 		}
 	}
 	explicit operator bool() const { return vulkan_ != nullptr; }

@@ -28,7 +28,7 @@ def describe(header):
     functions = sorted(squeeze(f) for f in re.findall(r"^KVRUN_API\s+([^;{]+);", text, flags=re.M))
     callbacks = sorted(squeeze(c) for c in re.findall(r"^typedef\s+([^;{}]*\(\*kvrun_\w+\)\([^;]*\));", text, flags=re.M))
     structs = {name: body for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", text, flags=re.S)}
-    enums = [body for body in re.findall(r"enum \{(.*?)\}", text, flags=re.S)]
+    enums = [body for body in re.findall(r"enum (?:KVRUN_INT_ENUM )?\{(.*?)\}", text, flags=re.S)]
     program = ["#include <stddef.h>", "#include <stdio.h>", f'#include "{os.path.abspath(header)}"', "int main(void) {"]
     for name, body in sorted(structs.items()):
         program.append(f'printf("struct {name} size %zu\\n", sizeof({name}));')

@@ -6,22 +6,24 @@ engine/README.md draws the table: a layer may include itself and the layers list
 import os, re, sys
 
 LAYERS = [  # path prefix, layer, layers it may include besides its own
-    ("engine/core/", "core", []),
+    ("engine/core/json_reader.h", "json_reader.h", []),
+    ("engine/core/", "core", ["json_reader.h"]),
     ("shaders/shared/", "shared", []),
-    ("engine/kv/", "kv", ["core", "shared"]),
-    ("backends/cpu/", "cpu", ["core", "shared", "kv", "backend", "registry.h"]),
-    ("backends/vulkan/", "vulkan", ["core", "shared", "kv", "backend", "shaders", "registry.h"]),
-    ("backends/cuda/", "cuda", ["core", "shared", "kv", "backend", "registry.h"]),
+    ("engine/kv_host/", "kv_host", ["core", "shared"]),
+    ("backends/cpu/", "cpu", ["core", "shared", "kv_host", "backend", "registry.h"]),
+    ("backends/vulkan/", "vulkan", ["core", "shared", "kv_host", "backend", "shaders", "registry.h"]),
+    ("backends/cuda/", "cuda", ["core", "shared", "kv_host", "backend", "registry.h"]),
     ("backends/registry.h", "registry.h", ["core", "backend"]),
     ("backends/registry.cpp", "registry", ["core", "backend", "registry.h", "cpu", "cuda", "vulkan"]),
-    ("backends/", "backend", ["core", "shared", "kv"]),
-    ("models/", "models", ["core", "shared", "backend"]),
-    ("engine/cache/", "cache", ["core", "shared", "kv", "backend"]),
-    ("engine/run/", "run", ["core", "shared", "kv", "backend", "registry.h", "models", "cache"]),
+    ("backends/", "backend", ["core", "shared", "kv_host"]),
+    ("models/", "models", ["core", "json_reader.h", "shared", "backend"]),
+    ("engine/kv_device/", "kv_device", ["core", "shared", "kv_host", "backend"]),
+    ("engine/run/", "run", ["core", "shared", "kv_host", "backend", "registry.h", "models", "kv_device"]),
     ("engine/kvrun.h", "kvrun.h", []),
-    ("engine/", "api", ["kvrun.h", "core", "shared", "kv", "backend", "registry.h", "models", "cache", "run"]),
+    ("engine/", "api", ["kvrun.h", "core", "json_reader.h", "shared", "kv_host", "backend", "registry.h", "models",
+                        "kv_device", "run"]),
     ("shaders/", "shaders", ["shared"]),
-    ("tools/serve/", "serve", ["kvrun.h", "top"]),  # the product through its C API
+    ("tools/serve/", "serve", ["kvrun.h", "json_reader.h", "top"]),  # the product through its C API
     ("tools/chat/", "chat", ["kvrun.h", "top"]),
     ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "top"]),
     ("tools/desktop/", "desktop", ["kvrun.h", "chat", "top"]),
@@ -67,10 +69,10 @@ def self_test():
     files = {"engine/core/a.h", "models/m.h", "backends/backend.h", "backends/cpu/c.h", "shaders/shared/kv_page.h"}
     bad = lambda path, text: problems(path, text, files.__contains__)
     assert bad("engine/core/a.h", '#include "models/m.h"')
-    assert bad("engine/kv/x.cpp", '  #  include "backends/backend.h"')
+    assert bad("engine/kv_host/x.cpp", '  #  include "backends/backend.h"')
     assert bad("backends/vulkan/v.cpp", '#include "backends/cpu/c.h"')
     assert bad("backends/ops.h", '#include "backends/cpu/c.h"')
-    assert bad("engine/cache/c.cpp", '#include "models/m.h"')
+    assert bad("engine/kv_device/c.cpp", '#include "models/m.h"')
     assert bad("models/m.cpp", '#include <vulkan/vulkan.h>')
     assert bad("backends/vulkan/v.cpp", '#include <cuda_runtime.h>')
     assert bad("backends/cuda/c.cu", '#include "backends/cpu/c.h"')

@@ -144,15 +144,15 @@ def ablations(kvrun, only):
     token, grouped = "k.scale=token,k.group=all", "k.scale=token,k.group=32"
     tables["granularity"] = ("Granularity of keys / values (ZipCache, Table 1), 4 and 2 bits, 60 % salient", lambda: [
         ("channelwise / channel-separable tokenwise", "zipcache"),
-        ("channelwise / tokenwise", "zipcache,v.norm=none"),
-        ("channelwise / tokenwise in groups of 32", "zipcache,v.norm=none,v.group=32"),
-        ("tokenwise / tokenwise", f"zipcache,{token},v.norm=none"),
-        ("both tokenwise in groups of 32", f"zipcache,{grouped},v.norm=none,v.group=32"),
-        ("channelwise by 32 tokens / in groups of 32", "zipcache,k.group=32,v.norm=none,v.group=32")])
+        ("channelwise / tokenwise", "zipcache,v.prescale=none"),
+        ("channelwise / tokenwise in groups of 32", "zipcache,v.prescale=none,v.group=32"),
+        ("tokenwise / tokenwise", f"zipcache,{token},v.prescale=none"),
+        ("both tokenwise in groups of 32", f"zipcache,{grouped},v.prescale=none,v.group=32"),
+        ("channelwise by 32 tokens / in groups of 32", "zipcache,k.group=32,v.prescale=none,v.group=32")])
     tables["steps"] = ("From ZipCache towards KIVI, one thing at a time", lambda: [
         ("as it is", "zipcache"), ("every row a probe", "zipcache,probe=all"), ("80 % salient", "zipcache,ratio=0.8"),
         ("newest 32 never packed", "zipcache,recent_keep=32"), ("K by 32 tokens, V in groups of 32",
-        "zipcache,k.group=32,v.norm=none,v.group=32"), ("KIVI", "kivi2,recent=64")])
+        "zipcache,k.group=32,v.prescale=none,v.group=32"), ("KIVI", "kivi2,recent=64")])
     tables["balancer"] = ("Channel balancer (MiKV, Table 2), 20 % in f16", lambda: [
         ("2 bits, on", "mikv"), ("2 bits, off", "mikv,balance=off"),
         ("1 bit, on", "mikv,bits=1", "mikv,bits=1"), ("1 bit, off", "mikv,bits=1,balance=off", "mikv,bits=1")])
@@ -163,7 +163,7 @@ def ablations(kvrun, only):
         ("both per token, 2 bits", "rtn2,recent=64", "kivi2,recent=64"),
         ("MiKV: balanced keys", "mikv", "mikv"), ("no balancer", "mikv,balance=off", "mikv"),
         ("ZipCache: channel-separable values", "zipcache", "zipcache"),
-        ("values per token", "zipcache,v.norm=none", "zipcache"),
+        ("values per token", "zipcache,v.prescale=none", "zipcache"),
         ("codebooks, rotated, 2 bits", turbo, turbo), ("not rotated", turbo + ",rotate=off", turbo),
         ("rotated, no means", turbo + ",mean=off", turbo)])
 

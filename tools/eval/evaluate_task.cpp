@@ -1,6 +1,6 @@
 // Look-up tasks: questions made from a seed, asked under each cache policy, and the share of right answers.
 #include "engine/core/splitmix64.h"
-#include "engine/kv/choose.h"
+#include "engine/kv_host/choose.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/evaluate_cost.h"
 #include "tools/eval/words.h"

@@ -1,7 +1,7 @@
 // A prompt given as tensors through the device's own cache path.
 #include "tools/eval/replay.h"
-#include "engine/cache/prefill.h"
-#include "engine/cache/readback.h"
+#include "engine/kv_device/prefill.h"
+#include "engine/kv_device/readback.h"
 #include <algorithm>
 #include <cmath>
 
@@ -108,7 +108,8 @@ class Replay {
 
 	void prompt(ReplayResult& r, const std::function<void(uint32_t)>& progress) {
 		const Select& s = plan_.policy.select;
-		const bool probes = s.rank != Rank::KeyNorm && s.probe_recent + s.probe_random < 1; // else by the policy's rule
+		const bool probes =
+		    s.rank != Rank::KeyLength && s.probe_recent + s.probe_random < 1; // else by the policy's rule
 		KvPrefill prompt(be_, scratch_, seq_, in_.n_tokens, scratch_kv_, in_.n_heads, ubatch_,
 		                 probes ? std::span<const uint32_t>(in_.probes) : std::span<const uint32_t>());
 		for (uint32_t l = 0; l < in_.n_layers; ++l) {

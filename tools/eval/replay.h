@@ -2,7 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "engine/core/npy.h"
-#include "engine/kv/plan.h"
+#include "engine/kv_host/plan.h"
 #include <functional>
 
 namespace kvrun {

@@ -1,0 +1,171 @@
+// The cache side of one prompt block of one sequence.
+#include "engine/kv_device/prefill.h"
+#include "engine/core/round.h"
+#include "engine/kv_device/fetch.h"
+#include <algorithm>
+
+namespace kvrun {
+
+uint32_t KvPrefill::tail_rows(const KvSequence& s) { return s.plan().keeps_all ? 0 : s.cache().n_f16_slots(); }
+
+KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t n_new, const KvRows& own,
+                     uint32_t n_heads, uint32_t most_rows, std::span<const uint32_t> probes)
+    : be_(be), scratch_(scratch), seq_(seq), own_(own), n_new_(n_new), n_heads_(n_heads),
+      most_rows_(std::min(most_rows, n_new)) {
+	const uint32_t first = seq.n_tokens();
+	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
+	seq_.cache().begin_prompt(n_new, probes);
+	try {
+		seq_.copy_pages();
+		prepare(first);
+	} catch (...) {
+		seq_.cache().cancel_prompt();
+		throw;
+	}
+}
+
+void KvPrefill::prepare(uint32_t first_token) {
+	const KvPlan& plan = seq_.plan();
+	const uint32_t n_kv = plan.shape.n_kv_heads, head_words = plan.shape.head_dim / 2;
+	const uint32_t cap = own_.k.shape[1]; // rows of the scratch
+	seq_.fit_sums();
+	seq_.sync(); // tables of what is older
+	probes_.assign(seq_.cache().probe_rows().begin(), seq_.cache().probe_rows().end());
+	for (const LayerPlan& L : plan.layers) balances_ |= first_token == 0 && L.balanced;
+	if (first_token > 0 && !plan.keeps_all) undo_.begin(be_, seq_);
+
+	StepTable table;
+	const size_t n = size_t(n_new_) * n_kv * 2;
+	const std::span<uint32_t> dst = table.at(table.take(n), n);
+	for (uint32_t t = 0; t < n_new_; ++t)
+		for (uint32_t h = 0; h < n_kv; ++h)
+			dst[(size_t(t) * n_kv + h) * 2] = dst[(size_t(t) * n_kv + h) * 2 + 1] = (h * cap + t) * head_words;
+	table.upload(be_, dst_);
+	if (!probes_.empty()) rows_ = be_.alloc(size_t(most_rows_) * 4, Mem::Device, "probe rows");
+
+	if (plan.ranked() || balances_) {
+		const auto aligned = [](size_t words) { return align_up(words * 4, kBufferAlign); };
+		const size_t lse = aligned(size_t(most_rows_) * n_heads_), sums = aligned(size_t(n_kv) * n_new_);
+		const size_t maxima = aligned(size_t(n_kv) * plan.shape.head_dim);
+		score_ = be_.alloc(lse + sums + maxima, Mem::Device, "scores");
+		lse_ = view(score_, 0, DType::F32, most_rows_, n_heads_);
+		sums_ = view(score_, lse, DType::F32, n_kv, n_new_);
+		q_max_ = view(score_, lse + sums, DType::F32, n_kv, plan.shape.head_dim);
+	}
+}
+
+KvPrefill::~KvPrefill() {
+	if (done_) return;
+	try {
+		if (seq_.fetch()) be_.submit(), be_.wait(); // copies to the host may be under way
+		undo_.restore(seq_);
+		seq_.cache().cancel_prompt();
+	} catch (...) { // half of the layers hold tokens of this block where older ones were
+		seq_.cache().cancel_prompt();
+		seq_.reset();
+	}
+}
+
+KvDst KvPrefill::destination(uint32_t first, uint32_t n) const {
+	const uint32_t n_kv = seq_.plan().shape.n_kv_heads;
+	return {as_words(own_.k), as_words(own_.v), table_view(dst_, size_t(first) * n_kv * 2, n, n_kv, 2), 1};
+}
+
+void KvPrefill::begin_layer(uint32_t) {
+	const auto zero = [&](const View& v) {
+		const std::vector<float> zeros(v.elements());
+		be_.write(*v.buf, v.at, std::as_bytes(std::span(zeros)));
+	};
+	if (!probes_.empty()) zero(sums_);
+	if (balances_) zero(q_max_);
+}
+
+const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows) {
+	if (seq_.runs(l).empty()) return nullptr;
+	if (read_layer_ != l || read_rows_ != n_rows) {
+		StepTable table;
+		const uint32_t piece = prompt_piece(seq_.pool().device(), seq_, l);
+		const ReadRows rows{&seq_, 0, n_rows, piece};
+		read_plan_.build(l, {&rows, 1}, /*extra=*/1, table);
+		table.upload(be_, read_words_);
+		read_layer_ = l, read_rows_ = n_rows;
+	}
+	const KvShape& shape = seq_.plan().shape;
+	const View parts = scratch_.parts_view(be_, read_plan_.n_parts(), n_heads_, shape.head_dim);
+	read_ = read_plan_.read(seq_.pool(), read_words_, parts, shape.n_kv_heads);
+	return &read_;
+}
+
+void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first) {
+	const uint32_t n = q.shape[0];
+	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
+	const KvRead* read = older(l, n);
+	const auto lo = std::ranges::lower_bound(probes_, first);
+	const bool scores = lo != probes_.end() && *lo < first + n;
+	const KvRows own{own_.k, own_.v, first};
+	const View lse = scores ? rows(lse_, 0, n) : View();
+	be_.attend_prompt(out, lse, q, own, read);
+	if (scores) score(l, q, lse, first, own);
+	if (balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max_, q);
+}
+
+// Attention that tokens receive from the probe rows of a piece.
+void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first, const KvRows& own) {
+	std::vector<uint32_t> listed; // relative to the piece
+	for (auto at = std::ranges::lower_bound(probes_, first); at != probes_.end() && *at < first + q.shape[0]; ++at)
+		listed.push_back(*at - first);
+	be_.write(rows_, 0, std::as_bytes(std::span(listed)));
+	const View probe = view(rows_, 0, DType::U32, uint32_t(listed.size()));
+	be_.score_prompt(sums_, q, lse, probe, own, seq_.plan().policy.select.saliency());
+	if (!seq_.cache().n_f16_slots()) return;
+	StepTable table;
+	const ScoreRows rows{&seq_, 0, uint32_t(listed.size()), prompt_piece(seq_.pool().device(), seq_, l)};
+	slot_plan_.build(l, {&rows, 1}, table);
+	if (slot_plan_.empty()) return;
+	table.upload(be_, slot_words_);
+	be_.score_slots(q, lse, slot_plan_.read(seq_.pool(), slot_words_, probe, seq_.plan().shape.n_kv_heads));
+}
+
+void KvPrefill::plan_moves(uint32_t l) {
+	const KvPlan& plan = seq_.plan();
+	if (balances_ && plan.layers[l].balanced) be_.kv_balance(seq_.balance(l), q_max_, own_, n_new_);
+	std::vector<float> slot_sums;
+	if (plan.ranked()) {
+		std::vector<float> raw;
+		new_scores_.assign(sums_.elements(), 0.f); // no probe rows: nobody received any attention
+		if (!probes_.empty()) be_.read(*sums_.buf, sums_.at, std::as_writable_bytes(std::span(new_scores_)));
+		if (seq_.cache().n_f16_slots()) seq_.read_sums(l, 1, raw);
+		be_.submit();
+		be_.wait();
+		slot_sums = seq_.sums_of(raw);
+	}
+	move_layer_ = l;
+	const KvMoves& moves = seq_.cache().prompt_moves(l, new_scores_, slot_sums);
+	StepTable table;
+	moves_.begin(plan.shape.n_kv_heads, n_new_);
+	moves_.add(seq_, l, moves);
+	moves_.end(seq_.pool(), table);
+	KV_ASSERT(moves_.rows() <= own_.k.shape[1]);
+	if (moves_.empty()) return;
+	undo_.save(seq_, l, moves);
+	table.upload(be_, store_);
+}
+
+bool KvPrefill::move(uint64_t most_tokens) {
+	if (!moves_.enqueue_some(be_, store_, own_, most_tokens)) return false;
+	if (KvFetch* f = seq_.fetch()) { // the layer's own keys and values, and what it gathered
+		for (uint32_t h = 0; h < seq_.plan().shape.n_kv_heads; ++h)
+			f->host().keep(move_layer_, h, own_, 0, seq_.n_tokens(), n_new_);
+		f->keep(move_layer_, own_, moves_.leaving(0));
+	}
+	return true;
+}
+
+void KvPrefill::end() {
+	if (KvFetch* f = seq_.fetch()) f->prompt_read(seq_.n_tokens(), n_new_);
+	seq_.cache().end_prompt();
+	seq_.clear_sums();
+	done_ = true;
+}
+
+} // namespace kvrun

@@ -1,0 +1,107 @@
+// KvCache: slots, pages, live bits and positions of one sequence; says what to move, moves nothing. No Backend.
+#pragma once
+#include "engine/kv_host/plan.h"
+#include <memory>
+#include <span>
+
+namespace kvrun {
+
+class TokenSet;
+
+struct PageCopy { // a page that was shared and is about to be written
+	uint32_t layer;
+	uint32_t from, to; // ids in the pool
+	uint32_t words;
+};
+
+class KvCache {
+ public:
+	// `seed` decides the random probe rows. Plan and pool must outlive the cache.
+	KvCache(const KvPlan&, PagePool&, uint64_t seed = 1);
+	~KvCache();
+	KvCache(KvCache&&) noexcept;
+	KvCache& operator=(KvCache&&) noexcept;
+
+	const KvPlan& plan() const;
+	uint32_t n_tokens() const; // in the sequence, evicted ones included
+	void reset() noexcept;     // forgets everything and returns all pages
+
+	// The same tokens in the same pages, for a sequence of its own: pages have one owner more, and whoever writes to
+	// one first gets a copy (copies()). Not while a prompt or a token is under way.
+	KvCache fork() const;
+	// Largest n_tokens <= n to which truncate() can go back: the state is then, to the bit, what it was at n_tokens.
+	// That is as long as no token after it was judged, and none of their rows fed a score; else 0, which reset()
+	// reaches.
+	uint32_t exact_position(uint32_t n) const;
+	void truncate(uint32_t n_tokens); // to an exact position
+	// Pages that begin_prompt() or begin_token() replaced, because another sequence shares them: a device copies their
+	// content before anything else, also when the prompt or token is then cancelled.
+	std::span<const PageCopy> copies() const;
+	void copies_done(); // they have been made
+
+	// Tells the pool what n_new prompt tokens, in one piece or several, and a short answer will take.
+	void reserve_hint(uint32_t n_new);
+	// ---- a prompt of n_new tokens. Views stay as they were until end_prompt().
+	// Reserves the pages of all layers; throws Error{OutOfMemory} naming need, budget and a policy that fits, with
+	// nothing changed. `rows`: prompt rows (0-based, ascending) that feed the score, instead of the policy's choice.
+	void begin_prompt(uint32_t n_new, std::span<const uint32_t> rows = {});
+	// Prompt rows whose attention feeds the score; all of 0 .. n_new - 1 for policies that score every row, none for
+	// policies without scores.
+	std::span<const uint32_t> probe_rows() const;
+	// What to do with layer `l`, called once per layer in ascending order, after the layer's attention. By score:
+	// new_scores (n_kv_heads, n_new) = attention each new token received from the probe rows, summed over the rows,
+	// averaged over the query heads of a kv head; slot_scores (n_kv_heads, n_f16_slots()) the same for older tokens by
+	// f16 slot, decode rows since the last flush included (empty: none). Other policies: both empty.
+	const KvMoves& prompt_moves(uint32_t l, std::span<const float> new_scores = {},
+	                            std::span<const float> slot_scores = {});
+	void end_prompt();
+	bool in_prompt() const; // begun and neither ended nor cancelled
+	void cancel_prompt();   // instead of end_prompt(): the new tokens never were, their pages go back
+
+	// ---- one decoded token
+	bool flush_due() const;    // the next token makes the window flush
+	bool wants_scores() const; // ... and the flush is judged by score: begin_token() needs scores, and the
+	                           // device's sums restart from zero after it
+	// Makes room for and places the next token; from here on it is live. slot_scores (n_layers, n_kv_heads,
+	// n_f16_slots()) f32: attention received by the token in each f16 slot since the last flush or prompt, averaged
+	// over the query heads of a kv head; only if wants_scores(). Throws OutOfMemory with nothing changed.
+	void begin_token(std::span<const float> slot_scores = {});
+	void end_token(); // the token and the flush are done
+	void
+	cancel_token(); // instead of end_token(): everything is as before begin_token(), if no move was carried out yet
+	bool in_token() const; // begun and neither ended nor cancelled
+	bool flushed() const;  // begin_token() made the window flush
+	// Moves of the flush that begin_token() made, to do before the new token is stored; empty without a flush.
+	const KvMoves& token_moves(uint32_t l);
+	uint32_t token_slot(uint32_t l, uint32_t head) const; // f16 slot of the newest token
+	bool token_scores() const;                            // the attention of the newest token's row feeds the score
+
+	// ---- what attention reads. Logical pages of a tier are numbered from 0; slot = logical page * page + index.
+	uint32_t n_pages(uint32_t l, Tier) const;
+	uint32_t n_f16_slots() const;                             // the same in all layers
+	std::span<const uint32_t> pages(uint32_t l, Tier) const;  // ids in the pool, by logical page
+	std::span<const uint32_t> blocks(uint32_t l, Tier) const; // block id of each logical page; empty: in pages
+	std::span<const uint32_t> live(uint32_t l, Tier, uint32_t head) const;  // (n_pages, 4) one bit per token
+	std::vector<uint32_t> positions(uint32_t l, Tier, uint32_t head) const; // (n_pages * page) kNone: empty slot
+	uint32_t position(uint32_t l, Tier, uint32_t head, uint32_t slot) const;
+	uint64_t version(uint32_t l, Tier) const; // changes whenever one of the above does
+	uint64_t pages_version() const; // changes whenever pages() or blocks() do in any other way than getting longer
+	// By position, (n_tokens): 0 f16 (window, sinks, log survivors, waiting), 1 Salient, 2 Regular, 3 evicted.
+	std::vector<uint8_t> tiers(uint32_t l, uint32_t head) const;
+
+	KvBytes bytes() const; // of this sequence
+
+	// ---- in a file: everything but what lies in pages. Not while a prompt or a token is under way.
+	std::vector<std::byte> save_books() const;
+	// A cache with the books that one of the same plan has saved, in pages of its own, whose content the caller brings.
+	// The bytes may be anything: throws Error{Format} naming what is wrong in them, Error{OutOfMemory} where the pages
+	// do not fit.
+	static KvCache load_books(const KvPlan&, PagePool&, uint64_t seed, std::span<const std::byte>);
+
+ private:
+	struct State;
+	std::unique_ptr<State> s_;
+	const TokenSet& set(uint32_t l, uint32_t head) const;
+};
+
+} // namespace kvrun

@@ -1,0 +1,135 @@
+// KvPolicy + model shape -> KvPlan: per-layer formats, page layout and sizes; and the moves a cache asks a device for.
+#pragma once
+#include "engine/kv_host/page_pool.h"
+#include "engine/kv_host/policy.h"
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+struct KvShape {
+	uint32_t n_layers, n_kv_heads, head_dim;
+};
+
+constexpr uint32_t kAllHeads = UINT32_MAX; // a move of all kv heads of a layer at once
+
+// What one page (or one parameter block) holds, in 32-bit words; the sections follow each other in this order, each
+// starting at a multiple of 4 words. Page layout: shaders/shared/kv_page.h.
+struct PageFormat {
+	Format fmt;                          // groups resolved
+	uint32_t page = 0;                   // tokens; 0: a parameter block
+	uint32_t k_codes = 0, v_codes = 0;   // words; 0: not stored here
+	uint32_t k_params = 0, v_params = 0; // words; in a block: K parameters, V channel factors
+	uint32_t k_codes_at = 0, v_codes_at = 0, k_params_at = 0, v_params_at = 0; // word offsets
+	uint32_t words = 0;                                                        // of the whole page
+	size_t bytes() const { return size_t(words) * 4; }
+	bool operator==(const PageFormat&) const = default;
+};
+
+// How tokens get into the pages of a packed tier. The same in every layer, for the token structure is shared.
+enum class Fill : uint8_t {
+	None,   // nothing is stored: the tier is unused, or means eviction
+	Append, // parameters per token: the last page fills up token by token
+	Group,  // K per channel in runs of one page: a page is written whole, tokens wait in f16 until there are enough
+	Block,  // parameters over all tokens compressed together: new pages each time, the last one partly live
+};
+
+struct TierPlan {
+	Format fmt;                     // groups resolved
+	uint16_t page_format = 0xffff;  // index into KvPlan::formats; 0xffff: nothing stored
+	uint16_t block_format = 0xffff; // index into KvPlan::formats; 0xffff: parameters are in the pages
+};
+struct LayerPlan {
+	TierPlan tier[kTiers];
+	uint16_t k_codes_of, v_codes_of; // layer that owns the Regular codes; itself unless shared
+	bool balanced = false;           // a channel balancer is stored for this layer
+};
+struct KvPlan {
+	KvShape shape;
+	KvPolicy policy;
+	std::vector<PageFormat> formats;
+	std::vector<LayerPlan> layers;
+	uint32_t page[kTiers]; // tokens per page of each tier
+	Fill fill[kTiers];     // F16: Append
+	bool keeps_all;        // nothing ever leaves the f16 tier
+	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
+	bool empties_f16;      // a flush leaves no token in f16, so that its pages can go back
+	uint32_t n_groups;     // token structures: 1, or n_layers where layers judge for themselves
+	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
+	const PageFormat& page_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].page_format]; }
+	const PageFormat& block_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].block_format]; }
+	bool fetches() const { return policy.fetch > 0; }
+	bool speculates() const { return fetches() && !policy.fetch_sync; }
+	bool ranked() const { return ranks_by_score(policy.select.rank); }
+	// Bytes beside the pages: page table (4 words) and live bits (4 words per token set) of one page of one layer.
+	size_t table_bytes() const { return 16 + 16 * size_t(n_heads); }
+	// Pages of a layer for what is fetched, with so many packed pages.
+	uint32_t fetch_pages(const uint32_t (&pages)[kTiers]) const;
+	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then
+	size_t balancer_bytes() const;                               // of one layer: (n_kv_heads, head_dim) f16
+	size_t f16_bytes(uint64_t n_tokens) const {                  // what plain f16 takes, without any page
+		return size_t(4) * shape.n_layers * shape.n_kv_heads * shape.head_dim * n_tokens;
+	}
+};
+
+// Pure; throws Error{Invalid} on a policy that cannot be stored with this shape.
+KvPlan make_plan(const KvPolicy&, const KvShape&);
+// The same for a cache on a device, which packs both sides of a token or neither: else Error{Unsupported}.
+KvPlan make_device_plan(const KvPolicy&, const KvShape&);
+
+// Bytes of a cache by what they hold. Everything a device allocates for a sequence is in exactly one of these.
+struct KvBytes {
+	size_t f16 = 0;                    // live tokens of the f16 tier
+	size_t codes = 0;                  // packed codes of live tokens
+	size_t k_params = 0, v_params = 0; // (scale, zero) of live tokens and blocks, V channel factors, balancers
+	size_t slack = 0;                  // slots of allocated pages that hold no live token, padding
+	size_t tables = 0;                 // page tables
+	size_t live = 0;                   // live masks
+	size_t fetch = 0;                  // what a step fetches: f16 pages, memory it arrives in, masks and tables
+	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch; }
+};
+// The cache after a prompt of n_tokens, nothing generated yet (scores do not change how many tokens go where).
+KvBytes bytes_at(const KvPlan&, uint64_t n_tokens);
+// Bits of codes per element outside the f16 window: what papers quote.
+double code_bits(const KvPlan&);
+// Bits per element with everything counted.
+double stored_bits(const KvPlan&, uint64_t n_tokens);
+// Largest number of tokens whose cache takes no more than budget_bytes; at most `limit`.
+uint64_t tokens_that_fit(const KvPlan&, size_t budget_bytes, uint64_t limit);
+// The policy of the table with the most bits whose cache of n_tokens fits the budget; empty if there is none.
+std::string policy_that_fits(const KvShape&, uint64_t n_tokens, size_t budget_bytes);
+
+// ---- what a cache asks a device to do, in this order: blocks, packs, stores
+
+// Sources of moves: an f16 slot of the layer (logical page * page + index in it) or, with this bit, a token of the
+// prompt's scratch.
+constexpr uint32_t kFromScratch = 0x80000000u;
+
+struct KvBlockMove { // compute a parameter block over tokens that are compressed together
+	Tier tier;
+	uint32_t head;   // kv head whose part of the block this is, or kAllHeads
+	uint32_t src, n; // KvMoves::sources[src .. src + n)
+	uint32_t block;  // id in the pool
+};
+struct KvMove {                // a run of tokens into consecutive slots of one page
+	Tier tier;                 // F16: as it is; else quantised with the layer's format of this tier
+	uint32_t head;             // kv head, or kAllHeads
+	uint32_t src, n;           // KvMoves::sources[src .. src + n)
+	uint32_t page;             // id in the pool
+	uint32_t slot;             // first slot in the page; 0 and n == page where K has parameters per channel in the page
+	uint32_t block;            // id in the pool of the parameter block the codes refer to, or kNone
+	uint32_t k_owner, v_owner; // id of the page that holds the codes; equal to `page` unless codes are shared
+};
+struct KvMoves {
+	std::vector<uint32_t> sources;
+	std::vector<uint32_t> positions; // of the sources in the sequence; only of plans that fetch
+	std::vector<KvBlockMove> blocks;
+	std::vector<KvMove> packs;  // read f16 slots that stores and later tokens overwrite
+	std::vector<KvMove> stores; // scratch -> f16 slots
+	bool empty() const { return packs.empty() && stores.empty(); }
+	void clear() { sources.clear(), positions.clear(), blocks.clear(), packs.clear(), stores.clear(); }
+};
+
+} // namespace kvrun

@@ -1,0 +1,220 @@
+// The table of methods; the only place that names a paper. Differences between entries are those between the papers.
+#include "engine/core/error.h"
+#include "engine/kv_host/policy.h"
+
+namespace kvrun {
+
+static constexpr Quant kDrop = {.bits = 0};
+static constexpr Quant per_channel(uint8_t bits, uint16_t group, double eta = 0) {
+	return {.bits = bits, .scale = Scale::PerChannel, .group = group, .eta = eta};
+}
+static constexpr Quant per_token(uint8_t bits, uint16_t group, Prescale prescale = Prescale::None, double eta = 0) {
+	return {.bits = bits, .scale = Scale::PerToken, .group = group, .prescale = prescale, .eta = eta};
+}
+// A rotated head over its norm, by a codebook; of keys the mean of each channel apart. 128 tokens to a page. Layers
+// that are given scale=channel or token are calibrated by bits.
+static constexpr Quant rotated(uint8_t bits, bool is_k) {
+	return {.bits = bits,
+	        .scale = Scale::Codebook,
+	        .group = 128,
+	        .eta = kEtaByBits,
+	        .rotate = true,
+	        .mean = is_k,
+	        .param_bits = 8};
+}
+// Round to nearest, K and V per token. Flushes of 32 tokens: the window is there to batch the packing.
+static KvPolicy rtn(const char* name, uint8_t bits, const char* summary) {
+	return {.name = name,
+	        .source = "round to nearest",
+	        .summary = summary,
+	        .regular = {per_token(bits, 32), per_token(bits, 32)}};
+}
+static KvPolicy kivi(const char* name, uint8_t bits, const char* summary) {
+	return {.name = name,
+	        .source = "KIVI, arXiv:2402.02750",
+	        .summary = summary,
+	        .regular = {per_channel(bits, 32), per_token(bits, 32)},
+	        .select = {.recent_keep = 96, .flush = 32}};
+}
+static KvPolicy specache(const char* name, uint8_t bits, double eta, const char* summary) {
+	return {.name = name,
+	        .source = "SpeCache, arXiv:2503.16163",
+	        .summary = summary,
+	        .regular = {per_channel(bits, 32, eta), per_token(bits, 32, Prescale::None, eta)},
+	        .select = {.recent_keep = 32, .flush = 32}, // half of KIVI's: what is fetched takes as much
+	        .fetch = 64};
+}
+static LayerRule first_layers(uint16_t n, bool is_k, Quant q) {
+	return {.first = 0, .last = n, .tier = Tier::Regular, .is_k = is_k, .quant = q};
+}
+
+static std::vector<KvPolicy> table() {
+	const double eta1 = 1.0 / 6, eta2 = 0.045;
+	return {
+	    {.name = "fp16", .source = "plain f16 cache", .summary = "16 bits, nothing leaves the f16 pages"},
+	    rtn("rtn8", 8, "8 bits per token, groups of 32 channels (short: q8)"),
+	    rtn("rtn4", 4, "4 bits per token, groups of 32 channels (short: q4)"),
+	    rtn("rtn2", 2, "2 bits per token, groups of 32 channels (short: q2)"),
+	    kivi("kivi4", 4, "4 bits, keys per channel, values per token, newest 128 in f16"),
+	    kivi("kivi2", 2, "2 bits, keys per channel, values per token, newest 128 in f16"),
+	    kivi("kivi1", 1, "1 bit, keys per channel, values per token, newest 128 in f16"),
+	    specache("specache2", 2, 0, "kivi2 and its f16 original on the host: 64 tokens fetched for each step"),
+	    specache("specache1", 1, 0.25, "the same with 1 bit, calibrated"),
+	    {.name = "logquant",
+	     .source = "LogQuant, arXiv:2503.19950",
+	     .summary = "2 bits, f16 tokens thin out with age: at most 3 W",
+	     .regular = {per_channel(2, 64), per_token(2, 64)},
+	     .select = {.recent_keep = 42, .flush = 84, .rank = Rank::LogWindow}}, // W = 42: R = 128
+	    {.name = "xquant",
+	     .source = "XQuant, arXiv:2510.11236",
+	     .summary = "1.4 bits: 2 and 1 bit by layer, neighbouring layers share codes",
+	     // Groups of 128: at the paper's 32, scales and zeros would take nearly as much as the codes. The window then
+	     // holds 128 tokens on average, as the paper's does.
+	     .regular = {per_channel(1, 128, eta1), per_token(1, 128, Prescale::None, eta1)},
+	     .select = {.recent_keep = 64, .flush = 128},
+	     .layers = {first_layers(30, true, per_channel(2, 128, eta2)),
+	                first_layers(2, false, per_token(2, 128, Prescale::None, eta2))},
+	     .share = {.k_first = 32, .v_first = 16},
+	     .depth = 32},
+	    {.name = "asymkv",
+	     .source = "AsymKV, arXiv:2410.13212",
+	     .summary = "keys 2 bits, values 1 bit; asymkvA/B: K, V 2 bits below layers A, B",
+	     .regular = {per_channel(1, 32), per_token(1, 32)},
+	     .select = {.recent_keep = 96, .flush = 32},
+	     .layers = {first_layers(UINT16_MAX, true, per_channel(2, 32))},
+	     .takes_layers = true},
+	    {.name = "mixed",
+	     .source = "keys more exact than values",
+	     .summary = "keys 4 bits, values 2; mixedK/V: bits of keys and values, calibrated by bits",
+	     .regular = {per_channel(4, 128, kEtaByBits), per_token(2, 64, Prescale::None, kEtaByBits)},
+	     .select = {.recent_keep = 32, .flush = 128},
+	     .takes_bits = true},
+	    {.name = "turbo",
+	     .source = "TurboQuant, arXiv:2504.19874",
+	     .summary = "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values, 1 to 4 or 8",
+	     // Beyond the paper: the means, norms of 8 bits, and norms that keep the length of what is decoded. The paper's
+	     // form is mean=off,param_bits=16.
+	     .regular = {rotated(3, true), rotated(2, false)},
+	     .select = {.recent_keep = 32, .flush = 128},
+	     .takes_bits = true},
+	    {.name = "streaming",
+	     .source = "StreamingLLM, arXiv:2309.17453",
+	     .summary = "4 sinks and the newest 1020 tokens in f16, the rest evicted",
+	     .regular = {kDrop, kDrop},
+	     .select = {.sinks = 4, .recent_keep = 1019, .flush = 1}},
+	    {.name = "zipcache",
+	     .source = "ZipCache, arXiv:2405.14256",
+	     .summary = "4 bits for salient tokens (60 %), 2 for the rest, by probed attention",
+	     .salient = {per_channel(4, kGroupAll), per_token(4, kGroupAll, Prescale::SqrtMax)},
+	     .regular = {per_channel(2, kGroupAll), per_token(2, kGroupAll, Prescale::SqrtMax)},
+	     .select = {.flush = 100, .rank = Rank::ScoreMean, .ratio = 0.6, .probe_recent = 0.05, .probe_random = 0.05}},
+	    {.name = "mikv",
+	     .source = "MiKV, arXiv:2402.18096",
+	     .summary = "f16 for the most attended tokens (20 %), 2 bits for the rest, balanced keys",
+	     .salient = {{.group = kGroupHalf}, {.group = kGroupHalf}},
+	     .regular = {per_token(2, kGroupHalf, Prescale::Balance), per_token(2, kGroupHalf)},
+	     .select = {.recent_keep = 32, .flush = 32, .rank = Rank::ScoreSum, .ratio = 0.2, .per_head = true}},
+	    {.name = "h2o",
+	     .source = "H2O, arXiv:2306.14048",
+	     .summary = "256 most attended and 256 newest tokens in f16, the rest evicted",
+	     .regular = {kDrop, kDrop},
+	     .select = {.recent_keep = 224, .flush = 32, .rank = Rank::ScoreSum, .budget = 256, .per_head = true}},
+	};
+}
+
+// Measured with f16 windows of 33 to 64 tokens; tools/BENCHMARKS.md, "Quality on the bundled model".
+struct QualityRow {
+	const char* policy;
+	KvQuality quality;
+};
+static constexpr QualityRow kQuality[] = {
+    {"fp16", {0, 1.00}},
+    {"rtn8", {0.00000, 1.00}},
+    {"rtn4", {0.00070, 1.00}},
+    {"rtn2", {0.01797, 0.60}},
+    {"kivi4", {0.00010, 1.00}},
+    {"kivi2", {0.00413, 0.79}},
+    {"kivi1", {1.60090, 0.00}},
+    {"specache2", {0.00168, 0.98}},
+    {"specache1", {0.00351, 0.98}},
+    {"logquant", {0.00287, 0.71}},
+    {"xquant", {0.02697, 0.04}},
+    {"asymkv", {0.02505, 0.79}},
+    {"zipcache", {0.00098, 0.79}},
+    {"mikv", {0.00175, 0.81}},
+    {"h2o", {0.00981, 0.04}},
+    {"streaming", {0.00102, 0.15}},
+};
+
+const std::vector<KvPolicy>& all_policies() {
+	static const std::vector<KvPolicy> policies = [] {
+		std::vector<KvPolicy> all = table();
+		for (KvPolicy& p : all) {
+			p.text = p.name;
+			for (const QualityRow& row : kQuality)
+				if (p.name == row.policy) p.quality = row.quality;
+		}
+		return all;
+	}();
+	return policies;
+}
+
+// Short names, the names of GGML's types among them.
+struct Alias {
+	const char* name;
+	const char* means; // a policy of the table
+};
+static constexpr Alias kAliases[] = {{"f16", "fp16"}, {"q8", "rtn8"},   {"q8_0", "rtn8"},
+                                     {"q4", "rtn4"},  {"q4_0", "rtn4"}, {"q2", "rtn2"}};
+
+const KvPolicy* find_policy(std::string_view name) {
+	for (const Alias& a : kAliases)
+		if (name == a.name) name = a.means;
+	for (const KvPolicy& p : all_policies())
+		if (p.name == name) return &p;
+	return nullptr;
+}
+
+KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type) {
+	auto bits = [](std::string_view option, std::string_view t) -> uint32_t {
+		if (t == "f16" || t == "fp16") return 16;
+		if (t == "q8" || t == "q8_0") return 8;
+		if (t == "q4" || t == "q4_0") return 4;
+		if (t == "q2") return 2;
+		if (t == "q1") return 1;
+		fail(Code::Invalid, "{} is '{}': possible are f16, q8, q4, q2, q1 (q8_0 and q4_0 are read as q8 and q4)",
+		     option, t);
+	};
+	const uint32_t k = bits("-ctk", k_type), v = bits("-ctv", v_type);
+	if (k == 16 && v == 16) return parse_policy("fp16");
+	if (k == v && k > 1) return parse_policy(fmt::format("rtn{}", k));
+	return parse_policy(fmt::format("rtn4,k.bits={},v.bits={}", k, v));
+}
+
+std::vector<KvPolicy> policy_samples() {
+	std::vector<KvPolicy> all = all_policies();
+	for (const char* text : {"rtn4,k.bits=8",
+	                         "rtn4,k.bits=16",
+	                         "rtn4,v.bits=16",
+	                         "rtn4,bits=1",
+	                         "kivi2,bits=8",
+	                         "asymkv1/1",
+	                         "zipcache,salient.bits=8",
+	                         "zipcache,bits=1",
+	                         "mikv,bits=4",
+	                         "mikv,bits=1",
+	                         "mikv,salient.bits=4",
+	                         "mixed4/1",
+	                         "turbo1",
+	                         "turbo2",
+	                         "turbo4/3",
+	                         "turbo3/2,param_bits=16,mean=off,group=32",
+	                         "turbo3/2,rotate=off",
+	                         "kivi2,bits=3",
+	                         "rtn4,bits=3",
+	                         "kivi2,param_bits=8"})
+		all.push_back(parse_policy(text));
+	return all;
+}
+
+} // namespace kvrun
