@@ -1,6 +1,7 @@
 // What a chat template can do, found out by rendering small conversations with it.
 #include "models/chat/features.h"
 #include "engine/core/error.h"
+#include "engine/core/json_reader.h"
 #include "engine/core/utf8.h"
 #include <utility>
 
@@ -125,8 +126,10 @@ void fit_calls(const ChatFeatures& f, Json& message) {
 		if (!function.is_object() || !function.contains("arguments")) continue;
 		Json& arguments = function["arguments"];
 		if (f.object_arguments && arguments.is_string()) {
-			Json parsed = Json::parse(arguments.get<std::string>(), nullptr, /*allow_exceptions=*/false);
-			if (parsed.is_object()) arguments = std::move(parsed);
+			Json parsed;
+			std::string why;
+			if (read_json(arguments.get_ref<const std::string&>(), {}, parsed, why) && parsed.is_object())
+				arguments = std::move(parsed);
 		} else if (!f.object_arguments && arguments.is_object()) {
 			arguments = arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
 		}

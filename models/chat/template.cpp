@@ -2,6 +2,7 @@
 #include "models/chat/template.h"
 #include "engine/core/utf8.h"
 #include "models/jinja/interp.h"
+#include <algorithm>
 #include <utility>
 
 namespace kvrun {
@@ -28,6 +29,7 @@ Value text_value(Run& run, const std::string& s, const char* where) {
 
 Value to_value(Run& run, const Json& j, const char* where) {
 	const jinja::Deeper deeper(run);
+	run.spend();
 	const auto given = [](Value v) {
 		v.data = true;
 		return v;
@@ -125,7 +127,7 @@ ChatTemplate::~ChatTemplate() = default;
 
 Rendered ChatTemplate::render(const ChatInput& in, const ChatLimits& limits) const {
 	jinja::Limits l;
-	l.steps = limits.steps + 1000 * (in.messages.is_array() ? in.messages.size() : 0);
+	l.steps = std::min(limits.steps + 1000 * (in.messages.is_array() ? in.messages.size() : 0), 10 * limits.steps);
 	l.output_bytes = limits.output_bytes;
 	l.value_bytes = limits.value_bytes;
 	Run run(name(), l);
@@ -137,6 +139,7 @@ Rendered ChatTemplate::render(const ChatInput& in, const ChatLimits& limits) con
 	for (size_t at = 0; at < bytes.size();) {
 		const size_t start = at;
 		while (at < bytes.size() && out.mark_at(at) == out.mark_at(start)) ++at;
+		run.spend();
 		r.segments.push_back({bytes.substr(start, at - start), !out.mark_at(start)});
 	}
 	return r;

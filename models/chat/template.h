@@ -27,7 +27,7 @@ struct ChatInput {
 };
 
 struct ChatLimits {
-	uint64_t steps = 1'000'000; // of the template, and 1000 more for every message
+	uint64_t steps = 1'000'000; // of the template, and 1000 more for every message, up to ten times as many
 	size_t output_bytes = size_t(4) << 20;
 	size_t value_bytes = size_t(128) << 20; // memory of one rendering
 };

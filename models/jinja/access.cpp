@@ -9,31 +9,39 @@ namespace kvrun::jinja {
 // ---- dicts
 
 void check_key(Run& run, const Value& v) {
+	run.spend();
 	if (v.is(Kind::List) || v.is(Kind::Dict)) run.fail("a {} cannot be the key of a dict", type_name(v));
 	if (!v.is(Kind::Tuple)) return;
 	const Deeper deeper(run);
-	run.spend(v.items->n / 8);
 	for (const Value& each : v.items->all()) check_key(run, each);
 }
 
-const Value* find(const Dict& d, std::string_view key) {
+namespace {
+
+const Value* find_text_key(Run& run, const Dict& d, std::string_view key) {
 	if (!d.by_text) {
-		for (size_t i = 0; i < d.n; ++i)
-			if (d.keys[i].is(Kind::Text) && d.keys[i].str() == key) return &d.values[i];
+		for (size_t i = 0; i < d.n; ++i) {
+			const Value& k = d.keys[i];
+			if (i % 8 == 0) run.spend();
+			if (!k.is(Kind::Text) || k.size != key.size()) continue;
+			run.spend(k.size / 256);
+			if (k.str() == key) return &d.values[i];
+		}
 		return nullptr;
 	}
 	const uint32_t* end = d.by_text + d.n;
-	const uint32_t* at =
-	    std::lower_bound(d.by_text, end, key, [&](uint32_t i, std::string_view k) { return d.keys[i].str() < k; });
+	const uint32_t* at = std::lower_bound(d.by_text, end, key, [&](uint32_t i, std::string_view k) {
+		run.spend_bytes(std::min(size_t(d.keys[i].size), k.size()));
+		return d.keys[i].str() < k;
+	});
 	return at != end && d.keys[*at].str() == key ? &d.values[*at] : nullptr;
 }
 
+} // namespace
+
 const Value* find(Run& run, const Dict& d, const Value& key) {
-	if (key.is(Kind::Text)) run.spend_bytes(key.size);
-	if (key.is(Kind::Text) && d.by_text) return find(d, key.str());
+	if (key.is(Kind::Text)) return find_text_key(run, d, key.str());
 	if (d.by_text) return nullptr; // all keys are Text
-	run.spend(d.n / 16);
-	if (key.is(Kind::Text)) return find(d, key.str());
 	for (size_t i = 0; i < d.n; ++i)
 		if (equal(run, d.keys[i], key)) return &d.values[i];
 	return nullptr;
@@ -47,10 +55,9 @@ namespace {
 std::optional<Value> own_attribute(Run& run, const Value& object, std::string_view name) {
 	if (object.is(Kind::Undefined)) run.fail_undefined(object);
 	if (object.is(Kind::Namespace)) {
-		size_t looked_at = 0;
 		for (const Namespace::Entry* e = object.space->first; e; e = e->next) {
+			run.spend_bytes(e->name.size == name.size() ? name.size() : 0);
 			if (e->name.str() == name) return e->value;
-			if (++looked_at % 16 == 0) run.spend();
 		}
 		return std::nullopt;
 	}
@@ -98,6 +105,7 @@ std::optional<Value> own_item(Run& run, const Value& object, const Value& key) {
 	if (i < 0 || i >= n) return std::nullopt;
 	if (object.is(Kind::Range)) return integer(object.range->start + i * object.range->step, object.data);
 	if (!object.is(Kind::Text)) return object.items->at[i];
+	run.spend_search(size_t(i));
 	const size_t from = char_offset(object.str(), size_t(i));
 	return part(object, from, char_offset(object.str().substr(from), 1));
 }
@@ -162,16 +170,16 @@ Bounds bounds(Run& run, int64_t length, const Value& start, const Value& stop, c
 
 Value slice_text(Run& run, const Value& t, const Bounds& b) {
 	const std::string_view s = t.str();
-	run.spend_bytes(s.size());
 	if (b.n == 0) return part(t, 0, 0);
 	if (b.step == 1) {
+		run.spend_search(size_t(b.start + b.n));
 		const size_t from = char_offset(s, size_t(b.start));
 		return part(t, from, char_offset(s.substr(from), size_t(b.n)));
 	}
+	run.spend_chars(s.size());
 	std::vector<uint32_t> starts; // of every character
 	for (size_t at = 0; at < s.size(); at += char_offset(s.substr(at), 1)) starts.push_back(uint32_t(at));
 	starts.push_back(uint32_t(s.size()));
-	run.spend(starts.size() / 16);
 	TextBuilder out(run);
 	for (int64_t i = b.start, k = 0; k < b.n; ++k, i += b.step)
 		out.add(part(t, starts[size_t(i)], starts[size_t(i) + 1] - starts[size_t(i)]));
@@ -201,7 +209,7 @@ Value slice(Run& run, const Value& object, const Value& start, const Value& stop
 		v.range = run.make(Range{r.start + b.start * r.step, r.step * b.step, b.n, r.start + b.stop * r.step});
 		return v;
 	}
-	run.spend(size_t(b.n) / 16);
+	run.spend(size_t(b.n) / 8);
 	std::vector<Value> items;
 	items.reserve(size_t(b.n));
 	for (int64_t i = b.start, k = 0; k < b.n; ++k, i += b.step) items.push_back(object.items->at[i]);

@@ -71,7 +71,7 @@ Value Interp::lookup(NameId id) {
 	for (const Scope* s = scope_; s; s = s->parent)
 		for (const Binding* b = s->first; b; b = b->next) {
 			if (b->name == id) return b->value;
-			if (++looked_at % 16 == 0) run_.spend();
+			if (++looked_at % 8 == 0) run_.spend();
 		}
 	return is_global_[id] ? globals_[id] : run_.undefined(name(id));
 }
@@ -83,7 +83,7 @@ void Interp::set(NameId id, const Value& v) {
 			b->value = v;
 			return;
 		}
-		if (++looked_at % 16 == 0) run_.spend();
+		if (++looked_at % 8 == 0) run_.spend();
 	}
 	scope_->first = run_.make(Binding{id, v, scope_->first});
 }
@@ -95,10 +95,9 @@ void Interp::assign(const Expr& target, const Value& v) {
 		if (!space.is(Kind::Namespace))
 			run_.fail("'{}' is no namespace, so its attributes cannot be set", name(target.kids[0]->name));
 		Namespace::Entry** at = &space.space->first;
-		for (size_t n = 1; *at && (*at)->name.str() != name(target.name); ++n) {
-			at = &(*at)->next;
-			if (n % 16 == 0) run_.spend();
-		}
+		const std::string_view wanted = name(target.name);
+		for (; *at && (*at)->name.str() != wanted; at = &(*at)->next)
+			run_.spend_bytes((*at)->name.size == wanted.size() ? wanted.size() : 0);
 		if (*at)
 			(*at)->value = v;
 		else
@@ -250,9 +249,9 @@ void Interp::bind_macro(const Stmt& s, const Args& args, Scope* scope) {
 	std::vector<const Value*> given(n);
 	std::vector<bool> used(args.named.size());
 	const Value* caller = nullptr;
-	run_.spend(args.named.size() * n / 16);
 	for (size_t i = 0; i < std::min(n, args.list.size()); ++i) given[i] = &args.list[i];
 	for (size_t k = 0; k < args.named.size(); ++k) {
+		run_.spend(n * (1 + args.named[k].name.size / 256));
 		for (size_t i = args.list.size(); i < n; ++i)
 			if (name(s.parameters[i].name) == args.named[k].name.str()) given[i] = &args.named[k].value, used[k] = true;
 		if (s.uses_caller && !used[k] && args.named[k].name.str() == "caller")

@@ -141,9 +141,10 @@ Args Interp::eval_args(const CallArgs& args, std::string_view callee) {
 		for (size_t i = 0; i < more.dict->n; ++i) {
 			const Value& key = more.dict->keys[i];
 			if (!key.is(Kind::Text)) run_.fail("** takes a dict whose keys are texts, one is a {}", type_name(key));
-			for (const Named& other : out.named)
+			for (const Named& other : out.named) {
+				run_.spend_bytes(other.name.size == key.size ? key.size : 0);
 				if (other.name.str() == key.str()) run_.fail("argument '{}' is given twice", key.str());
-			run_.spend(1 + out.named.size() / 8);
+			}
 			out.named.push_back({key, more.dict->values[i]});
 		}
 	}

@@ -169,7 +169,7 @@ Value repeat(Run& run, const Value& v, int64_t times) {
 	}
 	std::vector<Value> items;
 	for (size_t i = 0; i < n && v.items->n > 0; ++i) {
-		run.spend(1 + v.items->n / 16);
+		run.spend(1 + v.items->n / 8);
 		items.insert(items.end(), v.items->at, v.items->at + v.items->n);
 		if (items.size() * sizeof(Value) > run.bytes_left()) run.array<Value>(items.size()); // says that it is too much
 	}
@@ -187,7 +187,7 @@ Value arithmetic(Run& run, Arithmetic op, const Value& a, const Value& b) {
 	if (op == Arithmetic::Add) {
 		if (a.is(Kind::Text) && b.is(Kind::Text)) return join_texts(run, a, b);
 		if (a.kind == b.kind && (a.is(Kind::List) || a.is(Kind::Tuple))) {
-			run.spend((a.items->n + b.items->n) / 16);
+			run.spend((a.items->n + b.items->n) / 8);
 			std::vector<Value> items(a.items->at, a.items->at + a.items->n);
 			items.insert(items.end(), b.items->at, b.items->at + b.items->n);
 			return run.make_list(items, a.kind);
@@ -263,7 +263,7 @@ bool equal(Run& run, const Value& a, const Value& b) {
 	if (a.kind != b.kind) return false;
 	switch (a.kind) {
 	case Kind::Undefined: return true;
-	case Kind::Text: run.spend_bytes(a.size); return a.str() == b.str();
+	case Kind::Text: run.spend(a.size == b.size ? a.size / 256 : 0); return a.str() == b.str();
 	case Kind::List:
 	case Kind::Tuple: return a.items == b.items || equal_items(run, *a.items, *b.items);
 	case Kind::Dict: return a.dict == b.dict || equal_dicts(run, *a.dict, *b.dict);
@@ -306,8 +306,8 @@ bool compare(Run& run, Order o, const Value& a, const Value& b) {
 		};
 		return holds(o, sign_of(wide(a), wide(b)));
 	}
-	if (a.is(Kind::Text) && b.is(Kind::Text)) { // bytes of UTF-8 are ordered as characters are
-		run.spend_bytes(a.size);
+	if (a.is(Kind::Text) && b.is(Kind::Text)) {   // bytes of UTF-8 are ordered as characters are
+		run.spend(std::min(a.size, b.size) / 64); // compared up to three times
 		return holds(o, sign_of(a.str(), b.str()));
 	}
 	if (a.kind == b.kind && (a.is(Kind::List) || a.is(Kind::Tuple))) {
@@ -324,7 +324,7 @@ bool contains(Run& run, const Value& container, const Value& v) {
 	switch (container.kind) {
 	case Kind::Text:
 		if (!v.is(Kind::Text)) run.fail("'in' looks for a {} in a text", type_name(v));
-		run.spend_bytes(container.size);
+		run.spend_search(container.size);
 		return find_text(container.str(), v.str()) != std::string_view::npos;
 	case Kind::Dict: check_key(run, v); return find(run, *container.dict, v) != nullptr;
 	case Kind::Loop:

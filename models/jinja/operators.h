@@ -21,8 +21,7 @@ inline bool less(Run& run, const Value& a, const Value& b) { return compare(run,
 bool contains(Run&, const Value& container, const Value& item);
 void check_key(Run&, const Value&); // fails where a Dict cannot have this key
 
-const Value* find(Run&, const Dict&, const Value& key); // null: no such key
-const Value* find(const Dict&, std::string_view key);
+const Value* find(Run&, const Dict&, const Value& key);        // null: no such key
 Value attribute(Run&, const Value& object, const Value& name); // object.name: methods come before keys
 Value item(Run&, const Value& object, const Value& key);       // object[key]: keys come before methods
 Value slice(Run&, const Value& object, const Value& start, const Value& stop, const Value& step);

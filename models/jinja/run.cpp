@@ -65,8 +65,10 @@ Value Run::make_dict(std::span<const Value> keys, std::span<const Value> values)
 	if (n > kFew && std::all_of(k, k + n, [](const Value& key) { return key.is(Kind::Text); })) {
 		order = array<uint32_t>(n);
 		std::iota(order, order + n, 0u);
-		std::sort(order, order + n, [&](uint32_t a, uint32_t b) { return k[a].str() < k[b].str(); });
-		spend(n / 16);
+		std::sort(order, order + n, [&](uint32_t a, uint32_t b) {
+			spend_bytes(std::min(k[a].size, k[b].size));
+			return k[a].str() < k[b].str();
+		});
 	}
 	Value v;
 	v.kind = Kind::Dict;
@@ -141,7 +143,6 @@ Value TextBuilder::take() {
 
 void DictBuilder::set(const Value& key, const Value& value) {
 	check_key(run_, key);
-	run_.spend(keys_.size() / 8);
 	for (size_t i = 0; i < keys_.size(); ++i)
 		if (equal(run_, keys_[i], key)) {
 			values_[i] = value;

@@ -15,7 +15,7 @@ namespace kvrun::jinja {
 
 // What one rendering may use; a template that needs more ends with an error.
 struct Limits {
-	uint64_t steps = 1'000'000;             // expressions and statements evaluated, pieces of 256 bytes touched
+	uint64_t steps = 1'000'000;             // units of work, each some 40 ns of CPU at most: see Run::spend
 	uint32_t depth = 256;                   // expressions, statements, calls and values inside each other
 	size_t output_bytes = size_t(4) << 20;  // rendered text
 	size_t value_bytes = size_t(128) << 20; // all values together; nothing is freed before the end
@@ -41,17 +41,22 @@ class Run {
 		          fmt::format(f, std::forward<A>(a)...) + "; --chat-template NAME takes another template");
 	}
 
+	// Every expression, statement and value visited costs a step, and so does every run of bytes that is touched: the
+	// limit on steps is the only limit on time.
 	void spend(uint64_t steps = 1) {
 		if (steps > limits_.steps - spent_) out_of_steps();
 		spent_ += steps;
 	}
-	void spend_bytes(size_t n) { spend(n / 256); }
+	void spend_bytes(size_t n) { spend(1 + n / 256); } // copied, compared or counted
+	void spend_search(size_t n) { spend(1 + n / 32); } // searched for a text
+	void spend_chars(size_t n) { spend(1 + n / 8); }   // decoded and looked up one by one
 
 	// Uninitialised memory that lasts until the end of the rendering; nothing in it is destroyed.
 	template <class T> T* array(size_t n) {
 		static_assert(std::is_trivially_destructible_v<T>);
 		if (n > (limits_.value_bytes - used_) / sizeof(T)) out_of_memory();
 		used_ += n * sizeof(T);
+		spend(n * sizeof(T) / 256);
 		return static_cast<T*>(memory_.allocate(n == 0 ? 1 : n * sizeof(T), alignof(T)));
 	}
 	template <class T> T* make(T v) { return new (array<T>(1)) T(v); }

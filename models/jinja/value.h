@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -120,12 +121,7 @@ inline Value part(const Value& t, size_t from, size_t n) {
 	return v;
 }
 // Some byte of the Text is derived from the conversation.
-inline bool tainted(const Value& t) {
-	if (!t.marks) return t.data;
-	for (uint32_t i = 0; i < t.size; ++i)
-		if (t.marks[i]) return true;
-	return false;
-}
+inline bool tainted(const Value& t) { return t.marks ? std::memchr(t.marks, 1, t.size) != nullptr : t.data; }
 inline bool mark_at(const Value& t, size_t i) { return t.marks ? t.marks[i] != 0 : t.data; }
 
 struct Items { // of a List or Tuple

@@ -17,7 +17,7 @@ struct Args {                // of a call
 };
 
 struct Builtin {
-	const char* name;
+	std::string_view name;
 	Value (*call)(Run&, const Value& self, const Args&); // self: the filtered or tested value, the method's object
 };
 

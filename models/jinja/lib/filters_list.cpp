@@ -3,6 +3,7 @@
 #include "models/jinja/lib/tables.h"
 #include "models/jinja/lib/text.h"
 #include <algorithm>
+#include <bit>
 #include <set>
 
 namespace kvrun::jinja {
@@ -178,7 +179,7 @@ Value filter_unique(Run& run, const Value& v, const Args& args) {
 		const Value key = key_of.of(run, each);
 		check_key(run, key);
 		if (key.is(Kind::Text)) {
-			run.spend_bytes(key.size);
+			run.spend((1 + key.size / 256) * (1 + std::bit_width(texts.size()))); // compared with that many others
 			if (texts.insert(key.str()).second) out.push_back(each);
 			continue;
 		}

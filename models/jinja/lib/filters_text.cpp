@@ -13,6 +13,7 @@ namespace {
 
 // Python's int(text, base); nothing where the text is no whole number.
 std::optional<int64_t> parse_int(Run& run, std::string_view s, int64_t base) {
+	run.spend_chars(s.size());
 	s = strip(text(s), Side::Both).str();
 	const bool negative = s.starts_with('-');
 	if (negative || s.starts_with('+')) s.remove_prefix(1);
@@ -39,8 +40,9 @@ std::optional<int64_t> parse_int(Run& run, std::string_view s, int64_t base) {
 	return n;
 }
 
-std::optional<double> parse_float(std::string_view s) {
-	s = strip(text(s), Side::Both).str();
+std::optional<double> parse_float(Run& run, const Value& v) {
+	run.spend_chars(v.size);
+	const std::string_view s = strip(v, Side::Both).str();
 	std::string clean;
 	for (size_t i = 0; i < s.size(); ++i) {
 		const auto digit = [&](size_t k) { return k < s.size() && s[k] >= '0' && s[k] <= '9'; };
@@ -78,7 +80,7 @@ Value filter_int(Run& run, const Value& v, const Args& args) {
 	const int64_t b = int_argument(run, args, base, 10);
 	if (b != 0 && (b < 2 || b > 36)) return otherwise;
 	if (const auto n = parse_int(run, v.str(), b)) return integer(*n, v.data);
-	const auto d = parse_float(v.str());
+	const auto d = parse_float(run, v);
 	return d && std::isfinite(*d) ? whole(run, *d, v.data) : otherwise;
 }
 
@@ -86,7 +88,7 @@ Value filter_float(Run& run, const Value& v, const Args& args) {
 	const auto [fallback] = bind(run, args, {"default"});
 	if (v.is(Kind::Undefined)) run.fail_undefined(v);
 	if (v.is_number()) return number(v.as_double(), v.data);
-	const auto d = v.is(Kind::Text) ? parse_float(v.str()) : std::nullopt;
+	const auto d = v.is(Kind::Text) ? parse_float(run, v) : std::nullopt;
 	return d ? number(*d, v.data) : fallback ? *fallback : number(0);
 }
 
@@ -126,6 +128,7 @@ Value filter_round(Run& run, const Value& v, const Args& args) {
 		return up ? arithmetic(run, Arithmetic::Add, integer(down, v.data), integer(unit)) : integer(down, v.data);
 	}
 	if (!std::isfinite(v.number)) return v;
+	spend_digits(run, v.number, digits);
 	if (digits < 0) {
 		const double unit = std::pow(10.0, double(-digits));
 		return number(std::nearbyint(v.number / unit) * unit, v.data);
@@ -138,7 +141,7 @@ Value filter_round(Run& run, const Value& v, const Args& args) {
 
 Value filter_filesizeformat(Run& run, const Value& v, const Args& args) {
 	const auto [binary] = bind(run, args, {"binary"});
-	const std::optional<double> parsed = v.is(Kind::Text) ? parse_float(v.str()) : std::nullopt;
+	const std::optional<double> parsed = v.is(Kind::Text) ? parse_float(run, v) : std::nullopt;
 	const Value f = parsed ? number(*parsed, tainted(v)) : need_number(run, v, args);
 	const bool two = flag_argument(binary, false);
 	const double base = two ? 1024 : 1000;
@@ -172,20 +175,9 @@ Value filter_capitalize(Run& run, const Value& v, const Args& args) {
 	return capitalize(run, to_text(run, v));
 }
 
-// Words begin behind white space and -({[<.
 Value filter_title(Run& run, const Value& v, const Args& args) {
 	no_arguments(run, args);
-	const Value t = to_text(run, v);
-	TextBuilder out(run);
-	bool start = true;
-	for (size_t at = 0; at < t.size;) {
-		const size_t from = at;
-		const char32_t c = next_char(t.str(), at);
-		const bool between = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-		add_case(out, part(t, from, at - from), start || between ? Case::Upper : Case::Lower);
-		start = between;
-	}
-	return out.take();
+	return title_words(run, to_text(run, v));
 }
 
 Value filter_trim(Run& run, const Value& v, const Args& args) {
@@ -235,6 +227,7 @@ Value filter_truncate(Run& run, const Value& v, const Args& args) {
 	if (!v.is(Kind::Text)) run.fail("truncate takes a text, not a {}", type_name(v));
 	const int64_t max = int_argument(run, args, length, 255), slack = int_argument(run, args, leeway, 5);
 	const Value tail = end ? *end : text("...");
+	run.spend_search(v.size + tail.size);
 	const int64_t tail_size = int64_t(char_count(text_argument(run, args, &tail, "")));
 	if (max < tail_size || slack < 0) run.fail("truncate: the length is less than that of its end");
 	if (int64_t(char_count(v.str())) <= max + std::min<int64_t>(slack, INT64_MAX - max)) return v;
@@ -249,7 +242,7 @@ Value filter_truncate(Run& run, const Value& v, const Args& args) {
 Value filter_wordcount(Run& run, const Value& v, const Args& args) {
 	no_arguments(run, args);
 	const Value t = to_text(run, v);
-	run.spend_bytes(t.size);
+	run.spend_chars(t.size);
 	int64_t n = 0;
 	bool inside = false;
 	for (size_t at = 0; at < t.size;) {
@@ -287,21 +280,22 @@ Value filter_format(Run& run, const Value& v, const Args& args) {
 Value filter_urlencode(Run& run, const Value& v, const Args& args) {
 	no_arguments(run, args);
 	const auto quote = [](std::string& out, std::string_view s, bool form) {
-		constexpr std::string_view kKept = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~";
+		constexpr std::string_view kMarks = "_.-~", kHex = "0123456789ABCDEF";
 		for (char c : s) {
-			if (kKept.find(c) != kKept.npos || (c == '/' && !form))
+			const bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+			if (word || kMarks.find(c) != kMarks.npos || (c == '/' && !form))
 				out += c;
 			else if (c == ' ' && form)
 				out += '+';
 			else
-				out += fmt::format("%{:02X}", uint8_t(c));
+				out += {'%', kHex[uint8_t(c) >> 4], kHex[uint8_t(c) & 15]};
 		}
 	};
 	std::string out;
 	bool data = v.data;
 	const auto add = [&](const Value& part, bool form) {
 		const Value t = to_text(run, part);
-		run.spend_bytes(3 * t.size);
+		run.spend_chars(t.size);
 		data |= tainted(t);
 		quote(out, t.str(), form);
 	};

@@ -36,6 +36,7 @@ std::string grouped(const std::string& digits, char separator) {
 std::string digits_of(Run& run, const Value& v, const Spec& s) {
 	if (s.precision > kMaxPrecision)
 		run.fail("a format asks for {} digits, at most {} are written", s.precision, kMaxPrecision);
+	spend_digits(run, v.as_double(), s.precision);
 	const int precision = s.precision < 0 ? 6 : int(s.precision);
 	switch (s.type) {
 	case 'f':
@@ -67,6 +68,7 @@ std::string sign_of(const Value& v, const Spec& s) {
 }
 
 void add_aligned(Run& run, TextBuilder& out, std::string_view sign, const Value& body, const Spec& s, char align) {
+	run.spend_bytes(body.size);
 	const int64_t n = int64_t(sign.size() + char_count(body.str()));
 	const size_t room = s.width > n ? size_t(s.width - n) : 0;
 	if (room > run.bytes_left()) run.fail("a format asks for a width of {}", s.width);
@@ -84,6 +86,7 @@ void add_number(Run& run, TextBuilder& out, const Value& v, const Spec& s) {
 }
 
 void add_text(Run& run, TextBuilder& out, const Value& v, const Spec& s) {
+	if (s.precision >= 0) run.spend_search(std::min(size_t(v.size), size_t(s.precision)));
 	const Value cut = s.precision < 0 ? v : part(v, 0, char_offset(v.str(), size_t(s.precision)));
 	add_aligned(run, out, "", cut, s, s.align ? s.align : '<');
 }
@@ -112,6 +115,7 @@ class Percent {
 	}
 	Value run() {
 		const std::string_view f = f_.str();
+		run_.spend_chars(f.size());
 		for (size_t at = 0; at < f.size();) {
 			const size_t start = at;
 			at = std::min(f.find('%', at), f.size());
@@ -158,7 +162,7 @@ void Percent::conversion(size_t& at) {
 		const size_t end = f.find(')', at);
 		if (end == f.npos) run_.fail("the format ends inside the name of a value");
 		if (!values_.is(Kind::Dict)) run_.fail("the format names values, but is given no dict");
-		const Value* v = find(*values_.dict, f.substr(at + 1, end - at - 1));
+		const Value* v = find(run_, *values_.dict, text(f.substr(at + 1, end - at - 1)));
 		if (!v) run_.fail("the format names '{}', which is not in the dict", f.substr(at + 1, end - at - 1));
 		named = *v;
 		mapping_ = true;
@@ -197,7 +201,7 @@ void Percent::conversion(size_t& at) {
 void Percent::write(const Value& v, Spec s, bool zero, bool data) {
 	TextBuilder piece(run_);
 	if (s.type == 's' || s.type == 'r' || s.type == 'a' || s.type == 'c') {
-		if (s.type == 'c' && !(v.is(Kind::Text) && char_count(v.str()) == 1))
+		if (s.type == 'c' && !(v.is(Kind::Text) && v.size <= 4 && char_count(v.str()) == 1))
 			run_.fail("%c takes a text of one character");
 		if (s.type == 'c') s.precision = -1;
 		if (!s.align) s.align = '>';
@@ -298,6 +302,7 @@ class Braces {
 	void write(TextBuilder& out, const Value& f, int level) {
 		if (level > 2) run_.fail("a format has places inside places inside places");
 		const std::string_view s = f.str();
+		run_.spend_chars(s.size());
 		for (size_t at = 0; at < s.size();) {
 			const size_t start = at;
 			at = std::min(s.find_first_of("{}", at), s.size());
@@ -355,9 +360,10 @@ class Braces {
 			v = args_.list[size_t(n)];
 		} else {
 			bool found = false;
-			run_.spend(args_.named.size() / 8);
-			for (const Named& n : args_.named)
+			for (const Named& n : args_.named) {
+				run_.spend_bytes(n.name.size == first.size() ? first.size() : 0);
 				if (n.name.str() == first) v = n.value, found = true;
+			}
 			if (!found) run_.fail("the format names '{}', which is not given", first);
 		}
 		for (size_t at = end; at < s.size();) {

@@ -108,8 +108,11 @@ Value strftime_now(Run& run, const Value&, const Args& args) {
 		const std::time_t t = std::time(nullptr);
 		localtime_r(&t, &now);
 	}
+	constexpr uint64_t kConversion = 16; // steps: the C library takes its time
+	run.spend(kConversion);
 	TextBuilder out(run);
 	for (size_t at = 0; at < f.size();) {
+		run.spend(kConversion);
 		const size_t start = at;
 		at = std::min(f.find('%', at), f.size());
 		out.add(part(*format, start, at - start));

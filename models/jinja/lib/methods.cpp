@@ -17,8 +17,9 @@ struct Window {
 	bool exists;       // false: it begins behind the end of the text
 };
 Window window(Run& run, const Value& t, const Args& args, const Value* from, const Value* to) {
-	run.spend_bytes(t.size);
+	run.spend();
 	if (!unless_none(from) && !unless_none(to)) return {t.str(), 0, true};
+	run.spend_search(t.size);
 	const int64_t n = int64_t(char_count(t.str()));
 	const auto place = [&](const Value* v, int64_t fallback) {
 		int64_t i = int_argument(run, args, unless_none(v), fallback);
@@ -59,7 +60,7 @@ template <bool FromRight> Value text_partition(Run& run, const Value& t, const A
 	const auto [sep] = bind(run, args, {"sep"}, 1);
 	const std::string_view s = text_argument(run, args, sep, "");
 	if (s.empty()) run.fail("partition: the separator is empty");
-	run.spend_bytes(t.size);
+	run.spend_search(t.size);
 	const size_t at = FromRight ? rfind_text(t.str(), s) : find_text(t.str(), s);
 	if (at == t.str().npos)
 		return FromRight ? run.make_list({text(""), text(""), t}, Kind::Tuple)
@@ -73,10 +74,10 @@ template <bool AtEnd> Value text_starts(Run& run, const Value& t, const Args& ar
 	const Window w = window(run, t, args, from, to);
 	const auto fits = [&](const Value& v) {
 		const std::string_view s = text_argument(run, args, &v, "");
+		run.spend_bytes(std::min(s.size(), w.text.size()));
 		return w.exists && (AtEnd ? w.text.ends_with(s) : w.text.starts_with(s));
 	};
 	if (!what->is(Kind::Tuple)) return boolean(fits(*what));
-	run.spend(what->items->n);
 	return boolean(std::any_of(what->items->at, what->items->at + what->items->n, fits));
 }
 template <bool AtEnd> Value text_remove(Run& run, const Value& t, const Args& args) {
@@ -91,6 +92,7 @@ template <bool FromRight, bool MustBe> Value text_find(Run& run, const Value& t,
 	const auto [what, from, to] = bind(run, args, {"sub", "start", "end"}, 1);
 	const std::string_view s = text_argument(run, args, what, "");
 	const Window w = window(run, t, args, from, to);
+	run.spend_search(w.text.size());
 	const size_t at = !w.exists ? w.text.npos : FromRight ? rfind_text(w.text, s) : find_text(w.text, s);
 	if (at == w.text.npos && MustBe) run.fail("'{}': the text is not in there", args.callee);
 	return integer(at == w.text.npos ? -1 : int64_t(w.first_char + char_count(w.text.substr(0, at))), tainted(t));
@@ -101,8 +103,12 @@ Value text_count(Run& run, const Value& t, const Args& args) {
 	const Window w = window(run, t, args, from, to);
 	int64_t n = 0;
 	if (!w.exists) return integer(0);
+	run.spend_search(w.text.size());
 	if (s.empty()) return integer(int64_t(char_count(w.text)) + 1, tainted(t));
-	for (size_t at = find_text(w.text, s); at != w.text.npos; at = find_text(w.text, s, at + s.size())) ++n;
+	for (size_t at = find_text(w.text, s); at != w.text.npos; at = find_text(w.text, s, at + s.size())) {
+		run.spend();
+		++n;
+	}
 	return integer(n, tainted(t));
 }
 
@@ -123,25 +129,6 @@ Value text_join(Run& run, const Value& t, const Args& args) {
 	}
 	return out.take();
 }
-Value text_title(Run& run, const Value& t, const Args& args) {
-	no_arguments(run, args);
-	TextBuilder out(run);
-	bool inside = false; // a word
-	for (size_t at = 0; at < t.size;) {
-		const size_t from = at;
-		const char32_t c = next_char(t.str(), at);
-		const Value one = part(t, from, at - from);
-		out.add(inside ? to_lower(run, one) : capitalize(run, one));
-		inside = is_upper(c) || is_lower(c);
-	}
-	return out.take();
-}
-Value text_swapcase(Run& run, const Value& t, const Args& args) {
-	no_arguments(run, args);
-	TextBuilder out(run);
-	add_case(out, t, Case::Swap);
-	return out.take();
-}
 template <Side S> Value text_pad(Run& run, const Value& t, const Args& args) {
 	const auto [width, fill] = bind(run, args, {"width", "fillchar"}, 1);
 	const Value with = fill ? *fill : text(" ");
@@ -151,6 +138,7 @@ template <Side S> Value text_pad(Run& run, const Value& t, const Args& args) {
 Value text_zfill(Run& run, const Value& t, const Args& args) {
 	const auto [width] = bind(run, args, {"width"}, 1);
 	const size_t sign = t.str().starts_with('-') || t.str().starts_with('+') ? 1 : 0;
+	run.spend_bytes(t.size);
 	const int64_t zeros = int_argument(run, args, width, 0) - int64_t(char_count(t.str()));
 	TextBuilder out(run);
 	out.add(part(t, 0, sign));
@@ -166,7 +154,7 @@ bool is_ascii(char32_t c) { return c < 0x80; }
 // All characters are of a kind; of the empty text that is so only where Python says so.
 template <bool (*Is)(char32_t), bool OfEmpty> Value text_is(Run& run, const Value& t, const Args& args) {
 	no_arguments(run, args);
-	run.spend_bytes(t.size);
+	run.spend_chars(t.size);
 	for (size_t at = 0; at < t.size;)
 		if (!Is(next_char(t.str(), at))) return boolean(false);
 	return boolean(t.size > 0 || OfEmpty);
@@ -270,8 +258,8 @@ constexpr Builtin kTextMethods[] = {
     {"splitlines", text_splitlines},
     {"startswith", text_starts<false>},
     {"strip", text_strip<Side::Both>},
-    {"swapcase", text_swapcase},
-    {"title", text_title},
+    {"swapcase", plain<swap_case>},
+    {"title", plain<title_letters>},
     {"upper", plain<to_upper>},
     {"zfill", text_zfill},
 };

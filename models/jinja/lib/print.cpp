@@ -27,6 +27,11 @@ std::string float_text(double d) {
 	return sign + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 
+void spend_digits(Run& run, double d, int64_t precision) {
+	constexpr uint64_t kShort = 16, kLong = 1000; // steps: more digits than a machine word has need long arithmetic
+	run.spend((std::fabs(d) < 1e17 ? kShort : kLong) + uint64_t(std::max<int64_t>(precision, 0)));
+}
+
 namespace {
 
 // Writes one value, and remembers whether any of it is derived from the conversation.
@@ -44,7 +49,10 @@ class Printer {
 	void json(const Value&, const JsonStyle&, size_t level);
 
  private:
-	void note(const Value& v) { data_ |= v.is(Kind::Text) ? tainted(v) : v.data; }
+	void note(const Value& v) {
+		if (v.is(Kind::Text)) run_.spend_chars(v.size); // and for what is done to every character of it
+		data_ |= v.is(Kind::Text) ? tainted(v) : v.data;
+	}
 	void repr_text(const Value&);
 	void repr_items(std::string_view open, std::span<const Value>, std::string_view close);
 	void repr_view(const View&);

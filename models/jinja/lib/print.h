@@ -4,7 +4,9 @@
 
 namespace kvrun::jinja {
 
-std::string float_text(double);    // repr(): the shortest text that reads back as the same number
+std::string float_text(double); // repr(): the shortest text that reads back as the same number
+// Charges for so many digits behind the point of a number.
+void spend_digits(Run&, double, int64_t precision);
 Value to_text(Run&, const Value&); // str()
 Value repr(Run&, const Value&);
 

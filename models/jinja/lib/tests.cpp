@@ -53,7 +53,7 @@ Value test_test(Run& run, const Value& v, const Args& args) {
 template <bool (*Is)(char32_t), bool (*Other)(char32_t)> Value test_case(Run& run, const Value& v, const Args& args) {
 	no_arguments(run, args);
 	const Value t = to_text(run, v);
-	run.spend_bytes(t.size);
+	run.spend_chars(t.size);
 	bool some = false;
 	for (size_t at = 0; at < t.size;) {
 		const char32_t c = next_char(t.str(), at);

@@ -77,16 +77,12 @@ size_t find_text(std::string_view s, std::string_view what, size_t from) {
 	return hit ? size_t(static_cast<const char*>(hit) - s.data()) : s.npos;
 }
 
+// memmem() from the back. Scanning from the back place by place would take time in the product of both lengths.
 size_t rfind_text(std::string_view s, std::string_view what) {
 	if (what.empty()) return s.size();
-	size_t last = s.npos;
-	for (size_t at = find_text(s, what); at != s.npos;) {
-		last = at;
-		const size_t near = std::min(s.size(), at + 2 * what.size() - 1);
-		const size_t overlap = find_text(s.substr(0, near), what, at + 1); // it may begin inside this one
-		at = overlap != s.npos ? overlap : find_text(s, what, at + what.size());
-	}
-	return last;
+	const std::string back(s.rbegin(), s.rend()), back_what(what.rbegin(), what.rend());
+	const size_t at = find_text(back, back_what);
+	return at == s.npos ? s.npos : s.size() - at - what.size();
 }
 
 // ---- case
@@ -109,8 +105,10 @@ void add_title(std::string& out, char32_t c) {
 }
 void add_lower(std::string& out, char32_t c) { append_char(out, char32_t(utf8proc_tolower(int32_t(c)))); }
 
-// Characters one by one through `f(out, c)`, with their marks.
-template <class F> void each_char(TextBuilder& out, const Value& t, F&& f) {
+// The text with each character as `f(out, c)` writes it, and with its marks.
+template <class F> Value each_char(Run& run, const Value& t, F&& f) {
+	run.spend_chars(t.size);
+	TextBuilder out(run);
 	std::string piece;
 	for (size_t at = 0; at < t.size;) {
 		const bool data = mark_at(t, at);
@@ -120,47 +118,61 @@ template <class F> void each_char(TextBuilder& out, const Value& t, F&& f) {
 		} while (at < t.size && mark_at(t, at) == data && piece.size() < 4096);
 		out.add(piece, data);
 	}
-}
-
-Value with_markup(Value v, const Value& from) {
-	v.markup = from.markup;
+	Value v = out.take();
+	v.markup = t.markup;
 	return v;
 }
 
 } // namespace
 
-void add_case(TextBuilder& out, const Value& t, Case how) {
-	each_char(out, t, [how](std::string& s, char32_t c) {
-		if (how == Case::Upper || (how == Case::Swap && is_lower(c)))
+Value to_upper(Run& run, const Value& t) { return each_char(run, t, add_upper); }
+Value to_lower(Run& run, const Value& t) { return each_char(run, t, add_lower); }
+Value swap_case(Run& run, const Value& t) {
+	Value v = each_char(run, t, [](std::string& s, char32_t c) {
+		if (is_lower(c))
 			add_upper(s, c);
-		else if (how == Case::Lower || is_upper(c))
+		else if (is_upper(c))
 			add_lower(s, c);
 		else
 			append_char(s, c);
 	});
-}
-
-Value to_upper(Run& run, const Value& t) {
-	TextBuilder out(run);
-	add_case(out, t, Case::Upper);
-	return with_markup(out.take(), t);
-}
-Value to_lower(Run& run, const Value& t) {
-	TextBuilder out(run);
-	add_case(out, t, Case::Lower);
-	return with_markup(out.take(), t);
+	v.markup = false;
+	return v;
 }
 Value capitalize(Run& run, const Value& t) {
-	TextBuilder out(run);
 	bool first = true;
-	each_char(out, t, [&](std::string& s, char32_t c) {
+	return each_char(run, t, [&](std::string& s, char32_t c) {
 		if (first)
 			add_title(s, c);
 		else
 			add_lower(s, c);
 		first = false;
 	});
-	return with_markup(out.take(), t);
+}
+Value title_words(Run& run, const Value& t) {
+	bool start = true;
+	Value v = each_char(run, t, [&](std::string& s, char32_t c) {
+		const bool between = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+		if (start || between)
+			add_upper(s, c);
+		else
+			add_lower(s, c);
+		start = between;
+	});
+	v.markup = false;
+	return v;
+}
+Value title_letters(Run& run, const Value& t) {
+	bool inside = false; // a word
+	Value v = each_char(run, t, [&](std::string& s, char32_t c) {
+		if (inside)
+			add_lower(s, c);
+		else
+			add_title(s, c);
+		inside = is_upper(c) || is_lower(c);
+	});
+	v.markup = false;
+	return v;
 }
 
 // ---- pieces
@@ -196,16 +208,16 @@ Value strip(const Value& t, Side side) {
 }
 
 Value strip(Run& run, const Value& t, Side side, const Value* chars) {
-	run.spend_bytes(t.size);
+	run.spend_chars(t.size);
 	if (!chars) return strip(t, side);
 	return strip_if(t, side, [&](std::string_view c) {
-		run.spend_bytes(chars->size);
+		run.spend_search(chars->size);
 		return chars->str().find(c) != std::string_view::npos;
 	});
 }
 
 Value replace(Run& run, const Value& t, std::string_view what, const Value& with, int64_t count) {
-	run.spend_bytes(t.size);
+	run.spend_search(t.size);
 	TextBuilder out(run);
 	const bool subject_data = tainted(t);
 	// where the conversation's text says that something goes in, what goes in counts as the conversation's
@@ -288,7 +300,7 @@ std::vector<Value> rsplit_words(Run& run, const Value& t, int64_t max) {
 } // namespace
 
 std::vector<Value> split(Run& run, const Value& t, const Value* separator, int64_t max, bool from_right) {
-	run.spend_bytes(t.size);
+	run.spend_chars(t.size);
 	if (!separator) return from_right ? rsplit_words(run, t, max) : split_words(run, t, max);
 	const std::string_view sep = separator->str();
 	std::vector<Value> out;
@@ -305,16 +317,16 @@ std::vector<Value> split(Run& run, const Value& t, const Value* separator, int64
 		out.push_back(part(t, done, t.size - done));
 		return out;
 	}
-	size_t end = t.size;
+	const std::string back(t.str().rbegin(), t.str().rend()), back_sep(sep.rbegin(), sep.rend());
+	size_t done = 0; // counted from the end, as all places here
 	while (max < 0 || int64_t(out.size()) < max) {
-		run.spend_bytes(end);
-		const size_t at = rfind_text(t.str().substr(0, end), sep);
-		if (at == t.str().npos) break;
+		const size_t at = find_text(back, back_sep, done);
+		if (at == back.npos) break;
 		run.spend();
-		out.push_back(part(t, at + sep.size(), end - at - sep.size()));
-		end = at;
+		out.push_back(part(t, t.size - at, at - done));
+		done = at + sep.size();
 	}
-	out.push_back(part(t, 0, end));
+	out.push_back(part(t, 0, t.size - done));
 	std::reverse(out.begin(), out.end());
 	return out;
 }
@@ -323,7 +335,7 @@ std::vector<Value> split_lines(Run& run, const Value& t, bool keep_ends) {
 	const auto ends_line = [](char32_t c) {
 		return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
 	};
-	run.spend_bytes(t.size);
+	run.spend_chars(t.size);
 	std::vector<Value> out;
 	const std::string_view s = t.str();
 	size_t start = 0;
@@ -340,6 +352,7 @@ std::vector<Value> split_lines(Run& run, const Value& t, bool keep_ends) {
 }
 
 Value escape_html(Run& run, const Value& t) {
+	run.spend_chars(t.size);
 	TextBuilder out(run);
 	size_t done = 0;
 	for (size_t i = 0; i < t.size; ++i) {
@@ -363,6 +376,7 @@ Value escape_html(Run& run, const Value& t) {
 }
 
 Value pad(Run& run, const Value& t, int64_t width, Side text_at, const Value& fill) {
+	run.spend_bytes(t.size);
 	const int64_t n = int64_t(char_count(t.str()));
 	if (width <= n) return t;
 	const size_t all = size_t(width - n);

@@ -24,11 +24,12 @@ size_t find_text(std::string_view s, std::string_view what, size_t from = 0);
 size_t rfind_text(std::string_view s, std::string_view what); // the last place
 
 // Case is changed one character at a time; of the mappings to several characters only that of ß is known.
-enum class Case : uint8_t { Upper, Lower, Swap };
-void add_case(TextBuilder& out, const Value& t, Case);
 Value to_upper(Run&, const Value&);
 Value to_lower(Run&, const Value&);
-Value capitalize(Run&, const Value&); // first character upper, the others lower
+Value swap_case(Run&, const Value&);
+Value capitalize(Run&, const Value&);    // first character upper, the others lower
+Value title_words(Run&, const Value&);   // words begin behind white space and -({[<: Jinja's filter
+Value title_letters(Run&, const Value&); // words are runs of letters: Python's method
 
 enum class Side : uint8_t { Both, Left, Right };
 Value strip(const Value& t, Side);                           // white space
