@@ -1,5 +1,5 @@
 // libFuzzer target: any bytes on a connection of kvrun serve, through the parser, the routes, JSON, the chat template
-// and the tokenizer, in this process and on this thread. No request comes to be answered: the queue has no room.
+// and the tokenizer, in this process and on this thread. No request comes to be answered: no answers are given at once.
 #include "tests/support/temp_folder.h"
 #include "tools/serve/http_connection.h"
 #include "tools/serve/router.h"
@@ -47,7 +47,7 @@ class Served final : public Handler { // as the router does it, without its thre
 
  private:
 	Model model_{open_engine(), "m", KVRUN_SOURCE_DIR "/tests/serve/tools.jinja"};
-	Generator generator_{model_, {0, 0, 0, 64}};
+	Generator generator_{model_, {0, 1, 0, 64}};
 	TempFolder folder_;
 	SessionStore store_{folder_.path.string()};
 	HttpServer server_{http_options()};
@@ -61,8 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	int ends[2];
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
 	asio::io_context io{1};
-	Shared shared;
-	shared.options = http_options();
+	Shared shared(http_options());
 	shared.handler = &served;
 	const auto connection = std::make_shared<Connection>(Socket(io, asio::local::stream_protocol(), ends[0]), shared);
 	shared.connections.insert(connection);

@@ -1,7 +1,7 @@
 // Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, http, npy, policy, session, spirv, template
 // and tokenizer with small sound files.
 #include "engine/core/npy.h"
-#include "engine/kv/policy.h"
+#include "engine/kv_host/policy.h"
 #include "engine/run/session_file.h"
 #include "kernel_list.inc"
 #include "models/chat/builtin.h"
@@ -36,6 +36,22 @@ void write_templates(const std::filesystem::path& folder) {
 	const std::string zero(1, '\0');
 	write(folder / "messages", "\5{{ messages }}" + zero + R"([{"role": "user", "content": [{"a": 1e9}]}])", {});
 	write(folder / "variables", "\1{{ x ~ y }}" + zero + R"({"x": {"k": [true, null]}, "y": -5})", {});
+	// values that share their parts, and builtins on all of a text
+	const std::string pairs =
+	    "\1{% set n = namespace(x=(1,), y=(1,)) %}{% for i in range(40) %}{% set n.x = (n.x, n.x) %}"
+	    "{% set n.y = (n.y, n.y) %}{% endfor %}";
+	int n = 0;
+	for (const char* use :
+	     {"{{ {n.x: 1} }}", "{{ n.x == n.y }}", "{{ [n.x, n.y]|sort }}", "{{ [n.x, n.y]|unique|list }}"})
+		write(folder / fmt::format("pairs-{}", ++n), pairs + use, {});
+	n = 0;
+	for (const char* use : {"m|title", "m.title()", "m|upper", "'b' in m", "m|replace('a', m)", "m.rsplit('a')",
+	                        "m.rfind(m[1:])", "[m, m]|join", "[m, m ~ m]|sort", "m[::-1]", "'%.300f' % 1e308"})
+		write(folder / fmt::format("builtin-{}", ++n),
+		      fmt::format(
+		          "\1{{% set m = 'aB ' * 3000 %}}{{% for i in range(9000) %}}{{% if {} %}}{{% endif %}}{{% endfor %}}",
+		          use),
+		      {});
 	const std::string begin = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f";
 	const std::string replies[] = {R"(<think>a</think>b<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)",
 	                               R"(a[TOOL_CALLS]f[CALL_ID]i[ARGS]{"a": 1}[TOOL_CALLS][{"name": "f"}])",
@@ -63,6 +79,10 @@ void write_requests(const std::filesystem::path& folder) {
 	write(folder / "chunks",
 	      "POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nf\r\n{\"content\": \"\"}\r\n0\r\n\r\n", {});
 	write(folder / "preflight", "OPTIONS / HTTP/1.1\r\nOrigin: http://localhost\r\nHost: localhost\r\n\r\n", {});
+	write(folder / "hosts", "GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", {});
+	write(folder / "encoding", "POST /tokenize HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", {});
+	post("pin", "/sessions/a", R"({"pinned": true})");
+	post("twice", "/detokenize", R"({"tokens": [1], "tokens": [], "x": {"a": {"a": [{}, {}]}}})");
 	post("tokenize", "/tokenize", R"({"content": "ab <s> \u00e9", "add_special": true, "parse_special": false})");
 	post("detokenize", "/detokenize", R"({"tokens": [1, 2, 300]})");
 	post("embeddings", "/v1/embeddings", R"({"input": "x"})");
@@ -160,7 +180,7 @@ int main(int argc, char** argv) {
 	for (const char* text :
 	     {"kivi2,group=64,recent_keep=32,flush=20,eta=0.1,sinks=3", "xquant,kq=2,vq=1,km=2,vm=0,stride=2", "asymkv2/1",
 	      "mikv,salient.bits=4,balance=off,per_head=off,ratio=40%",
-	      "zipcache,score=sum,probe=0.5,probe.random=0.2,v.norm=none", "h2o,budget=40,recent=64,page=32",
+	      "zipcache,score=sum,probe=0.5,probe.random=0.2,v.prescale=none", "h2o,budget=40,recent=64,page=32",
 	      "rtn4,k.bits=8@1-2,regular.v.scale=token,k.group=head", "q8,logquant,W=10,group=32"})
 		at++, write(policy / fmt::format("option-{}", int(at)),
 		            std::string{at, char(0x83), 4, 0x47, char(0xc8), 7, 2} + text, {});

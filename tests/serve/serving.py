@@ -58,10 +58,10 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Server:
-    def __init__(self, *options, model=MODEL, device="cpu", prefix=(), unix=None):
+    def __init__(self, *options, model=MODEL, device="cpu", prefix=(), unix=None, env=None):
         where = ["--unix", unix] if unix else ["--port", "0"]
         command = [*prefix, sys.argv[1], "serve", model, "--device", device, *where, *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
         line = self.process.stdout.readline().decode()
         found = re.search(r"listening on (?:http://127\.0\.0\.1:(\d+)|unix:(.+))$", line)
         if not found or (found.group(2) or None) != unix:
@@ -123,6 +123,12 @@ class Server:
             time.sleep(0.02)
         return False
 
+    def cpu(self):
+        """Seconds of processor time it has taken so far."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as f:
+            fields = f.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def alive(self):
         return self.process.poll() is None and self.get("/health").status == 200
 
@@ -142,6 +148,16 @@ class Server:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
+
+
+def until(what, seconds=60):
+    """Whether what() becomes true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def at_once(calls):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kvrun serve under requests that are wrong, too large, too slow or not allowed: each has its status, and the server goes
 on. Usage: test_serve_limits.py KVRUN."""
-import json, os, socket, subprocess, sys, tempfile, time
-from serving import MODEL, TINY, Server, at_once, check, equal, finish
+import contextlib, json, os, socket, subprocess, sys, tempfile
+from serving import MODEL, TINY, Server, at_once, check, equal, finish, until
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -29,6 +29,9 @@ def malformed_http(s):
         ("a long header", b"GET /health HTTP/1.1\r\nX: " + b"a" * 20000 + b"\r\n\r\n", 431),
         ("many headers", b"GET /health HTTP/1.1\r\n" + b"X: 1\r\n" * 200000 + b"\r\n", 431),
         ("a long length", b"POST /tokenize HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        ("two hosts", b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        ("another encoding", b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", 501),
+        ("two encodings", b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
         ("a length beyond 64 bits", b"POST /tokenize HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", 400),
     ]
     for what, data, status in rows:
@@ -56,6 +59,7 @@ def malformed_json(s):
     for what, body in rows:
         r = s.post("/tokenize", body)
         check(f"JSON, {what}", r.status == 400 and r.error(), (r.status, r.body[:200]))
+        equal(f"JSON, {what}: is its depth named", "deeper than 64" in (r.error() or ""), "deep" in what or what == "65 arrays")
     check("as deep as may be", s.post("/tokenize", '{"content": "x", "y": ' + "[" * 63 + "]" * 63 + "}").status == 200)
     equal("the last of two keys", s.post("/tokenize", '{"content": 1, "content": ""}').status, 200)
     equal("a zero byte", s.post("/detokenize", s.post("/tokenize", {"content": "a\0b"}).body).status, 200)
@@ -67,6 +71,35 @@ def malformed_json(s):
     r = s.post(COMPLETION, {"prompt": "word " * (1 << 20)})
     check("a prompt that is longer than the context",
           r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded", r.body[:300])
+
+
+def heavy_json(s):
+    """T51, T52 bodies that are long and of many values or keys cost what their length costs"""
+    n, x = (8 << 20) - 100, '{"x":[%s]}'
+    many = lambda one: x % (one * (n // len(one)))[:-1]
+    keys = lambda n: ",".join('"%x":0' % i for i in range(n))
+    grown = "[" + "0," * 300000 + "0]"
+    for _ in range(50):  # what an object holds must not be copied as it grows
+        grown = '{"z":%s,%s}' % (grown, keys(130))
+    rows = [
+        ("objects", many("{},"), 400), ("objects in objects", many('{"a":{"a":{}}},'), 400), ("arrays", many("[],"), 400),
+        ("keys", "{%s}" % keys(700000), 400), ("one key", "{%s}" % ('"a":0,' * (n // 6))[:-1], 400), ("numbers", many("0.12345678901234567e-3,"), 400),
+        ("a long number", x % ("0." + "1" * n), 400), ("escapes", x % ('"' + "\\u00e9" * (n // 6) + '"'), 400), ("texts", many('"aaaaaaa",'), 400),
+        ("as many keys as may be", '{"content":"",%s}' % keys(65535), 200), ("objects that grow", '{"content":"","x":%s}' % grown, 200),
+    ]
+    for what, body, status in rows:
+        before = s.cpu()
+        r = s.post("/tokenize", body)
+        took = s.cpu() - before
+        equal(f"{what}, {len(body)} bytes: status", r.status, status)
+        check(f"{what}, {len(body)} bytes: processor time", took < 3, took)  # 0.2 s here; those that are not linear take minutes
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{%s}" % keys(60000)}}]
+    for what, message in (("arguments of a call", {"content": "x", "tool_calls": calls}), ("a message", {"content": "x", "x": json.loads(grown)})):
+        before = s.cpu()
+        equal(what, s.post(CHAT, {"messages": [{"role": "assistant", **message}], "max_tokens": 1}).status, 200)
+        check(f"{what}: processor time", s.cpu() - before < 5, s.cpu() - before)
+    r = s.post(COMPLETION, {"prompt": "word " * (n // 5)})
+    check("a prompt that no context holds", r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded", r.body[:300])
 
 
 def bad_fields(s):
@@ -83,7 +116,9 @@ def bad_fields(s):
         ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"), ("top_k", -1),
         ("repeat_penalty", 0), ("frequency_penalty", 1), ("presence_penalty", 1), ("logit_bias", {"5": 100}), ("logprobs", 5), ("top_logprobs", 2), ("session", "a"), ("session", 3),
         ("response_format", {"type": "json_schema", "json_schema": {}}), ("response_format", "json_object"), ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
-        ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]),
+        ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]), ("grammar", "root ::= x"), ("mirostat", 2),
+        ("json_schema", {"type": "object"}), ("n_predict", 5), ("parallel_tool_calls", False), ("modalities", ["audio"]),
+        ("reasoning_effort", "high"), ("guided_json", {}), ("repetition_penalty", 1.1), ("typical_p", 0.5),
     ]
     for name, value in rows:
         r = s.post(CHAT, {**good, name: value})
@@ -92,7 +127,8 @@ def bad_fields(s):
     r = s.post(CHAT, {**good, "model": "gpt-5"})
     check("another model", r.status == 404 and r.json()["error"]["code"] == "model_not_found", r.body)
     nulls = {k: None for k in ("temperature", "stop", "n", "seed", "tools", "stream", "response_format", "logit_bias")}
-    equal("null and unknown fields", s.post(CHAT, {**good, **nulls, "user": "me", "metadata": {}, "n_discard": -5}).status, 200)
+    equal("null and unknown fields", s.post(CHAT, {**good, **nulls, "user": "me", "metadata": {}, "n_discard": -5, "mirostat": 0,
+                                                          "parallel_tool_calls": True, "logit_bias": {}}).status, 200)
     for prompt in (None, 5, [], ["a", "b"], [1.5], [-1], [10**9], [[1], [2]], {}, ""):
         r = s.post(COMPLETION, {"prompt": prompt, "max_tokens": 1})
         # a text without tokens has the token that begins one
@@ -145,7 +181,7 @@ def keys():
         f.flush()
         for options in (("--api-key", key), ("--api-key-file", f.name)):
             with Server(*options, model=TINY) as s:
-                rows = [("Bearer " + key, 200), (None, 401), ("", 401), ("Bearer ", 401), ("Bearer secret-key-", 401),
+                rows = [("Bearer " + key, 200), ("bearer " + key, 200), ("BEARER " + key, 200), ("Bearer" + key, 401), (None, 401), ("", 401), ("Bearer ", 401), ("Bearer secret-key-", 401),
                         ("Bearer secret-key-12", 401), ("Bearer secret-key-2", 401), (key, 401), ("Bearer " + key * 2, 401),
                         ("Bearer " + "s" * 8000, 401), ("Basic " + key, 401)]
                 for given, status in rows:
@@ -162,16 +198,13 @@ def keys():
 def slow_clients():
     """T50, T57 clients that send slowly, and that do not read"""
     with Server("--timeout", "1", model=TINY) as s:
-        start = time.monotonic()
         equal("half a header", status_of(s.raw(b"GET /health HTTP/1.1\r\nHost:")), 408)
         equal("a header byte by byte", status_of(s.raw(b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 50, slow=0.1)), 408)
         equal("half a body", status_of(s.raw(b"POST /tokenize HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")), 408)
         equal("nothing at all: closed without a word", s.raw(b""), b"")
-        check("in time", time.monotonic() - start < 20, time.monotonic() - start)
         c = s.connect()
         c.request("GET", "/health")
         c.getresponse().read()
-        time.sleep(2)
         check("a connection that is idle is closed", c.sock is None or c.sock.recv(1) == b"")
         equal("all are closed", s.metric("kvrun_connections"), 1)
 
@@ -182,9 +215,8 @@ def slow_clients():
         body = json.dumps({"content": "x" * (1 << 20)}).encode()
         c.sendall(b"POST /tokenize HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         check("others are answered", s.alive())
-        check("it is closed", s.wait_for("kvrun_connections", 1, 20))
+        check("it is closed", s.wait_for("kvrun_connections", 1, 60))
         c.close()
-
 
     with Server("--timeout", "1", "--ctx-size", "100000") as s:
         c = socket.socket()
@@ -200,33 +232,85 @@ def slow_clients():
 def many_connections():
     """T58, T60 more connections than allowed, and than files can be open"""
     with Server("--max-connections", "8", model=TINY) as s:
-        held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(8)]
-        time.sleep(0.5)
-        out = s.raw(b"GET /health HTTP/1.1\r\n\r\n")
-        check("the ninth is told so", status_of(out) == 503 and b"Retry-After" in out, out)
-        for h in held:
-            h.close()
-        time.sleep(0.5)
-        check("then there is room", s.alive())
+        c = s.connect()  # one of the eight, which asks for the others
+
+        def connections(n):
+            c.request("GET", "/metrics")
+            return f"\nkvrun_connections {n}\n" in c.getresponse().read().decode()
+
+        with contextlib.closing(c):
+            held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(7)]
+            check("eight are open", until(lambda: connections(8)))
+            out = s.raw(b"GET /health HTTP/1.1\r\n\r\n")
+            check("the ninth is told so", status_of(out) == 503 and b"Retry-After" in out, out)
+            for h in held:
+                h.close()
+            check("then there is room", until(lambda: connections(1)) and s.alive())
     limited = ["sh", "-c", 'ulimit -n 48; exec "$@"', "sh"]
     with Server(model=TINY, prefix=limited) as s:
         held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(100)]
-        time.sleep(0.5)
+        check("no more files can be open", until(lambda: len(os.listdir(f"/proc/{s.process.pid}/fd")) == 48))
         for h in held:
             h.close()
-        time.sleep(0.5)
         check("more connections than files can be open", s.alive())
+
+
+LONG = {"prompt": "a", "max_tokens": 90000, "ignore_eos": True, "temperature": 0}
+
+
+def hold(s, path, body, sent=None):
+    """A socket that has sent a request, or `sent` bytes of its body, and waits."""
+    data = json.dumps(body).encode()
+    c = socket.create_connection(("127.0.0.1", s.port))
+    c.sendall(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data[:sent])
+    return c
 
 
 def crowd():
     """T58 more requests than the queue holds"""
-    with Server("--parallel", "2", "--queue", "3", model=TINY) as s:
-        body = {"prompt": "a", "max_tokens": 100, "ignore_eos": True, "temperature": 0}
-        found = at_once([lambda: s.post(COMPLETION, body) for _ in range(24)])
-        codes = [a.status for a in found]
-        check("each of a crowd is answered or refused", set(codes) <= {200, 429} and codes.count(200) >= 5, codes)
-        equal("all who are answered get the same", len({a.json()["choices"][0]["text"] for a in found if a.status == 200}), 1)
-        check("the server goes on", s.alive() and s.wait_for("kvrun_answers_active", 0))
+    with Server("--parallel", "2", "--queue", "3", "--ctx-size", "100000") as s:
+        held = [hold(s, COMPLETION, LONG) for _ in range(2)]
+        check("two are answered", s.wait_for("kvrun_answers_active", 2))
+        held += [hold(s, COMPLETION, LONG) for _ in range(3)]
+        check("three wait", s.wait_for("kvrun_requests_queued", 3))
+        codes = [a.status for a in at_once([lambda: s.post(COMPLETION, {**LONG, "max_tokens": 1}) for _ in range(20)])]
+        equal("all others are refused", codes, [429] * 20)
+        equal("before their bodies are read", status_of(s.raw(b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")), 429)
+        equal("but not what needs no place", s.post("/tokenize", {"content": "a"}).status, 200)
+        for h in held:
+            h.close()
+        check("they leave", s.wait_for("kvrun_answers_active", 0) and s.wait_for("kvrun_requests_queued", 0))
+        found = at_once([lambda: s.post(COMPLETION, {**LONG, "max_tokens": 100}) for _ in range(5)])
+        equal("as many as there are places are answered", [a.status for a in found], [200] * 5)
+        equal("all get the same", len({a.json()["choices"][0]["text"] for a in found}), 1)
+
+
+def many_bodies():
+    """T51, T56 the bodies of all requests have one limit, and go with their clients"""
+    with Server("--max-body", "64K", "--max-bodies", "128K", "--parallel", "1", "--ctx-size", "100000") as s:
+        long = {"content": "x" * 60000}
+        held = [hold(s, "/tokenize", long, sent=55000) for _ in range(2)]
+        check("two are being received", s.wait_for("kvrun_body_bytes", 110000))
+        out = s.raw(b"POST /tokenize HTTP/1.1\r\nContent-Length: 60000\r\n\r\n")
+        check("a third is refused before it is read", status_of(out) == 429 and b"Retry-After" in out, out)
+        out = s.raw(b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nea60\r\n" + b"x" * 60000)
+        equal("or where it has no length", status_of(out), 429)
+        equal("a short one is answered", s.post("/tokenize", {"content": "x"}).status, 200)
+        for h in held:
+            h.close()
+        check("they go with their clients", s.wait_for("kvrun_body_bytes", 0))
+        equal("then there is room", s.post("/tokenize", long).status, 200)
+
+        active = hold(s, COMPLETION, LONG)
+        check("one is answered", s.wait_for("kvrun_answers_active", 1))
+        base = s.metric("kvrun_body_bytes")
+        waiting = hold(s, COMPLETION, {**LONG, "prompt": "x" * 50000})
+        check("one waits", s.wait_for("kvrun_requests_queued", 1))
+        check("its body counts", s.metric("kvrun_body_bytes") > base + 50000, s.metric("kvrun_body_bytes"))
+        waiting.close()
+        check("until its client leaves", s.wait_for("kvrun_body_bytes", base))
+        active.close()
+        check("and nothing is left", s.wait_for("kvrun_body_bytes", 0))
 
 
 def little_memory():
@@ -265,7 +349,7 @@ def refused_starts():
     rows = [(("--host", "nowhere.invalid"), 5), (("--port", "70000"), 2), (("--kv", "nonsense", "--port", "0"), 2),
             (("--parallel", "0"), 2), (("--api-key", "a", "--api-key-file", "b"), 2), (("--api-key", "a b"), 2),
             (("--api-key-file", "/nonexistent"), 3), (("--chat-template", "nonsense", "--port", "0"), 2),
-            (("--timeout", "0"), 2)]
+            (("--timeout", "0"), 2), (("--max-bodies", "1M"), 2), (("--sessions-max", "5"), 2)]
     for options, code in rows:
         got, said = start(*options)
         check(f"{options}", got == code and said.startswith("error: ") and said.count("\n") == 1, (got, said))
@@ -274,12 +358,12 @@ def refused_starts():
 
 def main():
     with Server("--chat-template", "chatml") as s:
-        for part in (malformed_http, malformed_json, bad_fields, routes, origins):
+        for part in (malformed_http, malformed_json, heavy_json, bad_fields, routes, origins):
             part(s)
             check(f"the server goes on after {part.__name__}", s.alive())
         equal("it ends", s.stop(), 0)
         equal("without a word", b"".join(s.log), b"")
-    for part in (keys, slow_clients, many_connections, crowd, little_memory, refused_starts):
+    for part in (keys, slow_clients, many_connections, crowd, many_bodies, little_memory, refused_starts):
         part()
     finish()
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kvrun serve: conversations that are kept by name across restarts, its socket in the file system, logprobs, slots.
-Usage: test_serve_sessions.py KVRUN."""
-import json, math, os, signal, socket, stat, subprocess, sys, tempfile, time
-from serving import MODEL, Server, check, equal, finish
+Usage: test_serve_sessions.py KVRUN [LIBRARY WHOSE fsync() WAITS]."""
+import json, math, os, shutil, signal, socket, stat, subprocess, sys, tempfile, threading, time
+from serving import MODEL, Server, check, equal, finish, until
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 ASK = {"role": "user", "content": "The code of Anna is 4711. The code of Ben is 1234. What is the code of Anna?"}
@@ -54,7 +54,9 @@ def damaged_and_odd(folder):
         secret = os.path.join(folder, "secret")
         with open(secret, "w") as f:
             f.write("secret")
-        os.symlink(secret, os.path.join(folder, "link.kvs"))
+        other = os.path.join(folder, "other")  # a sound conversation, which a link must not lead to
+        shutil.copy(path, other)
+        os.symlink(other, os.path.join(folder, "link.kvs"))
         os.mkdir(os.path.join(folder, "folder.kvs"))
         for name in ("../b", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "a\0b", "a b", "é", "x" * 65, "link", "folder", "b.kvs/"):
             r = s.post(CHAT, chat([ASK], session=name))
@@ -62,7 +64,11 @@ def damaged_and_odd(folder):
         for path in ("/sessions/../b", "/sessions/%2e%2e", "/sessions/link", "/sessions/folder", "/sessions/none"):
             check(f"T61: {path}", s.get(path).status in (400, 404))
             check(f"T61: DELETE {path}", s.ask("DELETE", path).status in (400, 404))
-        equal("nothing was touched", (open(secret).read(), sorted(os.listdir(folder))), ("secret", ["b.kvs", "folder.kvs", "link.kvs", "secret"]))
+        for name in ("link", "folder", "none"):
+            r = s.post("/sessions/" + name, {"pinned": True})
+            check(f"T61: pin {name}", r.status == 404 and r.error(), (r.status, r.body))
+        equal("nothing was touched", (open(secret).read(), sorted(os.listdir(folder))),
+              ("secret", ["b.kvs", "folder.kvs", "link.kvs", "other", "secret"]))
         check("links and folders are not listed", [c["id"] for c in s.get("/sessions").json()["data"]] == ["b"])
         long = s.connect()
         long.request("POST", CHAT, json.dumps(chat([ASK], session="b", max_tokens=100000, ignore_eos=True)))
@@ -78,6 +84,90 @@ def damaged_and_odd(folder):
         check("it ends with its client", s.wait_for("kvrun_answers_active", 0, 10))
         equal("and the conversation can go on", s.post(CHAT, chat([ASK], session="b")).status, 200)
         equal("no slots", s.get("/slots").json(), [])
+
+
+def little_room(folder):
+    """Conversations beyond --sessions-max: the one saved longest ago goes, pinned ones and those in use stay"""
+    def ids(s):
+        return [c["id"] for c in s.get("/sessions").json()["data"]]
+
+    def save(s, name, **more):
+        return s.post(CHAT, chat([ASK], session=name, **more))
+
+    options = ("--chat-template", "chatml", "--sessions", folder, "--sessions-max")
+    with Server(*options, "2") as s:
+        for name in ("a", "b", "c"):
+            equal(f"{name} is kept", save(s, name).json()["kv"]["kept"], True)
+        equal("two are left", ids(s), ["b", "c"])
+        save(s, "b")
+        save(s, "d")
+        equal("the one that was saved longest ago has gone", ids(s), ["b", "d"])
+        equal("pinned", s.post("/sessions/b", {"pinned": True}).json(), {"id": "b", "pinned": True})
+        for body in ({}, {"pinned": 1}, {"pinned": None}, []):
+            equal(f"pinned by {body}", s.post("/sessions/b", body).status, 400)
+    with Server(*options, "2") as s:
+        equal("pins outlive the server", [c["pinned"] for c in s.get("/sessions").json()["data"]], [True, False])
+        save(s, "e")
+        equal("what is pinned stays", ids(s), ["b", "e"])
+        s.post("/sessions/e", {"pinned": True})
+        r = save(s, "f")
+        check("nothing can go", r.status == 507 and r.json()["error"]["param"] == "session" and r.error(), (r.status, r.body))
+        equal("one that is there goes on", save(s, "e").status, 200)
+        equal("its pin is taken off", s.post("/sessions/e", {"pinned": False}).json()["pinned"], False)
+        long = s.connect()
+        long.request("POST", CHAT, json.dumps(chat([ASK], session="e", max_tokens=100000)))
+        check("it is in use", s.wait_for("kvrun_answers_active", 1))
+        equal("what is in use stays", save(s, "f").status, 507)
+        long.close()
+        check("it ends", s.wait_for("kvrun_answers_active", 0))
+        equal("then it goes", (save(s, "f").status, ids(s)), (200, ["b", "f"]))
+        s.ask("DELETE", "/sessions/b")
+        equal("nothing is left of one that is removed", sorted(os.listdir(folder)), ["f.kvs"])
+        size = s.get("/sessions").json()["data"][0]["bytes"]
+    with Server(*options, str(size * 5 // 2)) as s:
+        for name in ("g", "h", "i"):
+            save(s, name)
+        equal("a limit in bytes", ids(s), ["h", "i"])
+    with Server(*options, "64K") as s:
+        r = save(s, "j", max_tokens=200).json()
+        check("one that is larger than all may be is not kept", r["kv"]["kept"] is False and "--sessions-max" in r["kv"]["not_kept"], r["kv"])
+        check("nor left behind", "j" not in ids(s), ids(s))
+
+
+def lost_folder(folder):
+    """A conversation that cannot be written: the answer says so, and nothing of this machine's folders"""
+    with Server("--chat-template", "chatml", "--sessions", folder) as s:
+        s.post(CHAT, chat([ASK], session="a"))
+        with open(os.path.join(folder, "a.kvs"), "r+b") as f:
+            f.truncate(100)
+        r = s.get("/sessions/a")
+        check("one that is damaged", r.status == 400 and "a" in r.error() and "/" not in r.error(), r.body)
+        shutil.rmtree(folder)
+        r = s.post(CHAT, chat([ASK], session="b"))
+        check("it is answered", r.status == 200 and r.json()["kv"]["kept"] is False, r.body)
+        check("why it is not kept", "'b'" in r.json()["kv"]["not_kept"] and "/" not in r.json()["kv"]["not_kept"], r.body)
+
+
+def slow_disk(folder):
+    """A disk that takes its time holds up the answer whose conversation goes to it, and no other"""
+    fifo = os.path.join(folder, "fifo")
+    os.mkfifo(fifo)
+    env = {"LD_PRELOAD": os.path.abspath(sys.argv[2]), "KVRUN_TEST_FSYNC": fifo}
+    with Server("--chat-template", "chatml", "--sessions", os.path.join(folder, "kept"), "--parallel", "2", env=env) as s:
+        found = []
+        t = threading.Thread(target=lambda: found.append(s.post(CHAT, chat([ASK], session="a"))))
+        t.start()
+        check("a conversation is being saved", until(lambda: [a["state"] for a in s.get("/slots").json()] == ["saving"]))
+        for i in range(3):
+            r = s.post(CHAT, chat([ASK], stream=i == 1))
+            equal(f"others are answered meanwhile, {i}", r.status, 200)
+        equal("a second request for it", s.post(CHAT, chat([ASK], session="a")).status, 409)
+        equal("its client does not have the end", found, [])
+        with open(fifo, "wb", buffering=0) as f:
+            f.write(b"x" * 64)
+            t.join()
+        equal("it has it once the file is on the disk", found[0].json()["kv"]["kept"], True)
+        equal("the slot is free", s.get("/slots").json(), [])
 
 
 def unix_socket(folder):
@@ -162,6 +252,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         kept_conversations(os.path.join(folder, "a"))
         damaged_and_odd(os.path.join(folder, "b"))
+        little_room(os.path.join(folder, "c"))
+        lost_folder(os.path.join(folder, "d"))
+        if len(sys.argv) > 2:
+            os.mkdir(os.path.join(folder, "e"))
+            slow_disk(os.path.join(folder, "e"))
+        else:
+            print("skipped: a slow disk; no library was given")
         unix_socket(folder)
         os.mkdir(os.path.join(folder, "f"))
         fetching(os.path.join(folder, "f"))

@@ -6,6 +6,7 @@
 #include "tools/serve/router.h"
 #include "tools/terminal.h"
 #include <algorithm>
+#include <condition_variable>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +20,8 @@ using namespace serve;
 struct ServeArgs : ModelArgs {
 	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
 	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
-	uint64_t max_body = 8 << 20;
+	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
+	uint64_t sessions_max = 0; // 0: not given
 	double timeout = 30, drain = 30;
 	bool log = false;
 };
@@ -119,16 +121,53 @@ CancellerHandle new_canceller() {
 	return CancellerHandle(c);
 }
 
+constexpr uint64_t kLeastBytes = 64 << 10; // --sessions-max: a smaller number counts conversations
+
+std::optional<StoreLimit> store_limit(const ServeArgs& a) {
+	if (a.sessions_max && a.sessions.empty()) give_up(2, "--sessions-max is for servers with --sessions FOLDER");
+	if (!a.sessions_max) return {};
+	StoreLimit limit;
+	(a.sessions_max < kLeastBytes ? limit.count : limit.bytes) = a.sessions_max;
+	return limit;
+}
+
+// Ends the program where what is under way cannot be stopped: a driver that hangs, a disk that does not answer.
+class LastResort {
+ public:
+	LastResort()
+	    : thread_([this] {
+		      std::unique_lock lock(mutex_);
+		      if (!ended_.wait_for(lock, kPatience, [this] { return done_; })) std::_Exit(0);
+	      }) {}
+	~LastResort() {
+		{
+			std::lock_guard lock(mutex_);
+			done_ = true;
+		}
+		ended_.notify_all();
+		thread_.join();
+	}
+
+ private:
+	static constexpr std::chrono::seconds kPatience{5};
+	std::mutex mutex_;
+	std::condition_variable ended_;
+	bool done_ = false;
+	std::thread thread_;
+};
+
 void serve_model(const ServeArgs& a) {
 	const std::string key = api_key(a);
+	if (a.max_bodies < a.max_body) give_up(2, "--max-bodies is less than --max-body; give it at least as much");
+	const std::optional<StoreLimit> limit = store_limit(a);
 	HttpOptions http;
 	http.host = a.host, http.port = uint16_t(a.port), http.unix_path = a.unix_path;
-	http.max_body = a.max_body, http.max_connections = size_t(a.connections);
+	http.max_body = a.max_body, http.max_bodies = a.max_bodies, http.max_connections = size_t(a.connections);
 	http.timeout_s = a.timeout, http.drain_s = a.drain;
 	std::unique_ptr<SessionStore> store;
 	std::unique_ptr<HttpServer> server; // before the model is loaded: an address that is taken is said at once
 	try {
-		store = std::make_unique<SessionStore>(a.sessions);
+		store = std::make_unique<SessionStore>(a.sessions, limit);
 		server = std::make_unique<HttpServer>(http);
 	} catch (const std::exception& e) { give_up(5, e.what()); }
 	if (key.empty() && a.unix_path.empty() && !is_loopback(a.host))
@@ -150,8 +189,11 @@ void serve_model(const ServeArgs& a) {
 		}
 	});
 	server->run(gate);
+	std::optional<LastResort> last_resort(std::in_place);
 	kvrun_cancel(canceller.get()); // a signal came while it was loaded
 	loader.join();
+	service.reset();
+	last_resort.reset();
 	if (failed) std::rethrow_exception(failed);
 }
 
@@ -169,6 +211,11 @@ void add_served_model(Command& c, ServeArgs& a) {
 	add_host_memory(c, a);
 	add_text(c, "--sessions", a.sessions, kFolder,
 	         "keep conversations that requests give a name (field session) in this folder, packed, across restarts")
+	    ->group(kCacheGroup);
+	add_bytes(
+	    c, "--sessions-max", a.sessions_max,
+	    "most that they may have, like 20G; a number below 64K: so many conversations. The one saved longest ago goes "
+	    "first, pinned ones never [a tenth of the disk]")
 	    ->group(kCacheGroup);
 	add_integer(c, "--idle-sessions", a.idle_sessions, 0, 64,
 	            "caches kept after their answers, so that a prompt that begins like one is not read again [4]")
@@ -196,10 +243,13 @@ void add_server_options(Command& c, ServeArgs& a) {
 	add_integer(c, "--max-connections", a.connections, 1, 10000, "connections at once; more are refused [256]")
 	    ->group(group);
 	add_bytes(c, "--max-body", a.max_body, "longest body of a request [8M]")->group(group);
+	add_bytes(c, "--max-bodies", a.max_bodies,
+	          "most memory for the bodies of all requests that are received or wait; more are refused [64M]")
+	    ->group(group);
 	add_real(c, "--timeout", a.timeout, 0.1, 86400,
 	         "seconds a client may take to send a header or a body, to take an answer, and between requests [30]")
 	    ->group(group);
-	add_real(c, "--drain", a.drain, 0, 86400, "seconds that answers under way are given after SIGTERM or Ctrl-C [30]")
+	add_real(c, "--drain", a.drain, 0, 86400, "seconds that requests under way are given after SIGTERM or Ctrl-C [30]")
 	    ->group(group);
 	add_flag(c, "--log", a.log, "one line on stderr for each request, without its content")->group(group);
 }
@@ -226,18 +276,21 @@ void add_serve(Command& root) {
 	      {"POST /tokenize, /detokenize", "{content, add_special, parse_special} to {tokens}, and back"},
 	      {"GET /slots", "answers under way, with their tokens, KV bytes and what they fetch"},
 	      {"GET /sessions, /sessions/NAME", "kept conversations; the messages of one. DELETE removes it"},
+	      {"POST /sessions/NAME", "{\"pinned\": true}: it stays, whatever --sessions-max says; false: no more"},
 	      {"GET /metrics", "requests, tokens, queue and KV bytes for Prometheus"}}},
 	    {"Requests",
 	     "Fields are those of OpenAI's API; unknown ones are ignored, and known ones that are not provided for are "
-	     "refused "
-	     "by name. Beyond them: kv, the cache policy of the request; session, the name under which its conversation "
+	     "refused by name. A body's JSON may be nested 64 levels deep and have 2097152 values and 65536 keys. "
+	     "Beyond OpenAI's fields: kv, the cache policy of the request; session, the name under which its conversation "
 	     "is kept; cache_prompt, false: nothing of an earlier request "
 	     "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs. Without "
 	     "temperature, top_p, top_k and min_p the values of kvrun run hold. n asks for several answers to one prompt, "
 	     "which is read once: choice i has the seed + i."},
-	    {"SIGTERM and Ctrl-C", "No new requests are taken, answers under way are given --drain seconds, and the exit "
-	                           "code is 0. A second signal "
-	                           "ends the program at once."}};
+	    {"SIGTERM and Ctrl-C",
+	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "
+	     "code "
+	     "is 0; work that cannot be stopped is given up 5 seconds later. A second signal ends the program at once: a "
+	     "shell says 143 for SIGTERM and 130 for Ctrl-C."}};
 	c.callback([a] { serve_model(*a); });
 }
 

@@ -19,7 +19,20 @@ struct Generator::Active {
 	std::optional<Logprobs> probs;    // where they are wanted
 	std::optional<JsonGrammar> json;  // where the answer is to be an object
 	const Model* model = nullptr;
-	std::string broken; // why the text could not be passed on; empty: it could
+	std::string broken;             // why the text could not be passed on; empty: it could
+	kvrun_status status = KVRUN_OK; // how it ended
+	std::string message;            // of the status
+	bool cancelled = false;         // its client had gone
+	Ended ended;
+
+	bool has_session() const { return status == KVRUN_OK || cancelled; } // that goes on from here
+	// A named conversation, in its file: before the client knows of the answer's end, so that what it has seen to the
+	// end outlives the server.
+	void keep() {
+		try {
+			job.named->save(session.get(), job.note(text));
+		} catch (const std::exception& e) { ended.not_kept = e.what(); }
+	}
 
 	// Callbacks of the C API, through which no exception may pass. A result other than 0 ends the answer.
 	int piece(uint32_t token, std::string_view piece) noexcept {
@@ -57,11 +70,14 @@ struct Generator::Active {
 };
 
 Generator::Generator(const Model& model, const GeneratorOptions& o)
-    : model_(model), options_(o), pool_(model, o.ctx, o.idle_sessions) {
+    : model_(model), options_(o), longest_context_(o.ctx ? o.ctx : uint32_t(model.info().ctx_train)),
+      pool_(model, o.ctx, o.idle_sessions) {
 	kvrun_batch* batch = nullptr;
 	check(kvrun_batch_new(&batch, model.engine()));
 	batch_ = BatchHandle(batch);
-	active_.reserve(o.parallel); // so that nothing can fail between a batch's knowing an answer and ours
+	// so that nothing can fail between a batch's knowing an answer and ours, nor when one ends
+	for (auto* list : {&active_, &saving_}) list->reserve(o.parallel);
+	saved_.reserve(o.parallel);
 	thread_ = std::thread([this] { run(); });
 }
 
@@ -77,21 +93,39 @@ Generator::~Generator() {
 void Generator::add(Job job) {
 	{
 		std::lock_guard lock(mutex_);
-		const size_t free_slots = options_.parallel - std::min(options_.parallel, stats_.active);
-		if (job.answers() > options_.parallel)
-			throw ApiError(400,
-			               "n is " + std::to_string(job.answers()) + ", this server gives at most " +
-			                   std::to_string(options_.parallel) + " answers at once (--parallel)",
-			               "n");
-		if (n_waiting() + job.answers() > options_.queue + free_slots)
-			throw ApiError(429,
-			               "the queue is full: " + std::to_string(stats_.active) + " answers are under way and " +
-			                   std::to_string(n_waiting()) + " wait; try again later",
-			               "", "queue_full");
+		room_for(job.answers());
 		queue_.push_back(std::move(job));
 		stats_.queued = uint32_t(n_waiting());
 	}
 	wake_.notify_all();
+}
+
+void Generator::check_room(size_t answers) const {
+	std::lock_guard lock(mutex_);
+	room_for(answers);
+}
+
+void Generator::check_queue() const {
+	std::lock_guard lock(mutex_);
+	queue_for(1);
+}
+
+void Generator::room_for(size_t answers) const {
+	if (answers > options_.parallel)
+		throw ApiError(400,
+		               "n is " + std::to_string(answers) + ", this server gives at most " +
+		                   std::to_string(options_.parallel) + " answers at once (--parallel)",
+		               "n");
+	queue_for(answers);
+}
+
+void Generator::queue_for(size_t answers) const {
+	const size_t free_slots = options_.parallel - std::min(options_.parallel, stats_.active);
+	if (n_waiting() + answers > options_.queue + free_slots)
+		throw ApiError(429,
+		               "the queue is full: " + std::to_string(stats_.active) + " answers are under way and " +
+		                   std::to_string(n_waiting()) + " wait; try again later",
+		               "", "queue_full");
 }
 
 size_t Generator::n_waiting() const {
@@ -108,10 +142,11 @@ void Generator::run() {
 	for (;;) {
 		{
 			std::unique_lock lock(mutex_);
-			wake_.wait(lock, [this] { return ending_ || !queue_.empty() || !active_.empty(); });
+			wake_.wait(lock, [this] { return ending_ || !saved_.empty() || !active_.empty() || can_admit(); });
 			if (ending_) break;
 		}
 		try {
+			settle_saved();
 			drop_gone();
 			admit();
 			if (!active_.empty()) step();
@@ -119,23 +154,41 @@ void Generator::run() {
 		} catch (const std::exception& e) { fail_all(ApiError(500, e.what())); }
 	}
 	fail_all(ApiError(503, "the server is shutting down"));
+	while (!saving_.empty()) {
+		{
+			std::unique_lock lock(mutex_);
+			wake_.wait(lock, [this] { return !saved_.empty(); });
+		}
+		settle_saved();
+	}
+}
+
+bool Generator::can_admit() const {
+	if (queue_.empty() || saving_.empty()) return !queue_.empty();
+	return !wait_for_memory_ && n_under_way() + queue_.front().answers() <= options_.parallel;
 }
 
 void Generator::drop_gone() {
+	std::deque<Job> dropped; // ends after the lock
 	std::lock_guard lock(mutex_);
-	std::erase_if(queue_, [this](const Job& j) {
-		if (!j.listener->gone()) return false;
-		stats_.cancelled += j.answers();
-		return true;
-	});
+	for (size_t i = 0; i < queue_.size();) {
+		if (!queue_[i].listener->gone()) {
+			++i;
+			continue;
+		}
+		stats_.cancelled += queue_[i].answers();
+		dropped.push_back(std::move(queue_[i]));
+		queue_.erase(queue_.begin() + ptrdiff_t(i));
+	}
+	stats_.queued = uint32_t(n_waiting());
 }
 
 void Generator::admit() {
-	while (active_.size() < options_.parallel && !(wait_for_memory_ && !active_.empty())) {
+	while (n_under_way() < options_.parallel && !(wait_for_memory_ && n_under_way() > 0)) {
 		Job job;
 		{
 			std::lock_guard lock(mutex_);
-			if (queue_.empty() || active_.size() + queue_.front().answers() > options_.parallel) return;
+			if (queue_.empty() || n_under_way() + queue_.front().answers() > options_.parallel) return;
 			job = std::move(queue_.front());
 			queue_.pop_front();
 			stats_.active += uint32_t(job.answers()); // publish() counts again
@@ -237,7 +290,7 @@ bool Generator::start(Job& job) {
 		const ApiError error = engine_error(status, message, param);
 		if (status != KVRUN_ENOMEM) throw error;
 		if (pool_.drop_oldest()) continue;
-		if (active_.empty()) throw ApiError(400, message, param, "context_length_exceeded"); // nor will there be
+		if (n_under_way() == 0) throw ApiError(400, message, param, "context_length_exceeded"); // nor will there be
 		return false;
 	}
 }
@@ -249,63 +302,86 @@ void Generator::step() {
 	}
 	if (const kvrun_status s = kvrun_batch_step(batch_.get(), nullptr); s != KVRUN_OK)
 		return fail_all(engine_error(s, kvrun_last_error()));
-	const bool shared = active_.size() > 1 || pool_.size() > 0;
+	const bool shared = n_under_way() > 1 || pool_.size() > 0;
 	// not std::ranges: clang 14 cannot compile that of libstdc++ 12
 	const auto ended = std::stable_partition(
 	    active_.begin(), active_.end(), [this](const auto& a) { return !kvrun_batch_is_done(batch_.get(), a->id); });
 	std::vector<std::unique_ptr<Active>> done(std::make_move_iterator(ended), std::make_move_iterator(active_.end()));
 	active_.erase(ended, active_.end());
-	for (const auto& a : done) finish(*a, shared);
+	for (auto& a : done) finish(std::move(a), shared);
 }
 
-void Generator::finish(Active& a, bool shared) {
-	Ended ended;
-	kvrun_status status = kvrun_batch_take(batch_.get(), a.id, &ended.result);
-	const std::string message = kvrun_last_error();
-	Job& job = a.job;
-	if (a.whole() && status == KVRUN_EUSER) status = KVRUN_OK, ended.result.reason = KVRUN_STOP_END;
-	const bool cancelled = job.listener->gone() && (status == KVRUN_EUSER || status == KVRUN_ECANCELLED);
+void Generator::finish(std::unique_ptr<Active> a, bool shared) {
+	Ended& ended = a->ended;
+	Job& job = a->job;
+	a->status = kvrun_batch_take(batch_.get(), a->id, &ended.result);
+	a->message = kvrun_last_error();
+	if (a->whole() && a->status == KVRUN_EUSER) a->status = KVRUN_OK, ended.result.reason = KVRUN_STOP_END;
+	a->cancelled = job.listener->gone() && (a->status == KVRUN_EUSER || a->status == KVRUN_ECANCELLED);
 	// what has been passed on must come again: a session that had compressed another answer's tokens is gone
-	const bool repeatable = job.passed_on == 0 || a.fresh;
-	if (status == KVRUN_ENOMEM && shared && repeatable) return begin_again(a);
+	const bool repeatable = job.passed_on == 0 || a->fresh;
+	if (a->status == KVRUN_ENOMEM && shared && repeatable) return begin_again(*a);
 	wait_for_memory_ = false;
 	// nothing can make room: what is there is the answer
-	const bool full = status == KVRUN_ENOMEM && job.passed_on;
-	if (full) status = KVRUN_OK, ended.result.reason = KVRUN_STOP_CONTEXT;
-	ended.reused = a.reused;
+	const bool full = a->status == KVRUN_ENOMEM && job.passed_on;
+	if (full) a->status = KVRUN_OK, ended.result.reason = KVRUN_STOP_CONTEXT;
+	ended.reused = a->reused;
 	ended.policy = job.kv;
-	ended.kv = session_bytes(a.session.get());
-	if (status == KVRUN_OK || cancelled) {
-		if (job.named) keep(a, ended);
-		pool_.put(job.kv, std::move(a.session), job.named.get());
-	}
+	ended.kv = session_bytes(a->session.get());
+	if (job.named && a->has_session()) return save(std::move(a));
+	settle(*a);
+}
+
+void Generator::save(std::unique_ptr<Active> a) {
+	a->ended.session = a->job.named->name();
+	saving_.push_back(std::move(a));
+	saver_.post([this, a = saving_.back().get()] {
+		a->keep();
+		{
+			std::lock_guard lock(mutex_);
+			saved_.push_back(a);
+		}
+		wake_.notify_all();
+	});
+}
+
+void Generator::settle_saved() {
+	std::vector<Active*> saved;
 	{
 		std::lock_guard lock(mutex_);
-		stats_.prompt_tokens += ended.result.prompt_cached;
-		stats_.reused_tokens += ended.reused;
-		stats_.answer_tokens += ended.result.answer_tokens;
-		++(cancelled ? stats_.cancelled : status == KVRUN_OK ? stats_.answers : stats_.failed);
+		saved = saved_;
+		saved_.clear();
+	}
+	for (Active* s : saved) {
+		const auto at = std::ranges::find(saving_, s, &std::unique_ptr<Active>::get);
+		const std::unique_ptr<Active> a = std::move(*at);
+		saving_.erase(at);
+		wait_for_memory_ = false;
+		settle(*a);
+	}
+}
+
+void Generator::settle(Active& a) {
+	Job& job = a.job;
+	if (a.has_session()) pool_.put(job.kv, std::move(a.session), job.named.get());
+	{
+		std::lock_guard lock(mutex_);
+		stats_.prompt_tokens += a.ended.result.prompt_cached;
+		stats_.reused_tokens += a.ended.reused;
+		stats_.answer_tokens += a.ended.result.answer_tokens;
+		++(a.cancelled ? stats_.cancelled : a.status == KVRUN_OK ? stats_.answers : stats_.failed);
 	}
 	job.named.reset(); // the next request may follow at once
 	publish();         // before the client can ask
-	if (cancelled) return;
+	if (a.cancelled) return;
 	try {
-		if (status != KVRUN_OK)
-			throw a.broken.empty() ? engine_error(status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : status, message)
+		if (a.status != KVRUN_OK)
+			throw a.broken.empty() ? engine_error(a.status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : a.status, a.message)
 			                       : ApiError(500, a.broken);
-		job.listener->end(ended);
+		job.listener->end(a.ended);
 	} catch (const ApiError& e) { job.listener->fail(e); } catch (const std::exception& e) {
 		job.listener->fail(ApiError(500, e.what()));
 	}
-}
-
-// Before the client knows of the answer's end: what it has seen to the end outlives the server.
-void Generator::keep(Active& a, Ended& ended) {
-	ended.session = a.job.named->name();
-	try {
-		const std::string note = a.job.note(a.text);
-		check(kvrun_session_save(a.session.get(), a.job.named->path().c_str(), note.data(), note.size()));
-	} catch (const std::exception& e) { ended.not_kept = e.what(); }
 }
 
 // An answer for which there is no memory gives up what it has and comes again when another has ended. The same seed
@@ -338,13 +414,17 @@ void Generator::publish() {
 	const SessionBytes idle = pool_.bytes();
 	std::vector<SlotInfo> slots;
 	SessionBytes active;
-	for (const auto& a : active_) {
-		slots.push_back({a->job.kv, a->job.named ? a->job.named->name() : "", uint32_t(a->job.prompt.size()), a->reused,
-		                 uint32_t(a->tokens), session_bytes(a->session.get()), fetch_info(a->session.get())});
+	const auto add = [&](const Active& a, bool saving) {
+		// the saver may have the session's turn for long
+		slots.push_back({saving, a.job.kv, a.job.named ? a.job.named->name() : "", uint32_t(a.job.prompt.size()),
+		                 a.reused, uint32_t(a.tokens), saving ? a.ended.kv : session_bytes(a.session.get()),
+		                 saving ? kvrun_fetch_info KVRUN_FETCH_INFO_INIT : fetch_info(a.session.get())});
 		active += slots.back().kv;
-	}
+	};
+	for (const auto& a : active_) add(*a, false);
+	for (const auto& a : saving_) add(*a, true);
 	std::lock_guard lock(mutex_);
-	stats_.active = uint32_t(active_.size()), stats_.queued = uint32_t(n_waiting());
+	stats_.active = uint32_t(n_under_way()), stats_.queued = uint32_t(n_waiting());
 	stats_.idle = uint32_t(pool_.size()), stats_.idle_bytes = idle;
 	stats_.active_bytes = active, stats_.slots = std::move(slots);
 }

@@ -3,11 +3,7 @@
 #include "tools/serve/json_grammar.h"
 #include "tools/serve/logprobs.h"
 #include "tools/serve/session_pool.h"
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <thread>
+#include "tools/serve/worker.h"
 
 namespace kvrun::serve {
 
@@ -52,13 +48,15 @@ struct Job {
 	std::shared_ptr<SessionStore::Hold> named = nullptr;    // conversation it belongs to; null: none
 	std::shared_ptr<const TokenTexts> json = nullptr;       // the answer is to be a JSON object; null: anything
 	std::function<std::string(std::string_view)> note = {}; // of the conversation with this answer
+	std::shared_ptr<BodyMemory::Held> body = nullptr;       // of the request, which the prompt counts as
 	// Other answers to the same prompt, which is read once. They have none themselves, and the prompt, too: one for
 	// which there is no memory begins again by itself.
 	std::vector<Job> forks = {};
 	size_t answers() const { return 1 + forks.size(); }
 };
 
-struct SlotInfo { // of an answer under way
+struct SlotInfo {        // of an answer under way
+	bool saving = false; // it has ended, and its conversation goes to its file
 	std::string policy, session;
 	uint32_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;
 	SessionBytes kv;
@@ -86,6 +84,10 @@ class Generator {
 	~Generator(); // cancels what is under way
 	// Throws ApiError 429 where the queue is full; 400 where the job has more answers than can be given at once.
 	void add(Job);
+	void check_room(size_t answers) const; // throws what add() would
+	void check_queue() const;              // throws ApiError 429 where it is full
+	void drop_gone();                      // requests in the queue that nobody waits for; any thread may call
+	uint32_t longest_context() const { return longest_context_; } // tokens that no session has more of
 	GeneratorStats stats() const;
 
  private:
@@ -96,20 +98,27 @@ class Generator {
 	bool start(Job&); // false: not now, there is no memory
 	kvrun_status add_to_batch(const Job&, SessionPool::Lease&, Group&);
 	kvrun_status add_one(const Job&, const Job& first, uint32_t kept, Active&, const Active& reader);
-	size_t n_waiting() const; // answers in the queue; the mutex is held
+	size_t n_waiting() const;             // answers in the queue; the mutex is held
+	void room_for(size_t answers) const;  // as check_room(); the mutex is held
+	void queue_for(size_t answers) const; // as check_queue(); the mutex is held
+	size_t n_under_way() const { return active_.size() + saving_.size(); }
+	bool can_admit() const; // one from the queue, as far as answers that are being saved go; the mutex is held
 	void step();
-	void finish(Active&, bool shared); // shared: others held memory too
-	void keep(Active&, Ended&);        // a named conversation, in its file
+	void finish(std::unique_ptr<Active>, bool shared); // shared: others held memory too
+	void save(std::unique_ptr<Active>);                // a named conversation, in its file, on another thread
+	void settle_saved();                               // those whose conversations have been saved since
+	void settle(Active&);                              // the client is told
 	void begin_again(Active&);
 	void fail_all(const ApiError&);
-	void drop_gone(); // requests in the queue that nobody waits for
 	void publish();
 
 	const Model& model_;
 	const GeneratorOptions options_;
+	const uint32_t longest_context_;
 	mutable std::mutex mutex_; // of the next ones
 	std::condition_variable wake_;
 	std::deque<Job> queue_;
+	std::vector<Active*> saved_; // of saving_: to be settled
 	GeneratorStats stats_;
 	bool ending_ = false;
 
@@ -117,7 +126,9 @@ class Generator {
 	SessionPool pool_;
 	BatchHandle batch_;
 	std::vector<std::unique_ptr<Active>> active_;
-	bool wait_for_memory_ = false; // the next in the queue begins once an answer has ended
+	std::vector<std::unique_ptr<Active>> saving_; // the saver's, until they are in saved_
+	bool wait_for_memory_ = false;                // the next in the queue begins once an answer has ended
+	Worker saver_;                                // writes conversations to their files
 	std::thread thread_;
 };
 

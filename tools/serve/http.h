@@ -11,10 +11,44 @@
 
 namespace kvrun::serve {
 
+// Bytes of requests' bodies that the server holds, all requests together. Any thread may call.
+class BodyMemory {
+ public:
+	explicit BodyMemory(size_t most) : most_(most) {}
+	bool has_room(size_t bytes) const { return used_ + bytes <= most_; }
+	size_t used() const { return used_; }
+
+	// What one request holds; given back when the last who has it drops it.
+	class Held {
+	 public:
+		explicit Held(std::shared_ptr<BodyMemory> of) : of_(std::move(of)) {}
+		Held(const Held&) = delete;
+		~Held() { of_->used_ -= bytes_; }
+		bool grow(size_t bytes) { // to so many; false: there is no room
+			const size_t more = bytes - bytes_;
+			if (of_->used_.fetch_add(more) + more > of_->most_) {
+				of_->used_ -= more;
+				return false;
+			}
+			bytes_ = bytes;
+			return true;
+		}
+
+	 private:
+		std::shared_ptr<BodyMemory> of_;
+		size_t bytes_ = 0;
+	};
+
+ private:
+	const size_t most_;
+	std::atomic<size_t> used_ = 0;
+};
+
 struct HttpRequest {
 	std::string method, path; // the path without its query
 	std::string host, origin, authorization, content_encoding;
 	std::string body;
+	std::shared_ptr<BodyMemory::Held> held = {}; // of the body; whoever keeps what the body said keeps this
 };
 
 struct Response {
@@ -60,6 +94,7 @@ struct HttpOptions {
 	uint16_t port = 8080;         // 0: a free one
 	std::string unix_path;        // of a socket in the file system, instead of host and port; empty: none
 	size_t max_body = 8 << 20;    // bytes of a request's body
+	size_t max_bodies = 64 << 20; // bytes of all requests' bodies that are received or wait; more are refused
 	size_t max_connections = 256; // at once; more are told to come back
 	double timeout_s = 30; // for a client to send a header, then a body, to take what is written; and between requests
 	double drain_s = 30;   // after SIGTERM: for requests under way
@@ -74,7 +109,9 @@ class HttpServer {
 	~HttpServer();
 	uint16_t port() const;        // 0: it listens on a socket in the file system
 	size_t n_connections() const; // any thread may ask
-	// Until SIGTERM or SIGINT, and then until requests under way are answered, or for drain_s. A second signal ends it.
+	size_t body_bytes() const;    // held by requests; any thread may ask
+	// Until SIGTERM or SIGINT, and then until requests under way are answered, or for drain_s. A second signal ends the
+	// program, whatever it is doing: from the first one on the system's own action holds again.
 	void run(Handler&);
 	void stop(); // ends run() at once; any thread may call
 

@@ -24,7 +24,9 @@ using ErrorCode = boost::system::error_code;
 class Connection;
 
 struct Shared { // by the connections of a server
-	HttpOptions options;
+	explicit Shared(const HttpOptions& o) : options(o), bodies(std::make_shared<BodyMemory>(o.max_bodies)) {}
+	const HttpOptions options;
+	const std::shared_ptr<BodyMemory> bodies; // requests may outlive the server
 	Handler* handler = nullptr;
 	bool draining = false; // answers that end now end their connection
 	std::set<std::shared_ptr<Connection>> connections;
@@ -56,8 +58,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		if (const auto exchange = exchange_.lock()) set_gone(*exchange);
 		ErrorCode ignored;
 		socket_.close(ignored);
-		deadline_.cancel();
+		cancel_deadline();
 		watch_.cancel();
+		drop_body();
 		if (answering_) finish_request(499);
 		const auto self = shared_from_this();
 		shared_.connections.erase(self);
@@ -117,23 +120,30 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		parser_->header_limit(kMaxHeader);
 		parser_->body_limit(shared_.options.max_body);
 		request_ = {};
+		request_.held = std::make_shared<BodyMemory::Held>(shared_.bodies);
 		++n_requests_;
 		set_deadline(timeout(), [this] { late(parser_->got_some() || buffer_.size() > 0); });
 		http::async_read_header(socket_, buffer_, *parser_,
 		                        [self = shared_from_this()](ErrorCode ec, size_t) { self->on_header(ec); });
 	}
 
+	// Else an answer to what has been read so far is on its way, and the rest is not looked at.
+	bool reading() const { return !closed_ && !answering_ && !lingering_; }
+
 	void on_header(ErrorCode ec) {
-		if (closed_ || lingering_) return;
+		if (!reading()) return;
 		start_ = Clock::now();
 		if (ec) return read_failed(ec);
 		take_header();
-		if (std::optional<Response> r = shared_.handler->refuse(request_)) {
-			answering_ = true;
-			return answer_and_close(std::move(*r));
-		}
+		if (parser_->get().count(http::field::host) > 1)
+			return answer_and_close(failure(400, "the request has more than one Host field"));
+		if (!known_encoding())
+			return answer_and_close(failure(501, "the only Transfer-Encoding that is supported is chunked"));
+		if (std::optional<Response> r = shared_.handler->refuse(request_)) return answer_and_close(std::move(*r));
 		if (parser_->is_done()) return dispatch();
+		if (!shared_.bodies->has_room(parser_->content_length().value_or(0))) return no_room();
 		set_deadline(timeout(), [this] { late(true); });
+		parser_->eager(false); // so that no chunk of a body goes uncounted until the next one is there
 		if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
 			static const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
 			asio::async_write(socket_, asio::buffer(go_on), [self = shared_from_this()](ErrorCode failed, size_t) {
@@ -146,12 +156,28 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 
 	void read_body() {
-		if (closed_ || lingering_) return;
-		http::async_read(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode ec, size_t) {
-			if (self->closed_ || self->lingering_) return;
+		if (!reading()) return;
+		http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode ec, size_t) {
+			if (!self->reading()) return;
 			if (ec) return self->read_failed(ec);
-			self->dispatch();
+			if (!self->request_.held->grow(self->parser_->get().body().size())) return self->no_room();
+			if (self->parser_->is_done()) return self->dispatch();
+			self->read_body();
 		});
+	}
+
+	// Beast reads a body by its length where it does not know the encoding.
+	bool known_encoding() const {
+		const auto [begin, end] = parser_->get().equal_range(http::field::transfer_encoding);
+		return begin == end || (std::next(begin) == end && beast::iequals(begin->value(), "chunked"));
+	}
+
+	void no_room() {
+		answer_and_close(failure(429, "the bodies of other requests fill --max-bodies; try again later"));
+	}
+	void drop_body() {
+		request_.held.reset();
+		if (parser_) std::string().swap(parser_->get().body()); // an assignment would keep its memory
 	}
 
 	void take_header() {
@@ -184,14 +210,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 
 	void dispatch() {
-		deadline_.cancel();
-		request_.body = std::move(parser_->get().body());
+		cancel_deadline();
 		answering_ = true;
 		auto exchange = std::make_shared<Exchange>(shared_from_this(), socket_.get_executor());
 		exchange_ = exchange;
 		watch();
 		HttpRequest request = request_;
-		request_.body.clear();
+		request.body = std::move(parser_->get().body());
+		request_.held.reset();
 		shared_.handler->handle(std::move(request), std::move(exchange));
 	}
 
@@ -238,7 +264,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 	void answer_and_close(Response r) {
 		answering_ = true, keep_alive_ = false;
-		deadline_.cancel();
+		cancel_deadline();
+		drop_body();
 		answer(std::move(r));
 	}
 	void begin(Response r) {
@@ -273,7 +300,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 			self->unsent_ -= self->out_.front().size();
 			self->out_.pop_front();
 			if (!self->out_.empty()) return self->write_front();
-			self->deadline_.cancel();
+			self->cancel_deadline();
 			if (self->ending_) self->answered();
 		});
 	}
@@ -307,12 +334,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	std::chrono::milliseconds timeout() const {
 		return std::chrono::milliseconds(int64_t(shared_.options.timeout_s * 1000));
 	}
+	// A deadline holds until the next one, or until it is cancelled. A timer that has expired may have its handler
+	// queued already: the handler of an older deadline does nothing.
 	template <class F> void set_deadline(std::chrono::milliseconds after, F on_late) {
+		cancel_deadline();
 		deadline_.expires_after(after);
-		deadline_.async_wait([self = shared_from_this(), on_late](ErrorCode ec) {
-			if (ec || self->closed_ || self->deadline_.expiry() > Clock::now()) return;
-			on_late();
+		deadline_.async_wait([self = shared_from_this(), n = n_deadlines_, on_late](ErrorCode ec) {
+			if (!ec && !self->closed_ && n == self->n_deadlines_) on_late();
 		});
+	}
+	void cancel_deadline() {
+		++n_deadlines_;
+		deadline_.cancel();
 	}
 
 	Socket socket_;
@@ -320,9 +353,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	asio::steady_timer deadline_, watch_;
 	beast::flat_buffer buffer_{64 << 10};
 	std::optional<http::request_parser<http::string_body>> parser_;
-	HttpRequest request_; // without its body once that has been passed on
+	HttpRequest request_; // without its body
 	std::weak_ptr<Exchange> exchange_;
-	uint64_t n_requests_ = 0;
+	uint64_t n_requests_ = 0, n_deadlines_ = 0;
 	Clock::time_point start_ = Clock::now();
 	unsigned version_ = 11;
 	int status_ = 0;

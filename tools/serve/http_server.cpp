@@ -1,5 +1,7 @@
 // Accepts connections and ends on signals; everything that Boost.Beast and Boost.Asio do is compiled here.
 #include "tools/serve/http_connection.h"
+#include <csignal>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,11 +10,46 @@ namespace kvrun::serve {
 
 constexpr size_t kMaxTurnedAway = 64; // connections beyond the limit that are being told so
 
-struct HttpServer::Impl {
-	explicit Impl(const HttpOptions& o) : acceptor(io), pause(io), drain_over(io), signals(io) { shared.options = o; }
+// The first SIGTERM or SIGINT is told to the server through a pipe; from then on the system's own action holds, so that
+// the second one ends the program whatever its threads are doing.
+class FirstSignal {
+ public:
+	FirstSignal() {
+		if (::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) throw std::runtime_error("no pipe can be made for signals");
+		write_end = ends_[1];
+		struct sigaction ours {};
+		ours.sa_handler = [](int) {
+			restore();
+			const int error = errno;
+			(void)!::write(write_end, "", 1);
+			errno = error;
+		};
+		for (const int sig : kSignals) ::sigaction(sig, &ours, nullptr);
+	}
+	~FirstSignal() {
+		restore();
+		for (const int fd : ends_) ::close(fd);
+	}
+	int read_end() const { return ends_[0]; }
 
-	~Impl() {
+ private:
+	static constexpr int kSignals[] = {SIGINT, SIGTERM};
+	static void restore() {
+		struct sigaction usual {};
+		usual.sa_handler = SIG_DFL;
+		for (const int sig : kSignals) ::sigaction(sig, &usual, nullptr);
+	}
+	static inline volatile int write_end = -1;
+	int ends_[2];
+};
+
+struct HttpServer::Impl {
+	explicit Impl(const HttpOptions& o) : shared(o), acceptor(io), pause(io), drain_over(io), signalled(io) {}
+	~Impl() { remove_socket(); }
+
+	void remove_socket() {
 		if (!bound_path.empty()) ::unlink(bound_path.c_str());
+		bound_path.clear();
 	}
 
 	void listen() {
@@ -78,17 +115,17 @@ struct HttpServer::Impl {
 	}
 
 	void wait_for_signal() {
-		signals.async_wait([this](ErrorCode ec, int) {
-			if (ec) return;
-			if (shared.draining) return io.stop();
-			drain();
-			wait_for_signal();
+		first_signal.emplace();
+		signalled.assign(::dup(first_signal->read_end()));
+		signalled.async_wait(asio::posix::stream_descriptor::wait_read, [this](ErrorCode ec) {
+			if (!ec) drain();
 		});
 	}
 	void drain() {
 		shared.draining = true;
 		ErrorCode ignored;
 		acceptor.close(ignored);
+		remove_socket();
 		const auto all = shared.connections; // they leave the set as they end
 		for (const auto& c : all) c->drain();
 		drain_over.expires_after(std::chrono::milliseconds(int64_t(shared.options.drain_s * 1000)));
@@ -103,7 +140,8 @@ struct HttpServer::Impl {
 	asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor;
 	std::string bound_path; // of the socket file; empty: none
 	asio::steady_timer pause, drain_over;
-	asio::signal_set signals;
+	std::optional<FirstSignal> first_signal;
+	asio::posix::stream_descriptor signalled;
 };
 
 HttpServer::HttpServer(const HttpOptions& o) : impl_(std::make_unique<Impl>(o)) { impl_->listen(); }
@@ -117,6 +155,7 @@ uint16_t HttpServer::port() const {
 	return where.ss_family == AF_INET ? ntohs(reinterpret_cast<const sockaddr_in&>(where).sin_port) : 0;
 }
 size_t HttpServer::n_connections() const { return impl_->shared.n_connections; }
+size_t HttpServer::body_bytes() const { return impl_->shared.bodies->used(); }
 
 void HttpServer::stop() {
 	asio::post(impl_->io, [this] { impl_->io.stop(); });
@@ -128,8 +167,6 @@ void HttpServer::run(Handler& handler) {
 	s.shared.closed = [&s] {
 		if (s.shared.draining && s.shared.connections.empty()) s.io.stop();
 	};
-	s.signals.add(SIGINT);
-	s.signals.add(SIGTERM);
 	s.wait_for_signal();
 	s.accept();
 	s.io.run();

@@ -28,14 +28,15 @@ std::string RequestCounts::text() const {
 }
 
 std::string metrics_text(const RequestCounts& counts, const GeneratorStats& s, const kvrun_engine_info& engine,
-                         size_t n_connections) {
+                         const HttpServer& server) {
 	std::ostringstream out;
 	const auto add = [&](const char* name, const char* type, const char* help, uint64_t value) {
 		out << "# HELP " << name << " " << help << "\n# TYPE " << name << " " << type << "\n"
 		    << name << " " << value << "\n";
 	};
 	out << counts.text();
-	add("kvrun_connections", "gauge", "Open connections.", n_connections);
+	add("kvrun_connections", "gauge", "Open connections.", server.n_connections());
+	add("kvrun_body_bytes", "gauge", "Bodies of requests that are received, read or wait.", server.body_bytes());
 	add("kvrun_answers_active", "gauge", "Answers under way.", s.active);
 	add("kvrun_requests_queued", "gauge", "Answers that wait for others to end; a request with n has n.", s.queued);
 	add("kvrun_sessions_idle", "gauge", "Sessions kept for prompts that begin like theirs.", s.idle);

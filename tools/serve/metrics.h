@@ -20,6 +20,6 @@ class RequestCounts {
 	std::map<std::pair<std::string, int>, Count> counts_; // by route and status
 };
 
-std::string metrics_text(const RequestCounts&, const GeneratorStats&, const kvrun_engine_info&, size_t n_connections);
+std::string metrics_text(const RequestCounts&, const GeneratorStats&, const kvrun_engine_info&, const HttpServer&);
 
 } // namespace kvrun::serve

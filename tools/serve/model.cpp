@@ -52,9 +52,10 @@ kvrun_engine_info Model::info() const {
 
 std::vector<uint32_t> Model::tokens(const std::string& text, uint32_t flags) const {
 	std::vector<uint32_t> out;
-	check(fill_vector(out, text.size() / 2 + 16, [&](uint32_t* to, size_t room, size_t* n) {
+	check(fill_vector(out, text.size() + 16, [&](uint32_t* to, size_t room, size_t* n) {
 		return kvrun_tokenize(engine(), text.data(), text.size(), flags, to, room, n);
 	}));
+	out.shrink_to_fit();
 	return out;
 }
 
@@ -92,11 +93,30 @@ std::vector<uint32_t> Model::chat_tokens(ChatPrompt p) const {
 	return with_options(p, [&](const kvrun_chat_options* o) {
 		std::vector<uint32_t> out;
 		check(fill_vector(
-		          out, p.messages.size() / 2 + 256,
+		          out, p.messages.size() + p.tools.size() + 4096,
 		          [&](uint32_t* to, size_t room, size_t* n) { return kvrun_chat_tokens(engine(), o, to, room, n); }),
 		      "messages");
+		out.shrink_to_fit();
 		return out;
 	});
+}
+
+std::string Model::chat_text(ChatPrompt p) const {
+	return with_options(p, [&](const kvrun_chat_options* o) {
+		std::vector<char> out;
+		check(fill_vector(out, p.messages.size() + p.tools.size() + 4096,
+		                  [&](char* to, size_t room, size_t* n) { return kvrun_chat_text(engine(), o, to, room, n); }),
+		      "messages");
+		return std::string(out.begin(), out.end());
+	});
+}
+
+size_t Model::longest_token() const {
+	std::call_once(longest_found_, [this] {
+		const uint32_t n = info().vocab;
+		for (uint32_t t = 0; t < n; ++t) longest_ = std::max(longest_, token_text(t, /*special=*/true).size());
+	});
+	return longest_;
 }
 
 ReplyHandle Model::new_reply(ChatPrompt p) const {

@@ -2,6 +2,7 @@
 #pragma once
 #include "tools/api_call.h"
 #include "tools/serve/error.h"
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Model {
 	// The bytes that a token adds to a text. special: control tokens are written out; else they add none.
 	std::string token_text(uint32_t token, bool special) const;
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
+	std::string chat_text(ChatPrompt) const; // what chat_tokens() makes tokens of
+	size_t longest_token() const;            // in bytes, at least 1
 	ReplyHandle new_reply(ChatPrompt) const;
 	kvrun_chat_features features(ChatPrompt) const;
 
@@ -37,6 +40,8 @@ class Model {
 	EngineHandle engine_;
 	std::string id_, template_name_, template_text_;
 	std::vector<uint32_t> before_; // a token that a text may begin with; empty: there is none
+	mutable std::once_flag longest_found_;
+	mutable size_t longest_ = 1;
 };
 
 } // namespace kvrun::serve

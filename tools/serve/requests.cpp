@@ -1,5 +1,6 @@
 // Bodies of requests, checked once and turned into values.
 #include "tools/serve/requests.h"
+#include "engine/core/json_reader.h"
 #include <cmath>
 #include <random>
 
@@ -8,6 +9,33 @@ namespace {
 
 constexpr size_t kMaxPolicy = 256;         // bytes of a policy's name and options
 constexpr uint32_t kCompletionTokens = 16; // of a completion that gives no number, as in OpenAI's API
+
+// Fields of OpenAI's API and of other servers that would change the answer and are not provided for, with the value
+// that asks for nothing.
+constexpr std::pair<const char*, const char*> kUnsupported[] = {
+    {"audio", "null"},
+    {"dry_multiplier", "0"},
+    {"dynatemp_range", "0"},
+    {"function_call", "\"auto\""},
+    {"grammar", "\"\""},
+    {"guided_grammar", "\"\""},
+    {"guided_json", "null"},
+    {"guided_regex", "\"\""},
+    {"json_schema", "{}"},
+    {"logit_bias", "{}"},
+    {"min_tokens", "0"},
+    {"mirostat", "0"},
+    {"modalities", "[\"text\"]"},
+    {"n_predict", "-1"},
+    {"parallel_tool_calls", "true"},
+    {"reasoning_effort", "null"},
+    {"repetition_penalty", "1"},
+    {"typical_p", "1"},
+    {"use_beam_search", "false"},
+    {"verbosity", "\"medium\""},
+    {"web_search_options", "null"},
+    {"xtc_probability", "0"},
+};
 
 std::string shown(const Json& value) {
 	std::string text = dump(value);
@@ -72,7 +100,7 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 		if (f.number(name, -2, 2).value_or(0) != 0)
 			throw ApiError(400, std::string(name) + " is not supported; repeat_penalty is", name,
 			               "unsupported_parameter");
-	unsupported(f, "logit_bias", Json::object());
+	for (const auto& [name, plain] : kUnsupported) unsupported(f, name, Json::parse(plain));
 	return r;
 }
 
@@ -139,23 +167,18 @@ std::string read_tools(const Fields& f) {
 
 } // namespace
 
-Json parse_body(const std::string& body) {
-	struct TooDeep {};
-	const auto limit = [](int depth, Json::parse_event_t, Json&) {
-		if (depth > kMaxDepth) throw TooDeep();
-		return true;
-	};
+Json parse_body(const std::string& body, const Stop& stop) {
 	Json j;
-	try {
-		j = Json::parse(body, limit);
-	} catch (const TooDeep&) {
-		throw ApiError(400, "the body's JSON is nested deeper than " + std::to_string(kMaxDepth) + " levels");
-	} catch (const Json::exception&) {
-		// the library's message repeats the body: the place is enough
-		throw ApiError(400, "the body is not valid JSON in UTF-8");
-	}
+	std::string why;
+	if (!read_json(body, {kMaxDepth, kMaxValues, kMaxKeys, stop}, j, why)) throw ApiError(400, "the body " + why);
 	if (!j.is_object()) throw ApiError(400, "the body is not a JSON object");
 	return j;
+}
+
+Json json_or_null(const std::string& text) {
+	Json j;
+	std::string why;
+	return read_json(text, {}, j, why) ? j : Json();
 }
 
 const Json* Fields::find(const char* name) const {
@@ -209,8 +232,8 @@ std::vector<uint32_t> token_list(const Json& list, const char* name) {
 	return out;
 }
 
-ChatRequest chat_request(const std::string& body, const std::string& default_kv) {
-	const Json j = parse_body(body);
+ChatRequest chat_request(const std::string& body, const std::string& default_kv, const Stop& stop) {
+	const Json j = parse_body(body, stop);
 	const Fields f(j);
 	ChatRequest r{common(f, default_kv), {}, false};
 	r.prompt.messages = read_messages(f);
@@ -232,8 +255,8 @@ ChatRequest chat_request(const std::string& body, const std::string& default_kv)
 	return r;
 }
 
-CompletionRequest completion_request(const std::string& body, const std::string& default_kv) {
-	const Json j = parse_body(body);
+CompletionRequest completion_request(const std::string& body, const std::string& default_kv, const Stop& stop) {
+	const Json j = parse_body(body, stop);
 	const Fields f(j);
 	CompletionRequest r{common(f, default_kv), {}, {}};
 	const Json* prompt = f.find("prompt");

@@ -5,14 +5,20 @@
 
 namespace kvrun::serve {
 
-constexpr int kMaxDepth = 64;             // of nested arrays and objects
+constexpr size_t kMaxDepth = 64;          // of nested arrays and objects
+constexpr size_t kMaxValues = 2 << 20;    // of a body's JSON, arrays and objects among them
+constexpr size_t kMaxKeys = 64 << 10;     // of all of its objects
 constexpr size_t kMaxStops = 16;          // stop strings of a request
 constexpr size_t kMaxStop = 1024;         // bytes of one
 constexpr uint32_t kMaxChoices = 128;     // of a request, as in OpenAI's API
 constexpr size_t kMaxTokenText = 1 << 20; // bytes of text that /tokenize takes, and tokens that /detokenize does
 
-// Throws ApiError 400, of which the message says what is wrong.
-Json parse_body(const std::string& body);
+using Stop = std::function<bool()>; // whether nobody waits for the answer any more; none: somebody does
+
+// In time that grows with the body's length. Throws ApiError 400, of which the message says what is wrong.
+Json parse_body(const std::string& body, const Stop& = {});
+
+Json json_or_null(const std::string&); // null: it is no JSON
 
 // Reads one object's fields; those that are null count as absent. Throws ApiError 400 that names the field.
 class Fields {
@@ -48,8 +54,8 @@ struct CompletionRequest : GenerationRequest {
 };
 
 // default_kv: policy of requests that name none.
-ChatRequest chat_request(const std::string& body, const std::string& default_kv);
-CompletionRequest completion_request(const std::string& body, const std::string& default_kv);
+ChatRequest chat_request(const std::string& body, const std::string& default_kv, const Stop& = {});
+CompletionRequest completion_request(const std::string& body, const std::string& default_kv, const Stop& = {});
 std::vector<uint32_t> token_list(const Json&, const char* name); // throws ApiError
 
 } // namespace kvrun::serve

@@ -10,41 +10,10 @@ static const char kPage[] =
 #include "tools/serve/page.inc"
     ;
 
-// ---- worker
-
-Worker::Worker()
-    : thread_([this] {
-	      for (;;) {
-		      std::unique_lock lock(mutex_);
-		      wake_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
-		      if (ending_) return;
-		      const std::function<void()> task = std::move(tasks_.front());
-		      tasks_.pop_front();
-		      lock.unlock();
-		      task();
-	      }
-      }) {}
-
-Worker::~Worker() {
-	{
-		std::lock_guard lock(mutex_);
-		ending_ = true;
-	}
-	wake_.notify_all();
-	thread_.join();
-}
-
-void Worker::post(std::function<void()> task) {
-	{
-		std::lock_guard lock(mutex_);
-		tasks_.push_back(std::move(task));
-	}
-	wake_.notify_all();
-}
-
 // ---- who may ask what
 
 constexpr const char* kSessionPath = "/sessions/";
+constexpr size_t kShortBody = 64 << 10; // bytes
 
 const Router::Route Router::kRoutes[] = {
     {"GET", "/", true, &Router::page},
@@ -53,6 +22,7 @@ const Router::Route Router::kRoutes[] = {
     {"GET", "/slots", false, &Router::slots},
     {"GET", "/sessions", false, &Router::sessions},
     {"GET", kSessionPath, false, &Router::session},
+    {"POST", kSessionPath, false, &Router::pin_session},
     {"DELETE", kSessionPath, false, &Router::remove_session},
     {"GET", "/v1/models", false, &Router::models},
     {"POST", "/v1/chat/completions", false, &Router::chat},
@@ -105,10 +75,11 @@ bool Router::good_origin(const HttpRequest& r) const {
 }
 
 bool Router::good_key(const HttpRequest& r) const {
-	constexpr std::string_view kScheme = "Bearer ";
+	constexpr std::string_view kScheme = "bearer "; // in any case (RFC 9110)
 	const std::string_view given = r.authorization;
-	return options_.api_key.empty() ||
-	       (given.starts_with(kScheme) && equal_in_constant_time(given.substr(kScheme.size()), options_.api_key));
+	const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; };
+	return options_.api_key.empty() || (std::ranges::equal(given.substr(0, kScheme.size()), kScheme, {}, lower) &&
+	                                    equal_in_constant_time(given.substr(kScheme.size()), options_.api_key));
 }
 
 Response Router::preflight(const HttpRequest& r) const {
@@ -138,6 +109,9 @@ std::optional<Response> Router::refuse(const HttpRequest& r) {
 	}
 	if (!r.content_encoding.empty() && r.content_encoding != "identity")
 		return error_response(ApiError(415, "a compressed body is not supported; send it as it is"));
+	if (route->answer == &Router::chat || route->answer == &Router::completion) try {
+			generator_.check_queue();
+		} catch (const ApiError& e) { return error_response(e); }
 	return std::nullopt;
 }
 
@@ -154,6 +128,10 @@ void Router::finished(const HttpRequest& r, int status, double seconds, const st
 	const Route* found = find_route(r);
 	const std::string route = found ? found->path : "other"; // without names, which are content
 	counts_.add(route, status, seconds);
+	if (status == 499) { // what waited for this client goes at once
+		for (Worker* w : {&looks_, &short_, &long_}) w->drop_unwanted();
+		generator_.drop_gone();
+	}
 	if (!options_.log) return;
 	constexpr std::array known = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"};
 	const bool plain = std::ranges::count(known, r.method) > 0; // a client may send any word
@@ -172,7 +150,8 @@ void Router::answer(const HttpRequest& request, const std::shared_ptr<Responder>
 void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
 	const Answerer how = find_route(request)->answer;
 	if (how == &Router::health || how == &Router::page) return answer(request, out);
-	worker_.post([this, out, request = std::move(request)] { answer(request, out); });
+	Worker& worker = request.body.empty() ? looks_ : request.body.size() <= kShortBody ? short_ : long_;
+	worker.post([this, out, request = std::move(request)] { answer(request, out); }, [out] { return out->gone(); });
 }
 
 // ---- answers
@@ -208,7 +187,7 @@ void Router::models(const HttpRequest&, std::shared_ptr<Responder> out) {
 }
 
 void Router::metrics(const HttpRequest&, std::shared_ptr<Responder> out) {
-	out->respond({200, metrics_text(counts_, generator_.stats(), model_.info(), server_.n_connections()),
+	out->respond({200, metrics_text(counts_, generator_.stats(), model_.info(), server_),
 	              "text/plain; version=0.0.4; charset=utf-8"});
 }
 
@@ -227,7 +206,9 @@ void Router::slots(const HttpRequest&, std::shared_ptr<Responder> out) {
 	Json list = Json::array();
 	for (const SlotInfo& s : generator_.stats().slots) {
 		Json one{{"id", list.size()},
-		         {"state", s.answer_tokens ? "answering" : "reading"},
+		         {"state", s.saving          ? "saving"
+		                   : s.answer_tokens ? "answering"
+		                                     : "reading"},
 		         {"prompt_tokens", s.prompt_tokens},
 		         {"cached_tokens", s.cached_tokens},
 		         {"answer_tokens", s.answer_tokens},
@@ -242,17 +223,26 @@ void Router::slots(const HttpRequest&, std::shared_ptr<Responder> out) {
 void Router::sessions(const HttpRequest&, std::shared_ptr<Responder> out) {
 	Json list = Json::array();
 	for (const SessionStore::Kept& k : store_.list())
-		list.push_back({{"id", k.name}, {"bytes", k.bytes}, {"modified", k.modified}});
+		list.push_back({{"id", k.name}, {"bytes", k.bytes}, {"modified", k.modified}, {"pinned", k.pinned}});
 	out->respond({200, dump({{"object", "list"}, {"data", list}})});
 }
 
 static std::string name_in(const HttpRequest& r) { return r.path.substr(std::string_view(kSessionPath).size()); }
 
 void Router::session(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const Json note = Json::parse(store_.note(name_in(request)), nullptr, /*allow_exceptions=*/false);
+	const Json note = json_or_null(store_.note(name_in(request)));
 	Json one{{"id", name_in(request)}, {"messages", Json::array()}};
 	if (note.is_object() && note.contains("messages")) one["messages"] = note["messages"];
 	out->respond({200, dump(one)});
+}
+
+void Router::pin_session(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	const Json j = parse_body(request.body);
+	const Fields f(j);
+	if (!f.find("pinned")) throw ApiError(400, "pinned is missing, expected true or false", "pinned");
+	const bool pinned = f.flag("pinned", false);
+	store_.pin(name_in(request), pinned);
+	out->respond({200, dump({{"id", name_in(request)}, {"pinned", pinned}})});
 }
 
 void Router::remove_session(const HttpRequest& request, std::shared_ptr<Responder> out) {
@@ -266,39 +256,68 @@ void Router::check_model(const std::string& name) const {
 		               "model_not_found");
 }
 
+void Router::check_length(size_t bytes) const {
+	if (bytes <= generator_.longest_context()) return; // most requests: no token is shorter than a byte
+	if (bytes / model_.longest_token() <= generator_.longest_context()) return;
+	throw ApiError(400,
+	               "the prompt has " + std::to_string(bytes) + " bytes, more than " +
+	                   std::to_string(generator_.longest_context()) + " tokens can hold; raise -c or shorten it",
+	               "", "context_length_exceeded");
+}
+
+void Router::check_tokens(const std::vector<uint32_t>& tokens) const {
+	if (tokens.size() <= generator_.longest_context()) return;
+	throw ApiError(400,
+	               "the prompt has " + std::to_string(tokens.size()) + " tokens, the context has room for " +
+	                   std::to_string(generator_.longest_context()) + "; raise -c or shorten it",
+	               "", "context_length_exceeded");
+}
+
+std::shared_ptr<const TokenTexts> Router::texts() {
+	std::call_once(texts_made_, [this] { texts_ = std::make_shared<TokenTexts>(model_); });
+	return texts_;
+}
+
 void Router::name_conversation(Job& job, const GenerationRequest& r) const {
 	if (r.session.empty()) return;
 	job.named = std::make_shared<SessionStore::Hold>(store_, r.session);
+	store_.check_room(*job.named);
 	job.note = [](std::string_view) { return std::string("{}"); };
 }
 
 void Router::generate(Job job, const GenerationRequest& r,
                       const std::function<std::shared_ptr<Listener>(uint32_t)>& listener) {
+	generator_.check_room(r.n); // before listeners are made, each of which reads the conversation
+	job.listener = listener(0);
 	for (uint32_t i = 1; i < r.n; ++i) {
+		if (job.listener->gone()) return;
 		Job fork{job.prompt, job.sampling, job.kv, listener(i), job.reuse};
 		fork.sampling.seed += i;
 		fork.json = job.json;
 		job.forks.push_back(std::move(fork));
 	}
-	job.listener = listener(0);
 	generator_.add(std::move(job));
 }
 
 void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	ChatRequest r = chat_request(request.body, options_.kv);
+	const auto gone = [out] { return out->gone(); };
+	ChatRequest r = chat_request(request.body, options_.kv, gone);
 	check_model(r.model);
 	if (!r.prompt.tools.empty()) {
 		const kvrun_chat_features f = model_.features(r.prompt);
 		if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
 		r.sampling.special = f.special_markers;
 	}
+	if (gone()) return;
+	if (r.prompt.messages.size() > kShortBody) check_length(model_.chat_text(r.prompt).size());
 	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr, r.reuse};
-	if (r.json && !texts_) texts_ = std::make_shared<TokenTexts>(model_);
-	if (r.json) job.json = texts_;
+	check_tokens(job.prompt);
+	job.body = request.held;
+	if (r.json) job.json = texts();
 	name_conversation(job, r);
 	if (job.named)
 		job.note = [this, prompt = r.prompt](std::string_view answer) {
-			Json messages = Json::parse(prompt.messages);
+			Json messages = json_or_null(prompt.messages);
 			messages.push_back(answer_message(model_.new_reply(prompt), answer));
 			return dump({{"messages", std::move(messages)}});
 		};
@@ -308,10 +327,14 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 }
 
 void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const CompletionRequest r = completion_request(request.body, options_.kv);
+	const auto gone = [out] { return out->gone(); };
+	const CompletionRequest r = completion_request(request.body, options_.kv, gone);
 	check_model(r.model);
+	check_length(r.text.size());
 	Job job{r.tokens ? *r.tokens : model_.tokens(r.text, 0), r.sampling, r.kv, nullptr, r.reuse};
 	if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
+	check_tokens(job.prompt);
+	job.body = request.held;
 	name_conversation(job, r);
 	const auto all = std::make_shared<Choices>(std::move(out), r, model_.id(), kCompletionObject);
 	generate(std::move(job), r, [&](uint32_t i) { return std::make_shared<CompletionAnswer>(all, i); });
@@ -322,7 +345,7 @@ void Router::embeddings(const HttpRequest&, std::shared_ptr<Responder>) {
 }
 
 void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const Json j = parse_body(request.body);
+	const Json j = parse_body(request.body, [&] { return out->gone(); });
 	const Fields f(j);
 	const std::optional<std::string> text = f.text("content");
 	if (!text || text->size() > kMaxTokenText)
@@ -333,7 +356,7 @@ void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out
 }
 
 void Router::detokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const Json j = parse_body(request.body);
+	const Json j = parse_body(request.body, [&] { return out->gone(); });
 	const Json* list = Fields(j).find("tokens");
 	if (!list || !list->is_array() || list->size() > kMaxTokenText)
 		throw ApiError(400, "tokens is not an array of at most " + std::to_string(kMaxTokenText) + " tokens", "tokens");

@@ -2,7 +2,7 @@
 #pragma once
 #include "tools/serve/answers.h"
 #include "tools/serve/metrics.h"
-#include <functional>
+#include "tools/serve/worker.h"
 
 namespace kvrun::serve {
 
@@ -12,22 +12,6 @@ struct RouterOptions {
 	std::string cors;    // origin whose pages may use the server, or "*"; empty: none
 	std::string kv;      // policy of requests that name none
 	bool log = false;    // a line on stderr for each request
-};
-
-// One thread that runs tasks in their order: requests are read and tokenised there, so that neither the network nor
-// answers under way wait for it.
-class Worker {
- public:
-	Worker();
-	~Worker(); // drops tasks that have not begun
-	void post(std::function<void()>);
-
- private:
-	std::mutex mutex_;
-	std::condition_variable wake_;
-	std::deque<std::function<void()>> tasks_;
-	bool ending_ = false;
-	std::thread thread_;
 };
 
 class Router final : public Handler {
@@ -56,9 +40,13 @@ class Router final : public Handler {
 	bool good_origin(const HttpRequest&) const;
 	bool good_key(const HttpRequest&) const;
 	void check_model(const std::string& name) const;
+	// Throw ApiError 400 where no context can hold a text of so many bytes, or these tokens.
+	void check_length(size_t bytes) const;
+	void check_tokens(const std::vector<uint32_t>&) const;
 	void name_conversation(Job&, const GenerationRequest&) const;
 	// With a listener for each of the request's choices, given its number.
 	void generate(Job, const GenerationRequest&, const std::function<std::shared_ptr<Listener>(uint32_t)>& listener);
+	std::shared_ptr<const TokenTexts> texts();
 	Response preflight(const HttpRequest&) const;
 
 	void page(const HttpRequest&, std::shared_ptr<Responder>);
@@ -68,6 +56,7 @@ class Router final : public Handler {
 	void slots(const HttpRequest&, std::shared_ptr<Responder>);
 	void sessions(const HttpRequest&, std::shared_ptr<Responder>);
 	void session(const HttpRequest&, std::shared_ptr<Responder>);
+	void pin_session(const HttpRequest&, std::shared_ptr<Responder>);
 	void remove_session(const HttpRequest&, std::shared_ptr<Responder>);
 	void chat(const HttpRequest&, std::shared_ptr<Responder>);
 	void completion(const HttpRequest&, std::shared_ptr<Responder>);
@@ -81,8 +70,11 @@ class Router final : public Handler {
 	const HttpServer& server_;
 	const RouterOptions options_;
 	RequestCounts counts_;
-	std::shared_ptr<const TokenTexts> texts_; // once a request has wanted JSON; the worker's own
-	Worker worker_;                           // last: ends first
+	std::once_flag texts_made_;
+	std::shared_ptr<const TokenTexts> texts_; // once a request has wanted JSON
+	// Requests are read and tokenized here, so that neither the network nor answers under way wait for it; short bodies
+	// do not wait for long ones, and requests without a body for neither. Last: they end first.
+	Worker looks_, short_, long_;
 };
 
 // Whether two texts are equal, in a time that depends on the length of `given` only.

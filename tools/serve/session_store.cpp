@@ -2,16 +2,19 @@
 #include "tools/serve/session_store.h"
 #include <algorithm>
 #include <cerrno>
+#include <fcntl.h>
 #include <filesystem>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <system_error>
 #include <unistd.h>
 
 namespace kvrun::serve {
 
 namespace fs = std::filesystem;
-constexpr const char* kEnding = ".kvs";
-constexpr size_t kLongestName = 64; // bytes
+constexpr const char *kEnding = ".kvs", *kPin = ".pin";
+constexpr uint64_t kFileBytes = 64 << 10; // of a session's file beside its cache and its note
+constexpr size_t kLongestName = 64;       // bytes
 
 static bool is_name(const std::string& name) {
 	const auto good = [](char c) {
@@ -21,12 +24,15 @@ static bool is_name(const std::string& name) {
 	return !name.empty() && name.size() <= kLongestName && name[0] != '.' && std::ranges::all_of(name, good);
 }
 
-SessionStore::SessionStore(std::string folder) : folder_(std::move(folder)) {
+SessionStore::SessionStore(std::string folder, std::optional<StoreLimit> limit)
+    : folder_(std::move(folder)), limit_(limit.value_or(StoreLimit())) {
 	if (folder_.empty()) return;
 	std::error_code ec;
 	fs::create_directories(fs::path(folder_).parent_path(), ec);
-	if (::mkdir(folder_.c_str(), 0700) == 0) return;
-	const int why = errno;
+	const int why = ::mkdir(folder_.c_str(), 0700) == 0 ? 0 : errno;
+	struct statvfs disk;
+	if (!limit && ::statvfs(folder_.c_str(), &disk) == 0) limit_.bytes = uint64_t(disk.f_blocks) * disk.f_frsize / 10;
+	if (why == 0) return;
 	if (why != EEXIST || !fs::is_directory(folder_, ec) || ::access(folder_.c_str(), W_OK) != 0)
 		throw std::runtime_error("--sessions " + folder_ + " is no folder that can be written: " +
 		                         std::generic_category().message(why == EEXIST ? EACCES : why));
@@ -41,6 +47,15 @@ std::string SessionStore::path_of(const std::string& name) const {
 		                   " letters, digits and . _ -, with no dot at the front",
 		               "session");
 	return folder_ + "/" + name + kEnding;
+}
+
+std::string SessionStore::pin_of(const std::string& name) const { return folder_ + "/" + name + kPin; }
+
+// A message of the library about a conversation's file, without the folder it is in.
+static std::string without_folder(const std::string& message, const std::string& name) {
+	const size_t at = message.find(name + kEnding);
+	if (at == std::string::npos) return message.find('/') == std::string::npos ? message : "its file cannot be used";
+	return "conversation '" + name + "'" + message.substr(at + name.size() + std::string_view(kEnding).size());
 }
 
 // A link, which could lead anywhere, is no conversation.
@@ -62,6 +77,23 @@ SessionStore::Hold::Hold(SessionStore& store, const std::string& name)
 		throw ApiError(409, "conversation '" + name + "' is being answered; wait for that", "session");
 }
 
+void SessionStore::Hold::save(kvrun_session* session, const std::string& note) const {
+	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+	check(kvrun_session_get_info(session, &i));
+	const uint64_t cache = i.f16_bytes + i.code_bytes + i.param_bytes + i.overhead_bytes;
+	store_.make_room(*this, cache + note.size() + kFileBytes);
+	if (kvrun_session_save(session, path_.c_str(), note.data(), note.size()) != KVRUN_OK)
+		throw ApiError(500, without_folder(kvrun_last_error(), name_));
+	struct stat st;
+	if (::lstat(path_.c_str(), &st) != 0) return;
+	try {
+		store_.make_room(*this, uint64_t(st.st_size));
+	} catch (...) {
+		::unlink(path_.c_str());
+		throw;
+	}
+}
+
 SessionStore::Hold::~Hold() {
 	std::lock_guard lock(store_.mutex_);
 	store_.held_.erase(name_);
@@ -75,20 +107,66 @@ std::vector<SessionStore::Kept> SessionStore::list() const {
 		struct stat st;
 		const std::string name = entry.path().stem();
 		if (entry.path().extension() != kEnding || !is_name(name)) continue;
-		if (::lstat(entry.path().c_str(), &st) == 0 && S_ISREG(st.st_mode))
-			out.push_back({name, uint64_t(st.st_size), int64_t(st.st_mtime)});
+		if (::lstat(entry.path().c_str(), &st) != 0 || !S_ISREG(st.st_mode)) continue;
+		const int64_t order = int64_t(st.st_mtim.tv_sec) * 1'000'000'000 + st.st_mtim.tv_nsec;
+		struct stat pin;
+		const bool pinned = ::lstat(pin_of(name).c_str(), &pin) == 0 && S_ISREG(pin.st_mode);
+		out.push_back({name, uint64_t(st.st_size), int64_t(st.st_mtime), pinned, order});
 	}
 	std::ranges::sort(out, {}, &Kept::name);
 	return out;
 }
 
+bool SessionStore::held(const std::string& name) const {
+	std::lock_guard lock(mutex_);
+	return held_.contains(name);
+}
+
+void SessionStore::check_room(const Hold& hold) const {
+	StoreLimit fixed{kFileBytes, 1}; // of those that cannot go, and this one
+	for (const Kept& k : list())
+		if (k.name != hold.name() && (k.pinned || held(k.name))) fixed.bytes += k.bytes, ++fixed.count;
+	if (fixed.bytes > limit_.bytes || fixed.count > limit_.count)
+		throw ApiError(507, "there is no room for conversation '" + hold.name() + "' (--sessions-max); remove another",
+		               "session", "sessions_full");
+}
+
+void SessionStore::make_room(const Hold& hold, uint64_t bytes) const {
+	StoreLimit sum{bytes, 1};
+	std::vector<Kept> others = list();
+	std::erase_if(others, [&](const Kept& k) { return k.name == hold.name(); });
+	for (const Kept& k : others) sum.bytes += k.bytes, ++sum.count;
+	std::ranges::sort(others, {}, &Kept::order);
+	for (const Kept& k : others) {
+		if (sum.bytes <= limit_.bytes && sum.count <= limit_.count) return;
+		if (k.pinned || held(k.name) || ::unlink(path_of(k.name).c_str()) != 0) continue;
+		sum.bytes -= k.bytes, --sum.count;
+	}
+	if (sum.bytes > limit_.bytes || sum.count > limit_.count)
+		throw ApiError(507, "conversation '" + hold.name() + "' has no room (--sessions-max)", "session",
+		               "sessions_full");
+}
+
+void SessionStore::pin(const std::string& name, bool pinned) {
+	existing(name);
+	const std::string path = pin_of(name);
+	if (!pinned) {
+		::unlink(path.c_str());
+		return;
+	}
+	const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0) throw ApiError(500, "conversation '" + name + "' cannot be pinned: its folder refuses the file");
+	::close(fd);
+}
+
 std::string SessionStore::note(const std::string& name) const {
 	const std::string path = existing(name);
 	std::vector<char> note;
-	check(fill_vector(
-	          note, 4096,
-	          [&](char* to, size_t room, size_t* n) { return kvrun_session_read_note(path.c_str(), to, room, n); }),
-	      "session");
+	const kvrun_status s = fill_vector(note, 4096, [&](char* to, size_t room, size_t* n) {
+		return kvrun_session_read_note(path.c_str(), to, room, n);
+	});
+	if (s != KVRUN_OK)
+		throw ApiError(s == KVRUN_EFORMAT ? 400 : 500, without_folder(kvrun_last_error(), name), "session");
 	return {note.begin(), note.end()};
 }
 
@@ -96,6 +174,7 @@ void SessionStore::remove(const std::string& name) {
 	existing(name);
 	const Hold hold(*this, name);
 	::unlink(hold.path().c_str());
+	::unlink(pin_of(name).c_str());
 }
 
 } // namespace kvrun::serve
