@@ -40,7 +40,13 @@ extern "C" {
 
 #define KVRUN_ABI_VERSION 0 /* programs built with another number need to be built again */
 
-typedef enum {
+#ifdef __cplusplus
+#define KVRUN_INT_ENUM : int /* as in C: every int is a value, also of a later version */
+#else
+#define KVRUN_INT_ENUM
+#endif
+
+typedef enum KVRUN_INT_ENUM {
 	KVRUN_OK = 0,
 	KVRUN_EINVALID = -1,     /* an argument is wrong */
 	KVRUN_ENOTFOUND = -2,    /* a named thing does not exist */
@@ -356,7 +362,7 @@ KVRUN_API kvrun_status kvrun_session_get_fetch_info(kvrun_session* session, kvru
 KVRUN_API kvrun_status kvrun_session_tokens(kvrun_session* session, uint32_t* out, size_t capacity, size_t* out_count);
 
 /* Where the cache keeps a token. */
-typedef enum {
+typedef enum KVRUN_INT_ENUM {
 	KVRUN_TIER_F16 = 0,     /* in full precision, for being recent, first, or not yet packed */
 	KVRUN_TIER_SALIENT = 1, /* chosen by the policy: packed in more bits, or left in full precision */
 	KVRUN_TIER_REGULAR = 2, /* packed in fewer bits */
@@ -418,7 +424,7 @@ typedef struct {
 		    NULL                                                                                                       \
 	}
 
-typedef enum {
+typedef enum KVRUN_INT_ENUM {
 	KVRUN_STOP_LENGTH = 0,   /* max_tokens */
 	KVRUN_STOP_CONTEXT = 1,  /* the context is full */
 	KVRUN_STOP_END = 2,      /* the model ended its answer */
@@ -451,7 +457,8 @@ KVRUN_API kvrun_status kvrun_prefill(kvrun_session* session, const uint32_t* pro
                                      const kvrun_generate_options* options, float* logits);
 /* One decode step for callers that sample themselves: appends tokens[i] to sessions[i], different sessions of one
  * engine, at most its max_rows. logits: (count, vocab). On failure no session has changed, and *out_row, which may be
- * NULL, is the row that could not go on, or count. */
+ * NULL, is the row that could not go on, or count; but for KVRUN_EDEVICE: sessions then have their token, as where
+ * logits are not finite, or are empty. */
 KVRUN_API kvrun_status kvrun_decode(kvrun_session* const* sessions, const uint32_t* tokens, size_t count, float* logits,
                                     size_t* out_row);
 

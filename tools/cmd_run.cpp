@@ -1,7 +1,7 @@
 // kvrun run: continues a prompt with a model; prints the text as it is generated.
-#include "engine/cache/fetch.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/kv_device/fetch.h"
 #include "engine/run/batch.h"
 #include "engine/run/stop.h"
 #include "tools/args_engine.h"

@@ -1,5 +1,6 @@
 // Conversations in the C API: chat templates to tokens and text, and answers taken apart.
 #include "engine/api/objects.h"
+#include "engine/core/json_reader.h"
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
 #include "models/chat/reply.h"
@@ -23,9 +24,10 @@ Handles<kvrun_reply, ReplyObject, 5>& replies() {
 
 Json parse_json(const char* text, const char* name) {
 	if (!text) return nullptr;
-	try {
-		return Json::parse(text);
-	} catch (const Json::exception& e) { refuse(KVRUN_EINVALID, "{} is not JSON: {}", name, e.what()); }
+	Json value;
+	std::string why;
+	if (!read_json(text, {}, value, why)) refuse(KVRUN_EINVALID, "{} {}", name, why);
+	return value;
 }
 
 kvrun_chat_options read_chat_options(const kvrun_chat_options* given) {

@@ -1,6 +1,6 @@
 // Sessions of the C API.
 #include "engine/api/objects.h"
-#include "engine/cache/fetch.h"
+#include "engine/kv_device/fetch.h"
 #include "engine/run/session_file.h"
 
 namespace kvrun::api {
@@ -164,8 +164,12 @@ kvrun_status kvrun_session_save(kvrun_session* session, const char* path, const 
 		check_pointer(path, "path");
 		if (note_length) check_pointer(note, "note");
 		InUse s(session);
-		std::lock_guard turn(s.engine().turn);
-		save_session(*s, path, {static_cast<const std::byte*>(note), note_length});
+		NewFile file(path);
+		{
+			std::lock_guard turn(s.engine().turn);
+			write_session(*s, file, {static_cast<const std::byte*>(note), note_length});
+		}
+		file.commit(); // waits for the disk, while others have their turn
 	});
 }
 

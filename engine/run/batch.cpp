@@ -187,6 +187,7 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 
 void Batch::choose(Stream& s, RowLogits logits) {
 	GenerateResult& r = s.result;
+	if (logits.fault) std::rethrow_exception(logits.fault);
 	if (r.tokens.size() >= s.options.n) return end(s, StopReason::Length);
 	const Tokenizer& tok = engine_.tokenizer();
 	if (s.on_logits && !logits.all.empty()) { // set during this step: from the next token on

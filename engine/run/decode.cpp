@@ -2,6 +2,7 @@
 #include "engine/run/decode.h"
 #include "engine/core/round.h"
 #include "engine/run/arena.h"
+#include "engine/run/usable.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -17,7 +18,7 @@ Decoder::Decoder(Graph& graph, KvScratch& scratch, uint32_t most_rows)
 	});
 }
 
-std::span<const RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> step) {
+std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> step) {
 	KV_ASSERT(!step.empty() && step.size() <= most_rows_);
 	std::vector<Row> first, rows, ahead;
 	for (const DecodeRow& r : step) {
@@ -83,6 +84,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	if (n > kept) enqueue_guesses(kvrun::rows(rows.x, kept, n - kept));
 	if (kept) {
 		graph_.logits(kvrun::rows(rows.x, 0, kept), /*decode=*/true);
+		graph_.read_rows(kvrun::rows(rows.x, 0, kept), hidden_);
 		enqueue_logits(step.first(kept));
 	}
 	kv.fetch_next();
@@ -154,6 +156,13 @@ void Decoder::read_logits(std::span<const Row> kept) {
 	if (!more) return;
 	graph_.backend().submit();
 	graph_.backend().wait();
+}
+
+// The device lists only numbers.
+bool Decoder::usable(uint32_t i) const {
+	const size_t dim = graph_.config().dim;
+	return has_norm(std::span(hidden_).subspan(i * dim, dim)) &&
+	       (row_logits_[i].all.empty() || has_choice(row_logits_[i].all));
 }
 
 } // namespace kvrun

@@ -1,6 +1,6 @@
 // Decode steps: the next token of any number of sequences at once, weights read once for all of them.
 #pragma once
-#include "engine/cache/step.h"
+#include "engine/kv_device/step.h"
 #include "engine/run/graph.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
@@ -23,7 +23,9 @@ class Decoder {
 	// says what the next step fetches; before its first step there is one of that alone. Returns each row's logits,
 	// valid until the next call; those that are whole follow each other in memory. A failure leaves every sequence as
 	// it was, unless it comes once the device is at work (KvStep::~KvStep()).
-	std::span<const RowLogits> decode(KvPool&, std::span<const DecodeRow> rows);
+	std::span<RowLogits> decode(KvPool&, std::span<const DecodeRow> rows);
+	// Row i of that step came out of the layers, and as logits, as numbers: has_norm() and has_choice().
+	bool usable(uint32_t i) const;
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); }
 
@@ -51,6 +53,7 @@ class Decoder {
 	bool lists_; // the device finds the largest logits
 	CandidateLists candidates_, guessed_;
 	std::vector<float> logits_, guesses_; // (rows, vocab), where they are read
+	std::vector<float> hidden_; // (rows, dim) residual stream of the rows that are kept, behind the last layer
 	std::vector<RowLogits> row_logits_;
 	LogitBlocks likeliest_; // of guesses_
 };

@@ -67,6 +67,11 @@ void Graph::project_out(uint32_t l, const GraphRows& r, bool decode) {
 	be_.matmul(down, r.gate, Epilogue::Add, decode);
 }
 
+void Graph::read_rows(const View& x, std::vector<float>& out) {
+	out.resize(x.bytes() / sizeof(float));
+	be_.read(*x.buf, x.at, std::as_writable_bytes(std::span(out)));
+}
+
 void Graph::logits(const View& x, bool decode) {
 	const uint32_t n = x.shape[0];
 	KV_ASSERT(n <= kLogitRows);

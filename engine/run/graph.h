@@ -31,6 +31,7 @@ class Graph {
 	void rotate(uint32_t l, const GraphRows&, uint32_t first, uint32_t n,
 	            const KvDst&);                                   // rows [first, first + n): RoPE, store
 	void project_out(uint32_t l, const GraphRows&, bool decode); // attention output, MLP
+	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
 	// Logits of rows x (n, dim), n <= kLogitRows; they stay on the device until the next call.
 	void logits(const View& x, bool decode);
 	// Of them rows [first, first + n) into out (n, vocab) at the next wait().

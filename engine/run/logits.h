@@ -3,6 +3,7 @@
 #include "shared/candidates.h"
 #include <bit>
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct Logit {
 struct RowLogits {
 	std::span<const float> all = {}; // (vocab); empty: `top` has what was asked for
 	std::span<const Logit> top = {}; // by id: every logit that is not below some bound, and as many as were asked for
+	std::exception_ptr fault = {};   // Error{Device}: these are no numbers to choose a token from
 };
 
 // What Backend::candidates() found in some rows, on the host.

@@ -2,6 +2,7 @@
 #include "engine/run/prefill.h"
 #include "engine/core/log.h"
 #include "engine/run/session.h"
+#include "engine/run/usable.h"
 #include <algorithm>
 #include <chrono>
 
@@ -118,6 +119,7 @@ double Prefill::rows(double room, bool must) {
 	graph_.backend().at_layer(layer_);
 	if (at_ == 0) kv_->begin_layer(layer_);
 	const GraphRows r = graph_.rows_of(memory_->x, memory_->rope, at_, m);
+	if (looking_ && layer_ == 0) graph_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	graph_.project_in(layer_, r, /*decode=*/false);
 	graph_.rotate(layer_, r, 0, m, kv_->destination(at_, m));
 	// Of the last layer only the keys and values are needed, and one row of logits.
@@ -129,6 +131,9 @@ double Prefill::rows(double room, bool must) {
 		else if (last_rows)
 			graph_.project_out(layer_, Graph::last_row(r), /*decode=*/false);
 	}
+	if (looking_ && (all || last_rows))
+		graph_.read_rows((all ? r : Graph::last_row(r)).x,
+		                 looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
 	if (at_ == n_) stage_ = Stage::Moves, planned_ = false, moved_ = 0;
@@ -156,12 +161,14 @@ double Prefill::logits_piece() {
 	graph_.logits(kvrun::rows(memory_->x, first, n), /*decode=*/false);
 	read_.resize(size_t(n) * graph_.config().vocab);
 	graph_.read_logits(0, n, read_);
+	graph_.read_rows(kvrun::rows(memory_->x, first, n), hidden_);
 	at_ = first + n;
 	return 2. * graph_.config().vocab * graph_.config().dim * n;
 }
 
 void Prefill::delivered() {
 	if (read_.empty()) return;
+	if (!usable()) throw fault(locate_fault());
 	const size_t vocab = graph_.config().vocab, n = read_.size() / vocab;
 	if (hooks_.all_logits) hooks_.all_logits(n_read_ + at_ - uint32_t(n), uint32_t(n), read_);
 	if (at_ == n_) {
@@ -169,6 +176,39 @@ void Prefill::delivered() {
 		end_block();
 	}
 	read_.clear();
+}
+
+bool Prefill::usable() const {
+	const size_t vocab = graph_.config().vocab, dim = graph_.config().dim;
+	for (size_t at = 0; at < hidden_.size(); at += dim)
+		if (!has_norm(std::span(hidden_).subspan(at, dim))) return false;
+	for (size_t at = 0; at < read_.size(); at += vocab)
+		if (!has_choice(std::span(read_).subspan(at, vocab))) return false;
+	return true;
+}
+
+Error Prefill::fault(const std::string& where) {
+	return {Code::Device, where + " not finite in f32: weights of the model, or keys and values of the session, are "
+	                              "damaged; KVRUN_CHECK=1 names the operation"};
+}
+
+std::string Prefill::locate_fault() {
+	constexpr double kWholeUbatch = 1e30;
+	std::string where;
+	kv_.reset();
+	stage_ = Stage::Block, looking_ = true;
+	while (where.empty() && stage_ != Stage::Logits) {
+		piece(kWholeUbatch, true);
+		graph_.backend().submit();
+		graph_.backend().wait();
+		for (const Look& look : looks_)
+			for (size_t at = 0, dim = graph_.config().dim; at < look.rows.size() && where.empty(); at += dim)
+				if (!has_norm(std::span(look.rows).subspan(at, dim))) where = look.where;
+		looks_.clear();
+	}
+	kv_.reset();
+	looking_ = false;
+	return where.empty() ? kLogits : where;
 }
 
 void Prefill::end_block() {

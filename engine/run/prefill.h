@@ -1,8 +1,9 @@
 // Prefill: a prompt on its way into a session, in pieces of bounded time.
 #pragma once
-#include "engine/cache/prefill.h"
+#include "engine/kv_device/prefill.h"
 #include "engine/run/graph.h"
 #include "engine/run/prompt_memory.h"
+#include <deque>
 #include <functional>
 #include <optional>
 
@@ -33,7 +34,8 @@ class Prefill {
 	Prefill(const Prefill&) = delete;
 
 	// About so many seconds of work on the device, at least one row through one layer; returns done(). Throws
-	// Error{OutOfMemory} when the cache's budget is used up; the prompt is then cancelled.
+	// Error{OutOfMemory} when the cache's budget is used up, Error{Device} when logits are no numbers; the prompt is
+	// then cancelled.
 	bool step(double seconds = kPieceSeconds);
 	// Steps until done; false when the progress hook cancelled.
 	bool finish();
@@ -45,6 +47,13 @@ class Prefill {
 	double progress() const;                                       // share of the work that is done, 0 .. 1
 	double seconds_left() const; // at the pace so far; 0 before the first piece is done
 
+	// What came out is no numbers to go on from: where, as locate_fault() names it.
+	static Error fault(const std::string& where);
+	static constexpr const char* kLogits = "the logits are";
+	// Reads the block under way again from its beginning, or the first one, with a look at the residual stream before
+	// and behind every layer, until one has no norm; names it. The block then never was.
+	std::string locate_fault();
+
  private:
 	enum class Stage : uint8_t { Block, Rows, Moves, Logits, Done };
 	// Each enqueues one piece of at most about `room` work and returns the work it takes, 0: none, a piece is larger.
@@ -55,6 +64,7 @@ class Prefill {
 	double moves(double room);
 	double logits_piece();
 	void delivered(); // after the wait: logits that were read
+	bool usable() const;
 	void end_block();
 	uint32_t rows_that_fit(double room) const;
 	double rows_work(uint32_t l, uint32_t first, uint32_t n) const; // of rows first .. first + n - 1 of the block
@@ -73,7 +83,13 @@ class Prefill {
 	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens; where it is
 	bool planned_ = false;                // the layer's moves are decided
 	double moved_ = 0;                    // work of the layer's moves that is enqueued
-	std::vector<float> read_;             // logits on their way from the device
+	std::vector<float> read_, hidden_;    // logits on their way from the device; the rows they come from
+	struct Look {
+		std::string where;
+		std::vector<float> rows; // (n, dim) of the residual stream
+	};
+	std::deque<Look> looks_; // of locate_fault(), since the last wait
+	bool looking_ = false;
 	std::vector<float> logits_;
 	double total_ = 0, done_ = 0, seconds_ = 0; // work; time it has taken
 };

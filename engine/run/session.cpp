@@ -100,6 +100,8 @@ std::span<const float> Session::decode(uint32_t token) {
 std::span<const float> decode(std::span<const SessionRow> rows) {
 	for (const SessionRow& r : rows) KV_ASSERT(r.top == 0);
 	const std::span<const RowLogits> logits = decode_step(rows);
+	for (const RowLogits& l : logits)
+		if (l.fault) std::rethrow_exception(l.fault);
 	return {logits[0].all.data(), logits.size() * logits[0].all.size()};
 }
 
@@ -122,8 +124,10 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		step.push_back({s.seq_.get(), s.rope_.get(), rows[i].token, rows[i].top});
 	}
 	for (;;) try {
-			const std::span<const RowLogits> logits = e.decoder().decode(e.pool(), step);
+			const std::span<RowLogits> logits = e.decoder().decode(e.pool(), step);
 			for (const SessionRow& r : rows) r.session->append_history({&r.token, 1});
+			for (uint32_t i = 0; i < rows.size(); ++i)
+				if (!e.decoder().usable(i)) logits[i].fault = rows[i].session->fault_of(rows[i].token);
 			return logits;
 		} catch (const Error& error) {
 			for (const SessionRow& r : rows) r.session->sync_history();
@@ -132,6 +136,17 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 			    std::ranges::none_of(rows, [](const SessionRow& r) { return r.session->drop_checkpoint(); }))
 				throw;
 		}
+}
+
+// The same token once more, on a copy that is thrown away: where numbers end is the same there.
+std::exception_ptr Session::fault_of(uint32_t token) {
+	std::string where = Prefill::kLogits;
+	try {
+		const std::unique_ptr<Session> copy = fork();
+		where = Prefill(*copy, {&token, 1}).locate_fault();
+	} catch (const Error&) { // no room for another token, or no memory
+	}
+	return std::make_exception_ptr(Prefill::fault(where));
 }
 
 void Session::sync_history() noexcept {

@@ -85,8 +85,9 @@ class Session {
 		history_.insert(history_.end(), tokens.begin(), tokens.end());
 	}
 	void fit_host_copy();
-	void sync_history() noexcept; // after something failed: the sequence may be shorter than it was
-	void prompt_read();           // a prompt is complete: makes a checkpoint
+	std::exception_ptr fault_of(uint32_t token); // which a decode step just appended and got no usable logits from
+	void sync_history() noexcept;                // after something failed: the sequence may be shorter than it was
+	void prompt_read();                          // a prompt is complete: makes a checkpoint
 	const Checkpoint* checkpoint_at(uint32_t n) const;
 	bool drop_checkpoint(); // the oldest one; false if there is none
 	// Runs `f`, which changes nothing when it throws OutOfMemory; checkpoints make room for it.
@@ -119,9 +120,9 @@ struct SessionRow { // the next token of a session
 // One decode step: appends each row's token to its session; sessions are different ones of one engine, at most
 // Engine::max_rows(). Returns each row's logits, valid until the next step. Throws RowError{Context, OutOfMemory,
 // Invalid} naming the row that cannot go on, with nothing appended to any; when the device fails half way, sessions are
-// as they were or empty.
+// as they were or empty. A row whose logits are no numbers has its token appended and RowLogits::fault set.
 std::span<const RowLogits> decode_step(std::span<const SessionRow> rows);
-// The same; logits (rows, vocab) of rows that all want all of them.
+// The same; logits (rows, vocab) of rows that all want all of them. Throws the first fault of a row.
 std::span<const float> decode(std::span<const SessionRow> rows);
 
 } // namespace kvrun

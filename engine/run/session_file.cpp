@@ -1,6 +1,5 @@
 // A session in a file.
 #include "engine/run/session_file.h"
-#include "engine/core/new_file.h"
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "models/fingerprint.h"
@@ -169,7 +168,7 @@ Facts read_facts(const SessionFile& file) {
 
 } // namespace
 
-void save_session(Session& s, const std::string& path, std::span<const std::byte> note) {
+void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 	if (note.size() > kMaxNote)
 		fail(Code::Invalid, "the note has {} bytes, at most {} can be saved with a session", note.size(), kMaxNote);
 	s.check_idle();
@@ -180,7 +179,6 @@ void save_session(Session& s, const std::string& path, std::span<const std::byte
 		     "fetch=0",
 		     s.plan().policy.text);
 	const std::vector<std::byte> books = s.seq().cache().save_books();
-	NewFile file(path);
 	Header header{};
 	file.write(std::as_bytes(std::span(&header, 1))); // its place
 	const auto add = [&](SectionKind k, std::span<const std::byte> bytes) {
@@ -203,6 +201,11 @@ void save_session(Session& s, const std::string& path, std::span<const std::byte
 	header.file_bytes = file.bytes();
 	header.hash = hash_of(header);
 	file.write_at(0, std::as_bytes(std::span(&header, 1)));
+}
+
+void save_session(Session& s, const std::string& path, std::span<const std::byte> note) {
+	NewFile file(path);
+	write_session(s, file, note);
 	file.commit();
 }
 

@@ -1,9 +1,10 @@
 // A session in a file: the packed cache as it lies, the tokens, and bytes of the caller's.
 //
-// A header, then sections without gaps: facts (JSON), tokens (u32), books of the cache (engine/kv/books.h), what lies
-// on the device, the note. Numbers are little-endian. The header has the length and the XXH3 hash of each section, and
-// a hash of itself.
+// A header, then sections without gaps: facts (JSON), tokens (u32), books of the cache (engine/kv_host/books.h), what
+// lies on the device, the note. Numbers are little-endian. The header has the length and the XXH3 hash of each section,
+// and a hash of itself.
 #pragma once
+#include "engine/core/new_file.h"
 #include "engine/run/session.h"
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@ namespace kvrun {
 
 constexpr size_t kMaxNote = size_t(64) << 20; // bytes
 
+// All of a session's file but its way to the disk, which NewFile::commit() waits for.
+void write_session(Session&, NewFile&, std::span<const std::byte> note);
 // Throws Error{Io, NotFound} naming the path; the file is then what it was before.
 void save_session(Session&, const std::string& path, std::span<const std::byte> note);
 

@@ -79,12 +79,6 @@ std::vector<std::string> with(std::vector<std::string> a, const std::vector<std:
 	return a;
 }
 
-bool no_terminal() {
-	const std::string why = why_no_terminal();
-	if (!why.empty()) MESSAGE("skipped: no terminal (" << why << ")");
-	return !why.empty();
-}
-
 struct Key { // typed once the output since the key before holds `after`
 	std::string after, keys;
 };
@@ -318,6 +312,43 @@ TEST_CASE("T43 chat: a damaged chat is refused by name and left alone; a damaged
 	CHECK(r.out == expected);
 }
 
+TEST_CASE("T61 chat: links in the place of its files are named and not followed") {
+	namespace fs = std::filesystem;
+	const State state, other;
+	const std::string hello = state.answers(kGreedy, "Hello\n/save x\n"),
+	                  both = other.answers(kGreedy, "Hello\nAgain\n");
+	const std::string expected = both.substr(hello.size());
+	const std::string path = state.file("chats/x.json"), cache = state.file("chats/x.kv"), away = state.path + "/away";
+	// the cache: read again from the conversation
+	fs::rename(cache, away);
+	fs::create_symlink(away, cache);
+	Ran r = state.run(kGreedy, "/load x\nAgain\n");
+	CAPTURE(r.err);
+	CHECK(r.code == 0);
+	CHECK(contains(r.err, "its cache is not used: it is a symbolic link"));
+	CHECK(r.out == expected);
+	// the conversation
+	const std::string good = read_file(path);
+	fs::rename(path, away);
+	fs::create_symlink(away, path);
+	r = state.run(kGreedy, "/load x\nAgain\n");
+	CHECK(r.code == 3);
+	CHECK(contains(r.err, "error: " + path + ": it is a symbolic link"));
+	// a new one under that name replaces the link and not what it leads to
+	r = state.run(kGreedy, "Hello\n/save x\n");
+	CHECK(read_file(away) == good);
+	// a file that a killed program left is gone with the next one
+	write_file(path + ".new-abcdef", "left");
+	state.run(kGreedy, "/load x\n");
+	CHECK(!fs::exists(path + ".new-abcdef"));
+	// the folder
+	fs::rename(state.file("chats"), away + "s");
+	fs::create_symlink(away + "s", state.file("chats"));
+	r = state.run(kGreedy, "Hello\n/save y\n");
+	CHECK(contains(r.err, "symbolic link"));
+	CHECK(!fs::exists(away + "s/y.json"));
+}
+
 TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	const State state;
 	const std::vector<std::array<std::string, 2>> bad = {{"/hlp", "did you mean '/help'?"},
@@ -349,7 +380,8 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	CHECK(contains(state.run(with(kGreedy, {"--no-think"}), "Hello\n").err, "think has no effect"));
 }
 
-TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes pastes as text") {
+TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes pastes as text" *
+          doctest::test_suite("terminal")) {
 	if (no_terminal()) return;
 	const State state;
 	const std::string prompt = "\033[?2004h> "; // written once for each line, however often the line is drawn
@@ -381,7 +413,8 @@ TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes past
 	CHECK(!std::filesystem::exists(none.file("chats/last.json")));
 }
 
-TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the prompt it leaves the second time") {
+TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the prompt it leaves the second time" *
+          doctest::test_suite("terminal")) {
 	if (no_terminal()) return;
 	const State state;
 	const std::vector<std::string> endless = {"--temp", "1.3", "--seed", "5"};

@@ -34,7 +34,7 @@ Json run_of(const fs::path& folder) { return Json::parse(text_of(folder / "run.j
 bool no_lavapipe() {
 	const Ran r = run_program({"devices"});
 	if (r.out.find("llvmpipe") != std::string::npos) return false;
-	MESSAGE("skipped: no lavapipe (package mesa-vulkan-drivers)");
+	skip("no lavapipe (package mesa-vulkan-drivers)");
 	return true;
 }
 
@@ -60,7 +60,8 @@ void make_faulty_shaders(const fs::path& folder, const std::string& name) {
 
 } // namespace
 
-TEST_CASE("compare: lavapipe and cpu agree; a second start measures nothing again; one file is the report") {
+TEST_CASE("compare: lavapipe and cpu agree; a second start measures nothing again; one file is the report" *
+          doctest::test_suite("lavapipe")) {
 	if (no_lavapipe()) return;
 	const TempFolder folder;
 	const Ran r = run_program(compare_args(folder.path, {"--anonymous"}));
@@ -119,7 +120,8 @@ TEST_CASE("compare: lavapipe and cpu agree; a second start measures nothing agai
 	CHECK(other.err.find("was measured with another model") != std::string::npos);
 }
 
-TEST_CASE("compare: a fault in one shader turns its operation red, and the exit code is 7") {
+TEST_CASE("compare: a fault in one shader turns its operation red, and the exit code is 7" *
+          doctest::test_suite("lavapipe")) {
 	if (no_lavapipe()) return;
 	const TempFolder folder, shaders;
 	make_faulty_shaders(shaders.path, "soft_rmsnorm.spv"); // what software drivers are given

@@ -28,7 +28,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 std::string lavapipe() {
 	for (const auto& e : fs::directory_iterator("/usr/share/vulkan/icd.d"))
 		if (e.path().filename().string().starts_with("lvp_icd")) return e.path().string();
-	MESSAGE("skipped: no lavapipe (package mesa-vulkan-drivers)");
+	skip("no lavapipe (package mesa-vulkan-drivers)");
 	return "";
 }
 
@@ -61,7 +61,8 @@ struct FileLimit { // no file of this process, or one it starts, becomes larger 
 
 } // namespace
 
-TEST_CASE("T70, T48 cli: SIGKILL in the middle of saving the pipeline cache leaves the old file or the new one") {
+TEST_CASE("T70, T48 cli: SIGKILL in the middle of saving the pipeline cache leaves the old file or the new one" *
+          doctest::test_suite("lavapipe")) {
 	const std::string icd = lavapipe();
 	if (icd.empty()) return;
 	const TempFolder cache;
@@ -92,7 +93,8 @@ TEST_CASE("T70, T48 cli: SIGKILL in the middle of saving the pipeline cache leav
 	}
 }
 
-TEST_CASE("T70 cli: a pipeline cache that may not grow is a warning, and nothing is left of it") {
+TEST_CASE("T70 cli: a pipeline cache that may not grow is a warning, and nothing is left of it" *
+          doctest::test_suite("lavapipe")) {
 	const std::string icd = lavapipe();
 	if (icd.empty()) return;
 	const TempFolder cache;
@@ -177,9 +179,10 @@ TEST_CASE("T62 cli: a crash inside a driver's library says which one and ends wi
 	}
 }
 
-TEST_CASE("T33 cli: control characters of an answer do not reach a terminal, unless asked for") {
-	const TempFolder folder;
-	const std::string model = folder.path / "escapes.gguf";
+namespace {
+
+// `kvrun run` on a model, written to `model`, whose tokens are escape sequences.
+RunSpec run_of_escapes(const std::string& model) {
 	std::vector<std::string> tokens = tiny_spm_tokens();
 	for (size_t i = 3 + 128; i < tokens.size(); ++i) // OSC 52 writes the clipboard, CSI 2J clears, C1 CSI, backspace
 		tokens[i] = fmt::format("{}]52;c;aGk={}{}[2J\xc2\x9b{}m\b\x7f", '\x1b', '\x07', '\x1b', i);
@@ -187,17 +190,25 @@ TEST_CASE("T33 cli: control characters of an answer do not reach a terminal, unl
 	add_spm(b, tokens);
 	const std::vector<std::byte> bytes = b.bytes();
 	std::ofstream(model, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), ptrdiff_t(bytes.size()));
-	RunSpec spec{.args = {"run",     "-m", model,          "--device", "cpu",     "-p",     "",
-	                      "-n",      "30", "--ignore-eos", "--seed",   "1",       "--temp", "100",
-	                      "--top-k", "0",  "--top-p",      "1",        "--min-p", "0"}};
-	const Ran piped = run_program(spec);
+	return {.args = {"run",    "-m", model,    "--device", "cpu",     "-p", "",        "-n", "30",      "--ignore-eos",
+	                 "--seed", "1",  "--temp", "100",      "--top-k", "0",  "--top-p", "1",  "--min-p", "0"}};
+}
+
+} // namespace
+
+TEST_CASE("T33 cli: an answer in a pipe has its bytes as they are") {
+	const TempFolder folder;
+	const Ran piped = run_program(run_of_escapes(folder.path / "escapes.gguf"));
 	CAPTURE(piped.err);
 	REQUIRE(piped.code == 0);
-	CHECK(contains(piped.out, "\x1b]52;c;aGk=\x07")); // bytes are bytes
-	if (const std::string why = why_no_terminal(); !why.empty()) {
-		MESSAGE("skipped: no terminal (" << why << ")");
-		return;
-	}
+	CHECK(contains(piped.out, "\x1b]52;c;aGk=\x07"));
+}
+
+TEST_CASE("T33 cli: control characters of an answer do not reach a terminal, unless asked for" *
+          doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	const TempFolder folder;
+	RunSpec spec = run_of_escapes(folder.path / "escapes.gguf");
 	spec.terminal = Terminal{200, "dumb"};
 	const Ran shown = run_program(spec);
 	CHECK(shown.code == 0);
@@ -289,7 +300,7 @@ TEST_CASE("T78 cli: a clock that jumps changes no time that is measured") {
 	}
 }
 
-TEST_CASE("T83 cli: numbers are read and written the same in every locale") {
+TEST_CASE("T83 cli: numbers are read and written the same in every locale" * doctest::test_suite("locales")) {
 	const TempFolder locales; // Turkish i, decimal commas
 	std::vector<std::string> made;
 	for (const char* name : {"tr_TR", "de_DE"})
@@ -297,10 +308,7 @@ TEST_CASE("T83 cli: numbers are read and written the same in every locale") {
 		        fmt::format("localedef -i {} -f UTF-8 '{}/{}.UTF-8' >/dev/null 2>&1", name, locales.path.string(), name)
 		            .c_str()) == 0)
 			made.push_back(std::string(name) + ".UTF-8");
-	if (made.empty()) {
-		MESSAGE("skipped: localedef makes no locales (package locales)");
-		return;
-	}
+	if (made.empty()) return skip("localedef makes no locales (package locales)");
 	const std::vector<std::vector<std::string>> commands = {
 	    {"run", "-m", kModel, "--device", "cpu", "-p", "I i", "-n", "12", "--temp", "0.75", "--top-p", "0.9", "--seed",
 	     "3"},
@@ -354,7 +362,7 @@ TEST_CASE("T30 cli: a flag is stronger than the environment, and a bad variable 
 	}
 }
 
-TEST_CASE("T62, T74 cli: a driver in too little memory is no silent crash") {
+TEST_CASE("T62, T74 cli: a driver in too little memory is no silent crash" * doctest::test_suite("lavapipe")) {
 	const std::string icd = lavapipe();
 	if (icd.empty()) return;
 	const TempFolder cache;

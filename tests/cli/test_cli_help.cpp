@@ -77,8 +77,11 @@ TEST_CASE("help: wraps to the width it is given, from narrow to wide") {
 	CHECK(widest(output({"run", "--help"}, "120")) > 100); // a wide terminal is used
 	CHECK(output({"run", "--help"}, "7") == output({"run", "--help"}, "40"));
 	CHECK(output({"run", "--help"}, "x") == output({"run", "--help"}, "80"));
-	if (!why_no_terminal().empty()) return;
-	for (const unsigned short columns : {50, 100}) { // a terminal says its width itself
+}
+
+TEST_CASE("help: a terminal says its width itself" * doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	for (const unsigned short columns : {50, 100}) {
 		RunSpec spec{.args = {"run", "--help"}};
 		spec.terminal = Terminal{columns, "xterm"};
 		std::string out = run_program(spec).out;

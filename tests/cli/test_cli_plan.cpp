@@ -102,7 +102,7 @@ TEST_CASE("plan: several policies, a model, and words for people") {
 	REQUIRE(j.size() == 3);
 	CHECK(j[1]["policy"] == "kivi2,group=64");
 	CHECK(j[1]["pages"]["regular"]["fill"] == "group");
-	CHECK(j[2]["layers"][0]["regular"]["k"]["norm"] == "balance");
+	CHECK(j[2]["layers"][0]["regular"]["k"]["prescale"] == "balance");
 	const json m = plan({"-m", std::string(KVRUN_SOURCE_DIR) + "/models/bundled/recall-4m-f16.gguf", "--kv", "kivi2"});
 	CHECK(m["shape"]["n_layers"].get<int>() == int(m["layers"].size()));
 	CHECK(m["tokens"].get<int>() > 0);

@@ -25,12 +25,6 @@ RunSpec run_spec(std::vector<std::string> more) {
 	return {.args = args};
 }
 
-bool no_terminal() {
-	const std::string why = why_no_terminal();
-	if (!why.empty()) MESSAGE("skipped: no terminal (" << why << ")"); // tests/CMakeLists.txt looks for these words
-	return !why.empty();
-}
-
 } // namespace
 
 TEST_CASE("T33 cli: a terminal gets a bar that fits, a dumb or narrow one gets none, nobody gets escapes") {

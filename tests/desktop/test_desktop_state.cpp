@@ -1,5 +1,6 @@
 // The desktop app without its window: conversations as trees, settings, files that survive a crash, markdown, answers.
 #include "tests/support/temp_folder.h"
+#include "tools/chat/store.h"
 #include "tools/chat/text.h"
 #include "tools/desktop/engine.h"
 #include "tools/desktop/markdown.h"
@@ -10,6 +11,8 @@
 #include <doctest/doctest.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,6 +212,90 @@ TEST_CASE("desktop: files round-trip; damaged ones are named and left alone") {
 	CHECK(again.current()->messages[3].note.find("retry") != std::string::npos);
 	const auto dump = nlohmann::json::parse(again.dump());
 	CHECK(dump["conversations"][0]["shown"][0]["text"] == "kept");
+}
+
+TEST_CASE("desktop: links, FIFOs and folders in the place of its files are not followed, read or waited for") {
+	namespace fs = std::filesystem;
+	TempFolder outside, folder;
+	const auto text_of = [](const fs::path& p) {
+		std::ifstream in(p);
+		return std::string(std::istreambuf_iterator<char>(in), {});
+	};
+	Conversation c;
+	c.id = "mine";
+	c.add(kNone, true, "question");
+	{ // a sound conversation of somebody else
+		Store store(outside.path);
+		store.save(c);
+		store.flush();
+	}
+	const fs::path victim = outside.path / "mine.json";
+	const std::string before = text_of(victim);
+	REQUIRE(!before.empty());
+	// names of temporary files that could be foreseen
+	const std::string guess = fmt::format("mine.json.new-{}", getpid());
+	fs::create_symlink(victim, folder.path / guess);
+	fs::create_symlink(victim, folder.path / "mine.json");
+	fs::create_symlink(outside.path / "new", folder.path / "settings.json"); // a dangling one
+	fs::create_symlink(victim, folder.path / "link.json");
+	fs::create_symlink(folder.path / "loop.json", folder.path / "loop.json");
+	fs::create_directory(folder.path / "folder.json");
+	REQUIRE(mkfifo((folder.path / "fifo.json").c_str(), 0600) == 0);
+	fs::create_directory(folder.path / "mine.json.new-folder");
+	{
+		Store store(folder.path);
+		Store::Saved saved = store.read();
+		CHECK(saved.conversations.empty());
+		for (const char* name : {"mine.json", "link.json", "loop.json"})
+			CHECK_MESSAGE(saved.problem.find(std::string(name) + ": it is a symbolic link") != std::string::npos, name);
+		for (const char* name : {"folder.json", "fifo.json"})
+			CHECK_MESSAGE(saved.problem.find(std::string(name) + ": it is no regular file") != std::string::npos, name);
+		c.messages[0].text = "changed";
+		store.save(c);
+		store.save(Settings{});
+		store.flush();
+		CHECK(store.take_problem().empty());
+		store.remove("link");
+		store.flush();
+	}
+	CHECK(text_of(victim) == before);
+	CHECK(!fs::exists(outside.path / "new"));
+	CHECK(!fs::is_symlink(folder.path / "mine.json")); // the link is gone, what it led to is as it was
+	CHECK(text_of(folder.path / "mine.json").find("changed") != std::string::npos);
+	CHECK(!fs::exists(fs::symlink_status(folder.path / "link.json")));
+	const auto mode = [](const fs::path& p) { return unsigned(fs::status(p).permissions()); };
+	CHECK(mode(folder.path / "mine.json") == 0600);
+	CHECK(mode(folder.path) == 0700);
+	for (const auto& e : fs::directory_iterator(folder.path))
+		CHECK_MESSAGE((e.path().filename().string().find(".new-") == std::string::npos || e.is_directory()),
+		              e.path().filename().string());
+	// nor is the folder itself a link, or its lock
+	fs::create_symlink(outside.path, folder.path / "state");
+	CHECK_THROWS_WITH_AS(Store((folder.path / "state").string()), doctest::Contains("symbolic link"), ChatError);
+	fs::create_directory(folder.path / "other");
+	fs::create_symlink(victim, folder.path / "other/lock");
+	CHECK_THROWS_AS(Store((folder.path / "other").string()), ChatError);
+	CHECK(text_of(victim) == before);
+}
+
+TEST_CASE("desktop: temporary files have names that cannot be foreseen, and never replace what is there") {
+	TempFolder folder;
+	const std::string path = folder.path / "x.json";
+	std::set<std::string> names;
+	for (int i = 0; i < 50; ++i) {
+		std::string name;
+		const int fd = open_beside(path, name);
+		REQUIRE(fd >= 0);
+		CHECK(name.starts_with(path + ".new-"));
+		CHECK(name.find(std::to_string(getpid())) == std::string::npos);
+		struct stat st {};
+		CHECK((fstat(fd, &st) == 0 && (st.st_mode & 0777) == 0600 && st.st_size == 0));
+		close(fd);
+		CHECK(names.insert(name).second); // all of them are still there
+	}
+	std::string name;
+	CHECK(open_beside(folder.path / "none/x.json", name) < 0);
+	CHECK(errno == ENOENT);
 }
 
 TEST_CASE("desktop: kill -9 while files are written leaves every file whole") {

@@ -1,11 +1,13 @@
 // Tokenizers on vocabularies made by hand: joins, special tokens, hostile vocabularies and texts.
 #include "models/tokenizer.h"
 #include "tests/support/assets.h"
+#include "tests/support/cpu_time.h"
 #include "tests/support/gguf_builder.h"
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <functional>
+#include <random>
 
 using namespace kvrun;
 
@@ -330,9 +332,9 @@ TEST_CASE("T21: ten megabytes of one character, of spaces, of patterns that invi
 		tokenizers.emplace_back(pre, make(bpe({"aa", "aaaa"}, {"a a", "aa aa"}, {}, pre)));
 	for (const auto& [name, t] : tokenizers)
 		for (const auto& [what, text] : texts) {
-			const auto start = std::chrono::steady_clock::now();
+			const double start = cpu_seconds();
 			const Ids ids = t.encode(text, {.bos = false});
-			const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+			const double s = cpu_seconds() - start;
 			const std::string shown = fmt::format("{} on {}: {} s, {} ids", name, what, s, ids.size());
 			CAPTURE(shown);
 			CHECK(s < 60); // a quadratic step would take days
@@ -342,15 +344,63 @@ TEST_CASE("T21: ten megabytes of one character, of spaces, of patterns that invi
 	                     doctest::Contains("can be encoded at once"), Error);
 }
 
+TEST_CASE("T21: one megabyte through real vocabularies takes four times as long as a quarter of it") {
+	for (const char* name : {"gpt-2", "deepseek-coder", "llama-spm"}) {
+		const std::string path = shared_asset("vocab/ggml-vocab-" + std::string(name) + ".gguf");
+		if (path.empty()) continue;
+		const Tokenizer t(Gguf::open(path));
+		std::mt19937 random(1);
+		const auto letter = [&] { return char('a' + random() % 26); };
+		const std::pair<const char*, std::function<std::string()>> kinds[] = {
+		    {"a", [] { return "a"; }},
+		    {"spaces", [] { return " "; }},
+		    {"signs", [] { return "="; }},
+		    {"letters", [&] { return std::string(1, letter()); }}, // one word of a megabyte
+		    {"cases",
+		     [&] {
+			     return std::string{letter(), char(letter() - 32)};
+		     }},
+		    {"ideographs",
+		     [&] {
+			     return std::string{'\xe5', char(0x80 + random() % 64), char(0x80 + random() % 64)};
+		     }},
+		    {"joined tokens", [&] { // that begin and end where no space is
+			     std::string out;
+			     for (const char c : t.decode_one({}, uint32_t(random() % t.vocab())))
+				     if (c >= 'a' && c <= 'z') out += c;
+			     return out;
+		     }}};
+		for (const auto& kind : kinds) {
+			const size_t n = 1 << 20;
+			std::string text;
+			while (text.size() < n) text += kind.second();
+			const auto seconds = [&](size_t bytes) {
+				double best = 1e9;
+				for (int i = 0; i < 3; ++i) {
+					const double start = cpu_seconds();
+					(void)t.encode(std::string_view(text).substr(0, bytes / 3 * 3), {.bos = false});
+					best = std::min(best, cpu_seconds() - start);
+				}
+				return best;
+			};
+			const double quarter = seconds(n / 4), whole = seconds(n);
+			const std::string shown =
+			    fmt::format("{} on {}: {:.3f} s, a quarter of it {:.3f} s", name, kind.first, whole, quarter);
+			CAPTURE(shown);
+			CHECK(whole < 3 * 4 * quarter); // a quadratic step: 16 times
+		}
+	}
+}
+
 TEST_CASE("T21: a vocabulary of a million tokens opens in seconds") {
 	std::vector<std::string> words, merges;
 	for (int i = 0; i < 1'000'000; ++i) words.push_back(fmt::format("{:x}", i + 0x100000)); // as long as real ones
 	for (size_t i = 0; i < 500'000; ++i) merges.push_back(words[i].substr(0, 3) + " " + words[i].substr(3));
 	for (bool is_spm : {true, false}) {
 		const auto bytes = (is_spm ? spm(words) : bpe(words, merges)).bytes();
-		const auto start = std::chrono::steady_clock::now();
+		const double start = cpu_seconds();
 		const Tokenizer t(Gguf::parse("test.gguf", bytes));
-		const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+		const double s = cpu_seconds() - start;
 		INFO(t.model(), ": ", s, " s");
 		CHECK(t.vocab() > 1'000'000);
 		CHECK(s < 60); // a few tenths on an idle machine

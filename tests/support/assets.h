@@ -1,7 +1,7 @@
 // Where the tests find golden data and the bundled model, and the shared assets (models, vocabularies, texts) that are
 // not part of the repository.
 #pragma once
-#include <cstdio>
+#include "tests/support/skip.h"
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,15 +16,14 @@ inline std::string test_root() {
 	return env && *env ? env : KVRUN_SOURCE_DIR;
 }
 
-// Path of a shared file ("reference/golden"), from KVRUN_SHARED or ../shared beside the project; empty, and said on
-// stderr, when it is not there.
+// Path of a shared file ("reference/golden"), from KVRUN_SHARED or ../shared beside the project; empty, and counted as
+// skipped, when it is not there.
 inline std::string shared_file(const std::string& name) {
 	const char* env = std::getenv("KVRUN_SHARED");
 	const std::string root = env && *env ? env : test_root() + "/../shared";
 	const std::string path = root + "/" + name;
 	if (std::filesystem::exists(path)) return path;
-	std::fprintf(stderr, "skipped: %s is not there (set KVRUN_SHARED); the parts that need it are left out\n",
-	             path.c_str());
+	skip(path + " is not there (set KVRUN_SHARED); the parts that need it are left out");
 	return {};
 }
 // The same for an asset ("models/stories260K.gguf").

@@ -185,7 +185,7 @@ void Chat::load(const std::string& name) {
 		          fmt::join(names, ", "));
 	}
 	ChatFiles files(name);
-	SavedChat saved = chat_from_json(read_text_file(files.conversation(), kLongestText), files.conversation());
+	SavedChat saved = chat_from_json(read_private_file(files.conversation(), kLongestText), files.conversation());
 	const std::string kv = policy_given_ ? args_.kv : saved.kv;
 	model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing
 	close();
@@ -207,9 +207,11 @@ void Chat::restore(const std::string& name) {
 	const kvrun_session_info wanted = session_info(session_.get());
 	const std::string policy = wanted.kv;
 	kvrun_session* out = nullptr;
-	const kvrun_status s = kvrun_session_restore(&out, model_.engine(), files_->cache().c_str());
+	std::string why = foreign_file(files_->cache());
+	const kvrun_status s =
+	    why.empty() ? kvrun_session_restore(&out, model_.engine(), files_->cache().c_str()) : KVRUN_EIO;
 	SessionHandle stored(out);
-	std::string why = s == KVRUN_OK ? "" : kvrun_last_error();
+	if (s != KVRUN_OK && why.empty()) why = kvrun_last_error();
 	if (s == KVRUN_OK) {
 		const kvrun_session_info i = session_info(stored.get());
 		if (policy != i.kv) why = fmt::format("it was written under {}, this chat runs under {}", i.kv, policy);

@@ -86,8 +86,13 @@ class EditorInput : public LineInput {
 		history(history_, &event, H_SETSIZE, kHistoryLines);
 		history(history_, &event, H_SETUNIQUE, 1);
 		if (!file_.empty()) {
-			chmod(file_.c_str(), 0600); // one that was made by hand
-			history(history_, &event, H_LOAD, file_.c_str());
+			const int fd = open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+			struct stat st;
+			if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
+				fchmod(fd, 0600); // one that was made by hand
+				history(history_, &event, H_LOAD, fmt::format("/dev/fd/{}", fd).c_str());
+			}
+			if (fd >= 0) close(fd);
 		}
 		el_set(el_, EL_PROMPT, prompt_text);
 		el_set(el_, EL_EDITOR, "emacs");
@@ -127,8 +132,8 @@ class EditorInput : public LineInput {
 	void remember(const std::string& entry) override {
 		HistEvent event;
 		if (entry.empty() || history(history_, &event, H_ENTER, entry.c_str()) < 0 || file_.empty()) return;
-		const std::string next = fmt::format("{}.new-{}", file_, getpid());
-		const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+		std::string next;
+		const int fd = open_beside(file_, next);
 		FILE* f = fd >= 0 ? fdopen(fd, "w") : nullptr;
 		const bool written = f && history(history_, &event, H_SAVE_FP, f) >= 0;
 		// a history that cannot be kept is no reason to end a chat

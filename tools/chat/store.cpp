@@ -14,6 +14,7 @@
 namespace kvrun {
 namespace {
 
+constexpr const char* kTemporary = ".new-";
 constexpr const char *kConversation = ".json", *kCache = ".kv", *kLock = ".lock";
 constexpr size_t kLongestName = 64;
 
@@ -27,12 +28,6 @@ struct Fd {
 [[noreturn]] void fail_file(const std::string& path) {
 	const kvrun_status s = errno == ENOENT || errno == ENOTDIR ? KVRUN_ENOTFOUND : KVRUN_EIO;
 	fail_chat(s, "{}: {}", path, std::generic_category().message(errno));
-}
-
-void make_private_folder(const std::string& path) {
-	std::error_code ec;
-	std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ec);
-	if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail_file(path);
 }
 
 std::string chats_folder() {
@@ -65,8 +60,10 @@ std::string state_folder() {
 	return folder;
 }
 
-std::string read_text_file(const std::string& path, size_t most) {
-	const Fd f{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)}; // a pipe without a writer must not block
+namespace {
+
+std::string read_file(const std::string& path, size_t most, int flags) {
+	const Fd f{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags)}; // a pipe without a writer must not block
 	struct stat st;
 	if (f.fd < 0 || fstat(f.fd, &st) != 0) fail_file(path);
 	if (!S_ISREG(st.st_mode)) fail_chat(KVRUN_EINVALID, "{} is no regular file", path);
@@ -82,10 +79,45 @@ std::string read_text_file(const std::string& path, size_t most) {
 	}
 }
 
+} // namespace
+
+std::string read_text_file(const std::string& path, size_t most) { return read_file(path, most, /*flags=*/0); }
+
+std::string read_private_file(const std::string& path, size_t most) {
+	if (const std::string why = foreign_file(path); !why.empty()) fail_chat(KVRUN_EFORMAT, "{}: {}", path, why);
+	return read_file(path, most, O_NOFOLLOW);
+}
+
+std::string foreign_file(const std::string& path) {
+	struct stat st;
+	if (lstat(path.c_str(), &st) != 0) return {};
+	if (S_ISLNK(st.st_mode)) return "it is a symbolic link, which kvrun does not follow here";
+	if (!S_ISREG(st.st_mode)) return "it is no regular file";
+	return st.st_uid == geteuid() ? "" : "it belongs to another user";
+}
+
+void make_private_folder(const std::string& path) {
+	std::error_code ec;
+	std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ec);
+	if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail_file(path);
+	const Fd f{open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)};
+	struct stat st;
+	if (f.fd < 0 && (errno == ELOOP || errno == ENOTDIR))
+		fail_chat(KVRUN_EIO, "{} is no folder, or a symbolic link to one, which kvrun does not follow here", path);
+	if (f.fd < 0 || fstat(f.fd, &st) != 0) fail_file(path);
+	if (st.st_uid != geteuid()) fail_chat(KVRUN_EIO, "{} belongs to another user; choose another folder", path);
+	if ((st.st_mode & 077) && fchmod(f.fd, 0700) != 0) fail_file(path);
+}
+
+int open_beside(const std::string& path, std::string& name) {
+	name = path + kTemporary + "XXXXXX";
+	return mkostemp(name.data(), O_CLOEXEC); // O_EXCL: a file or link that is there already is never opened
+}
+
 void write_private_file(const std::string& path, std::string_view content) {
-	const std::string temporary = fmt::format("{}.new-{}", path, getpid());
-	Fd f{open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)};
-	if (f.fd < 0) fail_file(temporary);
+	std::string temporary;
+	Fd f{open_beside(path, temporary)};
+	if (f.fd < 0) fail_file(path);
 	const auto give_up = [&] {
 		const int why = errno;
 		unlink(temporary.c_str());
@@ -109,7 +141,14 @@ ChatFiles::ChatFiles(const std::string& name) : name_(name) {
 	const std::string path = chats_folder() + name + kLock;
 	lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (lock_ < 0) fail_file(path);
-	if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
+	if (flock(lock_, LOCK_EX | LOCK_NB) ==
+	    0) { // nobody else writes this chat: what is left over is of an ended program
+		std::error_code ec;
+		const std::string leftover = name + kConversation + kTemporary;
+		for (const auto& entry : std::filesystem::directory_iterator(chats_folder(), ec))
+			if (entry.path().filename().string().starts_with(leftover)) std::filesystem::remove(entry.path(), ec);
+		return;
+	}
 	close(std::exchange(lock_, -1));
 	fail_chat(KVRUN_EBUSY, "chat '{}' is open in another kvrun; end that one or choose another name", name);
 }

@@ -10,8 +10,18 @@ namespace kvrun {
 // $XDG_STATE_HOME/kvrun or ~/.local/state/kvrun, made where it is missing; empty: neither variable is set.
 std::string state_folder();
 
+// Makes the folder where it is missing, with mode 0700. Throws ChatError where it is a link, or another user's.
+void make_private_folder(const std::string& path);
+
 // The whole text of a file of at most `most` bytes. Throws ChatError that names it.
 std::string read_text_file(const std::string& path, size_t most);
+// The same of a file that kvrun wrote: a link, or another user's file, is refused.
+std::string read_private_file(const std::string& path, size_t most);
+// Why a file cannot be one that kvrun wrote: "it is a symbolic link"; empty where it can, or is not there.
+std::string foreign_file(const std::string& path);
+// A new file beside `path`, with mode 0600 and a name that cannot be foreseen, which `name` becomes: its descriptor, or
+// -1 and errno. Leftovers are all that begin as PATH.new-.
+int open_beside(const std::string& path, std::string& name);
 // Replaces the file by one with mode 0600, in one step: it has the new content, or after a failure the old one.
 void write_private_file(const std::string& path, std::string_view content);
 

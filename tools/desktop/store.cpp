@@ -28,9 +28,8 @@ std::string default_folder() {
 }
 
 Store::Store(std::string folder) : folder_(std::move(folder)) {
+	make_private_folder(folder_);
 	std::error_code ec;
-	fs::create_directories(folder_, ec);
-	fs::permissions(folder_, fs::perms::owner_all, ec);
 	const std::string path = folder_ + "/lock";
 	lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (lock_ < 0) fail_chat(KVRUN_EIO, "{}: {}", path, std::generic_category().message(errno));
@@ -68,7 +67,7 @@ Store::Saved Store::read() const {
 		const fs::path& p = entry.path();
 		if (p.extension() != ".json") continue;
 		attempt([&] {
-			const std::string text = read_text_file(p.string(), kMostBytes);
+			const std::string text = read_private_file(p.string(), kMostBytes);
 			if (p.stem() == kSettings) {
 				out.settings = settings_from_json(text, p.string());
 			} else {

@@ -6,9 +6,9 @@
 
 A bug that no test notices is named, and the exit code is 1. backends/cuda/README.md has the list.
 """
-import os, re, shlex, subprocess, sys
+import os, re, subprocess, sys
+from seeded_faults import ROOT, compile_fault, text_with, write_fault
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 CUDA = "backends/cuda/"
 SUITES = ["pack", "attend", "ops"]  # quick ones first
 SUITES_OF = {"fetch.cu": ["ops", "fetch"]}
@@ -61,36 +61,15 @@ def commands(build):
     return compiles, link
 
 
-def source_of(bug):
-    """The text of the bug's file, which has what the bug replaces once."""
-    name, there, _, _ = bug
-    with open(os.path.join(ROOT, CUDA, name), encoding="utf-8") as f:
-        text = f.read()
-    if text.count(there) != 1:
-        sys.exit(f"error: {CUDA}{name} has {text.count(there)} times '{there}', expected once; bring the list of bugs up to date")
-    return text
-
-
 def run_mutant(build, number, bug, compiles, link):
     """The name of the suite that noticed the bug; None if none did."""
     name, there, instead, _ = bug
     folder = os.path.join(build, "mutants", str(number))
-    os.makedirs(os.path.join(folder, CUDA), exist_ok=True)
-    text = source_of(bug)
-    with open(os.path.join(folder, CUDA, name), "w", encoding="utf-8") as f:
-        f.write(text.replace(there, instead))
+    write_fault(folder, CUDA + name, there, instead)
     objects = []
     for unit in READERS.get(name, [name.split(".")[0]]):
-        words = shlex.split(compiles[unit])
-        source = os.path.join(folder if unit + ".cu" == name else ROOT, CUDA, unit + ".cu")
         out = os.path.join(folder, unit + ".o")
-        at = words.index("-c")
-        words[at + 1] = source
-        words[words.index("-o") + 1] = out
-        del words[words.index("-MD"):words.index("-o")]
-        compiler = next(i for i, w in enumerate(words) if re.search(r"(g\+\+|clang\+\+|c\+\+)[^/]*$", w))
-        words.insert(compiler + 1, "-I" + folder)  # a changed header comes first
-        subprocess.run(words + ["-w"], cwd=build, check=True)
+        compile_fault(build, compiles[unit], folder, os.path.join(folder if unit + ".cu" == name else ROOT, CUDA, unit + ".cu"), out)
         objects.append(out)
     program = os.path.join(folder, "kvrun_device_tests")
     relink = link.replace(" -o tests/kvrun_device_tests ", f" -o {program} {' '.join(objects)} -Wl,--allow-multiple-definition ")
@@ -111,7 +90,7 @@ def run_mutant(build, number, bug, compiles, link):
 def main():
     build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build"))
     for bug in BUGS:
-        source_of(bug)  # before minutes are spent on the first ones
+        text_with(CUDA + bug[0], bug[1])  # before minutes are spent on the first ones
     subprocess.run(["cmake", "--build", build, "--target", "kvrun_device_tests"], check=True, stdout=subprocess.DEVNULL)
     compiles, link = commands(build)
     if not compiles or not link:

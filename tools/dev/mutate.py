@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Sees that tests notice faults: seeds those of tools/dev/mutants/*.txt one at a time and runs the tests named for each.
+
+    tools/dev/mutate.py [--build BUILD] [--only WORD]...    BUILD is a Ninja build folder [build]
+    tools/dev/mutate.py --check                             only sees that every fault still has its place in the sources
+
+A fault is one changed source file, compiled into a folder of its own below BUILD and linked with the objects of the build,
+so the source tree stays as it is. --only: faults whose file, tests or note have the word. A fault that no test notices is
+listed as a survivor; the exit code is then 1, as it is where a fault's text is not exactly once in its file.
+
+A fault in the table, with an empty line behind it; lines keep their tabs:
+    # what is wrong
+    models/gguf_header.cpp | gguf gguf_files
+    < text that is there once, of one or more lines
+    > text instead, of any number of lines
+A fault in a header names the source file that is compiled with it: tools/x.h in tools/x.cpp | tests
+"""
+import argparse
+import glob
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections import namedtuple
+
+from seeded_faults import ROOT, compile_fault, text_with, write_fault
+
+Fault = namedtuple("Fault", "note path unit tests there instead")  # unit: what is compiled with it
+MOST_MEMORY = 12 << 30  # bytes of address space of a test: a fault can take away a limit
+
+
+def read_faults():
+    faults = []
+    for name in sorted(glob.glob(os.path.join(ROOT, "tools", "dev", "mutants", "*.txt"))):
+        with open(name, encoding="utf-8") as f:
+            blocks = re.split(r"\n\s*\n", f.read().strip("\n"))
+        for block in blocks:
+            lines = block.split("\n")
+            note = " ".join(x[1:].strip() for x in lines if x.startswith("#"))
+            head = [x for x in lines if x[0] not in "#<>"]
+            if not head and note and len(lines) == sum(x.startswith("#") for x in lines):
+                continue  # a comment of its own
+            if len(head) != 1 or "|" not in head[0]:
+                sys.exit(f"error: {name}: a fault has {len(head)} lines FILE | TESTS, expected one: {block!r}")
+            path, tests = (x.strip() for x in head[0].split("|"))
+            there = "\n".join(x[2:] for x in lines if x.startswith("<"))
+            instead = "\n".join(x[2:] for x in lines if x.startswith(">"))
+            if not there or not tests or there == instead:
+                sys.exit(f"error: {name}: a fault without text, tests or change: {block!r}")
+            path, _, unit = path.partition(" in ")
+            faults.append(Fault(note, path, unit or path, tests.split(), there, instead))
+    return faults
+
+
+class Build:
+    """What a build folder says about its commands and tests."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        entries = json.loads(subprocess.run(["ninja", "-C", folder, "-t", "compdb"], check=True, capture_output=True, text=True).stdout)
+        self.compiles, self.links = {}, {}
+        for e in entries:
+            if " -c " in e["command"] and e["file"].endswith((".cpp", ".cc")):
+                self.compiles.setdefault(os.path.relpath(os.path.join(folder, e["file"]), ROOT), (e["command"], e["output"]))
+            elif f" -o {e['output']} " in e["command"] + " ":
+                self.links[e["output"]] = e["command"]
+        self.tests = {}
+
+    def list_tests(self):
+        listed = subprocess.run(["ctest", "--test-dir", self.folder, "--show-only=json-v1"], check=True, capture_output=True, text=True).stdout
+        self.tests = {t["name"]: t for t in json.loads(listed)["tests"] if "command" in t}
+
+    def build_programs_of(self, names):
+        """Builds what the tests run; ctest tells the command of no test whose program is missing."""
+        with open(os.path.join(self.folder, "tests", "CTestTestfile.cmake"), encoding="utf-8") as f:
+            commands = dict(re.findall(r'^add_test\(\[=\[(.*?)\]=\] (.*)\)$', f.read(), re.M))
+        wanted = set()
+        for name in names:
+            if name not in commands:
+                sys.exit(f"error: there is no test '{name}'; bring the list of faults up to date")
+            paths = [os.path.relpath(p, self.folder) for p in re.findall(r'"(/[^"]*)"', commands[name])]
+            wanted.update(p for p in paths if p in self.links)
+        subprocess.run(["ninja", "-C", self.folder, *sorted(wanted)], check=True, stdout=subprocess.DEVNULL)
+        self.list_tests()
+
+    def test(self, name):
+        return self.tests[name]
+
+    def programs(self, name):
+        """Programs of the build that a test's command names; a library that a test preloads has none of the sources."""
+        paths = [os.path.relpath(w, self.folder) for w in self.test(name)["command"] if os.path.isabs(w)]
+        return [p for p in paths if p in self.links and not p.endswith(".so")]
+
+    def libkvrun(self):
+        return next(o for o in self.links if re.fullmatch(r"lib/libkvrun\.so[.\d]*", o))
+
+
+def link_fault(build, output, objects, folder):
+    """The program or library `output`, linked with the objects that have the fault; {the build's object: the fault's}."""
+    out = os.path.join(folder, output)
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    command = build.links[output]
+    extra = " -Wl,--allow-multiple-definition"
+    for ours, fault in objects.items():
+        if f" {ours} " in command:
+            command = command.replace(f" {ours} ", f" {fault} ")
+        else:
+            extra += " " + fault  # in front of the archives, which then need not give theirs
+    command = command.replace(f" -o {output} ", f"{extra} -o {out} ")
+    subprocess.run(command, shell=True, cwd=build.folder, check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def run_test(build, name, replaced, environment, limit):
+    """None where the test passes, else how it ended."""
+    test = build.test(name)
+    properties = {p["name"]: p["value"] for p in test.get("properties", [])}
+    command = [replaced.get(os.path.relpath(w, build.folder), w) if os.path.isabs(w) else w for w in test["command"]]
+    env = dict(os.environ, **environment)
+    for pair in properties.get("ENVIRONMENT", []):
+        key, _, value = pair.partition("=")
+        env[key] = replaced.get(os.path.relpath(value, build.folder), value) if os.path.isabs(value) else value
+    try:
+        done = subprocess.run(command, cwd=properties.get("WORKING_DIRECTORY", build.folder), env=env, timeout=limit,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+                              errors="replace", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY)))
+    except subprocess.TimeoutExpired:
+        return f"{name}: no end within {limit:.0f} s"
+    if done.returncode == properties.get("SKIP_RETURN_CODE", 0) != 0:
+        sys.exit(f"error: the test '{name}' is skipped here, so it notices nothing: {done.stdout.strip()[-300:]}")
+    if done.returncode == 0 and not any(re.search(r, done.stdout) for r in properties.get("FAIL_REGULAR_EXPRESSION", [])):
+        return None
+    cases = re.findall(r"TEST CASE:  (.*)", done.stdout)
+    return f"{name}: " + (cases[0].strip() if cases else f"exit code {done.returncode}")
+
+
+def noticed_by(build, fault, folder, limits):
+    write_fault(folder, fault.path, fault.there, fault.instead)
+    command, ours = build.compiles[fault.unit]
+    out = os.path.join(folder, "fault.o")
+    compile_fault(build.folder, command, folder, os.path.join(folder if fault.unit == fault.path else ROOT, fault.unit), out)
+    linked = {}
+    for name in fault.tests:
+        environment = {}
+        for program in build.programs(name):
+            if "lib/libkvrun.so" in build.links[program]:
+                library = build.libkvrun()
+                if library not in linked:
+                    linked[library] = link_fault(build, library, {ours: out}, folder)
+                    soname = os.path.join(folder, "lib", "libkvrun.so.0")
+                    if not os.path.exists(soname):
+                        os.symlink(linked[library], soname)
+                environment["LD_LIBRARY_PATH"] = os.path.join(folder, "lib")
+            elif program not in linked:
+                linked[program] = link_fault(build, program, {ours: out}, folder)
+        if how := run_test(build, name, linked, environment, limits[name]):
+            return how
+    return None
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--build", default=os.path.join(ROOT, "build"))
+    options.add_argument("--only", action="append", default=[])
+    options.add_argument("--check", action="store_true")
+    o = options.parse_args()
+    faults = read_faults()
+    for f in faults:
+        text_with(f.path, f.there)
+    if o.check:
+        print(f"{len(faults)} faults, each has its place")
+        return 0
+    faults = [f for f in faults if not o.only or any(w in f.note or w in f.path or w in f.tests for w in o.only)]
+    build = Build(os.path.abspath(o.build))
+    names = sorted({t for f in faults for t in f.tests})
+    build.build_programs_of(names)
+    limits = {}
+    for n in names:  # a test that fails anyway notices nothing
+        start = time.monotonic()
+        if how := run_test(build, n, {}, {}, 1800):
+            sys.exit(f"error: without any fault: {how}")
+        limits[n] = 60 + 10 * (time.monotonic() - start)
+    survivors = []
+    for number, f in enumerate(faults, 1):
+        folder = os.path.join(build.folder, "mutants", str(number))
+        subprocess.run(["rm", "-rf", folder], check=True)
+        how = noticed_by(build, f, folder, limits)
+        print(f"{number:2}  {f.path}: {f.note}: {how or 'SURVIVES'}", flush=True)
+        if not how:
+            survivors.append(f)
+        subprocess.run(["rm", "-rf", folder], check=True)
+    print(f"{len(faults)} faults, {len(survivors)} survive")
+    for f in survivors:
+        print(f"survivor: {f.path}: {f.note} ({' '.join(f.tests)})")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""What cuda_mutants.py and mutate.py share: a fault in a source file, and how a build compiles one file with it."""
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+
+
+def text_with(path, there):
+    """The text of the file, which has `there` exactly once; else the program ends."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        text = f.read()
+    if text.count(there) != 1:
+        sys.exit(f"error: {path} has {text.count(there)} times '{there}', expected once; bring the list of faults up to date")
+    return text
+
+
+def write_fault(folder, path, there, instead):
+    """Writes the file with its fault below `folder`, at the same path as below the source tree."""
+    text = text_with(path, there)
+    out = os.path.join(folder, path)
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    with open(out, "w", encoding="utf-8") as f:
+        f.write(text.replace(there, instead))
+
+
+def compile_fault(build, command, folder, source, out):
+    """Runs a compile command of the build on `source` instead; headers below `folder` come before those of the tree."""
+    words = shlex.split(command)
+    words[words.index("-c") + 1] = source
+    words[words.index("-o") + 1] = out
+    del words[words.index("-MD"):words.index("-o")]
+    compiler = next(i for i, w in enumerate(words) if re.search(r"(g\+\+|clang\+\+|c\+\+)[^/]*$", w))
+    words.insert(compiler + 1, "-I" + folder)
+    subprocess.run(words + ["-w"], cwd=build, check=True)
