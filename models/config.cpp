@@ -1,8 +1,9 @@
-// GGUF metadata -> Config: one table row per family, one table of cross-checks, one list of tensors.
+// GGUF metadata -> Config: sizes, cross-checks and one list of tensors. What families differ in is in families.cpp.
 #include "models/config.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "models/families.h"
 #include <charconv>
 #include <cmath>
 #include <unordered_set>
@@ -10,31 +11,12 @@
 namespace kvrun {
 namespace {
 
-struct Family {
-	const char* arch; // general.architecture
-	bool neox;        // how RoPE pairs channels
-	bool qkv_bias;
-	bool qk_norm;
-	bool fused;          // attn_qkv, and gate inside ffn_up
-	bool partial_rotary; // RoPE may leave channels of a head alone
-};
-constexpr Family kFamilies[] = {
-    {.arch = "llama", .neox = false, .qkv_bias = false, .qk_norm = false, .fused = false, .partial_rotary = false},
-    {.arch = "qwen2", .neox = true, .qkv_bias = true, .qk_norm = false, .fused = false, .partial_rotary = false},
-    {.arch = "qwen3", .neox = true, .qkv_bias = false, .qk_norm = true, .fused = false, .partial_rotary = false},
-    {.arch = "phi3", .neox = true, .qkv_bias = false, .qk_norm = false, .fused = true, .partial_rotary = true},
-};
-
 constexpr uint32_t kHeadDimStep = 8, kMaxHeadDim = 256; // what every backend's attention can do
 
-const Family& find_family(const Gguf& g) {
+const Family& family_of(const Gguf& g) {
 	const std::string_view arch = g.text("general.architecture");
-	std::string known;
-	for (const Family& f : kFamilies) {
-		if (arch == f.arch) return f;
-		known += fmt::format("{}{}", known.empty() ? "" : " ", f.arch);
-	}
-	fail(Code::Unsupported, "{}: architecture is {}; kvrun runs {}", g.name(), one_line(arch), known);
+	if (const Family* f = find_family(arch)) return *f;
+	fail(Code::Unsupported, "{}: architecture is {}; kvrun runs {}", g.name(), one_line(arch), family_names());
 }
 
 // Reads hyper-parameters; the names of keys begin with the family's.
@@ -250,32 +232,33 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		out.push_back({std::move(name), uint32_t(rows), cols, true});
 	};
 	auto vector = [&](std::string name, uint32_t n) { out.push_back({std::move(name), 1, n, false}); };
-	const uint32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
 	matrix("token_embd.weight", c.vocab, c.dim);
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		const Layer& layer = c.layers[l];
+		const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
 		vector(name("attn_norm.weight"), c.dim);
-		if (c.fused_qkv) {
+		if (layer.fused_qkv) {
 			matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), c.dim);
 		} else {
 			matrix(name("attn_q.weight"), q, c.dim);
 			matrix(name("attn_k.weight"), kv, c.dim);
 			matrix(name("attn_v.weight"), kv, c.dim);
 		}
-		if (c.qkv_bias) {
+		if (layer.qkv_bias) {
 			vector(name("attn_q.bias"), q);
 			vector(name("attn_k.bias"), kv);
 			vector(name("attn_v.bias"), kv);
 		}
-		if (c.qk_norm) {
-			vector(name("attn_q_norm.weight"), c.head_dim);
-			vector(name("attn_k_norm.weight"), c.head_dim);
+		if (layer.qk_norm == QkNorm::Head) {
+			vector(name("attn_q_norm.weight"), layer.head_dim);
+			vector(name("attn_k_norm.weight"), layer.head_dim);
 		}
 		matrix(name("attn_output.weight"), c.dim, q);
 		vector(name("ffn_norm.weight"), c.dim);
-		if (!c.fused_gate_up) matrix(name("ffn_gate.weight"), c.hidden_dim, c.dim);
-		matrix(name("ffn_up.weight"), c.fused_gate_up ? 2 * uint64_t(c.hidden_dim) : c.hidden_dim, c.dim);
-		matrix(name("ffn_down.weight"), c.dim, c.hidden_dim);
+		if (!layer.fused_gate_up) matrix(name("ffn_gate.weight"), layer.hidden_dim, c.dim);
+		matrix(name("ffn_up.weight"), layer.fused_gate_up ? 2 * uint64_t(layer.hidden_dim) : layer.hidden_dim, c.dim);
+		matrix(name("ffn_down.weight"), c.dim, layer.hidden_dim);
 	}
 	vector("output_norm.weight", c.dim);
 	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);
@@ -283,7 +266,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 }
 
 Config read_config(const Gguf& g) {
-	const Family& f = find_family(g);
+	const Family& f = family_of(g);
 	const Keys k{g, f.arch};
 	Config c;
 	c.arch = f.arch;
@@ -298,9 +281,9 @@ Config read_config(const Gguf& g) {
 		fail(Code::Format, "{}: {} heads of {} channels, {} hidden, {} wide: too large; the file is damaged", g.name(),
 		     c.n_heads, c.head_dim, c.hidden_dim, c.dim);
 	c.tied_embedding = !g.find_tensor("output.weight");
-	c.qkv_bias = f.qkv_bias || (!f.fused && g.find_tensor("blk.0.attn_q.bias"));
-	c.qk_norm = f.qk_norm;
-	c.fused_qkv = c.fused_gate_up = f.fused;
+	Layer layer = f.layer;
+	layer.qkv_bias |= !layer.fused_qkv && g.find_tensor("blk.0.attn_q.bias");
+	describe_layers(c, layer);
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(g, specs, c);

@@ -27,8 +27,27 @@ struct Rope {
 	std::vector<float> long_freqs, short_freqs; // (dim / 2) the same for LongRope
 };
 
+enum class QkNorm : uint8_t {
+	None,
+	Head, // RMS norm of each head of q and k before RoPE, the same weights for all heads
+};
+enum class MlpKind : uint8_t {
+	SwiGLU, // down(silu(gate(x)) * up(x))
+};
+
+struct Layer { // what one layer computes
+	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+	uint32_t window = 0; // tokens it was trained to look back; 0: all
+	QkNorm qk_norm = QkNorm::None;
+	bool qkv_bias = false;  // wq, wk, wv have biases
+	bool fused_qkv = false; // the file has q, k, v in one tensor, rows in that order
+	MlpKind mlp = MlpKind::SwiGLU;
+	uint32_t hidden_dim = 0;    // channels inside the MLP
+	bool fused_gate_up = false; // the file has gate and up in one tensor, gate first
+};
+
 struct Config {
-	std::string arch;        // family as the file names it: llama, qwen2, qwen3, phi3
+	std::string arch;        // family as the file names it; see models/families.cpp
 	std::string name;        // general.name, may be empty
 	uint32_t dim = 0;        // channels of the residual stream
 	uint32_t hidden_dim = 0; // channels inside the MLP
@@ -40,10 +59,7 @@ struct Config {
 	float norm_eps = 0;
 	Rope rope;
 	bool tied_embedding = false; // the output projection is the embedding
-	bool qkv_bias = false;       // wq, wk, wv have biases
-	bool qk_norm = false;        // RMS norm of each head of q and k before RoPE
-	bool fused_qkv = false;      // the file has q, k, v in one tensor, rows in that order
-	bool fused_gate_up = false;  // the file has gate and up in one tensor, gate first
+	std::vector<Layer> layers;   // (n_layers)
 };
 
 // One tensor a model of this config must have.

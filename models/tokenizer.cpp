@@ -2,6 +2,7 @@
 #include "models/tokenizer.h"
 #include "engine/core/utf8.h"
 #include "models/bpe.h"
+#include "models/families.h"
 #include "models/special_tokens.h"
 #include "models/spm.h"
 #include <algorithm>
@@ -60,8 +61,9 @@ struct Tokenizer::Model {
 			adds_bos = false;
 		}
 		space_prefix = vocab.spm && g.flag("tokenizer.ggml.add_space_prefix", true);
-		// the tokenizer of Phi-3 strips after its markers, which GGUF has no key for
-		special_strips = vocab.spm && g.find("general.architecture") && g.text("general.architecture") == "phi3";
+		// GGUF has no key for this
+		const Family* family = g.find("general.architecture") ? find_family(g.text("general.architecture")) : nullptr;
+		special_strips = vocab.spm && family && family->strips_after_special;
 		chat_template = g.text("tokenizer.chat_template", "");
 	}
 

@@ -152,12 +152,12 @@ View matrix_rows(Backend& b, const View& v, uint32_t first, uint32_t n) {
 
 using Views = std::unordered_map<std::string_view, View>;
 
-LayerWeights layer_weights(const Config& c, uint32_t l, const Views& views, Backend& b) {
+LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, Backend& b) {
 	auto find = [&](const char* what) { return views.at(fmt::format("blk.{}.{}", l, what)); };
-	const uint32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
 	LayerWeights w;
 	w.attn_norm = find("attn_norm.weight");
-	if (c.fused_qkv) {
+	if (layer.fused_qkv) {
 		const View all = find("attn_qkv.weight");
 		w.wq = matrix_rows(b, all, 0, q);
 		w.wk = matrix_rows(b, all, q, kv);
@@ -167,21 +167,21 @@ LayerWeights layer_weights(const Config& c, uint32_t l, const Views& views, Back
 		w.wk = find("attn_k.weight");
 		w.wv = find("attn_v.weight");
 	}
-	if (c.qkv_bias) {
+	if (layer.qkv_bias) {
 		w.bq = find("attn_q.bias");
 		w.bk = find("attn_k.bias");
 		w.bv = find("attn_v.bias");
 	}
-	if (c.qk_norm) {
+	if (layer.qk_norm == QkNorm::Head) {
 		w.q_norm = find("attn_q_norm.weight");
 		w.k_norm = find("attn_k_norm.weight");
 	}
 	w.wo = find("attn_output.weight");
 	w.ffn_norm = find("ffn_norm.weight");
-	if (c.fused_gate_up) {
+	if (layer.fused_gate_up) {
 		const View all = find("ffn_up.weight");
-		w.w_gate = matrix_rows(b, all, 0, c.hidden_dim);
-		w.w_up = matrix_rows(b, all, c.hidden_dim, c.hidden_dim);
+		w.w_gate = matrix_rows(b, all, 0, layer.hidden_dim);
+		w.w_up = matrix_rows(b, all, layer.hidden_dim, layer.hidden_dim);
 	} else {
 		w.w_gate = find("ffn_gate.weight");
 		w.w_up = find("ffn_up.weight");
@@ -215,7 +215,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	w.embed = views.at("token_embd.weight");
 	w.final_norm = views.at("output_norm.weight");
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
-	for (uint32_t l = 0; l < c.n_layers; ++l) w.layers.push_back(layer_weights(c, l, views, backend));
+	for (uint32_t l = 0; l < c.n_layers; ++l) w.layers.push_back(layer_weights(c.layers[l], l, views, backend));
 	return w;
 }
 

@@ -11,8 +11,8 @@ struct LayerWeights {
 	View attn_norm;      // (dim) f32
 	View wq;             // (n_heads * head_dim, dim)
 	View wk, wv;         // (n_kv_heads * head_dim, dim)
-	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32; empty without Config::qkv_bias
-	View q_norm, k_norm; // (head_dim) f32; empty without Config::qk_norm
+	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32; empty without Layer::qkv_bias
+	View q_norm, k_norm; // (head_dim) f32; empty without Layer::qk_norm
 	View wo;             // (dim, n_heads * head_dim)
 	View ffn_norm;       // (dim) f32
 	View w_gate, w_up;   // (hidden_dim, dim)

@@ -463,7 +463,7 @@ void add_bench(Command& root) {
 	add_integers(c, "-d,--n-depth", a->depth, 0, 1 << 24,
 	             "tokens in the cache before a test begins; every test runs at every depth [0]")
 	    ->group(tests);
-	add_integers(c, "--sequences", a->sequences, 1, Graph::kLogitRows,
+	add_integers(c, "--sequences", a->sequences, 1, LayerRunner::kLogitRows,
 	             "sequences that generate at the same time, each with its own cache; one test each [1]")
 	    ->group(tests);
 	add_integer(c, "-r,--repetitions", a->repeat, 1, 10000, "timed runs of each test [5]")->group(tests);

@@ -74,8 +74,8 @@ Json config_json(const Config& c) {
 	        {"sliding_window", c.sliding_window},
 	        {"norm_eps", real(c.norm_eps)},
 	        {"tied_embedding", c.tied_embedding},
-	        {"qkv_bias", c.qkv_bias},
-	        {"qk_norm", c.qk_norm},
+	        {"qkv_bias", c.layers[0].qkv_bias},
+	        {"qk_norm", c.layers[0].qk_norm != QkNorm::None},
 	        {"rope", rope},
 	        {"kv_bytes_per_token", uint64_t(4) * c.n_layers * c.n_kv_heads * c.head_dim}}; // K and V, two bytes each
 }

@@ -1,6 +1,7 @@
 // kvrun synth: writes a model of a known shape with random weights, for measurements that need no trained model.
 #include "engine/core/new_file.h"
 #include "engine/core/utf8.h"
+#include "models/families.h"
 #include "models/synth/synth_file.h"
 #include "tools/commands.h"
 #include "tools/output.h"
@@ -87,7 +88,7 @@ void add_synth(Command& root) {
 	     "Vectors are F32. Matrices whose rows do not divide into blocks of --type are Q8_0 or F16. The vocabulary has "
 	     "the right size and is made of bytes and invented words. The same seed gives the same file on every machine.",
 	     {{"-m synth:NAME[,key=value,..]:TYPE[:SEED]", "in any command: the same model, its weights computed on load"},
-	      {"keys", "arch (llama qwen2 qwen3 phi3) dim hidden layers heads kv_heads head_dim vocab ctx"}}}};
+	      {"keys", "arch (" + family_names() + ") dim hidden layers heads kv_heads head_dim vocab ctx"}}}};
 	c.callback([a] { synth(*a); });
 }
 

@@ -7,11 +7,11 @@
 
 namespace kvrun {
 
-Decoder::Decoder(Graph& graph, KvScratch& scratch, uint32_t most_rows)
-    : graph_(graph), scratch_(scratch), most_rows_(most_rows), lists_(graph.backend().info().lists_candidates) {
-	KV_ASSERT(most_rows >= 1 && most_rows <= Graph::kLogitRows && 2 * most_rows <= graph.most_rows());
-	const Config& cfg = graph.config();
-	allocate(graph.backend(), memory_, "decode rows", [&](Arena& a) {
+Decoder::Decoder(LayerRunner& runner, KvScratch& scratch, uint32_t most_rows)
+    : runner_(runner), scratch_(scratch), most_rows_(most_rows), lists_(runner.backend().info().lists_candidates) {
+	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
+	const Config& cfg = runner.config();
+	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
 		x_ = a.take(DType::F32, 2 * most_rows, cfg.dim);
 		tokens_ = a.take(DType::U32, 2 * most_rows);
 		rope_ = a.take(DType::F32, 2 * most_rows, std::max(cfg.rope.dim / 2, 1u), 2);
@@ -51,7 +51,7 @@ static bool is_handed_over(uint32_t layer, uint32_t n_layers) {
 void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	const uint32_t n = uint32_t(step.size());
 	const uint32_t kept = uint32_t(std::ranges::count_if(step, [](const Row& r) { return r.step.keep; }));
-	Backend& be = graph_.backend();
+	Backend& be = runner_.backend();
 	std::vector<uint32_t> tokens;
 	std::vector<StepRow> kv_rows;
 	host_rope_.clear();
@@ -60,31 +60,31 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		kv_rows.push_back(r.step);
 		r.rope->append(r.position, 1, host_rope_);
 	}
-	KvStep kv(be, scratch_, pool, kv_rows, graph_.config().n_heads);
+	KvStep kv(be, scratch_, pool, kv_rows, runner_.config().n_heads);
 	be.write(*tokens_.buf, tokens_.at, std::as_bytes(std::span(tokens)));
 	be.write(*rope_.buf, rope_.at, std::as_bytes(std::span(host_rope_)));
-	const GraphRows rows = graph_.rows_of(x_, rope_, 0, n);
-	graph_.embed(rows.x, kvrun::rows(tokens_, 0, n));
-	for (uint32_t l = 0; l < graph_.config().n_layers; ++l) {
+	const LayerRows rows = runner_.rows_of(x_, rope_, 0, n);
+	runner_.embed(rows.x, kvrun::rows(tokens_, 0, n));
+	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
 		kv.before_layer(l);
-		graph_.project_in(l, rows, /*decode=*/true);
+		runner_.project_in(l, rows, /*decode=*/true);
 		for (uint32_t i = 0; i < n;) { // rows whose pages are alike and lie in the same memory go together
 			uint32_t same = 1;
 			const KvDst dst = kv.destination(l, i, same);
-			graph_.rotate(l, rows, i, same, dst);
+			runner_.rotate(l, rows, i, same, dst);
 			i += same;
 		}
 		kv.stored(l);
 		kv.attend(l, rows.att, rows.q);
-		graph_.project_out(l, rows, /*decode=*/true);
-		if (is_handed_over(l, graph_.config().n_layers)) be.submit();
+		runner_.project_out(l, rows, /*decode=*/true);
+		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}
 	// First those of the rows that lead to guesses: the other rows' logits then stay on the device.
 	if (n > kept) enqueue_guesses(kvrun::rows(rows.x, kept, n - kept));
 	if (kept) {
-		graph_.logits(kvrun::rows(rows.x, 0, kept), /*decode=*/true);
-		graph_.read_rows(kvrun::rows(rows.x, 0, kept), hidden_);
+		runner_.logits(kvrun::rows(rows.x, 0, kept), /*decode=*/true);
+		runner_.read_rows(kvrun::rows(rows.x, 0, kept), hidden_);
 		enqueue_logits(step.first(kept));
 	}
 	kv.fetch_next();
@@ -92,17 +92,17 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	be.wait();
 	if (kept) read_logits(step.first(kept));
 	kv.end();
-	if (lists_ && n > kept) guessed_.arrived(graph_.config().vocab);
+	if (lists_ && n > kept) guessed_.arrived(runner_.config().vocab);
 	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
 }
 
 void Decoder::enqueue_guesses(const View& x) {
 	const uint32_t n = x.shape[0];
-	graph_.logits(x, /*decode=*/true);
-	if (lists_) return graph_.read_candidates(n, 1, guessed_);
-	const size_t size = size_t(n) * graph_.config().vocab;
+	runner_.logits(x, /*decode=*/true);
+	if (lists_) return runner_.read_candidates(n, 1, guessed_);
+	const size_t size = size_t(n) * runner_.config().vocab;
 	if (guesses_.size() < size) guesses_.resize(size);
-	graph_.read_logits(0, n, std::span(guesses_).first(size));
+	runner_.read_logits(0, n, std::span(guesses_).first(size));
 }
 
 // The likeliest token. Any will do where the device could not name it, for it decides only what is fetched.
@@ -111,27 +111,27 @@ uint32_t Decoder::guess(uint32_t i) {
 		const std::span<const Logit> top = guessed_.of(i, 1);
 		return top.empty() ? 0 : top[0].id;
 	}
-	const size_t vocab = graph_.config().vocab;
+	const size_t vocab = runner_.config().vocab;
 	likeliest_.scan(std::span(guesses_).subspan(i * vocab, vocab));
 	return uint32_t(likeliest_.first_max());
 }
 
 void Decoder::enqueue_logits(std::span<const Row> kept) {
 	const uint32_t n = uint32_t(kept.size());
-	const size_t vocab = graph_.config().vocab;
+	const size_t vocab = runner_.config().vocab;
 	const size_t blocks = ceil_div(vocab, size_t(KV_LOGIT_BLOCK)); // a list comes out of so many at least as are wanted
 	const auto whole = [&](const Row& r) { return !lists_ || r.top == 0 || r.top > blocks; };
 	if (logits_.size() < n * vocab) logits_.resize(n * vocab); // never smaller: what grows again is filled with zeros
 	for (uint32_t i = 0; i < n;) {                             // rows that follow each other go together
 		uint32_t end = i;
 		while (end < n && whole(kept[end])) ++end;
-		if (end > i) graph_.read_logits(i, end - i, std::span(logits_).subspan(i * vocab, (end - i) * vocab));
+		if (end > i) runner_.read_logits(i, end - i, std::span(logits_).subspan(i * vocab, (end - i) * vocab));
 		i = std::max(end, i + 1);
 	}
 	uint32_t k = 0;
 	for (const Row& r : kept)
 		if (!whole(r)) k = std::max(k, r.top);
-	if (k) graph_.read_candidates(n, k, candidates_);
+	if (k) runner_.read_candidates(n, k, candidates_);
 	row_logits_.assign(n, {});
 	for (uint32_t i = 0; i < n; ++i)
 		if (whole(kept[i])) row_logits_[i].all = std::span(logits_).subspan(i * vocab, vocab);
@@ -139,28 +139,28 @@ void Decoder::enqueue_logits(std::span<const Row> kept) {
 
 // Candidates may be too many, or none where the model is broken: then the row is read whole, for one more wait.
 void Decoder::read_logits(std::span<const Row> kept) {
-	const size_t vocab = graph_.config().vocab;
+	const size_t vocab = runner_.config().vocab;
 	bool more = false, listed = false;
 	for (const RowLogits& r : row_logits_) listed |= r.all.empty();
 	if (!listed) return;
-	candidates_.arrived(graph_.config().vocab);
+	candidates_.arrived(runner_.config().vocab);
 	for (uint32_t i = 0; i < kept.size(); ++i) {
 		RowLogits& r = row_logits_[i];
 		if (!r.all.empty()) continue;
 		r.top = candidates_.of(i, kept[i].top);
 		if (!r.top.empty()) continue;
 		r.all = std::span(logits_).subspan(i * vocab, vocab);
-		graph_.read_logits(i, 1, std::span(logits_).subspan(i * vocab, vocab));
+		runner_.read_logits(i, 1, std::span(logits_).subspan(i * vocab, vocab));
 		more = true;
 	}
 	if (!more) return;
-	graph_.backend().submit();
-	graph_.backend().wait();
+	runner_.backend().submit();
+	runner_.backend().wait();
 }
 
 // The device lists only numbers.
 bool Decoder::usable(uint32_t i) const {
-	const size_t dim = graph_.config().dim;
+	const size_t dim = runner_.config().dim;
 	return has_norm(std::span(hidden_).subspan(i * dim, dim)) &&
 	       (row_logits_[i].all.empty() || has_choice(row_logits_[i].all));
 }

@@ -1,7 +1,7 @@
 // Decode steps: the next token of any number of sequences at once, weights read once for all of them.
 #pragma once
 #include "engine/kv_device/step.h"
-#include "engine/run/graph.h"
+#include "engine/run/layer_runner.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
 
@@ -16,8 +16,8 @@ struct DecodeRow { // the next token of one sequence
 
 class Decoder {
  public:
-	// most_rows: of one step, at most Graph::kLogitRows.
-	Decoder(Graph&, KvScratch&, uint32_t most_rows);
+	// most_rows: of one step, at most LayerRunner::kLogitRows.
+	Decoder(LayerRunner&, KvScratch&, uint32_t most_rows);
 
 	// Appends each row's token to its sequence. A sequence that fetches runs a speculative token beside its own, which
 	// says what the next step fetches; before its first step there is one of that alone. Returns each row's logits,
@@ -44,7 +44,7 @@ class Decoder {
 	void enqueue_guesses(const View& x);
 	uint32_t guess(uint32_t i); // after the wait
 
-	Graph& graph_;
+	LayerRunner& runner_;
 	KvScratch& scratch_;
 	uint32_t most_rows_;
 	Buffer memory_;

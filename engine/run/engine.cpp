@@ -19,8 +19,9 @@ uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, uint32_t asked)
 } // namespace
 
 std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgress& progress) {
-	if (opt.max_rows < 1 || opt.max_rows > Graph::kLogitRows)
-		fail(Code::Invalid, "{} sequences in a decode step, 1 to {} are possible", opt.max_rows, Graph::kLogitRows);
+	if (opt.max_rows < 1 || opt.max_rows > LayerRunner::kLogitRows)
+		fail(Code::Invalid, "{} sequences in a decode step, 1 to {} are possible", opt.max_rows,
+		     LayerRunner::kLogitRows);
 	Model model = open_model(opt.model);
 	std::unique_ptr<Engine> e(new Engine(std::move(model), open_backend(opt.backend)));
 	Backend& be = *e->backend_;
@@ -33,13 +34,13 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->pool_->host().set_offload(opt.offload_dir);
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
 	e->prefill_block_ = longest_block(dev, cfg, opt.prefill_block);
-	e->graph_ = std::make_unique<Graph>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows));
-	e->decoder_ = std::make_unique<Decoder>(*e->graph_, e->scratch_, opt.max_rows);
+	e->runner_ = std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows));
+	e->decoder_ = std::make_unique<Decoder>(*e->runner_, e->scratch_, opt.max_rows);
 	return e;
 }
 
 size_t Engine::activation_bytes() const {
-	return graph_->bytes() + decoder_->bytes() + scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
+	return runner_->bytes() + decoder_->bytes() + scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

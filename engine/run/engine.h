@@ -14,7 +14,7 @@ struct EngineOptions {
 	BackendOptions backend;       // which device, and how it is used
 	uint32_t ubatch = 512;        // most prompt rows that go through a layer together
 	uint32_t prefill_block = 0;   // longest prompt piece taken layer by layer; 0: what memory allows
-	uint32_t max_rows = 8;        // most sequences in one decode step, at most Graph::kLogitRows
+	uint32_t max_rows = 8;        // most sequences in one decode step, at most LayerRunner::kLogitRows
 	size_t kv_budget = 0;         // bytes of cache, of all sessions together; 0: what the device has free
 	size_t host_budget = 0;       // bytes of host memory for policies that fetch, of all sessions; 0: a quarter of it
 	std::string offload_dir = {}; // folder for a file with what is over that; empty: none
@@ -43,7 +43,7 @@ class Engine {
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of it, the most a prompt has taken
 
 	// ---- for sessions and prompts
-	Graph& graph() { return *graph_; }
+	LayerRunner& runner() { return *runner_; }
 	Decoder& decoder() { return *decoder_; }
 	KvScratch& scratch() { return scratch_; }
 	double& pace() { return pace_; } // of prompts: Prefill::step()
@@ -59,7 +59,7 @@ class Engine {
 	Weights weights_;
 	std::unique_ptr<KvPool> pool_;
 	KvScratch scratch_;
-	std::unique_ptr<Graph> graph_;
+	std::unique_ptr<LayerRunner> runner_;
 	std::unique_ptr<Decoder> decoder_;
 	std::unique_ptr<PromptMemory> spare_;
 	uint32_t ubatch_ = 0, prefill_block_ = 0;

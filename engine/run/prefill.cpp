@@ -24,7 +24,7 @@ double move_work(const Config& c) { return 2 * kPackWork * c.n_kv_heads * c.head
 } // namespace
 
 Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hooks)
-    : session_(s), graph_(s.engine().graph()), tokens_(tokens.begin(), tokens.end()), hooks_(std::move(hooks)),
+    : session_(s), runner_(s.engine().runner()), tokens_(tokens.begin(), tokens.end()), hooks_(std::move(hooks)),
       layers_(s.engine().config().n_layers), ubatch_(s.engine().ubatch()), block_(s.engine().prefill_block()) {
 	s.check_room(tokens);
 	if (tokens.size() > block_)
@@ -61,7 +61,7 @@ bool Prefill::step(double seconds) {
 	double& pace = session_.engine().pace(); // work per second, as the last piece had it; 0: not known yet
 	const double room = pace * seconds;
 	double work = 0;
-	Backend& be = graph_.backend();
+	Backend& be = runner_.backend();
 	while (!done()) {
 		const double w = piece(room - work, work == 0);
 		work += w;
@@ -89,7 +89,7 @@ double Prefill::piece(double room, bool must) {
 }
 
 double Prefill::begin_block() {
-	Backend& be = graph_.backend();
+	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
 	n_ = std::min(block_, n_tokens() - n_read_);
 	memory_->fit(n_, KvPrefill::tail_rows(seq));
@@ -100,15 +100,15 @@ double Prefill::begin_block() {
 	be.write(*memory_->rope.buf, memory_->rope.at, std::as_bytes(std::span(rope)));
 	session_.make_room_for([&] {
 		kv_.emplace(be, session_.engine().scratch(), seq, n_, KvRows{memory_->k, memory_->v, 0},
-		            graph_.config().n_heads, ubatch_);
+		            runner_.config().n_heads, ubatch_);
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
-		graph_.embed(kvrun::rows(memory_->x, at, m), kvrun::rows(memory_->tokens, at, m));
+		runner_.embed(kvrun::rows(memory_->x, at, m), kvrun::rows(memory_->tokens, at, m));
 	}
 	layer_ = at_ = 0;
 	stage_ = Stage::Rows;
-	return 2. * n_ * graph_.config().dim;
+	return 2. * n_ * runner_.config().dim;
 }
 
 double Prefill::rows(double room, bool must) {
@@ -116,24 +116,24 @@ double Prefill::rows(double room, bool must) {
 	const uint32_t m = rows_that_fit(room);
 	if (!must && m < std::min(ubatch_, n_ - at_))
 		return 0; // not less than a device takes at a time, only to use up room
-	graph_.backend().at_layer(layer_);
+	runner_.backend().at_layer(layer_);
 	if (at_ == 0) kv_->begin_layer(layer_);
-	const GraphRows r = graph_.rows_of(memory_->x, memory_->rope, at_, m);
-	if (looking_ && layer_ == 0) graph_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
-	graph_.project_in(layer_, r, /*decode=*/false);
-	graph_.rotate(layer_, r, 0, m, kv_->destination(at_, m));
+	const LayerRows r = runner_.rows_of(memory_->x, memory_->rope, at_, m);
+	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
+	runner_.project_in(layer_, r, /*decode=*/false);
+	runner_.rotate(layer_, r, 0, m, kv_->destination(at_, m));
 	// Of the last layer only the keys and values are needed, and one row of logits.
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv_->wants_queries()) {
 		kv_->attend(layer_, r.att, r.q, at_);
 		if (all)
-			graph_.project_out(layer_, r, /*decode=*/false);
+			runner_.project_out(layer_, r, /*decode=*/false);
 		else if (last_rows)
-			graph_.project_out(layer_, Graph::last_row(r), /*decode=*/false);
+			runner_.project_out(layer_, LayerRunner::last_row(r), /*decode=*/false);
 	}
 	if (looking_ && (all || last_rows))
-		graph_.read_rows((all ? r : Graph::last_row(r)).x,
-		                 looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
+		runner_.read_rows((all ? r : LayerRunner::last_row(r)).x,
+		                  looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
 	if (at_ == n_) stage_ = Stage::Moves, planned_ = false, moved_ = 0;
@@ -141,8 +141,8 @@ double Prefill::rows(double room, bool must) {
 }
 
 double Prefill::moves(double room) {
-	const double each = move_work(graph_.config()), all = each * n_;
-	graph_.backend().at_layer(layer_);
+	const double each = move_work(runner_.config()), all = each * n_;
+	runner_.backend().at_layer(layer_);
 	if (!planned_) kv_->plan_moves(layer_);
 	planned_ = true;
 	const double most = std::max(room / each, 64.);
@@ -157,19 +157,19 @@ double Prefill::moves(double room) {
 }
 
 double Prefill::logits_piece() {
-	const uint32_t first = hooks_.all_logits ? at_ : n_ - 1, n = std::min(Graph::kLogitRows, n_ - first);
-	graph_.logits(kvrun::rows(memory_->x, first, n), /*decode=*/false);
-	read_.resize(size_t(n) * graph_.config().vocab);
-	graph_.read_logits(0, n, read_);
-	graph_.read_rows(kvrun::rows(memory_->x, first, n), hidden_);
+	const uint32_t first = hooks_.all_logits ? at_ : n_ - 1, n = std::min(LayerRunner::kLogitRows, n_ - first);
+	runner_.logits(kvrun::rows(memory_->x, first, n), /*decode=*/false);
+	read_.resize(size_t(n) * runner_.config().vocab);
+	runner_.read_logits(0, n, read_);
+	runner_.read_rows(kvrun::rows(memory_->x, first, n), hidden_);
 	at_ = first + n;
-	return 2. * graph_.config().vocab * graph_.config().dim * n;
+	return 2. * runner_.config().vocab * runner_.config().dim * n;
 }
 
 void Prefill::delivered() {
 	if (read_.empty()) return;
 	if (!usable()) throw fault(locate_fault());
-	const size_t vocab = graph_.config().vocab, n = read_.size() / vocab;
+	const size_t vocab = runner_.config().vocab, n = read_.size() / vocab;
 	if (hooks_.all_logits) hooks_.all_logits(n_read_ + at_ - uint32_t(n), uint32_t(n), read_);
 	if (at_ == n_) {
 		logits_.assign(read_.end() - ptrdiff_t(vocab), read_.end());
@@ -179,7 +179,7 @@ void Prefill::delivered() {
 }
 
 bool Prefill::usable() const {
-	const size_t vocab = graph_.config().vocab, dim = graph_.config().dim;
+	const size_t vocab = runner_.config().vocab, dim = runner_.config().dim;
 	for (size_t at = 0; at < hidden_.size(); at += dim)
 		if (!has_norm(std::span(hidden_).subspan(at, dim))) return false;
 	for (size_t at = 0; at < read_.size(); at += vocab)
@@ -199,10 +199,10 @@ std::string Prefill::locate_fault() {
 	stage_ = Stage::Block, looking_ = true;
 	while (where.empty() && stage_ != Stage::Logits) {
 		piece(kWholeUbatch, true);
-		graph_.backend().submit();
-		graph_.backend().wait();
+		runner_.backend().submit();
+		runner_.backend().wait();
 		for (const Look& look : looks_)
-			for (size_t at = 0, dim = graph_.config().dim; at < look.rows.size() && where.empty(); at += dim)
+			for (size_t at = 0, dim = runner_.config().dim; at < look.rows.size() && where.empty(); at += dim)
 				if (!has_norm(std::span(look.rows).subspan(at, dim))) where = look.where;
 		looks_.clear();
 	}
@@ -236,7 +236,7 @@ uint32_t Prefill::rows_that_fit(double room) const {
 }
 
 double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
-	const Config& c = graph_.config();
+	const Config& c = runner_.config();
 	const bool all = computes_all(l);
 	const double before = double(session_.n_tokens()) + first;
 	const double seen = n * (before + 0.5 * (n + 1));
@@ -245,7 +245,7 @@ double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
 }
 
 double Prefill::block_work(uint32_t first_token, uint32_t n) const {
-	const Config& c = graph_.config();
+	const Config& c = runner_.config();
 	const double seen = n * (first_token + 0.5 * (n + 1)), attention = 4. * c.n_heads * c.head_dim * seen;
 	const uint32_t full = hooks_.all_logits ? layers_ : layers_ - 1;
 	return full * (n * projection_work(c, true) + attention) + (layers_ - full) * n * projection_work(c, false) +

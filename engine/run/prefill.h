@@ -1,7 +1,7 @@
 // Prefill: a prompt on its way into a session, in pieces of bounded time.
 #pragma once
 #include "engine/kv_device/prefill.h"
-#include "engine/run/graph.h"
+#include "engine/run/layer_runner.h"
 #include "engine/run/prompt_memory.h"
 #include <deque>
 #include <functional>
@@ -72,7 +72,7 @@ class Prefill {
 	bool computes_all(uint32_t l) const { return l + 1 < layers_ || hooks_.all_logits; }
 
 	Session& session_;
-	Graph& graph_;
+	LayerRunner& runner_;
 	std::vector<uint32_t> tokens_;
 	PrefillHooks hooks_;
 	uint32_t layers_, ubatch_, block_;

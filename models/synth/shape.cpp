@@ -1,6 +1,7 @@
 // What a made-up model is: shapes of well-known models, and the text that names one.
 #include "models/synth/shape.h"
 #include "engine/core/utf8.h"
+#include "models/families.h"
 #include <algorithm>
 #include <charconv>
 
@@ -89,12 +90,12 @@ void set_key(SynthSpec& s, std::string_view item) {
 			return;
 		}
 	if (key == "arch") {
-		for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"})
-			if (value == arch) {
-				c.arch = arch;
-				return;
-			}
-		fail(Code::Invalid, "arch of a synthetic model is '{}', expected llama, qwen2, qwen3 or phi3", one_line(value));
+		const Family* f = find_family(value);
+		if (!f)
+			fail(Code::Invalid, "arch of a synthetic model is '{}', expected one of {}", one_line(value),
+			     family_names());
+		c.arch = f->arch;
+		return;
 	}
 	fail(Code::Invalid,
 	     "a synthetic model has no key '{}'; there are arch dim hidden layers heads kv_heads head_dim vocab ctx",
@@ -104,9 +105,9 @@ void set_key(SynthSpec& s, std::string_view item) {
 // What follows from the rest; the limits that read_config() would name only after the file has been made.
 void complete(SynthSpec& s) {
 	Config& c = s.config;
-	c.qkv_bias = c.arch == "qwen2", c.qk_norm = c.arch == "qwen3";
-	c.fused_qkv = c.fused_gate_up = c.arch == "phi3";
-	c.rope.dim = c.head_dim, c.rope.neox = c.arch != "llama";
+	const Family& family = *find_family(c.arch);
+	c.rope.dim = c.head_dim, c.rope.neox = family.neox;
+	describe_layers(c, family.layer);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (c.head_dim % 8 != 0)

@@ -59,14 +59,14 @@ GgufBuilder with_all_keys() {
 } // namespace
 
 TEST_CASE("config: every family is read as written") {
-	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
+	for (const std::string arch : {"llama", "qwen2", "qwen3", "phi3"}) {
 		CAPTURE(arch);
 		TinyShape s;
 		s.arch = arch;
 		s.n_layers = 2;
 		s.n_heads = 4;
 		s.n_kv_heads = 2;
-		s.tied = std::string(arch) == "qwen3";
+		s.tied = arch == "qwen3";
 		const Config c = config_of(tiny_model(s));
 		CHECK(c.arch == arch);
 		CHECK(c.name == "tiny");
@@ -74,6 +74,7 @@ TEST_CASE("config: every family is read as written") {
 		CHECK(c.hidden_dim == 32);
 		CHECK(c.head_dim == 8);
 		CHECK(c.n_layers == 2);
+		CHECK(c.layers.size() == 2);
 		CHECK(c.n_heads == 4);
 		CHECK(c.n_kv_heads == 2);
 		CHECK(c.vocab == tiny_spm_tokens().size());
@@ -83,10 +84,10 @@ TEST_CASE("config: every family is read as written") {
 		CHECK(c.rope.theta == 10000);
 		CHECK(c.rope.neox == (c.arch != "llama"));
 		CHECK(c.tied_embedding == s.tied);
-		CHECK(c.qkv_bias == (c.arch == "qwen2"));
-		CHECK(c.qk_norm == (c.arch == "qwen3"));
-		CHECK(c.fused_qkv == (c.arch == "phi3"));
-		CHECK(c.fused_gate_up == (c.arch == "phi3"));
+		CHECK(c.layers[0].qkv_bias == (c.arch == "qwen2"));
+		CHECK((c.layers[0].qk_norm == QkNorm::Head) == (c.arch == "qwen3"));
+		CHECK(c.layers[0].fused_qkv == (c.arch == "phi3"));
+		CHECK(c.layers[0].fused_gate_up == (c.arch == "phi3"));
 	}
 }
 
@@ -306,7 +307,7 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 	    .tensor_f32("blk.0.attn_k.bias", {8}, std::vector<float>(8));
 	has(refusal(b), "tensor blk.0.attn_v.bias is missing");
 	b.tensor_f32("blk.0.attn_v.bias", {8}, std::vector<float>(8));
-	CHECK(config_of(b).qkv_bias);
+	CHECK(config_of(b).layers[0].qkv_bias);
 }
 
 // ---- RoPE

@@ -172,7 +172,7 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 			CHECK(b.rows(x.w_down) == file("ffn_down.weight"));
 			const size_t row = c.dim * 4, q = c.n_heads * c.head_dim * row, kv = c.n_kv_heads * c.head_dim * row,
 			             h = c.hidden_dim * row;
-			if (c.fused_qkv) {
+			if (c.layers[0].fused_qkv) {
 				CHECK(b.rows(x.wq) == part(file("attn_qkv.weight"), 0, q));
 				CHECK(b.rows(x.wk) == part(file("attn_qkv.weight"), q, kv));
 				CHECK(b.rows(x.wv) == part(file("attn_qkv.weight"), q + kv, kv));
@@ -185,19 +185,19 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 				CHECK(b.rows(x.w_gate) == file("ffn_gate.weight"));
 				CHECK(b.rows(x.w_up) == file("ffn_up.weight"));
 			}
-			CHECK(bool(x.bq) == c.qkv_bias);
-			if (c.qkv_bias) {
+			CHECK(bool(x.bq) == c.layers[0].qkv_bias);
+			if (c.layers[0].qkv_bias) {
 				CHECK(b.vector(x.bq) == file("attn_q.bias"));
 				CHECK(b.vector(x.bk) == file("attn_k.bias"));
 				CHECK(b.vector(x.bv) == file("attn_v.bias"));
 			}
-			CHECK(bool(x.q_norm) == c.qk_norm);
-			if (c.qk_norm) {
+			CHECK(bool(x.q_norm) == (c.layers[0].qk_norm == QkNorm::Head));
+			if (c.layers[0].qk_norm == QkNorm::Head) {
 				CHECK(b.vector(x.q_norm) == file("attn_q_norm.weight"));
 				CHECK(b.vector(x.k_norm) == file("attn_k_norm.weight"));
 			}
 			for (const View* v : {&x.wq, &x.wo, &x.w_down, &x.attn_norm})
-				if (!c.fused_qkv || v != &x.wq) CHECK(v->at % 256 == 0);
+				if (!c.layers[0].fused_qkv || v != &x.wq) CHECK(v->at % 256 == 0);
 		}
 		CHECK(w.buffers.size() == 1);
 		CHECK(b.live == 1);

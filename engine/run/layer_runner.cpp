@@ -1,11 +1,11 @@
-// The model graph, once, for all backends.
-#include "engine/run/graph.h"
+// Runs layers from their descriptions, for all backends.
+#include "engine/run/layer_runner.h"
 #include "engine/core/round.h"
 #include "engine/run/arena.h"
 
 namespace kvrun {
 
-Graph::Graph(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows)
+LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows)
     : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows) {
 	KV_ASSERT(most_rows >= 1);
 	allocate(be, memory_, "activations", [&](Arena& a) {
@@ -23,7 +23,7 @@ Graph::Graph(Backend& be, const Config& cfg, const Weights& w, uint32_t most_row
 	});
 }
 
-GraphRows Graph::rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const {
+LayerRows LayerRunner::rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const {
 	KV_ASSERT(n <= most_rows_);
 	return {n,
 	        rows(x, first, n),
@@ -37,27 +37,27 @@ GraphRows Graph::rows_of(const View& x, const View& rope, uint32_t first, uint32
 	        rows(rope, first, n)};
 }
 
-GraphRows Graph::last_row(const GraphRows& r) {
+LayerRows LayerRunner::last_row(const LayerRows& r) {
 	const auto last = [&](const View& v) { return rows(v, r.n - 1, 1); };
 	return {1,         last(r.x), last(r.h),    last(r.q),  last(r.att),
 	        last(r.k), last(r.v), last(r.gate), last(r.up), last(r.rope)};
 }
 
-void Graph::embed(const View& x, const View& tokens) { be_.embed(x, w_.embed, tokens); }
+void LayerRunner::embed(const View& x, const View& tokens) { be_.embed(x, w_.embed, tokens); }
 
-void Graph::project_in(uint32_t l, const GraphRows& r, bool decode) {
+void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = w_.layers[l];
 	const Proj qkv[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
 	be_.norm_matmul(qkv, r.h, r.x, L.attn_norm, cfg_.norm_eps, Epilogue::None, decode);
 }
 
-void Graph::rotate(uint32_t l, const GraphRows& r, uint32_t first, uint32_t n, const KvDst& dst) {
+void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_t n, const KvDst& dst) {
 	const LayerWeights& L = w_.layers[l];
 	be_.rope_store(rows(r.q, first, n), rows(r.k, first, n), rows(r.v, first, n),
 	               {rows(r.rope, first, n), cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps}, dst);
 }
 
-void Graph::project_out(uint32_t l, const GraphRows& r, bool decode) {
+void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = w_.layers[l];
 	const Proj out[] = {{r.x, L.wo, {}}};
 	be_.matmul(out, r.att, Epilogue::Add, decode);
@@ -67,25 +67,25 @@ void Graph::project_out(uint32_t l, const GraphRows& r, bool decode) {
 	be_.matmul(down, r.gate, Epilogue::Add, decode);
 }
 
-void Graph::read_rows(const View& x, std::vector<float>& out) {
+void LayerRunner::read_rows(const View& x, std::vector<float>& out) {
 	out.resize(x.bytes() / sizeof(float));
 	be_.read(*x.buf, x.at, std::as_writable_bytes(std::span(out)));
 }
 
-void Graph::logits(const View& x, bool decode) {
+void LayerRunner::logits(const View& x, bool decode) {
 	const uint32_t n = x.shape[0];
 	KV_ASSERT(n <= kLogitRows);
 	const Proj head[] = {{rows(logits_, 0, n), w_.lm_head, {}}};
 	be_.norm_matmul(head, rows(final_, 0, n), x, w_.final_norm, cfg_.norm_eps, Epilogue::None, decode);
 }
 
-void Graph::read_logits(uint32_t first, uint32_t n, std::span<float> out) {
+void LayerRunner::read_logits(uint32_t first, uint32_t n, std::span<float> out) {
 	const View y = rows(logits_, first, n);
 	KV_ASSERT(out.size_bytes() == y.bytes());
 	be_.read(*y.buf, y.at, std::as_writable_bytes(out));
 }
 
-void Graph::read_candidates(uint32_t n, uint32_t k, CandidateLists& out) {
+void LayerRunner::read_candidates(uint32_t n, uint32_t k, CandidateLists& out) {
 	const View lists = rows(candidates_, 0, n);
 	be_.candidates(lists, rows(block_max_, 0, n), rows(logits_, 0, n), k);
 	be_.read(*lists.buf, lists.at, std::as_writable_bytes(out.words(n)));

@@ -1,4 +1,4 @@
-// The model graph, once, for all backends and for prompts and decode steps alike: what a layer does to some rows.
+// Runs layers from their descriptions (Layer), for all backends and for prompts and decode steps alike.
 #pragma once
 #include "backends/backend.h"
 #include "engine/run/logits.h"
@@ -7,7 +7,7 @@
 
 namespace kvrun {
 
-struct GraphRows { // rows of one pass through a layer
+struct LayerRows { // rows of one pass through a layer
 	uint32_t n;
 	View x, h;     // (n, dim) f32: residual stream, room for its norm
 	View q, att;   // (n, n_heads, head_dim) f32
@@ -16,21 +16,21 @@ struct GraphRows { // rows of one pass through a layer
 	View rope;     // (n, rotary_dim / 2, 2) f32
 };
 
-class Graph {
+class LayerRunner {
  public:
-	// most_rows: of one pass. Backend, config and weights must outlive the graph.
-	Graph(Backend&, const Config&, const Weights&, uint32_t most_rows);
+	// most_rows: of one pass. Backend, config and weights must outlive the runner.
+	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows);
 
 	// Rows first .. first + n - 1 of x and rope, and the activations of a pass, which the next pass uses again.
-	GraphRows rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const;
-	static GraphRows last_row(const GraphRows&);
+	LayerRows rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const;
+	static LayerRows last_row(const LayerRows&);
 
 	// decode: as Backend::matmul() has it.
 	void embed(const View& x, const View& tokens);              // x (n, dim), tokens (n) u32
-	void project_in(uint32_t l, const GraphRows&, bool decode); // norm, q, k, v
-	void rotate(uint32_t l, const GraphRows&, uint32_t first, uint32_t n,
+	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
+	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n,
 	            const KvDst&);                                   // rows [first, first + n): RoPE, store
-	void project_out(uint32_t l, const GraphRows&, bool decode); // attention output, MLP
+	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
 	// Logits of rows x (n, dim), n <= kLogitRows; they stay on the device until the next call.
 	void logits(const View& x, bool decode);
