@@ -11,56 +11,32 @@
 namespace kvrun {
 namespace {
 
-struct Names {         // of one option
-	std::string plain; // those CLI11 reads, comma-separated
-	std::string shown; // the one messages use: the first long one
-};
-
-// Names of one dash and several letters go to Command::words: CLI11 would read them as several flags.
-Names split_names(Command& c, const std::string& flags) {
-	Names n;
-	std::vector<std::string> words;
+// All values go through here: CLI11's own conversions are bypassed, so that every message has one form.
+Option* add_values(Command& c, const std::string& flags, const std::string& type, const std::string& help,
+                   std::function<void(const std::vector<std::string>&)> take) {
+	Option& o = c.options.emplace_back();
+	o.flags = flags, o.type = type, o.help = help, o.take = std::move(take);
 	for (size_t at = 0; at < flags.size();) {
 		const size_t end = std::min(flags.find(',', at), flags.size());
 		const std::string name = flags.substr(at, end - at);
-		if (name.size() > 2 && name[0] == '-' && name[1] != '-')
-			words.push_back(name);
+		if (name[0] != '-')
+			o.positional = name;
 		else
-			n.plain += (n.plain.empty() ? "" : ",") + name;
-		if (n.shown.empty() && name.starts_with("--")) n.shown = name;
+			(name[1] == '-' ? o.longs : name.size() > 2 ? o.words : o.shorts).push_back(name);
 		at = end + 1;
 	}
-	if (n.shown.empty()) n.shown = flags;
-	for (const std::string& w : words) c.words[w] = n.shown;
-	return n;
-}
-
-// All values go through here: CLI11's own conversions are bypassed, so that every message has one form.
-CLI::Option* add_values(Command& c, const Names& names, const std::string& type, const std::string& help,
-                        std::function<void(const std::vector<std::string>&)> take) {
-	CLI::Option* o = c.add_option(
-	    names.plain,
-	    [take](const CLI::results_t& given) {
-		    take(given);
-		    return true;
-	    },
-	    help);
-	// without the last call, [a,b] would be taken apart
-	return o->type_name(type)
-	    ->type_size(1)
-	    ->expected(1)
-	    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-	    ->allow_extra_args(false);
+	return &o;
 }
 
 // `take` gets the option's name as messages show it, and the value.
-CLI::Option* add_value(Command& c, const std::string& flags, const std::string& type, const std::string& help,
-                       std::function<void(const std::string& name, const std::string&)> take) {
-	const Names names = split_names(c, flags);
-	return add_values(c, names, type, help, [name = names.shown, take](const std::vector<std::string>& given) {
+Option* add_value(Command& c, const std::string& flags, const std::string& type, const std::string& help,
+                  std::function<void(const std::string& name, const std::string&)> take) {
+	Option* o = add_values(c, flags, type, help, {});
+	o->take = [name = o->shown(), take = std::move(take)](const std::vector<std::string>& given) {
 		if (given.size() != 1) fail(Code::Invalid, "{} is given {} times; give it once", name, given.size());
 		take(name, given[0]);
-	});
+	};
+	return o;
 }
 
 // Bits by which a suffix shifts: K, M, G, with or without iB; -1: unknown.
@@ -98,22 +74,22 @@ std::string nearest(std::string_view word, const std::vector<std::string>& words
 	return best;
 }
 
-CLI::Option* add_integer(Command& c, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
-                         const std::string& help) {
+Option* add_integer(Command& c, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
+                    const std::string& help) {
 	return add_value(c, flags, "N", help, [&value, lowest, highest](const std::string& name, const std::string& s) {
 		value = to_integer(name, s, lowest, highest);
 	});
 }
 
-CLI::Option* add_tokens(Command& c, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
-                        const std::string& help) {
+Option* add_tokens(Command& c, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
+                   const std::string& help) {
 	return add_value(c, flags, "N", help, [&value, lowest, highest](const std::string& name, const std::string& s) {
 		value = to_integer(name, s, lowest, highest, /*suffix=*/true);
 	});
 }
 
-CLI::Option* add_real(Command& c, const std::string& flags, double& value, double lowest, double highest,
-                      const std::string& help) {
+Option* add_real(Command& c, const std::string& flags, double& value, double lowest, double highest,
+                 const std::string& help) {
 	return add_value(c, flags, "X", help, [&value, lowest, highest](const std::string& name, const std::string& s) {
 		double v = 0;
 		const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
@@ -125,19 +101,25 @@ CLI::Option* add_real(Command& c, const std::string& flags, double& value, doubl
 	});
 }
 
-CLI::Option* add_text(Command& c, const std::string& flags, std::string& value, const std::string& type,
-                      const std::string& help) {
+Option* add_text(Command& c, const std::string& flags, std::string& value, const std::string& type,
+                 const std::string& help) {
 	return add_value(c, flags, type, help, [&value](const std::string&, const std::string& s) { value = s; });
 }
 
-CLI::Option* add_texts(Command& c, const std::string& flags, std::vector<std::string>& values, const std::string& type,
-                       const std::string& help) {
-	return add_values(c, split_names(c, flags), type, help,
-	                  [&values](const std::vector<std::string>& given) { values = given; });
+Option* add_texts(Command& c, const std::string& flags, std::vector<std::string>& values, const std::string& type,
+                  const std::string& help) {
+	return add_values(c, flags, type, help, [&values](const std::vector<std::string>& given) { values = given; });
 }
 
-CLI::Option* add_integers(Command& c, const std::string& flags, std::vector<int64_t>& values, int64_t lowest,
-                          int64_t highest, const std::string& help) {
+Option* add_positionals(Command& c, const std::string& name, std::vector<std::string>& values, const std::string& type,
+                        const std::string& help) {
+	Option* o = add_texts(c, name, values, type, help);
+	o->is_list = true;
+	return o->required();
+}
+
+Option* add_integers(Command& c, const std::string& flags, std::vector<int64_t>& values, int64_t lowest,
+                     int64_t highest, const std::string& help) {
 	return add_value(c, flags, "N,N..", help,
 	                 [&values, lowest, highest](const std::string& name, const std::string& s) {
 		                 values.clear();
@@ -150,19 +132,18 @@ CLI::Option* add_integers(Command& c, const std::string& flags, std::vector<int6
 	                 });
 }
 
-CLI::Option* add_choice(Command& c, const std::string& flags, std::string& value,
-                        const std::vector<std::string>& choices, const std::string& help) {
-	CLI::Option* o =
-	    add_value(c, flags, "WORD", help, [&value, choices](const std::string& name, const std::string& s) {
-		    if (std::find(choices.begin(), choices.end(), s) == choices.end())
-			    fail(Code::Invalid, "{} is '{}', expected {}", name, one_line(s), fmt::join(choices, " or "));
-		    value = s;
-	    });
-	c.choices[o] = choices;
+Option* add_choice(Command& c, const std::string& flags, std::string& value, const std::vector<std::string>& choices,
+                   const std::string& help) {
+	Option* o = add_value(c, flags, "WORD", help, [&value, choices](const std::string& name, const std::string& s) {
+		if (std::find(choices.begin(), choices.end(), s) == choices.end())
+			fail(Code::Invalid, "{} is '{}', expected {}", name, one_line(s), fmt::join(choices, " or "));
+		value = s;
+	});
+	o->choices = choices;
 	return o;
 }
 
-CLI::Option* add_bytes(Command& c, const std::string& flags, uint64_t& value, const std::string& help) {
+Option* add_bytes(Command& c, const std::string& flags, uint64_t& value, const std::string& help) {
 	return add_value(c, flags, "BYTES", help, [&value](const std::string& name, const std::string& s) {
 		uint64_t v = 0;
 		const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
@@ -174,41 +155,56 @@ CLI::Option* add_bytes(Command& c, const std::string& flags, uint64_t& value, co
 	});
 }
 
-CLI::Option* add_flag(Command& c, const std::string& flags, bool& value, const std::string& help) {
-	return c.add_flag(split_names(c, flags).plain, value, help);
+Option* add_flag(Command& c, const std::string& flags, bool& value, const std::string& help) {
+	return add_values(c, flags, "", help,
+	                  [&value](const std::vector<std::string>& given) { value = given.back() == "true"; });
 }
 
-CLI::Option* add_ignored(Command& c, const std::string& flags, const std::string& type,
-                         const std::vector<std::string>& choices, const std::string& why) {
+Option* add_ignored(Command& c, const std::string& flags, const std::string& type,
+                    const std::vector<std::string>& choices, const std::string& why) {
 	const std::string typed = flags.substr(0, flags.find(',')); // the name llama.cpp's users know
-	CLI::Option* o = add_value(c, flags, type, why, [typed, why](const std::string&, const std::string&) {
+	Option* o = add_value(c, flags, type, why, [typed, why](const std::string&, const std::string&) {
 		std::fputs(fmt::format("warning: {} has no effect: {}\n", typed, why).c_str(), stderr);
 	});
-	if (!choices.empty()) {
-		c.choices[o] = choices;
-		for (const std::string& n : o->get_lnames()) c.implied["--" + n] = choices.front();
-	}
+	o->choices = choices;
+	if (!choices.empty()) o->implied = choices.front();
 	return o->group(kIgnoredGroup);
 }
 
-std::vector<const Command*> Command::commands() const {
-	std::vector<const Command*> out;
-	for (const CLI::App* a : get_subcommands([](const CLI::App*) { return true; }))
-		out.push_back(static_cast<const Command*>(a)); // add_command() makes them all
+std::vector<std::string> Option::names() const {
+	std::vector<std::string> out = shorts;
+	out.insert(out.end(), words.begin(), words.end());
+	out.insert(out.end(), longs.begin(), longs.end());
 	return out;
 }
 
-const Command* Command::find_command(std::string_view name) const {
-	for (const Command* c : commands())
-		if (c->get_name() == name) return c;
+std::string Option::shown() const { return longs.empty() ? flags : longs.front(); }
+
+Command::Command(std::string n, std::string s) : name(std::move(n)), summary(std::move(s)) {
+	add_values(*this, "-h,--help", "", "print this help", {});
+}
+
+void Command::add_version(const std::string& text) {
+	version = text;
+	add_values(*this, "--version", "", "print the version", {});
+}
+
+const Command* Command::find_command(std::string_view n) const {
+	for (const auto& c : commands)
+		if (c->name == n) return c.get();
+	return nullptr;
+}
+
+const Option* Command::find_option(std::string_view flag) const {
+	for (const Option& o : options)
+		if (std::ranges::count(o.longs, flag) || std::ranges::count(o.shorts, flag)) return &o;
 	return nullptr;
 }
 
 Command& add_command(Command& parent, const std::string& name, const std::string& summary) {
-	const auto c = std::make_shared<Command>(name, summary);
-	c->set_help_flag("-h,--help", "print this help");
-	parent.add_subcommand(c);
-	return *c;
+	Command& c = *parent.commands.emplace_back(std::make_unique<Command>(name, summary));
+	c.parent = &parent;
+	return c;
 }
 
 } // namespace kvrun

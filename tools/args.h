@@ -1,8 +1,10 @@
-// Options of a command line with strict value checks, and the tree of commands that holds them.
+// Options of a command line with strict value checks, and the tree of commands that holds them. CLI11 reads the words;
+// only args_parse.cpp includes it, because it costs seconds in every file.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <map>
+#include <deque>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,19 +20,48 @@ struct Section { // of a command's help text and man page
 	bool man_only = false; // too long for --help
 };
 
-// A command with what help texts, man pages and completions say about it beyond its options.
-class Command : public CLI::App {
- public:
-	Command(const std::string& name, const std::string& summary) : CLI::App(summary, name) {}
-	// Subcommands, in the order in which they were added.
-	std::vector<const Command*> commands() const;
-	const Command* find_command(std::string_view name) const; // null: none
+constexpr const char* kOtherGroup = "Options"; // of options that name no group
+constexpr const char* kIgnoredGroup = "Accepted from llama.cpp, without effect";
 
+struct Option {
+	std::string flags;                             // as declared, comma-separated
+	std::vector<std::string> shorts, words, longs; // "-n"; "-ngl"; "--predict"
+	std::string positional;                        // name of a value without a flag; empty: there is always one
+	std::string type;                              // what its value is called; empty: a flag
+	std::string help;
+	std::string group_name = kOtherGroup;
+	std::vector<std::string> choices; // words its value may be; empty: not a choice
+	std::string implied;              // the value it has where none of `choices` follows; empty: a value must follow
+	bool is_required = false, is_list = false;                 // is_list: several values may follow
+	const Option* needed = nullptr;                            // an option without which this one is refused
+	size_t count = 0;                                          // times it was given
+	std::function<void(const std::vector<std::string>&)> take; // gets all values, in order; of a flag true or false
+
+	Option* group(const std::string& name) { return group_name = name, this; }
+	Option* required() { return is_required = true, this; }
+	Option* needs(const Option* other) { return needed = other, this; }
+	std::vector<std::string> names() const; // as typed, in the order in which they are listed
+	std::string shown() const;              // the one messages use: the first long one
+};
+
+// A command: its options, subcommands, and what help texts, man pages and completions say about it beyond them.
+struct Command {
+	Command(std::string name, std::string summary);
+	Command(const Command&) = delete;
+	Command& operator=(const Command&) = delete;
+	void add_version(const std::string& text);                // --version prints it
+	const Command* find_command(std::string_view name) const; // null: none
+	const Option* find_option(std::string_view flag) const;   // "-n" or "--predict"; null: none
+
+	std::string name, summary;
+	const Command* parent = nullptr;
+	std::deque<Option> options;                     // in the order in which they were added; --help is the first
+	std::vector<std::unique_ptr<Command>> commands; // in that order, too
+	bool needs_command = false;                     // a subcommand must follow
+	std::string version;
+	std::function<void()> run;   // empty: only its subcommands run
 	std::vector<Entry> examples; // a command line, what it does
 	std::vector<Section> sections;
-	std::map<std::string, std::string> words; // one dash and several letters: "-ngl" -> "--n-gpu-layers"
-	std::map<const CLI::Option*, std::vector<std::string>> choices; // words an option takes
-	std::map<std::string, std::string> implied; // "--flash-attn": the value it has where none of its choices follows
 };
 
 Command& add_command(Command& parent, const std::string& name, const std::string& summary);
@@ -41,39 +72,45 @@ std::string nearest(std::string_view word, const std::vector<std::string>& words
 // Each adds one option that may be given once. `flags` are its names, comma-separated; messages use the first long one,
 // and names of one dash and several letters (-ngl) are allowed. A bad value throws Error{Invalid}: `-n is 'x', expected
 // ...`. `value` keeps its content when the option is absent.
-CLI::Option* add_integer(Command&, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
-                         const std::string& help);
+Option* add_integer(Command&, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
+                    const std::string& help);
 // A number of tokens, which may be written as 32k or 1M (powers of 1024).
-CLI::Option* add_tokens(Command&, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
-                        const std::string& help);
-CLI::Option* add_real(Command&, const std::string& flags, double& value, double lowest, double highest,
-                      const std::string& help);
-CLI::Option* add_text(Command&, const std::string& flags, std::string& value, const std::string& type,
-                      const std::string& help);
+Option* add_tokens(Command&, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
+                   const std::string& help);
+Option* add_real(Command&, const std::string& flags, double& value, double lowest, double highest,
+                 const std::string& help);
+Option* add_text(Command&, const std::string& flags, std::string& value, const std::string& type,
+                 const std::string& help);
 // The same, any number of times.
-CLI::Option* add_texts(Command&, const std::string& flags, std::vector<std::string>& values, const std::string& type,
-                       const std::string& help);
+Option* add_texts(Command&, const std::string& flags, std::vector<std::string>& values, const std::string& type,
+                  const std::string& help);
 // Comma-separated integers, which may be written as in add_tokens(): 0,2048,32k.
-CLI::Option* add_integers(Command&, const std::string& flags, std::vector<int64_t>& values, int64_t lowest,
-                          int64_t highest, const std::string& help);
+Option* add_integers(Command&, const std::string& flags, std::vector<int64_t>& values, int64_t lowest, int64_t highest,
+                     const std::string& help);
 // One of a few words.
-CLI::Option* add_choice(Command&, const std::string& flags, std::string& value, const std::vector<std::string>& choices,
-                        const std::string& help);
+Option* add_choice(Command&, const std::string& flags, std::string& value, const std::vector<std::string>& choices,
+                   const std::string& help);
 // A number of bytes, with an optional K, M, G, KiB, MiB or GiB (powers of 1024); 0 stays 0.
-CLI::Option* add_bytes(Command&, const std::string& flags, uint64_t& value, const std::string& help);
-CLI::Option* add_flag(Command&, const std::string& flags, bool& value, const std::string& help);
+Option* add_bytes(Command&, const std::string& flags, uint64_t& value, const std::string& help);
+// Values without a flag, one at least.
+Option* add_positionals(Command&, const std::string& name, std::vector<std::string>& values, const std::string& type,
+                        const std::string& help);
+Option* add_flag(Command&, const std::string& flags, bool& value, const std::string& help);
 // An option of llama.cpp that changes nothing here: whatever its value, one line on stderr says so and why. Where
 // `choices` are given, the value may be left out.
-CLI::Option* add_ignored(Command&, const std::string& flags, const std::string& type,
-                         const std::vector<std::string>& choices, const std::string& why);
-
-constexpr const char* kOtherGroup = "Options"; // what CLI11 calls the group of options that name none
-constexpr const char* kIgnoredGroup = "Accepted from llama.cpp, without effect";
+Option* add_ignored(Command&, const std::string& flags, const std::string& type,
+                    const std::vector<std::string>& choices, const std::string& why);
 
 // Value names of options, which tell completions what to offer.
 constexpr const char *kFile = "FILE", *kModelFile = "FILE.gguf", *kFolder = "FOLDER", *kPolicy = "POLICY",
                      *kPolicies = "POLICY,..";
 
+struct Parsed {
+	const Command* command; // the innermost one that the words name, or the root
+	bool help, version;     // its help, or the root's version, is asked for; else all options have their values
+};
+// Reads argv, which begins with the program's name, and gives options their values. Throws Error{Invalid}.
+Parsed parse(Command& root, int argc, char** argv);
 // argv as CLI11 reads it: names of one dash and several letters become long ones, and an option whose value may be left
 // out gets one. Throws Error{Invalid}, naming the whole word, on one dash and several letters that are not an option.
 std::vector<std::string> plain_words(const Command& root, int argc, char** argv);

@@ -3,7 +3,7 @@
 
 namespace kvrun {
 
-CLI::Option* add_model(Command& c, std::string& model) {
+Option* add_model(Command& c, std::string& model) {
 	return add_text(c, "-m,--model,model", model, kModelFile,
 	                "the model: a .gguf file (the first part of a split one), or synth:NAME:TYPE (kvrun help synth)")
 	    ->group(kModelGroup);

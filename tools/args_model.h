@@ -19,7 +19,7 @@ struct ModelArgs {
 	uint32_t ubatch_within_ctx() const { return uint32_t(ctx ? std::min(ctx, ubatch) : ubatch); }
 };
 
-CLI::Option* add_model(Command&, std::string& model);
+Option* add_model(Command&, std::string& model);
 void add_device(Command&, std::string& device);
 // Model, device, context and ubatch. longest: what the context bounds, like "the longest sequence in tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);

@@ -8,7 +8,7 @@
 namespace kvrun {
 namespace {
 
-bool takes_value(const CLI::Option* o) { return o && o->get_items_expected_min() > 0; }
+bool takes_value(const Option* o) { return o && !o->type.empty(); }
 
 // Reads the words from left to right, as CLI11 will.
 class Reader {
@@ -38,26 +38,24 @@ class Reader {
 
 	void take_long(const std::string& word) {
 		const size_t equals = word.find('=');
-		const CLI::Option* o = where_->get_option_no_throw(word.substr(0, equals));
+		const Option* o = where_->find_option(word.substr(0, equals));
 		if (!takes_value(o) || equals != std::string::npos) return out_.push_back(word);
-		const auto implied = where_->implied.find(word);
-		if (implied == where_->implied.end()) {
+		if (o->implied.empty()) {
 			value_follows_ = true;
 			return out_.push_back(word);
 		}
-		const std::vector<std::string>& choices = where_->choices.at(o);
-		if (at_ + 1 < in_.size() && std::ranges::count(choices, in_[at_ + 1]))
+		if (at_ + 1 < in_.size() && std::ranges::count(o->choices, in_[at_ + 1]))
 			out_.push_back(word + "=" + in_[++at_]);
 		else
-			out_.push_back(word + "=" + implied->second);
+			out_.push_back(word + "=" + o->implied);
 	}
 
 	void take_short(const std::string& word) {
 		const size_t equals = word.find('=');
-		const auto means = where_->words.find(word.substr(0, equals));
-		if (means != where_->words.end())
-			return take_long(equals == std::string::npos ? means->second : means->second + word.substr(equals));
-		const CLI::Option* o = where_->get_option_no_throw(word.substr(0, 2));
+		for (const Option& o : where_->options)
+			if (std::ranges::count(o.words, word.substr(0, equals)))
+				return take_long(equals == std::string::npos ? o.shown() : o.shown() + word.substr(equals));
+		const Option* o = where_->find_option(word.substr(0, 2));
 		if (word.size() == 2) {
 			value_follows_ = takes_value(o);
 			return out_.push_back(word);
@@ -87,16 +85,14 @@ std::vector<std::string> plain_words(const Command& root, int argc, char** argv)
 
 std::string unknown_word(const Command& where, const std::string& typed) {
 	const std::string word = typed.substr(0, typed.find('='));
-	const bool flag = word.size() > 1 && word[0] == '-', root = !where.get_parent();
+	const bool flag = word.size() > 1 && word[0] == '-', root = !where.parent;
 	std::vector<std::string> known;
 	if (flag) {
-		for (const CLI::Option* o : where.get_options()) {
-			for (const std::string& n : o->get_lnames()) known.push_back("--" + n);
-			for (const std::string& n : o->get_snames()) known.push_back("-" + n);
-		}
-		for (const auto& [name, means] : where.words) known.push_back(name);
+		for (const Option& o : where.options)
+			for (const auto* list : {&o.longs, &o.shorts, &o.words})
+				known.insert(known.end(), list->begin(), list->end());
 	} else if (root) {
-		for (const Command* c : where.commands()) known.push_back(c->get_name());
+		for (const auto& c : where.commands) known.push_back(c->name);
 	}
 	std::string near = nearest(word, known);
 	if (flag && word[1] != '-' && word.size() > 2) { // -temp is --temp; -hf is neither -h nor -f
@@ -108,7 +104,7 @@ std::string unknown_word(const Command& where, const std::string& typed) {
 	                   : root ? "command"
 	                          : "argument",
 	                   one_line(word), near.empty() ? "" : ", did you mean '" + near + "'?",
-	                   root ? "" : where.get_name() + " ");
+	                   root ? "" : where.name + " ");
 }
 
 } // namespace kvrun

@@ -6,10 +6,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/dev/format.sh --check || [ $? -eq 77 ] # 77: no clang-format 14, and it has said so
 
-cmake --preset release
-cmake --build --preset release
+cmake --preset ci
+cmake --build --preset ci
 cmake --preset asan
 cmake --build --preset asan --target kvrun_tests
-ctest --preset release
+ctest --preset ci
 build-asan/tests/kvrun_tests --no-version
 echo "check: all good"

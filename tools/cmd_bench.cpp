@@ -509,7 +509,7 @@ void add_bench(Command& root) {
 	                                            "saliency {ms, bytes, bytes_per_s}, packing {the same}"},
 	         {"with --ops", "ops [{op, calls, calls_per_layer (of a decode step; 0 for prompts), ms, bytes, "
 	                        "bytes_per_s, kernels [..]}]"}})};
-	c.callback([a] { bench(*a); });
+	c.run = [a] { bench(*a); };
 }
 
 } // namespace kvrun

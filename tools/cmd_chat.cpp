@@ -261,14 +261,14 @@ void add_chat(Command& root) {
 	    {"Saved chats", "Files in $XDG_STATE_HOME/kvrun/chats, or ~/.local/state/kvrun/chats, which only their owner "
 	                    "can read: NAME.json is the conversation, written with every message and answer, NAME.kv the "
 	                    "packed cache. A terminal's chat without a name is kept as 'last', until the next one."}};
-	c.callback([a] {
+	c.run = [a] {
 		try {
 			run_chat(*a);
 		} catch (const ChatError& e) {
 			say_error(e.what());
 			throw Exit{exit_code_of(e.status)};
 		}
-	});
+	};
 }
 
 } // namespace kvrun

@@ -70,16 +70,16 @@ void add_merge(Command& root) {
 	auto a = std::make_shared<MergeArgs>();
 	Command& c = add_command(root, "merge", "Puts runs of several machines into one report.");
 	c.examples = {{"kvrun compare merge amd nvidia --base \"NVIDIA RTX 4090\" -o all", "two folders side by side"}};
-	c.add_option("folder", a->folders, "folders that kvrun compare has written")->type_name(kFolder)->required();
+	add_positionals(c, "folder", a->folders, kFolder, "folders that kvrun compare has written");
 	add_text(c, "--base", a->base, "NAME", "also give speeds relative to this device");
 	add_text(c, "-o,--output", a->out, kFolder, "write the report to this folder")->required();
-	c.callback([a] {
+	c.run = [a] {
 		Json run = merge(a->folders, a->base);
 		std::error_code error;
 		std::filesystem::create_directories(a->out, error);
 		if (error) fail(Code::Io, "-o {}: {}; name a folder that can be made", one_line(a->out), error.message());
 		finish(run, a->out, nullptr);
-	});
+	};
 }
 
 void add_measuring(Command& c, Options& o) {
@@ -124,8 +124,8 @@ void add_compare(Command& root) {
 	add_text(c, "-o,--output", o->folder, kFolder, "write results here; a run that was interrupted goes on");
 	add_text(c, "--device,-dev", o->devices, "NAMES", "devices: indices, parts of names, or backends [all]");
 	add_texts(c, "--icd", *icd, kFile, "also load this Vulkan driver (a .json manifest); may be given again");
-	CLI::Option* kv = add_text(c, "--kv", o->kv, kPolicies, "policies [fp16,kivi4,kivi2,zipcache; quick: fp16,kivi2]");
-	CLI::Option* depths =
+	Option* kv = add_text(c, "--kv", o->kv, kPolicies, "policies [fp16,kivi4,kivi2,zipcache; quick: fp16,kivi2]");
+	Option* depths =
 	    add_integers(c, "-d,--depths", o->depths, 0, 1 << 24, "tokens in the cache when speed is measured [0,8k,32k]");
 	add_measuring(c, *o);
 	add_flag(c, "--anonymous", o->anonymous, "leave the machine's name out of the results");
@@ -153,10 +153,7 @@ void add_compare(Command& root) {
 	      {"8", "slower than --baseline by more than the spread"},
 	      {"4", "a stage failed"}}}};
 	add_merge(c);
-	c.require_subcommand(0, 1);
-	c.callback([&c, o, icd, kv, depths] {
-		if (c.get_subcommands().empty()) run_compare(*o, *icd, depths->count() == 0, kv->count() == 0);
-	});
+	c.run = [o, icd, kv, depths] { run_compare(*o, *icd, depths->count == 0, kv->count == 0); };
 }
 
 } // namespace kvrun

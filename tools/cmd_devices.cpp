@@ -271,7 +271,7 @@ void add_devices(Command& root) {
 	         "devices have a folder each in it")
 	    ->needs(shaders);
 	add_flag(c, "--retry", o->retry, "try drivers again that failed, and test devices again whose results were wrong");
-	c.callback([o] {
+	c.run = [o] {
 		if (o->retry) DriverMemory::forget(options_from_environment().cache_dir);
 		if (o->shaders) return run_shaders(*o);
 		const std::vector<DeviceReport> all = list_devices(options_from_environment());
@@ -279,7 +279,7 @@ void add_devices(Command& root) {
 			print_devices_json(all, o->verbose);
 		else
 			print_devices(all, o->verbose);
-	});
+	};
 }
 
 } // namespace kvrun

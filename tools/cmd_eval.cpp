@@ -239,7 +239,7 @@ void add_eval(Command& root) {
 	         {"results (questions)", "[{policy, n, right, share, low, high, loss, loss_error, longest, answers "
 	                                 "[0, 1, ..], losses [..], stored_bits_per_element, ratio, decode_tok_s, "
 	                                 "prefill_tok_s}]"}})};
-	c.callback([a] { run_eval(*a); });
+	c.run = [a] { run_eval(*a); };
 }
 
 } // namespace kvrun

@@ -264,7 +264,7 @@ void add_inspect(Command& root) {
 	                  {"types", "tensors and bytes of each type"},
 	                  {"tensors", "[{name, type, shape (outermost first), bytes}]"},
 	                  {"metadata", "every key of the file; arrays as their length and type"}})};
-	c.callback([a] { inspect(*a); });
+	c.run = [a] { inspect(*a); };
 }
 
 } // namespace kvrun

@@ -140,7 +140,7 @@ void add_plan(Command& root) {
 	              {"kvrun plan model.gguf --kv all --memory 8G", "rank all policies for 8 GiB of free device memory"},
 	              {"kvrun plan --shape 32x8x128 --kv kivi2,group=64", "the account of one policy, without a model"}};
 	add_text(c, "--kv", a->kv, kPolicies, "plan this policy in detail, or rank several; all: every one [fp16]");
-	add_model(c, a->model)->group(kOtherGroup)->description("plan for this .gguf file; only its header is read");
+	add_model(c, a->model)->group(kOtherGroup)->help = "plan for this .gguf file; only its header is read";
 	add_text(c, "--shape", a->shape, "LxHxD", "plan for this many layers, KV heads and channels per head, as 32x8x128");
 	add_tokens(c, "-c,--ctx-size", a->ctx, 0, 1 << 24,
 	           "judge this many tokens, given as one prompt; 0: the trained context, or 4096 for a shape [0]");
@@ -179,7 +179,7 @@ void add_plan(Command& root) {
 	         {"memory",
 	          "{device, total_bytes, weight_bytes, activation_bytes, prompt_bytes, reserve_bytes, bytes (left "
 	          "for the cache), tokens_that_fit}"}})};
-	c.callback([a] { run_plan(*a); });
+	c.run = [a] { run_plan(*a); };
 }
 
 } // namespace kvrun

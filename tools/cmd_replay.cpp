@@ -116,7 +116,7 @@ void add_replay(Command& root) {
 	      {"out.npy", "(N, heads, D)"},
 	      {"report.json", "device {name, driver, type, cpu}, policy, shape, bytes by part, stored_bits_per_element, "
 	                      "code_bits_per_element, ratio, pool_bytes (device memory allocated for pages)"}}}};
-	c.callback([a] { run_replay(*a); });
+	c.run = [a] { run_replay(*a); };
 }
 
 } // namespace kvrun

@@ -228,8 +228,8 @@ void add_run(Command& root) {
 	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
 	add_engine_options(c, a->engine);
 	const char *prompt = "Prompt", *answer = "Answer";
-	CLI::Option* p = add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no chat template, no escapes)");
-	CLI::Option* f =
+	Option* p = add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no chat template, no escapes)");
+	Option* f =
 	    add_text(c, "-f,--file", a->file, kFile,
 	             "read the prompt from this file, without one newline at its end; - or no option: from standard input");
 	p->group(prompt), f->group(prompt);
@@ -263,12 +263,11 @@ void add_run(Command& root) {
 	          "host_bytes and of them file_bytes, hidden_s, open_s (the host's part, beside the device and not)"},
 	         {"model", "file, architecture, name, ctx, weight_bytes"},
 	         {"device", "name, driver, type, cpu (runs on the host's processor)"}})};
-	c.callback([a, p, f] {
-		if (p->count() > 0 && f->count() > 0)
-			fail(Code::Invalid, "--prompt and --file are both given; give one of them");
-		a->has_prompt = p->count() > 0;
+	c.run = [a, p, f] {
+		if (p->count > 0 && f->count > 0) fail(Code::Invalid, "--prompt and --file are both given; give one of them");
+		a->has_prompt = p->count > 0;
 		run(*a);
-	});
+	};
 }
 
 } // namespace kvrun

@@ -89,7 +89,7 @@ void add_synth(Command& root) {
 	     "the right size and is made of bytes and invented words. The same seed gives the same file on every machine.",
 	     {{"-m synth:NAME[,key=value,..]:TYPE[:SEED]", "in any command: the same model, its weights computed on load"},
 	      {"keys", "arch (" + family_names() + ") dim hidden layers heads kv_heads head_dim vocab ctx"}}}};
-	c.callback([a] { synth(*a); });
+	c.run = [a] { synth(*a); };
 }
 
 } // namespace kvrun

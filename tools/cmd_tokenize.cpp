@@ -77,7 +77,7 @@ void add_tokenize(Command& root) {
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
 	add_flag(c, "--special", a->special, "parse control tokens written in the text; with --decode: print them");
 	add_flag(c, "--decode", a->decode, "convert token IDs on standard input to text");
-	c.callback([a] { tokenize(*a); });
+	c.run = [a] { tokenize(*a); };
 }
 
 } // namespace kvrun

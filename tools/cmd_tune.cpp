@@ -147,7 +147,7 @@ void add_tune(Command& root) {
 	                   "codebook, once as uniform codes, of keys with a scale per channel and page, of values with one "
 	                   "per token and 64 channels. The table shows it, and the file holds it with the model's "
 	                   "fingerprint: for another model it is refused."}};
-	c.callback([a] { run_tune(*a); });
+	c.run = [a] { run_tune(*a); };
 }
 
 } // namespace kvrun

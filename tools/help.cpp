@@ -46,12 +46,10 @@ std::string entry(const std::string& term, const std::string& text, size_t colum
 	return out + wrapped(text, columns, indent, indent);
 }
 
-std::string term_of(const Command& c, const CLI::Option* o) {
-	std::string term;
-	for (const std::string& n : option_names(c, o).all()) term += (term.empty() ? "" : ", ") + n;
-	if (term.empty()) return o->get_type_name(); // positional
-	if (o->get_items_expected_min() == 0) return term;
-	return term + " " + value_name(c, o);
+std::string term_of(const Option& o) {
+	const std::string term = fmt::format("{}", fmt::join(o.names(), ", "));
+	if (term.empty()) return o.type; // positional
+	return o.type.empty() ? term : term + " " + value_name(o);
 }
 
 std::string section_text(const Section& s, size_t columns) {
@@ -65,54 +63,36 @@ std::string section_text(const Section& s, size_t columns) {
 
 } // namespace
 
-std::vector<std::string> OptionNames::all() const {
-	std::vector<std::string> out = shorts;
-	out.insert(out.end(), words.begin(), words.end());
-	out.insert(out.end(), longs.begin(), longs.end());
-	return out;
+std::string value_name(const Option& o) {
+	if (o.choices.empty() || !o.positional.empty()) return o.type;
+	return fmt::format("{}", fmt::join(o.choices, "|"));
 }
 
-OptionNames option_names(const Command& c, const CLI::Option* o) {
-	OptionNames out;
-	for (const std::string& n : o->get_snames()) out.shorts.push_back("-" + n);
-	for (const std::string& n : o->get_lnames()) out.longs.push_back("--" + n);
-	for (const auto& [word, means] : c.words)
-		if (std::ranges::count(out.longs, means)) out.words.push_back(word);
-	return out;
-}
-
-std::string value_name(const Command& c, const CLI::Option* o) {
-	const auto choices = c.choices.find(o);
-	if (choices == c.choices.end() || o->get_positional()) return o->get_type_name();
-	return fmt::format("{}", fmt::join(choices->second, "|"));
-}
-
-std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> option_groups(const Command& c) {
-	std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> out;
-	const auto group = [&](const std::string& name) -> std::vector<const CLI::Option*>& {
-		for (auto& g : out)
-			if (g.first == name) return g.second;
-		return out.emplace_back(name, std::vector<const CLI::Option*>()).second;
+std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(const Command& c) {
+	std::vector<std::pair<std::string, std::vector<const Option*>>> out;
+	const auto add = [&](const Option& o) {
+		const auto at = std::ranges::find(out, o.group_name, [](const auto& g) { return g.first; });
+		(at != out.end() ? *at : out.emplace_back(o.group_name, std::vector<const Option*>())).second.push_back(&o);
 	};
-	for (const CLI::Option* o : c.get_options())
-		if (!o->get_group().empty() && o != c.get_help_ptr() && o->get_group() != kIgnoredGroup)
-			group(o->get_group()).push_back(o);
+	const Option& help = c.options.front();
+	for (const Option& o : c.options)
+		if (&o != &help && o.group_name != kIgnoredGroup) add(o);
 	const bool other = std::ranges::any_of(out, [](const auto& g) { return g.first == kOtherGroup; });
-	group(kOtherGroup).push_back(c.get_help_ptr());
+	add(help);
 	if (other) // last, behind the groups with names of their own
 		std::stable_partition(out.begin(), out.end(), [](const auto& g) { return g.first != kOtherGroup; });
-	for (const CLI::Option* o : c.get_options())
-		if (o->get_group() == kIgnoredGroup) group(kIgnoredGroup).push_back(o);
+	for (const Option& o : c.options)
+		if (o.group_name == kIgnoredGroup) add(o);
 	return out;
 }
 
 std::string usage_line(const Command& c) {
-	if (!c.get_parent()) return "kvrun COMMAND [OPTIONS]";
+	if (!c.parent) return "kvrun COMMAND [OPTIONS]";
 	std::string out = " [OPTIONS]";
-	for (const CLI::App* a = &c; a->get_parent(); a = a->get_parent()) out = " " + a->get_name() + out;
+	for (const Command* a = &c; a->parent; a = a->parent) out = " " + a->name + out;
 	out = "kvrun" + out;
-	for (const CLI::Option* o : c.get_options())
-		if (o->get_positional()) out += o->get_required() ? " " + o->get_type_name() : " [" + o->get_type_name() + "]";
+	for (const Option& o : c.options)
+		if (!o.positional.empty()) out += o.is_required ? " " + o.type : " [" + o.type + "]";
 	return out;
 }
 
@@ -125,18 +105,18 @@ size_t help_columns() {
 }
 
 std::string help_text(const Command& c, size_t columns) {
-	const bool root = !c.get_parent();
-	std::string out = wrapped(c.get_description(), columns, 0, 0);
+	const bool root = !c.parent;
+	std::string out = wrapped(c.summary, columns, 0, 0);
 	out += "\n" + wrapped("Usage: " + usage_line(c), columns, 7, 0);
 	if (!c.examples.empty()) out += "\nExamples:\n";
 	for (const Entry& e : c.examples) out += fmt::format("  {}\n      {}", e.term, wrapped(e.text, columns, 6, 6));
 	if (root) {
 		out += "\nCommands:\n";
-		for (const Command* sub : c.commands()) out += entry(sub->get_name(), sub->get_description(), columns, 14);
+		for (const auto& sub : c.commands) out += entry(sub->name, sub->summary, columns, 14);
 	}
 	for (const auto& [group, options] : option_groups(c)) {
 		out += "\n" + group + ":\n";
-		for (const CLI::Option* o : options) out += entry(term_of(c, o), o->get_description(), columns, kTermColumns);
+		for (const Option* o : options) out += entry(term_of(*o), o->help, columns, kTermColumns);
 	}
 	bool more = false;
 	for (const Section& s : c.sections) {
@@ -151,9 +131,9 @@ std::string help_text(const Command& c, size_t columns) {
 		                   "kvrun-COMMAND, say more.",
 		                   columns, 0, 0);
 	else if (more)
-		out += "\n" + wrapped("The keys of the JSON: man kvrun-" + c.get_name() + ", or kvrun help --man " +
-		                          c.get_name() + " | man -l -",
-		                      columns, 0, 0);
+		out += "\n" +
+		       wrapped("The keys of the JSON: man kvrun-" + c.name + ", or kvrun help --man " + c.name + " | man -l -",
+		               columns, 0, 0);
 	return out;
 }
 

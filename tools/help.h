@@ -4,15 +4,10 @@
 
 namespace kvrun {
 
-struct OptionNames {                               // as typed, in the order in which they are listed
-	std::vector<std::string> shorts, words, longs; // "-n"; "-ngl"; "--predict"
-	std::vector<std::string> all() const;
-};
-OptionNames option_names(const Command&, const CLI::Option*);
 // What stands for an option's value: its type, or the words it may be: "md|json".
-std::string value_name(const Command&, const CLI::Option*);
+std::string value_name(const Option&);
 // Options that are listed, by group in the order of the groups; positional ones that have no flag first.
-std::vector<std::pair<std::string, std::vector<const CLI::Option*>>> option_groups(const Command&);
+std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(const Command&);
 // "kvrun run [OPTIONS] FILE.gguf"
 std::string usage_line(const Command&);
 

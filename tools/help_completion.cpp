@@ -21,9 +21,9 @@ std::vector<std::string> policy_words() {
 	return out;
 }
 
-Value value_of(const Command& c, const CLI::Option* o) {
-	if (const auto choices = c.choices.find(o); choices != c.choices.end()) return {Offer::Words, choices->second};
-	const std::string type = o->get_type_name();
+Value value_of(const Option& o) {
+	if (!o.choices.empty()) return {Offer::Words, o.choices};
+	const std::string& type = o.type;
 	if (type == kModelFile) return {Offer::ModelFiles, {}};
 	if (type == kFile) return {Offer::Files, {}};
 	if (type == kFolder) return {Offer::Folders, {}};
@@ -31,19 +31,17 @@ Value value_of(const Command& c, const CLI::Option* o) {
 	return {};
 }
 
-bool has_value(const CLI::Option* o) { return o->get_items_expected_min() > 0; }
-
-const CLI::Option* positional(const Command& c) {
-	for (const CLI::Option* o : c.get_options())
-		if (o->get_positional()) return o;
+const Option* positional(const Command& c) {
+	for (const Option& o : c.options)
+		if (!o.positional.empty()) return &o;
 	return nullptr;
 }
 
-std::vector<const CLI::Option*> listed(const Command& c) {
-	std::vector<const CLI::Option*> out;
+std::vector<const Option*> listed(const Command& c) {
+	std::vector<const Option*> out;
 	for (const auto& [group, options] : option_groups(c))
-		for (const CLI::Option* o : options)
-			if (!option_names(c, o).all().empty()) out.push_back(o);
+		for (const Option* o : options)
+			if (!o->names().empty()) out.push_back(o);
 	return out;
 }
 
@@ -94,20 +92,20 @@ _kvrun() {
 std::string bash_script(const Command& root) {
 	std::string out = kBashHead, flags, positionals;
 	std::vector<std::string> commands;
-	for (const Command* c : root.commands()) {
-		commands.push_back(c->get_name());
+	for (const auto& c : root.commands) {
+		commands.push_back(c->name);
 		std::vector<std::string> names;
-		for (const CLI::Option* o : listed(*c)) {
+		for (const Option* o : listed(*c)) {
 			std::string pattern;
-			for (const std::string& n : option_names(*c, o).all()) {
+			for (const std::string& n : o->names()) {
 				names.push_back(n);
-				pattern += fmt::format("{}{}:{}", pattern.empty() ? "" : " | ", c->get_name(), n);
+				pattern += fmt::format("{}{}:{}", pattern.empty() ? "" : " | ", c->name, n);
 			}
-			if (has_value(o)) out += fmt::format("\t{}) {}; return ;;\n", pattern, bash_offer(value_of(*c, o)));
+			if (!o->type.empty()) out += fmt::format("\t{}) {}; return ;;\n", pattern, bash_offer(value_of(*o)));
 		}
-		flags += fmt::format("\t{}:-*) _kvrun_words '{}' ;;\n", c->get_name(), fmt::join(names, " "));
-		if (const CLI::Option* p = positional(*c))
-			positionals += fmt::format("\t{}:*) {} ;;\n", c->get_name(), bash_offer(value_of(*c, p)));
+		flags += fmt::format("\t{}:-*) _kvrun_words '{}' ;;\n", c->name, fmt::join(names, " "));
+		if (const Option* p = positional(*c))
+			positionals += fmt::format("\t{}:*) {} ;;\n", c->name, bash_offer(value_of(*p)));
 	}
 	out += "\tesac\n\tcase $command:$cur in\n";
 	out += "\t:-*) _kvrun_words '--help --version' ;;\n";
@@ -149,18 +147,16 @@ std::string zsh_script(const Command& root) {
 	                  "\tlocal curcontext=$curcontext context state state_descr line\n\ttypeset -A opt_args\n"
 	                  "\t_arguments -C '--help[print help]' '--version[print the version]' '1:command:->command' "
 	                  "'*::argument:->argument'\n\tcase $state in\n\tcommand)\n\t\tlocal -a commands=(\n";
-	for (const Command* c : root.commands())
-		out += fmt::format("\t\t\t'{}:{}'\n", c->get_name(), zsh_text(c->get_description()));
+	for (const auto& c : root.commands) out += fmt::format("\t\t\t'{}:{}'\n", c->name, zsh_text(c->summary));
 	out += "\t\t)\n\t\t_describe command commands ;;\n\targument)\n\t\tcase $line[1] in\n";
-	for (const Command* c : root.commands()) {
-		out += fmt::format("\t\t{}) _arguments", c->get_name());
-		for (const CLI::Option* o : listed(*c)) {
-			const std::string value = has_value(o) ? zsh_offer(o->get_type_name(), value_of(*c, o)) : "";
-			for (const std::string& n : option_names(*c, o).all())
-				out += fmt::format(" \\\n\t\t\t'{}[{}]{}'", n, zsh_text(o->get_description()), value);
+	for (const auto& c : root.commands) {
+		out += fmt::format("\t\t{}) _arguments", c->name);
+		for (const Option* o : listed(*c)) {
+			const std::string value = !o->type.empty() ? zsh_offer(o->type, value_of(*o)) : "";
+			for (const std::string& n : o->names())
+				out += fmt::format(" \\\n\t\t\t'{}[{}]{}'", n, zsh_text(o->help), value);
 		}
-		if (const CLI::Option* p = positional(*c))
-			out += fmt::format(" \\\n\t\t\t'1{}'", zsh_offer(p->get_type_name(), value_of(*c, p)));
+		if (const Option* p = positional(*c)) out += fmt::format(" \\\n\t\t\t'1{}'", zsh_offer(p->type, value_of(*p)));
 		out += " ;;\n";
 	}
 	return out + "\t\tesac ;;\n\tesac\n}\n"
@@ -192,21 +188,20 @@ std::string fish_offer(const Value& v) {
 
 std::string fish_script(const Command& root) {
 	std::string out = "# fish completion for kvrun; made by `kvrun completion fish`\ncomplete -c kvrun -f\n";
-	for (const Command* c : root.commands())
-		out += fmt::format("complete -c kvrun -n __fish_use_subcommand -a {} -d '{}'\n", c->get_name(),
-		                   fish_text(c->get_description()));
-	for (const Command* c : root.commands()) {
-		const std::string head = fmt::format("complete -c kvrun -n '__fish_seen_subcommand_from {}'", c->get_name());
-		for (const CLI::Option* o : listed(*c)) {
-			const OptionNames names = option_names(*c, o);
+	for (const auto& c : root.commands)
+		out +=
+		    fmt::format("complete -c kvrun -n __fish_use_subcommand -a {} -d '{}'\n", c->name, fish_text(c->summary));
+	for (const auto& c : root.commands) {
+		const std::string head = fmt::format("complete -c kvrun -n '__fish_seen_subcommand_from {}'", c->name);
+		for (const Option* o : listed(*c)) {
 			out += head;
-			for (const std::string& n : names.shorts) out += " -s " + n.substr(1);
-			for (const std::string& n : names.words) out += " -o " + n.substr(1);
-			for (const std::string& n : names.longs) out += " -l " + n.substr(2);
-			if (has_value(o)) out += fish_offer(value_of(*c, o));
-			out += fmt::format(" -d '{}'\n", fish_text(o->get_description()));
+			for (const std::string& n : o->shorts) out += " -s " + n.substr(1);
+			for (const std::string& n : o->words) out += " -o " + n.substr(1);
+			for (const std::string& n : o->longs) out += " -l " + n.substr(2);
+			if (!o->type.empty()) out += fish_offer(value_of(*o));
+			out += fmt::format(" -d '{}'\n", fish_text(o->help));
 		}
-		if (const CLI::Option* p = positional(*c)) out += head + fish_offer(value_of(*c, p)) + "\n";
+		if (const Option* p = positional(*c)) out += head + fish_offer(value_of(*p)) + "\n";
 	}
 	return out;
 }

@@ -34,11 +34,11 @@ std::string heading(const std::string& title) {
 	return ".SH " + plain(upper) + "\n";
 }
 
-std::string option_entry(const Command& c, const CLI::Option* o) {
+std::string option_entry(const Option& o) {
 	std::string term;
-	for (const std::string& n : option_names(c, o).all()) term += (term.empty() ? "" : ", ") + bold(n);
-	if (term.empty() || o->get_items_expected_min() > 0) term += (term.empty() ? "" : " ") + italic(value_name(c, o));
-	return fmt::format(".TP\n{}\n{}\n", term, plain(o->get_description()));
+	for (const std::string& n : o.names()) term += (term.empty() ? "" : ", ") + bold(n);
+	if (!o.type.empty()) term += (term.empty() ? "" : " ") + italic(value_name(o));
+	return fmt::format(".TP\n{}\n{}\n", term, plain(o.help));
 }
 
 std::string section(const Section& s) {
@@ -48,14 +48,13 @@ std::string section(const Section& s) {
 	return out;
 }
 
-std::string page_name(const Command& c) { return c.get_parent() ? "kvrun-" + c.get_name() : "kvrun"; }
+std::string page_name(const Command& c) { return c.parent ? "kvrun-" + c.name : "kvrun"; }
 
 std::string see_also(const Command& c) {
 	std::vector<std::string> pages;
-	if (c.get_parent()) pages.push_back("kvrun");
-	const Command& root = c.get_parent() ? *static_cast<const Command*>(c.get_parent()) : c;
-	for (const Command* sub : root.commands())
-		if (sub != &c) pages.push_back(page_name(*sub));
+	if (c.parent) pages.push_back("kvrun");
+	for (const auto& sub : (c.parent ? *c.parent : c).commands)
+		if (sub.get() != &c) pages.push_back(page_name(*sub));
 	std::string out;
 	for (const std::string& p : pages) out += fmt::format(".BR {} (1){}\n", plain(p), &p == &pages.back() ? "" : ",");
 	return out;
@@ -66,7 +65,7 @@ std::string see_also(const Command& c) {
 std::string man_page(const Command& c) {
 	std::string upper = page_name(c);
 	for (char& ch : upper) ch = char(std::toupper(uint8_t(ch)));
-	std::string summary = c.get_description(); // "Continues a prompt." -> "continues a prompt"
+	std::string summary = c.summary; // "Continues a prompt." -> "continues a prompt"
 	summary[0] = char(std::tolower(uint8_t(summary[0])));
 	if (summary.ends_with('.')) summary.pop_back();
 	// no date: the same source gives the same page
@@ -75,15 +74,14 @@ std::string man_page(const Command& c) {
 	out += heading("Synopsis") + bold(usage_line(c)) + "\n";
 	if (!c.examples.empty()) out += heading("Examples");
 	for (const Entry& e : c.examples) out += fmt::format(".TP\n{}\n{}\n", bold(e.term), plain(e.text));
-	if (!c.get_parent()) {
+	if (!c.parent) {
 		out += heading("Commands");
-		for (const Command* sub : c.commands())
-			out += fmt::format(".TP\n{}\n{}\n", bold(sub->get_name()), plain(sub->get_description()));
+		for (const auto& sub : c.commands) out += fmt::format(".TP\n{}\n{}\n", bold(sub->name), plain(sub->summary));
 	}
 	out += heading("Options");
 	for (const auto& [group, options] : option_groups(c)) {
 		out += fmt::format(".SS {}\n", plain(group));
-		for (const CLI::Option* o : options) out += option_entry(c, o);
+		for (const Option* o : options) out += option_entry(*o);
 	}
 	for (const Section& s : c.sections) out += section(s);
 	return out + heading("See also") + see_also(c);

@@ -77,19 +77,11 @@ void hold_standard_streams() {
 	}
 }
 
-// The command whose options the words were: the innermost one named, or the program itself.
-const Command& command_of(const Command& app) {
-	const CLI::App* where = &app;
-	for (auto below = where->get_subcommands(); !below.empty(); below = where->get_subcommands()) where = below.back();
-	return static_cast<const Command&>(*where); // add_command() makes them all
-}
-
 int run(int argc, char** argv) {
 	log_to_stderr();
 	Command app("kvrun", "Runs large language models from GGUF files, with a packed KV cache.");
-	app.set_version_flag("--version", std::string("kvrun ") + KVRUN_VERSION, "print the version");
-	app.set_help_flag("-h,--help", "print this help");
-	app.require_subcommand(1);
+	app.add_version(std::string("kvrun ") + KVRUN_VERSION);
+	app.needs_command = true;
 	describe(app);
 	add_run(app);
 	add_chat(app);
@@ -106,22 +98,13 @@ int run(int argc, char** argv) {
 	add_synth(app);
 	add_completion(app);
 	add_help(app);
-	try {
-		std::vector<std::string> words = plain_words(app, argc, argv);
-		std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
-		app.parse(std::move(words));
-	} catch (const CLI::ParseError& e) {
-		const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
-		if (!app.get_subcommands().empty() || extras.empty()) {
-			if (dynamic_cast<const CLI::CallForHelp*>(&e))
-				return write_stdout(help_text(command_of(app), help_columns())), 0;
-			if (dynamic_cast<const CLI::CallForVersion*>(&e)) return write_stdout(fmt::format("{}\n", e.what())), 0;
-		}
-		// a mistyped --model is also reported as missing: the unknown word says more
-		if (!extras.empty()) return say(2, unknown_word(command_of(app), extras.front()));
-		if (app.get_subcommands().empty()) return say(2, "no command given; see kvrun --help");
-		return say(2, e.what());
-	}
+	const Parsed asked = parse(app, argc, argv);
+	if (asked.help)
+		write_stdout(help_text(*asked.command, help_columns()));
+	else if (asked.version)
+		write_stdout(app.version + "\n");
+	else
+		asked.command->run();
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Fresh machine to every test passed: packages, Release build, layering check and all of ctest.
+# KVRUN_PRESET: a preset of CMakePresets.json [release]; ci is the same with warnings as errors.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -9,10 +10,11 @@ tools/packages.sh tests
 
 step="building"
 . tools/environment.sh
-cmake --preset release # also after tools/try.sh: packages that were just installed add targets and tests
-cmake --build --preset release
+preset=${KVRUN_PRESET:-release}
+cmake --preset "$preset" # also after tools/try.sh: packages that were just installed add targets and tests
+cmake --build --preset "$preset"
 trap - ERR
 
 # Two at a time at most: the software drivers use every core by themselves.
 jobs=$(($(nproc) < 2 ? 1 : 2))
-ctest --preset release -j "$jobs" "$@"
+ctest --preset "$preset" -j "$jobs" "$@"

@@ -9,7 +9,8 @@ tools/packages.sh build
 
 step="building"
 . tools/environment.sh
-if [ ! -f build/build.ninja ]; then cmake --preset release; fi
+# the CUDA backend only validates the others; tools/test.sh builds it
+if [ ! -f build/build.ninja ]; then cmake --preset release -DKVRUN_CUDA=OFF; fi
 cmake --build --preset release --target kvrun
 
 step="running"

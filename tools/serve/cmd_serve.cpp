@@ -291,7 +291,7 @@ void add_serve(Command& root) {
 	     "code "
 	     "is 0; work that cannot be stopped is given up 5 seconds later. A second signal ends the program at once: a "
 	     "shell says 143 for SIGTERM and 130 for Ctrl-C."}};
-	c.callback([a] { serve_model(*a); });
+	c.run = [a] { serve_model(*a); };
 }
 
 } // namespace kvrun

@@ -41,11 +41,10 @@ struct Given { // options, as typed
 
 int run(int argc, char** argv) {
 	kvrun::Command c("kvrun-desktop", "Chats with a large language model in a window, with the KV cache in view.");
-	c.set_version_flag("--version", std::string("kvrun-desktop ") + KVRUN_VERSION, "print the version");
-	c.set_help_flag("-h,--help", "print this help");
+	c.add_version(std::string("kvrun-desktop ") + KVRUN_VERSION);
 	describe(c);
 	Given g;
-	c.add_option("model", g.app.model, "a GGUF model")->type_name(kModelFile);
+	add_text(c, "model", g.app.model, kModelFile, "a GGUF model");
 	auto* device = add_text(c, "--device,--dev", g.device, "NAME",
 	                        "device to run the model on: index or part of its name [the best]");
 	auto* kv = add_text(c, "--kv", g.kv, kPolicy, "cache policy of new conversations [fp16]");
@@ -64,30 +63,21 @@ int run(int argc, char** argv) {
 	         "file of commands that drive the window, for tests; tools/desktop/README.md lists them");
 	add_flag(c, "--man", g.man, "print the man page");
 	try {
-		std::vector<std::string> words = plain_words(c, argc, argv);
-		std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
-		c.parse(std::move(words));
-	} catch (const CLI::CallForHelp&) {
-		return std::fputs(help_text(c, help_columns()).c_str(), stdout), 0;
-	} catch (const CLI::CallForVersion& e) {
-		return std::printf("%s\n", e.what()), 0;
-	} catch (const CLI::ParseError& e) {
-		const std::vector<std::string> extras = c.remaining(/*recurse=*/true);
-		fail_chat(KVRUN_EINVALID, "{}", extras.empty() ? e.what() : unknown_word(c, extras.front()));
-	} catch (const ChatError&) { throw; } catch (const std::exception& e) { // a value that an option cannot have
-		fail_chat(KVRUN_EINVALID, "{}", e.what());
-	}
+		const Parsed asked = parse(c, argc, argv);
+		if (asked.help) return std::fputs(help_text(c, help_columns()).c_str(), stdout), 0;
+		if (asked.version) return std::printf("%s\n", c.version.c_str()), 0;
+	} catch (const std::exception& e) { fail_chat(KVRUN_EINVALID, "{}", e.what()); }
 	if (g.man) return std::fputs(man_page(c).c_str(), stdout), 0;
 	if (g.app.model.empty())
 		fail_chat(KVRUN_EINVALID, "no model given: kvrun-desktop FILE.gguf; see kvrun-desktop --help");
-	if (*device) g.app.device = g.device;
-	if (*kv) g.app.kv = g.kv;
-	if (*ctx) g.app.ctx = g.ctx;
-	if (*chat) g.app.chat_template = g.chat_template;
-	if (*temperature) g.app.temperature = g.temperature;
-	if (*predict) g.app.max_tokens = g.max_tokens;
-	if (*seed) g.app.seed = g.seed;
-	if (*scale) g.app.scale = g.scale;
+	if (device->count) g.app.device = g.device;
+	if (kv->count) g.app.kv = g.kv;
+	if (ctx->count) g.app.ctx = g.ctx;
+	if (chat->count) g.app.chat_template = g.chat_template;
+	if (temperature->count) g.app.temperature = g.temperature;
+	if (predict->count) g.app.max_tokens = g.max_tokens;
+	if (seed->count) g.app.seed = g.seed;
+	if (scale->count) g.app.scale = g.scale;
 	App(g.app).run();
 	return 0;
 }
