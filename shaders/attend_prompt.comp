@@ -16,11 +16,13 @@
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two).
+// Builds: storage buffers; TEXELS: for software drivers, with another way of summing values (texel/attend.glsl).
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/spec.h"
 #include "shared/push.h"
 #include "shared/kv_page.h"
+#include "lib/input.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -29,14 +31,14 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const uint V_BITS = 16, PAGE = 1, SCALES = 0;
+const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALES = 0;
 const bool V_NORM = false, K_STAGED = false;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
-layout(std430, binding = 1) readonly restrict buffer Q { uvec4 q[]; };
-layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; };
-layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; };
+INPUT_WORDS(1, Q, q);
+INPUT_WORDS(2, KCodes, k_codes);
+INPUT_WORDS(3, VCodes, v_codes);
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
 
@@ -45,9 +47,13 @@ uint query_at(uint j) {
 	const uint row = min(row_first + j / HEADS, p.n_rows - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, n_heads_here - 1)) * (HEAD_DIM / 4);
 }
+#ifdef TEXELS
+void queries_fit(uint c) {}
+#include "texel/attend.glsl"
+#else
 vec4 query_fit(vec4 x, uint c) { return x; }
-
 #include "lib/attend.glsl"
+#endif
 
 const uint PIECES = HEAD_DIM / 8; // 16-byte pieces of a token's K or V
 
@@ -57,7 +63,9 @@ void main() {
 	n_heads_here = min(HEADS, share - block_first);
 	row_first = gl_WorkGroupID.x * TOKENS;
 	query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
+#ifndef TEXELS
 	queries_stage();
+#endif
 	state_clear();
 
 	const uint n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
@@ -73,7 +81,7 @@ void main() {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);
 		for (uint step = 0; step < PIECES; step++) {
 			uvec4 w[4]; // 8 channels of each token
-			[[unroll]] for (uint t = 0; t < 4; t++) w[t] = k_codes[at[t]];
+			[[unroll]] for (uint t = 0; t < 4; t++) w[t] = WORDS_AT(k_codes, at[t]);
 			queries_step(step);
 			[[unroll]] for (uint h = 0; h < 2; h++) {
 				vec4 x[4], k[4];

@@ -139,8 +139,9 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	    (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (v11.subgroupSupportedOperations & kOps) == kOps;
 	// Software drivers fetch texels many times faster than they load from storage buffers, where they allow enough of
 	// them.
-	constexpr uint32_t kSoftLanes = 8; // of the kernels in shaders/soft
-	if (!c.is_cpu || !c.subgroup_ops || v11.subgroupSize < kSoftLanes || c.texel_range < c.range || c.texel_align > 256)
+	constexpr uint32_t kTexelLanes = 8; // of the kernels in shaders/texel
+	if (!c.is_cpu || !c.subgroup_ops || v11.subgroupSize < kTexelLanes || c.texel_range < c.range ||
+	    c.texel_align > 256)
 		c.texel_range = 0;
 	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)

@@ -32,13 +32,15 @@ bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min 
 
 Choice choose_embed(DType t) { return {Kernel::embed, {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}}; }
 
-Choice choose_rmsnorm(const Caps& c, bool by_four) {
-	const Kernel k = !by_four ? Kernel::rmsnorm : soft(c) ? Kernel::soft_rmsnorm : Kernel::rmsnorm_vec4;
+Choice choose_rmsnorm(const Caps& c, bool vec4_aligned) {
+	const Kernel k = !vec4_aligned ? Kernel::rmsnorm : reads_texels(c) ? Kernel::texel_rmsnorm : Kernel::rmsnorm_vec4;
 	return {k, {{SPEC_LOCAL_X, reduce_local(c, 256)}}};
 }
 
-Choice choose_rope_store(const Caps& c, bool by_four, uint32_t head_dim, uint32_t flags) {
-	const Kernel k = !by_four ? Kernel::rope_store : soft(c) ? Kernel::soft_rope_store : Kernel::rope_store4;
+Choice choose_rope_store(const Caps& c, bool vec4_aligned, uint32_t head_dim, uint32_t flags) {
+	const Kernel k = !vec4_aligned     ? Kernel::rope_store
+	                 : reads_texels(c) ? Kernel::texel_rope_store
+	                                   : Kernel::rope_store_vec4;
 	const uint32_t local = reduce_local(c, std::clamp(std::bit_ceil(head_dim / 2), 32u, kLocal));
 	return {k, {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}}};
 }
@@ -59,9 +61,9 @@ constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
 constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
 
 // 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
-MatmulChoice soft_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
-	return {{Kernel::soft_matmul,
+	return {{Kernel::texel_matmul,
 	         {{SPEC_LOCAL_X, c.subgroup},
 	          {SPEC_ROWS, each},
 	          {SPEC_COLS, cols},
@@ -181,8 +183,8 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 
 // Whatever the number of tokens: an output has the same bits with any other rows.
 bool projects_in_int8(const Caps& c, DType type) {
-	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !soft(c) && type >= DType::Q8_0 &&
-	       c.workgroup >= kInt8Local && c.shared_bytes >= int8_shared(c, kMatvecTokens);
+	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !reads_texels(c) &&
+	       type >= DType::Q8_0 && c.workgroup >= kInt8Local && c.shared_bytes >= int8_shared(c, kMatvecTokens);
 }
 
 uint32_t matvec_tokens(const Caps& c, DType type) {
@@ -196,20 +198,20 @@ bool multiplies_in_int8(const Caps& c, DType type) { return projects_in_int8(c, 
 
 // For any number of tokens or for none, because a row's bits are the same in any company. Quantised weights keep
 // matvec.comp busy with instructions as it is.
-bool norms_x(const Caps& c, DType type) {
-	return !soft(c) && (projects_in_int8(c, type) || (type <= DType::BF16 && !few_registers(c)));
+bool fuses_norm(const Caps& c, DType type) {
+	return !reads_texels(c) && (projects_in_int8(c, type) || (type <= DType::BF16 && !few_registers(c)));
 }
 
 // All tiles or none: an output has the same bits whatever tokens come with it.
 bool uses_matrices(const Caps& c) {
-	return c.matrix && !soft(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
+	return c.matrix && !reads_texels(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
 	       tile_fits(c, kTile) && tile_fits(c, kNarrowTile);
 }
 
 MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm) {
 	const uint32_t flags = epilogue | (cols % 32 ? kTail : 0);
-	if (soft(c)) return soft_matmul(c, type, rows, tokens, flags);
+	if (reads_texels(c)) return texel_matmul(c, type, rows, tokens, flags);
 	if (decode && projects_in_int8(c, type)) return matvec_int8(c, type, rows, tokens, epilogue | (norm ? kNorm : 0));
 	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? kNorm : 0));
 	KV_ASSERT(!norm);
@@ -330,7 +332,7 @@ AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel s
 		spec.push_back({SPEC_SUBGROUP_COLS, kMatrixGroups});
 		add_matrices(spec, c);
 	}
-	const Kernel kernel = matrices ? matrix : soft(c) ? software : other;
+	const Kernel kernel = matrices ? matrix : reads_texels(c) ? software : other;
 	return {{kernel, std::move(spec)}, cut.heads, cut.blocks, cut.tokens};
 }
 
@@ -341,8 +343,8 @@ AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel s
 uint32_t attend_lanes(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd || c.vendor == kNvidia ? 64 : 32; }
 
 // 4: lib/values_dot.glsl shares a unit among 4 lanes.
-bool attends_in_int8(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !soft(c); }
-bool attend_merges(const Caps& c) { return !soft(c); }
+bool attends_in_int8(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !reads_texels(c); }
+bool attend_merges(const Caps& c) { return !reads_texels(c); }
 
 // Whatever the number of rows: a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
@@ -383,7 +385,7 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
 	const uint32_t dots = matrices ? 0 : dot_flags(c, f);
 	const Kernel other = dots ? Kernel::attend_int8 : Kernel::attend;
-	return attend_choice(c, matrices, Kernel::attend_matrix, Kernel::soft_attend, other, cut,
+	return attend_choice(c, matrices, Kernel::attend_matrix, Kernel::texel_attend, other, cut,
 	                     {{SPEC_HEAD_DIM, head_dim},
 	                      {SPEC_K_BITS, f.k.bits},
 	                      {SPEC_V_BITS, f.v.bits},
@@ -396,7 +398,7 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
 	const bool matrices = attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share);
-	return attend_choice(c, matrices, Kernel::attend_prompt_matrix, Kernel::soft_attend_prompt, Kernel::attend_prompt,
+	return attend_choice(c, matrices, Kernel::attend_prompt_matrix, Kernel::texel_attend_prompt, Kernel::attend_prompt,
 	                     cut, {{SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
 }
 
@@ -409,10 +411,10 @@ Choice choose_attend_merge(const Caps& c, uint32_t head_dim, uint32_t flags) {
 
 namespace {
 
-constexpr uint32_t kQuadLanes = 8; // lanes of soft/score_*.comp, and its queries at a time
+constexpr uint32_t kQuadLanes = 8; // lanes of texel/score_*.comp, and its queries at a time
 
 // One row, or as many at a time as there is room for beside the heads.
-std::vector<SpecValue> soft_score(uint32_t head_dim, uint32_t share, uint32_t n_rows) {
+std::vector<SpecValue> texel_score(uint32_t head_dim, uint32_t share, uint32_t n_rows) {
 	const uint32_t heads = std::min(share, kQuadLanes), rows = n_rows == 1 ? 1 : kQuadLanes / heads;
 	return {{SPEC_LOCAL_X, kQuadLanes}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, heads}, {SPEC_ROWS, rows}};
 }
@@ -427,7 +429,7 @@ void add_saliency(Choice& x, Saliency s) {
 
 ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s) {
 	ScoreChoice x{{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
-	if (soft(c)) x = {{Kernel::soft_score_prompt, soft_score(head_dim, share, n_rows)}, kQuadLanes * 4};
+	if (reads_texels(c)) x = {{Kernel::texel_score_prompt, texel_score(head_dim, share, n_rows)}, kQuadLanes * 4};
 	if (s.attention && attends_by_matrices(c, head_dim)) {
 		const uint32_t local = std::min(256u, 8 * c.subgroup);
 		x = {{Kernel::score_prompt_matrix, {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, share}}},
@@ -441,7 +443,7 @@ ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share
 Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page,
                           Saliency s) {
 	Choice x{Kernel::score_slots, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}};
-	if (soft(c)) x = {Kernel::soft_score_slots, soft_score(head_dim, share, n_rows)};
+	if (reads_texels(c)) x = {Kernel::texel_score_slots, texel_score(head_dim, share, n_rows)};
 	x.spec.push_back({SPEC_PAGE, page});
 	add_saliency(x, s);
 	return x;
@@ -456,9 +458,9 @@ Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t s
 	const Format keys{k, {}};
 	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // it needs no more than attend
 	const uint32_t dots = dot_flags(c, keys);
-	return {soft(c) ? Kernel::soft_weigh
-	        : dots  ? Kernel::weigh_int8
-	                : Kernel::weigh,
+	return {reads_texels(c) ? Kernel::texel_weigh
+	        : dots          ? Kernel::weigh_int8
+	                        : Kernel::weigh,
 	        {{SPEC_LOCAL_X, cut.local},
 	         {SPEC_HEAD_DIM, head_dim},
 	         {SPEC_K_BITS, k.bits},

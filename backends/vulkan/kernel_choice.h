@@ -7,9 +7,9 @@
 
 namespace kvrun::vk {
 
-// Drivers that run on the host's processor have kernels of their own (shaders/soft/): one subgroup to a workgroup, no
+// Drivers that run on the host's processor have kernels of their own (shaders/texel/): one subgroup to a workgroup, no
 // barriers, reads through texel buffers. read_limits() sets texel_range where those are the faster ones.
-inline bool soft(const Caps& c) { return c.texel_range > 0; }
+inline bool reads_texels(const Caps& c) { return c.texel_range > 0; }
 
 struct Choice {
 	Kernel kernel;
@@ -20,9 +20,10 @@ struct Choice {
 
 constexpr uint32_t kEmbedLocal = 64; // times 16 channels
 Choice choose_embed(DType);
-Choice choose_rmsnorm(const Caps&, bool by_four); // by_four: views at multiples of 16 bytes, channels a multiple of 4
+Choice choose_rmsnorm(const Caps&,
+                      bool vec4_aligned); // vec4_aligned: views at multiples of 16 bytes, channels a multiple of 4
 constexpr uint32_t kRopeNeox = 1, kRopeNormQ = 2, kRopeNormK = 4; // FLAGS of rope_store.comp
-Choice choose_rope_store(const Caps&, bool by_four, uint32_t head_dim, uint32_t flags);
+Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);
 Choice choose_kv_store(const Caps&, uint32_t head_dim);
 Choice choose_kv_load();
 
@@ -40,11 +41,11 @@ bool multiplies_in_int8(const Caps&, DType);
 Choice choose_round_rows();
 constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
 // Whether projections of decode rows by weights of this type take the norm of x themselves.
-bool norms_x(const Caps&, DType);
+bool fuses_norm(const Caps&, DType);
 constexpr uint32_t kMatvecTokens = 8, kInt8Tokens = 16; // most of one dispatch of matvec.comp, matvec_int8.comp
 // Most decode rows of one dispatch with weights of this type: the weights are read once for them.
 uint32_t matvec_tokens(const Caps&, DType);
-// rows: of all projections together; epilogue: MATMUL_*; norm: of x, only where norms_x().
+// rows: of all projections together; epilogue: MATMUL_*; norm: of x, only where fuses_norm().
 MatmulChoice choose_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm = false);
 

@@ -22,11 +22,11 @@ void basic_uses(const Caps& c, Uses& out) {
 	for (DType t :
 	     {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K})
 		add(out, choose_embed(t), dtype_info(t).name);
-	for (const bool by_four : {false, true}) add(out, choose_rmsnorm(c, by_four), "");
+	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
 	for (const uint32_t d : kHeadDims) {
 		for (const uint32_t f : {0u, kRopeNeox, kRopeNeox | kRopeNormQ | kRopeNormK})
-			for (const bool by_four : {false, true})
-				add(out, choose_rope_store(c, by_four, d, f),
+			for (const bool vec4_aligned : {false, true})
+				add(out, choose_rope_store(c, vec4_aligned, d, f),
 				    fmt::format("head_dim {}{}{}", d, f & kRopeNeox ? ", neox" : "",
 				                f & kRopeNormQ ? ", head norm" : ""));
 		add(out, choose_kv_store(c, d), fmt::format("head_dim {}", d));
@@ -51,7 +51,7 @@ void matmul_uses(const Caps& c, Uses& out) {
 		use(t, 4096, 4096, kMatvecTokens, MATMUL_ADD, true, "8 tokens, add");
 		use(t, 8192, 4096, 512, MATMUL_SWIGLU, false, "prompt, swiglu");
 		use(t, 192, 4096, 16, MATMUL_GATE, false, "prompt, narrow, gate");
-		if (norms_x(c, t) && !projects_in_int8(c, t))
+		if (fuses_norm(c, t) && !projects_in_int8(c, t))
 			add(out, choose_matmul(c, t, 8192, 4096, kMatvecTokens, MATMUL_SWIGLU, true, true),
 			    fmt::format("{}, 8 tokens, norm, swiglu", dtype_info(t).name));
 		if (!projects_in_int8(c, t)) continue;
@@ -186,10 +186,10 @@ void score_uses(const Caps& c, Uses& out) {
 	for (const uint32_t d : kHeadDims)
 		for (const uint32_t share : {1u, 4u, 8u}) {
 			add(out, choose_score_prompt(c, d, share, 8),
-			    fmt::format("head_dim {}{}", d, heads(soft(c) || attends_by_matrices(c, d), share)));
+			    fmt::format("head_dim {}{}", d, heads(reads_texels(c) || attends_by_matrices(c, d), share)));
 			for (const uint32_t page : kPages)
 				add(out, choose_score_slots(c, d, share, 1, page),
-				    fmt::format("head_dim {}{}, pages of {}", d, heads(soft(c), share), page));
+				    fmt::format("head_dim {}{}, pages of {}", d, heads(reads_texels(c), share), page));
 		}
 	add(out, choose_channel_max(c), "");
 	add(out, choose_top_k(c), "");

@@ -31,8 +31,8 @@ void VulkanBackend::embed(View out, View table, View tokens) {
 void VulkanBackend::rmsnorm(View out, View x, View w, float eps) {
 	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements());
 	KV_ASSERT(out.elements() == x.elements() && w.elements() == dim);
-	const bool by_four = dim % 4 == 0 && aligned16({out, x, w});
-	Pipeline& p = pipeline(choose_rmsnorm(caps(), by_four));
+	const bool vec4_aligned = dim % 4 == 0 && aligned16({out, x, w});
+	Pipeline& p = pipeline(choose_rmsnorm(caps(), vec4_aligned));
 	const uint32_t across = std::min(rows, kMostRows);
 	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
 	rec_.dispatch(p, push, {bind(out), bind(x), bind(w)}, {across, ceil_div(rows, kMostRows), 1},

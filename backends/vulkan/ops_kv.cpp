@@ -10,7 +10,7 @@
 namespace kvrun::vk {
 namespace {
 
-bool rope_by_four(uint32_t head_dim, uint32_t rotary_dim, bool neox) {
+bool rope_takes_vec4(uint32_t head_dim, uint32_t rotary_dim, bool neox) {
 	return head_dim % 4 == 0 && rotary_dim % (neox ? 8 : 4) == 0;
 }
 
@@ -22,9 +22,9 @@ void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, con
 	          v.shape[2] == head_dim);
 	KV_ASSERT(head_dim % 2 == 0 && rope.rotary_dim % 2 == 0 && rope.rotary_dim <= head_dim);
 	const uint32_t flags = (rope.neox ? kRopeNeox : 0) | (norm.q ? kRopeNormQ : 0) | (norm.k ? kRopeNormK : 0);
-	const bool by_four =
-	    rope_by_four(head_dim, rope.rotary_dim, rope.neox) && aligned16({q, k, v, rope.table, norm.q, norm.k});
-	Pipeline& p = pipeline(choose_rope_store(caps(), by_four, head_dim, flags));
+	const bool vec4_aligned =
+	    rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) && aligned16({q, k, v, rope.table, norm.q, norm.k});
+	Pipeline& p = pipeline(choose_rope_store(caps(), vec4_aligned, head_dim, flags));
 	const uint32_t across = std::min(rows, kMostRows);
 	const RopeStorePush push{.n_heads = n_heads,
 	                         .n_kv_heads = n_kv_heads,
@@ -34,9 +34,9 @@ void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, con
 	                         .row_stride = across,
 	                         .eps = norm.eps};
 	const Bind binds[] = {bind(q),      bind(dst.k),  bind(dst.v),  bind(k), bind(v), bind(rope.table),
-	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: how rope_store4 reads q
+	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: how rope_store_vec4 reads q
 	rec_.dispatch(
-	    p, push, std::span(binds).first(by_four ? 10 : 9),
+	    p, push, std::span(binds).first(vec4_aligned ? 10 : 9),
 	    {across, n_heads + 2 * n_kv_heads, ceil_div(rows, kMostRows)},
 	    {.label = "rope_store", .bytes = 8.0 * double(q.elements()) + 6.0 * double(k.elements() + v.elements())});
 }

@@ -46,7 +46,7 @@ struct Spans {
 
 size_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, uint32_t(w.row_elements())); }
 
-uint64_t weight_range(const Caps& c) { return soft(c) ? c.texel_range : c.range; }
+uint64_t weight_range(const Caps& c) { return reads_texels(c) ? c.texel_range : c.range; }
 
 // Whether all of them can be bound at once; with SwiGLU only the first has an out.
 bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
@@ -151,7 +151,7 @@ void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogu
 }
 
 bool VulkanBackend::norms_in_matmul(std::span<const Proj> projs, const View& x, const View& w, bool decode) const {
-	const auto fits = [&](const Proj& p) { return norms_x(caps(), p.w.type); };
+	const auto fits = [&](const Proj& p) { return fuses_norm(caps(), p.w.type); };
 	return decode && std::ranges::all_of(projs, fits) && aligned16({x, w});
 }
 
@@ -167,7 +167,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 	const Caps& c = caps();
 	const View x = in.x;
 	uint32_t most = UINT32_MAX;
-	if (decode && !soft(c))
+	if (decode && !reads_texels(c))
 		for (const Proj& p : projs) most = std::min(most, matvec_tokens(c, p.w.type));
 	if (x.shape[0] > most) { // a row's bits are those of any smaller step
 		for (uint32_t first = 0; first < x.shape[0]; first += most) {

@@ -7,7 +7,7 @@
 // take 20 bytes of shared memory per token, query and run; then lanes scale what they decode.
 //
 // Weights pass between lanes through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
-// Software drivers have kernels of their own: soft/attend.glsl.
+// Software drivers have kernels of their own: texel/attend.glsl.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM,
 // declares q, v_codes and, for packed V, V_DOT (with INT8, lib/dot.glsl and lib/dot_memory.glsl come first), V_BOOK,

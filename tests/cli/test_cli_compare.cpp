@@ -124,7 +124,7 @@ TEST_CASE("compare: a fault in one shader turns its operation red, and the exit 
           doctest::test_suite("lavapipe")) {
 	if (no_lavapipe()) return;
 	const TempFolder folder, shaders;
-	make_faulty_shaders(shaders.path, "soft_rmsnorm.spv"); // what software drivers are given
+	make_faulty_shaders(shaders.path, "texel_rmsnorm.spv"); // what software drivers are given
 	RunSpec s = compare_args(folder.path, {"--stages", "ops,tokens"});
 	s.env = {{"KVRUN_SHADERS", shaders.path.string()}};
 	const Ran r = run_program(s);

@@ -172,7 +172,7 @@ def kind_shader(r, folder):
         data += b"".join(struct.pack("<I", r.choice([0, 1, 2, 3, r.randrange(9), 0xFFFFFFFF])) for _ in range(max(n - 1, 0)))
     shaders = os.path.join(folder, "spv")
     os.makedirs(shaders)
-    for name in ("embed", "rmsnorm", "soft_rmsnorm"):
+    for name in ("embed", "rmsnorm", "texel_rmsnorm"):
         write(shaders, name + ".spv", data[:r.randrange(len(data) + 1)])
     return [(["run", "-m", os.path.join(TINY, "llama.gguf"), "--device", "0", "-p", "a", "-n", "1"],
              {"KVRUN_SHADERS": shaders, "KVRUN_CACHE_DIR": "off"}, b"")]

@@ -24,7 +24,7 @@ layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 #define Q_AT 1
 #define LSE_AT 3
 #define ROWS_AT 4
-#include "soft/score.glsl"
+#include "texel/score.glsl"
 
 uint key_at[4]; // piece where each token of the quad begins
 

@@ -28,7 +28,7 @@ layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
 #define Q_AT 1
 #define LSE_AT 3
 #define ROWS_AT 4
-#include "soft/score.glsl"
+#include "texel/score.glsl"
 
 const uint PAGE_QUADS = PAGE / 4;
 uint key_at = 0; // piece with the quad's first word

@@ -3,11 +3,13 @@
 // dims     as there; HEAD_DIM and rotary_dim are multiples of 4, of 8 where pairs are (i, i + rotary_dim / 2)
 // bindings as there, and 9: q once more, for reading
 // grid     as there
+// builds   storage buffers; TEXELS: for software drivers
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
 #include "shared/spec.h"
 #include "lib/numeric.glsl"
+#include "lib/input.glsl"
 
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 #include "lib/reduce.glsl"
@@ -19,27 +21,27 @@ layout(set = 0, binding = 0) writeonly buffer Q { vec4 q[]; };
 layout(set = 0, binding = 1) writeonly buffer KDst { uint k_dst[]; }; // k_dst and v_dst may be one pool
 layout(set = 0, binding = 2) writeonly buffer VDst { uint v_dst[]; };
 layout(set = 0, binding = 6) restrict readonly buffer At { uint at_word[]; };
-layout(set = 0, binding = 3) restrict readonly buffer K { vec4 k[]; };
-layout(set = 0, binding = 4) restrict readonly buffer V { vec4 v[]; };
-layout(set = 0, binding = 5) restrict readonly buffer Table { vec4 table[]; };
-layout(set = 0, binding = 7) restrict readonly buffer NormQ { vec4 norm_q[]; };
-layout(set = 0, binding = 8) restrict readonly buffer NormK { vec4 norm_k[]; };
-layout(set = 0, binding = 9) readonly buffer QIn { vec4 q_in[]; };
+INPUT(3, restrict readonly, K, k);
+INPUT(4, restrict readonly, V, v);
+INPUT(5, restrict readonly, Table, table);
+INPUT(7, restrict readonly, NormQ, norm_q);
+INPUT(8, restrict readonly, NormK, norm_k);
+INPUT(9, readonly, QIn, q_in);
 
 const uint QUADS = HEAD_DIM / 4u;
 const bool NEOX = (FLAGS & 1u) != 0u;
 
 // Four channels before rotation, head norm included.
 vec4 plain(bool is_q, uint from, uint c, float scale) {
-	const vec4 x = is_q ? q_in[KV_AT(9) / 4u + from + c] : k[KV_AT(3) / 4u + from + c];
+	const vec4 x = is_q ? VEC4_AT(q_in, KV_AT(9) / 4u + from + c) : VEC4_AT(k, KV_AT(3) / 4u + from + c);
 	if ((FLAGS & (is_q ? 2u : 4u)) == 0u) return x;
-	return x * scale * (is_q ? norm_q[KV_AT(7) / 4u + c] : norm_k[KV_AT(8) / 4u + c]);
+	return x * scale * (is_q ? VEC4_AT(norm_q, KV_AT(7) / 4u + c) : VEC4_AT(norm_k, KV_AT(8) / 4u + c));
 }
 float head_scale(bool is_q, uint from) {
 	if ((FLAGS & (is_q ? 2u : 4u)) == 0u) return 1.0;
 	vec4 squares = vec4(0.0);
 	for (uint c = gl_LocalInvocationID.x; c < QUADS; c += gl_WorkGroupSize.x) {
-		const vec4 x = is_q ? q_in[KV_AT(9) / 4u + from + c] : k[KV_AT(3) / 4u + from + c];
+		const vec4 x = is_q ? VEC4_AT(q_in, KV_AT(9) / 4u + from + c) : VEC4_AT(k, KV_AT(3) / 4u + from + c);
 		squares += x * x;
 	}
 	return 1.0 / sqrt(workgroup_sum(dot(squares, vec4(1.0))) / float(HEAD_DIM) + p.eps);
@@ -49,14 +51,14 @@ float head_scale(bool is_q, uint from) {
 void turn_halves(bool is_q, uint row, uint from, uint c, float scale, out vec4 low, out vec4 high) {
 	const uint half_quads = p.rotary_dim / 8u, at = KV_AT(5) / 4u + (row * half_quads + c) * 2u;
 	const vec4 x = plain(is_q, from, c, scale), y = plain(is_q, from, c + half_quads, scale);
-	const vec4 first = table[at], second = table[at + 1u]; // cos, sin, cos, sin
+	const vec4 first = VEC4_AT(table, at), second = VEC4_AT(table, at + 1u); // cos, sin, cos, sin
 	const vec4 cos4 = vec4(first.xz, second.xz), sin4 = vec4(first.yw, second.yw);
 	low = x * cos4 - y * sin4;
 	high = x * sin4 + y * cos4;
 }
 // Quad c (two neighbouring pairs) after rotation.
 vec4 turn_neighbours(bool is_q, uint row, uint from, uint c, float scale) {
-	const vec4 x = plain(is_q, from, c, scale), t = table[KV_AT(5) / 4u + row * (p.rotary_dim / 4u) + c];
+	const vec4 x = plain(is_q, from, c, scale), t = VEC4_AT(table, KV_AT(5) / 4u + row * (p.rotary_dim / 4u) + c);
 	return vec4(x.x * t.x - x.y * t.y, x.x * t.y + x.y * t.x, x.z * t.z - x.w * t.w, x.z * t.w + x.w * t.z);
 }
 
@@ -105,7 +107,7 @@ void main() {
 		return;
 	}
 	for (uint c = gl_LocalInvocationID.x; c < QUADS; c += gl_WorkGroupSize.x) {
-		const vec4 x = v[KV_AT(4) / 4u + from + c];
+		const vec4 x = VEC4_AT(v, KV_AT(4) / 4u + from + c);
 		v_dst[KV_AT(2) + to + 2u * c] = f16_pack(x.x, x.y);
 		v_dst[KV_AT(2) + to + 2u * c + 1u] = f16_pack(x.z, x.w);
 	}

@@ -75,12 +75,11 @@ uint query_at(uint j) {
 }
 const uint PAGE_QUADS = PAGE / 4;
 const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
-const uint SCALED = K_CHANNEL ? TILE_PAGES * QUERIES * (HEAD_DIM / 4) : 0; // 16-byte pieces
 void queries_fit(uint c);
 
-#include "soft/attend.glsl"
+#include "texel/attend.glsl"
 
-#include "soft/keys.glsl"
+#include "texel/keys.glsl"
 
 // Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
 uint largest_word(const bool norms, uint n) {

@@ -1,9 +1,9 @@
-// Scores of tokens in pages of any key format: what soft/attend.comp and soft/weigh.comp share.
+// Scores of tokens in pages of any key format: what texel/attend.comp and texel/weigh.comp share.
 //
 // K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per tile. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries.
-// After soft/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at, kv_head, and bindings
+// After texel/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at, kv_head, and bindings
 // k_codes (2), k_params (6), balance.
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
 const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together

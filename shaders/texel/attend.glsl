@@ -1,4 +1,4 @@
-// Online softmax over tiles of tokens, and the weighted sum of V: what soft/attend.comp and soft/attend_prompt.comp share.
+// Online softmax over tiles of tokens, and the weighted sum of V: what texel/attend.comp and texel/attend_prompt.comp share.
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
 // (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
@@ -8,12 +8,12 @@
 // The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an order
 // of magnitude slower; weights pass between lanes by shuffles.
 //
-// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALED, V_BITS, V_GROUP, V_NORM, declares q, v_codes
+// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, V_BITS, V_GROUP, V_NORM, declares q, v_codes
 // and, for packed V, V_BOOK, V_BYTES, v_params, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs from
 //                                   lane to lane
-#include "soft/queries.glsl"
+#include "texel/queries.glsl"
 #include "lib/no_token.glsl"
 #include "lib/pieces.glsl"
 

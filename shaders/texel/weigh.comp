@@ -40,8 +40,8 @@ uint query_at(uint j) { return query_base + min(j, heads_here - 1) * (HEAD_DIM /
 const uint PAGE_QUADS = PAGE / 4;
 void queries_fit(uint c);
 
-#include "soft/queries.glsl"
-#include "soft/keys.glsl"
+#include "texel/queries.glsl"
+#include "texel/keys.glsl"
 
 void main() {
 	kv_head = gl_WorkGroupID.y;

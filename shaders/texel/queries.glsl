@@ -1,4 +1,4 @@
-// The queries of a workgroup, scores of quads of keys, and reductions: what soft/attend.glsl and soft/weigh.comp share.
+// The queries of a workgroup, scores of quads of keys, and reductions: what texel/attend.glsl and texel/weigh.comp share.
 //
 // The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an order
 // of magnitude slower; queries pass between lanes by shuffles.
@@ -15,7 +15,7 @@
 #define LOAD4(name, i) texelFetch(name, int(i))
 #define LOAD_WORD(name, i) word_of(LOAD4(name, (i) / 4u), i)
 #define LANE gl_SubgroupInvocationID
-#include "soft/codes.glsl"
+#include "texel/codes.glsl"
 #include "lib/halves.glsl"
 #include "lib/book.glsl"
 
