@@ -24,11 +24,9 @@
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
 // rotated values is rotated back.
-// FLAGS: 1 K has its parameters per channel; 2 V has channel factors; 4 queries are divided by balance; 8 K, 16 V have
-// norms and codes of a codebook; 32 K, 64 V are rotated; 128 K's, 256 V's parameters are bytes; 512 K has means.
-// Builds: INT8 takes integer dot products of K (FLAGS 1024) or V (2048) with queries and weights rounded to int8
-// (lib/keys_dot.glsl, lib/values_dot.glsl). FLAGS there: 4096 a conversion to float costs more than an addition; 8192 there
-// are registers for keys that are loaded ahead.
+// FLAGS: ATTEND_*.
+// Builds: INT8 takes integer dot products of K or V (ATTEND_K_DOT, ATTEND_V_DOT) with queries and weights rounded to
+// int8: lib/keys_dot.glsl, lib/values_dot.glsl.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
@@ -53,13 +51,13 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const bool K_BOOK = (FLAGS & 8u) != 0u, V_BOOK = (FLAGS & 16u) != 0u, K_ROTATE = (FLAGS & 32u) != 0u;
-const bool V_ROTATE = (FLAGS & 64u) != 0u, K_BYTES = (FLAGS & 128u) != 0u, V_BYTES = (FLAGS & 256u) != 0u;
-const bool K_MEAN = (FLAGS & 512u) != 0u;
-const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u && !K_BOOK;
-const bool V_NORM = (FLAGS & 2u) != 0u && V_BITS < 16u, BALANCE = (FLAGS & 4u) != 0u;
+const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u, K_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
+const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
+const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u;
+const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u && !K_BOOK;
+const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u && V_BITS < 16u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 #ifdef INT8
-const bool K_DOT = (FLAGS & 1024u) != 0u, V_DOT = (FLAGS & 2048u) != 0u;
+const bool K_DOT = (FLAGS & ATTEND_K_DOT) != 0u, V_DOT = (FLAGS & ATTEND_V_DOT) != 0u;
 #else
 const bool K_DOT = false, V_DOT = false;
 #endif

@@ -33,10 +33,10 @@ layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
-const bool K_BOOK = (FLAGS & 8u) != 0u, V_BOOK = (FLAGS & 16u) != 0u, Q_ROTATE = (FLAGS & 32u) != 0u;
-const bool V_ROTATE = (FLAGS & 64u) != 0u, K_BYTES = (FLAGS & 128u) != 0u, V_BYTES = (FLAGS & 256u) != 0u;
-const bool K_MEAN = (FLAGS & 512u) != 0u, K_CHANNEL = (FLAGS & 1u) != 0u;
-const bool V_NORM = (FLAGS & 2u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
+const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u, Q_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
+const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
+const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u, K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u;
+const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };

@@ -6,7 +6,7 @@
 //   0        result    (T, n_heads, HEAD_DIM) f32, written
 //   1        parts     (n_parts, n_heads, HEAD_DIM + 2) f32: sum of weight * value, maximum score, sum of weights
 //   2        row_parts (T, 2) u32: first part, parts of a row
-//   3        lse       (T, n_heads) f32, written: log sum exp of a row's scores; only with FLAGS & 1
+//   3        lse       (T, n_heads) f32, written: log sum exp of a row's scores; only with MERGE_LSE
 //
 // Grid: x = head, y = row. A lane owns two channels of every SLICES-th part, and has up to 8 parts in flight; slices are
 // added in order at the end. Rows of at most MERGE_FEW parts are added in index order, as attend.comp does.
@@ -29,7 +29,7 @@ layout(std430, binding = 3) writeonly restrict buffer Lse { float lse[]; };
 #include "lib/merge.glsl"
 #include "lib/reduce.glsl"
 
-const bool WANTS_LSE = (FLAGS & 1u) != 0u;
+const bool WANTS_LSE = (FLAGS & MERGE_LSE) != 0u;
 const uint ROW_LANES = PAIRS < LOCAL_X ? PAIRS : LOCAL_X; // side by side
 const uint SLICES = LOCAL_X / ROW_LANES;
 const uint AHEAD = 8;

@@ -1,8 +1,8 @@
 // Prompt attention: rows over the keys and values of their own prompt, causal; scores are never in memory.
 //
 //   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),  t <= first + row
-// With FLAGS & 1 the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
-// With FLAGS & 2 lse gets max + log(sum_t w_t).
+// With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
+// With PROMPT_LSE, lse gets max + log(sum_t w_t).
 // Tiles of tokens start at multiples of 4 * LOCAL_X from token 0 and a tile of which a row sees nothing changes nothing
 // of it, so a row's bits do not depend on how the prompt is cut.
 //
@@ -11,8 +11,8 @@
 //   1        q         (T, n_heads, HEAD_DIM) f32
 //   2        k_codes   (n_kv_heads, t_cap, HEAD_DIM) f16
 //   3        v_codes   (n_kv_heads, t_cap, HEAD_DIM) f16
-//   4        row_parts (T, 2) u32: first part, parts of a row; unused without FLAGS & 1
-//   5        lse       (T, n_heads) f32, written; unused without FLAGS & 2
+//   4        row_parts (T, 2) u32: first part, parts of a row; unused without PROMPT_STATE
+//   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two).
@@ -101,7 +101,7 @@ void main() {
 	}
 	state_finish();
 
-	const bool partial = (FLAGS & 1) != 0;
+	const bool partial = (FLAGS & PROMPT_STATE) != 0;
 	const uint stride = partial ? HEAD_DIM + 2 : HEAD_DIM; // of a head in the result
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
@@ -117,7 +117,7 @@ void main() {
 				[[unroll]] for (uint i = 0; i < 8; i++)
 					result[result_at + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4] * factor;
 		}
-		if ((FLAGS & 2) != 0 && mine && LANE == 0) lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = top[j] + log(total[j]);
+		if ((FLAGS & PROMPT_LSE) != 0 && mine && LANE == 0) lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = top[j] + log(total[j]);
 		if (partial && mine && LANE == 0) {
 			result[result_at + HEAD_DIM] = top[j];
 			result[result_at + HEAD_DIM + 1] = total[j];

@@ -30,7 +30,7 @@ layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
-const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & 1u) != 0u;
+const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
@@ -75,7 +75,7 @@ uint head_at(uint j) { // of its result
 }
 void query_done(uint j, float top, float total) {
 	if (!is_query(j)) return;
-	if ((FLAGS & 2u) != 0u) lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] = top + log(total);
+	if ((FLAGS & PROMPT_LSE) != 0u) lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] = top + log(total);
 	if (!PARTIAL) return;
 	const uint to = head_at(j) + HEAD_DIM;
 	result[to] = top;

@@ -2,8 +2,8 @@
 // sqrt(max |x|) (ZipCache Algorithm 1).
 //
 //   0 words pool words, written | 1 k, 2 v (n_kv_heads, t_cap, head_dim) f16 as words | 3 sources (n) u32 rows of k, v
-//   4 work (n_work, 6) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with FLAGS 2
-// Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.  FLAGS: 2 keys are multiplied by the balancer.
+//   4 work (n_work, 6) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with PACK_K_BALANCE
+// Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.  FLAGS: PACK_K_BALANCE.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -38,7 +38,7 @@ void main() {
 	const uint src = KV_AT(3) + work[item], n = work[item + 1], head = work[item + 2], k_at = work[item + 3], v_at = work[item + 4];
 	if (head != ~0u && head != h) return; // of another head; the same for the whole workgroup
 	vec2 by = vec2(1);
-	if ((FLAGS & 2u) != 0) by = unpackHalf2x16(balance[KV_AT(5) + work[item + 5] + h * pairs + pair]);
+	if ((FLAGS & PACK_K_BALANCE) != 0) by = unpackHalf2x16(balance[KV_AT(5) + work[item + 5] + h * pairs + pair]);
 	vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38), most = vec2(0);
 	for (uint first = i / 32; first < n; first += SLICES * AHEAD) {
 		uint at[AHEAD];

@@ -1,10 +1,9 @@
 // f16 keys -> codes with (scale, zero) per channel: of one whole page, or the parameters a block already holds.
 //
 //   0 codes pool words, [kv head][word][token] in a page, written | 1 params pool words, [kv head][channel], written;
-//   read instead with FLAGS 1, bytes with FLAGS 4 | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
-//   4 work (n_work, 10) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with FLAGS 2
-// Grid: x = work item, y = kv head.  FLAGS: 1 parameters are there, 2 keys are multiplied by the balancer,
-// 4 parameters are bytes.
+//   read instead with PACK_K_BLOCK, bytes with PACK_K_BYTES | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
+//   4 work (n_work, 10) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with PACK_K_BALANCE
+// Grid: x = work item, y = kv head.  FLAGS: PACK_K_*.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
@@ -24,7 +23,7 @@ layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; }
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
-const bool BYTES = (FLAGS & 4u) != 0;
+const bool BYTES = (FLAGS & PACK_K_BYTES) != 0;
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
 const uint PAIRS = HEAD_DIM / 2, WORDS = LOW_WORDS + (BITS == 3 ? (HEAD_DIM + 31) / 32 : 0);
 shared vec2 plain_s[HEAD_DIM]; // (scale, zero) codes are computed with
@@ -60,9 +59,9 @@ void main() {
 	const bool mine = head == ~0u || head == h;
 	for (uint i = gl_LocalInvocationIndex; i < PAIRS; i += 64) {
 		factor_s[i] = vec2(1);
-		if ((FLAGS & 2u) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + work[item + 9] + h * PAIRS + i]);
+		if ((FLAGS & PACK_K_BALANCE) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + work[item + 9] + h * PAIRS + i]);
 		vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38);
-		if ((FLAGS & 1u) == 0) {
+		if ((FLAGS & PACK_K_BLOCK) == 0) {
 			for (uint t = 0; t < n; t++) {
 				const vec2 x = key(h, sources[src + t], i);
 				lo = min(lo, x), hi = max(hi, x);
@@ -70,7 +69,7 @@ void main() {
 		}
 		for (uint c = 0; c < 2; c++) {
 			const uint at = params_at + kv_channel_param(h, 2 * i + c, HEAD_DIM);
-			if ((FLAGS & 1u) != 0) plain_s[2 * i + c] = unpackHalf2x16(params[at]);
+			if ((FLAGS & PACK_K_BLOCK) != 0) plain_s[2 * i + c] = unpackHalf2x16(params[at]);
 			else {
 				plain_s[2 * i + c] = plain_params(c == 0 ? lo.x : lo.y, c == 0 ? hi.x : hi.y, BITS);
 				const uint word = param_word(plain_s[2 * i + c], BITS, p.zero_shift, p.scale_factor);

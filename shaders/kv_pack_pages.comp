@@ -5,7 +5,7 @@
 //
 //   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words, written
 //   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x | 4 work (n_work, 10) u32, PackWork
-// Grid: x = work item, y = kv head.  FLAGS: 1 values, 2 means, 4 rotation, 8 norms are bytes. n is PAGE.
+// Grid: x = work item, y = kv head.  FLAGS: PACK_P_*. n is PAGE.
 // A workgroup takes TILE tokens at a time through the rotation; then a lane owns a token.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -26,7 +26,7 @@ layout(std430, binding = 2) readonly restrict buffer X { uint x[]; };
 layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 
-const bool VALUES = (FLAGS & 1u) != 0, MEAN = (FLAGS & 2u) != 0, ROTATE = (FLAGS & 4u) != 0, BYTES = (FLAGS & 8u) != 0;
+const bool VALUES = (FLAGS & PACK_P_VALUES) != 0, MEAN = (FLAGS & PACK_P_MEANS) != 0, ROTATE = (FLAGS & PACK_P_ROTATE) != 0, BYTES = (FLAGS & PACK_P_BYTES) != 0;
 const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, TILE = 2048 / HEAD_DIM, ROW = HEAD_DIM + 1; // odd: lanes' tokens lie in different banks
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, PER_WORD = 32 / LOW_BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32;
 shared float y_s[TILE * ROW];

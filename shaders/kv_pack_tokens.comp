@@ -2,9 +2,9 @@
 //
 //   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
 //   [run][token], written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
-//   4 work (n_work, 10) u32, PackWork | 5 norm f16 as words: FLAGS 2 balancers (n_kv_heads, HEAD_DIM), keys are multiplied;
-//   FLAGS 4 pool words with channel factors, values are divided
-// Grid: x = LOCAL_X (token, run) pairs of a work item, y = work item.  FLAGS: 1 values, 2 balancer, 4 factors.
+//   4 work (n_work, 10) u32, PackWork | 5 norm f16 as words: PACK_T_BALANCE: balancers (n_kv_heads, HEAD_DIM), keys are multiplied;
+//   PACK_T_FACTORS: pool words with channel factors, values are divided
+// Grid: x = LOCAL_X (token, run) pairs of a work item, y = work item.  FLAGS: PACK_T_*.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
@@ -25,7 +25,7 @@ layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; }
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 layout(std430, binding = 5) readonly buffer Norm { uint norm[]; };
 
-const bool VALUES = (FLAGS & 1u) != 0;
+const bool VALUES = (FLAGS & PACK_T_VALUES) != 0;
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
 const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / LOW_BITS;
 uint norm_at = 0;
@@ -33,8 +33,8 @@ uint norm_at = 0;
 // Channels 2 pair, 2 pair + 1 counted over all heads of one token.
 vec2 value(uint row, uint pair) {
 	vec2 v = unpackHalf2x16(x[KV_AT(2) + (pair / PAIRS * p.t_cap + row) * PAIRS + pair % PAIRS]);
-	if ((FLAGS & 2u) != 0) v *= unpackHalf2x16(norm[norm_at + pair]);
-	if ((FLAGS & 4u) != 0) {
+	if ((FLAGS & PACK_T_BALANCE) != 0) v *= unpackHalf2x16(norm[norm_at + pair]);
+	if ((FLAGS & PACK_T_FACTORS) != 0) {
 		const vec2 f = unpackHalf2x16(norm[norm_at + pair]);
 		v = vec2(exact_divide(v.x, f.x), exact_divide(v.y, f.y));
 	}

@@ -6,7 +6,7 @@
 // workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS / 16
 // tokens in registers. Shared memory: 32 k of 64 rows and of COLS tokens, at most 16 KiB. While a tile is multiplied the
 // next one is on its way to registers. An output's sum runs over k in order, whatever T and COLS are: same bits.
-// FLAGS: MATMUL_* epilogue; 4: cols is no multiple of 32.
+// FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

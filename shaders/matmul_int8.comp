@@ -7,7 +7,7 @@
 // workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS / 16
 // tokens. Shared memory: a block of 64 rows and of COLS tokens with their scales, at most 5120 bytes; the next one is on its
 // way to registers meanwhile. An output's sum runs over blocks in order, whatever T and COLS are: same bits.
-// FLAGS: MATMUL_* epilogue.
+// FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -8,7 +8,7 @@
 // halves of padding each, and M x N floats per subgroup for the epilogue.
 // M, N, K: a shape that the device has for f16 x f16 + f32. K_B has K's value and another id, by which the build tells the
 // two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of KHR_cooperative_matrix).
-// FLAGS: MATMUL_* epilogue; 4: cols is no multiple of 32.
+// FLAGS: MATMUL_*.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require

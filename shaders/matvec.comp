@@ -6,7 +6,7 @@
 // LANES lanes share ROWS rows: a lane takes units of 16 elements LANES apart, so a row is read in consecutive 16-byte
 // pieces (8-bit codes) and x once per ROWS rows. LANES is a subgroup, or 32 lanes and shared memory without them.
 // COLS = T <= 8. An output's sum depends on LANES only: not on T, on ROWS or on neighbouring rows.
-// FLAGS: MATMUL_* epilogue; 4: cols is no multiple of 32; 8: NORM.
+// FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -6,7 +6,7 @@
 // 0 out | 1 w | 2 x | 3 bias | 4 norm; arguments as for matvec.comp, cols a multiple of 32.
 // A workgroup rounds CHUNK blocks of each row of x into shared memory; a subgroup then multiplies ROWS rows with them, a lane a
 // block at a time. An output's sum depends on SUBGROUP and LOCAL_X only: not on T, on ROWS or on neighbouring rows.
-// FLAGS: MATMUL_* epilogue; 8: NORM.
+// FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -4,7 +4,7 @@
 // dims     q (T, n_heads, head_dim), k, v (T, n_kv_heads, head_dim) f32; table (T, rotary_dim / 2, 2): cos, sin;
 //          at (T, n_kv_heads, 2) word offsets, ~0: not stored; norm_q, norm_k (head_dim) f32
 // grid     one workgroup per (row, head): row = x + z * row_stride; y: q heads, then k heads, then v heads
-// FLAGS    1 pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1); 2 norm q; 4 norm k
+// FLAGS    ROPE_*
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
@@ -30,16 +30,16 @@ layout(set = 0, binding = 8) restrict readonly buffer NormK { float norm_k[]; };
 // Value of channel c before rotation, head norm included.
 float plain_q(uint from, uint c, float scale) {
 	const float x = q[KV_AT(0) + from + c];
-	return (FLAGS & 2u) != 0u ? x * scale * norm_q[KV_AT(7) + c] : x;
+	return (FLAGS & ROPE_NORM_Q) != 0u ? x * scale * norm_q[KV_AT(7) + c] : x;
 }
 float plain_k(uint from, uint c, float scale) {
 	const float x = k[KV_AT(3) + from + c];
-	return (FLAGS & 4u) != 0u ? x * scale * norm_k[KV_AT(8) + c] : x;
+	return (FLAGS & ROPE_NORM_K) != 0u ? x * scale * norm_k[KV_AT(8) + c] : x;
 }
 float norm_scale(float squares) { return 1.0 / sqrt(workgroup_sum(squares) / float(HEAD_DIM) + p.eps); }
 
 // Pair i of the rotated channels: its two channels, and cos, sin.
-uvec2 pair_channels(uint i) { return (FLAGS & 1u) != 0u ? uvec2(i, i + p.rotary_dim / 2u) : uvec2(2u * i, 2u * i + 1u); }
+uvec2 pair_channels(uint i) { return (FLAGS & ROPE_NEOX) != 0u ? uvec2(i, i + p.rotary_dim / 2u) : uvec2(2u * i, 2u * i + 1u); }
 vec2 pair_turn(uint row, uint i) {
 	const uint at = KV_AT(5) + (row * (p.rotary_dim / 2u) + i) * 2u;
 	return vec2(table[at], table[at + 1u]);
@@ -47,7 +47,7 @@ vec2 pair_turn(uint row, uint i) {
 float rotated_k(uint row, uint from, uint c, float scale) {
 	if (c >= p.rotary_dim) return plain_k(from, c, scale);
 	const uint half_dim = p.rotary_dim / 2u;
-	const bool neox = (FLAGS & 1u) != 0u, second = neox ? c >= half_dim : (c & 1u) != 0u;
+	const bool neox = (FLAGS & ROPE_NEOX) != 0u, second = neox ? c >= half_dim : (c & 1u) != 0u;
 	const uint i = neox ? (second ? c - half_dim : c) : c / 2u;
 	const uvec2 ch = pair_channels(i);
 	const vec2 turn = pair_turn(row, i);
@@ -58,7 +58,7 @@ float rotated_k(uint row, uint from, uint c, float scale) {
 // In place: an invocation takes whole pairs, and the reduction before has read everything it needs.
 void store_q(uint row, uint from) {
 	float scale = 1.0;
-	if ((FLAGS & 2u) != 0u) {
+	if ((FLAGS & ROPE_NORM_Q) != 0u) {
 		float squares = 0.0;
 		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) squares += q[KV_AT(0) + from + c] * q[KV_AT(0) + from + c];
 		scale = norm_scale(squares);
@@ -76,7 +76,7 @@ void store_q(uint row, uint from) {
 
 void store_k(uint row, uint from, uint to) {
 	float scale = 1.0;
-	if ((FLAGS & 4u) != 0u) {
+	if ((FLAGS & ROPE_NORM_K) != 0u) {
 		float squares = 0.0;
 		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) squares += k[KV_AT(3) + from + c] * k[KV_AT(3) + from + c];
 		scale = norm_scale(squares);

@@ -14,7 +14,7 @@
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 #include "lib/reduce.glsl"
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 64u;
-layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0u; // 1: pairs are (i, i + rotary_dim / 2); 2 norm q; 4 norm k
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0u;
 layout(push_constant) uniform Push { RopeStorePush p; };
 
 layout(set = 0, binding = 0) writeonly buffer Q { vec4 q[]; };
@@ -29,16 +29,16 @@ INPUT(8, restrict readonly, NormK, norm_k);
 INPUT(9, readonly, QIn, q_in);
 
 const uint QUADS = HEAD_DIM / 4u;
-const bool NEOX = (FLAGS & 1u) != 0u;
+const bool NEOX = (FLAGS & ROPE_NEOX) != 0u;
 
 // Four channels before rotation, head norm included.
 vec4 plain(bool is_q, uint from, uint c, float scale) {
 	const vec4 x = is_q ? VEC4_AT(q_in, KV_AT(9) / 4u + from + c) : VEC4_AT(k, KV_AT(3) / 4u + from + c);
-	if ((FLAGS & (is_q ? 2u : 4u)) == 0u) return x;
+	if ((FLAGS & (is_q ? ROPE_NORM_Q : ROPE_NORM_K)) == 0u) return x;
 	return x * scale * (is_q ? VEC4_AT(norm_q, KV_AT(7) / 4u + c) : VEC4_AT(norm_k, KV_AT(8) / 4u + c));
 }
 float head_scale(bool is_q, uint from) {
-	if ((FLAGS & (is_q ? 2u : 4u)) == 0u) return 1.0;
+	if ((FLAGS & (is_q ? ROPE_NORM_Q : ROPE_NORM_K)) == 0u) return 1.0;
 	vec4 squares = vec4(0.0);
 	for (uint c = gl_LocalInvocationID.x; c < QUADS; c += gl_WorkGroupSize.x) {
 		const vec4 x = is_q ? VEC4_AT(q_in, KV_AT(9) / 4u + from + c) : VEC4_AT(k, KV_AT(3) / 4u + from + c);
@@ -85,7 +85,7 @@ void head(bool is_q, uint row, uint from, uint to) {
 			put(is_q, from, to, c, turn_neighbours(is_q, row, from, c, scale));
 		}
 	}
-	if (is_q && (FLAGS & 2u) == 0u) return; // the rest stays as it is
+	if (is_q && (FLAGS & ROPE_NORM_Q) == 0u) return; // the rest stays as it is
 	for (uint c = turned + gl_LocalInvocationID.x; c < QUADS; c += gl_WorkGroupSize.x)
 		put(is_q, from, to, c, plain(is_q, from, c, scale));
 }

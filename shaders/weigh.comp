@@ -10,8 +10,8 @@
 //   5        tables   u32 words: page entries, live bits
 //   6        k_params pool words: (scale, zero) per channel or per token and run of K_GROUP channels
 //   7        balance  u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
-// FLAGS as in attend.comp: 1 K has its parameters per channel; 4 queries are divided by balance; 128 parameters are bytes.
-// Builds: INT8 takes integer dot products of keys (lib/keys_dot.glsl), with FLAGS 1024 and 8192 as in attend.comp.
+// FLAGS: ATTEND_* of keys.
+// Builds: INT8 takes integer dot products of keys (lib/keys_dot.glsl), with ATTEND_K_DOT.
 // Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share the decoding of a
 // key.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
@@ -31,15 +31,15 @@ layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
-const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
+const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
 #ifdef INT8
-const bool K_DOT = (FLAGS & 1024u) != 0u;
+const bool K_DOT = (FLAGS & ATTEND_K_DOT) != 0u;
 const bool V_DOT = false, V_BOOK = false; // lib/dot_memory.glsl asks
 const uint V_GROUP = HEAD_DIM;
 #else
 const bool K_DOT = false;
 #endif
-const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & 128u) != 0u, BALANCE = (FLAGS & 4u) != 0u;
+const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };

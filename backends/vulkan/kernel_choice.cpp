@@ -54,8 +54,6 @@ Choice choose_kv_load() { return {Kernel::kv_load, {{SPEC_LOCAL_X, kLocal}}}; }
 
 namespace {
 
-constexpr uint32_t kTail = 4;        // FLAGS of the kernels: cols is no multiple of 32
-constexpr uint32_t kNorm = 8;        // of matvec kernels: x is normed
 constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
 constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
 constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
@@ -77,7 +75,7 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
 	if (tokens > 1)
 		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
-	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
+	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
 	return {{Kernel::matvec,
 	         {{SPEC_LOCAL_X, kVecLocal},
@@ -103,7 +101,7 @@ uint32_t int8_shared(const Caps& c, uint32_t tokens) {
 MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 take too many registers
 	uint32_t each = wide ? 4 : rows >= 6144 ? 2 : 1;
-	if ((flags & 3) == MATMUL_SWIGLU) each = std::max(each, 2u);
+	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	// Up to 8 rows have a pipeline for each number. More share those for 12 and 16: each takes time to compile.
 	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
 	return {{Kernel::matvec_int8,
@@ -210,10 +208,11 @@ bool uses_matrices(const Caps& c) {
 
 MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm) {
-	const uint32_t flags = epilogue | (cols % 32 ? kTail : 0);
+	const uint32_t flags = epilogue | (cols % 32 ? MATMUL_TAIL : 0);
 	if (reads_texels(c)) return texel_matmul(c, type, rows, tokens, flags);
-	if (decode && projects_in_int8(c, type)) return matvec_int8(c, type, rows, tokens, epilogue | (norm ? kNorm : 0));
-	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? kNorm : 0));
+	if (decode && projects_in_int8(c, type))
+		return matvec_int8(c, type, rows, tokens, epilogue | (norm ? MATMUL_NORM : 0));
+	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? MATMUL_NORM : 0));
 	KV_ASSERT(!norm);
 	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
 	return matmul(multiplies_in_int8(c, type) ? Kernel::matmul_int8 : Kernel::matmul, type, rows, tokens, flags);
@@ -225,19 +224,16 @@ Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundB
 
 namespace {
 
-// FLAGS of attend.comp
-constexpr uint32_t kPerChannel = 1, kFactors = 2, kBalance = 4, kNormsK = 8, kNormsV = 16, kRotatedK = 32,
-                   kRotatedV = 64, kBytesK = 128, kBytesV = 256, kMeans = 512, kDotK = 1024, kDotV = 2048,
-                   kSlowConversion = 4096, kLoadAhead = 8192;
-
 uint32_t attend_flags(const Format& f) {
-	uint32_t flags = f.k.prescale == Prescale::Balance ? kBalance : 0;
+	uint32_t flags = f.k.prescale == Prescale::Balance ? ATTEND_BALANCE : 0;
 	if (packed(f.k))
-		flags |= (f.k.scale == Scale::PerChannel ? kPerChannel : 0) | (f.k.scale == Scale::Codebook ? kNormsK : 0) |
-		         (f.k.rotate ? kRotatedK : 0) | (f.k.param_bits == 8 ? kBytesK : 0) | (f.k.mean ? kMeans : 0);
+		flags |= (f.k.scale == Scale::PerChannel ? ATTEND_K_PER_CHANNEL : 0) |
+		         (f.k.scale == Scale::Codebook ? ATTEND_K_CODEBOOK : 0) | (f.k.rotate ? ATTEND_K_ROTATED : 0) |
+		         (f.k.param_bits == 8 ? ATTEND_K_BYTES : 0) | (f.k.mean ? ATTEND_K_MEANS : 0);
 	if (packed(f.v))
-		flags |= (f.v.prescale == Prescale::SqrtMax ? kFactors : 0) | (f.v.scale == Scale::Codebook ? kNormsV : 0) |
-		         (f.v.rotate ? kRotatedV : 0) | (f.v.param_bits == 8 ? kBytesV : 0);
+		flags |= (f.v.prescale == Prescale::SqrtMax ? ATTEND_V_FACTORS : 0) |
+		         (f.v.scale == Scale::Codebook ? ATTEND_V_CODEBOOK : 0) | (f.v.rotate ? ATTEND_V_ROTATED : 0) |
+		         (f.v.param_bits == 8 ? ATTEND_V_BYTES : 0);
 	return flags;
 }
 // Whether attention takes integer dot products of these keys or values.
@@ -245,8 +241,8 @@ bool multiplies_int8(const Caps& c, const Quant& q) {
 	return attends_in_int8(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Codebook));
 }
 uint32_t dot_flags(const Caps& c, const Format& f) {
-	const uint32_t values = kDotV | (c.vendor == kNvidia ? kSlowConversion : 0);
-	const uint32_t keys = kDotK | (c.vendor == kNvidia ? kLoadAhead : 0);
+	const uint32_t values = ATTEND_V_DOT | (c.vendor == kNvidia ? ATTEND_SLOW_CONVERT : 0);
+	const uint32_t keys = ATTEND_K_DOT | (c.vendor == kNvidia ? ATTEND_LOAD_AHEAD : 0);
 	return (multiplies_int8(c, f.k) ? keys : 0) | (multiplies_int8(c, f.v) ? values : 0);
 }
 // Channels that share parameters; one head where those are of another kind.
@@ -419,10 +415,11 @@ std::vector<SpecValue> texel_score(uint32_t head_dim, uint32_t share, uint32_t n
 	return {{SPEC_LOCAL_X, kQuadLanes}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, heads}, {SPEC_ROWS, rows}};
 }
 
-// FLAGS of all score kernels: shaders/lib/saliency.glsl.
 void add_saliency(Choice& x, Saliency s) {
-	const uint32_t norm = s.key_length == KeyLength::Large ? 2 : s.key_length == KeyLength::Small ? 4 : 0;
-	if (const uint32_t flags = (s.attention ? 0 : 1) | norm) x.spec.push_back({SPEC_FLAGS, flags});
+	const uint32_t length = s.key_length == KeyLength::Large   ? SCORE_KEY_LARGE
+	                        : s.key_length == KeyLength::Small ? SCORE_KEY_SMALL
+	                                                           : 0;
+	if (const uint32_t flags = (s.attention ? 0 : SCORE_COUNT) | length) x.spec.push_back({SPEC_FLAGS, flags});
 }
 
 } // namespace
@@ -495,8 +492,8 @@ Choice choose_pack_tokens(const Caps& c, const Quant& q, uint32_t head_dim, uint
 	         {SPEC_FLAGS, flags}}};
 }
 Choice choose_pack_pages(const Quant& q, bool values, uint32_t head_dim, uint32_t page) {
-	const uint32_t flags = (values ? kPackValues : 0) | (q.mean ? kPackMeans : 0) | (q.rotate ? kPackRotation : 0) |
-	                       (q.param_bits == 8 ? kPackBytes : 0);
+	const uint32_t flags = (values ? PACK_P_VALUES : 0) | (q.mean ? PACK_P_MEANS : 0) | (q.rotate ? PACK_P_ROTATE : 0) |
+	                       (q.param_bits == 8 ? PACK_P_BYTES : 0);
 	return {Kernel::kv_pack_pages,
 	        {{SPEC_HEAD_DIM, head_dim}, {SPEC_K_BITS, q.bits}, {SPEC_PAGE, page}, {SPEC_FLAGS, flags}}};
 }
@@ -508,7 +505,7 @@ Choice choose_kv_block(const Caps& c, uint32_t k_bits, bool balanced) {
 	return {Kernel::kv_block,
 	        {{SPEC_LOCAL_X, wide_local(c)},
 	         {SPEC_K_BITS, std::max(k_bits, 1u)},
-	         {SPEC_FLAGS, balanced ? kPackBalanceKeys : 0}}};
+	         {SPEC_FLAGS, balanced ? PACK_K_BALANCE : 0}}};
 }
 
 } // namespace kvrun::vk

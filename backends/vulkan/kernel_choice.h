@@ -4,6 +4,7 @@
 #include "backends/backend.h"
 #include "backends/vulkan/kernels.h"
 #include "engine/core/round.h"
+#include "shared/flags.h"
 
 namespace kvrun::vk {
 
@@ -22,7 +23,6 @@ constexpr uint32_t kEmbedLocal = 64; // times 16 channels
 Choice choose_embed(DType);
 Choice choose_rmsnorm(const Caps&,
                       bool vec4_aligned); // vec4_aligned: views at multiples of 16 bytes, channels a multiple of 4
-constexpr uint32_t kRopeNeox = 1, kRopeNormQ = 2, kRopeNormK = 4; // FLAGS of rope_store.comp
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);
 Choice choose_kv_store(const Caps&, uint32_t head_dim);
 Choice choose_kv_load();
@@ -68,9 +68,7 @@ bool attend_merges(const Caps&);
 void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
 // share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
 AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt);
-constexpr uint32_t kPromptState = 1, kPromptLse = 2; // FLAGS of attend_prompt.comp
 AttendChoice choose_attend_prompt(const Caps&, uint32_t share, uint32_t head_dim, uint32_t flags);
-constexpr uint32_t kMergeLse = 1; // FLAGS of attend_merge.comp
 Choice choose_attend_merge(const Caps&, uint32_t head_dim, uint32_t flags);
 
 // ---- saliency
@@ -93,9 +91,6 @@ Choice choose_kv_balance(const Caps&);
 
 // ---- packing
 
-constexpr uint32_t kPackBlock = 1, kPackBalanceKeys = 2, kPackByteKeys = 4; // FLAGS of kv_pack_channels, kv_block
-constexpr uint32_t kPackValues = 1, kPackBalance = 2, kPackFactors = 4;     // FLAGS of kv_pack_tokens
-constexpr uint32_t kPackMeans = 2, kPackRotation = 4, kPackBytes = 8;       // FLAGS of kv_pack_pages, with kPackValues
 Choice choose_pack_channels(const Quant&, uint32_t head_dim, uint32_t page, uint32_t flags);
 Choice choose_pack_tokens(const Caps&, const Quant&, uint32_t head_dim, uint32_t page, uint32_t flags);
 Choice choose_pack_pages(const Quant&, bool values, uint32_t head_dim, uint32_t page);

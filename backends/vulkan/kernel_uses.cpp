@@ -24,11 +24,11 @@ void basic_uses(const Caps& c, Uses& out) {
 		add(out, choose_embed(t), dtype_info(t).name);
 	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
 	for (const uint32_t d : kHeadDims) {
-		for (const uint32_t f : {0u, kRopeNeox, kRopeNeox | kRopeNormQ | kRopeNormK})
+		for (const uint32_t f : {0u, ROPE_NEOX, ROPE_NEOX | ROPE_NORM_Q | ROPE_NORM_K})
 			for (const bool vec4_aligned : {false, true})
 				add(out, choose_rope_store(c, vec4_aligned, d, f),
-				    fmt::format("head_dim {}{}{}", d, f & kRopeNeox ? ", neox" : "",
-				                f & kRopeNormQ ? ", head norm" : ""));
+				    fmt::format("head_dim {}{}{}", d, f & ROPE_NEOX ? ", neox" : "",
+				                f & ROPE_NORM_Q ? ", head norm" : ""));
 		add(out, choose_kv_store(c, d), fmt::format("head_dim {}", d));
 	}
 	add(out, choose_kv_load(), "");
@@ -133,26 +133,26 @@ void attend_uses(const Caps& c, Uses& out) {
 				add(out, choose_weigh(c, u.fmt.k, d, share, u.page),
 				    fmt::format("head_dim {}, {} heads, K {}, pages of {}", d, share, quant_text(u.fmt.k), u.page));
 			}
-			const std::pair<uint32_t, const char*> ways[] = {{0, ""}, {kPromptState, ", state"}, {kPromptLse, ", lse"}};
+			const std::pair<uint32_t, const char*> ways[] = {{0, ""}, {PROMPT_STATE, ", state"}, {PROMPT_LSE, ", lse"}};
 			for (const auto& [flags, text] : ways)
 				add(out, choose_attend_prompt(c, share, d, flags),
 				    fmt::format("head_dim {}, {} heads{}", d, share, text));
 		}
 		add(out, choose_attend_merge(c, d, 0), fmt::format("head_dim {}", d));
-		add(out, choose_attend_merge(c, d, kMergeLse), fmt::format("head_dim {}, lse", d));
+		add(out, choose_attend_merge(c, d, MERGE_LSE), fmt::format("head_dim {}, lse", d));
 	}
 	for (const FormatUse& u : all_formats()) use(128, 4, u, false);
 }
 
 void pack_uses(const Caps& c, Uses& out) {
 	const std::pair<uint32_t, const char*> channels[] = {{0, ""},
-	                                                     {kPackBlock, ", in blocks"},
-	                                                     {kPackBalanceKeys, ", balanced"},
-	                                                     {kPackByteKeys, ", parameters in bytes"}};
+	                                                     {PACK_K_BLOCK, ", in blocks"},
+	                                                     {PACK_K_BALANCE, ", balanced"},
+	                                                     {PACK_K_BYTES, ", parameters in bytes"}};
 	const std::pair<uint32_t, const char*> tokens[] = {{0, "keys"},
-	                                                   {kPackBalance, "balanced keys"},
-	                                                   {kPackValues, "values"},
-	                                                   {kPackValues | kPackFactors, "values with factors"}};
+	                                                   {PACK_T_BALANCE, "balanced keys"},
+	                                                   {PACK_T_VALUES, "values"},
+	                                                   {PACK_T_VALUES | PACK_T_FACTORS, "values with factors"}};
 	for (const uint32_t d : {64u, 80u, 96u, 128u})
 		for (const uint8_t bits : kBits)
 			for (const uint32_t page : kPages) {

@@ -84,7 +84,7 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 
 void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvRead& kv) {
 	const uint32_t rows = out.shape[0], n_heads = out.shape[1], head_dim = out.shape[2];
-	Pipeline& p = pipeline(choose_attend_merge(caps(), head_dim, lse ? kMergeLse : 0));
+	Pipeline& p = pipeline(choose_attend_merge(caps(), head_dim, lse ? MERGE_LSE : 0));
 	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads},
 	              {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse ? lse : out)}, {n_heads, rows, 1},
 	              {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
@@ -105,8 +105,8 @@ void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own,
 	constexpr const char* label = "attend_prompt";
 	if (older) attend_pages(label, q, *older, /*prompt=*/true, View());
 	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim,
-	                                              older ? kPromptState
-	                                              : lse ? kPromptLse
+	                                              older ? PROMPT_STATE
+	                                              : lse ? PROMPT_LSE
 	                                                    : 0);
 	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
 	const AttendPromptPush push{.first = own.first,

@@ -21,7 +21,7 @@ void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, con
 	KV_ASSERT(k.shape[0] == rows && v.shape[0] == rows && k.shape[2] == head_dim && v.shape[1] == n_kv_heads &&
 	          v.shape[2] == head_dim);
 	KV_ASSERT(head_dim % 2 == 0 && rope.rotary_dim % 2 == 0 && rope.rotary_dim <= head_dim);
-	const uint32_t flags = (rope.neox ? kRopeNeox : 0) | (norm.q ? kRopeNormQ : 0) | (norm.k ? kRopeNormK : 0);
+	const uint32_t flags = (rope.neox ? ROPE_NEOX : 0) | (norm.q ? ROPE_NORM_Q : 0) | (norm.k ? ROPE_NORM_K : 0);
 	const bool vec4_aligned =
 	    rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) && aligned16({q, k, v, rope.table, norm.q, norm.k});
 	Pipeline& p = pipeline(choose_rope_store(caps(), vec4_aligned, head_dim, flags));
@@ -92,9 +92,9 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work)}, {n_work, n_kv_heads, 1},
 			              {.label = "kv_pack", .bytes = bytes, .continues = continues});
 		} else if (!values && q.scale == Scale::PerChannel) {
-			const uint32_t flags = (a.k_block ? kPackBlock : 0) |
-			                       (q.prescale == Prescale::Balance ? kPackBalanceKeys : 0) |
-			                       (q.param_bits == 8 ? kPackByteKeys : 0);
+			const uint32_t flags = (a.k_block ? PACK_K_BLOCK : 0) |
+			                       (q.prescale == Prescale::Balance ? PACK_K_BALANCE : 0) |
+			                       (q.param_bits == 8 ? PACK_K_BYTES : 0);
 			rec_.dispatch(pipeline(choose_pack_channels(q, head_dim, a.page, flags)), push,
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work), bind(a.balance)},
 			              {n_work, n_kv_heads, 1}, {.label = "kv_pack", .bytes = bytes, .continues = continues});
@@ -106,7 +106,7 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 			const bool factors = values && q.prescale == Prescale::SqrtMax,
 			           balance = !values && q.prescale == Prescale::Balance;
 			const uint32_t flags =
-			    (values ? kPackValues : 0) | (balance ? kPackBalance : 0) | (factors ? kPackFactors : 0);
+			    (values ? PACK_T_VALUES : 0) | (balance ? PACK_T_BALANCE : 0) | (factors ? PACK_T_FACTORS : 0);
 			const Choice how = choose_pack_tokens(caps(), q, head_dim, a.page, flags);
 			const uint64_t pairs = uint64_t(a.page) * n_kv_heads * head_dim / q.group;
 			rec_.dispatch(pipeline(how), push,

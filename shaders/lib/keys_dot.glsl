@@ -13,7 +13,7 @@ const uint K_GROUPS = K_WORDS * K_STEPS;                      // words of 4 chan
 const uint WORD_PIECES = K_STEPS * K_PLANES / 4u;             // 16-byte pieces of a query that a word of codes meets
 const uint PIECE_STEPS = 4u / K_PLANES;
 const uint RUN_WORDS = K_WORDS / K_RUNS;                      // of a run of channels with one scale
-const bool K_AHEAD = (FLAGS & 8192u) != 0u;                   // words are loaded while the ones before are multiplied
+const bool K_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;                   // words are loaded while the ones before are multiplied
 const uint K_MOST = K_BITS != 3u ? 2u : K_AHEAD ? 2u : 1u;    // words that are loaded together: they cost registers
 const uint K_BATCH = RUN_WORDS < K_MOST ? RUN_WORDS : K_MOST;
 const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup stages a page

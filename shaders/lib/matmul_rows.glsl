@@ -1,9 +1,9 @@
 // Which rows a matmul kernel works on and what happens to their sums. The includer declares MatmulPush p, FLAGS, the
 // buffers o (out) and bias, at bindings 0 and 3.
 
-const uint EPILOGUE = FLAGS & 3u;
-const bool TAIL = (FLAGS & 4u) != 0u;
-const bool NORM = (FLAGS & 8u) != 0u; // matvec kernels
+const uint EPILOGUE = FLAGS & MATMUL_EPILOGUE;
+const bool TAIL = (FLAGS & MATMUL_TAIL) != 0u;
+const bool NORM = (FLAGS & MATMUL_NORM) != 0u; // matvec kernels
 
 uint matmul_choose(uint proj, uint a, uint b, uint c) { return proj == 1 ? b : proj == 2 ? c : a; }
 float matmul_silu(float v) { return v / (1.0 + exp(-v)); }

@@ -1,13 +1,12 @@
-// What a scored row gives a token it sees. FLAGS: 1 one, instead of attention; 2 times the length of the token's key; 4 over
-// it.
+// What a scored row gives a token it sees. FLAGS: SCORE_*.
 #ifndef KVRUN_SALIENCY_GLSL
 #define KVRUN_SALIENCY_GLSL
 
-const bool BY_ATTENTION = (FLAGS & 1u) == 0u, BY_NORM = (FLAGS & 6u) != 0u;
+const bool BY_ATTENTION = (FLAGS & SCORE_COUNT) == 0u, BY_NORM = (FLAGS & (SCORE_KEY_LARGE | SCORE_KEY_SMALL)) != 0u;
 
 // For keys whose squares add up to so much.
 vec4 key_weight(vec4 squares) {
-	return (FLAGS & 2u) != 0u ? sqrt(squares) : 1.0 / max(sqrt(squares), vec4(1e-6));
+	return (FLAGS & SCORE_KEY_LARGE) != 0u ? sqrt(squares) : 1.0 / max(sqrt(squares), vec4(1e-6));
 }
 
 #endif

@@ -30,7 +30,7 @@ vec4 step_unit(uint k) {
 
 // Before Hopper, NVIDIA's multiprocessors issue 64 dot products but 16 conversions to float in a cycle. There, sums start from the
 // bits of the float 2^23, so that their bits are those of 2^23 + sum. Elsewhere a conversion costs no more than the subtraction.
-const bool SUM_ABOVE = (FLAGS & 4096u) != 0u;
+const bool SUM_ABOVE = (FLAGS & ATTEND_SLOW_CONVERT) != 0u;
 const float ABOVE = 8388608.0;
 float sum_value(uint x) { return SUM_ABOVE ? uintBitsToFloat(x) - ABOVE : float(x); }
 

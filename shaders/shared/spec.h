@@ -1,13 +1,14 @@
 // Ids of specialization constants: one id, one meaning, in every shader. Read by GLSL and C++.
 #ifndef KVRUN_SPEC_H
 #define KVRUN_SPEC_H
+#include "shared/flags.h"
 #define SPEC_LOCAL_X 0  // workgroup size
 #define SPEC_HEAD_DIM 1 // channels of a head
 #define SPEC_K_BITS 2   // bits of a K code; 16 is f16
 #define SPEC_V_BITS 3
 #define SPEC_K_GROUP 4 // elements per K (scale, zero)
 #define SPEC_V_GROUP 5
-#define SPEC_FLAGS 6     // bits; the shader's head comment says which
+#define SPEC_FLAGS 6     // bits: shared/flags.h
 #define SPEC_PAGE 7      // tokens of a KV page
 #define SPEC_SUBGROUP 8  // subgroup size the pipeline runs with: kernel_choice.cpp says it, or kernels.cpp chooses
 #define SPEC_ROWS 9      // output rows of a workgroup

@@ -7,7 +7,7 @@
 // faster than from a storage buffer, and scattered addresses cost no more than neighbouring ones.
 // workgroup = one subgroup = SUBGROUP * ROWS rows x COLS tokens; x: row tiles, y: token tiles.
 // Requires subgroup shuffle, ROWS even, COLS a power of two. An output's sum runs over k in order, whatever T is.
-// FLAGS: MATMUL_* epilogue; 4: cols is no multiple of 32.
+// FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require

@@ -20,8 +20,8 @@ layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
-const bool K_CHANNEL = (FLAGS & 1u) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & 1u) == 0u && K_BITS < 16u;
-const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & 128u) != 0u, OWN_QUERY = false, BALANCE = (FLAGS & 4u) != 0u;
+const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
+const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, OWN_QUERY = false, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 #define QUERY_PAGES
 
 layout(push_constant) uniform Push { WeighPush p; };

@@ -1,0 +1,57 @@
+// Bits of SPEC_FLAGS, by kernel. Read by GLSL and C++.
+#ifndef KVRUN_FLAGS_H
+#define KVRUN_FLAGS_H
+
+// matmul and matvec kernels; the two lowest bits are an epilogue of push.h, MATMUL_*
+#define MATMUL_EPILOGUE 3u
+#define MATMUL_TAIL 4u // cols is no multiple of 32
+#define MATMUL_NORM 8u // matvec: x is normalised
+
+// rope_store
+#define ROPE_NEOX 1u   // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)
+#define ROPE_NORM_Q 2u // RMS norm of each query head
+#define ROPE_NORM_K 4u // of each key head
+
+// attend kernels over pages, and weigh
+#define ATTEND_K_PER_CHANNEL 1u   // K has its parameters per channel
+#define ATTEND_V_FACTORS 2u       // V has channel factors
+#define ATTEND_BALANCE 4u         // queries are divided by the balancer
+#define ATTEND_K_CODEBOOK 8u      // K has norms, and codes of a codebook
+#define ATTEND_V_CODEBOOK 16u     // V
+#define ATTEND_K_ROTATED 32u      // K is rotated
+#define ATTEND_V_ROTATED 64u      // V
+#define ATTEND_K_BYTES 128u       // K's parameters are bytes
+#define ATTEND_V_BYTES 256u       // V's
+#define ATTEND_K_MEANS 512u       // K has means
+#define ATTEND_K_DOT 1024u        // INT8: integer dot products of K
+#define ATTEND_V_DOT 2048u        // of V
+#define ATTEND_SLOW_CONVERT 4096u // INT8: a conversion to float costs more than an addition
+#define ATTEND_LOAD_AHEAD 8192u   // INT8: there are registers for keys that are loaded ahead
+
+// attend_prompt kernels
+#define PROMPT_STATE 1u // the state goes to the row's last part, instead of the result to out
+#define PROMPT_LSE 2u   // lse is written
+
+#define MERGE_LSE 1u // attend_merge: lse is written
+
+// score kernels
+#define SCORE_COUNT 1u     // a row gives 1, instead of attention
+#define SCORE_KEY_LARGE 2u // times the length of the token's key
+#define SCORE_KEY_SMALL 4u // divided by it
+
+// kv_pack_channels, kv_block
+#define PACK_K_BLOCK 1u   // parameters are there
+#define PACK_K_BALANCE 2u // keys are multiplied by the balancer
+#define PACK_K_BYTES 4u   // parameters are bytes
+
+// kv_pack_tokens
+#define PACK_T_VALUES 1u  // values, else keys
+#define PACK_T_BALANCE 2u // keys are multiplied by the balancer
+#define PACK_T_FACTORS 4u // values are divided by channel factors
+
+// kv_pack_pages
+#define PACK_P_VALUES 1u // values, else keys
+#define PACK_P_MEANS 2u  // the mean of each channel over the page is stored
+#define PACK_P_ROTATE 4u // heads are rotated
+#define PACK_P_BYTES 8u  // norms are bytes
+#endif
