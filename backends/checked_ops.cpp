@@ -4,6 +4,7 @@
 #include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include <algorithm>
+#include <cstddef>
 #include <type_traits>
 
 namespace kvrun {
@@ -164,6 +165,8 @@ void CheckedBackend::copy(View dst, View src) {
 	    [&](Backend& b, const Map& map) { b.copy(map(dst), map(src)); });
 }
 
+#define WORD(Work, field) (offsetof(Work, field) / sizeof(uint32_t))
+
 void CheckedBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	check_kv_pack(src, a);
 	const std::vector<uint32_t> work = fetch_words(a.work);
@@ -171,7 +174,7 @@ void CheckedBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	const Quant &k = a.format.k, &v = a.format.v;
 	std::vector<Output> out; // parameters first: codes follow from them
 	const auto add = [&](const char* name, const View& pool, size_t field, uint32_t n, uint32_t bits) {
-		add_span(out, name, pool, work, kPackWords, field, n, bits);
+		add_span(out, name, pool, work, PACK_WORDS, field, n, bits);
 	};
 	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q) {
 		const uint32_t words = page_param_words(q, n_kv, D, a.page);
@@ -179,17 +182,19 @@ void CheckedBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 		const uint32_t bytes = q.scale == Scale::Codebook // words of them; halves follow
 		                           ? kv_norm_scale_word(n_kv, 0, a.page)
 		                           : kv_byte_largest_word(ParamPage{q, nullptr, n_kv, D, a.page}.n_params(), 0);
-		for (size_t i = 0; i < work.size(); i += kPackWords) {
+		for (size_t i = 0; i < work.size(); i += PACK_WORDS) {
 			const uint32_t at[2] = {work[i + field], work[i + field] + bytes};
 			add_span(out, name, pool, std::span(at, 1), 1, 0, bytes, 8);
 			add_span(out, name, pool, std::span(at + 1, 1), 1, 0, words - bytes, 0);
 		}
 	};
 	const auto plane_bits = [](const Quant& q) { return q.bits == 3 ? 1u : uint32_t(q.bits); };
-	if (k.bits && !a.k_block) add_params("k_params", a.k_params, 6, k);
-	if (v.bits) add_params("v_params", a.v_params, 7, v);
-	if (k.bits) add("k_codes", a.k_codes, 4, kv_code_words(n_kv, D, k.bits, a.page), plane_bits(k));
-	if (v.bits) add("v_codes", a.v_codes, 5, kv_code_words(n_kv, D, v.bits, a.page), plane_bits(v));
+	if (k.bits && !a.k_block) add_params("k_params", a.k_params, WORD(PackWork, k_params), k);
+	if (v.bits) add_params("v_params", a.v_params, WORD(PackWork, v_params), v);
+	if (k.bits)
+		add("k_codes", a.k_codes, WORD(PackWork, k_codes), kv_code_words(n_kv, D, k.bits, a.page), plane_bits(k));
+	if (v.bits)
+		add("v_codes", a.v_codes, WORD(PackWork, v_codes), kv_code_words(n_kv, D, v.bits, a.page), plane_bits(v));
 	const std::string shape =
 	    fmt::format("{} items of {} K {} bits V {} bits", a.work.shape[0], shape_text(src.k), k.bits, v.bits);
 	run("kv_pack", shape, {{"sources", a.sources}, {"work", a.work}}, std::move(out),
@@ -201,8 +206,9 @@ void CheckedBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 	const std::vector<uint32_t> work = fetch_words(a.work);
 	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
 	std::vector<Output> out;
-	add_span(out, "k_params", a.words, work, kBlockWords, 3, kv_channel_param_words(n_kv, D), 0);
-	add_span(out, "v_factors", a.words, work, kBlockWords, 4, kv_factor_words(n_kv, D), 0);
+	add_span(out, "k_params", a.words, work, BLOCK_WORDS, WORD(BlockWork, k_params), kv_channel_param_words(n_kv, D),
+	         0);
+	add_span(out, "v_factors", a.words, work, BLOCK_WORDS, WORD(BlockWork, v_factors), kv_factor_words(n_kv, D), 0);
 	run("kv_block", fmt::format("{} items of {}", a.work.shape[0], shape_text(src.k)),
 	    {{"sources", a.sources}, {"work", a.work}}, std::move(out),
 	    [&](Backend& b, const Map& map) { b.kv_block(map(src), map(a)); });

@@ -1,8 +1,8 @@
-// Arguments of the ops of a Backend. T = rows (tokens) in this call. Structs that end in Work are elements of u32
-// arrays in device memory: their fields are words, in this order.
+// Arguments of the ops of a Backend. T = rows (tokens) in this call. Work items are in shared/work.h.
 #pragma once
 #include "backends/memory.h"
 #include "engine/kv_host/policy.h"
+#include "shared/work.h"
 #include <span>
 
 namespace kvrun {
@@ -46,19 +46,6 @@ struct KvRows {         // keys and values of one layer outside of pages: a prom
 // ---- attention over pages. All word offsets of a step's sequences are in one table, so that one dispatch serves any
 // number of sequences whose pages have the same format.
 
-struct AttendWork {   // what one workgroup (times kv heads) attends to
-	uint32_t row;     // first row of q
-	uint32_t part;    // partial state that row writes
-	uint32_t n_pages; // consecutive pages
-	uint32_t pages; // word of KvRead::tables: the first page's entry, 4 words a page: the word offsets of its K codes,
-	                // V codes, K parameters and V parameters
-	uint32_t live;  // word of KvRead::tables: live bits of kv head 0 and the first page, 4 words a page, a bit a token
-	uint32_t live_stride; // words from one kv head's live bits to the next head's; 0: all heads share them
-	uint32_t factors;     // word of KvRead::tables: the first page's word offset of V's channel factors, 1 word a page
-	uint32_t balance;     // word of KvRead::balance: the channel balancer (n_kv_heads, head_dim) f16
-};
-constexpr uint32_t kAttendWords = 8;
-
 struct AttendGroup { // work items whose pages share a format and the buffers they lie in: one dispatch
 	Format format;
 	uint32_t page;                     // tokens per page
@@ -86,16 +73,6 @@ struct KvRead { // everything attention reads of the cached tokens of one layer
 
 // ---- saliency
 
-struct ScoreWork {     // f16 pages of one sequence whose tokens are scored
-	uint32_t first, n; // rows: ScoreArgs::rows[first .. first + n)
-	uint32_t n_pages;  // consecutive pages
-	uint32_t pages;    // as in AttendWork
-	uint32_t live, live_stride;
-	uint32_t score;        // word of ScoreArgs::score: kv head 0, slot 0 of the first page
-	uint32_t score_stride; // words from one kv head's scores to the next head's
-};
-constexpr uint32_t kScoreWords = 8;
-
 struct ScoreGroup { // work items whose pages lie in the same buffer and are scored alike: one dispatch
 	uint32_t page;  // tokens per page
 	View k_codes;   // u32 words of pool memory that page entries are relative to
@@ -114,17 +91,6 @@ struct ScoreArgs {
 
 // ---- fetching
 
-struct WeighWork {    // pages of one sequence whose tokens are weighed by one row
-	uint32_t row;     // of q
-	uint32_t n_pages; // consecutive pages
-	uint32_t pages;   // as in AttendWork
-	uint32_t live, live_stride;
-	uint32_t weight;        // word of WeighArgs::weight: kv head 0, slot 0 of the first page
-	uint32_t weight_stride; // words from one kv head's weights to the next head's
-	uint32_t balance;       // as in AttendWork
-};
-constexpr uint32_t kWeighWords = 8;
-
 struct WeighGroup { // work items whose pages share a format and lie in the same buffers: one dispatch
 	Quant k;
 	uint32_t page;               // tokens per page
@@ -140,30 +106,7 @@ struct WeighArgs {
 	View balance; // as in KvRead
 	uint32_t n_kv_heads;
 };
-struct TopWork {         // one list of weights
-	uint32_t weights, n; // weight[weights .. weights + n)
-	uint32_t picks, k;   // picks[picks .. picks + k)
-};
-constexpr uint32_t kTopWords = 4;
-struct ShareWork {     // one row's partial states
-	uint32_t first, n; // parts
-	uint32_t inside;   // the first of them, whose share is wanted
-	uint32_t reserved; // 0: a work item is 16 bytes
-};
-constexpr uint32_t kShareWords = 4;
-
 // ---- packing
-
-struct PackWork {                // tokens that become consecutive slots of one page
-	uint32_t src, n;             // PackArgs::sources[src .. src + n)
-	uint32_t head;               // kv head, or UINT32_MAX: all of them
-	uint32_t slot;               // of the first token in the page
-	uint32_t k_codes, v_codes;   // word offset of the page's codes; kSkip: another layer stores them
-	uint32_t k_params, v_params; // word offset of the page's parameters; of the block's where K's are in a block
-	uint32_t v_factors;          // word offset of V's channel factors; unused without Prescale::SqrtMax
-	uint32_t balance;            // word of PackArgs::balance, as in AttendWork; unused without Prescale::Balance
-};
-constexpr uint32_t kPackWords = 10;
 
 struct PackArgs {          // one dispatch of kv_pack()
 	Format format;         // quantised K or V; 0 bits: nothing is stored of it
@@ -177,15 +120,6 @@ struct PackArgs {          // one dispatch of kv_pack()
 	View balance;       // u32 words: K is multiplied by the balancer first; empty without Prescale::Balance
 	size_t n_heads = 0; // kv heads of tokens in the work items, each counted once; for accounting
 };
-
-struct BlockWork {      // tokens that are compressed together
-	uint32_t src, n;    // BlockArgs::sources[src .. src + n)
-	uint32_t head;      // kv head whose part of the block is computed, or UINT32_MAX: all
-	uint32_t k_params;  // word offset of K's (scale, zero) per channel; kSkip: K's parameters are in the pages
-	uint32_t v_factors; // word offset of V's channel factors; kSkip: V has none
-	uint32_t balance;   // as in PackWork
-};
-constexpr uint32_t kBlockWords = 6;
 
 struct BlockArgs { // one dispatch of kv_block()
 	Format format;

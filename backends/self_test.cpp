@@ -154,7 +154,7 @@ void Run::packed() {
 	pack.format = {kPackedK, kPackedV}, pack.page = kPage;
 	pack.k_codes = pack.v_codes = pack.k_params = pack.v_params = pool;
 	pack.sources = u32(sources, kPage);
-	pack.work = u32({0, kPage, UINT32_MAX, 0, 0, codes, k_params, v_params, kSkip, kSkip}, 1, kPackWords);
+	pack.work = u32({0, kPage, UINT32_MAX, 0, 0, codes, k_params, v_params, kSkip, kSkip}, 1, PACK_WORDS);
 	b_.kv_pack(
 	    {f16(four_levels(true, 8), kKvHeads, kPage, kHeadDim), f16(four_levels(false, 9), kKvHeads, kPage, kHeadDim)},
 	    pack);
@@ -175,7 +175,7 @@ void Run::packed() {
 		KvRead read{};
 		read.groups = {&group, 1};
 		read.tables = u32(tables, uint32_t(tables.size()));
-		read.work = u32(work, n_parts, kAttendWords);
+		read.work = u32(work, n_parts, ATTEND_WORDS);
 		read.row_parts = u32({0, n_parts}, 1, 2);
 		read.parts = space(DType::F32, n_parts, kHeads, kHeadDim + 2);
 		read.n_kv_heads = kKvHeads, read.most_parts = n_parts;

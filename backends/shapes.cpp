@@ -55,7 +55,7 @@ bool is_page(uint32_t page) { return page == 32 || page == 64 || page == 128; }
 
 void check_read(const View& q, const KvRead& kv) {
 	check_heads(q, kv.n_kv_heads, q.shape[2]);
-	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == kAttendWords && kv.item_rows > 0);
+	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == ATTEND_WORDS && kv.item_rows > 0);
 	KV_ASSERT(is_u32(kv.tables) && is_u32(kv.row_parts) && kv.row_parts.elements() == size_t(q.shape[0]) * 2);
 	KV_ASSERT(is_f32(kv.parts) && kv.parts.row_elements() == size_t(q.shape[1]) * (q.shape[2] + 2));
 	for (const AttendGroup& g : kv.groups) {
@@ -141,7 +141,7 @@ void check_kv_pack(const KvRows& src, const PackArgs& a) {
 	check_format(a.format, n_kv_heads, head_dim);
 	KV_ASSERT(a.format.k.bits < 16 && a.format.v.bits < 16 && (a.format.k.bits || a.format.v.bits));
 	KV_ASSERT(is_page(a.page));
-	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == kPackWords);
+	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == PACK_WORDS);
 	KV_ASSERT(a.format.k.bits == 0 || is_u32(a.k_params));
 	KV_ASSERT(a.format.v.bits == 0 || is_u32(a.v_params));
 	KV_ASSERT(!a.k_block || (a.format.k.scale == Scale::PerChannel && a.format.k.eta == 0));
@@ -152,7 +152,7 @@ void check_kv_pack(const KvRows& src, const PackArgs& a) {
 void check_kv_block(const KvRows& src, const BlockArgs& a) {
 	check_rows(src);
 	check_format(a.format, src.k.shape[0], src.k.shape[2]);
-	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == kBlockWords && is_u32(a.words));
+	KV_ASSERT(is_u32(a.sources) && is_u32(a.work) && a.work.row_elements() == BLOCK_WORDS && is_u32(a.words));
 	KV_ASSERT(a.format.k.prescale != Prescale::Balance || is_u32(a.balance));
 }
 
@@ -166,7 +166,7 @@ void check_score_prompt(const View& score, const View& q, const View& lse, const
 
 void check_score_slots(const View& q, const View& lse, const ScoreArgs& a) {
 	check_heads(q, a.n_kv_heads, q.shape[2]);
-	KV_ASSERT(is_u32(a.work) && a.work.row_elements() == kScoreWords && is_u32(a.rows) && is_u32(a.tables));
+	KV_ASSERT(is_u32(a.work) && a.work.row_elements() == SCORE_WORDS && is_u32(a.rows) && is_u32(a.tables));
 	KV_ASSERT(is_lse(lse, q) && is_f32(a.score));
 	for (const ScoreGroup& g : a.groups)
 		KV_ASSERT(is_page(g.page) && is_u32(g.k_codes) && uint64_t(g.first_work) + g.n_work <= a.work.shape[0]);
@@ -174,7 +174,7 @@ void check_score_slots(const View& q, const View& lse, const ScoreArgs& a) {
 
 void check_weigh(const View& q, const View& lse, const WeighArgs& a) {
 	check_heads(q, a.n_kv_heads, q.shape[2]);
-	KV_ASSERT(is_u32(a.work) && a.work.row_elements() == kWeighWords && is_u32(a.tables));
+	KV_ASSERT(is_u32(a.work) && a.work.row_elements() == WEIGH_WORDS && is_u32(a.tables));
 	KV_ASSERT(is_lse(lse, q) && is_f32(a.weight));
 	for (const WeighGroup& g : a.groups) {
 		KV_ASSERT(is_page(g.page) && is_u32(g.k_codes) && uint64_t(g.first_work) + g.n_work <= a.work.shape[0]);
@@ -184,7 +184,7 @@ void check_weigh(const View& q, const View& lse, const WeighArgs& a) {
 }
 
 void check_top_k(const View& picks, const View& weight, const View& work) {
-	KV_ASSERT(is_u32(picks) && is_f32(weight) && is_u32(work) && work.row_elements() == kTopWords);
+	KV_ASSERT(is_u32(picks) && is_f32(weight) && is_u32(work) && work.row_elements() == TOP_WORDS);
 }
 
 void check_candidates(const View& list, const View& block_max, const View& x, uint32_t k) {
@@ -200,7 +200,7 @@ void check_scatter(const View& words, const View& list) {
 }
 
 void check_part_share(const View& out, const View& parts, const View& work) {
-	KV_ASSERT(is_f32(out) && is_f32(parts) && is_u32(work) && work.row_elements() == kShareWords);
+	KV_ASSERT(is_f32(out) && is_f32(parts) && is_u32(work) && work.row_elements() == SHARE_WORDS);
 	KV_ASSERT(out.shape[0] == work.shape[0] && out.row_elements() == parts.shape[1] && parts.shape[2] > 2);
 }
 

@@ -16,6 +16,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -50,6 +51,7 @@ layout(std430, binding = 7) readonly buffer VParamWords { uint v_param_words[]; 
 layout(std430, binding = 8) readonly buffer VFactors { uvec4 v_factors[]; };
 layout(std430, binding = 9) readonly buffer Balance { uvec4 balance[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const AttendWork FIELD = AttendWork(WORDS_8);
 layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 
 uint query_base = 0u, row_first = 0u, rows_here = 0u, heads_here = 0u, head = 0u, kv_head = 0u;
@@ -199,17 +201,17 @@ void piece_done(uint j, uint c, vec4 sums, float total) {
 
 void main() {
 	const uint in_item = gl_WorkGroupID.x / p.blocks % p.row_blocks * TOKENS; // rows of it before these
-	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 8u;
-	const uint row = work[item], n_pages = work[item + 2u];
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
+	const uint row = work[item + FIELD.row], n_pages = work[item + FIELD.n_pages];
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
 	kv_head = gl_WorkGroupID.y;
 	head = kv_head * share + block_first;
 	heads_here = min(HEADS, share - block_first);
-	part = work[item + 1u] + in_item * p.part_step;
-	pages_at = KV_AT(5) + work[item + 3u];
-	live_at = KV_AT(5) + work[item + 4u] + kv_head * work[item + 5u];
-	factors_at = KV_AT(5) + work[item + 6u];
-	balance_at = KV_AT(9) + work[item + 7u];
+	part = work[item + FIELD.part] + in_item * p.part_step;
+	pages_at = KV_AT(5) + work[item + FIELD.pages];
+	live_at = KV_AT(5) + work[item + FIELD.live] + kv_head * work[item + FIELD.live_stride];
+	factors_at = KV_AT(5) + work[item + FIELD.factors];
+	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1u);
 	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	query_base = KV_AT(1) / 4u + head * (HEAD_DIM / 4u);

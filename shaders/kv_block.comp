@@ -2,7 +2,7 @@
 // sqrt(max |x|) (ZipCache Algorithm 1).
 //
 //   0 words pool words, written | 1 k, 2 v (n_kv_heads, t_cap, head_dim) f16 as words | 3 sources (n) u32 rows of k, v
-//   4 work (n_work, 6) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with PACK_K_BALANCE
+//   4 work (n_work, BLOCK_WORDS) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with PACK_K_BALANCE
 // Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.  FLAGS: PACK_K_BALANCE.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -10,6 +10,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 #include "lib/quant.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
@@ -21,6 +22,7 @@ layout(std430, binding = 1) readonly restrict buffer K { uint k[]; };
 layout(std430, binding = 2) readonly restrict buffer V { uint v[]; };
 layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const BlockWork FIELD = BlockWork(WORDS_6);
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
 const uint SLICES = LOCAL_X / 32, AHEAD = 8; // loads in flight
@@ -34,11 +36,11 @@ uint factor_bits(float most) {
 
 void main() {
 	const uint i = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, pairs = p.head_dim / 2;
-	const uint w = gl_WorkGroupID.x * 32 + i % 32, pair = min(w, pairs - 1), item = KV_AT(4) + gl_WorkGroupID.z * 6;
-	const uint src = KV_AT(3) + work[item], n = work[item + 1], head = work[item + 2], k_at = work[item + 3], v_at = work[item + 4];
+	const uint w = gl_WorkGroupID.x * 32 + i % 32, pair = min(w, pairs - 1), item = KV_AT(4) + gl_WorkGroupID.z * BLOCK_WORDS;
+	const uint src = KV_AT(3) + work[item + FIELD.src], n = work[item + FIELD.n], head = work[item + FIELD.head], k_at = work[item + FIELD.k_params], v_at = work[item + FIELD.v_factors];
 	if (head != ~0u && head != h) return; // of another head; the same for the whole workgroup
 	vec2 by = vec2(1);
-	if ((FLAGS & PACK_K_BALANCE) != 0) by = unpackHalf2x16(balance[KV_AT(5) + work[item + 5] + h * pairs + pair]);
+	if ((FLAGS & PACK_K_BALANCE) != 0) by = unpackHalf2x16(balance[KV_AT(5) + work[item + FIELD.balance] + h * pairs + pair]);
 	vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38), most = vec2(0);
 	for (uint first = i / 32; first < n; first += SLICES * AHEAD) {
 		uint at[AHEAD];

@@ -2,13 +2,14 @@
 //
 //   0 codes pool words, [kv head][word][token] in a page, written | 1 params pool words, [kv head][channel], written;
 //   read instead with PACK_K_BLOCK, bytes with PACK_K_BYTES | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
-//   4 work (n_work, 10) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with PACK_K_BALANCE
+//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with PACK_K_BALANCE
 // Grid: x = work item, y = kv head.  FLAGS: PACK_K_*.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 #include "lib/quant.glsl"
 layout(local_size_x = 64) in;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -21,6 +22,7 @@ layout(std430, binding = 1) buffer Params { uint params[]; };
 layout(std430, binding = 2) readonly restrict buffer K { uint k[]; };
 layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const PackWork FIELD = PackWork(WORDS_10);
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
 const bool BYTES = (FLAGS & PACK_K_BYTES) != 0;
@@ -53,13 +55,13 @@ void put_bytes(uint h, uint params_at, bool mine) {
 }
 
 void main() {
-	const uint h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * 10;
-	const uint src = KV_AT(3) + work[item], n = work[item + 1], head = work[item + 2], slot = work[item + 3];
-	const uint codes_at = work[item + 4], params_at = KV_AT(1) + work[item + 6];
+	const uint h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * PACK_WORDS;
+	const uint src = KV_AT(3) + work[item + FIELD.src], n = work[item + FIELD.n], head = work[item + FIELD.head], slot = work[item + FIELD.slot];
+	const uint codes_at = work[item + FIELD.k_codes], params_at = KV_AT(1) + work[item + FIELD.k_params];
 	const bool mine = head == ~0u || head == h;
 	for (uint i = gl_LocalInvocationIndex; i < PAIRS; i += 64) {
 		factor_s[i] = vec2(1);
-		if ((FLAGS & PACK_K_BALANCE) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + work[item + 9] + h * PAIRS + i]);
+		if ((FLAGS & PACK_K_BALANCE) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + work[item + FIELD.balance] + h * PAIRS + i]);
 		vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38);
 		if ((FLAGS & PACK_K_BLOCK) == 0) {
 			for (uint t = 0; t < n; t++) {

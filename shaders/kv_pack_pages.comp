@@ -4,7 +4,7 @@
 //   norm = |y| / |values of the codes|: decoded vectors have the length of what was stored
 //
 //   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words, written
-//   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x | 4 work (n_work, 10) u32, PackWork
+//   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x | 4 work (n_work, PACK_WORDS) u32, PackWork
 // Grid: x = work item, y = kv head.  FLAGS: PACK_P_*. n is PAGE.
 // A workgroup takes TILE tokens at a time through the rotation; then a lane owns a token.
 #version 450
@@ -12,6 +12,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 #include "lib/quant.glsl"
 #include "lib/book.glsl"
 layout(local_size_x = 64) in;
@@ -25,6 +26,7 @@ layout(std430, binding = 1) writeonly buffer Params { uint params[]; };
 layout(std430, binding = 2) readonly restrict buffer X { uint x[]; };
 layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const PackWork FIELD = PackWork(WORDS_10);
 
 const bool VALUES = (FLAGS & PACK_P_VALUES) != 0, MEAN = (FLAGS & PACK_P_MEANS) != 0, ROTATE = (FLAGS & PACK_P_ROTATE) != 0, BYTES = (FLAGS & PACK_P_BYTES) != 0;
 const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, TILE = 2048 / HEAD_DIM, ROW = HEAD_DIM + 1; // odd: lanes' tokens lie in different banks
@@ -128,9 +130,9 @@ void put_norms(uint h, uint params_at) {
 }
 
 void main() {
-	const uint lane = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * 10;
-	const uint src = KV_AT(3) + work[item], head = work[item + 2], codes_at = work[item + (VALUES ? 5 : 4)];
-	const uint params_at = KV_AT(1) + work[item + (VALUES ? 7 : 6)];
+	const uint lane = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * PACK_WORDS;
+	const uint src = KV_AT(3) + work[item + FIELD.src], head = work[item + FIELD.head], codes_at = work[item + (VALUES ? FIELD.v_codes : FIELD.k_codes)];
+	const uint params_at = KV_AT(1) + work[item + (VALUES ? FIELD.v_params : FIELD.k_params)];
 	if (head != ~0u && head != h) return; // the same for the whole workgroup
 	if (MEAN) find_means(h, src, params_at);
 	for (uint first = 0; first < PAGE; first += TILE) {

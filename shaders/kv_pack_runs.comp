@@ -2,13 +2,14 @@
 //
 //   0 codes pool words, written, [kv head][token][word] in a page | 1 params pool words, [run][token] and what they are
 //   relative to, written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
-//   4 work (n_work, 10) u32, PackWork
+//   4 work (n_work, PACK_WORDS) u32, PackWork
 // Grid: x = work item, y = kv head. n is PAGE. A lane owns a group at a time.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 #include "lib/quant.glsl"
 layout(local_size_x = 64) in;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -21,6 +22,7 @@ layout(std430, binding = 1) writeonly buffer Params { uint params[]; };
 layout(std430, binding = 2) readonly restrict buffer X { uint x[]; };
 layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const PackWork FIELD = PackWork(WORDS_10);
 
 const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, GROUP_PAIRS = GROUP / 2, GROUPS = HEAD_DIM / GROUP * PAGE; // [run][token]
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, PER_WORD = 32 / LOW_BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32;
@@ -60,9 +62,9 @@ void put_codes(uint codes_at, uint h, uint t, uint row, uint first, vec2 plain) 
 }
 
 void main() {
-	const uint lane = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * 10;
-	const uint src = KV_AT(3) + work[item], head = work[item + 2], codes_at = work[item + 5];
-	const uint params_at = KV_AT(1) + work[item + 7], n_params = kv_token_param_words(p.n_kv_heads, HEAD_DIM, GROUP, PAGE);
+	const uint lane = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * PACK_WORDS;
+	const uint src = KV_AT(3) + work[item + FIELD.src], head = work[item + FIELD.head], codes_at = work[item + FIELD.v_codes];
+	const uint params_at = KV_AT(1) + work[item + FIELD.v_params], n_params = kv_token_param_words(p.n_kv_heads, HEAD_DIM, GROUP, PAGE);
 	if (head != ~0u && head != h) return; // the same for the whole workgroup
 	vec2 own = vec2(0);
 	for (uint i = lane; i < GROUPS; i += LOCAL) {

@@ -2,7 +2,7 @@
 //
 //   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
 //   [run][token], written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
-//   4 work (n_work, 10) u32, PackWork | 5 norm f16 as words: PACK_T_BALANCE: balancers (n_kv_heads, HEAD_DIM), keys are multiplied;
+//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 norm f16 as words: PACK_T_BALANCE: balancers (n_kv_heads, HEAD_DIM), keys are multiplied;
 //   PACK_T_FACTORS: pool words with channel factors, values are divided
 // Grid: x = LOCAL_X (token, run) pairs of a work item, y = work item.  FLAGS: PACK_T_*.
 #version 450
@@ -10,6 +10,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 #include "lib/quant.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -23,6 +24,7 @@ layout(std430, binding = 1) buffer Params { uint params[]; };
 layout(std430, binding = 2) readonly restrict buffer X { uint x[]; };
 layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const PackWork FIELD = PackWork(WORDS_10);
 layout(std430, binding = 5) readonly buffer Norm { uint norm[]; };
 
 const bool VALUES = (FLAGS & PACK_T_VALUES) != 0;
@@ -46,14 +48,14 @@ uint code_word(uint h, uint t, uint word) {
 }
 
 void main() {
-	const uint item = KV_AT(4) + gl_WorkGroupID.y * 10;
-	const uint n = work[item + 1], head = work[item + 2], slot = work[item + 3];
+	const uint item = KV_AT(4) + gl_WorkGroupID.y * PACK_WORDS;
+	const uint n = work[item + FIELD.n], head = work[item + FIELD.head], slot = work[item + FIELD.slot];
 	const uint first = head == ~0u ? 0 : head * HEAD_DIM, channels = head == ~0u ? p.n_kv_heads * HEAD_DIM : HEAD_DIM;
 	const uint runs = channels / GROUP, i = gl_GlobalInvocationID.x;
 	if (i >= n * runs) return;
 	const uint t = i / runs, from = (first + i % runs * GROUP) / 2; // pair
-	const uint row = sources[KV_AT(3) + work[item] + t];
-	norm_at = KV_AT(5) + work[item + (VALUES ? 8 : 9)];
+	const uint row = sources[KV_AT(3) + work[item + FIELD.src] + t];
+	norm_at = KV_AT(5) + work[item + (VALUES ? FIELD.v_factors : FIELD.balance)];
 
 	float lo = 3.4e38, hi = -3.4e38;
 	for (uint j = 0; j < GROUP / 2; j++) {
@@ -62,9 +64,9 @@ void main() {
 	}
 	const vec2 plain = plain_params(lo, hi, BITS);
 	const uint h0 = from / PAIRS, c0 = from % PAIRS * 2;
-	params[KV_AT(1) + work[item + (VALUES ? 7 : 6)] + kv_token_param(h0, c0, slot + t, HEAD_DIM, GROUP, PAGE)] =
+	params[KV_AT(1) + work[item + (VALUES ? FIELD.v_params : FIELD.k_params)] + kv_token_param(h0, c0, slot + t, HEAD_DIM, GROUP, PAGE)] =
 		param_word(plain, BITS, p.zero_shift, p.scale_factor);
-	const uint codes_at = work[item + (VALUES ? 5 : 4)];
+	const uint codes_at = work[item + (VALUES ? FIELD.v_codes : FIELD.k_codes)];
 	if (codes_at == ~0u) return;
 	// Words never span heads: with fewer channels than a word holds, the rest of the word is 0.
 	const uint mask = (1u << LOW_BITS) - 1;

@@ -7,6 +7,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 #include "lib/reduce.glsl"
 #include "lib/no_token.glsl"
@@ -14,12 +15,13 @@ layout(push_constant) uniform Push { PartSharePush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
 layout(std430, binding = 1) readonly restrict buffer Parts { float parts[]; };
 layout(std430, binding = 2) readonly restrict buffer WorkTable { uint work[]; };
+const ShareWork FIELD = ShareWork(WORDS_4);
 
 void main() {
 	const uint row = gl_WorkGroupID.y, head = gl_WorkGroupID.x, lane = gl_LocalInvocationIndex;
-	const uint item = KV_AT(2) + row * 4, n = work[item + 1], inside = work[item + 2];
+	const uint item = KV_AT(2) + row * SHARE_WORDS, n = work[item + FIELD.n], inside = work[item + FIELD.inside];
 	const uint state = p.head_dim + 2, stride = p.n_heads * state;
-	const uint at = KV_AT(1) + work[item] * stride + head * state + p.head_dim;
+	const uint at = KV_AT(1) + work[item + FIELD.first] * stride + head * state + p.head_dim;
 	float top = NO_TOKEN, in_ = 0, all = 0;
 	for (uint j = lane; j < n; j += gl_WorkGroupSize.x) top = max(top, parts[at + j * stride]);
 	top = workgroup_max(top);

@@ -3,7 +3,7 @@
 // See score_prompt.comp.
 //
 //   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes pool words, [kv
-//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, 8) u32, ScoreWork
+//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32, ScoreWork
 //   6 tables u32 words: page entries, live bits
 // Grid: x = work item, y = kv head; an invocation takes every LOCAL_X-th token of the item's pages.
 // Needs: HEAD_DIM a multiple of 4.
@@ -13,6 +13,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -25,14 +26,15 @@ layout(std430, binding = 2) readonly restrict buffer KCodes { uint k_codes[]; };
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 layout(std430, binding = 5) readonly restrict buffer WorkTable { uint work[]; };
+const ScoreWork FIELD = ScoreWork(WORDS_8);
 layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
 #include "lib/saliency.glsl"
 
 void main() {
-	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * 8;
-	const uint first = KV_AT(4) + work[item], n_rows = work[item + 1], n_tokens = work[item + 2] * PAGE;
-	const uint pages = KV_AT(6) + work[item + 3], live = KV_AT(6) + work[item + 4] + h * work[item + 5];
-	const uint score_at = KV_AT(0) + work[item + 6] + h * work[item + 7];
+	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * SCORE_WORDS;
+	const uint first = KV_AT(4) + work[item + FIELD.first], n_rows = work[item + FIELD.n], n_tokens = work[item + FIELD.n_pages] * PAGE;
+	const uint pages = KV_AT(6) + work[item + FIELD.pages], live = KV_AT(6) + work[item + FIELD.live] + h * work[item + FIELD.live_stride];
+	const uint score_at = KV_AT(0) + work[item + FIELD.score] + h * work[item + FIELD.score_stride];
 	for (uint t = gl_LocalInvocationIndex; t < n_tokens; t += LOCAL_X) {
 		const uint page = t / PAGE, in_page = t % PAGE;
 		const uint seen = tables[live + page * 4 + in_page / 32] >> (in_page % 32) & 1u;

@@ -8,12 +8,14 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
 layout(push_constant) uniform Push { TopPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Picks { uint picks[]; };
 layout(std430, binding = 1) readonly restrict buffer Weight { float weight[]; };
 layout(std430, binding = 2) readonly restrict buffer WorkTable { uint work[]; };
+const TopWork FIELD = TopWork(WORDS_4);
 
 const uint GROUP = 32, GROUPS = (LOCAL_X + GROUP - 1) / GROUP;
 shared uvec2 tally_s[LOCAL_X], group_s[GROUPS];   // above the k-th largest, equal to it: in a lane's share of the list, in a group's
@@ -28,9 +30,9 @@ uint rank(uint i) {
 #include "lib/kth_largest.glsl"
 
 void main() {
-	const uint lane = gl_LocalInvocationIndex, item = KV_AT(2) + gl_WorkGroupID.x * 4;
-	from = KV_AT(1) + work[item];
-	const uint n = work[item + 1], to = KV_AT(0) + work[item + 2], k = work[item + 3];
+	const uint lane = gl_LocalInvocationIndex, item = KV_AT(2) + gl_WorkGroupID.x * TOP_WORDS;
+	from = KV_AT(1) + work[item + FIELD.weights];
+	const uint n = work[item + FIELD.n], to = KV_AT(0) + work[item + FIELD.picks], k = work[item + FIELD.k];
 	uint wanted; // of those that equal it
 	const uint bits = kth_largest(n, k, wanted);
 	const uint share = (n + LOCAL_X - 1) / LOCAL_X, begin = min(lane * share, n), end = min(begin + share, n);

@@ -21,6 +21,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 32;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -47,6 +48,7 @@ layout(std430, binding = 1) readonly buffer Q { uvec4 q[]; };
 layout(std430, binding = 2) readonly buffer KCodes { uvec4 k_codes[]; };
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const WeighWork FIELD = WeighWork(WORDS_8);
 layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 layout(std430, binding = 6) readonly buffer KParams { uvec4 k_params[]; };
 layout(std430, binding = 6) readonly buffer KParamWords { uint k_param_words[]; };
@@ -66,12 +68,12 @@ shared vec4 work_s[SCALES > 0 ? SCALES : 1];
 
 void main() {
 	kv_head = gl_WorkGroupID.y;
-	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x) * 8;
-	const uint row = work[item], n_pages = work[item + 1], n_quads = n_pages * PAGE_QUADS;
-	const uint live = KV_AT(5) + work[item + 3] + kv_head * work[item + 4];
-	const uint to = KV_AT(0) + work[item + 5] + kv_head * work[item + 6];
-	pages_at = KV_AT(5) + work[item + 2];
-	balance_at = KV_AT(7) + work[item + 7];
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x) * WEIGH_WORDS;
+	const uint row = work[item + FIELD.row], n_pages = work[item + FIELD.n_pages], n_quads = n_pages * PAGE_QUADS;
+	const uint live = KV_AT(5) + work[item + FIELD.live] + kv_head * work[item + FIELD.live_stride];
+	const uint to = KV_AT(0) + work[item + FIELD.weight] + kv_head * work[item + FIELD.weight_stride];
+	pages_at = KV_AT(5) + work[item + FIELD.pages];
+	balance_at = KV_AT(7) + work[item + FIELD.balance];
 	const uint share = p.n_heads / p.n_kv_heads;
 	for (uint block = 0; block < share; block += HEADS) {
 		const uint head = row * p.n_heads + kv_head * share + block;

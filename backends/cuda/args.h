@@ -1,6 +1,7 @@
 // Arguments of every CUDA kernel, and the table of kernels the host side launches. Read by nvcc and by C++.
-// Pointers are device memory; "words" are 32 bits. Work items are those of backends/ops.h.
+// Pointers are device memory; "words" are 32 bits. Work items are in shared/work.h.
 #pragma once
+#include "shared/work.h"
 #include <stdint.h>
 
 namespace kvrun::cuda {
@@ -23,25 +24,6 @@ struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	uint32_t type; // W_* of weight_row.h
 	uint32_t cols; // elements of a row
 };
-
-// Work items as kernels read them: those of backends/ops.h, field by field, which work_items.cpp checks.
-struct AttendItem { // AttendWork
-	uint32_t row, part, n_pages, pages, live, live_stride, factors, balance;
-};
-struct ScoreItem { // ScoreWork
-	uint32_t first, n, n_pages, pages, live, live_stride, score, score_stride;
-};
-struct WeighItem { // WeighWork
-	uint32_t row, n_pages, pages, live, live_stride, weight, weight_stride, balance;
-};
-struct PackItem { // PackWork
-	uint32_t src, n, head, slot, k_codes, v_codes, k_params, v_params, v_factors, balance;
-};
-struct BlockItem { // BlockWork
-	uint32_t src, n, head, k_params, v_factors, balance;
-};
-constexpr uint32_t kAttendItemWords = 8, kScoreItemWords = 8, kWeighItemWords = 8, kPackItemWords = 10,
-                   kBlockItemWords = 6;
 
 struct EmbedArgs {
 	float* out;             // (n_tokens, table.cols)

@@ -116,8 +116,8 @@ __device__ inline void rotate_sums(AttendShared& s, float (&acc)[kQueries][kPart
 // Partial states of one work item. Grid: work items times `blocks` in x, kv heads in y.
 __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 	__shared__ AttendShared s;
-	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x / a.blocks) * kAttendItemWords;
-	const AttendItem w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x / a.blocks) * ATTEND_WORDS;
+	const AttendWork w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
 	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
 	const uint32_t rows = a.n_rows - w.row < a.item_rows ? a.n_rows - w.row : a.item_rows;
 	const uint32_t first = blockIdx.x % a.blocks * kQueries, all = rows * share;

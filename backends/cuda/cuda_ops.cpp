@@ -99,8 +99,6 @@ void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv,
 
 // ---- packing
 
-static_assert(sizeof(PackWork) == 4 * kPackWords && sizeof(BlockWork) == 4 * kBlockWords);
-
 static CodeSide side_of(const Quant& q) {
 	return {q.bits, q.group, q.scale == Scale::PerChannel, q.scale == Scale::Codebook, q.param_bits, q.rotate, q.mean};
 }
@@ -174,8 +172,6 @@ void CudaBackend::score_prompt(View score, View q, View lse, View rows, const Kv
 	       {"score_prompt", 4. * n_rows * n_heads * D + 2. * n * n_kv_heads * D + 8. * n * n_kv_heads});
 }
 
-static_assert(sizeof(ScoreWork) == 4 * kScoreWords);
-
 void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	check_score_slots(q, lse, a);
 	const uint32_t n_heads = q.shape[1], D = q.shape[2];
@@ -191,8 +187,6 @@ void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 }
 
 // ---- fetching
-
-static_assert(sizeof(WeighWork) == 4 * kWeighWords && sizeof(TopWork) == 16 && sizeof(ShareWork) == 16);
 
 void CudaBackend::weigh(View q, View lse, const kvrun::WeighArgs& a) {
 	check_weigh(q, lse, a);
@@ -259,8 +253,6 @@ void CudaBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n) 
 }
 
 // ---- attention
-
-static_assert(sizeof(AttendWork) == 4 * kAttendWords);
 
 // Enqueues the partial states of all work items.
 void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {

@@ -15,8 +15,8 @@ struct BalancedKeys { // divided by the channel balancer of the kv head, if ther
 
 // Grid: work items in x, kv heads in y; a thread per slot of a page.
 __global__ void weigh_kernel(WeighArgs a) {
-	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x) * kWeighItemWords;
-	const WeighItem w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x) * WEIGH_WORDS;
+	const WeighWork w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
 	const uint32_t t = threadIdx.x, h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
 	if (t >= a.page) return;
 	const uint64_t head = uint64_t(w.row) * a.n_heads + h * share;

@@ -6,8 +6,8 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-__device__ inline PackItem pack_item(const uint32_t* work, uint32_t i) {
-	const uint32_t* w = work + uint64_t(i) * kPackItemWords;
+__device__ inline PackWork pack_item(const uint32_t* work, uint32_t i) {
+	const uint32_t* w = work + uint64_t(i) * PACK_WORDS;
 	return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9]};
 }
 
@@ -47,7 +47,7 @@ __device__ inline uint32_t code_of(float x, Group g, uint32_t bits) {
 // The tokens of a work item as they are quantised: keys times the balancer, values over the channel factors.
 struct Input {
 	const PackSideArgs& a;
-	const PackItem& w;
+	const PackWork& w;
 	const uint32_t* norm; // of this work item, or null
 	// token t of the item, channel c of kv head h
 	__device__ float at(uint32_t h, uint32_t t, uint32_t c) const {
@@ -58,13 +58,13 @@ struct Input {
 		return a.is_k ? x * factor : x / factor;
 	}
 };
-__device__ inline Input input_of(const PackSideArgs& a, const PackItem& w) {
+__device__ inline Input input_of(const PackSideArgs& a, const PackWork& w) {
 	return {a, w, a.norm ? a.norm + (a.is_k ? w.balance : w.v_factors) : nullptr};
 }
 
 // Word `word` of token t of kv head h: its codes side by side, lowest channel lowest; code(c) is that of a channel.
 template <class CodeOf>
-__device__ inline void put_codes(const PackSideArgs& a, const PackItem& w, uint32_t h, uint32_t t, uint32_t word,
+__device__ inline void put_codes(const PackSideArgs& a, const PackWork& w, uint32_t h, uint32_t t, uint32_t word,
                                  CodeOf code) {
 	const uint32_t at = a.is_k ? w.k_codes : w.v_codes;
 	if (at == kNoOffset) return; // another layer stores them
@@ -81,7 +81,7 @@ __device__ inline void put_codes(const PackSideArgs& a, const PackItem& w, uint3
 }
 // The same for codes by group(c), the parameters of a channel.
 template <class GroupOf>
-__device__ inline void put_word(const PackSideArgs& a, const PackItem& w, const Input& x, uint32_t h, uint32_t t,
+__device__ inline void put_word(const PackSideArgs& a, const PackWork& w, const Input& x, uint32_t h, uint32_t t,
                                 uint32_t word, GroupOf group) {
 	put_codes(a, w, h, t, word, [&](uint32_t c) { return code_of(x.at(h, t, c), group(c), a.side.bits); });
 }
@@ -89,7 +89,7 @@ __device__ inline void put_word(const PackSideArgs& a, const PackItem& w, const 
 // Parameters per token and run of channels; a run may span heads. Grid: work items in x, tokens of one in y.
 __global__ void __launch_bounds__(kThreads) pack_tokens_kernel(PackSideArgs a) {
 	__shared__ Shared<float, kMaxRuns> scale, zero;
-	const PackItem w = pack_item(a.work, blockIdx.x);
+	const PackWork w = pack_item(a.work, blockIdx.x);
 	const uint32_t t = blockIdx.y, D = a.head_dim, group = a.side.group, bits = a.side.bits;
 	if (t >= w.n) return;
 	const uint32_t first_head = w.head == kNoOffset ? 0 : w.head, n_heads = w.head == kNoOffset ? a.n_kv_heads : 1;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a)
 	__shared__ Shared<float, kMaxHeadDim> scale, zero;
 	__shared__ Shared<uint32_t, kMaxHeadDim> stored; // what f16 would store, where parameters are bytes
 	const bool bytes = a.side.param_bits == 8;
-	const PackItem w = pack_item(a.work, blockIdx.x);
+	const PackWork w = pack_item(a.work, blockIdx.x);
 	const uint32_t h = blockIdx.y, D = a.head_dim, bits = a.side.bits;
 	if (w.head != kNoOffset && w.head != h) return;
 	const Input x = input_of(a, w);
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a)
 // kv heads in y.
 __global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
 	__shared__ Shared<uint32_t, kMaxGroups> stored; // [run][token], as f16 would store them, then in bytes
-	const PackItem w = pack_item(a.work, blockIdx.x);
+	const PackWork w = pack_item(a.work, blockIdx.x);
 	const uint32_t h = blockIdx.y, D = a.head_dim, bits = a.side.bits, group = a.side.group, page = a.page;
 	if (w.head != kNoOffset && w.head != h) return;
 	const Input x = input_of(a, w);
@@ -242,7 +242,7 @@ __device__ inline void page_means(const PackSideArgs& a, const Input& x, PackRow
 }
 
 // Codes and norm of token t, whose row of s.y is `row`, by one thread.
-__device__ inline void pack_row(const PackSideArgs& a, const PackItem& w, PackRows& s, uint32_t h, uint32_t t,
+__device__ inline void pack_row(const PackSideArgs& a, const PackWork& w, PackRows& s, uint32_t h, uint32_t t,
                                 uint32_t row) {
 	const uint32_t D = a.head_dim, bits = a.side.bits;
 	float sum = 0, decoded = 0;
@@ -264,7 +264,7 @@ __device__ inline void pack_row(const PackSideArgs& a, const PackItem& w, PackRo
 // Scale::Codebook: codes of a codebook for a whole page, a norm per token. Grid: work items in x, kv heads in y.
 __global__ void __launch_bounds__(kThreads) pack_pages_kernel(PackSideArgs a) {
 	__shared__ PackRows s;
-	const PackItem w = pack_item(a.work, blockIdx.x);
+	const PackWork w = pack_item(a.work, blockIdx.x);
 	const uint32_t h = blockIdx.y, D = a.head_dim, param_bits = a.side.param_bits;
 	if (w.head != kNoOffset && w.head != h) return;
 	const Input x = input_of(a, w);
@@ -304,8 +304,8 @@ __device__ inline uint32_t factor_of(float max) {
 
 // Parameters over all tokens of a work item. Grid: pairs of channels in x, kv heads in y, work items in z.
 __global__ void kv_block_kernel(KvBlockArgs a) {
-	const uint32_t* words = a.work + uint64_t(blockIdx.z) * kBlockItemWords;
-	const BlockItem w = {words[0], words[1], words[2], words[3], words[4], words[5]};
+	const uint32_t* words = a.work + uint64_t(blockIdx.z) * BLOCK_WORDS;
+	const BlockWork w = {words[0], words[1], words[2], words[3], words[4], words[5]};
 	const uint32_t pair = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y, D = a.head_dim;
 	if (pair >= D / 2 || (w.head != kNoOffset && w.head != h)) return;
 	const uint64_t head = uint64_t(h) * a.t_cap * (D / 2) + pair;

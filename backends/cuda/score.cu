@@ -24,8 +24,8 @@ __global__ void score_prompt_kernel(ScorePromptArgs a) {
 
 // Live tokens of f16 pages. Grid: work items in x, kv heads in y; a thread per slot of a page.
 __global__ void score_slots_kernel(ScoreSlotsArgs a) {
-	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x) * kScoreItemWords;
-	const ScoreItem w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x) * SCORE_WORDS;
+	const ScoreWork w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
 	const uint32_t t = threadIdx.x, h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
 	if (t >= a.page) return;
 	for (uint32_t p = 0; p < w.n_pages; ++p) {

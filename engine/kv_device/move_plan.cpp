@@ -185,7 +185,7 @@ bool MovePlan::enqueue_some(Backend& be, const Buffer& words, const KvRows& src,
 		for (const Block& b : blocks_) {
 			BlockArgs a = b.args;
 			a.sources = sources;
-			a.work = table_view(words, b.work_at, uint32_t(b.work.size()), kBlockWords);
+			a.work = table_view(words, b.work_at, uint32_t(b.work.size()), BLOCK_WORDS);
 			be.kv_block(src, a);
 		}
 		started_ = true;
@@ -201,7 +201,7 @@ bool MovePlan::enqueue_some(Backend& be, const Buffer& words, const KvRows& src,
 		}
 		if (const uint32_t n = uint32_t(next_item_ - first)) {
 			a.sources = sources;
-			a.work = table_view(words, p.work_at + first * kPackWords, n, kPackWords);
+			a.work = table_view(words, p.work_at + first * PACK_WORDS, n, PACK_WORDS);
 			be.kv_pack(src, a);
 		}
 		if (next_item_ < p.work.size()) return false;

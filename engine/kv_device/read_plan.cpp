@@ -145,7 +145,7 @@ KvRead ReadPlan::read(const KvPool& pool, const Buffer& words, const View& parts
 	View p = parts;
 	p.shape[0] = std::max(n_parts_, 1u);
 	return {.groups = groups_,
-	        .work = table_view(words, work_at_, std::max(n_work_, 1u), kAttendWords),
+	        .work = table_view(words, work_at_, std::max(n_work_, 1u), ATTEND_WORDS),
 	        .tables = pool.tables().view(),
 	        .balance = pool.balances().view(),
 	        .row_parts = table_view(words, row_parts_at_, n_rows_, 2),
@@ -254,7 +254,7 @@ void WeighPlan::build(uint32_t l, std::span<const WeighRows> rows, StepTable& ta
 WeighArgs WeighPlan::read(const KvPool& pool, const Buffer& words, const View& weight, uint32_t n_kv_heads) const {
 	return {.groups = groups_,
 	        .weight = weight,
-	        .work = table_view(words, work_at_, std::max(n_work_, 1u), kWeighWords),
+	        .work = table_view(words, work_at_, std::max(n_work_, 1u), WEIGH_WORDS),
 	        .tables = pool.tables().view(),
 	        .balance = pool.balances().view(),
 	        .n_kv_heads = n_kv_heads};
@@ -264,7 +264,7 @@ ScoreArgs ScorePlan::read(const KvPool& pool, const Buffer& words, const View& r
 	View score = pool.sums().view();
 	score.type = DType::F32;
 	return {.groups = groups_,
-	        .work = table_view(words, work_at_, std::max(n_work_, 1u), kScoreWords),
+	        .work = table_view(words, work_at_, std::max(n_work_, 1u), SCORE_WORDS),
 	        .rows = rows,
 	        .tables = pool.tables().view(),
 	        .score = score,

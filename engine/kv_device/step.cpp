@@ -139,11 +139,11 @@ void KvStep::plan_layer(uint32_t l) {
 		weigh.push_back({c.seq, c.row, decode_piece(pool_.device(), *c.seq, l), c.weights, masked});
 	}
 	L.weigh.build(l, weigh, table_);
-	L.shares_at = table_.take(sharers_.size() * kShareWords);
-	const std::span<uint32_t> shares = table_.at(L.shares_at, sharers_.size() * kShareWords);
+	L.shares_at = table_.take(sharers_.size() * SHARE_WORDS);
+	const std::span<uint32_t> shares = table_.at(L.shares_at, sharers_.size() * SHARE_WORDS);
 	for (size_t i = 0; i < sharers_.size(); ++i) {
 		const ShareWork w = (syncs() ? L.again : L.read).share_of(sharers_[i]);
-		std::ranges::copy(std::array{w.first, w.n, w.inside, 0u}, shares.begin() + ptrdiff_t(i * kShareWords));
+		std::ranges::copy(std::array{w.first, w.n, w.inside, 0u}, shares.begin() + ptrdiff_t(i * SHARE_WORDS));
 	}
 }
 
@@ -234,7 +234,7 @@ void KvStep::choose(uint32_t l, const View& q) {
 	const View weight = view(scratch_.fetch, 0, DType::F32, picks_at_);
 	const View picks = table_view(scratch_.fetch, picks_at_, n_picks_);
 	be_.weigh(q, lse_, L.weigh.read(pool_, scratch_.step, weight, shape_.n_kv_heads));
-	be_.top_k(picks, weight, table_view(scratch_.step, top_at_, n_top_, kTopWords));
+	be_.top_k(picks, weight, table_view(scratch_.step, top_at_, n_top_, TOP_WORDS));
 	be_.read(scratch_.fetch, picks.at, std::as_writable_bytes(std::span(L.picks)));
 }
 
@@ -297,7 +297,7 @@ void KvStep::attend(uint32_t l, const View& out, const View& q) {
 	if (!sharers_.empty()) {
 		const uint32_t n = uint32_t(sharers_.size());
 		const View share = view(scratch_.fetch, size_t(shares_at_) * 4, DType::F32, n, n_heads_);
-		be_.part_share(share, parts_, table_view(scratch_.step, L.shares_at, n, kShareWords));
+		be_.part_share(share, parts_, table_view(scratch_.step, L.shares_at, n, SHARE_WORDS));
 		L.shares.resize(share.elements());
 		be_.read(scratch_.fetch, share.at, std::as_writable_bytes(std::span(L.shares)));
 	}

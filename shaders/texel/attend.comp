@@ -30,6 +30,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/spec.h"
+#include "lib/work.glsl"
 #include "shared/push.h"
 #include "shared/kv_page.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
@@ -64,6 +65,7 @@ layout(binding = 7) uniform utextureBuffer v_params;
 layout(binding = 8) uniform utextureBuffer v_factors;
 layout(binding = 9) uniform utextureBuffer balance;
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const AttendWork FIELD = AttendWork(WORDS_8);
 layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
@@ -87,11 +89,11 @@ uint largest_word(const bool norms, uint n) {
 
 void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
-	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * 8;
-	const uint row = work[item], part = work[item + 1], n_pages = work[item + 2];
-	const uint live_at = KV_AT(5) + work[item + 4], live_stride = work[item + 5], factors_at = KV_AT(5) + work[item + 6];
-	pages_at = KV_AT(5) + work[item + 3];
-	balance_at = KV_AT(9) + work[item + 7];
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
+	const uint row = work[item + FIELD.row], part = work[item + FIELD.part], n_pages = work[item + FIELD.n_pages];
+	const uint live_at = KV_AT(5) + work[item + FIELD.live], live_stride = work[item + FIELD.live_stride], factors_at = KV_AT(5) + work[item + FIELD.factors];
+	pages_at = KV_AT(5) + work[item + FIELD.pages];
+	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1);
 	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;

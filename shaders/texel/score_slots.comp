@@ -1,7 +1,7 @@
 // score_slots.comp for software drivers: attention that the live tokens in f16 pages receive from listed rows.
 //
 //   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k pool words, [kv head][word][token] in a
-//   page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, 8) u32, ScoreWork | 6 tables u32 words: page
+//   page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32, ScoreWork | 6 tables u32 words: page
 //   entries, live bits
 // Grid: x = work item, y = kv head; a lane takes every LOCAL_X-th quad of the item's pages.
 // Needs: HEAD_DIM a multiple of 8; LOCAL_X 8, in one subgroup; HEADS * ROWS at most 8.
@@ -10,6 +10,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 8;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -24,6 +25,7 @@ layout(binding = 2) uniform utextureBuffer k;
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 layout(std430, binding = 5) readonly restrict buffer WorkTable { uint work[]; };
+const ScoreWork FIELD = ScoreWork(WORDS_8);
 layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
 #define Q_AT 1
 #define LSE_AT 3
@@ -46,10 +48,10 @@ void quad_half(uvec4 w[4], const uint half_, out vec4 k4[4]) {
 }
 
 void main() {
-	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * 8;
-	const uint first_row = work[item], n_rows = work[item + 1], n_quads = work[item + 2] * PAGE_QUADS;
-	const uint pages = KV_AT(6) + work[item + 3], live = KV_AT(6) + work[item + 4] + h * work[item + 5];
-	const uint score_at = KV_AT(0) + work[item + 6] + h * work[item + 7];
+	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * SCORE_WORDS;
+	const uint first_row = work[item + FIELD.first], n_rows = work[item + FIELD.n], n_quads = work[item + FIELD.n_pages] * PAGE_QUADS;
+	const uint pages = KV_AT(6) + work[item + FIELD.pages], live = KV_AT(6) + work[item + FIELD.live] + h * work[item + FIELD.live_stride];
+	const uint score_at = KV_AT(0) + work[item + FIELD.score] + h * work[item + FIELD.score_stride];
 	for (uint first = 0; first < n_quads; first += LOCAL_X) {
 		const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
 		key_at = KV_AT(2) / 4 + (tables[pages + page * 4] + kv_k_word(h, 0, 0, HEAD_DIM, 16, PAGE)) / 4 + in_page;

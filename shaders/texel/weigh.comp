@@ -1,7 +1,7 @@
 // weigh.comp for software drivers: attention that the live tokens of pages of any format receive from one row.
 //
 //   0 weight f32 words, written (and read where several blocks of heads add up) | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes
-//   pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 work (n_work, 8) u32, WeighWork | 5 tables u32
+//   pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 work (n_work, WEIGH_WORDS) u32, WeighWork | 5 tables u32
 //   words: page entries, live bits | 6 k_params pool words | 7 balance u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 // Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X 8 in one subgroup, PAGE 32, 64 or 128; runs that are multiples of 32 or of
@@ -11,6 +11,7 @@
 #include "shared/kv_page.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include "lib/work.glsl"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 8;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
@@ -30,6 +31,7 @@ layout(binding = 1) uniform utextureBuffer q;
 layout(binding = 2) uniform utextureBuffer k_codes;
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+const WeighWork FIELD = WeighWork(WORDS_8);
 layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 layout(binding = 6) uniform utextureBuffer k_params;
 layout(binding = 7) uniform utextureBuffer balance;
@@ -45,11 +47,11 @@ void queries_fit(uint c);
 
 void main() {
 	kv_head = gl_WorkGroupID.y;
-	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x) * 8;
-	const uint row = work[item], n_quads = work[item + 1] * PAGE_QUADS, pages = KV_AT(5) + work[item + 2];
-	const uint live = KV_AT(5) + work[item + 3] + kv_head * work[item + 4];
-	const uint to = KV_AT(0) + work[item + 5] + kv_head * work[item + 6];
-	balance_at = KV_AT(7) + work[item + 7];
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x) * WEIGH_WORDS;
+	const uint row = work[item + FIELD.row], n_quads = work[item + FIELD.n_pages] * PAGE_QUADS, pages = KV_AT(5) + work[item + FIELD.pages];
+	const uint live = KV_AT(5) + work[item + FIELD.live] + kv_head * work[item + FIELD.live_stride];
+	const uint to = KV_AT(0) + work[item + FIELD.weight] + kv_head * work[item + FIELD.weight_stride];
+	balance_at = KV_AT(7) + work[item + FIELD.balance];
 	const uint share = p.n_heads / p.n_kv_heads;
 	for (uint block = 0; block < share; block += HEADS) {
 		const uint head = row * p.n_heads + kv_head * share + block;

@@ -79,7 +79,7 @@ Words packed_by(Backend& b, const Row& r, uint32_t seed) {
 	const uint32_t factors_at = kv_channel_param_words(H, D), slot = r.k.scale == Scale::PerChannel ? 0 : r.page - r.n;
 	if (r.k_block) {
 		const Words work = {0, r.n, UINT32_MAX, 0, r.v.prescale == Prescale::SqrtMax ? factors_at : kSkip, 0};
-		b.kv_block({k, v}, {{r.k, r.v}, list, rig.u32(work, 1, kBlockWords), block, as_words(balance)});
+		b.kv_block({k, v}, {{r.k, r.v}, list, rig.u32(work, 1, BLOCK_WORDS), block, as_words(balance)});
 	}
 	const auto pool = [&](uint32_t words) { return rig.u32(Words(words, 0xdeadbeefu), words); };
 	const View k_codes = pool(kv_code_words(H, D, r.k.bits, r.page)),
@@ -91,7 +91,7 @@ Words packed_by(Backend& b, const Row& r, uint32_t seed) {
 	                 .page = r.page,
 	                 .k_block = r.k_block,
 	                 .sources = list,
-	                 .work = rig.u32(work, 1, kPackWords),
+	                 .work = rig.u32(work, 1, PACK_WORDS),
 	                 .k_codes = k_codes,
 	                 .v_codes = v_codes,
 	                 .k_params = k_params,
