@@ -22,8 +22,8 @@
 //
 // K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c, the second sum once per page. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
-// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
-// rotated values is rotated back.
+// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum
+// of rotated values is rotated back.
 // FLAGS: ATTEND_*.
 // Builds: INT8 takes integer dot products of K or V (ATTEND_K_DOT, ATTEND_V_DOT) with queries and weights rounded to
 // int8: lib/keys_dot.glsl, lib/values_dot.glsl.
@@ -52,10 +52,13 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u, K_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
-const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
+const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u,
+           K_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
+const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
+           V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
 const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u;
-const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u && !K_BOOK;
+const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
+           K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u && V_BITS < 16u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 #ifdef INT8
 const bool K_DOT = (FLAGS & ATTEND_K_DOT) != 0u, V_DOT = (FLAGS & ATTEND_V_DOT) != 0u;
@@ -111,7 +114,8 @@ void merge_if_last(uint row) {
 	memoryBarrierBuffer(); // states, before the count that says they are there
 	barrier();
 	const uint counter = KV_AT(12) + row * p.n_kv_heads + kv_head, share = p.n_heads / p.n_kv_heads;
-	if (LANE == 0) q_s[0].x = float(atomicAdd(done[counter], heads_here) + heads_here); // queries are not needed any more
+	if (LANE == 0)
+		q_s[0].x = float(atomicAdd(done[counter], heads_here) + heads_here); // queries are not needed any more
 	barrier();
 	const uint first = row_parts[KV_AT(11) + row * 2], n = row_parts[KV_AT(11) + row * 2 + 1];
 	if (q_s[0].x != float(n * share)) return;
@@ -130,11 +134,13 @@ void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
 	const uint row = work[item + FIELD.row], part = work[item + FIELD.part], n_pages = work[item + FIELD.n_pages];
-	const uint live_at = KV_AT(5) + work[item + FIELD.live], live_stride = work[item + FIELD.live_stride], factors_at = KV_AT(5) + work[item + FIELD.factors];
+	const uint live_at = KV_AT(5) + work[item + FIELD.live], live_stride = work[item + FIELD.live_stride],
+	           factors_at = KV_AT(5) + work[item + FIELD.factors];
 	pages_at = KV_AT(5) + work[item + FIELD.pages];
 	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1);
-	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
+	rows_here =
+	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
 	kv_head = gl_WorkGroupID.y;
 	const uint head = kv_head * share + block_first;
@@ -148,9 +154,10 @@ void main() {
 
 	const uint n_quads = n_pages * PAGE_QUADS;
 	for (uint first = 0; first < n_quads; first += QUADS) {
-		// Lanes past the last quad repeat the last 8 quads, a whole block of lib/values_dot.glsl, which takes a block's address
-		// from its first lane.
-		const uint quad = min(first + LANE, n_quads - 8 + LANE % 8), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
+		// Lanes past the last quad repeat the last 8 quads, a whole block of lib/values_dot.glsl, which takes a block's
+		// address from its first lane.
+		const uint quad = min(first + LANE, n_quads - 8 + LANE % 8), page = quad / PAGE_QUADS,
+		           in_page = quad % PAGE_QUADS;
 		const uint at = pages_at + page * 4, v_page = tables[at + 1];
 		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 		if (first + LANE >= n_quads) seen = 0;
@@ -159,11 +166,16 @@ void main() {
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
-		const uint v_param = V_BITS == 16 ? 0
-							 : KV_AT(7) + tables[at + 3] +
-								   (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
-										   : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
-		const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] + largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE)) : 0;
+		const uint v_param =
+		    V_BITS == 16
+		        ? 0
+		        : KV_AT(7) + tables[at + 3] +
+		              (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
+		                      : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
+		const uint v_largest =
+		    V_BYTES ? KV_AT(7) + tables[at + 3] +
+		                  largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE))
+		            : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 		tile_softmax(seen, v_param, v_largest);
 #ifdef INT8
@@ -172,7 +184,8 @@ void main() {
 			continue;
 		}
 #endif
-		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, V_NORM ? v_factor : v_largest);
+		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param,
+		            V_NORM ? v_factor : v_largest);
 	}
 	state_finish();
 	if (V_ROTATE) values_rotate_back();
@@ -180,7 +193,8 @@ void main() {
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		const bool mine = j / HEADS < rows_here && j % HEADS < heads_here;
-		const uint to = KV_AT(0) / 2 + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (PAIRS + 1);
+		const uint to =
+		    KV_AT(0) / 2 + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (PAIRS + 1);
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = chunk + o * ROW_LANES;
 			if (mine && lane_row == 0 && c < CHUNKS)

@@ -1,7 +1,7 @@
 // attend.comp for rows of a prompt, on devices with cooperative matrices: the same states, bindings and FLAGS.
 //
-// Codes become halves once for all rows and heads of a workgroup; queries, keys, values and weights are halves, scores and
-// sums f32 (lib/attend_matrix.glsl). A tile is 32 tokens, so it lies in one page and has one word of live bits.
+// Codes become halves once for all rows and heads of a workgroup; queries, keys, values and weights are halves, scores
+// and sums f32 (lib/attend_matrix.glsl). A tile is 32 tokens, so it lies in one page and has one word of live bits.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head; HEADS * TOKENS <= 64.
@@ -34,8 +34,10 @@ layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
-const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u, Q_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
-const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
+const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u,
+           Q_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
+const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
+           V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
 const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u, K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u;
 const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 
@@ -118,12 +120,17 @@ uvec4 tile_key(uint i) {
 	vec4 low, high;
 	piece_codes(k_next[i].x, k_next[i].y, c, K_BITS, ~0u, low, high);
 	if (K_BOOK) {
-		float norm = norm_of(k_param_words[k_param + kv_norm_word(kv_head, token, PAGE, K_BYTES ? 8u : 16u)], token, K_BYTES);
-		if (K_BYTES) norm *= kv_255th(unpackHalf2x16(k_param_words[k_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
+		float norm =
+		    norm_of(k_param_words[k_param + kv_norm_word(kv_head, token, PAGE, K_BYTES ? 8u : 16u)], token, K_BYTES);
+		if (K_BYTES)
+			norm *=
+			    kv_255th(unpackHalf2x16(k_param_words[k_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
 		low = book_values(low, K_BITS) * norm;
 		high = book_values(high, K_BITS) * norm;
 		if (K_MEAN) {
-			const uvec4 mean = k_params[(k_param + kv_mean_word(p.n_kv_heads, kv_head, c * 8u, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4u];
+			const uvec4 mean =
+			    k_params[(k_param + kv_mean_word(p.n_kv_heads, kv_head, c * 8u, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) /
+			             4u];
 			low += halves_low(mean);
 			high += halves_high(mean);
 		}
@@ -132,7 +139,8 @@ uvec4 tile_key(uint i) {
 		vec4 scale, zero, scale2, zero2;
 		if (K_BYTES) {
 			const uvec4 w = k_params[(k_param + kv_channel_param(kv_head, c * 8u, HEAD_DIM) / 2u) / 4u];
-			const uint largest = k_param_words[k_param + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head)];
+			const uint largest =
+			    k_param_words[k_param + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head)];
 			byte_params_of(w.xy, largest, scale, zero);
 			byte_params_of(w.zw, largest, scale2, zero2);
 		} else {
@@ -142,7 +150,8 @@ uvec4 tile_key(uint i) {
 		low = low * scale + zero;
 		high = high * scale2 + zero2;
 	} else {
-		const vec2 x = unpackHalf2x16(k_param_words[k_param + kv_token_param(kv_head, c * 8u, token, HEAD_DIM, K_GROUP, PAGE)]);
+		const vec2 x =
+		    unpackHalf2x16(k_param_words[k_param + kv_token_param(kv_head, c * 8u, token, HEAD_DIM, K_GROUP, PAGE)]);
 		low = low * x.x + x.y;
 		high = high * x.x + x.y;
 	}
@@ -156,15 +165,19 @@ uvec4 tile_value(uint i) {
 	vec4 low, high;
 	piece_codes(v_next[i].x, v_next[i].y, c, V_BITS, ~0u, low, high);
 	if (V_BOOK) {
-		float norm = norm_of(v_param_words[v_param + kv_norm_word(kv_head, token, PAGE, V_BYTES ? 8u : 16u)], token, V_BYTES);
-		if (V_BYTES) norm *= kv_255th(unpackHalf2x16(v_param_words[v_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
+		float norm =
+		    norm_of(v_param_words[v_param + kv_norm_word(kv_head, token, PAGE, V_BYTES ? 8u : 16u)], token, V_BYTES);
+		if (V_BYTES)
+			norm *=
+			    kv_255th(unpackHalf2x16(v_param_words[v_param + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]).x);
 		low = book_values(low, V_BITS) * norm;
 		high = book_values(high, V_BITS) * norm;
 	} else {
 		const uint i = kv_token_param(kv_head, c * 8u, token, HEAD_DIM, V_GROUP, PAGE);
 		vec2 x;
 		if (V_BYTES) {
-			const uint largest = kv_byte_largest_word(kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE), kv_head);
+			const uint largest =
+			    kv_byte_largest_word(kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE), kv_head);
 			const uint pair = v_param_words[v_param + kv_byte_param_word(i)] >> i % 2u * 16u;
 			vec4 scale, zero;
 			byte_params_of(uvec2(pair, 0u), v_param_words[v_param + largest], scale, zero);
@@ -213,7 +226,8 @@ void main() {
 	factors_at = KV_AT(5) + work[item + FIELD.factors];
 	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1u);
-	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
+	rows_here =
+	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	query_base = KV_AT(1) / 4u + head * (HEAD_DIM / 4u);
 	attend(n_pages * (PAGE / KEYS));
 }

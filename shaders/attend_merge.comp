@@ -8,8 +8,8 @@
 //   2        row_parts (T, 2) u32: first part, parts of a row
 //   3        lse       (T, n_heads) f32, written: log sum exp of a row's scores; only with MERGE_LSE
 //
-// Grid: x = head, y = row. A lane owns two channels of every SLICES-th part, and has up to 8 parts in flight; slices are
-// added in order at the end. Rows of at most MERGE_FEW parts are added in index order, as attend.comp does.
+// Grid: x = head, y = row. A lane owns two channels of every SLICES-th part, and has up to 8 parts in flight; slices
+// are added in order at the end. Rows of at most MERGE_FEW parts are added in index order, as attend.comp does.
 // Needs: LOCAL_X a power of two, HEAD_DIM even.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -78,7 +78,8 @@ void main() {
 			barrier();
 			if (slice == 0 && pair < PAIRS) {
 				for (uint i = 1; i < SLICES; i++) sum += sum_s[lane + i * ROW_LANES];
-				result[out_at + pair] = weights > 0 ? sum / weights : vec2(weights); // 0, or a NaN that must not be lost
+				result[out_at + pair] =
+				    weights > 0 ? sum / weights : vec2(weights); // 0, or a NaN that must not be lost
 			}
 		}
 	}

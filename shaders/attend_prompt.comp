@@ -1,6 +1,7 @@
 // Prompt attention: rows over the keys and values of their own prompt, causal; scores are never in memory.
 //
-//   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),  t <= first + row
+//   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),  t <= first +
+//   row
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t).
 // Tiles of tokens start at multiples of 4 * LOCAL_X from token 0 and a tile of which a row sees nothing changes nothing
@@ -117,7 +118,8 @@ void main() {
 				[[unroll]] for (uint i = 0; i < 8; i++)
 					result[result_at + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4] * factor;
 		}
-		if ((FLAGS & PROMPT_LSE) != 0 && mine && LANE == 0) lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = top[j] + log(total[j]);
+		if ((FLAGS & PROMPT_LSE) != 0 && mine && LANE == 0)
+			lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = top[j] + log(total[j]);
 		if (partial && mine && LANE == 0) {
 			result[result_at + HEAD_DIM] = top[j];
 			result[result_at + HEAD_DIM + 1] = total[j];

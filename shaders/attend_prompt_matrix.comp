@@ -40,11 +40,13 @@ layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; }
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
 
-uint query_base = 0u, row_first = 0u, head = 0u, n_heads_here = 0u, n_tokens = 0u; // query j: row j / HEADS, head j % HEADS
+uint query_base = 0u, row_first = 0u, head = 0u, n_heads_here = 0u,
+     n_tokens = 0u; // query j: row j / HEADS, head j % HEADS
 uint row_of(uint j) { return row_first + j / HEADS; }
 bool is_query(uint j) { return j < HEADS * TOKENS && row_of(j) < p.n_rows && j % HEADS < n_heads_here; }
 uint query_at(uint j) {
-	return query_base + (min(row_of(j), p.n_rows - 1u) * p.n_heads + min(j % HEADS, n_heads_here - 1u)) * (HEAD_DIM / 4u);
+	return query_base +
+	       (min(row_of(j), p.n_rows - 1u) * p.n_heads + min(j % HEADS, n_heads_here - 1u)) * (HEAD_DIM / 4u);
 }
 vec4 query_fit(vec4 x, uint c) { return x; }
 
@@ -56,7 +58,9 @@ uvec2 key_place(uint i) {
 	const uint at = i * LOCAL_X + LANE;
 	return uvec2(at / PIECES, at % PIECES);
 }
-uint piece_at(uint tile, uvec2 at) { return min(tile * KEYS + at.x, n_tokens - 1u) * PIECES + at.y; } // no weight falls on a token twice
+uint piece_at(uint tile, uvec2 at) {
+	return min(tile * KEYS + at.x, n_tokens - 1u) * PIECES + at.y;
+} // no weight falls on a token twice
 void tile_fetch(uint tile) {
 	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) k_next[i] = k_codes[k_head + piece_at(tile, key_place(i))];
 	[[unroll]] for (uint i = 0; i < OWN_VALUES; i++) v_next[i] = v_codes[v_head + piece_at(tile, value_place(i))];

@@ -1,10 +1,10 @@
-// The elements of each row that are at least as large as the k-th largest of its blocks' maxima. These are at least k, and
-// the k largest of the row are among them; few others are, unless large elements share blocks.
+// The elements of each row that are at least as large as the k-th largest of its blocks' maxima. These are at least k,
+// and the k largest of the row are among them; few others are, unless large elements share blocks.
 //
 //   0 list (T, KV_CANDIDATE_WORDS) u32, written | 1 block_max (T, blocks) u32, block_max.comp's | 2 x (T, n) f32
-// A list has the number of elements first, then (index, bits) of each, by index. It is only the number KV_CANDIDATES + 1 if
-// there are more elements than KV_CANDIDATES, fewer blocks than k, a NaN or +inf in the row, or if the k-th largest maximum
-// is -inf.
+// A list has the number of elements first, then (index, bits) of each, by index. It is only the number KV_CANDIDATES +
+// 1 if there are more elements than KV_CANDIDATES, fewer blocks than k, a NaN or +inf in the row, or if the k-th
+// largest maximum is -inf.
 // Grid: x = row.
 #version 450
 #extension GL_GOOGLE_include_directive : require

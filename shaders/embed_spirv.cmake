@@ -1,7 +1,8 @@
 # Turns a SPIR-V file IN into a C++ source OUT that defines kSpirv_<NAME>, and points its depfile DEP at OUT.
 file(READ ${IN} hex HEX)
 string(REGEX REPLACE "(..)(..)(..)(..)" "0x\\4\\3\\2\\1," words "${hex}")
-string(REGEX REPLACE "(0x........,0x........,0x........,0x........,0x........,0x........,0x........,0x........,)" "\\1\n"
+string(REGEX REPLACE "(0x........,0x........,0x........,0x........,0x........,0x........,0x........,0x........,)"
+	"\\1\n"
 	words "${words}")
 file(WRITE ${OUT} "// Generated from ${NAME}.spv.
 #include <cstdint>

@@ -2,8 +2,10 @@
 // sqrt(max |x|) (ZipCache Algorithm 1).
 //
 //   0 words pool words, written | 1 k, 2 v (n_kv_heads, t_cap, head_dim) f16 as words | 3 sources (n) u32 rows of k, v
-//   4 work (n_work, BLOCK_WORDS) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with PACK_K_BALANCE
-// Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.  FLAGS: PACK_K_BALANCE.
+//   4 work (n_work, BLOCK_WORDS) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with
+//   PACK_K_BALANCE
+// Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.  FLAGS:
+// PACK_K_BALANCE.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -36,11 +38,14 @@ uint factor_bits(float most) {
 
 void main() {
 	const uint i = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, pairs = p.head_dim / 2;
-	const uint w = gl_WorkGroupID.x * 32 + i % 32, pair = min(w, pairs - 1), item = KV_AT(4) + gl_WorkGroupID.z * BLOCK_WORDS;
-	const uint src = KV_AT(3) + work[item + FIELD.src], n = work[item + FIELD.n], head = work[item + FIELD.head], k_at = work[item + FIELD.k_params], v_at = work[item + FIELD.v_factors];
+	const uint w = gl_WorkGroupID.x * 32 + i % 32, pair = min(w, pairs - 1),
+	           item = KV_AT(4) + gl_WorkGroupID.z * BLOCK_WORDS;
+	const uint src = KV_AT(3) + work[item + FIELD.src], n = work[item + FIELD.n], head = work[item + FIELD.head],
+	           k_at = work[item + FIELD.k_params], v_at = work[item + FIELD.v_factors];
 	if (head != ~0u && head != h) return; // of another head; the same for the whole workgroup
 	vec2 by = vec2(1);
-	if ((FLAGS & PACK_K_BALANCE) != 0) by = unpackHalf2x16(balance[KV_AT(5) + work[item + FIELD.balance] + h * pairs + pair]);
+	if ((FLAGS & PACK_K_BALANCE) != 0)
+		by = unpackHalf2x16(balance[KV_AT(5) + work[item + FIELD.balance] + h * pairs + pair]);
 	vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38), most = vec2(0);
 	for (uint first = i / 32; first < n; first += SLICES * AHEAD) {
 		uint at[AHEAD];
@@ -50,7 +55,8 @@ void main() {
 			const vec2 x = unpackHalf2x16(k[KV_AT(1) + at[j]]) * by;
 			lo = min(lo, x), hi = max(hi, x);
 		}
-		if (v_at != ~0u) [[unroll]] for (uint j = 0; j < AHEAD; j++) most = max(most, abs(unpackHalf2x16(v[KV_AT(2) + at[j]])));
+		if (v_at != ~0u) [[unroll]]
+			for (uint j = 0; j < AHEAD; j++) most = max(most, abs(unpackHalf2x16(v[KV_AT(2) + at[j]])));
 	}
 	k_s[i] = vec4(lo, hi);
 	v_s[i] = most;
@@ -63,5 +69,6 @@ void main() {
 		words[at] = param_word(plain_params(lo.x, hi.x, BITS), BITS, 0, 1);
 		words[at + 1] = param_word(plain_params(lo.y, hi.y, BITS), BITS, 0, 1);
 	}
-	if (v_at != ~0u) words[KV_AT(0) + v_at + kv_factor_word(h, 2 * w, p.head_dim)] = factor_bits(most.x) | factor_bits(most.y) << 16;
+	if (v_at != ~0u)
+		words[KV_AT(0) + v_at + kv_factor_word(h, 2 * w, p.head_dim)] = factor_bits(most.x) | factor_bits(most.y) << 16;
 }

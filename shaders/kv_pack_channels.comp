@@ -1,8 +1,10 @@
 // f16 keys -> codes with (scale, zero) per channel: of one whole page, or the parameters a block already holds.
 //
 //   0 codes pool words, [kv head][word][token] in a page, written | 1 params pool words, [kv head][channel], written;
-//   read instead with PACK_K_BLOCK, bytes with PACK_K_BYTES | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
-//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with PACK_K_BALANCE
+//   read instead with PACK_K_BLOCK, bytes with PACK_K_BYTES | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3
+//   sources (n) u32 rows of k
+//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with
+//   PACK_K_BALANCE
 // Grid: x = work item, y = kv head.  FLAGS: PACK_K_*.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -26,7 +28,8 @@ const PackWork FIELD = PackWork(WORDS_10);
 layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; };
 
 const bool BYTES = (FLAGS & PACK_K_BYTES) != 0;
-const uint LOW_BITS = BITS == 3 ? 2 : BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
+const uint LOW_BITS = BITS == 3 ? 2 : BITS,
+           LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
 const uint PAIRS = HEAD_DIM / 2, WORDS = LOW_WORDS + (BITS == 3 ? (HEAD_DIM + 31) / 32 : 0);
 shared vec2 plain_s[HEAD_DIM]; // (scale, zero) codes are computed with
 shared vec2 factor_s[PAIRS];   // balancer
@@ -56,12 +59,14 @@ void put_bytes(uint h, uint params_at, bool mine) {
 
 void main() {
 	const uint h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * PACK_WORDS;
-	const uint src = KV_AT(3) + work[item + FIELD.src], n = work[item + FIELD.n], head = work[item + FIELD.head], slot = work[item + FIELD.slot];
+	const uint src = KV_AT(3) + work[item + FIELD.src], n = work[item + FIELD.n], head = work[item + FIELD.head],
+	           slot = work[item + FIELD.slot];
 	const uint codes_at = work[item + FIELD.k_codes], params_at = KV_AT(1) + work[item + FIELD.k_params];
 	const bool mine = head == ~0u || head == h;
 	for (uint i = gl_LocalInvocationIndex; i < PAIRS; i += 64) {
 		factor_s[i] = vec2(1);
-		if ((FLAGS & PACK_K_BALANCE) != 0) factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + work[item + FIELD.balance] + h * PAIRS + i]);
+		if ((FLAGS & PACK_K_BALANCE) != 0)
+			factor_s[i] = unpackHalf2x16(balance[KV_AT(5) + work[item + FIELD.balance] + h * PAIRS + i]);
 		vec2 lo = vec2(3.4e38), hi = vec2(-3.4e38);
 		if ((FLAGS & PACK_K_BLOCK) == 0) {
 			for (uint t = 0; t < n; t++) {

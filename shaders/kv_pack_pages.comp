@@ -1,10 +1,13 @@
 // f16 keys or values of a whole page -> codes of a codebook and a norm per token and kv head: Scale::Codebook.
 //
-//   y = rotated x - mean of the channel over the page (keys), code = nearest of the codebook to y over its root mean square,
+//   y = rotated x - mean of the channel over the page (keys), code = nearest of the codebook to y over its root mean
+//   square,
 //   norm = |y| / |values of the codes|: decoded vectors have the length of what was stored
 //
-//   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words, written
-//   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x | 4 work (n_work, PACK_WORDS) u32, PackWork
+//   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
+//   written
+//   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x | 4 work (n_work, PACK_WORDS) u32,
+//   PackWork
 // Grid: x = work item, y = kv head.  FLAGS: PACK_P_*. n is PAGE.
 // A workgroup takes TILE tokens at a time through the rotation; then a lane owns a token.
 #version 450
@@ -28,8 +31,10 @@ layout(std430, binding = 3) readonly restrict buffer Sources { uint sources[]; }
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 const PackWork FIELD = PackWork(WORDS_10);
 
-const bool VALUES = (FLAGS & PACK_P_VALUES) != 0, MEAN = (FLAGS & PACK_P_MEANS) != 0, ROTATE = (FLAGS & PACK_P_ROTATE) != 0, BYTES = (FLAGS & PACK_P_BYTES) != 0;
-const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, TILE = 2048 / HEAD_DIM, ROW = HEAD_DIM + 1; // odd: lanes' tokens lie in different banks
+const bool VALUES = (FLAGS & PACK_P_VALUES) != 0, MEAN = (FLAGS & PACK_P_MEANS) != 0,
+           ROTATE = (FLAGS & PACK_P_ROTATE) != 0, BYTES = (FLAGS & PACK_P_BYTES) != 0;
+const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, TILE = 2048 / HEAD_DIM,
+           ROW = HEAD_DIM + 1; // odd: lanes' tokens lie in different banks
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, PER_WORD = 32 / LOW_BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32;
 shared float y_s[TILE * ROW];
 shared float mean_s[HEAD_DIM];
@@ -52,7 +57,8 @@ void rotate_rows(uint n) {
 		}
 		barrier();
 	}
-	for (uint i = lane; i < n * HEAD_DIM; i += LOCAL) y_s[i / HEAD_DIM * ROW + i % HEAD_DIM] *= kv_rotation_scale(block);
+	for (uint i = lane; i < n * HEAD_DIM; i += LOCAL)
+		y_s[i / HEAD_DIM * ROW + i % HEAD_DIM] *= kv_rotation_scale(block);
 	barrier();
 }
 
@@ -60,7 +66,8 @@ void find_means(uint h, uint src, uint params_at) {
 	const uint lane = gl_LocalInvocationIndex;
 	for (uint i = lane; i < PAIRS; i += LOCAL) {
 		vec2 sum = vec2(0);
-		for (uint t = 0; t < PAGE; t++) sum += unpackHalf2x16(x[KV_AT(2) + (h * p.t_cap + sources[src + t]) * PAIRS + i]);
+		for (uint t = 0; t < PAGE; t++)
+			sum += unpackHalf2x16(x[KV_AT(2) + (h * p.t_cap + sources[src + t]) * PAIRS + i]);
 		y_s[2 * i] = sum.x / float(PAGE);
 		y_s[2 * i + 1] = sum.y / float(PAGE);
 	}
@@ -80,7 +87,9 @@ float rest(uint at, uint c) { return y_s[at + c] - (MEAN ? mean_s[c] : 0.0); }
 
 void put(uint codes_at, uint h, uint t, uint word, uint packed) {
 	if (codes_at == ~0u) return;
-	codes[KV_AT(0) + codes_at + (VALUES ? kv_v_word(h, t, word, HEAD_DIM, BITS, PAGE) : kv_k_word(h, word, t, HEAD_DIM, BITS, PAGE))] = packed;
+	codes[KV_AT(0) + codes_at +
+	      (VALUES ? kv_v_word(h, t, word, HEAD_DIM, BITS, PAGE) : kv_k_word(h, word, t, HEAD_DIM, BITS, PAGE))] =
+	    packed;
 }
 
 // Codes of token t, whose channels begin at y_s[at]; returns its norm.
@@ -92,7 +101,8 @@ float pack_token(uint codes_at, uint h, uint t, uint at) {
 	for (uint c = 0; c < HEAD_DIM; c++) {
 		const float z = rms > 0 ? exact_divide(rest(at, c), rms) : 0;
 		uint code = 0;
-		for (uint i = 0; i + 1 < 1u << BITS; i++) code += z > 0.5 * (book_value(i, BITS) + book_value(i + 1, BITS)) ? 1 : 0;
+		for (uint i = 0; i + 1 < 1u << BITS; i++)
+			code += z > 0.5 * (book_value(i, BITS) + book_value(i + 1, BITS)) ? 1 : 0;
 		const float value = book_value(code, BITS);
 		decoded += value * value;
 		low |= (code & ((1u << LOW_BITS) - 1)) << (c % PER_WORD * LOW_BITS);
@@ -131,7 +141,8 @@ void put_norms(uint h, uint params_at) {
 
 void main() {
 	const uint lane = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * PACK_WORDS;
-	const uint src = KV_AT(3) + work[item + FIELD.src], head = work[item + FIELD.head], codes_at = work[item + (VALUES ? FIELD.v_codes : FIELD.k_codes)];
+	const uint src = KV_AT(3) + work[item + FIELD.src], head = work[item + FIELD.head],
+	           codes_at = work[item + (VALUES ? FIELD.v_codes : FIELD.k_codes)];
 	const uint params_at = KV_AT(1) + work[item + (VALUES ? FIELD.v_params : FIELD.k_params)];
 	if (head != ~0u && head != h) return; // the same for the whole workgroup
 	if (MEAN) find_means(h, src, params_at);

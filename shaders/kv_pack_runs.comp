@@ -63,8 +63,10 @@ void put_codes(uint codes_at, uint h, uint t, uint row, uint first, vec2 plain) 
 
 void main() {
 	const uint lane = gl_LocalInvocationIndex, h = gl_WorkGroupID.y, item = KV_AT(4) + gl_WorkGroupID.x * PACK_WORDS;
-	const uint src = KV_AT(3) + work[item + FIELD.src], head = work[item + FIELD.head], codes_at = work[item + FIELD.v_codes];
-	const uint params_at = KV_AT(1) + work[item + FIELD.v_params], n_params = kv_token_param_words(p.n_kv_heads, HEAD_DIM, GROUP, PAGE);
+	const uint src = KV_AT(3) + work[item + FIELD.src], head = work[item + FIELD.head],
+	           codes_at = work[item + FIELD.v_codes];
+	const uint params_at = KV_AT(1) + work[item + FIELD.v_params],
+	           n_params = kv_token_param_words(p.n_kv_heads, HEAD_DIM, GROUP, PAGE);
 	if (head != ~0u && head != h) return; // the same for the whole workgroup
 	vec2 own = vec2(0);
 	for (uint i = lane; i < GROUPS; i += LOCAL) {

@@ -2,7 +2,8 @@
 //
 //   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
 //   [run][token], written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
-//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 norm f16 as words: PACK_T_BALANCE: balancers (n_kv_heads, HEAD_DIM), keys are multiplied;
+//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 norm f16 as words: PACK_T_BALANCE: balancers (n_kv_heads, HEAD_DIM),
+//   keys are multiplied;
 //   PACK_T_FACTORS: pool words with channel factors, values are divided
 // Grid: x = LOCAL_X (token, run) pairs of a work item, y = work item.  FLAGS: PACK_T_*.
 #version 450
@@ -28,7 +29,8 @@ const PackWork FIELD = PackWork(WORDS_10);
 layout(std430, binding = 5) readonly buffer Norm { uint norm[]; };
 
 const bool VALUES = (FLAGS & PACK_T_VALUES) != 0;
-const uint LOW_BITS = BITS == 3 ? 2 : BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
+const uint LOW_BITS = BITS == 3 ? 2 : BITS,
+           LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
 const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / LOW_BITS;
 uint norm_at = 0;
 
@@ -64,8 +66,9 @@ void main() {
 	}
 	const vec2 plain = plain_params(lo, hi, BITS);
 	const uint h0 = from / PAIRS, c0 = from % PAIRS * 2;
-	params[KV_AT(1) + work[item + (VALUES ? FIELD.v_params : FIELD.k_params)] + kv_token_param(h0, c0, slot + t, HEAD_DIM, GROUP, PAGE)] =
-		param_word(plain, BITS, p.zero_shift, p.scale_factor);
+	params[KV_AT(1) + work[item + (VALUES ? FIELD.v_params : FIELD.k_params)] +
+	       kv_token_param(h0, c0, slot + t, HEAD_DIM, GROUP, PAGE)] =
+	    param_word(plain, BITS, p.zero_shift, p.scale_factor);
 	const uint codes_at = work[item + (VALUES ? FIELD.v_codes : FIELD.k_codes)];
 	if (codes_at == ~0u) return;
 	// Words never span heads: with fewer channels than a word holds, the rest of the word is 0.
@@ -73,7 +76,8 @@ void main() {
 	uint packed = 0, filled = 0, high = 0;
 	for (uint j = 0; j < GROUP / 2; j++) {
 		const vec2 v = value(row, from + j);
-		const uint a = code_of(v.x, plain, BITS), b = code_of(v.y, plain, BITS), pair = (from + j) % PAIRS, h = (from + j) / PAIRS;
+		const uint a = code_of(v.x, plain, BITS), b = code_of(v.y, plain, BITS), pair = (from + j) % PAIRS,
+		           h = (from + j) / PAIRS;
 		packed |= (a & mask) << (filled * LOW_BITS);
 		packed |= (b & mask) << ((filled + 1) * LOW_BITS);
 		high |= (a >> 2 | b >> 2 << 1) << (pair * 2 % 32);

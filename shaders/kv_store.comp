@@ -26,7 +26,8 @@ void main() {
 	const bool is_k = z < WORDS;
 	uint t = gl_GlobalInvocationID.x, w = z;
 	if (!is_k || p.k_word_stride == 1u) {
-		const uint lane = (gl_WorkGroupID.x * WORDS + (is_k ? z : z - WORDS)) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+		const uint lane =
+		    (gl_WorkGroupID.x * WORDS + (is_k ? z : z - WORDS)) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
 		t = lane / WORDS;
 		w = lane % WORDS;
 	}

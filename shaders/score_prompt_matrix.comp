@@ -1,9 +1,9 @@
 // score_prompt.comp on devices with cooperative matrices: the same result and bindings, for FLAGS with attention.
 //
 // Keys and queries are halves, as in attend_prompt_matrix.comp, scores and sums f32. A subgroup
-// keeps the keys of M tokens in matrices and goes over all queries, a query being a listed row's head; queries pass through
-// shared memory, 32 at a time. What a query gives a token is added up where the product puts it; the columns of that
-// matrix are added up at the end, in order, so the result is the same every time.
+// keeps the keys of M tokens in matrices and goes over all queries, a query being a listed row's head; queries pass
+// through shared memory, 32 at a time. What a query gives a token is added up where the product puts it; the columns of
+// that matrix are added up at the end, in order, so the result is the same every time.
 //
 // Grid: x = M tokens for each subgroup of the workgroup, y = kv head. Rows are listed in ascending order.
 // M, N, K, K_B and what is needed: as attend_prompt_matrix.comp; fewer than 2^24 tokens.
@@ -50,7 +50,8 @@ const uint STEP_KEYS = TOKENS * STEP_STRIDE, OWN_STEP = (TOKENS * STEP_PIECES + 
 const uint STAGED_MOST = STAGED * STRIDE > SUMS ? STAGED * STRIDE : SUMS;
 const float LOG2_E = 1.4426950409;
 
-shared uvec4 staged_s[STAGED_MOST > STEP_KEYS ? STAGED_MOST : STEP_KEYS]; // [token or query][piece] halves; [token][N] sums
+shared uvec4
+    staged_s[STAGED_MOST > STEP_KEYS ? STAGED_MOST : STEP_KEYS]; // [token or query][piece] halves; [token][N] sums
 shared float row_s[STAGED], lse_s[STAGED]; // of a query: the token it belongs to, base 2 logarithm of its sum
 shared float token_s[TOKENS];
 
@@ -63,7 +64,8 @@ uint query_head(uint j) { return rows[KV_AT(4) + j / HEADS] * p.n_heads + gl_Wor
 void fetch(uint first) {
 	[[unroll]] for (uint i = 0u; i < OWN_PIECES; i++) {
 		const uint piece = i * LOCAL_X + LANE;
-		const uint from = KV_AT(1) / 4u + query_head(min(first + piece / PIECES, n_queries - 1u)) * (HEAD_DIM / 4u) + piece % PIECES * 2u;
+		const uint from = KV_AT(1) / 4u + query_head(min(first + piece / PIECES, n_queries - 1u)) * (HEAD_DIM / 4u) +
+		                  piece % PIECES * 2u;
 		low_next[i] = q[from];
 		high_next[i] = q[from + 1u];
 	}
@@ -89,7 +91,8 @@ void main() {
 	[[unroll]] for (uint step = 0u; step < STEPS; step++) {
 		[[unroll]] for (uint i = 0u; i < OWN_STEP; i++) {
 			const uint at = i * LOCAL_X + LANE;
-			if (at < TOKENS * STEP_PIECES) staged_s[at / STEP_PIECES * STEP_STRIDE + at % STEP_PIECES] = key[step * OWN_STEP + i];
+			if (at < TOKENS * STEP_PIECES)
+				staged_s[at / STEP_PIECES * STEP_STRIDE + at % STEP_PIECES] = key[step * OWN_STEP + i];
 		}
 		barrier();
 		coopMatLoadNV(keys[step], staged_s, own0 * STEP_STRIDE, STEP_STRIDE, false);
@@ -109,7 +112,8 @@ void main() {
 		[[unroll]] for (uint i = 0u; i < OWN_PIECES; i++) {
 			const uint piece = i * LOCAL_X + LANE;
 			if (piece < STAGED_PIECES)
-				staged_s[piece / PIECES * STRIDE + piece % PIECES] = halves8(largest_halves(low_next[i]), largest_halves(high_next[i]));
+				staged_s[piece / PIECES * STRIDE + piece % PIECES] =
+				    halves8(largest_halves(low_next[i]), largest_halves(high_next[i]));
 		}
 		if (LANE < STAGED) {
 			row_s[LANE] = row_next;

@@ -3,7 +3,8 @@
 // See score_prompt.comp.
 //
 //   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes pool words, [kv
-//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32, ScoreWork
+//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32,
+//   ScoreWork
 //   6 tables u32 words: page entries, live bits
 // Grid: x = work item, y = kv head; an invocation takes every LOCAL_X-th token of the item's pages.
 // Needs: HEAD_DIM a multiple of 4.
@@ -31,9 +32,12 @@ layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
 #include "lib/saliency.glsl"
 
 void main() {
-	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * SCORE_WORDS;
-	const uint first = KV_AT(4) + work[item + FIELD.first], n_rows = work[item + FIELD.n], n_tokens = work[item + FIELD.n_pages] * PAGE;
-	const uint pages = KV_AT(6) + work[item + FIELD.pages], live = KV_AT(6) + work[item + FIELD.live] + h * work[item + FIELD.live_stride];
+	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads,
+	           item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * SCORE_WORDS;
+	const uint first = KV_AT(4) + work[item + FIELD.first], n_rows = work[item + FIELD.n],
+	           n_tokens = work[item + FIELD.n_pages] * PAGE;
+	const uint pages = KV_AT(6) + work[item + FIELD.pages],
+	           live = KV_AT(6) + work[item + FIELD.live] + h * work[item + FIELD.live_stride];
 	const uint score_at = KV_AT(0) + work[item + FIELD.score] + h * work[item + FIELD.score_stride];
 	for (uint t = gl_LocalInvocationIndex; t < n_tokens; t += LOCAL_X) {
 		const uint page = t / PAGE, in_page = t % PAGE;
@@ -47,7 +51,8 @@ void main() {
 				const uint from = KV_AT(1) / 4 + (head + j) * (HEAD_DIM / 4);
 				float dot_ = 0;
 				for (uint c = 0; c < HEAD_DIM / 4; c++)
-					dot_ += dot(q[from + c], vec4(unpackHalf2x16(k_codes[at + 2 * c * PAGE]), unpackHalf2x16(k_codes[at + (2 * c + 1) * PAGE])));
+					dot_ += dot(q[from + c], vec4(unpackHalf2x16(k_codes[at + 2 * c * PAGE]),
+					                              unpackHalf2x16(k_codes[at + (2 * c + 1) * PAGE])));
 				sum += BY_ATTENTION ? exp(dot_ * p.scale - lse[KV_AT(3) + head + j]) : 1.0;
 			}
 		}

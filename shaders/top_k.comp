@@ -18,7 +18,8 @@ layout(std430, binding = 2) readonly restrict buffer WorkTable { uint work[]; };
 const TopWork FIELD = TopWork(WORDS_4);
 
 const uint GROUP = 32, GROUPS = (LOCAL_X + GROUP - 1) / GROUP;
-shared uvec2 tally_s[LOCAL_X], group_s[GROUPS];   // above the k-th largest, equal to it: in a lane's share of the list, in a group's
+shared uvec2 tally_s[LOCAL_X],
+    group_s[GROUPS]; // above the k-th largest, equal to it: in a lane's share of the list, in a group's
 
 uint from = 0;
 // Grows with the weight; 0: no candidate.

@@ -12,8 +12,8 @@
 //   7        balance  u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 // FLAGS: ATTEND_* of keys.
 // Builds: INT8 takes integer dot products of keys (lib/keys_dot.glsl), with ATTEND_K_DOT.
-// Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share the decoding of a
-// key.
+// Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share the decoding of
+// a key.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
 // HEAD_DIM.
 #version 450
@@ -32,7 +32,8 @@ layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
-const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
+const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
+           K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
 #ifdef INT8
 const bool K_DOT = (FLAGS & ATTEND_K_DOT) != 0u;
 const bool V_DOT = false, V_BOOK = false; // lib/dot_memory.glsl asks
@@ -40,7 +41,8 @@ const uint V_GROUP = HEAD_DIM;
 #else
 const bool K_DOT = false;
 #endif
-const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
+const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
+           BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };

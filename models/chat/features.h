@@ -9,7 +9,7 @@ enum class ToolFormat : uint8_t {
 	None,
 	Hermes,   // <tool_call>{"name": ..., "arguments": {...}}</tool_call>                      (Hermes, Qwen)
 	Mistral,  // [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}, or [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]
-	DeepSeek, // <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>name\n```json\n{...}\n```<｜tool▁call▁end｜>...
+	DeepSeek, // <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>name\n```json\n{...}\n```<｜tool▁call▁end｜>
 	Llama3,   // the whole answer is {"name": ..., "parameters": {...}}, perhaps behind <|python_tag|>
 };
 const char* tool_format_name(ToolFormat);

@@ -2,9 +2,9 @@
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
 // (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
-// Packed V with one scale per token and head costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
-// weights w_t scale_t, made once per token, and sum_t w_t zero_t beside them. With several runs of channels these would
-// take 20 bytes of shared memory per token, query and run; then lanes scale what they decode.
+// Packed V with one scale per token and head costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the
+// codes with weights w_t scale_t, made once per token, and sum_t w_t zero_t beside them. With several runs of channels
+// these would take 20 bytes of shared memory per token, query and run; then lanes scale what they decode.
 //
 // Weights pass between lanes through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
 // Software drivers have kernels of their own: texel/attend.glsl.
@@ -38,8 +38,8 @@ float top[QUERIES];               // maximum score so far, the same in all lanes
 float total[QUERIES];             // sum of weights; this lane's share until state_finish()
 float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
 
-// One piece of memory in turn holds the SCALES of keys (of the including file), weights [query][quad], and at the end the
-// sums of other V rows. With V_DOT, weights and sums are in dot_s instead.
+// One piece of memory in turn holds the SCALES of keys (of the including file), weights [query][quad], and at the end
+// the sums of other V rows. With V_DOT, weights and sums are in dot_s instead.
 const bool V_DOT_ZEROS = V_DOT && !V_NORM, V_ZEROS = V_FOLD || V_DOT_ZEROS; // two steps: glslang 12
 const uint ROW_SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u, SUMS = V_DOT ? 0u : ROW_SUMS;
 const uint WEIGHTS = V_DOT ? 1u : QUERIES * QUADS;
@@ -80,8 +80,8 @@ void params_of_weights(uint live, uint at, uint largest, out vec4 scale, out vec
 #endif
 
 // Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
-// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its norms;
-// `largest`: where the largest norm, scale and zero point are.
+// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its
+// norms; `largest`: where the largest norm, scale and zero point are.
 void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
@@ -119,13 +119,14 @@ void tile_softmax(uint live, uint params, uint largest) {
 #endif
 }
 
-// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row that
-// is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
+// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row
+// that is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
 void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
 		const bool two = V_BITS == 8u || V_BITS == 3u;
-		piece_codes(v_words[at + piece_word(c, V_BITS)], two ? v_words[at + piece_word2(c, V_BITS)] : 0u, c, V_BITS, mask, low, high);
+		piece_codes(v_words[at + piece_word(c, V_BITS)], two ? v_words[at + piece_word2(c, V_BITS)] : 0u, c, V_BITS,
+		            mask, low, high);
 		if (V_BOOK) {
 			low = book_values(low, V_BITS);
 			high = book_values(high, V_BITS);
@@ -139,8 +140,9 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 }
 
 // Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces, words where V is packed),
-// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(); `more`: `largest` of it, or with V_NORM the
-// word of v_factors where the channel factors of the kv head begin. The last two only with V_SCALED.
+// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(); `more`: `largest` of
+// it, or with V_NORM the word of v_factors where the channel factors of the kv head begin. The last two only with
+// V_SCALED.
 void tile_values(uint at, uint live, uint params, uint more) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	quad_s[LANE] = uvec4(at, live, params, more);
@@ -160,7 +162,8 @@ void tile_values(uint at, uint live, uint params, uint more) {
 			if (V_SCALED) {
 				const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u, of = quad_s[quad].z, more = quad_s[quad].w;
 				params_at(of + run * (V_BYTES ? PAGE / 2u : PAGE), more, scale, zero);
-				const bvec4 dead = equal(uvec4(v_live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
+				const bvec4 dead =
+				    equal(uvec4(v_live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
 				scale = mix(scale, vec4(0), dead);
 				zero = mix(zero, vec4(0), dead);
 				if (V_NORM) {

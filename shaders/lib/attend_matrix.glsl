@@ -1,15 +1,17 @@
 // Attention by cooperative matrices: QUERIES queries over tiles of KEYS tokens. What attend_matrix.comp (pages) and
 // attend_prompt_matrix.comp (a prompt's own rows) share.
 //
-// A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values by
-// channel, so that what a lane holds of a matrix is contiguous. GROUPS subgroups share GROUP_ROWS queries, which they keep in matrices: each multiplies them with every GROUPS-th matrix of the tile's keys, and
-// their weights with every GROUPS-th of its values. Between the two, scores pass through shared memory, where lanes turn
-// them into weights. Products of halves, sums in f32. Which element of a matrix a lane holds is not known here, so a
-// factor per row comes as a matrix too, loaded with a stride of 0.
+// A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values
+// by channel, so that what a lane holds of a matrix is contiguous. GROUPS subgroups share GROUP_ROWS queries, which
+// they keep in matrices: each multiplies them with every GROUPS-th matrix of the tile's keys, and their weights with
+// every GROUPS-th of its values. Between the two, scores pass through shared memory, where lanes turn them into
+// weights. Products of halves, sums in f32. Which element of a matrix a lane holds is not known here, so a factor per
+// row comes as a matrix too, loaded with a stride of 0.
 //
 // A query's bits depend on its tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, K_B, Q_ROTATE, V_ROTATE, declares q, and supplies:
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, K_B, Q_ROTATE, V_ROTATE, declares q, and
+// supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
@@ -36,10 +38,11 @@ const uint COL_TILES = HEAD_DIM / N, OWN_COLS = (COL_TILES + GROUPS - 1u) / GROU
 const bool UNEVEN = COL_TILES % GROUPS != 0u; // the last is not everybody's
 const uint STEPS = HEAD_DIM / K, KEY_STEPS = KEYS / K;
 const uint PIECES = HEAD_DIM / 8u, TILE_PIECES = KEYS * PIECES, OWN_PIECES = (TILE_PIECES + LOCAL_X - 1u) / LOCAL_X;
-const uint TILE_PAIRS = KEYS / 2u * PIECES, OWN_PAIRS = (TILE_PAIRS + LOCAL_X - 1u) / LOCAL_X; // pieces of two tokens' values
+const uint TILE_PAIRS = KEYS / 2u * PIECES,
+           OWN_PAIRS = (TILE_PAIRS + LOCAL_X - 1u) / LOCAL_X; // pieces of two tokens' values
 const uint OWN_VALUES = 2u * OWN_PAIRS;
-// From token to token of keys, channel to channel of values, query to query of scores and of the weights that take their place,
-// in pieces of 16 bytes; the 1 spreads them over banks.
+// From token to token of keys, channel to channel of values, query to query of scores and of the weights that take
+// their place, in pieces of 16 bytes; the 1 spreads them over banks.
 const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
 const uint VALUES = KEYS * STRIDE;       // where values begin in kv_s
 const uint TILE = VALUES + HEAD_DIM * VALUE_STRIDE, ALL_QUERIES = QUERIES * STRIDE;
@@ -49,8 +52,10 @@ const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; 
 const float WEIGHT_ONE = 4096.0;
 
 const uint SCORES = QUERIES * SCORE_STRIDE, STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
-shared uvec4 kv_s[TILE > ALL_QUERIES ? TILE : ALL_QUERIES]; // halves: keys [token][piece], values [channel][8 tokens]; queries first
-shared uvec4 score_s[SCORES > STAGED_PIECES ? SCORES : STAGED_PIECES]; // [query][4 tokens] floats, then weights [query][8 tokens] halves
+shared uvec4 kv_s[TILE > ALL_QUERIES ? TILE : ALL_QUERIES]; // halves: keys [token][piece], values [channel][8 tokens];
+                                                            // queries first
+shared uvec4 score_s[SCORES > STAGED_PIECES ? SCORES : STAGED_PIECES]; // [query][4 tokens] floats, then weights
+                                                                       // [query][8 tokens] halves
 shared float row_s[QUERIES];                                // a factor of each query
 
 #define STAGED(i) uintBitsToFloat(score_s[i])
@@ -66,8 +71,8 @@ uint tile_seen(uint tile, uint j);
 void query_done(uint j, float top, float total);
 void piece_done(uint j, uint c, vec4 sums, float total);
 
-// As key_place(), for values: pieces i and i + 1 (i even) are of tokens 2 u and 2 u + 1, whose halves share words in shared
-// memory. Lanes that have none get a valid place.
+// As key_place(), for values: pieces i and i + 1 (i even) are of tokens 2 u and 2 u + 1, whose halves share words in
+// shared memory. Lanes that have none get a valid place.
 uvec2 value_place(uint i) {
 	const uint at = min(i / 2u * LOCAL_X + LANE, TILE_PAIRS - 1u);
 	return uvec2(at % (KEYS / 2u) * 2u + i % 2u, at / (KEYS / 2u));
@@ -94,7 +99,8 @@ void attend(uint n_tiles) {
 		barrier();
 		if (Q_ROTATE) rotate_staged(false);
 		for (uint i = LANE; i < STAGED_ROWS * PIECES; i += LOCAL_X)
-			kv_s[(first + i / PIECES) * STRIDE + i % PIECES] = halves8(largest_halves(STAGED(2u * i)), largest_halves(STAGED(2u * i + 1u)));
+			kv_s[(first + i / PIECES) * STRIDE + i % PIECES] =
+			    halves8(largest_halves(STAGED(2u * i)), largest_halves(STAGED(2u * i + 1u)));
 		barrier();
 	}
 	// Not inside a branch: Mesa's compiler for AMD would then copy the halves of these matrices for every tile.
@@ -129,7 +135,8 @@ void attend(uint n_tiles) {
 			[[unroll]] for (uint k = 0; k < STEPS; k++) {
 				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> keys;
 				coopMatLoadNV(keys, kv_s, n * N * STRIDE + k * (K / 8u), STRIDE, true);
-				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] = coopMatMulAddNV(queries[r * STEPS + k], keys, score[r]);
+				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] =
+				    coopMatMulAddNV(queries[r * STEPS + k], keys, score[r]);
 			}
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				coopMatStoreNV(score[r], score_s, (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE, false);
@@ -143,7 +150,8 @@ void attend(uint n_tiles) {
 			w[i] = mix(uintBitsToFloat(score_s[j * SCORE_STRIDE + quad0 + i]) * p.scale, vec4(NO_TOKEN), blind);
 			most = max(most, max(max(w[i].x, w[i].y), max(w[i].z, w[i].w)));
 		}
-		[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most = max(most, subgroupShuffleXor(most, step));
+		[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most =
+		    max(most, subgroupShuffleXor(most, step));
 		const float now = max(top, most), base = now == NO_TOKEN ? 0.0 : now;
 		// Exactly 1 where the tile changes nothing.
 		const float shrink = now == top ? 1.0 : exp(top - base);
@@ -175,7 +183,8 @@ void attend(uint n_tiles) {
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++) {
 				if (UNEVEN && c * GROUPS + group >= COL_TILES) break;
 				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> values;
-				coopMatLoadNV(values, kv_s, VALUES + (c * GROUPS + group) * N * VALUE_STRIDE + k * (K / 8u), VALUE_STRIDE, true);
+				coopMatLoadNV(values, kv_s, VALUES + (c * GROUPS + group) * N * VALUE_STRIDE + k * (K / 8u),
+				              VALUE_STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 					acc[r * OWN_COLS + c] = coopMatMulAddNV(weights[r], values, acc[r * OWN_COLS + c]);
 			}
@@ -192,10 +201,10 @@ void attend(uint n_tiles) {
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		if (row0 / STAGED_ROWS == first / STAGED_ROWS)
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-				[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
-					if (!UNEVEN || c * GROUPS + group < COL_TILES)
-						coopMatStoreNV(acc[r * OWN_COLS + c], score_s, (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
-									   HEAD_DIM / 4u, false);
+				[[unroll]] for (uint c = 0; c < OWN_COLS; c++) if (!UNEVEN || c * GROUPS + group < COL_TILES)
+				    coopMatStoreNV(acc[r * OWN_COLS + c], score_s,
+				                   (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
+				                   HEAD_DIM / 4u, false);
 		barrier();
 		if (V_ROTATE) rotate_staged(true);
 		for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {

@@ -5,7 +5,8 @@
 // dot_middle() is also the middle of uniform codes. The values of a codebook are odd functions of the code's bits, and
 // so are L:
 //   2 bits: L = 13 code + bit 0 = 0, 14, 26, 40            -20, -6, 6, 20 times 0.0755: within 0.0003 of the values
-//   3 bits: L = 18 bit 0 + 35 bit 1 + 62 bit 2 + 4 (bit 0 ^ bit 1 ^ bit 2)   +-6.5, 20.5, 37.5, 59.5 times 0.0362: within 0.7 %
+//   3 bits: L = 18 bit 0 + 35 bit 1 + 62 bit 2 + 4 (bit 0 ^ bit 1 ^ bit 2)   +-6.5, 20.5, 37.5, 59.5 times 0.0362:
+//   within 0.7 %
 // An error of 3 % in one value shows: a rotated key whose channels are equally large has it in all of them, with the
 // same sign.
 #ifndef KVRUN_DOT_GLSL

@@ -1,7 +1,7 @@
 // Shared memory of attention by integer dot products: rounded queries (K_DOT) and weights (V_DOT).
 //
-// For keys with a scale per channel, queries are rounded for each page of a tile, and the tile's weights then take their
-// place; for other keys they are rounded once and stay. Both are uvec4 of 4 words of 4 bytes:
+// For keys with a scale per channel, queries are rounded for each page of a tile, and the tile's weights then take
+// their place; for other keys they are rounded once and stay. Both are uvec4 of 4 words of 4 bytes:
 //   queries [page of the tile][query][Q8_PIECES]   words [word of codes][plane][step], lib/keys_dot.glsl
 //   weights [query][run of channels][quads / 4]    words of 4 quads of tokens, lib/values_dot.glsl
 // At the end, sums of lanes take their place: SUM() of lib/attend.glsl, two pieces for each lane.

@@ -15,8 +15,8 @@ uvec4 round_above(vec4 x, float inverse, float offset) {
 }
 // The lowest bytes of 4 words.
 uint pack_bytes(uvec4 b) { return (b.x & 255u) | (b.y & 255u) << 8u | (b.z & 255u) << 16u | b.w << 24u; }
-// x * inverse, between -128 and 127, as 4 signed bytes: 2^23 + 2^22 keeps sums with negative numbers above 2^23, and their low
-// bits are those of two's complement.
+// x * inverse, between -128 and 127, as 4 signed bytes: 2^23 + 2^22 keeps sums with negative numbers above 2^23, and
+// their low bits are those of two's complement.
 uint signed_bytes(vec4 x, float inverse) { return pack_bytes(round_above(x, inverse, 4194304.0)); }
 
 #endif

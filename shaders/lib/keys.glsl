@@ -3,8 +3,8 @@
 // K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c; the second sum is computed once per page.
 // K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
 // With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries.
-// After lib/key_scales.glsl and lib/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at, kv_head,
-// work_s, and bindings k_codes (2), k_params (6), balance.
+// After lib/key_scales.glsl and lib/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at,
+// kv_head, work_s, and bindings k_codes (2), k_params (6), balance.
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
 const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
 const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
@@ -32,7 +32,8 @@ void sum_queries() {
 		float x[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			x[j] = 0;
-			for (uint i = LANE; i < RUN_STEPS * 2; i += LOCAL_X) x[j] += dot(q_s[j * Q_PIECES + r * RUN_STEPS * 2 + i], vec4(1));
+			for (uint i = LANE; i < RUN_STEPS * 2; i += LOCAL_X)
+				x[j] += dot(q_s[j * Q_PIECES + r * RUN_STEPS * 2 + i], vec4(1));
 		}
 		reduce(x, false);
 		if (LANE == 0)
@@ -40,8 +41,8 @@ void sum_queries() {
 	}
 	barrier();
 }
-// Scales or scaled queries of pages [page, page + TILE_PAGES), of which `last` is the last that is there; bias: sum_c q_c zero_c of the lane's page, which is
-// `own` of the tile.
+// Scales or scaled queries of pages [page, page + TILE_PAGES), of which `last` is the last that is there; bias: sum_c
+// q_c zero_c of the lane's page, which is `own` of the tile.
 void stage_scales(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
 		const uint params = KV_AT(6) / 4 + tables[pages_at + min(page + n, last) * 4 + 2] / 4;
@@ -53,7 +54,8 @@ void stage_scales(uint page, uint last, uint own, out float bias[QUERIES]) {
 			if (K_BYTES) {
 				const uvec4 w = k_params[params + channel / 8 + i / 2];
 				const uint n_params = kv_channel_param_words(p.n_kv_heads, HEAD_DIM);
-				byte_params_of(i % 2 == 0 ? w.xy : w.zw, k_param_words[params * 4 + kv_byte_largest_word(n_params, kv_head)], scale, zero);
+				byte_params_of(i % 2 == 0 ? w.xy : w.zw,
+				               k_param_words[params * 4 + kv_byte_largest_word(n_params, kv_head)], scale, zero);
 			} else {
 				params_of(k_params[params + channel / 4 + i], scale, zero);
 			}
@@ -97,7 +99,8 @@ vec4 key_norms(uint params, uint in_page) {
 // The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
 void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
 	if (K_BITS == 3) {
-		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] = k_codes[at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS];
+		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] =
+		    k_codes[at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS];
 		return;
 	}
 	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = k_codes[at + (load * LOAD_WORDS + i) * PAGE_QUADS];
@@ -107,12 +110,15 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 	[[unroll]] for (uint c = 0; c < 4; c++) {
 		if (K_BITS == 16) {
 			const uvec4 x = w[K_BITS == 16 ? half_ * 2 + c / 2 : 0];
-			k[c] = c % 2 == 0 ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
-							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
+			k[c] =
+			    c % 2 == 0
+			        ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
+			        : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
 		} else if (K_BITS == 8) {
 			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
 		} else if (K_BITS == 3) {
-			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16), high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
+			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16),
+			            high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
 			k[c] = CODE_VEC4(CODE(low, 2u, half_ * 4 + c) | CODE(high, 1u, half_ * 4 + c) << 2u);
 		} else {
 			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
@@ -136,7 +142,8 @@ void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 		for (uint n = 0; n < RUN_LOADS; n++) {
 			uvec4 w[LOAD_WORDS];
 			load_k(k_at, r * RUN_LOADS + n, w);
-			[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) { // rolled: unrolled, it takes more registers than it saves time
+			[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS;
+			                     i++) { // rolled: unrolled, it takes more registers than it saves time
 				const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
 				if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
 					queries_step(step);
@@ -150,8 +157,10 @@ void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 		}
 		if (K_TOKEN) {
 			vec4 scale, zero;
-			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4],
-					  scale, zero);
+			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4,
+			                                                                   HEAD_DIM, K_GROUP, PAGE)) /
+			                                      4],
+			          scale, zero);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
 				score[j] = vec4(0);
@@ -168,7 +177,8 @@ void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 	}
 }
 
-// keys_start(), before the first tile, and tile_scores(), with quad_scores()' arguments, by the build's kind of product.
+// keys_start(), before the first tile, and tile_scores(), with quad_scores()' arguments, by the build's kind of
+// product.
 #ifdef INT8
 #include "lib/keys_dot.glsl"
 #else

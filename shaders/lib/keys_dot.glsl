@@ -1,9 +1,9 @@
 // Scores by integer dot products: queries are rounded to 8 bits (with 4-bit keys to 16), codes are expanded to bytes.
 //
 //   q . k = unit (sum_c b_c L_c) scale + ...,  b_c = round(q_c / unit), unit = max_c |q_c| / 127 (or 32512)
-// The middle of the codes meets queries that are not rounded: middle sum_c (q_c - unit b_c) is added, once per page or run
-// of channels. So what rounding costs is in proportion to how far codes are from their middle: with 2 bits 0.03 max |q_c|, where
-// the codes themselves cost 3.3 times the rms of q_c (both times the scale, per token, 128 channels).
+// The middle of the codes meets queries that are not rounded: middle sum_c (q_c - unit b_c) is added, once per page or
+// run of channels. So what rounding costs is in proportion to how far codes are from their middle: with 2 bits 0.03 max
+// |q_c|, where the codes themselves cost 3.3 times the rms of q_c (both times the scale, per token, 128 channels).
 // K per channel: scales meet queries before these are rounded, for each page; else queries are rounded once.
 //
 // Included by lib/keys.glsl, whose constants and functions it uses; dot_s.
@@ -13,7 +13,7 @@ const uint K_GROUPS = K_WORDS * K_STEPS;                      // words of 4 chan
 const uint WORD_PIECES = K_STEPS * K_PLANES / 4u;             // 16-byte pieces of a query that a word of codes meets
 const uint PIECE_STEPS = 4u / K_PLANES;
 const uint RUN_WORDS = K_WORDS / K_RUNS;                      // of a run of channels with one scale
-const bool K_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;                   // words are loaded while the ones before are multiplied
+const bool K_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;       // words are loaded while the ones before are multiplied
 const uint K_MOST = K_BITS != 3u ? 2u : K_AHEAD ? 2u : 1u;    // words that are loaded together: they cost registers
 const uint K_BATCH = RUN_WORDS < K_MOST ? RUN_WORDS : K_MOST;
 const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup stages a page
@@ -21,8 +21,8 @@ const uint SLOTS = LOCAL_X / SLOT_LANES;
 const uint OWN_GROUPS = (K_GROUPS + SLOT_LANES - 1u) / SLOT_LANES; // of a lane
 const bool Q_HELD = OWN_GROUPS * QUERIES <= 8u;               // scaled queries of a page stay in registers
 const bool Q_SORTED = K_CHANNEL && K_GROUPS == Q_PIECES;      // pieces of q_s are the channels of words of bytes
-// (unit, rest) [page of the tile, or run of channels][query]: a score is unit * dots + rest, times the scale of the token and run if
-// there is one. In shared memory, because registers limit how many keys are multiplied at a time.
+// (unit, rest) [page of the tile, or run of channels][query]: a score is unit * dots + rest, times the scale of the
+// token and run if there is one. In shared memory, because registers limit how many keys are multiplied at a time.
 shared vec2 units_s[K_DOT ? (K_CHANNEL ? TILE_PAGES : K_RUNS) * QUERIES : 1u];
 
 float q_most() { return K_PLANES == 2u ? 32512.0 : 127.0; } // largest rounded query
@@ -54,7 +54,8 @@ int put_query(uint n, uint j, uint g, vec4 x, float inverse) {
 	return sum;
 }
 
-// For keys that have a scale per channel, before the first tile: what group_of_query() would have to collect for every page.
+// For keys that have a scale per channel, before the first tile: what group_of_query() would have to collect for every
+// page.
 void sort_queries() {
 	const uint n = (QUERIES * Q_PIECES + LOCAL_X - 1u) / LOCAL_X;
 	vec4 x[n];
@@ -88,12 +89,13 @@ void round_queries() {
 				const vec4 x = group_of_query(j, r * run_groups + i);
 				const int sum = put_query(0, j, r * run_groups + i, x, most[j] > 0 ? q_most() / most[j] : 0.0);
 				// Values of a codebook have their middle at 0; others, at middle * scale + zero.
-				rest[j] += (K_BOOK ? 0.0 : middle * dot(x, vec4(1))) - middle * (most[j] * (1.0 / q_most())) * float(sum);
+				rest[j] +=
+				    (K_BOOK ? 0.0 : middle * dot(x, vec4(1))) - middle * (most[j] * (1.0 / q_most())) * float(sum);
 			}
 		}
 		reduce(rest, false);
-		if (LANE == 0)
-			[[unroll]] for (uint j = 0; j < QUERIES; j++) units_s[r * QUERIES + j] = vec2(most[j] * (1.0 / q_most()), rest[j]);
+		if (LANE == 0) [[unroll]]
+			for (uint j = 0; j < QUERIES; j++) units_s[r * QUERIES + j] = vec2(most[j] * (1.0 / q_most()), rest[j]);
 	}
 	barrier();
 }
@@ -107,7 +109,8 @@ void group_params(uint params, uint g, out vec4 scale, out vec4 zero) {
 		w[b] = K_BYTES ? k_param_words[params + at / 2u] >> (at % 2u * 16u) : k_param_words[params + at];
 	}
 	if (K_BYTES) {
-		const uint largest = k_param_words[params + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head)];
+		const uint largest =
+		    k_param_words[params + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head)];
 		byte_params_of(uvec2((w.x & 0xffffu) | w.y << 16u, (w.z & 0xffffu) | w.w << 16u), largest, scale, zero);
 	} else {
 		params_of(w, scale, zero);
@@ -162,7 +165,8 @@ void stage_queries(uint page, uint last, uint own) {
 	own_scales = own * QUERIES * Q8_PIECES;
 }
 
-// Words [word, word + K_BATCH) of the lane's quad, and the high bits of their codes if these have some; of two, the first is even.
+// Words [word, word + K_BATCH) of the lane's quad, and the high bits of their codes if these have some; of two, the
+// first is even.
 void load_words(uint k_at, uint word, out uvec4 w[2], out uvec4 top_bits) {
 	[[unroll]] for (uint i = 0; i < K_BATCH; i++) w[i] = k_codes[k_at + min(word + i, K_WORDS - 1u) * PAGE_QUADS];
 	top_bits = K_BITS == 3u ? k_codes[k_at + (K_LOW + word / 2u) * PAGE_QUADS] : uvec4(0);
@@ -223,8 +227,10 @@ void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 		vec4 scale = vec4(1), zero = vec4(0);
 		if (K_BOOK) scale = key_norms(KV_AT(6) + tables[at + 2], in_page) * dot_unit(K_BITS, true);
 		if (K_TOKEN)
-			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4],
-					  scale, zero);
+			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4,
+			                                                                   HEAD_DIM, K_GROUP, PAGE)) /
+			                                      4],
+			          scale, zero);
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			const vec2 x = units_s[(K_CHANNEL ? page - tile : r) * QUERIES + j];
 			score[j] += (vec4(dots[j]) * x.x + x.y) * scale;

@@ -17,8 +17,8 @@ void load_ranks(uint first, uint step, uint end, out uint x[AHEAD]) {
 		if (first + i * step >= end) x[i] = 0u;
 }
 
-// Of elements 0 .. n - 1; if fewer than k count, the smallest that does. equals: how many elements of this rank are among
-// the k largest; 0 if none counts, and then the result has no meaning.
+// Of elements 0 .. n - 1; if fewer than k count, the smallest that does. equals: how many elements of this rank are
+// among the k largest; 0 if none counts, and then the result has no meaning.
 uint kth_largest(uint n, uint k, out uint equals) {
 	const uint lane = gl_LocalInvocationIndex;
 	uint bits = 0, mask = 0;

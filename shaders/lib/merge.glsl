@@ -1,19 +1,21 @@
-// The output of a row and head from its partial states, where there are few: attend_merge.comp and attend.comp share it.
+// The output of a row and head from its partial states, where there are few: attend_merge.comp and attend.comp share
+// it.
 //
 //   out = sum_i w_i acc_i / sum_i w_i sum_i,  w_i = exp(max_i - max_j max_j);  0 where no part saw a token
 //
-// The including file declares parts, in vec2, and HEAD_DIM. A state is HEAD_DIM sums of weight * value, the maximum score
-// and the sum of weights.
+// The including file declares parts, in vec2, and HEAD_DIM. A state is HEAD_DIM sums of weight * value, the maximum
+// score and the sum of weights.
 #include "lib/no_token.glsl"
 
 const uint PAIRS = HEAD_DIM / 2u; // of a state, before (maximum, sum of weights)
 
-// A function, because glslang applies `precise` below to everything that is written to an array which it sees being read:
-// attention would have no fused multiply-adds.
+// A function, because glslang applies `precise` below to everything that is written to an array which it sees being
+// read: attention would have no fused multiply-adds.
 vec2 part_at(uint at) { return parts[at]; }
 
-// Channels 2 pair and 2 pair + 1. n: 1 to MERGE_FEW states, `stride` apart, the first at `at` of parts. Whichever kernel
-// calls it, the bits are the same: what it sums is not contracted to multiply-adds. All loads come before their first use.
+// Channels 2 pair and 2 pair + 1. n: 1 to MERGE_FEW states, `stride` apart, the first at `at` of parts. Whichever
+// kernel calls it, the bits are the same: what it sums is not contracted to multiply-adds. All loads come before their
+// first use.
 vec2 merge_few(uint at, uint stride, uint n, uint pair, out float top, out float weights) {
 	vec2 x[MERGE_FEW], state[MERGE_FEW];
 	[[unroll]] for (uint i = 0; i < MERGE_FEW; i++) {

@@ -40,8 +40,8 @@ void queries_stage() {
 #include "lib/rotate.glsl"
 void queries_step(uint step) {}
 // score += q . k over 4 channels; k[c] holds channel 8 step + 4 i + c of the quad's 4 tokens. After queries_step(step).
-// KEY_SCALES: queries are query(j, step, i), and where KEYS_SCALED, k is times key_scale(step, i): 4 products per channel and
-// quad, or one per channel and query.
+// KEY_SCALES: queries are query(j, step, i), and where KEYS_SCALED, k is times key_scale(step, i): 4 products per
+// channel and quad, or one per channel and query.
 void score_half(uint step, uint i, vec4 k[4]) {
 #ifdef KEY_SCALES
 	const vec4 scale = key_scale(step, i);

@@ -1,6 +1,7 @@
 // The rotation of shared/kv_page.h of every vector in shared memory, or its inverse. Signs come first, or last.
 //
-// The including file defines HEAD_DIM, LOCAL_X, LANE and, for the vectors in pieces of 4 channels, STAGED_PIECES (how many),
+// The including file defines HEAD_DIM, LOCAL_X, LANE and, for the vectors in pieces of 4 channels, STAGED_PIECES (how
+// many),
 // STAGED(i) and STAGED_SET(i, x).
 void rotate_staged(const bool back) {
 	const uint block = kv_rotation_block(HEAD_DIM), pieces = HEAD_DIM / 4u; // of a vector

@@ -1,4 +1,5 @@
-// Blocks of 32 floats rounded to int8: b = round(x / unit), unit = max |x| / 127. Four neighbouring lanes share a block.
+// Blocks of 32 floats rounded to int8: b = round(x / unit), unit = max |x| / 127. Four neighbouring lanes share a
+// block.
 #include "lib/int8.glsl"
 
 const uint BLOCK_LANES = 4u;

@@ -1,18 +1,20 @@
-// The weighted sum of packed V by integer dot products, weights rounded to 8 bits: what tile_values() of lib/attend.glsl does.
+// The weighted sum of packed V by integer dot products, weights rounded to 8 bits: what tile_values() of
+// lib/attend.glsl does.
 //
 //   sum_t w_t (scale_t L_t + zero_t) = unit sum_t b_t L_t + rest,  b_t = round(w_t scale_t / unit)
 //   rest = sum_t w_t (zero_t + middle scale_t) - middle unit sum_t b_t
 // over blocks of 4 BLOCK_QUADS tokens, each with its own unit, its largest w_t scale_t / 255: a large weight costs its
-// neighbours precision, nobody else. Tokens whose weight vanishes beside it count as the middle of the codes, so no weight is lost.
+// neighbours precision, nobody else. Tokens whose weight vanishes beside it count as the middle of the codes, so no
+// weight is lost.
 // Codebooks: rest = -middle sum_t unit b_t, and both are multiplied by dot_unit().
 //
-// A dot product is over 4 tokens of one channel, so codes of 4 tokens are transposed, which is cheapest before they become bytes
-// and in two steps. That leaves tokens in the order 0, 2, 1, 3, and so are the weights.
+// A dot product is over 4 tokens of one channel, so codes of 4 tokens are transposed, which is cheapest before they
+// become bytes and in two steps. That leaves tokens in the order 0, 2, 1, 3, and so are the weights.
 const uint V_PLAIN = V_BITS == 3u ? 2u : V_BITS;
 const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // of a token's (low) codes of 8 channels
 const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes of a byte
-// Quads of tokens whose weights share a unit. With 8, half as many sums are converted to floats as with 4; codes of 3 bits, which
-// have two planes, would spill registers. Must not depend on QUERIES, because a row's bits depend on it.
+// Quads of tokens whose weights share a unit. With 8, half as many sums are converted to floats as with 4; codes of 3
+// bits, which have two planes, would spill registers. Must not depend on QUERIES, because a row's bits depend on it.
 const uint SHARED_QUADS = SUBGROUP < LOCAL_X ? SUBGROUP : LOCAL_X;
 const uint BLOCK_QUADS = V_BITS == 3u ? 4u : HEAD_DIM < 64u ? 4u : SHARED_QUADS < 8u ? 4u : 8u;
 const uint BLOCKS = LOCAL_X / BLOCK_QUADS; // of a tile
@@ -28,8 +30,9 @@ vec4 step_unit(uint k) {
 	return x;
 }
 
-// Before Hopper, NVIDIA's multiprocessors issue 64 dot products but 16 conversions to float in a cycle. There, sums start from the
-// bits of the float 2^23, so that their bits are those of 2^23 + sum. Elsewhere a conversion costs no more than the subtraction.
+// Before Hopper, NVIDIA's multiprocessors issue 64 dot products but 16 conversions to float in a cycle. There, sums
+// start from the bits of the float 2^23, so that their bits are those of 2^23 + sum. Elsewhere a conversion costs no
+// more than the subtraction.
 const bool SUM_ABOVE = (FLAGS & ATTEND_SLOW_CONVERT) != 0u;
 const float ABOVE = 8388608.0;
 float sum_value(uint x) { return SUM_ABOVE ? uintBitsToFloat(x) - ABOVE : float(x); }
@@ -90,7 +93,8 @@ void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
 // Every lane has a block in each round; otherwise some repeat a block, with weights of 0.
 const bool ROUNDS_FULL = BLOCKS % V_ROWS == 0u && V_ROWS * ROW_LANES == LOCAL_X;
 
-// Codes of 16 tokens, the first at word `at` of V: w[n][t] has those of chunk c and token 4 n + t, w2 the high bits of 3-bit codes.
+// Codes of 16 tokens, the first at word `at` of V: w[n][t] has those of chunk c and token 4 n + t, w2 the high bits of
+// 3-bit codes.
 void load_codes(uint at, uint c, out uvec4 w[4], out uvec4 w2[4]) {
 	[[unroll]] for (uint n = 0; n < 4u; n++)
 		[[unroll]] for (uint t = 0; t < 4u; t++) {
@@ -124,16 +128,21 @@ void tile_values_dot(uint at, uint factors) {
 				[[unroll]] for (uint part = 0; part < BLOCK_QUADS / 4u; part++) {
 					uvec4 w[4], w2[4], weights[PART];
 					load_codes(block_at.x + part * 16u * V_STRIDE, c, w, w2);
-					[[unroll]] for (uint j = 0; j < PART; j++)
-						weights[j] = dot_s[WEIGHTS_AT + ((min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block) * (BLOCK_QUADS / 4u) + part];
+					[[unroll]] for (uint j = 0; j < PART; j++) weights[j] =
+					    dot_s[WEIGHTS_AT +
+					          ((min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block) * (BLOCK_QUADS / 4u) +
+					          part];
 					[[unroll]] for (uint n = 0; n < 4u; n++) {
 						uint bytes[V_CHUNK_BYTES];
 						transpose_codes(w[n], c, bytes);
 						const uint high = V_BITS == 3u ? transpose_bytes(w2[n], c) : 0u;
 						[[unroll]] for (uint k = 0; k < 8u; k++) {
-							const uint v = V_IN_PLACE ? bytes[k / V_STEPS] & (0x01010101u * ((1u << V_PLAIN) - 1u)) << k % V_STEPS * V_PLAIN
-													  : code_bytes(bytes[k / V_STEPS] >> k % V_STEPS * V_PLAIN, high >> k, V_BITS, V_BOOK);
-							[[unroll]] for (uint j = 0; j < PART; j++) sums[j * 8u + k] += dot_bytes(weights[j][n], v, 0);
+							const uint v = V_IN_PLACE ? bytes[k / V_STEPS] & (0x01010101u * ((1u << V_PLAIN) - 1u))
+							                                                     << k % V_STEPS * V_PLAIN
+							                          : code_bytes(bytes[k / V_STEPS] >> k % V_STEPS * V_PLAIN,
+							                                       high >> k, V_BITS, V_BOOK);
+							[[unroll]] for (uint j = 0; j < PART; j++) sums[j * 8u + k] +=
+							    dot_bytes(weights[j][n], v, 0);
 						}
 					}
 				}

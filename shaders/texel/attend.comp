@@ -18,8 +18,8 @@
 //
 // K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per tile. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
-// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum of
-// rotated values is rotated back.
+// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum
+// of rotated values is rotated back.
 // FLAGS: ATTEND_*.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
@@ -46,10 +46,13 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u, K_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
-const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
+const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u,
+           K_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
+const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
+           V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
 const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u;
-const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u && !K_BOOK;
+const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
+           K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u && !K_BOOK;
 const bool OWN_QUERY = K_ROTATE || K_MEAN;
 const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u && V_BITS < 16u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 #define V_PARAMS
@@ -91,11 +94,13 @@ void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
 	const uint row = work[item + FIELD.row], part = work[item + FIELD.part], n_pages = work[item + FIELD.n_pages];
-	const uint live_at = KV_AT(5) + work[item + FIELD.live], live_stride = work[item + FIELD.live_stride], factors_at = KV_AT(5) + work[item + FIELD.factors];
+	const uint live_at = KV_AT(5) + work[item + FIELD.live], live_stride = work[item + FIELD.live_stride],
+	           factors_at = KV_AT(5) + work[item + FIELD.factors];
 	pages_at = KV_AT(5) + work[item + FIELD.pages];
 	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1);
-	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
+	rows_here =
+	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
 	kv_head = gl_WorkGroupID.y;
 	const uint head = kv_head * share + block_first;
@@ -120,11 +125,16 @@ void main() {
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
-		const uint v_param = V_BITS == 16 ? 0
-							 : KV_AT(7) + tables[at + 3] +
-								   (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
-										   : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
-		const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] + largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE)) : 0;
+		const uint v_param =
+		    V_BITS == 16
+		        ? 0
+		        : KV_AT(7) + tables[at + 3] +
+		              (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
+		                      : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
+		const uint v_largest =
+		    V_BYTES ? KV_AT(7) + tables[at + 3] +
+		                  largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE))
+		            : 0;
 		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 		tile_softmax(seen, v_param, v_largest);
 		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
@@ -135,7 +145,8 @@ void main() {
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		const bool mine = j / HEADS < rows_here && j % HEADS < heads_here;
-		const uint to = KV_AT(0) + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (HEAD_DIM + 2);
+		const uint to =
+		    KV_AT(0) + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head + j % HEADS) * (HEAD_DIM + 2);
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = chunk + o * ROW_LANES;
 			if (mine && lane_row == 0 && c < CHUNKS)

@@ -1,17 +1,19 @@
-// Online softmax over tiles of tokens, and the weighted sum of V: what texel/attend.comp and texel/attend_prompt.comp share.
+// Online softmax over tiles of tokens, and the weighted sum of V: what texel/attend.comp and texel/attend_prompt.comp
+// share.
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
 // (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
 // Packed V without channel factors costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
 // weights w_t scale_t, made once per token and run of channels, and sum_t w_t zero_t beside them.
 //
-// The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an order
-// of magnitude slower; weights pass between lanes by shuffles.
+// The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an
+// order of magnitude slower; weights pass between lanes by shuffles.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, V_BITS, V_GROUP, V_NORM, declares q, v_codes
 // and, for packed V, V_BOOK, V_BYTES, v_params, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
-//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs from
+//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs
+//   from
 //                                   lane to lane
 #include "texel/queries.glsl"
 #include "lib/no_token.glsl"
@@ -47,8 +49,8 @@ void state_clear() {
 // ---- a tile
 
 // Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
-// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its norms;
-// `largest`: where the largest norm is.
+// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its
+// norms; `largest`: where the largest norm is.
 void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
@@ -90,8 +92,8 @@ void tile_softmax(uint live, uint params, uint largest) {
 #endif
 }
 
-// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row that
-// is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
+// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row
+// that is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
 void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
@@ -125,16 +127,16 @@ void tile_values(uint at, uint live, uint params, uint factors) {
 			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u), run = V_RUNS == 1u ? 0u : c * 8u / V_GROUP;
 			vec4 u[QUERIES]; // weights of the run that c is in
 			float z[QUERIES];
-			[[unroll]] for (uint r = 0; r < V_RUNS; r++)
-				if (V_RUNS == 1u || (r * V_GROUP < (o + 1u) * ROW_LANES * 8u && (r + 1u) * V_GROUP > o * ROW_LANES * 8u))
-					[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-						const vec4 other = subgroupShuffle(weight[r * QUERIES + j], quad);
-						u[j] = r == 0u || run == r ? other : u[j];
-						if (V_FOLD) {
-							const float other_z = subgroupShuffle(zeros[r * QUERIES + j], quad);
-							z[j] = r == 0u || run == r ? other_z : z[j];
-						}
-					}
+			[[unroll]] for (uint r = 0; r < V_RUNS; r++) if (V_RUNS == 1u || (r * V_GROUP < (o + 1u) * ROW_LANES * 8u &&
+			                                                                  (r + 1u) * V_GROUP > o * ROW_LANES * 8u))
+			    [[unroll]] for (uint j = 0; j < QUERIES; j++) {
+				const vec4 other = subgroupShuffle(weight[r * QUERIES + j], quad);
+				u[j] = r == 0u || run == r ? other : u[j];
+				if (V_FOLD) {
+					const float other_z = subgroupShuffle(zeros[r * QUERIES + j], quad);
+					z[j] = r == 0u || run == r ? other_z : z[j];
+				}
+			}
 			if (V_FOLD)
 				[[unroll]] for (uint j = 0; j < QUERIES; j++) zero_acc[j * OWN + o] += v_live != 0u ? z[j] : 0.0;
 #ifdef V_PARAMS
@@ -212,7 +214,8 @@ void values_rotate_back() {
 		[[unroll]] for (uint c = 0; c < 8u; c++)
 			signs[o] |= uint(kv_sign((LANE % ROW_LANES + o * ROW_LANES) * 8u + c)) << c;
 	}
-	// Loops that multiply their counter, or continue, would stay loops, and acc become memory: a page takes three times as long.
+	// Loops that multiply their counter, or continue, would stay loops, and acc become memory: a page takes three times
+	// as long.
 	[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 		const vec4 a = hadamard4(acc[i * 2u]), b = hadamard4(acc[i * 2u + 1u]);
 		acc[i * 2u] = a + b;

@@ -67,13 +67,15 @@ float own_bias(uint means) {
 vec4 key_norms(uint params, uint in_page) {
 	const uint at = params + kv_norm_word(kv_head, in_page * 4, PAGE, K_BYTES ? 8u : 16u);
 	if (!K_BYTES) return norms_of_halves(LOAD_WORD(k_params, at), LOAD_WORD(k_params, at + 1));
-	return norms_of_bytes(LOAD_WORD(k_params, at), LOAD_WORD(k_params, params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)));
+	return norms_of_bytes(LOAD_WORD(k_params, at),
+	                      LOAD_WORD(k_params, params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)));
 }
 
 // The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
 void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
 	if (K_BITS == 3) {
-		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] = LOAD4(k_codes, at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS);
+		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] =
+		    LOAD4(k_codes, at + (i < 2 ? 2 * load + i : K_LOW + load) * PAGE_QUADS);
 		return;
 	}
 	[[unroll]] for (uint i = 0; i < LOAD_WORDS; i++) w[i] = LOAD4(k_codes, at + (load * LOAD_WORDS + i) * PAGE_QUADS);
@@ -83,12 +85,15 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 	[[unroll]] for (uint c = 0; c < 4; c++) {
 		if (K_BITS == 16) {
 			const uvec4 x = w[K_BITS == 16 ? half_ * 2 + c / 2 : 0];
-			k[c] = c % 2 == 0 ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
-							  : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
+			k[c] =
+			    c % 2 == 0
+			        ? vec4(unpackHalf2x16(x.x).x, unpackHalf2x16(x.y).x, unpackHalf2x16(x.z).x, unpackHalf2x16(x.w).x)
+			        : vec4(unpackHalf2x16(x.x).y, unpackHalf2x16(x.y).y, unpackHalf2x16(x.z).y, unpackHalf2x16(x.w).y);
 		} else if (K_BITS == 8) {
 			k[c] = CODE_VEC4(CODE(w[K_BITS == 8 ? half_ : 0], 8u, c));
 		} else if (K_BITS == 3) {
-			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16), high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
+			const uvec4 low = (i < 2 ? w[0] : w[K_BITS == 3 ? 1 : 0]) >> (i % 2 * 16),
+			            high = w[K_BITS == 3 ? 2 : 0] >> (i * 8);
 			k[c] = CODE_VEC4(CODE(low, 2u, half_ * 4 + c) | CODE(high, 1u, half_ * 4 + c) << 2u);
 		} else {
 			k[c] = CODE_VEC4(CODE(w[0] >> (K_BITS < 4 ? i * 8 * K_BITS : 0), K_BITS, half_ * 4 + c));
@@ -127,11 +132,14 @@ void quad_scores(uint at, uint page, uint in_page) {
 		const uint params = KV_AT(6) + tables[at + 2];
 		k_channel_at = params / 4 + kv_channel_param(kv_head, 0, HEAD_DIM) / (K_BYTES ? 8 : 4);
 		if (K_BYTES)
-			k_largest = LOAD_WORD(k_params, params + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head));
+			k_largest = LOAD_WORD(
+			    k_params, params + kv_byte_largest_word(kv_channel_param_words(p.n_kv_heads, HEAD_DIM), kv_head));
 		[[unroll]] for (uint f = 0; f < Q_FETCH; f++) q_zero[f] = 0;
 	}
 	if (K_MEAN && page != biased_page) {
-		own_mean = own_bias(KV_AT(6) / 4 + (tables[at + 2] + kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4);
+		own_mean =
+		    own_bias(KV_AT(6) / 4 +
+		             (tables[at + 2] + kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4);
 		biased_page = page;
 	}
 	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
@@ -145,8 +153,10 @@ void quad_scores(uint at, uint page, uint in_page) {
 			for (uint n = 0; n < RUN_LOADS; n++) add_load(k_at, r, n);
 		if (K_TOKEN) {
 			vec4 scale, zero;
-			params_of(LOAD4(k_params, KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4),
-					  scale, zero);
+			params_of(LOAD4(k_params, KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4,
+			                                                                          HEAD_DIM, K_GROUP, PAGE)) /
+			                                             4),
+			          scale, zero);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
 				score[j] = vec4(0);

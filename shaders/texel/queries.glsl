@@ -1,11 +1,13 @@
-// The queries of a workgroup, scores of quads of keys, and reductions: what texel/attend.glsl and texel/weigh.comp share.
+// The queries of a workgroup, scores of quads of keys, and reductions: what texel/attend.glsl and texel/weigh.comp
+// share.
 //
-// The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an order
-// of magnitude slower; queries pass between lanes by shuffles.
+// The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an
+// order of magnitude slower; queries pass between lanes by shuffles.
 //
 // The including file defines LOCAL_X, HEAD_DIM, QUERIES, declares q, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
-//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs from
+//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs
+//   from
 //                                   lane to lane
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -69,8 +71,8 @@ vec4 query(uint j, uint step, uint i) {
 	if (OWN_QUERY) return query_from_lane(j, step * 2u + i);
 #endif
 	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X + i;
-	return vec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from), subgroupShuffle(q_part[f].z, from),
-				subgroupShuffle(q_part[f].w, from));
+	return vec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from),
+	            subgroupShuffle(q_part[f].z, from), subgroupShuffle(q_part[f].w, from));
 }
 // The sum over a query's channels of a number per lane, [fetch], that belongs to the lane's share of q_part.
 float query_sum(float x[Q_FETCH], uint j) {

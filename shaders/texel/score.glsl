@@ -1,8 +1,10 @@
 // Scores of a lane's quad (4 consecutive tokens) against QUERIES queries at a time, for drivers on a processor: a
-// workgroup is one subgroup, keys and queries are read as texels, queries reach all lanes by shuffles. Queries are those of
-// up to ROWS listed rows and HEADS query heads of a kv head; query j is row j / HEADS of the block, head j % HEADS.
+// workgroup is one subgroup, keys and queries are read as texels, queries reach all lanes by shuffles. Queries are
+// those of up to ROWS listed rows and HEADS query heads of a kv head; query j is row j / HEADS of the block, head j %
+// HEADS.
 //
-// The including file defines LOCAL_X, HEAD_DIM, HEADS, ROWS, FLAGS; declares q, lse and rows, which are bindings Q_AT, LSE_AT and
+// The including file defines LOCAL_X, HEAD_DIM, HEADS, ROWS, FLAGS; declares q, lse and rows, which are bindings Q_AT,
+// LSE_AT and
 // ROWS_AT, and the push struct p with n_heads, scale; and supplies load_quad().
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -22,8 +24,8 @@ void quad_half(uvec4 w[4], const uint half_, out vec4 k[4]);
 void load_quad(uint step, out uvec4 w[4]);
 
 // sum over the queries of rows [block, block + ROWS) of the n_rows listed from `list` on, and heads [head, head +
-// n_heads_here), that see a token, of exp(q . k * scale - lse); row r sees tokens up to first + r. `token`: of the lane's
-// quad, the first.
+// n_heads_here), that see a token, of exp(q . k * scale - lse); row r sees tokens up to first + r. `token`: of the
+// lane's quad, the first.
 vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, uint first, uint token) {
 	uint at[Q_FETCH];
 	vec4 score[QUERIES], sum = vec4(0), squares = vec4(0);
@@ -31,7 +33,8 @@ vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, 
 	[[unroll]] for (uint f = 0; f < Q_FETCH; f++) {
 		const uint j = min(f * Q_SIDE + LANE / 2u, QUERIES - 1u);
 		const uint row = rows[KV_AT(ROWS_AT) + list + min(block + j / HEADS, n_rows - 1u)];
-		at[f] = KV_AT(Q_AT) / 4u + (row * p.n_heads + head + min(j % HEADS, n_heads_here - 1u)) * (HEAD_DIM / 4u) + LANE % 2u;
+		at[f] = KV_AT(Q_AT) / 4u + (row * p.n_heads + head + min(j % HEADS, n_heads_here - 1u)) * (HEAD_DIM / 4u) +
+		        LANE % 2u;
 	}
 	// Of query LANE: the last token it sees, and its normaliser.
 	const uint mine = min(LANE, QUERIES - 1u), nth = block + mine / HEADS;

@@ -2,8 +2,8 @@
 //
 //   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k (n_kv_heads, t_cap,
 //   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32
-// Grid: x = LOCAL_X quads of tokens, one each lane, y = kv head. A token's rows are added up by one lane in the order of
-// the list, so the result is the same every time.
+// Grid: x = LOCAL_X quads of tokens, one each lane, y = kv head. A token's rows are added up by one lane in the order
+// of the list, so the result is the same every time.
 // Needs: HEAD_DIM a multiple of 8; LOCAL_X 8, in one subgroup; HEADS * ROWS at most 8.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -39,7 +39,8 @@ void quad_half(uvec4 w[4], const uint half_, out vec4 k4[4]) {
 
 void main() {
 	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, token = (gl_WorkGroupID.x * LOCAL_X + LANE) * 4;
-	[[unroll]] for (uint t = 0; t < 4; t++) key_at[t] = KV_AT(2) / 4 + (h * p.t_cap + min(token + t, p.n_tokens - 1)) * STEPS;
+	[[unroll]] for (uint t = 0; t < 4; t++) key_at[t] =
+	    KV_AT(2) / 4 + (h * p.t_cap + min(token + t, p.n_tokens - 1)) * STEPS;
 	vec4 sum = vec4(0);
 	for (uint head = 0; head < share; head += HEADS)
 		for (uint block = 0; block < p.n_rows; block += ROWS)

@@ -1,7 +1,8 @@
 // score_slots.comp for software drivers: attention that the live tokens in f16 pages receive from listed rows.
 //
 //   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k pool words, [kv head][word][token] in a
-//   page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32, ScoreWork | 6 tables u32 words: page
+//   page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32, ScoreWork | 6 tables u32
+//   words: page
 //   entries, live bits
 // Grid: x = work item, y = kv head; a lane takes every LOCAL_X-th quad of the item's pages.
 // Needs: HEAD_DIM a multiple of 8; LOCAL_X 8, in one subgroup; HEADS * ROWS at most 8.
@@ -48,9 +49,12 @@ void quad_half(uvec4 w[4], const uint half_, out vec4 k4[4]) {
 }
 
 void main() {
-	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads, item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * SCORE_WORDS;
-	const uint first_row = work[item + FIELD.first], n_rows = work[item + FIELD.n], n_quads = work[item + FIELD.n_pages] * PAGE_QUADS;
-	const uint pages = KV_AT(6) + work[item + FIELD.pages], live = KV_AT(6) + work[item + FIELD.live] + h * work[item + FIELD.live_stride];
+	const uint h = gl_WorkGroupID.y, share = p.n_heads / p.n_kv_heads,
+	           item = KV_AT(5) + (p.first_work + gl_WorkGroupID.x) * SCORE_WORDS;
+	const uint first_row = work[item + FIELD.first], n_rows = work[item + FIELD.n],
+	           n_quads = work[item + FIELD.n_pages] * PAGE_QUADS;
+	const uint pages = KV_AT(6) + work[item + FIELD.pages],
+	           live = KV_AT(6) + work[item + FIELD.live] + h * work[item + FIELD.live_stride];
 	const uint score_at = KV_AT(0) + work[item + FIELD.score] + h * work[item + FIELD.score_stride];
 	for (uint first = 0; first < n_quads; first += LOCAL_X) {
 		const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;

@@ -1,8 +1,11 @@
 // weigh.comp for software drivers: attention that the live tokens of pages of any format receive from one row.
 //
-//   0 weight f32 words, written (and read where several blocks of heads add up) | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes
-//   pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 work (n_work, WEIGH_WORDS) u32, WeighWork | 5 tables u32
-//   words: page entries, live bits | 6 k_params pool words | 7 balance u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
+//   0 weight f32 words, written (and read where several blocks of heads add up) | 1 q (T, n_heads, HEAD_DIM) f32 | 2
+//   k_codes
+//   pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 work (n_work, WEIGH_WORDS) u32, WeighWork
+//   | 5 tables u32
+//   words: page entries, live bits | 6 k_params pool words | 7 balance u32 words: channel balancers (n_kv_heads,
+//   HEAD_DIM) f16
 // Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X 8 in one subgroup, PAGE 32, 64 or 128; runs that are multiples of 32 or of
 // HEAD_DIM. A page has at least LOCAL_X quads.
@@ -21,8 +24,10 @@ layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 const uint QUERIES = HEADS;
-const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u, K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
-const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, OWN_QUERY = false, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
+const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
+           K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
+const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, OWN_QUERY = false,
+           BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
 #define QUERY_PAGES
 
 layout(push_constant) uniform Push { WeighPush p; };
@@ -48,7 +53,8 @@ void queries_fit(uint c);
 void main() {
 	kv_head = gl_WorkGroupID.y;
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x) * WEIGH_WORDS;
-	const uint row = work[item + FIELD.row], n_quads = work[item + FIELD.n_pages] * PAGE_QUADS, pages = KV_AT(5) + work[item + FIELD.pages];
+	const uint row = work[item + FIELD.row], n_quads = work[item + FIELD.n_pages] * PAGE_QUADS,
+	           pages = KV_AT(5) + work[item + FIELD.pages];
 	const uint live = KV_AT(5) + work[item + FIELD.live] + kv_head * work[item + FIELD.live_stride];
 	const uint to = KV_AT(0) + work[item + FIELD.weight] + kv_head * work[item + FIELD.weight_stride];
 	balance_at = KV_AT(7) + work[item + FIELD.balance];

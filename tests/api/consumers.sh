@@ -49,7 +49,8 @@ installed)
 	;;
 subdirectory)
 	# it compiles the whole library once more: without optimisation, in a third of the time
-	cmake -S "$here" -B "$work/by-subdirectory" -DKVRUN_SOURCE="$source" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
+	cmake -S "$here" -B "$work/by-subdirectory" -DKVRUN_SOURCE="$source" -DCMAKE_BUILD_TYPE=Debug \
+		-DCMAKE_CXX_FLAGS_DEBUG=-O0 \
 		-DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" >/dev/null
 	cmake --build "$work/by-subdirectory" -j2 --target list generate >/dev/null
 	"$work/by-subdirectory/list" | grep -q '^cpu: '

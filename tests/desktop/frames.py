@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Times of kvrun-desktop's frames while a long prompt is read and while two answers are generated, and pictures of the
-window for the docs. Usage: frames.py KVRUN_DESKTOP [--tokens N] [--seconds S] [--model FILE] [--device NAME] [--pictures FOLDER]
+window for the docs. Usage: frames.py KVRUN_DESKTOP [--tokens N] [--seconds S] [--model FILE] [--device NAME]
+[--pictures FOLDER]
 --seconds: look at the first S seconds of the reading, and wait for no answer; for machines that are slow or busy."""
 import argparse, json, os, shutil
 from xvfb import MODEL, ROOT, Desktop, Display

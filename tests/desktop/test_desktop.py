@@ -112,7 +112,8 @@ def refusals(app):
     for options, code, words in ((("--model",), 2, "--help"), (("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere")):
         process = app.start(["quit"], *options)
         out, err = process.communicate(timeout=60)
-        assert process.returncode == code and words in err and err.startswith("error: ") and not out, (options, process.returncode, err)
+        assert process.returncode == code and words in err and err.startswith("error: ") and not out, (
+            options, process.returncode, err)
     process = app.start(["wait loaded", "quit"])
     app.run(["wait loaded", "quit"], "--state", app.path("other"))  # beside it
     process.communicate(timeout=120)
@@ -128,7 +129,8 @@ def refusals(app):
 def main():
     display = Display()
     try:
-        for test in (question_and_answer, two_at_once_and_branches, long_question, stop_and_kill, settings_and_errors, refusals):
+        for test in (question_and_answer, two_at_once_and_branches, long_question, stop_and_kill, settings_and_errors,
+                     refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:

@@ -54,7 +54,12 @@ class Desktop:
         words = [o for o in options if o != "--model"]
         pairs.update(zip(words[::2], words[1::2]))  # later ones take the place of earlier ones
         command = [self.program, self.model, *alone, *(w for pair in pairs.items() for w in pair)]
-        return subprocess.Popen(command, cwd=self.folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(command,
+                                cwd=self.folder,
+                                env=env,
+                                text=True,
+                                stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
 
     def run(self, script, *options, timeout=900, **more):
         """What the program printed; fails where it does."""

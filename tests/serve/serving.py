@@ -61,7 +61,10 @@ class Server:
     def __init__(self, *options, model=MODEL, device="cpu", prefix=(), unix=None, env=None):
         where = ["--unix", unix] if unix else ["--port", "0"]
         command = [*prefix, sys.argv[1], "serve", model, "--device", device, *where, *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+        self.process = subprocess.Popen(command,
+                                        stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE,
+                                        env={**os.environ, **(env or {})})
         line = self.process.stdout.readline().decode()
         found = re.search(r"listening on (?:http://127\.0\.0\.1:(\d+)|unix:(.+))$", line)
         if not found or (found.group(2) or None) != unix:

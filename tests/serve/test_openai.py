@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kvrun serve and the openai Python package: answers, streams, choices, errors, several at once. Usage: test_openai.py KVRUN.
-Exit code 77: the package is not there (pip install openai)."""
+"""kvrun serve and the openai Python package: answers, streams, choices, errors, several at once. Usage: test_openai.py
+KVRUN. Exit code 77: the package is not there (pip install openai)."""
 import asyncio, sys
 from serving import Server, check, equal, finish
 
@@ -51,10 +51,12 @@ def choices(c):
 
 
 def errors(c, url):
-    for what, call, kind in (("a model that is not there", lambda: c.chat.completions.create(model="x", messages=HELLO), openai.NotFoundError),
-                             ("too many choices", lambda: ask(c, n=5), openai.BadRequestError),
+    for what, call, kind in (("a model that is not there", lambda: c.chat.completions.create(model="x", messages=HELLO),
+                              openai.NotFoundError), ("too many choices", lambda: ask(c, n=5), openai.BadRequestError),
                              ("a wrong field", lambda: ask(c, temperature=-1), openai.BadRequestError),
-                             ("a wrong key", lambda: openai.OpenAI(base_url=url, api_key="no", max_retries=0).models.list(), openai.AuthenticationError)):
+                             ("a wrong key",
+                              lambda: openai.OpenAI(base_url=url, api_key="no", max_retries=0).models.list(),
+                              openai.AuthenticationError)):
         try:
             call()
             check(f"{what}: an error", False)

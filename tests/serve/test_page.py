@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The page of kvrun serve in a browser without a screen: asking, stopping, answering again, forking, policies, the bar of
-KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
+"""The page of kvrun serve in a browser without a screen: asking, stopping, answering again, forking, policies, the bar
+of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
 import json, os, shutil, subprocess, sys, tempfile, time
 from serving import Server, check, equal, finish
 

@@ -163,7 +163,14 @@ def reuse(s):
 def together():
     def body(i):
         messages = [{"role": "user", "content": f"Count from {i} to {i * 7 + 3}. " + "Again. " * (i * 5)}]
-        return chat(messages=messages, temperature=3, top_k=0, top_p=1, min_p=0, seed=i, stream=i % 2 == 1, kv="kivi2" if i % 3 == 2 else "fp16")
+        return chat(messages=messages,
+                    temperature=3,
+                    top_k=0,
+                    top_p=1,
+                    min_p=0,
+                    seed=i,
+                    stream=i % 2 == 1,
+                    kv="kivi2" if i % 3 == 2 else "fp16")
 
     def text(a, i):
         return text_of_stream(a.events()) if i % 2 else a.json()["choices"][0]["message"]["content"]
@@ -295,7 +302,8 @@ def the_end():
         check("one is under way", s.wait_for("kvrun_answers_active", 1))
         equal("an answer that takes too long is ended", s.stop(), 0)
         c.close()
-    for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)):
+    for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM,
+                                                                                              signal.SIGINT)):
         with Server("--ctx-size", "100000", "--drain", "80000") as s:
             c = begin(s, LONG)
             check("one is under way", s.wait_for("kvrun_answers_active", 1))
@@ -384,7 +392,8 @@ def main():
             part(s)
         check("the server goes on", s.alive())
         equal("it ends", s.stop(), 0)
-    for part in (loading, tools, together, disconnects, choices_leave, choices_without_room, the_end, stuck, no_template):
+    for part in (loading, tools, together, disconnects, choices_leave, choices_without_room, the_end, stuck,
+                 no_template):
         part()
     finish()
 

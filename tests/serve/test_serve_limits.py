@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kvrun serve under requests that are wrong, too large, too slow or not allowed: each has its status, and the server goes
-on. Usage: test_serve_limits.py KVRUN."""
+"""kvrun serve under requests that are wrong, too large, too slow or not allowed: each has its status, and the server
+goes on. Usage: test_serve_limits.py KVRUN."""
 import contextlib, json, os, socket, subprocess, sys, tempfile
 from serving import MODEL, TINY, Server, at_once, check, equal, finish, until
 
@@ -181,9 +181,10 @@ def keys():
         f.flush()
         for options in (("--api-key", key), ("--api-key-file", f.name)):
             with Server(*options, model=TINY) as s:
-                rows = [("Bearer " + key, 200), ("bearer " + key, 200), ("BEARER " + key, 200), ("Bearer" + key, 401), (None, 401), ("", 401), ("Bearer ", 401), ("Bearer secret-key-", 401),
-                        ("Bearer secret-key-12", 401), ("Bearer secret-key-2", 401), (key, 401), ("Bearer " + key * 2, 401),
-                        ("Bearer " + "s" * 8000, 401), ("Basic " + key, 401)]
+                rows = [("Bearer " + key, 200), ("bearer " + key, 200), ("BEARER " + key, 200), ("Bearer" + key, 401),
+                        (None, 401), ("", 401), ("Bearer ", 401), ("Bearer secret-key-", 401),
+                        ("Bearer secret-key-12", 401), ("Bearer secret-key-2", 401), (key, 401),
+                        ("Bearer " + key * 2, 401), ("Bearer " + "s" * 8000, 401), ("Basic " + key, 401)]
                 for given, status in rows:
                     r = s.get("/v1/models", **({} if given is None else {"Authorization": given}))
                     equal(f"{options[0]}, given {str(given)[:30]!r}", r.status, status)

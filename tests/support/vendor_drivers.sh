@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Starts a program on a driver of ../shared/vendor (Mesa 26.1) and on the C library and Vulkan loader that come with it:
 #   tests/support/vendor_drivers.sh FOLDER PLATFORM PROGRAM ARGS...
-# PLATFORM is lavapipe, or a chip whose compiler is wanted (gfx1100). The archives are unpacked into FOLDER, of the build
-# tree, once. Exit code 77, with the reason: they cannot be used here.
+# PLATFORM is lavapipe, or a chip whose compiler is wanted (gfx1100). The archives are unpacked into FOLDER, of the
+# build tree, once. Exit code 77, with the reason: they cannot be used here.
 set -euo pipefail
 if [ $# -lt 3 ]; then
 	sed -n '2,5s/^# //p' "$0" >&2

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""The binary interface of libkvrun as text: functions, structs with the offsets of their fields, values of enumerations.
+"""The binary interface of libkvrun as text: functions, structs with the offsets of their fields, values of
+enumerations.
 
 Usage: abi.py check|record HEADER LIBRARY DUMP
 
-check:  compares HEADER and LIBRARY with the committed DUMP. Something that is gone or has changed breaks programs that are
+check:  compares HEADER and LIBRARY with the committed DUMP. Something that is gone or has changed breaks programs that
+are
         built already: fails unless KVRUN_ABI_VERSION has another value. Something new must be recorded: fails too.
 record: writes DUMP. Exit status 0 if they agree, 1 if not."""
 import os
@@ -37,7 +39,8 @@ def describe(header):
             if not declaration:
                 continue
             pointer = re.search(r"\(\*(\w+)\)", declaration)
-            names = [pointer.group(1)] if pointer else [re.search(r"(\w+)$", d.strip()).group(1) for d in declaration.split(",")]
+            names = [pointer.group(1)
+                     ] if pointer else [re.search(r"(\w+)$", d.strip()).group(1) for d in declaration.split(",")]
             for field in names:
                 program.append(f'printf("struct {name} {field} offset %zu size %zu\\n", offsetof({name}, {field}),'
                                f" sizeof((({name} *)0)->{field}));")

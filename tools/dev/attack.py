@@ -3,10 +3,10 @@
 
     tools/dev/attack.py [--kvrun FILE] [--seed N] [--mutants N] [--jobs N] [--only KIND,...] [--keep DIR]
 
-Each mutant is one file or one set of options, given to the commands that read such a thing. A run is a finding when it takes
-longer than 20 s (on a machine that is not busy), ends by a signal or with a code that is not documented (0, 2 to 6), says more than one line of error, or
-uses more than 4 GiB. Mutant number i of a seed is always the same: `--seed N --first i --mutants 1` repeats it.
-Exit code 1 when there are findings; their inputs are kept in DIR [attack-found].
+Each mutant is one file or one set of options, given to the commands that read such a thing. A run is a finding when it
+takes longer than 20 s (on a machine that is not busy), ends by a signal or with a code that is not documented (0, 2 to
+6), says more than one line of error, or uses more than 4 GiB. Mutant number i of a seed is always the same: `--seed N
+--first i --mutants 1` repeats it. Exit code 1 when there are findings; their inputs are kept in DIR [attack-found].
 """
 import argparse
 import concurrent.futures
@@ -80,7 +80,8 @@ def kind_npy(r, folder):
     paths = {n: os.path.join(REPLAY, n + ".npy") for n in ("q", "k", "v", "dq")}
     which = r.choice(sorted(paths))
     data = read(paths[which])
-    paths[which] = write(folder, "x.npy", damage_bytes(r, data[:128]) + data[128:] if r.random() < 0.7 else damage_bytes(r, data))
+    paths[which] = write(folder, "x.npy",
+                         damage_bytes(r, data[:128]) + data[128:] if r.random() < 0.7 else damage_bytes(r, data))
     if r.random() < 0.1:  # sparse and large
         with open(paths[which], "r+b") as f:
             f.truncate(r.choice([1 << 30, 6 << 30, 1 << 40]))
@@ -169,7 +170,8 @@ def kind_shader(r, folder):
     for _ in range(r.randrange(1, 30)):
         n = r.randrange(0, 6)
         data += struct.pack("<I", n << 16 | r.choice([5, 15, 16, 20, 21, 28, 30, 32, 43, 51, 52, 59, 71, 72]))
-        data += b"".join(struct.pack("<I", r.choice([0, 1, 2, 3, r.randrange(9), 0xFFFFFFFF])) for _ in range(max(n - 1, 0)))
+        data += b"".join(
+            struct.pack("<I", r.choice([0, 1, 2, 3, r.randrange(9), 0xFFFFFFFF])) for _ in range(max(n - 1, 0)))
     shaders = os.path.join(folder, "spv")
     os.makedirs(shaders)
     for name in ("embed", "rmsnorm", "texel_rmsnorm"):
@@ -195,8 +197,13 @@ def sound_chat(kvrun, policy):
     if kept is None:
         with tempfile.TemporaryDirectory(prefix="attack-") as folder:
             env = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN_")}
-            subprocess.run([kvrun] + CHAT + ["--kv", policy], input=b"ab\n", env={**env, **chat_environment(folder)}, check=True,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+            subprocess.run([kvrun] + CHAT + ["--kv", policy],
+                           input=b"ab\n",
+                           env={**env, **chat_environment(folder)},
+                           check=True,
+                           stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL,
+                           timeout=300)
             chats = os.path.join(folder, "state", "kvrun", "chats")
             kept = SOUND[policy] = (read(os.path.join(chats, "c.json")), read(os.path.join(chats, "c.kv")))
     return kept
@@ -332,8 +339,14 @@ def attack(options, number):
             problem = problem_of(code, memory, said)
             if problem:
                 kept = os.path.join(options.keep, f"{options.seed}-{number}")
-                shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=lambda d, names: [
-                    n for n in names if os.path.isfile(os.path.join(d, n)) and os.path.getsize(os.path.join(d, n)) > 1 << 24])
+                shutil.copytree(
+                    folder,
+                    kept,
+                    dirs_exist_ok=True,
+                    ignore=lambda d, names: [
+                        n for n in names
+                        if os.path.isfile(os.path.join(d, n)) and os.path.getsize(os.path.join(d, n)) > 1 << 24
+                    ])
                 shown = [a.replace(folder, kept) for a in args]
                 problem = f"mutant {number} ({kind}): {problem}: kvrun {shown!r} {env!r}: {said[-300:]!r}"
             out.append((kind, code, seconds, memory, problem))

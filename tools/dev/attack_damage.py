@@ -48,7 +48,8 @@ def gguf_fields(data):
 
 def edge(r, old, width):
     top = 1 << 8 * width
-    return r.choice([r.choice(EDGES), old + 1, old - 1, old * 2, old ^ 1 << r.randrange(8 * width), r.randrange(top)]) % top
+    return r.choice([r.choice(EDGES), old + 1, old - 1, old * 2, old ^ 1 << r.randrange(8 * width),
+                     r.randrange(top)]) % top
 
 
 def damage_fields(r, data, fields):

@@ -45,8 +45,10 @@ def damaged_request(r):
     if kind < 0.8 and body.startswith(b"{"):  # another value for a field, or another field
         j = json.loads(body[:body.rindex(b"}") + 1])
         for _ in range(r.choice([1, 1, 2, 4])):
-            value = r.choice([None, True, -1, 0, 1 << 31, 1 << 64, 1.5, 1e308, "", "x" * 5000, "\0", [], {}, [[]], [{"role": "user"}],
-                              "../../etc/passwd", "a/b", "kivi2,group=7", ["a"] * 20, {"type": "json_object"}, "\ud83d\ude00"])
+            value = r.choice([
+                None, True, -1, 0, 1 << 31, 1 << 64, 1.5, 1e308, "", "x" * 5000, "\0", [], {}, [[]], [{"role": "user"}],
+                "../../etc/passwd", "a/b", "kivi2,group=7", ["a"] * 20, {"type": "json_object"}, "\ud83d\ude00"
+            ])
             j[r.choice(list(j) + ["n", "tools", "kv", "session", "logit_bias", "response_format", "stream_options", "top_k"])] = value
         body = json.dumps(j).encode()
         path = head.split(b" ")[1].decode()

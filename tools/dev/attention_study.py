@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Where a small model's attention lies and what each way of storing keys and values does to it, in numpy.
 
-  tools/dev/attention_study.py [options]     python3 with numpy; ../shared/reference/kvref.py is the arithmetic of the methods
+  tools/dev/attention_study.py [options]     python3 with numpy; ../shared/reference/kvref.py is the arithmetic of the
+                                             methods
   --check          only compare `kvrun replay` with the reference on the model's own tensors; exit code 1 if they differ
   --kvrun FILE     program that tokenises and replays [build/kvrun]
   --model FILE     GGUF file: llama, F16 or F32 matrices [models/bundled/recall-4m-f16.gguf]
   --text FILE      text [../shared/assets/models/recall/stories-eval.txt; left out, and said so, if absent]
   --records N      records of 40 lines [4]       --chunks N    chunks of 1024 tokens of text [3]
   --only TABLE     only outliers, granularity, sketch, probes, distance, log_window or hits, and the check
-Exit code 77: numpy or the reference is not there, nothing was measured. The model is run by this file, in float32, not by kvrun.
+Exit code 77: numpy or the reference is not there, nothing was measured. The model is run by this file, in float32, not
+by kvrun.
 """
 import argparse
 import os
@@ -113,8 +115,8 @@ def by_channel(x, bits, group):
 def by_codebook(x, bits, keep_length=True, mean=False, page=128):
     """TurboQuant's form for least squared error: each head of a token rotated, over its norm, by a Gaussian codebook.
 
-    keep_length: the stored norm gives the decoded vector the length of the original, as kvrun does; else it is the norm itself.
-    mean: the mean of each channel over a page is stored apart.
+    keep_length: the stored norm gives the decoded vector the length of the original, as kvrun does; else it is the norm
+    itself. mean: the mean of each channel over a page is stored apart.
     """
     r, book = rotation(x.shape[2]), codebook(bits)
     y = np.empty(x.shape)
@@ -131,14 +133,17 @@ def by_codebook(x, bits, keep_length=True, mean=False, page=128):
 
 
 def by_sketch(x, bits):
-    """TurboQuant's form for inner products: one bit less by codebook, and of what is left its norm and the signs of a Gaussian
-    projection, which estimate its product with a query without bias. The estimate is linear in the query, so it is a key."""
+    """TurboQuant's form for inner products: one bit less by codebook, and of what is left its norm and the signs of a
+    Gaussian
+    projection, which estimate its product with a query without bias. The estimate is linear in the query, so it is a
+    key."""
     dim = x.shape[2]
     coarse = by_codebook(x, bits - 1, keep_length=False)
     rest = x - coarse
     s = np.random.default_rng(7).standard_normal((dim, dim))
     signs = np.sign(rest @ s.T)
-    return (coarse + np.linalg.norm(rest, axis=2, keepdims=True) * np.sqrt(np.pi / 2) / dim * (signs @ s)).astype(np.float32)
+    return (coarse + np.linalg.norm(rest, axis=2, keepdims=True) * np.sqrt(np.pi / 2) / dim * (signs @ s)).astype(
+        np.float32)
 
 
 class Study:
@@ -389,7 +394,8 @@ class Study:
 
 
 def kept_by_score(q, k, rows, n, window):
-    """{row: (kv heads, n) tokens older than the window that H2O holds there}: the least attended one leaves for each that
+    """{row: (kv heads, n) tokens older than the window that H2O holds there}: the least attended one leaves for each
+    that
     comes, and is never seen again."""
     kv, per = k.shape[1], q.shape[1] // k.shape[1]
     score, live, out = np.zeros((kv, len(k))), np.ones((kv, len(k)), bool), {}

@@ -3,10 +3,11 @@
 
 usage: conversation_memory.py http://127.0.0.1:8080 PID [--conversations 8] [--tokens 8000] [--warm-up 600]
 
-Sends prompts of token IDs to /v1/completions, one after the other, each with a beginning of its own, and reads the resident
-set of process PID after each answer. The server must keep caches of prompts that have ended (kvrun serve: --idle-sessions;
-llama-server: a slot for each, --parallel). A prompt of --warm-up tokens comes first, so that what a server allocates once is
-there. The first conversation's growth still has its work space for prompts of that length: the median leaves it out.
+Sends prompts of token IDs to /v1/completions, one after the other, each with a beginning of its own, and reads the
+resident set of process PID after each answer. The server must keep caches of prompts that have ended (kvrun serve:
+--idle-sessions; llama-server: a slot for each, --parallel). A prompt of --warm-up tokens comes first, so that what a
+server allocates once is there. The first conversation's growth still has its work space for prompts of that length: the
+median leaves it out.
 """
 import argparse, http.client, json, statistics, time, urllib.parse
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sees that the tests of the CUDA sources notice bugs: seeds them one at a time and runs the sources on the host.
 
-    tools/dev/cuda_mutants.py [BUILD [FILE...]]     BUILD is the build folder [build]; a few minutes. FILE: only bugs of these
+    tools/dev/cuda_mutants.py [BUILD [FILE...]]     BUILD is the build folder [build]; a few minutes. FILE: only bugs of
+                                                    these
                                                     sources, as fetch.cu
 
 A bug that no test notices is named, and the exit code is 1. backends/cuda/README.md has the list.
@@ -69,14 +70,20 @@ def run_mutant(build, number, bug, compiles, link):
     objects = []
     for unit in READERS.get(name, [name.split(".")[0]]):
         out = os.path.join(folder, unit + ".o")
-        compile_fault(build, compiles[unit], folder, os.path.join(folder if unit + ".cu" == name else ROOT, CUDA, unit + ".cu"), out)
+        compile_fault(build, compiles[unit], folder,
+                      os.path.join(folder if unit + ".cu" == name else ROOT, CUDA, unit + ".cu"), out)
         objects.append(out)
     program = os.path.join(folder, "kvrun_device_tests")
     relink = link.replace(" -o tests/kvrun_device_tests ", f" -o {program} {' '.join(objects)} -Wl,--allow-multiple-definition ")
     subprocess.run(relink, shell=True, cwd=build, check=True)
     noticed = None
     for suite in SUITES_OF.get(name, SUITES):
-        done = subprocess.run([program, f"--source-file=*test_{suite}*", f"--test-case={CASES.get(suite, '*')}", "--no-version"], capture_output=True, text=True, errors="replace", env={**os.environ, "KVRUN_TEST_DEVICES": "cuda-host"})
+        done = subprocess.run(
+            [program, f"--source-file=*test_{suite}*", f"--test-case={CASES.get(suite, '*')}", "--no-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "KVRUN_TEST_DEVICES": "cuda-host"})
         if done.returncode == 77:
             sys.exit("error: cuda-host is not there: " + done.stdout.strip())
         if done.returncode:

@@ -4,8 +4,9 @@
     tools/dev/fault_table.py [--check] [ROOT]
 
 Rows are taken from the names of the tests: TEST_CASE("T62, T74 cli: ..."), the first line of a Python test function's
-docstring (T50 ...), and a comment `# T65: ...` in tests/CMakeLists.txt tags the ctest entries under it. What a row asks for is in ROWS below, with the reason where no test
-can stand behind it. --check: exit code 1 if the file is not what would be written, or a row has neither test nor reason.
+docstring (T50 ...), and a comment `# T65: ...` in tests/CMakeLists.txt tags the ctest entries under it. What a row asks
+for is in ROWS below, with the reason where no test can stand behind it. --check: exit code 1 if the file is not what
+would be written, or a row has neither test nor reason.
 """
 import os
 import re

@@ -18,5 +18,6 @@ if [ -z "$program" ]; then
 	echo "skipped: formatting was not looked at; no clang-format 14 (Debian 12: package clang-format)" >&2
 	exit 77
 fi
-find . \( -path './build*' -o -path './.*' \) -prune -o \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
+find . \( -path './build*' -o -path './.*' \) -prune -o \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name \
+	'*.cuh' \) -print0 |
 	xargs -0 "$program" "${mode[@]}"

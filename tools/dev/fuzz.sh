@@ -24,7 +24,8 @@ for name in "${names[@]}"; do
 	mkdir -p "build-fuzz/corpus/$name" build-fuzz/found
 	echo "fuzzing $name for $seconds s"
 	# limits as in the fault table; stderr of the target is closed, libFuzzer keeps its own
-	nice "build-$preset/tests/fuzz_$name" -max_total_time="$seconds" -max_len="${KVRUN_FUZZ_MAX_LEN:-16384}" -timeout=5 \
+	nice "build-$preset/tests/fuzz_$name" -max_total_time="$seconds" -max_len="${KVRUN_FUZZ_MAX_LEN:-16384}" \
+		-timeout=5 \
 		-malloc_limit_mb=256 -rss_limit_mb=2048 -close_fd_mask=2 -print_final_stats=1 \
 		-artifact_prefix="build-fuzz/found/$name-" "build-fuzz/corpus/$name" "build-fuzz/seeds/$name"
 done

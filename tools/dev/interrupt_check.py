@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How soon Ctrl-C ends a prompt: runs `kvrun run`, sends SIGINT at random moments of the prefill, measures the time until the
-program has ended.
+"""How soon Ctrl-C ends a prompt: runs `kvrun run`, sends SIGINT at random moments of the prefill, measures the time
+until the program has ended.
 
 Usage: interrupt_check.py KVRUN MODEL [--device NAME] [--words N] [--runs N] [--seed N]
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Counts instructions in the loops of AMD's assembly, which `kvrun devices --shaders --family CHIP --assembly FOLDER` writes.
+"""Counts instructions in the loops of AMD's assembly, which `kvrun devices --shaders --family CHIP --assembly FOLDER`
+writes.
 
-  tools/dev/isa_loops.py FILE... [--use TEXT]     --use: only pipelines whose description holds this text, may be repeated
+  tools/dev/isa_loops.py FILE... [--use TEXT]     --use: only pipelines whose description holds this text, may be
+                                                  repeated
 
-One line per innermost loop, in the order of the code: instructions, vector arithmetic, LDS instructions, loads of memory with the
-bytes a lane gets, and the bytes that are on their way before the first wait for one. A loop that is unrolled, or
-inlined twice, has two lines.
+One line per innermost loop, in the order of the code: instructions, vector arithmetic, LDS instructions, loads of
+memory with the bytes a lane gets, and the bytes that are on their way before the first wait for one. A loop that is
+unrolled, or inlined twice, has two lines.
 """
 import argparse
 import re

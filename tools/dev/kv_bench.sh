@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tables of packed caches in BENCHMARKS.md, as markdown: what saliency costs a prompt, decode at depth, memory at 32768
-# tokens, and decode beside llama.cpp's q4_0 cache. On lavapipe or any driver, on the random model `deep`.
+# The tables of packed caches in BENCHMARKS.md, as markdown: what saliency costs a prompt, decode at depth, memory at
+# 32768 tokens, and decode beside llama.cpp's q4_0 cache. On lavapipe or any driver, on the random model `deep`.
 #   tools/dev/kv_bench.sh [options] [PEER]
 # PEER is the unpacked archive of ../shared/peer/pack.sh; without it the last table is left out.
 #   --kvrun FILE     program to measure [build/kvrun]
@@ -41,7 +41,8 @@ common=(--kvrun "$kvrun" --driver "$driver" --models "$models" --python "$python
 if ! [ -e "$models/deep.gguf" ]; then
 	mkdir -p "$models"
 	maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
-	[ -e "$maker" ] || { echo "kv_bench: $maker is missing; set KVRUN_SHARED or put deep.gguf into $models" >&2; exit 3; }
+	[ -e "$maker" ] || { echo "kv_bench: $maker is missing; set KVRUN_SHARED or put deep.gguf into $models" >&2; exit \
+		3; }
 	"$python" "$maker" "$models/deep.part" 1024 4 16 8 128 2048 4096 131072 F16
 	mv "$models/deep.part" "$models/deep.gguf"
 fi
@@ -52,7 +53,8 @@ bench() { # HEADING ARGUMENTS...
 }
 status=0
 printf '%s, kvrun %s (%s), %s cores, load %s\n' "$(date +%F)" "$("$kvrun" --version | awk '{ print $NF }')" \
-	"$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)" "$(nproc)" "$(cut -d' ' -f1 /proc/loadavg)"
+	"$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)" "$(nproc)" \
+		"$(cut -d' ' -f1 /proc/loadavg)"
 bench "What saliency costs a prompt" -p "$depth" -n 0 -r "$rounds" --kv fp16,zipcache,mikv,kivi2
 bench "Decode at depth $depth" -p 0 -n 32 -d "$depth" -r "$rounds" --kv fp16,kivi4,kivi2,zipcache,mikv,xquant
 if [ "$tokens" != 0 ]; then

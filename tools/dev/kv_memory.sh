@@ -8,13 +8,14 @@
 #   --models DIR     where the random model is kept [~/.cache/kvrun/bench]
 #   --python FILE    the python3 that has gguf and numpy, to make it [python3]
 #   --tokens N       length of the context [32768]
-#   --kv LIST        cache policies; the first is what the others are compared with [fp16,kivi4,kivi2,xquant,zipcache,mikv]
+#   --kv LIST        cache policies; the first is what the others are compared with
+#   [fp16,kivi4,kivi2,xquant,zipcache,mikv]
 #   --limit P=X      policy P must take at most X of the first one's, device and resident; may be given again
 #                    [kivi2=0.2 xquant=0.142857]
 # The cache is filled by `kvrun bench --fill`: stored as a prompt is, in the same memory, but without running the model.
-# Device: allocated after one more token was generated. Resident: by how much the process is larger than with 1024 tokens in
-# the cache, plus what was allocated for those. Peak: the same of the largest resident set, the prompt's own rows and one
-# layer's f16 keys and values included. Exit code 1 when a limit is exceeded.
+# Device: allocated after one more token was generated. Resident: by how much the process is larger than with 1024
+# tokens in the cache, plus what was allocated for those. Peak: the same of the largest resident set, the prompt's own
+# rows and one layer's f16 keys and values included. Exit code 1 when a limit is exceeded.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 kvrun=$root/build/kvrun driver='' model='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3
@@ -39,7 +40,8 @@ done
 . "$root/tools/environment.sh"
 if [ -z "$driver" ]; then
 	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
-	[ -e "$driver" ] || { echo "kv_memory: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
+	[ -e "$driver" ] || { echo "kv_memory: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit \
+		4; }
 fi
 [ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
 if [ -z "$model" ]; then
@@ -58,7 +60,8 @@ trap 'rm -rf "$out"' EXIT
 IFS=';' read -ra policies <<<"$(sed -E 's/,([a-z0-9]+)(,|$)/;\1\2/g; s/,([a-z0-9]+)(,|$|;)/;\1\2/g' <<<"$kv")"
 for i in "${!policies[@]}"; do
 	for depth in 1024 "$tokens"; do # a process each: what was resident once may stay so
-		if ! "$kvrun" bench -m "$model" -p 0 -n 1 -d "$depth" -r 1 --fill --kv "${policies[i]}" -o json >"$out/$i.$depth" 2>"$out/error"; then
+		if ! "$kvrun" bench -m "$model" -p 0 -n 1 -d "$depth" -r 1 --fill --kv "${policies[i]}" -o json \
+			>"$out/$i.$depth" 2>"$out/error"; then
 			echo "kv_memory: kvrun failed with ${policies[i]} at $depth tokens:" >&2
 			tail -n 3 "$out/error" >&2
 			exit 1

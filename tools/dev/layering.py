@@ -107,4 +107,6 @@ def main(root):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")))
+    sys.exit(
+        main(sys.argv[1] if len(sys.argv) >
+             1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")))

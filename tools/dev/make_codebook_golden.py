@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/codebook: make_codebook_golden.py [GOLDEN]; what `turbo` policies and parameters in bytes store, by numpy
-alone.
+"""Writes tests/golden/codebook: make_codebook_golden.py [GOLDEN]; what `turbo` policies and parameters in bytes store,
+by numpy alone.
 
-Reads GOLDEN/replay/{k,v}.npy, writes GOLDEN/codebook/NAME/{k_hat,v_hat}.npy and case.json. Nothing is taken from kvrun: the
-rotation is a product with Sylvester's matrix, codebooks come out of Lloyd's iteration and a search for the best cubic, and
-every step is done in double precision where kvrun uses single.
+Reads GOLDEN/replay/{k,v}.npy, writes GOLDEN/codebook/NAME/{k_hat,v_hat}.npy and case.json. Nothing is taken from kvrun:
+the rotation is a product with Sylvester's matrix, codebooks come out of Lloyd's iteration and a search for the best
+cubic, and every step is done in double precision where kvrun uses single.
 """
 import json, math, os, sys
 import numpy as np

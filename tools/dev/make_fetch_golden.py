@@ -67,10 +67,12 @@ def main():
     q = (rng.standard_normal((3, N_HEADS, D)) * 1.5).astype(np.float32)
     k_low, v_low = low_bit(k, v)
     seen = lambda x, new, rows: np.concatenate([x, new[rows]])
-    weights, out_0 = attend(q[0], seen(k_low, new_k, [0]), seen(v_low, new_v, [0]))  # pre-decoding: the low-bit copy alone
+    weights, out_0 = attend(q[0], seen(k_low, new_k, [0]), seen(v_low, new_v,
+                                                                [0]))  # pre-decoding: the low-bit copy alone
     picks_1 = arg_top(weights)
     k_1, v_1 = replaced(k_low, k, picks_1), replaced(v_low, v, picks_1)
-    _, out_1 = attend(q[1], seen(k_1, new_k, [1]), seen(v_1, new_v, [1]))  # decoding: both rows see what has been fetched
+    _, out_1 = attend(q[1], seen(k_1, new_k, [1]), seen(v_1, new_v,
+                                                        [1]))  # decoding: both rows see what has been fetched
     weights, out_2 = attend(q[2], seen(k_1, new_k, [1, 2]), seen(v_1, new_v, [1, 2]))
     picks_2 = arg_top(weights)
     os.makedirs(out_dir, exist_ok=True)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Token ids of llama.cpp as expectations: the GPT-2 vocabulary under the name of each pre-tokenizer, and Llama's
 # SentencePiece vocabulary with the options of other models.
-#   tools/dev/make_peer_tokens.sh PEER                  writes tests/golden/tokenize/NAME.out, spm/NAME.out from texts.inp
+#   tools/dev/make_peer_tokens.sh PEER                  writes tests/golden/tokenize/NAME.out, spm/NAME.out from
+#   texts.inp
 #   tools/dev/make_peer_tokens.sh PEER --compare FILE   compares kvrun's ids of a text with llama.cpp's, for each name
 # PEER is a Debian folder with llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot; make_peer_golden.sh
 # adds the compiler). The vocabulary comes from $KVRUN_SHARED or ../shared; kvrun from $KVRUN_PROGRAM or build/kvrun.
@@ -16,13 +17,15 @@ shared=${KVRUN_SHARED:-$root/../shared}
 work=$(mktemp -d "$peer/tmp/kvrun.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cp "$root/tools/dev/peer_tokenize.c" "$work/"
-chroot "$peer" gcc -O2 -Wall "${work#"$peer"}/peer_tokenize.c" -o "${work#"$peer"}/peer_tokenize" -lllama -lggml -lggml-base
+chroot "$peer" gcc -O2 -Wall \
+	"${work#"$peer"}/peer_tokenize.c" -o "${work#"$peer"}/peer_tokenize" -lllama -lggml -lggml-base
 
 PYTHONDONTWRITEBYTECODE=1 python3 - "$root" "$peer" "$work" "$shared/assets/vocab" "$mode" "${3:-}" <<'PY'
 import os, struct, subprocess, sys
 
 root, peer, work, vocab, mode, file = sys.argv[1:]
-NAMES = """default gpt-2 llama-bpe dbrx qwen2 qwen35 deepseek-llm deepseek-coder deepseek-v3 spark2_5 youtu falcon smollm
+NAMES = \
+	"""default gpt-2 llama-bpe dbrx qwen2 qwen35 deepseek-llm deepseek-coder deepseek-v3 spark2_5 youtu falcon smollm
 bloom viking tekken gpt-4o tiny_aya kimi-k2 k2-horizon chameleon superbpe bailingmoe seed-coder ufakzeka laguna minicpm5
 exaone-moe afmoe jais-2""".split()
 MARK = b"\n__ggml_vocab_test__\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Resident memory of `kvrun run` after the load, against 1.3 x model file + KV + 64 MiB, on a driver whose device memory is
-# the process's own (lavapipe).
+# Resident memory of `kvrun run` after the load, against 1.3 x model file + KV + 64 MiB, on a driver whose device memory
+# is the process's own (lavapipe).
 #   tools/dev/memory_check.sh [options] [MODEL...]
 #   --kvrun FILE     program to look at [build/kvrun]
 #   --driver FILE    Vulkan driver manifest [lavapipe of this machine]; `any`: leave the environment as it is
@@ -31,7 +31,8 @@ done
 . "$root/tools/environment.sh"
 if [ -z "$driver" ]; then
 	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
-	[ -e "$driver" ] || { echo "memory_check: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
+	[ -e "$driver" ] || { echo "memory_check: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; \
+		exit 4; }
 fi
 [ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
 
@@ -39,7 +40,8 @@ if [ ${#models[@]} -eq 0 ]; then
 	models=("$cache/mid.gguf")
 	if ! [ -e "${models[0]}" ]; then
 		mkdir -p "$cache"
-		"$python" "${KVRUN_SHARED:-$root/../shared}/peer/random_model.py" "$cache/mid.part" 1536 16 12 4 128 6144 32768 32768 Q8_0
+		"$python" "${KVRUN_SHARED:-$root/../shared}/peer/random_model.py" "$cache/mid.part" 1536 16 12 4 128 6144 \
+			32768 32768 Q8_0
 		mv "$cache/mid.part" "${models[0]}"
 	fi
 fi
@@ -77,12 +79,14 @@ for model in "${models[@]}"; do
 		echo "memory_check: $model was done before its memory could be read; raise --predict" >&2
 		exit 1
 	fi
-	kv=$("$kvrun" run "${options[@]}" --json 2>/dev/null | awk -F'[:, ]+' '/"kv":/ { inside = 1 } inside && /"bytes":/ { print $3; exit }')
+	kv=$("$kvrun" run "${options[@]}" --json 2>/dev/null | awk -F'[:, ]+' \
+		'/"kv":/ { inside = 1 } inside && /"bytes":/ { print $3; exit }')
 	[ -n "$kv" ] || { echo "memory_check: kvrun's JSON names no KV bytes" >&2; exit 1; }
 	size=$(stat -Lc %s "$model")
 	limit=$((size * 13 / 10 + kv + 64 * 1048576))
 	verdict=ok
 	if [ $((rss * 1024)) -gt "$limit" ]; then verdict=OVER failed=1; fi
-	echo "| $(basename "$model") | $(mib "$size") | $(mib "$kv") | $(mib $((rss * 1024))) | $(mib $((anonymous * 1024))) | $(mib $((files * 1024))) | $(mib $((peak * 1024))) | $(mib "$limit") | $verdict |"
+	echo \
+		"| $(basename "$model") | $(mib "$size") | $(mib "$kv") | $(mib $((rss * 1024))) | $(mib $((anonymous * 1024))) | $(mib $((files * 1024))) | $(mib $((peak * 1024))) | $(mib "$limit") | $verdict |"
 done
 exit $failed

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Sees that tests notice faults: seeds those of tools/dev/mutants/*.txt one at a time and runs the tests named for each.
+"""Sees that tests notice faults: seeds those of tools/dev/mutants/*.txt one at a time and runs the tests named for
+each.
 
     tools/dev/mutate.py [--build BUILD] [--only WORD]...    BUILD is a Ninja build folder [build]
-    tools/dev/mutate.py --check                             only sees that every fault still has its place in the sources
+    tools/dev/mutate.py --check                             only sees that every fault still has its place in the
+                                                            sources
 
-A fault is one changed source file, compiled into a folder of its own below BUILD and linked with the objects of the build,
-so the source tree stays as it is. --only: faults whose file, tests or note have the word. A fault that no test notices is
-listed as a survivor; the exit code is then 1, as it is where a fault's text is not exactly once in its file.
+A fault is one changed source file, compiled into a folder of its own below BUILD and linked with the objects of the
+build, so the source tree stays as it is. --only: faults whose file, tests or note have the word. A fault that no test
+notices is listed as a survivor; the exit code is then 1, as it is where a fault's text is not exactly once in its file.
 
 A fault in the table, with an empty line behind it; lines keep their tabs:
     # what is wrong
@@ -60,7 +62,8 @@ class Build:
 
     def __init__(self, folder):
         self.folder = folder
-        entries = json.loads(subprocess.run(["ninja", "-C", folder, "-t", "compdb"], check=True, capture_output=True, text=True).stdout)
+        entries = json.loads(
+            subprocess.run(["ninja", "-C", folder, "-t", "compdb"], check=True, capture_output=True, text=True).stdout)
         self.compiles, self.links = {}, {}
         for e in entries:
             if " -c " in e["command"] and e["file"].endswith((".cpp", ".cc")):
@@ -124,9 +127,16 @@ def run_test(build, name, replaced, environment, limit):
         key, _, value = pair.partition("=")
         env[key] = replaced.get(os.path.relpath(value, build.folder), value) if os.path.isabs(value) else value
     try:
-        done = subprocess.run(command, cwd=properties.get("WORKING_DIRECTORY", build.folder), env=env, timeout=limit,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                              errors="replace", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY)))
+        done = subprocess.run(command,
+                              cwd=properties.get("WORKING_DIRECTORY", build.folder),
+                              env=env,
+                              timeout=limit,
+                              stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT,
+                              stdin=subprocess.DEVNULL,
+                              text=True,
+                              errors="replace",
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY)))
     except subprocess.TimeoutExpired:
         return f"{name}: no end within {limit:.0f} s"
     if done.returncode == properties.get("SKIP_RETURN_CODE", 0) != 0:
@@ -141,7 +151,8 @@ def noticed_by(build, fault, folder, limits):
     write_fault(folder, fault.path, fault.there, fault.instead)
     command, ours = build.compiles[fault.unit]
     out = os.path.join(folder, "fault.o")
-    compile_fault(build.folder, command, folder, os.path.join(folder if fault.unit == fault.path else ROOT, fault.unit), out)
+    compile_fault(build.folder, command, folder, os.path.join(folder if fault.unit == fault.path else ROOT, fault.unit),
+                  out)
     linked = {}
     for name in fault.tests:
         environment = {}

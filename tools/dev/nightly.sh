@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The checks that take too long for every change, one after the other; goes on where one fails, and lists them at the end.
+# The checks that take too long for every change, one after the other; goes on where one fails, and lists them at the
+# end.
 #   tools/dev/nightly.sh [STAGE...]     default: all, some 12 hours on 4 cores
 #   asan-gcc asan-clang tsan-gcc tsan-clang   the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer, or
 #                                             ThreadSanitizer, in build-STAGE

@@ -8,11 +8,11 @@
   --seed N         of the choice [1]
   --check KVRUN    also run both files by this program: greedy tokens of an f16 cache must be equal; exit code 1 if not
 
-Keys: a pair of channels that RoPE turns together is multiplied by S, the queries' pair divided by it, so scores stay as they
-are. Values: a channel is multiplied by S, and the columns of the output matrix that read it are divided by it. What changes is
-what a cache stores: channels that are S times as large as others, in the same places for every token. A llama has no biases,
-so a constant offset of keys and a first token of its own kind cannot be added without changing the function; they are not.
-Exit code 77: numpy is not there.
+Keys: a pair of channels that RoPE turns together is multiplied by S, the queries' pair divided by it, so scores stay as
+they are. Values: a channel is multiplied by S, and the columns of the output matrix that read it are divided by it.
+What changes is what a cache stores: channels that are S times as large as others, in the same places for every token. A
+llama has no biases, so a constant offset of keys and a first token of its own kind cannot be added without changing the
+function; they are not. Exit code 77: numpy is not there.
 """
 import argparse
 import os

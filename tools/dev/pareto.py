@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Measures KL divergence against stored bits of all policies, on the bundled model and on the same with outlier channels, and
-draws it.
+"""Measures KL divergence against stored bits of all policies, on the bundled model and on the same with outlier
+channels, and draws it.
 
   tools/dev/pareto.py [options]     writes pareto.csv and pareto.svg beside this file; progress goes to stderr
   --kvrun FILE     program to measure [build/kvrun]
   --device NAME    as for kvrun [cpu]
   --text FILE      text to score [../shared/assets/models/recall/stories-eval.txt]
   --chunks N       chunks of 1024 tokens of it, the last 256 of each scored by decode steps [1]
-  --peer FOLDER    Debian folder with llama.cpp, as for make_peer_golden.sh; needs root. Its q8_0 and q4_0 caches are measured
+  --peer FOLDER    Debian folder with llama.cpp, as for make_peer_golden.sh; needs root. Its q8_0 and q4_0 caches are
+                   measured
                    against its own f16 one, on the same tokens [left out]
-Needs python3 with numpy. Policies have their own windows, of 100 to 160 f16 tokens at most. Bits are what a policy stores per
-element at 32768 tokens, everything counted, window included (`kvrun plan`). `tuned:BITS` goes by `kvrun tune` on records, not on the text that is scored.
+Needs python3 with numpy. Policies have their own windows, of 100 to 160 f16 tokens at most. Bits are what a policy
+stores per element at 32768 tokens, everything counted, window included (`kvrun plan`). `tuned:BITS` goes by `kvrun
+tune` on records, not on the text that is scored.
 """
 import argparse
 import csv
@@ -26,7 +28,8 @@ import numpy as np
 import quality
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-POLICIES = """rtn8,recent=128 rtn4,recent=128 rtn2,recent=128 kivi4 kivi2 xquant zipcache mikv,recent=128 kivi4,param_bits=8 kivi2,param_bits=8 mixed4/2 mixed4/1 mixed2/1
+POLICIES = """rtn8,recent=128 rtn4,recent=128 rtn2,recent=128 kivi4 kivi2 xquant zipcache mikv,recent=128
+kivi4,param_bits=8 kivi2,param_bits=8 mixed4/2 mixed4/1 mixed2/1
 turbo8 turbo8/4 turbo4 turbo4/3 turbo4/2 turbo4/1 turbo3/2 turbo3/1 turbo2 turbo2/1 turbo1
 tuned:1.75 tuned:2 tuned:2.5 tuned:3 tuned:4 tuned:5""".split()
 PEER_BITS = {"q8_0": 8.5, "q4_0": 4.5}

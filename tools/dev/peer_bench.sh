@@ -17,8 +17,10 @@
 set -euo pipefail
 usage() { sed -n '2,17s/^# \?//p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
-kvrun=$root/build/kvrun driver='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3 rounds=3 with_kvrun=1
-rows="small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed" kv=fp16,kivi4,kivi2,zipcache,mikv,xquant peer='' command="tools/dev/peer_bench.sh $*"
+kvrun=$root/build/kvrun driver='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3 rounds=3 \
+	with_kvrun=1
+rows="small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed" kv=fp16,kivi4,kivi2,zipcache,mikv,xquant peer='' \
+	command="tools/dev/peer_bench.sh $*"
 while [ $# -gt 0 ]; do
 	case $1 in
 	--kvrun) kvrun=$(realpath "$2"); shift ;;
@@ -44,7 +46,8 @@ fi
 . "$root/tools/environment.sh"
 if [ -z "$driver" ]; then
 	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
-	[ -e "$driver" ] || { echo "peer_bench: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
+	[ -e "$driver" ] || { echo "peer_bench: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit \
+		4; }
 fi
 [ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver" # the second for older loaders
 
@@ -53,7 +56,8 @@ models=$(realpath "$models")
 make_model() { # NAME ARGUMENTS...: once, through a temporary name
 	[ -e "$models/$1.gguf" ] && return
 	local maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
-	[ -e "$maker" ] || { echo "peer_bench: $maker is missing; set KVRUN_SHARED or put $1.gguf into $models" >&2; exit 3; }
+	[ -e "$maker" ] || { echo "peer_bench: $maker is missing; set KVRUN_SHARED or put $1.gguf into $models" >&2; exit \
+		3; }
 	echo "peer_bench: making $models/$1.gguf" >&2
 	"$python" "$maker" "$models/$1.part" "${@:2}"
 	mv "$models/$1.part" "$models/$1.gguf"
@@ -83,13 +87,16 @@ for round in $(seq "$rounds"); do
 		esac
 		turn peer "$row" "$round" "$peer/run" llama-bench -m "$models/$model.gguf" -dev Vulkan0 -ngl 99 -fa on \
 			-ctk f16 -ctv f16 -r 1 -o json "${args[@]}"
-		[ "$with_kvrun" = 0 ] || turn kvrun "$row" "$round" "$kvrun" bench -m "$models/$model.gguf" -r 1 -o json "${args[@]}"
+		[ "$with_kvrun" = 0 ] || turn kvrun "$row" "$round" "$kvrun" bench -m "$models/$model.gguf" -r 1 -o json \
+			"${args[@]}"
 	done
 done
 case " $rows " in *' packed '*)
 	args=(-p 0 -n 8 -d 2048)
-	turn peer packed 1 "$peer/run" llama-bench -m "$models/deep.gguf" -dev Vulkan0 -ngl 99 -fa on -ctk q4_0 -ctv q4_0 -r 1 -o json "${args[@]}"
-	[ "$with_kvrun" = 0 ] || turn kvrun packed 1 "$kvrun" bench -m "$models/deep.gguf" -r "$rounds" --kv "$kv" -o json "${args[@]}"
+	turn peer packed 1 "$peer/run" llama-bench -m "$models/deep.gguf" -dev Vulkan0 -ngl 99 -fa on -ctk q4_0 -ctv q4_0 \
+		-r 1 -o json "${args[@]}"
+	[ "$with_kvrun" = 0 ] || turn kvrun packed 1 "$kvrun" bench -m "$models/deep.gguf" -r "$rounds" --kv "$kv" -o json \
+		"${args[@]}"
 	;;
 esac
 

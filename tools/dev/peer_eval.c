@@ -1,5 +1,5 @@
-// Prints llama.cpp's logits of a prompt and of a greedy continuation; built by make_peer_golden.sh against the peer's libllama.
-// peer_eval MODEL N_CTX KV_TYPE(f16|f32|q8_0|q4_0) N_PREDICT [KEY=INT] < token ids, separated by white space
+// Prints llama.cpp's logits of a prompt and of a greedy continuation; built by make_peer_golden.sh against the peer's
+// libllama. peer_eval MODEL N_CTX KV_TYPE(f16|f32|q8_0|q4_0) N_PREDICT [KEY=INT] < token ids, separated by white space
 // stdout: i32 n_vocab, i32 rows, then rows x n_vocab f32: one row per prompt position, one per generated token but the
 // last. KEY=INT replaces an integer of the file's metadata. The CPU code is used, with the KV type asked for.
 #include <llama.h>
@@ -58,7 +58,8 @@ static struct llama_context* open_context(const char* path, int n_ctx, enum ggml
 }
 
 int main(int argc, char** argv) {
-	if (argc < 5) return fprintf(stderr, "usage: %s MODEL N_CTX f16|f32|q8_0|q4_0 N_PREDICT [KEY=INT] < ids\n", argv[0]), 2;
+	if (argc < 5)
+		return fprintf(stderr, "usage: %s MODEL N_CTX f16|f32|q8_0|q4_0 N_PREDICT [KEY=INT] < ids\n", argv[0]), 2;
 	llama_log_set(quiet, NULL);
 	ggml_backend_load_all();
 	struct llama_model* model = NULL;

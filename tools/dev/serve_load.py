@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Loads a server that speaks OpenAI's API with clients at once and prints tokens per second and times to the first token.
+"""Loads a server that speaks OpenAI's API with clients at once and prints tokens per second and times to the first
+token.
 
 usage: serve_load.py http://127.0.0.1:8080 [--clients 1,8] [--requests 2] [--prompt 64] [--tokens 64] [--key KEY]
                      [--body JSON] [--interfere 4000]
@@ -14,7 +15,8 @@ def words(number, n):
 
 
 def stream(url, args, prompt, tokens, stamps=None, leave=None):
-    """(tokens, prompt's tokens, seconds to the first, seconds) of one streamed completion; `stamps` takes the time of each
+    """(tokens, prompt's tokens, seconds to the first, seconds) of one streamed completion; `stamps` takes the time of
+    each
     piece of its text, and `leave`, an event, ends it early."""
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
             "stream_options": {"include_usage": True}}

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Soaks a kvrun serve of its own: clients at once with chats, completions, tools, several choices, logprobs and conversations that
-are kept, under policies by chance, whole and streamed, while others leave in the middle or send what is no request.
+"""Soaks a kvrun serve of its own: clients at once with chats, completions, tools, several choices, logprobs and
+conversations that are kept, under policies by chance, whole and streamed, while others leave in the middle or send what
+is no request.
 
 usage: soak.py KVRUN [--seconds 3600] [--clients 64] [--parallel 8] [--model FILE] [--device NAME] [--csv FILE]
 
-The warm-up is the first sixth of the time, and at least two minutes of a run of four. Now and then all clients pause; when nothing is under way, resident memory and open
-descriptors are looked at, which --csv writes down. Exit code 1:
+The warm-up is the first sixth of the time, and at least two minutes of a run of four. Now and then all clients pause;
+when nothing is under way, resident memory and open descriptors are looked at, which --csv writes down. Exit code 1:
 - an answer to a request that reads its whole prompt is not what the same request got alone, before the soak;
 - resident memory at the end (median of the last three pauses) is more than 2 % above its most during the warm-up;
 - descriptors are not as many as at the first pause, or a slot, a queued request, a connection or a body is left over;
@@ -137,7 +138,8 @@ class Soak:
                 return self.fault(f"conversation {name}: {answer.status} {answer.body[:300]!r}")
             messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": "Go on."}]
         kept = self.server.get("/sessions/" + name)
-        if kept.status == 200 and kept.json()["messages"] != messages[:-1] or kept.status not in (200, 404):  # 404: it had to go
+        if kept.status == 200 and kept.json()["messages"] != messages[:-1] or kept.status not in (
+                200, 404):  # 404: it had to go
             self.fault(f"conversation {name}: {kept.status} {kept.body[:300]!r}, said {messages}")
         if r.random() < 0.3:
             self.server.ask("DELETE", "/sessions/" + name)

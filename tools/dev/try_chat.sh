@@ -41,7 +41,8 @@ prompt() { # the editor waits again
 	exit 1
 }
 begin() { # options
-	tmux new-session -d -s chat -x 100 -y 50 -- "$kvrun" chat "$model" --device "$device" --chat-template chatml --temp 0 -n 12 "$@"
+	tmux new-session -d -s chat -x 100 -y 50 -- "$kvrun" chat "$model" --device "$device" --chat-template chatml \
+		--temp 0 -n 12 "$@"
 	expect "it begins" '/help lists the commands'
 	prompt
 }
@@ -86,11 +87,16 @@ say '/kv kivi2,recent=32'; prompt
 say '/stats'; prompt
 written >"$folder/screen"
 keys C-d; sleep 0.5
-[ "$(stat -c %a "$XDG_STATE_HOME/kvrun/history")" = 600 ] || { echo "FAILED: the history is not its owner's alone" >&2; exit 1; }
-say_full() { printf 'one\ntwo two two two two two two two two two two two\nthree three three three three three three three three three\n'; }
-said=$(say_full | "$kvrun" chat "$model" --device "$device" --chat-template chatml --temp 0 -n 40 -c 96 2>&1 >/dev/null || true)
-grep -q 'context full: the conversation has .* choose .*/clear' <<<"$said" || { echo "FAILED: a full context said: $said" >&2; exit 1; }
-said=$(say_full | "$kvrun" chat "$model" --device "$device" --chat-template chatml --temp 0 -n 40 -c 96 --on-full drop-oldest 2>&1 >/dev/null)
+[ "$(stat -c %a "$XDG_STATE_HOME/kvrun/history")" = 600 ] || { echo "FAILED: the history is not its owner's alone" \
+	>&2; exit 1; }
+say_full() { printf \
+	'one\ntwo two two two two two two two two two two two\nthree three three three three three three three three three\n'; }
+said=$(say_full | "$kvrun" chat "$model" --device "$device" --chat-template chatml --temp 0 -n 40 -c 96 2>&1 \
+	>/dev/null || true)
+grep -q 'context full: the conversation has .* choose .*/clear' <<<"$said" || { echo \
+	"FAILED: a full context said: $said" >&2; exit 1; }
+said=$(say_full | "$kvrun" chat "$model" --device "$device" --chat-template chatml --temp 0 -n 40 -c 96 --on-full \
+	drop-oldest 2>&1 >/dev/null)
 grep -q 'left out the oldest' <<<"$said" || { echo "FAILED: --on-full drop-oldest said: $said" >&2; exit 1; }
 echo "try_chat: all ok on $device; the screen:"
 cat "$folder/screen"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Acceptance run of kvrun serve on the bundled model: a request of each kind with curl, a conversation that outlives a kill, a
-# socket in the file system, SIGTERM. Stops at the first thing that is not as it should be.
+# Acceptance run of kvrun serve on the bundled model: a request of each kind with curl, a conversation that outlives a
+# kill, a socket in the file system, SIGTERM. Stops at the first thing that is not as it should be.
 #
 # Usage: try_serve.sh [KVRUN [DEVICE]]     default build/kvrun cpu
 set -euo pipefail
@@ -11,7 +11,8 @@ pid=
 trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$folder"' EXIT
 
 start() { # options; sets pid and url
-	"$kvrun" serve "$model" --device "$device" --chat-template chatml --port 0 --sessions "$folder/kept" "$@" >"$folder/out" 2>"$folder/err" &
+	"$kvrun" serve "$model" --device "$device" --chat-template chatml --port 0 --sessions "$folder/kept" "$@" \
+		>"$folder/out" 2>"$folder/err" &
 	pid=$!
 	for _ in $(seq 600); do
 		url=$(sed -n 's/^listening on //p' "$folder/out")
@@ -41,21 +42,31 @@ start
 ask='[{"role": "user", "content": "The code of Anna is 4711. What is the code of Anna?"}]'
 expect "health" "$(curl -sS "$url/health")" '"ok"'
 expect "the model" "$(curl -sS "$url/v1/models")" 'recall-4m-f16'
-expect "an answer" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12}")" '"finish_reason":"(stop|length)"'
-expect "a stream" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12, \"stream\": true}")" '^data: \[DONE\]'
+expect "an answer" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12}")" \
+	'"finish_reason":"(stop|length)"'
+expect "a stream" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12, \"stream\": true}")" \
+	'^data: \[DONE\]'
 expect "two choices" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12, \"n\": 2}")" '"index":1,'
-expect "a policy of its own" "$(post /v1/completions '{"prompt": "Once", "max_tokens": 80, "ignore_eos": true, "kv": "kivi2,recent=32"}')" '"code_bytes":[1-9]'
-expect "likelihoods" "$(post /v1/completions '{"prompt": "Once", "max_tokens": 2, "logprobs": 2}')" '"token_logprobs":\[-'
-expect "a JSON object" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12, \"response_format\": {\"type\": \"json_object\"}}")" '"content":"[^"]*\{'
-expect "a wrong field" "$(post /v1/completions '{"prompt": "x", "temperature": "hot"}' 2>/dev/null || true)" '"param":"temperature"'
+expect "a policy of its own" \
+	"$(post /v1/completions '{"prompt": "Once", "max_tokens": 80, "ignore_eos": true, "kv": "kivi2,recent=32"}')" \
+	'"code_bytes":[1-9]'
+expect "likelihoods" "$(post /v1/completions '{"prompt": "Once", "max_tokens": 2, "logprobs": 2}')" \
+	'"token_logprobs":\[-'
+expect "a JSON object" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12, \"response_format\": \
+	{\"type\": \"json_object\"}}")" '"content":"[^"]*\{'
+expect "a wrong field" "$(post /v1/completions '{"prompt": "x", "temperature": "hot"}' 2>/dev/null || true)" \
+	'"param":"temperature"'
 expect "the page" "$(curl -sS "$url/")" '<title>kvrun'
 expect "metrics" "$(curl -sS "$url/metrics")" '^kvrun_answers_total [1-9]'
-expect "a conversation that is kept" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12, \"session\": \"anna\"}")" '"kept":true'
+expect "a conversation that is kept" "$(post /v1/chat/completions "{\"messages\": $ask, \"max_tokens\": 12, \
+	\"session\": \"anna\"}")" '"kept":true'
 stop KILL 137
 start
 expect "what was said, after a kill" "$(curl -sS "$url/sessions/anna")" '"role":"assistant"'
-turn=$(curl -sS "$url/sessions/anna" | sed 's/.*"messages":\[\(.*\)\]}$/[\1, {"role": "user", "content": "And again?"}]/')
-expect "the next turn reads only what is new" "$(post /v1/chat/completions "{\"messages\": $turn, \"max_tokens\": 4, \"session\": \"anna\"}")" '"cached_tokens":[1-9]'
+turn=$(curl -sS "$url/sessions/anna" | sed \
+	's/.*"messages":\[\(.*\)\]}$/[\1, {"role": "user", "content": "And again?"}]/')
+expect "the next turn reads only what is new" "$(post /v1/chat/completions "{\"messages\": $turn, \"max_tokens\": 4, \
+	\"session\": \"anna\"}")" '"cached_tokens":[1-9]'
 stop TERM 0
 start --unix "$folder/socket"
 expect "a socket in the file system" "$(curl -sS --unix-socket "$folder/socket" http://localhost/health)" '"ok"'

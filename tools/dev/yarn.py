@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a copy of a model that reads a longer context by YaRN: its metadata gain the scaling, its weights stay as they are.
+"""Writes a copy of a model that reads a longer context by YaRN: its metadata gain the scaling, its weights stay as they
+are.
 
   tools/dev/yarn.py MODEL OUT [--factor F]     python3; a GGUF file without RoPE scaling; F times the context [2]
 """
