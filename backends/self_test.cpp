@@ -2,6 +2,7 @@
 #include "backends/self_test.h"
 #include "backends/tolerance.h"
 #include "engine/core/block_quant.h"
+#include "engine/core/block_scales.h"
 #include "engine/core/f16.h"
 #include "engine/core/splitmix64.h"
 #include "shared/kv_page.h"
@@ -98,13 +99,13 @@ void Run::project(DType type, bool decode) {
 	const DTypeInfo info = dtype_info(type);
 	std::vector<std::byte> bytes(kRows * dtype_row_bytes(type, kCols));
 	for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(number(3, i));
-	const auto put_half = [&](size_t at, float x) {
-		const uint16_t h = f32_to_f16(x);
-		std::memcpy(&bytes[at], &h, 2);
-	};
 	for (size_t at = 0; at < bytes.size(); at += info.bytes) {
-		put_half(at, type == DType::F16 ? numbers(1, at)[0] : type == DType::Q8_0 ? 0.015f : 0.006f);
-		if (type == DType::Q4_K) put_half(at + 2, 0.02f);
+		if (is_quantised(type)) {
+			set_block_scales(type, &bytes[at], 1);
+			continue;
+		}
+		const uint16_t h = f32_to_f16(numbers(1, at)[0]); // F16
+		std::memcpy(&bytes[at], &h, 2);
 	}
 	const uint32_t T = decode ? 1 : 33;
 	const View x = f32(numbers(size_t(T) * kCols, 4), T, kCols), out = space(DType::F32, T, kRows);

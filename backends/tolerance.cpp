@@ -12,7 +12,7 @@ std::string_view attend_tolerance(const DeviceInfo& info, bool prompt, bool pack
 }
 
 std::string_view matmul_tolerance(const DeviceInfo& info, DType w, bool swiglu, bool decode) {
-	if (info.int8_matmul && w >= DType::Q8_0 && (decode || !info.half_matmul))
+	if (info.int8_matmul && tensor_type_info(w).int8 && (decode || !info.half_matmul))
 		return swiglu ? "swiglu int8" : "matmul int8";
 	if (!decode && info.half_matmul) return swiglu ? "swiglu f16" : "matmul f16";
 	return swiglu ? "swiglu" : decode ? "matvec" : "matmul";

@@ -9,9 +9,6 @@ namespace kvrun {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
-static_assert(W_F32 == uint(DType::F32) && W_F16 == uint(DType::F16) && W_BF16 == uint(DType::BF16) &&
-              W_Q8_0 == uint(DType::Q8_0) && W_Q4_0 == uint(DType::Q4_0) && W_Q4_K == uint(DType::Q4_K) &&
-              W_Q5_K == uint(DType::Q5_K) && W_Q6_K == uint(DType::Q6_K));
 
 template <class T> T load(const std::byte* p) {
 	T v;
@@ -42,6 +39,14 @@ void row_q4_0(const std::byte* src, size_t blocks, const Row& r) {
 		std::memcpy(r.scales + 2 * b, src, 2);
 		store(r.codes + 16 * b, nibble_unit(src + 2, 0));
 		store(r.codes + 16 * b + 8, nibble_unit(src + 2, 4));
+	}
+}
+
+void row_q4_1(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 20) {
+		std::memcpy(r.scales + 4 * b, src, 4);
+		store(r.codes + 16 * b, nibble_unit(src + 4, 0));
+		store(r.codes + 16 * b + 8, nibble_unit(src + 4, 4));
 	}
 }
 
@@ -107,8 +112,9 @@ void row_q6_k(const std::byte* src, size_t blocks, const Row& r) {
 void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* dst) {
 	const size_t blocks = cols / dtype_info(type).block, bytes = device_row_bytes(type, cols);
 	const auto part = [&](uint at) { return dst + size_t(at) * 16; };
-	const Row row{dst, part(weight_high_at(uint(type), cols)), part(weight_scales_at(uint(type), cols)),
-	              part(weight_factors_at(uint(type), cols))};
+	const WeightTraits traits = weight_traits(uint(type));
+	const Row row{dst, part(weight_high_at(traits, cols)), part(weight_scales_at(traits, cols)),
+	              part(weight_factors_at(traits, cols))};
 	std::memset(dst, 0, bytes); // the padding of every part
 	switch (type) {
 	case DType::F32:
@@ -116,6 +122,7 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	case DType::BF16: std::memcpy(dst, src, dtype_row_bytes(type, cols)); return;
 	case DType::Q8_0: return row_q8_0(src, blocks, row);
 	case DType::Q4_0: return row_q4_0(src, blocks, row);
+	case DType::Q4_1: return row_q4_1(src, blocks, row);
 	case DType::Q4_K: return row_q4_k(src, blocks, row);
 	case DType::Q5_K: return row_q5_k(src, blocks, row);
 	case DType::Q6_K: return row_q6_k(src, blocks, row);
@@ -128,7 +135,7 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 
 size_t device_row_bytes(DType type, uint32_t cols) {
 	KV_ASSERT(type != DType::U32 && cols % dtype_info(type).block == 0);
-	return size_t(weight_row_pieces(uint(type), cols)) * 16;
+	return size_t(weight_row_pieces(weight_traits(uint(type)), cols)) * 16;
 }
 
 void to_device_rows(DType type, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) {

@@ -1,5 +1,6 @@
 // Search for NaN and infinity: a number is neither when some bit of its exponent is zero.
 #include "models/finite.h"
+#include "engine/core/block_scales.h"
 #include "engine/core/error.h"
 #include <algorithm>
 #include <cstring>
@@ -27,26 +28,16 @@ template <class U> size_t first_special(const std::byte* p, size_t n, U exponent
 	return n;
 }
 
-constexpr uint16_t kHalfExponent = 0x7c00;
-
-// The first of n blocks with a special half at one of two places, or n.
-size_t first_special_block(const std::byte* p, size_t n, size_t bytes, size_t scale_at, size_t min_at) {
-	for (size_t i = 0; i < n; ++i, p += bytes)
-		if (is_special(p + scale_at, kHalfExponent) || is_special(p + min_at, kHalfExponent)) return i;
-	return n;
-}
-
 size_t first_special_of(DType t, const std::byte* p, size_t n, size_t block_bytes) {
 	switch (t) {
 	case DType::F32: return first_special<uint32_t>(p, n, 0x7f800000);
-	case DType::F16: return first_special<uint16_t>(p, n, kHalfExponent);
+	case DType::F16: return first_special<uint16_t>(p, n, 0x7c00);
 	case DType::BF16: return first_special<uint16_t>(p, n, 0x7f80);
-	case DType::Q8_0:
-	case DType::Q4_0: return first_special_block(p, n, block_bytes, 0, 0);
-	case DType::Q4_K:
-	case DType::Q5_K: return first_special_block(p, n, block_bytes, 0, 2);
-	case DType::Q6_K: return first_special_block(p, n, block_bytes, block_bytes - 2, block_bytes - 2);
 	case DType::U32: break;
+	default:
+		for (size_t i = 0; i < n; ++i)
+			if (!block_is_finite(t, p + i * block_bytes)) return i;
+		return n;
 	}
 	KV_ASSERT(!"real numbers");
 	return 0;

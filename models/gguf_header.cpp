@@ -21,45 +21,16 @@ constexpr uint32_t value_bytes(GgufType t) {
 	return table[size_t(t)];
 }
 
-// What the numbers of ggml's tensor types mean, kvrun's or not.
-struct TensorType {
+// Numbers of ggml's tensor types that kvrun does not compute with, for the message that refuses them.
+struct ForeignType {
 	uint32_t id;
 	const char* name;
-	std::optional<DType> type; // empty: not something kvrun computes with
 };
-constexpr TensorType kTensorTypes[] = {
-    {0, "F32", DType::F32},
-    {1, "F16", DType::F16},
-    {2, "Q4_0", DType::Q4_0},
-    {3, "Q4_1", {}},
-    {6, "Q5_0", {}},
-    {7, "Q5_1", {}},
-    {8, "Q8_0", DType::Q8_0},
-    {9, "Q8_1", {}},
-    {10, "Q2_K", {}},
-    {11, "Q3_K", {}},
-    {12, "Q4_K", DType::Q4_K},
-    {13, "Q5_K", DType::Q5_K},
-    {14, "Q6_K", DType::Q6_K},
-    {15, "Q8_K", {}},
-    {16, "IQ2_XXS", {}},
-    {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},
-    {19, "IQ1_S", {}},
-    {20, "IQ4_NL", {}},
-    {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},
-    {23, "IQ4_XS", {}},
-    {24, "I8", {}},
-    {25, "I16", {}},
-    {26, "I32", {}},
-    {27, "I64", {}},
-    {28, "F64", {}},
-    {29, "IQ1_M", {}},
-    {30, "BF16", DType::BF16},
-    {34, "TQ1_0", {}},
-    {35, "TQ2_0", {}},
-    {39, "MXFP4", {}},
+constexpr ForeignType kForeignTypes[] = {
+    {6, "Q5_0"},     {7, "Q5_1"},    {9, "Q8_1"},    {10, "Q2_K"},   {11, "Q3_K"},  {15, "Q8_K"}, {16, "IQ2_XXS"},
+    {17, "IQ2_XS"},  {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},
+    {24, "I8"},      {25, "I16"},    {26, "I32"},    {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},
+    {35, "TQ2_0"},   {39, "MXFP4"},  {40, "NVFP4"},
 };
 
 class Parser {
@@ -210,11 +181,12 @@ Parser::Entry Parser::entry() {
 
 DType Parser::tensor_type(uint32_t id, const std::string& tensor) {
 	std::string known, found = fmt::format("number {}", id);
-	for (const TensorType& t : kTensorTypes) {
-		if (t.id == id && t.type) return *t.type;
-		if (t.id == id) found = t.name;
-		if (t.type) known += fmt::format("{}{}", known.empty() ? "" : " ", t.name);
+	for (const DType t : kTensorTypes) {
+		if (uint32_t(t) == id) return t;
+		known += fmt::format("{}{}", known.empty() ? "" : " ", dtype_info(t).name);
 	}
+	for (const ForeignType& t : kForeignTypes)
+		if (t.id == id) found = t.name;
 	fail(Code::Unsupported, "{}: tensor {} has type {}; kvrun computes with {}", name(), tensor, found, known);
 }
 

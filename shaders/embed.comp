@@ -30,11 +30,10 @@ void main() {
 	const uint token = tokens[KV_AT(2) + t];
 	const bool past = token >= p.first_row + p.n_rows;
 	if (token < p.first_row || (past && p.last_piece == 0u)) return;
-	const uint row = KV_AT(1) / 4u + (past ? 0u : token - p.first_row) * weight_row_pieces(WTYPE, p.dim);
+	const uint row = KV_AT(1) / 4u + (past ? 0u : token - p.first_row) * weight_row_pieces(WEIGHT, p.dim);
 	const WeightUnit codes = weight_unit(row, unit, p.dim);
 	const vec2 scale = weight_unit_scale(row, unit, p.dim);
-	// Where min is a multiple of scale, subtracting from the code first is exact.
-	const float origin = WTYPE == W_Q4_0 ? 8.0 : WTYPE == W_Q6_K ? 32.0 : 0.0;
+	const float origin = float(WEIGHT_ZERO); // min is so many times scale: subtracting from the code first is exact
 	[[unroll]] for (uint i = 0u; i < 4u; ++i) {
 		vec4 v = weight_quad(codes, i);
 		if (origin > 0.0) v = scale.x * (v - origin);

@@ -16,7 +16,7 @@
 
 layout(local_size_x = 128) in;
 layout(constant_id = SPEC_COLS) const uint COLS = 64;
-layout(constant_id = SPEC_WTYPE) const uint WTYPE = 4;
+layout(constant_id = SPEC_WTYPE) const uint WTYPE = 8;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(push_constant) uniform Push { MatmulPush p; };
 
@@ -38,19 +38,17 @@ layout(binding = 4) restrict readonly buffer Units { vec2 units[]; };
 #include "lib/int8.glsl"
 
 const uint WORDS = K / 4u;                 // words of a block, 4 codes each
-const bool BY_HALVES = WTYPE == W_Q6_K;    // a scale for each half of a block
-const bool MINS = WTYPE == W_Q4_K || WTYPE == W_Q5_K; // the others' codes are made signed ones
+const bool BY_HALVES = WEIGHT_BY_HALVES;   // a scale for each half of a block
+const bool MINS = WEIGHT_OWN_MIN;          // the others' codes are made signed ones
 const uint X_WORDS = COLS * WORDS / LOCAL; // of x that an invocation carries to shared memory: 4 or 1
 shared uvec4 w_s[WORDS * ROWS / 4];        // [word][row]
 shared uvec4 x_s[WORDS * COLS / 4];        // [word][token]
 shared vec4 scale_s[2 * ROWS / 4];         // [scale, min; of the lower half, of the upper][row]
 shared vec4 unit_s[2 * COLS / 4];          // [unit, unit * sum of codes][token]
 
-// Codes 0 .. 2 * zero - 1 less zero, as signed bytes.
-uint centred(uint code, uint zero) { return ((code | 0x80808080u) - zero * 0x01010101u) ^ 0x80808080u; }
 uint signed_codes(WeightUnit unit, uint i) {
 	const uint code = weight_code_bytes(unit, i);
-	return WTYPE == W_Q6_K ? centred(code, 32u) : WTYPE == W_Q4_0 ? centred(code, 8u) : code;
+	return WEIGHT_ZERO > 0u ? weight_centred(code, WEIGHT_ZERO) : code;
 }
 
 void main() {
@@ -58,7 +56,7 @@ void main() {
 	const uint steps = p.cols / K;
 	// What this invocation carries: unit `half_k` of row m; X_WORDS words of token n, the first one `word`; units of a token.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, word = id / COLS * X_WORDS;
-	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WTYPE, p.cols));
+	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
 	const uint token = min(t0 + n, p.tokens - 1u);
 	WeightUnit unit;
 	vec2 scale, of_x;

@@ -62,7 +62,7 @@ void main() {
 	const uint x_quads = p.cols / 4u, steps = (p.cols + STEP - 1u) / STEP;
 	// What this invocation carries: unit `half_k` of row m, and every LOCAL_X / COLS-th quad of token n.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, q0 = id / COLS;
-	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WTYPE, p.cols));
+	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
 	const uint x_row = KV_AT(2) / 4u + min(t0 + n, p.tokens - 1u) * x_quads;
 	WeightUnit unit = weight_unit(row, half_k, p.cols);
 	vec2 scale = weight_unit_scale(row, half_k, p.cols);

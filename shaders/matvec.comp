@@ -72,7 +72,7 @@ void main() {
 	const uint lane = gl_SubgroupInvocationID, group = gl_SubgroupID;
 #endif
 	const uint first = (gl_WorkGroupID.x * (LOCAL_X / LANES) + group) * ROWS;
-	const uint row_pieces = weight_row_pieces(WTYPE, p.cols), x_quads = p.cols / 4u, x_at = KV_AT(2) / 4u;
+	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), x_quads = p.cols / 4u, x_at = KV_AT(2) / 4u;
 	uint row[ROWS]; // first piece
 	[[unroll]] for (uint r = 0; r < ROWS; ++r) row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
 	float squares[COLS];

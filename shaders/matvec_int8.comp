@@ -20,7 +20,7 @@ layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 256;
 layout(constant_id = SPEC_ROWS) const uint ROWS = 2;
 layout(constant_id = SPEC_COLS) const uint COLS = 1; // T up to 8; 12 or 16 for any T from 9 to COLS
-layout(constant_id = SPEC_WTYPE) const uint WTYPE = 4;
+layout(constant_id = SPEC_WTYPE) const uint WTYPE = 8;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(push_constant) uniform Push { MatmulPush p; };
@@ -98,8 +98,9 @@ void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) {
 				c += dot_bytes(int(upper[r][i]), u[i], 0);
 			}
 			float sum;
-			if (WTYPE == W_Q6_K) {
-				sum = scale[r].x * float(a - 32 * sums.x) + scale[r].z * float(c - 32 * sums.y);
+			if (WEIGHT_BY_HALVES) {
+				const int zero = int(WEIGHT_ZERO);
+				sum = scale[r].x * float(a - zero * sums.x) + scale[r].z * float(c - zero * sums.y);
 			} else {
 				sum = scale[r].x * float(a + c);
 				if (WEIGHT_MIN) sum -= scale[r].y * float(sums.x + sums.y);
@@ -112,7 +113,7 @@ void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) {
 void main() {
 	const uint lane = gl_SubgroupInvocationID, group = gl_SubgroupID;
 	const uint first = (gl_WorkGroupID.x * (LOCAL_X / SUBGROUP) + group) * ROWS;
-	const uint row_pieces = weight_row_pieces(WTYPE, p.cols), blocks = p.cols / 32u;
+	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), blocks = p.cols / 32u;
 	uint row[ROWS]; // first piece
 	[[unroll]] for (uint r = 0; r < ROWS; r++) row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; i++) acc[i] = 0.0;

@@ -1,6 +1,7 @@
 // Arguments of every CUDA kernel, and the table of kernels the host side launches. Read by nvcc and by C++.
 // Pointers are device memory; "words" are 32 bits. Work items are in shared/work.h.
 #pragma once
+#include "shared/weight_row.h"
 #include "shared/work.h"
 #include <stdint.h>
 
@@ -21,8 +22,8 @@ constexpr uint32_t kQueries = 8;            // pairs of row and query head a blo
 
 struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;
-	uint32_t type; // W_* of weight_row.h
 	uint32_t cols; // elements of a row
+	WeightTraits traits;
 };
 
 struct EmbedArgs {

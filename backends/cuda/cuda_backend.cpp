@@ -139,10 +139,10 @@ std::byte* CudaBackend::bytes_at(const Buffer& b, size_t at, size_t n) const {
 const uint32_t* CudaBackend::half_words(const View& v) const { return data<uint32_t>(as_words(v)); }
 
 Weight CudaBackend::weight(const View& w) const {
-	if (!w.buf) return {nullptr, 0, 0};
+	if (!w.buf) return {};
 	const size_t row_bytes = device_row_bytes(w.type, w.shape[1]);
 	KV_ASSERT(w.at % 16 == 0);
-	return {bytes_at(*w.buf, w.at, w.shape[0] * row_bytes), uint32_t(w.type), w.shape[1]};
+	return {bytes_at(*w.buf, w.at, w.shape[0] * row_bytes), w.shape[1], weight_traits(uint32_t(w.type))};
 }
 
 // ---- copies

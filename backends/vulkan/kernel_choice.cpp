@@ -182,7 +182,7 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 // Whatever the number of tokens: an output has the same bits with any other rows.
 bool projects_in_int8(const Caps& c, DType type) {
 	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !reads_texels(c) &&
-	       type >= DType::Q8_0 && c.workgroup >= kInt8Local && c.shared_bytes >= int8_shared(c, kMatvecTokens);
+	       tensor_type_info(type).int8 && c.workgroup >= kInt8Local && c.shared_bytes >= int8_shared(c, kMatvecTokens);
 }
 
 uint32_t matvec_tokens(const Caps& c, DType type) {
@@ -197,7 +197,7 @@ bool multiplies_in_int8(const Caps& c, DType type) { return projects_in_int8(c, 
 // For any number of tokens or for none, because a row's bits are the same in any company. Quantised weights keep
 // matvec.comp busy with instructions as it is.
 bool fuses_norm(const Caps& c, DType type) {
-	return !reads_texels(c) && (projects_in_int8(c, type) || (type <= DType::BF16 && !few_registers(c)));
+	return !reads_texels(c) && (projects_in_int8(c, type) || (!is_quantised(type) && !few_registers(c)));
 }
 
 // All tiles or none: an output has the same bits whatever tokens come with it.

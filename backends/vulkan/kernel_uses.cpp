@@ -19,8 +19,7 @@ void add(Uses& out, const Choice& c, std::string what) {
 }
 
 void basic_uses(const Caps& c, Uses& out) {
-	for (DType t :
-	     {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K})
+	for (const DType t : kTensorTypes)
 		add(out, choose_embed(t), dtype_info(t).name);
 	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
 	for (const uint32_t d : kHeadDims) {
@@ -44,8 +43,7 @@ void matmul_uses(const Caps& c, Uses& out) {
 			add(out, choose_matmul(caps, t, rows, cols, tokens, epilogue, decode),
 			    fmt::format("{}, {}", dtype_info(t).name, what));
 	};
-	for (DType t :
-	     {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+	for (const DType t : kTensorTypes) {
 		use(t, 4096, 4096, 1, MATMUL_STORE, true, "1 token");
 		use(t, 8192, 4096, 1, MATMUL_SWIGLU, true, "1 token, swiglu");
 		use(t, 4096, 4096, kMatvecTokens, MATMUL_ADD, true, "8 tokens, add");

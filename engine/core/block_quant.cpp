@@ -56,6 +56,15 @@ void block_q4_0(Bytes b, float* x) {
 	}
 }
 
+// 32 elements: [f16 d][f16 m][nibbles as in Q4_0];  x = q * d + m
+void block_q4_1(Bytes b, float* x) {
+	const float d = half_at(b), m = half_at(b + 2);
+	for (int i = 0; i < 16; ++i) {
+		x[i] = float(b[4 + i] & 15) * d + m;
+		x[i + 16] = float(b[4 + i] >> 4) * d + m;
+	}
+}
+
 // The 8 six-bit (scale, min) pairs of a Q4_K or Q5_K block, in 12 bytes s: pairs 0..3 are the low six bits of s[j] and
 // s[4 + j]; pairs 4..7 have their low four bits in the nibbles of s[4 + j] and their high two on top of s[j - 4], s[j].
 struct ScaleMin {
@@ -132,6 +141,7 @@ void dequantise_row(DType type, const std::byte* src, float* dst, size_t n) {
 	case DType::BF16: return plain_bf16(s, dst, n);
 	case DType::Q8_0: return each_block(type, block_q8_0, s, dst, n);
 	case DType::Q4_0: return each_block(type, block_q4_0, s, dst, n);
+	case DType::Q4_1: return each_block(type, block_q4_1, s, dst, n);
 	case DType::Q4_K: return each_block(type, block_q4_k, s, dst, n);
 	case DType::Q5_K: return each_block(type, block_q5_k, s, dst, n);
 	case DType::Q6_K: return each_block(type, block_q6_k, s, dst, n);

@@ -1,25 +1,60 @@
-// Element types of tensors: plain types and GGUF block formats, with their block size in elements and bytes.
+// Element types of tensors: plain types and GGUF block formats, from the table in shaders/shared/tensor_types.h.
 #pragma once
+#include "shaders/shared/tensor_types.h"
 #include <cstddef>
 #include <cstdint>
 
 namespace kvrun {
 
-enum class DType : uint8_t { F32, F16, BF16, U32, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K };
-constexpr int kDTypes = 9;
+// Types of the table have the number that GGUF gives them; U32 is for words that are no numbers of a model.
+enum class DType : uint8_t {
+#define KV_TYPE(name, id, ...) name = id,
+	KV_TENSOR_TYPES(KV_TYPE)
+#undef KV_TYPE
+	    U32 = 255
+};
+
+constexpr DType kTensorTypes[] = { // in the order of the table
+#define KV_TYPE(name, ...) DType::name,
+    KV_TENSOR_TYPES(KV_TYPE)
+#undef KV_TYPE
+};
 
 struct DTypeInfo {
 	const char* name;
 	uint32_t block; // elements per block; 1 for plain types
-	uint32_t bytes; // bytes per block in a GGUF file
+	uint32_t bytes; // per block in a GGUF file
 };
 
 constexpr DTypeInfo dtype_info(DType t) {
-	constexpr DTypeInfo table[kDTypes] = {{"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},
-	                                      {"U32", 1, 4},      {"Q8_0", 32, 34},   {"Q4_0", 32, 18},
-	                                      {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
-	return table[size_t(t)];
+#define KV_TYPE(name, id, file, elements, bytes, ...)                                                                  \
+	case DType::name: return {#name, elements, bytes};
+	switch (t) {
+		KV_TENSOR_TYPES(KV_TYPE)
+	case DType::U32: break;
+	}
+#undef KV_TYPE
+	return {"U32", 1, 4};
 }
+
+struct TensorTypeInfo { // further columns of the table
+	uint32_t file_type; // general.file_type
+	int scales_at;
+	float rms, middle;
+	bool int8; // kernels of integer dot products take it
+};
+
+constexpr TensorTypeInfo tensor_type_info(DType t) {
+#define KV_TYPE(name, id, file, elements, bytes, scales_at, rms, middle, c, cb, h, s, sb, fb, z, int8)                 \
+	case DType::name: return {file, scales_at, rms, middle, int8 != 0};
+	switch (t) {
+		KV_TENSOR_TYPES(KV_TYPE)
+	case DType::U32: break;
+	}
+#undef KV_TYPE
+	return {};
+}
+
 constexpr bool is_quantised(DType t) { return dtype_info(t).block > 1; }
 // Bytes of a row of `cols` elements in GGUF layout; cols is a multiple of the block size.
 constexpr size_t dtype_row_bytes(DType t, size_t cols) { return cols / dtype_info(t).block * dtype_info(t).bytes; }

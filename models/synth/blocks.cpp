@@ -1,8 +1,10 @@
 // Random weights, block by block.
 #include "models/synth/blocks.h"
+#include "engine/core/block_scales.h"
 #include "engine/core/error.h"
 #include "engine/core/f16.h"
 #include "engine/core/splitmix64.h"
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -14,10 +16,10 @@ constexpr uint64_t kDraws = 64; // numbers kept for each block; no format needs 
 struct Draw { // the numbers of one block
 	uint64_t state;
 	uint64_t next() { return splitmix64(state += kSplitmixStep); }
-	void fill(std::byte* dst, size_t n) { // n: a multiple of 8
+	void fill(std::byte* dst, size_t n) {
 		for (size_t i = 0; i < n; i += 8) {
 			const uint64_t x = next();
-			for (size_t k = 0; k < 8; ++k) dst[i + k] = std::byte(x >> 8 * k & 255);
+			for (size_t k = 0; k < std::min<size_t>(8, n - i); ++k) dst[i + k] = std::byte(x >> 8 * k & 255);
 		}
 	}
 	// Sum of four uniform numbers: variance 1, near enough to normal.
@@ -35,7 +37,7 @@ void put_half(std::byte* at, float x) {
 }
 
 // Root mean squares of uniform codes around their middle, and of the sub-scales 4..7.
-constexpr float kRms4 = 4.61f, kRms5 = 9.23f, kRms6 = 18.47f, kRms8 = 73.9f, kRmsScale = 5.61f;
+constexpr float kRms4 = 4.61f, kRms5 = 9.23f, kRms6 = 18.47f, kRmsScale = 5.61f;
 
 // Q4_K, Q5_K: sub-scale and sub-minimum of a run are the same number, so that dmin = d * (middle code) centres it.
 void k_scales(std::byte* b, Draw& draw, float d, float middle) {
@@ -62,8 +64,6 @@ void one_block(DType type, float deviation, Draw draw, std::byte* b) {
 		std::memcpy(b, &h, 2);
 		return;
 	}
-	case DType::Q8_0: put_half(b, deviation / kRms8); return draw.fill(b + 2, 32);
-	case DType::Q4_0: put_half(b, deviation / kRms4); return draw.fill(b + 2, 16);
 	case DType::Q4_K: k_scales(b, draw, deviation / (kRms4 * kRmsScale), 7.5f); return draw.fill(b + 16, 128);
 	case DType::Q5_K: k_scales(b, draw, deviation / (kRms5 * kRmsScale), 15.5f); return draw.fill(b + 16, 160);
 	case DType::Q6_K: {
@@ -72,9 +72,13 @@ void one_block(DType type, float deviation, Draw draw, std::byte* b) {
 		for (int i = 192; i < 208; ++i) b[i] = (b[i] & std::byte(3)) | std::byte(4);
 		return put_half(b + 208, deviation / (kRms6 * kRmsScale));
 	}
-	case DType::U32: break;
+	default: break;
 	}
-	fail(Code::Internal, "no weights of type {}", dtype_info(type).name);
+	// Any codes, which begin behind the factors or end before them.
+	const TensorTypeInfo info = tensor_type_info(type);
+	const int begin = info.scales_at > 0 ? 0 : info.middle != 0 ? 4 : 2;
+	draw.fill(b + begin, (info.scales_at > 0 ? size_t(info.scales_at) : dtype_info(type).bytes) - size_t(begin));
+	set_block_scales(type, b, deviation);
 }
 
 } // namespace

@@ -37,9 +37,6 @@ constexpr Row kRows[] = {
     {"qwen3-32b", "qwen3", 5120, 25600, 64, 64, 8, 128, 151936, 40960, 1e6f, 1e-6f, false, kQwen2},
     {"phi-3-mini", "phi3", 3072, 8192, 32, 32, 32, 96, 32064, 4096, 1e4f, 1e-5f, false, kSpm},
 };
-constexpr DType kTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
-                            DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
-
 std::string lower_name(DType t) {
 	std::string s = dtype_info(t).name;
 	for (char& c : s) c = char(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
@@ -132,12 +129,12 @@ std::vector<std::string> synth_names() {
 
 std::vector<std::string> synth_types() {
 	std::vector<std::string> out;
-	for (const DType t : kTypes) out.push_back(lower_name(t));
+	for (const DType t : kTensorTypes) out.push_back(lower_name(t));
 	return out;
 }
 
 DType parse_synth_type(std::string_view name) {
-	for (const DType t : kTypes)
+	for (const DType t : kTensorTypes)
 		if (name == lower_name(t)) return t;
 	fail(Code::Invalid, "the type of a synthetic model is '{}', expected one of {}", one_line(name, 40),
 	     joined(synth_types()));

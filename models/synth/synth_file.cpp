@@ -12,33 +12,6 @@ namespace {
 
 constexpr uint64_t kAlignment = 32; // of tensors, GGUF's default
 
-uint32_t gguf_number(DType t) {
-	switch (t) {
-	case DType::F32: return 0;
-	case DType::F16: return 1;
-	case DType::Q4_0: return 2;
-	case DType::Q8_0: return 8;
-	case DType::Q4_K: return 12;
-	case DType::Q5_K: return 13;
-	case DType::Q6_K: return 14;
-	case DType::BF16: return 30;
-	case DType::U32: break;
-	}
-	fail(Code::Internal, "{} is no type of weights", dtype_info(t).name);
-}
-uint32_t file_type(DType t) { // general.file_type: what most matrices are
-	switch (t) {
-	case DType::F32: return 0;
-	case DType::Q4_0: return 2;
-	case DType::Q8_0: return 7;
-	case DType::Q4_K: return 14;
-	case DType::Q5_K: return 16;
-	case DType::Q6_K: return 18;
-	case DType::BF16: return 32;
-	default: return 1;
-	}
-}
-
 class Header { // bytes of a GGUF header as they are written
  public:
 	template <class T> void raw(T v) {
@@ -75,7 +48,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
 	h.text("general.architecture", c.arch);
 	h.text("general.name", c.name);
-	h.u32("general.file_type", file_type(s.type));
+	h.u32("general.file_type", tensor_type_info(s.type).file_type);
 	h.u32(key("context_length"), c.max_seq);
 	h.u32(key("embedding_length"), c.dim);
 	h.u32(key("block_count"), c.n_layers);
@@ -139,7 +112,7 @@ SynthFile::SynthFile(const SynthSpec& s) {
 		table.raw(uint32_t(t.matrix ? 2 : 1));
 		table.raw(uint64_t(t.cols));
 		if (t.matrix) table.raw(uint64_t(t.rows));
-		table.raw(gguf_number(type));
+		table.raw(uint32_t(type));
 		table.raw(bytes_); // from the start of the data
 		// a matrix keeps the size of what it multiplies; norms are 1
 		const float deviation = t.matrix ? 1 / std::sqrt(float(t.cols)) : bias ? 0.1f : 0.f;

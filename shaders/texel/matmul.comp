@@ -46,7 +46,7 @@ uvec2 lane_slot(uint r) {
 
 void main() {
 	const uint lane = gl_SubgroupInvocationID, t0 = gl_WorkGroupID.y * COLS;
-	const uint row_pieces = weight_row_pieces(WTYPE, p.cols), x_pieces = p.cols / 4u;
+	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), x_pieces = p.cols / 4u;
 	uint row[ROWS]; // first piece
 	[[unroll]] for (uint r = 0; r < ROWS; ++r) row[r] = KV_AT(1) / 4u + matmul_row_at(lane_slot(r), row_pieces);
 	// Lane l fetches quad l / COLS of token l % COLS, or, with COLS >= SUBGROUP, of tokens l, l + SUBGROUP, ...
@@ -57,7 +57,7 @@ void main() {
 	float acc[ROWS * COLS];
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = 0.0;
 
-	const uint blocks = (p.cols + 31u) / 32u, codes = weight_code_pieces(WTYPE, p.cols), chunk_codes = weight_code_pieces(WTYPE, 256u);
+	const uint blocks = (p.cols + 31u) / 32u, codes = weight_high_at(WEIGHT, p.cols), chunk_codes = weight_high_at(WEIGHT, 256u);
 	uint touched = 0;
 	for (uint chunk = 0; chunk * 8u < blocks; ++chunk) {
 		// Few tokens: memory is the limit. Reading a word of every cache line first lets many misses overlap, which the

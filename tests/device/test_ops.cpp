@@ -12,9 +12,6 @@ using namespace kvrun;
 
 namespace {
 
-constexpr DType kWeightTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
-                                  DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
-
 struct EmbedRow {
 	DType type;
 	uint32_t T, dim, vocab;
@@ -52,14 +49,14 @@ std::vector<MatmulRow> matmul_rows() {
 		const uint32_t block = dtype_info(t).block;
 		return block == 1 ? plain_n[i % 4] : block * std::min(blocks_n[i % 4], block == 256 ? 3u : 9u);
 	};
-	for (DType t : kWeightTypes)
+	for (DType t : kTensorTypes)
 		for (uint32_t T : Ts)
 			for (bool decode : {true, false}) {
 				if (decode && T > 8) continue;
 				rows.push_back({t, T, cols(t), {ds[i % 5]}, Epilogue::None, decode, false, 0});
 				++i;
 			}
-	for (DType t : kWeightTypes)
+	for (DType t : kTensorTypes)
 		for (bool decode : {true, false})
 			for (uint32_t T : {1u, decode ? 8u : 33u}) {
 				++i;
@@ -129,7 +126,7 @@ void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 
 TEST_CASE("ops: embed") {
 	std::vector<EmbedRow> rows;
-	for (DType t : kWeightTypes)
+	for (DType t : kTensorTypes)
 		for (uint32_t T : {1u, 3u, 33u})
 			rows.push_back({t, T, dtype_info(t).block == 256 ? 512u : T == 3 ? 96u : 64u, T == 3 ? 1000u : 40u});
 	each_row(rows, [](Backend& backend, const EmbedRow& e, const TestRow& row) {
@@ -195,10 +192,10 @@ TEST_CASE("ops: matmul") { each_row(matmul_rows(), run_matmul); }
 
 TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 	std::vector<MatmulRow> rows;
-	for (DType t : kWeightTypes) {
+	for (DType t : kTensorTypes) {
 		rows.push_back({t, 8, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
 		rows.push_back({t, 67, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, false, false, 0});
-		if (t >= DType::Q8_0)
+		if (tensor_type_info(t).int8)
 			rows.push_back({t, 19, dtype_info(t).block == 256 ? 2304u : 2144u, {37}, Epilogue::None, true, false, 0});
 	}
 	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
@@ -238,7 +235,7 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 
 TEST_CASE("ops: a NaN or an infinity in x shows in every output of its row, and in no other row") {
 	std::vector<MatmulRow> rows;
-	for (DType t : kWeightTypes)
+	for (DType t : kTensorTypes)
 		rows.push_back({t, 3, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
 	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
 		for (const float wrong : {NAN, INFINITY}) {

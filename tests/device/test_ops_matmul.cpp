@@ -11,9 +11,6 @@ using namespace kvrun;
 
 namespace {
 
-constexpr DType kWeightTypes[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q8_0,
-                                  DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
-
 // What makes a Vulkan device use other kernels: no texel buffers, then no subgroup operations either, or integer dot
 // products.
 constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0", "texel_range=0,int_dot=2"};
@@ -171,7 +168,7 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 
 std::vector<LayerRow> layer_rows() {
 	std::vector<LayerRow> rows;
-	for (DType t : kWeightTypes) {
+	for (DType t : kTensorTypes) {
 		const uint32_t n = dtype_info(t).block == 256 ? 768 : 352;
 		for (uint32_t T : {1u, 3u, 8u, 37u}) {
 			const bool decode = T <= 8;

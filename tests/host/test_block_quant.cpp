@@ -28,6 +28,10 @@ float element(DType t, const Block& b, unsigned i) {
 	switch (t) {
 	case DType::Q8_0: return float(int8_t(b[2 + i])) * half(b, 0);
 	case DType::Q4_0: return float(int(bits(b, 2 + i % 16, i / 16 * 4, 4)) - 8) * half(b, 0);
+	case DType::Q4_1: {
+		const volatile float product = float(bits(b, 4 + i % 16, i / 16 * 4, 4)) * half(b, 0);
+		return product + half(b, 2);
+	}
 	case DType::Q4_K: {
 		const float scale = half(b, 0) * float(k_scale(b, i / 32)), min = half(b, 2) * float(k_min(b, i / 32));
 		const volatile float product = scale * float(bits(b, 16 + i / 64 * 32 + i % 32, i / 32 % 2 * 4, 4));
@@ -54,7 +58,8 @@ bool same(float a, float b) { return std::memcmp(&a, &b, 4) == 0 || (std::isnan(
 
 TEST_CASE("block_quant: every block type equals its element-wise definition bit for bit") {
 	std::mt19937 rng(7);
-	for (DType t : {DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+	for (const DType t : kTensorTypes) {
+		if (!is_quantised(t)) continue;
 		CAPTURE(dtype_info(t).name);
 		const auto [name, block, bytes] = dtype_info(t);
 		for (int round = 0; round < 50; ++round) {

@@ -368,8 +368,7 @@ TEST_CASE("T11: tensors fill the data; a count that is too small does not shift 
 }
 
 TEST_CASE("T12: tensor types kvrun does not compute with are refused by name") {
-	for (const auto& [id, name] : {std::pair<uint32_t, const char*>{3, "Q4_1"},
-	                               {10, "Q2_K"},
+	for (const auto& [id, name] : {std::pair<uint32_t, const char*>{10, "Q2_K"},
 	                               {11, "Q3_K"},
 	                               {20, "IQ4_NL"},
 	                               {26, "I32"},
@@ -380,10 +379,10 @@ TEST_CASE("T12: tensor types kvrun does not compute with are refused by name") {
 		GgufBuilder b = small();
 		b.tensors[2].type = id;
 		Code code{};
+		std::string known;
+		for (const DType t : kTensorTypes) known += fmt::format(" {}", dtype_info(t).name);
 		CHECK(refusal(b, &code) ==
-		      fmt::format(
-		          "test.gguf: tensor blocks has type {}; kvrun computes with F32 F16 Q4_0 Q8_0 Q4_K Q5_K Q6_K BF16",
-		          name));
+		      fmt::format("test.gguf: tensor blocks has type {}; kvrun computes with{}", name, known));
 		CHECK(code == Code::Unsupported);
 	}
 }

@@ -36,8 +36,7 @@ struct GgufBuilder {
 	template <class T> static Bytes raw(T v) { return {reinterpret_cast<const char*>(&v), sizeof v}; }
 	static Bytes string(std::string_view s) { return raw(uint64_t(s.size())) + Bytes(s); }
 	static uint32_t type_number(DType t) {
-		constexpr uint32_t numbers[kDTypes] = {0, 1, 30, UINT32_MAX, 8, 2, 12, 13, 14};
-		return numbers[size_t(t)];
+		return t == DType::U32 ? UINT32_MAX : uint32_t(t);
 	}
 
 	// Sets a key, in place of an older one of the same name.

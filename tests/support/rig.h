@@ -3,6 +3,7 @@
 #include "backends/backend.h"
 #include "backends/tolerance.h"
 #include "engine/core/block_quant.h"
+#include "engine/core/block_scales.h"
 #include "engine/core/f16.h"
 #include <algorithm>
 #include <cmath>
@@ -60,15 +61,9 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 		} else if (type == DType::BF16) {
 			const uint16_t h = uint16_t(std::bit_cast<uint32_t>(random.normal()) >> 16);
 			std::memcpy(&w.bytes[block], &h, 2);
-		} else { // any codes, scales of a size that makes elements of about 1
+		} else {
 			for (size_t i = 0; i < info.bytes; ++i) w.bytes[block + i] = random.byte();
-			const bool k = type == DType::Q4_K || type == DType::Q5_K;
-			put_half(type == DType::Q6_K ? block + 208 : block,
-			         random.uniform(0.5f, 1.5f) * (type == DType::Q8_0   ? 0.015f
-			                                       : type == DType::Q4_0 ? 0.2f
-			                                       : type == DType::Q6_K ? 0.001f
-			                                                             : 0.006f));
-			if (k) put_half(block + 2, random.uniform(0.f, 0.03f));
+			set_block_scales(type, &w.bytes[block], random.uniform(0.5f, 1.5f));
 		}
 	}
 	w.values.resize(size_t(n_rows) * cols);

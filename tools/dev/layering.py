@@ -7,7 +7,7 @@ import os, re, sys
 
 LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("engine/core/json_reader.h", "json_reader.h", []),
-    ("engine/core/", "core", ["json_reader.h"]),
+    ("engine/core/", "core", ["json_reader.h", "shared"]),
     ("shaders/shared/", "shared", []),
     ("engine/kv_host/", "kv_host", ["core", "shared"]),
     ("backends/cpu/", "cpu", ["core", "shared", "kv_host", "backend", "registry.h"]),

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes block-format expectations: raw blocks with python gguf's floats, and tiny quantised models with their logits.
 
-make_quant_golden.py OUT_DIR
-Needs what make_tiny_models.py needs, whose folder it must lie in. OUT_DIR is tests/golden: it fills quant/ and tiny/.
+make_quant_golden.py OUT_DIR [quant]
+OUT_DIR is tests/golden: it fills quant/ and tiny/, or quant/ alone. quant/ needs the packages numpy and gguf; tiny/ needs
+what make_tiny_models.py needs, in whose folder this script must lie.
 
 quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are models
 whose matrices have that type; their logits come from transformers on the dequantised weights.
@@ -12,14 +13,17 @@ import sys
 
 import gguf
 import numpy as np
-import torch
-import transformers as hf
 
-import make_tiny_models as tiny
+QUANT_ONLY = len(sys.argv) == 3 and sys.argv[2] == "quant"
+if not QUANT_ONLY:
+    import torch
+    import transformers as hf
+
+    import make_tiny_models as tiny
 
 Q = gguf.GGMLQuantizationType
-TYPES = [Q.Q8_0, Q.Q4_0, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.F16, Q.BF16]
-SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208]}  # bytes of a block's f16 scales
+TYPES = [Q.Q8_0, Q.Q4_0, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.F16, Q.BF16, Q.Q4_1]  # new ones at the end: blocks are drawn in order
+SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208]}  # f16 of a block
 # Signed zeros, smallest and largest subnormal, smallest normal, largest half, both signs.
 SPECIAL = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0xBC00]
 
@@ -99,19 +103,20 @@ def small(**more):
 
 F = gguf.LlamaFileType
 # name -> (GGUF architecture, HF config, file type, type of each matrix: part of the name -> type, "" for the others)
-MODELS = {
-    "llama_f16": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_F16, {"": Q.F16}),
-    "llama_bf16": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_BF16, {"": Q.BF16}),
-    "llama_q8_0": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_Q8_0, {"": Q.Q8_0}),
-    "llama_q4_0": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_Q4_0, {"": Q.Q4_0}),
-    "phi3_q4_0": ("phi3", hf.Phi3Config(**small()), F.MOSTLY_Q4_0, {"output": Q.Q8_0, "": Q.Q4_0}),
-    "qwen2_q8_0": ("qwen2", hf.Qwen2Config(**small()), F.MOSTLY_Q8_0, {"": Q.Q8_0}),
-    "llama_q4_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q4_K_M,
-                   {"token_embd": Q.Q6_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}),
-    "llama_q5_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q5_K_S, {"": Q.Q5_K}),
-    "llama_q6_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q6_K,
-                   {"attn_output": Q.Q4_0, "ffn_gate": Q.Q4_0, "ffn_up": Q.Q4_0, "": Q.Q6_K}),
-}
+def models():
+    return {
+        "llama_f16": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_F16, {"": Q.F16}),
+        "llama_bf16": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_BF16, {"": Q.BF16}),
+        "llama_q8_0": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_Q8_0, {"": Q.Q8_0}),
+        "llama_q4_0": ("llama", hf.LlamaConfig(**small()), F.MOSTLY_Q4_0, {"": Q.Q4_0}),
+        "phi3_q4_0": ("phi3", hf.Phi3Config(**small()), F.MOSTLY_Q4_0, {"output": Q.Q8_0, "": Q.Q4_0}),
+        "qwen2_q8_0": ("qwen2", hf.Qwen2Config(**small()), F.MOSTLY_Q8_0, {"": Q.Q8_0}),
+        "llama_q4_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q4_K_M,
+                       {"token_embd": Q.Q6_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}),
+        "llama_q5_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q5_K_S, {"": Q.Q5_K}),
+        "llama_q6_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q6_K,
+                       {"attn_output": Q.Q4_0, "ffn_gate": Q.Q4_0, "ffn_up": Q.Q4_0, "": Q.Q6_K}),
+    }
 
 
 def write_model(out, name, arch, config, file_type, types):
@@ -142,13 +147,15 @@ def write_model(out, name, arch, config, file_type, types):
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    if len(sys.argv) != 2 and not QUANT_ONLY or sys.argv[1].startswith("-"):
         sys.exit(__doc__.strip())
-    torch.set_num_threads(1)
     for folder in ("quant", "tiny"):
         os.makedirs(f"{sys.argv[1]}/{folder}", exist_ok=True)
     write_blocks(f"{sys.argv[1]}/quant")
-    for name, spec in MODELS.items():
+    if QUANT_ONLY:
+        return
+    torch.set_num_threads(1)
+    for name, spec in models().items():
         write_model(f"{sys.argv[1]}/tiny", name, *spec)
 
 
