@@ -19,8 +19,7 @@ void add(Uses& out, const Choice& c, std::string what) {
 }
 
 void basic_uses(const Caps& c, Uses& out) {
-	for (const DType t : kTensorTypes)
-		add(out, choose_embed(t), dtype_info(t).name);
+	for (const DType t : kTensorTypes) add(out, choose_embed(t), dtype_info(t).name);
 	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
 	for (const uint32_t d : kHeadDims) {
 		for (const uint32_t f : {0u, ROPE_NEOX, ROPE_NEOX | ROPE_NORM_Q | ROPE_NORM_K})

@@ -32,7 +32,8 @@ void set_block_scales(DType type, std::byte* block, float rms) {
 	KV_ASSERT(info.scales_at >= 0);
 	const float d = rms / info.rms;
 	put_half(block + info.scales_at, d);
-	const float sign = weight_traits(uint32_t(type)).scale == SCALE_HALF_MIN ? -1.f : 1.f; // m is added, dmin subtracted
+	const float sign =
+	    weight_traits(uint32_t(type)).scale == SCALE_HALF_MIN ? -1.f : 1.f; // m is added, dmin subtracted
 	if (info.middle != 0) put_half(block + info.scales_at + 2, sign * d * info.middle);
 }
 

@@ -29,7 +29,7 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const St
 		// Everything is as large as the step needs before anything is enqueued.
 		uint32_t n_parts = 1, n_gather = 0;
 		for (const Layer& L : layers_) {
-			n_parts = std::max({n_parts, L.read.n_parts(), L.again.n_parts()});
+			n_parts = std::max({n_parts, L.read.n_parts(), L.fetched_read.n_parts()});
 			n_gather = std::max(n_gather, L.moves.rows());
 		}
 		parts_ = scratch_.parts_view(be_, n_parts, n_heads, shape_.head_dim);
@@ -99,7 +99,7 @@ void KvStep::plan_layer(uint32_t l) {
 
 	L.dst_at = table_.take(size_t(n_rows) * n_kv * 2);
 	std::vector<SlotCell> scattered;
-	std::vector<ReadRows> read, again;
+	std::vector<ReadRows> read, fetched_read;
 	std::vector<ScoreRows> score;
 	for (uint32_t r = 0; r < n_rows; ++r) {
 		const KvSequence& s = *rows_[r].seq;
@@ -125,14 +125,17 @@ void KvStep::plan_layer(uint32_t l) {
 		const uint32_t piece = decode_piece(pool_.device(), s, l);
 		const bool ahead = s.plan().speculates(); // what it reads has been fetched before the step
 		read.push_back({&s, r, 1, piece, !keep ? Fetched::Speculative : ahead ? Fetched::Tokens : Fetched::None});
-		again.push_back({&s, r, 1, piece, !keep ? Fetched::Speculative : s.fetch() ? Fetched::Tokens : Fetched::None});
+		fetched_read.push_back({&s, r, 1, piece,
+		                        !keep       ? Fetched::Speculative
+		                        : s.fetch() ? Fetched::Tokens
+		                                    : Fetched::None});
 		if (keep && s.cache().token_scores()) score.push_back({&s, uint32_t(score.size()), 1, piece});
 	}
 	if (!scattered.empty()) L.scatter = lay_rows(pool_, scattered, n_kv, table_);
 	L.read.build(l, read, /*extra=*/0, table_);
 	L.score.build(l, score, table_);
 	if (fetching_.empty()) return;
-	if (syncs()) L.again.build(l, again, /*extra=*/0, table_);
+	if (syncs()) L.fetched_read.build(l, fetched_read, /*extra=*/0, table_);
 	std::vector<WeighRows> weigh;
 	for (const Chooser& c : choosers_) {
 		const bool masked = c.seq->plan().speculates() && c.seq->fetch()->n_fetched() > 0;
@@ -142,7 +145,7 @@ void KvStep::plan_layer(uint32_t l) {
 	L.shares_at = table_.take(sharers_.size() * SHARE_WORDS);
 	const std::span<uint32_t> shares = table_.at(L.shares_at, sharers_.size() * SHARE_WORDS);
 	for (size_t i = 0; i < sharers_.size(); ++i) {
-		const ShareWork w = (syncs() ? L.again : L.read).share_of(sharers_[i]);
+		const ShareWork w = (syncs() ? L.fetched_read : L.read).share_of(sharers_[i]);
 		std::ranges::copy(std::array{w.first, w.n, w.inside, 0u}, shares.begin() + ptrdiff_t(i * SHARE_WORDS));
 	}
 }
@@ -245,7 +248,7 @@ void KvStep::take_picks(uint32_t l) {
 	}
 }
 
-void KvStep::attend_again(uint32_t l, const View& out, const View& q) {
+void KvStep::attend_to_fetched(uint32_t l, const View& out, const View& q) {
 	const Layer& L = layers_[l];
 	be_.submit();
 	be_.wait();
@@ -264,7 +267,7 @@ void KvStep::attend_again(uint32_t l, const View& out, const View& q) {
 	}
 	for (const Chooser& c : choosers_)
 		c.seq->fetch()->stats().open_s += seconds_since(start) / double(choosers_.size());
-	be_.attend(out, {}, q, L.again.read(pool_, scratch_.step, parts_, shape_.n_kv_heads));
+	be_.attend(out, {}, q, L.fetched_read.read(pool_, scratch_.step, parts_, shape_.n_kv_heads));
 }
 
 void KvStep::fetch_next() {
@@ -293,7 +296,7 @@ void KvStep::attend(uint32_t l, const View& out, const View& q) {
 		                             shape_.n_kv_heads));
 	if (fetching_.empty()) return;
 	if (!choosers_.empty()) choose(l, q);
-	if (!choosers_.empty() && syncs()) attend_again(l, out, q);
+	if (!choosers_.empty() && syncs()) attend_to_fetched(l, out, q);
 	if (!sharers_.empty()) {
 		const uint32_t n = uint32_t(sharers_.size());
 		const View share = view(scratch_.fetch, size_t(shares_at_) * 4, DType::F32, n, n_heads_);

@@ -44,7 +44,7 @@ class KvStep {
  private:
 	struct Layer {
 		MovePlan moves;
-		ReadPlan read, again; // again: of rows that attend once more, to what they have chosen
+		ReadPlan read, fetched_read; // fetched_read: of rows that attend once more, to what they have chosen
 		ScorePlan score;
 		WeighPlan weigh;
 		size_t dst_at = 0; // words in the table: (rows, n_kv_heads, 2), KvDst::at
@@ -69,7 +69,7 @@ class KvStep {
 	bool syncs() const { return !choosers_.empty() && choosers_[0].seq->plan().policy.fetch_sync; }
 	void choose(uint32_t l, const View& q);
 	void take_picks(uint32_t l);
-	void attend_again(uint32_t l, const View& out, const View& q);
+	void attend_to_fetched(uint32_t l, const View& out, const View& q);
 
 	Backend& be_;
 	KvScratch& scratch_;

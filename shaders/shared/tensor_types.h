@@ -1,22 +1,23 @@
 // The table of tensor types: what every part of kvrun knows about a GGML type. Read by C++, nvcc and GLSL.
 //
 // A new type is a row here, a function of engine/core/block_quant.cpp (its definition), one of backends/weight_rows.cpp
-// (a row on its way to a device) and golden blocks in tests/golden/quant. Where no row of CODE_* or SCALE_* describes it,
-// also that kind: its arithmetic in shared/weight_codes.h, its loads in lib/unpack_weights.glsl and cuda/weights.cuh.
+// (a row on its way to a device) and golden blocks in tests/golden/quant. Where no row of CODE_* or SCALE_* describes
+// it, also that kind: its arithmetic in shared/weight_codes.h, its loads in lib/unpack_weights.glsl and
+// cuda/weights.cuh.
 //
-// X(name, id, file,  elements, bytes,  scales_at, rms, middle,  codes, code_bytes, high,  scale, scale_bytes, factor_bytes,
+// X(name, id, file,  elements, bytes,  scales_at, rms, middle,  codes, code_bytes, high,  scale, scale_bytes,
+// factor_bytes,
 //   zero, int8)
 //   id            number of the type in a GGUF file, and of DType
 //   file          general.file_type of a file whose matrices are mostly of this type
 //   elements, bytes     of a block in a file
-//   scales_at     where the f16 factor d of a block lies, and 2 bytes further on dmin or m where `middle` is not 0; -1: no d
-//   rms           root mean square of the elements of a block with d = 1 and any other bytes
-//   middle        dmin / d, or -m / d, with which the elements of such a block have mean 0; 0: there is no second factor
-//   codes         CODE_*: how 16 elements (a unit) lie in a device row, which shared/weight_row.h describes
-//   code_bytes    of a unit;  high: further bytes of 32 elements (a block of a device row)
-//   scale         SCALE_*: what codes are multiplied with;  scale_bytes, factor_bytes: of 256 elements
-//   zero          the code of 0, where codes count from below the smallest element
-//   int8          1: kernels of integer dot products take it, 0: they do not
+//   scales_at     where the f16 factor d of a block lies, and 2 bytes further on dmin or m where `middle` is not 0; -1:
+//   no d rms           root mean square of the elements of a block with d = 1 and any other bytes middle        dmin /
+//   d, or -m / d, with which the elements of such a block have mean 0; 0: there is no second factor codes CODE_*: how
+//   16 elements (a unit) lie in a device row, which shared/weight_row.h describes code_bytes    of a unit;  high:
+//   further bytes of 32 elements (a block of a device row) scale         SCALE_*: what codes are multiplied with;
+//   scale_bytes, factor_bytes: of 256 elements zero          the code of 0, where codes count from below the smallest
+//   element int8          1: kernels of integer dot products take it, 0: they do not
 #ifndef KVRUN_TENSOR_TYPES_H
 #define KVRUN_TENSOR_TYPES_H
 

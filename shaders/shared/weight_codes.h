@@ -15,7 +15,9 @@ KV_ROW_FN uint weight_high_bit(uint word, uint i, uint bits) { return ((word >> 
 KV_ROW_FN uint weight_high_bits(uint word, uint i, uint bits) { return ((word >> (2u * i)) & 0x03030303u) << bits; }
 
 // Bytes 0 .. 2 * zero - 1 less zero, as signed ones.
-KV_ROW_FN uint weight_centred(uint code, uint zero) { return ((code | 0x80808080u) - zero * 0x01010101u) ^ 0x80808080u; }
+KV_ROW_FN uint weight_centred(uint code, uint zero) {
+	return ((code | 0x80808080u) - zero * 0x01010101u) ^ 0x80808080u;
+}
 
 // SCALE_K: scale and min of run r (32 elements), from the last three words of a piece of scales.
 KV_ROW_FN uint weight_k_scale(uint low, uint upper, uint r) {

@@ -68,16 +68,16 @@ inline double number(const Json& j) {
 	return j.is_number() ? j.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-// ---- units: pieces of work in processes of their own, whose results are kept
+// ---- jobs: work in processes of their own, whose results are kept
 
-struct Unit {
+struct Job {
 	std::string name; // "ops.llvmpipe"
 	Json key;         // what the result depends on; another key: it is measured again
 	std::function<Json()> work;
 };
 // The result, from an earlier run where the key is the same. A process that fails or crashes makes
 // {"error": "..."}, which is not kept. Throws Exit{kInterrupted} on Ctrl-C.
-Json run_unit(const Options&, const Unit&, double done, double seconds_left);
+Json run_job(const Options&, const Job&, double done, double seconds_left);
 // Words of a command line of this program, in this process; what it prints is JSON. Throws Error with its message.
 Json run_command(const std::vector<std::string>& words);
 

@@ -100,8 +100,8 @@ Json find_machine(bool anonymous) {
 std::vector<Device> find_devices(const Options& o) {
 	Options anew = o; // devices come and go
 	anew.again = true;
-	// in a process of its own: a driver's threads would not survive the fork that the other pieces begin with
-	const Json list = run_unit(anew, {"devices", {}, [] { return run_command({"devices", "--json"}); }}, 0, 0);
+	// in a process of its own: a driver's threads would not survive the fork that the other jobs begin with
+	const Json list = run_job(anew, {"devices", {}, [] { return run_command({"devices", "--json"}); }}, 0, 0);
 	if (list.contains("error")) fail(Code::Device, "{}", list["error"].get<std::string>());
 	std::vector<Device> out;
 	std::set<std::string> taken;

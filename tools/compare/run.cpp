@@ -6,7 +6,7 @@
 #include "models/synth/shape.h"
 #include "tools/commands.h"
 #include "tools/compare/compare.h"
-#include "tools/compare/extra.h"
+#include "tools/compare/compilers_peer.h"
 #include "tools/host.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -162,10 +162,10 @@ Json compare_devices(const Options& o) {
 		                  {"environment", run["environment"]},
 		                  {"device", {d.report["name"], d.report["driver"], d.report["uuid"]}}};
 		const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-		const Unit unit = {fmt::format("{}.{}", all[i].stage->name, slug(d.label)), key,
-		                   [&] { return all[i].stage->run(o, d); }};
+		const Job job = {fmt::format("{}.{}", all[i].stage->name, slug(d.label)), key,
+		                 [&] { return all[i].stage->run(o, d); }};
 		run["devices"][all[i].device]["stages"][all[i].stage->name] =
-		    run_unit(o, unit, double(i) / double(all.size()), i ? seconds / double(i) * double(all.size() - i) : 0);
+		    run_job(o, job, double(i) / double(all.size()), i ? seconds / double(i) * double(all.size() - i) : 0);
 	}
 	add_static_columns(run, o);
 	add_peer(run, o);

@@ -1,5 +1,5 @@
 // Columns beside the devices: compilers of GPUs that are not here, and the peer.
-#include "tools/compare/extra.h"
+#include "tools/compare/compilers_peer.h"
 #include "engine/core/utf8.h"
 #include "models/synth/shape.h"
 #include "tools/host.h"
@@ -52,7 +52,7 @@ Json column(const std::string& chip, const Json& run) {
 void add_unit(Json& columns, const Options& o, const std::string& chip, const std::string& how,
               const std::function<Json()>& work) {
 	const Json key = {{"how", how}, {"version", KVRUN_VERSION}, {"commit", build_commit()}};
-	const Json result = run_unit(o, {"static." + chip, key, work}, 0.95, 0);
+	const Json result = run_job(o, {"static." + chip, key, work}, 0.95, 0);
 	if (result.contains("error"))
 		columns.push_back({{"chip", chip}, {"error", result["error"]}});
 	else
@@ -119,7 +119,7 @@ void add_peer(Json& run, const Options& o) {
 		}
 		return Json{{"results", out}};
 	};
-	run["peer"] = run_unit(o, {"peer", key, work}, 0.98, 0);
+	run["peer"] = run_job(o, {"peer", key, work}, 0.98, 0);
 	run["peer"]["command"] = one_line(o.peer);
 }
 

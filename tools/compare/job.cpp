@@ -1,4 +1,4 @@
-// Pieces of a comparison in processes of their own: a driver that crashes or hangs ends its piece only, and what is
+// Jobs of a comparison, each in a process of its own: a driver that crashes or hangs ends its job only, and what is
 // finished is not measured again.
 #include "engine/core/new_file.h"
 #include "engine/core/utf8.h"
@@ -48,7 +48,7 @@ std::string last_words(const std::string& log) {
 	return one_line(error.empty() ? last : error, 600);
 }
 
-[[noreturn]] void child(const Unit& u, const std::string& part, const std::string& log) {
+[[noreturn]] void child(const Job& u, const std::string& part, const std::string& log) {
 	const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 	if (fd >= 0) ::dup2(fd, 2);
 	int code = 0;
@@ -94,7 +94,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 	return out;
 }
 
-Json run_unit(const Options& o, const Unit& u, double done, double seconds_left) {
+Json run_job(const Options& o, const Job& u, double done, double seconds_left) {
 	const std::string part = fmt::format("{}/parts/{}.json", o.folder, u.name),
 	                  log = fmt::format("{}/parts/{}.log", o.folder, u.name);
 	const Json kept = o.again ? Json() : read_json(part);
