@@ -4,17 +4,20 @@
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/eval/evaluate.h"
+#include "tools/eval/question_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
+#include <filesystem>
 
 namespace kvrun {
 namespace {
 
 struct EvalArgs {
 	EngineArgs engine;
-	std::string file, task, ask = "prompt";
-	int64_t score = 0, chunks = 0;                                          // text; score 0: half a chunk
+	std::vector<std::string> files;
+	std::string against, task, ask = "prompt";
+	int64_t score = 0, chunks = 0, together = 1;                            // text; score 0: half a chunk
 	int64_t lines = 40, turns = 0, sentences = 60, samples = 100, seed = 1; // tasks
 	bool json = false;
 };
@@ -49,12 +52,13 @@ std::string read_file(const std::string& path) {
 	return text;
 }
 
-// While an evaluation runs: a bar, and Ctrl-C as a request to stop.
+// While an evaluation of `n` texts or tasks runs: a bar, and Ctrl-C as a request to stop.
 class Watch {
  public:
-	EvalHooks hooks() {
-		return {[this](double done) {
-			progress_.show("evaluating", done);
+	explicit Watch(size_t n = 1) : n_(double(n)) {}
+	EvalHooks hooks(size_t at = 0) {
+		return {[this, at](double done) {
+			progress_.show("evaluating", (double(at) + done) / n_);
 			return !Interrupt::requested();
 		}};
 	}
@@ -64,37 +68,93 @@ class Watch {
 	}
 
  private:
+	double n_;
 	Progress progress_;
 	Interrupt interrupt_;
 };
 
-void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies) {
+Json text_json(const TextResult& r, const TextScore* base, bool tokens) {
+	Json rows = Json::array();
+	for (const TextScore& s : r.scores) {
+		Json row = {{"policy", s.policy},
+		            {"tokens", s.kld.size()},
+		            {"ppl", s.ppl},
+		            {"ppl_error", s.ppl_error},
+		            {"kld_mean", s.kld_mean},
+		            {"kld_error", s.kld_error},
+		            {"kld_low", s.kld_low},
+		            {"kld_high", s.kld_high},
+		            {"kld_median", s.kld_median},
+		            {"kld_p99", s.kld_p99},
+		            {"kld_p999", s.kld_p999},
+		            {"kld_worst", s.kld_worst},
+		            {"top1", s.top1}};
+		if (base) {
+			const KldDifference d = kld_difference(s, *base, r.scored);
+			row["difference"] = {{"mean", d.mean}, {"low", d.low}, {"high", d.high}};
+		}
+		add_cost(row, s.cost);
+		if (tokens) row["klds"] = s.kld;
+		rows.push_back(row);
+	}
+	return rows;
+}
+
+const TextScore* score_of(const TextResult& r, const std::string& policy) {
+	for (const TextScore& s : r.scores)
+		if (s.policy == policy) return &s;
+	return nullptr;
+}
+
+// The policies, and the one that --against names, which is measured in any case.
+std::vector<KvPolicy> with_base(const EvalArgs& a, std::vector<KvPolicy> policies, std::string& base) {
+	if (a.against.empty()) return policies;
+	const KvPolicy p = parse_policy(a.against);
+	base = p.text == "f16" ? "fp16" : p.text;
+	if (std::ranges::none_of(policies, [&](const KvPolicy& x) { return x.text == base; })) policies.push_back(p);
+	return policies;
+}
+
+void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies, const std::string& base) {
 	const SessionOptions session = session_options(a.engine, policies[0], uint64_t(a.seed));
 	const uint32_t ctx = Session(e, session).ctx();
 	TextEvalOptions opt;
 	opt.chunk = std::min(a.engine.ctx ? uint32_t(a.engine.ctx) : opt.chunk, ctx);
 	opt.scored = a.score ? uint32_t(a.score) : opt.chunk / 2;
 	opt.chunks = uint32_t(a.chunks);
-	const std::vector<uint32_t> tokens = e.tokenizer().encode(read_file(a.file), {.bos = false});
-	Watch watch;
-	const TextResult r = eval_text(e, session, tokens, policies, opt, watch.hooks());
+	opt.together = uint32_t(a.together);
+	std::vector<std::vector<uint32_t>> texts;
+	for (const std::string& file : a.files) texts.push_back(e.tokenizer().encode(read_file(file), {.bos = false}));
+	Watch watch(texts.size());
+	std::vector<TextResult> results; // of texts that gave any
+	for (size_t i = 0; i < texts.size() && !Interrupt::requested(); ++i) {
+		try {
+			results.push_back(eval_text(e, session, texts[i], policies, opt, watch.hooks(i)));
+		} catch (const Error& error) {
+			throw Error(error.code, fmt::format("{}: {}", one_line(a.files[i]), error.what()));
+		}
+		if (results.back().chunks == 0) results.pop_back(); // interrupted
+	}
 	watch.end();
-	if (r.chunks == 0) throw Exit{kInterrupted};
+	if (results.empty()) throw Exit{kInterrupted};
+	const TextResult r = pooled(results);
+	const TextScore* against = score_of(r, base); // null: none is named
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
-		for (const TextScore& s : r.scores) {
-			Json row = {{"policy", s.policy},         {"tokens", s.n},          {"ppl", s.ppl},
-			            {"ppl_error", s.ppl_error},   {"kld_mean", s.kld_mean}, {"kld_error", s.kld_error},
-			            {"kld_median", s.kld_median}, {"kld_p99", s.kld_p99},   {"top1", s.top1}};
-			add_cost(row, s.cost);
-			j["results"].push_back(row);
-		}
+		if (against) j["against"] = base;
+		for (size_t i = 0; i < results.size(); ++i)
+			j["texts"].push_back({{"file", a.files[i]},
+			                      {"chunks", results[i].chunks},
+			                      {"results", text_json(results[i], score_of(results[i], base), true)}});
+		j["results"] = text_json(r, against, false);
 		print_json(j);
 		return;
 	}
-	write_stdout(fmt::format("{}: {} chunks of {} tokens, the last {} of each scored\n\n", one_line(a.file), r.chunks,
-	                         opt.chunk, opt.scored));
+	for (size_t i = 0; i < results.size(); ++i)
+		write_stdout(fmt::format("{}: {} chunks of {} tokens, the last {} of each scored\n", one_line(a.files[i]),
+		                         results[i].chunks, opt.chunk, opt.scored));
+	write_stdout("\n");
 	std::vector<std::vector<Column>> table;
 	for (const TextScore& s : r.scores) {
 		auto& row = table.emplace_back();
@@ -102,16 +162,26 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		       {"ppl", fmt::format("{:.4f}", s.ppl)},
 		       {"+-", fmt::format("{:.4f}", s.ppl_error)},
 		       {"KLD mean", fmt::format("{:.5f}", s.kld_mean)},
-		       {"+-", fmt::format("{:.5f}", s.kld_error)},
-		       {"median", fmt::format("{:.5f}", s.kld_median)},
-		       {"99 %", fmt::format("{:.5f}", s.kld_p99)},
-		       {"top-1", fmt::format("{:.2f} %", s.top1 * 100)}};
+		       {"95 % interval", fmt::format("{:.5f} .. {:.5f}", s.kld_low, s.kld_high)}};
+		if (against) {
+			const KldDifference d = kld_difference(s, *against, r.scored);
+			row.push_back({"less that of " + one_line(base),
+			               &s == against ? "-" : fmt::format("{:+.5f} ({:+.5f} .. {:+.5f})", d.mean, d.low, d.high)});
+		}
+		row.push_back({"median", fmt::format("{:.5f}", s.kld_median)});
+		row.push_back({"99 %", fmt::format("{:.5f}", s.kld_p99)});
+		row.push_back({"99.9 %", fmt::format("{:.5f}", s.kld_p999)});
+		row.push_back({"worst", fmt::format("{:.5f}", s.kld_worst)});
+		row.push_back({"top-1", fmt::format("{:.2f} %", s.top1 * 100)});
 		add_cost(row, s.cost);
 	}
 	print_table(table);
 }
 
+bool is_file(const std::string& task) { return task != "recall" && task != "needle"; }
+
 std::vector<Question> questions_of(const EvalArgs& a) {
+	if (is_file(a.task)) return questions_of_file(a.task, size_t(a.samples));
 	std::vector<Question> out;
 	for (uint32_t i = 0; i < a.samples; ++i)
 		out.push_back(a.task == "recall"
@@ -120,8 +190,8 @@ std::vector<Question> questions_of(const EvalArgs& a) {
 	return out;
 }
 
-void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies) {
-	const std::vector<Question> questions = questions_of(a);
+void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies,
+              const std::vector<Question>& questions) {
 	const SessionOptions session = session_options(a.engine, policies[0], uint64_t(a.seed));
 	const uint32_t ctx = Session(e, session).ctx();
 	Watch watch;
@@ -130,10 +200,10 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	watch.end();
 	if (a.json) {
 		Json j = header(a, e, ctx);
-		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = a.samples;
+		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = questions.size();
 		if (a.task == "recall")
 			j["lines"] = a.lines, j["turns"] = a.turns;
-		else
+		else if (a.task == "needle")
 			j["sentences"] = a.sentences;
 		for (const TaskScore& s : scores) {
 			Json row = {
@@ -149,9 +219,12 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		print_json(j);
 		return;
 	}
-	write_stdout(a.task == "recall"
-	                 ? fmt::format("recall: records of {} lines, seed {}\n\n", a.lines, a.seed)
-	                 : fmt::format("needle: one line in {} sentences, seed {}\n\n", a.sentences, a.seed));
+	if (is_file(a.task))
+		write_stdout(fmt::format("{}: {} questions\n\n", one_line(a.task), questions.size()));
+	else if (a.task == "recall")
+		write_stdout(fmt::format("recall: records of {} lines, seed {}\n\n", a.lines, a.seed));
+	else
+		write_stdout(fmt::format("needle: one line in {} sentences, seed {}\n\n", a.sentences, a.seed));
 	std::vector<std::vector<Column>> table;
 	for (const TaskScore& s : scores) {
 		auto& row = table.emplace_back();
@@ -168,14 +241,21 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 }
 
 void run_eval(const EvalArgs& a) {
-	const std::vector<KvPolicy> policies = cache_policies(a.engine);
-	if (a.file.empty() == a.task.empty()) fail(Code::Invalid, "give one of -f FILE (text) and --task recall or needle");
+	std::string base;
+	const std::vector<KvPolicy> policies = with_base(a, cache_policies(a.engine), base);
+	if (a.files.empty() == a.task.empty())
+		fail(Code::Invalid, "give one of -f FILE (text) and --task (recall, needle or a file of questions)");
+	if (!a.against.empty() && a.files.empty()) fail(Code::Invalid, "--against is for texts (-f)");
 	if (a.turns && a.task != "recall") fail(Code::Invalid, "--turns is for --task recall");
-	const auto engine = open_engine(a.engine);
+	if (!a.task.empty() && is_file(a.task) && !std::filesystem::exists(a.task))
+		fail(Code::Invalid, "--task is '{}': neither recall or needle nor a file of questions", a.task);
+	std::vector<Question> questions;
+	if (!a.task.empty()) questions = questions_of(a);
+	const auto engine = open_engine(a.engine, uint32_t(a.together));
 	if (a.task.empty())
-		run_text(a, *engine, policies);
+		run_text(a, *engine, policies, base);
 	else
-		run_task(a, *engine, policies);
+		run_task(a, *engine, policies, questions);
 	if (Interrupt::requested()) throw Exit{kInterrupted};
 }
 
@@ -186,22 +266,32 @@ void add_eval(Command& root) {
 	Command& c = add_command(root, "eval", "Measures the quality of KV cache policies against an f16 cache.");
 	c.examples = {
 	    {"kvrun eval model.gguf -f text.txt -c 1024 --kv kivi4,kivi2", "perplexity and KL divergence on a text"},
+	    {"kvrun eval model.gguf -f a.txt -f b.txt --kv turbo2,kivi2 --against kivi2", "the difference of two policies"},
 	    {"kvrun eval model.gguf --task needle --kv fp16,streaming", "find one line in a long context"}};
 	add_engine_options(c, a->engine, /*several_policies=*/true);
 	const char *text = "Text", *task = "Questions";
-	add_text(c, "-f,--file", a->file, kFile, "score this text: perplexity, KL divergence from the f16 cache")
+	add_texts(c, "-f,--file", a->files, kFile,
+	          "score this text: perplexity, KL divergence from the f16 cache; may be given several times")
+	    ->group(text);
+	add_integer(c, "--together", a->together, 1, LayerRunner::kLogitRows,
+	            "decode this many policies in one step, which is quicker; their speed is then not measured [1]")
+	    ->group(text);
+	add_text(c, "--against", a->against, kPolicy,
+	         "add the difference of each policy's KL divergence from this one's, token by token")
 	    ->group(text);
 	add_tokens(c, "--score", a->score, 0, 1 << 24, "score this many last tokens of each chunk; 0: half of it [0]")
 	    ->group(text);
-	add_integer(c, "--chunks", a->chunks, 0, 1 << 24, "use at most this many chunks of the text; 0: all [0]")
+	add_integer(c, "--chunks", a->chunks, 0, 1 << 24, "use at most this many chunks of each text; 0: all [0]")
 	    ->group(text);
-	add_choice(c, "--task", a->task, {"recall", "needle"}, "ask questions instead of scoring a text")->group(task);
+	add_text(c, "--task", a->task, kFile,
+	         "ask questions instead of scoring a text: recall, needle, or those of this file, JSON lines")
+	    ->group(task);
 	add_integer(c, "--lines", a->lines, 1, kMostRecallLines, "lines of a record (recall) [40]")->group(task);
 	add_integer(c, "--turns", a->turns, 0, 1 << 20,
 	            "questions about other lines, with their answers, before each question (recall) [0]")
 	    ->group(task);
 	add_integer(c, "--sentences", a->sentences, 0, 1 << 20, "sentences of filler (needle) [60]")->group(task);
-	add_integer(c, "--samples", a->samples, 1, 1 << 20, "number of questions [100]")->group(task);
+	add_integer(c, "--samples", a->samples, 1, 1 << 20, "number of questions; of a file, at most [100]")->group(task);
 	add_choice(c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]")
 	    ->group(task);
 	add_integer(c, "-s,--seed", a->seed, 0, INT64_MAX, "seed of the questions and of policies' random rows [1]");
@@ -215,15 +305,21 @@ void add_eval(Command& root) {
 	     "cache as it is stored.",
 	     {{"ppl", "perplexity +- its standard error"},
 	      {"KLD", "KL(f16 || policy) in nats per token, against the same steps with an f16 cache"},
+	      {"95 % interval",
+	       "of the mean: block bootstrap, which allows for neighbouring tokens that depend on each other"},
+	      {"less that of", "--against: mean difference on the same tokens, with its interval, which is narrower"},
 	      {"top-1", "share of tokens where the most likely next token is the same as with f16"},
 	      {"bits, ratio", "stored bits per element with everything counted, and 16 / bits"},
 	      {"tok/s", "decode steps"}}},
 	    {"Questions (--task)",
 	     "",
-	     {{"recall", "a record of --lines named lines and a question about one of them, in the bundled model's format"},
+	     {{"FILE",
+	       "a JSON object per line: {\"context\": text, \"question\": text, \"answers\": [text, ..]}; the model "
+	       "reads the context, an empty line, 'Question: ...' and 'Answer:'"},
+	      {"recall", "a record of --lines named lines and a question about one of them, in the bundled model's format"},
 	      {"needle", "one such line among --sentences of filler, from the first position to the last"},
-	      {"share", "exact answers, with the 95 % interval (Wilson)"},
-	      {"loss", "mean -ln p of the right answer's tokens +- its standard error"},
+	      {"share", "answers that begin with a right one, with the 95 % interval (Wilson)"},
+	      {"loss", "mean -ln p of the (first) right answer's tokens +- its standard error"},
 	      {"--ask prompt", "the question is part of the prompt but for its last token"},
 	      {"--ask later", "the prompt is the record alone; decode steps ask, and read --turns before"}}},
 	    {"Ctrl-C",
@@ -232,10 +328,15 @@ void add_eval(Command& root) {
 	    json_section(
 	        {{"model, device", "{file, architecture, name}, {name, driver, type, cpu}"},
 	         {"ctx", "context in tokens"},
-	         {"chunk, scored, chunks", "of a text: tokens of a chunk, scored tokens of each, number of chunks"},
+	         {"chunk, scored, chunks", "tokens of a chunk, scored tokens of each, number of chunks of all texts"},
+	         {"against", "the policy that --against names"},
+	         {"texts",
+	          "[{file, chunks, results}]: of each text; results as below, and klds [..], of each scored token"},
 	         {"task, ask, seed, samples", "of questions"},
-	         {"results (text)", "[{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_median, kld_p99, "
-	                            "top1, stored_bits_per_element, ratio, decode_tok_s, prefill_tok_s}]"},
+	         {"results (text)",
+	          "of all texts: [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_low, kld_high, "
+	          "kld_median, kld_p99, kld_p999, kld_worst, top1, difference {mean, low, high}, "
+	          "stored_bits_per_element, ratio, decode_tok_s, prefill_tok_s}]"},
 	         {"results (questions)", "[{policy, n, right, share, low, high, loss, loss_error, longest, answers "
 	                                 "[0, 1, ..], losses [..], stored_bits_per_element, ratio, decode_tok_s, "
 	                                 "prefill_tok_s}]"}})};

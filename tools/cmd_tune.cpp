@@ -100,7 +100,7 @@ void print_tuning(const Tuning& t, const KvShape& shape) {
 void run_tune(const TuneArgs& a) {
 	if (!a.engine.kv.empty() || !a.engine.type_k.empty() || !a.engine.type_v.empty())
 		fail(Code::Invalid, "kvrun tune measures every layer in every format; leave --kv, -ctk and -ctv out");
-	const auto engine = open_engine(a.engine);
+	const auto engine = open_engine(a.engine, kTogether);
 	const KvShape shape = engine->kv_shape();
 	std::vector<Measured> what;
 	const std::vector<KvPolicy> policies = policies_of(shape.n_layers, what);

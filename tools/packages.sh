@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs the packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from, only those missing; `tests`: the suite's too.
+# Installs the packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from, only those missing; `tests`: the
+# suite's too; `models`: those that tools/models.sh fetches models with, alone.
 set -euo pipefail
 
-usage="usage: tools/packages.sh [build|tests] [--list]"
+usage="usage: tools/packages.sh [build|tests|models] [--list]"
 want=build list=
 for arg in "$@"; do
 	case $arg in
-	build | tests) want=$arg ;;
+	build | tests | models) want=$arg ;;
 	--list) list=1 ;;
 	*) echo "$usage" >&2; exit 2 ;;
 	esac
@@ -21,6 +22,8 @@ if [ "$want" = tests ]; then
 	packages+=(libsdl2-dev libimgui-dev xvfb) # kvrun-desktop
 	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-jinja2 python3-numpy xz-utils locales)
 fi
+
+if [ "$want" = models ]; then packages=(python3 python3-pip unzip); fi
 
 id=unknown version=
 if [ -r /etc/os-release ]; then

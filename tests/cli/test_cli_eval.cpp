@@ -86,6 +86,9 @@ TEST_CASE("replay and eval refuse in one line") {
 	refused({"eval", "-m", kModel, "--device", "cpu"}, 2, "--task");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "sums"}, 2, "recall or needle");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--kv", "kivi3"}, 2, "kivi3");
+	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--against", "kivi2"}, 2, "--against");
+	refused({"eval", "-m", kModel, "--device", "cpu", "--task", kModel}, 3, "not a JSON object");
+	refused({"eval", "-m", kModel, "--device", "cpu", "-f", kSmall + "q.npy", "--against", "kivi3"}, 2, "kivi3");
 }
 
 TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own model") {
@@ -167,4 +170,79 @@ TEST_CASE("eval: a table, and the same as JSON") {
 	CHECK(t["results"][0]["policy"] == "fp16");
 	CHECK(t["results"][0]["kld_mean"] == 0);
 	CHECK(t["results"][1]["tokens"] == 8);
+}
+
+TEST_CASE("eval: several texts, beside a named policy") {
+	const std::string a = KVRUN_SOURCE_DIR "/models/bundled/record40.txt", b = KVRUN_SOURCE_DIR "/README.md";
+	std::vector<std::string> args = {"eval",
+	                                 "-m",
+	                                 kModel,
+	                                 "--device",
+	                                 "cpu",
+	                                 "-f",
+	                                 a,
+	                                 "-f",
+	                                 b,
+	                                 "-c",
+	                                 "160",
+	                                 "--score",
+	                                 "24",
+	                                 "--chunks",
+	                                 "1",
+	                                 "--kv",
+	                                 "rtn8,flush=1,rtn2,flush=1",
+	                                 "--against",
+	                                 "rtn4,flush=1"};
+	const Ran table = run_program(args);
+	CAPTURE(table.err);
+	REQUIRE(table.code == 0);
+	CHECK(table.out.find("record40.txt: 1 chunks of 160 tokens") != std::string::npos);
+	CHECK(table.out.find("README.md: 1 chunks of 160 tokens") != std::string::npos);
+	CHECK(table.out.find("less that of rtn4,flush=1") != std::string::npos);
+	args.insert(args.end(), {"--json", "--together", "2"});
+	const Ran r = run_program(args);
+	REQUIRE(r.code == 0);
+	const nlohmann::json j = nlohmann::json::parse(r.out);
+	CHECK(j["chunks"] == 2);
+	CHECK(j["against"] == "rtn4,flush=1");
+	REQUIRE(j["texts"].size() == 2);
+	REQUIRE(j["results"].size() == 4); // fp16, the two, and the one they are compared with
+	const nlohmann::json &more = j["results"][1], &less = j["results"][2], &base = j["results"][3];
+	CHECK(more["difference"]["high"] < 0);
+	CHECK(less["difference"]["low"] > 0);
+	CHECK(base["difference"]["mean"] == 0);
+	for (const nlohmann::json& x : j["results"]) {
+		CHECK(x["tokens"] == 48);
+		CHECK(x["kld_low"] <= x["kld_mean"]);
+		CHECK(x["kld_mean"] <= x["kld_high"]);
+		CHECK(x["kld_p99"] <= x["kld_p999"]);
+		CHECK(x["kld_p999"] <= x["kld_worst"]);
+		CHECK(x["difference"]["mean"].get<double>() ==
+		      doctest::Approx(x["kld_mean"].get<double>() - base["kld_mean"].get<double>()));
+	}
+	double sum = 0, worst = 0; // of each text's tokens
+	for (const nlohmann::json& text : j["texts"]) {
+		CHECK(text["results"][2]["klds"].size() == 24);
+		for (const double x : text["results"][2]["klds"]) sum += x, worst = std::max(worst, x);
+	}
+	CHECK(less["kld_mean"].get<double>() == doctest::Approx(sum / 48));
+	CHECK(less["kld_worst"].get<double>() == doctest::Approx(worst));
+}
+
+TEST_CASE("eval: questions of a file") {
+	const fs::path file = fs::temp_directory_path() / ("kvrun-cli-questions-" + std::to_string(getpid()) + ".jsonl");
+	// The bundled model continues a pattern; the second question has no right answer in any words it could choose.
+	std::ofstream(file) << R"({"context": "12 12 12 12 12 12", "question": "12 12", "answers": ["zebra", "12"]})"
+	                    << "\n"
+	                    << R"({"context": "12", "question": "12", "answers": ["zebra"]})"
+	                    << "\n";
+	const Ran r = run_program({"eval", "-m", kModel, "--device", "cpu", "--task", file.string(), "--json"});
+	fs::remove(file);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const nlohmann::json j = nlohmann::json::parse(r.out);
+	CHECK(j["samples"] == 2);
+	CHECK(j["task"] == file.string());
+	CHECK(j["results"][0]["answers"][1] == 0);
+	CHECK(j["results"][0]["losses"].size() == 2);
 }

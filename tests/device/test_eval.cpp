@@ -1,9 +1,13 @@
 // Evaluation: questions and intervals; scores on text and right answers on every device.
+#include "engine/core/splitmix64.h"
 #include "tests/support/assets.h"
 #include "tests/support/compare.h"
+#include "tests/support/temp_folder.h"
 #include "tools/eval/evaluate.h"
+#include "tools/eval/question_file.h"
 #include "tools/eval/words.h"
 #include <cmath>
+#include <fstream>
 #include <set>
 
 using namespace kvrun;
@@ -58,6 +62,124 @@ TEST_CASE("mean and its standard error") {
 	CHECK(mean_and_error(one) == std::pair(3.0, 0.0));
 	CHECK(mean_and_error(four).first == doctest::Approx(3));
 	CHECK(mean_and_error(four).second == doctest::Approx(std::sqrt(14.0 / 3 / 4)));
+}
+
+TEST_CASE("quantiles") {
+	const std::vector<float> x{1, 2, 4, 8};
+	CHECK(quantile({}, 0.5) == 0);
+	CHECK(quantile(x, 0) == 1);
+	CHECK(quantile(x, 0.5) == doctest::Approx(3));
+	CHECK(quantile(x, 0.999) == doctest::Approx(8 - 0.003 * 4));
+	CHECK(quantile(x, 1) == 8);
+}
+
+TEST_CASE("block bootstrap: as wide as theory says, wider where neighbours depend on each other") {
+	CHECK(block_bootstrap({}, 5) == std::pair(0.0, 0.0));
+	const std::vector<float> same(48, 0.25f);
+	CHECK(block_bootstrap(same, 24) == std::pair(0.25, 0.25));
+	CHECK_THROWS_AS(block_bootstrap(same, 7), Error); // no whole stretches
+	constexpr uint32_t n = 4096, repeat = 8;
+	std::vector<float> alone(n), groups(n), shifted(n);
+	for (uint32_t i = 0; i < n; ++i) {
+		alone[i] = float(splitmix64((i + 1) * kSplitmixStep) >> 40) / float(1 << 24); // uniform in 0 .. 1
+		groups[i] = float(splitmix64((i / repeat + 1) * kSplitmixStep) >> 40) / float(1 << 24);
+		shifted[i] = alone[i] + 3;
+	}
+	const auto width = [](const std::vector<float>& x, uint32_t stretch) {
+		const auto [low, high] = block_bootstrap(x, stretch);
+		const double mean = mean_and_error(x).first;
+		CHECK(low < mean);
+		CHECK(mean < high);
+		return high - low;
+	};
+	const double independent = 2 * 1.96 * std::sqrt(1 / 12. / n);
+	CHECK(width(alone, 1024) == doctest::Approx(independent).epsilon(0.15));
+	CHECK(width(alone, 1024) == width(alone, 1024));
+	CHECK(width(shifted, 1024) == doctest::Approx(width(alone, 1024)).epsilon(0.001));
+	// Groups of 8 equal values: as many as n / 8 independent ones, and blocks of 16 see 15 / 16 of it or more.
+	CHECK(width(groups, 1024) == doctest::Approx(independent * std::sqrt(double(repeat))).epsilon(0.2));
+	CHECK(width(alone, 4) == doctest::Approx(independent).epsilon(0.15)); // stretches shorter than a block
+}
+
+TEST_CASE("pooled texts and differences") {
+	const auto result = [](std::vector<float> f16, std::vector<float> a, std::vector<float> b, uint32_t chunks) {
+		TextResult r{.chunks = chunks, .scored = uint32_t(a.size()) / chunks, .scores = {}};
+		for (const auto& [name, kld] : {std::pair("fp16", f16), std::pair("a", a), std::pair("b", b)}) {
+			TextScore& s = r.scores.emplace_back();
+			s.policy = name, s.kld = kld, s.nll.assign(kld.size(), 1), s.agreed.assign(kld.size(), 0);
+			s.agreed[0] = 1;
+			s.cost.stored_bits = double(chunks), s.cost.decode_tokens = 10;
+		}
+		return r;
+	};
+	const std::vector<TextResult> texts = {result({0, 0}, {1, 2}, {2, 4}, 1),
+	                                       result({0, 0, 0, 0}, {3, 4, 5, 9}, {4, 5, 6, 10}, 2)};
+	const TextResult all = pooled(texts);
+	CHECK(all.chunks == 3);
+	CHECK(all.scored == 2);
+	REQUIRE(all.scores.size() == 3);
+	const TextScore &a = all.scores[1], &b = all.scores[2];
+	CHECK(a.policy == "a");
+	CHECK(a.kld == std::vector<float>{1, 2, 3, 4, 5, 9});
+	CHECK(a.kld_mean == doctest::Approx(4));
+	CHECK(a.kld_median == doctest::Approx(3.5));
+	CHECK(a.kld_worst == 9);
+	CHECK(a.kld_p999 == doctest::Approx(9 - 0.005 * 4));
+	CHECK(a.kld_low < 4);
+	CHECK(a.kld_high > 4);
+	CHECK(a.top1 == doctest::Approx(2 / 6.));
+	CHECK(a.ppl == doctest::Approx(std::exp(1.)));
+	CHECK(a.cost.stored_bits == doctest::Approx((1 + 2 * 2) / 3.));
+	CHECK(a.cost.decode_tokens == 20);
+	const KldDifference d = kld_difference(b, a, all.scored);
+	CHECK(d.mean == doctest::Approx(7 / 6.));
+	CHECK(d.low >= 1); // each pair of neighbours differs by 1 or 1.5
+	CHECK(d.high <= 1.5);
+	const KldDifference none = kld_difference(a, a, all.scored);
+	CHECK(none.mean == 0);
+	CHECK(none.low == 0);
+	CHECK(none.high == 0);
+}
+
+TEST_CASE("questions of a file") {
+	const TempFolder folder;
+	const std::string path = (folder.path / "questions.jsonl").string();
+	const auto write = [&](const std::string& text) { std::ofstream(path, std::ios::binary) << text; };
+	write("{\"context\": \"A is 1.\", \"question\": \"What is A?\", \"answers\": [\"1\", \"one\"], \"id\": 7}\n"
+	      "\n"
+	      "{\"answers\": [\"2\"], \"context\": \"B\", \"question\": \"Q\"}\r\n"
+	      "{\"answers\": [\"3\"], \"context\": \"C\", \"question\": \"Q\"}");
+	const std::vector<Question> all = questions_of_file(path, 100);
+	REQUIRE(all.size() == 3);
+	CHECK(all[0].record == "A is 1.\n\n");
+	CHECK(all[0].query == "Question: What is A?\nAnswer:");
+	CHECK(all[0].answer == " 1");
+	CHECK(all[0].other_answers == std::vector<std::string>{" one"});
+	CHECK(all[2].answer == " 3");
+	CHECK(questions_of_file(path, 2).size() == 2);
+	const std::string good = "{\"context\": \"c\", \"question\": \"q\", \"answers\": [\"a\"]}\n";
+	const std::vector<std::pair<std::string, std::string>> bad = {
+	    {"\n \n", "no questions"},
+	    {good + "{\"context\": \"c\"", ":2: not a JSON object"},
+	    {"[1]", ":1: not a JSON object"},
+	    {good + "\n{\"context\": \"c\", \"answers\": [\"a\"]}", ":3: no 'question'"},
+	    {"{\"context\": 1, \"question\": \"q\", \"answers\": [\"a\"]}", ":1: 'context' is number"},
+	    {"{\"context\": \"c\", \"question\": \"q\", \"answers\": []}", ":1: 'answers' is empty"},
+	    {"{\"context\": \"c\", \"question\": \"q\", \"answers\": \"a\"}", ":1: 'answers' is string"},
+	    {"{\"context\": \"c\", \"question\": \"q\", \"answers\": [\" \"]}", ":1: 'answers' holds an empty text"}};
+	for (const auto& [text, says] : bad) {
+		CAPTURE(text);
+		write(text);
+		try {
+			questions_of_file(path, 100);
+			FAIL("accepted");
+		} catch (const Error& e) {
+			CHECK(e.code == Code::Format);
+			CHECK(std::string(e.what()).find(says) != std::string::npos);
+			CHECK(std::string(e.what()).find(path) == 0);
+		}
+	}
+	CHECK_THROWS_AS(questions_of_file(path + "-none", 1), Error);
 }
 
 TEST_CASE("the words of records are the bundled model's") {
@@ -136,7 +258,7 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 		REQUIRE(r.scores.size() == 4); // fp16 once, first
 		const TextScore &f16 = r.scores[0], &q8 = r.scores[1], &q4 = r.scores[2], &q2 = r.scores[3];
 		CHECK(f16.policy == "fp16");
-		CHECK(f16.n == 40);
+		CHECK(f16.kld.size() == 40);
 		CHECK(f16.kld_mean == 0);
 		CHECK(f16.top1 == 1);
 		CHECK(q8.kld_mean > 0);
@@ -213,7 +335,7 @@ TEST_CASE("policies that decode together have the scores they have alone, also w
 			const std::vector<TextScore> side_by_side = scores(3, budget);
 			for (size_t i = 0; i < alone.size(); ++i) {
 				CHECK(side_by_side[i].policy == alone[i].policy);
-				CHECK(side_by_side[i].n == alone[i].n);
+				CHECK(side_by_side[i].kld == alone[i].kld);
 				CHECK(side_by_side[i].kld_mean == alone[i].kld_mean);
 				CHECK(side_by_side[i].ppl == alone[i].ppl);
 				CHECK(side_by_side[i].cost.stored_bits == alone[i].cost.stored_bits);
@@ -231,8 +353,8 @@ TEST_CASE("an evaluation that is stopped keeps whole chunks only; what cannot be
 		                               {[](double done) { return done < 0.6; }});
 		CHECK(r.chunks == 1);
 		REQUIRE(r.scores.size() == 2);
-		CHECK(r.scores[0].n == 4);
-		CHECK(r.scores[1].n == 4);
+		CHECK(r.scores[0].kld.size() == 4);
+		CHECK(r.scores[1].kld.size() == 4);
 		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 65, .scored = 4}),
 		                Error); // longer than the context
 		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 8, .scored = 7}), Error); // nothing before it
@@ -266,6 +388,13 @@ TEST_CASE("the loss of an answer is that of its tokens in one prompt") {
 		s.prefill(all, hooks);
 		CHECK(t.loss_mean > 1);
 		CHECK(t.loss_mean == doctest::Approx(loss).epsilon(0.005));
+
+		Question other = recall_question(6, 3, 0);
+		other.other_answers = {"no", " " + other.answer}; // white space before an answer does not count
+		other.answer = "31";
+		const TaskScore u = eval_task(*e, {.ctx = 512}, std::span(&other, 1), parse_policies("fp16"), Ask::Later)[0];
+		CHECK(u.n_right == 1);
+		CHECK(u.loss_mean == t.loss_mean); // of the first answer
 	});
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <tuple>
 
 namespace kvrun {
 namespace {
@@ -28,47 +29,26 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) { // of
 	return std::max(sum, 0.0); // rounding can leave a little less
 }
 
-struct Moments {
-	uint64_t n = 0;
-	double sum = 0, squares = 0;
-	void add(double x) { ++n, sum += x, squares += x * x; }
-	double mean() const { return n ? sum / double(n) : 0; }
-	double error() const { // of the mean
-		if (n < 2) return 0;
-		const double var = (squares - sum * sum / double(n)) / double(n - 1);
-		return std::sqrt(std::max(var, 0.0) / double(n));
-	}
-};
 struct Tally { // of one policy
 	SessionOptions session;
-	Moments nll, kld;
-	std::vector<float> all_kld;
-	uint64_t agreed = 0;
+	TextScore score; // its lists
 	CostMeter cost;
 };
 
-// Value at share p of sorted x, interpolated.
-double quantile(const std::vector<float>& x, double p) {
-	if (x.empty()) return 0;
-	const double at = p * double(x.size() - 1);
-	const size_t i = size_t(at), j = std::min(i + 1, x.size() - 1);
-	return x[i] + (at - double(i)) * (x[j] - x[i]);
-}
-
-TextScore score_of(Tally& t) {
-	std::sort(t.all_kld.begin(), t.all_kld.end());
-	TextScore s;
-	s.policy = t.session.kv.text;
-	s.n = t.nll.n;
-	s.ppl = std::exp(t.nll.mean());
-	s.ppl_error = s.ppl * t.nll.error();
-	s.kld_mean = t.kld.mean();
-	s.kld_error = t.kld.error();
-	s.kld_median = quantile(t.all_kld, 0.5);
-	s.kld_p99 = quantile(t.all_kld, 0.99);
-	s.top1 = s.n ? double(t.agreed) / double(s.n) : 0;
-	s.cost = t.cost.cost();
-	return s;
+// What the lists of a score say.
+void summarize(TextScore& s, uint32_t scored) {
+	const auto [nll, nll_error] = mean_and_error(s.nll);
+	s.ppl = std::exp(nll);
+	s.ppl_error = s.ppl * nll_error;
+	std::tie(s.kld_mean, s.kld_error) = mean_and_error(s.kld);
+	std::tie(s.kld_low, s.kld_high) = block_bootstrap(s.kld, scored);
+	std::vector<float> sorted = s.kld;
+	std::ranges::sort(sorted);
+	s.kld_median = quantile(sorted, 0.5);
+	s.kld_p99 = quantile(sorted, 0.99);
+	s.kld_p999 = quantile(sorted, 0.999);
+	s.kld_worst = quantile(sorted, 1);
+	s.top1 = s.kld.empty() ? 0 : double(std::ranges::count(s.agreed, 1)) / double(s.kld.size());
 }
 
 struct Reference {               // one chunk under f16
@@ -101,10 +81,9 @@ bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, std
 			const uint32_t best = log_softmax(logits.subspan(r * vocab, vocab), out, t.session.kv.text);
 			if (first) ref.best[i] = best;
 			const double kld = first ? 0 : kl_divergence(reference, out);
-			t.nll.add(-double(out[tokens[begin + i + 1]]));
-			t.kld.add(kld);
-			t.all_kld.push_back(float(kld));
-			t.agreed += best == ref.best[i];
+			t.score.nll.push_back(-out[tokens[begin + i + 1]]);
+			t.score.kld.push_back(float(kld));
+			t.score.agreed.push_back(best == ref.best[i]);
 		}
 		if (!step(i + 1)) return false;
 	}
@@ -169,8 +148,42 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 		}
 		if (r.chunks == n_chunks) break;
 	}
-	for (Tally& t : tallies) r.scores.push_back(score_of(t));
+	r.scored = opt.scored;
+	for (Tally& t : tallies) {
+		TextScore& s = r.scores.emplace_back(std::move(t.score));
+		s.policy = t.session.kv.text;
+		s.cost = t.cost.cost();
+		summarize(s, r.scored);
+	}
 	return r;
+}
+
+TextResult pooled(std::span<const TextResult> texts) {
+	KV_ASSERT(!texts.empty());
+	TextResult all{.scored = texts[0].scored, .scores = std::vector<TextScore>(texts[0].scores.size())};
+	for (const TextResult& text : texts) {
+		KV_ASSERT(text.scored == all.scored && text.scores.size() == all.scores.size());
+		for (size_t i = 0; i < all.scores.size(); ++i) {
+			TextScore& to = all.scores[i];
+			const TextScore& from = text.scores[i];
+			to.policy = from.policy;
+			to.nll.insert(to.nll.end(), from.nll.begin(), from.nll.end());
+			to.kld.insert(to.kld.end(), from.kld.begin(), from.kld.end());
+			to.agreed.insert(to.agreed.end(), from.agreed.begin(), from.agreed.end());
+			to.cost.add(from.cost, all.chunks, text.chunks);
+		}
+		all.chunks += text.chunks;
+	}
+	for (TextScore& s : all.scores) summarize(s, all.scored);
+	return all;
+}
+
+KldDifference kld_difference(const TextScore& s, const TextScore& base, uint32_t scored) {
+	KV_ASSERT(s.kld.size() == base.kld.size());
+	std::vector<float> d(s.kld.size());
+	for (size_t i = 0; i < d.size(); ++i) d[i] = s.kld[i] - base.kld[i];
+	const auto [low, high] = block_bootstrap(d, scored);
+	return {mean_and_error(d).first, low, high};
 }
 
 } // namespace kvrun

@@ -1,6 +1,7 @@
 // What a KV-cache policy costs in quality: perplexity and KL divergence on text, exact answers on look-up tasks.
 #pragma once
 #include "engine/run/session.h"
+#include "tools/eval/statistics.h"
 #include <functional>
 #include <optional>
 #include <span>
@@ -17,6 +18,14 @@ struct EvalCost {           // of all sequences of one policy
 	double prefill_s = 0, decode_s = 0;
 	uint64_t prefill_tokens = 0, decode_tokens = 0;
 	double ratio() const { return stored_bits > 0 ? 16 / stored_bits : 0; } // against f16
+	void add(const EvalCost& other, uint32_t sequences,
+	         uint32_t other_sequences) { // numbers of sequences weigh the bits
+		if (other_sequences)
+			stored_bits =
+			    (stored_bits * sequences + other.stored_bits * other_sequences) / (sequences + other_sequences);
+		prefill_s += other.prefill_s, decode_s += other.decode_s;
+		prefill_tokens += other.prefill_tokens, decode_tokens += other.decode_tokens;
+	}
 };
 
 // ---- text. A prompt's own attention is exact under every policy, so a prompt alone measures nothing: each chunk of
@@ -33,17 +42,28 @@ struct TextEvalOptions {
 };
 struct TextScore {
 	std::string policy;
-	uint64_t n = 0;                     // tokens scored
+	std::vector<float> nll, kld; // (tokens scored) -ln p(token) and KL(f16 || policy) in nats, in the order of the text
+	std::vector<uint8_t> agreed; // (tokens scored) 1: the most likely next token is the same as with f16
 	double ppl = 0, ppl_error = 0;      // perplexity, its standard error
-	double kld_mean = 0, kld_error = 0; // KL(f16 || policy) in nats, standard error of the mean
-	double kld_median = 0, kld_p99 = 0;
-	double top1 = 0; // share of tokens with the same most likely next token as f16
+	double kld_mean = 0, kld_error = 0; // standard error of the mean, were tokens independent
+	double kld_low = 0, kld_high = 0;   // 95 % interval of the mean (block_bootstrap)
+	double kld_median = 0, kld_p99 = 0, kld_p999 = 0, kld_worst = 0;
+	double top1 = 0; // share of `agreed`
 	EvalCost cost;
 };
 struct TextResult {
-	uint32_t chunks = 0;           // measured under every policy
-	std::vector<TextScore> scores; // fp16 first, then the policies in order
+	uint32_t chunks = 0, scored = 0; // measured under every policy; tokens scored of each chunk
+	std::vector<TextScore> scores;   // fp16 first, then the policies in order
 };
+// Several texts under the same policies and options, as one.
+TextResult pooled(std::span<const TextResult>);
+
+// How much more KL divergence a policy has than another on the same tokens: mean and its 95 % interval.
+struct KldDifference {
+	double mean = 0, low = 0, high = 0;
+};
+KldDifference kld_difference(const TextScore&, const TextScore& base, uint32_t scored);
+
 // tokens: without BOS. session: of every sequence, but for the policy. Throws Error{Invalid} when the tokens are too
 // few for one chunk, Context when a chunk is too long.
 TextResult eval_text(Engine&, const SessionOptions& session, std::span<const uint32_t> tokens,
@@ -52,10 +72,11 @@ TextResult eval_text(Engine&, const SessionOptions& session, std::span<const uin
 // ---- tasks: questions with one right answer, greedy
 
 struct Question {
-	std::string record; // what is to be remembered
-	std::string query;  // ends where the answer begins
-	std::string answer;
-	double depth = 0; // place of the answer in the record, 0 .. 1
+	std::string record;                          // what is to be remembered
+	std::string query;                           // ends where the answer begins
+	std::string answer;                          // `loss` is of this one
+	std::vector<std::string> other_answers = {}; // as right as `answer`
+	double depth = 0;                            // place of the answer in the record, 0 .. 1
 };
 // `lines` named lines and a question about one of them, as the bundled model was trained to read. The same seed and
 // index make the same question on every platform; the record's lines differ from index to index. asked: the line, else
@@ -83,11 +104,5 @@ struct TaskScore {
 // All questions under each policy in turn. Throws Error{Context} when one does not fit.
 std::vector<TaskScore> eval_task(Engine&, const SessionOptions& session, std::span<const Question>,
                                  std::span<const KvPolicy>, Ask, const EvalHooks& = {});
-
-// 95 % Wilson interval of a share k / n; {0, 1} for n = 0.
-std::pair<double, double> wilson(uint64_t k, uint64_t n);
-
-// Mean and its standard error; {0, 0} for nothing, error 0 for one.
-std::pair<double, double> mean_and_error(std::span<const float>);
 
 } // namespace kvrun

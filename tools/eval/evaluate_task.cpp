@@ -106,23 +106,13 @@ Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint
 	return q;
 }
 
-std::pair<double, double> wilson(uint64_t k, uint64_t n) {
-	if (n == 0) return {0, 1};
-	constexpr double z = 1.959963984540054; // 97.5 % of a normal distribution lies below
-	const double N = double(n), p = double(k) / N, d = 1 + z * z / N;
-	const double middle = (p + z * z / (2 * N)) / d, half = z / d * std::sqrt(p * (1 - p) / N + z * z / (4 * N * N));
-	return {k == 0 ? 0 : std::max(0.0, middle - half), k == n ? 1 : std::min(1.0, middle + half)};
-}
-
-std::pair<double, double> mean_and_error(std::span<const float> x) {
-	if (x.empty()) return {0, 0};
-	double mean = 0, squares = 0;
-	for (const float v : x) mean += double(v) / double(x.size());
-	for (const float v : x) squares += (double(v) - mean) * (double(v) - mean);
-	return {mean, x.size() < 2 ? 0 : std::sqrt(squares / double(x.size() - 1) / double(x.size()))};
-}
-
 namespace {
+
+size_t longest_answer(const Question& q) { // bytes, which are at least as many as its tokens
+	size_t n = q.answer.size();
+	for (const std::string& other : q.other_answers) n = std::max(n, other.size());
+	return n;
+}
 
 struct Asked {                    // one question as tokens
 	std::vector<uint32_t> all;    // record and query
@@ -145,10 +135,10 @@ Asked tokens_of(const Session& s, const Question& q, Ask ask) {
 	if (a.prompt == 0 || a.answer.empty())
 		fail(Code::Invalid, "the question has {} tokens and its answer {}; it needs at least two, the answer one",
 		     a.all.size(), a.answer.size());
-	if (a.all.size() + q.answer.size() > s.ctx())
+	if (a.all.size() + longest_answer(q) > s.ctx())
 		fail(Code::Context,
 		     "a question has {} tokens and its answer up to {}, the context is {}; ask for less or raise -c",
-		     a.all.size(), q.answer.size(), s.ctx());
+		     a.all.size(), longest_answer(q), s.ctx());
 	return a;
 }
 
@@ -168,21 +158,37 @@ std::span<const float> put_question(Session& s, const Asked& a, CostMeter& cost)
 	return logits;
 }
 
-// Greedy text is the answer, or begins with it.
+// Text without white space at its beginning, which tokenizers put there or leave out.
+std::string_view trimmed(std::string_view text) {
+	return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+}
+// Whether text begins with a right answer, and whether it can still become one.
+bool is_right(const Question& q, std::string_view text) {
+	const auto begins = [&](const std::string& answer) { return trimmed(text).starts_with(trimmed(answer)); };
+	return begins(q.answer) || std::ranges::any_of(q.other_answers, begins);
+}
+bool may_become_right(const Question& q, std::string_view text) {
+	const auto begun = [&](const std::string& answer) { return trimmed(answer).starts_with(trimmed(text)); };
+	return begun(q.answer) || std::ranges::any_of(q.other_answers, begun);
+}
+
+// Greedy text is an answer, or begins with one.
 bool answers_in_other_tokens(Session& s, const Question& q, const Asked& a, CostMeter& cost) {
 	const Tokenizer& tok = s.engine().tokenizer();
 	s.reset();
 	std::span<const float> logits = put_question(s, a, cost);
 	std::string text;
 	uint32_t prev = a.all.back();
-	for (size_t i = 0; i < q.answer.size(); ++i) { // a token has at least one character, or the answer is wrong
+	for (size_t i = 0; i < longest_answer(q); ++i) { // a token has at least one character, or the answer is wrong
 		const uint32_t best = best_of(logits);
+		if (tok.is_end(best)) break;
 		text += tok.decode_one(prev, best);
 		prev = best;
-		if (tok.is_end(best) || text.size() >= q.answer.size() || !q.answer.starts_with(text)) break;
+		if (is_right(q, text)) return true;
+		if (!may_become_right(q, text)) break;
 		logits = cost.decode(s, best);
 	}
-	return text.starts_with(q.answer);
+	return false;
 }
 
 struct Outcome {
@@ -207,7 +213,7 @@ Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_
 	longest = std::max(longest, s.n_tokens());
 	cost.end(s);
 	// Another token than the answer's that may still spell it: "24" where the answer is cut into digits.
-	const bool still = !text.empty() && (q.answer.starts_with(text) || text.starts_with(q.answer));
+	const bool still = !text.empty() && (may_become_right(q, text) || is_right(q, text));
 	if (!out.right && still) out.right = answers_in_other_tokens(s, q, a, cost);
 	return out;
 }
