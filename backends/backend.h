@@ -93,6 +93,18 @@ class Backend {
 		rmsnorm(h, x, w, eps);
 		matmul(projs, h, epilogue, decode);
 	}
+	// ---- mixtures of experts: see RouteArgs for slots. At most KV_MOST_EXPERTS experts, KV_MOST_USED of them for a
+	// row. ids, weights (T, used) of logits (T, n_experts) f32: the largest, of equal ones the first, in that order.
+	// Weights that are not finite come of logits that are not; ids are valid and different nevertheless.
+	virtual void route(View ids, View weights, View logits, const RouteArgs&) = 0;
+	// tiles (expert_tiles(), KV_TILE_WORDS) u32: the slots of ids (T, used) by expert, see shaders/shared/experts.h.
+	virtual void sort_slots(View tiles, View ids, uint32_t n_experts) = 0;
+	// For each slot: out (T, used, d) = x . w^T + bias with w (n_experts * d, n) and bias (n_experts * d) f32, rows
+	// e * d .. e * d + d - 1 of expert e = ids[slot]. x (T, n) f32, or (T * used, n): a row for each slot. Epilogues:
+	// None and the two of gates. decode: as matmul() has it; a slot's result depends on nothing else either.
+	virtual void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) = 0;
+	// x (T, dim) f32 += sum over j of weights[t][j] * y[t][j]; y (T, used, dim) f32, weights (T, used) f32.
+	virtual void expert_sum(View x, View y, View weights) = 0;
 	// Head norm (optional), rotation of q in place (T, n_heads, head_dim), of k (T, n_kv_heads, head_dim), then
 	// k and v to f16 at `dst`; k and v themselves are left as they are.
 	virtual void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) = 0;

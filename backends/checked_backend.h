@@ -35,6 +35,10 @@ class CheckedBackend final : public Backend {
 	void rmsnorm(View out, View x, View w, float eps) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	void norm_matmul(std::span<const Proj>, View h, View x, View w, float eps, Epilogue, bool decode) override;
+	void route(View ids, View weights, View logits, const RouteArgs&) override;
+	void sort_slots(View tiles, View ids, uint32_t n_experts) override;
+	void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) override;
+	void expert_sum(View x, View y, View weights) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
 	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
@@ -85,7 +89,8 @@ class CheckedBackend final : public Backend {
 		View view; // the caller's; elements compared
 		Tolerance tolerance;
 		bool cache = false; // K or V memory, f16 (or pairs of it): what nobody wrote may hold anything, equal on both
-		uint32_t bits = 0;  // of packed codes in u32 memory: a code may be one off where a value lies between two
+		uint32_t bits = 0;  // of packed codes in u32 memory: a code may be one off where a value lies between two;
+		                    // 32: whole words, which must be equal
 	};
 	struct Map; // the caller's views -> those of one of the two backends
 

@@ -94,6 +94,49 @@ void CheckedBackend::norm_matmul(std::span<const Proj> projs, View h, View x, Vi
 	});
 }
 
+// Logits choose the same experts everywhere. A bias is added to weights, whose last bits differ between devices and may
+// choose others: nothing is compared then, and both go on with the inner one's choice.
+void CheckedBackend::route(View ids, View weights, View logits, const RouteArgs& a) {
+	check_route(ids, weights, logits, a);
+	const std::vector<Output> all = {{"ids", ids, tolerance("copy"), false, 32},
+	                                 {"weights", weights, tolerance("route")}};
+	run("route", fmt::format("{} of {}", ids.shape[1], shape_text(logits)), {{"logits", logits}},
+	    a.bias ? std::vector<Output>() : all,
+	    [&](Backend& b, const Map& map) { b.route(map(ids), map(weights), map(logits), map(a)); });
+	for (const Output& o : all)
+		if (a.bias) carry_on(o, fetch(*inner_, inner(o.view)), /*wrong=*/false);
+}
+
+void CheckedBackend::sort_slots(View tiles, View ids, uint32_t n_experts) {
+	check_sort_slots(tiles, ids, n_experts);
+	run("sort_slots", shape_text(ids), {{"ids", ids}}, {{"tiles", tiles, tolerance("copy"), false, 32}},
+	    [&](Backend& b, const Map& map) { b.sort_slots(map(tiles), map(ids), n_experts); });
+}
+
+void CheckedBackend::expert_matmul(std::span<const Proj> projs, View x, const ExpertRows& e, Epilogue epilogue,
+                                   bool decode) {
+	check_expert_matmul(projs, x, e, epilogue, decode);
+	const bool gated = epilogue != Epilogue::None;
+	std::vector<Named> in = {{"x", x}, {"ids", e.ids}};
+	std::vector<Output> out;
+	std::string shape = fmt::format("x {} ids {} of {}", shape_text(x), shape_text(e.ids), e.n_experts);
+	for (const Proj& p : projs) {
+		shape += fmt::format(" w {} {}", dtype_info(p.w.type).name, shape_text(p.w));
+		if (p.bias) in.push_back({"bias", p.bias});
+		if (!gated || &p == &projs[0])
+			out.push_back({"out", p.out, tolerance(matmul_tolerance(info(), p.w.type, gated, decode))});
+	}
+	run(decode ? "expert_matvec" : "expert_matmul", shape, std::move(in), std::move(out),
+	    [&](Backend& b, const Map& map) { b.expert_matmul(map.groups(projs), map(x), map(e), epilogue, decode); });
+}
+
+void CheckedBackend::expert_sum(View x, View y, View weights) {
+	check_expert_sum(x, y, weights);
+	run("expert_sum", shape_text(y), {{"x_before", x}, {"y", y}, {"weights", weights}},
+	    {{"x", x, tolerance("expert_sum")}},
+	    [&](Backend& b, const Map& map) { b.expert_sum(map(x), map(y), map(weights)); });
+}
+
 void CheckedBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
 	check_rope_store(q, k, v, rope, norm, dst);
 	std::vector<Output> out = cache_outputs(dst, k.shape[1], k.shape[2]);

@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/memory.h"
 #include "engine/kv_host/policy.h"
+#include "shared/experts.h"
 #include "shared/work.h"
 #include <span>
 
@@ -14,9 +15,35 @@ struct Proj { // out (T, d) f32 = x (T, n) . w (d, n)^T + bias (d) f32; bias may
 };
 enum class Epilogue : uint8_t {
 	None,
-	Add,    // out += ...
-	SwiGLU, // two projections g, u of equal shape: out of the first = silu(g) * u; out of the second is unused
+	Add,           // out += ...
+	SwiGLU,        // two projections g, u of equal shape: out of the first = silu(g) * u; out of the second is unused
+	ClampedSwiGLU, // the same with the function of shaders/shared/experts.h; expert_matmul() only
 };
+
+// ---- mixtures of experts. Row t chooses `used` of n_experts experts; slot t * used + j is its choice number j.
+
+enum class Gating : uint8_t {
+	Softmax, // over all logits; normalised it is the softmax over the chosen ones
+	Sigmoid,
+};
+struct RouteArgs {
+	Gating gating;
+	bool normalise;                         // a row's weights are divided by their sum
+	float scale;                            // and multiplied by this
+	View bias;                              // (n_experts) f32, added to weights for the choice only; empty for none
+	uint32_t n_groups = 1, used_groups = 1; // experts are chosen in the best groups of neighbours only. What a group is
+	                                        // judged by: its best expert; with a bias the sum of its two best
+};
+struct ExpertRows { // which expert multiplies which row
+	uint32_t n_experts;
+	View ids;        // (T, used) u32, from route()
+	View tiles = {}; // (expert_tiles(), KV_TILE_WORDS) u32, from sort_slots(): for rows of a prompt, and only for those
+};
+// Tiles that hold any choice of experts by n_slots slots.
+constexpr uint32_t expert_tiles(uint32_t n_slots, uint32_t n_experts) {
+	const uint32_t chosen = n_slots < n_experts ? n_slots : n_experts;
+	return chosen + (n_slots - chosen) / KV_EXPERT_TILE;
+}
 
 // ---- keys and values on their way into the cache
 
@@ -132,6 +159,8 @@ struct BlockArgs { // one dispatch of kv_block()
 // ---- every view of an argument struct, once: f(name, View&). What walks arguments needs no list of its own.
 
 template <class F> void each_view(Proj& a, F f) { f("out", a.out), f("w", a.w), f("bias", a.bias); }
+template <class F> void each_view(RouteArgs& a, F f) { f("bias", a.bias); }
+template <class F> void each_view(ExpertRows& a, F f) { f("ids", a.ids), f("tiles", a.tiles); }
 template <class F> void each_view(RopeArgs& a, F f) { f("table", a.table); }
 template <class F> void each_view(HeadNorm& a, F f) { f("norm_q", a.q), f("norm_k", a.k); }
 template <class F> void each_view(KvDst& a, F f) { f("dst_k", a.k), f("dst_v", a.v), f("at", a.at); }

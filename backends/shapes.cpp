@@ -86,7 +86,7 @@ void check_rmsnorm(const View& out, const View& x, const View& w) {
 }
 
 void check_matmul(std::span<const Proj> projs, const View& x, Epilogue epilogue) {
-	KV_ASSERT(!projs.empty() && is_f32(x) && x.shape[0] >= 1);
+	KV_ASSERT(!projs.empty() && is_f32(x) && x.shape[0] >= 1 && epilogue != Epilogue::ClampedSwiGLU);
 	for (size_t i = 0; i < projs.size(); ++i) {
 		const auto& [out, w, bias] = projs[i];
 		KV_ASSERT(w.buf && w.type != DType::U32 && w.row_elements() == w.shape[1]);
@@ -96,6 +96,48 @@ void check_matmul(std::span<const Proj> projs, const View& x, Epilogue epilogue)
 		KV_ASSERT(is_f32(out) && out.shape[0] == x.shape[0] && out.row_elements() == w.shape[0]);
 	}
 	KV_ASSERT(epilogue != Epilogue::SwiGLU || (projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]));
+}
+
+void check_route(const View& ids, const View& weights, const View& logits, const RouteArgs& a) {
+	const uint32_t T = logits.shape[0], n = logits.shape[1], used = ids.shape[1];
+	KV_ASSERT(is_u32(ids) && is_f32(weights) && is_f32(logits) && T >= 1 && ids.shape[0] == T);
+	KV_ASSERT(same_shape(ids, weights) && logits.row_elements() == n && ids.row_elements() == used);
+	KV_ASSERT(used >= 1 && used <= n && used <= KV_MOST_USED && n <= KV_MOST_EXPERTS);
+	KV_ASSERT(!a.bias || (is_f32(a.bias) && a.bias.elements() == n));
+	KV_ASSERT(a.used_groups >= 1 && a.used_groups <= a.n_groups && a.n_groups <= KV_MOST_GROUPS);
+	KV_ASSERT(n % a.n_groups == 0 && uint64_t(n / a.n_groups) * a.used_groups >= used);
+}
+
+void check_sort_slots(const View& tiles, const View& ids, uint32_t n_experts) {
+	KV_ASSERT(is_u32(tiles) && is_u32(ids) && ids.elements() >= 1 && n_experts >= 1 && n_experts <= KV_MOST_EXPERTS);
+	KV_ASSERT(tiles.shape[0] == expert_tiles(uint32_t(ids.elements()), n_experts));
+	KV_ASSERT(tiles.row_elements() == KV_TILE_WORDS);
+}
+
+void check_expert_matmul(std::span<const Proj> projs, const View& x, const ExpertRows& e, Epilogue epilogue,
+                         bool decode) {
+	const bool gated = epilogue != Epilogue::None;
+	KV_ASSERT(epilogue != Epilogue::Add && is_f32(x) && is_u32(e.ids) && e.ids.row_elements() == e.ids.shape[1]);
+	const uint32_t T = e.ids.shape[0], used = e.ids.shape[1], n_experts = e.n_experts;
+	KV_ASSERT(T >= 1 && used >= 1 && (x.shape[0] == T || x.shape[0] == T * used));
+	KV_ASSERT(n_experts >= 1 && n_experts <= KV_MOST_EXPERTS && used <= KV_MOST_USED);
+	KV_ASSERT(bool(e.tiles) == !decode);
+	if (!decode) check_sort_slots(e.tiles, e.ids, n_experts);
+	KV_ASSERT(gated ? projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0] : !projs.empty());
+	for (const auto& [out, w, bias] : projs) {
+		KV_ASSERT(w.buf && w.type != DType::U32 && w.row_elements() == w.shape[1] && w.shape[0] % n_experts == 0);
+		KV_ASSERT(w.shape[1] == x.row_elements() && w.shape[1] % dtype_info(w.type).block == 0);
+		KV_ASSERT(!bias || (is_f32(bias) && bias.elements() == w.shape[0]));
+		if (gated && &w == &projs[1].w) continue; // its out is unused
+		KV_ASSERT(is_f32(out) && out.shape[0] == T && out.shape[1] == used);
+		KV_ASSERT(out.row_elements() == size_t(used) * (w.shape[0] / n_experts));
+	}
+}
+
+void check_expert_sum(const View& x, const View& y, const View& weights) {
+	KV_ASSERT(is_f32(x) && is_f32(y) && is_f32(weights) && x.shape[0] >= 1 && y.shape[0] == x.shape[0]);
+	KV_ASSERT(weights.shape[0] == x.shape[0] && weights.row_elements() == weights.shape[1]);
+	KV_ASSERT(y.shape[1] == weights.shape[1] && y.row_elements() == x.row_elements() * y.shape[1]);
 }
 
 void check_rope_store(const View& q, const View& k, const View& v, const RopeArgs& rope, const HeadNorm& norm,

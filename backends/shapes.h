@@ -7,6 +7,10 @@ namespace kvrun {
 void check_embed(const View& out, const View& table, const View& tokens);
 void check_rmsnorm(const View& out, const View& x, const View& w);
 void check_matmul(std::span<const Proj>, const View& x, Epilogue);
+void check_route(const View& ids, const View& weights, const View& logits, const RouteArgs&);
+void check_sort_slots(const View& tiles, const View& ids, uint32_t n_experts);
+void check_expert_matmul(std::span<const Proj>, const View& x, const ExpertRows&, Epilogue, bool decode);
+void check_expert_sum(const View& x, const View& y, const View& weights);
 void check_rope_store(const View& q, const View& k, const View& v, const RopeArgs&, const HeadNorm&, const KvDst&);
 void check_kv_store(const KvRows&, uint32_t n, const KvDst&); // and kv_load()
 void check_attend(const View& out, const View& lse, const View& q, const KvRead&);

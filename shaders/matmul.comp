@@ -38,12 +38,13 @@ shared vec4 w_tile[K * ROWS / 4];         // [k][row]
 shared vec4 x_tile[K * COLS / 4];         // [k][token]
 
 void main() {
+	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint id = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * ROWS, t0 = gl_WorkGroupID.y * COLS;
 	const uint x_quads = p.cols / 4u, steps = (p.cols + K - 1u) / K;
 	// What this invocation carries: unit `half_k` of row m, and every LOCAL / COLS-th quad of token n.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, q0 = id / COLS;
 	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
-	const uint x_row = KV_AT(2) / 4u + min(t0 + n, p.tokens - 1u) * x_quads;
+	const uint x_row = KV_AT(2) / 4u + tile_x(t0, n) * x_quads;
 	WeightUnit unit = weight_unit(row, half_k, p.cols);
 	vec2 scale = weight_unit_scale(row, half_k, p.cols);
 	vec4 xs[X_QUADS];

@@ -52,12 +52,13 @@ uint signed_codes(WeightUnit unit, uint i) {
 }
 
 void main() {
+	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint id = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * ROWS, t0 = gl_WorkGroupID.y * COLS;
 	const uint steps = p.cols / K;
 	// What this invocation carries: unit `half_k` of row m; X_WORDS words of token n, the first one `word`; units of a token.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, word = id / COLS * X_WORDS;
 	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
-	const uint token = min(t0 + n, p.tokens - 1u);
+	const uint token = tile_x(t0, n);
 	WeightUnit unit;
 	vec2 scale, of_x;
 	uvec4 xs;

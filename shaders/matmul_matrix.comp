@@ -58,12 +58,13 @@ shared float sums[SUBGROUPS * M * N];            // [subgroup][token][row]
 uvec2 halves(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
 
 void main() {
+	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint id = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * ROWS, t0 = gl_WorkGroupID.y * COLS;
 	const uint x_quads = p.cols / 4u, steps = (p.cols + STEP - 1u) / STEP;
 	// What this invocation carries: unit `half_k` of row m, and every LOCAL_X / COLS-th quad of token n.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, q0 = id / COLS;
 	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
-	const uint x_row = KV_AT(2) / 4u + min(t0 + n, p.tokens - 1u) * x_quads;
+	const uint x_row = KV_AT(2) / 4u + tile_x(t0, n) * x_quads;
 	WeightUnit unit = weight_unit(row, half_k, p.cols);
 	vec2 scale = weight_unit_scale(row, half_k, p.cols);
 	vec4 xs[X_QUADS];
@@ -113,13 +114,13 @@ void main() {
 		barrier();
 		for (uint e = gl_SubgroupInvocationID; e < M * N / each; e += SUBGROUP) {
 			const uint r = e % (M / each) * each, c = e / (M / each);
-			const uint t = t0 + col0 + i / ROW_TILES * N + c;
+			const uint col = col0 + i / ROW_TILES * N + c;
 			const uvec2 s = matmul_slot(first + row0 + i % ROW_TILES * M + r);
-			if (s.x > 2u || t >= p.tokens) continue;
+			if (s.x > 2u || !tile_has(t0, col)) continue;
 			const uvec2 to = matmul_out(s);
 			const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
 			const uint at = own + c * M + r;
-			matmul_store(to.x + t * to.y, sums[at] + add, sums[at | (each - 1u)] + up_add);
+			matmul_store(to.x + tile_out(t0, col) * to.y, sums[at] + add, sums[at | (each - 1u)] + up_add);
 		}
 		barrier();
 	}

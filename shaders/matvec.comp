@@ -66,6 +66,7 @@ float lanes_add(float v) {
 }
 
 void main() {
+	if (!matmul_begin()) return; // the same for the whole workgroup
 #ifdef NO_SUBGROUP
 	const uint lane = gl_LocalInvocationIndex % LANES, group = gl_LocalInvocationIndex / LANES;
 #else
@@ -97,7 +98,7 @@ void main() {
 			[[unroll]] for (uint t = 0; t < COLS; ++t) {
 				vec4 q = vec4(0.0);
 				if (!TAIL || quad < x_quads) {
-					q = x[x_at + t * x_quads + quad];
+					q = x[x_at + vec_x(t) * x_quads + quad];
 					if (NORM) {
 						squares[t] += dot(q, q);
 						q *= norm_w[KV_AT(4) / 4u + quad];

@@ -56,7 +56,7 @@ void round_chunk(uint first, uint blocks) {
 	[[dont_unroll]] for (uint b = own_block(gl_LocalInvocationIndex / BLOCK_LANES, ROUNDERS, first); b < CHUNK; b += ROUNDERS) {
 		const uint quad = min(first + b, blocks - 1u) * 8u + j;
 		[[unroll]] for (uint t = 0; t < COLS; t++) {
-			const uint at = KV_AT(2) / 4u + (COLS > 8u ? min(t, p.tokens - 1u) : t) * x_quads + quad;
+			const uint at = KV_AT(2) / 4u + vec_x(COLS > 8u ? min(t, p.tokens - 1u) : t) * x_quads + quad;
 			vec4 lower = x[at], upper = x[at + 4u];
 			if (NORM) {
 				if (first + b < blocks) squares[t] += dot(lower, lower) + dot(upper, upper);
@@ -111,6 +111,7 @@ void multiply(uvec4 lower[ROWS], uvec4 upper[ROWS], vec4 scale[ROWS], uint at) {
 }
 
 void main() {
+	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint lane = gl_SubgroupInvocationID, group = gl_SubgroupID;
 	const uint first = (gl_WorkGroupID.x * (LOCAL_X / SUBGROUP) + group) * ROWS;
 	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), blocks = p.cols / 32u;

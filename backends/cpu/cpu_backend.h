@@ -38,6 +38,10 @@ class CpuBackend : public Backend {
 	void embed(View out, View table, View tokens) override;
 	void rmsnorm(View out, View x, View w, float eps) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
+	void route(View ids, View weights, View logits, const RouteArgs&) override;
+	void sort_slots(View tiles, View ids, uint32_t n_experts) override;
+	void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) override;
+	void expert_sum(View x, View y, View weights) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
 	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
@@ -103,6 +107,7 @@ class CpuBackend : public Backend {
 	}
 	const std::byte* weight_rows(const View& w) const; // row r is at r * weight_row_bytes()
 	void project(const Proj&, View x, float* out, bool add);
+	void project_experts(const Proj&, View x, const ExpertRows&, float* out);
 	template <class F> void each_slot(const KvRows& kv, uint32_t n, const KvDst& pages, F f);
 	void pack_keys(const KvRows& src, const PackArgs&, const PackWork&, const uint32_t* sources);
 	void pack_values(const KvRows& src, const PackArgs&, const PackWork&, const uint32_t* sources);

@@ -41,8 +41,9 @@ struct RmsNormArgs {
 };
 enum MatmulMode : uint32_t { // what becomes of a sum
 	kStore,
-	kAdd,    // out += sum
-	kSwiGlu, // out = silu(sum of w[0]) * sum of w[1]
+	kAdd,           // out += sum
+	kSwiGlu,        // out = silu(sum of w[0]) * sum of w[1]
+	kClampedSwiGlu, // the same with the function of shaders/shared/experts.h
 };
 struct MatmulArgs {
 	float* out;           // (tokens, rows)
@@ -51,6 +52,32 @@ struct MatmulArgs {
 	const float* bias[2]; // (rows), or null
 	uint32_t rows, tokens;
 	MatmulMode mode;
+};
+struct ExpertMatmulArgs {
+	// Of one expert; those of expert e lie e * rows weight rows and e * rows elements of bias behind. out (slots,
+	// rows), x (slots / share, cols).
+	MatmulArgs m;
+	const uint32_t* list; // ids of slots (expert_matvec), or tiles of shaders/shared/experts.h
+	uint32_t share;       // slots that share a row of x
+};
+struct RouteArgs {
+	uint32_t* ids;       // (rows, used)
+	float* weights;      // (rows, used)
+	const float* logits; // (rows, n_experts)
+	const float* bias;   // (n_experts), or null
+	uint32_t n_experts, used, n_groups, used_groups;
+	uint32_t sigmoid, normalise; // 0 or 1
+	float scale;
+};
+struct SortSlotsArgs {
+	uint32_t* tiles; // (n_tiles, KV_TILE_WORDS)
+	const uint32_t* ids;
+	uint32_t n_experts, n_slots, n_tiles;
+};
+struct ExpertSumArgs {
+	float* x;                 // (rows, dim), added to
+	const float *y, *weights; // (rows, used, dim), (rows, used)
+	uint32_t dim, used;
 };
 
 struct KvPlace {        // KvDst of backends/ops.h
@@ -204,6 +231,10 @@ struct Kernels {
 	Kernel<EmbedArgs> embed;
 	Kernel<RmsNormArgs> rmsnorm;
 	Kernel<MatmulArgs> matvec, matmul;
+	Kernel<ExpertMatmulArgs> expert_matvec, expert_matmul;
+	Kernel<RouteArgs> route;
+	Kernel<SortSlotsArgs> sort_slots;
+	Kernel<ExpertSumArgs> expert_sum;
 	Kernel<RopeStoreArgs> rope_store;
 	Kernel<KvStoreArgs> kv_store, kv_load;
 	Kernel<AttendArgs> attend;

@@ -33,6 +33,10 @@ class CudaBackend : public Backend {
 	void embed(View out, View table, View tokens) override;
 	void rmsnorm(View out, View x, View w, float eps) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
+	void route(View ids, View weights, View logits, const kvrun::RouteArgs&) override;
+	void sort_slots(View tiles, View ids, uint32_t n_experts) override;
+	void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) override;
+	void expert_sum(View x, View y, View weights) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
 	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;

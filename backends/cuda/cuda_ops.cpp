@@ -65,6 +65,66 @@ void CudaBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue,
 	}
 }
 
+// ---- mixtures of experts
+
+void CudaBackend::route(View ids, View weights, View logits, const kvrun::RouteArgs& a) {
+	check_route(ids, weights, logits, a);
+	const uint32_t n_experts = logits.shape[1];
+	launch(kernels_.route, {ids.shape[0], 1, 1}, kThreads,
+	       RouteArgs{data<uint32_t>(ids), data<float>(weights), data<float>(logits), data<float>(a.bias), n_experts,
+	                 ids.shape[1], a.n_groups, a.used_groups, a.gating == Gating::Sigmoid, a.normalise, a.scale},
+	       {"route", 4. * double(logits.elements() + 2 * ids.elements())});
+}
+
+void CudaBackend::sort_slots(View tiles, View ids, uint32_t n_experts) {
+	check_sort_slots(tiles, ids, n_experts);
+	launch(
+	    kernels_.sort_slots, {1, 1, 1}, kThreads,
+	    SortSlotsArgs{data<uint32_t>(tiles), data<uint32_t>(ids), n_experts, uint32_t(ids.elements()), tiles.shape[0]},
+	    {"sort_slots", 4. * double(2 * ids.elements() + tiles.elements())});
+}
+
+void CudaBackend::expert_matmul(std::span<const Proj> projs, View x, const ExpertRows& e, Epilogue epilogue,
+                                bool decode) {
+	check_expert_matmul(projs, x, e, epilogue, decode);
+	const bool gated = epilogue != Epilogue::None;
+	const uint32_t slots = uint32_t(e.ids.elements());
+	if (decode && slots > kMostBlocks)
+		fail(Code::Unsupported, "{} choices of experts in one step, CUDA goes up to {}", slots, kMostBlocks);
+	for (size_t i = 0; i < (gated ? 1 : projs.size()); ++i) {
+		const Proj &p = projs[i], second = gated ? projs[1] : Proj();
+		const uint32_t d = p.w.shape[0] / e.n_experts;
+		const ExpertMatmulArgs args{{data<float>(p.out),
+		                             data<float>(x),
+		                             {weight(p.w), weight(second.w)},
+		                             {data<float>(p.bias), data<float>(second.bias)},
+		                             d,
+		                             slots,
+		                             epilogue == Epilogue::SwiGLU          ? kSwiGlu
+		                             : epilogue == Epilogue::ClampedSwiGLU ? kClampedSwiGlu
+		                                                                   : kStore},
+		                            data<uint32_t>(decode ? e.ids : e.tiles),
+		                            slots / x.shape[0]};
+		const double rows = double(std::min(slots, e.n_experts)) * d * (gated ? 2 : 1);
+		const OpInfo info{decode ? "expert_matvec" : "expert_matmul",
+		                  4. * (double(x.elements()) + double(slots) * d) +
+		                      rows * double(weight_row_bytes(p.w.type, p.w.shape[1])),
+		                  i == 0};
+		if (decode)
+			launch(kernels_.expert_matvec, {groups(d, kVecWarps), slots, 1}, kVecWarps * kWarp, args, info);
+		else
+			launch(kernels_.expert_matmul, {groups(d, kTile), e.tiles.shape[0], 1}, kMatmulThreads, args, info);
+	}
+}
+
+void CudaBackend::expert_sum(View x, View y, View weights) {
+	check_expert_sum(x, y, weights);
+	const uint32_t dim = uint32_t(x.row_elements());
+	launch(kernels_.expert_sum, {x.shape[0], groups(dim, kThreads), 1}, kThreads,
+	       ExpertSumArgs{data<float>(x), data<float>(y), data<float>(weights), dim, weights.shape[1]},
+	       {"expert_sum", 4. * double(2 * x.elements() + y.elements())});
+}
+
 // ---- keys and values on their way into the cache
 
 void CudaBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {

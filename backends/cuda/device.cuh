@@ -66,5 +66,13 @@ __device__ inline double block_sum(double x, Shared<double, 8>& partial) {
 	return sum;
 }
 
+// Integers that order as floats do, equal ones for both zeros; ~0 for NaN and +inf.
+__device__ inline uint32_t float_order(float x) {
+	uint32_t bits = uint32_t(__float_as_int(x));
+	if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) return 0xffffffffu;
+	if (bits == 0x80000000u) bits = 0;
+	return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+
 } // namespace KV_CUDA_BUILD
 } // namespace kvrun::cuda

@@ -66,13 +66,6 @@ __global__ void top_k_kernel(TopArgs a) {
 	for (uint32_t i = taken + lane; i < k; i += kWarp) picks[i] = 0xffffffffu;
 }
 
-// Integers that order as floats do, equal ones for both zeros; ~0 for NaN and +inf.
-__device__ inline uint32_t float_order(float x) {
-	uint32_t bits = uint32_t(__float_as_int(x));
-	if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) return 0xffffffffu;
-	if (bits == 0x80000000u) bits = 0;
-	return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
-}
 constexpr uint32_t kLeastFloat = 0x007fffffu; // of -inf
 
 // Grid: a warp per block of a row; rows in y.

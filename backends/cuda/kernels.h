@@ -10,6 +10,7 @@ namespace kvrun::cuda::KV_CUDA_BUILD {
 
 void add_basic(Kernels&);
 void add_matmul(Kernels&);
+void add_experts(Kernels&);
 void add_kv(Kernels&);
 void add_attend(Kernels&);
 void add_pack(Kernels&);
@@ -18,7 +19,7 @@ void add_fetch(Kernels&);
 
 inline Kernels all_kernels() {
 	Kernels k;
-	add_basic(k), add_matmul(k), add_kv(k), add_attend(k), add_pack(k), add_score(k), add_fetch(k);
+	add_basic(k), add_matmul(k), add_experts(k), add_kv(k), add_attend(k), add_pack(k), add_score(k), add_fetch(k);
 	return k;
 }
 

@@ -2,17 +2,36 @@
 // weights come with it.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/weights.cuh"
+#include "shared/experts.h"
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
+
+__device__ inline bool gated(const MatmulArgs& a) { return a.mode == kSwiGlu || a.mode == kClampedSwiGlu; }
 
 // What becomes of the sums of one element; `second` is that of w[1].
 __device__ inline void put(const MatmulArgs& a, uint32_t t, uint32_t r, float first, float second) {
 	float& out = a.out[uint64_t(t) * a.rows + r];
 	first += a.bias[0] ? a.bias[0][r] : 0.f;
-	if (a.mode == kSwiGlu)
-		out = first / (1 + expf(-first)) * (second + (a.bias[1] ? a.bias[1][r] : 0.f)); // silu(g) * u
-	else
+	if (gated(a)) second += a.bias[1] ? a.bias[1][r] : 0.f;
+	if (a.mode == kSwiGlu) {
+		out = first / (1 + expf(-first)) * second; // silu(g) * u
+	} else if (a.mode == kClampedSwiGlu) {
+		first = fminf(first, KV_GLU_LIMIT);
+		second = fminf(fmaxf(second, -KV_GLU_LIMIT), KV_GLU_LIMIT);
+		out = first / (1 + expf(-KV_GLU_ALPHA * first)) * (second + 1);
+	} else
 		out = a.mode == kAdd ? out + first : first;
+}
+
+// The arguments with the weights and biases of one expert.
+__device__ inline MatmulArgs of_expert(MatmulArgs a, uint32_t expert) {
+	for (uint32_t i = 0; i < 2; ++i) {
+		const uint64_t row = uint64_t(expert) * a.rows;
+		if (a.w[i].rows)
+			a.w[i].rows = static_cast<const uint4*>(a.w[i].rows) + row * weight_row_pieces(a.w[i].traits, a.w[i].cols);
+		if (a.bias[i]) a.bias[i] += row;
+	}
+	return a;
 }
 
 // ---- matvec: a warp per weight row, a lane per 16 columns, up to 8 rows of x
@@ -48,11 +67,23 @@ __global__ void matvec_kernel(MatmulArgs a) {
 	const float* x = a.x + uint64_t(first) * a.w[0].cols;
 	float sum[kVecTokens], second[kVecTokens] = {};
 	row_sums(a.w[0], r, x, n, sum);
-	if (a.mode == kSwiGlu) row_sums(a.w[1], r, x, n, second);
+	if (gated(a)) row_sums(a.w[1], r, x, n, second);
 	if (threadIdx.x % kWarp) return;
 #pragma unroll
 	for (uint32_t t = 0; t < kVecTokens; ++t)
 		if (t < n) put(a, first + t, r, sum[t], second[t]);
+}
+
+// Grid: weight rows of an expert in x, 4 per block; slots in y.
+__global__ void expert_matvec_kernel(ExpertMatmulArgs e) {
+	const uint32_t r = blockIdx.x * kVecWarps + threadIdx.x / kWarp, slot = blockIdx.y;
+	if (r >= e.m.rows) return; // whole warps
+	const MatmulArgs a = of_expert(e.m, e.list[slot]);
+	const float* x = a.x + uint64_t(slot / e.share) * a.w[0].cols;
+	float sum[kVecTokens], second[kVecTokens] = {};
+	row_sums(a.w[0], r, x, 1, sum);
+	if (gated(a)) row_sums(a.w[1], r, x, 1, second);
+	if (threadIdx.x % kWarp == 0) put(a, slot, r, sum[0], second[0]);
 }
 
 // ---- matmul: tiles of 64 rows of x by 64 weight rows, 64 columns at a time through shared memory
@@ -65,22 +96,24 @@ struct TileShared {
 	Shared<float, kTile * kPitch> w, x; // [column][row]
 };
 
-// sum[i][j] of tokens first_t + ty + 16 i and weight rows first_r + tx + 16 j.
-__device__ inline void tile_sums(const MatmulArgs& a, const Weight& w, uint32_t first_t, uint32_t first_r,
-                                 TileShared& s, float (&sum)[kSide][kSide]) {
+// sum[i][j] of columns ty + 16 i of the tile of x and weight rows first_r + tx + 16 j. in(i): row i of the tile; null
+// for none.
+template <class F>
+__device__ inline void tile_sums(const MatmulArgs& a, const Weight& w, uint32_t first_r, TileShared& s,
+                                 float (&sum)[kSide][kSide], F in) {
 	const uint32_t tx = threadIdx.x % kAcross, ty = threadIdx.x / kAcross;
 	for (uint32_t i = 0; i < kSide; ++i)
 		for (uint32_t j = 0; j < kSide; ++j) sum[i][j] = 0;
 	// a thread brings one unit of a weight row and of a row of x
 	const uint32_t row = threadIdx.x / (kTile / kUnit), at = threadIdx.x % (kTile / kUnit) * kUnit;
+	const float* x = in(row);
 	for (uint32_t c0 = 0; c0 < w.cols; c0 += kTile) {
 		float e[kUnit] = {};
 		if (first_r + row < a.rows && c0 + at < w.cols) weight_unit(weight_row(w, first_r + row), (c0 + at) / kUnit, e);
 		for (uint32_t i = 0; i < kUnit; ++i) {
 			const uint32_t c = c0 + at + i;
 			s.w[(at + i) * kPitch + row] = c < w.cols ? e[i] : 0.f;
-			s.x[(at + i) * kPitch + row] =
-			    first_t + row < a.tokens && c < w.cols ? a.x[uint64_t(first_t + row) * w.cols + c] : 0.f;
+			s.x[(at + i) * kPitch + row] = x && c < w.cols ? x[c] : 0.f;
 		}
 		__syncthreads();
 		for (uint32_t c = 0; c < kTile; ++c) {
@@ -99,26 +132,50 @@ __device__ inline void tile_sums(const MatmulArgs& a, const Weight& w, uint32_t 
 	}
 }
 
-// Grid: weight rows in x, rows of x in y, 64 of each per block.
-__global__ void __launch_bounds__(kMatmulThreads) matmul_kernel(MatmulArgs a) {
+// Sums of 64 weight rows and a tile of x, and where they go. out(i): row of out that row i of the tile becomes; a
+// negative number for none.
+template <class In, class Out> __device__ inline void multiply_tile(const MatmulArgs& a, In in, Out out) {
 	__shared__ TileShared s;
-	const uint32_t first_t = blockIdx.y * kTile, first_r = blockIdx.x * kTile;
+	const uint32_t first_r = blockIdx.x * kTile;
 	float sum[kSide][kSide], second[kSide][kSide] = {};
-	tile_sums(a, a.w[0], first_t, first_r, s, sum);
-	if (a.mode == kSwiGlu) tile_sums(a, a.w[1], first_t, first_r, s, second);
+	tile_sums(a, a.w[0], first_r, s, sum, in);
+	if (gated(a)) tile_sums(a, a.w[1], first_r, s, second, in);
 #pragma unroll
-	for (uint32_t i = 0; i < kSide; ++i)
+	for (uint32_t i = 0; i < kSide; ++i) {
+		const int64_t t = out(threadIdx.x / kAcross + i * kAcross);
 #pragma unroll
 		for (uint32_t j = 0; j < kSide; ++j) {
-			const uint32_t t = first_t + threadIdx.x / kAcross + i * kAcross;
 			const uint32_t r = first_r + threadIdx.x % kAcross + j * kAcross;
-			if (t < a.tokens && r < a.rows) put(a, t, r, sum[i][j], second[i][j]);
+			if (t >= 0 && r < a.rows) put(a, uint32_t(t), r, sum[i][j], second[i][j]);
 		}
+	}
+}
+
+// Grid: weight rows in x, rows of x in y, 64 of each per block.
+__global__ void __launch_bounds__(kMatmulThreads) matmul_kernel(MatmulArgs a) {
+	const uint32_t first = blockIdx.y * kTile;
+	multiply_tile(
+	    a, [&](uint32_t i) { return first + i < a.tokens ? a.x + uint64_t(first + i) * a.w[0].cols : nullptr; },
+	    [&](uint32_t i) { return first + i < a.tokens ? int64_t(first + i) : int64_t(-1); });
+}
+
+// Grid: weight rows of an expert in x, tiles of slots in y.
+static_assert(KV_EXPERT_TILE == kTile);
+__global__ void __launch_bounds__(kMatmulThreads) expert_matmul_kernel(ExpertMatmulArgs e) {
+	const uint32_t *tile = e.list + uint64_t(blockIdx.y) * KV_TILE_WORDS, *slots = tile + 1;
+	if (*slots == KV_NO_SLOT) return; // the whole block
+	const MatmulArgs a = of_expert(e.m, *tile);
+	multiply_tile(
+	    a,
+	    [&](uint32_t i) { return slots[i] == KV_NO_SLOT ? nullptr : a.x + uint64_t(slots[i] / e.share) * a.w[0].cols; },
+	    [&](uint32_t i) { return slots[i] == KV_NO_SLOT ? int64_t(-1) : int64_t(slots[i]); });
 }
 
 void add_matmul(Kernels& k) {
 	k.matvec = {{KV_KERNEL(matvec, MatmulArgs)}};
 	k.matmul = {{KV_KERNEL(matmul, MatmulArgs)}};
+	k.expert_matvec = {{KV_KERNEL(expert_matvec, ExpertMatmulArgs)}};
+	k.expert_matmul = {{KV_KERNEL(expert_matmul, ExpertMatmulArgs)}};
 }
 
 } // namespace kvrun::cuda::KV_CUDA_BUILD

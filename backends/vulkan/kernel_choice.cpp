@@ -114,13 +114,18 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 	        {ceil_div(rows, kInt8Local / int8_lanes(c) * each), 1, 1}};
 }
 
-// Wide tiles do more work per byte from memory, narrow ones make more workgroups.
-MatmulChoice matmul(Kernel kernel, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	const uint32_t wide = 64, narrow = 16, fill = 128; // workgroups that keep a device busy
-	const bool big = tokens > narrow && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, wide) >= fill;
-	const uint32_t cols = big ? wide : narrow;
+constexpr uint32_t kWideCols = 64, kNarrowCols = 16; // tokens of a workgroup of matmul.comp, matmul_int8.comp
+
+MatmulChoice matmul(Kernel kernel, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, uint32_t cols) {
 	return {{kernel, {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
 	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
+}
+
+// Wide tiles do more work per byte from memory, narrow ones make more workgroups.
+MatmulChoice matmul(Kernel kernel, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	const uint32_t fill = 128; // workgroups that keep a device busy
+	const bool big = tokens > kNarrowCols && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, kWideCols) >= fill;
+	return matmul(kernel, type, rows, tokens, flags, big ? kWideCols : kNarrowCols);
 }
 
 void add_matrices(std::vector<SpecValue>& spec, const Caps& c) {
@@ -157,15 +162,7 @@ bool tile_fits(const Caps& c, MatrixTile tile) {
 	       subgroup_rows(c, tile) > 0;
 }
 
-// Big tiles where that leaves enough workgroups.
-std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	if (!uses_matrices(c)) return std::nullopt;
-	const uint32_t fill = 128; // workgroups that keep a device busy
-	const bool enough = uint64_t(ceil_div(rows, kBigTile.rows())) * ceil_div(tokens, kBigTile.cols) >= fill;
-	const MatrixTile tile = tokens <= 16                       ? kNarrowTile
-	                        : c.vendor == kIntel               ? kIntelTile
-	                        : enough && tile_fits(c, kBigTile) ? kBigTile
-	                                                           : kTile;
+MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, MatrixTile tile) {
 	MatmulChoice x{{Kernel::matmul_matrix,
 	                {{SPEC_LOCAL_X, tile.local},
 	                 {SPEC_COLS, tile.cols},
@@ -175,6 +172,18 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 	               {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
 	add_matrices(x.spec, c);
 	return x;
+}
+
+// Big tiles where that leaves enough workgroups.
+std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	if (!uses_matrices(c)) return std::nullopt;
+	const uint32_t fill = 128; // workgroups that keep a device busy
+	const bool enough = uint64_t(ceil_div(rows, kBigTile.rows())) * ceil_div(tokens, kBigTile.cols) >= fill;
+	return matrix_matmul(c, type, rows, tokens, flags,
+	                     tokens <= 16                       ? kNarrowTile
+	                     : c.vendor == kIntel               ? kIntelTile
+	                     : enough && tile_fits(c, kBigTile) ? kBigTile
+	                                                        : kTile);
 }
 
 } // namespace
@@ -219,6 +228,64 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 }
 
 Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
+
+// ---- mixtures of experts
+
+namespace {
+
+// The build of a kernel that reads a list of experts.
+Kernel with_experts(Kernel k) {
+	switch (k) {
+	case Kernel::matmul: return Kernel::expert_matmul;
+	case Kernel::matmul_int8: return Kernel::expert_matmul_int8;
+	case Kernel::matmul_matrix: return Kernel::expert_matmul_matrix;
+	case Kernel::matvec: return Kernel::expert_matvec;
+	case Kernel::matvec_int8: return Kernel::expert_matvec_int8;
+	case Kernel::texel_matmul: return Kernel::texel_expert_matmul;
+	default: break;
+	}
+	fail(Code::Internal, "no build with experts of kernel {}", uint32_t(k));
+}
+
+} // namespace
+
+// A lane for each expert, as far as a workgroup goes.
+Choice choose_route(const Caps& c, uint32_t n_experts, uint32_t flags) {
+	const uint32_t local = c.is_cpu ? 32 : std::clamp(std::bit_ceil(n_experts), 32u, kLocal);
+	return {Kernel::route, {{SPEC_LOCAL_X, local}, {SPEC_FLAGS, flags}}};
+}
+Choice choose_sort_slots(const Caps&, uint32_t n_experts) {
+	return {Kernel::sort_slots, {{SPEC_LOCAL_X, std::clamp(std::bit_ceil(n_experts), 32u, kLocal)}}};
+}
+Choice choose_expert_sum(const Caps& c) { return {Kernel::expert_sum, {{SPEC_LOCAL_X, c.is_cpu ? 32u : 64u}}}; }
+
+// Kernels, tiles apart, are those of matmul, and so are an output's bits.
+MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t slots,
+                                  uint32_t n_experts, uint32_t epilogue, bool decode) {
+	const uint32_t flags = epilogue | (cols % 32 ? MATMUL_TAIL : 0), tiles = expert_tiles(slots, n_experts);
+	const uint32_t each = std::min(ceil_div(slots, n_experts), KV_EXPERT_TILE); // slots of an expert, about
+	MatmulChoice m;
+	if (reads_texels(c))
+		m = texel_matmul(c, type, rows, decode ? 1 : each, flags | (decode ? MATMUL_BY_SLOT : 0));
+	else if (decode && projects_in_int8(c, type))
+		m = matvec_int8(c, type, rows, 1, epilogue);
+	else if (decode)
+		m = matvec(c, type, rows, 1, flags);
+	else if (uses_matrices(c))
+		m = matrix_matmul(c, type, rows, each, flags,
+		                  each <= 16           ? kNarrowTile
+		                  : c.vendor == kIntel ? kIntelTile
+		                                       : kTile);
+	else
+		m = matmul(multiplies_in_int8(c, type) ? Kernel::matmul_int8 : Kernel::matmul, type, rows, each, flags,
+		           each > kNarrowCols ? kWideCols : kNarrowCols);
+	m.kernel = with_experts(m.kernel);
+	m.groups.y = slots;
+	if (!decode)
+		for (const SpecValue& s : m.spec)
+			if (s.id == SPEC_COLS) m.groups.y = tiles * (KV_EXPERT_TILE / s.value);
+	return m;
+}
 
 // ---- attention
 

@@ -12,6 +12,10 @@ namespace kvrun::vk {
 // barriers, reads through texel buffers. read_limits() sets texel_range where those are the faster ones.
 inline bool reads_texels(const Caps& c) { return c.texel_range > 0; }
 
+inline uint64_t weight_range(const Caps& c) {
+	return reads_texels(c) ? c.texel_range : c.range;
+} // bytes one binding holds
+
 struct Choice {
 	Kernel kernel;
 	std::vector<SpecValue> spec;
@@ -48,6 +52,16 @@ uint32_t matvec_tokens(const Caps&, DType);
 // rows: of all projections together; epilogue: MATMUL_*; norm: of x, only where fuses_norm().
 MatmulChoice choose_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm = false);
+
+// ---- mixtures of experts
+
+Choice choose_route(const Caps&, uint32_t n_experts, uint32_t flags); // ROUTE_*
+Choice choose_sort_slots(const Caps&, uint32_t n_experts);
+Choice choose_expert_sum(const Caps&);
+// rows: of one expert, of all projections together; epilogue: MATMUL_*, MATMUL_CLAMPED too. Groups: y is slots
+// (decode), or parts of tiles.
+MatmulChoice choose_expert_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t slots, uint32_t n_experts,
+                                  uint32_t epilogue, bool decode);
 
 // ---- attention
 

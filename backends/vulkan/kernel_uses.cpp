@@ -1,6 +1,7 @@
 // Every way in which ops use kernels on a device.
 #include "backends/vulkan/kernel_uses.h"
 #include "engine/kv_host/plan.h"
+#include "shared/experts.h"
 #include "shared/push.h"
 #include <algorithm>
 
@@ -67,6 +68,31 @@ void matmul_uses(const Caps& c, Uses& out) {
 	}
 	use(DType::F32, 172, 172, 1, MATMUL_STORE, true, "1 token, odd columns");
 	use(DType::F32, 172, 172, 64, MATMUL_STORE, false, "prompt, odd columns");
+}
+
+void expert_uses(const Caps& c, Uses& out) {
+	for (const uint32_t n : {8u, 64u, 128u, 512u}) {
+		for (const uint32_t flags : {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS})
+			add(out, choose_route(c, n, flags), fmt::format("{} experts", n));
+		add(out, choose_sort_slots(c, n), fmt::format("{} experts", n));
+	}
+	add(out, choose_expert_sum(c), "");
+	Caps f32 = c; // KVRUN_PRECISION=f32, for all but matrices
+	f32.int_dot = false;
+	const auto use = [&](DType t, uint32_t rows, uint32_t cols, uint32_t slots, uint32_t epilogue, bool decode,
+	                     const char* what) {
+		for (const Caps& caps : {c, f32})
+			add(out, choose_expert_matmul(caps, t, rows, cols, slots, 128, epilogue, decode),
+			    fmt::format("{}, {}", dtype_info(t).name, what));
+	};
+	for (const DType t : kTensorTypes) {
+		use(t, 1536, 2048, 8, MATMUL_SWIGLU, true, "swiglu");
+		use(t, 2048, 768, 8, MATMUL_STORE, true, "");
+		for (const uint32_t slots : {1024u, 8192u}) {
+			use(t, 1536, 2048, slots, MATMUL_SWIGLU, false, "prompt, swiglu");
+			use(t, 2048, 768, slots, MATMUL_STORE, false, "prompt");
+		}
+	}
 }
 
 struct FormatUse {
@@ -203,6 +229,7 @@ std::vector<KernelUse> kernel_uses(const Caps& c) {
 	Uses out;
 	basic_uses(c, out);
 	matmul_uses(c, out);
+	expert_uses(c, out);
 	attend_uses(c, out);
 	pack_uses(c, out);
 	score_uses(c, out);

@@ -46,8 +46,6 @@ struct Spans {
 
 size_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, uint32_t(w.row_elements())); }
 
-uint64_t weight_range(const Caps& c) { return reads_texels(c) ? c.texel_range : c.range; }
-
 // Whether all of them can be bound at once; with SwiGLU only the first has an out.
 bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
 	for (size_t i = 0; i < projs.size(); ++i) {

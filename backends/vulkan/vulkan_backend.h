@@ -1,6 +1,7 @@
 // The Vulkan backend: each op chooses a kernel, fills its push struct, lists views and dispatches.
 //
 // ops_basic.cpp    embed, rmsnorm, copy;   ops_matmul.cpp  matmul, write_weight
+// ops_experts.cpp  route, sort_slots, expert_matmul, expert_sum
 // ops_kv.cpp       rope_store, kv_store, kv_load, kv_pack, kv_block
 // ops_attend.cpp   attend, attend_prompt
 // ops_fetch.cpp    weigh, top_k, candidates, scatter, part_share, transfer
@@ -50,6 +51,10 @@ class VulkanBackend final : public Backend {
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	bool norms_in_matmul(std::span<const Proj>, const View& x, const View& w, bool decode) const override;
 	void norm_matmul(std::span<const Proj>, View h, View x, View w, float eps, Epilogue, bool decode) override;
+	void route(View ids, View weights, View logits, const RouteArgs&) override;
+	void sort_slots(View tiles, View ids, uint32_t n_experts) override;
+	void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) override;
+	void expert_sum(View x, View y, View weights) override;
 	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
 	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
 	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
@@ -101,6 +106,8 @@ class VulkanBackend final : public Backend {
 	void round_rows(MatmulX&);
 	void multiply(std::span<const Proj>, MatmulX, Epilogue, bool decode);
 	void project(const Proj&, const MatmulX&, uint32_t epilogue, bool decode);
+	bool binds_together(std::span<const Proj>) const;
+	void multiply_experts(std::span<const Proj>, const MatmulX&, const ExpertRows&, uint32_t epilogue, bool decode);
 
 	Device dev_;
 	Memory mem_;

@@ -13,9 +13,10 @@ void matmul_store_tile(uint first, uint t0, uint a, uint b) {
 		const uvec2 to = matmul_out(s);
 		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
 		[[unroll]] for (uint i = 0; i < TILE_T; ++i) {
-			const uint t = t0 + b * TILE_T + i;
+			const uint c = b * TILE_T + i;
 			const vec4 sums = acc[2 * i + r / 4];
-			if (t < p.tokens) matmul_store(to.x + t * to.y, sums[r % 4] + add, sums[(r | 1u) % 4] + up_add);
+			if (tile_has(t0, c))
+				matmul_store(to.x + tile_out(t0, c) * to.y, sums[r % 4] + add, sums[(r | 1u) % 4] + up_add);
 		}
 	}
 }

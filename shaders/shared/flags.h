@@ -4,8 +4,15 @@
 
 // matmul and matvec kernels; the two lowest bits are an epilogue of push.h, MATMUL_*
 #define MATMUL_EPILOGUE 3u
-#define MATMUL_TAIL 4u // cols is no multiple of 32
-#define MATMUL_NORM 8u // matvec: x is normalised
+#define MATMUL_TAIL 4u     // cols is no multiple of 32
+#define MATMUL_NORM 8u     // matvec: x is normalised
+#define MATMUL_CLAMPED 16u // SwiGLU is the clamped one of experts.h
+#define MATMUL_BY_SLOT 32u // texel_expert_matmul: one token, whose expert ids say
+
+// route
+#define ROUTE_SIGMOID 1u    // weights are sigmoids of logits, else their softmax
+#define ROUTE_NORMALISED 2u // a row's weights are divided by their sum
+#define ROUTE_BIAS 4u
 
 // rope_store
 #define ROPE_NEOX 1u   // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)

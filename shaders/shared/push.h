@@ -36,11 +36,38 @@ struct MatmulPush { // matmul and matvec kernels: up to three projections i of t
 	uint bias_at[3]; // word of the bound range
 	uint bias;       // bit i: there is one
 	float eps;       // of the norm of x; matvec kernels
+	// Kernels of experts: w has n_experts * rows[i] rows, those of expert first_expert first.
+	uint share;        // slots that share a row of x
+	uint first_expert; // of the bound range
+	uint n_experts;    // of the bound range
 };
 #define MATMUL_STORE 0u  // what a kernel does with a sum
 #define MATMUL_ADD 1u    // out += sum
 #define MATMUL_SWIGLU 2u // out = silu(sum of projection 0) * sum of projection 1
 #define MATMUL_GATE 3u   // out = silu(out) * sum
+struct RoutePush {
+	KV_PUSH_HEAD
+	uint n_experts;
+	uint used;
+	uint rows;
+	uint row_stride; // row = group x + group y * row_stride
+	uint n_groups;
+	uint used_groups;
+	float scale;
+};
+struct SortSlotsPush {
+	KV_PUSH_HEAD
+	uint n_experts;
+	uint n_slots;
+	uint n_tiles;
+};
+struct ExpertSumPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint used;
+	uint rows;
+	uint row_stride; // row = group y + group z * row_stride
+};
 struct RoundRowsPush {
 	KV_PUSH_HEAD
 	uint blocks; // of a row, 32 elements each

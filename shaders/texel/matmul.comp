@@ -45,6 +45,7 @@ uvec2 lane_slot(uint r) {
 }
 
 void main() {
+	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint lane = gl_SubgroupInvocationID, t0 = gl_WorkGroupID.y * COLS;
 	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), x_pieces = p.cols / 4u;
 	uint row[ROWS]; // first piece
@@ -53,7 +54,7 @@ void main() {
 	const uint quad = COLS >= SUBGROUP ? 0u : lane / COLS % QUADS;
 	uint from[FETCHES];
 	[[unroll]] for (uint f = 0; f < FETCHES; ++f)
-		from[f] = KV_AT(2) / 4u + min(t0 + (COLS >= SUBGROUP ? f * SUBGROUP + lane : lane % COLS), p.tokens - 1u) * x_pieces + quad;
+		from[f] = KV_AT(2) / 4u + tile_x(t0, COLS >= SUBGROUP ? f * SUBGROUP + lane : lane % COLS) * x_pieces + quad;
 	float acc[ROWS * COLS];
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = 0.0;
 
@@ -107,7 +108,7 @@ void main() {
 		const uvec2 s = lane_slot(r), to = matmul_out(s);
 		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
 		[[unroll]] for (uint t = 0; t < COLS; ++t)
-			if (s.x < 3u && t0 + t < p.tokens)
-				matmul_store(to.x + (t0 + t) * to.y, acc[r * COLS + t] + add, acc[(r | (each - 1u)) * COLS + t] + up_add);
+			if (s.x < 3u && tile_has(t0, t))
+				matmul_store(to.x + tile_out(t0, t) * to.y, acc[r * COLS + t] + add, acc[(r | (each - 1u)) * COLS + t] + up_add);
 	}
 }

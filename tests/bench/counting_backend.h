@@ -41,6 +41,10 @@ class CountingBackend final : public Backend {
 	void embed(View, View, View) override { ++counted_.ops; }
 	void rmsnorm(View, View, View, float) override { ++counted_.ops; }
 	void matmul(std::span<const Proj>, View, Epilogue, bool) override { ++counted_.ops; }
+	void route(View, View, View, const RouteArgs&) override { ++counted_.ops; }
+	void sort_slots(View, View, uint32_t) override { ++counted_.ops; }
+	void expert_matmul(std::span<const Proj>, View, const ExpertRows&, Epilogue, bool) override { ++counted_.ops; }
+	void expert_sum(View, View, View) override { ++counted_.ops; }
 	void rope_store(View, View, View, const RopeArgs&, const HeadNorm&, const KvDst&) override { ++counted_.ops; }
 	void kv_store(const KvRows&, uint32_t, const KvDst&) override { ++counted_.ops; }
 	void kv_load(const KvRows&, uint32_t, const KvDst&) override { ++counted_.ops; }

@@ -1,35 +1,17 @@
 // matmul as a model calls it: projections whose weights, biases and outs share buffers, on every kernel a device may be
 // given, and weights larger than one binding.
+#include "tests/support/caps_guard.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
 #include <cmath>
-#include <cstdlib>
 #include <fmt/ranges.h>
 
 using namespace kvrun;
 
 namespace {
 
-// What makes a Vulkan device use other kernels: no texel buffers, then no subgroup operations either, or integer dot
-// products.
-constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0", "texel_range=0,int_dot=2"};
-
 constexpr float kEps = 1e-5f;
-
-class CapsGuard { // KVRUN_TEST_CAPS for devices opened while it lives
- public:
-	explicit CapsGuard(const char* caps) {
-		if (const char* old = std::getenv(kName)) before_ = old;
-		if (*caps) setenv(kName, caps, 1);
-	}
-	~CapsGuard() { before_.empty() ? unsetenv(kName) : setenv(kName, before_.c_str(), 1); }
-	CapsGuard(const CapsGuard&) = delete;
-
- private:
-	static constexpr const char* kName = "KVRUN_TEST_CAPS";
-	std::string before_;
-};
 
 struct LayerRow { // the projections of one layer that share x
 	DType type;

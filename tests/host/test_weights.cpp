@@ -89,6 +89,10 @@ class MemoryBackend : public Backend {
 	void embed(View, View, View) override { FAIL("op"); }
 	void rmsnorm(View, View, View, float) override { FAIL("op"); }
 	void matmul(std::span<const Proj>, View, Epilogue, bool) override { FAIL("op"); }
+	void route(View, View, View, const RouteArgs&) override { FAIL("op"); }
+	void sort_slots(View, View, uint32_t) override { FAIL("op"); }
+	void expert_matmul(std::span<const Proj>, View, const ExpertRows&, Epilogue, bool) override { FAIL("op"); }
+	void expert_sum(View, View, View) override { FAIL("op"); }
 	void rope_store(View, View, View, const RopeArgs&, const HeadNorm&, const KvDst&) override { FAIL("op"); }
 	void kv_store(const KvRows&, uint32_t, const KvDst&) override { FAIL("op"); }
 	void kv_load(const KvRows&, uint32_t, const KvDst&) override { FAIL("op"); }

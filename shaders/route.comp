@@ -1,0 +1,96 @@
+// The experts that each row chooses, and what their outputs are weighed with: Backend::route().
+//
+// 0 ids (T, used) u32, written | 1 weights (T, used) f32, written | 2 logits (T, n_experts) f32
+// 3 bias (n_experts) f32
+// grid     one workgroup per row: row = x + y * row_stride
+// An expert's place is the number of experts that come before it, so nothing is sorted and no subgroup is needed.
+// FLAGS: ROUTE_*.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "shared/experts.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(push_constant) uniform Push { RoutePush p; };
+
+layout(binding = 0) restrict writeonly buffer Ids { uint ids[]; };
+layout(binding = 1) restrict writeonly buffer Weights { float weights[]; };
+layout(binding = 2) restrict readonly buffer Logits { float logits[]; };
+layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
+#include "lib/float_order.glsl"
+
+const bool SIGMOID = (FLAGS & ROUTE_SIGMOID) != 0u, NORMALISED = (FLAGS & ROUTE_NORMALISED) != 0u;
+const bool BIASED = (FLAGS & ROUTE_BIAS) != 0u;
+shared float weight_s[KV_MOST_EXPERTS];
+shared float choice_s[KV_MOST_EXPERTS]; // what decides
+shared uint order_s[KV_MOST_EXPERTS];   // the same as integers that order as floats do
+shared uint group_s[KV_MOST_GROUPS];
+shared float chosen_s[KV_MOST_USED]; // weights of the chosen
+
+// Group g's largest element of choice_s; with a bias the sum of the two largest.
+float group_choice(uint g) {
+	const uint n = p.n_experts / p.n_groups;
+	float first = uintBitsToFloat(0xff800000u), second = first;
+	for (uint e = g * n; e < (g + 1u) * n; ++e) {
+		const float c = choice_s[e];
+		if (c > first) second = first, first = c;
+		else if (c > second) second = c;
+	}
+	return BIASED ? first + second : first;
+}
+
+void main() {
+	const uint lane = gl_LocalInvocationIndex, lanes = gl_WorkGroupSize.x, E = p.n_experts;
+	const uint row = gl_WorkGroupID.x + gl_WorkGroupID.y * p.row_stride;
+	if (row >= p.rows) return; // the same for the whole workgroup
+	for (uint e = lane; e < E; e += lanes) choice_s[e] = logits[KV_AT(2) + row * E + e];
+	barrier();
+	float sum = 0.0;
+	if (!SIGMOID) {
+		float top = choice_s[0];
+		for (uint e = 1u; e < E; ++e) top = max(top, choice_s[e]);
+		for (uint e = lane; e < E; e += lanes) weight_s[e] = exp(choice_s[e] - top);
+		barrier();
+		for (uint e = 0u; e < E; ++e) sum += weight_s[e];
+		barrier();
+	}
+	for (uint e = lane; e < E; e += lanes) {
+		const float logit = choice_s[e];
+		float weight = SIGMOID ? 1.0 / (1.0 + exp(-logit)) : weight_s[e] / sum;
+		if (float_order(logit) == ~0u) weight = uintBitsToFloat(0x7fc00000u); // exp() of a NaN may be anything
+		weight_s[e] = weight;
+		// Without a bias logits decide: both functions grow with them, and logits are not rounded again.
+		if (BIASED) choice_s[e] = weight + bias[KV_AT(3) + e];
+		order_s[e] = float_order(choice_s[e]);
+	}
+	barrier();
+	if (p.n_groups > 1u) { // experts outside of the best groups come last
+		for (uint g = lane; g < p.n_groups; g += lanes) group_s[g] = float_order(group_choice(g));
+		barrier();
+		for (uint e = lane; e < E; e += lanes) {
+			const uint own = e / (E / p.n_groups);
+			uint before = 0u;
+			for (uint g = 0u; g < p.n_groups; ++g)
+				before += uint(group_s[g] > group_s[own] || (group_s[g] == group_s[own] && g < own));
+			if (before >= p.used_groups) order_s[e] = 0u;
+		}
+		barrier();
+	}
+	for (uint e = lane; e < E; e += lanes) {
+		const uint own = order_s[e];
+		uint before = 0u;
+		for (uint i = 0u; i < e; ++i) before += uint(order_s[i] >= own);
+		for (uint i = e + 1u; i < E; ++i) before += uint(order_s[i] > own);
+		if (before >= p.used) continue;
+		ids[KV_AT(0) + row * p.used + before] = e;
+		chosen_s[before] = weight_s[e];
+	}
+	barrier();
+	if (lane >= p.used) return;
+	float all = 0.0;
+	for (uint j = 0u; j < p.used; ++j) all += chosen_s[j];
+	const float factor = NORMALISED ? p.scale / max(all, 1e-20) : p.scale;
+	for (uint j = lane; j < p.used; j += lanes) weights[KV_AT(1) + row * p.used + j] = chosen_s[j] * factor;
+}

@@ -1,0 +1,26 @@
+// Capabilities that a test takes from the Vulkan devices it opens, so that they are given other kernels.
+#pragma once
+#include <cstdlib>
+#include <string>
+
+namespace kvrun {
+
+// What makes a Vulkan device use other kernels: no texel buffers, then no subgroup operations either, or integer dot
+// products.
+inline constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0", "texel_range=0,int_dot=2"};
+
+class CapsGuard { // KVRUN_TEST_CAPS for devices opened while it lives
+ public:
+	explicit CapsGuard(const char* caps) {
+		if (const char* old = std::getenv(kName)) before_ = old;
+		if (*caps) setenv(kName, caps, 1);
+	}
+	~CapsGuard() { before_.empty() ? unsetenv(kName) : setenv(kName, before_.c_str(), 1); }
+	CapsGuard(const CapsGuard&) = delete;
+
+ private:
+	static constexpr const char* kName = "KVRUN_TEST_CAPS";
+	std::string before_;
+};
+
+} // namespace kvrun
