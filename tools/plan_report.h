@@ -26,12 +26,15 @@ PlanVerdict verdict_of(const KvPlan&, const PlanSubject&);
 // "does NOT fit: 131072 tokens requested, 113000 fit"
 std::string verdict_text(const KvPlan&, const PlanSubject&, const PlanVerdict&);
 
-// Classes of measured quality, best first.
-enum class QualityClass { NearF16, Good, Fair, Poor, Forgets, Unknown };
-const char* quality_name(QualityClass);
-// Unknown for a policy with options: only the table's own policies were measured.
-QualityClass quality_of(const KvPlan&);
-extern const char* const kQualityLegend;
+// What a policy costs, as measured on one model under exactly these options: nothing is said of other options, and
+// other models differ.
+struct MeasuredQuality {
+	const char* policy;
+	double kld;  // mean KL divergence from an f16 cache, in nats per token
+	double half; // of its 95 % interval
+};
+extern const char *const kMeasuredModel, *const kMeasuredHow;
+const MeasuredQuality* measured_quality(const KvPolicy&); // null: not measured
 
 struct Planned {
 	KvPlan plan;
@@ -39,8 +42,8 @@ struct Planned {
 };
 Json plan_json(const Planned&, const PlanSubject&);
 void print_plan(const Planned&, const PlanSubject&);
-// One row per policy, best first: those that fit, by quality and size; then the others, by the tokens they have room
-// for.
+// One row per policy, best first: those that fit, by measured quality and size; then the others, by the tokens they
+// have room for.
 void print_ranking(const std::vector<Planned>&, const PlanSubject&);
 
 } // namespace kvrun

@@ -124,11 +124,6 @@ struct Share { // layer l >= first reads the Regular codes of l - l % stride, wi
 	bool operator==(const Share&) const = default;
 };
 
-struct KvQuality {      // of a policy as the table has it, on the bundled model: tools/BENCHMARKS.md
-	double kld = -1;    // mean KL divergence from an f16 cache on text, in nats per token; below 0: not measured
-	double recall = -1; // share of right answers about a line of a record, 0 .. 1
-};
-
 struct KvPolicy {
 	std::string name = "fp16";         // of its entry in the table
 	std::string text = "fp16";         // what the user typed
@@ -145,7 +140,6 @@ struct KvPolicy {
 	uint16_t page = 0;         // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
 	bool takes_layers = false; // "NAMEa/b" is a way to write NAME,kq=a,vq=b
 	bool takes_bits = false;   // "NAMEa/b" is a way to write NAME,k.bits=a,v.bits=b
-	KvQuality quality = {};
 };
 
 // The methods, in the order help texts list them.

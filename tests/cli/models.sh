@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# models.sh SOURCE: tools/models.sh without a network: what it lists and refuses, and that it uses nothing with another hash.
+# models.sh SOURCE: tools/models.sh without a network: what it lists and refuses, and that it uses nothing with another
+# hash.
 set -euo pipefail
 models=$1/tools/models.sh
 folder=$(mktemp -d)

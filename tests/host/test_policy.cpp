@@ -207,6 +207,9 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	CHECK(p.regular.v.bits == 1);
 	CHECK(parse_policy("turbo2").regular.v.bits == 2);
 	CHECK(parse_policy("turbo").regular.k.bits == 3);
+	for (const char* own : {"turbo", "turbo4/3", "mixed", "mixed2/1"}) CHECK(parse_policy(own).select.sinks == 4);
+	CHECK(parse_policy("turbo2,sinks=0").select.sinks == 0);
+	for (const char* paper : {"kivi2", "zipcache", "xquant"}) CHECK(parse_policy(paper).select.sinks == 0);
 	p = parse_policy("mixed4/1");
 	const Format f = make_plan(p, {2, 2, 64}).layers[0].tier[int(Tier::Regular)].fmt;
 	CHECK(f.k.bits == 4);
@@ -341,7 +344,7 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("zipcache,probe=often", {"all, recent, random, hybrid"});
 	check_refused("zipcache,probe.recent=0.8,probe.random=0.8", {"more than all rows"});
 	check_refused("zipcache,score=max", {"sum (accumulated), mean (normalised)"});
-	check_refused("kivi2,ratio=0.5", {"score=sum, mean or norm"});
+	check_refused("kivi2,ratio=0.5", {"score=sum, mean or key_length"});
 	check_refused("kivi2,per_head=on", {"per_head=on needs score"});
 	check_refused("mikv,per_head=maybe", {"on or off"});
 	check_refused("mikv,ratio=0", {"ratio above 0, as 0.2, or budget"});

@@ -2,6 +2,8 @@
 # What KV cache policies cost in quality on the bundled model, as markdown on stdout; progress goes to stderr.
 #   tools/dev/quality.sh [options]               every policy: text, recall, needle
 #   tools/dev/quality.sh --ablations [options]   the papers' ablations, one table each
+#   tools/dev/quality.sh --model smollm2         every policy on a real model of tools/models.sh: KL divergence
+#                    of three texts; --help behind it lists its options. Two quiet cores take about 20 minutes
 #   --quick          smaller samples: minutes become half a minute, and intervals wide
 #   --windows WHICH  f16 windows of the first table: `small`, 33 to 64 tokens under every policy, so that short contexts
 #                    are not mostly f16; `paper`, as the papers set them [small]
@@ -21,8 +23,9 @@
 # The same seed and device give the same table. Two quiet cores take about 8 minutes for the first, 12 for the ablations.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [ "${1:-}" = --model ] && [[ ${2:-} != *.gguf ]]; then exec python3 -B "$root/tools/dev/quality_model.py" "$@"; fi
 for arg in "$@"; do
-	case $arg in -h | --help) sed -n '2,23s/^# \?//p' "$0"; exit 0 ;; esac
+	case $arg in -h | --help) sed -n '2,25s/^# \?//p' "$0"; exit 0 ;; esac
 done
 command -v python3 >/dev/null || { echo "quality: python3 is needed; install python3" >&2; exit 4; }
 exec python3 -B "$root/tools/dev/quality.py" "$@"

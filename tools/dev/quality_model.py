@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""tools/dev/quality.sh --model NAME: what every policy costs on a model that tools/models.sh fetches. Standard library only.
+"""tools/dev/quality.sh --model NAME: what every policy costs on a model that tools/models.sh fetches.
 
-Texts: tools/dev/quality_texts, and the last articles of WikiText-2's test split where that file is there. Each gives one
-chunk of 1024 tokens, of which the last 255 are scored by decode steps. Results lie in --work as JSON, a file per text and
---together policies; what is there is not measured again, so an interrupted run goes on."""
+Texts: tools/dev/quality_texts, and an article of WikiText-2's test split where that file is there. Each gives one chunk
+of 1024 tokens, of which the last 255 are scored by decode steps. Results lie in --work as JSON, a file per text and
+--together policies; what is there is not measured again, so an interrupted run goes on. Standard library only."""
 import argparse
 import csv
 import datetime
@@ -67,7 +67,7 @@ def texts_of(work):
         with open(out["wiki"], "wb") as f:
             f.write(text)
     else:
-        say(f"no {os.path.relpath(WIKI)}: WikiText-2 is left out; set KVRUN_SHARED to a folder that holds assets/text/wikitext2")
+        say(f"no {os.path.relpath(WIKI)}: WikiText-2 is left out; KVRUN_SHARED names a folder with assets/text/wikitext2")
     return out
 
 
@@ -118,8 +118,8 @@ def blocks(values):
 
 
 def interval(klds):
-    """Mean over all texts' tokens and the half of its 95 % interval, from means of blocks of tokens: neighbours depend on
-    each other. klds: a list per text."""
+    """Mean over all texts' tokens and the half of its 95 % interval, from means of blocks of tokens: neighbours depend
+    on each other. klds: a list per text."""
     all_tokens = [x for text in klds for x in text]
     mean = sum(all_tokens) / len(all_tokens)
     means = [b for text in klds for b in blocks(text)]
@@ -144,12 +144,13 @@ def summary(args, model, got):
         of = [text[policy] for text in got.values()]
         mean, half = interval([r["klds"] for r in of])
         every = [x for r in of for x in r["klds"]]
-        plan = json.loads(run([args.kvrun, "plan", "-m", model, "--kv", policy, "-c", "8192", "--device", "cpu", "--json"],
-                              (0, 6)))
+        plan = json.loads(run([args.kvrun, "plan", "-m", model, "--kv", policy, "-c", "8192", "--device", "cpu",
+                               "--json"], (0, 6)))
         shape = "x".join(str(plan["shape"][k]) for k in ("n_layers", "n_kv_heads", "head_dim"))
-        at_32k = json.loads(run([args.kvrun, "plan", "--shape", shape, "--kv", policy, "-c", "32768", "--memory", "64G",
-                                 "--json"], (0, 6)))
-        row = {"policy": policy, "bits": of[0]["stored_bits_per_element"], "bits_32k": at_32k["stored_bits_per_element"],
+        at_32k = json.loads(run([args.kvrun, "plan", "--shape", shape, "--kv", policy, "-c", "32768", "--memory",
+                                 "64G", "--json"], (0, 6)))
+        row = {"policy": policy, "bits": of[0]["stored_bits_per_element"],
+               "bits_32k": at_32k["stored_bits_per_element"],
                "kld": mean, "half": half, "p999": quantile(every, 0.999), "worst": max(every),
                "top1": sum(r["top1"] for r in of) / len(of), "base": base}
         for name, text in got.items():
@@ -162,13 +163,14 @@ def summary(args, model, got):
 
 
 def markdown(rows, texts):
-    head = ["`--kv`", "bits", "at 32k", "KLD", *[f"KLD, {t}" for t in texts], "99.9 %", "worst", "top-1", "less that of"]
+    head = ["`--kv`", "bits", "at 32k", "KLD", *[f"KLD, {t}" for t in texts], "99.9 %", "worst", "top-1",
+            "less that of"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" + "---:|" * (len(head) - 1)]
     for r in rows:
         note = f"{r['difference']:+.4f} ± {r['difference_half']:.4f} (`{r['base']}`)" if "difference" in r else ""
-        cells = [f"`{r['policy']}`" + (" (evicts)" if r["policy"] in EVICTS else ""), f"{r['bits']:.2f}", f"{r['bits_32k']:.2f}",
-                 f"{r['kld']:.4f} ± {r['half']:.4f}", *[f"{r['kld_' + t]:.4f}" for t in texts], f"{r['p999']:.2f}",
-                 f"{r['worst']:.2f}", f"{r['top1'] * 100:.1f} %", note]
+        cells = [f"`{r['policy']}`" + (" (evicts)" if r["policy"] in EVICTS else ""), f"{r['bits']:.2f}",
+                 f"{r['bits_32k']:.2f}", f"{r['kld']:.4f} ± {r['half']:.4f}", *[f"{r['kld_' + t]:.4f}" for t in texts],
+                 f"{r['p999']:.2f}", f"{r['worst']:.2f}", f"{r['top1'] * 100:.1f} %", note]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -176,14 +178,15 @@ def markdown(rows, texts):
 def write_csv(path, rows):
     with open(path, "w", newline="") as f:
         w = csv.writer(f, lineterminator="\n")
-        w.writerow(["policy", "stored_bits", "stored_bits_32k", "kld", "kld_half", "kld_p999", "kld_worst", "top1_percent"])
+        w.writerow(["policy", "stored_bits", "stored_bits_32k", "kld", "kld_half", "kld_p999", "kld_worst",
+                    "top1_percent"])
         for r in rows:
             w.writerow([r["policy"], f"{r['bits']:.2f}", f"{r['bits_32k']:.2f}", f"{r['kld']:.5f}", f"{r['half']:.5f}",
                         f"{r['p999']:.4f}", f"{r['worst']:.4f}", f"{r['top1'] * 100:.1f}"])
 
 
 def arguments():
-    p = argparse.ArgumentParser(prog="tools/dev/quality.sh --model NAME", allow_abbrev=False, description=__doc__.split("\n\n")[1])
+    p = argparse.ArgumentParser(prog="tools/dev/quality.sh", allow_abbrev=False, description=__doc__)
     p.add_argument("--model", required=True, help="a name of tools/models.sh")
     p.add_argument("--kvrun", default=os.path.join(ROOT, "build/kvrun"))
     p.add_argument("--device", default="", help="as for kvrun [its choice]")
@@ -217,8 +220,8 @@ def main():
     rows = summary(args, model, got)
     print(markdown(rows, list(got)) + "\n")
     first = next(files(args.work))
-    print(f"{first['date']}, {os.path.basename(model)}, {first['device']['name']} ({first['device']['driver']}). Texts: "
-          f"{', '.join(got)}; of each {first['chunk']} tokens, the last {first['scored']} scored.")
+    print(f"{first['date']}, {os.path.basename(model)}, {first['device']['name']} ({first['device']['driver']}). "
+          f"Texts: {', '.join(got)}; of each {first['chunk']} tokens, the last {first['scored']} scored.")
     if args.csv:
         write_csv(args.csv, rows)
 
