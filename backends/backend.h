@@ -79,6 +79,10 @@ class Backend {
 	// ---- ops: enqueue and return
 	virtual void embed(View out, View table, View tokens) = 0;     // out (T, dim) f32 = table[tokens (T) u32]
 	virtual void rmsnorm(View out, View x, View w, float eps) = 0; // out (T, dim) = x / rms(x) * w (dim)
+	// out (T, dim) = (x - mean) / sqrt(variance + eps) * w (dim) + b (dim), of each row; b may be empty
+	virtual void layer_norm(View out, View x, View w, View b, float eps) = 0;
+	// v = scale * function(x) * y, then the cap; out = v or out + v. All of one shape, y may be empty; out may be x, y.
+	virtual void activate(View out, View x, View y, const Elementwise&) = 0;
 	// All projections read the same x (T, n) f32. `decode`: rows of decode steps, else rows of a prompt. A row's result
 	// depends on which of the two it is and on nothing else: neither on T nor on the other rows.
 	virtual void matmul(std::span<const Proj>, View x, Epilogue, bool decode) = 0;

@@ -33,6 +33,8 @@ class CheckedBackend final : public Backend {
 
 	void embed(View out, View table, View tokens) override;
 	void rmsnorm(View out, View x, View w, float eps) override;
+	void layer_norm(View out, View x, View w, View b, float eps) override;
+	void activate(View out, View x, View y, const Elementwise&) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	void norm_matmul(std::span<const Proj>, View h, View x, View w, float eps, Epilogue, bool decode) override;
 	void route(View ids, View weights, View logits, const RouteArgs&) override;

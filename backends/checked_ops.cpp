@@ -58,6 +58,23 @@ void CheckedBackend::rmsnorm(View out, View x, View w, float eps) {
 	    [&](Backend& b, const Map& map) { b.rmsnorm(map(out), map(x), map.weight(w), eps); });
 }
 
+void CheckedBackend::layer_norm(View out, View x, View w, View b, float eps) {
+	check_layer_norm(out, x, w, b);
+	std::vector<Named> in = {{"x", x}, {"w", w}};
+	if (b) in.push_back({"b", b});
+	run("layer_norm", shape_text(x), std::move(in), {{"out", out, tolerance("rmsnorm")}},
+	    [&](Backend& be, const Map& map) { be.layer_norm(map(out), map(x), map.weight(w), map(b), eps); });
+}
+
+void CheckedBackend::activate(View out, View x, View y, const Elementwise& e) {
+	check_activate(out, x, y, e);
+	std::vector<Named> in = {{"x", x}};
+	if (y) in.push_back({"y", y});
+	if (e.add) in.push_back({"out_before", out});
+	run("activate", shape_text(x), std::move(in), {{"out", out, tolerance("activate")}},
+	    [&](Backend& b, const Map& map) { b.activate(map(out), map(x), map(y), e); });
+}
+
 // norm: of x; empty: none.
 template <class F>
 void CheckedBackend::multiply(std::span<const Proj> projs, View x, View norm, Epilogue epilogue, bool decode, F f) {

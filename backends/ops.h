@@ -1,5 +1,6 @@
 // Arguments of the ops of a Backend. T = rows (tokens) in this call. Work items are in shared/work.h.
 #pragma once
+#include "backends/activation.h"
 #include "backends/memory.h"
 #include "engine/kv_host/policy.h"
 #include "shared/experts.h"
@@ -18,6 +19,13 @@ enum class Epilogue : uint8_t {
 	Add,           // out += ...
 	SwiGLU,        // two projections g, u of equal shape: out of the first = silu(g) * u; out of the second is unused
 	ClampedSwiGLU, // the same with the function of shaders/shared/experts.h; expert_matmul() only
+};
+
+struct Elementwise { // what activate() does
+	Activation function = Activation::None;
+	float scale = 1;
+	float cap = 0;    // more than 0: v becomes cap * tanh(v / cap)
+	bool add = false; // to what out holds
 };
 
 // ---- mixtures of experts. Row t chooses `used` of n_experts experts; slot t * used + j is its choice number j.
@@ -68,6 +76,8 @@ struct KvDst {              // where rows of K and V lie in pages or in a KvRows
 struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way
 	View k, v;          // (n_kv_heads, capacity, head_dim) f16
 	uint32_t first = 0; // row of k and v that row 0 of the op means
+	// attend_prompt(): rows see so many latest tokens, their own included, and there are no older ones; 0: all
+	uint32_t window = 0;
 };
 
 // ---- attention over pages. All word offsets of a step's sequences are in one table, so that one dispatch serves any

@@ -91,6 +91,11 @@ void Run::norm() {
 	const View out = space(DType::F32, 3, 96);
 	b_.rmsnorm(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(96, 2), 96), 1e-5f);
 	keep("rmsnorm", "rmsnorm", out);
+	b_.layer_norm(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(96, 2), 96), f32(numbers(96, 3), 96), 1e-5f);
+	keep("layer_norm", "rmsnorm", out);
+	b_.activate(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(3 * 96, 2), 3, 96),
+	            {.function = Activation::GeluTanh, .scale = 3, .cap = 2, .add = true});
+	keep("activate", "activate", out);
 }
 
 // Any codes, with scales that make elements of about 1.

@@ -85,6 +85,17 @@ void check_rmsnorm(const View& out, const View& x, const View& w) {
 	KV_ASSERT(w.elements() == x.row_elements());
 }
 
+void check_layer_norm(const View& out, const View& x, const View& w, const View& b) {
+	check_rmsnorm(out, x, w);
+	KV_ASSERT(!b || (is_f32(b) && b.elements() == x.row_elements()));
+}
+
+void check_activate(const View& out, const View& x, const View& y, const Elementwise& e) {
+	KV_ASSERT(is_f32(out) && is_f32(x) && out.elements() == x.elements());
+	KV_ASSERT(!y || (is_f32(y) && y.elements() == x.elements()));
+	KV_ASSERT(e.cap >= 0);
+}
+
 void check_matmul(std::span<const Proj> projs, const View& x, Epilogue epilogue) {
 	KV_ASSERT(!projs.empty() && is_f32(x) && x.shape[0] >= 1 && epilogue != Epilogue::ClampedSwiGLU);
 	for (size_t i = 0; i < projs.size(); ++i) {
@@ -168,6 +179,7 @@ void check_attend_prompt(const View& out, const View& lse, const View& q, const 
 	check_heads(q, own.k.shape[0], own.k.shape[2]);
 	KV_ASSERT(uint64_t(own.first) + q.shape[0] <= own.k.shape[1]);
 	if (!older) return;
+	KV_ASSERT(own.window == 0);
 	check_read(q, *older);
 	KV_ASSERT(older->n_kv_heads == own.k.shape[0]);
 }

@@ -6,6 +6,8 @@ namespace kvrun {
 
 void check_embed(const View& out, const View& table, const View& tokens);
 void check_rmsnorm(const View& out, const View& x, const View& w);
+void check_layer_norm(const View& out, const View& x, const View& w, const View& b);
+void check_activate(const View& out, const View& x, const View& y, const Elementwise&);
 void check_matmul(std::span<const Proj>, const View& x, Epilogue);
 void check_route(const View& ids, const View& weights, const View& logits, const RouteArgs&);
 void check_sort_slots(const View& tiles, const View& ids, uint32_t n_experts);

@@ -28,6 +28,7 @@ Tolerance tolerance(std::string_view what) {
 	constexpr Row table[] = {
 	    {"embed", {1e-6, 1e-6}},
 	    {"rmsnorm", {1e-5, 1e-6}},
+	    {"activate", {1e-5, 1e-6}},
 	    {"matvec", {1e-5, 5e-5}},
 	    {"matmul", {1e-5, 5e-5}},
 	    {"swiglu", {1e-4, 1e-4}},

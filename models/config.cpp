@@ -39,6 +39,10 @@ struct Keys {
 	}
 };
 
+const char* eps_key(const Config& c) {
+	return c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
+}
+
 void read_sizes(const Keys& k, Config& c) {
 	c.dim = k.u32("embedding_length");
 	c.n_layers = k.u32("block_count");
@@ -46,8 +50,7 @@ void read_sizes(const Keys& k, Config& c) {
 	c.n_heads = k.u32_same("attention.head_count");
 	c.n_kv_heads = k.has("attention.head_count_kv") ? k.u32_same("attention.head_count_kv") : c.n_heads;
 	c.max_seq = k.u32("context_length");
-	c.sliding_window = k.u32("attention.sliding_window", 0);
-	c.norm_eps = k.g.f32(k.key("attention.layer_norm_rms_epsilon"));
+	c.norm_eps = k.g.f32(k.key(eps_key(c)));
 	for (const auto& [name, value] : {std::pair{"embedding_length", c.dim},
 	                                  {"block_count", c.n_layers},
 	                                  {"feed_forward_length", c.hidden_dim},
@@ -74,16 +77,16 @@ void check_sizes(const Keys& k, const Family& f, const Config& c) {
 	if (value_dim != c.head_dim)
 		fail(Code::Unsupported, "{}: keys have {} channels per head, values {}; kvrun runs models where they are equal",
 		     name, c.head_dim, value_dim);
-	if (c.rope.dim < 2 || c.rope.dim % 2 != 0 || c.rope.dim > c.head_dim ||
-	    (!f.partial_rotary && c.rope.dim != c.head_dim))
+	const Rope& rope = c.ropes[0];
+	if (rope.dim < 2 || rope.dim % 2 != 0 || rope.dim > c.head_dim || (!f.partial_rotary && rope.dim != c.head_dim))
 		fail(Code::Format, "{}: key {} is {}, heads have {} channels; the file is damaged", name,
-		     k.key("rope.dimension_count"), c.rope.dim, c.head_dim);
+		     k.key("rope.dimension_count"), rope.dim, c.head_dim);
 	if (!(c.norm_eps >= 0 && c.norm_eps < 1))
-		fail(Code::Format, "{}: key {} is {}, expected 0 to 1; the file is damaged", name,
-		     k.key("attention.layer_norm_rms_epsilon"), c.norm_eps);
-	if (!(c.rope.theta > 1))
+		fail(Code::Format, "{}: key {} is {}, expected 0 to 1; the file is damaged", name, k.key(eps_key(c)),
+		     c.norm_eps);
+	if (!(rope.theta > 1))
 		fail(Code::Format, "{}: key {} is {}, expected more than 1; the file is damaged", name, k.key("rope.freq_base"),
-		     c.rope.theta);
+		     rope.theta);
 	if (k.u32("expert_count", 0) != 0)
 		fail(Code::Unsupported, "{}: is a mixture of {} experts; kvrun runs dense models", name, k.u32("expert_count"));
 	if (c.n_layers > k.g.tensors().size())
@@ -111,9 +114,8 @@ std::vector<float> read_factors(const Gguf& g, const char* tensor, uint32_t rope
 }
 
 void read_rope(const Keys& k, const Family& f, Config& c) {
-	c.rope.dim = k.u32("rope.dimension_count", c.head_dim);
-	c.rope.theta = k.f32("rope.freq_base", 10000);
-	c.rope.neox = f.neox;
+	c.ropes = {
+	    {.dim = k.u32("rope.dimension_count", c.head_dim), .theta = k.f32("rope.freq_base", 10000), .neox = f.neox}};
 }
 
 RopeScaling scaling_type(const Keys& k, const Rope& r) {
@@ -129,7 +131,7 @@ RopeScaling scaling_type(const Keys& k, const Rope& r) {
 }
 
 void read_rope_scaling(const Keys& k, Config& c) {
-	Rope& r = c.rope;
+	Rope& r = c.ropes[0];
 	r.freqs = read_factors(k.g, "rope_freqs.weight", r.dim);
 	r.long_freqs = read_factors(k.g, "rope_factors_long.weight", r.dim);
 	r.short_freqs = read_factors(k.g, "rope_factors_short.weight", r.dim);
@@ -171,6 +173,20 @@ void read_rope_scaling(const Keys& k, Config& c) {
 		const double scale = extended ? std::sqrt(1 + std::log(s) / std::log(double(r.original_ctx))) : 1;
 		r.attn_factor = k.positive("rope.scaling.attn_factor", float(scale));
 	}
+}
+
+// Factors that few families have; a file of any other may name them too.
+void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
+	c.embedding_scale = k.positive("embedding_scale", f.scales_embedding ? std::sqrt(float(c.dim)) : 1);
+	c.logit_scale = k.positive("logit_scale", 1);
+	if (f.divides_logits) c.logit_scale = 1 / c.logit_scale;
+	if (k.has("final_logit_softcapping")) c.logit_softcap = k.positive("final_logit_softcapping", 1);
+	layer.residual_scale = k.positive("residual_scale", 1);
+	if (k.has("attention.scale")) layer.attention_scale = k.positive("attention.scale", 1);
+	for (const char* key : {"attn_logit_softcapping", "attention.temperature_scale", "residual_softcap"})
+		if (k.has(key) && k.f32(key, 0) != 0)
+			fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without it", k.g.name(), k.key(key), k.f32(key, 0),
+			     f.arch);
 }
 
 void check_tensor(const Gguf& g, const TensorSpec& s) {
@@ -232,12 +248,17 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		out.push_back({std::move(name), uint32_t(rows), cols, true});
 	};
 	auto vector = [&](std::string name, uint32_t n) { out.push_back({std::move(name), 1, n, false}); };
+	auto norm_vectors = [&](const std::string& name) {
+		vector(name + ".weight", c.dim);
+		if (c.norm == NormKind::LayerBiased) vector(name + ".bias", c.dim);
+	};
 	matrix("token_embd.weight", c.vocab, c.dim);
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];
 		const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
-		vector(name("attn_norm.weight"), c.dim);
+		auto norm = [&](const char* what) { norm_vectors(name(what)); };
+		if (layer.attn_norm) norm("attn_norm");
 		if (layer.fused_qkv) {
 			matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), c.dim);
 		} else {
@@ -250,18 +271,27 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 			vector(name("attn_k.bias"), kv);
 			vector(name("attn_v.bias"), kv);
 		}
-		if (layer.qk_norm == QkNorm::Head) {
-			vector(name("attn_q_norm.weight"), layer.head_dim);
-			vector(name("attn_k_norm.weight"), layer.head_dim);
+		if (layer.qk_norm != QkNorm::None) {
+			const bool row = layer.qk_norm == QkNorm::Row;
+			vector(name("attn_q_norm.weight"), row ? q : layer.head_dim);
+			vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
 		}
 		matrix(name("attn_output.weight"), c.dim, q);
-		vector(name("ffn_norm.weight"), c.dim);
-		if (!layer.fused_gate_up) matrix(name("ffn_gate.weight"), layer.hidden_dim, c.dim);
+		if (layer.out_bias) vector(name("attn_output.bias"), c.dim);
+		if (layer.attn_out_norm) norm("post_attention_norm");
+		if (layer.mlp_input == MlpInput::Normed) norm(layer.mlp_norm_name);
+		const bool gate = layer.mlp == MlpKind::Gated && !layer.fused_gate_up;
+		if (gate) matrix(name("ffn_gate.weight"), layer.hidden_dim, c.dim);
+		if (gate && layer.mlp_bias) vector(name("ffn_gate.bias"), layer.hidden_dim);
 		matrix(name("ffn_up.weight"), layer.fused_gate_up ? 2 * uint64_t(layer.hidden_dim) : layer.hidden_dim, c.dim);
+		if (layer.mlp_bias) vector(name("ffn_up.bias"), layer.fused_gate_up ? 2 * layer.hidden_dim : layer.hidden_dim);
 		matrix(name("ffn_down.weight"), c.dim, layer.hidden_dim);
+		if (layer.mlp_bias) vector(name("ffn_down.bias"), c.dim);
+		if (layer.mlp_out_norm) norm("post_ffw_norm");
 	}
-	vector("output_norm.weight", c.dim);
+	norm_vectors("output_norm");
 	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);
+	if (c.output_bias) vector("output.bias", c.vocab);
 	return out;
 }
 
@@ -271,6 +301,7 @@ Config read_config(const Gguf& g) {
 	Config c;
 	c.arch = f.arch;
 	c.name = g.text("general.name", "");
+	c.norm = f.norm, c.output_bias = f.output_bias;
 	check_vocab(g, k, c);
 	read_sizes(k, c);
 	read_rope(k, f, c);
@@ -283,11 +314,14 @@ Config read_config(const Gguf& g) {
 	c.tied_embedding = !g.find_tensor("output.weight");
 	Layer layer = f.layer;
 	layer.qkv_bias |= !layer.fused_qkv && g.find_tensor("blk.0.attn_q.bias");
-	describe_layers(c, layer);
+	layer.out_bias |= g.find_tensor("blk.0.attn_output.bias") != nullptr;
+	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
+	read_scales(k, f, c, layer);
+	read_rope_scaling(k, c);
+	describe_layers(c, f, layer, k.u32("attention.sliding_window", 0));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(g, specs, c);
-	read_rope_scaling(k, c);
 	return c;
 }
 
@@ -296,10 +330,11 @@ void warn_about_context(const Config& c, uint32_t ctx) {
 		warn_once(fmt::format(
 		    "the context of {} tokens is longer than the {} the model was trained for; output quality may degrade", ctx,
 		    c.max_seq));
-	if (c.sliding_window != 0 && ctx > c.sliding_window)
+	const uint32_t window = c.layers[0].window;
+	if (window != 0 && ctx > window)
 		warn_once(fmt::format(
-		    "the model was trained with a sliding window of {} tokens; kvrun attends to all {} of the context",
-		    c.sliding_window, ctx));
+		    "the model was trained with a sliding window of {} tokens; kvrun attends to all {} of the context", window,
+		    ctx));
 }
 
 } // namespace kvrun

@@ -1,5 +1,6 @@
 // GGUF metadata -> Config: the hyper-parameters of a model, checked against each other and against the tensors.
 #pragma once
+#include "backends/activation.h"
 #include "models/gguf.h"
 #include <vector>
 
@@ -16,34 +17,61 @@ enum class RopeScaling : uint8_t {
 struct Rope {
 	uint32_t dim = 0;    // leading channels of a head that are rotated (rotary_dim)
 	float theta = 10000; // base of the frequencies
+	bool rotates = true; // false: no positions at all (NoPE); cos is 1, sin is 0
 	bool neox = false;   // pairs are (i, i + dim / 2), else (2i, 2i + 1)
 	RopeScaling scaling = RopeScaling::None;
-	float factor = 1;                           // context extension
-	uint32_t original_ctx = 0;                  // trained context before extension; 0 for None and Linear
-	float attn_factor = 1;                      // LongRope, Yarn: factor the file gives for cos and sin
-	float beta_fast = 32, beta_slow = 1;        // Yarn: rotations that bound the ramp
-	float low_freq = 1, high_freq = 4;          // Llama3: wavelengths per original_ctx that bound the ramp
-	std::vector<float> freqs;                   // (dim / 2) divisor of each frequency (rope_freqs.weight), or empty
-	std::vector<float> long_freqs, short_freqs; // (dim / 2) the same for LongRope
+	float factor = 1;                    // context extension
+	uint32_t original_ctx = 0;           // trained context before extension; 0 for None and Linear
+	float attn_factor = 1;               // LongRope, Yarn: factor the file gives for cos and sin
+	float beta_fast = 32, beta_slow = 1; // Yarn: rotations that bound the ramp
+	float low_freq = 1, high_freq = 4;   // Llama3: wavelengths per original_ctx that bound the ramp
+	std::vector<float> freqs = {};       // (dim / 2) divisor of each frequency (rope_freqs.weight), or empty
+	std::vector<float> long_freqs = {}, short_freqs = {}; // (dim / 2) the same for LongRope
 };
 
-enum class QkNorm : uint8_t {
+enum class NormKind : uint8_t {
+	Rms,
+	Layer,       // LayerNorm without bias
+	LayerBiased, // LayerNorm with bias
+};
+enum class QkNorm : uint8_t { // RMS norm of q and k before RoPE
 	None,
-	Head, // RMS norm of each head of q and k before RoPE, the same weights for all heads
+	Head, // each head by itself, the same weights for all heads
+	Row,  // all heads of a token together
 };
 enum class MlpKind : uint8_t {
-	SwiGLU, // down(silu(gate(x)) * up(x))
+	Gated, // down(activation(gate(x)) * up(x)); with Silu: SwiGLU
+	Plain, // down(activation(up(x)))
+};
+enum class MlpInput : uint8_t {
+	Normed,   // the residual stream behind attention, through a norm
+	Raw,      // the same without a norm
+	Parallel, // what attention reads: attention and MLP are added to the stream together
 };
 
 struct Layer { // what one layer computes
+	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
-	uint32_t window = 0; // tokens it was trained to look back; 0: all
+	uint32_t window = 0;       // attends to so many latest tokens, its own included; 0: to all
+	uint32_t rope = 0;         // index into Config::ropes
+	float attention_scale = 0; // factor of q . k; 0: 1 / sqrt(head_dim)
 	QkNorm qk_norm = QkNorm::None;
-	bool qkv_bias = false;  // wq, wk, wv have biases
-	bool fused_qkv = false; // the file has q, k, v in one tensor, rows in that order
-	MlpKind mlp = MlpKind::SwiGLU;
-	uint32_t hidden_dim = 0;    // channels inside the MLP
-	bool fused_gate_up = false; // the file has gate and up in one tensor, gate first
+	bool attn_norm = true;      // attention reads the residual stream through a norm
+	bool attn_out_norm = false; // a norm between attention and the residual stream
+	bool qkv_bias = false;      // wq, wk, wv have biases
+	bool out_bias = false;      // wo has one
+	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
+	// MLP
+	MlpKind mlp = MlpKind::Gated;
+	Activation activation = Activation::Silu;
+	MlpInput mlp_input = MlpInput::Normed;
+	const char* mlp_norm_name = "ffn_norm"; // in the file
+	bool mlp_out_norm = false;              // a norm between MLP and the residual stream
+	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
+	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
+	uint32_t hidden_dim = 0;                // channels inside the MLP
+
+	float residual_scale = 1; // factor of what attention and MLP add to the residual stream
 };
 
 struct Config {
@@ -53,12 +81,16 @@ struct Config {
 	uint32_t hidden_dim = 0; // channels inside the MLP
 	uint32_t head_dim = 0;   // channels of a head
 	uint32_t n_layers = 0, n_heads = 0, n_kv_heads = 0;
-	uint32_t vocab = 0;          // rows of the embedding
-	uint32_t max_seq = 0;        // context length the model was made for, in tokens
-	uint32_t sliding_window = 0; // tokens a layer was trained to look back; 0: all
+	uint32_t vocab = 0;   // rows of the embedding
+	uint32_t max_seq = 0; // context length the model was made for, in tokens
+	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
-	Rope rope;
+	float embedding_scale = 1;   // factor of what the embedding gives
+	float logit_scale = 1;       // factor of logits
+	float logit_softcap = 0;     // then cap * tanh(logit / cap); 0: none
+	std::vector<Rope> ropes;     // at least one, all of the same dim and pairs
 	bool tied_embedding = false; // the output projection is the embedding
+	bool output_bias = false;    // the output projection has a bias
 	std::vector<Layer> layers;   // (n_layers)
 };
 
@@ -74,11 +106,11 @@ const char* rope_scaling_name(RopeScaling);
 std::vector<TensorSpec> tensor_specs(const Config&);
 // Reads and checks the config; refuses unknown families, contradictions, missing and misshapen tensors.
 Config read_config(const Gguf&);
-// Says once what a context of this many tokens means for the model: beyond what it was made for, beyond its window.
+// Says once that a context of this many tokens is longer than what the model was made for.
 void warn_about_context(const Config&, uint32_t ctx);
-// (rope.dim / 2) radians per position of each pair, after scaling, for a context of `ctx` tokens.
-std::vector<float> rope_inv_freq(const Config&, uint32_t ctx);
+// (dim / 2) radians per position of each pair, after scaling, for a context of `ctx` tokens.
+std::vector<float> rope_inv_freq(const Rope&, uint32_t ctx);
 // Multiplies cos and sin.
-float rope_attention_scale(const Config&);
+float rope_attention_scale(const Rope&);
 
 } // namespace kvrun

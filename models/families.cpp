@@ -1,5 +1,6 @@
 // Model families: one row per architecture that files name.
 #include "models/families.h"
+#include "engine/core/error.h"
 
 namespace kvrun {
 namespace {
@@ -13,6 +14,54 @@ constexpr Family kFamilies[] = {
      .partial_rotary = true,
      .strips_after_special = true,
      .layer = {.fused_qkv = true, .fused_gate_up = true}},
+    {.arch = "arcee", .layer = {.mlp = MlpKind::Plain, .activation = Activation::Relu2}},
+    {.arch = "command-r", .norm = NormKind::Layer, .layer = {.mlp_input = MlpInput::Parallel}},
+    {.arch = "ernie4_5"},
+    {.arch = "exaone4",
+     .neox = true,
+     .layer = {.qk_norm = QkNorm::Head,
+               .attn_norm = false,
+               .attn_out_norm = true,
+               .mlp_input = MlpInput::Raw,
+               .mlp_out_norm = true}},
+    {.arch = "gemma", .neox = true, .scales_embedding = true, .layer = {.activation = Activation::GeluTanh}},
+    {.arch = "glm4",
+     .partial_rotary = true,
+     .layer = {.attn_out_norm = true, .mlp_out_norm = true, .fused_gate_up = true}},
+    {.arch = "granite", .divides_logits = true},
+    {.arch = "nemotron",
+     .neox = true,
+     .partial_rotary = true,
+     .norm = NormKind::LayerBiased,
+     .layer = {.mlp = MlpKind::Plain, .activation = Activation::Relu2}},
+    {.arch = "olmo2",
+     .neox = true,
+     .layer = {.qk_norm = QkNorm::Row,
+               .attn_norm = false,
+               .attn_out_norm = true,
+               .mlp_input = MlpInput::Raw,
+               .mlp_out_norm = true}},
+    {.arch = "phi2",
+     .neox = true,
+     .partial_rotary = true,
+     .norm = NormKind::LayerBiased,
+     .output_bias = true,
+     .layer = {.qkv_bias = true,
+               .out_bias = true,
+               .mlp = MlpKind::Plain,
+               .activation = Activation::GeluTanh,
+               .mlp_input = MlpInput::Parallel,
+               .mlp_bias = true}},
+    {.arch = "seed_oss", .neox = true, .layer = {.qkv_bias = true, .mlp_norm_name = "post_attention_norm"}},
+    {.arch = "smollm3", .second_rope = SecondRope::NoneEveryFourth},
+    {.arch = "starcoder2",
+     .neox = true,
+     .norm = NormKind::LayerBiased,
+     .layer = {.qkv_bias = true,
+               .out_bias = true,
+               .mlp = MlpKind::Plain,
+               .activation = Activation::GeluTanh,
+               .mlp_bias = true}},
 };
 
 } // namespace
@@ -34,10 +83,15 @@ std::string family_names(std::string_view between) {
 	return out;
 }
 
-void describe_layers(Config& c, Layer layer) {
+void describe_layers(Config& c, const Family& f, Layer layer, uint32_t window) {
+	KV_ASSERT(c.ropes.size() == 1);
 	layer.n_heads = c.n_heads, layer.n_kv_heads = c.n_kv_heads, layer.head_dim = c.head_dim;
-	layer.hidden_dim = c.hidden_dim, layer.window = c.sliding_window;
+	layer.hidden_dim = c.hidden_dim, layer.window = window;
 	c.layers.assign(c.n_layers, layer);
+	if (f.second_rope == SecondRope::NoneEveryFourth) {
+		for (uint32_t l = 3; l < c.n_layers; l += 4) c.layers[l].rope = 1;
+		c.ropes.push_back({.dim = c.ropes[0].dim, .rotates = false, .neox = c.ropes[0].neox});
+	}
 }
 
 } // namespace kvrun

@@ -6,18 +6,28 @@
 
 namespace kvrun {
 
+enum class SecondRope : uint8_t { // what some layers take instead of the first RoPE
+	None,
+	NoneEveryFourth, // every fourth layer has no positions
+};
+
 struct Family {
 	const char* arch;                  // general.architecture
 	bool neox = false;                 // how RoPE pairs channels
 	bool partial_rotary = false;       // RoPE may leave channels of a head alone
 	bool strips_after_special = false; // white space behind a control token belongs to it; SentencePiece vocabularies
-	Layer layer = {};                  // every layer, but for the sizes, which a file says
+	NormKind norm = NormKind::Rms;
+	bool scales_embedding = false; // by sqrt(dim)
+	bool divides_logits = false;   // the file's logit_scale is a divisor
+	bool output_bias = false;
+	SecondRope second_rope = SecondRope::None;
+	Layer layer = {}; // every layer, but for the sizes, which a file says, and what depends on its number
 };
 
 std::span<const Family> families();
 const Family* find_family(std::string_view arch);         // null: not known
 std::string family_names(std::string_view between = " "); // in the order of the table
-// Sets c.layers: c.n_layers times `layer` with the sizes of c.
-void describe_layers(Config& c, Layer layer);
+// Sets c.layers from the sizes and ropes[0] of c, and ropes[1] where some layers take another one.
+void describe_layers(Config& c, const Family&, Layer layer, uint32_t window);
 
 } // namespace kvrun

@@ -36,8 +36,8 @@ const char* rope_scaling_name(RopeScaling s) {
 	return names[size_t(s)];
 }
 
-std::vector<float> rope_inv_freq(const Config& c, uint32_t ctx) {
-	const Rope& r = c.rope;
+std::vector<float> rope_inv_freq(const Rope& r, uint32_t ctx) {
+	if (!r.rotates) return std::vector<float>(r.dim / 2, 0.f);
 	const std::vector<float>& per_pair =
 	    r.scaling == RopeScaling::LongRope ? (ctx > r.original_ctx ? r.long_freqs : r.short_freqs) : r.freqs;
 	std::vector<float> out(r.dim / 2);
@@ -52,8 +52,8 @@ std::vector<float> rope_inv_freq(const Config& c, uint32_t ctx) {
 	return out;
 }
 
-float rope_attention_scale(const Config& c) {
-	const Rope& r = c.rope;
+float rope_attention_scale(const Rope& r) {
+	if (!r.rotates) return 1;
 	if (r.scaling == RopeScaling::Yarn && r.factor > 1)
 		return float(r.attn_factor * (1 + 0.1 * std::log(double(r.factor))));
 	return r.attn_factor;

@@ -153,40 +153,40 @@ View matrix_rows(Backend& b, const View& v, uint32_t first, uint32_t n) {
 using Views = std::unordered_map<std::string_view, View>;
 
 LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, Backend& b) {
-	auto find = [&](const char* what) { return views.at(fmt::format("blk.{}.{}", l, what)); };
-	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
+	auto optional = [&](const char* what, const char* kind) { // read_config() has made sure of what must be there
+		const auto v = views.find(fmt::format("blk.{}.{}.{}", l, what, kind));
+		return v == views.end() ? View() : v->second;
+	};
+	auto find = [&](const char* what) { return optional(what, "weight"); };
+	auto bias = [&](const char* what) { return optional(what, "bias"); };
+	auto norm = [&](const char* what) { return NormWeights{find(what), bias(what)}; };
+	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim,
+	               hidden = layer.hidden_dim;
 	LayerWeights w;
-	w.attn_norm = find("attn_norm.weight");
+	if (layer.attn_norm) w.attn_norm = norm("attn_norm");
 	if (layer.fused_qkv) {
-		const View all = find("attn_qkv.weight");
+		const View all = find("attn_qkv");
 		w.wq = matrix_rows(b, all, 0, q);
 		w.wk = matrix_rows(b, all, q, kv);
 		w.wv = matrix_rows(b, all, q + kv, kv);
 	} else {
-		w.wq = find("attn_q.weight");
-		w.wk = find("attn_k.weight");
-		w.wv = find("attn_v.weight");
+		w.wq = find("attn_q"), w.wk = find("attn_k"), w.wv = find("attn_v");
+		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
-	if (layer.qkv_bias) {
-		w.bq = find("attn_q.bias");
-		w.bk = find("attn_k.bias");
-		w.bv = find("attn_v.bias");
-	}
-	if (layer.qk_norm == QkNorm::Head) {
-		w.q_norm = find("attn_q_norm.weight");
-		w.k_norm = find("attn_k_norm.weight");
-	}
-	w.wo = find("attn_output.weight");
-	w.ffn_norm = find("ffn_norm.weight");
+	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
+	w.wo = find("attn_output"), w.bo = bias("attn_output");
+	if (layer.attn_out_norm) w.attn_out_norm = norm("post_attention_norm");
+	if (layer.mlp_input == MlpInput::Normed) w.mlp_norm = norm(layer.mlp_norm_name);
 	if (layer.fused_gate_up) {
-		const View all = find("ffn_up.weight");
-		w.w_gate = matrix_rows(b, all, 0, layer.hidden_dim);
-		w.w_up = matrix_rows(b, all, layer.hidden_dim, layer.hidden_dim);
+		const View all = find("ffn_up");
+		w.w_gate = matrix_rows(b, all, 0, hidden);
+		w.w_up = matrix_rows(b, all, hidden, hidden);
 	} else {
-		w.w_gate = find("ffn_gate.weight");
-		w.w_up = find("ffn_up.weight");
+		w.w_gate = find("ffn_gate"), w.b_gate = bias("ffn_gate");
+		w.w_up = find("ffn_up"), w.b_up = bias("ffn_up");
 	}
-	w.w_down = find("ffn_down.weight");
+	w.w_down = find("ffn_down"), w.b_down = bias("ffn_down");
+	if (layer.mlp_out_norm) w.mlp_out_norm = norm("post_ffw_norm");
 	return w;
 }
 
@@ -213,7 +213,9 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	up.finish();
 	up.warn_about_values();
 	w.embed = views.at("token_embd.weight");
-	w.final_norm = views.at("output_norm.weight");
+	w.final_norm.w = views.at("output_norm.weight");
+	if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at("output_norm.bias");
+	if (c.output_bias) w.lm_head_b = views.at("output.bias");
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
 	for (uint32_t l = 0; l < c.n_layers; ++l) w.layers.push_back(layer_weights(c.layers[l], l, views, backend));
 	return w;

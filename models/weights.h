@@ -7,21 +7,28 @@
 
 namespace kvrun {
 
-struct LayerWeights {
-	View attn_norm;      // (dim) f32
+struct NormWeights {
+	View w, b; // (dim) f32; b is empty without NormKind::LayerBiased
+};
+struct LayerWeights { // what the layer has not (Layer) is empty
+	NormWeights attn_norm;
 	View wq;             // (n_heads * head_dim, dim)
 	View wk, wv;         // (n_kv_heads * head_dim, dim)
-	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32; empty without Layer::qkv_bias
-	View q_norm, k_norm; // (head_dim) f32; empty without Layer::qk_norm
+	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32
+	View q_norm, k_norm; // QkNorm::Head: (head_dim) f32; QkNorm::Row: (n_heads * head_dim), (n_kv_heads * head_dim)
 	View wo;             // (dim, n_heads * head_dim)
-	View ffn_norm;       // (dim) f32
-	View w_gate, w_up;   // (hidden_dim, dim)
-	View w_down;         // (dim, hidden_dim)
+	View bo;             // (dim) f32
+	NormWeights attn_out_norm, mlp_norm, mlp_out_norm;
+	View w_gate, w_up; // (hidden_dim, dim)
+	View b_gate, b_up; // (hidden_dim) f32
+	View w_down;       // (dim, hidden_dim)
+	View b_down;       // (dim) f32
 };
-struct Weights {     // immutable after load; views point into `buffers`
-	View embed;      // (vocab, dim)
-	View final_norm; // (dim) f32
-	View lm_head;    // (vocab, dim); equal to embed when tied
+struct Weights { // immutable after load; views point into `buffers`
+	View embed;  // (vocab, dim)
+	NormWeights final_norm;
+	View lm_head;   // (vocab, dim); equal to embed when tied
+	View lm_head_b; // (vocab) f32; empty without Config::output_bias
 	std::vector<LayerWeights> layers;
 	std::deque<Buffer> buffers; // addresses survive a move of Weights
 	size_t bytes = 0;           // on the device

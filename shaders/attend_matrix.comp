@@ -229,5 +229,5 @@ void main() {
 	rows_here =
 	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
 	query_base = KV_AT(1) / 4u + head * (HEAD_DIM / 4u);
-	attend(n_pages * (PAGE / KEYS));
+	attend(0u, n_pages * (PAGE / KEYS));
 }

@@ -4,6 +4,7 @@
 //   row
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t).
+// With PROMPT_WINDOW a row sees only its latest `window` tokens.
 // Tiles of tokens start at multiples of 4 * LOCAL_X from token 0 and a tile of which a row sees nothing changes nothing
 // of it, so a row's bits do not depend on how the prompt is cut.
 //
@@ -31,6 +32,7 @@ layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
+const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALES = 0;
 const bool V_NORM = false, K_STAGED = false;
@@ -71,7 +73,9 @@ void main() {
 
 	const uint n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
 	const uint head_at = kv_head * p.t_cap * PIECES, k_head = KV_AT(2) / 4 + head_at, v_head = KV_AT(3) / 4 + head_at;
-	for (uint tile = 0; tile < n_tokens; tile += QUADS * 4) {
+	const uint first_last = p.first + row_first; // token that the block's first row sees last
+	const uint skipped = WINDOW && first_last >= p.window ? (first_last - p.window + 1) / (QUADS * 4) * (QUADS * 4) : 0;
+	for (uint tile = skipped; tile < n_tokens; tile += QUADS * 4) {
 		const uint token = tile + LANE * 4;
 		uint at[4];
 		uint stored = 0;
@@ -94,7 +98,8 @@ void main() {
 		}
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			const uint last = p.first + row_first + j / HEADS; // token the query sees last
-			const bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
+			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
+			if (WINDOW) blind = bvec4(uvec4(blind) | uvec4(greaterThanEqual(uvec4(last) - (token + uvec4(0, 1, 2, 3)), uvec4(p.window))));
 			score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
 		}
 		tile_softmax(stored, 0, 0);

@@ -30,6 +30,7 @@ layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
+const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0u;
 const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
@@ -69,7 +70,10 @@ uvec4 tile_key(uint i) { return k_next[i]; }
 uvec4 tile_value(uint i) { return v_next[i]; }
 uint tile_seen(uint tile, uint j) {
 	const uint seen = min(p.first + row_of(j) + 1u, n_tokens), before = min(tile * KEYS, seen);
-	return seen - before >= 32u ? ~0u : (1u << (seen - before)) - 1u;
+	const uint mask = seen - before >= 32u ? ~0u : (1u << (seen - before)) - 1u;
+	if (!WINDOW) return mask;
+	const uint all = p.first + row_of(j) + 1u, lost = all - min(all, p.window), gone = lost - min(lost, tile * KEYS);
+	return gone >= 32u ? 0u : mask & ~0u << gone;
 }
 
 uint head_at(uint j) { // of its result
@@ -102,5 +106,6 @@ void main() {
 	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
 	k_head = KV_AT(2) / 4u + kv_head * p.t_cap * PIECES;
 	v_head = KV_AT(3) / 4u + kv_head * p.t_cap * PIECES;
-	attend((n_tokens + KEYS - 1u) / KEYS);
+	const uint first_all = p.first + row_first + 1u; // tokens up to the block's first row
+	attend(WINDOW ? (first_all - min(first_all, p.window)) / KEYS : 0u, (n_tokens + KEYS - 1u) / KEYS);
 }

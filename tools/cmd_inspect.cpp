@@ -55,14 +55,15 @@ Json value_of(const GgufEntry& e) {
 }
 
 Json config_json(const Config& c) {
-	Json rope = {{"rotary_dim", c.rope.dim},
-	             {"theta", real(c.rope.theta)},
-	             {"pairs", c.rope.neox ? "halves" : "neighbours"},
-	             {"scaling", rope_scaling_name(c.rope.scaling)},
-	             {"factor", real(c.rope.factor)},
-	             {"original_context", c.rope.original_ctx},
-	             {"frequency_factors", !c.rope.freqs.empty() || !c.rope.long_freqs.empty()},
-	             {"attention_scale", real(rope_attention_scale(c))}};
+	const Rope& r = c.ropes[0];
+	Json rope = {{"rotary_dim", r.dim},
+	             {"theta", real(r.theta)},
+	             {"pairs", r.neox ? "halves" : "neighbours"},
+	             {"scaling", rope_scaling_name(r.scaling)},
+	             {"factor", real(r.factor)},
+	             {"original_context", r.original_ctx},
+	             {"frequency_factors", !r.freqs.empty() || !r.long_freqs.empty()},
+	             {"attention_scale", real(rope_attention_scale(r))}};
 	return {{"dim", c.dim},
 	        {"hidden_dim", c.hidden_dim},
 	        {"n_layers", c.n_layers},
@@ -71,7 +72,7 @@ Json config_json(const Config& c) {
 	        {"head_dim", c.head_dim},
 	        {"vocab", c.vocab},
 	        {"context", c.max_seq},
-	        {"sliding_window", c.sliding_window},
+	        {"sliding_window", c.layers[0].window},
 	        {"norm_eps", real(c.norm_eps)},
 	        {"tied_embedding", c.tied_embedding},
 	        {"qkv_bias", c.layers[0].qkv_bias},

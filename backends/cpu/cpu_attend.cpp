@@ -302,12 +302,12 @@ void CpuBackend::attend_prompt(View out, View lse_out, View q, const KvRows& own
 		for (uint32_t t = 0; t < T; ++t)
 			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
 				const size_t row = (size_t(t) * n_heads + head) * D;
-				const uint32_t seen = own.first + t + 1;
-				for (uint32_t i = 0; i < seen; ++i) score[i] = scale * dot(qs + row, k.data() + size_t(i) * D, D);
+				const uint32_t seen = own.first + t + 1, lost = own.window && seen > own.window ? seen - own.window : 0;
+				for (uint32_t i = lost; i < seen; ++i) score[i] = scale * dot(qs + row, k.data() + size_t(i) * D, D);
 				clear_state(state.data(), D);
 				if (older)
 					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
-				add_tokens(state.data(), D, score.data(), nullptr, seen, v.data());
+				add_tokens(state.data(), D, score.data() + lost, nullptr, seen - lost, v.data() + size_t(lost) * D);
 				if (lse) lse[size_t(t) * n_heads + head] = log_sum(state.data(), D);
 				finish_state(y + row, state.data(), D);
 			}

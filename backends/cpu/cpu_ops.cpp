@@ -1,4 +1,4 @@
-// embed, rmsnorm, matmul, copy: what the shaders of the same names compute.
+// embed, rmsnorm, layer_norm, activate, matmul, copy: what the shaders of the same names compute.
 #include "backends/cpu/cpu_backend.h"
 #include "backends/shapes.h"
 #include "engine/core/block_quant.h"
@@ -34,6 +34,46 @@ void CpuBackend::rmsnorm(View out, View x, View w, float eps) {
 		for (size_t i = 0; i < dim; ++i) sum += double(in[i]) * double(in[i]);
 		const float scale = float(1 / std::sqrt(sum / double(dim) + double(eps)));
 		for (size_t i = 0; i < dim; ++i) y[i] = in[i] * scale * weight[i];
+	}
+}
+
+// out[t] = (x[t] - mean) / sqrt(variance + eps) * w + b
+void CpuBackend::layer_norm(View out, View x, View w, View b, float eps) {
+	check_layer_norm(out, x, w, b);
+	const size_t dim = x.row_elements();
+	const Op op(*this, "layer_norm", out, 4. * double(2 * x.elements() + 2 * dim));
+	const float *in = data<float>(x), *weight = data<float>(w), *bias = b ? data<float>(b) : nullptr;
+	float* y = data<float>(out);
+	for (uint32_t t = 0; t < x.shape[0]; ++t, in += dim, y += dim) {
+		double sum = 0, squares = 0;
+		for (size_t i = 0; i < dim; ++i) sum += double(in[i]);
+		const double mean = sum / double(dim);
+		for (size_t i = 0; i < dim; ++i) squares += (double(in[i]) - mean) * (double(in[i]) - mean);
+		const double scale = 1 / std::sqrt(squares / double(dim) + double(eps));
+		for (size_t i = 0; i < dim; ++i)
+			y[i] = float((double(in[i]) - mean) * scale) * weight[i] + (bias ? bias[i] : 0.f);
+	}
+}
+
+static double activation(Activation f, double x) {
+	switch (f) {
+	case Activation::None: return x;
+	case Activation::Silu: return x / (1 + std::exp(-x));
+	case Activation::GeluTanh: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+	case Activation::Relu2: return x > 0 ? x * x : 0;
+	}
+	return x;
+}
+
+void CpuBackend::activate(View out, View x, View y, const Elementwise& e) {
+	check_activate(out, x, y, e);
+	const Op op(*this, "activate", out, 4. * double(x.elements()) * (2 + bool(y) + e.add));
+	const float *a = data<float>(x), *b = y ? data<float>(y) : nullptr;
+	float* o = data<float>(out);
+	for (size_t i = 0; i < x.elements(); ++i) {
+		double v = double(e.scale) * activation(e.function, double(a[i])) * (b ? double(b[i]) : 1);
+		if (e.cap > 0) v = double(e.cap) * std::tanh(v / double(e.cap));
+		o[i] = e.add ? o[i] + float(v) : float(v);
 	}
 }
 

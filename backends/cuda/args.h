@@ -39,6 +39,21 @@ struct RmsNormArgs {
 	uint32_t dim;
 	float eps;
 };
+struct LayerNormArgs {
+	float* out;            // (rows, dim)
+	const float* x;        // (rows, dim)
+	const float *w, *bias; // (dim); bias may be null
+	uint32_t dim;
+	float eps;
+};
+struct ActivateArgs {
+	float* out;         // (n)
+	const float *x, *y; // (n); y may be null
+	uint64_t n;
+	uint32_t function; // the value of Activation
+	float scale, cap;  // cap 0: none
+	bool add;
+};
 enum MatmulMode : uint32_t { // what becomes of a sum
 	kStore,
 	kAdd,           // out += sum
@@ -132,6 +147,7 @@ struct AttendPromptArgs {
 	uint32_t first, t_cap;
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
 	float scale;
+	uint32_t window; // latest tokens that a row sees
 };
 struct AttendMergeArgs {
 	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null
@@ -230,6 +246,8 @@ template <class Args> struct Kernel : KernelEntry {}; // a kernel takes one stru
 struct Kernels {
 	Kernel<EmbedArgs> embed;
 	Kernel<RmsNormArgs> rmsnorm;
+	Kernel<LayerNormArgs> layer_norm;
+	Kernel<ActivateArgs> activate;
 	Kernel<MatmulArgs> matvec, matmul;
 	Kernel<ExpertMatmulArgs> expert_matvec, expert_matmul;
 	Kernel<RouteArgs> route;

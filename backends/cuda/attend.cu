@@ -167,11 +167,14 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArg
 	float acc[kQueries][kParts] = {};
 	const uint32_t seen = a.first + row_of(n - 1) + 1; // by the last row
 	const uint64_t head_words = uint64_t(a.t_cap) * (D / 2);
-	for (uint32_t t0 = 0; t0 < seen; t0 += kThreads) {
+	const uint32_t last = a.first + row_of(0); // token that the first row sees last
+	for (uint32_t t0 = last >= a.window ? (last - a.window + 1) / kThreads * kThreads : 0; t0 < seen; t0 += kThreads) {
 		const RowKeys keys = {a.k + h * head_words, t0, D};
 		const RowValues values = {a.v + h * head_words, t0, D};
 		add_tile(s, acc, n, seen - t0 < kThreads ? seen - t0 : kThreads, D, a.scale, keys, values,
-		         [&](uint32_t j, uint32_t t) { return t0 + t <= a.first + row_of(j); });
+		         [&](uint32_t j, uint32_t t) {
+			         return t0 + t <= a.first + row_of(j) && a.first + row_of(j) - (t0 + t) < a.window;
+		         });
 	}
 	for (uint32_t j = 0; j < n; ++j) {
 		const uint64_t row = row_of(j), at = row * a.n_heads + head_of(j);

@@ -1,4 +1,4 @@
-// embed, rmsnorm, channel_max, kv_balance.
+// embed, rmsnorm, layer_norm, activate, channel_max, kv_balance.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/weights.cuh"
 
@@ -26,6 +26,43 @@ __global__ void rmsnorm_kernel(RmsNormArgs a) {
 	sum = block_sum(sum, partial);
 	const float scale = float(1 / sqrt(sum / double(a.dim) + double(a.eps)));
 	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) out[c] = x[c] * scale * a.w[c];
+}
+
+// out = (x - mean) / sqrt(variance + eps) * w + bias. Grid: one block per row.
+__global__ void layer_norm_kernel(LayerNormArgs a) {
+	__shared__ Shared<double, 8> partial, partial_squares;
+	const float* x = a.x + uint64_t(blockIdx.x) * a.dim;
+	float* out = a.out + uint64_t(blockIdx.x) * a.dim;
+	double sum = 0, squares = 0;
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) sum += double(x[c]);
+	const double mean = block_sum(sum, partial) / double(a.dim);
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) {
+		const double d = double(x[c]) - mean;
+		squares += d * d;
+	}
+	const double scale = 1 / sqrt(block_sum(squares, partial_squares) / double(a.dim) + double(a.eps));
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x)
+		out[c] = float((double(x[c]) - mean) * scale) * a.w[c] + (a.bias ? a.bias[c] : 0.f);
+}
+
+// The functions of backends/activation.h.
+__device__ inline float activation(uint32_t function, float x) {
+	switch (function) {
+	case 1: return x / (1 + expf(-x));
+	case 2: return x / (1 + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+	case 3: return x > 0 ? x * x : 0.f;
+	default: return x;
+	}
+}
+
+// v = scale * function(x) * y, then the cap; out = v or out + v. Grid: one thread per element, x then y.
+__global__ void activate_kernel(ActivateArgs a) {
+	const uint64_t i = (uint64_t(blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+	if (i >= a.n) return;
+	float v = a.scale * activation(a.function, a.x[i]);
+	if (a.y) v *= a.y[i];
+	if (a.cap > 0) v = a.cap * tanhf(v / a.cap);
+	a.out[i] = a.add ? a.out[i] + v : v;
 }
 
 // out[h][c] = max(out[h][c], |x|) over rows and the heads of kv head h. Grid: channels in x, kv heads in y.
@@ -65,6 +102,8 @@ __global__ void kv_balance_kernel(KvBalanceArgs a) {
 void add_basic(Kernels& k) {
 	k.embed = {{KV_KERNEL(embed, EmbedArgs)}};
 	k.rmsnorm = {{KV_KERNEL(rmsnorm, RmsNormArgs)}};
+	k.layer_norm = {{KV_KERNEL(layer_norm, LayerNormArgs)}};
+	k.activate = {{KV_KERNEL(activate, ActivateArgs)}};
 	k.channel_max = {{KV_KERNEL(channel_max, ChannelMaxArgs)}};
 	k.kv_balance = {{KV_KERNEL(kv_balance, KvBalanceArgs)}};
 }

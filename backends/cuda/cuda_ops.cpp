@@ -38,6 +38,24 @@ void CudaBackend::rmsnorm(View out, View x, View w, float eps) {
 	       {"rmsnorm", 4. * double(2 * x.elements() + dim)});
 }
 
+void CudaBackend::layer_norm(View out, View x, View w, View b, float eps) {
+	check_layer_norm(out, x, w, b);
+	const uint32_t dim = uint32_t(x.row_elements());
+	launch(kernels_.layer_norm, {x.shape[0], 1, 1}, 256,
+	       LayerNormArgs{data<float>(out), data<float>(x), data<float>(w), data<float>(b), dim, eps},
+	       {"layer_norm", 4. * double(2 * x.elements() + 2 * dim)});
+}
+
+void CudaBackend::activate(View out, View x, View y, const Elementwise& e) {
+	check_activate(out, x, y, e);
+	const uint64_t n = x.elements();
+	const uint32_t blocks = groups(n, kThreads), across = std::min(blocks, kMostBlocks);
+	launch(
+	    kernels_.activate, {across, groups(blocks, across), 1}, kThreads,
+	    ActivateArgs{data<float>(out), data<float>(x), data<float>(y), n, uint32_t(e.function), e.scale, e.cap, e.add},
+	    {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
+}
+
 void CudaBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 	check_matmul(projs, x, epilogue);
 	const bool swiglu = epilogue == Epilogue::SwiGLU;
@@ -385,7 +403,8 @@ void CudaBackend::attend_prompt(View out, View lse, View q, const KvRows& own, c
 	                            n_heads,
 	                            n_kv_heads,
 	                            D,
-	                            1 / std::sqrt(float(D))};
+	                            1 / std::sqrt(float(D)),
+	                            own.window ? own.window : UINT32_MAX};
 	const uint32_t queries = rows * (n_heads / n_kv_heads);
 	launch(kernels_.attend_prompt, {groups(queries, kQueries), n_kv_heads, 1}, kThreads, args,
 	       {op, 4. * (own.first + rows) * n_kv_heads * D + 8. * double(q.elements()), !older || older->groups.empty()});

@@ -37,6 +37,15 @@ Choice choose_rmsnorm(const Caps& c, bool vec4_aligned) {
 	return {k, {{SPEC_LOCAL_X, reduce_local(c, 256)}}};
 }
 
+Choice choose_layer_norm(const Caps& c, bool biased) {
+	return {Kernel::layer_norm, {{SPEC_LOCAL_X, reduce_local(c, 256)}, {SPEC_FLAGS, biased ? LAYER_NORM_BIAS : 0}}};
+}
+Choice choose_activate(uint32_t flags) {
+	static_assert(uint32_t(Activation::Silu) == ACTIVATE_SILU && uint32_t(Activation::GeluTanh) == ACTIVATE_GELU_TANH &&
+	              uint32_t(Activation::Relu2) == ACTIVATE_RELU2);
+	return {Kernel::activate, {{SPEC_LOCAL_X, kActivateLocal}, {SPEC_FLAGS, flags}}};
+}
+
 Choice choose_rope_store(const Caps& c, bool vec4_aligned, uint32_t head_dim, uint32_t flags) {
 	const Kernel k = !vec4_aligned     ? Kernel::rope_store
 	                 : reads_texels(c) ? Kernel::texel_rope_store

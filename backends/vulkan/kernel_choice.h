@@ -27,6 +27,9 @@ constexpr uint32_t kEmbedLocal = 64; // times 16 channels
 Choice choose_embed(DType);
 Choice choose_rmsnorm(const Caps&,
                       bool vec4_aligned); // vec4_aligned: views at multiples of 16 bytes, channels a multiple of 4
+Choice choose_layer_norm(const Caps&, bool biased);
+constexpr uint32_t kActivateLocal = 128; // times 4 elements
+Choice choose_activate(uint32_t flags);  // ACTIVATE_*
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);
 Choice choose_kv_store(const Caps&, uint32_t head_dim);
 Choice choose_kv_load();

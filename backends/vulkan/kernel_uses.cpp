@@ -22,6 +22,12 @@ void add(Uses& out, const Choice& c, std::string what) {
 void basic_uses(const Caps& c, Uses& out) {
 	for (const DType t : kTensorTypes) add(out, choose_embed(t), dtype_info(t).name);
 	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
+	for (const bool biased : {false, true}) add(out, choose_layer_norm(c, biased), biased ? "bias" : "");
+	for (const auto& [flags, what] : {std::pair{ACTIVATE_GELU_TANH | ACTIVATE_TIMES, "gelu, times"},
+	                                  {ACTIVATE_RELU2, "relu2"},
+	                                  {ACTIVATE_ADD, "scale, add"},
+	                                  {ACTIVATE_CAP, "cap"}})
+		add(out, choose_activate(flags), what);
 	for (const uint32_t d : kHeadDims) {
 		for (const uint32_t f : {0u, ROPE_NEOX, ROPE_NEOX | ROPE_NORM_Q | ROPE_NORM_K})
 			for (const bool vec4_aligned : {false, true})
@@ -156,7 +162,8 @@ void attend_uses(const Caps& c, Uses& out) {
 				add(out, choose_weigh(c, u.fmt.k, d, share, u.page),
 				    fmt::format("head_dim {}, {} heads, K {}, pages of {}", d, share, quant_text(u.fmt.k), u.page));
 			}
-			const std::pair<uint32_t, const char*> ways[] = {{0, ""}, {PROMPT_STATE, ", state"}, {PROMPT_LSE, ", lse"}};
+			const std::pair<uint32_t, const char*> ways[] = {
+			    {0, ""}, {PROMPT_STATE, ", state"}, {PROMPT_LSE, ", lse"}, {PROMPT_WINDOW, ", window"}};
 			for (const auto& [flags, text] : ways)
 				add(out, choose_attend_prompt(c, share, d, flags),
 				    fmt::format("head_dim {}, {} heads{}", d, share, text));

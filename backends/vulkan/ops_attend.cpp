@@ -104,18 +104,19 @@ void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own,
 	check_head_dim(head_dim);
 	constexpr const char* label = "attend_prompt";
 	if (older) attend_pages(label, q, *older, /*prompt=*/true, View());
-	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim,
-	                                              older ? PROMPT_STATE
-	                                              : lse ? PROMPT_LSE
-	                                                    : 0);
-	const double tokens = own.first + rows, pairs = double(rows) * (own.first + 0.5 * (rows + 1));
+	const uint32_t flags = (older ? PROMPT_STATE : lse ? PROMPT_LSE : 0) | (own.window ? PROMPT_WINDOW : 0);
+	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim, flags);
+	const double all = own.first + rows, window = own.window ? own.window : all;
+	const double tokens = std::min(all, rows + window),
+	             pairs = std::min(double(rows) * (own.first + 0.5 * (rows + 1)), rows * window);
 	const AttendPromptPush push{.first = own.first,
 	                            .n_rows = rows,
 	                            .n_heads = n_heads,
 	                            .n_kv_heads = n_kv_heads,
 	                            .t_cap = own.k.shape[1],
 	                            .blocks = how.blocks,
-	                            .scale = score_scale(head_dim)};
+	                            .scale = score_scale(head_dim),
+	                            .window = own.window};
 	// The result also stands in for an lse nobody wants: a bind for writing counts as a write.
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,

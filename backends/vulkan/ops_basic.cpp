@@ -1,4 +1,5 @@
-// embed, rmsnorm, copy on Vulkan.
+// embed, rmsnorm, layer_norm, activate, copy on Vulkan.
+#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
@@ -37,6 +38,28 @@ void VulkanBackend::rmsnorm(View out, View x, View w, float eps) {
 	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
 	rec_.dispatch(p, push, {bind(out), bind(x), bind(w)}, {across, ceil_div(rows, kMostRows), 1},
 	              {.label = "rmsnorm", .bytes = 4.0 * (2.0 * double(x.elements()) + dim)});
+}
+
+void VulkanBackend::layer_norm(View out, View x, View w, View b, float eps) {
+	check_layer_norm(out, x, w, b);
+	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements()), across = std::min(rows, kMostRows);
+	const LayerNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
+	rec_.dispatch(pipeline(choose_layer_norm(caps(), bool(b))), push, {bind(out), bind(x), bind(w), bind(b ? b : w)},
+	              {across, ceil_div(rows, kMostRows), 1},
+	              {.label = "layer_norm", .bytes = 4.0 * (2.0 * double(x.elements()) + 2.0 * dim)});
+}
+
+void VulkanBackend::activate(View out, View x, View y, const Elementwise& e) {
+	check_activate(out, x, y, e);
+	KV_ASSERT(x.elements() <= UINT32_MAX / 2);
+	const uint32_t n = uint32_t(x.elements()), groups = ceil_div(n, 4 * kActivateLocal);
+	const uint32_t across = std::min(groups, kMostRows);
+	const uint32_t flags =
+	    uint32_t(e.function) | (y ? ACTIVATE_TIMES : 0) | (e.cap > 0 ? ACTIVATE_CAP : 0) | (e.add ? ACTIVATE_ADD : 0);
+	const ActivatePush push{.n = n, .row_stride = across, .scale = e.scale, .cap = e.cap};
+	rec_.dispatch(pipeline(choose_activate(flags)), push, {bind(out), bind(x), bind(y ? y : x)},
+	              {across, ceil_div(groups, kMostRows), 1},
+	              {.label = "activate", .bytes = 4.0 * n * (2 + bool(y) + e.add)});
 }
 
 } // namespace kvrun::vk

@@ -1,6 +1,6 @@
 // The Vulkan backend: each op chooses a kernel, fills its push struct, lists views and dispatches.
 //
-// ops_basic.cpp    embed, rmsnorm, copy;   ops_matmul.cpp  matmul, write_weight
+// ops_basic.cpp    embed, norms, activate, copy;   ops_matmul.cpp  matmul, write_weight
 // ops_experts.cpp  route, sort_slots, expert_matmul, expert_sum
 // ops_kv.cpp       rope_store, kv_store, kv_load, kv_pack, kv_block
 // ops_attend.cpp   attend, attend_prompt
@@ -48,6 +48,8 @@ class VulkanBackend final : public Backend {
 
 	void embed(View out, View table, View tokens) override;
 	void rmsnorm(View out, View x, View w, float eps) override;
+	void layer_norm(View out, View x, View w, View b, float eps) override;
+	void activate(View out, View x, View y, const Elementwise&) override;
 	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
 	bool norms_in_matmul(std::span<const Proj>, const View& x, const View& w, bool decode) const override;
 	void norm_matmul(std::span<const Proj>, View h, View x, View w, float eps, Epilogue, bool decode) override;

@@ -14,7 +14,8 @@ Decoder::Decoder(LayerRunner& runner, KvScratch& scratch, uint32_t most_rows)
 	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
 		x_ = a.take(DType::F32, 2 * most_rows, cfg.dim);
 		tokens_ = a.take(DType::U32, 2 * most_rows);
-		rope_ = a.take(DType::F32, 2 * most_rows, std::max(cfg.rope.dim / 2, 1u), 2);
+		for (size_t i = 0; i < cfg.ropes.size(); ++i)
+			rope_[i] = a.take(DType::F32, 2 * most_rows, cfg.ropes[i].dim / 2, 2);
 	});
 }
 
@@ -54,15 +55,16 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	Backend& be = runner_.backend();
 	std::vector<uint32_t> tokens;
 	std::vector<StepRow> kv_rows;
-	host_rope_.clear();
+	const size_t n_ropes = runner_.config().ropes.size();
+	for (std::vector<float>& rope : host_rope_) rope.clear();
 	for (const Row& r : step) {
 		tokens.push_back(r.token);
 		kv_rows.push_back(r.step);
-		r.rope->append(r.position, 1, host_rope_);
+		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
 	}
 	KvStep kv(be, scratch_, pool, kv_rows, runner_.config().n_heads);
 	be.write(*tokens_.buf, tokens_.at, std::as_bytes(std::span(tokens)));
-	be.write(*rope_.buf, rope_.at, std::as_bytes(std::span(host_rope_)));
+	for (size_t i = 0; i < n_ropes; ++i) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	const LayerRows rows = runner_.rows_of(x_, rope_, 0, n);
 	runner_.embed(rows.x, kvrun::rows(tokens_, 0, n));
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {

@@ -9,7 +9,7 @@ namespace kvrun {
 
 struct DecodeRow { // the next token of one sequence
 	KvSequence* seq;
-	const RopeTable* rope;
+	const RopeTables* rope;
 	uint32_t token;
 	uint32_t top = 0; // so many of its largest logits suffice; 0: all are wanted
 };
@@ -32,7 +32,7 @@ class Decoder {
  private:
 	struct Row {
 		StepRow step;
-		const RopeTable* rope;
+		const RopeTables* rope;
 		uint32_t token, position;
 		uint32_t top = 0;
 	};
@@ -48,8 +48,9 @@ class Decoder {
 	KvScratch& scratch_;
 	uint32_t most_rows_;
 	Buffer memory_;
-	View x_, tokens_, rope_; // (2 most_rows, dim) f32, (2 most_rows) u32, (2 most_rows, rotary_dim / 2, 2) f32
-	std::vector<float> host_rope_;
+	View x_, tokens_; // (2 most_rows, dim) f32, (2 most_rows) u32
+	RopeViews rope_;  // (2 most_rows, rotary_dim / 2, 2) f32
+	std::array<std::vector<float>, kMostRopes> host_rope_;
 	bool lists_; // the device finds the largest logits
 	CandidateLists candidates_, guessed_;
 	std::vector<float> logits_, guesses_; // (rows, vocab), where they are read

@@ -10,7 +10,7 @@ constexpr size_t kKeptPromptBytes = 64 << 20; // a prompt's memory up to this is
 // A block's K (and V) is one view; all of a block's memory stays under an eighth of what is free.
 uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, uint32_t asked) {
 	const size_t token_bytes = size_t(cfg.n_kv_heads) * cfg.head_dim * 2; // f16 K (or V) of one layer
-	const size_t row_bytes = size_t(cfg.dim) * 4 + size_t(cfg.rope.dim) * 4 + 4 + 2 * token_bytes;
+	const size_t row_bytes = size_t(cfg.dim) * 4 + cfg.ropes.size() * cfg.ropes[0].dim * 4 + 4 + 2 * token_bytes;
 	size_t most = std::min(dev.max_view_bytes / token_bytes, std::max<size_t>(dev.free_bytes / 8 / row_bytes, 1));
 	if (asked) most = std::min<size_t>(most, asked);
 	return uint32_t(std::clamp<size_t>(most, 1, UINT32_MAX / 2));

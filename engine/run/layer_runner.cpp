@@ -2,6 +2,7 @@
 #include "engine/run/layer_runner.h"
 #include "engine/core/round.h"
 #include "engine/run/arena.h"
+#include <cmath>
 
 namespace kvrun {
 
@@ -16,6 +17,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		v_ = a.take(DType::F32, most_rows, cfg.n_kv_heads, cfg.head_dim);
 		gate_ = a.take(DType::F32, most_rows, cfg.hidden_dim);
 		up_ = a.take(DType::F32, most_rows, cfg.hidden_dim);
+		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
 		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
 		block_max_ = a.take(DType::U32, kLogitRows, ceil_div(cfg.vocab, uint32_t(KV_LOGIT_BLOCK)));
@@ -23,48 +25,120 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	});
 }
 
-LayerRows LayerRunner::rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const {
+// Whether what a layer's parts compute is changed before it is added to the residual stream.
+static bool adds_plainly(const Layer& layer, bool norm) { return !norm && layer.residual_scale == 1; }
+
+bool LayerRunner::has_branch_rows(const Config& cfg) {
+	for (const Layer& l : cfg.layers)
+		if (!adds_plainly(l, l.attn_out_norm) || !adds_plainly(l, l.mlp_out_norm)) return true;
+	return false;
+}
+
+LayerRows LayerRunner::rows_of(const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const {
 	KV_ASSERT(n <= most_rows_);
-	return {n,
-	        rows(x, first, n),
-	        rows(h_, 0, n),
-	        rows(q_, 0, n),
-	        rows(att_, 0, n),
-	        rows(k_, 0, n),
-	        rows(v_, 0, n),
-	        rows(gate_, 0, n),
-	        rows(up_, 0, n),
-	        rows(rope, first, n)};
+	LayerRows r{n,
+	            rows(x, first, n),
+	            rows(h_, 0, n),
+	            rows(q_, 0, n),
+	            rows(att_, 0, n),
+	            rows(k_, 0, n),
+	            rows(v_, 0, n),
+	            rows(gate_, 0, n),
+	            rows(up_, 0, n),
+	            {}};
+	if (branch_) r.branch = rows(branch_, 0, n);
+	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
+	return r;
 }
 
 LayerRows LayerRunner::last_row(const LayerRows& r) {
-	const auto last = [&](const View& v) { return rows(v, r.n - 1, 1); };
-	return {1,         last(r.x), last(r.h),    last(r.q),  last(r.att),
-	        last(r.k), last(r.v), last(r.gate), last(r.up), last(r.rope)};
+	LayerRows out = r;
+	out.n = 1;
+	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.rope[0],
+	                &out.rope[1]})
+		if (*v) *v = rows(*v, r.n - 1, 1);
+	return out;
 }
 
-void LayerRunner::embed(const View& x, const View& tokens) { be_.embed(x, w_.embed, tokens); }
+void LayerRunner::embed(const View& x, const View& tokens) {
+	be_.embed(x, w_.embed, tokens);
+	if (cfg_.embedding_scale != 1) be_.activate(x, x, {}, {.scale = cfg_.embedding_scale});
+}
+
+void LayerRunner::norm(const View& out, const View& x, const NormWeights& w) {
+	if (cfg_.norm == NormKind::Rms)
+		be_.rmsnorm(out, x, w.w, cfg_.norm_eps);
+	else
+		be_.layer_norm(out, x, w.w, w.b, cfg_.norm_eps);
+}
+
+void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const View& x, const NormWeights& w,
+                              Epilogue epilogue, bool decode) {
+	if (cfg_.norm == NormKind::Rms) return be_.norm_matmul(projs, h, x, w.w, cfg_.norm_eps, epilogue, decode);
+	norm(h, x, w);
+	be_.matmul(projs, h, epilogue, decode);
+}
 
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
+	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = w_.layers[l];
 	const Proj qkv[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
-	be_.norm_matmul(qkv, r.h, r.x, L.attn_norm, cfg_.norm_eps, Epilogue::None, decode);
+	if (!layer.attn_norm) {
+		be_.matmul(qkv, r.x, Epilogue::None, decode);
+	} else if (layer.mlp_input == MlpInput::Parallel) { // the MLP reads h, too
+		norm(r.h, r.x, L.attn_norm);
+		be_.matmul(qkv, r.h, Epilogue::None, decode);
+	} else {
+		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
+	}
+	if (layer.qk_norm == QkNorm::Row) {
+		be_.rmsnorm(r.q, r.q, L.q_norm, cfg_.norm_eps);
+		be_.rmsnorm(r.k, r.k, L.k_norm, cfg_.norm_eps);
+	}
 }
 
 void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_t n, const KvDst& dst) {
+	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = w_.layers[l];
-	be_.rope_store(rows(r.q, first, n), rows(r.k, first, n), rows(r.v, first, n),
-	               {rows(r.rope, first, n), cfg_.rope.dim, cfg_.rope.neox}, {L.q_norm, L.k_norm, cfg_.norm_eps}, dst);
+	const Rope& rope = cfg_.ropes[layer.rope];
+	const View q = rows(r.q, first, n);
+	HeadNorm head_norm{{}, {}, cfg_.norm_eps};
+	if (layer.qk_norm == QkNorm::Head) head_norm.q = L.q_norm, head_norm.k = L.k_norm;
+	be_.rope_store(q, rows(r.k, first, n), rows(r.v, first, n),
+	               {rows(r.rope[layer.rope], first, n), rope.dim, rope.neox}, head_norm, dst);
+	// attention multiplies by 1 / sqrt(head_dim)
+	const float scale = layer.attention_scale * std::sqrt(float(layer.head_dim));
+	if (layer.attention_scale != 0 && scale != 1) be_.activate(q, q, {}, {.scale = scale});
+}
+
+void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,
+                      const NormWeights* out_norm, bool decode) {
+	if (adds_plainly(layer, out_norm)) {
+		const Proj into[] = {{r.x, proj.w, proj.bias}};
+		return be_.matmul(into, from, Epilogue::Add, decode);
+	}
+	const Proj into[] = {{r.branch, proj.w, proj.bias}};
+	be_.matmul(into, from, Epilogue::None, decode);
+	if (out_norm) norm(r.branch, r.branch, *out_norm);
+	be_.activate(r.x, r.branch, {}, {.scale = layer.residual_scale, .add = true});
 }
 
 void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
+	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = w_.layers[l];
-	const Proj out[] = {{r.x, L.wo, {}}};
-	be_.matmul(out, r.att, Epilogue::Add, decode);
-	const Proj gate_up[] = {{r.gate, L.w_gate, {}}, {r.up, L.w_up, {}}};
-	be_.norm_matmul(gate_up, r.h, r.x, L.ffn_norm, cfg_.norm_eps, Epilogue::SwiGLU, decode);
-	const Proj down[] = {{r.x, L.w_down, {}}};
-	be_.matmul(down, r.gate, Epilogue::Add, decode);
+	add(layer, r, {{}, L.wo, L.bo}, r.att, layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
+
+	const bool gated = layer.mlp == MlpKind::Gated, swiglu = gated && layer.activation == Activation::Silu;
+	const Proj gate_up[] = {{r.gate, L.w_gate, L.b_gate}, {r.up, L.w_up, L.b_up}};
+	const std::span<const Proj> in = std::span(gate_up).subspan(gated ? 0 : 1);
+	const Epilogue epilogue = swiglu ? Epilogue::SwiGLU : Epilogue::None;
+	if (layer.mlp_input == MlpInput::Normed)
+		norm_matmul(in, r.h, r.x, L.mlp_norm, epilogue, decode);
+	else
+		be_.matmul(in, layer.mlp_input == MlpInput::Raw ? r.x : r.h, epilogue, decode);
+	const View& hidden = gated ? r.gate : r.up;
+	if (!swiglu) be_.activate(hidden, hidden, gated ? r.up : View(), {.function = layer.activation});
+	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
 }
 
 void LayerRunner::read_rows(const View& x, std::vector<float>& out) {
@@ -75,8 +149,11 @@ void LayerRunner::read_rows(const View& x, std::vector<float>& out) {
 void LayerRunner::logits(const View& x, bool decode) {
 	const uint32_t n = x.shape[0];
 	KV_ASSERT(n <= kLogitRows);
-	const Proj head[] = {{rows(logits_, 0, n), w_.lm_head, {}}};
-	be_.norm_matmul(head, rows(final_, 0, n), x, w_.final_norm, cfg_.norm_eps, Epilogue::None, decode);
+	const View out = rows(logits_, 0, n);
+	const Proj head[] = {{out, w_.lm_head, w_.lm_head_b}};
+	norm_matmul(head, rows(final_, 0, n), x, w_.final_norm, Epilogue::None, decode);
+	if (cfg_.logit_scale != 1 || cfg_.logit_softcap > 0)
+		be_.activate(out, out, {}, {.scale = cfg_.logit_scale, .cap = cfg_.logit_softcap});
 }
 
 void LayerRunner::read_logits(uint32_t first, uint32_t n, std::span<float> out) {

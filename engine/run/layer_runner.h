@@ -4,8 +4,12 @@
 #include "engine/run/logits.h"
 #include "models/config.h"
 #include "models/weights.h"
+#include <array>
 
 namespace kvrun {
+
+constexpr size_t kMostRopes = 2;
+using RopeViews = std::array<View, kMostRopes>; // one for each of Config::ropes: (n, rotary_dim / 2, 2) f32
 
 struct LayerRows { // rows of one pass through a layer
 	uint32_t n;
@@ -13,7 +17,8 @@ struct LayerRows { // rows of one pass through a layer
 	View q, att;   // (n, n_heads, head_dim) f32
 	View k, v;     // (n, n_kv_heads, head_dim) f32
 	View gate, up; // (n, hidden_dim) f32
-	View rope;     // (n, rotary_dim / 2, 2) f32
+	RopeViews rope;
+	View branch = {}; // (n, dim) f32: what attention or MLP computed, where it is changed before it is added to x
 };
 
 class LayerRunner {
@@ -22,7 +27,7 @@ class LayerRunner {
 	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows);
 
 	// Rows first .. first + n - 1 of x and rope, and the activations of a pass, which the next pass uses again.
-	LayerRows rows_of(const View& x, const View& rope, uint32_t first, uint32_t n) const;
+	LayerRows rows_of(const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const;
 	static LayerRows last_row(const LayerRows&);
 
 	// decode: as Backend::matmul() has it.
@@ -40,18 +45,26 @@ class LayerRunner {
 	void read_candidates(uint32_t n, uint32_t k, CandidateLists& out);
 
 	static constexpr uint32_t kLogitRows = 32;
+	static bool has_branch_rows(const Config&); // whether LayerRows::branch is needed
 	Backend& backend() const { return be_; }
 	const Config& config() const { return cfg_; }
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); } // of activations
 
  private:
+	void norm(const View& out, const View& x, const NormWeights&);
+	// h: room for the norm of x.
+	void norm_matmul(std::span<const Proj>, const View& h, const View& x, const NormWeights&, Epilogue, bool decode);
+	// x += what proj makes of `from`, with a norm behind it and a factor where the layer has them.
+	void add(const Layer&, const LayerRows&, const Proj&, const View& from, const NormWeights* out_norm, bool decode);
+
 	Backend& be_;
 	const Config& cfg_;
 	const Weights& w_;
 	uint32_t most_rows_;
 	Buffer memory_;
 	View h_, q_, k_, v_, att_, gate_, up_; // (most_rows, ...) f32
+	View branch_;                          // (most_rows, dim) f32, or empty
 	View logits_, final_;                  // (kLogitRows, vocab), (kLogitRows, dim) f32
 	View block_max_, candidates_;          // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32
 };

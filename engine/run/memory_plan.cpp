@@ -10,13 +10,15 @@ namespace kvrun {
 // As LayerRunner, Decoder and PromptMemory (engine/run) allocate it.
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
 	const uint64_t heads = uint64_t(c.n_heads) * c.head_dim, kv_heads = uint64_t(c.n_kv_heads) * c.head_dim;
-	const uint64_t rope_row = uint64_t(std::max(c.rope.dim / 2, 1u)) * 8;
+	const uint64_t rope_row = c.ropes.size() * c.ropes[0].dim / 2 * 8;
 	const uint64_t logit_row =
 	    4 * (uint64_t(c.dim) + c.vocab + ceil_div(c.vocab, uint32_t(KV_LOGIT_BLOCK)) + KV_CANDIDATE_WORDS);
 	ModelMemory m;
 	m.weight_bytes = weight_bytes;
 	const uint64_t rows = std::clamp(ubatch, 1u, std::max(c.max_seq, 1u));
-	m.fixed_bytes = rows * 4 * (c.dim + 2 * heads + 2 * kv_heads + 2 * uint64_t(c.hidden_dim)) +
+	m.fixed_bytes = rows * 4 *
+	                    (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * heads + 2 * kv_heads +
+	                     2 * uint64_t(c.hidden_dim)) +
 	                LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 + 4 + rope_row;
 	m.row_bytes = uint64_t(c.dim) * 4 + 4 + rope_row + 2 * kv_heads * 2; // K and V of one layer in f16
 	m.trained_tokens = c.max_seq;

@@ -94,10 +94,12 @@ double Prefill::begin_block() {
 	n_ = std::min(block_, n_tokens() - n_read_);
 	memory_->fit(n_, KvPrefill::tail_rows(seq));
 	session_.engine().note_prompt_bytes(memory_->bytes());
-	std::vector<float> rope;
-	session_.rope().append(seq.n_tokens(), n_, rope);
 	be.write(*memory_->tokens.buf, memory_->tokens.at, std::as_bytes(std::span(tokens_).subspan(n_read_, n_)));
-	be.write(*memory_->rope.buf, memory_->rope.at, std::as_bytes(std::span(rope)));
+	std::vector<float> rope;
+	for (size_t i = 0; i < runner_.config().ropes.size(); ++i, rope.clear()) {
+		session_.rope()[i].append(seq.n_tokens(), n_, rope);
+		be.write(*memory_->rope[i].buf, memory_->rope[i].at, std::as_bytes(std::span(rope)));
+	}
 	session_.make_room_for([&] {
 		kv_.emplace(be, session_.engine().scratch(), seq, n_, KvRows{memory_->k, memory_->v, 0},
 		            runner_.config().n_heads, ubatch_);

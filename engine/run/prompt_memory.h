@@ -2,6 +2,7 @@
 #pragma once
 #include "engine/core/round.h"
 #include "engine/run/arena.h"
+#include "engine/run/layer_runner.h"
 #include "models/config.h"
 
 namespace kvrun {
@@ -19,7 +20,8 @@ class PromptMemory {
 			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
 				x = a.take(DType::F32, n_rows, cfg_.dim);
 				tokens = a.take(DType::U32, n_rows);
-				rope = a.take(DType::F32, n_rows, std::max(cfg_.rope.dim / 2, 1u), 2);
+				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
+					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
 			});
 		}
 		if (n + tail > k.shape[1] || !k) {
@@ -34,8 +36,9 @@ class PromptMemory {
 	size_t bytes() const { return rows_.bytes() + own_.bytes(); }
 	const Buffer& own() const { return own_; } // what k and v lie in
 
-	View x, tokens, rope; // (rows, dim) f32, (rows) u32, (rows, rotary_dim / 2, 2) f32
-	View k, v;            // (n_kv_heads, own rows, head_dim) f16
+	View x, tokens; // (rows, dim) f32, (rows) u32
+	RopeViews rope; // (rows, rotary_dim / 2, 2) f32
+	View k, v;      // (n_kv_heads, own rows, head_dim) f16
 
  private:
 	Backend& be_;

@@ -7,8 +7,8 @@ namespace kvrun {
 
 class RopeTable {
  public:
-	RopeTable(const Config& cfg, uint32_t ctx)
-	    : inv_freq_(rope_inv_freq(cfg, ctx)), scale_(rope_attention_scale(cfg)) {}
+	RopeTable(const Rope& rope, uint32_t ctx)
+	    : inv_freq_(rope_inv_freq(rope, ctx)), scale_(rope_attention_scale(rope)) {}
 	// Appends (n, rotary_dim / 2, 2): cos, sin of positions first .. first + n - 1. Taken on the host in double:
 	// drivers may be as coarse as 2^-11, and at position 100 000 useless.
 	void append(uint32_t first, uint32_t n, std::vector<float>& out) const {
@@ -23,6 +23,18 @@ class RopeTable {
  private:
 	std::vector<float> inv_freq_; // (rotary_dim / 2) radians per position
 	float scale_;                 // multiplies cos and sin
+};
+
+// One for each of Config::ropes.
+class RopeTables {
+ public:
+	RopeTables(const Config& cfg, uint32_t ctx) {
+		for (const Rope& r : cfg.ropes) tables_.emplace_back(r, ctx);
+	}
+	const RopeTable& operator[](size_t i) const { return tables_[i]; }
+
+ private:
+	std::vector<RopeTable> tables_;
 };
 
 } // namespace kvrun

@@ -31,7 +31,7 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: the budget has room for {}",
 		                      opt.ctx, opt.kv.text, fits));
 	warn_about_context(e.config(), ctx_);
-	rope_ = std::make_shared<const RopeTable>(e.config(), ctx_);
+	rope_ = std::make_shared<const RopeTables>(e.config(), ctx_);
 	seq_ = std::make_unique<KvSequence>(e.backend(), plan(), e.pool(), ctx_, opt.seed);
 }
 

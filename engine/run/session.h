@@ -59,7 +59,7 @@ class Session {
 	Engine& engine() const { return engine_; }
 	KvSequence& seq() { return *seq_; }
 	const KvSequence& seq() const { return *seq_; }
-	const RopeTable& rope() const { return *rope_; }
+	const RopeTables& rope() const { return *rope_; }
 
 	// ---- for session files
 	// Takes the place of an empty session's sequence: KvSequence::restore(). Throws Error{Format} where the books do
@@ -102,7 +102,7 @@ class Session {
 	Engine& engine_;
 	SessionOptions options_;
 	std::shared_ptr<const KvPlan> plan_; // forks share it, and nobody else
-	std::shared_ptr<const RopeTable> rope_;
+	std::shared_ptr<const RopeTables> rope_;
 	uint32_t ctx_ = 0;
 	bool ctx_by_budget_ = false;
 	bool reading_ = false; // a Prefill lives

@@ -4,16 +4,23 @@
 #include "models/families.h"
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace kvrun {
 namespace {
 
+struct Traits {              // that few families have
+	uint32_t rotary_dim = 0; // 0: head_dim
+	float embedding_scale = 0, residual_scale = 1, logit_scale = 1,
+	      attention_scale = 0; // as in Config; 0: the family's
+};
 struct Row { // as the models' own files have it
 	const char *name, *arch;
 	uint32_t dim, hidden, layers, heads, kv_heads, head_dim, vocab, ctx;
 	float theta, eps;
 	bool tied; // the output projection is the embedding
 	SynthVocab tokenizer;
+	Traits more = {};
 };
 constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen2 = SynthVocab::Qwen2;
 constexpr Row kRows[] = {
@@ -36,6 +43,46 @@ constexpr Row kRows[] = {
     {"qwen3-14b", "qwen3", 5120, 17408, 40, 40, 8, 128, 151936, 40960, 1e6f, 1e-6f, false, kQwen2},
     {"qwen3-32b", "qwen3", 5120, 25600, 64, 64, 8, 128, 151936, 40960, 1e6f, 1e-6f, false, kQwen2},
     {"phi-3-mini", "phi3", 3072, 8192, 32, 32, 32, 96, 32064, 4096, 1e4f, 1e-5f, false, kSpm},
+    {"command-r-35b",
+     "command-r",
+     8192,
+     22528,
+     40,
+     64,
+     64,
+     128,
+     256000,
+     131072,
+     8e6f,
+     1e-5f,
+     true,
+     kLlama3,
+     {.logit_scale = 0.0625f}},
+    {"ernie-4.5-0.3b", "ernie4_5", 1024, 3072, 18, 16, 2, 128, 103424, 131072, 5e5f, 1e-5f, true, kSpm},
+    {"exaone-4-1.2b", "exaone4", 2048, 4096, 30, 32, 8, 64, 102400, 65536, 1e6f, 1e-5f, true, kLlama3},
+    {"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm},
+    {"glm-4-9b", "glm4", 4096, 13696, 40, 32, 2, 128, 151552, 32768, 1e4f, 1e-5f, false, kLlama3, {.rotary_dim = 64}},
+    {"granite-3.3-8b",
+     "granite",
+     4096,
+     12800,
+     40,
+     32,
+     8,
+     128,
+     49159,
+     131072,
+     1e7f,
+     1e-5f,
+     true,
+     kLlama3,
+     {.embedding_scale = 12, .residual_scale = 0.22f, .logit_scale = 1 / 16.f, .attention_scale = 1 / 128.f}},
+    {"minitron-4b", "nemotron", 3072, 9216, 32, 24, 8, 128, 256000, 4096, 1e4f, 1e-5f, false, kSpm, {.rotary_dim = 64}},
+    {"olmo-2-7b", "olmo2", 4096, 11008, 32, 32, 32, 128, 100352, 4096, 5e5f, 1e-6f, false, kLlama3},
+    {"phi-2", "phi2", 2560, 10240, 32, 32, 32, 80, 51200, 2048, 1e4f, 1e-5f, false, kLlama3, {.rotary_dim = 32}},
+    {"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7f, 1e-6f, false, kLlama3},
+    {"smollm3-3b", "smollm3", 2048, 11008, 36, 16, 4, 128, 128256, 65536, 5e6f, 1e-6f, true, kLlama3},
+    {"starcoder2-3b", "starcoder2", 3072, 12288, 30, 24, 2, 128, 49152, 16384, 1e6f, 1e-5f, true, kLlama3},
 };
 std::string lower_name(DType t) {
 	std::string s = dtype_info(t).name;
@@ -100,11 +147,19 @@ void set_key(SynthSpec& s, std::string_view item) {
 }
 
 // What follows from the rest; the limits that read_config() would name only after the file has been made.
-void complete(SynthSpec& s) {
+void complete(SynthSpec& s, const Row& r) {
 	Config& c = s.config;
 	const Family& family = *find_family(c.arch);
-	c.rope.dim = c.head_dim, c.rope.neox = family.neox;
-	describe_layers(c, family.layer);
+	Layer layer = family.layer;
+	c.norm = family.norm, c.output_bias = family.output_bias;
+	c.embedding_scale = r.more.embedding_scale    ? r.more.embedding_scale
+	                    : family.scales_embedding ? std::sqrt(float(c.dim))
+	                                              : 1;
+	c.logit_scale = r.more.logit_scale, layer.residual_scale = r.more.residual_scale,
+	layer.attention_scale = r.more.attention_scale;
+	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
+	c.ropes[0].neox = family.neox;
+	describe_layers(c, family, layer, 0);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (c.head_dim % 8 != 0)
@@ -153,10 +208,10 @@ SynthSpec parse_synth(std::string_view text) {
 	c.arch = r.arch, c.name = fmt::format("{} of random weights", parts[0]);
 	c.dim = r.dim, c.hidden_dim = r.hidden, c.n_layers = r.layers, c.n_heads = r.heads, c.n_kv_heads = r.kv_heads;
 	c.head_dim = r.head_dim, c.vocab = r.vocab, c.max_seq = r.ctx;
-	c.rope.theta = r.theta, c.norm_eps = r.eps, c.tied_embedding = r.tied;
+	c.ropes = {{.theta = r.theta}}, c.norm_eps = r.eps, c.tied_embedding = r.tied;
 	s.tokenizer = r.tokenizer;
 	for (size_t i = 1; i < items.size(); ++i) set_key(s, items[i]);
-	complete(s);
+	complete(s, r);
 	s.type = parse_synth_type(parts[1]);
 	if (parts.size() == 3) s.seed = number("seed", parts[2], 0, UINT64_MAX);
 	return s;

@@ -1,6 +1,7 @@
 // A GGUF file of a made-up model: header in memory, weights computed where they are read.
 #include "models/synth/synth_file.h"
 #include "engine/core/splitmix64.h"
+#include "models/families.h"
 #include "models/synth/blocks.h"
 #include "models/synth/vocabulary.h"
 #include <algorithm>
@@ -57,9 +58,16 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("attention.head_count_kv"), c.n_kv_heads);
 	h.u32(key("attention.key_length"), c.head_dim);
 	h.u32(key("attention.value_length"), c.head_dim);
-	h.u32(key("rope.dimension_count"), c.rope.dim);
-	h.f32(key("rope.freq_base"), c.rope.theta);
-	h.f32(key("attention.layer_norm_rms_epsilon"), c.norm_eps);
+	h.u32(key("rope.dimension_count"), c.ropes[0].dim);
+	h.f32(key("rope.freq_base"), c.ropes[0].theta);
+	h.f32(key(c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
+	      c.norm_eps);
+	const Layer& layer = c.layers[0];
+	if (c.embedding_scale != 1) h.f32(key("embedding_scale"), c.embedding_scale);
+	if (layer.residual_scale != 1) h.f32(key("residual_scale"), layer.residual_scale);
+	if (layer.attention_scale != 0) h.f32(key("attention.scale"), layer.attention_scale);
+	if (c.logit_scale != 1)
+		h.f32(key("logit_scale"), find_family(c.arch)->divides_logits ? 1 / c.logit_scale : c.logit_scale);
 	h.u32(key("vocab_size"), c.vocab);
 }
 

@@ -88,7 +88,7 @@ void put_values(uint pair, uvec4 even, uvec4 odd) {
 }
 
 // Over the tokens of tiles 0 .. n_tiles - 1.
-void attend(uint n_tiles) {
+void attend(uint first_tile, uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[ROW_TILES * STEPS];
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
@@ -116,8 +116,8 @@ void attend(uint n_tiles) {
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> acc[ROW_TILES * OWN_COLS];
 	[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_COLS; i++) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 
-	tile_fetch(0u);
-	for (uint tile = 0; tile < n_tiles; tile++) {
+	tile_fetch(first_tile);
+	for (uint tile = first_tile; tile < n_tiles; tile++) {
 		[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
 			const uvec4 k = tile_key(i);
 			const uvec2 at = key_place(i);

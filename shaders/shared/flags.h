@@ -35,9 +35,21 @@
 #define ATTEND_SLOW_CONVERT 4096u // INT8: a conversion to float costs more than an addition
 #define ATTEND_LOAD_AHEAD 8192u   // INT8: there are registers for keys that are loaded ahead
 
+// activate
+#define ACTIVATE_FUNCTION 7u // these bits are one of
+#define ACTIVATE_SILU 1u
+#define ACTIVATE_GELU_TANH 2u
+#define ACTIVATE_RELU2 3u
+#define ACTIVATE_TIMES 8u // there is y
+#define ACTIVATE_CAP 16u  // there is a cap
+#define ACTIVATE_ADD 32u  // to what out holds
+
+#define LAYER_NORM_BIAS 1u // layer_norm: there is b
+
 // attend_prompt kernels
 #define PROMPT_STATE 1u // the state goes to the row's last part, instead of the result to out
 #define PROMPT_LSE 2u   // lse is written
+#define PROMPT_WINDOW 4u // a row sees only its latest `window` tokens
 
 #define MERGE_LSE 1u // attend_merge: lse is written
 

@@ -81,6 +81,20 @@ struct RmsNormPush {
 	uint row_stride; // row = group x + group y * row_stride: one grid dimension may hold only 65535
 	float eps;
 };
+struct LayerNormPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint rows;
+	uint row_stride; // as in RmsNormPush
+	float eps;
+};
+struct ActivatePush {
+	KV_PUSH_HEAD
+	uint n;          // elements
+	uint row_stride; // workgroup = group x + group y * row_stride
+	float scale;
+	float cap;
+};
 struct RopeStorePush {
 	KV_PUSH_HEAD
 	uint n_heads;
@@ -125,6 +139,7 @@ struct AttendPromptPush {
 	uint t_cap;  // tokens per kv head in k, v
 	uint blocks; // workgroups that share a kv head's query heads
 	float scale; // 1 / sqrt(head_dim)
+	uint window; // latest tokens that a row sees; unused without FLAGS & 4
 };
 struct AttendMergePush {
 	KV_PUSH_HEAD

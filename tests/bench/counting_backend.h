@@ -40,6 +40,8 @@ class CountingBackend final : public Backend {
 
 	void embed(View, View, View) override { ++counted_.ops; }
 	void rmsnorm(View, View, View, float) override { ++counted_.ops; }
+	void layer_norm(View, View, View, View, float) override { ++counted_.ops; }
+	void activate(View, View, View, const Elementwise&) override { ++counted_.ops; }
 	void matmul(std::span<const Proj>, View, Epilogue, bool) override { ++counted_.ops; }
 	void route(View, View, View, const RouteArgs&) override { ++counted_.ops; }
 	void sort_slots(View, View, uint32_t) override { ++counted_.ops; }

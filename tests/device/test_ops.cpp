@@ -1,4 +1,4 @@
-// embed, rmsnorm, matmul and copy on every device, over tables of shapes, against sums in double written here.
+// embed, norms, activate, matmul and copy on every device, over tables of shapes, against sums in double written here.
 #include "shared/candidates.h"
 #include "tests/support/compare.h"
 #include "tests/support/rig.h"
@@ -185,6 +185,88 @@ TEST_CASE("ops: rmsnorm of zeros is zero") {
 		const View out = rig.out(2, 64);
 		backend.rmsnorm(out, rig.f32(Floats(128), 2, 64), rig.f32(Floats(64, 2.f), 64), 1e-6f);
 		check_same_bits(row, rig.get(out), Floats(128));
+	});
+}
+
+TEST_CASE("ops: layer_norm") {
+	struct LayerNormRow {
+		uint32_t T, dim;
+		bool bias;
+		std::string text() const { return fmt::format("layer_norm: T {} dim {}{}", T, dim, bias ? " bias" : ""); }
+	};
+	std::vector<LayerNormRow> rows;
+	for (uint32_t T : {1u, 3u, 33u})
+		for (uint32_t dim : {8u, 172u, 1031u, 4096u}) rows.push_back({T, dim, T != 3});
+	each_row(rows, [](Backend& backend, const LayerNormRow& n, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		Floats x = random.normals(size_t(n.T) * n.dim), want(x.size());
+		const Floats w = random.normals(n.dim), b = random.normals(n.dim);
+		const float eps = 1e-2f; // large beside the smallest rows, so that it shows
+		for (uint32_t t = 0; t < n.T; ++t) {
+			double sum = 0, squares = 0;
+			for (uint32_t c = 0; c < n.dim; ++c) {
+				float& v = x[size_t(t) * n.dim + c];
+				v = (v + 0.5f) * std::pow(3.f, float(t % 5) - 2);
+				sum += double(v);
+			}
+			const double mean = sum / n.dim;
+			for (uint32_t c = 0; c < n.dim; ++c) squares += std::pow(double(x[size_t(t) * n.dim + c]) - mean, 2);
+			for (uint32_t c = 0; c < n.dim; ++c) {
+				const size_t i = size_t(t) * n.dim + c;
+				want[i] = float((double(x[i]) - mean) / std::sqrt(squares / n.dim + double(eps)) * double(w[c]) +
+				                (n.bias ? double(b[c]) : 0));
+			}
+		}
+		const View out = rig.out(n.T, n.dim), vx = rig.f32(x, n.T, n.dim);
+		backend.layer_norm(out, vx, rig.f32(w, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps);
+		check_close(row, rig.get(out), want, "rmsnorm");
+		check_same_bits(row, rig.get(vx), x);
+		backend.layer_norm(vx, vx, rig.f32(w, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps); // in place
+		check_close(row, rig.get(vx), want, "rmsnorm");
+	});
+}
+
+TEST_CASE("ops: activate") {
+	struct ActivateRow {
+		uint32_t T, dim;
+		Elementwise e;
+		bool y, in_place;
+		std::string text() const {
+			return fmt::format("activate: T {} dim {} function {} scale {} cap {}{}{}{}", T, dim, int(e.function),
+			                   e.scale, e.cap, e.add ? " add" : "", y ? " times" : "", in_place ? " in place" : "");
+		}
+	};
+	std::vector<ActivateRow> rows;
+	for (const Activation f : {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2})
+		for (const bool y : {false, true}) {
+			rows.push_back({3, 173, {.function = f}, y, true});
+			rows.push_back({2, 4096, {.function = f, .scale = 0.25f, .add = true}, y, false});
+			rows.push_back({1, 7, {.function = f, .scale = -3, .cap = 1.5f}, y, false});
+		}
+	rows.push_back({40, 1000, {.scale = 0.5f, .cap = 30}, false, true});
+	each_row(rows, [](Backend& backend, const ActivateRow& r, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const size_t n = size_t(r.T) * r.dim;
+		Floats x = random.normals(n), y = random.normals(n), before = random.normals(n), want(n);
+		const float extremes[] = {0, -0.f, 1e-6f, 30, -30, 100, -100}; // exp() of some is not finite
+		for (size_t i = 0; i < 7 && i < n; ++i) x[i] = extremes[i];
+		for (size_t i = 0; i < n; ++i) {
+			const double a = double(x[i]);
+			double v = a;
+			if (r.e.function == Activation::Silu) v = a / (1 + std::exp(-a));
+			if (r.e.function == Activation::GeluTanh)
+				v = a / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (a + 0.044715 * a * a * a)));
+			if (r.e.function == Activation::Relu2) v = std::pow(std::max(a, 0.), 2);
+			v *= double(r.e.scale) * (r.y ? double(y[i]) : 1);
+			if (r.e.cap > 0) v = double(r.e.cap) * std::tanh(v / double(r.e.cap));
+			want[i] = float(v + (r.e.add ? double(r.in_place ? x[i] : before[i]) : 0));
+		}
+		const View vx = rig.f32(x, r.T, r.dim), out = r.in_place ? vx : rig.f32(before, r.T, r.dim);
+		backend.activate(out, vx, r.y ? rig.f32(y, r.T, r.dim) : View(), r.e);
+		check_close(row, rig.get(out), want, "activate");
+		if (!r.in_place) check_same_bits(row, rig.get(vx), x);
 	});
 }
 

@@ -213,11 +213,13 @@ struct AttendRow {
 	bool per_head = false;  // a live mask per kv head
 	uint32_t prompt = 0;    // attend_prompt: tokens of the prompt before row 0, plus 1; 0: attend
 	uint32_t item_rows = 1; // rows of a work item
+	uint32_t window = 0;    // attend_prompt: latest tokens that a row sees
 	std::string text() const {
-		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}",
+		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}{}",
 		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
 		                   per_head ? ", live per head" : "", prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
-		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "");
+		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "",
+		                   window ? fmt::format(", window {}", window) : "");
 	}
 };
 
@@ -286,9 +288,9 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 	c.kv.n_kv_heads = r.n_kv_heads, c.kv.item_rows = r.item_rows, c.kv.part_step = row_step;
 }
 
-// Attention of one query head over the live old tokens and the first `seen` tokens of the prompt's k, v of its kv head.
+// Attention of one query head over the live old tokens and tokens [lost, seen) of the prompt's k, v of its kv head.
 void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, const float* k, const float* v,
-                      uint32_t seen, float* out) {
+                      uint32_t lost, uint32_t seen, float* out) {
 	std::vector<double> score, y(D);
 	std::vector<const float*> values;
 	const auto add = [&](const float* key, const float* value) {
@@ -298,7 +300,7 @@ void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, co
 	};
 	for (uint32_t s = 0; s < c.slots; ++s)
 		if (const size_t i = size_t(h) * c.slots + s; c.live[i]) add(&c.k[i * D], &c.v[i * D]);
-	for (uint32_t t = 0; t < seen; ++t) add(k + size_t(t) * D, v + size_t(t) * D);
+	for (uint32_t t = lost; t < seen; ++t) add(k + size_t(t) * D, v + size_t(t) * D);
 	const double max = score.empty() ? 0 : *std::max_element(score.begin(), score.end());
 	double sum = 0;
 	for (size_t i = 0; i < score.size(); ++i) {
@@ -323,11 +325,12 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 			const size_t at = (size_t(t) * r.n_heads + head) * r.D;
 			const uint32_t h = head / (r.n_heads / r.n_kv_heads);
 			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D],
+			                 r.window && first + t + 1 > r.window ? first + t + 1 - r.window : 0,
 			                 r.prompt ? first + t + 1 : 0, &want[at]);
 		}
 	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
 	if (r.prompt) {
-		const KvRows own{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), first};
+		const KvRows own{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), first, r.window};
 		backend.attend_prompt(out, {}, vq, own, r.n_old ? &c.kv : nullptr);
 	} else {
 		backend.attend(out, {}, vq, c.kv);
@@ -387,6 +390,22 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 			++i;
 		}
 	rows.push_back({6, 24, 2, 64, 50, 32, 1, false, 1, 6}); // more heads in a group than a workgroup takes
+	each_row(rows, run_attend);
+}
+
+TEST_CASE("ops: attend_prompt over a sliding window") {
+	std::vector<AttendRow> rows;
+	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {3, 1}};
+	size_t i = 0;
+	for (const uint32_t D : {8u, 64u, 128u})
+		for (const uint32_t window : {1u, 2u, 31u, 32u, 33u, 100u, 1000u}) { // the prompt begins inside, or far behind
+			const auto& h = heads[i % 3];
+			AttendRow r{i % 2 ? 40u : 9u, h[0], h[1], D, 0, 32, 1, false, i % 3 == 0 ? 1u : i % 3 == 1 ? 30u : 300u};
+			r.window = window;
+			rows.push_back(r), ++i;
+		}
+	rows.push_back({150, 4, 2, 64, 0, 32, 1, false, 1, 1, 17}); // windows lie between blocks of rows
+	rows.push_back({1, 4, 2, 64, 0, 32, 1, false, 500, 1, 64});
 	each_row(rows, run_attend);
 }
 

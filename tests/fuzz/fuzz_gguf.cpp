@@ -31,8 +31,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 		const Config c = read_config(g);
 		for (const TensorSpec& s : tensor_specs(c))
 			if (!g.find_tensor(s.name)) std::abort();
-		if (rope_inv_freq(c, c.max_seq).size() != c.rope.dim / 2) std::abort();
-		(void)rope_attention_scale(c);
+		if (rope_inv_freq(c.ropes[0], c.max_seq).size() != c.ropes[0].dim / 2) std::abort();
+		(void)rope_attention_scale(c.ropes[0]);
 	});
 	return 0;
 }

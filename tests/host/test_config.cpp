@@ -80,9 +80,9 @@ TEST_CASE("config: every family is read as written") {
 		CHECK(c.vocab == tiny_spm_tokens().size());
 		CHECK(c.max_seq == 64);
 		CHECK(c.norm_eps == 1e-5f);
-		CHECK(c.rope.dim == 8);
-		CHECK(c.rope.theta == 10000);
-		CHECK(c.rope.neox == (c.arch != "llama"));
+		CHECK(c.ropes[0].dim == 8);
+		CHECK(c.ropes[0].theta == 10000);
+		CHECK(c.ropes[0].neox == (c.arch != "llama"));
 		CHECK(c.tied_embedding == s.tied);
 		CHECK(c.layers[0].qkv_bias == (c.arch == "qwen2"));
 		CHECK((c.layers[0].qk_norm == QkNorm::Head) == (c.arch == "qwen3"));
@@ -98,8 +98,8 @@ TEST_CASE("config: what a file may leave out") {
 		b.erase(k);
 	const Config c = config_of(b);
 	CHECK(c.head_dim == 8);
-	CHECK(c.rope.dim == 8);
-	CHECK(c.rope.theta == 10000);
+	CHECK(c.ropes[0].dim == 8);
+	CHECK(c.ropes[0].theta == 10000);
 	for (const char* k :
 	     {"general.architecture", "llama.embedding_length", "llama.block_count", "llama.feed_forward_length",
 	      "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon",
@@ -327,11 +327,11 @@ bool close(float a, double b) { return std::abs(a - b) <= 2e-7 * std::abs(b); }
 
 TEST_CASE("rope: frequencies without scaling") {
 	const Config c = config_of(rope_model("llama", 8, 64));
-	const std::vector<float> f = rope_inv_freq(c, 64);
+	const std::vector<float> f = rope_inv_freq(c.ropes[0], 64);
 	REQUIRE(f.size() == 4);
 	for (int i = 0; i < 4; ++i) CHECK(close(f[size_t(i)], std::pow(10., -i))); // 10000^(-2i/8)
-	CHECK(rope_attention_scale(c) == 1);
-	CHECK(rope_inv_freq(c, 1000000) == f);
+	CHECK(rope_attention_scale(c.ropes[0]) == 1);
+	CHECK(rope_inv_freq(c.ropes[0], 1000000) == f);
 }
 
 TEST_CASE("rope: linear scaling, also as older files write it") {
@@ -341,12 +341,12 @@ TEST_CASE("rope: linear scaling, also as older files write it") {
 			b.f32("llama.rope.scale_linear", 4);
 		else
 			b.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4);
-		const std::vector<float> f = rope_inv_freq(config_of(b), 64);
+		const std::vector<float> f = rope_inv_freq(config_of(b).ropes[0], 64);
 		for (int i = 0; i < 4; ++i) CHECK(close(f[size_t(i)], std::pow(10., -i) / 4));
 	}
 	GgufBuilder b = rope_model("llama", 8, 64);
 	b.text("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 4);
-	CHECK(close(rope_inv_freq(config_of(b), 64)[0], 1));
+	CHECK(close(rope_inv_freq(config_of(b).ropes[0], 64)[0], 1));
 	b.text("llama.rope.scaling.type", "dynamic");
 	has(refusal(b), "llama.rope.scaling.type is dynamic; kvrun knows none linear llama3 yarn longrope");
 	for (float bad : {-1.f, NAN, INFINITY}) {
@@ -386,9 +386,9 @@ TEST_CASE("rope: llama3 scaling by metadata and by tensor give the same frequenc
 	both.tensor_f32("rope_freqs.weight", {n}, factors);
 	for (const GgufBuilder& m : {by_key, by_tensor, both}) {
 		const Config c = config_of(m);
-		const std::vector<float> f = rope_inv_freq(c, 131072);
+		const std::vector<float> f = rope_inv_freq(c.ropes[0], 131072);
 		for (uint32_t i = 0; i < n; ++i) CHECK(close(f[i], want[i]));
-		CHECK(rope_attention_scale(c) == 1);
+		CHECK(rope_attention_scale(c.ropes[0]) == 1);
 	}
 	by_key.f32("llama.rope.scaling.high_freq_factor", 1);
 	has(refusal(by_key), "high_freq_factor 1 is not above low_freq_factor 1");
@@ -406,14 +406,14 @@ TEST_CASE("rope: yarn stretches slow pairs, keeps fast ones and scales attention
 	b.f32("qwen2.rope.freq_base", 1000000).text("qwen2.rope.scaling.type", "yarn").f32("qwen2.rope.scaling.factor", 4);
 	b.u32("qwen2.rope.scaling.original_context_length", 32768);
 	const Config c = config_of(b);
-	const std::vector<float> f = rope_inv_freq(c, 131072);
+	const std::vector<float> f = rope_inv_freq(c.ropes[0], 131072);
 	// pairs that turn 32 and 1 times in 32768 positions: 64 ln(32768 / (2 pi n)) / ln(1e6) = 23.6 and 39.7
 	for (uint32_t i = 0; i < 64; ++i) {
 		const double freq = std::pow(1e6, -2. * i / 128);
 		const double stretched = i <= 23 ? 0 : i >= 40 ? 1 : (i - 23) / 17.;
 		CHECK(close(f[i], freq * (1 - stretched) + freq / 4 * stretched));
 	}
-	CHECK(close(rope_attention_scale(c), 0.1 * std::log(4.) + 1));
+	CHECK(close(rope_attention_scale(c.ropes[0]), 0.1 * std::log(4.) + 1));
 	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.1f);
 	has(refusal(b), "yarn_log_multiplier is set");
 }
@@ -429,15 +429,15 @@ TEST_CASE("rope: longrope has one list of factors for short contexts and one for
 	    "longrope needs tensors");
 	b.tensor_f32("rope_factors_long.weight", {4}, {2, 4, 8, 16});
 	Config c = config_of(b);
-	CHECK(c.rope.scaling == RopeScaling::LongRope);
+	CHECK(c.ropes[0].scaling == RopeScaling::LongRope);
 	const float short_factors[] = {1, 1, 2, 4}, long_factors[] = {2, 4, 8, 16};
 	for (uint32_t i = 0; i < 4; ++i) {
-		CHECK(close(rope_inv_freq(c, 4096)[i], std::pow(10., -double(i)) / short_factors[i]));
-		CHECK(close(rope_inv_freq(c, 4097)[i], std::pow(10., -double(i)) / long_factors[i]));
+		CHECK(close(rope_inv_freq(c.ropes[0], 4096)[i], std::pow(10., -double(i)) / short_factors[i]));
+		CHECK(close(rope_inv_freq(c.ropes[0], 4097)[i], std::pow(10., -double(i)) / long_factors[i]));
 	}
-	CHECK(close(rope_attention_scale(c), std::sqrt(1 + std::log(32.) / std::log(4096.))));
+	CHECK(close(rope_attention_scale(c.ropes[0]), std::sqrt(1 + std::log(32.) / std::log(4096.))));
 	b.f32("phi3.rope.scaling.attn_factor", 1.25f);
-	CHECK(rope_attention_scale(config_of(b)) == 1.25f);
+	CHECK(rope_attention_scale(config_of(b).ropes[0]) == 1.25f);
 	b.text("phi3.rope.scaling.type", "longrope").erase_tensor("rope_factors_long.weight");
 	has(refusal(b), "longrope needs tensors rope_factors_long.weight and rope_factors_short.weight");
 }
@@ -452,14 +452,14 @@ TEST_CASE("config: the tiny checkpoints of every family open") {
 		const Model m = open_model(entry.path());
 		const Config& c = m.config;
 		CHECK(m.tokenizer.vocab() == c.vocab);
-		CHECK(rope_inv_freq(c, c.max_seq).size() == c.rope.dim / 2);
+		CHECK(rope_inv_freq(c.ropes[0], c.max_seq).size() == c.ropes[0].dim / 2);
 		if (name == "llama_tied") CHECK(c.tied_embedding);
 		if (name == "llama") CHECK(!c.tied_embedding);
-		if (name == "qwen2_yarn") CHECK(c.rope.scaling == RopeScaling::Yarn);
-		if (name == "llama_linear") CHECK(c.rope.scaling == RopeScaling::Linear);
-		if (name == "phi3_longrope") CHECK(c.rope.scaling == RopeScaling::LongRope);
-		if (name == "phi3_partial") CHECK(c.rope.dim * 4 == c.head_dim * 3);
-		if (name == "llama3_rope") CHECK(c.rope.freqs.size() == c.rope.dim / 2);
+		if (name == "qwen2_yarn") CHECK(c.ropes[0].scaling == RopeScaling::Yarn);
+		if (name == "llama_linear") CHECK(c.ropes[0].scaling == RopeScaling::Linear);
+		if (name == "phi3_longrope") CHECK(c.ropes[0].scaling == RopeScaling::LongRope);
+		if (name == "phi3_partial") CHECK(c.ropes[0].dim * 4 == c.head_dim * 3);
+		if (name == "llama3_rope") CHECK(c.ropes[0].freqs.size() == c.ropes[0].dim / 2);
 		if (name == "qwen3") CHECK(c.head_dim * c.n_heads != c.dim);
 		++n;
 	}

@@ -88,6 +88,8 @@ class MemoryBackend : public Backend {
 	void read(const Buffer&, size_t, std::span<std::byte>) override { FAIL("read"); }
 	void embed(View, View, View) override { FAIL("op"); }
 	void rmsnorm(View, View, View, float) override { FAIL("op"); }
+	void layer_norm(View, View, View, View, float) override { FAIL("op"); }
+	void activate(View, View, View, const Elementwise&) override { FAIL("op"); }
 	void matmul(std::span<const Proj>, View, Epilogue, bool) override { FAIL("op"); }
 	void route(View, View, View, const RouteArgs&) override { FAIL("op"); }
 	void sort_slots(View, View, uint32_t) override { FAIL("op"); }
@@ -163,15 +165,15 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 		Weights loaded = load_weights(g, c, b);
 		const Weights w = std::move(loaded); // views survive
 		CHECK(b.rows(w.embed) == stored(g, "token_embd.weight"));
-		CHECK(b.vector(w.final_norm) == stored(g, "output_norm.weight"));
+		CHECK(b.vector(w.final_norm.w) == stored(g, "output_norm.weight"));
 		CHECK(b.rows(w.lm_head) == stored(g, s.tied ? "token_embd.weight" : "output.weight"));
 		CHECK((w.lm_head.buf == w.embed.buf && w.lm_head.at == w.embed.at) == s.tied);
 		REQUIRE(w.layers.size() == 2);
 		for (uint32_t l = 0; l < 2; ++l) {
 			const LayerWeights& x = w.layers[l];
 			auto file = [&](const char* what) { return stored(g, fmt::format("blk.{}.{}", l, what)); };
-			CHECK(b.vector(x.attn_norm) == file("attn_norm.weight"));
-			CHECK(b.vector(x.ffn_norm) == file("ffn_norm.weight"));
+			CHECK(b.vector(x.attn_norm.w) == file("attn_norm.weight"));
+			CHECK(b.vector(x.mlp_norm.w) == file("ffn_norm.weight"));
 			CHECK(b.rows(x.wo) == file("attn_output.weight"));
 			CHECK(b.rows(x.w_down) == file("ffn_down.weight"));
 			const size_t row = c.dim * 4, q = c.n_heads * c.head_dim * row, kv = c.n_kv_heads * c.head_dim * row,
@@ -200,7 +202,7 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 				CHECK(b.vector(x.q_norm) == file("attn_q_norm.weight"));
 				CHECK(b.vector(x.k_norm) == file("attn_k_norm.weight"));
 			}
-			for (const View* v : {&x.wq, &x.wo, &x.w_down, &x.attn_norm})
+			for (const View* v : {&x.wq, &x.wo, &x.w_down, &x.attn_norm.w})
 				if (!c.layers[0].fused_qkv || v != &x.wq) CHECK(v->at % 256 == 0);
 		}
 		CHECK(w.buffers.size() == 1);
@@ -219,9 +221,9 @@ TEST_CASE("weights: norms of any type become f32, matrices keep their type") {
 	const Gguf file = Gguf::parse("test.gguf", bytes);
 	MemoryBackend b;
 	const Weights w = load_weights(file, read_config(file), b);
-	CHECK(w.final_norm.type == DType::F32);
+	CHECK(w.final_norm.w.type == DType::F32);
 	float norm[16];
-	std::memcpy(norm, b.vector(w.final_norm).data(), sizeof norm);
+	std::memcpy(norm, b.vector(w.final_norm.w).data(), sizeof norm);
 	for (int i = 0; i < 16; ++i) CHECK(norm[i] == 1 + float(i) / 1024);
 	CHECK(w.layers[0].w_down.type == DType::Q8_0);
 	CHECK(b.rows(w.layers[0].w_down) == stored(file, "blk.0.ffn_down.weight"));

@@ -1,0 +1,45 @@
+// Elements one by one: v = scale * f(x) * y, then cap * tanh(v / cap) where there is a cap; out = v or out + v.
+//
+// dims     out, x, y (n) f32; y is x itself where there is none
+// grid     one invocation for 4 elements: workgroup = x + y * row_stride
+// FLAGS    ACTIVATE_*: f in the lowest bits, then what else there is
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "shared/push.h"
+#include "shared/spec.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(push_constant) uniform Push { ActivatePush p; };
+layout(std430, binding = 0) buffer Out { float out_x[]; }; // may be x or y
+layout(std430, binding = 1) readonly buffer X { float x[]; };
+layout(std430, binding = 2) readonly buffer Y { float y[]; };
+
+float activation(float v) {
+	const uint f = FLAGS & ACTIVATE_FUNCTION;
+	if (f == ACTIVATE_SILU) return v / (1.0 + exp(-v));
+	// 0.5 v (1 + tanh(u)) = v / (1 + exp(-2u)), u = sqrt(2 / pi) (v + 0.044715 v^3)
+	if (f == ACTIVATE_GELU_TANH) return v / (1.0 + exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)));
+	if (f == ACTIVATE_RELU2) return v > 0.0 ? v * v : 0.0;
+	return v;
+}
+
+// Drivers may take tanh() as sinh() / cosh(), which is not a number where those overflow. Where 1 - 2 / (exp(2x) + 1)
+// loses digits, the first terms of its series have them.
+float capped(float v) {
+	const float x = abs(v) / p.cap, x2 = x * x;
+	const float t = x < 0.1 ? x * (1.0 - x2 * (1.0 / 3.0 - x2 * (2.0 / 15.0))) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0);
+	return v < 0.0 ? -p.cap * t : p.cap * t;
+}
+
+void main() {
+	const uint group = gl_WorkGroupID.x + gl_WorkGroupID.y * p.row_stride;
+	for (uint k = 0; k < 4; ++k) {
+		const uint i = (group * 4 + k) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+		if (i >= p.n) return;
+		float v = p.scale * activation(x[KV_AT(1) + i]);
+		if ((FLAGS & ACTIVATE_TIMES) != 0) v *= y[KV_AT(2) + i];
+		if ((FLAGS & ACTIVATE_CAP) != 0) v = capped(v);
+		const uint to = KV_AT(0) + i;
+		out_x[to] = (FLAGS & ACTIVATE_ADD) != 0 ? out_x[to] + v : v;
+	}
+}

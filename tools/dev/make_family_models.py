@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Writes tiny random checkpoints of the families that llama.cpp's converter knows, with the logits of HF transformers.
+
+make_family_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
+LLAMA_CPP_DIR: llama.cpp's source with convert_hf_to_gguf.py and conversion/, as in vendor/llama.cpp of the source package
+of llama-cpp-python (pip download --no-binary :all: --no-deps llama-cpp-python). Needs transformers, torch (the CPU is
+enough), numpy and safetensors from PyPI; downloads no model.
+
+For each model, as make_tiny_models.py: NAME.gguf (weights that are exact in F16, the vocabulary of 300 entries),
+NAME.tokens.npy (T) i32 and NAME.logits.npy (T, vocab) f32. The GGUF file is what the converter makes of the checkpoint,
+but for its vocabulary. The script fails where a trait of the family hardly moves the logits; -v prints by how much.
+"""
+import copy
+import os
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers as hf
+
+LLAMA_CPP = Path(next((a for a in sys.argv[1:] if not a.startswith("-")), "."))
+sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before make_tiny_models imports gguf
+
+from make_tiny_models import TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
+
+PROMPT = 24
+
+
+def base(**changes):
+    """The shape all of them share; eps is large beside the embeddings, so that a wrong one shows."""
+    return dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-3, bos_token_id=1, eos_token_id=2,
+                pad_token_id=0, tie_word_embeddings=True,
+                rope_parameters={"rope_type": "default", "rope_theta": 10000.0}) | changes
+
+
+# name -> (config, mistakes: what a program may get wrong -> the attributes of the config that say so)
+def models():
+    half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    return {
+        "smollm3": (hf.SmolLM3Config(**base(num_hidden_layers=4)), {"RoPE everywhere": {"no_rope_layers": [1] * 4}}),
+        "granite": (hf.GraniteConfig(**base(embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=4.0,
+                                            attention_multiplier=0.7)),
+                    {"embedding scale": {"embedding_multiplier": 1.0}, "residual scale": {"residual_multiplier": 1.0},
+                     "logit scale": {"logits_scaling": 1.0}, "attention scale": {"attention_multiplier": 8 ** -0.5}}),
+        "olmo2": (hf.Olmo2Config(**base(tie_word_embeddings=False)), {}),
+        "glm4": (hf.Glm4Config(**base(head_dim=16, partial_rotary_factor=0.5, rope_parameters=half,
+                                      attention_bias=True)), {"all channels rotated": {"partial_rotary_factor": 1.0}}),
+        "seed_oss": (hf.SeedOssConfig(**base(head_dim=16, attention_bias=True, attention_out_bias=False)), {}),
+        "gemma": (hf.GemmaConfig(**base(head_dim=16, hidden_activation="gelu_pytorch_tanh")),
+                  {"SwiGLU": {"hidden_activation": "silu", "hidden_act": "silu"}}),
+        "starcoder2": (hf.Starcoder2Config(**base(norm_epsilon=1e-3, sliding_window=None, use_bias=True)),
+                       {"SiLU": {"hidden_act": "silu"}}),
+        "command_r": (hf.CohereConfig(**base(layer_norm_eps=1e-3, logit_scale=0.25, model_max_length=256)),
+                      {"logit scale": {"logit_scale": 1.0}}),
+        "phi2": (hf.PhiConfig(**base(intermediate_size=128, num_key_value_heads=4, layer_norm_eps=1e-3,
+                                     tie_word_embeddings=False, head_dim=8, partial_rotary_factor=0.5,
+                                     rope_parameters=half)), {"SiLU": {"hidden_act": "silu"}}),
+        "ernie4_5": (hf.Ernie4_5Config(**base(head_dim=8, use_bias=False)), {}),
+        "arcee": (hf.ArceeConfig(**base()), {"SiLU": {"hidden_act": "silu"}}),
+        "nemotron": (hf.NemotronConfig(**base(head_dim=8, norm_eps=1e-3, partial_rotary_factor=0.5,
+                                              rope_parameters=half, tie_word_embeddings=False)),
+                     {"SiLU": {"hidden_act": "silu"}}),
+        "exaone4": (hf.Exaone4Config(**base(sliding_window=None, sliding_window_pattern=None,
+                                            layer_types=["full_attention"] * 2)), {}),
+    }
+
+
+def build(config, seed):
+    """A model with random weights that are exact in f16: every part matters, and f16 keys and values do not."""
+    torch.manual_seed(0)
+    config._attn_implementation = "eager"
+    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    rng = np.random.default_rng(seed)
+    quiet = ["q_norm", "k_norm", "post_self_attn", "post_mlp", "post_feedforward"]
+    names = [n for n, _ in model.named_parameters()]
+    if not any("input_layernorm" in n for n in names) or any("post_feedforward" in n for n in names):
+        quiet.append("post_attention_layernorm")
+    scales = getattr(config, "embedding_multiplier", 1.0)
+    if config.model_type.startswith("gemma"):
+        scales = config.hidden_size ** 0.5
+    with torch.no_grad():
+        for name, p in sorted(model.named_parameters()):
+            shifted = "gemma" in config.model_type or config.model_type == "nemotron"  # their norms multiply by 1 + w
+            if "norm" in name and name.endswith("weight"):
+                # norms behind attention and MLP decide how much those matter
+                wide = 0.35 if any(part in name for part in quiet) else 1.0
+                a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted else 0.0)
+            elif name.endswith("bias"):
+                a = 0.3 * rng.standard_normal(p.shape)
+            elif "embed_tokens" in name:
+                a = 0.4 / scales * rng.standard_normal(p.shape)
+            elif "lm_head" in name:
+                a = rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
+            else:
+                out = any(part in name for part in ("o_proj", "self_attn.dense"))
+                a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
+            p.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
+    return model
+
+
+def mutants(model, flips):
+    """(what is wrong, model that has it wrong): every norm, every bias, every trait once."""
+    def changed(edit):
+        m = copy.deepcopy(model)
+        with torch.no_grad():
+            edit(m)
+        return m
+
+    kinds = sorted({n.split(".")[-2] for n, _ in model.named_parameters() if "norm" in n and n.endswith("weight")})
+    shifted = "gemma" in model.config.model_type or model.config.model_type == "nemotron"
+    for kind in kinds:
+        def unit(m, kind=kind):
+            for n, p in m.named_parameters():
+                if n.split(".")[-2] == kind and n.endswith("weight"):
+                    p.fill_(0.0 if shifted else 1.0)
+        yield f"{kind} without weight", changed(unit)
+    for kind in sorted({n.split(".")[-2] for n, _ in model.named_parameters() if n.endswith("bias")}):
+        if kind == "k_proj":
+            continue  # moves all scores of a row alike, but for positions: small by nature
+        def zero(m, kind=kind):
+            for n, p in m.named_parameters():
+                if n.split(".")[-2] == kind and n.endswith("bias"):
+                    p.zero_()
+        yield f"{kind} without bias", changed(zero)
+    for what, attributes in flips.items():
+        config = copy.deepcopy(model.config)
+        for key, value in attributes.items():
+            if key == "partial_rotary_factor":
+                config.rope_parameters = config.rope_parameters | {key: value}
+            setattr(config, key, value)
+        m = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        m.load_state_dict(model.state_dict())
+        yield what, m
+
+
+def check_sensitivity(name, model, flips, tokens, expected, verbose):
+    for what, mutant in mutants(model, flips):
+        moved = relative(logits(mutant, tokens), expected)
+        if verbose:
+            print(f"    {what}: {moved:.1e}")
+        if moved < 5 * TOLERANCE:
+            sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
+
+
+def convert(model, path):
+    """What llama.cpp's own converter makes of the checkpoint, with the vocabulary of make_tiny_models.py."""
+    import gguf
+    from conversion import ModelBase, ModelType, get_model_class
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        hparams = ModelBase.load_hparams(Path(folder), False)
+        cls = get_model_class(hparams["architectures"][0])
+
+        def set_vocab(self):
+            tokens, scores, types = vocabulary()
+            w = self.gguf_writer
+            w.add_tokenizer_model("llama")
+            w.add_tokenizer_pre("default")
+            w.add_token_list(tokens)
+            w.add_token_scores(scores)
+            w.add_token_types(types)
+            w.add_bos_token_id(1)
+            w.add_eos_token_id(2)
+            w.add_unk_token_id(0)
+            w.add_add_bos_token(True)
+            w.add_add_space_prefix(True)
+
+        class Tiny(cls):
+            model_arch = cls.model_arch
+        Tiny.set_vocab = set_vocab
+        out = Tiny(Path(folder), gguf.LlamaFileType.MOSTLY_F16, Path(path), is_big_endian=False, use_temp_file=False,
+                   eager=True, model_name="tiny random checkpoint")
+        out.write()
+
+
+def main():
+    args = [a for a in sys.argv[1:] if a != "-v"]
+    verbose = "-v" in sys.argv
+    if len(args) < 2 or args[0].startswith("-"):
+        sys.exit(__doc__.strip())
+    out, wanted = args[1], args[2:]
+    table = models()
+    for name in wanted:
+        if name not in table:
+            sys.exit(f"no model '{name}'; there are: {' '.join(table)}")
+    torch.set_num_threads(1)
+    for name, (config, flips) in table.items():
+        if wanted and name not in wanted:
+            continue
+        seed = zlib.crc32(name.encode())
+        model = build(config, seed)
+        tokens = prompt(PROMPT, seed + 1)
+        expected = logits(model, tokens)
+        check_sensitivity(name, model, flips, tokens, expected, verbose)
+        rounding = check_rounding(name, model, tokens, expected)
+        convert(model, f"{out}/{name}.gguf")
+        np.save(f"{out}/{name}.tokens.npy", tokens)
+        np.save(f"{out}/{name}.logits.npy", expected)
+        print(f"{name}: f16 KV moves the logits by {rounding:.1e}; {os.path.getsize(f'{out}/{name}.gguf')} bytes")
+
+
+if __name__ == "__main__":
+    main()
