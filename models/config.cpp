@@ -189,6 +189,29 @@ void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 			     f.arch);
 }
 
+// Which layers have a window: a flag or number per layer, or the period after which one has none.
+Windows read_windows(const Keys& k, uint32_t n_layers) {
+	Windows w;
+	w.tokens = k.u32("attention.sliding_window", 0);
+	w.theta = k.f32("rope.freq_base_swa", w.theta);
+	const std::string key = k.key("attention.sliding_window_pattern");
+	const GgufEntry* e = k.g.find(key);
+	if (!w.tokens || !e) return w;
+	if (e->type != GgufType::Array) {
+		const uint32_t period = k.g.u32(key);
+		for (uint32_t l = 0; l < n_layers; ++l) w.layers.push_back(period == 0 || (l + 1) % period != 0);
+		return w;
+	}
+	if (e->element == GgufType::Bool)
+		for (const std::byte b : e->bytes) w.layers.push_back(b != std::byte(0));
+	else
+		for (const int64_t x : k.g.ints(key)) w.layers.push_back(x != 0);
+	if (w.layers.size() != n_layers)
+		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", k.g.name(), key,
+		     w.layers.size(), n_layers);
+	return w;
+}
+
 void check_tensor(const Gguf& g, const TensorSpec& s) {
 	const GgufTensor* t = g.find_tensor(s.name);
 	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
@@ -318,7 +341,7 @@ Config read_config(const Gguf& g) {
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, c);
-	describe_layers(c, f, layer, k.u32("attention.sliding_window", 0));
+	describe_layers(c, f, layer, read_windows(k, c.n_layers));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(g, specs, c);
@@ -330,11 +353,6 @@ void warn_about_context(const Config& c, uint32_t ctx) {
 		warn_once(fmt::format(
 		    "the context of {} tokens is longer than the {} the model was trained for; output quality may degrade", ctx,
 		    c.max_seq));
-	const uint32_t window = c.layers[0].window;
-	if (window != 0 && ctx > window)
-		warn_once(fmt::format(
-		    "the model was trained with a sliding window of {} tokens; kvrun attends to all {} of the context", window,
-		    ctx));
 }
 
 } // namespace kvrun

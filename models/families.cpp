@@ -1,6 +1,7 @@
 // Model families: one row per architecture that files name.
 #include "models/families.h"
 #include "engine/core/error.h"
+#include <cmath>
 
 namespace kvrun {
 namespace {
@@ -16,15 +17,30 @@ constexpr Family kFamilies[] = {
      .layer = {.fused_qkv = true, .fused_gate_up = true}},
     {.arch = "arcee", .layer = {.mlp = MlpKind::Plain, .activation = Activation::Relu2}},
     {.arch = "command-r", .norm = NormKind::Layer, .layer = {.mlp_input = MlpInput::Parallel}},
+    {.arch = "cohere2",
+     .norm = NormKind::Layer,
+     .second_rope = SecondRope::NoneInFull,
+     .window_period = 4,
+     .layer = {.mlp_input = MlpInput::Parallel}},
     {.arch = "ernie4_5"},
     {.arch = "exaone4",
      .neox = true,
+     .second_rope = SecondRope::NoneInFull,
+     .window_period = 4,
      .layer = {.qk_norm = QkNorm::Head,
                .attn_norm = false,
                .attn_out_norm = true,
                .mlp_input = MlpInput::Raw,
                .mlp_out_norm = true}},
     {.arch = "gemma", .neox = true, .scales_embedding = true, .layer = {.activation = Activation::GeluTanh}},
+    {.arch = "gemma3",
+     .neox = true,
+     .scales_embedding = true,
+     .second_rope = SecondRope::OwnInWindow,
+     .window_period = 6,
+     .wide_scale_layers = 62,
+     .layer =
+         {.qk_norm = QkNorm::Head, .attn_out_norm = true, .activation = Activation::GeluTanh, .mlp_out_norm = true}},
     {.arch = "glm4",
      .partial_rotary = true,
      .layer = {.attn_out_norm = true, .mlp_out_norm = true, .fused_gate_up = true}},
@@ -36,6 +52,8 @@ constexpr Family kFamilies[] = {
      .layer = {.mlp = MlpKind::Plain, .activation = Activation::Relu2}},
     {.arch = "olmo2",
      .neox = true,
+     .second_rope = SecondRope::UnscaledInWindow,
+     .window_period = 4,
      .layer = {.qk_norm = QkNorm::Row,
                .attn_norm = false,
                .attn_out_norm = true,
@@ -83,15 +101,33 @@ std::string family_names(std::string_view between) {
 	return out;
 }
 
-void describe_layers(Config& c, const Family& f, Layer layer, uint32_t window) {
-	KV_ASSERT(c.ropes.size() == 1);
+void describe_layers(Config& c, const Family& f, Layer layer, const Windows& windows) {
+	KV_ASSERT(c.ropes.size() == 1 && (windows.layers.empty() || windows.layers.size() == c.n_layers));
 	layer.n_heads = c.n_heads, layer.n_kv_heads = c.n_kv_heads, layer.head_dim = c.head_dim;
-	layer.hidden_dim = c.hidden_dim, layer.window = window;
+	layer.hidden_dim = c.hidden_dim;
+	if (layer.attention_scale == 0 && f.wide_scale_layers == c.n_layers)
+		layer.attention_scale = 1 / std::sqrt(float(c.dim) / float(c.n_heads));
 	c.layers.assign(c.n_layers, layer);
-	if (f.second_rope == SecondRope::NoneEveryFourth) {
-		for (uint32_t l = 3; l < c.n_layers; l += 4) c.layers[l].rope = 1;
-		c.ropes.push_back({.dim = c.ropes[0].dim, .rotates = false, .neox = c.ropes[0].neox});
+	bool second = false;
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		const bool by_period = f.window_period == 0 || (l + 1) % f.window_period != 0;
+		if (windows.tokens && (windows.layers.empty() ? by_period : windows.layers[l]))
+			c.layers[l].window = windows.tokens;
+		const bool window = c.layers[l].window != 0;
+		switch (f.second_rope) {
+		case SecondRope::None: break;
+		case SecondRope::NoneEveryFourth: c.layers[l].rope = l % 4 == 3; break;
+		case SecondRope::NoneInFull: c.layers[l].rope = windows.tokens && !window; break;
+		case SecondRope::OwnInWindow:
+		case SecondRope::UnscaledInWindow: c.layers[l].rope = window; break;
+		}
+		second |= c.layers[l].rope != 0;
 	}
+	if (!second) return;
+	Rope other{.dim = c.ropes[0].dim, .theta = c.ropes[0].theta, .neox = c.ropes[0].neox};
+	if (f.second_rope == SecondRope::OwnInWindow) other.theta = windows.theta;
+	other.rotates = f.second_rope == SecondRope::OwnInWindow || f.second_rope == SecondRope::UnscaledInWindow;
+	c.ropes.push_back(std::move(other));
 }
 
 } // namespace kvrun

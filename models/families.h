@@ -9,6 +9,9 @@ namespace kvrun {
 enum class SecondRope : uint8_t { // what some layers take instead of the first RoPE
 	None,
 	NoneEveryFourth, // every fourth layer has no positions
+	NoneInFull,      // layers without a window have no positions, where others have one
+	OwnInWindow,     // layers with a window have a base of their own, and no scaling
+	UnscaledInWindow // layers with a window have no scaling
 };
 
 struct Family {
@@ -21,13 +24,22 @@ struct Family {
 	bool divides_logits = false;   // the file's logit_scale is a divisor
 	bool output_bias = false;
 	SecondRope second_rope = SecondRope::None;
+	// Of a file that names a window, but not its layers: every so-many-th layer has none; 0: all have one.
+	uint32_t window_period = 0;
+	// A model of so many layers scales q . k by 1 / sqrt(dim / n_heads), for which GGUF has no key.
+	uint32_t wide_scale_layers = 0;
 	Layer layer = {}; // every layer, but for the sizes, which a file says, and what depends on its number
 };
 
 std::span<const Family> families();
 const Family* find_family(std::string_view arch);         // null: not known
 std::string family_names(std::string_view between = " "); // in the order of the table
+struct Windows {                                          // as a file describes them
+	uint32_t tokens = 0;                                  // 0: there are none
+	std::vector<bool> layers = {};                        // which layers have one; empty: as the family has it
+	float theta = 10000;                                  // base of RoPE there, for SecondRope::OwnInWindow
+};
 // Sets c.layers from the sizes and ropes[0] of c, and ropes[1] where some layers take another one.
-void describe_layers(Config& c, const Family&, Layer layer, uint32_t window);
+void describe_layers(Config& c, const Family&, Layer layer, const Windows& = {});
 
 } // namespace kvrun

@@ -76,7 +76,8 @@ PlanSubject subject_of(const PlanArgs& a) {
 		const Gguf file = Gguf::open(a.model);
 		const Config c = read_config(file);
 		s.name = c.name.empty() ? a.model : c.name;
-		s.shape = {c.n_layers, c.n_kv_heads, c.head_dim};
+		s.layers = CacheLayers(c);
+		s.shape = s.layers->main_shape();
 		s.n_tokens = std::max(c.max_seq, 1u);
 		s.model = model_memory(c, file.tensor_bytes(), uint32_t(a.ubatch));
 	}
@@ -91,7 +92,9 @@ std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vect
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;
 	for (const KvPolicy& p : all ? all_policies() : parse_policies(a.kv)) try {
-			const KvPlan plan = make_device_plan(chosen(a, s, p), s.shape);
+			const KvPolicy policy = chosen(a, s, p);
+			const KvPlan plan =
+			    s.layers ? plan_of_model(*s.layers, policy, s.n_tokens) : make_device_plan(policy, s.shape);
 			plans.push_back({plan, verdict_of(plan, s)});
 		} catch (const Error& e) {
 			if (!all) throw;
@@ -178,9 +181,9 @@ void add_plan(Command& root) {
 	         {"token_sets, pages", "number of token sets; pages {recent, salient, regular: {tokens, fill}}"},
 	         {"layers", "[{layer, k_codes_of, v_codes_of, recent, salient, regular: {k, v: {bits, scale, group, norm, "
 	                    "eta}, page_bytes, block_bytes}}]"},
-	         {"memory",
-	          "{device, total_bytes, weight_bytes, activation_bytes, prompt_bytes, reserve_bytes, bytes (left "
-	          "for the cache), tokens_that_fit}"}})};
+	         {"memory", "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, prompt_bytes, "
+	                    "reserve_bytes, bytes (left "
+	                    "for the cache), tokens_that_fit}"}})};
 	c.run = [a] { run_plan(*a); };
 }
 

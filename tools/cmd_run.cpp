@@ -98,7 +98,7 @@ std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult&
 	    fmt::format("{} tok  {:.1f} tok/s  {:.1f} ms/tok  {} {:.1f} tok/s  kv {} ({}, {} tok)", r.tokens.size(),
 	                per_second(r.decode_steps, r.decode_s), r.decode_steps ? r.decode_s * 1e3 / r.decode_steps : 0,
 	                prompt, per_second(tokens_worked(r), r.prefill_s), human_bytes(double(r.kv.total())),
-	                one_line(s.plan().policy.text), s.n_tokens());
+	                one_line(s.policy_text()), s.n_tokens());
 	if (const KvFetch* f = s.seq().fetch(); f && f->stats().steps) {
 		const FetchStats& t = f->stats();
 		const double n = double(t.steps);
@@ -127,7 +127,7 @@ Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, co
 	                {"decode_s", r.decode_s},
 	                {"decode_steps", r.decode_steps},
 	                {"decode_tok_s", per_second(r.decode_steps, r.decode_s)}};
-	j["kv"] = {{"policy", s.plan().policy.text}, {"tokens", s.n_tokens()}, {"bytes", r.kv.total()}};
+	j["kv"] = {{"policy", s.policy_text()}, {"tokens", s.n_tokens()}, {"bytes", r.kv.total()}};
 	if (const KvFetch* f = s.seq().fetch())
 		j["fetch"] = {{"steps", f->stats().steps},
 		              {"attention_in_f16", f->stats().steps ? f->stats().share / double(f->stats().steps) : 0},

@@ -9,11 +9,12 @@ namespace kvrun {
 struct PlanSubject {  // what policies are planned for
 	std::string name; // of the model, or the shape as typed
 	KvShape shape;
-	uint64_t n_tokens = 0;    // in the cache, given as one prompt
-	bool requested = false;   // by -c, else a default
-	ModelMemory model;        // all 0 for a shape
-	std::string where;        // "8.0 GiB given", or a device's name; empty: no memory is known
-	uint64_t total_bytes = 0; // free there
+	uint64_t n_tokens = 0;                  // in the cache, given as one prompt
+	bool requested = false;                 // by -c, else a default
+	ModelMemory model;                      // all 0 for a shape
+	std::optional<CacheLayers> layers = {}; // of a model; `shape` is the one of its main cache
+	std::string where;                      // "8.0 GiB given", or a device's name; empty: no memory is known
+	uint64_t total_bytes = 0;               // free there
 };
 
 struct PlanVerdict {

@@ -39,17 +39,18 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.ctx_train = std::max(c.max_seq, 1u);
 		p.ctx = o.ctx ? o.ctx : p.ctx_train;
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
-		const KvShape shape{c.n_layers, c.n_kv_heads, c.head_dim};
+		const CacheLayers layers(c);
 		const KvPolicy asked = parse_policy(o.kv ? o.kv : "fp16");
-		const KvPlan plan = make_device_plan(choose_policy(asked, shape, file, p.ctx, account.cache).policy, shape);
+		const KvPlan plan =
+		    plan_of_model(layers, choose_policy(asked, layers.main_shape(), file, p.ctx, account.cache).policy, p.ctx);
 		p.memory_bytes = account.total;
 		p.weight_bytes = account.weights;
 		p.activation_bytes = account.activations;
 		p.prompt_bytes = account.prompt;
 		p.reserve_bytes = account.reserve;
-		p.cache_bytes = account.cache;
-		p.kv_bytes = bytes_at(plan, p.ctx).total();
-		p.kv_f16_bytes = plan.f16_bytes(p.ctx);
+		p.cache_bytes = account.cache + account.window;
+		p.kv_bytes = bytes_at(plan, p.ctx).total() + account.window;
+		p.kv_f16_bytes = uint64_t(4) * c.n_layers * c.n_kv_heads * c.head_dim * p.ctx;
 		p.fits = p.kv_bytes <= p.cache_bytes;
 		p.most_tokens = capacity(plan, model, memory).by_memory;
 		p.kept_tokens = tokens_kept(plan, p.ctx);

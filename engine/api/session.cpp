@@ -30,13 +30,13 @@ kvrun_session_info info_of(const Session& s) {
 	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
 	i.n_tokens = s.n_tokens();
 	i.ctx = s.ctx();
-	i.kv = s.plan().policy.text.c_str();
+	i.kv = s.policy_text().c_str();
 	i.f16_bytes = b.f16;
 	i.code_bytes = b.codes;
 	i.param_bytes = b.k_params + b.v_params;
 	i.overhead_bytes = b.slack + b.tables + b.live + b.fetch;
 	i.total_bytes = b.total();
-	i.f16_equivalent = s.plan().f16_bytes(s.n_tokens());
+	i.f16_equivalent = s.f16_bytes();
 	return i;
 }
 
@@ -150,11 +150,11 @@ kvrun_status kvrun_session_tiers(kvrun_session* session, uint32_t layer, uint32_
 	return guard([&] {
 		const std::shared_ptr<SessionObject> s = sessions().get(session);
 		std::lock_guard turn(s->engine->turn); // whoever uses the session changes it only on its turn
-		const KvShape& shape = s->session->plan().shape;
-		if (layer >= shape.n_layers) refuse(KVRUN_EINVALID, "layer {}: the model has {}", layer, shape.n_layers);
-		if (kv_head >= shape.n_kv_heads)
-			refuse(KVRUN_EINVALID, "kv head {}: the model has {} per layer", kv_head, shape.n_kv_heads);
-		const std::vector<uint8_t> tiers = s->session->seq().cache().tiers(layer, kv_head);
+		const Config& c = s->session->engine().config();
+		if (layer >= c.n_layers) refuse(KVRUN_EINVALID, "layer {}: the model has {}", layer, c.n_layers);
+		if (kv_head >= c.n_kv_heads)
+			refuse(KVRUN_EINVALID, "kv head {}: the model has {} per layer", kv_head, c.n_kv_heads);
+		const std::vector<uint8_t> tiers = s->session->tiers(layer, kv_head);
 		fill_buffer(tiers.data(), tiers.size(), out, capacity, out_count, "tokens");
 	});
 }

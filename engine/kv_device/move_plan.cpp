@@ -180,8 +180,10 @@ void MovePlan::add_stores(const KvSequence& s, uint32_t l, const KvMoves& moves)
 bool MovePlan::enqueue_some(Backend& be, const Buffer& words, const KvRows& src, uint64_t most_tokens) {
 	if (empty()) return true;
 	const View sources = table_view(words, sources_at_, uint32_t(std::max<size_t>(sources_.size(), 1)));
+	KV_ASSERT(src.first == 0 || (blocks_.empty() && packs_.empty())); // their sources are rows from 0 on
 	if (!started_) {
-		for (const ChunkRows& r : loads_) be.kv_load({src.k, src.v, r.first}, r.n, r.dst(words, n_kv_heads_));
+		for (const ChunkRows& r : loads_)
+			be.kv_load({src.k, src.v, src.first + r.first}, r.n, r.dst(words, n_kv_heads_));
 		for (const Block& b : blocks_) {
 			BlockArgs a = b.args;
 			a.sources = sources;
@@ -206,7 +208,7 @@ bool MovePlan::enqueue_some(Backend& be, const Buffer& words, const KvRows& src,
 		}
 		if (next_item_ < p.work.size()) return false;
 	}
-	for (const ChunkRows& r : stores_) be.kv_store({src.k, src.v, r.first}, r.n, r.dst(words, n_kv_heads_));
+	for (const ChunkRows& r : stores_) be.kv_store({src.k, src.v, src.first + r.first}, r.n, r.dst(words, n_kv_heads_));
 	return true;
 }
 

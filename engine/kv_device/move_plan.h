@@ -42,7 +42,7 @@ class MovePlan {
 	void begin(uint32_t n_kv_heads, uint32_t tail);
 	void add(const KvSequence&, uint32_t l, const KvMoves&);
 	void end(const KvPool&, StepTable&); // all words go into the table
-	// Once the table's words are in `words`. src: source keys and values with at least rows() rows.
+	// Once the table's words are in `words`. src: source keys and values with at least rows() rows from src.first on.
 	void enqueue(Backend& be, const Buffer& words, const KvRows& src) {
 		while (!enqueue_some(be, words, src, UINT64_MAX)) {}
 	}

@@ -8,11 +8,16 @@ namespace kvrun {
 
 uint32_t KvPrefill::tail_rows(const KvSequence& s) { return s.plan().keeps_all ? 0 : s.cache().n_f16_slots(); }
 
+uint32_t KvPrefill::older_rows(const KvSequence& s, uint32_t window) {
+	return window ? std::min(window - 1, s.n_tokens()) : 0;
+}
+
 KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t n_new, const KvRows& own,
                      uint32_t n_heads, uint32_t most_rows, std::span<const uint32_t> probes)
     : be_(be), scratch_(scratch), seq_(seq), own_(own), n_new_(n_new), n_heads_(n_heads),
       most_rows_(std::min(most_rows, n_new)) {
 	const uint32_t first = seq.n_tokens();
+	own_.first = older_rows(seq, own.window);
 	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
 	seq_.cache().begin_prompt(n_new, probes);
 	try {
@@ -39,7 +44,8 @@ void KvPrefill::prepare(uint32_t first_token) {
 	const std::span<uint32_t> dst = table.at(table.take(n), n);
 	for (uint32_t t = 0; t < n_new_; ++t)
 		for (uint32_t h = 0; h < n_kv; ++h)
-			dst[(size_t(t) * n_kv + h) * 2] = dst[(size_t(t) * n_kv + h) * 2 + 1] = (h * cap + t) * head_words;
+			dst[(size_t(t) * n_kv + h) * 2] = dst[(size_t(t) * n_kv + h) * 2 + 1] =
+			    (h * cap + own_.first + t) * head_words;
 	table.upload(be_, dst_);
 	if (!probes_.empty()) rows_ = be_.alloc(size_t(most_rows_) * 4, Mem::Device, "probe rows");
 
@@ -71,7 +77,26 @@ KvDst KvPrefill::destination(uint32_t first, uint32_t n) const {
 	return {as_words(own_.k), as_words(own_.v), table_view(dst_, size_t(first) * n_kv * 2, n, n_kv, 2), 1};
 }
 
-void KvPrefill::begin_layer(uint32_t) {
+// The latest of the older tokens, by position, in front of the block's own.
+void KvPrefill::load_older(uint32_t l) {
+	const uint32_t n_kv = seq_.plan().shape.n_kv_heads, page = seq_.plan().page[int(Tier::F16)];
+	const uint32_t from = seq_.n_tokens() - own_.first; // position of the first row
+	const std::span<const uint32_t> pages = seq_.cache().pages(l, Tier::F16);
+	const std::vector<uint32_t> position = seq_.cache().positions(l, Tier::F16, 0); // all heads hold the same tokens
+	std::vector<SlotCell> cells;
+	for (uint32_t slot = 0; slot < position.size(); ++slot)
+		if (position[slot] != kNone && position[slot] >= from)
+			for (uint32_t h = 0; h < n_kv; ++h)
+				cells.push_back({position[slot] - from, h, page, seq_.f16_slot(l, h, pages[slot / page], slot % page)});
+	KV_ASSERT(cells.size() == size_t(own_.first) * n_kv);
+	StepTable table;
+	const std::vector<ChunkRows> loads = lay_rows(seq_.pool(), cells, n_kv, table);
+	table.upload(be_, older_words_);
+	for (const ChunkRows& r : loads) be_.kv_load({own_.k, own_.v, r.first}, r.n, r.dst(older_words_, n_kv));
+}
+
+void KvPrefill::begin_layer(uint32_t l) {
+	if (own_.first) load_older(l);
 	const auto zero = [&](const View& v) {
 		const std::vector<float> zeros(v.elements());
 		be_.write(*v.buf, v.at, std::as_bytes(std::span(zeros)));
@@ -99,10 +124,10 @@ const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows) {
 void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
-	const KvRead* read = older(l, n);
+	const KvRead* read = own_.window ? nullptr : older(l, n);
 	const auto lo = std::ranges::lower_bound(probes_, first);
 	const bool scores = lo != probes_.end() && *lo < first + n;
-	const KvRows own{own_.k, own_.v, first};
+	const KvRows own{own_.k, own_.v, own_.first + first, own_.window};
 	const View lse = scores ? rows(lse_, 0, n) : View();
 	be_.attend_prompt(out, lse, q, own, read);
 	if (scores) score(l, q, lse, first, own);
@@ -145,7 +170,7 @@ void KvPrefill::plan_moves(uint32_t l) {
 	moves_.begin(plan.shape.n_kv_heads, n_new_);
 	moves_.add(seq_, l, moves);
 	moves_.end(seq_.pool(), table);
-	KV_ASSERT(moves_.rows() <= own_.k.shape[1]);
+	KV_ASSERT(own_.first + moves_.rows() <= own_.k.shape[1]);
 	if (moves_.empty()) return;
 	undo_.save(seq_, l, moves);
 	table.upload(be_, store_);

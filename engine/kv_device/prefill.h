@@ -9,9 +9,10 @@ namespace kvrun {
 
 class KvPrefill {
  public:
-	// own: this block's own keys and values of one layer, with tail_rows() rows behind its tokens. most_rows: of a
-	// piece. probes: prompt rows (ascending) that feed the score; empty: the policy's choice. Throws Error{OutOfMemory}
-	// with the sequence as it was.
+	// own: this block's own keys and values of one layer: older_rows() rows, its tokens, tail_rows() rows. own.window:
+	// of all layers, whose cache is of make_window_plan(); rows then see older tokens as copies in older_rows(), in the
+	// order of their positions. most_rows: of a piece. probes: prompt rows (ascending) that feed the score; empty: the
+	// policy's choice. Throws Error{OutOfMemory} with the sequence as it was.
 	KvPrefill(Backend&, KvScratch&, KvSequence&, uint32_t n_new, const KvRows& own, uint32_t n_heads,
 	          uint32_t most_rows, std::span<const uint32_t> probes = {});
 	// Gives the block up unless end() was called: the sequence is what it was before, or empty where that is impossible
@@ -20,6 +21,8 @@ class KvPrefill {
 	KvPrefill(const KvPrefill&) = delete;
 	// Rows a block's scratch needs behind its own tokens, for f16 slots that leave their window.
 	static uint32_t tail_rows(const KvSequence&);
+	// Rows that copies of older tokens take.
+	static uint32_t older_rows(const KvSequence&, uint32_t window);
 	// Whether attend() must be called for rows whose result nobody needs: their queries count for scores or balancers.
 	bool wants_queries() const { return !probes_.empty() || balances_; }
 	void begin_layer(uint32_t l);
@@ -43,13 +46,14 @@ class KvPrefill {
 
  private:
 	void prepare(uint32_t first_token);
+	void load_older(uint32_t l);
 	const KvRead* older(uint32_t l, uint32_t n_rows); // tokens before this block; null if there are none
 	void score(uint32_t l, const View& q, const View& lse, uint32_t first, const KvRows& own);
 
 	Backend& be_;
 	KvScratch& scratch_;
 	KvSequence& seq_;
-	KvRows own_;
+	KvRows own_; // first: the block's first token
 	uint32_t n_new_, n_heads_, most_rows_;
 	bool done_ = false;
 	bool balances_ = false;          // this block makes the channel balancers
@@ -57,6 +61,7 @@ class KvPrefill {
 	std::vector<float> new_scores_;  // (n_kv_heads, n_new) of the latest layer
 	Buffer dst_;                     // destinations in own_
 	Buffer store_;                   // moves of a layer
+	Buffer older_words_;             // places of older tokens, of a layer
 	Buffer score_;                   // what lse_, sums_ and q_max_ look at
 	Buffer read_words_, slot_words_; // work lists of older tokens
 	Buffer rows_;                    // probe rows of a piece

@@ -89,6 +89,11 @@ struct KvBytes {
 	size_t live = 0;                   // live masks
 	size_t fetch = 0;                  // what a step fetches: f16 pages, memory it arrives in, masks and tables
 	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch; }
+	KvBytes& operator+=(const KvBytes& b) {
+		f16 += b.f16, codes += b.codes, k_params += b.k_params, v_params += b.v_params;
+		slack += b.slack, tables += b.tables, live += b.live, fetch += b.fetch;
+		return *this;
+	}
 };
 // The cache after a prompt of n_tokens, nothing generated yet (scores do not change how many tokens go where).
 KvBytes bytes_at(const KvPlan&, uint64_t n_tokens);

@@ -4,11 +4,14 @@
 #include "engine/run/arena.h"
 #include "engine/run/usable.h"
 #include <algorithm>
+#include <optional>
 
 namespace kvrun {
 
-Decoder::Decoder(LayerRunner& runner, KvScratch& scratch, uint32_t most_rows)
-    : runner_(runner), scratch_(scratch), most_rows_(most_rows), lists_(runner.backend().info().lists_candidates) {
+Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scratch, KvScratch& window_scratch,
+                 uint32_t most_rows)
+    : runner_(runner), cache_layers_(layers), scratch_(scratch), window_scratch_(window_scratch), most_rows_(most_rows),
+      lists_(runner.backend().info().lists_candidates) {
 	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
 	const Config& cfg = runner.config();
 	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
@@ -25,14 +28,15 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
 		const uint32_t at = r.seq->n_tokens();
-		rows.push_back({{r.seq, true}, r.rope, r.token, at, r.top});
-		if (f && r.seq->plan().speculates() && !f->ready()) first.push_back({{r.seq, false}, r.rope, r.token, at});
+		rows.push_back({{r.seq, true}, r.window_seq, r.rope, r.token, at, r.top});
+		if (f && r.seq->plan().speculates() && !f->ready())
+			first.push_back({{r.seq, false}, nullptr, r.rope, r.token, at});
 	}
 	try {
 		if (!first.empty()) run(pool, first);
 		for (const DecodeRow& r : step) {
 			if (r.seq->fetch() && r.seq->fetch()->ready())
-				ahead.push_back({{r.seq, false}, r.rope, r.seq->fetch()->token(), r.seq->n_tokens() + 1});
+				ahead.push_back({{r.seq, false}, nullptr, r.rope, r.seq->fetch()->token(), r.seq->n_tokens() + 1});
 		}
 		rows.insert(rows.end(), ahead.begin(), ahead.end());
 		run(pool, rows);
@@ -54,31 +58,37 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	const uint32_t kept = uint32_t(std::ranges::count_if(step, [](const Row& r) { return r.step.keep; }));
 	Backend& be = runner_.backend();
 	std::vector<uint32_t> tokens;
-	std::vector<StepRow> kv_rows;
+	std::vector<StepRow> kv_rows, window_rows;
 	const size_t n_ropes = runner_.config().ropes.size();
 	for (std::vector<float>& rope : host_rope_) rope.clear();
 	for (const Row& r : step) {
 		tokens.push_back(r.token);
 		kv_rows.push_back(r.step);
+		if (r.window_seq) window_rows.push_back({r.window_seq, true});
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
 	}
-	KvStep kv(be, scratch_, pool, kv_rows, runner_.config().n_heads);
+	KvStep main(be, scratch_, pool, kv_rows, runner_.config().n_heads);
+	std::optional<KvStep> window; // policies that fetch have no such rows: as many as the others
+	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
+	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, runner_.config().n_heads);
 	be.write(*tokens_.buf, tokens_.at, std::as_bytes(std::span(tokens)));
 	for (size_t i = 0; i < n_ropes; ++i) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	const LayerRows rows = runner_.rows_of(x_, rope_, 0, n);
 	runner_.embed(rows.x, kvrun::rows(tokens_, 0, n));
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
-		kv.before_layer(l);
+		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
+		KvStep& kv = in_window ? *window : main;
+		kv.before_layer(k);
 		runner_.project_in(l, rows, /*decode=*/true);
 		for (uint32_t i = 0; i < n;) { // rows whose pages are alike and lie in the same memory go together
 			uint32_t same = 1;
-			const KvDst dst = kv.destination(l, i, same);
+			const KvDst dst = kv.destination(k, i, same);
 			runner_.rotate(l, rows, i, same, dst);
 			i += same;
 		}
-		kv.stored(l);
-		kv.attend(l, rows.att, rows.q);
+		kv.stored(k);
+		kv.attend(k, rows.att, rows.q);
 		runner_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}
@@ -89,11 +99,12 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		runner_.read_rows(kvrun::rows(rows.x, 0, kept), hidden_);
 		enqueue_logits(step.first(kept));
 	}
-	kv.fetch_next();
+	main.fetch_next();
 	be.submit();
 	be.wait();
 	if (kept) read_logits(step.first(kept));
-	kv.end();
+	main.end();
+	if (window) window->end();
 	if (lists_ && n > kept) guessed_.arrived(runner_.config().vocab);
 	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
 }

@@ -1,6 +1,7 @@
 // Decode steps: the next token of any number of sequences at once, weights read once for all of them.
 #pragma once
 #include "engine/kv_device/step.h"
+#include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
@@ -9,6 +10,7 @@ namespace kvrun {
 
 struct DecodeRow { // the next token of one sequence
 	KvSequence* seq;
+	KvSequence* window_seq; // of layers with a window; null where the model has no such cache
 	const RopeTables* rope;
 	uint32_t token;
 	uint32_t top = 0; // so many of its largest logits suffice; 0: all are wanted
@@ -17,7 +19,7 @@ struct DecodeRow { // the next token of one sequence
 class Decoder {
  public:
 	// most_rows: of one step, at most LayerRunner::kLogitRows.
-	Decoder(LayerRunner&, KvScratch&, uint32_t most_rows);
+	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, uint32_t most_rows);
 
 	// Appends each row's token to its sequence. A sequence that fetches runs a speculative token beside its own, which
 	// says what the next step fetches; before its first step there is one of that alone. Returns each row's logits,
@@ -32,6 +34,7 @@ class Decoder {
  private:
 	struct Row {
 		StepRow step;
+		KvSequence* window_seq;
 		const RopeTables* rope;
 		uint32_t token, position;
 		uint32_t top = 0;
@@ -45,7 +48,8 @@ class Decoder {
 	uint32_t guess(uint32_t i); // after the wait
 
 	LayerRunner& runner_;
-	KvScratch& scratch_;
+	const CacheLayers& cache_layers_;
+	KvScratch &scratch_, &window_scratch_;
 	uint32_t most_rows_;
 	Buffer memory_;
 	View x_, tokens_; // (2 most_rows, dim) f32, (2 most_rows) u32

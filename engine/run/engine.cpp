@@ -35,12 +35,14 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
 	e->prefill_block_ = longest_block(dev, cfg, opt.prefill_block);
 	e->runner_ = std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows));
-	e->decoder_ = std::make_unique<Decoder>(*e->runner_, e->scratch_, opt.max_rows);
+	e->decoder_ =
+	    std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_, opt.max_rows);
 	return e;
 }
 
 size_t Engine::activation_bytes() const {
-	return runner_->bytes() + decoder_->bytes() + scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
+	return runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
+	       (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

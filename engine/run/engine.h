@@ -1,6 +1,7 @@
 // A model on a device: opened once, used by any number of sessions.
 #pragma once
 #include "backends/registry.h"
+#include "engine/run/cache_layers.h"
 #include "engine/run/decode.h"
 #include "engine/run/prompt_memory.h"
 #include "models/model.h"
@@ -32,7 +33,8 @@ class Engine {
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }
 	Backend& backend() { return *backend_; }
-	KvShape kv_shape() const { return {config().n_layers, config().n_kv_heads, config().head_dim}; }
+	const CacheLayers& cache_layers() const { return cache_layers_; }
+	KvShape kv_shape() const { return cache_layers_.main_shape(); } // of what a policy applies to
 	KvPool& pool() { return *pool_; }
 	uint32_t max_rows() const { return decoder_->most_rows(); }
 	uint32_t ubatch() const { return ubatch_; }
@@ -46,19 +48,22 @@ class Engine {
 	LayerRunner& runner() { return *runner_; }
 	Decoder& decoder() { return *decoder_; }
 	KvScratch& scratch() { return scratch_; }
-	double& pace() { return pace_; } // of prompts: Prefill::step()
+	KvScratch& window_scratch() { return window_scratch_; } // of steps and prompts of layers with a window
+	double& pace() { return pace_; }                        // of prompts: Prefill::step()
 	std::unique_ptr<PromptMemory> take_prompt_memory();
 	void give_prompt_memory(std::unique_ptr<PromptMemory>) noexcept; // what is small is kept for the next prompt
 	void note_prompt_bytes(size_t bytes) { prompt_peak_ = std::max(prompt_peak_, bytes); }
 
  private:
-	Engine(Model m, std::unique_ptr<Backend> b) : backend_(std::move(b)), model_(std::move(m)) {}
+	Engine(Model m, std::unique_ptr<Backend> b)
+	    : backend_(std::move(b)), model_(std::move(m)), cache_layers_(model_.config) {}
 
 	std::unique_ptr<Backend> backend_; // first in, last out: everything below holds its memory
 	Model model_;
+	CacheLayers cache_layers_;
 	Weights weights_;
 	std::unique_ptr<KvPool> pool_;
-	KvScratch scratch_;
+	KvScratch scratch_, window_scratch_;
 	std::unique_ptr<LayerRunner> runner_;
 	std::unique_ptr<Decoder> decoder_;
 	std::unique_ptr<PromptMemory> spare_;

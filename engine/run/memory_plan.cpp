@@ -2,6 +2,8 @@
 #include "engine/run/memory_plan.h"
 #include "engine/core/round.h"
 #include "engine/kv_host/counts.h"
+#include "engine/kv_host/window.h"
+#include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
 #include <algorithm>
 
@@ -22,6 +24,9 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	                LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 + 4 + rope_row;
 	m.row_bytes = uint64_t(c.dim) * 4 + 4 + rope_row + 2 * kv_heads * 2; // K and V of one layer in f16
 	m.trained_tokens = c.max_seq;
+	const CacheLayers layers(c);
+	if (layers.both_kinds())
+		m.window_bytes = bytes_at(make_window_plan(layers.window_shape(), layers.window()), layers.window()).total();
 	return m;
 }
 
@@ -34,6 +39,7 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 		return bytes;
 	};
 	a.weights = take(m.weight_bytes);
+	a.window = take(m.window_bytes);
 	const uint64_t tenth = left / 10; // the engine leaves it to everything below and the driver
 	// a prompt goes through the layers in blocks that take an eighth of what is free at most
 	const uint64_t rows =
@@ -44,6 +50,12 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 	a.reserve = tenth > used ? std::min(left, tenth - used) : 0;
 	a.cache = left - a.reserve;
 	return a;
+}
+
+KvPlan plan_of_model(const CacheLayers& layers, const KvPolicy& policy, uint64_t n_tokens) {
+	const bool window = !layers.both_kinds() && layers.window() && n_tokens > layers.window();
+	return window ? make_window_plan(layers.main_shape(), layers.window())
+	              : make_device_plan(policy, layers.main_shape());
 }
 
 bool evicts(const KvPlan& plan) { return !plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None; }

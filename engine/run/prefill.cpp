@@ -33,13 +33,13 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
 		    tokens.size(), block_));
 	for (uint32_t at = 0; at < n_tokens(); at += block_)
 		total_ += block_work(s.n_tokens() + at, std::min(block_, n_tokens() - at));
-	s.seq().cache().reserve_hint(n_tokens());
+	s.reserve_hint(n_tokens());
 	memory_ = s.engine().take_prompt_memory();
 	s.reading_ = true;
 }
 
 Prefill::~Prefill() {
-	kv_.reset(); // gives the block up unless it has ended
+	give_up_block(); // unless it has ended
 	session_.sync_history();
 	session_.reading_ = false;
 	session_.engine().give_prompt_memory(std::move(memory_));
@@ -92,7 +92,7 @@ double Prefill::begin_block() {
 	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
 	n_ = std::min(block_, n_tokens() - n_read_);
-	memory_->fit(n_, KvPrefill::tail_rows(seq));
+	memory_->fit(n_, session_.prompt_rows());
 	session_.engine().note_prompt_bytes(memory_->bytes());
 	be.write(*memory_->tokens.buf, memory_->tokens.at, std::as_bytes(std::span(tokens_).subspan(n_read_, n_)));
 	std::vector<float> rope;
@@ -101,8 +101,13 @@ double Prefill::begin_block() {
 		be.write(*memory_->rope[i].buf, memory_->rope[i].at, std::as_bytes(std::span(rope)));
 	}
 	session_.make_room_for([&] {
-		kv_.emplace(be, session_.engine().scratch(), seq, n_, KvRows{memory_->k, memory_->v, 0},
-		            runner_.config().n_heads, ubatch_);
+		Engine& e = session_.engine();
+		const uint32_t n_heads = runner_.config().n_heads;
+		give_up_block(); // that an attempt with less room has begun
+		kv_.emplace(be, e.scratch(), seq, n_, KvRows{memory_->k, memory_->v, 0, session_.window()}, n_heads, ubatch_);
+		if (KvSequence* w = session_.window_seq())
+			window_kv_.emplace(be, e.window_scratch(), *w, n_,
+			                   KvRows{memory_->k, memory_->v, 0, e.cache_layers().window()}, n_heads, ubatch_);
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
@@ -113,21 +118,30 @@ double Prefill::begin_block() {
 	return 2. * n_ * runner_.config().dim;
 }
 
+KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers()[l].window ? *window_kv_ : *kv_; }
+
+void Prefill::give_up_block() {
+	window_kv_.reset();
+	kv_.reset();
+}
+
 double Prefill::rows(double room, bool must) {
+	const uint32_t k = session_.engine().cache_layers()[layer_].index;
+	KvPrefill& kv = cache_of(layer_);
 	const bool all = computes_all(layer_);
 	const uint32_t m = rows_that_fit(room);
 	if (!must && m < std::min(ubatch_, n_ - at_))
 		return 0; // not less than a device takes at a time, only to use up room
 	runner_.backend().at_layer(layer_);
-	if (at_ == 0) kv_->begin_layer(layer_);
+	if (at_ == 0) kv.begin_layer(k);
 	const LayerRows r = runner_.rows_of(memory_->x, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	runner_.project_in(layer_, r, /*decode=*/false);
-	runner_.rotate(layer_, r, 0, m, kv_->destination(at_, m));
+	runner_.rotate(layer_, r, 0, m, kv.destination(at_, m));
 	// Of the last layer only the keys and values are needed, and one row of logits.
 	const bool last_rows = at_ + m == n_;
-	if (all || last_rows || kv_->wants_queries()) {
-		kv_->attend(layer_, r.att, r.q, at_);
+	if (all || last_rows || kv.wants_queries()) {
+		kv.attend(k, r.att, r.q, at_);
 		if (all)
 			runner_.project_out(layer_, r, /*decode=*/false);
 		else if (last_rows)
@@ -145,10 +159,10 @@ double Prefill::rows(double room, bool must) {
 double Prefill::moves(double room) {
 	const double each = move_work(runner_.config()), all = each * n_;
 	runner_.backend().at_layer(layer_);
-	if (!planned_) kv_->plan_moves(layer_);
+	if (!planned_) cache_of(layer_).plan_moves(session_.engine().cache_layers()[layer_].index);
 	planned_ = true;
 	const double most = std::max(room / each, 64.);
-	if (!kv_->move(uint64_t(most))) {
+	if (!cache_of(layer_).move(uint64_t(most))) {
 		const double work = std::min(most * each, all - moved_);
 		moved_ += work;
 		return std::max(work, each);
@@ -197,7 +211,7 @@ Error Prefill::fault(const std::string& where) {
 std::string Prefill::locate_fault() {
 	constexpr double kWholeUbatch = 1e30;
 	std::string where;
-	kv_.reset();
+	give_up_block();
 	stage_ = Stage::Block, looking_ = true;
 	while (where.empty() && stage_ != Stage::Logits) {
 		piece(kWholeUbatch, true);
@@ -208,14 +222,15 @@ std::string Prefill::locate_fault() {
 				if (!has_norm(std::span(look.rows).subspan(at, dim))) where = look.where;
 		looks_.clear();
 	}
-	kv_.reset();
+	give_up_block();
 	looking_ = false;
 	return where.empty() ? kLogits : where;
 }
 
 void Prefill::end_block() {
 	kv_->end();
-	kv_.reset();
+	if (window_kv_) window_kv_->end();
+	give_up_block();
 	session_.append_history(std::span(tokens_).subspan(n_read_, n_));
 	n_read_ += n_;
 	stage_ = n_read_ < n_tokens() ? Stage::Block : Stage::Done;
@@ -242,7 +257,7 @@ double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
 	const bool all = computes_all(l);
 	const double before = double(session_.n_tokens()) + first;
 	const double seen = n * (before + 0.5 * (n + 1));
-	const bool attends = all || (kv_ && kv_->wants_queries());
+	const bool attends = all || (kv_ && const_cast<Prefill*>(this)->cache_of(l).wants_queries());
 	return std::max(n, kMatmulRows) * projection_work(c, all) + (attends ? 4. * c.n_heads * c.head_dim * seen : 0);
 }
 
@@ -258,7 +273,7 @@ void fill_with_noise(Session& s, uint32_t n) {
 	s.check_room(n);
 	Engine& e = s.engine();
 	Backend& be = e.backend();
-	s.seq().cache().reserve_hint(n);
+	s.reserve_hint(n);
 	std::vector<uint16_t> noise(1 << 20);
 	for (uint32_t seed = 1; uint16_t & x : noise) { // 0.5 to 1 of either sign
 		seed = seed * 1664525u + 1013904223u;
@@ -267,22 +282,30 @@ void fill_with_noise(Session& s, uint32_t n) {
 	std::unique_ptr<PromptMemory> memory = e.take_prompt_memory();
 	for (uint32_t at = 0; at < n; at += e.prefill_block()) {
 		const uint32_t m = std::min(e.prefill_block(), n - at);
-		memory->fit(m, KvPrefill::tail_rows(s.seq()));
+		memory->fit(m, s.prompt_rows());
 		const Buffer& own = memory->own();
 		for (size_t b = 0; b < own.bytes(); b += noise.size() * 2) {
 			be.write(own, b, std::as_bytes(std::span(noise)).first(std::min(noise.size() * 2, own.bytes() - b)));
 			be.submit();
 			be.wait(); // no more staging memory than a prompt takes
 		}
-		KvPrefill kv(be, e.scratch(), s.seq(), m, KvRows{memory->k, memory->v, 0}, e.config().n_heads, e.ubatch());
+		KvPrefill main(be, e.scratch(), s.seq(), m, KvRows{memory->k, memory->v, 0, s.window()}, e.config().n_heads,
+		               e.ubatch());
+		std::optional<KvPrefill> window;
+		if (s.window_seq())
+			window.emplace(be, e.window_scratch(), *s.window_seq(), m,
+			               KvRows{memory->k, memory->v, 0, e.cache_layers().window()}, e.config().n_heads, e.ubatch());
 		for (uint32_t l = 0; l < e.config().n_layers; ++l) {
+			const auto [in_window, k] = e.cache_layers()[l];
+			KvPrefill& kv = in_window ? *window : main;
 			be.at_layer(l);
-			kv.begin_layer(l);
-			kv.end_layer(l);
+			kv.begin_layer(k);
+			kv.end_layer(k);
 			be.submit();
 			be.wait();
 		}
-		kv.end();
+		main.end();
+		if (window) window->end();
 		s.append_history(std::vector<uint32_t>(m, kNoToken));
 	}
 	e.note_prompt_bytes(memory->bytes());

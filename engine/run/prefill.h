@@ -69,6 +69,8 @@ class Prefill {
 	uint32_t rows_that_fit(double room) const;
 	double rows_work(uint32_t l, uint32_t first, uint32_t n) const; // of rows first .. first + n - 1 of the block
 	double block_work(uint32_t first_token, uint32_t n) const;
+	KvPrefill& cache_of(uint32_t l);
+	void give_up_block();
 	bool computes_all(uint32_t l) const { return l + 1 < layers_ || hooks_.all_logits; }
 
 	Session& session_;
@@ -77,7 +79,7 @@ class Prefill {
 	PrefillHooks hooks_;
 	uint32_t layers_, ubatch_, block_;
 	std::unique_ptr<PromptMemory> memory_;
-	std::optional<KvPrefill> kv_; // of the block
+	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
 	Stage stage_ = Stage::Block;
 	uint32_t n_read_ = 0;
 	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens; where it is

@@ -12,8 +12,8 @@ class PromptMemory {
 	PromptMemory(Backend& be, const Config& cfg) : be_(be), cfg_(cfg) {}
 	PromptMemory(const PromptMemory&) = delete; // views look at the buffers
 
-	// Room for n tokens, and `tail` rows of keys and values behind them. Grows; what was there is lost then.
-	void fit(uint32_t n, uint32_t tail) {
+	// Room for n tokens, and `more` rows of keys and values beside theirs. Grows; what was there is lost then.
+	void fit(uint32_t n, uint32_t more) {
 		if (n > x.shape[0] || !x) {
 			rows_ = {}, x = {}; // should there be no memory
 			const uint32_t n_rows = align_up(n, 64);
@@ -24,9 +24,9 @@ class PromptMemory {
 					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
 			});
 		}
-		if (n + tail > k.shape[1] || !k) {
+		if (n + more > k.shape[1] || !k) {
 			own_ = {}, k = {};
-			const uint32_t n_rows = align_up(n + tail, 64);
+			const uint32_t n_rows = align_up(n + more, 64);
 			allocate(be_, own_, "prompt keys and values", [&](Arena& a) {
 				k = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);
 				v = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);

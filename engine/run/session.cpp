@@ -1,6 +1,7 @@
 // One sequence of tokens under one policy.
 #include "engine/run/session.h"
 #include "engine/core/log.h"
+#include "engine/kv_host/window.h"
 #include "engine/run/tuning_file.h"
 #include <algorithm>
 
@@ -17,10 +18,25 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options_(options) {
 	options_.kv = policy_of(e, options);
 	const SessionOptions& opt = options_;
+	const uint32_t trained = std::max(e.config().max_seq, 1u), longest = opt.ctx ? opt.ctx : trained;
 	plan_ = std::make_shared<const KvPlan>(make_device_plan(opt.kv, e.kv_shape()));
-	const size_t budget = e.pool().budget_bytes();
-	const uint32_t trained = std::max(e.config().max_seq, 1u);
-	const uint64_t fits = tokens_that_fit(plan(), budget, opt.ctx ? opt.ctx : trained);
+	const CacheLayers& layers = e.cache_layers();
+	if (layers.both_kinds()) {
+		if (plan().fetches())
+			fail(Code::Unsupported,
+			     "policy '{}' fetches tokens, which kvrun does not do for models with sliding windows; give fetch=0",
+			     opt.kv.text);
+		window_plan_ = std::make_shared<const KvPlan>(make_window_plan(layers.window_shape(), layers.window()));
+	} else if (layers.window() && longest > layers.window()) {
+		if (!plan().keeps_all)
+			warn_once(fmt::format("policy '{}' applies to layers that attend to all tokens; all layers of this model "
+			                      "attend to the latest {}, which are kept in f16",
+			                      opt.kv.text, layers.window()));
+		window_ = layers.window();
+		plan_ = std::make_shared<const KvPlan>(make_window_plan(e.kv_shape(), window_));
+	}
+	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, window_bytes(longest));
+	const uint64_t fits = tokens_that_fit(plan(), budget, longest);
 	if (fits == 0)
 		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget,
 		     opt.kv.text);
@@ -32,7 +48,53 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 		                      opt.ctx, opt.kv.text, fits));
 	warn_about_context(e.config(), ctx_);
 	rope_ = std::make_shared<const RopeTables>(e.config(), ctx_);
-	seq_ = std::make_unique<KvSequence>(e.backend(), plan(), e.pool(), ctx_, opt.seed);
+	seqs_.main = std::make_unique<KvSequence>(e.backend(), plan(), e.pool(), ctx_, opt.seed);
+	if (window_plan_)
+		seqs_.window = std::make_unique<KvSequence>(e.backend(), *window_plan_, e.pool(),
+		                                            std::min(ctx_, layers.window()), opt.seed);
+}
+
+size_t Session::window_bytes(uint64_t n_tokens) const {
+	return window_plan_ ? bytes_at(*window_plan_, n_tokens).total() : 0;
+}
+
+KvBytes Session::kv_bytes() const {
+	KvBytes b = seqs_.main->bytes();
+	if (seqs_.window) b += seqs_.window->bytes();
+	return b;
+}
+
+size_t Session::f16_bytes() const {
+	return plan().f16_bytes(n_tokens()) + (window_plan_ ? window_plan_->f16_bytes(n_tokens()) : 0);
+}
+
+std::vector<uint8_t> Session::tiers(uint32_t layer, uint32_t kv_head) const {
+	const CacheLayers::Place at = engine_.cache_layers()[layer];
+	return (at.window ? seqs_.window : seqs_.main)->cache().tiers(at.index, kv_head);
+}
+
+// Layers follow each other in the same memory.
+uint32_t Session::prompt_rows() const {
+	uint32_t n = KvPrefill::older_rows(seq(), window_) + KvPrefill::tail_rows(seq());
+	if (const KvSequence* w = window_seq())
+		n = std::max(n, KvPrefill::older_rows(*w, engine_.cache_layers().window()) + KvPrefill::tail_rows(*w));
+	return n;
+}
+
+void Session::reserve_hint(uint32_t n_new) {
+	seqs_.main->cache().reserve_hint(n_new);
+	if (seqs_.window) seqs_.window->cache().reserve_hint(n_new);
+}
+
+// The two go back alternately until they agree; 0 always is a position of both.
+uint32_t Session::Sequences::exact_position(uint32_t n) const {
+	n = main->exact_position(n);
+	if (!window) return n;
+	for (;;) {
+		const uint32_t in_window = window->exact_position(n), in_main = main->exact_position(in_window);
+		if (in_main == n) return n;
+		n = in_main;
+	}
 }
 
 // A policy that fetches has every token in host memory too: what does not fit there is said before anything is read.
@@ -51,9 +113,9 @@ void Session::fit_host_copy() {
 	ctx_ = uint32_t(fits);
 }
 
-Session::Session(const Session& s, std::unique_ptr<KvSequence> seq)
-    : engine_(s.engine_), options_(s.options_), plan_(s.plan_), rope_(s.rope_), ctx_(s.ctx_),
-      ctx_by_budget_(s.ctx_by_budget_), seq_(std::move(seq)), history_(s.history_) {}
+Session::Session(const Session& s, Sequences seqs)
+    : engine_(s.engine_), options_(s.options_), plan_(s.plan_), window_plan_(s.window_plan_), window_(s.window_),
+      rope_(s.rope_), ctx_(s.ctx_), ctx_by_budget_(s.ctx_by_budget_), seqs_(std::move(seqs)), history_(s.history_) {}
 
 Session::~Session() = default;
 
@@ -121,7 +183,7 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 			       fmt::format("token {} is outside the vocabulary of {}", rows[i].token, e.config().vocab));
 		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
 			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
-		step.push_back({s.seq_.get(), s.rope_.get(), rows[i].token, rows[i].top});
+		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.rope_.get(), rows[i].token, rows[i].top});
 	}
 	for (;;) try {
 			const std::span<RowLogits> logits = e.decoder().decode(e.pool(), step);
@@ -153,13 +215,18 @@ void Session::sync_history() noexcept {
 	if (history_.size() > n_tokens()) history_.resize(n_tokens());
 }
 
-void Session::restore(std::span<const std::byte> books, std::vector<uint32_t> history,
-                      const std::function<void(std::span<std::byte>)>& source) {
-	KV_ASSERT(n_tokens() == 0 && !reading_);
-	auto seq = KvSequence::restore(engine_.backend(), plan(), engine_.pool(), options_.seed, books, source);
-	if (seq->n_tokens() != history.size())
-		fail(Code::Format, "n_tokens is {}, expected {}", seq->n_tokens(), history.size());
-	seq_ = std::move(seq);
+void Session::restore(std::span<const std::byte> books, std::span<const std::byte> window_books,
+                      std::vector<uint32_t> history, const std::function<void(std::span<std::byte>)>& source) {
+	KV_ASSERT(n_tokens() == 0 && !reading_ && (!window_books.empty()) == bool(window_plan_));
+	const auto read = [&](const KvPlan& p, std::span<const std::byte> b) {
+		auto seq = KvSequence::restore(engine_.backend(), p, engine_.pool(), options_.seed, b, source);
+		if (seq->n_tokens() != history.size())
+			fail(Code::Format, "n_tokens is {}, expected {}", seq->n_tokens(), history.size());
+		return seq;
+	};
+	Sequences seqs{read(plan(), books), nullptr};
+	if (window_plan_) seqs.window = read(*window_plan_, window_books);
+	seqs_ = std::move(seqs);
 	history_ = std::move(history);
 }
 
@@ -167,14 +234,15 @@ void Session::reset() {
 	KV_ASSERT(!reading_);
 	checkpoints_.clear();
 	history_.clear();
-	seq_->reset();
+	seqs_.main->reset();
+	if (seqs_.window) seqs_.window->reset();
 }
 
 // ---- forks and checkpoints
 
 std::unique_ptr<Session> Session::fork() {
 	check_idle();
-	return std::unique_ptr<Session>(new Session(*this, seq_->fork()));
+	return std::unique_ptr<Session>(new Session(*this, seqs_.fork()));
 }
 
 void Session::take_fork(Session& other) {
@@ -182,7 +250,7 @@ void Session::take_fork(Session& other) {
 	other.check_idle();
 	if (plan_ != other.plan_) fail(Code::Invalid, "the sessions are not forks of each other");
 	std::vector<uint32_t> history = other.history_;
-	seq_ = other.seq_->fork();
+	seqs_ = other.seqs_.fork();
 	history_ = std::move(history);
 	checkpoints_.clear();
 }
@@ -190,7 +258,7 @@ void Session::take_fork(Session& other) {
 void Session::prompt_read() {
 	if (!options_.checkpoints) return;
 	try {
-		checkpoints_.push_back({seq_->fork()});
+		checkpoints_.push_back(seqs_.fork());
 	} catch (const Error& e) {
 		if (e.code != Code::OutOfMemory) throw;
 		return; // there is no room to keep another state, which nobody needs to go on
@@ -205,16 +273,16 @@ bool Session::drop_checkpoint() {
 	return true;
 }
 
-const Session::Checkpoint* Session::checkpoint_at(uint32_t n) const {
-	for (const Checkpoint& c : checkpoints_)
-		if (c.seq->n_tokens() == n) return &c;
+const Session::Sequences* Session::checkpoint_at(uint32_t n) const {
+	for (const Sequences& c : checkpoints_)
+		if (c.main->n_tokens() == n) return &c;
 	return nullptr;
 }
 
 uint32_t Session::exact_position(uint32_t n) const {
-	uint32_t best = seq_->exact_position(std::min(n, n_tokens()));
-	for (const Checkpoint& c : checkpoints_)
-		if (c.seq->n_tokens() <= n) best = std::max(best, c.seq->n_tokens());
+	uint32_t best = seqs_.exact_position(std::min(n, n_tokens()));
+	for (const Sequences& c : checkpoints_)
+		if (c.main->n_tokens() <= n) best = std::max(best, c.main->n_tokens());
 	return best;
 }
 
@@ -223,10 +291,11 @@ void Session::truncate(uint32_t n) {
 	if (n > n_tokens()) fail(Code::Invalid, "truncate to {} tokens, the session has {}", n, n_tokens());
 	if (n == n_tokens()) return;
 	if (n == 0) return reset();
-	if (seq_->exact_position(n) == n) {
-		seq_->truncate(n);
-	} else if (const Checkpoint* c = checkpoint_at(n)) {
-		seq_ = c->seq->fork(); // the checkpoint stays, for another attempt from there
+	if (seqs_.exact_position(n) == n) {
+		seqs_.main->truncate(n);
+		if (seqs_.window) seqs_.window->truncate(n);
+	} else if (const Sequences* c = checkpoint_at(n)) {
+		seqs_ = c->fork(); // the checkpoint stays, for another attempt from there
 	} else {
 		fail(Code::Invalid,
 		     "policy '{}' cannot go back to {} tokens exactly; the nearest position before is {}, from where the rest "
@@ -234,7 +303,7 @@ void Session::truncate(uint32_t n) {
 		     plan().policy.text, n, exact_position(n));
 	}
 	history_.resize(n);
-	std::erase_if(checkpoints_, [&](const Checkpoint& c) { return c.seq->n_tokens() > n; });
+	std::erase_if(checkpoints_, [&](const Sequences& c) { return c.main->n_tokens() > n; });
 }
 
 uint32_t Session::keep_common(std::span<const uint32_t> tokens) {

@@ -47,25 +47,35 @@ class Session {
 	uint32_t keep_common(std::span<const uint32_t> tokens);
 	void reset(); // forgets everything
 
-	uint32_t n_tokens() const { return seq_->n_tokens(); }
-	std::span<const uint32_t> history() const { return history_; } // (n_tokens) the tokens
-	uint32_t ctx() const { return ctx_; }                          // longest sequence in tokens
-	bool ctx_by_budget() const { return ctx_by_budget_; }          // ... and the budget, not the model, sets it
-	const KvPlan& plan() const { return *plan_; }
+	uint32_t n_tokens() const { return seqs_.main->n_tokens(); }
+	std::span<const uint32_t> history() const { return history_; }   // (n_tokens) the tokens
+	uint32_t ctx() const { return ctx_; }                            // longest sequence in tokens
+	bool ctx_by_budget() const { return ctx_by_budget_; }            // ... and the budget, not the model, sets it
+	const KvPlan& plan() const { return *plan_; }                    // of the main cache (CacheLayers)
+	const KvPlan* window_plan() const { return window_plan_.get(); } // of the other one; null: there is none
+	const std::string& policy_text() const { return options_.kv.text; }
 	uint64_t seed() const { return options_.seed; }
-	KvBytes kv_bytes() const { return seq_->bytes(); } // of this session, shared pages included
+	KvBytes kv_bytes() const; // of this session, shared pages included
+	// What plain f16 would take of all layers.
+	size_t f16_bytes() const;
+	// By position: KvCache::tiers() of a layer of the model.
+	std::vector<uint8_t> tiers(uint32_t layer, uint32_t kv_head) const;
 	// Device memory allocated for the cache: the pool's, which serves all sessions, tables included.
 	size_t kv_device_bytes() const { return engine_.pool().allocated_bytes(); }
 	Engine& engine() const { return engine_; }
-	KvSequence& seq() { return *seq_; }
-	const KvSequence& seq() const { return *seq_; }
+	KvSequence& seq() { return *seqs_.main; } // of the main cache
+	const KvSequence& seq() const { return *seqs_.main; }
+	KvSequence* window_seq() const { return seqs_.window.get(); } // of layers with a window; null: no such cache
+	uint32_t window() const { return window_; } // of the main cache's layers, where the context is longer; else 0
+	uint32_t prompt_rows() const;               // rows of keys and values that a prompt needs beside its own
+	void reserve_hint(uint32_t n_new);          // KvCache::reserve_hint() of all caches
 	const RopeTables& rope() const { return *rope_; }
 
 	// ---- for session files
-	// Takes the place of an empty session's sequence: KvSequence::restore(). Throws Error{Format} where the books do
-	// not hold as many tokens.
-	void restore(std::span<const std::byte> books, std::vector<uint32_t> history,
-	             const std::function<void(std::span<std::byte>)>& source);
+	// Takes the place of an empty session's sequences: KvSequence::restore(). window_books: of the cache that
+	// window_seq() is of. Throws Error{Format} where the books do not hold as many tokens.
+	void restore(std::span<const std::byte> books, std::span<const std::byte> window_books,
+	             std::vector<uint32_t> history, const std::function<void(std::span<std::byte>)>& source);
 	void check_idle() const; // throws Error{Invalid} while a Prefill of this session lives
 
 	// Throws Error{Context} when these tokens, or n of them, do not fit; Invalid on no tokens, on one outside the
@@ -77,10 +87,13 @@ class Session {
 	friend class Prefill;
 	friend void fill_with_noise(Session&, uint32_t);
 	friend std::span<const RowLogits> decode_step(std::span<const struct SessionRow>);
-	struct Checkpoint {
-		std::unique_ptr<KvSequence> seq;
+	struct Sequences { // one for each cache
+		std::unique_ptr<KvSequence> main, window;
+		Sequences fork() const { return {main->fork(), window ? window->fork() : nullptr}; }
+		uint32_t exact_position(uint32_t n) const; // to which both can go back
 	};
-	Session(const Session&, std::unique_ptr<KvSequence>);
+	Session(const Session&, Sequences);
+	size_t window_bytes(uint64_t n_tokens) const; // of the cache of layers with a window
 	void append_history(std::span<const uint32_t> tokens) {
 		history_.insert(history_.end(), tokens.begin(), tokens.end());
 	}
@@ -88,7 +101,7 @@ class Session {
 	std::exception_ptr fault_of(uint32_t token); // which a decode step just appended and got no usable logits from
 	void sync_history() noexcept;                // after something failed: the sequence may be shorter than it was
 	void prompt_read();                          // a prompt is complete: makes a checkpoint
-	const Checkpoint* checkpoint_at(uint32_t n) const;
+	const Sequences* checkpoint_at(uint32_t n) const;
 	bool drop_checkpoint(); // the oldest one; false if there is none
 	// Runs `f`, which changes nothing when it throws OutOfMemory; checkpoints make room for it.
 	template <class F> auto make_room_for(F f) {
@@ -101,15 +114,16 @@ class Session {
 
 	Engine& engine_;
 	SessionOptions options_;
-	std::shared_ptr<const KvPlan> plan_; // forks share it, and nobody else
+	std::shared_ptr<const KvPlan> plan_, window_plan_; // forks share them, and nobody else
+	uint32_t window_ = 0;
 	std::shared_ptr<const RopeTables> rope_;
 	uint32_t ctx_ = 0;
 	bool ctx_by_budget_ = false;
 	bool reading_ = false; // a Prefill lives
-	std::unique_ptr<KvSequence> seq_;
+	Sequences seqs_;
 	std::vector<uint32_t> history_;
-	std::vector<Checkpoint> checkpoints_; // by length
-	std::vector<float> logits_;           // (vocab) of the latest prompt
+	std::vector<Sequences> checkpoints_; // by length
+	std::vector<float> logits_;          // (vocab) of the latest prompt
 };
 
 struct SessionRow { // the next token of a session

@@ -66,18 +66,25 @@ uint64_t layout_of(const KvPlan& plan) {
 
 std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
 
-Json facts_of(const Session& s) {
+uint64_t layout_of(const Session& s) {
+	return s.window_plan() ? layout_of(s.plan()) ^ std::rotl(layout_of(*s.window_plan()), 1) : layout_of(s.plan());
+}
+
+// window_books: bytes at the end of the books that belong to the cache of layers with a window.
+Json facts_of(const Session& s, size_t window_books) {
 	const DeviceInfo device = s.engine().backend().info();
-	return {{"kvrun", KVRUN_VERSION},
-	        {"model", hex(fingerprint(s.engine().file()))},
-	        {"model_name", one_line(s.engine().config().name)},
-	        {"policy", s.plan().policy.text},
-	        {"layout", hex(layout_of(s.plan()))},
-	        {"ctx", s.ctx()},
-	        {"seed", s.seed()},
-	        {"n_tokens", s.n_tokens()},
-	        {"device", one_line(device.name)},
-	        {"driver", one_line(device.driver)}};
+	Json facts = {{"kvrun", KVRUN_VERSION},
+	              {"model", hex(fingerprint(s.engine().file()))},
+	              {"model_name", one_line(s.engine().config().name)},
+	              {"policy", s.policy_text()},
+	              {"layout", hex(layout_of(s))},
+	              {"ctx", s.ctx()},
+	              {"seed", s.seed()},
+	              {"n_tokens", s.n_tokens()},
+	              {"device", one_line(device.name)},
+	              {"driver", one_line(device.driver)}};
+	if (s.window_plan()) facts["window_books"] = window_books;
+	return facts;
 }
 
 // A session file that is read: header and small sections are checked, `cache` is read and checked by its reader.
@@ -137,6 +144,7 @@ struct Facts {
 	std::string model, model_name, policy, layout;
 	uint32_t ctx = 0, n_tokens = 0;
 	uint64_t seed = 0;
+	size_t window_books = 0;
 };
 
 Facts read_facts(const SessionFile& file) {
@@ -163,6 +171,7 @@ Facts read_facts(const SessionFile& file) {
 	f.ctx = uint32_t(number("ctx", 1u << 24));
 	f.n_tokens = uint32_t(number("n_tokens", f.ctx));
 	f.seed = number("seed", UINT64_MAX);
+	if (j.contains("window_books")) f.window_books = size_t(number("window_books", UINT32_MAX));
 	return f;
 }
 
@@ -172,13 +181,19 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 	if (note.size() > kMaxNote)
 		fail(Code::Invalid, "the note has {} bytes, at most {} can be saved with a session", note.size(), kMaxNote);
 	s.check_idle();
-	const std::string facts = facts_of(s).dump();
 	if (s.plan().fetches())
 		fail(Code::Unsupported,
 		     "a session of policy '{}' cannot be saved: its f16 copy in host memory is no part of session files; give "
 		     "fetch=0",
 		     s.plan().policy.text);
-	const std::vector<std::byte> books = s.seq().cache().save_books();
+	std::vector<std::byte> books = s.seq().cache().save_books();
+	size_t window_books = 0;
+	if (const KvSequence* w = s.window_seq()) {
+		const std::vector<std::byte> more = w->cache().save_books();
+		window_books = more.size();
+		books.insert(books.end(), more.begin(), more.end());
+	}
+	const std::string facts = facts_of(s, window_books).dump();
 	Header header{};
 	file.write(std::as_bytes(std::span(&header, 1))); // its place
 	const auto add = [&](SectionKind k, std::span<const std::byte> bytes) {
@@ -190,10 +205,12 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 	add(kBooks, books);
 	const uint64_t at = file.bytes();
 	Hash hash;
-	s.seq().save_device([&](std::span<const std::byte> piece) {
+	const auto sink = [&](std::span<const std::byte> piece) {
 		hash.add(piece);
 		file.write(piece);
-	});
+	};
+	s.seq().save_device(sink);
+	if (KvSequence* w = s.window_seq()) w->save_device(sink);
 	header.sections[kDevice] = {file.bytes() - at, hash.value()};
 	add(kNote, note);
 	header.magic = kMagic;
@@ -230,20 +247,24 @@ std::unique_ptr<Session> restore_session(Engine& e, const std::string& path, uin
 	} catch (const Error& error) { fail(error.code, "{}: facts: 'policy': {}", file.name(), error.what()); }
 	options.ctx = f.ctx, options.seed = f.seed, options.checkpoints = checkpoints;
 	auto session = std::make_unique<Session>(e, options);
-	if (f.layout != hex(layout_of(session->plan())))
+	if (f.layout != hex(layout_of(*session)))
 		fail(Code::Unsupported, "{}: this version of kvrun stores policy '{}' in another way; read the text again",
 		     file.name(), one_line(f.policy));
 	// bounds of what a token takes in the books: counts, and what every token set says about it
-	const size_t sets = size_t(session->plan().n_groups) * session->plan().n_heads;
-	const std::vector<std::byte> books = file.section(kBooks, 4096 + (size_t(f.n_tokens) + 64) * 32 * (sets + 1));
+	const size_t sets = size_t(session->plan().n_groups) * session->plan().n_heads + (session->window_plan() ? 2 : 0);
+	const std::vector<std::byte> books = file.section(kBooks, 8192 + (size_t(f.n_tokens) + 64) * 32 * (sets + 1));
+	if (f.window_books > books.size() || (f.window_books > 0) != bool(session->window_plan()))
+		file.damaged("facts: 'window_books' is {}, section 'books' has {} bytes", f.window_books, books.size());
+	const size_t main_books = books.size() - f.window_books;
 	Hash hash;
 	uint64_t at = 0;
 	try {
-		session->restore(books, std::move(history), [&](std::span<std::byte> piece) {
-			file.read(kDevice, at, piece);
-			hash.add(piece);
-			at += piece.size();
-		});
+		session->restore(std::span(books).first(main_books), std::span(books).subspan(main_books), std::move(history),
+		                 [&](std::span<std::byte> piece) {
+			                 file.read(kDevice, at, piece);
+			                 hash.add(piece);
+			                 at += piece.size();
+		                 });
 	} catch (const Error& error) {
 		if (error.code != Code::Format || std::string_view(error.what()).starts_with(file.name())) throw;
 		file.damaged("section 'books': {}", error.what());

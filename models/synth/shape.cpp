@@ -13,6 +13,7 @@ struct Traits {              // that few families have
 	uint32_t rotary_dim = 0; // 0: head_dim
 	float embedding_scale = 0, residual_scale = 1, logit_scale = 1,
 	      attention_scale = 0; // as in Config; 0: the family's
+	uint32_t window = 0;
 };
 struct Row { // as the models' own files have it
 	const char *name, *arch;
@@ -159,7 +160,7 @@ void complete(SynthSpec& s, const Row& r) {
 	layer.attention_scale = r.more.attention_scale;
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox;
-	describe_layers(c, family, layer, 0);
+	describe_layers(c, family, layer, {.tokens = r.more.window});
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (c.head_dim % 8 != 0)

@@ -63,6 +63,11 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.f32(key(c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
 	      c.norm_eps);
 	const Layer& layer = c.layers[0];
+	for (const Layer& l : c.layers)
+		if (l.window) {
+			h.u32(key("attention.sliding_window"), l.window);
+			break;
+		}
 	if (c.embedding_scale != 1) h.f32(key("embedding_scale"), c.embedding_scale);
 	if (layer.residual_scale != 1) h.f32(key("residual_scale"), layer.residual_scale);
 	if (layer.attention_scale != 0) h.f32(key("attention.scale"), layer.attention_scale);

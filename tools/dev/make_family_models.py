@@ -11,6 +11,7 @@ NAME.tokens.npy (T) i32 and NAME.logits.npy (T, vocab) f32. The GGUF file is wha
 but for its vocabulary. The script fails where a trait of the family hardly moves the logits; -v prints by how much.
 """
 import copy
+import json
 import os
 import sys
 import tempfile
@@ -66,7 +67,37 @@ def models():
                      {"SiLU": {"hidden_act": "silu"}}),
         "exaone4": (hf.Exaone4Config(**base(sliding_window=None, sliding_window_pattern=None,
                                             layer_types=["full_attention"] * 2)), {}),
+        # Prompts are three windows long.
+        "gemma3": (hf.Gemma3TextConfig(**base(
+            num_hidden_layers=6, head_dim=16, query_pre_attn_scalar=16, sliding_window=WINDOW, layer_types=layers(6),
+            hidden_activation="gelu_pytorch_tanh", rope_parameters=two_ropes(1e6, 1e4))),
+            {"no window": {"sliding_window": 256}, "one RoPE": {"rope_parameters": two_ropes(1e6, 1e6)}}),
+        "cohere2": (hf.Cohere2Config(**base(
+            num_hidden_layers=4, layer_norm_eps=1e-3, logit_scale=0.25, rotary_pct=1.0, sliding_window=WINDOW,
+            layer_types=layers(4))), {"no window": {"sliding_window": 256}, "logit scale": {"logit_scale": 1.0}}),
+        "olmo3": (hf.Olmo3Config(**base(
+            num_hidden_layers=4, sliding_window=WINDOW, layer_types=layers(4), tie_word_embeddings=False)),
+            {"no window": {"sliding_window": 256}}),
+        "exaone4_windows": (hf.Exaone4Config(**base(
+            num_hidden_layers=4, sliding_window=WINDOW, sliding_window_pattern=4, layer_types=layers(4))),
+            {"no window": {"sliding_window": 256}}),
+        "phi3_window": (hf.Phi3Config(**base(num_key_value_heads=2, sliding_window=WINDOW,
+                                             original_max_position_embeddings=256)),
+                        {"no window": {"sliding_window": None}}),
     }
+
+
+WINDOW = 8
+
+
+def layers(n):
+    """Every n-th layer attends to all tokens."""
+    return ["sliding_attention"] * (n - 1) + ["full_attention"]
+
+
+def two_ropes(full, window):
+    return {"full_attention": {"rope_type": "default", "rope_theta": full},
+            "sliding_attention": {"rope_type": "default", "rope_theta": window}}
 
 
 def build(config, seed):
@@ -87,7 +118,8 @@ def build(config, seed):
             shifted = "gemma" in config.model_type or config.model_type == "nemotron"  # their norms multiply by 1 + w
             if "norm" in name and name.endswith("weight"):
                 # norms behind attention and MLP decide how much those matter
-                wide = 0.35 if any(part in name for part in quiet) else 1.0
+                low = 0.35 if config.num_hidden_layers <= 4 else 0.22
+                wide = low if any(part in name for part in quiet) else 1.0
                 a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted else 0.0)
             elif name.endswith("bias"):
                 a = 0.3 * rng.standard_normal(p.shape)
@@ -153,6 +185,8 @@ def convert(model, path):
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter counts them
+        Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)
         cls = get_model_class(hparams["architectures"][0])
 

@@ -22,7 +22,7 @@ class CostMeter {
 		return logits;
 	}
 	void end(Session& s) { // of a sequence: its cache is as large as it gets
-		bits_ += double(s.kv_bytes().total()) * 8 / (double(s.plan().f16_bytes(s.n_tokens())) / 2);
+		bits_ += double(s.kv_bytes().total()) * 8 / (double(s.f16_bytes()) / 2);
 		++sequences_;
 	}
 	EvalCost cost() const {

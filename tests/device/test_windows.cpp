@@ -1,0 +1,149 @@
+// Layers with a sliding window: after turns, decode steps, forks, rewinds and files the logits are those that
+// transformers computes of the whole text at once. Prompts are three windows long.
+#include "engine/core/npy.h"
+#include "engine/run/session_file.h"
+#include "tests/device/sequences.h"
+#include "tests/support/assets.h"
+#include "tests/support/temp_folder.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+struct Golden {
+	Tokens tokens;
+	Floats logits; // (tokens, vocab)
+	std::string model;
+	explicit Golden(const std::string& name) : model(kGolden + "tiny/" + name + ".gguf") {
+		const NpyArray ids = npy_read(kGolden + "tiny/" + name + ".tokens.npy"),
+		               rows = npy_read(kGolden + "tiny/" + name + ".logits.npy");
+		tokens.assign(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
+		logits.assign(rows.as<float>().begin(), rows.as<float>().end());
+	}
+	// Error of the logits of the rows from `first` on.
+	double error(size_t first, const Floats& got) const {
+		const size_t vocab = logits.size() / tokens.size();
+		return relative_error(got, std::span(logits).subspan(first * vocab, got.size()));
+	}
+};
+
+// Layers of both kinds; all with a window.
+const std::vector<Case> kWindowed = {{"gemma3"}, {"cohere2"}, {"exaone4_windows"}, {"phi3_window"}};
+constexpr uint32_t kWindow = 8;
+
+} // namespace
+
+TEST_CASE("windows: turns of any length, and decode steps between them") {
+	each_row(kWindowed, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, /*ubatch=*/5);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
+		for (const size_t first : {size_t(1), size_t(kWindow - 1), size_t(kWindow), size_t(kWindow + 1), size_t(17)}) {
+			CAPTURE(first);
+			Session s(*engine, with("fp16", 64));
+			CHECK(g.error(0, prompt_logits(s, std::span(g.tokens).first(first))) < most);
+			const std::span<const float> one = s.decode(g.tokens[first]);
+			CHECK(g.error(first, {one.begin(), one.end()}) < most);
+			CHECK(g.error(first + 1, prompt_logits(s, std::span(g.tokens).subspan(first + 1))) < most);
+		}
+	});
+}
+
+TEST_CASE("windows: a context that is cut into blocks") {
+	each_row(kWindowed, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		EngineOptions o;
+		o.model = g.model, o.backend = select_test_device(row.device), o.ubatch = 4, o.prefill_block = 7;
+		const auto engine = Engine::open(o);
+		Session s(*engine, with("fp16", 64));
+		CHECK(g.error(0, prompt_logits(s, g.tokens)) < logits_tolerance(engine->backend(), c.name, /*decode=*/false));
+	});
+}
+
+TEST_CASE("windows: forks and rewinds") {
+	each_row(kWindowed, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, 16);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/false);
+		SessionOptions o = with("fp16", 64);
+		o.checkpoints = 2;
+		Session s(*engine, o);
+		s.prefill(std::span(g.tokens).first(13));
+		const auto fork = s.fork();
+		for (uint32_t i = 0; i < 6; ++i) s.decode(3 + i); // another text
+		CHECK(g.error(13, prompt_logits(*fork, std::span(g.tokens).subspan(13))) < most);
+		// What windows have forgotten is not gone back to: the checkpoint is.
+		CHECK(s.exact_position(16) == 13);
+		CHECK_THROWS_AS(s.truncate(16), Error);
+		CHECK(s.keep_common(g.tokens) == 13);
+		CHECK(g.error(13, prompt_logits(s, std::span(g.tokens).subspan(13))) < most);
+		// Inside of the first window nothing is forgotten.
+		s.reset();
+		s.prefill(std::span(g.tokens).first(3));
+		for (uint32_t i = 0; i < 3; ++i) s.decode(g.tokens[3 + i]);
+		s.decode(5);
+		CHECK(s.exact_position(6) == 6);
+		s.truncate(6);
+		CHECK(g.error(6, prompt_logits(s, std::span(g.tokens).subspan(6))) < most);
+		CHECK(s.exact_position(5) == 3); // the checkpoint behind the first prompt
+	});
+}
+
+TEST_CASE("windows: a restored session goes on with the same bits") {
+	const TempFolder folder;
+	each_row(kWindowed, [&](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const std::string path = folder.path / (row.device + c.name + ".kvs");
+		const auto engine = open_engine(row.device, g.model, 16);
+		Session s(*engine, with("fp16", 64));
+		s.prefill(std::span(g.tokens).first(14));
+		s.decode(g.tokens[14]);
+		save_session(s, path, {});
+		const Floats want = prompt_logits(s, std::span(g.tokens).subspan(15));
+		CHECK(g.error(15, want) < logits_tolerance(engine->backend(), c.name, /*decode=*/false));
+		const auto back = restore_session(*engine, path);
+		CHECK(back->kv_bytes().total() > 0);
+		check_same_bits({row.device, row.number, c.name}, prompt_logits(*back, std::span(g.tokens).subspan(15)), want);
+	});
+}
+
+TEST_CASE("windows: several sequences in a step, of lengths inside and beyond the window") {
+	each_row(kWindowed, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, 16);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
+		Session a(*engine, with("fp16", 64)), b(*engine, with("fp16", 64));
+		a.prefill(std::span(g.tokens).first(2));
+		b.prefill(std::span(g.tokens).first(19));
+		for (uint32_t i = 0; i < 5; ++i) {
+			const SessionRow rows[] = {{&a, g.tokens[2 + i]}, {&b, g.tokens[19 + i]}};
+			const std::span<const float> logits = decode(rows);
+			const size_t vocab = logits.size() / 2;
+			CHECK(g.error(2 + i, {logits.begin(), logits.begin() + ptrdiff_t(vocab)}) < most);
+			CHECK(g.error(19 + i, {logits.begin() + ptrdiff_t(vocab), logits.end()}) < most);
+		}
+	});
+}
+
+TEST_CASE("windows: a layer keeps as many tokens as its window, whatever the policy of the others") {
+	each_row(std::vector<Case>{{"gemma3"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, 16);
+		for (const std::string policy : {"fp16", "kivi2,recent_keep=8,flush=32", "streaming,sinks=1,recent=3"}) {
+			CAPTURE(policy);
+			Session s(*engine, with(policy, 200));
+			s.prefill(random_tokens(100, engine->config().vocab, 4));
+			for (uint32_t i = 0; i < 5; ++i) s.decode(3 + i);
+			for (uint32_t l = 0; l < engine->config().n_layers; ++l) {
+				const std::vector<uint8_t> tiers = s.tiers(l, 0);
+				REQUIRE(tiers.size() == 105);
+				if (engine->config().layers[l].window)
+					for (size_t t = 0; t < 105; ++t) CHECK(tiers[t] == (t + kWindow < 105 ? 3 : 0));
+			}
+			CHECK(s.window_plan() != nullptr);
+		}
+		CHECK_THROWS_WITH_AS(Session(*engine, with("specache2,recent_keep=8,fetch=24", 64)),
+		                     doctest::Contains("sliding windows"), Error);
+	});
+}
