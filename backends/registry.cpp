@@ -58,6 +58,7 @@ struct Found { // the devices of all backends, one list
 		bool usable() const { return report().refused.empty(); }
 	};
 	std::vector<Entry> all;
+	std::vector<std::string> bad_matrices; // builds that compute wrongly, with matrices
 
 	// Where none but an automatic device can be chosen, no other backend loads its driver. `wrong`: devices to refuse.
 	Found(const BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
@@ -72,6 +73,8 @@ struct Found { // the devices of all backends, one list
 				if (r.build.empty() || !r.refused.empty()) continue;
 				if (!memory) memory.emplace(is_tested(o) ? o.cache_dir : "");
 				const std::string* before = memory->find(r.info.name, r.build);
+				const bool bad = wrong.contains(r.build) || (before && !before->empty());
+				if (bad && r.info.half_matmul) bad_matrices.push_back(r.build);
 				if (const auto now = wrong.find(r.build); now != wrong.end())
 					sets.back()->refuse(i, now->second);
 				else if (before && !before->empty())
@@ -89,6 +92,12 @@ struct Found { // the devices of all backends, one list
 			s += r.info.name.empty() ? r.refused : r.info.name + ": " + r.refused;
 		}
 		return s;
+	}
+	// A CPU device that nobody asked for is the last choice: says what stands in the way of the others.
+	void explain_fallback(const BackendOptions& o, const Entry& chosen) const {
+		if (!o.device.empty() || !chosen.report().info.is_cpu) return;
+		if (const std::string why = refusals(); !why.empty())
+			warn_once(fmt::format("no GPU is used, but {}; refused: {}", chosen.report().info.name, why));
 	}
 	static std::string short_name(const Entry& e) {
 		if (e.row->automatic) return e.report().info.name;
@@ -109,8 +118,13 @@ struct Found { // the devices of all backends, one list
 
 	const Entry& choose(const BackendOptions& o) const {
 		if (o.device.empty()) {
+			const Entry* best = nullptr; // of the best type that with most free memory
 			for (const Entry& e : all)
-				if (e.usable() && (e.row->automatic || !o.backend.empty())) return e;
+				if (e.usable() && (e.row->automatic || !o.backend.empty()) &&
+				    (!best || (e.row == best->row && e.report().info.type == best->report().info.type &&
+				               e.report().info.free_bytes > best->report().info.free_bytes)))
+					best = &e;
+			if (best) return *best;
 			fail(Code::Device, "no usable Vulkan device: {}; `--device cpu` runs the slow reference", refusals());
 		}
 		const std::string want = lower(o.device);
@@ -155,16 +169,25 @@ BackendOptions narrowed(BackendOptions o) {
 std::span<const BackendRow> backend_table() { return table(); }
 void add_backend(const BackendRow& row) { table().push_back(row); }
 
-std::vector<DeviceReport> list_devices(const BackendOptions& o) {
-	const Found found(narrowed(o), /*automatic_only=*/false);
+// A device whose matrices compute wrongly is found again, without them.
+static Found find_all(BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
+	Found found(o, automatic_only, wrong);
+	if (found.bad_matrices.empty()) return found;
+	o.no_matrices = found.bad_matrices;
+	return Found(o, automatic_only, wrong);
+}
+
+std::vector<DeviceReport> list_devices(const BackendOptions& given) {
+	BackendOptions o = narrowed(given);
+	const Found found = find_all(o, /*automatic_only=*/false);
 	std::vector<DeviceReport> out;
 	for (const Found::Entry& e : found.all) out.push_back(e.report());
 	return out;
 }
 
 DeviceReport find_device(const BackendOptions& given) {
-	const BackendOptions o = narrowed(given);
-	const Found found(o, /*automatic_only=*/o.device.empty() && o.backend.empty());
+	BackendOptions o = narrowed(given);
+	const Found found = find_all(o, /*automatic_only=*/o.device.empty() && o.backend.empty());
 	DeviceReport r = found.choose(o).report();
 	if (!r.refused.empty()) fail(Code::Device, "{}: {}", r.info.name, r.refused);
 	return r;
@@ -182,17 +205,20 @@ static std::string test_once(const BackendOptions& o, const DeviceReport& r, Bac
 }
 
 std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
-	const BackendOptions o = narrowed(given);
+	BackendOptions o = narrowed(given);
 	for (Wrong wrong;;) {
-		const Found found(o, /*automatic_only=*/o.device.empty() && o.backend.empty(), wrong);
+		const Found found = find_all(o, /*automatic_only=*/o.device.empty() && o.backend.empty(), wrong);
 		const Found::Entry& e = found.choose(o);
+		found.explain_fallback(o, e);
 		std::unique_ptr<Backend> b = e.set->open(e.index); // throws where it is refused
 		if (o.check || !o.dump.empty())
 			return make_checked_backend(std::move(b), o.check ? make_cpu_backend(o.poison) : nullptr, o.dump,
 			                            o.check ? o.compared : nullptr);
 		const std::string why = test_once(o, e.report(), *b);
 		if (why.empty()) return b;
-		if (o.device.empty()) warn_once(fmt::format("{} is not used: {}", e.report().info.name, why));
+		if (o.device.empty() || e.report().info.half_matmul)
+			warn_once(fmt::format("{} is not used{}: {}", e.report().info.name,
+			                      e.report().info.half_matmul ? " with its matrices" : "", why));
 		wrong[e.report().build] = why;
 	}
 }

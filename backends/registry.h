@@ -22,6 +22,10 @@ struct BackendOptions {
 	std::string cache_dir;   // folder of the pipeline cache and of what is known about drivers; empty: none, and no
 	                         // device is tested at its first use
 	std::string probe;       // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
+	double probe_seconds = 60; // for a driver to list its devices; machines with many GPUs take their time
+	bool transfers = true;     // sessions may fetch from host memory: a queue for copies is created where there is one
+	// DeviceReport::build of devices that are used without their matrices: their self-test found them wrong.
+	std::vector<std::string> no_matrices;
 	// Called where drivers must be left out: makes VK_DRIVER_FILES these files, which a library must not do by itself,
 	// for other threads may read the environment. Empty: Vulkan is not used while a bad driver is installed.
 	std::function<void(const std::string&)> set_driver_files;

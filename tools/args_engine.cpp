@@ -54,6 +54,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	EngineOptions o;
 	o.model = a.model;
 	o.backend = backend_options(a.device, a.check);
+	o.backend.transfers = std::ranges::any_of(cache_policies(a), [](const KvPolicy& p) { return p.fetch > 0; });
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = max_rows;
 	o.kv_budget = a.kv_budget;

@@ -144,8 +144,11 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	    c.texel_align > 256)
 		c.texel_range = 0;
 	c.subgroup_pin = c.subgroup_min != c.subgroup_max && (v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
+	c.subgroup_most = v13.maxComputeWorkgroupSubgroups;
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)
 	                            : v11.subgroupSize;
+	if (c.subgroup_pin) // a required size comes with this limit
+		c.workgroup = uint32_t(std::min<uint64_t>(c.workgroup, uint64_t(c.subgroup) * c.subgroup_most));
 	c.int_dot =
 	    v13.integerDotProduct4x8BitPackedSignedAccelerated && v13.integerDotProduct4x8BitPackedUnsignedAccelerated;
 }
@@ -173,23 +176,13 @@ std::string read_features(Caps& c, VkInstance instance, VkPhysicalDevice d) {
 	return "";
 }
 
-void read_memory(Caps& c, VkPhysicalDevice d) {
+void read_memory(Caps& c, VkPhysicalDevice d, bool shares_memory) {
 	VkPhysicalDeviceMemoryProperties m{};
 	vkGetPhysicalDeviceMemoryProperties(d, &m);
-	uint64_t best = 0;
-	bool best_local = false;
-	for (uint32_t i = 0; i < m.memoryTypeCount; ++i) {
-		const VkMemoryType& t = m.memoryTypes[i];
-		const bool local = t.propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
-		const uint64_t size = m.memoryHeaps[t.heapIndex].size;
-		if (size && (local > best_local || (local == best_local && size > best))) {
-			best = size;
-			best_local = local;
-			c.heap = t.heapIndex;
-		}
-	}
-	c.heap_bytes = best;
-	c.has_memory = best > 0;
+	c.heaps = find_heaps(m, shares_memory);
+	for (uint32_t i = 0; i < m.memoryHeapCount; ++i)
+		if (c.heaps >> i & 1) c.heap_bytes += m.memoryHeaps[i].size;
+	c.has_memory = c.heap_bytes > 0;
 }
 
 int compute_family(Caps& c, VkPhysicalDevice d) {
@@ -201,11 +194,7 @@ int compute_family(Caps& c, VkPhysicalDevice d) {
 	for (uint32_t i = 0; i < n && found < 0; ++i)
 		if ((all[i].queueFlags & VK_QUEUE_COMPUTE_BIT) && all[i].queueCount) found = int(i);
 	if (found < 0) return -1;
-	for (uint32_t i = 0; i < n; ++i) { // the engines of cards that copy beside the others
-		const VkQueueFlags f = all[i].queueFlags;
-		if ((f & VK_QUEUE_TRANSFER_BIT) && !(f & (VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT)) && all[i].queueCount)
-			c.transfer_family = i;
-	}
+	c.transfer_family = find_transfer_family(all);
 	const uint32_t bits = all[size_t(found)].timestampValidBits;
 	if (bits == 0) c.tick_ns = 0;
 	c.tick_mask = bits >= 64 ? ~uint64_t(0) : (uint64_t(1) << bits) - 1;
@@ -299,6 +288,13 @@ void set_pieces(const Caps& c, DeviceInfo& info) {
 	if (c.cores) info.fill_workgroups = c.cores * (512 / attend_lanes(c)); // 16 subgroups of 32 lanes for each
 }
 
+// By PCI id: TU102 to TU106, TU116, TU117.
+bool is_turing(const Caps& c) {
+	constexpr uint32_t kNvidia = 0x10de;
+	return c.vendor == kNvidia &&
+	       ((c.device >= 0x1e00 && c.device < 0x2000) || (c.device >= 0x2180 && c.device < 0x2200));
+}
+
 Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions& o) {
 	Candidate out;
 	out.handle = d;
@@ -308,23 +304,33 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	read_limits(c, d, info);
 	std::string missing;
 	if (c.api >= VK_API_VERSION_1_3) missing = read_features(c, instance, d);
-	read_memory(c, d);
+	read_memory(c, d, info.type == "integrated");
 	const int family = compute_family(c, d);
 	out.queue_family = uint32_t(std::max(family, 0));
 	if (o.validate == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
 	// Validation layers older than the extension take its structures for an error.
 	if (o.f32_matmul || (!o.validate.empty() && o.validate != "0")) c.matrix = {};
+	if (!o.transfers) c.transfer_family = UINT32_MAX;
 	clamp_caps(c, o.test_caps);
 	if (o.f32_matmul) c.int_dot = false;
 	if (c.transfer_family == kComputeFamily) c.transfer_family = out.queue_family;
 	info.memory_bytes = c.heap_bytes;
-	if (c.has_memory) info.free_bytes = free_bytes(d, c, 0);
+	if (c.has_memory) info.free_bytes = free_bytes(d, c, c.heaps, 0);
 	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
-	info.half_matmul = uses_matrices(c);
-	if (!info.half_matmul) c.matrix = {};
-	info.int8_attend = attends_in_int8(c);
-	info.int8_matmul = projects_in_int8(c, DType::Q4_K);
+	// Turing's are wrong in some drivers (llama.cpp leaves them alone): only where the self-test can look at them.
+	if (is_turing(c) && o.cache_dir.empty()) c.matrix = {};
+	const auto choose_precision = [&] {
+		info.half_matmul = uses_matrices(c);
+		if (!info.half_matmul) c.matrix = {};
+		info.int8_attend = attends_in_int8(c);
+		info.int8_matmul = projects_in_int8(c, DType::Q4_K);
+	};
+	choose_precision();
+	if (info.half_matmul && std::ranges::count(o.no_matrices, build_of(c, info))) {
+		c.matrix = {};
+		choose_precision();
+	}
 	info.merges_few = attend_merges(c);
 	info.lists_candidates = !c.is_cpu; // software drivers have logits in the host's memory anyway
 	set_pieces(c, info);
@@ -335,6 +341,15 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 }
 
 } // namespace
+
+uint32_t find_transfer_family(std::span<const VkQueueFamilyProperties> all) {
+	constexpr VkQueueFlags kDecode = 0x20, kEncode = 0x40, kOpticalFlow = 0x100; // bits that older headers do not name
+	constexpr VkQueueFlags kMore = VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT | kDecode | kEncode | kOpticalFlow;
+	for (size_t i = 0; i < all.size(); ++i)
+		if ((all[i].queueFlags & (VK_QUEUE_TRANSFER_BIT | kMore)) == VK_QUEUE_TRANSFER_BIT && all[i].queueCount)
+			return uint32_t(i);
+	return UINT32_MAX;
+}
 
 uint32_t ssbo_needed() {
 	static const uint32_t most = [] {
@@ -364,17 +379,41 @@ std::vector<Candidate> candidates(Instance& instance, const BackendOptions& o) {
 	return all;
 }
 
-uint64_t free_bytes(VkPhysicalDevice d, const Caps& c, uint64_t used) {
-	if (!c.memory_budget) {
-		const uint64_t most = c.heap_bytes / 5 * 4;
-		return most > used ? most - used : 0;
+uint32_t find_heaps(const VkPhysicalDeviceMemoryProperties& m, bool shares_memory) {
+	uint32_t typed = 0, local = 0;
+	for (uint32_t i = 0; i < m.memoryTypeCount; ++i) {
+		const uint32_t heap = m.memoryTypes[i].heapIndex;
+		if (!m.memoryHeaps[heap].size) continue;
+		typed |= 1u << heap;
+		if (m.memoryTypes[i].propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) local |= 1u << heap;
 	}
+	const uint32_t usable = local && !shares_memory ? local : typed;
+	uint64_t largest = 0;
+	for (uint32_t i = 0; i < m.memoryHeapCount; ++i)
+		if (usable >> i & 1) largest = std::max<uint64_t>(largest, m.memoryHeaps[i].size);
+	uint32_t out = 0;
+	for (uint32_t i = 0; i < m.memoryHeapCount; ++i)
+		if ((usable >> i & 1) && (shares_memory || m.memoryHeaps[i].size > largest / 8)) out |= 1u << i;
+	return out;
+}
+
+uint64_t free_bytes(VkPhysicalDevice d, const Caps& c, uint32_t heaps, uint64_t used) {
+	heaps &= c.heaps;
 	VkPhysicalDeviceMemoryBudgetPropertiesEXT budget =
 	    make<VkPhysicalDeviceMemoryBudgetPropertiesEXT>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
-	VkPhysicalDeviceMemoryProperties2 m =
-	    make<VkPhysicalDeviceMemoryProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, &budget);
+	VkPhysicalDeviceMemoryProperties2 m = make<VkPhysicalDeviceMemoryProperties2>(
+	    VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, c.memory_budget ? &budget : nullptr);
 	vkGetPhysicalDeviceMemoryProperties2(d, &m);
-	return budget_left(budget.heapBudget[c.heap], budget.heapUsage[c.heap], c.heap_bytes);
+	uint64_t size = 0, allowed = 0, usage = 0;
+	for (uint32_t i = 0; i < m.memoryProperties.memoryHeapCount; ++i)
+		if (heaps >> i & 1) {
+			size += m.memoryProperties.memoryHeaps[i].size;
+			allowed += budget.heapBudget[i], usage += budget.heapUsage[i];
+		}
+	size = std::min(size, c.heap_bytes);
+	if (c.memory_budget) return budget_left(allowed, usage, size);
+	const uint64_t most = size / 5 * 4;
+	return most > used ? most - used : 0;
 }
 
 uint64_t budget_left(uint64_t budget, uint64_t usage, uint64_t heap) {
@@ -471,7 +510,7 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	f.v13.shaderIntegerDotProduct = VK_TRUE; // required of every 1.3 driver, as robustBufferAccess is
 	f.executable.pipelineExecutableInfo = VK_TRUE;
 	const bool transfers = caps_.transfer_family != UINT32_MAX;
-	f.v12.timelineSemaphore = transfers; // required of every 1.3 driver
+	f.v12.timelineSemaphore = transfers; // every 1.3 driver has them
 	f.v12.vulkanMemoryModel = f.v12.shaderFloat16 = f.matrix.cooperativeMatrix = bool(caps_.matrix);
 	const float priority = 1;
 	VkDeviceQueueCreateInfo queues[2];
@@ -486,11 +525,19 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	info.pQueueCreateInfos = queues;
 	info.enabledExtensionCount = uint32_t(extensions.size());
 	info.ppEnabledExtensionNames = extensions.data();
-	const VkResult r = call_loader([&] { return vkCreateDevice(physical_, &info, nullptr, &device_); });
+	const auto create = [&] {
+		return call_loader([&] { return vkCreateDevice(physical_, &info, nullptr, &device_); });
+	};
+	VkResult r = create();
+	if (r < 0 && info.queueCreateInfoCount == 2) { // copies in order with ops need no second queue
+		info.queueCreateInfoCount = 1;
+		caps_.transfer_family = UINT32_MAX;
+		r = create();
+	}
 	if (r < 0) fail_call(r, "vkCreateDevice");
 	volkLoadDeviceTable(&fn, device_);
 	fn.vkGetDeviceQueue(device_, family_, 0, &queue_);
-	if (transfers) fn.vkGetDeviceQueue(device_, caps_.transfer_family, 0, &transfer_);
+	if (caps_.transfer_family != UINT32_MAX) fn.vkGetDeviceQueue(device_, caps_.transfer_family, 0, &transfer_);
 	if (instance_->validating())
 		set_name_ = reinterpret_cast<PFN_vkSetDebugUtilsObjectNameEXT>(
 		    vkGetDeviceProcAddr(device_, "vkSetDebugUtilsObjectNameEXT"));

@@ -41,8 +41,9 @@ struct Caps {
 	// subgroups
 	uint32_t subgroup = 0; // size pipelines run with, unless their registers do not suffice (Kernels::get)
 	uint32_t subgroup_min = 0, subgroup_max = 0;
-	bool subgroup_pin = false; // the size can be required, and differs between pipelines otherwise
-	bool subgroup_ops = false; // arithmetic and shuffle in compute
+	uint32_t subgroup_most = 0; // of a workgroup whose pipeline requires their size
+	bool subgroup_pin = false;  // the size can be required, and differs between pipelines otherwise
+	bool subgroup_ops = false;  // arithmetic and shuffle in compute
 	// optional features, enabled when present
 	bool int_dot = false; // products of 4 packed bytes, signed and unsigned, in hardware
 	bool push_descriptor = false;
@@ -56,8 +57,8 @@ struct Caps {
 	bool can_narrow() const { return subgroup_pin && subgroup > subgroup_min && executable_properties; }
 	// memory
 	bool has_memory = false; // at least one heap and one type
-	uint64_t heap_bytes = 0; // of the heap that buffers come from
-	uint32_t heap = 0;
+	uint32_t heaps = 0;      // bits of those that buffers come from: find_heaps()
+	uint64_t heap_bytes = 0; // of them together
 };
 
 // Collects what the validation layer says.
@@ -99,8 +100,15 @@ struct Candidate { // one physical device
 };
 // All devices, best first: discrete, integrated, virtual, cpu; driver order within a type. Refused ones last.
 std::vector<Candidate> candidates(Instance&, const BackendOptions&);
-// Bytes of the heap that may still be allocated: budget - usage, or 80 % of the heap less `used`; never negative.
-uint64_t free_bytes(VkPhysicalDevice, const Caps&, uint64_t used);
+// The family whose queues copy and do nothing else, of those at `all`; UINT32_MAX: none. Video and optical flow engines
+// copy too, but are not made for it, and some drivers refuse their queues.
+uint32_t find_transfer_family(std::span<const VkQueueFamilyProperties> all);
+// The heaps for buffers of kernels, as bits: those on the device; all of a device that shares the host's memory, which
+// may call a small part of it its own. A card's small second heap is a window into the first.
+uint32_t find_heaps(const VkPhysicalDeviceMemoryProperties&, bool shares_memory);
+// Bytes that may still be allocated in those of Caps::heaps among `heaps`: budget - usage, or 80 % of them less `used`;
+// never negative.
+uint64_t free_bytes(VkPhysicalDevice, const Caps&, uint32_t heaps, uint64_t used);
 // min(budget, heap) less usage and a reserve of a tenth of the heap, at most 1 GiB; never negative.
 uint64_t budget_left(uint64_t budget, uint64_t usage, uint64_t heap);
 // Applies "workgroup=128,shared=16384" (BackendOptions::test_caps) to caps. Throws Error{Invalid} naming an unknown

@@ -26,19 +26,11 @@ uint32_t wide_local(const Caps& c) { return c.is_cpu ? kLocal : std::min(512u, s
 // Intel before Xe2: registers of 32 bytes, so a lane of a subgroup of 16 has 64 of them; elsewhere it is 128 or more.
 bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min < 16; }
 
-Kernel of_type(DType t, Kernel plain, Kernel grid) { return uses_grid(t) ? grid : plain; }
-Kernel tile_kernel(const Caps& c, DType t) { // of prompts, without matrices
-	return multiplies_in_int8(c, t) ? of_type(t, Kernel::matmul_int8, Kernel::matmul_int8_grid)
-	                                : of_type(t, Kernel::matmul, Kernel::matmul_grid);
-}
-
 } // namespace
 
 // ---- embed, norms, RoPE, f16 keys and values
 
-Choice choose_embed(DType t) {
-	return {of_type(t, Kernel::embed, Kernel::embed_grid), {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}};
-}
+Choice choose_embed(DType t) { return {Kernel::embed, {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}}; }
 
 Choice choose_rmsnorm(const Caps& c, bool vec4_aligned) {
 	const Kernel k = !vec4_aligned ? Kernel::rmsnorm : reads_texels(c) ? Kernel::texel_rmsnorm : Kernel::rmsnorm_vec4;
@@ -78,7 +70,7 @@ constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
 // 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
 MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
-	return {{of_type(type, Kernel::texel_matmul, Kernel::texel_matmul_grid),
+	return {{Kernel::texel_matmul,
 	         {{SPEC_LOCAL_X, c.subgroup},
 	          {SPEC_ROWS, each},
 	          {SPEC_COLS, cols},
@@ -94,7 +86,7 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
-	return {{of_type(type, Kernel::matvec, Kernel::matvec_grid),
+	return {{Kernel::matvec,
 	         {{SPEC_LOCAL_X, kVecLocal},
 	          {SPEC_SUBGROUP, c.subgroup},
 	          {SPEC_ROWS, each},
@@ -121,7 +113,7 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	// Up to 8 rows have a pipeline for each number. More share those for 12 and 16: each takes time to compile.
 	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
-	return {{of_type(type, Kernel::matvec_int8, Kernel::matvec_int8_grid),
+	return {{Kernel::matvec_int8,
 	         {{SPEC_LOCAL_X, kInt8Local},
 	          {SPEC_SUBGROUP, int8_lanes(c)},
 	          {SPEC_ROWS, each},
@@ -180,7 +172,7 @@ bool tile_fits(const Caps& c, MatrixTile tile) {
 }
 
 MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, MatrixTile tile) {
-	MatmulChoice x{{of_type(type, Kernel::matmul_matrix, Kernel::matmul_matrix_grid),
+	MatmulChoice x{{Kernel::matmul_matrix,
 	                {{SPEC_LOCAL_X, tile.local},
 	                 {SPEC_COLS, tile.cols},
 	                 {SPEC_WTYPE, uint32_t(type)},
@@ -241,7 +233,7 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? MATMUL_NORM : 0));
 	KV_ASSERT(!norm);
 	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
-	return matmul(tile_kernel(c, type), type, rows, tokens, flags);
+	return matmul(multiplies_in_int8(c, type) ? Kernel::matmul_int8 : Kernel::matmul, type, rows, tokens, flags);
 }
 
 Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
@@ -259,12 +251,6 @@ Kernel with_experts(Kernel k) {
 	case Kernel::matvec: return Kernel::expert_matvec;
 	case Kernel::matvec_int8: return Kernel::expert_matvec_int8;
 	case Kernel::texel_matmul: return Kernel::texel_expert_matmul;
-	case Kernel::matmul_grid: return Kernel::expert_matmul_grid;
-	case Kernel::matmul_int8_grid: return Kernel::expert_matmul_int8_grid;
-	case Kernel::matmul_matrix_grid: return Kernel::expert_matmul_matrix_grid;
-	case Kernel::matvec_grid: return Kernel::expert_matvec_grid;
-	case Kernel::matvec_int8_grid: return Kernel::expert_matvec_int8_grid;
-	case Kernel::texel_matmul_grid: return Kernel::texel_expert_matmul_grid;
 	default: break;
 	}
 	fail(Code::Internal, "no build with experts of kernel {}", uint32_t(k));
@@ -300,7 +286,8 @@ MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint
 		                  : c.vendor == kIntel ? kIntelTile
 		                                       : kTile);
 	else
-		m = matmul(tile_kernel(c, type), type, rows, each, flags, each > kNarrowCols ? kWideCols : kNarrowCols);
+		m = matmul(multiplies_in_int8(c, type) ? Kernel::matmul_int8 : Kernel::matmul, type, rows, each, flags,
+		           each > kNarrowCols ? kWideCols : kNarrowCols);
 	m.kernel = with_experts(m.kernel);
 	m.groups.y = slots;
 	if (!decode)

@@ -201,7 +201,11 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, VkPipelineCrea
 	const VkPipelineCreateFlags flags = captures | (narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);
 	p->subgroup = given ? chosen->value : dev_.caps().subgroup;
 	build(e, *p, flags);
-	while (narrows && p->subgroup > dev_.caps().subgroup_min && spills(p->handle)) {
+	const auto fits = [&](uint32_t subgroup) {
+		const uint32_t* n = p->footprint.local;
+		return uint64_t(n[0]) * n[1] * n[2] <= uint64_t(subgroup) * dev_.caps().subgroup_most;
+	};
+	while (narrows && p->subgroup > dev_.caps().subgroup_min && fits(p->subgroup / 2) && spills(p->handle)) {
 		dev_.fn.vkDestroyPipeline(dev_.handle(), std::exchange(p->handle, VK_NULL_HANDLE), nullptr);
 		p->subgroup /= 2;
 		build(e, *p, flags);

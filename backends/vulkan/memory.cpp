@@ -30,22 +30,27 @@ Memory::~Memory() {
 		if (b.memory) dev_.fn.vkFreeMemory(dev_.handle(), b.memory, nullptr);
 }
 
-// Device memory the host can see is scarce on cards (a 256 MiB window) and all there is elsewhere.
+// Device memory the host can see is scarce on cards (a 256 MiB window) and all there is elsewhere. What the host only
+// writes is better uncached: a GPU that shares memory asks the host's caches for every access to memory they may hold.
+int memory_score(Mem m, VkMemoryPropertyFlags f, bool card, bool cpu) {
+	const auto has = [&](VkMemoryPropertyFlags x) { return (f & x) == x; };
+	switch (m) {
+	case Mem::Device:
+	case Mem::Arrival:
+		return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) +
+		       (has(kCached) == cpu ? 1 : 0);
+	case Mem::Upload: return has(kVisible | kCoherent) ? 8 + (has(kLocal) ? 4 : 0) + (has(kCached) ? 0 : 1) : -1;
+	case Mem::Readback:
+		return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
+	case Mem::Host: return has(kVisible | kCoherent) ? (has(kLocal) ? 0 : 2) + (has(kCached) ? 1 : 0) : -1;
+	}
+	return -1;
+}
+
 std::vector<uint32_t> Memory::types_for(Mem m) const {
-	const bool card = dev_.report().info.type == "discrete";
-	auto score = [&](VkMemoryPropertyFlags f) {
-		auto has = [&](VkMemoryPropertyFlags x) { return (f & x) == x; };
-		switch (m) {
-		case Mem::Device:
-		case Mem::Arrival:
-			return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) +
-			       (has(kCached) ? 1 : 0);
-		case Mem::Upload: return has(kVisible | kCoherent) ? 8 + (has(kLocal) ? 4 : 0) + (has(kCached) ? 0 : 1) : -1;
-		case Mem::Readback:
-			return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
-		case Mem::Host: return has(kVisible | kCoherent) ? (has(kLocal) ? 0 : 2) + (has(kCached) ? 1 : 0) : -1;
-		}
-		return -1;
+	const DeviceInfo& info = dev_.report().info;
+	const auto score = [&](VkMemoryPropertyFlags f) {
+		return memory_score(m, f, info.type == "discrete", info.is_cpu);
 	};
 	std::vector<std::pair<int, uint32_t>> ranked;
 	for (uint32_t i = 0; i < props_.memoryTypeCount; ++i) {
@@ -60,19 +65,20 @@ std::vector<uint32_t> Memory::types_for(Mem m) const {
 	return out;
 }
 
-uint64_t Memory::reserved(uint32_t heap) const {
+uint64_t Memory::reserved(uint32_t heaps) const {
 	uint64_t n = 0;
 	for (const Block& b : blocks_)
-		if (b.memory && props_.memoryTypes[b.type].heapIndex == heap) n += b.size;
+		if (b.memory && (heaps >> props_.memoryTypes[b.type].heapIndex & 1)) n += b.size;
 	return n;
 }
 
 uint64_t Memory::free_bytes() const {
+	const Caps& c = dev_.caps();
 	uint64_t in_blocks = 0; // what is reserved but not handed out can be used too
 	for (const Block& b : blocks_)
-		if (b.memory && props_.memoryTypes[b.type].heapIndex == dev_.caps().heap)
+		if (b.memory && (c.heaps >> props_.memoryTypes[b.type].heapIndex & 1))
 			in_blocks += b.ranges.size() - b.ranges.taken();
-	return vk::free_bytes(dev_.physical(), dev_.caps(), reserved(dev_.caps().heap)) + in_blocks;
+	return vk::free_bytes(dev_.physical(), c, c.heaps, reserved(c.heaps)) + in_blocks;
 }
 
 MemoryStats Memory::stats() const {
@@ -113,9 +119,10 @@ VkResult Memory::allocate(Block& b, uint64_t size, uint32_t type) {
 uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, const char* label) {
 	const Caps& c = dev_.caps();
 	const uint32_t heap = props_.memoryTypes[type].heapIndex;
-	const uint64_t heap_size = heap == c.heap ? c.heap_bytes : props_.memoryHeaps[heap].size;
-	const uint64_t taken = reserved(heap);
-	const uint64_t left = heap == c.heap      ? vk::free_bytes(dev_.physical(), c, taken)
+	const bool ours = c.heaps >> heap & 1;
+	const uint64_t heap_size = std::min<uint64_t>(props_.memoryHeaps[heap].size, ours ? c.heap_bytes : UINT64_MAX);
+	const uint64_t taken = reserved(1u << heap);
+	const uint64_t left = ours                ? vk::free_bytes(dev_.physical(), c, 1u << heap, taken)
 	                      : heap_size > taken ? heap_size - taken
 	                                          : 0;
 	if (need > left || need > c.max_alloc) return kNoBlock;
@@ -199,7 +206,7 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	for (uint32_t type : types_[size_t(m)]) {
 		if (!(req.memoryTypeBits >> type & 1)) continue;
 		// a card's weights do not spill into host memory unasked: that would be slow without a word
-		if ((m == Mem::Device || m == Mem::Arrival) && props_.memoryTypes[type].heapIndex != c.heap) continue;
+		if ((m == Mem::Device || m == Mem::Arrival) && !(c.heaps >> props_.memoryTypes[type].heapIndex & 1)) continue;
 		if ((placed = place(r, type, req))) break;
 	}
 	if (!placed) {

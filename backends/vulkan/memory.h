@@ -25,6 +25,10 @@ struct MemoryStats {
 	uint32_t blocks = 0;
 };
 
+// How well memory with these properties serves; negative: not at all. card: its memory is not the host's. cpu: the host
+// computes.
+int memory_score(Mem, VkMemoryPropertyFlags, bool card, bool cpu);
+
 class Memory {
  public:
 	explicit Memory(Device&);
@@ -55,7 +59,7 @@ class Memory {
 	static constexpr uint32_t kNoBlock = UINT32_MAX;
 	uint32_t add_block(uint32_t type, uint64_t need, bool own, const char* label);
 	VkResult allocate(Block&, uint64_t size, uint32_t type);
-	uint64_t reserved(uint32_t heap) const;
+	uint64_t reserved(uint32_t heaps) const; // bits
 
 	Device& dev_;
 	VkPhysicalDeviceMemoryProperties props_{};

@@ -25,10 +25,10 @@ namespace kvrun::vk {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kLongest{5000}; // for all drivers together; one that needs longer hangs
-constexpr std::chrono::milliseconds kReap{200};     // for what was killed to end
-constexpr std::chrono::milliseconds kPause{2};      // between two looks: the end of a process has no descriptor
-constexpr size_t kMostText = 8192;                  // bytes kept of what a driver says
+constexpr std::chrono::milliseconds kQuiet{3000}; // before it is said which drivers are waited for
+constexpr std::chrono::milliseconds kReap{200};   // for what was killed to end
+constexpr std::chrono::milliseconds kPause{2};    // between two looks: the end of a process has no descriptor
+constexpr size_t kMostText = 8192;                // bytes kept of what a driver says
 
 struct PipeEnds {
 	int read = -1, write = -1; // never a standard stream's number, which embedders may have closed
@@ -89,12 +89,17 @@ class Trial { // one driver in one helper
 	const std::string& why() const { return why_; } // empty: nothing is known against it
 	bool running() const { return pid_ > 0; }
 
+	bool late() const { return late_; }
+
 	void start(const std::string& helper);
 	void look(); // at what it said, and whether it has ended
-	void give_up() {
+	void give_up(double seconds) {
 		if (!running()) return;
 		look();
-		if (running() && begun()) why_ = fmt::format("did not list its devices within {} s", kLongest.count() / 1000);
+		if (running() && begun()) {
+			late_ = true;
+			why_ = fmt::format("did not list its devices within {} s", seconds);
+		}
 		stop();
 	}
 
@@ -108,6 +113,7 @@ class Trial { // one driver in one helper
 	pid_t pid_ = 0; // also the id of its process group
 	PipeEnds report_, said_;
 	std::string reported_, text_, why_;
+	bool late_ = false; // refused for that alone: it may be in time the next time
 };
 
 void Trial::start(const std::string& helper) {
@@ -192,20 +198,29 @@ void Trial::stop() {
 	pid_ = 0;
 }
 
-// Why each of these drivers is bad; empty where it is not.
-std::vector<std::string> try_all(const std::vector<const IcdFile*>& drivers, const std::string& helper) {
+// All drivers side by side, each in its helper.
+std::vector<std::unique_ptr<Trial>> try_all(const std::vector<const IcdFile*>& drivers, const std::string& helper,
+                                            double seconds) {
 	std::vector<std::unique_ptr<Trial>> trials;
 	for (const IcdFile* d : drivers) trials.push_back(std::make_unique<Trial>(*d));
 	for (auto& t : trials) t->start(helper);
-	for (const Clock::time_point end = Clock::now() + kLongest;;) {
+	const Clock::time_point start = Clock::now();
+	const auto end = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+	for (bool said = false;;) {
 		bool running = false;
 		for (auto& t : trials) t->look(), running |= t->running();
-		if (!running || Clock::now() >= end) break;
+		const Clock::time_point now = Clock::now();
+		if (!running || now >= end) break;
+		if (!said && now >= start + kQuiet) {
+			said = true;
+			for (auto& t : trials)
+				if (t->running())
+					log_line(0, fmt::format("waiting for driver {}, {} s at most", t->icd().file, seconds));
+		}
 		std::this_thread::sleep_for(kPause);
 	}
-	std::vector<std::string> out;
-	for (auto& t : trials) t->give_up(), out.push_back(t->why());
-	return out;
+	for (auto& t : trials) t->give_up(seconds);
+	return trials;
 }
 
 struct Memo { // of this process
@@ -220,7 +235,8 @@ Memo& memo() {
 }
 
 std::string key_of(const BackendOptions& o) {
-	return fmt::format("{}\n{}\n{}\n{}", o.probe, o.cache_dir, bool(o.set_driver_files), driver_environment(true));
+	return fmt::format("{} {}\n{}\n{}\n{}", o.probe, o.probe_seconds, o.cache_dir, bool(o.set_driver_files),
+	                   driver_environment(true));
 }
 
 Drivers find_bad(const BackendOptions& o) {
@@ -241,13 +257,12 @@ Drivers find_bad(const BackendOptions& o) {
 			untried.push_back(&icd);
 	}
 	if (!untried.empty()) {
-		const std::vector<std::string> why = try_all(untried, o.probe);
-		for (size_t i = 0; i < untried.size(); ++i)
-			if (why[i].empty()) {
-				good.push_back(untried[i]);
+		for (const auto& t : try_all(untried, o.probe, o.probe_seconds))
+			if (t->why().empty()) {
+				good.push_back(&t->icd());
 			} else {
-				refuse(*untried[i], why[i]);
-				known.add(untried[i]->file, driver_build(*untried[i]), why[i]);
+				refuse(t->icd(), t->why());
+				if (!t->late()) known.add(t->icd().file, driver_build(t->icd()), t->why());
 			}
 		known.save();
 	}

@@ -98,26 +98,25 @@ void Recorder::barrier(bool for_transfer) {
 	stale_for_transfer_ = !for_transfer;
 }
 
+// An access is what the binding covers, from the offset alignment below the view: a shader leaves the elements around
+// its view alone, but validation layers take whole bindings for what a dispatch accesses.
 void Recorder::hazards(const Pipeline& p, std::span<const Bind> binds, bool continues) {
 	const Reflection& r = *p.reflection;
-	if (!continues) ++op_;
+	const uint64_t mine = continues ? op_ : ++op_;
 	bool needed = pending_.size() + binds.size() > kMostPending;
-	for (size_t i = 0; i < binds.size() && !needed; ++i) {
+	Access now[kMaxBindings];
+	for (size_t i = 0; i < binds.size(); ++i) {
 		const Bind& b = binds[i];
 		if (!b.bytes) continue;
-		const bool writes = r.bindings[i].writable;
+		const Access& x = now[i] = {
+		    b.buffer, infos_[i].offset, infos_[i].offset + infos_[i].range, r.bindings[i].writable, false, mine};
 		for (const Access& a : pending_)
-			if (a.buffer == b.buffer && (a.write || writes) && a.begin < b.at + b.bytes && b.at < a.end &&
-			    a.op != op_) {
-				needed = true;
-				break;
-			}
+			needed = needed || (a.buffer == x.buffer && (a.write || x.write) && a.begin < x.end && x.begin < a.end &&
+			                    a.op != mine);
 	}
 	if (needed) barrier(false);
 	for (size_t i = 0; i < binds.size(); ++i)
-		if (binds[i].bytes)
-			pending_.push_back(
-			    {binds[i].buffer, binds[i].at, binds[i].at + binds[i].bytes, r.bindings[i].writable, false, op_});
+		if (binds[i].bytes) pending_.push_back(now[i]);
 }
 
 // All ranges of one copy or fill: checked together, then remembered, so that its barrier does not forget its own reads.

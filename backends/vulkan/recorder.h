@@ -23,7 +23,8 @@ struct Work {          // of one dispatch; labels and numbers for times, limits 
 	const char* label; // op, e.g. "matmul"; a literal
 	double bytes = 0;  // read + written, at least
 	double flops = 0;
-	bool continues = false; // writes other elements than the dispatch before, of the same op: no hazard between them
+	bool continues = false; // writes other elements than the dispatch before, of the same op: no barrier between them,
+	                        // but where a submission has ended
 };
 
 class Recorder {

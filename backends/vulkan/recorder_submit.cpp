@@ -234,6 +234,7 @@ void Recorder::submit() {
 	check(dev_.fn.vkQueueSubmit2(dev_.queue(), 1, &info, s.fence), "vkQueueSubmit2");
 	s.pending = true;
 	++next_value_;
+	++op_; // nothing continues across submissions: what follows is ordered after them
 	++counters_.submits;
 }
 

@@ -22,6 +22,10 @@ void misbehave() {
 	if (is("exit")) std::exit(0);
 	if (is("silent exit")) _exit(0);
 	if (is("hang")) sleep_for_ever();
+	if (is("slow")) { // a machine that wakes its GPUs first
+		sleep(4);
+		return;
+	}
 	if (is("drip"))
 		for (;;) usleep(100000), std::fputs("still at it\n", stderr);
 	if (is("flood"))

@@ -6,6 +6,7 @@
 #include "kernel_list.inc"
 #include "tests/support/compare.h"
 #include "tests/support/scoped_env.h"
+#include "tests/support/skip.h"
 #include "tests/vulkan/baseline.h"
 #include "tools/env.h"
 #include <cstdlib>

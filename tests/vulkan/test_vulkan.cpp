@@ -130,6 +130,31 @@ TEST_CASE("vulkan: each kind of hazard gets one barrier, independent work gets n
 	}
 }
 
+TEST_CASE("vulkan: dispatches whose bindings overlap at the offset alignment are ordered, across submissions too") {
+	const ScopedEnv clamp("KVRUN_TEST_CAPS", "align=64");
+	VulkanDevice device;
+	if (!device) return;
+	VulkanBackend& b = *device;
+	constexpr uint32_t n = 37; // rows of 148 bytes: the bindings of neighbours share up to 60
+	Random random(3);
+	const Floats x = random.normals(kDim), ones(kDim, 1.f);
+	const Buffer from = b.alloc(kDim * 4, Mem::Device, "from"), to = b.alloc(4 * n * 4, Mem::Device, "to"),
+	             w = b.alloc(kDim * 4, Mem::Device, "w");
+	b.write(from, 0, std::as_bytes(std::span(x)));
+	b.write(w, 0, std::as_bytes(std::span(ones)));
+	b.rmsnorm(view(to, 0, DType::F32, 1, n), view(from, 0, DType::F32, 1, n), view(w, 0, DType::F32, n), 1e-5f);
+	for (const bool apart : {false, true}) {
+		const uint64_t barriers = barriers_of(b, [&] {
+			for (uint32_t row = 0; row < 4; ++row) {
+				b.rmsnorm(view(to, row * n * 4, DType::F32, 1, n), view(from, 0, DType::F32, 1, n),
+				          view(w, 0, DType::F32, n), 1e-5f);
+				if (apart) b.submit();
+			}
+		});
+		CHECK(barriers >= 3);
+	}
+}
+
 TEST_CASE("vulkan: random programs of dependent ops, copies, writes and reads") {
 	VulkanDevice device;
 	if (!device) return;

@@ -103,6 +103,35 @@ TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underf
 	CHECK(has(message_of_open(""), "no memory"));
 }
 
+TEST_CASE("vulkan: transfers take the first family that copies and does nothing else") {
+	constexpr VkQueueFlags G = VK_QUEUE_GRAPHICS_BIT, C = VK_QUEUE_COMPUTE_BIT, T = VK_QUEUE_TRANSFER_BIT,
+	                       S = VK_QUEUE_SPARSE_BINDING_BIT, kDecode = 0x20, kEncode = 0x40, kFlow = 0x100;
+	struct Row {
+		const char* driver;
+		std::vector<std::pair<VkQueueFlags, uint32_t>> families; // flags, queues
+		uint32_t want;
+	};
+	const Row rows[] = {
+	    {"NVIDIA, Ada",
+	     {{G | C | T | S, 16},
+	      {T | S, 2},
+	      {C | T | S, 8},
+	      {T | S | kDecode, 1},
+	      {T | S | kEncode, 1},
+	      {T | S | kFlow, 1}},
+	     1},
+	    {"video engines alone", {{G | C | T | S, 16}, {T | S | kDecode, 1}, {T | kFlow, 1}}, UINT32_MAX},
+	    {"RADV", {{G | C | T | S, 1}, {C | T | S, 4}, {kDecode, 1}, {T | S, 2}}, 3},
+	    {"none of its own", {{G | C | T, 1}}, UINT32_MAX},
+	    {"a family without queues", {{G | C | T, 1}, {T, 0}}, UINT32_MAX},
+	};
+	for (const Row& row : rows) {
+		std::vector<VkQueueFamilyProperties> all;
+		for (auto [flags, n] : row.families) all.push_back({flags, n, 64, {1, 1, 1}});
+		CHECK_MESSAGE(vk::find_transfer_family(all) == row.want, row.driver);
+	}
+}
+
 TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 	VulkanDevice device;
 	if (!device) return;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes kvrun-portable-x86_64.tar.xz from a build folder: kvrun, its device tests with their data, the Vulkan loader, the validation
-# layer, the libraries they need, the bundled model and the scripts of portable/, for any x86-64 Linux with glibc 2.31 or newer; no root, no network there.
+# layer where this system has it, the libraries they need, the bundled model and the scripts of portable/, for any x86-64 Linux with glibc 2.31 or newer; no root, no network there.
 #   tools/dev/portable.sh [BUILD] [OUT]       (build, kvrun-portable-x86_64.tar.xz)
 # On the other machine: tar xf ... && kvrun-portable/run
 set -euo pipefail
@@ -13,7 +13,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 p=$work/kvrun-portable
-mkdir -p "$p"/{bin,lib,libc,newest,layers,models/bundled,tests}
+mkdir -p "$p"/{bin,lib,libc,newest,glvnd,models/bundled,tests}
 cp "$build/kvrun" "$build/kvrun-probe" "$build/tests/kvrun_device_tests" "$p/bin/"
 strip "$p"/bin/*
 cp "$root"/models/bundled/{recall-4m-f16.gguf,record40.*,words.py} "$p/models/bundled/"
@@ -25,13 +25,26 @@ loader=$(ldconfig -p | awk '/libvulkan\.so\.1 .*x86-64/ { print $NF; exit }')
 layer=$(ldconfig -p | awk '/libVkLayer_khronos_validation\.so/ { print $NF; exit }')
 [ -n "$layer" ] || layer=/usr/lib/x86_64-linux-gnu/libVkLayer_khronos_validation.so
 [ -e "$loader" ] || { echo "portable: no libvulkan.so.1; install package libvulkan1" >&2; exit 1; }
-[ -e "$layer" ] || { echo "portable: no validation layer; install package vulkan-validationlayers" >&2; exit 1; }
 cp -L "$loader" "$p/lib/"
-cp -L "$layer" "$p/layers/"
-strip "$p/layers/$(basename "$layer")"
-sed 's|"library_path": *"[^"]*"|"library_path": "./'"$(basename "$layer")"'"|' \
-	/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json >"$p/layers/VkLayer_khronos_validation.json"
-for file in "$p"/bin/* "$loader" "$layer"; do ldd "$file"; done | awk '$3 ~ /^\// { print $3 }' | sort -u | while read -r so; do
+if [ -e "$layer" ]; then
+	mkdir "$p/layers"
+	cp -L "$layer" "$p/layers/"
+	strip "$p/layers/$(basename "$layer")"
+	sed 's|"library_path": *"[^"]*"|"library_path": "./'"$(basename "$layer")"'"|' \
+		/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json >"$p/layers/VkLayer_khronos_validation.json"
+else
+	echo "portable: no validation layer (package vulkan-validationlayers): the bundle cannot validate" >&2
+	layer=
+fi
+# What NVIDIA's driver expects of a desktop and containers lack: used where the machine has none (portable/run).
+for name in libX11.so.6 libXext.so.6 libEGL.so.1 libGLX.so.0 libGL.so.1 libGLdispatch.so.0; do
+	so=$(ldconfig -p | awk -v name="$name" '$1 == name && /x86-64/ { print $NF; exit }')
+	[ -e "$so" ] || { echo "portable: no $name (packages libx11-6, libxext6, libgl1, libegl1): a container without it may not load NVIDIA's driver" >&2; continue; }
+	for file in "$so" $(ldd "$so" | awk '$3 ~ /^\// { print $3 }'); do
+		case $(basename "$file") in libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.*) ;; *) cp -L "$file" "$p/glvnd/" ;; esac
+	done
+done
+for file in "$p"/bin/* "$loader" $layer; do ldd "$file"; done | awk '$3 ~ /^\// { print $3 }' | sort -u | while read -r so; do
 	case $(basename "$so") in
 	libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.*) cp -L "$so" "$p/libc/" ;;
 	libstdc++.so.* | libgcc_s.so.* | libtinfo.so.*) cp -L "$so" "$p/newest/" ;;
@@ -45,7 +58,7 @@ cp -L /lib64/ld-linux-x86-64.so.2 "$p/libc/"
 ldd --version | awk 'NR == 1 { print $NF }' >"$p/libc/version"
 strings "$p/newest/libstdc++.so.6" | grep -E '^GLIBCXX_3\.4\.[0-9]+$' | sort -uV | tail -n 1 | sed 's/.*\.//' >"$p/newest/version"
 
-cp "$root"/tools/dev/portable/{run,probe,measure} "$p/"
+cp "$root"/tools/dev/portable/{run,probe,measure,README.md} "$p/"
 tar -C "$work" -cf - kvrun-portable | xz -T0 -6e >"$out"
 bytes=$(stat -c %s "$out")
 echo "$out: $((bytes / 1048576)) MiB; glibc $(cat "$p/libc/version")"
