@@ -47,8 +47,8 @@
 #define LAYER_NORM_BIAS 1u // layer_norm: there is b
 
 // attend_prompt kernels
-#define PROMPT_STATE 1u // the state goes to the row's last part, instead of the result to out
-#define PROMPT_LSE 2u   // lse is written
+#define PROMPT_STATE 1u  // the state goes to the row's last part, instead of the result to out
+#define PROMPT_LSE 2u    // lse is written
 #define PROMPT_WINDOW 4u // a row sees only its latest `window` tokens
 
 #define MERGE_LSE 1u // attend_merge: lse is written

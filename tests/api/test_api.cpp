@@ -197,6 +197,13 @@ TEST_CASE("T80 api: misuse is an error, never a crash") {
 		CHECK(kvrun_engine_open(&e, &o) == KVRUN_EINVALID);
 		CHECK(said("struct_size"));
 	}
+	o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = kModel.c_str();
+	for (const uint32_t rows : {0u, 65537u}) {
+		o.ubatch = rows;
+		CHECK(kvrun_engine_open(&e, &o) == KVRUN_EINVALID);
+		CHECK(said("expected 1 to 65536"));
+	}
 	struct {
 		kvrun_engine_options o;
 		uint64_t newer;
@@ -210,6 +217,9 @@ TEST_CASE("T80 api: misuse is an error, never a crash") {
 	kvrun_session* s = nullptr;
 	CHECK(kvrun_session_open(&s, nullptr, nullptr) == KVRUN_EINVALID);
 	CHECK(kvrun_session_open(&s, reinterpret_cast<kvrun_engine*>(uintptr_t(0x1234567)), nullptr) == KVRUN_EINVALID);
+	s = reinterpret_cast<kvrun_session*>(uintptr_t(8));
+	CHECK(kvrun_session_fork(&s, nullptr) == KVRUN_EINVALID);
+	CHECK(s == nullptr);
 	kvrun_session_free(nullptr);
 	kvrun_engine_free(nullptr);
 	kvrun_batch_free(nullptr);

@@ -126,6 +126,60 @@ TEST_CASE("T44, T45 session file: of another model, of a newer version, no sessi
 	CHECK_THROWS_AS(save_session(s, folder.path.string(), {}), Error);
 }
 
+TEST_CASE("T42, T43 session file: each kind of damage is named") {
+	const TempFolder folder;
+	const std::string path = folder.path / "s.kvs";
+	const auto engine = open_engine("cpu", kModel);
+	Session s(*engine, with("kivi2", 64));
+	s.prefill(random_tokens(40, engine->config().vocab, 5));
+	save_session(s, path, {});
+	const std::vector<std::byte> good = read_file(path);
+	const auto refusal_of = [&](std::vector<std::byte> bytes) {
+		write_file(path, bytes);
+		try {
+			restore_session(*engine, path);
+			return std::string("none");
+		} catch (const Error& e) { return std::string(e.what()); }
+	};
+	std::vector<std::byte> bytes = good;
+	bytes[kHashAt] ^= std::byte(1); // every field of the header is right, its checksum is not
+	CHECK(refusal_of(bytes).find("the header's checksum is wrong") != std::string::npos);
+	bytes = good;
+	bytes.push_back(std::byte(0)); // behind the last section; the header does not tell of it
+	CHECK(refusal_of(bytes).find(fmt::format("it has {} bytes, its header says {}", bytes.size(), good.size())) !=
+	      std::string::npos);
+	set_word(bytes, 16, bytes.size()); // now the header tells of it, but no section has it
+	seal(bytes);
+	CHECK(refusal_of(bytes).find("bytes, its header says") != std::string::npos);
+	bytes = good;
+	for (const size_t section : {3u, 4u}) { // together 2^64 bytes more: their sum is as before
+		const size_t at = kSectionsAt + section * 16;
+		set_word(bytes, at, word(bytes, at) + (uint64_t(1) << 63));
+	}
+	set_word(bytes, kHashAt, XXH3_64bits(bytes.data(), kHashAt));
+	CHECK(refusal_of(bytes).find("are left in the file") != std::string::npos);
+	REQUIRE(word(good, kSectionsAt + 4 * 16) == 0); // no note: the cache is what the file ends with
+	bytes = good;
+	bytes.resize(bytes.size() - 16); // and everything else tells of it
+	set_word(bytes, 16, bytes.size());
+	set_word(bytes, kSectionsAt + 3 * 16, word(bytes, kSectionsAt + 3 * 16) - 16);
+	seal(bytes);
+	CHECK(refusal_of(bytes).find("the cache needs more") != std::string::npos);
+	Session empty(*engine, with("kivi2", 64));
+	save_session(empty, path, {}); // with tokens, they would be too many for a context of 0
+	bytes = read_file(path);
+	const std::string ctx = "\"ctx\":64", none = "\"ctx\": 0";
+	const auto at = std::ranges::search(bytes, std::as_bytes(std::span(ctx))).begin();
+	REQUIRE(at != bytes.end());
+	std::ranges::copy(std::as_bytes(std::span(none)), at);
+	seal(bytes);
+	CHECK(refusal_of(bytes).find("'ctx' is 0") != std::string::npos);
+	bytes = good;
+	bytes.back() ^= std::byte(1);
+	CHECK(refusal_of(bytes).find("the checksum of section") != std::string::npos);
+	CHECK(refusal_of(good) == "none");
+}
+
 TEST_CASE("T48 session file: a save that fails at any byte, or is killed, leaves the old file or the new one") {
 	const TempFolder folder;
 	const std::string path = folder.path / "s.kvs";

@@ -200,6 +200,13 @@ TEST_CASE("T25: every filter and method is charged for the bytes of a text") {
 		INFO(work);
 		has(render(setup + work + " %}{% endif %}", chat(messages), limits).error, "steps");
 	}
+	// a step for 8 characters that are looked up one by one
+	const Json shorter = Json::array({Json{{"role", "user"}, {"content", std::string(100'000, 'a')}}});
+	limits.steps = 10'000;
+	for (const std::string work : {"m|upper", "m|lower", "m.swapcase()"}) {
+		INFO(work);
+		has(render(setup + work + " %}{% endif %}", chat(shorter), limits).error, "steps");
+	}
 	// all of them fit into what a rendering may take
 	CHECK(render("{{ messages[0].content|title|length }}", chat(messages)).error == "");
 	CHECK(render("{{ messages[0].content|tojson|length }}", chat(messages)).error == "");

@@ -3,6 +3,7 @@
 #include "models/gguf.h"
 #include "models/gguf_header.h"
 #include "tests/support/gguf_builder.h"
+#include <cmath>
 #include <cstring>
 #include <doctest/doctest.h>
 
@@ -180,6 +181,9 @@ TEST_CASE("T04: lengths of strings that cannot be are refused") {
 		CHECK(refusal(b) != "");
 	}
 	GgufBuilder b = small();
+	b.array("a.long", GgufType::String, 1, b.string(std::string(kMaxTextBytes + 1, 'x'))); // all of it is there
+	CHECK_REFUSED(b, "a string of an array");
+	b = small();
 	b.keys[1].name = std::string(kMaxNameBytes, 'k');
 	CHECK(refusal(b) == "");
 	b.keys[1].name += 'k';
@@ -243,6 +247,13 @@ TEST_CASE("T07: a key of another type is an error that names both") {
 	CHECK(says([&] { g.ints("a.floats"); }).find("a.floats is an array of f32") != std::string::npos);
 	CHECK(says([&] { g.floats("a.f32"); }).find("a.f32 is f32, expected an array of f32") != std::string::npos);
 	CHECK(says([&] { g.u32("no.such"); }).find("key no.such is missing") != std::string::npos);
+	for (const float x : {INFINITY, -INFINITY, NAN}) {
+		GgufBuilder b = small();
+		b.f32("a.f32", x);
+		const auto damaged = b.bytes();
+		const Gguf file = Gguf::parse("test.gguf", damaged);
+		CHECK(says([&] { file.f32("a.f32"); }).find("expected a finite number") != std::string::npos);
+	}
 	for (GgufType t : {GgufType::I32, GgufType::String, GgufType::F32, GgufType::U64, GgufType::Bool}) {
 		GgufBuilder b = small();
 		b.set("general.alignment", t,

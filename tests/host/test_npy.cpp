@@ -133,6 +133,14 @@ TEST_CASE("npy: sizes that lie are refused before anything is read by them") {
 	lying[8] = '\xff';
 	lying[9] = '\xff'; // header of 65535 bytes in a file of 12
 	CHECK(code_of(lying) == Code::Format);
+	std::string longer = file_text(std::string(100, ' '), 0);
+	longer[8] = char(2 * longer.size());
+	try {
+		parse(longer);
+		FAIL("was read without an error");
+	} catch (const Error& e) {
+		CHECK(std::string_view(e.what()).find("claims 220 bytes, the file has 100 left") != std::string_view::npos);
+	}
 	CHECK(code_of(file_text("{'descr': '|b1', 'fortran_order': False, 'shape': (1,), }\1", 0)) == Code::Format);
 }
 

@@ -182,6 +182,14 @@ TEST_CASE("special tokens: the first place from the left, the longest token ther
 	}
 }
 
+TEST_CASE("special tokens: of a control token and a user-defined one at the same place the longer one") {
+	const Tokenizer t = make(bpe({"<a>", "<a><b>", "<c>", "<c><d>"}, {}, {4, 3, 3, 4})); // 3: control, 4: user-defined
+	CHECK(t.encode("<a><b>", {.special = true}) == Ids{257});
+	CHECK(t.encode("<a><b>", {.special = false}).front() == 256);
+	CHECK(t.encode("<c><d>", {.special = true}) == Ids{259});
+	CHECK(t.encode("<c><d>", {.special = false}) == Ids{259});
+}
+
 TEST_CASE("special tokens: an end-of-turn marker listed as a word is a control token all the same") {
 	const Tokenizer t = make(spm({"<|im_end|>", "<|eot_id|>"}, {1, 4}));
 	const uint32_t end = *t.find("<|im_end|>");

@@ -184,7 +184,8 @@ def keys():
                 rows = [("Bearer " + key, 200), ("bearer " + key, 200), ("BEARER " + key, 200), ("Bearer" + key, 401),
                         (None, 401), ("", 401), ("Bearer ", 401), ("Bearer secret-key-", 401),
                         ("Bearer secret-key-12", 401), ("Bearer secret-key-2", 401), (key, 401),
-                        ("Bearer " + key * 2, 401), ("Bearer " + "s" * 8000, 401), ("Basic " + key, 401)]
+                        ("Bearer " + key * 2, 401), ("Bearer " + "s" * 8000, 401), ("Basic " + key, 401),
+                        ("Digest " + key, 401)]
                 for given, status in rows:
                     r = s.get("/v1/models", **({} if given is None else {"Authorization": given}))
                     equal(f"{options[0]}, given {str(given)[:30]!r}", r.status, status)

@@ -2,7 +2,7 @@
 """Sees that tests notice faults: seeds those of tools/dev/mutants/*.txt one at a time and runs the tests named for
 each.
 
-    tools/dev/mutate.py [--build BUILD] [--only WORD]...    BUILD is a Ninja build folder [build]
+    tools/dev/mutate.py [--build BUILD] [--only WORD]... [--from N]    BUILD is a Ninja build folder [build]
     tools/dev/mutate.py --check                             only sees that every fault still has its place in the
                                                             sources
 
@@ -74,7 +74,15 @@ class Build:
 
     def list_tests(self):
         listed = subprocess.run(["ctest", "--test-dir", self.folder, "--show-only=json-v1"], check=True, capture_output=True, text=True).stdout
-        self.tests = {t["name"]: t for t in json.loads(listed)["tests"] if "command" in t}
+        self.tests = {t["name"]: t for t in json.loads(listed)["tests"]}
+
+    def fixtures_of(self, names):
+        """The tests that make the files which the tests `names` read."""
+        def listed(test, key):
+            return {v for p in test.get("properties", []) if p["name"] == key for v in p["value"]}
+
+        needed = set().union(*(listed(self.tests[n], "FIXTURES_REQUIRED") for n in names if n in self.tests))
+        return sorted(n for n, t in self.tests.items() if listed(t, "FIXTURES_SETUP") & needed)
 
     def build_programs_of(self, names):
         """Builds what the tests run; ctest tells the command of no test whose program is missing."""
@@ -157,8 +165,8 @@ def noticed_by(build, fault, folder, limits):
     for name in fault.tests:
         environment = {}
         for program in build.programs(name):
-            if "lib/libkvrun.so" in build.links[program]:
-                library = build.libkvrun()
+            library = build.libkvrun()
+            if "lib/libkvrun.so" in build.links[program] and f" {ours} " in build.links[library]:
                 if library not in linked:
                     linked[library] = link_fault(build, library, {ours: out}, folder)
                     soname = os.path.join(folder, "lib", "libkvrun.so.0")
@@ -177,6 +185,7 @@ def main():
     options.add_argument("--build", default=os.path.join(ROOT, "build"))
     options.add_argument("--only", action="append", default=[])
     options.add_argument("--check", action="store_true")
+    options.add_argument("--from", dest="first", type=int, default=1, metavar="N", help="leave out the first N - 1 of them")
     o = options.parse_args()
     faults = read_faults()
     for f in faults:
@@ -185,9 +194,15 @@ def main():
         print(f"{len(faults)} faults, each has its place")
         return 0
     faults = [f for f in faults if not o.only or any(w in f.note or w in f.path or w in f.tests for w in o.only)]
+    first, faults = o.first, faults[o.first - 1:]
     build = Build(os.path.abspath(o.build))
     names = sorted({t for f in faults for t in f.tests})
-    build.build_programs_of(names)
+    build.list_tests()
+    fixtures = build.fixtures_of(names)
+    build.build_programs_of(names + fixtures)
+    for n in fixtures:
+        if how := run_test(build, n, {}, {}, 1800):
+            sys.exit(f"error: without any fault: {how}")
     limits = {}
     for n in names:  # a test that fails anyway notices nothing
         start = time.monotonic()
@@ -195,7 +210,7 @@ def main():
             sys.exit(f"error: without any fault: {how}")
         limits[n] = 60 + 10 * (time.monotonic() - start)
     survivors = []
-    for number, f in enumerate(faults, 1):
+    for number, f in enumerate(faults, first):
         folder = os.path.join(build.folder, "mutants", str(number))
         subprocess.run(["rm", "-rf", folder], check=True)
         how = noticed_by(build, f, folder, limits)
