@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The page of kvrun serve in a browser without a screen: asking, stopping, answering again, forking, policies, the bar
-of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
+"""The page of kvrun serve in a browser without a screen: asking, stopping, editing, forking, policies, Markdown, what
+is there after a reload, the bar of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
 import json, os, shutil, subprocess, sys, tempfile, time
 from serving import Server, check, equal, finish
 
@@ -42,6 +42,8 @@ class Browser:
             answer = self.message()
             if answer.get("method") == "Runtime.exceptionThrown":
                 self.errors.append(answer["params"]["exceptionDetails"])
+            if answer.get("method") == "Log.entryAdded" and answer["params"]["entry"]["source"] == "security":
+                self.errors.append(answer["params"]["entry"]["text"])
             if answer.get("id") == self.n:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
@@ -50,7 +52,7 @@ class Browser:
     def open(self, url):
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.call("Runtime.enable"), self.call("Page.enable")
+        self.call("Runtime.enable"), self.call("Page.enable"), self.call("Log.enable")
         self.call("Page.navigate", url=url)
 
     def value(self, script):
@@ -74,43 +76,114 @@ class Browser:
         self.process.kill(), self.process.wait()
 
 
+HOSTILE = """# Title
+<script>window.harm = 1</script><img src=x onerror="window.harm = 2"><a href="javascript:window.harm=3">x</a>
+[bad](javascript:alert(1)) [good](https://example.org/) ![picture](https://example.org/p.png) **bold** ~~gone~~
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+def f(): return "x"  # <b>
+```
+```
+never closed"""
+
+
+def use_markdown(b):
+    b.value("window.shown = document.createElement('div'), document.body.append(shown), show_markdown(shown, %s)" % json.dumps(HOSTILE))
+    for what, script, expected in [
+            ("tags that are not allowed", "shown.querySelectorAll('script, img, style, iframe').length", 0),
+            ("a link with a script", "[...shown.querySelectorAll('a')].map(a => a.getAttribute('href'))", [None, "https://example.org/"]),
+            ("HTML is text", "shown.textContent.includes('<script>window.harm = 1</script><img src=x')", True),
+            ("links open elsewhere", "[...shown.querySelectorAll('a')].every(a => a.rel === 'noopener noreferrer' && a.target === '_blank')", True),
+            ("a picture is named, not loaded", "/\\[picture: picture\\]/.test(shown.textContent)", True),
+            ("bold, struck, title", "['strong', 'del', 'h1'].map(t => shown.querySelectorAll(t).length)", [1, 1, 1]),
+            ("a table", "[...shown.querySelectorAll('.scroll table td')].map(d => d.textContent)", ["1", "2"]),
+            ("code has its language", "[...shown.querySelectorAll('.block .head span')].map(h => h.textContent)", ["python", "text"]),
+            ("code is coloured", "shown.querySelector('.block .hljs-keyword').textContent", "def"),
+            ("code is text", "shown.querySelector('.block code').textContent", 'def f(): return "x"  # <b>\n'),
+            ("nothing ran", "window.harm === undefined", True)]:
+        equal(what, b.value(script), expected)
+    b.value("shown.remove()")
+
+
 def use(b, s):
     b.open(f"http://127.0.0.1:{s.port}/")
     check("the model's name", b.wait("document.getElementById('model').textContent === 'recall-4m-f16'"))
+    formats = b.value("typeof marked !== 'undefined' && typeof hljs !== 'undefined'")
+    if formats:
+        use_markdown(b)
+    else:
+        print("skipped: answers as Markdown (built without libjs-marked, node-highlight.js)")
+    check("the policies can be chosen", b.value("[...document.querySelectorAll('#policies option')].some(o => o.value === 'kivi2')"))
     ask = "(t => { $('text').value = t; $('send').click(); })"
-    texts = "[...document.querySelectorAll('.message:not(.note)')].map(m => m.textContent)"
-    idle = "$('stop').disabled && chat.messages.length === %d"
+    texts = "[...document.querySelectorAll('.message .body')].map(m => m.textContent)"
+    idle = "$('stop').hidden && chat.messages.length === %d"
 
     b.value(ask + "('The code of Anna is 4711. What is the code of Anna?')")
-    check("stop can be pressed while it answers", b.wait("!$('stop').disabled", 10))
+    check("stop can be pressed while it answers", b.wait("!$('stop').hidden", 10))
     check("an answer", b.wait("document.querySelectorAll('.message.assistant').length === 1 && "
-                              "document.querySelector('.message.assistant').textContent.length > 3"))
-    b.value("$('stop').click()")
-    check("it stops", b.wait(idle % 2, 20))
+                              "document.querySelector('.message.assistant .body').textContent.length > 3"))
+    b.value("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    check("Esc stops it", b.wait(idle % 2, 20))
     check("and is kept as far as it came", b.value("document.querySelector('.note').textContent").startswith("stopped"))
-    check("the bar has parts", b.wait("document.querySelectorAll('#bar i').length === 4"))
-    check("and says how much", b.wait("/^KV .* of .*/.test($('legend').textContent)"), b.value("$('legend').textContent"))
+    check("the bar has parts", b.wait("document.querySelectorAll('#bar i').length === 5"))
+    check("and says how much", b.wait("/ of /.test($('legend').textContent)"), b.value("$('legend').textContent"))
+    share = "[...document.querySelectorAll('#bar i')].reduce((s, i) => s + parseFloat(i.style.width), 0)"
+    check("the parts add up to what is used", b.wait(f"Math.abs({share} - 100) < 0.1"), b.value(share))
 
     # a policy of its own, and an answer that ends by itself: what it says depends on the model, that it ends does not
     b.value("(() => { const f = window.fetch; window.fetch = (u, o) => { if (o && o.body) { const j = JSON.parse(o.body); "
             "j.max_tokens = 12; j.ignore_eos = true; window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
-    b.value("$('kv').value = 'kivi2,recent=32', $('temperature').value = 0")
-    b.value("$('retry').click()")
+    b.value("(() => { for (const [k, v] of [['kv', 'kivi2,recent=32'], ['temperature', 0], ['system', 'Be short.']]) "
+            "$(k).value = v, $(k).oninput(); })()")
+    press = "[...document.querySelectorAll('.message:last-of-type .tools button')].find(b => b.textContent === '%s').click()"
+    b.value(press % "Retry")
     check("answered again", b.wait(idle % 2))
     equal("under the policy chosen", b.value("window.sent.kv"), "kivi2,recent=32")
+    equal("and the system prompt", b.value("window.sent.messages[0]"), {"role": "system", "content": "Be short."})
     check("and says so", "kivi2,recent=32" in (b.value("document.querySelector('.note').textContent") or ""))
     first = b.value(texts)
-    b.value("$('fork').click()")
+    b.value(press % "Fork")
     equal("a fork has what was said", b.value(texts), first)
-    equal("and is the chat that goes on", b.value("$('chats').value"), "1.1")
+    equal("and is the chat that goes on", b.value("chats.length === 2 && chat === chats[0] && / .fork.$/.test(chat.title)"), True)
     b.value(ask + "('And once more?')")
     check("the fork goes on", b.wait(idle % 4))
-    b.value("$('chats').value = '1', $('chats').onchange()")
+    b.value("[...document.querySelectorAll('.chat .title')].at(-1).click()")
     equal("the other stays as it was", b.value(texts), first)
-    b.value("$('kv').value = 'nonsense'")
-    b.value("$('retry').click()")
+
+    b.value("edit(0)")
+    b.value("document.querySelector('.edit').value = 'Something else?'")
+    b.value("[...document.querySelectorAll('.message button')].find(b => b.textContent === 'Send').click()")
+    check("an edited message is answered anew", b.wait(idle % 2))
+    equal("with its new text", b.value("window.sent.messages.at(-1).content"), "Something else?")
+
+    kept = b.value("JSON.stringify([chats.map(c => c.messages), chat.id])")
+    b.call("Page.reload")
+    check("after a reload", b.wait("typeof chats !== 'undefined' && document.readyState === 'complete'"))
+    equal("everything is there", b.value("JSON.stringify([chats.map(c => c.messages), chat.id])"), kept)
+    equal("settings, too", b.value("[$('kv').value, $('system').value]"), ["kivi2,recent=32", "Be short."])
+    b.value("$('find').value = 'once more', draw_list()")
+    equal("search finds the fork", b.value("[...document.querySelectorAll('.chat .title')].map(t => / .fork.$/.test(t.textContent))"), [True])
+    b.value("document.querySelector('.chat .drop').click()")
+    equal("deleting asks first, and not on the button that deletes", b.value("[$('confirm').open, document.activeElement.value]"), [True, "no"])
+    b.value("document.querySelector('#confirm .danger').click()")
+    check("it is gone", b.wait("chats.length === 1"))
+    b.value("$('kv').value = 'nonsense', $('kv').oninput()")
+    b.value(press % "Retry")
     check("an error is shown", b.wait("document.querySelector('.error') && /nonsense/.test(document.querySelector('.error').textContent)"))
-    equal("no script failed", b.errors, [])
+    equal("no script failed and no rule of the page was broken", b.errors, [])
+
+
+def check_size(s):
+    page = s.get("/")
+    check("the page is small", len(page.body) < 200000, len(page.body))
+    policy = page.headers.get("Content-Security-Policy", "")
+    check("only its own scripts run", "unsafe" not in policy and "nonce-" in policy, policy)
+    other = s.get("/").headers.get("Content-Security-Policy")
+    check("each response has its own nonce", policy != other)
 
 
 def main():
@@ -118,6 +191,7 @@ def main():
         print("skipped: no chromium")
         sys.exit(77)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Server("--chat-template", "chatml", "--ctx-size", "4096") as s:
+        check_size(s)
         browser = Browser(folder)
         try:
             use(browser, s)

@@ -1,14 +1,11 @@
 // Routes: which requests are answered, to whom, and by what.
 #include "tools/serve/router.h"
+#include "tools/serve/page/page.h"
 #include <algorithm>
 #include <array>
 #include <cstdio>
 
 namespace kvrun::serve {
-
-static const char kPage[] =
-#include "tools/serve/page.inc"
-    ;
 
 // ---- who may ask what
 
@@ -157,13 +154,7 @@ void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
 // ---- answers
 
 void Router::page(const HttpRequest&, std::shared_ptr<Responder> out) {
-	out->respond(
-	    {200,
-	     kPage,
-	     "text/html; charset=utf-8",
-	     {{"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-	                                  "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"},
-	      {"X-Content-Type-Options", "nosniff"}}});
+	out->respond(page_response());
 }
 
 void Router::health(const HttpRequest&, std::shared_ptr<Responder> out) {

@@ -1,0 +1,42 @@
+# Puts the page together and writes it as a C++ string literal. -DOUT: the .inc file; -DMARKED: the file of
+# marked; -DHIGHLIGHT: the folder of highlight.js; either empty: text of answers stays as it is.
+cmake_minimum_required(VERSION 3.25) # @NAME@ is not a variable
+set(here ${CMAKE_CURRENT_LIST_DIR})
+set(libraries "")
+
+# A script inside of HTML ends at the first </script, and <!-- opens a comment there. Indents and lines of comments go.
+function(add_library_text text)
+	string(REPLACE "</script" "<\\/script" text "${text}")
+	string(REPLACE "<!--" "<\\!--" text "${text}")
+	string(REGEX REPLACE "\n[ \t\n]+" "\n" text "${text}")
+	string(REGEX REPLACE "\n//[^\n]*" "" text "${text}")
+	set(libraries "${libraries}${text}\n" PARENT_SCOPE)
+endfunction()
+
+if(MARKED AND HIGHLIGHT)
+	file(READ ${MARKED} text)
+	add_library_text("${text}")
+	# these are CommonJS modules; version 9, which Debian has, tells each reader on the console that it is old
+	file(READ ${HIGHLIGHT}/highlight.js text)
+	string(REPLACE "showedUpgradeWarning = false" "showedUpgradeWarning = true" text "${text}")
+	add_library_text("var hljs=(function(){var module={},exports={};${text};return module.exports})();")
+	foreach(language bash cmake cpp cs css diff go ini java javascript json php python ruby
+			rust sql typescript xml yaml)
+		file(READ ${HIGHLIGHT}/languages/${language}.js text)
+		add_library_text("hljs.registerLanguage('${language}',(function(){var module={};${text};return module.exports})());")
+	endforeach()
+endif()
+
+file(READ ${here}/page.html page)
+file(READ ${here}/page.css style)
+file(READ ${here}/markdown.js markdown)
+file(READ ${here}/page.js script)
+string(REGEX REPLACE "\n[\t]+" "\n" style "${style}")
+string(REPLACE "@style@" "${style}" page "${page}")
+string(REPLACE "@script@" "${markdown}${script}" page "${page}")
+string(REPLACE "@libraries@" "${libraries}" page "${page}")
+string(LENGTH "${page}" bytes)
+if(bytes GREATER 200000)
+	message(WARNING "the page has ${bytes} bytes, more than 200000: take languages away in page.cmake")
+endif()
+file(WRITE ${OUT} "R\"page(${page})page\"\n")
