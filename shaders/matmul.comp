@@ -1,11 +1,12 @@
 // out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r], many tokens: a tile of w and one of x meet in shared memory.
 //
 // Up to three projections share x: their rows follow each other in the grid. Their outs lie in one bound range, and so
-// do their weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
+// do their weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple
+// of 4.
 // 0 out | 1 w | 2 x | 3 bias.
-// workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS / 16
-// tokens in registers. Shared memory: 32 k of 64 rows and of COLS tokens, at most 16 KiB. While a tile is multiplied the
-// next one is on its way to registers. An output's sum runs over k in order, whatever T and COLS are: same bits.
+// workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS /
+// 16 tokens in registers. Shared memory: 32 k of 64 rows and of COLS tokens, at most 16 KiB. While a tile is multiplied
+// the next one is on its way to registers. An output's sum runs over k in order, whatever T and COLS are: same bits.
 // FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,12 +1,12 @@
-// What matmul.comp computes, by integer dot products: x was rounded to int8 (round_rows.comp), weights are codes of 4 to 8
-// bits. For devices without matrix units.
+// What matmul.comp computes, by integer dot products: x was rounded to int8 (round_rows.comp), weights are codes of 4
+// to 8 bits. For devices without matrix units.
 //
 //   sum_k x_k w_k = sum_blocks unit (scale sum_k b_k code_k - min sum_k b_k)    over blocks of 32 elements
 //
 // 0 out | 1 w | 2 codes of x | 3 bias | 4 units of x; arguments as for matmul.comp, cols a multiple of 32.
-// workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS / 16
-// tokens. Shared memory: a block of 64 rows and of COLS tokens with their scales, at most 5120 bytes; the next one is on its
-// way to registers meanwhile. An output's sum runs over blocks in order, whatever T and COLS are: same bits.
+// workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS /
+// 16 tokens. Shared memory: a block of 64 rows and of COLS tokens with their scales, at most 5120 bytes; the next one
+// is on its way to registers meanwhile. An output's sum runs over blocks in order, whatever T and COLS are: same bits.
 // FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -55,7 +55,8 @@ void main() {
 	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint id = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * ROWS, t0 = gl_WorkGroupID.y * COLS;
 	const uint steps = p.cols / K;
-	// What this invocation carries: unit `half_k` of row m; X_WORDS words of token n, the first one `word`; units of a token.
+	// What this invocation carries: unit `half_k` of row m; X_WORDS words of token n, the first one `word`; units of a
+	// token.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, word = id / COLS * X_WORDS;
 	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
 	const uint token = tile_x(t0, n);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes kvrun-portable-x86_64.tar.xz from a build folder: kvrun, its device tests with their data, the Vulkan loader, the validation
-# layer where this system has it, the libraries they need, the bundled model and the scripts of portable/, for any x86-64 Linux with glibc 2.31 or newer; no root, no network there.
+# Makes kvrun-portable-x86_64.tar.xz from a build folder: kvrun, its device tests with their data, the Vulkan loader,
+# the validation layer where this system has it, the libraries they need, the bundled model and the scripts of
+# portable/, for any x86-64 Linux with glibc 2.31 or newer; no root, no network there.
 #   tools/dev/portable.sh [BUILD] [OUT]       (build, kvrun-portable-x86_64.tar.xz)
 # On the other machine: tar xf ... && kvrun-portable/run
 set -euo pipefail

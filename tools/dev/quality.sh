@@ -20,7 +20,8 @@
 #                    of them scored
 #   --needles N      needles looked for                  --sentences N  sentences they are among
 #   --dry-run        check every policy and print the commands, measure nothing
-# The same seed and device give the same table. Two quiet cores take about 8 minutes for the first, 12 for the ablations.
+# The same seed and device give the same table. Two quiet cores take about 8 minutes for the first, 12 for the
+# ablations.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [ "${1:-}" = --model ] && [[ ${2:-} != *.gguf ]]; then exec python3 -B "$root/tools/dev/quality_model.py" "$@"; fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Synchronisation validation by a newer layer than this system's: Debian 13's sees hazards between submissions and takes whole
-# bindings for what a shader accesses. Recorder, models, sessions, batches, forks, fetching and policies must pass on lavapipe.
+# Synchronisation validation by a newer layer than this system's: Debian 13's sees hazards between submissions and takes
+# whole bindings for what a shader accesses. Recorder, models, sessions, batches, forks, fetching and policies must pass
+# on lavapipe.
 #   tools/dev/sync_check.sh [BUILD] [FOLDER]     (build, /tmp/kvrun-trixie: made by debootstrap, as root, and kept)
 # KVRUN_DEBIAN_MIRROR: where debootstrap fetches packages [its own default].
 set -euo pipefail
