@@ -1,0 +1,557 @@
+"""The Python package from outside: what users call, on the cpu backend. Run by ctest `python`; by hand, in the build
+folder: PYTHONPATH=python python3 -m pytest ../tests/python/test_python.py"""
+import asyncio
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import kvrun
+from kvrun import _cffi
+from kvrun._runtime import Struct, fields_of, lib
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "models", "bundled"))
+import make_record  # noqa: E402
+
+MODEL = os.path.join(ROOT, "models", "bundled", "recall-4m-f16.gguf")
+GOLDEN = os.path.join(ROOT, "tests", "golden", "replay")
+ONCE = "Once upon a time"
+GREEDY = {"temperature": 0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with kvrun.Engine(MODEL, device="cpu") as e:
+        yield e
+
+
+def record(lines=8, seed=3):
+    """A record of named lines with a question about one of them, and its answer: what the bundled model can do."""
+    text, _, answer = make_record.record(lines, seed)
+    return text, answer
+
+
+# ---- the bindings are those of the header and of the library
+
+
+def recorded():
+    """The binary interface as a C compiler sees it, in tests/api/kvrun.abi."""
+    with open(os.path.join(ROOT, "tests", "api", "kvrun.abi")) as f:
+        return f.read().splitlines()
+
+
+def test_structs_are_laid_out_as_by_the_compiler():
+    ffi, checked = _cffi.ffi, 0
+    for line in recorded():
+        size = re.fullmatch(r"struct (\w+) size (\d+)", line)
+        field = re.fullmatch(r"struct (\w+) (\w+) offset (\d+) size (\d+)", line)
+        if size:
+            assert ffi.sizeof(size.group(1)) == int(size.group(2)), line
+        elif field:
+            struct, name, offset, width = field.groups()
+            assert ffi.offsetof(struct, name) == int(offset), line
+            assert ffi.sizeof(dict(ffi.typeof(struct).fields)[name].type) == int(width), line
+            checked += 1
+    assert checked > 100
+
+
+def test_functions_and_values_are_those_of_the_interface():
+    functions = {re.search(r"(kvrun_\w+)\(", x).group(1) for x in recorded() if x.startswith("function ")}
+    assert set(_cffi.FUNCTIONS) == functions
+    for name in functions:
+        assert getattr(lib, name)  # found in the library
+    enums = {x.split()[1]: int(x.split()[2]) for x in recorded() if x.startswith("enum ")}
+    assert _cffi.ENUMS == enums
+    assert _cffi.CONSTANTS["KVRUN_ABI_VERSION"] == int(recorded()[0].split()[-1])
+
+
+def test_initial_values_are_those_of_the_macros(tmp_path):
+    """A C program prints what each _INIT macro makes of its struct."""
+    structs = sorted(_cffi.INITIAL)
+    source = ["#include <kvrun.h>", "#include <stdio.h>", "int main(void) {"]
+    for s in structs:
+        source += [f"{{ {s} x = {s.upper()}_INIT; const unsigned char *b = (const unsigned char *)&x; size_t i;",
+                   f'printf("{s} "); for (i = 0; i < sizeof x; ++i) printf("%02x", b[i]); printf("\\n"); }}']
+    (tmp_path / "a.c").write_text("\n".join(source + ["return 0; }"]))
+    command = ["cc", "-I", os.path.join(ROOT, "engine"), "-o", str(tmp_path / "a"), str(tmp_path / "a.c")]
+    subprocess.run(command, check=True)
+    out = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True).stdout
+    for line in out.splitlines():
+        name, wanted = line.split()
+        mine = fields_of(Struct(name).p)
+        theirs = _cffi.ffi.new(name + " *")
+        _cffi.ffi.buffer(theirs)[:] = bytes.fromhex(wanted)
+        assert mine == fields_of(theirs), name
+    assert len(out.splitlines()) == len(structs) > 10
+
+
+@pytest.mark.parametrize("struct, kind", [("device_info", kvrun.DeviceInfo), ("engine_info", kvrun.EngineInfo),
+                                          ("session_info", kvrun.SessionInfo), ("fetch_info", kvrun.FetchInfo),
+                                          ("plan", kvrun.Plan), ("policy_info", kvrun.Policy)])
+def test_results_have_all_fields(struct, kind):
+    fields = [n for n, _ in _cffi.ffi.typeof("kvrun_" + struct).fields if n != "struct_size"]
+    assert list(kind._fields) == fields
+
+
+def test_sampling_has_all_options():
+    own = {"n_stops", "stops", "on_token", "on_prefill", "payload", "struct_size"}  # by other names, or the package's
+    fields = {n for n, _ in _cffi.ffi.typeof("kvrun_generate_options").fields} - own
+    assert set(kvrun.SamplingOptions.__annotations__) - {"stop", "logits", "progress"} == fields
+
+
+def test_statuses_have_classes():
+    from kvrun._errors import BY_STATUS
+    statuses = {v for n, v in _cffi.ENUMS.items() if re.match(r"KVRUN_E[A-Z]+$", n) and v < 0}
+    assert set(BY_STATUS) == statuses
+
+
+# ---- devices, plans, models
+
+
+def test_devices_and_policies():
+    assert any(d.backend == "cpu" and d.usable and d.is_cpu for d in kvrun.devices())
+    assert "kivi2" in [p.name for p in kvrun.policies()]
+
+
+def test_plan(engine):
+    p = kvrun.plan(MODEL, kv="kivi2", ctx=1024, memory="64M")
+    assert p.fits is True and p.memory_bytes == 64 << 20 and p.kv_bytes < p.kv_f16_bytes / 3
+    assert not kvrun.plan(MODEL, ctx=2048, memory="9M").fits
+    own = engine.plan(kv="kivi2", ctx=1024)
+    assert own.kv_bytes == p.kv_bytes
+    assert abs(own.cache_bytes - engine.info.kv_budget_bytes) <= 16
+    with kvrun.Engine(MODEL, device="cpu", kv_budget="1M") as small:
+        assert not small.plan(ctx=2048).fits and small.plan(ctx=256).fits
+
+
+def test_model(engine):
+    assert engine.info.architecture == "llama" and engine.info.vocab == 2048 and engine.info.bos == 1
+    assert engine.metadata["general.architecture"] == "llama"
+    tokens = engine.tokenize(ONCE)
+    assert tokens.dtype == np.uint32 and tokens[0] == 1
+    assert engine.detokenize(tokens[1:]) == ONCE == engine.detokenize(engine.tokenize(ONCE, bos=False).tolist())
+    assert "chatml" in engine.chat_templates
+    assert engine.chat_text([{"role": "user", "content": "x"}], template="{{ messages[0].content }}!") == "x!"
+
+
+def test_loading_reports_and_is_stopped():
+    seen = []
+    kvrun.Engine(MODEL, device="cpu", progress=seen.append).close()
+    assert seen and seen[-1] == 1
+
+    def stop(done):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        kvrun.Engine(MODEL, device="cpu", progress=stop)
+    canceller = kvrun.Canceller()
+    canceller.cancel()
+    with pytest.raises(kvrun.Cancelled):
+        kvrun.Engine(MODEL, device="cpu", canceller=canceller)
+
+
+# ---- answers
+
+
+def test_right_answer_and_stream_is_the_same(engine):
+    prompt, value = record()
+    whole = engine.session().ask(prompt, temperature=0, max_tokens=5)
+    assert (whole.text, whole.stop_reason) == (value, "length")
+    stream = engine.session().stream(prompt, temperature=0, max_tokens=5)
+    pieces = list(stream)
+    assert "".join(pieces) == value and len(pieces) > 1
+    assert stream.answer.tokens.tolist() == whole.tokens.tolist() == stream.tokens
+    assert engine.detokenize(whole.tokens) == value
+
+
+def test_program_says_the_same(engine):
+    prompt, value = record(10, 11)
+    out = kvrun._program.run(["run", MODEL, "--device", "cpu", "-p", prompt, "-n", "5", "--temp", "0", "--kv", "kivi4"])
+    assert out.strip() == engine.session(kv="kivi4").ask(prompt, temperature=0, max_tokens=5).text == value
+
+
+def test_choices_are_what_seeds_give_alone(engine):
+    many = engine.generate([ONCE, "The dog"], n=3, max_tokens=6, temperature=1.5, seed=5, kv="kivi2")
+    assert [len(a) for a in many] == [3, 3]
+    for prompt, answers in zip([ONCE, "The dog"], many):
+        alone = [engine.session(kv="kivi2").ask(prompt, max_tokens=6, temperature=1.5, seed=5 + i).text for i in range(3)]
+        assert [a.text for a in answers] == alone
+    assert len({a.text for answers in many for a in answers}) > 3
+    assert engine.generate([]) == []
+
+
+def test_more_prompts_than_rows():
+    with kvrun.Engine(MODEL, device="cpu", max_rows=2) as e:
+        prompts = [ONCE[:n] for n in range(4, 9)]
+        assert [a[0].text for a in e.generate(prompts, **GREEDY)] == [e.session().ask(p, **GREEDY).text for p in prompts]
+
+
+def test_stop_and_sampling_options(engine):
+    whole = engine.session().ask(ONCE, temperature=0, max_tokens=20).text
+    cut = engine.session().ask(ONCE, temperature=0, max_tokens=20, stop=[whole[8:12]])
+    assert (cut.text, cut.stop_reason) == (whole[:8], "stop")
+    with pytest.raises(kvrun.InvalidArgument) as e:
+        engine.session().ask(ONCE, temperature=-1)
+    assert e.value.status == -1 and e.value.status_name == "KVRUN_EINVALID" and "temperature" in str(e.value)
+    with pytest.raises(TypeError, match="'temprature' is no option"):
+        engine.session().ask(ONCE, temprature=1)
+
+
+def test_conversation_reads_only_what_is_new(engine):
+    chat = engine.session(chat="chatml", system="Be brief.")
+    first = chat.ask("Hello", **GREEDY)
+    assert [m["role"] for m in chat.messages] == ["system", "user", "assistant"]
+    before = len(chat)
+    second = chat.ask("And now?", **GREEDY)
+    assert second.prompt_tokens < len(chat) - first.prompt_tokens and len(chat) > before
+    anew = engine.session(chat="chatml").ask(chat.messages[:-1], **GREEDY)
+    assert anew.text == second.text
+
+
+def test_logits_are_arrays_of_the_library(engine):
+    prompt, value = record()
+    tokens = engine.tokenize(prompt)
+    a, b = engine.session(), engine.session()
+    logits = a.prefill(tokens)
+    assert logits.shape == (2048, ) and logits.dtype == np.float32
+    assert engine.detokenize([int(logits.argmax())]) == value[0]
+    assert b.prefill(tokens, logits=False) is None
+    out = []
+    for _ in range(5):
+        out.append(int(logits.argmax()))
+        rows = engine.decode([a, b], [out[-1]] * 2)
+        assert rows.shape == (2, 2048) and (rows[0] == rows[1]).all()
+        logits = rows[0]
+    assert engine.detokenize(out) == value
+    assert a.tokens.tolist() == tokens.tolist() + out
+    with pytest.raises(kvrun.InvalidArgument, match="1 tokens for 2 sessions"):
+        engine.decode([a, b], [1])
+
+
+def test_logits_hook_changes_the_answer(engine):
+    plain = engine.session().ask(ONCE, **GREEDY)
+    banned = int(plain.tokens[0])
+
+    def ban(logits):
+        assert not logits.flags.owndata and logits.flags.writeable
+        logits[banned] = -np.inf
+
+    assert banned not in engine.session().ask(ONCE, logits=ban, **GREEDY).tokens
+
+    def wrong(logits):
+        raise KeyError("in the hook")
+
+    s = engine.session()
+    with pytest.raises(KeyError, match="in the hook"):
+        s.ask(ONCE, logits=wrong, **GREEDY)
+    assert s.ask(" more", **GREEDY).stop_reason == "length"  # the session goes on
+
+
+def test_policy_and_tiers(engine):
+    s = engine.session(kv="kivi2,recent=32", ctx=512)
+    s.prefill(engine.tokenize(record(16)[0]))
+    assert s.info.kv.startswith("kivi2") and s.info.ctx == 512 and s.info.code_bytes > 0
+    tiers = s.tiers(0, 0)
+    assert len(tiers) == len(s) and set(tiers) == {0, 2}
+    assert engine.session(kv="auto").info.kv == "fp16"
+
+
+def test_fork_truncate(engine):
+    a = engine.session()
+    a.ask(ONCE, **GREEDY)
+    b = a.fork()
+    n = len(a)
+    assert a.ask(" and", **GREEDY).text == b.ask(" and", **GREEDY).text
+    assert a.exact_position(n) == n
+    a.truncate(n)
+    assert len(a) == n
+    assert a.keep_common(a.tokens[:n - 4]) == n - 5
+
+
+@pytest.mark.parametrize("kv", ["fp16", "turbo3/2"])
+def test_save_and_restore(engine, tmp_path, kv):
+    path = tmp_path / "work.kv"
+    chat = engine.session(kv=kv, ctx=600, chat="chatml")
+    chat.ask(record(16)[0], **GREEDY)
+    chat.save(path)
+    other = engine.restore(path)
+    assert other.messages == chat.messages and other.info.kv == chat.info.kv and other.info.ctx == 600
+    assert (other.tokens == chat.tokens).all()
+    assert other.ask("And?", **GREEDY).tokens.tolist() == chat.ask("And?", **GREEDY).tokens.tolist()
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(kvrun.FormatError):
+        engine.restore(path)
+    with pytest.raises(kvrun.NotFound):
+        engine.restore(tmp_path / "none.kv")
+
+
+# ---- threads, cancelling, asyncio
+
+
+def test_cancel_from_another_thread(engine):
+    stream = engine.session().stream(ONCE, ignore_eos=True, temperature=0)
+    began = threading.Event()
+
+    def cancel():
+        began.wait()
+        stream.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    for _ in stream:
+        began.set()
+    thread.join()
+    assert stream.answer.stop_reason == "cancelled" and 0 < len(stream.answer.tokens) < 2000
+
+
+def test_the_gil_is_released(engine):
+    """A thread counts while another one is inside one call of the library."""
+    tokens = engine.tokenize(record(12)[0])
+    inside = threading.Event()
+    done = []
+
+    def read():
+        inside.set()
+        engine.session().prefill(tokens)
+        done.append(True)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    inside.wait()
+    rounds = 0
+    while not done:
+        rounds += 1
+        time.sleep(0.0005)
+    thread.join()
+    assert rounds > 3
+
+
+def test_threads_share_an_engine(engine):
+    wanted = engine.session().ask(ONCE, **GREEDY).text
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(engine.session().ask(ONCE, **GREEDY).text)) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert found == [wanted] * 4
+
+
+def test_leaving_a_stream_frees_the_session(engine):
+    s = engine.session()
+    for _ in s.stream(ONCE, **GREEDY):
+        break
+    s.ask(" x", **GREEDY)
+    stream = s.stream(" y", **GREEDY)
+    with pytest.raises(kvrun.Busy):
+        s.ask(" z", **GREEDY)
+    with pytest.raises(kvrun.Busy):
+        stream.answer
+    stream.close()
+    assert stream.answer.stop_reason == "cancelled"
+    s.ask(" z", **GREEDY)
+
+
+def test_async_streams_go_together(engine):
+    async def main():
+        async def one(prompt):
+            return "".join([t async for t in engine.session().astream(prompt, **GREEDY)])
+
+        prompts = [ONCE[:n] for n in range(4, 15)]  # more than max_rows
+        assert await asyncio.gather(*map(one, prompts)) == [engine.session().ask(p, **GREEDY).text for p in prompts]
+
+    asyncio.run(main())
+
+
+def test_async_cancelling(engine):
+    endless = {"ignore_eos": True, "temperature": 0}
+
+    async def main():
+        stream = engine.session().astream(ONCE, **endless)
+        n = 0
+        async for _ in stream:
+            n += 1
+            if n == 3:
+                stream.cancel()
+        assert stream.answer.stop_reason == "cancelled"
+
+        s = engine.session()
+        task = asyncio.create_task(s.aask(ONCE, **endless))
+        while len(s) < 8:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        stream = engine.session().astream(ONCE, **endless)
+        async for _ in stream:
+            break
+        await stream.aclose()
+        assert stream.answer.stop_reason == "cancelled"
+        with pytest.raises(kvrun.InvalidArgument):
+            await engine.session().aask(ONCE, top_p=7)
+
+    asyncio.run(main())
+
+
+def test_closing_the_engine_ends_async_answers():
+    e = kvrun.Engine(MODEL, device="cpu")
+
+    async def main():
+        s = e.session()
+        task = asyncio.create_task(s.aask(ONCE, ignore_eos=True))
+        while len(s) < 8:
+            await asyncio.sleep(0.001)
+        await asyncio.get_running_loop().run_in_executor(None, e.close)
+        assert (await task).stop_reason == "cancelled"
+
+    asyncio.run(main())
+
+
+# ---- errors, ends
+
+
+def test_errors_name_what_is_wrong(engine):
+    with pytest.raises(kvrun.NotFound) as e:
+        kvrun.Engine("/nowhere.gguf", device="cpu")
+    assert e.value.status == _cffi.ENUMS["KVRUN_ENOTFOUND"] and "/nowhere.gguf" in str(e.value)
+    with pytest.raises(kvrun.InvalidArgument, match="9X"):
+        kvrun.Engine(MODEL, device="cpu", kv_budget="9X")
+    with pytest.raises(kvrun.InvalidArgument, match="kvi2"):
+        engine.session(kv="kvi2")
+    with pytest.raises(kvrun.InvalidArgument, match="max_rows is 4294967297"):
+        kvrun.Engine(MODEL, device="cpu", max_rows=2**32 + 1)
+    with pytest.raises(kvrun.InvalidArgument, match="code 0"):
+        kvrun.Engine("a\0b")
+    with pytest.raises(kvrun.InvalidArgument, match="whole numbers"):
+        engine.detokenize([-1])
+    with pytest.raises(kvrun.ContextFull):
+        engine.session(ctx=16).prefill(np.ones(32, np.uint32))
+    s = engine.session()
+    s.close()
+    with pytest.raises(kvrun.KvrunError, match="closed"):
+        s.info
+    assert issubclass(kvrun.InvalidArgument, ValueError) and issubclass(kvrun.OutOfMemory, MemoryError)
+
+
+def test_memory_is_given_back():
+    with kvrun.Engine(MODEL, device="cpu") as e:
+        s = e.session()
+        s.prefill(e.tokenize(record(20)[0]))
+        used = e.info.kv_used_bytes
+        del s
+        gc.collect()
+        again = e.session()
+        again.prefill(e.tokenize(record(20)[0]))
+        assert e.info.kv_used_bytes == used > 0
+
+
+def python(code, timeout=60):
+    """Runs code in an interpreter of its own."""
+    head = f"import kvrun, os, sys, threading, time\ne = kvrun.Engine({MODEL!r}, device='cpu')\n"
+    return subprocess.run([sys.executable, "-B", "-c", head + code], capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.parametrize("code", [
+    "s = e.session(); s.ask('Once', max_tokens=2)",
+    "s = e.session().stream('Once', ignore_eos=True); next(s); e = None",
+    "threading.Thread(target=lambda: e.session().ask('Once', ignore_eos=True), daemon=True).start(); time.sleep(0.1)",
+    "import asyncio\nasync def f():\n  s = e.session().astream('Once', ignore_eos=True)\n  await s.__anext__()\nasyncio.run(f())",
+    "threading.Thread(target=lambda: list(e.session().stream('Once', ignore_eos=True, logits=lambda x: None)),"
+    " daemon=True).start(); time.sleep(0.1); sys.exit(0)",
+])
+def test_the_interpreter_ends_at_any_time(code):
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_fork():
+    done = python("""
+s = e.session()
+s.ask('Once', max_tokens=3)
+child = os.fork()
+if child == 0:
+    try:
+        s.ask(' upon', max_tokens=1)
+    except kvrun.KvrunError as error:
+        assert 'forked' in str(error), error
+    own = kvrun.Engine(e.path, device='cpu')
+    print(own.session().ask('Once', max_tokens=3, temperature=0).text, flush=True)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print(e.session().ask('Once', max_tokens=3, temperature=0).text)
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
+
+
+def test_keyboard_interrupt_ends_an_answer():
+    done = python("""
+import _thread
+s = e.session()
+def interrupt():
+    while len(s) < 8:
+        time.sleep(0.001)
+    _thread.interrupt_main()
+threading.Thread(target=interrupt).start()
+try:
+    s.ask('Once', ignore_eos=True)
+    print('not interrupted')
+except KeyboardInterrupt:
+    print(len(s) > 3)
+print(s.ask(' x', max_tokens=1).stop_reason)
+""")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "True\nlength\n")
+
+
+def test_importing_is_light():
+    code = "import sys, kvrun; print([m for m in ('numpy', 'asyncio', 'subprocess', 'ray') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# ---- the program
+
+
+def test_replay_equals_the_reference():
+    """Golden files that another program made of the same arrays (tests/golden/replay)."""
+    q, k, v, dq = (np.load(os.path.join(GOLDEN, n + ".npy")) for n in ("q", "k", "v", "dq"))
+    case = os.path.join(GOLDEN, "kivi2")
+    with open(os.path.join(case, "case.json")) as f:
+        policy = json.load(f)["kv"]
+    want = {n: np.load(os.path.join(case, n + ".npy")) for n in ("k_hat", "v_hat", "tier")}
+    layers = len(want["k_hat"])
+    r = kvrun.replay(k[:layers], v[:layers], q[:layers], policy, dq=dq, device="cpu")
+    assert np.abs(r.k_hat - want["k_hat"]).max() < 2e-3 and np.abs(r.v_hat - want["v_hat"]).max() < 2e-3
+    assert (r.tier == want["tier"]).all() and r.out.shape == dq.shape
+    one = kvrun.replay(k[0], v[0], q[0], policy, device="cpu")
+    assert one.k_hat.shape == k[0].shape and (one.k_hat == r.k_hat[0]).all()
+    assert 2 < one.report["stored_bits_per_element"] < 16 and one.score is None
+    with pytest.raises(kvrun.InvalidArgument, match="shapes"):
+        kvrun.replay(k[0], v, q)
+    with pytest.raises(kvrun.ProgramError, match="kvi2") as e:
+        kvrun.replay(k, v, q, "kvi2", device="cpu")
+    assert e.value.exit_code == 2
+
+
+def test_eval_and_tune_are_dictionaries(tmp_path):
+    r = kvrun.eval(MODEL, kv=["fp16", "kivi2"], task="recall", samples=2, lines=3, device="cpu")
+    assert [x["policy"] for x in r["results"]] == ["fp16", "kivi2"] and r["samples"] == 2
+    text = tmp_path / "text.txt"
+    text.write_text(record(40)[0])
+    r = kvrun.eval(MODEL, kv="kivi4", files=text, ctx=64, chunks=1, device="cpu")
+    assert {x["policy"]: x["kld_mean"] > 0 for x in r["results"]} == {"fp16": False, "kivi4": True}
+
+
+def test_module_is_the_program():
+    done = subprocess.run([sys.executable, "-B", "-m", "kvrun", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and kvrun.__version__ in done.stdout
+    done = subprocess.run([sys.executable, "-B", "-m", "kvrun", "run"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error:")

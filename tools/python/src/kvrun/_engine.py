@@ -1,0 +1,369 @@
+"""A model on a device, devices, memory plans."""
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._errors import error_of
+from ._generate import Batch, Loading, Request, raise_lost
+from ._runtime import (NO_TOKEN, NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array,
+                       fill_text, from_array, lib, native_file, running, text_of, token_array)
+from ._types import Answer, DeviceInfo, EngineInfo, Plan, Policy, bytes_of, made
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from ._aio import Scheduler
+    from ._runtime import Floats, Tokens
+    from ._session import Session
+    from ._types import Message, Prompt, SamplingOptions
+
+NO_BOS, SPECIAL = 1, 2  # KVRUN_TOKENS_
+
+
+@ffi.callback(dict(ffi.typeof("kvrun_device_options").fields)["set_driver_files"].type)  # type: ignore[untyped-decorator]
+def _set_driver_files(files: Any, payload: Any) -> None:
+    os.environ["VK_DRIVER_FILES"] = os.environ["VK_ICD_FILENAMES"] = text_of(files)
+
+
+def _cache_folder() -> str | None:
+    """Where the program keeps compiled shaders and what is known of drivers."""
+    own = os.environ.get("KVRUN_CACHE_DIR", "")
+    if own:
+        return None if own == "off" else own
+    for variable, below in (("XDG_CACHE_HOME", "kvrun"), ("HOME", ".cache/kvrun")):
+        folder = os.environ.get(variable, "")
+        if folder.startswith("/"):
+            return os.path.join(folder, below)
+    return None
+
+
+def _probe() -> str | None:
+    own = os.environ.get("KVRUN_PROBE", "")
+    if own:
+        return None if own == "off" else own
+    path = native_file("kvrun-probe")
+    return path if os.access(path, os.X_OK) else None
+
+
+def device_options(device: str | int | None, backend: str | None, **more: Any) -> Struct:
+    """A device by name; where none is given, as the variables KVRUN_DEVICE and KVRUN_BACKEND say."""
+    chosen = os.environ.get("KVRUN_DEVICE") or None if device is None else str(device)
+    o = Struct("kvrun_device_options", device=chosen, backend=backend or os.environ.get("KVRUN_BACKEND") or None,
+               cache_dir=_cache_folder(), probe=_probe(), **more)
+    o.p.set_driver_files = _set_driver_files
+    return o
+
+
+def devices(backend: str | None = None) -> list[DeviceInfo]:
+    """Every device, usable ones first, the best one first of all."""
+    options = device_options(None, backend)
+    out = ffi.new("kvrun_devices **")
+    with running():
+        check(lib.kvrun_devices_list(out, options.p))
+    try:
+        found = []
+        for i in range(lib.kvrun_devices_count(out[0])):
+            info = Struct("kvrun_device_info")
+            check(lib.kvrun_devices_get(out[0], i, info.p))
+            found.append(made(DeviceInfo, fields_of(info.p)))
+        return found
+    finally:
+        lib.kvrun_devices_free(out[0])
+
+
+def policies() -> list[Policy]:
+    """The KV-cache policies there are."""
+    found = []
+    for i in range(lib.kvrun_policy_count()):
+        info = Struct("kvrun_policy_info")
+        check(lib.kvrun_policy_get(i, info.p))
+        found.append(made(Policy, fields_of(info.p)))
+    return found
+
+
+def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memory: int | str | None = None,
+         device: str | int | None = None, backend: str | None = None, ubatch: int = 512) -> Plan:
+    """Whether a context of `ctx` tokens fits; only the model's header is read. ctx 0: the trained context.
+
+    memory: for everything, such as "8G"; None: what the device has free.
+    """
+    where = device_options(device, backend)
+    options = Struct("kvrun_plan_options", model_path=model, kv=kv, ctx=ctx, memory_bytes=bytes_of(memory),
+                     ubatch=ubatch, device=where.p)
+    out = Struct("kvrun_plan")
+    with running():
+        check(lib.kvrun_plan_memory(out.p, options.p))
+    return made(Plan, fields_of(out.p))
+
+
+class Engine:
+    """A model on a device. Any number of threads may use it.
+
+    model: a .gguf file, or the first part of a split one.
+    device: index in devices(), part of a name, or a backend's name; None: the best GPU. backend: only this one's.
+    kv_budget: memory for the caches of all sessions, such as "8G"; None: what the device has free.
+    max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
+    host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
+    progress: called with the share that is loaded. canceller: stops loading.
+    check: every operation runs on the cpu backend too. f32: no f16 or int8 arithmetic of matrix units.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], *, device: str | int | None = None, backend: str | None = None,
+                 kv_budget: int | str | None = None, max_rows: int = 8, ubatch: int = 512, prefill_block: int = 0,
+                 host_budget: int | str | None = None, offload_dir: str | os.PathLike[str] | None = None,
+                 progress: Callable[[float], None] | None = None, canceller: Canceller | None = None,
+                 check_operations: bool = False, f32: bool = False) -> None:
+        self.path = os.fspath(model)
+        self._scheduler: Scheduler | None = None
+        self._lock = threading.Lock()
+        where = device_options(device, backend, check=check_operations, f32_matmul=f32)
+        canceller = canceller or Canceller()
+        loading = Loading(progress)
+        options = Struct("kvrun_engine_options", model_path=self.path, device=where.p, max_rows=max_rows, ubatch=ubatch,
+                         prefill_block=prefill_block, kv_budget_bytes=bytes_of(kv_budget),
+                         canceller=canceller.pointer, **loading.fields)
+        out = ffi.new("kvrun_engine **")
+        with running([canceller.pointer]):
+            status = lib.kvrun_engine_open(out, options.p)
+            if loading.error is None:
+                check(status)
+        raise_lost()
+        if loading.error is not None:
+            lib.kvrun_engine_free(out[0])
+            raise loading.error
+        self._handle = Handle(out[0], lib.kvrun_engine_free, "engine")
+        if host_budget is not None or offload_dir is not None:
+            memory = Struct("kvrun_host_memory_options", budget_bytes=bytes_of(host_budget), offload_dir=offload_dir)
+            check(lib.kvrun_engine_set_host_memory(self._handle.pointer, memory.p))
+
+    def __repr__(self) -> str:
+        return f"<kvrun.Engine {self.path!r}{' (closed)' if self._handle.closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the engine; its sessions go on until they are closed too. Asynchronous streams are cancelled."""
+        with self._lock:
+            scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler.stop()
+        self._handle.free()
+
+    @property
+    def handle(self) -> Handle:
+        return self._handle
+
+    @property
+    def info(self) -> EngineInfo:
+        out = Struct("kvrun_engine_info")
+        check(lib.kvrun_engine_get_info(self._handle.pointer, out.p))
+        fields = fields_of(out.p)
+        for name in ("bos", "eos"):
+            fields[name] = None if fields[name] == NO_TOKEN else fields[name]
+        return made(EngineInfo, fields)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Metadata of the model's file: numbers and flags in decimal, an array as its type and length."""
+        key, value = ffi.new("char **"), ffi.new("char **")
+        out = {}
+        for i in range(lib.kvrun_metadata_count(self._handle.pointer)):
+            check(lib.kvrun_metadata_get(self._handle.pointer, i, key, value))
+            out[text_of(key[0])] = text_of(value[0])
+        return out
+
+    # ---- tokens and templates
+
+    def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> Tokens:
+        """The tokens of a text. bos: with the token that begins one. special: control tokens that are written out
+        become tokens; not for a user's text."""
+        import numpy as np
+
+        data = text.encode("utf-8", "surrogateescape")
+        flags = (0 if bos else NO_BOS) | (SPECIAL if special else 0)
+        tokens: Tokens = fill_array(
+            np.uint32, "uint32_t[]", len(data) + 8, lambda memory, room, count: lib.kvrun_tokenize(
+                self._handle.pointer, data, len(data), flags, memory, room, count))
+        return tokens
+
+    def detokenize(self, tokens: Sequence[int] | Tokens, *, special: bool = False) -> str:
+        """The text of tokens; control tokens are shown with `special`."""
+        array = token_array(tokens)
+        return fill_text(
+            len(array) * 8, lambda memory, room, count: lib.kvrun_detokenize(
+                self._handle.pointer, from_array(array, "uint32_t[]"), len(array), SPECIAL
+                if special else 0, memory, room, count)).decode("utf-8", "replace")
+
+    def chat_options(self, messages: Sequence[Message] | None, *, tools: Sequence[dict[str, Any]] | None = None,
+                     variables: dict[str, Any] | None = None, template: str | None = None,
+                     answer: bool = True) -> Struct:
+        """template: a name, or the text of a Jinja template; None: the file's own."""
+        import json
+
+        text = template is not None and "{" in template
+        return Struct("kvrun_chat_options", messages_json=None if messages is None else json.dumps(list(messages)),
+                      tools_json=None if tools is None else json.dumps(list(tools)),
+                      variables_json=None if variables is None else json.dumps(variables),
+                      template_text=template if text else None, template_name=None if text else template,
+                      no_answer=not answer)
+
+    def chat_tokens(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
+                    variables: dict[str, Any] | None = None, template: str | None = None,
+                    answer: bool = True) -> Tokens:
+        """The tokens of a conversation, messages as OpenAI's API has them. answer: with the beginning of one.
+
+        variables: for the template, such as {"enable_thinking": False}.
+        """
+        import numpy as np
+
+        o = self.chat_options(messages, tools=tools, variables=variables, template=template, answer=answer)
+        tokens: Tokens = fill_array(
+            np.uint32, "uint32_t[]", 1024,
+            lambda memory, room, count: lib.kvrun_chat_tokens(self._handle.pointer, o.p, memory, room, count))
+        return tokens
+
+    def chat_text(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
+                  variables: dict[str, Any] | None = None, template: str | None = None, answer: bool = True) -> str:
+        """A conversation as its template writes it."""
+        o = self.chat_options(messages, tools=tools, variables=variables, template=template, answer=answer)
+        return fill_text(
+            4096, lambda memory, room, count: lib.kvrun_chat_text(self._handle.pointer, o.p, memory, room, count)
+        ).decode("utf-8", "replace")
+
+    @property
+    def chat_templates(self) -> list[str]:
+        """Names that `template` can have: those in the file, then the built-in ones."""
+        names: list[str] = []
+        while True:
+            name = fill_text(
+                64, lambda memory, room, count: lib.kvrun_chat_template_name(self._handle.pointer, len(names), memory,
+                                                                             room, count)).decode("utf-8", "replace")
+            if not name:
+                return names
+            names.append(name)
+
+    # ---- sessions
+
+    def session(self, *, kv: str | None = None, ctx: int = 0, chat: bool | str | None = None, system: str | None = None,
+                variables: dict[str, Any] | None = None, checkpoints: int = 4, seed: int = 1) -> Session:
+        """A sequence of tokens under one KV-cache policy.
+
+        kv: the policy, as of `kvrun run --kv`; None: fp16. ctx: most tokens; 0: what fits, at most the trained context.
+        chat: whether texts are messages of a conversation: True, a template's name or text, or False. None: where the
+            model's file has a template. system: instructions of the conversation. variables: for the template.
+        checkpoints: states to go back to where a policy compresses. seed: of the policy's random choices.
+        """
+        from ._session import Session
+
+        out = ffi.new("kvrun_session **")
+        options = Struct("kvrun_session_options", kv=kv, ctx=ctx, checkpoints=checkpoints, seed=seed)
+        with running():
+            check(lib.kvrun_session_open(out, self._handle.pointer, options.p))
+        return Session(self, Handle(out[0], lib.kvrun_session_free, "session"), self.chat_template_of(chat), variables,
+                       system)
+
+    def chat_template_of(self, chat: bool | str | None) -> bool | str:
+        """What a session's texts are: False: as they are, True: messages of the file's template, or a template."""
+        if chat is None:
+            return self.info.has_chat_template
+        return chat
+
+    def restore(self, path: str | os.PathLike[str], *, checkpoints: int = 4) -> Session:
+        """A session from a file of Session.save(): its next token is, on the same device, the one it would have had."""
+        from ._session import restored
+
+        out = ffi.new("kvrun_session **")
+        options = Struct("kvrun_restore_options", checkpoints=checkpoints)
+        with running():
+            check(lib.kvrun_session_restore_with(out, self._handle.pointer, encoded(os.fspath(path)), options.p))
+        return restored(self, Handle(out[0], lib.kvrun_session_free, "session"), os.fspath(path))
+
+    def plan(self, *, kv: str = "fp16", ctx: int = 0, memory: int | str | None = None) -> Plan:
+        """Whether a context fits. memory: for everything; None: as much as this engine has for its caches."""
+        if memory is not None:
+            return plan(self.path, kv=kv, ctx=ctx, memory=memory)
+        info = self.info
+        total = info.weight_bytes + info.kv_budget_bytes * 10 // 9
+        for _ in range(16):  # what else needs memory grows with it, by less than a quarter
+            p = plan(self.path, kv=kv, ctx=ctx, memory=total)
+            if p.cache_bytes == info.kv_budget_bytes:
+                break
+            total = p.weight_bytes + p.activation_bytes + p.prompt_bytes + p.reserve_bytes + info.kv_budget_bytes
+        return p
+
+    # ---- answers
+
+    def generate(self, prompts: Sequence[Prompt], *, n: int = 1, kv: str | None = None, ctx: int = 0,
+                 chat: bool | str | None = None, system: str | None = None,
+                 **sampling: Unpack[SamplingOptions]) -> list[list[Answer]]:
+        """n answers to each prompt; all go forward together, and a prompt is read once for its n answers.
+
+        Returns, for each prompt, its answers. The first error of any of them is raised.
+        """
+        if isinstance(prompts, str):
+            raise TypeError("prompts is a text; give a list of them")
+        if n < 1:
+            raise error_of(-1, "KVRUN_EINVALID", f"n is {n}, expected at least 1")
+        rows = self.info.max_rows
+        batch = Batch(self._handle)
+        waiting = deque(enumerate(prompts))
+        out: list[list[Answer | None]] = [[None] * n for _ in prompts]
+        place: dict[int, tuple[int, int]] = {}
+        sessions: dict[int, Session] = {}
+        try:
+            while waiting or batch.active:
+                while waiting and (not batch.active or batch.active + n <= rows):
+                    at, prompt = waiting.popleft()
+                    first = self.session(kv=kv, ctx=ctx, chat=chat, system=system, checkpoints=0)
+                    of: Request | None = None
+                    turn = first.turn(prompt)
+                    forks = [first.fork() for _ in range(n - 1)]
+                    for i, session in enumerate([first, *forks]):
+                        options: SamplingOptions = {**sampling, "seed": sampling.get("seed", 0) + i}
+                        request = Request(session.handle, turn.prompt, options)
+                        batch.add(request, of)
+                        of = of or request
+                        place[id(request)] = (at, i)
+                        sessions[id(request)] = session
+                for request in batch.step():
+                    if request.error is not None:
+                        raise request.error
+                    at, i = place.pop(id(request))
+                    out[at][i] = request.answer
+                    sessions.pop(id(request)).close()
+        finally:
+            batch.close()
+            for session in sessions.values():
+                session.close()
+        return [[a for a in answers if a is not None] for answers in out]
+
+    def decode(self, sessions: Sequence[Session], tokens: Sequence[int] | Tokens) -> Floats:
+        """One step for callers that sample themselves: appends tokens[i] to sessions[i]; logits (sessions, vocab)."""
+        import numpy as np
+
+        array = token_array(tokens)
+        if len(array) != len(sessions):
+            raise error_of(-1, "KVRUN_EINVALID", f"{len(array)} tokens for {len(sessions)} sessions")
+        list_ = ffi.new("kvrun_session *[]", [s.handle.pointer for s in sessions])
+        logits = np.empty((len(sessions), self.info.vocab), np.float32)
+        with running():
+            check(lib.kvrun_decode(list_, from_array(array, "uint32_t[]"), len(sessions),
+                                   from_array(logits, "float[]"), NULL))
+        return logits
+
+    def scheduler(self) -> Scheduler:
+        """The thread that asynchronous answers of this engine share."""
+        from ._aio import Scheduler
+
+        with self._lock:
+            if self._scheduler is None or self._scheduler.ended:
+                self._scheduler = Scheduler(self._handle, self.info.max_rows)
+            return self._scheduler

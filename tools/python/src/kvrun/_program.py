@@ -1,0 +1,158 @@
+"""The program kvrun, for what measures: eval, tune, replay. Each runs in a process of its own."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._errors import ProgramError, error_of
+from ._runtime import native_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float32]
+
+MODEL_FAULT = 1  # exit code of a fault in kvrun
+
+
+def program() -> str:
+    """Path of the program that came with this package; KVRUN_PROGRAM names another."""
+    return os.environ.get("KVRUN_PROGRAM") or native_file("kvrun")
+
+
+def run(arguments: Sequence[str | os.PathLike[str]], accept: Sequence[int] = (0,)) -> str:
+    """Runs the program; returns what it wrote to stdout. ProgramError: it ended with another exit code."""
+    import subprocess
+
+    command = [program(), *(os.fspath(a) for a in arguments)]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise ProgramError(f"kvrun's program cannot be started: {error}", MODEL_FAULT) from None
+    if done.returncode not in accept:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("error:")] or done.stderr.splitlines()[-1:]
+        said = lines[0].removeprefix("error:").strip() if lines else "no message"
+        if done.returncode < 0:
+            said = f"ended by signal {-done.returncode}: {said}"
+        raise ProgramError(said, done.returncode)
+    return done.stdout
+
+
+def _options(device: str | int | None, ctx: int | None, more: dict[str, Any]) -> list[str]:
+    """Keywords as options of the program: chunks=4 is --chunks 4, check=True is --check."""
+    out = [] if device is None else ["--device", str(device)]
+    if ctx is not None:
+        out += ["--ctx-size", str(ctx)]
+    for name, value in more.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            out.append(flag)
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                out += [flag, str(one)]
+        elif value is not None and value is not False:
+            out += [flag, str(value)]
+    return out
+
+
+def evaluate(model: str | os.PathLike[str], *, kv: str | Sequence[str] = "fp16",
+             files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), task: str | None = None,
+             ctx: int | None = None, device: str | int | None = None, **more: Any) -> dict[str, Any]:
+    """What `kvrun eval --json` measures, as a dictionary; `kvrun help eval` tells its keys.
+
+    kv: policies. files: texts to score, or task: "recall", "needle" or a file of questions. More options by their names:
+    chunks=4, score=128, against="kivi2", samples=50, shard="1/4".
+    """
+    import json
+
+    texts = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    policies = kv if isinstance(kv, str) else ",".join(kv)
+    command: list[str | os.PathLike[str]] = ["eval", model, "--json", "--kv", policies]
+    for text in texts:
+        command += ["--file", text]
+    if task is not None:
+        command += ["--task", task]
+    found: dict[str, Any] = json.loads(run(command + list(_options(device, ctx, more))))
+    return found
+
+
+def tune(model: str | os.PathLike[str], *, file: str | os.PathLike[str] | None = None, chunks: int = 4,
+         output: str | os.PathLike[str] | None = None, ctx: int | None = None, device: str | int | None = None,
+         **more: Any) -> dict[str, Any]:
+    """What `kvrun tune` measures of each layer, as a dictionary: what is in its file.
+
+    output: write the file there too, as for `--kv auto`, which looks for MODEL.kv.json.
+    """
+    import json
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="kvrun-") as folder:
+        path = os.fspath(output) if output is not None else os.path.join(folder, "tuning.json")
+        command = ["tune", model, "--output", path, "--chunks", str(chunks), *_options(device, ctx, more)]
+        if file is not None:
+            command += ["--file", file]
+        run(command)
+        with open(path, encoding="utf-8") as f:
+            found: dict[str, Any] = json.load(f)
+    return found
+
+
+class Replay(NamedTuple):
+    """What a policy made of keys and values. Arrays have the shapes that were given, with or without layers.
+
+    k_hat, v_hat: as attention reads them; NaN: evicted. tier: 0 f16, 1 salient, 2 regular, 3 evicted. score: of tokens,
+    None where the policy has none. out: what the queries of decode steps get from the last layer. report: the
+    policy's bytes and stored_bits_per_element, as `kvrun help replay` tells.
+    """
+
+    k_hat: Array
+    v_hat: Array
+    tier: npt.NDArray[np.uint8]
+    score: Array | None
+    out: Array
+    report: dict[str, Any]
+
+
+def replay(k: npt.ArrayLike, v: npt.ArrayLike, q: npt.ArrayLike | None = None, policy: str = "fp16", *,
+           dq: npt.ArrayLike | None = None, probes: npt.ArrayLike | None = None, device: str | int | None = None,
+           seed: int = 1, check: bool = False) -> Replay:
+    """Stores keys and values as a KV-cache policy would, on a device, and attends to them.
+
+    k, v: (tokens, kv heads, head_dim), or with layers in front; keys after RoPE. q: (tokens, heads, head_dim), or with
+    layers, after RoPE: the prompt's queries, which policies that rank tokens look at; None: the keys, a head for each
+    kv head. dq: (n, heads, head_dim): queries of decode steps; None: the prompt's last one.
+    """
+    import json
+    import tempfile
+
+    import numpy as np
+
+    keys, values = np.asarray(k, np.float32), np.asarray(v, np.float32)
+    queries = keys if q is None else np.asarray(q, np.float32)
+    layers = keys.ndim == 4
+    if keys.ndim not in (3, 4) or values.shape != keys.shape or queries.ndim != keys.ndim:
+        raise error_of(-1, "KVRUN_EINVALID", f"k, v and q have shapes {keys.shape}, {values.shape} and {queries.shape}; "
+                       "expected (tokens, heads, head_dim) or (layers, tokens, heads, head_dim), k and v alike")
+    if not layers:
+        keys, values, queries = keys[None], values[None], queries[None]
+    steps = queries[-1, -1:] if dq is None else np.asarray(dq, np.float32)
+    with tempfile.TemporaryDirectory(prefix="kvrun-") as folder:
+        arrays: dict[str, Any] = {"q": queries, "k": keys, "v": values, "dq": steps}
+        if probes is not None:
+            arrays["probes"] = np.asarray(probes, np.int64)
+        command = ["replay", "--kv", policy, "--out", folder, "--seed", str(seed)]
+        command += (["--check"] if check else []) + _options(device, None, {})
+        for name, array in arrays.items():
+            path = os.path.join(folder, f"in-{name}.npy")
+            np.save(path, np.ascontiguousarray(array))
+            command += [f"--{name}", path]
+        run(command)
+        found: dict[str, Any] = {}
+        for name in ("k_hat", "v_hat", "tier", "score", "out"):
+            path = os.path.join(folder, name + ".npy")
+            loaded = np.load(path) if os.path.exists(path) else None
+            found[name] = loaded if layers or loaded is None or name == "out" else loaded[0]
+        with open(os.path.join(folder, "report.json"), encoding="utf-8") as f:
+            return Replay(**found, report=json.load(f))

@@ -1,0 +1,183 @@
+"""What calls return: results as named tuples, with the fields of kvrun.h's structs."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
+
+from ._errors import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from typing_extensions import TypeAlias
+
+    from ._runtime import Canceller, Floats, Tokens
+
+    Message = Mapping[str, Any]  # role, content, ..., as OpenAI's API has them
+    Prompt: TypeAlias = str | Sequence[Message] | Sequence[int] | Tokens
+    LogitsHook = Callable[[Floats], None]
+
+STOP_REASONS = ("length", "context", "end", "stop", "cancelled")  # in the order of kvrun_stop_reason
+
+
+class DeviceInfo(NamedTuple):
+    """A device, as kvrun_device_info."""
+
+    usable: bool
+    is_cpu: bool
+    backend: str
+    name: str
+    driver: str
+    type: str
+    refused: str
+    memory_bytes: int
+    free_bytes: int
+    max_buffer_bytes: int
+
+
+class EngineInfo(NamedTuple):
+    """A loaded model and its device, as kvrun_engine_info. bos, eos: None where the model has none."""
+
+    vocab: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    dim: int
+    ctx_train: int
+    bos: int | None
+    eos: int | None
+    adds_bos: bool
+    has_chat_template: bool
+    architecture: str
+    name: str
+    device_name: str
+    device_driver: str
+    backend: str
+    weight_bytes: int
+    activation_bytes: int
+    kv_budget_bytes: int
+    kv_used_bytes: int
+    max_rows: int
+
+
+class SessionInfo(NamedTuple):
+    """A session's cache, as kvrun_session_info."""
+
+    n_tokens: int
+    ctx: int
+    kv: str
+    f16_bytes: int
+    code_bytes: int
+    param_bytes: int
+    overhead_bytes: int
+    total_bytes: int
+    f16_equivalent: int
+
+
+class FetchInfo(NamedTuple):
+    """What a policy that fetches has moved, as kvrun_fetch_info."""
+
+    fetch: int
+    steps: int
+    f16_share: float
+    fetched_bytes: int
+    hidden_seconds: float
+    open_seconds: float
+    host_bytes: int
+    file_bytes: int
+
+
+class Plan(NamedTuple):
+    """Whether a context fits, as kvrun_plan."""
+
+    fits: bool
+    evicts: bool
+    ctx: int
+    ctx_train: int
+    most_tokens: int
+    kept_tokens: int
+    memory_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    prompt_bytes: int
+    reserve_bytes: int
+    cache_bytes: int
+    kv_bytes: int
+    kv_f16_bytes: int
+    stored_bits: float
+
+
+class Policy(NamedTuple):
+    """A KV-cache policy; `source` is its paper."""
+
+    name: str
+    summary: str
+    source: str
+
+
+class Answer(NamedTuple):
+    """A finished answer. stop_reason: "length", "context", "end", "stop" or "cancelled"."""
+
+    text: str
+    tokens: Tokens
+    stop_reason: str
+    prompt_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keywords of everything that generates; what is left out is as kvrun.h has it.
+
+    max_tokens: None: until the model ends its answer or the context is full.
+    temperature: 0 is greedy. top_k, top_p, min_p: candidates. repeat_penalty over the last repeat_last_n tokens.
+    seed: the same seed on the same device gives the same tokens; of several choices, choice i has seed + i.
+    stop: texts that end the answer and are no part of it.
+    ignore_eos: go on after tokens that end an answer. special: control tokens of the answer are shown as text.
+    logits: called before each token with the logits of all tokens, an array that it may change: -inf rules a token out.
+        It is the library's memory, valid during the call, and it must call nothing of this engine.
+    progress: called with the share of the prompt that is read.
+    canceller: stops the answer, from any thread.
+    """
+
+    max_tokens: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    seed: int
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    special: bool
+    logits: LogitsHook
+    progress: Callable[[float], None]
+    canceller: Canceller
+
+
+T = TypeVar("T")
+
+
+def made(kind: type[T], fields: dict[str, Any]) -> T:
+    """A result of this kind from the fields of a struct; numbers that are flags become bool."""
+    flags = {n for n, t in kind.__annotations__.items() if getattr(t, "__forward_arg__", t) == "bool"}
+    names: tuple[str, ...] = getattr(kind, "_fields")
+    return kind(*(bool(fields[n]) if n in flags else fields[n] for n in names))
+
+
+def bytes_of(amount: int | str | None) -> int:
+    """8589934592, "8G", "512M": bytes; K, M, G and T are powers of 1024. None: 0, which means a default."""
+    if amount is None:
+        return 0
+    if isinstance(amount, int) and amount >= 0:
+        return amount
+    word = str(amount).strip().upper().removesuffix("IB").removesuffix("B")
+    power = "KMGT".find(word[-1:]) + 1 if word else 0
+    try:
+        value = float(word[:-1] if power else word) * 1024**power
+        if value < 0 or value > 2**63:
+            raise ValueError
+        return int(value)
+    except (ValueError, OverflowError):
+        raise error_of(-1, "KVRUN_EINVALID", f"{amount!r} is no amount of memory, such as 8G or 512M") from None
