@@ -191,7 +191,8 @@ def test_choices_are_what_seeds_give_alone(engine):
 def test_more_prompts_than_rows():
     with kvrun.Engine(MODEL, device="cpu", max_rows=2) as e:
         prompts = [ONCE[:n] for n in range(4, 9)]
-        assert [a[0].text for a in e.generate(prompts, **GREEDY)] == [e.session().ask(p, **GREEDY).text for p in prompts]
+        alone = [e.session().ask(p, **GREEDY).text for p in prompts]
+        assert [a[0].text for a in e.generate(prompts, **GREEDY)] == alone
 
 
 def test_stop_and_sampling_options(engine):
@@ -337,7 +338,8 @@ def test_the_gil_is_released(engine):
 def test_threads_share_an_engine(engine):
     wanted = engine.session().ask(ONCE, **GREEDY).text
     found = []
-    threads = [threading.Thread(target=lambda: found.append(engine.session().ask(ONCE, **GREEDY).text)) for _ in range(4)]
+    ask = lambda: found.append(engine.session().ask(ONCE, **GREEDY).text)
+    threads = [threading.Thread(target=ask) for _ in range(4)]
     for t in threads:
         t.start()
     for t in threads:
