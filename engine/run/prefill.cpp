@@ -39,6 +39,10 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
 }
 
 Prefill::~Prefill() {
+	if (reading_) try { // an error came while reads into this object were under way
+			runner_.backend().submit();
+			runner_.backend().wait();
+		} catch (...) {} // the device is lost: nothing is under way
 	give_up_block(); // unless it has ended
 	session_.sync_history();
 	session_.reading_ = false;
@@ -62,6 +66,7 @@ bool Prefill::step(double seconds) {
 	const double room = pace * seconds;
 	double work = 0;
 	Backend& be = runner_.backend();
+	reading_ = true;
 	while (!done()) {
 		const double w = piece(room - work, work == 0);
 		work += w;
@@ -70,6 +75,7 @@ bool Prefill::step(double seconds) {
 	be.submit();
 	be.wait();
 	delivered();
+	reading_ = false;
 	const double took = std::chrono::duration<double>(Clock::now() - start).count();
 	done_ += work;
 	seconds_ += took;

@@ -86,6 +86,7 @@ class Prefill {
 	bool planned_ = false;                // the layer's moves are decided
 	double moved_ = 0;                    // work of the layer's moves that is enqueued
 	std::vector<float> read_, hidden_;    // logits on their way from the device; the rows they come from
+	bool reading_ = false;                // within step(): reads into this object may be under way
 	struct Look {
 		std::string where;
 		std::vector<float> rows; // (n, dim) of the residual stream

@@ -291,14 +291,20 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 	GgufBuilder b = tiny_model();
 	b.tensor_f32("extra.weight", {4}, {1, 2, 3, 4});
 	CHECK(refusal(b) == "");
-	for (const char* name : {"blk.0.attn_output.bias", "output.bias", "blk.0.ffn_down.bias", "blk.0.attn_q_norm.weight",
-	                         "blk.0.post_attention_norm.weight"}) {
+	for (const char* name :
+	     {"output.bias", "blk.0.ffn_gate.bias", "blk.0.attn_q_norm.weight", "blk.0.post_attention_norm.weight"}) {
 		b = tiny_model();
 		b.tensor_f32(name, {16}, std::vector<float>(16));
 		Code code{};
 		has(refusal(b, &code), fmt::format("tensor {} belongs to a variant of llama that kvrun does not run", name));
 		CHECK(code == Code::Unsupported);
 	}
+	b = tiny_model(); // biases that any llama may have
+	b.tensor_f32("blk.0.attn_output.bias", {16}, std::vector<float>(16));
+	CHECK(refusal(b) == "");
+	b = tiny_model(); // all of an MLP have one, or none
+	b.tensor_f32("blk.0.ffn_down.bias", {16}, std::vector<float>(16));
+	has(refusal(b), "tensor blk.0.ffn_gate.bias is missing");
 	b = tiny_model();
 	b.tensor_f32("blk.1.attn_q.weight", {4}, {1, 2, 3, 4});
 	has(refusal(b), "belongs to a layer beyond the 1 the config says");
