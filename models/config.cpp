@@ -3,7 +3,10 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "models/config_keys.h"
+#include "models/experts.h"
 #include "models/families.h"
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <unordered_set>
@@ -19,25 +22,7 @@ const Family& family_of(const Gguf& g) {
 	fail(Code::Unsupported, "{}: architecture is {}; kvrun runs {}", g.name(), one_line(arch), family_names());
 }
 
-// Reads hyper-parameters; the names of keys begin with the family's.
-struct Keys {
-	const Gguf& g;
-	std::string arch;
-	std::string key(const char* k) const { return fmt::format("{}.{}", arch, k); }
-	bool has(const char* k) const { return g.find(key(k)) != nullptr; }
-	uint32_t u32(const char* k) const { return g.u32(key(k)); }
-	uint32_t u32(const char* k, uint32_t fallback) const { return g.u32(key(k), fallback); }
-	uint32_t u32_same(const char* k) const { return g.u32_same(key(k)); }
-	float f32(const char* k, float fallback) const { return g.f32(key(k), fallback); }
-
-	// A factor: finite and more than 0.
-	float positive(const char* k, float fallback) const {
-		const float v = f32(k, fallback);
-		if (v <= 0)
-			fail(Code::Format, "{}: key {} is {}, expected more than 0; the file is damaged", g.name(), key(k), v);
-		return v;
-	}
-};
+using Keys = ConfigKeys;
 
 const char* eps_key(const Config& c) {
 	return c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
@@ -46,7 +31,13 @@ const char* eps_key(const Config& c) {
 void read_sizes(const Keys& k, Config& c) {
 	c.dim = k.u32("embedding_length");
 	c.n_layers = k.u32("block_count");
-	c.hidden_dim = k.u32_same("feed_forward_length");
+	const uint32_t extra = k.u32("nextn_predict_layers", 0); // behind the model's own, for guesses; left aside
+	if (extra != 0 && extra >= c.n_layers)
+		fail(Code::Format, "{}: key {} is {}, the model has {} layers; the file is damaged", k.g.name(),
+		     k.key("nextn_predict_layers"), extra, c.n_layers);
+	c.n_layers -= extra;
+	const bool experts_only = !k.has("feed_forward_length") && k.has("expert_feed_forward_length");
+	c.hidden_dim = k.u32_same(experts_only ? "expert_feed_forward_length" : "feed_forward_length");
 	c.n_heads = k.u32_same("attention.head_count");
 	c.n_kv_heads = k.has("attention.head_count_kv") ? k.u32_same("attention.head_count_kv") : c.n_heads;
 	c.max_seq = k.u32("context_length");
@@ -87,8 +78,6 @@ void check_sizes(const Keys& k, const Family& f, const Config& c) {
 	if (!(rope.theta > 1))
 		fail(Code::Format, "{}: key {} is {}, expected more than 1; the file is damaged", name, k.key("rope.freq_base"),
 		     rope.theta);
-	if (k.u32("expert_count", 0) != 0)
-		fail(Code::Unsupported, "{}: is a mixture of {} experts; kvrun runs dense models", name, k.u32("expert_count"));
 	if (c.n_layers > k.g.tensors().size())
 		fail(Code::Format, "{}: key {} is {}, the file has {} tensors; the file is damaged", name, k.key("block_count"),
 		     c.n_layers, k.g.tensors().size());
@@ -212,12 +201,21 @@ Windows read_windows(const Keys& k, uint32_t n_layers) {
 	return w;
 }
 
+// (outermost, ..., innermost), at least two.
+std::string shape_text(const uint64_t* shape) {
+	const std::string matrix = fmt::format("{}, {}", shape[1], shape[0]);
+	if (shape[3] != 1) return fmt::format("({}, {}, {})", shape[3], shape[2], matrix);
+	return shape[2] != 1 ? fmt::format("({}, {})", shape[2], matrix) : fmt::format("({})", matrix);
+}
+
 void check_tensor(const Gguf& g, const TensorSpec& s) {
 	const GgufTensor* t = g.find_tensor(s.name);
 	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
-	if (t->cols() != s.cols || t->rows() != s.rows || t->shape[2] != 1 || t->shape[3] != 1)
-		fail(Code::Format, "{}: tensor {} is ({}, {}), the config says ({}, {}); wrong or damaged file", g.name(),
-		     s.name, t->rows(), t->cols(), s.rows, s.cols);
+	uint64_t want[] = {s.cols, s.rows / s.depth, s.depth, 1};
+	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
+	if (!std::equal(want, want + 4, t->shape))
+		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
+		     shape_text(t->shape), shape_text(want));
 }
 
 // 12 of blk.12.attn_q.weight; 0 of tensors outside the layers.
@@ -228,8 +226,16 @@ uint64_t layer_of(std::string_view tensor) {
 	return error == std::errc() && end != tensor.data() + tensor.size() && *end == '.' ? l : 0;
 }
 
+// Parts of a file that a text model does without: vision, audio, prediction of several tokens.
+bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
+	for (const char* prefix : {"v.", "a.", "mm.", "mtp."})
+		if (tensor.starts_with(prefix)) return true;
+	return tensor.find(".nextn.") != tensor.npos || (layer >= c.n_layers && layer < k.u32("block_count"));
+}
+
 // Tensors nobody asked for: harmless ones are named once; one that would change the result is refused.
-void check_extra_tensors(const Gguf& g, const std::vector<TensorSpec>& specs, const Config& c) {
+void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, const Config& c) {
+	const Gguf& g = k.g;
 	std::unordered_set<std::string_view> used = {"rope_freqs.weight", "rope_factors_long.weight",
 	                                             "rope_factors_short.weight"};
 	for (const TensorSpec& s : specs) used.insert(s.name);
@@ -237,12 +243,16 @@ void check_extra_tensors(const Gguf& g, const std::vector<TensorSpec>& specs, co
 	size_t n = 0;
 	for (const GgufTensor& t : g.tensors()) {
 		if (used.contains(t.name)) continue;
-		if (t.name.ends_with(".bias") || (t.name.starts_with("blk.") && t.name.ends_with("_norm.weight")))
-			fail(Code::Unsupported, "{}: tensor {} belongs to a variant of {} that kvrun does not run", g.name(),
-			     one_line(t.name), c.arch);
-		if (layer_of(t.name) >= c.n_layers)
-			fail(Code::Format, "{}: tensor {} belongs to a layer beyond the {} the config says; wrong or damaged file",
-			     g.name(), one_line(t.name), c.n_layers);
+		if (!is_left_aside(t.name, layer_of(t.name), k, c)) {
+			if (t.name.ends_with(".bias") || t.name.ends_with(".scale") || is_expert_tensor(t.name) ||
+			    (t.name.starts_with("blk.") && t.name.ends_with("_norm.weight")))
+				fail(Code::Unsupported, "{}: tensor {} belongs to a variant of {} that kvrun does not run", g.name(),
+				     one_line(t.name), c.arch);
+			if (layer_of(t.name) >= c.n_layers)
+				fail(Code::Format,
+				     "{}: tensor {} belongs to a layer beyond the {} the config says; wrong or damaged file", g.name(),
+				     one_line(t.name), c.n_layers);
+		}
 		if (n++ == 0) first = t.name;
 	}
 	if (n > 0)
@@ -261,6 +271,20 @@ void check_vocab(const Gguf& g, const Keys& k, Config& c) {
 	if (said != c.vocab)
 		fail(Code::Format, "{}: key {} is {}, the embedding has {} rows; the file is damaged", g.name(),
 		     k.key("vocab_size"), said, c.vocab);
+}
+
+void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
+	const uint32_t hidden = layer.hidden_dim;
+	auto matrix = [&](const char* what, uint64_t rows, uint32_t cols) {
+		out.push_back({fmt::format("blk.{}.{}.weight", l, what), uint32_t(rows), cols, true});
+	};
+	auto bias = [&](const char* what, uint32_t n) {
+		if (layer.mlp_bias) out.push_back({fmt::format("blk.{}.{}.bias", l, what), 1, n, false});
+	};
+	if (layer.mlp == MlpKind::Gated && !layer.fused_gate_up) matrix("ffn_gate", hidden, dim), bias("ffn_gate", hidden);
+	const uint32_t up = layer.fused_gate_up ? 2 * hidden : hidden;
+	matrix("ffn_up", up, dim), bias("ffn_up", up);
+	matrix("ffn_down", dim, hidden), bias("ffn_down", dim);
 }
 
 } // namespace
@@ -303,13 +327,10 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (layer.out_bias) vector(name("attn_output.bias"), c.dim);
 		if (layer.attn_out_norm) norm("post_attention_norm");
 		if (layer.mlp_input == MlpInput::Normed) norm(layer.mlp_norm_name);
-		const bool gate = layer.mlp == MlpKind::Gated && !layer.fused_gate_up;
-		if (gate) matrix(name("ffn_gate.weight"), layer.hidden_dim, c.dim);
-		if (gate && layer.mlp_bias) vector(name("ffn_gate.bias"), layer.hidden_dim);
-		matrix(name("ffn_up.weight"), layer.fused_gate_up ? 2 * uint64_t(layer.hidden_dim) : layer.hidden_dim, c.dim);
-		if (layer.mlp_bias) vector(name("ffn_up.bias"), layer.fused_gate_up ? 2 * layer.hidden_dim : layer.hidden_dim);
-		matrix(name("ffn_down.weight"), c.dim, layer.hidden_dim);
-		if (layer.mlp_bias) vector(name("ffn_down.bias"), c.dim);
+		if (layer.experts.n)
+			add_expert_specs(out, layer, l, c.dim);
+		else
+			add_mlp_specs(out, layer, l, c.dim);
 		if (layer.mlp_out_norm) norm("post_ffw_norm");
 	}
 	norm_vectors("output_norm");
@@ -338,13 +359,15 @@ Config read_config(const Gguf& g) {
 	Layer layer = f.layer;
 	layer.qkv_bias |= !layer.fused_qkv && g.find_tensor("blk.0.attn_q.bias");
 	layer.out_bias |= g.find_tensor("blk.0.attn_output.bias") != nullptr;
+	if (f.head_norm_optional && g.find_tensor("blk.0.attn_q_norm.weight")) layer.qk_norm = QkNorm::Head;
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, c);
 	describe_layers(c, f, layer, read_windows(k, c.n_layers));
+	place_experts(c, read_mixture(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
-	check_extra_tensors(g, specs, c);
+	check_extra_tensors(k, specs, c);
 	return c;
 }
 

@@ -1,6 +1,6 @@
 // GGUF metadata -> Config: the hyper-parameters of a model, checked against each other and against the tensors.
 #pragma once
-#include "backends/activation.h"
+#include "backends/ops.h"
 #include "models/gguf.h"
 #include <vector>
 
@@ -49,6 +49,23 @@ enum class MlpInput : uint8_t {
 	Parallel, // what attention reads: attention and MLP are added to the stream together
 };
 
+struct Experts {             // a mixture of experts in place of a dense MLP
+	uint32_t n = 0;          // 0: the MLP is dense
+	uint32_t used = 0;       // of them for a token
+	uint32_t hidden_dim = 0; // channels inside an expert
+	Gating gating = Gating::Softmax;
+	bool normalise = false;                 // a token's weights are divided by their sum
+	float scale = 1;                        // and multiplied by this
+	uint32_t n_groups = 1, used_groups = 1; // experts are chosen in the best groups of neighbours only
+	bool choice_bias = false;               // a bias is added to weights for the choice only
+	bool router_bias = false;               // logits of experts have a bias
+	bool bias = false;                      // matrices of experts have biases
+	bool clamped = false;                   // clamped SwiGLU (KV_GLU_LIMIT in shaders/shared/experts.h)
+	bool fused_gate_up = false;             // the file has gate and up of an expert in one tensor, gate first
+	uint32_t shared_dim = 0;                // channels inside the MLP that all tokens take as well; 0: there is none
+	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
+};
+
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
@@ -70,6 +87,7 @@ struct Layer { // what one layer computes
 	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
 	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
 	uint32_t hidden_dim = 0;                // channels inside the MLP
+	Experts experts = {};                   // with activation and biases of their own
 
 	float residual_scale = 1; // factor of what attention and MLP add to the residual stream
 };
@@ -99,6 +117,8 @@ struct TensorSpec {
 	std::string name;
 	uint32_t rows, cols; // a vector has 1 row
 	bool matrix;         // used in its own type; else a vector, used as F32
+	uint32_t depth = 1;  // so many matrices or vectors, one for each expert, one behind the other
+	bool halves = false; // each matrix is two of equal size; on the device all first ones, then all second ones
 };
 
 const char* rope_scaling_name(RopeScaling);

@@ -6,8 +6,10 @@
 namespace kvrun {
 namespace {
 
+constexpr Experts kSigmoid = {.gating = Gating::Sigmoid};
+
 constexpr Family kFamilies[] = {
-    {.arch = "llama"},
+    {.arch = "llama", .mixture = true, .layer = {.experts = {.normalise = true}}},
     {.arch = "qwen2", .neox = true, .layer = {.qkv_bias = true}},
     {.arch = "qwen3", .neox = true, .layer = {.qk_norm = QkNorm::Head}},
     {.arch = "phi3",
@@ -22,7 +24,9 @@ constexpr Family kFamilies[] = {
      .second_rope = SecondRope::NoneInFull,
      .window_period = 4,
      .layer = {.mlp_input = MlpInput::Parallel}},
+    {.arch = "dots1", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoid}},
     {.arch = "ernie4_5"},
+    {.arch = "ernie4_5-moe", .mixture = true, .layer = {.experts = {.normalise = true}}},
     {.arch = "exaone4",
      .neox = true,
      .second_rope = SecondRope::NoneInFull,
@@ -44,7 +48,14 @@ constexpr Family kFamilies[] = {
     {.arch = "glm4",
      .partial_rotary = true,
      .layer = {.attn_out_norm = true, .mlp_out_norm = true, .fused_gate_up = true}},
+    {.arch = "glm4moe",
+     .neox = true,
+     .partial_rotary = true,
+     .mixture = true,
+     .head_norm_optional = true,
+     .layer = {.mlp_norm_name = "post_attention_norm", .experts = kSigmoid}},
     {.arch = "granite", .divides_logits = true},
+    {.arch = "granitemoe", .divides_logits = true, .mixture = true, .layer = {.experts = {.normalise = true}}},
     {.arch = "nemotron",
      .neox = true,
      .partial_rotary = true,
@@ -59,6 +70,7 @@ constexpr Family kFamilies[] = {
                .attn_out_norm = true,
                .mlp_input = MlpInput::Raw,
                .mlp_out_norm = true}},
+    {.arch = "olmoe", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Row}},
     {.arch = "phi2",
      .neox = true,
      .partial_rotary = true,
@@ -70,6 +82,11 @@ constexpr Family kFamilies[] = {
                .activation = Activation::GeluTanh,
                .mlp_input = MlpInput::Parallel,
                .mlp_bias = true}},
+    {.arch = "qwen2moe", .neox = true, .mixture = true, .layer = {.qkv_bias = true}},
+    {.arch = "qwen3moe",
+     .neox = true,
+     .mixture = true,
+     .layer = {.qk_norm = QkNorm::Head, .experts = {.normalise = true}}},
     {.arch = "seed_oss", .neox = true, .layer = {.qkv_bias = true, .mlp_norm_name = "post_attention_norm"}},
     {.arch = "smollm3", .second_rope = SecondRope::NoneEveryFourth},
     {.arch = "starcoder2",

@@ -36,7 +36,7 @@ std::vector<size_t> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Ba
 	std::vector<size_t> sizes;
 	for (const TensorSpec& s : specs) {
 		const GgufTensor* t = g.find_tensor(s.name);
-		KV_ASSERT(t && t->rows() == s.rows && t->cols() == s.cols); // read_config() refused everything else
+		KV_ASSERT(t && t->rows() * t->cols() == uint64_t(s.rows) * s.cols); // read_config() refused everything else
 		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0};
 		i.bytes = s.matrix ? backend.weight_row_bytes(t->type, s.cols) * size_t(s.rows) : size_t(s.cols) * 4;
 		if (limit != 0 && i.bytes > limit)
@@ -70,6 +70,17 @@ std::vector<WeightPiece> pieces_of(const std::vector<Item>& items) {
 
 unsigned reading_threads() { return std::clamp(std::thread::hardware_concurrency(), 2u, 5u) - 1; }
 
+struct Place {
+	uint32_t to; // row on the device
+	uint32_t n;  // rows of the file from here on that stay together
+};
+// Where row `row` of a tensor's n goes: see TensorSpec::halves.
+Place place(const TensorSpec& s, uint32_t n, uint32_t row) {
+	if (!s.halves) return {row, n - row};
+	const uint32_t half = n / s.depth / 2, block = row / half;
+	return {(block % 2 * s.depth + block / 2) * half + row % half, half - row % half};
+}
+
 class Uploader {
  public:
 	Uploader(const Gguf& g, Backend& b, const LoadProgress& p, const std::vector<Item>& items)
@@ -81,16 +92,28 @@ class Uploader {
 		for (uint32_t row = 0; row < i.spec->rows;) {
 			const ReadAhead::Read piece = next();
 			const uint32_t n = uint32_t(piece.bytes.size() / row_bytes);
-			backend_.write_weight(v, row, n, piece.bytes, piece.arranged);
+			const size_t arranged_bytes = piece.arranged.size() / n;
+			for (uint32_t done = 0; done < n;) {
+				const auto [to, most] = place(*i.spec, i.spec->rows, row + done);
+				const uint32_t m = std::min(n - done, most);
+				backend_.write_weight(v, to, m, piece.bytes.subspan(done * row_bytes, m * row_bytes),
+				                      piece.arranged.subspan(done * arranged_bytes, m * arranged_bytes));
+				done += m;
+			}
 			count(piece.bytes.size());
 			row += n;
 		}
 	}
 	void vector(const Item& i, const View& v) {
 		const std::span<const std::byte> piece = next().bytes;
-		std::vector<float> values(i.spec->cols);
+		std::vector<float> values(i.spec->cols), placed(i.spec->cols);
 		dequantise_row(i.tensor->type, piece.data(), values.data(), values.size());
-		backend_.write(*v.buf, v.at, std::as_bytes(std::span(values)));
+		for (uint32_t at = 0; at < i.spec->cols;) {
+			const auto [to, n] = place(*i.spec, i.spec->cols, at);
+			std::copy_n(values.begin() + at, n, placed.begin() + to);
+			at += n;
+		}
+		backend_.write(*v.buf, v.at, std::as_bytes(std::span(placed)));
 		count(piece.size());
 	}
 	void finish() {
@@ -152,6 +175,33 @@ View matrix_rows(Backend& b, const View& v, uint32_t first, uint32_t n) {
 
 using Views = std::unordered_map<std::string_view, View>;
 
+// Elements [first, first + n) of a vector.
+View elements(const View& v, uint32_t first, uint32_t n) {
+	if (!v) return {};
+	View r = v;
+	r.at += first * sizeof(float);
+	r.shape[0] = n;
+	return r;
+}
+
+template <class Find, class Bias> ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Backend& b) {
+	ExpertWeights w;
+	w.router = find("ffn_gate_inp"), w.router_bias = bias("ffn_gate_inp"), w.choice_bias = bias("exp_probs_b");
+	if (e.fused_gate_up) {
+		const View all = find("ffn_gate_up_exps"), biases = bias("ffn_gate_up_exps");
+		const uint32_t half = e.n * e.hidden_dim;
+		w.w_gate = matrix_rows(b, all, 0, half), w.w_up = matrix_rows(b, all, half, half);
+		w.b_gate = elements(biases, 0, half), w.b_up = elements(biases, half, half);
+	} else {
+		w.w_gate = find("ffn_gate_exps"), w.b_gate = bias("ffn_gate_exps");
+		w.w_up = find("ffn_up_exps"), w.b_up = bias("ffn_up_exps");
+	}
+	w.w_down = find("ffn_down_exps"), w.b_down = bias("ffn_down_exps");
+	w.shared_switch = find("ffn_gate_inp_shexp");
+	w.shared_gate = find("ffn_gate_shexp"), w.shared_up = find("ffn_up_shexp"), w.shared_down = find("ffn_down_shexp");
+	return w;
+}
+
 LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, Backend& b) {
 	auto optional = [&](const char* what, const char* kind) { // read_config() has made sure of what must be there
 		const auto v = views.find(fmt::format("blk.{}.{}.{}", l, what, kind));
@@ -173,11 +223,12 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 		w.wq = find("attn_q"), w.wk = find("attn_k"), w.wv = find("attn_v");
 		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
+	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, b);
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
 	w.wo = find("attn_output"), w.bo = bias("attn_output");
 	if (layer.attn_out_norm) w.attn_out_norm = norm("post_attention_norm");
 	if (layer.mlp_input == MlpInput::Normed) w.mlp_norm = norm(layer.mlp_norm_name);
-	if (layer.fused_gate_up) {
+	if (layer.fused_gate_up && !layer.experts.n) {
 		const View all = find("ffn_up");
 		w.w_gate = matrix_rows(b, all, 0, hidden);
 		w.w_up = matrix_rows(b, all, hidden, hidden);

@@ -10,6 +10,16 @@ namespace kvrun {
 struct NormWeights {
 	View w, b; // (dim) f32; b is empty without NormKind::LayerBiased
 };
+struct ExpertWeights {                        // what the layer has not (Experts) is empty
+	View router;                              // (n, dim)
+	View router_bias;                         // (n) f32
+	View choice_bias;                         // (n) f32
+	View w_gate, w_up;                        // (n * hidden_dim, dim), expert after expert
+	View b_gate, b_up;                        // (n * hidden_dim) f32
+	View w_down, b_down;                      // (n * dim, hidden_dim), (n * dim) f32
+	View shared_switch;                       // (1, dim)
+	View shared_gate, shared_up, shared_down; // (shared_dim, dim), (dim, shared_dim)
+};
 struct LayerWeights { // what the layer has not (Layer) is empty
 	NormWeights attn_norm;
 	View wq;             // (n_heads * head_dim, dim)
@@ -23,6 +33,7 @@ struct LayerWeights { // what the layer has not (Layer) is empty
 	View b_gate, b_up; // (hidden_dim) f32
 	View w_down;       // (dim, hidden_dim)
 	View b_down;       // (dim) f32
+	ExpertWeights experts;
 };
 struct Weights { // immutable after load; views point into `buffers`
 	View embed;  // (vocab, dim)

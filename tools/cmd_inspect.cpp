@@ -64,6 +64,22 @@ Json config_json(const Config& c) {
 	             {"original_context", r.original_ctx},
 	             {"frequency_factors", !r.freqs.empty() || !r.long_freqs.empty()},
 	             {"attention_scale", real(rope_attention_scale(r))}};
+	const auto mixes = [](const Layer& l) { return l.experts.n != 0; };
+	const auto first = std::ranges::find_if(c.layers, mixes);
+	Json experts;
+	if (first != c.layers.end()) {
+		const Experts& e = first->experts;
+		experts = {{"layers", std::ranges::count_if(c.layers, mixes)},
+		           {"experts", e.n},
+		           {"used", e.used},
+		           {"hidden_dim", e.hidden_dim},
+		           {"shared_dim", e.shared_dim},
+		           {"gating", e.gating == Gating::Sigmoid ? "sigmoid" : "softmax"},
+		           {"normalised", e.normalise},
+		           {"scale", real(e.scale)},
+		           {"groups", e.n_groups},
+		           {"used_groups", e.used_groups}};
+	}
 	return {{"dim", c.dim},
 	        {"hidden_dim", c.hidden_dim},
 	        {"n_layers", c.n_layers},
@@ -78,6 +94,7 @@ Json config_json(const Config& c) {
 	        {"qkv_bias", c.layers[0].qkv_bias},
 	        {"qk_norm", c.layers[0].qk_norm != QkNorm::None},
 	        {"rope", rope},
+	        {"experts", experts},
 	        {"kv_bytes_per_token", uint64_t(4) * c.n_layers * c.n_kv_heads * c.head_dim}}; // K and V, two bytes each
 }
 
@@ -148,7 +165,8 @@ std::string shown(const Json& v) {
 std::string fields(const Json& object) {
 	std::string out;
 	for (const auto& [key, value] : object.items())
-		if (!value.is_object()) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", key, shown(value));
+		if (!value.is_object() && !value.is_null())
+			out += fmt::format("{}{} {}", out.empty() ? "" : ", ", key, shown(value));
 	return out;
 }
 
@@ -168,6 +186,7 @@ std::string as_text(const Json& d, bool tensors) {
 	if (const Json& c = d["config"]; !c.is_null()) {
 		line("config", fields(c));
 		line("rope", fields(c["rope"]));
+		if (!c["experts"].is_null()) line("experts", fields(c["experts"]));
 	}
 	if (const Json& t = d["tokenizer"]; !t.is_null()) {
 		std::string ends;

@@ -15,8 +15,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		att_ = a.take(DType::F32, most_rows, cfg.n_heads, cfg.head_dim);
 		k_ = a.take(DType::F32, most_rows, cfg.n_kv_heads, cfg.head_dim);
 		v_ = a.take(DType::F32, most_rows, cfg.n_kv_heads, cfg.head_dim);
-		gate_ = a.take(DType::F32, most_rows, cfg.hidden_dim);
-		up_ = a.take(DType::F32, most_rows, cfg.hidden_dim);
+		mlp_.lay(a, cfg, most_rows);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
 		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
@@ -43,8 +42,8 @@ LayerRows LayerRunner::rows_of(const View& x, const RopeViews& rope, uint32_t fi
 	            rows(att_, 0, n),
 	            rows(k_, 0, n),
 	            rows(v_, 0, n),
-	            rows(gate_, 0, n),
-	            rows(up_, 0, n),
+	            rows(mlp_.gate, 0, n),
+	            rows(mlp_.up, 0, n),
 	            {}};
 	if (branch_) r.branch = rows(branch_, 0, n);
 	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
@@ -128,17 +127,27 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = w_.layers[l];
 	add(layer, r, {{}, L.wo, L.bo}, r.att, layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
 
+	if (layer.experts.n) return mix(layer, L, r, decode);
+	const View gate = shaped(r.gate, r.n, layer.hidden_dim), up = shaped(r.up, r.n, layer.hidden_dim);
+	const bool normed = layer.mlp_input == MlpInput::Normed;
+	const View hidden =
+	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}},
+	            layer.mlp_input == MlpInput::Parallel ? r.h : r.x, normed ? &L.mlp_norm : nullptr, r.h, decode);
+	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
+}
+
+View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up, const View& x,
+                          const NormWeights* norm, const View& h, bool decode) {
 	const bool gated = layer.mlp == MlpKind::Gated, swiglu = gated && layer.activation == Activation::Silu;
-	const Proj gate_up[] = {{r.gate, L.w_gate, L.b_gate}, {r.up, L.w_up, L.b_up}};
 	const std::span<const Proj> in = std::span(gate_up).subspan(gated ? 0 : 1);
 	const Epilogue epilogue = swiglu ? Epilogue::SwiGLU : Epilogue::None;
-	if (layer.mlp_input == MlpInput::Normed)
-		norm_matmul(in, r.h, r.x, L.mlp_norm, epilogue, decode);
+	if (norm)
+		norm_matmul(in, h, x, *norm, epilogue, decode);
 	else
-		be_.matmul(in, layer.mlp_input == MlpInput::Raw ? r.x : r.h, epilogue, decode);
-	const View& hidden = gated ? r.gate : r.up;
-	if (!swiglu) be_.activate(hidden, hidden, gated ? r.up : View(), {.function = layer.activation});
-	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
+		be_.matmul(in, x, epilogue, decode);
+	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
+	if (!swiglu) be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation});
+	return hidden;
 }
 
 void LayerRunner::read_rows(const View& x, std::vector<float>& out) {

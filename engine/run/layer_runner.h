@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "engine/run/logits.h"
+#include "engine/run/mlp_memory.h"
 #include "models/config.h"
 #include "models/weights.h"
 #include <array>
@@ -16,7 +17,7 @@ struct LayerRows { // rows of one pass through a layer
 	View x, h;     // (n, dim) f32: residual stream, room for its norm
 	View q, att;   // (n, n_heads, head_dim) f32
 	View k, v;     // (n, n_kv_heads, head_dim) f32
-	View gate, up; // (n, hidden_dim) f32
+	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
 	View branch = {}; // (n, dim) f32: what attention or MLP computed, where it is changed before it is added to x
 };
@@ -57,16 +58,24 @@ class LayerRunner {
 	void norm_matmul(std::span<const Proj>, const View& h, const View& x, const NormWeights&, Epilogue, bool decode);
 	// x += what proj makes of `from`, with a norm behind it and a factor where the layer has them.
 	void add(const Layer&, const LayerRows&, const Proj&, const View& from, const NormWeights* out_norm, bool decode);
+	// gate_up of x, or of its norm for which h is room; what is between them and the projection out.
+	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
+	             bool decode);
+	// A mixture of experts, layer_experts.cpp.
+	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
+	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
+	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& sum, float scale, bool decode);
 
 	Backend& be_;
 	const Config& cfg_;
 	const Weights& w_;
 	uint32_t most_rows_;
 	Buffer memory_;
-	View h_, q_, k_, v_, att_, gate_, up_; // (most_rows, ...) f32
-	View branch_;                          // (most_rows, dim) f32, or empty
-	View logits_, final_;                  // (kLogitRows, vocab), (kLogitRows, dim) f32
-	View block_max_, candidates_;          // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32
+	View h_, q_, k_, v_, att_;    // (most_rows, ...) f32
+	MlpMemory mlp_;               // of most_rows
+	View branch_;                 // (most_rows, dim) f32, or empty
+	View logits_, final_;         // (kLogitRows, vocab), (kLogitRows, dim) f32
+	View block_max_, candidates_; // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32
 };
 
 } // namespace kvrun

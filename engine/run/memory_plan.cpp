@@ -18,10 +18,9 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	ModelMemory m;
 	m.weight_bytes = weight_bytes;
 	const uint64_t rows = std::clamp(ubatch, 1u, std::max(c.max_seq, 1u));
-	m.fixed_bytes = rows * 4 *
-	                    (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * heads + 2 * kv_heads +
-	                     2 * uint64_t(c.hidden_dim)) +
-	                LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 + 4 + rope_row;
+	m.fixed_bytes = rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * heads + 2 * kv_heads) +
+	                MlpMemory::bytes(c, uint32_t(rows)) + LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 +
+	                4 + rope_row;
 	m.row_bytes = uint64_t(c.dim) * 4 + 4 + rope_row + 2 * kv_heads * 2; // K and V of one layer in f16
 	m.trained_tokens = c.max_seq;
 	const CacheLayers layers(c);

@@ -15,9 +15,14 @@ using Clock = std::chrono::steady_clock;
 constexpr double kPackWork = 40;    // of an element on its way into a page
 constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as one: weights are read once
 
-double projection_work(const Config& c, bool all) {
+double mlp_work(const Layer& l, double dim) {
+	const Experts& e = l.experts;
+	if (!e.n) return 6 * dim * l.hidden_dim;
+	return 6 * dim * (double(e.used) * e.hidden_dim + e.shared_dim) + 2 * dim * e.n;
+}
+double projection_work(const Config& c, const Layer& l, bool all) {
 	const double q = double(c.n_heads) * c.head_dim, kv = double(c.n_kv_heads) * c.head_dim, dim = c.dim;
-	return 2 * dim * (q + 2 * kv) + (all ? 2 * q * dim + 6 * dim * c.hidden_dim : 0);
+	return 2 * dim * (q + 2 * kv) + (all ? 2 * q * dim + mlp_work(l, dim) : 0);
 }
 double move_work(const Config& c) { return 2 * kPackWork * c.n_kv_heads * c.head_dim; } // of one token
 
@@ -264,15 +269,17 @@ double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
 	const double before = double(session_.n_tokens()) + first;
 	const double seen = n * (before + 0.5 * (n + 1));
 	const bool attends = all || (kv_ && const_cast<Prefill*>(this)->cache_of(l).wants_queries());
-	return std::max(n, kMatmulRows) * projection_work(c, all) + (attends ? 4. * c.n_heads * c.head_dim * seen : 0);
+	return std::max(n, kMatmulRows) * projection_work(c, c.layers[l], all) +
+	       (attends ? 4. * c.n_heads * c.head_dim * seen : 0);
 }
 
 double Prefill::block_work(uint32_t first_token, uint32_t n) const {
 	const Config& c = runner_.config();
 	const double seen = n * (first_token + 0.5 * (n + 1)), attention = 4. * c.n_heads * c.head_dim * seen;
-	const uint32_t full = hooks_.all_logits ? layers_ : layers_ - 1;
-	return full * (n * projection_work(c, true) + attention) + (layers_ - full) * n * projection_work(c, false) +
-	       layers_ * n * move_work(c) + 2. * c.vocab * c.dim * (hooks_.all_logits ? n : 1) + 2. * n * c.dim;
+	double layers = 0;
+	for (uint32_t l = 0; l < layers_; ++l)
+		layers += n * projection_work(c, c.layers[l], computes_all(l)) + (computes_all(l) ? attention : 0);
+	return layers + layers_ * n * move_work(c) + 2. * c.vocab * c.dim * (hooks_.all_logits ? n : 1) + 2. * n * c.dim;
 }
 
 void fill_with_noise(Session& s, uint32_t n) {

@@ -2,6 +2,7 @@
 #include "models/synth/shape.h"
 #include "engine/core/utf8.h"
 #include "models/families.h"
+#include "shared/experts.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,6 +15,9 @@ struct Traits {              // that few families have
 	float embedding_scale = 0, residual_scale = 1, logit_scale = 1,
 	      attention_scale = 0; // as in Config; 0: the family's
 	uint32_t window = 0;
+	bool qkv_bias = false;
+	Experts experts = {};      // what the family does not say
+	uint32_t dense_layers = 0; // before the first mixture
 };
 struct Row { // as the models' own files have it
 	const char *name, *arch;
@@ -60,9 +64,61 @@ constexpr Row kRows[] = {
      kLlama3,
      {.logit_scale = 0.0625f}},
     {"ernie-4.5-0.3b", "ernie4_5", 1024, 3072, 18, 16, 2, 128, 103424, 131072, 5e5f, 1e-5f, true, kSpm},
+    {"ernie-4.5-21b-a3b",
+     "ernie4_5-moe",
+     2560,
+     12288,
+     28,
+     20,
+     4,
+     128,
+     103424,
+     131072,
+     5e5f,
+     1e-5f,
+     true,
+     kSpm,
+     {.experts = {.n = 64, .used = 6, .hidden_dim = 1536, .choice_bias = true, .shared_dim = 3072}, .dense_layers = 1}},
     {"exaone-4-1.2b", "exaone4", 2048, 4096, 30, 32, 8, 64, 102400, 65536, 1e6f, 1e-5f, true, kLlama3},
     {"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm},
     {"glm-4-9b", "glm4", 4096, 13696, 40, 32, 2, 128, 151552, 32768, 1e4f, 1e-5f, false, kLlama3, {.rotary_dim = 64}},
+    {"glm-4.5-air",
+     "glm4moe",
+     4096,
+     10944,
+     46,
+     96,
+     8,
+     128,
+     151552,
+     131072,
+     1e6f,
+     1e-5f,
+     false,
+     kLlama3,
+     {.rotary_dim = 64,
+      .qkv_bias = true,
+      .experts = {.n = 128, .used = 8, .hidden_dim = 1408, .normalise = true, .choice_bias = true, .shared_dim = 1408},
+      .dense_layers = 1}},
+    {"granite-3.1-3b-a800m",
+     "granitemoe",
+     1536,
+     512,
+     32,
+     24,
+     8,
+     64,
+     49155,
+     131072,
+     1e7f,
+     1e-6f,
+     true,
+     kLlama3,
+     {.embedding_scale = 12,
+      .residual_scale = 0.22f,
+      .logit_scale = 1 / 6.f,
+      .attention_scale = 1 / 64.f,
+      .experts = {.n = 40, .used = 8, .hidden_dim = 512}}},
     {"granite-3.3-8b",
      "granite",
      4096,
@@ -79,8 +135,68 @@ constexpr Row kRows[] = {
      kLlama3,
      {.embedding_scale = 12, .residual_scale = 0.22f, .logit_scale = 1 / 16.f, .attention_scale = 1 / 128.f}},
     {"minitron-4b", "nemotron", 3072, 9216, 32, 24, 8, 128, 256000, 4096, 1e4f, 1e-5f, false, kSpm, {.rotary_dim = 64}},
+    {"mixtral-8x7b",
+     "llama",
+     4096,
+     14336,
+     32,
+     32,
+     8,
+     128,
+     32000,
+     32768,
+     1e6f,
+     1e-5f,
+     false,
+     kSpm,
+     {.experts = {.n = 8, .used = 2, .hidden_dim = 14336}}},
     {"olmo-2-7b", "olmo2", 4096, 11008, 32, 32, 32, 128, 100352, 4096, 5e5f, 1e-6f, false, kLlama3},
+    {"olmoe-1b-7b",
+     "olmoe",
+     2048,
+     1024,
+     16,
+     16,
+     16,
+     128,
+     50304,
+     4096,
+     1e4f,
+     1e-5f,
+     false,
+     kLlama3,
+     {.experts = {.n = 64, .used = 8, .hidden_dim = 1024}}},
     {"phi-2", "phi2", 2560, 10240, 32, 32, 32, 80, 51200, 2048, 1e4f, 1e-5f, false, kLlama3, {.rotary_dim = 32}},
+    {"qwen2-57b-a14b",
+     "qwen2moe",
+     3584,
+     18944,
+     28,
+     28,
+     4,
+     128,
+     151936,
+     32768,
+     1e6f,
+     1e-6f,
+     false,
+     kQwen2,
+     {.experts = {.n = 64, .used = 8, .hidden_dim = 2560, .shared_dim = 20480, .shared_gate = true}}},
+    {"qwen3-30b-a3b",
+     "qwen3moe",
+     2048,
+     6144,
+     48,
+     32,
+     4,
+     128,
+     151936,
+     40960,
+     1e6f,
+     1e-6f,
+     false,
+     kQwen2,
+     {.experts = {.n = 128, .used = 8, .hidden_dim = 768}}},
     {"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7f, 1e-6f, false, kLlama3},
     {"smollm3-3b", "smollm3", 2048, 11008, 36, 16, 4, 128, 128256, 65536, 5e6f, 1e-6f, true, kLlama3},
     {"starcoder2-3b", "starcoder2", 3072, 12288, 30, 24, 2, 128, 49152, 16384, 1e6f, 1e-5f, true, kLlama3},
@@ -125,10 +241,19 @@ void set_key(SynthSpec& s, std::string_view item) {
 		uint32_t* value;
 		uint32_t lowest, highest;
 	};
-	const Key keys[] = {{"dim", &c.dim, 32, 65536},           {"hidden", &c.hidden_dim, 32, 262144},
-	                    {"layers", &c.n_layers, 1, 512},      {"heads", &c.n_heads, 1, 1024},
-	                    {"kv_heads", &c.n_kv_heads, 1, 1024}, {"head_dim", &c.head_dim, 8, 256},
-	                    {"vocab", &c.vocab, 1024, 262144},    {"ctx", &c.max_seq, 16, 1u << 24}};
+	Experts& e = s.mixture.experts;
+	const Key keys[] = {{"dim", &c.dim, 32, 65536},
+	                    {"hidden", &c.hidden_dim, 32, 262144},
+	                    {"layers", &c.n_layers, 1, 512},
+	                    {"heads", &c.n_heads, 1, 1024},
+	                    {"kv_heads", &c.n_kv_heads, 1, 1024},
+	                    {"head_dim", &c.head_dim, 8, 256},
+	                    {"vocab", &c.vocab, 1024, 262144},
+	                    {"ctx", &c.max_seq, 16, 1u << 24},
+	                    {"experts", &e.n, 1, KV_MOST_EXPERTS},
+	                    {"used", &e.used, 1, KV_MOST_USED},
+	                    {"expert_hidden", &e.hidden_dim, 32, 65536},
+	                    {"shared", &e.shared_dim, 32, 65536}};
 	for (const Key& k : keys)
 		if (k.name == key) {
 			*k.value = uint32_t(number(key, value, k.lowest, k.highest));
@@ -142,9 +267,29 @@ void set_key(SynthSpec& s, std::string_view item) {
 		c.arch = f->arch;
 		return;
 	}
-	fail(Code::Invalid,
-	     "a synthetic model has no key '{}'; there are arch dim hidden layers heads kv_heads head_dim vocab ctx",
-	     one_line(key, 40));
+	fail(
+	    Code::Invalid,
+	    "a synthetic model has no key '{}'; there are arch dim hidden layers heads kv_heads head_dim vocab ctx, and of "
+	    "mixtures experts used expert_hidden shared",
+	    one_line(key, 40));
+}
+
+// The experts that keys have changed, chosen as the family does it.
+void complete_mixture(SynthSpec& s, const Family& family) {
+	Experts& e = s.mixture.experts;
+	if (!e.n && !e.used && !e.hidden_dim && !e.shared_dim) return;
+	if (!family.mixture)
+		fail(Code::Invalid, "{} has no experts; keys experts used expert_hidden shared are for mixtures", family.arch);
+	if (!e.n || !e.used || !e.hidden_dim)
+		fail(Code::Invalid, "a mixture needs keys experts, used and expert_hidden, all of them");
+	if (e.used > e.n) fail(Code::Invalid, "a synthetic model cannot use {} of {} experts", e.used, e.n);
+	if (e.hidden_dim % 32 != 0 || e.shared_dim % 32 != 0)
+		fail(Code::Invalid, "expert_hidden {} and shared {} of a synthetic model must be multiples of 32", e.hidden_dim,
+		     e.shared_dim);
+	const Experts& own = family.layer.experts;
+	e.gating = own.gating, e.normalise |= own.normalise;
+	s.mixture.first = std::min(s.mixture.first, s.config.n_layers - 1);
+	place_experts(s.config, s.mixture);
 }
 
 // What follows from the rest; the limits that read_config() would name only after the file has been made.
@@ -160,7 +305,9 @@ void complete(SynthSpec& s, const Row& r) {
 	layer.attention_scale = r.more.attention_scale;
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox;
+	layer.qkv_bias |= r.more.qkv_bias;
 	describe_layers(c, family, layer, {.tokens = r.more.window});
+	complete_mixture(s, family);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (c.head_dim % 8 != 0)
@@ -211,6 +358,7 @@ SynthSpec parse_synth(std::string_view text) {
 	c.head_dim = r.head_dim, c.vocab = r.vocab, c.max_seq = r.ctx;
 	c.ropes = {{.theta = r.theta}}, c.norm_eps = r.eps, c.tied_embedding = r.tied;
 	s.tokenizer = r.tokenizer;
+	s.mixture.experts = r.more.experts, s.mixture.first = r.more.dense_layers;
 	for (size_t i = 1; i < items.size(); ++i) set_key(s, items[i]);
 	complete(s, r);
 	s.type = parse_synth_type(parts[1]);

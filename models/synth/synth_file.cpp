@@ -76,6 +76,20 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("vocab_size"), c.vocab);
 }
 
+void add_experts(Header& h, const std::string& arch, const Mixture& m) {
+	const auto key = [&](const char* k) { return arch + "." + k; };
+	const Experts& e = m.experts;
+	if (!e.n) return;
+	h.u32(key("expert_count"), e.n);
+	h.u32(key("expert_used_count"), e.used);
+	h.u32(key("expert_feed_forward_length"), e.hidden_dim);
+	h.u32(key("expert_gating_func"), e.gating == Gating::Sigmoid ? 2 : 1);
+	h.flag(key("expert_weights_norm"), e.normalise);
+	if (e.shared_dim) h.u32(key("expert_shared_count"), 1);
+	if (e.shared_dim) h.u32(key("expert_shared_feed_forward_length"), e.shared_dim);
+	if (m.first) h.u32(key("leading_dense_block_count"), m.first);
+}
+
 void add_tokenizer(Header& h, const SynthSpec& s) {
 	const SynthTokens t = synth_tokens(s.tokenizer, s.config.vocab);
 	const bool spm = s.tokenizer == SynthVocab::Spm;
@@ -98,7 +112,7 @@ void add_tokenizer(Header& h, const SynthSpec& s) {
 
 // The type of a tensor: one whose blocks divide its rows.
 DType type_of(const SynthSpec& s, const TensorSpec& t) {
-	if (!t.matrix) return DType::F32;
+	if (!t.matrix || t.name.find(".ffn_gate_inp") != t.name.npos) return DType::F32; // choices of experts stay exact
 	if (t.cols % dtype_info(s.type).block == 0) return s.type;
 	return t.cols % dtype_info(DType::Q8_0).block == 0 ? DType::Q8_0 : DType::F16;
 }
@@ -117,14 +131,16 @@ SynthFile::SynthFile(const SynthSpec& s) {
 	const std::vector<TensorSpec> specs = tensor_specs(s.config);
 	Header keys, table;
 	add_config(keys, s);
+	add_experts(keys, s.config.arch, s.mixture);
 	add_tokenizer(keys, s);
 	for (const TensorSpec& t : specs) {
 		const DType type = type_of(s, t);
 		const bool bias = t.name.ends_with(".bias");
 		table.string(t.name);
-		table.raw(uint32_t(t.matrix ? 2 : 1));
-		table.raw(uint64_t(t.cols));
-		if (t.matrix) table.raw(uint64_t(t.rows));
+		table.raw(uint32_t((t.matrix ? 2 : 1) + (t.depth > 1)));
+		table.raw(uint64_t(t.matrix ? t.cols : t.cols / t.depth));
+		if (t.matrix) table.raw(uint64_t(t.rows / t.depth));
+		if (t.depth > 1) table.raw(uint64_t(t.depth));
 		table.raw(uint32_t(type));
 		table.raw(bytes_); // from the start of the data
 		// a matrix keeps the size of what it multiplies; norms are 1

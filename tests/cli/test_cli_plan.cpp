@@ -37,6 +37,14 @@ void check_refused(std::vector<std::string> args, std::vector<std::string> parts
 
 } // namespace
 
+TEST_CASE("plan: all experts of a mixture are weights, those of a token are activations") {
+	const json j = plan({"synth:qwen3-30b-a3b:q4_k", "--kv", "fp16", "-c", "32768"}, "24G");
+	const size_t weights = j["memory"]["weight_bytes"];
+	CHECK(weights > size_t(15) << 30); // 30.5 billion at 4.5 bits
+	CHECK(weights < size_t(17) << 30);
+	CHECK(j["f16_bytes"] == size_t(48) * 4 * 128 * 2 * 2 * 32768);
+}
+
 TEST_CASE("plan: the parts add up, in bytes and in bits per element") {
 	for (const char* kv :
 	     {"fp16", "q8", "kivi2", "logquant", "xquant", "asymkv32/0", "streaming", "zipcache", "mikv", "h2o"}) {

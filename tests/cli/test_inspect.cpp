@@ -1,7 +1,7 @@
 // kvrun inspect and kvrun tokenize from outside: results, exit codes, hostile files.
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
-#include "tests/support/gguf_builder.h"
+#include "tests/support/mixture_builder.h"
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -51,6 +51,34 @@ void check_error(const RunSpec& spec, int code, const std::string& part) {
 }
 
 } // namespace
+
+TEST_CASE("inspect: experts of a mixture; a file whose experts contradict its tensors is one line and exit code 3") {
+	const Ran r = run_program(
+	    {"inspect", std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/glm4moe.gguf", "--json", "--check"});
+	CHECK(r.code == 0);
+	const Json e = Json::parse(r.out)["config"]["experts"];
+	CHECK(e["layers"] == 2);
+	CHECK(e["experts"] == 8);
+	CHECK(e["used"] == 3);
+	CHECK(e["hidden_dim"] == 16);
+	CHECK(e["shared_dim"] == 16);
+	CHECK(e["gating"] == "sigmoid");
+	CHECK(e["scale"] == 1.5);
+	CHECK(contains(run_program({"inspect", kModel}).out, "experts") == false);
+	const TempFile used(tiny_mixture({.used = 5}).bytes());
+	check_error({.args = {"run", used.path, "-p", "a", "--device", "cpu"}}, 3,
+	            "key llama.expert_used_count is 5, expected 1 to 4 experts");
+	GgufBuilder b = tiny_mixture();
+	b.u32("llama.expert_count", 3);
+	const TempFile count(b.bytes());
+	check_error({.args = {"run", count.path, "-p", "a", "--device", "cpu"}}, 3,
+	            "tensor blk.0.ffn_gate_inp.weight is (4, 16)");
+	b = tiny_mixture();
+	b.erase_tensor("blk.1.ffn_up_exps.weight");
+	const TempFile missing(b.bytes());
+	check_error({.args = {"run", missing.path, "-p", "a", "--device", "cpu"}}, 3,
+	            "tensor blk.1.ffn_up_exps.weight is missing");
+}
 
 TEST_CASE("inspect: the bundled model as text and as JSON") {
 	const Ran text = run_program({"inspect", kModel});

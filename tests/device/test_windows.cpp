@@ -1,8 +1,7 @@
 // Layers with a sliding window: after turns, decode steps, forks, rewinds and files the logits are those that
 // transformers computes of the whole text at once. Prompts are three windows long.
-#include "engine/core/npy.h"
 #include "engine/run/session_file.h"
-#include "tests/device/sequences.h"
+#include "tests/device/golden.h"
 #include "tests/support/assets.h"
 #include "tests/support/temp_folder.h"
 #include <doctest/doctest.h>
@@ -10,23 +9,6 @@
 using namespace kvrun;
 
 namespace {
-
-struct Golden {
-	Tokens tokens;
-	Floats logits; // (tokens, vocab)
-	std::string model;
-	explicit Golden(const std::string& name) : model(kGolden + "tiny/" + name + ".gguf") {
-		const NpyArray ids = npy_read(kGolden + "tiny/" + name + ".tokens.npy"),
-		               rows = npy_read(kGolden + "tiny/" + name + ".logits.npy");
-		tokens.assign(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
-		logits.assign(rows.as<float>().begin(), rows.as<float>().end());
-	}
-	// Error of the logits of the rows from `first` on.
-	double error(size_t first, const Floats& got) const {
-		const size_t vocab = logits.size() / tokens.size();
-		return relative_error(got, std::span(logits).subspan(first * vocab, got.size()));
-	}
-};
 
 // Layers of both kinds; all with a window.
 const std::vector<Case> kWindowed = {{"gemma3"}, {"cohere2"}, {"exaone4_windows"}, {"phi3_window"}};

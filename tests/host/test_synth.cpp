@@ -41,6 +41,13 @@ TEST_CASE("synth: every shape in the table is a model kvrun runs") {
 		CHECK(m.tokenizer.decode(m.tokenizer.encode(text, {.bos = false})).ends_with(text));
 	}
 	CHECK(open_model("synth:llama-3.1-8b:q4_k").file.tensor_bytes() > (uint64_t(4) << 30));
+	const Config c = open_model("synth:glm-4.5-air,layers=3,experts=16,used=4:q4_k").config;
+	CHECK(c.layers[0].experts.n == 0);
+	CHECK(c.layers[2].experts.n == 16);
+	CHECK(c.layers[2].experts.used == 4);
+	CHECK(c.layers[2].experts.hidden_dim == 1408);
+	CHECK(c.layers[2].experts.gating == Gating::Sigmoid);
+	CHECK(c.layers[2].experts.choice_bias);
 }
 
 TEST_CASE("synth: any part of the file has the bytes of the whole") {
@@ -98,5 +105,9 @@ TEST_CASE("synth: what is wrong in a name is said") {
 	CHECK(error_of_name("qwen3-8b,kv_heads=7:f16").find("32 heads of a synthetic model do not divide into 7") !=
 	      std::string::npos);
 	CHECK(error_of_name("qwen3-8b:f16:x").find("seed of a synthetic model is 'x'") != std::string::npos);
+	CHECK(error_of_name("qwen3-8b,experts=8:f16").find("qwen3 has no experts") != std::string::npos);
+	CHECK(error_of_name("mistral-7b,experts=8:f16").find("needs keys experts, used and expert_hidden") !=
+	      std::string::npos);
+	CHECK(error_of_name("mixtral-8x7b,used=9:f16").find("cannot use 9 of 8 experts") != std::string::npos);
 	CHECK(error_of_name("qwen3-8b,vocab=99999999999:f16").find("vocab") != std::string::npos);
 }

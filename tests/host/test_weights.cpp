@@ -5,7 +5,7 @@
 #include "models/model.h"
 #include "models/read_ahead.h"
 #include "models/weights.h"
-#include "tests/support/gguf_builder.h"
+#include "tests/support/mixture_builder.h"
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -208,6 +208,46 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 		CHECK(w.buffers.size() == 1);
 		CHECK(b.live == 1);
 		CHECK(b.pending == 0); // everything was waited for
+	}
+}
+
+TEST_CASE("weights: experts stand one behind the other; of fused ones all gates, then all factors") {
+	for (const bool fused : {false, true}) {
+		CAPTURE(fused);
+		const TinyMixture m{
+		    .n = 5, .shared = 12, .fused = fused, .bias = true, .choice_bias = true, .shared_gate = true};
+		const auto bytes = tiny_mixture(m).bytes();
+		const Gguf g = Gguf::parse("test.gguf", bytes);
+		MemoryBackend b;
+		const Weights w = load_weights(g, read_config(g), b);
+		for (uint32_t l = 0; l < 2; ++l) {
+			const ExpertWeights& x = w.layers[l].experts;
+			auto file = [&](const char* what) { return stored(g, fmt::format("blk.{}.{}", l, what)); };
+			CHECK(b.rows(x.router) == file("ffn_gate_inp.weight"));
+			CHECK(b.vector(x.choice_bias) == file("exp_probs_b.bias"));
+			CHECK(!x.router_bias);
+			CHECK(b.rows(x.w_down) == file("ffn_down_exps.weight"));
+			CHECK(b.vector(x.b_down) == file("ffn_down_exps.bias"));
+			CHECK(b.rows(x.shared_switch) == file("ffn_gate_inp_shexp.weight"));
+			CHECK(b.rows(x.shared_up) == file("ffn_up_shexp.weight"));
+			CHECK(x.w_up.shape[0] == 5 * 8);
+			if (!fused) {
+				CHECK(b.rows(x.w_gate) == file("ffn_gate_exps.weight"));
+				CHECK(b.rows(x.w_up) == file("ffn_up_exps.weight"));
+				CHECK(b.vector(x.b_up) == file("ffn_up_exps.bias"));
+				continue;
+			}
+			const auto all = file("ffn_gate_up_exps.weight"), biases = file("ffn_gate_up_exps.bias");
+			const size_t half = 8 * 16 * 4, part_of_bias = 8 * 4;
+			for (size_t e = 0; e < 5; ++e) {
+				CHECK(part(b.rows(x.w_gate), e * half, half) == part(all, 2 * e * half, half));
+				CHECK(part(b.rows(x.w_up), e * half, half) == part(all, (2 * e + 1) * half, half));
+				CHECK(part(b.vector(x.b_gate), e * part_of_bias, part_of_bias) ==
+				      part(biases, 2 * e * part_of_bias, part_of_bias));
+				CHECK(part(b.vector(x.b_up), e * part_of_bias, part_of_bias) ==
+				      part(biases, (2 * e + 1) * part_of_bias, part_of_bias));
+			}
+		}
 	}
 }
 

@@ -130,7 +130,13 @@ def build(config, seed):
             else:
                 out = any(part in name for part in ("o_proj", "self_attn.dense"))
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
+            if name.endswith("gate.weight") or "router" in name:  # of experts: choices are clear
+                a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             p.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
+        for name, b in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                a = 0.3 * rng.standard_normal(b.shape)
+                b.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
     return model
 
 
@@ -159,6 +165,9 @@ def mutants(model, flips):
                     p.zero_()
         yield f"{kind} without bias", changed(zero)
     for what, attributes in flips.items():
+        if callable(attributes):
+            yield what, changed(attributes)
+            continue
         config = copy.deepcopy(model.config)
         for key, value in attributes.items():
             if key == "partial_rotary_factor":
@@ -178,7 +187,7 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
-def convert(model, path):
+def convert(model, path, **options):
     """What llama.cpp's own converter makes of the checkpoint, with the vocabulary of make_tiny_models.py."""
     import gguf
     from conversion import ModelBase, ModelType, get_model_class
@@ -204,19 +213,23 @@ def convert(model, path):
             w.add_add_bos_token(True)
             w.add_add_space_prefix(True)
 
+        if options.get("fuse_gate_up_exps"):  # which llama.cpp reads of newer architectures only
+            gguf.MODEL_TENSORS[cls.model_arch].append(gguf.MODEL_TENSOR.FFN_GATE_UP_EXP)
+
         class Tiny(cls):
             model_arch = cls.model_arch
         Tiny.set_vocab = set_vocab
         out = Tiny(Path(folder), gguf.LlamaFileType.MOSTLY_F16, Path(path), is_big_endian=False, use_temp_file=False,
-                   eager=True, model_name="tiny random checkpoint")
+                   eager=True, model_name="tiny random checkpoint", **options)
         out.write()
 
 
-def main():
+def main(models, options={}):
+    """options: name -> what the converter is told."""
     args = [a for a in sys.argv[1:] if a != "-v"]
     verbose = "-v" in sys.argv
     if len(args) < 2 or args[0].startswith("-"):
-        sys.exit(__doc__.strip())
+        sys.exit(sys.modules["__main__"].__doc__.strip())
     out, wanted = args[1], args[2:]
     table = models()
     for name in wanted:
@@ -232,11 +245,11 @@ def main():
         expected = logits(model, tokens)
         check_sensitivity(name, model, flips, tokens, expected, verbose)
         rounding = check_rounding(name, model, tokens, expected)
-        convert(model, f"{out}/{name}.gguf")
+        convert(model, f"{out}/{name}.gguf", **options.get(name, {}))
         np.save(f"{out}/{name}.tokens.npy", tokens)
         np.save(f"{out}/{name}.logits.npy", expected)
         print(f"{name}: f16 KV moves the logits by {rounding:.1e}; {os.path.getsize(f'{out}/{name}.gguf')} bytes")
 
 
 if __name__ == "__main__":
-    main()
+    main(models)

@@ -1,0 +1,78 @@
+// A layer's mixture of experts: the choice, the chosen experts, what all tokens share. The choice never leaves the
+// device.
+#include "engine/run/layer_runner.h"
+
+namespace kvrun {
+
+// Of h (n, dim) for each slot of `ids`, into mlp_.slot_out (n, used, dim).
+void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const View& h, const View& ids, bool decode) {
+	const Experts& e = layer.experts;
+	const uint32_t n = h.shape[0];
+	ExpertRows slots{e.n, ids};
+	if (!decode) {
+		slots.tiles = rows(mlp_.tiles, 0, expert_tiles(n * e.used, e.n));
+		be_.sort_slots(slots.tiles, ids, e.n);
+	}
+	const View gate = shaped(mlp_.slot_gate, n, e.used, e.hidden_dim);
+	if (experts_fuse_gates(layer)) {
+		const Proj gate_up[] = {{gate, w.w_gate, w.b_gate}, {gate, w.w_up, w.b_up}};
+		be_.expert_matmul(gate_up, h, slots, e.clamped ? Epilogue::ClampedSwiGLU : Epilogue::SwiGLU, decode);
+	} else {
+		const bool gated = layer.mlp == MlpKind::Gated;
+		const View up = shaped(mlp_.slot_up, n, e.used, e.hidden_dim);
+		const Proj gate_up[] = {{gate, w.w_gate, w.b_gate}, {up, w.w_up, w.b_up}};
+		be_.expert_matmul(std::span(gate_up).subspan(gated ? 0 : 1), h, slots, Epilogue::None, decode);
+		be_.activate(gate, gated ? gate : up, gated ? up : View(), {.function = layer.activation});
+	}
+	const Proj down[] = {{shaped(mlp_.slot_out, n, e.used, cfg_.dim), w.w_down, w.b_down}};
+	be_.expert_matmul(down, shaped(gate, n * e.used, e.hidden_dim), slots, Epilogue::None, decode);
+}
+
+void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
+	const Experts& e = layer.experts;
+	const ExpertWeights& w = L.experts;
+	KV_ASSERT(layer.mlp_input != MlpInput::Raw); // the sum would change what is still to be read
+	if (layer.mlp_input == MlpInput::Normed) norm(r.h, r.x, L.mlp_norm);
+	const uint32_t n = r.n;
+	const View logits = shaped(mlp_.logits, n, e.n), ids = shaped(mlp_.ids, n, e.used),
+	           weights = shaped(mlp_.weights, n, e.used);
+	const Proj router[] = {{logits, w.router, w.router_bias}};
+	be_.matmul(router, r.h, Epilogue::None, decode);
+	const float scale = layer.mlp_out_norm ? 1 : layer.residual_scale;
+	be_.route(ids, weights, logits, {e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups});
+	run_experts(layer, w, r.h, ids, decode);
+	View sum = r.x;
+	if (layer.mlp_out_norm) {
+		sum = r.branch;
+		be_.activate(sum, r.h, {}, {.scale = 0});
+	}
+	be_.expert_sum(sum, shaped(mlp_.slot_out, n, e.used, cfg_.dim), weights);
+	if (e.shared_dim) add_shared(layer, w, r, sum, scale, decode);
+	if (!layer.mlp_out_norm) return;
+	norm(sum, sum, L.mlp_out_norm);
+	be_.activate(r.x, sum, {}, {.scale = layer.residual_scale, .add = true});
+}
+
+// The MLP that all tokens take: sum (n, dim) += scale times what it makes of r.h, and times its own gate.
+void LayerRunner::add_shared(const Layer& layer, const ExpertWeights& w, const LayerRows& r, const View& sum,
+                             float scale, bool decode) {
+	const uint32_t n = r.n, dim = layer.experts.shared_dim;
+	const View gate = shaped(r.gate, n, dim), up = shaped(r.up, n, dim);
+	const View hidden = run_mlp(layer, {{{gate, w.shared_gate, {}}, {up, w.shared_up, {}}}}, r.h, nullptr, {}, decode);
+	if (!w.shared_switch && scale == 1) {
+		const Proj down[] = {{sum, w.shared_down, {}}};
+		return be_.matmul(down, hidden, Epilogue::Add, decode);
+	}
+	const View out = shaped(mlp_.slot_out, n, cfg_.dim);
+	const Proj down[] = {{out, w.shared_down, {}}};
+	be_.matmul(down, hidden, Epilogue::None, decode);
+	if (!w.shared_switch) return be_.activate(sum, out, {}, {.scale = scale, .add = true});
+	// One expert, chosen by all: its weight is the sigmoid of its logit.
+	const View logit = shaped(mlp_.logits, n, 1), id = shaped(mlp_.ids, n, 1), weight = shaped(mlp_.weights, n, 1);
+	const Proj open[] = {{logit, w.shared_switch, {}}};
+	be_.matmul(open, r.h, Epilogue::None, decode);
+	be_.route(id, weight, logit, {Gating::Sigmoid, false, scale, {}});
+	be_.expert_sum(sum, shaped(out, n, 1, cfg_.dim), weight);
+}
+
+} // namespace kvrun

@@ -1,0 +1,40 @@
+// Activations of MLPs: room for the largest layer of a model.
+#include "engine/run/mlp_memory.h"
+#include <algorithm>
+
+namespace kvrun {
+
+bool experts_fuse_gates(const Layer& l) {
+	return l.mlp == MlpKind::Gated && (l.experts.clamped || l.activation == Activation::Silu);
+}
+
+void MlpMemory::lay(Arena& a, const Config& c, uint32_t rows) {
+	uint32_t dense = 0, experts = 0, used = 0, inside = 0, inside_apart = 0, most_tiles = 0;
+	for (const Layer& l : c.layers) {
+		const Experts& e = l.experts;
+		dense = std::max(dense, e.n ? e.shared_dim : l.hidden_dim);
+		if (!e.n) continue;
+		experts = std::max(experts, e.n), used = std::max(used, e.used);
+		inside = std::max(inside, e.used * e.hidden_dim);
+		if (!experts_fuse_gates(l)) inside_apart = std::max(inside_apart, e.used * e.hidden_dim);
+		most_tiles = std::max(most_tiles, expert_tiles(rows * e.used, e.n));
+	}
+	gate = a.take(DType::F32, rows, dense);
+	up = a.take(DType::F32, rows, dense);
+	if (!experts) return;
+	logits = a.take(DType::F32, rows, experts);
+	ids = a.take(DType::U32, rows, used);
+	weights = a.take(DType::F32, rows, used);
+	tiles = a.take(DType::U32, most_tiles, KV_TILE_WORDS);
+	slot_gate = a.take(DType::F32, rows, inside);
+	if (inside_apart) slot_up = a.take(DType::F32, rows, inside_apart);
+	slot_out = a.take(DType::F32, rows, used, c.dim);
+}
+
+size_t MlpMemory::bytes(const Config& c, uint32_t rows) {
+	Arena dry(nullptr);
+	MlpMemory().lay(dry, c, rows);
+	return dry.bytes();
+}
+
+} // namespace kvrun

@@ -1,0 +1,33 @@
+// Activations of MLPs, dense ones and mixtures of experts: room for the largest layer of a model.
+#pragma once
+#include "engine/run/arena.h"
+#include "models/config.h"
+
+namespace kvrun {
+
+struct MlpMemory {
+	View gate, up; // (rows, channels) f32: of dense MLPs, and of those that mixtures share
+	// Of mixtures, empty without: a row's logits; its experts and their weights; slots sorted by expert; then for each
+	// slot what is inside its expert and what comes out. A layer takes as much of each as it needs.
+	View logits;       // (rows, experts) f32
+	View ids, weights; // (rows, used) u32, f32
+	View tiles;        // (tiles, KV_TILE_WORDS) u32
+	View slot_gate;    // (rows, used * channels) f32
+	View slot_up;      // the same, where the function between is an operation of its own
+	View slot_out;     // (rows, used * dim) f32
+
+	void lay(Arena&, const Config&, uint32_t rows);
+	static size_t bytes(const Config&, uint32_t rows);
+};
+
+// Whether expert_matmul() applies the layer's function to gates and factors itself.
+bool experts_fuse_gates(const Layer&);
+// The first elements of v in another shape.
+inline View shaped(const View& v, uint32_t d0, uint32_t d1, uint32_t d2 = 1) {
+	View r = v;
+	r.shape[0] = d0, r.shape[1] = d1, r.shape[2] = d2, r.shape[3] = 1;
+	KV_ASSERT(r.elements() <= v.elements());
+	return r;
+}
+
+} // namespace kvrun

@@ -1,0 +1,142 @@
+// Mixtures of experts as files describe them.
+#include "models/experts.h"
+#include "shared/experts.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+std::string tensor_name(uint32_t l, const char* what, const char* kind = "weight") {
+	return fmt::format("blk.{}.{}.{}", l, what, kind);
+}
+
+// A key that has to be within its limits.
+uint32_t within(const ConfigKeys& k, const char* key, uint32_t v, uint32_t lowest, uint32_t highest, const char* of) {
+	if (v < lowest || v > highest)
+		fail(Code::Format, "{}: key {} is {}, expected {} to {}{}; the file is damaged", k.g.name(), k.key(key), v,
+		     lowest, highest, of);
+	return v;
+}
+
+Gating read_gating(const ConfigKeys& k, Experts& e) {
+	switch (const uint32_t v = k.u32("expert_gating_func", 0); v) {
+	case 0: return e.gating; // as the family has it
+	case 1: return Gating::Softmax;
+	case 2: return Gating::Sigmoid;
+	case 3: e.normalise = true; return Gating::Softmax; // over the chosen ones
+	default:
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun knows 1 softmax, 2 sigmoid, 3 softmax of the chosen",
+		     k.g.name(), k.key("expert_gating_func"), v);
+	}
+}
+
+void read_groups(const ConfigKeys& k, Experts& e) {
+	const uint32_t groups = k.u32("expert_group_count", 0);
+	if (groups < 2) return;
+	e.n_groups = within(k, "expert_group_count", groups, 2, std::min(e.n, KV_MOST_GROUPS), " groups");
+	e.used_groups =
+	    within(k, "expert_group_used_count", k.u32("expert_group_used_count", groups), 1, groups, " groups");
+	const uint32_t each = e.n / groups;
+	if (e.n % groups != 0 || (e.choice_bias && each < 2) || uint64_t(each) * e.used_groups < e.used)
+		fail(Code::Format, "{}: {} of {} experts cannot be chosen in {} of {} groups; the file is damaged", k.g.name(),
+		     e.used, e.n, e.used_groups, groups);
+}
+
+// What only tensors say, those of the first layer that is a mixture.
+void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
+	const Gguf& g = k.g;
+	const auto find = [&](const char* what, const char* kind = "weight") {
+		return g.find_tensor(tensor_name(l, what, kind));
+	};
+	if (find("ffn_gate.0"))
+		fail(Code::Unsupported,
+		     "{}: has a tensor for each expert, as {}; kvrun runs files with one for all experts, convert the model "
+		     "again",
+		     g.name(), tensor_name(l, "ffn_gate.0"));
+	e.choice_bias = find("exp_probs_b", "bias");
+	e.router_bias = find("ffn_gate_inp", "bias");
+	e.bias = find("ffn_down_exps", "bias");
+	e.fused_gate_up = find("ffn_gate_up_exps");
+	e.shared_gate = find("ffn_gate_inp_shexp");
+	const uint32_t said = k.u32("expert_shared_feed_forward_length", 0);
+	if (const GgufTensor* up = find("ffn_up_shexp"))
+		e.shared_dim = uint32_t(std::min<uint64_t>(up->rows(), UINT32_MAX));
+	else if (k.u32("expert_shared_count", 0))
+		e.shared_dim = e.hidden_dim; // check_tensor() names what is missing
+	if (said) e.shared_dim = said;
+}
+
+} // namespace
+
+Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
+	Mixture m;
+	const uint32_t n = k.u32("expert_count", 0);
+	if (n == 0) return m;
+	if (!f.mixture)
+		fail(Code::Unsupported, "{}: is a mixture of {} experts; kvrun runs dense models of {}", k.g.name(), n, f.arch);
+	if (n > KV_MOST_EXPERTS)
+		fail(Code::Unsupported, "{}: is a mixture of {} experts; kvrun runs up to {}", k.g.name(), n, KV_MOST_EXPERTS);
+	Experts& e = m.experts = f.layer.experts;
+	e.n = n;
+	e.used = within(k, "expert_used_count", k.u32("expert_used_count"), 1, std::min(n, KV_MOST_USED), " experts");
+	if (k.has("expert_feed_forward_length")) e.hidden_dim = k.u32_same("expert_feed_forward_length");
+	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
+	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");
+	m.period = std::max(k.u32("interleave_moe_layer_step", 1), 1u);
+	uint32_t first = 0;
+	while (first < c.n_layers && !m.has(first)) ++first;
+	if (first == c.n_layers) { // every layer is dense
+		e = {};
+		return m;
+	}
+	e.gating = read_gating(k, e);
+	e.normalise = k.flag("expert_weights_norm", e.normalise);
+	const float scale = k.f32("expert_weights_scale", 0);
+	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files say 0 for none
+	look_at_tensors(k, first, e);
+	read_groups(k, e);
+	constexpr uint64_t kMost = UINT32_MAX / 4; // rows of all experts together, and sums of a few
+	if (uint64_t(n) * e.hidden_dim > kMost || uint64_t(n) * c.dim > kMost || e.shared_dim > kMost)
+		fail(Code::Format, "{}: {} experts of {} channels, {} wide, {} shared: too large; the file is damaged",
+		     k.g.name(), n, e.hidden_dim, c.dim, e.shared_dim);
+	return m;
+}
+
+void place_experts(Config& c, const Mixture& m) {
+	for (uint32_t l = 0; l < c.n_layers; ++l) c.layers[l].experts = m.has(l) ? m.experts : Experts{};
+}
+
+void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
+	const Experts& e = layer.experts;
+	auto matrix = [&](const char* what, uint32_t rows, uint32_t cols) {
+		out.push_back({tensor_name(l, what), rows, cols, true});
+	};
+	auto vector = [&](const char* what, uint32_t n) { out.push_back({tensor_name(l, what, "bias"), 1, n, false}); };
+	auto matrices = [&](const char* what, uint32_t rows, uint32_t cols, bool halves = false) {
+		out.push_back({tensor_name(l, what), e.n * rows, cols, true, e.n, halves});
+		if (e.bias) out.push_back({tensor_name(l, what, "bias"), 1, e.n * rows, false, e.n, halves});
+	};
+	matrix("ffn_gate_inp", e.n, dim);
+	if (e.router_bias) vector("ffn_gate_inp", e.n);
+	if (e.choice_bias) vector("exp_probs_b", e.n);
+	if (e.fused_gate_up) {
+		matrices("ffn_gate_up_exps", 2 * e.hidden_dim, dim, true);
+	} else {
+		if (layer.mlp == MlpKind::Gated) matrices("ffn_gate_exps", e.hidden_dim, dim);
+		matrices("ffn_up_exps", e.hidden_dim, dim);
+	}
+	matrices("ffn_down_exps", dim, e.hidden_dim);
+	if (!e.shared_dim) return;
+	if (e.shared_gate) matrix("ffn_gate_inp_shexp", 1, dim);
+	if (layer.mlp == MlpKind::Gated) matrix("ffn_gate_shexp", e.shared_dim, dim);
+	matrix("ffn_up_shexp", e.shared_dim, dim);
+	matrix("ffn_down_shexp", dim, e.shared_dim);
+}
+
+bool is_expert_tensor(std::string_view name) {
+	for (const char* part : {"_exps.", "_chexps.", "_shexp.", ".ffn_gate_inp", ".exp_probs_b"})
+		if (name.find(part) != name.npos) return true;
+	return false;
+}
+
+} // namespace kvrun

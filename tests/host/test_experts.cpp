@@ -1,0 +1,232 @@
+// Mixtures of experts in files: what keys and tensors say, and every contradiction between them.
+#include "engine/core/log.h"
+#include "models/experts.h"
+#include "models/model.h"
+#include "tests/support/mixture_builder.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+Config config_of(const GgufBuilder& b) {
+	const auto bytes = b.bytes();
+	return make_model(Gguf::parse("test.gguf", bytes)).config;
+}
+
+Experts golden(const char* name, uint32_t layer = 1) {
+	return open_model(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/" + name + ".gguf")
+	    .config.layers.at(layer)
+	    .experts;
+}
+
+// One line that names the file; "" when the model is accepted.
+std::string refusal(const GgufBuilder& b, Code want = Code::Format) {
+	try {
+		config_of(b);
+		return "";
+	} catch (const Error& e) {
+		const std::string what = e.what();
+		INFO(what);
+		CHECK(e.code == want);
+		CHECK(what.starts_with("test.gguf: "));
+		CHECK(what.find('\n') == what.npos);
+		return what;
+	}
+}
+
+bool has(const std::string& s, const std::string& part) {
+	INFO(s);
+	CHECK(s.find(part) != s.npos);
+	return s.find(part) != s.npos;
+}
+
+std::string warnings_of(const GgufBuilder& b) {
+	std::string out;
+	set_log_sink([&](int, std::string_view line) { out += line; }, 0);
+	config_of(b);
+	set_log_sink({}, 0);
+	return out;
+}
+
+} // namespace
+
+TEST_CASE("experts: what the converter's files of each family say") {
+	Experts e = golden("mixtral");
+	CHECK(e.n == 5);
+	CHECK(e.used == 2);
+	CHECK(e.hidden_dim == 24);
+	CHECK(e.normalise);
+	CHECK(e.gating == Gating::Softmax);
+	CHECK(e.shared_dim == 0);
+	e = golden("qwen2moe");
+	CHECK(!e.normalise);
+	CHECK(e.shared_dim == 24);
+	CHECK(e.shared_gate);
+	CHECK(e.fused_gate_up);
+	CHECK(golden("qwen3moe").normalise);
+	CHECK(!golden("olmoe").normalise);
+	e = golden("granitemoe_shared");
+	CHECK(!e.fused_gate_up);
+	CHECK(e.shared_dim == 24);
+	CHECK(!e.shared_gate);
+	CHECK(golden("granitemoe").shared_dim == 0);
+	e = golden("ernie4_5_moe");
+	CHECK(e.choice_bias);
+	CHECK(e.normalise);
+	CHECK(golden("ernie4_5_moe", 0).n == 0);
+	e = golden("glm4moe");
+	CHECK(e.gating == Gating::Sigmoid);
+	CHECK(e.scale == 1.5f);
+	CHECK(e.choice_bias);
+	CHECK(e.normalise);
+	CHECK(golden("glm4moe", 0).n == 0);
+	e = golden("dots1");
+	CHECK(e.n_groups == 4);
+	CHECK(e.used_groups == 2);
+	CHECK(e.scale == 2);
+	CHECK(e.shared_dim == 32);
+	CHECK(golden("dots1", 0).n == 0);
+}
+
+TEST_CASE("experts: what only tensors say, and what a file may leave out") {
+	GgufBuilder b = tiny_mixture(
+	    {.shared = 12, .dense_first = 1, .fused = true, .bias = true, .choice_bias = true, .shared_gate = true});
+	const Config c = config_of(b);
+	CHECK(c.layers[0].experts.n == 0);
+	const Experts& e = c.layers[1].experts;
+	CHECK(e.n == 4);
+	CHECK(e.used == 2);
+	CHECK(e.hidden_dim == 8);
+	CHECK(e.shared_dim == 12);
+	CHECK(e.fused_gate_up);
+	CHECK(e.bias);
+	CHECK(!e.router_bias);
+	CHECK(e.choice_bias);
+	CHECK(e.shared_gate);
+	b = tiny_mixture({.hidden = 32}); // of Mixtral: as wide as feed_forward_length says
+	b.erase("llama.expert_feed_forward_length");
+	CHECK(config_of(b).layers[0].experts.hidden_dim == 32);
+	b = tiny_mixture();
+	b.erase("llama.feed_forward_length");
+	CHECK(config_of(b).layers[0].experts.hidden_dim == 8);
+	b = tiny_mixture();
+	b.u32("llama.expert_gating_func", 2).flag("llama.expert_weights_norm", false).f32("llama.expert_weights_scale", 3);
+	const Experts other = config_of(b).layers[0].experts;
+	CHECK(other.gating == Gating::Sigmoid);
+	CHECK(!other.normalise);
+	CHECK(other.scale == 3);
+	b = tiny_mixture({.arch = "olmoe"});
+	for (const char* l : {"0", "1"})
+		for (const auto& [name, n] : {std::pair{"q", 16}, {"k", 8}})
+			b.tensor_f32(fmt::format("blk.{}.attn_{}_norm.weight", l, name), {uint64_t(n)},
+			             std::vector<float>(size_t(n), 1));
+	CHECK(!config_of(b).layers[0].experts.normalise);
+	b.u32("olmoe.expert_gating_func", 3); // softmax over the chosen ones
+	CHECK(config_of(b).layers[0].experts.normalise);
+}
+
+TEST_CASE("T13: numbers of experts that contradict each other or the tensors are refused") {
+	struct Bad {
+		const char* key;
+		uint32_t value;
+		const char* said;
+	};
+	for (const Bad& bad :
+	     {Bad{"expert_count", 3, "tensor blk.0.ffn_gate_inp.weight is (4, 16), the config says (3, 16)"},
+	      {"expert_count", 5, "tensor blk.0.ffn_gate_inp.weight is (4, 16), the config says (5, 16)"},
+	      {"expert_count", 1, "key llama.expert_used_count is 2, expected 1 to 1 experts"},
+	      {"expert_used_count", 0, "key llama.expert_used_count is 0, expected 1 to 4 experts"},
+	      {"expert_used_count", 5, "key llama.expert_used_count is 5, expected 1 to 4 experts"},
+	      {"expert_used_count", UINT32_MAX, "expected 1 to 4 experts"},
+	      {"expert_feed_forward_length", 4,
+	       "tensor blk.0.ffn_gate_exps.weight is (4, 8, 16), the config says (4, 4, 16)"},
+	      {"expert_feed_forward_length", UINT32_MAX, "4 experts of 4294967295 channels"},
+	      {"leading_dense_block_count", 3, "expected 0 to 2 layers"},
+	      {"leading_dense_block_count", 1, "tensor blk.0.ffn_gate.weight is missing"},
+	      {"interleave_moe_layer_step", 2, "tensor blk.0.ffn_gate.weight is missing"},
+	      {"expert_shared_feed_forward_length", 8, "tensor blk.0.ffn_gate_shexp.weight is missing"},
+	      {"expert_shared_count", 1, "tensor blk.0.ffn_gate_shexp.weight is missing"},
+	      {"expert_group_count", 3, "2 of 4 experts cannot be chosen in 3 of 3 groups"},
+	      {"expert_group_count", 5, "key llama.expert_group_count is 5, expected 2 to 4 groups"},
+	      {"nextn_predict_layers", 2, "key llama.nextn_predict_layers is 2, the model has 2 layers"}}) {
+		GgufBuilder b = tiny_mixture();
+		b.u32(fmt::format("llama.{}", bad.key), bad.value);
+		CAPTURE(bad.key);
+		has(refusal(b), bad.said);
+	}
+	GgufBuilder b = tiny_mixture();
+	b.u32("llama.expert_group_count", 2).u32("llama.expert_group_used_count", 3);
+	has(refusal(b), "key llama.expert_group_used_count is 3, expected 1 to 2 groups");
+	b.u32("llama.expert_group_used_count", 1);
+	CHECK(refusal(b) == "");
+	b.u32("llama.expert_used_count", 3);
+	has(refusal(b), "3 of 4 experts cannot be chosen in 1 of 2 groups");
+	b = tiny_mixture();
+	b.f32("llama.expert_weights_scale", -1);
+	has(refusal(b), "key llama.expert_weights_scale is -1, expected more than 0");
+	b = tiny_mixture();
+	b.u32("llama.expert_count", 100000);
+	has(refusal(b, Code::Unsupported), "is a mixture of 100000 experts; kvrun runs up to 512");
+	b = tiny_mixture();
+	b.u32("llama.expert_gating_func", 9);
+	has(refusal(b, Code::Unsupported), "key llama.expert_gating_func is 9; kvrun knows 1 softmax");
+	b = tiny_mixture();
+	b.u32("llama.expert_count", 0); // as a dense model
+	has(refusal(b), "tensor blk.0.ffn_gate.weight is missing");
+}
+
+TEST_CASE("T14: a missing or misshaped tensor of a mixture is refused, whichever it is") {
+	for (const bool fused : {false, true}) {
+		const GgufBuilder good = tiny_mixture({.shared = 12, .fused = fused, .bias = true});
+		REQUIRE(refusal(good) == "");
+		for (const GgufBuilder::Tensor& t : good.tensors) {
+			if (t.name == "output.weight" || !t.name.starts_with("blk.")) continue;
+			GgufBuilder b = good;
+			b.erase_tensor(t.name);
+			CAPTURE(t.name);
+			std::string said;
+			try {
+				config_of(b);
+			} catch (const Error& e) { said = e.what(); }
+			CHECK(said != ""); // it is missing, or what belongs to it is left over
+			b = good;
+			GgufBuilder::Tensor& m = b.find(t.name);
+			m.dims.back() += 1;
+			m.data.resize(m.data.size() * 2);
+			said.clear();
+			try {
+				config_of(b);
+			} catch (const Error& e) { said = e.what(); }
+			CHECK(said != "");
+		}
+	}
+	GgufBuilder b = tiny_mixture(); // as many elements in another shape
+	b.find("blk.0.ffn_down_exps.weight").dims = {8, 64};
+	has(refusal(b), "tensor blk.0.ffn_down_exps.weight is (64, 8), the config says (4, 16, 8)");
+}
+
+TEST_CASE("T14: tensors of experts that nobody asked for are refused by name, parts for other uses left aside") {
+	for (const char* name : {"blk.0.ffn_gate_exps.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_up_shexp.weight",
+	                         "blk.0.exp_probs_b.bias", "blk.1.ffn_up_exps.scale", "blk.1.ffn_norm_exps.weight",
+	                         "blk.1.ffn_gate_chexps.weight"}) {
+		GgufBuilder b = tiny_mixture({.dense_first = 1});
+		b.tensor_f32(name, {16}, std::vector<float>(16));
+		has(refusal(b, Code::Unsupported),
+		    fmt::format("tensor {} belongs to a variant of llama that kvrun does not run", name));
+	}
+	GgufBuilder b = tiny_mixture();
+	b.erase_tensor("blk.0.ffn_gate_exps.weight")
+	    .tensor_f32("blk.0.ffn_gate.0.weight", {16, 8}, std::vector<float>(128));
+	has(refusal(b, Code::Unsupported),
+	    "has a tensor for each expert, as blk.0.ffn_gate.0.weight; kvrun runs files with one");
+	b = tiny_mixture();
+	b.u32("llama.block_count", 3).u32("llama.nextn_predict_layers", 1);
+	b.tensor_f32("blk.2.nextn.eh_proj.weight", {16}, std::vector<float>(16))
+	    .tensor_f32("blk.2.attn_norm.weight", {16}, std::vector<float>(16))
+	    .tensor_f32("v.blk.0.attn_q.bias", {16}, std::vector<float>(16));
+	has(warnings_of(b), "3 tensors are not used, the first is blk.2.nextn.eh_proj.weight");
+	CHECK(config_of(b).n_layers == 2);
+	b.tensor_f32("blk.3.attn_norm.weight", {16}, std::vector<float>(16));
+	has(refusal(b, Code::Unsupported), "tensor blk.3.attn_norm.weight");
+}

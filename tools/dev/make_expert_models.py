@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Writes tiny random checkpoints of mixtures of experts, with the logits of HF transformers: as make_family_models.py.
+
+make_expert_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
+"""
+import torch
+import transformers as hf
+
+from make_family_models import base, main
+
+
+def routers(model):
+    """Modules that choose experts: they return (logits, weights, indices)."""
+    return [m for m in model.modules() if type(m).__name__.lower().endswith(("router", "gating"))]
+
+
+def weighed(function, normalise=False, scale=1.0, bias=False):
+    """A program that makes other weights of the same choice."""
+    def edit(model):
+        found = routers(model)
+        assert found
+        for router in found:
+            def forward(x, router=router, right=router.forward):
+                logits, _, indices = right(x)
+                p = function(logits)
+                if bias:
+                    p = p + router.e_score_correction_bias
+                w = p.gather(1, indices)
+                if normalise:
+                    w = w / w.sum(dim=-1, keepdim=True)
+                return logits, w * scale, indices
+            router.forward = forward
+    return edit
+
+
+def softmax(x):
+    return torch.softmax(x, dim=-1)
+
+
+def zeroed(part):
+    """A program without parameters or buffers whose name has this part."""
+    def edit(model):
+        found = [p for n, p in [*model.named_parameters(), *model.named_buffers()] if part in n]
+        assert found, part
+        for p in found:
+            p.zero_()
+    return edit
+
+
+def without_shared_gate(model):
+    for m in model.modules():
+        if hasattr(m, "shared_expert_gate"):
+            m.shared_expert_gate.forward = lambda x: torch.full((*x.shape[:-1], 1), 20.0)
+
+
+def models():
+    half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    granite = dict(embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=4.0, attention_multiplier=0.5,
+                   num_local_experts=6, num_experts_per_tok=2, intermediate_size=16)
+    return {
+        "mixtral": (hf.MixtralConfig(**base(num_local_experts=5, num_experts_per_tok=2, intermediate_size=24)),
+                    {"one expert": {"num_experts_per_tok": 1}, "three experts": {"num_experts_per_tok": 3},
+                     "weights as they are": weighed(softmax), "sigmoid": weighed(torch.sigmoid, True)}),
+        "qwen2moe": (hf.Qwen2MoeConfig(**base(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=16,
+                                              shared_expert_intermediate_size=24)),
+                     {"two experts": {"num_experts_per_tok": 2}, "normalised weights": weighed(softmax, True),
+                      "no shared expert": zeroed("shared_expert.down_proj"),
+                      "no gate of the shared expert": without_shared_gate}),
+        "qwen3moe": (hf.Qwen3MoeConfig(**base(head_dim=16, num_experts=8, num_local_experts=8, num_experts_per_tok=3,
+                                              moe_intermediate_size=16, norm_topk_prob=True)),
+                     {"two experts": {"num_experts_per_tok": 2}, "weights as they are": weighed(softmax)}),
+        "olmoe": (hf.OlmoeConfig(**base(num_experts=6, num_experts_per_tok=2, intermediate_size=16, rms_norm_eps=1e-5,
+                                        tie_word_embeddings=False)),
+                  {"one expert": {"num_experts_per_tok": 1}, "normalised weights": weighed(softmax, True)}),
+        "granitemoe": (hf.GraniteMoeConfig(**base(**granite)),
+                       {"one expert": {"num_experts_per_tok": 1}, "residual scale": {"residual_multiplier": 1.0}}),
+        "granitemoe_shared": (hf.GraniteMoeSharedConfig(**base(**granite, shared_intermediate_size=24)),
+                              {"no shared expert": zeroed("shared_mlp.output_linear")}),
+        "ernie4_5_moe": (hf.Ernie4_5_MoeConfig(**base(
+            num_hidden_layers=3, intermediate_size=32, moe_num_experts=6, moe_k=2, moe_intermediate_size=16,
+            moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_end_index=2)),
+            {"one expert": {"moe_k": 1, "num_experts_per_tok": 1},
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "weights as they are": weighed(softmax), "no shared expert": zeroed("shared_experts.down_proj")}),
+        "glm4moe": (hf.Glm4MoeConfig(**base(
+            num_hidden_layers=3, head_dim=16, partial_rotary_factor=0.5, rope_parameters=half, attention_bias=True,
+            use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=1,
+            routed_scaling_factor=1.5, norm_topk_prob=True, first_k_dense_replace=1, num_nextn_predict_layers=1)),
+            {"two experts": {"num_experts_per_tok": 2}, "weights as they are": {"norm_topk_prob": False},
+             "scale of weights": {"routed_scaling_factor": 1.0}, "softmax": weighed(softmax, True, 1.5),
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "bias in weights": weighed(torch.sigmoid, True, 1.5, bias=True),
+             "no shared expert": zeroed("shared_experts.down_proj")}),
+        "dots1": (hf.Dots1Config(**base(
+            num_hidden_layers=3, head_dim=16, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=16,
+            n_shared_experts=2, routed_scaling_factor=2.0, norm_topk_prob=True, first_k_dense_replace=1, n_group=4,
+            topk_group=2, sliding_window=None, layer_types=["full_attention"] * 3)),
+            {"all groups": {"topk_group": 4}, "scale of weights": {"routed_scaling_factor": 1.0},
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "no shared expert": zeroed("shared_experts.down_proj")}),
+    }
+
+
+if __name__ == "__main__":
+    main(models, {"qwen2moe": {"fuse_gate_up_exps": True}})
