@@ -62,6 +62,7 @@ __device__ inline double __shfl_xor_sync(unsigned mask, double x, int lanes) {
 extern "C" { // of libdevice, which is not here: the PTX names them as external functions
 __device__ float expf(float);
 __device__ float logf(float);
+__device__ float tanhf(float);
 }
 __device__ inline float sqrtf(float x) { return __nvvm_sqrt_rn_f(x); }
 __device__ inline double sqrt(double x) { return __nvvm_sqrt_rn_d(x); }

@@ -13,10 +13,10 @@ GOLDEN = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__fi
 PAGE, PACKED = 32, 96  # tokens of a page; of 160 tokens, with a window of 32 + 32
 
 CASES = {  # name: (policy, K bits, V bits, rotation, means, bits of a norm)
-    "turbo32": ("turbo3/2", 3, 2, True, True, 8),
-    "turbo14": ("turbo1/4", 1, 4, True, True, 8),
-    "paper23": ("turbo2/3,mean=off,param_bits=16", 2, 3, True, False, 16),
-    "plain44": ("turbo4,rotate=off,param_bits=16", 4, 4, False, True, 16),
+    "turbo32": ("turbo3/2,sinks=0", 3, 2, True, True, 8),
+    "turbo14": ("turbo1/4,sinks=0", 1, 4, True, True, 8),
+    "paper23": ("turbo2/3,sinks=0,mean=off,param_bits=16", 2, 3, True, False, 16),
+    "plain44": ("turbo4,sinks=0,rotate=off,param_bits=16", 4, 4, False, True, 16),
 }
 
 GROUPED = {  # name: (policy, bits, channels of a run of values, eta); parameters in bytes
