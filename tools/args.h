@@ -34,6 +34,7 @@ struct Option {
 	std::string implied;              // the value it has where none of `choices` follows; empty: a value must follow
 	bool is_required = false, is_list = false;                 // is_list: several values may follow
 	const Option* needed = nullptr;                            // an option without which this one is refused
+	const Option* other = nullptr;                             // an option that may be given in place of this one
 	size_t count = 0;                                          // times it was given
 	std::function<void(const std::vector<std::string>&)> take; // gets all values, in order; of a flag true or false
 
@@ -59,8 +60,9 @@ struct Command {
 	std::vector<std::unique_ptr<Command>> commands; // in that order, too
 	bool needs_command = false;                     // a subcommand must follow
 	std::string version;
-	std::function<void()> run;   // empty: only its subcommands run
-	std::vector<Entry> examples; // a command line, what it does
+	std::function<void()> run;                     // empty: only its subcommands run
+	std::vector<std::function<void()>> before_run; // called in order before it: what options mean together
+	std::vector<Entry> examples;                   // a command line, what it does
 	std::vector<Section> sections;
 };
 
@@ -103,7 +105,7 @@ Option* add_ignored(Command&, const std::string& flags, const std::string& type,
 
 // Value names of options, which tell completions what to offer.
 constexpr const char *kFile = "FILE", *kModelFile = "FILE.gguf", *kFolder = "FOLDER", *kPolicy = "POLICY",
-                     *kPolicies = "POLICY,..";
+                     *kHubModel = "USER/REPO[:QUANT]", *kPolicies = "POLICY,..";
 
 struct Parsed {
 	const Command* command; // the innermost one that the words name, or the root

@@ -1,12 +1,33 @@
 // Options that several commands share, whatever they run a model with: model and device, cache budget, sampling.
 #include "tools/args_model.h"
+#include "engine/core/error.h"
+#include "tools/hub/local.h"
+#include "tools/hub/pull.h"
 
 namespace kvrun {
 
-Option* add_model(Command& c, std::string& model) {
-	return add_text(c, "-m,--model,model", model, kModelFile,
-	                "the model: a .gguf file (the first part of a split one), or synth:NAME:TYPE (kvrun help synth)")
-	    ->group(kModelGroup);
+void add_hub(Command& c, Option* option, std::string& model) {
+	const auto name = std::make_shared<std::string>();
+	const Option* hub = add_text(c, "--hf-repo,-hf,-hfr", *name, kHubModel,
+	                             "a model of huggingface.co, which is fetched unless it is here (kvrun help pull)")
+	                        ->group(option->group_name);
+	option->other = hub;
+	c.before_run.push_back([option, hub, name, &model] {
+		if (hub->count && option->count) fail(Code::Invalid, "{} and -hf are both given; give one", option->shown());
+		if (hub->count)
+			model = model_of_hub(*name);
+		else if (option->count)
+			model = resolve_model(model);
+	});
+}
+
+Option* add_model(Command& c, std::string& model, const char* group) {
+	Option* o = add_text(c, "-m,--model,model", model, kModelFile,
+	                     "the model: a .gguf file (the first part of a split one), a name of kvrun list or its "
+	                     "beginning, or synth:NAME:TYPE (kvrun help synth)")
+	                ->group(group);
+	add_hub(c, o, model);
+	return o;
 }
 
 void add_device(Command& c, std::string& device) {

@@ -19,7 +19,11 @@ struct ModelArgs {
 	uint32_t ubatch_within_ctx() const { return uint32_t(ctx ? std::min(ctx, ubatch) : ubatch); }
 };
 
-Option* add_model(Command&, std::string& model);
+// The model as a file, a name of 'kvrun list' or, by -hf, one of the hub; `model` is the path of its file when the
+// command runs.
+Option* add_model(Command&, std::string& model, const char* group = kModelGroup);
+// -hf and names for an option that a command adds itself.
+void add_hub(Command&, Option* option, std::string& model);
 void add_device(Command&, std::string& device);
 // Model, device, context and ubatch. longest: what the context bounds, like "the longest sequence in tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);

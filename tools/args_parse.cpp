@@ -32,7 +32,7 @@ void add_option(CLI::App& app, Option& o, Options& added) {
 		else
 			made->expected(1)->allow_extra_args(false);
 	}
-	if (o.is_required) made->required();
+	if (o.is_required && !o.other) made->required();
 	if (o.needed) made->needs(added.at(o.needed));
 	added[&o] = made;
 }
@@ -78,7 +78,11 @@ Parsed parse(Command& root, int argc, char** argv) {
 		if (no_command) fail(Code::Invalid, "no command given; see {} --help", root.name);
 		fail(Code::Invalid, "{}", e.what());
 	}
-	return {&named(root, app), false, false};
+	const Command& command = named(root, app);
+	for (const Option& o : command.options)
+		if (o.is_required && o.other && !o.count && !o.other->count)
+			fail(Code::Invalid, "{} is required, or {}", o.shown(), o.other->shown());
+	return {&command, false, false};
 }
 
 } // namespace kvrun

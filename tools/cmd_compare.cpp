@@ -1,6 +1,7 @@
 // kvrun compare: devices of one machine measured side by side, and runs of several machines put together.
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
+#include "tools/args_model.h"
 #include "tools/commands.h"
 #include "tools/compare/compare.h"
 #include "tools/terminal.h"
@@ -120,7 +121,10 @@ void add_compare(Command& root) {
 	    {"kvrun compare -m model.gguf --quick --device llvmpipe,cpu -o results", "two of them, in minutes"},
 	    {"kvrun compare -m synth:llama-3.1-8b:q4_k --depths 0,8k,32k -o results", "an 8B model without a file"},
 	    {"kvrun compare merge here there --base cpu -o all", "runs of two machines"}};
-	add_text(c, "-m,--model", o->model, kModelFile, "the model: a .gguf file, or synth:NAME:TYPE");
+	add_hub(c,
+	        add_text(c, "-m,--model", o->model, kModelFile,
+	                 "the model: a .gguf file, a name of kvrun list, or synth:NAME:TYPE"),
+	        o->model);
 	add_text(c, "-o,--output", o->folder, kFolder, "write results here; a run that was interrupted goes on");
 	add_text(c, "--device,-dev", o->devices, "NAMES", "devices: indices, parts of names, or backends [all]");
 	add_texts(c, "--icd", *icd, kFile, "also load this Vulkan driver (a .json manifest); may be given again");

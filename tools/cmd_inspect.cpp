@@ -271,7 +271,8 @@ void add_inspect(Command& root) {
 	c.examples = {
 	    {"kvrun inspect model.gguf", "configuration, tokenizer and metadata"},
 	    {"kvrun inspect model.gguf --check", "read every weight; the exit code says whether the file is sound"}};
-	add_text(c, "model,-m,--model", a->model, kModelFile, "a .gguf file (the first part of a split one)")->required();
+	Option* model = add_model(c, a->model, kOtherGroup);
+	model->required()->help = "a .gguf file (the first part of a split one), or a name of kvrun list";
 	add_flag(c, "--tensors", a->tensors, "also list every tensor with type, bytes and shape");
 	add_flag(c, "--json", a->json, "print one JSON object, tensors included");
 	add_flag(c, "--check", a->check,

@@ -143,7 +143,8 @@ void add_plan(Command& root) {
 	              {"kvrun plan model.gguf --kv all --memory 8G", "rank all policies for 8 GiB of free device memory"},
 	              {"kvrun plan --shape 32x8x128 --kv kivi2,group=64", "the account of one policy, without a model"}};
 	add_text(c, "--kv", a->kv, kPolicies, "plan this policy in detail, or rank several; all: every one [fp16]");
-	add_model(c, a->model)->group(kOtherGroup)->help = "plan for this .gguf file; only its header is read";
+	add_model(c, a->model, kOtherGroup)->help =
+	    "plan for this .gguf file, or name of kvrun list; only its header is read";
 	add_text(c, "--shape", a->shape, "LxHxD", "plan for this many layers, KV heads and channels per head, as 32x8x128");
 	add_tokens(c, "-c,--ctx-size", a->ctx, 0, 1 << 24,
 	           "judge this many tokens, given as one prompt; 0: the trained context, or 4096 for a shape [0]");

@@ -3,6 +3,7 @@
 #include "engine/core/utf8.h"
 #include "models/tokenizer.h"
 #include "tools/args.h"
+#include "tools/args_model.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
 #include <cerrno>
@@ -71,9 +72,8 @@ void add_tokenize(Command& root) {
 	    add_command(root, "tokenize", "Converts the text on standard input to token IDs on one line, or back.");
 	c.examples = {{"echo -n \"Once upon a time\" | kvrun tokenize model.gguf", "prints IDs separated by spaces"},
 	              {"echo 1 2 3 | kvrun tokenize model.gguf --decode", "prints the text of these tokens"}};
-	add_text(c, "-m,--model,model", a->model, kModelFile,
-	         "take the tokenizer of this .gguf file, which may hold a vocabulary only")
-	    ->required();
+	add_model(c, a->model, kOtherGroup)->required()->help =
+	    "take the tokenizer of this .gguf file, which may hold a vocabulary only, or of a name of kvrun list";
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
 	add_flag(c, "--special", a->special, "parse control tokens written in the text; with --decode: print them");
 	add_flag(c, "--decode", a->decode, "convert token IDs on standard input to text");

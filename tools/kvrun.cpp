@@ -88,6 +88,9 @@ int run(int argc, char** argv) {
 	add_serve(app);
 	add_bench(app);
 	add_devices(app);
+	add_pull(app);
+	add_list(app);
+	add_rm(app);
 	add_plan(app);
 	add_inspect(app);
 	add_tokenize(app);
@@ -103,8 +106,10 @@ int run(int argc, char** argv) {
 		write_stdout(help_text(*asked.command, help_columns()));
 	else if (asked.version)
 		write_stdout(app.version + "\n");
-	else
+	else {
+		for (const auto& prepare : asked.command->before_run) prepare();
 		asked.command->run();
+	}
 	return 0;
 }
 

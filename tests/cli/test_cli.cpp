@@ -102,7 +102,8 @@ TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and 
 }
 
 TEST_CASE("T29 cli: an unknown option of one dash and several letters is refused by its whole name") {
-	check_error({"run", "-hf", "x"}, 2, {"unknown option '-hf'", "kvrun run --help"});
+	check_error({"run", "-hg", "x"}, 2, {"unknown option '-hg'", "kvrun run --help"});
+	check_error({"run", "-hf", "x"}, 2, {"'x'", "USER/REPO[:QUANT]"});
 	check_error({"run", "-nonsense"}, 2, {"unknown option '-nonsense'"});
 	check_error({"run", "-nfoo", "-m", kModel}, 2, {"unknown option '-nfoo'"});
 	check_error({"run", "-mfoo"}, 2, {"unknown option '-mfoo'"});

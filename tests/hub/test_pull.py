@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""kvrun pull, list, rm, -hf and names, against a hub on 127.0.0.1 that has faults.
+
+Usage: test_pull.py KVRUN
+"""
+import json, os, pathlib, shutil, signal, subprocess, sys, tempfile, time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from hub_server import COMMIT, Hub, Repo
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TINY = ROOT / "tests" / "golden" / "tiny"
+SMALL, LARGE = (TINY / "llama_q4_0.gguf").read_bytes(), (TINY / "llama_q8_0.gguf").read_bytes()
+KVRUN = sys.argv[1]
+failures, checks = [], 0
+
+
+def check(what, good, shown=""):
+    global checks
+    checks += 1
+    if not good:
+        failures.append(what)
+        print(f"FAILED: {what}: {shown!r}", flush=True)
+
+
+class Place:
+    """A hub with one repository, an empty home, and kvrun in it."""
+
+    def __init__(self, files=None, repo="Some-User/Tiny-Chat-GGUF"):
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="kvrun-pull-"))
+        self.name, self.repo = repo, Repo(files or {"Tiny-Chat-Q4_0.gguf": SMALL, "README.md": b"# Tiny\n"})
+        self.hub = Hub({repo: self.repo})
+        self.env = {k: v for k, v in os.environ.items()
+                    if not k.startswith(("HF_", "HUGGING", "KVRUN_", "XDG_", "OLLAMA", "LLAMA")) and "proxy" not in k.lower()}
+        self.env |= {"HOME": str(self.home), "HF_ENDPOINT": self.hub.address, "KVRUN_DEVICE": "cpu",
+                     "KVRUN_CACHE_DIR": "off", "TERM": "dumb"}
+        self.cache = self.home / ".cache" / "huggingface" / "hub"
+        self.folder = self.cache / ("models--" + repo.replace("/", "--"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.hub.close()
+        shutil.rmtree(self.home)
+
+    def run(self, *words, stdin="", **env):
+        r = subprocess.run([KVRUN, *words], env=self.env | env, input=stdin, capture_output=True, text=True,
+                           timeout=240)
+        check(f"{words}: no crash", r.returncode in (0, 2, 3, 4, 5, 6, 130), r)
+        return r
+
+    def pull(self, want="", **env):
+        return self.run("pull", self.name + want, **env)
+
+    def refused(self, what, r, code, *parts):
+        """One line that says error: and has all the parts; nothing on stdout; nothing has got a name."""
+        lines = [l for l in r.stderr.splitlines() if not l.startswith("# ")]
+        check(f"{what}: exit code {code}", r.returncode == code, r)
+        check(f"{what}: one line", len(lines) == 1 and lines[0].startswith("error: ") and not r.stdout, r)
+        for p in parts:
+            check(f"{what}: says {p}", p in r.stderr, r.stderr)
+        check(f"{what}: no file", not list(self.folder.glob("snapshots/*/*")), self.files())
+
+    def files(self):
+        return sorted(str(p.relative_to(self.home)) for p in self.home.rglob("*") if not p.is_dir())
+
+
+def test_layout():
+    with Place() as p:
+        r = p.pull()
+        path = pathlib.Path(r.stdout.rstrip("\n"))
+        check("pull ends well", r.returncode == 0, r)
+        check("it prints the file's path", path == p.folder / "snapshots" / COMMIT / "Tiny-Chat-Q4_0.gguf", r.stdout)
+        check("the content is there", path.read_bytes() == SMALL)
+        blob = p.folder / "blobs" / p.repo.sha256("Tiny-Chat-Q4_0.gguf")
+        check("it is a relative link to the blob", os.readlink(path) == f"../../blobs/{blob.name}", os.readlink(path))
+        check("the branch has its commit", (p.folder / "refs" / "main").read_text() == COMMIT)
+        check("no part is left", not list(p.folder.glob("blobs/*.incomplete")), p.files())
+        n = len(p.hub.transfers())
+        r = p.pull(":q4_0")
+        check("what is here is not fetched again", r.returncode == 0 and len(p.hub.transfers()) == n, p.hub.requests)
+        check("nor asked for by -hf", p.run("inspect", "-hf", p.name, HF_ENDPOINT="http://127.0.0.1:1").returncode == 0)
+        for name in ("tiny", "Tiny-Chat", "some-user/tiny-chat-gguf", "Some-User/Tiny-Chat-GGUF:Q4_0", "tiny-chat-q4_0"):
+            r = p.run("inspect", name, "--json")
+            check(f"the name {name} is known", r.returncode == 0 and json.loads(r.stdout)["bytes"] == len(SMALL), r)
+        rows = json.loads(p.run("list", "--json").stdout)
+        check("list has it", [(m["name"], m["owner"], m["bytes"]) for m in rows] ==
+              [("Some-User/Tiny-Chat-GGUF:Q4_0", "hub", len(SMALL))], rows)
+        check("rm needs its whole name", p.run("rm", "tiny").returncode == 3)
+        check("rm removes it", p.run("rm", "Some-User/Tiny-Chat-GGUF:Q4_0").returncode == 0)
+        check("nothing is left", not p.folder.exists(), p.files())
+        check("it is known no more", p.run("inspect", "tiny").returncode == 3)
+
+
+def test_huggingface_hub():
+    """Each finds what the other fetched."""
+    python = os.environ.get("KVRUN_TEST_HUB_PYTHON") or sys.executable
+    code = "import sys, huggingface_hub as h; print(h.try_to_load_from_cache(*sys.argv[1:3]) if len(sys.argv) == 3 else h.hf_hub_download(*sys.argv[1:3]))"
+    if subprocess.run([python, "-c", "import huggingface_hub"], capture_output=True).returncode:
+        return print("left out: this python has no huggingface_hub, whose cache would be compared")
+    with Place() as p:
+        path = p.pull().stdout.strip()
+        load = subprocess.run([python, "-c", code, p.name, "Tiny-Chat-Q4_0.gguf"], env=p.env, capture_output=True, text=True)
+        check("huggingface_hub finds what kvrun fetched", load.stdout.strip() == path, load)
+        offline = subprocess.run([python, "-c", code, p.name, "Tiny-Chat-Q4_0.gguf", "x"], capture_output=True, text=True,
+                                 env=p.env | {"HF_HUB_OFFLINE": "1"})
+        check("it loads it without network", offline.stdout.strip() == path, offline)
+        scan = "import huggingface_hub as h; i = h.scan_cache_dir(); print([(r.repo_id, r.size_on_disk) for r in i.repos], i.warnings)"
+        scan = subprocess.run([python, "-c", scan], env=p.env, capture_output=True, text=True)
+        check("its scan of the cache has it, without a warning", scan.stdout.strip() == f"[('{p.name}', {len(SMALL)})] []", scan)
+    with Place() as p:
+        load = subprocess.run([python, "-c", code, p.name, "Tiny-Chat-Q4_0.gguf", "x"], env=p.env, capture_output=True, text=True)
+        check("huggingface_hub fetches from this hub", load.returncode == 0, load)
+        n = len(p.hub.transfers())
+        r = p.run("inspect", "tiny-chat", "--json")
+        check("kvrun finds what it fetched", r.returncode == 0 and json.loads(r.stdout)["bytes"] == len(SMALL), r)
+        check("pull does not fetch it again", p.pull().returncode == 0 and len(p.hub.transfers()) == n, p.hub.requests)
+
+
+def test_choice():
+    files = {"Tiny-Q4_0.gguf": SMALL, "Tiny-Q8_0.gguf": LARGE, "mmproj-Tiny-f16.gguf": b"x" * 10}
+    with Place(files) as p:
+        r = p.pull()
+        check("on a CPU the one of few bits is taken", r.stdout.strip().endswith("Tiny-Q4_0.gguf"), r)
+        check("the reason has size, device and context", all(s in r.stderr for s in ("Q4_0", "largest", "free", "cache of")), r)
+        p.refused("an unknown quant", p.run("pull", p.name + ":Q3_K_S", HF_HUB_CACHE=str(p.home / "x")), 3, "'Q3_K_S'", "Q4_0 (", "Q8_0 (") \
+            if not list(p.folder.glob("snapshots/*/*")) else None
+        r = p.pull(":Q8_0")
+        check("a quant that is named is taken", r.stdout.strip().endswith("Tiny-Q8_0.gguf"), r)
+        r = p.run("inspect", "tiny-chat")
+        check("a name of two models is refused with both", r.returncode == 2 and "Q4_0" in r.stderr and "Q8_0" in r.stderr, r)
+        r = p.run("rm", "Some-User/Tiny-Chat-GGUF:Q4_0")
+        check("rm leaves the other", [m["name"][-4:] for m in json.loads(p.run("list", "--json").stdout)] == ["Q8_0"], r)
+    with Place(files) as p:
+        p.refused("an unknown quant", p.pull(":Q3_K_S"), 3, "'Q3_K_S'", "Q4_0 (", "Q8_0 (")
+        r = p.run("tokenize", "-hf", p.name + ":Tiny-Q8_0.gguf", stdin="a")
+        check("-hf fetches a file by its name", r.returncode == 0 and list(p.folder.glob("snapshots/*/Tiny-Q8_0.gguf")), r)
+        r = p.run("tokenize", "-hf", p.name, "-m", "x", stdin="a")
+        check("-hf and -m together are refused", r.returncode == 2 and "give one" in r.stderr, r)
+
+
+def test_split():
+    third = len(SMALL) // 3
+    parts = [SMALL[:third], SMALL[third:2 * third], SMALL[2 * third:]]
+    files = {f"Q4_0/Tiny-Q4_0-{i + 1:05}-of-00003.gguf": part for i, part in enumerate(parts)}
+    with Place(files) as p:
+        p.repo.page = 2  # parts are on two pages
+        r = p.pull(":Q4_0")
+        got = [q.read_bytes() for q in sorted(p.folder.glob("snapshots/*/Q4_0/*"))]
+        check("all parts are fetched, in folders", r.returncode == 0 and got == parts, r)
+        check("the first is the model", r.stdout.strip().endswith("-00001-of-00003.gguf"), r.stdout)
+        rows = json.loads(p.run("list", "--json").stdout)
+        check("list has it once", len(rows) == 1 and rows[0]["parts"] == 3 and rows[0]["bytes"] == len(SMALL), rows)
+    del files["Q4_0/Tiny-Q4_0-00002-of-00003.gguf"]
+    with Place(files) as p:
+        p.refused("a part that is missing", p.pull(), 3, "no GGUF file")
+
+
+def test_cuts():
+    with Place() as p:
+        p.repo.cut = [5000, 1000, 7000]
+        r = p.pull()
+        check("cuts are continued", r.returncode == 0 and pathlib.Path(r.stdout.strip()).read_bytes() == SMALL, r)
+        check("from where they were", f"bytes=6000-{len(SMALL) - 1}" in p.hub.transfers(), p.hub.transfers())
+    with Place() as p:
+        p.repo.cut = [4000] + [0] * 20
+        r = p.pull()
+        p.refused("a hub that gives nothing more", r, 5, "cut", "4000 of", "goes on")
+        p.repo.cut = []
+        n = len(p.hub.transfers())
+        r = p.pull()
+        check("the next call goes on", r.returncode == 0 and p.hub.transfers()[n].startswith("bytes=4000-"), p.hub.transfers()[n:])
+    with Place() as p:
+        p.repo.cut, p.repo.whole = [4000], True
+        r = p.pull()
+        check("a hub without ranges begins again", r.returncode == 0 and pathlib.Path(r.stdout.strip()).read_bytes() == SMALL, r)
+    with Place() as p:
+        p.repo.fail = [503, 429, 500]
+        check("errors that pass are waited for", p.pull().returncode == 0)
+    with Place() as p:
+        p.repo.stall = True
+        r = p.pull(HF_HUB_DOWNLOAD_TIMEOUT="1")
+        check("a hub that stalls ends", r.returncode in (0, 5), r)
+        p.repo.stall = False
+        check("and is continued", p.pull().returncode == 0)
+    with Place() as p:
+        path = p.folder / "blobs" / (p.repo.sha256("Tiny-Chat-Q4_0.gguf") + ".incomplete")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"another content")
+        r = p.pull()
+        check("a part of another content is fetched anew", r.returncode == 0 and pathlib.Path(r.stdout.strip()).read_bytes() == SMALL, r)
+
+
+def test_interrupt():
+    with Place() as p:
+        p.repo.stall = True
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        child = subprocess.Popen([KVRUN, "pull", p.name], env=p.env, text=True, **pipes)
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not any(q.stat().st_size for q in p.folder.glob("blobs/*.incomplete")):
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+        check("Ctrl-C ends with 130", child.returncode == 130 and "goes on" in err and not out, err)
+        part = list(p.folder.glob("blobs/*.incomplete"))
+        check("the part stays", part and part[0].stat().st_size == len(SMALL) // 2, p.files())
+        p.repo.stall = False
+        n = len(p.hub.transfers())
+        check("the same command goes on", p.pull().returncode == 0)
+        check("where it was", p.hub.transfers()[n].startswith(f"bytes={len(SMALL) // 2}-"), p.hub.transfers()[n:])
+    with Place() as p:
+        p.repo.cut = [4000] + [0] * 20
+        p.pull()
+        check("rm of the repository takes the part", p.run("rm", p.name).returncode == 0 and not p.folder.exists(), p.files())
+
+
+def test_refusals():
+    with Place() as p:
+        p.repo.hashes["Tiny-Chat-Q4_0.gguf"] = "a" * 64
+        p.refused("a wrong hash", p.pull(), 3, "another content", "SHA-256")
+        check("nothing of it is kept", not list(p.folder.glob("blobs/*")), p.files())
+    with Place() as p:
+        p.repo.token = "hf_right"
+        p.refused("no token", p.pull(), 5, "HF_TOKEN")
+        p.refused("a wrong token", p.pull(HF_TOKEN="hf_wrong"), 5, "refuses the token")
+        check("the right one", p.pull(HF_TOKEN="hf_right").returncode == 0)
+    with Place() as p:
+        p.repo.token = "hf_right"
+        token = p.home / ".cache" / "huggingface" / "token"
+        token.parent.mkdir(parents=True)
+        token.write_text("hf_right\n")
+        check("the token of a login", p.pull().returncode == 0)
+    with Place() as p:
+        p.refused("no such repository", p.run("pull", "some/other"), 3, "no such thing", "some/other")
+        p.refused("no hub", p.pull(HF_ENDPOINT="http://127.0.0.1:1"), 5, "cannot be reached", "copy a .gguf file", "https_proxy")
+        p.refused("offline", p.pull(HF_HUB_OFFLINE="1"), 5, "HF_HUB_OFFLINE")
+        p.refused("a bad endpoint", p.pull(HF_ENDPOINT="ftp://x"), 2, "HF_ENDPOINT")
+        for name in ("x", "../x", "a/../b", "a/b/c", "a/b:../../x", "a/b:", "a b/c", "a/b\n"):
+            p.refused(f"the name {name!r}", p.run("pull", name), 2, "USER/REPO[:QUANT]")
+        r = p.run("run", "llama3", stdin="x")
+        p.refused("a model that is not here", r, 3, "'llama3'", "kvrun pull USER/REPO", "path of a .gguf file")
+        p.refused("a repository that is not here", p.run("run", "some/other", stdin="x"), 3, "'kvrun pull some/other' fetches it")
+    with Place() as p:
+        p.repo.sizes["Tiny-Chat-Q4_0.gguf"] = 1 << 49
+        p.refused("a full disk", p.pull(":Q4_0"), 5, "are free", "HF_HUB_CACHE")
+    with Place() as p:
+        p.repo.sizes["Tiny-Chat-Q4_0.gguf"] = len(SMALL) + 1
+        p.refused("a file that is shorter than the hub says", p.pull(), 5, "Tiny-Chat-Q4_0.gguf")
+    for answer in (b"<html>", b"{}", b"[1, 2]", b'[{"type": "file"}]', b"[" * 5000, b'{"sha": "../.."}', b""):
+        with Place() as p:
+            p.repo.answer = (200, answer)
+            r = p.pull()
+            check(f"the answer {answer[:20]} is refused", r.returncode in (3, 5) and r.stderr.startswith("error: "), r)
+    with Place({"README.md": b"x"}) as p:
+        p.refused("no GGUF file", p.pull(), 3, "no GGUF file")
+
+
+def test_hostile_names():
+    names = ["../../../x.gguf", "/etc/x.gguf", "a/../../x.gguf", "a\\..\\x.gguf", "a//b.gguf", "x\n.gguf", ".", "\x1b[2J.gguf",
+             "c:x.gguf", "n" * 300 + ".gguf"]
+    with Place({n: SMALL for n in names}) as p:
+        r = p.pull()
+        p.refused("hostile names", r, 3, "no GGUF file")
+        check("nothing was written", p.files() == [], p.files())
+    with Place({**{n: SMALL for n in names}, "fine-Q4_0.gguf": SMALL}) as p:
+        r = p.pull()
+        check("a file beside them is fetched", r.returncode == 0 and r.stdout.endswith("/fine-Q4_0.gguf\n"), r)
+        check("and nothing else", len(list(p.folder.glob("snapshots/*/*"))) == 1, p.files())
+
+
+def test_redirects():
+    """To another server, which must not learn the token; and no loop without end."""
+    with Place() as p, Place() as other:
+        p.repo.token, p.repo.elsewhere = "hf_right", other.hub
+        check("a redirect is followed", p.pull(HF_TOKEN="hf_right").returncode == 0)
+        seen = [h.get("Authorization") for _, _, h in other.hub.requests]
+        check("the token goes to the hub alone", seen and not any(seen), seen)
+    with Place() as p:
+        p.repo.elsewhere = p.hub
+        p.refused("a redirect to itself", p.pull(), 5, "redirect")
+    with Place() as p:
+        p.refused("a proxy that is not there", p.pull(http_proxy="http://127.0.0.1:1"), 5, "cannot be reached")
+        r = p.pull(http_proxy=p.hub.address, HF_ENDPOINT="http://hub.example", no_proxy="")
+        check("the proxy of the environment is asked", p.hub.proxied, r)
+
+
+def test_unsupported():
+    """What kvrun cannot run is said before all of it is fetched."""
+    broken = SMALL.replace(b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama", b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0lamma")
+    check("the test has made another architecture", broken != SMALL)
+    with Place({"Tiny-Q4_0.gguf": broken}) as p:
+        p.refused("an unknown architecture", p.pull(), 3, "lamma")
+        r = p.pull(":Q4_0")
+        check("by name it is fetched with a warning", r.returncode == 0 and "cannot run it" in r.stderr, r)
+
+
+def test_other_programs():
+    with Place() as p:
+        blobs, manifest = p.home / ".ollama/models/blobs", p.home / ".ollama/models/manifests/registry.ollama.ai/library/tinyllama/1b"
+        blobs.mkdir(parents=True), manifest.parent.mkdir(parents=True)
+        hash_ = p.repo.sha256("Tiny-Chat-Q4_0.gguf")
+        (blobs / f"sha256-{hash_}").write_bytes(SMALL)
+        layers = [{"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:0"},
+                  {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{hash_}", "size": len(SMALL)}]
+        manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+        (manifest.parent / "hostile").write_text(json.dumps({"layers": [{**layers[1], "digest": "sha256:../../../../etc/passwd"}]}))
+        (manifest.parent / "broken").write_text("{")
+        studio = p.home / ".lmstudio/models/lmstudio-community/Studio-GGUF"
+        studio.mkdir(parents=True)
+        (studio / "Studio-Q8_0.gguf").write_bytes(LARGE)
+        own = p.home / ".cache/kvrun/models"
+        own.mkdir(parents=True)
+        (own / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(SMALL)
+        rows = json.loads(p.run("list", "--json").stdout)
+        check("list finds all", [(m["owner"], m["name"]) for m in rows] ==
+              [("lmstudio", "lmstudio-community/Studio-GGUF:Q8_0"), ("kvrun", "SmolLM2-135M-Instruct.Q4_1"),
+               ("ollama", "tinyllama:1b")], rows)
+        for name in ("studio", "smollm2", "tinyllama:1b", "tinyllama"):
+            check(f"{name} is found", p.run("inspect", name).returncode == 0)
+        r = p.run("inspect", "smollm3")
+        check("the nearest name is offered", r.returncode == 3 and "SmolLM2-135M-Instruct.Q4_1" in r.stderr, r)
+        r = p.run("rm", "tinyllama:1b")
+        check("what is Ollama's stays", r.returncode == 2 and "ollama" in r.stderr and list(blobs.iterdir()), r)
+        check("kvrun's own goes", p.run("rm", "SmolLM2-135M-Instruct.Q4_1").returncode == 0 and not list(own.iterdir()))
+        text = p.run("list").stdout
+        check("the table has names and files", "tinyllama:1b" in text and "Studio-Q8_0.gguf" in text, text)
+
+
+if subprocess.run([KVRUN, "pull", "a/b"], env={"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True).stderr.find("without libcurl") > 0:
+    print("skipped: this kvrun was built without libcurl")
+    sys.exit(77)
+for name, test in list(globals().items()):
+    if name.startswith("test_") and (len(sys.argv) < 3 or name in sys.argv[2:]):
+        test()
+print(f"{checks} checks, {len(failures)} failed")
+sys.exit(1 if failures or not checks else 0)

@@ -1,0 +1,162 @@
+// Names on a model hub: repositories, what their files are called, and which of them may become files here.
+#include "tools/hub/names.h"
+#include "engine/core/error.h"
+#include "engine/core/utf8.h"
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kLongestPart = 96, kLongestPath = 1024; // bytes
+
+bool is_name(std::string_view s) {
+	const auto good = [](char c) { return std::isalnum(uint8_t(c)) || c == '-' || c == '_' || c == '.'; };
+	return !s.empty() && s.size() <= kLongestPart && std::ranges::all_of(s, good) && s.front() != '.' &&
+	       s.front() != '-' && s.back() != '.' && s.find("..") == s.npos && s.find("--") == s.npos;
+}
+
+std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+std::string_view without_end(std::string_view path) { return is_gguf(path) ? path.substr(0, path.size() - 5) : path; }
+
+// "Q4_K_M", "IQ2_XXS", "TQ1_0", "MXFP4_MOE", "BF16", "F32"
+bool is_quant(std::string_view word) {
+	const std::string w = lower_case(word);
+	if (w == "bf16" || w == "f16" || w == "f32" || w == "fp16" || w == "fp32" || w.starts_with("mxfp4")) return true;
+	const size_t q = w.find('q');
+	if (q == w.npos || q > 1 || (q == 1 && w[0] != 'i' && w[0] != 't')) return false;
+	if (q + 1 >= w.size() || w[q + 1] < '1' || w[q + 1] > '8') return false;
+	return q + 2 == w.size() || w[q + 2] == '_';
+}
+
+} // namespace
+
+std::string lower_case(std::string_view s) {
+	std::string out(s);
+	for (char& c : out) c = char(std::tolower(uint8_t(c)));
+	return out;
+}
+
+std::optional<RepoName> as_repo(std::string_view text) {
+	for (const std::string_view front : {"https://", "huggingface.co/", "hf.co/"})
+		if (text.starts_with(front)) text.remove_prefix(front.size());
+	RepoName out;
+	const size_t colon = text.find(':');
+	if (colon != text.npos) {
+		out.want = text.substr(colon + 1);
+		if (!is_safe_path(out.want)) return {};
+		text = text.substr(0, colon);
+	}
+	const size_t slash = text.find('/');
+	if (slash == text.npos || !is_name(text.substr(0, slash)) || !is_name(text.substr(slash + 1))) return {};
+	out.repo = text;
+	return out;
+}
+
+RepoName parse_repo(std::string_view text) {
+	if (auto r = as_repo(text)) return *r;
+	fail(Code::Invalid, "'{}' is no USER/REPO[:QUANT], like unsloth/Qwen3-0.6B-GGUF:Q4_K_M", one_line(text));
+}
+
+bool is_safe_path(std::string_view path) {
+	if (path.empty() || path.size() > kLongestPath) return false;
+	for (size_t at = 0; at <= path.size();) {
+		const size_t end = std::min(path.find('/', at), path.size());
+		const std::string_view part = path.substr(at, end - at);
+		if (part.empty() || part == "." || part == ".." || part.size() > 255) return false;
+		at = end + 1;
+	}
+	for (size_t at = 0; at < path.size();) {
+		const size_t n = utf8_char(path, at);
+		const uint8_t c = uint8_t(path[at]);
+		if (n == 0 || c < 0x20 || c == 0x7f || c == '\\' || c == ':') return false;
+		if (n == 2 && c == 0xc2 && uint8_t(path[at + 1]) < 0xa0) return false; // U+0080..U+009F
+		at += n;
+	}
+	return true;
+}
+
+bool is_gguf(std::string_view path) { return path.size() > 5 && lower_case(path.substr(path.size() - 5)) == ".gguf"; }
+
+std::optional<SplitName> split_name(std::string_view path) {
+	// -00002-of-00003
+	constexpr size_t kTail = 15;
+	const std::string_view name = without_end(path);
+	if (name.size() == path.size() || name.size() <= kTail) return {};
+	const std::string_view tail = name.substr(name.size() - kTail);
+	if (tail[0] != '-' || tail.substr(6, 4) != "-of-") return {};
+	const auto number = [](std::string_view digits) {
+		uint32_t v = 0;
+		const auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), v);
+		return ec == std::errc() && end == digits.data() + digits.size() ? v : 0;
+	};
+	const uint32_t n = number(tail.substr(1, 5)), of = number(tail.substr(10, 5));
+	if (!n || !of || n > of) return {};
+	return SplitName{std::string(name.substr(0, name.size() - kTail)), n, of};
+}
+
+std::string quant_of(std::string_view path) {
+	const auto split = split_name(path);
+	std::string_view name = split ? std::string_view(split->stem) : without_end(path);
+	name = file_name(name);
+	for (size_t end = name.size(); end > 0;) {
+		const size_t at = name.find_last_of("-.", end - 1);
+		const size_t from = at == name.npos ? 0 : at + 1;
+		const std::string_view word = name.substr(from, end - from);
+		if (is_quant(word)) {
+			std::string out(word);
+			for (char& c : out) c = char(std::toupper(uint8_t(c)));
+			return out;
+		}
+		if (at == name.npos) break;
+		end = at;
+	}
+	return {};
+}
+
+uint64_t HubModel::bytes() const {
+	uint64_t sum = 0;
+	for (const HubFile& f : files) sum += f.bytes;
+	return sum;
+}
+
+std::vector<HubModel> models_of(std::vector<HubFile> files) {
+	std::map<std::string, HubModel> by_stem;
+	std::ranges::sort(files, {}, &HubFile::path);
+	for (HubFile& f : files) {
+		const std::string name = lower_case(file_name(f.path));
+		if (!is_gguf(f.path) || name.find("mmproj") != name.npos || name.find("imatrix") != name.npos) continue;
+		const auto split = split_name(f.path);
+		HubModel& m = by_stem[split ? split->stem : std::string(without_end(f.path))];
+		m.quant = quant_of(f.path);
+		m.files.push_back(std::move(f));
+	}
+	std::vector<HubModel> out;
+	std::map<std::string, size_t> named;
+	for (const auto& [stem, m] : by_stem) ++named[m.quant];
+	for (auto& [stem, m] : by_stem) {
+		if (m.quant.empty() || named[m.quant] > 1) m.quant = stem; // else its name would mean two
+		out.push_back(std::move(m));
+	}
+	std::ranges::stable_sort(out, {}, &HubModel::bytes);
+	return out;
+}
+
+const HubModel* find_model(const std::vector<HubModel>& models, const std::string& want) {
+	const std::string w = lower_case(want);
+	for (const HubModel& m : models)
+		if (lower_case(m.quant) == w) return &m;
+	for (const HubModel& m : models) {
+		if (std::ranges::any_of(m.files, [&](const HubFile& f) { return lower_case(f.path) == w; })) return &m;
+		const std::string& path = m.files.front().path;
+		const auto split = split_name(path);
+		const std::string stem = lower_case(split ? std::string_view(split->stem) : without_end(path));
+		if (stem == w || lower_case(file_name(stem)) == w) return &m;
+	}
+	return nullptr;
+}
+
+} // namespace kvrun

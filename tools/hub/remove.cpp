@@ -1,0 +1,122 @@
+// Deletes models that are kvrun's to delete, by their names in full.
+#include "engine/core/error.h"
+#include "engine/core/utf8.h"
+#include "tools/hub/folders.h"
+#include "tools/hub/local.h"
+#include "tools/hub/names.h"
+#include "tools/hub/pull.h"
+#include <algorithm>
+#include <set>
+
+namespace kvrun {
+namespace fs = std::filesystem;
+namespace {
+
+void remove_file(const fs::path& p) {
+	std::error_code ec;
+	if (!fs::remove(p, ec) && ec) fail(Code::Io, "{}: {}", one_line(p.native()), ec.message());
+}
+
+std::vector<fs::path> below(const fs::path& folder) { // everything, the innermost first
+	std::vector<fs::path> out;
+	std::error_code ec;
+	for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
+		out.push_back(it->path());
+	std::ranges::reverse(out);
+	return out;
+}
+
+void remove_empty_folders(const fs::path& folder) {
+	std::error_code ec;
+	for (const fs::path& p : below(folder))
+		if (fs::is_directory(fs::symlink_status(p, ec))) fs::remove(p, ec); // fails where something is left
+	fs::remove(folder, ec);
+}
+
+// Blobs that no snapshot names any more, of those that one named, and, where `parts`, what a fetch left.
+uint64_t remove_blobs(const fs::path& repo, const std::set<fs::path>& named, bool parts) {
+	std::error_code ec;
+	std::set<fs::path> used;
+	for (const fs::path& p : below(repo / "snapshots"))
+		if (fs::is_symlink(p, ec)) used.insert(fs::weakly_canonical(p, ec));
+	uint64_t freed = 0;
+	for (const fs::path& p : below(repo / "blobs")) {
+		const fs::path real = fs::weakly_canonical(p, ec);
+		if (!(named.count(real) && !used.count(real)) && !(parts && p.extension() == ".incomplete")) continue;
+		freed += fs::file_size(p, ec);
+		remove_file(p);
+	}
+	return freed;
+}
+
+// The files of a model in all snapshots of its repository.
+uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& repo, bool parts) {
+	std::error_code ec;
+	std::set<std::string> quants;
+	for (const LocalModel& m : models) quants.insert(m.name.substr(m.name.find(':') + 1));
+	std::set<fs::path> named;
+	uint64_t freed = 0;
+	for (fs::directory_iterator s(repo / "snapshots", ec), end; !ec && s != end; s.increment(ec)) {
+		std::vector<HubFile> files;
+		for (const fs::path& p : below(s->path()))
+			if (std::error_code e; !fs::is_directory(p, e) && is_gguf(p.native()))
+				files.push_back({p.lexically_relative(s->path()).native(), 0, {}, {}});
+		for (const HubModel& m : models_of(std::move(files))) {
+			if (!quants.count(m.quant)) continue;
+			for (const HubFile& f : m.files) {
+				const fs::path p = s->path() / f.path;
+				std::error_code e;
+				if (fs::is_symlink(p, e))
+					named.insert(fs::weakly_canonical(p, e));
+				else
+					freed += fs::file_size(p, e);
+				remove_file(p);
+			}
+		}
+	}
+	freed += remove_blobs(repo, named, parts);
+	remove_empty_folders(repo / "snapshots");
+	remove_empty_folders(repo / "blobs");
+	if (!fs::exists(repo / "snapshots", ec) && !fs::exists(repo / "blobs", ec)) {
+		fs::remove_all(repo / "refs", ec);
+		fs::remove_all(repo.parent_path() / ".locks" / repo.filename(), ec);
+		fs::remove(repo, ec);
+	}
+	return freed;
+}
+
+} // namespace
+
+uint64_t remove_model(const std::string& given) {
+	const std::string name = lower_case(given);
+	const auto asked = as_repo(given);
+	const bool whole = asked && asked->want.empty();
+	std::vector<LocalModel> found;
+	for (const LocalModel& m : local_models()) {
+		const std::string full = lower_case(m.name);
+		if (full == name || (!m.repo.empty() && lower_case(m.repo) == name)) found.push_back(m);
+	}
+	std::error_code ec;
+	fs::path repo = whole ? repo_folder(asked->repo) : fs::path();
+	if (whole && !fs::exists(repo, ec)) repo.clear();
+	std::vector<LocalModel> of_hub;
+	uint64_t freed = 0;
+	for (const LocalModel& m : found) {
+		if (m.owner == "hub") {
+			of_hub.push_back(m);
+			repo = repo_folder(m.repo);
+		} else if (m.owner != "kvrun") {
+			fail(Code::Invalid, "{} belongs to {}, which knows what else uses it; remove it there ({})",
+			     one_line(m.name), m.owner, one_line(m.path));
+		} else {
+			freed += m.bytes;
+			for (const fs::path& p : {fs::path(m.path), fs::path(m.path + ".sha256")}) remove_file(p);
+		}
+	}
+	if (found.empty() && repo.empty())
+		fail(Code::NotFound, "no model here is called '{}'; 'kvrun list' shows the names", one_line(given));
+	if (!repo.empty()) freed += remove_from_hub(of_hub, repo, whole);
+	return freed;
+}
+
+} // namespace kvrun
