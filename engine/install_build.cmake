@@ -1,0 +1,21 @@
+# `cmake --install` builds what it installs where that has not been built. First of all rules of installation.
+set(install_targets kvrun_shared kvrun_static)
+if(KVRUN_BUILD_TOOLS)
+	list(APPEND install_targets kvrun kvrun-probe)
+	if(NOT CMAKE_CROSSCOMPILING)
+		set(install_share kvrun_share) # man pages and completions, which are files without a target's name
+	endif()
+endif()
+list(TRANSFORM install_targets REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE install_files)
+if(install_share)
+	list(APPEND install_files ${PROJECT_BINARY_DIR}/tools/share/completion.fish)
+endif()
+install(CODE "
+	foreach(file IN ITEMS ${install_files})
+		if(NOT EXISTS \"\${file}\")
+			message(STATUS \"building what is installed: \${file} is missing\")
+			execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --target
+				${install_targets} ${install_share} COMMAND_ERROR_IS_FATAL ANY)
+			break()
+		endif()
+	endforeach()" ALL_COMPONENTS)

@@ -1,0 +1,9 @@
+# Read by cpack before it packs. Without these programs it would make a .deb that names no library it needs.
+if(CPACK_GENERATOR STREQUAL "DEB")
+	foreach(program dpkg-shlibdeps file)
+		find_program(path_of_${program} ${program} NO_CACHE)
+		if(NOT path_of_${program})
+			message(FATAL_ERROR "a .deb needs '${program}', which is not here; install the packages dpkg-dev and file")
+		endif()
+	endforeach()
+endif()
