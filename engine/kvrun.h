@@ -180,9 +180,10 @@ typedef struct {
 	uint64_t kv_budget_bytes;  /* for the caches of all sessions */
 	uint64_t kv_used_bytes;    /* of them, allocated now */
 	uint32_t max_rows;         /* most sessions in one decode step */
+	int device_is_cpu;         /* it runs on the host's processor: the cpu backend, or a software driver */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
-	{ sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0 }
+	{ sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0 }
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 
 typedef struct {
@@ -400,6 +401,11 @@ KVRUN_API kvrun_status kvrun_session_read_note(const char* path, void* out, size
 typedef int (*kvrun_token_cb)(uint32_t token, const char* text, size_t length, void* payload);
 
 typedef struct {
+	uint32_t token;
+	float bias; /* added to its logit; -INFINITY: it is never chosen */
+} kvrun_logit_bias;
+
+typedef struct {
 	uint32_t struct_size;
 	uint32_t max_tokens;      /* of the answer; UINT32_MAX: until the model ends it or the context is full */
 	double temperature;       /* sampling temperature; 0 is greedy */
@@ -417,11 +423,15 @@ typedef struct {
 	kvrun_progress_cb on_prefill; /* of reading the prompt; NULL: none */
 	void* payload;                /* of both */
 	kvrun_canceller* canceller;   /* NULL: none */
+	double presence_penalty;      /* subtracted from the logits of tokens that the answer has; 0: off */
+	double frequency_penalty;     /* the same, for each time it has them; 0: off */
+	const kvrun_logit_bias* bias; /* (n_bias) tokens that are more or less likely than the model has them */
+	size_t n_bias;
 } kvrun_generate_options;
 #define KVRUN_GENERATE_OPTIONS_INIT                                                                                    \
 	{                                                                                                                  \
 		sizeof(kvrun_generate_options), UINT32_MAX, 0.8, 40, 0.95, 0.05, 1.0, 64, 0, NULL, 0, 0, 0, NULL, NULL, NULL,  \
-		    NULL                                                                                                       \
+		    NULL, 0.0, 0.0, NULL, 0                                                                                    \
 	}
 
 typedef enum KVRUN_INT_ENUM {
@@ -438,9 +448,10 @@ typedef struct {
 	uint32_t prompt_cached; /* of them, in the cache: all, unless it was cancelled */
 	uint32_t answer_tokens;
 	double prefill_seconds, decode_seconds;
+	uint32_t stop; /* KVRUN_STOP_STRING: which of `stops` appeared; else UINT32_MAX */
 } kvrun_generate_result;
 #define KVRUN_GENERATE_RESULT_INIT                                                                                     \
-	{ sizeof(kvrun_generate_result), KVRUN_STOP_LENGTH, 0, 0, 0, 0.0, 0.0 }
+	{ sizeof(kvrun_generate_result), KVRUN_STOP_LENGTH, 0, 0, 0, 0.0, 0.0, UINT32_MAX }
 
 /* Appends a prompt to the session and generates an answer. out may be NULL. When it was cancelled or stopped, the
  * answer so far is in the session and *out says so, beside the status; so too with KVRUN_ENOMEM, when the cache budget
@@ -455,6 +466,21 @@ KVRUN_API kvrun_status kvrun_generate_text(kvrun_session* session, const char* p
  * payload and canceller count. */
 KVRUN_API kvrun_status kvrun_prefill(kvrun_session* session, const uint32_t* prompt, size_t count,
                                      const kvrun_generate_options* options, float* logits);
+/* Appends a prompt, and gives the model's last hidden state of every token: what the output projection reads, after the
+ * final norm. out: (count, dim), row by row; dim as of kvrun_engine_info. Of the options, on_prefill, payload and
+ * canceller count. */
+KVRUN_API kvrun_status kvrun_hidden_states(kvrun_session* session, const uint32_t* prompt, size_t count,
+                                           const kvrun_generate_options* options, float* out);
+typedef enum KVRUN_INT_ENUM {
+	KVRUN_POOL_MODEL = 0, /* as the file says; KVRUN_POOL_MEAN where it does not */
+	KVRUN_POOL_MEAN = 1,  /* the mean of all tokens */
+	KVRUN_POOL_FIRST = 2, /* the first token */
+	KVRUN_POOL_LAST = 3   /* the last token */
+} kvrun_pooling;
+/* The same as one vector for the whole prompt, an embedding: out (dim), not normalised. Takes no memory for the single
+ * states, however long the prompt is. */
+KVRUN_API kvrun_status kvrun_embed(kvrun_session* session, const uint32_t* prompt, size_t count, kvrun_pooling pooling,
+                                   const kvrun_generate_options* options, float* out);
 /* One decode step for callers that sample themselves: appends tokens[i] to sessions[i], different sessions of one
  * engine, at most its max_rows. logits: (count, vocab). On failure no session has changed, and *out_row, which may be
  * NULL, is the row that could not go on, or count; but for KVRUN_EDEVICE: sessions then have their token, as where

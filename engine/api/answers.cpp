@@ -6,13 +6,28 @@ namespace {
 
 constexpr kvrun_generate_options kGenerateDefaults = KVRUN_GENERATE_OPTIONS_INIT;
 
+kvrun_generate_options read_generate_options(const kvrun_generate_options* given) {
+	return read_options(given, kGenerateDefaults, "kvrun_generate_options",
+	                    offsetof(kvrun_generate_options, presence_penalty));
+}
+
+constexpr size_t kFirstResult = offsetof(kvrun_generate_result, stop); // bytes
+
 bool is_set(const kvrun_canceller* c) { return c && c->set.load(std::memory_order_relaxed); }
 
-GenerateOptions generate_options(const kvrun_generate_options& o) {
+GenerateOptions generate_options(const kvrun_generate_options& o, uint32_t vocab) {
 	GenerateOptions g;
 	g.n = o.max_tokens;
-	g.sampling = {o.temperature, o.top_k, o.top_p, o.min_p, o.repeat_penalty, o.repeat_last_n, o.seed};
-	check_sampler(g.sampling);
+	SamplerOptions& s = g.sampling;
+	s.temperature = o.temperature, s.top_k = o.top_k, s.top_p = o.top_p, s.min_p = o.min_p, s.seed = o.seed;
+	s.repeat_penalty = o.repeat_penalty, s.repeat_last = o.repeat_last_n;
+	s.presence_penalty = o.presence_penalty, s.frequency_penalty = o.frequency_penalty;
+	if (o.n_bias) check_pointer(o.bias, "bias");
+	for (const kvrun_logit_bias& b : std::span(o.bias, o.n_bias)) {
+		if (b.token >= vocab) refuse(KVRUN_EINVALID, "bias of token {}: the vocabulary has {} tokens", b.token, vocab);
+		s.bias.emplace_back(b.token, b.bias);
+	}
+	check_sampler(s);
 	for (size_t i = 0; i < o.n_stops; ++i) {
 		check_pointer(o.stops, "stops");
 		check_pointer(o.stops[i], "a stop string");
@@ -31,6 +46,7 @@ kvrun_generate_result result_of(const GenerateResult& r) {
 	out.answer_tokens = uint32_t(r.tokens.size());
 	out.prefill_seconds = r.prefill_s;
 	out.decode_seconds = r.decode_s;
+	out.stop = r.stop;
 	return out;
 }
 
@@ -76,7 +92,7 @@ template <class F> uint32_t Answers::begin(InUse session, const kvrun_generate_o
 		answer->progress = {p.progress(), p.seconds_left()};
 		return true;
 	};
-	const GenerateOptions options = generate_options(o);
+	const GenerateOptions options = generate_options(o, engine_->engine->config().vocab);
 	std::lock_guard turn(engine_->turn);
 	if (!batch_) batch_ = std::make_unique<Batch>(*engine_->engine);
 	const uint32_t id = add_stream(*batch_, *answer->session, options, std::move(hooks));
@@ -157,8 +173,7 @@ void Answers::on_logits(uint32_t id, kvrun_logits_cb cb, void* payload) {
 
 void Answers::take(uint32_t id, kvrun_generate_result* out) {
 	Answer& a = find(id);
-	kvrun_generate_result checked = KVRUN_GENERATE_RESULT_INIT;
-	if (out) check_struct_size(out->struct_size, checked.struct_size, "kvrun_generate_result");
+	if (out) check_struct_size(out->struct_size, kFirstResult, "kvrun_generate_result");
 	const bool cancelled = !a.result;
 	if (cancelled) {
 		std::lock_guard turn(engine_->turn);
@@ -167,7 +182,7 @@ void Answers::take(uint32_t id, kvrun_generate_result* out) {
 	const GenerateResult r = std::move(*a.result);
 	const bool stopped = a.stopped;
 	answers_.erase(id);
-	if (out) write_result(out, result_of(r), "kvrun_generate_result");
+	if (out) write_result(out, result_of(r), "kvrun_generate_result", kFirstResult);
 	if (r.error) std::rethrow_exception(r.error);
 	if (stopped) refuse(KVRUN_EUSER, "a callback stopped the answer");
 	if (r.reason == StopReason::Cancelled) refuse(KVRUN_ECANCELLED, "the answer was cancelled");
@@ -180,8 +195,8 @@ using namespace kvrun::api;
 
 static void generate(InUse session, std::span<const uint32_t> prompt, const kvrun_generate_options* options,
                      kvrun_generate_result* out) {
-	const kvrun_generate_options o = read_options(options, kGenerateDefaults, "kvrun_generate_options");
-	if (out) check_struct_size(out->struct_size, sizeof(*out), "kvrun_generate_result");
+	const kvrun_generate_options o = read_generate_options(options);
+	if (out) check_struct_size(out->struct_size, kFirstResult, "kvrun_generate_result");
 	Answers one(session.object()->engine);
 	const uint32_t id = one.add(std::move(session), prompt, o);
 	while (one.step()) {}
@@ -204,35 +219,88 @@ kvrun_status kvrun_generate_text(kvrun_session* session, const char* prompt, con
 	});
 }
 
+// Reads a prompt into the session, in turns with other threads; `hooks` are called while this one has its turn. Returns
+// its last token's logits.
+static std::vector<float> read_prompt(InUse& s, std::span<const uint32_t> prompt, const kvrun_generate_options* options,
+                                      PrefillHooks hooks) {
+	const kvrun_generate_options o = read_generate_options(options);
+	FairMutex& turn = s.engine().turn;
+	std::optional<Prefill> prefill;
+	struct End { // the prompt's memory goes back while this thread has its turn
+		FairMutex& turn;
+		std::optional<Prefill>& prefill;
+		~End() {
+			std::lock_guard lock(turn);
+			prefill.reset();
+		}
+	} end{turn, prefill};
+	{
+		std::lock_guard lock(turn);
+		prefill.emplace(*s, prompt, std::move(hooks));
+	}
+	for (bool done = false; !done;) {
+		if (is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the prompt was cancelled");
+		{
+			std::lock_guard lock(turn);
+			done = prefill->step();
+		}
+		if (o.on_prefill && o.on_prefill(prefill->progress(), prefill->seconds_left(), o.payload) && !done)
+			refuse(KVRUN_EUSER, "a callback stopped the prompt");
+	}
+	return {prefill->logits().begin(), prefill->logits().end()};
+}
+
 kvrun_status kvrun_prefill(kvrun_session* session, const uint32_t* prompt, size_t count,
                            const kvrun_generate_options* options, float* logits) {
 	return guard([&] {
-		const kvrun_generate_options o = read_options(options, kGenerateDefaults, "kvrun_generate_options");
 		InUse s(session);
-		FairMutex& turn = s.engine().turn;
-		std::optional<Prefill> prefill;
-		struct End { // the prompt's memory goes back while this thread has its turn
-			FairMutex& turn;
-			std::optional<Prefill>& prefill;
-			~End() {
-				std::lock_guard lock(turn);
-				prefill.reset();
+		const std::vector<float> last = read_prompt(s, prompt_span(prompt, count), options, {});
+		if (logits) std::ranges::copy(last, logits);
+	});
+}
+
+kvrun_status kvrun_hidden_states(kvrun_session* session, const uint32_t* prompt, size_t count,
+                                 const kvrun_generate_options* options, float* out) {
+	return guard([&] {
+		check_pointer(out, "out");
+		InUse s(session);
+		const size_t dim = s.engine().engine->config().dim;
+		PrefillHooks hooks;
+		hooks.all_states = [&](uint32_t first, uint32_t, std::span<const float> states) {
+			std::ranges::copy(states, out + first * dim);
+		};
+		read_prompt(s, prompt_span(prompt, count), options, std::move(hooks));
+	});
+}
+
+// What the file says: "ARCHITECTURE.pooling_type", 1 to 3 as kvrun_pooling has them.
+static kvrun_pooling pooling_of(const Engine& e) {
+	const uint32_t said = e.file().u32(e.config().arch + ".pooling_type", KVRUN_POOL_MEAN);
+	return said == KVRUN_POOL_FIRST || said == KVRUN_POOL_LAST ? kvrun_pooling(said) : KVRUN_POOL_MEAN;
+}
+
+kvrun_status kvrun_embed(kvrun_session* session, const uint32_t* prompt, size_t count, kvrun_pooling pooling,
+                         const kvrun_generate_options* options, float* out) {
+	return guard([&] {
+		check_pointer(out, "out");
+		if (pooling < KVRUN_POOL_MODEL || pooling > KVRUN_POOL_LAST)
+			refuse(KVRUN_EINVALID, "pooling is {}, expected a kvrun_pooling", int(pooling));
+		InUse s(session);
+		const Engine& e = *s.engine().engine;
+		const kvrun_pooling how = pooling == KVRUN_POOL_MODEL ? pooling_of(e) : pooling;
+		const size_t dim = e.config().dim;
+		std::vector<double> sum(dim);
+		PrefillHooks hooks;
+		hooks.all_states = [&](uint32_t first, uint32_t n, std::span<const float> states) {
+			for (size_t i = 0; i < n; ++i) {
+				const size_t at = first + i;
+				if ((how == KVRUN_POOL_FIRST && at > 0) || (how == KVRUN_POOL_LAST && at + 1 < count)) continue;
+				for (size_t d = 0; d < dim; ++d) sum[d] += states[i * dim + d];
 			}
-		} end{turn, prefill};
-		{
-			std::lock_guard lock(turn);
-			prefill.emplace(*s, prompt_span(prompt, count));
-		}
-		for (bool done = false; !done;) {
-			if (is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the prompt was cancelled");
-			{
-				std::lock_guard lock(turn);
-				done = prefill->step();
-			}
-			if (o.on_prefill && o.on_prefill(prefill->progress(), prefill->seconds_left(), o.payload) && !done)
-				refuse(KVRUN_EUSER, "a callback stopped the prompt");
-		}
-		if (logits) std::ranges::copy(prefill->logits(), logits);
+		};
+		read_prompt(s, prompt_span(prompt, count), options, std::move(hooks));
+		const double n = how == KVRUN_POOL_MEAN ? double(count) : 1;
+		for (size_t d = 0; d < dim; ++d) out[d] = float(sum[d] / n);
 	});
 }
 
@@ -308,7 +376,7 @@ static kvrun_status add_answer(kvrun_batch* batch, kvrun_session* session, const
 		InUse s(session);
 		if (s.object()->engine != b->engine())
 			refuse(KVRUN_EINVALID, "the session belongs to another engine than the batch");
-		const kvrun_generate_options o = read_options(options, kGenerateDefaults, "kvrun_generate_options");
+		const kvrun_generate_options o = read_generate_options(options);
 		*out_id = add(*b, std::move(s), o);
 	});
 }

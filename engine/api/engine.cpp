@@ -108,6 +108,7 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 		i.backend = e.backend().name();
 		i.weight_bytes = e.weight_bytes();
 		i.max_rows = e.max_rows();
+		i.device_is_cpu = object->device.is_cpu;
 		std::lock_guard turn(object->turn);
 		i.activation_bytes = e.activation_bytes();
 		i.kv_budget_bytes = e.pool().budget_bytes();

@@ -17,27 +17,28 @@ inline void check_struct_size(uint32_t given, size_t first, const char* name) {
 		       first);
 }
 
-// Options as this library knows them; what a newer program has beyond must be zero. No struct has grown so far.
-template <class S> S read_options(const S* given, const S& defaults, const char* name) {
+// Options as this library knows them. What a newer program has beyond must be zero; an older one, whose struct had
+// `first` bytes or more, has the defaults of what it does not know.
+template <class S> S read_options(const S* given, const S& defaults, const char* name, size_t first = sizeof(S)) {
 	if (!given) return defaults;
 	const uint32_t size = given->struct_size;
-	check_struct_size(size, sizeof(S), name);
+	check_struct_size(size, first, name);
 	const char* bytes = reinterpret_cast<const char*>(given);
-	if (std::any_of(bytes + sizeof(S), bytes + size, [](char c) { return c != 0; }))
+	if (size > sizeof(S) && std::any_of(bytes + sizeof(S), bytes + size, [](char c) { return c != 0; }))
 		refuse(KVRUN_EUNSUPPORTED, "{}: a field that this version of the library does not know is set", name);
-	S s;
-	std::memcpy(&s, given, sizeof(S));
+	S s = defaults;
+	std::memcpy(&s, given, std::min<size_t>(size, sizeof(S)));
 	s.struct_size = sizeof(S);
 	return s;
 }
 
-// Results, in the size the caller knows.
-template <class S> void write_result(S* out, const S& value, const char* name) {
+// Results, in the size the caller knows: `first` bytes or more.
+template <class S> void write_result(S* out, const S& value, const char* name, size_t first = sizeof(S)) {
 	check_pointer(out, name);
 	const uint32_t size = out->struct_size;
-	check_struct_size(size, sizeof(S), name);
+	check_struct_size(size, first, name);
 	std::memset(out, 0, size);
-	std::memcpy(out, &value, sizeof(S));
+	std::memcpy(out, &value, std::min<size_t>(size, sizeof(S)));
 	out->struct_size = size;
 }
 

@@ -198,12 +198,16 @@ void Batch::choose(Stream& s, RowLogits logits) {
 	const uint32_t token = s.sampler.sample(logits);
 	if (!s.options.ignore_end && tok.is_end(token)) return end(s, StopReason::End);
 	s.sampler.accept(token);
+	s.sampler.count(token);
 	r.tokens.push_back(token);
 	if (s.hooks.token) s.hooks.token(token);
 	const std::string piece = s.text.feed(tok.decode_one(s.prev, token, s.options.special));
 	s.prev = token;
 	if (!piece.empty() && s.hooks.text && !s.hooks.text(piece)) return end(s, StopReason::Cancelled);
-	if (s.text.stopped()) return end(s, StopReason::Stop);
+	if (s.text.stopped()) {
+		r.stop = s.text.stopped_at();
+		return end(s, StopReason::Stop);
+	}
 	if (s.cancelled()) return end(s, StopReason::Cancelled);
 	if (r.tokens.size() >= s.options.n)
 		return end(s, StopReason::Length); // nobody reads the logits after the last token

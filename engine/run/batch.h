@@ -40,6 +40,7 @@ struct GenerateResult {
 	double prefill_s = 0, decode_s = 0; // seconds; the first token comes out of the prefill
 	uint32_t decode_steps = 0;          // tokens decoded in decode_s
 	KvBytes kv;                         // cache at the end
+	uint32_t stop = UINT32_MAX;         // which of GenerateOptions::stops appeared; UINT32_MAX: none
 	std::exception_ptr error;           // what ended it, if it was no reason but a failure
 };
 

@@ -155,6 +155,13 @@ void LayerRunner::read_rows(const View& x, std::vector<float>& out) {
 	be_.read(*x.buf, x.at, std::as_writable_bytes(std::span(out)));
 }
 
+void LayerRunner::read_states(const View& x, std::vector<float>& out) {
+	KV_ASSERT(x.shape[0] <= kLogitRows);
+	const View states = rows(final_, 0, x.shape[0]);
+	norm(states, x, w_.final_norm);
+	read_rows(states, out);
+}
+
 void LayerRunner::logits(const View& x, bool decode) {
 	const uint32_t n = x.shape[0];
 	KV_ASSERT(n <= kLogitRows);

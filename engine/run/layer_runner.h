@@ -38,6 +38,9 @@ class LayerRunner {
 	            const KvDst&);                                   // rows [first, first + n): RoPE, store
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
+	// The model's last hidden state of rows x (n, dim), n <= kLogitRows: what the logits are made of, after the final
+	// norm. Into out (n, dim) at the next wait().
+	void read_states(const View& x, std::vector<float>& out);
 	// Logits of rows x (n, dim), n <= kLogitRows; they stay on the device until the next call.
 	void logits(const View& x, bool decode);
 	// Of them rows [first, first + n) into out (n, vocab) at the next wait().

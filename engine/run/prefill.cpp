@@ -184,13 +184,16 @@ double Prefill::moves(double room) {
 }
 
 double Prefill::logits_piece() {
-	const uint32_t first = hooks_.all_logits ? at_ : n_ - 1, n = std::min(LayerRunner::kLogitRows, n_ - first);
-	runner_.logits(kvrun::rows(memory_->x, first, n), /*decode=*/false);
-	read_.resize(size_t(n) * runner_.config().vocab);
-	runner_.read_logits(0, n, read_);
-	runner_.read_rows(kvrun::rows(memory_->x, first, n), hidden_);
+	const uint32_t first = wants_all() ? at_ : n_ - 1, n = std::min(LayerRunner::kLogitRows, n_ - first);
+	const View x = kvrun::rows(memory_->x, first, n);
+	uint32_t m = n; // rows whose logits are read
+	if (hooks_.all_states && !hooks_.all_logits) runner_.read_states(x, states_), m = 1;
+	runner_.logits(kvrun::rows(x, n - m, m), /*decode=*/false);
+	read_.resize(size_t(m) * runner_.config().vocab);
+	runner_.read_logits(0, m, read_);
+	runner_.read_rows(x, hidden_);
 	at_ = first + n;
-	return 2. * runner_.config().vocab * runner_.config().dim * n;
+	return 2. * runner_.config().vocab * runner_.config().dim * m;
 }
 
 void Prefill::delivered() {
@@ -198,6 +201,11 @@ void Prefill::delivered() {
 	if (!usable()) throw fault(locate_fault());
 	const size_t vocab = runner_.config().vocab, n = read_.size() / vocab;
 	if (hooks_.all_logits) hooks_.all_logits(n_read_ + at_ - uint32_t(n), uint32_t(n), read_);
+	if (!states_.empty()) {
+		const uint32_t rows = uint32_t(states_.size() / runner_.config().dim);
+		hooks_.all_states(n_read_ + at_ - rows, rows, states_);
+		states_.clear();
+	}
 	if (at_ == n_) {
 		logits_.assign(read_.end() - ptrdiff_t(vocab), read_.end());
 		end_block();

@@ -17,6 +17,9 @@ struct PrefillHooks {
 	std::function<bool(const Prefill&)> progress = {};
 	// If set: logits of every row, in order, in pieces: rows [first, first + n) of the prompt, values (n, vocab).
 	std::function<void(uint32_t first, uint32_t n, std::span<const float> logits)> all_logits = {};
+	// If set, and all_logits is not: the same with the last hidden state (n, dim) of every row
+	// (LayerRunner::read_states).
+	std::function<void(uint32_t first, uint32_t n, std::span<const float> states)> all_states = {};
 };
 
 // Appends tokens to a session: in blocks (EngineOptions::prefill_block), a block layer by layer, a layer in pieces of
@@ -71,7 +74,8 @@ class Prefill {
 	double block_work(uint32_t first_token, uint32_t n) const;
 	KvPrefill& cache_of(uint32_t l);
 	void give_up_block();
-	bool computes_all(uint32_t l) const { return l + 1 < layers_ || hooks_.all_logits; }
+	bool wants_all() const { return hooks_.all_logits || hooks_.all_states; } // rows, not only the last one
+	bool computes_all(uint32_t l) const { return l + 1 < layers_ || wants_all(); }
 
 	Session& session_;
 	LayerRunner& runner_;
@@ -87,6 +91,7 @@ class Prefill {
 	double moved_ = 0;                    // work of the layer's moves that is enqueued
 	std::vector<float> read_, hidden_;    // logits on their way from the device; the rows they come from
 	bool reading_ = false;                // within step(): reads into this object may be under way
+	std::vector<float> states_;           // where they are wanted, of all these rows; the logits are of the last alone
 	struct Look {
 		std::string where;
 		std::vector<float> rows; // (n, dim) of the residual stream

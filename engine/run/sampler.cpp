@@ -1,4 +1,4 @@
-// Chooses the next token from logits: repeat penalty, top-k, top-p, min-p, temperature; same seed, same tokens.
+// Chooses the next token from logits: penalties, bias, top-k, top-p, min-p, temperature; same seed, same tokens.
 #include "engine/run/sampler.h"
 #include "engine/core/error.h"
 #include <algorithm>
@@ -27,6 +27,12 @@ void check_sampler(const SamplerOptions& o) {
 	if (!(o.repeat_penalty >= 0.01 && o.repeat_penalty <= 100))
 		fail(Code::Invalid, "repeat penalty is {}, expected 0.01 to 100", o.repeat_penalty);
 	if (o.repeat_last > 65536) fail(Code::Invalid, "repeat window is {} tokens, expected 0 to 65536", o.repeat_last);
+	for (const auto& [name, x] :
+	     {std::pair("presence penalty", o.presence_penalty), std::pair("frequency penalty", o.frequency_penalty)})
+		if (!(std::abs(x) <= 100)) fail(Code::Invalid, "{} is {}, expected -100 to 100", name, x);
+	for (const auto& [token, x] : o.bias)
+		if (std::isnan(x) || x == INFINITY)
+			fail(Code::Invalid, "bias of token {} is {}, expected a finite number or -infinity", token, x);
 }
 
 Sampler::Sampler(const SamplerOptions& o) : options_(o), random_(o.seed) { check_sampler(o); }
@@ -41,22 +47,40 @@ void Sampler::accept(uint32_t token) {
 	}
 }
 
+void Sampler::count(uint32_t token) {
+	if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++counts_[token];
+}
+
+static float finite(double x) { // a finite logit stays one
+	constexpr double most = std::numeric_limits<float>::max();
+	return float(std::clamp(x, -most, most));
+}
+
 // A token that occurred several times is penalised once.
-std::span<const float> Sampler::penalised(std::span<const float> logits) {
-	if (recent_.empty()) return logits;
-	penalised_.assign(logits.begin(), logits.end());
+void Sampler::penalise_recent() {
 	std::vector<uint32_t> tokens(recent_);
 	std::sort(tokens.begin(), tokens.end());
 	tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
 	for (const uint32_t t : tokens) {
-		if (t >= penalised_.size()) continue;
-		float& l = penalised_[t];
+		if (t >= changed_.size()) continue;
+		float& l = changed_[t];
 		if (!std::isfinite(l)) continue;
-		const double x = l > 0 ? l / options_.repeat_penalty : l * options_.repeat_penalty;
-		constexpr double kMax = std::numeric_limits<float>::max(); // a finite logit stays one
-		l = float(std::clamp(x, -kMax, kMax));
+		l = finite(l > 0 ? l / options_.repeat_penalty : l * options_.repeat_penalty);
 	}
-	return penalised_;
+}
+
+// What is added comes after what divides, so that a bias is the same whatever else is asked for.
+std::span<const float> Sampler::changed(std::span<const float> logits) {
+	if (recent_.empty() && counts_.empty() && options_.bias.empty()) return logits;
+	changed_.assign(logits.begin(), logits.end());
+	penalise_recent();
+	for (const auto& [t, n] : counts_)
+		if (t < changed_.size() && std::isfinite(changed_[t]))
+			changed_[t] = finite(changed_[t] - options_.presence_penalty - n * options_.frequency_penalty);
+	for (const auto& [t, x] : options_.bias)
+		if (t < changed_.size() && std::isfinite(changed_[t]))
+			changed_[t] = x == -INFINITY ? x : finite(double(changed_[t]) + x);
+	return changed_;
 }
 
 // Where top-k keeps all, top-p and min-p say how small a kept logit may be, so the others need not become candidates.
@@ -108,7 +132,7 @@ void Sampler::cut(std::optional<double> all) {
 
 uint32_t Sampler::sample(std::span<const float> logits) {
 	candidates_.clear();
-	const std::span<const float> x = penalised(logits);
+	const std::span<const float> x = changed(logits);
 	blocks_.scan(x);
 	if (!blocks_.ordered()) {
 		const auto bad = std::ranges::find_if(x, [](float l) { return std::isnan(l) || l == INFINITY; });
@@ -127,7 +151,7 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 // One more than top-k, as in gather(): cut() then has something to cut, and ties are decided by id.
 uint32_t Sampler::wanted() const {
 	constexpr uint32_t most = KV_CANDIDATES / 4; // longer lists overflow more often
-	if (!recent_.empty()) return 0;
+	if (!recent_.empty() || !counts_.empty() || !options_.bias.empty()) return 0;
 	if (greedy()) return 1;
 	return options_.top_k == 0 || options_.top_k >= most ? 0 : options_.top_k + 1;
 }

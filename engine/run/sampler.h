@@ -1,4 +1,4 @@
-// Chooses the next token from logits: repeat penalty, top-k, top-p, min-p, temperature; same seed, same tokens.
+// Chooses the next token from logits: penalties, bias, top-k, top-p, min-p, temperature; same seed, same tokens.
 #pragma once
 #include "engine/run/logit_blocks.h"
 #include "engine/run/logits.h"
@@ -6,6 +6,8 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace kvrun {
@@ -18,6 +20,9 @@ struct SamplerOptions {
 	double repeat_penalty = 1; // > 1 makes recent tokens less likely (CTRL, arXiv:1909.05858); 1: off
 	uint32_t repeat_last = 64; // tokens that count as recent
 	uint64_t seed = 0;         // of the random numbers
+	// Subtracted from the logit of a token of the answer: once, and once for each time it is there. 0: off.
+	double presence_penalty = 0, frequency_penalty = 0;
+	std::vector<std::pair<uint32_t, float>> bias = {}; // (token, added to its logit); -INFINITY: never this token
 };
 constexpr double kGreedyTemperature = 1e-6;
 
@@ -30,13 +35,14 @@ void check_sampler(const SamplerOptions&);
 class Sampler {
  public:
 	struct Candidate {
-		float logit;  // after the repeat penalty
+		float logit;  // after penalties and bias
 		uint32_t id;  // token
 		double share; // its probability after all cuts, before normalisation
 	};
 
 	explicit Sampler(const SamplerOptions&);
 	void accept(uint32_t token);                    // a token of the prompt or the answer, for the repeat penalty
+	void count(uint32_t token);                     // a token of the answer, for the other two
 	uint32_t sample(std::span<const float> logits); // logits (vocab); does not accept() the result
 	// How many of the largest logits suffice to sample; 0: all are needed. The token is the same as from all.
 	uint32_t wanted() const;
@@ -46,7 +52,8 @@ class Sampler {
 	double total() const { return total_; }
 
  private:
-	std::span<const float> penalised(std::span<const float> logits); // the logits themselves without a penalty
+	std::span<const float> changed(std::span<const float> logits); // by penalties and bias; else the logits themselves
+	void penalise_recent();
 	// Candidates by id: logits above -inf, among them all that the cuts keep. Returns the sum of exp(logit - maximum)
 	// over all logits where top-p needs it, and not only that of the candidates.
 	std::optional<double> gather(std::span<const float> logits);
@@ -56,12 +63,13 @@ class Sampler {
 	bool greedy() const { return options_.temperature <= kGreedyTemperature || options_.top_k == 1; }
 	SamplerOptions options_;
 	std::mt19937_64 random_;
-	std::vector<uint32_t> recent_;      // (<= repeat_last) ring of accepted tokens
-	size_t recent_at_ = 0;              // next place in the ring
-	std::vector<float> penalised_;      // (vocab) logits; empty without a penalty
-	LogitBlocks blocks_;                // of the logits, after the penalty
-	std::vector<Candidate> candidates_; // (vocab) and fewer after the cuts
-	double total_ = 0;                  // sum of shares
+	std::vector<uint32_t> recent_;                  // (<= repeat_last) ring of accepted tokens
+	size_t recent_at_ = 0;                          // next place in the ring
+	std::unordered_map<uint32_t, uint32_t> counts_; // of tokens of the answer; empty without their penalties
+	std::vector<float> changed_;                    // (vocab) logits; empty where nothing changes them
+	LogitBlocks blocks_;                            // of the logits, after penalties and bias
+	std::vector<Candidate> candidates_;             // (vocab) and fewer after the cuts
+	double total_ = 0;                              // sum of shares
 };
 
 } // namespace kvrun

@@ -24,6 +24,7 @@ class StopStream {
 
 	bool stopped() const { return hit_ >= 0; }
 	const std::string& stopped_by() const { return stops_[size_t(hit_)].text; } // only after stopped()
+	uint32_t stopped_at() const { return uint32_t(hit_); }                      // its index; only after stopped()
 
  private:
 	struct Stop {

@@ -2,6 +2,7 @@
 #include "objects.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -124,6 +125,113 @@ TEST_CASE("api: prefill and decode for callers that sample themselves; fork, tru
 	kvrun_session_free(fork);
 	std::vector<uint32_t> many(600, prompt[0]);
 	CHECK(kvrun_prefill(s.h, many.data(), many.size(), nullptr, nullptr) == KVRUN_ECONTEXT);
+}
+
+TEST_CASE("api: hidden states of every token, and one vector for all of them") {
+	Engine e;
+	kvrun_engine_info i = KVRUN_ENGINE_INFO_INIT;
+	REQUIRE(kvrun_engine_get_info(e.h, &i) == KVRUN_OK);
+	if (std::string(device()) == "cpu") CHECK(i.device_is_cpu == 1);
+	const auto prompt = tokens_of(e, kText);
+	const size_t n = prompt.size(), dim = i.dim;
+	REQUIRE(n > 3);
+	std::vector<float> states(n * dim), first(dim), pooled(dim);
+	{
+		Session s(e);
+		REQUIRE(kvrun_hidden_states(s.h, prompt.data(), n, nullptr, states.data()) == KVRUN_OK);
+		CHECK(s.n_tokens() == n);
+	}
+	{ // what a token sees is what is before it
+		Session s(e);
+		REQUIRE(kvrun_hidden_states(s.h, prompt.data(), 2, nullptr, states.data()) == KVRUN_OK);
+		REQUIRE(kvrun_hidden_states(s.h, prompt.data() + 2, 1, nullptr, first.data()) == KVRUN_OK);
+		for (size_t d = 0; d < dim; ++d) CHECK(first[d] == doctest::Approx(states[2 * dim + d]).epsilon(1e-3));
+	}
+	const auto embed = [&](kvrun_pooling how) {
+		Session s(e);
+		REQUIRE(kvrun_embed(s.h, prompt.data(), n, how, nullptr, pooled.data()) == KVRUN_OK);
+		return pooled;
+	};
+	const auto row = [&](size_t at) { return std::vector<float>(&states[at * dim], &states[at * dim] + dim); };
+	std::vector<float> mean(dim);
+	for (size_t d = 0; d < dim; ++d) {
+		double sum = 0;
+		for (size_t t = 0; t < n; ++t) sum += states[t * dim + d];
+		mean[d] = float(sum / double(n));
+	}
+	CHECK(embed(KVRUN_POOL_MEAN) == mean);
+	CHECK(embed(KVRUN_POOL_MODEL) == mean); // its file does not say
+	CHECK(embed(KVRUN_POOL_FIRST) == row(0));
+	CHECK(embed(KVRUN_POOL_LAST) == row(n - 1));
+	Session s(e);
+	CHECK(kvrun_embed(s.h, prompt.data(), n, kvrun_pooling(9), nullptr, pooled.data()) == KVRUN_EINVALID);
+	CHECK(said("pooling"));
+	CHECK(kvrun_embed(s.h, prompt.data(), n, KVRUN_POOL_MEAN, nullptr, nullptr) == KVRUN_EINVALID);
+	CHECK(kvrun_hidden_states(s.h, nullptr, 2, nullptr, states.data()) == KVRUN_EINVALID);
+	CHECK(kvrun_hidden_states(s.h, prompt.data(), 0, nullptr, states.data()) == KVRUN_EINVALID);
+	kvrun_canceller* c = nullptr;
+	REQUIRE(kvrun_canceller_new(&c) == KVRUN_OK);
+	kvrun_cancel(c);
+	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	o.canceller = c;
+	CHECK(kvrun_embed(s.h, prompt.data(), n, KVRUN_POOL_MEAN, &o, pooled.data()) == KVRUN_ECANCELLED);
+	CHECK(s.n_tokens() == 0);
+	kvrun_canceller_free(c);
+}
+
+TEST_CASE("api: bias and penalties change what is chosen; the stop string that ended an answer is named") {
+	Engine e;
+	const auto want = answer(e, nullptr, kText, 8);
+	const auto run = [&](kvrun_generate_options& o, kvrun_generate_result* r = nullptr) {
+		Session s(e);
+		Told told;
+		o.on_token = on_token, o.payload = &told;
+		REQUIRE(kvrun_generate_text(s.h, kText.c_str(), &o, r) == KVRUN_OK);
+		return told.tokens;
+	};
+	kvrun_generate_options o = greedy(8, nullptr);
+	CHECK(run(o) == want);
+	kvrun_logit_bias bias[] = {{want[0], -std::numeric_limits<float>::infinity()}};
+	o.bias = bias, o.n_bias = 1;
+	const auto without = run(o);
+	CHECK(std::count(without.begin(), without.end(), want[0]) == 0);
+	bias[0] = {want[1], 1e6f};
+	CHECK(run(o) == std::vector<uint32_t>(8, want[1]));
+	o.frequency_penalty = 100, bias[0].bias = 150; // once, and then too often
+	const auto once = run(o);
+	CHECK(once[0] == want[1]);
+	CHECK(std::count(once.begin(), once.end(), want[1]) < 8);
+	Session s(e);
+	bias[0] = {1u << 30, 1};
+	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_EINVALID);
+	CHECK(said("bias of token"));
+	o.bias = nullptr;
+	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_EINVALID);
+	o = greedy(8, nullptr), o.presence_penalty = 101;
+	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_EINVALID);
+
+	size_t n = 0;
+	char text[64];
+	REQUIRE(kvrun_detokenize(e.h, &want[2], 1, 0, text, sizeof text, &n) == KVRUN_OK);
+	const char* stops[] = {"never said", text};
+	o = greedy(8, nullptr), o.stops = stops, o.n_stops = 2;
+	kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+	run(o, &r);
+	CHECK(r.reason == KVRUN_STOP_STRING);
+	CHECK(r.stop == 1);
+	o.n_stops = 1;
+	run(o, &r);
+	CHECK(r.reason == KVRUN_STOP_LENGTH);
+	CHECK(r.stop == UINT32_MAX);
+
+	// a program that was built before these fields were there
+	o = greedy(8, nullptr), o.struct_size = offsetof(kvrun_generate_options, presence_penalty);
+	o.bias = reinterpret_cast<kvrun_logit_bias*>(8), o.n_bias = 5, o.presence_penalty = 1e9; // not its memory
+	r = KVRUN_GENERATE_RESULT_INIT;
+	r.struct_size = offsetof(kvrun_generate_result, stop), r.stop = 77;
+	CHECK(run(o, &r) == want);
+	CHECK(r.stop == 77);
+	CHECK(r.answer_tokens == 8);
 }
 
 TEST_CASE("api: a batch gives each session the tokens it has alone") {

@@ -113,6 +113,50 @@ TEST_CASE("models: logits of every tiny checkpoint are those of transformers, as
 	});
 }
 
+// Rows (n, dim) times the output matrix (vocab, dim) of a file, in double; empty where the file has none in f32.
+static std::vector<float> times_output(const Gguf& file, std::span<const float> states, size_t dim) {
+	const GgufTensor* t = file.find_tensor("output.weight");
+	if (!t) t = file.find_tensor("token_embd.weight");
+	if (!t || t->type != DType::F32 || t->cols() != dim || file.find_tensor("output.bias")) return {};
+	std::vector<float> w(t->rows() * dim), out;
+	file.read(*t, 0, std::as_writable_bytes(std::span(w)));
+	for (size_t row = 0; row < states.size(); row += dim)
+		for (size_t v = 0; v < w.size(); v += dim) {
+			double sum = 0;
+			for (size_t d = 0; d < dim; ++d) sum += double(states[row + d]) * w[v + d];
+			out.push_back(float(sum));
+		}
+	return out;
+}
+
+TEST_CASE("models: last hidden states times the output matrix are the logits of transformers") {
+	on_every_device([&](const std::string& device) {
+		int compared = 0;
+		for (const Expected& e : tiny_models()) {
+			INFO("model " << e.name);
+			const auto engine = open_engine(device, e.model, /*ubatch=*/16);
+			const Config& c = engine->config();
+			if (c.logit_scale != 1 || c.logit_softcap > 0) continue;
+			Session s(*engine, {.ctx = e.ctx});
+			std::vector<float> states;
+			PrefillHooks hooks;
+			hooks.all_states = [&](uint32_t first, uint32_t n, std::span<const float> rows) {
+				REQUIRE(first * c.dim == states.size());
+				REQUIRE(rows.size() == n * c.dim);
+				states.insert(states.end(), rows.begin(), rows.end());
+			};
+			const std::span<const float> last = s.prefill(e.tokens, hooks);
+			REQUIRE(states.size() == e.tokens.size() * c.dim);
+			CHECK(error_of(e, e.tokens.size() - 1, last) < logits_tolerance(engine->backend(), e.name, false));
+			const std::vector<float> logits = times_output(engine->file(), states, c.dim);
+			if (logits.empty()) continue;
+			CHECK(error_of(e, 0, logits) < logits_tolerance(engine->backend(), e.name, /*decode=*/false));
+			++compared;
+		}
+		CHECK(compared >= 3);
+	});
+}
+
 TEST_CASE("models: greedy tokens are llama.cpp's; near-ties are said") {
 	on_every_device([&](const std::string& device) {
 		for (const char* name : {"tiny_llama", "tiny_qwen2", "stories260K"}) {

@@ -61,6 +61,61 @@ TEST_CASE("T37 sampler: options outside their range are refused by name") {
 	CHECK_THROWS_AS(Sampler{o}, Error);
 	o = all_off(), o.repeat_last = 65537;
 	CHECK_THROWS_AS(Sampler{o}, Error);
+	for (const double x : {kNan, double(kInf), -double(kInf), 100.1, -1e30}) {
+		o = all_off(), o.presence_penalty = x;
+		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("presence penalty"), Error);
+		o = all_off(), o.frequency_penalty = x;
+		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("frequency penalty"), Error);
+	}
+	for (const float x : {kNan, kInf}) {
+		o = all_off(), o.bias = {{3, x}};
+		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("bias of token 3"), Error);
+	}
+}
+
+TEST_CASE("sampler: penalties of the answer's tokens and bias are added to the logits") {
+	const std::vector<float> logits = {1, 2, 3, 4};
+	const auto changed = [&](const SamplerOptions& o, std::span<const uint32_t> prompt,
+	                         std::span<const uint32_t> answer) {
+		Sampler s(o);
+		for (const uint32_t t : prompt) s.accept(t);
+		for (const uint32_t t : answer) s.accept(t), s.count(t);
+		s.sample(logits);
+		std::vector<float> out(logits.size(), -kInf);
+		for (const auto& c : s.candidates()) out[c.id] = c.logit;
+		return out;
+	};
+	const std::vector<uint32_t> prompt = {0, 3, 9}, answer = {1, 2, 2, 2, 77}; // ids past the vocabulary among them
+	SamplerOptions o = all_off();
+	o.presence_penalty = 0.5;
+	CHECK(changed(o, prompt, answer) == std::vector<float>{1, 1.5, 2.5, 4});
+	o = all_off(), o.frequency_penalty = 0.25;
+	CHECK(changed(o, prompt, answer) == std::vector<float>{1, 1.75, 2.25, 4});
+	o.presence_penalty = -1; // makes what is there likelier
+	CHECK(changed(o, prompt, answer) == std::vector<float>{1, 2.75, 3.25, 4});
+	CHECK(changed(o, prompt, {}) == logits);
+	o = all_off(), o.bias = {{0, 4.5f}, {3, -kInf}, {1, -1}};
+	CHECK(changed(o, prompt, answer) == std::vector<float>{5.5, 1, 3, -kInf});
+	o.repeat_penalty = 2; // of prompt and answer; it divides first
+	CHECK(changed(o, prompt, answer) == std::vector<float>{5, 0, 1.5, -kInf});
+	o = all_off(0), o.bias = {{0, 100}};
+	CHECK(Sampler(o).sample(logits) == 0); // greedy, too
+	o.bias = {{2, 3.4e38f}}, o.frequency_penalty = 100;
+	Sampler s(o);
+	s.count(0);
+	CHECK(s.sample(logits) == 2); // what is finite stays so
+}
+
+TEST_CASE("sampler: what changes logits needs all of them") {
+	SamplerOptions o = all_off(0);
+	CHECK(Sampler(o).wanted() == 1);
+	o.bias = {{1, 1}};
+	CHECK(Sampler(o).wanted() == 0);
+	o = all_off(0), o.presence_penalty = 1;
+	Sampler s(o);
+	CHECK(s.wanted() == 1); // nothing is penalised yet
+	s.count(5);
+	CHECK(s.wanted() == 0);
 }
 
 TEST_CASE("T37 sampler: any accepted options give an id of the vocabulary and shares that add up") {
