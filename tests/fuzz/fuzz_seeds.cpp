@@ -72,7 +72,7 @@ void write_requests(const std::filesystem::path& folder) {
 	};
 	int n = 0;
 	for (const char* path :
-	     {"/", "/health", "/metrics", "/slots", "/sessions", "/sessions/a", "/v1/models", "/nothing"})
+	     {"/", "/health", "/metrics", "/slots", "/sessions", "/sessions/a", "/v1/models", "/v1/models/a", "/nothing"})
 		write(folder / fmt::format("get-{}", ++n), fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path), {});
 	write(folder / "delete", "DELETE /sessions/a HTTP/1.1\r\n\r\n", {});
 	write(folder / "two", "GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.0\r\n\r\n", {});
@@ -93,6 +93,21 @@ void write_requests(const std::filesystem::path& folder) {
 	    "chat", "/v1/chat/completions",
 	    R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "u"}]}],
 		"stream": true, "stream_options": {"include_usage": true}, "session": "a", "logprobs": true, "top_logprobs": 2})");
+	post("prompts", "/v1/completions",
+	     R"({"prompt": ["a", [1, 2]], "n": 2, "logit_bias": {"5": -1}, "max_tokens": -1})");
+	post(
+	    "response", "/v1/responses",
+	    R"({"instructions": "s", "input": [{"role": "user", "content": [{"type": "input_text", "text": "u"}]}, {"type": "reasoning",
+		"summary": [{"type": "summary_text", "text": "t"}]}, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+		{"type": "function_call_output", "call_id": "1", "output": "2"}], "tools": [{"type": "function", "name": "f"}], "tool_choice":
+		{"type": "function", "name": "f"}, "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}, "stream": true})");
+	post(
+	    "message", "/v1/messages",
+	    R"({"max_tokens": 3, "system": [{"type": "text", "text": "s"}], "messages": [{"role": "user", "content": "u"}, {"role":
+		"assistant", "content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}}]},
+		{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "2"}]}], "tools": [{"name": "f",
+		"input_schema": {}}], "tool_choice": {"type": "any"}, "thinking": {"type": "enabled", "budget_tokens": 5}, "stop_sequences": ["x"]})");
+	post("count", "/v1/messages/count_tokens", R"({"messages": [{"role": "user", "content": "u"}]})");
 	post(
 	    "tools", "/v1/chat/completions",
 	    R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1",

@@ -41,9 +41,21 @@ class Answer:
 
     def events(self):
         """Events of a stream, without the last, which must be [DONE]."""
-        lines = [e for e in self.body.decode().split("\n\n") if e]
+        lines = [e for e in self.body.decode().split("\n\n") if e and not e.startswith(":")]
         check("a stream ends with [DONE]", lines and lines[-1] == "data: [DONE]", lines[-1:])
         return [json.loads(e[len("data: "):]) for e in lines[:-1]]
+
+
+    def named_events(self):
+        """Events of a stream whose events have names, which their data repeat."""
+        out = []
+        for e in self.body.decode().split("\n\n"):
+            if not e or e.startswith(":"):
+                continue
+            name, data = e.split("\n")
+            out.append(json.loads(data[len("data: "):]))
+            check("an event has the name of its data", name == "event: " + out[-1]["type"], e)
+        return out
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -52,7 +52,7 @@ def choices(c):
 
 def errors(c, url):
     for what, call, kind in (("a model that is not there", lambda: c.chat.completions.create(model="x", messages=HELLO),
-                              openai.NotFoundError), ("too many choices", lambda: ask(c, n=5), openai.BadRequestError),
+                              openai.NotFoundError), ("another", lambda: c.models.retrieve("x"), openai.NotFoundError), ("too many choices", lambda: ask(c, n=5), openai.BadRequestError),
                              ("a wrong field", lambda: ask(c, temperature=-1), openai.BadRequestError),
                              ("a wrong key",
                               lambda: openai.OpenAI(base_url=url, api_key="no", max_retries=0).models.list(),
@@ -74,7 +74,7 @@ async def at_once(url, whole):
 
 
 def main():
-    with Server("--chat-template", "chatml", "--api-key", KEY) as s:
+    with Server("--chat-template", "chatml", "--api-key", KEY, "--strict-model") as s:
         url = f"http://127.0.0.1:{s.port}/v1"
         c = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0)
         whole = answers(c)

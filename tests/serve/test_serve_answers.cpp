@@ -55,7 +55,7 @@ constexpr const char* kCall = "Let me see.<tool_call>\n{\"name\": \"add\", \"arg
 std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
                                kvrun_stop_reason reason = KVRUN_STOP_END) {
 	const ChatRequest r =
-	    chat_request(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}", "fp16");
+	    chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}"), "fp16");
 	const auto client = std::make_shared<Client>();
 	ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt));
 	a.begin();
@@ -115,7 +115,7 @@ TEST_CASE("serve: why an answer ended") {
 
 TEST_CASE("serve: choices of one request") {
 	const auto ask = [](const std::string& fields, const std::shared_ptr<Client>& client) {
-		const CompletionRequest r = completion_request(R"({"prompt": "x", "n": 2)" + fields + "}", "fp16");
+		const CompletionRequest r = completion_request(parse_body(R"({"prompt": "x", "n": 2)" + fields + "}"), "fp16");
 		return std::make_shared<Choices>(client, r, "m", kCompletionObject);
 	};
 	const auto how = [](uint32_t reused, uint32_t prompt, uint32_t tokens) {
@@ -166,7 +166,7 @@ TEST_CASE("serve: choices of one request") {
 
 TEST_CASE("serve: bytes that are not UTF-8 become U+FFFD") {
 	const auto client = std::make_shared<Client>();
-	const CompletionRequest r = completion_request(R"({"prompt": "x"})", "fp16");
+	const CompletionRequest r = completion_request(parse_body(R"({"prompt": "x"})"), "fp16");
 	CompletionAnswer a(std::make_shared<Choices>(client, r, "m", kCompletionObject), 0);
 	a.piece("a\xff");
 	a.end({});

@@ -1,26 +1,9 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #include "tools/serve/answers.h"
 #include <algorithm>
-#include <chrono>
-#include <random>
+#include <numeric>
 
 namespace kvrun::serve {
-namespace {
-
-std::string new_id(const char* prefix) {
-	static thread_local std::mt19937_64 random{std::random_device()()};
-	static constexpr const char* digits = "0123456789abcdefghijklmnopqrstuvwxyz";
-	std::string id = prefix;
-	for (int i = 0; i < 24; ++i) id += digits[random() % 36];
-	return id;
-}
-
-int64_t unix_time() {
-	return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-	    .count();
-}
-
-} // namespace
 
 Json kv_json(const std::string& policy, const SessionBytes& b) {
 	return {{"policy", policy},
@@ -30,8 +13,7 @@ Json kv_json(const std::string& policy, const SessionBytes& b) {
 	        {"overhead_bytes", b.overhead}};
 }
 
-// Of an answer that ended: with its conversation, where it has one.
-static Json kv_json(const Ended& e) {
+Json kv_json(const Ended& e) {
 	Json j = kv_json(e.policy, e.kv);
 	if (e.session.empty()) return j;
 	j["session"] = e.session;
@@ -40,12 +22,22 @@ static Json kv_json(const Ended& e) {
 	return j;
 }
 
+std::string answer_note(const std::string& policy, uint32_t prompt, uint32_t reused, uint32_t answer) {
+	return "kv=" + policy + " prompt=" + std::to_string(prompt) + " reused=" + std::to_string(reused) +
+	       " answer=" + std::to_string(answer);
+}
+
+std::string answer_note(const Ended& e) {
+	return answer_note(e.policy, e.reused + e.result.prompt_tokens, e.reused, e.result.answer_tokens);
+}
+
 // ---- the choices of a request
 
 Choices::Choices(std::shared_ptr<Responder> out, const GenerationRequest& r, const std::string& model,
-                 const ObjectNames& names)
-    : out_(std::move(out)), stream_(r.stream), include_usage_(r.include_usage), model_(model),
-      id_(new_id(names.id_prefix)), names_(names), created_(unix_time()), choices_(r.n), left_(r.n) {}
+                 const ObjectNames& names, size_t prompts)
+    : out_(std::move(out), r.ping_s), stream_(r.stream), include_usage_(r.include_usage), model_(model),
+      id_(new_id(names.id_prefix)), names_(names), created_(unix_time()), choices_(r.n * prompts),
+      left_(choices_.size()), prompts_(prompts) {}
 
 Json Choices::head(bool chunk) const {
 	return {{"id", id_}, {"object", chunk ? names_.chunk : names_.whole}, {"created", created_}, {"model", model_}};
@@ -56,56 +48,63 @@ void Choices::send(const Json& choices, const Json& usage, const Json& kv) {
 	j["choices"] = choices;
 	if (include_usage_) j["usage"] = usage;
 	if (!kv.is_null()) j["kv"] = kv;
-	out_->send("data: " + dump(j) + "\n\n");
+	out_.data(j);
 }
 void Choices::event(const Json& choice) {
 	if (!failed_) send(Json::array({choice}), nullptr, nullptr);
 }
 
 void Choices::begin() {
-	if (!stream_ || begun_ || failed_) return;
-	begun_ = true;
-	out_->begin({200, "", "text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}}});
+	if (stream_ && !failed_) out_.begin();
 }
 
-// The prompt counts once, however many choices answer it.
+uint32_t Choices::prompt_tokens() const {
+	return std::accumulate(prompts_.begin(), prompts_.end(), 0u,
+	                       [](uint32_t n, const Prompt& p) { return n + p.tokens; });
+}
+uint32_t Choices::cached_tokens() const {
+	return std::accumulate(prompts_.begin(), prompts_.end(), 0u,
+	                       [](uint32_t n, const Prompt& p) { return n + p.cached; });
+}
+
+// A prompt counts once, however many choices answer it.
 Json Choices::usage_json() const {
-	return {{"prompt_tokens", prompt_tokens_},
+	return {{"prompt_tokens", prompt_tokens()},
 	        {"completion_tokens", answer_tokens_},
-	        {"total_tokens", prompt_tokens_ + answer_tokens_},
-	        {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+	        {"total_tokens", prompt_tokens() + answer_tokens_},
+	        {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
 }
 
 void Choices::end(size_t index, const Json& choice, const Ended& e) {
 	if (failed_) return;
-	prompt_tokens_ = e.reused + e.result.prompt_tokens;
-	cached_tokens_ = std::min(cached_tokens_, e.reused);
+	Prompt& prompt = prompts_[index / (choices_.size() / prompts_.size())];
+	prompt.tokens = e.reused + e.result.prompt_tokens;
+	prompt.cached = std::min(prompt.cached, e.reused);
 	answer_tokens_ += e.result.answer_tokens;
 	--left_;
 	if (stream_) send(Json::array({choice}), nullptr, kv_json(e));
 	choices_[index] = choice;
 	if (choices_.size() > 1) choices_[index]["kv"] = kv_json(e);
 	if (left_) return;
-	out_->note("kv=" + e.policy + " prompt=" + std::to_string(prompt_tokens_) +
-	           " reused=" + std::to_string(cached_tokens_) + " answer=" + std::to_string(answer_tokens_) +
-	           (choices_.size() > 1 ? " n=" + std::to_string(choices_.size()) : ""));
+	out_.out().note(answer_note(e.policy, prompt_tokens(), cached_tokens(), answer_tokens_) +
+	                (choices_.size() > 1 ? " n=" + std::to_string(choices_.size()) : ""));
 	if (stream_) {
 		if (include_usage_) send(Json::array(), usage_json(), nullptr);
-		out_->send("data: [DONE]\n\n");
-		return out_->end();
+		out_.done();
+		return out_.end();
 	}
 	Json j = head(/*chunk=*/false);
 	j["choices"] = choices_;
 	j["usage"] = usage_json();
 	if (choices_.size() == 1) j["kv"] = kv_json(e);
-	out_->respond({200, dump(j)});
+	out_.out().respond({200, dump(j)});
 }
 
 void Choices::fail(const ApiError& e) {
 	if (std::exchange(failed_, true)) return;
-	if (!begun_) return out_->respond(error_response(e));
-	out_->send("data: " + dump(error_json(e)) + "\n\n");
-	out_->end();
+	if (!out_.begun()) return out_.out().respond(error_response(e));
+	out_.data(error_json(e));
+	out_.end();
 }
 
 // ---- one choice

@@ -1,11 +1,17 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #pragma once
+#include "tools/serve/events.h"
 #include "tools/serve/requests.h"
 
 namespace kvrun::serve {
 
 // {"policy", "f16_bytes", ...}
 Json kv_json(const std::string& policy, const SessionBytes&);
+Json kv_json(const Ended&); // of an answer that ended: with its conversation, where it has one
+
+// Of the log line of an answer: tokens.
+std::string answer_note(const std::string& policy, uint32_t prompt, uint32_t reused, uint32_t answer);
+std::string answer_note(const Ended&);
 
 struct ObjectNames { // in OpenAI's API
 	const char *id_prefix, *whole, *chunk;
@@ -13,14 +19,16 @@ struct ObjectNames { // in OpenAI's API
 constexpr ObjectNames kChatObject{"chatcmpl-", "chat.completion", "chat.completion.chunk"};
 constexpr ObjectNames kCompletionObject{"cmpl-", "text_completion", "text_completion"};
 
-// The response to one request: its choices (OpenAI's n), whole once all have ended, or event by event. Used by the
-// generation thread.
+// The response to one request: its choices (OpenAI's n, of each prompt), whole once all have ended, or event by event.
+// Used by the generation thread.
 class Choices {
  public:
-	Choices(std::shared_ptr<Responder>, const GenerationRequest&, const std::string& model, const ObjectNames&);
-	bool gone() const { return failed_ || out_->gone(); } // where one choice fails nobody waits for the others
+	Choices(std::shared_ptr<Responder>, const GenerationRequest&, const std::string& model, const ObjectNames&,
+	        size_t prompts = 1);
+	bool gone() const { return failed_ || out_.out().gone(); } // where one choice fails nobody waits for the others
 	bool streams() const { return stream_; }
-	void begin();                                                 // a choice has begun
+	void begin(); // a choice has begun
+	void reading(double done, double left) { out_.reading(done, left); }
 	void event(const Json& choice);                               // into the stream
 	void end(size_t index, const Json& choice, const Ended& how); // the whole choice, or the last event's
 	void fail(const ApiError&);
@@ -29,16 +37,21 @@ class Choices {
 	Json head(bool chunk) const; // id, object, created, model
 	void send(const Json& choices, const Json& usage, const Json& kv);
 	Json usage_json() const;
+	uint32_t prompt_tokens() const, cached_tokens() const;
 
-	const std::shared_ptr<Responder> out_;
+	EventStream out_;
 	const bool stream_, include_usage_;
 	const std::string model_, id_;
 	const ObjectNames names_;
 	const int64_t created_;
 	std::vector<Json> choices_; // that have ended, by index
 	size_t left_;               // to end
-	uint32_t prompt_tokens_ = 0, cached_tokens_ = UINT32_MAX, answer_tokens_ = 0;
-	bool begun_ = false, failed_ = false;
+	struct Prompt {
+		uint32_t tokens = 0, cached = UINT32_MAX;
+	};
+	std::vector<Prompt> prompts_;
+	uint32_t answer_tokens_ = 0;
+	bool failed_ = false;
 };
 
 // One choice: what becomes of it, told to the client as it happens.
@@ -47,6 +60,7 @@ class Answer : public Listener {
 	Answer(std::shared_ptr<Choices> all, size_t index) : stream_(all->streams()), index_(index), all_(std::move(all)) {}
 	bool gone() const override { return all_->gone(); }
 	void begin() override;
+	void reading(double done, double left) override { all_->reading(done, left); }
 	void token(Json) override;
 	void piece(std::string_view text) override { show(text); }
 	void end(const Ended&) override;

@@ -1,7 +1,8 @@
-// kvrun serve: a model over HTTP, in the form of OpenAI's API.
+// kvrun serve: a model over HTTP, in the form of OpenAI's and Anthropic's APIs.
 #include "tools/api_device.h"
 #include "tools/args_model.h"
 #include "tools/commands.h"
+#include "tools/output.h"
 #include "tools/serve/gate.h"
 #include "tools/serve/router.h"
 #include "tools/terminal.h"
@@ -10,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <sys/stat.h>
 #include <thread>
 
 namespace kvrun {
@@ -22,8 +24,8 @@ struct ServeArgs : ModelArgs {
 	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
 	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
 	uint64_t sessions_max = 0; // 0: not given
-	double timeout = 30, drain = 30;
-	bool log = false;
+	double timeout = 30, drain = 30, ping = 10, idle_unload = 0;
+	bool log = false, strict_model = false;
 };
 
 [[noreturn]] void give_up(int exit_code, std::string message) {
@@ -53,7 +55,8 @@ std::string api_key(const ServeArgs& a) {
 	return key;
 }
 
-EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
+// show: progress on the terminal.
+kvrun_status try_open(const ServeArgs& a, kvrun_canceller* canceller, bool show, EngineHandle& out) {
 	const ApiDevice device(a.device);
 	Progress progress;
 	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
@@ -62,30 +65,77 @@ EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	o.kv_budget_bytes = a.kv_budget;
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = uint32_t(a.parallel);
-	o.progress = [](double done, double left, void* payload) {
-		static_cast<Progress*>(payload)->show("loading", done, left);
-		return 0;
-	};
+	if (show)
+		o.progress = [](double done, double left, void* payload) {
+			static_cast<Progress*>(payload)->show("loading", done, left);
+			return 0;
+		};
 	o.payload = &progress;
 	o.canceller = canceller;
 	kvrun_engine* engine = nullptr;
 	const kvrun_status s = kvrun_engine_open(&engine, &o);
-	progress.clear();
+	if (show) progress.clear();
+	out.reset(engine);
+	return s != KVRUN_OK ? s : set_host_memory(engine, a.host_budget, a.offload_dir);
+}
+
+EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
+	EngineHandle opened;
+	const kvrun_status s = try_open(a, canceller, /*show=*/true, opened);
 	if (s == KVRUN_ECANCELLED) throw Exit{0}; // by a signal: as if it had served
 	must(s);
-	EngineHandle opened(engine);
-	must(set_host_memory(engine, a.host_budget, a.offload_dir));
 	return opened;
 }
 
-// A session of the default policy can be opened.
-void try_session(const ServeArgs& a, kvrun_engine* engine) {
+// The model once more, for a request that came after --idle-unload.
+EngineHandle reopen_engine(const ServeArgs& a, kvrun_canceller* canceller) {
+	EngineHandle opened;
+	const kvrun_status s = try_open(a, canceller, /*show=*/false, opened);
+	if (s == KVRUN_OK) return opened;
+	if (s == KVRUN_ECANCELLED) throw ApiError(503, "the server is shutting down");
+	std::string why = kvrun_last_error();
+	for (char& c : why)
+		if (uint8_t(c) < 0x20) c = '?';
+	std::fputs(("error: the model cannot be loaded again: " + why + "\n").c_str(), stderr);
+	throw ApiError(503, "the model cannot be loaded again; the server's log says why", "", "loading");
+}
+
+// Time of the model's file, in seconds of the system's clock; 0: it has none.
+int64_t file_time(const std::string& path) {
+	struct stat st;
+	return ::stat(path.c_str(), &st) == 0 ? int64_t(st.st_mtime) : 0;
+}
+
+// A session of the default policy can be opened; returns its context.
+uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
 	o.kv = a.kv.c_str();
 	o.ctx = uint32_t(a.ctx);
 	kvrun_session* session = nullptr;
 	must(kvrun_session_open(&session, engine, &o));
+	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+	const kvrun_status s = kvrun_session_get_info(session, &i);
 	kvrun_session_free(session);
+	must(s);
+	return i.ctx;
+}
+
+// What is served, before the first request.
+void say_what_runs(const ServeArgs& a, const Model& model, uint32_t ctx) {
+	const kvrun_engine_info i = model.info();
+	const auto bytes = [](uint64_t n) { return human_bytes(double(n)); };
+	std::string text = "model " + model.id() + ": " + i.architecture + ", weights of " + bytes(i.weight_bytes) + "\n";
+	text += std::string(i.device_is_cpu ? "running on a CPU device: " : "device: ") + i.device_name;
+	if (*i.device_driver) text += std::string(", driver ") + i.device_driver;
+	text += "\ncontext of " + std::to_string(ctx) + " tokens a request, " + std::to_string(a.parallel) +
+	        " answers at once; policy " + a.kv + " where a request names none; " + bytes(i.kv_budget_bytes) +
+	        " for all caches\n";
+	if (!model.can_chat())
+		text += "warning: the model's file has no chat template, so that conversations are refused; give "
+		        "--chat-template NAME|FILE, or use /v1/completions\n";
+	for (char& c : text)
+		if (uint8_t(c) < 0x20 && c != '\n') c = '?';
+	std::fputs(text.c_str(), stderr);
 }
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
@@ -94,14 +144,20 @@ struct Service { // what stands behind the server once the model is loaded
 	Service(const ServeArgs& a, const std::string& key, SessionStore& store, const HttpServer& server,
 	        kvrun_canceller* canceller) {
 		EngineHandle engine = open_engine(a, canceller);
-		try_session(a, engine.get());
+		const uint32_t ctx = try_session(a, engine.get());
 		const std::string id = a.alias.empty() ? std::filesystem::path(a.model).stem().string() : a.alias;
 		try {
 			model = std::make_unique<Model>(std::move(engine), id, a.chat_template);
 		} catch (const ApiError& e) { give_up(2, e.what()); }
-		const GeneratorOptions o{uint32_t(a.parallel), uint32_t(a.queue), uint32_t(a.idle_sessions), uint32_t(a.ctx)};
+		model->set_created(file_time(a.model));
+		say_what_runs(a, *model, ctx);
+		model->residency().reload_with([&a, canceller] { return reopen_engine(a, canceller); });
+		const GeneratorOptions o{uint32_t(a.parallel), uint32_t(a.queue), uint32_t(a.idle_sessions), uint32_t(a.ctx),
+		                         std::chrono::duration<double, std::ratio<60>>(a.idle_unload)};
 		generator = std::make_unique<Generator>(*model, o);
-		const RouterOptions r{a.unix_path.empty() ? a.host : "", key, a.cors, a.kv, a.log};
+		RouterOptions r;
+		r.host = a.unix_path.empty() ? a.host : "", r.api_key = key, r.cors = a.cors, r.kv = a.kv, r.log = a.log;
+		r.strict_model = a.strict_model, r.ping_s = a.ping, r.embeddings = uint32_t(a.queue + a.parallel);
 		router = std::make_unique<Router>(*model, *generator, store, server, r);
 	}
 	std::unique_ptr<Model> model;
@@ -204,6 +260,9 @@ void add_served_model(Command& c, ServeArgs& a) {
 	    ->group(kModelGroup);
 	add_text(c, "-a,--alias", a.alias, "NAME", "what requests call the model [the file's name without .gguf]")
 	    ->group(kModelGroup);
+	add_flag(c, "--strict-model", a.strict_model,
+	         "refuse requests that name another model; else this one answers them, and its name is in the answer")
+	    ->group(kModelGroup);
 	add_text(c, "--kv", a.kv, kPolicy,
 	         "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]")
 	    ->group(kCacheGroup);
@@ -216,6 +275,10 @@ void add_served_model(Command& c, ServeArgs& a) {
 	    c, "--sessions-max", a.sessions_max,
 	    "most that they may have, like 20G; a number below 64K: so many conversations. The one saved longest ago goes "
 	    "first, pinned ones never [a tenth of the disk]")
+	    ->group(kCacheGroup);
+	add_real(c, "--idle-unload", a.idle_unload, 0, 1e6,
+	         "minutes without a request after which the model leaves the device's memory; the next request loads it "
+	         "again; 0: never [0]")
 	    ->group(kCacheGroup);
 	add_integer(c, "--idle-sessions", a.idle_sessions, 0, 64,
 	            "caches kept after their answers, so that a prompt that begins like one is not read again [4]")
@@ -230,7 +293,10 @@ void add_server_options(Command& c, ServeArgs& a) {
 	add_text(c, "--unix", a.unix_path, kFile,
 	         "listen on a socket of this name in the file system, for its owner alone, and on no port")
 	    ->group(group);
-	add_text(c, "--api-key", a.key, "KEY", "key that requests must give; the page and /health need none")->group(group);
+	add_text(
+	    c, "--api-key", a.key, "KEY",
+	    "key that requests must give, as Authorization: Bearer KEY or X-Api-Key: KEY; the page and /health need none")
+	    ->group(group);
 	add_text(c, "--api-key-file", a.key_file, kFile, "the same, from the first line of a file")->group(group);
 	add_text(c, "--cors", a.cors, "ORIGIN",
 	         "let pages of this origin use the server, like https://example.org; *: of all")
@@ -249,16 +315,26 @@ void add_server_options(Command& c, ServeArgs& a) {
 	add_real(c, "--timeout", a.timeout, 0.1, 86400,
 	         "seconds a client may take to send a header or a body, to take an answer, and between requests [30]")
 	    ->group(group);
+	add_real(c, "--ping", a.ping, 0, 86400,
+	         "seconds between signs of life in a stream while its prompt is read: comments that say how far it is [10]")
+	    ->group(group);
 	add_real(c, "--drain", a.drain, 0, 86400, "seconds that requests under way are given after SIGTERM or Ctrl-C [30]")
 	    ->group(group);
 	add_flag(c, "--log", a.log, "one line on stderr for each request, without its content")->group(group);
+}
+
+std::string listed(std::span<const char* const> names) {
+	std::string out;
+	for (const char* name : names) out += (out.empty() ? "" : ", ") + std::string(name);
+	return out;
 }
 
 } // namespace
 
 void add_serve(Command& root) {
 	auto a = std::make_shared<ServeArgs>();
-	Command& c = add_command(root, "serve", "Answers over HTTP in the form of OpenAI's API, with a page to chat in.");
+	Command& c = add_command(root, "serve",
+	                         "Answers over HTTP in the form of OpenAI's and Anthropic's APIs, with a page to chat in.");
 	c.examples = {
 	    {"kvrun serve model.gguf", "for programs on this machine, and a chat page on http://127.0.0.1:8080"},
 	    {"kvrun serve model.gguf --kv kivi2 --parallel 8", "eight answers at once, caches of 2 bits per value"},
@@ -269,23 +345,35 @@ void add_serve(Command& root) {
 	    {"Routes",
 	     "",
 	     {{"GET /", "a page to chat in"},
-	      {"GET /health", "{\"status\": \"ok\"}; 503 while the model is loaded"},
-	      {"GET /v1/models", "the model"},
+	      {"GET /health", "{\"status\": \"ok\", \"model\": \"loaded\"}; 503 while it is loaded at the start"},
+	      {"GET /v1/models, /v1/models/NAME", "the model"},
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
-	      {"POST /v1/completions", "continues a text"},
+	      {"POST /v1/completions", "continues a text, or several"},
+	      {"POST /v1/responses", "the same as conversations, in the form of OpenAI's Responses API"},
+	      {"POST /v1/messages", "the same in the form of Anthropic's Messages API; /count_tokens below it"},
+	      {"POST /v1/embeddings", "a vector of length 1 for each text: the mean of the last hidden states, or what the "
+	                              "model's file says"},
 	      {"POST /tokenize, /detokenize", "{content, add_special, parse_special} to {tokens}, and back"},
 	      {"GET /slots", "answers under way, with their tokens, KV bytes and what they fetch"},
 	      {"GET /sessions, /sessions/NAME", "kept conversations; the messages of one. DELETE removes it"},
 	      {"POST /sessions/NAME", "{\"pinned\": true}: it stays, whatever --sessions-max says; false: no more"},
 	      {"GET /metrics", "requests, tokens, queue and KV bytes for Prometheus"}}},
 	    {"Requests",
-	     "Fields are those of OpenAI's API; unknown ones are ignored, and known ones that are not provided for are "
-	     "refused by name. A body's JSON may be nested 64 levels deep and have 2097152 values and 65536 keys. "
-	     "Beyond OpenAI's fields: kv, the cache policy of the request; session, the name under which its conversation "
-	     "is kept; cache_prompt, false: nothing of an earlier request "
-	     "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs. Without "
-	     "temperature, top_p, top_k and min_p the values of kvrun run hold. n asks for several answers to one prompt, "
-	     "which is read once: choice i has the seed + i."},
+	     "Fields are those of OpenAI's API. No field is ignored: one that is not provided for, or not known, is "
+	     "refused "
+	     "by name, but for those that change no answer: " +
+	         listed(harmless_fields()) +
+	         ". logit_bias, frequency_penalty and presence_penalty (of the answer's tokens) are applied "
+	         "after repeat_penalty. max_tokens -1: as many as there is room for. prompt may be an array of texts or of "
+	         "arrays of tokens: choices of prompt p begin at p times n. A body's JSON may be nested 64 levels deep and "
+	         "have 2097152 values and 65536 keys. "
+	         "Beyond OpenAI's fields: kv, the cache policy of the request; session, the name under which its "
+	         "conversation "
+	         "is kept; cache_prompt, false: nothing of an earlier request "
+	         "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs. Without "
+	         "temperature, top_p, top_k and min_p the values of kvrun run hold. n asks for several answers to one "
+	         "prompt, "
+	         "which is read once: choice i has the seed + i."},
 	    {"SIGTERM and Ctrl-C",
 	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "
 	     "code "

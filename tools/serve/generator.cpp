@@ -66,15 +66,21 @@ struct Generator::Active {
 		} catch (const std::exception& e) { a.broken = e.what(); }
 		return 1;
 	}
-	static int on_prefill(double, double, void* self) { return static_cast<Active*>(self)->job.listener->gone(); }
+	static int on_prefill(double done, double left, void* self) {
+		Active& a = *static_cast<Active*>(self);
+		try {
+			a.job.listener->reading(done, left);
+		} catch (const std::exception& e) {
+			a.broken = e.what();
+			return 1;
+		}
+		return a.job.listener->gone();
+	}
 };
 
 Generator::Generator(const Model& model, const GeneratorOptions& o)
     : model_(model), options_(o), longest_context_(o.ctx ? o.ctx : uint32_t(model.info().ctx_train)),
       pool_(model, o.ctx, o.idle_sessions) {
-	kvrun_batch* batch = nullptr;
-	check(kvrun_batch_new(&batch, model.engine()));
-	batch_ = BatchHandle(batch);
 	// so that nothing can fail between a batch's knowing an answer and ours, nor when one ends
 	for (auto* list : {&active_, &saving_}) list->reserve(o.parallel);
 	saved_.reserve(o.parallel);
@@ -90,19 +96,19 @@ Generator::~Generator() {
 	thread_.join();
 }
 
-void Generator::add(Job job) {
+void Generator::add(std::vector<Job> jobs) {
 	{
 		std::lock_guard lock(mutex_);
-		room_for(job.answers());
-		queue_.push_back(std::move(job));
+		room_for(jobs.size(), jobs.front().answers());
+		for (Job& job : jobs) queue_.push_back(std::move(job));
 		stats_.queued = uint32_t(n_waiting());
 	}
 	wake_.notify_all();
 }
 
-void Generator::check_room(size_t answers) const {
+void Generator::check_room(size_t jobs, size_t answers) const {
 	std::lock_guard lock(mutex_);
-	room_for(answers);
+	room_for(jobs, answers);
 }
 
 void Generator::check_queue() const {
@@ -110,13 +116,19 @@ void Generator::check_queue() const {
 	queue_for(1);
 }
 
-void Generator::room_for(size_t answers) const {
+void Generator::room_for(size_t jobs, size_t answers) const {
 	if (answers > options_.parallel)
 		throw ApiError(400,
 		               "n is " + std::to_string(answers) + ", this server gives at most " +
 		                   std::to_string(options_.parallel) + " answers at once (--parallel)",
 		               "n");
-	queue_for(answers);
+	const size_t most = options_.queue + options_.parallel;
+	if (jobs * answers > most)
+		throw ApiError(400,
+		               "the request asks for " + std::to_string(jobs * answers) +
+		                   " answers, this server takes at most " + std::to_string(most) + " (--parallel and --queue)",
+		               "prompt");
+	queue_for(jobs * answers);
 }
 
 void Generator::queue_for(size_t answers) const {
@@ -139,12 +151,7 @@ GeneratorStats Generator::stats() const {
 }
 
 void Generator::run() {
-	for (;;) {
-		{
-			std::unique_lock lock(mutex_);
-			wake_.wait(lock, [this] { return ending_ || !saved_.empty() || !active_.empty() || can_admit(); });
-			if (ending_) break;
-		}
+	while (wait_for_work()) {
 		try {
 			settle_saved();
 			drop_gone();
@@ -161,6 +168,38 @@ void Generator::run() {
 		}
 		settle_saved();
 	}
+}
+
+bool Generator::wait_for_work() {
+	const auto work = [this] { return ending_ || drop_idle_ || !saved_.empty() || !active_.empty() || can_admit(); };
+	const auto idle = std::chrono::duration_cast<Residency::Clock::duration>(options_.idle_unload);
+	std::unique_lock lock(mutex_);
+	if (idle.count() <= 0) wake_.wait(lock, work);
+	while (idle.count() > 0 && !wake_.wait_for(lock, model_.residency().idle_left(idle), work)) {
+		lock.unlock();
+		model_.residency().unload(idle, [this] {
+			while (pool_.drop_oldest()) {}
+			batch_.reset();
+			publish();
+		});
+		lock.lock();
+	}
+	if (drop_idle_) {
+		lock.unlock();
+		while (pool_.drop_oldest()) {}
+		publish();
+		lock.lock();
+		drop_idle_ = false;
+		wake_.notify_all();
+	}
+	return !ending_;
+}
+
+void Generator::drop_idle() {
+	std::unique_lock lock(mutex_);
+	drop_idle_ = true;
+	wake_.notify_all();
+	wake_.wait(lock, [this] { return ending_ || !drop_idle_; });
 }
 
 bool Generator::can_admit() const {
@@ -221,6 +260,8 @@ kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept,
 	for (const std::string& text : s.stops) stops.push_back(text.c_str());
 	o.max_tokens = s.max_tokens, o.temperature = s.temperature, o.top_k = s.top_k, o.top_p = s.top_p;
 	o.min_p = s.min_p, o.repeat_penalty = s.repeat_penalty, o.repeat_last_n = s.repeat_last_n;
+	o.presence_penalty = s.presence_penalty, o.frequency_penalty = s.frequency_penalty;
+	o.bias = s.bias.data(), o.n_bias = s.bias.size();
 	o.seed = s.seed, o.stops = stops.data(), o.n_stops = stops.size();
 	o.special = s.special, o.ignore_eos = s.ignore_eos;
 	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
@@ -257,6 +298,11 @@ kvrun_status Generator::add_to_batch(const Job& job, SessionPool::Lease& lease, 
 }
 
 bool Generator::start(Job& job) {
+	if (!batch_) {
+		kvrun_batch* batch = nullptr;
+		check(kvrun_batch_new(&batch, model_.engine()));
+		batch_ = BatchHandle(batch);
+	}
 	for (;;) {
 		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, job.reuse && job.passed_on == 0, job.named.get());
 		kvrun_status status = lease.status;

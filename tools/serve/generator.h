@@ -11,6 +11,8 @@ struct Sampling { // the fields of kvrun_generate_options that requests choose
 	uint32_t max_tokens = UINT32_MAX;
 	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
 	uint32_t top_k = 40, repeat_last_n = 64;
+	double presence_penalty = 0, frequency_penalty = 0;
+	std::vector<kvrun_logit_bias> bias;
 	uint64_t seed = 0;
 	std::vector<std::string> stops;
 	bool special = false, ignore_eos = false;
@@ -31,13 +33,16 @@ class Listener {
 	virtual ~Listener() = default;
 	virtual bool gone() const = 0; // nobody waits any more: the answer is cancelled within a step
 	virtual void begin() = 0;      // the prompt is accepted; more than once where memory made it begin again
-	virtual void token(Json) {}    // as Logprobs has it, before its piece, where logprobs are wanted
+	// How far the prompt has been read: a share, and the seconds that are left at the pace so far.
+	virtual void reading(double /*done*/, double /*seconds_left*/) {}
+	virtual void token(Json) {} // as Logprobs has it, before its piece, where logprobs are wanted
 	virtual void piece(std::string_view text) = 0;
 	virtual void end(const Ended&) = 0;
 	virtual void fail(const ApiError&) = 0;
 };
 
 struct Job {
+	Residency::Use use = nullptr; // of the model; ends last
 	std::vector<uint32_t> prompt;
 	Sampling sampling;
 	std::string kv; // policy
@@ -64,10 +69,11 @@ struct SlotInfo {        // of an answer under way
 };
 
 struct GeneratorOptions {
-	uint32_t parallel = 4;      // answers at once
-	uint32_t queue = 32;        // answers that wait for one of them to end
-	uint32_t idle_sessions = 4; // kept for prompts that begin like an earlier one
-	uint32_t ctx = 0;           // of each session, in tokens; 0: what fits
+	uint32_t parallel = 4;                        // answers at once
+	uint32_t queue = 32;                          // answers that wait for one of them to end
+	uint32_t idle_sessions = 4;                   // kept for prompts that begin like an earlier one
+	uint32_t ctx = 0;                             // of each session, in tokens; 0: what fits
+	std::chrono::duration<double> idle_unload{0}; // without a request, after which the model is unloaded; 0: never
 };
 
 struct GeneratorStats {
@@ -82,11 +88,13 @@ class Generator {
  public:
 	Generator(const Model&, const GeneratorOptions&);
 	~Generator(); // cancels what is under way
-	// Throws ApiError 429 where the queue is full; 400 where the job has more answers than can be given at once.
-	void add(Job);
-	void check_room(size_t answers) const; // throws what add() would
-	void check_queue() const;              // throws ApiError 429 where it is full
-	void drop_gone();                      // requests in the queue that nobody waits for; any thread may call
+	// All of them or none. Throws ApiError 429 where the queue is full; 400 where a job has more answers than can be
+	// given at once, or all jobs have more than the queue.
+	void add(std::vector<Job>);
+	void check_room(size_t jobs, size_t answers) const; // of so many each; throws what add() would
+	void check_queue() const;                           // throws ApiError 429 where it is full
+	void drop_idle();                                   // all idle sessions, before it returns; any thread may call
+	void drop_gone(); // requests in the queue that nobody waits for; any thread may call
 	uint32_t longest_context() const { return longest_context_; } // tokens that no session has more of
 	GeneratorStats stats() const;
 
@@ -94,13 +102,14 @@ class Generator {
 	struct Active;
 	using Group = std::vector<std::unique_ptr<Active>>; // answers to one prompt; the first reads it
 	void run();
+	bool wait_for_work(); // false: none will come
 	void admit();
 	bool start(Job&); // false: not now, there is no memory
 	kvrun_status add_to_batch(const Job&, SessionPool::Lease&, Group&);
 	kvrun_status add_one(const Job&, const Job& first, uint32_t kept, Active&, const Active& reader);
-	size_t n_waiting() const;             // answers in the queue; the mutex is held
-	void room_for(size_t answers) const;  // as check_room(); the mutex is held
-	void queue_for(size_t answers) const; // as check_queue(); the mutex is held
+	size_t n_waiting() const;                         // answers in the queue; the mutex is held
+	void room_for(size_t jobs, size_t answers) const; // as check_room(); the mutex is held
+	void queue_for(size_t answers) const;             // as check_queue(); the mutex is held
 	size_t n_under_way() const { return active_.size() + saving_.size(); }
 	bool can_admit() const; // one from the queue, as far as answers that are being saved go; the mutex is held
 	void step();
@@ -120,7 +129,7 @@ class Generator {
 	std::deque<Job> queue_;
 	std::vector<Active*> saved_; // of saving_: to be settled
 	GeneratorStats stats_;
-	bool ending_ = false;
+	bool ending_ = false, drop_idle_ = false;
 
 	// the generation thread's own
 	SessionPool pool_;

@@ -47,6 +47,9 @@ class BodyMemory {
 struct HttpRequest {
 	std::string method, path; // the path without its query
 	std::string host, origin, authorization, content_encoding;
+	std::string id;            // the client's X-Request-Id, or one made here
+	std::string asked_headers; // of a preflight: Access-Control-Request-Headers
+	std::string api_key;       // X-Api-Key
 	std::string body;
 	std::shared_ptr<BodyMemory::Held> held = {}; // of the body; whoever keeps what the body said keeps this
 };

@@ -2,6 +2,8 @@
 // only, because Boost.Beast compiles slowly.
 #pragma once
 #include "tools/serve/http.h"
+#include "tools/serve/id.h"
+#include <algorithm>
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -120,6 +122,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		parser_->header_limit(kMaxHeader);
 		parser_->body_limit(shared_.options.max_body);
 		request_ = {};
+		request_.id = new_id("req_");
 		request_.held = std::make_shared<BodyMemory::Held>(shared_.bodies);
 		++n_requests_;
 		set_deadline(timeout(), [this] { late(parser_->got_some() || buffer_.size() > 0); });
@@ -189,8 +192,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		request_.host = field(http::field::host), request_.origin = field(http::field::origin);
 		request_.authorization = field(http::field::authorization);
 		request_.content_encoding = field(http::field::content_encoding);
+		request_.asked_headers = field(http::field::access_control_request_headers);
+		request_.api_key = std::string(m["X-Api-Key"]);
+		if (std::string id(m["X-Request-Id"]); good_id(id)) request_.id = std::move(id);
 		version_ = m.version();
 		keep_alive_ = m.keep_alive();
+	}
+
+	// It is sent back, and stands in the log.
+	static bool good_id(std::string_view id) {
+		return !id.empty() && id.size() <= 128 && std::ranges::all_of(id, [](char c) { return c > ' ' && c <= '~'; });
 	}
 
 	void read_failed(ErrorCode ec) {
@@ -243,6 +254,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		http::response<http::empty_body> m{http::status(r.status), 11};
 		m.set(http::field::server, "kvrun");
 		m.set(http::field::content_type, r.type);
+		if (!request_.id.empty()) m.set("X-Request-Id", request_.id);
 		for (const auto& [name, value] : r.headers) m.set(name, value);
 		for (const auto& [name, value] : shared_.handler->headers(request_)) m.set(name, value);
 		if (length) m.content_length(*length);

@@ -23,13 +23,16 @@ std::vector<std::string> template_names(kvrun_engine* engine) {
 } // namespace
 
 Model::Model(EngineHandle engine, std::string id, const std::string& chat_template)
-    : engine_(std::move(engine)), id_(std::move(id)) {
+    : residency_(std::move(engine)), facts_(residency_.engine()), id_(std::move(id)) {
 	try {
 		before_ = tokens("a", KVRUN_TOKENS_NO_BOS);
 	} catch (const ApiError&) {} // a vocabulary that cannot write it
 	if (before_.size() > 1) before_.erase(before_.begin(), before_.end() - 1);
-	if (chat_template.empty()) return;
-	const std::vector<std::string> names = template_names(engine_.get());
+	if (chat_template.empty()) {
+		can_chat_ = info().has_chat_template != 0;
+		return;
+	}
+	const std::vector<std::string> names = template_names(this->engine());
 	if (std::ranges::count(names, chat_template)) {
 		template_name_ = chat_template;
 	} else if (std::ifstream file(chat_template, std::ios::binary); file) {
@@ -44,9 +47,18 @@ Model::Model(EngineHandle engine, std::string id, const std::string& chat_templa
 	features({});
 }
 
+Model::Facts::Facts(kvrun_engine* engine) {
+	check(kvrun_engine_get_info(engine, &info));
+	architecture = info.architecture, name = info.name, backend = info.backend;
+	device_name = info.device_name, device_driver = info.device_driver;
+}
+
 kvrun_engine_info Model::info() const {
 	kvrun_engine_info i = KVRUN_ENGINE_INFO_INIT;
-	check(kvrun_engine_get_info(engine(), &i));
+	if (!residency_.look([&](kvrun_engine* engine) { check(kvrun_engine_get_info(engine, &i)); }))
+		i = facts_.info, i.kv_used_bytes = i.activation_bytes = 0;
+	i.architecture = facts_.architecture.c_str(), i.name = facts_.name.c_str(), i.backend = facts_.backend.c_str();
+	i.device_name = facts_.device_name.c_str(), i.device_driver = facts_.device_driver.c_str();
 	return i;
 }
 

@@ -1,7 +1,6 @@
 // The model that is served: tokens, chat prompts, and what it is called.
 #pragma once
-#include "tools/api_call.h"
-#include "tools/serve/error.h"
+#include "tools/serve/residency.h"
 #include <mutex>
 #include <string>
 #include <vector>
@@ -20,9 +19,13 @@ class Model {
 	// chat_template: name, or file with a Jinja template; empty: the model's own.
 	Model(EngineHandle engine, std::string id, const std::string& chat_template);
 
-	kvrun_engine* engine() const { return engine_.get(); }
+	kvrun_engine* engine() const { return residency_.engine(); }
+	Residency& residency() const { return residency_; }
 	const std::string& id() const { return id_; }
-	kvrun_engine_info info() const;
+	bool can_chat() const { return can_chat_; }  // there is a template for conversations
+	int64_t created() const { return created_; } // time of its file, in seconds
+	void set_created(int64_t t) { created_ = t; }
+	kvrun_engine_info info() const; // as it last was, where it is unloaded
 
 	// All of these throw ApiError.
 	std::vector<uint32_t> tokens(const std::string& text, uint32_t flags) const;
@@ -37,7 +40,15 @@ class Model {
 
  private:
 	template <class F> auto with_options(ChatPrompt&, F f) const;
-	EngineHandle engine_;
+	mutable Residency residency_;
+	struct Facts { // as the engine had them, with texts of their own
+		explicit Facts(kvrun_engine*);
+		kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
+		std::string architecture, name, device_name, device_driver, backend;
+	};
+	const Facts facts_;
+	int64_t created_ = 0;
+	bool can_chat_ = true;
 	std::string id_, template_name_, template_text_;
 	std::vector<uint32_t> before_; // a token that a text may begin with; empty: there is none
 	mutable std::once_flag longest_found_;

@@ -1,6 +1,8 @@
 // Bodies of requests, checked once and turned into values.
 #include "tools/serve/requests.h"
 #include "engine/core/json_reader.h"
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <random>
 
@@ -17,12 +19,16 @@ constexpr std::pair<const char*, const char*> kUnsupported[] = {
     {"dry_multiplier", "0"},
     {"dynatemp_range", "0"},
     {"function_call", "\"auto\""},
+    {"add_generation_prompt", "true"},
+    {"continue_final_message", "false"},
     {"grammar", "\"\""},
     {"guided_grammar", "\"\""},
     {"guided_json", "null"},
     {"guided_regex", "\"\""},
+    {"include_stop_str_in_output", "false"},
     {"json_schema", "{}"},
-    {"logit_bias", "{}"},
+    {"max_tool_calls", "null"},
+    {"min_keep", "0"},
     {"min_tokens", "0"},
     {"mirostat", "0"},
     {"modalities", "[\"text\"]"},
@@ -30,12 +36,28 @@ constexpr std::pair<const char*, const char*> kUnsupported[] = {
     {"parallel_tool_calls", "true"},
     {"reasoning_effort", "null"},
     {"repetition_penalty", "1"},
+    {"skip_special_tokens", "true"},
+    {"tfs_z", "1"},
+    {"top_a", "0"},
+    {"top_n_sigma", "-1"},
     {"typical_p", "1"},
     {"use_beam_search", "false"},
     {"verbosity", "\"medium\""},
     {"web_search_options", "null"},
     {"xtc_probability", "0"},
 };
+
+constexpr const char* kHarmless[] = {
+    // OpenAI's API: accounts, billing, what is kept of a request, how fast it is
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
+    "store", "user",
+    // other servers: names, places in a queue, more about an answer
+    "id_slot", "keep_alive", "priority", "request_id", "return_progress", "return_tokens", "timings_per_token",
+    // shape what another field turns on, which is refused
+    "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
+    "mirostat_eta", "mirostat_tau", "xtc_threshold",
+    // for searches with beams, which are refused
+    "early_stopping", "length_penalty"};
 
 std::string shown(const Json& value) {
 	std::string text = dump(value);
@@ -68,6 +90,35 @@ void read_stops(const Fields& f, Sampling& s) {
 	}
 }
 
+// {"token": bias}. OpenAI's range; -100 is as good as never.
+void read_bias(const Fields& f, Sampling& s) {
+	const Json* bias = f.find("logit_bias");
+	if (!bias) return;
+	if (!bias->is_object()) throw ApiError(400, "logit_bias is " + shown(*bias) + ", expected an object", "logit_bias");
+	for (const auto& [name, value] : bias->items()) {
+		uint32_t token = 0;
+		const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), token);
+		if (failed != std::errc() || end != name.data() + name.size() || name.empty())
+			throw ApiError(400, "logit_bias has the key " + shown(name) + ", expected the number of a token",
+			               "logit_bias");
+		const double x = value.is_number() ? value.get<double>() : NAN;
+		if (!(x >= -100 && x <= 100))
+			throw ApiError(
+			    400, "logit_bias of token " + name + " is " + shown(value) + ", expected a number from -100 to 100",
+			    "logit_bias");
+		s.bias.push_back({token, float(x)});
+	}
+}
+
+// -1: as many as there is room for, as in other servers.
+std::optional<uint32_t> read_max_tokens(const Fields& f, const char* name) {
+	const std::optional<int64_t> n = f.integer(name, -1, UINT32_MAX - 1);
+	if (n == 0)
+		throw ApiError(400, std::string(name) + " is 0, expected 1 or more, or -1: as many as there is room for", name);
+	if (!n) return {};
+	return *n < 0 ? UINT32_MAX : uint32_t(*n);
+}
+
 GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	GenerationRequest r;
 	Sampling& s = r.sampling;
@@ -85,21 +136,23 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	s.ignore_eos = f.flag("ignore_eos", false);
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
 	s.seed = seed ? uint64_t(*seed) : std::random_device()();
+	s.frequency_penalty = f.number("frequency_penalty", -2, 2).value_or(0);
+	s.presence_penalty = f.number("presence_penalty", -2, 2).value_or(0);
+	read_bias(f, s);
 	read_stops(f, s);
 	r.stream = f.flag("stream", false);
 	r.reuse = f.flag("cache_prompt", true);
 	if (const Json* o = f.find("stream_options")) {
 		if (!o->is_object()) throw ApiError(400, "stream_options is not an object", "stream_options");
 		if (!r.stream) throw ApiError(400, "stream_options is for requests with stream: true", "stream_options");
-		r.include_usage = Fields(*o).flag("include_usage", false);
+		const Fields options(*o, "stream_options.");
+		r.include_usage = options.flag("include_usage", false);
+		constexpr const char* padding[] = {"include_obfuscation"};
+		options.refuse_unknown(padding);
 	}
 	r.n = uint32_t(f.integer("n", 1, kMaxChoices).value_or(1));
 	if (r.n > 1 && !r.session.empty())
 		throw ApiError(400, "n is " + std::to_string(r.n) + ", but a conversation with a name has one answer", "n");
-	for (const char* name : {"frequency_penalty", "presence_penalty"})
-		if (f.number(name, -2, 2).value_or(0) != 0)
-			throw ApiError(400, std::string(name) + " is not supported; repeat_penalty is", name,
-			               "unsupported_parameter");
 	for (const auto& [name, plain] : kUnsupported) unsupported(f, name, Json::parse(plain));
 	return r;
 }
@@ -181,13 +234,26 @@ Json json_or_null(const std::string& text) {
 	return read_json(text, {}, j, why) ? j : Json();
 }
 
+std::span<const char* const> harmless_fields() { return kHarmless; }
+
 const Json* Fields::find(const char* name) const {
+	asked_.insert(name);
 	const auto at = object_.find(name);
 	return at == object_.end() || at->is_null() ? nullptr : &*at;
 }
 
 void Fields::refuse(const char* name, const std::string& expected) const {
-	throw ApiError(400, std::string(name) + " is " + shown(object_[name]) + ", expected " + expected, name);
+	throw ApiError(400, where_ + name + " is " + shown(object_[name]) + ", expected " + expected, where_ + name);
+}
+
+void Fields::refuse_unknown(std::span<const char* const> harmless) const {
+	for (const auto& [name, value] : object_.items()) {
+		if (value.is_null() || asked_.contains(name)) continue;
+		if (std::ranges::any_of(harmless, [&](const char* h) { return name == h; })) continue;
+		const std::string plain = where_ + (name.size() > 80 ? name.substr(0, 80) + "..." : name);
+		throw ApiError(400, plain + " is a field that this server does not know; leave it out", plain,
+		               "unknown_parameter");
+	}
 }
 
 std::optional<double> Fields::number(const char* name, double lowest, double highest) const {
@@ -232,8 +298,26 @@ std::vector<uint32_t> token_list(const Json& list, const char* name) {
 	return out;
 }
 
-ChatRequest chat_request(const std::string& body, const std::string& default_kv, const Stop& stop) {
-	const Json j = parse_body(body, stop);
+std::vector<TextPrompt> text_prompts(const Fields& f, const char* name, size_t most) {
+	const Json* given = f.find(name);
+	const auto is_tokens = [](const Json& j) { return j.is_array() && !j.empty() && j.front().is_number(); };
+	const auto one = [&](const Json& j) -> TextPrompt {
+		if (j.is_string()) return {j.get<std::string>(), {}};
+		if (is_tokens(j)) return {{}, token_list(j, name)};
+		throw ApiError(400, std::string(name) + " is not a text, an array of tokens, or an array of these", name);
+	};
+	if (!given || !given->is_array() || given->empty() || is_tokens(*given)) return {one(given ? *given : Json())};
+	if (given->size() > most)
+		throw ApiError(400,
+		               std::string(name) + " has " + std::to_string(given->size()) + " elements, at most " +
+		                   std::to_string(most) + " are taken at once",
+		               name);
+	std::vector<TextPrompt> out;
+	for (const Json& j : *given) out.push_back(one(j));
+	return out;
+}
+
+ChatRequest chat_request(const Json& j, const std::string& default_kv) {
 	const Fields f(j);
 	ChatRequest r{common(f, default_kv), {}, false};
 	r.prompt.messages = read_messages(f);
@@ -242,9 +326,9 @@ ChatRequest chat_request(const std::string& body, const std::string& default_kv,
 		if (!v->is_object()) throw ApiError(400, "chat_template_kwargs is not an object", "chat_template_kwargs");
 		r.prompt.variables = dump(*v);
 	}
-	const std::optional<int64_t> newer = f.integer("max_completion_tokens", 1, UINT32_MAX - 1);
-	const std::optional<int64_t> older = f.integer("max_tokens", 1, UINT32_MAX - 1);
-	r.sampling.max_tokens = uint32_t(newer.value_or(older.value_or(UINT32_MAX)));
+	const std::optional<uint32_t> newer = read_max_tokens(f, "max_completion_tokens");
+	const std::optional<uint32_t> older = read_max_tokens(f, "max_tokens");
+	r.sampling.max_tokens = newer.value_or(older.value_or(UINT32_MAX));
 	const std::optional<int64_t> top = f.integer("top_logprobs", 0, kMostLogprobs);
 	if (f.flag("logprobs", false))
 		r.sampling.logprobs = uint32_t(top.value_or(0));
@@ -252,27 +336,23 @@ ChatRequest chat_request(const std::string& body, const std::string& default_kv,
 		throw ApiError(400, "top_logprobs is for requests with logprobs: true", "top_logprobs");
 	r.json = wants_json(f);
 	unsupported(f, "functions", Json::array());
+	f.refuse_unknown(kHarmless);
 	return r;
 }
 
-CompletionRequest completion_request(const std::string& body, const std::string& default_kv, const Stop& stop) {
-	const Json j = parse_body(body, stop);
+CompletionRequest completion_request(const Json& j, const std::string& default_kv) {
 	const Fields f(j);
-	CompletionRequest r{common(f, default_kv), {}, {}};
-	const Json* prompt = f.find("prompt");
-	if (prompt && prompt->is_array() && prompt->size() == 1 && !prompt->front().is_number()) prompt = &prompt->front();
-	if (prompt && prompt->is_string())
-		r.text = prompt->get<std::string>();
-	else if (prompt && prompt->is_array() && !prompt->empty() && prompt->front().is_number())
-		r.tokens = token_list(*prompt, "prompt");
-	else
-		throw ApiError(400, "prompt is not a text or an array of tokens", "prompt");
-	r.sampling.max_tokens = uint32_t(f.integer("max_tokens", 1, UINT32_MAX - 1).value_or(kCompletionTokens));
+	CompletionRequest r{common(f, default_kv), {}};
+	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
+	if (r.prompts.size() > 1 && !r.session.empty())
+		throw ApiError(400, "prompt has several elements, but a conversation with a name has one", "prompt");
+	r.sampling.max_tokens = read_max_tokens(f, "max_tokens").value_or(kCompletionTokens);
 	if (const std::optional<int64_t> top = f.integer("logprobs", 0, kMostLogprobs))
 		r.sampling.logprobs = uint32_t(*top);
 	unsupported(f, "echo", false);
 	unsupported(f, "suffix", "");
 	unsupported(f, "best_of", r.n); // as many are generated as are given
+	f.refuse_unknown(kHarmless);
 	return r;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 #include "tools/serve/generator.h"
 #include <optional>
+#include <set>
+#include <span>
 
 namespace kvrun::serve {
 
@@ -23,39 +25,55 @@ Json json_or_null(const std::string&); // null: it is no JSON
 // Reads one object's fields; those that are null count as absent. Throws ApiError 400 that names the field.
 class Fields {
  public:
-	explicit Fields(const Json& object) : object_(object) {}
+	// where: what stands before the names in messages, like "stream_options."
+	explicit Fields(const Json& object, std::string where = {}) : object_(object), where_(std::move(where)) {}
 	const Json* find(const char* name) const; // null: absent
 	std::optional<double> number(const char* name, double lowest, double highest) const;
 	std::optional<int64_t> integer(const char* name, int64_t lowest, int64_t highest) const;
 	std::optional<std::string> text(const char* name) const;
 	bool flag(const char* name, bool fallback) const;
+	// Refuses fields that nobody has asked for and that are not among the harmless ones: what a client asks for is done
+	// or refused, never ignored.
+	void refuse_unknown(std::span<const char* const> harmless) const;
 
  private:
 	[[noreturn]] void refuse(const char* name, const std::string& expected) const;
 	const Json& object_;
+	const std::string where_;
+	mutable std::set<std::string_view> asked_; // names
 };
+
+// Fields of a request that do not change its answer: who asks, what is kept, how soon it comes. All others are read or
+// refused.
+std::span<const char* const> harmless_fields();
 
 struct GenerationRequest {
 	Sampling sampling;
 	std::string kv;      // policy
 	std::string model;   // as the request says; empty: it does not
 	std::string session; // conversation it belongs to; empty: none
-	uint32_t n = 1;      // choices; that of number i has the seed + i
+	uint32_t n = 1;      // choices for each prompt; that of number i has the seed + i
 	bool stream = false, include_usage = false;
-	bool reuse = true; // the prompt's beginning may come from an earlier session
+	double ping_s = 10; // between signs of life in a stream while its prompt is read
+	bool reuse = true;  // the prompt's beginning may come from an earlier session
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
 	bool json = false; // the answer is to be a JSON object
 };
-struct CompletionRequest : GenerationRequest {
+struct TextPrompt {
 	std::string text; // or
 	std::optional<std::vector<uint32_t>> tokens;
 };
+struct CompletionRequest : GenerationRequest {
+	std::vector<TextPrompt> prompts;
+};
 
 // default_kv: policy of requests that name none.
-ChatRequest chat_request(const std::string& body, const std::string& default_kv, const Stop& = {});
-CompletionRequest completion_request(const std::string& body, const std::string& default_kv, const Stop& = {});
+ChatRequest chat_request(const Json& body, const std::string& default_kv);
+CompletionRequest completion_request(const Json& body, const std::string& default_kv);
 std::vector<uint32_t> token_list(const Json&, const char* name); // throws ApiError
+// A text, an array of tokens, or an array of at most `most` of these. Throws ApiError 400 that names the field.
+std::vector<TextPrompt> text_prompts(const Fields&, const char* name, size_t most);
 
 } // namespace kvrun::serve

@@ -1,6 +1,9 @@
 // Routes: which requests are answered, to whom, and by what.
 #include "tools/serve/router.h"
+#include "tools/serve/embeddings.h"
+#include "tools/serve/messages.h"
 #include "tools/serve/page/page.h"
+#include "tools/serve/responses.h"
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -9,7 +12,7 @@ namespace kvrun::serve {
 
 // ---- who may ask what
 
-constexpr const char* kSessionPath = "/sessions/";
+constexpr const char *kSessionPath = "/sessions/", *kModelPath = "/v1/models/", *kMessagesPath = "/v1/messages";
 constexpr size_t kShortBody = 64 << 10; // bytes
 
 const Router::Route Router::kRoutes[] = {
@@ -22,11 +25,15 @@ const Router::Route Router::kRoutes[] = {
     {"POST", kSessionPath, false, &Router::pin_session},
     {"DELETE", kSessionPath, false, &Router::remove_session},
     {"GET", "/v1/models", false, &Router::models},
-    {"POST", "/v1/chat/completions", false, &Router::chat},
-    {"POST", "/v1/completions", false, &Router::completion},
-    {"POST", "/v1/embeddings", false, &Router::embeddings},
-    {"POST", "/tokenize", false, &Router::tokenize},
-    {"POST", "/detokenize", false, &Router::detokenize},
+    {"GET", kModelPath, false, &Router::model},
+    {"POST", "/v1/chat/completions", false, &Router::chat, Needs::Queue},
+    {"POST", "/v1/completions", false, &Router::completion, Needs::Queue},
+    {"POST", "/v1/responses", false, &Router::responses, Needs::Queue},
+    {"POST", kMessagesPath, false, &Router::messages, Needs::Queue},
+    {"POST", "/v1/messages/count_tokens", false, &Router::count_tokens, Needs::Model},
+    {"POST", "/v1/embeddings", false, &Router::embeddings, Needs::Model},
+    {"POST", "/tokenize", false, &Router::tokenize, Needs::Model},
+    {"POST", "/detokenize", false, &Router::detokenize, Needs::Model},
 };
 
 Router::Router(const Model& model, Generator& generator, SessionStore& store, const HttpServer& server,
@@ -71,12 +78,52 @@ bool Router::good_origin(const HttpRequest& r) const {
 	return r.origin.empty() || options_.cors == "*" || r.origin == options_.cors || r.origin == "http://" + r.host;
 }
 
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
+
+// In a field of its own, as in Anthropic's API, or as RFC 6750 has it.
 bool Router::good_key(const HttpRequest& r) const {
 	constexpr std::string_view kScheme = "bearer "; // in any case (RFC 9110)
 	const std::string_view given = r.authorization;
-	const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; };
-	return options_.api_key.empty() || (std::ranges::equal(given.substr(0, kScheme.size()), kScheme, {}, lower) &&
-	                                    equal_in_constant_time(given.substr(kScheme.size()), options_.api_key));
+	if (options_.api_key.empty()) return true;
+	if (!r.api_key.empty() && equal_in_constant_time(r.api_key, options_.api_key)) return true;
+	return std::ranges::equal(given.substr(0, kScheme.size()), kScheme, {}, lower) &&
+	       equal_in_constant_time(given.substr(kScheme.size()), options_.api_key);
+}
+
+// Header fields that pages may send: those that clients of the APIs in browsers do.
+static bool page_may_send(std::string_view field) {
+	constexpr std::string_view kFields[] = {"accept",
+	                                        "anthropic-beta",
+	                                        "anthropic-dangerous-direct-browser-access",
+	                                        "anthropic-version",
+	                                        "authorization",
+	                                        "content-type",
+	                                        "idempotency-key",
+	                                        "openai-beta",
+	                                        "openai-organization",
+	                                        "openai-project",
+	                                        "x-api-key",
+	                                        "x-request-id"};
+	return std::ranges::count(kFields, field) > 0 || field.starts_with("x-stainless-"); // what the clients run on
+}
+
+// Of a preflight's list those that may be sent, beside the ones that every client needs.
+static std::string fields_for_page(std::string_view asked) {
+	std::string out = "authorization, content-type";
+	for (size_t at = 0; at < asked.size();) {
+		const size_t end = std::min(asked.find(',', at), asked.size());
+		std::string name;
+		for (const char c : asked.substr(at, end - at))
+			if (c != ' ' && c != '\t') name += lower(c);
+		if (page_may_send(name) && out.find(name) == std::string::npos) out += ", " + name;
+		at = end + 1;
+	}
+	return out;
+}
+
+// In the form of the API that the path is of.
+static Response error_for(const HttpRequest& r, const ApiError& e) {
+	return r.path.starts_with(kMessagesPath) ? messages_error(e) : error_response(e);
 }
 
 Response Router::preflight(const HttpRequest& r) const {
@@ -86,35 +133,39 @@ Response Router::preflight(const HttpRequest& r) const {
 	        "",
 	        "text/plain",
 	        {{"Access-Control-Allow-Methods", "GET, POST"},
-	         {"Access-Control-Allow-Headers", "authorization, content-type"},
+	         {"Access-Control-Allow-Headers", fields_for_page(r.asked_headers)},
 	         {"Access-Control-Max-Age", "600"}}};
 }
 
 std::optional<Response> Router::refuse(const HttpRequest& r) {
-	if (!good_host(r)) return error_response(ApiError(403, "the Host field does not name this server"));
+	if (!good_host(r)) return error_for(r, ApiError(403, "the Host field does not name this server"));
 	if (r.method == "OPTIONS") return preflight(r);
 	if (!good_origin(r))
-		return error_response(ApiError(403, "pages of other sites may not use this server; --cors allows one"));
+		return error_for(r, ApiError(403, "pages of other sites may not use this server; --cors allows one"));
 	const Route* route = find_route(r);
 	if (!(route && route->open) && !good_key(r))
-		return error_response(ApiError(401, "give the server's key: Authorization: Bearer KEY", "", "invalid_api_key"));
-	if (!route) return error_response(ApiError(404, "there is no such path"));
+		return error_for(r, ApiError(401, "give the server's key: Authorization: Bearer KEY", "", "invalid_api_key"));
+	if (!route) return error_for(r, ApiError(404, "there is no such path"));
 	if (r.method != route->method && !(r.method == "HEAD" && route->method == std::string_view("GET"))) {
-		Response no = error_response(ApiError(405, std::string("this path takes ") + route->method));
+		Response no = error_for(r, ApiError(405, std::string("this path takes ") + route->method));
 		no.headers.emplace_back("Allow", route->method);
 		return no;
 	}
 	if (!r.content_encoding.empty() && r.content_encoding != "identity")
-		return error_response(ApiError(415, "a compressed body is not supported; send it as it is"));
-	if (route->answer == &Router::chat || route->answer == &Router::completion) try {
+		return error_for(r, ApiError(415, "a compressed body is not supported; send it as it is"));
+	if (route->needs == Needs::Queue) try {
 			generator_.check_queue();
-		} catch (const ApiError& e) { return error_response(e); }
+		} catch (const ApiError& e) { return error_for(r, e); }
 	return std::nullopt;
 }
 
 std::vector<std::pair<std::string, std::string>> Router::headers(const HttpRequest& r) {
-	if (options_.cors.empty() || r.origin.empty() || !good_origin(r)) return {};
-	return {{"Access-Control-Allow-Origin", options_.cors == "*" ? "*" : r.origin}, {"Vary", "Origin"}};
+	std::vector<std::pair<std::string, std::string>> out;
+	if (options_.cors.empty() || r.origin.empty() || !good_origin(r)) return out;
+	out.emplace_back("Access-Control-Allow-Origin", options_.cors == "*" ? "*" : r.origin);
+	out.emplace_back("Access-Control-Expose-Headers", "x-request-id, retry-after");
+	out.emplace_back("Vary", "Origin");
+	return out;
 }
 
 Response Router::failure(int status, std::string_view why) {
@@ -126,22 +177,25 @@ void Router::finished(const HttpRequest& r, int status, double seconds, const st
 	const std::string route = found ? found->path : "other"; // without names, which are content
 	counts_.add(route, status, seconds);
 	if (status == 499) { // what waited for this client goes at once
-		for (Worker* w : {&looks_, &short_, &long_}) w->drop_unwanted();
+		for (Worker* w : {&looks_, &short_, &long_, &embedder_}) w->drop_unwanted();
 		generator_.drop_gone();
 	}
 	if (!options_.log) return;
 	constexpr std::array known = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"};
 	const bool plain = std::ranges::count(known, r.method) > 0; // a client may send any word
-	std::fprintf(stderr, "%s %s %d %.3f s%s%s\n", plain ? r.method.c_str() : "-", route.c_str(), status, seconds,
-	             note.empty() ? "" : " ", note.c_str());
+	std::fprintf(stderr, "%s %s %d %.3f s%s%s id=%s\n", plain ? r.method.c_str() : "-", route.c_str(), status, seconds,
+	             note.empty() ? "" : " ", note.c_str(), r.id.c_str());
 }
 
 void Router::answer(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+	const auto fail = [&](const ApiError& e) { out->respond(error_for(request, e)); };
 	try {
-		(this->*find_route(request)->answer)(request, out);
-	} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::bad_alloc&) {
-		out->respond(error_response(ApiError(503, "there is no memory for this request", "", "out_of_memory")));
-	} catch (const std::exception& e) { out->respond(error_response(ApiError(500, e.what()))); }
+		const Route& route = *find_route(request);
+		const Residency::Use use = route.needs == Needs::Nothing ? nullptr : model_.residency().use();
+		(this->*route.answer)(request, out);
+	} catch (const ApiError& e) { fail(e); } catch (const std::bad_alloc&) {
+		fail(ApiError(503, "there is no memory for this request", "", "out_of_memory"));
+	} catch (const std::exception& e) { fail(ApiError(500, e.what())); }
 }
 
 void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
@@ -153,28 +207,39 @@ void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
 
 // ---- answers
 
-void Router::page(const HttpRequest&, std::shared_ptr<Responder> out) {
-	out->respond(page_response());
-}
+void Router::page(const HttpRequest&, std::shared_ptr<Responder> out) { out->respond(page_response()); }
 
 void Router::health(const HttpRequest&, std::shared_ptr<Responder> out) {
-	out->respond({200, dump({{"status", "ok"}})});
+	const char* states[] = {"loaded", "unloaded", "loading"}; // Residency::State
+	out->respond({200, dump({{"status", "ok"}, {"model", states[size_t(model_.residency().state())]}})});
+}
+
+Json Router::model_json() const {
+	const kvrun_engine_info i = model_.info();
+	return {{"id", model_.id()},
+	        {"object", "model"},
+	        {"created", model_.created()},
+	        {"owned_by", "kvrun"},
+	        {"meta",
+	         {{"architecture", i.architecture},
+	          {"n_ctx_train", i.ctx_train},
+	          {"n_vocab", i.vocab},
+	          {"n_embd", i.dim},
+	          {"weight_bytes", i.weight_bytes},
+	          {"device", i.device_name},
+	          {"loaded", model_.residency().state() == Residency::State::Loaded},
+	          {"kv", options_.kv}}}};
 }
 
 void Router::models(const HttpRequest&, std::shared_ptr<Responder> out) {
-	const kvrun_engine_info i = model_.info();
-	const Json one{{"id", model_.id()},
-	               {"object", "model"},
-	               {"created", 0},
-	               {"owned_by", "kvrun"},
-	               {"meta",
-	                {{"architecture", i.architecture},
-	                 {"n_ctx_train", i.ctx_train},
-	                 {"n_vocab", i.vocab},
-	                 {"weight_bytes", i.weight_bytes},
-	                 {"device", i.device_name},
-	                 {"kv", options_.kv}}}};
-	out->respond({200, dump({{"object", "list"}, {"data", Json::array({one})}})});
+	out->respond({200, dump({{"object", "list"}, {"data", Json::array({model_json()})}})});
+}
+
+void Router::model(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	GenerationRequest r;
+	r.model = request.path.substr(std::string_view(kModelPath).size());
+	check_request(r);
+	out->respond({200, dump(model_json())});
 }
 
 void Router::metrics(const HttpRequest&, std::shared_ptr<Responder> out) {
@@ -241,10 +306,18 @@ void Router::remove_session(const HttpRequest& request, std::shared_ptr<Responde
 	out->respond({200, dump({{"id", name_in(request)}, {"deleted", true}})});
 }
 
-void Router::check_model(const std::string& name) const {
-	if (!name.empty() && name != model_.id())
+void Router::check_request(GenerationRequest& r) const {
+	if (options_.strict_model && !r.model.empty() && r.model != model_.id())
 		throw ApiError(404, "there is no such model; this server has '" + model_.id() + "'", "model",
 		               "model_not_found");
+	const uint32_t vocab = r.sampling.bias.empty() ? 0 : model_.info().vocab;
+	for (const kvrun_logit_bias& b : r.sampling.bias)
+		if (b.token >= vocab)
+			throw ApiError(400,
+			               "logit_bias has token " + std::to_string(b.token) + ", the vocabulary has " +
+			                   std::to_string(vocab),
+			               "logit_bias");
+	r.ping_s = options_.ping_s;
 }
 
 void Router::check_length(size_t bytes) const {
@@ -276,33 +349,43 @@ void Router::name_conversation(Job& job, const GenerationRequest& r) const {
 	job.note = [](std::string_view) { return std::string("{}"); };
 }
 
-void Router::generate(Job job, const GenerationRequest& r,
-                      const std::function<std::shared_ptr<Listener>(uint32_t)>& listener) {
-	generator_.check_room(r.n); // before listeners are made, each of which reads the conversation
-	job.listener = listener(0);
-	for (uint32_t i = 1; i < r.n; ++i) {
-		if (job.listener->gone()) return;
-		Job fork{job.prompt, job.sampling, job.kv, listener(i), job.reuse};
-		fork.sampling.seed += i;
-		fork.json = job.json;
-		job.forks.push_back(std::move(fork));
+void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const NewListener& listener) {
+	generator_.check_room(jobs.size(), r.n); // before listeners are made, each of which reads the conversation
+	uint32_t number = 0;
+	for (Job& job : jobs) {
+		job.use = model_.residency().use();
+		job.listener = listener(number++);
+		for (uint32_t i = 1; i < r.n; ++i) {
+			if (job.listener->gone()) return;
+			Job fork;
+			fork.use = job.use, fork.prompt = job.prompt, fork.sampling = job.sampling, fork.kv = job.kv;
+			fork.listener = listener(number++), fork.reuse = job.reuse;
+			fork.sampling.seed += i;
+			fork.json = job.json;
+			job.forks.push_back(std::move(fork));
+		}
 	}
-	generator_.add(std::move(job));
+	generator_.add(std::move(jobs));
 }
 
-void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const auto gone = [out] { return out->gone(); };
-	ChatRequest r = chat_request(request.body, options_.kv, gone);
-	check_model(r.model);
-	if (!r.prompt.tools.empty()) {
-		const kvrun_chat_features f = model_.features(r.prompt);
-		if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
-		r.sampling.special = f.special_markers;
-	}
-	if (gone()) return;
+void Router::check_tools(ChatRequest& r) const {
+	if (r.prompt.tools.empty()) return;
+	const kvrun_chat_features f = model_.features(r.prompt);
+	if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
+	r.sampling.special = f.special_markers;
+}
+
+std::vector<uint32_t> Router::conversation_tokens(const ChatRequest& r) const {
 	if (r.prompt.messages.size() > kShortBody) check_length(model_.chat_text(r.prompt).size());
-	Job job{model_.chat_tokens(r.prompt), r.sampling, r.kv, nullptr, r.reuse};
-	check_tokens(job.prompt);
+	std::vector<uint32_t> tokens = model_.chat_tokens(r.prompt);
+	check_tokens(tokens);
+	return tokens;
+}
+
+void Router::converse(const HttpRequest& request, const ChatRequest& r, std::vector<uint32_t> tokens,
+                      const NewListener& listener) {
+	Job job;
+	job.prompt = std::move(tokens), job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse;
 	job.body = request.held;
 	if (r.json) job.json = texts();
 	name_conversation(job, r);
@@ -312,27 +395,101 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 			messages.push_back(answer_message(model_.new_reply(prompt), answer));
 			return dump({{"messages", std::move(messages)}});
 		};
-	const auto all = std::make_shared<Choices>(std::move(out), r, model_.id(), kChatObject);
-	generate(std::move(job), r,
+	std::vector<Job> jobs;
+	jobs.push_back(std::move(job));
+	generate(std::move(jobs), r, listener);
+}
+
+void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	ChatRequest r = chat_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv);
+	check_request(r);
+	check_tools(r);
+	const auto all = std::make_shared<Choices>(out, r, model_.id(), kChatObject);
+	if (all->gone()) return;
+	converse(request, r, conversation_tokens(r),
 	         [&](uint32_t i) { return std::make_shared<ChatAnswer>(all, i, model_.new_reply(r.prompt)); });
 }
 
-void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const auto gone = [out] { return out->gone(); };
-	const CompletionRequest r = completion_request(request.body, options_.kv, gone);
-	check_model(r.model);
-	check_length(r.text.size());
-	Job job{r.tokens ? *r.tokens : model_.tokens(r.text, 0), r.sampling, r.kv, nullptr, r.reuse};
-	if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
-	check_tokens(job.prompt);
-	job.body = request.held;
-	name_conversation(job, r);
-	const auto all = std::make_shared<Choices>(std::move(out), r, model_.id(), kCompletionObject);
-	generate(std::move(job), r, [&](uint32_t i) { return std::make_shared<CompletionAnswer>(all, i); });
+void Router::responses(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	ResponseRequest r = response_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv);
+	check_request(r.chat);
+	check_tools(r.chat);
+	if (out->gone()) return;
+	const auto count = [this](const std::string& text) { return model_.tokens(text, KVRUN_TOKENS_NO_BOS).size(); };
+	converse(request, r.chat, conversation_tokens(r.chat), [&](uint32_t) {
+		return std::make_shared<ResponseAnswer>(out, r, model_.id(), model_.new_reply(r.chat.prompt), count);
+	});
 }
 
-void Router::embeddings(const HttpRequest&, std::shared_ptr<Responder>) {
-	throw ApiError(501, "embeddings are not provided; this server answers chats and completions");
+void Router::messages(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	MessagesRequest r =
+	    messages_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv, /*counting=*/false);
+	check_request(r.chat);
+	check_tools(r.chat);
+	if (out->gone()) return;
+	std::vector<uint32_t> tokens = conversation_tokens(r.chat);
+	const uint32_t n = uint32_t(tokens.size());
+	converse(request, r.chat, std::move(tokens), [&](uint32_t) {
+		return std::make_shared<MessagesAnswer>(out, r, model_.id(), model_.new_reply(r.chat.prompt), n);
+	});
+}
+
+void Router::count_tokens(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	MessagesRequest r =
+	    messages_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv, /*counting=*/true);
+	check_request(r.chat);
+	check_tools(r.chat);
+	out->respond({200, dump({{"input_tokens", conversation_tokens(r.chat).size()}})});
+}
+
+void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	CompletionRequest r = completion_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv);
+	check_request(r);
+	std::vector<Job> jobs;
+	for (const TextPrompt& p : r.prompts) {
+		check_length(p.text.size());
+		Job job;
+		job.prompt = p.tokens ? *p.tokens : model_.tokens(p.text, 0);
+		job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse;
+		if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
+		check_tokens(job.prompt);
+		job.body = request.held;
+		name_conversation(job, r);
+		jobs.push_back(std::move(job));
+		if (out->gone()) return;
+	}
+	const auto all = std::make_shared<Choices>(std::move(out), r, model_.id(), kCompletionObject, jobs.size());
+	generate(std::move(jobs), r, [&](uint32_t i) { return std::make_shared<CompletionAnswer>(all, i); });
+}
+
+void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	EmbeddingsRequest r =
+	    embeddings_request(parse_body(request.body, [out] { return out->gone(); }), model_.info().dim);
+	GenerationRequest names;
+	names.model = r.model;
+	check_request(names);
+	std::vector<std::vector<uint32_t>> texts;
+	for (const TextPrompt& p : r.inputs) {
+		check_length(p.text.size());
+		texts.push_back(p.tokens ? *p.tokens : model_.tokens(p.text, 0));
+		if (texts.back().empty()) throw ApiError(400, "input has a text without tokens; give it some text", "input");
+		check_tokens(texts.back());
+		if (out->gone()) return;
+	}
+	if (embedding_ >= options_.embeddings)
+		throw ApiError(429, "the queue is full: other embeddings are under way; try again later", "", "queue_full");
+	++embedding_;
+	const std::shared_ptr<void> counted(nullptr, [this](void*) { --embedding_; });
+	auto run = [this, out, counted, texts = std::move(texts), base64 = r.base64, held = request.held,
+	                  use = model_.residency().use()] {
+		try {
+			embed(
+			    model_, texts, base64, [this] { generator_.drop_idle(); }, *out);
+		} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::exception& e) {
+			out->respond(error_response(ApiError(500, e.what())));
+		}
+	};
+	embedder_.post(std::move(run), [out] { return out->gone(); });
 }
 
 void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {

@@ -1,0 +1,35 @@
+// An answer as a stream of server-sent events.
+#pragma once
+#include "tools/serve/error.h"
+#include "tools/serve/id.h"
+#include <chrono>
+
+namespace kvrun::serve {
+
+// Used by one thread at a time.
+class EventStream {
+ public:
+	// ping_s: seconds without an event after which reading() is a sign of life.
+	EventStream(std::shared_ptr<Responder> out, double ping_s) : out_(std::move(out)), ping_s_(ping_s) {}
+	void begin(); // sends the head, once
+	bool begun() const { return begun_; }
+	void data(const Json&);                    // an event without a name
+	void event(const char* name, const Json&); // with one
+	void done();                               // [DONE], the last event in OpenAI's older APIs
+	// A comment that says how far the prompt is, where nothing has been sent for a while: clients and what lies between
+	// know that the connection lives.
+	void reading(double share, double seconds_left);
+	void end();
+	Responder& out() const { return *out_; }
+
+ private:
+	void send(std::string);
+	const std::shared_ptr<Responder> out_;
+	const double ping_s_;
+	bool begun_ = false;
+	std::chrono::steady_clock::time_point last_; // event
+};
+
+int64_t unix_time(); // in seconds
+
+} // namespace kvrun::serve

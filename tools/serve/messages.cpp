@@ -1,0 +1,299 @@
+// Anthropic's Messages API: its requests as conversations, answers as its blocks and events.
+#include "tools/serve/messages.h"
+#include "tools/serve/answers.h"
+#include "tools/serve/conversation.h"
+
+namespace kvrun::serve {
+namespace {
+
+constexpr const char* kText[] = {"text"};
+
+[[noreturn]] void unsupported(const char* name, const std::string& why) {
+	throw ApiError(400, std::string(name) + why, name, "unsupported_parameter");
+}
+
+void add_text(std::string& all, const std::string& text) {
+	if (!all.empty() && !text.empty()) all += "\n";
+	all += text;
+}
+
+void read_user_block(const Json& block, const std::string& type, const std::string& where, Conversation& c,
+                     std::string& text) {
+	constexpr const char* field = "messages";
+	if (type == "text") return add_text(text, text_in(block, "text", where, field));
+	if (type != "tool_result")
+		throw ApiError(
+		    400, where + " is a block of type '" + type.substr(0, 40) + "'; this server takes text and tool_result",
+		    field, "unsupported_parameter");
+	if (!text.empty()) c.say("user", std::exchange(text, {}));
+	const auto content = block.find("content");
+	std::string result = content == block.end() || content->is_null()
+	                         ? std::string()
+	                         : text_of(*content, where + ".content", field, kText);
+	if (block.value("is_error", Json()) == Json(true)) result = "Error: " + result;
+	c.result(text_in(block, "tool_use_id", where, field), std::move(result));
+}
+
+void read_assistant_block(const Json& block, const std::string& type, const std::string& where, Conversation& c) {
+	constexpr const char* field = "messages";
+	if (type == "text") return c.answer(text_in(block, "text", where, field));
+	if (type == "thinking") return c.think(text_in(block, "thinking", where, field));
+	if (type == "redacted_thinking") return; // another server's, which only that one can read
+	if (type != "tool_use")
+		throw ApiError(400,
+		               where + " is a block of type '" + type.substr(0, 40) +
+		                   "'; this server takes text, thinking and tool_use",
+		               field, "unsupported_parameter");
+	const auto input = block.find("input");
+	if (input == block.end() || !input->is_object()) throw ApiError(400, where + ".input is not an object", field);
+	c.call(text_in(block, "id", where, field), text_in(block, "name", where, field), dump(*input));
+}
+
+void read_message(const Json& m, const std::string& where, Conversation& c) {
+	constexpr const char* field = "messages";
+	if (!m.is_object()) throw ApiError(400, where + " is not an object", field);
+	const std::string& role = text_in(m, "role", where, field);
+	const bool user = role == "user";
+	if (!user && role != "assistant")
+		throw ApiError(400, where + ".role is '" + role.substr(0, 40) + "', expected user or assistant", field);
+	const auto content = m.find("content");
+	if (content == m.end() || !(content->is_string() || content->is_array()))
+		throw ApiError(400, where + ".content is not a text or an array of blocks", field);
+	if (content->is_string()) {
+		const std::string& text = content->get_ref<const std::string&>();
+		return user ? c.say("user", text) : c.answer(text);
+	}
+	std::string text;
+	for (size_t i = 0; i < content->size(); ++i) {
+		const Json& block = (*content)[i];
+		const std::string at = where + ".content[" + std::to_string(i) + "]";
+		if (!block.is_object()) throw ApiError(400, at + " is not an object", field);
+		const std::string& type = text_in(block, "type", at, field);
+		if (user)
+			read_user_block(block, type, at, c, text);
+		else
+			read_assistant_block(block, type, at, c);
+	}
+	if (!text.empty()) c.say("user", text);
+}
+
+Json read_messages(const Json& system, const Json& messages) {
+	Conversation c;
+	if (!system.is_null()) c.say("system", text_of(system, "system", "system", kText));
+	if (!messages.is_array() || messages.empty())
+		throw ApiError(400, "messages is not an array of at least one message", "messages");
+	for (size_t i = 0; i < messages.size(); ++i) read_message(messages[i], "messages[" + std::to_string(i) + "]", c);
+	if (c.ends_with_answer())
+		throw ApiError(400, "messages ends with one of the assistant; this server begins answers itself", "messages",
+		               "unsupported_parameter");
+	return c.take();
+}
+
+// Tools as chats have them.
+Json read_tools(const Json& tools) {
+	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
+	Json out = Json::array();
+	for (const Json& t : tools) {
+		if (!t.is_object()) throw ApiError(400, "tools has an entry that is not an object", "tools");
+		const Json type = t.value("type", Json());
+		if (!type.is_null() && type != Json("custom"))
+			unsupported("tools", " has one of type " + dump(type).substr(0, 40) + "; this server has functions alone");
+		Json f{{"name", text_in(t, "name", "an entry of tools", "tools")}};
+		if (const auto d = t.find("description"); d != t.end()) f["description"] = *d;
+		if (const auto s = t.find("input_schema"); s != t.end()) f["parameters"] = *s;
+		if (const auto s = t.find("strict"); s != t.end()) f["strict"] = *s;
+		out.push_back({{"type", "function"}, {"function", std::move(f)}});
+	}
+	return out;
+}
+
+void read_tool_choice(const Json& choice, Json& body) {
+	if (choice.is_null()) return;
+	if (!choice.is_object()) throw ApiError(400, "tool_choice is not an object", "tool_choice");
+	const Fields f(choice, "tool_choice.");
+	const std::string type = f.text("type").value_or("");
+	const std::optional<std::string> name = f.text("name");
+	if (f.flag("disable_parallel_tool_use", false)) body["parallel_tool_calls"] = false;
+	f.refuse_unknown({});
+	if (type == "auto" || type == "none")
+		body["tool_choice"] = type;
+	else if (type == "any")
+		body["tool_choice"] = "required";
+	else if (type == "tool" && name)
+		body["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+	else
+		throw ApiError(400, "tool_choice is not {\"type\": \"auto\"}, any, none, or tool with a name", "tool_choice");
+}
+
+// budget_tokens is taken as what a model may think, not as a limit.
+void read_thinking(const Json& thinking, Json& body) {
+	if (thinking.is_null()) return;
+	if (!thinking.is_object()) throw ApiError(400, "thinking is not an object", "thinking");
+	const Fields f(thinking, "thinking.");
+	const std::string type = f.text("type").value_or("");
+	f.integer("budget_tokens", 1, UINT32_MAX);
+	constexpr const char* shown[] = {"display"};
+	f.refuse_unknown(shown);
+	if (type != "enabled" && type != "disabled" && type != "adaptive")
+		throw ApiError(400, "thinking.type is '" + type.substr(0, 40) + "', expected enabled, disabled or adaptive",
+		               "thinking");
+	if (type == "adaptive") return; // as the model likes
+	Json variables = take_field(body, "chat_template_kwargs");
+	if (!variables.is_object()) variables = Json::object();
+	variables["enable_thinking"] = type == "enabled";
+	body["chat_template_kwargs"] = variables;
+}
+
+constexpr Renamed kNames[] = {{"stop", "stop_sequences"},
+                              {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
+
+} // namespace
+
+MessagesRequest messages_request(Json body, const std::string& default_kv, bool counting) {
+	constexpr const char* others[] = {"max_completion_tokens",
+	                                  "stop",
+	                                  "response_format",
+	                                  "n",
+	                                  "functions",
+	                                  "function_call",
+	                                  "parallel_tool_calls",
+	                                  "logprobs",
+	                                  "top_logprobs",
+	                                  "stream_options"};
+	refuse_fields(body, others);
+	const Json system = take_field(body, "system"), stops = take_field(body, "stop_sequences");
+	const Json tools = take_field(body, "tools"), choice = take_field(body, "tool_choice");
+	take_field(body, "cache_control"); // the cache is used wherever prompts begin alike
+	read_thinking(take_field(body, "thinking"), body);
+	const Json messages = take_field(body, "messages");
+	body["messages"] = read_messages(system, messages);
+	if (!stops.is_null() && !stops.is_array()) throw ApiError(400, "stop_sequences is not an array", "stop_sequences");
+	if (!stops.is_null()) body["stop"] = stops;
+	if (!tools.is_null()) body["tools"] = read_tools(tools);
+	read_tool_choice(choice, body);
+	if (!counting && !Fields(body).find("max_tokens"))
+		throw ApiError(400, "max_tokens is missing, expected an integer", "max_tokens");
+	MessagesRequest r;
+	try {
+		r.chat = chat_request(body, default_kv);
+	} catch (const ApiError& e) { throw renamed(e, kNames); }
+	r.stops = r.chat.sampling.stops;
+	return r;
+}
+
+Response messages_error(const ApiError& e) {
+	Json j{{"type", "error"}};
+	j.update(error_json(e));
+	std::string& type = j["error"]["type"].get_ref<std::string&>();
+	if (e.status == 413) type = "request_too_large";
+	if (e.status == 503) type = "overloaded_error";
+	if (type == "server_error") type = "api_error";
+	Response r = error_response(e);
+	r.body = dump(j);
+	return r;
+}
+
+// ---- answers
+
+MessagesAnswer::MessagesAnswer(std::shared_ptr<Responder> out, const MessagesRequest& r, const std::string& model,
+                               ReplyHandle reply, uint32_t prompt_tokens)
+    : PartsAnswer(std::move(out), r.chat, std::move(reply)), id_(new_id("msg_")), model_(model), stops_(r.stops),
+      prompt_tokens_(prompt_tokens) {}
+
+void MessagesAnswer::event(const char* type, Json fields) {
+	if (!stream_) return;
+	Json j{{"type", type}};
+	j.update(fields);
+	out_.event(type, j);
+}
+
+Json MessagesAnswer::message() const {
+	return {{"id", id_},
+	        {"type", "message"},
+	        {"role", "assistant"},
+	        {"model", model_},
+	        {"content", Json::array()},
+	        {"stop_reason", nullptr},
+	        {"stop_sequence", nullptr},
+	        {"usage",
+	         {{"input_tokens", prompt_tokens_},
+	          {"cache_creation_input_tokens", 0},
+	          {"cache_read_input_tokens", 0},
+	          {"output_tokens", 0}}}};
+}
+
+void MessagesAnswer::start() {
+	event("message_start", {{"message", message()}});
+	event("ping", Json::object());
+}
+
+void MessagesAnswer::begin_block(Json block) {
+	event("content_block_start", {{"index", blocks_.size()}, {"content_block", std::move(block)}});
+}
+void MessagesAnswer::change_block(Json delta) {
+	event("content_block_delta", {{"index", blocks_.size()}, {"delta", std::move(delta)}});
+}
+void MessagesAnswer::end_block(Json block) {
+	event("content_block_stop", {{"index", blocks_.size()}});
+	blocks_.push_back(std::move(block));
+}
+
+static Json thinking_block(const std::string& text) {
+	return {{"type", "thinking"}, {"thinking", text}, {"signature", ""}};
+}
+static Json text_block(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
+
+void MessagesAnswer::open(Part what) {
+	text_.clear();
+	begin_block(what == Part::Text ? text_block("") : thinking_block(""));
+}
+
+void MessagesAnswer::add(Part what, const std::string& text) {
+	text_ += text;
+	if (what == Part::Text)
+		change_block({{"type", "text_delta"}, {"text", text}});
+	else
+		change_block({{"type", "thinking_delta"}, {"thinking", text}});
+}
+
+void MessagesAnswer::close(Part what) { end_block(what == Part::Text ? text_block(text_) : thinking_block(text_)); }
+
+void MessagesAnswer::call(const Json& call) {
+	const std::string arguments = call["function"]["arguments"];
+	Json block{{"type", "tool_use"}, {"id", call["id"]}, {"name", call["function"]["name"]}, {"input", Json::object()}};
+	begin_block(block);
+	change_block({{"type", "input_json_delta"}, {"partial_json", arguments}});
+	if (Json input = json_or_null(arguments); input.is_object()) block["input"] = std::move(input);
+	end_block(std::move(block));
+}
+
+void MessagesAnswer::finish(const Ended& e) {
+	Json reason = "end_turn", stop;
+	if (calls())
+		reason = "tool_use";
+	else if (e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT)
+		reason = "max_tokens";
+	else if (e.result.reason == KVRUN_STOP_STRING && e.result.stop < stops_.size())
+		reason = "stop_sequence", stop = stops_[e.result.stop];
+	const Json usage{{"input_tokens", e.result.prompt_tokens},
+	                 {"cache_creation_input_tokens", 0},
+	                 {"cache_read_input_tokens", e.reused},
+	                 {"output_tokens", e.result.answer_tokens}};
+	if (!stream_) {
+		Json j = message();
+		j["content"] = blocks_, j["stop_reason"] = reason, j["stop_sequence"] = stop, j["usage"] = usage;
+		j["kv"] = kv_json(e);
+		return out_.out().respond({200, dump(j)});
+	}
+	event("message_delta",
+	      {{"delta", {{"stop_reason", reason}, {"stop_sequence", stop}}}, {"usage", usage}, {"kv", kv_json(e)}});
+	event("message_stop", Json::object());
+	out_.end();
+}
+
+void MessagesAnswer::break_off(const ApiError& e) {
+	const Json j = Json::parse(messages_error(e).body);
+	out_.event("error", j);
+}
+
+} // namespace kvrun::serve

@@ -1,0 +1,74 @@
+// An answer that is told part by part: text, reasoning, calls of tools, each of them begun and ended.
+#include "tools/serve/parts_answer.h"
+#include "tools/serve/answers.h"
+
+namespace kvrun::serve {
+
+PartsAnswer::PartsAnswer(std::shared_ptr<Responder> out, const GenerationRequest& r, ReplyHandle reply)
+    : out_(std::move(out), r.ping_s), stream_(r.stream), reply_(std::move(reply)) {}
+
+void PartsAnswer::begin() {
+	if (!stream_ || out_.begun()) return;
+	out_.begin();
+	start();
+}
+
+void PartsAnswer::piece(std::string_view text) {
+	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
+	check(kvrun_reply_push(reply_.get(), text.data(), text.size(), &part));
+	take(part);
+}
+
+void PartsAnswer::take(const kvrun_reply_part& part) {
+	say(Part::Reasoning, part.reasoning);
+	say(Part::Text, part.content);
+	for (const Json& one : Json::parse(part.calls)) {
+		close_open();
+		space_.clear();
+		call(one);
+		++n_calls_, ++n_parts_;
+	}
+}
+
+void PartsAnswer::say(Part what, const std::string& text) {
+	if (text.empty()) return;
+	if (open_ != what) {
+		if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
+			space_ += text;
+			return;
+		}
+		close_open();
+		open(open_ = what);
+		++n_parts_;
+		if (what == Part::Text && !space_.empty() && n_calls_ == 0) add(what, space_);
+		space_.clear();
+	}
+	add(what, text);
+}
+
+void PartsAnswer::close_open() {
+	if (open_ != Part::None) close(open_);
+	open_ = Part::None;
+}
+
+void PartsAnswer::end(const Ended& e) {
+	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
+	check(kvrun_reply_finish(reply_.get(), &part));
+	take(part);
+	if (n_parts_ == 0) { // an answer that says nothing is an empty text
+		open(open_ = Part::Text);
+		if (!space_.empty()) add(Part::Text, space_);
+	}
+	close_open();
+	out_.out().note(answer_note(e));
+	finish(e);
+}
+
+void PartsAnswer::fail(const ApiError& e) {
+	if (std::exchange(failed_, true)) return;
+	if (!out_.begun()) return out_.out().respond(refusal(e));
+	break_off(e);
+	out_.end();
+}
+
+} // namespace kvrun::serve

@@ -1,0 +1,305 @@
+// OpenAI's Responses API: its requests as conversations, answers as its items and events.
+#include "tools/serve/responses.h"
+#include "tools/serve/answers.h"
+#include "tools/serve/conversation.h"
+#include <algorithm>
+
+namespace kvrun::serve {
+namespace {
+
+constexpr const char* kTextParts[] = {"input_text", "output_text", "text", "refusal"};
+constexpr const char* kThoughts[] = {"reasoning_text", "summary_text", "text"};
+
+[[noreturn]] void unsupported(const char* name, const std::string& why) {
+	throw ApiError(400, std::string(name) + why, name, "unsupported_parameter");
+}
+
+bool has_text(const Json& item, const char* name) {
+	const auto at = item.find(name);
+	return at != item.end() && at->is_array() && !at->empty();
+}
+
+void read_item(const Json& item, const std::string& where, Conversation& c) {
+	constexpr const char* input = "input";
+	if (!item.is_object()) throw ApiError(400, where + " is not an object", input);
+	const std::string type = item.contains("type") ? text_in(item, "type", where, input) : "message";
+	if (type == "message") {
+		const std::string& role = text_in(item, "role", where, input);
+		const std::string text =
+		    text_of(item.contains("content") ? item["content"] : Json(), where + ".content", input, kTextParts);
+		if (role == "assistant") return c.answer(text);
+		if (role == "user") return c.say("user", text);
+		if (role == "system" || role == "developer") return c.say("system", text);
+		throw ApiError(
+		    400, where + ".role is '" + role.substr(0, 40) + "', expected user, assistant, system or developer", input);
+	}
+	if (type == "function_call")
+		return c.call(text_in(item, "call_id", where, input), text_in(item, "name", where, input),
+		              text_in(item, "arguments", where, input));
+	if (type == "function_call_output")
+		return c.result(
+		    text_in(item, "call_id", where, input),
+		    text_of(item.contains("output") ? item["output"] : Json(), where + ".output", input, kTextParts));
+	if (type == "reasoning") { // of an earlier answer; what is encrypted is another server's
+		const char* of = has_text(item, "content") ? "content" : "summary";
+		if (has_text(item, of)) c.think(text_of(item[of], where + "." + of, input, kThoughts));
+		return;
+	}
+	if (type == "item_reference")
+		throw ApiError(
+		    400, where + " refers to an item of an earlier response; this server keeps none, send the item itself",
+		    input, "unsupported_parameter");
+	throw ApiError(400, where + " is of type '" + type.substr(0, 40) + "', which is not supported", input,
+	               "unsupported_parameter");
+}
+
+Json read_input(const Json& instructions, const Json& input) {
+	Conversation c;
+	if (instructions.is_string())
+		c.say("system", instructions.get<std::string>());
+	else if (!instructions.is_null())
+		throw ApiError(400, "instructions is not a text", "instructions");
+	if (const std::string* text = input.get_ptr<const std::string*>())
+		c.say("user", *text);
+	else if (!input.is_array() || input.empty())
+		throw ApiError(400, "input is not a text or an array of at least one item", "input");
+	else
+		for (size_t i = 0; i < input.size(); ++i) read_item(input[i], "input[" + std::to_string(i) + "]", c);
+	if (c.empty()) throw ApiError(400, "input says nothing", "input");
+	return c.take();
+}
+
+// Tools as chats have them.
+Json read_tools(const Json& tools) {
+	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
+	Json out = Json::array();
+	for (const Json& t : tools) {
+		if (!t.is_object()) throw ApiError(400, "tools has an entry that is not an object", "tools");
+		const std::string& type = text_in(t, "type", "an entry of tools", "tools");
+		if (type != "function")
+			unsupported("tools", " has one of type '" + type.substr(0, 40) + "'; this server has functions alone");
+		Json function = t;
+		function.erase("type");
+		out.push_back({{"type", "function"}, {"function", std::move(function)}});
+	}
+	return out;
+}
+
+Json read_tool_choice(Json choice) {
+	if (!choice.is_object() || choice.value("type", Json()) != Json("function")) return choice;
+	return {{"type", "function"}, {"function", {{"name", choice.value("name", Json())}}}};
+}
+
+// response_format of chats; null: none. The rest of `text` goes into the body.
+Json read_text(const Json& text, Json& body) {
+	if (text.is_null()) return {};
+	if (!text.is_object()) throw ApiError(400, "text is not an object", "text");
+	const Fields f(text, "text.");
+	Json format = f.find("format") ? *f.find("format") : Json();
+	if (const Json* verbosity = f.find("verbosity")) body["verbosity"] = *verbosity;
+	f.refuse_unknown({});
+	if (!format.is_object() || !format.contains("type") || format["type"] != "json_schema") return format;
+	Json schema = std::move(format);
+	schema.erase("type");
+	return {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+}
+
+void read_reasoning(const Json& reasoning, Json& body) {
+	if (reasoning.is_null()) return;
+	if (!reasoning.is_object()) throw ApiError(400, "reasoning is not an object", "reasoning");
+	const Fields f(reasoning, "reasoning.");
+	if (const Json* effort = f.find("effort")) body["reasoning_effort"] = *effort;
+	constexpr const char* told[] = {"summary", "generate_summary"}; // answers have the reasoning itself
+	f.refuse_unknown(told);
+}
+
+void refuse_what_needs_kept_responses(Json& body) {
+	for (const char* name : {"previous_response_id", "conversation", "prompt"})
+		if (!take_field(body, name).is_null())
+			unsupported(name,
+			            " is not supported: this server keeps no responses; send the whole conversation as input");
+	const Json background = take_field(body, "background"), truncation = take_field(body, "truncation");
+	if (!background.is_null() && background != Json(false))
+		unsupported("background", " is not supported; ask for a stream instead");
+	if (!truncation.is_null() && truncation != Json("disabled"))
+		unsupported("truncation", " is not supported but as \"disabled\": this server leaves out nothing");
+}
+
+constexpr Renamed kNames[] = {{"messages", "input"},
+                              {"max_completion_tokens", "max_output_tokens"},
+                              {"response_format", "text.format"},
+                              {"reasoning_effort", "reasoning.effort"},
+                              {"verbosity", "text.verbosity"}};
+
+} // namespace
+
+ResponseRequest response_request(Json body, const std::string& default_kv) {
+	constexpr const char* others[] = {"messages",  "response_format", "max_tokens", "max_completion_tokens",
+	                                  "functions", "function_call",   "n",          "logprobs",
+	                                  "verbosity", "reasoning_effort"};
+	refuse_fields(body, others);
+	refuse_what_needs_kept_responses(body);
+	const Json instructions = take_field(body, "instructions"), include = take_field(body, "include");
+	const Json tools = take_field(body, "tools"), text = take_field(body, "text");
+	const Json most = take_field(body, "max_output_tokens"), top = take_field(body, "top_logprobs");
+	const Json choice = take_field(body, "tool_choice"), reasoning = take_field(body, "reasoning");
+	if (!top.is_null() && top != Json(0)) unsupported("top_logprobs", " is not supported here; chats have it");
+	if (!include.is_null() && !include.is_array()) throw ApiError(400, "include is not an array", "include");
+	for (const Json& what : include) // what tools would have found; here are none
+		if (what == Json("message.output_text.logprobs"))
+			unsupported("include", " asks for logprobs, which chats have");
+	body["messages"] = read_input(instructions, take_field(body, "input"));
+	if (!tools.is_null()) body["tools"] = read_tools(tools);
+	if (!choice.is_null()) body["tool_choice"] = read_tool_choice(choice);
+	if (!most.is_null()) body["max_completion_tokens"] = most;
+	if (const Json format = read_text(text, body); !format.is_null()) body["response_format"] = format;
+	read_reasoning(reasoning, body);
+	const Fields f(body);
+	ResponseRequest r;
+	try {
+		r.chat = chat_request(body, default_kv);
+	} catch (const ApiError& e) { throw renamed(e, kNames); }
+	const auto or_else = [](const Json& j, Json other) { return j.is_null() ? std::move(other) : j; };
+	const auto given = [&](const char* name) { return f.find(name) ? *f.find(name) : Json(); };
+	r.asked = {{"instructions", instructions},
+	           {"max_output_tokens", most},
+	           {"metadata", or_else(given("metadata"), Json::object())},
+	           {"parallel_tool_calls", or_else(given("parallel_tool_calls"), true)},
+	           {"previous_response_id", nullptr},
+	           {"reasoning", or_else(reasoning, {{"effort", nullptr}, {"summary", nullptr}})},
+	           {"store", false},
+	           {"temperature", r.chat.sampling.temperature},
+	           {"text", or_else(text, {{"format", {{"type", "text"}}}})},
+	           {"tool_choice", or_else(choice, "auto")},
+	           {"tools", or_else(tools, Json::array())},
+	           {"top_p", r.chat.sampling.top_p},
+	           {"truncation", "disabled"},
+	           {"user", given("user")}};
+	return r;
+}
+
+// ---- answers
+
+ResponseAnswer::ResponseAnswer(std::shared_ptr<Responder> out, const ResponseRequest& r, const std::string& model,
+                               ReplyHandle reply, std::function<size_t(const std::string&)> count)
+    : PartsAnswer(std::move(out), r.chat, std::move(reply)), count_(std::move(count)) {
+	response_ = {
+	    {"id", new_id("resp_")},   {"object", "response"}, {"created_at", unix_time()},     {"status", nullptr},
+	    {"background", false},     {"error", nullptr},     {"incomplete_details", nullptr}, {"model", model},
+	    {"output", Json::array()}, {"usage", nullptr}};
+	response_.update(r.asked);
+}
+
+void ResponseAnswer::event(const char* type, Json fields) {
+	if (!stream_) return;
+	Json j{{"type", type}, {"sequence_number", n_events_++}};
+	j.update(fields);
+	out_.event(type, j);
+}
+
+Json ResponseAnswer::response(const char* status) const {
+	Json j = response_;
+	j["status"] = status;
+	j["output"] = output_;
+	return j;
+}
+
+void ResponseAnswer::start() {
+	for (const char* type : {"response.created", "response.in_progress"})
+		event(type, {{"response", response("in_progress")}});
+}
+
+void ResponseAnswer::add_item(Json item) {
+	event("response.output_item.added", {{"output_index", output_.size()}, {"item", item}});
+	output_.push_back(std::move(item));
+}
+
+void ResponseAnswer::end_item(Json item) {
+	output_.back() = item;
+	event("response.output_item.done", {{"output_index", output_.size() - 1}, {"item", std::move(item)}});
+}
+
+Json ResponseAnswer::content(Part what, bool whole) const {
+	if (what == Part::Reasoning) return {{"type", "reasoning_text"}, {"text", whole ? text_ : ""}};
+	return {{"type", "output_text"},
+	        {"text", whole ? text_ : ""},
+	        {"annotations", Json::array()},
+	        {"logprobs", Json::array()}};
+}
+
+static Json item(bool reasoning, const std::string& id, const char* status, Json content) {
+	if (reasoning)
+		return {{"id", id},
+		        {"type", "reasoning"},
+		        {"summary", Json::array()},
+		        {"content", std::move(content)},
+		        {"status", status}};
+	return {
+	    {"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
+}
+
+void ResponseAnswer::open(Part what) {
+	id_ = new_id(what == Part::Reasoning ? "rs_" : "msg_"), text_.clear();
+	add_item(item(what == Part::Reasoning, id_, "in_progress", Json::array()));
+	event(
+	    "response.content_part.added",
+	    {{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}, {"part", content(what, false)}});
+}
+
+void ResponseAnswer::add(Part what, const std::string& text) {
+	text_ += text;
+	if (what == Part::Reasoning) reasoning_ += text;
+	Json fields{{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}, {"delta", text}};
+	if (what == Part::Text) fields["logprobs"] = Json::array();
+	event(what == Part::Text ? "response.output_text.delta" : "response.reasoning_text.delta", std::move(fields));
+}
+
+void ResponseAnswer::close(Part what) {
+	const Json at{{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}};
+	Json text = at, part = at;
+	text["text"] = text_, part["part"] = content(what, true);
+	if (what == Part::Text) text["logprobs"] = Json::array();
+	event(what == Part::Text ? "response.output_text.done" : "response.reasoning_text.done", std::move(text));
+	event("response.content_part.done", std::move(part));
+	end_item(item(what == Part::Reasoning, id_, "completed", Json::array({content(what, true)})));
+}
+
+void ResponseAnswer::call(const Json& call) {
+	const std::string name = call["function"]["name"], arguments = call["function"]["arguments"];
+	Json one{{"id", new_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"}, {"call_id", call["id"]},
+	         {"name", name},        {"arguments", ""}};
+	add_item(one);
+	const Json at{{"item_id", one["id"]}, {"output_index", output_.size() - 1}};
+	Json delta = at, done = at;
+	delta["delta"] = arguments, done["arguments"] = arguments, done["name"] = name;
+	event("response.function_call_arguments.delta", std::move(delta));
+	event("response.function_call_arguments.done", std::move(done));
+	one["arguments"] = arguments, one["status"] = "completed";
+	end_item(std::move(one));
+}
+
+void ResponseAnswer::finish(const Ended& e) {
+	const bool cut = e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT;
+	if (cut && !calls() && !output_.empty()) output_.back()["status"] = "incomplete";
+	Json j = response(cut ? "incomplete" : "completed");
+	if (cut) j["incomplete_details"] = {{"reason", "max_output_tokens"}};
+	const uint32_t prompt = e.reused + e.result.prompt_tokens, answer = e.result.answer_tokens;
+	const size_t reasoning = reasoning_.empty() ? 0 : count_(reasoning_);
+	j["usage"] = {{"input_tokens", prompt},
+	              {"input_tokens_details", {{"cached_tokens", e.reused}}},
+	              {"output_tokens", answer},
+	              {"output_tokens_details", {{"reasoning_tokens", std::min<size_t>(reasoning, answer)}}},
+	              {"total_tokens", prompt + answer}};
+	j["kv"] = kv_json(e);
+	if (!stream_) return out_.out().respond({200, dump(j)});
+	event(cut ? "response.incomplete" : "response.completed", {{"response", j}});
+	out_.end();
+}
+
+void ResponseAnswer::break_off(const ApiError& e) {
+	Json j = response("failed");
+	j["error"] = {{"code", e.code.empty() ? "server_error" : e.code}, {"message", e.what()}};
+	event("response.failed", {{"response", j}});
+}
+
+} // namespace kvrun::serve
