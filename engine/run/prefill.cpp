@@ -48,7 +48,7 @@ Prefill::~Prefill() {
 			runner_.backend().submit();
 			runner_.backend().wait();
 		} catch (...) {} // the device is lost: nothing is under way
-	give_up_block(); // unless it has ended
+	give_up_block();     // unless it has ended
 	session_.sync_history();
 	session_.reading_ = false;
 	session_.engine().give_prompt_memory(std::move(memory_));

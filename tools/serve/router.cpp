@@ -481,7 +481,7 @@ void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> o
 	++embedding_;
 	const std::shared_ptr<void> counted(nullptr, [this](void*) { --embedding_; });
 	auto run = [this, out, counted, texts = std::move(texts), base64 = r.base64, held = request.held,
-	                  use = model_.residency().use()] {
+	            use = model_.residency().use()] {
 		try {
 			embed(
 			    model_, texts, base64, [this] { generator_.drop_idle(); }, *out);
