@@ -61,7 +61,7 @@ TEST_CASE("T37 sampler: options outside their range are refused by name") {
 	CHECK_THROWS_AS(Sampler{o}, Error);
 	o = all_off(), o.repeat_last = 65537;
 	CHECK_THROWS_AS(Sampler{o}, Error);
-	for (const double x : {kNan, double(kInf), -double(kInf), 100.1, -1e30}) {
+	for (const double x : {double(kNan), double(kInf), -double(kInf), 100.1, -1e30}) {
 		o = all_off(), o.presence_penalty = x;
 		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("presence penalty"), Error);
 		o = all_off(), o.frequency_penalty = x;
