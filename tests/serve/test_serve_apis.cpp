@@ -1,0 +1,343 @@
+// The Responses and the Messages API, given text that a model might write: conversations, items, blocks, events.
+#include "tools/serve/embeddings.h"
+#include "tools/serve/messages.h"
+#include "tools/serve/responses.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+using namespace kvrun::serve;
+
+namespace {
+
+struct Client final : Responder { // keeps what it is sent
+	void respond(Response r) override { whole = Json::parse(r.body), status = r.status; }
+	void begin(Response r) override { status = r.status; }
+	void send(std::string piece) override { stream += piece; }
+	void end() override { ended = true; }
+	void note(std::string) override {}
+
+	std::vector<Json> events() const {
+		std::vector<Json> out;
+		REQUIRE(ended);
+		for (size_t at = 0; at < stream.size();) {
+			const size_t data = stream.find("\ndata: ", at), end = stream.find("\n\n", at);
+			REQUIRE(end != std::string::npos);
+			out.push_back(Json::parse(stream.substr(data + 7, end - data - 7)));
+			CHECK(stream.substr(at, data - at) == "event: " + out.back()["type"].get<std::string>());
+			at = end + 2;
+		}
+		return out;
+	}
+	int status = 0;
+	Json whole;
+	std::string stream;
+	bool ended = false;
+};
+
+const Model& model() {
+	static const Model m = [] {
+		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+		d.device = "cpu";
+		kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+		o.model_path = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
+		o.device = &d;
+		kvrun_engine* engine = nullptr;
+		REQUIRE(kvrun_engine_open(&engine, &o) == KVRUN_OK);
+		return Model(EngineHandle(engine), "m", KVRUN_SOURCE_DIR "/tests/serve/tools.jinja");
+	}();
+	return m;
+}
+
+// A byte at a time.
+void say(PartsAnswer& a, const std::string& text, kvrun_stop_reason reason, uint32_t stop) {
+	a.begin();
+	for (const char c : text) a.piece({&c, 1});
+	Ended e;
+	e.reused = 3, e.policy = "fp16";
+	e.result.reason = reason, e.result.stop = stop, e.result.prompt_tokens = 7, e.result.answer_tokens = 5;
+	a.end(e);
+}
+
+constexpr const char* kCall = "Let me see.<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+std::shared_ptr<Client> response(const std::string& fields, const std::string& text,
+                                 kvrun_stop_reason reason = KVRUN_STOP_END) {
+	const ResponseRequest r = response_request(parse_body(R"({"input": "1 + 1?")" + fields + "}"), "fp16");
+	const auto client = std::make_shared<Client>();
+	ResponseAnswer a(client, r, "m", model().new_reply(r.chat.prompt), [](const std::string& t) { return t.size(); });
+	say(a, text, reason, UINT32_MAX);
+	return client;
+}
+constexpr const char* kFunction = R"(, "tools": [{"type": "function", "name": "add", "parameters": {}}])";
+
+std::shared_ptr<Client> message(const std::string& fields, const std::string& text,
+                                kvrun_stop_reason reason = KVRUN_STOP_END, uint32_t stop = UINT32_MAX) {
+	const MessagesRequest r = messages_request(
+	    parse_body(R"({"max_tokens": 9, "messages": [{"role": "user", "content": "1 + 1?"}])" + fields + "}"), "fp16",
+	    false);
+	const auto client = std::make_shared<Client>();
+	MessagesAnswer a(client, r, "m", model().new_reply(r.chat.prompt), 10);
+	say(a, text, reason, stop);
+	return client;
+}
+constexpr const char* kTool = R"(, "tools": [{"name": "add", "input_schema": {"type": "object"}}])";
+
+std::vector<std::string> types(const std::vector<Json>& events) {
+	std::vector<std::string> out;
+	for (const Json& e : events) // runs of one type once
+		if (out.empty() || out.back() != e["type"]) out.push_back(e["type"]);
+	return out;
+}
+
+// The message and the field at fault.
+template <class F> std::pair<std::string, std::string> refusal(F f) {
+	try {
+		f();
+	} catch (const ApiError& e) {
+		CHECK(e.status == 400);
+		return {e.what(), e.param};
+	}
+	return {};
+}
+
+} // namespace
+
+TEST_CASE("serve: a response and its items") {
+	const Json r = response(R"(, "max_output_tokens": 99, "metadata": {"a": "b"}, "user": "me")", "2 <b>")->whole;
+	CHECK(r["object"] == "response");
+	CHECK(r["status"] == "completed");
+	CHECK(r["incomplete_details"].is_null());
+	REQUIRE(r["output"].size() == 1);
+	CHECK(r["output"][0]["type"] == "message");
+	CHECK(r["output"][0]["role"] == "assistant");
+	CHECK(r["output"][0]["content"][0]["type"] == "output_text");
+	CHECK(r["output"][0]["content"][0]["text"] == "2 <b>");
+	CHECK(r["max_output_tokens"] == 99);
+	CHECK(r["metadata"] == Json{{"a", "b"}});
+	CHECK(r["usage"]["input_tokens"] == 10);
+	CHECK(r["usage"]["input_tokens_details"]["cached_tokens"] == 3);
+	CHECK(r["usage"]["output_tokens"] == 5);
+	CHECK(r["usage"]["total_tokens"] == 15);
+	const Json cut = response("", "2", KVRUN_STOP_LENGTH)->whole;
+	CHECK(cut["status"] == "incomplete");
+	CHECK(cut["incomplete_details"]["reason"] == "max_output_tokens");
+	const Json nothing = response("", "")->whole;
+	CHECK(nothing["output"][0]["content"][0]["text"] == "");
+}
+
+TEST_CASE("serve: a response that calls a function") {
+	const Json output = response(kFunction, kCall)->whole["output"];
+	REQUIRE(output.size() == 2);
+	CHECK(output[0]["content"][0]["text"] == "Let me see.");
+	CHECK(output[1]["type"] == "function_call");
+	CHECK(output[1]["name"] == "add");
+	CHECK(output[1]["call_id"].get<std::string>().size() > 0);
+	CHECK(Json::parse(output[1]["arguments"].get<std::string>()) == Json{{"a", 1}});
+	const Json alone = response(kFunction, std::string("\n\n") + (kCall + 11))->whole["output"];
+	REQUIRE(alone.size() == 1); // white space before a call is no message
+	CHECK(alone[0]["type"] == "function_call");
+}
+
+TEST_CASE("serve: the events of a response come in their order") {
+	const std::vector<Json> events = response(std::string(kFunction) + R"(, "stream": true)", kCall)->events();
+	const std::vector<std::string> want = {"response.created",
+	                                       "response.in_progress",
+	                                       "response.output_item.added",
+	                                       "response.content_part.added",
+	                                       "response.output_text.delta",
+	                                       "response.output_text.done",
+	                                       "response.content_part.done",
+	                                       "response.output_item.done",
+	                                       "response.output_item.added",
+	                                       "response.function_call_arguments.delta",
+	                                       "response.function_call_arguments.done",
+	                                       "response.output_item.done",
+	                                       "response.completed"};
+	CHECK(types(events) == want);
+	std::string text;
+	for (size_t i = 0; i < events.size(); ++i) {
+		CHECK(events[i]["sequence_number"] == i);
+		if (events[i]["type"] == "response.output_text.delta") text += events[i]["delta"].get<std::string>();
+	}
+	CHECK(text == "Let me see.");
+	const Json& last = events.back()["response"];
+	CHECK(last["output"].size() == 2);
+	CHECK(last["id"] == events[0]["response"]["id"]);
+	CHECK(events[0]["response"]["status"] == "in_progress");
+	CHECK(events[0]["response"]["output"].empty());
+}
+
+TEST_CASE("serve: input of a response as a conversation") {
+	const ResponseRequest r = response_request(parse_body(R"({"instructions": "Be short.", "input": [
+	    {"role": "developer", "content": "In English."},
+	    {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+	    {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+	    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I add.", "annotations": []}]},
+	    {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{\"a\": 1}"},
+	    {"type": "function_call", "call_id": "c2", "name": "add", "arguments": "{}"},
+	    {"type": "function_call_output", "call_id": "c1", "output": "1"},
+	    {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "2"}]}]})"),
+	                                           "fp16");
+	const Json want =
+	    Json::parse(R"([{"role": "system", "content": "Be short."}, {"role": "system", "content": "In English."},
+	    {"role": "user", "content": "a\nb"},
+	    {"role": "assistant", "content": "I add.", "reasoning_content": "hm", "tool_calls": [
+	        {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}},
+	        {"id": "c2", "type": "function", "function": {"name": "add", "arguments": "{}"}}]},
+	    {"role": "tool", "tool_call_id": "c1", "content": "1"}, {"role": "tool", "tool_call_id": "c2", "content": "2"}])");
+	CHECK(Json::parse(r.chat.prompt.messages) == want);
+}
+
+TEST_CASE("serve: fields of the Responses API that are refused, by name") {
+	const auto param = [](const std::string& fields) {
+		const auto [message, param] =
+		    refusal([&] { response_request(parse_body(R"({"input": "x", )" + fields + "}"), "fp16"); });
+		CHECK(message.find(param) != std::string::npos);
+		return param;
+	};
+	CHECK(param(R"("previous_response_id": "r")") == "previous_response_id");
+	CHECK(param(R"("conversation": "c")") == "conversation");
+	CHECK(param(R"("background": true)") == "background");
+	CHECK(param(R"("truncation": "auto")") == "truncation");
+	CHECK(param(R"("messages": [])") == "messages");
+	CHECK(param(R"("max_tokens": 5)") == "max_tokens");
+	CHECK(param(R"("nonsense": 5)") == "nonsense");
+	CHECK(param(R"("text": {"nonsense": 5})") == "text.nonsense");
+	CHECK(param(R"("reasoning": {"nonsense": 5})") == "reasoning.nonsense");
+	CHECK(param(R"("tools": [{"type": "web_search"}])") == "tools");
+	CHECK(param(R"("tools": [5])") == "tools");
+	CHECK(param(R"("include": ["message.output_text.logprobs"])") == "include");
+	CHECK(param(R"("top_logprobs": 2)") == "top_logprobs");
+	CHECK(param(R"("max_output_tokens": "x")") == "max_output_tokens");
+	CHECK(param(R"("input": [])") == "input");
+	CHECK(param(R"("input": [{"type": "item_reference", "id": "x"}])") == "input");
+	CHECK(param(R"("input": [{"role": "king", "content": "x"}])") == "input");
+	CHECK(param(R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])") == "input");
+	CHECK(param(R"("input": [{"type": "function_call", "name": "f"}])") == "input");
+	CHECK(param(R"("input": [{"type": 5}])") == "input");
+	CHECK(param(R"("instructions": 5)") == "instructions");
+	for (const char* harmless :
+	     {R"("store": true)", R"("include": ["reasoning.encrypted_content"])", R"("truncation": "disabled")",
+	      R"("previous_response_id": null)", R"("prompt_cache_key": "k")", R"("background": false)",
+	      R"("text": {"format": {"type": "text"}})", R"("reasoning": {"effort": null, "summary": "auto"})"})
+		CHECK(param(harmless) == "");
+}
+
+TEST_CASE("serve: a message and its blocks") {
+	const Json m = message("", "2")->whole;
+	CHECK(m["type"] == "message");
+	CHECK(m["role"] == "assistant");
+	CHECK(m["content"] == Json::array({Json{{"type", "text"}, {"text", "2"}}}));
+	CHECK(m["stop_reason"] == "end_turn");
+	CHECK(m["stop_sequence"].is_null());
+	CHECK(m["usage"]["input_tokens"] == 7);
+	CHECK(m["usage"]["cache_read_input_tokens"] == 3);
+	CHECK(m["usage"]["output_tokens"] == 5);
+	CHECK(message("", "2", KVRUN_STOP_LENGTH)->whole["stop_reason"] == "max_tokens");
+	CHECK(message("", "2", KVRUN_STOP_CONTEXT)->whole["stop_reason"] == "max_tokens");
+	const Json stopped = message(R"(, "stop_sequences": ["x", "yz"])", "2", KVRUN_STOP_STRING, 1)->whole;
+	CHECK(stopped["stop_reason"] == "stop_sequence");
+	CHECK(stopped["stop_sequence"] == "yz");
+	const Json call = message(kTool, kCall)->whole;
+	CHECK(call["stop_reason"] == "tool_use");
+	REQUIRE(call["content"].size() == 2);
+	CHECK(call["content"][0]["text"] == "Let me see.");
+	CHECK(call["content"][1]["type"] == "tool_use");
+	CHECK(call["content"][1]["name"] == "add");
+	CHECK(call["content"][1]["input"] == Json{{"a", 1}});
+}
+
+TEST_CASE("serve: the events of a message come in their order") {
+	const std::vector<Json> events = message(std::string(kTool) + R"(, "stream": true)", kCall)->events();
+	const std::vector<std::string> want = {"message_start",       "ping",
+	                                       "content_block_start", "content_block_delta",
+	                                       "content_block_stop",  "content_block_start",
+	                                       "content_block_delta", "content_block_stop",
+	                                       "message_delta",       "message_stop"};
+	CHECK(types(events) == want);
+	std::string text, json;
+	for (const Json& e : events) {
+		if (e["type"] != "content_block_delta") continue;
+		if (e["delta"]["type"] == "text_delta") text += e["delta"]["text"].get<std::string>();
+		if (e["delta"]["type"] == "input_json_delta") json += e["delta"]["partial_json"].get<std::string>();
+		CHECK(e["index"] == (e["delta"]["type"] == "text_delta" ? 0 : 1));
+	}
+	CHECK(text == "Let me see.");
+	CHECK(Json::parse(json) == Json{{"a", 1}});
+	CHECK(events[0]["message"]["usage"]["input_tokens"] == 10);
+	const Json& delta = events[events.size() - 2];
+	CHECK(delta["delta"]["stop_reason"] == "tool_use");
+	CHECK(delta["usage"]["output_tokens"] == 5);
+}
+
+TEST_CASE("serve: messages as a conversation") {
+	const MessagesRequest r = messages_request(
+	    parse_body(
+	        R"({"max_tokens": 9, "system": [{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}],
+	    "metadata": {"user_id": "x"}, "messages": [
+	    {"role": "user", "content": "1 + 1?"},
+	    {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "I add."},
+	        {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
+	    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "2"}], "is_error": true},
+	        {"type": "text", "text": "so"}, {"type": "text", "text": "what?"}]}]})"),
+	    "fp16", false);
+	const Json want = Json::parse(R"([{"role": "system", "content": "Be short."}, {"role": "user", "content": "1 + 1?"},
+	    {"role": "assistant", "content": "I add.", "reasoning_content": "hm", "tool_calls": [
+	        {"id": "t1", "type": "function", "function": {"name": "add", "arguments": "{\"a\":1}"}}]},
+	    {"role": "tool", "tool_call_id": "t1", "content": "Error: 2"}, {"role": "user", "content": "so\nwhat?"}])");
+	CHECK(Json::parse(r.chat.prompt.messages) == want);
+	CHECK(r.chat.sampling.max_tokens == 9);
+}
+
+TEST_CASE("serve: fields of the Messages API that are refused, by name") {
+	const auto param = [](const std::string& fields, const char* base = R"("max_tokens": 9, )") {
+		const auto [message, param] = refusal([&] {
+			messages_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}], )" + (base + fields) + "}"),
+			                 "fp16", false);
+		});
+		CHECK(message.find(param) != std::string::npos);
+		return param;
+	};
+	CHECK(param(R"("temperature": 1)", "") == "max_tokens");
+	CHECK(param(R"("nonsense": 1)") == "nonsense");
+	CHECK(param(R"("stop": ["x"])") == "stop");
+	CHECK(param(R"("stop_sequences": "x")") == "stop_sequences");
+	CHECK(param(R"("stop_sequences": [5])") == "stop_sequences");
+	CHECK(param(R"("container": "c")") == "container");
+	CHECK(param(R"("tools": [{"type": "bash_20250124", "name": "bash"}])") == "tools");
+	CHECK(param(R"("tools": [{"input_schema": {}}])") == "tools");
+	CHECK(param(R"("tool_choice": {"type": "x"})") == "tool_choice");
+	CHECK(param(R"("tool_choice": "auto")") == "tool_choice");
+	CHECK(param(R"("thinking": {"type": "x"})") == "thinking");
+	CHECK(param(R"("thinking": {"nonsense": 1})") == "thinking.nonsense");
+	CHECK(param(R"("system": 5)") == "system");
+	CHECK(param(R"("messages": [{"role": "system", "content": "x"}])") == "messages");
+	CHECK(param(R"("messages": [{"role": "user", "content": [{"type": "image"}]}])") == "messages");
+	CHECK(param(R"("messages": [{"role": "user", "content": [5]}])") == "messages");
+	CHECK(param(R"("messages": [{"role": "assistant", "content": "It is"}])") == "messages");
+	CHECK(
+	    param(
+	        R"("messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": "x"}]}])") ==
+	    "messages");
+	CHECK(param(R"("messages": [])") == "messages");
+	for (const char* harmless : {R"("metadata": {"user_id": "x"})", R"("service_tier": "auto")", R"("top_k": 5)",
+	                             R"("tool_choice": {"type": "auto"})", R"("thinking": {"type": "disabled"})"})
+		CHECK(param(harmless) == "");
+}
+
+TEST_CASE("serve: errors of the Messages API have its form") {
+	const Json j = Json::parse(messages_error(ApiError(429, "later")).body);
+	CHECK(j["type"] == "error");
+	CHECK(j["error"]["type"] == "rate_limit_error");
+	CHECK(j["error"]["message"] == "later");
+	CHECK(Json::parse(messages_error(ApiError(503, "x")).body)["error"]["type"] == "overloaded_error");
+	CHECK(Json::parse(messages_error(ApiError(500, "x")).body)["error"]["type"] == "api_error");
+}
+
+TEST_CASE("serve: base64 of vectors") {
+	const std::vector<float> v = {1, -2, 0.5f};
+	CHECK(base64_of(std::span(v).first(0)) == "");
+	CHECK(base64_of(std::span(v).first(1)) == "AACAPw==");
+	CHECK(base64_of(std::span(v).first(2)) == "AACAPwAAAMA=");
+	CHECK(base64_of(v) == "AACAPwAAAMAAAAA/");
+}
