@@ -8,6 +8,7 @@
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 namespace kvrun {
@@ -16,11 +17,25 @@ namespace {
 struct EvalArgs {
 	EngineArgs engine;
 	std::vector<std::string> files;
-	std::string against, task, ask = "prompt";
+	std::string against, task, ask = "prompt", shard;
 	int64_t score = 0, chunks = 0, together = 1;                            // text; score 0: half a chunk
 	int64_t lines = 40, turns = 0, sentences = 60, samples = 100, seed = 1; // tasks
 	bool json = false;
 };
+
+// "1/4": the second of four parts.
+Shard shard_of(const std::string& text) {
+	if (text.empty()) return {};
+	Shard s;
+	const char *at = text.data(), *end = at + text.size();
+	const auto index = std::from_chars(at, end, s.index);
+	const bool slash = index.ec == std::errc() && index.ptr != end && *index.ptr == '/';
+	const auto of = slash ? std::from_chars(index.ptr + 1, end, s.of) : index;
+	if (!slash || of.ec != std::errc() || of.ptr != end || s.of == 0 || s.of > 65536 || s.index >= s.of)
+		fail(Code::Invalid, "--shard is '{}', expected INDEX/PARTS with INDEX from 0, as 0/4", text);
+	return s;
+}
+
 double per_second(uint64_t n, double s) { return s > 0 ? double(n) / s : 0; }
 
 void add_cost(Json& j, const EvalCost& c) {
@@ -73,7 +88,15 @@ class Watch {
 	Interrupt interrupt_;
 };
 
-Json text_json(const TextResult& r, const TextScore* base, bool tokens) {
+// What `python -m kvrun.merge` computes the results of several shards from.
+Json cost_json(const EvalCost& c) {
+	return {{"prefill_tokens", c.prefill_tokens},
+	        {"prefill_seconds", c.prefill_s},
+	        {"decode_tokens", c.decode_tokens},
+	        {"decode_seconds", c.decode_s}};
+}
+
+Json text_json(const TextResult& r, const TextScore* base, bool tokens, bool shard = false) {
 	Json rows = Json::array();
 	for (const TextScore& s : r.scores) {
 		Json row = {{"policy", s.policy},
@@ -95,6 +118,7 @@ Json text_json(const TextResult& r, const TextScore* base, bool tokens) {
 		}
 		add_cost(row, s.cost);
 		if (tokens) row["klds"] = s.kld;
+		if (shard) row["nlls"] = s.nll, row["agreed"] = s.agreed, row["cost"] = cost_json(s.cost);
 		rows.push_back(row);
 	}
 	return rows;
@@ -123,6 +147,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	opt.scored = a.score ? uint32_t(a.score) : opt.chunk / 2;
 	opt.chunks = uint32_t(a.chunks);
 	opt.together = uint32_t(a.together);
+	opt.shard = shard_of(a.shard);
 	std::vector<std::vector<uint32_t>> texts;
 	for (const std::string& file : a.files) texts.push_back(e.tokenizer().encode(read_file(file), {.bos = false}));
 	Watch watch(texts.size());
@@ -143,10 +168,11 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
 		if (against) j["against"] = base;
+		if (!a.shard.empty()) j["shard"] = {{"index", opt.shard.index}, {"of", opt.shard.of}};
 		for (size_t i = 0; i < results.size(); ++i)
 			j["texts"].push_back({{"file", a.files[i]},
 			                      {"chunks", results[i].chunks},
-			                      {"results", text_json(results[i], score_of(results[i], base), true)}});
+			                      {"results", text_json(results[i], score_of(results[i], base), true, !a.shard.empty())}});
 		j["results"] = text_json(r, against, false);
 		print_json(j);
 		return;
@@ -181,13 +207,18 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 bool is_file(const std::string& task) { return task != "recall" && task != "needle"; }
 
 std::vector<Question> questions_of(const EvalArgs& a) {
-	if (is_file(a.task)) return questions_of_file(a.task, size_t(a.samples));
 	std::vector<Question> out;
-	for (uint32_t i = 0; i < a.samples; ++i)
+	if (is_file(a.task)) out = questions_of_file(a.task, size_t(a.samples));
+	for (uint32_t i = 0; i < a.samples && !is_file(a.task); ++i)
 		out.push_back(a.task == "recall"
 		                  ? recall_question(uint32_t(a.lines), uint64_t(a.seed), i, {}, uint32_t(a.turns))
 		                  : needle_question(uint32_t(a.sentences), uint64_t(a.seed), i, uint32_t(a.samples)));
-	return out;
+	const Shard shard = shard_of(a.shard);
+	const std::vector<Question> own(out.begin() + ptrdiff_t(shard.begin(out.size())),
+	                                out.begin() + ptrdiff_t(shard.end(out.size())));
+	if (own.empty())
+		fail(Code::Invalid, "--shard {}: there are only {} questions; give fewer shards", a.shard, out.size());
+	return own;
 }
 
 void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policies,
@@ -205,6 +236,8 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 			j["lines"] = a.lines, j["turns"] = a.turns;
 		else if (a.task == "needle")
 			j["sentences"] = a.sentences;
+		if (const Shard shard = shard_of(a.shard); !a.shard.empty())
+			j["shard"] = {{"index", shard.index}, {"of", shard.of}};
 		for (const TaskScore& s : scores) {
 			Json row = {
 			    {"policy", s.policy},  {"n", s.right.size()},
@@ -214,6 +247,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 			    {"longest", s.longest}};
 			row["answers"] = s.right, row["losses"] = s.loss;
 			add_cost(row, s.cost);
+			if (!a.shard.empty()) row["cost"] = cost_json(s.cost);
 			j["results"].push_back(row);
 		}
 		print_json(j);
@@ -246,6 +280,7 @@ void run_eval(const EvalArgs& a) {
 	if (a.files.empty() == a.task.empty())
 		fail(Code::Invalid, "give one of -f FILE (text) and --task (recall, needle or a file of questions)");
 	if (!a.against.empty() && a.files.empty()) fail(Code::Invalid, "--against is for texts (-f)");
+	if (!a.shard.empty() && !a.json) fail(Code::Invalid, "--shard is of use with --json alone; add that");
 	if (a.turns && a.task != "recall") fail(Code::Invalid, "--turns is for --task recall");
 	if (!a.task.empty() && is_file(a.task) && !std::filesystem::exists(a.task))
 		fail(Code::Invalid, "--task is '{}': neither recall or needle nor a file of questions", a.task);
@@ -295,6 +330,9 @@ void add_eval(Command& root) {
 	add_choice(c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]")
 	    ->group(task);
 	add_integer(c, "-s,--seed", a->seed, 0, INT64_MAX, "seed of the questions and of policies' random rows [1]");
+	add_text(c, "--shard", a->shard, "I/N",
+	         "measure only part I, from 0, of N equal parts of the chunks or questions, with --json: a machine each; "
+	         "python -m kvrun.merge puts them together");
 	add_flag(c, "--json", a->json, "print JSON");
 	c.sections = {
 	    {"Text (-f)",
@@ -330,6 +368,9 @@ void add_eval(Command& root) {
 	         {"ctx", "context in tokens"},
 	         {"chunk, scored, chunks", "tokens of a chunk, scored tokens of each, number of chunks of all texts"},
 	         {"against", "the policy that --against names"},
+	         {"shard", "--shard: {index, of}; the results then have cost {prefill_tokens, prefill_seconds, "
+	                   "decode_tokens, decode_seconds}, those of a text also nlls [..] and agreed [0, 1, ..] of each "
+	                   "scored token"},
 	         {"texts",
 	          "[{file, chunks, results}]: of each text; results as below, and klds [..], of each scored token"},
 	         {"task, ask, seed, samples", "of questions"},

@@ -552,6 +552,52 @@ def test_eval_and_tune_are_dictionaries(tmp_path):
     assert {x["policy"]: x["kld_mean"] > 0 for x in r["results"]} == {"fp16": False, "kivi4": True}
 
 
+def shards(n, **options):
+    return [kvrun.eval(MODEL, device="cpu", shard=f"{i}/{n}", **options) for i in range(n)]
+
+
+def test_parts_of_a_task_make_one():
+    from kvrun.merge import merge
+    options = {"kv": ["fp16", "kivi2"], "task": "recall", "samples": 5, "lines": 3}
+    parts = shards(2, **options)
+    assert [len(p["results"][0]["answers"]) for p in parts] == [2, 3]
+    whole, merged = kvrun.eval(MODEL, device="cpu", **options), merge(parts[::-1])
+    for a, b in zip(merged["results"], whole["results"]):
+        for name, value in b.items():
+            if not name.endswith("tok_s"):  # times
+                assert a[name] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value), name
+    assert merged["samples"] == 5 and merged["merged"] == 2
+    for wrong, said in ((parts[:1], "part 1 is missing"), (parts + parts[:1], "twice"), ([{}], "no field 'shard'"),
+                        ([parts[0], {**parts[1], "seed": 7}], "differ in 'seed'")):
+        with pytest.raises(kvrun.FormatError, match=said):
+            merge(wrong)
+
+
+def test_parts_of_a_text_make_one(tmp_path):
+    from kvrun.merge import merge
+    files = []
+    for i in range(2):
+        files.append(tmp_path / f"{i}.txt")
+        files[-1].write_text(record(16, i)[0])
+    options = {"kv": "kivi2,recent=32", "files": files, "ctx": 128, "chunks": 2, "score": 16}
+    whole, merged = kvrun.eval(MODEL, device="cpu", **options), merge(shards(2, **options))
+    assert merged["chunks"] == whole["chunks"] == 4 and len(merged["texts"]) == 2
+    for rows, others in [(merged["results"], whole["results"]),
+                         *((a["results"], b["results"]) for a, b in zip(merged["texts"], whole["texts"]))]:
+        for a, b in zip(rows, others):
+            assert set(a) == set(b)
+            for name, value in b.items():
+                if name in ("kld_low", "kld_high"):  # other draws
+                    assert a[name] == pytest.approx(value, rel=0.1, abs=1e-9), name
+                elif not name.endswith("tok_s"):
+                    exact = isinstance(value, (str, int))
+                    assert a[name] == (value if exact else pytest.approx(value, rel=1e-5, abs=1e-9)), name
+    with pytest.raises(kvrun.ProgramError, match="only 2 chunks"):
+        kvrun.eval(MODEL, device="cpu", shard="0/8", **options)
+    with pytest.raises(kvrun.ProgramError, match="expected INDEX/PARTS"):
+        kvrun.eval(MODEL, device="cpu", shard="2/2", **options)
+
+
 def test_module_is_the_program():
     done = subprocess.run([sys.executable, "-B", "-m", "kvrun", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and kvrun.__version__ in done.stdout

@@ -106,6 +106,12 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 		     own);
 	uint32_t n_chunks = uint32_t(std::min<size_t>(tokens.size() / own, UINT32_MAX));
 	if (opt.chunks) n_chunks = std::min(n_chunks, opt.chunks);
+	const uint32_t first = uint32_t(opt.shard.begin(n_chunks));
+	const uint32_t n_own = uint32_t(opt.shard.end(n_chunks)) - first;
+	if (n_own == 0)
+		fail(Code::Invalid, "shard {} of {}: there are only {} chunks; give fewer shards", opt.shard.index,
+		     opt.shard.of, n_chunks);
+	n_chunks = n_own;
 
 	std::vector<Tally> tallies(1);
 	tallies[0].session = session;
@@ -126,7 +132,7 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 	for (; r.chunks < n_chunks; ++r.chunks) {
 		chunk.clear();
 		if (bos) chunk.push_back(*e.tokenizer().bos());
-		const auto text = tokens.subspan(size_t(r.chunks) * own, own);
+		const auto text = tokens.subspan((first + size_t(r.chunks)) * own, own);
 		chunk.insert(chunk.end(), text.begin(), text.end());
 		std::vector<Tally> before = tallies; // every policy is measured on the same chunks
 		for (size_t p = 0, n; p < tallies.size(); p += n) {

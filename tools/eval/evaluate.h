@@ -32,6 +32,13 @@ struct EvalCost {           // of all sequences of one policy
 // text is a prompt but for its last tokens, and those are scored one by one by decode steps, which read the cache as it
 // is stored. KL divergence and agreement are against the same steps with an f16 cache.
 
+// Part `index` of `of` parts of equal size, in order: what one of several machines measures.
+struct Shard {
+	uint32_t index = 0, of = 1;
+	size_t begin(size_t n) const { return n * index / of; }
+	size_t end(size_t n) const { return n * (size_t(index) + 1) / of; }
+};
+
 struct TextEvalOptions {
 	uint32_t chunk = 512;  // tokens of a chunk, BOS included
 	uint32_t scored = 256; // last tokens of a chunk that are scored
@@ -39,6 +46,7 @@ struct TextEvalOptions {
 	// Policies that decode in one step where memory suffices, at most Engine::max_rows(). The results are the same, but
 	// their speed is not measured (EvalCost::decode_s stays 0).
 	uint32_t together = 1;
+	Shard shard = {}; // of the chunks
 };
 struct TextScore {
 	std::string policy;
