@@ -1,20 +1,22 @@
 """The HTTP side: takes requests, asks the replica that the router chooses, streams what it says."""
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError
+from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from ._keys import keys_of
 from ._replica import PASSED, Ask
 
-ATTEMPTS = 4  # where replicas die before they have said anything
+ATTEMPTS = 6  # where replicas die before they have said anything
+PAUSE = 0.1  # seconds before the second attempt; twice as long before each further one
 MOST_BODY = 64 << 20  # bytes
 log = logging.getLogger("ray.serve")
 
@@ -43,14 +45,16 @@ class Gateway:
         ask = Ask(request.method, request.url.path + ("?" + query if query else ""),
                   {k: v for k, v in request.headers.items() if k in PASSED}, body, keys_of(parsed))
         for attempt in range(ATTEMPTS):
-            answer = self._replicas.answer.remote(ask)
+            if attempt:
+                await asyncio.sleep(PAUSE * 2**(attempt - 1))
             try:
+                answer = self._replicas.answer.remote(ask)
                 status, headers = await anext(answer)
                 return StreamingResponse(self._rest(answer), status, headers)
             except BackPressureError:
                 return error(429, "all replicas are busy and the queue is full; try again later", "rate_limit_error",
                              retry_after="1")
-            except (RayError, OSError, StopAsyncIteration) as e:  # it died, or its server did: another one is asked
+            except (RayError, RayServeException, OSError, StopAsyncIteration) as e:  # it died, or its server did: another one is asked
                 log.warning("a replica failed before its answer began (attempt %d): %s", attempt + 1,
                             str(e).splitlines()[0] if str(e) else type(e).__name__)
         return error(503, "replicas failed one after the other; try again", "server_error", retry_after="2")
@@ -62,7 +66,7 @@ class Gateway:
             async for piece in answer:
                 yield piece
             ended = True
-        except (RayError, OSError) as e:
+        except (RayError, RayServeException, OSError) as e:
             ended = True
             log.warning("a replica failed within an answer: %s", str(e).splitlines()[0] if str(e) else type(e).__name__)
             yield b'data: {"error": {"message": "the replica failed; ask again", "type": "server_error"}}\n\n'

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -72,8 +73,17 @@ class Replica:
             self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             preexec_fn=_dies_with_parent)
         self._parallel = parallel
+        self._stopping = False
         self._http: aiohttp.ClientSession | None = None
         self._wait_until_ready()
+        threading.Thread(target=self._end_with_server, daemon=True).start()
+
+    def _end_with_server(self) -> None:
+        """A replica without its server is of no use; Ray starts another one, and the router forgets this one at once."""
+        code = self._server.wait()
+        if not self._stopping:
+            print(f"kvrun serve ended with {code}: {self._log()}", flush=True)
+            os._exit(1)
 
     def _wait_until_ready(self) -> None:
         until = time.monotonic() + START_SECONDS
@@ -158,6 +168,7 @@ class Replica:
 
     def __del__(self) -> None:
         """Ray has given requests under way their time; conversations are saved with each answer."""
+        self._stopping = True
         server = getattr(self, "_server", None)
         if server is not None and server.poll() is None:
             server.terminate()
