@@ -47,7 +47,10 @@ def start_proxy():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
+    for _ in range(8):  # it waits a minute each time, and a loaded machine takes longer
+        with contextlib.suppress(TimeoutError):
+            serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
+            break
     return f"http://127.0.0.1:{port}"
 
 

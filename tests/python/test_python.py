@@ -598,6 +598,28 @@ def test_parts_of_a_text_make_one(tmp_path):
         kvrun.eval(MODEL, device="cpu", shard="2/2", **options)
 
 
+def test_lm_eval_model(engine):
+    """Likelihoods and texts as the harness asks for them, beside those of plain calls."""
+    pytest.importorskip("lm_eval")
+    from lm_eval.api.instance import Instance
+
+    from kvrun.lm_eval import KvrunLM
+    prompt, value = record()
+    lm = KvrunLM(path=MODEL, device="cpu", max_rows=2)
+    ask = lambda kind, *args: [Instance(kind, {}, a, i) for i, a in enumerate(args)]
+    right, wrong, other = lm.loglikelihood(ask("loglikelihood", (prompt, value), (prompt, "00000"), ("Once", " upon")))
+    assert right[1] and right[0] > -0.5 and not wrong[1] and wrong[0] < right[0] - 5
+    tokens = engine.tokenize(" upon", bos=False)
+    session = engine.session()
+    logits = session.prefill(lm.tok_encode("Once")).astype(np.float64)
+    assert len(tokens) == 1
+    norm = np.log(np.exp(logits - logits.max()).sum()) + logits.max()
+    assert other[0] == pytest.approx(logits[tokens[0]] - norm, abs=1e-4)
+    assert lm.generate_until(ask("generate_until", (prompt, {"until": [">"], "max_gen_toks": 12}))) == [value]
+    rolling = lm.loglikelihood_rolling(ask("loglikelihood_rolling", ("Once upon a time", )))
+    assert -40 < rolling[0] < 0
+
+
 def test_module_is_the_program():
     done = subprocess.run([sys.executable, "-B", "-m", "kvrun", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and kvrun.__version__ in done.stdout

@@ -1,5 +1,5 @@
-"""kvrun.ray: which replica a request belongs to, and an application on a cluster of three nodes on this machine, a head and
-two with a device, all of it bound to 127.0.0.1. Run by ctest `python_ray`."""
+"""kvrun.ray: which replica a request belongs to, and an application on a cluster of three nodes on this machine, a head
+and two with a device, all of it bound to 127.0.0.1. Run by ctest `python_ray`."""
 import concurrent.futures
 import json
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the Python package: build_wheel.sh [OUT] [PIP OPTIONS..]; a wheel with library and program in OUT [build-wheel/dist].
+# Makes the Python package, a wheel with library and program: build_wheel.sh [OUT [PIP OPTIONS..]]
+# OUT is its folder [build-wheel/dist].
 #   tools/python/build_wheel.sh dist -C cmake.define.KVRUN_CUDA=ON     # with the CUDA backend, where its toolkit is
 # Needs what tools/packages.sh installs, and python3 with venv. What builds comes from PyPI, into build-wheel/venv. The
 # libraries that are no part of every Linux go into the wheel, and its tag names the oldest glibc that it runs with.
@@ -7,7 +8,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 case ${1:-} in
--h | --help) sed -n '2,6s/^# \?//p' "$0"; exit 0 ;;
+-h | --help) sed -n '2,7s/^# \?//p' "$0"; exit 0 ;;
 esac
 out=$(realpath -m "${1:-$root/build-wheel/dist}")
 shift $(($# > 0))

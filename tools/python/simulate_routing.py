@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Simulates replicas behind a router: simulate_routing.py [--record MODEL.gguf] [-o FILE.csv]; needs simpy.
 
-Compares round robin, the least load, and kvrun.ray's cache-aware routing; the last two also with conversations that
-move as saved sessions (_move). Where a conversation's cache is kept, turns read what is new; elsewhere all of it is read again,
-or fetched from shared storage where that is quicker. A row of the CSV is one policy at one load.
+Compares round robin, the least load, and kvrun.ray's cache-aware routing; the last two also with conversations
+that move as saved sessions (_move). Where a conversation's cache is kept, turns read what is new; elsewhere all of it
+is read again, or fetched from shared storage where that is quicker. A row of the CSV is one policy at one load.
 
-Service times are those of an 8B model on one GPU as `kvrun plan` and published speeds suggest them (--help has each);
---record measures prompt and step times of a model on this machine with the kvrun package instead.
+Service times are assumptions about an 8B model on one GPU (--help has each); --record measures prompt and step times of
+a model on this machine with the kvrun package instead.
 """
 import argparse
 import bisect

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A quantiser of one's own beside kvrun's policies: quantiser_kld.py [--plot FILE.png] [--device NAME]
 
-Keys and values go through `kvrun.replay`, which stores them as a policy would. My quantiser changes them in numpy and has
-them kept as they are (policy fp16), so both are attended to by the same code. Compared is the attention of the last
+Keys and values go through `kvrun.replay`, which stores them as a policy would. My quantiser changes them in numpy and
+has them kept as they are (policy fp16), so both are attended to by the same code. Compared is the attention of the last
 queries, as KL divergence from that over the keys themselves, and the error of what it gives, against the stored bits.
 The keys are random with outlier channels, as those of real models have; put your own arrays into tensors().
 Needs kvrun; with --plot, matplotlib.

@@ -1,4 +1,6 @@
-"""Puts the JSON of `kvrun eval --shard I/N --json` of all N parts together: python -m kvrun.merge PART.json .. [-o FILE]
+"""Puts the JSON of all N parts of `kvrun eval --shard I/N --json` together:
+
+    python -m kvrun.merge PART.json .. [-o FILE]
 
 The result is what one run would have printed: the same numbers, but for the 95 % interval of KL divergences, whose
 bootstrap draws other blocks.
