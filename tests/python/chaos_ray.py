@@ -7,6 +7,7 @@ wrong, or a conversation did not go on.
 """
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -21,7 +22,7 @@ p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDes
 p.add_argument("build")
 p.add_argument("--minutes", type=float, default=3)
 p.add_argument("--conversations", type=int, default=32)
-p.add_argument("--every", type=float, default=20, help="seconds between kills, on average [20]")
+p.add_argument("--every", type=float, default=20, help="seconds between kills, on average, or longer until both replicas are there again [20]")
 p.add_argument("--seed", type=int, default=1)
 a = p.parse_args()
 sys.path.insert(0, os.path.join(os.path.abspath(a.build), "python"))
@@ -69,7 +70,7 @@ class Talk(threading.Thread):
                 why = f"{e.code} {e.read()[:200]!r}"
                 if e.code not in (409, 429, 500, 503):
                     break
-            except (OSError, ValueError) as e:
+            except (OSError, ValueError, http.client.HTTPException) as e:
                 why = repr(e)
             self.retries += 1
             time.sleep(1)
@@ -93,12 +94,14 @@ def main():
             if time.monotonic() >= until:
                 break
             found = servers()
+            if len(found) < 2:
+                continue  # the last one has not been replaced yet
             if len(kills) % 4 == 2:
                 node = rng.choice([n for n in cluster.worker_nodes])
                 cluster.remove_node(node, allow_graceful=False)
                 cluster.add_node(num_cpus=2, resources={"vulkan_device": 1}, node_ip_address="127.0.0.1")
                 kills.append("node")
-            elif found:
+            else:
                 server, replica = rng.choice(list(found.items()))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rng.choice([server, replica]), signal.SIGKILL)

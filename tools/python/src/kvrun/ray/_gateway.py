@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from ._keys import keys_of
 from ._replica import PASSED, Ask
 
-ATTEMPTS = 6  # where replicas die before they have said anything
+ATTEMPTS = 6  # where replicas die before the client has anything
 PAUSE = 0.1  # seconds before the second attempt; twice as long before each further one
 MOST_BODY = 64 << 20  # bytes
 log = logging.getLogger("ray.serve")
@@ -50,7 +50,9 @@ class Gateway:
             try:
                 answer = self._replicas.answer.remote(ask)
                 status, headers = await anext(answer)
-                return StreamingResponse(self._rest(answer), status, headers)
+                if headers.get("Content-Type", headers.get("content-type", "")).startswith("text/event-stream"):
+                    return StreamingResponse(self._rest(answer), status, headers)
+                return Response(b"".join([piece async for piece in answer]), status, headers)
             except BackPressureError:
                 return error(429, "all replicas are busy and the queue is full; try again later", "rate_limit_error",
                              retry_after="1")
