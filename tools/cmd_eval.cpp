@@ -170,9 +170,10 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		if (against) j["against"] = base;
 		if (!a.shard.empty()) j["shard"] = {{"index", opt.shard.index}, {"of", opt.shard.of}};
 		for (size_t i = 0; i < results.size(); ++i)
-			j["texts"].push_back({{"file", a.files[i]},
-			                      {"chunks", results[i].chunks},
-			                      {"results", text_json(results[i], score_of(results[i], base), true, !a.shard.empty())}});
+			j["texts"].push_back(
+			    {{"file", a.files[i]},
+			     {"chunks", results[i].chunks},
+			     {"results", text_json(results[i], score_of(results[i], base), true, !a.shard.empty())}});
 		j["results"] = text_json(r, against, false);
 		print_json(j);
 		return;
