@@ -102,9 +102,9 @@ def test_results_have_all_fields(struct, kind):
 
 
 def test_sampling_has_all_options():
-    own = {"n_stops", "stops", "on_token", "on_prefill", "payload", "struct_size"}  # by other names, or the package's
+    own = {"n_stops", "stops", "bias", "n_bias", "on_token", "on_prefill", "payload", "struct_size"}  # by other names, or the package's
     fields = {n for n, _ in _cffi.ffi.typeof("kvrun_generate_options").fields} - own
-    assert set(kvrun.SamplingOptions.__annotations__) - {"stop", "logits", "progress"} == fields
+    assert set(kvrun.SamplingOptions.__annotations__) - {"stop", "logit_bias", "logits", "progress"} == fields
 
 
 def test_statuses_have_classes():
@@ -254,6 +254,25 @@ def test_logits_hook_changes_the_answer(engine):
     with pytest.raises(KeyError, match="in the hook"):
         s.ask(ONCE, logits=wrong, **GREEDY)
     assert s.ask(" more", **GREEDY).stop_reason == "length"  # the session goes on
+
+
+def test_biases_and_penalties(engine):
+    plain = engine.session().ask(ONCE, **GREEDY)
+    first = int(plain.tokens[0])
+    assert first not in engine.session().ask(ONCE, logit_bias={first: -np.inf}, **GREEDY).tokens
+    assert set(engine.session().ask(ONCE, logit_bias={77: 1000.0}, **GREEDY).tokens) == {77}
+    tokens = engine.session().ask(ONCE, presence_penalty=100, temperature=0, max_tokens=40, ignore_eos=True).tokens
+    assert len(set(tokens.tolist())) == 40  # none twice
+
+
+def test_hidden_states_and_embeddings(engine):
+    tokens = engine.tokenize(ONCE)
+    states = engine.session().hidden_states(tokens)
+    assert states.shape == (len(tokens), engine.info.dim) and np.isfinite(states).all()
+    for pooling, wanted in (("mean", states.mean(axis=0)), ("first", states[0]), ("last", states[-1])):
+        assert np.allclose(engine.session().embed(tokens, pooling), wanted, atol=1e-4), pooling
+    with pytest.raises(kvrun.InvalidArgument, match="'middle'"):
+        engine.session().embed(tokens, "middle")
 
 
 def test_policy_and_tiers(engine):

@@ -63,6 +63,7 @@ class Request:
     def __init__(self, session: Handle, prompt: Tokens, options: SamplingOptions) -> None:
         wanted = dict(options)
         stops = wanted.pop("stop", ())
+        bias = wanted.pop("logit_bias", None)
         logits = wanted.pop("logits", None)
         progress = wanted.pop("progress", None)
         canceller = wanted.pop("canceller", None)
@@ -93,6 +94,11 @@ class Request:
             keep = [self.options.keep(ffi.new("char[]", encoded(t))) for t in texts]
             self.options.p.stops = self.options.keep(ffi.new("char *[]", keep))
             self.options.p.n_stops = len(texts)
+
+        if bias:
+            rows = [(t, b) for t, b in bias.items()]  # type: ignore[attr-defined]
+            self.options.p.bias = self.options.keep(ffi.new("kvrun_logit_bias[]", rows))
+            self.options.p.n_bias = len(rows)
 
     def guarded(self, call: Callable[[], object]) -> int:
         """Calls the user's code; what it raises ends this answer, and is raised where the answer is awaited."""

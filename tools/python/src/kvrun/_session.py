@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ._runtime import Tokens
     from ._types import Message, Prompt, SamplingOptions
 
+POOLINGS = ("model", "mean", "first", "last")  # in the order of kvrun_pooling
 NOTE_FORMAT = 1  # of the note in a session's file
 
 
@@ -264,6 +265,36 @@ class Session:
             check(lib.kvrun_prefill(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options.p,
                                     NULL if out is None else from_array(out, "float[]")))
         raise_lost()
+        return out
+
+
+    def hidden_states(self, prompt: Sequence[int] | Tokens) -> npt.NDArray[np.float32]:
+        """Appends tokens; the model's last hidden state of each, after the final norm: (tokens, dim)."""
+        import numpy as np
+
+        array = token_array(prompt)
+        canceller = Canceller()
+        options = Struct("kvrun_generate_options", canceller=canceller.pointer)
+        out = np.empty((len(array), self.engine.info.dim), np.float32)
+        with running([canceller.pointer]):
+            check(lib.kvrun_hidden_states(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options.p,
+                                          from_array(out, "float[]")))
+        return out
+
+    def embed(self, prompt: Sequence[int] | Tokens, pooling: str = "model") -> npt.NDArray[np.float32]:
+        """Appends tokens; one vector (dim) for all of them, not normalised. pooling: "mean", "first", "last", or "model":
+        as the file says."""
+        import numpy as np
+
+        if pooling not in POOLINGS:
+            raise error_of(-1, "KVRUN_EINVALID", f"pooling is {pooling!r}, expected one of {', '.join(POOLINGS)}")
+        array = token_array(prompt)
+        canceller = Canceller()
+        options = Struct("kvrun_generate_options", canceller=canceller.pointer)
+        out = np.empty(self.engine.info.dim, np.float32)
+        with running([canceller.pointer]):
+            check(lib.kvrun_embed(self.handle.pointer, from_array(array, "uint32_t[]"), len(array),
+                                  POOLINGS.index(pooling), options.p, from_array(out, "float[]")))
         return out
 
 

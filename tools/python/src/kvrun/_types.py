@@ -58,6 +58,7 @@ class EngineInfo(NamedTuple):
     kv_budget_bytes: int
     kv_used_bytes: int
     max_rows: int
+    device_is_cpu: bool
 
 
 class SessionInfo(NamedTuple):
@@ -131,6 +132,8 @@ class SamplingOptions(TypedDict, total=False):
 
     max_tokens: None: until the model ends its answer or the context is full.
     temperature: 0 is greedy. top_k, top_p, min_p: candidates. repeat_penalty over the last repeat_last_n tokens.
+    presence_penalty, frequency_penalty: subtracted from the logits of tokens that the answer has; once, or each time.
+    logit_bias: by token, added to its logit; -inf: it is never chosen.
     seed: the same seed on the same device gives the same tokens; of several choices, choice i has seed + i.
     stop: texts that end the answer and are no part of it.
     ignore_eos: go on after tokens that end an answer. special: control tokens of the answer are shown as text.
@@ -147,6 +150,9 @@ class SamplingOptions(TypedDict, total=False):
     min_p: float
     repeat_penalty: float
     repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
     seed: int
     stop: str | Sequence[str]
     ignore_eos: bool
