@@ -145,12 +145,12 @@ void read_rope_scaling(const Keys& k, Config& c) {
 			     "{}: rope scaling: high_freq_factor {} is not above low_freq_factor {}; the file is damaged",
 			     k.g.name(), r.high_freq, r.low_freq);
 	} else if (r.scaling == RopeScaling::Yarn) {
-		if (k.has("rope.scaling.yarn_log_multiplier"))
-			fail(Code::Unsupported, "{}: key {} is set; kvrun knows yarn without it", k.g.name(),
-			     k.key("rope.scaling.yarn_log_multiplier"));
 		r.beta_fast = k.positive("rope.scaling.yarn_beta_fast", r.beta_fast);
 		r.beta_slow = k.positive("rope.scaling.yarn_beta_slow", r.beta_slow);
 		r.attn_factor = k.positive("rope.scaling.attn_factor", 1) * k.positive("rope.scaling.yarn_attn_factor", 1);
+		const float log_multiplier = k.f32("rope.scaling.yarn_log_multiplier", 0); // takes back what YaRN multiplies by
+		if (log_multiplier != 0 && r.factor > 1)
+			r.attn_factor /= 1 + 0.1f * k.positive("rope.scaling.yarn_log_multiplier", 1) * std::log(r.factor);
 	} else {
 		if (r.long_freqs.empty() || r.short_freqs.empty())
 			fail(
@@ -173,9 +173,18 @@ void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 	layer.residual_scale = k.positive("residual_scale", 1);
 	if (k.has("attention.scale")) layer.attention_scale = k.positive("attention.scale", 1);
 	for (const char* key : {"attn_logit_softcapping", "attention.temperature_scale", "residual_softcap"})
-		if (k.has(key) && k.f32(key, 0) != 0)
+		if (k.has(key) && k.f32(key, 0) != 0 && !(f.tempered && key == std::string_view("attention.temperature_scale")))
 			fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without it", k.g.name(), k.key(key), k.f32(key, 0),
 			     f.arch);
+}
+
+void read_temperature(const Keys& k, const Family& f, Config& c) {
+	if (!f.tempered || k.f32("attention.temperature_scale", 0) == 0) return;
+	c.temperature = {k.positive("attention.temperature_scale", 1),
+	                 k.u32("rope.scaling.original_context_length", c.max_seq)};
+	if (c.temperature.length == 0)
+		fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(),
+		     k.key("rope.scaling.original_context_length"));
 }
 
 // Which layers have a window: a flag or number per layer, or the period after which one has none.
@@ -363,6 +372,7 @@ Config read_config(const Gguf& g) {
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, c);
+	read_temperature(k, f, c);
 	describe_layers(c, f, layer, read_windows(k, c.n_layers));
 	place_experts(c, read_mixture(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);

@@ -49,6 +49,12 @@ enum class MlpInput : uint8_t {
 	Parallel, // what attention reads: attention and MLP are added to the stream together
 };
 
+// Attention over far tokens is sharper: q at position p is multiplied by 1 + scale * log(1 + floor(p / length)).
+struct Temperature {
+	float scale = 0; // 0: there is none
+	uint32_t length = 0;
+};
+
 struct Experts {             // a mixture of experts in place of a dense MLP
 	uint32_t n = 0;          // 0: the MLP is dense
 	uint32_t used = 0;       // of them for a token
@@ -107,6 +113,7 @@ struct Config {
 	float logit_scale = 1;       // factor of logits
 	float logit_softcap = 0;     // then cap * tanh(logit / cap); 0: none
 	std::vector<Rope> ropes;     // at least one, all of the same dim and pairs
+	Temperature temperature;     // of all layers
 	bool tied_embedding = false; // the output projection is the embedding
 	bool output_bias = false;    // the output projection has a bias
 	std::vector<Layer> layers;   // (n_layers)

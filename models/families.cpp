@@ -56,6 +56,7 @@ constexpr Family kFamilies[] = {
      .layer = {.mlp_norm_name = "post_attention_norm", .experts = kSigmoid}},
     {.arch = "granite", .divides_logits = true},
     {.arch = "granitemoe", .divides_logits = true, .mixture = true, .layer = {.experts = {.normalise = true}}},
+    {.arch = "mistral3", .tempered = true},
     {.arch = "nemotron",
      .neox = true,
      .partial_rotary = true,

@@ -26,7 +26,8 @@ struct Family {
 	SecondRope second_rope = SecondRope::None;
 	// Of a file that names a window, but not its layers: every so-many-th layer has none; 0: all have one.
 	uint32_t window_period = 0;
-	bool mixture = false; // files may have experts in place of the MLP; Layer::experts is how they are chosen
+	bool tempered = false; // files may have Config::temperature, over the context before extension
+	bool mixture = false;  // files may have experts in place of the MLP; Layer::experts is how they are chosen
 	bool head_norm_optional = false; // QkNorm::Head where the file has the tensors
 	// A model of so many layers scales q . k by 1 / sqrt(dim / n_heads), for which GGUF has no key.
 	uint32_t wide_scale_layers = 0;

@@ -19,6 +19,7 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 		tokens_ = a.take(DType::U32, 2 * most_rows);
 		for (size_t i = 0; i < cfg.ropes.size(); ++i)
 			rope_[i] = a.take(DType::F32, 2 * most_rows, cfg.ropes[i].dim / 2, 2);
+		if (cfg.temperature.scale != 0) rope_[kTemperature] = a.take(DType::F32, 2 * most_rows);
 	});
 }
 
@@ -66,13 +67,15 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		kv_rows.push_back(r.step);
 		if (r.window_seq) window_rows.push_back({r.window_seq, true});
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
+		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 	}
 	KvStep main(be, scratch_, pool, kv_rows, runner_.config().n_heads);
 	std::optional<KvStep> window; // policies that fetch have no such rows: as many as the others
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
 	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, runner_.config().n_heads);
 	be.write(*tokens_.buf, tokens_.at, std::as_bytes(std::span(tokens)));
-	for (size_t i = 0; i < n_ropes; ++i) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
+	for (size_t i = 0; i < host_rope_.size(); ++i)
+		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	const LayerRows rows = runner_.rows_of(x_, rope_, 0, n);
 	runner_.embed(rows.x, kvrun::rows(tokens_, 0, n));
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {

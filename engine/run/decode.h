@@ -53,8 +53,8 @@ class Decoder {
 	uint32_t most_rows_;
 	Buffer memory_;
 	View x_, tokens_; // (2 most_rows, dim) f32, (2 most_rows) u32
-	RopeViews rope_;  // (2 most_rows, rotary_dim / 2, 2) f32
-	std::array<std::vector<float>, kMostRopes> host_rope_;
+	RopeViews rope_;  // of 2 most_rows
+	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
 	bool lists_; // the device finds the largest logits
 	CandidateLists candidates_, guessed_;
 	std::vector<float> logits_, guesses_; // (rows, vocab), where they are read

@@ -47,6 +47,7 @@ LayerRows LayerRunner::rows_of(const View& x, const RopeViews& rope, uint32_t fi
 	            {}};
 	if (branch_) r.branch = rows(branch_, 0, n);
 	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
+	if (cfg_.temperature.scale != 0) r.rope[kTemperature] = rows(rope[kTemperature], first, n);
 	return r;
 }
 
@@ -108,6 +109,10 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	// attention multiplies by 1 / sqrt(head_dim)
 	const float scale = layer.attention_scale * std::sqrt(float(layer.head_dim));
 	if (layer.attention_scale != 0 && scale != 1) be_.activate(q, q, {}, {.scale = scale});
+	if (cfg_.temperature.scale == 0) return;
+	const View before = rows(r.att, first, n); // attention has not written it yet
+	be_.copy(before, q);
+	be_.expert_sum(q, shaped(before, n, 1, uint32_t(q.row_elements())), rows(r.rope[kTemperature], first, n));
 }
 
 void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,

@@ -10,7 +10,10 @@
 namespace kvrun {
 
 constexpr size_t kMostRopes = 2;
-using RopeViews = std::array<View, kMostRopes>; // one for each of Config::ropes: (n, rotary_dim / 2, 2) f32
+// What positions of rows do: one table for each of Config::ropes, (n, rotary_dim / 2, 2) f32; then, where there is a
+// Config::temperature, what it adds to q as a share of it, (n, 1) f32.
+using RopeViews = std::array<View, kMostRopes + 1>;
+constexpr size_t kTemperature = kMostRopes;
 
 struct LayerRows { // rows of one pass through a layer
 	uint32_t n;

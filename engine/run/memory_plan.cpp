@@ -12,7 +12,7 @@ namespace kvrun {
 // As LayerRunner, Decoder and PromptMemory (engine/run) allocate it.
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
 	const uint64_t heads = uint64_t(c.n_heads) * c.head_dim, kv_heads = uint64_t(c.n_kv_heads) * c.head_dim;
-	const uint64_t rope_row = c.ropes.size() * c.ropes[0].dim / 2 * 8;
+	const uint64_t rope_row = c.ropes.size() * c.ropes[0].dim / 2 * 8 + (c.temperature.scale != 0 ? 4 : 0);
 	const uint64_t logit_row =
 	    4 * (uint64_t(c.dim) + c.vocab + ceil_div(c.vocab, uint32_t(KV_LOGIT_BLOCK)) + KV_CANDIDATE_WORDS);
 	ModelMemory m;

@@ -15,14 +15,17 @@ using Clock = std::chrono::steady_clock;
 constexpr double kPackWork = 40;    // of an element on its way into a page
 constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as one: weights are read once
 
-double mlp_work(const Layer& l, double dim) {
-	const Experts& e = l.experts;
-	if (!e.n) return 6 * dim * l.hidden_dim;
-	return 6 * dim * (double(e.used) * e.hidden_dim + e.shared_dim) + 2 * dim * e.n;
-}
-double projection_work(const Config& c, const Layer& l, bool all) {
+// Of n rows through a layer's projections; cold: weights come from memory first.
+double projection_work(const Config& c, const Layer& l, double n, bool all, bool cold) {
 	const double q = double(c.n_heads) * c.head_dim, kv = double(c.n_kv_heads) * c.head_dim, dim = c.dim;
-	return 2 * dim * (q + 2 * kv) + (all ? 2 * q * dim + mlp_work(l, dim) : 0);
+	const Experts& e = l.experts;
+	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
+	double work = rows * 2 * dim * (q + 2 * kv);
+	if (!all) return work;
+	work += rows * dim * (2 * q + (e.n ? 6. * e.shared_dim + 2. * e.n : 6. * l.hidden_dim));
+	// Few rows choose different experts: each costs as much as for several rows.
+	const double slots = n * e.used, experts = std::min(slots, double(e.n));
+	return work + 6 * dim * e.hidden_dim * (cold ? std::max(slots, experts * kMatmulRows) : slots);
 }
 double move_work(const Config& c) { return 2 * kPackWork * c.n_kv_heads * c.head_dim; } // of one token
 
@@ -110,6 +113,10 @@ double Prefill::begin_block() {
 	for (size_t i = 0; i < runner_.config().ropes.size(); ++i, rope.clear()) {
 		session_.rope()[i].append(seq.n_tokens(), n_, rope);
 		be.write(*memory_->rope[i].buf, memory_->rope[i].at, std::as_bytes(std::span(rope)));
+	}
+	if (const View& t = memory_->rope[kTemperature]) {
+		session_.rope().append_temperature(seq.n_tokens(), n_, rope);
+		be.write(*t.buf, t.at, std::as_bytes(std::span(rope)));
 	}
 	session_.make_room_for([&] {
 		Engine& e = session_.engine();
@@ -268,6 +275,13 @@ uint32_t Prefill::rows_that_fit(double room) const {
 		if (m <= kMatmulRows && rows_work(layer_, at_, next) > 0.7 * work) break; // as much work for fewer rows
 		m = std::min(next, m - 1);
 	}
+	// Few rows choose as many experts as there are. Rows up to where each expert has enough of them cost little more
+	// together, so that a piece may take longer.
+	constexpr double kLonger = 4;
+	if (const Experts& e = runner_.config().layers[layer_].experts; e.n) {
+		const uint32_t enough = std::min({ubatch_, n_ - at_, e.n * kMatmulRows / e.used});
+		if (enough > m && rows_work(layer_, at_, enough) <= kLonger * room) m = enough;
+	}
 	return m;
 }
 
@@ -277,8 +291,7 @@ double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
 	const double before = double(session_.n_tokens()) + first;
 	const double seen = n * (before + 0.5 * (n + 1));
 	const bool attends = all || (kv_ && const_cast<Prefill*>(this)->cache_of(l).wants_queries());
-	return std::max(n, kMatmulRows) * projection_work(c, c.layers[l], all) +
-	       (attends ? 4. * c.n_heads * c.head_dim * seen : 0);
+	return projection_work(c, c.layers[l], n, all, /*cold=*/true) + (attends ? 4. * c.n_heads * c.head_dim * seen : 0);
 }
 
 double Prefill::block_work(uint32_t first_token, uint32_t n) const {
@@ -286,7 +299,8 @@ double Prefill::block_work(uint32_t first_token, uint32_t n) const {
 	const double seen = n * (first_token + 0.5 * (n + 1)), attention = 4. * c.n_heads * c.head_dim * seen;
 	double layers = 0;
 	for (uint32_t l = 0; l < layers_; ++l)
-		layers += n * projection_work(c, c.layers[l], computes_all(l)) + (computes_all(l) ? attention : 0);
+		layers +=
+		    projection_work(c, c.layers[l], n, computes_all(l), /*cold=*/false) + (computes_all(l) ? attention : 0);
 	return layers + layers_ * n * move_work(c) + 2. * c.vocab * c.dim * (hooks_.all_logits ? n : 1) + 2. * n * c.dim;
 }
 

@@ -22,6 +22,7 @@ class PromptMemory {
 				tokens = a.take(DType::U32, n_rows);
 				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
 					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
+				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
 			});
 		}
 		if (n + more > k.shape[1] || !k) {
@@ -37,7 +38,7 @@ class PromptMemory {
 	const Buffer& own() const { return own_; } // what k and v lie in
 
 	View x, tokens; // (rows, dim) f32, (rows) u32
-	RopeViews rope; // (rows, rotary_dim / 2, 2) f32
+	RopeViews rope; // of the rows
 	View k, v;      // (n_kv_heads, own rows, head_dim) f16
 
  private:

@@ -25,16 +25,22 @@ class RopeTable {
 	float scale_;                 // multiplies cos and sin
 };
 
-// One for each of Config::ropes.
+// One for each of Config::ropes; and what positions do to q.
 class RopeTables {
  public:
-	RopeTables(const Config& cfg, uint32_t ctx) {
+	RopeTables(const Config& cfg, uint32_t ctx) : temperature_(cfg.temperature) {
 		for (const Rope& r : cfg.ropes) tables_.emplace_back(r, ctx);
 	}
 	const RopeTable& operator[](size_t i) const { return tables_[i]; }
+	// Appends (n): what Config::temperature adds to q, as a share of it, at positions first .. first + n - 1.
+	void append_temperature(uint32_t first, uint32_t n, std::vector<float>& out) const {
+		for (uint32_t pos = first; pos < first + n; ++pos)
+			out.push_back(float(temperature_.scale * std::log(1. + pos / temperature_.length)));
+	}
 
  private:
 	std::vector<RopeTable> tables_;
+	Temperature temperature_;
 };
 
 } // namespace kvrun

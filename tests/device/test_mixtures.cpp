@@ -9,8 +9,8 @@ using namespace kvrun;
 
 namespace {
 
-// Fused tensors, a gate of the shared MLP; dense layers first, a bias of the choice, a scale; groups; scaled residuals.
-const std::vector<Case> kMixtures = {{"qwen2moe"}, {"glm4moe"}, {"dots1"}, {"granitemoe_shared"}};
+// Fused tensors and a gate of the shared MLP; dense layers first, sigmoid, a bias of the choice, a scale.
+const std::vector<Case> kMixtures = {{"qwen2moe"}, {"glm4moe"}};
 
 } // namespace
 

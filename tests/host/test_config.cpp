@@ -423,8 +423,28 @@ TEST_CASE("rope: yarn stretches slow pairs, keeps fast ones and scales attention
 		CHECK(close(f[i], freq * (1 - stretched) + freq / 4 * stretched));
 	}
 	CHECK(close(rope_attention_scale(c.ropes[0]), 0.1 * std::log(4.) + 1));
-	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.1f);
-	has(refusal(b), "yarn_log_multiplier is set");
+	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.5f); // takes a part of it back
+	const double part = (1 + 0.1 * std::log(4.)) / (1 + 0.05 * std::log(4.));
+	CHECK(double(rope_attention_scale(config_of(b).ropes[0])) == doctest::Approx(part).epsilon(1e-6));
+	b.f32("qwen2.rope.scaling.yarn_log_multiplier", -1);
+	has(refusal(b), "yarn_log_multiplier is -1, expected more than 0");
+}
+
+TEST_CASE("config: queries that positions scale, in the family that has them") {
+	TinyShape s;
+	s.arch = "mistral3";
+	GgufBuilder b = tiny_model(s);
+	CHECK(config_of(b).temperature.scale == 0);
+	b.f32("mistral3.attention.temperature_scale", 0.1f).u32("mistral3.rope.scaling.original_context_length", 32);
+	CHECK(config_of(b).temperature.scale == 0.1f);
+	CHECK(config_of(b).temperature.length == 32);
+	b.u32("mistral3.rope.scaling.original_context_length", 0);
+	has(refusal(b), "key mistral3.rope.scaling.original_context_length is 0");
+	b.u32("mistral3.rope.scaling.original_context_length", 32).f32("mistral3.attention.temperature_scale", -1);
+	has(refusal(b), "key mistral3.attention.temperature_scale is -1, expected more than 0");
+	b = tiny_model();
+	b.f32("llama.attention.temperature_scale", 0.1f);
+	has(refusal(b), "key llama.attention.temperature_scale is 0.1; kvrun runs llama without it");
 }
 
 TEST_CASE("rope: longrope has one list of factors for short contexts and one for long") {

@@ -75,6 +75,10 @@ def models():
         "cohere2": (hf.Cohere2Config(**base(
             num_hidden_layers=4, layer_norm_eps=1e-3, logit_scale=0.25, rotary_pct=1.0, sliding_window=WINDOW,
             layer_types=layers(4))), {"no window": {"sliding_window": 256}, "logit scale": {"logit_scale": 1.0}}),
+        # Prompts are three original contexts long.
+        "mistral3": (hf.Ministral3Config(**base(head_dim=16, rope_parameters=ministral_rope())),
+                     {"no temperature": {"rope_parameters": ministral_rope(llama_4_scaling_beta=0.0)},
+                      "factor of YaRN": {"rope_parameters": ministral_rope(mscale_all_dim=0.0)}}),
         "olmo3": (hf.Olmo3Config(**base(
             num_hidden_layers=4, sliding_window=WINDOW, layer_types=layers(4), tie_word_embeddings=False)),
             {"no window": {"sliding_window": 256}}),
@@ -88,6 +92,11 @@ def models():
 
 
 WINDOW = 8
+
+
+def ministral_rope(**changes):
+    return dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0,
+                beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5) | changes
 
 
 def layers(n):
@@ -198,6 +207,7 @@ def convert(model, path, **options):
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)
         cls = get_model_class(hparams["architectures"][0])
+        cls = getattr(cls, "Ministral3Model", cls)  # which the class of all kinds of mistral3 makes
 
         def set_vocab(self):
             tokens, scores, types = vocabulary()
