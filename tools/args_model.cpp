@@ -13,6 +13,8 @@ void add_hub(Command& c, Option* option, std::string& model) {
 	                        ->group(option->group_name);
 	option->other = hub;
 	c.before_run.push_back([option, hub, name, &model] {
+		if (option->is_required && !hub->count && !option->count)
+			fail(Code::Invalid, "{} is required, or {}", option->shown(), hub->shown());
 		if (hub->count && option->count) fail(Code::Invalid, "{} and -hf are both given; give one", option->shown());
 		if (hub->count)
 			model = model_of_hub(*name);

@@ -78,11 +78,7 @@ Parsed parse(Command& root, int argc, char** argv) {
 		if (no_command) fail(Code::Invalid, "no command given; see {} --help", root.name);
 		fail(Code::Invalid, "{}", e.what());
 	}
-	const Command& command = named(root, app);
-	for (const Option& o : command.options)
-		if (o.is_required && o.other && !o.count && !o.other->count)
-			fail(Code::Invalid, "{} is required, or {}", o.shown(), o.other->shown());
-	return {&command, false, false};
+	return {&named(root, app), false, false};
 }
 
 } // namespace kvrun

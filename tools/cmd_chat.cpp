@@ -1,4 +1,5 @@
 // kvrun chat: a conversation with a model, on a terminal or through pipes.
+#include "tools/args_says.h"
 #include "tools/chat/chat.h"
 #include "tools/chat/input.h"
 #include "tools/commands.h"
@@ -56,7 +57,7 @@ void change_setting(Chat& chat, const std::string& name, const std::string& valu
 		return int64_t(number(name, value, lowest, highest, true));
 	};
 	if (name == "temp")
-		a.temperature = real(0, 1e6);
+		a.temperature = real(0, 5);
 	else if (name == "top-k")
 		a.top_k = whole(0, UINT32_MAX);
 	else if (name == "top-p")
@@ -236,6 +237,7 @@ void add_options(Command& c, ChatArgs& a) {
 	add_tokens(c, "-n,--predict,--n-predict", a.predict, -1, INT32_MAX,
 	           "most tokens of an answer; -1: until the model ends it or the context is full [-1]")
 	    ->group(chat);
+	add_says(c);
 	add_sampling(c, a, "random seed of the first answer; -1: a random one [-1]");
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 struct InspectArgs {
 	std::string model;
-	bool json = false, check = false, tensors = false;
+	bool json = false, check = false, tensors = false, chat_template = false;
 };
 
 template <class T> T load(std::span<const std::byte> b) {
@@ -257,6 +257,11 @@ void inspect(const InspectArgs& a) {
 		if (!d["runs"].get<bool>()) fail(Code::Format, "{}", d["refused"].get<std::string>());
 		check_values(g);
 	}
+	if (a.chat_template) {
+		const std::string text = d["tokenizer"].is_null() ? "" : d["tokenizer"]["chat_template"].get<std::string>();
+		if (text.empty()) fail(Code::NotFound, "{}: has no chat template", g.name());
+		return write_stdout(text.ends_with('\n') ? text : text + "\n");
+	}
 	if (a.json)
 		print_json(d);
 	else
@@ -274,6 +279,7 @@ void add_inspect(Command& root) {
 	Option* model = add_model(c, a->model, kOtherGroup);
 	model->required()->help = "a .gguf file (the first part of a split one), or a name of kvrun list";
 	add_flag(c, "--tensors", a->tensors, "also list every tensor with type, bytes and shape");
+	add_flag(c, "--template", a->chat_template, "print the file's chat template, and nothing else");
 	add_flag(c, "--json", a->json, "print one JSON object, tensors included");
 	add_flag(c, "--check", a->check,
 	         "read all weights first; exit with 3 if one is not finite, or if kvrun cannot run the file");

@@ -4,7 +4,11 @@
 #include "engine/kv_device/fetch.h"
 #include "engine/run/batch.h"
 #include "engine/run/stop.h"
+#include "models/chat/builtin.h"
+#include "models/chat/encode.h"
+#include "models/chat/features.h"
 #include "tools/args_engine.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
@@ -23,10 +27,12 @@ constexpr size_t kMaxPrompt = size_t(64) << 20; // bytes
 
 struct RunArgs : SamplingArgs {
 	EngineArgs engine;
-	std::string prompt, file;       // at most one is given; neither: stdin
-	bool has_prompt = false;        // -p is given, perhaps empty
-	int64_t predict = -1;           // tokens to generate; -1: until the model ends or the context is full
-	std::vector<std::string> stops; // texts that end the answer
+	std::string prompt, file;          // at most one is given; neither: stdin
+	bool has_prompt = false;           // -p is given, perhaps empty
+	int64_t predict = -1;              // tokens to generate; -1: until the model ends or the context is full
+	std::vector<std::string> stops;    // texts that end the answer
+	bool chat = false;                 // -p is a message, which the model's template makes a prompt of
+	std::string system, chat_template; // with --chat
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
 
@@ -65,9 +71,22 @@ std::string read_prompt(const RunArgs& a) {
 	return read_all(fd, a.file);
 }
 
+// The prompt as a message of a conversation.
+std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const std::string& text) {
+	const ChatTemplate chat = choose_chat_template(e.file(), a.chat_template, /*tools=*/false);
+	ChatInput in;
+	in.messages = Json::array();
+	if (!a.system.empty()) in.messages.push_back({{"role", "system"}, {"content", a.system}});
+	in.messages.push_back({{"role", "user"}, {"content", text}});
+	set_token_texts(in, e.tokenizer());
+	in.messages = fit_messages(chat_features(chat), std::move(in.messages));
+	return encode_chat(e.tokenizer(), chat.render(in));
+}
+
 // Token IDs of the prompt, cut to the context with --truncate.
 std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::string& text) {
 	const Tokenizer& tok = s.engine().tokenizer();
+	if (a.chat) return message_tokens(a, s.engine(), text);
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	if (ids.empty())
 		fail(Code::Invalid, "the prompt has no tokens and {}; give it some text",
@@ -165,6 +184,9 @@ void run(RunArgs a) {
 
 	const auto start = std::chrono::steady_clock::now();
 	const std::unique_ptr<Engine> engine = open_engine(a.engine);
+	if (!a.chat && !engine->tokenizer().chat_template().empty())
+		say_stats(
+		    "this model has a chat template, and 'run' continues raw text: --chat asks it, 'kvrun chat' talks with it");
 	Session session(*engine, session_options(a.engine, policy, seed));
 	const double load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 	const std::vector<uint32_t> ids = prompt_tokens(a, session, prompt);
@@ -228,11 +250,18 @@ void add_run(Command& root) {
 	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
 	add_engine_options(c, a->engine);
 	const char *prompt = "Prompt", *answer = "Answer";
-	Option* p = add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no chat template, no escapes)");
+	Option* p =
+	    add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no escapes; no chat template without --chat)");
 	Option* f =
 	    add_text(c, "-f,--file", a->file, kFile,
 	             "read the prompt from this file, without one newline at its end; - or no option: from standard input");
 	p->group(prompt), f->group(prompt);
+	Option* chat = add_flag(c, "--chat", a->chat, "the prompt is a message: give it to the model by its chat template");
+	chat->group(prompt);
+	add_text(c, "--system", a->system, "TEXT", "with --chat: instructions for the model")->needs(chat)->group(prompt);
+	add_text(c, "--chat-template", a->chat_template, "NAME", "with --chat: a template by name [the model's own]")
+	    ->needs(chat)
+	    ->group(prompt);
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token")->group(prompt);
 	add_flag(c, "--special", a->special, "parse control tokens in the prompt text, and print those of the answer")
 	    ->group(prompt);
@@ -246,6 +275,7 @@ void add_run(Command& root) {
 	add_flag(c, "--ignore-eos", a->ignore_eos, "continue after an end-of-text token")->group(answer);
 	add_flag(c, "--raw", a->raw, "print control characters on a terminal as they are, not as \\xNN")->group(answer);
 	add_flag(c, "--json", a->json, "print one JSON object at the end instead of text and statistics")->group(answer);
+	add_says(c);
 	add_sampling(c, *a, "random seed; -1: a random one, printed at the end [-1]");
 	c.sections = {
 	    {"Ctrl-C",

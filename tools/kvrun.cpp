@@ -1,7 +1,8 @@
 // The program: finds the command, runs it, and maps every failure to one line on stderr and an exit code.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
-#include "tools/commands.h"
+#include "tools/commands_setup.h"
+#include "tools/config_file.h"
 #include "tools/crash.h"
 #include "tools/env.h"
 #include "tools/help.h"
@@ -77,6 +78,38 @@ void hold_standard_streams() {
 	}
 }
 
+// doctor and config say themselves what is wrong with the settings; help and completion have none.
+bool is_setup(const Command& c) {
+	for (const char* name : {"doctor", "config", "help", "completion", "list", "rm", "pull"})
+		if (c.name == name) return true;
+	return false;
+}
+
+// The model as the command line names it, empty: it does not. Which sections of the settings count hangs on it.
+std::string typed_model(const Command& c, int argc, char** argv) {
+	const auto named = [&](const std::string& word) -> const Option* {
+		for (const Option& o : c.options)
+			if (std::ranges::count(o.names(), word)) return &o;
+		return nullptr;
+	};
+	const Option *model = c.find_option("--model"), *hub = c.find_option("--hf-repo");
+	if (!model) return {};
+	for (int i = 2; i < argc; ++i) {
+		const std::string word = argv[i], name = word.substr(0, word.find('='));
+		if (word.empty() || word[0] != '-') {
+			if (!model->positional.empty()) return word;
+			continue;
+		}
+		const Option* o = named(name);
+		if (!o || o->type.empty()) continue;
+		const bool joined = name.size() < word.size();
+		if (o == model || o == hub) return joined ? word.substr(name.size() + 1) : i + 1 < argc ? argv[i + 1] : "";
+		const bool optional = !o->implied.empty();
+		if (!joined && (!optional || (i + 1 < argc && std::ranges::count(o->choices, argv[i + 1])))) ++i;
+	}
+	return {};
+}
+
 int run(int argc, char** argv) {
 	log_to_stderr();
 	Command app("kvrun", "Runs large language models from GGUF files, with a packed KV cache.");
@@ -99,6 +132,8 @@ int run(int argc, char** argv) {
 	add_tune(app);
 	add_compare(app);
 	add_synth(app);
+	add_doctor(app);
+	add_config(app);
 	add_completion(app);
 	add_help(app);
 	const Parsed asked = parse(app, argc, argv);
@@ -107,6 +142,8 @@ int run(int argc, char** argv) {
 	else if (asked.version)
 		write_stdout(app.version + "\n");
 	else {
+		if (asked.command->parent == &app && !is_setup(*asked.command))
+			apply_config(app, const_cast<Command&>(*asked.command), typed_model(*asked.command, argc, argv));
 		for (const auto& prepare : asked.command->before_run) prepare();
 		asked.command->run();
 	}

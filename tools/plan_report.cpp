@@ -251,6 +251,14 @@ PlanVerdict verdict_of(const KvPlan& plan, const PlanSubject& s) {
 	return v;
 }
 
+std::string why_no_cache(const PlanSubject& s) {
+	const MemoryAccount m = memory_account(s.model, s.total_bytes, /*n_tokens=*/1);
+	if (s.where.empty() || m.cache > 0 || !m.weights) return {};
+	return fmt::format("weights {} + {} activations do not fit {}; the cache is not the problem",
+	                   human_bytes(double(m.weights)), human_bytes(double(m.activations + m.prompt)),
+	                   human_bytes(double(s.total_bytes)));
+}
+
 std::string verdict_text(const KvPlan& plan, const PlanSubject& s, const PlanVerdict& v) {
 	if (!v.known) return "not judged: no usable device; give --memory";
 	const uint32_t trained = s.model.trained_tokens;
@@ -259,6 +267,7 @@ std::string verdict_text(const KvPlan& plan, const PlanSubject& s, const PlanVer
 		const bool all = trained && v.capacity.by_memory == trained;
 		return fmt::format("fits: {}, {} fit{}", asked, v.capacity.by_memory, all ? " (the trained context)" : "");
 	}
+	if (const std::string why = why_no_cache(s); !why.empty()) return "does NOT fit: " + why;
 	if (s.n_tokens > v.capacity.by_memory) {
 		const bool context = trained && v.capacity.by_memory == trained;
 		return fmt::format("does NOT fit: {}, {} fit{}", asked, v.capacity.kept,
@@ -365,6 +374,11 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		head = fmt::format("{}: {} of {} policies hold {} tokens in {} ({})\n\n", n_fit ? "fits" : "does NOT fit",
 		                   n_fit, rows.size(), s.n_tokens, human_bytes(double(s.total_bytes)), one_line(s.where)) +
 		       head;
+	std::string why = why_no_cache(s);
+	if (why.empty() && known && !n_fit && s.model.trained_tokens && s.n_tokens > s.model.trained_tokens)
+		why = fmt::format("the model was trained for {} tokens, which no policy changes: -c {} at most",
+		                  s.model.trained_tokens, s.model.trained_tokens);
+	if (!why.empty()) head.insert(head.find('\n') + 1, why + "\n");
 	std::vector<std::vector<Column>> table;
 	for (const Ranked& r : rows) {
 		const auto& [plan, v] = *r.policy;

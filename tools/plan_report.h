@@ -24,6 +24,8 @@ struct PlanVerdict {
 	bool fits = false;  // the memory, the trained context, and the policy forgets none of the tokens
 };
 PlanVerdict verdict_of(const KvPlan&, const PlanSubject&);
+// Why no policy helps: what is there beside the cache takes all memory; empty: it does not.
+std::string why_no_cache(const PlanSubject&);
 // "does NOT fit: 131072 tokens requested, 113000 fit"
 std::string verdict_text(const KvPlan&, const PlanSubject&, const PlanVerdict&);
 

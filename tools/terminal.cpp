@@ -2,6 +2,7 @@
 #include "tools/terminal.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include <algorithm>
 #include <cerrno>
@@ -87,11 +88,17 @@ std::string TerminalText::rest() {
 	return open ? "\xef\xbf\xbd" : "";
 }
 
-void say_stats(std::string_view line) { write_stderr(fmt::format("# {}\n", line)); }
+static bool quiet = false; // set once, before any thread begins
+
+void be_quiet() { quiet = true; }
+
+void say_stats(std::string_view line) {
+	if (!quiet) write_stderr(fmt::format("# {}\n", line));
+}
 
 Progress::Progress() {
 	const char* term = std::getenv("TERM");
-	on_ = stderr_is_terminal() && term && *term && std::string_view(term) != "dumb";
+	on_ = !quiet && stderr_is_terminal() && term && *term && std::string_view(term) != "dumb";
 }
 
 void Progress::show(std::string_view what, double done, double seconds_left) {

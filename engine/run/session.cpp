@@ -134,6 +134,12 @@ void Session::check_room(uint64_t n) const {
 		     fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget"
 		                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 	}
+	if (const uint32_t trained = engine_.config().max_seq; trained && total > trained && total > ctx())
+		fail(Code::Context,
+		     "the prompt has {} tokens, the context has room for {} of {}, and the model was trained for {}: shorten "
+		     "it, "
+		     "or take a model with a longer context",
+		     n, ctx() - n_tokens(), ctx(), trained);
 	if (total > ctx())
 		fail(Code::Context, "the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it", n,
 		     ctx() - n_tokens(), ctx());

@@ -56,7 +56,7 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model) {
 	const kvrun_status known = kvrun_chat_get_features(engine_.get(), &chat, &features_);
 	if (known == KVRUN_ENOTFOUND) fail_chat(known, "{} (--chat-template NAME|FILE)", kvrun_last_error());
 	check_call(known);
-	if (const kvrun_engine_info i = info(); i.backend == std::string("cpu"))
+	if (const kvrun_engine_info i = info(); i.device_is_cpu)
 		say(fmt::format("running on a CPU device: {}, driver {}", i.device_name, i.device_driver));
 }
 

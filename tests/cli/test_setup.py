@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""T30: the settings file, kvrun config and kvrun doctor; what run, chat, inspect and plan say of templates and memory.
+
+Usage: test_setup.py KVRUN
+"""
+import json, os, pathlib, shutil, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = str(ROOT / "models" / "bundled" / "recall-4m-f16.gguf")
+KVRUN = sys.argv[1]
+failures, checks = [], 0
+
+
+def check(what, good, shown=""):
+    global checks
+    checks += 1
+    if not good:
+        failures.append(what)
+        print(f"FAILED: {what}: {shown!r}", flush=True)
+
+
+class Home:
+    """A home folder with a settings file."""
+
+    def __init__(self, settings=None):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="kvrun-setup-"))
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("KVRUN_", "XDG_", "HF_"))}
+        self.env |= {"HOME": str(self.path), "KVRUN_CACHE_DIR": "off", "TERM": "dumb"}
+        self.file = self.path / ".config" / "kvrun" / "config.toml"
+        if settings is not None:
+            self.file.parent.mkdir(parents=True)
+            self.file.write_text(settings)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path)
+
+    def run(self, *words, stdin="", **env):
+        return subprocess.run([KVRUN, *words], env=self.env | env, input=stdin, capture_output=True, text=True,
+                              timeout=240)
+
+    def answer(self, *words, **env):
+        r = self.run("run", "-p", "Once upon a time", "-n", "4", "--json", *words, **env)
+        check(f"run {words} ends well", r.returncode == 0, r)
+        return json.loads(r.stdout) if r.returncode == 0 else {}
+
+    def origins(self, *words, **env):
+        r = self.run("config", "show", "--json", *words, **env)
+        check(f"config show {words} ends well", r.returncode == 0, r)
+        return {x["option"]: (x["value"], x["origin"]) for x in json.loads(r.stdout or "[]")}
+
+
+SETTINGS = """
+[defaults]
+device = "cpu"
+kv = "kivi4"
+temp = 0
+
+[run]
+ctx-size = "1k"
+
+[model.recall]
+kv = "kivi2"
+
+[model."recall-4m"]
+ctx-size = 512
+"""
+
+
+def test_settings():
+    with Home(SETTINGS) as h:
+        a = h.answer(MODEL)
+        check("the model's section counts more than the defaults", a["kv"]["policy"] == "kivi2", a["kv"])
+        check("and the longer name more than the command's", a["model"]["ctx"] == 512, a["model"])
+        check("device and temp are the file's", a["device"]["driver"] != "" and a["device"]["cpu"], a["device"])
+        check("the command line counts most", h.answer(MODEL, "--kv", "fp16")["kv"]["policy"] == "fp16")
+        check("also in other words", h.answer(MODEL, "-ctk", "f16", "-ctv", "f16")["kv"]["policy"] != "kivi2")
+        r = h.run("run", MODEL, "-p", "x", "-n", "1", KVRUN_DEVICE="no such device")
+        check("the environment counts more than the file", r.returncode == 4 and "no such device" in r.stderr, r)
+        o = h.origins("run", "-m", MODEL)
+        check("config show names the lines", o["kv"][0] == "kivi2" and o["kv"][1].endswith("config.toml:11, [model.recall]"), o)
+        check("and the defaults", o["top-k"] == ("40", "default"), o)
+        check("and the environment", h.origins("run", KVRUN_DEVICE="cpu")["device"] == ("cpu", "KVRUN_DEVICE"))
+        check("without a model its sections do not count", h.origins("run")["kv"][0] == "kivi4")
+        check("config path", h.run("config", "path").stdout.strip() == str(h.file))
+    with Home(f'[defaults]\nmodel = "{MODEL}"\ndevice = "cpu"\n[run]\nno-bos = true\n') as h:
+        check("the model may come from the file", "model" in h.answer("--temp", "0"))
+
+
+def test_wrong_settings():
+    for text, parts in (("[defaults", ["config.toml:1"]), ("[defaults]\ntempp = 1", ["config.toml:2", "'temp'"]),
+                        ("[defaults]\ntemp = \"x\"", ["config.toml:2", "'x'", "number"]), ("[runn]\n", ["'runn'", "'run'"]),
+                        ("[run]\nport = 1", ["'port'"]), ("[run]\njson = 3", ["true or false"]),
+                        ("[run]\nkv = {a = 1}", ["config.toml:2", "text"]), ("defaults = 3", ["section"])):
+        with Home(text) as h:
+            r = h.run("run", MODEL, "-p", "x")
+            lines = r.stderr.splitlines()
+            check(f"{text!r} is refused", r.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: "), r)
+            for p in parts:
+                check(f"{text!r}: says {p}", p in r.stderr, r.stderr)
+            d = h.run("doctor", "--json", KVRUN_DEVICE="cpu")
+            bad = [f for f in json.loads(d.stdout)["findings"] if f["about"] == "settings"]
+            check(f"{text!r}: doctor says so and goes on", [f["state"] for f in bad][:1] == ["bad"] or "port" in text or
+                  "json" in text or '"x"' in text, bad)
+
+
+def test_doctor():
+    with Home() as h:
+        r = h.run("doctor", KVRUN_DEVICE="cpu")
+        check("doctor ends well where a device runs", r.returncode == 0, r)
+        check("its last line is the verdict", r.stdout.splitlines()[-1].startswith("runs models, on the processor alone"), r)
+        for about in ("kvrun", "Vulkan loader", "device", "cache", "settings", "models", "limits", "watchdog"):
+            check(f"doctor looks at {about}", any(about in l for l in r.stdout.splitlines()), r.stdout)
+        check("without a model it says where one comes from", "kvrun pull" in r.stdout.splitlines()[-1], r.stdout)
+        r = h.run("doctor", KVRUN_DEVICE="no such device")
+        check("and with 4 where none does", r.returncode == 4 and "cannot run models" in r.stdout.splitlines()[-1], r)
+
+
+def test_run():
+    with Home() as h:
+        words = ["run", "-m", MODEL, "--device", "cpu", "--temp", "0", "-n", "3"]
+        r = h.run(*words, "-p", "x", "-q", "-no-cnv", "--jinja")
+        check("-q prints the text alone; flags of llama.cpp are taken", r.returncode == 0 and r.stdout and not r.stderr, r)
+        r = h.run(*words, "-p", "x", "-v")
+        check("-v is taken", r.returncode == 0 and "running on a CPU device" in r.stderr, r)
+        r = h.run(*words, "-p", "Hello", "--chat")
+        check("--chat needs a template", r.returncode == 3 and "chatml" in r.stderr, r)
+        chat = json.loads(h.run(*words, "-p", "Hello", "--chat", "--chat-template", "chatml", "--json").stdout)
+        raw = json.loads(h.run(*words, "-p", "Hello", "--json").stdout)
+        check("--chat adds the template's text", chat["prompt_tokens"] > raw["prompt_tokens"] + 5, (chat, raw))
+        r = h.run(*words, "-p", "Hello", "--system", "x")
+        check("--system needs --chat", r.returncode == 2 and "--chat" in r.stderr, r)
+        r = h.run(*words, "-p", "a " * 3000)
+        check("a prompt beyond the trained context is not told to raise -c", r.returncode == 6 and "trained for 2048" in
+              r.stderr and "raise" not in r.stderr, r)
+        r = h.run("inspect", MODEL, "--template")
+        check("inspect --template: there is none", r.returncode == 3 and "no chat template" in r.stderr, r)
+        r = h.run("plan", MODEL, "--memory", "5M", "-c", "100")
+        check("plan says what does not fit", r.returncode == 6 and "the cache is not the problem" in r.stdout, r)
+        r = h.run("plan", MODEL, "--memory", "8G", "-c", "32k", "--kv", "all")
+        check("plan says where the trained context ends", r.returncode == 6 and "trained for 2048 tokens" in r.stdout, r)
+        r = h.run("chat", MODEL, "--device", "cpu", "--chat-template", "chatml", stdin="/set temp 9\n")
+        check("/set temp 9 is refused", r.returncode == 2 and "temp is '9'" in r.stderr, r)
+
+
+for name, test in list(globals().items()):
+    if name.startswith("test_") and (len(sys.argv) < 3 or name in sys.argv[2:]):
+        test()
+print(f"{checks} checks, {len(failures)} failed")
+sys.exit(1 if failures or not checks else 0)

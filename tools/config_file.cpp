@@ -1,0 +1,224 @@
+// The settings file, by toml++.
+#include "tools/config_file.h"
+#include "engine/core/error.h"
+#include "engine/core/utf8.h"
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fmt/ranges.h>
+#include <fstream>
+#include <map>
+#include <sstream>
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+namespace kvrun {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr uint64_t kLongestFile = 1 << 20; // bytes
+
+// Variables of the environment that say what an option says.
+const std::map<std::string, const char*> kVariables = {{"device", "KVRUN_DEVICE"}, {"check", "KVRUN_CHECK"}};
+// Options that say the same in other words: one on the command line replaces the others of the file.
+const std::vector<std::vector<std::string>> kSame = {
+    {"kv", "cache-type-k", "cache-type-v"}, {"api-key", "api-key-file"}, {"prompt", "file"}, {"model", "hf-repo"}};
+
+std::string long_name(const Option& o) { return o.longs.empty() ? "" : o.longs.front().substr(2); }
+
+bool has_name(const Option& o, const std::string& name) {
+	return std::ranges::any_of(o.longs, [&](const std::string& l) { return l.substr(2) == name; });
+}
+
+const Option* find(const Command& c, const std::string& name) {
+	const auto o = std::ranges::find_if(c.options, [&](const Option& x) { return x.take && has_name(x, name); });
+	return o == c.options.end() ? nullptr : &*o;
+}
+
+std::vector<std::string> option_names(const Command& c) {
+	std::vector<std::string> out;
+	for (const Option& o : c.options)
+		if (o.take)
+			for (const std::string& l : o.longs) out.push_back(l.substr(2));
+	return out;
+}
+
+// Letters and digits in lower case.
+std::string bare(std::string_view s) {
+	std::string out;
+	for (const char c : s)
+		if (std::isalnum(uint8_t(c)) || uint8_t(c) >= 0x80) out += char(std::tolower(uint8_t(c)));
+	return out;
+}
+
+std::string place(const toml::node& n) { return fmt::format("{}:{}", config_path(), n.source().begin.line); }
+
+std::string value_text(const std::string& key, const toml::node& n) {
+	if (const auto* s = n.as_string()) return s->get();
+	if (const auto* i = n.as_integer()) return std::to_string(i->get());
+	if (const auto* f = n.as_floating_point()) return fmt::format("{}", f->get());
+	if (const auto* b = n.as_boolean()) return b->get() ? "true" : "false";
+	fail(Code::Invalid, "{}: {} must be a text, a number, true or false, or an array of them", place(n), one_line(key));
+}
+
+Setting setting_of(const std::string& key, const toml::node& n, const std::string& section) {
+	Setting s{key, {}, fmt::format("{}, [{}]", place(n), section)};
+	if (const auto* array = n.as_array())
+		for (const toml::node& one : *array) s.values.push_back(value_text(key, one));
+	else
+		s.values.push_back(value_text(key, n));
+	return s;
+}
+
+[[noreturn]] void fail_unknown(const toml::node& n, const std::string& what, const std::string& word,
+                               const std::vector<std::string>& known) {
+	const std::string near = nearest(word, known);
+	fail(Code::Invalid, "{}: {} '{}'{}", place(n), what, one_line(word),
+	     near.empty() ? "" : fmt::format(", did you mean '{}'?", near));
+}
+
+} // namespace
+
+std::string config_path() {
+	if (const char* x = std::getenv("XDG_CONFIG_HOME"); x && *x == '/') return std::string(x) + "/kvrun/config.toml";
+	if (const char* h = std::getenv("HOME"); h && *h == '/') return std::string(h) + "/.config/kvrun/config.toml";
+	return {};
+}
+
+ConfigFile ConfigFile::read(const Command& root) {
+	ConfigFile out;
+	const std::string path = config_path();
+	std::error_code ec;
+	if (path.empty() || !fs::exists(path, ec)) return out;
+	if (!fs::is_regular_file(path, ec)) fail(Code::Io, "{}: is not a file", one_line(path));
+	if (fs::file_size(path, ec) > kLongestFile) fail(Code::Invalid, "{}: is longer than 1 MiB", one_line(path));
+	std::ifstream in(path, std::ios::binary);
+	std::ostringstream text;
+	text << in.rdbuf();
+	if (!in) fail(Code::Io, "{}: cannot be read", one_line(path));
+	toml::table file;
+	try {
+		file = toml::parse(text.str(), path);
+	} catch (const toml::parse_error& e) {
+		fail(Code::Invalid, "{}:{}: {}", one_line(path), e.source().begin.line, one_line(e.description()));
+	}
+	out.exists_ = true;
+
+	std::vector<std::string> commands, all;
+	for (const auto& c : root.commands) {
+		commands.push_back(c->name);
+		for (std::string& n : option_names(*c)) all.push_back(std::move(n));
+	}
+	const auto add = [&](const std::string& kind, const std::string& name, const toml::node& node,
+	                     const std::vector<std::string>& known) {
+		const toml::table* table = node.as_table();
+		const std::string section = kind == "model" ? "model." + name : name;
+		if (!table)
+			fail(Code::Invalid, "{}: {} must be a section, [{}]", place(node), one_line(section), one_line(section));
+		Part part{kind, name, {}};
+		for (const auto& [key, value] : *table) {
+			const std::string k(key.str());
+			if (!std::ranges::count(known, k)) fail_unknown(value, "unknown option", k, known);
+			part.settings.push_back(setting_of(k, value, section));
+		}
+		out.parts_.push_back(std::move(part));
+	};
+	for (const auto& [key, node] : file) {
+		const std::string name(key.str());
+		if (name == "defaults") {
+			add("defaults", name, node, all);
+		} else if (const Command* c = root.find_command(name)) {
+			add("command", name, node, option_names(*c));
+		} else if (name == "model" && node.is_table()) {
+			for (const auto& [model, section] : *node.as_table()) add("model", std::string(model.str()), section, all);
+		} else {
+			commands.insert(commands.end(), {"defaults", "model"});
+			fail_unknown(node, "unknown section", name, commands);
+		}
+	}
+	return out;
+}
+
+std::vector<Setting> ConfigFile::settings_for(const Command& c, const std::string& model) const {
+	std::vector<const Part*> used;
+	for (const Part& p : parts_)
+		if (p.kind == "defaults") used.push_back(&p);
+	for (const Part& p : parts_)
+		if (p.kind == "command" && p.name == c.name) used.push_back(&p);
+	// a name means a model here as it does on the command line: by its beginning, whatever the case
+	std::vector<const Part*> models;
+	const std::string whole = bare(model), stem = bare(fs::path(model).stem().native());
+	const size_t slash = model.find('/');
+	const std::string repo = slash == model.npos ? whole : bare(model.substr(slash + 1));
+	for (const Part& p : parts_) {
+		const std::string name = bare(p.name);
+		if (p.kind != "model" || name.empty() || model.empty()) continue;
+		for (const std::string& m : {whole, stem, repo})
+			if (m.starts_with(name)) {
+				models.push_back(&p);
+				break;
+			}
+	}
+	std::ranges::stable_sort(models, {}, [](const Part* p) { return bare(p->name).size(); });
+	used.insert(used.end(), models.begin(), models.end());
+	std::vector<Setting> out;
+	for (const Part* p : used)
+		for (const Setting& s : p->settings)
+			if (find(c, s.option)) out.push_back(s);
+	return out;
+}
+
+std::vector<Origin> apply_config(const Command& root, Command& c, const std::string& model) {
+	const ConfigFile file = ConfigFile::read(root);
+	std::map<const Option*, Origin> from;
+	std::map<const Option*, bool> typed; // on the command line
+	for (const Option& o : c.options) typed[&o] = o.count > 0;
+	const auto shadowed = [&](const Option& o) {
+		if (typed[&o]) return true;
+		for (const auto& group : kSame)
+			if (std::ranges::any_of(group, [&](const std::string& n) { return has_name(o, n); }))
+				for (const std::string& n : group)
+					if (const Option* other = find(c, n); other && typed[other]) return true;
+		return false;
+	};
+	const auto take = [&](const Setting& s) {
+		Option* o = const_cast<Option*>(find(c, s.option));
+		if (shadowed(*o)) return;
+		if (const auto v = kVariables.find(long_name(*o)); v != kVariables.end())
+			if (const char* text = std::getenv(v->second); text && *text) return;
+		const bool is_flag = o->type.empty();
+		const bool truth = s.values.size() == 1 && (s.values[0] == "true" || s.values[0] == "false");
+		try {
+			if (is_flag && !truth) fail(Code::Invalid, "{} must be true or false", s.option);
+			o->take(s.values);
+		} catch (const Error& e) { fail(e.code, "{}: {}", s.where, e.what()); }
+		o->count = is_flag && s.values[0] == "false" ? 0 : s.values.size();
+		from[o] = {o, fmt::format("{}", fmt::join(s.values, " ")), s.where};
+	};
+	// the model may come from the file too; its name says which sections count
+	std::string name = model;
+	if (const Option* o = find(c, "model"); o && name.empty())
+		for (const Setting& s : file.settings_for(c, ""))
+			if (has_name(*o, s.option) && !s.values.empty()) name = s.values.front();
+	for (const Setting& s : file.settings_for(c, name)) take(s);
+
+	std::vector<Origin> out;
+	for (const Option& o : c.options) {
+		if (!o.take || o.longs.empty() || o.group_name == kIgnoredGroup) continue;
+		const auto v = kVariables.find(long_name(o));
+		const char* text = v == kVariables.end() ? nullptr : std::getenv(v->second);
+		if (typed[&o])
+			out.push_back({&o, has_name(o, "model") ? model : "", "command line"});
+		else if (from.count(&o))
+			out.push_back(from[&o]);
+		else if (text && *text)
+			out.push_back({&o, text, v->second});
+		else
+			out.push_back({&o, "", ""});
+	}
+	return out;
+}
+
+} // namespace kvrun
