@@ -281,7 +281,7 @@ def refuses(s):
 
 def the_end():
     """T77 SIGTERM finishes what is under way, and takes nothing new; a second one ends the program"""
-    with Server("--ctx-size", "100000", "--parallel", "2") as s:
+    with Server("--ctx-size", "100000", "--parallel", "2", "--drain", "600") as s:
         found = []
         t = threading.Thread(target=lambda: found.append(s.post(COMPLETION, {**LONG, "max_tokens": 400})))
         t.start()
