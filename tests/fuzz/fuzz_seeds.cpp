@@ -6,7 +6,7 @@
 #include "kernel_list.inc"
 #include "models/chat/builtin.h"
 #include "tests/support/assets.h"
-#include "tests/support/gguf_builder.h"
+#include "tests/support/mixture_builder.h"
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -170,6 +170,15 @@ int main(int argc, char** argv) {
 		b.text(s.arch + ".rope.scaling.type", "longrope").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
 		b.tensor_f32("rope_factors_short.weight", {4}, {1, 1, 1, 1});
 		write(gguf / fmt::format("{}-longrope", arch), "", b.bytes());
+	}
+	for (const bool fused : {false, true}) {
+		GgufBuilder b =
+		    tiny_mixture({.shared = 8, .fused = fused, .bias = fused, .choice_bias = true, .shared_gate = fused});
+		add_spm(b, {"<unk>", "<s>", "</s>", "a"});
+		b.u32("llama.vocab_size", 4).tensor_f32("token_embd.weight", {16, 4}, std::vector<float>(64));
+		b.tensor_f32("output.weight", {16, 4}, std::vector<float>(64));
+		b.u32("llama.expert_group_count", 2).f32("llama.expert_weights_scale", 2).u32("llama.expert_gating_func", 2);
+		write(gguf / (fused ? "experts-fused" : "experts"), "", b.bytes());
 	}
 	const std::filesystem::path spirv = std::filesystem::path(argv[1]) / "spirv";
 	std::filesystem::create_directories(spirv);
