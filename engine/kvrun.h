@@ -257,7 +257,8 @@ typedef struct {
 	int system_role;     /* a system message reaches the prompt */
 	int tools;           /* definitions of tools reach the prompt */
 	int thinking_switch; /* the variable enable_thinking is read */
-	int special_markers; /* calls of tools are marked by control tokens: generate with special = 1 */
+	int special_markers; /* 1: calls of tools are marked by control tokens: generate with special = 1 where there are
+	                        tools; 2: always, answers are on channels between control tokens */
 	int reasoning;       /* answers may have a part that is reasoning */
 } kvrun_chat_features;
 #define KVRUN_CHAT_FEATURES_INIT                                                                                       \
@@ -393,6 +394,33 @@ KVRUN_API kvrun_status kvrun_session_restore_with(kvrun_session** out, kvrun_eng
                                                   const kvrun_restore_options* options);
 /* The note in a session file. */
 KVRUN_API kvrun_status kvrun_session_read_note(const char* path, void* out, size_t capacity, size_t* out_length);
+
+/* ---- grammars: what an answer may look like */
+
+typedef struct kvrun_grammar kvrun_grammar;
+typedef struct {
+	uint32_t struct_size;
+	const char* gbnf; /* a grammar in llama.cpp's notation, whose rule `root` is the answer; NULL: none */
+	const char*
+	    json_schema; /* a JSON schema (draft 2020-12): the answer is one of its values; "{}": any JSON; NULL: none */
+	/* The conversation that is answered. The grammar then begins where its template's reasoning ends, and takes calls
+	 * of its tools as the template writes them. NULL: the answer begins with the grammar, and has no calls. */
+	const kvrun_chat_options* chat;
+	const char* tool_choice; /* "auto" or NULL: chat's tools may be called; "required": at least one must; "none"; else
+	                            the name of the one that must */
+	int one_call;            /* 1: at most one call in an answer */
+} kvrun_grammar_options;
+#define KVRUN_GRAMMAR_OPTIONS_INIT                                                                                     \
+	{ sizeof(kvrun_grammar_options), NULL, NULL, NULL, NULL, 0 }
+/* One grammar serves any number of answers of its engine, and remembers what it has found out. *out is NULL, and the
+ * result KVRUN_OK, where these options ask for nothing that an answer could break. KVRUN_EUNSUPPORTED and
+ * KVRUN_EFORMAT name what is wrong with a line and column, or a JSON pointer; no feature of a schema is ignored. */
+KVRUN_API kvrun_status kvrun_grammar_new(kvrun_grammar** out, kvrun_engine* engine,
+                                         const kvrun_grammar_options* options);
+KVRUN_API void kvrun_grammar_free(kvrun_grammar* grammar);
+/* Answers of the session that begin from now on follow the grammar, each from its beginning, and end where nothing can
+ * follow; NULL: they follow none. Forks follow none. */
+KVRUN_API kvrun_status kvrun_session_set_grammar(kvrun_session* session, kvrun_grammar* grammar);
 
 /* ---- prompts and answers */
 

@@ -16,6 +16,7 @@ using EngineHandle = std::unique_ptr<kvrun_engine, HandleFree<kvrun_engine_free>
 using SessionHandle = std::unique_ptr<kvrun_session, HandleFree<kvrun_session_free>>;
 using BatchHandle = std::unique_ptr<kvrun_batch, HandleFree<kvrun_batch_free>>;
 using ReplyHandle = std::unique_ptr<kvrun_reply, HandleFree<kvrun_reply_free>>;
+using GrammarHandle = std::unique_ptr<kvrun_grammar, HandleFree<kvrun_grammar_free>>;
 using CancellerHandle = std::unique_ptr<kvrun_canceller, HandleFree<kvrun_canceller_free>>;
 
 // `call` fills a buffer as functions of the C API do: (T* to, size_t room, size_t* n). It is called again with what it

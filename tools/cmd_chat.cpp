@@ -238,6 +238,7 @@ void add_options(Command& c, ChatArgs& a) {
 	           "most tokens of an answer; -1: until the model ends it or the context is full [-1]")
 	    ->group(chat);
 	add_says(c);
+	add_grammar_options(c, a.form, chat);
 	add_sampling(c, a, "random seed of the first answer; -1: a random one [-1]");
 }
 

@@ -1,13 +1,18 @@
 // kvrun run: continues a prompt with a model; prints the text as it is generated.
 #include "engine/core/error.h"
+#include "engine/core/json_reader.h"
 #include "engine/core/utf8.h"
 #include "engine/kv_device/fetch.h"
 #include "engine/run/batch.h"
 #include "engine/run/stop.h"
+#include "models/chat/answer_grammar.h"
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
 #include "models/chat/features.h"
+#include "models/grammar/gbnf.h"
+#include "models/grammar/schema.h"
 #include "tools/args_engine.h"
+#include "tools/args_grammar.h"
 #include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/output.h"
@@ -27,6 +32,7 @@ constexpr size_t kMaxPrompt = size_t(64) << 20; // bytes
 
 struct RunArgs : SamplingArgs {
 	EngineArgs engine;
+	GrammarArgs form;
 	std::string prompt, file;          // at most one is given; neither: stdin
 	bool has_prompt = false;           // -p is given, perhaps empty
 	int64_t predict = -1;              // tokens to generate; -1: until the model ends or the context is full
@@ -168,6 +174,22 @@ SamplerOptions sampler_options(const RunArgs& a, uint64_t seed) {
 	return {a.temperature, uint32_t(a.top_k), a.top_p, a.min_p, a.repeat_penalty, uint32_t(a.repeat_last), seed};
 }
 
+Json read_schema(const std::string& text) {
+	Json schema;
+	std::string why;
+	if (!read_json(text, {}, schema, why)) fail(Code::Format, "--json-schema {}", why);
+	return schema;
+}
+
+void check_form(const AnswerRules& form) {
+	if (!form.gbnf.empty()) (void)grammar::Automaton(grammar::parse_gbnf(form.gbnf));
+	if (form.schema.is_null()) return;
+	grammar::Rules rules;
+	const grammar::RuleId root = rules.add_rule("root");
+	rules.set_body(root, grammar::add_schema(rules, form.schema));
+	(void)grammar::Automaton(rules);
+}
+
 void run(RunArgs a) {
 	const uint64_t seed = a.seed >= 0 ? uint64_t(a.seed) : std::random_device()();
 	GenerateOptions opt;
@@ -180,6 +202,10 @@ void run(RunArgs a) {
 	check_sampler(opt.sampling);
 	StopStream{a.stops}; // bad options are refused before a model is loaded
 	const KvPolicy policy = cache_policy(a.engine);
+	AnswerRules form;
+	form.gbnf = a.form.gbnf();
+	if (const std::string schema = a.form.schema(); !schema.empty()) form.schema = read_schema(schema);
+	check_form(form); // before a model is loaded
 	const std::string prompt = read_prompt(a);
 
 	const auto start = std::chrono::steady_clock::now();
@@ -190,6 +216,7 @@ void run(RunArgs a) {
 	Session session(*engine, session_options(a.engine, policy, seed));
 	const double load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 	const std::vector<uint32_t> ids = prompt_tokens(a, session, prompt);
+	if (a.form.given()) opt.grammar = answer_grammar(form, engine->tokenizer(), engine->token_trie());
 
 	Interrupt interrupt;
 	Progress progress;
@@ -247,6 +274,7 @@ void add_run(Command& root) {
 	c.examples = {
 	    {"kvrun run model.gguf -p \"Once upon a time\" -n 64", "continue a text by 64 tokens"},
 	    {"kvrun run model.gguf -f report.txt --temp 0 --kv kivi2", "greedy, with a cache of 2 bits per value"},
+	    {"kvrun run model.gguf -p \"A person: \" --json-schema person.json", "JSON that is valid under a schema"},
 	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
 	add_engine_options(c, a->engine);
 	const char *prompt = "Prompt", *answer = "Answer";
@@ -272,6 +300,7 @@ void add_run(Command& root) {
 	    ->group(answer);
 	add_texts(c, "--stop", a->stops, "TEXT", "end the answer before this text; may be given several times")
 	    ->group(answer);
+	add_grammar_options(c, a->form, answer);
 	add_flag(c, "--ignore-eos", a->ignore_eos, "continue after an end-of-text token")->group(answer);
 	add_flag(c, "--raw", a->raw, "print control characters on a terminal as they are, not as \\xNN")->group(answer);
 	add_flag(c, "--json", a->json, "print one JSON object at the end instead of text and statistics")->group(answer);

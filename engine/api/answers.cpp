@@ -92,7 +92,8 @@ template <class F> uint32_t Answers::begin(InUse session, const kvrun_generate_o
 		answer->progress = {p.progress(), p.seconds_left()};
 		return true;
 	};
-	const GenerateOptions options = generate_options(o, engine_->engine->config().vocab);
+	GenerateOptions options = generate_options(o, engine_->engine->config().vocab);
+	options.grammar = answer->session.object()->grammar;
 	std::lock_guard turn(engine_->turn);
 	if (!batch_) batch_ = std::make_unique<Batch>(*engine_->engine);
 	const uint32_t id = add_stream(*batch_, *answer->session, options, std::move(hooks));

@@ -1,5 +1,5 @@
 // Conversations in the C API: chat templates to tokens and text, and answers taken apart.
-#include "engine/api/objects.h"
+#include "engine/api/chat.h"
 #include "engine/core/json_reader.h"
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
@@ -20,14 +20,6 @@ namespace {
 Handles<kvrun_reply, ReplyObject, 5>& replies() {
 	static Handles<kvrun_reply, ReplyObject, 5> all("kvrun_reply");
 	return all;
-}
-
-Json parse_json(const char* text, const char* name) {
-	if (!text) return nullptr;
-	Json value;
-	std::string why;
-	if (!read_json(text, {}, value, why)) refuse(KVRUN_EINVALID, "{} {}", name, why);
-	return value;
 }
 
 kvrun_chat_options read_chat_options(const kvrun_chat_options* given) {
@@ -64,7 +56,14 @@ Rendered render_chat(const Engine& engine, const kvrun_chat_options* given) {
 }
 
 bool marks_calls_by_tokens(const ChatFeatures& f) {
-	return f.tool_format == ToolFormat::Mistral || f.tool_format == ToolFormat::DeepSeek;
+	constexpr ToolFormat kPlain[] = {ToolFormat::None, ToolFormat::Hermes, ToolFormat::Llama3, ToolFormat::QwenXml,
+	                                 ToolFormat::Glm};
+	return !std::ranges::count(kPlain, f.tool_format);
+}
+
+// Its channels, too, which every answer has.
+ToolFormat reply_format(const ChatFeatures& f, bool tools) {
+	return tools || f.tool_format == ToolFormat::Harmony ? f.tool_format : ToolFormat::None;
 }
 
 void show_part(ReplyObject& r, ReplyParser::Part part, kvrun_reply_part* out) {
@@ -80,6 +79,23 @@ void show_part(ReplyObject& r, ReplyParser::Part part, kvrun_reply_part* out) {
 }
 
 } // namespace
+
+Json parse_json(const char* text, const char* name) {
+	if (!text) return nullptr;
+	Json value;
+	std::string why;
+	if (!read_json(text, {}, value, why)) refuse(KVRUN_EINVALID, "{} {}", name, why);
+	return value;
+}
+
+ChatFacts chat_facts(const Engine& engine, const kvrun_chat_options* given) {
+	const kvrun_chat_options o = read_chat_options(given);
+	const ChatTemplate t = template_of(engine, o);
+	ChatFacts f{chat_features(t), false, parse_json(o.tools_json, "tools_json")};
+	f.in_reasoning = opens_reasoning(f.features, render_chat(engine, o, t));
+	return f;
+}
+
 } // namespace kvrun::api
 
 using namespace kvrun;
@@ -121,7 +137,7 @@ kvrun_status kvrun_chat_get_features(kvrun_engine* engine, const kvrun_chat_opti
 		c.system_role = f.system_role;
 		c.tools = f.tools;
 		c.thinking_switch = f.thinking_switch;
-		c.special_markers = marks_calls_by_tokens(f);
+		c.special_markers = f.tool_format == ToolFormat::Harmony ? 2 : marks_calls_by_tokens(f);
 		c.reasoning = !f.think_begin.empty();
 		write_result(out, c, "kvrun_chat_features");
 	});
@@ -134,13 +150,14 @@ kvrun_status kvrun_reply_new(kvrun_reply** out, kvrun_engine* engine, const kvru
 	return guard([&] {
 		check_pointer(out, "out");
 		const auto e = engines().get(engine);
-		const kvrun_chat_options o = read_chat_options(options);
-		const ChatTemplate t = template_of(*e->engine, o);
-		const ChatFeatures f = chat_features(t);
+		const ChatFacts c = chat_facts(*e->engine, options);
 		ReplyParser::Options p;
-		p.tools = o.tools_json ? f.tool_format : ToolFormat::None;
-		p.think_begin = f.think_begin, p.think_end = f.think_end;
-		p.in_reasoning = opens_reasoning(f, render_chat(*e->engine, o, t));
+		p.tools = reply_format(c.features, c.tools.is_array());
+		p.tool_begin = c.features.tool_begin, p.tool_end = c.features.tool_end;
+		p.tool_variant = c.features.tool_variant;
+		p.definitions = c.tools;
+		p.think_begin = c.features.think_begin, p.think_end = c.features.think_end;
+		p.in_reasoning = c.in_reasoning;
 		*out = replies().add(std::make_shared<ReplyObject>(std::move(p)));
 	});
 }

@@ -48,4 +48,9 @@ Handles<kvrun_devices, DevicesObject, 4>& device_lists() {
 	return all;
 }
 
+Handles<kvrun_grammar, GrammarObject, 6>& grammars() {
+	static Handles<kvrun_grammar, GrammarObject, 6> all("kvrun_grammar");
+	return all;
+}
+
 } // namespace kvrun::api

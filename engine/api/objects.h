@@ -32,7 +32,15 @@ struct SessionObject {
 	~SessionObject();
 	std::shared_ptr<EngineObject> engine;
 	std::unique_ptr<Session> session;
-	std::atomic<bool> used = false; // by a call or a batch
+	std::atomic<bool> used = false;            // by a call or a batch
+	std::shared_ptr<grammar::Grammar> grammar; // of answers that begin from now on; null: none
+};
+
+struct GrammarObject {
+	GrammarObject(const std::shared_ptr<EngineObject>& e, std::shared_ptr<grammar::Grammar> g)
+	    : engine(e), grammar(std::move(g)) {}
+	std::weak_ptr<EngineObject> engine; // which a grammar does not keep
+	std::shared_ptr<grammar::Grammar> grammar;
 };
 
 // A session for as long as one call or one answer needs it. Throws Failure{EBUSY} where it is in use.
@@ -94,5 +102,6 @@ Handles<kvrun_engine, EngineObject, 1>& engines();
 Handles<kvrun_session, SessionObject, 2>& sessions();
 Handles<kvrun_batch, BatchObject, 3>& batches();
 Handles<kvrun_devices, DevicesObject, 4>& device_lists();
+Handles<kvrun_grammar, GrammarObject, 6>& grammars();
 
 } // namespace kvrun::api

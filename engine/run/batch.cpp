@@ -23,7 +23,19 @@ const char* stop_reason_name(StopReason r) {
 
 struct Batch::Stream {
 	Stream(Session& s, const GenerateOptions& o, GenerateHooks h)
-	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops) {}
+	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops) {
+		if (!o.grammar) return;
+		matcher.emplace(o.grammar);
+		filter.allows = [this](uint32_t t) { return matcher->allows(t); };
+		filter.allowed = [this] { return matcher->allowed(); };
+	}
+	uint32_t wanted() const { return on_logits ? 0 : matcher ? sampler.wanted_to_filter() : sampler.wanted(); }
+	uint32_t sample(RowLogits logits, const std::function<std::span<const float>()>& whole_row) {
+		if (!matcher) return sampler.sample(logits);
+		if (const auto token = sampler.sample(logits, filter)) return *token;
+		logits.all = whole_row();
+		return *sampler.sample(logits, filter);
+	}
 	void accept(std::span<const uint32_t> tokens) { // which the answer follows
 		for (const uint32_t t : tokens)
 			if (t != kNoToken) sampler.accept(t);
@@ -37,6 +49,8 @@ struct Batch::Stream {
 	GenerateHooks hooks;
 	Sampler sampler;
 	StopStream text;
+	std::optional<grammar::Matcher> matcher;
+	TokenFilter filter; // of the matcher
 	std::function<bool(std::span<float>)> on_logits;
 	std::vector<float> changed;     // (vocab) logits that it may change; empty without it
 	std::optional<Prefill> prefill; // while the prompt is read
@@ -165,13 +179,13 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 	std::vector<Stream*> left(streams.begin(), streams.end());
 	while (!left.empty()) {
 		std::vector<SessionRow> rows;
-		for (const Stream* s : left) rows.push_back({&s->session, s->prev, s->on_logits ? 0 : s->sampler.wanted()});
+		for (const Stream* s : left) rows.push_back({&s->session, s->prev, s->wanted()});
 		try {
 			const std::span<const RowLogits> logits = decode_step(rows);
 			for (size_t i = 0; i < left.size(); ++i) {
 				++left[i]->result.decode_steps;
 				try {
-					choose(*left[i], logits[i]);
+					choose(*left[i], logits[i], [&] { return engine_.decoder().whole_row(uint32_t(i)); });
 				} catch (...) { end_with_error(*left[i]); }
 			}
 			return;
@@ -185,7 +199,7 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 	}
 }
 
-void Batch::choose(Stream& s, RowLogits logits) {
+void Batch::choose(Stream& s, RowLogits logits, const std::function<std::span<const float>()>& whole_row) {
 	GenerateResult& r = s.result;
 	if (logits.fault) std::rethrow_exception(logits.fault);
 	if (r.tokens.size() >= s.options.n) return end(s, StopReason::Length);
@@ -195,10 +209,12 @@ void Batch::choose(Stream& s, RowLogits logits) {
 		if (!s.on_logits(s.changed)) return end(s, StopReason::Cancelled);
 		logits.all = s.changed;
 	}
-	const uint32_t token = s.sampler.sample(logits);
+	const uint32_t token = s.sample(logits, whole_row);
 	if (!s.options.ignore_end && tok.is_end(token)) return end(s, StopReason::End);
 	s.sampler.accept(token);
 	s.sampler.count(token);
+	if (s.matcher && !s.matcher->accept(token))
+		fail(Code::Internal, "token {} was chosen, which the answer's grammar does not allow", token);
 	r.tokens.push_back(token);
 	if (s.hooks.token) s.hooks.token(token);
 	const std::string piece = s.text.feed(tok.decode_one(s.prev, token, s.options.special));
@@ -208,6 +224,7 @@ void Batch::choose(Stream& s, RowLogits logits) {
 		r.stop = s.text.stopped_at();
 		return end(s, StopReason::Stop);
 	}
+	if (s.matcher && s.matcher->is_finished()) return end(s, StopReason::End);
 	if (s.cancelled()) return end(s, StopReason::Cancelled);
 	if (r.tokens.size() >= s.options.n)
 		return end(s, StopReason::Length); // nobody reads the logits after the last token

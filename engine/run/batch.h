@@ -2,6 +2,7 @@
 #pragma once
 #include "engine/run/sampler.h"
 #include "engine/run/session.h"
+#include "models/grammar/grammar.h"
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -24,6 +25,7 @@ struct GenerateOptions {
 	std::vector<std::string> stops;            // end the answer, and are not part of it
 	bool ignore_end = false;                   // go on after end-of-text tokens
 	bool special = false;                      // control tokens appear in the text
+	std::shared_ptr<grammar::Grammar> grammar; // that the answer follows; it ends where nothing can follow. Null: none
 	const std::atomic<bool>* cancel = nullptr; // checked between tokens and between pieces of the prompt
 };
 struct GenerateHooks {
@@ -76,7 +78,8 @@ class Batch {
 	std::vector<Stream*> waiting_for(const Stream&);
 	void decode_in_steps(std::span<Stream* const>);
 	void decode_rows(std::span<Stream* const>);
-	void choose(Stream&, RowLogits); // the next token: the answer goes on, or ends
+	// The next token: the answer goes on, or ends. whole_row: all logits, where only the largest are there.
+	void choose(Stream&, RowLogits, const std::function<std::span<const float>()>& whole_row = {});
 	void end(Stream&, StopReason);
 	void end_with_error(Stream&);
 

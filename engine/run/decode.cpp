@@ -174,6 +174,17 @@ void Decoder::read_logits(std::span<const Row> kept) {
 	runner_.backend().wait();
 }
 
+std::span<const float> Decoder::whole_row(uint32_t i) {
+	RowLogits& r = row_logits_[i];
+	if (!r.all.empty()) return r.all;
+	const size_t vocab = runner_.config().vocab;
+	r.all = std::span(logits_).subspan(i * vocab, vocab);
+	runner_.read_logits(i, 1, std::span(logits_).subspan(i * vocab, vocab));
+	runner_.backend().submit();
+	runner_.backend().wait();
+	return r.all;
+}
+
 // The device lists only numbers.
 bool Decoder::usable(uint32_t i) const {
 	const size_t dim = runner_.config().dim;

@@ -28,6 +28,8 @@ class Decoder {
 	std::span<RowLogits> decode(KvPool&, std::span<const DecodeRow> rows);
 	// Row i of that step came out of the layers, and as logits, as numbers: has_norm() and has_choice().
 	bool usable(uint32_t i) const;
+	// All logits of row i of the latest decode(), also where only the largest were asked for; until the next one.
+	std::span<const float> whole_row(uint32_t i);
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); }
 

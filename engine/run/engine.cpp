@@ -54,4 +54,9 @@ void Engine::give_prompt_memory(std::unique_ptr<PromptMemory> m) noexcept {
 	if (m && m->bytes() <= kKeptPromptBytes && (!spare_ || spare_->bytes() < m->bytes())) spare_ = std::move(m);
 }
 
+std::shared_ptr<const grammar::TokenTrie> Engine::token_trie() const {
+	std::call_once(trie_made_, [this] { trie_ = std::make_shared<grammar::TokenTrie>(tokenizer()); });
+	return trie_;
+}
+
 } // namespace kvrun

@@ -4,8 +4,10 @@
 #include "engine/run/cache_layers.h"
 #include "engine/run/decode.h"
 #include "engine/run/prompt_memory.h"
+#include "models/grammar/token_trie.h"
 #include "models/model.h"
 #include <memory>
+#include <mutex>
 #include <string>
 
 namespace kvrun {
@@ -32,6 +34,7 @@ class Engine {
 	const Config& config() const { return model_.config; }
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }
+	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // made when it is asked for first; any thread may
 	Backend& backend() { return *backend_; }
 	const CacheLayers& cache_layers() const { return cache_layers_; }
 	KvShape kv_shape() const { return cache_layers_.main_shape(); } // of what a policy applies to
@@ -67,6 +70,8 @@ class Engine {
 	std::unique_ptr<LayerRunner> runner_;
 	std::unique_ptr<Decoder> decoder_;
 	std::unique_ptr<PromptMemory> spare_;
+	mutable std::once_flag trie_made_;
+	mutable std::shared_ptr<const grammar::TokenTrie> trie_;
 	uint32_t ubatch_ = 0, prefill_block_ = 0;
 	size_t prompt_peak_ = 0; // bytes
 	double pace_ = 0;

@@ -2,6 +2,7 @@
 #include "engine/run/sampler.h"
 #include "engine/core/error.h"
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -130,8 +131,7 @@ void Sampler::cut(std::optional<double> all) {
 	}
 }
 
-uint32_t Sampler::sample(std::span<const float> logits) {
-	candidates_.clear();
+std::span<const float> Sampler::scanned(std::span<const float> logits) {
 	const std::span<const float> x = changed(logits);
 	blocks_.scan(x);
 	if (!blocks_.ordered()) {
@@ -141,6 +141,12 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 	}
 	if (blocks_.max() == -INFINITY)
 		fail(Code::Device, "none of {} logits is above -inf; KVRUN_CHECK=1 finds the operation at fault", x.size());
+	return x;
+}
+
+uint32_t Sampler::sample(std::span<const float> logits) {
+	candidates_.clear();
+	const std::span<const float> x = scanned(logits);
 	if (greedy()) {
 		const size_t best = blocks_.first_max();
 		return choose_only({x[best], uint32_t(best), 1});
@@ -164,6 +170,58 @@ uint32_t Sampler::sample(const RowLogits& logits) {
 	if (!greedy()) return draw({});
 	const Candidate best = *std::ranges::min_element(candidates_, likelier);
 	return choose_only({best.logit, best.id, 1});
+}
+
+uint32_t Sampler::wanted_to_filter() const {
+	const uint32_t n = wanted();
+	return n ? std::max(n, std::min<uint32_t>(4 * n + 28, KV_CANDIDATES / 4)) : 0;
+}
+
+std::optional<uint32_t> Sampler::sample(const RowLogits& logits, const TokenFilter& filter) {
+	if (!logits.all.empty()) return sample_allowed(logits.all, filter);
+	candidates_.clear();
+	for (const Logit& l : logits.top)
+		if (filter.allows(l.id)) candidates_.push_back({l.value, l.id, 0});
+	if (wanted() == 0 || candidates_.size() < wanted()) return {};
+	if (!greedy()) return draw({});
+	const Candidate best = *std::ranges::min_element(candidates_, likelier);
+	return choose_only({best.logit, best.id, 1});
+}
+
+// The likeliest ones are tried first, because a model mostly knows what may follow; all of them only where that is not
+// enough.
+uint32_t Sampler::sample_allowed(std::span<const float> logits, const TokenFilter& filter) {
+	const std::span<const float> x = scanned(logits);
+	const size_t need = greedy() ? 1 : size_t(options_.top_k) + 1;
+	if (greedy() || options_.top_k > 0) {
+		for (size_t m = 4 * need + 28; m <= std::min<size_t>(x.size() / 128, 1024); m *= 4) {
+			const float bound = blocks_.bound(m);
+			candidates_.clear();
+			blocks_.at_least(bound, [&](size_t id, float logit) {
+				if (logit != -INFINITY && filter.allows(uint32_t(id))) candidates_.push_back({logit, uint32_t(id), 0});
+			});
+			if (candidates_.size() < need) continue;
+			if (!greedy()) return draw({});
+			const Candidate best = *std::ranges::min_element(candidates_, likelier);
+			return choose_only({best.logit, best.id, 1});
+		}
+	}
+	const std::span<const uint64_t> allowed = filter.allowed();
+	filtered_.assign(x.size(), -INFINITY);
+	for (size_t word = 0; word < allowed.size(); ++word)
+		for (uint64_t bits = allowed[word]; bits; bits &= bits - 1) {
+			const size_t t = word * 64 + size_t(std::countr_zero(bits));
+			if (t < x.size()) filtered_[t] = x[t];
+		}
+	candidates_.clear();
+	blocks_.scan(filtered_);
+	if (!(blocks_.max() > -INFINITY))
+		fail(Code::Unsupported, "the vocabulary has no token with which the answer could go on as its grammar asks");
+	if (greedy()) {
+		const size_t best = blocks_.first_max();
+		return choose_only({filtered_[best], uint32_t(best), 1});
+	}
+	return draw(gather(filtered_));
 }
 
 uint32_t Sampler::choose_only(Candidate c) {

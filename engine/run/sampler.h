@@ -3,6 +3,7 @@
 #include "engine/run/logit_blocks.h"
 #include "engine/run/logits.h"
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <random>
 #include <span>
@@ -29,6 +30,12 @@ constexpr double kGreedyTemperature = 1e-6;
 // Throws Error{Invalid} naming the first option outside its range.
 void check_sampler(const SamplerOptions&);
 
+// Which tokens may be chosen.
+struct TokenFilter {
+	std::function<bool(uint32_t)> allows;               // one token
+	std::function<std::span<const uint64_t>()> allowed; // a bit for each token
+};
+
 // Equal logits rank by id, lowest first, so greedy is defined for all inputs: -inf is never chosen. A logit that is NaN
 // or +inf, or no logit above -inf, throws Error{Device}: such numbers come from a broken driver or file, and an answer
 // made of them would look like one.
@@ -47,6 +54,11 @@ class Sampler {
 	// How many of the largest logits suffice to sample; 0: all are needed. The token is the same as from all.
 	uint32_t wanted() const;
 	uint32_t sample(const RowLogits&); // `top` only if wanted() says how many, and of so many
+	// The same among tokens that are allowed: the token that comes where all others are ruled out before anything else.
+	// wanted(): of a list that most likely holds enough of them. nullopt: `top` did not. Throws Error{Unsupported}
+	// where no token is allowed.
+	uint32_t wanted_to_filter() const;
+	std::optional<uint32_t> sample(const RowLogits&, const TokenFilter&);
 	// What the last sample() chose from, and the sum of their shares. One candidate after a greedy choice.
 	std::span<const Candidate> candidates() const { return candidates_; }
 	double total() const { return total_; }
@@ -57,6 +69,9 @@ class Sampler {
 	// Candidates by id: logits above -inf, among them all that the cuts keep. Returns the sum of exp(logit - maximum)
 	// over all logits where top-p needs it, and not only that of the candidates.
 	std::optional<double> gather(std::span<const float> logits);
+	std::span<const float>
+	scanned(std::span<const float> logits); // after the penalty; throws where they are no numbers
+	uint32_t sample_allowed(std::span<const float> logits, const TokenFilter&);
 	void cut(std::optional<double> all); // `all` as gather() returned it
 	uint32_t choose_only(Candidate);
 	uint32_t draw(std::optional<double> all); // one of candidates_; `all` as gather() returned it
@@ -67,6 +82,7 @@ class Sampler {
 	size_t recent_at_ = 0;                          // next place in the ring
 	std::unordered_map<uint32_t, uint32_t> counts_; // of tokens of the answer; empty without their penalties
 	std::vector<float> changed_;                    // (vocab) logits; empty where nothing changes them
+	std::vector<float> filtered_;                   // (vocab) logits, -inf where a filter does not allow the token
 	LogitBlocks blocks_;                            // of the logits, after penalties and bias
 	std::vector<Candidate> candidates_;             // (vocab) and fewer after the cuts
 	double total_ = 0;                              // sum of shares

@@ -70,20 +70,44 @@ void probe_tools(const ChatTemplate& t, ChatFeatures& f) {
 	}
 }
 
-ToolFormat tool_format(const std::string& text) {
-	if (shows(text, "<tool_call>") && !shows(text, "<function=") && !shows(text, "<arg_key>"))
-		return ToolFormat::Hermes;
-	if (shows(text, "[TOOL_CALLS]")) return ToolFormat::Mistral;
-	if (shows(text, "<｜tool▁calls▁begin｜>")) return ToolFormat::DeepSeek;
+void find_format(const std::string& text, ChatFeatures& f) {
+	const auto is = [&](ToolFormat format, const char* begin = "", const char* end = "") {
+		f.tool_format = format, f.tool_begin = begin, f.tool_end = end;
+	};
+	if (shows(text, "<|channel|>") && shows(text, "to=functions.")) return is(ToolFormat::Harmony);
+	if (shows(text, "<tool_call>") && shows(text, "<function=")) return is(ToolFormat::QwenXml);
+	if (shows(text, "<tool_call>") && shows(text, "<arg_key>")) return is(ToolFormat::Glm);
+	if (shows(text, "<|tool_calls_section_begin|>")) return is(ToolFormat::Kimi);
+	if (shows(text, "<|START_ACTION|>")) return is(ToolFormat::CommandR);
+	if (shows(text, "<start_function_call>")) return is(ToolFormat::Gemma);
+	if (shows(text, "<|tool_call_start|>")) return is(ToolFormat::Pythonic, "<|tool_call_start|>", "<|tool_call_end|>");
+	if (shows(text, "<function_calls>")) return is(ToolFormat::Pythonic, "<function_calls>", "</function_calls>");
+	if (shows(text, "<|tool_call>")) {
+		f.tool_variant = true;
+		return is(ToolFormat::Gemma);
+	}
+	if (shows(text, "<|/tool_call|>") || shows(text, "<|/tool|>")) return is(ToolFormat::Phi4);
+	if (shows(text, "<|tool_call|>")) return is(ToolFormat::Granite);
+	if (shows(text, "<tool_call>")) return is(ToolFormat::Hermes);
+	if (shows(text, "[TOOL_CALLS]")) {
+		f.tool_variant = shows(text, "[ARGS]");
+		return is(ToolFormat::Mistral);
+	}
+	if (shows(text, "<｜tool▁calls▁begin｜>")) {
+		f.tool_variant = shows(text, "```json");
+		return is(ToolFormat::DeepSeek);
+	}
 	if (shows(text, "<|eot_id|>") && shows(text, "\"parameters\"") && shows(text, "{\"name\""))
-		return ToolFormat::Llama3;
-	return ToolFormat::None;
+		return is(ToolFormat::Llama3);
+	if ((shows(text, "<|eot_id|>") || shows(text, "<|eot|>")) && shows(text, "[func_name1(params_name1"))
+		return is(ToolFormat::Pythonic);
 }
 
 } // namespace
 
 const char* tool_format_name(ToolFormat f) {
-	constexpr const char* kNames[] = {"none", "hermes", "mistral", "deepseek", "llama3"};
+	constexpr const char* kNames[] = {"none",  "hermes", "mistral", "deepseek", "llama3",    "qwen_xml", "pythonic",
+	                                  "gemma", "glm",    "granite", "harmony",  "command_r", "phi4",     "kimi"};
 	return kNames[size_t(f)];
 }
 
@@ -92,7 +116,7 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 	probe_content(t, f);
 	probe_tools(t, f);
 	f.thinking_switch = t.reads("enable_thinking");
-	f.tool_format = tool_format(t.text());
+	find_format(t.text(), f);
 	constexpr std::pair<const char*, const char*> kThink[] = {{"<think>", "</think>"},
 	                                                          {"[THINK]", "[/THINK]"},
 	                                                          {"<|START_THINKING|>", "<|END_THINKING|>"},

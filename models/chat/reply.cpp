@@ -1,16 +1,14 @@
 // A model's answer as it comes: reasoning and calls are told from the text by their markers.
 #include "models/chat/reply.h"
+#include "models/chat/call_grammar.h"
 #include <algorithm>
 #include <fmt/format.h>
 
 namespace kvrun {
 namespace {
 
-constexpr size_t kMore = SIZE_MAX;       // the call is not complete
-constexpr size_t kNoCall = SIZE_MAX - 1; // this is no call
-constexpr std::string_view kSpaces = " \t\r\n";
-
-size_t skip_spaces(std::string_view s, size_t at) { return std::min(s.find_first_not_of(kSpaces, at), s.size()); }
+constexpr size_t kMore = kMoreText;
+constexpr std::string_view kSpaces = kCallSpaces;
 
 // Bytes at the end of `s` that may be the beginning of `marker`.
 size_t begun(std::string_view s, std::string_view marker) {
@@ -19,38 +17,10 @@ size_t begun(std::string_view s, std::string_view marker) {
 	return 0;
 }
 
-// Where the JSON object or array that begins at s[at] ends; kMore or kNoCall.
-size_t json_end(std::string_view s, size_t at) {
-	int depth = 0;
-	bool in_text = false;
-	if (at < s.size() && s[at] != '{' && s[at] != '[') return kNoCall;
-	for (; at < s.size(); ++at) {
-		const char c = s[at];
-		if (in_text) {
-			if (c == '\\') ++at;
-			if (c == '"') in_text = false;
-		} else if (c == '"') {
-			in_text = true;
-		} else if (c == '{' || c == '[') {
-			if (++depth > ReplyParser::kMaxNesting) return kNoCall;
-		} else if (c == '}' || c == ']') {
-			if (--depth == 0) return at + 1;
-		}
-	}
-	return kMore;
-}
+Json parsed(std::string_view s) { return parsed_json(s); }
 
-Json parsed(std::string_view s) { return Json::parse(s, nullptr, /*allow_exceptions=*/false); }
-
-// Reads s[at] on: true and behind `marker` if it is there; `more` if it may be there when more text comes.
 bool take(std::string_view s, size_t& at, std::string_view marker, bool& more) {
-	const std::string_view rest = s.substr(std::min(at, s.size()));
-	if (rest.starts_with(marker)) {
-		at += marker.size();
-		return true;
-	}
-	more = rest.size() < marker.size() && marker.starts_with(rest);
-	return false;
+	return take_marker(s, at, marker, more);
 }
 
 } // namespace
@@ -63,24 +33,37 @@ ReplyParser::ReplyParser(Options options)
     : options_(std::move(options)), state_(options_.in_reasoning ? State::Reasoning : State::Content) {
 	if (options_.think_begin.empty() || options_.think_end.empty()) state_ = State::Content;
 	trim_ = state_ == State::Reasoning;
-	switch (options_.tools) {
-	case ToolFormat::Hermes: open_ = "<tool_call>"; break;
-	case ToolFormat::Mistral: open_ = "[TOOL_CALLS]"; break;
-	case ToolFormat::DeepSeek: open_ = "<｜tool▁calls▁begin｜>"; break;
-	default: break;
-	}
+	ChatFeatures f;
+	f.tool_format = options_.tools, f.tool_begin = options_.tool_begin, f.tool_variant = options_.tool_variant;
+	if (options_.tools != ToolFormat::Harmony) open_ = call_marker(f);
+	form_ = {options_.tools, options_.tool_begin, options_.tool_end, options_.tool_variant,
+	         std::move(options_.definitions)};
 }
 
 ReplyParser::Part ReplyParser::push(std::string_view text) {
 	Part part;
+	if (options_.tools == ToolFormat::Harmony) {
+		add_pieces(part, harmony_.push(text));
+		return part;
+	}
 	buffer_ += text;
-	if (waits_ && text.find_first_of("}]>\n") == text.npos) return part; // nothing that could end a call
+	if (waits_ && text.find_first_of("}])>\n") == text.npos) return part; // nothing that could end a call
 	while (step(part, /*last=*/false)) {}
 	return part;
 }
 
+void ReplyParser::add_pieces(Part& part, std::vector<HarmonyStream::Piece> pieces) {
+	for (HarmonyStream::Piece& p : pieces) {
+		const State before = state_;
+		state_ = p.kind == HarmonyStream::Piece::Kind::Reasoning ? State::Reasoning : State::Content;
+		if (state_ != before) spaces_.clear(), trim_ = true;
+		if (p.kind != HarmonyStream::Piece::Kind::Call || !add_call(part, p.name, parsed(p.text))) show(part, p.text);
+	}
+}
+
 ReplyParser::Part ReplyParser::finish() {
 	Part part;
+	if (options_.tools == ToolFormat::Harmony) add_pieces(part, harmony_.finish());
 	while (step(part, /*last=*/true)) {}
 	show(part, buffer_);
 	if (state_ == State::Content) part.content += spaces_;
@@ -130,7 +113,9 @@ bool ReplyParser::step_content(Part& part, bool last) {
 	const std::string_view all = buffer_;
 	// reasoning, and calls without a marker, can only come first
 	const size_t front = skip_spaces(all, 0);
-	if (options_.tools == ToolFormat::Llama3 && n_calls_ > 0 && !shown_ && front < all.size() && all[front] == ';') {
+	const bool at_front =
+	    open_.empty() && (options_.tools == ToolFormat::Llama3 || options_.tools == ToolFormat::Pythonic);
+	if (at_front && n_calls_ > 0 && !shown_ && front < all.size() && all[front] == ';') {
 		buffer_.erase(0, front + 1); // between two calls
 		return true;
 	}
@@ -146,11 +131,14 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		}
 		if (more && !last) return false;
 	}
-	if (options_.tools == ToolFormat::Llama3 && !shown_) {
+	if (at_front && !shown_) {
 		bool more = false;
 		size_t at = front;
+		const bool python = options_.tools == ToolFormat::Pythonic;
 		if (front == all.size()) more = true;
-		if (!more && (all[front] == '{' || take(all, at, "<|python_tag|>", more))) return step_call(part, last);
+		if (!more &&
+		    (all[front] == (python ? '[' : '{') || take(all, at, python ? "<|python_start|>" : "<|python_tag|>", more)))
+			return step_call(part, last);
 		if (more && !last) return false;
 	}
 	const size_t at = open_.empty() ? all.npos : all.find(open_);
@@ -175,7 +163,9 @@ bool ReplyParser::step_call(Part& part, bool last) {
 	case ToolFormat::Mistral: end = read_mistral(part); break;
 	case ToolFormat::DeepSeek: end = read_deepseek(part); break;
 	case ToolFormat::Llama3: end = read_llama3(part); break;
-	case ToolFormat::None: break;
+	case ToolFormat::None:
+	case ToolFormat::Harmony: break;
+	default: end = read_others(part, last); break;
 	}
 	if (end >= kNoCall) { // calls are taken all together or not at all
 		n_calls_ -= uint32_t(part.calls.size() - before);
@@ -219,6 +209,15 @@ bool ReplyParser::add_call(Part& part, const Json& call) {
 }
 
 // ---- formats. Each reads one marker's worth from the front of the buffer, and says how long it is.
+
+size_t ReplyParser::read_others(Part& part, bool last) {
+	std::vector<FoundCall> found;
+	const size_t end = read_calls(form_, buffer_, last, found);
+	if (end >= kNoCall) return end;
+	return std::ranges::all_of(found, [&](const FoundCall& c) { return add_call(part, c.name, c.arguments, c.id); })
+	           ? end
+	           : kNoCall;
+}
 
 size_t ReplyParser::read_hermes(Part& part, bool last) {
 	const std::string_view all = buffer_;

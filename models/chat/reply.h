@@ -1,6 +1,7 @@
 // A model's answer as it comes: what of it is shown, what is reasoning, and which tools it calls.
 #pragma once
-#include "models/chat/features.h"
+#include "models/chat/calls.h"
+#include "models/chat/harmony.h"
 
 namespace kvrun {
 
@@ -15,6 +16,9 @@ class ReplyParser {
  public:
 	struct Options {
 		ToolFormat tools = ToolFormat::None;
+		std::string tool_begin, tool_end; // as ChatFeatures has them
+		bool tool_variant = false;
+		Json definitions = nullptr;         // of tools, which say what is a text where calls do not
 		std::string think_begin, think_end; // empty: reasoning is not told from the rest
 		bool in_reasoning = false;          // the prompt has opened it: opens_reasoning()
 		uint32_t first_call = 0;            // number in the id of the first call, where the model gives no id
@@ -23,11 +27,10 @@ class ReplyParser {
 		std::string content, reasoning; // may be shown now; markers and calls are in neither
 		std::vector<ToolCall> calls;    // complete ones
 	};
-	static constexpr int kMaxNesting = 64; // of a call's JSON; one that is nested deeper is text
 
 	explicit ReplyParser(Options);
-	// `text`: the next piece of the answer, decoded with control tokens written out where `tools` is Mistral or
-	// DeepSeek, whose markers are control tokens. What may yet become a marker or a call is held back.
+	// `text`: the next piece of the answer, decoded with control tokens written out where the markers of `tools` are
+	// control tokens. What may yet become a marker or a call is held back.
 	Part push(std::string_view text);
 	// The answer has ended: what was held back. A call that is not whole is text.
 	Part finish();
@@ -45,8 +48,12 @@ class ReplyParser {
 	size_t read_mistral(Part&);
 	size_t read_deepseek(Part&);
 	size_t read_llama3(Part&);
+	size_t read_others(Part&, bool last);
+	void add_pieces(Part&, std::vector<HarmonyStream::Piece>);
 
 	Options options_;
+	CallForm form_;
+	HarmonyStream harmony_;
 	std::string open_;   // marker at which calls begin; empty: at the front of the answer
 	std::string buffer_; // text that is not decided yet
 	std::string spaces_; // white space at the end of what was shown: dropped if a call follows

@@ -73,6 +73,26 @@ class TempFile {
 
 } // namespace
 
+TEST_CASE("cli: answers of a form") {
+	const TempFile grammar("root ::= (\"yes\" | \"no\") \"!\"{2}\n");
+	const Ran r = run_model({"-p", "Is it?", "--grammar", grammar.path});
+	CHECK(r.code == 0);
+	CHECK((r.out == "yes!!" || r.out == "no!!"));
+	const Ran j = run_model({"-p", "Once", "--json-schema",
+	                         R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})"});
+	CHECK(j.code == 0);
+	CHECK(nlohmann::json::parse(j.out, nullptr, false).size() == 2);
+	const std::vector<std::string> run = {"run", "-m", kModel, "--device", "cpu", "-p", "x"};
+	const auto with = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), run.begin(), run.end());
+		return more;
+	};
+	check_error(with({"--grammar", "root ::= x"}), 3, {"rule x"});
+	check_error(with({"--grammar", "/nowhere/x.gbnf"}), 3, {"/nowhere/x.gbnf", "neither a file"});
+	check_error(with({"--json-schema", "{\"not\": {}}"}), 3, {"#/not"});
+	check_error(with({"--json-schema", "{}", "--grammar", "root ::= \"a\""}), 2, {"give one of them"});
+}
+
 TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and what was meant") {
 	check_error({}, 2, {"no command"});
 	check_error({"rnu"}, 2, {"command 'rnu'", "'run'"});

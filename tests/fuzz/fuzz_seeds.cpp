@@ -1,5 +1,5 @@
-// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, http, npy, policy, session, spirv, template
-// and tokenizer with small sound files.
+// Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, grammar, http, npy, policy, session, spirv,
+// template and tokenizer with small sound files.
 #include "engine/core/npy.h"
 #include "engine/kv_host/policy.h"
 #include "engine/run/session_file.h"
@@ -59,6 +59,24 @@ void write_templates(const std::filesystem::path& folder) {
 	                               R"(<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g"})"};
 	for (int i = 0; i < 4; ++i)
 		write(folder / fmt::format("reply-{}", i), std::string(1, char(8 * (i + 1))) + zero + replies[i], {});
+}
+
+// A grammar or a schema, a zero byte, bytes that choose tokens. See fuzz_grammar.cpp.
+void write_grammars(const std::filesystem::path& folder) {
+	std::filesystem::create_directories(folder);
+	const std::string zero(1, '\0'), choices = "\1\7\3\50\2\11\100\4\30\5\17\6";
+	const char* texts[] = {
+	    "root ::= (\"ab\" | [a-c]{2,4} x?)* \"!\"\nx ::= \"(\" root \")\" # comment",
+	    "root ::= [^\\x00-\\x7f]+ \"\\u00e9\" .{0,3} <|call|>",
+	    "root ::= ((\"a\"?){9}){9} | root2\nroot2 ::= \"b\" root2 | \"\"",
+	    R"({"type": "object", "properties": {"a": {"type": "integer", "minimum": -5, "maximum": 120}, "b": {"$ref": "#/$defs/x"}},
+		"required": ["a"], "additionalProperties": {"type": "null"}, "$defs": {"x": {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}}})",
+	    R"({"anyOf": [{"enum": ["a", 1, null]}, {"type": "string", "pattern": "^(a|b\\d){1,3}$"}, {"type": "number", "exclusiveMinimum": 0.5, "maximum": 3}]})",
+	    R"({"allOf": [{"properties": {"p": {"type": "string", "maxLength": 3}}}, {"type": "object", "required": ["p"]}], "oneOf": [{"type": "object"}]})",
+	    R"({"type": "array", "prefixItems": [{"format": "date"}, true], "items": false, "minItems": 1})",
+	};
+	int n = 0;
+	for (const char* t : texts) write(folder / fmt::format("grammar-{}", ++n), t + zero + choices, {});
 }
 
 // Requests as kvrun serve gets them.
@@ -186,6 +204,7 @@ int main(int argc, char** argv) {
 		const std::span<const std::byte> bytes = std::as_bytes(b.spirv);
 		write(spirv / b.name, "", {bytes.begin(), bytes.end()});
 	}
+	write_grammars(std::filesystem::path(argv[1]) / "grammar");
 	write_templates(std::filesystem::path(argv[1]) / "template");
 	write_requests(std::filesystem::path(argv[1]) / "http");
 	write_sessions(std::filesystem::path(argv[1]) / "session");

@@ -36,6 +36,8 @@ void check(const Rendered& r) {
 void reply(std::string_view text, ToolFormat format) {
 	ReplyParser::Options o;
 	o.tools = format;
+	o.tool_variant = text.size() % 2;
+	if (text.size() % 3 == 0) o.tool_begin = "<|tool_call_start|>", o.tool_end = "<|tool_call_end|>";
 	o.think_begin = "<think>";
 	o.think_end = "</think>";
 	const auto parse = [&](size_t piece) {
@@ -85,6 +87,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	else
 		expect_errors_only([&] { (void)ChatTemplate(text).render(in, limits); });
 	if (data[0] & 4) expect_errors_only([&] { (void)chat_features(ChatTemplate(text)); });
-	reply(rest.substr(0, 300), ToolFormat(data[0] / 8 % 5));
+	reply(rest.substr(0, 300), ToolFormat(data[0] / 8 % 15));
 	return 0;
 }

@@ -118,8 +118,8 @@ def bad_fields(s):
         ("logit_bias", {"4000000000": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"99999": 1}), ("logit_bias", [1]), ("nonsense", 1), ("n_discard", -5), ("samplers", ["x"]), ("logprobs", 5), ("top_logprobs", 2), ("session", "a"), ("session", 3),
         ("response_format", {"type": "json_schema", "json_schema": {}}), ("response_format", "json_object"), ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
         ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]), ("grammar", "root ::= x"), ("mirostat", 2),
-        ("json_schema", {"type": "object"}), ("n_predict", 5), ("parallel_tool_calls", False), ("modalities", ["audio"]),
-        ("reasoning_effort", "high"), ("guided_json", {}), ("repetition_penalty", 1.1), ("typical_p", 0.5),
+        ("json_schema", {"not": {}}), ("json_schema", "{"), ("n_predict", 5), ("parallel_tool_calls", "no"), ("modalities", ["audio"]),
+        ("reasoning_effort", "high"), ("guided_json", {"type": "x"}), ("tool_choice", "any"), ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("repetition_penalty", 1.1), ("typical_p", 0.5),
     ]
     for name, value in rows:
         r = s.post(CHAT, {**good, name: value})

@@ -234,6 +234,9 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	o.on_prefill = AnswerStream::on_prefill;
 	o.payload = &stream;
 	o.canceller = canceller_.get();
+	o.special = model_.features().special_markers > 1;
+	const GrammarHandle grammar = model_.grammar(conversation_.messages_json(), args_.think);
+	check_call(kvrun_session_set_grammar(session_.get(), grammar.get()));
 	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
 	const kvrun_status status = kvrun_generate(session_.get(), prompt.data() + kept, prompt.size() - kept, &o, &result);
 	const std::string error = kvrun_last_error();

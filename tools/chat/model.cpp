@@ -30,7 +30,7 @@ template <class T, class F> std::vector<T> filled(size_t guess, F&& call) {
 
 } // namespace
 
-ChatModel::ChatModel(const ChatArgs& a) : path_(a.model) {
+ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), schema_(a.form.schema()) {
 	ApiDevice device(a.device);
 	device.options.check |= a.check;
 	Progress bar;
@@ -48,6 +48,7 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model) {
 	check_call(opened);
 	check_call(set_host_memory(engine, a.host_budget, a.offload_dir));
 
+	new_grammar(nullptr); // what is wrong with it is said before anything is asked
 	if (a.chat_template.find_first_of("/.") != std::string::npos)
 		template_text_ = read_text_file(a.chat_template, kLongestTemplate);
 	else
@@ -82,6 +83,22 @@ std::vector<uint32_t> ChatModel::tokens(const std::string& messages_json, std::o
 	return filled<uint32_t>(messages_json.size() / 2 + 64, [&](uint32_t* to, size_t room, size_t* n) {
 		return kvrun_chat_tokens(engine_.get(), &o, to, room, n);
 	});
+}
+
+GrammarHandle ChatModel::new_grammar(const kvrun_chat_options* chat) const {
+	if (gbnf_.empty() && schema_.empty()) return nullptr;
+	kvrun_grammar_options o = KVRUN_GRAMMAR_OPTIONS_INIT;
+	if (!gbnf_.empty()) o.gbnf = gbnf_.c_str();
+	if (!schema_.empty()) o.json_schema = schema_.c_str();
+	o.chat = chat;
+	kvrun_grammar* out = nullptr;
+	check_call(kvrun_grammar_new(&out, engine_.get(), &o));
+	return GrammarHandle(out);
+}
+
+GrammarHandle ChatModel::grammar(const std::string& messages_json, std::optional<bool> think) const {
+	const kvrun_chat_options o = chat_options(&messages_json, think);
+	return new_grammar(&o);
 }
 
 ReplyHandle ChatModel::reply(const std::string& messages_json, std::optional<bool> think) const {

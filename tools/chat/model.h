@@ -1,5 +1,6 @@
 // The model of a chat: opened on its device, with its chat template, and what fits its memory.
 #pragma once
+#include "tools/args_grammar.h"
 #include "tools/args_model.h"
 #include "tools/chat/text.h"
 #include <cstdint>
@@ -15,6 +16,7 @@ struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set chan
 	bool no_think = false, no_history = false;
 	std::string on_full = "stop"; // or drop-oldest
 	int64_t predict = -1;         // tokens of an answer; -1: until the model ends it or the context is full
+	GrammarArgs form;             // of answers
 	std::optional<bool> think;    // what the template is told; nullopt: nothing
 
 	bool drops_oldest() const { return on_full == "drop-oldest"; }
@@ -31,6 +33,8 @@ class ChatModel {
 	const kvrun_chat_features& features() const { return features_; }
 	std::vector<uint32_t> tokens(const std::string& messages_json, std::optional<bool> think, bool answer = true) const;
 	ReplyHandle reply(const std::string& messages_json, std::optional<bool> think) const;
+	// That answers follow; null: none.
+	GrammarHandle grammar(const std::string& messages_json, std::optional<bool> think) const;
 	std::string text(const uint32_t* tokens, size_t count) const; // control tokens written out
 	SessionHandle session(const std::string& kv, int64_t ctx, uint64_t seed) const;
 	// What can be typed to hold `needed` tokens where `kv` with `ctx` does not: "/kv kivi2 4096 (..)"; empty: nothing.
@@ -40,7 +44,9 @@ class ChatModel {
 	kvrun_chat_options chat_options(const std::string* messages_json, std::optional<bool> think) const;
 	std::optional<kvrun_plan> plan(const std::string& kv, uint64_t ctx) const;
 
-	std::string path_, template_name_, template_text_;
+	GrammarHandle new_grammar(const kvrun_chat_options*) const;
+
+	std::string path_, template_name_, template_text_, gbnf_, schema_;
 	EngineHandle engine_;
 	kvrun_chat_features features_ = KVRUN_CHAT_FEATURES_INIT;
 };

@@ -17,7 +17,6 @@ struct Generator::Active {
 	size_t generated = 0, tokens = 0; // bytes and tokens of the answer; the same ones again where it began again
 	std::string text;                 // of the answer, where its conversation is kept
 	std::optional<Logprobs> probs;    // where they are wanted
-	std::optional<JsonGrammar> json;  // where the answer is to be an object
 	const Model* model = nullptr;
 	std::string broken;             // why the text could not be passed on; empty: it could
 	kvrun_status status = KVRUN_OK; // how it ended
@@ -43,7 +42,6 @@ struct Generator::Active {
 			job.tokens_passed_on = std::max(job.tokens_passed_on, tokens);
 			if (job.named) text += piece;
 			generated += piece.size();
-			if (json && token != KVRUN_NO_TOKEN) json->accept(token);
 			const size_t fresh = generated - std::min(generated, job.passed_on);
 			if (fresh) job.listener->piece(piece.substr(piece.size() - std::min(piece.size(), fresh)));
 			job.passed_on = std::max(job.passed_on, generated);
@@ -51,9 +49,8 @@ struct Generator::Active {
 			broken = e.what();
 			return 1;
 		}
-		return job.listener->gone() || whole();
+		return job.listener->gone();
 	}
-	bool whole() const { return json && json->done(); } // the answer ends here
 	static int on_token(uint32_t token, const char* text, size_t length, void* self) {
 		return static_cast<Active*>(self)->piece(token, {text, length});
 	}
@@ -61,8 +58,7 @@ struct Generator::Active {
 		Active& a = *static_cast<Active*>(self);
 		try {
 			if (a.probs) a.probs->look({logits, vocab});
-			if (!a.json || a.json->mask({logits, vocab})) return 0;
-			a.broken = "the vocabulary has no token with which the JSON could go on";
+			return 0;
 		} catch (const std::exception& e) { a.broken = e.what(); }
 		return 1;
 	}
@@ -267,15 +263,17 @@ kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept,
 	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
 	o.payload = &active;
 	const std::vector<uint32_t>& prompt = first.prompt;
+	// also where there is none: the session may have answered another request
+	if (const kvrun_status s = kvrun_session_set_grammar(active.session.get(), job.grammar.get()); s != KVRUN_OK)
+		return s;
 	const kvrun_status status =
 	    &active == &reader ? kvrun_batch_add(batch_.get(), active.session.get(), prompt.data() + kept,
 	                                         prompt.size() - kept, &o, &active.id)
 	                       : kvrun_batch_add_fork(batch_.get(), active.session.get(), reader.id, &o, &active.id);
 	if (status != KVRUN_OK) return status;
 	active.added = true;
-	if (!s.logprobs && !job.json) return status;
-	if (s.logprobs) active.probs.emplace(*s.logprobs);
-	if (job.json) active.json.emplace(job.json);
+	if (!s.logprobs) return status;
+	active.probs.emplace(*s.logprobs);
 	return kvrun_batch_on_logits(batch_.get(), active.id, Active::on_logits, &active);
 }
 
@@ -362,7 +360,6 @@ void Generator::finish(std::unique_ptr<Active> a, bool shared) {
 	Job& job = a->job;
 	a->status = kvrun_batch_take(batch_.get(), a->id, &ended.result);
 	a->message = kvrun_last_error();
-	if (a->whole() && a->status == KVRUN_EUSER) a->status = KVRUN_OK, ended.result.reason = KVRUN_STOP_END;
 	a->cancelled = job.listener->gone() && (a->status == KVRUN_EUSER || a->status == KVRUN_ECANCELLED);
 	// what has been passed on must come again: a session that had compressed another answer's tokens is gone
 	const bool repeatable = job.passed_on == 0 || a->fresh;

@@ -1,6 +1,6 @@
 // Generates answers: a thread that steps a batch, with a queue before it and sessions kept for prompts to come.
 #pragma once
-#include "tools/serve/json_grammar.h"
+#include "tools/serve/answer_form.h"
 #include "tools/serve/logprobs.h"
 #include "tools/serve/session_pool.h"
 #include "tools/serve/worker.h"
@@ -51,7 +51,7 @@ struct Job {
 	size_t passed_on = 0, tokens_passed_on = 0; // bytes and tokens of the answer its listener has, where memory made it
 	                                            // begin again
 	std::shared_ptr<SessionStore::Hold> named = nullptr;    // conversation it belongs to; null: none
-	std::shared_ptr<const TokenTexts> json = nullptr;       // the answer is to be a JSON object; null: anything
+	Grammar grammar = nullptr;                              // that the answer follows
 	std::function<std::string(std::string_view)> note = {}; // of the conversation with this answer
 	std::shared_ptr<BodyMemory::Held> body = nullptr;       // of the request, which the prompt counts as
 	// Other answers to the same prompt, which is read once. They have none themselves, and the prompt, too: one for

@@ -139,6 +139,20 @@ ReplyHandle Model::new_reply(ChatPrompt p) const {
 	});
 }
 
+kvrun_grammar* Model::new_grammar(kvrun_grammar_options o, const ChatPrompt* prompt, const char* field) const {
+	kvrun_grammar* out = nullptr;
+	if (!prompt) {
+		check(kvrun_grammar_new(&out, engine(), &o), field);
+		return out;
+	}
+	ChatPrompt p = *prompt;
+	return with_options(p, [&](const kvrun_chat_options* chat) {
+		o.chat = chat;
+		check(kvrun_grammar_new(&out, engine(), &o), field);
+		return out;
+	});
+}
+
 kvrun_chat_features Model::features(ChatPrompt p) const {
 	return with_options(p, [&](const kvrun_chat_options* o) {
 		kvrun_chat_features f = KVRUN_CHAT_FEATURES_INIT;

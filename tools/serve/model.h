@@ -36,6 +36,8 @@ class Model {
 	std::string chat_text(ChatPrompt) const; // what chat_tokens() makes tokens of
 	size_t longest_token() const;            // in bytes, at least 1
 	ReplyHandle new_reply(ChatPrompt) const;
+	// field: of the request, which is blamed. prompt: may be null. Null: nothing is ruled out.
+	kvrun_grammar* new_grammar(kvrun_grammar_options, const ChatPrompt* prompt, const char* field) const;
 	kvrun_chat_features features(ChatPrompt) const;
 
  private:

@@ -21,19 +21,14 @@ constexpr std::pair<const char*, const char*> kUnsupported[] = {
     {"function_call", "\"auto\""},
     {"add_generation_prompt", "true"},
     {"continue_final_message", "false"},
-    {"grammar", "\"\""},
-    {"guided_grammar", "\"\""},
-    {"guided_json", "null"},
     {"guided_regex", "\"\""},
     {"include_stop_str_in_output", "false"},
-    {"json_schema", "{}"},
     {"max_tool_calls", "null"},
     {"min_keep", "0"},
     {"min_tokens", "0"},
     {"mirostat", "0"},
     {"modalities", "[\"text\"]"},
     {"n_predict", "-1"},
-    {"parallel_tool_calls", "true"},
     {"reasoning_effort", "null"},
     {"repetition_penalty", "1"},
     {"skip_special_tokens", "true"},
@@ -189,35 +184,6 @@ std::string read_messages(const Fields& f) {
 	return dump(messages);
 }
 
-bool wants_json(const Fields& f) {
-	const Json* format = f.find("response_format");
-	const auto is = [&](const char* type) {
-		return format->is_object() && format->size() == 1 && format->contains("type") && (*format)["type"] == type;
-	};
-	if (!format || is("text")) return false;
-	if (is("json_object")) return true;
-	throw ApiError(400,
-	               "response_format is " + shown(*format) +
-	                   ", which is not supported; {\"type\": \"json_object\"} and {\"type\": \"text\"} are",
-	               "response_format", "unsupported_parameter");
-}
-
-std::string read_tools(const Fields& f) {
-	const Json* tools = f.find("tools");
-	const Json* choice = f.find("tool_choice");
-	if (choice && *choice != Json("none") && *choice != Json("auto"))
-		throw ApiError(400, "tool_choice is " + shown(*choice) + ", expected none or auto", "tool_choice",
-		               "unsupported_parameter");
-	if (!tools || (tools->is_array() && tools->empty()) || (choice && *choice == Json("none"))) return {};
-	if (!tools->is_array()) throw ApiError(400, "tools is not an array", "tools");
-	for (const Json& t : *tools) {
-		const bool named = t.is_object() && t.contains("function") && t["function"].is_object() &&
-		                   t["function"].contains("name") && t["function"]["name"].is_string();
-		if (!named) throw ApiError(400, "tools has an entry that is not a function with a name", "tools");
-	}
-	return dump(*tools);
-}
-
 } // namespace
 
 Json parse_body(const std::string& body, const Stop& stop) {
@@ -319,9 +285,10 @@ std::vector<TextPrompt> text_prompts(const Fields& f, const char* name, size_t m
 
 ChatRequest chat_request(const Json& j, const std::string& default_kv) {
 	const Fields f(j);
-	ChatRequest r{common(f, default_kv), {}, false};
+	ChatRequest r{common(f, default_kv), {}};
 	r.prompt.messages = read_messages(f);
-	r.prompt.tools = read_tools(f);
+	r.form = read_answer_form(f, /*chat=*/true);
+	r.prompt.tools = read_tools(f, r.form);
 	if (const Json* v = f.find("chat_template_kwargs")) {
 		if (!v->is_object()) throw ApiError(400, "chat_template_kwargs is not an object", "chat_template_kwargs");
 		r.prompt.variables = dump(*v);
@@ -334,7 +301,6 @@ ChatRequest chat_request(const Json& j, const std::string& default_kv) {
 		r.sampling.logprobs = uint32_t(top.value_or(0));
 	else if (top)
 		throw ApiError(400, "top_logprobs is for requests with logprobs: true", "top_logprobs");
-	r.json = wants_json(f);
 	unsupported(f, "functions", Json::array());
 	f.refuse_unknown(kHarmless);
 	return r;
@@ -343,6 +309,8 @@ ChatRequest chat_request(const Json& j, const std::string& default_kv) {
 CompletionRequest completion_request(const Json& j, const std::string& default_kv) {
 	const Fields f(j);
 	CompletionRequest r{common(f, default_kv), {}};
+	r.form = read_answer_form(f, /*chat=*/false);
+	unsupported(f, "response_format", {{"type", "text"}});
 	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
 	if (r.prompts.size() > 1 && !r.session.empty())
 		throw ApiError(400, "prompt has several elements, but a conversation with a name has one", "prompt");

@@ -1,5 +1,6 @@
 // Bodies of requests, checked once and turned into values.
 #pragma once
+#include "tools/serve/answer_form.h"
 #include "tools/serve/generator.h"
 #include <optional>
 #include <set>
@@ -52,14 +53,14 @@ struct GenerationRequest {
 	std::string kv;      // policy
 	std::string model;   // as the request says; empty: it does not
 	std::string session; // conversation it belongs to; empty: none
-	uint32_t n = 1;      // choices for each prompt; that of number i has the seed + i
+	AnswerForm form;
+	uint32_t n = 1; // choices for each prompt; that of number i has the seed + i
 	bool stream = false, include_usage = false;
 	double ping_s = 10; // between signs of life in a stream while its prompt is read
 	bool reuse = true;  // the prompt's beginning may come from an earlier session
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
-	bool json = false; // the answer is to be a JSON object
 };
 struct TextPrompt {
 	std::string text; // or

@@ -38,7 +38,7 @@ const Router::Route Router::kRoutes[] = {
 
 Router::Router(const Model& model, Generator& generator, SessionStore& store, const HttpServer& server,
                const RouterOptions& o)
-    : model_(model), generator_(generator), store_(store), server_(server), options_(o) {}
+    : model_(model), generator_(generator), store_(store), server_(server), options_(o), grammars_(model) {}
 
 const Router::Route* Router::find_route(const HttpRequest& request) {
 	const Route* other = nullptr;
@@ -337,9 +337,13 @@ void Router::check_tokens(const std::vector<uint32_t>& tokens) const {
 	               "", "context_length_exceeded");
 }
 
-std::shared_ptr<const TokenTexts> Router::texts() {
-	std::call_once(texts_made_, [this] { texts_ = std::make_shared<TokenTexts>(model_); });
-	return texts_;
+bool Router::has_channels() {
+	std::call_once(channels_known_, [this] {
+		try {
+			channels_ = model_.features({}).special_markers > 1;
+		} catch (const ApiError&) {} // no template
+	});
+	return channels_;
 }
 
 void Router::name_conversation(Job& job, const GenerationRequest& r) const {
@@ -361,18 +365,19 @@ void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const N
 			fork.use = job.use, fork.prompt = job.prompt, fork.sampling = job.sampling, fork.kv = job.kv;
 			fork.listener = listener(number++), fork.reuse = job.reuse;
 			fork.sampling.seed += i;
-			fork.json = job.json;
+			fork.grammar = job.grammar;
 			job.forks.push_back(std::move(fork));
 		}
 	}
 	generator_.add(std::move(jobs));
 }
 
-void Router::check_tools(ChatRequest& r) const {
+void Router::check_tools(ChatRequest& r) {
+	r.sampling.special = has_channels();
 	if (r.prompt.tools.empty()) return;
 	const kvrun_chat_features f = model_.features(r.prompt);
 	if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
-	r.sampling.special = f.special_markers;
+	r.sampling.special |= f.special_markers != 0;
 }
 
 std::vector<uint32_t> Router::conversation_tokens(const ChatRequest& r) const {
@@ -387,7 +392,7 @@ void Router::converse(const HttpRequest& request, const ChatRequest& r, std::vec
 	Job job;
 	job.prompt = std::move(tokens), job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse;
 	job.body = request.held;
-	if (r.json) job.json = texts();
+	job.grammar = grammars_.get(r.form, &r.prompt);
 	name_conversation(job, r);
 	if (job.named)
 		job.note = [this, prompt = r.prompt](std::string_view answer) {
@@ -454,6 +459,7 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 		if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
 		check_tokens(job.prompt);
 		job.body = request.held;
+		job.grammar = grammars_.get(r.form, nullptr);
 		name_conversation(job, r);
 		jobs.push_back(std::move(job));
 		if (out->gone()) return;

@@ -53,11 +53,11 @@ class Router final : public Handler {
 	using NewListener = std::function<std::shared_ptr<Listener>(uint32_t)>;
 	// Each of the jobs is to have as many answers as the request has choices.
 	void generate(std::vector<Job>, const GenerationRequest&, const NewListener&);
-	void check_tools(ChatRequest&) const; // they reach the prompt; throws ApiError
+	void check_tools(ChatRequest&); // they reach the prompt; throws ApiError
 	// Answers a conversation. check_tools() has been called.
 	void converse(const HttpRequest&, const ChatRequest&, std::vector<uint32_t> tokens, const NewListener&);
 	std::vector<uint32_t> conversation_tokens(const ChatRequest&) const; // no more than a context holds
-	std::shared_ptr<const TokenTexts> texts();
+	bool has_channels(); // answers are written on channels, between control tokens
 	Response preflight(const HttpRequest&) const;
 
 	void page(const HttpRequest&, std::shared_ptr<Responder>);
@@ -87,8 +87,9 @@ class Router final : public Handler {
 	const RouterOptions options_;
 	RequestCounts counts_;
 	std::atomic<uint32_t> embedding_ = 0; // requests
-	std::once_flag texts_made_;
-	std::shared_ptr<const TokenTexts> texts_; // once a request has wanted JSON
+	Grammars grammars_;
+	std::once_flag channels_known_;
+	bool channels_ = false;
 	// Requests are read and tokenized here, so that neither the network nor answers under way wait for it; short bodies
 	// do not wait for long ones, and requests without a body for neither. Last: they end first.
 	Worker looks_, short_, long_;

@@ -1,0 +1,17 @@
+// Conversations of the C API, for what else there is to know of them.
+#pragma once
+#include "engine/api/objects.h"
+#include "models/chat/features.h"
+
+namespace kvrun::api {
+
+struct ChatFacts {
+	ChatFeatures features;
+	bool in_reasoning = false; // the prompt ends inside it
+	Json tools;                // null: none
+};
+ChatFacts chat_facts(const Engine&, const kvrun_chat_options*);
+
+Json parse_json(const char* text, const char* name); // null: text is NULL
+
+} // namespace kvrun::api

@@ -1,0 +1,99 @@
+// What an answer to a conversation may look like.
+#include "models/chat/answer_grammar.h"
+#include "engine/core/error.h"
+#include "engine/core/utf8.h"
+#include "models/chat/call_grammar.h"
+#include "models/grammar/gbnf.h"
+#include "models/grammar/schema.h"
+#include "models/tokenizer.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+using namespace grammar;
+
+bool is_name(char c) {
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+	       c == '.';
+}
+
+// The functions that may be called, or the one that must be.
+Json chosen_tools(const AnswerRules& a) {
+	const bool named =
+	    !a.tool_choice.empty() && a.tool_choice != "auto" && a.tool_choice != "required" && a.tool_choice != "none";
+	const bool none = !a.tools.is_array() || a.tools.empty();
+	if (none && (named || a.tool_choice == "required"))
+		fail(Code::Invalid, "tool_choice asks for a call, but there are no tools");
+	if (none || a.tool_choice == "none") return Json::array();
+	Json out = Json::array();
+	for (const Json& t : a.tools) {
+		if (!t.is_object() || !t.contains("function") || !t["function"].is_object() ||
+		    !t["function"].contains("name") || !t["function"]["name"].is_string())
+			fail(Code::Invalid, "tools has an entry that is not a function with a name");
+		const std::string name = t["function"]["name"].get<std::string>();
+		if (name.empty() || !std::all_of(name.begin(), name.end(), is_name))
+			fail(Code::Invalid, "the name of a function is '{}', expected letters, digits, _, - and .",
+			     one_line(name, 60));
+		if (!named || name == a.tool_choice) out.push_back(t);
+	}
+	if (out.empty())
+		fail(Code::Invalid, "tool_choice is '{}', which none of the tools is called", one_line(a.tool_choice, 60));
+	return out;
+}
+
+bool is_strict(const Json& t) { return t["function"].contains("strict") && t["function"]["strict"] == Json(true); }
+
+} // namespace
+
+std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& tok,
+                                        std::shared_ptr<const TokenTrie> trie) {
+	const Json tools = chosen_tools(a);
+	const ChatFeatures& f = a.features;
+	const bool must_call = !tools.empty() && !a.tool_choice.empty() && a.tool_choice != "auto";
+	const bool has_text = !a.gbnf.empty() || !a.schema.is_null();
+	const bool harmony = f.tool_format == ToolFormat::Harmony;
+	const bool strict = a.one_call || std::ranges::any_of(tools, is_strict);
+	if (!must_call && !has_text && (tools.empty() || !strict)) return nullptr;
+	if (must_call && has_text)
+		fail(Code::Invalid, "tool_choice asks for a call, and a grammar for a text; give one of them");
+
+	const auto marker = [&](std::string_view s) { return marker_bytes(tok, s); };
+	Rules r =
+	    a.gbnf.empty() ? Rules() : parse_gbnf(a.gbnf, [&](std::string_view name) { return named_token(tok, name); });
+	std::vector<ExprId> parts;
+	const auto add_text = [&](ExprId e) {
+		parts.push_back(harmony ? r.sequence({r.text(marker("<|channel|>final<|message|>")), e}) : e);
+	};
+	if (!a.gbnf.empty()) add_text(r.rule(r.root()));
+	if (!a.schema.is_null()) add_text(add_schema(r, a.schema));
+	if (!tools.empty()) parts.push_back(add_calls(r, {f, tools, a.one_call, marker}));
+
+	Begin begin;
+	if (!must_call && !has_text) { // calls are held to their form, where there are any
+		const std::string first = call_marker(f);
+		const std::vector<CharRange> opening{{'{', '{'}, {'[', '['}};
+		const ExprId any = r.repeat(r.chars({}, true), 0);
+		if (first.empty())
+			parts.push_back(r.optional(r.sequence({r.chars(opening, true), any})));
+		else
+			begin = {{marker(first)}, /*with_marker=*/true, /*may_end=*/true};
+	}
+	ExprId body = r.choice(std::move(parts));
+	if (harmony && begin.markers.empty()) { // may think first
+		const ExprId text = r.repeat(r.chars({}, true), 0);
+		body = r.sequence({r.optional(r.sequence({r.text(marker("<|channel|>analysis<|message|>")), text,
+		                                          r.text(marker("<|end|><|start|>assistant"))})),
+		                   body});
+	} else if (a.in_reasoning && begin.markers.empty()) {
+		begin = {{marker(f.think_end)}, /*with_marker=*/false, /*may_end=*/false};
+		if (begin.markers[0] != f.think_end) begin.markers.push_back(f.think_end); // spelled
+		body = r.sequence({r.repeat(r.chars({{'\n', '\n'}, {' ', ' '}}), 0, 4), body});
+	}
+	const RuleId root = r.add_rule("answer");
+	r.set_body(root, body);
+	r.set_root(root);
+	return std::make_shared<Grammar>(r, std::move(trie), std::move(begin));
+}
+
+} // namespace kvrun

@@ -1,0 +1,250 @@
+// Calls of tools as rules of a grammar.
+#include "models/chat/call_grammar.h"
+#include "engine/core/error.h"
+#include "models/grammar/schema.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+using namespace grammar;
+
+class Writer {
+ public:
+	Writer(Rules& r, const CallRules& c) : rules_(r), calls_(c), json_(r), python_(r, kPythonDialect) {}
+
+	ExprId all() {
+		const ChatFeatures& f = calls_.features;
+		switch (f.tool_format) {
+		case ToolFormat::Hermes: return repeated(each("<tool_call>\n", "arguments", "\n</tool_call>"), "\n");
+		case ToolFormat::Granite: return rules_.sequence({mark("<|tool_call|>"), list("name", "arguments")});
+		case ToolFormat::Phi4:
+			return rules_.sequence({mark("<|tool_call|>"), list("name", "arguments"), mark("<|/tool_call|>")});
+		case ToolFormat::CommandR:
+			return rules_.sequence({mark("<|START_ACTION|>"), list("tool_name", "parameters"), mark("<|END_ACTION|>")});
+		case ToolFormat::Llama3: return repeated(each("", "parameters", ""), "; ");
+		case ToolFormat::Mistral:
+			if (!f.tool_variant) return rules_.sequence({mark("[TOOL_CALLS]"), list("name", "arguments")});
+			return repeated(
+			    choice([&](const Json& t) {
+				    return rules_.sequence({mark("[TOOL_CALLS]" + name(t) + "[ARGS]"), arguments(t, json_)});
+			    }),
+			    "");
+		case ToolFormat::DeepSeek:
+			return rules_.sequence({mark("<｜tool▁calls▁begin｜>"), repeated(deepseek(), f.tool_variant ? "\n" : ""),
+			                        mark("<｜tool▁calls▁end｜>")});
+		case ToolFormat::Kimi:
+			return rules_.sequence(
+			    {mark("<|tool_calls_section_begin|>"), repeated(kimi(), ""), mark("<|tool_calls_section_end|>")});
+		case ToolFormat::Harmony:
+			return choice([&](const Json& t) {
+				return rules_.sequence(
+				    {mark("<|channel|>commentary to=functions." + name(t) + " <|constrain|>json<|message|>"),
+				     arguments(t, json_)});
+			});
+		case ToolFormat::QwenXml:
+			return repeated(choice([&](const Json& t) {
+				                return rules_.sequence({mark("<tool_call>\n<function=" + name(t) + ">\n"),
+				                                        pairs(t, "<parameter=", ">\n", "\n</parameter>\n"),
+				                                        mark("</function>\n</tool_call>")});
+			                }),
+			                "\n");
+		case ToolFormat::Glm:
+			return repeated(choice([&](const Json& t) {
+				                return rules_.sequence(
+				                    {mark("<tool_call>" + name(t) + "\n"),
+				                     pairs(t, "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"),
+				                     mark("</tool_call>")});
+			                }),
+			                "\n");
+		case ToolFormat::Gemma: {
+			const std::string quote = calls_.marker(f.tool_variant ? "<|\"|>" : "<escape>");
+			JsonText json(rules_, {quote.c_str(), quote.c_str(), false, true, false});
+			return repeated(choice([&](const Json& t) {
+				                return rules_.sequence({mark(f.tool_variant ? "<|tool_call>" : "<start_function_call>"),
+				                                        rules_.text("call:" + name(t)), arguments(t, json),
+				                                        mark(f.tool_variant ? "<tool_call|>" : "<end_function_call>")});
+			                }),
+			                "");
+		}
+		case ToolFormat::Pythonic: {
+			const ExprId call = choice([&](const Json& t) {
+				return rules_.sequence({rules_.text(name(t) + "("), keywords(t), rules_.text(")")});
+			});
+			return rules_.sequence(
+			    {mark(f.tool_begin), rules_.text("["), repeated(call, ", "), rules_.text("]"), mark(f.tool_end)});
+		}
+		case ToolFormat::None: break;
+		}
+		fail(Code::Unsupported,
+		     "the form in which this model's template writes calls is not known, so that none can be asked for");
+	}
+
+ private:
+	ExprId mark(const std::string& s) { return rules_.text(calls_.marker(s)); }
+	static std::string name(const Json& t) { return t["function"]["name"].get<std::string>(); }
+
+	template <class F> ExprId choice(F one) {
+		std::vector<ExprId> parts;
+		for (const Json& t : calls_.tools) parts.push_back(one(t));
+		return json_.named("call", rules_.choice(std::move(parts)));
+	}
+	ExprId repeated(ExprId call, const char* between) {
+		if (calls_.one_call) return call;
+		return rules_.sequence({call, rules_.repeat(rules_.sequence({rules_.text(between), call}), 0)});
+	}
+
+	// {"name": ..., "arguments": {...}}
+	ExprId object(const Json& t, const char* name_key, const char* key) {
+		return rules_.sequence(
+		    {rules_.text(std::string("{\"") + name_key + "\": " + Json(name(t)).dump() + ", \"" + key + "\": "),
+		     arguments(t, json_), rules_.text("}")});
+	}
+	ExprId each(const char* begin, const char* key, const char* end) {
+		return choice([&](const Json& t) { return rules_.sequence({mark(begin), object(t, "name", key), mark(end)}); });
+	}
+	ExprId list(const char* name_key, const char* key) {
+		// more than one: each has an id where the family counts them
+		const bool counted = calls_.features.tool_format == ToolFormat::CommandR;
+		const ExprId call = choice([&](const Json& t) {
+			const ExprId o = object(t, name_key, key);
+			if (!counted) return o;
+			return rules_.sequence(
+			    {rules_.text("{\"tool_call_id\": \""), json_.digits(1, 3),
+			     rules_.text(std::string("\", \"") + name_key + "\": " + Json(name(t)).dump() + ", \"" + key + "\": "),
+			     arguments(t, json_), rules_.text("}")});
+		});
+		return rules_.sequence({rules_.text("["), json_.space(), call, json_.space(),
+		                        calls_.one_call ? rules_.sequence({}) : rules_.repeat(json_.comma(call), 0),
+		                        rules_.text("]")});
+	}
+	ExprId deepseek() {
+		return choice([&](const Json& t) {
+			const bool fenced = calls_.features.tool_variant;
+			return rules_.sequence(
+			    {mark("<｜tool▁call▁begin｜>" +
+			          (fenced ? "function<｜tool▁sep｜>" + name(t) + "\n```json\n" : name(t) + "<｜tool▁sep｜>")),
+			     arguments(t, json_), mark(fenced ? "\n```<｜tool▁call▁end｜>" : "<｜tool▁call▁end｜>")});
+		});
+	}
+	ExprId kimi() {
+		return choice([&](const Json& t) {
+			return rules_.sequence({mark("<|tool_call_begin|>functions." + name(t) + ":"), json_.digits(1, 3),
+			                        mark("<|tool_call_argument_begin|>"), arguments(t, json_),
+			                        mark("<|tool_call_end|>")});
+		});
+	}
+
+	// ---- arguments
+
+	static bool is_strict(const Json& t) {
+		const Json& f = t["function"];
+		return f.contains("strict") && f["strict"] == Json(true);
+	}
+	static Json parameters(const Json& t) {
+		const Json& f = t["function"];
+		return f.contains("parameters") && f["parameters"].is_object() ? f["parameters"] : Json{{"type", "object"}};
+	}
+	static std::string where(const Json& t) { return "/tools/" + name(t) + "/parameters"; }
+
+	// What add() makes, or what without() does where the schema of a function that is not strict is not supported.
+	template <class F, class G> ExprId supported(const Json& t, F add, G without) {
+		if (!is_strict(t)) {
+			try {
+				Rules trial;
+				add(trial);
+			} catch (const Error&) { return without(); }
+		}
+		return add(rules_);
+	}
+
+	ExprId arguments(const Json& t, JsonText& json) {
+		Json schema = parameters(t);
+		if (!schema.contains("type") && !schema.contains("$ref") && !schema.contains("anyOf"))
+			schema["type"] = "object";
+		return supported(
+		    t, [&](Rules& r) { return add_schema(r, schema, where(t), schema, json.dialect()); },
+		    [&] { return json.any_object(); });
+	}
+
+	struct Argument {
+		std::string name;
+		Json schema;
+		bool required;
+	};
+	std::vector<Argument> argument_list(const Json& t) {
+		const Json schema = parameters(t);
+		std::vector<Argument> out;
+		for (const auto& item : schema.items()) {
+			constexpr const char* kRead[] = {"type",   "properties",  "required", "additionalProperties",
+			                                 "$defs",  "definitions", "title",    "description",
+			                                 "$schema"};
+			if (is_strict(t) && !std::ranges::count(kRead, item.key()))
+				fail(Code::Unsupported, "the parameters of the function {}: {} is not supported in this form of calls",
+				     name(t), item.key());
+		}
+		const Json none = Json::array(), no_properties = Json::object();
+		const Json& required = schema.contains("required") && schema["required"].is_array() ? schema["required"] : none;
+		const Json& properties =
+		    schema.contains("properties") && schema["properties"].is_object() ? schema["properties"] : no_properties;
+		for (const auto& item : properties.items())
+			out.push_back({item.key(), item.value(), std::ranges::count(required, Json(item.key())) > 0});
+		return out;
+	}
+	ExprId value(const Json& t, const Argument& a, const Dialect& d) {
+		const Json whole = parameters(t);
+		return supported(
+		    t, [&](Rules& r) { return add_schema(r, a.schema, where(t) + "/properties/" + a.name, whole, d); },
+		    [&] {
+			    JsonText any(rules_, d);
+			    return *d.open ? any.value() : any.string();
+		    });
+	}
+	// <parameter=key>\nvalue\n</parameter>: texts as they are, everything else as JSON.
+	ExprId pairs(const Json& t, const char* begin, const char* middle, const char* end) {
+		std::vector<ExprId> parts;
+		for (const Argument& a : argument_list(t)) {
+			const bool text = a.schema.is_object() && a.schema.contains("type") && a.schema["type"] == Json("string");
+			const ExprId one = rules_.sequence(
+			    {mark(begin + a.name + middle), value(t, a, text ? kBareDialect : kJsonDialect), mark(end)});
+			parts.push_back(a.required ? one : rules_.optional(one));
+		}
+		return rules_.sequence(std::move(parts));
+	}
+	ExprId keywords(const Json& t) {
+		std::vector<JsonText::Member> members;
+		for (const Argument& a : argument_list(t))
+			members.push_back({rules_.sequence({rules_.text(a.name + "="), value(t, a, kPythonDialect)}), a.required});
+		return python_.in_order(members, rules_.sequence({}), rules_.sequence({}));
+	}
+
+	Rules& rules_;
+	const CallRules& calls_;
+	JsonText json_, python_;
+};
+
+} // namespace
+
+ExprId add_calls(Rules& r, const CallRules& c) { return Writer(r, c).all(); }
+
+std::string call_marker(const ChatFeatures& f) {
+	switch (f.tool_format) {
+	case ToolFormat::Hermes:
+	case ToolFormat::QwenXml:
+	case ToolFormat::Glm: return "<tool_call>";
+	case ToolFormat::Mistral: return "[TOOL_CALLS]";
+	case ToolFormat::DeepSeek: return "<｜tool▁calls▁begin｜>";
+	case ToolFormat::Granite:
+	case ToolFormat::Phi4: return "<|tool_call|>";
+	case ToolFormat::CommandR: return "<|START_ACTION|>";
+	case ToolFormat::Kimi: return "<|tool_calls_section_begin|>";
+	case ToolFormat::Gemma: return f.tool_variant ? "<|tool_call>" : "<start_function_call>";
+	case ToolFormat::Harmony: return "<|channel|>commentary to=";
+	case ToolFormat::Pythonic: return f.tool_begin;
+	case ToolFormat::Llama3:
+	case ToolFormat::None: break;
+	}
+	return {};
+}
+
+} // namespace kvrun

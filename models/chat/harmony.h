@@ -1,0 +1,35 @@
+// Answers of gpt-oss: messages on channels, between control tokens.
+#pragma once
+#include "models/chat/features.h"
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvrun {
+
+// <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary to=functions.f
+// <|constrain|>json<|message|>{...}<|call|>
+class HarmonyStream {
+ public:
+	struct Piece {
+		enum class Kind : uint8_t { Content, Reasoning, Call } kind;
+		std::string text; // of a call: its arguments
+		std::string name; // of a call: of the function
+	};
+	// What is certain with the next text; what may yet become a marker is held back.
+	std::vector<Piece> push(std::string_view text);
+	std::vector<Piece> finish();
+
+ private:
+	void step(std::vector<Piece>&, bool last);
+	void add_text(std::vector<Piece>&, const std::string& text);
+	void show(std::vector<Piece>&, std::string_view text);
+	void end_message(std::vector<Piece>&);
+	void read_header();
+
+	std::string buffer_, header_, arguments_, recipient_;
+	bool in_header_ = true, begun_ = false;
+	Piece::Kind kind_ = Piece::Kind::Content;
+};
+
+} // namespace kvrun

@@ -1,0 +1,244 @@
+// Calls of tools in the forms that families write: read from answers, and answers that are held to them.
+#include "engine/core/error.h"
+#include "models/chat/call_grammar.h"
+#include "models/chat/reply.h"
+#include "models/grammar/grammar.h"
+#include "models/grammar/schema.h"
+#include <doctest/doctest.h>
+#include <random>
+
+using namespace kvrun;
+using namespace kvrun::grammar;
+
+namespace {
+
+const Json kTools = Json::parse(R"([
+	{"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": {"type": "object", "properties": {
+		"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 30}}, "required": ["city"], "additionalProperties": false}}},
+	{"type": "function", "function": {"name": "set-mode", "parameters": {"type": "object", "properties": {
+		"on": {"type": "boolean"}, "level": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "mode": {"enum": ["a", "b"]},
+		"list": {"type": "array", "items": {"type": "string"}, "maxItems": 2}}, "required": ["on", "mode"], "additionalProperties": false}}}])");
+
+struct Form {
+	const char* name;
+	ToolFormat format;
+	const char *begin, *end; // ChatFeatures::tool_begin, tool_end
+	bool variant;
+	const char* answer;   // as the family's template writes one
+	const char* expected; // "content | name arguments | ..."
+};
+const Form kForms[] = {
+    {"Qwen 2.5, Qwen 3, Hermes", ToolFormat::Hermes, "", "", false,
+     "Let me see.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": "
+     "2}}\n</tool_call>\n<tool_call>\n{\"name\": \"set-mode\", \"arguments\": {\"on\": true, \"mode\": "
+     "\"a\"}}\n</tool_call>",
+     "Let me see. | get_weather {\"city\":\"Paris\",\"days\":2} | set-mode {\"on\":true,\"mode\":\"a\"}"},
+    {"Qwen3-Coder", ToolFormat::QwenXml, "", "", false,
+     "I look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\n12\nNew "
+     "\"York\"\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+     "I look. | get_weather {\"city\":\"12\\nNew \\\"York\\\"\",\"days\":3}"},
+    {"Llama 3.1", ToolFormat::Llama3, "", "", false,
+     "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Rome\"}}", " | get_weather {\"city\":\"Rome\"}"},
+    {"Llama 3.1, with its tag", ToolFormat::Llama3, "", "", false,
+     "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Rome\"}}; {\"name\": \"set-mode\", "
+     "\"parameters\": {\"on\": false, \"mode\": \"b\"}}",
+     " | get_weather {\"city\":\"Rome\"} | set-mode {\"on\":false,\"mode\":\"b\"}"},
+    {"Llama 3.2, Llama 4", ToolFormat::Pythonic, "", "", false,
+     "[get_weather(city='San \"F\" \\'x', days=4), set-mode(on=True, level=None, mode=\"a\", list=[\"x\", \"y\"])]",
+     " | get_weather {\"city\":\"San \\\"F\\\" 'x\",\"days\":4} | set-mode "
+     "{\"on\":true,\"level\":null,\"mode\":\"a\",\"list\":[\"x\",\"y\"]}"},
+    {"LFM2", ToolFormat::Pythonic, "<|tool_call_start|>", "<|tool_call_end|>", false,
+     "<|tool_call_start|>[get_weather(city=\"Oslo\")]<|tool_call_end|>Checking.",
+     "Checking. | get_weather {\"city\":\"Oslo\"}"},
+    {"OLMo 3", ToolFormat::Pythonic, "<function_calls>", "</function_calls>", false,
+     "<function_calls>\nget_weather(city=\"Oslo\")\nset-mode(on=False, mode=\"b\")\n</function_calls>",
+     " | get_weather {\"city\":\"Oslo\"} | set-mode {\"on\":false,\"mode\":\"b\"}"},
+    {"Mistral, as a list", ToolFormat::Mistral, "", "", false,
+     "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Nice\"}}]",
+     " | get_weather {\"city\":\"Nice\"}"},
+    {"Mistral, since v11", ToolFormat::Mistral, "", "", true,
+     "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Nice\"}[TOOL_CALLS]set-mode[ARGS]{\"on\": true, \"mode\": \"b\"}",
+     " | get_weather {\"city\":\"Nice\"} | set-mode {\"on\":true,\"mode\":\"b\"}"},
+    {"DeepSeek V3, R1", ToolFormat::DeepSeek, "", "", true,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": "
+     "\"Bonn\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     " | get_weather {\"city\":\"Bonn\"}"},
+    {"DeepSeek V3.1", ToolFormat::DeepSeek, "", "", false,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": "
+     "\"Bonn\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     " | get_weather {\"city\":\"Bonn\"}"},
+    {"FunctionGemma", ToolFormat::Gemma, "", "", false,
+     "<start_function_call>call:get_weather{city:<escape>Kyiv, \"UA\"<escape>,days:3}<end_function_call>",
+     " | get_weather {\"city\":\"Kyiv, \\\"UA\\\"\",\"days\":3}"},
+    {"Gemma 4", ToolFormat::Gemma, "", "", true,
+     "<|tool_call>call:set-mode{on:true,level:null,mode:<|\"|>a<|\"|>,list:[<|\"|>x<|\"|>]}<tool_call|>",
+     " | set-mode {\"on\":true,\"level\":null,\"mode\":\"a\",\"list\":[\"x\"]}"},
+    {"GLM 4.5", ToolFormat::Glm, "", "", false,
+     "Sure.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Lima</arg_value>\n<arg_key>days</"
+     "arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
+     "Sure. | get_weather {\"city\":\"Lima\",\"days\":5}"},
+    {"Granite 3", ToolFormat::Granite, "", "", false,
+     "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Bern\"}}, {\"name\": \"set-mode\", "
+     "\"arguments\": {\"on\": true, \"mode\": \"a\"}}]",
+     " | get_weather {\"city\":\"Bern\"} | set-mode {\"on\":true,\"mode\":\"a\"}"},
+    {"gpt-oss", ToolFormat::Harmony, "", "", false,
+     "<|channel|>analysis<|message|>Need the tool.<|end|><|start|>assistant<|channel|>commentary "
+     "to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Ulm\"}<|call|>",
+     " | get_weather {\"city\":\"Ulm\"} ~ Need the tool."},
+    {"gpt-oss, an answer", ToolFormat::Harmony, "", "", false,
+     "<|channel|>analysis<|message|>2 < 3<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+     "Yes. ~ 2 < 3"},
+    {"gpt-oss, the recipient in the role", ToolFormat::Harmony, "", "", false,
+     "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Ulm\"}<|call|>",
+     " | get_weather {\"city\":\"Ulm\"}"},
+    {"Command R7B, Command A", ToolFormat::CommandR, "", "", false,
+     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": "
+     "\"York\"}}\n]<|END_ACTION|>",
+     " | get_weather {\"city\":\"York\"}"},
+    {"Phi-4-mini", ToolFormat::Phi4, "", "", false,
+     "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Riga\"}}]<|/tool_call|>",
+     " | get_weather {\"city\":\"Riga\"}"},
+    {"Kimi K2", ToolFormat::Kimi, "", "", false,
+     "On "
+     "it.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": "
+     "\"Xi'an\"}<|tool_call_end|><|tool_calls_section_end|>",
+     "On it. | get_weather {\"city\":\"Xi'an\"}"},
+};
+
+ReplyParser::Options options(const Form& f) {
+	ReplyParser::Options o;
+	o.tools = f.format;
+	o.tool_begin = f.begin, o.tool_end = f.end, o.tool_variant = f.variant;
+	o.definitions = kTools;
+	return o;
+}
+
+struct Shown {
+	std::string content, reasoning;
+	std::vector<ToolCall> calls;
+};
+Shown parse(const Form& f, std::string_view answer, size_t piece) {
+	ReplyParser parser(options(f));
+	Shown all;
+	const auto add = [&](ReplyParser::Part p) {
+		all.content += p.content, all.reasoning += p.reasoning;
+		all.calls.insert(all.calls.end(), p.calls.begin(), p.calls.end());
+	};
+	for (size_t at = 0; at < answer.size(); at += piece) add(parser.push(answer.substr(at, piece)));
+	add(parser.finish());
+	return all;
+}
+std::string shown(const Shown& s) {
+	std::string out = s.content;
+	for (const ToolCall& c : s.calls) out.append(" | ").append(c.name).append(" ").append(c.arguments);
+	if (!s.reasoning.empty()) out.append(" ~ ").append(s.reasoning);
+	return out;
+}
+
+std::shared_ptr<const TokenTrie> bytes() {
+	std::vector<std::string> texts;
+	for (int b = 0; b < 256; ++b) texts.emplace_back(1, char(b));
+	return std::make_shared<TokenTrie>(texts, std::vector<uint32_t>{});
+}
+
+} // namespace
+
+TEST_CASE("calls: the forms of families, however answers are cut into pieces") {
+	for (const Form& f : kForms) {
+		INFO(f.name);
+		for (const size_t piece : {1, 2, 3, 7, 1000}) CHECK(shown(parse(f, f.answer, piece)) == f.expected);
+	}
+}
+
+TEST_CASE("calls: what is no call stays text, and a call that is cut off is none") {
+	for (const Form& f : kForms) {
+		INFO(f.name);
+		if (f.format == ToolFormat::Harmony) continue; // its control tokens are never text
+		const std::string answer = f.answer;
+		for (size_t cut = 1; cut + 1 < answer.size(); cut += 3) {
+			const Shown s = parse(f, std::string_view(answer).substr(0, cut), 4);
+			for (const ToolCall& c : s.calls) CHECK(Json::accept(c.arguments));
+		}
+		for (const char* text :
+		     {"plain <b>text</b>", "[1, 2]", "{\"a\": 1}", "[f(", "call:x{", "<tool_call>", "<tool_call>x"}) {
+			const Shown s = parse(f, text, 1);
+			CHECK(s.calls.empty());
+			CHECK(s.content.find_first_not_of(" \n") != s.content.npos);
+		}
+	}
+}
+
+// Whatever a grammar of calls lets a model write, the parser reads as calls of these tools that their schemas allow.
+TEST_CASE("calls: answers that are held to a form are read back as calls with valid arguments") {
+	const auto trie = bytes();
+	for (const Form& f : kForms) {
+		INFO(f.name);
+		ChatFeatures features;
+		features.tool_format = f.format;
+		features.tool_begin = f.begin, features.tool_end = f.end, features.tool_variant = f.variant;
+		for (const bool one_call : {true, false}) {
+			Rules r;
+			const ExprId e =
+			    add_calls(r, {features, kTools, one_call, [](std::string_view s) { return std::string(s); }});
+			r.set_root(r.add_rule("root"));
+			r.set_body(r.root(), e);
+			const auto g = std::make_shared<Grammar>(r, trie);
+			std::vector<std::shared_ptr<Grammar>> arguments;
+			for (const Json& t : kTools)
+				arguments.push_back(
+				    std::make_shared<Grammar>(schema_grammar(t["function"]["parameters"].dump()), trie));
+			std::mt19937_64 random(7);
+			int whole = 0;
+			for (int sample = 0; sample < 12; ++sample) {
+				Matcher m(g);
+				std::string text;
+				for (int i = 0; i < 1500 && !m.is_finished() && !(m.may_end() && random() % 3 == 0); ++i) {
+					std::vector<uint32_t> from;
+					for (uint32_t t = 1; t < 128; ++t) // no zero bytes
+						if (m.allows(t))
+							from.insert(from.end(),
+							            t == '"' || t == '<' || t == '}' || t == ']' ? 30
+							            : t >= 32                                    ? 3
+							                                                         : 1,
+							            t);
+					for (uint32_t t = 128; t < 256 && from.empty(); ++t) // of markers
+						if (m.allows(t)) from.push_back(t);
+					REQUIRE(!from.empty());
+					const uint32_t t = from[random() % from.size()];
+					REQUIRE(m.accept(t));
+					text += char(t);
+				}
+				if (!m.may_end()) continue;
+				++whole;
+				INFO(text);
+				const Shown s = parse(f, text, 5);
+				CHECK(s.content == "");
+				CHECK((one_call ? s.calls.size() == 1 : !s.calls.empty()));
+				for (const ToolCall& c : s.calls) {
+					const size_t tool = c.name == "get_weather" ? 0 : 1;
+					CHECK(c.name == kTools[tool]["function"]["name"].get<std::string>());
+					Matcher fits(arguments[tool]);
+					bool good = true;
+					for (const char b : c.arguments) good = good && fits.accept(uint8_t(b));
+					CHECK_MESSAGE((good && fits.may_end()), c.arguments);
+				}
+			}
+			CHECK(whole >= 4);
+		}
+	}
+}
+
+TEST_CASE(
+    "calls: a schema that is not supported is refused where the function is strict, and is any object elsewhere") {
+	ChatFeatures f;
+	f.tool_format = ToolFormat::Hermes;
+	Json tools = Json::parse(
+	    R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}])");
+	const auto make = [&] {
+		Rules r;
+		add_calls(r, {f, tools, true, [](std::string_view s) { return std::string(s); }});
+	};
+	CHECK_NOTHROW(make());
+	tools[0]["function"]["strict"] = true;
+	CHECK_THROWS_WITH_AS(make(), doctest::Contains("/tools/f/parameters/not"), Error);
+}

@@ -1,0 +1,156 @@
+// What a request asks of an answer's form.
+#include "tools/serve/answer_form.h"
+#include "tools/serve/requests.h"
+#include <algorithm>
+
+namespace kvrun::serve {
+namespace {
+
+constexpr const char* kUnsupported = "unsupported_parameter";
+
+[[noreturn]] void refuse(const char* field, const std::string& what) {
+	throw ApiError(400, std::string(field) + " " + what, field);
+}
+
+// An object, or one in a text.
+std::string schema_of(const Json& value, const char* field) {
+	const Json schema = value.is_string() ? json_or_null(value.get<std::string>()) : value;
+	if (!schema.is_object()) refuse(field, "is not a JSON schema: an object");
+	return dump(schema);
+}
+
+void read_response_format(const Json& format, const auto& give) {
+	const char* field = "response_format";
+	if (!format.is_object() || !format.contains("type") || !format["type"].is_string())
+		refuse(field, "is not an object with a type");
+	const std::string type = format["type"].get<std::string>();
+	const auto only = [&](std::initializer_list<const char*> names) {
+		for (const auto& item : format.items())
+			if (!std::ranges::count(names, item.key()))
+				refuse(field, "has " + item.key().substr(0, 40) + ", which is not supported with type " + type);
+	};
+	if (type == "text") return only({"type"});
+	if (type == "json_object") {
+		only({"type", "schema"});
+		return give(field, "",
+		            format.contains("schema") ? schema_of(format["schema"], field) : "{\"type\": \"object\"}");
+	}
+	if (type != "json_schema")
+		throw ApiError(400,
+		               "response_format.type is " + dump(format["type"]).substr(0, 40) +
+		                   ", expected text, json_object or json_schema",
+		               field, kUnsupported);
+	only({"type", "json_schema"});
+	const Json* wrapped = Fields(format).find("json_schema");
+	if (!wrapped || !wrapped->is_object()) refuse(field, "has no object json_schema");
+	for (const auto& item : wrapped->items()) {
+		constexpr const char* kNames[] = {"name", "description", "schema", "strict"};
+		if (!std::ranges::count(kNames, item.key()))
+			refuse(field, ".json_schema has " + item.key().substr(0, 40) + ", which is not supported");
+	}
+	const Json* schema = Fields(*wrapped).find("schema");
+	if (!schema) refuse(field, ".json_schema has no schema");
+	give(field, "", schema_of(*schema, field));
+}
+
+} // namespace
+
+AnswerForm read_answer_form(const Fields& f, bool chat) {
+	AnswerForm form;
+	const auto give = [&](const char* field, const std::string& gbnf, const std::string& schema) {
+		if (form.field)
+			throw ApiError(400, std::string(field) + " and " + form.field + " both ask for a form; give one of them",
+			               field);
+		form.field = field, form.gbnf = gbnf, form.schema = schema;
+	};
+	for (const char* field : {"grammar", "guided_grammar"})
+		if (const auto text = f.text(field); text && !text->empty()) {
+			if (text->find('\0') != text->npos) refuse(field, "has a zero byte");
+			give(field, *text, "");
+		}
+	for (const char* field : {"json_schema", "guided_json"})
+		if (const Json* schema = f.find(field)) give(field, "", schema_of(*schema, field));
+	if (const Json* format = chat ? f.find("response_format") : nullptr) read_response_format(*format, give);
+	return form;
+}
+
+std::string read_tools(const Fields& f, AnswerForm& form) {
+	const Json* tools = f.find("tools");
+	const Json* choice = f.find("tool_choice");
+	const bool none = !tools || (tools->is_array() && tools->empty());
+	if (choice && choice->is_string()) {
+		form.tool_choice = choice->get<std::string>();
+	} else if (choice) {
+		const auto named = [&] {
+			return choice->is_object() && choice->value("type", Json()) == Json("function") &&
+			       choice->contains("function") && (*choice)["function"].is_object() &&
+			       (*choice)["function"].contains("name") && (*choice)["function"]["name"].is_string();
+		};
+		if (!named())
+			throw ApiError(400,
+			               "tool_choice is " + dump(*choice).substr(0, 60) +
+			                   ", expected none, auto, required or a function with a name",
+			               "tool_choice", kUnsupported);
+		const std::string name = (*choice)["function"]["name"].get<std::string>();
+		const auto is = [&](const Json& t) {
+			return t.is_object() && t.contains("function") && t["function"].is_object() &&
+			       t["function"].value("name", Json()) == Json(name);
+		};
+		if (none || !tools->is_array() || std::none_of(tools->begin(), tools->end(), is))
+			throw ApiError(400,
+			               "tool_choice names the function '" + name.substr(0, 60) + "', which is not among the tools",
+			               "tool_choice");
+		form.tool_choice = name;
+		form.one_call = true;
+	}
+	const bool is_word = choice && choice->is_string();
+	if (is_word && form.tool_choice != "none" && form.tool_choice != "auto" && form.tool_choice != "required")
+		throw ApiError(400,
+		               "tool_choice is " + dump(*choice).substr(0, 60) +
+		                   ", expected none, auto, required or a function with a name",
+		               "tool_choice", kUnsupported);
+	if (none && form.tool_choice == "required")
+		throw ApiError(400, "tool_choice is required, but there are no tools", "tool_choice");
+	const bool parallel = f.flag("parallel_tool_calls", true);
+	if (none || form.tool_choice == "none") {
+		form.tool_choice.clear();
+		return {};
+	}
+	form.one_call |= !parallel;
+	if (!tools->is_array()) throw ApiError(400, "tools is not an array", "tools");
+	for (const Json& t : *tools) {
+		const bool named = t.is_object() && t.contains("function") && t["function"].is_object() &&
+		                   t["function"].contains("name") && t["function"]["name"].is_string();
+		if (!named) throw ApiError(400, "tools has an entry that is not a function with a name", "tools");
+		form.strict_tools |= t["function"].value("strict", Json()) == Json(true);
+	}
+	return dump(*tools);
+}
+
+Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
+	if (!form.asks()) return nullptr;
+	std::string key = form.gbnf + '\0' + form.schema + '\0' + form.tool_choice + (form.one_call ? "1" : "0");
+	if (prompt) { // of the conversation only its end counts: whether reasoning is open there
+		const std::string text = model_.chat_text(*prompt);
+		key += '\0' + prompt->tools + '\0' + text.substr(text.size() - std::min<size_t>(text.size(), 64));
+	}
+	std::lock_guard lock(mutex_);
+	if (engine_ != model_.engine()) known_.clear();
+	engine_ = model_.engine();
+	const auto at = std::ranges::find(known_, key, &std::pair<std::string, Grammar>::first);
+	if (at != known_.end()) {
+		known_.splice(known_.begin(), known_, at);
+		return known_.front().second;
+	}
+	kvrun_grammar_options o = KVRUN_GRAMMAR_OPTIONS_INIT;
+	if (!form.gbnf.empty()) o.gbnf = form.gbnf.c_str();
+	if (!form.schema.empty()) o.json_schema = form.schema.c_str();
+	if (!form.tool_choice.empty()) o.tool_choice = form.tool_choice.c_str();
+	o.one_call = form.one_call;
+	const char* field = form.field ? form.field : "tools";
+	known_.emplace_front(key, Grammar(model_.new_grammar(o, prompt, field), kvrun_grammar_free));
+	if (known_.size() > kMost) known_.pop_back();
+	return known_.front().second;
+}
+
+} // namespace kvrun::serve
