@@ -87,10 +87,11 @@ std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(co
 }
 
 std::string usage_line(const Command& c) {
-	if (!c.parent) return "kvrun COMMAND [OPTIONS]";
+	if (!c.parent && !c.commands.empty()) return c.name + " COMMAND [OPTIONS]";
 	std::string out = " [OPTIONS]";
-	for (const Command* a = &c; a->parent; a = a->parent) out = " " + a->name + out;
-	out = "kvrun" + out;
+	const Command* a = &c;
+	for (; a->parent; a = a->parent) out = " " + a->name + out;
+	out = a->name + out;
 	for (const Option& o : c.options)
 		if (!o.positional.empty()) out += o.is_required ? " " + o.type : " [" + o.type + "]";
 	return out;
@@ -105,7 +106,7 @@ size_t help_columns() {
 }
 
 std::string help_text(const Command& c, size_t columns) {
-	const bool root = !c.parent;
+	const bool root = !c.parent && !c.commands.empty(); // a program without commands has only its options
 	std::string out = wrapped(c.summary, columns, 0, 0);
 	out += "\n" + wrapped("Usage: " + usage_line(c), columns, 7, 0);
 	if (!c.examples.empty()) out += "\nExamples:\n";

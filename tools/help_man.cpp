@@ -48,11 +48,11 @@ std::string section(const Section& s) {
 	return out;
 }
 
-std::string page_name(const Command& c) { return c.parent ? "kvrun-" + c.name : "kvrun"; }
+std::string page_name(const Command& c) { return c.parent ? "kvrun-" + c.name : c.name; }
 
 std::string see_also(const Command& c) {
 	std::vector<std::string> pages;
-	if (c.parent) pages.push_back("kvrun");
+	if (c.parent || c.commands.empty()) pages.push_back("kvrun"); // also of a program beside it
 	for (const auto& sub : (c.parent ? *c.parent : c).commands)
 		if (sub.get() != &c) pages.push_back(page_name(*sub));
 	std::string out;
@@ -74,7 +74,7 @@ std::string man_page(const Command& c) {
 	out += heading("Synopsis") + bold(usage_line(c)) + "\n";
 	if (!c.examples.empty()) out += heading("Examples");
 	for (const Entry& e : c.examples) out += fmt::format(".TP\n{}\n{}\n", bold(e.term), plain(e.text));
-	if (!c.parent) {
+	if (!c.commands.empty()) {
 		out += heading("Commands");
 		for (const auto& sub : c.commands) out += fmt::format(".TP\n{}\n{}\n", bold(sub->name), plain(sub->summary));
 	}

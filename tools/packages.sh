@@ -21,7 +21,7 @@ packages=(g++ make cmake ninja-build pkg-config
 	libjs-marked node-highlight.js
 	libvulkan1 mesa-vulkan-drivers)
 if [ "$want" = tests ]; then
-	packages+=(libsdl2-dev libimgui-dev xvfb) # kvrun-desktop
+	packages+=(qt6-base-dev libmd4c-dev xvfb) # kvrun-desktop
 	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-cffi python3-jinja2 python3-jsonschema python3-numpy python3-pytest xz-utils locales)
 fi
 

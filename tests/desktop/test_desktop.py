@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun-desktop as a user has it: keys and text in, the app's state and pictures of the window out; on Xvfb and
 lavapipe, with the bundled model. Usage: test_desktop.py KVRUN_DESKTOP. Exit code 77: there is no Xvfb."""
-import os, signal, subprocess, sys, time
+import json, os, shutil, signal, subprocess, sys, time
 from xvfb import Desktop, Display, colours
 
 CHATML = ("--chat-template", "chatml", "--temp", "0")
@@ -16,7 +16,7 @@ def shown(dump, title=None):
 
 
 def question_and_answer(app):
-    app.run(["wait loaded", "type Once upon a time there was a dog.", "wait 0.2", "screenshot typed.ppm",
+    app.run(["wait loaded", "key ctrl+shift+M", "type Once upon a time there was a dog.", "wait 0.2", "screenshot typed.ppm",
              "key Return", "wait idle", "wait 0.2", "screenshot answered.ppm", "dump dump", "quit"],
             *CHATML, "-n", "24", "--kv", "rtn4,recent=32,sinks=0")
     dump = app.dump()
@@ -42,8 +42,10 @@ def two_at_once_and_branches(app):
              "dump together", "wait idle",
              "key ctrl+R", "wait idle", "dump retried", "key alt+Left", "dump before",
              "key ctrl+E", "key ctrl+A", "type another", "key Return", "wait idle", "dump edited",
-             "key ctrl+K", "dump forked", "key F2", "wait 0.2", "key ctrl+A", "type renamed", "key Return", "wait 0.2", "dump renamed",
-             "key ctrl+Delete", "wait 0.2", "key Space", "wait 0.2", "dump deleted", "quit"],
+             "key ctrl+K", "type ANOTHER", "dump searched", "key Escape", "dump left",
+             "key ctrl+shift+K", "dump forked", "key F2", "key ctrl+A", "type renamed", "key Return", "dump renamed",
+             "key ctrl+shift+Delete", "dump asked", "key Return", "dump kept",
+             "key ctrl+shift+Delete", "press Delete", "dump deleted", "quit"],
             *CHATML, "-n", "160")
     assert sum(c["answering"] for c in app.dump("together")["conversations"]) == 2
     retried = app.dump("retried")
@@ -53,11 +55,56 @@ def two_at_once_and_branches(app):
     assert next(c for c in before["conversations"] if c["id"] == before["current"])["shown"][-1]["number"] == 1
     assert shown(app.dump("edited"))[0] == "another", shown(app.dump("edited"))
     n = len(app.dump("edited")["conversations"])
+    assert app.dump("searched")["listed"] == ["second"], app.dump("searched")["listed"]  # by its text: "another"
+    assert app.dump("searched")["focus"] == "Search conversations"
+    assert len(app.dump("left")["listed"]) == n and app.dump("left")["focus"] == "Your question"
     assert len(app.dump("forked")["conversations"]) == n + 1
     assert shown(app.dump("forked")) == shown(app.dump("edited"))
     assert "renamed" in [c["title"] for c in app.dump("renamed")["conversations"]]
+    asked = app.dump("asked")  # what cannot be undone never has the keyboard
+    assert "renamed" in asked["dialog"] and asked["focus"] == "Keep", (asked.get("dialog"), asked["focus"])
+    assert len(app.dump("kept")["conversations"]) == n + 1 and "dialog" not in app.dump("kept")
     assert "renamed" not in [c["title"] for c in app.dump("deleted")["conversations"]]
     assert len(app.dump("deleted")["conversations"]) == n
+
+
+def first_user(app):
+    """Starts without arguments: models that other programs have left here, the keyboard on the first; dropped files."""
+    model, app.model = app.model, None
+    hub = app.path("hub/hub/models--kvrun--recall/snapshots/1")
+    os.makedirs(hub)
+    os.symlink(model, os.path.join(hub, "recall.gguf"))
+    blobs = app.path("ollama/blobs")
+    manifest = app.path("ollama/manifests/registry.ollama.ai/library/tiny/4m")
+    os.makedirs(blobs)
+    os.makedirs(os.path.dirname(manifest))
+    os.link(model, os.path.join(blobs, "sha256-77")) if os.stat(model).st_dev == os.stat(blobs).st_dev else \
+        shutil.copy(model, os.path.join(blobs, "sha256-77"))
+    with open(manifest, "w") as f:
+        json.dump({"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:77"}]}, f)
+    app.env = {"HF_HOME": app.path("hub"), "OLLAMA_MODELS": app.path("ollama")}
+    with open(app.path("note.txt"), "w") as f:
+        f.write("no model")
+    app.run(["wait models", "dump start", "screenshot start.ppm", "key ctrl+,", "wait planned", "dump settings", "key Escape",
+             f"drop {app.path('note.txt')}", "dump dropped", "key ctrl+O", "wait models",
+             "key Return", "wait loaded", "dump loaded", "type Hello", "key Return", "wait idle", "dump answered", "quit"],
+            *CHATML, "-n", "4")
+    start = app.dump("start")
+    assert start["page"] == "start" and start["phase"] == "off" and start["unnamed"] == [], start
+    names = [b for b in start["buttons"] if b.startswith(("recall", "tiny"))]
+    assert [n.split(",")[0] for n in names] == ["recall", "tiny:4m"], start["buttons"]
+    assert start["focus"] == names[0], (start["focus"], names)
+    settings = app.dump("settings")
+    assert settings["page"] == "settings" and settings["unnamed"] == [], settings["unnamed"]
+    assert "note.txt is no model" in app.dump("dropped")["problem"], app.dump("dropped")["problem"]
+    loaded = app.dump("loaded")
+    assert loaded["page"] == "chat" and loaded["focus"] == "Your question" and loaded["problem"] == "", loaded
+    assert shown(app.dump("answered"))[1].strip() and app.dump("answered")["unnamed"] == [], app.dump("answered")["unnamed"]
+    # again: the model is among those used before; a question loads it
+    app.run(["wait models", "dump start", "key ctrl+N", "type Again", "key Return", "wait idle", "dump answered",
+             f"drop {os.path.join(hub, 'recall.gguf')}", "wait loaded", "dump dropped", "quit"], *CHATML, "-n", "4")
+    assert app.dump("start")["focus"].startswith("recall, "), app.dump("start")["focus"]
+    assert shown(app.dump("answered"))[1].strip() and app.dump("dropped")["model"].endswith("recall.gguf")
 
 
 def long_question(app):
@@ -93,7 +140,7 @@ def settings_and_errors(app):
     dump = app.dump()
     n, most = colours(app.picture("plan.ppm"), dump["regions"]["settings"])
     assert n > 8, n
-    red = bytes((213, 60, 50))
+    red = bytes((179, 38, 30))
     assert red in app.picture("plan.ppm")[2], "nothing is red where 50 million tokens do not fit"
     assert "settings" not in app.dump("closed")["regions"]
     # no chat template: the app says what to do
@@ -109,7 +156,7 @@ def settings_and_errors(app):
 
 
 def refusals(app):
-    for options, code, words in ((("--model",), 2, "--help"), (("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere")):
+    for options, code, words in ((("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere"), (("--theme", "pink"), 2, "--theme")):
         process = app.start(["quit"], *options)
         out, err = process.communicate(timeout=60)
         assert process.returncode == code and words in err and err.startswith("error: ") and not out, (
@@ -119,17 +166,19 @@ def refusals(app):
     process.communicate(timeout=120)
     help_text = subprocess.run([app.program, "--help"], capture_output=True, text=True, check=True).stdout
     assert "--kv" in help_text and "Ctrl+," in help_text
+    assert "Usage: kvrun-desktop [OPTIONS] [FILE.gguf]" in help_text and "Commands:" not in help_text, help_text
     assert subprocess.run([app.program, "--man"], capture_output=True, text=True, check=True).stdout.startswith(".TH")
-    env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    env |= {"SDL_VIDEODRIVER": "x11", "XDG_STATE_HOME": app.path("state")}
-    none = subprocess.run([app.program, app.model], capture_output=True, text=True, env=env, timeout=60)
-    assert none.returncode == 4 and "DISPLAY" in none.stderr, none
+    env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")}
+    env |= {"XDG_STATE_HOME": app.path("state")}
+    for more in ({}, {"DISPLAY": ":99999", "QT_QPA_PLATFORM": "xcb"}):  # none, and one that is not there
+        none = subprocess.run([app.program, app.model], capture_output=True, text=True, env=env | more, timeout=60)
+        assert none.returncode == 4 and "DISPLAY" in none.stderr and none.stderr.startswith("error: "), none
 
 
 def main():
     display = Display()
     try:
-        for test in (question_and_answer, two_at_once_and_branches, long_question, stop_and_kill, settings_and_errors,
+        for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill, settings_and_errors,
                      refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()

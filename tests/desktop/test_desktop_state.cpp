@@ -1,13 +1,15 @@
-// The desktop app without its window: conversations as trees, settings, files that survive a crash, markdown, answers.
+// The desktop app without its window: conversations as trees, settings, files that survive a crash, models found, answers.
 #include "tests/support/temp_folder.h"
 #include "tools/chat/store.h"
 #include "tools/chat/text.h"
 #include "tools/desktop/engine.h"
-#include "tools/desktop/markdown.h"
+#include "tools/desktop/memory_choices.h"
+#include "tools/desktop/models_found.h"
 #include "tools/desktop/planner.h"
 #include "tools/desktop/store.h"
-#include "tools/desktop/text_parts.h"
+#include "tools/desktop/words.h"
 #include <csignal>
+#include <cstdlib>
 #include <doctest/doctest.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -58,22 +60,6 @@ void wait_for(const std::function<bool()>& done) {
 }
 
 } // namespace
-
-TEST_CASE("desktop: a long text is drawn in parts, between lines where it has any") {
-	const auto parts = [](const std::string& text, size_t most) {
-		std::vector<std::string> out;
-		for (const std::string_view p : text_parts(text, most)) out.emplace_back(p);
-		return out;
-	};
-	using Parts = std::vector<std::string>;
-	CHECK(parts("", 8) == Parts{""});
-	CHECK(parts("one two", 8) == Parts{"one two"});
-	CHECK(parts("one\ntwo\nthree", 8) == Parts{"one\ntwo", "three"});
-	CHECK(parts("\n\n\nthree four", 2) == Parts{"\n\n", "th", "re", "e", "fo", "ur"});
-	CHECK(parts("one two three", 9) == Parts{"one two", "three"});
-	CHECK(parts("\xC3\xBC\xC3\xBC\xC3\xBC", 3) == Parts{"\xC3\xBC", "\xC3\xBC", "\xC3\xBC"}); // whole characters
-	CHECK(parts(std::string(5, char(0x80)), 2).size() == 4); // no UTF-8: it ends all the same
-}
 
 TEST_CASE("desktop state: ask, answer, retry, edit: nothing is overwritten") {
 	Rig r;
@@ -325,29 +311,92 @@ TEST_CASE("desktop: kill -9 while files are written leaves every file whole") {
 	}
 }
 
-TEST_CASE("desktop: basics of markdown") {
-	const std::vector<Block> b =
-	    parse_markdown("# Title\nplain **bold** `co*de` *it*\nsecond line\n\n- one\n  2. two\n> said\n---\n"
-	                   "```cpp\nint a;\n\n  b\n```\nafter 2 * 3 * 4 and snake_case_name");
-	REQUIRE(b.size() == 8);
-	CHECK(b[0] == Block{BlockKind::Heading, 1, "", {{Style::Plain, "Title"}}});
-	CHECK(b[1].spans == std::vector<Span>{{Style::Plain, "plain "},
-	                                      {Style::Bold, "bold"},
-	                                      {Style::Plain, " "},
-	                                      {Style::Code, "co*de"},
-	                                      {Style::Plain, " "},
-	                                      {Style::Italic, "it"},
-	                                      {Style::Plain, "\nsecond line"}});
-	CHECK(b[2] == Block{BlockKind::Item, 0, "-", {{Style::Plain, "one"}}});
-	CHECK(b[3] == Block{BlockKind::Item, 1, "2.", {{Style::Plain, "two"}}});
-	CHECK(b[4].kind == BlockKind::Quote);
-	CHECK(b[5].kind == BlockKind::Rule);
-	CHECK(b[6] == Block{BlockKind::Code, 0, "cpp", {{Style::Code, "int a;\n\n  b"}}});
-	CHECK(b[7].spans == std::vector<Span>{{Style::Plain, "after 2 * 3 * 4 and snake_case_name"}});
-	CHECK(parse_markdown("").empty());
-	CHECK(parse_markdown("```\nopen").back().spans[0].text == "open"); // still being written
-	for (const char* odd : {"*", "**", "`", "#", "-", "```", "> ", "1.", "\n\n", "****", "_a", "``"})
-		parse_markdown(odd);
+TEST_CASE("desktop: errors are in the words of a window") {
+	CHECK(window_words("x.gguf: the file has no chat template; choose one with --chat-template: chatml, llama3") ==
+	      "x.gguf: the file has no chat template. Choose one in Settings, Expert, Chat template: chatml, llama3");
+	CHECK(window_words("--kv turbo2 would fit, or raise --kv-budget") == "memory turbo2 would fit");
+	CHECK(window_words("plain") == "plain");
+	CHECK(human_size(512) == "512 B");
+	CHECK(human_size(1536) == "1.5 KiB");
+	CHECK(human_count(7) == "7");
+	CHECK(human_count(1234567) == "1\u202f234\u202f567");
+}
+
+TEST_CASE("desktop: places of the memory slider go from quality to length") {
+	const auto& all = memory_choices();
+	REQUIRE(all.size() > 2);
+	CHECK(all.front().kv == "fp16");
+	for (size_t i = 1; i < all.size(); ++i) {
+		CHECK(all[i].divergence > all[i - 1].divergence);
+		CHECK(all[i].same_token < all[i - 1].same_token);
+		CHECK(memory_choice_of(all[i].kv) == int(i));
+	}
+	CHECK(memory_choice_of("kivi2") == -1);
+}
+
+TEST_CASE("desktop: recent models are kept, the latest first, each once") {
+	Rig r;
+	for (int i = 0; i < 12; ++i) r.state.load(fmt::format("/models/{}.gguf", i % 10));
+	REQUIRE(r.state.settings.recent.size() == 8);
+	CHECK(r.state.settings.recent[0] == "/models/1.gguf");
+	r.state.forget_model("/models/1.gguf");
+	CHECK(r.state.settings.recent[0] == "/models/0.gguf");
+	Settings s = r.state.settings;
+	s.theme = "dark", s.expert = s.show_cache = true;
+	const Settings again = settings_from_json(to_json(s), "settings.json");
+	CHECK(again.recent == s.recent);
+	CHECK(again.theme == "dark");
+	CHECK((again.expert && again.show_cache));
+}
+
+TEST_CASE("desktop: models that other programs have left are found, each once") {
+	namespace fs = std::filesystem;
+	TempFolder home;
+	const auto put = [&](const char* path, const std::string& content = "weights") {
+		fs::create_directories((home.path / path).parent_path());
+		std::ofstream(home.path / path) << content;
+	};
+	put("hub/models--org--big/snapshots/1/big-00001-of-00002.gguf");
+	put("hub/models--org--big/snapshots/1/big-00002-of-00002.gguf");
+	put("hub/models--org--big/snapshots/1/mmproj-big.gguf");
+	put("hub/models--org--big/blobs/0123");
+	put("ollama/manifests/registry.ollama.ai/library/qwen3/4b",
+	    R"({"layers":[{"mediaType":"application/vnd.ollama.image.license","digest":"sha256:aa"},)"
+	    R"({"mediaType":"application/vnd.ollama.image.model","digest":"sha256:bb"}]})");
+	put("ollama/manifests/registry.ollama.ai/library/odd/1",
+	    R"({"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"../../outside"}]})");
+	put("ollama/manifests/registry.ollama.ai/library/damaged/1", "{");
+	put("ollama/blobs/sha256-bb");
+	put("outside");
+	put("Downloads/Model.Q4_1.GGUF");
+	put("Downloads/empty.gguf", "");
+	fs::create_directory_symlink(home.path / "Downloads", home.path / "Downloads/again");
+	fs::create_symlink(home.path / "Downloads/Model.Q4_1.GGUF", home.path / "Downloads/same.gguf");
+	const std::pair<const char*, fs::path> variables[] = {{"HOME", home.path},
+	                                                      {"XDG_CACHE_HOME", home.path / "cache"},
+	                                                      {"XDG_DATA_HOME", home.path / "data"},
+	                                                      {"HF_HUB_CACHE", home.path / "hub"},
+	                                                      {"OLLAMA_MODELS", home.path / "ollama"},
+	                                                      {"KVRUN_MODELS", home.path / "none"},
+	                                                      {"XDG_DOWNLOAD_DIR", home.path / "Downloads"}};
+	std::vector<std::pair<const char*, std::string>> before;
+	for (const auto& [name, value] : variables) {
+		const char* v = std::getenv(name);
+		before.emplace_back(name, v ? v : "");
+		setenv(name, value.c_str(), 1);
+	}
+	std::string all;
+	for (const FoundModel& m : find_models())
+		if (m.path.starts_with(home.path.string())) all += fmt::format("{}: {}, {}\n", m.source, m.name, m.bytes);
+	bool asked = false;
+	const auto stopped = find_models([&] { return asked = true; });
+	for (const auto& [name, value] : before) value.empty() ? unsetenv(name) : setenv(name, value.c_str(), 1);
+	const bool either = all == "Hugging Face: big, 14\nOllama: qwen3:4b, 7\nDownloads: Model.Q4_1, 7\n" ||
+	                    all == "Hugging Face: big, 14\nOllama: qwen3:4b, 7\nDownloads: same, 7\n"; // two names of one file
+	CHECK_MESSAGE(either, all);
+	CHECK(asked);
+	CHECK(stopped.empty());
+	CHECK(model_name("/x/Qwen3-8B-Q4_K_M-00001-of-00003.gguf") == "Qwen3-8B-Q4_K_M");
 }
 
 TEST_CASE("desktop engine: two conversations at once, tiers while they go on, stop, a model that is not there") {

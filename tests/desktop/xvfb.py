@@ -39,6 +39,7 @@ class Desktop:
     def __init__(self, program, display, device="llvmpipe", model=MODEL):
         self.program, self.display, self.device, self.model = os.path.abspath(program), display, device, model
         self.folder = tempfile.mkdtemp(prefix="kvrun-desktop-")
+        self.env = {}  # more of it
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -46,14 +47,16 @@ class Desktop:
     def start(self, script, *options, device=None):
         with open(self.path("script"), "w") as f:
             f.write("\n".join(script) + "\n")
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("KVRUN_", "WAYLAND"))}
-        env.update(DISPLAY=self.display.name, SDL_VIDEODRIVER="x11", XDG_STATE_HOME=self.path("state"),
+        drop = ("KVRUN_", "WAYLAND", "QT_", "HF_", "OLLAMA_", "DBUS_", "XDG_")
+        env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+        env.update(DISPLAY=self.display.name, QT_QPA_PLATFORM="xcb", HOME=self.folder, XDG_STATE_HOME=self.path("state"),
                    XDG_CACHE_HOME=self.display.cache)
-        pairs = {"--device": device or self.device, "--scale": "1", "--width": "1000", "--height": "720", "--script": "script"}
-        alone = [o for o in options if o == "--model"]
-        words = [o for o in options if o != "--model"]
-        pairs.update(zip(words[::2], words[1::2]))  # later ones take the place of earlier ones
-        command = [self.program, self.model, *alone, *(w for pair in pairs.items() for w in pair)]
+        env.update(self.env)
+        pairs = {"--device": device or self.device, "--scale": "1", "--width": "1000", "--height": "720", "--theme": "light",
+                 "--script": "script"}
+        pairs.update(zip(options[::2], options[1::2]))  # later ones take the place of earlier ones
+        model = [self.model] if self.model else []
+        command = [self.program, *model, *(w for pair in pairs.items() for w in pair if pair[1] is not None)]
         return subprocess.Popen(command,
                                 cwd=self.folder,
                                 env=env,

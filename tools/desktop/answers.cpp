@@ -75,6 +75,16 @@ kvrun_engine_info Answers::info() const {
 	return i;
 }
 
+std::vector<std::string> Answers::templates() const {
+	std::vector<std::string> out;
+	for (size_t i = 0;; ++i) {
+		char name[256];
+		size_t length = 0;
+		if (kvrun_chat_template_name(engine_.get(), i, name, sizeof name, &length) != KVRUN_OK || !length) return out;
+		out.emplace_back(name, length);
+	}
+}
+
 kvrun_chat_options Answers::chat_options(const std::string* messages) const {
 	kvrun_chat_options o = KVRUN_CHAT_OPTIONS_INIT;
 	if (messages) o.messages_json = messages->c_str();

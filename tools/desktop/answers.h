@@ -29,6 +29,7 @@ class Answers {
 	void step(); // a piece of one prompt and a token of every answer
 	kvrun_engine_info info() const;
 	bool has_template() const { return has_template_; }
+	std::vector<std::string> templates() const; // names that chat_template can have
 
  private:
 	struct Held { // the cache of a conversation

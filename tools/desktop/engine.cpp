@@ -3,6 +3,7 @@
 #include "tools/api_device.h"
 #include "tools/desktop/answers.h"
 #include "tools/desktop/state.h"
+#include "tools/desktop/words.h"
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -24,6 +25,7 @@ Loaded facts_of(const Answers& answers, const std::string& model) {
 	f.n_layers = i.n_layers, f.n_kv_heads = i.n_kv_heads, f.ctx_train = i.ctx_train;
 	f.weight_bytes = i.weight_bytes, f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
 	f.has_template = answers.has_template();
+	f.templates = answers.templates();
 	return f;
 }
 
@@ -99,7 +101,7 @@ void EngineThread::run() {
 		} catch (const ChatError& e) {
 			answers.reset();
 			tell(LoadFailed{advice(e.status, e.what())});
-		} catch (const std::exception& e) { tell(LoadFailed{e.what()}); }
+		} catch (const std::exception& e) { tell(LoadFailed{window_words(e.what())}); }
 	};
 	const auto refuse = [&](const Answer& a) {
 		Ended e;

@@ -1,141 +1,171 @@
-// The basics of markdown: an answer as blocks of styled words.
+// Markdown by MD4C (CommonMark and GitHub's tables, links, strike-through) as HTML for Qt's text documents.
 #include "tools/desktop/markdown.h"
-#include <algorithm>
-#include <utility>
+#include <fmt/format.h>
+#include <md4c.h>
 
 namespace kvrun::desktop {
 namespace {
 
-constexpr size_t kLongestSpan = 4096; // bytes
+constexpr size_t kMostBytes = size_t(8) << 20; // of a text that is parsed; a longer one is shown as it is
 
-std::string_view trimmed(std::string_view s) {
-	while (!s.empty() && (s.back() == ' ' || s.back() == '\t' || s.back() == '\r')) s.remove_suffix(1);
-	return s.substr(std::min(s.find_first_not_of(" \t"), s.size()));
-}
-
-bool is_space(char c) { return c == ' ' || c == '\t'; }
-bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c < 0; }
-
-// Whether `mark` at text[at] may open a style: something follows it, and it does not stand inside a word.
-bool opens(std::string_view text, size_t at, std::string_view mark) {
-	const size_t after = at + mark.size();
-	return after < text.size() && !is_space(text[after]) && (mark[0] != '_' || at == 0 || !is_word(text[at - 1]));
-}
-
-std::vector<Span> parse_spans(std::string_view text) {
-	struct Mark {
-		std::string_view text;
-		Style style;
-	};
-	static constexpr Mark kMarks[] = {
-	    {"`", Style::Code}, {"**", Style::Bold}, {"__", Style::Bold}, {"*", Style::Italic}, {"_", Style::Italic}};
-	std::vector<Span> out;
-	std::string plain;
-	const auto flush = [&] {
-		if (!plain.empty()) out.push_back({Style::Plain, std::exchange(plain, {})});
-	};
-	for (size_t at = 0; at < text.size();) {
-		const auto mark =
-		    std::ranges::find_if(kMarks, [&](const Mark& m) { return text.substr(at).starts_with(m.text); });
-		if (mark == std::end(kMarks) || !opens(text, at, mark->text)) {
-			plain += text[at++];
-			continue;
-		}
-		const size_t from = at + mark->text.size(), end = text.substr(0, from + kLongestSpan).find(mark->text, from);
-		if (end == text.npos || end == from || (mark->style != Style::Code && is_space(text[end - 1]))) {
-			plain += mark->text;
-			at = from;
-			continue;
-		}
-		flush();
-		out.push_back({mark->style, std::string(text.substr(from, end - from))});
-		at = end + mark->text.size();
-	}
-	flush();
-	return out;
-}
-
-// "- x", "12. x": the mark and where the text begins; an empty mark: no item.
-std::string_view item_mark(std::string_view line, size_t& text_at) {
-	size_t n = 0;
-	if (line.starts_with("- ") || line.starts_with("* ") || line.starts_with("+ ")) {
-		n = 1;
-	} else {
-		while (n < line.size() && n < 9 && line[n] >= '0' && line[n] <= '9') ++n;
-		if (n == 0 || line.size() < n + 2 || (line[n] != '.' && line[n] != ')') || line[n + 1] != ' ') return {};
-		++n;
-	}
-	text_at = n + 1;
-	return line.substr(0, n);
-}
-
-class Parser {
+class Writer {
  public:
-	void line(std::string_view raw) {
-		const std::string_view text = trimmed(raw);
-		if (in_code_) return text == fence_ ? end_code() : add_code(raw);
-		if (text.starts_with("```") || text.starts_with("~~~")) {
-			const size_t length = std::min(text.find_first_not_of(text[0]), text.size());
-			end_paragraph();
-			fence_ = text.substr(0, length);
-			blocks_.push_back({BlockKind::Code, 0, std::string(trimmed(text.substr(length))), {{Style::Code, {}}}});
-			in_code_ = true;
-			return;
-		}
-		size_t at = 0;
-		if (text.empty()) return end_paragraph();
-		if (const size_t level = text.find_first_not_of('#');
-		    level > 0 && level <= 6 && level < text.size() && text[level] == ' ')
-			return add({BlockKind::Heading, int(level), {}, parse_spans(trimmed(text.substr(level)))});
-		if (text.size() >= 3 && text.find_first_not_of(text[0]) == text.npos &&
-		    (text[0] == '-' || text[0] == '*' || text[0] == '_'))
-			return add({BlockKind::Rule, 0, {}, {}});
-		if (const std::string_view mark = item_mark(text, at); !mark.empty())
-			return add({BlockKind::Item, int(raw.find_first_not_of(" \t")) / 2, std::string(mark),
-			            parse_spans(trimmed(text.substr(at)))});
-		if (text[0] == '>') return add({BlockKind::Quote, 0, {}, parse_spans(trimmed(text.substr(1)))});
-		if (!paragraph_.empty()) paragraph_ += '\n';
-		paragraph_ += text;
-	}
-	std::vector<Block> finish() {
-		end_paragraph();
-		return std::move(blocks_);
+	static int enter_block(MD_BLOCKTYPE t, void* detail, void* self) { return me(self).open_block(t, detail), 0; }
+	static int leave_block(MD_BLOCKTYPE t, void*, void* self) { return me(self).close_block(t), 0; }
+	static int enter_span(MD_SPANTYPE t, void* detail, void* self) { return me(self).span(t, detail, true), 0; }
+	static int leave_span(MD_SPANTYPE t, void* detail, void* self) { return me(self).span(t, detail, false), 0; }
+	static int text(MD_TEXTTYPE t, const MD_CHAR* s, MD_SIZE n, void* self) { return me(self).add(t, {s, n}), 0; }
+	std::vector<Part> take() {
+		flush();
+		return std::move(parts_);
 	}
 
  private:
-	void add(Block b) {
-		end_paragraph();
-		blocks_.push_back(std::move(b));
+	struct Open { // a block that code in it interrupts
+		std::string tag, again;
+		bool list = false;
+		unsigned next = 1; // number of the next item
+	};
+	static Writer& me(void* self) { return *static_cast<Writer*>(self); }
+
+	void flush() {
+		if (html_.empty()) return;
+		parts_.push_back({false, {}, std::move(html_), 0});
+		html_.clear();
 	}
-	void end_paragraph() {
-		if (!paragraph_.empty()) blocks_.push_back({BlockKind::Paragraph, 0, {}, parse_spans(paragraph_)});
-		paragraph_.clear();
+	void push(const std::string& tag, const std::string& attributes = "", bool list = false, unsigned next = 1) {
+		html_ += "<" + tag + attributes + ">";
+		open_.push_back({tag, "<" + tag + attributes + ">", list, next});
 	}
-	void add_code(std::string_view raw) {
-		std::string& code = blocks_.back().spans[0].text;
-		if (!first_) code += '\n';
-		first_ = false;
-		code += raw;
+	void pop() {
+		html_ += "</" + open_.back().tag + ">";
+		open_.pop_back();
+	}
+	int depth() const {
+		int n = 0;
+		for (const Open& o : open_) n += o.list;
+		return n;
+	}
+	void begin_code(const MD_BLOCK_CODE_DETAIL& d) {
+		for (size_t i = open_.size(); i-- > 0;) html_ += "</" + open_[i].tag + ">";
+		flush();
+		parts_.push_back({true, std::string(d.lang.text ? d.lang.text : "", d.lang.size), {}, depth()});
+		in_code_ = true;
 	}
 	void end_code() {
 		in_code_ = false;
-		first_ = true;
+		std::string& code = parts_.back().text;
+		if (code.ends_with('\n')) code.pop_back();
+		for (const Open& o : open_) // what was open goes on behind the code
+			html_ += o.tag == "li" ? "<li style=\"list-style-type:none\">"
+			         : o.tag == "ol" ? fmt::format("<ol start=\"{}\">", o.next)
+			                         : o.again;
 	}
-	std::vector<Block> blocks_;
-	std::string paragraph_, fence_;
-	bool in_code_ = false, first_ = true;
+	void open_block(MD_BLOCKTYPE t, void* detail) {
+		switch (t) {
+		case MD_BLOCK_P: return push("p");
+		case MD_BLOCK_H: return push(fmt::format("h{}", static_cast<MD_BLOCK_H_DETAIL*>(detail)->level));
+		case MD_BLOCK_UL: return push("ul", "", true);
+		case MD_BLOCK_OL: {
+			const unsigned start = static_cast<MD_BLOCK_OL_DETAIL*>(detail)->start;
+			return push("ol", fmt::format(" start=\"{}\"", start), true, start);
+		}
+		case MD_BLOCK_LI: {
+			if (!open_.empty()) ++open_.back().next;
+			push("li");
+			const auto* d = static_cast<MD_BLOCK_LI_DETAIL*>(detail);
+			if (d->is_task) html_ += d->task_mark == ' ' ? "\u2610 " : "\u2611 ";
+			return;
+		}
+		case MD_BLOCK_QUOTE: return push("blockquote");
+		case MD_BLOCK_HR: html_ += "<hr/>"; return;
+		case MD_BLOCK_CODE: return begin_code(*static_cast<MD_BLOCK_CODE_DETAIL*>(detail));
+		case MD_BLOCK_TABLE: return push("table", " border=\"1\" cellspacing=\"0\" cellpadding=\"6\"");
+		case MD_BLOCK_TR: return push("tr");
+		case MD_BLOCK_TH:
+		case MD_BLOCK_TD: {
+			const auto align = static_cast<MD_BLOCK_TD_DETAIL*>(detail)->align;
+			return push(t == MD_BLOCK_TH ? "th" : "td", align == MD_ALIGN_RIGHT    ? " align=\"right\""
+			                                            : align == MD_ALIGN_CENTER ? " align=\"center\""
+			                                                                       : " align=\"left\"");
+		}
+		default: return; // the document, and parts of tables that Qt has no use for
+		}
+	}
+	void close_block(MD_BLOCKTYPE t) {
+		switch (t) {
+		case MD_BLOCK_DOC:
+		case MD_BLOCK_HR:
+		case MD_BLOCK_HTML:
+		case MD_BLOCK_THEAD:
+		case MD_BLOCK_TBODY: return;
+		case MD_BLOCK_CODE: return end_code();
+		default: return pop();
+		}
+	}
+	static std::string text_of(const MD_ATTRIBUTE& a) { return a.text ? std::string(a.text, a.size) : std::string(); }
+	void link(const MD_ATTRIBUTE& target, bool enters) {
+		html_ += enters ? "<a href=\"" + html_text(text_of(target)) + "\">" : "</a>";
+	}
+	void span(MD_SPANTYPE t, void* detail, bool enters) {
+		const auto tag = [&](const char* name) { html_ += std::string(enters ? "<" : "</") + name + ">"; };
+		switch (t) {
+		case MD_SPAN_EM: return tag("i");
+		case MD_SPAN_STRONG: return tag("b");
+		case MD_SPAN_DEL: return tag("s");
+		case MD_SPAN_CODE: html_ += enters ? "<code>\u200a" : "\u200a</code>"; return; // hair spaces
+		case MD_SPAN_A: return link(static_cast<MD_SPAN_A_DETAIL*>(detail)->href, enters);
+		case MD_SPAN_IMG: return link(static_cast<MD_SPAN_IMG_DETAIL*>(detail)->src, enters);
+		default: return;
+		}
+	}
+	void add(MD_TEXTTYPE t, std::string_view s) {
+		if (in_code_) {
+			parts_.back().text += s;
+			return;
+		}
+		switch (t) {
+		case MD_TEXT_NULLCHAR: html_ += "\ufffd"; return;
+		case MD_TEXT_BR: html_ += "<br/>"; return;
+		case MD_TEXT_SOFTBR: html_ += "\n"; return;
+		case MD_TEXT_ENTITY: html_ += s; return; // as it is written: &amp;
+		default: html_ += html_text(s); return;
+		}
+	}
+	std::vector<Part> parts_;
+	std::string html_;
+	std::vector<Open> open_;
+	bool in_code_ = false;
 };
 
 } // namespace
 
-std::vector<Block> parse_markdown(std::string_view text) {
-	Parser p;
-	while (!text.empty()) {
-		const size_t end = std::min(text.find('\n'), text.size());
-		p.line(text.substr(0, end));
-		text.remove_prefix(std::min(end + 1, text.size()));
+std::string html_text(std::string_view text) {
+	std::string out;
+	out.reserve(text.size());
+	for (const char c : text) {
+		switch (c) {
+		case '<': out += "&lt;"; break;
+		case '>': out += "&gt;"; break;
+		case '&': out += "&amp;"; break;
+		case '"': out += "&quot;"; break;
+		default: out += c;
+		}
 	}
-	return p.finish();
+	return out;
+}
+
+std::vector<Part> parse_markdown(std::string_view text) {
+	Writer w;
+	MD_PARSER p{};
+	p.flags = MD_FLAG_TABLES | MD_FLAG_STRIKETHROUGH | MD_FLAG_TASKLISTS | MD_FLAG_PERMISSIVEURLAUTOLINKS | MD_FLAG_NOHTML |
+	          MD_FLAG_NOINDENTEDCODEBLOCKS;
+	p.enter_block = Writer::enter_block, p.leave_block = Writer::leave_block;
+	p.enter_span = Writer::enter_span, p.leave_span = Writer::leave_span;
+	p.text = Writer::text;
+	if (text.size() > kMostBytes || md_parse(text.data(), MD_SIZE(text.size()), &p, &w) != 0)
+		return {{true, {}, std::string(text), 0}};
+	return w.take();
 }
 
 } // namespace kvrun::desktop

@@ -1,4 +1,4 @@
-// The basics of markdown: an answer as blocks of styled words.
+// Markdown of an answer as parts of a window: styled text as HTML, and code, which is drawn by itself.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,25 +6,18 @@
 
 namespace kvrun::desktop {
 
-enum class Style { Plain, Bold, Italic, Code };
-
-struct Span {
-	Style style = Style::Plain;
-	std::string text;
-	bool operator==(const Span&) const = default;
+struct Part {
+	bool code = false;
+	std::string language; // of code, as written behind the fence; may be empty
+	std::string text;     // HTML, or the code as it is
+	int indent = 0;       // of code: lists that it stands in
+	bool operator==(const Part&) const = default;
 };
 
-enum class BlockKind { Paragraph, Heading, Item, Quote, Code, Rule };
-
-struct Block {
-	BlockKind kind = BlockKind::Paragraph;
-	int level = 0;           // of a heading, 1 to 6; of an item, its depth
-	std::string mark;        // of an item: "-" or "3."; of code: its language
-	std::vector<Span> spans; // of a code block: one, its lines
-	bool operator==(const Block&) const = default;
-};
-
-// Any text has blocks: what is no markdown is a paragraph. A code block that has not ended yet goes to the end.
-std::vector<Block> parse_markdown(std::string_view text);
+// Any text has parts: what is no markdown is a paragraph, HTML in it is text, a fence that has not ended yet goes to the
+// end. Pictures become links, so that an answer makes the window read nothing.
+std::vector<Part> parse_markdown(std::string_view text);
+// Text with <, >, & and " written out.
+std::string html_text(std::string_view text);
 
 } // namespace kvrun::desktop

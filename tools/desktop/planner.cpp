@@ -2,11 +2,16 @@
 #include "tools/desktop/planner.h"
 #include "tools/api_device.h"
 #include "tools/chat/text.h"
+#include "tools/desktop/memory_choices.h"
 #include <utility>
 
 namespace kvrun::desktop {
 
-const std::vector<std::string> kUsualPolicies = {"fp16", "rtn8", "kivi4", "kivi2", "zipcache", "streaming"};
+const std::vector<std::string> kUsualPolicies = [] {
+	std::vector<std::string> out;
+	for (const MemoryChoice& c : memory_choices()) out.push_back(c.kv);
+	return out;
+}();
 
 namespace {
 
@@ -25,6 +30,7 @@ PolicyPlan plan_of(const PlanRequest& r, const std::string& kv, uint64_t memory_
 
 Plan plan_all(const PlanRequest& r) {
 	Plan out{r, {}};
+	if (r.model.empty()) return out; // it is the devices that are asked for
 	try {
 		const ApiDevice device(r.device);
 		uint64_t memory = r.memory_bytes;

@@ -11,7 +11,7 @@
 namespace kvrun::desktop {
 
 struct PlanRequest {
-	std::string model, device;
+	std::string model, device; // no model: only the devices are looked for
 	std::string kv;            // planned beside the usual policies
 	uint32_t ctx = 0;          // tokens; 0: the trained context
 	uint64_t memory_bytes = 0; // for everything; 0: what the device has free

@@ -50,6 +50,7 @@ struct Loaded { // facts of the model and its device
 	uint32_t n_layers = 0, n_kv_heads = 0, ctx_train = 0;
 	uint64_t weight_bytes = 0, activation_bytes = 0, kv_budget_bytes = 0;
 	bool has_template = true;
+	std::vector<std::string> templates; // names a chat template can be chosen by
 };
 struct LoadFailed {
 	std::string text;

@@ -2,6 +2,7 @@
 // it.
 #include "tools/desktop/state.h"
 #include "tools/chat/text.h"
+#include "tools/desktop/words.h"
 #include <algorithm>
 #include <random>
 #include <utility>
@@ -9,6 +10,7 @@
 namespace kvrun::desktop {
 namespace {
 
+constexpr size_t kMostRecent = 8; // models
 constexpr double kNoted = 0.05; // seconds of an answer below which a speed says nothing
 
 std::string speed_note(const Ended& e) {
@@ -18,19 +20,20 @@ std::string speed_note(const Ended& e) {
 
 } // namespace
 
-std::string advice(kvrun_status s, const std::string& text) {
+std::string advice(kvrun_status s, const std::string& said) {
+	const std::string text = window_words(said);
 	switch (s) {
 	case KVRUN_ENOMEM:
 		return text +
-		       ". Choose a smaller policy or context in Settings (Ctrl+,), or delete conversations you no longer need.";
+		       ". Choose less memory or a shorter length for conversations in Settings (Ctrl+,), or a smaller model.";
 	case KVRUN_ECONTEXT:
 		return text +
-		       ". Choose a larger context in Settings (Ctrl+,), with a policy that fits, or begin a new conversation "
+		       ". Choose a greater length in Settings (Ctrl+,), with memory that it fits, or begin a new conversation "
 		       "(Ctrl+N).";
-	case KVRUN_EDEVICE: return text + ". Choose another device in Settings (Ctrl+,) and load the model again.";
+	case KVRUN_EDEVICE: return text + ". Choose another device in Settings (Ctrl+,); the model is loaded again then.";
 	case KVRUN_ENOTFOUND:
 	case KVRUN_EFORMAT:
-	case KVRUN_EUNSUPPORTED: return text + ". Settings (Ctrl+,) has model, device and chat template.";
+	case KVRUN_EUNSUPPORTED: return text + ". Choose another model (Ctrl+O), or look into Settings (Ctrl+,).";
 	default: return text;
 	}
 }
@@ -42,7 +45,16 @@ void State::load(const std::string& path) {
 	phase = EnginePhase::Loading;
 	load_share = 0;
 	problem.clear();
+	std::erase(settings.recent, path);
+	settings.recent.insert(settings.recent.begin(), path);
+	if (settings.recent.size() > kMostRecent) settings.recent.resize(kMostRecent);
+	changed("");
 	send(Load{path, settings.device, 0, settings.chat_template});
+}
+
+void State::forget_model(const std::string& path) {
+	std::erase(settings.recent, path);
+	changed("");
 }
 
 std::string State::new_id() const {
@@ -169,7 +181,7 @@ void State::apply(const Settings& s) {
 		live_[c->id].cache = {};
 		changed(c->id);
 	}
-	if (reload || phase == EnginePhase::Failed) load(model);
+	if ((reload && phase != EnginePhase::Off) || phase == EnginePhase::Failed) load(model);
 }
 
 void State::watch(uint32_t layer, uint32_t kv_head) {
@@ -185,7 +197,8 @@ void State::take(const Event& event) {
 		phase = EnginePhase::Ready;
 		facts = *e;
 		if (!e->has_template)
-			problem = "This model has no chat template of its own: name one in Settings (Ctrl+,), chatml for instance.";
+			problem = "This model does not say how a conversation is written. Choose a chat template in Settings (Ctrl+,), "
+			          "Expert; chatml suits many models.";
 	}
 	if (const auto* e = std::get_if<LoadFailed>(&event)) {
 		phase = EnginePhase::Failed;
@@ -229,7 +242,7 @@ void State::end_answer(const Ended& e) {
 	else if (!e.error.empty()) {
 		problem = advice(e.status, e.error);
 		add_note("ended by an error: ");
-		m.note += e.error;
+		m.note += window_words(e.error);
 	} else if (e.reason == KVRUN_STOP_CONTEXT) {
 		problem = advice(KVRUN_ECONTEXT, fmt::format("The context of '{}' is full", c->title));
 		add_note("the context is full");

@@ -33,7 +33,11 @@ std::string to_json(const Settings& s) {
 	                {"repeat_penalty", p.repeat_penalty},
 	                {"max_tokens", p.max_tokens},
 	                {"seed", p.seed},
-	                {"scale", s.scale}});
+	                {"scale", s.scale},
+	                {"theme", s.theme},
+	                {"expert", s.expert},
+	                {"show_cache", s.show_cache},
+	                {"recent", s.recent}});
 }
 
 Settings settings_from_json(std::string_view json, const std::string& file) {
@@ -45,7 +49,8 @@ Settings settings_from_json(std::string_view json, const std::string& file) {
 		if (j.at(kFormatKey).get<int>() != kFormat)
 			fail_chat(KVRUN_EUNSUPPORTED, "{}: {} is not {}", file, kFormatKey, kFormat);
 		read("device", s.device), read("kv", s.kv), read("ctx", s.ctx), read("system", s.system);
-		read("chat_template", s.chat_template), read("scale", s.scale);
+		read("chat_template", s.chat_template), read("scale", s.scale), read("theme", s.theme);
+		read("expert", s.expert), read("show_cache", s.show_cache), read("recent", s.recent);
 		read("temperature", p.temperature), read("top_k", p.top_k), read("top_p", p.top_p), read("min_p", p.min_p);
 		read("repeat_penalty", p.repeat_penalty), read("max_tokens", p.max_tokens), read("seed", p.seed);
 	} catch (const Json::exception& e) { fail_chat(KVRUN_EFORMAT, "{}: damaged settings: {}", file, e.what()); }

@@ -1,15 +1,20 @@
-// The app: state, engine, files and window, one frame after the other.
+// The app without its looks: state, engine and files, and the clock that brings their news to the window.
 #pragma once
 #include "tools/desktop/engine.h"
-#include "tools/desktop/gui/script.h"
-#include "tools/desktop/gui/window.h"
+#include "tools/desktop/gui/frame_times.h"
+#include "tools/desktop/planner.h"
 #include "tools/desktop/store.h"
+#include <QTimer>
+#include <functional>
+#include <optional>
+#include <set>
 
 namespace kvrun::desktop {
 
 struct AppOptions {
-	std::string model;
-	std::optional<std::string> device, kv, chat_template; // in the place of what was saved
+	std::string model;                                        // empty: chosen in the window
+	std::optional<std::string> device, kv, chat_template;     // in the place of what was saved
+	std::optional<std::string> theme;
 	std::optional<int64_t> ctx, max_tokens, seed;
 	std::optional<double> temperature, scale;
 	std::string folder; // of the app's files; empty: default_folder()
@@ -20,30 +25,28 @@ struct AppOptions {
 class App {
  public:
 	explicit App(const AppOptions&);
-	void run(); // until the window is closed or the script quits
+	~App(); // what is not saved yet is
+	App(const App&) = delete;
+
+	State state;
+	Planner planner;
+	FrameTimes frames;
+	// The state may be another one: draw it. Called once a frame at most.
+	std::function<void()> changed = [] {};
+	std::function<bool()> waits = [] { return false; }; // for threads of the window's own
+	void begin();                                       // listens from now on
+	void listen();                                      // what the engine and the files say
+	static double clock();                              // seconds
 
  private:
 	void connect();
 	void take_options(const AppOptions&);
-	void listen();       // what the engine and the files say
-	void save_changed(); // conversations, at most once a second while answers grow
-	void hear_keys();
-	bool hear_escape();
-	void hear_control(const Keystroke&);
-	void draw(const Fonts&);
-	double clock() const;
-	bool busy() const;
-
+	void save_changed();
 	Store store_;
-	State state_;
-	Planner planner_;
-	Ui ui_{state_, planner_};
 	EngineThread engine_;
-	std::optional<Script> script_;
-	std::unique_ptr<Window> window_;
-	FrameTimes frames_;
+	QTimer timer_;
 	std::set<std::string> growing_; // conversations with text that is not saved yet
-	double saved_ = 0, heard_ = 0;  // clocks of the last save and the last event
+	double saved_ = 0;              // clock of the last save
 };
 
 } // namespace kvrun::desktop

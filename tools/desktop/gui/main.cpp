@@ -1,16 +1,20 @@
 // kvrun-desktop: chats with a model in a window.
 #include "tools/chat/text.h"
-#include "tools/desktop/gui/app.h"
+#include "tools/desktop/gui/script.h"
+#include "tools/desktop/gui/theme.h"
+#include "tools/desktop/gui/window.h"
 #include "tools/help.h"
-#include <SDL_main.h>
+#include <QApplication>
 #include <csignal>
 #include <cstdio>
+#include <unistd.h>
 
 namespace kvrun::desktop {
 namespace {
 
 void describe(kvrun::Command& c) {
-	c.examples = {{"kvrun-desktop model.gguf", "open the window; conversations are where they were"},
+	c.examples = {{"kvrun-desktop", "open the window and choose a model there; conversations are where they were"},
+	              {"kvrun-desktop model.gguf", "the same with a model"},
 	              {"kvrun-desktop model.gguf --kv kivi2 -c 32k", "new conversations with a cache of 2 bits per value"}};
 	c.sections.push_back({"Keys",
 	                      "F1 in the window lists them all.",
@@ -36,15 +40,55 @@ struct Given { // options, as typed
 	std::string device, kv, chat_template;
 	int64_t ctx = 0, max_tokens = 0, seed = 0;
 	double temperature = 0, scale = 0;
+	std::string theme;
 	bool man = false;
 };
+
+// Qt ends the program where it can open no window; this says so in kvrun's way.
+void hear_qt(QtMsgType type, const QMessageLogContext&, const QString& text) {
+	if (type == QtFatalMsg) {
+		const QString first = text.section('\n', 0, 0).simplified();
+		say_error(fmt::format("no window can be opened here: {}; is there a display (DISPLAY, WAYLAND_DISPLAY)?",
+		                      first.toStdString()));
+		_exit(exit_code_of(KVRUN_EDEVICE));
+	}
+	if (type == QtCriticalMsg) std::fprintf(stderr, "%s\n", text.toUtf8().constData());
+}
+
+void look_for_display() {
+	for (const char* name : {"DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"})
+		if (const char* v = std::getenv(name); v && *v) return;
+	fail_chat(KVRUN_EDEVICE, "no window can be opened here: neither DISPLAY nor WAYLAND_DISPLAY is set");
+}
+
+int show(int argc, char** argv, const AppOptions& o) {
+	look_for_display();
+	qInstallMessageHandler(hear_qt);
+	QApplication::setApplicationName("kvrun-desktop");
+	QApplication::setApplicationDisplayName("kvrun");
+	QApplication::setDesktopFileName("org.kvrun.desktop");
+	QApplication qt(argc, argv);
+	remember_desktop_font();
+	App app(o);
+	Window window(app);
+	window.resize(int(o.width), int(o.height));
+	app.changed = [&] { window.refresh(); };
+	app.waits = [&] { return window.waiting(); };
+	std::optional<Script> script;
+	if (!o.script.empty()) script.emplace(o.script, app, window);
+	window.show();
+	app.begin();
+	const int code = QApplication::exec();
+	if (script && script->failure()) std::rethrow_exception(script->failure());
+	return code;
+}
 
 int run(int argc, char** argv) {
 	kvrun::Command c("kvrun-desktop", "Chats with a large language model in a window, with the KV cache in view.");
 	c.add_version(std::string("kvrun-desktop ") + KVRUN_VERSION);
 	describe(c);
 	Given g;
-	add_text(c, "model", g.app.model, kModelFile, "a GGUF model");
+	add_text(c, "model", g.app.model, kModelFile, "a GGUF model; without one the window begins with a choice of those on this computer");
 	auto* device = add_text(c, "--device,--dev", g.device, "NAME",
 	                        "device to run the model on: index or part of its name [the best]");
 	auto* kv = add_text(c, "--kv", g.kv, kPolicy, "cache policy of new conversations [fp16]");
@@ -55,7 +99,8 @@ int run(int argc, char** argv) {
 	auto* temperature = add_real(c, "--temp", g.temperature, 0, 1e6, "sampling temperature, 0: greedy [0.8]");
 	auto* predict = add_integer(c, "-n,--predict", g.max_tokens, 0, 1 << 30, "most tokens of an answer [0: no limit]");
 	auto* seed = add_integer(c, "-s,--seed", g.seed, -1, int64_t(1) << 62, "seed of sampling [-1: drawn]");
-	auto* scale = add_real(c, "--scale", g.scale, 0.5, 4, "size of text and widgets [the display's]");
+	auto* scale = add_real(c, "--scale", g.scale, 0.5, 4, "size of text and widgets [the desktop's]");
+	auto* theme = add_choice(c, "--theme", g.theme, {"system", "light", "dark"}, "colours of the window [system]");
 	add_text(c, "--state", g.app.folder, kFolder, "folder of conversations and settings");
 	add_integer(c, "--width", g.app.width, 320, 16384, "of the window, in pixels [1200]");
 	add_integer(c, "--height", g.app.height, 240, 16384, "of the window, in pixels [800]");
@@ -68,8 +113,6 @@ int run(int argc, char** argv) {
 		if (asked.version) return std::printf("%s\n", c.version.c_str()), 0;
 	} catch (const std::exception& e) { fail_chat(KVRUN_EINVALID, "{}", e.what()); }
 	if (g.man) return std::fputs(man_page(c).c_str(), stdout), 0;
-	if (g.app.model.empty())
-		fail_chat(KVRUN_EINVALID, "no model given: kvrun-desktop FILE.gguf; see kvrun-desktop --help");
 	if (device->count) g.app.device = g.device;
 	if (kv->count) g.app.kv = g.kv;
 	if (ctx->count) g.app.ctx = g.ctx;
@@ -78,8 +121,8 @@ int run(int argc, char** argv) {
 	if (predict->count) g.app.max_tokens = g.max_tokens;
 	if (seed->count) g.app.seed = g.seed;
 	if (scale->count) g.app.scale = g.scale;
-	App(g.app).run();
-	return 0;
+	if (theme->count) g.app.theme = g.theme;
+	return show(argc, argv, g.app);
 }
 
 int guarded(int argc, char** argv) {

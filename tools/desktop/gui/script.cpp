@@ -1,47 +1,50 @@
-// A script that drives the app as a user would: keys and text go through the window's event queue.
+// A script that drives the window as a user would: keys and text go through Qt's handling of events.
 #include "tools/desktop/gui/script.h"
 #include "tools/chat/store.h"
 #include "tools/chat/text.h"
-#include <SDL.h>
+#include "tools/desktop/gui/settings_page.h"
+#include "tools/desktop/gui/start_page.h"
+#include "tools/desktop/gui/window.h"
+#include <QAbstractButton>
+#include <QAction>
+#include <QApplication>
+#include <QClipboard>
+#include <QDropEvent>
+#include <QInputMethodEvent>
+#include <QLabel>
+#include <QListWidget>
+#include <QMessageBox>
+#include <QMimeData>
+#include <QPainter>
+#include <QScreen>
+#include <QWindow>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <stb/stb_image_write.h>
+
+// What Qt's own tests press keys with: shortcuts, focus and text as from a keyboard. Qt6Gui exports it.
+QT_BEGIN_NAMESPACE
+Q_GUI_EXPORT bool qt_handleKeyEvent(QWindow* window, QEvent::Type t, int k, Qt::KeyboardModifiers mods, const QString& text,
+                                    bool autorep, ushort count);
+QT_END_NAMESPACE
 
 namespace kvrun::desktop {
 namespace {
 
 constexpr size_t kLongestFile = size_t(16) << 20; // bytes
 constexpr double kPatience = 300;                 // seconds
-constexpr int kSettleFrames = 3;                  // until ImGui has seen what was typed
+constexpr int kStepMs = 10;
+constexpr int kSettleSteps = 3; // until widgets are laid out after what was typed
 
-void send_key(bool down, int key, int mod) {
-	SDL_SetModState(SDL_Keymod(down ? mod : 0));
-	SDL_Event e{};
-	e.type = down ? SDL_KEYDOWN : SDL_KEYUP;
-	e.key.state = down ? SDL_PRESSED : SDL_RELEASED;
-	e.key.keysym.sym = key;
-	e.key.keysym.scancode = SDL_GetScancodeFromKey(key);
-	e.key.keysym.mod = Uint16(mod);
-	SDL_PushEvent(&e);
-}
-
-void send_text(const std::string& text) {
-	for (size_t at = 0; at < text.size();) { // an event holds 31 bytes, of whole characters
-		size_t end = std::min(at + SDL_TEXTINPUTEVENT_TEXT_SIZE - 1, text.size());
-		while (end < text.size() && end > at && (uint8_t(text[end]) & 0xc0) == 0x80) --end;
-		SDL_Event e{};
-		e.type = SDL_TEXTINPUT;
-		text.copy(e.text.text, end - at, at);
-		SDL_PushEvent(&e);
-		at = end;
-	}
+QWidget* top_widget() {
+	if (QWidget* w = QApplication::activePopupWidget()) return w;
+	return QApplication::activeModalWidget();
 }
 
 } // namespace
 
-Script::Script(const std::string& file) : file_(file) {
+Script::Script(const std::string& file, App& app, Window& window) : file_(file), app_(app), window_(window) {
 	std::istringstream in(read_text_file(file, kLongestFile));
 	std::string line;
 	for (int number = 1; std::getline(in, line); ++number) {
@@ -49,35 +52,50 @@ Script::Script(const std::string& file) : file_(file) {
 		const size_t end = std::min(line.find(' '), line.size());
 		commands_.push_back({number, line.substr(0, end), line.substr(std::min(end + 1, line.size()))});
 	}
+	connect(&timer_, &QTimer::timeout, this, [this] {
+		try {
+			step();
+		} catch (...) {
+			failure_ = std::current_exception();
+			timer_.stop();
+			if (QWidget* w = QApplication::activeModalWidget()) w->close();
+			QApplication::quit();
+		}
+	});
+	timer_.start(kStepMs);
 }
 
 void Script::bad(const Command& c, const std::string& why) const {
 	fail_chat(KVRUN_EINVALID, "{}:{}: {} {}: {}", file_, c.line, c.name, c.rest, why);
 }
 
-void Script::step(const Ui& ui, FrameTimes& frames, double now) {
-	if (held_key_) {
-		send_key(false, std::exchange(held_key_, 0), held_mod_);
-		pause_ = kSettleFrames;
-	}
+void Script::step() {
 	if (pause_ > 0) return void(--pause_);
-	if (commands_.empty() || quit_ || !screenshot_.empty()) return;
+	if (commands_.empty()) return timer_.stop();
+	if (!window_.isActiveWindow() && !top_widget()) window_.activateWindow();
+	const double now = App::clock();
 	if (since_ < 0) since_ = now;
-	if (!run(commands_.front(), ui, frames, now)) return;
-	commands_.pop_front();
+	const Command c = commands_.front();
+	const bool waits = c.name == "wait";
+	if (waits && !run(c, now)) return;
+	commands_.pop_front(); // first: a key may open a dialog, in whose loop the next commands run
 	since_ = -1;
+	pause_ = waits ? 0 : kSettleSteps;
+	if (!waits) run(c, now);
 }
 
-bool Script::wait(const Command& c, const Ui& ui, double now) {
+bool Script::wait(const Command& c, double now) {
 	std::istringstream words(c.rest);
 	std::string what;
 	double seconds = kPatience;
 	words >> what >> seconds;
-	const State& s = ui.state;
+	const State& s = app_.state;
 	bool done = false;
 	if (what == "loaded") {
 		if (s.phase == EnginePhase::Failed) bad(c, s.problem);
 		done = s.phase == EnginePhase::Ready;
+	} else if (what == "failed") {
+		done = s.phase == EnginePhase::Failed;
 	} else if (what == "idle") {
 		done = s.n_answering() == 0;
 	} else if (what == "answering") {
@@ -86,7 +104,9 @@ bool Script::wait(const Command& c, const Ui& ui, double now) {
 	} else if (what == "reading") {
 		done = s.live(s.current_id).read_share > 0;
 	} else if (what == "planned") {
-		done = ui.planner.plan().has_value();
+		done = !window_.settings().waiting();
+	} else if (what == "models") {
+		done = !window_.start().searching();
 	} else {
 		char* end = nullptr;
 		const double pause = std::strtod(what.c_str(), &end);
@@ -97,55 +117,121 @@ bool Script::wait(const Command& c, const Ui& ui, double now) {
 	return done;
 }
 
-void Script::press(const Command& c) {
-	std::string name = c.rest;
-	int mod = 0;
-	for (const auto& [prefix, bit] : {std::pair{"ctrl+", KMOD_LCTRL}, {"shift+", KMOD_LSHIFT}, {"alt+", KMOD_LALT}})
-		if (name.starts_with(prefix)) name.erase(0, std::string_view(prefix).size()), mod |= bit;
-	held_key_ = SDL_GetKeyFromName(name.c_str());
-	held_mod_ = mod;
-	if (!held_key_) bad(c, "SDL knows no such key");
-	send_key(true, held_key_, mod);
+void Script::press_key(const Command& c) {
+	const QKeySequence keys(QString::fromStdString(c.rest));
+	if (keys.isEmpty() || keys[0].key() == Qt::Key_unknown) bad(c, "Qt knows no such key");
+	const QWidget* top = top_widget();
+	QWindow* to = top ? top->window()->windowHandle() : window_.windowHandle();
+	const int key = keys[0].key();
+	const Qt::KeyboardModifiers mod = keys[0].keyboardModifiers();
+	QString text;
+	if (key < 0x100 && !(mod & (Qt::ControlModifier | Qt::AltModifier)))
+		text = mod & Qt::ShiftModifier ? QString(QChar(key)) : QString(QChar(key)).toLower();
+	if (key == Qt::Key_Return) text = "\r";
+	qt_handleKeyEvent(to, QEvent::KeyPress, key, mod, text, false, 1);
+	qt_handleKeyEvent(to, QEvent::KeyRelease, key, mod, text, false, 1);
 }
 
-bool Script::run(const Command& c, const Ui& ui, FrameTimes& frames, double now) {
-	if (c.name == "wait") return wait(c, ui, now);
+void Script::press_button(const Command& c) {
+	const QString name = QString::fromStdString(c.rest);
+	QWidget* where = top_widget() ? top_widget() : &window_;
+	for (QAbstractButton* b : where->findChildren<QAbstractButton*>())
+		if (b->isVisible() && b->isEnabled() && (b->text() == name || b->accessibleName() == name))
+			return b->click();
+	bad(c, "no button of this name is seen");
+}
+
+void Script::type(const QString& text) {
+	QInputMethodEvent e;
+	e.setCommitString(text);
+	if (QObject* to = QGuiApplication::focusObject()) QApplication::sendEvent(to, &e);
+}
+
+void Script::drop(const QString& path) {
+	QMimeData data;
+	data.setUrls({QUrl::fromLocalFile(path)});
+	const QPoint at = window_.rect().center();
+	QDragEnterEvent enter(at, Qt::CopyAction, &data, Qt::LeftButton, Qt::NoModifier);
+	QApplication::sendEvent(&window_, &enter);
+	if (!enter.isAccepted()) return;
+	QDropEvent drop(at, Qt::CopyAction, &data, Qt::LeftButton, Qt::NoModifier);
+	QApplication::sendEvent(&window_, &drop);
+}
+
+void Script::dump(const std::string& file) const {
+	auto j = nlohmann::ordered_json::parse(app_.state.dump());
+	j["page"] = window_.page_name();
+	const QWidget* focus = QApplication::focusWidget();
+	const auto* button = dynamic_cast<const QAbstractButton*>(focus);
+	j["focus"] = !focus ? "" : (focus->accessibleName().isEmpty() && button ? button->text() : focus->accessibleName()).toStdString();
+	if (const QWidget* top = top_widget()) {
+		const auto* box = dynamic_cast<const QMessageBox*>(top);
+		j["dialog"] = (box ? box->text() : top->windowTitle()).toStdString();
+	}
+	j["regions"] = nlohmann::ordered_json::object();
+	const double pixels = window_.devicePixelRatioF();
+	auto listed = nlohmann::ordered_json::array(), buttons = listed;
+	const auto* list = window_.findChild<QListWidget*>();
+	for (int i = 0; list && i < list->count(); ++i) listed.push_back(list->item(i)->text().toStdString());
+	j["listed"] = std::move(listed);
+	auto unnamed = nlohmann::ordered_json::array(); // what a screen reader has no name for
+	for (const QWidget* w : window_.findChildren<QWidget*>()) {
+		if (!w->isVisible()) continue;
+		const QVariant name = w->property("region");
+		const QPoint at = w->mapTo(&window_, QPoint(0, 0));
+		if (name.isValid())
+			j["regions"][name.toString().toStdString()] = {at.x() * pixels, at.y() * pixels, w->width() * pixels, w->height() * pixels};
+		const auto* b = dynamic_cast<const QAbstractButton*>(w);
+		if (b) buttons.push_back((b->accessibleName().isEmpty() ? b->text() : b->accessibleName()).toStdString());
+		if (w->focusPolicy() & Qt::TabFocus && !w->focusProxy() && w->accessibleName().isEmpty() && (!b || b->text().isEmpty()))
+			unnamed.push_back(std::string(w->metaObject()->className()));
+	}
+	j["buttons"] = std::move(buttons);
+	j["unnamed"] = std::move(unnamed);
+	std::ofstream(file, std::ios::binary) << j.dump(1, '\t') << "\n";
+}
+
+void Script::screenshot(const std::string& file) const {
+	QPixmap picture = window_.grab();
+	if (QWidget* top = top_widget()) { // menus and dialogs have windows of their own
+		QPainter p(&picture);
+		p.drawPixmap(top->mapToGlobal(QPoint(0, 0)) - window_.mapToGlobal(QPoint(0, 0)), top->grab());
+		p.setPen(Qt::gray);
+		p.drawRect(QRect(top->mapToGlobal(QPoint(0, 0)) - window_.mapToGlobal(QPoint(0, 0)), top->size()));
+	}
+	const QImage image = picture.toImage().convertToFormat(QImage::Format_RGB888);
+	if (!image.save(QString::fromStdString(file))) fail_chat(KVRUN_EIO, "{}: the picture could not be written", file);
+}
+
+bool Script::run(const Command& c, double now) {
+	const QString rest = QString::fromStdString(c.rest);
+	if (c.name == "wait") return wait(c, now);
 	if (c.name == "type") {
-		send_text(c.rest);
-		pause_ = kSettleFrames;
+		type(rest);
 	} else if (c.name == "paste") {
-		SDL_SetClipboardText(read_text_file(c.rest, kLongestFile).c_str());
-		press({c.line, "key", "ctrl+V"});
+		QApplication::clipboard()->setText(QString::fromStdString(read_text_file(c.rest, kLongestFile)));
+		press_key({c.line, "key", "ctrl+V"});
 	} else if (c.name == "key") {
-		press(c);
+		press_key(c);
+	} else if (c.name == "press") {
+		press_button(c);
+	} else if (c.name == "drop") {
+		drop(rest);
 	} else if (c.name == "screenshot") {
-		screenshot_ = c.rest;
+		screenshot(c.rest);
 	} else if (c.name == "dump") {
-		auto j = nlohmann::ordered_json::parse(ui.state.dump());
-		for (const auto& [name, r] : ui.regions) j["regions"][name] = {r.x, r.y, r.width, r.height};
-		std::ofstream(c.rest, std::ios::binary) << j.dump(1, '\t') << "\n";
+		dump(c.rest);
 	} else if (c.name == "frames") {
-		if (c.rest == "clear") frames.clear();
-		if (c.rest == "show") std::printf("%s\n", frames.text().c_str()), std::fflush(stdout);
+		if (c.rest == "clear") app_.frames.clear();
+		if (c.rest == "show") std::printf("%s\n", app_.frames.text().c_str()), std::fflush(stdout);
 	} else if (c.name == "quit") {
-		quit_ = true;
+		if (QWidget* w = QApplication::activeModalWidget()) w->close();
+		timer_.stop();
+		QApplication::quit();
 	} else {
 		bad(c, "no such command");
 	}
 	return true;
-}
-
-void write_picture(const Picture& p, const std::string& file) {
-	bool done = false;
-	if (file.ends_with(".ppm")) {
-		std::ofstream out(file, std::ios::binary);
-		out << fmt::format("P6\n{} {}\n255\n", p.width, p.height);
-		out.write(reinterpret_cast<const char*>(p.rgb.data()), std::streamsize(p.rgb.size()));
-		done = bool(out.flush());
-	} else {
-		done = stbi_write_png(file.c_str(), p.width, p.height, 3, p.rgb.data(), p.width * 3) != 0;
-	}
-	if (!done) fail_chat(KVRUN_EIO, "{}: the picture could not be written", file);
 }
 
 } // namespace kvrun::desktop

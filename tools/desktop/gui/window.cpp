@@ -1,143 +1,376 @@
-// The window: SDL events and Dear ImGui around Vulkan frames; what is typed, key by key.
+// The window: conversations at the side, and beside them one of its pages; keys; files that are dropped on it.
 #include "tools/desktop/gui/window.h"
-#include "tools/chat/text.h"
-#include <SDL.h>
-#include <SDL_vulkan.h>
+#include "tools/desktop/gui/chat_page.h"
+#include "tools/desktop/gui/composer.h"
+#include "tools/desktop/gui/messages.h"
+#include "tools/desktop/gui/parts.h"
+#include "tools/desktop/gui/settings_page.h"
+#include "tools/desktop/gui/sidebar.h"
+#include "tools/desktop/gui/start_page.h"
+#include "tools/desktop/gui/theme.h"
+#include <QAbstractButton>
+#include <QApplication>
+#include <QClipboard>
+#include <QDialog>
+#include <QDragEnterEvent>
+#include <QGridLayout>
+#include <QHBoxLayout>
+#include <QKeyEvent>
+#include <QMimeData>
+#include <QPlainTextEdit>
+#include <QShortcut>
+#include <QStackedWidget>
 #include <algorithm>
-#include <cmath>
-#include <imgui.h>
-#include <string_view>
-#if __has_include(<backends/imgui_impl_sdl2.h>)
-#include <backends/imgui_impl_sdl2.h>
-#else
-#include <backends/imgui_impl_sdl.h> // its name before 1.89
-#endif
 
 namespace kvrun::desktop {
 namespace {
 
-constexpr double kLeastScale = 0.5, kMostScale = 4;
-constexpr float kNormalDpi = 96;
+constexpr double kScaleStep = 1.125;
 
-void set_style(float scale) {
-	ImGuiStyle style;
-	ImGui::StyleColorsDark(&style);
-	style.WindowPadding = {8, 8};
-	style.FramePadding = {8, 4};
-	style.ItemSpacing = {8, 6};
-	style.FrameRounding = style.ChildRounding = style.PopupRounding = style.GrabRounding = 4;
-	style.WindowRounding = 0;
-	style.ScrollbarSize = 12;
-	style.ScaleAllSizes(scale);
-	style.Colors[ImGuiCol_WindowBg] = {0.10f, 0.11f, 0.12f, 1};
-	style.Colors[ImGuiCol_PopupBg] = {0.13f, 0.14f, 0.16f, 1};
-	style.Colors[ImGuiCol_Button] = {0.22f, 0.25f, 0.30f, 1};
-	style.Colors[ImGuiCol_FrameBg] = {0.17f, 0.18f, 0.21f, 1};
-	style.Colors[ImGuiCol_NavHighlight] = {1, 0.75f, 0.2f, 1}; // where the keyboard is must be seen
-	ImGui::GetStyle() = style;
-}
+constexpr const char* kKeys[][2] = {
+    {"Enter, Shift+Enter", "send; new line"},
+    {"Esc", "stop the answer, leave settings, an edit or the search"},
+    {"Ctrl+N", "new conversation"},
+    {"Ctrl+K", "search the conversations"},
+    {"Ctrl+Tab, Ctrl+Shift+Tab", "next, previous conversation"},
+    {"Ctrl+R", "another answer to the last question"},
+    {"Ctrl+E", "edit the last question"},
+    {"Alt+Left, Alt+Right", "other versions of the last answer"},
+    {"Ctrl+Shift+C", "copy the last answer"},
+    {"Ctrl+Shift+K", "fork: go on in a copy of the conversation"},
+    {"F2", "rename the conversation"},
+    {"Ctrl+Shift+Delete", "delete the conversation"},
+    {"Ctrl+O, Ctrl+Shift+O", "choose a model; open a model's file"},
+    {"Ctrl+,", "settings; Ctrl+Enter applies them"},
+    {"Ctrl+L", "to the field for questions"},
+    {"PageUp, PageDown", "scroll the conversation"},
+    {"Ctrl++, Ctrl+-, Ctrl+0", "larger, smaller, usual text"},
+    {"Ctrl+Shift+M", "show how the cache stores each token"},
+    {"Tab, Shift+Tab, Space", "go through buttons and fields, press one"},
+    {"Ctrl+Q", "leave the program"},
+    {"F1", "this list"},
+};
 
-// A hash of all that is drawn.
-size_t look_of(const ImDrawData& data) {
-	size_t h = 0;
-	const auto add = [&](const void* bytes, size_t n) {
-		h = h * 31 + std::hash<std::string_view>{}({static_cast<const char*>(bytes), n});
-	};
-	for (int i = 0; i < data.CmdListsCount; ++i) {
-		const ImDrawList& list = *data.CmdLists[i];
-		add(list.VtxBuffer.Data, size_t(list.VtxBuffer.Size) * sizeof(ImDrawVert));
-		add(list.IdxBuffer.Data, size_t(list.IdxBuffer.Size) * sizeof(ImDrawIdx));
-		for (const ImDrawCmd& c : list.CmdBuffer) add(&c.ClipRect, sizeof(c.ClipRect));
-	}
-	return h | 1; // 0 is no frame's
+QString model_in(const QMimeData* m) { // the file that was dropped; empty: none
+	for (const QUrl& u : m->urls())
+		if (u.isLocalFile()) return u.toLocalFile();
+	return {};
 }
 
 } // namespace
 
-Window::Window(const char* title, int width, int height, double scale) : wanted_scale_(scale) {
-	if (SDL_Init(SDL_INIT_VIDEO) != 0)
-		fail_chat(KVRUN_EDEVICE, "no window can be opened here: {}; is there a display (DISPLAY, WAYLAND_DISPLAY)?",
-		          SDL_GetError());
-	SDL_SetHint(SDL_HINT_VIDEO_ALLOW_SCREENSAVER, "1");
-	window_ = SDL_CreateWindow(title, SDL_WINDOWPOS_CENTERED, SDL_WINDOWPOS_CENTERED, width, height,
-	                           SDL_WINDOW_VULKAN | SDL_WINDOW_RESIZABLE | SDL_WINDOW_ALLOW_HIGHDPI);
-	if (!window_)
-		fail_chat(KVRUN_EDEVICE, "no window for Vulkan: {}; is a driver installed (mesa-vulkan-drivers)?",
-		          SDL_GetError());
-	ImGui::CreateContext();
-	ImGuiIO& io = ImGui::GetIO();
-	io.ConfigFlags |= ImGuiConfigFlags_NavEnableKeyboard;
-	io.IniFilename = nullptr; // nothing is written beside the app's own files
-	ImGui_ImplSDL2_InitForVulkan(window_);
-	frames_ = std::make_unique<VulkanFrames>(window_);
-	apply_scale();
-	SDL_StartTextInput();
+Window::Window(App& app) : app_(app) {
+	setWindowTitle("kvrun");
+	setAcceptDrops(true);
+	setMinimumSize(480, 360);
+	build();
+	add_keys();
+	app_.state.model.empty() ? open_start() : open_chat();
 }
 
-Window::~Window() {
-	frames_.reset();
-	ImGui_ImplSDL2_Shutdown();
-	ImGui::DestroyContext();
-	SDL_DestroyWindow(window_);
-	SDL_Quit();
-}
-
-double Window::display_scale() const {
-	float dpi = kNormalDpi;
-	if (SDL_GetDisplayDPI(std::max(SDL_GetWindowDisplayIndex(window_), 0), nullptr, &dpi, nullptr) != 0) return 1;
-	return std::clamp(std::round(double(dpi / kNormalDpi) * 4) / 4, 1., 3.); // quarters
-}
-
-void Window::set_scale(double scale) {
-	if (scale == wanted_scale_) return;
-	wanted_scale_ = scale;
-	apply_scale();
-}
-
-void Window::apply_scale() {
-	scale_ = wanted_scale_ > 0 ? std::clamp(wanted_scale_, kLeastScale, kMostScale) : display_scale();
-	set_style(float(scale_));
-	fonts_ = load_fonts(float(scale_));
-	frames_->upload_fonts();
-	look_ = 0;
-}
-
-bool Window::pump(int wait_ms) {
-	keys_.clear();
-	active_ = false;
-	SDL_Event e;
-	bool open = true;
-	for (bool got = wait_ms > 0 ? SDL_WaitEventTimeout(&e, wait_ms) : SDL_PollEvent(&e); got; got = SDL_PollEvent(&e)) {
-		active_ = true;
-		if (e.type == SDL_QUIT) open = false;
-		if (e.type == SDL_WINDOWEVENT) look_ = 0;
-		if (e.type == SDL_WINDOWEVENT && e.window.event == SDL_WINDOWEVENT_DISPLAY_CHANGED && wanted_scale_ <= 0 &&
-		    display_scale() != scale_)
-			apply_scale();
-		if (e.type == SDL_KEYDOWN) {
-			const Uint16 mod = e.key.keysym.mod;
-			const Keystroke k{e.key.keysym.sym, (mod & KMOD_CTRL) != 0, (mod & KMOD_SHIFT) != 0, (mod & KMOD_ALT) != 0};
-			keys_.push_back(k);
-			if (takes_key(k)) continue;
-		}
-		ImGui_ImplSDL2_ProcessEvent(&e);
+void Window::build() {
+	const Settings& s = app_.state.settings;
+	theme_ = s.theme, scale_ = s.scale;
+	const QString draft = chat_ ? chat_->composer().field()->toPlainText() : QString();
+	apply_theme(theme_, scale_);
+	setWindowIcon(QIcon::fromTheme("org.kvrun.desktop", icon(Icon::Model, theme().accent)));
+	auto* all = new QWidget;
+	set_role(all, "page");
+	auto* row = new QHBoxLayout(all);
+	row->setContentsMargins(0, 0, 0, 0);
+	row->setSpacing(0);
+	State& state = app_.state;
+	side_ = new Sidebar(state, {[this] { create(); }, [this] { open_settings(); }, [this] { open_start(); },
+	                            [this] { fork(); }, [this] { remove(); },
+	                            [this](const std::string& id) {
+		                            app_.state.select(id);
+		                            if (pages_->currentWidget() != chat_) pages_->setCurrentWidget(chat_);
+		                            refresh();
+	                            },
+	                            [this](const std::string& id, const std::string& title) {
+		                            act([&] { app_.state.rename(id, title); });
+	                            },
+	                            [this] { open_chat(); }});
+	row->addWidget(side_);
+	auto* main = new QWidget;
+	set_role(main, "page");
+	auto* column = new QVBoxLayout(main);
+	column->setContentsMargins(0, 0, 0, 0);
+	column->setSpacing(0);
+	problem_ = new QWidget;
+	auto* around = new QHBoxLayout(problem_);
+	around->setContentsMargins(em(), em(0.6), em(), 0);
+	auto* box = new QFrame;
+	set_role(box, "problem");
+	box->setProperty("region", "problem");
+	auto* words = new QHBoxLayout(box);
+	words->setContentsMargins(em(0.7), em(0.4), em(0.4), em(0.4));
+	problem_text_ = new_label("");
+	problem_text_->setTextInteractionFlags(Qt::TextSelectableByMouse | Qt::TextSelectableByKeyboard);
+	auto* dismiss = new_tool(Icon::Close, "Close this message");
+	connect(dismiss, &QToolButton::clicked, this, [this] { act([this] { app_.state.problem.clear(); }); });
+	words->addWidget(problem_text_, 1);
+	words->addWidget(dismiss, 0, Qt::AlignTop);
+	around->addWidget(box);
+	column->addWidget(problem_);
+	pages_ = new QStackedWidget;
+	start_ = new StartPage(state);
+	start_->chosen = [this](const std::string& path) { load(path); };
+	chat_ = new ChatPage(state, {[this] { refresh(); }, [this] { open_start(); }, [this] { open_settings(); },
+	                             [this] { rename(); }, [this] { fork(); }, [this] { remove(); }});
+	chat_->composer().field()->setPlainText(draft);
+	settings_ = new SettingsPage(state, app_.planner);
+	settings_->closed = [this](bool) { open_chat(); };
+	for (QWidget* p : std::initializer_list<QWidget*>{start_, chat_, settings_}) pages_->addWidget(p);
+	column->addWidget(pages_, 1);
+	row->addWidget(main, 1);
+	if (QWidget* before = takeCentralWidget()) { // a button of it may have brought us here
+		before->hide();
+		before->deleteLater();
 	}
-	return open;
+	setCentralWidget(all);
 }
 
-std::optional<Picture> Window::frame(const std::function<void(const Fonts&)>& draw, bool picture) {
-	ImGui_ImplVulkan_NewFrame();
-	ImGui_ImplSDL2_NewFrame();
-	ImGui::NewFrame();
-	draw(fonts_);
-	ImGui::Render();
-	int width = 0, height = 0;
-	SDL_Vulkan_GetDrawableSize(window_, &width, &height);
-	const size_t look = look_of(*ImGui::GetDrawData());
-	drawn_ = look != look_;
-	look_ = !drawn_ || frames_->draw(ImGui::GetDrawData(), width, height) ? look : 0;
-	if (!picture) return {};
-	return frames_->capture(ImGui::GetDrawData());
+void Window::add_keys() {
+	const auto key = [this](const char* keys, const std::function<void()>& f) {
+		auto* s = new QShortcut(QKeySequence(keys), this);
+		connect(s, &QShortcut::activated, this, [f] { f(); });
+	};
+	key("Ctrl+N", [this] { create(); });
+	for (const char* k : {"Ctrl+K", "Ctrl+F"}) key(k, [this] { side_->find(); });
+	const auto next = [this](int by) {
+		app_.state.select_next(by);
+		open_chat();
+	};
+	key("Ctrl+Tab", [next] { next(1); });
+	for (const char* k : {"Ctrl+Shift+Tab", "Ctrl+Shift+Backtab"}) key(k, [next] { next(-1); });
+	key("Ctrl+R", [this] { retry(); });
+	key("Ctrl+E", [this] { edit(); });
+	key("Alt+Left", [this] { step_sibling(-1); });
+	key("Alt+Right", [this] { step_sibling(1); });
+	key("Ctrl+Shift+C", [this] {
+		const Conversation* c = app_.state.current();
+		if (c && c->last != kNone) QApplication::clipboard()->setText(QString::fromStdString(c->messages[size_t(c->last)].text));
+	});
+	key("Ctrl+Shift+K", [this] { fork(); });
+	key("F2", [this] { rename(); });
+	key("Ctrl+Shift+Delete", [this] { remove(); });
+	key("Ctrl+O", [this] { open_start(); });
+	key("Ctrl+Shift+O", [this] { start_->choose_file(); });
+	key("Ctrl+,", [this] { open_settings(); });
+	for (const char* k : {"Ctrl+Return", "Ctrl+Enter"}) {
+		auto* s = new QShortcut(QKeySequence(k), this);
+		connect(s, &QShortcut::activated, this, [this] {
+			if (pages_->currentWidget() == settings_) settings_->close(true);
+		});
+	}
+	key("Ctrl+L", [this] { open_chat(); });
+	key("PgUp", [this] { chat_->messages().page(-1); });
+	key("PgDown", [this] { chat_->messages().page(1); });
+	for (const char* k : {"Ctrl++", "Ctrl+="}) key(k, [this] { rescale(kScaleStep); });
+	key("Ctrl+-", [this] { rescale(1 / kScaleStep); });
+	key("Ctrl+0", [this] { rescale(0); });
+	key("Ctrl+Shift+M", [this] {
+		act([this] {
+			app_.state.settings.show_cache = !app_.state.settings.show_cache;
+			app_.state.changed("");
+		});
+	});
+	key("Ctrl+Q", [] { QApplication::quit(); });
+	key("F1", [this] { show_keys(); });
+	key("Esc", [this] { escape(); });
+}
+
+// ---- pages
+
+const char* Window::page_name() const {
+	const QWidget* p = pages_->currentWidget();
+	return p == start_ ? "start" : p == settings_ ? "settings" : "chat";
+}
+
+bool Window::waiting() const { return start_->searching() || settings_->waiting(); }
+
+void Window::show_page(QWidget* page) {
+	pages_->setCurrentWidget(page);
+	refresh();
+}
+
+void Window::open_start() {
+	start_->open();
+	show_page(start_);
+	start_->take_focus();
+}
+
+void Window::open_settings() {
+	show_page(settings_);
+	settings_->open();
+}
+
+void Window::open_chat() {
+	show_page(chat_);
+	chat_->composer().take_focus();
+}
+
+void Window::load(const std::string& model) {
+	app_.state.load(model);
+	open_chat();
+}
+
+void Window::refresh() {
+	const Settings& s = app_.state.settings;
+	if (s.theme != theme_ || s.scale != scale_) {
+		const QWidget* page = pages_->currentWidget();
+		const bool at_start = page == start_, at_settings = page == settings_;
+		build();
+		return at_start ? open_start() : at_settings ? open_settings() : open_chat();
+	}
+	side_->refresh();
+	const QWidget* page = pages_->currentWidget();
+	if (page == chat_) chat_->refresh();
+	start_->refresh();
+	if (page == settings_) settings_->poll();
+	problem_->setVisible(!app_.state.problem.empty());
+	const QString text = QString::fromStdString(app_.state.problem);
+	if (problem_text_->text() != text) problem_text_->setText(text), problem_text_->setAccessibleName(text);
+	const Conversation* c = app_.state.current();
+	setWindowTitle(c ? QString::fromStdString(c->title) + " \u2013 kvrun" : QString("kvrun"));
+}
+
+// ---- what the user does
+
+void Window::act(const std::function<void()>& f) {
+	f();
+	app_.listen(); // so that what begins is seen to begin
+	refresh();
+}
+
+void Window::create() {
+	const Conversation* c = app_.state.current();
+	if (!c || !c->messages.empty()) app_.state.create(); // an empty one is new already
+	open_chat();
+}
+
+void Window::fork() {
+	if (!app_.state.current()) return;
+	app_.state.fork(app_.state.current_id);
+	open_chat();
+}
+
+void Window::remove() {
+	const Conversation* c = app_.state.current();
+	if (!c) return;
+	const std::string id = c->id;
+	const bool yes = confirm(this, QString("Delete \u201c%1\u201d?").arg(fontMetrics().elidedText(QString::fromStdString(c->title), Qt::ElideRight, em(20))),
+	                         "All its messages are lost. This cannot be undone.", "Delete", "Keep");
+	if (yes) act([&] { app_.state.remove(id); });
+	open_chat();
+}
+
+void Window::rename() {
+	if (!app_.state.current()) return;
+	show_page(chat_);
+	side_->begin_rename();
+}
+
+void Window::retry() {
+	const Conversation* c = app_.state.current();
+	if (!c || c->last == kNone) return;
+	open_chat();
+	act([&] { app_.state.retry(c->last); });
+	chat_->messages().to_end();
+}
+
+void Window::edit() {
+	const Conversation* c = app_.state.current();
+	if (!c || c->last == kNone || app_.state.answering(c->id)) return;
+	const Message& m = c->messages[size_t(c->last)];
+	open_chat();
+	chat_->messages().begin_edit(m.user ? c->last : m.parent);
+}
+
+void Window::step_sibling(int by) {
+	const Conversation* c = app_.state.current();
+	if (!c || c->last == kNone) return;
+	const std::vector<int> all = c->siblings(c->last);
+	const auto to = std::ranges::find(all, c->last) - all.begin() + by;
+	if (to >= 0 && to < int(all.size())) act([&] { app_.state.show(all[size_t(to)]); });
+}
+
+void Window::escape() {
+	if (pages_->currentWidget() == settings_) return settings_->close(false);
+	if (side_->leave_search() || chat_->messages().cancel_edit()) return;
+	if (pages_->currentWidget() == start_) {
+		if (app_.state.phase != EnginePhase::Off || app_.state.current()) open_chat();
+		return;
+	}
+	act([this] { app_.state.stop(); });
+}
+
+void Window::rescale(double factor) {
+	Settings& s = app_.state.settings;
+	s.scale = factor > 0 ? std::clamp((s.scale > 0 ? s.scale : 1) * factor, 0.5, 4.) : 0;
+	app_.state.changed("");
+	refresh();
+}
+
+void Window::show_keys() {
+	QDialog d(this);
+	d.setWindowTitle("Keys");
+	auto* column = new QVBoxLayout(&d);
+	column->setContentsMargins(em(), em(), em(), em());
+	auto* grid = new QGridLayout;
+	grid->setHorizontalSpacing(em(1.5));
+	int row = 0;
+	for (const auto& [keys, what] : kKeys) {
+		grid->addWidget(new QLabel(keys), row, 0);
+		auto* l = new QLabel(what);
+		set_role(l, "dim");
+		grid->addWidget(l, row++, 1);
+	}
+	column->addLayout(grid);
+	auto* close = new QPushButton("Close");
+	close->setDefault(true);
+	connect(close, &QPushButton::clicked, &d, &QDialog::accept);
+	auto* buttons = new QHBoxLayout;
+	buttons->addStretch();
+	buttons->addWidget(close);
+	column->addLayout(buttons);
+	d.exec();
+	if (pages_->currentWidget() == chat_) chat_->composer().take_focus();
+}
+
+// ---- events
+
+bool Window::event(QEvent* e) {
+	if (e->type() != QEvent::UpdateRequest) return QMainWindow::event(e);
+	const double begun = App::clock();
+	const bool done = QMainWindow::event(e);
+	const double now = App::clock();
+	if (framed_ > 0) app_.frames.add((now - framed_) * 1000, (now - begun) * 1000, true);
+	framed_ = now;
+	return done;
+}
+
+void Window::keyPressEvent(QKeyEvent* e) { // Enter presses buttons, too
+	const bool enter = e->key() == Qt::Key_Return || e->key() == Qt::Key_Enter;
+	if (auto* button = dynamic_cast<QAbstractButton*>(focusWidget()); enter && button) return button->click();
+	QMainWindow::keyPressEvent(e);
+}
+
+void Window::dragEnterEvent(QDragEnterEvent* e) {
+	if (model_in(e->mimeData()).isEmpty()) return;
+	e->acceptProposedAction();
+	start_->show_drop(true);
+}
+
+void Window::dragLeaveEvent(QDragLeaveEvent*) { start_->show_drop(false); }
+
+void Window::dropEvent(QDropEvent* e) {
+	start_->show_drop(false);
+	const QString path = model_in(e->mimeData());
+	e->acceptProposedAction();
+	if (path.endsWith(".gguf", Qt::CaseInsensitive)) return load(path.toStdString());
+	act([&] { app_.state.problem = path.toStdString() + " is no model: models are files that end in .gguf."; });
 }
 
 } // namespace kvrun::desktop

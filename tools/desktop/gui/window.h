@@ -1,50 +1,63 @@
-// The window: SDL events and Dear ImGui around Vulkan frames; what is typed, key by key.
+// The window: conversations at the side, and beside them one of its pages; keys; files that are dropped on it.
 #pragma once
-#include "tools/desktop/gui/fonts.h"
-#include "tools/desktop/gui/vulkan_frames.h"
-#include <functional>
-#include <memory>
-#include <optional>
-#include <vector>
+#include "tools/desktop/gui/app.h"
+#include <QMainWindow>
+
+class QLabel;
+class QStackedWidget;
 
 namespace kvrun::desktop {
 
-struct Keystroke {
-	int key = 0; // SDL_Keycode
-	bool ctrl = false, shift = false, alt = false;
-};
+class ChatPage;
+class SettingsPage;
+class Sidebar;
+class StartPage;
 
-class Window {
+class Window : public QMainWindow {
  public:
-	// scale: of text and widgets; 0: the display's. Throws ChatError{KVRUN_EDEVICE}.
-	Window(const char* title, int width, int height, double scale);
-	~Window();
-	Window(const Window&) = delete;
+	explicit Window(App&);
+	void refresh();
+	bool waiting() const; // for a thread of a page
+	StartPage& start() { return *start_; }
+	SettingsPage& settings() { return *settings_; }
+	const char* page_name() const;
 
-	// Events since the last frame; waits for one for up to wait_ms. False: the user closed the window.
-	bool pump(int wait_ms);
-	const std::vector<Keystroke>& keys() const { return keys_; } // pressed since the last frame
-	bool active() const { return active_; }                      // there were events
-	// One frame; draw() calls ImGui. `picture` wants it as a picture, too. What looks as the frame before is not drawn
-	// again.
-	std::optional<Picture> frame(const std::function<void(const Fonts&)>& draw, bool picture);
-	bool drawn() const { return drawn_; } // the last frame was another one than that before
-	void set_scale(double);               // 0: the display's
-	double scale() const { return scale_; }
-	const std::string& device() const { return frames_->device(); }
-	// Keys that only the app hears, as Escape while an answer is to be stopped.
-	std::function<bool(const Keystroke&)> takes_key = [](const Keystroke&) { return false; };
+ protected:
+	bool event(QEvent*) override;
+	void keyPressEvent(QKeyEvent*) override;
+	void dragEnterEvent(QDragEnterEvent*) override;
+	void dragLeaveEvent(QDragLeaveEvent*) override;
+	void dropEvent(QDropEvent*) override;
 
  private:
-	double display_scale() const;
-	void apply_scale();
-	struct SDL_Window* window_ = nullptr;
-	std::unique_ptr<VulkanFrames> frames_;
-	Fonts fonts_;
-	double scale_ = 1, wanted_scale_ = 1;
-	bool active_ = false, drawn_ = false;
-	size_t look_ = 0; // hash of the last frame; 0: it has to be drawn in any case
-	std::vector<Keystroke> keys_;
+	void build(); // all of it, in the theme of now
+	void add_keys();
+	void show_page(QWidget*);
+	void open_start();
+	void open_settings();
+	void open_chat(); // the keyboard is in its field
+	void load(const std::string& model);
+	void act(const std::function<void()>&); // on the state; then draws it
+	void create();
+	void fork();
+	void remove();
+	void rename();
+	void retry();
+	void edit();
+	void step_sibling(int by);
+	void escape();
+	void rescale(double factor); // 0: as the desktop
+	void show_keys();
+	App& app_;
+	Sidebar* side_ = nullptr;
+	QStackedWidget* pages_ = nullptr;
+	StartPage* start_ = nullptr;
+	ChatPage* chat_ = nullptr;
+	SettingsPage* settings_ = nullptr;
+	QWidget* problem_ = nullptr;
+	QLabel* problem_text_ = nullptr;
+	std::string theme_;
+	double scale_ = 0, framed_ = 0; // clock of the last frame
 };
 
 } // namespace kvrun::desktop

@@ -1,0 +1,48 @@
+// Markdown of answers as parts of the window.
+#include "tools/desktop/markdown.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun::desktop;
+
+namespace {
+
+std::string html(const char* text) {
+	std::string out;
+	for (const Part& p : parse_markdown(text)) out += p.code ? "[" + p.language + ":" + p.text + "]" : p.text;
+	return out;
+}
+
+} // namespace
+
+TEST_CASE("desktop markdown: styles, links, strike-through, tables") {
+	CHECK(html("# Title\nplain **bold *both*** ~~gone~~") == "<h1>Title</h1><p>plain <b>bold <i>both</i></b> <s>gone</s></p>");
+	CHECK(html("[a&b](https://x.org/?a=1&b=2)") == "<p><a href=\"https://x.org/?a=1&amp;b=2\">a&amp;b</a></p>");
+	CHECK(html("see https://x.org now") == "<p>see <a href=\"https://x.org\">https://x.org</a> now</p>");
+	const std::string table = html("|a|b|\n|-|-:|\n|1|2|");
+	CHECK(table.find("<th align=\"left\">a</th><th align=\"right\">b</th>") != table.npos);
+	CHECK(table.find("<td align=\"left\">1</td><td align=\"right\">2</td>") != table.npos);
+	CHECK(html("- one\n  - two\n- [x] done") == "<ul><li>one<ul><li>two</li></ul></li><li>\u2611 done</li></ul>");
+	CHECK(html("> said") == "<blockquote><p>said</p></blockquote>");
+}
+
+TEST_CASE("desktop markdown: an answer brings no HTML of its own and no pictures") {
+	CHECK(html("<script>x</script> & <b>") == "<p>&lt;script&gt;x&lt;/script&gt; &amp; &lt;b&gt;</p>");
+	CHECK(html("![face](file:///etc/passwd)") == "<p><a href=\"file:///etc/passwd\">face</a></p>");
+	CHECK(html("`a < b`").find("a &lt; b") != std::string::npos);
+}
+
+TEST_CASE("desktop markdown: code is a part of its own, also in lists and while it is written") {
+	const auto parts = parse_markdown("before\n```cpp\nint a;\n\n  b\n```\nafter");
+	REQUIRE(parts.size() == 3);
+	CHECK(parts[1] == Part{true, "cpp", "int a;\n\n  b", 0});
+	CHECK(parts[2].text == "<p>after</p>");
+	CHECK(parse_markdown("```\nopen").back() == Part{true, "", "open", 0});
+	CHECK(parse_markdown("").empty());
+	const auto list = parse_markdown("3. one\n   ```sh\n   ls\n   ```\n   more\n4. two");
+	REQUIRE(list.size() == 3);
+	CHECK(list[0].text == "<ol start=\"3\"><li>one</li></ol>");
+	CHECK(list[1] == Part{true, "sh", "ls", 1});
+	CHECK(list[2].text == "<ol start=\"4\"><li style=\"list-style-type:none\">more</li><li>two</li></ol>");
+	for (const char* odd : {"*", "**", "`", "#", "-", "```", "> ", "1.", "\n\n", "****", "_a", "``", "|", "|-|", "[", "![", "&#0;"})
+		parse_markdown(odd);
+}

@@ -1,0 +1,169 @@
+// A conversation: its head, its messages, the field for the next question, and what it takes of the memory.
+#include "tools/desktop/gui/chat_page.h"
+#include "tools/desktop/gui/cache_panel.h"
+#include "tools/desktop/gui/composer.h"
+#include "tools/desktop/gui/messages.h"
+#include "tools/desktop/gui/parts.h"
+#include "tools/desktop/gui/theme.h"
+#include "tools/desktop/memory_choices.h"
+#include "tools/desktop/models_found.h"
+#include "tools/desktop/words.h"
+#include <QHBoxLayout>
+#include <QMenu>
+#include <QProgressBar>
+
+namespace kvrun::desktop {
+namespace {
+
+QString text_of(const std::string& s) { return QString::fromStdString(s); }
+
+} // namespace
+
+ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
+	set_role(this, "page");
+	auto* column = new QVBoxLayout(this);
+	column->setContentsMargins(0, 0, 0, 0);
+	column->setSpacing(0);
+	column->addWidget(new_head());
+	loading_ = new QWidget;
+	auto* row = new QHBoxLayout(loading_);
+	row->setContentsMargins(em(), 0, em(), em(0.3));
+	row->addWidget(loading_text_ = new ElidedLabel("dim"), 1);
+	row->addWidget(loading_bar_ = new QProgressBar);
+	loading_bar_->setRange(0, 1000);
+	loading_bar_->setTextVisible(false);
+	loading_bar_->setFixedWidth(em(12));
+	loading_bar_->setAccessibleName("How much of the model has been loaded");
+	column->addWidget(loading_);
+
+	MessageActions m;
+	m.retry = [this](int n) { state_.retry(n), messages_->to_end(), actions_.acted(); };
+	m.show = [this](int n) { state_.show(n), actions_.acted(); };
+	m.edit = [this](int n, const QString& text) {
+		state_.edit(n, text.toStdString());
+		messages_->to_end();
+		actions_.acted();
+	};
+	m.edited = [this] { composer_->take_focus(); };
+	messages_ = new Messages(std::move(m));
+	column->addWidget(messages_, 1);
+
+	auto* foot = new QWidget;
+	auto* centre = new QHBoxLayout(foot);
+	centre->setContentsMargins(em(), 0, em(), em(0.5));
+	auto* inner = new QWidget;
+	inner->setMaximumWidth(em(47));
+	auto* lines = new QVBoxLayout(inner);
+	lines->setContentsMargins(0, 0, 0, 0);
+	lines->setSpacing(em(0.3));
+	composer_ = new Composer;
+	composer_->send = [this](const QString& text) { return ask(text); };
+	composer_->stop = [this] { state_.stop(), actions_.acted(); };
+	composer_->scroll = [this](int by) { messages_->page(by); };
+	lines->addWidget(composer_);
+	status_ = new QPushButton;
+	status_->setProperty("row", true);
+	status_->setToolTip("What this conversation takes of the memory. Press to change it.");
+	connect(status_, &QPushButton::clicked, this, [this] { actions_.settings(); });
+	lines->addWidget(status_);
+	lines->addWidget(cache_ = new CachePanel(state_));
+	centre->addStretch(1);
+	centre->addWidget(inner, 100);
+	centre->addStretch(1);
+	column->addWidget(foot);
+}
+
+QWidget* ChatPage::new_head() {
+	auto* head = new QWidget;
+	auto* row = new QHBoxLayout(head);
+	row->setContentsMargins(em(), em(0.5), em(0.6), em(0.5));
+	title_ = new ElidedLabel("title");
+	title_->setAccessibleName("Title of the conversation");
+	model_ = new_button(Icon::Model, "");
+	model_->setProperty("row", true);
+	connect(model_, &QPushButton::clicked, this, [this] { actions_.choose_model(); });
+	more_ = new_tool(Icon::More, "What can be done with this conversation");
+	more_->setPopupMode(QToolButton::InstantPopup);
+	auto* menu = new QMenu(more_);
+	const auto entry = [&](Icon s, const char* text, const std::function<void()>& f) {
+		menu->addAction(icon(s), text, this, [f] { f(); });
+	};
+	entry(Icon::Edit, "Rename\tF2", actions_.rename);
+	entry(Icon::Fork, "Fork: go on in a copy\tCtrl+Shift+K", actions_.fork);
+	menu->addSeparator();
+	entry(Icon::Delete, "Delete\u2026\tCtrl+Shift+Delete", actions_.remove);
+	more_->setMenu(menu);
+	row->addWidget(title_, 1);
+	row->addWidget(model_);
+	row->addWidget(more_);
+	return head;
+}
+
+bool ChatPage::ask(const QString& text) {
+	if (text.trimmed().isEmpty()) return false;
+	const bool no_model = state_.phase == EnginePhase::Off || state_.phase == EnginePhase::Failed;
+	if (no_model) {
+		if (state_.settings.recent.empty()) return actions_.choose_model(), false;
+		state_.load(state_.phase == EnginePhase::Failed && !state_.model.empty() ? state_.model
+		                                                                         : state_.settings.recent.front());
+	}
+	const bool asked = state_.ask(text.toStdString());
+	messages_->to_end();
+	actions_.acted();
+	return asked;
+}
+
+void ChatPage::refresh_head() {
+	const Conversation* c = state_.current();
+	title_->set_text(c ? text_of(c->title) : QString("New conversation"));
+	more_->setEnabled(c != nullptr);
+	const bool has = state_.phase == EnginePhase::Ready || state_.phase == EnginePhase::Loading;
+	const std::string& recent = state_.settings.recent.empty() ? state_.model : state_.settings.recent.front();
+	const QString name = text_of(model_name(has ? state_.model : recent));
+	model_->setText("\u2002" + model_->fontMetrics().elidedText(name.isEmpty() ? QString("Choose a model") : name, Qt::ElideMiddle, em(16)));
+	model_->setToolTip(QString("%1\n%2\nPress to choose another model (Ctrl+O).")
+	                       .arg(name.isEmpty() ? QString("No model has been chosen yet") : name,
+	                            state_.phase == EnginePhase::Ready ? "on " + text_of(state_.facts.device)
+	                                                               : QString("It is loaded with the next question.")));
+	model_->setAccessibleName("Model: " + name);
+	const bool loads = state_.phase == EnginePhase::Loading;
+	loading_->setVisible(loads);
+	if (loads) {
+		loading_text_->set_text("Loading " + text_of(model_name(state_.model)));
+		loading_bar_->setValue(int(state_.load_share * 1000));
+	}
+	composer_->set_hint(has || name.isEmpty() ? QString("Ask something") : QString("Ask something; %1 is loaded then").arg(name));
+}
+
+void ChatPage::refresh_status() {
+	const Conversation* c = state_.current();
+	const Live& l = state_.live(state_.current_id);
+	const std::string& kv = c ? c->kv : state_.settings.kv;
+	const int choice = memory_choice_of(kv);
+	QString text = QString("Memory: %1").arg(choice < 0 ? text_of(kv) : text_of(memory_choices()[size_t(choice)].name));
+	const CacheView& v = l.cache;
+	if (!v.tiers.empty()) {
+		text += QString("  \u00b7  %1%2 tokens")
+		            .arg(text_of(human_count(v.tiers.size())), v.ctx ? " of " + text_of(human_count(v.ctx)) : QString());
+		if (v.f16_equivalent) text += QString("  \u00b7  %1").arg(text_of(human_size(v.total_bytes())));
+		if (v.f16_equivalent > v.total_bytes())
+			text += QString(" instead of %1").arg(text_of(human_size(v.f16_equivalent)));
+	} else if (c && !c->messages.empty()) {
+		text += "  \u00b7  read again with the next question";
+	}
+	if (l.tokens_per_second > 0) text += QString("  \u00b7  %1 tokens/s").arg(l.tokens_per_second, 0, 'f', 1);
+	status_->setText(text);
+	status_->setAccessibleName(text);
+}
+
+void ChatPage::refresh() {
+	refresh_head();
+	messages_->refresh(state_.current(), state_.live(state_.current_id));
+	composer_->set_answering(state_.answering(state_.current_id));
+	refresh_status();
+	const bool shows = state_.settings.show_cache;
+	cache_->setVisible(shows);
+	if (shows) cache_->refresh();
+}
+
+} // namespace kvrun::desktop

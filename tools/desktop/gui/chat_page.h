@@ -1,0 +1,48 @@
+// A conversation: its head, its messages, the field for the next question, and what it takes of the memory.
+#pragma once
+#include "tools/desktop/state.h"
+#include <QWidget>
+#include <functional>
+
+class QPushButton;
+class QProgressBar;
+class QToolButton;
+
+namespace kvrun::desktop {
+
+class CachePanel;
+class Composer;
+class ElidedLabel;
+class Messages;
+
+class ChatPage : public QWidget {
+ public:
+	struct Actions {
+		std::function<void()> acted; // the state has changed
+		std::function<void()> choose_model, settings, rename, fork, remove;
+	};
+	ChatPage(State&, Actions);
+	void refresh();
+	Messages& messages() { return *messages_; }
+	Composer& composer() { return *composer_; }
+
+ private:
+	bool ask(const QString&);
+	QWidget* new_head();
+	void refresh_head();
+	void refresh_status();
+	State& state_;
+	const Actions actions_;
+	ElidedLabel* title_;
+	QPushButton* model_;
+	QToolButton* more_;
+	QWidget* loading_;
+	QProgressBar* loading_bar_;
+	ElidedLabel* loading_text_;
+	Messages* messages_;
+	Composer* composer_;
+	QPushButton* status_;
+	CachePanel* cache_;
+};
+
+} // namespace kvrun::desktop

@@ -1,0 +1,64 @@
+// One message: who said it, its text with code and tables, and what can be done with it.
+#pragma once
+#include "tools/desktop/markdown.h"
+#include "tools/desktop/state.h"
+#include <QFrame>
+#include <functional>
+
+class QLabel;
+class QPlainTextEdit;
+class QProgressBar;
+class QToolButton;
+class QVBoxLayout;
+
+namespace kvrun::desktop {
+
+class RichText;
+
+struct MessageActions {
+	std::function<void(int)> retry, show;
+	std::function<void(int, const QString&)> edit;
+	std::function<void()> edited; // the editor has closed
+};
+
+class MessageView : public QFrame {
+ public:
+	MessageView(int number, const MessageActions&);
+	int number() const { return number_; }
+	void update(const Conversation&, const Live&); // draws what has changed
+	void begin_edit();
+	void cancel_edit();
+	bool editing() const { return editor_ != nullptr; }
+
+ protected:
+	void resizeEvent(QResizeEvent*) override;
+	bool eventFilter(QObject*, QEvent*) override;
+
+ private:
+	void update_text(const Message&);
+	void update_buttons(const Conversation&, const Message&, bool answering);
+	void update_progress(const Message&, const Live&);
+	QWidget* new_code(const Part&);
+	void send_edit();
+
+	const int number_;
+	const MessageActions& actions_;
+	QString text_; // of the message
+	size_t bytes_ = size_t(-1);
+	bool unfinished_ = false;
+	std::vector<Part> parts_;
+	std::vector<QWidget*> widgets_; // of the parts
+	QFrame* body_ = nullptr;
+	QVBoxLayout *all_ = nullptr, *layout_ = nullptr;
+	RichText* reasoning_ = nullptr;
+	QWidget* bar_ = nullptr; // of buttons
+	QLabel *note_ = nullptr, *place_ = nullptr, *progress_text_ = nullptr;
+	QToolButton *copy_ = nullptr, *retry_ = nullptr, *edit_ = nullptr, *older_ = nullptr, *newer_ = nullptr;
+	QWidget* progress_ = nullptr;
+	QProgressBar* progress_bar_ = nullptr;
+	QFrame* editor_frame_ = nullptr;
+	QPlainTextEdit* editor_ = nullptr;
+	std::vector<int> siblings_;
+};
+
+} // namespace kvrun::desktop

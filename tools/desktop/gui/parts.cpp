@@ -1,0 +1,122 @@
+// Small widgets that several views have.
+#include "tools/desktop/gui/parts.h"
+#include "tools/desktop/gui/theme.h"
+#include <QMessageBox>
+#include <QPainter>
+#include <QStyleOptionButton>
+#include <cmath>
+
+namespace kvrun::desktop {
+
+QToolButton* new_tool(Icon shape, const char* name) {
+	auto* b = new QToolButton;
+	b->setIcon(icon(shape));
+	b->setIconSize({em(1), em(1)});
+	b->setToolTip(name);
+	b->setAccessibleName(QString(name).section(" (", 0, 0));
+	b->setFocusPolicy(Qt::TabFocus);
+	return b;
+}
+
+ElidedLabel::ElidedLabel(const char* role, Qt::TextElideMode mode) : mode_(mode) {
+	if (*role) set_role(this, role);
+	setTextFormat(Qt::PlainText);
+	setSizePolicy(QSizePolicy::Expanding, QSizePolicy::Preferred);
+}
+
+void ElidedLabel::set_text(const QString& text) {
+	if (text == this->text()) return;
+	setText(text);
+	setToolTip(text);
+}
+
+QSize ElidedLabel::sizeHint() const {
+	return {fontMetrics().horizontalAdvance(text()) + em(0.3), QLabel::sizeHint().height()};
+}
+
+void ElidedLabel::paintEvent(QPaintEvent*) {
+	QPainter p(this);
+	p.setPen(palette().color(foregroundRole()));
+	p.drawText(contentsRect(), int(Qt::AlignVCenter | Qt::AlignLeft),
+	           fontMetrics().elidedText(text(), mode_, contentsRect().width()));
+}
+
+RowButton::RowButton(const QString& line, const QString& below) : line_(line), below_(below) {
+	setProperty("row", true);
+	setAccessibleName(below.isEmpty() ? line : line + ", " + below);
+	setToolTip(below.isEmpty() ? line : line + "\n" + below);
+	setSizePolicy(QSizePolicy::Expanding, QSizePolicy::Fixed);
+}
+
+QSize RowButton::sizeHint() const { return {em(20), em(below_.isEmpty() ? 1.8 : 2.9)}; }
+QSize RowButton::minimumSizeHint() const { return {em(6), sizeHint().height()}; }
+
+void RowButton::paintEvent(QPaintEvent* e) {
+	QPushButton::paintEvent(e);
+	QPainter p(this);
+	const QRect in = rect().adjusted(em(0.7), em(0.3), -em(0.7), -em(0.3));
+	const int line = fontMetrics().height();
+	p.setPen(theme().text);
+	QRect at = in;
+	if (!below_.isEmpty()) at.setHeight(line);
+	p.drawText(at, int(Qt::AlignVCenter | Qt::AlignLeft), fontMetrics().elidedText(line_, Qt::ElideRight, in.width()));
+	p.setPen(theme().dim);
+	at = QRect(in.left(), in.bottom() - line + 1, in.width(), line);
+	if (!below_.isEmpty())
+		p.drawText(at, int(Qt::AlignVCenter | Qt::AlignLeft), fontMetrics().elidedText(below_, Qt::ElideMiddle, in.width()));
+}
+
+Pulse::Pulse() {
+	constexpr int kFrameMs = 16;
+	setFixedSize(em(0.9), em(0.9));
+	clock_.start();
+	timer_.setTimerType(Qt::PreciseTimer);
+	timer_.setInterval(kFrameMs);
+	connect(&timer_, &QTimer::timeout, this, [this] { update(); });
+}
+
+void Pulse::paintEvent(QPaintEvent*) {
+	constexpr double kBreath = 1400; // ms
+	const double share = 0.5 + 0.5 * std::sin(double(clock_.elapsed()) / kBreath * 2 * M_PI);
+	QPainter p(this);
+	p.setRenderHint(QPainter::Antialiasing);
+	QColor c = theme().accent;
+	c.setAlphaF(float(0.35 + 0.65 * share));
+	p.setPen(Qt::NoPen);
+	p.setBrush(c);
+	const double radius = width() * (0.3 + 0.15 * share);
+	p.drawEllipse(QRectF(rect()).center(), radius, radius);
+}
+
+QPushButton* new_button(Icon i, const QString& text) {
+	auto* b = new QPushButton(icon(i), "\u2002" + text); // room between icon and text
+	b->setIconSize({em(1), em(1)});
+	b->setAccessibleName(text);
+	return b;
+}
+
+QLabel* new_label(const QString& text, const char* role) {
+	auto* l = new QLabel(text);
+	l->setTextFormat(Qt::PlainText);
+	l->setWordWrap(true);
+	if (*role) set_role(l, role);
+	return l;
+}
+
+bool confirm(QWidget* parent, const QString& question, const QString& more, const char* yes, const char* no) {
+	QMessageBox box(parent);
+	box.setWindowTitle("kvrun");
+	box.setTextFormat(Qt::PlainText);
+	box.setText(question);
+	box.setInformativeText(more);
+	QPushButton* does = box.addButton(yes, QMessageBox::DestructiveRole);
+	does->setProperty("bad", true);
+	QPushButton* keeps = box.addButton(no, QMessageBox::RejectRole);
+	box.setDefaultButton(keeps);
+	box.setEscapeButton(keeps);
+	keeps->setFocus();
+	box.exec();
+	return box.clickedButton() == does;
+}
+
+} // namespace kvrun::desktop

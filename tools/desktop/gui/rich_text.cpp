@@ -1,0 +1,147 @@
+// Text of any script as high as it needs: styled by HTML, or as it was typed.
+#include "tools/desktop/gui/rich_text.h"
+#include "tools/desktop/gui/theme.h"
+#include <QAbstractTextDocumentLayout>
+#include <QDesktopServices>
+#include <QFontDatabase>
+#include <QKeyEvent>
+#include <QScrollBar>
+#include <QTextBlock>
+#include <QTextTable>
+#include <QWheelEvent>
+#include <cmath>
+
+namespace kvrun::desktop {
+namespace {
+
+QString document_style() {
+	const Theme& t = theme();
+	QString s = QString(R"(
+p, ul, ol, pre { margin-top: 0px; margin-bottom: @half; }
+li { margin-bottom: @small; }
+h1 { font-size: @h1; font-weight: 600; margin-top: @half; margin-bottom: @half; }
+h2 { font-size: @h2; font-weight: 600; margin-top: @half; margin-bottom: @half; }
+h3, h4, h5, h6 { font-size: @h3; font-weight: 600; margin-top: @half; margin-bottom: @small; }
+blockquote { color: @dim; margin-left: @em; margin-right: @em; margin-top: 0px; margin-bottom: @half; }
+code { background-color: @code; font-family: monospace; }
+a { color: @accent; }
+th { background-color: @code; font-weight: 600; }
+table { border-color: @line; margin-bottom: @half; }
+)");
+	const std::pair<const char*, QString> values[] = {
+	    {"@half", QString::number(em(0.5)) + "px"}, {"@small", QString::number(em(0.2)) + "px"},
+	    {"@em", QString::number(em()) + "px"},      {"@h1", QString::number(em(1.25)) + "px"},
+	    {"@h2", QString::number(em(1.1)) + "px"},   {"@h3", QString::number(em(0.9)) + "px"},
+	    {"@dim", t.dim.name()},                     {"@code", t.dark ? "#33363f" : "#ececf1"},
+	    {"@accent", t.accent.name()},               {"@line", t.line.name()}};
+	for (const auto& [name, value] : values) s.replace(name, value);
+	return s;
+}
+
+} // namespace
+
+RichText::RichText(QWidget* parent) : QTextBrowser(parent) {
+	setFrameStyle(QFrame::NoFrame);
+	setProperty("role", "text");
+	setVerticalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+	setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+	setOpenLinks(false);
+	document()->setDocumentMargin(0);
+	document()->setIndentWidth(em(1.5));
+	document()->setUndoRedoEnabled(false);
+	setSizePolicy(QSizePolicy::Expanding, QSizePolicy::Fixed);
+	setFocusPolicy(Qt::StrongFocus);
+	connect(this, &QTextBrowser::anchorClicked, this, [](const QUrl& to) {
+		if (to.scheme() == "http" || to.scheme() == "https" || to.scheme() == "mailto") QDesktopServices::openUrl(to);
+	});
+	connect(this, QOverload<const QUrl&>::of(&QTextBrowser::highlighted), this,
+	        [this](const QUrl& to) { setToolTip(to.toString()); }); // where a link leads, before it is followed
+	connect(document()->documentLayout(), &QAbstractTextDocumentLayout::documentSizeChanged, this, [this] { fit(); });
+	connect(horizontalScrollBar(), &QScrollBar::rangeChanged, this, [this] { fit(); });
+}
+
+template <class F> void RichText::change(F&& f) {
+	const QTextCursor before = textCursor();
+	f();
+	if (!before.hasSelection()) return;
+	QTextCursor after(document());
+	const int last = document()->characterCount() - 1;
+	after.setPosition(std::min(before.anchor(), last));
+	after.setPosition(std::min(before.position(), last), QTextCursor::KeepAnchor);
+	setTextCursor(after);
+}
+
+void RichText::set_html(const QString& body) {
+	change([&] {
+		document()->setDefaultStyleSheet(document_style());
+		setHtml(body);
+		for (QTextFrame* f : document()->rootFrame()->childFrames())
+			if (auto* table = qobject_cast<QTextTable*>(f)) {
+				QTextTableFormat format = table->format();
+				format.setBorderCollapse(true);
+				format.setBorderBrush(theme().line);
+				format.setBorderStyle(QTextFrameFormat::BorderStyle_Solid);
+				format.setBottomMargin(em(0.5));
+				table->setFormat(format);
+			}
+		// the last line needs no room below it
+		QTextCursor end(document());
+		end.movePosition(QTextCursor::End);
+		QTextBlockFormat last = end.blockFormat();
+		last.setBottomMargin(0);
+		if (end.block().length() == 1 && end.block() != document()->begin()) // there is one behind a table
+			last.setLineHeight(1, QTextBlockFormat::FixedHeight);
+		end.setBlockFormat(last);
+	});
+	fit();
+}
+
+void RichText::set_plain(const QString& text, bool wraps) {
+	setLineWrapMode(wraps ? QTextEdit::WidgetWidth : QTextEdit::NoWrap);
+	if (!wraps) {
+		setHorizontalScrollBarPolicy(Qt::ScrollBarAsNeeded);
+		QFont mono = QFontDatabase::systemFont(QFontDatabase::FixedFont);
+		mono.setPointSizeF(font().pointSizeF() * 0.95);
+		setFont(mono);
+	}
+	const int at = horizontalScrollBar()->value();
+	change([&] { setPlainText(text); });
+	horizontalScrollBar()->setValue(at);
+	fit();
+}
+
+int RichText::natural_width() const {
+	QTextDocument* copy = document()->clone();
+	copy->setDefaultFont(font());
+	copy->setDocumentMargin(0);
+	copy->setTextWidth(-1);
+	const int width = int(std::ceil(copy->idealWidth()));
+	delete copy;
+	return width + 2;
+}
+
+void RichText::resizeEvent(QResizeEvent* e) {
+	QTextBrowser::resizeEvent(e);
+	fit();
+}
+
+void RichText::fit() {
+	if (lineWrapMode() != QTextEdit::NoWrap && viewport()->width() > 0) document()->setTextWidth(viewport()->width());
+	int height = int(std::ceil(document()->size().height()));
+	if (lineWrapMode() == QTextEdit::NoWrap && horizontalScrollBar()->maximum() > 0)
+		height += horizontalScrollBar()->sizeHint().height();
+	if (height != minimumHeight() || height != maximumHeight()) setFixedHeight(height);
+}
+
+void RichText::wheelEvent(QWheelEvent* e) {
+	const bool sideways = std::abs(e->angleDelta().x()) > std::abs(e->angleDelta().y());
+	if (sideways && horizontalScrollBar()->maximum() > 0) return QTextBrowser::wheelEvent(e);
+	e->ignore(); // the conversation scrolls
+}
+
+void RichText::keyPressEvent(QKeyEvent* e) {
+	if (e->key() == Qt::Key_PageUp || e->key() == Qt::Key_PageDown || e->key() == Qt::Key_Tab) return e->ignore();
+	QTextBrowser::keyPressEvent(e);
+}
+
+} // namespace kvrun::desktop

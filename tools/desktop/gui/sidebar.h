@@ -1,0 +1,39 @@
+// The list of conversations with a search over all their text.
+#pragma once
+#include "tools/desktop/state.h"
+#include <QWidget>
+#include <functional>
+
+class QLineEdit;
+class QListWidget;
+class QPushButton;
+
+namespace kvrun::desktop {
+
+class Sidebar : public QWidget {
+ public:
+	struct Actions {
+		std::function<void()> create, settings, start, fork, remove;
+		std::function<void(const std::string&)> select;
+		std::function<void(const std::string&, const std::string&)> rename;
+		std::function<void()> done; // the keyboard is to go back to the conversation
+	};
+	Sidebar(State&, Actions);
+	void refresh();
+	void begin_rename();
+	void find();         // the keyboard goes to the search
+	bool leave_search(); // false: there was none
+	bool searching() const;
+
+ protected:
+	bool eventFilter(QObject*, QEvent*) override;
+
+ private:
+	State& state_;
+	const Actions actions_;
+	QLineEdit* search_;
+	QListWidget* list_;
+	bool filling_ = false;
+};
+
+} // namespace kvrun::desktop

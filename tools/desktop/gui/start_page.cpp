@@ -1,0 +1,165 @@
+// What is seen without a model: the latest ones, those that other programs left on this computer, and a file.
+#include "tools/desktop/gui/start_page.h"
+#include "tools/desktop/gui/parts.h"
+#include "tools/desktop/gui/theme.h"
+#include "tools/desktop/words.h"
+#include <QFileDialog>
+#include <QFileInfo>
+#include <QHBoxLayout>
+#include <QScrollArea>
+#include <QStyle>
+
+namespace kvrun::desktop {
+namespace {
+
+QString text_of(const std::string& s) { return QString::fromStdString(s); }
+
+QString place_of(const std::string& path) {
+	QString p = QFileInfo(text_of(path)).absolutePath();
+	if (p.startsWith(QDir::homePath())) p.replace(0, QDir::homePath().size(), "~");
+	return p;
+}
+
+void clear(QVBoxLayout* l) {
+	while (QLayoutItem* i = l->takeAt(0)) {
+		if (i->widget()) i->widget()->hide(), i->widget()->deleteLater();
+		delete i;
+	}
+}
+
+} // namespace
+
+StartPage::StartPage(State& s) : state_(s) {
+	set_role(this, "start");
+	setProperty("region", "start");
+	auto* all = new QVBoxLayout(this);
+	all->setContentsMargins(0, 0, 0, 0);
+	auto* scroll = new QScrollArea;
+	scroll->setWidgetResizable(true);
+	scroll->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+	scroll->setFocusPolicy(Qt::NoFocus);
+	auto* page = new QWidget;
+	set_role(page, "start");
+	auto* centre = new QHBoxLayout(page);
+	centre->setContentsMargins(em(), em(1.6), em(), em());
+	auto* inner = new QWidget;
+	inner->setMaximumWidth(em(38));
+	auto* column = new QVBoxLayout(inner);
+	column->setContentsMargins(0, 0, 0, 0);
+	column->setSpacing(em(0.6));
+	column->addWidget(new_label("Choose a model", "huge"));
+	column->addWidget(new_label("Models run on this computer; what you write stays here.", "dim"));
+
+	drop_ = new QFrame;
+	set_role(drop_, "drop");
+	auto* row = new QHBoxLayout(drop_);
+	row->setContentsMargins(em(), em(0.8), em(), em(0.8));
+	row->addWidget(new_label("Drop a model file (.gguf) here"), 1);
+	open_ = new_button(Icon::Open, "Open a file\u2026");
+	open_->setToolTip("Ctrl+Shift+O");
+	connect(open_, &QPushButton::clicked, this, [this] { choose_file(); });
+	row->addWidget(open_);
+	column->addWidget(drop_);
+
+	recents_ = new QWidget;
+	auto* lines = new QVBoxLayout(recents_);
+	lines->setContentsMargins(0, 0, 0, 0);
+	lines->setSpacing(em(0.1));
+	lines->addWidget(new_label("Used before", "source"));
+	recent_ = new QVBoxLayout;
+	recent_->setSpacing(em(0.1));
+	lines->addLayout(recent_);
+	column->addWidget(recents_);
+	search_text_ = new_label("", "dim");
+	found_ = new QVBoxLayout;
+	found_->setSpacing(em(0.1));
+	column->addLayout(found_);
+	column->addWidget(search_text_);
+	column->addStretch();
+	centre->addStretch(1);
+	centre->addWidget(inner, 100);
+	centre->addStretch(1);
+	scroll->setWidget(page);
+	all->addWidget(scroll);
+}
+
+StartPage::~StartPage() {
+	stop_ = true;
+	if (thread_.joinable()) thread_.join();
+}
+
+void StartPage::open() {
+	fill();
+	if (searching_) return;
+	if (thread_.joinable()) thread_.join();
+	searching_ = true;
+	search_text_->setText("Looking for models on this computer\u2026");
+	thread_ = std::thread([this] {
+		std::vector<FoundModel> found = find_models([this] { return stop_.load(); });
+		std::lock_guard lock(mutex_);
+		result_ = std::move(found);
+	});
+}
+
+void StartPage::refresh() {
+	if (shown_recent_ != state_.settings.recent) fill();
+	std::optional<std::vector<FoundModel>> result;
+	{
+		std::lock_guard lock(mutex_);
+		result.swap(result_);
+	}
+	if (!result) return;
+	searching_ = false;
+	models_ = std::move(*result);
+	search_text_->setText(models_.empty() ? "No models were found in the folders of Hugging Face, Ollama, LM Studio, Jan, "
+	                                        "GPT4All and llama.cpp, nor among the downloads. Models in GGUF files run here, for instance "
+	                                        "SmolLM2, Qwen3 or Llama 3."
+	                                      : "");
+	fill();
+}
+
+void StartPage::fill() {
+	shown_recent_ = state_.settings.recent;
+	const QWidget* focus = window()->focusWidget();
+	const bool had = focus && isAncestorOf(focus); // the keyboard is on this page, and stays
+	first_ = nullptr;
+	clear(recent_);
+	clear(found_);
+	const auto add = [&](QVBoxLayout* to, const std::string& path, const QString& name, const QString& below) {
+		auto* b = new RowButton(name, below);
+		b->setToolTip(name + "\n" + text_of(path));
+		connect(b, &QPushButton::clicked, this, [this, path] { chosen(path); });
+		to->addWidget(b);
+		return b;
+	};
+	for (const std::string& path : shown_recent_) {
+		const bool there = QFileInfo::exists(text_of(path));
+		RowButton* b = add(recent_, path, text_of(model_name(path)), there ? place_of(path) : "It is no longer there: " + place_of(path));
+		b->setEnabled(there);
+		if (!first_ && there) first_ = b;
+	}
+	recents_->setVisible(!shown_recent_.empty());
+	std::string source;
+	for (const FoundModel& m : models_) {
+		if (m.source != source) found_->addWidget(new_label(text_of(m.source), "source"));
+		source = m.source;
+		RowButton* b = add(found_, m.path, text_of(m.name), QString("%1  \u00b7  %2").arg(text_of(human_size(m.bytes)), place_of(m.path)));
+		if (!first_) first_ = b;
+	}
+	if (had) take_focus();
+}
+
+void StartPage::take_focus() { (first_ ? first_ : open_)->setFocus(); }
+
+void StartPage::choose_file() {
+	const QString path = QFileDialog::getOpenFileName(this, "Open a model", QDir::homePath(), "Models (*.gguf);;All files (*)");
+	if (!path.isEmpty()) chosen(path.toStdString());
+}
+
+void StartPage::show_drop(bool over) {
+	drop_->setProperty("over", over);
+	drop_->style()->unpolish(drop_);
+	drop_->style()->polish(drop_);
+}
+
+} // namespace kvrun::desktop

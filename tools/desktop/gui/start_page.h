@@ -1,0 +1,49 @@
+// What is seen without a model: the latest ones, those that other programs left on this computer, and a file.
+#pragma once
+#include "tools/desktop/models_found.h"
+#include "tools/desktop/state.h"
+#include <QWidget>
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+class QFrame;
+class QPushButton;
+class QVBoxLayout;
+class QLabel;
+
+namespace kvrun::desktop {
+
+class StartPage : public QWidget {
+ public:
+	explicit StartPage(State&);
+	~StartPage() override;
+	std::function<void(const std::string&)> chosen = [](const std::string&) {}; // a model by path
+	std::function<void()> back = [] {};
+	void open();    // looks for models again
+	void refresh(); // the search may know more
+	bool searching() const { return searching_; }
+	void take_focus(); // the first model, or the button for files
+	void choose_file();
+	void show_drop(bool over); // files are being dragged over the window
+
+ private:
+	void fill();
+	State& state_;
+	QVBoxLayout *recent_, *found_;
+	QFrame* drop_;
+	QPushButton *open_, *first_ = nullptr;
+	QWidget* recents_;
+	QLabel* search_text_;
+	std::thread thread_;
+	std::atomic<bool> stop_ = false;
+	bool searching_ = false;
+	std::mutex mutex_;
+	std::optional<std::vector<FoundModel>> result_; // of the thread
+	std::vector<FoundModel> models_;
+	std::vector<std::string> shown_recent_;
+};
+
+} // namespace kvrun::desktop
