@@ -33,6 +33,8 @@ if [ "$answer" != "$expected" ]; then
 fi
 echo "Answer:   $answer (right)"
 
+echo
+echo "Left out here: the window, kvrun-desktop. tools/packages.sh tests installs Qt 6, and then it is built, too."
 if [ "${KVRUN_TRY_FETCH:-1}" = 0 ]; then exit 0; fi
 echo
 echo "A real chat model is next: SmolLM2-135M-Instruct, 93 MB (Apache-2.0; KVRUN_TRY_FETCH=0 leaves it out)."

@@ -8,6 +8,8 @@ namespace {
 
 constexpr size_t kMostBytes = size_t(8) << 20; // of a text that is parsed; a longer one is shown as it is
 
+constexpr const char* kNoMark = " style=\"list-style-type:none\"";
+
 class Writer {
  public:
 	static int enter_block(MD_BLOCKTYPE t, void* detail, void* self) { return me(self).open_block(t, detail), 0; }
@@ -24,7 +26,8 @@ class Writer {
 	struct Open { // a block that code in it interrupts
 		std::string tag, again;
 		bool list = false;
-		unsigned next = 1; // number of the next item
+		unsigned next = 1;    // number of the next item
+		bool written = false; // as text: Qt 6.4 counts every list from 1
 	};
 	static Writer& me(void* self) { return *static_cast<Writer*>(self); }
 
@@ -35,7 +38,14 @@ class Writer {
 	}
 	void push(const std::string& tag, const std::string& attributes = "", bool list = false, unsigned next = 1) {
 		html_ += "<" + tag + attributes + ">";
-		open_.push_back({tag, "<" + tag + attributes + ">", list, next});
+		open_.push_back({tag, "<" + tag + attributes + ">", list, next, list && next != 1});
+	}
+	void push_item() {
+		Open* list = open_.empty() ? nullptr : &open_.back();
+		const std::string number = list && list->written ? fmt::format("{}.&nbsp; ", list->next) : "";
+		if (list) ++list->next;
+		push("li", number.empty() ? "" : kNoMark);
+		html_ += number;
 	}
 	void pop() {
 		html_ += "</" + open_.back().tag + ">";
@@ -56,10 +66,10 @@ class Writer {
 		in_code_ = false;
 		std::string& code = parts_.back().text;
 		if (code.ends_with('\n')) code.pop_back();
-		for (const Open& o : open_) // what was open goes on behind the code
-			html_ += o.tag == "li" ? "<li style=\"list-style-type:none\">"
-			         : o.tag == "ol" ? fmt::format("<ol start=\"{}\">", o.next)
-			                         : o.again;
+		for (Open& o : open_) { // what was open goes on behind the code
+			if (o.tag == "ol") o.tag = "ul", o.again = "<ul>", o.written = true;
+			html_ += o.tag == "li" ? std::string("<li") + kNoMark + ">" : o.again;
+		}
 	}
 	void open_block(MD_BLOCKTYPE t, void* detail) {
 		switch (t) {
@@ -68,11 +78,10 @@ class Writer {
 		case MD_BLOCK_UL: return push("ul", "", true);
 		case MD_BLOCK_OL: {
 			const unsigned start = static_cast<MD_BLOCK_OL_DETAIL*>(detail)->start;
-			return push("ol", fmt::format(" start=\"{}\"", start), true, start);
+			return push(start == 1 ? "ol" : "ul", "", true, start);
 		}
 		case MD_BLOCK_LI: {
-			if (!open_.empty()) ++open_.back().next;
-			push("li");
+			push_item();
 			const auto* d = static_cast<MD_BLOCK_LI_DETAIL*>(detail);
 			if (d->is_task) html_ += d->task_mark == ' ' ? "\u2610 " : "\u2611 ";
 			return;
@@ -85,9 +94,11 @@ class Writer {
 		case MD_BLOCK_TH:
 		case MD_BLOCK_TD: {
 			const auto align = static_cast<MD_BLOCK_TD_DETAIL*>(detail)->align;
-			return push(t == MD_BLOCK_TH ? "th" : "td", align == MD_ALIGN_RIGHT    ? " align=\"right\""
-			                                            : align == MD_ALIGN_CENTER ? " align=\"center\""
-			                                                                       : " align=\"left\"");
+			const char* where = align == MD_ALIGN_RIGHT    ? " align=\"right\""
+			                    : align == MD_ALIGN_CENTER ? " align=\"center\""
+			                    : align == MD_ALIGN_LEFT   ? " align=\"left\""
+			                                               : ""; // where the script begins
+			return push(t == MD_BLOCK_TH ? "th" : "td", where);
 		}
 		default: return; // the document, and parts of tables that Qt has no use for
 		}
@@ -113,7 +124,7 @@ class Writer {
 		case MD_SPAN_EM: return tag("i");
 		case MD_SPAN_STRONG: return tag("b");
 		case MD_SPAN_DEL: return tag("s");
-		case MD_SPAN_CODE: html_ += enters ? "<code>\u200a" : "\u200a</code>"; return; // hair spaces
+		case MD_SPAN_CODE: return tag("code");
 		case MD_SPAN_A: return link(static_cast<MD_SPAN_A_DETAIL*>(detail)->href, enters);
 		case MD_SPAN_IMG: return link(static_cast<MD_SPAN_IMG_DETAIL*>(detail)->src, enters);
 		default: return;

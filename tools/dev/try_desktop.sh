@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # kvrun-desktop's acceptance from a clean state, under Xvfb and on lavapipe: the scripted tests, then the times of
-# frames while a prompt of about 9000 tokens is read, and pictures of the window.
+# frames while a prompt of about 9000 tokens is read, and pictures of a first user's walk.
 #
 # Usage: tools/dev/try_desktop.sh [--build FOLDER] [--pictures FOLDER] [--tokens N] [--seconds N]
 # --seconds: look at so many seconds of the reading only
@@ -23,5 +23,5 @@ if [ ! -x "$build/kvrun-desktop" ]; then
 fi
 if [ -x "$build/tests/kvrun_desktop_tests" ]; then "$build/tests/kvrun_desktop_tests" --no-version | tail -n 3; fi
 python3 -B tests/desktop/test_desktop.py "$build/kvrun-desktop"
-python3 -B tests/desktop/frames.py "$build/kvrun-desktop" --tokens "$tokens" --seconds "$seconds" \
-	${pictures:+--pictures "$pictures"}
+python3 -B tests/desktop/frames.py "$build/kvrun-desktop" --tokens "$tokens" --seconds "$seconds"
+if [ -n "$pictures" ]; then python3 -B tests/desktop/walk.py "$build/kvrun-desktop" "$pictures"; fi

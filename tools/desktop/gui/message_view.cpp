@@ -203,8 +203,9 @@ void MessageView::update_progress(const Message& m, const Live& l) {
 		progress_text_->setText(QString("Reading, %1 %%2").arg(int(l.read_share * 100)).arg(
 		    l.read_left >= 1 ? QString(", about %1 s left").arg(int(l.read_left)) : QString()));
 	} else {
-		progress_text_->setText(l.pieces ? QString("Answering, %1 tokens/s").arg(l.tokens_per_second, 0, 'f', 1)
-		                                 : QString("Waiting for the model"));
+		progress_text_->setText(!l.pieces                  ? QString("Waiting for the model")
+		                        : l.tokens_per_second > 0 ? QString("Answering, %1 tokens/s").arg(l.tokens_per_second, 0, 'f', 1)
+		                                                  : QString("Answering"));
 	}
 }
 
@@ -236,6 +237,7 @@ void MessageView::begin_edit() {
 	if (editor_) return;
 	editor_frame_ = new QFrame;
 	set_role(editor_frame_, "composer");
+	editor_frame_->setSizePolicy(QSizePolicy::Preferred, QSizePolicy::Fixed);
 	auto* column = new QVBoxLayout(editor_frame_);
 	editor_ = new QPlainTextEdit(text_);
 	editor_->setAccessibleName("The question, to be edited");

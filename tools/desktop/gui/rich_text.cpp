@@ -74,7 +74,14 @@ template <class F> void RichText::change(F&& f) {
 void RichText::set_html(const QString& body) {
 	change([&] {
 		document()->setDefaultStyleSheet(document_style());
+		QTextOption o = document()->defaultTextOption();
+		o.setTextDirection(Qt::LayoutDirectionAuto);
+		document()->setDefaultTextOption(o);
 		setHtml(body);
+		if (toPlainText().isRightToLeft()) { // tables and lists begin at the right, too
+			o.setTextDirection(Qt::RightToLeft);
+			document()->setDefaultTextOption(o);
+		}
 		for (QTextFrame* f : document()->rootFrame()->childFrames())
 			if (auto* table = qobject_cast<QTextTable*>(f)) {
 				QTextTableFormat format = table->format();
@@ -101,6 +108,7 @@ void RichText::set_plain(const QString& text, bool wraps) {
 	if (!wraps) {
 		setHorizontalScrollBarPolicy(Qt::ScrollBarAsNeeded);
 		QFont mono = QFontDatabase::systemFont(QFontDatabase::FixedFont);
+		mono.setFamilies(QStringList(mono.family()) + font().families().mid(1));
 		mono.setPointSizeF(font().pointSizeF() * 0.95);
 		setFont(mono);
 	}

@@ -52,17 +52,19 @@ Script::Script(const std::string& file, App& app, Window& window) : file_(file),
 		const size_t end = std::min(line.find(' '), line.size());
 		commands_.push_back({number, line.substr(0, end), line.substr(std::min(end + 1, line.size()))});
 	}
-	connect(&timer_, &QTimer::timeout, this, [this] {
-		try {
-			step();
-		} catch (...) {
-			failure_ = std::current_exception();
-			timer_.stop();
-			if (QWidget* w = QApplication::activeModalWidget()) w->close();
-			QApplication::quit();
-		}
-	});
+	connect(&timer_, &QTimer::timeout, this, [this] { guard([this] { step(); }); });
 	timer_.start(kStepMs);
+}
+
+void Script::guard(const std::function<void()>& f) {
+	try {
+		f();
+	} catch (...) {
+		failure_ = std::current_exception();
+		timer_.stop();
+		if (QWidget* w = QApplication::activeModalWidget()) w->close();
+		QApplication::quit();
+	}
 }
 
 void Script::bad(const Command& c, const std::string& why) const {
@@ -78,10 +80,11 @@ void Script::step() {
 	const Command c = commands_.front();
 	const bool waits = c.name == "wait";
 	if (waits && !run(c, now)) return;
-	commands_.pop_front(); // first: a key may open a dialog, in whose loop the next commands run
+	commands_.pop_front();
 	since_ = -1;
 	pause_ = waits ? 0 : kSettleSteps;
-	if (!waits) run(c, now);
+	// not from here: a key may open a dialog, and a timer is not heard again before it has been dealt with
+	if (!waits) QTimer::singleShot(0, this, [this, c, now] { guard([&] { run(c, now); }); });
 }
 
 bool Script::wait(const Command& c, double now) {

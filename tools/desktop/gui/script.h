@@ -19,6 +19,7 @@ class Script : public QObject {
 		int line;
 		std::string name, rest;
 	};
+	void guard(const std::function<void()>&); // a failure ends the program
 	void step(); // what can be done now
 	bool run(const Command&, double now); // false: not yet
 	bool wait(const Command&, double now);

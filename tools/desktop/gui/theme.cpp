@@ -4,6 +4,7 @@
 #include <QDBusConnection>
 #include <QDBusMessage>
 #include <QDBusVariant>
+#include <QFontDatabase>
 #include <QFontMetrics>
 #include <QPalette>
 #include <QStyleFactory>
@@ -153,8 +154,16 @@ void remember_desktop_font() {
 }
 
 void apply_theme(const std::string& name, double scale) {
+	// Emoji come from a font with colours, where there is one, before a font of symbols that has them, too.
+	static const QStringList families = [] {
+		QStringList out{QApplication::font().family()};
+		for (const char* f : {"Noto Color Emoji", "Twemoji", "JoyPixels", "OpenMoji Color"})
+			if (QFontDatabase::hasFamily(f)) out << f;
+		return out;
+	}();
 	current = name == "dark" || (name != "light" && desktop_is_dark) ? &kDark : &kLight;
 	QFont font = QApplication::font();
+	font.setFamilies(families);
 	font.setPointSizeF(desktop_points * (scale > 0 ? std::clamp(scale, kLeastScale, kMostScale) : 1));
 	QApplication::setFont(font);
 	QApplication::setPalette(palette_of(*current));
