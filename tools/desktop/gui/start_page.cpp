@@ -3,10 +3,15 @@
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
 #include "tools/desktop/words.h"
+#include <QCoreApplication>
 #include <QFileDialog>
 #include <QFileInfo>
 #include <QHBoxLayout>
+#include <QLineEdit>
+#include <QProgressBar>
+#include <QRegularExpression>
 #include <QScrollArea>
+#include <QStandardPaths>
 #include <QStyle>
 
 namespace kvrun::desktop {
@@ -18,6 +23,12 @@ QString place_of(const std::string& path) {
 	QString p = QFileInfo(text_of(path)).absolutePath();
 	if (p.startsWith(QDir::homePath())) p.replace(0, QDir::homePath().size(), "~");
 	return p;
+}
+
+// The program beside this one, else that of the system; it fetches models.
+QString fetcher() {
+	const QString beside = QCoreApplication::applicationDirPath() + "/kvrun";
+	return QFileInfo(beside).isExecutable() ? beside : QStandardPaths::findExecutable("kvrun");
 }
 
 void clear(QVBoxLayout* l) {
@@ -61,6 +72,8 @@ StartPage::StartPage(State& s) : state_(s) {
 	row->addWidget(open_);
 	column->addWidget(drop_);
 
+	if (!fetcher().isEmpty()) column->addWidget(new_download());
+
 	recents_ = new QWidget;
 	auto* lines = new QVBoxLayout(recents_);
 	lines->setContentsMargins(0, 0, 0, 0);
@@ -83,7 +96,81 @@ StartPage::StartPage(State& s) : state_(s) {
 	all->addWidget(scroll);
 }
 
+QWidget* StartPage::new_download() {
+	auto* box = new QWidget;
+	auto* column = new QVBoxLayout(box);
+	column->setContentsMargins(0, 0, 0, 0);
+	auto* row = new QHBoxLayout;
+	name_ = new QLineEdit;
+	name_->setPlaceholderText("Download from huggingface.co: unsloth/Qwen3-0.6B-GGUF");
+	name_->setAccessibleName("Model to download from huggingface.co");
+	name_->setToolTip("USER/REPO or its address; USER/REPO:QUANT takes one of its files, else the one that fits this computer");
+	fetch_ = new QPushButton("Download");
+	row->addWidget(name_, 1);
+	row->addWidget(fetch_);
+	column->addLayout(row);
+	fetched_ = new QProgressBar;
+	fetched_->setRange(0, 100);
+	fetched_->setTextVisible(false);
+	fetched_->setAccessibleName("How much has been downloaded");
+	fetch_text_ = new_label("", "dim");
+	column->addWidget(fetched_);
+	column->addWidget(fetch_text_);
+	fetched_->hide(), fetch_text_->hide();
+	connect(fetch_, &QPushButton::clicked, this, [this] { download(); });
+	connect(name_, &QLineEdit::returnPressed, this, [this] { download(); });
+	connect(&process_, &QProcess::readyReadStandardError, this, [this] { hear_download(); });
+	connect(&process_, &QProcess::errorOccurred, this, [this](QProcess::ProcessError e) {
+		if (e == QProcess::FailedToStart) end_download(-1);
+	});
+	connect(&process_, &QProcess::finished, this, [this](int code) { end_download(code); });
+	return box;
+}
+
+// Begins, or stops what is under way; a later one goes on with what has come.
+void StartPage::download() {
+	if (process_.state() != QProcess::NotRunning) return process_.terminate();
+	const QString name = name_->text().trimmed();
+	if (name.isEmpty() || name.startsWith('-')) return name_->setFocus();
+	said_.clear();
+	fetched_->setRange(0, 0); // it is not known yet how much
+	fetched_->show(), fetch_text_->show();
+	fetch_text_->setText("Asking for " + name);
+	fetch_->setText("Stop");
+	process_.start(fetcher(), {"pull", name});
+}
+
+void StartPage::hear_download() {
+	const QStringList lines = QString::fromUtf8(process_.readAllStandardError()).split('\n', Qt::SkipEmptyParts);
+	for (const QString& line : lines) {
+		said_ = line.startsWith("# ") ? line.mid(2) : line;
+		static const QRegularExpression share(": (\\d+) % of ");
+		const QRegularExpressionMatch m = share.match(line);
+		if (m.hasMatch()) fetched_->setRange(0, 100), fetched_->setValue(m.captured(1).toInt());
+	}
+	fetch_text_->setText(said_);
+}
+
+void StartPage::end_download(int code) {
+	hear_download();
+	fetched_->hide();
+	fetch_->setText("Download");
+	const QString path = QString::fromUtf8(process_.readAllStandardOutput()).trimmed();
+	if (code == 0 && process_.exitStatus() == QProcess::NormalExit && !path.isEmpty()) {
+		fetch_text_->hide();
+		name_->clear();
+		return chosen(path.toStdString());
+	}
+	if (said_.startsWith("error: ")) said_ = said_.mid(7);
+	fetch_text_->setText(process_.exitStatus() == QProcess::CrashExit ? QString("Stopped; Download goes on with what has come.")
+	                     : said_.isEmpty()                            ? QString("It could not be downloaded.")
+	                                       : text_of(window_words(said_.toStdString())));
+}
+
 StartPage::~StartPage() {
+	process_.disconnect(this);
+	process_.terminate();
+	process_.waitForFinished(2000);
 	stop_ = true;
 	if (thread_.joinable()) thread_.join();
 }

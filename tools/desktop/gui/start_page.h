@@ -2,6 +2,7 @@
 #pragma once
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/state.h"
+#include <QProcess>
 #include <QWidget>
 #include <atomic>
 #include <functional>
@@ -13,6 +14,8 @@ class QFrame;
 class QPushButton;
 class QVBoxLayout;
 class QLabel;
+class QLineEdit;
+class QProgressBar;
 
 namespace kvrun::desktop {
 
@@ -31,12 +34,22 @@ class StartPage : public QWidget {
 
  private:
 	void fill();
+	QWidget* new_download();
+	void download();
+	void hear_download(); // progress, in lines on its stderr
+	void end_download(int code);
 	State& state_;
 	QVBoxLayout *recent_, *found_;
 	QFrame* drop_;
 	QPushButton *open_, *first_ = nullptr;
 	QWidget* recents_;
 	QLabel* search_text_;
+	QLineEdit* name_ = nullptr; // of the model to fetch
+	QPushButton* fetch_ = nullptr;
+	QProgressBar* fetched_ = nullptr;
+	QLabel* fetch_text_ = nullptr;
+	QProcess process_; // kvrun pull
+	QString said_;     // its last line
 	std::thread thread_;
 	std::atomic<bool> stop_ = false;
 	bool searching_ = false;
