@@ -15,7 +15,8 @@ std::string html(const char* text) {
 } // namespace
 
 TEST_CASE("desktop markdown: styles, links, strike-through, tables") {
-	CHECK(html("# Title\nplain **bold *both*** ~~gone~~") == "<h1>Title</h1><p>plain <b>bold <i>both</i></b> <s>gone</s></p>");
+	CHECK(html("# Title\nplain **bold *both*** ~~gone~~") ==
+	      "<h1>Title</h1><p>plain <b>bold <i>both</i></b> <s>gone</s></p>");
 	CHECK(html("[a&b](https://x.org/?a=1&b=2)") == "<p><a href=\"https://x.org/?a=1&amp;b=2\">a&amp;b</a></p>");
 	CHECK(html("see https://x.org now") == "<p>see <a href=\"https://x.org\">https://x.org</a> now</p>");
 	const std::string table = html("|a|b|\n|---|---:|\n|1|2|");
@@ -42,7 +43,9 @@ TEST_CASE("desktop markdown: code is a part of its own, also in lists and while 
 	REQUIRE(list.size() == 3);
 	CHECK(list[0].text == "<ul><li style=\"list-style-type:none\">3.&nbsp; one</li></ul>");
 	CHECK(list[1] == Part{true, "sh", "ls", 1});
-	CHECK(list[2].text == "<ul><li style=\"list-style-type:none\">more</li><li style=\"list-style-type:none\">4.&nbsp; two</li></ul>");
-	for (const char* odd : {"*", "**", "`", "#", "-", "```", "> ", "1.", "\n\n", "****", "_a", "``", "|", "|-|", "[", "![", "&#0;"})
+	CHECK(list[2].text ==
+	      "<ul><li style=\"list-style-type:none\">more</li><li style=\"list-style-type:none\">4.&nbsp; two</li></ul>");
+	for (const char* odd :
+	     {"*", "**", "`", "#", "-", "```", "> ", "1.", "\n\n", "****", "_a", "``", "|", "|-|", "[", "![", "&#0;"})
 		parse_markdown(odd);
 }

@@ -1,4 +1,5 @@
-// The desktop app without its window: conversations as trees, settings, files that survive a crash, models found, answers.
+// The desktop app without its window: conversations as trees, settings, files that survive a crash, models found,
+// answers.
 #include "tests/support/temp_folder.h"
 #include "tools/chat/store.h"
 #include "tools/chat/text.h"
@@ -391,8 +392,9 @@ TEST_CASE("desktop: models that other programs have left are found, each once") 
 	bool asked = false;
 	const auto stopped = find_models([&] { return asked = true; });
 	for (const auto& [name, value] : before) value.empty() ? unsetenv(name) : setenv(name, value.c_str(), 1);
-	const bool either = all == "Hugging Face: big, 14\nOllama: qwen3:4b, 7\nDownloads: Model.Q4_1, 7\n" ||
-	                    all == "Hugging Face: big, 14\nOllama: qwen3:4b, 7\nDownloads: same, 7\n"; // two names of one file
+	const bool either =
+	    all == "Hugging Face: big, 14\nOllama: qwen3:4b, 7\nDownloads: Model.Q4_1, 7\n" ||
+	    all == "Hugging Face: big, 14\nOllama: qwen3:4b, 7\nDownloads: same, 7\n"; // two names of one file
 	CHECK_MESSAGE(either, all);
 	CHECK(asked);
 	CHECK(stopped.empty());

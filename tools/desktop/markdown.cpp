@@ -169,8 +169,8 @@ std::string html_text(std::string_view text) {
 std::vector<Part> parse_markdown(std::string_view text) {
 	Writer w;
 	MD_PARSER p{};
-	p.flags = MD_FLAG_TABLES | MD_FLAG_STRIKETHROUGH | MD_FLAG_TASKLISTS | MD_FLAG_PERMISSIVEURLAUTOLINKS | MD_FLAG_NOHTML |
-	          MD_FLAG_NOINDENTEDCODEBLOCKS;
+	p.flags = MD_FLAG_TABLES | MD_FLAG_STRIKETHROUGH | MD_FLAG_TASKLISTS | MD_FLAG_PERMISSIVEURLAUTOLINKS |
+	          MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS;
 	p.enter_block = Writer::enter_block, p.leave_block = Writer::leave_block;
 	p.enter_span = Writer::enter_span, p.leave_span = Writer::leave_span;
 	p.text = Writer::text;

@@ -14,8 +14,8 @@ struct Part {
 	bool operator==(const Part&) const = default;
 };
 
-// Any text has parts: what is no markdown is a paragraph, HTML in it is text, a fence that has not ended yet goes to the
-// end. Pictures become links, so that an answer makes the window read nothing.
+// Any text has parts: what is no markdown is a paragraph, HTML in it is text, a fence that has not ended yet goes to
+// the end. Pictures become links, so that an answer makes the window read nothing.
 std::vector<Part> parse_markdown(std::string_view text);
 // Text with <, >, & and " written out.
 std::string html_text(std::string_view text);

@@ -84,8 +84,8 @@ struct Search {
 					std::ranges::replace(blob, ':', '-');
 					const fs::path& p = at->path();
 					if (blob.find('/') == blob.npos)
-						add(root / "blobs" / blob, fmt::format("{}:{}", p.parent_path().filename().string(), p.filename().string()),
-						    "Ollama");
+						add(root / "blobs" / blob,
+						    fmt::format("{}:{}", p.parent_path().filename().string(), p.filename().string()), "Ollama");
 				}
 			} catch (const std::exception&) { continue; } // of another kind, or damaged
 		}
@@ -108,7 +108,8 @@ std::vector<FoundModel> find_models(const std::function<bool()>& stop) {
 		const std::string v = variable(name);
 		return v.empty() ? usual : fs::path(v);
 	};
-	const fs::path cache = either("XDG_CACHE_HOME", at_home(".cache")), data = either("XDG_DATA_HOME", at_home(".local/share"));
+	const fs::path cache = either("XDG_CACHE_HOME", at_home(".cache")),
+	               data = either("XDG_DATA_HOME", at_home(".local/share"));
 	s.folder(either("KVRUN_MODELS", cache / "kvrun/models"), "kvrun");
 	s.folder(either("HF_HUB_CACHE", either("HF_HOME", cache / "huggingface") / "hub"), "Hugging Face");
 	s.ollama(either("OLLAMA_MODELS", at_home(".ollama/models")));

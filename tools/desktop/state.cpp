@@ -11,7 +11,7 @@ namespace kvrun::desktop {
 namespace {
 
 constexpr size_t kMostRecent = 8; // models
-constexpr double kNoted = 0.05; // seconds of an answer below which a speed says nothing
+constexpr double kNoted = 0.05;   // seconds of an answer below which a speed says nothing
 
 std::string speed_note(const Ended& e) {
 	if (e.answer_tokens < 2 || e.decode_seconds < kNoted) return {};
@@ -197,8 +197,9 @@ void State::take(const Event& event) {
 		phase = EnginePhase::Ready;
 		facts = *e;
 		if (!e->has_template)
-			problem = "This model does not say how a conversation is written. Choose a chat template in Settings (Ctrl+,), "
-			          "Expert; chatml suits many models.";
+			problem =
+			    "This model does not say how a conversation is written. Choose a chat template in Settings (Ctrl+,), "
+			    "Expert; chatml suits many models.";
 	}
 	if (const auto* e = std::get_if<LoadFailed>(&event)) {
 		phase = EnginePhase::Failed;

@@ -16,10 +16,10 @@ struct Settings {
 	std::string system;        // instructions for the model; empty: none
 	std::string chat_template; // name or file; empty: the model's own
 	Sampling sampling;
-	double scale = 0;              // of text and widgets; 0: the desktop's
-	std::string theme = "system";  // or "light", "dark"
-	bool expert = false;           // settings that need knowledge of the engine are shown
-	bool show_cache = false;       // the cache of the conversation, token by token
+	double scale = 0;                // of text and widgets; 0: the desktop's
+	std::string theme = "system";    // or "light", "dark"
+	bool expert = false;             // settings that need knowledge of the engine are shown
+	bool show_cache = false;         // the cache of the conversation, token by token
 	std::vector<std::string> recent; // models by path, the latest first
 };
 std::string to_json(const Settings&);
@@ -46,11 +46,11 @@ class State {
 	std::function<int64_t()> calendar = [] { return 0; }; // milliseconds since 1970
 
 	// ---- what the user does
-	void load(const std::string& model); // the first of the recent ones from now on
+	void load(const std::string& model);         // the first of the recent ones from now on
 	void forget_model(const std::string& model); // it is no longer a recent one
-	Conversation& create();             // a new one, current
-	void select(const std::string& id); // nothing for one that is not there
-	void select_next(int step);         // in the list, around its ends
+	Conversation& create();                      // a new one, current
+	void select(const std::string& id);          // nothing for one that is not there
+	void select_next(int step);                  // in the list, around its ends
 	void rename(const std::string& id, const std::string& title);
 	void remove(const std::string& id);
 	void fork(const std::string& id);                // the shown branch, current

@@ -12,8 +12,8 @@
 namespace kvrun::desktop {
 
 struct AppOptions {
-	std::string model;                                        // empty: chosen in the window
-	std::optional<std::string> device, kv, chat_template;     // in the place of what was saved
+	std::string model;                                    // empty: chosen in the window
+	std::optional<std::string> device, kv, chat_template; // in the place of what was saved
 	std::optional<std::string> theme;
 	std::optional<int64_t> ctx, max_tokens, seed;
 	std::optional<double> temperature, scale;

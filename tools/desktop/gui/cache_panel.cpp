@@ -39,7 +39,8 @@ void CacheStrip::paintEvent(QPaintEvent*) {
 	const std::vector<uint8_t>& tiers = view_.tiers;
 	const double upper = height() * 0.75;
 	const size_t n = tiers.size(), room = std::max<size_t>({n, std::min<size_t>(view_.ctx, 2 * n), 128});
-	const size_t columns = std::min(n, std::max(size_t(double(n) / double(room) * width() * devicePixelRatio()), size_t(1)));
+	const size_t columns =
+	    std::min(n, std::max(size_t(double(n) / double(room) * width() * devicePixelRatio()), size_t(1)));
 	const double step = width() / double(room) * double(n) / double(std::max<size_t>(columns, 1));
 	for (size_t c = 0; c < columns; ++c) {
 		std::array<size_t, 4> count{};
@@ -81,7 +82,8 @@ CachePanel::CachePanel(State& s) : state_(s) {
 		l->setToolTip(more);
 		row->addWidget(l);
 		row->addWidget(box);
-		connect(box, &QSpinBox::valueChanged, this, [this] { state_.watch(uint32_t(layer_->value()), uint32_t(head_->value())); });
+		connect(box, &QSpinBox::valueChanged, this,
+		        [this] { state_.watch(uint32_t(layer_->value()), uint32_t(head_->value())); });
 		return box;
 	};
 	layer_ = choice("layer", "Layer of the model whose tokens are shown: each decides for itself what it keeps");
@@ -97,7 +99,8 @@ void CachePanel::refresh() {
 	layer_->setMaximum(std::max(0, int(state_.facts.n_layers) - 1));
 	head_->setMaximum(std::max(0, int(state_.facts.n_kv_heads) - 1));
 	static constexpr const char* kNames[] = {"exact", "packed, more bits", "packed", "dropped"};
-	QString legend = v.tiers.empty() ? QString("Nothing is in memory yet; the next question reads the conversation.") : QString();
+	QString legend =
+	    v.tiers.empty() ? QString("Nothing is in memory yet; the next question reads the conversation.") : QString();
 	for (size_t i = 0; i < 4; ++i)
 		if (const auto n = std::ranges::count(v.tiers, uint8_t(i)))
 			legend += swatch(t.tiers[i], QString("%1 %2").arg(n).arg(kNames[i]));

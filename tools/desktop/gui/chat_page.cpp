@@ -120,7 +120,8 @@ void ChatPage::refresh_head() {
 	const bool has = state_.phase == EnginePhase::Ready || state_.phase == EnginePhase::Loading;
 	const std::string& recent = state_.settings.recent.empty() ? state_.model : state_.settings.recent.front();
 	const QString name = text_of(model_name(has ? state_.model : recent));
-	model_->setText("\u2002" + model_->fontMetrics().elidedText(name.isEmpty() ? QString("Choose a model") : name, Qt::ElideMiddle, em(16)));
+	model_->setText("\u2002" + model_->fontMetrics().elidedText(name.isEmpty() ? QString("Choose a model") : name,
+	                                                            Qt::ElideMiddle, em(16)));
 	model_->setToolTip(QString("%1\n%2\nPress to choose another model (Ctrl+O).")
 	                       .arg(name.isEmpty() ? QString("No model has been chosen yet") : name,
 	                            state_.phase == EnginePhase::Ready ? "on " + text_of(state_.facts.device)
@@ -132,7 +133,8 @@ void ChatPage::refresh_head() {
 		loading_text_->set_text("Loading " + text_of(model_name(state_.model)));
 		loading_bar_->setValue(int(state_.load_share * 1000));
 	}
-	composer_->set_hint(has || name.isEmpty() ? QString("Ask something") : QString("Ask something; %1 is loaded then").arg(name));
+	composer_->set_hint(has || name.isEmpty() ? QString("Ask something")
+	                                          : QString("Ask something; %1 is loaded then").arg(name));
 }
 
 void ChatPage::refresh_status() {
@@ -143,8 +145,9 @@ void ChatPage::refresh_status() {
 	QString text = QString("Memory: %1").arg(choice < 0 ? text_of(kv) : text_of(memory_choices()[size_t(choice)].name));
 	const CacheView& v = l.cache;
 	if (!v.tiers.empty()) {
-		text += QString("  \u00b7  %1%2 tokens")
-		            .arg(text_of(human_count(v.tiers.size())), v.ctx ? " of " + text_of(human_count(v.ctx)) : QString());
+		text +=
+		    QString("  \u00b7  %1%2 tokens")
+		        .arg(text_of(human_count(v.tiers.size())), v.ctx ? " of " + text_of(human_count(v.ctx)) : QString());
 		if (v.f16_equivalent) text += QString("  \u00b7  %1").arg(text_of(human_size(v.total_bytes())));
 		if (v.f16_equivalent > v.total_bytes())
 			text += QString(" instead of %1").arg(text_of(human_size(v.f16_equivalent)));

@@ -87,7 +87,9 @@ bool Composer::eventFilter(QObject* o, QEvent* e) {
 		style()->unpolish(this);
 		style()->polish(this);
 	}
-	if (e->type() == QEvent::Resize) QMetaObject::invokeMethod(this, [this] { fit(); }, Qt::QueuedConnection);
+	if (e->type() == QEvent::Resize)
+		QMetaObject::invokeMethod(
+		    this, [this] { fit(); }, Qt::QueuedConnection);
 	if (e->type() == QEvent::ShortcutOverride) { // Ctrl+K and the like are the window's
 		const auto* k = static_cast<QKeyEvent*>(e);
 		if (k->key() == Qt::Key_K && k->modifiers() & Qt::ControlModifier) return e->ignore(), true;

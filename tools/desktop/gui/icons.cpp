@@ -17,15 +17,20 @@ const char* drawing(Icon s) {
 	case Icon::Settings: return "M 2 5 L 8 5 M 12 5 L 14 5 C 10 5 2 M 2 11 L 4 11 M 8 11 L 14 11 C 6 11 2";
 	case Icon::Copy: return "R 5.5 5.5 8 8 M 10.5 3 L 10.5 2.5 L 2.5 2.5 L 2.5 10.5 L 3 10.5";
 	case Icon::Done: return "M 3 8.5 L 6.5 12 L 13 4.5";
-	case Icon::Retry: return "M 13 8 L 12.3 5.5 L 10.5 3.7 L 8 3 L 5.5 3.7 L 3.7 5.5 L 3 8 L 3.7 10.5 L 5.5 12.3 L 8 13 L 10.5 12.3 M 13.5 4 L 13 8 L 9.5 7";
+	case Icon::Retry:
+		return "M 13 8 L 12.3 5.5 L 10.5 3.7 L 8 3 L 5.5 3.7 L 3.7 5.5 L 3 8 L 3.7 10.5 L 5.5 12.3 L 8 13 L 10.5 12.3 "
+		       "M 13.5 4 L 13 8 L 9.5 7";
 	case Icon::Edit: return "M 3 13 L 3.5 10 L 10.5 3 L 13 5.5 L 6 12.5 L 3 13";
 	case Icon::Fork: return "C 4 3.5 1.5 C 12 3.5 1.5 C 8 12.5 1.5 M 4 5 L 4 7 L 8 8.5 L 8 11 M 12 5 L 12 7 L 8 8.5";
-	case Icon::Delete: return "M 3 4.5 L 13 4.5 M 6 4.5 L 6 2.5 L 10 2.5 L 10 4.5 M 4 4.5 L 4.7 13.5 L 11.3 13.5 L 12 4.5 M 6.7 7 L 6.9 11 M 9.3 7 L 9.1 11";
+	case Icon::Delete:
+		return "M 3 4.5 L 13 4.5 M 6 4.5 L 6 2.5 L 10 2.5 L 10 4.5 M 4 4.5 L 4.7 13.5 L 11.3 13.5 L 12 4.5 M 6.7 7 L "
+		       "6.9 11 M 9.3 7 L 9.1 11";
 	case Icon::Stop: return "F R 4.5 4.5 7 7";
 	case Icon::Send: return "M 8 13 L 8 3 M 4 7 L 8 3 L 12 7";
 	case Icon::More: return "F C 3.5 8 1.2 C 8 8 1.2 C 12.5 8 1.2";
 	case Icon::Open: return "M 2 13 L 2 3.5 L 6 3.5 L 7.5 5 L 13 5 L 13 7 M 2 13 L 4.5 7 L 15 7 L 12.5 13 L 2 13";
-	case Icon::Model: return "M 8 2 L 13.5 5 L 13.5 11 L 8 14 L 2.5 11 L 2.5 5 L 8 2 M 2.5 5 L 8 8 L 13.5 5 M 8 8 L 8 14";
+	case Icon::Model:
+		return "M 8 2 L 13.5 5 L 13.5 11 L 8 14 L 2.5 11 L 2.5 5 L 8 2 M 2.5 5 L 8 8 L 13.5 5 M 8 8 L 8 14";
 	case Icon::Close: return "M 4 4 L 12 12 M 12 4 L 4 12";
 	case Icon::Left: return "M 10 3 L 5 8 L 10 13";
 	case Icon::Right: return "M 6 3 L 11 8 L 6 13";

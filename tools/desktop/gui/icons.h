@@ -4,7 +4,26 @@
 
 namespace kvrun::desktop {
 
-enum class Icon { New, Search, Settings, Copy, Done, Retry, Edit, Fork, Delete, Stop, Send, More, Open, Model, Close, Left, Right, Back };
+enum class Icon {
+	New,
+	Search,
+	Settings,
+	Copy,
+	Done,
+	Retry,
+	Edit,
+	Fork,
+	Delete,
+	Stop,
+	Send,
+	More,
+	Open,
+	Model,
+	Close,
+	Left,
+	Right,
+	Back
+};
 QIcon icon(Icon);
 QIcon icon(Icon, const QColor&);
 

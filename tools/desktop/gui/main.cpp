@@ -88,7 +88,8 @@ int run(int argc, char** argv) {
 	c.add_version(std::string("kvrun-desktop ") + KVRUN_VERSION);
 	describe(c);
 	Given g;
-	add_text(c, "model", g.app.model, kModelFile, "a GGUF model; without one the window begins with a choice of those on this computer");
+	add_text(c, "model", g.app.model, kModelFile,
+	         "a GGUF model; without one the window begins with a choice of those on this computer");
 	auto* device = add_text(c, "--device,--dev", g.device, "NAME",
 	                        "device to run the model on: index or part of its name [the best]");
 	auto* kv = add_text(c, "--kv", g.kv, kPolicy, "cache policy of new conversations [fp16]");

@@ -40,10 +40,11 @@ class PlanRow : public QPushButton {
 		known_ = p != nullptr;
 		if (p) plan_ = *p;
 		const kvrun_plan& n = plan_.plan;
-		numbers_ = !p ? QString()
-		           : !p->error.empty() ? text_of(window_words(p->error))
-		           : n.fits            ? QString("%1 for %2 tokens").arg(size_text(n.kv_bytes), count_text(n.ctx))
-		                    : QString("%1 do not fit; %2 tokens would").arg(size_text(n.kv_bytes), count_text(n.most_tokens));
+		numbers_ =
+		    !p                  ? QString()
+		    : !p->error.empty() ? text_of(window_words(p->error))
+		    : n.fits            ? QString("%1 for %2 tokens").arg(size_text(n.kv_bytes), count_text(n.ctx))
+		             : QString("%1 do not fit; %2 tokens would").arg(size_text(n.kv_bytes), count_text(n.most_tokens));
 		setAccessibleName(name_ + ": " + numbers_ + ", " + loss_);
 		setToolTip(QString("%1 (%2)\n%3\n%4").arg(name_, text_of(plan_.kv), numbers_, loss_));
 		update();
@@ -79,7 +80,8 @@ class PlanRow : public QPushButton {
 		p.fillRect(bar, t.line);
 		if (!known_ || !plan_.error.empty()) return;
 		const kvrun_plan& n = plan_.plan;
-		const uint64_t work = n.activation_bytes + n.prompt_bytes + n.reserve_bytes, need = n.weight_bytes + work + n.kv_bytes;
+		const uint64_t work = n.activation_bytes + n.prompt_bytes + n.reserve_bytes,
+		               need = n.weight_bytes + work + n.kv_bytes;
 		const double all = double(std::max({need, n.memory_bytes, uint64_t(1)}));
 		double x = bar.left();
 		for (const auto& [bytes, colour] :
@@ -216,10 +218,11 @@ void MemoryPanel::refresh() {
 		    .arg(c.name(), theme().dim.name(), name);
 	};
 	const Theme& t = theme();
-	legend_->setText(swatch(t.weights, "model") + swatch(t.work, "work space") + swatch(t.cache, "conversation") +
-	                 swatch(t.line, "free") +
-	                 QString("<span style=\"color:%1\">Loss: measured on a small model, SmolLM2-135M; larger ones lose less.</span>")
-	                     .arg(t.dim.name()));
+	legend_->setText(
+	    swatch(t.weights, "model") + swatch(t.work, "work space") + swatch(t.cache, "conversation") +
+	    swatch(t.line, "free") +
+	    QString("<span style=\"color:%1\">Loss: measured on a small model, SmolLM2-135M; larger ones lose less.</span>")
+	        .arg(t.dim.name()));
 }
 
 } // namespace kvrun::desktop

@@ -85,7 +85,8 @@ MessageView::MessageView(int number, const MessageActions& actions) : number_(nu
 	};
 	connect(older_, &QToolButton::clicked, this, [step] { step(-1); });
 	connect(newer_, &QToolButton::clicked, this, [step] { step(1); });
-	for (QWidget* w : std::initializer_list<QWidget*>{copy_, retry_, edit_, older_, place_, newer_}) buttons->addWidget(w);
+	for (QWidget* w : std::initializer_list<QWidget*>{copy_, retry_, edit_, older_, place_, newer_})
+		buttons->addWidget(w);
 	buttons->addSpacing(em(0.5));
 	buttons->addWidget(note_, 1);
 	all_->addWidget(bar_);
@@ -136,7 +137,8 @@ void MessageView::update_text(const Message& m) {
 	while (same < parts.size() && same < parts_.size() && parts[same] == parts_[same]) ++same;
 	for (size_t i = same; i < parts.size(); ++i) {
 		const Part& p = parts[i];
-		if (i < parts_.size() && parts_[i].code == p.code && parts_[i].language == p.language && parts_[i].indent == p.indent) {
+		if (i < parts_.size() && parts_[i].code == p.code && parts_[i].language == p.language &&
+		    parts_[i].indent == p.indent) {
 			auto* text = p.code ? widgets_[i]->findChild<RichText*>() : static_cast<RichText*>(widgets_[i]);
 			p.code ? text->set_plain(text_of(p.text), false) : text->set_html(text_of(p.text));
 			continue;
@@ -200,12 +202,15 @@ void MessageView::update_progress(const Message& m, const Live& l) {
 	progress_bar_->setVisible(reads);
 	if (reads) {
 		progress_bar_->setValue(int(l.read_share * 10000));
-		progress_text_->setText(QString("Reading, %1 %%2").arg(int(l.read_share * 100)).arg(
-		    l.read_left >= 1 ? QString(", about %1 s left").arg(int(l.read_left)) : QString()));
+		progress_text_->setText(
+		    QString("Reading, %1 %%2")
+		        .arg(int(l.read_share * 100))
+		        .arg(l.read_left >= 1 ? QString(", about %1 s left").arg(int(l.read_left)) : QString()));
 	} else {
-		progress_text_->setText(!l.pieces                  ? QString("Waiting for the model")
-		                        : l.tokens_per_second > 0 ? QString("Answering, %1 tokens/s").arg(l.tokens_per_second, 0, 'f', 1)
-		                                                  : QString("Answering"));
+		progress_text_->setText(!l.pieces ? QString("Waiting for the model")
+		                        : l.tokens_per_second > 0
+		                            ? QString("Answering, %1 tokens/s").arg(l.tokens_per_second, 0, 'f', 1)
+		                            : QString("Answering"));
 	}
 }
 

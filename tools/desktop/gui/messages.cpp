@@ -62,7 +62,8 @@ void Messages::rebuild(const std::vector<int>& branch) {
 	const size_t first = branch.size() > most_ ? branch.size() - most_ : 0;
 	earlier_->setVisible(first > 0);
 	size_t same = 0; // views that stay
-	while (same < views_.size() && first + same < branch.size() && views_[same]->number() == branch[first + same]) ++same;
+	while (same < views_.size() && first + same < branch.size() && views_[same]->number() == branch[first + same])
+		++same;
 	for (size_t i = same; i < views_.size(); ++i) views_[i]->hide(), views_[i]->deleteLater();
 	views_.resize(same);
 	for (size_t i = first + same; i < branch.size(); ++i) {

@@ -63,7 +63,8 @@ void RowButton::paintEvent(QPaintEvent* e) {
 	p.setPen(theme().dim);
 	at = QRect(in.left(), in.bottom() - line + 1, in.width(), line);
 	if (!below_.isEmpty())
-		p.drawText(at, int(Qt::AlignVCenter | Qt::AlignLeft), fontMetrics().elidedText(below_, Qt::ElideMiddle, in.width()));
+		p.drawText(at, int(Qt::AlignVCenter | Qt::AlignLeft),
+		           fontMetrics().elidedText(below_, Qt::ElideMiddle, in.width()));
 }
 
 Pulse::Pulse() {

@@ -28,12 +28,16 @@ a { color: @accent; }
 th { background-color: @code; font-weight: 600; }
 table { border-color: @line; margin-bottom: @half; }
 )");
-	const std::pair<const char*, QString> values[] = {
-	    {"@half", QString::number(em(0.5)) + "px"}, {"@small", QString::number(em(0.2)) + "px"},
-	    {"@em", QString::number(em()) + "px"},      {"@h1", QString::number(em(1.25)) + "px"},
-	    {"@h2", QString::number(em(1.1)) + "px"},   {"@h3", QString::number(em(0.9)) + "px"},
-	    {"@dim", t.dim.name()},                     {"@code", t.dark ? "#33363f" : "#ececf1"},
-	    {"@accent", t.accent.name()},               {"@line", t.line.name()}};
+	const std::pair<const char*, QString> values[] = {{"@half", QString::number(em(0.5)) + "px"},
+	                                                  {"@small", QString::number(em(0.2)) + "px"},
+	                                                  {"@em", QString::number(em()) + "px"},
+	                                                  {"@h1", QString::number(em(1.25)) + "px"},
+	                                                  {"@h2", QString::number(em(1.1)) + "px"},
+	                                                  {"@h3", QString::number(em(0.9)) + "px"},
+	                                                  {"@dim", t.dim.name()},
+	                                                  {"@code", t.dark ? "#33363f" : "#ececf1"},
+	                                                  {"@accent", t.accent.name()},
+	                                                  {"@line", t.line.name()}};
 	for (const auto& [name, value] : values) s.replace(name, value);
 	return s;
 }

@@ -25,8 +25,8 @@
 
 // What Qt's own tests press keys with: shortcuts, focus and text as from a keyboard. Qt6Gui exports it.
 QT_BEGIN_NAMESPACE
-Q_GUI_EXPORT bool qt_handleKeyEvent(QWindow* window, QEvent::Type t, int k, Qt::KeyboardModifiers mods, const QString& text,
-                                    bool autorep, ushort count);
+Q_GUI_EXPORT bool qt_handleKeyEvent(QWindow* window, QEvent::Type t, int k, Qt::KeyboardModifiers mods,
+                                    const QString& text, bool autorep, ushort count);
 QT_END_NAMESPACE
 
 namespace kvrun::desktop {
@@ -139,8 +139,7 @@ void Script::press_button(const Command& c) {
 	const QString name = QString::fromStdString(c.rest);
 	QWidget* where = top_widget() ? top_widget() : &window_;
 	for (QAbstractButton* b : where->findChildren<QAbstractButton*>())
-		if (b->isVisible() && b->isEnabled() && (b->text() == name || b->accessibleName() == name))
-			return b->click();
+		if (b->isVisible() && b->isEnabled() && (b->text() == name || b->accessibleName() == name)) return b->click();
 	bad(c, "no button of this name is seen");
 }
 
@@ -166,7 +165,9 @@ void Script::dump(const std::string& file) const {
 	j["page"] = window_.page_name();
 	const QWidget* focus = QApplication::focusWidget();
 	const auto* button = dynamic_cast<const QAbstractButton*>(focus);
-	j["focus"] = !focus ? "" : (focus->accessibleName().isEmpty() && button ? button->text() : focus->accessibleName()).toStdString();
+	j["focus"] =
+	    !focus ? ""
+	           : (focus->accessibleName().isEmpty() && button ? button->text() : focus->accessibleName()).toStdString();
 	if (const QWidget* top = top_widget()) {
 		const auto* box = dynamic_cast<const QMessageBox*>(top);
 		j["dialog"] = (box ? box->text() : top->windowTitle()).toStdString();
@@ -183,10 +184,12 @@ void Script::dump(const std::string& file) const {
 		const QVariant name = w->property("region");
 		const QPoint at = w->mapTo(&window_, QPoint(0, 0));
 		if (name.isValid())
-			j["regions"][name.toString().toStdString()] = {at.x() * pixels, at.y() * pixels, w->width() * pixels, w->height() * pixels};
+			j["regions"][name.toString().toStdString()] = {at.x() * pixels, at.y() * pixels, w->width() * pixels,
+			                                               w->height() * pixels};
 		const auto* b = dynamic_cast<const QAbstractButton*>(w);
 		if (b) buttons.push_back((b->accessibleName().isEmpty() ? b->text() : b->accessibleName()).toStdString());
-		if (w->focusPolicy() & Qt::TabFocus && !w->focusProxy() && w->accessibleName().isEmpty() && (!b || b->text().isEmpty()))
+		if (w->focusPolicy() & Qt::TabFocus && !w->focusProxy() && w->accessibleName().isEmpty() &&
+		    (!b || b->text().isEmpty()))
 			unnamed.push_back(std::string(w->metaObject()->className()));
 	}
 	j["buttons"] = std::move(buttons);

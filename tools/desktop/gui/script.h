@@ -20,8 +20,8 @@ class Script : public QObject {
 		std::string name, rest;
 	};
 	void guard(const std::function<void()>&); // a failure ends the program
-	void step(); // what can be done now
-	bool run(const Command&, double now); // false: not yet
+	void step();                              // what can be done now
+	bool run(const Command&, double now);     // false: not yet
 	bool wait(const Command&, double now);
 	void press_key(const Command&);
 	void press_button(const Command&);

@@ -100,7 +100,8 @@ SettingsPage::SettingsPage(State& s, Planner& p) : state_(s), planner_(p) {
 	apply->setProperty("main", true);
 	connect(cancel, &QPushButton::clicked, this, [this] { close(false); });
 	connect(apply, &QPushButton::clicked, this, [this] { close(true); });
-	buttons->addWidget(new_label("Memory and length hold for this conversation, which is read again, and for new ones.", "dim"), 1);
+	buttons->addWidget(
+	    new_label("Memory and length hold for this conversation, which is read again, and for new ones.", "dim"), 1);
 	buttons->addWidget(cancel);
 	buttons->addWidget(apply);
 	all->addWidget(foot);
@@ -132,7 +133,8 @@ QWidget* SettingsPage::new_groups() {
 	add_row(form, "Instructions", system_, "What the model is told before each conversation: its role, tone, language");
 	add_row(form, "Creativity", temperature_ = new_real(0, 100, 0.1),
 	        "0: always the likeliest word; 0.8: varied; above 1.2: wild. Experts call it temperature.");
-	add_row(form, "Longest answer", most_ = new_whole(0, 1 << 30, "no limit"), "In tokens; a token is about three quarters of a word");
+	add_row(form, "Longest answer", most_ = new_whole(0, 1 << 30, "no limit"),
+	        "In tokens; a token is about three quarters of a word");
 	column->addWidget(new_group("Answers", "", answers));
 
 	auto* looks = new QWidget;
@@ -152,7 +154,8 @@ QWidget* SettingsPage::new_groups() {
 	form = new_form(computer);
 	device_ = new Calm<QComboBox>;
 	device_->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
-	add_row(form, "Runs on", device_, "The graphics processor that computes the answers; a change loads the model again");
+	add_row(form, "Runs on", device_,
+	        "The graphics processor that computes the answers; a change loads the model again");
 	column->addWidget(new_group("This computer", "", computer));
 
 	expert_ = new QCheckBox("Show settings for experts");
@@ -178,10 +181,13 @@ QWidget* SettingsPage::new_expert() {
 	add_row(form, "Cache policy", policy_, "How the cache stores tokens, with options: zipcache,ratio=0.4");
 	template_ = new Calm<QComboBox>;
 	template_->setEditable(true);
-	add_row(form, "Chat template", template_, "How a conversation is written for the model: a name, or the path of a Jinja file");
+	add_row(form, "Chat template", template_,
+	        "How a conversation is written for the model: a name, or the path of a Jinja file");
 	add_row(form, "Top k", top_k_ = new_whole(0, 1 << 20, "all"), "Only the k likeliest words are drawn from");
-	add_row(form, "Top p", top_p_ = new_real(0.01, 1, 0.05), "Only the likeliest words that together have this probability");
-	add_row(form, "Min p", min_p_ = new_real(0, 1, 0.01), "Only words at least this likely, compared with the likeliest");
+	add_row(form, "Top p", top_p_ = new_real(0.01, 1, 0.05),
+	        "Only the likeliest words that together have this probability");
+	add_row(form, "Min p", min_p_ = new_real(0, 1, 0.01),
+	        "Only words at least this likely, compared with the likeliest");
 	add_row(form, "Repeat penalty", repeat_ = new_real(0.1, 10, 0.05), "Above 1: words that were said get less likely");
 	add_row(form, "Seed", seed_ = new_whole(-1, 1 << 30, "drawn"), "The same seed and settings give the same answer");
 	cache_ = new QCheckBox("Below each conversation, how every token of it is stored");
@@ -202,12 +208,14 @@ void SettingsPage::open() {
 	system_->setPlainText(text_of(s.system));
 	const Sampling& p = s.sampling;
 	temperature_->setValue(p.temperature), most_->setValue(p.max_tokens);
-	top_k_->setValue(p.top_k), top_p_->setValue(p.top_p), min_p_->setValue(p.min_p), repeat_->setValue(p.repeat_penalty);
+	top_k_->setValue(p.top_k), top_p_->setValue(p.top_p), min_p_->setValue(p.min_p),
+	    repeat_->setValue(p.repeat_penalty);
 	seed_->setValue(int(std::clamp<int64_t>(p.seed, -1, 1 << 30)));
 	theme_->setCurrentIndex(std::max(0, theme_->findData(text_of(s.theme))));
 	int at = 0; // the nearest of the sizes
 	for (int i = 1; i < scale_->count() && s.scale > 0; ++i)
-		if (at == 0 || std::abs(scale_->itemData(i).toDouble() - s.scale) < std::abs(scale_->itemData(at).toDouble() - s.scale))
+		if (at == 0 ||
+		    std::abs(scale_->itemData(i).toDouble() - s.scale) < std::abs(scale_->itemData(at).toDouble() - s.scale))
 			at = i;
 	scale_->setCurrentIndex(at);
 	expert_->setChecked(s.expert);
@@ -231,8 +239,9 @@ void SettingsPage::fill_devices() {
 	device_->addItem("The best device", QString());
 	for (const DeviceEntry& d : listed_) {
 		const QString name = text_of(d.name);
-		device_->addItem(d.refused.empty() ? QString("%1 (%2 free)").arg(name, text_of(human_size(d.free_bytes)))
-		                                   : QString("%1 cannot be used: %2").arg(name, text_of(window_words(d.refused))),
+		device_->addItem(d.refused.empty()
+		                     ? QString("%1 (%2 free)").arg(name, text_of(human_size(d.free_bytes)))
+		                     : QString("%1 cannot be used: %2").arg(name, text_of(window_words(d.refused))),
 		                 name);
 		if (!d.refused.empty()) device_->setItemData(device_->count() - 1, 0, Qt::UserRole - 1); // disabled
 	}
@@ -282,7 +291,8 @@ Settings SettingsPage::draft() const {
 	s.expert = expert_->isChecked(), s.show_cache = cache_->isChecked();
 	Sampling& p = s.sampling;
 	p.temperature = temperature_->value(), p.max_tokens = most_->value();
-	p.top_k = top_k_->value(), p.top_p = top_p_->value(), p.min_p = min_p_->value(), p.repeat_penalty = repeat_->value();
+	p.top_k = top_k_->value(), p.top_p = top_p_->value(), p.min_p = min_p_->value(),
+	p.repeat_penalty = repeat_->value();
 	p.seed = seed_->value();
 	return s;
 }

@@ -143,7 +143,9 @@ void Sidebar::refresh() {
 			list_->addItem(item);
 		}
 		QListWidgetItem* item = list_->item(row++);
-		const QString below = state_.answering(c.id) ? QString("answering\u2026") : found->isEmpty() ? time_text(c.changed) : *found;
+		const QString below = state_.answering(c.id) ? QString("answering\u2026")
+		                      : found->isEmpty()     ? time_text(c.changed)
+		                                             : *found;
 		const auto set = [&](int role, const QString& value) {
 			if (item->data(role).toString() != value) item->setData(role, value);
 		};

@@ -104,7 +104,8 @@ QWidget* StartPage::new_download() {
 	name_ = new QLineEdit;
 	name_->setPlaceholderText("Download from huggingface.co: unsloth/Qwen3-0.6B-GGUF");
 	name_->setAccessibleName("Model to download from huggingface.co");
-	name_->setToolTip("USER/REPO or its address; USER/REPO:QUANT takes one of its files, else the one that fits this computer");
+	name_->setToolTip(
+	    "USER/REPO or its address; USER/REPO:QUANT takes one of its files, else the one that fits this computer");
 	fetch_ = new QPushButton("Download");
 	row->addWidget(name_, 1);
 	row->addWidget(fetch_);
@@ -162,8 +163,9 @@ void StartPage::end_download(int code) {
 		return chosen(path.toStdString());
 	}
 	if (said_.startsWith("error: ")) said_ = said_.mid(7);
-	fetch_text_->setText(process_.exitStatus() == QProcess::CrashExit ? QString("Stopped; Download goes on with what has come.")
-	                     : said_.isEmpty()                            ? QString("It could not be downloaded.")
+	fetch_text_->setText(process_.exitStatus() == QProcess::CrashExit
+	                         ? QString("Stopped; Download goes on with what has come.")
+	                     : said_.isEmpty() ? QString("It could not be downloaded.")
 	                                       : text_of(window_words(said_.toStdString())));
 }
 
@@ -198,10 +200,11 @@ void StartPage::refresh() {
 	if (!result) return;
 	searching_ = false;
 	models_ = std::move(*result);
-	search_text_->setText(models_.empty() ? "No models were found in the folders of Hugging Face, Ollama, LM Studio, Jan, "
-	                                        "GPT4All and llama.cpp, nor among the downloads. Models in GGUF files run here, for instance "
-	                                        "SmolLM2, Qwen3 or Llama 3."
-	                                      : "");
+	search_text_->setText(
+	    models_.empty() ? "No models were found in the folders of Hugging Face, Ollama, LM Studio, Jan, "
+	                      "GPT4All and llama.cpp, nor among the downloads. Models in GGUF files run here, for instance "
+	                      "SmolLM2, Qwen3 or Llama 3."
+	                    : "");
 	fill();
 }
 
@@ -221,7 +224,8 @@ void StartPage::fill() {
 	};
 	for (const std::string& path : shown_recent_) {
 		const bool there = QFileInfo::exists(text_of(path));
-		RowButton* b = add(recent_, path, text_of(model_name(path)), there ? place_of(path) : "It is no longer there: " + place_of(path));
+		RowButton* b = add(recent_, path, text_of(model_name(path)),
+		                   there ? place_of(path) : "It is no longer there: " + place_of(path));
 		b->setEnabled(there);
 		if (!first_ && there) first_ = b;
 	}
@@ -230,7 +234,8 @@ void StartPage::fill() {
 	for (const FoundModel& m : models_) {
 		if (m.source != source) found_->addWidget(new_label(text_of(m.source), "source"));
 		source = m.source;
-		RowButton* b = add(found_, m.path, text_of(m.name), QString("%1  \u00b7  %2").arg(text_of(human_size(m.bytes)), place_of(m.path)));
+		RowButton* b = add(found_, m.path, text_of(m.name),
+		                   QString("%1  \u00b7  %2").arg(text_of(human_size(m.bytes)), place_of(m.path)));
 		if (!first_) first_ = b;
 	}
 	if (had) take_focus();
@@ -239,7 +244,8 @@ void StartPage::fill() {
 void StartPage::take_focus() { (first_ ? first_ : open_)->setFocus(); }
 
 void StartPage::choose_file() {
-	const QString path = QFileDialog::getOpenFileName(this, "Open a model", QDir::homePath(), "Models (*.gguf);;All files (*)");
+	const QString path =
+	    QFileDialog::getOpenFileName(this, "Open a model", QDir::homePath(), "Models (*.gguf);;All files (*)");
 	if (!path.isEmpty()) chosen(path.toStdString());
 }
 

@@ -19,13 +19,15 @@ constexpr double kLeastPoints = 10.5; // of the text at scale 1
 constexpr int kPortalMs = 300;        // longest wait for the desktop's answer
 
 // By kvrun_tier: f16, salient, regular, evicted.
-const Theme kLight = {false,     "#ffffff", "#f4f4f6", "#f7f7f9", "#1d1e22", "#62656e", "#d9dae0", "#3157c9", "#ffffff", "#edf0f8",
-                      "#f5f5f7", "#e8e9ee", "#dde4f7", "#b3261e", "#fdecea", "#8a2f9e", "#2c6e2f", "#9a4d00", "#71757f",
-                      {"#3a86cf", "#d98c00", "#009e73", "#b9a8ab"},
+const Theme kLight = {false,     "#ffffff", "#f4f4f6", "#f7f7f9", "#1d1e22",
+                      "#62656e", "#d9dae0", "#3157c9", "#ffffff", "#edf0f8",
+                      "#f5f5f7", "#e8e9ee", "#dde4f7", "#b3261e", "#fdecea",
+                      "#8a2f9e", "#2c6e2f", "#9a4d00", "#71757f", {"#3a86cf", "#d98c00", "#009e73", "#b9a8ab"},
                       "#7b72c4", "#b5a872", "#009e73", "#cc79a7", "#9a9aa4"};
-const Theme kDark = {true,      "#1b1c20", "#232429", "#26282e", "#e7e8ec", "#a2a6b1", "#3a3c44", "#7ea2ff", "#10131c", "#2b2f3a",
-                     "#24262b", "#30323a", "#333d58", "#ff8a80", "#3d2524", "#d79bf0", "#98d08d", "#f0b46b", "#8d929e",
-                     {"#56a0e9", "#e69f00", "#12b886", "#6b5256"},
+const Theme kDark = {true,      "#1b1c20", "#232429", "#26282e", "#e7e8ec",
+                     "#a2a6b1", "#3a3c44", "#7ea2ff", "#10131c", "#2b2f3a",
+                     "#24262b", "#30323a", "#333d58", "#ff8a80", "#3d2524",
+                     "#d79bf0", "#98d08d", "#f0b46b", "#8d929e", {"#56a0e9", "#e69f00", "#12b886", "#6b5256"},
                      "#8f86d8", "#b8ab78", "#12b886", "#cc79a7", "#82828c"};
 
 const Theme* current = &kLight;
@@ -35,8 +37,8 @@ bool desktop_is_dark = false;
 // What the desktop's settings portal says; 0: nothing, 1: dark, 2: light.
 int portal_scheme() {
 	if (!qEnvironmentVariableIsSet("DBUS_SESSION_BUS_ADDRESS")) return 0;
-	QDBusMessage ask = QDBusMessage::createMethodCall("org.freedesktop.portal.Desktop", "/org/freedesktop/portal/desktop",
-	                                                  "org.freedesktop.portal.Settings", "Read");
+	QDBusMessage ask = QDBusMessage::createMethodCall(
+	    "org.freedesktop.portal.Desktop", "/org/freedesktop/portal/desktop", "org.freedesktop.portal.Settings", "Read");
 	ask << "org.freedesktop.appearance"
 	    << "color-scheme";
 	const QDBusMessage answer = QDBusConnection::sessionBus().call(ask, QDBus::Block, kPortalMs);
@@ -68,10 +70,17 @@ QToolTip { background: @card; color: @text; border: 1px solid @line; padding: @p
 [role="composer"] { background: @card; border: 1px solid @line; border-radius: @p7; }
 [role="composer"][focus="true"] { border: 1px solid @accent; }
 [role="composer"] QPlainTextEdit, [role="text"] { background: transparent; border: none; }
-QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, [role="field"] { background: @page; border: 1px solid @line; border-radius: @p3; padding: @p3; min-height: @p10; selection-background-color: @accent; selection-color: @on_accent; }
-QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QDoubleSpinBox:focus, [role="field"]:focus { border: 1px solid @accent; }
+QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, [role="field"] {
+	background: @page; border: 1px solid @line; border-radius: @p3; padding: @p3; min-height: @p10;
+	selection-background-color: @accent; selection-color: @on_accent;
+}
+QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QDoubleSpinBox:focus, [role="field"]:focus {
+	border: 1px solid @accent;
+}
 QComboBox::drop-down { border: none; width: @p10; }
-QComboBox QAbstractItemView { background: @page; border: 1px solid @line; selection-background-color: @chosen; selection-color: @text; }
+QComboBox QAbstractItemView {
+	background: @page; border: 1px solid @line; selection-background-color: @chosen; selection-color: @text;
+}
 QPushButton { background: @card; border: 1px solid @line; border-radius: @p3; padding: @p3 @p8; min-height: @p10; }
 QPushButton:hover { background: @hover; }
 QPushButton:focus, QToolButton:focus { border: 2px solid @accent; }
@@ -79,7 +88,10 @@ QPushButton:disabled { color: @dim; }
 QPushButton[main="true"] { background: @accent; color: @on_accent; border-color: @accent; font-weight: 600; }
 QPushButton[main="true"]:focus { border: 2px solid @text; }
 QPushButton[bad="true"] { color: @bad; }
-QPushButton[row="true"] { text-align: left; background: transparent; border: 1px solid transparent; border-radius: @p4; padding: @p4 @p6; }
+QPushButton[row="true"] {
+	text-align: left; background: transparent; border: 1px solid transparent; border-radius: @p4; 
+	padding: @p4 @p6;
+}
 QPushButton[row="true"]:hover { background: @hover; }
 QPushButton[row="true"]:focus { border: 2px solid @accent; }
 QPushButton[row="true"]:checked { background: @chosen; border: 1px solid @accent; }
@@ -109,15 +121,18 @@ QProgressBar::chunk { background: @accent; border-radius: @p2; }
 QSlider { min-height: @p12; }
 QSlider::groove:horizontal { background: @line; height: @p3; border-radius: @p1; }
 QSlider::sub-page:horizontal { background: @accent; border-radius: @p1; }
-QSlider::handle:horizontal { background: @accent; width: @p9; margin: -@p3 0; border-radius: @p4; border: 2px solid @page; }
+QSlider::handle:horizontal {
+	background: @accent; width: @p9; margin: -@p3 0; border-radius: @p4; border: 2px solid @page;
+}
 QSlider:focus { border: 1px solid @accent; border-radius: @p3; }
 QCheckBox { spacing: @p4; }
 QCheckBox:focus { border: 1px solid @accent; border-radius: @p2; }
 )";
 	const std::pair<const char*, QColor> colours[] = {
-	    {"@page", t.page},     {"@side", t.side},       {"@card", t.card},         {"@text", t.text},     {"@dim", t.dim},
-	    {"@line", t.line},     {"@on_accent", t.on_accent}, {"@accent", t.accent}, {"@bubble", t.bubble}, {"@code", t.code},
-	    {"@hover", t.hover},   {"@chosen", t.chosen},   {"@bad_page", t.bad_page}, {"@bad", t.bad}};
+	    {"@page", t.page},         {"@side", t.side}, {"@card", t.card},           {"@text", t.text},
+	    {"@dim", t.dim},           {"@line", t.line}, {"@on_accent", t.on_accent}, {"@accent", t.accent},
+	    {"@bubble", t.bubble},     {"@code", t.code}, {"@hover", t.hover},         {"@chosen", t.chosen},
+	    {"@bad_page", t.bad_page}, {"@bad", t.bad}};
 	for (const auto& [name, colour] : colours) s.replace(name, colour.name());
 	for (int n = 14; n > 0; --n) s.replace("@p" + QString::number(n), px(n / 10.)); // tenths of an em
 	s.replace("@f14", px(0.95)), s.replace("@f18", px(1.5));
@@ -131,7 +146,8 @@ QPalette palette_of(const Theme& t) {
 	};
 	set({QPalette::Window, QPalette::Base}, t.page);
 	set({QPalette::AlternateBase, QPalette::Button, QPalette::ToolTipBase}, t.card);
-	set({QPalette::WindowText, QPalette::Text, QPalette::ButtonText, QPalette::ToolTipText, QPalette::BrightText}, t.text);
+	set({QPalette::WindowText, QPalette::Text, QPalette::ButtonText, QPalette::ToolTipText, QPalette::BrightText},
+	    t.text);
 	set({QPalette::PlaceholderText}, t.dim);
 	set({QPalette::Highlight}, t.accent);
 	set({QPalette::HighlightedText}, t.on_accent);

@@ -10,8 +10,8 @@ namespace kvrun::desktop {
 struct Theme {
 	bool dark;
 	QColor page, side, card, text, dim, line, accent, on_accent, bubble, code, hover, chosen, bad, bad_page;
-	QColor keyword, string, number, comment;   // of code
-	QColor tiers[4];                           // by kvrun_tier; told apart by the colour-blind, too
+	QColor keyword, string, number, comment;    // of code
+	QColor tiers[4];                            // by kvrun_tier; told apart by the colour-blind, too
 	QColor weights, work, cache, scales, other; // of bars
 };
 const Theme& theme();

@@ -80,17 +80,16 @@ void Window::build() {
 	row->setContentsMargins(0, 0, 0, 0);
 	row->setSpacing(0);
 	State& state = app_.state;
-	side_ = new Sidebar(state, {[this] { create(); }, [this] { open_settings(); }, [this] { open_start(); },
-	                            [this] { fork(); }, [this] { remove(); },
-	                            [this](const std::string& id) {
-		                            app_.state.select(id);
-		                            if (pages_->currentWidget() != chat_) pages_->setCurrentWidget(chat_);
-		                            refresh();
-	                            },
-	                            [this](const std::string& id, const std::string& title) {
-		                            act([&] { app_.state.rename(id, title); });
-	                            },
-	                            [this] { open_chat(); }});
+	side_ = new Sidebar(
+	    state, {[this] { create(); }, [this] { open_settings(); }, [this] { open_start(); }, [this] { fork(); },
+	            [this] { remove(); },
+	            [this](const std::string& id) {
+		            app_.state.select(id);
+		            if (pages_->currentWidget() != chat_) pages_->setCurrentWidget(chat_);
+		            refresh();
+	            },
+	            [this](const std::string& id, const std::string& title) { act([&] { app_.state.rename(id, title); }); },
+	            [this] { open_chat(); }});
 	row->addWidget(side_);
 	auto* main = new QWidget;
 	set_role(main, "page");
@@ -150,7 +149,8 @@ void Window::add_keys() {
 	key("Alt+Right", [this] { step_sibling(1); });
 	key("Ctrl+Shift+C", [this] {
 		const Conversation* c = app_.state.current();
-		if (c && c->last != kNone) QApplication::clipboard()->setText(QString::fromStdString(c->messages[size_t(c->last)].text));
+		if (c && c->last != kNone)
+			QApplication::clipboard()->setText(QString::fromStdString(c->messages[size_t(c->last)].text));
 	});
 	key("Ctrl+Shift+K", [this] { fork(); });
 	key("F2", [this] { rename(); });
@@ -260,8 +260,11 @@ void Window::remove() {
 	const Conversation* c = app_.state.current();
 	if (!c) return;
 	const std::string id = c->id;
-	const bool yes = confirm(this, QString("Delete \u201c%1\u201d?").arg(fontMetrics().elidedText(QString::fromStdString(c->title), Qt::ElideRight, em(20))),
-	                         "All its messages are lost. This cannot be undone.", "Delete", "Keep");
+	const bool yes =
+	    confirm(this,
+	            QString("Delete \u201c%1\u201d?")
+	                .arg(fontMetrics().elidedText(QString::fromStdString(c->title), Qt::ElideRight, em(20))),
+	            "All its messages are lost. This cannot be undone.", "Delete", "Keep");
 	if (yes) act([&] { app_.state.remove(id); });
 	open_chat();
 }
