@@ -104,7 +104,8 @@ def first_user(app):
     app.run(["wait models", "dump start", "key ctrl+N", "type Again", "key Return", "wait idle", "dump answered",
              f"drop {os.path.join(hub, 'recall.gguf')}", "wait loaded", "dump dropped", "quit"], *CHATML, "-n", "4")
     assert app.dump("start")["focus"].startswith("recall, "), app.dump("start")["focus"]
-    assert shown(app.dump("answered"))[1].strip() and app.dump("dropped")["model"].endswith("recall.gguf")
+    assert app.dump("answered")["phase"] == "ready" and len(shown(app.dump("answered"))) == 2, app.dump("answered")
+    assert app.dump("answered")["problem"] == "" and app.dump("dropped")["model"].endswith("recall.gguf"), app.dump("dropped")
 
 
 def long_question(app):

@@ -141,6 +141,7 @@ MemoryPanel::MemoryPanel() {
 	auto* row = new QHBoxLayout;
 	auto* name = new QLabel("Longest conversation");
 	length_ = new Calm<QComboBox>;
+	length_->setMinimumWidth(em(11));
 	length_->setAccessibleName("Longest conversation, in tokens");
 	length_->setToolTip("A token is about three quarters of a word.");
 	name->setBuddy(length_);

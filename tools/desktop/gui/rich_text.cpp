@@ -4,6 +4,7 @@
 #include <QAbstractTextDocumentLayout>
 #include <QDesktopServices>
 #include <QFontDatabase>
+#include <QFontInfo>
 #include <QKeyEvent>
 #include <QScrollBar>
 #include <QTextBlock>
@@ -112,7 +113,7 @@ void RichText::set_plain(const QString& text, bool wraps) {
 	if (!wraps) {
 		setHorizontalScrollBarPolicy(Qt::ScrollBarAsNeeded);
 		QFont mono = QFontDatabase::systemFont(QFontDatabase::FixedFont);
-		mono.setFamilies(QStringList(mono.family()) + font().families().mid(1));
+		mono.setFamilies(QStringList(QFontInfo(mono).family()) + font().families().mid(1));
 		mono.setPointSizeF(font().pointSizeF() * 0.95);
 		setFont(mono);
 	}

@@ -74,7 +74,9 @@ void Script::bad(const Command& c, const std::string& why) const {
 void Script::step() {
 	if (pause_ > 0) return void(--pause_);
 	if (commands_.empty()) return timer_.stop();
-	if (!window_.isActiveWindow() && !top_widget()) window_.activateWindow();
+	// where no window manager does it
+	QWidget* top = QApplication::activeModalWidget() ? QApplication::activeModalWidget() : &window_;
+	if (!top->isActiveWindow() && !QApplication::activePopupWidget()) top->activateWindow();
 	const double now = App::clock();
 	if (since_ < 0) since_ = now;
 	const Command c = commands_.front();

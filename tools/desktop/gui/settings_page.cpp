@@ -55,6 +55,7 @@ QDoubleSpinBox* new_real(double lowest, double highest, double step) {
 	auto* b = new Calm<QDoubleSpinBox>;
 	b->setRange(lowest, highest);
 	b->setSingleStep(step);
+	b->setButtonSymbols(QAbstractSpinBox::NoButtons); // arrow keys do the same
 	b->setMaximumWidth(em(9));
 	return b;
 }
@@ -63,6 +64,7 @@ QSpinBox* new_whole(int lowest, int highest, const char* special) {
 	auto* b = new Calm<QSpinBox>;
 	b->setRange(lowest, highest);
 	b->setSpecialValueText(special);
+	b->setButtonSymbols(QAbstractSpinBox::NoButtons); // arrow keys do the same
 	b->setMaximumWidth(em(9));
 	return b;
 }
@@ -265,7 +267,11 @@ PlanRequest SettingsPage::request() const {
 	return r;
 }
 
-bool SettingsPage::waiting() const { return isVisible() && (!planner_.plan() || planner_.devices().empty()); }
+bool SettingsPage::waiting() const { // for what is not shown yet
+	if (!isVisible()) return false;
+	const std::optional<Plan> plan = planner_.plan();
+	return !plan || !shown_ || !(*shown_ == plan->request) || listed_.empty();
+}
 
 void SettingsPage::poll() {
 	const PlanRequest r = request();

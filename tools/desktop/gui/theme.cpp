@@ -5,6 +5,7 @@
 #include <QDBusMessage>
 #include <QDBusVariant>
 #include <QFontDatabase>
+#include <QFontInfo>
 #include <QFontMetrics>
 #include <QPalette>
 #include <QStyleFactory>
@@ -77,7 +78,6 @@ QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, [role="field"] {
 QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QDoubleSpinBox:focus, [role="field"]:focus {
 	border: 1px solid @accent;
 }
-QComboBox::drop-down { border: none; width: @p10; }
 QComboBox QAbstractItemView {
 	background: @page; border: 1px solid @line; selection-background-color: @chosen; selection-color: @text;
 }
@@ -172,7 +172,7 @@ void remember_desktop_font() {
 void apply_theme(const std::string& name, double scale) {
 	// Emoji come from a font with colours, where there is one, before a font of symbols that has them, too.
 	static const QStringList families = [] {
-		QStringList out{QApplication::font().family()};
+		QStringList out{QFontInfo(QApplication::font()).family()}; // the one that "Sans" stands for: it has digits
 		for (const char* f : {"Noto Color Emoji", "Twemoji", "JoyPixels", "OpenMoji Color"})
 			if (QFontDatabase::hasFamily(f)) out << f;
 		return out;
