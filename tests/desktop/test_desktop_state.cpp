@@ -340,6 +340,10 @@ TEST_CASE("desktop: recent models are kept, the latest first, each once") {
 	for (int i = 0; i < 12; ++i) r.state.load(fmt::format("/models/{}.gguf", i % 10));
 	REQUIRE(r.state.settings.recent.size() == 8);
 	CHECK(r.state.settings.recent[0] == "/models/1.gguf");
+	r.state.load(r.state.settings.recent.back()); // a name in the list itself
+	CHECK(r.state.model == "/models/4.gguf");
+	CHECK(r.last<Load>()->model == "/models/4.gguf");
+	r.state.forget_model("/models/4.gguf");
 	r.state.forget_model("/models/1.gguf");
 	CHECK(r.state.settings.recent[0] == "/models/0.gguf");
 	Settings s = r.state.settings;

@@ -40,7 +40,8 @@ std::string advice(kvrun_status s, const std::string& said) {
 
 // ---- what the user does
 
-void State::load(const std::string& path) {
+void State::load(const std::string& chosen) {
+	const std::string path = chosen; // which may lie in the list that changes
 	model = path;
 	phase = EnginePhase::Loading;
 	load_share = 0;
