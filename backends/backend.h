@@ -117,11 +117,12 @@ class Backend {
 	// Rows [dst.first, dst.first + n) of dst = the f16 keys and values at `src`: the inverse of kv_store().
 	virtual void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) = 0;
 	// out (T, n_heads, head_dim) = softmax(q . K^T / sqrt(head_dim)) . V over all live tokens of every tier.
-	// lse (T, n_heads) f32 = log of the sum of exp(score) over the tokens a row sees; empty if not wanted.
+	// lse (T, n_heads) f32 = log of the sum of exp(score) over the tokens a row sees, and the sink; empty if not
+	// wanted.
 	virtual void attend(View out, View lse, View q, const KvRead&) = 0;
 	// The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i; and over older
 	// tokens if `older` is not null: then the last part of each row in older->row_parts has no work item and takes the
-	// state over the prompt's own tokens.
+	// state over the prompt's own tokens. Both have the same Softmax.
 	virtual void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) = 0;
 	// Quantises tokens of `src` (src.first is not used) and packs them into pages, by the rules of
 	// engine/kv_host/quant.h. Parameters per channel: a work item is one whole page (slot 0, n = page) unless k_block.
@@ -131,7 +132,8 @@ class Backend {
 	// Saliency: attention received, summed over the rows of q that `rows` (n) u32 lists in ascending order, averaged
 	// over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]);
 	// without attention each row counts 1; times |k_t|, or over it and at least 1e-6, where the key's length counts.
-	// Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T) f32.
+	// Scores have kv's softcap. Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >=
+	// kv.first + T) f32.
 	virtual void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) = 0;
 	// Live tokens in f16 pages: every work item's pages against the rows it lists.
 	virtual void score_slots(View q, View lse, const ScoreArgs&) = 0;

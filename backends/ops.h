@@ -73,11 +73,17 @@ struct KvDst {              // where rows of K and V lie in pages or in a KvRows
 	View at;                // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is left alone
 	uint32_t k_word_stride; // 1: contiguous heads (KvRows); tokens per page: K inside a page is [word][token]
 };
+// What changes the softmax of attention. Scores are q . k / sqrt(head_dim).
+struct Softmax {
+	float softcap = 0; // more than 0: a score s becomes softcap * tanh(s / softcap)
+	View sinks = {};   // (n_heads) f32: one more score of each query head, whose token has no value; empty for none
+};
 struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way
 	View k, v;          // (n_kv_heads, capacity, head_dim) f16
 	uint32_t first = 0; // row of k and v that row 0 of the op means
 	// attend_prompt(): rows see so many latest tokens, their own included, and there are no older ones; 0: all
 	uint32_t window = 0;
+	Softmax softmax = {}; // attend_prompt(), score_prompt()
 };
 
 // ---- attention over pages. All word offsets of a step's sequences are in one table, so that one dispatch serves any
@@ -106,6 +112,7 @@ struct KvRead { // everything attention reads of the cached tokens of one layer
 	// Upper bound of a row's number of parts, if every row has some and each has a work item; 0: not known. With few a
 	// device may merge them without another dispatch.
 	uint32_t most_parts = 0;
+	Softmax softmax = {};
 };
 
 // ---- saliency
@@ -124,6 +131,7 @@ struct ScoreArgs {
 	View tables; // as in KvRead
 	View score;  // f32 words, added to
 	uint32_t n_kv_heads;
+	float softcap = 0; // as in Softmax
 };
 
 // ---- fetching
@@ -142,6 +150,7 @@ struct WeighArgs {
 	View tables;  // as in KvRead
 	View balance; // as in KvRead
 	uint32_t n_kv_heads;
+	float softcap = 0; // as in Softmax
 };
 // ---- packing
 
@@ -174,13 +183,14 @@ template <class F> void each_view(ExpertRows& a, F f) { f("ids", a.ids), f("tile
 template <class F> void each_view(RopeArgs& a, F f) { f("table", a.table); }
 template <class F> void each_view(HeadNorm& a, F f) { f("norm_q", a.q), f("norm_k", a.k); }
 template <class F> void each_view(KvDst& a, F f) { f("dst_k", a.k), f("dst_v", a.v), f("at", a.at); }
-template <class F> void each_view(KvRows& a, F f) { f("k", a.k), f("v", a.v); }
+template <class F> void each_view(KvRows& a, F f) { f("k", a.k), f("v", a.v), f("sinks", a.softmax.sinks); }
 template <class F> void each_view(AttendGroup& a, F f) {
 	f("k_codes", a.k_codes), f("v_codes", a.v_codes), f("k_params", a.k_params), f("v_params", a.v_params);
 	f("v_factors", a.v_factors);
 }
 template <class F> void each_view(KvRead& a, F f) { // not its groups'
 	f("work", a.work), f("tables", a.tables), f("balance", a.balance), f("row_parts", a.row_parts), f("parts", a.parts);
+	f("sinks", a.softmax.sinks);
 }
 template <class F> void each_view(ScoreGroup& a, F f) { f("k_codes", a.k_codes); }
 template <class F> void each_view(ScoreArgs& a, F f) { // not its groups'

@@ -3,6 +3,7 @@
 #include "engine/core/round.h"
 #include "shared/candidates.h"
 #include <algorithm>
+#include <cmath>
 
 namespace kvrun {
 
@@ -51,10 +52,16 @@ void check_rows(const KvRows& kv) {
 	KV_ASSERT(is_f16(kv.k) && is_f16(kv.v) && same_shape(kv.k, kv.v) && kv.k.shape[3] == 1 && kv.k.shape[2] % 2 == 0);
 }
 
+void check_softmax(const Softmax& s, const View& q) {
+	KV_ASSERT(s.softcap >= 0 && std::isfinite(s.softcap));
+	KV_ASSERT(!s.sinks || (is_f32(s.sinks) && s.sinks.elements() == q.shape[1]));
+}
+
 bool is_page(uint32_t page) { return page == 32 || page == 64 || page == 128; }
 
 void check_read(const View& q, const KvRead& kv) {
 	check_heads(q, kv.n_kv_heads, q.shape[2]);
+	check_softmax(kv.softmax, q);
 	KV_ASSERT(is_u32(kv.work) && kv.work.row_elements() == ATTEND_WORDS && kv.item_rows > 0);
 	KV_ASSERT(is_u32(kv.tables) && is_u32(kv.row_parts) && kv.row_parts.elements() == size_t(q.shape[0]) * 2);
 	KV_ASSERT(is_f32(kv.parts) && kv.parts.row_elements() == size_t(q.shape[1]) * (q.shape[2] + 2));
@@ -177,8 +184,10 @@ void check_attend_prompt(const View& out, const View& lse, const View& q, const 
 	KV_ASSERT(is_f32(out) && out.elements() == q.elements() && (!lse || is_lse(lse, q)));
 	check_rows(own);
 	check_heads(q, own.k.shape[0], own.k.shape[2]);
+	check_softmax(own.softmax, q);
 	KV_ASSERT(uint64_t(own.first) + q.shape[0] <= own.k.shape[1]);
 	if (!older) return;
+	KV_ASSERT(older->softmax.softcap == own.softmax.softcap && bool(older->softmax.sinks) == bool(own.softmax.sinks));
 	KV_ASSERT(own.window == 0);
 	check_read(q, *older);
 	KV_ASSERT(older->n_kv_heads == own.k.shape[0]);

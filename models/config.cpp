@@ -119,7 +119,7 @@ RopeScaling scaling_type(const Keys& k, const Rope& r) {
 	     one_line(type));
 }
 
-void read_rope_scaling(const Keys& k, Config& c) {
+void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 	Rope& r = c.ropes[0];
 	r.freqs = read_factors(k.g, "rope_freqs.weight", r.dim);
 	r.long_freqs = read_factors(k.g, "rope_factors_long.weight", r.dim);
@@ -145,6 +145,7 @@ void read_rope_scaling(const Keys& k, Config& c) {
 			     "{}: rope scaling: high_freq_factor {} is not above low_freq_factor {}; the file is damaged",
 			     k.g.name(), r.high_freq, r.low_freq);
 	} else if (r.scaling == RopeScaling::Yarn) {
+		r.ramp_rounded = f.yarn_rounded;
 		r.beta_fast = k.positive("rope.scaling.yarn_beta_fast", r.beta_fast);
 		r.beta_slow = k.positive("rope.scaling.yarn_beta_slow", r.beta_slow);
 		r.attn_factor = k.positive("rope.scaling.attn_factor", 1) * k.positive("rope.scaling.yarn_attn_factor", 1);
@@ -164,15 +165,22 @@ void read_rope_scaling(const Keys& k, Config& c) {
 	}
 }
 
+// A cap of scores or logits: none where the key is 0.
+float read_softcap(const Keys& k, const char* key, float of_family) {
+	if (!k.has(key)) return of_family;
+	return k.f32(key, 0) == 0 ? 0 : k.positive(key, 1);
+}
+
 // Factors that few families have; a file of any other may name them too.
 void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 	c.embedding_scale = k.positive("embedding_scale", f.scales_embedding ? std::sqrt(float(c.dim)) : 1);
 	c.logit_scale = k.positive("logit_scale", 1);
 	if (f.divides_logits) c.logit_scale = 1 / c.logit_scale;
-	if (k.has("final_logit_softcapping")) c.logit_softcap = k.positive("final_logit_softcapping", 1);
+	c.logit_softcap = read_softcap(k, "final_logit_softcapping", f.logit_softcap);
 	layer.residual_scale = k.positive("residual_scale", 1);
 	if (k.has("attention.scale")) layer.attention_scale = k.positive("attention.scale", 1);
-	for (const char* key : {"attn_logit_softcapping", "attention.temperature_scale", "residual_softcap"})
+	layer.score_softcap = read_softcap(k, "attn_logit_softcapping", f.score_softcap);
+	for (const char* key : {"attention.temperature_scale", "residual_softcap"})
 		if (k.has(key) && k.f32(key, 0) != 0 && !(f.tempered && key == std::string_view("attention.temperature_scale")))
 			fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without it", k.g.name(), k.key(key), k.f32(key, 0),
 			     f.arch);
@@ -188,9 +196,9 @@ void read_temperature(const Keys& k, const Family& f, Config& c) {
 }
 
 // Which layers have a window: a flag or number per layer, or the period after which one has none.
-Windows read_windows(const Keys& k, uint32_t n_layers) {
+Windows read_windows(const Keys& k, const Family& f, uint32_t n_layers) {
 	Windows w;
-	w.tokens = k.u32("attention.sliding_window", 0);
+	w.tokens = k.u32("attention.sliding_window", f.window);
 	w.theta = k.f32("rope.freq_base_swa", w.theta);
 	const std::string key = k.key("attention.sliding_window_pattern");
 	const GgufEntry* e = k.g.find(key);
@@ -332,6 +340,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 			vector(name("attn_q_norm.weight"), row ? q : layer.head_dim);
 			vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
 		}
+		if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
 		matrix(name("attn_output.weight"), c.dim, q);
 		if (layer.out_bias) vector(name("attn_output.bias"), c.dim);
 		if (layer.attn_out_norm) norm("post_attention_norm");
@@ -371,9 +380,9 @@ Config read_config(const Gguf& g) {
 	if (f.head_norm_optional && g.find_tensor("blk.0.attn_q_norm.weight")) layer.qk_norm = QkNorm::Head;
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
 	read_scales(k, f, c, layer);
-	read_rope_scaling(k, c);
+	read_rope_scaling(k, f, c);
 	read_temperature(k, f, c);
-	describe_layers(c, f, layer, read_windows(k, c.n_layers));
+	describe_layers(c, f, layer, read_windows(k, f, c.n_layers));
 	place_experts(c, read_mixture(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);

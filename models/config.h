@@ -24,6 +24,7 @@ struct Rope {
 	uint32_t original_ctx = 0;           // trained context before extension; 0 for None and Linear
 	float attn_factor = 1;               // LongRope, Yarn: factor the file gives for cos and sin
 	float beta_fast = 32, beta_slow = 1; // Yarn: rotations that bound the ramp
+	bool ramp_rounded = true;            // Yarn: these bounds are rounded to whole pairs, outwards
 	float low_freq = 1, high_freq = 4;   // Llama3: wavelengths per original_ctx that bound the ramp
 	std::vector<float> freqs = {};       // (dim / 2) divisor of each frequency (rope_freqs.weight), or empty
 	std::vector<float> long_freqs = {}, short_freqs = {}; // (dim / 2) the same for LongRope
@@ -78,6 +79,8 @@ struct Layer { // what one layer computes
 	uint32_t window = 0;       // attends to so many latest tokens, its own included; 0: to all
 	uint32_t rope = 0;         // index into Config::ropes
 	float attention_scale = 0; // factor of q . k; 0: 1 / sqrt(head_dim)
+	float score_softcap = 0;   // then cap * tanh(score / cap); 0: none
+	bool sinks = false;        // a logit of each query head takes part in the softmax, without a value
 	QkNorm qk_norm = QkNorm::None;
 	bool attn_norm = true;      // attention reads the residual stream through a norm
 	bool attn_out_norm = false; // a norm between attention and the residual stream

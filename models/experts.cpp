@@ -54,8 +54,8 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 		     "again",
 		     g.name(), tensor_name(l, "ffn_gate.0"));
 	e.choice_bias = find("exp_probs_b", "bias");
-	e.router_bias = find("ffn_gate_inp", "bias");
-	e.bias = find("ffn_down_exps", "bias");
+	e.router_bias |= find("ffn_gate_inp", "bias") != nullptr;
+	e.bias |= find("ffn_down_exps", "bias") != nullptr;
 	e.fused_gate_up = find("ffn_gate_up_exps");
 	e.shared_gate = find("ffn_gate_inp_shexp");
 	const uint32_t said = k.u32("expert_shared_feed_forward_length", 0);

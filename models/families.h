@@ -20,12 +20,16 @@ struct Family {
 	bool partial_rotary = false;       // RoPE may leave channels of a head alone
 	bool strips_after_special = false; // white space behind a control token belongs to it; SentencePiece vocabularies
 	NormKind norm = NormKind::Rms;
+	bool yarn_rounded = true;      // YaRN's ramp begins and ends at whole pairs; files do not say it
 	bool scales_embedding = false; // by sqrt(dim)
 	bool divides_logits = false;   // the file's logit_scale is a divisor
 	bool output_bias = false;
 	SecondRope second_rope = SecondRope::None;
 	// Of a file that names a window, but not its layers: every so-many-th layer has none; 0: all have one.
 	uint32_t window_period = 0;
+	// Of a file that does not say them; 0: none.
+	uint32_t window = 0;
+	float score_softcap = 0, logit_softcap = 0;
 	bool tempered = false; // files may have Config::temperature, over the context before extension
 	bool mixture = false;  // files may have experts in place of the MLP; Layer::experts is how they are chosen
 	bool head_norm_optional = false; // QkNorm::Head where the file has the tensors

@@ -18,13 +18,14 @@ double llama3(const Rope& r, double freq) {
 }
 
 // YaRN, arXiv:2309.00071: pair i turns n times in original_ctx where i = pair_at(n); a linear ramp between the pairs
-// that turn beta_fast and beta_slow times, rounded outwards.
+// that turn beta_fast and beta_slow times, as a rule rounded outwards.
 double yarn(const Rope& r, double freq, uint32_t pair) {
 	auto pair_at = [&](double turns) {
 		return r.dim * std::log(r.original_ctx / (turns * kTurn)) / (2 * std::log(double(r.theta)));
 	};
-	const double low = std::max(0., std::floor(pair_at(r.beta_fast)));
-	const double high = std::min(r.dim - 1., std::ceil(pair_at(r.beta_slow)));
+	const double first = pair_at(r.beta_fast), last = pair_at(r.beta_slow);
+	const double low = std::max(0., r.ramp_rounded ? std::floor(first) : first);
+	const double high = std::min(r.dim - 1., r.ramp_rounded ? std::ceil(last) : last);
 	const double keep = 1 - std::clamp((pair - low) / std::max(0.001, high - low), 0., 1.);
 	return keep * freq + (1 - keep) * freq / r.factor;
 }

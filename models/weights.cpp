@@ -225,6 +225,7 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	}
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, b);
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
+	if (layer.sinks) w.sinks = find("attn_sinks");
 	w.wo = find("attn_output"), w.bo = bias("attn_output");
 	if (layer.attn_out_norm) w.attn_out_norm = norm("post_attention_norm");
 	if (layer.mlp_input == MlpInput::Normed) w.mlp_norm = norm(layer.mlp_norm_name);

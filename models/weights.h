@@ -26,6 +26,7 @@ struct LayerWeights { // what the layer has not (Layer) is empty
 	View wk, wv;         // (n_kv_heads * head_dim, dim)
 	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32
 	View q_norm, k_norm; // QkNorm::Head: (head_dim) f32; QkNorm::Row: (n_heads * head_dim), (n_kv_heads * head_dim)
+	View sinks;          // (n_heads) f32
 	View wo;             // (dim, n_heads * head_dim)
 	View bo;             // (dim) f32
 	NormWeights attn_out_norm, mlp_norm, mlp_out_norm;

@@ -18,6 +18,7 @@
 //   10       result    (T, n_heads, HEAD_DIM) f32, written; this and the next two only with `merges`
 //   11       row_parts (T, 2) u32: first part, parts of a row
 //   12       done      (T, n_kv_heads) u32: heads' states written so far; 0 before and after
+//   13       sinks     (n_heads) f32; only with `merges` and ATTEND_SINKS
 //   backends/ops.h has AttendWork, shared/kv_page.h says where codes and parameters are in a page.
 //
 // K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c, the second sum once per page. K per token:
@@ -60,6 +61,7 @@ const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u;
 const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
            K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u && !K_BOOK;
 const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u && V_BITS < 16u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
+const bool SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u, SINKS = (FLAGS & ATTEND_SINKS) != 0u;
 #ifdef INT8
 const bool K_DOT = (FLAGS & ATTEND_K_DOT) != 0u, V_DOT = (FLAGS & ATTEND_V_DOT) != 0u;
 #else
@@ -85,6 +87,7 @@ layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 layout(std430, binding = 10) writeonly buffer Result { vec2 result[]; };
 layout(std430, binding = 11) readonly buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 12) coherent buffer Done { uint done[]; };
+layout(std430, binding = 13) readonly buffer Sinks { float sinks[]; };
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
 uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
@@ -102,6 +105,7 @@ const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; //
 
 #include "lib/attend.glsl"
 #include "lib/merge.glsl"
+#include "lib/softcap.glsl"
 #include "lib/keys.glsl"
 
 // Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
@@ -126,7 +130,7 @@ void merge_if_last(uint row) {
 		const uint at = KV_AT(0) / 2 + (first * p.n_heads + head) * (PAIRS + 1);
 		float top, weights;
 		result[KV_AT(10) / 2 + (row * p.n_heads + head) * PAIRS + pair] =
-			merge_few(at, p.n_heads * (PAIRS + 1), n, pair, top, weights);
+			merge_few(at, p.n_heads * (PAIRS + 1), n, pair, SINKS ? sinks[KV_AT(13) + head] : NO_TOKEN, top, weights);
 	}
 }
 
@@ -164,7 +168,7 @@ void main() {
 
 		tile_scores(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
 		const uint v_param =
 		    V_BITS == 16

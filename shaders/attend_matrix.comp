@@ -40,6 +40,7 @@ const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEN
            V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
 const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u, K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u;
 const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
+const bool SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
 
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
@@ -202,10 +203,11 @@ uint head_at(uint j) { // of its state
 	return KV_AT(0) + ((part + j / HEADS * p.part_step) * p.n_heads + head + j % HEADS) * (HEAD_DIM + 2u);
 }
 bool is_query(uint j) { return j / HEADS < rows_here && j % HEADS < heads_here; }
-void query_done(uint j, float top, float total) {
-	if (!is_query(j)) return;
+float query_done(uint j, float top, float total) {
+	if (!is_query(j)) return total;
 	parts[head_at(j) + HEAD_DIM] = top;
 	parts[head_at(j) + HEAD_DIM + 1u] = total;
+	return total;
 }
 void piece_done(uint j, uint c, vec4 sums, float total) {
 	if (!is_query(j)) return;

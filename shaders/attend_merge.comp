@@ -7,6 +7,7 @@
 //   1        parts     (n_parts, n_heads, HEAD_DIM + 2) f32: sum of weight * value, maximum score, sum of weights
 //   2        row_parts (T, 2) u32: first part, parts of a row
 //   3        lse       (T, n_heads) f32, written: log sum exp of a row's scores; only with MERGE_LSE
+//   4        sinks     (n_heads) f32; only with MERGE_SINKS
 //
 // Grid: x = head, y = row. A lane owns two channels of every SLICES-th part, and has up to 8 parts in flight; slices
 // are added in order at the end. Rows of at most MERGE_FEW parts are added in index order, as attend.comp does.
@@ -26,6 +27,8 @@ layout(std430, binding = 0) writeonly restrict buffer Result { vec2 result[]; };
 layout(std430, binding = 1) readonly restrict buffer Parts { vec2 parts[]; };
 layout(std430, binding = 2) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 3) writeonly restrict buffer Lse { float lse[]; };
+layout(std430, binding = 4) readonly restrict buffer Sinks { float sinks[]; };
+const bool SINKS = (FLAGS & MERGE_SINKS) != 0u;
 #include "lib/merge.glsl"
 #include "lib/reduce.glsl"
 
@@ -41,11 +44,12 @@ void main() {
 	const uint first = row_parts[KV_AT(2) + row * 2], n = row_parts[KV_AT(2) + row * 2 + 1];
 	const uint stride = p.n_heads * (PAIRS + 1), at = KV_AT(1) / 2 + first * stride + head * (PAIRS + 1);
 	const uint out_at = KV_AT(0) / 2 + (row * p.n_heads + head) * PAIRS;
-	float top = NO_TOKEN, weights = 0;
+	const float sink = SINKS ? sinks[KV_AT(4) + head] : NO_TOKEN;
+	float top = sink, weights = SINKS ? 1.0 : 0.0;
 
 	if (n <= MERGE_FEW) {
 		for (uint pair = lane; pair < PAIRS; pair += LOCAL_X)
-			result[out_at + pair] = n == 0 ? vec2(0) : merge_few(at, stride, n, pair, top, weights);
+			result[out_at + pair] = n == 0 ? vec2(0) : merge_few(at, stride, n, pair, sink, top, weights);
 	} else {
 		for (uint i = lane; i < n; i += LOCAL_X) top = max(top, parts[at + i * stride + PAIRS].x);
 		top = workgroup_max(top);
@@ -74,6 +78,7 @@ void main() {
 				}
 			}
 			weights = workgroup_sum(weights);
+			if (SINKS) weights += exp(sink - top);
 			sum_s[lane] = sum;
 			barrier();
 			if (slice == 0 && pair < PAIRS) {

@@ -4,7 +4,8 @@
 //   row
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t).
-// With PROMPT_WINDOW a row sees only its latest `window` tokens.
+// With PROMPT_WINDOW a row sees only its latest `window` tokens. With PROMPT_SINKS exp(sink - max) is part of the sum
+// that divides.
 // Tiles of tokens start at multiples of 4 * LOCAL_X from token 0 and a tile of which a row sees nothing changes nothing
 // of it, so a row's bits do not depend on how the prompt is cut.
 //
@@ -15,6 +16,7 @@
 //   3        v_codes   (n_kv_heads, t_cap, HEAD_DIM) f16
 //   4        row_parts (T, 2) u32: first part, parts of a row; unused without PROMPT_STATE
 //   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
+//   6        sinks     (n_heads) f32; unused without PROMPT_SINKS
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two).
@@ -32,7 +34,8 @@ layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
-const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0;
+const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0;
+const bool SINKS = (FLAGS & PROMPT_SINKS) != 0;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALES = 0;
 const bool V_NORM = false, K_STAGED = false;
@@ -44,6 +47,7 @@ INPUT_WORDS(2, KCodes, k_codes);
 INPUT_WORDS(3, VCodes, v_codes);
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
+layout(std430, binding = 6) readonly restrict buffer Sinks { float sinks[]; };
 
 uint query_base = 0, row_first = 0, n_heads_here = 0;
 uint query_at(uint j) {
@@ -57,6 +61,8 @@ void queries_fit(uint c) {}
 vec4 query_fit(vec4 x, uint c) { return x; }
 #include "lib/attend.glsl"
 #endif
+
+#include "lib/softcap.glsl"
 
 const uint PIECES = HEAD_DIM / 8; // 16-byte pieces of a token's K or V
 
@@ -100,7 +106,7 @@ void main() {
 			const uint last = p.first + row_first + j / HEADS; // token the query sees last
 			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
 			if (WINDOW) blind = bvec4(uvec4(blind) | uvec4(greaterThanEqual(uvec4(last) - (token + uvec4(0, 1, 2, 3)), uvec4(p.window))));
-			score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
+			score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
 		}
 		tile_softmax(stored, 0, 0);
 		tile_values(v_head + (stored == 0 ? 0 : token * PIECES), stored, 0, 0);
@@ -116,7 +122,11 @@ void main() {
 		uint to = row;
 		if (partial && mine) to = row_parts[KV_AT(4) + row * 2] + row_parts[KV_AT(4) + row * 2 + 1] - 1;
 		const uint result_at = KV_AT(0) + (to * p.n_heads + head + j % HEADS) * stride;
-		const float factor = partial ? 1.0 : 1.0 / total[j];
+		const float sink = SINKS ? sinks[KV_AT(6) + head + min(j % HEADS, n_heads_here - 1)] : NO_TOKEN;
+		const float most = SINKS ? max(top[j], sink) : top[j];
+		const float shrink = SINKS ? exp(top[j] - most) : 1.0; // of what has been summed
+		const float all = SINKS ? total[j] * shrink + exp(sink - most) : total[j];
+		const float factor = partial ? 1.0 : SINKS ? shrink / all : 1.0 / all;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = chunk + o * ROW_LANES;
 			if (mine && lane_row == 0 && c < CHUNKS)
@@ -124,7 +134,7 @@ void main() {
 					result[result_at + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4] * factor;
 		}
 		if ((FLAGS & PROMPT_LSE) != 0 && mine && LANE == 0)
-			lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = top[j] + log(total[j]);
+			lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = most + log(all);
 		if (partial && mine && LANE == 0) {
 			result[result_at + HEAD_DIM] = top[j];
 			result[result_at + HEAD_DIM + 1] = total[j];

@@ -30,7 +30,8 @@ layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
-const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0u;
+const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0u, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u;
+const bool SINKS = (FLAGS & PROMPT_SINKS) != 0u;
 const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
@@ -40,6 +41,7 @@ layout(std430, binding = 2) readonly restrict buffer KCodes { uvec4 k_codes[]; }
 layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; };
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
+layout(std430, binding = 6) readonly restrict buffer Sinks { float sinks[]; };
 
 uint query_base = 0u, row_first = 0u, head = 0u, n_heads_here = 0u,
      n_tokens = 0u; // query j: row j / HEADS, head j % HEADS
@@ -81,13 +83,20 @@ uint head_at(uint j) { // of its result
 	const uint to = PARTIAL ? row_parts[parts] + row_parts[parts + 1u] - 1u : row;
 	return KV_AT(0) + (to * p.n_heads + head + j % HEADS) * (PARTIAL ? HEAD_DIM + 2u : HEAD_DIM);
 }
-void query_done(uint j, float top, float total) {
-	if (!is_query(j)) return;
-	if ((FLAGS & PROMPT_LSE) != 0u) lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] = top + log(total);
-	if (!PARTIAL) return;
+float query_done(uint j, float top, float total) {
+	if (!is_query(j)) return total;
+	float most = top, all = total; // with the sink
+	if (SINKS) {
+		const float sink = sinks[KV_AT(6) + head + j % HEADS];
+		most = max(top, sink);
+		all = total * exp(top - most) + exp(sink - most);
+	}
+	if ((FLAGS & PROMPT_LSE) != 0u) lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] = most + log(all);
+	if (!PARTIAL) return SINKS ? all * exp(most - top) : total; // infinite only where 0 is the result
 	const uint to = head_at(j) + HEAD_DIM;
 	result[to] = top;
 	result[to + 1u] = total;
+	return total;
 }
 void piece_done(uint j, uint c, vec4 sums, float total) {
 	if (!is_query(j)) return;

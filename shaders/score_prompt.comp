@@ -48,7 +48,7 @@ void main() {
 				dot_ += dot(a, vec4(unpackHalf2x16(key8.x), unpackHalf2x16(key8.y)));
 				dot_ += dot(b, vec4(unpackHalf2x16(key8.z), unpackHalf2x16(key8.w)));
 			}
-			mean += BY_ATTENTION ? exp(dot_ * p.scale - lse[KV_AT(3) + head]) : 1.0;
+			mean += BY_ATTENTION ? exp(score_of(dot_) - lse[KV_AT(3) + head]) : 1.0;
 		}
 		sum += mean;
 	}

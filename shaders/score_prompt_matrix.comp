@@ -131,7 +131,10 @@ void main() {
 			coopMatLoadNV(row, row_s, c * N, 0u, false);
 			coopMatLoadNV(total, lse_s, c * N, 0u, false);
 			for (int e = 0; e < row.length(); e++)
-				sums[e] += row[e] >= token[e] ? exp2(dots[e] * (p.scale * LOG2_E) - total[e]) : 0.0;
+			{
+				const float s = SOFTCAP ? score_of(dots[e]) * LOG2_E : dots[e] * (p.scale * LOG2_E);
+				sums[e] += row[e] >= token[e] ? exp2(s - total[e]) : 0.0;
+			}
 		}
 		barrier(); // the next queries take the place of these
 	}

@@ -53,7 +53,7 @@ void main() {
 				for (uint c = 0; c < HEAD_DIM / 4; c++)
 					dot_ += dot(q[from + c], vec4(unpackHalf2x16(k_codes[at + 2 * c * PAGE]),
 					                              unpackHalf2x16(k_codes[at + (2 * c + 1) * PAGE])));
-				sum += BY_ATTENTION ? exp(dot_ * p.scale - lse[KV_AT(3) + head + j]) : 1.0;
+				sum += BY_ATTENTION ? exp(score_of(dot_) - lse[KV_AT(3) + head + j]) : 1.0;
 			}
 		}
 		if (BY_NORM) {

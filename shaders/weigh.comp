@@ -42,7 +42,7 @@ const uint V_GROUP = HEAD_DIM;
 const bool K_DOT = false;
 #endif
 const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
-           BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
+           BALANCE = (FLAGS & ATTEND_BALANCE) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
 
 layout(push_constant) uniform Push { WeighPush p; };
 layout(std430, binding = 0) restrict buffer Weight { float weight[]; };
@@ -67,6 +67,7 @@ shared vec4 work_s[SCALES > 0 ? SCALES : 1];
 #endif
 #include "lib/queries.glsl"
 #include "lib/keys.glsl"
+#include "lib/softcap.glsl"
 
 void main() {
 	kv_head = gl_WorkGroupID.y;
@@ -92,7 +93,7 @@ void main() {
 			if (K_CHANNEL) barrier(); // the next tile has the scales of other pages
 			vec4 sum = vec4(0);
 			[[unroll]] for (uint j = 0; j < HEADS; j++)
-				if (j < heads_here) sum += exp(score[j] * p.scale - lse[KV_AT(3) + head + j]);
+				if (j < heads_here) sum += exp(scores(score[j]) - lse[KV_AT(3) + head + j]);
 			if (first + LANE < n_quads) [[unroll]] for (uint t = 0; t < 4; t++) {
 				const uint at = to + quad * 4 + t;
 				weight[at] = (seen >> t & 1u) == 0u ? -1.0 : sum[t] / float(share) + (block == 0u ? 0.0 : weight[at]);

@@ -62,6 +62,12 @@ void merge_parts(float* s, uint32_t D, const float* parts, uint32_t n_parts, con
 		merge_state(s, D, parts + (size_t(p) * n_heads + head) * (D + 2));
 }
 
+// One more score, without a value.
+void add_sink(float* s, uint32_t D, float sink) {
+	rescale(s, D, std::max(s[D], sink));
+	s[D + 1] += std::exp(sink - s[D]);
+}
+
 // Attention over nothing is zero.
 void finish_state(float* out, const float* s, uint32_t D) {
 	const float inv = s[D + 1] > 0 ? 1 / s[D + 1] : 0.f;
@@ -218,7 +224,7 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 	const uint32_t* entries = page_words(tables, kv.tables, w.pages, w.n_pages * 4);
 	const uint32_t* factors =
 	    g.format.v.prescale == Prescale::SqrtMax ? page_words(tables, kv.tables, w.factors, w.n_pages) : nullptr;
-	const float scale = 1 / std::sqrt(float(D));
+	const ScoreOf score_of{1 / std::sqrt(float(D)), kv.softmax.softcap};
 	std::vector<float> k_tile(size_t(g.page) * D), v_tile(k_tile.size()), score(g.page);
 	std::vector<uint32_t> tokens;
 	for (uint32_t row = 0; row < n_rows; ++row)
@@ -237,7 +243,7 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 				for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
 					const float* x = &qs[row * row_size + size_t(head) * D];
 					for (size_t i = 0; i < tokens.size(); ++i)
-						score[i] = scale * dot(x, &k_tile[size_t(tokens[i]) * D], D);
+						score[i] = score_of(dot(x, &k_tile[size_t(tokens[i]) * D], D));
 					add_tokens(state(row, head), D, score.data(), tokens.data(), uint32_t(tokens.size()),
 					           v_tile.data());
 				}
@@ -269,12 +275,14 @@ void CpuBackend::attend(View out, View lse_out, View q, const KvRead& kv) {
 	op.add_bytes(attend_pages(q, kv));
 	const float* parts = data<float>(kv.parts);
 	const uint32_t* row_parts = data<uint32_t>(kv.row_parts);
+	const float* sinks = kv.softmax.sinks ? data<float>(kv.softmax.sinks) : nullptr;
 	float *y = data<float>(out), *lse = lse_out ? data<float>(lse_out) : nullptr;
 	std::vector<float> state(D + 2);
 	for (uint32_t t = 0; t < T; ++t)
 		for (uint32_t h = 0; h < n_heads; ++h) {
 			clear_state(state.data(), D);
 			merge_parts(state.data(), D, parts, kv.parts.shape[0], row_parts + t * 2, 0, n_heads, h);
+			if (sinks) add_sink(state.data(), D, sinks[h]);
 			if (lse) lse[size_t(t) * n_heads + h] = log_sum(state.data(), D);
 			finish_state(y + (size_t(t) * n_heads + h) * D, state.data(), D);
 		}
@@ -291,7 +299,8 @@ void CpuBackend::attend_prompt(View out, View lse_out, View q, const KvRows& own
 	const uint32_t* row_parts = older ? data<uint32_t>(older->row_parts) : nullptr;
 	const float* qs = data<float>(q);
 	float *y = data<float>(out), *lse = lse_out ? data<float>(lse_out) : nullptr;
-	const float scale = 1 / std::sqrt(float(D));
+	const ScoreOf score_of{1 / std::sqrt(float(D)), own.softmax.softcap};
+	const float* sinks = own.softmax.sinks ? data<float>(own.softmax.sinks) : nullptr;
 	std::vector<float> k(size_t(n) * D), v(k.size()), score(n), state(D + 2);
 	for (uint32_t h = 0; h < n_kv_heads; ++h) {
 		const size_t first = size_t(h) * T_cap * D;
@@ -303,11 +312,12 @@ void CpuBackend::attend_prompt(View out, View lse_out, View q, const KvRows& own
 			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
 				const size_t row = (size_t(t) * n_heads + head) * D;
 				const uint32_t seen = own.first + t + 1, lost = own.window && seen > own.window ? seen - own.window : 0;
-				for (uint32_t i = lost; i < seen; ++i) score[i] = scale * dot(qs + row, k.data() + size_t(i) * D, D);
+				for (uint32_t i = lost; i < seen; ++i) score[i] = score_of(dot(qs + row, k.data() + size_t(i) * D, D));
 				clear_state(state.data(), D);
 				if (older)
 					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
 				add_tokens(state.data(), D, score.data() + lost, nullptr, seen - lost, v.data() + size_t(lost) * D);
+				if (sinks) add_sink(state.data(), D, sinks[head]);
 				if (lse) lse[size_t(t) * n_heads + head] = log_sum(state.data(), D);
 				finish_state(y + row, state.data(), D);
 			}

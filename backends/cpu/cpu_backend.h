@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -134,6 +135,14 @@ class CpuBackend : public Backend {
 	std::map<std::string, OpTime> times_; // by op
 	bool poison_;                         // new memory is NaN
 	bool timing_ = false;
+};
+
+struct ScoreOf {          // a score of attention from q . k
+	float scale, softcap; // softcap: as in Softmax
+	float operator()(float product) const {
+		const float s = scale * product;
+		return softcap > 0 ? softcap * std::tanh(s / softcap) : s;
+	}
 };
 
 // Sum of a[i] * b[i] in 16 lanes added pairwise: one fixed order, so that a row's result never depends on what else is

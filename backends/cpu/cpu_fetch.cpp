@@ -15,7 +15,8 @@ void CpuBackend::weigh(View q, View lse, const WeighArgs& a) {
 	check_weigh(q, lse, a);
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = a.n_kv_heads, share = n_heads / n_kv_heads;
 	Op op(*this, "weigh", a.weight, 4. * double(q.elements()));
-	const float *qs = data<float>(q), *norm = data<float>(lse), scale = 1 / std::sqrt(float(D));
+	const float *qs = data<float>(q), *norm = data<float>(lse);
+	const ScoreOf score_of{1 / std::sqrt(float(D)), a.softcap};
 	const uint32_t *work = data<uint32_t>(a.work), *tables = data<uint32_t>(a.tables);
 	float* weight = data<float>(a.weight);
 	std::vector<float> tile, x(size_t(share) * D);
@@ -37,7 +38,7 @@ void CpuBackend::weigh(View q, View lse, const WeighArgs& a) {
 				float sum = 0;
 				const bool there = live[t / 32] >> t % 32 & 1;
 				for (uint32_t j = 0; j < share && there; ++j)
-					sum += std::exp(scale * dot(&x[size_t(j) * D], &tile[size_t(t) * D], D) - norm[head + j]);
+					sum += std::exp(score_of(dot(&x[size_t(j) * D], &tile[size_t(t) * D], D)) - norm[head + j]);
 				weight[at + t] = there ? sum / float(share) : -1.f;
 			}
 		}

@@ -20,14 +20,15 @@ static float key_weight(KeyLength by, const float* k, uint32_t D) {
 // key(t) gives token t's keys, null where there is none; `score` has one place per token.
 template <class Key>
 static void add_scores(float* score, uint32_t n_tokens, const float* q, const float* lse, uint32_t share, uint32_t D,
-                       Saliency s, Key key) {
-	const float scale = 1 / std::sqrt(float(D)), weight = 1 / float(share);
+                       Saliency s, float softcap, Key key) {
+	const ScoreOf score_of{1 / std::sqrt(float(D)), softcap};
+	const float weight = 1 / float(share);
 	for (uint32_t t = 0; t < n_tokens; ++t) {
 		const float* k = key(t);
 		if (!k) continue;
 		float sum = 0;
 		for (uint32_t j = 0; j < share; ++j)
-			sum += s.attention ? std::exp(scale * dot(q + size_t(j) * D, k, D) - lse[j]) : 1.f;
+			sum += s.attention ? std::exp(score_of(dot(q + size_t(j) * D, k, D)) - lse[j]) : 1.f;
 		score[t] += weight * sum * key_weight(s.key_length, k, D);
 	}
 }
@@ -49,7 +50,7 @@ void CpuBackend::score_prompt(View score, View q, View row_lse, View rows, const
 			KV_ASSERT(row[i] < q.shape[0]);
 			const size_t head = size_t(row[i]) * n_heads + h * share;
 			add_scores(out + size_t(h) * score.shape[1], kv.first + row[i] + 1, qs + head * D, lse + head, share, D,
-			           saliency, [&](uint32_t t) { return &k[size_t(t) * D]; });
+			           saliency, kv.softmax.softcap, [&](uint32_t t) { return &k[size_t(t) * D]; });
 		}
 	}
 }
@@ -72,7 +73,7 @@ void CpuBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
 			KV_ASSERT(r < a.rows.elements() && rows[r] < q.shape[0]);
 			const size_t head = size_t(rows[r]) * n_heads + h * share;
-			add_scores(score + at, g.page, qs + head * D, norm + head, share, D, g.saliency,
+			add_scores(score + at, g.page, qs + head * D, norm + head, share, D, g.saliency, a.softcap,
 			           [&](uint32_t t) { return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr; });
 		}
 	};

@@ -123,6 +123,10 @@ struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv_host/p
 	uint32_t param_bits;  // of a norm, scale or zero: 16, or 8 and relative to the largest of the page and head
 	uint32_t rotate, mean;
 };
+struct Scores {    // of products q . k
+	float scale;   // 1 / sqrt(head_dim)
+	float softcap; // a score s becomes softcap * tanh(s / softcap); 0: it does not
+};
 struct AttendArgs {
 	float* parts;                        // (n_parts, n_heads, head_dim + 2): output, maximum, sum
 	const float* q;                      // (n_rows, n_heads, head_dim)
@@ -136,7 +140,7 @@ struct AttendArgs {
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
 	uint32_t item_rows, part_step;
 	uint32_t blocks; // of a work item and kv head
-	float scale;     // 1 / sqrt(head_dim)
+	Scores scores;
 };
 struct AttendPromptArgs {
 	float *out, *lse;          // results, where row_parts is null; lse may be null
@@ -146,14 +150,16 @@ struct AttendPromptArgs {
 	const uint32_t *k, *v;     // (n_kv_heads, t_cap, head_dim / 2) words of two halves
 	uint32_t first, t_cap;
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
-	float scale;
-	uint32_t window; // latest tokens that a row sees
+	Scores scores;
+	uint32_t window;    // latest tokens that a row sees
+	const float* sinks; // (n_heads), or null; unused where row_parts is not
 };
 struct AttendMergeArgs {
 	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null
 	const float* parts;
 	const uint32_t* row_parts;
 	uint32_t n_heads, head_dim;
+	const float* sinks; // (n_heads), or null
 };
 
 struct PackSideArgs {               // kv_pack of K or of V
@@ -183,7 +189,7 @@ struct ScorePromptArgs {
 	const uint32_t* rows; // (n_rows) of q
 	const uint32_t* k;    // (n_kv_heads, t_cap, head_dim / 2) words of two halves
 	uint32_t first, n_tokens, n_rows, n_heads, n_kv_heads, head_dim, t_cap, stride;
-	float scale;
+	Scores scores;
 	ScoreBy by;
 };
 struct ScoreSlotsArgs {
@@ -191,7 +197,7 @@ struct ScoreSlotsArgs {
 	const float *q, *lse;
 	const uint32_t *rows, *work, *tables, *k_codes;
 	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
-	float scale;
+	Scores scores;
 	ScoreBy by;
 };
 struct WeighArgs {
@@ -201,7 +207,7 @@ struct WeighArgs {
 	const uint32_t *k_params, *balance; // or null
 	CodeSide k;
 	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
-	float scale;
+	Scores scores;
 };
 struct TopArgs {
 	uint32_t* picks; // words

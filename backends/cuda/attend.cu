@@ -31,7 +31,7 @@ __device__ inline void load_queries(AttendShared& s, const float* q, uint32_t n,
 // Adds a tile of n_tokens tokens. sees(j, t): query j attends to token t.
 template <class Keys, class Values, class Sees>
 __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t n_tokens,
-                                uint32_t D, float scale, const Keys& keys, const Values& values, Sees sees) {
+                                uint32_t D, const Scores& scores, const Keys& keys, const Values& values, Sees sees) {
 	const uint32_t t = threadIdx.x;
 	if (t < n_tokens) {
 		float dot[kQueries] = {};
@@ -45,7 +45,7 @@ __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts],
 			});
 #pragma unroll
 		for (uint32_t j = 0; j < kQueries; ++j)
-			if (j < n) s.p[j * kThreads + t] = sees(j, t) ? scale * dot[j] : minus_inf();
+			if (j < n) s.p[j * kThreads + t] = sees(j, t) ? score_of(scores, dot[j]) : minus_inf();
 	}
 	__syncthreads();
 	for (uint32_t j = threadIdx.x / kWarp; j < n; j += kThreads / kWarp) { // a warp per query
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 		const PageValues values = {
 		    {a.v_codes + entry[1], a.v_params ? a.v_params + entry[3] : nullptr, a.v, h, D, a.page, a.n_kv_heads},
 		    a.v_factors ? a.v_factors + a.tables[w.factors + p] : nullptr};
-		add_tile(s, acc, n, a.page, D, a.scale, keys, values, [&](uint32_t, uint32_t t) { return is_live(live, t); });
+		add_tile(s, acc, n, a.page, D, a.scores, keys, values, [&](uint32_t, uint32_t t) { return is_live(live, t); });
 	}
 	if (a.v.rotate) rotate_sums(s, acc, n, D);
 	for (uint32_t j = 0; j < n; ++j) {
@@ -152,6 +152,15 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 // A state's output and log of the sum of exp(score); nothing seen: 0 and -inf.
 __device__ inline float inverse(float sum) { return sum > 0 ? 1 / sum : 0.f; }
 __device__ inline float log_sum(float max, float sum) { return sum > 0 ? max + logf(sum) : minus_inf(); }
+
+// One more score, without a value: the maximum and sum with it, and the factor of sums over tokens.
+__device__ inline float add_sink(float sink, float& max, float& sum) {
+	const float before = max;
+	max = fmaxf(max, sink);
+	const float keep = before == minus_inf() ? 0.f : expf(before - max);
+	sum = sum * keep + expf(sink - max);
+	return keep;
+}
 
 // Rows of a prompt over its own tokens, causal; tiles begin at token 0, whatever rows come together. Grid: groups of 8
 // queries in x, kv heads in y.
@@ -171,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArg
 	for (uint32_t t0 = last >= a.window ? (last - a.window + 1) / kThreads * kThreads : 0; t0 < seen; t0 += kThreads) {
 		const RowKeys keys = {a.k + h * head_words, t0, D};
 		const RowValues values = {a.v + h * head_words, t0, D};
-		add_tile(s, acc, n, seen - t0 < kThreads ? seen - t0 : kThreads, D, a.scale, keys, values,
+		add_tile(s, acc, n, seen - t0 < kThreads ? seen - t0 : kThreads, D, a.scores, keys, values,
 		         [&](uint32_t j, uint32_t t) {
 			         return t0 + t <= a.first + row_of(j) && a.first + row_of(j) - (t0 + t) < a.window;
 		         });
@@ -183,14 +192,16 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArg
 			put_state(s, acc, j, D, a.parts + (part * a.n_heads + head_of(j)) * (D + 2));
 			continue;
 		}
+		float max = s.max[j], sum = s.sum[j];
+		const float keep = a.sinks ? add_sink(a.sinks[head_of(j)], max, sum) : 1.f;
 #pragma unroll
 		for (uint32_t i = 0; i < kQueries; ++i) {
 			if (i != j) continue;
 			for (uint32_t part = 0; part < kParts; ++part)
 				if (const uint32_t c = threadIdx.x + part * kThreads; c < D)
-					a.out[at * D + c] = acc[i][part] * inverse(s.sum[j]);
+					a.out[at * D + c] = acc[i][part] * keep * inverse(sum);
 		}
-		if (a.lse && threadIdx.x == 0) a.lse[at] = log_sum(s.max[j], s.sum[j]);
+		if (a.lse && threadIdx.x == 0) a.lse[at] = log_sum(max, sum);
 	}
 }
 
@@ -212,6 +223,7 @@ __global__ void attend_merge_kernel(AttendMergeArgs a) {
 			sum = sum * keep + add * part[D + 1];
 			max = new_max;
 		}
+		if (a.sinks) x *= add_sink(a.sinks[head], max, sum);
 		a.out[at * D + c] = x * inverse(sum);
 	}
 	if (a.lse && threadIdx.x == 0) a.lse[at] = log_sum(max, sum);

@@ -235,6 +235,8 @@ void CudaBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 
 // ---- saliency
 
+static Scores scores_of(uint32_t head_dim, float softcap) { return {1 / std::sqrt(float(head_dim)), softcap}; }
+
 static ScoreBy score_by(Saliency s) {
 	return {s.attention, s.key_length == KeyLength::Large, s.key_length == KeyLength::Small};
 }
@@ -246,7 +248,7 @@ void CudaBackend::score_prompt(View score, View q, View lse, View rows, const Kv
 	launch(kernels_.score_prompt, {groups(n, kThreads), n_kv_heads, 1}, kThreads,
 	       ScorePromptArgs{data<float>(score), data<float>(q), data<float>(lse), data<uint32_t>(rows), half_words(kv.k),
 	                       kv.first, n, n_rows, n_heads, n_kv_heads, D, kv.k.shape[1], score.shape[1],
-	                       1 / std::sqrt(float(D)), score_by(s)},
+	                       scores_of(D, kv.softmax.softcap), score_by(s)},
 	       {"score_prompt", 4. * n_rows * n_heads * D + 2. * n * n_kv_heads * D + 8. * n * n_kv_heads});
 }
 
@@ -258,7 +260,7 @@ void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 		launch(kernels_.score_slots, {g.n_work, a.n_kv_heads, 1}, kThreads,
 		       ScoreSlotsArgs{data<float>(a.score), data<float>(q), data<float>(lse), data<uint32_t>(a.rows),
 		                      data<uint32_t>(a.work), data<uint32_t>(a.tables), data<uint32_t>(g.k_codes), g.first_work,
-		                      g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D)), score_by(g.saliency)},
+		                      g.page, n_heads, a.n_kv_heads, D, scores_of(D, a.softcap), score_by(g.saliency)},
 		       {"score_slots", 2. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}
@@ -276,7 +278,7 @@ void CudaBackend::weigh(View q, View lse, const kvrun::WeighArgs& a) {
 		                 data<uint32_t>(a.tables), data<uint32_t>(g.k_codes),
 		                 g.k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
 		                 g.k.prescale == Prescale::Balance ? data<uint32_t>(a.balance) : nullptr, side_of(g.k),
-		                 g.first_work, g.page, n_heads, a.n_kv_heads, D, 1 / std::sqrt(float(D))},
+		                 g.first_work, g.page, n_heads, a.n_kv_heads, D, scores_of(D, a.softcap)},
 		       {"weigh", g.k.bits / 8. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}
@@ -362,7 +364,7 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 		                      kv.item_rows,
 		                      kv.part_step,
 		                      blocks,
-		                      1 / std::sqrt(float(D))};
+		                      scores_of(D, kv.softmax.softcap)};
 		launch(kernels_.attend, {g.n_work * blocks, kv.n_kv_heads, 1}, kThreads, args,
 		       {op, g.n_pages * page_bytes, first});
 		first = false;
@@ -373,7 +375,7 @@ void CudaBackend::merge_parts(const char* op, View out, View lse, const KvRead& 
 	const uint32_t rows = out.shape[0], n_heads = out.shape[1], D = out.shape[2];
 	launch(kernels_.attend_merge, {rows, n_heads, 1}, kThreads,
 	       AttendMergeArgs{data<float>(out), data<float>(lse), data<float>(kv.parts), data<uint32_t>(kv.row_parts),
-	                       n_heads, D},
+	                       n_heads, D, data<float>(kv.softmax.sinks)},
 	       {op, 4. * double(out.elements() + kv.parts.elements()), kv.groups.empty()});
 }
 
@@ -403,8 +405,9 @@ void CudaBackend::attend_prompt(View out, View lse, View q, const KvRows& own, c
 	                            n_heads,
 	                            n_kv_heads,
 	                            D,
-	                            1 / std::sqrt(float(D)),
-	                            own.window ? own.window : UINT32_MAX};
+	                            scores_of(D, own.softmax.softcap),
+	                            own.window ? own.window : UINT32_MAX,
+	                            data<float>(own.softmax.sinks)};
 	const uint32_t queries = rows * (n_heads / n_kv_heads);
 	launch(kernels_.attend_prompt, {groups(queries, kQueries), n_kv_heads, 1}, kThreads, args,
 	       {op, 4. * (own.first + rows) * n_kv_heads * D + 8. * double(q.elements()), !older || older->groups.empty()});

@@ -156,19 +156,24 @@ template <class Keys> __device__ inline float dot(const float* q, const Keys& ke
 	return lane[0];
 }
 
+__device__ inline float score_of(const Scores& s, float product) {
+	const float score = s.scale * product;
+	return s.softcap > 0 ? s.softcap * tanhf(score / s.softcap) : score;
+}
+
 // What token t receives from the query heads of one kv head of one row, on average.
 template <class Keys>
-__device__ inline float received(const float* q, const float* lse, uint32_t share, uint32_t D, float scale,
+__device__ inline float received(const float* q, const float* lse, uint32_t share, uint32_t D, const Scores& scores,
                                  const Keys& keys, uint32_t t) {
 	float sum = 0;
-	for (uint32_t j = 0; j < share; ++j) sum += expf(scale * dot(q + uint64_t(j) * D, keys, t) - lse[j]);
+	for (uint32_t j = 0; j < share; ++j) sum += expf(score_of(scores, dot(q + uint64_t(j) * D, keys, t)) - lse[j]);
 	return 1 / float(share) * sum;
 }
 // The same where a row counts 1 instead of its attention, or the length of the key counts.
 template <class Keys>
 __device__ inline float salient(const ScoreBy& by, const float* q, const float* lse, uint32_t share, uint32_t D,
-                                float scale, const Keys& keys, uint32_t t) {
-	const float given = by.attention ? received(q, lse, share, D, scale, keys, t) : 1.f;
+                                const Scores& scores, const Keys& keys, uint32_t t) {
+	const float given = by.attention ? received(q, lse, share, D, scores, keys, t) : 1.f;
 	if (!by.large && !by.small) return given;
 	float squares = 0;
 	keys.each(t, [&](uint32_t, float x) { squares += x * x; });

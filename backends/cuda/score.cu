@@ -17,7 +17,7 @@ __global__ void score_prompt_kernel(ScorePromptArgs a) {
 		const uint32_t row = a.rows[i];
 		if (t > a.first + row) continue;
 		const uint64_t head = uint64_t(row) * a.n_heads + h * share;
-		sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scale, keys, t);
+		sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);
 	}
 	score = sum;
 }
@@ -41,7 +41,7 @@ __global__ void score_slots_kernel(ScoreSlotsArgs a) {
 		float sum = score;
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
 			const uint64_t head = uint64_t(a.rows[r]) * a.n_heads + h * share;
-			sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scale, keys, t);
+			sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);
 		}
 		score = sum;
 	}

@@ -452,7 +452,7 @@ void check_attend_format(const Format& f, uint32_t head_dim) {
 
 // Parts of a format that change nothing are left at one value, so that pipelines are shared.
 AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
-                           bool prompt) {
+                           bool prompt, uint32_t flags) {
 	const bool matrices = prompt && attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
 	const uint32_t dots = matrices ? 0 : dot_flags(c, f);
@@ -463,7 +463,7 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 	                      {SPEC_V_BITS, f.v.bits},
 	                      {SPEC_K_GROUP, run_of(f.k, head_dim)},
 	                      {SPEC_V_GROUP, run_of(f.v, head_dim)},
-	                      {SPEC_FLAGS, attend_flags(f) | dots},
+	                      {SPEC_FLAGS, attend_flags(f) | dots | flags},
 	                      {SPEC_PAGE, page}});
 }
 
@@ -491,16 +491,18 @@ std::vector<SpecValue> texel_score(uint32_t head_dim, uint32_t share, uint32_t n
 	return {{SPEC_LOCAL_X, kQuadLanes}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, heads}, {SPEC_ROWS, rows}};
 }
 
-void add_saliency(Choice& x, Saliency s) {
+void add_saliency(Choice& x, Saliency s, bool softcap) {
 	const uint32_t length = s.key_length == KeyLength::Large   ? SCORE_KEY_LARGE
 	                        : s.key_length == KeyLength::Small ? SCORE_KEY_SMALL
 	                                                           : 0;
-	if (const uint32_t flags = (s.attention ? 0 : SCORE_COUNT) | length) x.spec.push_back({SPEC_FLAGS, flags});
+	if (const uint32_t flags = (s.attention ? 0 : SCORE_COUNT) | length | (softcap && s.attention ? SCORE_SOFTCAP : 0))
+		x.spec.push_back({SPEC_FLAGS, flags});
 }
 
 } // namespace
 
-ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s) {
+ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s,
+                                bool softcap) {
 	ScoreChoice x{{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
 	if (reads_texels(c)) x = {{Kernel::texel_score_prompt, texel_score(head_dim, share, n_rows)}, kQuadLanes * 4};
 	if (s.attention && attends_by_matrices(c, head_dim)) {
@@ -509,16 +511,16 @@ ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share
 		     local / c.subgroup * c.matrix.m};
 		add_matrices(x.spec, c);
 	}
-	add_saliency(x, s);
+	add_saliency(x, s, softcap);
 	return x;
 }
 
-Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page,
-                          Saliency s) {
+Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page, Saliency s,
+                          bool softcap) {
 	Choice x{Kernel::score_slots, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}};
 	if (reads_texels(c)) x = {Kernel::texel_score_slots, texel_score(head_dim, share, n_rows)};
 	x.spec.push_back({SPEC_PAGE, page});
-	add_saliency(x, s);
+	add_saliency(x, s, softcap);
 	return x;
 }
 
@@ -527,7 +529,7 @@ Choice choose_kv_balance(const Caps& c) { return {Kernel::kv_balance, {{SPEC_LOC
 
 // ---- fetching
 
-Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page) {
+Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page, uint32_t flags) {
 	const Format keys{k, {}};
 	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // it needs no more than attend
 	const uint32_t dots = dot_flags(c, keys);
@@ -538,7 +540,7 @@ Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t s
 	         {SPEC_HEAD_DIM, head_dim},
 	         {SPEC_K_BITS, k.bits},
 	         {SPEC_K_GROUP, run_of(k, head_dim)},
-	         {SPEC_FLAGS, attend_flags(keys) | dots},
+	         {SPEC_FLAGS, attend_flags(keys) | dots | flags},
 	         {SPEC_PAGE, page},
 	         {SPEC_HEADS, cut.heads}}};
 }

@@ -84,7 +84,9 @@ bool attends_in_int8(const Caps&);
 bool attend_merges(const Caps&);
 void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
 // share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
-AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt);
+// flags: ATTEND_SOFTCAP, ATTEND_SINKS; what the format says comes to them.
+AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt,
+                           uint32_t flags = 0);
 AttendChoice choose_attend_prompt(const Caps&, uint32_t share, uint32_t head_dim, uint32_t flags);
 Choice choose_attend_merge(const Caps&, uint32_t head_dim, uint32_t flags);
 
@@ -93,11 +95,13 @@ Choice choose_attend_merge(const Caps&, uint32_t head_dim, uint32_t flags);
 struct ScoreChoice : Choice {
 	uint32_t tokens; // of a workgroup of score_prompt
 };
-ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency = {});
+ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency = {},
+                                bool softcap = false);
 // n_rows: most rows of a work item
-Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page,
-                          Saliency = {});
-Choice choose_weigh(const Caps&, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page);
+Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page, Saliency = {},
+                          bool softcap = false);
+Choice choose_weigh(const Caps&, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page,
+                    uint32_t flags = 0); // ATTEND_SOFTCAP
 Choice choose_top_k(const Caps&);
 Choice choose_block_max();
 Choice choose_candidates(const Caps&);

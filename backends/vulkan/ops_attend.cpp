@@ -34,11 +34,14 @@ View VulkanBackend::merge_counters() {
 void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bool prompt, View merged) {
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2];
 	bool continues = false;
+	const uint32_t flags =
+	    (kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0) | (merged && kv.softmax.sinks ? ATTEND_SINKS : 0);
 	const View counters = merged ? merge_counters() : View();
 	if (merged) counters_are_zero_ = false; // an error between two groups would leave them as they are
 	for (const AttendGroup& g : kv.groups) {
 		check_attend_format(g.format, head_dim);
-		const AttendChoice how = choose_attend(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page, prompt);
+		const AttendChoice how =
+		    choose_attend(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page, prompt, flags);
 		Pipeline& p = pipeline(how);
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
 		                                 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
@@ -57,7 +60,8 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 			                      .row_blocks = row_blocks,
 			                      .part_step = kv.part_step,
 			                      .merges = merged ? 1u : 0u,
-			                      .scale = score_scale(head_dim)};
+			                      .scale = score_scale(head_dim),
+			                      .softcap = kv.softmax.softcap};
 			const double part = double(n) / g.n_work;
 			const Bind binds[] = {bind(kv.parts),
 			                      bind(q),
@@ -71,7 +75,8 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 			                      bind(kv.balance),
 			                      bind(merged ? merged : kv.parts),
 			                      bind(merged ? kv.row_parts : View()),
-			                      bind(merged ? counters : kv.parts)};
+			                      bind(merged ? counters : kv.parts),
+			                      bind(merged ? kv.softmax.sinks : View())};
 			rec_.dispatch(p, push, std::span(binds, p.reflection->bindings.size()), {n * groups, kv.n_kv_heads, 1},
 			              {.label = label,
 			               .bytes = read * part,
@@ -84,10 +89,11 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 
 void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvRead& kv) {
 	const uint32_t rows = out.shape[0], n_heads = out.shape[1], head_dim = out.shape[2];
-	Pipeline& p = pipeline(choose_attend_merge(caps(), head_dim, lse ? MERGE_LSE : 0));
+	Pipeline& p =
+	    pipeline(choose_attend_merge(caps(), head_dim, (lse ? MERGE_LSE : 0) | (kv.softmax.sinks ? MERGE_SINKS : 0)));
 	rec_.dispatch(p, AttendMergePush{.n_heads = n_heads},
-	              {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse ? lse : out)}, {n_heads, rows, 1},
-	              {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
+	              {bind(out), bind(kv.parts), bind(kv.row_parts), bind(lse ? lse : out), bind(kv.softmax.sinks)},
+	              {n_heads, rows, 1}, {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
 }
 
 void VulkanBackend::attend(View out, View lse, View q, const KvRead& kv) {
@@ -104,7 +110,11 @@ void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own,
 	check_head_dim(head_dim);
 	constexpr const char* label = "attend_prompt";
 	if (older) attend_pages(label, q, *older, /*prompt=*/true, View());
-	const uint32_t flags = (older ? PROMPT_STATE : lse ? PROMPT_LSE : 0) | (own.window ? PROMPT_WINDOW : 0);
+	const uint32_t flags = (older ? PROMPT_STATE
+	                        : lse ? PROMPT_LSE
+	                              : 0) |
+	                       (own.window ? PROMPT_WINDOW : 0) | (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) |
+	                       (own.softmax.sinks && !older ? PROMPT_SINKS : 0);
 	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim, flags);
 	const double all = own.first + rows, window = own.window ? own.window : all;
 	const double tokens = std::min(all, rows + window),
@@ -116,12 +126,13 @@ void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own,
 	                            .t_cap = own.k.shape[1],
 	                            .blocks = how.blocks,
 	                            .scale = score_scale(head_dim),
-	                            .window = own.window};
+	                            .window = own.window,
+	                            .softcap = own.softmax.softcap};
 	// The result also stands in for an lse nobody wants: a bind for writing counts as a write.
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
-	               bind(!older && lse ? lse : result)},
+	               bind(!older && lse ? lse : result), bind(older ? View() : own.softmax.sinks)},
 	              {ceil_div(rows, how.tokens), n_kv_heads * how.blocks, 1},
 	              {.label = label,
 	               .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),

@@ -15,9 +15,13 @@ void VulkanBackend::weigh(View q, View lse, const WeighArgs& a) {
 	bool continues = false; // work items weigh different slots
 	for (const WeighGroup& g : a.groups) {
 		check_attend_format({g.k, {}}, head_dim);
-		const WeighPush push{
-		    .first_work = g.first_work, .n_heads = n_heads, .n_kv_heads = a.n_kv_heads, .scale = score_scale(head_dim)};
-		rec_.dispatch(pipeline(choose_weigh(caps(), g.k, head_dim, share, g.page)), push,
+		const WeighPush push{.first_work = g.first_work,
+		                     .n_heads = n_heads,
+		                     .n_kv_heads = a.n_kv_heads,
+		                     .scale = score_scale(head_dim),
+		                     .softcap = a.softcap};
+		rec_.dispatch(pipeline(choose_weigh(caps(), g.k, head_dim, share, g.page, a.softcap > 0 ? ATTEND_SOFTCAP : 0)),
+		              push,
 		              {bind(a.weight), bind(q), bind(g.k_codes), bind(lse), bind(a.work), bind(a.tables),
 		               bind(g.k_params), bind(a.balance)},
 		              {g.n_work, a.n_kv_heads, 1},

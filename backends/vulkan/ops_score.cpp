@@ -11,7 +11,8 @@ void VulkanBackend::score_prompt(View score, View q, View lse, View rows, const 
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = kv.k.shape[0],
 	               n_tokens = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
 	check_head_dim(head_dim);
-	const ScoreChoice how = choose_score_prompt(caps(), head_dim, n_heads / n_kv_heads, n_rows, s);
+	const ScoreChoice how =
+	    choose_score_prompt(caps(), head_dim, n_heads / n_kv_heads, n_rows, s, kv.softmax.softcap > 0);
 	const ScorePromptPush push{.first = kv.first,
 	                           .n_tokens = n_tokens,
 	                           .n_rows = n_rows,
@@ -19,7 +20,8 @@ void VulkanBackend::score_prompt(View score, View q, View lse, View rows, const 
 	                           .n_kv_heads = n_kv_heads,
 	                           .t_cap = kv.k.shape[1],
 	                           .stride = score.shape[1],
-	                           .scale = score_scale(head_dim)};
+	                           .scale = score_scale(head_dim),
+	                           .softcap = kv.softmax.softcap};
 	const double pairs = double(n_rows) * (kv.first + 0.5 * q.shape[0]);
 	rec_.dispatch(pipeline(how), push, {bind(score), bind(q), bind(kv.k), bind(lse), bind(rows)},
 	              {ceil_div(n_tokens, how.tokens), n_kv_heads, 1},
@@ -34,9 +36,13 @@ void VulkanBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	check_head_dim(head_dim);
 	bool continues = false; // work items score different slots
 	for (const ScoreGroup& g : a.groups) {
-		const Choice how = choose_score_slots(caps(), head_dim, n_heads / a.n_kv_heads, n_rows, g.page, g.saliency);
-		const ScoreSlotsPush push{
-		    .first_work = g.first_work, .n_heads = n_heads, .n_kv_heads = a.n_kv_heads, .scale = score_scale(head_dim)};
+		const Choice how =
+		    choose_score_slots(caps(), head_dim, n_heads / a.n_kv_heads, n_rows, g.page, g.saliency, a.softcap > 0);
+		const ScoreSlotsPush push{.first_work = g.first_work,
+		                          .n_heads = n_heads,
+		                          .n_kv_heads = a.n_kv_heads,
+		                          .scale = score_scale(head_dim),
+		                          .softcap = a.softcap};
 		const double tokens = double(g.n_pages) * g.page;
 		rec_.dispatch(pipeline(how), push,
 		              {bind(a.score), bind(q), bind(g.k_codes), bind(lse), bind(a.rows), bind(a.work), bind(a.tables)},

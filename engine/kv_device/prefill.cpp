@@ -105,7 +105,7 @@ void KvPrefill::begin_layer(uint32_t l) {
 	if (balances_) zero(q_max_);
 }
 
-const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows) {
+const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softmax) {
 	if (seq_.runs(l).empty()) return nullptr;
 	if (read_layer_ != l || read_rows_ != n_rows) {
 		StepTable table;
@@ -118,16 +118,17 @@ const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows) {
 	const KvShape& shape = seq_.plan().shape;
 	const View parts = scratch_.parts_view(be_, read_plan_.n_parts(), n_heads_, shape.head_dim);
 	read_ = read_plan_.read(seq_.pool(), read_words_, parts, shape.n_kv_heads);
+	read_.softmax = softmax;
 	return &read_;
 }
 
-void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first) {
+void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& softmax) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
-	const KvRead* read = own_.window ? nullptr : older(l, n);
+	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
 	const auto lo = std::ranges::lower_bound(probes_, first);
 	const bool scores = lo != probes_.end() && *lo < first + n;
-	const KvRows own{own_.k, own_.v, own_.first + first, own_.window};
+	const KvRows own{own_.k, own_.v, own_.first + first, own_.window, softmax};
 	const View lse = scores ? rows(lse_, 0, n) : View();
 	be_.attend_prompt(out, lse, q, own, read);
 	if (scores) score(l, q, lse, first, own);
@@ -148,7 +149,9 @@ void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first
 	slot_plan_.build(l, {&rows, 1}, table);
 	if (slot_plan_.empty()) return;
 	table.upload(be_, slot_words_);
-	be_.score_slots(q, lse, slot_plan_.read(seq_.pool(), slot_words_, probe, seq_.plan().shape.n_kv_heads));
+	ScoreArgs args = slot_plan_.read(seq_.pool(), slot_words_, probe, seq_.plan().shape.n_kv_heads);
+	args.softcap = own.softmax.softcap;
+	be_.score_slots(q, lse, args);
 }
 
 void KvPrefill::plan_moves(uint32_t l) {

@@ -29,7 +29,7 @@ class KvPrefill {
 	KvDst destination(uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; scores where a policy asks.
-	void attend(uint32_t l, const View& out, const View& q, uint32_t first);
+	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {});
 	// Scratch and leaving f16 slots -> pages. A policy that ranks reads its scores first: a submission and a wait.
 	void end_layer(uint32_t l) {
 		plan_moves(l);
@@ -47,7 +47,8 @@ class KvPrefill {
  private:
 	void prepare(uint32_t first_token);
 	void load_older(uint32_t l);
-	const KvRead* older(uint32_t l, uint32_t n_rows); // tokens before this block; null if there are none
+	const KvRead* older(uint32_t l, uint32_t n_rows,
+	                    const Softmax&); // tokens before this block; null if there are none
 	void score(uint32_t l, const View& q, const View& lse, uint32_t first, const KvRows& own);
 
 	Backend& be_;

@@ -230,13 +230,15 @@ void KvStep::plan_fetch() {
 }
 
 // Weighs packed tokens by the rows that choose, and reads what they take.
-void KvStep::choose(uint32_t l, const View& q) {
+void KvStep::choose(uint32_t l, const View& q, float softcap) {
 	Layer& L = layers_[l];
 	L.picks.assign(n_picks_, kNone);
 	if (!n_picks_) return;
 	const View weight = view(scratch_.fetch, 0, DType::F32, picks_at_);
 	const View picks = table_view(scratch_.fetch, picks_at_, n_picks_);
-	be_.weigh(q, lse_, L.weigh.read(pool_, scratch_.step, weight, shape_.n_kv_heads));
+	WeighArgs args = L.weigh.read(pool_, scratch_.step, weight, shape_.n_kv_heads);
+	args.softcap = softcap;
+	be_.weigh(q, lse_, args);
 	be_.top_k(picks, weight, table_view(scratch_.step, top_at_, n_top_, TOP_WORDS));
 	be_.read(scratch_.fetch, picks.at, std::as_writable_bytes(std::span(L.picks)));
 }
@@ -248,7 +250,7 @@ void KvStep::take_picks(uint32_t l) {
 	}
 }
 
-void KvStep::attend_to_fetched(uint32_t l, const View& out, const View& q) {
+void KvStep::attend_to_fetched(uint32_t l, const View& out, const View& q, const Softmax& softmax) {
 	const Layer& L = layers_[l];
 	be_.submit();
 	be_.wait();
@@ -267,7 +269,9 @@ void KvStep::attend_to_fetched(uint32_t l, const View& out, const View& q) {
 	}
 	for (const Chooser& c : choosers_)
 		c.seq->fetch()->stats().open_s += seconds_since(start) / double(choosers_.size());
-	be_.attend(out, {}, q, L.fetched_read.read(pool_, scratch_.step, parts_, shape_.n_kv_heads));
+	KvRead read = L.fetched_read.read(pool_, scratch_.step, parts_, shape_.n_kv_heads);
+	read.softmax = softmax;
+	be_.attend(out, {}, q, read);
 }
 
 void KvStep::fetch_next() {
@@ -285,18 +289,21 @@ void KvStep::fetch_next() {
 	}
 }
 
-void KvStep::attend(uint32_t l, const View& out, const View& q) {
+void KvStep::attend(uint32_t l, const View& out, const View& q, const Softmax& softmax) {
 	Layer& L = layers_[l];
 	const bool scores = !scoring_.empty();
-	be_.attend(out, lse_, q, L.read.read(pool_, scratch_.step, parts_, shape_.n_kv_heads));
-	if (scores && !L.score.empty())
-		be_.score_slots(q, lse_,
-		                L.score.read(pool_, scratch_.step,
-		                             table_view(scratch_.step, scoring_at_, uint32_t(scoring_.size())),
-		                             shape_.n_kv_heads));
+	KvRead read = L.read.read(pool_, scratch_.step, parts_, shape_.n_kv_heads);
+	read.softmax = softmax;
+	be_.attend(out, lse_, q, read);
+	if (scores && !L.score.empty()) {
+		const View scoring = table_view(scratch_.step, scoring_at_, uint32_t(scoring_.size()));
+		ScoreArgs args = L.score.read(pool_, scratch_.step, scoring, shape_.n_kv_heads);
+		args.softcap = softmax.softcap;
+		be_.score_slots(q, lse_, args);
+	}
 	if (fetching_.empty()) return;
-	if (!choosers_.empty()) choose(l, q);
-	if (!choosers_.empty() && syncs()) attend_to_fetched(l, out, q);
+	if (!choosers_.empty()) choose(l, q, softmax.softcap);
+	if (!choosers_.empty() && syncs()) attend_to_fetched(l, out, q, softmax);
 	if (!sharers_.empty()) {
 		const uint32_t n = uint32_t(sharers_.size());
 		const View share = view(scratch_.fetch, size_t(shares_at_) * 4, DType::F32, n, n_heads_);

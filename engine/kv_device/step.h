@@ -35,7 +35,7 @@ class KvStep {
 	KvDst destination(uint32_t l, uint32_t first, uint32_t& n) const;
 	void stored(uint32_t l); // after all rows have been stored
 	// out, q (rows, n_heads, head_dim): attention of every row over its own sequence; scores where a policy asks.
-	void attend(uint32_t l, const View& out, const View& q);
+	void attend(uint32_t l, const View& out, const View& q, const Softmax& = {});
 	// Everything has been enqueued: begins to fetch what the next step reads, layer by layer as the device comes to
 	// know it. Submits; returns before the last ops are done.
 	void fetch_next();
@@ -67,9 +67,9 @@ class KvStep {
 	void plan_layer(uint32_t l);
 	void cancel() noexcept;
 	bool syncs() const { return !choosers_.empty() && choosers_[0].seq->plan().policy.fetch_sync; }
-	void choose(uint32_t l, const View& q);
+	void choose(uint32_t l, const View& q, float softcap);
 	void take_picks(uint32_t l);
-	void attend_to_fetched(uint32_t l, const View& out, const View& q);
+	void attend_to_fetched(uint32_t l, const View& out, const View& q, const Softmax&);
 
 	Backend& be_;
 	KvScratch& scratch_;

@@ -91,7 +91,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 			i += same;
 		}
 		kv.stored(k);
-		kv.attend(k, rows.att, rows.q);
+		kv.attend(k, rows.att, rows.q, runner_.softmax(l));
 		runner_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}

@@ -115,6 +115,8 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	be_.expert_sum(q, shaped(before, n, 1, uint32_t(q.row_elements())), rows(r.rope[kTemperature], first, n));
 }
 
+Softmax LayerRunner::softmax(uint32_t l) const { return {cfg_.layers[l].score_softcap, w_.layers[l].sinks}; }
+
 void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,
                       const NormWeights* out_norm, bool decode) {
 	if (adds_plainly(layer, out_norm)) {

@@ -39,6 +39,7 @@ class LayerRunner {
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n,
 	            const KvDst&);                                   // rows [first, first + n): RoPE, store
+	Softmax softmax(uint32_t l) const;                           // of attention between the two
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
 	// The model's last hidden state of rows x (n, dim), n <= kLogitRows: what the logits are made of, after the final

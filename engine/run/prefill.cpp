@@ -159,7 +159,7 @@ double Prefill::rows(double room, bool must) {
 	// Of the last layer only the keys and values are needed, and one row of logits.
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv.wants_queries()) {
-		kv.attend(k, r.att, r.q, at_);
+		kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_));
 		if (all)
 			runner_.project_out(layer_, r, /*decode=*/false);
 		else if (last_rows)

@@ -81,6 +81,7 @@ constexpr Row kRows[] = {
      {.experts = {.n = 64, .used = 6, .hidden_dim = 1536, .choice_bias = true, .shared_dim = 3072}, .dense_layers = 1}},
     {"exaone-4-1.2b", "exaone4", 2048, 4096, 30, 32, 8, 64, 102400, 65536, 1e6f, 1e-5f, true, kLlama3},
     {"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm},
+    {"gemma-2-9b", "gemma2", 3584, 14336, 42, 16, 8, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm, {.window = 4096}},
     {"glm-4-9b", "glm4", 4096, 13696, 40, 32, 2, 128, 151552, 32768, 1e4f, 1e-5f, false, kLlama3, {.rotary_dim = 64}},
     {"glm-4.5-air",
      "glm4moe",
@@ -119,6 +120,21 @@ constexpr Row kRows[] = {
       .logit_scale = 1 / 6.f,
       .attention_scale = 1 / 64.f,
       .experts = {.n = 40, .used = 8, .hidden_dim = 512}}},
+    {"gpt-oss-20b",
+     "gpt-oss",
+     2880,
+     2880,
+     24,
+     64,
+     8,
+     64,
+     201088,
+     131072,
+     1.5e5f,
+     1e-5f,
+     false,
+     kLlama3,
+     {.window = 128, .experts = {.n = 32, .used = 4, .hidden_dim = 2880}}},
     {"granite-3.3-8b",
      "granite",
      4096,
@@ -287,7 +303,8 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 		fail(Code::Invalid, "expert_hidden {} and shared {} of a synthetic model must be multiples of 32", e.hidden_dim,
 		     e.shared_dim);
 	const Experts& own = family.layer.experts;
-	e.gating = own.gating, e.normalise |= own.normalise;
+	e.gating = own.gating, e.normalise |= own.normalise, e.clamped = own.clamped;
+	e.router_bias |= own.router_bias, e.bias |= own.bias;
 	s.mixture.first = std::min(s.mixture.first, s.config.n_layers - 1);
 	place_experts(s.config, s.mixture);
 }
@@ -303,6 +320,7 @@ void complete(SynthSpec& s, const Row& r) {
 	                                              : 1;
 	c.logit_scale = r.more.logit_scale, layer.residual_scale = r.more.residual_scale,
 	layer.attention_scale = r.more.attention_scale;
+	layer.score_softcap = family.score_softcap, c.logit_softcap = family.logit_softcap;
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox;
 	layer.qkv_bias |= r.more.qkv_bias;

@@ -10,7 +10,8 @@
 //
 // A query's bits depend on its tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, K_B, Q_ROTATE, V_ROTATE, declares q, and
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, K_B, Q_ROTATE, V_ROTATE, what
+// lib/softcap.glsl wants, declares q, and
 // supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
@@ -18,7 +19,8 @@
 //   uvec2 key_place(uint i)                token of the tile and piece of its row: the i-th piece of keys of this lane
 //   uvec4 tile_key(uint i), tile_value(i)  the halves at key_place(i), value_place(i) of the tile that was fetched last
 //   uint tile_seen(uint tile, uint j)      bit t: query j sees token t of the tile, which was fetched last
-//   void query_done(uint j, float top, float total)    maximum of its scores and sum of its weights
+//   float query_done(uint j, float top, float total)   maximum of its scores and sum of its weights; gives back what
+//                                                      piece_done() gets as total
 //   void piece_done(uint j, uint c, vec4 sums, float total)  its weighted sums of values, channels 4 c .. 4 c + 3
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -29,6 +31,7 @@
 #include "lib/book.glsl"
 #include "lib/no_token.glsl"
 #include "lib/pieces.glsl"
+#include "lib/softcap.glsl"
 
 const uint QUERIES = 64u, KEYS = 32u; // one word of live bits; 64 keys beside 64 queries would not fit 32 KiB
 const uint STAGED_ROWS = 16u;         // queries or results that are in score_s at a time, as floats
@@ -68,7 +71,7 @@ uvec4 tile_key(uint i);
 uvec4 tile_value(uint i);
 uvec2 key_place(uint i);
 uint tile_seen(uint tile, uint j);
-void query_done(uint j, float top, float total);
+float query_done(uint j, float top, float total);
 void piece_done(uint j, uint c, vec4 sums, float total);
 
 // As key_place(), for values: pieces i and i + 1 (i even) are of tokens 2 u and 2 u + 1, whose halves share words in
@@ -147,7 +150,7 @@ void attend(uint first_tile, uint n_tiles) {
 		float most = NO_TOKEN;
 		[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
 			const bvec4 blind = equal(uvec4(seen >> i * 4u) & uvec4(1, 2, 4, 8), uvec4(0));
-			w[i] = mix(uintBitsToFloat(score_s[j * SCORE_STRIDE + quad0 + i]) * p.scale, vec4(NO_TOKEN), blind);
+			w[i] = mix(scores(uintBitsToFloat(score_s[j * SCORE_STRIDE + quad0 + i])), vec4(NO_TOKEN), blind);
 			most = max(most, max(max(w[i].x, w[i].y), max(w[i].z, w[i].w)));
 		}
 		[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most =
@@ -195,8 +198,7 @@ void attend(uint first_tile, uint n_tiles) {
 	[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) total += subgroupShuffleXor(total, step);
 	total /= WEIGHT_ONE;
 	if (quad0 == 0u) {
-		row_s[j] = total;
-		query_done(j, top, total);
+		row_s[j] = query_done(j, top, total);
 	}
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		if (row0 / STAGED_ROWS == first / STAGED_ROWS)

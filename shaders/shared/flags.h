@@ -34,6 +34,8 @@
 #define ATTEND_V_DOT 2048u        // of V
 #define ATTEND_SLOW_CONVERT 4096u // INT8: a conversion to float costs more than an addition
 #define ATTEND_LOAD_AHEAD 8192u   // INT8: there are registers for keys that are loaded ahead
+#define ATTEND_SOFTCAP 16384u     // scores have a cap
+#define ATTEND_SINKS 32768u       // heads have sinks, which a kernel that merges adds
 
 // activate
 #define ACTIVATE_FUNCTION 7u // these bits are one of
@@ -47,16 +49,20 @@
 #define LAYER_NORM_BIAS 1u // layer_norm: there is b
 
 // attend_prompt kernels
-#define PROMPT_STATE 1u  // the state goes to the row's last part, instead of the result to out
-#define PROMPT_LSE 2u    // lse is written
-#define PROMPT_WINDOW 4u // a row sees only its latest `window` tokens
+#define PROMPT_STATE 1u   // the state goes to the row's last part, instead of the result to out
+#define PROMPT_LSE 2u     // lse is written
+#define PROMPT_WINDOW 4u  // a row sees only its latest `window` tokens
+#define PROMPT_SOFTCAP 8u // scores have a cap
+#define PROMPT_SINKS 16u  // heads have sinks; without PROMPT_STATE
 
-#define MERGE_LSE 1u // attend_merge: lse is written
+#define MERGE_LSE 1u   // attend_merge: lse is written
+#define MERGE_SINKS 2u // heads have sinks
 
 // score kernels
 #define SCORE_COUNT 1u     // a row gives 1, instead of attention
 #define SCORE_KEY_LARGE 2u // times the length of the token's key
 #define SCORE_KEY_SMALL 4u // divided by it
+#define SCORE_SOFTCAP 8u   // scores have a cap
 
 // kv_pack_channels, kv_block
 #define PACK_K_BLOCK 1u   // parameters are there

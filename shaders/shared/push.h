@@ -126,6 +126,7 @@ struct AttendPush {
 	uint part_step;  // from a row's partial state to the next row's
 	uint merges;     // 1: the last workgroup of a row and kv head merges its partial states; attend.comp, item_rows 1
 	float scale;     // 1 / sqrt(head_dim)
+	float softcap;   // unused without ATTEND_SOFTCAP
 };
 // Most partial states of a row that attend.comp merges. Only one workgroup per KV head does that, so with more states a
 // separate dispatch of attend_merge.comp, one workgroup per query head, is faster.
@@ -136,10 +137,11 @@ struct AttendPromptPush {
 	uint n_rows;
 	uint n_heads;
 	uint n_kv_heads;
-	uint t_cap;  // tokens per kv head in k, v
-	uint blocks; // workgroups that share a kv head's query heads
-	float scale; // 1 / sqrt(head_dim)
-	uint window; // latest tokens that a row sees; unused without FLAGS & 4
+	uint t_cap;    // tokens per kv head in k, v
+	uint blocks;   // workgroups that share a kv head's query heads
+	float scale;   // 1 / sqrt(head_dim)
+	uint window;   // latest tokens that a row sees; unused without PROMPT_WINDOW
+	float softcap; // unused without PROMPT_SOFTCAP
 };
 struct AttendMergePush {
 	KV_PUSH_HEAD
@@ -164,23 +166,26 @@ struct ScorePromptPush {
 	uint n_rows;   // listed
 	uint n_heads;
 	uint n_kv_heads;
-	uint t_cap;  // tokens per kv head in k
-	uint stride; // of score, from one kv head to the next
-	float scale; // 1 / sqrt(head_dim)
+	uint t_cap;    // tokens per kv head in k
+	uint stride;   // of score, from one kv head to the next
+	float scale;   // 1 / sqrt(head_dim)
+	float softcap; // unused without SCORE_SOFTCAP
 };
 struct ScoreSlotsPush {
 	KV_PUSH_HEAD
 	uint first_work;
 	uint n_heads;
 	uint n_kv_heads;
-	float scale; // 1 / sqrt(head_dim)
+	float scale;   // 1 / sqrt(head_dim)
+	float softcap; // unused without SCORE_SOFTCAP
 };
 struct WeighPush {
 	KV_PUSH_HEAD
 	uint first_work;
 	uint n_heads;
 	uint n_kv_heads;
-	float scale; // 1 / sqrt(head_dim)
+	float scale;   // 1 / sqrt(head_dim)
+	float softcap; // unused without ATTEND_SOFTCAP
 };
 struct TopPush {
 	KV_PUSH_HEAD

@@ -55,6 +55,7 @@ const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
            K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u && !K_BOOK;
 const bool OWN_QUERY = K_ROTATE || K_MEAN;
 const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u && V_BITS < 16u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
+const bool SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
 #define V_PARAMS
 #define QUERY_PAGES
 
@@ -84,6 +85,7 @@ void queries_fit(uint c);
 #include "texel/attend.glsl"
 
 #include "texel/keys.glsl"
+#include "lib/softcap.glsl"
 
 // Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
 uint largest_word(const bool norms, uint n) {
@@ -123,7 +125,7 @@ void main() {
 
 		quad_scores(at, page, in_page);
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(score[j] * p.scale, vec4(NO_TOKEN), blind);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
 		const uint v_param =
 		    V_BITS == 16

@@ -64,7 +64,7 @@ vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, 
 	}
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		const bvec4 sees = lessThanEqual(ivec4(int(token)) + ivec4(0, 1, 2, 3), ivec4(subgroupShuffle(last, j)));
-		const vec4 share = BY_ATTENTION ? exp(score[j] * p.scale - subgroupShuffle(norm, j)) : vec4(1);
+		const vec4 share = BY_ATTENTION ? exp(scores(score[j]) - subgroupShuffle(norm, j)) : vec4(1);
 		sum += mix(vec4(0), share, sees);
 	}
 	return BY_NORM ? sum * key_weight(squares) : sum;

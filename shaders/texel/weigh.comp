@@ -27,7 +27,7 @@ const uint QUERIES = HEADS;
 const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
            K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
 const bool K_BOOK = false, K_MEAN = false, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u, OWN_QUERY = false,
-           BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
+           BALANCE = (FLAGS & ATTEND_BALANCE) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
 #define QUERY_PAGES
 
 layout(push_constant) uniform Push { WeighPush p; };
@@ -49,6 +49,7 @@ void queries_fit(uint c);
 
 #include "texel/queries.glsl"
 #include "texel/keys.glsl"
+#include "lib/softcap.glsl"
 
 void main() {
 	kv_head = gl_WorkGroupID.y;
@@ -70,7 +71,7 @@ void main() {
 			quad_scores(pages + page * 4, page, in_page);
 			vec4 sum = vec4(0);
 			[[unroll]] for (uint j = 0; j < HEADS; j++)
-				if (j < heads_here) sum += exp(score[j] * p.scale - lse[KV_AT(3) + head + j]);
+				if (j < heads_here) sum += exp(scores(score[j]) - lse[KV_AT(3) + head + j]);
 			for (uint t = 0; t < 4; t++) {
 				const uint at = to + quad * 4 + t;
 				const float older = block == 0u ? 0.0 : weight[at];

@@ -13,12 +13,18 @@ namespace {
 struct ScoreRow {
 	uint32_t T, n_heads, n_kv_heads, D, first; // rows of q; tokens of the prompt before row 0
 	Saliency by = {};
+	float softcap = 0; // as in Softmax
 	std::string text() const {
-		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}{}{}", T, n_heads, n_kv_heads, D, first,
+		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}{}{}{}", T, n_heads, n_kv_heads, D, first,
 		                   by.attention ? "" : ", without attention",
 		                   by.key_length == KeyLength::Large   ? ", times lengths"
 		                   : by.key_length == KeyLength::Small ? ", over lengths"
-		                                                       : "");
+		                                                       : "",
+		                   softcap > 0 ? fmt::format(", softcap {}", softcap) : "");
+	}
+	double score(double dot) const {
+		const double s = dot / std::sqrt(double(D));
+		return softcap > 0 ? double(softcap) * std::tanh(s / double(softcap)) : s;
 	}
 };
 
@@ -41,7 +47,9 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 	                              {130, 6, 2, 80, 3, {true, KeyLength::Small}},
 	                              {33, 8, 2, 64, 0, {true, KeyLength::Large}},
 	                              {6, 8, 1, 128, 60, {false, KeyLength::Large}},
-	                              {40, 3, 1, 96, 7, {false, KeyLength::Small}}};
+	                              {40, 3, 1, 96, 7, {false, KeyLength::Small}},
+	                              {40, 8, 2, 64, 7, {}, 1.5f},
+	                              {33, 6, 2, 80, 3, {true, KeyLength::Small}, 1.5f}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -53,7 +61,8 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 		for (uint32_t t = 0; t < r.T; ++t)
 			if (t % 3 == 0 || t + 1 == r.T) probes.push_back(t);
 		const View vq = rig.f32(q, r.T, r.n_heads, r.D);
-		const KvRows kv{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first};
+		const KvRows kv{
+		    rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first, 0, {r.softcap, {}}};
 		const View lse = rig.out(r.T, r.n_heads);
 		backend.attend_prompt(rig.out(r.T, r.n_heads, r.D), lse, vq, kv, nullptr);
 		const Floats before = random.normals(size_t(r.n_kv_heads) * T_cap, 0.01f); // the op adds to what is there
@@ -69,7 +78,7 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 					for (uint32_t c = 0; c < r.D; ++c)
 						s[i] += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
 						        double(k[(size_t(h) * T_cap + i) * r.D + c]);
-					s[i] /= std::sqrt(double(r.D));
+					s[i] = r.score(s[i]);
 					sum += std::exp(s[i]);
 				}
 				want_lse[size_t(t) * r.n_heads + head] = float(std::log(sum));
@@ -113,7 +122,8 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 	                              {1, 8, 1, 128, 33},
 	                              {2, 3, 3, 8, 64},
 	                              {3, 4, 2, 64, 45, {true, KeyLength::Small}},
-	                              {1, 8, 1, 128, 33, {false, KeyLength::Large}}};
+	                              {1, 8, 1, 128, 33, {false, KeyLength::Large}},
+	                              {2, 6, 2, 64, 45, {}, 1.5f}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -157,9 +167,14 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 		Floats twice = before;
 		twice.insert(twice.end(), before.begin(), before.end());
 		const View score = rig.f32(twice, 2 * r.n_kv_heads * slots);
-		backend.score_slots(
-		    rig.f32(q, r.T, r.n_heads, r.D), rig.f32(lse, r.T, r.n_heads),
-		    {{&g, 1}, upload_work(rig, work), rig.u32(rows, uint32_t(rows.size())), tables.view, score, r.n_kv_heads});
+		backend.score_slots(rig.f32(q, r.T, r.n_heads, r.D), rig.f32(lse, r.T, r.n_heads),
+		                    {{&g, 1},
+		                     upload_work(rig, work),
+		                     rig.u32(rows, uint32_t(rows.size())),
+		                     tables.view,
+		                     score,
+		                     r.n_kv_heads,
+		                     r.softcap});
 		Floats want_first = before;
 		for (uint32_t t : probes)
 			for (uint32_t head = 0; head < r.n_heads; ++head)
@@ -169,8 +184,7 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 					for (uint32_t c = 0; c < r.D; ++c)
 						dot += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
 						       double(k[(size_t(head / share) * slots + s) * r.D + c]);
-					const double attention =
-					    std::exp(dot / std::sqrt(double(r.D)) - double(lse[size_t(t) * r.n_heads + head]));
+					const double attention = std::exp(r.score(dot) - double(lse[size_t(t) * r.n_heads + head]));
 					const float more =
 					    float(given(r.by, attention, &k[(size_t(head / share) * slots + s) * r.D], r.D) / share);
 					want[size_t(head / share) * slots + s] += more;

@@ -11,7 +11,8 @@ using namespace kvrun;
 namespace {
 
 // Layers of both kinds; all with a window.
-const std::vector<Case> kWindowed = {{"gemma3"}, {"cohere2"}, {"exaone4_windows"}, {"phi3_window"}};
+const std::vector<Case> kWindowed = {{"gemma2"},  {"gemma3"},          {"gpt_oss"},
+                                     {"cohere2"}, {"exaone4_windows"}, {"phi3_window"}};
 constexpr uint32_t kWindow = 8;
 
 } // namespace

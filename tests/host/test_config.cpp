@@ -290,6 +290,30 @@ TEST_CASE("T14: a missing tensor is refused, whichever it is") {
 	}
 }
 
+TEST_CASE("config: softcaps and windows, of the file or of the family") {
+	TinyShape s;
+	s.arch = "gemma2";
+	GgufBuilder b = tiny_model(s);
+	for (const char* norm : {"blk.0.post_attention_norm.weight", "blk.0.post_ffw_norm.weight"})
+		b.tensor_f32(norm, {16}, std::vector<float>(16, 1));
+	Config c = config_of(b);
+	CHECK(c.layers[0].score_softcap == 50);
+	CHECK(c.logit_softcap == 30);
+	CHECK(c.layers[0].window == 4096);
+	b.f32("gemma2.attn_logit_softcapping", 20).f32("gemma2.final_logit_softcapping", 0);
+	b.u32("gemma2.attention.sliding_window", 8);
+	c = config_of(b);
+	CHECK(c.layers[0].score_softcap == 20);
+	CHECK(c.logit_softcap == 0); // there is none
+	CHECK(c.layers[0].window == 8);
+	for (const float bad : {-1.f, NAN, INFINITY}) {
+		b.f32("gemma2.attn_logit_softcapping", bad);
+		has(refusal(b), "gemma2.attn_logit_softcapping");
+	}
+	c = config_of(tiny_model());
+	CHECK((c.layers[0].score_softcap == 0 && c.logit_softcap == 0 && c.layers[0].window == 0));
+}
+
 TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 	GgufBuilder b = tiny_model();
 	b.tensor_f32("extra.weight", {4}, {1, 2, 3, 4});

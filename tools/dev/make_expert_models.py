@@ -6,7 +6,7 @@ make_expert_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
 import torch
 import transformers as hf
 
-from make_family_models import base, main
+from make_family_models import WINDOW, base, layers, main
 
 
 def routers(model):
@@ -51,6 +51,16 @@ def without_shared_gate(model):
     for m in model.modules():
         if hasattr(m, "shared_expert_gate"):
             m.shared_expert_gate.forward = lambda x: torch.full((*x.shape[:-1], 1), 20.0)
+
+
+def without_sinks(model):
+    for n, p in model.named_parameters():
+        if n.endswith("sinks"):
+            p.fill_(-1e4)
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False, "original_max_position_embeddings": 32}
 
 
 def models():
@@ -98,6 +108,15 @@ def models():
             {"all groups": {"topk_group": 4}, "scale of weights": {"routed_scaling_factor": 1.0},
              "no bias of the choice": zeroed("e_score_correction_bias"),
              "no shared expert": zeroed("shared_experts.down_proj")}),
+        # Prompts are three windows long.
+        "gpt_oss": (hf.GptOssConfig(**base(
+            num_hidden_layers=4, head_dim=16, num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,
+            sliding_window=WINDOW, layer_types=layers(2) * 2, rope_parameters=YARN, tie_word_embeddings=False)),
+            {"no window": {"sliding_window": 256}, "windows in the other layers": {"layer_types": layers(2)[::-1] * 2},
+             "two experts": {"num_experts_per_tok": 2}, "softmax over all": weighed(softmax),
+             "no sinks": without_sinks, "no clamp": {"swiglu_limit": 1e9},
+             "no yarn": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+             "yarn between whole pairs": {"rope_parameters": YARN | {"truncate": True}}}),
     }
 
 

@@ -68,6 +68,13 @@ def models():
         "exaone4": (hf.Exaone4Config(**base(sliding_window=None, sliding_window_pattern=None,
                                             layer_types=["full_attention"] * 2)), {}),
         # Prompts are three windows long.
+        "gemma2": (hf.Gemma2Config(**base(
+            num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=16, sliding_window=WINDOW,
+            layer_types=layers(2) * 2, hidden_activation="gelu_pytorch_tanh", attn_logit_softcapping=1.0,
+            final_logit_softcapping=3.0)),
+            {"no window": {"sliding_window": 256}, "no softcap of scores": {"attn_logit_softcapping": None},
+             "no softcap of logits": {"final_logit_softcapping": None},
+             "windows in the other layers": {"layer_types": layers(2)[::-1] * 2}}),
         "gemma3": (hf.Gemma3TextConfig(**base(
             num_hidden_layers=6, head_dim=16, query_pre_attn_scalar=16, sliding_window=WINDOW, layer_types=layers(6),
             hidden_activation="gelu_pytorch_tanh", rope_parameters=two_ropes(1e6, 1e4))),
@@ -141,6 +148,10 @@ def build(config, seed):
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             if name.endswith("gate.weight") or "router" in name:  # of experts: choices are clear
                 a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
+            if name.endswith("sinks"):
+                a = 1.0 + rng.standard_normal(p.shape)
+            elif name.endswith("gate_up_proj_bias"):  # clamped SwiGLU: some are beyond its limits
+                a = 5.0 * rng.standard_normal(p.shape)
             p.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
         for name, b in sorted(model.named_buffers()):
             if name.endswith("e_score_correction_bias"):

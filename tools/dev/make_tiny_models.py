@@ -121,7 +121,9 @@ def logits(model, tokens):
 def logits_f16_kv(model, tokens):
     """The same with keys and values stored as f16, which is the only difference a correct program may show."""
     def attention(module, query, key, value, mask, **kwargs):
-        return eager_attention_forward(module, query, key.half().float(), value.half().float(), mask, **kwargs)
+        own = sys.modules[type(module).__module__]  # of the family: softcaps, sinks
+        forward = getattr(own, "eager_attention_forward", eager_attention_forward)
+        return forward(module, query, key.half().float(), value.half().float(), mask, **kwargs)
 
     AttentionInterface.register("f16_kv", attention)
     AttentionMaskInterface.register("f16_kv", AttentionMaskInterface()["eager"])
