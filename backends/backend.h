@@ -1,7 +1,6 @@
-// What a device must do: memory, a small set of ops, submit and wait. Backend is the only virtual class of the ops.
-// Shapes are (outermost, ..., innermost); T = rows (tokens) in this call.
+// What a device must do: memory, a small set of ops (op_table.h), submit and wait.
 #pragma once
-#include "backends/ops.h"
+#include "backends/op_table.h"
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -40,7 +39,7 @@ struct OpTime { // device time of all dispatches with one label since the last r
 	std::vector<std::string> kernels = {}; // that ran, by first use; empty: copies, other backends
 };
 
-class Backend {
+class Backend : public OpCalls {
  public:
 	virtual ~Backend() = default;
 	virtual const char* name() const = 0;
@@ -76,90 +75,16 @@ class Backend {
 	virtual void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
 	                          std::span<const std::byte> arranged) = 0;
 
-	// ---- ops: enqueue and return
-	virtual void embed(View out, View table, View tokens) = 0;     // out (T, dim) f32 = table[tokens (T) u32]
-	virtual void rmsnorm(View out, View x, View w, float eps) = 0; // out (T, dim) = x / rms(x) * w (dim)
-	// out (T, dim) = (x - mean) / sqrt(variance + eps) * w (dim) + b (dim), of each row; b may be empty
-	virtual void layer_norm(View out, View x, View w, View b, float eps) = 0;
-	// v = scale * function(x) * y, then the cap; out = v or out + v. All of one shape, y may be empty; out may be x, y.
-	virtual void activate(View out, View x, View y, const Elementwise&) = 0;
-	// All projections read the same x (T, n) f32. `decode`: rows of decode steps, else rows of a prompt. A row's result
-	// depends on which of the two it is and on nothing else: neither on T nor on the other rows.
-	virtual void matmul(std::span<const Proj>, View x, Epilogue, bool decode) = 0;
-	// Whether norm_matmul() is one op of its own here, not rmsnorm() and matmul().
-	virtual bool norms_in_matmul(std::span<const Proj>, const View& x, const View& w, bool decode) const {
-		(void)x, (void)w, (void)decode;
-		return false;
+	// ---- ops: run() and a call for each, in OpCalls. All of them enqueue and return.
+	// Whether NormMatmul is one op here, not RmsNorm and Matmul.
+	virtual bool norms_in_matmul(const op::NormMatmul&) const { return false; }
+	// matmul() of rmsnorm(x), as whatever it is here.
+	void norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue, bool decode) {
+		const op::NormMatmul both{projs, h, x, w, eps, epilogue, decode};
+		if (norms_in_matmul(both)) return run(both);
+		run(both.norm());
+		run(both.product());
 	}
-	// matmul() of rmsnorm(x), for which `h` (T, n) f32 is room: what it holds afterwards is not defined.
-	virtual void norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
-	                         bool decode) {
-		rmsnorm(h, x, w, eps);
-		matmul(projs, h, epilogue, decode);
-	}
-	// ---- mixtures of experts: see RouteArgs for slots. At most KV_MOST_EXPERTS experts, KV_MOST_USED of them for a
-	// row. ids, weights (T, used) of logits (T, n_experts) f32: the largest, of equal ones the first, in that order.
-	// Weights that are not finite come of logits that are not; ids are valid and different nevertheless.
-	virtual void route(View ids, View weights, View logits, const RouteArgs&) = 0;
-	// tiles (expert_tiles(), KV_TILE_WORDS) u32: the slots of ids (T, used) by expert, see shaders/shared/experts.h.
-	virtual void sort_slots(View tiles, View ids, uint32_t n_experts) = 0;
-	// For each slot: out (T, used, d) = x . w^T + bias with w (n_experts * d, n) and bias (n_experts * d) f32, rows
-	// e * d .. e * d + d - 1 of expert e = ids[slot]. x (T, n) f32, or (T * used, n): a row for each slot. Epilogues:
-	// None and the two of gates. decode: as matmul() has it; a slot's result depends on nothing else either.
-	virtual void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) = 0;
-	// x (T, dim) f32 += sum over j of weights[t][j] * y[t][j]; y (T, used, dim) f32, weights (T, used) f32.
-	virtual void expert_sum(View x, View y, View weights) = 0;
-	// Head norm (optional), rotation of q in place (T, n_heads, head_dim), of k (T, n_kv_heads, head_dim), then
-	// k and v to f16 at `dst`; k and v themselves are left as they are.
-	virtual void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) = 0;
-	// Rows [src.first, src.first + n) of src (as f16, unchanged) to `dst`, whose `at` has n rows.
-	virtual void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) = 0;
-	// Rows [dst.first, dst.first + n) of dst = the f16 keys and values at `src`: the inverse of kv_store().
-	virtual void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) = 0;
-	// out (T, n_heads, head_dim) = softmax(q . K^T / sqrt(head_dim)) . V over all live tokens of every tier.
-	// lse (T, n_heads) f32 = log of the sum of exp(score) over the tokens a row sees, and the sink; empty if not
-	// wanted.
-	virtual void attend(View out, View lse, View q, const KvRead&) = 0;
-	// The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i; and over older
-	// tokens if `older` is not null: then the last part of each row in older->row_parts has no work item and takes the
-	// state over the prompt's own tokens. Both have the same Softmax.
-	virtual void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) = 0;
-	// Quantises tokens of `src` (src.first is not used) and packs them into pages, by the rules of
-	// engine/kv_host/quant.h. Parameters per channel: a work item is one whole page (slot 0, n = page) unless k_block.
-	virtual void kv_pack(const KvRows& src, const PackArgs&) = 0;
-	// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
-	virtual void kv_block(const KvRows& src, const BlockArgs&) = 0;
-	// Saliency: attention received, summed over the rows of q that `rows` (n) u32 lists in ascending order, averaged
-	// over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]);
-	// without attention each row counts 1; times |k_t|, or over it and at least 1e-6, where the key's length counts.
-	// Scores have kv's softcap. Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >=
-	// kv.first + T) f32.
-	virtual void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) = 0;
-	// Live tokens in f16 pages: every work item's pages against the rows it lists.
-	virtual void score_slots(View q, View lse, const ScoreArgs&) = 0;
-	// out (n_kv_heads, head_dim) f32 = max(out, |x|) over x (T, n_heads, head_dim) f32 and the heads of a kv head.
-	virtual void channel_max(View out, View x) = 0;
-	// MiKV eq. (2): out (n_kv_heads, head_dim) f16 = sqrt(q_max / max |k|), k over rows [0, n) of the prompt's keys;
-	// 1 where that is 0.  max |k| is taken as at least 1e-12.
-	virtual void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) = 0;
-	virtual void copy(View dst, View src) = 0; // same bytes, same type
-
-	// ---- fetching: what a row attends to, and masking
-	// Attention that live tokens of pages receive from one row per work item: weight[..] = mean over the query heads of
-	// a kv head of exp(q . k / sqrt(head_dim) - lse); -1 for slots without a live token.
-	virtual void weigh(View q, View lse, const WeighArgs&) = 0;
-	// For each work item the indices of its k largest weights that are not negative, ascending; ~0 behind them where
-	// there are fewer. Of equal ones the first.
-	virtual void top_k(View picks, View weight, View work) = 0;
-	// The largest elements of each row of x (T, n) f32: those not below the k-th largest of the maxima of blocks of
-	// KV_LOGIT_BLOCK elements. list (T, KV_CANDIDATE_WORDS) u32: how many, then (index, bits) of each by index; or
-	// KV_CANDIDATES + 1, the rest undefined, if there are more than KV_CANDIDATES, fewer blocks than k, a NaN or +inf
-	// in the row, or if the k-th largest maximum is -inf. block_max (T, blocks) u32: room for the maxima. k >= 1.
-	virtual void candidates(View list, View block_max, View x, uint32_t k) = 0;
-	// words[list[i][0]] = list[i][1]; list (n, 2) u32, every word at most once.
-	virtual void scatter(View words, View list) = 0;
-	// out (n, n_heads) f32: the share of a row's softmax weights that its first parts hold. work (n, 4) u32, ShareWork.
-	virtual void part_share(View out, View parts, View work) = 0;
 
 	virtual void at_layer(uint32_t layer) = 0; // names the layer of the ops that follow, for checks and traces
 	virtual void submit() = 0;                 // hands recorded work to the device

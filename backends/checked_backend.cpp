@@ -1,4 +1,4 @@
-// CheckedBackend: memory mirrored on two backends, comparison, dumps.
+// CheckedBackend: memory mirrored on two backends, ops on both, comparison, dumps.
 #include "backends/checked_backend.h"
 #include "engine/core/f16.h"
 #include "engine/core/npy.h"
@@ -11,7 +11,8 @@ namespace kvrun {
 
 CheckedBackend::CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference,
                                const std::string& text, OpObserver observer)
-    : inner_(std::move(inner)), reference_(std::move(reference)), observer_(std::move(observer)) {
+    : inner_(std::move(inner)), reference_(std::move(reference)), info_(inner_->info()),
+      observer_(std::move(observer)) {
 	const size_t a = text.find(':'), b = a == std::string::npos ? a : text.find(':', a + 1);
 	dump_dir_ = text.substr(0, a);
 	if (a != std::string::npos) dump_op_ = text.substr(a + 1, b == std::string::npos ? b : b - a - 1);
@@ -121,12 +122,6 @@ void CheckedBackend::at_layer(uint32_t layer) {
 
 // ---- comparison and dumps
 
-std::string shape_text(const View& v) {
-	int dims = 4;
-	while (dims > 1 && v.shape[dims - 1] == 1) --dims;
-	return fmt::format("({})", fmt::join(v.shape, v.shape + dims, ", "));
-}
-
 namespace {
 
 std::string index_text(const View& v, size_t i) {
@@ -180,7 +175,7 @@ bool CheckedBackend::dumps(const char* op) const {
 	return dump_layer_.empty() || (in_layer_ && dump_layer_ == fmt::format("{}", layer_));
 }
 
-void CheckedBackend::dump(const char* op, const char* name, const View& v) {
+void CheckedBackend::dump(const char* op, const std::string& name, const View& v) {
 	if (!v || is_quantised(v.type) || v.elements() == 0) return;
 	const NpyType type = v.type == DType::F32    ? NpyType::F32
 	                     : v.type == DType::F16  ? NpyType::F16
@@ -245,39 +240,69 @@ std::vector<uint32_t> CheckedBackend::fetch_words(const View& v) {
 	return r;
 }
 
-void CheckedBackend::add_span(std::vector<Output>& out, const char* name, const View& pool,
-                              std::span<const uint32_t> work, size_t stride, size_t field, uint32_t n, uint32_t bits) {
-	size_t first = SIZE_MAX, end = 0;
-	for (size_t i = field; i < work.size(); i += stride)
-		if (work[i] != kSkip) first = std::min(first, size_t(work[i])), end = std::max(end, size_t(work[i]) + n);
-	if (end == 0) return;
-	KV_ASSERT(pool && end <= pool.elements());
-	out.push_back(
-	    {name, view(*pool.buf, pool.at + first * 4, DType::U32, uint32_t(end - first)), tolerance("kv"), true, bits});
+// ---- ops
+
+MappedOp CheckedBackend::for_inner(const Op& op) const {
+	return {op, [this](const ViewRow&, const View& v) { return inner(v); }};
 }
 
-// The words of k and v from the first to the last that the op writes, as `at` has them now.
-std::vector<CheckedBackend::Output> CheckedBackend::cache_outputs(const KvDst& d, uint32_t n_kv_heads,
-                                                                  uint32_t head_dim) {
-	const std::vector<uint32_t> at = fetch_words(d.at);
-	KV_ASSERT(at.size() >= size_t(n_kv_heads) * 2);
-	const View* views[2] = {&d.k, &d.v};
+// Weights have a place of their own in the reference.
+MappedOp CheckedBackend::for_reference(const Op& op) const {
+	return {op, [this](const ViewRow& row, const View& v) { return row.weight ? reference_weight(v) : reference(v); }};
+}
+
+std::vector<CheckedBackend::Output> CheckedBackend::compared(const Op& op) {
+	using Compare = ViewRow::Compare;
 	std::vector<Output> r;
-	for (size_t i = 0; i < 2; ++i) {
-		size_t first = SIZE_MAX, end = 0;
-		const size_t last_word = size_t(head_dim / 2 - 1) * (i == 0 ? d.k_word_stride : 1);
-		for (size_t j = i; j < at.size(); j += 2) {
-			if (at[j] == kSkip) continue;
-			first = std::min(first, size_t(at[j]));
-			end = std::max(end, at[j] + last_word + 1);
-		}
-		if (end == 0) continue;                 // nothing is stored
-		KV_ASSERT(end <= views[i]->elements()); // `at` points outside the view
-		r.push_back({i == 0 ? "dst.k" : "dst.v",
-		             view(*views[i]->buf, views[i]->at + first * 4, DType::U32, uint32_t(end - first)), tolerance("kv"),
-		             true});
-	}
+	read_views_of(
+	    op,
+	    [&](const ViewRow& row, const View& v) {
+		    if (!v || row.needed == ViewRow::Needed::No) return;
+		    if (row.compare == Compare::No || row.compare == Compare::Adopted) return;
+		    r.push_back({row.name, v, tolerance(row.tolerance), row.compare == Compare::Slots,
+		                 row.compare == Compare::Words ? 32u : 0u});
+	    },
+	    info_);
+	for (const WrittenWords& w : op_written(op, [this](const View& v) { return fetch_words(v); }))
+		r.push_back({w.name, w.view, tolerance("kv"), true, w.bits});
 	return r;
+}
+
+void CheckedBackend::run(const Op& op) {
+	check_op(op);
+	const char* name = op_name(op);
+	const std::string shape = op_text(op);
+	const std::vector<Output> outputs = compared(op);
+	const bool dumped = dumps(name);
+	if (dumped)
+		read_views_of(op, [&](const ViewRow& row, const View& v) {
+			if (!row.reads() || !row.dumped || row.needed == ViewRow::Needed::No) return;
+			dump(name, row.writes() ? fmt::format("{}_before", row.name) : row.name, v);
+		});
+	inner_->run(*for_inner(op));
+	if (reference_) reference_->run(*for_reference(op));
+	if (dumped)
+		for (const Output& o : outputs) dump(name, o.name, o.view);
+	for (const Output& o : outputs) compare_output(name, shape, o);
+	read_views_of(op, [&](const ViewRow& row, const View& v) {
+		if (row.compare != ViewRow::Compare::Adopted) return;
+		carry_on({row.name, v, {}, false, 0}, fetch(*inner_, inner(v)), /*wrong=*/false);
+	});
+	++n_ops_;
+}
+
+bool CheckedBackend::norms_in_matmul(const op::NormMatmul& o) const {
+	return inner_->norms_in_matmul(std::get<op::NormMatmul>(*for_inner(o)));
+}
+
+// The host has written only to the inner backend's memory.
+uint64_t CheckedBackend::transfer(View dst, View src) {
+	check_transfer(dst, src);
+	if (reference_) {
+		const View to = reference(dst);
+		reference_->write(*to.buf, to.at, host_bytes(*src.buf).subspan(src.at, src.bytes()));
+	}
+	return inner_->transfer(inner(dst), inner(src));
 }
 
 std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner, std::unique_ptr<Backend> reference,

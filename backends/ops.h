@@ -1,4 +1,4 @@
-// Arguments of the ops of a Backend. T = rows (tokens) in this call. Work items are in shared/work.h.
+// Arguments that ops of op_table.h share. T = rows (tokens) in this call. Work items are in shared/work.h.
 #pragma once
 #include "backends/activation.h"
 #include "backends/memory.h"
@@ -174,38 +174,5 @@ struct BlockArgs { // one dispatch of kv_block()
 	View words;   // u32 words of pool memory the offsets are relative to
 	View balance; // as in PackArgs
 };
-
-// ---- every view of an argument struct, once: f(name, View&). What walks arguments needs no list of its own.
-
-template <class F> void each_view(Proj& a, F f) { f("out", a.out), f("w", a.w), f("bias", a.bias); }
-template <class F> void each_view(RouteArgs& a, F f) { f("bias", a.bias); }
-template <class F> void each_view(ExpertRows& a, F f) { f("ids", a.ids), f("tiles", a.tiles); }
-template <class F> void each_view(RopeArgs& a, F f) { f("table", a.table); }
-template <class F> void each_view(HeadNorm& a, F f) { f("norm_q", a.q), f("norm_k", a.k); }
-template <class F> void each_view(KvDst& a, F f) { f("dst_k", a.k), f("dst_v", a.v), f("at", a.at); }
-template <class F> void each_view(KvRows& a, F f) { f("k", a.k), f("v", a.v), f("sinks", a.softmax.sinks); }
-template <class F> void each_view(AttendGroup& a, F f) {
-	f("k_codes", a.k_codes), f("v_codes", a.v_codes), f("k_params", a.k_params), f("v_params", a.v_params);
-	f("v_factors", a.v_factors);
-}
-template <class F> void each_view(KvRead& a, F f) { // not its groups'
-	f("work", a.work), f("tables", a.tables), f("balance", a.balance), f("row_parts", a.row_parts), f("parts", a.parts);
-	f("sinks", a.softmax.sinks);
-}
-template <class F> void each_view(ScoreGroup& a, F f) { f("k_codes", a.k_codes); }
-template <class F> void each_view(ScoreArgs& a, F f) { // not its groups'
-	f("work", a.work), f("rows", a.rows), f("tables", a.tables), f("score", a.score);
-}
-template <class F> void each_view(WeighGroup& a, F f) { f("k_codes", a.k_codes), f("k_params", a.k_params); }
-template <class F> void each_view(WeighArgs& a, F f) { // not its groups'
-	f("weight", a.weight), f("work", a.work), f("tables", a.tables), f("balance", a.balance);
-}
-template <class F> void each_view(PackArgs& a, F f) {
-	f("sources", a.sources), f("work", a.work), f("k_codes", a.k_codes), f("v_codes", a.v_codes);
-	f("k_params", a.k_params), f("v_params", a.v_params), f("v_factors", a.v_factors), f("balance", a.balance);
-}
-template <class F> void each_view(BlockArgs& a, F f) {
-	f("sources", a.sources), f("work", a.work), f("words", a.words), f("balance", a.balance);
-}
 
 } // namespace kvrun

@@ -1,6 +1,5 @@
 // attend, attend_prompt: pages of any format decoded one at a time, a softmax state per row and query head.
 #include "backends/cpu/cpu_backend.h"
-#include "backends/shapes.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/f16.h"
 #include "engine/kv_host/quant.h"
@@ -203,7 +202,7 @@ void CpuBackend::load_v(const PageShape& s, const AttendGroup& g, const uint32_t
 
 // The partial states of one work item, all heads: softmax weights of the live tokens of its pages, not yet
 // normalised. Pages are decoded once for all rows of the item.
-void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, const AttendWork& w) {
+void CpuBackend::attend_work(const View& q, const KvRead& kv, const AttendGroup& g, const AttendWork& w) {
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], share = n_heads / kv.n_kv_heads;
 	KV_ASSERT(w.row < q.shape[0]);
 	const uint32_t n_rows = std::min(kv.item_rows, q.shape[0] - w.row);
@@ -253,26 +252,17 @@ void CpuBackend::attend_work(View q, const KvRead& kv, const AttendGroup& g, con
 			for (uint32_t h = 0; h < n_heads; ++h) rotate_back(std::span(state(row, h), D));
 }
 
-double CpuBackend::attend_pages(View q, const KvRead& kv) {
-	const uint32_t *work = data<uint32_t>(kv.work), D = q.shape[2];
-	double words = 0; // of codes read
-	for (const AttendGroup& g : kv.groups) {
-		const double page_words = double(kv_code_words(kv.n_kv_heads, D, g.format.k.bits, g.page)) +
-		                          double(kv_code_words(kv.n_kv_heads, D, g.format.v.bits, g.page));
-		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
-			const AttendWork w = work_item<AttendWork>(work, i);
-			attend_work(q, kv, g, w);
-			words += page_words * w.n_pages;
-		}
-	}
-	return 4 * words;
+void CpuBackend::attend_pages(const View& q, const KvRead& kv) {
+	const uint32_t* work = data<uint32_t>(kv.work);
+	for (const AttendGroup& g : kv.groups)
+		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i)
+			attend_work(q, kv, g, work_item<AttendWork>(work, i));
 }
 
-void CpuBackend::attend(View out, View lse_out, View q, const KvRead& kv) {
-	check_attend(out, lse_out, q, kv);
+void CpuBackend::compute(const op::Attend& o) {
+	const auto& [out, lse_out, q, kv] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2];
-	Op op(*this, "attend", out, 8. * double(q.elements()));
-	op.add_bytes(attend_pages(q, kv));
+	attend_pages(q, kv);
 	const float* parts = data<float>(kv.parts);
 	const uint32_t* row_parts = data<uint32_t>(kv.row_parts);
 	const float* sinks = kv.softmax.sinks ? data<float>(kv.softmax.sinks) : nullptr;
@@ -289,12 +279,11 @@ void CpuBackend::attend(View out, View lse_out, View q, const KvRead& kv) {
 }
 
 // The state over the prompt's own tokens is merged last, after the parts of the older ones.
-void CpuBackend::attend_prompt(View out, View lse_out, View q, const KvRows& own, const KvRead* older) {
-	check_attend_prompt(out, lse_out, q, own, older);
+void CpuBackend::compute(const op::AttendPrompt& o) {
+	const auto& [out, lse_out, q, own, older] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2];
 	const uint32_t n_kv_heads = own.k.shape[0], T_cap = own.k.shape[1], n = own.first + T, share = n_heads / n_kv_heads;
-	Op op(*this, "attend_prompt", out, 8. * double(q.elements()) + 4. * double(n) * n_kv_heads * D);
-	if (older) op.add_bytes(attend_pages(q, *older));
+	if (older) attend_pages(q, *older);
 	const float* parts = older ? data<float>(older->parts) : nullptr;
 	const uint32_t* row_parts = older ? data<uint32_t>(older->row_parts) : nullptr;
 	const float* qs = data<float>(q);

@@ -124,18 +124,24 @@ const std::byte* CpuBackend::weight_rows(const View& w) const {
 	return bytes_at(*w.buf, w.at, w.shape[0] * weight_row_bytes(w.type, w.shape[1]));
 }
 
-CpuBackend::Op::Op(CpuBackend& b, const char* op, const View& out, double bytes)
-    : backend_(b), op_(op), bytes_(bytes), start_(std::chrono::steady_clock::now()) {
-	log_at(3, "cpu: {} -> ({}, {}, {}, {})", op, out.shape[0], out.shape[1], out.shape[2], out.shape[3]);
+void CpuBackend::run(const Op& op) {
+	check_op(op);
+	const Timed timed(*this, op);
+	std::visit([this](const auto& o) { compute(o); }, op);
 }
 
-CpuBackend::Op::~Op() {
+CpuBackend::Timed::Timed(CpuBackend& b, const Op& op) : backend_(b), op_(op), start_(std::chrono::steady_clock::now()) {
+	log_at(3, "cpu: {} -> {}", op_name(op), shape_text(op_output(op)));
+}
+
+CpuBackend::Timed::~Timed() {
 	if (!backend_.timing_) return;
 	const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start_;
-	OpTime& t = backend_.times_.try_emplace(op_, OpTime{op_, 0, 0, 0}).first->second;
+	const char* name = op_name(op_);
+	OpTime& t = backend_.times_.try_emplace(name, OpTime{name, 0, 0, 0}).first->second;
 	++t.calls;
 	t.ms += ms.count();
-	t.bytes += bytes_;
+	t.bytes += op_bytes(op_);
 }
 
 std::vector<OpTime> CpuBackend::op_times(bool reset) {

@@ -1,6 +1,7 @@
 // The cpu backend: plain loops on host memory, the definition every other backend is tested against.
 #pragma once
 #include "backends/backend.h"
+#include "backends/op_walk.h"
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -36,32 +37,7 @@ class CpuBackend : public Backend {
 	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
 	                  std::span<const std::byte> arranged) override;
 
-	void embed(View out, View table, View tokens) override;
-	void rmsnorm(View out, View x, View w, float eps) override;
-	void layer_norm(View out, View x, View w, View b, float eps) override;
-	void activate(View out, View x, View y, const Elementwise&) override;
-	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
-	void route(View ids, View weights, View logits, const RouteArgs&) override;
-	void sort_slots(View tiles, View ids, uint32_t n_experts) override;
-	void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) override;
-	void expert_sum(View x, View y, View weights) override;
-	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
-	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
-	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
-	void attend(View out, View lse, View q, const KvRead&) override;
-	void attend_prompt(View out, View lse, View q, const KvRows&, const KvRead* older) override;
-	void copy(View dst, View src) override;
-	void kv_pack(const KvRows& src, const PackArgs&) override;
-	void kv_block(const KvRows& src, const BlockArgs&) override;
-	void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) override;
-	void score_slots(View q, View lse, const ScoreArgs&) override;
-	void channel_max(View out, View x) override;
-	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
-	void weigh(View q, View lse, const WeighArgs&) override;
-	void top_k(View picks, View weight, View work) override;
-	void candidates(View list, View block_max, View x, uint32_t k) override;
-	void scatter(View words, View list) override;
-	void part_share(View out, View parts, View work) override;
+	void run(const Op&) override;
 	std::span<std::byte> host_bytes(const Buffer& b) override { return {bytes_at(b, 0, b.bytes()), b.bytes()}; }
 	uint64_t transfer(View dst, View src) override { return copy(dst, src), 0; }
 	bool arrive(uint64_t) override { return true; }
@@ -88,19 +64,22 @@ class CpuBackend : public Backend {
 		std::span<std::byte> dst;     // the caller's, filled by wait()
 		std::vector<std::byte> bytes; // as they were when read() was called
 	};
-	class Op { // logs an op before it runs, times it while in scope
+	class Timed { // logs an op before it runs, times it while in scope
 	 public:
-		Op(CpuBackend& b, const char* op, const View& out, double bytes);
-		~Op();
-		Op(const Op&) = delete;
-		void add_bytes(double bytes) { bytes_ += bytes; }
+		Timed(CpuBackend&, const Op&);
+		~Timed();
+		Timed(const Timed&) = delete;
 
 	 private:
 		CpuBackend& backend_;
-		const char* op_;
-		double bytes_; // read + written
+		const Op& op_;
 		std::chrono::steady_clock::time_point start_;
 	};
+
+	// The definition of every op. Its arguments fit each other.
+#define KV_COMPUTES(O) void compute(const op::O&);
+	KV_EACH_OP(KV_COMPUTES)
+#undef KV_COMPUTES
 
 	std::byte* bytes_at(const Buffer& b, size_t at, size_t n) const; // asserts that the range lies in the buffer
 	// Elements of a plain view; T must be as wide as the view's element type (uint16_t for F16).
@@ -125,8 +104,8 @@ class CpuBackend : public Backend {
 	void load_k(const PageShape&, const AttendGroup&, const uint32_t* entry, uint32_t head, float* tile) const;
 	void load_v(const PageShape&, const AttendGroup&, const uint32_t* entry, uint32_t factors_at, uint32_t head,
 	            float* tile) const;
-	double attend_pages(View q, const KvRead&); // bytes of K and V read
-	void attend_work(View q, const KvRead&, const AttendGroup&, const AttendWork&);
+	void attend_pages(const View& q, const KvRead&);
+	void attend_work(const View& q, const KvRead&, const AttendGroup&, const AttendWork&);
 
 	std::vector<Block> blocks_;           // by buffer id - 1
 	std::vector<uint32_t> free_ids_;      // ids whose block was freed

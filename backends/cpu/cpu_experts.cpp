@@ -1,6 +1,5 @@
 // route, sort_slots, expert_matmul, expert_sum: what the shaders of the same names compute.
 #include "backends/cpu/cpu_backend.h"
-#include "backends/shapes.h"
 #include "engine/core/block_quant.h"
 #include <algorithm>
 #include <cmath>
@@ -55,9 +54,8 @@ float clamped_swiglu(float gate, float up) {
 
 } // namespace
 
-void CpuBackend::route(View ids, View weights, View logits, const RouteArgs& a) {
-	check_route(ids, weights, logits, a);
-	const Op op(*this, "route", weights, 4. * double(logits.elements() + 2 * ids.elements()));
+void CpuBackend::compute(const op::Route& o) {
+	const auto& [ids, weights, logits, a] = o;
 	const uint32_t n = logits.shape[1], used = ids.shape[1];
 	const float *x = data<float>(logits), *bias = a.bias ? data<float>(a.bias) : nullptr;
 	uint32_t* id = data<uint32_t>(ids);
@@ -83,9 +81,8 @@ void CpuBackend::route(View ids, View weights, View logits, const RouteArgs& a) 
 	}
 }
 
-void CpuBackend::sort_slots(View tiles, View ids, uint32_t n_experts) {
-	check_sort_slots(tiles, ids, n_experts);
-	const Op op(*this, "sort_slots", tiles, 4. * double(2 * ids.elements() + tiles.elements()));
+void CpuBackend::compute(const op::SortSlots& o) {
+	const auto& [tiles, ids, n_experts] = o;
 	const std::span<const uint32_t> id(data<uint32_t>(ids), ids.elements());
 	uint32_t* tile = data<uint32_t>(tiles);
 	std::fill_n(tile, tiles.elements(), KV_NO_SLOT);
@@ -124,16 +121,8 @@ void CpuBackend::project_experts(const Proj& p, View x, const ExpertRows& e, flo
 		}
 }
 
-void CpuBackend::expert_matmul(std::span<const Proj> projs, View x, const ExpertRows& e, Epilogue epilogue,
-                               bool decode) {
-	check_expert_matmul(projs, x, e, epilogue, decode);
-	const size_t slots = e.ids.elements();
-	double bytes = 4. * double(x.elements());
-	for (const Proj& p : projs) {
-		const double d = p.w.shape[0] / e.n_experts, row_bytes = double(weight_row_bytes(p.w.type, p.w.shape[1]));
-		bytes += double(std::min<size_t>(slots, e.n_experts)) * d * row_bytes + 4. * double(slots) * d;
-	}
-	const Op op(*this, decode ? "expert_matvec" : "expert_matmul", projs[0].out, bytes);
+void CpuBackend::compute(const op::ExpertMatmul& o) {
+	const auto& [projs, x, e, epilogue, decode] = o;
 	if (epilogue == Epilogue::None) {
 		for (const Proj& p : projs) project_experts(p, x, e, data<float>(p.out));
 		return;
@@ -146,9 +135,8 @@ void CpuBackend::expert_matmul(std::span<const Proj> projs, View x, const Expert
 		g[i] = epilogue == Epilogue::SwiGLU ? g[i] / (1 + std::exp(-g[i])) * u[i] : clamped_swiglu(g[i], u[i]);
 }
 
-void CpuBackend::expert_sum(View x, View y, View weights) {
-	check_expert_sum(x, y, weights);
-	const Op op(*this, "expert_sum", x, 4. * double(2 * x.elements() + y.elements()));
+void CpuBackend::compute(const op::ExpertSum& o) {
+	const auto& [x, y, weights] = o;
 	const size_t dim = x.row_elements(), used = weights.shape[1];
 	const float *in = data<float>(y), *w = data<float>(weights);
 	float* out = data<float>(x);

@@ -1,6 +1,5 @@
 // weigh, top_k, candidates, scatter, part_share: which tokens a row attends to most; the largest logits.
 #include "backends/cpu/cpu_backend.h"
-#include "backends/shapes.h"
 #include "engine/core/f16.h"
 #include "engine/kv_host/fetch.h"
 #include "shared/candidates.h"
@@ -11,11 +10,11 @@
 
 namespace kvrun {
 
-void CpuBackend::weigh(View q, View lse, const WeighArgs& a) {
-	check_weigh(q, lse, a);
+void CpuBackend::compute(const op::Weigh& o) {
+	const View& q = o.q;
+	const WeighArgs& a = o.args;
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = a.n_kv_heads, share = n_heads / n_kv_heads;
-	Op op(*this, "weigh", a.weight, 4. * double(q.elements()));
-	const float *qs = data<float>(q), *norm = data<float>(lse);
+	const float *qs = data<float>(q), *norm = data<float>(o.lse);
 	const ScoreOf score_of{1 / std::sqrt(float(D)), a.softcap};
 	const uint32_t *work = data<uint32_t>(a.work), *tables = data<uint32_t>(a.tables);
 	float* weight = data<float>(a.weight);
@@ -48,14 +47,12 @@ void CpuBackend::weigh(View q, View lse, const WeighArgs& a) {
 			const WeighWork w = work_item<WeighWork>(work, i);
 			KV_ASSERT(w.row < q.shape[0]);
 			tile.resize(size_t(g.page) * D);
-			op.add_bytes(g.k.bits / 8. * g.page * n_kv_heads * D * w.n_pages);
 			for (uint32_t h = 0; h < n_kv_heads; ++h) weigh_pages(g, w, h);
 		}
 }
 
-void CpuBackend::top_k(View picks, View weight, View work) {
-	check_top_k(picks, weight, work);
-	const Op op(*this, "top_k", picks, 4. * double(weight.elements()));
+void CpuBackend::compute(const op::TopK& o) {
+	const auto& [picks, weight, work] = o;
 	for (uint32_t i = 0; i < work.shape[0]; ++i) {
 		const TopWork w = work_item<TopWork>(data<uint32_t>(work), i);
 		KV_ASSERT(uint64_t(w.weights) + w.n <= weight.elements() && uint64_t(w.picks) + w.k <= picks.elements());
@@ -65,9 +62,8 @@ void CpuBackend::top_k(View picks, View weight, View work) {
 	}
 }
 
-void CpuBackend::candidates(View list, View block_max, View x, uint32_t k) {
-	check_candidates(list, block_max, x, k);
-	const Op op(*this, "candidates", list, 4. * double(x.elements()));
+void CpuBackend::compute(const op::Candidates& o) {
+	const auto& [list, block_max, x, k] = o;
 	const uint32_t n = x.shape[1], blocks = block_max.shape[1];
 	std::vector<float> maxima(blocks);
 	for (uint32_t row = 0; row < x.shape[0]; ++row) {
@@ -88,9 +84,8 @@ void CpuBackend::candidates(View list, View block_max, View x, uint32_t k) {
 	}
 }
 
-void CpuBackend::scatter(View words, View list) {
-	check_scatter(words, list);
-	const Op op(*this, "scatter", list, 2. * double(list.bytes()));
+void CpuBackend::compute(const op::Scatter& o) {
+	const auto& [words, list] = o;
 	const uint32_t* entry = data<uint32_t>(list);
 	uint32_t* to = data<uint32_t>(words);
 	for (uint32_t i = 0; i < list.shape[0]; ++i, entry += 2) {
@@ -99,9 +94,8 @@ void CpuBackend::scatter(View words, View list) {
 	}
 }
 
-void CpuBackend::part_share(View out, View parts, View work) {
-	check_part_share(out, parts, work);
-	const Op op(*this, "part_share", out, 4. * double(out.elements()));
+void CpuBackend::compute(const op::PartShare& o) {
+	const auto& [out, parts, work] = o;
 	const uint32_t n_heads = parts.shape[1], D = parts.shape[2] - 2;
 	const float* state = data<float>(parts);
 	float* share = data<float>(out);

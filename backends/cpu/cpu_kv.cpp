@@ -1,6 +1,5 @@
 // rope_store, kv_store, kv_load: keys and values on their way into and out of pages.
 #include "backends/cpu/cpu_backend.h"
-#include "backends/shapes.h"
 #include "engine/core/f16.h"
 #include <algorithm>
 #include <cmath>
@@ -42,10 +41,9 @@ Slot slot(const KvDst& dst, uint32_t* k, uint32_t* v, const uint32_t* at, uint32
 
 } // namespace
 
-void CpuBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
-	check_rope_store(q, k, v, rope, norm, dst);
+void CpuBackend::compute(const op::RopeStore& o) {
+	const auto& [q, k, v, rope, norm, dst] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], n_kv_heads = k.shape[1], D = q.shape[2];
-	const Op op(*this, "rope_store", q, 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements()));
 	float* qs = data<float>(q);
 	const float *ks = data<float>(k), *vs = data<float>(v), *table = data<float>(rope.table);
 	const float* q_norm = norm.q ? data<float>(norm.q) : nullptr;
@@ -88,9 +86,8 @@ template <class F> void CpuBackend::each_slot(const KvRows& kv, uint32_t n, cons
 		}
 }
 
-void CpuBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
-	check_kv_store(src, n, dst);
-	const Op op(*this, "kv_store", dst.at, 8. * double(n) * src.k.shape[0] * src.k.shape[2]);
+void CpuBackend::compute(const op::KvStore& o) {
+	const auto& [src, n, dst] = o;
 	each_slot(src, n, dst, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& to, uint32_t stride) {
 		for (uint32_t w = 0; w < words; ++w) {
 			if (to.k) to.k[size_t(w) * stride] = k[2 * w] | uint32_t(k[2 * w + 1]) << 16;
@@ -100,9 +97,8 @@ void CpuBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
 }
 
 // A head that is kSkip in `at` keeps what dst holds.
-void CpuBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
-	check_kv_store(dst, n, src);
-	const Op op(*this, "kv_load", src.at, 8. * double(n) * dst.k.shape[0] * dst.k.shape[2]);
+void CpuBackend::compute(const op::KvLoad& o) {
+	const auto& [dst, n, src] = o;
 	each_slot(dst, n, src, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& from, uint32_t stride) {
 		for (uint32_t w = 0; w < words; ++w) {
 			if (from.k)

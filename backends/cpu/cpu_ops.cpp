@@ -1,6 +1,5 @@
 // embed, rmsnorm, layer_norm, activate, matmul, copy: what the shaders of the same names compute.
 #include "backends/cpu/cpu_backend.h"
-#include "backends/shapes.h"
 #include "engine/core/block_quant.h"
 #include <cmath>
 #include <cstring>
@@ -8,11 +7,10 @@
 namespace kvrun {
 
 // out[t] = table[tokens[t]]
-void CpuBackend::embed(View out, View table, View tokens) {
-	check_embed(out, table, tokens);
+void CpuBackend::compute(const op::Embed& o) {
+	const auto& [out, table, tokens] = o;
 	const size_t stride = weight_row_bytes(table.type, table.shape[1]), dim = table.shape[1];
 	const uint32_t T = out.shape[0];
-	const Op op(*this, "embed", out, double(T) * double(stride + 4 * dim));
 	const std::byte* rows = weight_rows(table);
 	const uint32_t* id = data<uint32_t>(tokens);
 	float* y = data<float>(out);
@@ -23,10 +21,9 @@ void CpuBackend::embed(View out, View table, View tokens) {
 }
 
 // out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * w
-void CpuBackend::rmsnorm(View out, View x, View w, float eps) {
-	check_rmsnorm(out, x, w);
+void CpuBackend::compute(const op::RmsNorm& o) {
+	const auto& [out, x, w, eps] = o;
 	const size_t dim = x.row_elements();
-	const Op op(*this, "rmsnorm", out, 4. * double(2 * x.elements() + dim));
 	const float *in = data<float>(x), *weight = data<float>(w);
 	float* y = data<float>(out);
 	for (uint32_t t = 0; t < x.shape[0]; ++t, in += dim, y += dim) {
@@ -38,10 +35,9 @@ void CpuBackend::rmsnorm(View out, View x, View w, float eps) {
 }
 
 // out[t] = (x[t] - mean) / sqrt(variance + eps) * w + b
-void CpuBackend::layer_norm(View out, View x, View w, View b, float eps) {
-	check_layer_norm(out, x, w, b);
+void CpuBackend::compute(const op::LayerNorm& o) {
+	const auto& [out, x, w, b, eps] = o;
 	const size_t dim = x.row_elements();
-	const Op op(*this, "layer_norm", out, 4. * double(2 * x.elements() + 2 * dim));
 	const float *in = data<float>(x), *weight = data<float>(w), *bias = b ? data<float>(b) : nullptr;
 	float* y = data<float>(out);
 	for (uint32_t t = 0; t < x.shape[0]; ++t, in += dim, y += dim) {
@@ -65,15 +61,14 @@ static double activation(Activation f, double x) {
 	return x;
 }
 
-void CpuBackend::activate(View out, View x, View y, const Elementwise& e) {
-	check_activate(out, x, y, e);
-	const Op op(*this, "activate", out, 4. * double(x.elements()) * (2 + bool(y) + e.add));
+void CpuBackend::compute(const op::Activate& o) {
+	const auto& [out, x, y, e] = o;
 	const float *a = data<float>(x), *b = y ? data<float>(y) : nullptr;
-	float* o = data<float>(out);
+	float* to = data<float>(out);
 	for (size_t i = 0; i < x.elements(); ++i) {
 		double v = double(e.scale) * activation(e.function, double(a[i])) * (b ? double(b[i]) : 1);
 		if (e.cap > 0) v = double(e.cap) * std::tanh(v / double(e.cap));
-		o[i] = e.add ? o[i] + float(v) : float(v);
+		to[i] = e.add ? to[i] + float(v) : float(v);
 	}
 }
 
@@ -99,12 +94,8 @@ void CpuBackend::project(const Proj& p, View x, float* out, bool add) {
 	}
 }
 
-void CpuBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
-	check_matmul(projs, x, epilogue);
-	double bytes = 4. * double(x.elements());
-	for (const Proj& p : projs)
-		bytes += double(p.w.shape[0]) * double(weight_row_bytes(p.w.type, p.w.shape[1]) + 4 * x.shape[0]);
-	const Op op(*this, decode ? "matvec" : "matmul", projs[0].out, bytes);
+void CpuBackend::compute(const op::Matmul& o) {
+	const auto& [projs, x, epilogue, decode] = o;
 	if (epilogue != Epilogue::SwiGLU) {
 		for (const Proj& p : projs) project(p, x, data<float>(p.out), epilogue == Epilogue::Add);
 		return;
@@ -116,10 +107,14 @@ void CpuBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, 
 	for (size_t i = 0; i < u.size(); ++i) g[i] = g[i] / (1 + std::exp(-g[i])) * u[i]; // silu(g) * u
 }
 
-void CpuBackend::copy(View dst, View src) {
-	check_copy(dst, src);
-	const size_t n = src.elements() * dtype_info(src.type).bytes;
-	const Op op(*this, "copy", dst, 2. * double(n));
+void CpuBackend::compute(const op::NormMatmul& o) {
+	compute(o.norm());
+	compute(o.product());
+}
+
+void CpuBackend::compute(const op::Copy& o) {
+	const auto& [dst, src] = o;
+	const size_t n = src.bytes();
 	std::memmove(bytes_at(*dst.buf, dst.at, n), bytes_at(*src.buf, src.at, n), n);
 }
 

@@ -1,6 +1,5 @@
 // kv_pack, kv_block: f16 tokens -> packed pages and parameter blocks, by the rules of engine/kv_host/quant.h.
 #include "backends/cpu/cpu_backend.h"
-#include "backends/shapes.h"
 #include "engine/core/f16.h"
 #include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
@@ -257,9 +256,8 @@ void CpuBackend::pack_values(const KvRows& src, const PackArgs& a, const PackWor
 	           [&](uint32_t h, uint32_t t, uint32_t word) { return kv_v_word(h, w.slot + t, word, D, q.bits, page); });
 }
 
-void CpuBackend::kv_pack(const KvRows& src, const PackArgs& a) {
-	check_kv_pack(src, a);
-	Op op(*this, "kv_pack", a.work, 0);
+void CpuBackend::compute(const op::KvPack& o) {
+	const auto& [src, a] = o;
 	const uint32_t *sources = data<uint32_t>(a.sources), *work = data<uint32_t>(a.work);
 	const uint32_t bits_k = a.format.k.bits, bits_v = a.format.v.bits;
 	for (uint32_t i = 0; i < a.work.shape[0]; ++i) {
@@ -267,14 +265,11 @@ void CpuBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 		KV_ASSERT(uint64_t(w.src) + w.n <= a.sources.elements() && uint64_t(w.slot) + w.n <= a.page);
 		if (bits_k) pack_keys(src, a, w, sources + w.src);
 		if (bits_v) pack_values(src, a, w, sources + w.src);
-		const Heads heads = heads_of(w.head, src.k.shape[0]);
-		op.add_bytes(double(w.n) * (heads.end - heads.first) * src.k.shape[2] * (4 + (bits_k + bits_v) / 8.));
 	}
 }
 
-void CpuBackend::kv_block(const KvRows& src, const BlockArgs& a) {
-	check_kv_block(src, a);
-	Op op(*this, "kv_block", a.work, 0);
+void CpuBackend::compute(const op::KvBlock& o) {
+	const auto& [src, a] = o;
 	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
 	const uint32_t *sources = data<uint32_t>(a.sources), *work = data<uint32_t>(a.work);
 	uint32_t* words = data<uint32_t>(a.words);
@@ -303,7 +298,6 @@ void CpuBackend::kv_block(const KvRows& src, const BlockArgs& a) {
 					word = (word & ~(0xffffu << shift)) | uint32_t(channel_factor(x)) << shift;
 				}
 		}
-		op.add_bytes(4. * w.n * (heads.end - heads.first) * D);
 	}
 }
 

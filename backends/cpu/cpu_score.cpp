@@ -1,6 +1,5 @@
 // score_prompt, score_slots, channel_max, kv_balance: what saliency and channel balancing need to know.
 #include "backends/cpu/cpu_backend.h"
-#include "backends/shapes.h"
 #include "engine/core/f16.h"
 #include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
@@ -33,12 +32,10 @@ static void add_scores(float* score, uint32_t n_tokens, const float* q, const fl
 	}
 }
 
-void CpuBackend::score_prompt(View score, View q, View row_lse, View rows, const KvRows& kv, Saliency saliency) {
-	check_score_prompt(score, q, row_lse, rows, kv);
+void CpuBackend::compute(const op::ScorePrompt& o) {
+	const auto& [score, q, row_lse, rows, kv, saliency] = o;
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1];
 	const uint32_t n = kv.first + q.shape[0], share = n_heads / n_kv_heads, n_rows = uint32_t(rows.elements());
-	const Op op(*this, "score_prompt", score,
-	            4. * double(n_rows) * n_heads * D + 2. * double(n) * n_kv_heads * D + 8. * double(n) * n_kv_heads);
 	const float *qs = data<float>(q), *lse = data<float>(row_lse);
 	const uint32_t* row = data<uint32_t>(rows);
 	const uint16_t* ks = data<uint16_t>(kv.k);
@@ -55,11 +52,11 @@ void CpuBackend::score_prompt(View score, View q, View row_lse, View rows, const
 	}
 }
 
-void CpuBackend::score_slots(View q, View lse, const ScoreArgs& a) {
-	check_score_slots(q, lse, a);
+void CpuBackend::compute(const op::ScoreSlots& o) {
+	const View& q = o.q;
+	const ScoreArgs& a = o.args;
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = a.n_kv_heads, share = n_heads / n_kv_heads;
-	Op op(*this, "score_slots", a.score, 4. * double(a.rows.elements()) * n_heads * D);
-	const float *qs = data<float>(q), *norm = data<float>(lse);
+	const float *qs = data<float>(q), *norm = data<float>(o.lse);
 	const uint32_t *rows = data<uint32_t>(a.rows), *work = data<uint32_t>(a.work), *tables = data<uint32_t>(a.tables);
 	float* score = data<float>(a.score);
 	std::vector<float> tile;
@@ -80,16 +77,14 @@ void CpuBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	for (const ScoreGroup& g : a.groups)
 		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
 			const ScoreWork w = work_item<ScoreWork>(work, i);
-			op.add_bytes(2. * g.page * n_kv_heads * D * w.n_pages);
 			for (uint32_t p = 0; p < w.n_pages; ++p)
 				for (uint32_t h = 0; h < n_kv_heads; ++h) score_page(g, w, p, h);
 		}
 }
 
-void CpuBackend::channel_max(View out, View x) {
-	check_channel_max(out, x);
+void CpuBackend::compute(const op::ChannelMax& o) {
+	const auto& [out, x] = o;
 	const uint32_t T = x.shape[0], n_heads = x.shape[1], D = x.shape[2], share = n_heads / out.shape[0];
-	const Op op(*this, "channel_max", out, 4. * double(x.elements()));
 	const float* in = data<float>(x);
 	float* y = data<float>(out);
 	for (uint32_t t = 0; t < T; ++t)
@@ -100,10 +95,9 @@ void CpuBackend::channel_max(View out, View x) {
 			}
 }
 
-void CpuBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n) {
-	check_kv_balance(out, q_max, k, n);
+void CpuBackend::compute(const op::KvBalance& o) {
+	const auto& [out, q_max, k, n] = o;
 	const uint32_t n_kv_heads = k.k.shape[0], T_cap = k.k.shape[1], D = k.k.shape[2];
-	const Op op(*this, "kv_balance", out, 2. * double(n) * n_kv_heads * D);
 	const float* q = data<float>(q_max);
 	const uint16_t* ks = data<uint16_t>(k.k);
 	uint16_t* b = data<uint16_t>(out);

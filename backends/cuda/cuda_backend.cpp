@@ -216,10 +216,10 @@ void CudaBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::spa
 	                  [&](size_t at, std::span<const std::byte> bytes) { write(*w.buf, at, bytes); });
 }
 
-void CudaBackend::copy(View dst, View src) {
+void CudaBackend::compute(const op::Copy& o) {
+	const auto& [dst, src] = o;
 	use();
-	const size_t n = src.elements() * dtype_info(src.type).bytes;
-	KV_ASSERT(dst.buf && src.buf && dst.type == src.type && dst.elements() == src.elements());
+	const size_t n = src.bytes();
 	check(rt_.copy(bytes_at(*dst.buf, dst.at, n), bytes_at(*src.buf, src.at, n), n, stream_), "cudaMemcpyAsync");
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "backends/cuda/runtime.h"
+#include "backends/op_walk.h"
 #include <map>
 #include <string>
 #include <vector>
@@ -30,32 +31,7 @@ class CudaBackend : public Backend {
 	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
 	                  std::span<const std::byte> arranged) override;
 
-	void embed(View out, View table, View tokens) override;
-	void rmsnorm(View out, View x, View w, float eps) override;
-	void layer_norm(View out, View x, View w, View b, float eps) override;
-	void activate(View out, View x, View y, const Elementwise&) override;
-	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
-	void route(View ids, View weights, View logits, const kvrun::RouteArgs&) override;
-	void sort_slots(View tiles, View ids, uint32_t n_experts) override;
-	void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) override;
-	void expert_sum(View x, View y, View weights) override;
-	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
-	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
-	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
-	void attend(View out, View lse, View q, const KvRead&) override;
-	void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) override;
-	void kv_pack(const KvRows& src, const PackArgs&) override;
-	void kv_block(const KvRows& src, const BlockArgs&) override;
-	void score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency) override;
-	void score_slots(View q, View lse, const ScoreArgs&) override;
-	void channel_max(View out, View x) override;
-	void kv_balance(View out, View q_max, const KvRows& k, uint32_t n) override;
-	void weigh(View q, View lse, const kvrun::WeighArgs&) override;
-	void top_k(View picks, View weight, View work) override;
-	void candidates(View list, View block_max, View x, uint32_t k) override;
-	void scatter(View words, View list) override;
-	void part_share(View out, View parts, View work) override;
-	void copy(View dst, View src) override;
+	void run(const Op&) override;
 	std::span<std::byte> host_bytes(const Buffer& b) override { return {bytes_at(b, 0, b.bytes()), b.bytes()}; }
 	uint64_t transfer(View dst, View src) override { return copy(dst, src), 0; } // in order in the one stream
 	bool arrive(uint64_t) override { return true; }
@@ -94,6 +70,10 @@ class CudaBackend : public Backend {
 		double bytes; // read + written
 		bool first = true;
 	};
+
+#define KV_COMPUTES(O) void compute(const op::O&);
+	KV_EACH_OP(KV_COMPUTES)
+#undef KV_COMPUTES
 
 	void check(int result,
 	           const char* call); // of calls that may lose work: every later call fails with the first reason

@@ -1,6 +1,5 @@
 // Each op on CUDA but attention's: checks the shapes, fills the kernel's arguments, launches.
 #include "backends/cuda/cuda_backend.h"
-#include "backends/shapes.h"
 #include "shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
@@ -22,32 +21,37 @@ void check_head_dim(uint32_t head_dim) {
 
 } // namespace
 
-void CudaBackend::embed(View out, View table, View tokens) {
-	check_embed(out, table, tokens);
+void CudaBackend::run(const Op& op) {
+	check_op(op);
+	std::visit([this](const auto& o) { compute(o); }, op);
+}
+
+void CudaBackend::compute(const op::Embed& o) {
+	const auto& [out, table, tokens] = o;
 	const uint32_t T = out.shape[0], dim = table.shape[1];
 	launch(kernels_.embed, {groups(dim, 16 * kThreads), std::min(T, kMostBlocks), 1}, kThreads,
 	       EmbedArgs{data<float>(out), weight(table), data<uint32_t>(tokens), T, table.shape[0]},
 	       {"embed", double(T) * (double(weight_row_bytes(table.type, dim)) + 4. * dim)});
 }
 
-void CudaBackend::rmsnorm(View out, View x, View w, float eps) {
-	check_rmsnorm(out, x, w);
+void CudaBackend::compute(const op::RmsNorm& o) {
+	const auto& [out, x, w, eps] = o;
 	const uint32_t dim = uint32_t(x.row_elements());
 	launch(kernels_.rmsnorm, {x.shape[0], 1, 1}, 256,
 	       RmsNormArgs{data<float>(out), data<float>(x), data<float>(w), dim, eps},
 	       {"rmsnorm", 4. * double(2 * x.elements() + dim)});
 }
 
-void CudaBackend::layer_norm(View out, View x, View w, View b, float eps) {
-	check_layer_norm(out, x, w, b);
+void CudaBackend::compute(const op::LayerNorm& o) {
+	const auto& [out, x, w, b, eps] = o;
 	const uint32_t dim = uint32_t(x.row_elements());
 	launch(kernels_.layer_norm, {x.shape[0], 1, 1}, 256,
 	       LayerNormArgs{data<float>(out), data<float>(x), data<float>(w), data<float>(b), dim, eps},
 	       {"layer_norm", 4. * double(2 * x.elements() + 2 * dim)});
 }
 
-void CudaBackend::activate(View out, View x, View y, const Elementwise& e) {
-	check_activate(out, x, y, e);
+void CudaBackend::compute(const op::Activate& o) {
+	const auto& [out, x, y, e] = o;
 	const uint64_t n = x.elements();
 	const uint32_t blocks = groups(n, kThreads), across = std::min(blocks, kMostBlocks);
 	launch(
@@ -56,8 +60,8 @@ void CudaBackend::activate(View out, View x, View y, const Elementwise& e) {
 	    {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
 }
 
-void CudaBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
-	check_matmul(projs, x, epilogue);
+void CudaBackend::compute(const op::Matmul& o) {
+	const auto& [projs, x, epilogue, decode] = o;
 	const bool swiglu = epilogue == Epilogue::SwiGLU;
 	const uint32_t T = x.shape[0];
 	for (size_t i = 0; i < (swiglu ? 1 : projs.size()); ++i) {
@@ -83,10 +87,15 @@ void CudaBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue,
 	}
 }
 
+void CudaBackend::compute(const op::NormMatmul& o) {
+	compute(o.norm());
+	compute(o.product());
+}
+
 // ---- mixtures of experts
 
-void CudaBackend::route(View ids, View weights, View logits, const kvrun::RouteArgs& a) {
-	check_route(ids, weights, logits, a);
+void CudaBackend::compute(const op::Route& o) {
+	const auto& [ids, weights, logits, a] = o;
 	const uint32_t n_experts = logits.shape[1];
 	launch(kernels_.route, {ids.shape[0], 1, 1}, kThreads,
 	       RouteArgs{data<uint32_t>(ids), data<float>(weights), data<float>(logits), data<float>(a.bias), n_experts,
@@ -94,17 +103,16 @@ void CudaBackend::route(View ids, View weights, View logits, const kvrun::RouteA
 	       {"route", 4. * double(logits.elements() + 2 * ids.elements())});
 }
 
-void CudaBackend::sort_slots(View tiles, View ids, uint32_t n_experts) {
-	check_sort_slots(tiles, ids, n_experts);
+void CudaBackend::compute(const op::SortSlots& o) {
+	const auto& [tiles, ids, n_experts] = o;
 	launch(
 	    kernels_.sort_slots, {1, 1, 1}, kThreads,
 	    SortSlotsArgs{data<uint32_t>(tiles), data<uint32_t>(ids), n_experts, uint32_t(ids.elements()), tiles.shape[0]},
 	    {"sort_slots", 4. * double(2 * ids.elements() + tiles.elements())});
 }
 
-void CudaBackend::expert_matmul(std::span<const Proj> projs, View x, const ExpertRows& e, Epilogue epilogue,
-                                bool decode) {
-	check_expert_matmul(projs, x, e, epilogue, decode);
+void CudaBackend::compute(const op::ExpertMatmul& o) {
+	const auto& [projs, x, e, epilogue, decode] = o;
 	const bool gated = epilogue != Epilogue::None;
 	const uint32_t slots = uint32_t(e.ids.elements());
 	if (decode && slots > kMostBlocks)
@@ -135,8 +143,8 @@ void CudaBackend::expert_matmul(std::span<const Proj> projs, View x, const Exper
 	}
 }
 
-void CudaBackend::expert_sum(View x, View y, View weights) {
-	check_expert_sum(x, y, weights);
+void CudaBackend::compute(const op::ExpertSum& o) {
+	const auto& [x, y, weights] = o;
 	const uint32_t dim = uint32_t(x.row_elements());
 	launch(kernels_.expert_sum, {x.shape[0], groups(dim, kThreads), 1}, kThreads,
 	       ExpertSumArgs{data<float>(x), data<float>(y), data<float>(weights), dim, weights.shape[1]},
@@ -145,8 +153,8 @@ void CudaBackend::expert_sum(View x, View y, View weights) {
 
 // ---- keys and values on their way into the cache
 
-void CudaBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
-	check_rope_store(q, k, v, rope, norm, dst);
+void CudaBackend::compute(const op::RopeStore& o) {
+	const auto& [q, k, v, rope, norm, dst] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], n_kv_heads = k.shape[1], D = q.shape[2];
 	check_head_dim(D);
 	launch(
@@ -158,14 +166,17 @@ void CudaBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const
 	    {"rope_store", 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements())});
 }
 
-void CudaBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
+void CudaBackend::compute(const op::KvStore& o) {
+	const auto& [src, n, dst] = o;
 	move_rows(kernels_.kv_store, src, n, dst);
 }
-void CudaBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) { move_rows(kernels_.kv_load, dst, n, src); }
+void CudaBackend::compute(const op::KvLoad& o) {
+	const auto& [dst, n, src] = o;
+	move_rows(kernels_.kv_load, dst, n, src);
+}
 
 // Rows outside of pages to their places in pages, or back.
 void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv, uint32_t n, const KvDst& pages) {
-	check_kv_store(kv, n, pages);
 	const uint32_t n_kv_heads = kv.k.shape[0], words = kv.k.shape[2] / 2;
 	launch(kernel, {groups(words, kWarp), n_kv_heads, std::min(n, kMostBlocks)}, kWarp,
 	       KvStoreArgs{
@@ -215,15 +226,15 @@ void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
 		launch(kernels_.pack_tokens, {n_work, a.page, 1}, kThreads, args, info);
 }
 
-void CudaBackend::kv_pack(const KvRows& src, const PackArgs& a) {
-	check_kv_pack(src, a);
+void CudaBackend::compute(const op::KvPack& o) {
+	const auto& [src, a] = o;
 	check_head_dim(src.k.shape[2]);
 	if (a.format.k.bits) pack_side(src, a, true);
 	if (a.format.v.bits) pack_side(src, a, false);
 }
 
-void CudaBackend::kv_block(const KvRows& src, const BlockArgs& a) {
-	check_kv_block(src, a);
+void CudaBackend::compute(const op::KvBlock& o) {
+	const auto& [src, a] = o;
 	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
 	const bool balanced = a.format.k.prescale == Prescale::Balance;
 	launch(kernels_.kv_block, {groups(D / 2, kWarp), n_kv_heads, a.work.shape[0]}, kWarp,
@@ -241,8 +252,8 @@ static ScoreBy score_by(Saliency s) {
 	return {s.attention, s.key_length == KeyLength::Large, s.key_length == KeyLength::Small};
 }
 
-void CudaBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency s) {
-	check_score_prompt(score, q, lse, rows, kv);
+void CudaBackend::compute(const op::ScorePrompt& o) {
+	const auto& [score, q, lse, rows, kv, s] = o;
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0];
 	const uint32_t n = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
 	launch(kernels_.score_prompt, {groups(n, kThreads), n_kv_heads, 1}, kThreads,
@@ -252,8 +263,8 @@ void CudaBackend::score_prompt(View score, View q, View lse, View rows, const Kv
 	       {"score_prompt", 4. * n_rows * n_heads * D + 2. * n * n_kv_heads * D + 8. * n * n_kv_heads});
 }
 
-void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
-	check_score_slots(q, lse, a);
+void CudaBackend::compute(const op::ScoreSlots& o) {
+	const auto& [q, lse, a] = o;
 	const uint32_t n_heads = q.shape[1], D = q.shape[2];
 	bool first = true;
 	for (const ScoreGroup& g : a.groups) {
@@ -268,8 +279,8 @@ void CudaBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 
 // ---- fetching
 
-void CudaBackend::weigh(View q, View lse, const kvrun::WeighArgs& a) {
-	check_weigh(q, lse, a);
+void CudaBackend::compute(const op::Weigh& o) {
+	const auto& [q, lse, a] = o;
 	const uint32_t n_heads = q.shape[1], D = q.shape[2];
 	bool first = true;
 	for (const WeighGroup& g : a.groups) {
@@ -284,29 +295,29 @@ void CudaBackend::weigh(View q, View lse, const kvrun::WeighArgs& a) {
 	}
 }
 
-void CudaBackend::top_k(View picks, View weight, View work) {
-	check_top_k(picks, weight, work);
+void CudaBackend::compute(const op::TopK& o) {
+	const auto& [picks, weight, work] = o;
 	launch(kernels_.top_k, {work.shape[0], 1, 1}, kWarp,
 	       TopArgs{data<uint32_t>(picks), data<float>(weight), data<uint32_t>(work)},
 	       {"top_k", 4. * double(weight.elements())});
 }
 
-void CudaBackend::candidates(View list, View block_max, View x, uint32_t k) {
-	check_candidates(list, block_max, x, k);
+void CudaBackend::compute(const op::Candidates& o) {
+	const auto& [list, block_max, x, k] = o;
 	const uint32_t rows = x.shape[0], blocks = block_max.shape[1];
 	const CandidatesArgs args{data<uint32_t>(list), data<uint32_t>(block_max), data<float>(x), x.shape[1], blocks, k};
 	launch(kernels_.block_max, {blocks, rows, 1}, kWarp, args, {"candidates", 4. * double(x.elements())});
 	launch(kernels_.candidates, {rows, 1, 1}, kWarp, args, {"candidates", 132. * double(block_max.elements())});
 }
 
-void CudaBackend::scatter(View words, View list) {
-	check_scatter(words, list);
+void CudaBackend::compute(const op::Scatter& o) {
+	const auto& [words, list] = o;
 	launch(kernels_.scatter, {groups(list.shape[0], kThreads), 1, 1}, kThreads,
 	       ScatterArgs{data<uint32_t>(words), data<uint32_t>(list), list.shape[0]}, {"scatter", 12. * list.shape[0]});
 }
 
-void CudaBackend::part_share(View out, View parts, View work) {
-	check_part_share(out, parts, work);
+void CudaBackend::compute(const op::PartShare& o) {
+	const auto& [out, parts, work] = o;
 	const uint32_t n = out.shape[0], n_heads = parts.shape[1];
 	launch(kernels_.part_share, {groups(n * n_heads, kThreads), 1, 1}, kThreads,
 	       PartShareArgs{data<float>(out), data<float>(parts), data<uint32_t>(work), n, n_heads, parts.shape[2] - 2},
@@ -315,16 +326,16 @@ void CudaBackend::part_share(View out, View parts, View work) {
 
 // ---- channel statistics
 
-void CudaBackend::channel_max(View out, View x) {
-	check_channel_max(out, x);
+void CudaBackend::compute(const op::ChannelMax& o) {
+	const auto& [out, x] = o;
 	const uint32_t n_kv_heads = out.shape[0], D = x.shape[2];
 	launch(kernels_.channel_max, {groups(D, kWarp), n_kv_heads, 1}, kWarp,
 	       ChannelMaxArgs{data<float>(out), data<float>(x), x.shape[0], x.shape[1], n_kv_heads, D},
 	       {"channel_max", 4. * double(x.elements())});
 }
 
-void CudaBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n) {
-	check_kv_balance(out, q_max, k, n);
+void CudaBackend::compute(const op::KvBalance& o) {
+	const auto& [out, q_max, k, n] = o;
 	const uint32_t n_kv_heads = k.k.shape[0], D = k.k.shape[2];
 	launch(kernels_.kv_balance, {groups(D / 2, kWarp), n_kv_heads, 1}, kWarp,
 	       KvBalanceArgs{data<uint32_t>(as_words(out)), data<float>(q_max), half_words(k.k), n, k.k.shape[1],
@@ -379,15 +390,15 @@ void CudaBackend::merge_parts(const char* op, View out, View lse, const KvRead& 
 	       {op, 4. * double(out.elements() + kv.parts.elements()), kv.groups.empty()});
 }
 
-void CudaBackend::attend(View out, View lse, View q, const KvRead& kv) {
-	check_attend(out, lse, q, kv);
+void CudaBackend::compute(const op::Attend& o) {
+	const auto& [out, lse, q, kv] = o;
 	check_head_dim(q.shape[2]);
 	attend_pages("attend", q, kv);
 	merge_parts("attend", out, lse, kv);
 }
 
-void CudaBackend::attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) {
-	check_attend_prompt(out, lse, q, own, older);
+void CudaBackend::compute(const op::AttendPrompt& o) {
+	const auto& [out, lse, q, own, older] = o;
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], D = q.shape[2], n_kv_heads = own.k.shape[0];
 	check_head_dim(D);
 	constexpr const char* op = "attend_prompt";

@@ -1,5 +1,4 @@
 // attend and attend_prompt on Vulkan.
-#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/kv_page.h"
@@ -96,16 +95,16 @@ void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvR
 	              {n_heads, rows, 1}, {.label = label, .bytes = 4.0 * double(out.elements() + kv.parts.elements())});
 }
 
-void VulkanBackend::attend(View out, View lse, View q, const KvRead& kv) {
-	check_attend(out, lse, q, kv);
+void VulkanBackend::compute(const op::Attend& o) {
+	const auto& [out, lse, q, kv] = o;
 	check_head_dim(q.shape[2]);
 	const bool merged = !lse && merges_itself(q, kv);
 	attend_pages("attend", q, kv, /*prompt=*/false, merged ? out : View());
 	if (!merged) merge_parts("attend", out, lse, kv);
 }
 
-void VulkanBackend::attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) {
-	check_attend_prompt(out, lse, q, own, older);
+void VulkanBackend::compute(const op::AttendPrompt& o) {
+	const auto& [out, lse, q, own, older] = o;
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = own.k.shape[0];
 	check_head_dim(head_dim);
 	constexpr const char* label = "attend_prompt";

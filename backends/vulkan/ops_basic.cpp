@@ -1,5 +1,4 @@
 // embed, rmsnorm, layer_norm, activate, copy on Vulkan.
-#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
@@ -7,14 +6,14 @@
 
 namespace kvrun::vk {
 
-void VulkanBackend::copy(View dst, View src) {
-	KV_ASSERT(dst.type == src.type && dst.elements() == src.elements());
+void VulkanBackend::compute(const op::Copy& o) {
+	const auto& [dst, src] = o;
 	rec_.copy(bind(dst), bind(src));
 }
 
-void VulkanBackend::embed(View out, View table, View tokens) {
+void VulkanBackend::compute(const op::Embed& o) {
+	const auto& [out, table, tokens] = o;
 	const uint32_t n = uint32_t(tokens.elements()), dim = uint32_t(table.row_elements()), vocab = table.shape[0];
-	KV_ASSERT(out.elements() == size_t(n) * dim && out.type == DType::F32 && tokens.type == DType::U32);
 	Pipeline& p = pipeline(choose_embed(table.type));
 	const size_t row_bytes = weight_row_bytes(table.type, dim);
 	const uint32_t piece = std::min(rows_per_binding(row_bytes, caps().range), vocab);
@@ -29,9 +28,9 @@ void VulkanBackend::embed(View out, View table, View tokens) {
 	}
 }
 
-void VulkanBackend::rmsnorm(View out, View x, View w, float eps) {
+void VulkanBackend::compute(const op::RmsNorm& o) {
+	const auto& [out, x, w, eps] = o;
 	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements());
-	KV_ASSERT(out.elements() == x.elements() && w.elements() == dim);
 	const bool vec4_aligned = dim % 4 == 0 && aligned16({out, x, w});
 	Pipeline& p = pipeline(choose_rmsnorm(caps(), vec4_aligned));
 	const uint32_t across = std::min(rows, kMostRows);
@@ -40,8 +39,8 @@ void VulkanBackend::rmsnorm(View out, View x, View w, float eps) {
 	              {.label = "rmsnorm", .bytes = 4.0 * (2.0 * double(x.elements()) + dim)});
 }
 
-void VulkanBackend::layer_norm(View out, View x, View w, View b, float eps) {
-	check_layer_norm(out, x, w, b);
+void VulkanBackend::compute(const op::LayerNorm& o) {
+	const auto& [out, x, w, b, eps] = o;
 	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements()), across = std::min(rows, kMostRows);
 	const LayerNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
 	rec_.dispatch(pipeline(choose_layer_norm(caps(), bool(b))), push, {bind(out), bind(x), bind(w), bind(b ? b : w)},
@@ -49,8 +48,8 @@ void VulkanBackend::layer_norm(View out, View x, View w, View b, float eps) {
 	              {.label = "layer_norm", .bytes = 4.0 * (2.0 * double(x.elements()) + 2.0 * dim)});
 }
 
-void VulkanBackend::activate(View out, View x, View y, const Elementwise& e) {
-	check_activate(out, x, y, e);
+void VulkanBackend::compute(const op::Activate& o) {
+	const auto& [out, x, y, e] = o;
 	KV_ASSERT(x.elements() <= UINT32_MAX / 2);
 	const uint32_t n = uint32_t(x.elements()), groups = ceil_div(n, 4 * kActivateLocal);
 	const uint32_t across = std::min(groups, kMostRows);

@@ -1,5 +1,4 @@
 // route, sort_slots, expert_matmul, expert_sum on Vulkan.
-#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "backends/weight_rows.h"
@@ -10,8 +9,8 @@
 
 namespace kvrun::vk {
 
-void VulkanBackend::route(View ids, View weights, View logits, const RouteArgs& a) {
-	check_route(ids, weights, logits, a);
+void VulkanBackend::compute(const op::Route& o) {
+	const auto& [ids, weights, logits, a] = o;
 	const uint32_t rows = ids.shape[0], n_experts = logits.shape[1], across = std::min(rows, kMostRows);
 	const uint32_t flags = (a.gating == Gating::Sigmoid ? ROUTE_SIGMOID : 0) | (a.normalise ? ROUTE_NORMALISED : 0) |
 	                       (a.bias ? ROUTE_BIAS : 0);
@@ -27,15 +26,15 @@ void VulkanBackend::route(View ids, View weights, View logits, const RouteArgs& 
 	              {.label = "route", .bytes = 4.0 * double(logits.elements() + 2 * ids.elements())});
 }
 
-void VulkanBackend::sort_slots(View tiles, View ids, uint32_t n_experts) {
-	check_sort_slots(tiles, ids, n_experts);
+void VulkanBackend::compute(const op::SortSlots& o) {
+	const auto& [tiles, ids, n_experts] = o;
 	const SortSlotsPush push{.n_experts = n_experts, .n_slots = uint32_t(ids.elements()), .n_tiles = tiles.shape[0]};
 	rec_.dispatch(pipeline(choose_sort_slots(caps(), n_experts)), push, {bind(tiles), bind(ids)}, {1, 1, 1},
 	              {.label = "sort_slots", .bytes = 4.0 * double(2 * ids.elements() + tiles.elements())});
 }
 
-void VulkanBackend::expert_sum(View x, View y, View weights) {
-	check_expert_sum(x, y, weights);
+void VulkanBackend::compute(const op::ExpertSum& o) {
+	const auto& [x, y, weights] = o;
 	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements()), across = std::min(rows, kMostRows);
 	if (dim % 4) fail(Code::Unsupported, "expert_sum: rows of {} elements, Vulkan kernels need a multiple of 4", dim);
 	const Choice how = choose_expert_sum(caps());
@@ -45,9 +44,8 @@ void VulkanBackend::expert_sum(View x, View y, View weights) {
 	              {.label = "expert_sum", .bytes = 4.0 * double(2 * x.elements() + y.elements())});
 }
 
-void VulkanBackend::expert_matmul(std::span<const Proj> projs, View x, const ExpertRows& e, Epilogue epilogue,
-                                  bool decode) {
-	check_expert_matmul(projs, x, e, epilogue, decode);
+void VulkanBackend::compute(const op::ExpertMatmul& o) {
+	const auto& [projs, x, e, epilogue, decode] = o;
 	if (x.row_elements() % 4)
 		fail(Code::Unsupported, "matmul: rows of {} elements, Vulkan kernels need a multiple of 4", x.row_elements());
 	MatmulX in{.x = aligned_rows(x)};

@@ -1,5 +1,4 @@
 // weigh, top_k, candidates, scatter, part_share and transfers on Vulkan.
-#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "engine/core/round.h"
@@ -8,8 +7,8 @@
 
 namespace kvrun::vk {
 
-void VulkanBackend::weigh(View q, View lse, const WeighArgs& a) {
-	check_weigh(q, lse, a);
+void VulkanBackend::compute(const op::Weigh& o) {
+	const auto& [q, lse, a] = o;
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], share = n_heads / a.n_kv_heads;
 	check_head_dim(head_dim);
 	bool continues = false; // work items weigh different slots
@@ -33,14 +32,14 @@ void VulkanBackend::weigh(View q, View lse, const WeighArgs& a) {
 	}
 }
 
-void VulkanBackend::top_k(View picks, View weight, View work) {
-	check_top_k(picks, weight, work);
+void VulkanBackend::compute(const op::TopK& o) {
+	const auto& [picks, weight, work] = o;
 	rec_.dispatch(pipeline(choose_top_k(caps())), TopPush{}, {bind(picks), bind(weight), bind(work)},
 	              {work.shape[0], 1, 1}, {.label = "top_k", .bytes = 24.0 * double(weight.elements())});
 }
 
-void VulkanBackend::candidates(View list, View block_max, View x, uint32_t k) {
-	check_candidates(list, block_max, x, k);
+void VulkanBackend::compute(const op::Candidates& o) {
+	const auto& [list, block_max, x, k] = o;
 	const uint32_t rows = x.shape[0], blocks = block_max.shape[1];
 	const CandidatesPush push{.n = x.shape[1], .blocks = blocks, .k = k};
 	const Choice maxima = choose_block_max();
@@ -51,16 +50,16 @@ void VulkanBackend::candidates(View list, View block_max, View x, uint32_t k) {
 	              {.label = "candidates", .bytes = 20.0 * double(block_max.elements())});
 }
 
-void VulkanBackend::scatter(View words, View list) {
-	check_scatter(words, list);
+void VulkanBackend::compute(const op::Scatter& o) {
+	const auto& [words, list] = o;
 	const Choice how = choose_scatter(caps());
 	rec_.dispatch(pipeline(how), ScatterPush{.n = list.shape[0]}, {bind(words), bind(list)},
 	              {ceil_div(list.shape[0], how.spec[0].value), 1, 1},
 	              {.label = "scatter", .bytes = 12.0 * list.shape[0]});
 }
 
-void VulkanBackend::part_share(View out, View parts, View work) {
-	check_part_share(out, parts, work);
+void VulkanBackend::compute(const op::PartShare& o) {
+	const auto& [out, parts, work] = o;
 	const uint32_t n = out.shape[0], n_heads = parts.shape[1];
 	rec_.dispatch(pipeline(choose_part_share(caps())),
 	              PartSharePush{.n_heads = n_heads, .head_dim = parts.shape[2] - 2},

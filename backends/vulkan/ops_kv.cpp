@@ -1,5 +1,4 @@
 // rope_store, kv_store, kv_load, kv_pack, kv_block on Vulkan: keys and values on their way into and out of pages.
-#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "engine/kv_host/quant.h"
@@ -16,11 +15,9 @@ bool rope_takes_vec4(uint32_t head_dim, uint32_t rotary_dim, bool neox) {
 
 } // namespace
 
-void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
+void VulkanBackend::compute(const op::RopeStore& o) {
+	const auto& [q, k, v, rope, norm, dst] = o;
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = k.shape[1];
-	KV_ASSERT(k.shape[0] == rows && v.shape[0] == rows && k.shape[2] == head_dim && v.shape[1] == n_kv_heads &&
-	          v.shape[2] == head_dim);
-	KV_ASSERT(head_dim % 2 == 0 && rope.rotary_dim % 2 == 0 && rope.rotary_dim <= head_dim);
 	const uint32_t flags = (rope.neox ? ROPE_NEOX : 0) | (norm.q ? ROPE_NORM_Q : 0) | (norm.k ? ROPE_NORM_K : 0);
 	const bool vec4_aligned =
 	    rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) && aligned16({q, k, v, rope.table, norm.q, norm.k});
@@ -41,9 +38,9 @@ void VulkanBackend::rope_store(View q, View k, View v, const RopeArgs& rope, con
 	    {.label = "rope_store", .bytes = 8.0 * double(q.elements()) + 6.0 * double(k.elements() + v.elements())});
 }
 
-void VulkanBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
+void VulkanBackend::compute(const op::KvStore& o) {
+	const auto& [src, n, dst] = o;
 	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], head_dim = src.k.shape[2];
-	KV_ASSERT(head_dim % 2 == 0 && uint64_t(src.first) + n <= t_cap && dst.at.shape[0] >= n);
 	const uint32_t words = head_dim / 2;
 	const Choice how = choose_kv_store(caps(), head_dim);
 	Pipeline& p = pipeline(how);
@@ -58,8 +55,8 @@ void VulkanBackend::kv_store(const KvRows& src, uint32_t n, const KvDst& dst) {
 	              {.label = "kv_store", .bytes = 8.0 * n * n_kv_heads * head_dim});
 }
 
-void VulkanBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
-	check_kv_store(dst, n, src);
+void VulkanBackend::compute(const op::KvLoad& o) {
+	const auto& [dst, n, src] = o;
 	const uint32_t n_kv_heads = dst.k.shape[0], head_dim = dst.k.shape[2];
 	const Choice how = choose_kv_load();
 	const KvStorePush push{.n_kv_heads = n_kv_heads,
@@ -73,8 +70,9 @@ void VulkanBackend::kv_load(const KvRows& dst, uint32_t n, const KvDst& src) {
 	              {.label = "kv_load", .bytes = 8.0 * n * n_kv_heads * head_dim});
 }
 
-void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
-	check_kv_pack(src, a);
+void VulkanBackend::compute(const op::KvPack& o) {
+	const KvRows& src = o.src;
+	const PackArgs& a = o.args;
 	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], head_dim = src.k.shape[2],
 	               n_work = a.work.shape[0];
 	const double elements = double(a.n_heads) * head_dim;
@@ -123,8 +121,8 @@ void VulkanBackend::kv_pack(const KvRows& src, const PackArgs& a) {
 	side(a.format.v, true, src.v, a.v_codes, a.v_params);
 }
 
-void VulkanBackend::kv_block(const KvRows& src, const BlockArgs& a) {
-	check_kv_block(src, a);
+void VulkanBackend::compute(const op::KvBlock& o) {
+	const auto& [src, a] = o;
 	const uint32_t n_kv_heads = src.k.shape[0], head_dim = src.k.shape[2], n_work = a.work.shape[0];
 	const bool balanced = a.format.k.prescale == Prescale::Balance && a.balance;
 	rec_.dispatch(

@@ -1,5 +1,4 @@
 // matmul on Vulkan: which projections go into one dispatch, in which kernel, and weights on their way to the device.
-#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "backends/weight_rows.h"
@@ -74,7 +73,7 @@ size_t together(const Caps& c, std::span<const Proj> projs, Spans& s) {
 	return n;
 }
 
-void run(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const Spans& s, bool continues) {
+void record(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, const Spans& s, bool continues) {
 	const DType type = job.projs[0].w.type;
 	const MatmulChoice how =
 	    choose_matmul(c, type, job.rows(), job.cols(), job.tokens(), job.epilogue, job.decode, bool(job.in.norm));
@@ -143,22 +142,20 @@ void VulkanBackend::round_rows(MatmulX& in) {
 	              {.label = "round_rows", .bytes = 4.0 * double(in.x.elements()) + double(codes + units)});
 }
 
-void VulkanBackend::matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
-	check_matmul(projs, x, epilogue);
+void VulkanBackend::compute(const op::Matmul& o) {
+	const auto& [projs, x, epilogue, decode] = o;
 	multiply(projs, {.x = x}, epilogue, decode);
 }
 
-bool VulkanBackend::norms_in_matmul(std::span<const Proj> projs, const View& x, const View& w, bool decode) const {
+bool VulkanBackend::norms_in_matmul(const op::NormMatmul& o) const {
 	const auto fits = [&](const Proj& p) { return fuses_norm(caps(), p.w.type); };
-	return decode && std::ranges::all_of(projs, fits) && aligned16({x, w});
+	return o.decode && std::ranges::all_of(o.projs, fits) && aligned16({o.x, o.w});
 }
 
-void VulkanBackend::norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue,
-                                bool decode) {
-	if (!norms_in_matmul(projs, x, w, decode)) return Backend::norm_matmul(projs, h, x, w, eps, epilogue, decode);
-	check_rmsnorm(h, x, w);
-	check_matmul(projs, x, epilogue);
-	multiply(projs, {.x = x, .norm = w, .eps = eps}, epilogue, decode);
+void VulkanBackend::compute(const op::NormMatmul& o) {
+	if (norms_in_matmul(o)) return multiply(o.projs, {.x = o.x, .norm = o.w, .eps = o.eps}, o.epilogue, o.decode);
+	compute(o.norm());
+	compute(o.product());
 }
 
 void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue epilogue, bool decode) {
@@ -184,7 +181,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 		round_rows(in);
 	Spans s;
 	if (epilogue == Epilogue::SwiGLU) {
-		if (cover(c, projs, true, s)) return run(kernels_, rec_, c, {projs, in, MATMUL_SWIGLU, decode}, s, false);
+		if (cover(c, projs, true, s)) return record(kernels_, rec_, c, {projs, in, MATMUL_SWIGLU, decode}, s, false);
 		const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // apart: first g, then out = silu(out) * u
 		project(projs[0], in, MATMUL_STORE, decode);
 		project(up, in, MATMUL_GATE, decode);
@@ -196,7 +193,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 		if (n == 1)
 			project(projs[0], in, kind, decode);
 		else
-			run(kernels_, rec_, c, {projs.first(n), in, kind, decode}, s, false);
+			record(kernels_, rec_, c, {projs.first(n), in, kind, decode}, s, false);
 		projs = projs.subspan(n);
 	}
 }
@@ -216,7 +213,7 @@ void VulkanBackend::project(const Proj& whole, const MatmulX& in, uint32_t epilo
 		s.out.add(p.out, 4 * p.out.elements());
 		if (p.bias) p.bias.at += 4 * size_t(first);
 		p.out.at += 4 * size_t(first);
-		run(kernels_, rec_, c, {{&p, 1}, in, epilogue, decode}, s, first > 0);
+		record(kernels_, rec_, c, {{&p, 1}, in, epilogue, decode}, s, first > 0);
 	}
 }
 

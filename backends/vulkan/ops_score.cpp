@@ -1,13 +1,12 @@
 // score_prompt, score_slots, channel_max, kv_balance on Vulkan: what saliency and channel balancing need to know.
-#include "backends/shapes.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
 
 namespace kvrun::vk {
 
-void VulkanBackend::score_prompt(View score, View q, View lse, View rows, const KvRows& kv, Saliency s) {
-	check_score_prompt(score, q, lse, rows, kv);
+void VulkanBackend::compute(const op::ScorePrompt& o) {
+	const auto& [score, q, lse, rows, kv, s] = o;
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = kv.k.shape[0],
 	               n_tokens = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
 	check_head_dim(head_dim);
@@ -30,8 +29,8 @@ void VulkanBackend::score_prompt(View score, View q, View lse, View rows, const 
 	               .flops = 2.0 * pairs * n_heads * head_dim});
 }
 
-void VulkanBackend::score_slots(View q, View lse, const ScoreArgs& a) {
-	check_score_slots(q, lse, a);
+void VulkanBackend::compute(const op::ScoreSlots& o) {
+	const auto& [q, lse, a] = o;
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_rows = uint32_t(a.rows.elements());
 	check_head_dim(head_dim);
 	bool continues = false; // work items score different slots
@@ -55,8 +54,8 @@ void VulkanBackend::score_slots(View q, View lse, const ScoreArgs& a) {
 	}
 }
 
-void VulkanBackend::channel_max(View out, View x) {
-	check_channel_max(out, x);
+void VulkanBackend::compute(const op::ChannelMax& o) {
+	const auto& [out, x] = o;
 	const uint32_t n_kv_heads = out.shape[0], head_dim = out.shape[1];
 	const Choice how = choose_channel_max(caps());
 	const ChannelMaxPush push{
@@ -65,8 +64,8 @@ void VulkanBackend::channel_max(View out, View x) {
 	              {.label = "channel_max", .bytes = 4.0 * double(x.elements())});
 }
 
-void VulkanBackend::kv_balance(View out, View q_max, const KvRows& k, uint32_t n) {
-	check_kv_balance(out, q_max, k, n);
+void VulkanBackend::compute(const op::KvBalance& o) {
+	const auto& [out, q_max, k, n] = o;
 	const uint32_t n_kv_heads = k.k.shape[0], head_dim = k.k.shape[2];
 	const KvBalancePush push{.n = n, .t_cap = k.k.shape[1], .head_dim = head_dim};
 	rec_.dispatch(pipeline(choose_kv_balance(caps())), push, {bind(out), bind(q_max), bind(k.k)},

@@ -31,6 +31,11 @@ DeviceInfo VulkanBackend::info() const {
 	return i;
 }
 
+void VulkanBackend::run(const Op& op) {
+	check_op(op);
+	std::visit([this](const auto& o) { compute(o); }, op);
+}
+
 Buffer VulkanBackend::alloc(size_t bytes, Mem m, const char* label) {
 	rec_.collect();
 	const uint32_t id = mem_.create(bytes, m, label);

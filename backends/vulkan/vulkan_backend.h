@@ -1,12 +1,13 @@
 // The Vulkan backend: each op chooses a kernel, fills its push struct, lists views and dispatches.
 //
-// ops_basic.cpp    embed, norms, activate, copy;   ops_matmul.cpp  matmul, write_weight
-// ops_experts.cpp  route, sort_slots, expert_matmul, expert_sum
-// ops_kv.cpp       rope_store, kv_store, kv_load, kv_pack, kv_block
-// ops_attend.cpp   attend, attend_prompt
-// ops_fetch.cpp    weigh, top_k, candidates, scatter, part_share, transfer
-// ops_score.cpp    score_prompt, score_slots, channel_max, kv_balance
+// ops_basic.cpp    rows of activations;   ops_matmul.cpp  projections, weights
+// ops_experts.cpp  mixtures of experts
+// ops_kv.cpp       keys and values on their way into and out of pages
+// ops_attend.cpp   attention
+// ops_fetch.cpp    what a row attends to most, largest logits, transfers
+// ops_score.cpp    saliency, channel balancing
 #pragma once
+#include "backends/op_walk.h"
 #include "backends/registry.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/open_vulkan.h"
@@ -46,34 +47,8 @@ class VulkanBackend final : public Backend {
 	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
 	                  std::span<const std::byte> arranged) override;
 
-	void embed(View out, View table, View tokens) override;
-	void rmsnorm(View out, View x, View w, float eps) override;
-	void layer_norm(View out, View x, View w, View b, float eps) override;
-	void activate(View out, View x, View y, const Elementwise&) override;
-	void matmul(std::span<const Proj>, View x, Epilogue, bool decode) override;
-	bool norms_in_matmul(std::span<const Proj>, const View& x, const View& w, bool decode) const override;
-	void norm_matmul(std::span<const Proj>, View h, View x, View w, float eps, Epilogue, bool decode) override;
-	void route(View ids, View weights, View logits, const RouteArgs&) override;
-	void sort_slots(View tiles, View ids, uint32_t n_experts) override;
-	void expert_matmul(std::span<const Proj>, View x, const ExpertRows&, Epilogue, bool decode) override;
-	void expert_sum(View x, View y, View weights) override;
-	void rope_store(View q, View k, View v, const RopeArgs&, const HeadNorm&, const KvDst& dst) override;
-	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) override;
-	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) override;
-	void attend(View out, View lse, View q, const KvRead&) override;
-	void attend_prompt(View out, View lse, View q, const KvRows&, const KvRead* older) override;
-	void kv_pack(const KvRows& src, const PackArgs&) override;
-	void kv_block(const KvRows& src, const BlockArgs&) override;
-	void score_prompt(View score, View q, View lse, View rows, const KvRows&, Saliency) override;
-	void score_slots(View q, View lse, const ScoreArgs&) override;
-	void channel_max(View out, View x) override;
-	void kv_balance(View out, View q_max, const KvRows&, uint32_t n) override;
-	void weigh(View q, View lse, const WeighArgs&) override;
-	void top_k(View picks, View weight, View work) override;
-	void candidates(View list, View block_max, View x, uint32_t k) override;
-	void scatter(View words, View list) override;
-	void part_share(View out, View parts, View work) override;
-	void copy(View dst, View src) override;
+	void run(const Op&) override;
+	bool norms_in_matmul(const op::NormMatmul&) const override;
 	std::span<std::byte> host_bytes(const Buffer&) override;
 	uint64_t transfer(View dst, View src) override;
 	bool arrive(uint64_t transfer) override;
@@ -95,6 +70,9 @@ class VulkanBackend final : public Backend {
 	PipelineCache& cache() { return cache_; }
 
  private:
+#define KV_COMPUTES(O) void compute(const op::O&);
+	KV_EACH_OP(KV_COMPUTES)
+#undef KV_COMPUTES
 	Pipeline& pipeline(const Choice& c) { return kernels_.get(c.kernel, std::span(c.spec)); }
 	void check_head_dim(uint32_t head_dim) const;
 	static float score_scale(uint32_t head_dim); // 1 / sqrt(head_dim)

@@ -38,32 +38,7 @@ class CountingBackend final : public Backend {
 	void write_weight(const View&, uint32_t, uint32_t, std::span<const std::byte>,
 	                  std::span<const std::byte>) override {}
 
-	void embed(View, View, View) override { ++counted_.ops; }
-	void rmsnorm(View, View, View, float) override { ++counted_.ops; }
-	void layer_norm(View, View, View, View, float) override { ++counted_.ops; }
-	void activate(View, View, View, const Elementwise&) override { ++counted_.ops; }
-	void matmul(std::span<const Proj>, View, Epilogue, bool) override { ++counted_.ops; }
-	void route(View, View, View, const RouteArgs&) override { ++counted_.ops; }
-	void sort_slots(View, View, uint32_t) override { ++counted_.ops; }
-	void expert_matmul(std::span<const Proj>, View, const ExpertRows&, Epilogue, bool) override { ++counted_.ops; }
-	void expert_sum(View, View, View) override { ++counted_.ops; }
-	void rope_store(View, View, View, const RopeArgs&, const HeadNorm&, const KvDst&) override { ++counted_.ops; }
-	void kv_store(const KvRows&, uint32_t, const KvDst&) override { ++counted_.ops; }
-	void kv_load(const KvRows&, uint32_t, const KvDst&) override { ++counted_.ops; }
-	void attend(View, View, View, const KvRead&) override { ++counted_.ops; }
-	void attend_prompt(View, View, View, const KvRows&, const KvRead*) override { ++counted_.ops; }
-	void kv_pack(const KvRows&, const PackArgs&) override { ++counted_.ops; }
-	void kv_block(const KvRows&, const BlockArgs&) override { ++counted_.ops; }
-	void score_prompt(View, View, View, View, const KvRows&, Saliency) override { ++counted_.ops; }
-	void score_slots(View, View, const ScoreArgs&) override { ++counted_.ops; }
-	void channel_max(View, View) override { ++counted_.ops; }
-	void kv_balance(View, View, const KvRows&, uint32_t) override { ++counted_.ops; }
-	void copy(View, View) override { ++counted_.ops; }
-	void weigh(View, View, const WeighArgs&) override { ++counted_.ops; }
-	void top_k(View, View, View) override { ++counted_.ops; }
-	void candidates(View, View, View, uint32_t) override { ++counted_.ops; }
-	void scatter(View, View) override { ++counted_.ops; }
-	void part_share(View, View, View) override { ++counted_.ops; }
+	void run(const Op&) override { ++counted_.ops; }
 
 	void at_layer(uint32_t) override {}
 	void submit() override { ++counted_.submits; }

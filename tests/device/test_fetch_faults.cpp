@@ -65,8 +65,10 @@ class FaultyBackend final : public CpuBackend {
 	void wait() override { meet_loss(), CpuBackend::wait(); }
 	void wait_for(uint64_t) override { meet_loss(), CpuBackend::wait(); }
 	uint64_t mark() override { return meet_loss(), 0; }
-	void scatter(View words, View list) override { meet_loss(), CpuBackend::scatter(words, list); }
-	void top_k(View picks, View weight, View work) override { meet_loss(), CpuBackend::top_k(picks, weight, work); }
+	void run(const Op& op) override {
+		if (std::holds_alternative<op::Scatter>(op) || std::holds_alternative<op::TopK>(op)) meet_loss();
+		CpuBackend::run(op);
+	}
 
  private:
 	struct Waiting {

@@ -7,6 +7,7 @@
 #include "tests/support/kv_tables.h"
 #include "tests/support/rig.h"
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 
@@ -23,48 +24,28 @@ struct Faulty : CpuBackend {
 
 	const char* name() const override { return "faulty"; }
 	size_t weight_row_bytes(DType t, uint32_t cols) const override { return (dtype_row_bytes(t, cols) + 63) / 64 * 64; }
-	void damage(const char* op, const View& out) {
-		if (std::string(op) != wrong) return;
-		float x = 0;
-		read(*out.buf, out.at + element * 4, std::as_writable_bytes(std::span(&x, 1)));
-		wait();
-		x += by;
-		write(*out.buf, out.at + element * 4, std::as_bytes(std::span(&x, 1)));
-	}
-	void embed(View out, View table, View tokens) override {
-		CpuBackend::embed(out, table, tokens), damage("embed", out);
-	}
-	void rmsnorm(View out, View x, View w, float eps) override {
-		CpuBackend::rmsnorm(out, x, w, eps), damage("rmsnorm", out);
-	}
-	void matmul(std::span<const Proj> p, View x, Epilogue e, bool decode) override {
-		CpuBackend::matmul(p, x, e, decode),
-		    damage(decode ? "matvec" : "matmul", p.back().out ? p.back().out : p[0].out);
-	}
-	void rope_store(View q, View k, View v, const RopeArgs& r, const HeadNorm& n, const KvDst& dst) override {
-		CpuBackend::rope_store(q, k, v, r, n, dst), damage("rope_store", q);
-		if (std::string(wrong) != "rope_store.k") return;
-		const uint32_t word = 0x3c007800u; // 32768, 1
-		write(*dst.k.buf, dst.k.at + element * 4, std::as_bytes(std::span(&word, 1)));
-	}
-	void attend(View out, View lse, View q, const KvRead& kv) override {
-		CpuBackend::attend(out, lse, q, kv), damage("attend", out);
-	}
-	void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) override {
-		CpuBackend::attend_prompt(out, lse, q, own, older), damage("attend_prompt", out);
-	}
-	void kv_pack(const KvRows& src, const PackArgs& a) override {
-		CpuBackend::kv_pack(src, a);
-		if (std::string(wrong) != "kv_pack") return;
-		uint32_t word = 0;
-		const View& codes = a.v_codes;
-		read(*codes.buf, codes.at + element * 4, std::as_writable_bytes(std::span(&word, 1)));
-		wait();
-		word ^= flip;
-		write(*codes.buf, codes.at + element * 4, std::as_bytes(std::span(&word, 1)));
-	}
 	uint32_t flip = 0; // bits of a word of packed values that kv_pack gets wrong
-	void copy(View dst, View src) override { CpuBackend::copy(dst, src), damage("copy", dst); }
+
+	void run(const Op& op) override {
+		CpuBackend::run(op);
+		if (const std::string_view name = op_name(op); name == wrong) return damage(op);
+		if (const auto* rope = std::get_if<op::RopeStore>(&op); rope && std::string_view(wrong) == "rope_store.k") {
+			const uint32_t word = 0x3c007800u; // 32768, 1
+			write(*rope->dst.k.buf, rope->dst.k.at + element * 4, std::as_bytes(std::span(&word, 1)));
+		}
+	}
+	void damage(const Op& op) {
+		if (const auto* pack = std::get_if<op::KvPack>(&op))
+			return change(pack->args.v_codes, [&](uint32_t word) { return word ^ flip; });
+		change(op_output(op), [&](uint32_t word) { return std::bit_cast<uint32_t>(std::bit_cast<float>(word) + by); });
+	}
+	template <class F> void change(const View& v, F f) {
+		uint32_t word = 0;
+		read(*v.buf, v.at + element * 4, std::as_writable_bytes(std::span(&word, 1)));
+		wait();
+		word = f(word);
+		write(*v.buf, v.at + element * 4, std::as_bytes(std::span(&word, 1)));
+	}
 };
 
 // Runs every op once, in an order a model could have, and returns all results.
@@ -257,6 +238,27 @@ TEST_CASE("check: shapes that do not fit are refused") {
 		CHECK_THROWS_AS(b->embed(a, m, rig.u32({0, 32}, 2)), Error); // the table has 32 rows
 		CHECK_THROWS_AS(b->write(*w.buf, w.buf->bytes() - 2, std::vector<std::byte>(4)), Error);
 	}
+}
+
+TEST_CASE("check: what does not fit is named with its shape and the shape that is expected") {
+	const auto b = make_cpu_backend();
+	Rig rig(*b);
+	Random random(1);
+	const View x = rig.out(2, 64), w = rig.f32(Floats(64), 64), narrow = rig.f32(Floats(63), 63);
+	const View m = rig.weight(DType::Q8_0, random_weight(DType::Q8_0, 32, 64, random), 32, 64);
+	const View words = rig.u32(Words(128), 2, 64);
+	const auto refused = [&](const char* text, const auto& f) { CHECK_THROWS_WITH_AS(f(), text, Error); };
+	refused("rmsnorm: w is F32 (63); expected F32 (64)", [&] { b->rmsnorm(x, x, narrow, 1e-5f); });
+	refused("rmsnorm: x is missing", [&] { b->rmsnorm(x, {}, w, 1e-5f); });
+	refused("rmsnorm: out is U32 (2, 64); expected F32 (2, 64)", [&] { b->rmsnorm(words, x, w, 1e-5f); });
+	refused("layer_norm: b is F32 (63); expected F32 (64)", [&] { b->layer_norm(x, x, w, narrow, 1e-5f); });
+	b->layer_norm(x, x, w, {}, 1e-5f);
+	const Proj proj{x, m, {}};
+	refused("matvec: out is F32 (2, 64); expected F32 (2, 32)", [&] {
+		b->matmul({&proj, 1}, x, Epilogue::None, true);
+	});
+	refused("embed: table is U32 (2, 64); expected rows of whole blocks, (2, 64)", [&] { b->embed(x, words, words); });
+	refused("scatter: list is U32 (2, 64); expected U32 (any, 2)", [&] { b->scatter(words, words); });
 }
 
 TEST_CASE("check: a dump writes inputs and outputs of the chosen op and layer") {

@@ -86,31 +86,7 @@ class MemoryBackend : public Backend {
 	void wait() override { pending = 0; }
 
 	void read(const Buffer&, size_t, std::span<std::byte>) override { FAIL("read"); }
-	void embed(View, View, View) override { FAIL("op"); }
-	void rmsnorm(View, View, View, float) override { FAIL("op"); }
-	void layer_norm(View, View, View, View, float) override { FAIL("op"); }
-	void activate(View, View, View, const Elementwise&) override { FAIL("op"); }
-	void matmul(std::span<const Proj>, View, Epilogue, bool) override { FAIL("op"); }
-	void route(View, View, View, const RouteArgs&) override { FAIL("op"); }
-	void sort_slots(View, View, uint32_t) override { FAIL("op"); }
-	void expert_matmul(std::span<const Proj>, View, const ExpertRows&, Epilogue, bool) override { FAIL("op"); }
-	void expert_sum(View, View, View) override { FAIL("op"); }
-	void rope_store(View, View, View, const RopeArgs&, const HeadNorm&, const KvDst&) override { FAIL("op"); }
-	void kv_store(const KvRows&, uint32_t, const KvDst&) override { FAIL("op"); }
-	void kv_load(const KvRows&, uint32_t, const KvDst&) override { FAIL("op"); }
-	void kv_pack(const KvRows&, const PackArgs&) override { FAIL("op"); }
-	void kv_block(const KvRows&, const BlockArgs&) override { FAIL("op"); }
-	void attend(View, View, View, const KvRead&) override { FAIL("op"); }
-	void attend_prompt(View, View, View, const KvRows&, const KvRead*) override { FAIL("op"); }
-	void score_prompt(View, View, View, View, const KvRows&, Saliency) override { FAIL("op"); }
-	void score_slots(View, View, const ScoreArgs&) override { FAIL("op"); }
-	void channel_max(View, View) override { FAIL("op"); }
-	void kv_balance(View, View, const KvRows&, uint32_t) override { FAIL("op"); }
-	void weigh(View, View, const WeighArgs&) override { FAIL("op"); }
-	void top_k(View, View, View) override { FAIL("op"); }
-	void candidates(View, View, View, uint32_t) override { FAIL("op"); }
-	void scatter(View, View) override { FAIL("op"); }
-	void part_share(View, View, View) override { FAIL("op"); }
+	void run(const Op&) override { FAIL("op"); }
 	std::span<std::byte> host_bytes(const Buffer&) override { return {}; }
 	uint64_t transfer(View, View) override { return 0; }
 	bool arrive(uint64_t) override { return false; }
@@ -118,7 +94,6 @@ class MemoryBackend : public Backend {
 	void wait_for(uint64_t) override {}
 	bool done(uint64_t) override { return true; }
 	void at_layer(uint32_t) override {}
-	void copy(View, View) override { FAIL("op"); }
 	std::vector<OpTime> op_times(bool) override { return {}; }
 	void time_ops(bool) override {}
 

@@ -1,0 +1,343 @@
+// What the rows of the operation table do not say: conditions on arguments, texts, bytes.
+#include "backends/op_table.h"
+#include "engine/kv_host/quant.h"
+#include "shared/kv_page.h"
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+
+namespace kvrun {
+
+bool op::packed(const KvRead& kv) {
+	return std::ranges::any_of(kv.groups,
+	                           [](const AttendGroup& g) { return g.format.k.bits < 16 || g.format.v.bits < 16; });
+}
+
+namespace op {
+namespace {
+
+// ---- conditions that ops share
+
+void check_heads(const View& q, uint32_t n_kv_heads, uint32_t head_dim) {
+	KV_ASSERT(q.shape[0] >= 1 && n_kv_heads >= 1 && q.shape[1] % n_kv_heads == 0);
+	KV_ASSERT(q.shape[2] == head_dim && head_dim % 2 == 0 && head_dim > 0);
+}
+
+void check_quant(const Quant& q, bool is_k, uint32_t n_kv_heads, uint32_t head_dim) {
+	KV_ASSERT(q.bits <= 4 || q.bits == 8 || q.bits == 16);
+	if (q.bits == 0 || q.bits == 16) return;
+	KV_ASSERT(is_k || q.scale != Scale::PerChannel);
+	KV_ASSERT(q.scale != Scale::PerToken || (q.group > 0 && n_kv_heads * head_dim % q.group == 0));
+	KV_ASSERT(q.prescale == Prescale::None || q.prescale == (is_k ? Prescale::Balance : Prescale::SqrtMax));
+	KV_ASSERT(q.scale != Scale::Codebook || (q.bits <= 4 && q.prescale == Prescale::None));
+	KV_ASSERT(q.param_bits == 16 || (q.param_bits == 8 && q.bits <= 4 && q.prescale != Prescale::SqrtMax));
+	KV_ASSERT(q.param_bits == 16 || q.scale == (is_k ? Scale::PerChannel : Scale::PerToken) ||
+	          q.scale == Scale::Codebook);
+	KV_ASSERT(!q.mean || (is_k && q.scale == Scale::Codebook));
+	KV_ASSERT(!q.rotate || q.scale == Scale::Codebook);
+}
+void check_format(const Format& f, uint32_t n_kv_heads, uint32_t head_dim) {
+	check_quant(f.k, true, n_kv_heads, head_dim);
+	check_quant(f.v, false, n_kv_heads, head_dim);
+}
+
+void check_head_dim(const KvRows& kv) { KV_ASSERT(kv.k.shape[2] % 2 == 0); }
+
+bool is_page(uint32_t page) { return page == 32 || page == 64 || page == 128; }
+
+// Work items of a group, of n.
+bool has_work(const auto& group, const View& work) {
+	return is_page(group.page) && uint64_t(group.first_work) + group.n_work <= work.shape[0];
+}
+
+void check_softmax(const Softmax& s, const View& q) {
+	KV_ASSERT(s.softcap >= 0 && std::isfinite(s.softcap) && (!s.sinks || s.sinks.elements() == q.shape[1]));
+}
+
+void check_read(const View& q, const KvRead& kv) {
+	check_heads(q, kv.n_kv_heads, q.shape[2]);
+	check_softmax(kv.softmax, q);
+	KV_ASSERT(kv.item_rows > 0);
+	for (const AttendGroup& g : kv.groups) {
+		KV_ASSERT(has_work(g, kv.work));
+		check_format(g.format, kv.n_kv_heads, q.shape[2]);
+		KV_ASSERT(g.format.k.bits > 0 && g.format.v.bits > 0);
+	}
+}
+
+void check_rows(const KvRows& rows, uint32_t n) {
+	check_head_dim(rows);
+	KV_ASSERT(n >= 1 && uint64_t(rows.first) + n <= rows.k.shape[1]);
+}
+
+// ---- bytes and texts that ops share
+
+double page_bytes(const KvRead& kv, uint32_t head_dim) { // of codes
+	double words = 0;
+	for (const AttendGroup& g : kv.groups)
+		words += g.n_pages * (double(kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page)) +
+		                      double(kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page)));
+	return 4 * words;
+}
+
+double row_bytes(const KvRows& kv, uint32_t n) { return 8. * n * kv.k.shape[0] * kv.k.shape[2]; }
+
+std::string weight_text(const View& w) { return fmt::format("{} {}", dtype_info(w.type).name, shape_text(w)); }
+
+// ---- memory that ops write
+
+struct Items { // of work, whose field number `field` says where in memory something begins, kSkip: nowhere
+	std::span<const uint32_t> work;
+	size_t stride, field;
+};
+
+// The words from the first to the last that work items write, n each.
+void add_span(std::vector<WrittenWords>& out, const char* name, const View& pool, const Items& items, uint32_t n,
+              uint32_t bits) {
+	size_t first = SIZE_MAX, end = 0;
+	for (size_t i = items.field; i < items.work.size(); i += items.stride)
+		if (const uint32_t at = items.work[i]; at != kSkip)
+			first = std::min(first, size_t(at)), end = std::max(end, size_t(at) + n);
+	if (end == 0) return;
+	KV_ASSERT(pool && end <= pool.elements());
+	out.push_back({name, view(*pool.buf, pool.at + first * 4, DType::U32, uint32_t(end - first)), bits});
+}
+
+// The words of k and v from the first to the last that rows of heads go to, as `at` has them now.
+std::vector<WrittenWords> written_places(const KvDst& d, uint32_t n_kv_heads, uint32_t head_dim,
+                                         const WordReader& words) {
+	const std::vector<uint32_t> at = words(d.at);
+	KV_ASSERT(at.size() >= size_t(n_kv_heads) * 2);
+	std::vector<WrittenWords> r;
+	add_span(r, "dst.k", d.k, {at, 2, 0}, (head_dim / 2 - 1) * d.k_word_stride + 1, 0);
+	add_span(r, "dst.v", d.v, {at, 2, 1}, head_dim / 2, 0);
+	return r;
+}
+
+} // namespace
+
+std::string Embed::text() const { return fmt::format("{} of {}", shape_text(out), weight_text(table)); }
+double Embed::bytes() const {
+	const uint32_t dim = table.shape[1];
+	return double(out.shape[0]) * double(dtype_row_bytes(table.type, dim) + 4 * size_t(dim));
+}
+
+std::string projection_text(const View& x, std::span<const Proj> projs) {
+	std::string r = fmt::format("x {}", shape_text(x));
+	for (const Proj& p : projs) r += fmt::format(" w {}", weight_text(p.w));
+	return r;
+}
+
+void check_projections(std::span<const Proj> projs, const View& x, Epilogue epilogue) {
+	KV_ASSERT(!projs.empty() && x.shape[0] >= 1 && epilogue != Epilogue::ClampedSwiGLU);
+	KV_ASSERT(epilogue != Epilogue::SwiGLU || (projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]));
+}
+
+// ---- mixtures of experts
+
+std::string Route::text() const { return fmt::format("{} of {}", ids.shape[1], shape_text(logits)); }
+void Route::check() const {
+	const uint32_t n = logits.shape[1], used = ids.shape[1];
+	KV_ASSERT(logits.shape[0] >= 1);
+	KV_ASSERT(used >= 1 && used <= n && used <= KV_MOST_USED && n <= KV_MOST_EXPERTS);
+	KV_ASSERT(how.used_groups >= 1 && how.used_groups <= how.n_groups && how.n_groups <= KV_MOST_GROUPS);
+	KV_ASSERT(n % how.n_groups == 0 && uint64_t(n / how.n_groups) * how.used_groups >= used);
+}
+
+std::string ExpertMatmul::text() const {
+	return fmt::format("x {} ids {} of {}{}", shape_text(x), shape_text(rows.ids), rows.n_experts,
+	                   projection_text(x, projs).substr(2 + shape_text(x).size()));
+}
+void ExpertMatmul::check() const {
+	const uint32_t T = rows.ids.shape[0], used = rows.ids.shape[1];
+	KV_ASSERT(epilogue != Epilogue::Add && T >= 1 && used >= 1 && (x.shape[0] == T || x.shape[0] == T * used));
+	KV_ASSERT(rows.n_experts >= 1 && rows.n_experts <= KV_MOST_EXPERTS && used <= KV_MOST_USED);
+	KV_ASSERT(bool(rows.tiles) == !decode);
+	KV_ASSERT(epilogue == Epilogue::None ? !projs.empty()
+	                                     : projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]);
+	for (const Proj& p : projs) KV_ASSERT(p.w.shape[0] % rows.n_experts == 0);
+}
+double ExpertMatmul::bytes() const { // of the weights those of chosen experts, at most
+	const double slots = double(rows.ids.elements());
+	double r = 4. * double(x.elements());
+	for (const Proj& p : projs) {
+		const double d = p.w.shape[0] / rows.n_experts;
+		r += std::min(slots, double(rows.n_experts)) * d * double(dtype_row_bytes(p.w.type, p.w.shape[1])) +
+		     4. * slots * d;
+	}
+	return r;
+}
+
+// ---- keys and values on their way into the cache
+
+std::string RopeStore::text() const {
+	return fmt::format("q {} k {} rotary {}{}", shape_text(q), shape_text(k), rope.rotary_dim,
+	                   rope.neox ? " neox" : "");
+}
+void RopeStore::check() const {
+	check_heads(q, k.shape[1], k.shape[2]);
+	KV_ASSERT(rope.rotary_dim % 2 == 0 && rope.rotary_dim <= q.shape[2] && dst.k_word_stride >= 1);
+}
+double RopeStore::bytes() const { return 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements()); }
+std::vector<WrittenWords> RopeStore::written(const WordReader& words) const {
+	return written_places(dst, k.shape[1], k.shape[2], words);
+}
+
+std::string KvStore::text() const { return fmt::format("{} of {}", n, shape_text(src.k)); }
+void KvStore::check() const {
+	check_rows(src, n);
+	KV_ASSERT(dst.k_word_stride >= 1);
+}
+double KvStore::bytes() const { return row_bytes(src, n); }
+std::vector<WrittenWords> KvStore::written(const WordReader& words) const {
+	return written_places(dst, src.k.shape[0], src.k.shape[2], words);
+}
+
+std::string KvLoad::text() const { return fmt::format("{} of {}", n, shape_text(dst.k)); }
+void KvLoad::check() const {
+	check_rows(dst, n);
+	KV_ASSERT(src.k_word_stride >= 1);
+}
+double KvLoad::bytes() const { return row_bytes(dst, n); }
+
+// ---- attention
+
+std::string Attend::text() const {
+	return fmt::format("q {} kv heads {} work {}", shape_text(q), kv.n_kv_heads, kv.work.shape[0]);
+}
+void Attend::check() const { check_read(q, kv); }
+double Attend::bytes() const { return 8. * double(q.elements()) + page_bytes(kv, q.shape[2]); }
+
+std::string AttendPrompt::text() const {
+	return fmt::format("q {} after {} of {}{}", shape_text(q), own.first, shape_text(own.k),
+	                   older ? fmt::format(" and {} pieces", older->work.shape[0]) : "");
+}
+void AttendPrompt::check() const {
+	check_rows(own, q.shape[0]);
+	check_heads(q, own.k.shape[0], own.k.shape[2]);
+	check_softmax(own.softmax, q);
+	if (!older) return;
+	KV_ASSERT(older->softmax.softcap == own.softmax.softcap && bool(older->softmax.sinks) == bool(own.softmax.sinks));
+	KV_ASSERT(own.window == 0);
+	check_read(q, *older);
+	KV_ASSERT(older->n_kv_heads == own.k.shape[0]);
+}
+double AttendPrompt::bytes() const {
+	return 8. * double(q.elements()) + row_bytes(own, own.first + q.shape[0]) / 2 +
+	       (older ? page_bytes(*older, q.shape[2]) : 0.);
+}
+
+// ---- packing
+
+std::string KvPack::text() const {
+	return fmt::format("{} items of {} K {} bits V {} bits", args.work.shape[0], shape_text(src.k), args.format.k.bits,
+	                   args.format.v.bits);
+}
+void KvPack::check() const {
+	const Quant &k = args.format.k, &v = args.format.v;
+	check_head_dim(src);
+	check_format(args.format, src.k.shape[0], src.k.shape[2]);
+	KV_ASSERT(k.bits < 16 && v.bits < 16 && (k.bits || v.bits) && is_page(args.page));
+	KV_ASSERT(!args.k_block || (k.scale == Scale::PerChannel && k.eta == 0));
+}
+double KvPack::bytes() const {
+	return double(args.n_heads) * src.k.shape[2] * (4 + (args.format.k.bits + args.format.v.bits) / 8.);
+}
+
+#define WORD(Work, field) (offsetof(Work, field) / sizeof(uint32_t))
+
+std::vector<WrittenWords> KvPack::written(const WordReader& words) const {
+	const PackArgs& a = args;
+	const std::vector<uint32_t> work = words(a.work);
+	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	const Quant &k = a.format.k, &v = a.format.v;
+	std::vector<WrittenWords> out; // parameters first: codes follow from them
+	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q) {
+		const uint32_t n = page_param_words(q, n_kv, D, a.page);
+		if (q.param_bits == 16) return add_span(out, name, pool, {work, PACK_WORDS, field}, n, 0);
+		const uint32_t bytes = q.scale == Scale::Codebook // words of them; halves follow
+		                           ? kv_norm_scale_word(n_kv, 0, a.page)
+		                           : kv_byte_largest_word(ParamPage{q, nullptr, n_kv, D, a.page}.n_params(), 0);
+		for (size_t i = 0; i < work.size(); i += PACK_WORDS) {
+			const uint32_t at[2] = {work[i + field], work[i + field] + bytes};
+			add_span(out, name, pool, {std::span(at, 1), 1, 0}, bytes, 8);
+			add_span(out, name, pool, {std::span(at + 1, 1), 1, 0}, n - bytes, 0);
+		}
+	};
+	const auto add_codes = [&](const char* name, const View& pool, size_t field, const Quant& q) {
+		const uint32_t plane_bits = q.bits == 3 ? 1u : uint32_t(q.bits);
+		add_span(out, name, pool, {work, PACK_WORDS, field}, kv_code_words(n_kv, D, q.bits, a.page), plane_bits);
+	};
+	if (k.bits && !a.k_block) add_params("k_params", a.k_params, WORD(PackWork, k_params), k);
+	if (v.bits) add_params("v_params", a.v_params, WORD(PackWork, v_params), v);
+	if (k.bits) add_codes("k_codes", a.k_codes, WORD(PackWork, k_codes), k);
+	if (v.bits) add_codes("v_codes", a.v_codes, WORD(PackWork, v_codes), v);
+	return out;
+}
+
+std::string KvBlock::text() const { return fmt::format("{} items of {}", args.work.shape[0], shape_text(src.k)); }
+void KvBlock::check() const {
+	check_head_dim(src);
+	check_format(args.format, src.k.shape[0], src.k.shape[2]);
+}
+double KvBlock::bytes() const { return 4. * double(args.sources.elements()) * src.k.shape[0] * src.k.shape[2]; }
+std::vector<WrittenWords> KvBlock::written(const WordReader& words) const {
+	const std::vector<uint32_t> work = words(args.work);
+	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	std::vector<WrittenWords> out;
+	add_span(out, "k_params", args.words, {work, BLOCK_WORDS, WORD(BlockWork, k_params)},
+	         kv_channel_param_words(n_kv, D), 0);
+	add_span(out, "v_factors", args.words, {work, BLOCK_WORDS, WORD(BlockWork, v_factors)}, kv_factor_words(n_kv, D),
+	         0);
+	return out;
+}
+
+#undef WORD
+
+// ---- saliency
+
+std::string ScorePrompt::text() const {
+	return fmt::format("q {} rows {} after {}", shape_text(q), rows.elements(), kv.first);
+}
+void ScorePrompt::check() const {
+	check_rows(kv, q.shape[0]);
+	check_heads(q, kv.k.shape[0], kv.k.shape[2]);
+	KV_ASSERT(score.shape[1] >= kv.first + q.shape[0]);
+}
+double ScorePrompt::bytes() const {
+	const double n = double(kv.first) + q.shape[0], n_kv = kv.k.shape[0], D = q.shape[2];
+	return 4. * double(rows.elements()) * q.shape[1] * D + 2 * n * n_kv * D + 8 * n * n_kv;
+}
+
+std::string ScoreSlots::text() const {
+	return fmt::format("q {} rows {} work {}", shape_text(q), args.rows.elements(), args.work.shape[0]);
+}
+void ScoreSlots::check() const {
+	check_heads(q, args.n_kv_heads, q.shape[2]);
+	for (const ScoreGroup& g : args.groups) KV_ASSERT(has_work(g, args.work));
+}
+double ScoreSlots::bytes() const {
+	double r = 4. * double(args.rows.elements()) * double(q.row_elements());
+	for (const ScoreGroup& g : args.groups) r += 2. * g.n_pages * g.page * args.n_kv_heads * q.shape[2];
+	return r;
+}
+
+std::string KvBalance::text() const { return fmt::format("{} of {}", n, shape_text(k.k)); }
+
+// ---- fetching
+
+std::string Weigh::text() const { return fmt::format("q {} work {}", shape_text(q), args.work.shape[0]); }
+void Weigh::check() const {
+	check_heads(q, args.n_kv_heads, q.shape[2]);
+	for (const WeighGroup& g : args.groups) KV_ASSERT(has_work(g, args.work));
+}
+double Weigh::bytes() const {
+	double r = 4. * double(q.elements());
+	for (const WeighGroup& g : args.groups) r += g.k.bits / 8. * g.n_pages * g.page * args.n_kv_heads * q.shape[2];
+	return r;
+}
+
+std::string Candidates::text() const { return fmt::format("{} of {}", k, shape_text(x)); }
+
+} // namespace op
+} // namespace kvrun
