@@ -29,8 +29,8 @@ double seconds_of(const Words& w) {
 	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-constexpr uint32_t op(uint32_t code, uint32_t words) { return words << 16 | code; }
-const Words kHead = {0x07230203u, 0x00010500u, 0, 100000, 0, op(15, 2), 5}; // a compute entry point
+constexpr uint32_t inst(uint32_t code, uint32_t words) { return words << 16 | code; }
+const Words kHead = {0x07230203u, 0x00010500u, 0, 100000, 0, inst(15, 2), 5}; // a compute entry point
 
 Words with(std::initializer_list<uint32_t> more) {
 	Words w = kHead;
@@ -42,22 +42,22 @@ Words with(std::initializer_list<uint32_t> more) {
 
 TEST_CASE("spirv: members without end, types in themselves and operands that are missing are bounded") {
 	for (const uint32_t member : {0xffffffffu, 0x7fffffffu, 0x10000u})
-		CHECK(seconds_of(with({op(72, 5), 1, member, 35, 0})) < 1);
-	read(with({op(28, 4), 1, 1, 2, op(43, 4), 3, 2, 7, op(32, 4), 4, 4, 1, op(59, 4), 4, 5, 4})); // an array of itself
+		CHECK(seconds_of(with({inst(72, 5), 1, member, 35, 0})) < 1);
+	read(with({inst(28, 4), 1, 1, 2, inst(43, 4), 3, 2, 7, inst(32, 4), 4, 4, 1, inst(59, 4), 4, 5, 4})); // an array of itself
 	Words wide = kHead; // structs of two structs: 2^40 of them
-	for (uint32_t i = 1; i <= 40; ++i) wide.insert(wide.end(), {op(30, 4), i, i - 1, i - 1});
-	wide.insert(wide.end(), {op(21, 4), 0, 32, 0, op(32, 4), 50, 4, 40, op(59, 4), 50, 51, 4});
+	for (uint32_t i = 1; i <= 40; ++i) wide.insert(wide.end(), {inst(30, 4), i, i - 1, i - 1});
+	wide.insert(wide.end(), {inst(21, 4), 0, 32, 0, inst(32, 4), 50, 4, 40, inst(59, 4), 50, 51, 4});
 	CHECK(seconds_of(wide) < 1);
 	Words deep = kHead; // a constant that is the sum of a constant that is ...
-	for (uint32_t i = 1; i < 20000; ++i) deep.insert(deep.end(), {op(52, 6), 1, i, 128, i + 1, i + 1});
-	deep.insert(deep.end(), {op(51, 6), 1, 30000, 1, 1, 1, op(71, 4), 30000, 11, 25});
+	for (uint32_t i = 1; i < 20000; ++i) deep.insert(deep.end(), {inst(52, 6), 1, i, 128, i + 1, i + 1});
+	deep.insert(deep.end(), {inst(51, 6), 1, 30000, 1, 1, 1, inst(71, 4), 30000, 11, 25});
 	CHECK(seconds_of(deep) < 2);
 	for (uint32_t code = 0; code < 400; ++code)
 		for (uint32_t n = 1; n < 6; ++n) { // every instruction with too few operands
 			Words w = with({op(code, n)});
 			for (uint32_t i = 1; i < n; ++i) w.push_back(1);
 			read(w);
-			w.insert(w.end(), {op(32, 4), 7, 12, 1, op(59, 4), 7, 8, 12, op(71, 4), 8, 33, 0, op(71, 4), 8, 34, 0});
+			w.insert(w.end(), {inst(32, 4), 7, 12, 1, inst(59, 4), 7, 8, 12, inst(71, 4), 8, 33, 0, inst(71, 4), 8, 34, 0});
 			read(w);
 		}
 }
