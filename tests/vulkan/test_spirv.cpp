@@ -43,7 +43,8 @@ Words with(std::initializer_list<uint32_t> more) {
 TEST_CASE("spirv: members without end, types in themselves and operands that are missing are bounded") {
 	for (const uint32_t member : {0xffffffffu, 0x7fffffffu, 0x10000u})
 		CHECK(seconds_of(with({inst(72, 5), 1, member, 35, 0})) < 1);
-	read(with({inst(28, 4), 1, 1, 2, inst(43, 4), 3, 2, 7, inst(32, 4), 4, 4, 1, inst(59, 4), 4, 5, 4})); // an array of itself
+	read(with({inst(28, 4), 1, 1, 2, inst(43, 4), 3, 2, 7, inst(32, 4), 4, 4, 1, inst(59, 4), 4, 5,
+	           4}));    // an array of itself
 	Words wide = kHead; // structs of two structs: 2^40 of them
 	for (uint32_t i = 1; i <= 40; ++i) wide.insert(wide.end(), {inst(30, 4), i, i - 1, i - 1});
 	wide.insert(wide.end(), {inst(21, 4), 0, 32, 0, inst(32, 4), 50, 4, 40, inst(59, 4), 50, 51, 4});
@@ -54,10 +55,11 @@ TEST_CASE("spirv: members without end, types in themselves and operands that are
 	CHECK(seconds_of(deep) < 2);
 	for (uint32_t code = 0; code < 400; ++code)
 		for (uint32_t n = 1; n < 6; ++n) { // every instruction with too few operands
-			Words w = with({op(code, n)});
+			Words w = with({inst(code, n)});
 			for (uint32_t i = 1; i < n; ++i) w.push_back(1);
 			read(w);
-			w.insert(w.end(), {inst(32, 4), 7, 12, 1, inst(59, 4), 7, 8, 12, inst(71, 4), 8, 33, 0, inst(71, 4), 8, 34, 0});
+			w.insert(w.end(),
+			         {inst(32, 4), 7, 12, 1, inst(59, 4), 7, 8, 12, inst(71, 4), 8, 33, 0, inst(71, 4), 8, 34, 0});
 			read(w);
 		}
 }
