@@ -426,12 +426,13 @@ def test_closing_the_engine_ends_async_answers():
     e = kvrun.Engine(MODEL, device="cpu")
 
     async def main():
-        s = e.session()
-        task = asyncio.create_task(s.aask(ONCE, ignore_eos=True))
-        while len(s) < 8:
-            await asyncio.sleep(0.001)
-        await asyncio.get_running_loop().run_in_executor(None, e.close)
-        assert (await task).stop_reason == "cancelled"
+        stream = e.session().astream(ONCE, ignore_eos=True)
+        await stream.__anext__()  # the answer has begun
+        closing = asyncio.get_running_loop().run_in_executor(None, e.close)
+        async for _ in stream:
+            pass
+        await closing
+        assert stream.answer.stop_reason == "cancelled"
 
     asyncio.run(main())
 

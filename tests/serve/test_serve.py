@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """kvrun serve from outside: every route, streams, several clients, clients that go away, the end. Usage: test_serve.py KVRUN."""
-import json, os, signal, socket, subprocess, sys, tempfile, threading, time
+import json, os, re, signal, socket, subprocess, sys, tempfile, threading, time
 from serving import MODEL, TINY, Server, UnixConnection, at_once, check, equal, finish, until
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -25,8 +25,10 @@ def routes(s):
     equal("type of JSON", r.headers["Content-Type"], "application/json")
     r = s.get("/")
     check("the page is one that asks nobody else", r.status == 200 and b"<title>kvrun" in r.body and
-          b"http://" not in r.body and b"https://" not in r.body and b"src=" not in r.body)
-    check("the page has a policy", "default-src 'none'" in (r.headers["Content-Security-Policy"] or ""))
+          b"<link rel=\"icon\" href=\"data:," in r.body and r.body.count(b"<link") == 1 and
+          not re.search(rb"<(script|img|iframe|object|embed|source)\b[^>]*\bsrc", r.body.split(b"<script")[0]))
+    policy = r.headers["Content-Security-Policy"] or ""  # what a browser then lets through
+    check("the page has a policy", "default-src 'none'" in policy and "connect-src 'self'" in policy, policy)
     equal("HEAD", (lambda a: (a.status, a.body))(s.ask("HEAD", "/health")), (200, b""))
 
     text = "Grüße, 世界 and 🙂"
