@@ -79,7 +79,8 @@ void matmul_uses(const Caps& c, Uses& out) {
 void expert_uses(const Caps& c, Uses& out) {
 	for (const uint32_t n : {8u, 64u, 128u, 512u}) {
 		for (const uint32_t flags : {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS})
-			add(out, choose_route(c, n, flags), fmt::format("{} experts", n));
+			add(out, choose_route(c, n, flags),
+			    fmt::format("{} experts{}", n, flags & ROUTE_SIGMOID ? ", sigmoid, bias" : ""));
 		add(out, choose_sort_slots(c, n), fmt::format("{} experts", n));
 	}
 	add(out, choose_expert_sum(c), "");
@@ -94,10 +95,10 @@ void expert_uses(const Caps& c, Uses& out) {
 	for (const DType t : kTensorTypes) {
 		use(t, 1536, 2048, 8, MATMUL_SWIGLU, true, "swiglu");
 		use(t, 2048, 768, 8, MATMUL_STORE, true, "");
-		for (const uint32_t slots : {1024u, 8192u}) {
-			use(t, 1536, 2048, slots, MATMUL_SWIGLU, false, "prompt, swiglu");
-			use(t, 2048, 768, slots, MATMUL_STORE, false, "prompt");
-		}
+		use(t, 1536, 2048, 1024, MATMUL_SWIGLU, false, "short prompt, swiglu");
+		use(t, 2048, 768, 1024, MATMUL_STORE, false, "short prompt");
+		use(t, 1536, 2048, 8192, MATMUL_SWIGLU, false, "prompt, swiglu");
+		use(t, 2048, 768, 8192, MATMUL_STORE, false, "prompt");
 	}
 }
 
