@@ -12,12 +12,20 @@ using namespace kvrun::grammar;
 
 namespace {
 
+constexpr std::string_view kCall = "<|call|>"; // the control token there is
+
+std::string named_token(std::string_view name) {
+	if (name != kCall) fail(Code::Format, "there is no token {}", name);
+	return control_bytes(name);
+}
+
 std::shared_ptr<const TokenTrie> vocabulary() {
 	static const auto trie = [] {
 		std::vector<std::string> texts;
 		for (int b = 0; b < 256; ++b) texts.emplace_back(b < 0xf5 ? 1 : 0, char(b));
 		for (const char* t : {"ab", "abc", "\":", "\",\"", "{\"", "}}", "12", "true", "nul", "\xc3\xa9", "[[", "  "})
 			texts.emplace_back(t);
+		texts.push_back(control_bytes(kCall));
 		return std::make_shared<TokenTrie>(texts, std::vector<uint32_t>{});
 	}();
 	return trie;
@@ -56,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	const size_t first = text.find_first_not_of(" \t\n");
 	const bool is_json = first != text.npos && text[first] == '{';
 	try {
-		walk(is_json ? schema_grammar(text) : parse_gbnf(text), choices, is_json);
+		walk(is_json ? schema_grammar(text) : parse_gbnf(text, named_token), choices, is_json);
 	} catch (const Error& e) {
 		if (e.code != Code::Format && e.code != Code::Unsupported) std::abort();
 		if (std::string_view(e.what()).find('\n') != std::string_view::npos) std::abort();
