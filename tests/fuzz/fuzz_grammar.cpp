@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kCall = "<|call|>"; // the control token there is
 
-std::string named_token(std::string_view name) {
+std::string token_of_vocabulary(std::string_view name) {
 	if (name != kCall) fail(Code::Format, "there is no token {}", name);
 	return control_bytes(name);
 }
@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	const size_t first = text.find_first_not_of(" \t\n");
 	const bool is_json = first != text.npos && text[first] == '{';
 	try {
-		walk(is_json ? schema_grammar(text) : parse_gbnf(text, named_token), choices, is_json);
+		walk(is_json ? schema_grammar(text) : parse_gbnf(text, token_of_vocabulary), choices, is_json);
 	} catch (const Error& e) {
 		if (e.code != Code::Format && e.code != Code::Unsupported) std::abort();
 		if (std::string_view(e.what()).find('\n') != std::string_view::npos) std::abort();
