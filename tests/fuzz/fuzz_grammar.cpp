@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kCall = "<|call|>"; // the control token there is
 
 std::string token_of_vocabulary(std::string_view name) {
-	if (name != kCall) fail(Code::Format, "there is no token {}", name);
+	if (name != kCall) fail(Code::Format, "there is no such token");
 	return control_bytes(name);
 }
 
