@@ -108,8 +108,8 @@ class Parser {
 		if (take("[")) return chars();
 		if (take(".")) return rules_.chars({}, /*inverted=*/true);
 		if (take("<")) {
-			const size_t close = text_.find('>', at_);
-			if (close == text_.npos || close == at_) refuse("the name of a token and >");
+			const size_t close = text_.find_first_of(">\n\r", at_); // a name is within one line, as errors are
+			if (close == text_.npos || close == at_ || text_[close] != '>') refuse("the name of a token and >");
 			const std::string_view token = text_.substr(at_ - 1, close - at_ + 2);
 			at_ = close + 1;
 			return rules_.text(token_(token));
