@@ -585,21 +585,3 @@ TEST_CASE("cache: books that name a token twice are refused") {
 		CHECK(std::string_view(e.what()) == "token 1 is there twice");
 	}
 }
-
-TEST_CASE("cache: misuse is refused") {
-	const KvPlan plan = make_plan(parse_policy("mikv"), kShape);
-	SimMemory memory(plan);
-	Sim s(memory, 1);
-	s.decode(64);
-	REQUIRE(s.cache.wants_scores());
-	CHECK_THROWS_AS(s.cache.begin_token({}), Error); // a ranked flush without scores
-	s.cache.begin_prompt(3);
-	CHECK_THROWS_AS(s.cache.begin_prompt(3), Error);
-	CHECK_THROWS_AS(s.cache.end_prompt(), Error); // before all layers had their turn
-	CHECK_THROWS_AS(s.cache.prompt_moves(1, {}, {}), Error);
-	CHECK_THROWS_AS(s.cache.begin_token({}), Error);
-	s.cache.reset(); // in the middle of a prompt
-	CHECK(memory.used_bytes() == 0);
-	s.prompt(10);
-	s.verify();
-}

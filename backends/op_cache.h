@@ -1,0 +1,213 @@
+// Rows of the operation table: keys and values on their way into the cache, attention to them, packing.
+#pragma once
+#include "backends/op_views.h"
+#include "backends/ops.h"
+#include "backends/tolerance.h"
+#include <functional>
+#include <vector>
+
+namespace kvrun {
+
+struct WrittenWords { // memory that an op writes, compared as slots by the rule "kv"
+	const char* name;
+	View view;         // u32
+	uint32_t bits = 0; // of packed codes, which may be one off where a value lies between two; 0: pairs of f16
+};
+using WordReader = std::function<std::vector<uint32_t>(const View&)>; // what a u32 view holds
+
+namespace op {
+
+using enum DType;
+
+// ---- keys and values on their way into the cache
+
+// Views of rows of K and V outside of pages.
+void row_views(auto& kv, auto& f) {
+	const auto& k = kv.k;
+	const ViewRow row = input("k", F16, {k.shape[0], k.shape[1], k.shape[2]}).undumped();
+	f(row, kv.k);
+	f(row, kv.v);
+	f(memory("sinks", F32).optional(), kv.softmax.sinks);
+}
+// Views of places in pages for n rows.
+void place_views(auto& place, auto& f, uint64_t n, uint64_t n_kv_heads) {
+	f(memory("k"), place.k);
+	f(memory("v"), place.v);
+	f(input("at", U32, {n * n_kv_heads * 2}), place.at);
+}
+
+// Head norm (optional), rotation of q in place (T, n_heads, head_dim), of k (T, n_kv_heads, head_dim), then k and v to
+// f16 at `dst`; k and v themselves are left as they are.
+struct RopeStore {
+	View q, k, v;
+	RopeArgs rope;
+	HeadNorm norm;
+	KvDst dst;
+
+	const char* name() const { return "rope_store"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	std::vector<WrittenWords> written(const WordReader&) const;
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.q.shape[0], n_kv_heads = o.k.shape[1], D = o.q.shape[2];
+		f(inout("q", F32, {T, o.q.shape[1], D}, "rope"), o.q);
+		f(input("k", F32, {T, n_kv_heads, D}), o.k);
+		f(input("v", F32, {T, n_kv_heads, D}), o.v);
+		f(input("table", F32, {T * o.rope.rotary_dim}), o.rope.table);
+		f(input("norm_q", F32, {D}).optional().undumped(), o.norm.q);
+		f(input("norm_k", F32, {D}).optional().undumped(), o.norm.k);
+		place_views(o.dst, f, T, n_kv_heads);
+	}
+};
+
+struct KvStore { // rows [src.first, src.first + n) of src (as f16, unchanged) to `dst`, whose `at` has n rows
+	KvRows src;
+	uint32_t n;
+	KvDst dst;
+
+	const char* name() const { return "kv_store"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	std::vector<WrittenWords> written(const WordReader&) const;
+	static void views(auto& o, auto& f) {
+		place_views(o.dst, f, o.n, o.src.k.shape[0]);
+		row_views(o.src, f);
+	}
+};
+
+struct KvLoad { // rows [dst.first, dst.first + n) of dst = the f16 keys and values at `src`: the inverse of KvStore
+	KvRows dst;
+	uint32_t n;
+	KvDst src;
+
+	const char* name() const { return "kv_load"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	static void views(auto& o, auto& f) {
+		const auto& k = o.dst.k;
+		const Extents shape = {k.shape[0], k.shape[1], k.shape[2]};
+		place_views(o.src, f, o.n, k.shape[0]);
+		f(output("dst.k", F16, shape, "copy").slots(), o.dst.k);
+		f(output("dst.v", F16, shape, "copy").slots(), o.dst.v);
+	}
+};
+
+// ---- attention
+
+// Views of what attention reads of pages; dumped: the lists are.
+void read_views(auto& kv, auto& f, const View& q, bool dumped) {
+	const auto list = [&](const ViewRow& row) { return dumped ? row : row.undumped(); };
+	f(list(input("work", U32, {kAny, ATTEND_WORDS})), kv.work);
+	f(list(words_input("tables")), kv.tables);
+	f(list(input("row_parts", U32, {q.shape[0] * uint64_t(2)})), kv.row_parts);
+	f(scratch("parts", F32, {kAny, q.shape[1] * (q.shape[2] + uint64_t(2))}), kv.parts);
+	bool balanced = false;
+	for (auto& g : f.items(kv.groups)) {
+		f(memory("k_codes"), g.k_codes);
+		f(memory("v_codes"), g.v_codes);
+		f(memory("k_params").only_if(g.format.k.bits != 16), g.k_params);
+		f(memory("v_params").only_if(g.format.v.bits != 16), g.v_params);
+		f(memory("v_factors").only_if(g.format.v.prescale == Prescale::SqrtMax), g.v_factors);
+		balanced |= g.format.k.prescale == Prescale::Balance;
+	}
+	f(memory("balance").only_if(balanced), kv.balance);
+	f(input("sinks", F32, {q.shape[1]}).optional().undumped(), kv.softmax.sinks);
+}
+bool packed(const KvRead&); // whether some pages are
+
+// out (T, n_heads, head_dim) = softmax(q . K^T / sqrt(head_dim)) . V over all live tokens of every tier. lse (T,
+// n_heads) = log of the sum of exp(score) over the tokens a row sees, and the sink; empty if not wanted.
+struct Attend {
+	View out, lse, q;
+	KvRead kv;
+
+	const char* name() const { return "attend"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.q.shape[0], n_heads = o.q.shape[1];
+		const std::string_view rule = attend_tolerance(f.device(), /*prompt=*/false, packed(o.kv), "attend");
+		f(output("out", F32, {o.q.elements()}, rule), o.out);
+		f(output("lse", F32, {T * n_heads}, rule).slots().optional(), o.lse); // -inf for a row that sees nothing
+		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
+		read_views(o.kv, f, o.q, /*dumped=*/true);
+	}
+};
+
+// The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i; and over older tokens
+// if `older` is not null: then the last part of each row in older->row_parts has no work item and takes the state over
+// the prompt's own tokens. Both have the same Softmax.
+struct AttendPrompt {
+	View out, lse, q;
+	KvRows own;
+	const KvRead* older;
+
+	const char* name() const { return "attend_prompt"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.q.shape[0], n_heads = o.q.shape[1];
+		const bool reads_packed = o.older && packed(*o.older);
+		const std::string_view rule = attend_tolerance(f.device(), /*prompt=*/true, reads_packed, "attend_prompt");
+		f(output("out", F32, {o.q.elements()}, rule), o.out);
+		f(output("lse", F32, {T * n_heads}, rule).optional(), o.lse);
+		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
+		row_views(o.own, f);
+		for (auto& kv : f.items(o.older)) read_views(kv, f, o.q, /*dumped=*/false);
+	}
+};
+
+// ---- packing
+
+// Quantises tokens of `src` (src.first is not used) and packs them into pages, by the rules of engine/kv_host/quant.h.
+// Parameters per channel: a work item is one whole page (slot 0, n = page) unless k_block.
+struct KvPack {
+	KvRows src;
+	PackArgs args;
+
+	const char* name() const { return "kv_pack"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	std::vector<WrittenWords> written(const WordReader&) const;
+	static void views(auto& o, auto& f) {
+		auto& a = o.args;
+		f(words_input("sources"), a.sources);
+		f(input("work", U32, {kAny, PACK_WORDS}), a.work);
+		row_views(o.src, f);
+		f(memory("k_codes").optional(), a.k_codes);
+		f(memory("v_codes").optional(), a.v_codes);
+		f(memory("k_params").only_if(a.format.k.bits > 0), a.k_params);
+		f(memory("v_params").only_if(a.format.v.bits > 0), a.v_params);
+		f(memory("v_factors").only_if(a.format.v.prescale == Prescale::SqrtMax), a.v_factors);
+		f(memory("balance").only_if(a.format.k.prescale == Prescale::Balance), a.balance);
+	}
+};
+
+// Parameters over all tokens of a work item: K's (scale, zero) per channel, V's channel factors sqrt(max|x|).
+struct KvBlock {
+	KvRows src;
+	BlockArgs args;
+
+	const char* name() const { return "kv_block"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	std::vector<WrittenWords> written(const WordReader&) const;
+	static void views(auto& o, auto& f) {
+		auto& a = o.args;
+		f(words_input("sources"), a.sources);
+		f(input("work", U32, {kAny, BLOCK_WORDS}), a.work);
+		row_views(o.src, f);
+		f(memory("words"), a.words);
+		f(memory("balance").only_if(a.format.k.prescale == Prescale::Balance), a.balance);
+	}
+};
+
+} // namespace op
+} // namespace kvrun

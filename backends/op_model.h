@@ -1,0 +1,217 @@
+// Rows of the operation table: what a model computes between its layers' attention, experts included.
+#pragma once
+#include "backends/op_views.h"
+#include "backends/ops.h"
+#include "backends/tolerance.h"
+#include "shared/experts.h"
+
+namespace kvrun {
+
+namespace op {
+
+using enum DType;
+
+struct Embed { // out (T, dim) f32 = table[tokens (T) u32]
+	View out, table, tokens;
+
+	const char* name() const { return "embed"; }
+	std::string text() const;
+	double bytes() const;
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.out.shape[0], dim = o.table.shape[1];
+		f(output("out", F32, {T, dim}, "embed"), o.out);
+		f(weight_input("table", o.table.shape[0], dim), o.table);
+		f(input("tokens", U32, {T}), o.tokens);
+	}
+};
+
+struct RmsNorm { // out (T, dim) = x / rms(x) * w (dim)
+	View out, x, w;
+	float eps;
+
+	const char* name() const { return "rmsnorm"; }
+	std::string text() const { return shape_text(x); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], dim = o.x.row_elements();
+		f(output("out", F32, {T, dim}, "rmsnorm"), o.out);
+		f(input("x", F32, {T, dim}), o.x);
+		f(input("w", F32, {dim}).uploaded(), o.w);
+	}
+};
+
+// out (T, dim) = (x - mean) / sqrt(variance + eps) * w (dim) + b (dim), of each row; b may be empty
+struct LayerNorm {
+	View out, x, w, b;
+	float eps;
+
+	const char* name() const { return "layer_norm"; }
+	std::string text() const { return shape_text(x); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], dim = o.x.row_elements();
+		f(output("out", F32, {T, dim}, "rmsnorm"), o.out);
+		f(input("x", F32, {T, dim}), o.x);
+		f(input("w", F32, {dim}).uploaded(), o.w);
+		f(input("b", F32, {dim}).optional(), o.b);
+	}
+};
+
+// v = scale * function(x) * y, then the cap; out = v or out + v. All of one shape, y may be empty; out may be x, y.
+struct Activate {
+	View out, x, y;
+	Elementwise how;
+
+	const char* name() const { return "activate"; }
+	std::string text() const { return shape_text(x); }
+	void check() const { KV_ASSERT(how.cap >= 0); }
+	static void views(auto& o, auto& f) {
+		const uint64_t n = o.x.elements();
+		f(input("x", F32, {n}), o.x);
+		f(input("y", F32, {n}).optional(), o.y);
+		f(output("out", F32, {n}, "activate").added_to_if(o.how.add), o.out);
+	}
+};
+
+// Projections of rows of n elements; `out` are the extents of their results but the last.
+void projection_views(auto& projs, auto& f, uint64_t T, uint64_t n, Epilogue epilogue, bool decode) {
+	const bool gated = epilogue == Epilogue::SwiGLU;
+	bool first = true;
+	for (auto& p : f.items(projs)) {
+		const uint64_t d = p.w.shape[0];
+		f(weight_input("w", d, n), p.w);
+		f(input("bias", F32, {d}).optional(), p.bias);
+		const ViewRow out = output("out", F32, {T, d}, matmul_tolerance(f.device(), p.w.type, gated, decode));
+		f(out.added_to_if(epilogue == Epilogue::Add).only_if(first || !gated), p.out);
+		first = false;
+	}
+}
+std::string projection_text(const View& x, std::span<const Proj>);
+void check_projections(std::span<const Proj>, const View& x, Epilogue);
+
+// All projections read the same x (T, n). `decode`: rows of decode steps, else rows of a prompt. A row's result depends
+// on which of the two it is and on nothing else: neither on T nor on the other rows.
+struct Matmul {
+	std::span<const Proj> projs;
+	View x;
+	Epilogue epilogue;
+	bool decode;
+
+	const char* name() const { return decode ? "matvec" : "matmul"; }
+	std::string text() const { return projection_text(x, projs); }
+	void check() const { check_projections(projs, x, epilogue); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], n = o.x.row_elements();
+		f(input("x", F32, {T, n}), o.x);
+		projection_views(o.projs, f, T, n, o.epilogue, o.decode);
+	}
+};
+
+// Matmul of RmsNorm of x, for which `h` (T, n) is room: what it holds afterwards is not defined.
+struct NormMatmul {
+	std::span<const Proj> projs;
+	View h, x, w;
+	float eps;
+	Epilogue epilogue;
+	bool decode;
+
+	const char* name() const { return decode ? "matvec" : "matmul"; }
+	std::string text() const { return projection_text(x, projs); }
+	void check() const { check_projections(projs, x, epilogue); }
+	RmsNorm norm() const { return {h, x, w, eps}; } // the two ops that it stands for
+	Matmul product() const { return {projs, h, epilogue, decode}; }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], n = o.x.row_elements();
+		f(input("x", F32, {T, n}), o.x);
+		f(input("norm", F32, {n}).uploaded(), o.w);
+		f(scratch("h", F32, {T, n}), o.h);
+		projection_views(o.projs, f, T, n, o.epilogue, o.decode);
+	}
+};
+
+// ---- mixtures of experts: see RouteArgs for slots. At most KV_MOST_EXPERTS experts, KV_MOST_USED of them for a row.
+
+// ids, weights (T, used) of logits (T, n_experts): the largest, of equal ones the first, in that order. Weights that
+// are not finite come of logits that are not; ids are valid and different nevertheless.
+struct Route {
+	View ids, weights, logits;
+	RouteArgs how;
+
+	const char* name() const { return "route"; }
+	std::string text() const;
+	void check() const;
+	// Logits choose the same experts everywhere. A bias is added to weights, whose last bits differ between devices and
+	// may choose others: nothing is compared then.
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.logits.shape[0], n = o.logits.shape[1], used = o.ids.shape[1];
+		const bool biased = bool(o.how.bias);
+		f(output("ids", U32, {T, used}, "copy").words().adopted_if(biased), o.ids);
+		f(output("weights", F32, {T, used}, "route").adopted_if(biased), o.weights);
+		f(input("logits", F32, {T, n}), o.logits);
+		f(input("bias", F32, {n}).optional().undumped(), o.how.bias);
+	}
+};
+
+// tiles (expert_tiles(), KV_TILE_WORDS) u32: the slots of ids (T, used) by expert, see shaders/shared/experts.h.
+struct SortSlots {
+	View tiles, ids;
+	uint32_t n_experts;
+
+	const char* name() const { return "sort_slots"; }
+	std::string text() const { return shape_text(ids); }
+	void check() const { KV_ASSERT(ids.elements() >= 1 && n_experts >= 1 && n_experts <= KV_MOST_EXPERTS); }
+	static void views(auto& o, auto& f) {
+		const uint64_t slots = o.ids.elements();
+		f(output("tiles", U32, {expert_tiles(uint32_t(slots), o.n_experts), KV_TILE_WORDS}, "copy").words(), o.tiles);
+		f(input("ids", U32, {slots}), o.ids);
+	}
+};
+
+// For each slot: out (T, used, d) = x . w^T + bias with w (n_experts * d, n) and bias (n_experts * d) f32, rows e * d
+// .. e * d + d - 1 of expert e = ids[slot]. x (T, n), or (T * used, n): a row for each slot. Epilogues: None and the
+// two of gates. decode: as Matmul has it; a slot's result depends on nothing else either.
+struct ExpertMatmul {
+	std::span<const Proj> projs;
+	View x;
+	ExpertRows rows;
+	Epilogue epilogue;
+	bool decode;
+
+	const char* name() const { return decode ? "expert_matvec" : "expert_matmul"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.rows.ids.shape[0], used = o.rows.ids.shape[1], n = o.x.row_elements();
+		const uint64_t tiles = expert_tiles(uint32_t(T * used), o.rows.n_experts);
+		const bool gated = o.epilogue != Epilogue::None;
+		f(input("x", F32, {o.x.shape[0], n}), o.x);
+		f(input("ids", U32, {T, used}), o.rows.ids);
+		f(input("tiles", U32, {tiles, KV_TILE_WORDS}).only_if(!o.decode).undumped(), o.rows.tiles);
+		bool first = true;
+		for (auto& p : f.items(o.projs)) {
+			const uint64_t d = p.w.shape[0];
+			f(weight_input("w", d, n), p.w);
+			f(input("bias", F32, {d}).optional(), p.bias);
+			const ViewRow out = output("out", F32, {T, used, d / o.rows.n_experts},
+			                           matmul_tolerance(f.device(), p.w.type, gated, o.decode));
+			f(out.only_if(first || !gated), p.out);
+			first = false;
+		}
+	}
+};
+
+// x (T, dim) += sum over j of weights[t][j] * y[t][j]; y (T, used, dim), weights (T, used).
+struct ExpertSum {
+	View x, y, weights;
+
+	const char* name() const { return "expert_sum"; }
+	std::string text() const { return shape_text(y); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], dim = o.x.row_elements(), used = o.weights.shape[1];
+		f(inout("x", F32, {T, dim}, "expert_sum"), o.x);
+		f(input("y", F32, {T, used, dim}), o.y);
+		f(input("weights", F32, {T, used}), o.weights);
+	}
+};
+
+} // namespace op
+} // namespace kvrun
