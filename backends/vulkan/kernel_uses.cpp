@@ -149,6 +149,34 @@ std::vector<FormatUse> all_formats() {
 	return all;
 }
 
+// Scores with a cap, heads with a sink: those of the families that have them, over what policies store.
+void softmax_uses(const Caps& c, Uses& out) {
+	struct Family {
+		uint32_t head_dim, share;
+		bool softcap, sinks;
+	};
+	for (const Family& m : {Family{256, 2, true, false}, {128, 2, true, false}, {64, 8, false, true}}) {
+		const uint32_t d = m.head_dim;
+		const std::string heads = fmt::format("head_dim {}, {} heads{}{}", d, m.share, m.softcap ? ", softcap" : "",
+		                                      m.sinks ? ", sinks" : "");
+		const uint32_t cap = m.softcap ? ATTEND_SOFTCAP : 0;
+		for (const FormatUse& u : formats_of_policies(d)) {
+			const std::string format =
+			    fmt::format("{}, K {}, V {}, pages of {}", heads, quant_text(u.fmt.k), quant_text(u.fmt.v), u.page);
+			add(out, choose_attend(c, m.share, u.fmt, d, u.page, false, cap | (m.sinks ? ATTEND_SINKS : 0)), format);
+			add(out, choose_attend(c, m.share, u.fmt, d, u.page, true, cap), format + ", rows of a prompt");
+			if (m.softcap && u.fmt.k.bits != 3 && u.fmt.k.scale != Scale::Codebook) // as attend_uses() has it
+				add(out, choose_weigh(c, u.fmt.k, d, m.share, u.page, cap),
+				    fmt::format("{}, K {}, pages of {}", heads, quant_text(u.fmt.k), u.page));
+		}
+		const uint32_t prompt = (m.softcap ? PROMPT_SOFTCAP : 0) | (m.sinks ? PROMPT_SINKS : 0);
+		for (const uint32_t window : {0u, uint32_t(PROMPT_WINDOW)})
+			add(out, choose_attend_prompt(c, m.share, d, prompt | window), heads + (window ? ", window" : ""));
+		if (m.sinks) add(out, choose_attend_merge(c, d, MERGE_SINKS), heads);
+		if (m.softcap) add(out, choose_score_prompt(c, d, m.share, 8, {}, true), heads);
+	}
+}
+
 void attend_uses(const Caps& c, Uses& out) {
 	const auto use = [&](uint32_t d, uint32_t share, const FormatUse& u, bool prompt) {
 		add(out, choose_attend(c, share, u.fmt, d, u.page, prompt),
@@ -173,6 +201,7 @@ void attend_uses(const Caps& c, Uses& out) {
 		add(out, choose_attend_merge(c, d, MERGE_LSE), fmt::format("head_dim {}, lse", d));
 	}
 	for (const FormatUse& u : all_formats()) use(128, 4, u, false);
+	softmax_uses(c, out);
 }
 
 void pack_uses(const Caps& c, Uses& out) {
