@@ -117,7 +117,8 @@ TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the 
 	}
 	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd); // the loader finds this one only
 	const bool recording = std::getenv("KVRUN_TEST_RECORD") != nullptr;
-	REQUIRE_MESSAGE(!(recording && vendor_drivers()), "the baseline is of this system's driver; " << how_to_record("radv"));
+	REQUIRE_MESSAGE(!(recording && vendor_drivers()),
+	                "the baseline is of this system's driver; " << how_to_record("radv"));
 	std::ifstream file(baseline_file("radv"));
 	const Baseline baseline = read_baseline(file);
 	Families measured;
