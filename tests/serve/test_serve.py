@@ -319,8 +319,10 @@ def catches(pid, sig):
     return bool(mask >> (sig - 1) & 1)
 
 
-def stuck():
-    """T77 a second signal ends a server whose thread for the network is held up: nobody reads its log"""
+def stuck(held_up):
+    """T77 a second signal ends a server whose thread for the network is held up: nobody reads its log
+
+    held_up: the first signal comes after that thread has begun to wait, not before."""
     read, write = os.pipe()
 
     def fill():
@@ -333,14 +335,17 @@ def stuck():
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "socket")
-        p = subprocess.Popen([sys.argv[1], "serve", TINY, "--device", "cpu", "--unix", path, "--log"], stdout=subprocess.PIPE, stderr=write)
+        p = subprocess.Popen([sys.argv[1], "serve", TINY, "--device", "cpu", "--unix", path, "--log"],
+                             stdout=subprocess.PIPE, stderr=write)
         check("it listens", b"listening" in p.stdout.readline())
         fill()
         c = UnixConnection(path, 60)
         c.request("GET", "/health")
         equal("a request is answered", c.getresponse().status, 200)
+        time.sleep(0.3 if held_up else 0)
         p.send_signal(signal.SIGTERM)
         check("the first signal is taken", until(lambda: not catches(p.pid, signal.SIGTERM)))
+        time.sleep(0.3)
         check("and cannot end it", p.poll() is None)
         p.send_signal(signal.SIGTERM)
         equal("the second one can", p.wait(60), -signal.SIGTERM)
@@ -397,9 +402,10 @@ def main():
             part(s)
         check("the server goes on", s.alive())
         equal("it ends", s.stop(), 0)
-    for part in (loading, tools, together, disconnects, choices_leave, choices_without_room, the_end, stuck,
-                 no_template):
+    for part in (loading, tools, together, disconnects, choices_leave, choices_without_room, the_end, no_template):
         part()
+    for held_up in (False, True):
+        stuck(held_up)
     finish()
 
 

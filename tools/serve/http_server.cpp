@@ -18,6 +18,7 @@ class FirstSignal {
 		if (::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) throw std::runtime_error("no pipe can be made for signals");
 		write_end = ends_[1];
 		struct sigaction ours {};
+		ours.sa_flags = SA_RESTART; // a line of the log that waits for its reader is not lost
 		ours.sa_handler = [](int) {
 			restore();
 			const int error = errno;
