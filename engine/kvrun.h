@@ -271,7 +271,8 @@ KVRUN_API kvrun_status kvrun_chat_get_features(kvrun_engine* engine, const kvrun
 typedef struct kvrun_reply kvrun_reply;
 typedef struct {
 	uint32_t struct_size;
-	const char* content;   /* to be shown; these texts are valid until the next call for this reply */
+	const char* content;   /* to be shown; these texts are valid until the next call for this reply, without the
+	                          zero bytes that a model may write */
 	const char* reasoning; /* may be shown in another way */
 	const char* calls;     /* JSON array of complete calls of tools, as OpenAI's API has them; "[]": none */
 } kvrun_reply_part;

@@ -68,6 +68,8 @@ ToolFormat reply_format(const ChatFeatures& f, bool tools) {
 
 void show_part(ReplyObject& r, ReplyParser::Part part, kvrun_reply_part* out) {
 	r.part = std::move(part);
+	for (std::string* text : {&r.part.content, &r.part.reasoning})
+		std::erase(*text, '\0'); // what follows one would be lost to the caller
 	Json calls = Json::array();
 	for (const ToolCall& c : r.part.calls) calls.push_back(c.json());
 	r.calls = calls.dump(-1, ' ', false, Json::error_handler_t::replace);
