@@ -15,18 +15,26 @@ def responses(url):
     r = c.responses.create(model="gpt-5", instructions="Be short.", input=ASK, max_output_tokens=24, temperature=0)
     check("a response", r.output_text and r.status in ("completed", "incomplete"), r)
     equal("its usage", r.usage.total_tokens, r.usage.input_tokens + r.usage.output_tokens)
-    with c.responses.stream(model="gpt-5", instructions="Be short.", input=ASK, max_output_tokens=24, temperature=0) as stream:
+    with c.responses.stream(model="gpt-5", instructions="Be short.", input=ASK, max_output_tokens=24,
+                            temperature=0) as stream:
         kinds = [e.type for e in stream]
-    check("a stream", kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"), kinds)
-    text = "".join(e.delta for e in c.responses.create(model="x", instructions="Be short.", input=ASK, max_output_tokens=24,
-                                                       temperature=0, stream=True) if e.type == "response.output_text.delta")
+    check("a stream", kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"),
+          kinds)
+    text = "".join(e.delta for e in c.responses.create(model="x", instructions="Be short.", input=ASK,
+                                                       max_output_tokens=24,
+                                                       temperature=0, stream=True)
+                   if e.type == "response.output_text.delta")
     equal("it says the same", text, r.output_text)
-    turn = [{"role": "user", "content": ASK}, *[i.model_dump(exclude_none=True) for i in r.output], {"role": "user", "content": "Why?"}]
-    check("a second turn", c.responses.create(model="x", input=turn, max_output_tokens=8).usage.input_tokens > r.usage.input_tokens)
+    turn = [{"role": "user", "content": ASK}, *[i.model_dump(exclude_none=True) for i in r.output],
+            {"role": "user", "content": "Why?"}]
+    check("a second turn", c.responses.create(model="x", input=turn,
+                                              max_output_tokens=8).usage.input_tokens > r.usage.input_tokens)
     tool = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": False}
-    turn = [{"role": "user", "content": ASK}, {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+    turn = [{"role": "user", "content": ASK}, {"type": "function_call", "call_id": "c", "name": "add",
+                                               "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c", "output": "2"}]
-    check("tools", c.responses.create(model="x", input=turn, tools=[tool], max_output_tokens=8).usage.output_tokens <= 8)
+    check("tools", c.responses.create(model="x", input=turn, tools=[tool],
+                                      max_output_tokens=8).usage.output_tokens <= 8)
     try:
         c.responses.create(model="x", input="a", previous_response_id="resp_1")
         check("what is not supported", False)
@@ -34,18 +42,22 @@ def responses(url):
         equal("what is not supported", e.param, "previous_response_id")
     v = c.embeddings.create(model="x", input=["a", "b"]).data
     check("embeddings", len(v) == 2 and abs(sum(x * x for x in v[0].embedding) - 1) < 1e-4, v[0].embedding[:3])
-    equal("as numbers", [round(x, 5) for x in c.embeddings.create(model="x", input="a", encoding_format="float").data[0].embedding],
+    equal("as numbers", [round(x, 5) for x in c.embeddings.create(model="x", input="a",
+                                                                  encoding_format="float").data[0].embedding],
           [round(x, 5) for x in v[0].embedding])
     equal("one model", c.models.retrieve("gpt-5").created > 0, True)
-    r = c.chat.completions.with_raw_response.create(model="gpt-5", messages=[{"role": "user", "content": ASK}], max_tokens=4,
-                                                    frequency_penalty=1, logit_bias={"5": 1}, user="me", metadata={"a": "b"})
+    r = c.chat.completions.with_raw_response.create(model="gpt-5", messages=[{"role": "user", "content": ASK}],
+                                                    max_tokens=4,
+                                                    frequency_penalty=1, logit_bias={"5": 1}, user="me",
+                                                    metadata={"a": "b"})
     check("an id of the request", r.headers["x-request-id"] == r.parse()._request_id, dict(r.headers))
 
 
 def messages(url):
     import anthropic
     c = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0)
-    ask = {"model": "claude-sonnet", "max_tokens": 24, "system": "Be short.", "messages": [{"role": "user", "content": ASK}], "extra_body": {"temperature": 0}}
+    ask = {"model": "claude-sonnet", "max_tokens": 24, "system": "Be short.",
+           "messages": [{"role": "user", "content": ASK}], "extra_body": {"temperature": 0}}
     m = c.messages.create(**ask)
     check("a message", m.content[0].text and m.stop_reason in ("end_turn", "max_tokens"), m)
     counted = c.messages.count_tokens(model="x", system="Be short.", messages=ask["messages"]).input_tokens
@@ -53,14 +65,27 @@ def messages(url):
     with c.messages.stream(**ask) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
-    equal("a stream says the same", (text, final.content[0].text, final.stop_reason), (m.content[0].text, m.content[0].text, m.stop_reason))
+    equal("a stream says the same", (text, final.content[0].text, final.stop_reason),
+          (m.content[0].text, m.content[0].text, m.stop_reason))
     equal("its usage", final.usage.output_tokens, m.usage.output_tokens)
-    tools = [{"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {"a": {"type": "number"}}}}]
-    turns = ask["messages"] + [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}]},
-                               {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "2"}]}]
-    check("tools", c.messages.create(**{**ask, "messages": turns}, tools=tools, tool_choice={"type": "auto"}).usage.output_tokens <= 24)
-    for what, call, kind in (("a wrong key", lambda: anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="no", max_retries=0).messages.create(**ask), anthropic.AuthenticationError),
-                             ("a block that is no text", lambda: c.messages.create(**{**ask, "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}]}), anthropic.BadRequestError)):
+    tools = [{"name": "add", "description": "Adds.",
+              "input_schema": {"type": "object", "properties": {"a": {"type": "number"}}}}]
+    turns = ask["messages"] + [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "add",
+                                                                  "input": {"a": 1}}]},
+                               {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t",
+                                                             "content": "2"}]}]
+    check("tools", c.messages.create(**{**ask, "messages": turns}, tools=tools,
+                                     tool_choice={"type": "auto"}).usage.output_tokens <= 24)
+    for what, call, kind in (("a wrong key",
+                              lambda: anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="no",
+                                                          max_retries=0).messages.create(**ask),
+                              anthropic.AuthenticationError),
+                             ("a block that is no text",
+                              lambda: c.messages.create(**{**ask,
+                                                           "messages": [{"role": "user",
+                                                                         "content": [{"type": "image",
+                                                                                      "source": {"type": "url",
+                                                                                                 "url": "http://x"}}]}]}), anthropic.BadRequestError)):
         try:
             call()
             check(what, False)
@@ -90,12 +115,14 @@ def main():
         sys.exit(77)
     model = MODEL
     if os.environ.get("KVRUN_TEST_CHAT"):
-        found = subprocess.run([os.path.join(ROOT, "tools", "models.sh"), "--path", "smollm2"], capture_output=True, text=True)
+        found = subprocess.run([os.path.join(ROOT, "tools", "models.sh"), "--path", "smollm2"], capture_output=True,
+                               text=True)
         model = found.stdout.strip() or model
     print("model:", model)
     template = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools.jinja")
     with Server("--api-key", KEY, "-c", "2048", "--chat-template", template, model=model) as s:
-        {"openai": responses, "anthropic": messages, "langchain_openai": langchain}[package](f"http://127.0.0.1:{s.port}/v1")
+        {"openai": responses, "anthropic": messages,
+         "langchain_openai": langchain}[package](f"http://127.0.0.1:{s.port}/v1")
         equal("it ends", s.stop(), 0)
     finish()
 

@@ -19,7 +19,8 @@ class Browser:
 
         self.process = subprocess.Popen(
             [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-             "--disable-background-networking", "--disable-component-update", "--user-data-dir=" + folder, "--remote-debugging-pipe"],
+             "--disable-background-networking", "--disable-component-update", "--user-data-dir=" + folder,
+             "--remote-debugging-pipe"],
             preexec_fn=pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_browser[0]), os.close(from_browser[1])
         self.out, self.input, self.rest, self.n, self.session = to_browser[1], from_browser[0], b"", 0, None
@@ -95,13 +96,17 @@ def use_markdown(b):
     b.value("window.shown = document.createElement('div'), document.body.append(shown), show_markdown(shown, %s)" % json.dumps(HOSTILE))
     for what, script, expected in [
             ("tags that are not allowed", "shown.querySelectorAll('script, img, style, iframe').length", 0),
-            ("a link with a script", "[...shown.querySelectorAll('a')].map(a => a.getAttribute('href'))", [None, "https://example.org/"]),
+            ("a link with a script", "[...shown.querySelectorAll('a')].map(a => a.getAttribute('href'))",
+             [None, "https://example.org/"]),
             ("HTML is text", "shown.textContent.includes('<script>window.harm = 1</script><img src=x')", True),
-            ("links open elsewhere", "[...shown.querySelectorAll('a')].every(a => a.rel === 'noopener noreferrer' && a.target === '_blank')", True),
+            ("links open elsewhere",
+             "[...shown.querySelectorAll('a')].every(a => a.rel === 'noopener noreferrer' && a.target === '_blank')",
+             True),
             ("a picture is named, not loaded", "/\\[picture: picture\\]/.test(shown.textContent)", True),
             ("bold, struck, title", "['strong', 'del', 'h1'].map(t => shown.querySelectorAll(t).length)", [1, 1, 1]),
             ("a table", "[...shown.querySelectorAll('.scroll table td')].map(d => d.textContent)", ["1", "2"]),
-            ("code has its language", "[...shown.querySelectorAll('.block .head span')].map(h => h.textContent)", ["python", "text"]),
+            ("code has its language", "[...shown.querySelectorAll('.block .head span')].map(h => h.textContent)",
+             ["python", "text"]),
             ("code is coloured", "shown.querySelector('.block .hljs-keyword').textContent", "def"),
             ("code is text", "shown.querySelector('.block code').textContent", 'def f(): return "x"  # <b>\n'),
             ("nothing ran", "window.harm === undefined", True)]:
@@ -117,7 +122,8 @@ def use(b, s):
         use_markdown(b)
     else:
         print("skipped: answers as Markdown (built without libjs-marked, node-highlight.js)")
-    check("the policies can be chosen", b.value("[...document.querySelectorAll('#policies option')].some(o => o.value === 'kivi2')"))
+    check("the policies can be chosen",
+          b.value("[...document.querySelectorAll('#policies option')].some(o => o.value === 'kivi2')"))
     ask = "(t => { $('text').value = t; $('send').click(); })"
     texts = "[...document.querySelectorAll('.message .body')].map(m => m.textContent)"
     idle = "$('stop').hidden && chat.messages.length === %d"
@@ -148,7 +154,8 @@ def use(b, s):
     first = b.value(texts)
     b.value(press % "Fork")
     equal("a fork has what was said", b.value(texts), first)
-    equal("and is the chat that goes on", b.value("chats.length === 2 && chat === chats[0] && / .fork.$/.test(chat.title)"), True)
+    equal("and is the chat that goes on",
+          b.value("chats.length === 2 && chat === chats[0] && / .fork.$/.test(chat.title)"), True)
     b.value(ask + "('And once more?')")
     check("the fork goes on", b.wait(idle % 4))
     b.value("[...document.querySelectorAll('.chat .title')].at(-1).click()")
@@ -166,14 +173,17 @@ def use(b, s):
     equal("everything is there", b.value("JSON.stringify([chats.map(c => c.messages), chat.id])"), kept)
     equal("settings, too", b.value("[$('kv').value, $('system').value]"), ["kivi2,recent=32", "Be short."])
     b.value("$('find').value = 'once more', draw_list()")
-    equal("search finds the fork", b.value("[...document.querySelectorAll('.chat .title')].map(t => / .fork.$/.test(t.textContent))"), [True])
+    equal("search finds the fork",
+          b.value("[...document.querySelectorAll('.chat .title')].map(t => / .fork.$/.test(t.textContent))"), [True])
     b.value("document.querySelector('.chat .drop').click()")
-    equal("deleting asks first, and not on the button that deletes", b.value("[$('confirm').open, document.activeElement.value]"), [True, "no"])
+    equal("deleting asks first, and not on the button that deletes",
+          b.value("[$('confirm').open, document.activeElement.value]"), [True, "no"])
     b.value("document.querySelector('#confirm .danger').click()")
     check("it is gone", b.wait("chats.length === 1"))
     b.value("$('kv').value = 'nonsense', $('kv').oninput()")
     b.value(press % "Retry")
-    check("an error is shown", b.wait("document.querySelector('.error') && /nonsense/.test(document.querySelector('.error').textContent)"))
+    check("an error is shown",
+          b.wait("document.querySelector('.error') && /nonsense/.test(document.querySelector('.error').textContent)"))
     equal("no script failed and no rule of the page was broken", b.errors, [])
 
 
@@ -190,7 +200,8 @@ def main():
     if not CHROMIUM:
         print("skipped: no chromium")
         sys.exit(77)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Server("--chat-template", "chatml", "--ctx-size", "4096") as s:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Server("--chat-template", "chatml",
+                                                                                   "--ctx-size", "4096") as s:
         check_size(s)
         browser = Browser(folder)
         try:

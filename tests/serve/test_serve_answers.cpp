@@ -1,6 +1,6 @@
 // Answers of kvrun serve, given text that a model might write: content, reasoning, calls of tools; and the key's check.
+#include "tests/serve/answer_client.h"
 #include "tools/serve/router.h"
-#include <doctest/doctest.h>
 #include <random>
 
 using namespace kvrun;
@@ -8,48 +8,7 @@ using namespace kvrun::serve;
 
 namespace {
 
-struct Client final : Responder { // keeps what it is sent
-	void respond(Response r) override { whole = Json::parse(r.body), status = r.status; }
-	void begin(Response r) override { status = r.status; }
-	void send(std::string piece) override { stream += piece; }
-	void end() override { ended = true; }
-	void note(std::string) override {}
-
-	// Events of the stream, which must end with [DONE].
-	std::vector<Json> events() const {
-		std::vector<Json> out;
-		const std::string done = "data: [DONE]\n\n";
-		REQUIRE(ended);
-		REQUIRE(stream.ends_with(done));
-		for (size_t at = 0; at < stream.size() - done.size();) {
-			const size_t end = stream.find("\n\n", at);
-			out.push_back(Json::parse(stream.substr(at + 6, end - at - 6)));
-			at = end + 2;
-		}
-		return out;
-	}
-	int status = 0;
-	Json whole;
-	std::string stream;
-	bool ended = false;
-};
-
-const Model& model() {
-	static const Model m = [] {
-		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
-		d.device = "cpu";
-		kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
-		o.model_path = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
-		o.device = &d;
-		kvrun_engine* engine = nullptr;
-		REQUIRE(kvrun_engine_open(&engine, &o) == KVRUN_OK);
-		return Model(EngineHandle(engine), "m", KVRUN_SOURCE_DIR "/tests/serve/tools.jinja");
-	}();
-	return m;
-}
-
 constexpr const char* kTools = R"("tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}])";
-constexpr const char* kCall = "Let me see.<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
 
 // What a client gets where the model writes `text`, a byte at a time.
 std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
@@ -58,11 +17,9 @@ std::shared_ptr<Client> answer(const std::string& fields, const std::string& tex
 	    chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}"), "fp16");
 	const auto client = std::make_shared<Client>();
 	ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt));
-	a.begin();
-	for (const char c : text) a.piece({&c, 1});
 	Ended e;
 	e.result.reason = reason;
-	a.end(e);
+	say(a, text, e);
 	return client;
 }
 

@@ -1,71 +1,27 @@
 // The Responses and the Messages API, given text that a model might write: conversations, items, blocks, events.
+#include "tests/serve/answer_client.h"
 #include "tools/serve/embeddings.h"
 #include "tools/serve/messages.h"
 #include "tools/serve/responses.h"
-#include <doctest/doctest.h>
 
 using namespace kvrun;
 using namespace kvrun::serve;
 
 namespace {
 
-struct Client final : Responder { // keeps what it is sent
-	void respond(Response r) override { whole = Json::parse(r.body), status = r.status; }
-	void begin(Response r) override { status = r.status; }
-	void send(std::string piece) override { stream += piece; }
-	void end() override { ended = true; }
-	void note(std::string) override {}
-
-	std::vector<Json> events() const {
-		std::vector<Json> out;
-		REQUIRE(ended);
-		for (size_t at = 0; at < stream.size();) {
-			const size_t data = stream.find("\ndata: ", at), end = stream.find("\n\n", at);
-			REQUIRE(end != std::string::npos);
-			out.push_back(Json::parse(stream.substr(data + 7, end - data - 7)));
-			CHECK(stream.substr(at, data - at) == "event: " + out.back()["type"].get<std::string>());
-			at = end + 2;
-		}
-		return out;
-	}
-	int status = 0;
-	Json whole;
-	std::string stream;
-	bool ended = false;
-};
-
-const Model& model() {
-	static const Model m = [] {
-		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
-		d.device = "cpu";
-		kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
-		o.model_path = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
-		o.device = &d;
-		kvrun_engine* engine = nullptr;
-		REQUIRE(kvrun_engine_open(&engine, &o) == KVRUN_OK);
-		return Model(EngineHandle(engine), "m", KVRUN_SOURCE_DIR "/tests/serve/tools.jinja");
-	}();
-	return m;
-}
-
-// A byte at a time.
-void say(PartsAnswer& a, const std::string& text, kvrun_stop_reason reason, uint32_t stop) {
-	a.begin();
-	for (const char c : text) a.piece({&c, 1});
+Ended ended(kvrun_stop_reason reason, uint32_t stop) {
 	Ended e;
 	e.reused = 3, e.policy = "fp16";
 	e.result.reason = reason, e.result.stop = stop, e.result.prompt_tokens = 7, e.result.answer_tokens = 5;
-	a.end(e);
+	return e;
 }
-
-constexpr const char* kCall = "Let me see.<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
 
 std::shared_ptr<Client> response(const std::string& fields, const std::string& text,
                                  kvrun_stop_reason reason = KVRUN_STOP_END) {
 	const ResponseRequest r = response_request(parse_body(R"({"input": "1 + 1?")" + fields + "}"), "fp16");
 	const auto client = std::make_shared<Client>();
-	ResponseAnswer a(client, r, "m", model().new_reply(r.chat.prompt), [](const std::string& t) { return t.size(); });
-	say(a, text, reason, UINT32_MAX);
+	const auto count = [](const std::string& t) { return t.size(); };
+	say(*response_answer(client, r, "m", model().new_reply(r.chat.prompt), count), text, ended(reason, UINT32_MAX));
 	return client;
 }
 constexpr const char* kFunction = R"(, "tools": [{"type": "function", "name": "add", "parameters": {}}])";
@@ -76,8 +32,7 @@ std::shared_ptr<Client> message(const std::string& fields, const std::string& te
 	    parse_body(R"({"max_tokens": 9, "messages": [{"role": "user", "content": "1 + 1?"}])" + fields + "}"), "fp16",
 	    false);
 	const auto client = std::make_shared<Client>();
-	MessagesAnswer a(client, r, "m", model().new_reply(r.chat.prompt), 10);
-	say(a, text, reason, stop);
+	say(*messages_answer(client, r, "m", model().new_reply(r.chat.prompt), 10), text, ended(reason, stop));
 	return client;
 }
 constexpr const char* kTool = R"(, "tools": [{"name": "add", "input_schema": {"type": "object"}}])";
@@ -139,7 +94,8 @@ TEST_CASE("serve: a response that calls a function") {
 }
 
 TEST_CASE("serve: the events of a response come in their order") {
-	const std::vector<Json> events = response(std::string(kFunction) + R"(, "stream": true)", kCall)->events();
+	const std::vector<Json> events =
+	    response(std::string(kFunction) + R"(, "stream": true)", kCall)->events(/*named=*/true);
 	const std::vector<std::string> want = {"response.created",
 	                                       "response.in_progress",
 	                                       "response.output_item.added",
@@ -172,7 +128,8 @@ TEST_CASE("serve: input of a response as a conversation") {
 	    {"role": "developer", "content": "In English."},
 	    {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
 	    {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-	    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I add.", "annotations": []}]},
+	    {"type": "message", "role": "assistant",
+	        "content": [{"type": "output_text", "text": "I add.", "annotations": []}]},
 	    {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{\"a\": 1}"},
 	    {"type": "function_call", "call_id": "c2", "name": "add", "arguments": "{}"},
 	    {"type": "function_call_output", "call_id": "c1", "output": "1"},
@@ -184,7 +141,8 @@ TEST_CASE("serve: input of a response as a conversation") {
 	    {"role": "assistant", "content": "I add.", "reasoning_content": "hm", "tool_calls": [
 	        {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}},
 	        {"id": "c2", "type": "function", "function": {"name": "add", "arguments": "{}"}}]},
-	    {"role": "tool", "tool_call_id": "c1", "content": "1"}, {"role": "tool", "tool_call_id": "c2", "content": "2"}])");
+	    {"role": "tool", "tool_call_id": "c1", "content": "1"},
+	    {"role": "tool", "tool_call_id": "c2", "content": "2"}])");
 	CHECK(Json::parse(r.chat.prompt.messages) == want);
 }
 
@@ -215,6 +173,8 @@ TEST_CASE("serve: fields of the Responses API that are refused, by name") {
 	CHECK(param(R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])") == "input");
 	CHECK(param(R"("input": [{"type": "function_call", "name": "f"}])") == "input");
 	CHECK(param(R"("input": [{"type": 5}])") == "input");
+	CHECK(param(R"("input": [{"type": "reasoning", "content": 5}])") == "input");
+	CHECK(param(R"("input": [{"type": "reasoning", "summary": [{"type": "image"}]}])") == "input");
 	CHECK(param(R"("instructions": 5)") == "instructions");
 	for (const char* harmless :
 	     {R"("store": true)", R"("include": ["reasoning.encrypted_content"])", R"("truncation": "disabled")",
@@ -248,7 +208,7 @@ TEST_CASE("serve: a message and its blocks") {
 }
 
 TEST_CASE("serve: the events of a message come in their order") {
-	const std::vector<Json> events = message(std::string(kTool) + R"(, "stream": true)", kCall)->events();
+	const std::vector<Json> events = message(std::string(kTool) + R"(, "stream": true)", kCall)->events(/*named=*/true);
 	const std::vector<std::string> want = {"message_start",       "ping",
 	                                       "content_block_start", "content_block_delta",
 	                                       "content_block_stop",  "content_block_start",
@@ -271,16 +231,18 @@ TEST_CASE("serve: the events of a message come in their order") {
 }
 
 TEST_CASE("serve: messages as a conversation") {
-	const MessagesRequest r = messages_request(
-	    parse_body(
-	        R"({"max_tokens": 9, "system": [{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}],
+	const MessagesRequest r = messages_request(parse_body(
+	                                               R"({"max_tokens": 9,
+	    "system": [{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}],
 	    "metadata": {"user_id": "x"}, "messages": [
 	    {"role": "user", "content": "1 + 1?"},
-	    {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "I add."},
+	    {"role": "assistant", "content": [
+	        {"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "I add."},
 	        {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
-	    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "2"}], "is_error": true},
+	    {"role": "user", "content": [
+	        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "2"}], "is_error": true},
 	        {"type": "text", "text": "so"}, {"type": "text", "text": "what?"}]}]})"),
-	    "fp16", false);
+	                                           "fp16", false);
 	const Json want = Json::parse(R"([{"role": "system", "content": "Be short."}, {"role": "user", "content": "1 + 1?"},
 	    {"role": "assistant", "content": "I add.", "reasoning_content": "hm", "tool_calls": [
 	        {"id": "t1", "type": "function", "function": {"name": "add", "arguments": "{\"a\":1}"}}]},
@@ -315,10 +277,9 @@ TEST_CASE("serve: fields of the Messages API that are refused, by name") {
 	CHECK(param(R"("messages": [{"role": "user", "content": [{"type": "image"}]}])") == "messages");
 	CHECK(param(R"("messages": [{"role": "user", "content": [5]}])") == "messages");
 	CHECK(param(R"("messages": [{"role": "assistant", "content": "It is"}])") == "messages");
-	CHECK(
-	    param(
-	        R"("messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": "x"}]}])") ==
-	    "messages");
+	CHECK(param(R"("messages": [{"role": "assistant",
+	    "content": [{"type": "tool_use", "id": "x", "name": "f", "input": "x"}]}])") == "messages");
+	CHECK(param(R"("thinking": {"type": "enabled"}, "chat_template_kwargs": "x")") == "chat_template_kwargs");
 	CHECK(param(R"("messages": [])") == "messages");
 	for (const char* harmless : {R"("metadata": {"user_id": "x"})", R"("service_tier": "auto")", R"("top_k": 5)",
 	                             R"("tool_choice": {"type": "auto"})", R"("thinking": {"type": "disabled"})"})

@@ -13,7 +13,8 @@ def names(s):
     created = int(os.stat(MODEL).st_mtime)
     for path in ("/v1/models/recall-4m-f16", "/v1/models/anything/at:all"):
         one = s.get(path).json()
-        equal(path, (one["id"], one["object"], one["created"], one["meta"]["loaded"]), ("recall-4m-f16", "model", created, True))
+        equal(path, (one["id"], one["object"], one["created"], one["meta"]["loaded"]),
+              ("recall-4m-f16", "model", created, True))
     equal("in the list", s.get("/v1/models").json()["data"], [one])
     for body in ({**PLAIN, "model": "gpt-5"}, PLAIN):
         equal("the model that answers", s.post(COMPLETION, body).json()["model"], "recall-4m-f16")
@@ -21,14 +22,16 @@ def names(s):
     equal("in a stream", {e["model"] for e in events}, {"recall-4m-f16"})
     with Server("--strict-model", "--alias", "us", model=TINY) as strict:
         r = strict.post(COMPLETION, {"prompt": "a", "model": "gpt-5"})
-        check("--strict-model", r.status == 404 and r.json()["error"]["code"] == "model_not_found" and "'us'" in r.error(), r.body)
+        check("--strict-model", r.status == 404 and r.json()["error"]["code"] == "model_not_found" and
+              "'us'" in r.error(), r.body)
         equal("its own", strict.post(COMPLETION, {"prompt": "a", "model": "us", "max_tokens": 1}).status, 200)
         equal("another's path", (strict.get("/v1/models/x").status, strict.get("/v1/models/us").status), (404, 200))
 
 
 def request_ids(s):
     for status, ask in ((200, lambda **h: s.get("/health", **h)), (404, lambda **h: s.get("/nothing", **h)),
-                        (400, lambda **h: s.post(COMPLETION, {}, **h)), (200, lambda **h: s.post(COMPLETION, {**PLAIN, "stream": True}, **h))):
+                        (400, lambda **h: s.post(COMPLETION, {}, **h)),
+                        (200, lambda **h: s.post(COMPLETION, {**PLAIN, "stream": True}, **h))):
         r = ask(**{"X-Request-Id": "a-b.c/1"})
         equal(f"the client's id, status {status}", (r.status, r.headers["X-Request-Id"]), (status, "a-b.c/1"))
     made = [s.get("/health").headers["X-Request-Id"] for _ in range(3)]
@@ -47,7 +50,8 @@ def preflight():
     with Server("--cors", "*", model=TINY) as s:
         r = s.ask("OPTIONS", CHAT, headers={"Origin": "http://a.example", "Access-Control-Request-Headers": asked})
         allowed = r.headers["Access-Control-Allow-Headers"].split(", ")
-        equal("headers that pages may send", (r.status, allowed), (204, ["authorization", "content-type", "x-stainless-os",
+        equal("headers that pages may send", (r.status, allowed),
+              (204, ["authorization", "content-type", "x-stainless-os",
               "x-stainless-retry-count", "x-api-key", "anthropic-version"]))
         r = s.get("/health", Origin="http://a.example")
         check("a page may read the id", "x-request-id" in r.headers["Access-Control-Expose-Headers"])
@@ -59,12 +63,14 @@ def choosing(s):
     tokens = s.post("/tokenize", {"content": first["tokens"][0]}).json()["tokens"]
     rare = s.post("/tokenize", {"content": "z"}).json()["tokens"][-1]
     r = s.post(COMPLETION, {**PLAIN, "logit_bias": {str(tokens[-1]): -100}})
-    check("a token that is ruled out", r.status == 200 and not r.json()["choices"][0]["text"].startswith(first["tokens"][0]), r.body)
+    check("a token that is ruled out", r.status == 200 and
+          not r.json()["choices"][0]["text"].startswith(first["tokens"][0]), r.body)
     r = s.post(COMPLETION, {**PLAIN, "logit_bias": {str(rare): 100}}).json()
     text = s.post("/detokenize", {"tokens": [rare] * 12}).json()["content"]
     equal("a token that is forced", r["choices"][0]["text"].strip(), text.strip())
     r = s.post(COMPLETION, {**PLAIN, "logit_bias": {str(rare): 100}, "frequency_penalty": 2, "max_tokens": 120}).json()
-    check("until it is said too often", "z" in r["choices"][0]["text"] and r["choices"][0]["text"].strip() != text.strip(), r)
+    check("until it is said too often", "z" in r["choices"][0]["text"] and
+          r["choices"][0]["text"].strip() != text.strip(), r)
     changed = s.post(COMPLETION, {**PLAIN, "presence_penalty": 2, "max_tokens": 60}).json()["choices"][0]["text"]
     longer = s.post(COMPLETION, {**PLAIN, "max_tokens": 60}).json()["choices"][0]["text"]
     check("penalties change what is said", longer.startswith(plain) and changed != longer, (changed, longer))
@@ -87,7 +93,9 @@ def prompts(s):
         for c in e["choices"]:
             streamed[c["index"]] += c["text"]
     equal("in a stream", streamed, want)
-    equal("one of them is too long", s.post(COMPLETION, {**hot, "prompt": ["a", "word " * 5000]}).json()["error"]["code"], "context_length_exceeded")
+    equal("one of them is too long",
+          s.post(COMPLETION, {**hot, "prompt": ["a", "word " * 5000]}).json()["error"]["code"],
+          "context_length_exceeded")
     r = s.post(COMPLETION, {**hot, "prompt": ["a"] * 37})
     check("more than the queue holds", r.status == 400 and "at most 36" in r.error(), r.body)
 
@@ -96,7 +104,8 @@ def pings():
     """Comments in a stream while its prompt is read"""
     with Server("--ping", "0", "-ub", "32", "-c", "700") as s:
         whole = s.post(COMPLETION, {**PLAIN, "prompt": "word " * 150, "max_tokens": -1}).json()
-        equal("max_tokens -1: until the context is full", (whole["choices"][0]["finish_reason"], whole["usage"]["total_tokens"] >= 700), ("length", True))
+        equal("max_tokens -1: until the context is full",
+              (whole["choices"][0]["finish_reason"], whole["usage"]["total_tokens"] >= 700), ("length", True))
         body = s.post(COMPLETION, {**PLAIN, "prompt": "word " * 150, "stream": True}).body.decode()
         comments = [e for e in body.split("\n\n") if e.startswith(": prompt ")]
         check("they say how far it is", comments and all(" % read" in c for c in comments), body[:200])
@@ -104,7 +113,8 @@ def pings():
         check("further and further", shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 100, shares)
         check("before the answer", body.index(comments[-1]) < body.index("data: "), body[:300])
     with Server("--ping", "1000", "-ub", "32") as s:
-        check("none where it is read at once", "\n: " not in "\n" + s.post(COMPLETION, {**PLAIN, "prompt": "word " * 150, "stream": True}).body.decode())
+        check("none where it is read at once", "\n: " not in "\n" +
+              s.post(COMPLETION, {**PLAIN, "prompt": "word " * 150, "stream": True}).body.decode())
 
 
 def length_of(v):
@@ -115,7 +125,8 @@ def embeddings(s):
     one = s.post(EMBEDDINGS, {"input": "The code of Anna is 4711.", "model": "any"}).json()
     v = one["data"][0]["embedding"]
     dim = s.get("/v1/models").json()["data"][0]["meta"]["n_embd"]
-    equal("one text", (one["object"], one["model"], len(one["data"]), one["data"][0]["object"], len(v)), ("list", "recall-4m-f16", 1, "embedding", dim))
+    equal("one text", (one["object"], one["model"], len(one["data"]), one["data"][0]["object"], len(v)),
+          ("list", "recall-4m-f16", 1, "embedding", dim))
     check("a vector of length 1", abs(length_of(v) - 1) < 1e-5, length_of(v))
     texts = ["The code of Anna is 4711.", "A house", "x"]
     ids = [s.post("/tokenize", {"content": t, "add_special": True}).json()["tokens"] for t in texts]
@@ -124,14 +135,19 @@ def embeddings(s):
     equal("the first is what it is alone", many["data"][0]["embedding"], v)
     equal("usage", many["usage"], {"prompt_tokens": sum(map(len, ids)), "total_tokens": sum(map(len, ids))})
     equal("of tokens", s.post(EMBEDDINGS, {"input": ids}).json()["data"], many["data"])
-    equal("of one text's tokens", s.post(EMBEDDINGS, {"input": ids[1]}).json()["data"][0]["embedding"], many["data"][1]["embedding"])
+    equal("of one text's tokens", s.post(EMBEDDINGS, {"input": ids[1]}).json()["data"][0]["embedding"],
+          many["data"][1]["embedding"])
     packed = s.post(EMBEDDINGS, {"input": texts, "encoding_format": "base64", "dimensions": dim}).json()["data"]
     for p, m in zip(packed, many["data"]):
-        equal("base64", list(struct.unpack(f"<{dim}f", base64.b64decode(p["embedding"]))), [struct.unpack("f", struct.pack("f", x))[0] for x in m["embedding"]])
+        equal("base64", list(struct.unpack(f"<{dim}f", base64.b64decode(p["embedding"]))),
+              [struct.unpack("f", struct.pack("f", x))[0] for x in m["embedding"]])
     check("different texts are different", sum(a * b for a, b in zip(v, many["data"][1]["embedding"])) < 0.999)
-    for what, body, param in (("nothing", {}, "input"), ("an empty list", {"input": []}, "input"), ("a number", {"input": 5}, "input"),
-                              ("a wrong format", {"input": "x", "encoding_format": "int8"}, "encoding_format"), ("a field", {"input": "x", "nonsense": 1}, "nonsense"),
-                              ("fewer dimensions", {"input": "x", "dimensions": 2}, "dimensions"), ("too many", {"input": ["x"] * 2049}, "input"),
+    for what, body, param in (("nothing", {}, "input"), ("an empty list", {"input": []}, "input"),
+                              ("a number", {"input": 5}, "input"),
+                              ("a wrong format", {"input": "x", "encoding_format": "int8"}, "encoding_format"),
+                              ("a field", {"input": "x", "nonsense": 1}, "nonsense"),
+                              ("fewer dimensions", {"input": "x", "dimensions": 2}, "dimensions"),
+                              ("too many", {"input": ["x"] * 2049}, "input"),
                               ("a token that is none", {"input": [[10**6]]}, "input")):
         r = s.post(EMBEDDINGS, body)
         equal(f"embeddings of {what}", (r.status, r.json()["error"]["param"]), (400, param))
@@ -148,7 +164,8 @@ def starts():
         with Server("-np", "3", "--kv", "kivi2", "--kv-budget", "8M", *template) as s:
             equal("it ends", s.stop(), 0)
             said = b"".join(s.log).decode()
-        for part in ("model recall-4m-f16: llama, weights of ", "running on a CPU device: ", "context of ", "3 answers at once", "policy kivi2", "8.0 MiB for all caches"):
+        for part in ("model recall-4m-f16: llama, weights of ", "running on a CPU device: ", "context of ",
+                     "3 answers at once", "policy kivi2", "8.0 MiB for all caches"):
             check(f"it says {part!r}", part in said, said)
         equal("no template: a warning", "no chat template" in said, not template)
 
@@ -178,7 +195,8 @@ def unloading():
             equal("/v1/models says so", (one["meta"]["loaded"], one["meta"]["weight_bytes"]), (False, weights))
             equal("no cache is left", (s.metric("kvrun_kv_used_bytes"), s.metric("kvrun_sessions_idle")), (0, 0))
             equal("what needs no model does not load it", state(), "unloaded")
-        for path, body in (("/tokenize", {"content": "a b"}), (CHAT, {"messages": HELLO, "max_tokens": 2}), (EMBEDDINGS, {"input": "a"})):
+        for path, body in (("/tokenize", {"content": "a b"}), (CHAT, {"messages": HELLO, "max_tokens": 2}),
+                           (EMBEDDINGS, {"input": "a"})):
             equal(f"{path} loads it", s.post(path, body).status, 200)
             check("and it leaves again", until(lambda: state() == "unloaded"))
         equal("it ends", s.stop(), 0)

@@ -8,10 +8,15 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOT = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
-WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8},
+                                            "days": {"type": "integer", "minimum": 1, "maximum": 9}},
            "required": ["city", "days"], "additionalProperties": False}
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER, "strict": True}},
-         {"type": "function", "function": {"name": "time_of", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"]}}}]
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER,
+                                           "strict": True}},
+         {"type": "function",
+          "function": {"name": "time_of",
+                       "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}},
+                                      "required": ["zone"]}}}]
 
 
 def chat(**more):
@@ -26,15 +31,19 @@ def content(s, **more):
 
 
 def is_weather(v):
-    return list(v) == ["city", "days"] and isinstance(v["city"], str) and len(v["city"]) <= 8 and v["days"] in range(1, 10)
+    return list(v) == ["city", "days"] and isinstance(v["city"], str) and len(v["city"]) <= 8 and v["days"] in range(1,
+                                                                                                                     10)
 
 
 def schemas(s):
     """T41 answers that are to be values of a schema are, whatever field asks for it"""
     wrapped = {"type": "json_schema", "json_schema": {"name": "w", "strict": True, "schema": WEATHER}}
-    for seed, more in enumerate(({"response_format": wrapped}, {"json_schema": WEATHER}, {"guided_json": WEATHER}, {"guided_json": json.dumps(WEATHER)},
-                                 {"response_format": {"type": "json_object", "schema": WEATHER}}, {"response_format": wrapped, "n": 2},
-                                 {"response_format": wrapped, "temperature": 0}, {"response_format": wrapped, "logprobs": True},
+    for seed, more in enumerate(({"response_format": wrapped}, {"json_schema": WEATHER}, {"guided_json": WEATHER},
+                                 {"guided_json": json.dumps(WEATHER)},
+                                 {"response_format": {"type": "json_object", "schema": WEATHER}},
+                                 {"response_format": wrapped, "n": 2},
+                                 {"response_format": wrapped, "temperature": 0},
+                                 {"response_format": wrapped, "logprobs": True},
                                  {"response_format": wrapped, "repeat_penalty": 1.3, "top_k": 40})):
         text, why = content(s, seed=seed, **more)
         check(f"{more} gives a value", why == "stop" and is_weather(json.loads(text)), (text, why))
@@ -49,7 +58,8 @@ def schemas(s):
 
 
 def grammars(s):
-    for more in ({"grammar": 'root ::= ("yes" | "no") "!"{2}'}, {"guided_grammar": 'root ::= x "!!"\nx ::= "yes" | "no"'}):
+    for more in ({"grammar": 'root ::= ("yes" | "no") "!"{2}'},
+                 {"guided_grammar": 'root ::= x "!!"\nx ::= "yes" | "no"'}):
         text, why = content(s, **more)
         check("a grammar", text in ("yes!!", "no!!") and why == "stop", (text, why))
     text, why = content(s, grammar="root ::= [a-c]{3,5}", n=1, stop=["zz"])
@@ -59,28 +69,39 @@ def grammars(s):
 
 
 def refused(s):
-    rows = [({"grammar": "root = x"}, "grammar", "line 1, column 6"), ({"grammar": "root ::= root"}, "grammar", "never ends"),
-            ({"grammar": "root ::= <|nothing|>"}, "grammar", "<|nothing|>"), ({"grammar": 'root ::= (("a"{1,99999}){1,99999}){1,99999}'}, "grammar", "too large"),
-            ({"json_schema": {"type": "object", "properties": {"a": {"not": {}}}}}, "json_schema", "#/properties/a/not"),
-            ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"uniqueItems": True}}}}, "response_format", "uniqueItems"),
-            ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"), ({"response_format": {"type": "xml"}}, "response_format", "xml"),
-            ({"grammar": "root ::= [a]", "json_schema": {}}, "json_schema", "give one"), ({"guided_json": "{"}, "guided_json", "schema"),
-            ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "not among"),
+    rows = [({"grammar": "root = x"}, "grammar", "line 1, column 6"),
+            ({"grammar": "root ::= root"}, "grammar", "never ends"),
+            ({"grammar": "root ::= <|nothing|>"}, "grammar", "<|nothing|>"),
+            ({"grammar": 'root ::= (("a"{1,99999}){1,99999}){1,99999}'}, "grammar", "too large"),
+            ({"json_schema": {"type": "object", "properties": {"a": {"not": {}}}}}, "json_schema",
+             "#/properties/a/not"),
+            ({"response_format": {"type": "json_schema",
+                                  "json_schema": {"name": "x", "schema": {"uniqueItems": True}}}}, "response_format",
+             "uniqueItems"),
+            ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
+            ({"response_format": {"type": "xml"}}, "response_format", "xml"),
+            ({"grammar": "root ::= [a]", "json_schema": {}}, "json_schema", "give one"),
+            ({"guided_json": "{"}, "guided_json", "schema"),
+            ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice",
+             "not among"),
             ({"tool_choice": "required"}, "tool_choice", "no tools")]
     for more, param, message in rows:
         r = s.post(CHAT, chat(**more))
-        check(f"{more} is refused", r.status == 400 and r.error() and message in r.error() and r.json()["error"]["param"] == param, r.body)
+        check(f"{more} is refused", r.status == 400 and r.error() and message in r.error() and
+              r.json()["error"]["param"] == param, r.body)
 
 
 def calls(s):
     """T41 calls that must be are, with arguments of their functions' schemas"""
     for seed in range(3):
-        r = s.post(CHAT, chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}}, seed=seed)).json()["choices"][0]
+        r = s.post(CHAT, chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}},
+                              seed=seed)).json()["choices"][0]
         calls = r["message"].get("tool_calls") or []
         equal("a named function is called once", [c["function"]["name"] for c in calls], ["weather"])
         check("its arguments", calls and is_weather(json.loads(calls[0]["function"]["arguments"])), r)
         equal("why it ended", (r["finish_reason"], r["message"]["content"]), ("tool_calls", None))
-    one = s.post(CHAT, chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=1)).json()["choices"][0]["message"]
+    one = s.post(CHAT, chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
+                            seed=1)).json()["choices"][0]["message"]
     equal("one call", len(one.get("tool_calls") or []), 1)
     body = chat(tools=TOOLS, tool_choice="required", seed=4, temperature=0, max_tokens=200)
     whole = s.post(CHAT, body).json()["choices"][0]["message"].get("tool_calls") or []
@@ -93,11 +114,14 @@ def calls(s):
                 call["arguments"] += d["function"].get("arguments") or ""
     equal("deltas give the same calls", [streamed[i] for i in sorted(streamed)], [c["function"] for c in whole])
     check("there is one", len(whole) > 0, whole)
-    text = s.post(CHAT, chat(tools=TOOLS, tool_choice="none", max_tokens=5, ignore_eos=True)).json()["choices"][0]["message"]
+    text = s.post(CHAT, chat(tools=TOOLS, tool_choice="none", max_tokens=5,
+                             ignore_eos=True)).json()["choices"][0]["message"]
     check("none", not text.get("tool_calls"), text)
-    both = s.post(CHAT, chat(tools=TOOLS, response_format={"type": "json_object"}, seed=2, max_tokens=400)).json()["choices"][0]
+    both = s.post(CHAT, chat(tools=TOOLS, response_format={"type": "json_object"}, seed=2,
+                             max_tokens=400)).json()["choices"][0]
     m = both["message"]
-    check("an object or a call", m.get("tool_calls") or both["finish_reason"] == "length" or isinstance(json.loads(m["content"]), dict), both)
+    check("an object or a call", m.get("tool_calls") or both["finish_reason"] == "length" or
+          isinstance(json.loads(m["content"]), dict), both)
 
 
 def openai_client(url):
@@ -117,8 +141,10 @@ def openai_client(url):
     with c.chat.completions.stream(response_format=Weather, temperature=1, seed=5, **ask) as stream:
         check("openai stream with a type", isinstance(stream.get_final_completion().choices[0].message.parsed, Weather))
     tool = openai.pydantic_function_tool(Weather)
-    r = c.chat.completions.parse(tools=[tool], tool_choice="required", temperature=2, seed=1, parallel_tool_calls=False, **ask)
-    check("openai parse() of a call", isinstance(r.choices[0].message.tool_calls[0].function.parsed_arguments, Weather), r)
+    r = c.chat.completions.parse(tools=[tool], tool_choice="required", temperature=2, seed=1, parallel_tool_calls=False,
+                                 **ask)
+    check("openai parse() of a call", isinstance(r.choices[0].message.tool_calls[0].function.parsed_arguments, Weather),
+          r)
 
 
 def langchain_client(url):
@@ -138,7 +164,8 @@ def langchain_client(url):
         r = c.with_structured_output(Weather, method=method).invoke("Hello")
         check(f"with_structured_output by {method}", isinstance(r, Weather), r)
     r = c.bind_tools([Weather], tool_choice="any").invoke("Hello")
-    check("bind_tools", r.tool_calls and r.tool_calls[0]["name"] == "Weather" and 1 <= r.tool_calls[0]["args"]["days"] <= 9, r)
+    check("bind_tools", r.tool_calls and r.tool_calls[0]["name"] == "Weather" and
+          1 <= r.tool_calls[0]["args"]["days"] <= 9, r)
 
 
 def main():

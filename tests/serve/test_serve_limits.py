@@ -23,7 +23,8 @@ def malformed_http(s):
         ("a negative length", b"POST /tokenize HTTP/1.1\r\nContent-Length: -2\r\n\r\n", 400),
         ("a length that is none", b"POST /tokenize HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n", 400),
         ("two lengths", b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
-        ("a length and chunks", b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("a length and chunks",
+         b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         ("a bad chunk", b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\nxx\r\n0\r\n\r\n", 400),
         ("a long path", b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n", 431),
         ("a long header", b"GET /health HTTP/1.1\r\nX: " + b"a" * 20000 + b"\r\n\r\n", 431),
@@ -38,7 +39,8 @@ def malformed_http(s):
         out = s.raw(data, seconds=20)
         equal(f"{what}: status", status_of(out), status)
         check(f"{what}: an error object", b'{"error":{"message":' in out, out[-200:])
-        equal(f"{what}: the server goes on", status_of(s.raw(ok.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))), 200)
+        equal(f"{what}: the server goes on",
+              status_of(s.raw(ok.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))), 200)
     out = s.raw(ok + ok + ok.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     equal("three requests in one piece", out.count(b"HTTP/1.1 200 OK"), 3)
     out = s.raw(b"POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: 15\r\n\r\n{\"content\": \"\"}")
@@ -59,13 +61,15 @@ def malformed_json(s):
     for what, body in rows:
         r = s.post("/tokenize", body)
         check(f"JSON, {what}", r.status == 400 and r.error(), (r.status, r.body[:200]))
-        equal(f"JSON, {what}: is its depth named", "deeper than 64" in (r.error() or ""), "deep" in what or what == "65 arrays")
+        equal(f"JSON, {what}: is its depth named", "deeper than 64" in (r.error() or ""), "deep" in what or
+              what == "65 arrays")
     check("as deep as may be", s.post("/tokenize", '{"content": "x", "y": ' + "[" * 63 + "]" * 63 + "}").status == 200)
     equal("the last of two keys", s.post("/tokenize", '{"content": 1, "content": ""}').status, 200)
     equal("a zero byte", s.post("/detokenize", s.post("/tokenize", {"content": "a\0b"}).body).status, 200)
     big = s.post("/tokenize", json.dumps({"content": "x " * (5 << 20)}))
     check("a body of 10 MiB", big.status == 413 and big.error(), big.body[:200])
-    big = s.raw(b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b" " * (1 << 20) + b"\r\n") * 10)
+    big = s.raw(b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                (b"100000\r\n" + b" " * (1 << 20) + b"\r\n") * 10)
     check("10 MiB in chunks", not big or status_of(big) == 413, big[:200])
     check("a text of 2 MiB", s.post("/tokenize", {"content": "x" * (2 << 20)}).status == 400)
     r = s.post(COMPLETION, {"prompt": "word " * (1 << 20)})
@@ -82,24 +86,31 @@ def heavy_json(s):
     for _ in range(50):  # what an object holds must not be copied as it grows
         grown = '{"z":%s,%s}' % (grown, keys(130))
     rows = [
-        ("objects", many("{},"), 400), ("objects in objects", many('{"a":{"a":{}}},'), 400), ("arrays", many("[],"), 400),
-        ("keys", "{%s}" % keys(700000), 400), ("one key", "{%s}" % ('"a":0,' * (n // 6))[:-1], 400), ("numbers", many("0.12345678901234567e-3,"), 400),
-        ("a long number", x % ("0." + "1" * n), 400), ("escapes", x % ('"' + "\\u00e9" * (n // 6) + '"'), 400), ("texts", many('"aaaaaaa",'), 400),
-        ("as many keys as may be", '{"content":"",%s}' % keys(65535), 200), ("objects that grow", '{"content":"","x":%s}' % grown, 200),
+        ("objects", many("{},"), 400), ("objects in objects", many('{"a":{"a":{}}},'), 400),
+        ("arrays", many("[],"), 400),
+        ("keys", "{%s}" % keys(700000), 400), ("one key", "{%s}" % ('"a":0,' * (n // 6))[:-1], 400),
+        ("numbers", many("0.12345678901234567e-3,"), 400),
+        ("a long number", x % ("0." + "1" * n), 400), ("escapes", x % ('"' + "\\u00e9" * (n // 6) + '"'), 400),
+        ("texts", many('"aaaaaaa",'), 400),
+        ("as many keys as may be", '{"content":"",%s}' % keys(65535), 200),
+        ("objects that grow", '{"content":"","x":%s}' % grown, 200),
     ]
     for what, body, status in rows:
         before = s.cpu()
         r = s.post("/tokenize", body)
         took = s.cpu() - before
         equal(f"{what}, {len(body)} bytes: status", r.status, status)
-        check(f"{what}, {len(body)} bytes: processor time", took < 3, took)  # 0.2 s here; those that are not linear take minutes
+        check(f"{what}, {len(body)} bytes: processor time", took < 3,
+              took)  # 0.2 s here; those that are not linear take minutes
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{%s}" % keys(60000)}}]
-    for what, message in (("arguments of a call", {"content": "x", "tool_calls": calls}), ("a message", {"content": "x", "x": json.loads(grown)})):
+    for what, message in (("arguments of a call", {"content": "x", "tool_calls": calls}),
+                          ("a message", {"content": "x", "x": json.loads(grown)})):
         before = s.cpu()
         equal(what, s.post(CHAT, {"messages": [{"role": "assistant", **message}], "max_tokens": 1}).status, 200)
         check(f"{what}: processor time", s.cpu() - before < 5, s.cpu() - before)
     r = s.post(COMPLETION, {"prompt": "word " * (n // 5)})
-    check("a prompt that no context holds", r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded", r.body[:300])
+    check("a prompt that no context holds", r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded",
+          r.body[:300])
 
 
 def bad_fields(s):
@@ -109,31 +120,47 @@ def bad_fields(s):
         ("messages", []), ("messages", "Hello"), ("messages", [1]), ("messages", [{"content": "x"}]),
         ("messages", [{"role": "king", "content": "x"}]), ("messages", [{"role": "user", "content": 5}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]),
-        ("temperature", "hot"), ("temperature", -1), ("temperature", 1e9), ("temperature", True), ("top_p", 1.5), ("top_p", -0.1),
-        ("max_tokens", 0), ("max_tokens", -2), ("max_tokens", 1.5), ("max_tokens", 1 << 64), ("max_completion_tokens", "all"),
-        ("seed", 1.5), ("seed", 1 << 63), ("seed", "x"), ("n", 129), ("n", 0), ("n", 1 << 62), ("stop", 5), ("stop", [""]),
-        ("stop", ["a\0b"]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("stream", "yes"), ("stream_options", {"include_usage": True}),
-        ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"), ("top_k", -1),
-        ("repeat_penalty", 0), ("frequency_penalty", 2.5), ("presence_penalty", "x"), ("logit_bias", {"5": 101}), ("logit_bias", {"x": 1}), ("logit_bias", {"5": "x"}),
-        ("logit_bias", {"4000000000": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"99999": 1}), ("logit_bias", [1]), ("nonsense", 1), ("n_discard", -5), ("samplers", ["x"]), ("logprobs", 5), ("top_logprobs", 2), ("session", "a"), ("session", 3),
-        ("response_format", {"type": "json_schema", "json_schema": {}}), ("response_format", "json_object"), ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
-        ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]), ("grammar", "root ::= x"), ("mirostat", 2),
-        ("json_schema", {"not": {}}), ("json_schema", "{"), ("n_predict", 5), ("parallel_tool_calls", "no"), ("modalities", ["audio"]),
-        ("reasoning_effort", "high"), ("guided_json", {"type": "x"}), ("tool_choice", "any"), ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("repetition_penalty", 1.1), ("typical_p", 0.5),
+        ("temperature", "hot"), ("temperature", -1), ("temperature", 1e9), ("temperature", True), ("top_p", 1.5),
+        ("top_p", -0.1),
+        ("max_tokens", 0), ("max_tokens", -2), ("max_tokens", 1.5), ("max_tokens", 1 << 64),
+        ("max_completion_tokens", "all"),
+        ("seed", 1.5), ("seed", 1 << 63), ("seed", "x"), ("n", 129), ("n", 0), ("n", 1 << 62), ("stop", 5),
+        ("stop", [""]),
+        ("stop", ["a\0b"]), ("stop", ["x"] * 17), ("stop", "x" * 2000), ("stream", "yes"),
+        ("stream_options", {"include_usage": True}),
+        ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"),
+        ("top_k", -1),
+        ("repeat_penalty", 0), ("frequency_penalty", 2.5), ("presence_penalty", "x"), ("logit_bias", {"5": 101}),
+        ("logit_bias", {"x": 1}), ("logit_bias", {"5": "x"}),
+        ("logit_bias", {"4000000000": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"99999": 1}), ("logit_bias", [1]),
+        ("nonsense", 1), ("n_discard", -5), ("samplers", ["x"]), ("logprobs", 5), ("top_logprobs", 2), ("session", "a"),
+        ("session", 3),
+        ("response_format", {"type": "json_schema", "json_schema": {}}), ("response_format", "json_object"),
+        ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
+        ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]), ("grammar", "root ::= x"),
+        ("mirostat", 2),
+        ("json_schema", {"not": {}}), ("json_schema", "{"), ("n_predict", 5), ("parallel_tool_calls", "no"),
+        ("modalities", ["audio"]),
+        ("reasoning_effort", "high"), ("guided_json", {"type": "x"}), ("tool_choice", "any"),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("repetition_penalty", 1.1),
+        ("typical_p", 0.5),
     ]
     for name, value in rows:
         r = s.post(CHAT, {**good, name: value})
         what = f"{name} is {str(value)[:60]!r}"
         check(what, r.status == 400 and r.error() and r.json()["error"]["param"] == name, (r.status, r.body[:300]))
     r = s.post(CHAT, {**good, "stream": True, "stream_options": {"nonsense": 1}})
-    check("a field inside of another", r.status == 400 and r.json()["error"]["param"] == "stream_options.nonsense", r.body)
+    check("a field inside of another", r.status == 400 and r.json()["error"]["param"] == "stream_options.nonsense",
+          r.body)
     nulls = {k: None for k in ("temperature", "stop", "n", "seed", "tools", "stream", "response_format", "logit_bias")}
-    equal("null and unknown fields", s.post(CHAT, {**good, **nulls, "user": "me", "metadata": {}, "nonsense": None, "mirostat": 0,
+    equal("null and unknown fields", s.post(CHAT, {**good, **nulls, "user": "me", "metadata": {}, "nonsense": None,
+                                                   "mirostat": 0,
                                                           "parallel_tool_calls": True, "logit_bias": {}}).status, 200)
     for prompt in (None, 5, [], ["a", 5], [1.5], [-1], [10**9], [[1], ["a"]], [[]], ["x"] * 129, ["x"] * 37, {}, ""):
         r = s.post(COMPLETION, {"prompt": prompt, "max_tokens": 1})
         # a text without tokens has the token that begins one
-        check(f"prompt {prompt!r}", (r.status == 400 and r.error()) or (prompt == "" and r.status == 200), (r.status, r.body))
+        check(f"prompt {prompt!r}", (r.status == 400 and r.error()) or (prompt == "" and r.status == 200),
+              (r.status, r.body))
     for name, value in (("echo", True), ("best_of", 2), ("logprobs", 21), ("suffix", "end")):
         equal(f"completion with {name}", s.post(COMPLETION, {"prompt": "x", name: value}).status, 400)
     for body in ({}, {"tokens": "x"}, {"tokens": [-1]}, {"tokens": [2**31]}, {"tokens": [1.5]}):
@@ -156,7 +183,8 @@ def origins(s):
     """T54 requests for another host, and from pages of other sites"""
     own = f"localhost:{s.port}"
     rows = [({"Host": "evil.example"}, 403), ({"Host": f"evil.example:{s.port}"}, 403), ({"Host": own}, 200),
-            ({"Host": f"127.0.0.1:{s.port}"}, 200), ({"Host": f"[::1]:{s.port}"}, 200), ({"Host": "127.0.0.1.evil.example"}, 403),
+            ({"Host": f"127.0.0.1:{s.port}"}, 200), ({"Host": f"[::1]:{s.port}"}, 200),
+            ({"Host": "127.0.0.1.evil.example"}, 403),
             ({"Host": own, "Origin": f"http://{own}"}, 200), ({"Host": own, "Origin": "http://evil.example"}, 403),
             ({"Host": own, "Origin": "null"}, 403)]
     for headers, status in rows:
@@ -166,7 +194,8 @@ def origins(s):
     equal("a preflight", s.ask("OPTIONS", CHAT, headers={"Origin": "http://evil.example"}).status, 403)
     with Server("--cors", "https://good.example", model=TINY) as c:
         r = c.get("/health", Origin="https://good.example")
-        equal("the origin of --cors", (r.status, r.headers["Access-Control-Allow-Origin"]), (200, "https://good.example"))
+        equal("the origin of --cors", (r.status, r.headers["Access-Control-Allow-Origin"]),
+              (200, "https://good.example"))
         r = c.ask("OPTIONS", CHAT, headers={"Origin": "https://good.example"})
         equal("its preflight", (r.status, r.headers["Access-Control-Allow-Origin"]), (204, "https://good.example"))
         check("may send a key", "authorization" in r.headers["Access-Control-Allow-Headers"])
@@ -278,7 +307,8 @@ def crowd():
         check("three wait", s.wait_for("kvrun_requests_queued", 3))
         codes = [a.status for a in at_once([lambda: s.post(COMPLETION, {**LONG, "max_tokens": 1}) for _ in range(20)])]
         equal("all others are refused", codes, [429] * 20)
-        equal("before their bodies are read", status_of(s.raw(b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")), 429)
+        equal("before their bodies are read",
+              status_of(s.raw(b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")), 429)
         equal("but not what needs no place", s.post("/tokenize", {"content": "a"}).status, 200)
         for h in held:
             h.close()
@@ -318,7 +348,8 @@ def many_bodies():
 
 def little_memory():
     def body(i):
-        return {"prompt": f"{i} " + "word " * 60, "max_tokens": 150, "ignore_eos": True, "temperature": 1.2, "top_k": 0, "top_p": 1,
+        return {"prompt": f"{i} " + "word " * 60, "max_tokens": 150, "ignore_eos": True, "temperature": 1.2, "top_k": 0,
+                "top_p": 1,
                 "min_p": 0, "seed": i, "stream": i == 0}
 
     def text(a):
@@ -329,10 +360,12 @@ def little_memory():
         alone = [text(s.post(COMPLETION, body(i))) for i in range(4)]
     with Server("--parallel", "4", "--kv-budget", "1500K", "--ctx-size", "512") as s:
         found = at_once([lambda i=i: s.post(COMPLETION, body(i)) for i in range(4)])
-        equal("answers that do not fit beside each other are given one after the other", [text(a) for a in found], alone)
+        equal("answers that do not fit beside each other are given one after the other", [text(a) for a in found],
+              alone)
     with Server("--kv-budget", "512K", "--ctx-size", "512") as s:
         r = s.post(COMPLETION, {"prompt": "word " * 100})
-        check("a prompt that never fits the budget", r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded",
+        check("a prompt that never fits the budget", r.status == 400 and
+              r.json()["error"]["code"] == "context_length_exceeded",
               r.body)
         r = s.post(COMPLETION, {"prompt": "word", "max_tokens": 400, "ignore_eos": True}).json()
         check("an answer ends where the budget does", r["choices"][0]["finish_reason"] == "length" and

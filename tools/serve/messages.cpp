@@ -2,6 +2,7 @@
 #include "tools/serve/messages.h"
 #include "tools/serve/answers.h"
 #include "tools/serve/conversation.h"
+#include "tools/serve/parts_answer.h"
 
 namespace kvrun::serve {
 namespace {
@@ -138,10 +139,9 @@ void read_thinking(const Json& thinking, Json& body) {
 		throw ApiError(400, "thinking.type is '" + type.substr(0, 40) + "', expected enabled, disabled or adaptive",
 		               "thinking");
 	if (type == "adaptive") return; // as the model likes
-	Json variables = take_field(body, "chat_template_kwargs");
-	if (!variables.is_object()) variables = Json::object();
-	variables["enable_thinking"] = type == "enabled";
-	body["chat_template_kwargs"] = variables;
+	Json& variables = body["chat_template_kwargs"];
+	if (variables.is_null()) variables = Json::object();
+	if (variables.is_object()) variables["enable_thinking"] = type == "enabled"; // what else it is is refused later
 }
 
 constexpr Renamed kNames[] = {{"stop", "stop_sequences"},
@@ -181,30 +181,80 @@ MessagesRequest messages_request(Json body, const std::string& default_kv, bool 
 	return r;
 }
 
-Response messages_error(const ApiError& e) {
+static Json messages_error_json(const ApiError& e) {
 	Json j{{"type", "error"}};
 	j.update(error_json(e));
 	std::string& type = j["error"]["type"].get_ref<std::string&>();
 	if (e.status == 413) type = "request_too_large";
 	if (e.status == 503) type = "overloaded_error";
 	if (type == "server_error") type = "api_error";
+	return j;
+}
+
+Response messages_error(const ApiError& e) {
 	Response r = error_response(e);
-	r.body = dump(j);
+	r.body = dump(messages_error_json(e));
 	return r;
 }
 
 // ---- answers
 
-MessagesAnswer::MessagesAnswer(std::shared_ptr<Responder> out, const MessagesRequest& r, const std::string& model,
-                               ReplyHandle reply, uint32_t prompt_tokens)
-    : PartsAnswer(std::move(out), r.chat, std::move(reply)), id_(new_id("msg_")), model_(model), stops_(r.stops),
-      prompt_tokens_(prompt_tokens) {}
+namespace {
 
-void MessagesAnswer::event(const char* type, Json fields) {
-	if (!stream_) return;
-	Json j{{"type", type}};
-	j.update(fields);
-	out_.event(type, j);
+Json text_block(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
+Json thinking_block(const std::string& text) { return {{"type", "thinking"}, {"thinking", text}, {"signature", ""}}; }
+
+class MessagesAnswer final : public PartsAnswer {
+ public:
+	MessagesAnswer(std::shared_ptr<Responder> out, const MessagesRequest& r, const std::string& model,
+	               ReplyHandle reply, uint32_t prompt_tokens)
+	    : PartsAnswer(std::move(out), r.chat, std::move(reply)), id_(new_id("msg_")), model_(model), stops_(r.stops),
+	      prompt_tokens_(prompt_tokens) {}
+
+ private:
+	void start() override {
+		event("message_start", {{"message", message()}});
+		event("ping", Json::object());
+	}
+	void open(Part what) override { begin_block(block(what, "")); }
+	void add(Part what, const std::string& text) override {
+		if (what == Part::Text)
+			change_block({{"type", "text_delta"}, {"text", text}});
+		else
+			change_block({{"type", "thinking_delta"}, {"thinking", text}});
+	}
+	void close(Part what, const std::string& text) override { end_block(block(what, text)); }
+	void call(const Json&) override;
+	void finish(const Ended&) override;
+	void break_off(const ApiError& e) override { out_.event("error", messages_error_json(e)); }
+	Response refusal(const ApiError& e) override { return messages_error(e); }
+
+	static Json block(Part what, const std::string& text) {
+		return what == Part::Text ? text_block(text) : thinking_block(text);
+	}
+	void begin_block(Json block) {
+		event("content_block_start", {{"index", blocks_.size()}, {"content_block", std::move(block)}});
+	}
+	void change_block(Json delta) {
+		event("content_block_delta", {{"index", blocks_.size()}, {"delta", std::move(delta)}});
+	}
+	void end_block(Json block) {
+		event("content_block_stop", {{"index", blocks_.size()}});
+		blocks_.push_back(std::move(block));
+	}
+	Json message() const;
+
+	const std::string id_, model_;
+	const std::vector<std::string> stops_;
+	const uint32_t prompt_tokens_;
+	Json blocks_ = Json::array();
+};
+
+Json usage_json(uint32_t read, uint32_t cached, uint32_t answer) {
+	return {{"input_tokens", read},
+	        {"cache_creation_input_tokens", 0},
+	        {"cache_read_input_tokens", cached},
+	        {"output_tokens", answer}};
 }
 
 Json MessagesAnswer::message() const {
@@ -215,48 +265,8 @@ Json MessagesAnswer::message() const {
 	        {"content", Json::array()},
 	        {"stop_reason", nullptr},
 	        {"stop_sequence", nullptr},
-	        {"usage",
-	         {{"input_tokens", prompt_tokens_},
-	          {"cache_creation_input_tokens", 0},
-	          {"cache_read_input_tokens", 0},
-	          {"output_tokens", 0}}}};
+	        {"usage", usage_json(prompt_tokens_, 0, 0)}};
 }
-
-void MessagesAnswer::start() {
-	event("message_start", {{"message", message()}});
-	event("ping", Json::object());
-}
-
-void MessagesAnswer::begin_block(Json block) {
-	event("content_block_start", {{"index", blocks_.size()}, {"content_block", std::move(block)}});
-}
-void MessagesAnswer::change_block(Json delta) {
-	event("content_block_delta", {{"index", blocks_.size()}, {"delta", std::move(delta)}});
-}
-void MessagesAnswer::end_block(Json block) {
-	event("content_block_stop", {{"index", blocks_.size()}});
-	blocks_.push_back(std::move(block));
-}
-
-static Json thinking_block(const std::string& text) {
-	return {{"type", "thinking"}, {"thinking", text}, {"signature", ""}};
-}
-static Json text_block(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
-
-void MessagesAnswer::open(Part what) {
-	text_.clear();
-	begin_block(what == Part::Text ? text_block("") : thinking_block(""));
-}
-
-void MessagesAnswer::add(Part what, const std::string& text) {
-	text_ += text;
-	if (what == Part::Text)
-		change_block({{"type", "text_delta"}, {"text", text}});
-	else
-		change_block({{"type", "thinking_delta"}, {"thinking", text}});
-}
-
-void MessagesAnswer::close(Part what) { end_block(what == Part::Text ? text_block(text_) : thinking_block(text_)); }
 
 void MessagesAnswer::call(const Json& call) {
 	const std::string arguments = call["function"]["arguments"];
@@ -275,10 +285,7 @@ void MessagesAnswer::finish(const Ended& e) {
 		reason = "max_tokens";
 	else if (e.result.reason == KVRUN_STOP_STRING && e.result.stop < stops_.size())
 		reason = "stop_sequence", stop = stops_[e.result.stop];
-	const Json usage{{"input_tokens", e.result.prompt_tokens},
-	                 {"cache_creation_input_tokens", 0},
-	                 {"cache_read_input_tokens", e.reused},
-	                 {"output_tokens", e.result.answer_tokens}};
+	const Json usage = usage_json(e.result.prompt_tokens, e.reused, e.result.answer_tokens);
 	if (!stream_) {
 		Json j = message();
 		j["content"] = blocks_, j["stop_reason"] = reason, j["stop_sequence"] = stop, j["usage"] = usage;
@@ -291,9 +298,11 @@ void MessagesAnswer::finish(const Ended& e) {
 	out_.end();
 }
 
-void MessagesAnswer::break_off(const ApiError& e) {
-	const Json j = Json::parse(messages_error(e).body);
-	out_.event("error", j);
+} // namespace
+
+std::shared_ptr<Listener> messages_answer(std::shared_ptr<Responder> out, const MessagesRequest& r,
+                                          const std::string& model, ReplyHandle reply, uint32_t prompt_tokens) {
+	return std::make_shared<MessagesAnswer>(std::move(out), r, model, std::move(reply), prompt_tokens);
 }
 
 } // namespace kvrun::serve

@@ -40,15 +40,21 @@ void PartsAnswer::say(Part what, const std::string& text) {
 		close_open();
 		open(open_ = what);
 		++n_parts_;
-		if (what == Part::Text && !space_.empty() && n_calls_ == 0) add(what, space_);
-		space_.clear();
+		const std::string before = std::exchange(space_, {});
+		if (what == Part::Text && n_calls_ == 0) grow(before);
 	}
-	add(what, text);
+	grow(text);
+}
+
+void PartsAnswer::grow(const std::string& text) {
+	text_ += text;
+	if (stream_ && !text.empty()) add(open_, text);
 }
 
 void PartsAnswer::close_open() {
-	if (open_ != Part::None) close(open_);
+	if (open_ != Part::None) close(open_, text_);
 	open_ = Part::None;
+	text_.clear();
 }
 
 void PartsAnswer::end(const Ended& e) {
@@ -57,11 +63,18 @@ void PartsAnswer::end(const Ended& e) {
 	take(part);
 	if (n_parts_ == 0) { // an answer that says nothing is an empty text
 		open(open_ = Part::Text);
-		if (!space_.empty()) add(Part::Text, space_);
+		grow(space_);
 	}
 	close_open();
 	out_.out().note(answer_note(e));
 	finish(e);
+}
+
+void PartsAnswer::event(const char* type, Json fields) {
+	if (!stream_) return;
+	Json j = event_head(type);
+	j.update(fields);
+	out_.event(type, j);
 }
 
 void PartsAnswer::fail(const ApiError& e) {

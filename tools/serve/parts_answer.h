@@ -19,12 +19,14 @@ class PartsAnswer : public Listener {
 	enum class Part : uint8_t { None, Text, Reasoning };
 	virtual void start() = 0; // of the stream
 	virtual void open(Part) = 0;
-	virtual void add(Part, const std::string& text) = 0;
-	virtual void close(Part) = 0;
-	virtual void call(const Json&) = 0; // complete, as in OpenAI's chats
+	virtual void add(Part, const std::string& text) = 0;   // of a stream
+	virtual void close(Part, const std::string& text) = 0; // all of it
+	virtual void call(const Json&) = 0;                    // complete, as in OpenAI's chats
 	virtual void finish(const Ended&) = 0;
 	virtual void break_off(const ApiError&) = 0;   // a stream that has begun
 	virtual Response refusal(const ApiError&) = 0; // where nothing has been sent
+	virtual Json event_head(const char* type) { return {{"type", type}}; }
+	void event(const char* type, Json fields); // nothing where the answer is no stream
 	bool calls() const { return n_calls_ > 0; }
 
 	EventStream out_;
@@ -33,9 +35,11 @@ class PartsAnswer : public Listener {
  private:
 	void take(const kvrun_reply_part&);
 	void say(Part, const std::string& text);
+	void grow(const std::string& text); // of what is open
 	void close_open();
 	ReplyHandle reply_;
 	Part open_ = Part::None;
+	std::string text_;  // of what is open
 	std::string space_; // that has come where nothing is open: before a call it says nothing
 	size_t n_calls_ = 0, n_parts_ = 0;
 	bool failed_ = false;

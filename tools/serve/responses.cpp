@@ -2,6 +2,7 @@
 #include "tools/serve/responses.h"
 #include "tools/serve/answers.h"
 #include "tools/serve/conversation.h"
+#include "tools/serve/parts_answer.h"
 #include <algorithm>
 
 namespace kvrun::serve {
@@ -12,11 +13,6 @@ constexpr const char* kThoughts[] = {"reasoning_text", "summary_text", "text"};
 
 [[noreturn]] void unsupported(const char* name, const std::string& why) {
 	throw ApiError(400, std::string(name) + why, name, "unsupported_parameter");
-}
-
-bool has_text(const Json& item, const char* name) {
-	const auto at = item.find(name);
-	return at != item.end() && at->is_array() && !at->empty();
 }
 
 void read_item(const Json& item, const std::string& where, Conversation& c) {
@@ -41,8 +37,11 @@ void read_item(const Json& item, const std::string& where, Conversation& c) {
 		    text_in(item, "call_id", where, input),
 		    text_of(item.contains("output") ? item["output"] : Json(), where + ".output", input, kTextParts));
 	if (type == "reasoning") { // of an earlier answer; what is encrypted is another server's
-		const char* of = has_text(item, "content") ? "content" : "summary";
-		if (has_text(item, of)) c.think(text_of(item[of], where + "." + of, input, kThoughts));
+		for (const char* name : {"content", "summary"}) {
+			const auto text = item.find(name);
+			if (text == item.end() || text->empty()) continue;
+			return c.think(text_of(*text, where + "." + name, input, kThoughts));
+		}
 		return;
 	}
 	if (type == "item_reference")
@@ -180,88 +179,93 @@ ResponseRequest response_request(Json body, const std::string& default_kv) {
 
 // ---- answers
 
-ResponseAnswer::ResponseAnswer(std::shared_ptr<Responder> out, const ResponseRequest& r, const std::string& model,
-                               ReplyHandle reply, std::function<size_t(const std::string&)> count)
-    : PartsAnswer(std::move(out), r.chat, std::move(reply)), count_(std::move(count)) {
-	response_ = {
-	    {"id", new_id("resp_")},   {"object", "response"}, {"created_at", unix_time()},     {"status", nullptr},
-	    {"background", false},     {"error", nullptr},     {"incomplete_details", nullptr}, {"model", model},
-	    {"output", Json::array()}, {"usage", nullptr}};
-	response_.update(r.asked);
+namespace {
+
+class ResponseAnswer final : public PartsAnswer {
+ public:
+	ResponseAnswer(std::shared_ptr<Responder> out, const ResponseRequest& r, const std::string& model,
+	               ReplyHandle reply, std::function<size_t(const std::string&)> count)
+	    : PartsAnswer(std::move(out), r.chat, std::move(reply)), count_(std::move(count)) {
+		response_ = {
+		    {"id", new_id("resp_")},   {"object", "response"}, {"created_at", unix_time()},     {"status", nullptr},
+		    {"background", false},     {"error", nullptr},     {"incomplete_details", nullptr}, {"model", model},
+		    {"output", Json::array()}, {"usage", nullptr}};
+		response_.update(r.asked);
+	}
+
+ private:
+	void start() override {
+		for (const char* type : {"response.created", "response.in_progress"})
+			event(type, {{"response", response("in_progress")}});
+	}
+	void open(Part what) override {
+		id_ = new_id(what == Part::Reasoning ? "rs_" : "msg_");
+		add_item(item(what, "in_progress", Json::array()));
+		event("response.content_part.added", at({{"part", content(what, "")}}));
+	}
+	void add(Part what, const std::string& text) override {
+		if (what == Part::Text)
+			event("response.output_text.delta", at({{"delta", text}, {"logprobs", Json::array()}}));
+		else
+			event("response.reasoning_text.delta", at({{"delta", text}}));
+	}
+	void close(Part what, const std::string& text) override {
+		if (what == Part::Text)
+			event("response.output_text.done", at({{"text", text}, {"logprobs", Json::array()}}));
+		else
+			event("response.reasoning_text.done", at({{"text", text}})), reasoning_ += text;
+		event("response.content_part.done", at({{"part", content(what, text)}}));
+		end_item(item(what, "completed", Json::array({content(what, text)})));
+	}
+	void call(const Json&) override;
+	void finish(const Ended&) override;
+	void break_off(const ApiError&) override;
+	Response refusal(const ApiError& e) override { return error_response(e); }
+	Json event_head(const char* type) override { return {{"type", type}, {"sequence_number", n_events_++}}; }
+
+	Json at(const Json& more) const { // the item under way, in an event
+		Json j{{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}};
+		j.update(more);
+		return j;
+	}
+	void add_item(Json item) { // which has begun
+		event("response.output_item.added", {{"output_index", output_.size()}, {"item", item}});
+		output_.push_back(std::move(item));
+	}
+	void end_item(Json item) { // the last of output_
+		output_.back() = item;
+		event("response.output_item.done", {{"output_index", output_.size() - 1}, {"item", std::move(item)}});
+	}
+	Json item(Part, const char* status, Json content) const;
+	static Json content(Part, const std::string& text);
+	Json response(const char* status) const {
+		Json j = response_;
+		j["status"] = status;
+		j["output"] = output_;
+		return j;
+	}
+
+	Json response_; // without what is known at its end
+	const std::function<size_t(const std::string&)> count_;
+	std::string id_, reasoning_; // of the item under way; of all items
+	Json output_ = Json::array();
+	uint64_t n_events_ = 0;
+};
+
+Json ResponseAnswer::content(Part what, const std::string& text) {
+	if (what == Part::Reasoning) return {{"type", "reasoning_text"}, {"text", text}};
+	return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
 }
 
-void ResponseAnswer::event(const char* type, Json fields) {
-	if (!stream_) return;
-	Json j{{"type", type}, {"sequence_number", n_events_++}};
-	j.update(fields);
-	out_.event(type, j);
-}
-
-Json ResponseAnswer::response(const char* status) const {
-	Json j = response_;
-	j["status"] = status;
-	j["output"] = output_;
-	return j;
-}
-
-void ResponseAnswer::start() {
-	for (const char* type : {"response.created", "response.in_progress"})
-		event(type, {{"response", response("in_progress")}});
-}
-
-void ResponseAnswer::add_item(Json item) {
-	event("response.output_item.added", {{"output_index", output_.size()}, {"item", item}});
-	output_.push_back(std::move(item));
-}
-
-void ResponseAnswer::end_item(Json item) {
-	output_.back() = item;
-	event("response.output_item.done", {{"output_index", output_.size() - 1}, {"item", std::move(item)}});
-}
-
-Json ResponseAnswer::content(Part what, bool whole) const {
-	if (what == Part::Reasoning) return {{"type", "reasoning_text"}, {"text", whole ? text_ : ""}};
-	return {{"type", "output_text"},
-	        {"text", whole ? text_ : ""},
-	        {"annotations", Json::array()},
-	        {"logprobs", Json::array()}};
-}
-
-static Json item(bool reasoning, const std::string& id, const char* status, Json content) {
-	if (reasoning)
-		return {{"id", id},
+Json ResponseAnswer::item(Part what, const char* status, Json content) const {
+	if (what == Part::Reasoning)
+		return {{"id", id_},
 		        {"type", "reasoning"},
 		        {"summary", Json::array()},
 		        {"content", std::move(content)},
 		        {"status", status}};
 	return {
-	    {"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
-}
-
-void ResponseAnswer::open(Part what) {
-	id_ = new_id(what == Part::Reasoning ? "rs_" : "msg_"), text_.clear();
-	add_item(item(what == Part::Reasoning, id_, "in_progress", Json::array()));
-	event(
-	    "response.content_part.added",
-	    {{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}, {"part", content(what, false)}});
-}
-
-void ResponseAnswer::add(Part what, const std::string& text) {
-	text_ += text;
-	if (what == Part::Reasoning) reasoning_ += text;
-	Json fields{{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}, {"delta", text}};
-	if (what == Part::Text) fields["logprobs"] = Json::array();
-	event(what == Part::Text ? "response.output_text.delta" : "response.reasoning_text.delta", std::move(fields));
-}
-
-void ResponseAnswer::close(Part what) {
-	const Json at{{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}};
-	Json text = at, part = at;
-	text["text"] = text_, part["part"] = content(what, true);
-	if (what == Part::Text) text["logprobs"] = Json::array();
-	event(what == Part::Text ? "response.output_text.done" : "response.reasoning_text.done", std::move(text));
-	event("response.content_part.done", std::move(part));
-	end_item(item(what == Part::Reasoning, id_, "completed", Json::array({content(what, true)})));
+	    {"id", id_}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
 }
 
 void ResponseAnswer::call(const Json& call) {
@@ -300,6 +304,14 @@ void ResponseAnswer::break_off(const ApiError& e) {
 	Json j = response("failed");
 	j["error"] = {{"code", e.code.empty() ? "server_error" : e.code}, {"message", e.what()}};
 	event("response.failed", {{"response", j}});
+}
+
+} // namespace
+
+std::shared_ptr<Listener> response_answer(std::shared_ptr<Responder> out, const ResponseRequest& r,
+                                          const std::string& model, ReplyHandle reply,
+                                          std::function<size_t(const std::string&)> count) {
+	return std::make_shared<ResponseAnswer>(std::move(out), r, model, std::move(reply), std::move(count));
 }
 
 } // namespace kvrun::serve

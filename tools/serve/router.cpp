@@ -421,9 +421,8 @@ void Router::responses(const HttpRequest& request, std::shared_ptr<Responder> ou
 	check_tools(r.chat);
 	if (out->gone()) return;
 	const auto count = [this](const std::string& text) { return model_.tokens(text, KVRUN_TOKENS_NO_BOS).size(); };
-	converse(request, r.chat, conversation_tokens(r.chat), [&](uint32_t) {
-		return std::make_shared<ResponseAnswer>(out, r, model_.id(), model_.new_reply(r.chat.prompt), count);
-	});
+	converse(request, r.chat, conversation_tokens(r.chat),
+	         [&](uint32_t) { return response_answer(out, r, model_.id(), model_.new_reply(r.chat.prompt), count); });
 }
 
 void Router::messages(const HttpRequest& request, std::shared_ptr<Responder> out) {
@@ -434,9 +433,8 @@ void Router::messages(const HttpRequest& request, std::shared_ptr<Responder> out
 	if (out->gone()) return;
 	std::vector<uint32_t> tokens = conversation_tokens(r.chat);
 	const uint32_t n = uint32_t(tokens.size());
-	converse(request, r.chat, std::move(tokens), [&](uint32_t) {
-		return std::make_shared<MessagesAnswer>(out, r, model_.id(), model_.new_reply(r.chat.prompt), n);
-	});
+	converse(request, r.chat, std::move(tokens),
+	         [&](uint32_t) { return messages_answer(out, r, model_.id(), model_.new_reply(r.chat.prompt), n); });
 }
 
 void Router::count_tokens(const HttpRequest& request, std::shared_ptr<Responder> out) {

@@ -1,5 +1,5 @@
-// Markdown of an answer as nodes: marked reads it, highlight.js colours code. Where the page was built without them, text
-// stays text.
+// Markdown of an answer as nodes: marked reads it, highlight.js colours code. Where the page was built without them,
+// text stays text.
 "use strict";
 
 function element(tag, properties, ...children) {
@@ -36,8 +36,8 @@ function code_block(code) {
 
 // Tags of an answer that are kept, with their attributes. What is not here gives its text.
 const allowed = {a: ["href", "title"], code: ["class"], ol: ["start"], th: ["align"], td: ["align"]};
-for (const tag of ["p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "strong", "em", "del", "pre", "blockquote", "ul", "li",
-	"table", "thead", "tbody", "tr"]) allowed[tag] = [];
+for (const tag of ["p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "strong", "em", "del", "pre", "blockquote",
+	"ul", "li", "table", "thead", "tbody", "tr"]) allowed[tag] = [];
 
 // A copy of an inert node's children, made of nothing but what is allowed: no text becomes HTML again.
 function copy_children(from, into) {

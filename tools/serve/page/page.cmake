@@ -23,7 +23,8 @@ if(MARKED AND HIGHLIGHT)
 	foreach(language bash cmake cpp cs css diff go ini java javascript json php python ruby
 			rust sql typescript xml yaml)
 		file(READ ${HIGHLIGHT}/languages/${language}.js text)
-		add_library_text("hljs.registerLanguage('${language}',(function(){var module={};${text};return module.exports})());")
+		set(text "(function(){var module={};${text};return module.exports})()")
+		add_library_text("hljs.registerLanguage('${language}',${text});")
 	endforeach()
 endif()
 

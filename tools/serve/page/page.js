@@ -11,7 +11,8 @@ const kept = (() => {
 	try { return JSON.parse(localStorage.getItem("kvrun")) || {}; } catch { return {}; }
 })();
 let chats = Array.isArray(kept.chats) ? kept.chats.filter(c => c && Array.isArray(c.messages)) : [];
-const settings = {temperature: "", top_p: "", min_p: "", max_tokens: "", seed: "", system: "", kv: "", theme: "", ...kept.settings};
+const settings = {temperature: "", top_p: "", min_p: "", max_tokens: "", seed: "", system: "", kv: "", theme: "",
+	...kept.settings};
 let chat = chats.find(c => c.id === kept.chat), abort = null, editing = -1;
 
 function save() {
@@ -19,7 +20,10 @@ function save() {
 	try {
 		localStorage.setItem("kvrun", what());
 		$("store").textContent = "Conversations are kept in this browser.";
-	} catch { $("store").textContent = "This browser keeps no more conversations: delete some, or these are gone with the page."; }
+	} catch {
+		$("store").textContent =
+			"This browser keeps no more conversations: delete some, or these are gone with the page.";
+	}
 }
 // crypto.randomUUID is for secure contexts only
 const new_id = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
@@ -29,7 +33,8 @@ function new_chat(messages, title) {
 	chats.unshift(chat);
 	editing = -1;
 }
-const title_of = c => c.title || (c.messages.find(m => m.role === "user") || {content: "New chat"}).content.slice(0, 120);
+const title_of = c =>
+	c.title || (c.messages.find(m => m.role === "user") || {content: "New chat"}).content.slice(0, 120);
 
 // ---- drawing
 
@@ -66,13 +71,15 @@ function message(m, i) {
 	const box = element("div", {className: "message " + m.role}, body);
 	box.setAttribute("aria-label", m.role === "user" ? "You" : "Answer");
 	if (i === editing) {
-		const text = element("textarea", {className: "edit", value: m.content, rows: Math.min(12, m.content.split("\n").length + 1)});
+		const rows = Math.min(12, m.content.split("\n").length + 1);
+		const text = element("textarea", {className: "edit", value: m.content, rows});
 		text.setAttribute("aria-label", "Edit the message");
 		text.onkeydown = e => {
 			if (e.key === "Escape") e.stopPropagation(), edit(-1);
 			if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) again(i, text.value);
 		};
-		body.replaceWith(text, element("div", {className: "row"}, tool("Cancel", () => edit(-1)), tool("Send", () => again(i, text.value))));
+		body.replaceWith(text, element("div", {className: "row"},
+			tool("Cancel", () => edit(-1)), tool("Send", () => again(i, text.value))));
 		setTimeout(() => text.focus());
 		return box;
 	}
@@ -88,17 +95,25 @@ function message(m, i) {
 function draw() {
 	const log = $("log");
 	log.replaceChildren(...chat.messages.map(message));
-	if (!chat.messages.length) log.append(element("div", {className: "hello", textContent: "Ask something. Enter sends, Shift-Enter begins a line, Esc stops."}));
+	if (!chat.messages.length)
+		log.append(element("div", {className: "hello",
+			textContent: "Ask something. Enter sends, Shift-Enter begins a line, Esc stops."}));
 	draw_list();
 	$("send").hidden = !!abort;
 	$("stop").hidden = !abort;
 }
 function draw_list() {
 	const word = $("find").value.toLowerCase();
-	const has = c => !word || title_of(c).toLowerCase().includes(word) || c.messages.some(m => m.content.toLowerCase().includes(word));
+	const has = c => !word || title_of(c).toLowerCase().includes(word) ||
+		c.messages.some(m => m.content.toLowerCase().includes(word));
 	$("chats").replaceChildren(...chats.filter(has).map(c => {
-		const title = element("button", {type: "button", className: "title", textContent: title_of(c), title: title_of(c)});
-		title.onclick = () => { if (!abort) chat = c, editing = -1, save(), draw(), to_end(), document.body.classList.remove("listing"); };
+		const name = title_of(c);
+		const title = element("button", {type: "button", className: "title", textContent: name, title: name});
+		title.onclick = () => {
+			if (abort) return;
+			chat = c, editing = -1;
+			save(), draw(), to_end(), document.body.classList.remove("listing");
+		};
 		const drop = element("button", {type: "button", className: "drop", textContent: "✕", title: "Delete"});
 		drop.setAttribute("aria-label", "Delete " + title_of(c));
 		drop.onclick = () => ask(`Delete “${title_of(c).slice(0, 60)}”?`, () => remove(c));
@@ -179,7 +194,8 @@ async function answer() {
 		if (follow) to_end();
 	};
 	try {
-		const r = await fetch("/v1/chat/completions", {method: "POST", headers: headers(), body: JSON.stringify(request()), signal: abort.signal});
+		const r = await fetch("/v1/chat/completions",
+			{method: "POST", headers: headers(), body: JSON.stringify(request()), signal: abort.signal});
 		if (!r.ok) throw new Error((await r.json()).error.message);
 		await read_events(r, e => {
 			if (e.error) throw new Error(e.error.message);
@@ -201,7 +217,8 @@ async function answer() {
 	if (usage) m.note = `${usage.prompt_tokens} + ${usage.completion_tokens} tokens, ` +
 		`${(usage.prompt_tokens_details || {}).cached_tokens || 0} not read again, ` +
 		(usage.completion_tokens / Math.max(.001, (performance.now() - begun) / 1000)).toFixed(1) + " tokens/s";
-	if (kv) m.note += `; ${kv.policy}: ` + [["f16", kv.f16_bytes], ["codes", kv.code_bytes], ["scales", kv.param_bytes], ["overhead", kv.overhead_bytes]]
+	if (kv) m.note += `; ${kv.policy}: ` + [["f16", kv.f16_bytes], ["codes", kv.code_bytes], ["scales", kv.param_bytes],
+		["overhead", kv.overhead_bytes]]
 		.filter(([, n]) => n).map(([k, n]) => `${k} ${bytes(n)}`).join(", ");
 	abort = null;
 	if (m.content || m.reasoning) mine.messages.push(m);
@@ -245,12 +262,17 @@ for (const name of fields) {
 
 $("ask").onsubmit = e => (e.preventDefault(), send());
 $("stop").onclick = () => abort && abort.abort();
-$("new").onclick = () => { if (!abort) new_chat(), save(), draw(), $("text").focus(), document.body.classList.remove("listing"); };
+$("new").onclick = () => {
+	if (!abort) new_chat(), save(), draw(), $("text").focus(), document.body.classList.remove("listing");
+};
 $("find").oninput = draw_list;
 $("open").onclick = () => $("settings").showModal();
 $("menu").onclick = () => (document.body.classList.add("listing"), $("new").focus());
 $("close").onclick = $("shade").onclick = () => document.body.classList.remove("listing");
-$("forget").onclick = () => ask("Delete all conversations?", () => { chats = []; new_chat(); save(), draw(), $("settings").close(); });
+$("forget").onclick = () => ask("Delete all conversations?", () => {
+	chats = [];
+	new_chat(), save(), draw(), $("settings").close();
+});
 $("text").oninput = grow;
 $("text").onkeydown = e => {
 	if (e.key === "Enter" && !e.shiftKey && !e.isComposing) e.preventDefault(), send();
@@ -278,7 +300,8 @@ async function show_memory() {
 			i.style.width = 100 * n / most + "%", i.style.background = `var(--${k})`;
 			return i;
 		}));
-		$("legend").replaceChildren(`${bytes(Math.max(used, sum))} of ${bytes(budget)}`, ...sizes.filter(([, n]) => n).map(([k, n]) => {
+		const shown = sizes.filter(([, n]) => n);
+		$("legend").replaceChildren(`${bytes(Math.max(used, sum))} of ${bytes(budget)}`, ...shown.map(([k, n]) => {
 			const square = element("i");
 			square.style.background = `var(--${k})`;
 			return element("span", {}, square, `${kinds[k]} ${bytes(n)}`);
