@@ -15,6 +15,18 @@ constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086, kNvidia = 0x10de;
 
 bool packed(const Quant& q) { return q.bits < 16; }
 
+// The build of a kernel that needs the most of what `have` (need::*) holds: shaders/CMakeLists.txt lists them.
+Kernel build_of(Kernel kernel, uint32_t have) {
+	const std::span<const KernelBlob> all = kernel_blobs();
+	size_t best = size_t(kernel);
+	for (size_t i = 0; i < all.size(); ++i)
+		if (all[i].of == kernel && !(all[i].needs & ~have) &&
+		    std::popcount(all[i].needs) > std::popcount(all[best].needs))
+			best = i;
+	return Kernel(best);
+}
+uint32_t texels_of(const Caps& c) { return reads_texels(c) ? need::texels : 0; }
+
 // Kernels that reduce over a workgroup. A software driver runs one subgroup without barriers many times faster than a
 // workgroup with them.
 uint32_t reduce_local(const Caps& c, uint32_t wanted) {
@@ -33,8 +45,8 @@ bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min 
 Choice choose_embed(DType t) { return {Kernel::embed, {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}}; }
 
 Choice choose_rmsnorm(const Caps& c, bool vec4_aligned) {
-	const Kernel k = !vec4_aligned ? Kernel::rmsnorm : reads_texels(c) ? Kernel::texel_rmsnorm : Kernel::rmsnorm_vec4;
-	return {k, {{SPEC_LOCAL_X, reduce_local(c, 256)}}};
+	return {build_of(Kernel::rmsnorm, texels_of(c) | (vec4_aligned ? need::vec4 : 0)),
+	        {{SPEC_LOCAL_X, reduce_local(c, 256)}}};
 }
 
 Choice choose_layer_norm(const Caps& c, bool biased) {
@@ -47,11 +59,9 @@ Choice choose_activate(uint32_t flags) {
 }
 
 Choice choose_rope_store(const Caps& c, bool vec4_aligned, uint32_t head_dim, uint32_t flags) {
-	const Kernel k = !vec4_aligned     ? Kernel::rope_store
-	                 : reads_texels(c) ? Kernel::texel_rope_store
-	                                   : Kernel::rope_store_vec4;
 	const uint32_t local = reduce_local(c, std::clamp(std::bit_ceil(head_dim / 2), 32u, kLocal));
-	return {k, {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}}};
+	return {build_of(Kernel::rope_store, texels_of(c) | (vec4_aligned ? need::vec4 : 0)),
+	        {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}}};
 }
 
 Choice choose_kv_store(const Caps& c, uint32_t head_dim) { // small prompts fill a few lanes only
@@ -70,7 +80,7 @@ constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
 // 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
 MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
-	return {{Kernel::texel_matmul,
+	return {{build_of(Kernel::matmul, need::texels),
 	         {{SPEC_LOCAL_X, c.subgroup},
 	          {SPEC_ROWS, each},
 	          {SPEC_COLS, cols},
@@ -113,7 +123,7 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	// Up to 8 rows have a pipeline for each number. More share those for 12 and 16: each takes time to compile.
 	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
-	return {{Kernel::matvec_int8,
+	return {{build_of(Kernel::matvec, need::int8),
 	         {{SPEC_LOCAL_X, kInt8Local},
 	          {SPEC_SUBGROUP, int8_lanes(c)},
 	          {SPEC_ROWS, each},
@@ -125,16 +135,17 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 
 constexpr uint32_t kWideCols = 64, kNarrowCols = 16; // tokens of a workgroup of matmul.comp, matmul_int8.comp
 
-MatmulChoice matmul(Kernel kernel, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, uint32_t cols) {
-	return {{kernel, {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
+MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, uint32_t cols) {
+	return {{build_of(Kernel::matmul, multiplies_in_int8(c, type) ? need::int8 : 0),
+	         {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
 	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
 }
 
 // Wide tiles do more work per byte from memory, narrow ones make more workgroups.
-MatmulChoice matmul(Kernel kernel, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t fill = 128; // workgroups that keep a device busy
 	const bool big = tokens > kNarrowCols && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, kWideCols) >= fill;
-	return matmul(kernel, type, rows, tokens, flags, big ? kWideCols : kNarrowCols);
+	return matmul(c, type, rows, tokens, flags, big ? kWideCols : kNarrowCols);
 }
 
 void add_matrices(std::vector<SpecValue>& spec, const Caps& c) {
@@ -172,7 +183,7 @@ bool tile_fits(const Caps& c, MatrixTile tile) {
 }
 
 MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, MatrixTile tile) {
-	MatmulChoice x{{Kernel::matmul_matrix,
+	MatmulChoice x{{build_of(Kernel::matmul, need::matrices),
 	                {{SPEC_LOCAL_X, tile.local},
 	                 {SPEC_COLS, tile.cols},
 	                 {SPEC_WTYPE, uint32_t(type)},
@@ -233,30 +244,12 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? MATMUL_NORM : 0));
 	KV_ASSERT(!norm);
 	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
-	return matmul(multiplies_in_int8(c, type) ? Kernel::matmul_int8 : Kernel::matmul, type, rows, tokens, flags);
+	return matmul(c, type, rows, tokens, flags);
 }
 
 Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
 
 // ---- mixtures of experts
-
-namespace {
-
-// The build of a kernel that reads a list of experts.
-Kernel with_experts(Kernel k) {
-	switch (k) {
-	case Kernel::matmul: return Kernel::expert_matmul;
-	case Kernel::matmul_int8: return Kernel::expert_matmul_int8;
-	case Kernel::matmul_matrix: return Kernel::expert_matmul_matrix;
-	case Kernel::matvec: return Kernel::expert_matvec;
-	case Kernel::matvec_int8: return Kernel::expert_matvec_int8;
-	case Kernel::texel_matmul: return Kernel::texel_expert_matmul;
-	default: break;
-	}
-	fail(Code::Internal, "no build with experts of kernel {}", uint32_t(k));
-}
-
-} // namespace
 
 // A lane for each expert, as far as a workgroup goes.
 Choice choose_route(const Caps& c, uint32_t n_experts, uint32_t flags) {
@@ -286,9 +279,9 @@ MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint
 		                  : c.vendor == kIntel ? kIntelTile
 		                                       : kTile);
 	else
-		m = matmul(multiplies_in_int8(c, type) ? Kernel::matmul_int8 : Kernel::matmul, type, rows, each, flags,
-		           each > kNarrowCols ? kWideCols : kNarrowCols);
-	m.kernel = with_experts(m.kernel);
+		m = matmul(c, type, rows, each, flags, each > kNarrowCols ? kWideCols : kNarrowCols);
+	const KernelBlob& dense = kernel_blobs()[size_t(m.kernel)];
+	m.kernel = build_of(dense.of, dense.needs | need::experts);
 	m.groups.y = slots;
 	if (!decode)
 		for (const SpecValue& s : m.spec)
@@ -397,15 +390,15 @@ AttendCut matrix_cut(const Caps& c, uint32_t share) {
 }
 
 // The kernel of a device, of lib/attend_matrix.glsl with `matrices`, and how it cuts rows.
-AttendChoice attend_choice(const Caps& c, bool matrices, Kernel matrix, Kernel software, Kernel other,
-                           const AttendCut& cut, std::vector<SpecValue> spec) {
+AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int8, const AttendCut& cut,
+                           std::vector<SpecValue> spec) {
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
 	if (matrices) {
 		spec.push_back({SPEC_SUBGROUP_COLS, kMatrixGroups});
 		add_matrices(spec, c);
 	}
-	const Kernel kernel = matrices ? matrix : reads_texels(c) ? software : other;
-	return {{kernel, std::move(spec)}, cut.heads, cut.blocks, cut.tokens};
+	const uint32_t have = texels_of(c) | (matrices ? need::matrices : 0) | (int8 ? need::int8 : 0);
+	return {{build_of(kernel, have), std::move(spec)}, cut.heads, cut.blocks, cut.tokens};
 }
 
 } // namespace
@@ -456,8 +449,7 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 	const bool matrices = prompt && attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
 	const uint32_t dots = matrices ? 0 : dot_flags(c, f);
-	const Kernel other = dots ? Kernel::attend_int8 : Kernel::attend;
-	return attend_choice(c, matrices, Kernel::attend_matrix, Kernel::texel_attend, other, cut,
+	return attend_choice(c, Kernel::attend, matrices, dots != 0, cut,
 	                     {{SPEC_HEAD_DIM, head_dim},
 	                      {SPEC_K_BITS, f.k.bits},
 	                      {SPEC_V_BITS, f.v.bits},
@@ -470,8 +462,8 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
 	const bool matrices = attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share);
-	return attend_choice(c, matrices, Kernel::attend_prompt_matrix, Kernel::texel_attend_prompt, Kernel::attend_prompt,
-	                     cut, {{SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
+	return attend_choice(c, Kernel::attend_prompt, matrices, false, cut,
+	                     {{SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
 }
 
 Choice choose_attend_merge(const Caps& c, uint32_t head_dim, uint32_t flags) {
@@ -504,10 +496,12 @@ void add_saliency(Choice& x, Saliency s, bool softcap) {
 ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s,
                                 bool softcap) {
 	ScoreChoice x{{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
-	if (reads_texels(c)) x = {{Kernel::texel_score_prompt, texel_score(head_dim, share, n_rows)}, kQuadLanes * 4};
+	if (reads_texels(c))
+		x = {{build_of(Kernel::score_prompt, need::texels), texel_score(head_dim, share, n_rows)}, kQuadLanes * 4};
 	if (s.attention && attends_by_matrices(c, head_dim)) {
 		const uint32_t local = std::min(256u, 8 * c.subgroup);
-		x = {{Kernel::score_prompt_matrix, {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, share}}},
+		x = {{build_of(Kernel::score_prompt, need::matrices),
+		      {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, share}}},
 		     local / c.subgroup * c.matrix.m};
 		add_matrices(x.spec, c);
 	}
@@ -518,7 +512,7 @@ ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share
 Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page, Saliency s,
                           bool softcap) {
 	Choice x{Kernel::score_slots, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}};
-	if (reads_texels(c)) x = {Kernel::texel_score_slots, texel_score(head_dim, share, n_rows)};
+	if (reads_texels(c)) x = {build_of(Kernel::score_slots, need::texels), texel_score(head_dim, share, n_rows)};
 	x.spec.push_back({SPEC_PAGE, page});
 	add_saliency(x, s, softcap);
 	return x;
@@ -533,9 +527,7 @@ Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t s
 	const Format keys{k, {}};
 	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // it needs no more than attend
 	const uint32_t dots = dot_flags(c, keys);
-	return {reads_texels(c) ? Kernel::texel_weigh
-	        : dots          ? Kernel::weigh_int8
-	                        : Kernel::weigh,
+	return {build_of(Kernel::weigh, texels_of(c) | (dots ? need::int8 : 0)),
 	        {{SPEC_LOCAL_X, cut.local},
 	         {SPEC_HEAD_DIM, head_dim},
 	         {SPEC_K_BITS, k.bits},

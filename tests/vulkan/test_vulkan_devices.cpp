@@ -321,6 +321,19 @@ TEST_CASE(
 	}
 }
 
+// Else choose_expert_matmul() would take a build that reads no list of experts, or one of two equal ones by their
+// order.
+TEST_CASE("devices: builds of a kernel differ in what they need, and those of projections have twins with experts") {
+	std::set<std::pair<Kernel, uint32_t>> builds;
+	for (const KernelBlob& b : kernel_blobs()) {
+		INFO(b.name);
+		CHECK(builds.emplace(b.of, b.needs).second);
+		CHECK(kernel_blobs()[size_t(b.of)].needs == 0);
+	}
+	for (const auto& [of, needs] : builds)
+		if (of == Kernel::matmul || of == Kernel::matvec) CHECK(builds.count({of, needs | need::experts}) == 1);
+}
+
 TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
 	select_test_device(test_driver());
 	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},
