@@ -171,8 +171,8 @@ double ExpertMatmul::bytes() const { // of the weights those of chosen experts, 
 // ---- keys and values on their way into the cache
 
 std::string RopeStore::text() const {
-	return fmt::format("q {} k {} rotary {}{}", shape_text(q), shape_text(k), rope.rotary_dim,
-	                   rope.neox ? " neox" : "");
+	return fmt::format("q {} k {} rotary {}{}{}", shape_text(q), shape_text(k), rope.rotary_dim,
+	                   rope.neox ? " neox" : "", norm.weigh_last ? " norm last" : "");
 }
 void RopeStore::check() const {
 	check_heads(q, k.shape[1], k.shape[2]);

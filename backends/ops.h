@@ -60,9 +60,10 @@ struct RopeArgs {
 	uint32_t rotary_dim; // leading channels of a head that are rotated
 	bool neox;           // pairs are (i, i + rotary_dim / 2) [neox], or (2i, 2i + 1)
 };
-struct HeadNorm { // RMS norm of each head before RoPE (qwen3); both empty for none
-	View q, k;    // (head_dim) f32
+struct HeadNorm {            // RMS norm of each head before RoPE (qwen3); both empty for none
+	View q, k;               // (head_dim) f32
 	float eps;
+	bool weigh_last = false; // q and k multiply what RoPE gives, which is a norm after it (hunyuan)
 };
 
 constexpr uint32_t kSkip = UINT32_MAX; // in place of an offset: nothing is read or written

@@ -381,6 +381,9 @@ Config read_config(const Gguf& g) {
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, f, c);
+	if (layer.qk_norm == QkNorm::HeadLast && rope_attention_scale(c.ropes[0]) != 1) // which a norm after RoPE takes out
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a factor of cos and sin", g.name(),
+		     k.key("rope.scaling.type"), rope_scaling_name(c.ropes[0].scaling), f.arch);
 	read_temperature(k, f, c);
 	describe_layers(c, f, layer, read_windows(k, f, c.n_layers));
 	place_experts(c, read_mixture(k, f, c));

@@ -37,8 +37,9 @@ enum class NormKind : uint8_t {
 };
 enum class QkNorm : uint8_t { // RMS norm of q and k before RoPE
 	None,
-	Head, // each head by itself, the same weights for all heads
-	Row,  // all heads of a token together
+	Head,     // each head by itself, the same weights for all heads
+	HeadLast, // the same after RoPE
+	Row,      // all heads of a token together
 };
 enum class MlpKind : uint8_t {
 	Gated, // down(activation(gate(x)) * up(x)); with Silu: SwiGLU

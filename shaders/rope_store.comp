@@ -1,5 +1,5 @@
-// Per row t and head: RMS norm of the head (FLAGS), rotation of channel pairs by table[t], then q in place and
-// k, v as f16 words where at[t][kv head] says.
+// Per row t and head: RMS norm of the head (FLAGS), rotation of channel pairs by table[t], weights of the norm before
+// it or after it (FLAGS), then q in place and k, v as f16 words where at[t][kv head] says.
 //
 // dims     q (T, n_heads, head_dim), k, v (T, n_kv_heads, head_dim) f32; table (T, rotary_dim / 2, 2): cos, sin;
 //          at (T, n_kv_heads, 2) word offsets, ~0: not stored; norm_q, norm_k (head_dim) f32
@@ -27,15 +27,21 @@ layout(set = 0, binding = 6) restrict readonly buffer At { uint at_word[]; };
 layout(set = 0, binding = 7) restrict readonly buffer NormQ { float norm_q[]; };
 layout(set = 0, binding = 8) restrict readonly buffer NormK { float norm_k[]; };
 
-// Value of channel c before rotation, head norm included.
+const bool WEIGH_LAST = (FLAGS & ROPE_WEIGH_LAST) != 0u;
+
+// Value of channel c before rotation, head norm included, but for weights that come last.
 float plain_q(uint from, uint c, float scale) {
 	const float x = q[KV_AT(0) + from + c];
-	return (FLAGS & ROPE_NORM_Q) != 0u ? x * scale * norm_q[KV_AT(7) + c] : x;
+	if ((FLAGS & ROPE_NORM_Q) == 0u) return x;
+	return WEIGH_LAST ? x * scale : x * scale * norm_q[KV_AT(7) + c];
 }
 float plain_k(uint from, uint c, float scale) {
 	const float x = k[KV_AT(3) + from + c];
-	return (FLAGS & ROPE_NORM_K) != 0u ? x * scale * norm_k[KV_AT(8) + c] : x;
+	if ((FLAGS & ROPE_NORM_K) == 0u) return x;
+	return WEIGH_LAST ? x * scale : x * scale * norm_k[KV_AT(8) + c];
 }
+float weighed_q(uint c, float x) { return WEIGH_LAST && (FLAGS & ROPE_NORM_Q) != 0u ? x * norm_q[KV_AT(7) + c] : x; }
+float weighed_k(uint c, float x) { return WEIGH_LAST && (FLAGS & ROPE_NORM_K) != 0u ? x * norm_k[KV_AT(8) + c] : x; }
 float norm_scale(float squares) { return 1.0 / sqrt(workgroup_sum(squares) / float(HEAD_DIM) + p.eps); }
 
 // Pair i of the rotated channels: its two channels, and cos, sin.
@@ -63,14 +69,14 @@ void store_q(uint row, uint from) {
 		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) squares += q[KV_AT(0) + from + c] * q[KV_AT(0) + from + c];
 		scale = norm_scale(squares);
 		for (uint c = p.rotary_dim + gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
-			q[KV_AT(0) + from + c] = plain_q(from, c, scale);
+			q[KV_AT(0) + from + c] = weighed_q(c, plain_q(from, c, scale));
 	}
 	for (uint i = gl_LocalInvocationID.x; i < p.rotary_dim / 2u; i += gl_WorkGroupSize.x) {
 		const uvec2 ch = pair_channels(i);
 		const vec2 turn = pair_turn(row, i);
 		const float x = plain_q(from, ch.x, scale), y = plain_q(from, ch.y, scale);
-		q[KV_AT(0) + from + ch.x] = x * turn.x - y * turn.y;
-		q[KV_AT(0) + from + ch.y] = x * turn.y + y * turn.x;
+		q[KV_AT(0) + from + ch.x] = weighed_q(ch.x, x * turn.x - y * turn.y);
+		q[KV_AT(0) + from + ch.y] = weighed_q(ch.y, x * turn.y + y * turn.x);
 	}
 }
 
@@ -84,7 +90,8 @@ void store_k(uint row, uint from, uint to) {
 	if (to == ~0u) return;
 	for (uint w = gl_LocalInvocationID.x; w < HEAD_DIM / 2u; w += gl_WorkGroupSize.x)
 		k_dst[KV_AT(1) + to + w * p.k_word_stride] =
-			f16_pack(rotated_k(row, from, 2u * w, scale), rotated_k(row, from, 2u * w + 1u, scale));
+			f16_pack(weighed_k(2u * w, rotated_k(row, from, 2u * w, scale)),
+			         weighed_k(2u * w + 1u, rotated_k(row, from, 2u * w + 1u, scale)));
 }
 
 void main() {

@@ -29,16 +29,20 @@ INPUT(8, restrict readonly, NormK, norm_k);
 INPUT(9, readonly, QIn, q_in);
 
 const uint QUADS = HEAD_DIM / 4u;
-const bool NEOX = (FLAGS & ROPE_NEOX) != 0u;
+const bool NEOX = (FLAGS & ROPE_NEOX) != 0u, WEIGH_LAST = (FLAGS & ROPE_WEIGH_LAST) != 0u;
 
-// Four channels before rotation, head norm included.
+bool has_norm(bool is_q) { return (FLAGS & (is_q ? ROPE_NORM_Q : ROPE_NORM_K)) != 0u; }
+vec4 weights(bool is_q, uint c) {
+	return is_q ? VEC4_AT(norm_q, KV_AT(7) / 4u + c) : VEC4_AT(norm_k, KV_AT(8) / 4u + c);
+}
+// Four channels before rotation, head norm included, but for weights that come last.
 vec4 plain(bool is_q, uint from, uint c, float scale) {
 	const vec4 x = is_q ? VEC4_AT(q_in, KV_AT(9) / 4u + from + c) : VEC4_AT(k, KV_AT(3) / 4u + from + c);
-	if ((FLAGS & (is_q ? ROPE_NORM_Q : ROPE_NORM_K)) == 0u) return x;
-	return x * scale * (is_q ? VEC4_AT(norm_q, KV_AT(7) / 4u + c) : VEC4_AT(norm_k, KV_AT(8) / 4u + c));
+	if (!has_norm(is_q)) return x;
+	return WEIGH_LAST ? x * scale : x * scale * weights(is_q, c);
 }
 float head_scale(bool is_q, uint from) {
-	if ((FLAGS & (is_q ? ROPE_NORM_Q : ROPE_NORM_K)) == 0u) return 1.0;
+	if (!has_norm(is_q)) return 1.0;
 	vec4 squares = vec4(0.0);
 	for (uint c = gl_LocalInvocationID.x; c < QUADS; c += gl_WorkGroupSize.x) {
 		const vec4 x = is_q ? VEC4_AT(q_in, KV_AT(9) / 4u + from + c) : VEC4_AT(k, KV_AT(3) / 4u + from + c);
@@ -67,6 +71,7 @@ void put_k(uint to, uint c, vec4 x) {
 	k_dst[KV_AT(1) + to + (2u * c + 1u) * p.k_word_stride] = f16_pack(x.z, x.w);
 }
 void put(bool is_q, uint from, uint to, uint c, vec4 x) {
+	if (WEIGH_LAST && has_norm(is_q)) x *= weights(is_q, c);
 	if (is_q) q[KV_AT(0) / 4u + from + c] = x;
 	else put_k(to, c, x);
 }
@@ -85,7 +90,7 @@ void head(bool is_q, uint row, uint from, uint to) {
 			put(is_q, from, to, c, turn_neighbours(is_q, row, from, c, scale));
 		}
 	}
-	if (is_q && (FLAGS & ROPE_NORM_Q) == 0u) return; // the rest stays as it is
+	if (is_q && !has_norm(is_q)) return; // the rest stays as it is
 	for (uint c = turned + gl_LocalInvocationID.x; c < QUADS; c += gl_WorkGroupSize.x)
 		put(is_q, from, to, c, plain(is_q, from, c, scale));
 }

@@ -7,11 +7,14 @@
 namespace kvrun {
 namespace {
 
-void norm_head(float* x, const float* w, uint32_t head_dim, float eps) {
+void divide_by_rms(float* x, uint32_t head_dim, float eps) {
 	double sum = 0;
 	for (uint32_t c = 0; c < head_dim; ++c) sum += double(x[c]) * double(x[c]);
 	const float scale = float(1 / std::sqrt(sum / head_dim + double(eps)));
-	for (uint32_t c = 0; c < head_dim; ++c) x[c] = x[c] * scale * w[c];
+	for (uint32_t c = 0; c < head_dim; ++c) x[c] *= scale;
+}
+void multiply(float* x, const float* w, uint32_t head_dim) {
+	for (uint32_t c = 0; c < head_dim; ++c) x[c] *= w[c];
 }
 
 // Rotates the pairs of one head by the angles in cs, (rotary_dim / 2, 2) cos, sin.
@@ -24,6 +27,15 @@ void rotate_head(float* x, const float* cs, const RopeArgs& rope) {
 		a = a0 * c - b0 * s;
 		b = a0 * s + b0 * c;
 	}
+}
+
+// One head: norm with weights w, if there are any, and rotation.
+void prepare_head(float* x, const float* w, const float* cs, uint32_t head_dim, const HeadNorm& norm,
+                  const RopeArgs& rope) {
+	if (w) divide_by_rms(x, head_dim, norm.eps);
+	if (w && !norm.weigh_last) multiply(x, w, head_dim);
+	rotate_head(x, cs, rope);
+	if (w && norm.weigh_last) multiply(x, w, head_dim);
 }
 
 uint32_t half_pair(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
@@ -53,17 +65,13 @@ void CpuBackend::compute(const op::RopeStore& o) {
 	std::vector<float> head(D);
 	for (uint32_t t = 0; t < T; ++t) {
 		const float* cs = table + size_t(t) * rope.rotary_dim;
-		for (uint32_t h = 0; h < n_heads; ++h) {
-			float* x = qs + (size_t(t) * n_heads + h) * D;
-			if (q_norm) norm_head(x, q_norm, D, norm.eps);
-			rotate_head(x, cs, rope);
-		}
+		for (uint32_t h = 0; h < n_heads; ++h)
+			prepare_head(qs + (size_t(t) * n_heads + h) * D, q_norm, cs, D, norm, rope);
 		for (uint32_t h = 0; h < n_kv_heads; ++h) {
 			const size_t row = size_t(t) * n_kv_heads + h;
 			const Slot to = slot(dst, k_words, v_words, at + row * 2, D);
 			std::copy_n(ks + row * D, D, head.data());
-			if (k_norm) norm_head(head.data(), k_norm, D, norm.eps);
-			rotate_head(head.data(), cs, rope);
+			prepare_head(head.data(), k_norm, cs, D, norm, rope);
 			for (uint32_t w = 0; w < D / 2; ++w) {
 				if (to.k) to.k[size_t(w) * dst.k_word_stride] = half_pair(head[2 * w], head[2 * w + 1]);
 				if (to.v) to.v[w] = half_pair(vs[row * D + 2 * w], vs[row * D + 2 * w + 1]);

@@ -109,6 +109,7 @@ struct RopeStoreArgs {
 	uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
 	uint32_t neox; // 1: pairs are (i, i + rotary_dim / 2)
 	float eps;
+	uint32_t weigh_last; // 1: q_norm and k_norm multiply what is rotated, else what will be
 };
 struct KvStoreArgs { // kv_store and kv_load
 	uint32_t *k, *v; // (n_kv_heads, t_cap, head_words) words of two halves

@@ -162,7 +162,7 @@ void CudaBackend::compute(const op::RopeStore& o) {
 	    RopeStoreArgs{data<float>(q), data<float>(k), data<float>(v), data<float>(rope.table), data<float>(norm.q),
 	                  data<float>(norm.k),
 	                  KvPlace{data<uint32_t>(dst.k), data<uint32_t>(dst.v), data<uint32_t>(dst.at), dst.k_word_stride},
-	                  n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps},
+	                  n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps, norm.weigh_last},
 	    {"rope_store", 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements())});
 }
 

@@ -13,7 +13,7 @@ __device__ inline Slot slot_of(const KvPlace& p, uint32_t row, uint32_t n_kv_hea
 	return {at[0] == kNoOffset ? nullptr : p.k + at[0], at[1] == kNoOffset ? nullptr : p.v + at[1]};
 }
 
-// One head in shared memory: RMS norm by `norm`, if there is one, then rotation by cs.
+// One head in shared memory: RMS norm by `norm`, if there is one, and rotation by cs.
 __device__ inline void prepare_head(const RopeStoreArgs& a, const float* x, const float* norm, const float* cs,
                                     Shared<double, 8>& partial, Shared<float, kMaxHeadDim>& in,
                                     Shared<float, kMaxHeadDim>& out) {
@@ -24,7 +24,7 @@ __device__ inline void prepare_head(const RopeStoreArgs& a, const float* x, cons
 		scale = float(1 / sqrt(block_sum(sum, partial) / double(a.head_dim) + double(a.eps)));
 	}
 	for (uint32_t c = threadIdx.x; c < a.head_dim; c += blockDim.x) {
-		in[c] = norm ? x[c] * scale * norm[c] : x[c];
+		in[c] = !norm ? x[c] : a.weigh_last ? x[c] * scale : x[c] * scale * norm[c];
 		if (c >= a.rotary_dim) out[c] = in[c];
 	}
 	__syncthreads();
@@ -35,6 +35,9 @@ __device__ inline void prepare_head(const RopeStoreArgs& a, const float* x, cons
 		out[low] = x0 * cos - x1 * sin;
 		out[high] = x0 * sin + x1 * cos;
 	}
+	__syncthreads();
+	if (!norm || !a.weigh_last) return;
+	for (uint32_t c = threadIdx.x; c < a.head_dim; c += blockDim.x) out[c] *= norm[c];
 	__syncthreads();
 }
 

@@ -34,6 +34,11 @@ void basic_uses(const Caps& c, Uses& out) {
 				add(out, choose_rope_store(c, vec4_aligned, d, f),
 				    fmt::format("head_dim {}{}{}", d, f & ROPE_NEOX ? ", neox" : "",
 				                f & ROPE_NORM_Q ? ", head norm" : ""));
+		if (d == 128)
+			for (const bool vec4_aligned : {false, true})
+				add(out,
+				    choose_rope_store(c, vec4_aligned, d, ROPE_NEOX | ROPE_NORM_Q | ROPE_NORM_K | ROPE_WEIGH_LAST),
+				    "head_dim 128, neox, head norm last");
 		add(out, choose_kv_store(c, d), fmt::format("head_dim {}", d));
 	}
 	add(out, choose_kv_load(), "");

@@ -18,7 +18,8 @@ bool rope_takes_vec4(uint32_t head_dim, uint32_t rotary_dim, bool neox) {
 void VulkanBackend::compute(const op::RopeStore& o) {
 	const auto& [q, k, v, rope, norm, dst] = o;
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = k.shape[1];
-	const uint32_t flags = (rope.neox ? ROPE_NEOX : 0) | (norm.q ? ROPE_NORM_Q : 0) | (norm.k ? ROPE_NORM_K : 0);
+	const uint32_t flags = (rope.neox ? ROPE_NEOX : 0) | (norm.q ? ROPE_NORM_Q : 0) | (norm.k ? ROPE_NORM_K : 0) |
+	                       (norm.weigh_last && (norm.q || norm.k) ? ROPE_WEIGH_LAST : 0);
 	const bool vec4_aligned =
 	    rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) && aligned16({q, k, v, rope.table, norm.q, norm.k});
 	Pipeline& p = pipeline(choose_rope_store(caps(), vec4_aligned, head_dim, flags));

@@ -102,8 +102,8 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	const LayerWeights& L = w_.layers[l];
 	const Rope& rope = cfg_.ropes[layer.rope];
 	const View q = rows(r.q, first, n);
-	HeadNorm head_norm{{}, {}, cfg_.norm_eps};
-	if (layer.qk_norm == QkNorm::Head) head_norm.q = L.q_norm, head_norm.k = L.k_norm;
+	HeadNorm head_norm{{}, {}, cfg_.norm_eps, layer.qk_norm == QkNorm::HeadLast};
+	if (layer.qk_norm == QkNorm::Head || head_norm.weigh_last) head_norm.q = L.q_norm, head_norm.k = L.k_norm;
 	be_.rope_store(q, rows(r.k, first, n), rows(r.v, first, n),
 	               {rows(r.rope[layer.rope], first, n), rope.dim, rope.neox}, head_norm, dst);
 	// attention multiplies by 1 / sqrt(head_dim)

@@ -18,6 +18,7 @@
 #define ROPE_NEOX 1u   // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)
 #define ROPE_NORM_Q 2u // RMS norm of each query head
 #define ROPE_NORM_K 4u // of each key head
+#define ROPE_WEIGH_LAST 8u // the norm's weights multiply what is rotated, else what will be
 
 // attend kernels over pages, and weigh
 #define ATTEND_K_PER_CHANNEL 1u   // K has its parameters per channel

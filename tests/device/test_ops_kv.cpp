@@ -37,9 +37,13 @@ struct RopeRow {
 	bool neox, norm;
 	uint32_t page;     // 0: prompt scratch, heads contiguous
 	bool skip = false; // some heads are not stored
+	bool last = false; // weights of the norm multiply what is rotated
 	std::string text() const {
 		return fmt::format("rope_store: T {} heads {}:{} head_dim {} rotary {}{}{} {}{}", T, n_heads, n_kv_heads, D,
-		                   rotary_dim, neox ? " neox" : "", norm ? " norm" : "",
+		                   rotary_dim, neox ? " neox" : "",
+		                   last   ? " norm last"
+		                   : norm ? " norm"
+		                          : "",
 		                   page ? fmt::format("pages of {}", page) : "scratch", skip ? " skips" : "");
 	}
 };
@@ -55,6 +59,11 @@ std::vector<RopeRow> rope_rows() {
 				rows.push_back({T, h[0], h[1], D, i % 3 == 1 ? D / 2 : D, neox, i % 5 < 2, pages[i % 4], i % 7 == 3});
 				++i;
 			}
+	for (const uint32_t D : {16u, 64u, 128u})
+		for (const bool neox : {false, true}) {
+			rows.push_back({9, 4, 2, D, D, neox, true, 32, false, true});
+			rows.push_back({3, 8, 1, D, D / 2 + 2, neox, true, 0, neox, true}); // a channel at a time
+		}
 	return rows;
 }
 
@@ -66,7 +75,11 @@ void rope_reference(const RopeRow& r, const float* x, const Floats& norm, const 
 		for (uint32_t c = 0; c < r.D; ++c) sum += double(x[c]) * double(x[c]);
 		scale = 1 / std::sqrt(sum / r.D + double(eps));
 	}
-	for (uint32_t c = 0; c < r.D; ++c) y[c] = double(x[c]) * scale * (norm.empty() ? 1 : double(norm[c]));
+	const auto weigh = [&](bool now) {
+		for (uint32_t c = 0; c < r.D && now && !norm.empty(); ++c) y[c] *= double(norm[c]);
+	};
+	for (uint32_t c = 0; c < r.D; ++c) y[c] = double(x[c]) * scale;
+	weigh(!r.last);
 	for (uint32_t p = 0; p < r.rotary_dim / 2; ++p) {
 		double& a = y[r.neox ? p : p * 2];
 		double& b = y[r.neox ? p + r.rotary_dim / 2 : p * 2 + 1];
@@ -74,6 +87,7 @@ void rope_reference(const RopeRow& r, const float* x, const Floats& norm, const 
 		a = a0 * double(cs[p * 2]) - b0 * double(cs[p * 2 + 1]);
 		b = b0 * double(cs[p * 2]) + a0 * double(cs[p * 2 + 1]);
 	}
+	weigh(r.last);
 }
 
 // Where every (row, kv head) goes: distinct places in K and V memory of `words` words.
@@ -134,7 +148,7 @@ void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
 	const Words empty(places.words, kUnwritten);
 	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words),
 	                rig.u32(places.at, r.T, r.n_kv_heads, 2), places.k_stride};
-	const HeadNorm norm{r.norm ? rig.f32(q_norm, r.D) : View(), r.norm ? rig.f32(k_norm, r.D) : View(), eps};
+	const HeadNorm norm{r.norm ? rig.f32(q_norm, r.D) : View(), r.norm ? rig.f32(k_norm, r.D) : View(), eps, r.last};
 	backend.rope_store(vq, vk, vv, {rig.f32(table, r.T, r.rotary_dim / 2, 2), r.rotary_dim, r.neox}, norm, dst);
 
 	check_close(row, rig.get(vq), want_q, "rope");

@@ -314,6 +314,24 @@ TEST_CASE("config: softcaps and windows, of the file or of the family") {
 	CHECK((c.layers[0].score_softcap == 0 && c.logit_softcap == 0 && c.layers[0].window == 0));
 }
 
+TEST_CASE("config: norms of heads after RoPE") {
+	TinyShape s;
+	s.arch = "hunyuan-dense";
+	GgufBuilder b = tiny_model(s);
+	Code code{};
+	has(refusal(b, &code), "tensor blk.0.attn_q_norm.weight is missing");
+	CHECK(code == Code::Format);
+	for (const char* norm : {"blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"})
+		b.tensor_f32(norm, {8}, std::vector<float>(8, 1));
+	CHECK(config_of(b).layers[0].qk_norm == QkNorm::HeadLast);
+	b.text("hunyuan-dense.rope.scaling.type", "linear").f32("hunyuan-dense.rope.scaling.factor", 4);
+	CHECK(config_of(b).ropes[0].factor == 4);
+	b.text("hunyuan-dense.rope.scaling.type", "yarn");
+	has(refusal(b, &code), "key hunyuan-dense.rope.scaling.type is yarn; kvrun runs hunyuan-dense without a factor of "
+	                       "cos and sin");
+	CHECK(code == Code::Unsupported);
+}
+
 TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 	GgufBuilder b = tiny_model();
 	b.tensor_f32("extra.weight", {4}, {1, 2, 3, 4});

@@ -6,12 +6,12 @@ make_expert_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
 import torch
 import transformers as hf
 
-from make_family_models import WINDOW, base, layers, main
+from make_family_models import WINDOW, base, layers, main, norms_first
 
 
 def routers(model):
     """Modules that choose experts: they return (logits, weights, indices)."""
-    return [m for m in model.modules() if type(m).__name__.lower().endswith(("router", "gating"))]
+    return [m for m in model.modules() if type(m).__name__.lower().endswith(("router", "gating", "v1gate"))]
 
 
 def weighed(function, normalise=False, scale=1.0, bias=False):
@@ -108,6 +108,11 @@ def models():
             {"all groups": {"topk_group": 4}, "scale of weights": {"routed_scaling_factor": 1.0},
              "no bias of the choice": zeroed("e_score_correction_bias"),
              "no shared expert": zeroed("shared_experts.down_proj")}),
+        "hunyuan_moe": (hf.HunYuanMoEV1Config(**base(
+            head_dim=16, num_experts=6, moe_topk=[2, 2], intermediate_size=24, moe_intermediate_size=[24, 24],
+            num_shared_expert=[1, 1])),
+            {"one expert": {"moe_topk": [1, 1]}, "weights as they are": weighed(softmax),
+             "no shared expert": zeroed("shared_mlp.down_proj"), "norms before RoPE": norms_first}),
         # Prompts are three windows long.
         "gpt_oss": (hf.GptOssConfig(**base(
             num_hidden_layers=4, head_dim=16, num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,

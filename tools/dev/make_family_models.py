@@ -67,6 +67,7 @@ def models():
                      {"SiLU": {"hidden_act": "silu"}}),
         "exaone4": (hf.Exaone4Config(**base(sliding_window=None, sliding_window_pattern=None,
                                             layer_types=["full_attention"] * 2)), {}),
+        "hunyuan_dense": (hf.HunYuanDenseV1Config(**base(head_dim=16)), {"norms before RoPE": norms_first}),
         # Prompts are three windows long.
         "gemma2": (hf.Gemma2Config(**base(
             num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=16, sliding_window=WINDOW,
@@ -101,6 +102,25 @@ def models():
 WINDOW = 8
 
 
+class NormedProjection(torch.nn.Module):
+    """A projection to heads, each of which is normalised."""
+    def __init__(self, projection, norm):
+        super().__init__()
+        self.projection, self.norm = projection, norm
+
+    def forward(self, x):
+        heads = self.projection(x).unflatten(-1, (-1, self.norm.weight.shape[0]))
+        return self.norm(heads).flatten(-2)
+
+
+def norms_first(model):
+    """A program that normalises heads before RoPE."""
+    for layer in model.model.layers:
+        a = layer.self_attn
+        a.q_proj, a.query_layernorm = NormedProjection(a.q_proj, a.query_layernorm), torch.nn.Identity()
+        a.k_proj, a.key_layernorm = NormedProjection(a.k_proj, a.key_layernorm), torch.nn.Identity()
+
+
 def ministral_rope(**changes):
     return dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0,
                 beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5) | changes
@@ -122,7 +142,7 @@ def build(config, seed):
     config._attn_implementation = "eager"
     model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     rng = np.random.default_rng(seed)
-    quiet = ["q_norm", "k_norm", "post_self_attn", "post_mlp", "post_feedforward"]
+    quiet = ["q_norm", "k_norm", "query_layernorm", "key_layernorm", "post_self_attn", "post_mlp", "post_feedforward"]
     names = [n for n, _ in model.named_parameters()]
     if not any("input_layernorm" in n for n in names) or any("post_feedforward" in n for n in names):
         quiet.append("post_attention_layernorm")
@@ -146,7 +166,7 @@ def build(config, seed):
             else:
                 out = any(part in name for part in ("o_proj", "self_attn.dense"))
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
-            if name.endswith("gate.weight") or "router" in name:  # of experts: choices are clear
+            if name.endswith(("gate.weight", "gate.wg.weight")) or "router" in name:  # of experts: choices are clear
                 a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             if name.endswith("sinks"):
                 a = 1.0 + rng.standard_normal(p.shape)
