@@ -141,6 +141,7 @@ void Route::check() const {
 	KV_ASSERT(logits.shape[0] >= 1);
 	KV_ASSERT(used >= 1 && used <= n && used <= KV_MOST_USED && n <= KV_MOST_EXPERTS);
 	KV_ASSERT(how.used_groups >= 1 && how.used_groups <= how.n_groups && how.n_groups <= KV_MOST_GROUPS);
+	KV_ASSERT(how.gating != Gating::Near || (!how.bias && how.n_groups == 1));
 	KV_ASSERT(n % how.n_groups == 0 && uint64_t(n / how.n_groups) * how.used_groups >= used);
 }
 

@@ -33,6 +33,7 @@ struct Elementwise { // what activate() does
 enum class Gating : uint8_t {
 	Softmax, // over all logits; normalised it is the softmax over the chosen ones
 	Sigmoid,
+	Near, // softmax over the logits near the expert's own (KV_NEAR), but for experts chosen before (sparse mixer)
 };
 struct RouteArgs {
 	Gating gating;
@@ -60,8 +61,8 @@ struct RopeArgs {
 	uint32_t rotary_dim; // leading channels of a head that are rotated
 	bool neox;           // pairs are (i, i + rotary_dim / 2) [neox], or (2i, 2i + 1)
 };
-struct HeadNorm {            // RMS norm of each head before RoPE (qwen3); both empty for none
-	View q, k;               // (head_dim) f32
+struct HeadNorm { // RMS norm of each head before RoPE (qwen3); both empty for none
+	View q, k;    // (head_dim) f32
 	float eps;
 	bool weigh_last = false; // q and k multiply what RoPE gives, which is a norm after it (hunyuan)
 };

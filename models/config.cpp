@@ -24,8 +24,9 @@ const Family& family_of(const Gguf& g) {
 
 using Keys = ConfigKeys;
 
-const char* eps_key(const Config& c) {
-	return c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
+const char* eps_key(const Keys& k, const Config& c) {
+	const char *rms = "attention.layer_norm_rms_epsilon", *other = "attention.layer_norm_epsilon";
+	return c.norm == NormKind::Rms || (k.has(rms) && !k.has(other)) ? rms : other;
 }
 
 void read_sizes(const Keys& k, Config& c) {
@@ -41,7 +42,7 @@ void read_sizes(const Keys& k, Config& c) {
 	c.n_heads = k.u32_same("attention.head_count");
 	c.n_kv_heads = k.has("attention.head_count_kv") ? k.u32_same("attention.head_count_kv") : c.n_heads;
 	c.max_seq = k.u32("context_length");
-	c.norm_eps = k.g.f32(k.key(eps_key(c)));
+	c.norm_eps = k.g.f32(k.key(eps_key(k, c)));
 	for (const auto& [name, value] : {std::pair{"embedding_length", c.dim},
 	                                  {"block_count", c.n_layers},
 	                                  {"feed_forward_length", c.hidden_dim},
@@ -73,7 +74,7 @@ void check_sizes(const Keys& k, const Family& f, const Config& c) {
 		fail(Code::Format, "{}: key {} is {}, heads have {} channels; the file is damaged", name,
 		     k.key("rope.dimension_count"), rope.dim, c.head_dim);
 	if (!(c.norm_eps >= 0 && c.norm_eps < 1))
-		fail(Code::Format, "{}: key {} is {}, expected 0 to 1; the file is damaged", name, k.key(eps_key(c)),
+		fail(Code::Format, "{}: key {} is {}, expected 0 to 1; the file is damaged", name, k.key(eps_key(k, c)),
 		     c.norm_eps);
 	if (!(rope.theta > 1))
 		fail(Code::Format, "{}: key {} is {}, expected more than 1; the file is damaged", name, k.key("rope.freq_base"),
@@ -162,6 +163,7 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 		const bool extended = s > 1 && r.original_ctx > 1;
 		const double scale = extended ? std::sqrt(1 + std::log(s) / std::log(double(r.original_ctx))) : 1;
 		r.attn_factor = k.positive("rope.scaling.attn_factor", float(scale));
+		if (f.longrope_factor) r.attn_factor = f.longrope_factor;
 	}
 }
 

@@ -33,6 +33,9 @@ Gating read_gating(const ConfigKeys& k, Experts& e) {
 void read_groups(const ConfigKeys& k, Experts& e) {
 	const uint32_t groups = k.u32("expert_group_count", 0);
 	if (groups < 2) return;
+	if (e.gating == Gating::Near)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without groups", k.g.name(),
+		     k.key("expert_group_count"), groups, k.arch);
 	e.n_groups = within(k, "expert_group_count", groups, 2, std::min(e.n, KV_MOST_GROUPS), " groups");
 	e.used_groups =
 	    within(k, "expert_group_used_count", k.u32("expert_group_used_count", groups), 1, groups, " groups");
@@ -53,7 +56,7 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 		     "{}: has a tensor for each expert, as {}; kvrun runs files with one for all experts, convert the model "
 		     "again",
 		     g.name(), tensor_name(l, "ffn_gate.0"));
-	e.choice_bias = find("exp_probs_b", "bias");
+	e.choice_bias = e.gating != Gating::Near && find("exp_probs_b", "bias");
 	e.router_bias |= find("ffn_gate_inp", "bias") != nullptr;
 	e.bias |= find("ffn_down_exps", "bias") != nullptr;
 	e.fused_gate_up = find("ffn_gate_up_exps");

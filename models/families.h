@@ -21,6 +21,7 @@ struct Family {
 	bool strips_after_special = false; // white space behind a control token belongs to it; SentencePiece vocabularies
 	NormKind norm = NormKind::Rms;
 	bool yarn_rounded = true;      // YaRN's ramp begins and ends at whole pairs; files do not say it
+	float longrope_factor = 0;     // of cos and sin with LongRope, for which files have another; 0: the file's
 	bool scales_embedding = false; // by sqrt(dim)
 	bool divides_logits = false;   // the file's logit_scale is a divisor
 	bool output_bias = false;

@@ -22,7 +22,7 @@ layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
 #include "lib/float_order.glsl"
 
 const bool SIGMOID = (FLAGS & ROUTE_SIGMOID) != 0u, NORMALISED = (FLAGS & ROUTE_NORMALISED) != 0u;
-const bool BIASED = (FLAGS & ROUTE_BIAS) != 0u;
+const bool BIASED = (FLAGS & ROUTE_BIAS) != 0u, NEAR = (FLAGS & ROUTE_NEAR) != 0u;
 shared float weight_s[KV_MOST_EXPERTS];
 shared float choice_s[KV_MOST_EXPERTS]; // what decides
 shared uint order_s[KV_MOST_EXPERTS];   // the same as integers that order as floats do
@@ -39,6 +39,18 @@ float group_choice(uint g) {
 		else if (c > second) second = c;
 	}
 	return BIASED ? first + second : first;
+}
+
+// Weight of chosen expert e among those near it that come after it.
+float near_weight(uint e) {
+	const float top = choice_s[e];
+	float sum = 0.0;
+	for (uint i = 0u; i < p.n_experts; ++i) {
+		const bool before = i < e ? order_s[i] >= order_s[e] : order_s[i] > order_s[e];
+		const float s = choice_s[i], away = top - s;
+		if (!before && !(away > KV_NEAR * max(abs(s), top))) sum += exp(-away);
+	}
+	return 1.0 / sum;
 }
 
 void main() {
@@ -85,7 +97,7 @@ void main() {
 		for (uint i = e + 1u; i < E; ++i) before += uint(order_s[i] > own);
 		if (before >= p.used) continue;
 		ids[KV_AT(0) + row * p.used + before] = e;
-		chosen_s[before] = weight_s[e];
+		chosen_s[before] = NEAR ? near_weight(e) : weight_s[e];
 	}
 	barrier();
 	if (lane >= p.used) return;

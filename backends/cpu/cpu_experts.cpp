@@ -47,6 +47,18 @@ void keep_groups(std::vector<float>& choice, const RouteArgs& a) {
 		if (std::ranges::find(best, e / n) == best.end()) choice[e] = -INFINITY;
 }
 
+// Weight of the last of `chosen` among the logits near its own, but for those of the others (Gating::Near).
+float near_weight(std::span<const float> logits, std::span<const uint32_t> chosen) {
+	const float top = logits[chosen.back()];
+	float sum = 0;
+	for (uint32_t e = 0; e < logits.size(); ++e) {
+		const bool before = std::ranges::find(chosen.first(chosen.size() - 1), e) != chosen.end() - 1;
+		const float s = logits[e], away = top - s;
+		if (!before && !(away > KV_NEAR * std::max(std::abs(s), top))) sum += std::exp(-away);
+	}
+	return 1 / sum;
+}
+
 float clamped_swiglu(float gate, float up) {
 	gate = std::min(gate, KV_GLU_LIMIT);
 	return gate / (1 + std::exp(-KV_GLU_ALPHA * gate)) * (std::clamp(up, -KV_GLU_LIMIT, KV_GLU_LIMIT) + 1);
@@ -74,6 +86,8 @@ void CpuBackend::compute(const op::Route& o) {
 		}
 		if (a.n_groups > 1) keep_groups(choice, a);
 		std::ranges::copy(n_largest(choice, used), id);
+		for (uint32_t j = 0; j < used && a.gating == Gating::Near; ++j)
+			weight[id[j]] = near_weight({x, n}, {id, j + 1});
 		float chosen = 0;
 		for (uint32_t j = 0; j < used; ++j) chosen += weight[id[j]];
 		const float factor = a.normalise ? a.scale / std::max(chosen, 1e-20f) : a.scale;

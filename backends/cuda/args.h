@@ -83,6 +83,7 @@ struct RouteArgs {
 	uint32_t n_experts, used, n_groups, used_groups;
 	uint32_t sigmoid, normalise; // 0 or 1
 	float scale;
+	uint32_t near; // 1: weights are softmaxes over near logits
 };
 struct SortSlotsArgs {
 	uint32_t* tiles; // (n_tiles, KV_TILE_WORDS)

@@ -19,6 +19,19 @@ __device__ inline float group_choice(Shared<float, KV_MOST_EXPERTS>& choice, uin
 	return two ? best + second : best;
 }
 
+// Weight of chosen expert e among those near it that come after it.
+__device__ inline float near_weight(Shared<float, KV_MOST_EXPERTS>& choice, Shared<uint32_t, KV_MOST_EXPERTS>& order,
+                                    uint32_t e, uint32_t E) {
+	const float top = choice[e];
+	float sum = 0;
+	for (uint32_t i = 0; i < E; ++i) {
+		const bool before = i < e ? order[i] >= order[e] : order[i] > order[e];
+		const float s = choice[i], away = top - s;
+		if (!before && !(away > KV_NEAR * fmaxf(fabsf(s), top))) sum += expf(-away);
+	}
+	return 1 / sum;
+}
+
 // Grid: a block per row; a thread takes experts blockDim.x apart. An expert's place is the number of those before it.
 __global__ void route_kernel(RouteArgs a) {
 	__shared__ Shared<float, KV_MOST_EXPERTS> weight, choice;
@@ -63,7 +76,7 @@ __global__ void route_kernel(RouteArgs a) {
 		for (uint32_t i = 0; i < E; ++i) before += i < e ? order[i] >= own : order[i] > own;
 		if (before >= a.used) continue;
 		a.ids[uint64_t(row) * a.used + before] = e;
-		chosen[before] = weight[e];
+		chosen[before] = a.near ? near_weight(choice, order, e, E) : weight[e];
 	}
 	__syncthreads();
 	for (uint32_t j = threadIdx.x; j < a.used; j += blockDim.x) {

@@ -36,8 +36,7 @@ void basic_uses(const Caps& c, Uses& out) {
 				                f & ROPE_NORM_Q ? ", head norm" : ""));
 		if (d == 128)
 			for (const bool vec4_aligned : {false, true})
-				add(out,
-				    choose_rope_store(c, vec4_aligned, d, ROPE_NEOX | ROPE_NORM_Q | ROPE_NORM_K | ROPE_WEIGH_LAST),
+				add(out, choose_rope_store(c, vec4_aligned, d, ROPE_NEOX | ROPE_NORM_Q | ROPE_NORM_K | ROPE_WEIGH_LAST),
 				    "head_dim 128, neox, head norm last");
 		add(out, choose_kv_store(c, d), fmt::format("head_dim {}", d));
 	}
@@ -83,9 +82,12 @@ void matmul_uses(const Caps& c, Uses& out) {
 
 void expert_uses(const Caps& c, Uses& out) {
 	for (const uint32_t n : {8u, 64u, 128u, 512u}) {
-		for (const uint32_t flags : {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS})
+		for (const uint32_t flags : {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS, ROUTE_NEAR})
 			add(out, choose_route(c, n, flags),
-			    fmt::format("{} experts{}", n, flags & ROUTE_SIGMOID ? ", sigmoid, bias" : ""));
+			    fmt::format("{} experts{}", n,
+			                flags & ROUTE_SIGMOID ? ", sigmoid, bias"
+			                : flags & ROUTE_NEAR  ? ", near"
+			                                      : ""));
 		add(out, choose_sort_slots(c, n), fmt::format("{} experts", n));
 	}
 	add(out, choose_expert_sum(c), "");

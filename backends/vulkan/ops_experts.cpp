@@ -12,7 +12,8 @@ namespace kvrun::vk {
 void VulkanBackend::compute(const op::Route& o) {
 	const auto& [ids, weights, logits, a] = o;
 	const uint32_t rows = ids.shape[0], n_experts = logits.shape[1], across = std::min(rows, kMostRows);
-	const uint32_t flags = (a.gating == Gating::Sigmoid ? ROUTE_SIGMOID : 0) | (a.normalise ? ROUTE_NORMALISED : 0) |
+	const uint32_t flags = (a.gating == Gating::Sigmoid ? ROUTE_SIGMOID : 0) |
+	                       (a.gating == Gating::Near ? ROUTE_NEAR : 0) | (a.normalise ? ROUTE_NORMALISED : 0) |
 	                       (a.bias ? ROUTE_BIAS : 0);
 	const RoutePush push{.n_experts = n_experts,
 	                     .used = ids.shape[1],

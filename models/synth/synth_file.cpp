@@ -83,7 +83,7 @@ void add_experts(Header& h, const std::string& arch, const Mixture& m) {
 	h.u32(key("expert_count"), e.n);
 	h.u32(key("expert_used_count"), e.used);
 	h.u32(key("expert_feed_forward_length"), e.hidden_dim);
-	h.u32(key("expert_gating_func"), e.gating == Gating::Sigmoid ? 2 : 1);
+	if (e.gating != Gating::Near) h.u32(key("expert_gating_func"), e.gating == Gating::Sigmoid ? 2 : 1);
 	h.flag(key("expert_weights_norm"), e.normalise);
 	if (e.shared_dim) h.u32(key("expert_shared_count"), 1);
 	if (e.shared_dim) h.u32(key("expert_shared_feed_forward_length"), e.shared_dim);

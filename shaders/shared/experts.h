@@ -15,4 +15,7 @@
 // Clamped SwiGLU (gpt-oss): with g = min(gate, limit), g * sigmoid(alpha * g) * (clamp(up, -limit, limit) + 1).
 #define KV_GLU_ALPHA 1.702f
 #define KV_GLU_LIMIT 7.0f
+
+// Logits s near that of a chosen expert, top: (top - s) / max(|s|, top) <= KV_NEAR; arXiv:2409.12136.
+#define KV_NEAR 0.02f
 #endif

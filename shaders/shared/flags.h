@@ -13,11 +13,12 @@
 #define ROUTE_SIGMOID 1u    // weights are sigmoids of logits, else their softmax
 #define ROUTE_NORMALISED 2u // a row's weights are divided by their sum
 #define ROUTE_BIAS 4u
+#define ROUTE_NEAR 8u // weights are softmaxes over near logits (KV_NEAR of experts.h)
 
 // rope_store
-#define ROPE_NEOX 1u   // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)
-#define ROPE_NORM_Q 2u // RMS norm of each query head
-#define ROPE_NORM_K 4u // of each key head
+#define ROPE_NEOX 1u       // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)
+#define ROPE_NORM_Q 2u     // RMS norm of each query head
+#define ROPE_NORM_K 4u     // of each key head
 #define ROPE_WEIGH_LAST 8u // the norm's weights multiply what is rotated, else what will be
 
 // attend kernels over pages, and weigh

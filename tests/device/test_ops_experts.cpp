@@ -1,4 +1,5 @@
 // Mixtures of experts: the choice, the sort, products by the chosen experts' weights, and their sum.
+#include "shared/experts.h"
 #include "tests/support/caps_guard.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -21,8 +22,11 @@ struct RouteRow {
 	bool ties = false; // logits are multiples of 1/2
 	std::string text() const {
 		return fmt::format("route: T {} {} of {} {}{}{} times {} groups {} of {}{}", T, used, n_experts,
-		                   gating == Gating::Sigmoid ? "sigmoid" : "softmax", normalise ? " normalised" : "",
-		                   bias ? " bias" : "", scale, used_groups, n_groups, ties ? " ties" : "");
+		                   gating == Gating::Sigmoid ? "sigmoid"
+		                   : gating == Gating::Near  ? "near"
+		                                             : "softmax",
+		                   normalise ? " normalised" : "", bias ? " bias" : "", scale, used_groups, n_groups,
+		                   ties ? " ties" : "");
 	}
 };
 
@@ -42,7 +46,7 @@ Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bi
 			sum += p[e] = r.gating == Gating::Sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
 		}
 		for (uint32_t e = 0; e < r.n_experts; ++e) {
-			if (r.gating == Gating::Softmax) p[e] /= sum;
+			if (r.gating != Gating::Sigmoid) p[e] /= sum;
 			choice[e] = p[e] + (r.bias ? double(bias[e]) : 0);
 		}
 		const uint32_t each = r.n_experts / r.n_groups;
@@ -58,6 +62,14 @@ Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bi
 			for (uint32_t e = groups[i].second * each; e < (groups[i].second + 1) * each; ++e)
 				all.push_back({-choice[e], e});
 		std::ranges::sort(all);
+		for (uint32_t j = 0; j < r.used && r.gating == Gating::Near; ++j) { // the rest of `all` is still to be chosen
+			const auto logit = [&](size_t i) { return double(logits[size_t(t) * r.n_experts + all[i].second]); };
+			double near = 0;
+			for (size_t i = j; i < all.size(); ++i)
+				if ((logit(j) - logit(i)) / std::max(std::abs(logit(i)), logit(j)) <= double(KV_NEAR))
+					near += std::exp(logit(i) - logit(j));
+			p[all[j].second] = 1 / near;
+		}
 		double chosen = 0;
 		for (uint32_t j = 0; j < r.used; ++j) chosen += p[all[j].second];
 		for (uint32_t j = 0; j < r.used; ++j) {
@@ -82,6 +94,9 @@ std::vector<RouteRow> route_rows() {
 	rows.push_back({40, 16, 5, Gating::Softmax, true, false, 1, 1, 1, true});
 	rows.push_back({40, 16, 5, Gating::Sigmoid, false, false, 1, 1, 1, true});
 	rows.push_back({40000, 8, 2, Gating::Softmax, true});
+	rows.push_back({67, 16, 2, Gating::Near}); // phimoe
+	rows.push_back({40, 300, 6, Gating::Near, true, false, 2});
+	rows.push_back({40, 16, 3, Gating::Near, false, false, 1, 1, 1, true});
 	return rows;
 }
 
@@ -244,7 +259,7 @@ TEST_CASE("ops: route of logits that are not finite still chooses experts that a
 	for (TestDevice& d : test_devices()) {
 		if (!d.backend) continue;
 		INFO(d.name);
-		for (const Gating g : {Gating::Softmax, Gating::Sigmoid}) {
+		for (const Gating g : {Gating::Softmax, Gating::Sigmoid, Gating::Near}) {
 			Rig rig(*d.backend);
 			constexpr uint32_t T = 5, n = 16, used = 6;
 			Floats logits(T * n, 0.5f);

@@ -87,6 +87,12 @@ TEST_CASE("experts: what the converter's files of each family say") {
 	CHECK(e.scale == 2);
 	CHECK(e.shared_dim == 32);
 	CHECK(golden("dots1", 0).n == 0);
+	e = golden("hunyuan_moe");
+	CHECK(e.normalise);
+	CHECK(e.shared_dim == 24);
+	e = golden("phimoe");
+	CHECK(e.gating == Gating::Near);
+	CHECK(!e.normalise);
 }
 
 TEST_CASE("experts: what only tensors say, and what a file may leave out") {

@@ -3,6 +3,8 @@
 
 make_expert_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
 """
+import math
+
 import torch
 import transformers as hf
 
@@ -63,6 +65,11 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 
         "truncate": False, "original_max_position_embeddings": 32}
 
 
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.3, 1.6, 2.0],
+            "long_factor": [1.0, 2.0, 3.0, 4.0], "short_mscale": 1.243163121016122, "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 32}
+
+
 def models():
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     granite = dict(embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=4.0, attention_multiplier=0.5,
@@ -113,6 +120,14 @@ def models():
             num_shared_expert=[1, 1])),
             {"one expert": {"moe_topk": [1, 1]}, "weights as they are": weighed(softmax),
              "no shared expert": zeroed("shared_mlp.down_proj"), "norms before RoPE": norms_first}),
+        # transformers 5 takes the short factors always: a prompt within the original context.
+        "phimoe.short": (hf.PhimoeConfig(**base(
+            num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, attention_bias=True, lm_head_bias=True,
+            tie_word_embeddings=False, rope_parameters=LONGROPE, max_position_embeddings=4096)),
+            {"softmax of the chosen": weighed(softmax, True), "softmax of all": weighed(softmax),
+             "weights of 1": weighed(torch.ones_like),
+             "no factors": {"rope_parameters": LONGROPE | {"short_factor": [1.0] * 4}},
+             "factor of phi3": {"rope_parameters": LONGROPE | {"short_mscale": (1 + math.log(128, 32)) ** 0.5}}}),
         # Prompts are three windows long.
         "gpt_oss": (hf.GptOssConfig(**base(
             num_hidden_layers=4, head_dim=16, num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,

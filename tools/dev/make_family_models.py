@@ -237,7 +237,7 @@ def convert(model, path, **options):
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter counts them
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)
-        cls = get_model_class(hparams["architectures"][0])
+        cls = get_model_class({"PhimoeForCausalLM": "PhiMoEForCausalLM"}.get(arch := hparams["architectures"][0], arch))
         cls = getattr(cls, "Ministral3Model", cls)  # which the class of all kinds of mistral3 makes
 
         def set_vocab(self):
@@ -284,12 +284,13 @@ def main(models, options={}):
         model = build(config, seed)
         tokens = prompt(PROMPT, seed + 1)
         expected = logits(model, tokens)
+        gguf = f"{out}/{name.split('.')[0]}.gguf"
         check_sensitivity(name, model, flips, tokens, expected, verbose)
         rounding = check_rounding(name, model, tokens, expected)
-        convert(model, f"{out}/{name}.gguf", **options.get(name, {}))
+        convert(model, gguf, **options.get(name, {}))
         np.save(f"{out}/{name}.tokens.npy", tokens)
         np.save(f"{out}/{name}.logits.npy", expected)
-        print(f"{name}: f16 KV moves the logits by {rounding:.1e}; {os.path.getsize(f'{out}/{name}.gguf')} bytes")
+        print(f"{name}: f16 KV moves the logits by {rounding:.1e}; {os.path.getsize(gguf)} bytes")
 
 
 if __name__ == "__main__":
