@@ -13,7 +13,7 @@ class Repo:
         self.token = None  # that must be given
         self.cut = []  # bytes after which each next transfer ends too soon
         self.whole = False  # ranges are ignored
-        self.stall = False  # nothing comes after the first bytes of a file
+        self.stall = []  # bytes after which each next transfer stays open and silent
         self.fail = []  # statuses of the next transfers of files
         self.elsewhere = None  # files are redirected to this server
         self.page = 1000  # files of a page of the tree
@@ -133,14 +133,12 @@ class Hub:
         headers.append(("Content-Length", str(len(piece))))
         if not body:
             return self.send(to, 200, b"", headers, body)
-        sent = piece
-        if repo.stall:
-            sent = piece[:len(piece) // 2]
-        elif repo.cut:
-            sent = piece[:repo.cut.pop(0)]
+        faults = repo.stall or repo.cut
+        silent = faults is repo.stall
+        sent = piece[:faults.pop(0)] if faults else piece
         self.send(to, status, sent, headers)
         if len(sent) < len(piece):
             to.wfile.flush()
-            if repo.stall:
-                self.released.wait(30)
+            if silent:
+                self.released.wait(120)
             to.close_connection = True
