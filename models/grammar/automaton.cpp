@@ -292,18 +292,18 @@ void Automaton::check(const Rules& rules) {
 	}
 	std::vector<std::vector<RuleId>> first(n_rules); // that a rule may call before it reads
 	for (RuleId r = 0; r < n_rules; ++r) {
-		std::vector<StateId> todo{starts_[r]};
+		std::vector<StateId> pending{starts_[r]};
 		std::vector<RuleId>& list = first[r];
 		std::vector<bool> been(r + 1 < n_rules ? starts_[r + 1] - starts_[r] : n - starts_[r], false);
 		been[0] = true;
-		while (!todo.empty()) {
-			const StateId s = todo.back();
-			todo.pop_back();
+		while (!pending.empty()) {
+			const StateId s = pending.back();
+			pending.pop_back();
 			for (const Edge& e : edges(s)) {
 				if (e.kind == Edge::Kind::Call) list.push_back(e.rule);
 				const bool through =
 				    e.kind == Edge::Kind::Empty || (e.kind == Edge::Kind::Call && nullable[starts_[e.rule]]);
-				if (through && !been[e.to - starts_[r]]) been[e.to - starts_[r]] = true, todo.push_back(e.to);
+				if (through && !been[e.to - starts_[r]]) been[e.to - starts_[r]] = true, pending.push_back(e.to);
 			}
 		}
 		std::ranges::sort(list);

@@ -27,19 +27,19 @@ StackId Configs::push(StateId state, StackId below) {
 	return at->second;
 }
 
-ConfigId Configs::config(std::vector<Place> todo) {
+ConfigId Configs::config(std::vector<Place> pending) {
 	std::vector<Place> places;
 	std::unordered_set<uint64_t, Hash> seen;
 	bool may_end = false;
 	const auto reach = [&](StateId s, StackId k) {
 		if (!seen.insert(uint64_t(s) << 32 | k).second) return;
 		if (seen.size() > kMostPlaces || ++work_ > kMostWork) fail_ambiguous();
-		todo.push_back({s, k});
+		pending.push_back({s, k});
 	};
-	for (const Place& p : std::exchange(todo, {})) reach(p.state, p.stack);
-	while (!todo.empty()) {
-		const Place p = todo.back();
-		todo.pop_back();
+	for (const Place& p : std::exchange(pending, {})) reach(p.state, p.stack);
+	while (!pending.empty()) {
+		const Place p = pending.back();
+		pending.pop_back();
 		if (automaton_.reads(p.state)) places.push_back(p);
 		if (automaton_.is_final(p.state)) {
 			if (p.stack <= kUnknown)

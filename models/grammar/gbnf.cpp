@@ -2,6 +2,7 @@
 #include "models/grammar/gbnf.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "models/grammar/text_reader.h"
 #include <algorithm>
 #include <map>
 
@@ -11,10 +12,10 @@ namespace {
 constexpr size_t kMostText = 1 << 20; // bytes of a grammar
 constexpr int kDeepestGroup = 100;    // groups inside each other
 
-class Parser {
+class Parser : TextReader {
  public:
 	Parser(std::string_view text, const std::function<std::string(std::string_view)>& token)
-	    : text_(text), token_(token) {}
+	    : TextReader(text), token_(token) {}
 
 	Rules parse() {
 		if (text_.size() > kMostText) fail(Code::Unsupported, "the grammar has more than {} bytes", kMostText);
@@ -27,13 +28,6 @@ class Parser {
 	}
 
  private:
-	bool end() const { return at_ >= text_.size(); }
-	char peek() const { return end() ? '\0' : text_[at_]; }
-	bool take(std::string_view s) {
-		if (!text_.substr(at_).starts_with(s)) return false;
-		at_ += s.size();
-		return true;
-	}
 	[[noreturn]] void refuse(const std::string& expected) const {
 		const std::string_view before = text_.substr(0, at_);
 		const size_t line = size_t(std::ranges::count(before, '\n')) + 1;
@@ -127,12 +121,9 @@ class Parser {
 	}
 
 	uint32_t number() {
-		uint64_t n = 0;
-		const size_t from = at_;
-		while (peek() >= '0' && peek() <= '9')
-			n = std::min<uint64_t>(n * 10 + uint64_t(text_[at_++] - '0'), UINT32_MAX - 1);
-		if (at_ == from) refuse("a number");
-		return uint32_t(n);
+		const auto n = read_number();
+		if (!n) refuse("a number");
+		return *n;
 	}
 
 	ExprId repeated(ExprId e) {
@@ -163,19 +154,10 @@ class Parser {
 	}
 
 	uint32_t hex(int digits) {
-		uint32_t n = 0;
-		for (int i = 0; i < digits; ++i) {
-			const char c = peek();
-			const int d = c >= '0' && c <= '9'   ? c - '0'
-			              : c >= 'a' && c <= 'f' ? c - 'a' + 10
-			              : c >= 'A' && c <= 'F' ? c - 'A' + 10
-			                                     : -1;
-			if (d < 0) refuse(std::to_string(digits) + " hexadecimal digits");
-			n = n * 16 + uint32_t(d);
-			++at_;
-		}
-		if (n > kLastChar || (n >= 0xd800 && n <= 0xdfff)) refuse("a character that Unicode has before it");
-		return n;
+		const auto n = read_hex(digits);
+		if (!n) refuse(std::to_string(digits) + " hexadecimal digits");
+		if (*n > kLastChar || (*n >= 0xd800 && *n <= 0xdfff)) refuse("a character that Unicode has before it");
+		return *n;
 	}
 
 	// One character, perhaps written as an escape.
@@ -201,13 +183,9 @@ class Parser {
 			default: --at_; refuse("an escape: n r t x u U \\ \" [ ] - ^ /");
 			}
 		}
-		const size_t n = utf8_char(text_, at_);
-		if (n == 0) refuse("UTF-8");
-		uint32_t c = uint8_t(text_[at_]);
-		if (n > 1) c &= 0x3fu >> (n - 1);
-		for (size_t i = 1; i < n; ++i) c = c << 6 | (uint8_t(text_[at_ + i]) & 0x3f);
-		at_ += n;
-		return c;
+		const auto c = read_character();
+		if (!c) refuse("UTF-8");
+		return *c;
 	}
 
 	ExprId text() {
@@ -226,7 +204,7 @@ class Parser {
 			if (end() || peek() == '\n') refuse("]");
 			const uint32_t first = character();
 			uint32_t last = first;
-			if (peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
+			if (range_follows()) {
 				++at_;
 				last = character();
 				if (last < first) refuse("a range of characters in their order");
@@ -249,9 +227,7 @@ class Parser {
 			    char(0x80 | (c & 63));
 	}
 
-	const std::string_view text_;
 	const std::function<std::string(std::string_view)>& token_;
-	size_t at_ = 0;
 	Rules rules_;
 	std::map<std::string, RuleId> rules_of_;
 };

@@ -2,6 +2,7 @@
 #include "models/grammar/pattern.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "models/grammar/text_reader.h"
 #include <algorithm>
 
 namespace kvrun::grammar {
@@ -10,9 +11,9 @@ namespace {
 constexpr size_t kLongest = 4096; // bytes of a pattern
 constexpr int kDeepest = 50;      // groups inside each other
 
-class Pattern {
+class Pattern : TextReader {
  public:
-	Pattern(Rules& r, JsonText& j, std::string_view s) : rules_(r), json_(j), text_(s) {}
+	Pattern(Rules& r, JsonText& j, std::string_view s) : TextReader(s), rules_(r), json_(j) {}
 
 	ExprId parse() {
 		if (text_.size() > kLongest) unsupported("more than " + std::to_string(kLongest) + " bytes");
@@ -25,13 +26,6 @@ class Pattern {
 	}
 	[[noreturn]] void wrong(const std::string& what) const {
 		fail(Code::Format, "the pattern '{}' is wrong at byte {}: {}", one_line(text_, 60), at_, what);
-	}
-	bool end() const { return at_ >= text_.size(); }
-	char peek() const { return end() ? '\0' : text_[at_]; }
-	bool take(std::string_view s) {
-		if (!text_.substr(at_).starts_with(s)) return false;
-		at_ += s.size();
-		return true;
 	}
 	ExprId anything() { return rules_.repeat(json_.characters({{0, kLastChar}}), 0); }
 
@@ -109,27 +103,15 @@ class Pattern {
 	}
 
 	uint32_t character() {
-		const size_t n = utf8_char(text_, at_);
-		if (n == 0) wrong("it is not UTF-8");
-		uint32_t c = uint8_t(text_[at_]);
-		if (n > 1) c &= 0x3fu >> (n - 1);
-		for (size_t i = 1; i < n; ++i) c = c << 6 | (uint8_t(text_[at_ + i]) & 0x3f);
-		at_ += n;
-		return c;
+		const auto c = read_character();
+		if (!c) wrong("it is not UTF-8");
+		return *c;
 	}
 
-	uint32_t hex(int n) {
-		uint32_t value = 0;
-		for (int i = 0; i < n; ++i, ++at_) {
-			const char c = peek();
-			const int d = c >= '0' && c <= '9'   ? c - '0'
-			              : c >= 'a' && c <= 'f' ? c - 'a' + 10
-			              : c >= 'A' && c <= 'F' ? c - 'A' + 10
-			                                     : -1;
-			if (d < 0) wrong("expected " + std::to_string(n) + " hexadecimal digits");
-			value = value * 16 + uint32_t(d);
-		}
-		return value;
+	uint32_t hex(int digits) {
+		const auto n = read_hex(digits);
+		if (!n) wrong("expected " + std::to_string(digits) + " hexadecimal digits");
+		return *n;
 	}
 
 	// Behind a backslash: characters of a class, or one.
@@ -169,23 +151,22 @@ class Pattern {
 		return one(uint8_t(c));
 	}
 
+	// A character of a class, or several: escapes.
+	std::vector<CharRange> class_part() {
+		if (take("\\")) return take("b") ? std::vector<CharRange>{{8, 8}} : escape();
+		const uint32_t c = character();
+		return {{c, c}};
+	}
+
 	std::vector<CharRange> char_class() {
 		const bool inverted = take("^");
 		std::vector<CharRange> ranges;
 		while (!take("]")) {
 			if (end()) wrong("[ has no ]");
-			std::vector<CharRange> part;
-			if (take("\\"))
-				part = take("b") ? std::vector<CharRange>{{8, 8}} : escape();
-			else
-				part = {{0, 0}}, part[0].first = part[0].last = character();
-			if (peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
-				++at_;
-				std::vector<CharRange> last;
-				if (take("\\"))
-					last = escape();
-				else
-					last = {{0, 0}}, last[0].first = last[0].last = character();
+			std::vector<CharRange> part = class_part();
+			if (range_follows()) {
+				take("-");
+				const std::vector<CharRange> last = class_part();
 				const auto single = [](const std::vector<CharRange>& r) {
 					return r.size() == 1 && r[0].first == r[0].last;
 				};
@@ -211,14 +192,6 @@ class Pattern {
 		return json_.characters({{c, c}});
 	}
 
-	std::optional<uint32_t> number() {
-		uint64_t n = 0;
-		const size_t from = at_;
-		for (; peek() >= '0' && peek() <= '9'; ++at_)
-			n = std::min<uint64_t>(n * 10 + uint64_t(peek() - '0'), UINT32_MAX - 1);
-		return at_ == from ? std::nullopt : std::optional(uint32_t(n));
-	}
-
 	ExprId repeated(ExprId e) {
 		const size_t from = at_;
 		if (take("*")) {
@@ -228,9 +201,9 @@ class Pattern {
 		} else if (take("?")) {
 			e = rules_.optional(e);
 		} else if (take("{")) {
-			const auto least = number();
+			const auto least = read_number();
 			auto most = least;
-			if (take(",")) most = peek() == '}' ? std::optional(kNoLimit) : number();
+			if (take(",")) most = peek() == '}' ? std::optional(kNoLimit) : read_number();
 			if (!least || !most || *most < *least || !take("}")) at_ = from, wrong("{ is no repetition");
 			e = rules_.repeat(e, *least, *most);
 		} else {
@@ -243,8 +216,6 @@ class Pattern {
 
 	Rules& rules_;
 	JsonText& json_;
-	const std::string_view text_;
-	size_t at_ = 0;
 };
 
 } // namespace

@@ -53,7 +53,7 @@ const Notation kNotations[] = {
     {"root ::= \"(\" root? \")\"", {"()", "((()))"}, {"(", "(()", "())"}},
     {"root ::= list\nlist ::= item (\",\" list)?\nitem ::= [0-9]+", {"1", "1,22,3"}, {"1,", ",1"}},
     {"root ::= [a\\]^-]+", {"a]^-"}, {"b"}},
-    {"root ::= a a\na ::= \"x\"?", {"", "x", "xx"}, {"xxx"}},
+    {"root ::= a a\na ::= \"b\"?", {"", "b", "bb"}, {"bbb", "a"}},
 };
 
 struct Broken {

@@ -58,11 +58,11 @@ class NaiveGrammar {
 	}
 
 	// All that is reached without reading: the last of each way then reads bytes.
-	std::set<Way> opened(std::vector<Way> todo) const {
+	std::set<Way> opened(std::vector<Way> pending) const {
 		std::set<Way> out, seen;
-		while (!todo.empty()) {
-			Way w = todo.back();
-			todo.pop_back();
+		while (!pending.empty()) {
+			Way w = pending.back();
+			pending.pop_back();
 			if (w.size() > 400 || !seen.insert(w).second) continue;
 			if (w.empty() || w.back().kind == Todo::Kind::Bytes || w.back().kind == Todo::Kind::Rest) {
 				out.insert(w);
@@ -71,12 +71,12 @@ class NaiveGrammar {
 			const Todo t = w.back();
 			w.pop_back();
 			if (t.kind == Todo::Kind::Again) {
-				if (t.least == 0) todo.push_back(w);
+				if (t.least == 0) pending.push_back(w);
 				if (t.most > 0) {
 					w.push_back({Todo::Kind::Again, t.expr, t.least ? t.least - 1 : 0,
 					             t.most == kNoLimit ? kNoLimit : t.most - 1, 0, ""});
 					w.push_back({Todo::Kind::Expr, t.expr, 0, 0, 0, ""});
-					todo.push_back(w);
+					pending.push_back(w);
 				}
 				continue;
 			}
@@ -85,29 +85,29 @@ class NaiveGrammar {
 			switch (e.kind) {
 			case Expr::Kind::Text:
 				if (!e.text.empty()) w.push_back({Todo::Kind::Bytes, 0, 0, 0, 0, e.text});
-				todo.push_back(w);
+				pending.push_back(w);
 				break;
 			case Expr::Kind::Chars:
 				w.push_back({Todo::Kind::Rest, t.expr, 0, 0, 0, ""});
-				todo.push_back(w);
+				pending.push_back(w);
 				break;
 			case Expr::Kind::Sequence:
 				for (size_t i = e.parts.size(); i-- > 0;) w.push_back(expr(e.parts[i]));
-				todo.push_back(w);
+				pending.push_back(w);
 				break;
 			case Expr::Kind::Choice:
 				for (const ExprId p : e.parts) {
-					todo.push_back(w);
-					todo.back().push_back(expr(p));
+					pending.push_back(w);
+					pending.back().push_back(expr(p));
 				}
 				break;
 			case Expr::Kind::Repeat:
 				w.push_back({Todo::Kind::Again, e.parts[0], e.least, e.most, 0, ""});
-				todo.push_back(w);
+				pending.push_back(w);
 				break;
 			case Expr::Kind::Rule:
 				w.push_back(expr(rules_.body(e.rule)));
-				todo.push_back(w);
+				pending.push_back(w);
 				break;
 			}
 		}
