@@ -88,7 +88,8 @@ def test_fish(folder):
     path = script("fish", folder)
     r = subprocess.run(["fish", "-n", path], capture_output=True, text=True)
     check("fish -n", r.returncode == 0, r.stderr)
-    for typed, want in {"kvrun ben": "bench", "kvrun run --temper": "--temperature", "kvrun plan --kv zip": "zipcache"}.items():
+    for typed, want in {"kvrun ben": "bench", "kvrun run --temper": "--temperature",
+                        "kvrun plan --kv zip": "zipcache"}.items():
         r = subprocess.run(["fish", "-c", f"source {path}; complete -C '{typed}'"], capture_output=True, text=True,
                            env={**os.environ, "HOME": folder})
         check(f"fish: '{typed}'", r.stdout.split("\t")[0] == want, r.stdout + r.stderr)

@@ -80,7 +80,8 @@ def test_settings():
         r = h.run("run", MODEL, "-p", "x", "-n", "1", KVRUN_DEVICE="no such device")
         check("the environment counts more than the file", r.returncode == 4 and "no such device" in r.stderr, r)
         o = h.origins("run", "-m", MODEL)
-        check("config show names the lines", o["kv"][0] == "kivi2" and o["kv"][1].endswith("config.toml:11, [model.recall]"), o)
+        check("config show names the lines",
+              o["kv"][0] == "kivi2" and o["kv"][1].endswith("config.toml:11, [model.recall]"), o)
         check("and the defaults", o["top-k"] == ("40", "default"), o)
         check("and the environment", h.origins("run", KVRUN_DEVICE="cpu")["device"] == ("cpu", "KVRUN_DEVICE"))
         check("without a model its sections do not count", h.origins("run")["kv"][0] == "kivi4")
@@ -91,7 +92,8 @@ def test_settings():
 
 def test_wrong_settings():
     for text, parts in (("[defaults", ["config.toml:1"]), ("[defaults]\ntempp = 1", ["config.toml:2", "'temp'"]),
-                        ("[defaults]\ntemp = \"x\"", ["config.toml:2", "'x'", "number"]), ("[runn]\n", ["'runn'", "'run'"]),
+                        ("[defaults]\ntemp = \"x\"", ["config.toml:2", "'x'", "number"]),
+                        ("[runn]\n", ["'runn'", "'run'"]),
                         ("[run]\nport = 1", ["'port'"]), ("[run]\njson = 3", ["true or false"]),
                         ("[run]\nkv = {a = 1}", ["config.toml:2", "text"]), ("defaults = 3", ["section"])):
         with Home(text) as h:
@@ -110,7 +112,8 @@ def test_doctor():
     with Home() as h:
         r = h.run("doctor", KVRUN_DEVICE="cpu")
         check("doctor ends well where a device runs", r.returncode == 0, r)
-        check("its last line is the verdict", r.stdout.splitlines()[-1].startswith("runs models, on the processor alone"), r)
+        last = r.stdout.splitlines()[-1]
+        check("its last line is the verdict", last.startswith("runs models, on the processor alone"), r)
         for about in ("kvrun", "Vulkan loader", "device", "cache", "settings", "models", "limits", "watchdog"):
             check(f"doctor looks at {about}", any(about in l for l in r.stdout.splitlines()), r.stdout)
         check("without a model it says where one comes from", "kvrun pull" in r.stdout.splitlines()[-1], r.stdout)
@@ -122,7 +125,8 @@ def test_run():
     with Home() as h:
         words = ["run", "-m", MODEL, "--device", "cpu", "--temp", "0", "-n", "3"]
         r = h.run(*words, "-p", "x", "-q", "-no-cnv", "--jinja")
-        check("-q prints the text alone; flags of llama.cpp are taken", r.returncode == 0 and r.stdout and not r.stderr, r)
+        check("-q prints the text alone; flags of llama.cpp are taken",
+              r.returncode == 0 and r.stdout and not r.stderr, r)
         r = h.run(*words, "-p", "x", "-v")
         check("-v is taken", r.returncode == 0 and "running on a CPU device" in r.stderr, r)
         r = h.run(*words, "-p", "Hello", "--chat")
@@ -140,7 +144,8 @@ def test_run():
         r = h.run("plan", MODEL, "--memory", "5M", "-c", "100")
         check("plan says what does not fit", r.returncode == 6 and "the cache is not the problem" in r.stdout, r)
         r = h.run("plan", MODEL, "--memory", "8G", "-c", "32k", "--kv", "all")
-        check("plan says where the trained context ends", r.returncode == 6 and "trained for 2048 tokens" in r.stdout, r)
+        check("plan says where the trained context ends",
+              r.returncode == 6 and "trained for 2048 tokens" in r.stdout, r)
         r = h.run("chat", MODEL, "--device", "cpu", "--chat-template", "chatml", stdin="/set temp 9\n")
         check("/set temp 9 is refused", r.returncode == 2 and "temp is '9'" in r.stderr, r)
 

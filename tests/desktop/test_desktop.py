@@ -16,9 +16,9 @@ def shown(dump, title=None):
 
 
 def question_and_answer(app):
-    app.run(["wait loaded", "key ctrl+shift+M", "type Once upon a time there was a dog.", "wait 0.2", "screenshot typed.ppm",
-             "key Return", "wait idle", "wait 0.2", "screenshot answered.ppm", "dump dump", "quit"],
-            *CHATML, "-n", "24", "--kv", "rtn4,recent=32,sinks=0")
+    app.run(["wait loaded", "key ctrl+shift+M", "type Once upon a time there was a dog.", "wait 0.2",
+             "screenshot typed.ppm", "key Return", "wait idle", "wait 0.2", "screenshot answered.ppm", "dump dump",
+             "quit"], *CHATML, "-n", "24", "--kv", "rtn4,recent=32,sinks=0")
     dump = app.dump()
     texts = shown(dump)
     assert texts[0] == "Once upon a time there was a dog." and texts[1].strip(), texts
@@ -38,8 +38,8 @@ def question_and_answer(app):
 
 
 def two_at_once_and_branches(app):
-    app.run(["wait loaded", "key ctrl+N", "type first", "key Return", "key ctrl+N", "type second", "key Return", "wait 0.1",
-             "dump together", "wait idle",
+    app.run(["wait loaded", "key ctrl+N", "type first", "key Return", "key ctrl+N", "type second", "key Return",
+             "wait 0.1", "dump together", "wait idle",
              "key ctrl+R", "wait idle", "dump retried", "key alt+Left", "dump before",
              "key ctrl+E", "key ctrl+A", "type another", "key Return", "wait idle", "dump edited",
              "key ctrl+K", "type ANOTHER", "dump searched", "key Escape", "dump left",
@@ -85,9 +85,10 @@ def first_user(app):
     app.env = {"HF_HOME": app.path("hub"), "OLLAMA_MODELS": app.path("ollama")}
     with open(app.path("note.txt"), "w") as f:
         f.write("no model")
-    app.run(["wait models", "dump start", "screenshot start.ppm", "key ctrl+,", "wait planned", "dump settings", "key Escape",
-             f"drop {app.path('note.txt')}", "dump dropped", "key ctrl+O", "wait models",
-             "key Return", "wait loaded", "dump loaded", "type Hello", "key Return", "wait idle", "dump answered", "quit"],
+    app.run(["wait models", "dump start", "screenshot start.ppm", "key ctrl+,", "wait planned", "dump settings",
+             "key Escape", f"drop {app.path('note.txt')}", "dump dropped", "key ctrl+O", "wait models",
+             "key Return", "wait loaded", "dump loaded", "type Hello", "key Return", "wait idle", "dump answered",
+             "quit"],
             *CHATML, "-n", "4")
     start = app.dump("start")
     assert start["page"] == "start" and start["phase"] == "off" and start["unnamed"] == [], start
@@ -99,32 +100,34 @@ def first_user(app):
     assert "note.txt is no model" in app.dump("dropped")["problem"], app.dump("dropped")["problem"]
     loaded = app.dump("loaded")
     assert loaded["page"] == "chat" and loaded["focus"] == "Your question" and loaded["problem"] == "", loaded
-    assert shown(app.dump("answered"))[1].strip() and app.dump("answered")["unnamed"] == [], app.dump("answered")["unnamed"]
+    answered = app.dump("answered")
+    assert shown(answered)[1].strip() and answered["unnamed"] == [], answered["unnamed"]
     # again: the model is among those used before; a question loads it
     app.run(["wait models", "dump start", "key ctrl+N", "type Again", "key Return", "wait idle", "dump answered",
              f"drop {os.path.join(hub, 'recall.gguf')}", "wait loaded", "dump dropped", "quit"], *CHATML, "-n", "4")
     assert app.dump("start")["focus"].startswith("recall, "), app.dump("start")["focus"]
     assert app.dump("answered")["phase"] == "ready" and len(shown(app.dump("answered"))) == 2, app.dump("answered")
-    assert app.dump("answered")["problem"] == "" and app.dump("dropped")["model"].endswith("recall.gguf"), app.dump("dropped")
+    assert app.dump("answered")["problem"] == "", app.dump("answered")
+    assert app.dump("dropped")["model"].endswith("recall.gguf"), app.dump("dropped")
 
 
 def long_question(app):
     """The end of a question of 40 KB is seen while it is read."""
     with open(app.path("long"), "w") as f:
         f.write("".join(f"line {i} of a long question\n" for i in range(1400)))
-    app.run(["wait loaded", "paste long", "key Return", "wait reading", "wait 0.3", "screenshot reading.ppm", "dump dump",
-             "key Escape", "wait idle", "quit"], *CHATML, "-n", "1", "-c", "100000")
+    app.run(["wait loaded", "paste long", "key Return", "wait reading", "wait 0.3", "screenshot reading.ppm",
+             "dump dump", "key Escape", "wait idle", "quit"], *CHATML, "-n", "1", "-c", "100000")
     x, y, width, height = app.dump()["regions"]["messages"]
     n, most = colours(app.picture("reading.ppm"), (x, y, width * 0.9, height * 0.7))  # above buttons and progress
     assert n > 50 and most < 0.99, (n, most)
 
 
 def stop_and_kill(app):
-    app.run(["wait loaded", "key ctrl+N", "type stopped", "key Return", "wait answering", "key Escape", "wait idle 10", "dump dump", "quit"],
-            *CHATML, "--temp", "1.5", "-c", "2000")
+    app.run(["wait loaded", "key ctrl+N", "type stopped", "key Return", "wait answering", "key Escape",
+             "wait idle 10", "dump dump", "quit"], *CHATML, "--temp", "1.5", "-c", "2000")
     assert shown(app.dump())[0] == "stopped"
-    process = app.start(["wait loaded", "key ctrl+N", "type killed", "key Return", "wait answering", "dump answering", "wait 100"],
-                        *CHATML, "--temp", "1.5", "-c", "4000")
+    process = app.start(["wait loaded", "key ctrl+N", "type killed", "key Return", "wait answering",
+                         "dump answering", "wait 100"], *CHATML, "--temp", "1.5", "-c", "4000")
     end = time.monotonic() + 120
     while not (os.path.exists(app.path("answering")) and app.is_saved("killed")) and time.monotonic() < end:
         time.sleep(0.05)
@@ -136,8 +139,8 @@ def stop_and_kill(app):
 
 
 def settings_and_errors(app):
-    app.run(["wait loaded", "key ctrl+,", "wait planned", "wait 0.3", "screenshot plan.ppm", "dump dump", "key Escape", "wait 0.2",
-             "dump closed", "quit"], *CHATML, "-c", "50000000")
+    app.run(["wait loaded", "key ctrl+,", "wait planned", "wait 0.3", "screenshot plan.ppm", "dump dump", "key Escape",
+             "wait 0.2", "dump closed", "quit"], *CHATML, "-c", "50000000")
     dump = app.dump()
     n, most = colours(app.picture("plan.ppm"), dump["regions"]["settings"])
     assert n > 8, n
@@ -149,15 +152,16 @@ def settings_and_errors(app):
     assert "chatml" in app.dump()["problem"], app.dump()["problem"]
     # twice the size
     app.run(["wait loaded", "wait 0.2", "dump large", "key ctrl+-", "wait 0.2", "dump smaller",
-             "key ctrl+,", "wait 0.2", "key Escape", "wait 0.2", "key F1", "wait 0.2", "key Escape", "wait 0.2", "type heard", "key Return",
-             "wait idle", "dump heard", "quit"], *CHATML, "--scale", "2", "-n", "2")
+             "key ctrl+,", "wait 0.2", "key Escape", "wait 0.2", "key F1", "wait 0.2", "key Escape", "wait 0.2",
+             "type heard", "key Return", "wait idle", "dump heard", "quit"], *CHATML, "--scale", "2", "-n", "2")
     assert shown(app.dump("heard"))[0] == "heard"  # the keyboard is back in the field after each dialog
     width = lambda name: app.dump(name)["regions"]["list"][2]
     assert width("large") > 1.8 * dump["regions"]["list"][2] and width("smaller") < width("large")
 
 
 def refusals(app):
-    for options, code, words in ((("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere"), (("--theme", "pink"), 2, "--theme")):
+    for options, code, words in ((("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere"),
+                                 (("--theme", "pink"), 2, "--theme")):
         process = app.start(["quit"], *options)
         out, err = process.communicate(timeout=60)
         assert process.returncode == code and words in err and err.startswith("error: ") and not out, (
@@ -179,8 +183,8 @@ def refusals(app):
 def main():
     display = Display()
     try:
-        for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill, settings_and_errors,
-                     refusals):
+        for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill,
+                     settings_and_errors, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:

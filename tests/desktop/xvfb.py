@@ -49,11 +49,11 @@ class Desktop:
             f.write("\n".join(script) + "\n")
         drop = ("KVRUN_", "WAYLAND", "QT_", "HF_", "OLLAMA_", "DBUS_", "XDG_")
         env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
-        env.update(DISPLAY=self.display.name, QT_QPA_PLATFORM="xcb", HOME=self.folder, XDG_STATE_HOME=self.path("state"),
-                   XDG_CACHE_HOME=self.display.cache)
+        env.update(DISPLAY=self.display.name, QT_QPA_PLATFORM="xcb", HOME=self.folder,
+                   XDG_STATE_HOME=self.path("state"), XDG_CACHE_HOME=self.display.cache)
         env.update(self.env)
-        pairs = {"--device": device or self.device, "--scale": "1", "--width": "1000", "--height": "720", "--theme": "light",
-                 "--script": "script"}
+        pairs = {"--device": device or self.device, "--scale": "1", "--width": "1000", "--height": "720",
+                 "--theme": "light", "--script": "script"}
         pairs.update(zip(options[::2], options[1::2]))  # later ones take the place of earlier ones
         model = [self.model] if self.model else []
         command = [self.program, *model, *(w for pair in pairs.items() for w in pair if pair[1] is not None)]

@@ -1,4 +1,4 @@
-"""A model hub on 127.0.0.1 with the routes of huggingface.co's API that kvrun and huggingface_hub use, and with faults."""
+"""A model hub on 127.0.0.1: the routes of huggingface.co's API that kvrun and huggingface_hub use, with faults."""
 import hashlib, http.server, json, os, re, threading, urllib.parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -95,7 +95,8 @@ class Hub:
             return self.send(to, repo.answer[0], repo.answer[1], body=body)
         if kind == "revision":
             siblings = [{"rfilename": p} for p in repo.files]
-            return self.send(to, 200, json.dumps({"id": found[1], "sha": COMMIT, "siblings": siblings}).encode(), body=body)
+            answer = json.dumps({"id": found[1], "sha": COMMIT, "siblings": siblings})
+            return self.send(to, 200, answer.encode(), body=body)
         if kind == "tree":
             return self.send_tree(to, repo, urllib.parse.parse_qs(url.query), body)
         return self.send_file(to, repo, rest, body)

@@ -22,7 +22,8 @@ p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDes
 p.add_argument("build")
 p.add_argument("--minutes", type=float, default=3)
 p.add_argument("--conversations", type=int, default=32)
-p.add_argument("--every", type=float, default=20, help="seconds between kills, on average, or longer until both replicas are there again [20]")
+p.add_argument("--every", type=float, default=20,
+               help="seconds between kills, on average, or longer until both replicas are there again [20]")
 p.add_argument("--seed", type=int, default=1)
 a = p.parse_args()
 sys.path.insert(0, os.path.join(os.path.abspath(a.build), "python"))

@@ -4,8 +4,9 @@
     schema_suite.py SUITE build/tests/kvrun_schema_check    (SUITE: a clone of json-schema-org/JSON-Schema-Test-Suite)
 
 Each case of tests/draft2020-12 has a schema and instances that are valid or not. A grammar may be stricter than a
-schema, never laxer: `wrong` counts instances that are not valid and still a text of the grammar, and must be 0. Instances are
-given as JSON without white space, their properties in the order of the schema where the grammar asks for one.
+schema, never laxer: `wrong` counts instances that are not valid and still a text of the grammar, and must be 0.
+Instances are given as JSON without white space, their properties in the order of the schema where the grammar asks for
+one.
 """
 import json, os, subprocess, sys
 
@@ -47,7 +48,8 @@ def main(suite, check):
                 key = "agree" if accepted == test["valid"] else "stricter" if test["valid"] else "wrong"
                 row[key] += 1
                 if key == "wrong":
-                    wrong.append(f"{name}: {case['description']}: {test['description']}: {json.dumps(case['schema'])} {json.dumps(test['data'])}")
+                    wrong.append(f"{name}: {case['description']}: {test['description']}: "
+                                 f"{json.dumps(case['schema'])} {json.dumps(test['data'])}")
         rows.append((name.removesuffix(".json"), row))
     columns = ("schemas", "refused", "agree", "stricter", "wrong")
     print("file," + ",".join(columns))
