@@ -3,43 +3,24 @@
 
 Usage: test_setup.py KVRUN
 """
-import json, os, pathlib, shutil, subprocess, sys, tempfile
+import json, pathlib, sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import Home, check, finish
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = str(ROOT / "models" / "bundled" / "recall-4m-f16.gguf")
-KVRUN = sys.argv[1]
-failures, checks = [], 0
 
 
-def check(what, good, shown=""):
-    global checks
-    checks += 1
-    if not good:
-        failures.append(what)
-        print(f"FAILED: {what}: {shown!r}", flush=True)
-
-
-class Home:
+class Setup(Home):
     """A home folder with a settings file."""
 
     def __init__(self, settings=None):
-        self.path = pathlib.Path(tempfile.mkdtemp(prefix="kvrun-setup-"))
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("KVRUN_", "XDG_", "HF_"))}
-        self.env |= {"HOME": str(self.path), "KVRUN_CACHE_DIR": "off", "TERM": "dumb"}
-        self.file = self.path / ".config" / "kvrun" / "config.toml"
+        super().__init__()
+        self.file = self.home / ".config" / "kvrun" / "config.toml"
         if settings is not None:
             self.file.parent.mkdir(parents=True)
             self.file.write_text(settings)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        shutil.rmtree(self.path)
-
-    def run(self, *words, stdin="", **env):
-        return subprocess.run([KVRUN, *words], env=self.env | env, input=stdin, capture_output=True, text=True,
-                              timeout=240)
 
     def answer(self, *words, **env):
         r = self.run("run", "-p", "Once upon a time", "-n", "4", "--json", *words, **env)
@@ -70,7 +51,7 @@ ctx-size = 512
 
 
 def test_settings():
-    with Home(SETTINGS) as h:
+    with Setup(SETTINGS) as h:
         a = h.answer(MODEL)
         check("the model's section counts more than the defaults", a["kv"]["policy"] == "kivi2", a["kv"])
         check("and the longer name more than the command's", a["model"]["ctx"] == 512, a["model"])
@@ -86,7 +67,7 @@ def test_settings():
         check("and the environment", h.origins("run", KVRUN_DEVICE="cpu")["device"] == ("cpu", "KVRUN_DEVICE"))
         check("without a model its sections do not count", h.origins("run")["kv"][0] == "kivi4")
         check("config path", h.run("config", "path").stdout.strip() == str(h.file))
-    with Home(f'[defaults]\nmodel = "{MODEL}"\ndevice = "cpu"\n[run]\nno-bos = true\n') as h:
+    with Setup(f'[defaults]\nmodel = "{MODEL}"\ndevice = "cpu"\n[run]\nno-bos = true\n') as h:
         check("the model may come from the file", "model" in h.answer("--temp", "0"))
 
 
@@ -96,7 +77,7 @@ def test_wrong_settings():
                         ("[runn]\n", ["'runn'", "'run'"]),
                         ("[run]\nport = 1", ["'port'"]), ("[run]\njson = 3", ["true or false"]),
                         ("[run]\nkv = {a = 1}", ["config.toml:2", "text"]), ("defaults = 3", ["section"])):
-        with Home(text) as h:
+        with Setup(text) as h:
             r = h.run("run", MODEL, "-p", "x")
             lines = r.stderr.splitlines()
             check(f"{text!r} is refused", r.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: "), r)
@@ -109,7 +90,7 @@ def test_wrong_settings():
 
 
 def test_doctor():
-    with Home() as h:
+    with Setup() as h:
         r = h.run("doctor", KVRUN_DEVICE="cpu")
         check("doctor ends well where a device runs", r.returncode == 0, r)
         last = r.stdout.splitlines()[-1]
@@ -122,7 +103,7 @@ def test_doctor():
 
 
 def test_run():
-    with Home() as h:
+    with Setup() as h:
         words = ["run", "-m", MODEL, "--device", "cpu", "--temp", "0", "-n", "3"]
         r = h.run(*words, "-p", "x", "-q", "-no-cnv", "--jinja")
         check("-q prints the text alone; flags of llama.cpp are taken",
@@ -153,5 +134,4 @@ def test_run():
 for name, test in list(globals().items()):
     if name.startswith("test_") and (len(sys.argv) < 3 or name in sys.argv[2:]):
         test()
-print(f"{checks} checks, {len(failures)} failed")
-sys.exit(1 if failures or not checks else 0)
+finish()

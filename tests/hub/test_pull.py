@@ -3,25 +3,16 @@
 
 Usage: test_pull.py KVRUN [TEST...]
 """
-import concurrent.futures, json, os, pathlib, shutil, signal, subprocess, sys, tempfile, threading, time
+import concurrent.futures, json, os, pathlib, signal, subprocess, sys, time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path += [os.path.dirname(os.path.abspath(__file__)), str(pathlib.Path(__file__).resolve().parents[1] / "support")]
+from checks import Home, check, finish
 from hub_server import COMMIT, Hub, Repo
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / "tests" / "golden" / "tiny"
 SMALL, LARGE = (TINY / "llama_q4_0.gguf").read_bytes(), (TINY / "llama_q8_0.gguf").read_bytes()
 KVRUN = sys.argv[1]
-failures, checks, counting = [], 0, threading.Lock()
-
-
-def check(what, good, shown=""):
-    global checks
-    with counting:
-        checks += 1
-    if not good:
-        failures.append(what)
-        print(f"FAILED: {what}: {shown!r}", flush=True)
 
 
 def content(pulled):
@@ -29,30 +20,22 @@ def content(pulled):
     return pathlib.Path(pulled.stdout.strip()).read_bytes()
 
 
-class Place:
+class Place(Home):
     """A hub with one repository, an empty home, and kvrun in it."""
 
     def __init__(self, files=None, repo="Some-User/Tiny-Chat-GGUF"):
-        self.home = pathlib.Path(tempfile.mkdtemp(prefix="kvrun-pull-"))
         self.name, self.repo = repo, Repo(files or {"Tiny-Chat-Q4_0.gguf": SMALL, "README.md": b"# Tiny\n"})
         self.hub = Hub({repo: self.repo})
-        others = ("HF_", "HUGGING", "KVRUN_", "XDG_", "OLLAMA", "LLAMA")
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith(others) and "proxy" not in k.lower()}
-        self.env |= {"HOME": str(self.home), "HF_ENDPOINT": self.hub.address, "KVRUN_DEVICE": "cpu",
-                     "KVRUN_CACHE_DIR": "off", "TERM": "dumb"}
+        super().__init__(HF_ENDPOINT=self.hub.address, KVRUN_DEVICE="cpu")
         self.cache = self.home / ".cache" / "huggingface" / "hub"
         self.folder = self.cache / ("models--" + repo.replace("/", "--"))
 
-    def __enter__(self):
-        return self
-
     def __exit__(self, *_):
         self.hub.close()
-        shutil.rmtree(self.home)
+        super().__exit__()
 
-    def run(self, *words, stdin="", **env):
-        r = subprocess.run([KVRUN, *words], env=self.env | env, input=stdin, capture_output=True, text=True,
-                           timeout=240)
+    def run(self, *words, **more):
+        r = super().run(*words, **more)
         check(f"{words}: no crash", r.returncode in (0, 2, 3, 4, 5, 6, 130), r)
         return r
 
@@ -366,5 +349,4 @@ tests = [test for name, test in list(globals().items())
          if name.startswith("test_") and (len(sys.argv) < 3 or name in sys.argv[2:])]
 with concurrent.futures.ThreadPoolExecutor() as pool:  # most of them wait
     list(pool.map(lambda test: test(), tests))
-print(f"{checks} checks, {len(failures)} failed")
-sys.exit(1 if failures or not checks else 0)
+finish()
