@@ -1,4 +1,5 @@
 // The program from outside: exit codes, messages, streams and signals; rows of the fault table.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
 #include <csignal>
@@ -7,7 +8,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <unistd.h>
@@ -20,16 +20,6 @@ const std::string kRoot = KVRUN_SOURCE_DIR;
 const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
 const std::string kRecord = kRoot + "/models/bundled/record40.txt";
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-// A Markdown table without the spaces that align its columns.
-std::string unaligned(const std::string& table) {
-	std::string out;
-	for (const char c : table)
-		if (c != ' ' || !out.ends_with(' ')) out += c;
-	return out;
-}
-size_t lines(const std::string& s) { return size_t(std::count(s.begin(), s.end(), '\n')); }
-
 // `kvrun run` on the bundled model and the backend every machine has; greedy.
 RunSpec run_spec(std::vector<std::string> more, std::string input = "") {
 	std::vector<std::string> args = {"run", "-m", kModel, "--device", "cpu", "--temp", "0"};
@@ -37,20 +27,6 @@ RunSpec run_spec(std::vector<std::string> more, std::string input = "") {
 	return {.args = args, .input = input};
 }
 Ran run_model(std::vector<std::string> more, std::string input = "") { return run_program(run_spec(more, input)); }
-
-// One line on stderr that begins "error: " and holds all parts; nothing on stdout.
-void check_error(const std::vector<std::string>& args, int code, const std::vector<std::string>& parts) {
-	const Ran r = run_program(args);
-	std::string shown;
-	for (const std::string& a : args) shown += fmt::format("{} ", a);
-	CAPTURE(shown);
-	CAPTURE(r.err);
-	CHECK(r.code == code);
-	CHECK(r.out == "");
-	CHECK(r.err.rfind("error: ", 0) == 0);
-	CHECK(lines(r.err) == 1);
-	for (const std::string& p : parts) CHECK(contains(r.err, p));
-}
 
 std::string read_file(const std::string& path) {
 	std::ifstream f(path, std::ios::binary);
@@ -487,125 +463,4 @@ TEST_CASE("T77 cli: SIGINT and SIGTERM at random moments end the program in a de
 		else
 			CHECK((r.code == 130 || r.code == 0));
 	}
-}
-
-TEST_CASE("cli: bench writes the same numbers as a table and as JSON with documented keys") {
-	const std::vector<std::string> base = {"bench", "-m", kModel, "--device", "cpu", "-p", "8",
-	                                       "-n",    "2",  "-d",   "0,16",     "-r",  "3"};
-	Ran r = run_program(base);
-	CAPTURE(r.err);
-	CHECK(r.code == 0);
-	for (const char* test : {"| pp8 |", "| tg2 |", "| pp8 @ d16 |", "| tg2 @ d16 |"})
-		CHECK(contains(unaligned(r.out), test));
-	std::vector<std::string> args = base;
-	args.insert(args.end(), {"-o", "json", "--ops"});
-	r = run_program(args);
-	CAPTURE(r.err);
-	REQUIRE(r.code == 0);
-	const auto j = nlohmann::json::parse(r.out);
-	REQUIRE(j["results"].size() == 4);
-	for (const auto& t : j["results"]) {
-		CHECK(t["tok_s"].size() == 3);
-		CHECK(t["tok_s_min"].get<double>() <= t["tok_s_median"].get<double>());
-		CHECK(t["tok_s_median"].get<double>() <= t["tok_s_max"].get<double>());
-		CHECK(t["tok_s_min"].get<double>() > 0);
-	}
-	check_error({"bench", "-m", kModel, "--device", "cpu", "-c", "16", "-p", "32", "-n", "0"}, 6, {"32 tokens", "16"});
-}
-
-TEST_CASE("cli: bench records what was measured where, and warm-up apart") {
-	const Ran r = run_program({"bench", kModel, "--device", "cpu", "-p", "8", "-n", "0", "-r", "2", "-o", "json"});
-	CAPTURE(r.err);
-	REQUIRE(r.code == 0);
-	CHECK(contains(r.err, "warm-up runs took "));
-	const auto j = nlohmann::json::parse(r.out);
-	for (const char* key : {"version", "commit", "time"}) CHECK(!j[key].get<std::string>().empty());
-	CHECK(j["time"].get<std::string>().size() == 20); // 2026-01-31T12:00:00Z
-	CHECK(!j["host"]["name"].get<std::string>().empty());
-	CHECK(j["host"]["threads"].get<int>() > 0);
-	CHECK(!j["os"]["kernel"].get<std::string>().empty());
-	CHECK(!j["device"]["driver"].get<std::string>().empty());
-	CHECK(j["cancelled"] == false);
-	CHECK(j["load_s"].get<double>() > 0);
-	CHECK(j["results"][0]["warmup_s"].get<double>() > 0);
-	CHECK(j["results"][0]["tok_s"].size() == 2);
-	const Ran cold =
-	    run_program({"bench", kModel, "--device", "cpu", "-p", "8", "-n", "0", "-r", "1", "-o", "json", "--no-warmup"});
-	REQUIRE(cold.code == 0);
-	CHECK(nlohmann::json::parse(cold.out)["results"][0]["warmup_s"] == 0);
-}
-
-TEST_CASE("T77 cli: Ctrl-C during bench keeps the runs that were finished and ends with 130") {
-	Ran r;
-	for (int wait_ms = 200; wait_ms <= 25600; wait_ms *= 2) { // until the first test is through
-		RunSpec spec{.args = {"bench", kModel, "--device", "cpu", "-p", "0", "-n", "4,1000", "-r", "50", "-o", "json"}};
-		spec.signal = SIGINT;
-		spec.signal_after_ms = wait_ms;
-		r = run_program(spec);
-		CAPTURE(r.err);
-		REQUIRE(r.code == 130);
-		if (!r.out.empty() && !nlohmann::json::parse(r.out)["results"].empty()) break;
-	}
-	const auto j = nlohmann::json::parse(r.out);
-	CHECK(j["cancelled"] == true);
-	REQUIRE(j["results"].size() >= 1);
-	CHECK(j["results"][0]["test"] == "tg4");
-	CHECK(j["results"][0]["tok_s_median"].get<double>() > 0);
-	CHECK(contains(r.err, "interrupted"));
-}
-
-TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that fits it") {
-	std::map<std::string, double> device;
-	const Ran r = run_program({"bench", "-m",     kModel, "--device",        "cpu", "-p",    "0",
-	                           "-n",    "2",      "-d",   "32000",           "-c",  "32768", "-r",
-	                           "1",     "--fill", "--kv", "fp16,kivi2,mikv", "-o",  "json"});
-	CAPTURE(r.err);
-	REQUIRE(r.code == 0);
-	const auto j = nlohmann::json::parse(r.out);
-	REQUIRE(j["results"].size() == 3);
-	CHECK(j["prompt_bytes"].get<double>() > 0);
-	for (const auto& t : j["results"]) {
-		const double bytes = t["kv_bytes"], allocated = device[t["kv"]] = t["kv_device_bytes"];
-		CHECK(t["n_depth"] == 32000);
-		CHECK(allocated >= bytes * 0.99);                // padding of pages apart
-		CHECK(allocated < std::max(bytes * 1.1, 8.5e6)); // the first piece has 8 MiB
-	}
-	CHECK(device["kivi2"] < device["fp16"] / 4);
-}
-
-TEST_CASE("cli: bench with several policies says what the cache costs each") {
-	std::vector<std::string> args = {"bench", "-m", kModel, "--device",          "cpu", "-p", "200", "-n", "0",
-	                                 "-r",    "1",  "--kv", "fp16,zipcache,mikv"};
-	Ran r = run_program(args);
-	CAPTURE(r.err);
-	CHECK(r.code == 0);
-	for (const char* words : {"| of the first |", "| pp200 | zipcache |", "attend ms", "| saliency + packing |"})
-		CHECK(contains(unaligned(r.out), words));
-	args.insert(args.end(), {"-o", "json"});
-	r = run_program(args);
-	CAPTURE(r.err);
-	REQUIRE(r.code == 0);
-	const auto j = nlohmann::json::parse(r.out);
-	REQUIRE(j["results"].size() == 3);
-	for (const auto& t : j["results"]) {
-		CHECK(t["tok_s"].size() == 1);
-		const bool ranks = t["kv"] != "fp16";
-		CHECK((t["saliency"]["ms"].get<double>() > 0) == ranks);
-		CHECK(t["packing"]["ms"].get<double>() > 0);
-		CHECK(t["attend"]["ms"].get<double>() > 0);
-		const double parts =
-		    t["attend"]["ms"].get<double>() + t["saliency"]["ms"].get<double>() + t["packing"]["ms"].get<double>();
-		CHECK(parts < t["device_ms"].get<double>());
-		CHECK(t["kv_device_bytes"].get<double>() > 0);
-		CHECK(!t.contains("ops"));
-		CHECK(t["attend"]["of_peak"].is_null()); // the cpu backend does not know its memory's bandwidth
-	}
-	args.insert(args.end(), {"--peak", "50"});
-	r = run_program(args);
-	CAPTURE(r.err);
-	REQUIRE(r.code == 0);
-	const auto told = nlohmann::json::parse(r.out);
-	CHECK(told["device"]["peak_bytes_per_s"] == 50e9);
-	for (const auto& t : told["results"])
-		CHECK(t["attend"]["of_peak"].get<double>() == doctest::Approx(t["attend"]["bytes_per_s"].get<double>() / 50e9));
 }

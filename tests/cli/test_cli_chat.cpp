@@ -1,4 +1,5 @@
 // kvrun chat through pipes and on a terminal, with the bundled model, which tells stories and has no chat template.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/temp_folder.h"
 #include <algorithm>
@@ -24,7 +25,6 @@ const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
 const std::vector<std::string> kGreedy = {"--temp", "0", "-n", "16"};
 const std::vector<std::string> kWarm = {"--temp", "1.3", "--seed", "5", "-n", "16"}; // answers that differ
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 size_t count(const std::string& text, const std::string& part) {
 	size_t n = 0;
 	for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;

@@ -1,4 +1,5 @@
 // The program when its surroundings fail: no memory, files that may not grow, death while saving, drivers that crash.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
 #include "tests/support/gguf_builder.h"
@@ -21,8 +22,6 @@ namespace {
 const std::string kRoot = KVRUN_SOURCE_DIR;
 const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
 const std::string kTiny = kRoot + "/tests/golden/tiny/llama.gguf";
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The name of the software driver as `kvrun devices` has it; empty where it is not installed.
 std::string lavapipe() {

@@ -1,4 +1,5 @@
 // Help, man pages and completions from outside: they all say what the tree of commands says.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -13,8 +14,6 @@ namespace {
 
 const std::vector<std::string> kCommands = {"run",      "chat",   "serve", "bench", "devices",    "plan", "inspect",
                                             "tokenize", "replay", "eval",  "tune",  "completion", "help"};
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string output(std::vector<std::string> args, const std::string& columns = "80") {
 	const Ran r = run_program({.args = std::move(args), .env = {{"COLUMNS", columns}}});

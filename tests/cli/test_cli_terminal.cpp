@@ -1,4 +1,5 @@
 // kvrun on a terminal: the progress bar, and Ctrl-C twice. Skipped where no terminal can be made.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <csignal>
 #include <doctest/doctest.h>
@@ -14,8 +15,6 @@ namespace {
 
 const std::string kRoot = KVRUN_SOURCE_DIR;
 const std::string kRecord = kRoot + "/models/bundled/record40.txt";
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // `kvrun run` on the bundled model and the backend every machine has; greedy.
 RunSpec run_spec(std::vector<std::string> more) {

@@ -1,4 +1,5 @@
 // kvrun inspect and kvrun tokenize from outside: results, exit codes, hostile files.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
 #include "tests/support/mixture_builder.h"
@@ -16,8 +17,6 @@ namespace {
 
 const std::string kModel = std::string(KVRUN_SOURCE_DIR) + "/models/bundled/recall-4m-f16.gguf";
 using Json = nlohmann::json;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 struct TempFile {
 	std::string path;

@@ -1,0 +1,35 @@
+// Checks of what the program wrote.
+#pragma once
+#include "tests/cli/program.h"
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <string>
+#include <vector>
+
+namespace kvrun {
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline size_t lines(const std::string& s) { return size_t(std::count(s.begin(), s.end(), '\n')); }
+// A Markdown table without the spaces that align its columns.
+inline std::string unaligned(const std::string& table) {
+	std::string out;
+	for (const char c : table)
+		if (c != ' ' || !out.ends_with(' ')) out += c;
+	return out;
+}
+
+// One line on stderr that begins "error: " and holds all parts; nothing on stdout.
+inline void check_error(const std::vector<std::string>& args, int code, const std::vector<std::string>& parts) {
+	const Ran r = run_program(args);
+	std::string shown;
+	for (const std::string& a : args) shown += a + " ";
+	CAPTURE(shown);
+	CAPTURE(r.err);
+	CHECK(r.code == code);
+	CHECK(r.out == "");
+	CHECK(r.err.rfind("error: ", 0) == 0);
+	CHECK(lines(r.err) == 1);
+	for (const std::string& p : parts) CHECK(contains(r.err, p));
+}
+
+} // namespace kvrun
