@@ -6,6 +6,8 @@
 #include "models/grammar/formats.h"
 #include "models/grammar/json_text.h"
 #include "models/grammar/pattern.h"
+#include "models/grammar/schema_apart.h"
+#include "models/grammar/schema_keywords.h"
 #include "models/grammar/schema_merge.h"
 #include <algorithm>
 #include <charconv>
@@ -21,28 +23,12 @@ constexpr size_t kMostMerged = size_t(32) << 20; // bytes of them as text
 constexpr size_t kMostEnum = 10'000;
 constexpr double kMostNumber = 1e15; // of a limit of numbers; beyond it doubles have no fractions
 constexpr int64_t kMostInteger = 999'999'999'999'999'999;
-constexpr const char* kTypes[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
-
-// Keywords that ask for one type where they stand without "type".
-constexpr std::pair<const char*, const char*> kTypeOf[] = {
-    {"properties", "object"},       {"required", "object"},         {"additionalProperties", "object"},
-    {"minProperties", "object"},    {"maxProperties", "object"},    {"items", "array"},
-    {"prefixItems", "array"},       {"minItems", "array"},          {"maxItems", "array"},
-    {"minLength", "string"},        {"maxLength", "string"},        {"pattern", "string"},
-    {"format", "string"},           {"minimum", "number"},          {"maximum", "number"},
-    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}, {"uniqueItems", "array"},
-};
 constexpr const char* kKnown[] = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"};
 
 std::string escaped(std::string key) { // of a JSON pointer
 	for (size_t at = 0; (at = key.find_first_of("~/", at)) != key.npos; at += 2)
 		key.replace(at, 1, key[at] == '~' ? "~0" : "~1");
 	return key;
-}
-
-const Json* find(const Json& s, const char* key) {
-	const auto at = s.find(key);
-	return at == s.end() ? nullptr : &*at;
 }
 
 class Writer {
@@ -121,6 +107,12 @@ class Writer {
 		return out;
 	}
 
+	const Json& resolved(const Json& s, const std::string& at) {
+		const Json* out = &s;
+		for (int i = 0; i < 16 && out->is_object() && out->contains("$ref"); ++i) out = &target((*out)["$ref"], at);
+		return *out;
+	}
+
 	ExprId rule_of(const Json& ref, const std::string& at, int depth) {
 		const Json& to = target(ref, at);
 		return shared(to, ref.get<std::string>().substr(1), depth);
@@ -162,7 +154,8 @@ class Writer {
 	ExprId alternatives(const Json& s, const char* key, const Json& list, const std::string& at, int depth) {
 		const std::string where = at + "/" + key;
 		if (!list.is_array() || list.empty()) refuse_schema(where, "it is not an array of schemas");
-		if (std::string_view(key) == "oneOf") check_apart(list, where);
+		if (std::string_view(key) == "oneOf")
+			check_apart(list, where, [&](const Json& one) -> const Json& { return resolved(one, where); });
 		Json rest = s;
 		rest.erase(key);
 		for (const char* name : {"$defs", "definitions"}) rest.erase(name);
@@ -182,85 +175,6 @@ class Writer {
 		}
 		if (parts.empty()) refuse_schema(where, "no value is valid (false)");
 		return rules_.choice(std::move(parts));
-	}
-
-	// ---- oneOf: exactly one may hold, which a grammar knows only where no value fits two of them
-
-	const Json& resolved(const Json& s, const std::string& at) {
-		const Json* out = &s;
-		for (int i = 0; i < 16 && out->is_object() && out->contains("$ref"); ++i) out = &target((*out)["$ref"], at);
-		return *out;
-	}
-	std::vector<std::string> types_of(const Json& s) {
-		std::vector<std::string> out;
-		if (!s.is_object()) return {std::begin(kTypes), std::end(kTypes)};
-		if (const Json* t = find(s, "type")) {
-			for (const Json& one : t->is_array() ? *t : Json::array({*t}))
-				if (one.is_string()) out.push_back(one.get<std::string>());
-		} else if (s.contains("const") || s.contains("enum")) {
-			for (const Json& v : constants(s)) out.push_back(type_of(v));
-		} else {
-			for (const auto& [key, type] : kTypeOf)
-				if (s.contains(key)) out.push_back(type);
-		}
-		if (out.empty()) return {std::begin(kTypes), std::end(kTypes)};
-		if (std::ranges::count(out, "integer")) out.push_back("number");
-		return out;
-	}
-	static std::string type_of(const Json& v) {
-		return v.is_object()    ? "object"
-		       : v.is_array()   ? "array"
-		       : v.is_string()  ? "string"
-		       : v.is_number()  ? "number"
-		       : v.is_boolean() ? "boolean"
-		                        : "null";
-	}
-	static Json constants(const Json& s) { // null: it is none of these
-		if (!s.is_object()) return nullptr;
-		if (const Json* c = find(s, "const")) return Json::array({*c});
-		if (const Json* e = find(s, "enum"); e && e->is_array()) return *e;
-		return nullptr;
-	}
-	static bool no_common(const Json& a, const Json& b) {
-		return a.is_array() && b.is_array() &&
-		       std::ranges::none_of(a, [&](const Json& v) { return std::ranges::count(b, v) > 0; });
-	}
-	bool apart(const Json& a, const Json& b, const std::string& at) {
-		const auto types = types_of(b);
-		if (std::ranges::none_of(types_of(a), [&](const auto& t) { return std::ranges::count(types, t) > 0; }))
-			return true;
-		if (no_common(constants(a), constants(b))) return true;
-		if (!a.is_object() || !b.is_object() || types_of(a) != std::vector<std::string>{"object"} ||
-		    types != types_of(a))
-			return false;
-		const Json *pa = find(a, "properties"), *pb = find(b, "properties");
-		if (!pa || !pb || !pa->is_object() || !pb->is_object()) return false;
-		const auto required = [&](const Json& s, const std::string& name) {
-			const Json* r = find(s, "required");
-			return r && r->is_array() && std::ranges::count(*r, Json(name)) > 0;
-		};
-		for (const auto& [name, sub] : pa->items()) // a property that both have, with another constant
-			if (pb->contains(name) && required(a, name) && required(b, name) &&
-			    no_common(constants(resolved(sub, at)), constants(resolved((*pb)[name], at))))
-				return true;
-		const auto excludes = [&](const Json& s, const Json& other) { // one requires what the other forbids
-			const Json* x = find(other, "additionalProperties");
-			const Json *p = find(other, "properties"), *r = find(s, "required");
-			return x && *x == Json(false) && r && r->is_array() && std::ranges::any_of(*r, [&](const Json& n) {
-				       return n.is_string() && !p->contains(n.get<std::string>());
-			       });
-		};
-		return excludes(a, b) || excludes(b, a);
-	}
-	void check_apart(const Json& list, const std::string& at) {
-		if (list.size() > 200) refuse_schema(at, "oneOf has more than 200 schemas");
-		for (size_t i = 0; i < list.size(); ++i)
-			for (size_t j = i + 1; j < list.size(); ++j)
-				if (!apart(resolved(list[i], at), resolved(list[j], at), at))
-					refuse_schema(
-					    at,
-					    "schemas " + std::to_string(i) + " and " + std::to_string(j) +
-					        " of oneOf are not told apart by a type or a constant, which is not supported; anyOf is");
 	}
 
 	// ---- values
