@@ -69,10 +69,14 @@ void write_grammars(const std::filesystem::path& folder) {
 	    "root ::= (\"ab\" | [a-c]{2,4} x?)* \"!\"\nx ::= \"(\" root \")\" # comment",
 	    "root ::= [^\\x00-\\x7f]+ \"\\u00e9\" .{0,3} <|call|>",
 	    "root ::= ((\"a\"?){9}){9} | root2\nroot2 ::= \"b\" root2 | \"\"",
-	    R"({"type": "object", "properties": {"a": {"type": "integer", "minimum": -5, "maximum": 120}, "b": {"$ref": "#/$defs/x"}},
-		"required": ["a"], "additionalProperties": {"type": "null"}, "$defs": {"x": {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}}})",
-	    R"({"anyOf": [{"enum": ["a", 1, null]}, {"type": "string", "pattern": "^(a|b\\d){1,3}$"}, {"type": "number", "exclusiveMinimum": 0.5, "maximum": 3}]})",
-	    R"({"allOf": [{"properties": {"p": {"type": "string", "maxLength": 3}}}, {"type": "object", "required": ["p"]}], "oneOf": [{"type": "object"}]})",
+	    R"({"type": "object", "properties": {"a": {"type": "integer", "minimum": -5, "maximum": 120},
+		"b": {"$ref": "#/$defs/x"}},
+		"required": ["a"], "additionalProperties": {"type": "null"}, "$defs": {"x": {"type": "array",
+		"items": {"$ref": "#"}, "maxItems": 2}}})",
+	    R"({"anyOf": [{"enum": ["a", 1, null]}, {"type": "string", "pattern": "^(a|b\\d){1,3}$"},
+		{"type": "number", "exclusiveMinimum": 0.5, "maximum": 3}]})",
+	    R"({"allOf": [{"properties": {"p": {"type": "string", "maxLength": 3}}}, {"type": "object", "required": ["p"]}],
+		"oneOf": [{"type": "object"}]})",
 	    R"({"type": "array", "prefixItems": [{"format": "date"}, true], "items": false, "minItems": 1})",
 	};
 	int n = 0;
@@ -107,28 +111,28 @@ void write_requests(const std::filesystem::path& folder) {
 	post("completion", "/v1/completions",
 	     R"({"prompt": "a", "max_tokens": 3, "stop": ["b", "c"], "seed": 1, "top_p": 0.5})");
 	post("tokens", "/v1/completions", R"({"prompt": [1, 2], "logprobs": 2, "kv": "kivi2", "temperature": 0})");
-	post(
-	    "chat", "/v1/chat/completions",
-	    R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "u"}]}],
-		"stream": true, "stream_options": {"include_usage": true}, "session": "a", "logprobs": true, "top_logprobs": 2})");
+	post("chat", "/v1/chat/completions",
+	     R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text",
+		"text": "u"}]}], "stream": true, "stream_options": {"include_usage": true}, "session": "a", "logprobs": true,
+		"top_logprobs": 2})");
 	post("prompts", "/v1/completions",
 	     R"({"prompt": ["a", [1, 2]], "n": 2, "logit_bias": {"5": -1}, "max_tokens": -1})");
-	post(
-	    "response", "/v1/responses",
-	    R"({"instructions": "s", "input": [{"role": "user", "content": [{"type": "input_text", "text": "u"}]}, {"type": "reasoning",
-		"summary": [{"type": "summary_text", "text": "t"}]}, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
-		{"type": "function_call_output", "call_id": "1", "output": "2"}], "tools": [{"type": "function", "name": "f"}], "tool_choice":
-		{"type": "function", "name": "f"}, "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}, "stream": true})");
-	post(
-	    "message", "/v1/messages",
-	    R"({"max_tokens": 3, "system": [{"type": "text", "text": "s"}], "messages": [{"role": "user", "content": "u"}, {"role":
-		"assistant", "content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}}]},
-		{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "2"}]}], "tools": [{"name": "f",
-		"input_schema": {}}], "tool_choice": {"type": "any"}, "thinking": {"type": "enabled", "budget_tokens": 5}, "stop_sequences": ["x"]})");
+	post("response", "/v1/responses",
+	     R"({"instructions": "s", "input": [{"role": "user", "content": [{"type": "input_text", "text": "u"}]},
+		{"type": "reasoning", "summary": [{"type": "summary_text", "text": "t"}]}, {"type": "function_call",
+		"call_id": "1", "name": "f", "arguments": "{}"}, {"type": "function_call_output", "call_id": "1",
+		"output": "2"}], "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function",
+		"name": "f"}, "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}, "stream": true})");
+	post("message", "/v1/messages",
+	     R"({"max_tokens": 3, "system": [{"type": "text", "text": "s"}], "messages": [{"role": "user", "content": "u"},
+		{"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "1",
+		"name": "f", "input": {"a": 1}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1",
+		"content": "2"}]}], "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"},
+		"thinking": {"type": "enabled", "budget_tokens": 5}, "stop_sequences": ["x"]})");
 	post("count", "/v1/messages/count_tokens", R"({"messages": [{"role": "user", "content": "u"}]})");
-	post(
-	    "tools", "/v1/chat/completions",
-	    R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1",
+	post("tools", "/v1/chat/completions",
+	     R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": null,
+		"tool_calls": [{"id": "1",
 		"type": "function", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "content": "2"}],
 		"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}], "tool_choice": "auto",
 		"chat_template_kwargs": {"a": 1}})");

@@ -71,7 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 		in.messages = given;
 	} else {
 		in.messages = Json::parse(R"([{"role": "system", "content": ""}, {"role": "user", "content": ""},
-			{"role": "assistant", "content": null, "tool_calls": [{"id": "abcdef123", "function": {"name": "f", "arguments": {"a": [1, 2.5, null]}}}]},
+			{"role": "assistant", "content": null, "tool_calls": [{"id": "abcdef123",
+				"function": {"name": "f", "arguments": {"a": [1, 2.5, null]}}}]},
 			{"role": "tool", "content": "7"}, {"role": "user", "content": [{"type": "text", "text": ""}]}])");
 		for (int i : {0, 1}) in.messages[size_t(i)]["content"] = std::string(kMine) + "hi" + std::string(kMine);
 		if (data[0] & 2)

@@ -13,11 +13,13 @@ using namespace kvrun::grammar;
 namespace {
 
 const Json kTools = Json::parse(R"([
-	{"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": {"type": "object", "properties": {
-		"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 30}}, "required": ["city"], "additionalProperties": false}}},
+	{"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": {"type": "object",
+		"properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 30}},
+		"required": ["city"], "additionalProperties": false}}},
 	{"type": "function", "function": {"name": "set-mode", "parameters": {"type": "object", "properties": {
-		"on": {"type": "boolean"}, "level": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "mode": {"enum": ["a", "b"]},
-		"list": {"type": "array", "items": {"type": "string"}, "maxItems": 2}}, "required": ["on", "mode"], "additionalProperties": false}}}])");
+		"on": {"type": "boolean"}, "level": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+		"mode": {"enum": ["a", "b"]}, "list": {"type": "array", "items": {"type": "string"}, "maxItems": 2}},
+		"required": ["on", "mode"], "additionalProperties": false}}}])");
 
 struct Form {
 	const char* name;

@@ -46,7 +46,8 @@ const Row kRows[] = {
     {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}, "c": {"type": "null"}}})",
      {"{}", "{\"a\":null}", "{\"b\":null,\"c\":null}", "{\"c\":null}", "{\"a\":null,\"c\":null}"},
      {"{,\"a\":null}", "{\"c\":null,\"a\":null}", "{\"a\":null,}"}},
-    {R"({"type": "object", "properties": {"ab": {"type": "null"}}, "required": ["ab", "q"], "additionalProperties": {"type": "integer"}})",
+    {R"({"type": "object", "properties": {"ab": {"type": "null"}}, "required": ["ab", "q"],
+        "additionalProperties": {"type": "integer"}})",
      {"{\"ab\":null,\"q\":1}", "{\"ab\":null,\"q\":1,\"a\":2,\"abc\":3}"},
      {"{\"ab\":null}", "{\"ab\":null,\"q\":1,\"ab\":2}", "{\"ab\":null,\"q\":1,\"x\":null}",
       "{\"ab\":null,\"q\":1,\"\\u0061b\":2}"}},
@@ -71,12 +72,15 @@ const Row kRows[] = {
     {R"({"anyOf": [{"type": "integer"}, {"type": "object", "properties": {"k": {"const": 1}}, "required": ["k"]}]})",
      {"7", "{\"k\":1}"},
      {"{}", "\"7\""}},
-    {R"({"type": "object", "properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["a"]}, {"properties": {"b": {"type": "null"}}, "required": ["b"]}]})",
+    {R"({"type": "object", "properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["a"]},
+        {"properties": {"b": {"type": "null"}}, "required": ["b"]}]})",
      {"{\"a\":null}", "{\"a\":null,\"b\":null}", "{\"b\":null}"},
      {"{}"}},
     {R"({"oneOf": [{"type": "string"}, {"type": "integer"}]})", {"\"\"", "1"}, {"null"}},
-    {R"({"oneOf": [{"type": "object", "properties": {"t": {"const": "a"}, "v": {"type": "integer"}}, "required": ["t", "v"]},
-                   {"type": "object", "properties": {"t": {"const": "b"}, "v": {"type": "string"}}, "required": ["t", "v"]}]})",
+    {R"({"oneOf": [{"type": "object", "properties": {"t": {"const": "a"}, "v": {"type": "integer"}},
+                    "required": ["t", "v"]},
+                   {"type": "object", "properties": {"t": {"const": "b"}, "v": {"type": "string"}},
+                    "required": ["t", "v"]}]})",
      {"{\"t\":\"a\",\"v\":1}", "{\"t\":\"b\",\"v\":\"\"}"},
      {"{\"t\":\"a\",\"v\":\"\"}"}},
     {R"({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
@@ -247,13 +251,13 @@ TEST_CASE("schema: what is made to explode ends with one clear error, or works")
 	refs += R"(,"d40": {"type": "integer"}}, "$ref": "#/$defs/d0"})";
 	for (int i = 0; i < 12; ++i) all = fmt::format(R"({{"allOf": [{},{}]}})", all, all);
 	std::string more = R"({"$defs": {"x": {"allOf": [{"$ref": "#/$defs/x"}, {"minimum": 1}]}}, "$ref": "#/$defs/x"})";
-	for (
-	    const std::string& schema :
-	    {deep, wide, refs, all, more, std::string(R"({"type": "string", "pattern": "^((a{1,999}){1,999}){1,999}$"})"),
-	     std::string(R"({"type": "string", "pattern": "(a*)*(a*)*(a|a)*b"})"),
-	     std::string(R"({"type": "string", "maxLength": 99999})"),
-	     std::string(
-	         R"({"type": "array", "items": {"type": "array", "items": {"type": "string", "maxLength": 999}, "maxItems": 999}, "maxItems": 999})")}) {
+	for (const std::string& schema :
+	     {deep, wide, refs, all, more, std::string(R"({"type": "string", "pattern": "^((a{1,999}){1,999}){1,999}$"})"),
+	      std::string(R"({"type": "string", "pattern": "(a*)*(a*)*(a|a)*b"})"),
+	      std::string(R"({"type": "string", "maxLength": 99999})"),
+	      std::string(
+	          R"({"type": "array", "maxItems": 999, "items":
+	             {"type": "array", "maxItems": 999, "items": {"type": "string", "maxLength": 999}}})")}) {
 		INFO(schema.substr(0, 60));
 		try {
 			const auto g = std::make_shared<Grammar>(schema_grammar(schema), bytes());
