@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Runs test_NAME.py with pytest against the package in a build folder: run.py BUILD NAME. Exit code 77: skipped."""
+"""Runs tests with pytest against the package in a build folder: run.py BUILD NAME. Exit code 77: skipped."""
 import os
 import sys
+
+FILES = {"python": ["python", "python_bindings", "python_program"], "python_ray": ["python_ray"]}
 
 
 def main(build, name):
@@ -15,8 +17,8 @@ def main(build, name):
             print(f"skipped: {error} ({'pip install ray[serve]' if 'ray' in module else 'tools/packages.sh tests'})")
             return 77
     import pytest
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"test_{name}.py")
-    return pytest.main(["-q", "-p", "no:cacheprovider", file])
+    here = os.path.dirname(os.path.abspath(__file__))
+    return pytest.main(["-q", "-p", "no:cacheprovider", *(os.path.join(here, f"test_{x}.py") for x in FILES[name])])
 
 
 if __name__ == "__main__":

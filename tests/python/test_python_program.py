@@ -1,0 +1,121 @@
+"""What the Python package does by the program: replay, eval, parts of them, lm_eval. Run by ctest `python`."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from samples import MODEL, ROOT, record
+
+import kvrun
+
+GOLDEN = os.path.join(ROOT, "tests", "golden", "replay")
+
+
+def test_replay_equals_the_reference():
+    """Golden files that another program made of the same arrays (tests/golden/replay)."""
+    q, k, v, dq = (np.load(os.path.join(GOLDEN, n + ".npy")) for n in ("q", "k", "v", "dq"))
+    case = os.path.join(GOLDEN, "kivi2")
+    with open(os.path.join(case, "case.json")) as f:
+        policy = json.load(f)["kv"]
+    want = {n: np.load(os.path.join(case, n + ".npy")) for n in ("k_hat", "v_hat", "tier")}
+    layers = len(want["k_hat"])
+    r = kvrun.replay(k[:layers], v[:layers], q[:layers], policy, dq=dq, device="cpu")
+    assert np.abs(r.k_hat - want["k_hat"]).max() < 2e-3 and np.abs(r.v_hat - want["v_hat"]).max() < 2e-3
+    assert (r.tier == want["tier"]).all() and r.out.shape == dq.shape
+    one = kvrun.replay(k[0], v[0], q[0], policy, device="cpu")
+    assert one.k_hat.shape == k[0].shape and (one.k_hat == r.k_hat[0]).all()
+    assert 2 < one.report["stored_bits_per_element"] < 16 and one.score is None
+    with pytest.raises(kvrun.InvalidArgument, match="shapes"):
+        kvrun.replay(k[0], v, q)
+    with pytest.raises(kvrun.ProgramError, match="kvi2") as e:
+        kvrun.replay(k, v, q, "kvi2", device="cpu")
+    assert e.value.exit_code == 2
+
+
+def test_eval_and_tune_are_dictionaries(tmp_path):
+    r = kvrun.eval(MODEL, kv=["fp16", "kivi2"], task="recall", samples=2, lines=3, device="cpu")
+    assert [x["policy"] for x in r["results"]] == ["fp16", "kivi2"] and r["samples"] == 2
+    text = tmp_path / "text.txt"
+    text.write_text(record(40)[0])
+    r = kvrun.eval(MODEL, kv="kivi4", files=text, ctx=64, chunks=1, device="cpu")
+    assert {x["policy"]: x["kld_mean"] > 0 for x in r["results"]} == {"fp16": False, "kivi4": True}
+
+
+def shards(n, **options):
+    return [kvrun.eval(MODEL, device="cpu", shard=f"{i}/{n}", **options) for i in range(n)]
+
+
+def test_parts_of_a_task_make_one():
+    from kvrun.merge import merge
+    options = {"kv": ["fp16", "kivi2"], "task": "recall", "samples": 5, "lines": 3}
+    parts = shards(2, **options)
+    assert [len(p["results"][0]["answers"]) for p in parts] == [2, 3]
+    whole, merged = kvrun.eval(MODEL, device="cpu", **options), merge(parts[::-1])
+    for a, b in zip(merged["results"], whole["results"]):
+        for name, value in b.items():
+            if not name.endswith("tok_s"):  # times
+                assert a[name] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value), name
+    assert merged["samples"] == 5 and merged["merged"] == 2
+    for wrong, said in ((parts[:1], "part 1 is missing"), (parts + parts[:1], "twice"), ([{}], "no field 'shard'"),
+                        ([parts[0], {**parts[1], "seed": 7}], "differ in 'seed'")):
+        with pytest.raises(kvrun.FormatError, match=said):
+            merge(wrong)
+
+
+def test_parts_of_a_text_make_one(tmp_path):
+    from kvrun.merge import merge
+    files = []
+    for i in range(2):
+        files.append(tmp_path / f"{i}.txt")
+        files[-1].write_text(record(16, i)[0])
+    options = {"kv": "kivi2,recent=32", "files": files, "ctx": 128, "chunks": 2, "score": 16}
+    whole, merged = kvrun.eval(MODEL, device="cpu", **options), merge(shards(2, **options))
+    assert merged["chunks"] == whole["chunks"] == 4 and len(merged["texts"]) == 2
+    for rows, others in [(merged["results"], whole["results"]),
+                         *((a["results"], b["results"]) for a, b in zip(merged["texts"], whole["texts"]))]:
+        for a, b in zip(rows, others):
+            assert set(a) == set(b)
+            for name, value in b.items():
+                if name in ("kld_low", "kld_high"):  # other draws
+                    assert a[name] == pytest.approx(value, rel=0.1, abs=1e-9), name
+                elif not name.endswith("tok_s"):
+                    exact = isinstance(value, (str, int))
+                    assert a[name] == (value if exact else pytest.approx(value, rel=1e-5, abs=1e-9)), name
+    with pytest.raises(kvrun.ProgramError, match="only 2 chunks"):
+        kvrun.eval(MODEL, device="cpu", shard="0/8", **options)
+    with pytest.raises(kvrun.ProgramError, match="expected INDEX/PARTS"):
+        kvrun.eval(MODEL, device="cpu", shard="2/2", **options)
+
+
+def test_lm_eval_model(engine):
+    """Likelihoods and texts as the harness asks for them, beside those of plain calls."""
+    pytest.importorskip("lm_eval")
+    from lm_eval.api.instance import Instance
+
+    from kvrun.lm_eval import KvrunLM
+    prompt, value = record()
+    lm = KvrunLM(path=MODEL, device="cpu", max_rows=2)
+    ask = lambda kind, *args: [Instance(kind, {}, a, i) for i, a in enumerate(args)]
+    right, wrong, other = lm.loglikelihood(ask("loglikelihood", (prompt, value), (prompt, "00000"), ("Once", " upon")))
+    assert right[1] and right[0] > -0.5 and not wrong[1] and wrong[0] < right[0] - 5
+    session, total = engine.session(), 0.0
+    context = lm.tok_encode("Once")
+    rest = lm.tok_encode("Once upon")[len(context):]
+    logits = session.prefill(context)
+    for token in rest:
+        x = logits.astype(np.float64)
+        total += x[token] - np.log(np.exp(x - x.max()).sum()) - x.max()
+        logits = engine.decode([session], [token])[0]
+    assert rest and other[0] == pytest.approx(total, abs=1e-3)
+    assert lm.generate_until(ask("generate_until", (prompt, {"until": [">"], "max_gen_toks": 12}))) == [value]
+    rolling = lm.loglikelihood_rolling(ask("loglikelihood_rolling", ("Once upon a time", )))
+    assert -40 < rolling[0] < 0
+
+
+def test_module_is_the_program():
+    done = subprocess.run([sys.executable, "-B", "-m", "kvrun", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and kvrun.__version__ in done.stdout
+    done = subprocess.run([sys.executable, "-B", "-m", "kvrun", "run"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error:")
