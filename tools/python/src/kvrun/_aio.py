@@ -55,6 +55,10 @@ class Scheduler:
             while True:
                 self._receive()
                 if self._stopping:
+                    for stream in list(self._active.values()):
+                        stream.cancel()
+                    while self._batch.active:  # answers that have begun end as cancelled ones
+                        self._step()
                     break
                 while self._waiting and self._batch.active < self._rows:
                     self._begin(self._waiting.popleft())
