@@ -85,7 +85,8 @@ def test_choices_are_what_seeds_give_alone(engine):
     many = engine.generate([ONCE, "The dog"], n=3, max_tokens=6, temperature=1.5, seed=5, kv="kivi2")
     assert [len(a) for a in many] == [3, 3]
     for prompt, answers in zip([ONCE, "The dog"], many):
-        alone = [engine.session(kv="kivi2").ask(prompt, max_tokens=6, temperature=1.5, seed=5 + i).text for i in range(3)]
+        alone = [engine.session(kv="kivi2").ask(prompt, max_tokens=6, temperature=1.5, seed=5 + i).text
+                 for i in range(3)]
         assert [a.text for a in answers] == alone
     assert len({a.text for answers in many for a in answers}) > 3
     assert engine.generate([]) == []
@@ -388,7 +389,8 @@ def python(code, timeout=60):
     "s = e.session(); s.ask('Once', max_tokens=2)",
     "s = e.session().stream('Once', ignore_eos=True); next(s); e = None",
     "threading.Thread(target=lambda: e.session().ask('Once', ignore_eos=True), daemon=True).start(); time.sleep(0.1)",
-    "import asyncio\nasync def f():\n  s = e.session().astream('Once', ignore_eos=True)\n  await s.__anext__()\nasyncio.run(f())",
+    "import asyncio\nasync def f():\n  s = e.session().astream('Once', ignore_eos=True)\n"
+    "  await s.__anext__()\nasyncio.run(f())",
     "threading.Thread(target=lambda: list(e.session().stream('Once', ignore_eos=True, logits=lambda x: None)),"
     " daemon=True).start(); time.sleep(0.1); sys.exit(0)",
 ])

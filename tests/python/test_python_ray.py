@@ -109,7 +109,8 @@ def test_the_next_turn_finds_its_cache(url):
 def test_a_replica_is_killed_and_its_conversations_go_on(url, alone):
     turns = {f"chat{i}": [user(f"The code of Ben is {2000 + i}. What is the code of Ben?")] for i in range(4)}
     for name, messages in turns.items():
-        messages.append({"role": "assistant", "content": said(ask(url, {"messages": messages, "session": name, **MINE}))})
+        answer = said(ask(url, {"messages": messages, "session": name, **MINE}))
+        messages.append({"role": "assistant", "content": answer})
         messages.append(user("And again?"))
     before = servers()
     assert len(before) == 2
@@ -135,4 +136,5 @@ def test_sweep_goes_on_and_its_parts_make_one(cluster, tmp_path):
     parts = [json.loads((tmp_path / n).read_text()) for n in times]
     merged = kvrun.merge.merge(parts)["results"][0]
     whole = kvrun.eval(MODEL, kv="kivi2", task="recall", samples=5, lines=3, device="cpu")["results"][0]
-    assert [merged[k] for k in ("n", "right", "answers", "losses")] == [whole[k] for k in ("n", "right", "answers", "losses")]
+    same = ("n", "right", "answers", "losses")
+    assert [merged[k] for k in same] == [whole[k] for k in same]

@@ -195,7 +195,8 @@ def record(path, a):
             engine.restore(file)
             a.storage_latency_s = time.perf_counter() - start
     print(f"# {a.prefill_tok_s:.1f} prompt tokens/s, step {a.step_s * 1e3:.2f} ms + {a.row_s * 1e3:.2f} ms a row, "
-          f"{a.kv_bytes:.0f} bytes a token, {a.storage_latency_s * 1e3:.1f} ms to restore {len(tokens)}", file=sys.stderr)
+          f"{a.kv_bytes:.0f} bytes a token, {a.storage_latency_s * 1e3:.1f} ms to restore {len(tokens)}",
+          file=sys.stderr)
 
 
 def main():

@@ -77,7 +77,8 @@ def main():
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
         for name, (bits, kld, _) in rows.items():
-            plt.plot(bits, kld, "s" if name.startswith("mine") else "o", color="C1" if name.startswith("mine") else "C0")
+            mark, color = ("s", "C1") if name.startswith("mine") else ("o", "C0")
+            plt.plot(bits, kld, mark, color=color)
             plt.annotate(name, (bits, kld), xytext=(4, 4), textcoords="offset points", fontsize=8)
         plt.yscale("log"), plt.xlabel("stored bits per element"), plt.ylabel("KL divergence of attention, nats")
         plt.savefig(a.plot, dpi=120, bbox_inches="tight")

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 NO_BOS, SPECIAL = 1, 2  # KVRUN_TOKENS_
 
 
-@ffi.callback(dict(ffi.typeof("kvrun_device_options").fields)["set_driver_files"].type)  # type: ignore[untyped-decorator]
+_DriverFiles = dict(ffi.typeof("kvrun_device_options").fields)["set_driver_files"].type
+
+
+@ffi.callback(_DriverFiles)  # type: ignore[untyped-decorator]
 def _set_driver_files(files: Any, payload: Any) -> None:
     os.environ["VK_DRIVER_FILES"] = os.environ["VK_ICD_FILENAMES"] = text_of(files)
 

@@ -32,7 +32,8 @@ def run(arguments: Sequence[str | os.PathLike[str]], accept: Sequence[int] = (0,
     except OSError as error:
         raise ProgramError(f"kvrun's program cannot be started: {error}", MODEL_FAULT) from None
     if done.returncode not in accept:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("error:")] or done.stderr.splitlines()[-1:]
+        lines = done.stderr.splitlines()
+        lines = [line for line in lines if line.startswith("error:")] or lines[-1:]
         said = lines[0].removeprefix("error:").strip() if lines else "no message"
         if done.returncode < 0:
             said = f"ended by signal {-done.returncode}: {said}"
@@ -62,7 +63,8 @@ def evaluate(model: str | os.PathLike[str], *, kv: str | Sequence[str] = "fp16",
              ctx: int | None = None, device: str | int | None = None, **more: Any) -> dict[str, Any]:
     """What `kvrun eval --json` measures, as a dictionary; `kvrun help eval` tells its keys.
 
-    kv: policies. files: texts to score, or task: "recall", "needle" or a file of questions. More options by their names:
+    kv: policies. files: texts to score, or task: "recall", "needle" or a file of questions. More options by their
+    names:
     chunks=4, score=128, against="kivi2", samples=50, shard="1/4".
     """
     import json
@@ -133,7 +135,8 @@ def replay(k: npt.ArrayLike, v: npt.ArrayLike, q: npt.ArrayLike | None = None, p
     queries = keys if q is None else np.asarray(q, np.float32)
     layers = keys.ndim == 4
     if keys.ndim not in (3, 4) or values.shape != keys.shape or queries.ndim != keys.ndim:
-        raise error_of(-1, "KVRUN_EINVALID", f"k, v and q have shapes {keys.shape}, {values.shape} and {queries.shape}; "
+        raise error_of(-1, "KVRUN_EINVALID",
+                       f"k, v and q have shapes {keys.shape}, {values.shape} and {queries.shape}; "
                        "expected (tokens, heads, head_dim) or (layers, tokens, heads, head_dim), k and v alike")
     if not layers:
         keys, values, queries = keys[None], values[None], queries[None]

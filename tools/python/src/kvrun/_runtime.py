@@ -237,7 +237,7 @@ def from_array(array: Any, kind: str) -> Any:
 
 
 def fill_array(dtype: Any, kind: str, guess: int, call: Callable[[Any, int, Any], int]) -> Any:
-    """An array that the library fills: call(memory, room, out_count), again with what it needs where it is too small."""
+    """An array that the library fills: call(memory, room, out_count), again with what it needs where that is more."""
     import numpy as np
 
     count = ffi.new("size_t *")

@@ -282,8 +282,8 @@ class Session:
         return out
 
     def embed(self, prompt: Sequence[int] | Tokens, pooling: str = "model") -> npt.NDArray[np.float32]:
-        """Appends tokens; one vector (dim) for all of them, not normalised. pooling: "mean", "first", "last", or "model":
-        as the file says."""
+        """Appends tokens; one vector (dim) for all of them, not normalised. pooling: "mean", "first", "last", or
+        "model": as the file says."""
         import numpy as np
 
         if pooling not in POOLINGS:

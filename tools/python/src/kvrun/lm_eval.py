@@ -32,7 +32,7 @@ def _scores(logits: Floats, tokens: Sequence[int]) -> list[tuple[float, bool]]:
 
 @register_model("kvrun")  # type: ignore[untyped-decorator,misc,unused-ignore]
 class KvrunLM(TemplateLM):  # type: ignore[misc,unused-ignore]
-    """model_args: path, kv, ctx, max_rows, chat (a template's name, for --apply_chat_template). --device as of kvrun."""
+    """model_args: path, kv, ctx, max_rows, chat (a template's name, for --apply_chat_template). --device: kvrun's."""
 
     def __init__(self, path: str, kv: str = "fp16", ctx: int = 0, device: str | None = None, max_rows: int = 8,
                  chat: str | None = None, **unused: Any) -> None:

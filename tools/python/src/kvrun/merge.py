@@ -153,7 +153,8 @@ def _task(parts: list[dict[str, Any]], out: dict[str, Any]) -> None:
 def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The dictionaries of all parts, in any order, as that of one run."""
     ordered = _in_order(parts)
-    out = {n: v for n, v in ordered[0].items() if n not in ("shard", "results", "texts", "chunks", "samples", "against")}
+    of_parts = ("shard", "results", "texts", "chunks", "samples", "against")
+    out = {n: v for n, v in ordered[0].items() if n not in of_parts}
     out["merged"] = len(ordered)
     (_text if "texts" in ordered[0] else _task)(ordered, out)
     return out

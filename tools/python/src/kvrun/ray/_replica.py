@@ -79,7 +79,7 @@ class Replica:
         threading.Thread(target=self._end_with_server, daemon=True).start()
 
     def _end_with_server(self) -> None:
-        """A replica without its server is of no use; Ray starts another one, and the router forgets this one at once."""
+        """A replica without its server is of no use: Ray starts another one, the router forgets this one at once."""
         code = self._server.wait()
         if not self._stopping:
             print(f"kvrun serve ended with {code}: {self._log()}", flush=True)
@@ -119,7 +119,8 @@ class Replica:
 
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:
-            self._http = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(self._socket, limit=0),
+            connector = aiohttp.UnixConnector(self._socket, limit=0)
+            self._http = aiohttp.ClientSession("http://localhost", connector=connector,
                                                timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
         return self._http
 

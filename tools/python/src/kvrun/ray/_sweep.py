@@ -42,7 +42,7 @@ def tune_jobs(models: Iterable[str], options: Sequence[str] = ()) -> list[Job]:
 
 
 def compare_jobs(model: str, machines: Iterable[str], options: Sequence[str] = ()) -> list[Job]:
-    """`kvrun compare`, a job for each name; the results are for `kvrun compare merge`. exit codes 7 and 8 are results."""
+    """`kvrun compare`, a job for each name; results are for `kvrun compare merge`. Exit codes 7 and 8 are results."""
     return [Job("compare-" + m, ("compare", "-m", model, "-o", OUT, *options)) for m in machines]
 
 
