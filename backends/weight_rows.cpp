@@ -50,6 +50,184 @@ void row_q4_1(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
+// Bits of 32 consecutive elements, element i at bit i, as a word of high bits: element 16h + 4s + c at bit 8c + 4h + s.
+uint32_t high_word(uint32_t bits) {
+	uint32_t word = 0;
+	for (uint i = 0; i < 32; ++i) word |= (bits >> i & 1u) << (8 * (i % 4) + i / 4);
+	return word;
+}
+
+void row_q5_0(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 22) {
+		std::memcpy(r.scales + 2 * b, src, 2);
+		store(r.high + 4 * b, high_word(load<uint32_t>(src + 2)));
+		store(r.codes + 16 * b, nibble_unit(src + 6, 0));
+		store(r.codes + 16 * b + 8, nibble_unit(src + 6, 4));
+	}
+}
+
+void row_q5_1(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 24) {
+		std::memcpy(r.scales + 4 * b, src, 4);
+		store(r.high + 4 * b, high_word(load<uint32_t>(src + 4)));
+		store(r.codes + 16 * b, nibble_unit(src + 8, 0));
+		store(r.codes + 16 * b + 8, nibble_unit(src + 8, 4));
+	}
+}
+
+// 64 bytes of bit pairs: of element 32 * run + i of 256, pair run % 4 of byte i of its half.
+void pair_codes(const std::byte* src, std::byte* dst) {
+	for (int unit = 0; unit < 16; ++unit) {
+		const std::byte* q = src + unit / 8 * 32 + unit % 2 * 16;
+		uint32_t word = 0;
+		for (int s = 0; s < 4; ++s)
+			word |= ((load<uint32_t>(q + 4 * s) >> (unit / 2 % 4 * 2)) & 0x03030303u) << (2 * s);
+		store(dst + 4 * unit, word);
+	}
+}
+
+void row_q2_k(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 84) {
+		std::memcpy(r.scales + 16 * b, src, 16);
+		pair_codes(src + 16, r.codes + 64 * b);
+		std::memcpy(r.factors + 4 * b, src + 80, 4);
+	}
+}
+
+// 32 bytes whose bit `run` belongs to element 32 * run + i.
+void run_bits(const std::byte* src, std::byte* dst) {
+	for (int run = 0; run < 8; ++run) {
+		uint32_t word = 0;
+		for (int s = 0; s < 8; ++s) word |= ((load<uint32_t>(src + 4 * s) >> run) & 0x01010101u) << s;
+		store(dst + 4 * run, word);
+	}
+}
+
+void row_q3_k(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 110) {
+		run_bits(src, r.high + 32 * b);
+		pair_codes(src + 32, r.codes + 64 * b);
+		const auto s = [&](int i) { return std::to_integer<int>(src[96 + i]); };
+		for (int j = 0; j < 16; ++j) // six bits less 32
+			r.scales[16 * b + size_t(j)] =
+			    std::byte(((s(j % 8) >> j / 8 * 4 & 15) | (s(8 + j % 4) >> j / 4 * 2 & 3) << 4) - 32);
+		std::memcpy(r.factors + 2 * b, src + 108, 2);
+	}
+}
+
+void row_iq4_xs(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 136) {
+		const uint32_t upper = load<uint16_t>(src + 2);
+		for (uint run = 0; run < 8; ++run) {
+			const uint32_t lower = std::to_integer<uint32_t>(src[4 + run / 2]) >> run % 2 * 4 & 15;
+			r.scales[8 * b + run] = std::byte((lower | (upper >> 2 * run & 3) << 4) - 32u);
+			store(r.codes + 128 * b + 16 * run, nibble_unit(src + 8 + 16 * run, 0));
+			store(r.codes + 128 * b + 16 * run + 8, nibble_unit(src + 8 + 16 * run, 4));
+		}
+		std::memcpy(r.factors + 2 * b, src, 2);
+	}
+}
+
+void row_mxfp4(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 17) {
+		r.scales[b] = src[0];
+		store(r.codes + 16 * b, nibble_unit(src + 1, 0));
+		store(r.codes + 16 * b + 8, nibble_unit(src + 1, 4));
+	}
+}
+
+// Digits of base three become bit pairs.
+void row_tq1_0(const std::byte* src, size_t blocks, const Row& r) {
+	constexpr uint32_t kPower[] = {1, 3, 9, 27, 81};
+	for (size_t b = 0; b < blocks; ++b, src += 54) {
+		for (uint i = 0; i < 256; ++i) {
+			const uint at = i < 160 ? i % 32 : i < 240 ? 32 + i % 16 : 48 + i % 4;
+			const uint digit = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
+			const uint32_t code = (std::to_integer<uint32_t>(src[at]) * kPower[digit] & 255) * 3 >> 8;
+			std::byte& to = r.codes[64 * b + i / 16 * 4 + i % 4]; // element 4s + c of a unit at bits 8c + 2s
+			to |= std::byte(code << i % 16 / 4 * 2);
+		}
+		std::memcpy(r.factors + 2 * b, src + 52, 2);
+	}
+}
+
+void row_tq2_0(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 66) {
+		pair_codes(src, r.codes + 64 * b);
+		std::memcpy(r.factors + 2 * b, src + 64, 2);
+	}
+}
+
+void row_iq2_xxs(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 66) {
+		std::memcpy(r.factors + 2 * b, src, 2);
+		std::memcpy(r.codes + 64 * b, src + 2, 64);
+	}
+}
+
+void row_iq2_xs(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 74) {
+		std::memcpy(r.factors + 2 * b, src, 2);
+		std::memcpy(r.codes + 64 * b, src + 2, 64);
+		std::memcpy(r.scales + 8 * b, src + 66, 8);
+	}
+}
+
+void row_iq2_s(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 82) {
+		std::memcpy(r.factors + 2 * b, src, 2);
+		for (uint unit = 0; unit < 16; ++unit) {
+			std::memcpy(r.codes + 64 * b + 4 * unit, src + 2 + 2 * unit, 2);
+			std::memcpy(r.codes + 64 * b + 4 * unit + 2, src + 34 + 2 * unit, 2);
+			const std::byte upper = src[66 + unit / 2] >> unit % 2 * 4, scale = src[74 + unit / 2] >> unit % 2 * 4;
+			r.high[16 * b + unit] = (upper & std::byte(15)) | scale << 4;
+		}
+	}
+}
+
+void row_iq3_xxs(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 98) {
+		std::memcpy(r.factors + 2 * b, src, 2);
+		std::memcpy(r.codes + 64 * b, src + 2, 64);
+		std::memcpy(r.high + 32 * b, src + 66, 32);
+	}
+}
+
+void row_iq3_s(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 110) {
+		std::memcpy(r.factors + 2 * b, src, 2);
+		std::memcpy(r.codes + 64 * b, src + 2, 64);
+		std::memcpy(r.high + 32 * b, src + 74, 32);
+		for (uint unit = 0; unit < 16; ++unit) {
+			const std::byte upper = src[66 + unit / 2] >> unit % 2 * 4, scale = src[106 + unit / 4] >> unit / 2 % 2 * 4;
+			r.scales[16 * b + unit] = (upper & std::byte(15)) | scale << 4;
+		}
+	}
+}
+
+void row_iq1_s(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 50) {
+		std::memcpy(r.factors + 2 * b, src, 2);
+		std::memcpy(r.codes + 32 * b, src + 2, 32);
+		std::memcpy(r.high + 16 * b, src + 34, 16);
+	}
+}
+
+void row_iq1_m(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 56) {
+		std::memcpy(r.codes + 32 * b, src, 32);
+		std::memcpy(r.high + 16 * b, src + 32, 16);
+		uint32_t d = 0;
+		for (uint i = 0; i < 4; ++i) { // 4 x 3 bits of scale and a nibble of d
+			const uint32_t s = load<uint16_t>(src + 48 + 2 * i);
+			const uint32_t scales = (s & 7) | (s >> 3 & 7) << 4 | (s >> 6 & 7) << 8 | (s >> 9 & 7) << 12;
+			store(r.scales + 8 * b + 2 * i, uint16_t(scales));
+			d |= s >> 12 << 4 * i;
+		}
+		store(r.factors + 2 * b, uint16_t(d));
+	}
+}
+
 // d, dmin and the 12 bytes of six-bit scales and mins of a Q4_K or Q5_K block, as one piece.
 void k_header(const std::byte* src, std::byte* dst) {
 	uint32_t scale_low = 0, min_low = 0, upper = 0;
@@ -84,11 +262,7 @@ void row_q5_k(const std::byte* src, size_t blocks, const Row& r) {
 	for (size_t b = 0; b < blocks; ++b, src += 176) {
 		k_header(src, r.scales + 16 * b);
 		k_codes(src + 48, r.codes + 128 * b);
-		for (int run = 0; run < 8; ++run) {
-			uint32_t word = 0;
-			for (int s = 0; s < 8; ++s) word |= ((load<uint32_t>(src + 16 + 4 * s) >> run) & 0x01010101u) << s;
-			store(r.high + 32 * b + 4 * run, word);
-		}
+		run_bits(src + 16, r.high + 32 * b);
 	}
 }
 
@@ -126,6 +300,22 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	case DType::Q4_K: return row_q4_k(src, blocks, row);
 	case DType::Q5_K: return row_q5_k(src, blocks, row);
 	case DType::Q6_K: return row_q6_k(src, blocks, row);
+	case DType::Q5_0: return row_q5_0(src, blocks, row);
+	case DType::Q5_1: return row_q5_1(src, blocks, row);
+	case DType::Q2_K: return row_q2_k(src, blocks, row);
+	case DType::Q3_K: return row_q3_k(src, blocks, row);
+	case DType::IQ4_NL: return row_q4_0(src, blocks, row); // the same places
+	case DType::IQ4_XS: return row_iq4_xs(src, blocks, row);
+	case DType::MXFP4: return row_mxfp4(src, blocks, row);
+	case DType::IQ2_XXS: return row_iq2_xxs(src, blocks, row);
+	case DType::IQ2_XS: return row_iq2_xs(src, blocks, row);
+	case DType::IQ2_S: return row_iq2_s(src, blocks, row);
+	case DType::IQ3_XXS: return row_iq3_xxs(src, blocks, row);
+	case DType::IQ3_S: return row_iq3_s(src, blocks, row);
+	case DType::IQ1_S: return row_iq1_s(src, blocks, row);
+	case DType::IQ1_M: return row_iq1_m(src, blocks, row);
+	case DType::TQ1_0: return row_tq1_0(src, blocks, row);
+	case DType::TQ2_0: return row_tq2_0(src, blocks, row);
 	case DType::U32: break;
 	}
 	fail(Code::Internal, "no device row for {}", dtype_info(type).name);

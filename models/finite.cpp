@@ -28,6 +28,7 @@ template <class U> size_t first_special(const std::byte* p, size_t n, U exponent
 	return n;
 }
 
+// The number of the first element that is not finite of n plain numbers or blocks, or n times their elements.
 size_t first_special_of(DType t, const std::byte* p, size_t n, size_t block_bytes) {
 	switch (t) {
 	case DType::F32: return first_special<uint32_t>(p, n, 0x7f800000);
@@ -35,9 +36,11 @@ size_t first_special_of(DType t, const std::byte* p, size_t n, size_t block_byte
 	case DType::BF16: return first_special<uint16_t>(p, n, 0x7f80);
 	case DType::U32: break;
 	default:
+		const size_t block = dtype_info(t).block;
 		for (size_t i = 0; i < n; ++i)
-			if (!block_is_finite(t, p + i * block_bytes)) return i;
-		return n;
+			if (const int at = first_not_finite_of_block(t, p + i * block_bytes); at >= 0)
+				return i * block + size_t(at);
+		return n * block;
 	}
 	KV_ASSERT(!"real numbers");
 	return 0;
@@ -48,7 +51,7 @@ size_t first_special_of(DType t, const std::byte* p, size_t n, size_t block_byte
 std::optional<size_t> first_not_finite(DType type, std::span<const std::byte> rows) {
 	const auto [name, block, block_bytes] = dtype_info(type);
 	const size_t n = rows.size() / block_bytes, i = first_special_of(type, rows.data(), n, block_bytes);
-	return i < n ? std::optional(i * block) : std::nullopt;
+	return i < n * block ? std::optional(i) : std::nullopt;
 }
 
 } // namespace kvrun

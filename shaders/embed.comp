@@ -19,6 +19,10 @@ layout(set = 0, binding = 1) restrict readonly buffer Table2 { uvec2 table2[]; }
 layout(set = 0, binding = 1) restrict readonly buffer Table1 { uint table1[]; };
 layout(set = 0, binding = 2) restrict readonly buffer Tokens { uint tokens[]; };
 
+#ifdef GRID
+layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
+#define WEIGHT_GRID(i) grid[i]
+#endif
 #define WEIGHT_PIECE(i) table4[i]
 #define WEIGHT_PAIR(i) table2[i]
 #define WEIGHT_WORD(i) table1[i]

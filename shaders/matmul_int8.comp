@@ -29,6 +29,10 @@ layout(binding = 2) restrict readonly buffer X1 { uint x1[]; };
 layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
 layout(binding = 4) restrict readonly buffer Units { vec2 units[]; };
 
+#ifdef GRID
+layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
+#define WEIGHT_GRID(i) grid[i]
+#endif
 #define WEIGHT_PIECE(i) w4[i]
 #define WEIGHT_PAIR(i) w2[i]
 #define WEIGHT_WORD(i) w1[i]

@@ -40,6 +40,10 @@ layout(binding = 1) restrict readonly buffer W1 { uint w1[]; };
 layout(binding = 2) restrict readonly buffer X { vec4 x[]; };
 layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
 
+#ifdef GRID
+layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
+#define WEIGHT_GRID(i) grid[i]
+#endif
 #define WEIGHT_PIECE(i) w4[i]
 #define WEIGHT_PAIR(i) w2[i]
 #define WEIGHT_WORD(i) w1[i]

@@ -34,6 +34,10 @@ layout(binding = 2) restrict readonly buffer X { vec4 x[]; };
 layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
 layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 
+#ifdef GRID
+layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
+#define WEIGHT_GRID(i) grid[i]
+#endif
 #define WEIGHT_PIECE(i) w4[i]
 #define WEIGHT_PAIR(i) w2[i]
 #define WEIGHT_WORD(i) w1[i]

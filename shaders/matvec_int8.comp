@@ -31,6 +31,10 @@ layout(binding = 2) restrict readonly buffer X { vec4 x[]; };
 layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
 layout(binding = 4) restrict readonly buffer NormWeight { vec4 norm_w[]; };
 
+#ifdef GRID
+layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
+#define WEIGHT_GRID(i) grid[i]
+#endif
 #define WEIGHT_PIECE(i) w4[i]
 #define WEIGHT_BLOCKS
 #include "lib/unpack_weights.glsl"
@@ -134,7 +138,8 @@ void main() {
 					lower[r][i] = weight_code_bytes(next[r].lower, i);
 					upper[r][i] = weight_code_bytes(next[r].upper, i);
 				}
-				scale[r] = weight_block_scale(next[r].scales, SUBGROUP % 8u == 0u ? lane % 8u : at % 8u);
+				scale[r] = weight_block_scale(next[r].scales, SUBGROUP % 8u == 0u ? lane % 8u : at % 8u, next[r].lower,
+				                              next[r].upper);
 			}
 			load_blocks(row, min(chunk + at + SUBGROUP, blocks - 1u), next);
 			multiply(lower, upper, scale, at);

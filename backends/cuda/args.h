@@ -24,6 +24,7 @@ struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;
 	uint32_t cols; // elements of a row
 	WeightTraits traits;
+	const uint32_t* grids; // of types that have one
 };
 
 struct EmbedArgs {

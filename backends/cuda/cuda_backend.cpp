@@ -1,6 +1,7 @@
 // Memory, copies, waiting, timing and errors of the CUDA backend.
 #include "backends/cuda/cuda_backend.h"
 #include "backends/weight_rows.h"
+#include "engine/core/iq_grids.h"
 #include "engine/core/log.h"
 #include <algorithm>
 #include <cstring>
@@ -29,7 +30,10 @@ CudaBackend::CudaBackend(const Runtime& runtime, const Kernels& kernels, const c
 	attempt(rt_.stream_create(&stream_), "cudaStreamCreate");
 }
 
-CudaBackend::~CudaBackend() { release(); }
+CudaBackend::~CudaBackend() {
+	grids_ = {};
+	release();
+}
 
 // What a lost device returns here is of no use to anyone.
 void CudaBackend::release() noexcept {
@@ -138,11 +142,22 @@ std::byte* CudaBackend::bytes_at(const Buffer& b, size_t at, size_t n) const {
 
 const uint32_t* CudaBackend::half_words(const View& v) const { return data<uint32_t>(as_words(v)); }
 
-Weight CudaBackend::weight(const View& w) const {
+// The table of the types with grids, made when the first such weight is read.
+const uint32_t* CudaBackend::grids() {
+	const std::span<const uint32_t> words = iq_grids();
+	if (!grids_) {
+		grids_ = alloc(words.size_bytes(), Mem::Device, "grids of IQ types");
+		write(grids_, 0, std::as_bytes(words));
+	}
+	return reinterpret_cast<const uint32_t*>(bytes_at(grids_, 0, words.size_bytes()));
+}
+
+Weight CudaBackend::weight(const View& w) {
 	if (!w.buf) return {};
 	const size_t row_bytes = device_row_bytes(w.type, w.shape[1]);
 	KV_ASSERT(w.at % 16 == 0);
-	return {bytes_at(*w.buf, w.at, w.shape[0] * row_bytes), w.shape[1], weight_traits(uint32_t(w.type))};
+	return {bytes_at(*w.buf, w.at, w.shape[0] * row_bytes), w.shape[1], weight_traits(uint32_t(w.type)),
+	        uses_grid(w.type) ? grids() : nullptr};
 }
 
 // ---- copies

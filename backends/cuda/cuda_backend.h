@@ -86,7 +86,8 @@ class CudaBackend : public Backend {
 	std::byte* bytes_at(const Buffer& b, size_t at, size_t n) const; // asserts that the range lies in the buffer
 	template <class T> T* data(const View& v) const;                 // of a plain view; null for none
 	const uint32_t* half_words(const View& v) const;                 // of an f16 view
-	Weight weight(const View& w) const;
+	Weight weight(const View& w);
+	const uint32_t* grids();
 	void* new_event();
 	void enqueue(const KernelEntry&, Dim grid, uint32_t threads, void* args, const OpInfo&);
 	template <class Args>
@@ -112,6 +113,7 @@ class CudaBackend : public Backend {
 	std::vector<Timed> timed_;       // since the last wait
 	std::map<std::string, OpTime> times_;
 	bool timing_ = false;
+	Buffer grids_;     // see grids()
 	std::string lost_; // why the device is gone; empty while it works
 	Code lost_code_ = Code::Device;
 };

@@ -10,12 +10,15 @@ constexpr uint32_t kUnit = 16; // elements
 struct WeightRow { // the parts of one row
 	WeightTraits traits;
 	const uint4 *codes, *high, *scales, *factors; // pieces of 16 bytes
+	const uint32_t* grids;
 };
 
 __device__ inline WeightRow weight_row(const Weight& w, uint32_t row) {
 	const WeightTraits& t = w.traits;
 	const uint4* at = static_cast<const uint4*>(w.rows) + uint64_t(row) * weight_row_pieces(t, w.cols);
-	return {t, at, at + weight_high_at(t, w.cols), at + weight_scales_at(t, w.cols), at + weight_factors_at(t, w.cols)};
+	return {
+	    t,      at, at + weight_high_at(t, w.cols), at + weight_scales_at(t, w.cols), at + weight_factors_at(t, w.cols),
+	    w.grids};
 }
 
 __device__ inline uint32_t word_of(const uint4* pieces, uint32_t i) {
@@ -26,6 +29,26 @@ __device__ inline float half_of(const uint4* pieces, uint32_t i) {
 }
 __device__ inline int signed_byte(const uint4* pieces, uint32_t i) {
 	return int(word_of(pieces, i / 4) << (24 - i % 4 * 8)) >> 24;
+}
+
+// Unit of a type with grids: shared/weight_codes.h has what its parts mean.
+__device__ inline GridUnit unit_of_grid(const WeightRow& w, uint32_t unit) {
+	const WeightTraits& t = w.traits;
+	const uint32_t h = unit % 2, block = unit / 2;
+	uint32_t x, y = 0, high = 0, scale = 0;
+	if (t.codes == CODE_IQ2_XXS)
+		x = word_of(w.codes, block * 2), y = word_of(w.codes, block * 2 + 1);
+	else
+		x = t.code_bytes == 4 ? word_of(w.codes, unit) : word_of(w.codes, block) >> 16 * h;
+	if (t.high == 4) high = word_of(w.high, block);
+	if (t.codes == CODE_IQ3_S) high = high >> 16 * h & 0xffffu;
+	if (t.high == 2) {
+		high = word_of(w.high, block / 2) >> 16 * (block % 2) & 0xffffu;
+		if (t.codes != CODE_IQ1_S) high = high >> 8 * h & 255u;
+	}
+	if (t.scale_bytes == 8) scale = word_of(w.scales, unit / 8) >> 4 * (unit % 8);
+	if (t.scale_bytes == 16) scale = word_of(w.scales, unit / 4) >> 8 * (unit % 4);
+	return grid_unit(t.codes, x, y, high, scale, h);
 }
 
 struct UnitScale {
@@ -44,6 +67,16 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 		        high_half(head.x) * float(weight_k_min(head.z, head.w, run))};
 	}
 	case SCALE_BYTE: return {half_of(w.factors, unit / 16) * float(signed_byte(w.scales, unit)), 0};
+	case SCALE_BLOCK_BYTE: return {half_of(w.factors, unit / 16) * float(signed_byte(w.scales, unit / 2)), 0};
+	case SCALE_NIBBLES: {
+		const uint32_t factors = word_of(w.factors, unit / 16), byte = uint32_t(signed_byte(w.scales, unit));
+		return {low_half(factors) * float(byte & 15u), high_half(factors) * float(byte >> 4 & 15u)};
+	}
+	case SCALE_E8M0: return {__int_as_float(int(weight_e8m0(uint32_t(signed_byte(w.scales, unit / 2)) & 255u))), 0};
+	case SCALE_ODD:
+	case SCALE_ODD_HALVES:
+		return {half_of(w.factors, unit / 16) * grid_scale(w.traits.codes, unit_of_grid(w, unit)), 0};
+	case SCALE_FACTOR: return {half_of(w.factors, unit / 16), 0};
 	default: return {half_of(w.scales, unit / 2), 0}; // SCALE_HALF
 	}
 }
@@ -51,8 +84,16 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 // Codes of elements 4i .. 4i + 3 of a unit of quantised weights, as signed bytes: less zero.
 __device__ inline uint32_t code_bytes(const WeightRow& w, uint32_t unit, uint32_t i) {
 	if (w.traits.codes == CODE_BYTE) return word_of(w.codes, unit * 4 + i);
-	uint32_t code = weight_nibbles(word_of(w.codes, unit * 2), word_of(w.codes, unit * 2 + 1), i);
-	if (w.traits.high == 4) code |= weight_high_bit(word_of(w.high, unit / 2) >> unit % 2 * 4, i, 4);
+	if (w.traits.scale == SCALE_ODD || w.traits.scale == SCALE_ODD_HALVES) {
+		const GridUnit g = unit_of_grid(w, unit);
+		return grid_codes(w.traits.codes, g, i, w.grids[grid_word(w.traits.codes, g, i)]);
+	}
+	const bool pair = w.traits.codes == CODE_PAIR;
+	uint32_t code = pair ? weight_high_bits(word_of(w.codes, unit), i, 0)
+	                     : weight_nibbles(word_of(w.codes, unit * 2), word_of(w.codes, unit * 2 + 1), i);
+	if (w.traits.codes == CODE_BOOK) return weight_book(BOOK_IQ4, code);
+	if (w.traits.codes == CODE_FP4) return weight_book(BOOK_FP4, code);
+	if (w.traits.high == 4) code |= weight_high_bit(word_of(w.high, unit / 2) >> unit % 2 * 4, i, pair ? 2 : 4);
 	if (w.traits.high == 8) code |= weight_high_bits(word_of(w.high, unit), i, 4);
 	return w.traits.zero ? weight_centred(code, w.traits.zero) : code;
 }

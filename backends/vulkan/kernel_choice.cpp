@@ -26,6 +26,7 @@ Kernel build_of(Kernel kernel, uint32_t have) {
 	return Kernel(best);
 }
 uint32_t texels_of(const Caps& c) { return reads_texels(c) ? need::texels : 0; }
+uint32_t grid_of(DType t) { return uses_grid(t) ? need::grid : 0; }
 
 // Kernels that reduce over a workgroup. A software driver runs one subgroup without barriers many times faster than a
 // workgroup with them.
@@ -42,7 +43,9 @@ bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min 
 
 // ---- embed, norms, RoPE, f16 keys and values
 
-Choice choose_embed(DType t) { return {Kernel::embed, {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}}; }
+Choice choose_embed(DType t) {
+	return {build_of(Kernel::embed, grid_of(t)), {{SPEC_LOCAL_X, kEmbedLocal}, {SPEC_WTYPE, uint32_t(t)}}};
+}
 
 Choice choose_rmsnorm(const Caps& c, bool vec4_aligned) {
 	return {build_of(Kernel::rmsnorm, texels_of(c) | (vec4_aligned ? need::vec4 : 0)),
@@ -80,7 +83,7 @@ constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
 // 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
 MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
-	return {{build_of(Kernel::matmul, need::texels),
+	return {{build_of(Kernel::matmul, need::texels | grid_of(type)),
 	         {{SPEC_LOCAL_X, c.subgroup},
 	          {SPEC_ROWS, each},
 	          {SPEC_COLS, cols},
@@ -96,7 +99,7 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
-	return {{Kernel::matvec,
+	return {{build_of(Kernel::matvec, grid_of(type)),
 	         {{SPEC_LOCAL_X, kVecLocal},
 	          {SPEC_SUBGROUP, c.subgroup},
 	          {SPEC_ROWS, each},
@@ -123,7 +126,7 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	// Up to 8 rows have a pipeline for each number. More share those for 12 and 16: each takes time to compile.
 	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
-	return {{build_of(Kernel::matvec, need::int8),
+	return {{build_of(Kernel::matvec, need::int8 | grid_of(type)),
 	         {{SPEC_LOCAL_X, kInt8Local},
 	          {SPEC_SUBGROUP, int8_lanes(c)},
 	          {SPEC_ROWS, each},
@@ -136,7 +139,7 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t toke
 constexpr uint32_t kWideCols = 64, kNarrowCols = 16; // tokens of a workgroup of matmul.comp, matmul_int8.comp
 
 MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, uint32_t cols) {
-	return {{build_of(Kernel::matmul, multiplies_in_int8(c, type) ? need::int8 : 0),
+	return {{build_of(Kernel::matmul, (multiplies_in_int8(c, type) ? need::int8 : 0) | grid_of(type)),
 	         {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
 	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
 }
@@ -183,7 +186,7 @@ bool tile_fits(const Caps& c, MatrixTile tile) {
 }
 
 MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, MatrixTile tile) {
-	MatmulChoice x{{build_of(Kernel::matmul, need::matrices),
+	MatmulChoice x{{build_of(Kernel::matmul, need::matrices | grid_of(type)),
 	                {{SPEC_LOCAL_X, tile.local},
 	                 {SPEC_COLS, tile.cols},
 	                 {SPEC_WTYPE, uint32_t(type)},

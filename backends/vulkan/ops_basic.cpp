@@ -22,7 +22,8 @@ void VulkanBackend::compute(const op::Embed& o) {
 		const EmbedPush push{
 		    .n_tokens = n, .dim = dim, .first_row = first, .n_rows = rows, .last_piece = first + rows == vocab};
 		const Bind part{table.buf->id(), table.at + first * row_bytes, rows * row_bytes};
-		rec_.dispatch(p, push, {bind(out), part, bind(tokens)},
+		const Bind binds[] = {bind(out), part, bind(tokens), uses_grid(table.type) ? bind(grids()) : Bind{}};
+		rec_.dispatch(p, push, std::span(binds).first(p.reflection->bindings.size()),
 		              {ceil_div(dim, 16 * kEmbedLocal), std::min(n, kMostRows), ceil_div(n, kMostRows)},
 		              {.label = "embed", .bytes = double(n) * dim * 8, .flops = 0, .continues = first > 0});
 	}

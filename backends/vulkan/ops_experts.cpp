@@ -103,7 +103,9 @@ void VulkanBackend::multiply_experts(std::span<const Proj> projs, const MatmulX&
 	Pipeline& p = pipeline(how);
 	Range bias;
 	for (const Proj& proj : projs) bias.add(proj.bias, 4 * uint64_t(proj.w.shape[0]));
-	const bool int8 = how.kernel == Kernel::expert_matmul_int8;
+	const bool int8 = how.kernel == Kernel::expert_matmul_int8 || how.kernel == Kernel::expert_matmul_int8_grid;
+	const bool grid = uses_grid(type);
+	const size_t n_binds = p.reflection->bindings.size();
 	const Bind list = bind(decode ? e.ids : e.tiles);
 	for (uint32_t first = 0; first < e.n_experts; first += most) {
 		const uint32_t count = std::min(most, e.n_experts - first);
@@ -127,12 +129,13 @@ void VulkanBackend::multiply_experts(std::span<const Proj> projs, const MatmulX&
 			push.bias |= uint32_t(bool(projs[i].bias)) << i;
 		}
 		// Where list is the fifth binding, it stands in place of the norm or the units of x.
-		std::array<Bind, 6> binds{bind(projs[0].out), w.bind, bind(int8 ? in.codes : x), bias.bind, list, list};
-		if (p.reflection->bindings.size() == 6) binds[4] = bind(int8 ? in.units : View());
+		std::array<Bind, 7> binds{bind(projs[0].out), w.bind, bind(int8 ? in.codes : x), bias.bind, list, list};
+		if (grid) binds[n_binds - 1] = bind(grids());
+		if (n_binds - grid == 6) binds[4] = bind(int8 ? in.units : View());
 		const double read =
 		    double(std::min(slots, e.n_experts)) * double(count) / e.n_experts * n * double(expert_bytes);
 		const double sums = double(slots) * n * d, out = double(slots) * d;
-		rec_.dispatch(p, push, std::span(binds).first(p.reflection->bindings.size()), how.groups,
+		rec_.dispatch(p, push, std::span(binds).first(n_binds), how.groups,
 		              {.label = decode ? "expert_matvec" : "expert_matmul",
 		               .bytes = read + 4 * (double(x.elements()) + out),
 		               .flops = 2.0 * sums * cols * double(count) / e.n_experts,

@@ -2,6 +2,7 @@
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "backends/weight_rows.h"
+#include "engine/core/iq_grids.h"
 #include "shared/push.h"
 #include <algorithm>
 #include <array>
@@ -92,10 +93,12 @@ void record(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, cons
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
 	Pipeline& p = kernels.get(how.kernel, how.spec);
-	const bool int8 = how.kernel == Kernel::matmul_int8;
-	const std::array<Bind, 5> binds{s.out.bind(), s.w.bind(), bind(int8 ? job.in.codes : job.in.x), s.bias.bind(),
-	                                bind(int8 ? job.in.units : job.in.norm)}; // the norm: matvec kernels
-	rec.dispatch(p, push, std::span(binds).first(p.reflection->bindings.size()), how.groups,
+	const bool int8 = how.kernel == Kernel::matmul_int8 || how.kernel == Kernel::matmul_int8_grid;
+	std::array<Bind, 6> binds{s.out.bind(), s.w.bind(), bind(int8 ? job.in.codes : job.in.x), s.bias.bind(),
+	                          bind(int8 ? job.in.units : job.in.norm)}; // the norm: matvec kernels
+	const size_t n_binds = p.reflection->bindings.size();
+	if (uses_grid(type)) binds[n_binds - 1] = bind(job.in.grids);
+	rec.dispatch(p, push, std::span(binds).first(n_binds), how.groups,
 	             {.label = job.decode ? "matvec" : "matmul",
 	              .bytes = double(s.w.bytes()) + 4 * (in + out * (job.epilogue == MATMUL_STORE ? 1 : 2)),
 	              .flops = 2.0 * double(job.rows()) * in,
@@ -126,6 +129,16 @@ View VulkanBackend::aligned_rows(View x) {
 	const View out = view(aligned_, 0, DType::F32, x.shape[0], uint32_t(x.row_elements()));
 	rec_.copy(bind(out), bind(x));
 	return out;
+}
+
+// The table of the types with grids, made when the first such weight is read.
+View VulkanBackend::grids() {
+	const std::span<const uint32_t> words = iq_grids();
+	if (!grids_) {
+		grids_ = alloc(words.size_bytes(), Mem::Device, "grids of IQ types");
+		rec_.write(grids_.id(), 0, std::as_bytes(words));
+	}
+	return view(grids_, 0, DType::U32, uint32_t(words.size()));
 }
 
 // What matmul_int8.comp takes in place of x; valid until the next call.
@@ -177,6 +190,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 	if (x.row_elements() % 4)
 		fail(Code::Unsupported, "matmul: rows of {} elements, Vulkan kernels need a multiple of 4", x.row_elements());
 	in.x = aligned_rows(x);
+	if (std::ranges::any_of(projs, [](const Proj& p) { return uses_grid(p.w.type); })) in.grids = grids();
 	if (!decode && std::ranges::any_of(projs, [&](const Proj& p) { return multiplies_in_int8(c, p.w.type); }))
 		round_rows(in);
 	Spans s;

@@ -29,6 +29,7 @@ struct MatmulX {                 // what projections multiply
 	View norm = {};              // (cols) f32, of the norm of x; empty: none
 	float eps = 0;               // of the norm
 	View codes = {}, units = {}; // x rounded to int8, see round_rows.comp; empty: not
+	View grids = {};             // of weights whose type has one
 };
 
 class VulkanBackend final : public Backend {
@@ -83,6 +84,7 @@ class VulkanBackend final : public Backend {
 	// Rows of a weight that fit one binding: weights larger than maxStorageBufferRange are bound in pieces.
 	uint32_t rows_per_binding(size_t row_bytes, uint64_t range) const;
 	View aligned_rows(View x);
+	View grids();
 	void round_rows(MatmulX&);
 	void multiply(std::span<const Proj>, MatmulX, Epilogue, bool decode);
 	void project(const Proj&, const MatmulX&, uint32_t epilogue, bool decode);
@@ -96,6 +98,7 @@ class VulkanBackend final : public Backend {
 	Recorder rec_;
 	Buffer aligned_; // see aligned_rows()
 	Buffer rounded_; // see round_rows()
+	Buffer grids_;   // see grids()
 	Buffer merge_counters_;
 	bool counters_are_zero_ = false;
 	bool poison_; // BackendOptions::poison

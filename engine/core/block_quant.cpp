@@ -2,7 +2,10 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/error.h"
 #include "engine/core/f16.h"
+#include "engine/core/iq_grids.h"
+#include "shaders/shared/weight_codes.h"
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -12,6 +15,7 @@ namespace {
 using Bytes = const uint8_t*;
 
 uint16_t u16_at(Bytes p) { return uint16_t(p[0] | p[1] << 8); }
+uint32_t u32_at(Bytes p) { return uint32_t(u16_at(p)) | uint32_t(u16_at(p + 2)) << 16; }
 float half_at(Bytes p) { return f16_to_f32(u16_at(p)); }
 
 // f16_to_f32() with masks for branches, so that the compiler converts several elements of a row at a time.
@@ -62,6 +66,204 @@ void block_q4_1(Bytes b, float* x) {
 	for (int i = 0; i < 16; ++i) {
 		x[i] = float(b[4 + i] & 15) * d + m;
 		x[i + 16] = float(b[4 + i] >> 4) * d + m;
+	}
+}
+
+// 32 elements: [f16 d][u32: fifth bit of element i at bit i][nibbles as in Q4_0];  x = (q - 16) * d
+void block_q5_0(Bytes b, float* x) {
+	const float d = half_at(b);
+	const uint32_t high = u32_at(b + 2);
+	for (int i = 0; i < 32; ++i) {
+		const int q = int((b[6 + i % 16] >> i / 16 * 4) & 15) | int((high >> i) & 1) << 4;
+		x[i] = float(q - 16) * d;
+	}
+}
+
+// 32 elements: [f16 d][f16 m][u32 of fifth bits][nibbles];  x = q * d + m
+void block_q5_1(Bytes b, float* x) {
+	const float d = half_at(b), m = half_at(b + 2);
+	const uint32_t high = u32_at(b + 4);
+	for (int i = 0; i < 32; ++i) {
+		const int q = int((b[8 + i % 16] >> i / 16 * 4) & 15) | int((high >> i) & 1) << 4;
+		x[i] = float(q) * d + m;
+	}
+}
+
+// Two bits of element 32 * run + i of 256 elements in 64 bytes: bit pair run % 4 of byte i of their half.
+uint32_t pair_of(Bytes q, int run, int i) { return uint32_t(q[run / 4 * 32 + i] >> run % 4 * 2) & 3u; }
+
+// 256 elements: [16 bytes: scale in the low nibble, min in the high one, of 16 elements][64 bytes of bit pairs][f16 d]
+// [f16 dmin].  x = (d * scale) * q - dmin * min
+void block_q2_k(Bytes b, float* x) {
+	const float d = half_at(b + 80), dmin = half_at(b + 82);
+	for (int i = 0; i < 256; ++i) {
+		const float scale = d * float(b[i / 16] & 15), min = dmin * float(b[i / 16] >> 4);
+		x[i] = scale * float(pair_of(b + 16, i / 32, i % 32)) - min;
+	}
+}
+
+// Scale j of 16, six bits, in 12 bytes: the low four in nibble j / 8 of byte j % 8, the high two in pair j / 4 of byte
+// 8 + j % 4.
+int q3_scale(Bytes s, int j) { return int((s[j % 8] >> j / 8 * 4) & 15) | int((s[8 + j % 4] >> j / 4 * 2) & 3) << 4; }
+// 256 elements: [32 bytes: third bit, `run` of byte i][64 bytes of bit pairs][12 bytes of scales][f16 d].
+// x = (d * (scale - 32)) * (q - 4)
+void block_q3_k(Bytes b, float* x) {
+	const float d = half_at(b + 108);
+	for (int i = 0; i < 256; ++i) {
+		const float scale = d * float(q3_scale(b + 96, i / 16) - 32);
+		const int q = int(pair_of(b + 32, i / 32, i % 32)) | int((b[i % 32] >> i / 32) & 1) << 2;
+		x[i] = scale * float(q - 4);
+	}
+}
+
+// The values that 4-bit codes of IQ4_NL and IQ4_XS number; twice the values of 4-bit floats.
+constexpr float kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr float kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// 32 elements: [f16 d][nibbles as in Q4_0];  x = d * value
+void block_iq4_nl(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int i = 0; i < 32; ++i) x[i] = d * kIq4[(b[2 + i % 16] >> i / 16 * 4) & 15];
+}
+
+// 256 elements: [f16 d][u16 of high scale bits][4 bytes of low scale nibbles][128 bytes of nibbles, 16 for each 32
+// elements as in Q4_0].  x = (d * (scale - 32)) * value
+int iq4_scale(Bytes b, int run) {
+	return int((b[4 + run / 2] >> run % 2 * 4) & 15) | int((u16_at(b + 2) >> 2 * run) & 3) << 4;
+}
+void block_iq4_xs(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int run = 0; run < 8; ++run) {
+		const float scale = d * float(iq4_scale(b, run) - 32);
+		for (int i = 0; i < 32; ++i) x[run * 32 + i] = scale * kIq4[(b[8 + run * 16 + i % 16] >> i / 16 * 4) & 15];
+	}
+}
+
+// 32 elements: [u8 e][nibbles as in Q4_0];  x = 2^(e - 128) * value
+void block_mxfp4(Bytes b, float* x) {
+	const float d = std::ldexp(1.f, int(b[0]) - 128);
+	for (int i = 0; i < 32; ++i) x[i] = d * kFp4[(b[1 + i % 16] >> i / 16 * 4) & 15];
+}
+
+// Digit n of a byte that holds a number below 243 as a fraction of 256, rounded up.
+int trit_of(uint8_t byte, int n) {
+	constexpr int kPower[] = {1, 3, 9, 27, 81};
+	return (byte * kPower[n] & 255) * 3 >> 8;
+}
+// Digit of element i of a TQ1_0 block: 32 bytes of 160 elements, 16 of 80, 4 of 16.
+int tq1_digit(Bytes b, int i) {
+	if (i < 160) return trit_of(b[i % 32], i / 32);
+	if (i < 240) return trit_of(b[32 + i % 16], (i - 160) / 16);
+	return trit_of(b[48 + i % 4], (i - 240) / 4);
+}
+// 256 elements: [48 bytes of five digits][4 bytes of four digits][f16 d];  x = (digit - 1) * d
+void block_tq1_0(Bytes b, float* x) {
+	const float d = half_at(b + 52);
+	for (int i = 0; i < 256; ++i) x[i] = float(tq1_digit(b, i) - 1) * d;
+}
+
+// 256 elements: [64 bytes of bit pairs][f16 d];  x = (q - 1) * d
+void block_tq2_0(Bytes b, float* x) {
+	const float d = half_at(b + 64);
+	for (int i = 0; i < 256; ++i) x[i] = float(int(pair_of(b, i / 32, i % 32)) - 1) * d;
+}
+
+// Elements of an IQ type: entry e of the grid that begins at word `grid`, `n` elements long (8 or 4), times `scale`;
+// negative where `signs` has a bit. Every product is exact.
+void grid_elements(uint32_t grid, uint32_t e, int n, uint32_t signs, float scale, float* x) {
+	for (int i = 0; i < n; ++i) {
+		const uint32_t word = iq_grids()[grid + e * uint32_t(n) / 4 + uint32_t(i) / 4];
+		const float value = scale * float(word >> i % 4 * 8 & 255);
+		x[i] = signs >> i & 1 ? -value : value;
+	}
+}
+// Signs of 8 elements from 7 bits: the number of negative ones is even.
+uint32_t even_signs(uint32_t s) { return s | uint32_t(std::popcount(s) & 1) << 7; }
+
+// 256 elements: [f16 d][for each 32: 4 bytes of entries, u32 of 4 x 7 bits of signs and 4 bits of scale].
+// x = d * (scale + 1/2) / 4 * element
+void block_iq2_xxs(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int run = 0; run < 8; ++run) {
+		const Bytes q = b + 2 + 8 * run;
+		const uint32_t bits = u32_at(q + 4);
+		const float scale = d * (0.5f + float(bits >> 28)) * 0.25f;
+		for (int l = 0; l < 4; ++l)
+			grid_elements(GRID_IQ2_XXS, q[l], 8, even_signs(bits >> 7 * l & 127), scale, x + run * 32 + l * 8);
+	}
+}
+
+// 256 elements: [f16 d][32 x u16: 9 bits of entry, 7 of signs][8 bytes of scales, a nibble for each 16 elements].
+void block_iq2_xs(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int l = 0; l < 32; ++l) {
+		const uint32_t q = u16_at(b + 2 + 2 * l);
+		const float scale = d * (0.5f + float(b[66 + l / 4] >> l / 2 % 2 * 4 & 15)) * 0.25f;
+		grid_elements(GRID_IQ2_XS, q & 511, 8, even_signs(q >> 9), scale, x + l * 8);
+	}
+}
+
+// 256 elements: [f16 d][32 bytes of entries][32 bytes of signs][8 bytes: two upper bits of each entry][8 bytes of
+// scales].
+void block_iq2_s(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int l = 0; l < 32; ++l) {
+		const uint32_t e = b[2 + l] | uint32_t(b[66 + l / 4] >> l % 4 * 2 & 3) << 8;
+		const float scale = d * (0.5f + float(b[74 + l / 4] >> l / 2 % 2 * 4 & 15)) * 0.25f;
+		grid_elements(GRID_IQ2_S, e, 8, b[34 + l], scale, x + l * 8);
+	}
+}
+
+// 256 elements: [f16 d][64 bytes of entries of 4][for each 32 elements u32 of 4 x 7 bits of signs and 4 bits of scale].
+// x = d * (scale + 1/2) / 2 * element
+void block_iq3_xxs(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int l = 0; l < 64; ++l) {
+		const uint32_t bits = u32_at(b + 66 + l / 8 * 4), signs = even_signs(bits >> l / 2 % 4 * 7 & 127);
+		grid_elements(GRID_IQ3_XXS, b[2 + l], 4, signs >> l % 2 * 4, d * (0.5f + float(bits >> 28)) * 0.5f, x + l * 4);
+	}
+}
+
+// 256 elements: [f16 d][64 bytes of entries][8 bytes: bit l % 8 is the ninth of entry l][32 bytes of signs][4 bytes of
+// scales, a nibble for each 32].  x = d * (1 + 2 scale) * element
+void block_iq3_s(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int l = 0; l < 64; ++l) {
+		const uint32_t e = b[2 + l] | uint32_t(b[66 + l / 8] >> l % 8 & 1) << 8, signs = b[74 + l / 2];
+		const float scale = d * float(1 + 2 * (b[106 + l / 16] >> l / 8 % 2 * 4 & 15));
+		grid_elements(GRID_IQ3_S, e, 4, signs >> l % 2 * 4, scale, x + l * 4);
+	}
+}
+
+// Elements of IQ1, -1, 0 or 1, plus an eighth, or less one.
+void ternary_elements(uint32_t e, bool less, float scale, float* x) {
+	for (uint32_t i = 0; i < 8; ++i) {
+		const float element = float(iq_grids()[GRID_IQ1 + 2 * e + i / 4] >> i % 4 * 8 & 255) / 8 - 1;
+		x[i] = scale * (element + (less ? -0.125f : 0.125f));
+	}
+}
+
+// 256 elements: [f16 d][32 bytes of entries][for each 32 u16: 4 x 3 upper bits of entries, 3 bits of scale, a sign].
+// x = d * (2 scale + 1) * (element + or - 1/8)
+void block_iq1_s(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int l = 0; l < 32; ++l) {
+		const uint32_t high = u16_at(b + 34 + l / 4 * 2);
+		const float scale = d * float(2 * (high >> 12 & 7) + 1);
+		ternary_elements(b[2 + l] | (high >> l % 4 * 3 & 7) << 8, high >> 15, scale, x + l * 8);
+	}
+}
+
+// 256 elements: [32 bytes of entries][16 bytes: for each entry 3 upper bits and a sign][4 x u16: 4 x 3 bits of scale,
+// one for each 16 elements, and nibble i of d as the upper four bits].
+void block_iq1_m(Bytes b, float* x) {
+	uint32_t half = 0;
+	for (int i = 0; i < 4; ++i) half |= uint32_t(u16_at(b + 48 + 2 * i) >> 12) << 4 * i;
+	const float d = f16_to_f32(uint16_t(half));
+	for (int l = 0; l < 32; ++l) {
+		const uint32_t high = b[32 + l / 2] >> l % 2 * 4 & 15u, scales = u16_at(b + 48 + l / 8 * 2);
+		const float scale = d * float(2 * (scales >> l / 2 % 4 * 3 & 7) + 1);
+		ternary_elements(b[l] | (high & 7) << 8, high >> 3, scale, x + l * 8);
 	}
 }
 
@@ -145,6 +347,22 @@ void dequantise_row(DType type, const std::byte* src, float* dst, size_t n) {
 	case DType::Q4_K: return each_block(type, block_q4_k, s, dst, n);
 	case DType::Q5_K: return each_block(type, block_q5_k, s, dst, n);
 	case DType::Q6_K: return each_block(type, block_q6_k, s, dst, n);
+	case DType::Q5_0: return each_block(type, block_q5_0, s, dst, n);
+	case DType::Q5_1: return each_block(type, block_q5_1, s, dst, n);
+	case DType::Q2_K: return each_block(type, block_q2_k, s, dst, n);
+	case DType::Q3_K: return each_block(type, block_q3_k, s, dst, n);
+	case DType::IQ4_NL: return each_block(type, block_iq4_nl, s, dst, n);
+	case DType::IQ4_XS: return each_block(type, block_iq4_xs, s, dst, n);
+	case DType::MXFP4: return each_block(type, block_mxfp4, s, dst, n);
+	case DType::IQ2_XXS: return each_block(type, block_iq2_xxs, s, dst, n);
+	case DType::IQ2_XS: return each_block(type, block_iq2_xs, s, dst, n);
+	case DType::IQ2_S: return each_block(type, block_iq2_s, s, dst, n);
+	case DType::IQ3_XXS: return each_block(type, block_iq3_xxs, s, dst, n);
+	case DType::IQ3_S: return each_block(type, block_iq3_s, s, dst, n);
+	case DType::IQ1_S: return each_block(type, block_iq1_s, s, dst, n);
+	case DType::IQ1_M: return each_block(type, block_iq1_m, s, dst, n);
+	case DType::TQ1_0: return each_block(type, block_tq1_0, s, dst, n);
+	case DType::TQ2_0: return each_block(type, block_tq2_0, s, dst, n);
 	case DType::U32: break;
 	}
 	fail(Code::Invalid, "type {} holds no real numbers; only weights and activations can be converted to float",

@@ -41,12 +41,13 @@ struct TensorTypeInfo { // further columns of the table
 	uint32_t file_type; // general.file_type
 	int scales_at;
 	float rms, middle;
-	bool int8; // kernels of integer dot products take it
+	uint32_t codes, scale; // CODE_*, SCALE_*
+	bool int8;             // kernels of integer dot products take it
 };
 
 constexpr TensorTypeInfo tensor_type_info(DType t) {
 #define KV_TYPE(name, id, file, elements, bytes, scales_at, rms, middle, c, cb, h, s, sb, fb, z, int8)                 \
-	case DType::name: return {file, scales_at, rms, middle, int8 != 0};
+	case DType::name: return {file, scales_at, rms, middle, c, s, int8 != 0};
 	switch (t) {
 		KV_TENSOR_TYPES(KV_TYPE)
 	case DType::U32: break;
@@ -56,6 +57,11 @@ constexpr TensorTypeInfo tensor_type_info(DType t) {
 }
 
 constexpr bool is_quantised(DType t) { return dtype_info(t).block > 1; }
+// Kernels of its own kind, which read the grids (iq_grids.h).
+constexpr bool uses_grid(DType t) {
+	const uint32_t scale = tensor_type_info(t).scale;
+	return scale == SCALE_ODD || scale == SCALE_ODD_HALVES;
+}
 // Bytes of a row of `cols` elements in GGUF layout; cols is a multiple of the block size.
 constexpr size_t dtype_row_bytes(DType t, size_t cols) { return cols / dtype_info(t).block * dtype_info(t).bytes; }
 

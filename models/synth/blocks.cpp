@@ -72,13 +72,20 @@ void one_block(DType type, float deviation, Draw draw, std::byte* b) {
 		for (int i = 192; i < 208; ++i) b[i] = (b[i] & std::byte(3)) | std::byte(4);
 		return put_half(b + 208, deviation / (kRms6 * kRmsScale));
 	}
+	case DType::TQ2_0: // code 3, which no file has, becomes 1: a rms of sqrt(1/2)
+		draw.fill(b, 64);
+		for (int i = 0; i < 64; ++i) b[i] &= ~((b[i] & b[i] >> 1 & std::byte(0x55)) << 1);
+		return put_half(b + 64, deviation * 1.4142136f);
+	case DType::IQ1_M: // some of the bits that end it are d's
+		draw.fill(b, 56);
+		return set_block_scales(type, b, deviation);
 	default: break;
 	}
 	// Any codes, which begin behind the factors or end before them.
 	const TensorTypeInfo info = tensor_type_info(type);
-	const int begin = info.scales_at > 0 ? 0 : info.middle != 0 ? 4 : 2;
+	const int begin = info.scales_at > 0 ? 0 : info.scale == SCALE_E8M0 ? 1 : info.middle != 0 ? 4 : 2;
 	draw.fill(b + begin, (info.scales_at > 0 ? size_t(info.scales_at) : dtype_info(type).bytes) - size_t(begin));
-	set_block_scales(type, b, deviation);
+	set_block_scales(type, b, deviation, float(draw.next() >> 40) / 0x1p24f);
 }
 
 } // namespace

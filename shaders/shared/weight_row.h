@@ -5,13 +5,15 @@
 //   codes   F32, F16, BF16: the elements, zero up to a multiple of 32. CODE_BYTE: 16 signed bytes per unit of 16
 //           elements. CODE_NIBBLE: 8 bytes per unit; byte 4w + c holds element 4w + c in its low nibble and element
 //           8 + 4w + c in its high nibble, so (word w >> 4h) & 0x0f0f0f0f is the quad of elements 8h + 4w .. + 3.
+//           CODE_BOOK and CODE_FP4: the same. CODE_PAIR: one word per unit; element 4s + c at bits 8c + 2s.
 //   high    4 bytes: one word per 32 elements; element 4s + c at bit 8c + s.
 //           8 bytes: one word per unit of 16; element 4s + c at bits 8c + 2s, two of them.
 //   scales  SCALE_HALF: one f16 per 32 elements. SCALE_HALF_MIN: {f16 d, f16 m} per 32. SCALE_K: one piece per 256
 //           elements: {f16 d, f16 dmin; low four bits of the scale of run r at 4r; the same of the mins; the upper two
 //           of scale r at 2r, of min r at 16 + 2r}, runs of 32. SCALE_BYTE: one piece per 256 elements: 16 signed
-//           bytes, one per unit.
-//   factors SCALE_BYTE: one f16 per 256 elements.
+//           bytes, one per unit. SCALE_BLOCK_BYTE: 8 signed bytes, one per 32 elements. SCALE_NIBBLES: one piece per
+//           256 elements: one byte per unit, scale in its low nibble, min in its high one. SCALE_E8M0: 8 bytes per 256.
+//   factors SCALE_BYTE, SCALE_BLOCK_BYTE, SCALE_FACTOR: one f16 per 256 elements. SCALE_NIBBLES: {f16 d, f16 dmin}.
 #ifndef KVRUN_WEIGHT_ROW_H
 #define KVRUN_WEIGHT_ROW_H
 #include "shared/tensor_types.h"
@@ -22,6 +24,15 @@ using uint = unsigned int;
 #else
 #define KV_ROW_FN
 #endif
+// Types with grids, entries e and signs of a unit (a sign byte of 7 bits has its parity as the eighth):
+//   IQ2_XXS  codes: 8 bytes per 32 elements: 4 bytes e, 4 x 7 bits of signs, 4 bits s
+//   IQ2_XS   codes: 2 x {9 bits e, 7 bits of signs}. scales: 4 bits s per unit
+//   IQ2_S    codes: 2 bytes e, 2 bytes of signs. high: a byte per unit: 2 x 2 upper bits of e, 4 bits s
+//   IQ3_XXS  codes: 4 bytes e. high: a word per 32 elements: 4 x 7 bits of signs, 4 bits s
+//   IQ3_S    codes: 4 bytes e. high: 2 bytes of signs. scales: a byte per unit: 4 upper bits of e, 4 bits s
+//   IQ1_S    codes: 2 bytes e. high: 16 bits per 32 elements: 4 x 3 upper bits of e, 3 bits s, sign of the offset
+//   IQ1_M    codes: 2 bytes e. high: a byte per unit: 2 x {3 upper bits of e, sign of the offset}. scales: 4 bits s
+// All have one f16 factor per 256 elements.
 
 struct WeightTraits { // columns of the table
 	uint codes, code_bytes, high, scale, scale_bytes, factor_bytes, zero;

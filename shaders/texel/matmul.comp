@@ -28,6 +28,10 @@ layout(binding = 0) restrict buffer Out { float o[]; };
 layout(binding = 1) uniform utextureBuffer w;
 layout(binding = 2) uniform utextureBuffer x;
 layout(binding = 3) readonly buffer Bias { float bias[]; };
+#ifdef GRID
+layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
+#define WEIGHT_GRID(i) grid[i]
+#endif
 
 #define WEIGHT_PIECE(i) texelFetch(w, int(i))
 #define WEIGHT_BLOCKS
@@ -74,7 +78,7 @@ void main() {
 			vec4 scale[ROWS];
 			[[unroll]] for (uint r = 0; r < ROWS; ++r) {
 				weight_block(row[r], b, p.cols, unit[2 * r], unit[2 * r + 1]);
-				if (!WEIGHT_PLAIN) scale[r] = weight_block_scale(scales[r], i);
+				if (!WEIGHT_PLAIN) scale[r] = weight_block_scale(scales[r], i, unit[2 * r], unit[2 * r + 1]);
 			}
 			vec4 fetched[FETCHES];
 			[[unroll]] for (uint j = 0; j < 8; ++j) {

@@ -49,13 +49,14 @@ std::vector<MatmulRow> matmul_rows() {
 		const uint32_t block = dtype_info(t).block;
 		return block == 1 ? plain_n[i % 4] : block * std::min(blocks_n[i % 4], block == 256 ? 3u : 9u);
 	};
-	for (DType t : kTensorTypes)
+	for (DType t : kTensorTypes) {
+		++i; // each type has a third of the numbers of tokens, the next type another one
 		for (uint32_t T : Ts)
 			for (bool decode : {true, false}) {
 				if (decode && T > 8) continue;
-				rows.push_back({t, T, cols(t), {ds[i % 5]}, Epilogue::None, decode, false, 0});
-				++i;
+				if (++i % 3 == 0) rows.push_back({t, T, cols(t), {ds[i / 3 % 5]}, Epilogue::None, decode, false, 0});
 			}
+	}
 	for (DType t : kTensorTypes)
 		for (bool decode : {true, false})
 			for (uint32_t T : {1u, decode ? 8u : 33u}) {

@@ -58,8 +58,7 @@ bool same(float a, float b) { return std::memcmp(&a, &b, 4) == 0 || (std::isnan(
 
 TEST_CASE("block_quant: every block type equals its element-wise definition bit for bit") {
 	std::mt19937 rng(7);
-	for (const DType t : kTensorTypes) {
-		if (!is_quantised(t)) continue;
+	for (DType t : {DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
 		CAPTURE(dtype_info(t).name);
 		const auto [name, block, bytes] = dtype_info(t);
 		for (int round = 0; round < 50; ++round) {

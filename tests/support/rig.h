@@ -63,7 +63,7 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 			std::memcpy(&w.bytes[block], &h, 2);
 		} else {
 			for (size_t i = 0; i < info.bytes; ++i) w.bytes[block + i] = random.byte();
-			set_block_scales(type, &w.bytes[block], random.uniform(0.5f, 1.5f));
+			set_block_scales(type, &w.bytes[block], random.uniform(0.5f, 1.5f), random.uniform(0, 1));
 		}
 	}
 	w.values.resize(size_t(n_rows) * cols);

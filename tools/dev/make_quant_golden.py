@@ -2,11 +2,11 @@
 """Writes block-format expectations: raw blocks with python gguf's floats, and tiny quantised models with their logits.
 
 make_quant_golden.py OUT_DIR [quant]
-OUT_DIR is tests/golden: it fills quant/ and tiny/, or quant/ alone. quant/ needs the packages numpy and gguf; tiny/ needs
-what make_tiny_models.py needs, in whose folder this script must lie.
+OUT_DIR is tests/golden: it fills quant/ and tiny/, or quant/ alone. quant/ needs the packages numpy and gguf; tiny/
+needs what make_tiny_models.py needs, in whose folder this script must lie.
 
-quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are models
-whose matrices have that type; their logits come from transformers on the dequantised weights.
+quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are
+models whose matrices have that type; their logits come from transformers on the dequantised weights.
 """
 import os
 import sys
@@ -22,8 +22,11 @@ if not QUANT_ONLY:
     import make_tiny_models as tiny
 
 Q = gguf.GGMLQuantizationType
-TYPES = [Q.Q8_0, Q.Q4_0, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.F16, Q.BF16, Q.Q4_1]  # new ones at the end: blocks are drawn in order
-SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208]}  # f16 of a block
+# Bytes of a block's f16 factors. New types go to the end: blocks are drawn in this order.
+SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.F16: [], Q.BF16: [],
+             Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.IQ4_NL: [0],
+             Q.IQ4_XS: [0], Q.MXFP4: [], Q.TQ1_0: [52], Q.TQ2_0: [64], Q.IQ3_S: [0], Q.IQ3_XXS: [0], Q.IQ2_S: [0],
+             Q.IQ2_XS: [0], Q.IQ2_XXS: [0], Q.IQ1_M: [], Q.IQ1_S: [0]}
 # Signed zeros, smallest and largest subnormal, smallest normal, largest half, both signs.
 SPECIAL = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0xBC00]
 
@@ -44,12 +47,20 @@ def random_blocks(qtype, rng):
         for i, s in enumerate(SPECIAL):
             scales[i] = s if which == 0 else SPECIAL[(5 * i + 3) % len(SPECIAL)]
         b[:, at:at + 2] = scales.view(np.uint8).reshape(n, 2)
+    if qtype == Q.MXFP4:  # exponents; larger ones make infinities
+        b[:, 0] = rng.integers(0, 253, n)
+        b[:4, 0] = [0, 1, 2, 252]
+    if qtype == Q.IQ1_M:  # d has a nibble in every second of the last 8 bytes
+        scales = (rng.standard_normal(n) * 0.02).astype(np.float16).view(np.uint16)
+        scales[:len(SPECIAL)] = SPECIAL
+        for i in range(4):
+            b[:, 49 + 2 * i] = b[:, 49 + 2 * i] & 15 | (scales >> 4 * i & 15) << 4
     return b
 
 
 def write_blocks(out):
     rng = np.random.default_rng(11)
-    for qtype in TYPES:
+    for qtype in SCALES_AT:
         b = random_blocks(qtype, rng)
         values = gguf.quants.dequantize(b.reshape(-1) if b.shape[0] == 1 else b, qtype).reshape(-1).astype(np.float32)
         assert np.isfinite(values).all()
