@@ -388,11 +388,12 @@ def python(code, timeout=60):
 @pytest.mark.parametrize("code", [
     "s = e.session(); s.ask('Once', max_tokens=2)",
     "s = e.session().stream('Once', ignore_eos=True); next(s); e = None",
-    "threading.Thread(target=lambda: e.session().ask('Once', ignore_eos=True), daemon=True).start(); time.sleep(0.1)",
+    "s = e.session()\nthreading.Thread(target=lambda: s.ask('Once', ignore_eos=True), daemon=True).start()\n"
+    "while len(s) < 8: time.sleep(0.001)",
     "import asyncio\nasync def f():\n  s = e.session().astream('Once', ignore_eos=True)\n"
     "  await s.__anext__()\nasyncio.run(f())",
-    "threading.Thread(target=lambda: list(e.session().stream('Once', ignore_eos=True, logits=lambda x: None)),"
-    " daemon=True).start(); time.sleep(0.1); sys.exit(0)",
+    "s = e.session()\nthreading.Thread(target=lambda: list(s.stream('Once', ignore_eos=True, logits=lambda x: None)),"
+    " daemon=True).start()\nwhile len(s) < 8: time.sleep(0.001)\nsys.exit(0)",
 ])
 def test_the_interpreter_ends_at_any_time(code):
     done = python(code)
