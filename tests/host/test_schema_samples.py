@@ -22,7 +22,9 @@ def main(check, vocabulary):
     program = subprocess.Popen([check], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     judged = wrong = 0
     for i, schema in enumerate(json.load(open(os.path.join(folder, "schemas.json")))):
-        draft = jsonschema.validators.validator_for(schema, default=getattr(jsonschema, "Draft202012Validator", jsonschema.Draft7Validator))
+        draft = jsonschema.validators.validator_for(schema,
+                                                    default=getattr(jsonschema, "Draft202012Validator",
+                                                                    jsonschema.Draft7Validator))
         judge = draft(schema, format_checker=jsonschema.FormatChecker(CHECKED))
         for source in [{}] + ([{"vocabulary": vocabulary}] if vocabulary and i % 8 == 0 else []):
             request = {"schema": schema, "samples": 4 if source else 25, "seed": i + 1, **source}

@@ -27,7 +27,8 @@ def answers(c):
         usage = e.usage or usage
     equal("a stream", text, whole.choices[0].message.content)
     equal("its usage", usage.completion_tokens, whole.usage.completion_tokens)
-    once = c.completions.create(model=MODEL, prompt="Once upon", max_tokens=4, extra_body={"kv": "kivi2", "ignore_eos": True})
+    once = c.completions.create(model=MODEL, prompt="Once upon", max_tokens=4,
+                                extra_body={"kv": "kivi2", "ignore_eos": True})
     equal("a completion under a policy", (once.usage.completion_tokens, once.kv["policy"]), (4, "kivi2"))
     with_logprobs = ask(c, logprobs=True, top_logprobs=2)
     equal("logprobs", len(with_logprobs.choices[0].logprobs.content[0].top_logprobs), 2)
@@ -40,19 +41,22 @@ def choices(c):
     want = [ask(c, seed=11 + i, **hot).choices[0].message.content for i in range(3)]
     equal("three choices", [x.message.content for x in whole.choices], want)
     check("they differ", len(set(want)) == 3, want)
-    equal("usage of three", (whole.usage.completion_tokens, whole.usage.total_tokens), (48, 48 + whole.usage.prompt_tokens))
+    equal("usage of three", (whole.usage.completion_tokens, whole.usage.total_tokens),
+          (48, 48 + whole.usage.prompt_tokens))
     streamed = [""] * 3
     for e in ask(c, n=3, seed=11, stream=True, **hot):
         for x in e.choices:
             streamed[x.index] += x.delta.content or ""
     equal("three choices in a stream", streamed, want)
-    texts = c.completions.create(model=MODEL, prompt="Once", max_tokens=4, n=2, seed=1, extra_body={"ignore_eos": True}).choices
+    texts = c.completions.create(model=MODEL, prompt="Once", max_tokens=4, n=2, seed=1,
+                                 extra_body={"ignore_eos": True}).choices
     equal("two completions", [x.index for x in texts], [0, 1])
 
 
 def errors(c, url):
     for what, call, kind in (("a model that is not there", lambda: c.chat.completions.create(model="x", messages=HELLO),
-                              openai.NotFoundError), ("another", lambda: c.models.retrieve("x"), openai.NotFoundError), ("too many choices", lambda: ask(c, n=5), openai.BadRequestError),
+                              openai.NotFoundError), ("another", lambda: c.models.retrieve("x"), openai.NotFoundError),
+                              ("too many choices", lambda: ask(c, n=5), openai.BadRequestError),
                              ("a wrong field", lambda: ask(c, temperature=-1), openai.BadRequestError),
                              ("a wrong key",
                               lambda: openai.OpenAI(base_url=url, api_key="no", max_retries=0).models.list(),

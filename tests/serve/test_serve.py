@@ -37,10 +37,12 @@ def routes(s):
                           check=True).stdout
     equal("tokenize says what kvrun tokenize does", tokens, [int(t) for t in ours.split()])
     equal("detokenize", s.post("/detokenize", {"tokens": tokens}).json()["content"].strip(), text)
-    check("add_special", len(s.post("/tokenize", {"content": text, "add_special": True}).json()["tokens"]) >= len(tokens))
+    check("add_special", len(s.post("/tokenize", {"content": text,
+                                                  "add_special": True}).json()["tokens"]) >= len(tokens))
 
     r = s.post(COMPLETION, {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8, "ignore_eos": True}).json()
-    ours = subprocess.run([sys.argv[1], "run", "-m", MODEL, "--device", "cpu", "-p", "Once upon a time", "-n", "8", "--temp",
+    ours = subprocess.run([sys.argv[1], "run", "-m", MODEL, "--device", "cpu", "-p", "Once upon a time", "-n", "8",
+                           "--temp",
                            "0", "--ignore-eos"], capture_output=True, check=True).stdout.decode()
     equal("a completion is what kvrun run says", r["choices"][0]["text"], ours)
     equal("its usage", (r["usage"]["completion_tokens"], r["choices"][0]["finish_reason"]), (8, "length"))
@@ -111,7 +113,8 @@ def choices(s):
               {**one, "completion_tokens": 72, "total_tokens": one["prompt_tokens"] + 72})
         equal(f"{kv}: and read once", s.metric("kvrun_prompt_tokens_total") - before, one["prompt_tokens"])
         equal(f"{kv}: each has its cache", [c["kv"]["policy"] for c in whole["choices"]], [kv] * 3)
-        events = s.post(CHAT, chat(**hot, seed=7, n=3, kv=kv, stream=True, stream_options={"include_usage": True})).events()
+        events = s.post(CHAT, chat(**hot, seed=7, n=3, kv=kv, stream=True,
+                                   stream_options={"include_usage": True})).events()
         streamed, ends = [""] * 3, []
         for e in events:
             for c in e["choices"]:
@@ -129,10 +132,12 @@ def choices(s):
     equal("their logprobs", [c["logprobs"] for c in got], [c["logprobs"] for c in want])
     first = got[0]["text"]
     r = s.post(COMPLETION, {**text, "n": 2, "stop": [first[3:6]]}).json()["choices"]
-    check("one choice may end before another", r[0]["finish_reason"] == "stop" and r[0]["text"] == first[:first.find(first[3:6])], r)
+    check("one choice may end before another", r[0]["finish_reason"] == "stop"
+          and r[0]["text"] == first[:first.find(first[3:6])], r)
     equal("the other goes on", r[1]["text"], got[1]["text"])
     r = s.post(COMPLETION, {**text, "n": 5})
-    check("more than --parallel", r.status == 400 and r.json()["error"]["param"] == "n" and "at most 4" in r.error(), r.body)
+    check("more than --parallel", r.status == 400 and r.json()["error"]["param"] == "n" and "at most 4" in r.error(),
+          r.body)
 
 
 def policies(s):
@@ -150,10 +155,12 @@ def reuse(s):
     turn += [first["choices"][0]["message"], {"role": "user", "content": "And once more?"}]
     second = s.post(CHAT, chat(messages=turn)).json()
     check("a second turn is not read from its beginning",
-          second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 1, second["usage"])
+          second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 1,
+          second["usage"])
     again = s.post(CHAT, chat(messages=turn, cache_prompt=False)).json()
     equal("nor is anything reused with cache_prompt: false",
-          (again["usage"]["prompt_tokens_details"]["cached_tokens"], again["choices"][0]["message"]), (0, second["choices"][0]["message"]))
+          (again["usage"]["prompt_tokens_details"]["cached_tokens"], again["choices"][0]["message"]),
+          (0, second["choices"][0]["message"]))
     with Server("--chat-template", "chatml", "--idle-sessions", "0") as fresh:
         alone = fresh.post(CHAT, chat(messages=turn)).json()
         equal("nothing is kept without idle sessions", alone["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
@@ -223,7 +230,8 @@ def disconnects():
         equal("the server goes on", (r.status, r.json()["usage"]["completion_tokens"]), (200, 4))
         equal("and ends", s.stop(), 0)
         log = b"".join(s.log).decode()
-        check("a log line for each request", "POST /v1/completions 200 " in log and "POST /v1/completions 499 " in log, log)
+        check("a log line for each request", "POST /v1/completions 200 " in log and "POST /v1/completions 499 " in log,
+              log)
         check("no content in the log", "Once upon" not in log, log)
 
 
@@ -262,13 +270,15 @@ def choices_leave():
 
 def choices_without_room():
     """A budget that holds one answer to its end, and not three: they come one after the other, and are the same"""
-    body = {"prompt": "word " * 100, "max_tokens": 60, "ignore_eos": True, "temperature": 3, "seed": 3, "cache_prompt": False}
+    body = {"prompt": "word " * 100, "max_tokens": 60, "ignore_eos": True, "temperature": 3, "seed": 3,
+            "cache_prompt": False}
     with Server("--parallel", "3", "--kv-budget", "1M", "--ctx-size", "512", "--idle-sessions", "0") as s:
         alone = [s.post(COMPLETION, {**body, "seed": 3 + i}) for i in range(3)]
         check("there is room for one", all(a.status == 200 for a in alone), [a.body for a in alone])
         r = s.post(COMPLETION, {**body, "n": 3})
         equal("three, one after the other", r.status, 200)
-        equal("each is what it is alone", [c["text"] for c in r.json()["choices"]], [a.json()["choices"][0]["text"] for a in alone])
+        equal("each is what it is alone", [c["text"] for c in r.json()["choices"]],
+              [a.json()["choices"][0]["text"] for a in alone])
         equal("nothing is left over", (s.metric("kvrun_answers_active"), s.metric("kvrun_requests_queued")), (0, 0))
 
 
@@ -380,18 +390,22 @@ def tools():
     with Server("--chat-template", os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools.jinja")) as s:
         with_tools = s.post(CHAT, chat(tools=TOOLS, max_tokens=4)).json()
         without = s.post(CHAT, chat(max_tokens=4)).json()
-        check("tools reach the prompt", with_tools["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"] + 20, with_tools)
+        check("tools reach the prompt", with_tools["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"] + 20,
+              with_tools)
         turns = HELLO + [{"role": "assistant", "content": None, "tool_calls": [
             {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]},
             {"role": "tool", "tool_call_id": "call_1", "content": "2"}]
-        check("results of tools too", s.post(CHAT, chat(messages=turns, tools=TOOLS, max_tokens=4)).json()["usage"]["prompt_tokens"] >
+        check("results of tools too", s.post(CHAT,
+                                             chat(messages=turns, tools=TOOLS,
+                                                  max_tokens=4)).json()["usage"]["prompt_tokens"] >
               with_tools["usage"]["prompt_tokens"])
 
 
 def no_template():
     with Server() as s:
         r = s.post(CHAT, chat())
-        check("a model without a template: the names that can be given", r.status == 400 and "chatml" in (r.error() or ""),
+        check("a model without a template: the names that can be given", r.status == 400
+              and "chatml" in (r.error() or ""),
               r.body)
         equal("completions work", s.post(COMPLETION, {"prompt": "Once", "max_tokens": 1}).status, 200)
 

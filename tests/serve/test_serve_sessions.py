@@ -32,10 +32,13 @@ def kept_conversations(folder):
             equal(f"{kv}: what was said", s.get("/sessions/" + name).json()["messages"], [ASK, answer])
             second = s.post(CHAT, chat(turn, session=name)).json()
             held = second["usage"]["prompt_tokens_details"]["cached_tokens"]
-            check(f"{kv}: the second turn is not read from its beginning", held >= first["usage"]["prompt_tokens"], second["usage"])
-            equal(f"{kv}: it is answered as without a restart", second["choices"][0]["message"], want["choices"][0]["message"])
+            check(f"{kv}: the second turn is not read from its beginning", held >= first["usage"]["prompt_tokens"],
+                  second["usage"])
+            equal(f"{kv}: it is answered as without a restart", second["choices"][0]["message"],
+                  want["choices"][0]["message"])
             equal(f"{kv}: both turns are kept", len(s.get("/sessions/" + name).json()["messages"]), 4)
-            equal("one that is removed", (s.ask("DELETE", "/sessions/" + name).status, os.path.exists(path)), (200, False))
+            equal("one that is removed", (s.ask("DELETE", "/sessions/" + name).status, os.path.exists(path)),
+                  (200, False))
             equal("is no more", s.get("/sessions/" + name).status, 404)
 
 
@@ -58,9 +61,11 @@ def damaged_and_odd(folder):
         shutil.copy(path, other)
         os.symlink(other, os.path.join(folder, "link.kvs"))
         os.mkdir(os.path.join(folder, "folder.kvs"))
-        for name in ("../b", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "a\0b", "a b", "é", "x" * 65, "link", "folder", "b.kvs/"):
+        for name in ("../b", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "a\0b", "a b", "é", "x" * 65, "link",
+                     "folder", "b.kvs/"):
             r = s.post(CHAT, chat([ASK], session=name))
-            check(f"T61: session {name!r}", (r.status == 400 and r.error()) or (name == "" and r.status == 200), (r.status, r.body))
+            check(f"T61: session {name!r}", (r.status == 400 and r.error()) or (name == "" and r.status == 200),
+                  (r.status, r.body))
         for path in ("/sessions/../b", "/sessions/%2e%2e", "/sessions/link", "/sessions/folder", "/sessions/none"):
             check(f"T61: {path}", s.get(path).status in (400, 404))
             check(f"T61: DELETE {path}", s.ask("DELETE", path).status in (400, 404))
@@ -111,7 +116,8 @@ def little_room(folder):
         equal("what is pinned stays", ids(s), ["b", "e"])
         s.post("/sessions/e", {"pinned": True})
         r = save(s, "f")
-        check("nothing can go", r.status == 507 and r.json()["error"]["param"] == "session" and r.error(), (r.status, r.body))
+        check("nothing can go", r.status == 507 and r.json()["error"]["param"] == "session" and r.error(),
+              (r.status, r.body))
         equal("one that is there goes on", save(s, "e").status, 200)
         equal("its pin is taken off", s.post("/sessions/e", {"pinned": False}).json()["pinned"], False)
         long = s.connect()
@@ -130,7 +136,8 @@ def little_room(folder):
         equal("a limit in bytes", ids(s), ["h", "i"])
     with Server(*options, "64K") as s:
         r = save(s, "j", max_tokens=200).json()
-        check("one that is larger than all may be is not kept", r["kv"]["kept"] is False and "--sessions-max" in r["kv"]["not_kept"], r["kv"])
+        check("one that is larger than all may be is not kept", r["kv"]["kept"] is False
+              and "--sessions-max" in r["kv"]["not_kept"], r["kv"])
         check("nor left behind", "j" not in ids(s), ids(s))
 
 
@@ -145,7 +152,8 @@ def lost_folder(folder):
         shutil.rmtree(folder)
         r = s.post(CHAT, chat([ASK], session="b"))
         check("it is answered", r.status == 200 and r.json()["kv"]["kept"] is False, r.body)
-        check("why it is not kept", "'b'" in r.json()["kv"]["not_kept"] and "/" not in r.json()["kv"]["not_kept"], r.body)
+        check("why it is not kept", "'b'" in r.json()["kv"]["not_kept"] and "/" not in r.json()["kv"]["not_kept"],
+              r.body)
 
 
 def slow_disk(folder):
@@ -153,11 +161,13 @@ def slow_disk(folder):
     fifo = os.path.join(folder, "fifo")
     os.mkfifo(fifo)
     env = {"LD_PRELOAD": os.path.abspath(sys.argv[2]), "KVRUN_TEST_FSYNC": fifo}
-    with Server("--chat-template", "chatml", "--sessions", os.path.join(folder, "kept"), "--parallel", "2", env=env) as s:
+    with Server("--chat-template", "chatml", "--sessions", os.path.join(folder, "kept"), "--parallel", "2",
+                env=env) as s:
         found = []
         t = threading.Thread(target=lambda: found.append(s.post(CHAT, chat([ASK], session="a"))))
         t.start()
-        check("a conversation is being saved", until(lambda: [a["state"] for a in s.get("/slots").json()] == ["saving"]))
+        check("a conversation is being saved", until(lambda: [a["state"]
+                                                              for a in s.get("/slots").json()] == ["saving"]))
         for i in range(3):
             r = s.post(CHAT, chat([ASK], stream=i == 1))
             equal(f"others are answered meanwhile, {i}", r.status, 200)
@@ -194,19 +204,23 @@ def logprobs(s):
     body = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6, "ignore_eos": True, "logprobs": 3}
     r = s.post(COMPLETION, body).json()["choices"][0]
     p = r["logprobs"]
-    equal("one entry a token", [len(p[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")], [6] * 4)
+    equal("one entry a token", [len(p[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")],
+          [6] * 4)
     check("the greedy one is the likeliest", all(own == max(top.values()) and len(top) == 3 for own, top in
                                                 zip(p["token_logprobs"], p["top_logprobs"])), p)
     check("they are logarithms of probabilities", all(sum(map(math.exp, top.values())) <= 1.0001 and own < 0
                                                       for own, top in zip(p["token_logprobs"], p["top_logprobs"])), p)
-    wide = s.post(COMPLETION, {**body, "temperature": 2, "seed": 3, "top_k": 0, "top_p": 1, "min_p": 0}).json()["choices"][0]
+    wide = s.post(COMPLETION, {**body, "temperature": 2, "seed": 3, "top_k": 0, "top_p": 1,
+                               "min_p": 0}).json()["choices"][0]
     check("chosen and likeliest differ where it is hot", any(own < max(top.values()) for own, top in zip(
         wide["logprobs"]["token_logprobs"], wide["logprobs"]["top_logprobs"])), wide)
-    wanted = {"logprobs": True, "top_logprobs": 2, "cache_prompt": False}  # reading one token of a prompt again rounds otherwise
+    wanted = {"logprobs": True, "top_logprobs": 2,
+              "cache_prompt": False}  # reading one token of a prompt again rounds otherwise
     whole = s.post(CHAT, chat([ASK], **wanted)).json()["choices"][0]
     entries = whole["logprobs"]["content"]
     equal("a chat's", (len(entries), {len(e["top_logprobs"]) for e in entries}), (24, {2}))
-    equal("its bytes are its text", b"".join(bytes(e["bytes"]) for e in entries).decode().strip(), whole["message"]["content"].strip())
+    equal("its bytes are its text", b"".join(bytes(e["bytes"]) for e in entries).decode().strip(),
+          whole["message"]["content"].strip())
     events = s.post(CHAT, chat([ASK], **wanted, stream=True)).events()
     streamed = [e for v in events for c in v["choices"] for e in ((c.get("logprobs") or {}).get("content") or [])]
     equal("a stream's are the same", streamed, entries)
@@ -217,7 +231,8 @@ def json_objects(s):
     """T41 an answer that is to be a JSON object is one, or the beginning of one where its tokens ran out"""
     ended = 0
     for seed in range(6):
-        body = chat([ASK], response_format={"type": "json_object"}, temperature=1.0, seed=seed, max_tokens=200, ignore_eos=False)
+        body = chat([ASK], response_format={"type": "json_object"}, temperature=1.0, seed=seed, max_tokens=200,
+                    ignore_eos=False)
         c = s.post(CHAT, body).json()["choices"][0]
         text = c["message"]["content"]
         check("it begins as one", text.lstrip().startswith("{"), text)
@@ -226,7 +241,8 @@ def json_objects(s):
             check("it is one", isinstance(json.loads(text), dict), text)
     print(f"{ended} of 6 JSON answers came to their end")
     a = s.post(CHAT, body)
-    equal("a stream says the same", "".join(c["delta"].get("content") or "" for e in s.post(CHAT, {**body, "stream": True}).events()
+    equal("a stream says the same", "".join(c["delta"].get("content") or ""
+                                            for e in s.post(CHAT, {**body, "stream": True}).events()
                                             for c in e["choices"]), a.json()["choices"][0]["message"]["content"])
 
 
@@ -240,11 +256,13 @@ def fetching(folder):
         end, fetch = time.monotonic() + 60, {}
         while time.monotonic() < end and not fetch.get("steps"):
             fetch = (s.get("/slots").json() or [{}])[0].get("fetch", {})
-        check("its slot says what it fetches", fetch.get("tokens") == 8 and 0 < fetch["attention_in_f16"] <= 1.001, fetch)
+        check("its slot says what it fetches", fetch.get("tokens") == 8 and 0 < fetch["attention_in_f16"] <= 1.001,
+              fetch)
         check("from a file", fetch.get("host_bytes") == fetch.get("file_bytes") != 0, fetch)
         equal("which has no name", os.listdir(folder), [])
         long.close()
-    r = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", "--offload-dir", "/nonexistent"], capture_output=True, timeout=60)
+    r = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", "--offload-dir", "/nonexistent"],
+                       capture_output=True, timeout=60)
     check("a folder that is not there", r.returncode == 5 and b"--offload-dir /nonexistent" in r.stderr, r)
 
 

@@ -28,7 +28,8 @@ def describe(header):
     text = without_comments(open(header).read())
     version = re.search(r"#define KVRUN_ABI_VERSION (\d+)", text).group(1)
     functions = sorted(squeeze(f) for f in re.findall(r"^KVRUN_API\s+([^;{]+);", text, flags=re.M))
-    callbacks = sorted(squeeze(c) for c in re.findall(r"^typedef\s+([^;{}]*\(\*kvrun_\w+\)\([^;]*\));", text, flags=re.M))
+    callbacks = sorted(squeeze(c) for c in re.findall(r"^typedef\s+([^;{}]*\(\*kvrun_\w+\)\([^;]*\));", text,
+                                                      flags=re.M))
     structs = {name: body for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", text, flags=re.S)}
     enums = [body for body in re.findall(r"enum (?:KVRUN_INT_ENUM )?\{(.*?)\}", text, flags=re.S)]
     program = ["#include <stddef.h>", "#include <stdio.h>", f'#include "{os.path.abspath(header)}"', "int main(void) {"]
@@ -53,7 +54,8 @@ def describe(header):
         open(source, "w").write("\n".join(program))
         subprocess.run([os.environ.get("CC", "cc"), "-std=c99", source, "-o", binary], check=True)
         layout = subprocess.run([binary], check=True, capture_output=True, text=True).stdout.splitlines()
-    return [f"abi version {version}"] + [f"function {f}" for f in functions] + [f"callback {c}" for c in callbacks] + layout
+    return [f"abi version {version}"] + [f"function {f}" for f in functions] + [f"callback {c}"
+                                                                                for c in callbacks] + layout
 
 
 def exported(library):
@@ -83,7 +85,8 @@ def main(mode, header, library, dump):
         gone = [line for line in before if line not in set(now) and not has_grown(line, now)]
         new = [line for line in now if line not in set(before)]
         if same_version:
-            problems += [f"gone or changed: {line}; programs built with it break: raise KVRUN_ABI_VERSION" for line in gone]
+            problems += [f"gone or changed: {line}; programs built with it break: raise KVRUN_ABI_VERSION"
+                         for line in gone]
         problems += [f"not recorded: {line}; run {sys.argv[0]} record" for line in new]
     for p in problems:
         print(p)

@@ -92,8 +92,10 @@ def kind_npy(r, folder):
     return [(args, {}, b"")]
 
 
-POLICY_WORDS = ["fp16", "kivi2", "kivi4", "mikv", "zipcache", "h2o", "streaming", "xquant", "asymkv2/1", "rtn4", "logquant",
-                "group", "recent_keep", "flush", "eta", "sinks", "bits", "budget", "ratio", "probe", "k.bits", "v.scale",
+POLICY_WORDS = ["fp16", "kivi2", "kivi4", "mikv", "zipcache", "h2o", "streaming", "xquant", "asymkv2/1", "rtn4",
+                "logquant",
+                "group", "recent_keep", "flush", "eta", "sinks", "bits", "budget", "ratio", "probe", "k.bits",
+                "v.scale",
                 "salient.bits", "page", "W", "=", ",", "/", "@", "%", ".", "-1", "0", "1e9", "nan", "inf", "0.5", "32",
                 "4294967296", "18446744073709551616", "on", "off", "token", "head", "", " ", "\n", "\x1b[31m", "é"]
 
@@ -103,17 +105,23 @@ def kind_policy(r, folder):
     if r.random() < 0.05:
         text *= 20000 // max(len(text), 1)
     return some(r, [["plan", "-m", BUNDLED, "--kv", text, "--device", "cpu"],
-                    ["run", "-m", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "-p", "a", "-n", "1", "--kv", text],
-                    ["eval", "-m", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "--task", "recall", "--lines", "1",
+                    ["run", "-m", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "-p", "a", "-n", "1", "--kv",
+                     text],
+                    ["eval", "-m", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "--task", "recall", "--lines",
+                     "1",
                      "--samples", "1", "--kv", text]], 2)
 
 
-OPTIONS = ["-m", "-p", "-f", "-n", "-c", "-ub", "--kv", "--kv-budget", "--temp", "--top-k", "--top-p", "--min-p", "--seed",
+OPTIONS = ["-m", "-p", "-f", "-n", "-c", "-ub", "--kv", "--kv-budget", "--temp", "--top-k", "--top-p", "--min-p",
+           "--seed",
            "--stop", "--repeat-penalty", "--repeat-last-n", "--device", "--lines", "--sentences", "--samples", "--task",
-           "--ask", "--chunks", "--score", "-d", "-r", "-o", "-ctk", "-ctv", "--json", "--special", "--truncate", "--raw",
+           "--ask", "--chunks", "--score", "-d", "-r", "-o", "-ctk", "-ctv", "--json", "--special", "--truncate",
+           "--raw",
            "--check", "--ids", "--decode", "--help", "--", "-", "--no-bos", "--ignore-eos", "--out", "--q", "--fill"]
-VALUES = ["", "0", "-1", "1", "3", "64", "1e9", "nan", "inf", "-inf", "0x10", "1.5", "2147483648", "18446744073709551615",
-          "99999999999999999999", "512M", "2G", "1e400", "a", "cpu", "q8_0", "recall", "needle", "/", "/dev/null", "/dev/zero",
+VALUES = ["", "0", "-1", "1", "3", "64", "1e9", "nan", "inf", "-inf", "0x10", "1.5", "2147483648",
+          "18446744073709551615",
+          "99999999999999999999", "512M", "2G", "1e400", "a", "cpu", "q8_0", "recall", "needle", "/", "/dev/null",
+          "/dev/zero",
           "/nonexistent", "/proc/self/mem", ".", "\xff", "%s%n", "$(x)", "a\nb", "=", ",", "0,1,2", "é" * 300]
 
 
@@ -139,11 +147,14 @@ def kind_options(r, folder):
 
 
 def kind_environment(r, folder):
-    names = ["KVRUN_BACKEND", "KVRUN_DEVICE", "KVRUN_LOG", "KVRUN_CHECK", "KVRUN_VALIDATE", "KVRUN_POISON", "KVRUN_SHADERS",
+    names = ["KVRUN_BACKEND", "KVRUN_DEVICE", "KVRUN_LOG", "KVRUN_CHECK", "KVRUN_VALIDATE", "KVRUN_POISON",
+             "KVRUN_SHADERS",
              "KVRUN_TEST_CAPS", "KVRUN_SUBMIT_MS", "KVRUN_CACHE_DIR", "KVRUN_PROBE", "HOME", "XDG_CACHE_HOME", "TERM",
              "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "LC_ALL", "TZ"]
-    garbage = write(folder, "icd.json", r.choice([b"", b"{", b"[]", b'{"ICD": {}}', b'{"ICD": {"library_path": "/bin/sh"}}',
-                                                  b'{"ICD": {"library_path": "' + b"a" * 5000 + b'"}}', os.urandom(0) + b"\x7fELF"]))
+    garbage = write(folder, "icd.json", r.choice([b"", b"{", b"[]", b'{"ICD": {}}',
+                                                  b'{"ICD": {"library_path": "/bin/sh"}}',
+                                                  b'{"ICD": {"library_path": "' + b"a" * 5000 + b'"}}',
+                                                  os.urandom(0) + b"\x7fELF"]))
     env = {}
     for _ in range(r.randrange(1, 4)):
         env[r.choice(names)] = r.choice(VALUES + [garbage, folder, "cpu", "1"]).replace("\0", "")
@@ -187,7 +198,8 @@ def chat_environment(folder):
     return {"XDG_STATE_HOME": os.path.join(folder, "state")}
 
 
-CHAT = ["chat", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "--chat-template", "chatml", "-c", "512", "-n", "4", "--temp", "0",
+CHAT = ["chat", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "--chat-template", "chatml", "-c", "512", "-n",
+        "4", "--temp", "0",
         "--chat", "c"]
 
 
@@ -240,12 +252,14 @@ def kind_memory(r, folder):
 
 def kind_limits(r, folder):
     """No descriptors, no file larger than a few bytes."""
-    args = r.choice([["devices"], ["run", "-m", os.path.join(TINY, "llama.gguf"), "--device", "0", "-p", "a", "-n", "1"]])
+    args = r.choice([["devices"], ["run", "-m", os.path.join(TINY, "llama.gguf"), "--device", "0", "-p", "a", "-n",
+                                   "1"]])
     limit = r.choice([{"ATTACK_NOFILE": str(r.randrange(4, 24))}, {"ATTACK_FSIZE": str(r.choice([0, 1, 64, 500]))}])
     return [(args, dict(limit, KVRUN_CACHE_DIR=os.path.join(folder, "cache")), b"")]
 
 
-KINDS = {"gguf_fields": 30, "gguf_bytes": 16, "gguf_weights": 4, "npy": 12, "policy": 12, "options": 14, "environment": 4,
+KINDS = {"gguf_fields": 30, "gguf_bytes": 16, "gguf_weights": 4, "npy": 12, "policy": 12, "options": 14,
+         "environment": 4,
          "text": 8, "shader": 3, "memory": 4, "limits": 2, "session": 8, "server": 20}  # shares of all mutants
 SOUND, KVRUN = {}, None  # of this process
 
@@ -253,7 +267,8 @@ SOUND, KVRUN = {}, None  # of this process
 # ---- running
 
 def limits_of(env):
-    kinds = {"ATTACK_AS": resource.RLIMIT_AS, "ATTACK_NOFILE": resource.RLIMIT_NOFILE, "ATTACK_FSIZE": resource.RLIMIT_FSIZE}
+    kinds = {"ATTACK_AS": resource.RLIMIT_AS, "ATTACK_NOFILE": resource.RLIMIT_NOFILE,
+             "ATTACK_FSIZE": resource.RLIMIT_FSIZE}
     set_ = [(kinds[k], int(v)) for k, v in env.items() if k in kinds]
 
     def apply():

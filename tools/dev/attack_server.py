@@ -17,20 +17,24 @@ SERVER = None  # of this process
 
 
 def request(method, path, body=b"", headers=()):
-    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers] + ([f"Content-Length: {len(body)}"] if body else [])
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers] + ([f"Content-Length: {len(body)}"] if body
+                                                                          else [])
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def sound_requests():
     message = [{"role": "user", "content": "ab"}]
     posts = [("/v1/chat/completions", {"messages": message, "max_tokens": 3, "stream": True, "stop": ["b"], "seed": 1}),
-             ("/v1/chat/completions", {"messages": message, "max_tokens": 2, "session": "a", "kv": "kivi2", "logprobs": True,
+             ("/v1/chat/completions", {"messages": message, "max_tokens": 2, "session": "a", "kv": "kivi2",
+                                       "logprobs": True,
                                        "top_logprobs": 3}),
              ("/v1/completions", {"prompt": "a", "max_tokens": 3, "temperature": 0, "logprobs": 2}),
-             ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "top_p": 0.5}), ("/v1/embeddings", {"input": "x"}),
+             ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "top_p": 0.5}),
+             ("/v1/embeddings", {"input": "x"}),
              ("/tokenize", {"content": "ab <s>", "add_special": True}), ("/detokenize", {"tokens": [1, 2, 300]})]
     out = [request("POST", path, json.dumps(body).encode()) for path, body in posts]
-    out += [request("GET", p) for p in ("/", "/health", "/metrics", "/slots", "/sessions", "/sessions/a", "/v1/models", "/none")]
+    out += [request("GET", p) for p in ("/", "/health", "/metrics", "/slots", "/sessions", "/sessions/a", "/v1/models",
+                                        "/none")]
     out += [request("DELETE", "/sessions/a"), request("OPTIONS", "/", headers=["Origin: http://localhost"]),
             b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nf\r\n{\"content\": \"\"}\r\n0\r\n\r\n"]
     return out
@@ -49,14 +53,17 @@ def damaged_request(r):
                 None, True, -1, 0, 1 << 31, 1 << 64, 1.5, 1e308, "", "x" * 5000, "\0", [], {}, [[]], [{"role": "user"}],
                 "../../etc/passwd", "a/b", "kivi2,group=7", ["a"] * 20, {"type": "json_object"}, "\ud83d\ude00"
             ])
-            j[r.choice(list(j) + ["n", "tools", "kv", "session", "logit_bias", "response_format", "stream_options", "top_k"])] = value
+            j[r.choice(list(j) + ["n", "tools", "kv", "session", "logit_bias", "response_format", "stream_options",
+                                  "top_k"])] = value
         body = json.dumps(j).encode()
         path = head.split(b" ")[1].decode()
         return request("POST", path, body)
     lines = head.split(b"\r\n")
     lines.insert(1 + r.randrange(len(lines)), r.choice([
-        b"Content-Length: -1", b"Content-Length: 99999999999", b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"Host: evil",
-        b"Origin: http://evil", b"Connection: close", b"X: " + b"a" * 20000, b" folded", b"Content-Encoding: gzip", b"\0: x", b":"]))
+        b"Content-Length: -1", b"Content-Length: 99999999999", b"Transfer-Encoding: chunked", b"Expect: 100-continue",
+        b"Host: evil",
+        b"Origin: http://evil", b"Connection: close", b"X: " + b"a" * 20000, b" folded", b"Content-Encoding: gzip",
+        b"\0: x", b":"]))
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
@@ -69,7 +76,8 @@ class AttackedServer:
         env = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN_")}
         self.said = open(os.path.join(self.folder, "said"), "wb+")
         self.process = subprocess.Popen([kvrun, "serve", MODEL, "--device", "cpu", "--unix", self.path,
-                                         "--chat-template", "chatml", "--sessions", os.path.join(self.folder, "kept"), "-c", "256",
+                                         "--chat-template", "chatml", "--sessions", os.path.join(self.folder, "kept"),
+                                         "-c", "256",
                                          "--timeout", "2"], stdout=subprocess.PIPE, stderr=self.said, env=env)
         self.process.stdout.readline()
         util.Finalize(None, self.end, exitpriority=1)  # workers of a pool run these at their end, and not atexit

@@ -268,7 +268,8 @@ class Study:
             ways.update({
                 f"K {bits} bits, codebook": lambda q, k, v, b=bits: (by_codebook(k, b, keep_length=False), v),
                 f"K {bits} bits, codebook, lengths kept": lambda q, k, v, b=bits: (by_codebook(k, b), v),
-                f"K {bits} bits, codebook, lengths and means": lambda q, k, v, b=bits: (by_codebook(k, b, mean=True), v),
+                f"K {bits} bits, codebook, lengths and means": lambda q, k, v,
+                b=bits: (by_codebook(k, b, mean=True), v),
                 f"K {bits - 1} bits, codebook, and a sketch of 1": lambda q, k, v, b=bits: (by_sketch(k, b), v),
             })
         self.show_errors("Rotated keys over the whole record", ways)
@@ -337,7 +338,8 @@ class Study:
                     mass.setdefault((what, layer), []).append(np.bincount(bins, a, len(edges) - 1)[:len(edges) - 1])
         show("Where attention lies: share by distance in tokens, mean over heads", ["layer"] + [
             f"{a} .. {b - 1}" if b - a > 1 else str(a) for a, b in zip(edges, edges[1:])], [
-            [f"{what}, layer {layer}"] + [f"{x * 100:.1f} %" for x in np.mean(m, 0)] for (what, layer), m in mass.items()])
+            [f"{what}, layer {layer}"] + [f"{x * 100:.1f} %" for x in np.mean(m, 0)] for (what, layer),
+            m in mass.items()])
 
     def log_window(self):
         """LogQuant's figure 4 and table 2: its tokens against as many newest ones."""
@@ -356,13 +358,15 @@ class Study:
                                 k_hat = k[:t + 1].copy()
                                 k_hat[rest] = by_channel(k[rest], 2, group)
                                 b = attention(q[t:t + 1], k_hat)
-                                error.setdefault((what, w, f"{name} 2 bits, {group}"), []).append(np.abs(b - a).sum(-1).mean())
+                                error.setdefault((what, w, f"{name} 2 bits, {group}"),
+                                                 []).append(np.abs(b - a).sum(-1).mean())
                             b = np.zeros_like(a)
                             b[:, :, keep] = attention(q[t:t + 1], k[keep])
                             error.setdefault((what, w, f"{name} evicted"), []).append(np.abs(b - a).sum(-1).mean())
         ways = [f"{name} {how}" for how in ("2 bits, 32", "2 bits, 64", "evicted") for name in ("log", "newest")]
         rows = [[f"{what}, W = {w}", f"{np.mean(cover[what, w, 'log']) * 100:.1f} %",
-                 f"{np.mean(cover[what, w, 'newest']) * 100:.1f} %"] + [f"{np.mean(error[what, w, x]):.3f}" for x in ways]
+                 f"{np.mean(cover[what, w, 'newest']) * 100:.1f} %"] + [f"{np.mean(error[what, w, x]):.3f}"
+                                                                        for x in ways]
                 for what, w in dict.fromkeys((what, w) for what, w, _ in cover)]
         show("Log window against as many newest tokens: share of attention they cover, and L1 error of attention when the "
              "others are stored at 2 bits (keys per channel, groups of 32 and 64) or evicted",
@@ -390,7 +394,8 @@ class Study:
                             mass = sum(now[h, [i for i in some[h] if i < old]].sum() for h in range(kv))
                             on[what, n, name] = on.get((what, n, name), 0) + mass
         show(f"Share of attention to tokens older than the newest {window} that falls on k of them", ["", "k"] + ways, [
-            [what, str(n)] + [f"{on[what, n, name] / of[what] * 100:.0f} %" for name in ways] for what in of for n in budgets])
+            [what, str(n)] + [f"{on[what, n, name] / of[what] * 100:.0f} %" for name in ways] for what in of
+            for n in budgets])
 
 
 def kept_by_score(q, k, rows, n, window):

@@ -28,7 +28,8 @@ def too_long(line):
 
 
 def sources():
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True,
+                            check=True).stdout.split("\n")
     return [p for p in listed if p.endswith(KINDS) and not p.startswith(DATA) and os.path.exists(os.path.join(ROOT, p))]
 
 

@@ -14,45 +14,68 @@ CUDA = "backends/cuda/"
 SUITES = ["pack", "attend", "ops"]  # quick ones first
 SUITES_OF = {"fetch.cu": ["ops", "fetch"]}
 CASES = {"fetch": "*largest weights*,*share of a row*,*the sets and the attention*"}  # whole models take minutes on the host
-READERS = {"page.cuh": ["attend", "fetch", "pack", "score"], "weights.cuh": ["basic", "matmul"], "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score"]}
+READERS = {"page.cuh": ["attend", "fetch", "pack", "score"], "weights.cuh": ["basic", "matmul"],
+           "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score"]}
 
 BUGS = [  # file, what is there once, what stands there instead, what is wrong
-    ("matmul.cu", "__syncthreads(); // before the next columns are brought", "", "no barrier before a tile is overwritten"),
-    ("matmul.cu", "__syncthreads();\n\t\tfor (uint32_t c = 0; c < kTile; ++c) {", "for (uint32_t c = 0; c < kTile; ++c) {", "no barrier before a tile is read"),
+    ("matmul.cu", "__syncthreads(); // before the next columns are brought", "",
+     "no barrier before a tile is overwritten"),
+    ("matmul.cu", "__syncthreads();\n\t\tfor (uint32_t c = 0; c < kTile; ++c) {",
+     "for (uint32_t c = 0; c < kTile; ++c) {", "no barrier before a tile is read"),
     ("attend.cu", "__syncthreads(); // before the next tile's scores", "", "no barrier before the next tile's scores"),
     ("attend.cu", "__syncwarp(); // every lane has read the state", "", "no barrier before a warp changes its state"),
     ("attend.cu", "if (j < n) acc[j][part] *= s.keep[j];", "(void)0;", "sums of earlier tiles are not rescaled"),
-    ("attend.cu", "return t0 + t <= a.first + row_of(j);", "return t0 + t < a.first + row_of(j);", "a row of a prompt does not see itself"),
-    ("attend.cu", "w.part + uint64_t(row_of(j)) * a.part_step", "w.part + uint64_t(row_of(j))", "wrong stride between rows' partial states"),
-    ("attend.cu", "sum = sum * keep + add * part[D + 1];", "sum = sum + add * part[D + 1];", "a part's sum is not rescaled when parts are merged"),
-    ("page.cuh", "x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair))", "x * (kv_factor_half(head, c, head_dim) ? low_half(pair) : high_half(pair))", "channel factors of a pair are swapped"),
-    ("page.cuh", "return kv_k_word(head, w, t, head_dim,", "return kv_k_word(head, w, t ^ 1, head_dim,", "keys of the neighbouring token"),
+    ("attend.cu", "return t0 + t <= a.first + row_of(j);", "return t0 + t < a.first + row_of(j);",
+     "a row of a prompt does not see itself"),
+    ("attend.cu", "w.part + uint64_t(row_of(j)) * a.part_step", "w.part + uint64_t(row_of(j))",
+     "wrong stride between rows' partial states"),
+    ("attend.cu", "sum = sum * keep + add * part[D + 1];", "sum = sum + add * part[D + 1];",
+     "a part's sum is not rescaled when parts are merged"),
+    ("page.cuh", "x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair))",
+     "x * (kv_factor_half(head, c, head_dim) ? low_half(pair) : high_half(pair))",
+     "channel factors of a pair are swapped"),
+    ("page.cuh", "return kv_k_word(head, w, t, head_dim,", "return kv_k_word(head, w, t ^ 1, head_dim,",
+     "keys of the neighbouring token"),
     ("page.cuh", ">> c % 32 & 1u) << 2;", ">> c % 32 & 1u) << 1;", "high bits of 3-bit codes one place off"),
     ("page.cuh", "step *= 2) {\n\t\t__syncthreads();", "step *= 2) {", "no barrier between the steps of a rotation"),
     ("kv.cu", "to.k[uint64_t(w) * a.dst.k_word_stride]", "to.k[uint64_t(w)]", "keys are stored without their stride"),
-    ("kv.cu", "if (c >= a.rotary_dim) out[c] = in[c];", "if (c > a.rotary_dim) out[c] = in[c];", "the first channel past the rotation is left out"),
-    ("pack.cu", "const uint32_t run = (h * D + c) / group - first_run;", "const uint32_t run = (h * D + c + 1) / group - first_run;", "the last channel of a group has the next group's scale"),
+    ("kv.cu", "if (c >= a.rotary_dim) out[c] = in[c];", "if (c > a.rotary_dim) out[c] = in[c];",
+     "the first channel past the rotation is left out"),
+    ("pack.cu", "const uint32_t run = (h * D + c) / group - first_run;",
+     "const uint32_t run = (h * D + c + 1) / group - first_run;",
+     "the last channel of a group has the next group's scale"),
     ("pack.cu", "return float((1u << bits) - 1);", "return float(1u << bits);", "2^bits steps instead of 2^bits - 1"),
-    ("pack.cu", "min[i] = t == 0 || x[i] < min[i] ? x[i] : min[i];", "min[i] = x[i] < min[i] ? x[i] : min[i];", "a block's minimum begins at 0"),
-    ("pack.cu", "const float norm = s.norm[t + i];", "const float norm = s.norm[t];", "tokens share the norm of the first in a word"),
-    ("score.cu", "if (t > a.first + row) continue;", "if (t >= a.first + row) continue;", "a row gives its own token no score"),
-    ("basic.cu", "(uint64_t(t) * a.n_heads + h * share + j)", "(uint64_t(t) * a.n_heads + h + j)", "maxima over other kv heads' query heads"),
-    ("weights.cuh", "high >> (i % 4 * 8 + i / 4 * 2) & 3u", "high >> (i % 4 * 8 + i / 4) & 3u", "high bits of Q6_K one place off"),
+    ("pack.cu", "min[i] = t == 0 || x[i] < min[i] ? x[i] : min[i];", "min[i] = x[i] < min[i] ? x[i] : min[i];",
+     "a block's minimum begins at 0"),
+    ("pack.cu", "const float norm = s.norm[t + i];", "const float norm = s.norm[t];",
+     "tokens share the norm of the first in a word"),
+    ("score.cu", "if (t > a.first + row) continue;", "if (t >= a.first + row) continue;",
+     "a row gives its own token no score"),
+    ("basic.cu", "(uint64_t(t) * a.n_heads + h * share + j)", "(uint64_t(t) * a.n_heads + h + j)",
+     "maxima over other kv heads' query heads"),
+    ("weights.cuh", "high >> (i % 4 * 8 + i / 4 * 2) & 3u", "high >> (i % 4 * 8 + i / 4) & 3u",
+     "high bits of Q6_K one place off"),
     ("weights.cuh", "header.w >> (16 + 2 * r) & 3u", "header.w >> 2 * r & 3u", "upper bits of a min are the scale's"),
     ("fetch.cu", "uint64_t(h) * w.weight_stride + p", "uint64_t(h) + p", "wrong stride between kv heads' weights"),
-    ("fetch.cu", "__popc(equal & before)) < ties", "__popc(equal & before)) <= ties", "one equal weight too many is picked"),
+    ("fetch.cu", "__popc(equal & before)) < ties", "__popc(equal & before)) <= ties",
+     "one equal weight too many is picked"),
     ("fetch.cu", "if (bits == 0x80000000u) bits = 0;", "", "-0 is less than 0"),
-    ("fetch.cu", "at_least(bound | bit) >= a.k", "at_least(bound | bit) > a.k", "the bound is the next smaller maximum"),
-    ("fetch.cu", "const bool mine = at < a.n && float_order", "const bool mine = float_order", "what follows a row is listed"),
+    ("fetch.cu", "at_least(bound | bit) >= a.k", "at_least(bound | bit) > a.k",
+     "the bound is the next smaller maximum"),
+    ("fetch.cu", "const bool mine = at < a.n && float_order", "const bool mine = float_order",
+     "what follows a row is listed"),
     ("fetch.cu", "if (p < w[2]) inside += x;", "if (p <= w[2]) inside += x;", "a part too many counts as fetched"),
-    ("device.cuh", "for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(", "for (uint32_t step = kWarp / 4; step; step /= 2) x = fminf(", "a minimum over half a warp"),
-    ("device.cuh", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;\n\t__syncthreads();", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;", "no barrier in a sum over a block"),
+    ("device.cuh", "for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(",
+     "for (uint32_t step = kWarp / 4; step; step /= 2) x = fminf(", "a minimum over half a warp"),
+    ("device.cuh", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;\n\t__syncthreads();",
+     "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;", "no barrier in a sum over a block"),
 ]
 
 
 def commands(build):
     """Command lines of the build: how each kernel file is compiled for the host, and how the tests are linked."""
-    text = subprocess.run(["ninja", "-C", build, "-t", "commands", "tests/kvrun_device_tests"], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(["ninja", "-C", build, "-t", "commands", "tests/kvrun_device_tests"], check=True,
+                          capture_output=True, text=True).stdout
     compiles, link = {}, None
     for line in text.splitlines():
         if (found := re.search(r"kvrun_cuda_host\.dir/\S*/(\w+)\.cu\.o ", line)) and " -c " in line:
@@ -74,7 +97,8 @@ def run_mutant(build, number, bug, compiles, link):
                       os.path.join(folder if unit + ".cu" == name else ROOT, CUDA, unit + ".cu"), out)
         objects.append(out)
     program = os.path.join(folder, "kvrun_device_tests")
-    relink = link.replace(" -o tests/kvrun_device_tests ", f" -o {program} {' '.join(objects)} -Wl,--allow-multiple-definition ")
+    relink = link.replace(" -o tests/kvrun_device_tests ",
+                          f" -o {program} {' '.join(objects)} -Wl,--allow-multiple-definition ")
     subprocess.run(relink, shell=True, cwd=build, check=True)
     noticed = None
     for suite in SUITES_OF.get(name, SUITES):

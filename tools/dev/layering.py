@@ -30,7 +30,8 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("tools/", "top", None),  # None: anything
     ("tests/", "top", None),
 ]
-DEVICE_HEADERS = {"vulkan": re.compile(r"^(volk\.h|vulkan/)"), "cuda": re.compile(r"^cuda")}  # visible to their backend only
+DEVICE_HEADERS = {"vulkan": re.compile(r"^(volk\.h|vulkan/)"),
+                  "cuda": re.compile(r"^cuda")}  # visible to their backend only
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 

@@ -31,7 +31,8 @@ def main():
     out.writerow(["model", "trained", "weights_gib", "card", *POLICIES])
     for model in MODELS:
         for card in CARDS:
-            done = subprocess.run([a.kvrun, "plan", "-m", "synth:" + model, "--kv", ",".join(POLICIES), "--memory", card,
+            done = subprocess.run([a.kvrun, "plan", "-m", "synth:" + model, "--kv", ",".join(POLICIES), "--memory",
+                                   card,
                                    "--json"], check=True, stdout=subprocess.PIPE)
             plans = json.loads(done.stdout)
             memory = [plan["memory"] for plan in plans]

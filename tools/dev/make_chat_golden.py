@@ -95,7 +95,8 @@ def snippets():
 
 
 def templates(shared):
-    out = dict(re.findall(r'\{"(\w+)", R"jinja\((.*?)\)jinja"\}', read(os.path.join(ROOT, "models/chat/builtin.cpp")), re.S))
+    out = dict(re.findall(r'\{"(\w+)", R"jinja\((.*?)\)jinja"\}', read(os.path.join(ROOT, "models/chat/builtin.cpp")),
+                          re.S))
     for path in sorted(glob.glob(os.path.join(shared, "assets", "chat_templates", "*.jinja"))):
         out[os.path.basename(path)[: -len(".jinja")]] = read(path)
     return out
@@ -143,7 +144,8 @@ def fixed():
         turn,
         [user("q"), assistant("<think>\nhm, let me see\n</think>\n\nanswer"), user("again"),
          assistant("<think>\nonce more\n</think>\n\nyes")],
-        [user("q"), assistant("a", reasoning_content="because\n"), user("why?"), assistant("b", reasoning_content="so")],
+        [user("q"), assistant("a", reasoning_content="because\n"), user("why?"),
+         assistant("b", reasoning_content="so")],
         [user([{"type": "text", "text": "What is this?"}, {"type": "image"}, {"type": "text", "text": " Tell."}])],
         [SYSTEM, user("a"), LATER_SYSTEM, user("b")],
         [user("a"), user("b")],
@@ -169,7 +171,8 @@ def fixed():
     return out
 
 
-WORDS = ["ja", "  ", "\n", "<think>", "</think>", "<tool_call>", "{\"a\": 1}", "日本", "'quoted'", "\"", "\\n", "<s>", "&lt;",
+WORDS = ["ja", "  ", "\n", "<think>", "</think>", "<tool_call>", "{\"a\": 1}", "日本", "'quoted'", "\"", "\\n", "<s>",
+         "&lt;",
          "[INST]", "<|im_end|>", "\t", "end.", "<｜User｜>", "é", "{{ x }}", "{% if %}"]
 
 

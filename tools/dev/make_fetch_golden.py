@@ -76,7 +76,8 @@ def main():
     weights, out_2 = attend(q[2], seen(k_1, new_k, [1, 2]), seen(v_1, new_v, [1, 2]))
     picks_2 = arg_top(weights)
     os.makedirs(out_dir, exist_ok=True)
-    for name, x in {"k": k, "v": v, "q": q, "new_k": new_k, "new_v": new_v, "out": np.array([out_0, out_1, out_2]).astype(np.float32),
+    for name, x in {"k": k, "v": v, "q": q, "new_k": new_k, "new_v": new_v,
+                    "out": np.array([out_0, out_1, out_2]).astype(np.float32),
                     "picks_1": picks_1.astype(np.int64), "picks_2": picks_2.astype(np.int64)}.items():
         np.save(os.path.join(out_dir, name + ".npy"), np.ascontiguousarray(x))
 

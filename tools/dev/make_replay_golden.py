@@ -12,7 +12,8 @@ sys.path.insert(0, sys.argv[1])
 import kvref as R
 
 T, H, KV, D = 160, 4, 2, 32
-OUT = sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden", "replay")
+OUT = sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden",
+                                                         "replay")
 
 
 def f16(a):

@@ -67,13 +67,15 @@ class Build:
         self.compiles, self.links = {}, {}
         for e in entries:
             if " -c " in e["command"] and e["file"].endswith((".cpp", ".cc")):
-                self.compiles.setdefault(os.path.relpath(os.path.join(folder, e["file"]), ROOT), (e["command"], e["output"]))
+                self.compiles.setdefault(os.path.relpath(os.path.join(folder, e["file"]), ROOT),
+                                         (e["command"], e["output"]))
             elif f" -o {e['output']} " in e["command"] + " ":
                 self.links[e["output"]] = e["command"]
         self.tests = {}
 
     def list_tests(self):
-        listed = subprocess.run(["ctest", "--test-dir", self.folder, "--show-only=json-v1"], check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(["ctest", "--test-dir", self.folder, "--show-only=json-v1"], check=True,
+                                capture_output=True, text=True).stdout
         self.tests = {t["name"]: t for t in json.loads(listed)["tests"]}
 
     def fixtures_of(self, names):
@@ -149,7 +151,8 @@ def run_test(build, name, replaced, environment, limit):
         return f"{name}: no end within {limit:.0f} s"
     if done.returncode == properties.get("SKIP_RETURN_CODE", 0) != 0:
         sys.exit(f"error: the test '{name}' is skipped here, so it notices nothing: {done.stdout.strip()[-300:]}")
-    if done.returncode == 0 and not any(re.search(r, done.stdout) for r in properties.get("FAIL_REGULAR_EXPRESSION", [])):
+    if done.returncode == 0 and not any(re.search(r, done.stdout)
+                                        for r in properties.get("FAIL_REGULAR_EXPRESSION", [])):
         return None
     cases = re.findall(r"TEST CASE:  (.*)", done.stdout)
     return f"{name}: " + (cases[0].strip() if cases else f"exit code {done.returncode}")
@@ -185,7 +188,8 @@ def main():
     options.add_argument("--build", default=os.path.join(ROOT, "build"))
     options.add_argument("--only", action="append", default=[])
     options.add_argument("--check", action="store_true")
-    options.add_argument("--from", dest="first", type=int, default=1, metavar="N", help="leave out the first N - 1 of them")
+    options.add_argument("--from", dest="first", type=int, default=1, metavar="N",
+                         help="leave out the first N - 1 of them")
     o = options.parse_args()
     faults = read_faults()
     for f in faults:

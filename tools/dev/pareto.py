@@ -72,7 +72,8 @@ def measure(a, name, model):
     say(f"{name}: kvrun tune")
     run([a.kvrun, "tune", model, "--device", a.device, "-c", "512", "--chunks", "1"])
     say(f"{name}: kvrun eval of {len(POLICIES)} policies")
-    result = json.loads(run([a.kvrun, "eval", "-m", model, "-f", a.text, "-c", str(CHUNK), "--score", str(SCORED), "--chunks",
+    result = json.loads(run([a.kvrun, "eval", "-m", model, "-f", a.text, "-c", str(CHUNK), "--score", str(SCORED),
+                             "--chunks",
                              str(a.chunks), "--device", a.device, "--json", "--kv", ",".join(POLICIES)]))
     return [{"model": name, "by": "kvrun", "policy": r["policy"], "bits": f"{bits_of(a, model, r['policy']):.3f}",
              "kld": f"{r['kld_mean']:.6f}", "error": f"{r['kld_error']:.6f}"}
@@ -102,7 +103,8 @@ def measure_peer(a, name, model, chunks):
     try:
         shutil.copy(os.path.join(HERE, "peer_eval.c"), work)
         shutil.copy(model, os.path.join(work, "model.gguf"))
-        run(["chroot", a.peer, "gcc", "-O2", f"{inside}/peer_eval.c", "-o", f"{inside}/peer_eval", "-lllama", "-lggml", "-lggml-base"])
+        run(["chroot", a.peer, "gcc", "-O2", f"{inside}/peer_eval.c", "-o", f"{inside}/peer_eval", "-lllama", "-lggml",
+             "-lggml-base"])
 
         def rows(chunk, kv):
             out = run(["chroot", a.peer, f"{inside}/peer_eval", f"{inside}/model.gguf", "2048", kv, "0"],

@@ -32,9 +32,11 @@ def update(program):
     planned = []
     for policy in MEMORY:
         for n in TOKENS:
-            r = subprocess.run([program, "plan", "--shape", SHAPE, "--kv", policy, "-c", str(n), "--memory", "64G", "--json"],
+            r = subprocess.run([program, "plan", "--shape", SHAPE, "--kv", policy, "-c", str(n), "--memory", "64G",
+                                "--json"],
                                capture_output=True, text=True)
-            planned.append({"policy": policy, "tokens": n, "mib": f"{json.loads(r.stdout)['bytes'] / 2**20:.1f}", "kind": "planned"})
+            planned.append({"policy": policy, "tokens": n, "mib": f"{json.loads(r.stdout)['bytes'] / 2**20:.1f}",
+                            "kind": "planned"})
     with open(os.path.join(HERE, "memory.csv"), "w", newline="") as f:
         w = csv.DictWriter(f, ["policy", "tokens", "mib", "kind"], lineterminator="\n")
         w.writeheader()
@@ -77,11 +79,13 @@ class Panel:
 
 
 def memory_panel():
-    p = Panel(0, "Memory of the KV cache", "context, tokens", "MiB; dots: measured on the device; * evicts", (0, 40960), (0, 550))
+    p = Panel(0, "Memory of the KV cache", "context, tokens", "MiB; dots: measured on the device; * evicts", (0, 40960),
+              (0, 550))
     p.grid([(n * 8192, f"{n * 8192}") for n in range(5)], [(v, str(v)) for v in range(0, 501, 100)])
     data = rows("memory.csv")
     for policy, color in MEMORY.items():
-        planned = [(int(r["tokens"]), float(r["mib"])) for r in data if r["policy"] == policy and r["kind"] == "planned"]
+        planned = [(int(r["tokens"]), float(r["mib"])) for r in data if r["policy"] == policy
+                   and r["kind"] == "planned"]
         path = " ".join(f"{p.x(n):.1f},{p.y(v):.1f}" for n, v in [(0, 0)] + planned)
         dash = ' stroke-dasharray="5 3"' if policy in EVICTS else ""
         p.out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"{dash}/>')
@@ -97,7 +101,8 @@ def memory_panel():
 
 def quality_panel():
     floor = 1e-5
-    p = Panel(W, "Quality on SmolLM2-135M-Instruct", "stored bits per element at 1024 tokens", "KL divergence from f16, nats per token",
+    p = Panel(W, "Quality on SmolLM2-135M-Instruct", "stored bits per element at 1024 tokens",
+              "KL divergence from f16, nats per token",
               (1, 11), (floor, 4), log_y=True)
     p.grid([(b, str(b)) for b in range(1, 12)],
            [(10.0**e, "0.00001" if e == -5 else f"{10.0**e:g}") for e in range(-5, 1)])
@@ -121,7 +126,8 @@ def quality_panel():
 
 FAMILIES = {"turbo": ("#c8553d", "rotated codebooks"), "tuned": ("#2a7f4f", "tuned: formats by layer"),
             "llama.cpp": ("#444444", "llama.cpp"), "": ("#1b6ca8", "grouped scales")}
-NAMED = {"kivi4", "kivi2", "xquant", "mikv", "rtn4", "rtn8", "turbo2/1", "turbo3/2", "turbo8/4", "turbo8", "q8_0", "q4_0", "tuned:3"}
+NAMED = {"kivi4", "kivi2", "xquant", "mikv", "rtn4", "rtn8", "turbo2/1", "turbo3/2", "turbo8/4", "turbo8", "q8_0",
+         "q4_0", "tuned:3"}
 
 
 def family_of(row):
@@ -133,7 +139,8 @@ def pareto_panel(at, model, title):
     floor = 1e-6
     p = Panel(at, title, "stored bits per element at 32768 tokens", "KL divergence from f16, nats per token", (1, 10),
               (floor, 10), log_y=True)
-    p.grid([(b, str(b)) for b in range(1, 11)], [(10.0**e, f"1e{e}" if e < -2 else f"{10.0**e:g}") for e in range(-6, 2)])
+    p.grid([(b, str(b)) for b in range(1, 11)], [(10.0**e, f"1e{e}" if e < -2 else f"{10.0**e:g}")
+                                                 for e in range(-6, 2)])
     data = [r for r in rows("pareto.csv") if r["model"] == model]
     place = lambda r: (p.x(float(r["bits"])), p.y(max(float(r["kld"]), floor)))
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in sorted(place(r) for r in data if family_of(r) == "tuned"))
@@ -145,7 +152,8 @@ def pareto_panel(at, model, title):
         p.out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{FAMILIES[family_of(r)][0]}"/>')
         if name in NAMED:
             left = family_of(r) in ("tuned", "turbo")
-            p.out.append(text(x - 6 if left else x + 6, y + 11 if left else y - 3, name, "end" if left else "start", 10))
+            p.out.append(text(x - 6 if left else x + 6, y + 11 if left else y - 3, name, "end" if left else "start",
+                              10))
     for i, (color, what) in enumerate(FAMILIES.values()):
         x, y = p.x(7), p.y(2) + 16 * i
         p.out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{color}"/>', text(x + 8, y + 4, what, "start")]
@@ -153,7 +161,8 @@ def pareto_panel(at, model, title):
 
 
 def pareto():
-    return svg(pareto_panel(0, "bundled", "Bundled model") + pareto_panel(W, "outliers", "The same with outlier channels"))
+    return svg(pareto_panel(0, "bundled", "Bundled model") + pareto_panel(W, "outliers",
+                                                                          "The same with outlier channels"))
 
 
 def drawing():
@@ -178,9 +187,11 @@ def check():
     with open(os.path.join(HERE, "..", "BENCHMARKS.md")) as f:
         section = f.read().split("## Quality on the bundled model")[1].split("\n## ")[0]
     table = {}
-    for m in re.finditer(r"^\| `(\w+)[^`]*` +\| +[\d.]+ \| ([\d.]+) ± ([\d.]+) \|[^|]+\| +([\d.]+) \| +(\d+) \(", section, re.M):
+    for m in re.finditer(r"^\| `(\w+)[^`]*` +\| +[\d.]+ \| ([\d.]+) ± ([\d.]+) \|[^|]+\| +([\d.]+) \| +(\d+) \(",
+                         section, re.M):
         table[m[1]] = [float(v) for v in (m[4], m[2], m[3], m[5])]
-    data = {r["policy"]: [float(r[k]) for k in ("stored_bits", "kld", "kld_error", "recall_percent")] for r in rows("quality.csv")}
+    data = {r["policy"]: [float(r[k]) for k in ("stored_bits", "kld", "kld_error", "recall_percent")]
+            for r in rows("quality.csv")}
     if table != data or len(data) < 10:
         problems.append(f"quality.csv and tools/BENCHMARKS.md differ: {set(map(str, table.items())) ^ set(map(str, data.items()))}")
     print("\n".join(problems) or "the drawings are as the data give them")

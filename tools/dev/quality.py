@@ -25,7 +25,8 @@ PAPER = ("fp16 rtn8 rtn4 rtn2 kivi4 kivi2 kivi1 specache2 specache1 logquant xqu
 # Windows of 33 to 64 f16 tokens, 48 on average; LogQuant holds 2 W to 3 W. Eviction gets about the bytes of 2 bits.
 SMALL = [
     "fp16", "rtn8", "rtn4", "rtn2", "kivi4,recent=64", "kivi2,recent=64", "kivi1,recent=64", "specache2", "specache1",
-    "logquant,group=32,W=19", "xquant,group=32,flush=32,recent=64", "asymkv,recent=64", "zipcache", "mikv", "h2o,budget=64,recent=64",
+    "logquant,group=32,W=19", "xquant,group=32,flush=32,recent=64", "asymkv,recent=64", "zipcache", "mikv",
+    "h2o,budget=64,recent=64",
     "streaming,recent=128",
 ]
 
@@ -54,12 +55,14 @@ class Kvrun:
         command = [self.args.kvrun] + arguments
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True)
         if done.returncode not in good:
-            raise Failed((done.stderr or "").strip() or f"{' '.join(command)} ended with {done.returncode}", done.returncode)
+            raise Failed((done.stderr or "").strip() or f"{' '.join(command)} ended with {done.returncode}",
+                         done.returncode)
         return done.stdout
 
     def plan(self, policy, tokens, shape):
         # 6: the policy evicts some of these tokens
-        return json.loads(self.output(["plan", *shape, "--kv", policy, "-c", str(tokens), "--device", "cpu", "--json"], True, (0, 6)))
+        return json.loads(self.output(["plan", *shape, "--kv", policy, "-c", str(tokens), "--device", "cpu", "--json"],
+                                      True, (0, 6)))
 
     @functools.lru_cache(None)
     def stored_bytes(self, policy, tokens):
@@ -71,9 +74,11 @@ class Kvrun:
     def command(self, what, policies):
         a = self.args
         own = {"text": ["-f", a.text, "-c", str(a.chunk), "--chunks", str(a.chunks)],
-               "needle": ["--task", "needle", "--sentences", str(a.sentences), "--samples", str(a.needles), "--ask", "later"]}
+               "needle": ["--task", "needle", "--sentences", str(a.sentences), "--samples", str(a.needles), "--ask",
+                          "later"]}
         own = own.get(what) or ["--task", "recall", "--lines", str(a.lines), "--samples", str(a.samples), "--ask", what]
-        return ["eval", "-m", a.model, *own, "--device", a.device, "--seed", str(a.seed), "--json", "--kv", ",".join(policies)]
+        return ["eval", "-m", a.model, *own, "--device", a.device, "--seed", str(a.seed), "--json", "--kv",
+                ",".join(policies)]
 
     def evaluate(self, measures, policies):
         """{measure: {policy: row of `kvrun eval`}}, a few policies to a call and --jobs calls at a time."""
@@ -140,7 +145,8 @@ def ablations(kvrun, only):
     tables["score"] = ("Score (ZipCache, eq. 7 and 8)", lambda: [
         ("normalised, all rows", z + ",probe=all"), ("accumulated, all rows", z + ",probe=all,score=sum"),
         ("normalised, hybrid probes", z), ("accumulated, hybrid probes", z + ",score=sum"),
-        ("no ranking: nearly all at 2 bits", "zipcache,ratio=0.001"), ("no ranking: all at 4 bits", "zipcache,ratio=1")])
+        ("no ranking: nearly all at 2 bits", "zipcache,ratio=0.001"),
+        ("no ranking: all at 4 bits", "zipcache,ratio=1")])
     token, grouped = "k.scale=token,k.group=all", "k.scale=token,k.group=32"
     tables["granularity"] = ("Granularity of keys / values (ZipCache, Table 1), 4 and 2 bits, 60 % salient", lambda: [
         ("channelwise / channel-separable tokenwise", "zipcache"),
@@ -171,7 +177,8 @@ def ablations(kvrun, only):
         rows = []
         for percent, base in ((50, "mikv,balance=off,ratio=0.5"), (20, "mikv,balance=off")):
             policy, share = same_size_eviction(kvrun, "mikv,balance=off,bits=0", base, 18 * kvrun.args.lines)
-            rows += [(f"{percent} % f16, rest 2 bits", base, base), (f"{percent} % f16, rest 4 bits", base + ",bits=4", base),
+            rows += [(f"{percent} % f16, rest 2 bits", base, base),
+                     (f"{percent} % f16, rest 4 bits", base + ",bits=4", base),
                      (f"{percent} % f16, rest evicted", base + ",bits=0", base),
                      (f"{share} % f16, rest evicted: the bytes of 2 bits", policy, base)]
         return rows
@@ -231,7 +238,8 @@ def difference(row, base):
 
 
 def quality_table(policies, got):
-    head = ["kv", "ppl", "KLD", "top-1", "bits", "recall, asked in prompt", "loss", "recall, asked later", "loss", "needle",
+    head = ["kv", "ppl", "KLD", "top-1", "bits", "recall, asked in prompt", "loss", "recall, asked later", "loss",
+            "needle",
             "bits"]
     rows = []
     for p in policies:
@@ -252,12 +260,14 @@ def ablation_table(rows, got):
         base = base[0] if base else rows[0][1]
         out.append([variant, f"{later[p]['stored_bits_per_element']:.2f}", text[1], text[2],
                     f"{prompt[p]['share'] * 100:.0f} %", loss_cell(prompt[p]), difference(prompt[p], prompt[base]),
-                    f"{later[p]['share'] * 100:.0f} %", loss_cell(later[p]), difference(later[p], later[base]), f"`{p}`"])
+                    f"{later[p]['share'] * 100:.0f} %", loss_cell(later[p]), difference(later[p], later[base]),
+                    f"`{p}`"])
     return table(head, out)
 
 
 def footer(args, device, got, seconds):
-    text = (f"{args.chunks} chunks of {args.chunk} tokens, the last half of each scored by decode steps" if "text" in got
+    text = (f"{args.chunks} chunks of {args.chunk} tokens, the last half of each scored by decode steps"
+            if "text" in got
             else "not measured, for the text was not there")
     return "\n".join([
         f"{datetime.date.today().isoformat()}, {device['name']} ({device['driver']}), {seconds / 60:.0f} minutes.",

@@ -72,7 +72,8 @@ def interfere(url, args):
     leave.set()
     answer.join()
     gaps = [b - a for a, b in zip(stamps, stamps[1:]) if begin < b and a < end]
-    rows = [("prompt, tokens", long[0][1]), ("its first token, s", f"{long[0][2]:.2f}"), ("a step without it, ms", f"{step * 1e3:.1f}"),
+    rows = [("prompt, tokens", long[0][1]), ("its first token, s", f"{long[0][2]:.2f}"),
+            ("a step without it, ms", f"{step * 1e3:.1f}"),
             ("gaps while it is read, median ms", f"{statistics.median(gaps) * 1e3:.1f}"),
             ("in steps", f"{statistics.median(gaps) / step:.2f}"), ("longest gap, ms", f"{max(gaps) * 1e3:.1f}"),
             ("in steps", f"{max(gaps) / step:.2f}"), ("short request: first token, ms", f"{short[2] * 1e3:.1f}"),

@@ -39,7 +39,8 @@ MOST_GROWTH = 1.02
 def ask(k):
     """(path, body) of request number k: it has the same answer whenever it is asked."""
     r = random.Random(k)
-    body = {**HOT, "kv": r.choice(POLICIES), "seed": k, "max_tokens": 5 + k % 5 * 10, "stream": k % 2 == 0, "cache_prompt": False}
+    body = {**HOT, "kv": r.choice(POLICIES), "seed": k, "max_tokens": 5 + k % 5 * 10, "stream": k % 2 == 0,
+            "cache_prompt": False}
     words = f"{k} once upon a time " + "word " * (k % 7 * 15)
     if k % 4 == 3:
         body["n"] = 2
@@ -56,7 +57,8 @@ def ask(k):
 def said(answer):
     """What an answer says: by choice, its text, calls and why it ended. None: the server has broken it off."""
     if not answer.body.startswith(b"data"):
-        return [(c.get("text", (c.get("message") or {}).get("content")), (c.get("message") or {}).get("tool_calls") is not None,
+        return [(c.get("text", (c.get("message") or {}).get("content")),
+                 (c.get("message") or {}).get("tool_calls") is not None,
                  c["finish_reason"]) for c in answer.json()["choices"]]
     choices = collections.defaultdict(lambda: ["", False, None])
     for event in answer.events():
@@ -177,7 +179,8 @@ class Soak:
         while not self.over:
             self.pause.here()
             try:
-                r.choices([lambda: self.plain(r), lambda: self.conversation(r, f"c{number}"), lambda: self.leave(r, f"c{number}"),
+                r.choices([lambda: self.plain(r), lambda: self.conversation(r, f"c{number}"),
+                           lambda: self.leave(r, f"c{number}"),
                            lambda: self.malformed(r)], [60, 15, 18, 7])[0]()
             except Exception as e:
                 self.fault(repr(e))
@@ -237,7 +240,8 @@ def main():
     a = p.parse_args()
     template = os.path.join(ROOT, "tests", "serve", "tools.jinja")
     with tempfile.TemporaryDirectory() as folder, \
-            Server("--parallel", str(a.parallel), "--queue", "100", "--ctx-size", "1024", "--idle-sessions", "4", "--chat-template", template,
+            Server("--parallel", str(a.parallel), "--queue", "100", "--ctx-size", "1024", "--idle-sessions", "4",
+                   "--chat-template", template,
                    "--sessions", os.path.join(folder, "kept"), "--sessions-max", str(max(1, a.clients * 3 // 4)),
                    model=a.model, device=a.device) as s:
         soak = Soak(s, a.clients, a.seconds)

@@ -28,7 +28,8 @@ def main(path, model):
     class DeviceOptions(ctypes.Structure):
         _fields_ = [("struct_size", ctypes.c_uint32)] + [(n, ctypes.c_char_p) for n in (
             "backend", "device", "cache_dir", "probe", "validate", "dump", "shaders", "test_caps")] + [
-            ("check", ctypes.c_int), ("poison", ctypes.c_int), ("f32_matmul", ctypes.c_int), ("submit_ms", ctypes.c_double),
+            ("check", ctypes.c_int), ("poison", ctypes.c_int), ("f32_matmul", ctypes.c_int),
+            ("submit_ms", ctypes.c_double),
             ("set_driver_files", ctypes.c_void_p), ("payload", ctypes.c_void_p)]
 
     device = DeviceOptions(struct_size=ctypes.sizeof(DeviceOptions), device=b"cpu", submit_ms=100.0)
