@@ -105,7 +105,9 @@ void main() {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			const uint last = p.first + row_first + j / HEADS; // token the query sees last
 			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
-			if (WINDOW) blind = bvec4(uvec4(blind) | uvec4(greaterThanEqual(uvec4(last) - (token + uvec4(0, 1, 2, 3)), uvec4(p.window))));
+			if (WINDOW)
+				blind = bvec4(uvec4(blind) | uvec4(greaterThanEqual(uvec4(last) - (token + uvec4(0, 1, 2, 3)),
+				                                                    uvec4(p.window))));
 			score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
 		}
 		tile_softmax(stored, 0, 0);

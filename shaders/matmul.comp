@@ -64,7 +64,8 @@ void main() {
 		[[unroll]] for (uint i = 0; i < 4; ++i) {
 			vec4 v = weight_quad(unit, i);
 			if (!WEIGHT_PLAIN) v = fma(v, vec4(scale.x), vec4(-scale.y));
-			[[unroll]] for (uint c = 0; c < 4; ++c) w_tile[(half_k * 16u + 4u * i + c) * (ROWS / 4u) + m / 4u][m % 4u] = v[c];
+			[[unroll]] for (uint c = 0; c < 4; ++c)
+				w_tile[(half_k * 16u + 4u * i + c) * (ROWS / 4u) + m / 4u][m % 4u] = v[c];
 		}
 		[[unroll]] for (uint i = 0; i < X_QUADS; ++i) {
 			const uint quad = q0 + i * (LOCAL / COLS);

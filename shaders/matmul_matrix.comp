@@ -1,13 +1,13 @@
 // matmul.comp on devices with cooperative matrices: products of f16 tiles, sums in f32.
 //
 // out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4; projections, epilogues and
-// bindings as in matmul.comp. Weights and x are rounded to f16 (x beyond 65504 to 65504); a product of two halves and its
-// sum are f32. An output's sum runs over k in order, whatever T and the tile are: same bits.
+// bindings as in matmul.comp. Weights and x are rounded to f16 (x beyond 65504 to 65504); a product of two halves and
+// its sum are f32. An output's sum runs over k in order, whatever T and the tile are: same bits.
 // workgroup = LOCAL_X / 2 rows x COLS tokens; LOCAL_X 128 or 256. Its subgroups stand in SUBGROUP_ROWS rows; each has
 // ROW_TILES x COL_TILES matrices of M rows x N tokens. Shared memory: 32 k of the rows and of the tokens as halves, 8
 // halves of padding each, and M x N floats per subgroup for the epilogue.
-// M, N, K: a shape that the device has for f16 x f16 + f32. K_B has K's value and another id, by which the build tells the
-// two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of KHR_cooperative_matrix).
+// M, N, K: a shape that the device has for f16 x f16 + f32. K_B has K's value and another id, by which the build tells
+// the two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of KHR_cooperative_matrix).
 // FLAGS: MATMUL_*.
 #version 460
 #pragma use_vulkan_memory_model
@@ -77,7 +77,8 @@ void main() {
 		xs[i] = !TAIL || quad < x_quads ? x[x_row + quad] : vec4(0.0);
 	}
 	// What its subgroup computes: rows row0 .., tokens col0 .. of the workgroup's.
-	const uint row0 = gl_SubgroupID % SUBGROUP_ROWS * (ROW_TILES * M), col0 = gl_SubgroupID / SUBGROUP_ROWS * (COL_TILES * N);
+	const uint row0 = gl_SubgroupID % SUBGROUP_ROWS * (ROW_TILES * M);
+	const uint col0 = gl_SubgroupID / SUBGROUP_ROWS * (COL_TILES * N);
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> acc[ROW_TILES * COL_TILES];
 	[[unroll]] for (uint i = 0; i < ROW_TILES * COL_TILES; ++i) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 

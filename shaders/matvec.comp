@@ -1,7 +1,8 @@
-// out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r], few tokens: each weight is read once, memory bandwidth is the limit.
+// out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r], few tokens: each weight is read once, memory is the limit.
 //
 // Up to three projections share x: their rows follow each other in the grid. Their outs lie in one bound range, and so
-// do their weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
+// do their weights, and their biases.
+// out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
 // 0 out | 1 w | 2 x | 3 bias | 4 norm. NORM: x / rms(x) * norm (cols) f32 in place of x.
 // LANES lanes share ROWS rows: a lane takes units of 16 elements LANES apart, so a row is read in consecutive 16-byte
 // pieces (8-bit codes) and x once per ROWS rows. LANES is a subgroup, or 32 lanes and shared memory without them.
@@ -79,7 +80,8 @@ void main() {
 	const uint first = (gl_WorkGroupID.x * (LOCAL_X / LANES) + group) * ROWS;
 	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), x_quads = p.cols / 4u, x_at = KV_AT(2) / 4u;
 	uint row[ROWS]; // first piece
-	[[unroll]] for (uint r = 0; r < ROWS; ++r) row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
+	[[unroll]] for (uint r = 0; r < ROWS; ++r)
+		row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
 	float squares[COLS];
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = 0.0;
 	[[unroll]] for (uint t = 0; t < COLS; ++t) squares[t] = 0.0;

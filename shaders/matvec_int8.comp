@@ -1,11 +1,13 @@
 // What matvec.comp computes, by integer dot products: x is rounded to int8, weights are codes of 4 to 8 bits.
 //
-//   sum_k x_k w_k = sum_blocks unit (scale sum_k b_k code_k - min sum_k b_k),  b_k = round(x_k / unit), unit = max |x_k| / 127
-// over blocks of 32 elements. NORM: x / rms(x) * norm (cols) f32 in place of x. The sums are divided by rms(x), so it is needed last.
+//   sum_k x_k w_k = sum_blocks unit (scale sum_k b_k code_k - min sum_k b_k)
+//   b_k = round(x_k / unit), unit = max |x_k| / 127 over blocks of 32 elements.
+// NORM: x / rms(x) * norm (cols) f32 in place of x. The sums are divided by rms(x), so it is needed last.
 //
 // 0 out | 1 w | 2 x | 3 bias | 4 norm; arguments as for matvec.comp, cols a multiple of 32.
-// A workgroup rounds CHUNK blocks of each row of x into shared memory; a subgroup then multiplies ROWS rows with them, a lane a
-// block at a time. An output's sum depends on SUBGROUP and LOCAL_X only: not on T, on ROWS or on neighbouring rows.
+// A workgroup rounds CHUNK blocks of each row of x into shared memory; a subgroup then multiplies ROWS rows with them,
+// a lane a block at a time. An output's sum depends on SUBGROUP and LOCAL_X only: not on T, on ROWS or on neighbouring
+// rows.
 // FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -45,19 +47,20 @@ layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
 const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : COLS <= 8u ? 64u : 32u;
 const uint ROUNDERS = LOCAL_X / BLOCK_LANES;                    // groups of lanes that round a block each
 shared uvec4 x_s[COLS * 2u * CHUNK];                            // [token][half][block] 16 bytes
-shared uvec2 unit_s[COLS * CHUNK];                              // [token][block] unit; sums of the halves' bytes as two int16
+shared uvec2 unit_s[COLS * CHUNK];                              // [token][block] unit; sums of each half's bytes, int16
 shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subgroup]
 
 float squares[COLS]; // of this lane's elements of x
 
-// Worker i of n, a power of two, takes the blocks of a row whose number is i modulo n, whatever CHUNK is, so that sums keep
-// their order. Returns the first of them in the chunk that begins at block `first`, counted from there.
+// Worker i of n, a power of two, takes the blocks of a row whose number is i modulo n, whatever CHUNK is, so that sums
+// keep their order. Returns the first of them in the chunk that begins at block `first`, counted from there.
 uint own_block(uint i, uint n, uint first) { return (i - first) % n; }
 
 // Blocks [first, first + CHUNK) of x to shared memory.
 void round_chunk(uint first, uint blocks) {
 	const uint j = gl_LocalInvocationIndex % BLOCK_LANES, x_quads = p.cols / 4u;
-	[[dont_unroll]] for (uint b = own_block(gl_LocalInvocationIndex / BLOCK_LANES, ROUNDERS, first); b < CHUNK; b += ROUNDERS) {
+	[[dont_unroll]] for (uint b = own_block(gl_LocalInvocationIndex / BLOCK_LANES, ROUNDERS, first); b < CHUNK;
+	                     b += ROUNDERS) {
 		const uint quad = min(first + b, blocks - 1u) * 8u + j;
 		[[unroll]] for (uint t = 0; t < COLS; t++) {
 			const uint at = KV_AT(2) / 4u + vec_x(COLS > 8u ? min(t, p.tokens - 1u) : t) * x_quads + quad;
@@ -120,7 +123,8 @@ void main() {
 	const uint first = (gl_WorkGroupID.x * (LOCAL_X / SUBGROUP) + group) * ROWS;
 	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), blocks = p.cols / 32u;
 	uint row[ROWS]; // first piece
-	[[unroll]] for (uint r = 0; r < ROWS; r++) row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
+	[[unroll]] for (uint r = 0; r < ROWS; r++)
+		row[r] = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + r), row_pieces);
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; i++) acc[i] = 0.0;
 	[[unroll]] for (uint t = 0; t < COLS; t++) squares[t] = 0.0;
 

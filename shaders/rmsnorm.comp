@@ -2,8 +2,8 @@
 //
 // dims     out, x (rows, dim) f32; w (dim) f32
 // grid     one workgroup per row: row = x + y * row_stride
-// builds   one channel at a time; VEC4: four, for views at multiples of 16 bytes and dim a multiple of 4; VEC4 TEXELS: the
-//          same for software drivers
+// builds   one channel at a time; VEC4: four, for views at multiples of 16 bytes and dim a multiple of 4; VEC4 TEXELS:
+//          the same for software drivers
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"

@@ -45,7 +45,9 @@ float weighed_k(uint c, float x) { return WEIGH_LAST && (FLAGS & ROPE_NORM_K) !=
 float norm_scale(float squares) { return 1.0 / sqrt(workgroup_sum(squares) / float(HEAD_DIM) + p.eps); }
 
 // Pair i of the rotated channels: its two channels, and cos, sin.
-uvec2 pair_channels(uint i) { return (FLAGS & ROPE_NEOX) != 0u ? uvec2(i, i + p.rotary_dim / 2u) : uvec2(2u * i, 2u * i + 1u); }
+uvec2 pair_channels(uint i) {
+	return (FLAGS & ROPE_NEOX) != 0u ? uvec2(i, i + p.rotary_dim / 2u) : uvec2(2u * i, 2u * i + 1u);
+}
 vec2 pair_turn(uint row, uint i) {
 	const uint at = KV_AT(5) + (row * (p.rotary_dim / 2u) + i) * 2u;
 	return vec2(table[at], table[at + 1u]);
@@ -66,7 +68,8 @@ void store_q(uint row, uint from) {
 	float scale = 1.0;
 	if ((FLAGS & ROPE_NORM_Q) != 0u) {
 		float squares = 0.0;
-		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) squares += q[KV_AT(0) + from + c] * q[KV_AT(0) + from + c];
+		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
+			squares += q[KV_AT(0) + from + c] * q[KV_AT(0) + from + c];
 		scale = norm_scale(squares);
 		for (uint c = p.rotary_dim + gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
 			q[KV_AT(0) + from + c] = weighed_q(c, plain_q(from, c, scale));
@@ -84,7 +87,8 @@ void store_k(uint row, uint from, uint to) {
 	float scale = 1.0;
 	if ((FLAGS & ROPE_NORM_K) != 0u) {
 		float squares = 0.0;
-		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x) squares += k[KV_AT(3) + from + c] * k[KV_AT(3) + from + c];
+		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
+			squares += k[KV_AT(3) + from + c] * k[KV_AT(3) + from + c];
 		scale = norm_scale(squares);
 	}
 	if (to == ~0u) return;

@@ -1,8 +1,9 @@
 // matmul.comp and matvec.comp for software drivers, which run a subgroup as one SIMD vector: a lane owns weight rows,
 // values of x reach all lanes by shuffles.  out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r]
 //
-// Up to three projections share x: their rows follow each other in the grid. Their outs lie in one buffer, and so do their
-// weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
+// Up to three projections share x: their rows follow each other in the grid. Their outs lie in one buffer, and so do
+// their weights, and their biases.
+// out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
 // 0 out | 1 w | 2 x | 3 bias. w and x are texel buffers: software drivers fetch 16 bytes per lane from one many times
 // faster than from a storage buffer, and scattered addresses cost no more than neighbouring ones.
 // workgroup = one subgroup = SUBGROUP * ROWS rows x COLS tokens; x: row tiles, y: token tiles.
@@ -44,7 +45,8 @@ const uint FETCHES = COLS > SUBGROUP ? COLS / SUBGROUP : 1u;         // of x for
 // This lane's row number r of the workgroup.
 uvec2 lane_slot(uint r) {
 	const uint lane = gl_SubgroupInvocationID;
-	if (EPILOGUE == MATMUL_SWIGLU) return matmul_slot(2u * ((gl_WorkGroupID.x * (ROWS / 2u) + r / 2u) * SUBGROUP + lane) + r % 2u);
+	if (EPILOGUE == MATMUL_SWIGLU)
+		return matmul_slot(2u * ((gl_WorkGroupID.x * (ROWS / 2u) + r / 2u) * SUBGROUP + lane) + r % 2u);
 	return matmul_slot((gl_WorkGroupID.x * ROWS + r) * SUBGROUP + lane);
 }
 
@@ -62,7 +64,8 @@ void main() {
 	float acc[ROWS * COLS];
 	[[unroll]] for (uint i = 0; i < ROWS * COLS; ++i) acc[i] = 0.0;
 
-	const uint blocks = (p.cols + 31u) / 32u, codes = weight_high_at(WEIGHT, p.cols), chunk_codes = weight_high_at(WEIGHT, 256u);
+	const uint blocks = (p.cols + 31u) / 32u;
+	const uint codes = weight_high_at(WEIGHT, p.cols), chunk_codes = weight_high_at(WEIGHT, 256u);
 	uint touched = 0;
 	for (uint chunk = 0; chunk * 8u < blocks; ++chunk) {
 		// Few tokens: memory is the limit. Reading a word of every cache line first lets many misses overlap, which the
@@ -113,6 +116,7 @@ void main() {
 		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
 		[[unroll]] for (uint t = 0; t < COLS; ++t)
 			if (s.x < 3u && tile_has(t0, t))
-				matmul_store(to.x + tile_out(t0, t) * to.y, acc[r * COLS + t] + add, acc[(r | (each - 1u)) * COLS + t] + up_add);
+				matmul_store(to.x + tile_out(t0, t) * to.y, acc[r * COLS + t] + add,
+				             acc[(r | (each - 1u)) * COLS + t] + up_add);
 	}
 }
