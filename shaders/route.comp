@@ -44,6 +44,7 @@ float group_choice(uint g) {
 // Weight of chosen expert e among those near it that come after it.
 float near_weight(uint e) {
 	const float top = choice_s[e];
+	if (order_s[e] == ~0u) return uintBitsToFloat(0x7fc00000u); // exp() of a NaN may be anything
 	float sum = 0.0;
 	for (uint i = 0u; i < p.n_experts; ++i) {
 		const bool before = i < e ? order_s[i] >= order_s[e] : order_s[i] > order_s[e];
