@@ -4,6 +4,7 @@
 #include "shaders/shared/weight_row.h"
 #include <bit>
 #include <cstring>
+#include <initializer_list>
 
 namespace kvrun {
 namespace {
@@ -158,19 +159,21 @@ void row_tq2_0(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
+struct Part { // of a block, copied as it is to its place among those of other blocks
+	std::byte* to;
+	size_t at, bytes;
+};
+void copy_parts(const std::byte* src, size_t blocks, size_t block_bytes, std::initializer_list<Part> parts) {
+	for (size_t b = 0; b < blocks; ++b, src += block_bytes)
+		for (const Part& p : parts) std::memcpy(p.to + p.bytes * b, src + p.at, p.bytes);
+}
+
 void row_iq2_xxs(const std::byte* src, size_t blocks, const Row& r) {
-	for (size_t b = 0; b < blocks; ++b, src += 66) {
-		std::memcpy(r.factors + 2 * b, src, 2);
-		std::memcpy(r.codes + 64 * b, src + 2, 64);
-	}
+	copy_parts(src, blocks, 66, {{r.factors, 0, 2}, {r.codes, 2, 64}});
 }
 
 void row_iq2_xs(const std::byte* src, size_t blocks, const Row& r) {
-	for (size_t b = 0; b < blocks; ++b, src += 74) {
-		std::memcpy(r.factors + 2 * b, src, 2);
-		std::memcpy(r.codes + 64 * b, src + 2, 64);
-		std::memcpy(r.scales + 8 * b, src + 66, 8);
-	}
+	copy_parts(src, blocks, 74, {{r.factors, 0, 2}, {r.codes, 2, 64}, {r.scales, 66, 8}});
 }
 
 void row_iq2_s(const std::byte* src, size_t blocks, const Row& r) {
@@ -186,31 +189,20 @@ void row_iq2_s(const std::byte* src, size_t blocks, const Row& r) {
 }
 
 void row_iq3_xxs(const std::byte* src, size_t blocks, const Row& r) {
-	for (size_t b = 0; b < blocks; ++b, src += 98) {
-		std::memcpy(r.factors + 2 * b, src, 2);
-		std::memcpy(r.codes + 64 * b, src + 2, 64);
-		std::memcpy(r.high + 32 * b, src + 66, 32);
-	}
+	copy_parts(src, blocks, 98, {{r.factors, 0, 2}, {r.codes, 2, 64}, {r.high, 66, 32}});
 }
 
 void row_iq3_s(const std::byte* src, size_t blocks, const Row& r) {
-	for (size_t b = 0; b < blocks; ++b, src += 110) {
-		std::memcpy(r.factors + 2 * b, src, 2);
-		std::memcpy(r.codes + 64 * b, src + 2, 64);
-		std::memcpy(r.high + 32 * b, src + 74, 32);
+	copy_parts(src, blocks, 110, {{r.factors, 0, 2}, {r.codes, 2, 64}, {r.high, 74, 32}});
+	for (size_t b = 0; b < blocks; ++b, src += 110)
 		for (uint unit = 0; unit < 16; ++unit) {
 			const std::byte upper = src[66 + unit / 2] >> unit % 2 * 4, scale = src[106 + unit / 4] >> unit / 2 % 2 * 4;
 			r.scales[16 * b + unit] = (upper & std::byte(15)) | scale << 4;
 		}
-	}
 }
 
 void row_iq1_s(const std::byte* src, size_t blocks, const Row& r) {
-	for (size_t b = 0; b < blocks; ++b, src += 50) {
-		std::memcpy(r.factors + 2 * b, src, 2);
-		std::memcpy(r.codes + 32 * b, src + 2, 32);
-		std::memcpy(r.high + 16 * b, src + 34, 16);
-	}
+	copy_parts(src, blocks, 50, {{r.factors, 0, 2}, {r.codes, 2, 32}, {r.high, 34, 16}});
 }
 
 void row_iq1_m(const std::byte* src, size_t blocks, const Row& r) {

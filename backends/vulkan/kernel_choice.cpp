@@ -250,6 +250,10 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 	return matmul(c, type, rows, tokens, flags);
 }
 
+bool takes_rounded_rows(Kernel k) {
+	const KernelBlob& b = kernel_blobs()[size_t(k)];
+	return b.of == Kernel::matmul && (b.needs & need::int8);
+}
 Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
 
 // ---- mixtures of experts

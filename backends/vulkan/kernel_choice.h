@@ -45,6 +45,7 @@ struct MatmulChoice : Choice {
 bool projects_in_int8(const Caps&, DType);
 // Whether prompts' rows are, too: matmul_int8.comp, whose x round_rows.comp makes.
 bool multiplies_in_int8(const Caps&, DType);
+bool takes_rounded_rows(Kernel); // of the kernels of prompts, whether x is what round_rows.comp makes
 Choice choose_round_rows();
 constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
 // Whether projections of decode rows by weights of this type take the norm of x themselves.

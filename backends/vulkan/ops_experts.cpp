@@ -103,7 +103,7 @@ void VulkanBackend::multiply_experts(std::span<const Proj> projs, const MatmulX&
 	Pipeline& p = pipeline(how);
 	Range bias;
 	for (const Proj& proj : projs) bias.add(proj.bias, 4 * uint64_t(proj.w.shape[0]));
-	const bool int8 = how.kernel == Kernel::expert_matmul_int8 || how.kernel == Kernel::expert_matmul_int8_grid;
+	const bool int8 = takes_rounded_rows(how.kernel);
 	const bool grid = uses_grid(type);
 	const size_t n_binds = p.reflection->bindings.size();
 	const Bind list = bind(decode ? e.ids : e.tiles);

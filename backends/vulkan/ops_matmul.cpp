@@ -93,7 +93,7 @@ void record(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, cons
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
 	Pipeline& p = kernels.get(how.kernel, how.spec);
-	const bool int8 = how.kernel == Kernel::matmul_int8 || how.kernel == Kernel::matmul_int8_grid;
+	const bool int8 = takes_rounded_rows(how.kernel);
 	std::array<Bind, 6> binds{s.out.bind(), s.w.bind(), bind(int8 ? job.in.codes : job.in.x), s.bias.bind(),
 	                          bind(int8 ? job.in.units : job.in.norm)}; // the norm: matvec kernels
 	const size_t n_binds = p.reflection->bindings.size();

@@ -70,22 +70,17 @@ def messages(url):
     equal("its usage", final.usage.output_tokens, m.usage.output_tokens)
     tools = [{"name": "add", "description": "Adds.",
               "input_schema": {"type": "object", "properties": {"a": {"type": "number"}}}}]
-    turns = ask["messages"] + [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "add",
-                                                                  "input": {"a": 1}}]},
-                               {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t",
-                                                             "content": "2"}]}]
+    call = {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "2"}
+    turns = ask["messages"] + [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     check("tools", c.messages.create(**{**ask, "messages": turns}, tools=tools,
                                      tool_choice={"type": "auto"}).usage.output_tokens <= 24)
-    for what, call, kind in (("a wrong key",
-                              lambda: anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="no",
-                                                          max_retries=0).messages.create(**ask),
-                              anthropic.AuthenticationError),
-                             ("a block that is no text",
-                              lambda: c.messages.create(**{**ask,
-                                                           "messages": [{"role": "user",
-                                                                         "content": [{"type": "image",
-                                                                                      "source": {"type": "url",
-                                                                                                 "url": "http://x"}}]}]}), anthropic.BadRequestError)):
+    stranger = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="no", max_retries=0)
+    image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+    pictures = {**ask, "messages": [{"role": "user", "content": [image]}]}
+    for what, call, kind in (
+            ("a wrong key", lambda: stranger.messages.create(**ask), anthropic.AuthenticationError),
+            ("a block that is no text", lambda: c.messages.create(**pictures), anthropic.BadRequestError)):
         try:
             call()
             check(what, False)

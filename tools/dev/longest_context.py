@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Longest contexts that well-known models hold in the memory of cards that people have, by `kvrun plan`: no download and
-no device are needed, since shapes come from `synth:`.
+"""Longest contexts that well-known models hold in the memory of common cards, by `kvrun plan`. Shapes come from
+`synth:`, so neither a download nor a device is needed.
 
   tools/dev/longest_context.py [--kvrun FILE] > tools/results/longest_context.csv     [build/kvrun]
 

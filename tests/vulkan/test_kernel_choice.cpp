@@ -1,0 +1,194 @@
+// Which kernels, with which constants, devices of given limits get: no device is needed.
+#include "backends/vulkan/kernel_uses.h"
+#include "backends/vulkan/spirv.h"
+#include "shared/push.h"
+#include "shared/spec.h"
+#include <array>
+#include <doctest/doctest.h>
+#include <map>
+#include <set>
+
+using namespace kvrun;
+
+TEST_CASE(
+    "kernel choice: matrices of the shapes that devices have fill their tiles, for any number of tokens or for none") {
+	struct Row {
+		vk::MatrixShape shape;
+		uint32_t subgroup;
+		bool used;
+	};
+	for (const Row& row : {Row{{16, 16, 16}, 32, true}, Row{{16, 16, 16}, 64, true}, Row{{8, 16, 16}, 16, true},
+	                       Row{{8, 8, 8}, 8, true}, Row{{16, 8, 16}, 32, true}, Row{{16, 16, 16}, 128, true},
+	                       Row{{16, 16, 16}, 8, false}, Row{{32, 32, 8}, 32, false}, Row{{}, 32, false}}) {
+		vk::Caps c;
+		c.vendor = 0x10de;
+		c.workgroup = 1024, c.shared_bytes = 48 << 10;
+		c.subgroup = c.subgroup_min = c.subgroup_max = row.subgroup, c.subgroup_ops = true;
+		c.matrix = row.shape;
+		INFO(row.shape.m << "x" << row.shape.n << "x" << row.shape.k << " in " << row.subgroup);
+		CHECK(vk::uses_matrices(c) == row.used);
+		for (const uint32_t tokens : {1u, 16u, 17u, 100u, 4096u}) {
+			const vk::MatmulChoice how = vk::choose_matmul(c, DType::Q4_K, 16384, 4096, tokens, MATMUL_STORE, false);
+			CHECK((how.kernel == Kernel::matmul_matrix) == row.used);
+			if (!row.used) continue;
+			std::map<uint32_t, uint32_t> spec;
+			for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
+			const uint32_t rows = spec[SPEC_LOCAL_X] / 2,
+			               across = spec[SPEC_LOCAL_X] / row.subgroup / spec[SPEC_SUBGROUP_ROWS];
+			CHECK(rows % (spec[SPEC_SUBGROUP_ROWS] * row.shape.m) == 0);
+			CHECK(spec[SPEC_COLS] % (across * row.shape.n) == 0);
+			CHECK(how.groups.x * rows == 16384);
+			CHECK(how.groups.y * spec[SPEC_COLS] >= tokens);
+		}
+	}
+}
+
+TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are whole matrices and have whole lanes") {
+	struct Row {
+		vk::MatrixShape shape;
+		uint32_t subgroup, shared;
+		uint32_t local; // of a workgroup; 0: not used
+	};
+	for (const Row& row :
+	     {Row{{16, 16, 16}, 32, 48u << 10, 256}, Row{{16, 16, 16}, 64, 48u << 10, 512},
+	      Row{{8, 16, 16}, 16, 64u << 10, 256}, Row{{8, 8, 8}, 8, 32u << 10, 128}, Row{{16, 8, 16}, 32, 48u << 10, 256},
+	      Row{{16, 16, 16}, 128, 48u << 10, 0}, Row{{16, 16, 16}, 32, 20u << 10, 0}, Row{{}, 32, 48u << 10, 0}}) {
+		vk::Caps c;
+		c.vendor = 0x10de;
+		c.workgroup = 1024, c.shared_bytes = row.shared;
+		c.subgroup = c.subgroup_min = c.subgroup_max = row.subgroup, c.subgroup_ops = true;
+		c.matrix = row.shape;
+		INFO(row.shape.m << "x" << row.shape.n << "x" << row.shape.k << " in " << row.subgroup);
+		CHECK(vk::attends_by_matrices(c, 128) == (row.local > 0));
+		CHECK_FALSE(vk::attends_by_matrices(c, 136)); // no room for a tile
+		CHECK(vk::attends_by_matrices(c, 80) == (row.local > 0));
+		CHECK_FALSE(vk::attends_by_matrices(c, row.shape.k == 8 ? 12 : 88)); // no whole matrices
+		if (!row.local) continue;
+		for (const uint32_t share : {1u, 3u, 8u, 64u, 71u})
+			for (const bool own : {false, true}) {
+				const vk::AttendChoice how = own ? vk::choose_attend_prompt(c, share, 128, 0)
+				                                 : vk::choose_attend(c, share, {}, 128, 32, /*prompt=*/true);
+				CHECK(how.kernel == (own ? Kernel::attend_prompt_matrix : Kernel::attend_matrix));
+				CHECK(how.heads * how.tokens <= 64);
+				CHECK(how.heads * how.blocks >= share);
+				std::vector<vk::SpecValue> spec = how.spec;
+				spec.push_back({SPEC_SUBGROUP, row.subgroup});
+				const KernelBlob& blob = kernel_blobs()[size_t(how.kernel)];
+				const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec);
+				CHECK(f.local[0] == row.local);
+				CHECK(f.shared_bytes == 28416);
+			}
+		const vk::ScoreChoice score = vk::choose_score_prompt(c, 128, 4, 8);
+		CHECK(score.kernel == Kernel::score_prompt_matrix);
+		std::vector<vk::SpecValue> spec = score.spec;
+		const KernelBlob& blob = kernel_blobs()[size_t(score.kernel)];
+		const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec);
+		CHECK(f.local[0] / row.subgroup * row.shape.m == score.tokens);
+		CHECK(f.local[0] <= 256);
+		CHECK(f.shared_bytes <= 16384);
+		CHECK(vk::choose_score_prompt(c, 88, 4, 8).kernel ==
+		      (row.shape.k == 8 ? Kernel::score_prompt_matrix : Kernel::score_prompt));
+		CHECK(vk::choose_score_prompt(c, 128, 4, 8, {false, KeyLength::Large}).kernel ==
+		      Kernel::score_prompt); // no products
+		vk::Caps tight = c;
+		tight.shared_bytes = 28415;
+		CHECK_FALSE(vk::attends_by_matrices(tight, 128));
+		CHECK(vk::attends_by_matrices(tight, 96));
+		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
+		CHECK(decode.kernel == Kernel::attend);
+		vk::Caps intel = c; // registers suffice for 64 channels, since Xe2, whose subgroups have 16 lanes and more
+		intel.vendor = 0x8086;
+		CHECK(vk::attends_by_matrices(intel, 64) == (row.subgroup >= 16));
+		CHECK_FALSE(vk::attends_by_matrices(intel, 96));
+		c.attend_matrices = false;
+		CHECK(vk::choose_attend_prompt(c, 4, 128, 0).kernel == Kernel::attend_prompt);
+	}
+}
+
+TEST_CASE(
+    "kernel choice: attention by integer dot products fits the device's shared memory, as does what it is chosen for") {
+	for (const uint32_t vendor : {0x10deu, 0x1002u, 0x8086u})
+		for (const uint32_t shared : {16u << 10, 32u << 10})
+			for (const uint32_t subgroup : {4u, 64u}) {
+				vk::Caps c;
+				c.vendor = vendor;
+				c.workgroup = 256, c.shared_bytes = shared;
+				c.subgroup = c.subgroup_min = c.subgroup_max = subgroup;
+				c.subgroup_ops = c.int_dot = true;
+				bool int8 = false;
+				for (const vk::KernelUse& u : vk::kernel_uses(c)) {
+					if (u.kernel != Kernel::attend && u.kernel != Kernel::attend_int8) continue;
+					const KernelBlob& blob = kernel_blobs()[size_t(u.kernel)];
+					INFO(blob.name << ", " << u.what << ", vendor " << vendor << ", shared memory " << shared
+					               << ", subgroups of " << subgroup);
+					std::vector<vk::SpecValue> spec = u.spec;
+					spec.push_back({SPEC_SUBGROUP, subgroup});
+					CHECK(vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec).shared_bytes <= shared);
+					int8 |= u.kernel == Kernel::attend_int8;
+				}
+				CHECK(int8);
+				const Quant k2{.bits = 2, .scale = Scale::PerChannel}, v2{.bits = 2}, wide{.bits = 8};
+				CHECK(vk::choose_attend(c, 4, {k2, v2}, 128, 32, false).kernel == Kernel::attend_int8);
+				CHECK(vk::choose_attend(c, 4, {wide, v2}, 128, 32, false).kernel == Kernel::attend_int8);
+				CHECK(vk::choose_attend(c, 4, {wide, wide}, 128, 32, false).kernel == Kernel::attend);
+				CHECK(vk::choose_attend(c, 4, {}, 128, 32, false).kernel == Kernel::attend);
+				c.int_dot = false;
+				CHECK(vk::choose_attend(c, 4, {k2, v2}, 128, 32, false).kernel == Kernel::attend);
+			}
+}
+
+TEST_CASE("kernel choice: projections by integer dot products cover all rows, with one subgroup size and within shared "
+          "memory") {
+	struct Row {
+		uint32_t vendor, subgroup, least, lanes; // lanes: of matvec_int8
+	};
+	for (const Row& row : {Row{0x8086, 16, 8, 8}, Row{0x8086, 16, 16, 16}, Row{0x1002, 64, 32, 64},
+	                       Row{0x10de, 32, 32, 32}, Row{0x13b5, 4, 4, 4}}) {
+		vk::Caps c;
+		c.vendor = row.vendor;
+		c.workgroup = 256, c.shared_bytes = 32 << 10;
+		c.subgroup = c.subgroup_max = row.subgroup, c.subgroup_min = row.least;
+		c.subgroup_ops = c.subgroup_pin = c.int_dot = true;
+		INFO("vendor " << row.vendor << ", subgroups of " << row.subgroup);
+		CHECK_FALSE(vk::projects_in_int8(c, DType::F16));
+		CHECK(vk::choose_matmul(c, DType::F16, 64, 64, 1, MATMUL_STORE, true).kernel == Kernel::matvec);
+		CHECK(vk::choose_matmul(c, DType::F16, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul);
+		CHECK(vk::choose_matmul(c, DType::Q8_0, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul_int8);
+		REQUIRE(vk::projects_in_int8(c, DType::Q4_K));
+		const KernelBlob& blob = kernel_blobs()[size_t(Kernel::matvec_int8)];
+		for (const uint32_t rows : {1u, 64u, 4096u, 6145u, 28672u, 128256u})
+			for (const uint32_t tokens : {1u, 2u, 3u, 8u})
+				for (const uint32_t epilogue : {MATMUL_STORE, MATMUL_SWIGLU}) {
+					const vk::MatmulChoice how =
+					    vk::choose_matmul(c, DType::Q4_K, rows, 4096, tokens, epilogue, true, true);
+					CHECK(how.kernel == Kernel::matvec_int8);
+					std::map<uint32_t, uint32_t> spec;
+					for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
+					CHECK(spec[SPEC_SUBGROUP] == row.lanes);
+					const uint32_t taken = spec[SPEC_LOCAL_X] / row.lanes * spec[SPEC_ROWS];
+					CHECK(how.groups.x * taken >= rows);
+					CHECK((how.groups.x - 1) * taken < rows);
+					const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), how.spec);
+					CHECK(f.shared_bytes <= c.shared_bytes);
+				}
+		c.workgroup = 128;
+		CHECK_FALSE(vk::projects_in_int8(c, DType::Q4_K));
+		c.workgroup = 256, c.int_dot = false;
+		CHECK_FALSE(vk::projects_in_int8(c, DType::Q4_K));
+		CHECK(vk::choose_matmul(c, DType::Q8_0, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul);
+	}
+}
+
+// Else choose_expert_matmul() would take a build that reads no list of experts, or one of two equal ones by their
+// order.
+TEST_CASE(
+    "kernel choice: builds of a kernel differ in what they need, and those of projections have twins with experts") {
+	std::set<std::pair<Kernel, uint32_t>> builds;
+	for (const KernelBlob& b : kernel_blobs()) {
+		INFO(b.name);
+		CHECK(builds.emplace(b.of, b.needs).second);
+		CHECK(kernel_blobs()[size_t(b.of)].needs == 0);
+	}
+	for (const auto& [of, needs] : builds)
+		if (of == Kernel::matmul || of == Kernel::matvec) CHECK(builds.count({of, needs | need::experts}) == 1);
+}
