@@ -9,6 +9,7 @@ enum class Activation : uint8_t { // the values of ACTIVATE_* in shaders/shared/
 	Silu,     // x / (1 + exp(-x))
 	GeluTanh, // GELU by its approximation with tanh
 	Relu2,    // max(x, 0)^2
+	Sigmoid,  // 1 / (1 + exp(-x))
 };
 
 } // namespace kvrun

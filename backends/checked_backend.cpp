@@ -264,7 +264,7 @@ std::vector<CheckedBackend::Output> CheckedBackend::compared(const Op& op) {
 	    },
 	    info_);
 	for (const WrittenWords& w : op_written(op, [this](const View& v) { return fetch_words(v); }))
-		r.push_back({w.name, w.view, tolerance("kv"), true, w.bits});
+		r.push_back({w.name, w.view, tolerance(w.rule), true, w.bits});
 	return r;
 }
 

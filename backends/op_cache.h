@@ -8,10 +8,11 @@
 
 namespace kvrun {
 
-struct WrittenWords { // memory that an op writes, compared as slots by the rule "kv"
+struct WrittenWords { // memory that an op writes, compared as slots
 	const char* name;
-	View view;         // u32
-	uint32_t bits = 0; // of packed codes, which may be one off where a value lies between two; 0: pairs of f16
+	View view;         // u32, or f32
+	uint32_t bits = 0; // of packed codes, which may be one off where a value lies between two; 0: f32, or pairs of f16
+	std::string_view rule = "kv"; // of tolerance()
 };
 using WordReader = std::function<std::vector<uint32_t>(const View&)>; // what a u32 view holds
 

@@ -1,7 +1,7 @@
 // The operation table: every op of a device, its arguments, and what is said of its views. Everything that treats ops
 // alike (shape checks, CheckedBackend, dumps, bytes of --ops, backends of tests) reads it and names no op.
 //
-// A new op is a struct in op_model.h, op_cache.h or op_rank.h with
+// A new op is a struct in op_model.h, op_cache.h, op_rank.h or op_state.h with
 //   name()    in messages, dumps and times
 //   text()    its shape, for messages
 //   views()   f(row, view) for each view, in the order of dumps and comparisons; arguments that there are several of go
@@ -16,6 +16,7 @@
 #pragma once
 #include "backends/op_model.h"
 #include "backends/op_rank.h"
+#include "backends/op_state.h"
 #include <utility>
 #include <variant>
 
@@ -36,6 +37,8 @@ namespace op {
 	X(SortSlots) \
 	X(ExpertMatmul) \
 	X(ExpertSum) \
+	X(ShortConv) \
+	X(DeltaRule) \
 	X(RopeStore) \
 	X(KvStore) \
 	X(KvLoad) \
@@ -83,6 +86,10 @@ class OpCalls {
 		run(op::ExpertMatmul{projs, x, rows, epilogue, decode});
 	}
 	void expert_sum(View x, View y, View weights) { run(op::ExpertSum{x, y, weights}); }
+	void short_conv(View out, View x, View w, const StateRows& rows) { run(op::ShortConv{out, x, w, rows}); }
+	void delta_rule(View out, View x, const DeltaGates& gates, const StateRows& rows, const DeltaArgs& how) {
+		run(op::DeltaRule{out, x, gates, rows, how});
+	}
 	void rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
 		run(op::RopeStore{q, k, v, rope, norm, dst});
 	}

@@ -54,6 +54,24 @@ constexpr uint32_t expert_tiles(uint32_t n_slots, uint32_t n_experts) {
 	return chosen + (n_slots - chosen) / KV_EXPERT_TILE;
 }
 
+// ---- recurrent layers: a state per sequence in place of keys and values per token
+
+constexpr uint32_t kMostTaps = 8, kMostStateRows = 256; // of a short convolution, of a state of the delta rule
+
+struct StateRows { // which rows belong to which sequence, and where its state is
+	View work;     // (n, 4) u32, StateWork; rows of different items are different ones
+	View from, to; // f32 words of pool memory; the same where a state is replaced in its place
+};
+struct DeltaGates {
+	View beta, alpha; // (T, n_heads) f32, before their functions
+	View rate, shift; // (n_heads) f32: a row keeps exp(rate * softplus(alpha + shift)) of the state; rate <= 0
+};
+struct DeltaArgs {
+	uint32_t n_key_heads, k_dim; // k_dim: a multiple of 8, at most kMostStateRows
+	bool tiled;                  // head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
+	float eps;                   // added to the squared lengths of queries and keys
+};
+
 // ---- keys and values on their way into the cache
 
 struct RopeArgs {

@@ -15,8 +15,8 @@ struct Tolerance {
 };
 // By what is computed: embed, rmsnorm, activate, matvec (decode), matmul (prompt), swiglu, the last two also with "f16"
 // behind it (DeviceInfo::half_matmul), matvec and swiglu with "int8" (int8_matmul), route (weights of experts),
-// expert_sum, rope, kv (K and V as f16), attend, attend_prompt, "attend packed", "attend_prompt f16", "attend int8",
-// copy. Throws Error{NotFound} for others.
+// expert_sum, short_conv, delta_rule, rope, kv (K and V as f16), attend, attend_prompt, "attend packed", "attend_prompt
+// f16", "attend int8", copy. Throws Error{NotFound} for others.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
 // Which of them matmul has for a weight of this type.

@@ -20,6 +20,7 @@ float activation(float v) {
 	// 0.5 v (1 + tanh(u)) = v / (1 + exp(-2u)), u = sqrt(2 / pi) (v + 0.044715 v^3)
 	if (f == ACTIVATE_GELU_TANH) return v / (1.0 + exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)));
 	if (f == ACTIVATE_RELU2) return v > 0.0 ? v * v : 0.0;
+	if (f == ACTIVATE_SIGMOID) return 1.0 / (1.0 + exp(-v));
 	return v;
 }
 

@@ -57,6 +57,7 @@ static double activation(Activation f, double x) {
 	case Activation::Silu: return x / (1 + std::exp(-x));
 	case Activation::GeluTanh: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 	case Activation::Relu2: return x > 0 ? x * x : 0;
+	case Activation::Sigmoid: return 1 / (1 + std::exp(-x));
 	}
 	return x;
 }

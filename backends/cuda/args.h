@@ -18,7 +18,12 @@ constexpr uint32_t kMatmulThreads = 256;    // of a block; each has 4 x 4 sums
 constexpr uint32_t kThreads = 128;          // of a block of any other kernel; the most tokens of a page
 constexpr uint32_t kMaxGroups = 1024;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages takes at a time
-constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
+constexpr uint32_t kMostTaps = 8;           // of a short convolution
+constexpr uint32_t kMostStateRows = 256;    // of a state of the delta rule
+constexpr uint32_t kStateRows = 8;          // of one column, that a thread has
+constexpr uint32_t kStateColumns = 16;      // of a block
+constexpr uint32_t kMostStateThreads = kMostStateRows / kStateRows * kStateColumns;
+constexpr uint32_t kQueries = 8; // pairs of row and query head a block of attention serves
 
 struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;
@@ -95,6 +100,28 @@ struct ExpertSumArgs {
 	float* x;                 // (rows, dim), added to
 	const float *y, *weights; // (rows, used, dim), (rows, used)
 	uint32_t dim, used;
+};
+
+struct StatePlaces {      // StateRows of backends/ops.h
+	const uint32_t* work; // (n, 4)
+	const float* from;    // words
+	float* to;            // words
+};
+struct ShortConvArgs {
+	float* out;         // (rows, channels)
+	const float *x, *w; // (rows, channels), (channels, taps)
+	StatePlaces rows;
+	uint32_t channels, taps;
+};
+struct DeltaRuleArgs {
+	float* out;                // (rows, n_heads, v_dim)
+	const float* x;            // (rows, channels)
+	const float *beta, *alpha; // (rows, n_heads)
+	const float *rate, *shift; // (n_heads)
+	StatePlaces rows;
+	uint32_t n_heads, n_key_heads, k_dim, v_dim, channels;
+	uint32_t tiled; // 1: head h has the key head h % n_key_heads
+	float eps, scale;
 };
 
 struct KvPlace {        // KvDst of backends/ops.h
@@ -262,6 +289,8 @@ struct Kernels {
 	Kernel<RouteArgs> route;
 	Kernel<SortSlotsArgs> sort_slots;
 	Kernel<ExpertSumArgs> expert_sum;
+	Kernel<ShortConvArgs> short_conv;
+	Kernel<DeltaRuleArgs> delta_rule;
 	Kernel<RopeStoreArgs> rope_store;
 	Kernel<KvStoreArgs> kv_store, kv_load;
 	Kernel<AttendArgs> attend;

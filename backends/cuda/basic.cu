@@ -51,6 +51,7 @@ __device__ inline float activation(uint32_t function, float x) {
 	case 1: return x / (1 + expf(-x));
 	case 2: return x / (1 + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
 	case 3: return x > 0 ? x * x : 0.f;
+	case 4: return 1 / (1 + expf(-x));
 	default: return x;
 	}
 }

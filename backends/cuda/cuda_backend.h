@@ -75,6 +75,7 @@ class CudaBackend : public Backend {
 	KV_EACH_OP(KV_COMPUTES)
 #undef KV_COMPUTES
 
+	StatePlaces places(const StateRows&);
 	void check(int result,
 	           const char* call); // of calls that may lose work: every later call fails with the first reason
 	[[noreturn]] void lose(Code, std::string why);

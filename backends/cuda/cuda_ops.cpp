@@ -92,6 +92,33 @@ void CudaBackend::compute(const op::NormMatmul& o) {
 	compute(o.product());
 }
 
+// ---- recurrent layers
+
+StatePlaces CudaBackend::places(const StateRows& r) {
+	if (r.work.shape[0] > kMostBlocks)
+		fail(Code::Unsupported, "{} sequences in one step, CUDA goes up to {}", r.work.shape[0], kMostBlocks);
+	return {data<uint32_t>(r.work), data<float>(r.from), data<float>(r.to)};
+}
+
+void CudaBackend::compute(const op::ShortConv& o) {
+	const uint32_t channels = o.w.shape[0];
+	launch(
+	    kernels_.short_conv, {groups(channels, kThreads), o.rows.work.shape[0], 1}, kThreads,
+	    ShortConvArgs{data<float>(o.out), data<float>(o.x), data<float>(o.w), places(o.rows), channels, o.w.shape[1]},
+	    {"short_conv", o.bytes()});
+}
+
+void CudaBackend::compute(const op::DeltaRule& o) {
+	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
+	launch(kernels_.delta_rule, {groups(v_dim, kStateColumns), heads, o.rows.work.shape[0]},
+	       k_dim / kStateRows * kStateColumns,
+	       DeltaRuleArgs{data<float>(o.out), data<float>(o.x), data<float>(o.gates.beta), data<float>(o.gates.alpha),
+	                     data<float>(o.gates.rate), data<float>(o.gates.shift), places(o.rows), heads,
+	                     o.how.n_key_heads, k_dim, v_dim, uint32_t(o.x.row_elements()), o.how.tiled, o.how.eps,
+	                     1 / std::sqrt(float(k_dim))},
+	       {"delta_rule", o.bytes()});
+}
+
 // ---- mixtures of experts
 
 void CudaBackend::compute(const op::Route& o) {

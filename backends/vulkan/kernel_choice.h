@@ -67,6 +67,15 @@ Choice choose_expert_sum(const Caps&);
 MatmulChoice choose_expert_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t slots, uint32_t n_experts,
                                   uint32_t epilogue, bool decode);
 
+// ---- recurrent layers
+
+constexpr uint32_t kShortConvLocal = 64;
+Choice choose_short_conv(uint32_t taps);
+struct DeltaRuleChoice : Choice {
+	uint32_t cols; // columns of a state in one workgroup
+};
+DeltaRuleChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim);
+
 // ---- attention
 
 struct AttendChoice : Choice {

@@ -25,6 +25,7 @@ void basic_uses(const Caps& c, Uses& out) {
 	for (const bool biased : {false, true}) add(out, choose_layer_norm(c, biased), biased ? "bias" : "");
 	for (const auto& [flags, what] : {std::pair{ACTIVATE_GELU_TANH | ACTIVATE_TIMES, "gelu, times"},
 	                                  {ACTIVATE_RELU2, "relu2"},
+	                                  {ACTIVATE_SIGMOID | ACTIVATE_TIMES, "sigmoid, times"},
 	                                  {ACTIVATE_ADD, "scale, add"},
 	                                  {ACTIVATE_CAP, "cap"}})
 		add(out, choose_activate(flags), what);
@@ -107,6 +108,11 @@ void expert_uses(const Caps& c, Uses& out) {
 		use(t, 1536, 2048, 8192, MATMUL_SWIGLU, false, "prompt, swiglu");
 		use(t, 2048, 768, 8192, MATMUL_STORE, false, "prompt");
 	}
+}
+
+void state_uses(const Caps& c, Uses& out) {
+	add(out, choose_short_conv(4), "4 taps");
+	for (const uint32_t d : {64u, 128u}) add(out, choose_delta_rule(c, d, d), fmt::format("states of {} x {}", d, d));
 }
 
 struct FormatUse {
@@ -274,6 +280,7 @@ std::vector<KernelUse> kernel_uses(const Caps& c) {
 	basic_uses(c, out);
 	matmul_uses(c, out);
 	expert_uses(c, out);
+	state_uses(c, out);
 	attend_uses(c, out);
 	pack_uses(c, out);
 	score_uses(c, out);

@@ -44,6 +44,7 @@
 #define ACTIVATE_SILU 1u
 #define ACTIVATE_GELU_TANH 2u
 #define ACTIVATE_RELU2 3u
+#define ACTIVATE_SIGMOID 4u
 #define ACTIVATE_TIMES 8u // there is y
 #define ACTIVATE_CAP 16u  // there is a cap
 #define ACTIVATE_ADD 32u  // to what out holds

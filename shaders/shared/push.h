@@ -219,6 +219,21 @@ struct KvBalancePush {
 	uint head_dim;
 };
 
+struct ShortConvPush {
+	KV_PUSH_HEAD
+	uint channels;
+};
+struct DeltaRulePush {
+	KV_PUSH_HEAD
+	uint n_heads;
+	uint n_key_heads;
+	uint v_dim;
+	uint channels; // of a row of x
+	uint tiled;    // 1: head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
+	float eps;
+	float scale; // of queries: 1 / sqrt(k_dim)
+};
+
 #ifdef __cplusplus
 }
 #endif

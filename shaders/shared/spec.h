@@ -21,4 +21,7 @@
 #define SPEC_MATRIX_K_B 19    // the same as SPEC_MATRIX_K, of the second operand
 #define SPEC_SUBGROUP_ROWS 20 // rows in which the subgroups of a workgroup stand
 #define SPEC_SUBGROUP_COLS 21 // or columns
+#define SPEC_TAPS 22          // tokens that a short convolution sees
+#define SPEC_STATE_ROWS 23    // rows of a state that an invocation holds
+#define SPEC_STATE_COLS 24    // columns of a state in a workgroup
 #endif

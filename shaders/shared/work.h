@@ -22,6 +22,15 @@ struct AttendWork { // what one workgroup (times kv heads) attends to
 };
 #define ATTEND_WORDS 8u
 
+struct StateWork { // rows of one sequence, which go through the state of a recurrent layer in order
+	uint row;      // first row
+	uint n;        // rows
+	uint from;     // word of StateRows::from where the state before them is; STATE_ZERO: it is zero
+	uint to;       // word of StateRows::to where the state behind them goes
+};
+#define STATE_WORDS 4u
+#define STATE_ZERO 0xffffffffu
+
 struct ScoreWork { // f16 pages of one sequence whose tokens are scored
 	uint first;    // rows: ScoreArgs::rows[first .. first + n)
 	uint n;

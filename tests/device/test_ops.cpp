@@ -239,7 +239,8 @@ TEST_CASE("ops: activate") {
 		}
 	};
 	std::vector<ActivateRow> rows;
-	for (const Activation f : {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2})
+	for (const Activation f :
+	     {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2, Activation::Sigmoid})
 		for (const bool y : {false, true}) {
 			rows.push_back({3, 173, {.function = f}, y, true});
 			rows.push_back({2, 4096, {.function = f, .scale = 0.25f, .add = true}, y, false});
@@ -260,6 +261,7 @@ TEST_CASE("ops: activate") {
 			if (r.e.function == Activation::GeluTanh)
 				v = a / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (a + 0.044715 * a * a * a)));
 			if (r.e.function == Activation::Relu2) v = std::pow(std::max(a, 0.), 2);
+			if (r.e.function == Activation::Sigmoid) v = 1 / (1 + std::exp(-a));
 			v *= double(r.e.scale) * (r.y ? double(y[i]) : 1);
 			if (r.e.cap > 0) v = double(r.e.cap) * std::tanh(v / double(r.e.cap));
 			want[i] = float(v + (r.e.add ? double(r.in_place ? x[i] : before[i]) : 0));

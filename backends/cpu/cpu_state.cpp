@@ -1,0 +1,80 @@
+// Recurrent layers: short convolution, gated delta rule.
+#include "backends/cpu/cpu_backend.h"
+
+namespace kvrun {
+namespace {
+
+double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
+} // namespace
+
+void CpuBackend::compute(const op::ShortConv& o) {
+	const uint32_t channels = o.w.shape[0], taps = o.w.shape[1], before = taps - 1, words = o.state_words();
+	const uint32_t* work = data<uint32_t>(o.rows.work);
+	const float *x = data<float>(o.x), *w = data<float>(o.w), *from = data<float>(o.rows.from);
+	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
+	std::vector<float> seen; // the state, then the item's rows
+	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
+		const StateWork s = work_item<StateWork>(work, i);
+		KV_ASSERT(uint64_t(s.row) + s.n <= o.x.shape[0] && uint64_t(s.to) + words <= o.rows.to.elements());
+		KV_ASSERT(s.from == STATE_ZERO || uint64_t(s.from) + words <= o.rows.from.elements());
+		seen.assign(size_t(before + s.n) * channels, 0);
+		if (s.from != STATE_ZERO) std::copy_n(from + s.from, words, seen.begin());
+		std::copy_n(x + size_t(s.row) * channels, size_t(s.n) * channels, seen.begin() + words);
+		for (uint32_t t = 0; t < s.n; ++t)
+			for (uint32_t c = 0; c < channels; ++c) {
+				float sum = 0;
+				for (uint32_t j = 0; j < taps; ++j) sum += w[size_t(c) * taps + j] * seen[size_t(t + j) * channels + c];
+				out[size_t(s.row + t) * channels + c] = float(double(sum) / (1 + std::exp(-double(sum))));
+			}
+		std::copy_n(seen.end() - words, words, to + s.to);
+	}
+}
+
+void CpuBackend::compute(const op::DeltaRule& o) {
+	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim, words = o.state_words();
+	const uint32_t n_key = o.how.n_key_heads, channels = uint32_t(o.x.row_elements());
+	const uint32_t* work = data<uint32_t>(o.rows.work);
+	const float *x = data<float>(o.x), *beta = data<float>(o.gates.beta), *alpha = data<float>(o.gates.alpha),
+	            *rate = data<float>(o.gates.rate), *shift = data<float>(o.gates.shift),
+	            *from = data<float>(o.rows.from);
+	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
+	std::vector<float> held(v_dim); // k . S, then what is added of each column
+	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
+		const StateWork item = work_item<StateWork>(work, i);
+		KV_ASSERT(uint64_t(item.row) + item.n <= o.x.shape[0] && uint64_t(item.to) + words <= o.rows.to.elements());
+		KV_ASSERT(item.from == STATE_ZERO || uint64_t(item.from) + words <= o.rows.from.elements());
+		if (item.from == STATE_ZERO)
+			std::fill_n(to + item.to, words, 0.f);
+		else
+			std::memmove(to + item.to, from + item.from, size_t(words) * 4);
+		for (uint32_t t = item.row; t < item.row + item.n; ++t)
+			for (uint32_t h = 0; h < heads; ++h) {
+				float* S = to + item.to + size_t(h) * k_dim * v_dim;
+				const uint32_t kh = o.how.tiled ? h % n_key : h / (heads / n_key);
+				const float *q = x + size_t(t) * channels + size_t(kh) * k_dim, *k = q + size_t(n_key) * k_dim,
+				            *v = x + size_t(t) * channels + 2 * size_t(n_key) * k_dim + size_t(h) * v_dim;
+				const float share = 1 / (1 + std::exp(-beta[size_t(t) * heads + h]));
+				const float decay = float(
+				    std::exp(double(rate[h]) * softplus(double(alpha[size_t(t) * heads + h]) + double(shift[h]))));
+				const float of_k = 1 / std::sqrt(dot(k, k, k_dim) + o.how.eps);
+				const float of_q = 1 / std::sqrt((dot(q, q, k_dim) + o.how.eps) * float(k_dim));
+				std::ranges::fill(held, 0.f);
+				for (uint32_t r = 0; r < k_dim; ++r)
+					for (uint32_t c = 0; c < v_dim; ++c) {
+						S[size_t(r) * v_dim + c] *= decay;
+						held[c] += k[r] * of_k * S[size_t(r) * v_dim + c];
+					}
+				for (uint32_t c = 0; c < v_dim; ++c) held[c] = share * (v[c] - held[c]);
+				float* y = out + (size_t(t) * heads + h) * v_dim;
+				std::fill_n(y, v_dim, 0.f);
+				for (uint32_t r = 0; r < k_dim; ++r)
+					for (uint32_t c = 0; c < v_dim; ++c) {
+						S[size_t(r) * v_dim + c] += k[r] * of_k * held[c];
+						y[c] += q[r] * of_q * S[size_t(r) * v_dim + c];
+					}
+			}
+	}
+}
+
+} // namespace kvrun

@@ -1,0 +1,48 @@
+// What the rows of op_state.h do not say.
+#include "backends/op_state.h"
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace kvrun::op {
+
+void check_state_rows(const StateRows& rows, uint32_t words) {
+	KV_ASSERT(rows.work && rows.work.shape[0] >= 1 && rows.from && rows.to);
+	KV_ASSERT(words >= 1 && words <= rows.from.elements() && words <= rows.to.elements());
+}
+
+std::vector<WrittenWords> written_states(const StateRows& rows, uint32_t words, std::string_view rule,
+                                         const WordReader& read) {
+	const std::vector<uint32_t> work = read(rows.work);
+	size_t first = SIZE_MAX, end = 0;
+	for (size_t i = 0; i < work.size(); i += STATE_WORDS)
+		first = std::min<size_t>(first, work[i + 3]), end = std::max<size_t>(end, size_t(work[i + 3]) + words);
+	KV_ASSERT(end <= rows.to.elements());
+	return {{"state", view(*rows.to.buf, rows.to.at + first * 4, F32, uint32_t(end - first)), 0, rule}};
+}
+
+// Items with rows replace a state each.
+static double state_bytes(const StateRows& rows, uint32_t words) { return 8. * rows.work.shape[0] * words; }
+
+std::string ShortConv::text() const { return fmt::format("x {} taps {}", shape_text(x), w.shape[1]); }
+void ShortConv::check() const {
+	KV_ASSERT(x.shape[0] >= 1 && w.shape[1] >= 2 && w.shape[1] <= kMostTaps);
+	check_state_rows(rows, state_words());
+}
+double ShortConv::bytes() const {
+	return 4. * double(2 * x.elements() + w.elements()) + state_bytes(rows, state_words());
+}
+
+std::string DeltaRule::text() const {
+	return fmt::format("out {} key heads {} of {}{}", shape_text(out), how.n_key_heads, how.k_dim,
+	                   how.tiled ? " tiled" : "");
+}
+void DeltaRule::check() const {
+	KV_ASSERT(x.shape[0] >= 1 && how.n_key_heads >= 1 && out.shape[1] % how.n_key_heads == 0);
+	KV_ASSERT(how.k_dim >= 8 && how.k_dim % 8 == 0 && how.k_dim <= kMostStateRows && how.eps >= 0);
+	check_state_rows(rows, state_words());
+}
+double DeltaRule::bytes() const {
+	return 4. * double(x.elements() + out.elements() + 2 * gates.beta.elements()) + state_bytes(rows, state_words());
+}
+
+} // namespace kvrun::op

@@ -1,0 +1,74 @@
+// Rows of the operation table: recurrent layers, whose state takes the place of keys and values.
+#pragma once
+#include "backends/op_cache.h"
+
+namespace kvrun {
+
+namespace op {
+
+// The words from the first to the last state that rows replace, `words` each.
+std::vector<WrittenWords> written_states(const StateRows&, uint32_t words, std::string_view rule, const WordReader&);
+void check_state_rows(const StateRows&, uint32_t words);
+
+void state_views(auto& rows, auto& f) {
+	f(input("work", U32, {rows.work.shape[0], STATE_WORDS}), rows.work);
+	f(memory("from", F32), rows.from);
+	f(memory("to", F32), rows.to);
+}
+
+// out (T, channels) = silu(sum over j < taps of w[c][j] * x[t - (taps - 1) + j][c]), w (channels, taps). What lies
+// before a sequence's first row is its state: (taps - 1, channels), the oldest row first.
+struct ShortConv {
+	View out, x, w;
+	StateRows rows;
+
+	const char* name() const { return "short_conv"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	uint32_t state_words() const { return (w.shape[1] - 1) * w.shape[0]; }
+	std::vector<WrittenWords> written(const WordReader& r) const {
+		return written_states(rows, state_words(), "short_conv", r);
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], channels = o.x.row_elements();
+		f(input("x", F32, {T, channels}), o.x);
+		f(input("w", F32, {channels, o.w.shape[1]}).uploaded().undumped(), o.w);
+		state_views(o.rows, f);
+		f(output("out", F32, {T, channels}, "short_conv"), o.out);
+	}
+};
+
+// The gated delta rule. A row of x (T, channels) is queries and keys (n_key_heads, k_dim) and values (n_heads, v_dim).
+// q and k are divided by their lengths, sqrt(sum of squares + eps), q also by sqrt(k_dim). For each head, whose state S
+// is (k_dim, v_dim), and each row in order:
+//   S = decay * S;  S += k (outer) sigmoid(beta) * (v - k . S);  out (T, n_heads, v_dim) = q . S
+struct DeltaRule {
+	View out, x;
+	DeltaGates gates;
+	StateRows rows;
+	DeltaArgs how;
+
+	const char* name() const { return "delta_rule"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	uint32_t state_words() const { return out.shape[1] * how.k_dim * out.shape[2]; }
+	std::vector<WrittenWords> written(const WordReader& r) const {
+		return written_states(rows, state_words(), "delta_rule", r);
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], heads = o.out.shape[1], v_dim = o.out.shape[2];
+		const uint64_t channels = 2 * uint64_t(o.how.n_key_heads) * o.how.k_dim + heads * v_dim;
+		f(input("x", F32, {T, channels}), o.x);
+		f(input("beta", F32, {T, heads}), o.gates.beta);
+		f(input("alpha", F32, {T, heads}), o.gates.alpha);
+		f(input("rate", F32, {heads}).undumped(), o.gates.rate);
+		f(input("shift", F32, {heads}).undumped(), o.gates.shift);
+		state_views(o.rows, f);
+		f(output("out", F32, {T, heads, v_dim}, "delta_rule"), o.out);
+	}
+};
+
+} // namespace op
+} // namespace kvrun

@@ -1,0 +1,102 @@
+// The gated delta rule: rows of a sequence go through the states of its heads in order, see op_state.h.
+//
+// With k and q divided by their lengths, q also by sqrt(K_DIM), for each column of a head's state S (K_DIM, v_dim):
+//   delta = sigmoid(beta) * (v - decay * (k . S))
+//   out   = decay * (q . S) + (q . k) * delta
+//   S     = decay * S + k * delta
+//   decay = exp(rate * softplus(alpha + shift))
+// Columns know nothing of each other. A workgroup takes COLS of them, and an invocation ROWS rows of one column, in
+// registers. Sums are added row by row, then over the invocations of a column in order: a row's bits do not depend on
+// how a sequence is cut into dispatches.
+//
+// dims     out (rows, n_heads, v_dim) f32; x (rows, channels) f32: q, k (n_key_heads, K_DIM), v (n_heads, v_dim); beta,
+//          alpha (rows, n_heads) f32; rate, shift (n_heads) f32; work (items) StateWork; from, to f32 words
+// grid     x: blocks of columns, y: heads, z: items; COLS * K_DIM / ROWS invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "shared/push.h"
+#include "shared/spec.h"
+#include "shared/work.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_HEAD_DIM) const uint K_DIM = 128;
+layout(constant_id = SPEC_STATE_ROWS) const uint ROWS = 16;
+layout(constant_id = SPEC_STATE_COLS) const uint COLS = 32;
+const uint SLICES = K_DIM / ROWS; // invocations that share a column
+layout(push_constant) uniform Push { DeltaRulePush p; };
+layout(std430, binding = 0) writeonly buffer Out { float out_x[]; };
+layout(std430, binding = 1) readonly buffer X { float x[]; };
+layout(std430, binding = 2) readonly buffer Beta { float beta[]; };
+layout(std430, binding = 3) readonly buffer Alpha { float alpha[]; };
+layout(std430, binding = 4) readonly buffer Rate { float rate[]; };
+layout(std430, binding = 5) readonly buffer Shift { float shift[]; };
+layout(std430, binding = 6) readonly buffer Work { uint work[]; };
+layout(std430, binding = 7) readonly buffer From { float from[]; };
+layout(std430, binding = 8) writeonly buffer To { float to[]; }; // may be the same memory
+
+// Of even and odd rows apart: an invocation may be a barrier ahead of another.
+shared float key[2 * K_DIM], query[2 * K_DIM];
+shared float key_sum[2 * SLICES * COLS], query_sum[2 * SLICES * COLS]; // k . S, q . S
+shared vec3 lengths[2 * SLICES];                                      // k . k, q . q, q . k
+
+float softplus(float v) {
+	const float e = exp(min(v, 20.0));
+	// log(1 + e) loses what is small beside 1
+	return v > 20.0 ? v : e < 1e-3 ? e * (1.0 - e * (0.5 - e * (1.0 / 3.0))) : log(1.0 + e);
+}
+
+void main() {
+	const uint lane = gl_LocalInvocationID.x, slice = lane / COLS, head = gl_WorkGroupID.y;
+	const uint col = gl_WorkGroupID.x * COLS + lane % COLS, first = slice * ROWS;
+	const bool inside = col < p.v_dim;
+	const uint item = KV_AT(6) + gl_WorkGroupID.z * STATE_WORDS;
+	const uint row = work[item], n = work[item + 1], from_at = work[item + 2], to_at = work[item + 3];
+	const uint key_head = p.tiled != 0 ? head % p.n_key_heads : head / (p.n_heads / p.n_key_heads);
+	const uint state_at = (head * K_DIM + first) * p.v_dim + col;
+	const float rate_of = rate[KV_AT(4) + head], shift_of = shift[KV_AT(5) + head];
+
+	float s[ROWS];
+	for (uint i = 0; i < ROWS; ++i) {
+		s[i] = 0.0;
+		if (inside && from_at != STATE_ZERO) s[i] = from[KV_AT(7) + from_at + state_at + i * p.v_dim];
+	}
+	for (uint t = 0; t < n; ++t) {
+		const uint at = KV_AT(1) + (row + t) * p.channels, odd = t & 1;
+		for (uint i = lane; i < K_DIM; i += gl_WorkGroupSize.x) {
+			query[odd * K_DIM + i] = x[at + key_head * K_DIM + i];
+			key[odd * K_DIM + i] = x[at + (p.n_key_heads + key_head) * K_DIM + i];
+		}
+		const float v = inside ? x[at + 2 * p.n_key_heads * K_DIM + head * p.v_dim + col] : 0.0;
+		const uint gate = (row + t) * p.n_heads + head;
+		const float share = 1.0 / (1.0 + exp(-beta[KV_AT(2) + gate]));
+		const float decay = exp(rate_of * softplus(alpha[KV_AT(3) + gate] + shift_of));
+		barrier();
+		float k_s = 0.0, q_s = 0.0;
+		vec3 own = vec3(0.0);
+		for (uint i = 0; i < ROWS; ++i) {
+			const float k = key[odd * K_DIM + first + i], q = query[odd * K_DIM + first + i];
+			k_s += k * s[i];
+			q_s += q * s[i];
+			own += vec3(k * k, q * q, q * k);
+		}
+		key_sum[odd * SLICES * COLS + lane] = k_s;
+		query_sum[odd * SLICES * COLS + lane] = q_s;
+		if (lane % COLS == 0) lengths[odd * SLICES + slice] = own;
+		barrier();
+		k_s = 0.0;
+		q_s = 0.0;
+		own = vec3(0.0);
+		for (uint i = 0; i < SLICES; ++i) {
+			k_s += key_sum[(odd * SLICES + i) * COLS + lane % COLS];
+			q_s += query_sum[(odd * SLICES + i) * COLS + lane % COLS];
+			own += lengths[odd * SLICES + i];
+		}
+		const float of_k = 1.0 / sqrt(own.x + p.eps), of_q = p.scale / sqrt(own.y + p.eps);
+		const float delta = share * (v - decay * (k_s * of_k));
+		if (inside && slice == 0)
+			out_x[KV_AT(0) + gate * p.v_dim + col] = decay * (q_s * of_q) + own.z * of_k * of_q * delta;
+		const float change = of_k * delta;
+		for (uint i = 0; i < ROWS; ++i) s[i] = decay * s[i] + key[odd * K_DIM + first + i] * change;
+	}
+	if (!inside) return;
+	for (uint i = 0; i < ROWS; ++i) to[KV_AT(8) + to_at + state_at + i * p.v_dim] = s[i];
+}

@@ -1,0 +1,45 @@
+// out[t][c] = silu(sum_j w[c][j] * x[t - (TAPS - 1) + j][c]): a causal convolution of each channel over TAPS tokens.
+//
+// What lies before an item's first row is its state, TAPS - 1 rows of x, the oldest first; the latest rows replace it.
+//
+// dims     out, x (rows, channels) f32; w (channels, TAPS) f32; work (items) StateWork; from, to f32 words
+// grid     x: channels, y: items
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "shared/push.h"
+#include "shared/spec.h"
+#include "shared/work.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_TAPS) const uint TAPS = 4;
+layout(push_constant) uniform Push { ShortConvPush p; };
+layout(std430, binding = 0) writeonly buffer Out { float out_x[]; };
+layout(std430, binding = 1) readonly buffer X { float x[]; };
+layout(std430, binding = 2) readonly buffer W { float w[]; };
+layout(std430, binding = 3) readonly buffer Work { uint work[]; };
+layout(std430, binding = 4) readonly buffer From { float from[]; };
+layout(std430, binding = 5) writeonly buffer To { float to[]; }; // may be the same memory
+
+void main() {
+	const uint c = gl_WorkGroupID.x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+	if (c >= p.channels) return;
+	const uint item = KV_AT(3) + gl_WorkGroupID.y * STATE_WORDS;
+	const uint row = work[item], n = work[item + 1], from_at = work[item + 2], to_at = work[item + 3];
+	float weight[TAPS], seen[TAPS]; // seen: x of the row, last, and of those before
+	for (uint j = 0; j < TAPS; ++j) {
+		weight[j] = w[KV_AT(2) + c * TAPS + j];
+		seen[j] = 0.0;
+		if (j > 0 && from_at != STATE_ZERO) seen[j] = from[KV_AT(4) + from_at + (j - 1) * p.channels + c];
+	}
+	for (uint t = 0; t < n; ++t) {
+		const uint at = (row + t) * p.channels + c;
+		float sum = 0.0;
+		for (uint j = 0; j + 1 < TAPS; ++j) {
+			seen[j] = seen[j + 1];
+			sum += weight[j] * seen[j];
+		}
+		seen[TAPS - 1] = x[KV_AT(1) + at];
+		sum += weight[TAPS - 1] * seen[TAPS - 1];
+		out_x[KV_AT(0) + at] = sum / (1.0 + exp(-sum));
+	}
+	for (uint j = 1; j < TAPS; ++j) to[KV_AT(5) + to_at + (j - 1) * p.channels + c] = seen[j];
+}

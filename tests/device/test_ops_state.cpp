@@ -1,0 +1,238 @@
+// Recurrent layers: short convolution and gated delta rule against sums in double; any cut of a sequence has the same
+// bits.
+#include "shared/work.h"
+#include "tests/support/compare.h"
+#include "tests/support/devices.h"
+#include "tests/support/rig.h"
+#include <cmath>
+#include <doctest/doctest.h>
+#include <fmt/ranges.h>
+
+using namespace kvrun;
+
+namespace {
+
+// Sequences of one dispatch: rows of each. Every second one begins with a state that is not zero.
+using Sequences = std::vector<uint32_t>;
+
+// A pool of states, where each sequence has one; those of even sequences are replaced in their place.
+struct Pool {
+	Pool(Rig& rig, const Sequences& rows, uint32_t words, Random& random) : words(words) {
+		constexpr uint32_t kGap = 5; // words between states, which stay as they are
+		Floats from, to;
+		Words items;
+		uint32_t row = 0;
+		for (size_t i = 0; i < rows.size(); ++i) {
+			const uint32_t at = uint32_t(from.size()) + kGap;
+			const Floats more = random.normals(kGap + words);
+			from.insert(from.end(), more.begin(), more.end());
+			before.emplace_back(more.begin() + kGap, more.end());
+			if (i % 2) before.back().assign(words, 0);
+			items.insert(items.end(), {row, rows[i], i % 2 ? STATE_ZERO : at, at});
+			row += rows[i];
+		}
+		memory = from;
+		n = uint32_t(from.size());
+		view = rig.f32(from, n);
+		work = rig.u32(items, uint32_t(rows.size()), STATE_WORDS);
+	}
+	StateRows rows() const { return {work, view, view}; }
+	// What the pool holds when sequence i has states[i].
+	Floats with(const std::vector<Floats>& states) const {
+		Floats r = memory;
+		for (size_t i = 0; i < states.size(); ++i)
+			std::copy(states[i].begin(), states[i].end(), r.begin() + ptrdiff_t((i + 1) * (n / states.size()) - words));
+		return r;
+	}
+
+	uint32_t words, n = 0;
+	View view, work;
+	std::vector<Floats> before;
+	Floats memory;
+};
+
+uint32_t sum(const Sequences& s) {
+	uint32_t n = 0;
+	for (const uint32_t x : s) n += x;
+	return n;
+}
+
+struct ConvRow {
+	Sequences rows;
+	uint32_t channels, taps;
+	std::string text() const {
+		return fmt::format("short_conv: T {} channels {} taps {}", fmt::join(rows, "+"), channels, taps);
+	}
+};
+
+struct DeltaRow {
+	Sequences rows;
+	uint32_t heads, key_heads, k_dim, v_dim;
+	bool tiled;
+	std::string text() const {
+		return fmt::format("delta_rule: T {} heads {}:{} states {} x {}{}", fmt::join(rows, "+"), heads, key_heads,
+		                   k_dim, v_dim, tiled ? " tiled" : "");
+	}
+};
+
+const std::vector<ConvRow> kConvRows = {{{1}, 64, 4},        {{7}, 200, 4},     {{1, 1, 1}, 72, 2},
+                                        {{5, 1, 66}, 96, 3}, {{2, 1}, 1000, 8}, {{130}, 33, 4}};
+const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},       {{1, 1, 1}, 6, 2, 64, 64, true},
+                                          {{40}, 4, 4, 16, 24, false},        {{9, 2}, 4, 2, 8, 8, true},
+                                          {{3, 1, 20}, 6, 3, 128, 40, false}, {{2}, 2, 1, 256, 72, true},
+                                          {{70, 3}, 2, 1, 24, 33, true},      {{66}, 1, 1, 32, 128, false}};
+
+constexpr float kEps = 1e-2f; // large, so that it shows
+
+struct DeltaInput {
+	DeltaInput(const DeltaRow& d, Random& random) {
+		const uint32_t T = sum(d.rows), channels = 2 * d.key_heads * d.k_dim + d.heads * d.v_dim;
+		x = random.normals(size_t(T) * channels, 0.5f);
+		beta = random.normals(size_t(T) * d.heads, 2), alpha = random.normals(size_t(T) * d.heads, 3);
+		shift = random.normals(d.heads);
+		for (uint32_t h = 0; h < d.heads; ++h) rate.push_back(-random.uniform(0.02f, 1));
+		const float extremes[] = {-100, 100, -30, 30}; // of gates, whose exp() may not be finite
+		for (size_t i = 0; i < 4 && i < beta.size(); ++i) beta[i] = extremes[i], alpha[i] = extremes[3 - i];
+	}
+	void enqueue(Backend& b, Rig& rig, const DeltaRow& d, const View& out, const View& vx, uint32_t first, uint32_t n,
+	             const StateRows& rows) const {
+		const auto part = [&](const Floats& all) {
+			return rig.f32({all.begin() + ptrdiff_t(first * d.heads), all.begin() + ptrdiff_t((first + n) * d.heads)},
+			               n, d.heads);
+		};
+		b.delta_rule(kvrun::rows(out, first, n), kvrun::rows(vx, first, n),
+		             {part(beta), part(alpha), rig.f32(rate, d.heads), rig.f32(shift, d.heads)}, rows,
+		             {d.key_heads, d.k_dim, d.tiled, kEps});
+	}
+	Floats x, beta, alpha, rate, shift;
+};
+
+// One sequence, in double; `state` becomes what is behind its rows.
+std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uint32_t first, uint32_t n,
+                                    Floats& state) {
+	const uint32_t K = d.k_dim, V = d.v_dim, channels = 2 * d.key_heads * K + d.heads * V;
+	std::vector<double> S(state.begin(), state.end()), out;
+	for (uint32_t t = first; t < first + n; ++t)
+		for (uint32_t h = 0; h < d.heads; ++h) {
+			const uint32_t kh = d.tiled ? h % d.key_heads : h / (d.heads / d.key_heads);
+			const float* row = &in.x[size_t(t) * channels];
+			std::vector<double> q(row + kh * K, row + (kh + 1) * K),
+			    k(row + (d.key_heads + kh) * K, row + (d.key_heads + kh + 1) * K);
+			for (std::vector<double>* v : {&q, &k}) {
+				double squares = double(kEps);
+				for (const double e : *v) squares += e * e;
+				for (double& e : *v) e /= std::sqrt(squares);
+			}
+			const double a = double(in.alpha[size_t(t) * d.heads + h]) + double(in.shift[h]);
+			const double decay = std::exp(double(in.rate[h]) * (a > 40 ? a : std::log1p(std::exp(a))));
+			const double beta = 1 / (1 + std::exp(-double(in.beta[size_t(t) * d.heads + h])));
+			for (uint32_t c = 0; c < V; ++c) {
+				double held = 0, y = 0;
+				const auto at = [&](uint32_t r) -> double& { return S[(size_t(h) * K + r) * V + c]; };
+				for (uint32_t r = 0; r < K; ++r) held += k[r] * (at(r) *= decay);
+				const double delta = beta * (double(row[2 * d.key_heads * K + h * V + c]) - held);
+				for (uint32_t r = 0; r < K; ++r) y += q[r] / std::sqrt(double(K)) * (at(r) += k[r] * delta);
+				out.push_back(y);
+			}
+		}
+	state.assign(S.begin(), S.end());
+	return out;
+}
+
+} // namespace
+
+TEST_CASE("ops: short_conv") {
+	each_row(kConvRows, [](Backend& backend, const ConvRow& c, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t T = sum(c.rows), before = c.taps - 1;
+		const Floats x = random.normals(size_t(T) * c.channels), w = random.normals(size_t(c.channels) * c.taps);
+		Pool pool(rig, c.rows, before * c.channels, random);
+		std::vector<Floats> states;
+		Floats want;
+		size_t at = 0;
+		for (size_t i = 0; i < c.rows.size(); ++i) {
+			Floats seen = pool.before[i];
+			seen.insert(seen.end(), x.begin() + ptrdiff_t(at), x.begin() + ptrdiff_t(at + c.rows[i] * c.channels));
+			at += c.rows[i] * c.channels;
+			for (uint32_t t = 0; t < c.rows[i]; ++t)
+				for (uint32_t ch = 0; ch < c.channels; ++ch) {
+					double v = 0;
+					for (uint32_t j = 0; j < c.taps; ++j)
+						v += double(w[ch * c.taps + j]) * double(seen[(t + j) * c.channels + ch]);
+					want.push_back(float(v / (1 + std::exp(-v))));
+				}
+			states.emplace_back(seen.end() - ptrdiff_t(pool.words), seen.end());
+		}
+		const View out = rig.out(T, c.channels), vx = rig.f32(x, T, c.channels);
+		backend.short_conv(out, vx, rig.f32(w, c.channels, c.taps), pool.rows());
+		check_close(row, rig.get(out), want, "short_conv");
+		check_same_bits(row, rig.get(pool.view), pool.with(states));
+		check_same_bits(row, rig.get(vx), x);
+	});
+}
+
+TEST_CASE("ops: delta_rule") {
+	each_row(kDeltaRows, [](Backend& backend, const DeltaRow& d, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t T = sum(d.rows), channels = 2 * d.key_heads * d.k_dim + d.heads * d.v_dim;
+		const DeltaInput in(d, random);
+		Pool pool(rig, d.rows, d.heads * d.k_dim * d.v_dim, random);
+		std::vector<Floats> states = pool.before;
+		Floats want;
+		uint32_t first = 0;
+		for (size_t i = 0; i < d.rows.size(); first += d.rows[i++]) {
+			const std::vector<double> y = delta_reference(d, in, first, d.rows[i], states[i]);
+			want.insert(want.end(), y.begin(), y.end());
+		}
+		const View out = rig.out(T, d.heads, d.v_dim), vx = rig.f32(in.x, T, channels);
+		in.enqueue(backend, rig, d, out, vx, 0, T, pool.rows());
+		check_close(row, rig.get(out), want, "delta_rule");
+		check_close(row, rig.get(pool.view), pool.with(states), "delta_rule");
+	});
+}
+
+TEST_CASE("ops: a sequence through short_conv and delta_rule has the same bits in any pieces, beside others or alone") {
+	each_row(kDeltaRows, [](Backend& backend, const DeltaRow& d, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t T = sum(d.rows), channels = 2 * d.key_heads * d.k_dim + d.heads * d.v_dim, taps = 4;
+		const DeltaInput in(d, random);
+		const Floats w = random.normals(size_t(channels) * taps);
+		const View weights = rig.f32(w, channels, taps), x = rig.f32(in.x, T, channels);
+		const auto run = [&](const View& mixed, const View& out, const Pool& conv, const Pool& delta, uint32_t first,
+		                     uint32_t n) {
+			backend.short_conv(kvrun::rows(mixed, first, n), kvrun::rows(x, first, n), weights, conv.rows());
+			in.enqueue(backend, rig, d, out, mixed, first, n, delta.rows());
+		};
+		Random of_states(77);
+		const View mixed = rig.out(T, channels), out = rig.out(T, d.heads, d.v_dim);
+		const Pool conv(rig, d.rows, (taps - 1) * channels, of_states),
+		    delta(rig, d.rows, d.heads * d.k_dim * d.v_dim, of_states);
+		run(mixed, out, conv, delta, 0, T);
+		const Floats want = rig.get(out), conv_states = rig.get(conv.view), delta_states = rig.get(delta.view);
+		for (const uint32_t piece : {1u, 7u, 64u}) {
+			const View mixed2 = rig.out(T, channels), out2 = rig.out(T, d.heads, d.v_dim);
+			Random same(77);
+			Pool conv2(rig, d.rows, (taps - 1) * channels, same),
+			    delta2(rig, d.rows, d.heads * d.k_dim * d.v_dim, same);
+			const Words conv_items = rig.get_words(conv2.work), delta_items = rig.get_words(delta2.work);
+			uint32_t first = 0;
+			for (size_t i = 0; i < d.rows.size(); first += d.rows[i++])
+				for (uint32_t t = 0; t < d.rows[i]; t += piece) {
+					const uint32_t n = std::min(piece, d.rows[i] - t);
+					const auto item = [&](const Words& items) { // later pieces go on from where the first one wrote
+						const uint32_t to = items[i * STATE_WORDS + 3], from = t ? to : items[i * STATE_WORDS + 2];
+						return rig.u32({0, n, from, to}, 1, STATE_WORDS);
+					};
+					conv2.work = item(conv_items), delta2.work = item(delta_items);
+					run(mixed2, out2, conv2, delta2, first + t, n);
+				}
+			const TestRow cut{row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)};
+			check_same_bits(cut, rig.get(out2), want);
+			check_same_bits(cut, rig.get(conv2.view), conv_states);
+			check_same_bits(cut, rig.get(delta2.view), delta_states);
+		}
+	});
+}
