@@ -4,8 +4,8 @@
  * - Functions that can fail return kvrun_status: KVRUN_OK (0) or a negative code. Their results come through the first
  *   parameters, named `out`; handles are NULL there after a failure. kvrun_last_error() says in one line what was wrong
  *   and what to do.
- * - A struct of options or results begins with struct_size; initialise it with its _INIT macro. NULL for options means
- *   their defaults.
+ * - A struct of options or results begins with struct_size; initialise it with its _INIT macro, or with its _init
+ *   function, as kvrun_plan_options_init(&o, sizeof o). NULL for options means their defaults.
  * - Handles are values, not addresses: a handle that was freed, or is of another kind, gives KVRUN_EINVALID. A _free
  *   function takes NULL. What a handle needs stays alive as long as it does, so handles may be freed in any order.
  *   (kvrun_canceller is an address, so that a signal handler can use it: free it last and once.)
@@ -38,7 +38,7 @@ extern "C" {
 
 /* ---- status, version, log */
 
-#define KVRUN_ABI_VERSION 0 /* programs built with another number need to be built again */
+#define KVRUN_ABI_VERSION 1 /* programs built with another number need to be built again */
 
 #ifdef __cplusplus
 #define KVRUN_INT_ENUM : int /* as in C: every int is a value, also of a later version */
@@ -73,7 +73,8 @@ KVRUN_API const char* kvrun_last_error(void);
 /* level 0: warnings, 1: summaries, 2: every step, 3: every operation. line: `length` bytes without a newline, and a
  * terminating zero. Called by one thread at a time. */
 typedef void (*kvrun_log_cb)(int level, const char* line, size_t length, void* payload);
-/* Lines of levels up to max_level go to cb, from all engines of the process; NULL: nowhere, as at the start. */
+/* Lines of levels up to max_level go to cb, from all engines of the process that have no log of their own
+ * (kvrun_engine_options), and from calls that concern no engine; NULL: nowhere, as at the start. */
 KVRUN_API kvrun_status kvrun_set_log(kvrun_log_cb cb, int max_level, void* payload);
 
 /* ---- cancelling */
@@ -156,9 +157,12 @@ typedef struct {
 	kvrun_progress_cb progress;         /* of loading; NULL: none */
 	void* payload;                      /* of progress */
 	kvrun_canceller* canceller;         /* stops loading; NULL: none */
+	kvrun_log_cb log;                   /* lines of this engine, of levels up to log_level; NULL: kvrun_set_log()'s */
+	int log_level;
+	void* log_payload;
 } kvrun_engine_options;
 #define KVRUN_ENGINE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL }
+	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL }
 
 KVRUN_API kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* options);
 /* The engine itself ends when its last session and batch are freed too. */
@@ -579,6 +583,30 @@ typedef struct {
 #define KVRUN_PLAN_INIT                                                                                                \
 	{ sizeof(kvrun_plan), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0 }
 KVRUN_API kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* options);
+
+/* ---- structs without macros: for languages that have none
+
+ * Each fills a struct of options or results with what its _INIT macro has. struct_size: what the caller has room for;
+ * fields that this version of the library does not know become 0. NULL: nothing happens. */
+
+KVRUN_API void kvrun_device_options_init(kvrun_device_options* out, size_t struct_size);
+KVRUN_API void kvrun_device_info_init(kvrun_device_info* out, size_t struct_size);
+KVRUN_API void kvrun_engine_options_init(kvrun_engine_options* out, size_t struct_size);
+KVRUN_API void kvrun_engine_info_init(kvrun_engine_info* out, size_t struct_size);
+KVRUN_API void kvrun_host_memory_options_init(kvrun_host_memory_options* out, size_t struct_size);
+KVRUN_API void kvrun_chat_options_init(kvrun_chat_options* out, size_t struct_size);
+KVRUN_API void kvrun_chat_features_init(kvrun_chat_features* out, size_t struct_size);
+KVRUN_API void kvrun_reply_part_init(kvrun_reply_part* out, size_t struct_size);
+KVRUN_API void kvrun_policy_info_init(kvrun_policy_info* out, size_t struct_size);
+KVRUN_API void kvrun_session_options_init(kvrun_session_options* out, size_t struct_size);
+KVRUN_API void kvrun_session_info_init(kvrun_session_info* out, size_t struct_size);
+KVRUN_API void kvrun_fetch_info_init(kvrun_fetch_info* out, size_t struct_size);
+KVRUN_API void kvrun_restore_options_init(kvrun_restore_options* out, size_t struct_size);
+KVRUN_API void kvrun_grammar_options_init(kvrun_grammar_options* out, size_t struct_size);
+KVRUN_API void kvrun_generate_options_init(kvrun_generate_options* out, size_t struct_size);
+KVRUN_API void kvrun_generate_result_init(kvrun_generate_result* out, size_t struct_size);
+KVRUN_API void kvrun_plan_options_init(kvrun_plan_options* out, size_t struct_size);
+KVRUN_API void kvrun_plan_init(kvrun_plan* out, size_t struct_size);
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,7 @@ if(KVRUN_HAS_CUDA)
 	list(APPEND layer_objects $<TARGET_OBJECTS:kvrun_cuda_kernels>)
 	set(cuda_runtime CUDA::cudart_static)
 endif()
-set(KVRUN_ABI 0) # KVRUN_ABI_VERSION of kvrun.h, and the number in the SONAME
+set(KVRUN_ABI 1) # KVRUN_ABI_VERSION of kvrun.h, and the number in the SONAME
 set(private_libraries fmt::fmt nlohmann_json::nlohmann_json PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::XXHASH
 	Threads::Threads ${CMAKE_DL_LIBS} ${cuda_runtime})
 

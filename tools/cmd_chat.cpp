@@ -1,6 +1,7 @@
 // kvrun chat: a conversation with a model, on a terminal or through pipes.
 #include "tools/args_says.h"
 #include "tools/chat/chat.h"
+#include "tools/chat/external_editor.h"
 #include "tools/chat/input.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
@@ -91,6 +92,13 @@ void change_policy(Chat& chat, std::string rest) {
 	chat.change_policy(kv, rest.empty() ? 0 : int64_t(number("context", rest, 1, 1 << 24, /*whole=*/true)));
 }
 
+bool edit_message(Chat& chat, const std::string& text) {
+	const std::string message = edit_text(text);
+	if (message.find_first_not_of(" \t\r\n") != std::string::npos) return chat.ask(message);
+	say("the message is empty; nothing was sent");
+	return true;
+}
+
 void say_lines(const std::string& text) {
 	for (size_t at = 0; at <= text.size();) {
 		const size_t end = std::min(text.find('\n', at), text.size());
@@ -117,6 +125,7 @@ const std::vector<ChatCommand>& commands() {
 	     quiet([](Chat& c, S rest) { c.set_system(rest); })},
 	    {"file", "PATH", "put a text file in front of the next message",
 	     quiet([](Chat& c, S rest) { c.attach(rest); })},
+	    {"edit", "[TEXT]", "write the message in the editor of $VISUAL or $EDITOR", edit_message},
 	    {"save", "[NAME]", "keep this chat under a name, from now on", quiet([](Chat& c, S rest) { c.save(rest); })},
 	    {"load", "[NAME]", "go on with a saved chat; no NAME: list them", quiet([](Chat& c, S rest) { c.load(rest); })},
 	    {"fork", "NAME", "go on under another name, and keep the chat so far",
@@ -258,7 +267,8 @@ void add_chat(Command& root) {
 	    list,
 	    {"Messages",
 	     "A line is a message. \"\"\" begins and ends one of several lines; so does Alt-Enter between them, "
-	     "and a paste may have several. Without a terminal, lines come from standard input, only answers go "
+	     "a paste may have several, and /edit opens an editor. Without a terminal, lines come from standard input, "
+	     "only answers go "
 	     "to standard output, and the first error ends the program."},
 	    {"Ctrl-C", "Ends the answer, which is kept as far as it came; twice ends the program. Ctrl-D leaves."},
 	    {"Saved chats", "Files in $XDG_STATE_HOME/kvrun/chats, or ~/.local/state/kvrun/chats, which only their owner "

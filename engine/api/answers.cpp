@@ -225,10 +225,10 @@ kvrun_status kvrun_generate_text(kvrun_session* session, const char* prompt, con
 static std::vector<float> read_prompt(InUse& s, std::span<const uint32_t> prompt, const kvrun_generate_options* options,
                                       PrefillHooks hooks) {
 	const kvrun_generate_options o = read_generate_options(options);
-	FairMutex& turn = s.engine().turn;
+	Turn& turn = s.engine().turn;
 	std::optional<Prefill> prefill;
 	struct End { // the prompt's memory goes back while this thread has its turn
-		FairMutex& turn;
+		Turn& turn;
 		std::optional<Prefill>& prefill;
 		~End() {
 			std::lock_guard lock(turn);

@@ -45,7 +45,8 @@ LoadProgress load_progress(const kvrun_engine_options& o) {
 
 std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	constexpr kvrun_engine_options defaults = KVRUN_ENGINE_OPTIONS_INIT;
-	const kvrun_engine_options o = read_options(given, defaults, "kvrun_engine_options");
+	const kvrun_engine_options o =
+	    read_options(given, defaults, "kvrun_engine_options", offsetof(kvrun_engine_options, log));
 	check_pointer(o.model_path, "model_path");
 	if (o.ubatch < 1 || o.ubatch > kMaxUbatch)
 		refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", o.ubatch, kMaxUbatch);
@@ -57,6 +58,8 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	e.max_rows = o.max_rows;
 	e.kv_budget = o.kv_budget_bytes;
 	auto object = std::make_shared<EngineObject>();
+	if (o.log) object->log.sink = log_sink(o.log, o.log_payload), object->log.most_level = o.log_level;
+	const LogScope scope(object->log);
 	if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "loading was cancelled");
 	object->engine = Engine::open(e, load_progress(o));
 	object->device = object->engine->backend().info();

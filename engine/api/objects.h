@@ -2,6 +2,7 @@
 #pragma once
 #include "engine/api/handles.h"
 #include "engine/api/options.h"
+#include "engine/core/log_scope.h"
 #include "engine/run/batch.h"
 #include <condition_variable>
 
@@ -20,11 +21,31 @@ class FairMutex {
 	uint64_t next_ = 0, serving_ = 0;
 };
 
+// A thread's turn on an engine. What it logs goes to the engine's log.
+class Turn {
+ public:
+	explicit Turn(Log& log) : log_(log) {}
+	void lock() {
+		mutex_.lock();
+		scope_.emplace(log_);
+	}
+	void unlock() {
+		scope_.reset();
+		mutex_.unlock();
+	}
+
+ private:
+	FairMutex mutex_;
+	Log& log_;
+	std::optional<LogScope> scope_; // of the thread whose turn it is
+};
+
 struct EngineObject {
+	Log log; // before the engine, which logs until it ends
 	std::unique_ptr<Engine> engine;
 	DeviceInfo device;
 	std::vector<std::pair<std::string, std::string>> metadata; // key, value as text
-	FairMutex turn; // held for one piece of work on the device, and for whatever changes the engine's memory
+	Turn turn = Turn(log); // held for one piece of work on the device, and for whatever changes the engine's memory
 };
 
 struct SessionObject {

@@ -13,7 +13,8 @@ constexpr uint32_t kMostStructBytes = 4096; // a larger struct_size was never in
 
 inline void check_struct_size(uint32_t given, size_t first, const char* name) {
 	if (given < first || given > kMostStructBytes)
-		refuse(KVRUN_EINVALID, "{}: struct_size is {}, expected {}; initialise it with its _INIT macro", name, given,
+		refuse(KVRUN_EINVALID,
+		       "{}: struct_size is {}, expected {}; initialise it with its _INIT macro or _init function", name, given,
 		       first);
 }
 

@@ -1,6 +1,5 @@
 // Errors on their way out of the C API; version and log.
 #include "engine/api/status.h"
-#include "engine/core/log.h"
 #include <cstring>
 #include <new>
 
@@ -52,6 +51,13 @@ kvrun_status failed() noexcept {
 	}
 }
 
+LogSink log_sink(kvrun_log_cb cb, void* payload) {
+	return [cb, payload](int level, std::string_view line) {
+		const std::string text(line);
+		cb(level, text.c_str(), text.size(), payload);
+	};
+}
+
 } // namespace kvrun::api
 
 using namespace kvrun;
@@ -84,11 +90,6 @@ const char* kvrun_status_name(kvrun_status s) {
 kvrun_status kvrun_set_log(kvrun_log_cb cb, int max_level, void* payload) {
 	return guard([&] {
 		if (!cb) return set_log_sink({}, 0);
-		set_log_sink(
-		    [cb, payload](int level, std::string_view line) {
-			    const std::string text(line);
-			    cb(level, text.c_str(), text.size(), payload);
-		    },
-		    max_level);
+		set_log_sink(log_sink(cb, payload), max_level);
 	});
 }

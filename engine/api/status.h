@@ -1,6 +1,7 @@
 // Errors on their way out of the C API: exceptions become a status and a line of text, of the thread that failed.
 #pragma once
 #include "engine/core/error.h"
+#include "engine/core/log.h"
 #include "engine/kvrun.h"
 
 namespace kvrun::api {
@@ -16,6 +17,7 @@ template <class... A> [[noreturn]] void refuse(kvrun_status s, fmt::format_strin
 
 kvrun_status status_of(Code);
 void set_last_error(const char*) noexcept; // cut to what the thread's buffer holds; never allocates
+LogSink log_sink(kvrun_log_cb, void* payload);
 // Called in a catch block: remembers the exception's words and returns its status.
 kvrun_status failed() noexcept;
 

@@ -1,50 +1,57 @@
 // Levelled log.
-#include "engine/core/log.h"
 #include "engine/core/error.h"
+#include "engine/core/log_scope.h"
 #include <atomic>
 #include <cstdio>
-#include <mutex>
-#include <set>
-#include <string>
 
 namespace kvrun {
 namespace {
-std::mutex mutex;
-LogSink sink;
-std::atomic<int> most_level = -1;  // -1: no sink
-thread_local bool in_sink = false; // a sink that calls what logs loses those lines
+
+Log process;
+std::atomic<int> process_level = -1; // process.most_level, which threads read without the mutex
+thread_local Log* own = nullptr;     // of the innermost scope
+thread_local bool in_sink = false;   // a sink that calls what logs loses those lines
+
+constexpr size_t kMaxWarnings = 1000; // distinct ones; texts that hold a file's words must not grow without end
+
+Log& current() { return own ? *own : process; }
+
 } // namespace
 
 void set_log_sink(LogSink s, int most) {
 	if (in_sink) fail(Code::Invalid, "the log sink cannot be changed by the sink itself");
-	std::lock_guard lock(mutex);
-	most_level = s ? most : -1;
-	sink = std::move(s);
+	std::lock_guard lock(process.mutex);
+	process_level = process.most_level = s ? most : -1;
+	process.sink = std::move(s);
 }
+
+LogScope::LogScope(Log& log) : before_(own) {
+	if (log.sink) own = &log;
+}
+LogScope::~LogScope() { own = before_; }
 
 void stderr_sink(int, std::string_view line) {
 	std::fwrite(line.data(), 1, line.size(), stderr);
 	std::fputc('\n', stderr);
 }
 
-bool logs_at(int level) { return level <= most_level; }
+bool logs_at(int level) { return level <= (own ? own->most_level : process_level.load()); }
 
 void log_line(int level, std::string_view line) {
 	if (in_sink) return;
-	std::lock_guard lock(mutex);
+	Log& log = current();
+	std::lock_guard lock(log.mutex);
 	in_sink = true;
-	if (sink && level <= most_level) sink(level, line);
+	if (log.sink && level <= log.most_level) log.sink(level, line);
 	in_sink = false;
 }
 
-constexpr size_t kMaxWarnings = 1000; // distinct ones; texts that hold a file's words must not grow without end
-
 void warn_once(std::string_view line) {
-	static std::set<std::string, std::less<>> seen;
 	{
 		if (in_sink) return;
-		std::lock_guard lock(mutex);
-		if (seen.size() >= kMaxWarnings || !seen.emplace(line).second) return;
+		Log& log = current();
+		std::lock_guard lock(log.mutex);
+		if (log.warned_of.size() >= kMaxWarnings || !log.warned_of.emplace(line).second) return;
 	}
 	log_line(0, fmt::format("warning: {}", line));
 }

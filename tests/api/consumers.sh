@@ -42,7 +42,7 @@ installed)
 	"$work/by-package/list" | grep -q '^cpu: '
 	check_output "$work/by-package/generate"
 	say "C++ by find_package: ok"
-	python3 "$here/use.py" "$lib/libkvrun.so.0" "$model" | grep -qx ok
+	python3 "$here/use.py" "$lib/libkvrun.so.1" "$model" | grep -qx ok
 	say "Python by ctypes: ok"
 	if [ -x "$work/moved/bin/kvrun" ]; then
 		LD_LIBRARY_PATH='' "$work/moved/bin/kvrun" devices >/dev/null

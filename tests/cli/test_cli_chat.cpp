@@ -413,6 +413,35 @@ TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes past
 	CHECK(!std::filesystem::exists(none.file("chats/last.json")));
 }
 
+TEST_CASE("chat: /edit sends what an editor leaves, and nothing where it fails" * doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	const State state;
+	const std::string prompt = "\033[?2004h> ", editor = state.path + "/my editor";
+	// It adds a line to what it gets; to "fail" and "none" it does what they say.
+	write_file(editor,
+	           "#!/bin/sh\ncase $(cat \"$2\") in fail) exit 3;; none) : > \"$2\";; *) echo more >> \"$2\";; esac\n"
+	           "stat -c %a \"$2\" > \"$1\"\n");
+	std::filesystem::permissions(editor, std::filesystem::perms::owner_all);
+	RunSpec spec = state.spec(kGreedy);
+	spec.env.push_back({"VISUAL", "'" + editor + "' '" + state.path + "/mode'"});
+	spec.env.push_back({"TMPDIR", state.path});
+	const Ran r = type(spec, {{prompt, "/edit Hello\r"},
+	                          {prompt, "/edit fail\r"},
+	                          {"ended with 3; nothing was sent", ""},
+	                          {prompt, "/edit none\r"},
+	                          {"the message is empty", ""},
+	                          {prompt, "\004"}});
+	CAPTURE(r.out);
+	CHECK(r.code == 0);
+	const nlohmann::json messages = state.chat("last")["messages"];
+	REQUIRE(messages.size() == 2);
+	CHECK(messages[0]["content"] == "Hello\nmore");
+	CHECK(read_file(state.path + "/mode") == "600\n");
+	for (const auto& file : std::filesystem::directory_iterator(state.path))
+		CHECK(file.path().extension() != ".md"); // the message is not left behind
+	CHECK(contains(state.run(kGreedy, "/edit x\n").err, "an editor needs a terminal"));
+}
+
 TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the prompt it leaves the second time" *
           doctest::test_suite("terminal")) {
 	if (no_terminal()) return;

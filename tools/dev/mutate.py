@@ -172,7 +172,7 @@ def noticed_by(build, fault, folder, limits):
             if "lib/libkvrun.so" in build.links[program] and f" {ours} " in build.links[library]:
                 if library not in linked:
                     linked[library] = link_fault(build, library, {ours: out}, folder)
-                    soname = os.path.join(folder, "lib", "libkvrun.so.0")
+                    soname = os.path.join(folder, "lib", "libkvrun.so.1")
                     if not os.path.exists(soname):
                         os.symlink(linked[library], soname)
                 environment["LD_LIBRARY_PATH"] = os.path.join(folder, "lib")

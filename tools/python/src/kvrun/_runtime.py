@@ -35,7 +35,7 @@ def native_file(name: str) -> str:
 
 
 def _load() -> Any:
-    path = os.environ.get("KVRUN_LIBRARY") or native_file("libkvrun.so.0")
+    path = os.environ.get("KVRUN_LIBRARY") or native_file("libkvrun.so.1")
     try:
         lib = ffi.dlopen(path)
     except OSError as error:
