@@ -29,26 +29,36 @@ const char* eps_key(const Keys& k, const Config& c) {
 	return c.norm == NormKind::Rms || (k.has(rms) && !k.has(other)) ? rms : other;
 }
 
-void read_sizes(const Keys& k, Config& c) {
-	c.dim = k.u32("embedding_length");
+void read_layer_count(const Keys& k, Config& c) {
 	c.n_layers = k.u32("block_count");
+	if (c.n_layers == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key("block_count"));
 	const uint32_t extra = k.u32("nextn_predict_layers", 0); // behind the model's own, for guesses; left aside
 	if (extra != 0 && extra >= c.n_layers)
 		fail(Code::Format, "{}: key {} is {}, the model has {} layers; the file is damaged", k.g.name(),
 		     k.key("nextn_predict_layers"), extra, c.n_layers);
+	if (c.n_layers > k.g.tensors().size())
+		fail(Code::Format, "{}: key {} is {}, the file has {} tensors; the file is damaged", k.g.name(),
+		     k.key("block_count"), c.n_layers, k.g.tensors().size());
 	c.n_layers -= extra;
+}
+
+// full: the layer whose sizes are those of the config.
+void read_sizes(const Keys& k, Config& c, uint32_t full, LayerSizes& sizes) {
+	c.dim = k.u32("embedding_length");
+	const auto of_layers = [&](const char* key) {
+		const std::vector<uint32_t> all = k.u32_each(key, c.n_layers, k.u32("block_count"));
+		if (std::ranges::find(all, 0u) != all.end())
+			fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));
+		return all;
+	};
 	const bool experts_only = !k.has("feed_forward_length") && k.has("expert_feed_forward_length");
-	c.hidden_dim = k.u32_same(experts_only ? "expert_feed_forward_length" : "feed_forward_length");
-	c.n_heads = k.u32_same("attention.head_count");
-	c.n_kv_heads = k.has("attention.head_count_kv") ? k.u32_same("attention.head_count_kv") : c.n_heads;
+	sizes.hidden_dim = of_layers(experts_only ? "expert_feed_forward_length" : "feed_forward_length");
+	sizes.n_heads = of_layers("attention.head_count");
+	sizes.n_kv_heads = k.has("attention.head_count_kv") ? of_layers("attention.head_count_kv") : sizes.n_heads;
+	c.hidden_dim = sizes.hidden_dim[full], c.n_heads = sizes.n_heads[full], c.n_kv_heads = sizes.n_kv_heads[full];
 	c.max_seq = k.u32("context_length");
 	c.norm_eps = k.g.f32(k.key(eps_key(k, c)));
-	for (const auto& [name, value] : {std::pair{"embedding_length", c.dim},
-	                                  {"block_count", c.n_layers},
-	                                  {"feed_forward_length", c.hidden_dim},
-	                                  {"attention.head_count", c.n_heads},
-	                                  {"attention.head_count_kv", c.n_kv_heads},
-	                                  {"context_length", c.max_seq}})
+	for (const auto& [name, value] : {std::pair{"embedding_length", c.dim}, {"context_length", c.max_seq}})
 		if (value == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(name));
 	if (!k.has("attention.key_length") && c.dim % c.n_heads != 0)
 		fail(Code::Format, "{}: {} channels do not divide into {} heads; the file is damaged", k.g.name(), c.dim,
@@ -56,32 +66,79 @@ void read_sizes(const Keys& k, Config& c) {
 	c.head_dim = k.u32("attention.key_length", c.dim / c.n_heads);
 }
 
+// Sizes of layers with a window, where they are others, and of those that have no keys and values of their own.
+void read_window_sizes(const Keys& k, const Family& f, const Config& c, const Windows& w, LayerSizes& sizes) {
+	const uint32_t key_length = k.u32("attention.key_length_swa", c.head_dim),
+	               value_length = k.u32("attention.value_length_swa", key_length);
+	if (key_length != value_length)
+		fail(Code::Unsupported,
+		     "{}: keys of layers with a window have {} channels per head, values {}; kvrun runs models where they are "
+		     "equal",
+		     k.g.name(), key_length, value_length);
+	if (w.tokens) sizes.window_head_dim = key_length;
+	if (w.tokens && f.second_rope == SecondRope::OwnInWindow) {
+		const uint32_t all = key_length == c.head_dim ? c.ropes[0].dim : key_length;
+		sizes.window_rope_dim = k.u32("rope.dimension_count_swa", all);
+	}
+	if (!f.shares_kv) return;
+	sizes.shared_kv = k.u32("attention.shared_kv_layers", 0);
+	uint32_t own[2] = {}, all[2] = {}; // layers without and with a window
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		const bool window = has_window(f, w, l);
+		++all[window];
+		if (l + uint64_t(sizes.shared_kv) < c.n_layers) ++own[window];
+	}
+	if ((all[0] && !own[0]) || (all[1] && !own[1]))
+		fail(Code::Format,
+		     "{}: key {} is {}: of {} layers, these last ones find no layer of their kind whose keys and values they "
+		     "could share; the file is damaged",
+		     k.g.name(), k.key("attention.shared_kv_layers"), sizes.shared_kv, c.n_layers);
+}
+
 // The checks that need no tensor. Shapes are checked against tensor_specs() later, which ties every size to the data.
-void check_sizes(const Keys& k, const Family& f, const Config& c) {
+void check_sizes(const Keys& k, const Config& c) {
 	const std::string& name = k.g.name();
-	if (c.n_heads % c.n_kv_heads != 0)
-		fail(Code::Format, "{}: {} heads cannot share {} key/value heads evenly; the file is damaged", name, c.n_heads,
-		     c.n_kv_heads);
-	if (c.head_dim == 0 || c.head_dim % kHeadDimStep != 0 || c.head_dim > kMaxHeadDim)
-		fail(Code::Unsupported, "{}: heads have {} channels; kvrun runs multiples of {} up to {}", name, c.head_dim,
-		     kHeadDimStep, kMaxHeadDim);
 	const uint32_t value_dim = k.u32("attention.value_length", c.head_dim);
 	if (value_dim != c.head_dim)
 		fail(Code::Unsupported, "{}: keys have {} channels per head, values {}; kvrun runs models where they are equal",
 		     name, c.head_dim, value_dim);
-	const Rope& rope = c.ropes[0];
-	if (rope.dim < 2 || rope.dim % 2 != 0 || rope.dim > c.head_dim || (!f.partial_rotary && rope.dim != c.head_dim))
-		fail(Code::Format, "{}: key {} is {}, heads have {} channels; the file is damaged", name,
-		     k.key("rope.dimension_count"), rope.dim, c.head_dim);
 	if (!(c.norm_eps >= 0 && c.norm_eps < 1))
 		fail(Code::Format, "{}: key {} is {}, expected 0 to 1; the file is damaged", name, k.key(eps_key(k, c)),
 		     c.norm_eps);
-	if (!(rope.theta > 1))
+	if (!(c.ropes[0].theta > 1))
 		fail(Code::Format, "{}: key {} is {}, expected more than 1; the file is damaged", name, k.key("rope.freq_base"),
-		     rope.theta);
-	if (c.n_layers > k.g.tensors().size())
-		fail(Code::Format, "{}: key {} is {}, the file has {} tensors; the file is damaged", name, k.key("block_count"),
-		     c.n_layers, k.g.tensors().size());
+		     c.ropes[0].theta);
+}
+
+// Sizes of a layer, which may be others than its neighbours'.
+void check_layer(const Keys& k, const Family& f, const Config& c, const Layer& l) {
+	const std::string& name = k.g.name();
+	constexpr uint64_t kMost = UINT32_MAX / 4; // sums of a few rows stay in 32 bits
+	if (l.n_heads % l.n_kv_heads != 0)
+		fail(Code::Format, "{}: {} heads cannot share {} key/value heads evenly; the file is damaged", name, l.n_heads,
+		     l.n_kv_heads);
+	if (l.head_dim == 0 || l.head_dim % kHeadDimStep != 0 || l.head_dim > kMaxHeadDim)
+		fail(Code::Unsupported, "{}: heads have {} channels; kvrun runs multiples of {} up to {}", name, l.head_dim,
+		     kHeadDimStep, kMaxHeadDim);
+	const Rope& rope = c.ropes[l.rope];
+	if (rope.dim < 2 || rope.dim % 2 != 0 || rope.dim > l.head_dim || (!f.partial_rotary && rope.dim != l.head_dim))
+		fail(Code::Format, "{}: key {} is {}, heads have {} channels; the file is damaged", name,
+		     k.key(l.rope && c.ropes[0].dim != rope.dim ? "rope.dimension_count_swa" : "rope.dimension_count"),
+		     rope.dim, l.head_dim);
+	if (uint64_t(l.n_heads) * l.head_dim > kMost || l.hidden_dim > kMost || c.dim > kMost)
+		fail(Code::Format, "{}: {} heads of {} channels, {} hidden, {} wide: too large; the file is damaged", name,
+		     l.n_heads, l.head_dim, l.hidden_dim, c.dim);
+	const auto alike = [&](const Layer& x) {
+		return x.n_heads == l.n_heads && x.n_kv_heads == l.n_kv_heads && x.head_dim == l.head_dim;
+	};
+	for (const Layer& x : c.layers) // a cache's pages hold layers of one size
+		if ((x.window != 0) == (l.window != 0) && !alike(x))
+			fail(
+			    Code::Unsupported,
+			    "{}: layers {} a window have {} heads, {} key/value heads of {} channels, and {}, {} of {}; kvrun runs "
+			    "models where these layers are equal",
+			    name, l.window ? "with" : "without", l.n_heads, l.n_kv_heads, l.head_dim, x.n_heads, x.n_kv_heads,
+			    x.head_dim);
 }
 
 // A list of one positive factor per rotated pair; empty when the file has no such tensor.
@@ -322,6 +379,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];
 		const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
+		const bool owns = has_own_kv(c, l);
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
 		auto norm = [&](const char* what) { norm_vectors(name(what)); };
 		if (layer.attn_norm) norm("attn_norm");
@@ -329,18 +387,18 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 			matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), c.dim);
 		} else {
 			matrix(name("attn_q.weight"), q, c.dim);
-			matrix(name("attn_k.weight"), kv, c.dim);
-			matrix(name("attn_v.weight"), kv, c.dim);
+			if (owns) matrix(name("attn_k.weight"), kv, c.dim);
+			if (owns) matrix(name("attn_v.weight"), kv, c.dim);
 		}
-		if (layer.qkv_bias) {
-			vector(name("attn_q.bias"), q);
+		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
+		if (layer.qkv_bias && owns) {
 			vector(name("attn_k.bias"), kv);
 			vector(name("attn_v.bias"), kv);
 		}
 		if (layer.qk_norm != QkNorm::None) {
 			const bool row = layer.qk_norm == QkNorm::Row;
 			vector(name("attn_q_norm.weight"), row ? q : layer.head_dim);
-			vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
+			if (owns) vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
 		}
 		if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
 		matrix(name("attn_output.weight"), c.dim, q);
@@ -359,6 +417,28 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 	return out;
 }
 
+Widest widest(const Config& c) {
+	Widest w;
+	for (const Layer& l : c.layers) {
+		w.q = std::max(w.q, l.n_heads * l.head_dim);
+		w.kv = std::max(w.kv, l.n_kv_heads * l.head_dim);
+	}
+	return w;
+}
+
+uint32_t rope_width(const Config& c) {
+	uint32_t n = c.temperature.scale != 0 ? 1 : 0;
+	for (const Rope& r : c.ropes) n += r.dim;
+	return n;
+}
+
+uint64_t kv_f16_bytes(const Config& c) {
+	uint64_t n = 0;
+	for (uint32_t l = 0; l < c.n_layers; ++l)
+		if (has_own_kv(c, l)) n += uint64_t(4) * c.layers[l].n_kv_heads * c.layers[l].head_dim;
+	return n;
+}
+
 Config read_config(const Gguf& g) {
 	const Family& f = family_of(g);
 	const Keys k{g, f.arch};
@@ -367,14 +447,13 @@ Config read_config(const Gguf& g) {
 	c.name = g.text("general.name", "");
 	c.norm = f.norm, c.output_bias = f.output_bias;
 	check_vocab(g, k, c);
-	read_sizes(k, c);
+	read_layer_count(k, c);
+	const Windows windows = read_windows(k, f, c.n_layers);
+	LayerSizes sizes;
+	read_sizes(k, c, first_full(f, windows, c.n_layers), sizes);
 	read_rope(k, f, c);
-	check_sizes(k, f, c);
-	const uint64_t q_rows = uint64_t(c.n_heads) * c.head_dim,
-	               most = UINT32_MAX / 4; // sums of a few rows stay in 32 bits
-	if (q_rows > most || c.hidden_dim > most || c.dim > most)
-		fail(Code::Format, "{}: {} heads of {} channels, {} hidden, {} wide: too large; the file is damaged", g.name(),
-		     c.n_heads, c.head_dim, c.hidden_dim, c.dim);
+	read_window_sizes(k, f, c, windows, sizes);
+	check_sizes(k, c);
 	c.tied_embedding = !g.find_tensor("output.weight");
 	Layer layer = f.layer;
 	layer.qkv_bias |= !layer.fused_qkv && g.find_tensor("blk.0.attn_q.bias");
@@ -387,7 +466,8 @@ Config read_config(const Gguf& g) {
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a factor of cos and sin", g.name(),
 		     k.key("rope.scaling.type"), rope_scaling_name(c.ropes[0].scaling), f.arch);
 	read_temperature(k, f, c);
-	describe_layers(c, f, layer, read_windows(k, f, c.n_layers));
+	describe_layers(c, f, layer, windows, sizes);
+	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	place_experts(c, read_mixture(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);

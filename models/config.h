@@ -77,8 +77,9 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
-	uint32_t window = 0;       // attends to so many latest tokens, its own included; 0: to all
-	uint32_t rope = 0;         // index into Config::ropes
+	uint32_t kv_layer = 0; // attends to the keys and values of this layer: as a rule of itself, else of one before it
+	uint32_t window = 0;   // attends to so many latest tokens, its own included; 0: to all
+	uint32_t rope = 0;     // index into Config::ropes
 	float attention_scale = 0; // factor of q . k; 0: 1 / sqrt(head_dim)
 	float score_softcap = 0;   // then cap * tanh(score / cap); 0: none
 	bool sinks = false;        // a logit of each query head takes part in the softmax, without a value
@@ -103,12 +104,12 @@ struct Layer { // what one layer computes
 };
 
 struct Config {
-	std::string arch;        // family as the file names it; see models/families.cpp
-	std::string name;        // general.name, may be empty
-	uint32_t dim = 0;        // channels of the residual stream
-	uint32_t hidden_dim = 0; // channels inside the MLP
-	uint32_t head_dim = 0;   // channels of a head
-	uint32_t n_layers = 0, n_heads = 0, n_kv_heads = 0;
+	std::string arch; // family as the file names it; see models/families.cpp
+	std::string name; // general.name, may be empty
+	uint32_t dim = 0; // channels of the residual stream
+	uint32_t n_layers = 0;
+	// Of the first layer that attends to all tokens; each layer has its own (Layer).
+	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_dim = 0;
 	uint32_t vocab = 0;   // rows of the embedding
 	uint32_t max_seq = 0; // context length the model was made for, in tokens
 	NormKind norm = NormKind::Rms;
@@ -116,12 +117,20 @@ struct Config {
 	float embedding_scale = 1;   // factor of what the embedding gives
 	float logit_scale = 1;       // factor of logits
 	float logit_softcap = 0;     // then cap * tanh(logit / cap); 0: none
-	std::vector<Rope> ropes;     // at least one, all of the same dim and pairs
+	std::vector<Rope> ropes;     // at least one
 	Temperature temperature;     // of all layers
 	bool tied_embedding = false; // the output projection is the embedding
 	bool output_bias = false;    // the output projection has a bias
 	std::vector<Layer> layers;   // (n_layers)
 };
+
+inline bool has_own_kv(const Config& c, uint32_t l) { return c.layers[l].kv_layer == l; }
+struct Widest { // elements of a row, the most of any layer
+	uint32_t q = 0, kv = 0;
+};
+Widest widest(const Config&);
+uint32_t rope_width(const Config&);   // elements of a row of all tables of positions together
+uint64_t kv_f16_bytes(const Config&); // of a token's keys and values in f16, in all layers that have their own
 
 // One tensor a model of this config must have.
 struct TensorSpec {

@@ -2,6 +2,7 @@
 #pragma once
 #include "models/gguf.h"
 #include <string>
+#include <vector>
 
 namespace kvrun {
 
@@ -13,6 +14,19 @@ struct ConfigKeys {
 	uint32_t u32(const char* k) const { return g.u32(key(k)); }
 	uint32_t u32(const char* k, uint32_t fallback) const { return g.u32(key(k), fallback); }
 	uint32_t u32_same(const char* k) const { return g.u32_same(key(k)); }
+	// A number of each layer, or one for all; a list may have more, for layers that are left aside.
+	std::vector<uint32_t> u32_each(const char* k, uint32_t n_layers, uint32_t most) const {
+		const GgufEntry* e = g.find(key(k));
+		if (!e || e->type != GgufType::Array) return std::vector<uint32_t>(n_layers, u32(k));
+		const std::vector<int64_t> v = g.ints(key(k));
+		if (v.size() != n_layers && v.size() != most)
+			fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", g.name(),
+			     key(k), v.size(), n_layers);
+		for (const int64_t x : v)
+			if (x < 0 || x > UINT32_MAX)
+				fail(Code::Format, "{}: key {} is {} for a layer; the file is damaged", g.name(), key(k), x);
+		return {v.begin(), v.begin() + n_layers};
+	}
 	float f32(const char* k, float fallback) const { return g.f32(key(k), fallback); }
 	bool flag(const char* k, bool fallback) const { return g.flag(key(k), fallback); }
 

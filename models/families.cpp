@@ -151,18 +151,41 @@ std::string family_names(std::string_view between) {
 	return out;
 }
 
-void describe_layers(Config& c, const Family& f, Layer layer, const Windows& windows) {
+bool has_window(const Family& f, const Windows& w, uint32_t l) {
+	const bool by_period = f.window_period == 0 || (l + 1) % f.window_period != 0;
+	return w.tokens && (w.layers.empty() ? by_period : w.layers[l]);
+}
+
+uint32_t first_full(const Family& f, const Windows& w, uint32_t n_layers) {
+	for (uint32_t l = 0; l < n_layers; ++l)
+		if (!has_window(f, w, l)) return l;
+	return 0;
+}
+
+static void size_layers(Config& c, const LayerSizes& sizes) {
+	const auto of = [](const std::vector<uint32_t>& each, uint32_t l, uint32_t all) {
+		return each.empty() ? all : each[l];
+	};
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		Layer& layer = c.layers[l];
+		layer.n_heads = of(sizes.n_heads, l, c.n_heads), layer.n_kv_heads = of(sizes.n_kv_heads, l, c.n_kv_heads);
+		layer.head_dim = layer.window && sizes.window_head_dim ? sizes.window_head_dim : c.head_dim;
+		layer.hidden_dim = of(sizes.hidden_dim, l, c.hidden_dim);
+		layer.kv_layer = l;
+		const uint32_t own = c.n_layers - sizes.shared_kv; // layers with keys and values of their own
+		for (uint32_t s = 0; l >= own && s < own; ++s)
+			if ((c.layers[s].window != 0) == (layer.window != 0)) layer.kv_layer = s;
+	}
+}
+
+void describe_layers(Config& c, const Family& f, Layer layer, const Windows& windows, const LayerSizes& sizes) {
 	KV_ASSERT(c.ropes.size() == 1 && (windows.layers.empty() || windows.layers.size() == c.n_layers));
-	layer.n_heads = c.n_heads, layer.n_kv_heads = c.n_kv_heads, layer.head_dim = c.head_dim;
-	layer.hidden_dim = c.hidden_dim;
 	if (layer.attention_scale == 0 && f.wide_scale_layers == c.n_layers)
 		layer.attention_scale = 1 / std::sqrt(float(c.dim) / float(c.n_heads));
 	c.layers.assign(c.n_layers, layer);
 	bool second = false;
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
-		const bool by_period = f.window_period == 0 || (l + 1) % f.window_period != 0;
-		if (windows.tokens && (windows.layers.empty() ? by_period : windows.layers[l]))
-			c.layers[l].window = windows.tokens;
+		if (has_window(f, windows, l)) c.layers[l].window = windows.tokens;
 		const bool window = c.layers[l].window != 0;
 		switch (f.second_rope) {
 		case SecondRope::None: break;
@@ -173,8 +196,11 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 		}
 		second |= c.layers[l].rope != 0;
 	}
+	size_layers(c, sizes);
 	if (!second) return;
-	Rope other{.dim = c.ropes[0].dim, .theta = c.ropes[0].theta, .neox = c.ropes[0].neox};
+	Rope other{.dim = sizes.window_rope_dim ? sizes.window_rope_dim : c.ropes[0].dim,
+	           .theta = c.ropes[0].theta,
+	           .neox = c.ropes[0].neox};
 	if (f.second_rope == SecondRope::OwnInWindow) other.theta = windows.theta;
 	other.rotates = f.second_rope == SecondRope::OwnInWindow || f.second_rope == SecondRope::UnscaledInWindow;
 	c.ropes.push_back(std::move(other));

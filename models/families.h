@@ -31,8 +31,9 @@ struct Family {
 	// Of a file that does not say them; 0: none.
 	uint32_t window = 0;
 	float score_softcap = 0, logit_softcap = 0;
-	bool tempered = false; // files may have Config::temperature, over the context before extension
-	bool mixture = false;  // files may have experts in place of the MLP; Layer::experts is how they are chosen
+	bool tempered = false;  // files may have Config::temperature, over the context before extension
+	bool shares_kv = false; // last layers may attend to what a layer before them has stored (Layer::kv_layer)
+	bool mixture = false;   // files may have experts in place of the MLP; Layer::experts is how they are chosen
 	bool head_norm_optional = false; // QkNorm::Head where the file has the tensors
 	// A model of so many layers scales q . k by 1 / sqrt(dim / n_heads), for which GGUF has no key.
 	uint32_t wide_scale_layers = 0;
@@ -47,7 +48,14 @@ struct Windows {                                          // as a file describes
 	std::vector<bool> layers = {};                        // which layers have one; empty: as the family has it
 	float theta = 10000;                                  // base of RoPE there, for SecondRope::OwnInWindow
 };
+bool has_window(const Family&, const Windows&, uint32_t l);
+uint32_t first_full(const Family&, const Windows&, uint32_t n_layers); // first layer without a window; 0: all have one
+struct LayerSizes { // where layers differ, as a file describes them; empty and 0: as Config has it
+	std::vector<uint32_t> n_heads, n_kv_heads, hidden_dim; // of each layer
+	uint32_t window_head_dim = 0, window_rope_dim = 0;     // of layers with a window
+	uint32_t shared_kv = 0; // so many last layers attend to what the last one of their kind before them has stored
+};
 // Sets c.layers from the sizes and ropes[0] of c, and ropes[1] where some layers take another one.
-void describe_layers(Config& c, const Family&, Layer layer, const Windows& = {});
+void describe_layers(Config& c, const Family&, Layer layer, const Windows& = {}, const LayerSizes& = {});
 
 } // namespace kvrun

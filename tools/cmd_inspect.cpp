@@ -95,7 +95,7 @@ Json config_json(const Config& c) {
 	        {"qk_norm", c.layers[0].qk_norm != QkNorm::None},
 	        {"rope", rope},
 	        {"experts", experts},
-	        {"kv_bytes_per_token", uint64_t(4) * c.n_layers * c.n_kv_heads * c.head_dim}}; // K and V, two bytes each
+	        {"kv_bytes_per_token", kv_f16_bytes(c)}}; // K and V, two bytes each
 }
 
 Json tokenizer_json(const Tokenizer& t) {

@@ -50,7 +50,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.reserve_bytes = account.reserve;
 		p.cache_bytes = account.cache + account.window;
 		p.kv_bytes = bytes_at(plan, p.ctx).total() + account.window;
-		p.kv_f16_bytes = uint64_t(4) * c.n_layers * c.n_kv_heads * c.head_dim * p.ctx;
+		p.kv_f16_bytes = kv_f16_bytes(c) * p.ctx;
 		p.fits = p.kv_bytes <= p.cache_bytes;
 		p.most_tokens = capacity(plan, model, memory).by_memory;
 		p.kept_tokens = tokens_kept(plan, p.ctx);

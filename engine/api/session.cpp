@@ -152,8 +152,8 @@ kvrun_status kvrun_session_tiers(kvrun_session* session, uint32_t layer, uint32_
 		std::lock_guard turn(s->engine->turn); // whoever uses the session changes it only on its turn
 		const Config& c = s->session->engine().config();
 		if (layer >= c.n_layers) refuse(KVRUN_EINVALID, "layer {}: the model has {}", layer, c.n_layers);
-		if (kv_head >= c.n_kv_heads)
-			refuse(KVRUN_EINVALID, "kv head {}: the model has {} per layer", kv_head, c.n_kv_heads);
+		if (const uint32_t n = c.layers[layer].n_kv_heads; kv_head >= n)
+			refuse(KVRUN_EINVALID, "kv head {}: the model has {} per layer", kv_head, n);
 		const std::vector<uint8_t> tiers = s->session->tiers(layer, kv_head);
 		fill_buffer(tiers.data(), tiers.size(), out, capacity, out_count, "tokens");
 	});

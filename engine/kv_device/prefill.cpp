@@ -122,17 +122,18 @@ const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softm
 	return &read_;
 }
 
-void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& softmax) {
+void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& softmax,
+                       bool counts) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
 	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
 	const auto lo = std::ranges::lower_bound(probes_, first);
-	const bool scores = lo != probes_.end() && *lo < first + n;
+	const bool scores = counts && lo != probes_.end() && *lo < first + n;
 	const KvRows own{own_.k, own_.v, own_.first + first, own_.window, softmax};
 	const View lse = scores ? rows(lse_, 0, n) : View();
 	be_.attend_prompt(out, lse, q, own, read);
 	if (scores) score(l, q, lse, first, own);
-	if (balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max_, q);
+	if (counts && balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max_, q);
 }
 
 // Attention that tokens receive from the probe rows of a piece.

@@ -28,8 +28,9 @@ class KvPrefill {
 	void begin_layer(uint32_t l);
 	KvDst destination(uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
-	// own; scores where a policy asks.
-	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {});
+	// own; scores where a policy asks. counts: false: of a layer of the model that has no keys and values of its own,
+	// whose queries change neither scores nor balancers.
+	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {}, bool counts = true);
 	// Scratch and leaving f16 slots -> pages. A policy that ranks reads its scores first: a submission and a wait.
 	void end_layer(uint32_t l) {
 		plan_moves(l);

@@ -289,6 +289,13 @@ void KvStep::fetch_next() {
 	}
 }
 
+void KvStep::attend_again(uint32_t l, const View& out, const View& q, const Softmax& softmax) {
+	KV_ASSERT(fetching_.empty());
+	KvRead read = layers_[l].read.read(pool_, scratch_.step, parts_, shape_.n_kv_heads);
+	read.softmax = softmax;
+	be_.attend(out, {}, q, read);
+}
+
 void KvStep::attend(uint32_t l, const View& out, const View& q, const Softmax& softmax) {
 	Layer& L = layers_[l];
 	const bool scores = !scoring_.empty();

@@ -36,6 +36,9 @@ class KvStep {
 	void stored(uint32_t l); // after all rows have been stored
 	// out, q (rows, n_heads, head_dim): attention of every row over its own sequence; scores where a policy asks.
 	void attend(uint32_t l, const View& out, const View& q, const Softmax& = {});
+	// The same behind it, for a layer of the model that has no keys and values of its own; its queries change no
+	// scores.
+	void attend_again(uint32_t l, const View& out, const View& q, const Softmax& = {});
 	// Everything has been enqueued: begins to fetch what the next step reads, layer by layer as the device comes to
 	// know it. Submits; returns before the last ops are done.
 	void fetch_next();

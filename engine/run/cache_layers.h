@@ -8,32 +8,55 @@ namespace kvrun {
 
 class CacheLayers {
  public:
-	explicit CacheLayers(const Config& c) : shape_{0, c.n_kv_heads, c.head_dim} {
+	explicit CacheLayers(const Config& c) {
+		uint32_t windows = 0;
 		for (const Layer& l : c.layers)
-			if (l.window) window_ = l.window, ++n_window_;
-		const bool both = n_window_ && n_window_ < c.n_layers;
-		uint32_t next[2] = {};
-		for (const Layer& l : c.layers) {
-			const bool window = both && l.window;
-			places_.push_back({window, next[window]++});
+			if (l.window) window_ = l.window, ++windows;
+		const bool both = windows && windows < c.n_layers;
+		for (uint32_t l = 0; l < c.n_layers; ++l) {
+			const Layer& layer = c.layers[l];
+			if (layer.kv_layer != l) {
+				places_.push_back(places_[layer.kv_layer]);
+				last_readers_.push_back(l);
+				last_readers_[layer.kv_layer] = l;
+				shares_ = true;
+				continue;
+			}
+			const bool window = both && layer.window;
+			Kind& kind = kinds_[window];
+			places_.push_back({window, kind.shape.n_layers});
+			kind = {{kind.shape.n_layers + 1, layer.n_kv_heads, layer.head_dim}, layer.n_heads};
+			last_readers_.push_back(l);
+			last_own_ = l;
 		}
-		n_main_ = next[0], n_window_ = next[1];
 	}
 	struct Place {
 		bool window;    // in the cache of layers with a window, else in the main one
 		uint32_t index; // layer there
 	};
-	const Place& operator[](uint32_t l) const { return places_[l]; }
-	uint32_t window() const { return window_; }       // of layers that have one; 0: none has
-	bool both_kinds() const { return n_window_ > 0; } // there is a cache for layers with a window
-	KvShape main_shape() const { return shape_of(n_main_); }
-	KvShape window_shape() const { return shape_of(n_window_); }
+	const Place& operator[](uint32_t l) const { return places_[l]; } // of the layer whose keys and values it takes
+	uint32_t window() const { return window_; }                      // of layers that have one; 0: none has
+	bool both_kinds() const { return kinds_[1].shape.n_layers > 0; } // there is a cache for layers with a window
+	// Of a cache: the sizes of its layers are equal.
+	const KvShape& shape(bool window) const { return kinds_[window].shape; }
+	uint32_t n_heads(bool window) const { return kinds_[window].n_heads; }
+	const KvShape& main_shape() const { return shape(false); }
+	const KvShape& window_shape() const { return shape(true); }
+	bool shares() const { return shares_; }         // some layers have no keys and values of their own
+	uint32_t last_own() const { return last_own_; } // the last layer that has
+	// The last layer that attends to the keys and values of layer l, which has its own.
+	uint32_t last_reader(uint32_t l) const { return last_readers_[l]; }
 
  private:
-	KvShape shape_of(uint32_t n) const { return {n, shape_.n_kv_heads, shape_.head_dim}; }
-	KvShape shape_;
+	struct Kind {
+		KvShape shape = {};
+		uint32_t n_heads = 0; // query heads
+	};
+	Kind kinds_[2];             // the main cache, that of layers with a window
 	std::vector<Place> places_; // by layer
-	uint32_t window_ = 0, n_main_ = 0, n_window_ = 0;
+	std::vector<uint32_t> last_readers_;
+	uint32_t window_ = 0, last_own_ = 0;
+	bool shares_ = false;
 };
 
 } // namespace kvrun

@@ -69,37 +69,42 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 	}
-	KvStep main(be, scratch_, pool, kv_rows, runner_.config().n_heads);
+	KvStep main(be, scratch_, pool, kv_rows, cache_layers_.n_heads(false));
 	std::optional<KvStep> window; // policies that fetch have no such rows: as many as the others
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
-	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, runner_.config().n_heads);
+	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, cache_layers_.n_heads(true));
 	be.write(*tokens_.buf, tokens_.at, std::as_bytes(std::span(tokens)));
 	for (size_t i = 0; i < host_rope_.size(); ++i)
 		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
-	const LayerRows rows = runner_.rows_of(x_, rope_, 0, n);
-	runner_.embed(rows.x, kvrun::rows(tokens_, 0, n));
+	const View x = kvrun::rows(x_, 0, n);
+	runner_.embed(x, kvrun::rows(tokens_, 0, n));
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
+		const LayerRows rows = runner_.rows_of(l, x_, rope_, 0, n);
 		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
 		KvStep& kv = in_window ? *window : main;
-		kv.before_layer(k);
+		const bool owns = has_own_kv(runner_.config(), l);
+		if (owns) kv.before_layer(k);
 		runner_.project_in(l, rows, /*decode=*/true);
-		for (uint32_t i = 0; i < n;) { // rows whose pages are alike and lie in the same memory go together
+		if (!owns) runner_.rotate(l, rows, 0, n, {});
+		for (uint32_t i = 0; owns && i < n;) { // rows whose pages are alike and lie in the same memory go together
 			uint32_t same = 1;
 			const KvDst dst = kv.destination(k, i, same);
 			runner_.rotate(l, rows, i, same, dst);
 			i += same;
 		}
-		kv.stored(k);
-		kv.attend(k, rows.att, rows.q, runner_.softmax(l));
+		if (owns)
+			kv.stored(k), kv.attend(k, rows.att, rows.q, runner_.softmax(l));
+		else
+			kv.attend_again(k, rows.att, rows.q, runner_.softmax(l));
 		runner_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}
 	// First those of the rows that lead to guesses: the other rows' logits then stay on the device.
-	if (n > kept) enqueue_guesses(kvrun::rows(rows.x, kept, n - kept));
+	if (n > kept) enqueue_guesses(kvrun::rows(x, kept, n - kept));
 	if (kept) {
-		runner_.logits(kvrun::rows(rows.x, 0, kept), /*decode=*/true);
-		runner_.read_rows(kvrun::rows(rows.x, 0, kept), hidden_);
+		runner_.logits(kvrun::rows(x, 0, kept), /*decode=*/true);
+		runner_.read_rows(kvrun::rows(x, 0, kept), hidden_);
 		enqueue_logits(step.first(kept));
 	}
 	main.fetch_next();

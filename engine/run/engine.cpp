@@ -8,9 +8,9 @@ namespace {
 constexpr size_t kKeptPromptBytes = 64 << 20; // a prompt's memory up to this is kept for the next one
 
 // A block's K (and V) is one view; all of a block's memory stays under an eighth of what is free.
-uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, uint32_t asked) {
-	const size_t token_bytes = size_t(cfg.n_kv_heads) * cfg.head_dim * 2; // f16 K (or V) of one layer
-	const size_t row_bytes = size_t(cfg.dim) * 4 + cfg.ropes.size() * cfg.ropes[0].dim * 4 + 4 + 2 * token_bytes;
+uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, const CacheLayers& layers, uint32_t asked) {
+	const size_t token_bytes = size_t(widest(cfg).kv) * 2; // f16 K (or V) of one layer
+	const size_t row_bytes = PromptMemory::row_bytes(cfg, layers);
 	size_t most = std::min(dev.max_view_bytes / token_bytes, std::max<size_t>(dev.free_bytes / 8 / row_bytes, 1));
 	if (asked) most = std::min<size_t>(most, asked);
 	return uint32_t(std::clamp<size_t>(most, 1, UINT32_MAX / 2));
@@ -33,7 +33,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->pool_->host().set_budget(opt.host_budget);
 	e->pool_->host().set_offload(opt.offload_dir);
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
-	e->prefill_block_ = longest_block(dev, cfg, opt.prefill_block);
+	e->prefill_block_ = longest_block(dev, cfg, e->cache_layers_, opt.prefill_block);
 	e->runner_ = std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows));
 	e->decoder_ =
 	    std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_, opt.max_rows);
@@ -47,7 +47,7 @@ size_t Engine::activation_bytes() const {
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {
 	if (spare_) return std::move(spare_);
-	return std::make_unique<PromptMemory>(*backend_, config());
+	return std::make_unique<PromptMemory>(*backend_, config(), cache_layers_);
 }
 
 void Engine::give_prompt_memory(std::unique_ptr<PromptMemory> m) noexcept {

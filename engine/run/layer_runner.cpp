@@ -6,22 +6,38 @@
 
 namespace kvrun {
 
+// Most KV heads of a layer that has no keys and values of its own.
+static uint32_t skipped_heads(const Config& cfg) {
+	uint32_t n = 0;
+	for (uint32_t l = 0; l < cfg.n_layers; ++l)
+		if (!has_own_kv(cfg, l)) n = std::max(n, cfg.layers[l].n_kv_heads);
+	return n;
+}
+
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows)
     : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows) {
 	KV_ASSERT(most_rows >= 1);
+	const Widest most = widest(cfg);
 	allocate(be, memory_, "activations", [&](Arena& a) {
 		h_ = a.take(DType::F32, most_rows, cfg.dim);
-		q_ = a.take(DType::F32, most_rows, cfg.n_heads, cfg.head_dim);
-		att_ = a.take(DType::F32, most_rows, cfg.n_heads, cfg.head_dim);
-		k_ = a.take(DType::F32, most_rows, cfg.n_kv_heads, cfg.head_dim);
-		v_ = a.take(DType::F32, most_rows, cfg.n_kv_heads, cfg.head_dim);
+		q_ = a.take(DType::F32, most_rows, most.q);
+		att_ = a.take(DType::F32, most_rows, most.q);
+		k_ = a.take(DType::F32, most_rows, most.kv);
+		v_ = a.take(DType::F32, most_rows, most.kv);
 		mlp_.lay(a, cfg, most_rows);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
+		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
 		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
 		block_max_ = a.take(DType::U32, kLogitRows, ceil_div(cfg.vocab, uint32_t(KV_LOGIT_BLOCK)));
 		candidates_ = a.take(DType::U32, kLogitRows, KV_CANDIDATE_WORDS);
 	});
+	if (nowhere_) {
+		const std::vector<uint32_t> skip(nowhere_.elements(), kSkip);
+		be.write(*nowhere_.buf, nowhere_.at, std::as_bytes(std::span(skip)));
+		be.submit();
+		be.wait();
+	}
 }
 
 // Whether what a layer's parts compute is changed before it is added to the residual stream.
@@ -33,15 +49,17 @@ bool LayerRunner::has_branch_rows(const Config& cfg) {
 	return false;
 }
 
-LayerRows LayerRunner::rows_of(const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const {
+LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const {
 	KV_ASSERT(n <= most_rows_);
+	const Layer& layer = cfg_.layers[l];
+	const auto heads = [&](const View& v, uint32_t n_heads) { return shaped(v, n, n_heads, layer.head_dim); };
 	LayerRows r{n,
 	            rows(x, first, n),
 	            rows(h_, 0, n),
-	            rows(q_, 0, n),
-	            rows(att_, 0, n),
-	            rows(k_, 0, n),
-	            rows(v_, 0, n),
+	            heads(q_, layer.n_heads),
+	            heads(att_, layer.n_heads),
+	            heads(k_, layer.n_kv_heads),
+	            heads(v_, layer.n_kv_heads),
 	            rows(mlp_.gate, 0, n),
 	            rows(mlp_.up, 0, n),
 	            {}};
@@ -82,7 +100,9 @@ void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const 
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = w_.layers[l];
-	const Proj qkv[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
+	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
+	const bool owns = has_own_kv(cfg_, l);
+	const std::span<const Proj> qkv = std::span(all).first(owns ? 3 : 1);
 	if (!layer.attn_norm) {
 		be_.matmul(qkv, r.x, Epilogue::None, decode);
 	} else if (layer.mlp_input == MlpInput::Parallel) { // the MLP reads h, too
@@ -93,12 +113,14 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	}
 	if (layer.qk_norm == QkNorm::Row) {
 		be_.rmsnorm(r.q, r.q, L.q_norm, cfg_.norm_eps);
-		be_.rmsnorm(r.k, r.k, L.k_norm, cfg_.norm_eps);
+		if (owns) be_.rmsnorm(r.k, r.k, L.k_norm, cfg_.norm_eps);
 	}
 }
 
-void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_t n, const KvDst& dst) {
+void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_t n, const KvDst& to) {
 	const Layer& layer = cfg_.layers[l];
+	KvDst dst = to;
+	if (!has_own_kv(cfg_, l)) dst = {nowhere_, nowhere_, shaped(nowhere_, n, layer.n_kv_heads, 2), 1};
 	const LayerWeights& L = w_.layers[l];
 	const Rope& rope = cfg_.ropes[layer.rope];
 	const View q = rows(r.q, first, n);

@@ -30,15 +30,16 @@ class LayerRunner {
 	// most_rows: of one pass. Backend, config and weights must outlive the runner.
 	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows);
 
-	// Rows first .. first + n - 1 of x and rope, and the activations of a pass, which the next pass uses again.
-	LayerRows rows_of(const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const;
+	// Rows first .. first + n - 1 of x and rope, and the activations of a pass through layer l, which the next pass
+	// uses again.
+	LayerRows rows_of(uint32_t l, const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const;
 	static LayerRows last_row(const LayerRows&);
 
 	// decode: as Backend::matmul() has it.
 	void embed(const View& x, const View& tokens);              // x (n, dim), tokens (n) u32
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
-	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n,
-	            const KvDst&);                                   // rows [first, first + n): RoPE, store
+	// Rows [first, first + n): RoPE, store. The destination is empty for a layer without keys and values of its own.
+	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	Softmax softmax(uint32_t l) const;                           // of attention between the two
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
@@ -78,9 +79,10 @@ class LayerRunner {
 	const Weights& w_;
 	uint32_t most_rows_;
 	Buffer memory_;
-	View h_, q_, k_, v_, att_;    // (most_rows, ...) f32
+	View h_, q_, k_, v_, att_;    // (most_rows, elements of the widest layer) f32
 	MlpMemory mlp_;               // of most_rows
 	View branch_;                 // (most_rows, dim) f32, or empty
+	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values
 	View logits_, final_;         // (kLogitRows, vocab), (kLogitRows, dim) f32
 	View block_max_, candidates_; // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32
 };

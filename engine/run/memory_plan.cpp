@@ -5,25 +5,26 @@
 #include "engine/kv_host/window.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
+#include "engine/run/prompt_memory.h"
 #include <algorithm>
 
 namespace kvrun {
 
 // As LayerRunner, Decoder and PromptMemory (engine/run) allocate it.
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
-	const uint64_t heads = uint64_t(c.n_heads) * c.head_dim, kv_heads = uint64_t(c.n_kv_heads) * c.head_dim;
-	const uint64_t rope_row = c.ropes.size() * c.ropes[0].dim / 2 * 8 + (c.temperature.scale != 0 ? 4 : 0);
+	const Widest most = widest(c);
+	const uint64_t rope_row = uint64_t(rope_width(c)) * 4;
 	const uint64_t logit_row =
 	    4 * (uint64_t(c.dim) + c.vocab + ceil_div(c.vocab, uint32_t(KV_LOGIT_BLOCK)) + KV_CANDIDATE_WORDS);
 	ModelMemory m;
 	m.weight_bytes = weight_bytes;
 	const uint64_t rows = std::clamp(ubatch, 1u, std::max(c.max_seq, 1u));
-	m.fixed_bytes = rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * heads + 2 * kv_heads) +
-	                MlpMemory::bytes(c, uint32_t(rows)) + LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 +
-	                4 + rope_row;
-	m.row_bytes = uint64_t(c.dim) * 4 + 4 + rope_row + 2 * kv_heads * 2; // K and V of one layer in f16
+	m.fixed_bytes =
+	    rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
+	    MlpMemory::bytes(c, uint32_t(rows)) + LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 + 4 + rope_row;
 	m.trained_tokens = c.max_seq;
 	const CacheLayers layers(c);
+	m.row_bytes = PromptMemory::row_bytes(c, layers);
 	if (layers.both_kinds())
 		m.window_bytes = bytes_at(make_window_plan(layers.window_shape(), layers.window()), layers.window()).total();
 	return m;

@@ -17,7 +17,7 @@ constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as
 
 // Of n rows through a layer's projections; cold: weights come from memory first.
 double projection_work(const Config& c, const Layer& l, double n, bool all, bool cold) {
-	const double q = double(c.n_heads) * c.head_dim, kv = double(c.n_kv_heads) * c.head_dim, dim = c.dim;
+	const double q = double(l.n_heads) * l.head_dim, kv = double(l.n_kv_heads) * l.head_dim, dim = c.dim;
 	const Experts& e = l.experts;
 	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
 	double work = rows * 2 * dim * (q + 2 * kv);
@@ -27,7 +27,8 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 	const double slots = n * e.used, experts = std::min(slots, double(e.n));
 	return work + 6 * dim * e.hidden_dim * (cold ? std::max(slots, experts * kMatmulRows) : slots);
 }
-double move_work(const Config& c) { return 2 * kPackWork * c.n_kv_heads * c.head_dim; } // of one token
+double move_work(const Layer& l) { return 2 * kPackWork * l.n_kv_heads * l.head_dim; } // of one token
+double attend_work(const Layer& l, double pairs) { return 4. * l.n_heads * l.head_dim * pairs; }
 
 } // namespace
 
@@ -120,12 +121,12 @@ double Prefill::begin_block() {
 	}
 	session_.make_room_for([&] {
 		Engine& e = session_.engine();
-		const uint32_t n_heads = runner_.config().n_heads;
+		const CacheLayers& layers = e.cache_layers();
 		give_up_block(); // that an attempt with less room has begun
-		kv_.emplace(be, e.scratch(), seq, n_, KvRows{memory_->k, memory_->v, 0, session_.window()}, n_heads, ubatch_);
+		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_);
 		if (KvSequence* w = session_.window_seq())
-			window_kv_.emplace(be, e.window_scratch(), *w, n_,
-			                   KvRows{memory_->k, memory_->v, 0, e.cache_layers().window()}, n_heads, ubatch_);
+			window_kv_.emplace(be, e.window_scratch(), *w, n_, memory_->kv(true, layers.window()), layers.n_heads(true),
+			                   ubatch_);
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
@@ -138,6 +139,8 @@ double Prefill::begin_block() {
 
 KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers()[l].window ? *window_kv_ : *kv_; }
 
+bool Prefill::computes_all(uint32_t l) const { return wants_all() || l < session_.engine().cache_layers().last_own(); }
+
 void Prefill::give_up_block() {
 	window_kv_.reset();
 	kv_.reset();
@@ -146,20 +149,21 @@ void Prefill::give_up_block() {
 double Prefill::rows(double room, bool must) {
 	const uint32_t k = session_.engine().cache_layers()[layer_].index;
 	KvPrefill& kv = cache_of(layer_);
-	const bool all = computes_all(layer_);
+	const bool all = computes_all(layer_), owns = owns_kv(layer_);
+	if (!all && !owns) at_ = n_ - 1; // nothing comes of the other rows
 	const uint32_t m = rows_that_fit(room);
 	if (!must && m < std::min(ubatch_, n_ - at_))
 		return 0; // not less than a device takes at a time, only to use up room
 	runner_.backend().at_layer(layer_);
-	if (at_ == 0) kv.begin_layer(k);
-	const LayerRows r = runner_.rows_of(memory_->x, memory_->rope, at_, m);
+	if (at_ == 0 && owns) kv.begin_layer(k);
+	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	runner_.project_in(layer_, r, /*decode=*/false);
-	runner_.rotate(layer_, r, 0, m, kv.destination(at_, m));
-	// Of the last layer only the keys and values are needed, and one row of logits.
+	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(at_, m) : KvDst());
+	// Of the last layer with keys and values only these are needed, and one row of logits.
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv.wants_queries()) {
-		kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_));
+		kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_), owns);
 		if (all)
 			runner_.project_out(layer_, r, /*decode=*/false);
 		else if (last_rows)
@@ -170,24 +174,36 @@ double Prefill::rows(double room, bool must) {
 		                  looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
-	if (at_ == n_) stage_ = Stage::Moves, planned_ = false, moved_ = 0;
+	if (at_ == n_) stage_ = Stage::Moves, begin_moves(0);
 	return work;
 }
 
+// The next layer, from `from` on, whose keys and values nobody reads behind layer_: they can go into pages, which older
+// tokens are read from as they were before.
+void Prefill::begin_moves(uint32_t from) {
+	const CacheLayers& layers = session_.engine().cache_layers();
+	for (moving_ = from; moving_ <= layer_; ++moving_)
+		if (owns_kv(moving_) && layers.last_reader(moving_) == layer_) break;
+	planned_ = false, moved_ = 0;
+	if (moving_ <= layer_) return;
+	at_ = 0;
+	stage_ = ++layer_ < layers_ ? Stage::Rows : Stage::Logits;
+}
+
 double Prefill::moves(double room) {
-	const double each = move_work(runner_.config()), all = each * n_;
-	runner_.backend().at_layer(layer_);
-	if (!planned_) cache_of(layer_).plan_moves(session_.engine().cache_layers()[layer_].index);
+	const double each = move_work(runner_.config().layers[moving_]), all = each * n_;
+	runner_.backend().at_layer(moving_);
+	if (!planned_) cache_of(moving_).plan_moves(session_.engine().cache_layers()[moving_].index);
 	planned_ = true;
 	const double most = std::max(room / each, 64.);
-	if (!cache_of(layer_).move(uint64_t(most))) {
+	if (!cache_of(moving_).move(uint64_t(most))) {
 		const double work = std::min(most * each, all - moved_);
 		moved_ += work;
 		return std::max(work, each);
 	}
-	at_ = 0;
-	stage_ = ++layer_ < layers_ ? Stage::Rows : Stage::Logits;
-	return std::max(all - moved_, each);
+	const double work = std::max(all - moved_, each);
+	begin_moves(moving_ + 1);
+	return work;
 }
 
 double Prefill::logits_piece() {
@@ -291,17 +307,20 @@ double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
 	const double before = double(session_.n_tokens()) + first;
 	const double seen = n * (before + 0.5 * (n + 1));
 	const bool attends = all || (kv_ && const_cast<Prefill*>(this)->cache_of(l).wants_queries());
-	return projection_work(c, c.layers[l], n, all, /*cold=*/true) + (attends ? 4. * c.n_heads * c.head_dim * seen : 0);
+	return projection_work(c, c.layers[l], n, all, /*cold=*/true) + (attends ? attend_work(c.layers[l], seen) : 0);
 }
 
 double Prefill::block_work(uint32_t first_token, uint32_t n) const {
 	const Config& c = runner_.config();
-	const double seen = n * (first_token + 0.5 * (n + 1)), attention = 4. * c.n_heads * c.head_dim * seen;
+	const double seen = n * (first_token + 0.5 * (n + 1));
 	double layers = 0;
-	for (uint32_t l = 0; l < layers_; ++l)
-		layers +=
-		    projection_work(c, c.layers[l], n, computes_all(l), /*cold=*/false) + (computes_all(l) ? attention : 0);
-	return layers + layers_ * n * move_work(c) + 2. * c.vocab * c.dim * (hooks_.all_logits ? n : 1) + 2. * n * c.dim;
+	for (uint32_t l = 0; l < layers_; ++l) {
+		const Layer& layer = c.layers[l];
+		const bool all = computes_all(l), owns = owns_kv(l);
+		layers += projection_work(c, layer, all || owns ? n : 1, all, /*cold=*/false) +
+		          (all ? attend_work(layer, seen) : 0) + (owns ? n * move_work(layer) : 0);
+	}
+	return layers + 2. * c.vocab * c.dim * (hooks_.all_logits ? n : 1) + 2. * n * c.dim;
 }
 
 void fill_with_noise(Session& s, uint32_t n) {
@@ -324,14 +343,15 @@ void fill_with_noise(Session& s, uint32_t n) {
 			be.submit();
 			be.wait(); // no more staging memory than a prompt takes
 		}
-		KvPrefill main(be, e.scratch(), s.seq(), m, KvRows{memory->k, memory->v, 0, s.window()}, e.config().n_heads,
-		               e.ubatch());
+		const CacheLayers& layers = e.cache_layers();
+		KvPrefill main(be, e.scratch(), s.seq(), m, memory->kv(false, s.window()), layers.n_heads(false), e.ubatch());
 		std::optional<KvPrefill> window;
 		if (s.window_seq())
-			window.emplace(be, e.window_scratch(), *s.window_seq(), m,
-			               KvRows{memory->k, memory->v, 0, e.cache_layers().window()}, e.config().n_heads, e.ubatch());
+			window.emplace(be, e.window_scratch(), *s.window_seq(), m, memory->kv(true, layers.window()),
+			               layers.n_heads(true), e.ubatch());
 		for (uint32_t l = 0; l < e.config().n_layers; ++l) {
-			const auto [in_window, k] = e.cache_layers()[l];
+			if (!has_own_kv(e.config(), l)) continue;
+			const auto [in_window, k] = layers[l];
 			KvPrefill& kv = in_window ? *window : main;
 			be.at_layer(l);
 			kv.begin_layer(k);

@@ -65,6 +65,7 @@ class Prefill {
 	double begin_block();
 	double rows(double room, bool must);
 	double moves(double room);
+	void begin_moves(uint32_t from);
 	double logits_piece();
 	void delivered(); // after the wait: logits that were read
 	bool usable() const;
@@ -75,7 +76,8 @@ class Prefill {
 	KvPrefill& cache_of(uint32_t l);
 	void give_up_block();
 	bool wants_all() const { return hooks_.all_logits || hooks_.all_states; } // rows, not only the last one
-	bool computes_all(uint32_t l) const { return l + 1 < layers_ || wants_all(); }
+	bool owns_kv(uint32_t l) const { return has_own_kv(runner_.config(), l); }
+	bool computes_all(uint32_t l) const; // of layer l all rows of the residual stream are wanted
 
 	Session& session_;
 	LayerRunner& runner_;
@@ -87,8 +89,9 @@ class Prefill {
 	Stage stage_ = Stage::Block;
 	uint32_t n_read_ = 0;
 	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens; where it is
-	bool planned_ = false;                // the layer's moves are decided
-	double moved_ = 0;                    // work of the layer's moves that is enqueued
+	uint32_t moving_ = 0;                 // the layer whose keys and values go into pages
+	bool planned_ = false;                // its moves are decided
+	double moved_ = 0;                    // work of its moves that is enqueued
 	std::vector<float> read_, hidden_;    // logits on their way from the device; the rows they come from
 	bool reading_ = false;                // within step(): reads into this object may be under way
 	std::vector<float> states_;           // where they are wanted, of all these rows; the logits are of the last alone

@@ -1,7 +1,9 @@
-// Device memory of a prompt block: one row per token, and one layer's own keys and values.
+// Device memory of a prompt block: one row per token, and one layer's own keys and values; of a model in which layers
+// share them, one layer's of each cache.
 #pragma once
 #include "engine/core/round.h"
 #include "engine/run/arena.h"
+#include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
 #include "models/config.h"
 
@@ -9,7 +11,7 @@ namespace kvrun {
 
 class PromptMemory {
  public:
-	PromptMemory(Backend& be, const Config& cfg) : be_(be), cfg_(cfg) {}
+	PromptMemory(Backend& be, const Config& cfg, const CacheLayers& layers) : be_(be), cfg_(cfg), layers_(layers) {}
 	PromptMemory(const PromptMemory&) = delete; // views look at the buffers
 
 	// Room for n tokens, and `more` rows of keys and values beside theirs. Grows; what was there is lost then.
@@ -25,26 +27,49 @@ class PromptMemory {
 				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
 			});
 		}
-		if (n + more > k.shape[1] || !k) {
-			own_ = {}, k = {};
+		if (n + more > kv_[0].k.shape[1] || !kv_[0].k) {
+			own_ = {}, kv_[0] = {};
 			const uint32_t n_rows = align_up(n + more, 64);
 			allocate(be_, own_, "prompt keys and values", [&](Arena& a) {
-				k = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);
-				v = a.take(DType::F16, cfg_.n_kv_heads, n_rows, cfg_.head_dim);
+				Arena again = a; // layers follow each other in the same memory, unless some are read again
+				kv_[0] = lay(a, false, n_rows);
+				if (!layers_.both_kinds()) return;
+				kv_[1] = lay(layers_.shares() ? a : again, true, n_rows);
+				if (again.bytes() > a.bytes()) a = again;
 			});
 		}
 	}
+	// This block's own keys and values of one layer of a cache.
+	KvRows kv(bool in_window, uint32_t window) const { return {kv_[in_window].k, kv_[in_window].v, 0, window}; }
+	// Bytes of a token, about.
+	static uint64_t row_bytes(const Config& c, const CacheLayers& layers) {
+		const auto own = [&](bool window) {
+			const KvShape& s = layers.shape(window);
+			return s.n_layers ? uint64_t(4) * s.n_kv_heads * s.head_dim : 0;
+		};
+		return uint64_t(c.dim) * 4 + 4 + uint64_t(rope_width(c)) * 4 +
+		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
+	}
 	size_t bytes() const { return rows_.bytes() + own_.bytes(); }
-	const Buffer& own() const { return own_; } // what k and v lie in
+	const Buffer& own() const { return own_; } // what kv() lies in
 
 	View x, tokens; // (rows, dim) f32, (rows) u32
 	RopeViews rope; // of the rows
-	View k, v;      // (n_kv_heads, own rows, head_dim) f16
 
  private:
+	struct Own {
+		View k, v; // (n_kv_heads, own rows, head_dim) f16
+	};
+	Own lay(Arena& a, bool window, uint32_t n_rows) const {
+		const KvShape& s = layers_.shape(window);
+		const View k = a.take(DType::F16, s.n_kv_heads, n_rows, s.head_dim);
+		return {k, a.take(DType::F16, s.n_kv_heads, n_rows, s.head_dim)};
+	}
 	Backend& be_;
 	const Config& cfg_;
+	const CacheLayers& layers_;
 	Buffer rows_, own_;
+	Own kv_[2]; // of a layer of the main cache, and of that of layers with a window
 };
 
 } // namespace kvrun

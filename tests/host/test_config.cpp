@@ -114,11 +114,39 @@ TEST_CASE("config: what a file may leave out") {
 	b = tiny_model(equal);
 	b.erase("llama.attention.head_count_kv");
 	CHECK(config_of(b).n_kv_heads == 2);
-	b.numbers<int32_t>("llama.feed_forward_length", GgufType::I32, {32, 32}); // a number per layer
+}
+
+TEST_CASE("config: sizes that differ between layers") {
+	TinyShape s;
+	s.n_layers = 2, s.n_kv_heads = 2;
+	GgufBuilder b = tiny_model(s);
+	const auto hidden = [&](std::vector<int32_t> v) {
+		b.numbers<int32_t>("llama.feed_forward_length", GgufType::I32, v);
+	};
+	hidden({32, 32});
 	CHECK(config_of(b).hidden_dim == 32);
-	b.numbers<int32_t>("llama.feed_forward_length", GgufType::I32, {32, 48});
+	hidden({32, 48});
+	has(refusal(b), "tensor blk.1.ffn_gate.weight is (32, 16), the config says (48, 16)");
+	for (const char* name : {"ffn_gate", "ffn_up"}) {
+		b.erase_tensor(fmt::format("blk.1.{}.weight", name));
+		b.tensor_f32(fmt::format("blk.1.{}.weight", name), {16, 48}, std::vector<float>(16 * 48));
+	}
+	b.erase_tensor("blk.1.ffn_down.weight");
+	b.tensor_f32("blk.1.ffn_down.weight", {48, 16}, std::vector<float>(16 * 48));
+	const Config c = config_of(b);
+	CHECK(c.hidden_dim == 32);
+	CHECK(c.layers[0].hidden_dim == 32);
+	CHECK(c.layers[1].hidden_dim == 48);
+	hidden({32, 48, 32});
+	has(refusal(b), "key llama.feed_forward_length has 3 elements, the model has 2 layers; the file is damaged");
+	hidden({32, 0});
+	has(refusal(b), "key llama.feed_forward_length is 0; the file is damaged");
+	hidden({32, -1});
+	has(refusal(b), "key llama.feed_forward_length is -1 for a layer; the file is damaged");
+	b = tiny_model(s);
+	b.numbers<int32_t>("llama.attention.head_count_kv", GgufType::I32, {2, 1});
 	Code code{};
-	has(refusal(b, &code), "llama.feed_forward_length differs between layers (32 and 48)");
+	has(refusal(b, &code), "layers without a window have 2 heads, 2 key/value heads of 8 channels, and 2, 1 of 8");
 	CHECK(code == Code::Unsupported);
 }
 
