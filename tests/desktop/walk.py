@@ -81,7 +81,7 @@ SAID = [
 def store(app):
     """Conversations that a model of this size could not have, as if they had been saved before."""
     folder = app.path("state/kvrun/desktop")
-    os.makedirs(folder, mode=0o700)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     for i, (name, question, answer) in enumerate(reversed(SAID)):
         with open(os.path.join(folder, f"c{i}.json"), "w") as f:
             json.dump({"kvrun_desktop": 1, "title": question, "kv": "turbo4", "ctx": 8192,

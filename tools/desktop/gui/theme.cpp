@@ -78,6 +78,10 @@ QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, [role="field"] {
 QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QDoubleSpinBox:focus, [role="field"]:focus {
 	border: 1px solid @accent;
 }
+QComboBox::drop-down { border: none; width: @p10; }
+QComboBox::down-arrow {
+	width: 0; height: 0; border-left: @p3 solid @page; border-right: @p3 solid @page; border-top: @p3 solid @dim;
+}
 QComboBox QAbstractItemView {
 	background: @page; border: 1px solid @line; selection-background-color: @chosen; selection-color: @text;
 }
