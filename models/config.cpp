@@ -245,6 +245,24 @@ void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 			     f.arch);
 }
 
+// What tensors alone say of a layer: whether values are keys, as in the first layer of its kind, and its factor.
+void look_at_layers(const Gguf& g, const Family& f, Config& c) {
+	const auto tensor = [](uint32_t l, const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
+	const Layer* first[2] = {};
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		Layer& layer = c.layers[l];
+		const Layer*& of_kind = first[layer.window != 0];
+		if (!of_kind) {
+			layer.v_is_k = layer.v_norm && !g.find_tensor(tensor(l, "attn_v"));
+			of_kind = &layer;
+		}
+		layer.v_is_k = of_kind->v_is_k;
+		if (!f.output_scales) continue;
+		const std::vector<float> scale = read_factors(g, tensor(l, "layer_output_scale").c_str(), 2);
+		if (!scale.empty()) layer.output_scale = scale[0];
+	}
+}
+
 void read_temperature(const Keys& k, const Family& f, Config& c) {
 	if (!f.tempered || k.f32("attention.temperature_scale", 0) == 0) return;
 	c.temperature = {k.positive("attention.temperature_scale", 1),
@@ -315,10 +333,14 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 	std::unordered_set<std::string_view> used = {"rope_freqs.weight", "rope_factors_long.weight",
 	                                             "rope_factors_short.weight"};
 	for (const TensorSpec& s : specs) used.insert(s.name);
+	const auto is_used = [&](std::string_view name) {
+		return used.contains(name) || (find_family(c.arch)->output_scales &&
+		                               name.ends_with(".layer_output_scale.weight") && layer_of(name) < c.n_layers);
+	};
 	std::string_view first;
 	size_t n = 0;
 	for (const GgufTensor& t : g.tensors()) {
-		if (used.contains(t.name)) continue;
+		if (is_used(t.name)) continue;
 		if (!is_left_aside(t.name, layer_of(t.name), k, c)) {
 			if (t.name.ends_with(".bias") || t.name.ends_with(".scale") || is_expert_tensor(t.name) ||
 			    (t.name.starts_with("blk.") && t.name.ends_with("_norm.weight")))
@@ -388,7 +410,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		} else {
 			matrix(name("attn_q.weight"), q, c.dim);
 			if (owns) matrix(name("attn_k.weight"), kv, c.dim);
-			if (owns) matrix(name("attn_v.weight"), kv, c.dim);
+			if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, c.dim);
 		}
 		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
 		if (layer.qkv_bias && owns) {
@@ -468,6 +490,10 @@ Config read_config(const Gguf& g) {
 	read_temperature(k, f, c);
 	describe_layers(c, f, layer, windows, sizes);
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
+	look_at_layers(g, f, c);
+	if (const uint32_t n = k.u32("embedding_length_per_layer_input", 0); n)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without embeddings of layers", g.name(),
+		     k.key("embedding_length_per_layer_input"), n, f.arch);
 	place_experts(c, read_mixture(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);

@@ -88,6 +88,8 @@ struct Layer { // what one layer computes
 	bool attn_out_norm = false; // a norm between attention and the residual stream
 	bool qkv_bias = false;      // wq, wk, wv have biases
 	bool out_bias = false;      // wo has one
+	bool v_norm = false;        // each head of v is divided by its RMS
+	bool v_is_k = false;        // there is no wv: v is k before its norm
 	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
@@ -100,6 +102,7 @@ struct Layer { // what one layer computes
 	uint32_t hidden_dim = 0;                // channels inside the MLP
 	Experts experts = {};                   // with activation and biases of their own
 
+	float output_scale = 1;   // then the residual stream behind the layer is multiplied by it
 	float residual_scale = 1; // factor of what attention and MLP add to the residual stream
 };
 

@@ -31,9 +31,10 @@ struct Family {
 	// Of a file that does not say them; 0: none.
 	uint32_t window = 0;
 	float score_softcap = 0, logit_softcap = 0;
-	bool tempered = false;  // files may have Config::temperature, over the context before extension
-	bool shares_kv = false; // last layers may attend to what a layer before them has stored (Layer::kv_layer)
-	bool mixture = false;   // files may have experts in place of the MLP; Layer::experts is how they are chosen
+	bool tempered = false;      // files may have Config::temperature, over the context before extension
+	bool shares_kv = false;     // last layers may attend to what a layer before them has stored (Layer::kv_layer)
+	bool output_scales = false; // files may have Layer::output_scale, as tensors
+	bool mixture = false;       // files may have experts in place of the MLP; Layer::experts is how they are chosen
 	bool head_norm_optional = false; // QkNorm::Head where the file has the tensors
 	// A model of so many layers scales q . k by 1 / sqrt(dim / n_heads), for which GGUF has no key.
 	uint32_t wide_scale_layers = 0;

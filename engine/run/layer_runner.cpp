@@ -14,6 +14,14 @@ static uint32_t skipped_heads(const Config& cfg) {
 	return n;
 }
 
+// Most channels of a head whose values have a norm, which has no weights.
+static uint32_t normed_values(const Config& cfg) {
+	uint32_t n = 0;
+	for (const Layer& l : cfg.layers)
+		if (l.v_norm) n = std::max(n, l.head_dim);
+	return n;
+}
+
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows)
     : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows) {
 	KV_ASSERT(most_rows >= 1);
@@ -26,18 +34,22 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		v_ = a.take(DType::F32, most_rows, most.kv);
 		mlp_.lay(a, cfg, most_rows);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
+		if (const uint32_t n = normed_values(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
 		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
 		block_max_ = a.take(DType::U32, kLogitRows, ceil_div(cfg.vocab, uint32_t(KV_LOGIT_BLOCK)));
 		candidates_ = a.take(DType::U32, kLogitRows, KV_CANDIDATE_WORDS);
 	});
-	if (nowhere_) {
-		const std::vector<uint32_t> skip(nowhere_.elements(), kSkip);
-		be.write(*nowhere_.buf, nowhere_.at, std::as_bytes(std::span(skip)));
+	const auto fill = [&](const View& v, const auto& value) {
+		if (!v) return;
+		const std::vector values(v.elements(), value);
+		be.write(*v.buf, v.at, std::as_bytes(std::span(values)));
 		be.submit();
 		be.wait();
-	}
+	};
+	fill(nowhere_, kSkip);
+	fill(ones_, 1.f);
 }
 
 // Whether what a layer's parts compute is changed before it is added to the residual stream.
@@ -102,7 +114,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = w_.layers[l];
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
-	const std::span<const Proj> qkv = std::span(all).first(owns ? 3 : 1);
+	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
 	if (!layer.attn_norm) {
 		be_.matmul(qkv, r.x, Epilogue::None, decode);
 	} else if (layer.mlp_input == MlpInput::Parallel) { // the MLP reads h, too
@@ -110,6 +122,10 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 		be_.matmul(qkv, r.h, Epilogue::None, decode);
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
+	}
+	if (owns && layer.v_norm) {
+		const auto heads = [&](const View& v) { return shaped(v, r.n * layer.n_kv_heads, layer.head_dim); };
+		be_.rmsnorm(heads(r.v), heads(layer.v_is_k ? r.k : r.v), rows(ones_, 0, layer.head_dim), cfg_.norm_eps);
 	}
 	if (layer.qk_norm == QkNorm::Row) {
 		be_.rmsnorm(r.q, r.q, L.q_norm, cfg_.norm_eps);
@@ -156,7 +172,14 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = w_.layers[l];
 	add(layer, r, {{}, L.wo, L.bo}, r.att, layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
 
-	if (layer.experts.n) return mix(layer, L, r, decode);
+	if (layer.experts.n)
+		mix(layer, L, r, decode);
+	else
+		run_dense(layer, L, r, decode);
+	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
+}
+
+void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
 	const View gate = shaped(r.gate, r.n, layer.hidden_dim), up = shaped(r.up, r.n, layer.hidden_dim);
 	const bool normed = layer.mlp_input == MlpInput::Normed;
 	const View hidden =

@@ -69,6 +69,7 @@ class LayerRunner {
 	// gate_up of x, or of its norm for which h is room; what is between them and the projection out.
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
+	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
@@ -82,6 +83,7 @@ class LayerRunner {
 	View h_, q_, k_, v_, att_;    // (most_rows, elements of the widest layer) f32
 	MlpMemory mlp_;               // of most_rows
 	View branch_;                 // (most_rows, dim) f32, or empty
+	View ones_;                   // (channels of a head) f32, or empty
 	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values
 	View logits_, final_;         // (kLogitRows, vocab), (kLogitRows, dim) f32
 	View block_max_, candidates_; // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32

@@ -349,8 +349,8 @@ void complete(SynthSpec& s, const Row& r) {
 	c.embedding_scale = r.more.embedding_scale    ? r.more.embedding_scale
 	                    : family.scales_embedding ? std::sqrt(float(c.dim))
 	                                              : 1;
-	c.logit_scale = r.more.logit_scale, layer.residual_scale = r.more.residual_scale,
-	layer.attention_scale = r.more.attention_scale;
+	c.logit_scale = r.more.logit_scale, layer.residual_scale = r.more.residual_scale;
+	if (r.more.attention_scale != 0) layer.attention_scale = r.more.attention_scale;
 	layer.score_softcap = family.score_softcap, c.logit_softcap = family.logit_softcap;
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox;

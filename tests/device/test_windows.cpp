@@ -11,8 +11,8 @@ using namespace kvrun;
 namespace {
 
 // Layers of both kinds; all with a window.
-const std::vector<Case> kWindowed = {{"gemma2"},  {"gemma3"},          {"gpt_oss"},
-                                     {"cohere2"}, {"exaone4_windows"}, {"phi3_window"}};
+const std::vector<Case> kWindowed = {{"gemma2"},          {"gemma3"},      {"gpt_oss"}, {"cohere2"},
+                                     {"exaone4_windows"}, {"phi3_window"}, {"gemma4"},  {"gemma4_shared"}};
 constexpr uint32_t kWindow = 8;
 
 } // namespace
@@ -52,7 +52,8 @@ TEST_CASE("windows: forks and rewinds") {
 		SessionOptions o = with("fp16", 64);
 		o.checkpoints = 2;
 		Session s(*engine, o);
-		s.prefill(std::span(g.tokens).first(13));
+		const std::span<const float> last = s.prefill(std::span(g.tokens).first(13));
+		CHECK(g.error(12, {last.begin(), last.end()}) < most); // no other row's are computed
 		const auto fork = s.fork();
 		for (uint32_t i = 0; i < 6; ++i) s.decode(3 + i); // another text
 		CHECK(g.error(13, prompt_logits(*fork, std::span(g.tokens).subspan(13))) < most);
@@ -110,7 +111,7 @@ TEST_CASE("windows: several sequences in a step, of lengths inside and beyond th
 }
 
 TEST_CASE("windows: a layer keeps as many tokens as its window, whatever the policy of the others") {
-	each_row(std::vector<Case>{{"gemma3"}}, [](Backend&, const Case& c, const TestRow& row) {
+	each_row(std::vector<Case>{{"gemma3"}, {"gemma4_shared"}}, [](Backend&, const Case& c, const TestRow& row) {
 		const Golden g(c.name);
 		const auto engine = open_engine(row.device, g.model, 16);
 		for (const std::string policy : {"fp16", "kivi2,recent_keep=8,flush=32", "streaming,sinks=1,recent=3"}) {

@@ -150,6 +150,32 @@ TEST_CASE("config: sizes that differ between layers") {
 	CHECK(code == Code::Unsupported);
 }
 
+TEST_CASE("config: gemma4, as far as kvrun runs it") {
+	TinyShape s;
+	s.arch = "gemma4";
+	GgufBuilder b = tiny_model(s);
+	for (const char* norm : {"post_attention_norm", "post_ffw_norm"})
+		b.tensor_f32(fmt::format("blk.0.{}.weight", norm), {16}, std::vector<float>(16, 1));
+	for (const char* norm : {"attn_q_norm", "attn_k_norm"})
+		b.tensor_f32(fmt::format("blk.0.{}.weight", norm), {8}, std::vector<float>(8, 1));
+	CHECK(config_of(b).layers[0].v_norm);
+	CHECK(!config_of(b).layers[0].v_is_k);
+	CHECK(config_of(b).layers[0].output_scale == 1);
+	b.erase_tensor("blk.0.attn_v.weight");
+	b.tensor_f32("blk.0.layer_output_scale.weight", {1}, {0.5f});
+	const Layer layer = config_of(b).layers[0];
+	CHECK(layer.v_is_k);
+	CHECK(layer.output_scale == 0.5f);
+	CHECK(layer.attention_scale == 1);
+	GgufBuilder bad = b;
+	bad.u32("gemma4.attention.shared_kv_layers", 1);
+	has(refusal(bad), "key gemma4.attention.shared_kv_layers is 1: of 1 layers, these last ones find no layer");
+	bad = b;
+	bad.u32("gemma4.embedding_length_per_layer_input", 8);
+	has(refusal(bad),
+	    "key gemma4.embedding_length_per_layer_input is 8; kvrun runs gemma4 without embeddings of layers");
+}
+
 TEST_CASE("T07: every key kvrun reads, with every other type") {
 	const GgufBuilder good = with_all_keys();
 	REQUIRE(refusal(good) == "");

@@ -80,6 +80,11 @@ def models():
             num_hidden_layers=6, head_dim=16, query_pre_attn_scalar=16, sliding_window=WINDOW, layer_types=layers(6),
             hidden_activation="gelu_pytorch_tanh", rope_parameters=two_ropes(1e6, 1e4))),
             {"no window": {"sliding_window": 256}, "one RoPE": {"rope_parameters": two_ropes(1e6, 1e6)}}),
+        "gemma4": (hf.Gemma4TextConfig(**gemma4(attention_k_eq_v=True, num_global_key_value_heads=1)),
+                   gemma4_flips | {"values normed with weights": v_norm_weighs}),
+        "gemma4_shared": (hf.Gemma4TextConfig(**gemma4(num_kv_shared_layers=2, output_hidden_states=True,
+                                                    use_double_wide_mlp=True)),
+                          gemma4_flips),
         "cohere2": (hf.Cohere2Config(**base(
             num_hidden_layers=4, layer_norm_eps=1e-3, logit_scale=0.25, rotary_pct=1.0, sliding_window=WINDOW,
             layer_types=layers(4))), {"no window": {"sliding_window": 256}, "logit scale": {"logit_scale": 1.0}}),
@@ -100,6 +105,50 @@ def models():
 
 
 WINDOW = 8
+
+
+def gemma4(**changes):
+    return base(num_hidden_layers=4, head_dim=16, global_head_dim=32, sliding_window=WINDOW, layer_types=layers(2) * 2,
+                hidden_activation="gelu_pytorch_tanh", final_logit_softcapping=3.0, hidden_size_per_layer_input=0,
+                vocab_size_per_layer_input=VOCAB, rope_parameters=gemma4_ropes(0.25, 1e4)) | changes
+
+
+def gemma4_ropes(share, window):
+    return {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": share, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": window}}
+
+
+def each_attention(change):
+    def edit(model):
+        for layer in model.model.layers:
+            change(layer.self_attn)
+    return edit
+
+
+def plain_values(a):
+    if not a.is_kv_shared_layer:
+        a.v_norm = torch.nn.Identity()
+
+
+def scale_scores(a):
+    a.scaling = a.head_dim ** -0.5
+
+
+def v_norm_weighs(model):
+    for layer in model.model.layers:
+        layer.self_attn.v_norm = layer.self_attn.k_norm
+
+
+def no_output_scale(model):
+    for layer in model.model.layers:
+        layer.layer_scalar.fill_(1.0)
+
+
+gemma4_flips = {"no window": {"sliding_window": 256}, "no softcap of logits": {"final_logit_softcapping": None},
+                "all channels rotated": {"rope_parameters": gemma4_ropes(1.0, 1e4)},
+                "one RoPE base": {"rope_parameters": gemma4_ropes(0.25, 1e6)},
+                "values without norm": each_attention(plain_values), "scores scaled": each_attention(scale_scores),
+                "no output scale": no_output_scale}
 
 
 class NormedProjection(torch.nn.Module):
@@ -136,6 +185,11 @@ def two_ropes(full, window):
             "sliding_attention": {"rope_type": "default", "rope_theta": window}}
 
 
+def norms_shifted(config):
+    """Norms multiply by 1 + w."""
+    return ("gemma" in config.model_type and "gemma4" not in config.model_type) or config.model_type == "nemotron"
+
+
 def build(config, seed):
     """A model with random weights that are exact in f16: every part matters, and f16 keys and values do not."""
     torch.manual_seed(0)
@@ -151,10 +205,10 @@ def build(config, seed):
         scales = config.hidden_size ** 0.5
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            shifted = "gemma" in config.model_type or config.model_type == "nemotron"  # their norms multiply by 1 + w
+            shifted = norms_shifted(config)
             if "norm" in name and name.endswith("weight"):
                 # norms behind attention and MLP decide how much those matter
-                low = 0.35 if config.num_hidden_layers <= 4 else 0.22
+                low = 0.2 if "gemma4" in config.model_type else 0.35 if config.num_hidden_layers <= 4 else 0.22
                 wide = low if any(part in name for part in quiet) else 1.0
                 a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted else 0.0)
             elif name.endswith("bias"):
@@ -174,8 +228,8 @@ def build(config, seed):
                 a = 5.0 * rng.standard_normal(p.shape)
             p.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
         for name, b in sorted(model.named_buffers()):
-            if name.endswith("e_score_correction_bias"):
-                a = 0.3 * rng.standard_normal(b.shape)
+            if name.endswith(("e_score_correction_bias", "layer_scalar")):
+                a = 0.3 * rng.standard_normal(b.shape) + name.endswith("layer_scalar")
                 b.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
     return model
 
@@ -189,7 +243,7 @@ def mutants(model, flips):
         return m
 
     kinds = sorted({n.split(".")[-2] for n, _ in model.named_parameters() if "norm" in n and n.endswith("weight")})
-    shifted = "gemma" in model.config.model_type or model.config.model_type == "nemotron"
+    shifted = norms_shifted(model.config)
     for kind in kinds:
         def unit(m, kind=kind):
             for n, p in m.named_parameters():
