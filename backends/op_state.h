@@ -35,7 +35,7 @@ struct ShortConv {
 		f(input("x", F32, {T, channels}), o.x);
 		f(input("w", F32, {channels, o.w.shape[1]}).uploaded().undumped(), o.w);
 		state_views(o.rows, f);
-		f(output("out", F32, {T, channels}, "short_conv"), o.out);
+		f(output("out", F32, {T, channels}, "short_conv").slots(), o.out);
 	}
 };
 
@@ -66,7 +66,7 @@ struct DeltaRule {
 		f(input("rate", F32, {heads}).undumped(), o.gates.rate);
 		f(input("shift", F32, {heads}).undumped(), o.gates.shift);
 		state_views(o.rows, f);
-		f(output("out", F32, {T, heads, v_dim}, "delta_rule"), o.out);
+		f(output("out", F32, {T, heads, v_dim}, "delta_rule").slots(), o.out);
 	}
 };
 

@@ -6,6 +6,7 @@
 #include "models/config_keys.h"
 #include "models/experts.h"
 #include "models/families.h"
+#include "models/recurrent.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -305,7 +306,8 @@ std::string shape_text(const uint64_t* shape) {
 void check_tensor(const Gguf& g, const TensorSpec& s) {
 	const GgufTensor* t = g.find_tensor(s.name);
 	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
-	uint64_t want[] = {s.cols, s.rows / s.depth, s.depth, 1};
+	const uint32_t depth = s.flat ? 1 : s.depth;
+	uint64_t want[] = {s.cols, s.rows / depth, depth, 1};
 	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
 	if (!std::equal(want, want + 4, t->shape))
 		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
@@ -385,6 +387,41 @@ void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l,
 	matrix("ffn_down", dim, hidden), bias("ffn_down", dim);
 }
 
+void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim, bool owns) {
+	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
+	auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
+	auto matrix = [&](std::string tensor, uint64_t rows, uint32_t cols) {
+		out.push_back({std::move(tensor), uint32_t(rows), cols, true});
+	};
+	auto vector = [&](std::string tensor, uint32_t n) { out.push_back({std::move(tensor), 1, n, false}); };
+	if (layer.fused_qkv) {
+		matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), dim);
+	} else {
+		if (layer.output_gate) {
+			TensorSpec both{name("attn_q.weight"), 2 * q, dim, true, layer.n_heads, true};
+			both.flat = true;
+			out.push_back(both);
+		} else {
+			matrix(name("attn_q.weight"), q, dim);
+		}
+		if (owns) matrix(name("attn_k.weight"), kv, dim);
+		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, dim);
+	}
+	if (layer.qkv_bias) vector(name("attn_q.bias"), q);
+	if (layer.qkv_bias && owns) {
+		vector(name("attn_k.bias"), kv);
+		vector(name("attn_v.bias"), kv);
+	}
+	if (layer.qk_norm != QkNorm::None) {
+		const bool row = layer.qk_norm == QkNorm::Row;
+		vector(name("attn_q_norm.weight"), row ? q : layer.head_dim);
+		if (owns) vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
+	}
+	if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
+	matrix(name("attn_output.weight"), dim, q);
+	if (layer.out_bias) vector(name("attn_output.bias"), dim);
+}
+
 } // namespace
 
 std::vector<TensorSpec> tensor_specs(const Config& c) {
@@ -400,31 +437,13 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 	matrix("token_embd.weight", c.vocab, c.dim);
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];
-		const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
-		const bool owns = has_own_kv(c, l);
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
 		auto norm = [&](const char* what) { norm_vectors(name(what)); };
 		if (layer.attn_norm) norm("attn_norm");
-		if (layer.fused_qkv) {
-			matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), c.dim);
-		} else {
-			matrix(name("attn_q.weight"), q, c.dim);
-			if (owns) matrix(name("attn_k.weight"), kv, c.dim);
-			if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, c.dim);
-		}
-		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
-		if (layer.qkv_bias && owns) {
-			vector(name("attn_k.bias"), kv);
-			vector(name("attn_v.bias"), kv);
-		}
-		if (layer.qk_norm != QkNorm::None) {
-			const bool row = layer.qk_norm == QkNorm::Row;
-			vector(name("attn_q_norm.weight"), row ? q : layer.head_dim);
-			if (owns) vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
-		}
-		if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
-		matrix(name("attn_output.weight"), c.dim, q);
-		if (layer.out_bias) vector(name("attn_output.bias"), c.dim);
+		if (layer.recurrent.n_heads)
+			add_recurrent_specs(out, layer.recurrent, l, c.dim);
+		else
+			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, l));
 		if (layer.attn_out_norm) norm("post_attention_norm");
 		if (layer.mlp_input == MlpInput::Normed) norm(layer.mlp_norm_name);
 		if (layer.experts.n)
@@ -457,7 +476,8 @@ uint32_t rope_width(const Config& c) {
 uint64_t kv_f16_bytes(const Config& c) {
 	uint64_t n = 0;
 	for (uint32_t l = 0; l < c.n_layers; ++l)
-		if (has_own_kv(c, l)) n += uint64_t(4) * c.layers[l].n_kv_heads * c.layers[l].head_dim;
+		if (has_own_kv(c, l) && !c.layers[l].recurrent.n_heads)
+			n += uint64_t(4) * c.layers[l].n_kv_heads * c.layers[l].head_dim;
 	return n;
 }
 
@@ -495,6 +515,7 @@ Config read_config(const Gguf& g) {
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without embeddings of layers", g.name(),
 		     k.key("embedding_length_per_layer_input"), n, f.arch);
 	place_experts(c, read_mixture(k, f, c));
+	place_recurrent(c, read_recurrent(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(k, specs, c);

@@ -74,6 +74,20 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
 };
 
+struct Recurrent {            // a gated delta rule behind a short convolution, in place of attention
+	uint32_t n_heads = 0;     // 0: the layer attends
+	uint32_t n_key_heads = 0; // of queries and keys
+	uint32_t k_dim = 0, v_dim = 0;
+	uint32_t taps = 0;        // tokens that the convolution sees
+	bool tiled = false;       // head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
+	bool fused_gates = false; // the file has beta and alpha in one tensor, for each key head beta first
+	uint32_t values() const { return n_heads * v_dim; }
+	uint32_t channels() const { return 2 * n_key_heads * k_dim + values(); } // that are convolved: q, k, v
+	uint32_t conv_words() const { return (taps - 1) * channels(); }          // of a sequence's state
+	uint32_t rule_words() const { return n_heads * k_dim * v_dim; }
+	bool operator==(const Recurrent&) const = default;
+};
+
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
@@ -91,6 +105,9 @@ struct Layer { // what one layer computes
 	bool v_norm = false;        // each head of v is divided by its RMS
 	bool v_is_k = false;        // there is no wv: v is k before its norm
 	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
+	// The sigmoid of a gate multiplies what attention gives; the file has both in wq, for each head the query first.
+	bool output_gate = false;
+	Recurrent recurrent = {}; // in place of attention
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
 	Activation activation = Activation::Silu;
@@ -142,6 +159,7 @@ struct TensorSpec {
 	bool matrix;         // used in its own type; else a vector, used as F32
 	uint32_t depth = 1;  // so many matrices or vectors, one for each expert, one behind the other
 	bool halves = false; // each matrix is two of equal size; on the device all first ones, then all second ones
+	bool flat = false;   // the file has them in one matrix
 };
 
 const char* rope_scaling_name(RopeScaling);

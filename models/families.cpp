@@ -8,6 +8,13 @@ namespace {
 
 constexpr Experts kSigmoid = {.gating = Gating::Sigmoid};
 
+constexpr Layer kGatedAttention = {
+    .qk_norm = QkNorm::Head, .output_gate = true, .mlp_norm_name = "post_attention_norm"};
+constexpr Layer with_experts(Layer l, Experts e) {
+	l.experts = e;
+	return l;
+}
+
 constexpr Family kFamilies[] = {
     {.arch = "llama", .mixture = true, .layer = {.experts = {.normalise = true}}},
     {.arch = "qwen2", .neox = true, .layer = {.qkv_bias = true}},
@@ -133,6 +140,26 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .mixture = true,
      .layer = {.qk_norm = QkNorm::Head, .experts = {.normalise = true}}},
+    {.arch = "qwen3next",
+     .neox = true,
+     .partial_rotary = true,
+     .mixture = true,
+     .recurrent = true,
+     .recurrent_shape = {.fused_gates = true},
+     .layer = with_experts(kGatedAttention, {.normalise = true})},
+    {.arch = "qwen35",
+     .neox = true,
+     .partial_rotary = true,
+     .recurrent = true,
+     .recurrent_shape = {.tiled = true},
+     .layer = kGatedAttention},
+    {.arch = "qwen35moe",
+     .neox = true,
+     .partial_rotary = true,
+     .mixture = true,
+     .recurrent = true,
+     .recurrent_shape = {.tiled = true},
+     .layer = with_experts(kGatedAttention, {.normalise = true})},
     {.arch = "seed_oss", .neox = true, .layer = {.qkv_bias = true, .mlp_norm_name = "post_attention_norm"}},
     {.arch = "smollm3", .second_rope = SecondRope::NoneEveryFourth},
     {.arch = "starcoder2",

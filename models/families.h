@@ -38,6 +38,8 @@ struct Family {
 	bool head_norm_optional = false; // QkNorm::Head where the file has the tensors
 	// A model of so many layers scales q . k by 1 / sqrt(dim / n_heads), for which GGUF has no key.
 	uint32_t wide_scale_layers = 0;
+	bool recurrent = false; // some layers are; the file says which, and what recurrent_shape leaves open
+	Recurrent recurrent_shape = {};
 	Layer layer = {}; // every layer, but for the sizes, which a file says, and what depends on its number
 };
 

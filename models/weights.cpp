@@ -202,6 +202,21 @@ template <class Find, class Bias> ExpertWeights expert_weights(const Experts& e,
 	return w;
 }
 
+template <class Find, class Named>
+RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, Backend& b) {
+	RecurrentWeights w;
+	w.qkv = find("attn_qkv"), w.gate = find("attn_gate");
+	w.beta = find("ssm_beta"), w.alpha = find("ssm_alpha");
+	if (r.fused_gates) {
+		const View both = find("ssm_ba");
+		w.beta = matrix_rows(b, both, 0, r.n_heads), w.alpha = matrix_rows(b, both, r.n_heads, r.n_heads);
+	}
+	w.conv = find("ssm_conv1d");
+	w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;
+	w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias"), w.norm = find("ssm_norm");
+	return w;
+}
+
 LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, Backend& b) {
 	auto optional = [&](const char* what, const char* kind) { // read_config() has made sure of what must be there
 		const auto v = views.find(fmt::format("blk.{}.{}.{}", l, what, kind));
@@ -214,19 +229,23 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	               hidden = layer.hidden_dim;
 	LayerWeights w;
 	if (layer.attn_norm) w.attn_norm = norm("attn_norm");
-	if (layer.fused_qkv) {
+	if (layer.recurrent.n_heads) {
+		const auto named = [&](const char* what) { return views.at(fmt::format("blk.{}.{}", l, what)); };
+		w.recurrent = recurrent_weights(layer.recurrent, find, named, b);
+	} else if (layer.fused_qkv) {
 		const View all = find("attn_qkv");
 		w.wq = matrix_rows(b, all, 0, q);
 		w.wk = matrix_rows(b, all, q, kv);
 		w.wv = matrix_rows(b, all, q + kv, kv);
 	} else {
 		w.wq = find("attn_q"), w.wk = find("attn_k"), w.wv = find("attn_v");
+		if (layer.output_gate) w.wq_gate = matrix_rows(b, w.wq, q, q), w.wq = matrix_rows(b, w.wq, 0, q);
 		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, b);
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
-	w.wo = find("attn_output"), w.bo = bias("attn_output");
+	w.wo = find(layer.recurrent.n_heads ? "ssm_out" : "attn_output"), w.bo = bias("attn_output");
 	if (layer.attn_out_norm) w.attn_out_norm = norm("post_attention_norm");
 	if (layer.mlp_input == MlpInput::Normed) w.mlp_norm = norm(layer.mlp_norm_name);
 	if (layer.fused_gate_up && !layer.experts.n) {

@@ -20,15 +20,24 @@ struct ExpertWeights {                        // what the layer has not (Experts
 	View shared_switch;                       // (1, dim)
 	View shared_gate, shared_up, shared_down; // (shared_dim, dim), (dim, shared_dim)
 };
+struct RecurrentWeights {
+	View qkv, gate;   // (channels, dim), (values, dim)
+	View beta, alpha; // (n_heads, dim)
+	View conv;        // (channels, taps) f32
+	View rate, shift; // (n_heads) f32
+	View norm;        // (v_dim) f32
+};
 struct LayerWeights { // what the layer has not (Layer) is empty
 	NormWeights attn_norm;
 	View wq;             // (n_heads * head_dim, dim)
+	View wq_gate;        // the same, of Layer::output_gate
 	View wk, wv;         // (n_kv_heads * head_dim, dim)
 	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32
 	View q_norm, k_norm; // QkNorm::Head: (head_dim) f32; QkNorm::Row: (n_heads * head_dim), (n_kv_heads * head_dim)
 	View sinks;          // (n_heads) f32
-	View wo;             // (dim, n_heads * head_dim)
-	View bo;             // (dim) f32
+	View wo;             // (dim, n_heads * head_dim); of recurrent layers (dim, values)
+	RecurrentWeights recurrent;
+	View bo; // (dim) f32
 	NormWeights attn_out_norm, mlp_norm, mlp_out_norm;
 	View w_gate, w_up; // (hidden_dim, dim)
 	View b_gate, b_up; // (hidden_dim) f32

@@ -24,6 +24,7 @@ constexpr Part kParts[] = {
     {"tables", "page tables", &KvBytes::tables},
     {"live", "live masks", &KvBytes::live},
     {"fetch", "fetched tokens, masks", &KvBytes::fetch},
+    {"states", "recurrent states", &KvBytes::states},
 };
 
 const char* tier_name(int t) {
@@ -67,15 +68,11 @@ Json layer_json(const KvPlan& plan, uint32_t l) {
 
 Json memory_json(const PlanSubject& s, const PlanVerdict& v) {
 	const MemoryAccount m = memory_account(s.model, s.total_bytes, s.n_tokens);
-	return {{"device", s.where},
-	        {"total_bytes", m.total},
-	        {"weight_bytes", m.weights},
-	        {"activation_bytes", m.activations},
-	        {"window_bytes", m.window},
-	        {"prompt_bytes", m.prompt},
-	        {"reserve_bytes", m.reserve},
-	        {"bytes", m.cache},
-	        {"tokens_that_fit", v.capacity.kept}};
+	return {{"device", s.where},         {"total_bytes", m.total},
+	        {"weight_bytes", m.weights}, {"activation_bytes", m.activations},
+	        {"window_bytes", m.window},  {"state_bytes", m.states},
+	        {"prompt_bytes", m.prompt},  {"reserve_bytes", m.reserve},
+	        {"bytes", m.cache},          {"tokens_that_fit", v.capacity.kept}};
 }
 
 // ---- text
@@ -149,6 +146,7 @@ std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
 	if (s.model.trained_tokens) {
 		line("weights", m.weights);
 		if (m.window) line("sliding windows", m.window);
+		if (m.states) line("recurrent states", m.states);
 		line("activations", m.activations);
 		line("prompt scratch", m.prompt);
 	}

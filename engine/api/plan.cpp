@@ -48,8 +48,8 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.activation_bytes = account.activations;
 		p.prompt_bytes = account.prompt;
 		p.reserve_bytes = account.reserve;
-		p.cache_bytes = account.cache + account.window;
-		p.kv_bytes = bytes_at(plan, p.ctx).total() + account.window;
+		p.cache_bytes = account.cache + account.window + account.states;
+		p.kv_bytes = bytes_at(plan, p.ctx).total() + account.window + account.states;
 		p.kv_f16_bytes = kv_f16_bytes(c) * p.ctx;
 		p.fits = p.kv_bytes <= p.cache_bytes;
 		p.most_tokens = capacity(plan, model, memory).by_memory;

@@ -12,6 +12,7 @@ struct KvScratch {
 	Buffer gather; // f16 slots on their way into pages: keys, then values
 	Buffer single; // new tokens on their way to slots in different chunks: keys, then values
 	Buffer lse;    // row normalisers
+	Buffer states; // rows of recurrent layers
 	Buffer fetch;  // weights of tokens, picks, shares
 
 	View parts_view(Backend& be, uint32_t n_parts, uint32_t n_heads, uint32_t head_dim) {
@@ -29,7 +30,8 @@ struct KvScratch {
 	}
 	KvRows single_rows(Backend& be, const KvShape& s, uint32_t n) { return rows_in(be, single, s, n, "new tokens"); }
 	size_t bytes() const {
-		return step.bytes() + parts.bytes() + gather.bytes() + single.bytes() + lse.bytes() + fetch.bytes();
+		return step.bytes() + parts.bytes() + gather.bytes() + single.bytes() + lse.bytes() + states.bytes() +
+		       fetch.bytes();
 	}
 	void fit_fetch(Backend& be, size_t words) { fit(be, fetch, words * 4, words, "fetch choices"); }
 

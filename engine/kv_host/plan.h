@@ -88,10 +88,12 @@ struct KvBytes {
 	size_t tables = 0;                 // page tables
 	size_t live = 0;                   // live masks
 	size_t fetch = 0;                  // what a step fetches: f16 pages, memory it arrives in, masks and tables
-	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch; }
+	size_t states = 0;                 // of recurrent layers
+	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch + states; }
 	KvBytes& operator+=(const KvBytes& b) {
 		f16 += b.f16, codes += b.codes, k_params += b.k_params, v_params += b.v_params;
 		slack += b.slack, tables += b.tables, live += b.live, fetch += b.fetch;
+		states += b.states;
 		return *this;
 	}
 };

@@ -1,6 +1,7 @@
 // Which cache holds the tokens of a layer: layers that attend to all tokens share one, those with a sliding window
 // another. A model whose layers are all of one kind has one cache.
 #pragma once
+#include "engine/kv_device/states.h"
 #include "engine/kv_host/plan.h"
 #include "models/config.h"
 
@@ -12,7 +13,8 @@ class CacheLayers {
 		uint32_t windows = 0;
 		for (const Layer& l : c.layers)
 			if (l.window) window_ = l.window, ++windows;
-		const bool both = windows && windows < c.n_layers;
+		for (const Layer& l : c.layers) states_.first += l.recurrent.n_heads == 0;
+		const bool both = windows && windows < states_.first;
 		for (uint32_t l = 0; l < c.n_layers; ++l) {
 			const Layer& layer = c.layers[l];
 			if (layer.kv_layer != l) {
@@ -20,6 +22,13 @@ class CacheLayers {
 				last_readers_.push_back(l);
 				last_readers_[layer.kv_layer] = l;
 				shares_ = true;
+				continue;
+			}
+			if (layer.recurrent.n_heads) { // which needs all rows, as keys and values do
+				states_.conv_words = layer.recurrent.conv_words(), states_.rule_words = layer.recurrent.rule_words();
+				places_.push_back({false, states_.n_layers++});
+				last_readers_.push_back(l);
+				last_own_ = l;
 				continue;
 			}
 			const bool window = both && layer.window;
@@ -32,7 +41,7 @@ class CacheLayers {
 	}
 	struct Place {
 		bool window;    // in the cache of layers with a window, else in the main one
-		uint32_t index; // layer there
+		uint32_t index; // layer there; of recurrent layers, which have a state instead: among them
 	};
 	const Place& operator[](uint32_t l) const { return places_[l]; } // of the layer whose keys and values it takes
 	uint32_t window() const { return window_; }                      // of layers that have one; 0: none has
@@ -42,8 +51,9 @@ class CacheLayers {
 	uint32_t n_heads(bool window) const { return kinds_[window].n_heads; }
 	const KvShape& main_shape() const { return shape(false); }
 	const KvShape& window_shape() const { return shape(true); }
-	bool shares() const { return shares_; }         // some layers have no keys and values of their own
-	uint32_t last_own() const { return last_own_; } // the last layer that has
+	const StateShape& states() const { return states_; } // of recurrent layers, behind all others in the pool
+	bool shares() const { return shares_; }              // some layers have no keys and values of their own
+	uint32_t last_own() const { return last_own_; }      // the last layer that has
 	// The last layer that attends to the keys and values of layer l, which has its own.
 	uint32_t last_reader(uint32_t l) const { return last_readers_[l]; }
 
@@ -52,6 +62,7 @@ class CacheLayers {
 		KvShape shape = {};
 		uint32_t n_heads = 0; // query heads
 	};
+	StateShape states_;
 	Kind kinds_[2];             // the main cache, that of layers with a window
 	std::vector<Place> places_; // by layer
 	std::vector<uint32_t> last_readers_;

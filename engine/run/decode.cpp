@@ -29,20 +29,26 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
 		const uint32_t at = r.seq->n_tokens();
-		rows.push_back({{r.seq, true}, r.window_seq, r.rope, r.token, at, r.top});
+		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, at, r.top});
 		if (f && r.seq->plan().speculates() && !f->ready())
-			first.push_back({{r.seq, false}, nullptr, r.rope, r.token, at});
+			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, at});
 	}
 	try {
 		if (!first.empty()) run(pool, first);
 		for (const DecodeRow& r : step) {
 			if (r.seq->fetch() && r.seq->fetch()->ready())
-				ahead.push_back({{r.seq, false}, nullptr, r.rope, r.seq->fetch()->token(), r.seq->n_tokens() + 1});
+				ahead.push_back(
+				    {{r.seq, false}, nullptr, nullptr, r.rope, r.seq->fetch()->token(), r.seq->n_tokens() + 1});
 		}
 		rows.insert(rows.end(), ahead.begin(), ahead.end());
 		run(pool, rows);
 	} catch (...) {
 		for (const Row& r : first) r.step.seq->fetch()->forget(); // as if there had been no step
+		for (const DecodeRow& r : step) {                         // a state that is lost takes the sequence with it
+			if (!r.states || r.states->n_tokens() == r.seq->n_tokens()) continue;
+			r.states->reset(), r.seq->reset();
+			if (r.window_seq) r.window_seq->reset();
+		}
 		throw;
 	}
 	return row_logits_;
@@ -69,6 +75,12 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 	}
+	std::vector<StateSequence*> states;
+	for (const Row& r : step)
+		if (r.states) states.push_back(r.states);
+	std::optional<StateStep> recurrent; // policies that fetch have no such rows either
+	KV_ASSERT(states.empty() || states.size() == step.size());
+	if (!states.empty()) recurrent.emplace(be, scratch_.states, states, /*in_place=*/true);
 	KvStep main(be, scratch_, pool, kv_rows, cache_layers_.n_heads(false));
 	std::optional<KvStep> window; // policies that fetch have no such rows: as many as the others
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
@@ -76,12 +88,19 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	be.write(*tokens_.buf, tokens_.at, std::as_bytes(std::span(tokens)));
 	for (size_t i = 0; i < host_rope_.size(); ++i)
 		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
+	if (recurrent) recurrent->one_row_each();
 	const View x = kvrun::rows(x_, 0, n);
 	runner_.embed(x, kvrun::rows(tokens_, 0, n));
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
 		const LayerRows rows = runner_.rows_of(l, x_, rope_, 0, n);
 		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
+		if (runner_.config().layers[l].recurrent.n_heads) {
+			runner_.recur(l, rows, recurrent->groups(k), /*decode=*/true);
+			runner_.project_out(l, rows, /*decode=*/true);
+			if (is_handed_over(l, runner_.config().n_layers)) be.submit();
+			continue;
+		}
 		KvStep& kv = in_window ? *window : main;
 		const bool owns = has_own_kv(runner_.config(), l);
 		if (owns) kv.before_layer(k);
@@ -113,6 +132,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	if (kept) read_logits(step.first(kept));
 	main.end();
 	if (window) window->end();
+	if (recurrent) recurrent->end(1);
 	if (lists_ && n > kept) guessed_.arrived(runner_.config().vocab);
 	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
 }

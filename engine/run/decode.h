@@ -11,6 +11,7 @@ namespace kvrun {
 struct DecodeRow { // the next token of one sequence
 	KvSequence* seq;
 	KvSequence* window_seq; // of layers with a window; null where the model has no such cache
+	StateSequence* states;  // of recurrent layers; null where the model has none
 	const RopeTables* rope;
 	uint32_t token;
 	uint32_t top = 0; // so many of its largest logits suffice; 0: all are wanted
@@ -37,6 +38,7 @@ class Decoder {
 	struct Row {
 		StepRow step;
 		KvSequence* window_seq;
+		StateSequence* states;
 		const RopeTables* rope;
 		uint32_t token, position;
 		uint32_t top = 0;

@@ -33,6 +33,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		k_ = a.take(DType::F32, most_rows, most.kv);
 		v_ = a.take(DType::F32, most_rows, most.kv);
 		mlp_.lay(a, cfg, most_rows);
+		recurrent_.lay(a, cfg, most_rows);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = normed_values(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
@@ -76,6 +77,8 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const RopeViews& rope,
 	            rows(mlp_.up, 0, n),
 	            {}};
 	if (branch_) r.branch = rows(branch_, 0, n);
+	if (recurrent_.out_gate) r.out_gate = rows(recurrent_.out_gate, 0, n);
+	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
 	if (cfg_.temperature.scale != 0) r.rope[kTemperature] = rows(rope[kTemperature], first, n);
 	return r;
@@ -84,8 +87,8 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const RopeViews& rope,
 LayerRows LayerRunner::last_row(const LayerRows& r) {
 	LayerRows out = r;
 	out.n = 1;
-	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.rope[0],
-	                &out.rope[1]})
+	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate,
+	                &out.values, &out.rope[0], &out.rope[1]})
 		if (*v) *v = rows(*v, r.n - 1, 1);
 	return out;
 }
@@ -117,9 +120,11 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
 	if (!layer.attn_norm) {
 		be_.matmul(qkv, r.x, Epilogue::None, decode);
-	} else if (layer.mlp_input == MlpInput::Parallel) { // the MLP reads h, too
+	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate) { // the MLP, or the gate, reads h, too
 		norm(r.h, r.x, L.attn_norm);
 		be_.matmul(qkv, r.h, Epilogue::None, decode);
+		const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
+		if (layer.output_gate) be_.matmul(gate, r.h, Epilogue::None, decode);
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
 	}
@@ -170,7 +175,9 @@ void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, 
 void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = w_.layers[l];
-	add(layer, r, {{}, L.wo, L.bo}, r.att, layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
+	if (layer.output_gate) be_.activate(r.att, r.out_gate, r.att, {.function = Activation::Sigmoid});
+	add(layer, r, {{}, L.wo, L.bo}, layer.recurrent.n_heads ? r.values : r.att,
+	    layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
 
 	if (layer.experts.n)
 		mix(layer, L, r, decode);

@@ -1,8 +1,10 @@
 // Runs layers from their descriptions (Layer), for all backends and for prompts and decode steps alike.
 #pragma once
 #include "backends/backend.h"
+#include "engine/kv_device/states.h"
 #include "engine/run/logits.h"
 #include "engine/run/mlp_memory.h"
+#include "engine/run/recurrent_memory.h"
 #include "models/config.h"
 #include "models/weights.h"
 #include <array>
@@ -22,7 +24,9 @@ struct LayerRows { // rows of one pass through a layer
 	View k, v;     // (n, n_kv_heads, head_dim) f32
 	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
-	View branch = {}; // (n, dim) f32: what attention or MLP computed, where it is changed before it is added to x
+	View out_gate = {}; // (n, n_heads, head_dim) f32, of Layer::output_gate
+	View values = {};   // (n, values) f32: what a recurrent layer computes
+	View branch = {};   // (n, dim) f32: what attention or MLP computed, where it is changed before it is added to x
 };
 
 class LayerRunner {
@@ -40,6 +44,8 @@ class LayerRunner {
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
 	// Rows [first, first + n): RoPE, store. The destination is empty for a layer without keys and values of its own.
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
+	// A recurrent layer in place of all that: norm, projections, the states' rows.
+	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	Softmax softmax(uint32_t l) const;                           // of attention between the two
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
@@ -82,6 +88,7 @@ class LayerRunner {
 	Buffer memory_;
 	View h_, q_, k_, v_, att_;    // (most_rows, elements of the widest layer) f32
 	MlpMemory mlp_;               // of most_rows
+	RecurrentMemory recurrent_;   // of most_rows
 	View branch_;                 // (most_rows, dim) f32, or empty
 	View ones_;                   // (channels of a head) f32, or empty
 	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values

@@ -21,10 +21,12 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	const uint64_t rows = std::clamp(ubatch, 1u, std::max(c.max_seq, 1u));
 	m.fixed_bytes =
 	    rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
-	    MlpMemory::bytes(c, uint32_t(rows)) + LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 + 4 + rope_row;
+	    MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
+	    LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 + 4 + rope_row;
 	m.trained_tokens = c.max_seq;
 	const CacheLayers layers(c);
 	m.row_bytes = PromptMemory::row_bytes(c, layers);
+	m.state_bytes = 2 * layers.states().bytes();
 	if (layers.both_kinds())
 		m.window_bytes = bytes_at(make_window_plan(layers.window_shape(), layers.window()), layers.window()).total();
 	return m;
@@ -40,6 +42,7 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 	};
 	a.weights = take(m.weight_bytes);
 	a.window = take(m.window_bytes);
+	a.states = take(m.state_bytes);
 	const uint64_t tenth = left / 10; // the engine leaves it to everything below and the driver
 	// a prompt goes through the layers in blocks that take an eighth of what is free at most
 	const uint64_t rows =

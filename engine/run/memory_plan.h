@@ -10,6 +10,7 @@ struct ModelMemory {             // what a model takes beside its cache; all 0 f
 	uint64_t weight_bytes = 0;   // as in the file
 	uint64_t fixed_bytes = 0;    // activations of a prompt piece and a decode step
 	uint64_t window_bytes = 0;   // cache of layers with a sliding window, beside others that attend to all tokens
+	uint64_t state_bytes = 0;    // of recurrent layers: a state, and the next one while a prompt is read
 	uint64_t row_bytes = 0;      // of a prompt's scratch memory, per token
 	uint32_t trained_tokens = 0; // context the model was made for; 0: unknown
 };
@@ -18,7 +19,7 @@ KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
 ModelMemory model_memory(const Config&, uint64_t weight_bytes, uint32_t ubatch);
 
 struct MemoryAccount { // of one context; the parts and the cache's share add up to the total
-	uint64_t total = 0, weights = 0, window = 0, activations = 0, prompt = 0, reserve = 0; // bytes
+	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes
 	uint64_t cache = 0; // left for the cache of layers that attend to all tokens
 };
 // total_bytes: free device memory. The prompt takes the whole context. Less than the parts: the cache gets 0.

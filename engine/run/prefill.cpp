@@ -17,7 +17,10 @@ constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as
 
 // Of n rows through a layer's projections; cold: weights come from memory first.
 double projection_work(const Config& c, const Layer& l, double n, bool all, bool cold) {
-	const double q = double(l.n_heads) * l.head_dim, kv = double(l.n_kv_heads) * l.head_dim, dim = c.dim;
+	const double dim = c.dim, recurrent = l.recurrent.n_heads ? double(l.recurrent.channels()) : 0;
+	const double q =
+	    recurrent ? double(l.recurrent.values()) : double(l.n_heads) * l.head_dim * (l.output_gate ? 1.5 : 1);
+	const double kv = recurrent ? recurrent / 2 : double(l.n_kv_heads) * l.head_dim;
 	const Experts& e = l.experts;
 	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
 	double work = rows * 2 * dim * (q + 2 * kv);
@@ -27,6 +30,8 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 	const double slots = n * e.used, experts = std::min(slots, double(e.n));
 	return work + 6 * dim * e.hidden_dim * (cold ? std::max(slots, experts * kMatmulRows) : slots);
 }
+// Of one token through a recurrent layer's state: few lanes work, one row after the other.
+double rule_work(const Layer& l) { return 20. * l.recurrent.rule_words(); }
 double move_work(const Layer& l) { return 2 * kPackWork * l.n_kv_heads * l.head_dim; } // of one token
 double attend_work(const Layer& l, double pairs) { return 4. * l.n_heads * l.head_dim * pairs; }
 
@@ -124,6 +129,8 @@ double Prefill::begin_block() {
 		const CacheLayers& layers = e.cache_layers();
 		give_up_block(); // that an attempt with less room has begun
 		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_);
+		if (StateSequence* s = session_.states())
+			states_step_.emplace(be, e.scratch().states, std::span(&s, 1), /*in_place=*/false);
 		if (KvSequence* w = session_.window_seq())
 			window_kv_.emplace(be, e.window_scratch(), *w, n_, memory_->kv(true, layers.window()), layers.n_heads(true),
 			                   ubatch_);
@@ -142,6 +149,7 @@ KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers
 bool Prefill::computes_all(uint32_t l) const { return wants_all() || l < session_.engine().cache_layers().last_own(); }
 
 void Prefill::give_up_block() {
+	states_step_.reset();
 	window_kv_.reset();
 	kv_.reset();
 }
@@ -155,6 +163,7 @@ double Prefill::rows(double room, bool must) {
 	if (!must && m < std::min(ubatch_, n_ - at_))
 		return 0; // not less than a device takes at a time, only to use up room
 	runner_.backend().at_layer(layer_);
+	if (runner_.config().layers[layer_].recurrent.n_heads) return recurrent_rows(m);
 	if (at_ == 0 && owns) kv.begin_layer(k);
 	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
@@ -175,6 +184,24 @@ double Prefill::rows(double room, bool must) {
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
 	if (at_ == n_) stage_ = Stage::Moves, begin_moves(0);
+	return work;
+}
+
+// The next m rows of a recurrent layer, all of which its state has to see.
+double Prefill::recurrent_rows(uint32_t m) {
+	const uint32_t k = session_.engine().cache_layers()[layer_].index;
+	const bool all = computes_all(layer_), last_rows = at_ + m == n_;
+	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->rope, at_, m);
+	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
+	states_step_->piece(k, at_ == 0, m);
+	runner_.recur(layer_, r, states_step_->groups(k), /*decode=*/false);
+	const LayerRows out = all ? r : LayerRunner::last_row(r);
+	if (all || last_rows) runner_.project_out(layer_, out, /*decode=*/false);
+	if (looking_ && (all || last_rows))
+		runner_.read_rows(out.x, looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
+	const double work = rows_work(layer_, at_, m);
+	at_ += m;
+	if (last_rows) at_ = 0, stage_ = ++layer_ < layers_ ? Stage::Rows : Stage::Logits;
 	return work;
 }
 
@@ -272,6 +299,7 @@ std::string Prefill::locate_fault() {
 void Prefill::end_block() {
 	kv_->end();
 	if (window_kv_) window_kv_->end();
+	if (states_step_) states_step_->end(n_);
 	give_up_block();
 	session_.append_history(std::span(tokens_).subspan(n_read_, n_));
 	n_read_ += n_;
@@ -306,6 +334,8 @@ double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
 	const bool all = computes_all(l);
 	const double before = double(session_.n_tokens()) + first;
 	const double seen = n * (before + 0.5 * (n + 1));
+	if (c.layers[l].recurrent.n_heads)
+		return projection_work(c, c.layers[l], n, all, /*cold=*/true) + rule_work(c.layers[l]) * n;
 	const bool attends = all || (kv_ && const_cast<Prefill*>(this)->cache_of(l).wants_queries());
 	return projection_work(c, c.layers[l], n, all, /*cold=*/true) + (attends ? attend_work(c.layers[l], seen) : 0);
 }
@@ -317,6 +347,10 @@ double Prefill::block_work(uint32_t first_token, uint32_t n) const {
 	for (uint32_t l = 0; l < layers_; ++l) {
 		const Layer& layer = c.layers[l];
 		const bool all = computes_all(l), owns = owns_kv(l);
+		if (layer.recurrent.n_heads) {
+			layers += projection_work(c, layer, n, all, /*cold=*/false) + rule_work(layer) * n;
+			continue;
+		}
 		layers += projection_work(c, layer, all || owns ? n : 1, all, /*cold=*/false) +
 		          (all ? attend_work(layer, seen) : 0) + (owns ? n * move_work(layer) : 0);
 	}
@@ -350,7 +384,7 @@ void fill_with_noise(Session& s, uint32_t n) {
 			window.emplace(be, e.window_scratch(), *s.window_seq(), m, memory->kv(true, layers.window()),
 			               layers.n_heads(true), e.ubatch());
 		for (uint32_t l = 0; l < e.config().n_layers; ++l) {
-			if (!has_own_kv(e.config(), l)) continue;
+			if (e.config().layers[l].recurrent.n_heads || !has_own_kv(e.config(), l)) continue;
 			const auto [in_window, k] = layers[l];
 			KvPrefill& kv = in_window ? *window : main;
 			be.at_layer(l);
@@ -361,6 +395,10 @@ void fill_with_noise(Session& s, uint32_t n) {
 		}
 		main.end();
 		if (window) window->end();
+		if (StateSequence* states = s.states()) {
+			constexpr float kNoise[] = {0.5f, -0.75f, 0.625f, -0.5f};
+			states->fill(m, kNoise);
+		}
 		s.append_history(std::vector<uint32_t>(m, kNoToken));
 	}
 	e.note_prompt_bytes(memory->bytes());

@@ -64,6 +64,7 @@ class Prefill {
 	double piece(double room, bool must);
 	double begin_block();
 	double rows(double room, bool must);
+	double recurrent_rows(uint32_t m);
 	double moves(double room);
 	void begin_moves(uint32_t from);
 	double logits_piece();
@@ -86,6 +87,7 @@ class Prefill {
 	uint32_t layers_, ubatch_, block_;
 	std::unique_ptr<PromptMemory> memory_;
 	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
+	std::optional<StateStep> states_step_;    // of the block, where layers are recurrent
 	Stage stage_ = Stage::Block;
 	uint32_t n_read_ = 0;
 	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens; where it is

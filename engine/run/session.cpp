@@ -35,7 +35,11 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 		window_ = layers.window();
 		plan_ = std::make_shared<const KvPlan>(make_window_plan(e.kv_shape(), window_));
 	}
-	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, window_bytes(longest));
+	if (layers.states().n_layers && plan().fetches())
+		fail(Code::Unsupported,
+		     "policy '{}' fetches tokens, which kvrun does not do for models with recurrent layers; give fetch=0",
+		     opt.kv.text);
+	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, window_bytes(longest) + state_bytes());
 	const uint64_t fits = tokens_that_fit(plan(), budget, longest);
 	if (fits == 0)
 		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget,
@@ -52,7 +56,11 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 	if (window_plan_)
 		seqs_.window = std::make_unique<KvSequence>(e.backend(), *window_plan_, e.pool(),
 		                                            std::min(ctx_, layers.window()), opt.seed);
+	if (layers.states().n_layers)
+		seqs_.states = std::make_unique<StateSequence>(e.backend(), e.pool(), layers.states());
 }
+
+size_t Session::state_bytes() const { return 2 * engine_.cache_layers().states().bytes(); }
 
 size_t Session::window_bytes(uint64_t n_tokens) const {
 	return window_plan_ ? bytes_at(*window_plan_, n_tokens).total() : 0;
@@ -61,6 +69,7 @@ size_t Session::window_bytes(uint64_t n_tokens) const {
 KvBytes Session::kv_bytes() const {
 	KvBytes b = seqs_.main->bytes();
 	if (seqs_.window) b += seqs_.window->bytes();
+	if (seqs_.states) b.states += seqs_.states->bytes();
 	return b;
 }
 
@@ -69,6 +78,8 @@ size_t Session::f16_bytes() const {
 }
 
 std::vector<uint8_t> Session::tiers(uint32_t layer, uint32_t kv_head) const {
+	if (engine_.config().layers.at(layer).recurrent.n_heads)
+		fail(Code::Invalid, "layer {} is recurrent: it has a state and keeps no tokens", layer);
 	const CacheLayers::Place at = engine_.cache_layers()[layer];
 	return (at.window ? seqs_.window : seqs_.main)->cache().tiers(at.index, kv_head);
 }
@@ -86,12 +97,13 @@ void Session::reserve_hint(uint32_t n_new) {
 	if (seqs_.window) seqs_.window->cache().reserve_hint(n_new);
 }
 
-// The two go back alternately until they agree; 0 always is a position of both.
+// They go back in turns until they agree; 0 always is a position of both.
 uint32_t Session::Sequences::exact_position(uint32_t n) const {
-	n = main->exact_position(n);
-	if (!window) return n;
+	n = main->exact_position(states ? states->exact_position(n) : n);
 	for (;;) {
-		const uint32_t in_window = window->exact_position(n), in_main = main->exact_position(in_window);
+		const uint32_t in_window = window ? window->exact_position(n) : n,
+		               in_states = states ? states->exact_position(in_window) : in_window,
+		               in_main = main->exact_position(in_states);
 		if (in_main == n) return n;
 		n = in_main;
 	}
@@ -189,7 +201,8 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 			       fmt::format("token {} is outside the vocabulary of {}", rows[i].token, e.config().vocab));
 		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
 			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
-		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.rope_.get(), rows[i].token, rows[i].top});
+		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(), rows[i].token,
+		                rows[i].top});
 	}
 	for (;;) try {
 			const std::span<RowLogits> logits = e.decoder().decode(e.pool(), step);
@@ -232,6 +245,10 @@ void Session::restore(std::span<const std::byte> books, std::span<const std::byt
 	};
 	Sequences seqs{read(plan(), books), nullptr};
 	if (window_plan_) seqs.window = read(*window_plan_, window_books);
+	if (const StateShape& states = engine_.cache_layers().states(); states.n_layers) {
+		seqs.states = std::make_unique<StateSequence>(engine_.backend(), engine_.pool(), states);
+		seqs.states->restore(uint32_t(history.size()), source);
+	}
 	seqs_ = std::move(seqs);
 	history_ = std::move(history);
 }
@@ -242,6 +259,7 @@ void Session::reset() {
 	history_.clear();
 	seqs_.main->reset();
 	if (seqs_.window) seqs_.window->reset();
+	if (seqs_.states) seqs_.states->reset();
 }
 
 // ---- forks and checkpoints
@@ -304,9 +322,11 @@ void Session::truncate(uint32_t n) {
 		seqs_ = c->fork(); // the checkpoint stays, for another attempt from there
 	} else {
 		fail(Code::Invalid,
-		     "policy '{}' cannot go back to {} tokens exactly; the nearest position before is {}, from where the rest "
+		     "{} cannot go back to {} tokens exactly; the nearest position before is {}, from where the rest "
 		     "must be read again",
-		     plan().policy.text, n, exact_position(n));
+		     seqs_.states ? std::string("a model with recurrent layers")
+		                  : fmt::format("policy '{}'", plan().policy.text),
+		     n, exact_position(n));
 	}
 	history_.resize(n);
 	std::erase_if(checkpoints_, [&](const Sequences& c) { return c.main->n_tokens() > n; });

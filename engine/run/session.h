@@ -66,6 +66,7 @@ class Session {
 	KvSequence& seq() { return *seqs_.main; } // of the main cache
 	const KvSequence& seq() const { return *seqs_.main; }
 	KvSequence* window_seq() const { return seqs_.window.get(); } // of layers with a window; null: no such cache
+	StateSequence* states() const { return seqs_.states.get(); }  // of recurrent layers; null: the model has none
 	uint32_t window() const { return window_; } // of the main cache's layers, where the context is longer; else 0
 	uint32_t prompt_rows() const;               // rows of keys and values that a prompt needs beside its own
 	void reserve_hint(uint32_t n_new);          // KvCache::reserve_hint() of all caches
@@ -89,11 +90,15 @@ class Session {
 	friend std::span<const RowLogits> decode_step(std::span<const struct SessionRow>);
 	struct Sequences { // one for each cache
 		std::unique_ptr<KvSequence> main, window;
-		Sequences fork() const { return {main->fork(), window ? window->fork() : nullptr}; }
-		uint32_t exact_position(uint32_t n) const; // to which both can go back
+		std::unique_ptr<StateSequence> states = nullptr;
+		Sequences fork() const {
+			return {main->fork(), window ? window->fork() : nullptr, states ? states->fork() : nullptr};
+		}
+		uint32_t exact_position(uint32_t n) const; // to which all can go back
 	};
 	Session(const Session&, Sequences);
 	size_t window_bytes(uint64_t n_tokens) const; // of the cache of layers with a window
+	size_t state_bytes() const; // of recurrent layers: a state, and the next one while a prompt is read
 	void append_history(std::span<const uint32_t> tokens) {
 		history_.insert(history_.end(), tokens.begin(), tokens.end());
 	}

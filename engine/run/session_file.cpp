@@ -67,7 +67,14 @@ uint64_t layout_of(const KvPlan& plan) {
 std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
 
 uint64_t layout_of(const Session& s) {
-	return s.window_plan() ? layout_of(s.plan()) ^ std::rotl(layout_of(*s.window_plan()), 1) : layout_of(s.plan());
+	uint64_t h = layout_of(s.plan());
+	if (s.window_plan()) h ^= std::rotl(layout_of(*s.window_plan()), 1);
+	if (const StateSequence* states = s.states()) {
+		const StateShape& shape = states->shape();
+		const uint64_t words[] = {shape.n_layers, shape.conv_words, shape.rule_words};
+		h ^= std::rotl(hash_of(std::as_bytes(std::span(words))), 2);
+	}
+	return h;
 }
 
 // window_books: bytes at the end of the books that belong to the cache of layers with a window.
@@ -211,6 +218,7 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 	};
 	s.seq().save_device(sink);
 	if (KvSequence* w = s.window_seq()) w->save_device(sink);
+	if (const StateSequence* states = s.states()) states->save_device(sink);
 	header.sections[kDevice] = {file.bytes() - at, hash.value()};
 	add(kNote, note);
 	header.magic = kMagic;

@@ -2,6 +2,7 @@
 #include "models/synth/shape.h"
 #include "engine/core/utf8.h"
 #include "models/families.h"
+#include "models/recurrent.h"
 #include "shared/experts.h"
 #include <algorithm>
 #include <charconv>
@@ -18,6 +19,7 @@ struct Traits {              // that few families have
 	bool qkv_bias = false;
 	Experts experts = {};      // what the family does not say
 	uint32_t dense_layers = 0; // before the first mixture
+	Recurrent recurrent = {};  // of all layers but every fourth
 };
 struct Row { // as the models' own files have it
 	const char *name, *arch;
@@ -28,6 +30,7 @@ struct Row { // as the models' own files have it
 	Traits more = {};
 };
 constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen2 = SynthVocab::Qwen2;
+constexpr Recurrent kDeltaNet = {.n_heads = 32, .n_key_heads = 16, .k_dim = 128, .v_dim = 128, .taps = 4};
 constexpr Row kRows[] = {
     {"llama-2-7b", "llama", 4096, 11008, 32, 32, 32, 128, 32000, 4096, 1e4f, 1e-5f, false, kSpm},
     {"llama-3.2-1b", "llama", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5f, 1e-5f, true, kLlama3},
@@ -244,6 +247,55 @@ constexpr Row kRows[] = {
      false,
      kQwen2,
      {.experts = {.n = 128, .used = 8, .hidden_dim = 768}}},
+    {"qwen3-next-80b-a3b",
+     "qwen3next",
+     2048,
+     5120,
+     48,
+     16,
+     2,
+     256,
+     151936,
+     262144,
+     1e7f,
+     1e-6f,
+     false,
+     kQwen2,
+     {.rotary_dim = 64,
+      .experts = {.n = 512, .used = 10, .hidden_dim = 512, .shared_dim = 512, .shared_gate = true},
+      .recurrent = kDeltaNet}},
+    {"qwen3.5-9b",
+     "qwen35",
+     4096,
+     12288,
+     32,
+     16,
+     4,
+     256,
+     248320,
+     262144,
+     1e7f,
+     1e-6f,
+     false,
+     kQwen2,
+     {.rotary_dim = 64, .recurrent = kDeltaNet}},
+    {"qwen3.5-35b-a3b",
+     "qwen35moe",
+     2048,
+     512,
+     40,
+     16,
+     2,
+     256,
+     248320,
+     262144,
+     1e7f,
+     1e-6f,
+     false,
+     kQwen2,
+     {.rotary_dim = 64,
+      .experts = {.n = 256, .used = 8, .hidden_dim = 512, .shared_dim = 512, .shared_gate = true},
+      .recurrent = kDeltaNet}},
     {"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7f, 1e-6f, false, kLlama3},
     {"smollm3-3b", "smollm3", 2048, 11008, 36, 16, 4, 128, 128256, 65536, 5e6f, 1e-6f, true, kLlama3},
     {"starcoder2-3b", "starcoder2", 3072, 12288, 30, 24, 2, 128, 49152, 16384, 1e6f, 1e-5f, true, kLlama3},
@@ -340,6 +392,16 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	place_experts(s.config, s.mixture);
 }
 
+// Every fourth layer attends, and the last one.
+void complete_recurrent(SynthSpec& s, const Family& family, Recurrent shape) {
+	if (!shape.n_heads)
+		fail(Code::Invalid, "{} has recurrent layers, which the shape has not; begin with qwen3.5-9b", family.arch);
+	shape.tiled = family.recurrent_shape.tiled, shape.fused_gates = family.recurrent_shape.fused_gates;
+	RecurrentLayers r{shape, {}};
+	for (uint32_t l = 1; l <= s.config.n_layers; ++l) r.layers.push_back(l % 4 != 0 && l < s.config.n_layers);
+	place_recurrent(s.config, r);
+}
+
 // What follows from the rest; the limits that read_config() would name only after the file has been made.
 void complete(SynthSpec& s, const Row& r) {
 	Config& c = s.config;
@@ -357,6 +419,7 @@ void complete(SynthSpec& s, const Row& r) {
 	layer.qkv_bias |= r.more.qkv_bias;
 	describe_layers(c, family, layer, {.tokens = r.more.window});
 	complete_mixture(s, family);
+	if (family.recurrent) complete_recurrent(s, family, r.more.recurrent);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (c.head_dim % 8 != 0)

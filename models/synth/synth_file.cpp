@@ -76,6 +76,20 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("vocab_size"), c.vocab);
 }
 
+void add_recurrent(Header& h, const Config& c) {
+	const auto key = [&](const char* k) { return c.arch + "." + k; };
+	if (!find_family(c.arch)->recurrent) return;
+	h.array(key("attention.recurrent_layers"), GgufType::Bool, c.layers.size());
+	for (const Layer& l : c.layers) h.raw(uint8_t(l.recurrent.n_heads != 0));
+	const Recurrent& r = c.layers[0].recurrent; // the first layer is one if any is
+	if (!r.n_heads) return;
+	h.u32(key("ssm.conv_kernel"), r.taps);
+	h.u32(key("ssm.state_size"), r.k_dim);
+	h.u32(key("ssm.group_count"), r.n_key_heads);
+	h.u32(key("ssm.time_step_rank"), r.n_heads);
+	h.u32(key("ssm.inner_size"), r.values());
+}
+
 void add_experts(Header& h, const std::string& arch, const Mixture& m) {
 	const auto key = [&](const char* k) { return arch + "." + k; };
 	const Experts& e = m.experts;
@@ -132,21 +146,24 @@ SynthFile::SynthFile(const SynthSpec& s) {
 	Header keys, table;
 	add_config(keys, s);
 	add_experts(keys, s.config.arch, s.mixture);
+	add_recurrent(keys, s.config);
 	add_tokenizer(keys, s);
 	for (const TensorSpec& t : specs) {
 		const DType type = type_of(s, t);
 		const bool bias = t.name.ends_with(".bias");
 		table.string(t.name);
-		table.raw(uint32_t((t.matrix ? 2 : 1) + (t.depth > 1)));
-		table.raw(uint64_t(t.matrix ? t.cols : t.cols / t.depth));
-		if (t.matrix) table.raw(uint64_t(t.rows / t.depth));
-		if (t.depth > 1) table.raw(uint64_t(t.depth));
+		const uint32_t depth = t.flat ? 1 : t.depth;
+		table.raw(uint32_t((t.matrix ? 2 : 1) + (depth > 1)));
+		table.raw(uint64_t(t.matrix ? t.cols : t.cols / depth));
+		if (t.matrix) table.raw(uint64_t(t.rows / depth));
+		if (depth > 1) table.raw(uint64_t(depth));
 		table.raw(uint32_t(type));
 		table.raw(bytes_); // from the start of the data
 		// a matrix keeps the size of what it multiplies; norms are 1
 		const float deviation = t.matrix ? 1 / std::sqrt(float(t.cols)) : bias ? 0.1f : 0.f;
+		const float value = t.name.ends_with(".ssm_a") ? -1 : 1; // states decay
 		tensors_.push_back(
-		    {bytes_, t.rows * dtype_row_bytes(type, t.cols), type, deviation, stream_of(s.seed, t.name)});
+		    {bytes_, t.rows * dtype_row_bytes(type, t.cols), type, deviation, value, stream_of(s.seed, t.name)});
 		bytes_ = aligned(bytes_ + tensors_.back().bytes);
 	}
 	Header all;
@@ -186,8 +203,7 @@ void SynthFile::read_tensor(const Tensor& t, uint64_t at, std::span<std::byte> d
 	const size_t block = dtype_info(t.type).bytes;
 	const auto make = [&](uint64_t first, std::span<std::byte> to) {
 		if (t.deviation > 0) return synth_blocks(t.type, t.stream, t.deviation, first, to);
-		const float one = 1;
-		for (size_t i = 0; i < to.size(); i += 4) std::memcpy(&to[i], &one, 4);
+		for (size_t i = 0; i < to.size(); i += 4) std::memcpy(&to[i], &t.value, 4);
 	};
 	std::byte whole[256]; // a block of which only a part is wanted
 	const auto part = [&](uint64_t index, size_t skip, size_t n) {

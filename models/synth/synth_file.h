@@ -16,7 +16,8 @@ class SynthFile {
 	struct Tensor {
 		uint64_t at, bytes; // in the file, without what pads it
 		DType type;
-		float deviation; // of the elements; 0: all are 1
+		float deviation; // of the elements; 0: all are `value`
+		float value;
 		uint64_t stream;
 	};
 	void read_tensor(const Tensor&, uint64_t at, std::span<std::byte> dst) const;

@@ -185,9 +185,11 @@ def two_ropes(full, window):
             "sliding_attention": {"rope_type": "default", "rope_theta": window}}
 
 
-def norms_shifted(config):
-    """Norms multiply by 1 + w."""
-    return ("gemma" in config.model_type and "gemma4" not in config.model_type) or config.model_type == "nemotron"
+def shifted(config, name):
+    """Whether a norm multiplies by 1 + w."""
+    kind = config.model_type
+    return ("gemma" in kind and "gemma4" not in kind) or kind == "nemotron" or (kind.startswith(("qwen3_next", "qwen3_5"))
+                                                     and "linear_attn" not in name)
 
 
 def build(config, seed):
@@ -205,12 +207,13 @@ def build(config, seed):
         scales = config.hidden_size ** 0.5
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            shifted = norms_shifted(config)
             if "norm" in name and name.endswith("weight"):
                 # norms behind attention and MLP decide how much those matter
                 low = 0.2 if "gemma4" in config.model_type else 0.35 if config.num_hidden_layers <= 4 else 0.22
                 wide = low if any(part in name for part in quiet) else 1.0
-                a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted else 0.0)
+                a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted(config, name) else 0.0)
+            elif name.endswith("A_log"):
+                a = np.log(rng.uniform(0.05, 1.5, p.shape))
             elif name.endswith("bias"):
                 a = 0.3 * rng.standard_normal(p.shape)
             elif "embed_tokens" in name:
@@ -218,7 +221,7 @@ def build(config, seed):
             elif "lm_head" in name:
                 a = rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             else:
-                out = any(part in name for part in ("o_proj", "self_attn.dense"))
+                out = any(part in name for part in ("o_proj", "self_attn.dense", "out_proj"))
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             if name.endswith(("gate.weight", "gate.wg.weight")) or "router" in name:  # of experts: choices are clear
                 a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
@@ -243,12 +246,11 @@ def mutants(model, flips):
         return m
 
     kinds = sorted({n.split(".")[-2] for n, _ in model.named_parameters() if "norm" in n and n.endswith("weight")})
-    shifted = norms_shifted(model.config)
     for kind in kinds:
         def unit(m, kind=kind):
             for n, p in m.named_parameters():
                 if n.split(".")[-2] == kind and n.endswith("weight"):
-                    p.fill_(0.0 if shifted else 1.0)
+                    p.fill_(0.0 if shifted(m.config, n) else 1.0)
         yield f"{kind} without weight", changed(unit)
     for kind in sorted({n.split(".")[-2] for n, _ in model.named_parameters() if n.endswith("bias")}):
         if kind == "k_proj":
@@ -313,6 +315,7 @@ def convert(model, path, **options):
 
         class Tiny(cls):
             model_arch = cls.model_arch
+            no_mtp = True  # no layers that guess
         Tiny.set_vocab = set_vocab
         out = Tiny(Path(folder), gguf.LlamaFileType.MOSTLY_F16, Path(path), is_big_endian=False, use_temp_file=False,
                    eager=True, model_name="tiny random checkpoint", **options)

@@ -1,0 +1,38 @@
+// Activations of recurrent layers, and of gates behind attention.
+#pragma once
+#include "engine/run/arena.h"
+#include "models/config.h"
+
+namespace kvrun {
+
+struct RecurrentMemory { // of the layers' shape, which all recurrent ones of a model share; empty without
+	View mixed, conv;    // (rows, channels) f32: before and behind the convolution
+	View gate;           // (rows, values) f32
+	View beta, alpha;    // (rows, n_heads) f32
+	View values;         // (rows, values) f32
+	View out_gate;       // (rows, n_heads, head_dim) f32, of Layer::output_gate
+
+	void lay(Arena& a, const Config& c, uint32_t rows) {
+		Recurrent r;
+		bool gated = false;
+		for (const Layer& l : c.layers) {
+			if (l.recurrent.n_heads) r = l.recurrent;
+			gated |= l.output_gate;
+		}
+		if (gated) out_gate = a.take(DType::F32, rows, c.n_heads, c.head_dim);
+		if (!r.n_heads) return;
+		mixed = a.take(DType::F32, rows, r.channels());
+		conv = a.take(DType::F32, rows, r.channels());
+		gate = a.take(DType::F32, rows, r.values());
+		beta = a.take(DType::F32, rows, r.n_heads);
+		alpha = a.take(DType::F32, rows, r.n_heads);
+		values = a.take(DType::F32, rows, r.values());
+	}
+	static size_t bytes(const Config& c, uint32_t rows) {
+		Arena dry(nullptr);
+		RecurrentMemory().lay(dry, c, rows);
+		return dry.bytes();
+	}
+};
+
+} // namespace kvrun

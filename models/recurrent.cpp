@@ -1,0 +1,91 @@
+// Recurrent layers as files describe them.
+#include "models/recurrent.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+uint32_t read_size(const ConfigKeys& k, const char* key, uint32_t lowest, uint32_t highest) {
+	const uint32_t v = k.u32(key);
+	if (v < lowest || v > highest)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} to {}", k.g.name(), k.key(key), v, lowest, highest);
+	return v;
+}
+
+// A flag of each layer, layers that guess included; or the period after which one attends.
+std::vector<bool> read_layers(const ConfigKeys& k, const Config& c) {
+	std::vector<bool> out;
+	const std::string key = k.key("attention.recurrent_layers");
+	if (const GgufEntry* e = k.g.find(key); e && e->type == GgufType::Array && e->element == GgufType::Bool) {
+		for (const std::byte b : e->bytes) out.push_back(b != std::byte(0));
+		if (out.size() < c.n_layers)
+			fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", k.g.name(),
+			     key, out.size(), c.n_layers);
+		out.resize(c.n_layers);
+	} else {
+		const uint32_t period = std::max(k.u32("full_attention_interval", 4), 1u);
+		for (uint32_t l = 0; l < c.n_layers; ++l) out.push_back((l + 1) % period != 0);
+	}
+	return out;
+}
+
+} // namespace
+
+RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Config& c) {
+	if (!f.recurrent) return {};
+	RecurrentLayers r{f.recurrent_shape, read_layers(k, c)};
+	if (std::ranges::find(r.layers, false) == r.layers.end())
+		fail(Code::Unsupported, "{}: all {} layers are recurrent; kvrun runs {} with layers that attend", k.g.name(),
+		     c.n_layers, f.arch);
+	if (std::ranges::find(r.layers, true) == r.layers.end()) return {};
+	constexpr uint32_t kMostHeads = 1024;
+	r.shape.taps = read_size(k, "ssm.conv_kernel", 2, kMostTaps);
+	r.shape.k_dim = read_size(k, "ssm.state_size", 8, kMostStateRows);
+	r.shape.n_key_heads = read_size(k, "ssm.group_count", 1, kMostHeads);
+	r.shape.n_heads = read_size(k, "ssm.time_step_rank", 1, kMostHeads);
+	const uint32_t inner = read_size(k, "ssm.inner_size", 1, kMostHeads * kMostStateRows);
+	if (r.shape.k_dim % 8 != 0)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs multiples of 8", k.g.name(), k.key("ssm.state_size"),
+		     r.shape.k_dim);
+	if (r.shape.n_heads % r.shape.n_key_heads != 0 || inner % r.shape.n_heads != 0)
+		fail(Code::Format, "{}: {} heads of recurrent layers share {} key heads and {} channels; the file is damaged",
+		     k.g.name(), r.shape.n_heads, r.shape.n_key_heads, inner);
+	r.shape.v_dim = inner / r.shape.n_heads;
+	if (r.shape.v_dim % 4 != 0 || r.shape.v_dim > kMostStateRows)
+		fail(Code::Unsupported, "{}: heads of recurrent layers have {} values; kvrun runs multiples of 4 up to {}",
+		     k.g.name(), r.shape.v_dim, kMostStateRows);
+	return r;
+}
+
+void place_recurrent(Config& c, const RecurrentLayers& r) {
+	for (uint32_t l = 0; l < r.layers.size(); ++l) {
+		Layer& layer = c.layers[l];
+		if (!r.layers[l]) continue;
+		layer.recurrent = r.shape;
+		layer.output_gate = false, layer.qk_norm = QkNorm::None, layer.qkv_bias = layer.out_bias = false;
+	}
+}
+
+void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint32_t l, uint32_t dim) {
+	const auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
+	const auto vector = [&](const char* what, uint32_t n, uint32_t depth = 1) {
+		out.push_back({name(what), 1, n, false, depth});
+	};
+	out.push_back({name("attn_qkv.weight"), r.channels(), dim, true});
+	out.push_back({name("attn_gate.weight"), r.values(), dim, true});
+	if (r.fused_gates) {
+		TensorSpec both{name("ssm_ba.weight"), 2 * r.n_heads, dim, true, r.n_key_heads, true};
+		both.flat = true;
+		out.push_back(both);
+	} else {
+		out.push_back({name("ssm_beta.weight"), r.n_heads, dim, true});
+		out.push_back({name("ssm_alpha.weight"), r.n_heads, dim, true});
+	}
+	vector("ssm_conv1d.weight", r.channels() * r.taps, r.channels());
+	vector("ssm_a", r.n_heads);
+	vector("ssm_dt.bias", r.n_heads);
+	vector("ssm_norm.weight", r.v_dim);
+	out.push_back({name("ssm_out.weight"), dim, r.values(), true});
+}
+
+} // namespace kvrun
