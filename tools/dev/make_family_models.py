@@ -188,8 +188,9 @@ def two_ropes(full, window):
 def shifted(config, name):
     """Whether a norm multiplies by 1 + w."""
     kind = config.model_type
-    return ("gemma" in kind and "gemma4" not in kind) or kind == "nemotron" or (kind.startswith(("qwen3_next", "qwen3_5"))
-                                                     and "linear_attn" not in name)
+    if kind.startswith(("qwen3_next", "qwen3_5")):
+        return "linear_attn" not in name
+    return ("gemma" in kind and "gemma4" not in kind) or kind == "nemotron"
 
 
 def build(config, seed):
