@@ -16,7 +16,11 @@ struct DeviceInfo {
 	size_t max_buffer_bytes = 0;    // largest single Buffer
 	size_t max_view_bytes = 0;      // largest View an op may be given, weights excepted (they are bound in pieces)
 	double peak_bytes_per_s = 0;    // 0: unknown
-	bool half_matmul = false;       // matmul and attention of prompts round their factors to f16; sums are f32
+	bool shares_memory = false;     // its memory is the host's
+	// Of the host's memory, what kvrun may still take as Mem::Mapped; 0: ops read none in place, or the memory is
+	// shared
+	size_t mapped_bytes = 0;
+	bool half_matmul = false; // matmul and attention of prompts round their factors to f16; sums are f32
 	// attend() and weigh() over tokens of 1 to 4 bits round queries (of 4-bit keys to int16) and weights to int8
 	bool int8_attend = false;
 	// matmul by weights of 4 to 8 bits rounds x to int8, in blocks of 32: of decode rows, and of prompts unless
@@ -94,6 +98,21 @@ class Backend : public OpCalls {
 	virtual bool done(uint64_t mark) = 0;      // whether it is; does not wait
 	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
 	virtual void time_ops(bool on) = 0;                   // per-dispatch device timestamps
+
+	// Bytes of weights in Mem::Mapped memory that ops have read since the backend was opened, as they lie in the file.
+	uint64_t mapped_bytes_read() const { return mapped_bytes_read_; }
+
+ protected:
+	void check_and_count(const Op&); // what run() begins with
+	// What alloc() returns.
+	Buffer made(uint32_t id, size_t bytes, Mem mem) {
+		has_mapped_ |= mem == Mem::Mapped;
+		return {*this, id, bytes, mem};
+	}
+
+ private:
+	bool has_mapped_ = false; // a buffer of Mem::Mapped was made
+	uint64_t mapped_bytes_read_ = 0;
 };
 inline Buffer::~Buffer() {
 	if (backend_) backend_->free(id_);

@@ -29,12 +29,12 @@ Buffer CheckedBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	if (free_ids_.empty()) {
 		free_ids_.reserve(mirrors_.size() + 1); // so that free() cannot throw
 		mirrors_.push_back(std::move(m));
-		return Buffer(*this, uint32_t(mirrors_.size()), bytes);
+		return made(uint32_t(mirrors_.size()), bytes, mem);
 	}
 	const uint32_t id = free_ids_.back();
 	free_ids_.pop_back();
 	mirrors_[id - 1] = std::move(m);
-	return Buffer(*this, id, bytes);
+	return made(id, bytes, mem);
 }
 
 void CheckedBackend::free(uint32_t id) noexcept {
@@ -269,7 +269,7 @@ std::vector<CheckedBackend::Output> CheckedBackend::compared(const Op& op) {
 }
 
 void CheckedBackend::run(const Op& op) {
-	check_op(op);
+	check_and_count(op);
 	const char* name = op_name(op);
 	const std::string shape = op_text(op);
 	const std::vector<Output> outputs = compared(op);

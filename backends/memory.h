@@ -15,12 +15,15 @@ enum class Mem : uint8_t {
 	Readback, // written by the device, read by the host
 	Host,     // pinned host memory: both sides copy from and to it, Backend::host_bytes() is where the host sees it
 	Arrival,  // as Device; what Backend::transfer() may write
+	// Host memory that ops read in place, over the bus: weights. As Device where DeviceInfo::mapped_bytes is 0.
+	Mapped,
 };
 
 class Buffer { // the only owner of device memory; move-only
  public:
 	Buffer() = default;
-	Buffer(Backend& b, uint32_t id, size_t bytes) : backend_(&b), id_(id), bytes_(bytes) {}
+	Buffer(Backend& b, uint32_t id, size_t bytes, Mem mem = Mem::Device)
+	    : backend_(&b), id_(id), mem_(mem), bytes_(bytes) {}
 	Buffer(Buffer&& o) noexcept { swap(o); }
 	Buffer& operator=(Buffer&& o) noexcept {
 		Buffer gone(std::move(*this));
@@ -30,16 +33,19 @@ class Buffer { // the only owner of device memory; move-only
 	~Buffer();
 	uint32_t id() const { return id_; }
 	size_t bytes() const { return bytes_; }
+	Mem mem() const { return mem_; }
 	explicit operator bool() const { return backend_ != nullptr; }
 
  private:
 	void swap(Buffer& o) noexcept {
 		std::swap(backend_, o.backend_);
 		std::swap(id_, o.id_);
+		std::swap(mem_, o.mem_);
 		std::swap(bytes_, o.bytes_);
 	}
 	Backend* backend_ = nullptr;
 	uint32_t id_ = 0;
+	Mem mem_ = Mem::Device;
 	size_t bytes_ = 0;
 };
 

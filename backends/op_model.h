@@ -17,6 +17,7 @@ struct Embed { // out (T, dim) f32 = table[tokens (T) u32]
 	const char* name() const { return "embed"; }
 	std::string text() const;
 	double bytes() const;
+	double read_share() const { return double(out.shape[0]) / table.shape[0]; } // of the table's rows
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.out.shape[0], dim = o.table.shape[1];
 		f(output("out", F32, {T, dim}, "embed"), o.out);
@@ -179,6 +180,7 @@ struct ExpertMatmul {
 	std::string text() const;
 	void check() const;
 	double bytes() const;
+	double read_share() const; // of the experts, at most
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.rows.ids.shape[0], used = o.rows.ids.shape[1], n = o.x.row_elements();
 		const uint64_t tiles = expert_tiles(uint32_t(T * used), o.rows.n_experts);

@@ -158,6 +158,9 @@ void ExpertMatmul::check() const {
 	                                     : projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]);
 	for (const Proj& p : projs) KV_ASSERT(p.w.shape[0] % rows.n_experts == 0);
 }
+double ExpertMatmul::read_share() const {
+	return std::min(double(rows.ids.elements()), double(rows.n_experts)) / rows.n_experts;
+}
 double ExpertMatmul::bytes() const { // of the weights those of chosen experts, at most
 	const double slots = double(rows.ids.elements());
 	double r = 4. * double(x.elements());

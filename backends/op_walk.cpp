@@ -58,6 +58,27 @@ double op_bytes(const Op& op) {
 	    op);
 }
 
+double op_mapped_bytes(const Op& op) {
+	return std::visit(
+	    [](const auto& o) {
+		    double sum = 0;
+		    ViewReader reader([&](const ViewRow& row, const View& v) {
+			    if (!v || !row.any_type || !v.buf || v.buf->mem() != Mem::Mapped) return;
+			    double share = 1; // of the rows
+			    if constexpr (requires { o.read_share(); }) share = o.read_share();
+			    sum += share * view_bytes(row, v);
+		    });
+		    o.views(o, reader);
+		    return sum;
+	    },
+	    op);
+}
+
+void Backend::check_and_count(const Op& op) {
+	check_op(op);
+	if (has_mapped_) mapped_bytes_read_ += uint64_t(op_mapped_bytes(op) + 0.5);
+}
+
 std::vector<WrittenWords> op_written(const Op& op, const WordReader& words) {
 	return std::visit(
 	    [&](const auto& o) -> std::vector<WrittenWords> {

@@ -13,6 +13,9 @@ void check_op(const Op&);
 const char* op_name(const Op&);
 std::string op_text(const Op&);
 double op_bytes(const Op&); // read and written, at least
+// Of weights in Mem::Mapped memory, read once: of embeddings the rows that are looked up, of experts those that are
+// chosen, at most.
+double op_mapped_bytes(const Op&);
 std::vector<WrittenWords> op_written(const Op&, const WordReader&);
 
 // f(row, view) for every view, of the op's own arguments.

@@ -145,6 +145,22 @@ KVRUN_API void kvrun_devices_free(kvrun_devices* devices);
 /* Share of the work that is done, 0 to 1, and the seconds that are left at the pace so far, 0 if unknown. */
 typedef int (*kvrun_progress_cb)(double done, double seconds_left, void* payload);
 
+/* Which weights lie in host memory, where the device reads them over the bus: of experts a token reads a few, of the
+ * embedding a row. On devices that share the host's memory all lie there. */
+#define KVRUN_ALL_LAYERS UINT32_MAX
+typedef struct {
+	uint32_t struct_size;
+	int no_fit;              /* 1: no more leave the device than the fields below say; 0: as much more as makes room for
+	                            kv_budget_bytes, or for a cache of ctx tokens under kv */
+	uint64_t budget_bytes;   /* most bytes of weights on the device; 0: no limit */
+	uint32_t gpu_layers;     /* the last so many layers stay on the device, one more than there are: the output, too */
+	uint32_t cpu_moe_layers; /* experts of the first so many layers lie in host memory */
+	uint32_t ctx;            /* tokens; 0: 8192, or what the model was trained for */
+	const char* kv;          /* policies, comma-separated; NULL: fp16 */
+} kvrun_weight_options;
+#define KVRUN_WEIGHT_OPTIONS_INIT                                                                                      \
+	{ sizeof(kvrun_weight_options), 0, 0, KVRUN_ALL_LAYERS, 0, 0, NULL }
+
 typedef struct kvrun_engine kvrun_engine;
 typedef struct {
 	uint32_t struct_size;
@@ -160,9 +176,10 @@ typedef struct {
 	kvrun_log_cb log;                   /* lines of this engine, of levels up to log_level; NULL: kvrun_set_log()'s */
 	int log_level;
 	void* log_payload;
+	const kvrun_weight_options* weights; /* NULL: defaults */
 } kvrun_engine_options;
 #define KVRUN_ENGINE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL }
+	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL }
 
 KVRUN_API kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* options);
 /* The engine itself ends when its last session and batch are freed too. */
@@ -179,15 +196,20 @@ typedef struct {
 	const char* architecture; /* "llama" */
 	const char* name;         /* as the file says; may be "" */
 	const char *device_name, *device_driver, *backend;
-	uint64_t weight_bytes;     /* on the device */
-	uint64_t activation_bytes; /* on the device, beside weights and caches, now */
-	uint64_t kv_budget_bytes;  /* for the caches of all sessions */
-	uint64_t kv_used_bytes;    /* of them, allocated now */
-	uint32_t max_rows;         /* most sessions in one decode step */
-	int device_is_cpu;         /* it runs on the host's processor: the cpu backend, or a software driver */
+	uint64_t weight_bytes;      /* on the device */
+	uint64_t activation_bytes;  /* on the device, beside weights and caches, now */
+	uint64_t kv_budget_bytes;   /* for the caches of all sessions */
+	uint64_t kv_used_bytes;     /* of them, allocated now */
+	uint32_t max_rows;          /* most sessions in one decode step */
+	int device_is_cpu;          /* it runs on the host's processor: the cpu backend, or a software driver */
+	uint64_t host_weight_bytes; /* in host memory, read by the device over the bus */
+	const char* weights;        /* one line on what lies where; "": all weights are on the device */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
-	{ sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0 }
+	{                                                                                                                  \
+		sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, \
+		    NULL                                                                                                       \
+	}
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 
 typedef struct {
@@ -594,6 +616,7 @@ KVRUN_API void kvrun_device_info_init(kvrun_device_info* out, size_t struct_size
 KVRUN_API void kvrun_engine_options_init(kvrun_engine_options* out, size_t struct_size);
 KVRUN_API void kvrun_engine_info_init(kvrun_engine_info* out, size_t struct_size);
 KVRUN_API void kvrun_host_memory_options_init(kvrun_host_memory_options* out, size_t struct_size);
+KVRUN_API void kvrun_weight_options_init(kvrun_weight_options* out, size_t struct_size);
 KVRUN_API void kvrun_chat_options_init(kvrun_chat_options* out, size_t struct_size);
 KVRUN_API void kvrun_chat_features_init(kvrun_chat_features* out, size_t struct_size);
 KVRUN_API void kvrun_reply_part_init(kvrun_reply_part* out, size_t struct_size);

@@ -28,13 +28,21 @@ struct Item { // one tensor of the file
 	}
 };
 
-// Where each tensor goes; returns the sizes of the buffers.
-std::vector<size_t> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Backend& backend,
-                         std::vector<Item>& items) {
+struct Piece { // a buffer to allocate
+	Mem mem;
+	size_t bytes = 0;
+};
+
+// Where each tensor goes; returns the buffers.
+std::vector<Piece> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Backend& backend,
+                        const std::vector<bool>& in_host, std::vector<Item>& items) {
 	const size_t limit = backend.info().max_buffer_bytes;
 	const size_t shared = limit == 0 ? kBufferBytes : std::min(limit, kBufferBytes);
-	std::vector<size_t> sizes;
-	for (const TensorSpec& s : specs) {
+	std::vector<Piece> pieces;
+	size_t last[2] = {SIZE_MAX, SIZE_MAX}; // piece that is being filled: on the device, in host memory
+	for (size_t t_index = 0; t_index < specs.size(); ++t_index) {
+		const TensorSpec& s = specs[t_index];
+		const bool host = !in_host.empty() && in_host[t_index];
 		const GgufTensor* t = g.find_tensor(s.name);
 		KV_ASSERT(t && t->rows() * t->cols() == uint64_t(s.rows) * s.cols); // read_config() refused everything else
 		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0};
@@ -42,18 +50,20 @@ std::vector<size_t> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Ba
 		if (limit != 0 && i.bytes > limit)
 			fail(Code::Unsupported, "{}: tensor {} takes {} bytes, a buffer of {} holds {}; choose another device",
 			     g.name(), one_line(s.name), i.bytes, one_line(backend.info().name), limit);
-		const size_t end = sizes.empty() ? 0 : *checked_align_up(sizes.back(), kAlign);
-		if (sizes.empty() || end + i.bytes > shared) {
-			sizes.push_back(0);
+		size_t& open = last[host];
+		const size_t end = open == SIZE_MAX ? 0 : *checked_align_up(pieces[open].bytes, kAlign);
+		if (open == SIZE_MAX || end + i.bytes > shared) {
+			open = pieces.size();
+			pieces.push_back({host ? Mem::Mapped : Mem::Device});
 			i.at = 0;
 		} else {
 			i.at = end;
 		}
-		i.buffer = sizes.size() - 1;
-		sizes.back() = i.at + i.bytes;
+		i.buffer = open;
+		pieces[open].bytes = i.at + i.bytes;
 		items.push_back(i);
 	}
-	return sizes;
+	return pieces;
 }
 
 // What is read of the file at once, tensor after tensor.
@@ -263,13 +273,16 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 
 } // namespace
 
-Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const LoadProgress& progress) {
+Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const LoadProgress& progress,
+                     const std::vector<bool>& in_host) {
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	std::vector<Item> items;
 	Weights w;
-	for (size_t bytes : plan(g, specs, backend, items)) {
-		w.buffers.push_back(backend.alloc(bytes, Mem::Device, "weights"));
-		w.bytes += bytes;
+	KV_ASSERT(in_host.empty() || in_host.size() == specs.size());
+	for (const Piece& p : plan(g, specs, backend, in_host, items)) {
+		w.buffers.push_back(backend.alloc(p.bytes, p.mem, "weights"));
+		w.bytes += p.bytes;
+		if (p.mem == Mem::Mapped) w.host_bytes += p.bytes;
 	}
 	Uploader up(g, backend, progress, items);
 	Views views;

@@ -52,13 +52,16 @@ struct Weights { // immutable after load; views point into `buffers`
 	View lm_head_b; // (vocab) f32; empty without Config::output_bias
 	std::vector<LayerWeights> layers;
 	std::deque<Buffer> buffers; // addresses survive a move of Weights
-	size_t bytes = 0;           // on the device
+	size_t bytes = 0;           // of all
+	size_t host_bytes = 0;      // of them in host memory, read over the bus
 };
 
 using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // of the file; may throw to stop
 
 // Uploads everything read_config() promised. Throws Error{Unsupported} for a tensor no single buffer can hold,
 // Error{OutOfMemory} from the backend, Error{Io} when the file changed since it was opened.
-Weights load_weights(const Gguf&, const Config&, Backend&, const LoadProgress& = {});
+// in_host: of tensor_specs(), which are Mem::Mapped; empty: none.
+Weights load_weights(const Gguf&, const Config&, Backend&, const LoadProgress& = {},
+                     const std::vector<bool>& in_host = {});
 
 } // namespace kvrun

@@ -155,6 +155,21 @@ Option* add_bytes(Command& c, const std::string& flags, uint64_t& value, const s
 	});
 }
 
+Option* add_rate(Command& c, const std::string& flags, double& value, const std::string& help) {
+	return add_value(c, flags, "RATE", help, [&value](const std::string& name, const std::string& s) {
+		double v = 0;
+		const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
+		std::string_view unit(end, size_t(s.data() + s.size() - end));
+		if (unit.ends_with("/s")) unit.remove_suffix(2);
+		if (unit.ends_with("B")) unit.remove_suffix(1);
+		const double factor = unit == "G" ? 1e9 : unit == "M" ? 1e6 : unit.empty() ? 1 : 0;
+		if (s.empty() || ec != std::errc() || factor == 0 || !(v * factor >= 1e3 && v * factor <= 1e15))
+			fail(Code::Invalid, "{} is '{}', expected bytes per second from 1000 to 1000000G, like 12G/s or 900M", name,
+			     one_line(s));
+		value = v * factor;
+	});
+}
+
 Option* add_flag(Command& c, const std::string& flags, bool& value, const std::string& help) {
 	return add_values(c, flags, "", help,
 	                  [&value](const std::vector<std::string>& given) { value = given.back() == "true"; });

@@ -94,6 +94,8 @@ Option* add_choice(Command&, const std::string& flags, std::string& value, const
                    const std::string& help);
 // A number of bytes, with an optional K, M, G, KiB, MiB or GiB (powers of 1024); 0 stays 0.
 Option* add_bytes(Command&, const std::string& flags, uint64_t& value, const std::string& help);
+// Bytes per second, with an optional M or G (powers of 1000), B and /s: 12G/s, 900M, 2.5GB/s.
+Option* add_rate(Command&, const std::string& flags, double& value, const std::string& help);
 // Values without a flag, one at least.
 Option* add_positionals(Command&, const std::string& name, std::vector<std::string>& values, const std::string& type,
                         const std::string& help);

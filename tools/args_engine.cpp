@@ -20,7 +20,6 @@ void add_engine_options(Command& c, EngineArgs& a, bool several_policies) {
 	add_text(c, "--cache-type-v,-ctv", a.type_v, "TYPE", "the same for values [f16]")->group(kCacheGroup);
 	add_kv_budget(c, a.kv_budget, "the KV cache");
 	add_host_memory(c, a);
-	add_ignored(c, "-ngl,--n-gpu-layers,--gpu-layers", "N", {}, "all layers run on the device that --device names");
 	add_ignored(c, "-fa,--flash-attn", "WORD", {"on", "off", "auto", "0", "1"}, "attention is always fused");
 	add_ignored(c, "-t,--threads", "N", {}, "the device's driver decides how many threads it uses");
 	add_ignored(c, "-b,--batch-size", "N", {}, "--ubatch-size alone sets how a prompt is cut");
@@ -46,6 +45,10 @@ BackendOptions backend_options(const std::string& device, bool check) {
 	return o;
 }
 
+WeightOptions weight_options(const WeightArgs& a) {
+	return {.budget = a.budget, .gpu_layers = a.layers(), .cpu_moe_layers = a.moe_layers(), .fit = !a.no_fit};
+}
+
 SessionOptions session_options(const EngineArgs& a, const KvPolicy& policy, uint64_t seed) {
 	return {.kv = policy, .ctx = uint32_t(a.ctx), .seed = seed};
 }
@@ -60,6 +63,9 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	o.kv_budget = a.kv_budget;
 	o.host_budget = a.host_budget;
 	o.offload_dir = a.offload_dir;
+	o.weights = weight_options(a.weights);
+	o.fit_ctx = uint32_t(a.ctx);
+	o.fit_kv = cache_policies(a);
 	Progress progress;
 	auto engine = Engine::open(o, [&](uint64_t done, uint64_t total) {
 		if (done < total)
@@ -68,6 +74,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 			progress.clear(); // warnings that follow begin on an empty line
 	});
 	progress.clear();
+	if (!engine->weights_text().empty()) say_stats(engine->weights_text());
 	const DeviceInfo d = engine->backend().info();
 	if (d.is_cpu)
 		say_stats(fmt::format("running on a CPU device: {}, driver {}", one_line(d.name), one_line(d.driver)));

@@ -17,6 +17,7 @@ std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);
 // The environment's settings and what --device and --check add to them.
 BackendOptions backend_options(const std::string& device, bool check);
+WeightOptions weight_options(const WeightArgs&);
 // Opens the model with a progress bar; the first line on stderr says so when the device is a CPU. max_rows: most
 // sequences in a decode step.
 std::unique_ptr<Engine> open_engine(const EngineArgs&, uint32_t max_rows = 1);

@@ -1,8 +1,10 @@
 // Options that several commands share, whatever they run a model with: model and device, cache budget, sampling.
 #include "tools/args_model.h"
 #include "engine/core/error.h"
+#include "engine/core/utf8.h"
 #include "tools/hub/local.h"
 #include "tools/hub/pull.h"
+#include <charconv>
 
 namespace kvrun {
 
@@ -39,6 +41,47 @@ void add_device(Command& c, std::string& device) {
 	    ->group(kModelGroup);
 }
 
+std::optional<uint32_t> WeightArgs::layers() const {
+	constexpr uint32_t kMost = 100000;
+	if (gpu_layers.empty() || gpu_layers == "auto" || gpu_layers == "all") return {};
+	uint32_t n = 0;
+	const char* end = gpu_layers.data() + gpu_layers.size();
+	const auto read = std::from_chars(gpu_layers.data(), end, n);
+	if (read.ec != std::errc() || read.ptr != end || n > kMost)
+		fail(Code::Invalid, "--gpu-layers is '{}', expected a number from 0 to {}, auto or all", one_line(gpu_layers),
+		     kMost);
+	return n;
+}
+
+kvrun_weight_options api_weights(const ModelArgs& a, const std::string& kv) {
+	kvrun_weight_options o = KVRUN_WEIGHT_OPTIONS_INIT;
+	o.no_fit = a.weights.no_fit;
+	o.budget_bytes = a.weights.budget;
+	o.gpu_layers = a.weights.layers().value_or(KVRUN_ALL_LAYERS);
+	o.cpu_moe_layers = a.weights.moe_layers();
+	o.ctx = uint32_t(a.ctx);
+	o.kv = kv.empty() ? nullptr : kv.c_str();
+	return o;
+}
+
+void add_weight_options(Command& c, WeightArgs& a) {
+	const char* group = "Weights in host memory, read by the device over the bus";
+	add_bytes(c, "--weights-budget", a.budget, "most bytes of weights on the device, like 6G; 0: no limit [0]")
+	    ->group(group);
+	add_text(c, "-ngl,--gpu-layers,--n-gpu-layers", a.gpu_layers, "N",
+	         "most layers on the device, the last ones; one more than the model has: the output, too; auto, all [auto]")
+	    ->group(group);
+	add_flag(c, "--cpu-moe,-cmoe", a.cpu_moe, "experts of all layers lie in host memory")->group(group);
+	add_integer(c, "--n-cpu-moe,-ncmoe", a.n_cpu_moe, 0, 100000, "experts of the first N layers do [0]")->group(group);
+	add_flag(c, "--fit", a.fit, "as much more leaves the device as the context needs: the default")->group(group);
+	add_flag(c, "--no-fit", a.no_fit, "nothing more leaves the device than these options say")->group(group);
+	c.before_run.push_back([&a] {
+		if (a.fit && a.no_fit) fail(Code::Invalid, "--fit and --no-fit are both given; give one of them");
+		if (a.cpu_moe && a.n_cpu_moe) fail(Code::Invalid, "--cpu-moe and --n-cpu-moe are both given; give one of them");
+		(void)a.layers();
+	});
+}
+
 void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
 	add_model(c, a.model)->required();
 	add_device(c, a.device);
@@ -48,6 +91,7 @@ void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
 	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
 	           "prompt tokens that go through a layer at a time; changes speed only [512]")
 	    ->group(kModelGroup);
+	add_weight_options(c, a.weights);
 }
 
 void add_check(Command& c, bool& check) {

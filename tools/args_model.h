@@ -1,10 +1,22 @@
 // Options that several commands share, whatever they run a model with: model and device, cache budget, sampling.
 #pragma once
+#include "engine/kvrun.h"
 #include "tools/args.h"
+#include <optional>
 
 namespace kvrun {
 
 constexpr const char *kModelGroup = "Model and device", *kCacheGroup = "KV cache", *kSamplingGroup = "Sampling";
+
+struct WeightArgs {         // which weights lie in host memory
+	uint64_t budget = 0;    // most bytes of them on the device; 0: no limit
+	std::string gpu_layers; // a number, auto or all; empty: auto
+	int64_t n_cpu_moe = 0;  // layers
+	bool cpu_moe = false, fit = false, no_fit = false;
+
+	std::optional<uint32_t> layers() const; // that stay; none: all. Throws Error{Invalid}
+	uint32_t moe_layers() const { return cpu_moe ? UINT32_MAX : uint32_t(n_cpu_moe); }
+};
 
 struct ModelArgs {
 	std::string model, device; // file; index or part of a name, empty: best
@@ -14,6 +26,7 @@ struct ModelArgs {
 	uint64_t host_budget = 0;  // bytes; 0: a quarter of the machine's memory
 	std::string offload_dir;   // folder for what is over it; empty: none
 	bool check = false;        // compare every op with the cpu backend
+	WeightArgs weights;
 
 	// No more than the context, which bounds what goes through a layer anyway.
 	uint32_t ubatch_within_ctx() const { return uint32_t(ctx ? std::min(ctx, ubatch) : ubatch); }
@@ -25,8 +38,12 @@ Option* add_model(Command&, std::string& model, const char* group = kModelGroup)
 // -hf and names for an option that a command adds itself.
 void add_hub(Command&, Option* option, std::string& model);
 void add_device(Command&, std::string& device);
-// Model, device, context and ubatch. longest: what the context bounds, like "the longest sequence in tokens".
+// Model, device, context, ubatch and where weights lie. longest: what the context bounds, like "the longest sequence in
+// tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);
+void add_weight_options(Command&, WeightArgs&);
+// The same for the C API; kv: the policy that --fit makes room for, empty: f16. It must outlive the result.
+kvrun_weight_options api_weights(const ModelArgs&, const std::string& kv);
 void add_check(Command&, bool& check);
 void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);
 void add_host_memory(Command&, ModelArgs&);

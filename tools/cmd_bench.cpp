@@ -64,6 +64,7 @@ struct Measured {
 	uint32_t layers = 0;       // of the model
 	std::vector<double> tok_s; // (runs) in their order, of all sequences together; fewer than asked for after Ctrl-C
 	double warmup_s = 0;       // seconds of the run before them, which does not count
+	double bus_bytes = 0;      // of weights in host memory, read for a token
 	size_t kv_bytes = 0;       // caches at the end of a run
 	size_t device_bytes = 0;   // device memory allocated for caches of that many tokens
 	size_t resident = 0;       // bytes of this process then, 0: unknown
@@ -174,10 +175,12 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 		e.backend().time_ops(true);
 		e.backend().op_times(/*reset=*/true);
 	}
+	const uint64_t before = e.backend().mapped_bytes_read();
 	const double seconds = run_once(sessions, run, tokens);
 	if (turn == Turn::WarmUp) m.warmup_s = seconds;
 	if (turn == Turn::Timed) {
 		m.tok_s.push_back(run.tokens() / seconds);
+		m.bus_bytes = double(e.backend().mapped_bytes_read() - before) / run.tokens();
 		m.kv_bytes = 0;
 		for (const Session& s : sessions) m.kv_bytes += s.kv_bytes().total();
 		m.resident = resident_bytes("VmRSS");
@@ -249,6 +252,7 @@ Json to_json(const Measured& m, bool ops) {
 	          {"warmup_s", m.warmup_s},
 	          {"sequences", m.test.sequences},
 	          {"kv_bytes", m.kv_bytes},
+	          {"bus_bytes_per_token", m.bus_bytes},
 	          {"kv_device_bytes", m.device_bytes},
 	          {"resident_bytes", m.resident},
 	          {"tok_s_median", m.median()},
@@ -301,6 +305,7 @@ void print_ops(const Measured& m) {
 void print_speeds(const std::vector<Measured>& all, const std::string& model, const std::string& device, bool ratio) {
 	write_stdout(fmt::format("{} on {}\n\n", model, device));
 	std::vector<std::vector<Column>> table;
+	const bool bus = std::ranges::any_of(all, [](const Measured& m) { return m.bus_bytes > 0; });
 	double first = 0; // of the test
 	for (size_t i = 0; i < all.size(); ++i) {
 		const Measured& m = all[i];
@@ -313,6 +318,7 @@ void print_speeds(const std::vector<Measured>& all, const std::string& model, co
 		       {"max", fmt::format("{:.2f}", m.max())}};
 		if (ratio) row.push_back({"of the first", fmt::format("{:.2f}", m.median() / first)});
 		row.push_back({"kv bytes", human_bytes(double(m.kv_bytes))});
+		if (bus) row.push_back({"bus bytes per token", human_bytes(m.bus_bytes)});
 	}
 	print_table(table);
 }
@@ -379,7 +385,9 @@ void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several
 		j["model"] = {{"file", a.engine.model},
 		              {"architecture", e.config().arch},
 		              {"name", e.config().name},
-		              {"weight_bytes", e.weight_bytes()}};
+		              {"weight_bytes", e.weight_bytes()},
+		              {"host_weight_bytes", e.host_weight_bytes()},
+		              {"weights", e.weights_text()}};
 		j["ubatch"] = a.engine.ubatch;
 		j["prompt_bytes"] = e.prompt_peak_bytes();
 		j["resident_peak_bytes"] = resident_bytes("VmHWM");
@@ -498,11 +506,14 @@ void add_bench(Command& root) {
 	         {"host", "{name, processor, threads, machine}"},
 	         {"os", "{name, kernel}"},
 	         {"device", "{name, driver, type, cpu, peak_bytes_per_s (0: unknown), limits: as in kvrun devices}"},
-	         {"model", "{file, architecture, name, weight_bytes}"},
+	         {"model",
+	          "{file, architecture, name, weight_bytes, host_weight_bytes (of them, read over the bus), weights (one "
+	          "line on what lies where)}"},
 	         {"load_s, ubatch, cancelled", "seconds to open the model; --ubatch-size; whether Ctrl-C ended it"},
 	         {"prompt_bytes", "most device memory a prompt took while it was read"},
 	         {"resident_peak_bytes", "of the process; 0: unknown"},
 	         {"results", "[{test, kv, n_prompt, n_gen, n_depth, sequences, warmup_s, kv_bytes (of all sequences), "
+	                     "bus_bytes_per_token (of weights in host memory, at least), "
 	                     "kv_device_bytes (allocated for caches of that length), resident_bytes (of the process after "
 	                     "the run), tok_s_median, tok_s_min, tok_s_max, tok_s [..] (totals of all sequences)}]"},
 	         {"with --ops or several policies", "device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)}, "

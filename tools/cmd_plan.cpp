@@ -1,5 +1,6 @@
 // kvrun plan: whether a context fits under a KV cache policy, what the policy stores bit by bit, and how policies
 // compare.
+#include "backends/weight_rows.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
@@ -21,6 +22,8 @@ struct PlanArgs {
 	int64_t ctx = 0;      // tokens; 0: the trained context of the model, 4096 for a shape
 	int64_t ubatch = 512; // prompt tokens that go through a layer together
 	uint64_t memory = 0;  // bytes of free device memory; 0: what the device has free
+	WeightArgs weights;
+	double bus = 0, bandwidth = 0; // bytes per second; 0: not known
 	bool json = false;
 };
 
@@ -41,12 +44,16 @@ KvShape read_shape(const std::string& text) {
 void find_memory(const PlanArgs& a, PlanSubject& s) {
 	if (a.memory) {
 		s.where = "given by --memory", s.total_bytes = a.memory;
+		s.room = {"that card", a.memory};
+		if (!a.bus && !weight_options(a.weights).asked()) s.room.mapped_bytes = 0; // nothing is said of a bus
 		return;
 	}
 	const BackendOptions options = backend_options(a.device, /*check=*/false);
 	try {
 		const DeviceReport d = find_device(options);
 		s.where = d.info.name, s.total_bytes = d.info.free_bytes;
+		s.room = room_of(d.info);
+		if (!s.bandwidth) s.bandwidth = d.info.peak_bytes_per_s;
 	} catch (const Error&) {
 		if (!options.device.empty()) throw; // without one the policies are told and not what fits
 	}
@@ -82,8 +89,28 @@ PlanSubject subject_of(const PlanArgs& a) {
 		s.model = model_memory(c, file.tensor_bytes(), uint32_t(a.ubatch));
 	}
 	s.requested = a.ctx > 0;
+	s.bus = a.bus, s.bandwidth = a.bandwidth;
 	if (s.requested) s.n_tokens = uint64_t(a.ctx);
 	find_memory(a, s);
+	return s;
+}
+
+// Where weights lie so that the context fits under a policy, on what a run without -c would make room for.
+WeightPlan place(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
+	const Gguf file = Gguf::open(a.model);
+	const FitGoal goal{{p}, s.requested ? uint32_t(s.n_tokens) : 0, 0, uint32_t(a.ubatch)};
+	return place_weights(file, read_config(file), device_row_bytes, weight_options(a.weights), goal, s.room);
+}
+
+// The subject with its weights where they lie under a policy.
+PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
+	if (a.model.empty() || s.where.empty()) return s;
+	WeightPlan w = place(a, s, p);
+	if (!w.host_bytes()) return s;
+	s.model.weight_bytes = w.device_bytes();
+	const KvPolicy f16 = parse_policy("fp16");
+	if (p.text != f16.text) s.trade = trade_text(p, w, place(a, s, f16));
+	s.weights = std::move(w);
 	return s;
 }
 
@@ -92,10 +119,11 @@ std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vect
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;
 	for (const KvPolicy& p : all ? all_policies() : parse_policies(a.kv)) try {
-			const KvPolicy policy = chosen(a, s, p);
+			const PlanSubject own = divided(a, s, p);
+			const KvPolicy policy = chosen(a, own, p);
 			const KvPlan plan =
 			    s.layers ? plan_of_model(*s.layers, policy, s.n_tokens) : make_device_plan(policy, s.shape);
-			plans.push_back({plan, verdict_of(plan, s)});
+			plans.push_back({plan, verdict_of(plan, own), own});
 		} catch (const Error& e) {
 			if (!all) throw;
 			refused.push_back(e.what());
@@ -110,10 +138,10 @@ void run_plan(const PlanArgs& a) {
 	const bool one = plans.size() == 1 && a.kv != "all";
 	if (a.json) {
 		Json all = Json::array();
-		for (const Planned& p : plans) all.push_back(plan_json(p, s));
+		for (const Planned& p : plans) all.push_back(plan_json(p, p.subject));
 		print_json(one ? all[0] : all);
 	} else if (one) {
-		print_plan(plans[0], s);
+		print_plan(plans[0], plans[0].subject);
 	} else {
 		print_ranking(plans, s);
 		for (const std::string& r : refused) write_stdout(fmt::format("not for this model: {}\n", one_line(r)));
@@ -141,6 +169,8 @@ void add_plan(Command& root) {
 	Command& c = add_command(root, "plan", "Tells whether a context fits, and what each KV cache policy stores.");
 	c.examples = {{"kvrun plan model.gguf --kv kivi2 -c 128k", "does a context of 131072 tokens fit? exit code 6: no"},
 	              {"kvrun plan model.gguf --kv all --memory 8G", "rank all policies for 8 GiB of free device memory"},
+	              {"kvrun plan synth:qwen3-30b-a3b:q4_k -c 16k --memory 8G --bus 12G/s --bandwidth 272G/s",
+	               "which weights lie in host memory, and what that costs"},
 	              {"kvrun plan --shape 32x8x128 --kv kivi2,group=64", "the account of one policy, without a model"}};
 	add_text(c, "--kv", a->kv, kPolicies, "plan this policy in detail, or rank several; all: every one [fp16]");
 	add_model(c, a->model, kOtherGroup)->help =
@@ -153,6 +183,10 @@ void add_plan(Command& root) {
 	add_bytes(c, "--memory", a->memory,
 	          "plan for this much free device memory, weights included, instead of a device's");
 	add_tokens(c, "--ubatch-size,-ub", a->ubatch, 1, 65536, "prompt tokens that go through a layer at a time [512]");
+	add_rate(c, "--bus", a->bus,
+	         "plan for a card that reads host memory at this rate, like 12G/s, and put there what does not fit");
+	add_rate(c, "--bandwidth", a->bandwidth, "rate of the card's own memory, for the estimate of tokens per second");
+	add_weight_options(c, a->weights);
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
 	c.sections = {
 	    {"Verdict",
@@ -182,10 +216,12 @@ void add_plan(Command& root) {
 	         {"token_sets, pages", "number of token sets; pages {recent, salient, regular: {tokens, fill}}"},
 	         {"layers", "[{layer, k_codes_of, v_codes_of, recent, salient, regular: {k, v: {bits, scale, group, norm, "
 	                    "eta}, page_bytes, block_bytes}}]"},
-	         {"memory",
-	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
-	          "reserve_bytes, bytes (left "
-	          "for the cache), tokens_that_fit}"}})};
+	         {"memory", "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
+	                    "reserve_bytes, bytes (left "
+	                    "for the cache), tokens_that_fit}"},
+	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), "
+	                     "device_bytes_per_token, bus_bytes_per_token, tokens_per_s (an estimate; null: no rate is "
+	                     "known), trade (against f16)}"}})};
 	c.run = [a] { run_plan(*a); };
 }
 

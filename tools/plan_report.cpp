@@ -75,7 +75,35 @@ Json memory_json(const PlanSubject& s, const PlanVerdict& v) {
 	        {"bytes", m.cache},          {"tokens_that_fit", v.capacity.kept}};
 }
 
+Json weights_json(const KvPlan& plan, const PlanSubject& s) {
+	const WeightPlan& w = *s.weights;
+	const double rate = expected_rate(plan, s);
+	return {{"bytes", w.bytes()},
+	        {"device_bytes", w.device_bytes()},
+	        {"host_bytes", w.host_bytes()},
+	        {"host", w.host_text()},
+	        {"device_bytes_per_token", w.device_token_bytes()},
+	        {"bus_bytes_per_token", w.host_token_bytes()},
+	        {"tokens_per_s", rate > 0 ? Json(rate) : Json(nullptr)},
+	        {"trade", s.trade}};
+}
+
 // ---- text
+
+std::string weights_lines(const KvPlan& plan, const PlanSubject& s) {
+	const WeightPlan& w = *s.weights;
+	std::string out = fmt::format("\n  {}\n  read for a token: {} of weights on the device, {} over the bus\n",
+	                              weights_text(w, s.room.name), human_bytes(double(w.device_token_bytes())),
+	                              human_bytes(double(w.host_token_bytes())));
+	if (const double rate = expected_rate(plan, s); rate > 0)
+		out += fmt::format("  estimate, by bytes and rates alone: {:.1f} tokens/s at {} tokens of context (bus {:.3g} "
+		                   "GB/s, device {:.3g} GB/s)\n",
+		                   rate, s.n_tokens, s.bus / 1e9, s.bandwidth / 1e9);
+	else
+		out += "  --bus RATE and --bandwidth RATE give an estimate of tokens/s\n";
+	if (!s.trade.empty()) out += "  " + s.trade + "\n";
+	return out;
+}
 
 // `below`: how many layers further down the codes are; 0: in this layer.
 std::string quant_text(const Quant& q, uint32_t below) {
@@ -240,6 +268,31 @@ std::string quality_text(const KvPlan& plan) {
 
 } // namespace
 
+std::string trade_text(const KvPolicy& p, const WeightPlan& w, const WeightPlan& f16) {
+	if (w.host_bytes() >= f16.host_bytes()) return {};
+	uint32_t layers[kWeightParts] = {}; // that stay only with the policy
+	for (const WeightGroup& g : f16.groups()) layers[int(g.part)] += g.in_host;
+	for (const WeightGroup& g : w.groups()) layers[int(g.part)] -= g.in_host;
+	constexpr const char* names[kWeightParts] = {"embedding", "experts", "MLP", "attention", "output"};
+	std::string what;
+	for (int i = 0; i < kWeightParts; ++i)
+		if (layers[i])
+			what += fmt::format("{}{}{}", what.empty() ? "" : ", ", names[i],
+			                    i == int(WeightPart::Embedding) || i == int(WeightPart::Output)
+			                        ? ""
+			                        : fmt::format(" of {} more layer{}", layers[i], layers[i] == 1 ? "" : "s"));
+	return fmt::format("{} frees {} against fp16: {} stay on the device, {} less over the bus per token",
+	                   one_line(p.text), human_bytes(double(f16.host_bytes() - w.host_bytes())), what,
+	                   human_bytes(double(f16.host_token_bytes() - w.host_token_bytes())));
+}
+
+double expected_rate(const KvPlan& plan, const PlanSubject& s) {
+	if (!s.weights || s.bus <= 0 || s.bandwidth <= 0) return 0;
+	const double cache = double(bytes_at(plan, s.n_tokens).total() + s.model.window_bytes);
+	return 1 / (double(s.weights->host_token_bytes()) / s.bus +
+	            (double(s.weights->device_token_bytes()) + cache) / s.bandwidth);
+}
+
 PlanVerdict verdict_of(const KvPlan& plan, const PlanSubject& s) {
 	PlanVerdict v;
 	v.kept = tokens_kept(plan, s.n_tokens);
@@ -284,7 +337,8 @@ const MeasuredQuality* measured_quality(const KvPolicy& p) {
 }
 
 Json plan_json(const Planned& planned, const PlanSubject& s) {
-	const auto& [plan, v] = planned;
+	const KvPlan& plan = planned.plan;
+	const PlanVerdict& v = planned.verdict;
 	const KvBytes b = bytes_at(plan, s.n_tokens);
 	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2;
 	const double stored = stored_bits(plan, s.n_tokens);
@@ -320,11 +374,13 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 			j["pages"][tier_name(t)] = {{"tokens", plan.page[t]}, {"fill", fill_name(plan.fill[t])}};
 	for (uint32_t l = 0; l < plan.shape.n_layers; ++l) j["layers"].push_back(layer_json(plan, l));
 	if (v.known) j["memory"] = memory_json(s, v);
+	if (s.weights) j["weights"] = weights_json(plan, s);
 	return j;
 }
 
 void print_plan(const Planned& planned, const PlanSubject& s) {
-	const auto& [plan, v] = planned;
+	const KvPlan& plan = planned.plan;
+	const PlanVerdict& v = planned.verdict;
 	const KvBytes b = bytes_at(plan, s.n_tokens);
 	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2, stored = stored_bits(plan, s.n_tokens);
 	std::string out = verdict_text(plan, s, v) + "\n\n";
@@ -346,6 +402,7 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 	if (evicts(plan)) out += fmt::format("  evicts tokens: {} of {} are kept\n", v.kept, s.n_tokens);
 	out += "\n" + tiers_text(plan);
 	if (v.known) out += memory_text(s, v);
+	if (s.weights) out += weights_lines(plan, s);
 	write_stdout(out);
 }
 
@@ -378,18 +435,27 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		                  s.model.trained_tokens, s.model.trained_tokens);
 	if (!why.empty()) head.insert(head.find('\n') + 1, why + "\n");
 	std::vector<std::vector<Column>> table;
+	const bool some_in_host =
+	    std::ranges::any_of(plans, [](const Planned& p) { return p.subject.weights.has_value(); });
 	for (const Ranked& r : rows) {
-		const auto& [plan, v] = *r.policy;
-		table.push_back(
-		    {{"kv", one_line(plan.policy.text)},
-		     {"fits", !known                ? "-"
-		              : v.fits              ? "yes"
-		              : v.kept < s.n_tokens ? fmt::format("keeps {}", v.kept)
-		                                    : "no"},
-		     {"GiB", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
-		     {"most tokens", known ? fmt::format("{}{}", v.capacity.kept, v.capacity.evicts ? " (evicts)" : "") : "-"},
-		     {"stored bits", fmt::format("{:.2f}", stored_bits(plan, s.n_tokens))},
-		     {fmt::format("KLD on {}", kMeasuredModel), quality_cell(plan)}});
+		const KvPlan& plan = r.policy->plan;
+		const PlanVerdict& v = r.policy->verdict;
+		const PlanSubject& own = r.policy->subject;
+		auto& row = table.emplace_back();
+		row = {
+		    {"kv", one_line(plan.policy.text)},
+		    {"fits", !known                ? "-"
+		             : v.fits              ? "yes"
+		             : v.kept < s.n_tokens ? fmt::format("keeps {}", v.kept)
+		                                   : "no"},
+		    {"GiB", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
+		    {"most tokens", known ? fmt::format("{}{}", v.capacity.kept, v.capacity.evicts ? " (evicts)" : "") : "-"},
+		    {"stored bits", fmt::format("{:.2f}", stored_bits(plan, s.n_tokens))},
+		    {fmt::format("KLD on {}", kMeasuredModel), quality_cell(plan)}};
+		if (!some_in_host) continue;
+		row.push_back({"weights over the bus", own.weights ? human_bytes(double(own.weights->host_bytes())) : "none"});
+		const double rate = expected_rate(plan, own);
+		row.push_back({"tokens/s, estimate", rate > 0 ? fmt::format("{:.1f}", rate) : "-"});
 	}
 	write_stdout(head + "\n");
 	print_table(table);

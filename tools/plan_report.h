@@ -1,6 +1,7 @@
 // What kvrun plan says about a policy and a model: verdict, account of every byte, ranked table; as text and JSON.
 #pragma once
 #include "engine/run/memory_plan.h"
+#include "engine/run/weight_fit.h"
 #include "tools/output.h"
 #include <optional>
 
@@ -15,6 +16,10 @@ struct PlanSubject {  // what policies are planned for
 	std::optional<CacheLayers> layers = {}; // of a model; `shape` is the one of its main cache
 	std::string where;                      // "8.0 GiB given", or a device's name; empty: no memory is known
 	uint64_t total_bytes = 0;               // free there
+	DeviceRoom room = {};                   // the same, for weights
+	std::optional<WeightPlan> weights = {}; // some lie in host memory
+	std::string trade = {};                 // what a smaller cache than f16 keeps on the device; empty: nothing
+	double bus = 0, bandwidth = 0;          // bytes per second of bus and device memory; 0: not known
 };
 
 struct PlanVerdict {
@@ -42,7 +47,12 @@ const MeasuredQuality* measured_quality(const KvPolicy&); // null: not measured
 struct Planned {
 	KvPlan plan;
 	PlanVerdict verdict;
+	PlanSubject subject; // with its weights as this policy leaves them room
 };
+// "kivi2 frees 2.1 GiB of the card: experts of 6 more layers stay there"; empty: nothing stays that would not with f16.
+std::string trade_text(const KvPolicy&, const WeightPlan&, const WeightPlan& with_f16);
+// Tokens per second of decode steps by bytes and rates alone, at the subject's context; 0: a rate is not known.
+double expected_rate(const KvPlan&, const PlanSubject&);
 Json plan_json(const Planned&, const PlanSubject&);
 void print_plan(const Planned&, const PlanSubject&);
 // One row per policy, best first: those that fit, by measured quality and size; then the others, by the tokens they

@@ -1,32 +1,16 @@
 // Memory, reads and timing of the cpu backend; submit and wait have nothing to do.
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/open_cpu.h"
+#include "backends/host_memory.h"
 #include "engine/core/log.h"
 #include "engine/core/round.h"
 #include <cstring>
-#include <fstream>
 
 namespace kvrun {
 namespace {
 
 constexpr size_t kAlign = 64;             // bytes: a cache line
 constexpr size_t kBig = size_t(64) << 20; // bytes: allocations from here on are compared with the free memory
-
-// Value of the first line `key : value` of a /proc file; empty where there is no such file or line.
-std::string proc_line(const char* file, const std::string& key) {
-	std::ifstream in(file);
-	for (std::string line; std::getline(in, line);) {
-		const size_t colon = line.find(':');
-		if (line.compare(0, key.size(), key) != 0 || colon == std::string::npos) continue;
-		const size_t from = line.find_first_not_of(" \t", colon + 1);
-		return from == std::string::npos ? "" : line.substr(from);
-	}
-	return "";
-}
-
-size_t meminfo_bytes(const char* key) { // lines read "MemTotal:  1234 kB"
-	return size_t(std::strtoull(proc_line("/proc/meminfo", key).c_str(), nullptr, 10)) * 1024;
-}
 
 double mib(size_t bytes) { return double(bytes) / 1048576.; }
 
@@ -38,10 +22,9 @@ DeviceInfo CpuBackend::info() const {
 	r.name = model.empty() ? "host processor" : model;
 	r.driver = "kvrun cpu backend " KVRUN_VERSION;
 	r.type = "cpu";
-	r.is_cpu = true;
-	r.memory_bytes = meminfo_bytes("MemTotal");
-	const size_t available = meminfo_bytes("MemAvailable"), reserve = r.memory_bytes / 10;
-	r.free_bytes = available > reserve ? available - reserve : 0;
+	r.is_cpu = r.shares_memory = true;
+	r.memory_bytes = host_memory_bytes();
+	r.free_bytes = host_free_bytes();
 	if (r.memory_bytes == 0) r.memory_bytes = r.free_bytes = SIZE_MAX / 2; // no /proc here: let the allocator decide
 	r.max_buffer_bytes = r.memory_bytes;
 	r.max_view_bytes = SIZE_MAX;
@@ -49,7 +32,7 @@ DeviceInfo CpuBackend::info() const {
 	return r;
 }
 
-Buffer CpuBackend::alloc(size_t bytes, Mem, const char* label) {
+Buffer CpuBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	const auto refuse = [&](size_t free_bytes) {
 		fail(Code::OutOfMemory,
 		     "{} needs {:.1f} MiB of host memory, {:.1f} MiB are free; use a shorter context or a smaller model", label,
@@ -73,7 +56,7 @@ Buffer CpuBackend::alloc(size_t bytes, Mem, const char* label) {
 		free_ids_.pop_back();
 		blocks_[id - 1] = std::move(b);
 	}
-	return Buffer(*this, id, bytes);
+	return made(id, bytes, mem);
 }
 
 void CpuBackend::free(uint32_t id) noexcept {
@@ -125,7 +108,7 @@ const std::byte* CpuBackend::weight_rows(const View& w) const {
 }
 
 void CpuBackend::run(const Op& op) {
-	check_op(op);
+	check_and_count(op);
 	const Timed timed(*this, op);
 	std::visit([this](const auto& o) { compute(o); }, op);
 }

@@ -1,5 +1,6 @@
 // Memory, copies, waiting, timing and errors of the CUDA backend.
 #include "backends/cuda/cuda_backend.h"
+#include "backends/host_memory.h"
 #include "backends/weight_rows.h"
 #include "engine/core/iq_grids.h"
 #include "engine/core/log.h"
@@ -58,6 +59,7 @@ DeviceInfo CudaBackend::info() const {
 	if (rt_.memory(&free_bytes, &total) != kOk) return i;
 	const size_t reserve = total / 20; // the driver, the display, fragments
 	i.free_bytes = free_bytes > reserve ? free_bytes - reserve : 0;
+	if (i.mapped_bytes) i.mapped_bytes = host_free_bytes();
 	return i;
 }
 
@@ -96,7 +98,7 @@ void CudaBackend::refuse(size_t bytes, const char* label, int result) {
 Buffer CudaBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	use();
 	const size_t size = (std::max<size_t>(bytes, 1) + 15) / 16 * 16; // a kernel may read the whole last word
-	const bool host = mem == Mem::Host;
+	const bool host = mem == Mem::Host || (mem == Mem::Mapped && info_.mapped_bytes > 0);
 	if (!host && bytes > info().free_bytes) refuse(bytes, label, kOk);
 	free_ids_.reserve(blocks_.size() + 1); // so that free() cannot throw
 	blocks_.reserve(blocks_.size() + 1);
@@ -114,7 +116,7 @@ Buffer CudaBackend::alloc(size_t bytes, Mem mem, const char* label) {
 		free_ids_.pop_back();
 		blocks_[id - 1] = b;
 	}
-	Buffer out(*this, id, bytes); // frees it if the fill fails
+	Buffer out = made(id, bytes, mem); // frees it if the fill fails
 	if (host) {
 		std::memset(p, options_.poison ? 0xff : 0, size);
 		return out;
@@ -186,6 +188,11 @@ std::byte* CudaBackend::stage(size_t bytes) {
 void CudaBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
 	use();
 	std::byte* to = bytes_at(dst, at, src.size());
+	if (dst.mem() == Mem::Mapped && blocks_[dst.id() - 1].host && !src.empty()) { // the host's memory needs no copies
+		wait_stream();
+		std::memcpy(to, src.data(), src.size());
+		return;
+	}
 	while (!src.empty()) {
 		const size_t n = std::min(src.size(), kStaging);
 		size_t used = n;

@@ -22,7 +22,7 @@ void check_head_dim(uint32_t head_dim) {
 } // namespace
 
 void CudaBackend::run(const Op& op) {
-	check_op(op);
+	check_and_count(op);
 	std::visit([this](const auto& o) { compute(o); }, op);
 }
 

@@ -1,6 +1,7 @@
 // Lists and opens CUDA devices.
 #include "backends/cuda/open_cuda.h"
 #include "backends/cuda/cuda_backend.h"
+#include "backends/host_memory.h"
 
 namespace kvrun::cuda {
 namespace {
@@ -58,6 +59,8 @@ class CudaDevices final : public DeviceSet {
 		r.info.free_bytes = p.memory_bytes - p.memory_bytes / 20;
 		r.info.max_buffer_bytes = p.memory_bytes;
 		r.info.max_view_bytes = SIZE_MAX;
+		r.info.shares_memory = p.integrated;
+		r.info.mapped_bytes = p.maps_host && !p.integrated ? host_free_bytes() : 0;
 		r.info.peak_bytes_per_s = p.peak_bytes_per_s;
 		if (p.major < kLeastMajor || (p.major == kLeastMajor && p.minor < kLeastMinor))
 			r.refused = fmt::format("CUDA: compute capability {}.{}, kvrun needs {}.{}; Vulkan may do", p.major,

@@ -18,6 +18,7 @@ int properties(int device, DeviceProperties* out) {
 	out->major = p.major, out->minor = p.minor;
 	out->multiprocessors = p.multiProcessorCount;
 	out->integrated = p.integrated;
+	out->maps_host = p.canMapHostMemory && p.unifiedAddressing;
 	int khz = 0, bits = 0; // two transfers a clock
 	if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, device) == cudaSuccess &&
 	    cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device) == cudaSuccess)

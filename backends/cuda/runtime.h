@@ -18,6 +18,7 @@ struct DeviceProperties {
 	int major = 0, minor = 0; // compute capability
 	int multiprocessors = 0;
 	bool integrated = false;
+	bool maps_host = false;      // kernels read memory of alloc_host() where it lies
 	double peak_bytes_per_s = 0; // 0: unknown
 };
 

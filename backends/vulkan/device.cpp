@@ -1,5 +1,6 @@
 // Physical devices: what they can do, why they are refused; the logical device and its queue.
 #include "backends/vulkan/device.h"
+#include "backends/host_memory.h"
 #include "backends/vulkan/icd_files.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/spirv.h"
@@ -183,6 +184,9 @@ void read_memory(Caps& c, VkPhysicalDevice d, bool shares_memory) {
 	for (uint32_t i = 0; i < m.memoryHeapCount; ++i)
 		if (c.heaps >> i & 1) c.heap_bytes += m.memoryHeaps[i].size;
 	c.has_memory = c.heap_bytes > 0;
+	c.mapped_heaps = find_mapped_heaps(m, c.heaps);
+	for (uint32_t i = 0; i < m.memoryHeapCount; ++i)
+		if (c.mapped_heaps >> i & 1) c.mapped_bytes += m.memoryHeaps[i].size;
 }
 
 int compute_family(Caps& c, VkPhysicalDevice d) {
@@ -316,6 +320,8 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	if (c.transfer_family == kComputeFamily) c.transfer_family = out.queue_family;
 	info.memory_bytes = c.heap_bytes;
 	if (c.has_memory) info.free_bytes = free_bytes(d, c, c.heaps, 0);
+	info.shares_memory = c.mapped_bytes == 0 && (info.is_cpu || info.type == "integrated");
+	info.mapped_bytes = mapped_free_bytes(d, c, 0);
 	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
 	// Turing's are wrong in some drivers (llama.cpp leaves them alone): only where the self-test can look at them.
@@ -397,6 +403,25 @@ uint32_t find_heaps(const VkPhysicalDeviceMemoryProperties& m, bool shares_memor
 	return out;
 }
 
+uint32_t find_mapped_heaps(const VkPhysicalDeviceMemoryProperties& m, uint32_t own_heaps) {
+	constexpr VkMemoryPropertyFlags kSeen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+	uint32_t out = 0;
+	for (uint32_t i = 0; i < m.memoryTypeCount; ++i) {
+		const VkMemoryPropertyFlags f = m.memoryTypes[i].propertyFlags;
+		const uint32_t heap = m.memoryTypes[i].heapIndex;
+		const bool local = (f & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) || (own_heaps >> heap & 1);
+		if (!local && (f & kSeen) == kSeen && m.memoryHeaps[heap].size) out |= 1u << heap;
+	}
+	return out;
+}
+
+uint64_t mapped_free_bytes(VkPhysicalDevice d, const Caps& c, uint64_t used) {
+	if (!c.mapped_heaps) return c.mapped_bytes > used ? c.mapped_bytes - used : 0;
+	Caps host = c;
+	host.heaps = c.mapped_heaps, host.heap_bytes = c.mapped_bytes;
+	return std::min<uint64_t>(free_bytes(d, host, host.heaps, used), host_free_bytes());
+}
+
 uint64_t free_bytes(VkPhysicalDevice d, const Caps& c, uint32_t heaps, uint64_t used) {
 	heaps &= c.heaps;
 	VkPhysicalDeviceMemoryBudgetPropertiesEXT budget =
@@ -461,6 +486,9 @@ void clamp_caps(Caps& c, const std::string& text) {
 		else if (key == "heap") {
 			least64(c.heap_bytes);
 			c.has_memory = c.heap_bytes > 0;
+		} else if (key == "mapped") { // describes a card with this much host memory, where all memory is one heap
+			c.mapped_bytes = c.mapped_heaps ? std::min(c.mapped_bytes, v) : v;
+			c.memory_budget = false; // it knows of one heap
 		} else if (key == "int_dot")
 			c.int_dot = v > 1 || (c.int_dot && v != 0); // 2: also where they are slow
 		else if (key == "matrices") {

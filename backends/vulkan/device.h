@@ -59,6 +59,9 @@ struct Caps {
 	bool has_memory = false; // at least one heap and one type
 	uint32_t heaps = 0;      // bits of those that buffers come from: find_heaps()
 	uint64_t heap_bytes = 0; // of them together
+	// Memory of the host that kernels read in place (Mem::Mapped), apart from those heaps; 0: there is none.
+	uint32_t mapped_heaps = 0; // bits; 0 where tests describe a card on a device that has one heap
+	uint64_t mapped_bytes = 0;
 };
 
 // Collects what the validation layer says.
@@ -106,6 +109,10 @@ uint32_t find_transfer_family(std::span<const VkQueueFamilyProperties> all);
 // The heaps for buffers of kernels, as bits: those on the device; all of a device that shares the host's memory, which
 // may call a small part of it its own. A card's small second heap is a window into the first.
 uint32_t find_heaps(const VkPhysicalDeviceMemoryProperties&, bool shares_memory);
+// The heaps of the host's memory that kernels of a card read over the bus, as bits; 0 where all memory is one.
+uint32_t find_mapped_heaps(const VkPhysicalDeviceMemoryProperties&, uint32_t own_heaps);
+// What may still be taken of Caps::mapped_bytes when `used` bytes are taken.
+uint64_t mapped_free_bytes(VkPhysicalDevice, const Caps&, uint64_t used);
 // Bytes that may still be allocated in those of Caps::heaps among `heaps`: budget - usage, or 80 % of them less `used`;
 // never negative.
 uint64_t free_bytes(VkPhysicalDevice, const Caps&, uint32_t heaps, uint64_t used);

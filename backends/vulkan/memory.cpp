@@ -19,7 +19,8 @@ constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
 
 Memory::Memory(Device& dev) : dev_(dev) {
 	vkGetPhysicalDeviceMemoryProperties(dev.physical(), &props_);
-	for (Mem m : {Mem::Device, Mem::Upload, Mem::Readback, Mem::Host, Mem::Arrival}) types_[size_t(m)] = types_for(m);
+	for (Mem m : {Mem::Device, Mem::Upload, Mem::Readback, Mem::Host, Mem::Arrival, Mem::Mapped})
+		types_[size_t(m)] = types_for(m);
 }
 
 Memory::~Memory() {
@@ -39,6 +40,10 @@ int memory_score(Mem m, VkMemoryPropertyFlags f, bool card, bool cpu) {
 	case Mem::Arrival:
 		return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) +
 		       (has(kCached) == cpu ? 1 : 0);
+	// Read by the device again and again, written once. Where it is the device's own memory, as that.
+	case Mem::Mapped:
+		if (!card) return memory_score(Mem::Device, f, card, cpu);
+		return has(kVisible | kCoherent) && !has(kLocal) ? (has(kCached) ? 0 : 1) : -1;
 	case Mem::Upload: return has(kVisible | kCoherent) ? 8 + (has(kLocal) ? 4 : 0) + (has(kCached) ? 0 : 1) : -1;
 	case Mem::Readback:
 		return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
@@ -49,9 +54,8 @@ int memory_score(Mem m, VkMemoryPropertyFlags f, bool card, bool cpu) {
 
 std::vector<uint32_t> Memory::types_for(Mem m) const {
 	const DeviceInfo& info = dev_.report().info;
-	const auto score = [&](VkMemoryPropertyFlags f) {
-		return memory_score(m, f, info.type == "discrete", info.is_cpu);
-	};
+	const bool card = m == Mem::Mapped ? dev_.caps().mapped_heaps != 0 : info.type == "discrete";
+	const auto score = [&](VkMemoryPropertyFlags f) { return memory_score(m, f, card, info.is_cpu); };
 	std::vector<std::pair<int, uint32_t>> ranked;
 	for (uint32_t i = 0; i < props_.memoryTypeCount; ++i) {
 		const VkMemoryPropertyFlags f = props_.memoryTypes[i].propertyFlags;
@@ -68,15 +72,24 @@ std::vector<uint32_t> Memory::types_for(Mem m) const {
 uint64_t Memory::reserved(uint32_t heaps) const {
 	uint64_t n = 0;
 	for (const Block& b : blocks_)
-		if (b.memory && (heaps >> props_.memoryTypes[b.type].heapIndex & 1)) n += b.size;
+		if (b.memory && !b.apart && (heaps >> props_.memoryTypes[b.type].heapIndex & 1)) n += b.size;
 	return n;
 }
+
+uint64_t Memory::reserved_apart() const {
+	uint64_t n = 0;
+	for (const Block& b : blocks_)
+		if (b.memory && b.apart) n += b.size;
+	return n;
+}
+
+uint64_t Memory::mapped_bytes() const { return mapped_free_bytes(dev_.physical(), dev_.caps(), reserved_apart()); }
 
 uint64_t Memory::free_bytes() const {
 	const Caps& c = dev_.caps();
 	uint64_t in_blocks = 0; // what is reserved but not handed out can be used too
 	for (const Block& b : blocks_)
-		if (b.memory && (c.heaps >> props_.memoryTypes[b.type].heapIndex & 1))
+		if (b.memory && !b.apart && (c.heaps >> props_.memoryTypes[b.type].heapIndex & 1))
 			in_blocks += b.ranges.size() - b.ranges.taken();
 	return vk::free_bytes(dev_.physical(), c, c.heaps, reserved(c.heaps)) + in_blocks;
 }
@@ -116,13 +129,14 @@ VkResult Memory::allocate(Block& b, uint64_t size, uint32_t type) {
 
 // The block's index, or kNoBlock: this type has no room. own: for one buffer. Else blocks double with what is in use,
 // so that small runs stay small.
-uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, const char* label) {
+uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, bool apart, const char* label) {
 	const Caps& c = dev_.caps();
 	const uint32_t heap = props_.memoryTypes[type].heapIndex;
 	const bool ours = c.heaps >> heap & 1;
 	const uint64_t heap_size = std::min<uint64_t>(props_.memoryHeaps[heap].size, ours ? c.heap_bytes : UINT64_MAX);
-	const uint64_t taken = reserved(1u << heap);
-	const uint64_t left = ours                ? vk::free_bytes(dev_.physical(), c, 1u << heap, taken)
+	const uint64_t taken = apart ? reserved_apart() : reserved(1u << heap);
+	const uint64_t left = apart               ? mapped_bytes()
+	                      : ours              ? vk::free_bytes(dev_.physical(), c, 1u << heap, taken)
 	                      : heap_size > taken ? heap_size - taken
 	                                          : 0;
 	if (need > left || need > c.max_alloc) return kNoBlock;
@@ -143,6 +157,7 @@ uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, const char* l
 		refused_ = r;
 		return kNoBlock;
 	}
+	slot->apart = apart;
 	dev_.name(VK_OBJECT_TYPE_DEVICE_MEMORY, uint64_t(slot->memory), label);
 	log_at(3, "# vulkan: block of {} MiB, memory type {}", slot->size >> 20, type);
 	return uint32_t(slot - blocks_.begin());
@@ -160,16 +175,17 @@ bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
 	return true;
 }
 
-bool Memory::place(BufferRec& r, uint32_t type, const VkMemoryRequirements& req) {
+bool Memory::place(BufferRec& r, uint32_t type, const VkMemoryRequirements& req, bool apart) {
 	const uint64_t align = std::max<uint64_t>(req.alignment, 256), bytes = align_up(req.size, align);
 	// Large buffers have a block of their own while there is room for one: given back, it is the system's again. The
 	// cache grows by copying its buffers to larger ones, which would not fit where the smaller ones were.
 	if (bytes >= kOwnBlock)
-		if (const uint32_t i = add_block(type, bytes, /*own=*/true, r.label); i != kNoBlock)
+		if (const uint32_t i = add_block(type, bytes, /*own=*/true, apart, r.label); i != kNoBlock)
 			return take(r, i, bytes, align);
 	for (uint32_t i = 0; i < blocks_.size(); ++i)
-		if (blocks_[i].memory && blocks_[i].type == type && take(r, i, bytes, align)) return true;
-	const uint32_t i = add_block(type, bytes, /*own=*/false, r.label);
+		if (blocks_[i].memory && blocks_[i].type == type && blocks_[i].apart == apart && take(r, i, bytes, align))
+			return true;
+	const uint32_t i = add_block(type, bytes, /*own=*/false, apart, r.label);
 	return i != kNoBlock && take(r, i, bytes, align);
 }
 
@@ -201,17 +217,26 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	VK_TRY(dev_.fn.vkCreateBuffer(dev_.handle(), &info, nullptr, &r.handle));
 	VkMemoryRequirements req{};
 	dev_.fn.vkGetBufferMemoryRequirements(dev_.handle(), r.handle, &req);
+	const bool apart = m == Mem::Mapped && c.mapped_bytes > 0,
+	           own = !apart && (m == Mem::Device || m == Mem::Arrival || m == Mem::Mapped);
 	bool placed = false;
 	refused_ = VK_SUCCESS;
 	for (uint32_t type : types_[size_t(m)]) {
 		if (!(req.memoryTypeBits >> type & 1)) continue;
 		// a card's weights do not spill into host memory unasked: that would be slow without a word
-		if ((m == Mem::Device || m == Mem::Arrival) && !(c.heaps >> props_.memoryTypes[type].heapIndex & 1)) continue;
-		if ((placed = place(r, type, req))) break;
+		if (own && !(c.heaps >> props_.memoryTypes[type].heapIndex & 1)) continue;
+		if ((placed = place(r, type, req, apart))) break;
 	}
 	if (!placed) {
 		dev_.fn.vkDestroyBuffer(dev_.handle(), r.handle, nullptr);
 		if (refused_ == VK_ERROR_DEVICE_LOST) fail_call(refused_, "vkAllocateMemory");
+		if (apart)
+			fail(Code::OutOfMemory,
+			     "{} needs {:.1f} MiB of host memory that the device reads, {:.1f} MiB are free{}; leave more of them "
+			     "on "
+			     "the device, or choose a smaller model",
+			     label, double(bytes) / double(kMiB), double(mapped_bytes()) / double(kMiB),
+			     refused_ == VK_SUCCESS ? "" : fmt::format(", but the driver returned {}", result_name(refused_)));
 		fail(Code::OutOfMemory,
 		     "{} needs {:.1f} MiB of device memory, {:.1f} MiB are free{}; give a smaller -c, a --kv with fewer bits, "
 		     "or a "

@@ -43,6 +43,7 @@ class Memory {
 	VkBufferView texel_view(uint32_t id, uint64_t at, uint64_t bytes);
 	void invalidate(const BufferRec&); // before the host reads memory that is not coherent
 	uint64_t free_bytes() const;       // that create() may still take for Mem::Device
+	uint64_t mapped_bytes() const;     // and for Mem::Mapped, where that is memory of its own; else 0
 	MemoryStats stats() const;
 
  private:
@@ -50,20 +51,22 @@ class Memory {
 		VkDeviceMemory memory = VK_NULL_HANDLE;
 		uint64_t size = 0;
 		uint32_t type = 0;
+		bool apart = false; // for Mem::Mapped alone, and no part of the device's memory
 		std::byte* mapped = nullptr;
 		FreeRanges ranges{0};
 	};
 	std::vector<uint32_t> types_for(Mem) const; // memory types, best first
-	bool place(BufferRec&, uint32_t type, const VkMemoryRequirements&);
+	bool place(BufferRec&, uint32_t type, const VkMemoryRequirements&, bool apart);
 	bool take(BufferRec&, uint32_t block, uint64_t bytes, uint64_t align);
 	static constexpr uint32_t kNoBlock = UINT32_MAX;
-	uint32_t add_block(uint32_t type, uint64_t need, bool own, const char* label);
+	uint32_t add_block(uint32_t type, uint64_t need, bool own, bool apart, const char* label);
+	uint64_t reserved_apart() const;
 	VkResult allocate(Block&, uint64_t size, uint32_t type);
 	uint64_t reserved(uint32_t heaps) const; // bits
 
 	Device& dev_;
 	VkPhysicalDeviceMemoryProperties props_{};
-	std::vector<uint32_t> types_[5]; // by Mem
+	std::vector<uint32_t> types_[6]; // by Mem
 	std::vector<Block> blocks_;      // memory is null where a block was given back
 	std::vector<BufferRec> buffers_; // by id; handle is null where free
 	std::vector<uint32_t> free_ids_;

@@ -28,18 +28,19 @@ VulkanBackend::~VulkanBackend() {
 DeviceInfo VulkanBackend::info() const {
 	DeviceInfo i = dev_.report().info;
 	i.free_bytes = mem_.free_bytes();
+	i.mapped_bytes = mem_.mapped_bytes();
 	return i;
 }
 
 void VulkanBackend::run(const Op& op) {
-	check_op(op);
+	check_and_count(op);
 	std::visit([this](const auto& o) { compute(o); }, op);
 }
 
 Buffer VulkanBackend::alloc(size_t bytes, Mem m, const char* label) {
 	rec_.collect();
 	const uint32_t id = mem_.create(bytes, m, label);
-	Buffer out(*this, id, bytes);
+	Buffer out = made(id, bytes, m);
 	const uint32_t word = poison_ ? kPoison : 0;
 	BufferRec& b = mem_.at(id);
 	if (b.mapped && b.coherent) {

@@ -43,6 +43,15 @@ LoadProgress load_progress(const kvrun_engine_options& o) {
 	};
 }
 
+void read_weight_options(const kvrun_weight_options* given, EngineOptions& e) {
+	constexpr kvrun_weight_options defaults = KVRUN_WEIGHT_OPTIONS_INIT;
+	const kvrun_weight_options o = read_options(given, defaults, "kvrun_weight_options");
+	e.weights = {.budget = o.budget_bytes, .cpu_moe_layers = o.cpu_moe_layers, .fit = !o.no_fit};
+	if (o.gpu_layers != KVRUN_ALL_LAYERS) e.weights.gpu_layers = o.gpu_layers;
+	e.fit_ctx = o.ctx;
+	e.fit_kv = parse_policies(o.kv ? o.kv : "fp16");
+}
+
 std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	constexpr kvrun_engine_options defaults = KVRUN_ENGINE_OPTIONS_INIT;
 	const kvrun_engine_options o =
@@ -57,6 +66,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	e.prefill_block = o.prefill_block;
 	e.max_rows = o.max_rows;
 	e.kv_budget = o.kv_budget_bytes;
+	read_weight_options(o.weights, e);
 	auto object = std::make_shared<EngineObject>();
 	if (o.log) object->log.sink = log_sink(o.log, o.log_payload), object->log.most_level = o.log_level;
 	const LogScope scope(object->log);
@@ -109,14 +119,16 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 		i.device_name = object->device.name.c_str();
 		i.device_driver = object->device.driver.c_str();
 		i.backend = e.backend().name();
-		i.weight_bytes = e.weight_bytes();
+		i.weight_bytes = e.weight_bytes() - e.host_weight_bytes();
+		i.host_weight_bytes = e.host_weight_bytes();
+		i.weights = e.weights_text().c_str();
 		i.max_rows = e.max_rows();
 		i.device_is_cpu = object->device.is_cpu;
 		std::lock_guard turn(object->turn);
 		i.activation_bytes = e.activation_bytes();
 		i.kv_budget_bytes = e.pool().budget_bytes();
 		i.kv_used_bytes = e.pool().used_bytes();
-		write_result(out, i, "kvrun_engine_info");
+		write_result(out, i, "kvrun_engine_info", offsetof(kvrun_engine_info, host_weight_bytes));
 	});
 }
 

@@ -26,7 +26,12 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	std::unique_ptr<Engine> e(new Engine(std::move(model), open_backend(opt.backend)));
 	Backend& be = *e->backend_;
 	const Config& cfg = e->config();
-	e->weights_ = load_weights(e->file(), cfg, be, progress);
+	const DeviceInfo empty = be.info();
+	e->weight_plan_ = place_weights(
+	    e->file(), cfg, [&be](DType t, uint32_t cols) { return be.weight_row_bytes(t, cols); }, opt.weights,
+	    {opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch}, room_of(empty));
+	e->weights_text_ = kvrun::weights_text(*e->weight_plan_, empty.name);
+	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
 
 	const DeviceInfo dev = be.info();
 	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes));

@@ -4,6 +4,7 @@
 #include "engine/run/cache_layers.h"
 #include "engine/run/decode.h"
 #include "engine/run/prompt_memory.h"
+#include "engine/run/weight_fit.h"
 #include "models/grammar/token_trie.h"
 #include "models/model.h"
 #include <memory>
@@ -21,6 +22,9 @@ struct EngineOptions {
 	size_t kv_budget = 0;         // bytes of cache, of all sessions together; 0: what the device has free
 	size_t host_budget = 0;       // bytes of host memory for policies that fetch, of all sessions; 0: a quarter of it
 	std::string offload_dir = {}; // folder for a file with what is over that; empty: none
+	WeightOptions weights = {};   // which of them lie in host memory
+	uint32_t fit_ctx = 0;         // WeightOptions::fit makes room for a context of so many tokens; 0: FitGoal::ctx
+	std::vector<KvPolicy> fit_kv = {}; // under these policies
 };
 
 // What caches may take of the memory that weights leave free: a tenth is for activations and the driver's own needs.
@@ -44,6 +48,9 @@ class Engine {
 	uint32_t prefill_block() const { return prefill_block_; }
 
 	size_t weight_bytes() const { return weights_.bytes; }
+	size_t host_weight_bytes() const { return weights_.host_bytes; }  // of them, read over the bus
+	const WeightPlan& weight_plan() const { return *weight_plan_; }   // where each lies
+	const std::string& weights_text() const { return weights_text_; } // one line; empty: all on the device
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of it, the most a prompt has taken
 
@@ -65,6 +72,8 @@ class Engine {
 	Model model_;
 	CacheLayers cache_layers_;
 	Weights weights_;
+	std::optional<WeightPlan> weight_plan_;
+	std::string weights_text_;
 	std::unique_ptr<KvPool> pool_;
 	KvScratch scratch_, window_scratch_;
 	std::unique_ptr<LayerRunner> runner_;

@@ -112,6 +112,26 @@ TEST_CASE("T29 cli: an unknown option of one dash and several letters is refused
 	check_error({"run", "-m", "-hf", "-p", "x"}, 3, {"-hf"});
 }
 
+TEST_CASE("cli: where weights lie: what is wrong with an option is one line") {
+	const std::vector<std::string> run = {"run", kModel, "--device", "cpu", "-p", "x", "-n", "1"};
+	const auto with = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), run.begin(), run.end());
+		return more;
+	};
+	check_error(with({"-ngl", "-1"}), 2, {"--gpu-layers is '-1'", "expected a number from 0 to 100000, auto or all"});
+	check_error(with({"--gpu-layers", "many"}), 2, {"--gpu-layers is 'many'"});
+	check_error(with({"--n-cpu-moe", "-3"}), 2, {"--n-cpu-moe is '-3'"});
+	check_error(with({"--cpu-moe", "--n-cpu-moe", "3"}), 2, {"--cpu-moe and --n-cpu-moe are both given"});
+	check_error(with({"--fit", "--no-fit"}), 2, {"--fit and --no-fit are both given"});
+	check_error(with({"--weights-budget", "some"}), 2, {"--weights-budget is 'some'"});
+	check_error(with({"--weights-budget", "1K"}), 2, {"a weights budget of 1024 bytes", "norms, biases and routers"});
+	// the cpu backend's memory is the host's: all options are taken, and a line says that they move nothing
+	const Ran r = run_program(with({"-ngl", "1", "--no-fit"}));
+	CHECK(r.code == 0);
+	CHECK(contains(r.err, "shares the host's memory"));
+	for (const char* all : {"all", "auto", "99"}) CHECK(!contains(run_program(with({"-ngl", all})).err, "shares"));
+}
+
 TEST_CASE("cli: llama.cpp's names mean the same; an option without effect says so once") {
 	const std::vector<std::string> ours = {"run", "-m", kModel, "--device", "cpu",    "-p",  "Once upon a time",
 	                                       "-n",  "6",  "-c",   "2048",     "--temp", "0.7", "--seed",
@@ -124,7 +144,7 @@ TEST_CASE("cli: llama.cpp's names mean the same; an option without effect says s
 	CAPTURE(b.err);
 	CHECK(b.code == 0);
 	CHECK(b.out == a.out);
-	for (const char* name : {"-ngl", "-fa", "-t"}) {
+	for (const char* name : {"-fa", "-t"}) {
 		const std::string says = fmt::format("warning: {} has no effect: ", name);
 		CHECK(contains(b.err, says));
 		CHECK(b.err.find(says) == b.err.rfind(says));

@@ -45,6 +45,39 @@ TEST_CASE("plan: all experts of a mixture are weights, those of a token are acti
 	CHECK(j["f16_bytes"] == size_t(48) * 4 * 128 * 2 * 2 * 32768);
 }
 
+TEST_CASE("plan: what of a model lies in host memory beside a described card, and what that costs") {
+	const std::vector<std::string> card = {
+	    "synth:qwen3-30b-a3b:q4_k", "-c", "16k", "--bus", "12G/s", "--bandwidth", "272GB/s"};
+	const auto with = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), card.begin(), card.end());
+		return plan(more);
+	};
+	const json f16 = with({}), kivi = with({"--kv", "kivi2"});
+	CHECK(f16["fits"] == true);
+	const json &w = f16["weights"], &k = kivi["weights"];
+	CHECK(w["device_bytes"] == f16["memory"]["weight_bytes"]);
+	CHECK(w["bytes"] == w["device_bytes"].get<uint64_t>() + w["host_bytes"].get<uint64_t>());
+	CHECK(w["host"].get<std::string>().starts_with("embedding, experts of "));
+	// 8 of 128 experts
+	CHECK(w["bus_bytes_per_token"].get<double>() == doctest::Approx(w["host_bytes"].get<double>() / 16).epsilon(0.03));
+	const double seconds = w["bus_bytes_per_token"].get<double>() / 12e9 +
+	                       (w["device_bytes_per_token"].get<double>() + f16["bytes"].get<double>()) / 272e9;
+	CHECK(w["tokens_per_s"].get<double>() == doctest::Approx(1 / seconds));
+	CHECK(k["host_bytes"] < w["host_bytes"]);
+	CHECK(k["trade"].get<std::string>().starts_with("kivi2 frees "));
+	CHECK(k["trade"].get<std::string>().find(" more layer") != std::string::npos);
+	CHECK(w["trade"] == "");
+	CHECK(with({"--no-fit"})["fits"] == false);
+	CHECK(with({"--cpu-moe"})["weights"]["host"] == "embedding, experts of 48 layers");
+	CHECK(plan({"synth:qwen3-30b-a3b:q4_k", "-c", "16k"})["fits"] == false); // nothing is said of a bus
+	CHECK(plan({"synth:qwen3-30b-a3b:q4_k", "-c", "16k", "-ngl", "40", "--no-fit"}, "24G")["weights"]["host"] ==
+	      "embedding, experts of 8 layers, attention of 8 layers, output");
+	check_refused({"synth:qwen3-30b-a3b:q4_k", "--memory", "8G", "--bus", "fast"}, {"--bus is 'fast'", "12G/s"});
+	check_refused({"synth:qwen3-30b-a3b:q4_k", "--memory", "8G", "--bus", "12G/s", "--weights-budget", "1M"},
+	              {"a weights budget of 1048576 bytes"});
+	check_refused({"synth:qwen3-30b-a3b:q4_k", "--memory", "8G", "-ngl", "-2"}, {"--gpu-layers is '-2'"});
+}
+
 TEST_CASE("plan: the parts add up, in bytes and in bits per element") {
 	for (const char* kv :
 	     {"fp16", "q8", "kivi2", "logquant", "xquant", "asymkv32/0", "streaming", "zipcache", "mikv", "h2o"}) {

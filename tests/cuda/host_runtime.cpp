@@ -64,6 +64,7 @@ int properties(int, DeviceProperties* p) {
 	p->memory_bytes = kMemory;
 	p->major = 9;
 	p->multiprocessors = 1;
+	p->maps_host = true;
 	return faults().before("properties");
 }
 int versions(int* driver, int* runtime) {

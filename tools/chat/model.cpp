@@ -38,6 +38,8 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), 
 	o.model_path = a.model.c_str();
 	o.device = &device.options;
 	o.kv_budget_bytes = a.kv_budget;
+	const kvrun_weight_options weights = api_weights(a, a.kv);
+	o.weights = &weights;
 	o.ubatch = a.ubatch_within_ctx();
 	o.progress = show_loading;
 	o.payload = &bar;
@@ -57,6 +59,7 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), 
 	const kvrun_status known = kvrun_chat_get_features(engine_.get(), &chat, &features_);
 	if (known == KVRUN_ENOTFOUND) fail_chat(known, "{} (--chat-template NAME|FILE)", kvrun_last_error());
 	check_call(known);
+	if (const kvrun_engine_info i = info(); *i.weights) say(i.weights);
 	if (const kvrun_engine_info i = info(); i.device_is_cpu)
 		say(fmt::format("running on a CPU device: {}, driver {}", i.device_name, i.device_driver));
 }
@@ -132,7 +135,8 @@ std::optional<kvrun_plan> ChatModel::plan(const std::string& kv, uint64_t ctx) c
 	o.model_path = path_.c_str();
 	o.kv = kv.c_str();
 	o.ctx = uint32_t(ctx);
-	o.memory_bytes = i.weight_bytes + i.activation_bytes + i.kv_budget_bytes;
+	// the plan counts all weights, wherever they lie
+	o.memory_bytes = i.weight_bytes + i.host_weight_bytes + i.activation_bytes + i.kv_budget_bytes;
 	kvrun_plan p = KVRUN_PLAN_INIT;
 	if (kvrun_plan_memory(&p, &o) != KVRUN_OK) return {}; // there is nothing to offer then
 	return p;

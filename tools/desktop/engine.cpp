@@ -23,7 +23,8 @@ Loaded facts_of(const Answers& answers, const std::string& model) {
 	f.model = model, f.name = i.name, f.architecture = i.architecture;
 	f.device = i.device_name, f.driver = i.device_driver, f.backend = i.backend;
 	f.n_layers = i.n_layers, f.n_kv_heads = i.n_kv_heads, f.ctx_train = i.ctx_train;
-	f.weight_bytes = i.weight_bytes, f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
+	f.weight_bytes = i.weight_bytes + i.host_weight_bytes; // as plans count them
+	f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
 	f.has_template = answers.has_template();
 	f.templates = answers.templates();
 	return f;

@@ -63,6 +63,8 @@ kvrun_status try_open(const ServeArgs& a, kvrun_canceller* canceller, bool show,
 	o.model_path = a.model.c_str();
 	o.device = &device.options;
 	o.kv_budget_bytes = a.kv_budget;
+	const kvrun_weight_options weights = api_weights(a, a.kv);
+	o.weights = &weights;
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = uint32_t(a.parallel);
 	if (show)
@@ -127,6 +129,7 @@ void say_what_runs(const ServeArgs& a, const Model& model, uint32_t ctx) {
 	std::string text = "model " + model.id() + ": " + i.architecture + ", weights of " + bytes(i.weight_bytes) + "\n";
 	text += std::string(i.device_is_cpu ? "running on a CPU device: " : "device: ") + i.device_name;
 	if (*i.device_driver) text += std::string(", driver ") + i.device_driver;
+	if (*i.weights) text += std::string("\n") + i.weights;
 	text += "\ncontext of " + std::to_string(ctx) + " tokens a request, " + std::to_string(a.parallel) +
 	        " answers at once; policy " + a.kv + " where a request names none; " + bytes(i.kv_budget_bytes) +
 	        " for all caches\n";

@@ -294,7 +294,7 @@ class Engine:
         if memory is not None:
             return plan(self.path, kv=kv, ctx=ctx, memory=memory)
         info = self.info
-        total = info.weight_bytes + info.kv_budget_bytes * 10 // 9
+        total = info.weight_bytes + info.host_weight_bytes + info.kv_budget_bytes * 10 // 9
         for _ in range(16):  # what else needs memory grows with it, by less than a quarter
             p = plan(self.path, kv=kv, ctx=ctx, memory=total)
             if p.cache_bytes == info.kv_budget_bytes:

@@ -59,6 +59,8 @@ class EngineInfo(NamedTuple):
     kv_used_bytes: int
     max_rows: int
     device_is_cpu: bool
+    host_weight_bytes: int
+    weights: str
 
 
 class SessionInfo(NamedTuple):

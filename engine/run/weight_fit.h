@@ -1,0 +1,44 @@
+// Chooses which weights leave a device for host memory, so that a context under a policy fits it.
+#pragma once
+#include "backends/backend.h"
+#include "engine/run/memory_plan.h"
+#include "models/gguf.h"
+#include "models/weight_plan.h"
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace kvrun {
+
+struct FitGoal {                   // what has to have room beside the weights
+	std::vector<KvPolicy> kv = {}; // each of them by itself; empty: f16
+	uint32_t ctx = 0;              // tokens; 0: kFitTokens, or what the model was trained for
+	uint64_t kv_budget = 0;        // bytes of all caches; 0: one of `ctx` tokens
+	uint32_t ubatch = 512;
+};
+constexpr uint32_t kFitTokens = 8192;
+// Of free memory, what weights, activations and caches may take together: staging memory and a driver's own are beside.
+constexpr uint64_t fit_memory(uint64_t free_bytes) {
+	return free_bytes - std::min(free_bytes / 8, uint64_t(256) << 20);
+}
+// Tokens that a goal is for.
+uint64_t fit_tokens(const Config&, uint32_t ctx);
+
+struct DeviceRoom { // for weights, on a device or as described
+	std::string name;
+	uint64_t free_bytes = 0;
+	bool shares_memory = false;
+	uint64_t mapped_bytes = std::numeric_limits<uint64_t>::max(); // DeviceInfo::mapped_bytes
+};
+DeviceRoom room_of(const DeviceInfo&);
+
+// Throws Error: Invalid for a budget that cannot be kept, OutOfMemory where the host's memory has no room for what
+// leaves the device, Unsupported where the device reads no host memory and options ask for it. On a device that shares
+// the host's memory all weights stay where they are.
+WeightPlan place_weights(const Gguf&, const Config&, const WeightPlan::RowBytes&, const WeightOptions&, const FitGoal&,
+                         const DeviceRoom&);
+// "weights: 5.1 of 18.6 GiB on NAME, 13.5 GiB (experts of 40 layers) in host memory, read over the bus"; empty: all lie
+// on the device.
+std::string weights_text(const WeightPlan&, const std::string& device);
+
+} // namespace kvrun

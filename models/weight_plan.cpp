@@ -1,0 +1,150 @@
+// Which weights lie on the device and which in host memory, where the device reads them over the bus.
+#include "models/weight_plan.h"
+#include "backends/weight_rows.h"
+#include "models/gguf.h"
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+namespace kvrun {
+namespace {
+
+// What a name in the file says; the first row that it contains counts. Without a part: small, and always on the device.
+struct PartRow {
+	std::string_view name;
+	std::optional<WeightPart> part;
+};
+constexpr PartRow kParts[] = {
+    {"token_embd.", WeightPart::Embedding}, // those of single layers, too
+    {"_exps.", WeightPart::Experts},        {"ffn_gate_inp", std::nullopt},  {".ffn_", WeightPart::Mlp},
+    {"blk.", WeightPart::Attention},        {"output.", WeightPart::Output},
+};
+
+std::optional<WeightPart> part_of(const TensorSpec& s, const Config& c) {
+	if (!s.matrix) return std::nullopt; // vectors are small
+	for (const PartRow& r : kParts)
+		if (s.name.find(r.name) != s.name.npos)
+			return c.tied_embedding && s.name == "token_embd.weight" ? WeightPart::Output : r.part;
+	return std::nullopt;
+}
+
+uint32_t layer_of(const std::string& name) { // "blk.7.ffn_up.weight"; 0: of no layer
+	constexpr std::string_view kBlock = "blk.";
+	uint32_t l = 0;
+	if (name.starts_with(kBlock)) std::from_chars(name.data() + kBlock.size(), name.data() + name.size(), l);
+	return l;
+}
+
+// Bytes of a tensor in the file's type that a token reads: the least that any device has to.
+uint64_t token_bytes(const TensorSpec& s, DType type, std::optional<WeightPart> part, const Config& c) {
+	const uint64_t row = s.matrix ? dtype_row_bytes(type, s.cols) : uint64_t(s.cols) * 4;
+	if (part == WeightPart::Embedding) return row;
+	if (part == WeightPart::Experts) return row * s.rows / s.depth * c.layers[layer_of(s.name)].experts.used;
+	// the embedding that is the output, too, is also looked up
+	return row * s.rows + (s.name == "token_embd.weight" ? row : 0);
+}
+
+// Whether a leaves the device before b.
+bool leaves_first(const WeightGroup& a, const WeightGroup& b) {
+	const double x = double(a.token_bytes) * double(b.bytes), y = double(b.token_bytes) * double(a.bytes);
+	const bool whole = a.part >= WeightPart::Mlp, also = b.part >= WeightPart::Mlp; // read by every token
+	if ((!whole || !also) && x != y) return x < y;
+	if (a.part != b.part) return a.part < b.part;
+	// experts from the first layer, as --n-cpu-moe counts them; else from the last
+	return a.part == WeightPart::Experts ? a.layer < b.layer : a.layer > b.layer;
+}
+
+} // namespace
+
+WeightPlan::WeightPlan(const Gguf& g, const Config& c) : WeightPlan(g, c, device_row_bytes) {}
+
+WeightPlan::WeightPlan(const Gguf& g, const Config& c, const RowBytes& row_bytes) : n_layers_(c.n_layers) {
+	std::map<std::pair<WeightPart, uint32_t>, WeightGroup> groups;
+	const std::vector<TensorSpec> specs = tensor_specs(c);
+	n_tensors_ = specs.size();
+	for (size_t i = 0; i < specs.size(); ++i) {
+		const TensorSpec& s = specs[i];
+		const DType type = g.find_tensor(s.name)->type; // read_config() has made sure of it
+		const uint64_t bytes = s.matrix ? uint64_t(row_bytes(type, s.cols)) * s.rows : uint64_t(s.cols) * 4;
+		const std::optional<WeightPart> part = part_of(s, c);
+		bytes_ += bytes;
+		if (!part) {
+			fixed_bytes_ += bytes;
+			fixed_token_bytes_ += token_bytes(s, type, part, c);
+			continue;
+		}
+		WeightGroup& group = groups.try_emplace({*part, layer_of(s.name)}, WeightGroup{*part}).first->second;
+		group.layer = layer_of(s.name);
+		group.bytes += bytes;
+		group.token_bytes += token_bytes(s, type, part, c);
+		group.tensors.push_back(i);
+	}
+	for (auto& [key, group] : groups) groups_.push_back(std::move(group));
+	std::ranges::stable_sort(groups_, leaves_first);
+}
+
+void WeightPlan::move(WeightGroup& g) {
+	if (!g.in_host) host_bytes_ += g.bytes;
+	g.in_host = true;
+}
+
+bool WeightPlan::move_next() {
+	const auto next = std::ranges::find(groups_, false, &WeightGroup::in_host);
+	if (next == groups_.end()) return false;
+	move(*next);
+	return true;
+}
+
+void WeightPlan::apply(const WeightOptions& o) {
+	const uint32_t stay = o.gpu_layers.value_or(UINT32_MAX);
+	for (WeightGroup& g : groups_) {
+		const bool of_layer =
+		    g.part == WeightPart::Experts || g.part == WeightPart::Mlp || g.part == WeightPart::Attention;
+		if (of_layer ? uint64_t(g.layer) + stay < n_layers_ : stay <= n_layers_) move(g);
+		if (g.part == WeightPart::Experts && g.layer < o.cpu_moe_layers) move(g);
+	}
+	if (!o.budget) return;
+	if (o.budget < fixed_bytes_)
+		fail(Code::Invalid,
+		     "a weights budget of {} bytes is below the {} bytes of norms, biases and routers, which always lie on the "
+		     "device; raise it",
+		     o.budget, fixed_bytes_);
+	while (device_bytes() > o.budget && move_next()) {}
+}
+
+uint64_t WeightPlan::host_token_bytes() const {
+	uint64_t n = 0;
+	for (const WeightGroup& g : groups_) n += g.in_host ? g.token_bytes : 0;
+	return n;
+}
+
+uint64_t WeightPlan::device_token_bytes() const {
+	uint64_t n = fixed_token_bytes_;
+	for (const WeightGroup& g : groups_) n += g.in_host ? 0 : g.token_bytes;
+	return n;
+}
+
+std::vector<bool> WeightPlan::in_host() const {
+	std::vector<bool> out(n_tensors_);
+	for (const WeightGroup& g : groups_)
+		for (const size_t t : g.tensors) out[t] = g.in_host;
+	return out;
+}
+
+std::string WeightPlan::host_text() const {
+	constexpr const char* names[kWeightParts] = {"embedding", "experts", "MLP", "attention", "output"};
+	uint32_t n[kWeightParts] = {};
+	for (const WeightGroup& g : groups_) n[int(g.part)] += g.in_host;
+	std::string out;
+	for (int p = 0; p < kWeightParts; ++p) {
+		if (!n[p]) continue;
+		const bool of_layers =
+		    p == int(WeightPart::Experts) || p == int(WeightPart::Mlp) || p == int(WeightPart::Attention);
+		if (!out.empty()) out += ", ";
+		out += names[p];
+		if (of_layers) out += fmt::format(" of {} layer{}", n[p], n[p] == 1 ? "" : "s");
+	}
+	return out;
+}
+
+} // namespace kvrun

@@ -1,0 +1,169 @@
+// Which weights lie in host memory: the planner's order, what llama.cpp's options mean, budgets, and fits.
+#include "backends/weight_rows.h"
+#include "engine/run/weight_fit.h"
+#include <algorithm>
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+struct Shape {
+	explicit Shape(const std::string& name) : file(Gguf::open(name)), config(read_config(file)) {}
+	WeightPlan plan() const { return {file, config}; }
+	WeightPlan placed(const WeightOptions& o) const {
+		WeightPlan p = plan();
+		p.apply(o);
+		return p;
+	}
+	// On a card with so much free memory.
+	WeightPlan fitted(uint64_t free_bytes, const FitGoal& goal, WeightOptions o = {}) const {
+		return place_weights(file, config, device_row_bytes, o, goal, {"card", free_bytes});
+	}
+	Gguf file;
+	Config config;
+};
+
+const Shape& mixture() {
+	static const Shape s("synth:qwen3-30b-a3b:q4_k");
+	return s;
+}
+const Shape& dense() {
+	static const Shape s("synth:llama-3.1-8b:q4_k");
+	return s;
+}
+std::vector<uint32_t> layers_in_host(const WeightPlan& p, WeightPart part) {
+	std::vector<uint32_t> out;
+	for (const WeightGroup& g : p.groups())
+		if (g.in_host && g.part == part) out.push_back(g.layer);
+	std::ranges::sort(out);
+	return out;
+}
+std::vector<uint32_t> first(uint32_t from, uint32_t to) {
+	std::vector<uint32_t> out;
+	for (; from < to; ++from) out.push_back(from);
+	return out;
+}
+
+constexpr uint64_t kGiB = uint64_t(1) << 30;
+
+} // namespace
+
+TEST_CASE("weight plan: what a token reads least of leaves first") {
+	const WeightPlan p = mixture().plan();
+	CHECK(p.host_bytes() == 0);
+	CHECK(p.host_text() == "");
+	REQUIRE(p.groups().size() == 1 + 48 + 48 + 1); // no dense MLP
+	CHECK(p.groups()[0].part == WeightPart::Embedding);
+	for (uint32_t l = 0; l < 48; ++l) { // then experts, from the first layer
+		CHECK(p.groups()[1 + l].part == WeightPart::Experts);
+		CHECK(p.groups()[1 + l].layer == l);
+		CHECK(p.groups()[1 + l].token_bytes * 16 == p.groups()[1 + l].bytes); // 8 of 128
+		CHECK(p.groups()[49 + l].part == WeightPart::Attention);
+		CHECK(p.groups()[49 + l].layer == 47 - l);
+	}
+	CHECK(p.groups().back().part == WeightPart::Output);
+	uint64_t bytes = p.fixed_bytes();
+	std::vector<size_t> tensors;
+	for (const WeightGroup& g : p.groups()) {
+		bytes += g.bytes;
+		tensors.insert(tensors.end(), g.tensors.begin(), g.tensors.end());
+	}
+	CHECK(bytes == p.bytes());
+	std::ranges::sort(tensors);
+	CHECK(std::ranges::adjacent_find(tensors) == tensors.end()); // each in one group
+
+	const WeightPlan d = dense().plan();
+	REQUIRE(d.groups().size() == 1 + 32 + 32 + 1);
+	CHECK(d.groups()[1].part == WeightPart::Mlp);
+	CHECK(d.groups()[1].layer == 31);
+	CHECK(d.groups()[33].part == WeightPart::Attention);
+	// all but the embedding, and a row of that
+	const WeightGroup& embed = d.groups()[0];
+	CHECK(d.device_token_bytes() == d.bytes() - embed.bytes + embed.token_bytes);
+}
+
+TEST_CASE("weight plan: an embedding that is the output projection, too, leaves last") {
+	const Shape tied(KVRUN_SOURCE_DIR "/tests/golden/tiny/llama_tied.gguf");
+	const WeightPlan p = tied.plan();
+	CHECK(p.groups().back().part == WeightPart::Output);
+	CHECK(std::ranges::none_of(p.groups(), [](const WeightGroup& g) { return g.part == WeightPart::Embedding; }));
+	const GgufTensor& t = *tied.file.find_tensor("token_embd.weight");
+	CHECK(p.groups().back().token_bytes == t.bytes / t.rows() * (t.rows() + 1)); // a row is looked up as well
+}
+
+TEST_CASE("weight plan: -ngl, --cpu-moe and --n-cpu-moe mean what they mean in llama.cpp") {
+	const WeightPlan none = dense().placed({.gpu_layers = 0});
+	CHECK(none.device_bytes() == none.fixed_bytes());
+	CHECK(none.host_text() == "embedding, MLP of 32 layers, attention of 32 layers, output");
+	const WeightPlan some = dense().placed({.gpu_layers = 12}); // the last ones stay
+	CHECK(layers_in_host(some, WeightPart::Mlp) == first(0, 20));
+	CHECK(layers_in_host(some, WeightPart::Attention) == first(0, 20));
+	CHECK(layers_in_host(some, WeightPart::Output).size() == 1);
+	CHECK(dense().placed({.gpu_layers = 32}).host_text() == "embedding, output");
+	CHECK(dense().placed({.gpu_layers = 33}).host_bytes() == 0);
+	CHECK(dense().placed({.gpu_layers = 99}).host_bytes() == 0);
+	CHECK(dense().placed({.cpu_moe_layers = UINT32_MAX}).host_bytes() == 0); // it has none
+
+	CHECK(mixture().placed({.cpu_moe_layers = UINT32_MAX}).host_text() == "experts of 48 layers");
+	const WeightPlan moe = mixture().placed({.cpu_moe_layers = 7});
+	CHECK(moe.host_text() == "experts of 7 layers");
+	CHECK(layers_in_host(moe, WeightPart::Experts) == first(0, 7));
+	CHECK(moe.in_host().size() == tensor_specs(mixture().config).size());
+	CHECK(std::ranges::count(moe.in_host(), true) == 7 * 3); // gate, up, down
+}
+
+TEST_CASE("weight plan: a budget is kept with as little in host memory as that takes; one that cannot be is refused") {
+	const WeightPlan all = mixture().plan();
+	for (const uint64_t budget : {all.bytes(), 6 * kGiB, 1 * kGiB, all.fixed_bytes()}) {
+		const WeightPlan p = mixture().placed({.budget = budget});
+		CHECK(p.device_bytes() <= budget);
+		const auto last = std::ranges::find(p.groups(), false, &WeightGroup::in_host);
+		CHECK(std::none_of(last, p.groups().end(), [](const WeightGroup& g) { return g.in_host; }));
+		if (last != p.groups().begin()) CHECK(p.device_bytes() + std::prev(last)->bytes > budget);
+	}
+	CHECK_THROWS_WITH_AS(mixture().placed({.budget = all.fixed_bytes() - 1}),
+	                     doctest::Contains("norms, biases and routers"), Error);
+}
+
+TEST_CASE("weight fit: as much leaves as the asked context under the asked policy needs") {
+	const FitGoal f16{{parse_policy("fp16")}, 32768}, packed{{parse_policy("kivi2")}, 32768};
+	CHECK(mixture().fitted(64 * kGiB, f16).host_bytes() == 0);
+	const WeightPlan p = mixture().fitted(8 * kGiB, f16), q = mixture().fitted(8 * kGiB, packed);
+	CHECK(p.host_bytes() > 8 * kGiB);
+	CHECK(q.host_bytes() < p.host_bytes()); // a smaller cache moves weights back
+	const auto cache = [](const WeightPlan& w) {
+		return memory_account(model_memory(mixture().config, w.device_bytes(), 512), fit_memory(8 * kGiB), 32768).cache;
+	};
+	const CacheLayers layers(mixture().config);
+	const uint64_t need = bytes_at(plan_of_model(layers, f16.kv[0], 32768), 32768).total();
+	CHECK(cache(p) >= need);
+	WeightPlan one_less = mixture().plan(); // the group before would not have done
+	for (size_t i = 0; p.groups()[i + 1].in_host; ++i) one_less.move_next();
+	CHECK(one_less.host_bytes() < p.host_bytes());
+	CHECK(cache(one_less) < need);
+	// several policies: the largest; a budget for caches: that
+	CHECK(mixture().fitted(8 * kGiB, {{packed.kv[0], f16.kv[0]}, 32768}).host_bytes() == p.host_bytes());
+	CHECK(mixture().fitted(8 * kGiB, {{f16.kv[0]}, 32768, 1 * kGiB}).host_bytes() < p.host_bytes());
+	// auto takes a smaller cache before weights leave
+	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("auto")}, 65536}).host_bytes() == 0);
+	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("fp16")}, 65536}).host_bytes() > 0);
+	CHECK(mixture().fitted(8 * kGiB, f16, {.fit = false}).host_bytes() == 0);
+}
+
+TEST_CASE("weight fit: devices that share memory, read none, or have too little of it") {
+	const auto place = [](const WeightOptions& o, const DeviceRoom& room) {
+		return place_weights(mixture().file, mixture().config, device_row_bytes, o, {}, room);
+	};
+	CHECK(place({.gpu_layers = 0}, {"igpu", 8 * kGiB, true, 0}).host_bytes() == 0);
+	CHECK(place({}, {"card", 8 * kGiB, false, 0}).host_bytes() == 0);
+	CHECK_THROWS_WITH_AS(place({.gpu_layers = 0}, {"card", 8 * kGiB, false, 0}),
+	                     doctest::Contains("card reads no weights in host memory"), Error);
+	CHECK_THROWS_WITH_AS(place({}, {"card", 8 * kGiB, false, 4 * kGiB}),
+	                     doctest::Contains("in host memory, which has 4.0 GiB for card"), Error);
+	const WeightPlan p = place({}, {"card", 8 * kGiB});
+	const std::string text = weights_text(p, "card");
+	CHECK(text.starts_with("weights: "));
+	CHECK(text.find(" GiB on card, ") != std::string::npos);
+	CHECK(text.ends_with("in host memory, read over the bus"));
+}
