@@ -216,9 +216,10 @@ void add_plan(Command& root) {
 	         {"token_sets, pages", "number of token sets; pages {recent, salient, regular: {tokens, fill}}"},
 	         {"layers", "[{layer, k_codes_of, v_codes_of, recent, salient, regular: {k, v: {bits, scale, group, norm, "
 	                    "eta}, page_bytes, block_bytes}}]"},
-	         {"memory", "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
-	                    "reserve_bytes, bytes (left "
-	                    "for the cache), tokens_that_fit}"},
+	         {"memory",
+	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
+	          "reserve_bytes, bytes (left "
+	          "for the cache), tokens_that_fit}"},
 	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), "
 	                     "device_bytes_per_token, bus_bytes_per_token, tokens_per_s (an estimate; null: no rate is "
 	                     "known), trade (against f16)}"}})};

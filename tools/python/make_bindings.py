@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 
 import cffi
 
@@ -36,18 +37,18 @@ def declarations(text: str) -> str:
     return re.sub(r"\bKVRUN_(API|INT_ENUM)\b", "", body)
 
 
-def number(word: str, enums: dict[str, int]) -> object:
+def number(word: str, named: Mapping[str, object]) -> object:
     if word in NUMBERS:
         return NUMBERS[word]
-    if word in enums:
-        return enums[word]
+    if word in named:
+        return named[word]
     try:
         return int(word, 0)
     except ValueError:
         return float(word)  # a ValueError names what is no number
 
 
-def initial_values(ffi: cffi.FFI, macro: dict[str, str], enums: dict[str, int]) -> dict[str, dict[str, object]]:
+def initial_values(ffi: cffi.FFI, macro: dict[str, str], named: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """By struct, the fields that do not begin as zero; struct_size is set by whoever makes one."""
     out = {}
     for name, value in macro.items():
@@ -61,7 +62,7 @@ def initial_values(ffi: cffi.FFI, macro: dict[str, str], enums: dict[str, int]) 
         fields = [f for f, _ in ffi.typeof(struct).fields]
         if fields[0] != "struct_size" or len(words) != len(fields):
             raise SystemExit(f"make_bindings: {name} has {len(words)} values, {struct} has {len(fields)} fields")
-        values = {f: number(w, enums) for f, w in zip(fields[1:], words[1:])}
+        values = {f: number(w, named) for f, w in zip(fields[1:], words[1:])}
         out[struct] = {f: v for f, v in values.items() if v}
     return out
 
@@ -84,7 +85,7 @@ def main(header: str, out: str) -> None:
         with open(path, encoding="utf-8") as f:
             module = f.read()
     module += f"\nCONSTANTS = {plain!r}\nENUMS = {enums!r}\n"
-    module += f"INITIAL = {initial_values(ffi, macro, enums)!r}\nFUNCTIONS = {functions!r}\n"
+    module += f"INITIAL = {initial_values(ffi, macro, enums | plain)!r}\nFUNCTIONS = {functions!r}\n"
     with open(out, "w", encoding="utf-8") as f:
         f.write(module)
 
