@@ -65,8 +65,9 @@ kvrun_weight_options api_weights(const ModelArgs& a, const std::string& kv) {
 }
 
 void add_weight_options(Command& c, WeightArgs& a) {
-	const char* group = "Weights in host memory, read by the device over the bus";
-	add_bytes(c, "--weights-budget", a.budget, "most bytes of weights on the device, like 6G; 0: no limit [0]")
+	const char* group = "Weights in host memory";
+	add_bytes(c, "--weights-budget", a.budget,
+	          "most bytes of weights on the device, like 6G; it reads the others over the bus; 0: no limit [0]")
 	    ->group(group);
 	add_text(c, "-ngl,--gpu-layers,--n-gpu-layers", a.gpu_layers, "N",
 	         "most layers on the device, the last ones; one more than the model has: the output, too; auto, all [auto]")

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from ._errors import KvrunError, error_of
@@ -185,6 +186,6 @@ class AsyncStream:
         async for _ in self:
             pass
 
-    def __del__(self) -> None:
-        if hasattr(self, "_ended") and not self._ended:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending() and hasattr(self, "_ended") and not self._ended:
             self.canceller.cancel()

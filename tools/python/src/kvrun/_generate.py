@@ -1,6 +1,7 @@
 """Answers under way: callbacks of the library, and batches of answers."""
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -197,8 +198,8 @@ class Batch:
                 break
         self._handle.free()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_active"):
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending() and hasattr(self, "_active"):
             self.close()
 
 

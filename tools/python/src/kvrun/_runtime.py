@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -149,9 +150,10 @@ class Handle:
         if pointer is not None and self._born == _generation:
             self._free(pointer)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, TypeError):  # the constructor failed, or the module is gone
-            self.free()
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # _end() has freed it, and this module's names may be gone
+            with contextlib.suppress(AttributeError):  # the constructor failed
+                self.free()
 
 
 # ---- calls

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ._errors import error_of
@@ -99,8 +100,8 @@ class Stream:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_batch"):
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending() and hasattr(self, "_batch"):
             self.close()
 
 
