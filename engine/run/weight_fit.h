@@ -19,7 +19,8 @@ struct FitGoal {                   // what has to have room beside the weights
 constexpr uint32_t kFitTokens = 8192;
 // Of free memory, what weights, activations and caches may take together: staging memory and a driver's own are beside.
 constexpr uint64_t fit_memory(uint64_t free_bytes) {
-	return free_bytes - std::min(free_bytes / 8, uint64_t(256) << 20);
+	const uint64_t left = std::clamp(free_bytes / 8, uint64_t(32) << 20, uint64_t(256) << 20);
+	return free_bytes - std::min(left, free_bytes / 2);
 }
 // Tokens that a goal is for.
 uint64_t fit_tokens(const Config&, uint32_t ctx);
