@@ -268,20 +268,6 @@ Choice choose_sort_slots(const Caps&, uint32_t n_experts) {
 }
 Choice choose_expert_sum(const Caps& c) { return {Kernel::expert_sum, {{SPEC_LOCAL_X, c.is_cpu ? 32u : 64u}}}; }
 
-Choice choose_short_conv(uint32_t taps) {
-	return {Kernel::short_conv, {{SPEC_LOCAL_X, kShortConvLocal}, {SPEC_TAPS, taps}}};
-}
-// A software driver takes whole columns: a barrier costs it more than there are invocations to share a column.
-DeltaRuleChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim) {
-	const uint32_t rows = c.is_cpu ? k_dim : k_dim % 16 ? 8 : 16, slices = k_dim / rows;
-	const uint32_t most = c.is_cpu ? kLocal : std::min(kLocal * 2, c.workgroup);
-	const uint32_t cols =
-	    std::clamp(std::bit_floor(most / slices), 1u, std::min(std::bit_ceil(v_dim), c.is_cpu ? kLocal : 32u));
-	return {{Kernel::delta_rule,
-	         {{SPEC_LOCAL_X, cols * slices}, {SPEC_HEAD_DIM, k_dim}, {SPEC_STATE_ROWS, rows}, {SPEC_STATE_COLS, cols}}},
-	        cols};
-}
-
 // Kernels, tiles apart, are those of matmul, and so are an output's bits.
 MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t slots,
                                   uint32_t n_experts, uint32_t epilogue, bool decode) {

@@ -22,4 +22,14 @@ struct Golden {
 	}
 };
 
+// A checkpoint's prompt, read in blocks of 7 tokens that go through a layer 4 rows at a time.
+inline void check_blocks(const std::string& name, const std::string& device) {
+	const Golden g(name);
+	EngineOptions o;
+	o.model = g.model, o.backend = select_test_device(device), o.ubatch = 4, o.prefill_block = 7;
+	const auto engine = Engine::open(o);
+	Session s(*engine, with("fp16", 64));
+	CHECK(g.error(0, prompt_logits(s, g.tokens)) < logits_tolerance(engine->backend(), name, /*decode=*/false));
+}
+
 } // namespace kvrun

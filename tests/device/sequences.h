@@ -72,6 +72,23 @@ inline Floats fed(Session& s, std::span<const uint32_t> tokens) {
 	return all;
 }
 
+// The same of several sessions, (steps, vocab) of each: a step takes one token of every session.
+inline std::vector<Floats> fed_together(std::span<const std::unique_ptr<Session>> sessions,
+                                        std::span<const Tokens> tokens) {
+	std::vector<Floats> all(sessions.size());
+	for (size_t step = 0; step < tokens[0].size(); ++step) {
+		std::vector<SessionRow> rows;
+		for (size_t i = 0; i < sessions.size(); ++i) rows.push_back({sessions[i].get(), tokens[i][step]});
+		const std::span<const float> logits = decode(rows);
+		const size_t vocab = logits.size() / sessions.size();
+		for (size_t i = 0; i < sessions.size(); ++i) {
+			const std::span<const float> row = logits.subspan(i * vocab, vocab);
+			all[i].insert(all[i].end(), row.begin(), row.end());
+		}
+	}
+	return all;
+}
+
 // Largest difference as a share of the largest absolute expectation; NaN counts as infinite.
 inline double relative_error(std::span<const float> x, std::span<const float> ref) {
 	double error = 0, largest = 0;

@@ -34,7 +34,7 @@ TEST_CASE("mixtures: rows of one step have the bits each has alone") {
 		const auto engine = open_engine(row.device, g.model, 16);
 		constexpr uint32_t kSequences = 5, kSteps = 4;
 		std::vector<Tokens> prompts, next;
-		std::vector<Floats> alone, got(kSequences);
+		std::vector<Floats> alone;
 		std::vector<std::unique_ptr<Session>> sessions;
 		for (uint32_t i = 0; i < kSequences; ++i) {
 			prompts.push_back(random_tokens(3 + 4 * i, engine->config().vocab, 7 + i));
@@ -45,15 +45,7 @@ TEST_CASE("mixtures: rows of one step have the bits each has alone") {
 			sessions.push_back(std::make_unique<Session>(*engine, with("fp16", 64)));
 			sessions[i]->prefill(prompts[i]);
 		}
-		for (uint32_t step = 0; step < kSteps; ++step) {
-			std::vector<SessionRow> rows;
-			for (uint32_t i = 0; i < kSequences; ++i) rows.push_back({sessions[i].get(), next[i][step]});
-			const std::span<const float> logits = decode(rows);
-			const size_t vocab = logits.size() / kSequences;
-			for (uint32_t i = 0; i < kSequences; ++i)
-				got[i].insert(got[i].end(), logits.begin() + ptrdiff_t(i * vocab),
-				              logits.begin() + ptrdiff_t((i + 1) * vocab));
-		}
+		const std::vector<Floats> got = fed_together(sessions, next);
 		for (uint32_t i = 0; i < kSequences; ++i) check_same_bits({row.device, row.number, c.name}, got[i], alone[i]);
 	});
 }

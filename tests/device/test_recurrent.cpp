@@ -42,14 +42,7 @@ TEST_CASE("recurrent: any cut of a prompt has the same bits, decode steps betwee
 }
 
 TEST_CASE("recurrent: a prompt that is read in blocks") {
-	each_row(kRecurrent, [](Backend&, const Case& c, const TestRow& row) {
-		const Golden g(c.name);
-		EngineOptions o;
-		o.model = g.model, o.backend = select_test_device(row.device), o.ubatch = 4, o.prefill_block = 7;
-		const auto engine = Engine::open(o);
-		Session s(*engine, with("fp16", 64));
-		CHECK(g.error(0, prompt_logits(s, g.tokens)) < logits_tolerance(engine->backend(), c.name, /*decode=*/false));
-	});
+	each_row(kRecurrent, [](Backend&, const Case& c, const TestRow& row) { check_blocks(c.name, row.device); });
 }
 
 TEST_CASE("recurrent: rows of one step have the bits each has alone") {
@@ -58,7 +51,7 @@ TEST_CASE("recurrent: rows of one step have the bits each has alone") {
 		const auto engine = open_engine(row.device, g.model, 16);
 		constexpr uint32_t kSequences = 4, kSteps = 3;
 		std::vector<Tokens> next;
-		std::vector<Floats> alone, got(kSequences);
+		std::vector<Floats> alone;
 		std::vector<std::unique_ptr<Session>> sessions;
 		for (uint32_t i = 0; i < kSequences; ++i) {
 			const Tokens prompt = random_tokens(2 + 3 * i, engine->config().vocab, 7 + i);
@@ -70,15 +63,7 @@ TEST_CASE("recurrent: rows of one step have the bits each has alone") {
 			sessions[i]->prefill(prompt);
 		}
 		const auto fork = sessions[0]->fork(); // whose state the first step must leave alone
-		for (uint32_t step = 0; step < kSteps; ++step) {
-			std::vector<SessionRow> rows;
-			for (uint32_t i = 0; i < kSequences; ++i) rows.push_back({sessions[i].get(), next[i][step]});
-			const std::span<const float> logits = decode(rows);
-			const size_t vocab = logits.size() / kSequences;
-			for (uint32_t i = 0; i < kSequences; ++i)
-				got[i].insert(got[i].end(), logits.begin() + ptrdiff_t(i * vocab),
-				              logits.begin() + ptrdiff_t((i + 1) * vocab));
-		}
+		const std::vector<Floats> got = fed_together(sessions, next);
 		for (uint32_t i = 0; i < kSequences; ++i) check_same_bits({row.device, row.number, c.name}, got[i], alone[i]);
 		check_same_bits({row.device, row.number, c.name + " fork"}, fed(*fork, next[0]), alone[0]);
 	});
