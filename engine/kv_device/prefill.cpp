@@ -78,17 +78,24 @@ KvDst KvPrefill::destination(uint32_t first, uint32_t n) const {
 }
 
 // The latest of the older tokens, by position, in front of the block's own.
-void KvPrefill::load_older(uint32_t l) {
-	const uint32_t n_kv = seq_.plan().shape.n_kv_heads, page = seq_.plan().page[int(Tier::F16)];
-	const uint32_t from = seq_.n_tokens() - own_.first; // position of the first row
-	const std::span<const uint32_t> pages = seq_.cache().pages(l, Tier::F16);
-	const std::vector<uint32_t> position = seq_.cache().positions(l, Tier::F16, 0); // all heads hold the same tokens
+void KvPrefill::load_older(uint32_t l) { load_rows(l, seq_, seq_.n_tokens() - own_.first, own_.first, 0); }
+
+void KvPrefill::load_own(uint32_t l, const KvSequence& from, uint32_t first) {
+	load_rows(l, from, first, n_new_, own_.first);
+}
+
+// Tokens of f16 pages, by position, into rows of the block's scratch.
+void KvPrefill::load_rows(uint32_t l, const KvSequence& from, uint32_t first_token, uint32_t n, uint32_t first_row) {
+	const uint32_t n_kv = from.plan().shape.n_kv_heads, page = from.plan().page[int(Tier::F16)];
+	const std::span<const uint32_t> pages = from.cache().pages(l, Tier::F16);
+	const std::vector<uint32_t> position = from.cache().positions(l, Tier::F16, 0); // all heads hold the same tokens
 	std::vector<SlotCell> cells;
 	for (uint32_t slot = 0; slot < position.size(); ++slot)
-		if (position[slot] != kNone && position[slot] >= from)
+		if (position[slot] != kNone && position[slot] >= first_token && position[slot] - first_token < n)
 			for (uint32_t h = 0; h < n_kv; ++h)
-				cells.push_back({position[slot] - from, h, page, seq_.f16_slot(l, h, pages[slot / page], slot % page)});
-	KV_ASSERT(cells.size() == size_t(own_.first) * n_kv);
+				cells.push_back({first_row + position[slot] - first_token, h, page,
+				                 from.f16_slot(l, h, pages[slot / page], slot % page)});
+	KV_ASSERT(cells.size() == size_t(n) * n_kv);
 	StepTable table;
 	const std::vector<ChunkRows> loads = lay_rows(seq_.pool(), cells, n_kv, table);
 	table.upload(be_, older_words_);

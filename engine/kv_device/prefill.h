@@ -26,6 +26,9 @@ class KvPrefill {
 	// Whether attend() must be called for rows whose result nobody needs: their queries count for scores or balancers.
 	bool wants_queries() const { return !probes_.empty() || balances_; }
 	void begin_layer(uint32_t l);
+	// Copies of this block's keys and values of layer l from a sequence of the same pool that keeps every token in f16
+	// and holds the block as its tokens `first` and following: in place of what would be written to destination().
+	void load_own(uint32_t l, const KvSequence& from, uint32_t first);
 	KvDst destination(uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; scores where a policy asks. counts: false: of a layer of the model that has no keys and values of its own,
@@ -48,6 +51,7 @@ class KvPrefill {
  private:
 	void prepare(uint32_t first_token);
 	void load_older(uint32_t l);
+	void load_rows(uint32_t l, const KvSequence& from, uint32_t first_token, uint32_t n, uint32_t first_row);
 	const KvRead* older(uint32_t l, uint32_t n_rows,
 	                    const Softmax&); // tokens before this block; null if there are none
 	void score(uint32_t l, const View& q, const View& lse, uint32_t first, const KvRows& own);

@@ -169,6 +169,11 @@ double Prefill::rows(double room, bool must) {
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(at_, m) : KvDst());
+	if (hooks_.queries && !looking_) {
+		Queries& read = queries_.emplace_back(Queries{layer_, n_read_ + at_, m, {}});
+		read.rows.resize(r.q.elements());
+		runner_.backend().read(*r.q.buf, r.q.at, std::as_writable_bytes(std::span(read.rows)));
+	}
 	// Of the last layer with keys and values only these are needed, and one row of logits.
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv.wants_queries()) {
@@ -247,6 +252,8 @@ double Prefill::logits_piece() {
 }
 
 void Prefill::delivered() {
+	for (const Queries& q : queries_) hooks_.queries(q.layer, q.first, q.n, q.rows);
+	queries_.clear();
 	if (read_.empty()) return;
 	if (!usable()) throw fault(locate_fault());
 	const size_t vocab = runner_.config().vocab, n = read_.size() / vocab;

@@ -20,6 +20,9 @@ struct PrefillHooks {
 	// If set, and all_logits is not: the same with the last hidden state (n, dim) of every row
 	// (LayerRunner::read_states).
 	std::function<void(uint32_t first, uint32_t n, std::span<const float> states)> all_states = {};
+	// If set, with one of both: queries (n, n_heads, head_dim) of every row of every layer that attends, as attention
+	// takes them.
+	std::function<void(uint32_t layer, uint32_t first, uint32_t n, std::span<const float> queries)> queries = {};
 };
 
 // Appends tokens to a session: in blocks (EngineOptions::prefill_block), a block layer by layer, a layer in pieces of
@@ -97,6 +100,11 @@ class Prefill {
 	std::vector<float> read_, hidden_;    // logits on their way from the device; the rows they come from
 	bool reading_ = false;                // within step(): reads into this object may be under way
 	std::vector<float> states_;           // where they are wanted, of all these rows; the logits are of the last alone
+	struct Queries {
+		uint32_t layer, first, n;
+		std::vector<float> rows;
+	};
+	std::deque<Queries> queries_; // on their way from the device
 	struct Look {
 		std::string where;
 		std::vector<float> rows; // (n, dim) of the residual stream

@@ -87,6 +87,7 @@ class Session {
  private:
 	friend class Prefill;
 	friend void fill_with_noise(Session&, uint32_t);
+	friend void store_as(Session&, Session&);
 	friend std::span<const RowLogits> decode_step(std::span<const struct SessionRow>);
 	struct Sequences { // one for each cache
 		std::unique_ptr<KvSequence> main, window;

@@ -1,6 +1,8 @@
 // Perplexity and KL divergence of cache policies on text, through decode steps that read the stored cache.
 #include "tools/eval/evaluate.h"
+#include "engine/run/store_as.h"
 #include "tools/eval/evaluate_cost.h"
+#include "tools/eval/log_softmax.h"
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -8,26 +10,6 @@
 
 namespace kvrun {
 namespace {
-
-// log-probabilities of every token (vocab), and which is largest.
-uint32_t log_softmax(std::span<const float> logits, std::span<float> out, const std::string& policy) {
-	const size_t best = size_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
-	const double top = logits[best];
-	double sum = 0;
-	for (const float x : logits) sum += std::exp(double(x) - top);
-	if (!std::isfinite(sum) || !std::isfinite(top))
-		fail(Code::Device, "the logits under policy '{}' are not finite; run again with --check to find the operation",
-		     policy);
-	const double log_sum = top + std::log(sum);
-	for (size_t i = 0; i < logits.size(); ++i) out[i] = float(double(logits[i]) - log_sum);
-	return uint32_t(best);
-}
-
-double kl_divergence(std::span<const float> p, std::span<const float> q) { // of log-probabilities
-	double sum = 0;
-	for (size_t i = 0; i < p.size(); ++i) sum += std::exp(double(p[i])) * (double(p[i]) - double(q[i]));
-	return std::max(sum, 0.0); // rounding can leave a little less
-}
 
 struct Tally { // of one policy
 	SessionOptions session;
@@ -51,10 +33,24 @@ void summarize(TextScore& s, uint32_t scored) {
 	s.top1 = s.kld.empty() ? 0 : double(std::ranges::count(s.agreed, 1)) / double(s.kld.size());
 }
 
-struct Reference {               // one chunk under f16
-	std::vector<float> log_prob; // (scored, vocab)
-	std::vector<uint32_t> best;  // (scored)
+struct Reference {                   // one chunk under f16
+	std::vector<float> log_prob;     // (scored, vocab)
+	std::vector<uint32_t> best;      // (scored)
+	std::unique_ptr<Session> prompt; // what comes before it, where others may take it from there; null: nobody may
+	bool keeps_prompt = false;
 };
+
+// The prompt of a chunk, read by the model, or taken over from the f16 cache where that is the same.
+void read_prompt(Tally& t, Session& s, std::span<const uint32_t> tokens, Reference& ref) {
+	if (ref.prompt && can_store_as(s)) try {
+			return store_as(s, *ref.prompt);
+		} catch (const Error& e) {
+			if (e.code != Code::OutOfMemory) throw;
+			ref.prompt.reset();
+			s.reset();
+		}
+	t.cost.prefill(s, tokens);
+}
 
 // One chunk under some policies side by side; `first` is the f16 cache alone, which fills the reference. False:
 // stopped.
@@ -67,8 +63,9 @@ bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, std
 	for (Tally& t : now) {
 		sessions.push_back(std::make_unique<Session>(e, t.session));
 		rows.push_back({sessions.back().get(), 0});
-		t.cost.prefill(*sessions.back(), tokens.first(begin));
+		read_prompt(t, *sessions.back(), tokens.first(begin), ref);
 	}
+	if (first && ref.keeps_prompt) ref.prompt = sessions[0]->fork();
 	std::vector<float> log_prob(vocab);
 	for (uint32_t i = 0; i < scored; ++i) {
 		for (SessionRow& r : rows) r.token = tokens[begin + i];
@@ -126,10 +123,12 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 			fail(Code::Context, "chunks of {} tokens do not fit the context of {}; make them shorter", opt.chunk, ctx);
 
 	TextResult r;
-	Reference ref{std::vector<float>(size_t(opt.scored) * e.config().vocab), std::vector<uint32_t>(opt.scored)};
+	Reference ref{std::vector<float>(size_t(opt.scored) * e.config().vocab), std::vector<uint32_t>(opt.scored), {}};
 	std::vector<uint32_t> chunk;
 	size_t together = std::clamp(opt.together, 1u, e.max_rows());
+	ref.keeps_prompt = together > 1;
 	for (; r.chunks < n_chunks; ++r.chunks) {
+		ref.prompt.reset();
 		chunk.clear();
 		if (bos) chunk.push_back(*e.tokenizer().bos());
 		const auto text = tokens.subspan((first + size_t(r.chunks)) * own, own);
@@ -144,8 +143,9 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 			try {
 				if (run_chunk(e, chunk, opt.scored, std::span(tallies).subspan(p, n), ref, p == 0, step)) continue;
 			} catch (const Error& error) {
-				if (n == 1 || error.code != Code::OutOfMemory) throw;
+				if (error.code != Code::OutOfMemory || (n == 1 && !ref.keeps_prompt)) throw;
 				together = 1, n = 0; // again, one after the other
+				ref.prompt.reset(), ref.keeps_prompt = false;
 				continue;
 			}
 			tallies = std::move(before);

@@ -44,7 +44,8 @@ struct TextEvalOptions {
 	uint32_t scored = 256; // last tokens of a chunk that are scored
 	uint32_t chunks = 0;   // most chunks; 0: as many as the text has
 	// Policies that decode in one step where memory suffices, at most Engine::max_rows(). The results are the same, but
-	// their speed is not measured (EvalCost::decode_s stays 0).
+	// their speed is not measured (EvalCost::decode_s stays 0), and the model reads a prompt once for all policies that
+	// do not rank (store_as).
 	uint32_t together = 1;
 	Shard shard = {}; // of the chunks
 };
@@ -92,6 +93,9 @@ struct Question {
 Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::optional<uint32_t> asked = {},
                          uint32_t turns = 0);
 constexpr uint32_t kMostRecallLines = 10000;
+// `n` records and questions about all their lines with the right answers, which a cache that loses detail answers
+// wrongly first. Of a seed that no option can give, so that no evaluation asks what kvrun tune measured.
+std::string tuning_records(uint32_t n);
 // One such line among `sentences` sentences of filler, at a place that moves from start to end with index of n.
 Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint32_t n);
 

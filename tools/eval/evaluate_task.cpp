@@ -84,6 +84,20 @@ Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::opt
 	return q;
 }
 
+std::string tuning_records(uint32_t n) {
+	constexpr uint32_t kLines = 12;
+	constexpr uint64_t kSeed = uint64_t(1) << 63 | 7; // --seed ends at 2^63 - 1
+	std::string text;
+	for (uint32_t i = 0; i < n; ++i) {
+		text += recall_question(kLines, kSeed, i).record;
+		for (uint32_t ask = 0; ask < kLines; ++ask) {
+			const Question q = recall_question(kLines, kSeed, i, ask);
+			text += q.query + q.answer + ">\n";
+		}
+	}
+	return text;
+}
+
 Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint32_t n) {
 	KV_ASSERT(n > 0 && index < n);
 	Draw draw = draw_of(seed, index);

@@ -1,0 +1,219 @@
+// What each layer's keys and values lose in each format.
+#include "tools/eval/format_screen.h"
+#include "engine/core/error.h"
+#include "engine/run/store_as.h"
+#include "tools/eval/log_softmax.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+const std::string kBase = "turbo8"; // what the other layers, or the other side, are stored as
+constexpr int kProbe = 1;           // of kSideFormats, for end-to-end measurements: 2 bits, far above the base's error
+constexpr double kLeastError = 1e-12;
+
+} // namespace
+
+CapturedPrompt::CapturedPrompt(Engine& e, const SessionOptions& session, std::span<const uint32_t> tokens,
+                               uint32_t scored)
+    : e_(e), options_(session), behind_(tokens.end() - scored, tokens.end()) {
+	KV_ASSERT(scored >= kQueries && tokens.size() > scored);
+	options_.kv = parse_policy("fp16");
+	prompt_ = std::make_unique<Session>(e, options_);
+	prompt_->prefill(tokens.first(tokens.size() - scored));
+	all_ = prompt_->fork();
+	log_prob_.resize(size_t(scored) * e.config().vocab);
+	go_on(
+	    *all_,
+	    [&](uint32_t row, std::span<const float> x) {
+		    std::ranges::copy(x, log_prob_.begin() + ptrdiff_t(row * x.size()));
+	    },
+	    &queries_);
+	exact_ = attend_as(*prompt_, *all_, kQueries, queries_);
+}
+
+CapturedPrompt::~CapturedPrompt() = default;
+
+void CapturedPrompt::go_on(Session& s, const std::function<void(uint32_t, std::span<const float>)>& row,
+                           std::vector<std::vector<float>>* queries) {
+	const size_t vocab = e_.config().vocab;
+	std::vector<float> log_prob(vocab);
+	if (queries) queries->resize(e_.config().n_layers);
+	for (uint32_t at = 0; at < behind_.size(); at += kQueries) {
+		PrefillHooks hooks;
+		hooks.all_logits = [&](uint32_t first, uint32_t n, std::span<const float> logits) {
+			for (uint32_t i = 0; i < n; ++i) {
+				log_softmax(logits.subspan(i * vocab, vocab), log_prob, s.policy_text());
+				row(at + first + i, log_prob);
+			}
+		};
+		if (queries && at == 0)
+			hooks.queries = [&](uint32_t l, uint32_t, uint32_t, std::span<const float> q) {
+				if (!e_.cache_layers()[l].window) (*queries)[l].insert((*queries)[l].end(), q.begin(), q.end());
+			};
+		s.prefill(std::span(behind_).subspan(at, std::min<size_t>(kQueries, behind_.size() - at)), hooks);
+	}
+}
+
+std::unique_ptr<Session> CapturedPrompt::stored(const KvPolicy& p) {
+	SessionOptions options = options_;
+	options.kv = p;
+	auto s = std::make_unique<Session>(e_, options);
+	store_as(*s, *prompt_);
+	return s;
+}
+
+std::vector<double> CapturedPrompt::attention_error(const KvPolicy& p) {
+	const std::unique_ptr<Session> s = stored(p);
+	const std::vector<std::vector<float>> out = attend_as(*s, *all_, kQueries, queries_);
+	std::vector<double> error(e_.kv_shape().n_layers), readers(error.size());
+	for (size_t l = 0; l < out.size(); ++l) {
+		if (out[l].empty()) continue;
+		double wrong = 0, whole = 0;
+		for (size_t i = 0; i < out[l].size(); ++i) {
+			const double d = double(out[l][i]) - double(exact_[l][i]);
+			wrong += d * d, whole += double(exact_[l][i]) * double(exact_[l][i]);
+		}
+		const uint32_t k = e_.cache_layers()[uint32_t(l)].index;
+		if (whole > 0) error[k] += wrong / whole;
+		readers[k] += 1;
+	}
+	for (size_t k = 0; k < error.size(); ++k) error[k] /= std::max(readers[k], 1.);
+	return error;
+}
+
+double CapturedPrompt::kld(const KvPolicy& p) {
+	double sum = 0;
+	go_on(*stored(p), [&](uint32_t row, std::span<const float> x) {
+		sum += kl_divergence(std::span(log_prob_).subspan(row * x.size(), x.size()), x);
+	});
+	return sum / double(behind_.size());
+}
+
+namespace {
+
+// Sums over chunks, and costs from them.
+class Screen {
+ public:
+	explicit Screen(uint32_t n_layers) : error_(n_layers), probed_(n_layers) {}
+
+	// Number of steps that add() takes of a chunk.
+	static uint32_t steps(uint32_t n_layers) { return 2 * kNSideFormats + 2 * n_layers; }
+
+	// False: `step` did.
+	bool add(CapturedPrompt& prompt, const std::function<bool()>& step) {
+		for (const bool is_k : {true, false})
+			for (int i = 0; i < kNSideFormats; ++i) {
+				const uint32_t last = uint32_t(error_.size()) - 1;
+				const std::vector<double> e =
+				    prompt.attention_error(parse_policy(kBase + side_options(kSideFormats[i], is_k, 0, last)));
+				for (size_t l = 0; l < e.size(); ++l) side(error_[l], is_k)[size_t(i)] += e[l];
+				if (!step()) return false;
+			}
+		const double base = prompt.kld(parse_policy(kBase));
+		base_ += base;
+		for (uint32_t l = 0; l < probed_.size(); ++l)
+			for (const bool is_k : {true, false}) {
+				const KvPolicy p = parse_policy(kBase + side_options(kSideFormats[kProbe], is_k, l, l));
+				(is_k ? probed_[l].k : probed_[l].v) += std::max(prompt.kld(p) - base, 0.);
+				if (!step()) return false;
+			}
+		return true;
+	}
+
+	// Costs by error and by what an error makes. `n`: chunks. A layer whose measurement drowns in the base's has the
+	// sensitivity of the middle one.
+	Tuning tuning(uint32_t n) const {
+		const double share = base_ / n / (2. * double(error_.size()));
+		std::vector<double> known;
+		for (size_t l = 0; l < error_.size(); ++l)
+			for (const bool is_k : {true, false})
+				if (const double s = sensitivity(l, is_k); s > 0) known.push_back(s);
+		if (known.empty())
+			fail(Code::Invalid, "nothing of the text was packed, so there is nothing to measure; give a larger -c");
+		std::ranges::sort(known);
+		const double middle = known[known.size() / 2];
+		Tuning t{std::vector<LayerCost>(error_.size())};
+		for (size_t l = 0; l < error_.size(); ++l)
+			for (const bool is_k : {true, false}) {
+				const double s = sensitivity(l, is_k), per_error = (s > 0 ? s : middle) / n;
+				const SideCost& error = is_k ? error_[l].k : error_[l].v;
+				SideCost& cost = is_k ? t.layers[l].k : t.layers[l].v;
+				// The other side's 8 bits are in every error.
+				for (int i = 0; i < kNSideFormats; ++i)
+					cost[size_t(i)] = i == kEightBits
+					                      ? share
+					                      : share + std::max(error[size_t(i)] - error[kEightBits], 0.) * per_error;
+			}
+		return t;
+	}
+
+ private:
+	struct Probe {
+		double k = 0, v = 0;
+	};
+	static SideCost& side(LayerCost& c, bool is_k) { return is_k ? c.k : c.v; }
+	// KL divergence per error, of all chunks together; 0: not known.
+	double sensitivity(size_t l, bool is_k) const {
+		const SideCost& e = is_k ? error_[l].k : error_[l].v;
+		const double error = e[kProbe] - e[kEightBits];
+		return error > kLeastError ? (is_k ? probed_[l].k : probed_[l].v) / error : 0;
+	}
+
+	std::vector<LayerCost> error_; // attention's, sums over chunks
+	std::vector<Probe> probed_;    // KL divergence beyond the base's of one side of one layer as kProbe
+	double base_ = 0;              // KL divergence of kBase
+};
+
+std::vector<Budget> budgets_of(const Tuning& t, const KvShape& shape, std::span<const double> bits) {
+	std::vector<Budget> out;
+	for (const double b : bits) try {
+			const Choice c = choose_policy(parse_policy(fmt::format("tuned:{}", b)), shape, &t, 0, 0);
+			out.push_back({b, c.policy.text, {}, c.kld});
+		} catch (const Error& e) { // narrow heads, whose parameters take more
+			out.push_back({b, {}, e.what()});
+		}
+	return out;
+}
+
+} // namespace
+
+Screened screen_formats(Engine& e, const SessionOptions& session, std::span<const std::vector<uint32_t>> chunks,
+                        const ScreenOptions& opt, const EvalHooks& hooks) {
+	const KvShape shape = e.kv_shape();
+	const uint32_t n = uint32_t(chunks.size()), per_chunk = Screen::steps(shape.n_layers);
+	const double all = double(n) * (per_chunk + double(opt.budgets.size()));
+	double done = 0;
+	const std::function<bool()> step = [&] { return !hooks.progress || hooks.progress(++done / all); };
+	Screen screen(shape.n_layers);
+	std::vector<std::unique_ptr<CapturedPrompt>> prompts;
+	for (const std::vector<uint32_t>& chunk : chunks) {
+		prompts.push_back(std::make_unique<CapturedPrompt>(e, session, chunk, opt.scored));
+		if (!screen.add(*prompts.back(), step)) return {};
+	}
+	Screened out;
+	out.tuning = screen.tuning(n), out.chunks = n, out.scored = opt.scored;
+	out.budgets = budgets_of(out.tuning, shape, opt.budgets);
+	out.end_to_end = 1 + 2 * shape.n_layers;
+	double ratio = 0;
+	uint32_t known = 0;
+	for (Budget& b : out.budgets) {
+		if (b.policy.empty()) continue;
+		++out.end_to_end;
+		for (const auto& p : prompts) {
+			b.measured += p->kld(parse_policy(b.policy)) / n;
+			if (!step()) return {};
+		}
+		if (b.measured > 0 && b.expected > 0) ratio += std::log(b.measured / b.expected), ++known;
+	}
+	if (!known) return out;
+	ratio = std::exp(ratio / known);
+	for (LayerCost& c : out.tuning.layers)
+		for (SideCost* cost : {&c.k, &c.v})
+			for (double& x : *cost) x *= ratio;
+	for (Budget& b : out.budgets) b.expected *= ratio;
+	return out;
+}
+
+} // namespace kvrun
