@@ -177,9 +177,12 @@ typedef struct {
 	int log_level;
 	void* log_payload;
 	const kvrun_weight_options* weights; /* NULL: defaults */
+	const char* draft_model; /* path of a small .gguf file with the same vocabulary, which guesses tokens for
+	                            kvrun_generate_options.draft_max; NULL: they are looked up in the text. Its weights and
+	                            its caches are beside this engine's, on the same device */
 } kvrun_engine_options;
 #define KVRUN_ENGINE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL }
+	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL }
 
 KVRUN_API kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* options);
 /* The engine itself ends when its last session and batch are freed too. */
@@ -365,9 +368,11 @@ typedef struct {
 	uint64_t overhead_bytes; /* empty slots of pages, tables, validity bitmaps, room for what is fetched */
 	uint64_t total_bytes;    /* all of it */
 	uint64_t f16_equivalent; /* what a plain f16 cache of as many tokens takes */
+	int takes_drafts; /* answers may speculate (kvrun_generate_options.draft_max): the policy and the model can take
+	                     tokens back */
 } kvrun_session_info;
 #define KVRUN_SESSION_INFO_INIT                                                                                        \
-	{ sizeof(kvrun_session_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0 }
+	{ sizeof(kvrun_session_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0 }
 /* Also of a session that is in use. */
 KVRUN_API kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out);
 
@@ -482,11 +487,17 @@ typedef struct {
 	double frequency_penalty;     /* the same, for each time it has them; 0: off */
 	const kvrun_logit_bias* bias; /* (n_bias) tokens that are more or less likely than the model has them */
 	size_t n_bias;
+	/* Speculation: most tokens that are guessed for a decode step, which then computes the logits of all of them, as
+	 * far as the engine's max_rows has room. What the sampler would not have chosen is taken back, so an answer has the
+	 * same tokens as without, in fewer steps where guesses are right. A step may give several tokens; if a callback
+	 * stops the answer at one of them, those behind it are in the session. KVRUN_EUNSUPPORTED where the session can
+	 * take nothing back. 0: none. */
+	uint32_t draft_max;
 } kvrun_generate_options;
 #define KVRUN_GENERATE_OPTIONS_INIT                                                                                    \
 	{                                                                                                                  \
 		sizeof(kvrun_generate_options), UINT32_MAX, 0.8, 40, 0.95, 0.05, 1.0, 64, 0, NULL, 0, 0, 0, NULL, NULL, NULL,  \
-		    NULL, 0.0, 0.0, NULL, 0                                                                                    \
+		    NULL, 0.0, 0.0, NULL, 0, 0                                                                                 \
 	}
 
 typedef enum KVRUN_INT_ENUM {
@@ -503,10 +514,11 @@ typedef struct {
 	uint32_t prompt_cached; /* of them, in the cache: all, unless it was cancelled */
 	uint32_t answer_tokens;
 	double prefill_seconds, decode_seconds;
-	uint32_t stop; /* KVRUN_STOP_STRING: which of `stops` appeared; else UINT32_MAX */
+	uint32_t stop;                     /* KVRUN_STOP_STRING: which of `stops` appeared; else UINT32_MAX */
+	uint32_t drafted, drafts_accepted; /* tokens that were guessed, and those of them that the answer took */
 } kvrun_generate_result;
 #define KVRUN_GENERATE_RESULT_INIT                                                                                     \
-	{ sizeof(kvrun_generate_result), KVRUN_STOP_LENGTH, 0, 0, 0, 0.0, 0.0, UINT32_MAX }
+	{ sizeof(kvrun_generate_result), KVRUN_STOP_LENGTH, 0, 0, 0, 0.0, 0.0, UINT32_MAX, 0, 0 }
 
 /* Appends a prompt to the session and generates an answer. out may be NULL. When it was cancelled or stopped, the
  * answer so far is in the session and *out says so, beside the status; so too with KVRUN_ENOMEM, when the cache budget

@@ -53,6 +53,26 @@ SessionOptions session_options(const EngineArgs& a, const KvPolicy& policy, uint
 	return {.kv = policy, .ctx = uint32_t(a.ctx), .seed = seed};
 }
 
+static LoadProgress shown(Progress& progress) {
+	return [&progress](uint64_t done, uint64_t total) {
+		if (done < total)
+			progress.show("loading", double(done) / double(total));
+		else
+			progress.clear(); // warnings that follow begin on an empty line
+	};
+}
+
+std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArgs& draft) {
+	if (!draft.given() || draft.looks_up()) return nullptr;
+	EngineOptions o;
+	o.model = draft.what;
+	o.backend = backend_options(a.device, a.check);
+	o.ubatch = a.ubatch_within_ctx();
+	o.max_rows = DraftModel::kRows;
+	Progress progress;
+	return std::make_unique<DraftModel>(o, open_model(a.model).tokenizer, uint32_t(a.ctx), shown(progress));
+}
+
 std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	EngineOptions o;
 	o.model = a.model;
@@ -67,12 +87,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	o.fit_ctx = uint32_t(a.ctx);
 	o.fit_kv = cache_policies(a);
 	Progress progress;
-	auto engine = Engine::open(o, [&](uint64_t done, uint64_t total) {
-		if (done < total)
-			progress.show("loading", double(done) / double(total));
-		else
-			progress.clear(); // warnings that follow begin on an empty line
-	});
+	auto engine = Engine::open(o, shown(progress));
 	progress.clear();
 	if (!engine->weights_text().empty()) say_stats(engine->weights_text());
 	const DeviceInfo d = engine->backend().info();

@@ -1,6 +1,8 @@
 // Options of every command that runs a model: file, device, context and cache; opening the model on the device.
 #pragma once
+#include "engine/run/draft_model.h"
 #include "engine/run/session.h"
+#include "tools/args_draft.h"
 #include "tools/args_model.h"
 
 namespace kvrun {
@@ -21,6 +23,9 @@ WeightOptions weight_options(const WeightArgs&);
 // Opens the model with a progress bar; the first line on stderr says so when the device is a CPU. max_rows: most
 // sequences in a decode step.
 std::unique_ptr<Engine> open_engine(const EngineArgs&, uint32_t max_rows = 1);
+// The small model of --draft MODEL, to be opened before the model that it drafts for, so that this one's weights and
+// cache have what is left; null for look-ups. It must end after all answers.
+std::unique_ptr<DraftModel> open_draft_model(const EngineArgs&, const DraftArgs&);
 SessionOptions session_options(const EngineArgs&, const KvPolicy&, uint64_t seed);
 
 } // namespace kvrun

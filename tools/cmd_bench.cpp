@@ -3,6 +3,7 @@
 #include "engine/core/utf8.h"
 #include "engine/run/sampler.h"
 #include "tools/args_engine.h"
+#include "tools/bench_draft.h"
 #include "tools/commands.h"
 #include "tools/host.h"
 #include "tools/output.h"
@@ -30,6 +31,8 @@ struct BenchArgs {
 	bool ops = false;                                                   // device time per op
 	int64_t peak = 0;                                                   // GB/s of the device, 0: ask the drivers
 	bool no_warmup = false;
+	DraftArgs draft;
+	std::string file; // the text that answers with drafts follow
 };
 struct Test {
 	uint32_t prompt = 0, generate = 0; // tokens of a sequence; exactly one is not 0
@@ -370,6 +373,16 @@ Json circumstances(const DeviceInfo& d, const BackendOptions& backend, double lo
 	return j;
 }
 
+Json head_json(const BenchArgs& a, const Engine& e, Json j) {
+	j["model"] = {{"file", a.engine.model},
+	              {"architecture", e.config().arch},
+	              {"name", e.config().name},
+	              {"weight_bytes", e.weight_bytes()},
+	              {"host_weight_bytes", e.host_weight_bytes()},
+	              {"weights", e.weights_text()}};
+	return j;
+}
+
 struct Results {
 	std::vector<Measured> all;
 	double load_s = 0;
@@ -382,12 +395,7 @@ void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several
 	d.peak_bytes_per_s = r.peak;
 	if (a.output == "json") {
 		Json j = circumstances(d, backend_options(a.engine.device, /*check=*/false), r.load_s);
-		j["model"] = {{"file", a.engine.model},
-		              {"architecture", e.config().arch},
-		              {"name", e.config().name},
-		              {"weight_bytes", e.weight_bytes()},
-		              {"host_weight_bytes", e.host_weight_bytes()},
-		              {"weights", e.weights_text()}};
+		j = head_json(a, e, std::move(j));
 		j["ubatch"] = a.engine.ubatch;
 		j["prompt_bytes"] = e.prompt_peak_bytes();
 		j["resident_peak_bytes"] = resident_bytes("VmHWM");
@@ -404,7 +412,59 @@ void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several
 		for (const Measured& m : r.all) print_ops(m);
 }
 
+// --draft: the tests of generation, as answers to a text.
+void bench_with_drafts(BenchArgs a) {
+	DraftBench b;
+	b.policies = cache_policies(a.engine);
+	uint32_t longest = 0;
+	for (const int64_t d : a.depth) {
+		b.depth.push_back(uint32_t(d));
+		longest = std::max(longest, d ? uint32_t(d) : kDraftPrompt);
+	}
+	for (const int64_t n : a.generate)
+		if (n > 0) b.generate.push_back(uint32_t(n));
+	if (b.generate.empty()) fail(Code::Invalid, "--draft measures generation, and -n is 0");
+	longest += uint32_t(std::ranges::max(a.generate));
+	if (a.engine.ctx == 0) a.engine.ctx = longest;
+	if (a.engine.ctx < longest)
+		fail(Code::Context, "the tests need {} tokens, --ctx-size is {}; leave it out or raise it", longest,
+		     a.engine.ctx);
+	b.ctx = uint32_t(a.engine.ctx), b.draft_max = a.draft.draft_max(), b.repeat = uint32_t(a.repeat);
+	b.warm_up = !a.no_warmup;
+	if (!a.file.empty()) b.text = read_bench_text(a.file);
+	const auto start = std::chrono::steady_clock::now();
+	const auto small = open_draft_model(a.engine, a.draft);
+	const auto engine = open_engine(a.engine, a.draft.rows(1));
+	const double load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+	std::vector<DraftMeasured> all;
+	{
+		Interrupt interrupt;
+		Progress progress;
+		all = bench_drafts(*engine, small.get(), b,
+		                   [&](const std::string& what, double done) { progress.show(what, done); });
+		progress.clear();
+	}
+	const DeviceInfo d = engine->backend().info();
+	if (a.output == "json") {
+		Json j = head_json(a, *engine, circumstances(d, backend_options(a.engine.device, /*check=*/false), load_s));
+		j["draft"] = a.draft.what;
+		j["draft_max"] = a.draft.draft_max();
+		j["cancelled"] = Interrupt::requested().load();
+		j["results"] = drafts_json(all);
+		print_json(j);
+	} else {
+		write_stdout(fmt::format("{} on {}, --draft {} --draft-max {}\n\n", one_line(a.engine.model), one_line(d.name),
+		                         one_line(a.draft.what), a.draft.draft_max()));
+		print_drafts(all);
+	}
+	if (std::ranges::any_of(all, [](const DraftMeasured& m) { return !m.same; }))
+		fail(Code::Internal, "answers with drafts differ from those without");
+	if (Interrupt::requested()) throw Exit{kInterrupted};
+}
+
 void bench(BenchArgs a) {
+	if (a.draft.given()) return bench_with_drafts(std::move(a));
+	if (!a.file.empty()) fail(Code::Invalid, "--file is the text of --draft, which is not given");
 	const std::vector<Test> tests = tests_of(a);
 	const std::vector<KvPolicy> policies = cache_policies(a.engine);
 	uint32_t longest = 0, most_rows = 1;
@@ -490,7 +550,17 @@ void add_bench(Command& root) {
 	add_flag(c, "--ops", a->ops,
 	         "also list every operation, from device timestamps of one more run: calls, ms, bytes, GB/s, kernels")
 	    ->group(report);
+	const char* drafts = "Drafts";
+	add_draft_options(c, a->draft, drafts);
+	add_text(c, "-f,--file", a->file, kFile,
+	         "the text that answers follow, of which -d says how many tokens [64 tokens over and over, 256 of them]")
+	    ->group(drafts);
 	c.sections = {
+	    {"Drafts",
+	     "With --draft the tests of generation are greedy answers to a text, without drafts and with them in turns. "
+	     "The "
+	     "table has both speeds, their ratio, how many tokens were drafted and the share of them that was right. How "
+	     "much is won depends on the text and on what the model makes of it. Tokens that differ are an error."},
 	    {"Several policies",
 	     "They are measured in turns, run by run, and a second table shows the device time of the cache in one run. On "
 	     "software drivers it includes what else the machine was doing. tok/s of several sequences is their total.",
@@ -518,6 +588,9 @@ void add_bench(Command& root) {
 	                     "the run), tok_s_median, tok_s_min, tok_s_max, tok_s [..] (totals of all sequences)}]"},
 	         {"with --ops or several policies", "device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)}, "
 	                                            "saliency {ms, bytes, bytes_per_s}, packing {the same}"},
+	         {"with --draft",
+	          "draft, draft_max; results [{test, kv, tok_s_plain [..], tok_s_drafts [..], ratio (of the medians), "
+	          "draft_n, draft_n_accepted (of one answer), tokens_equal}]"},
 	         {"with --ops", "ops [{op, calls, calls_per_layer (of a decode step; 0 for prompts), ms, bytes, "
 	                        "bytes_per_s, kernels [..]}]"}})};
 	c.run = [a] { bench(*a); };

@@ -248,6 +248,7 @@ void add_options(Command& c, ChatArgs& a) {
 	    ->group(chat);
 	add_says(c);
 	add_grammar_options(c, a.form, chat);
+	add_draft_options(c, a.draft, chat);
 	add_sampling(c, a, "random seed of the first answer; -1: a random one [-1]");
 }
 

@@ -33,6 +33,7 @@ constexpr size_t kMaxPrompt = size_t(64) << 20; // bytes
 struct RunArgs : SamplingArgs {
 	EngineArgs engine;
 	GrammarArgs form;
+	DraftArgs draft;
 	std::string prompt, file;          // at most one is given; neither: stdin
 	bool has_prompt = false;           // -p is given, perhaps empty
 	int64_t predict = -1;              // tokens to generate; -1: until the model ends or the context is full
@@ -131,6 +132,7 @@ std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult&
 		    fmt::format("  fetch {:.1f} % of attention in f16, {} a step, {:.2f} ms hidden and {:.2f} ms not",
 		                t.share / n * 100, human_bytes(double(t.bytes) / n), t.hidden_s / n * 1e3, t.open_s / n * 1e3);
 	}
+	if (a.draft.given()) line += "  " + draft_text(r.draft.drafted, r.draft.accepted);
 	if (a.temperature > kGreedyTemperature) line += fmt::format("  seed {}", seed);
 	return line +
 	       fmt::format("  end: {}  device {}", stop_reason_name(r.reason), one_line(s.engine().backend().info().name));
@@ -152,6 +154,7 @@ Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, co
 	                {"decode_s", r.decode_s},
 	                {"decode_steps", r.decode_steps},
 	                {"decode_tok_s", per_second(r.decode_steps, r.decode_s)}};
+	if (a.draft.given()) j["draft"] = {{"draft_n", r.draft.drafted}, {"draft_n_accepted", r.draft.accepted}};
 	j["kv"] = {{"policy", s.policy_text()}, {"tokens", s.n_tokens()}, {"bytes", r.kv.total()}};
 	if (const KvFetch* f = s.seq().fetch())
 		j["fetch"] = {{"steps", f->stats().steps},
@@ -209,7 +212,10 @@ void run(RunArgs a) {
 	const std::string prompt = read_prompt(a);
 
 	const auto start = std::chrono::steady_clock::now();
-	const std::unique_ptr<Engine> engine = open_engine(a.engine);
+	const std::unique_ptr<DraftModel> small = open_draft_model(a.engine, a.draft);
+	const std::unique_ptr<Engine> engine = open_engine(a.engine, a.draft.rows(1));
+	opt.draft_max = a.draft.draft_max();
+	if (small) opt.drafter = [&small] { return small->drafter(); };
 	if (!a.chat && !engine->tokenizer().chat_template().empty())
 		say_stats(
 		    "this model has a chat template, and 'run' continues raw text: --chat asks it, 'kvrun chat' talks with it");
@@ -274,6 +280,7 @@ void add_run(Command& root) {
 	c.examples = {
 	    {"kvrun run model.gguf -p \"Once upon a time\" -n 64", "continue a text by 64 tokens"},
 	    {"kvrun run model.gguf -f report.txt --temp 0 --kv kivi2", "greedy, with a cache of 2 bits per value"},
+	    {"kvrun run model.gguf -f code.py --draft lookup", "several tokens in a step where the text repeats itself"},
 	    {"kvrun run model.gguf -p \"A person: \" --json-schema person.json", "JSON that is valid under a schema"},
 	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
 	add_engine_options(c, a->engine);
@@ -301,6 +308,7 @@ void add_run(Command& root) {
 	add_texts(c, "--stop", a->stops, "TEXT", "end the answer before this text; may be given several times")
 	    ->group(answer);
 	add_grammar_options(c, a->form, answer);
+	add_draft_options(c, a->draft, answer);
 	add_flag(c, "--ignore-eos", a->ignore_eos, "continue after an end-of-text token")->group(answer);
 	add_flag(c, "--raw", a->raw, "print control characters on a terminal as they are, not as \\xNN")->group(answer);
 	add_flag(c, "--json", a->json, "print one JSON object at the end instead of text and statistics")->group(answer);
@@ -316,6 +324,7 @@ void add_run(Command& root) {
 	         {"prompt_tokens, prompt_read", "tokens of the prompt, and those of them that are in the cache"},
 	         {"seed", "of the sampler"},
 	         {"timings", "load_s, prefill_s, prefill_tok_s, decode_s, decode_steps, decode_tok_s"},
+	         {"draft", "with --draft: draft_n, draft_n_accepted: tokens guessed, and those of them that were right"},
 	         {"kv", "policy, tokens, bytes: the cache at the end"},
 	         {"fetch",
 	          "of policies that fetch: steps, attention_in_f16 (share of it on average), bytes moved, "

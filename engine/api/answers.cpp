@@ -15,8 +15,11 @@ constexpr size_t kFirstResult = offsetof(kvrun_generate_result, stop); // bytes
 
 bool is_set(const kvrun_canceller* c) { return c && c->set.load(std::memory_order_relaxed); }
 
-GenerateOptions generate_options(const kvrun_generate_options& o, uint32_t vocab) {
+GenerateOptions generate_options(const kvrun_generate_options& o, EngineObject& e) {
 	GenerateOptions g;
+	const uint32_t vocab = e.engine->config().vocab;
+	g.draft_max = o.draft_max;
+	if (e.draft_model) g.drafter = [&e] { return e.draft_model->drafter(); };
 	g.n = o.max_tokens;
 	SamplerOptions& s = g.sampling;
 	s.temperature = o.temperature, s.top_k = o.top_k, s.top_p = o.top_p, s.min_p = o.min_p, s.seed = o.seed;
@@ -47,6 +50,7 @@ kvrun_generate_result result_of(const GenerateResult& r) {
 	out.prefill_seconds = r.prefill_s;
 	out.decode_seconds = r.decode_s;
 	out.stop = r.stop;
+	out.drafted = uint32_t(r.draft.drafted), out.drafts_accepted = uint32_t(r.draft.accepted);
 	return out;
 }
 
@@ -92,7 +96,7 @@ template <class F> uint32_t Answers::begin(InUse session, const kvrun_generate_o
 		answer->progress = {p.progress(), p.seconds_left()};
 		return true;
 	};
-	GenerateOptions options = generate_options(o, engine_->engine->config().vocab);
+	GenerateOptions options = generate_options(o, *engine_);
 	options.grammar = answer->session.object()->grammar;
 	std::lock_guard turn(engine_->turn);
 	if (!batch_) batch_ = std::make_unique<Batch>(*engine_->engine);

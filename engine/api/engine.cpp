@@ -52,6 +52,15 @@ void read_weight_options(const kvrun_weight_options* given, EngineOptions& e) {
 	e.fit_kv = parse_policies(o.kv ? o.kv : "fp16");
 }
 
+std::unique_ptr<DraftModel> open_draft_model(const kvrun_engine_options& o, const EngineOptions& target) {
+	EngineOptions e;
+	e.model = o.draft_model;
+	e.backend = target.backend;
+	e.ubatch = target.ubatch;
+	e.max_rows = DraftModel::kRows;
+	return std::make_unique<DraftModel>(e, open_model(target.model).tokenizer, /*ctx=*/0, load_progress(o));
+}
+
 std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	constexpr kvrun_engine_options defaults = KVRUN_ENGINE_OPTIONS_INIT;
 	const kvrun_engine_options o =
@@ -71,6 +80,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	if (o.log) object->log.sink = log_sink(o.log, o.log_payload), object->log.most_level = o.log_level;
 	const LogScope scope(object->log);
 	if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "loading was cancelled");
+	if (o.draft_model) object->draft_model = open_draft_model(o, e); // first: the model has what is left of the device
 	object->engine = Engine::open(e, load_progress(o));
 	object->device = object->engine->backend().info();
 	for (const GgufEntry& m : object->engine->file().entries()) object->metadata.emplace_back(m.key, metadata_text(m));

@@ -4,6 +4,7 @@
 #include "engine/api/options.h"
 #include "engine/core/log_scope.h"
 #include "engine/run/batch.h"
+#include "engine/run/draft_model.h"
 #include <condition_variable>
 
 namespace kvrun::api {
@@ -41,7 +42,8 @@ class Turn {
 };
 
 struct EngineObject {
-	Log log; // before the engine, which logs until it ends
+	Log log;                                 // before the engine, which logs until it ends
+	std::unique_ptr<DraftModel> draft_model; // null: drafts are looked up
 	std::unique_ptr<Engine> engine;
 	DeviceInfo device;
 	std::vector<std::pair<std::string, std::string>> metadata; // key, value as text

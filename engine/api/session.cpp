@@ -37,6 +37,7 @@ kvrun_session_info info_of(const Session& s) {
 	i.overhead_bytes = b.slack + b.tables + b.live + b.fetch + b.states;
 	i.total_bytes = b.total();
 	i.f16_equivalent = s.f16_bytes();
+	i.takes_drafts = s.why_one_token().empty();
 	return i;
 }
 
@@ -128,8 +129,11 @@ kvrun_status kvrun_session_keep_common(kvrun_session* session, const uint32_t* t
 }
 
 kvrun_status kvrun_session_get_info(kvrun_session* session, kvrun_session_info* out) {
-	return guard(
-	    [&] { look_at(session, [&](const Session& s) { write_result(out, info_of(s), "kvrun_session_info"); }); });
+	return guard([&] {
+		look_at(session, [&](const Session& s) {
+			write_result(out, info_of(s), "kvrun_session_info", offsetof(kvrun_session_info, takes_drafts));
+		});
+	});
 }
 
 kvrun_status kvrun_session_get_fetch_info(kvrun_session* session, kvrun_fetch_info* out) {

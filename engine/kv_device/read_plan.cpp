@@ -110,7 +110,10 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 			fetched = true;
 			f16_parts = part - n_parts_;
 		};
-		for (const PageRun& run : r.seq->runs(l)) {
+		for (PageRun run : r.seq->runs(l)) {
+			run.n = pages_seen(run, r.mask);
+			if (!run.n) continue;
+			const bool by_row = r.mask && run.tier == Tier::F16;
 			if (run.tier != Tier::F16 && !f16_parts) add_fetched_once();
 			const bool masked = run.tier != Tier::F16 && r.fetched != Fetched::None && r.seq->fetch()->n_fetched();
 			const uint32_t page = run.first - r.seq->tier_first(run.tier);
@@ -119,8 +122,12 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 			         .part = 0,
 			         .n_pages = 0,
 			         .pages = r.seq->page_word(l, run.first),
-			         .live = masked ? r.seq->fetch()->mask_word(l, run.tier, page) : r.seq->live_word(l, run.first),
-			         .live_stride = masked ? r.seq->fetch()->mask_stride() : r.seq->live_stride(),
+			         .live = masked   ? r.seq->fetch()->mask_word(l, run.tier, page)
+			                 : by_row ? r.mask->live_word(l, run.first)
+			                          : r.seq->live_word(l, run.first),
+			         .live_stride = masked   ? r.seq->fetch()->mask_stride()
+			                        : by_row ? r.mask->stride
+			                                 : r.seq->live_stride(),
 			         .factors = r.seq->factor_word(l, run.first),
 			         .balance = 0},
 			        part);
@@ -164,8 +171,9 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 	};
 	std::vector<Group> open;
 	for (const ScoreRows& r : rows)
-		for (const PageRun& run : r.seq->runs(l)) {
-			if (run.tier != Tier::F16) continue;
+		for (PageRun run : r.seq->runs(l)) {
+			run.n = pages_seen(run, r.mask);
+			if (run.tier != Tier::F16 || !run.n) continue;
 			const uint32_t page = r.seq->plan().page[int(Tier::F16)];
 			const Saliency saliency = r.seq->plan().policy.select.saliency();
 			auto g = std::ranges::find_if(open, [&](const Group& o) {
@@ -182,14 +190,15 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 				g = open.end() - 1;
 			}
 			for (uint32_t at = 0; at < run.n; at += r.piece) // f16 pages are the first rows of a table
-				g->work.push_back({.first = r.first,
-				                   .n = r.n,
-				                   .n_pages = std::min(r.piece, run.n - at),
-				                   .pages = r.seq->page_word(l, run.first + at),
-				                   .live = r.seq->live_word(l, run.first + at),
-				                   .live_stride = r.seq->live_stride(),
-				                   .score = r.seq->sums_word(l) + (run.first + at) * page,
-				                   .score_stride = r.seq->sums_stride()});
+				g->work.push_back(
+				    {.first = r.first,
+				     .n = r.n,
+				     .n_pages = std::min(r.piece, run.n - at),
+				     .pages = r.seq->page_word(l, run.first + at),
+				     .live = r.mask ? r.mask->live_word(l, run.first + at) : r.seq->live_word(l, run.first + at),
+				     .live_stride = r.mask ? r.mask->stride : r.seq->live_stride(),
+				     .score = r.seq->sums_word(l) + (run.first + at) * page,
+				     .score_stride = r.seq->sums_stride()});
 			g->args.n_pages += run.n;
 		}
 	std::tie(work_at_, n_work_) = put_groups(open, groups_, table);

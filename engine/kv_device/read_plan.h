@@ -1,7 +1,7 @@
 // What attention and scores read of one layer's pages, for the rows of any number of sequences: work lists built on the
 // host, one group of work items - one dispatch - per format in use.
 #pragma once
-#include "engine/kv_device/sequence.h"
+#include "engine/kv_device/row_mask.h"
 #include "engine/kv_device/step_table.h"
 
 namespace kvrun {
@@ -11,11 +11,12 @@ enum class Fetched : uint8_t { // what a row reads of what its sequence has fetc
 	Tokens,                    // fetched tokens, instead of their packed entries
 	Speculative,               // and the speculative token, which is this row's own
 };
-struct ReadRows { // rows of q that all attend to the whole cache of one sequence
+struct ReadRows { // rows of q that all attend to the cache of one sequence, the whole of it without a mask
 	const KvSequence* seq;
 	uint32_t row, n; // rows row .. row + n - 1
 	uint32_t piece;  // pages of a work item
 	Fetched fetched = Fetched::None;
+	const RowMask* mask = nullptr; // of a row that does not see the sequence's newest tokens
 };
 
 // Groups of work items, one dispatch each, whose words are in the step table.
@@ -76,6 +77,7 @@ struct ScoreRows {
 	const KvSequence* seq;
 	uint32_t first, n; // ScoreArgs::rows[first .. first + n)
 	uint32_t piece;    // pages of a work item
+	const RowMask* mask = nullptr;
 };
 class ScorePlan : public GroupPlan<ScoreGroup> {
  public:

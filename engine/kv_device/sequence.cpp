@@ -2,6 +2,7 @@
 #include "engine/kv_device/sequence.h"
 #include "engine/core/round.h"
 #include "engine/kv_device/fetch.h"
+#include "engine/kv_device/row_mask.h"
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
 #include <utility>
@@ -263,24 +264,31 @@ std::vector<float> KvSequence::sums_of(std::span<const float> raw) const {
 
 // ---- pieces of attention
 
+uint32_t pages_seen(const PageRun& run, const RowMask* mask) {
+	if (run.tier != Tier::F16 || !mask) return run.n;
+	return std::min(run.n, mask->n_pages - std::min(mask->n_pages, run.first)); // f16 pages are the first of a table
+}
+
 namespace {
 // Pages of a piece: `least` tokens or more, and not more than about `most` pieces.
-uint32_t piece_pages(const KvSequence& s, uint32_t l, uint32_t least, uint32_t most) {
+uint32_t piece_pages(const KvSequence& s, uint32_t l, uint32_t least, uint32_t most, const RowMask* mask) {
 	uint32_t n_pages = 0, smallest = UINT32_MAX;
 	for (const PageRun& run : s.runs(l)) {
-		n_pages += run.n;
+		const uint32_t n = pages_seen(run, mask);
+		if (!n) continue;
+		n_pages += n;
 		smallest = std::min(smallest, s.plan().page[int(run.tier)]);
 	}
 	return std::max({1u, least / smallest, ceil_div(n_pages, most)});
 }
 } // namespace
 
-uint32_t decode_piece(const DeviceInfo& dev, const KvSequence& s, uint32_t l) {
+uint32_t decode_piece(const DeviceInfo& dev, const KvSequence& s, uint32_t l, const RowMask* mask) {
 	const uint32_t fill = ceil_div(dev.fill_workgroups, s.plan().shape.n_kv_heads);
-	return piece_pages(s, l, dev.piece_tokens, fill ? fill : dev.most_pieces);
+	return piece_pages(s, l, dev.piece_tokens, fill ? fill : dev.most_pieces, mask);
 }
 uint32_t prompt_piece(const DeviceInfo& dev, const KvSequence& s, uint32_t l) {
-	return piece_pages(s, l, dev.prompt_piece_tokens, dev.prompt_most_pieces);
+	return piece_pages(s, l, dev.prompt_piece_tokens, dev.prompt_most_pieces, nullptr);
 }
 
 } // namespace kvrun

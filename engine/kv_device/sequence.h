@@ -19,6 +19,7 @@ struct PageRun {
 };
 
 class KvFetch;
+struct RowMask;
 
 class KvSequence {
  public:
@@ -140,9 +141,9 @@ class KvSequence {
 	uint32_t balance_at_ = kNone;          // (n_layers, n_kv_heads, head_dim) f16 in pool_.balances()
 };
 
-// Pages that one piece of attention takes of layer l. Functions of the sequence's length and the device only, so that a
-// sequence always merges the same parts.
-uint32_t decode_piece(const DeviceInfo&, const KvSequence&, uint32_t l);
+// Pages that one piece of attention takes of layer l. Functions of the length of what is read and the device only, so
+// that a sequence always merges the same parts. A mask: of a row that sees fewer tokens than there are.
+uint32_t decode_piece(const DeviceInfo&, const KvSequence&, uint32_t l, const RowMask* = nullptr);
 uint32_t prompt_piece(const DeviceInfo&, const KvSequence&, uint32_t l); // of a prompt's rows over older tokens
 
 } // namespace kvrun

@@ -13,16 +13,24 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 } // namespace
 
 KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const StepRow> rows, uint32_t n_heads)
-    : be_(be), scratch_(scratch), pool_(pool), rows_(rows.begin(), rows.end()), shape_(rows[0].seq->plan().shape),
-      n_heads_(n_heads), layers_(shape_.n_layers) {
+    : be_(be), scratch_(scratch), pool_(pool), rows_(rows.begin(), rows.end()), masks_(pool),
+      shape_(rows[0].seq->plan().shape), n_heads_(n_heads), layers_(shape_.n_layers) {
 	for (const StepRow& r : rows_) {
-		if (r.keep) seqs_.push_back(r.seq);
+		if (r.draft) {
+			const size_t of = size_t(std::ranges::find(seqs_, r.seq) - seqs_.begin());
+			KV_ASSERT(r.keep && of < seqs_.size() && r.draft == n_tokens_[of]);
+			++n_tokens_[of];
+		} else if (r.keep) {
+			seqs_.push_back(r.seq), n_tokens_.push_back(1);
+		}
 		if (r.seq->fetch() && std::ranges::find(fetching_, r.seq) == fetching_.end()) fetching_.push_back(r.seq);
 	}
 	try {
 		begin_tokens();
 		for (KvSequence* s : seqs_) s->fit_sums();
-		for (const StepRow& r : rows_) r.seq->sync();
+		for (const StepRow& r : rows_)
+			if (!r.draft) r.seq->sync();
+		for (size_t i = 0; i < seqs_.size(); ++i) masks_.add(be_, *seqs_[i], n_tokens_[i]);
 		scoring_at_ = table_.put(scoring_);
 		if (!fetching_.empty()) plan_fetch();
 		for (uint32_t l = 0; l < shape_.n_layers; ++l) plan_layer(l);
@@ -80,7 +88,7 @@ void KvStep::begin_tokens() {
 		const bool judged = s.cache().wants_scores();
 		try {
 			if (s.fetch() && s.cache().flush_due()) s.fetch()->reserve_host(s.cache(), s.n_tokens() + 1);
-			s.cache().begin_token(judged ? s.sums_of(sums_[i]) : std::vector<float>());
+			s.cache().begin_token(judged ? s.sums_of(sums_[i]) : std::vector<float>(), n_tokens_[i]);
 		} catch (const Error& e) { throw RowError(i, e); }
 		s.copy_pages();
 		if (s.cache().token_scores()) scoring_.push_back(uint32_t(i));
@@ -107,7 +115,7 @@ void KvStep::plan_layer(uint32_t l) {
 		const uint32_t page = s.plan().page[int(Tier::F16)];
 		std::vector<SlotCell> cells;
 		for (uint32_t h = 0; h < n_kv; ++h) {
-			const uint32_t slot = keep ? s.cache().token_slot(l, h) : 0;
+			const uint32_t slot = keep ? s.cache().token_slot(l, h, rows_[r].draft) : 0;
 			cells.push_back({r, h, page,
 			                 keep ? s.f16_slot(l, h, s.cache().pages(l, Tier::F16)[slot / page], slot % page)
 			                      : s.fetch()->speculative_slot(s, l, h)});
@@ -122,14 +130,16 @@ void KvStep::plan_layer(uint32_t l) {
 			dst[0] = together ? cells[h].slot.k : in_single;
 			dst[1] = together ? cells[h].slot.v : in_single;
 		}
-		const uint32_t piece = decode_piece(pool_.device(), s, l);
+		const RowMask* const mask = keep ? masks_.of(s, rows_[r].draft) : nullptr;
+		const uint32_t piece = decode_piece(pool_.device(), s, l, mask);
 		const bool ahead = s.plan().speculates(); // what it reads has been fetched before the step
-		read.push_back({&s, r, 1, piece, !keep ? Fetched::Speculative : ahead ? Fetched::Tokens : Fetched::None});
+		read.push_back({&s, r, 1, piece, !keep ? Fetched::Speculative : ahead ? Fetched::Tokens : Fetched::None, mask});
 		fetched_read.push_back({&s, r, 1, piece,
 		                        !keep       ? Fetched::Speculative
 		                        : s.fetch() ? Fetched::Tokens
 		                                    : Fetched::None});
-		if (keep && s.cache().token_scores()) score.push_back({&s, uint32_t(score.size()), 1, piece});
+		if (keep && !rows_[r].draft && s.cache().token_scores())
+			score.push_back({&s, uint32_t(score.size()), 1, piece, mask});
 	}
 	if (!scattered.empty()) L.scatter = lay_rows(pool_, scattered, n_kv, table_);
 	L.read.build(l, read, /*extra=*/0, table_);

@@ -1,4 +1,4 @@
-// The cache side of one decode step: one new token for each of some sequences, whatever their policies.
+// The cache side of one decode step: new tokens of some sequences, one each or several, whatever their policies.
 #pragma once
 #include "engine/kv_device/fetch.h"
 #include "engine/kv_device/move_plan.h"
@@ -17,6 +17,9 @@ struct StepRow { // one token of a step
 	// False: a speculative token, which comes behind the sequence's kept one if the step has one. It sees all tokens,
 	// and its attention says what the next step fetches; nothing of it stays.
 	bool keep = true;
+	// Kept tokens behind the sequence's next one are 1, 2, .. (KvCache::step_tokens()): each sees those before it, and
+	// truncate() can take them back. In a step such rows come behind all next tokens, those of a sequence in order.
+	uint32_t draft = 0;
 };
 
 class KvStep {
@@ -78,7 +81,9 @@ class KvStep {
 	KvScratch& scratch_;
 	KvPool& pool_;
 	std::vector<StepRow> rows_;
-	std::vector<KvSequence*> seqs_; // of the rows that are kept, which come first
+	std::vector<KvSequence*> seqs_;  // of the rows that are kept and no drafts, which come first
+	std::vector<uint32_t> n_tokens_; // of seqs_: tokens in this step
+	RowMasks masks_;                 // of rows with drafts behind them
 	KvShape shape_;
 	uint32_t n_heads_;
 	StepTable table_;

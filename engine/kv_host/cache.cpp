@@ -378,20 +378,41 @@ void KvCache::cancel_prompt() {
 	s.trim(s.counts);
 }
 
-// ---- one token
+// ---- one token, or several
+
+uint32_t KvCache::step_tokens(uint32_t n) const {
+	const State& s = *s_;
+	const KvPlan& p = *s.plan;
+	// Pages that a flush empties go back when its moves are done, which is not before the step ends.
+	if (p.fetches() || (p.empties_f16 && flush_due())) return std::min(n, 1u);
+	KvCounts c = s.counts;
+	for (uint32_t i = 0; i < n; ++i) {
+		if (i && window_full(p, c)) return i;
+		advance(p, c, 1, /*prompt=*/false, nullptr);
+		if (i && is_probe(p.policy.select, c.recent ? c.recent - 1 : 0, c.n_tokens - 1, s.seed)) return i;
+	}
+	return n;
+}
 
 bool KvCache::flush_due() const { return window_full(*s_->plan, s_->counts); }
 bool KvCache::wants_scores() const { return s_->plan->ranked() && flush_due(); }
 bool KvCache::token_scores() const { return s_->newest_scores; }
 
-void KvCache::begin_token(std::span<const float> slot_scores) {
+void KvCache::begin_token(std::span<const float> slot_scores, uint32_t n) {
 	State& s = *s_;
-	KV_ASSERT(!s.in_prompt && !s.in_token);
+	KV_ASSERT(!s.in_prompt && !s.in_token && n > 0 && step_tokens(n) == n);
 	const uint32_t H = s.plan->shape.n_kv_heads, n_sets = s.plan->n_heads, pos = n_tokens();
 	KvCounts next = s.counts;
 	s.events.clear();
 	advance(*s.plan, next, 1, /*prompt=*/false, &s.events);
 	next = s.with_f16_pages(next);
+	const bool scores = is_probe(s.plan->policy.select, next.recent ? next.recent - 1 : 0, pos, s.seed);
+	s.step_pages.assign(1, next.pages[int(Tier::F16)]);
+	for (uint32_t i = 1; i < n; ++i) {
+		advance(*s.plan, next, 1, /*prompt=*/false, nullptr);
+		s.step_pages.push_back(next.pages[int(Tier::F16)]);
+	}
+	s.step_slots.assign(size_t(n) * s.plan->n_groups * n_sets, kNone);
 	const bool judged = s.plan->ranked() && !s.events.empty();
 	const size_t n_slots = n_f16_slots();
 	KV_ASSERT(!judged || slot_scores.size() == s.ids.size() * H * n_slots);
@@ -401,7 +422,7 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 			before.sets.emplace_back();
 			for (const TokenSet& set : group) before.sets.back().push_back(set.save());
 		}
-	s.reserve(next, 1);
+	s.reserve(next, n);
 	s.before = std::move(before);
 	s.in_token = true;
 	for (uint32_t g = 0; g < s.plan->n_groups; ++g) {
@@ -413,10 +434,13 @@ void KvCache::begin_token(std::span<const float> slot_scores) {
 			if (judged) set.add_scores([&](uint32_t slot) { return score[h * n_slots + slot]; });
 			for (const FlushEvent& e : s.events) set.flush(e, s.scored_rows, s.moves[g]);
 			set.grow_f16(next.pages[int(Tier::F16)]);
-			set.add(pos, s.scored_rows);
+			for (uint32_t i = 0; i < n; ++i) {
+				set.add(pos + i, s.scored_rows + (i && scores));
+				s.step_slots[(size_t(i) * s.plan->n_groups + g) * n_sets + h] = set.newest_slot();
+			}
 		}
 	}
-	s.newest_scores = is_probe(s.plan->policy.select, next.recent ? next.recent - 1 : 0, pos, s.seed);
+	s.newest_scores = scores;
 	s.scored_rows += s.newest_scores;
 	if (!s.events.empty()) s.floor_pages = s.counts.pages[int(Tier::F16)];
 	if (!s.events.empty() || s.newest_scores) s.exact_from = pos + 1;
@@ -443,7 +467,7 @@ void KvCache::cancel_token() {
 				continue;
 			}
 			// begin_token() may have failed before it came to this set
-			set.remove_newest(set.ends_with(uint32_t(b.counts.n_tokens)));
+			set.remove_newest(set.n_from(uint32_t(b.counts.n_tokens)));
 			set.drop_f16_pages(b.counts.pages[int(Tier::F16)]);
 		}
 	s.before.sets.clear();
@@ -463,7 +487,12 @@ bool KvCache::flushed() const { return !s_->events.empty(); }
 const KvMoves& KvCache::token_moves(uint32_t l) {
 	return s_->materialise(l, s_->moves[s_->plan->n_groups == 1 ? 0 : l]);
 }
-uint32_t KvCache::token_slot(uint32_t l, uint32_t head) const { return set(l, head).newest_slot(); }
+uint32_t KvCache::token_slot(uint32_t l, uint32_t head, uint32_t i) const {
+	const KvPlan& p = *s_->plan;
+	const uint32_t group = p.n_groups == 1 ? 0 : l, set = p.n_heads == 1 ? 0 : head;
+	return s_->step_slots[(size_t(i) * p.n_groups + group) * p.n_heads + set];
+}
+uint32_t KvCache::token_f16_pages(uint32_t i) const { return s_->step_pages[i]; }
 
 // ---- views
 

@@ -58,23 +58,30 @@ class KvCache {
 	bool in_prompt() const; // begun and neither ended nor cancelled
 	void cancel_prompt();   // instead of end_prompt(): the new tokens never were, their pages go back
 
-	// ---- one decoded token
+	// ---- one decoded token, or several of which all but the first may be taken back
+	// Of the next n tokens, how many one step can take: the next one, and those behind it up to one that makes the
+	// window flush or whose row feeds a score. truncate() can take these back. 1 where the plan fetches.
+	uint32_t step_tokens(uint32_t n) const;
 	bool flush_due() const;    // the next token makes the window flush
 	bool wants_scores() const; // ... and the flush is judged by score: begin_token() needs scores, and the
 	                           // device's sums restart from zero after it
-	// Makes room for and places the next token; from here on it is live. slot_scores (n_layers, n_kv_heads,
-	// n_f16_slots()) f32: attention received by the token in each f16 slot since the last flush or prompt, averaged
-	// over the query heads of a kv head; only if wants_scores(). Throws OutOfMemory with nothing changed.
-	void begin_token(std::span<const float> slot_scores = {});
-	void end_token(); // the token and the flush are done
+	// Makes room for and places the next n tokens, n <= step_tokens(n); from here on they are live. slot_scores
+	// (n_layers, n_kv_heads, n_f16_slots()) f32: attention received by the token in each f16 slot since the last flush
+	// or prompt, averaged over the query heads of a kv head; only if wants_scores(). Throws OutOfMemory with nothing
+	// changed.
+	void begin_token(std::span<const float> slot_scores = {}, uint32_t n = 1);
+	void end_token(); // the tokens and the flush are done
 	void
 	cancel_token(); // instead of end_token(): everything is as before begin_token(), if no move was carried out yet
 	bool in_token() const; // begun and neither ended nor cancelled
 	bool flushed() const;  // begin_token() made the window flush
 	// Moves of the flush that begin_token() made, to do before the new token is stored; empty without a flush.
 	const KvMoves& token_moves(uint32_t l);
-	uint32_t token_slot(uint32_t l, uint32_t head) const; // f16 slot of the newest token
-	bool token_scores() const;                            // the attention of the newest token's row feeds the score
+	// f16 slot of token i of the step.
+	uint32_t token_slot(uint32_t l, uint32_t head, uint32_t i = 0) const;
+	// f16 pages that there would be if token i of the step were its last.
+	uint32_t token_f16_pages(uint32_t i) const;
+	bool token_scores() const; // the attention of the row of the step's first token feeds the score
 
 	// ---- what attention reads. Logical pages of a tier are numbered from 0; slot = logical page * page + index.
 	uint32_t n_pages(uint32_t l, Tier) const;

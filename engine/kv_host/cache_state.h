@@ -22,7 +22,7 @@ struct KvCache::State {
 	Sets sets;
 	std::vector<LayerIds> ids;  // by layer; reserved ones included
 	uint32_t scored_rows = 0;   // rows that fed the score so far
-	bool newest_scores = false; // the newest token's row does
+	bool newest_scores = false; // the row of the newest step's first token does
 	std::array<uint64_t, kTiers> version{};
 	uint64_t pages_version = 0;
 	uint32_t exact_from = 0;  // positions from here on can be gone back to
@@ -37,6 +37,8 @@ struct KvCache::State {
 		bool newest_scores;
 		std::vector<std::vector<TokenSet::Saved>> sets; // (n_groups, n_heads) of a flush; else empty
 	} before{};
+	std::vector<uint32_t> step_slots; // (tokens of the step, n_groups, n_heads)
+	std::vector<uint32_t> step_pages; // (tokens of the step) f16 pages
 
 	// ---- between begin_prompt() and end_prompt()
 	bool in_prompt = false;

@@ -71,10 +71,16 @@ std::vector<uint32_t> probe_rows(const Select& s, uint32_t n, uint64_t seed) {
 	return rows;
 }
 
-bool is_probe(const Select& s, uint32_t index, uint64_t position, uint64_t seed) {
+bool ranks_every_row(const Select& s) {
 	if (!ranks_by_score(s.rank)) return false;
 	const ProbeShares share = probe_shares(s);
-	if (share.recent + share.random >= 1) return true;
+	return share.recent + share.random >= 1;
+}
+
+bool is_probe(const Select& s, uint32_t index, uint64_t position, uint64_t seed) {
+	if (!ranks_by_score(s.rank)) return false;
+	if (ranks_every_row(s)) return true;
+	const ProbeShares share = probe_shares(s);
 	const uint32_t window = s.recent_keep + s.flush;
 	const uint64_t n_recent = std::max<uint64_t>(round_share(share.recent, s.flush), share.recent > 0 ? 1 : 0);
 	if (index + n_recent >= window) return true;

@@ -36,6 +36,7 @@ uint32_t how_many_salient(const Select&, uint32_t n_candidates, uint64_t n_judge
 std::vector<uint32_t> probe_rows(const Select&, uint32_t n, uint64_t seed);
 // Whether a decoded token's row feeds the score: `index` of the token in its window of recent_keep + flush.
 bool is_probe(const Select&, uint32_t index, uint64_t position, uint64_t seed);
+bool ranks_every_row(const Select&); // whether it is so of every token
 
 // Turns sums of saliency (n_kv_heads, n), over the prompt rows `rows`, into scores: ranks that take_mean() divide each
 // by the number of rows that see the token (at least 1), ScoreSum leaves them.

@@ -337,7 +337,9 @@ uint32_t TokenSet::position(Tier t, uint32_t slot) const {
 	return t == Tier::F16 ? f16_pos_[slot] : packed_pos(int(t)).at(slot);
 }
 
-bool TokenSet::ends_with(uint32_t pos) const { return newest_ != kNone && f16_pos_[newest_] == pos; }
+uint32_t TokenSet::n_from(uint32_t pos) const {
+	return newest_ == kNone || f16_pos_[newest_] < pos ? 0 : f16_pos_[newest_] + 1 - pos;
+}
 
 void TokenSet::mark_tiers(std::span<uint8_t> tier) const {
 	for (const Tier t : kAllTiers)

@@ -80,7 +80,7 @@ class TokenSet {
 	uint32_t position(Tier, uint32_t slot) const;
 	std::span<const uint32_t> page_block(Tier t) const { return block_[int(t)]; } // (n_pages) logical block; else empty
 	uint32_t newest_slot() const { return newest_; }
-	bool ends_with(uint32_t pos) const; // the newest token is the one at this position
+	uint32_t n_from(uint32_t pos) const; // the newest tokens that are at this position or behind it
 	// tier (n_tokens), by position: as KvCache::tiers() says, evicted tokens excepted, which are left alone.
 	void mark_tiers(std::span<uint8_t> tier) const;
 

@@ -124,7 +124,7 @@ void TokenSet::read(BookReader& in, const KvCounts& c, std::span<const std::vect
 		fail(Code::Format, "tokens in f16 are not in order");
 	for (const int t : kPacked) read_positions(in, t, c, seen);
 	close(L);
-	if (n && !ends_with(n - 1)) fail(Code::Format, "the newest token is missing");
+	if (n && n_from(n - 1) != 1) fail(Code::Format, "the newest token is missing");
 }
 
 } // namespace kvrun

@@ -1,5 +1,6 @@
 // Prompts -> answers: the loop over prompts and tokens of any number of sessions.
 #include "engine/run/batch.h"
+#include "engine/run/draft_lookup.h"
 #include "engine/run/stop.h"
 #include <algorithm>
 
@@ -23,7 +24,12 @@ const char* stop_reason_name(StopReason r) {
 
 struct Batch::Stream {
 	Stream(Session& s, const GenerateOptions& o, GenerateHooks h)
-	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops) {
+	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops), draft_length(o.draft_max) {
+		if (o.draft_max) {
+			if (const std::string why = s.why_one_token(); !why.empty())
+				fail(Code::Unsupported, "speculation (--draft) takes back what was guessed wrongly: {}", why);
+			drafter = o.drafter ? o.drafter() : std::make_unique<LookupDrafter>();
+		}
 		if (!o.grammar) return;
 		matcher.emplace(o.grammar);
 		filter.allows = [this](uint32_t t) { return matcher->allows(t); };
@@ -31,6 +37,8 @@ struct Batch::Stream {
 	}
 	uint32_t wanted() const { return on_logits ? 0 : matcher ? sampler.wanted_to_filter() : sampler.wanted(); }
 	uint32_t sample(RowLogits logits, const std::function<std::span<const float>()>& whole_row) {
+		// Tokens of the same step may have come between: penalties then change logits that the list does not have.
+		if (logits.all.empty() && (wanted() == 0 || logits.top.size() < wanted())) logits.all = whole_row();
 		if (!matcher) return sampler.sample(logits);
 		if (const auto token = sampler.sample(logits, filter)) return *token;
 		logits.all = whole_row();
@@ -40,7 +48,10 @@ struct Batch::Stream {
 		for (const uint32_t t : tokens)
 			if (t != kNoToken) sampler.accept(t);
 		if (!tokens.empty()) prev = tokens.back();
+		if (drafter) drafter->accept(tokens);
 	}
+	void choose_drafts(uint32_t most);
+	void take_back();
 	bool reads() const { return prefill.has_value(); }
 	bool cancelled() const { return options.cancel && options.cancel->load(std::memory_order_relaxed); }
 
@@ -52,10 +63,14 @@ struct Batch::Stream {
 	std::optional<grammar::Matcher> matcher;
 	TokenFilter filter; // of the matcher
 	std::function<bool(std::span<float>)> on_logits;
-	std::vector<float> changed;     // (vocab) logits that it may change; empty without it
-	std::optional<Prefill> prefill; // while the prompt is read
-	Stream* reader = nullptr;       // that reads this stream's prompt too; null: none, or it has
-	uint32_t prev = kNoToken;       // token before the next one
+	std::vector<float> changed;       // (vocab) logits that it may change; empty without it
+	std::optional<Prefill> prefill;   // while the prompt is read
+	Stream* reader = nullptr;         // that reads this stream's prompt too; null: none, or it has
+	uint32_t prev = kNoToken;         // token before the next one
+	std::unique_ptr<Drafter> drafter; // null: every step has one token
+	DraftLength draft_length;
+	std::vector<uint32_t> drafts; // of the next step
+	uint32_t held = UINT32_MAX;   // tokens that the session had if its newest drafts were none
 	bool done = false;
 	Clock::time_point start = Clock::now(); // of the prompt, then of the answer
 	GenerateResult result;
@@ -175,28 +190,95 @@ void Batch::begin_forks(const Stream& of, const RowLogits& logits) {
 	}
 }
 
+// Drafts for the next step, no longer than makes sense: what cannot become part of the answer is not drafted, nor the
+// token that fills the context, behind which an answer ends.
+void Batch::Stream::choose_drafts(uint32_t most) {
+	drafts.clear();
+	if (!drafter || most == 0) return;
+	const uint32_t answer_left = options.n - uint32_t(result.tokens.size()),
+	               ctx_left = session.ctx() - session.n_tokens();
+	most = std::min({most, draft_length.next(), answer_left - 1, ctx_left > 2 ? ctx_left - 2 : 0});
+	if (most == 0) return;
+	most = session.step_tokens(most + 1) - 1;
+	if (most == 0) return;
+	const std::span<const uint32_t> tokens = drafter->draft(most);
+	for (const uint32_t t : tokens.first(std::min<size_t>(most, tokens.size()))) {
+		if (t >= session.engine().config().vocab) break; // noise in a history
+		drafts.push_back(t);
+	}
+}
+
+// Drafts that the answer did not take are no tokens of the session.
+void Batch::Stream::take_back() {
+	if (session.n_tokens() > held) session.truncate(held);
+	held = UINT32_MAX;
+}
+
+// Rows that the step has room for are shared out; what one stream leaves is there for the next.
+void Batch::draft(std::span<Stream* const> streams) {
+	uint32_t room = engine_.max_rows() - uint32_t(streams.size());
+	uint32_t left = uint32_t(streams.size());
+	for (Stream* s : streams) {
+		s->choose_drafts(room / left--);
+		room -= uint32_t(s->drafts.size());
+	}
+}
+
 void Batch::decode_rows(std::span<Stream* const> streams) {
 	std::vector<Stream*> left(streams.begin(), streams.end());
+	draft(left);
 	while (!left.empty()) {
 		std::vector<SessionRow> rows;
-		for (const Stream* s : left) rows.push_back({&s->session, s->prev, s->wanted()});
+		bool drafts = false;
+		for (const Stream* s : left) {
+			rows.push_back({&s->session, s->prev, s->wanted(), s->drafts});
+			drafts |= !s->drafts.empty();
+		}
 		try {
 			const std::span<const RowLogits> logits = decode_step(rows);
+			size_t first_draft = left.size();
 			for (size_t i = 0; i < left.size(); ++i) {
-				++left[i]->result.decode_steps;
-				try {
-					choose(*left[i], logits[i], [&] { return engine_.decoder().whole_row(uint32_t(i)); });
-				} catch (...) { end_with_error(*left[i]); }
+				verify(*left[i], i, first_draft, logits);
+				first_draft += left[i]->drafts.size();
 			}
 			return;
-		} catch (const RowError& e) { // the others go on without it
-			end_with_error(*left[e.row]);
-			left.erase(left.begin() + ptrdiff_t(e.row));
+		} catch (const Error& e) {
+			const RowError* const row = dynamic_cast<const RowError*>(&e);
+			if (drafts && e.code == Code::OutOfMemory) { // one token each may have room
+				for (Stream* s : left) s->drafts.clear();
+			} else if (row) { // the others go on without it
+				end_with_error(*left[row->row]);
+				left.erase(left.begin() + ptrdiff_t(row->row));
+			} else {
+				for (Stream* s : left) end_with_error(*s);
+				return;
+			}
 		} catch (...) {
 			for (Stream* s : left) end_with_error(*s);
 			return;
 		}
 	}
+}
+
+// Row after row as if each had been a step: the sampler chooses, and the next row counts if its token is the one that
+// was chosen.
+void Batch::verify(Stream& s, size_t row, size_t first_draft, std::span<const RowLogits> logits) {
+	const uint32_t before = s.session.n_tokens() - uint32_t(s.drafts.size());
+	uint32_t accepted = 0;
+	try {
+		for (size_t i = 0;; ++i) {
+			const size_t at = i ? first_draft + i - 1 : row;
+			++s.result.decode_steps;
+			s.held = before + uint32_t(i);
+			choose(s, logits[at], [&] { return engine_.decoder().whole_row(uint32_t(at)); });
+			if (s.done || i == s.drafts.size() || s.prev != s.drafts[i]) break;
+			++accepted;
+		}
+		if (!s.done) s.take_back();
+	} catch (...) { end_with_error(s); }
+	if (s.drafts.empty()) return;
+	s.draft_length.verified(uint32_t(s.drafts.size()), accepted);
+	s.result.draft.drafted += s.drafts.size(), s.result.draft.accepted += accepted;
 }
 
 void Batch::choose(Stream& s, RowLogits logits, const std::function<std::span<const float>()>& whole_row) {
@@ -216,6 +298,7 @@ void Batch::choose(Stream& s, RowLogits logits, const std::function<std::span<co
 	if (s.matcher && !s.matcher->accept(token))
 		fail(Code::Internal, "token {} was chosen, which the answer's grammar does not allow", token);
 	r.tokens.push_back(token);
+	if (s.drafter) s.drafter->accept({&token, 1});
 	if (s.hooks.token) s.hooks.token(token);
 	const std::string piece = s.text.feed(tok.decode_one(s.prev, token, s.options.special));
 	s.prev = token;
@@ -243,6 +326,7 @@ void Batch::end(Stream& s, StopReason reason) {
 		}
 	} else {
 		s.result.decode_s = seconds_since(s.start);
+		s.take_back();
 	}
 	s.done = true;
 	s.result.reason = reason;

@@ -1,5 +1,6 @@
 // Prompts -> answers: the loop over prompts and tokens of any number of sessions, with sampling, stop rules and timing.
 #pragma once
+#include "engine/run/draft.h"
 #include "engine/run/sampler.h"
 #include "engine/run/session.h"
 #include "models/grammar/grammar.h"
@@ -27,6 +28,9 @@ struct GenerateOptions {
 	bool special = false;                      // control tokens appear in the text
 	std::shared_ptr<grammar::Grammar> grammar; // that the answer follows; it ends where nothing can follow. Null: none
 	const std::atomic<bool>* cancel = nullptr; // checked between tokens and between pieces of the prompt
+	// Speculation: most tokens that are drafted for a step; 0: none. The answer is the same, token for token.
+	uint32_t draft_max = 0;
+	std::function<std::unique_ptr<Drafter>()> drafter = {}; // null: a LookupDrafter
 };
 struct GenerateHooks {
 	std::function<bool(const Prefill&)> prefill = {};     // after each piece of the prompt; false cancels
@@ -41,13 +45,14 @@ struct GenerateResult {
 	double prompt_work = 0;             // share of the prompt's work that was done, 0 .. 1
 	double prefill_s = 0, decode_s = 0; // seconds; the first token comes out of the prefill
 	uint32_t decode_steps = 0;          // tokens decoded in decode_s
-	KvBytes kv;                         // cache at the end
-	uint32_t stop = UINT32_MAX;         // which of GenerateOptions::stops appeared; UINT32_MAX: none
-	std::exception_ptr error;           // what ended it, if it was no reason but a failure
+	DraftStats draft;
+	KvBytes kv;                 // cache at the end
+	uint32_t stop = UINT32_MAX; // which of GenerateOptions::stops appeared; UINT32_MAX: none
+	std::exception_ptr error;   // what ended it, if it was no reason but a failure
 };
 
-// Answers under way. One step() is a piece of one prompt and one token of every answer; a stream's tokens do not depend
-// on what else is in the batch.
+// Answers under way. One step() is a piece of one prompt and one token of every answer, or several where drafts are
+// accepted; a stream's tokens do not depend on what else is in the batch.
 class Batch {
  public:
 	explicit Batch(Engine&);
@@ -55,7 +60,8 @@ class Batch {
 	Batch(const Batch&) = delete;
 
 	// The prompt is appended to the session, which the caller must not use until done(id), and keep until take(id) or
-	// the batch's end. Throws Error{Context, Invalid} as Prefill does. Returns the stream's id.
+	// the batch's end. Throws Error{Context, Invalid} as Prefill does, Unsupported where its session cannot speculate.
+	// Returns the stream's id.
 	uint32_t add(Session&, std::span<const uint32_t> prompt, const GenerateOptions&, GenerateHooks = {});
 	// Another answer to the prompt of stream `of`, which has not been read yet: it is read once, and then the session,
 	// a fork of that stream's from before, becomes a fork of it (Session::take_fork). Prompt hooks are not called, and
@@ -78,6 +84,8 @@ class Batch {
 	std::vector<Stream*> waiting_for(const Stream&);
 	void decode_in_steps(std::span<Stream* const>);
 	void decode_rows(std::span<Stream* const>);
+	void draft(std::span<Stream* const>);
+	void verify(Stream&, size_t row, size_t first_draft, std::span<const RowLogits>);
 	// The next token: the answer goes on, or ends. whole_row: all logits, where only the largest are there.
 	void choose(Stream&, RowLogits, const std::function<std::span<const float>()>& whole_row = {});
 	void end(Stream&, StopReason);

@@ -24,7 +24,6 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 }
 
 std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> step) {
-	KV_ASSERT(!step.empty() && step.size() <= most_rows_);
 	std::vector<Row> first, rows, ahead;
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
@@ -33,6 +32,13 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 		if (f && r.seq->plan().speculates() && !f->ready())
 			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, at});
 	}
+	for (const DecodeRow& r : step)
+		for (uint32_t i = 0; i < r.drafts.size(); ++i) {
+			KV_ASSERT(!r.states);
+			rows.push_back(
+			    {{r.seq, true, i + 1}, r.window_seq, nullptr, r.rope, r.drafts[i], r.seq->n_tokens() + i + 1, r.top});
+		}
+	KV_ASSERT(!rows.empty() && rows.size() <= most_rows_);
 	try {
 		if (!first.empty()) run(pool, first);
 		for (const DecodeRow& r : step) {
@@ -71,7 +77,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	for (const Row& r : step) {
 		tokens.push_back(r.token);
 		kv_rows.push_back(r.step);
-		if (r.window_seq) window_rows.push_back({r.window_seq, true});
+		if (r.window_seq) window_rows.push_back({r.window_seq, true, r.step.draft});
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 	}

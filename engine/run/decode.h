@@ -1,4 +1,4 @@
-// Decode steps: the next token of any number of sequences at once, weights read once for all of them.
+// Decode steps: the next token, or several, of any number of sequences at once, weights read once for all of them.
 #pragma once
 #include "engine/kv_device/step.h"
 #include "engine/run/cache_layers.h"
@@ -14,18 +14,21 @@ struct DecodeRow { // the next token of one sequence
 	StateSequence* states;  // of recurrent layers; null where the model has none
 	const RopeTables* rope;
 	uint32_t token;
-	uint32_t top = 0; // so many of its largest logits suffice; 0: all are wanted
+	uint32_t top = 0;                      // so many of its largest logits suffice; 0: all are wanted
+	std::span<const uint32_t> drafts = {}; // tokens that may come behind it: a row each, with the same `top`
 };
 
 class Decoder {
  public:
-	// most_rows: of one step, at most LayerRunner::kLogitRows.
+	// most_rows: of one step, drafts included, at most LayerRunner::kLogitRows.
 	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, uint32_t most_rows);
 
-	// Appends each row's token to its sequence. A sequence that fetches runs a speculative token beside its own, which
-	// says what the next step fetches; before its first step there is one of that alone. Returns each row's logits,
-	// valid until the next call; those that are whole follow each other in memory. A failure leaves every sequence as
-	// it was, unless it comes once the device is at work (KvStep::~KvStep()).
+	// Appends each row's token to its sequence, then its drafts, which KvCache::step_tokens() of its caches allows.
+	// Every token's logits are the bits that a step of its own would give. A sequence that fetches runs a speculative
+	// token beside its own, which says what the next step fetches; before its first step there is one of that alone.
+	// Returns the logits of the rows' tokens, then those of the first row's drafts, of the second's, .., valid until
+	// the next call; those that are whole follow each other in memory. A failure leaves every sequence as it was,
+	// unless it comes once the device is at work (KvStep::~KvStep()).
 	std::span<RowLogits> decode(KvPool&, std::span<const DecodeRow> rows);
 	// Row i of that step came out of the layers, and as logits, as numbers: has_norm() and has_choice().
 	bool usable(uint32_t i) const;

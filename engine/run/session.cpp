@@ -1,6 +1,7 @@
 // One sequence of tokens under one policy.
 #include "engine/run/session.h"
 #include "engine/core/log.h"
+#include "engine/kv_host/classify.h"
 #include "engine/kv_host/window.h"
 #include "engine/run/tuning_file.h"
 #include <algorithm>
@@ -177,8 +178,23 @@ std::span<const float> Session::decode(uint32_t token) {
 	return kvrun::decode({&row, 1});
 }
 
+uint32_t Session::step_tokens(uint32_t n) const {
+	n = seqs_.main->cache().step_tokens(n);
+	if (seqs_.window) n = seqs_.window->cache().step_tokens(n);
+	return seqs_.states ? std::min(n, 1u) : n; // a state forgets how it came about
+}
+
+std::string Session::why_one_token() const {
+	if (seqs_.states) return "a model with recurrent layers cannot take a token back";
+	if (plan().fetches()) return fmt::format("policy '{}' fetches tokens; give fetch=0", plan().policy.text);
+	if (ranks_every_row(plan().policy.select))
+		return fmt::format("policy '{}' ranks tokens by every row's attention, which cannot be taken back",
+		                   plan().policy.text);
+	return {};
+}
+
 std::span<const float> decode(std::span<const SessionRow> rows) {
-	for (const SessionRow& r : rows) KV_ASSERT(r.top == 0);
+	for (const SessionRow& r : rows) KV_ASSERT(r.top == 0 && r.drafts.empty());
 	const std::span<const RowLogits> logits = decode_step(rows);
 	for (const RowLogits& l : logits)
 		if (l.fault) std::rethrow_exception(l.fault);
@@ -189,31 +205,44 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 	KV_ASSERT(!rows.empty());
 	Engine& e = rows[0].session->engine();
 	std::vector<DecodeRow> step;
+	bool drafts = false;
 	for (size_t i = 0; i < rows.size(); ++i) {
 		Session& s = *rows[i].session;
 		KV_ASSERT(&s.engine() == &e);
 		const auto refuse = [&](Code c, const std::string& why) { throw RowError(i, Error(c, why)); };
 		if (s.reading_) refuse(Code::Invalid, "the session is still reading a prompt");
-		if (s.n_tokens() >= s.ctx())
+		if (s.n_tokens() + rows[i].drafts.size() >= s.ctx())
 			refuse(Code::Context, fmt::format("the context of {} tokens is full; raise -c", s.ctx()));
-		if (rows[i].token >= e.config().vocab)
-			refuse(Code::Invalid,
-			       fmt::format("token {} is outside the vocabulary of {}", rows[i].token, e.config().vocab));
+		const auto check_token = [&](uint32_t token) {
+			if (token >= e.config().vocab)
+				refuse(Code::Invalid, fmt::format("token {} is outside the vocabulary of {}", token, e.config().vocab));
+		};
+		check_token(rows[i].token);
+		for (const uint32_t t : rows[i].drafts) check_token(t);
+		drafts |= !rows[i].drafts.empty();
 		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
 			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
 		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(), rows[i].token,
-		                rows[i].top});
+		                rows[i].top, rows[i].drafts});
 	}
 	for (;;) try {
 			const std::span<RowLogits> logits = e.decoder().decode(e.pool(), step);
-			for (const SessionRow& r : rows) r.session->append_history({&r.token, 1});
-			for (uint32_t i = 0; i < rows.size(); ++i)
-				if (!e.decoder().usable(i)) logits[i].fault = rows[i].session->fault_of(rows[i].token);
+			uint32_t draft = uint32_t(rows.size()); // row of the logits
+			for (uint32_t i = 0; i < rows.size(); ++i) {
+				const SessionRow& r = rows[i];
+				r.session->append_history({&r.token, 1});
+				r.session->append_history(r.drafts);
+				if (!e.decoder().usable(i)) logits[i].fault = r.session->fault_of(r.token);
+				for (const uint32_t t : r.drafts) {
+					if (!e.decoder().usable(draft)) logits[draft].fault = r.session->fault_of(t);
+					++draft;
+				}
+			}
 			return logits;
 		} catch (const Error& error) {
 			for (const SessionRow& r : rows) r.session->sync_history();
-			// Nothing has been appended; what was only kept to go back to makes room.
-			if (error.code != Code::OutOfMemory ||
+			// Nothing has been appended; what was only kept to go back to makes room, but not for drafts.
+			if (drafts || error.code != Code::OutOfMemory ||
 			    std::ranges::none_of(rows, [](const SessionRow& r) { return r.session->drop_checkpoint(); }))
 				throw;
 		}

@@ -46,6 +46,10 @@ class Session {
 	// how many of `tokens` the session then holds.
 	uint32_t keep_common(std::span<const uint32_t> tokens);
 	void reset(); // forgets everything
+	// Of the next n tokens, how many one decode step can take, all but the first of which truncate() can take back:
+	// fewer where the policy packs in between or ranks by a row's attention.
+	uint32_t step_tokens(uint32_t n) const;
+	std::string why_one_token() const; // why that never is more than one; empty: it may be
 
 	uint32_t n_tokens() const { return seqs_.main->n_tokens(); }
 	std::span<const uint32_t> history() const { return history_; }   // (n_tokens) the tokens
@@ -136,11 +140,15 @@ struct SessionRow { // the next token of a session
 	Session* session;
 	uint32_t token;
 	uint32_t top = 0; // so many of its largest logits suffice (Sampler::wanted()); 0: all are wanted
+	// Tokens that may come behind it, at most step_tokens() - 1: rows of their own, with the same `top`.
+	std::span<const uint32_t> drafts = {};
 };
-// One decode step: appends each row's token to its session; sessions are different ones of one engine, at most
-// Engine::max_rows(). Returns each row's logits, valid until the next step. Throws RowError{Context, OutOfMemory,
-// Invalid} naming the row that cannot go on, with nothing appended to any; when the device fails half way, sessions are
-// as they were or empty. A row whose logits are no numbers has its token appended and RowLogits::fault set.
+// One decode step: appends each row's token and its drafts to its session; sessions are different ones of one engine,
+// all tokens together at most Engine::max_rows(). Returns the logits of the rows' tokens, then those of the first row's
+// drafts, of the second's, .., valid until the next step: the bits that steps of one token give. Throws
+// RowError{Context, OutOfMemory, Invalid} naming the row that cannot go on, with nothing appended to any; when the
+// device fails half way, sessions are as they were or empty. A row whose logits are no numbers has its token appended
+// and RowLogits::fault set.
 std::span<const RowLogits> decode_step(std::span<const SessionRow> rows);
 // The same; logits (rows, vocab) of rows that all want all of them. Throws the first fault of a row.
 std::span<const float> decode(std::span<const SessionRow> rows);

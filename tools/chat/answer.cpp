@@ -235,6 +235,13 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	o.payload = &stream;
 	o.canceller = canceller_.get();
 	o.special = model_.features().special_markers > 1;
+	if (args_.draft.given()) {
+		const kvrun_session_info i = session_info(session_.get());
+		if (i.takes_drafts)
+			o.draft_max = args_.draft.draft_max();
+		else
+			say(fmt::format("no drafts: the model, or policy {}, cannot take back what was guessed wrongly", i.kv));
+	}
 	const GrammarHandle grammar = model_.grammar(conversation_.messages_json(), args_.think);
 	check_call(kvrun_session_set_grammar(session_.get(), grammar.get()));
 	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;

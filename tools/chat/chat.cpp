@@ -242,6 +242,7 @@ std::string Chat::stats() const {
 	out += fmt::format("\nlast answer: {} tok read {:.1f} tok/s, {} tok {:.1f} tok/s", last_.prompt_tokens,
 	                   per_second(last_.prompt_tokens, last_.prefill_seconds), last_.answer_tokens,
 	                   per_second(last_.answer_tokens, last_.decode_seconds));
+	if (args_.draft.given()) out += ", " + draft_text(last_.drafted, last_.drafts_accepted);
 	out += fmt::format("\nall answers: {} tok {:.1f} tok/s", answer_tokens_,
 	                   per_second(double(answer_tokens_), decode_seconds_));
 	out +=

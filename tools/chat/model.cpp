@@ -41,6 +41,8 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), 
 	const kvrun_weight_options weights = api_weights(a, a.kv);
 	o.weights = &weights;
 	o.ubatch = a.ubatch_within_ctx();
+	o.max_rows = a.draft.rows(1);
+	if (a.draft.given() && !a.draft.looks_up()) o.draft_model = a.draft.what.c_str();
 	o.progress = show_loading;
 	o.payload = &bar;
 	kvrun_engine* engine = nullptr;

@@ -1,5 +1,6 @@
 // The model of a chat: opened on its device, with its chat template, and what fits its memory.
 #pragma once
+#include "tools/args_draft.h"
 #include "tools/args_grammar.h"
 #include "tools/args_model.h"
 #include "tools/chat/text.h"
@@ -17,7 +18,8 @@ struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set chan
 	std::string on_full = "stop"; // or drop-oldest
 	int64_t predict = -1;         // tokens of an answer; -1: until the model ends it or the context is full
 	GrammarArgs form;             // of answers
-	std::optional<bool> think;    // what the template is told; nullopt: nothing
+	DraftArgs draft;
+	std::optional<bool> think; // what the template is told; nullopt: nothing
 
 	bool drops_oldest() const { return on_full == "drop-oldest"; }
 };

@@ -13,6 +13,13 @@ Json kv_json(const std::string& policy, const SessionBytes& b) {
 	        {"overhead_bytes", b.overhead}};
 }
 
+// Under llama.cpp's names.
+static Json timings_json(const kvrun_generate_result& r) {
+	return {{"prompt_n", r.prompt_tokens},    {"prompt_ms", r.prefill_seconds * 1e3},
+	        {"predicted_n", r.answer_tokens}, {"predicted_ms", r.decode_seconds * 1e3},
+	        {"draft_n", r.drafted},           {"draft_n_accepted", r.drafts_accepted}};
+}
+
 Json kv_json(const Ended& e) {
 	Json j = kv_json(e.policy, e.kv);
 	if (e.session.empty()) return j;
@@ -43,11 +50,12 @@ Json Choices::head(bool chunk) const {
 	return {{"id", id_}, {"object", chunk ? names_.chunk : names_.whole}, {"created", created_}, {"model", model_}};
 }
 
-void Choices::send(const Json& choices, const Json& usage, const Json& kv) {
+void Choices::send(const Json& choices, const Json& usage, const Json& kv, const Json& timings) {
 	Json j = head(/*chunk=*/true);
 	j["choices"] = choices;
 	if (include_usage_) j["usage"] = usage;
 	if (!kv.is_null()) j["kv"] = kv;
+	if (!timings.is_null()) j["timings"] = timings;
 	out_.data(j);
 }
 void Choices::event(const Json& choice) {
@@ -82,9 +90,13 @@ void Choices::end(size_t index, const Json& choice, const Ended& e) {
 	prompt.cached = std::min(prompt.cached, e.reused);
 	answer_tokens_ += e.result.answer_tokens;
 	--left_;
-	if (stream_) send(Json::array({choice}), nullptr, kv_json(e));
+	const Json timings = e.drafts ? timings_json(e.result) : Json();
+	if (stream_) send(Json::array({choice}), nullptr, kv_json(e), timings);
 	choices_[index] = choice;
-	if (choices_.size() > 1) choices_[index]["kv"] = kv_json(e);
+	if (choices_.size() > 1) {
+		choices_[index]["kv"] = kv_json(e);
+		if (!timings.is_null()) choices_[index]["timings"] = timings;
+	}
 	if (left_) return;
 	out_.out().note(answer_note(e.policy, prompt_tokens(), cached_tokens(), answer_tokens_) +
 	                (choices_.size() > 1 ? " n=" + std::to_string(choices_.size()) : ""));
@@ -96,7 +108,10 @@ void Choices::end(size_t index, const Json& choice, const Ended& e) {
 	Json j = head(/*chunk=*/false);
 	j["choices"] = choices_;
 	j["usage"] = usage_json();
-	if (choices_.size() == 1) j["kv"] = kv_json(e);
+	if (choices_.size() == 1) {
+		j["kv"] = kv_json(e);
+		if (!timings.is_null()) j["timings"] = timings;
+	}
 	out_.out().respond({200, dump(j)});
 }
 

@@ -35,7 +35,7 @@ class Choices {
 
  private:
 	Json head(bool chunk) const; // id, object, created, model
-	void send(const Json& choices, const Json& usage, const Json& kv);
+	void send(const Json& choices, const Json& usage, const Json& kv, const Json& timings = {});
 	Json usage_json() const;
 	uint32_t prompt_tokens() const, cached_tokens() const;
 

@@ -1,6 +1,6 @@
 // kvrun serve: a model over HTTP, in the form of OpenAI's and Anthropic's APIs.
 #include "tools/api_device.h"
-#include "tools/args_model.h"
+#include "tools/args_draft.h"
 #include "tools/commands.h"
 #include "tools/output.h"
 #include "tools/serve/gate.h"
@@ -20,6 +20,7 @@ namespace {
 using namespace serve;
 
 struct ServeArgs : ModelArgs {
+	DraftArgs draft;
 	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
 	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
 	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
@@ -66,7 +67,8 @@ kvrun_status try_open(const ServeArgs& a, kvrun_canceller* canceller, bool show,
 	const kvrun_weight_options weights = api_weights(a, a.kv);
 	o.weights = &weights;
 	o.ubatch = a.ubatch_within_ctx();
-	o.max_rows = uint32_t(a.parallel);
+	o.max_rows = a.draft.rows(uint32_t(a.parallel));
+	if (a.draft.given() && !a.draft.looks_up()) o.draft_model = a.draft.what.c_str();
 	if (show)
 		o.progress = [](double done, double left, void* payload) {
 			static_cast<Progress*>(payload)->show("loading", done, left);
@@ -119,6 +121,9 @@ uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
 	const kvrun_status s = kvrun_session_get_info(session, &i);
 	kvrun_session_free(session);
 	must(s);
+	if (a.draft.given() && !i.takes_drafts)
+		give_up(2, "--draft takes back what was guessed wrongly, which this model, or policy " + a.kv +
+		               ", cannot do; leave it out, or give another --kv");
 	return i.ctx;
 }
 
@@ -155,8 +160,12 @@ struct Service { // what stands behind the server once the model is loaded
 		model->set_created(file_time(a.model));
 		say_what_runs(a, *model, ctx);
 		model->residency().reload_with([&a, canceller] { return reopen_engine(a, canceller); });
-		const GeneratorOptions o{uint32_t(a.parallel), uint32_t(a.queue), uint32_t(a.idle_sessions), uint32_t(a.ctx),
-		                         std::chrono::duration<double, std::ratio<60>>(a.idle_unload)};
+		const GeneratorOptions o{uint32_t(a.parallel),
+		                         uint32_t(a.queue),
+		                         uint32_t(a.idle_sessions),
+		                         uint32_t(a.ctx),
+		                         std::chrono::duration<double, std::ratio<60>>(a.idle_unload),
+		                         a.draft.draft_max()};
 		generator = std::make_unique<Generator>(*model, o);
 		RouterOptions r;
 		r.host = a.unix_path.empty() ? a.host : "", r.api_key = key, r.cors = a.cors, r.kv = a.kv, r.log = a.log;
@@ -266,6 +275,7 @@ void add_served_model(Command& c, ServeArgs& a) {
 	add_flag(c, "--strict-model", a.strict_model,
 	         "refuse requests that name another model; else this one answers them, and its name is in the answer")
 	    ->group(kModelGroup);
+	add_draft_options(c, a.draft, kModelGroup);
 	add_text(c, "--kv", a.kv, kPolicy,
 	         "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]")
 	    ->group(kCacheGroup);
@@ -373,7 +383,9 @@ void add_serve(Command& root) {
 	         "Beyond OpenAI's fields: kv, the cache policy of the request; session, the name under which its "
 	         "conversation "
 	         "is kept; cache_prompt, false: nothing of an earlier request "
-	         "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs. Without "
+	         "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs; "
+	         "speculative.n_max, most tokens guessed for a step under --draft, 0: none. Answers then have timings with "
+	         "draft_n and draft_n_accepted; those with logprobs are not guessed. Without "
 	         "temperature, top_p, top_k and min_p the values of kvrun run hold. n asks for several answers to one "
 	         "prompt, "
 	         "which is read once: choice i has the seed + i."},

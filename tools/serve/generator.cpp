@@ -262,6 +262,9 @@ kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept,
 	o.special = s.special, o.ignore_eos = s.ignore_eos;
 	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
 	o.payload = &active;
+	// A token's probabilities are looked at between its choice and the next one's.
+	if (!s.logprobs && takes_drafts(active.session.get())) o.draft_max = std::min(s.draft_max, options_.draft_max);
+	active.ended.drafts = o.draft_max > 0;
 	const std::vector<uint32_t>& prompt = first.prompt;
 	// also where there is none: the session may have answered another request
 	if (const kvrun_status s = kvrun_session_set_grammar(active.session.get(), job.grammar.get()); s != KVRUN_OK)

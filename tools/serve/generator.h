@@ -17,6 +17,7 @@ struct Sampling { // the fields of kvrun_generate_options that requests choose
 	std::vector<std::string> stops;
 	bool special = false, ignore_eos = false;
 	std::optional<uint32_t> logprobs; // alternatives to each token; nullopt: no logprobs
+	uint32_t draft_max = UINT32_MAX;  // most tokens guessed for a step, where the server guesses any
 };
 
 struct Ended { // how an answer did
@@ -24,6 +25,7 @@ struct Ended { // how an answer did
 	uint32_t reused = 0; // tokens of the prompt that an earlier session had
 	SessionBytes kv;     // its cache at the end
 	std::string policy;
+	bool drafts = false;           // tokens were guessed, or might have been
 	std::string session, not_kept; // conversation's name, empty: it has none; why it could not be kept
 };
 
@@ -74,6 +76,7 @@ struct GeneratorOptions {
 	uint32_t idle_sessions = 4;                   // kept for prompts that begin like an earlier one
 	uint32_t ctx = 0;                             // of each session, in tokens; 0: what fits
 	std::chrono::duration<double> idle_unload{0}; // without a request, after which the model is unloaded; 0: never
+	uint32_t draft_max = 0;                       // most tokens guessed for a step; 0: none
 };
 
 struct GeneratorStats {

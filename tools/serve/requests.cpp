@@ -129,6 +129,7 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	s.repeat_penalty = f.number("repeat_penalty", 0.01, 100).value_or(s.repeat_penalty);
 	s.repeat_last_n = uint32_t(f.integer("repeat_last_n", 0, 65536).value_or(s.repeat_last_n));
 	s.ignore_eos = f.flag("ignore_eos", false);
+	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
 	s.seed = seed ? uint64_t(*seed) : std::random_device()();
 	s.frequency_penalty = f.number("frequency_penalty", -2, 2).value_or(0);

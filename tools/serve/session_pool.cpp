@@ -15,6 +15,11 @@ SessionBytes session_bytes(kvrun_session* s) {
 	return {i.f16_bytes, i.code_bytes, i.param_bytes, i.overhead_bytes};
 }
 
+bool takes_drafts(kvrun_session* s) {
+	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+	return kvrun_session_get_info(s, &i) == KVRUN_OK && i.takes_drafts;
+}
+
 static size_t common_length(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }

@@ -11,6 +11,7 @@ struct SessionBytes { // of the KV cache, by kind
 	SessionBytes& operator+=(const SessionBytes&);
 };
 SessionBytes session_bytes(kvrun_session*);
+bool takes_drafts(kvrun_session*); // its answers may speculate
 
 // Used by one thread.
 class SessionPool {

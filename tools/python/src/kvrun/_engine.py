@@ -112,6 +112,8 @@ class Engine:
     max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
     host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
     progress: called with the share that is loaded. canceller: stops loading.
+    draft_model: a small model of the same vocabulary that guesses tokens for draft_max; None: they are looked up in the
+        text.
     check: every operation runs on the cpu backend too. f32: no f16 or int8 arithmetic of matrix units.
     """
 
@@ -119,7 +121,8 @@ class Engine:
                  kv_budget: int | str | None = None, max_rows: int = 8, ubatch: int = 512, prefill_block: int = 0,
                  host_budget: int | str | None = None, offload_dir: str | os.PathLike[str] | None = None,
                  progress: Callable[[float], None] | None = None, canceller: Canceller | None = None,
-                 check_operations: bool = False, f32: bool = False) -> None:
+                 check_operations: bool = False, f32: bool = False,
+                 draft_model: str | os.PathLike[str] | None = None) -> None:
         self.path = os.fspath(model)
         self._scheduler: Scheduler | None = None
         self._lock = threading.Lock()
@@ -128,7 +131,8 @@ class Engine:
         loading = Loading(progress)
         options = Struct("kvrun_engine_options", model_path=self.path, device=where.p, max_rows=max_rows, ubatch=ubatch,
                          prefill_block=prefill_block, kv_budget_bytes=bytes_of(kv_budget),
-                         canceller=canceller.pointer, **loading.fields)
+                         canceller=canceller.pointer,
+                         draft_model=None if draft_model is None else os.fspath(draft_model), **loading.fields)
         out = ffi.new("kvrun_engine **")
         with running([canceller.pointer]):
             status = lib.kvrun_engine_open(out, options.p)

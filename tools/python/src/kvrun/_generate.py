@@ -135,7 +135,7 @@ class Request:
         message = text_of(lib.kvrun_last_error())
         r = result[0]
         self.answer = Answer(self.text(), np.array(self.tokens, np.uint32), STOP_REASONS[r.reason], r.prompt_tokens,
-                             r.prefill_seconds, r.decode_seconds)
+                             r.prefill_seconds, r.decode_seconds, r.drafted, r.drafts_accepted)
         name = status_name(status)
         if status and self.error is None and name not in ("KVRUN_ECANCELLED", "KVRUN_EUSER"):
             self.error = error_of(status, name, message)

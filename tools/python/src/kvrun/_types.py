@@ -75,6 +75,7 @@ class SessionInfo(NamedTuple):
     overhead_bytes: int
     total_bytes: int
     f16_equivalent: int
+    takes_drafts: bool
 
 
 class FetchInfo(NamedTuple):
@@ -127,6 +128,8 @@ class Answer(NamedTuple):
     prompt_tokens: int
     prefill_seconds: float
     decode_seconds: float
+    drafted: int = 0
+    drafts_accepted: int = 0
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -141,6 +144,8 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: go on after tokens that end an answer. special: control tokens of the answer are shown as text.
     logits: called before each token with the logits of all tokens, an array that it may change: -inf rules a token out.
         It is the library's memory, valid during the call, and it must call nothing of this engine.
+    draft_max: most tokens that are guessed and verified in one step, within the engine's max_rows; the answer is the
+        same, and may be quicker. 0: none.
     progress: called with the share of the prompt that is read.
     canceller: stops the answer, from any thread.
     """
@@ -159,6 +164,7 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     special: bool
+    draft_max: int
     logits: LogitsHook
     progress: Callable[[float], None]
     canceller: Canceller

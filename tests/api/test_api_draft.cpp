@@ -1,0 +1,98 @@
+// Speculation through the C API: the same answers with fewer steps, a draft model, what is refused.
+#include "objects.h"
+
+using namespace api;
+
+namespace {
+
+struct Answered {
+	Told told;
+	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
+	kvrun_status status = KVRUN_OK;
+};
+
+Answered answer(const Session& s, const char* prompt, uint32_t draft_max, double temperature = 0, int stop_after = -1) {
+	Answered a;
+	a.told.stop_after = stop_after;
+	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	o.max_tokens = 60, o.temperature = temperature, o.seed = 4, o.ignore_eos = 1, o.draft_max = draft_max;
+	o.on_token = on_token, o.payload = &a.told;
+	a.status = kvrun_generate_text(s.h, prompt, &o, &a.result);
+	return a;
+}
+
+const char* const kRepeats = "Lily was happy. Lily was happy. Lily was happy. Lily was";
+
+} // namespace
+
+TEST_CASE("api: answers with drafts are those without, and say how many drafts they took") {
+	const Engine e;
+	for (const char* kv : {"fp16", "kivi2,recent_keep=8,flush=32", "turbo3/2", "zipcache,flush=25"})
+		for (const double temperature : {0.0, 0.7}) {
+			CAPTURE(std::string(kv));
+			const Session plain(e, kv), fast(e, kv);
+			const Answered want = answer(plain, kRepeats, 0, temperature), got = answer(fast, kRepeats, 5, temperature);
+			REQUIRE(want.status == KVRUN_OK);
+			REQUIRE(got.status == KVRUN_OK);
+			CHECK(got.told.tokens == want.told.tokens);
+			CHECK(got.told.text == want.told.text);
+			CHECK(fast.n_tokens() == plain.n_tokens());
+			CHECK(want.result.drafted == 0);
+			CHECK(got.result.drafts_accepted <= got.result.drafted);
+			if (temperature == 0) CHECK(got.result.drafts_accepted > 0);
+		}
+}
+
+TEST_CASE("api: an answer that a callback stops behind an accepted draft goes on from where the session is") {
+	const Engine e;
+	const Session s(e);
+	const Answered stopped = answer(s, kRepeats, 5, 0, 7);
+	CHECK(stopped.status == KVRUN_EUSER);
+	CHECK(stopped.told.tokens.size() == 7);
+	CHECK(answer(s, " and", 5).status == KVRUN_OK);
+}
+
+TEST_CASE("api: a draft model of the same vocabulary drafts, another one is refused") {
+	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+	d.device = device();
+	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = kModel.c_str(), o.device = &d;
+	o.draft_model = kTiny.c_str();
+	kvrun_engine* h = nullptr;
+	CHECK(kvrun_engine_open(&h, &o) == KVRUN_EINVALID);
+	CHECK_MESSAGE(said("a draft model needs the vocabulary"), error());
+	o.draft_model = "/nowhere.gguf";
+	CHECK(kvrun_engine_open(&h, &o) == KVRUN_ENOTFOUND);
+	o.draft_model = kModel.c_str();
+	REQUIRE(kvrun_engine_open(&h, &o) == KVRUN_OK);
+	const Engine e;
+	const Session plain(e);
+	kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
+	so.ctx = 512;
+	const Answered want = answer(plain, "Once upon a time", 0);
+	kvrun_session* session = nullptr;
+	REQUIRE(kvrun_session_open(&session, h, &so) == KVRUN_OK);
+	Told told;
+	kvrun_generate_options g = KVRUN_GENERATE_OPTIONS_INIT;
+	g.max_tokens = 60, g.temperature = 0, g.ignore_eos = 1, g.draft_max = 4, g.on_token = on_token, g.payload = &told;
+	kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+	CHECK(kvrun_generate_text(session, "Once upon a time", &g, &r) == KVRUN_OK);
+	CHECK(told.tokens == want.told.tokens);
+	CHECK(r.drafted > 20);
+	CHECK(r.drafts_accepted == r.drafted); // the model itself
+	kvrun_session_free(session);
+	kvrun_engine_free(h);
+}
+
+TEST_CASE("api: a session that can take nothing back says so, and refuses drafts") {
+	const Engine e(kTiny);
+	const Session takes(e, "kivi2,recent_keep=8,flush=32", 100), none(e, "h2o,recent_keep=8,flush=16,budget=24", 100);
+	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
+	REQUIRE(kvrun_session_get_info(takes.h, &i) == KVRUN_OK);
+	CHECK(i.takes_drafts == 1);
+	REQUIRE(kvrun_session_get_info(none.h, &i) == KVRUN_OK);
+	CHECK(i.takes_drafts == 0);
+	CHECK(answer(none, "a", 4).status == KVRUN_EUNSUPPORTED);
+	CHECK_MESSAGE(said("every row's attention"), error());
+	CHECK(answer(none, "a", 0).status == KVRUN_OK);
+}

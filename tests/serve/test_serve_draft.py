@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""kvrun serve --draft: every answer is the one that a server without drafts gives, whatever is asked for at the same
+time. Usage: test_serve_draft.py KVRUN"""
+import json, subprocess, sys, threading
+from serving import MODEL, TINY, Server, check, equal, finish
+
+COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
+REPEATS = "Lily was happy. Tom was sad. Lily was happy. Tom was sad. Lily was"
+RECORD = "Record:\nline torpid-kid: REGISTER_CONTENT is <24169>\nQuery: torpid-kid\nAnswer: <"
+LONG = {"max_tokens": 60, "ignore_eos": True}
+REQUESTS = [
+    {"prompt": REPEATS, "temperature": 0, **LONG},
+    {"prompt": REPEATS, "temperature": 0, "kv": "kivi2,recent_keep=8,flush=32", **LONG},
+    {"prompt": REPEATS, "temperature": 0.7, "seed": 3, "kv": "turbo3/2", **LONG},
+    {"prompt": REPEATS, "temperature": 0.9, "seed": 5, "n": 3, **LONG},
+    {"prompt": REPEATS, "temperature": 0, "frequency_penalty": 0.5, "logit_bias": {"13": -5}, **LONG},
+    {"prompt": REPEATS, "temperature": 0, "stop": ["sad", "ball"], **LONG},
+    {"prompt": REPEATS, "temperature": 0, "kv": "h2o,recent_keep=8,flush=16,budget=24", **LONG},
+    {"prompt": "Numbers: ", "temperature": 1, "seed": 2, "grammar": "root ::= (\"12, 13, \" | \"14, \"){20}",
+     "max_tokens": 60},
+    {"prompt": RECORD, "temperature": 0, "max_tokens": 5},
+]
+
+
+def texts(answer):
+    return [(c["text"], c["finish_reason"]) for c in answer["choices"]]
+
+
+def ask_all(s):
+    """All requests at once: they share steps."""
+    out = [None] * len(REQUESTS)
+
+    def one(i):
+        r = s.post(COMPLETION, REQUESTS[i])
+        check(f"request {i} is answered", r.status == 200, r.body[:300])
+        out[i] = r.json()
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(REQUESTS))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return out
+
+
+def same_answers(plain, s, why):
+    for _ in range(2):  # the second time sessions of the first are used again
+        for i, (want, got) in enumerate(zip(plain, ask_all(s))):
+            equal(f"{why}, request {i}", texts(got), texts(want))
+            equal(f"{why}, tokens of request {i}", got["usage"]["completion_tokens"],
+                  want["usage"]["completion_tokens"])
+
+
+def timings(s):
+    r = s.post(COMPLETION, REQUESTS[0]).json()
+    t = r["timings"]
+    check("drafts were taken", 0 < t["draft_n_accepted"] <= t["draft_n"], t)
+    equal("timings count the answer", t["predicted_n"], 60)
+    off = s.post(COMPLETION, {**REQUESTS[0], "speculative.n_max": 0}).json()
+    check("speculative.n_max 0: none", "timings" not in off, off.get("timings"))
+    equal("... and the same text", texts(off), texts(r))
+    few = s.post(COMPLETION, {**REQUESTS[0], "speculative.n_max": 1}).json()
+    equal("speculative.n_max 1: the same text", texts(few), texts(r))
+    check("policies that cannot take back have none", "timings" not in s.post(COMPLETION, REQUESTS[6]).json())
+    equal("speculative.n_max is a number", s.post(COMPLETION, {**REQUESTS[0], "speculative.n_max": "x"}).status, 400)
+    events = s.post(COMPLETION, {**REQUESTS[0], "stream": True}).events()
+    equal("a stream has the same text", "".join(e["choices"][0]["text"] for e in events), texts(r)[0][0])
+    check("and timings at its end", events[-1]["timings"]["draft_n"] == t["draft_n"], events[-1])
+
+
+def logprobs(plain, s):
+    """Each token's own probabilities: of one that was guessed, too."""
+    body = {**REQUESTS[0], "logprobs": 2}
+    equal("logprobs", s.post(COMPLETION, body).json()["choices"], plain.post(COMPLETION, body).json()["choices"])
+
+
+def conversations(plain, s):
+    def talk(server):
+        messages, out = [{"role": "user", "content": "Lily was happy. Lily was happy. Lily"}], []
+        for _ in range(3):
+            r = server.post(CHAT, {"messages": messages, "temperature": 0, "max_tokens": 30, "ignore_eos": True}).json()
+            out.append(r["choices"][0]["message"]["content"])
+            messages += [r["choices"][0]["message"], {"role": "user", "content": "Lily was happy. And"}]
+        return out
+
+    equal("three turns", talk(s), talk(plain))
+
+
+def refused():
+    for options, why in ((("--kv", "specache2,fetch=24"), "--draft"), (("--draft", TINY), "vocabulary")):
+        p = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", "--draft", "lookup", *options],
+                           capture_output=True, timeout=120, check=False)
+        lines = p.stderr.decode().splitlines()
+        check(f"{options} is refused", p.returncode == 2 and lines and why in lines[-1], (p.returncode, lines[-2:]))
+
+
+with Server("--chat-template", "chatml", "--parallel", "6") as plain:
+    wanted = [plain.post(COMPLETION, r).json() for r in REQUESTS]
+    with Server("--chat-template", "chatml", "--parallel", "6", "--draft", "lookup") as s:
+        same_answers(wanted, s, "lookup")
+        timings(s)
+        logprobs(plain, s)
+        conversations(plain, s)
+    with Server("--parallel", "3", "--draft", MODEL, "--draft-max", "4") as s:
+        same_answers(wanted, s, "a model")
+refused()
+finish()

@@ -1,0 +1,33 @@
+// Options of speculation.
+#include "tools/args_draft.h"
+#include "tools/hub/local.h"
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace kvrun {
+
+constexpr uint32_t kMostRows = 32; // of a decode step
+
+uint32_t DraftArgs::rows(uint32_t answers) const {
+	return std::max(answers, std::min(answers * (1 + draft_max()), kMostRows));
+}
+
+void add_draft_options(Command& c, DraftArgs& a, const char* group) {
+	const Option* draft =
+	    add_text(c, "--draft", a.what, "lookup|MODEL",
+	             "guess tokens and verify several in one step, which changes speed and no token: from where the text "
+	             "had the latest tokens before (lookup), or by a small model of the same vocabulary")
+	        ->group(group);
+	add_integer(c, "--draft-max", a.most, 1, kMostRows - 1, "most tokens guessed for a step [7]")->group(group);
+	c.before_run.push_back([draft, &a] {
+		if (draft->count && !a.looks_up()) a.what = resolve_model(a.what);
+	});
+}
+
+std::string draft_text(uint64_t drafted, uint64_t accepted) {
+	if (!drafted) return "no drafts";
+	return fmt::format("drafts {} of {} tok taken ({:.1f} %)", accepted, drafted,
+	                   double(accepted) / double(drafted) * 100);
+}
+
+} // namespace kvrun
