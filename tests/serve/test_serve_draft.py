@@ -87,8 +87,9 @@ def conversations(plain, s):
 
 
 def refused():
-    for options, why in ((("--kv", "specache2,fetch=24"), "--draft"), (("--draft", TINY), "vocabulary")):
-        p = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", "--draft", "lookup", *options],
+    for options, why in ((("--draft", "lookup", "--kv", "specache2,fetch=24"), "--draft"),
+                         (("--draft", TINY), "vocabulary")):
+        p = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", *options],
                            capture_output=True, timeout=120, check=False)
         lines = p.stderr.decode().splitlines()
         check(f"{options} is refused", p.returncode == 2 and lines and why in lines[-1], (p.returncode, lines[-2:]))
