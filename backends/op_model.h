@@ -148,6 +148,7 @@ struct Route {
 		f(output("weights", F32, {T, used}, "route").adopted_if(biased), o.weights);
 		f(input("logits", F32, {T, n}), o.logits);
 		f(input("bias", F32, {n}).optional().undumped(), o.how.bias);
+		f(input("expert_scale", F32, {n}).optional().undumped(), o.how.expert_scale);
 	}
 };
 

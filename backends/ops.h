@@ -42,6 +42,7 @@ struct RouteArgs {
 	View bias;                              // (n_experts) f32, added to weights for the choice only; empty for none
 	uint32_t n_groups = 1, used_groups = 1; // experts are chosen in the best groups of neighbours only. What a group is
 	                                        // judged by: its best expert; with a bias the sum of its two best
+	View expert_scale = {};                 // (n_experts) f32 factors of weights, when all else is done; empty for none
 };
 struct ExpertRows { // which expert multiplies which row
 	uint32_t n_experts;

@@ -2,11 +2,10 @@
 #include "models/bpe.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "models/merge_list.h"
 
 namespace kvrun {
 namespace {
-
-constexpr uint64_t kMaxMerges = uint64_t(1) << 21, kMaxMergeBytes = uint64_t(32) << 20;
 
 // The alphabet of byte-level BPE: visible Latin-1 characters stand for themselves, the other 68 bytes, in order, for
 // U+0100 and up.
@@ -57,11 +56,6 @@ std::string read_pre(const Gguf& g) {
 Bpe::Bpe(const Gguf& g, const Vocab& v) : pre_name_(read_pre(g)), pre_(pre_name_, g.name()) { read_merges(g, v); }
 
 void Bpe::read_merges(const Gguf& g, const Vocab& v) {
-	const char* key = "tokenizer.ggml.merges";
-	const GgufEntry* e = g.find(key);
-	if (e && (e->count > kMaxMerges || e->bytes.size() > kMaxMergeBytes))
-		fail(Code::Format, "{}: key {} has {} merges in {} bytes, at most {} in {} are accepted; the file is damaged",
-		     v.file, key, e->count, e->bytes.size(), kMaxMerges, kMaxMergeBytes);
 	// Symbols are numbered by text. One that is no token can still be a step on the way to one.
 	std::unordered_map<std::string, uint32_t, TextHash> symbols;
 	auto symbol = [&](std::string text) {
@@ -71,16 +65,11 @@ void Bpe::read_merges(const Gguf& g, const Vocab& v) {
 		return i->second;
 	};
 	for (const std::string& c : alphabet().of_byte) symbol(c);
-	uint32_t rank = 0;
-	for (std::string_view merge : g.texts(key)) {
-		const size_t space = merge.find(' ', 1);
-		if (space == merge.npos || space + 1 == merge.size())
-			fail(Code::Format, "{}: key {}: element {} is '{}', expected two parts; the file is damaged", v.file, key,
-			     rank, one_line(merge, 80));
-		const std::string left(merge.substr(0, space)), right(merge.substr(space + 1));
+	each_merge(g, v.file, [&](uint32_t rank, std::string_view first, std::string_view second) {
+		const std::string left(first), right(second);
 		const uint32_t a = symbol(left), b = symbol(right);
-		merges_.insert(a, b, {rank++, symbol(left + right)});
-	}
+		merges_.insert(a, b, {rank, symbol(left + right)});
+	});
 }
 
 void Bpe::push_symbol(const Vocab& v, uint32_t symbol, std::string_view bytes, std::vector<uint32_t>& out) const {

@@ -6,6 +6,7 @@
 #include "models/config_keys.h"
 #include "models/experts.h"
 #include "models/families.h"
+#include "models/layer_inputs.h"
 #include "models/recurrent.h"
 #include <algorithm>
 #include <charconv>
@@ -15,7 +16,7 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kHeadDimStep = 8, kMaxHeadDim = 256; // what every backend's attention can do
+constexpr uint32_t kHeadDimStep = 8, kMaxHeadDim = 512; // what every backend's attention can do
 
 const Family& family_of(const Gguf& g) {
 	const std::string_view arch = g.text("general.architecture");
@@ -307,7 +308,7 @@ void check_tensor(const Gguf& g, const TensorSpec& s) {
 	const GgufTensor* t = g.find_tensor(s.name);
 	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
 	const uint32_t depth = s.flat ? 1 : s.depth;
-	uint64_t want[] = {s.cols, s.rows / depth, depth, 1};
+	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
 	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
 	if (!std::equal(want, want + 4, t->shape))
 		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
@@ -435,6 +436,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (c.norm == NormKind::LayerBiased) vector(name + ".bias", c.dim);
 	};
 	matrix("token_embd.weight", c.vocab, c.dim);
+	add_layer_input_specs(out, c);
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
@@ -446,11 +448,10 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, l));
 		if (layer.attn_out_norm) norm("post_attention_norm");
 		if (layer.mlp_input == MlpInput::Normed) norm(layer.mlp_norm_name);
-		if (layer.experts.n)
-			add_expert_specs(out, layer, l, c.dim);
-		else
-			add_mlp_specs(out, layer, l, c.dim);
+		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
+		if (!layer.experts.n || layer.experts.beside_mlp) add_mlp_specs(out, layer, l, c.dim);
 		if (layer.mlp_out_norm) norm("post_ffw_norm");
+		add_layer_input_specs(out, c, l);
 	}
 	norm_vectors("output_norm");
 	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);
@@ -511,9 +512,7 @@ Config read_config(const Gguf& g) {
 	describe_layers(c, f, layer, windows, sizes);
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);
-	if (const uint32_t n = k.u32("embedding_length_per_layer_input", 0); n)
-		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without embeddings of layers", g.name(),
-		     k.key("embedding_length_per_layer_input"), n, f.arch);
+	read_layer_inputs(k, f.layer_inputs, c);
 	place_experts(c, read_mixture(k, f, c));
 	place_recurrent(c, read_recurrent(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);

@@ -72,6 +72,10 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool fused_gate_up = false;             // the file has gate and up of an expert in one tensor, gate first
 	uint32_t shared_dim = 0;                // channels inside the MLP that all tokens take as well; 0: there is none
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
+	bool factors = false;                   // a token's weights are at last multiplied by a factor of each expert
+	// The layer has its dense MLP too, which reads the residual stream behind attention as it does, through norms of
+	// their own; so does the router. Both have a norm behind them, and their sum has the layer's.
+	bool beside_mlp = false;
 };
 
 struct Recurrent {            // a gated delta rule behind a short convolution, in place of attention
@@ -130,7 +134,9 @@ struct Config {
 	uint32_t n_layers = 0;
 	// Of the first layer that attends to all tokens; each layer has its own (Layer).
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_dim = 0;
-	uint32_t vocab = 0;   // rows of the embedding
+	uint32_t vocab = 0; // rows of the embedding
+	// Channels that each layer reads of the token itself, beside the residual stream; 0: none does.
+	uint32_t layer_input_dim = 0;
 	uint32_t max_seq = 0; // context length the model was made for, in tokens
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
@@ -155,11 +161,12 @@ uint64_t kv_f16_bytes(const Config&); // of a token's keys and values in f16, in
 // One tensor a model of this config must have.
 struct TensorSpec {
 	std::string name;
-	uint32_t rows, cols; // a vector has 1 row
-	bool matrix;         // used in its own type; else a vector, used as F32
-	uint32_t depth = 1;  // so many matrices or vectors, one for each expert, one behind the other
-	bool halves = false; // each matrix is two of equal size; on the device all first ones, then all second ones
-	bool flat = false;   // the file has them in one matrix
+	uint32_t rows, cols;   // a vector has 1 row
+	bool matrix;           // used in its own type; else a vector, used as F32
+	uint32_t depth = 1;    // so many matrices or vectors, one for each expert, one behind the other
+	bool halves = false;   // each matrix is two of equal size; on the device all first ones, then all second ones
+	bool flat = false;     // the file has them in one matrix
+	uint32_t together = 1; // so many rows are one row of the file
 };
 
 const char* rope_scaling_name(RopeScaling);

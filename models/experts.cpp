@@ -61,6 +61,7 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 	e.bias |= find("ffn_down_exps", "bias") != nullptr;
 	e.fused_gate_up = find("ffn_gate_up_exps");
 	e.shared_gate = find("ffn_gate_inp_shexp");
+	e.factors = find("ffn_down_exps", "scale");
 	const uint32_t said = k.u32("expert_shared_feed_forward_length", 0);
 	if (const GgufTensor* up = find("ffn_up_shexp"))
 		e.shared_dim = uint32_t(std::min<uint64_t>(up->rows(), UINT32_MAX));
@@ -114,13 +115,19 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 	auto matrix = [&](const char* what, uint32_t rows, uint32_t cols) {
 		out.push_back({tensor_name(l, what), rows, cols, true});
 	};
-	auto vector = [&](const char* what, uint32_t n) { out.push_back({tensor_name(l, what, "bias"), 1, n, false}); };
+	auto vector = [&](const char* what, uint32_t n, const char* kind = "bias") {
+		out.push_back({tensor_name(l, what, kind), 1, n, false});
+	};
 	auto matrices = [&](const char* what, uint32_t rows, uint32_t cols, bool halves = false) {
 		out.push_back({tensor_name(l, what), e.n * rows, cols, true, e.n, halves});
 		if (e.bias) out.push_back({tensor_name(l, what, "bias"), 1, e.n * rows, false, e.n, halves});
 	};
 	matrix("ffn_gate_inp", e.n, dim);
 	if (e.router_bias) vector("ffn_gate_inp", e.n);
+	if (e.beside_mlp) {
+		vector("ffn_gate_inp", dim, "scale");
+		for (const char* norm : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"}) vector(norm, dim, "weight");
+	}
 	if (e.choice_bias) vector("exp_probs_b", e.n);
 	if (e.fused_gate_up) {
 		matrices("ffn_gate_up_exps", 2 * e.hidden_dim, dim, true);
@@ -129,6 +136,7 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 		matrices("ffn_up_exps", e.hidden_dim, dim);
 	}
 	matrices("ffn_down_exps", dim, e.hidden_dim);
+	if (e.factors) vector("ffn_down_exps", e.n, "scale");
 	if (!e.shared_dim) return;
 	if (e.shared_gate) matrix("ffn_gate_inp_shexp", 1, dim);
 	if (layer.mlp == MlpKind::Gated) matrix("ffn_gate_shexp", e.shared_dim, dim);

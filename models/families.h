@@ -34,6 +34,7 @@ struct Family {
 	bool tempered = false;      // files may have Config::temperature, over the context before extension
 	bool shares_kv = false;     // last layers may attend to what a layer before them has stored (Layer::kv_layer)
 	bool output_scales = false; // files may have Layer::output_scale, as tensors
+	bool layer_inputs = false;  // files may have Config::layer_input_dim
 	bool mixture = false;       // files may have experts in place of the MLP; Layer::experts is how they are chosen
 	bool head_norm_optional = false; // QkNorm::Head where the file has the tensors
 	// A model of so many layers scales q . k by 1 / sqrt(dim / n_heads), for which GGUF has no key.

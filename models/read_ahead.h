@@ -16,6 +16,7 @@ struct WeightPiece {
 	const GgufTensor* tensor = nullptr;
 	uint64_t from = 0; // byte of the tensor
 	size_t bytes = 0;
+	uint32_t cols = 0; // of a row on the device
 };
 
 class ReadAhead {

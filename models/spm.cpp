@@ -32,8 +32,9 @@ template <class F> void each_pair(std::string_view s, F&& f) {
 
 constexpr uint32_t kNever = UINT32_MAX; // rank of a token that joining must not make
 
-// Byte tokens, or the unknown token where there is none. A mark that is no token is the space it stands for.
-void push_bytes(const Vocab& v, std::string_view bytes, std::vector<uint32_t>& out) {
+} // namespace
+
+void push_byte_tokens(const Vocab& v, std::string_view bytes, std::vector<uint32_t>& out) {
 	if (bytes == kSpaceMark) bytes = " ";
 	for (char c : bytes) {
 		const uint32_t byte = v.byte_tokens[uint8_t(c)];
@@ -43,8 +44,6 @@ void push_bytes(const Vocab& v, std::string_view bytes, std::vector<uint32_t>& o
 		out.push_back(byte != kNoToken ? byte : v.unknown);
 	}
 }
-
-} // namespace
 
 Spm::Spm(const Vocab& v) : ranks_(v.size()) {
 	std::vector<float> scores = v.scores; // distinct ones, best first
@@ -83,7 +82,7 @@ void Spm::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s, std:
 		if (s[i].id != kNoToken)
 			out.push_back(s[i].id);
 		else
-			push_bytes(v, run.substr(s[i].at, s[i].n), out);
+			push_byte_tokens(v, run.substr(s[i].at, s[i].n), out);
 	}
 }
 

@@ -7,6 +7,9 @@
 
 namespace kvrun {
 
+// Byte tokens, or the unknown token where there is none. A mark that is no token is the space it stands for.
+void push_byte_tokens(const Vocab&, std::string_view bytes, std::vector<uint32_t>& out);
+
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81"; // U+2581, a space in texts of tokens
 
 class Spm {

@@ -5,6 +5,7 @@
 #include "models/families.h"
 #include "models/special_tokens.h"
 #include "models/spm.h"
+#include "models/spm_merges.h"
 #include <algorithm>
 #include <utility>
 
@@ -40,7 +41,8 @@ std::string without_marks(std::string_view text) {
 struct Tokenizer::Model {
 	Vocab vocab;
 	SpecialTokens special;
-	std::optional<Spm> spm; // one of the two
+	std::optional<Spm> spm; // one of the three
+	std::optional<SpmMerges> merges;
 	std::optional<Bpe> bpe;
 	std::string chat_template;
 	bool adds_bos = false;
@@ -48,7 +50,9 @@ struct Tokenizer::Model {
 	bool special_strips = false; // white space after a control token belongs to it
 
 	explicit Model(const Gguf& g) : vocab(g), special(vocab) {
-		if (vocab.spm)
+		if (vocab.merged)
+			merges.emplace(g, vocab);
+		else if (vocab.spm)
 			spm.emplace(vocab);
 		else
 			bpe.emplace(g, vocab);
@@ -68,10 +72,12 @@ struct Tokenizer::Model {
 	}
 
 	void encode_words(std::string_view text, bool prefix, std::vector<uint32_t>& out) const {
-		if (bpe)
-			bpe->encode(vocab, text, out);
+		if (bpe) return bpe->encode(vocab, text, out);
+		const std::string marked = with_marks(text, prefix && space_prefix);
+		if (merges)
+			merges->encode(vocab, marked, out);
 		else
-			spm->encode(vocab, with_marks(text, prefix && space_prefix), out);
+			spm->encode(vocab, marked, out);
 	}
 
 	// Where text goes on after special token `id`.

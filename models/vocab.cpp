@@ -10,9 +10,9 @@ namespace {
 
 // How models write the end of a turn or of the text; files do not always name these ids.
 constexpr std::string_view kEndTexts[] = {
-    "<|eot_id|>",        "<|eom_id|>",      "<|im_end|>",    "<|end|>",
-    "<|endoftext|>",     "<|end_of_text|>", "<end_of_turn>", "<｜end▁of▁sentence｜>",
-    "<end_of_utterance>"};
+    "<|eot_id|>",         "<|eom_id|>",      "<|im_end|>",      "<|end|>",
+    "<|endoftext|>",      "<|end_of_text|>", "<end_of_turn>",   "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>", "<turn|>",         "<|tool_response>"};
 
 int hex_digit(char c) {
 	if (c >= '0' && c <= '9') return c - '0';
@@ -32,14 +32,15 @@ int byte_of(std::string_view t) {
 
 Vocab::Vocab(const Gguf& g) : file(g.name()) {
 	const std::string_view model = g.text("tokenizer.ggml.model");
-	if (model != "llama" && model != "gpt2")
+	merged = model == "gemma4", spm = model == "llama" || merged;
+	if (!spm && model != "gpt2")
 		fail(Code::Unsupported,
-		     "{}: tokenizer is {}; kvrun knows llama (SentencePiece-style) and gpt2 (byte-level BPE)", file,
-		     one_line(model));
-	spm = model == "llama";
+		     "{}: tokenizer is {}; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges) and gpt2 "
+		     "(byte-level BPE)",
+		     file, one_line(model));
 	read_texts(g);
 	read_kinds(g);
-	if (spm) read_scores(g);
+	if (spm && !merged) read_scores(g);
 	if (spm) read_bytes();
 	read_named(g);
 }
@@ -128,7 +129,7 @@ void Vocab::read_named(const Gguf& g) {
 	bos = read_id(g, "tokenizer.ggml.bos_token_id");
 	eos = read_id(g, "tokenizer.ggml.eos_token_id");
 	unknown = read_id(g, "tokenizer.ggml.unknown_token_id");
-	if (spm) { // what SentencePiece does when nothing is said
+	if (spm && !merged) { // what SentencePiece does when nothing is said
 		auto usual = [&](uint32_t& id, uint32_t place, TokenKind kind) {
 			if (id == kNoToken && place < size() && kinds[place] == kind) id = place;
 		};

@@ -41,6 +41,7 @@ struct Vocab {
 	uint32_t bos = kNoToken, eos = kNoToken, unknown = kNoToken;
 	std::vector<uint32_t> ends; // ascending: tokens that end an answer
 	bool spm = false;           // else byte-level bpe
+	bool merged = false;        // spm: a list of merges joins tokens, in place of scores
 
  private:
 	void read_texts(const Gguf&);

@@ -38,10 +38,12 @@ uint32_t layer_of(const std::string& name) { // "blk.7.ffn_up.weight"; 0: of no 
 // Bytes of a tensor in the file's type that a token reads: the least that any device has to.
 uint64_t token_bytes(const TensorSpec& s, DType type, std::optional<WeightPart> part, const Config& c) {
 	const uint64_t row = s.matrix ? dtype_row_bytes(type, s.cols) : uint64_t(s.cols) * 4;
-	if (part == WeightPart::Embedding) return row;
+	if (s.together > 1) return row * s.together;                                 // a row for each layer
+	const uint64_t looked_up = row * (1 + (c.layer_input_dim ? c.n_layers : 0)); // each layer reads it again
+	if (part == WeightPart::Embedding) return looked_up;
 	if (part == WeightPart::Experts) return row * s.rows / s.depth * c.layers[layer_of(s.name)].experts.used;
 	// the embedding that is the output, too, is also looked up
-	return row * s.rows + (s.name == "token_embd.weight" ? row : 0);
+	return row * s.rows + (s.name == "token_embd.weight" ? looked_up : 0);
 }
 
 // Whether a leaves the device before b.

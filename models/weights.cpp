@@ -73,7 +73,7 @@ std::vector<WeightPiece> pieces_of(const std::vector<Item>& items) {
 		const size_t row_bytes = i.tensor->bytes / i.spec->rows;
 		const size_t step = i.spec->matrix ? std::max<size_t>(kPieceBytes / row_bytes, 1) * row_bytes : i.tensor->bytes;
 		for (size_t from = 0; from < i.tensor->bytes; from += step)
-			out.push_back({i.tensor, from, std::min(step, size_t(i.tensor->bytes) - from)});
+			out.push_back({i.tensor, from, std::min(step, size_t(i.tensor->bytes) - from), i.spec->cols});
 	}
 	return out;
 }
@@ -145,8 +145,8 @@ class Uploader {
 		return [&b](const WeightPiece& p, std::span<const std::byte> in, std::vector<std::byte>& out) {
 			const GgufTensor& t = *p.tensor;
 			if (t.rows() < 2) return false;
-			out.resize(in.size() / (t.bytes / t.rows()) * b.weight_row_bytes(t.type, uint32_t(t.cols())));
-			return b.arrange_weight(t.type, uint32_t(t.cols()), in, out);
+			out.resize(in.size() / dtype_row_bytes(t.type, p.cols) * b.weight_row_bytes(t.type, p.cols));
+			return b.arrange_weight(t.type, p.cols, in, out);
 		};
 	}
 	ReadAhead::Read next() {
@@ -194,7 +194,8 @@ View elements(const View& v, uint32_t first, uint32_t n) {
 	return r;
 }
 
-template <class Find, class Bias> ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Backend& b) {
+template <class Find, class Bias, class Scale>
+ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Scale scale, Backend& b) {
 	ExpertWeights w;
 	w.router = find("ffn_gate_inp"), w.router_bias = bias("ffn_gate_inp"), w.choice_bias = bias("exp_probs_b");
 	if (e.fused_gate_up) {
@@ -208,6 +209,12 @@ template <class Find, class Bias> ExpertWeights expert_weights(const Experts& e,
 	}
 	w.w_down = find("ffn_down_exps"), w.b_down = bias("ffn_down_exps");
 	w.shared_switch = find("ffn_gate_inp_shexp");
+	if (e.factors) w.factors = scale("ffn_down_exps");
+	if (e.beside_mlp) {
+		w.router_norm = scale("ffn_gate_inp");
+		w.norm = {find("pre_ffw_norm_2"), {}}, w.out_norm = {find("post_ffw_norm_2"), {}};
+		w.mlp_out_norm = {find("post_ffw_norm_1"), {}};
+	}
 	w.shared_gate = find("ffn_gate_shexp"), w.shared_up = find("ffn_up_shexp"), w.shared_down = find("ffn_down_shexp");
 	return w;
 }
@@ -252,7 +259,8 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 		if (layer.output_gate) w.wq_gate = matrix_rows(b, w.wq, q, q), w.wq = matrix_rows(b, w.wq, 0, q);
 		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
-	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, b);
+	const auto scale = [&](const char* what) { return optional(what, "scale"); };
+	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, scale, b);
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
 	w.wo = find(layer.recurrent.n_heads ? "ssm_out" : "attn_output"), w.bo = bias("attn_output");
@@ -268,6 +276,7 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	}
 	w.w_down = find("ffn_down"), w.b_down = bias("ffn_down");
 	if (layer.mlp_out_norm) w.mlp_out_norm = norm("post_ffw_norm");
+	w.input_gate = find("inp_gate"), w.input_proj = find("proj"), w.input_norm = find("post_norm");
 	return w;
 }
 
@@ -301,6 +310,11 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at("output_norm.bias");
 	if (c.output_bias) w.lm_head_b = views.at("output.bias");
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
+	if (c.layer_input_dim) {
+		w.input_table = views.at("per_layer_token_embd.weight");
+		w.input_model_proj = views.at("per_layer_model_proj.weight");
+		w.input_proj_norm = views.at("per_layer_proj_norm.weight");
+	}
 	for (uint32_t l = 0; l < c.n_layers; ++l) w.layers.push_back(layer_weights(c.layers[l], l, views, backend));
 	return w;
 }

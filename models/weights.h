@@ -19,6 +19,10 @@ struct ExpertWeights {                        // what the layer has not (Experts
 	View w_down, b_down;                      // (n * dim, hidden_dim), (n * dim) f32
 	View shared_switch;                       // (1, dim)
 	View shared_gate, shared_up, shared_down; // (shared_dim, dim), (dim, shared_dim)
+	View factors;                             // (n) f32
+	// Of Experts::beside_mlp, (dim) f32: before the router, before and behind the experts, behind the MLP.
+	View router_norm;
+	NormWeights norm, out_norm, mlp_out_norm;
 };
 struct RecurrentWeights {
 	View qkv, gate;   // (channels, dim), (values, dim)
@@ -44,12 +48,18 @@ struct LayerWeights { // what the layer has not (Layer) is empty
 	View w_down;       // (dim, hidden_dim)
 	View b_down;       // (dim) f32
 	ExpertWeights experts;
+	View input_gate, input_proj; // (layer_input_dim, dim), (dim, layer_input_dim)
+	View input_norm;             // (dim) f32
 };
 struct Weights { // immutable after load; views point into `buffers`
 	View embed;  // (vocab, dim)
 	NormWeights final_norm;
 	View lm_head;   // (vocab, dim); equal to embed when tied
 	View lm_head_b; // (vocab) f32; empty without Config::output_bias
+	// Inputs of layers; empty without Config::layer_input_dim. Row t * n_layers + l is of token t and layer l.
+	View input_table;      // (vocab * n_layers, layer_input_dim)
+	View input_model_proj; // (n_layers * layer_input_dim, dim)
+	View input_proj_norm;  // (layer_input_dim) f32
 	std::vector<LayerWeights> layers;
 	std::deque<Buffer> buffers; // addresses survive a move of Weights
 	size_t bytes = 0;           // of all

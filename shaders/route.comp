@@ -1,7 +1,7 @@
 // The experts that each row chooses, and what their outputs are weighed with: Backend::route().
 //
 // 0 ids (T, used) u32, written | 1 weights (T, used) f32, written | 2 logits (T, n_experts) f32
-// 3 bias (n_experts) f32
+// 3 bias (n_experts) f32 | 4 expert_scale (n_experts) f32
 // grid     one workgroup per row: row = x + y * row_stride
 // An expert's place is the number of experts that come before it, so nothing is sorted and no subgroup is needed.
 // FLAGS: ROUTE_*.
@@ -19,15 +19,18 @@ layout(binding = 0) restrict writeonly buffer Ids { uint ids[]; };
 layout(binding = 1) restrict writeonly buffer Weights { float weights[]; };
 layout(binding = 2) restrict readonly buffer Logits { float logits[]; };
 layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
+layout(binding = 4) restrict readonly buffer ExpertScale { float expert_scale[]; };
 #include "lib/float_order.glsl"
 
 const bool SIGMOID = (FLAGS & ROUTE_SIGMOID) != 0u, NORMALISED = (FLAGS & ROUTE_NORMALISED) != 0u;
 const bool BIASED = (FLAGS & ROUTE_BIAS) != 0u, NEAR = (FLAGS & ROUTE_NEAR) != 0u;
+const bool SCALED = (FLAGS & ROUTE_EXPERT_SCALE) != 0u;
 shared float weight_s[KV_MOST_EXPERTS];
 shared float choice_s[KV_MOST_EXPERTS]; // what decides
 shared uint order_s[KV_MOST_EXPERTS];   // the same as integers that order as floats do
 shared uint group_s[KV_MOST_GROUPS];
 shared float chosen_s[KV_MOST_USED]; // weights of the chosen
+shared float scale_s[SCALED ? KV_MOST_USED : 1u];
 
 // Group g's largest element of choice_s; with a bias the sum of the two largest.
 float group_choice(uint g) {
@@ -99,11 +102,13 @@ void main() {
 		if (before >= p.used) continue;
 		ids[KV_AT(0) + row * p.used + before] = e;
 		chosen_s[before] = NEAR ? near_weight(e) : weight_s[e];
+		if (SCALED) scale_s[before] = expert_scale[KV_AT(4) + e];
 	}
 	barrier();
 	if (lane >= p.used) return;
 	float all = 0.0;
 	for (uint j = 0u; j < p.used; ++j) all += chosen_s[j];
 	const float factor = NORMALISED ? p.scale / max(all, 1e-20) : p.scale;
-	for (uint j = lane; j < p.used; j += lanes) weights[KV_AT(1) + row * p.used + j] = chosen_s[j] * factor;
+	for (uint j = lane; j < p.used; j += lanes)
+		weights[KV_AT(1) + row * p.used + j] = chosen_s[j] * factor * (SCALED ? scale_s[j] : 1.0);
 }

@@ -70,6 +70,7 @@ void CpuBackend::compute(const op::Route& o) {
 	const auto& [ids, weights, logits, a] = o;
 	const uint32_t n = logits.shape[1], used = ids.shape[1];
 	const float *x = data<float>(logits), *bias = a.bias ? data<float>(a.bias) : nullptr;
+	const float* expert_scale = a.expert_scale ? data<float>(a.expert_scale) : nullptr;
 	uint32_t* id = data<uint32_t>(ids);
 	float* out = data<float>(weights);
 	std::vector<float> weight(n), choice(n);
@@ -91,7 +92,7 @@ void CpuBackend::compute(const op::Route& o) {
 		float chosen = 0;
 		for (uint32_t j = 0; j < used; ++j) chosen += weight[id[j]];
 		const float factor = a.normalise ? a.scale / std::max(chosen, 1e-20f) : a.scale;
-		for (uint32_t j = 0; j < used; ++j) out[j] = weight[id[j]] * factor;
+		for (uint32_t j = 0; j < used; ++j) out[j] = weight[id[j]] * factor * (expert_scale ? expert_scale[id[j]] : 1);
 	}
 }
 

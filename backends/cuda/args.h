@@ -7,7 +7,7 @@
 
 namespace kvrun::cuda {
 
-constexpr uint32_t kMaxHeadDim = 256;       // channels of a head
+constexpr uint32_t kMaxHeadDim = 512;       // channels of a head
 constexpr uint32_t kMaxRuns = 512;          // (scale, zero) pairs of one token: all kv heads
 constexpr uint32_t kNoOffset = 0xffffffffu; // kSkip of backends/ops.h; as a head: all of them
 constexpr uint32_t kWarp = 32;              // threads
@@ -16,7 +16,7 @@ constexpr uint32_t kVecTokens = 8;          // rows of x of a block of matvec
 constexpr uint32_t kTile = 64;              // rows of x, weight rows and columns of a block of matmul
 constexpr uint32_t kMatmulThreads = 256;    // of a block; each has 4 x 4 sums
 constexpr uint32_t kThreads = 128;          // of a block of any other kernel; the most tokens of a page
-constexpr uint32_t kMaxGroups = 1024;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
+constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages takes at a time
 constexpr uint32_t kMostTaps = 8;           // of a short convolution
 constexpr uint32_t kMostStateRows = 256;    // of a state of the delta rule
@@ -82,10 +82,11 @@ struct ExpertMatmulArgs {
 	uint32_t share;       // slots that share a row of x
 };
 struct RouteArgs {
-	uint32_t* ids;       // (rows, used)
-	float* weights;      // (rows, used)
-	const float* logits; // (rows, n_experts)
-	const float* bias;   // (n_experts), or null
+	uint32_t* ids;             // (rows, used)
+	float* weights;            // (rows, used)
+	const float* logits;       // (rows, n_experts)
+	const float* bias;         // (n_experts), or null
+	const float* expert_scale; // the same
 	uint32_t n_experts, used, n_groups, used_groups;
 	uint32_t sigmoid, normalise; // 0 or 1
 	float scale;

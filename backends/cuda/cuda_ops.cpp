@@ -125,9 +125,9 @@ void CudaBackend::compute(const op::Route& o) {
 	const auto& [ids, weights, logits, a] = o;
 	const uint32_t n_experts = logits.shape[1];
 	launch(kernels_.route, {ids.shape[0], 1, 1}, kThreads,
-	       RouteArgs{data<uint32_t>(ids), data<float>(weights), data<float>(logits), data<float>(a.bias), n_experts,
-	                 ids.shape[1], a.n_groups, a.used_groups, a.gating == Gating::Sigmoid, a.normalise, a.scale,
-	                 a.gating == Gating::Near},
+	       RouteArgs{data<uint32_t>(ids), data<float>(weights), data<float>(logits), data<float>(a.bias),
+	                 data<float>(a.expert_scale), n_experts, ids.shape[1], a.n_groups, a.used_groups,
+	                 a.gating == Gating::Sigmoid, a.normalise, a.scale, a.gating == Gating::Near},
 	       {"route", 4. * double(logits.elements() + 2 * ids.elements())});
 }
 

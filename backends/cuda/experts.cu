@@ -37,7 +37,7 @@ __global__ void route_kernel(RouteArgs a) {
 	__shared__ Shared<float, KV_MOST_EXPERTS> weight, choice;
 	__shared__ Shared<uint32_t, KV_MOST_EXPERTS> order;
 	__shared__ Shared<uint32_t, KV_MOST_GROUPS> group;
-	__shared__ Shared<float, KV_MOST_USED> chosen;
+	__shared__ Shared<float, KV_MOST_USED> chosen, own_scale;
 	const uint32_t row = blockIdx.x, E = a.n_experts;
 	for (uint32_t e = threadIdx.x; e < E; e += blockDim.x) choice[e] = a.logits[uint64_t(row) * E + e];
 	__syncthreads();
@@ -77,12 +77,14 @@ __global__ void route_kernel(RouteArgs a) {
 		if (before >= a.used) continue;
 		a.ids[uint64_t(row) * a.used + before] = e;
 		chosen[before] = a.near ? near_weight(choice, order, e, E) : weight[e];
+		own_scale[before] = a.expert_scale ? a.expert_scale[e] : 1.f;
 	}
 	__syncthreads();
 	for (uint32_t j = threadIdx.x; j < a.used; j += blockDim.x) {
 		float all = 0;
 		for (uint32_t i = 0; i < a.used; ++i) all += chosen[i];
-		a.weights[uint64_t(row) * a.used + j] = chosen[j] * (a.normalise ? a.scale / fmaxf(all, 1e-20f) : a.scale);
+		a.weights[uint64_t(row) * a.used + j] =
+		    chosen[j] * (a.normalise ? a.scale / fmaxf(all, 1e-20f) : a.scale) * own_scale[j];
 	}
 }
 

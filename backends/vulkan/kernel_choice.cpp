@@ -337,11 +337,15 @@ void cut_heads(AttendCut& cut, uint32_t share, uint32_t most) {
 	cut.tokens = std::max(1u, most / cut.heads);
 }
 // A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.
-uint32_t most_queries(const Caps& c) { return c.is_cpu || c.vendor == kNvidia ? 8 : c.vendor == kIntel ? 2 : 4; }
+// Heads of more than 256 channels have half as many: a query's sums are as many again, and so is its shared memory.
+uint32_t most_queries(const Caps& c, uint32_t head_dim) {
+	const uint32_t most = c.is_cpu || c.vendor == kNvidia ? 8 : c.vendor == kIntel ? 2 : 4;
+	return head_dim > 256 ? most / 2 : most;
+}
 
-AttendCut attend_cut(const Caps& c, uint32_t share) {
+AttendCut attend_cut(const Caps& c, uint32_t share, uint32_t head_dim) {
 	AttendCut cut;
-	cut_heads(cut, share, most_queries(c));
+	cut_heads(cut, share, most_queries(c, head_dim));
 	cut.local = c.is_cpu ? 8 : c.vendor == kAmd ? 64 : 32;
 	return cut;
 }
@@ -365,10 +369,11 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 }
 
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
-	AttendCut cut = attend_cut(c, share);
+	AttendCut cut = attend_cut(c, share, head_dim);
 	// Spill on RDNA 3 with 4 queries, where Mesa 22.3 gives a lane 144 registers.
 	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Codebook && !multiplies_int8(c, f.k);
-	if (c.vendor == kAmd && (planes || (f.k.bits == 8 && f.v.bits == 3))) cut_heads(cut, share, 2);
+	if (c.vendor == kAmd && (planes || (f.k.bits == 8 && f.v.bits == 3)))
+		cut_heads(cut, share, std::min(2u, most_queries(c, head_dim)));
 	if (!prompt) cut.tokens = 1, cut.local = attend_lanes(c);
 	while (shared_bytes(c, cut, f, head_dim, page) > c.shared_bytes) {
 		if (cut.local > 32)
@@ -468,7 +473,7 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
 	const bool matrices = attends_by_matrices(c, head_dim);
-	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share);
+	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, head_dim);
 	return attend_choice(c, Kernel::attend_prompt, matrices, false, cut,
 	                     {{SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
 }

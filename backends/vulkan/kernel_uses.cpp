@@ -10,7 +10,7 @@ namespace {
 
 using Uses = std::vector<KernelUse>;
 
-constexpr uint32_t kHeadDims[] = {64, 80, 96, 128, 256}, kPages[] = {32, 64, 128};
+constexpr uint32_t kHeadDims[] = {64, 80, 96, 128, 256, 512}, kPages[] = {32, 64, 128};
 constexpr uint8_t kBits[] = {1, 2, 3, 4, 8};
 
 void add(Uses& out, const Choice& c, std::string what) {
@@ -83,12 +83,14 @@ void matmul_uses(const Caps& c, Uses& out) {
 
 void expert_uses(const Caps& c, Uses& out) {
 	for (const uint32_t n : {8u, 64u, 128u, 512u}) {
-		for (const uint32_t flags : {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS, ROUTE_NEAR})
+		for (const uint32_t flags : {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS, ROUTE_NEAR,
+		                             ROUTE_NORMALISED | ROUTE_EXPERT_SCALE})
 			add(out, choose_route(c, n, flags),
 			    fmt::format("{} experts{}", n,
-			                flags & ROUTE_SIGMOID ? ", sigmoid, bias"
-			                : flags & ROUTE_NEAR  ? ", near"
-			                                      : ""));
+			                flags & ROUTE_SIGMOID        ? ", sigmoid, bias"
+			                : flags & ROUTE_NEAR         ? ", near"
+			                : flags & ROUTE_EXPERT_SCALE ? ", factors"
+			                                             : ""));
 		add(out, choose_sort_slots(c, n), fmt::format("{} experts", n));
 	}
 	add(out, choose_expert_sum(c), "");
@@ -198,6 +200,7 @@ void attend_uses(const Caps& c, Uses& out) {
 	};
 	for (const uint32_t d : kHeadDims) {
 		for (const uint32_t share : {1u, 4u, 8u}) {
+			if (d > 256 && share < 8) continue; // Gemma 4's
 			for (const FormatUse& u : formats_of_policies(d)) {
 				for (const bool prompt : {false, true}) use(d, share, u, prompt);
 				if (u.fmt.k.bits == 3 || u.fmt.k.scale == Scale::Codebook) continue; // not fetched: KvPlan
@@ -238,7 +241,7 @@ void pack_uses(const Caps& c, Uses& out) {
 					for (const auto& [flags, text] : tokens)
 						add(out, choose_pack_tokens(c, q, d, page, flags), fmt::format("{}, {}", shape, text));
 			}
-	for (const uint32_t d : {64u, 80u, 128u, 256u})
+	for (const uint32_t d : {64u, 80u, 128u, 256u, 512u})
 		for (const uint8_t bits : {1, 2, 3, 4})
 			for (const bool values : {false, true}) {
 				const Quant q{.bits = bits,

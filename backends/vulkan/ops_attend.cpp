@@ -9,8 +9,8 @@
 namespace kvrun::vk {
 
 void VulkanBackend::check_head_dim(uint32_t head_dim) const {
-	if (head_dim % 8 || head_dim > 256)
-		fail(Code::Unsupported, "head_dim {}: attention on Vulkan needs a multiple of 8, at most 256; use --device cpu",
+	if (head_dim % 8 || head_dim > 512)
+		fail(Code::Unsupported, "head_dim {}: attention on Vulkan needs a multiple of 8, at most 512; use --device cpu",
 		     head_dim);
 }
 

@@ -16,7 +16,8 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 	const Config& cfg = runner.config();
 	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
 		x_ = a.take(DType::F32, 2 * most_rows, cfg.dim);
-		tokens_ = a.take(DType::U32, 2 * most_rows);
+		tokens_.ids = a.take(DType::U32, 2 * most_rows);
+		if (cfg.layer_input_dim) tokens_.inputs = a.take(DType::U32, 2 * most_rows);
 		for (size_t i = 0; i < cfg.ropes.size(); ++i)
 			rope_[i] = a.take(DType::F32, 2 * most_rows, cfg.ropes[i].dim / 2, 2);
 		if (cfg.temperature.scale != 0) rope_[kTemperature] = a.take(DType::F32, 2 * most_rows);
@@ -91,15 +92,15 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	std::optional<KvStep> window; // policies that fetch have no such rows: as many as the others
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
 	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, cache_layers_.n_heads(true));
-	be.write(*tokens_.buf, tokens_.at, std::as_bytes(std::span(tokens)));
+	runner_.write_tokens(tokens_, tokens);
 	for (size_t i = 0; i < host_rope_.size(); ++i)
 		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	if (recurrent) recurrent->one_row_each();
 	const View x = kvrun::rows(x_, 0, n);
-	runner_.embed(x, kvrun::rows(tokens_, 0, n));
+	runner_.embed(x, kvrun::rows(tokens_.ids, 0, n));
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
-		const LayerRows rows = runner_.rows_of(l, x_, rope_, 0, n);
+		const LayerRows rows = runner_.rows_of(l, x_, tokens_, rope_, 0, n);
 		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
 		if (runner_.config().layers[l].recurrent.n_heads) {
 			runner_.recur(l, rows, recurrent->groups(k), /*decode=*/true);

@@ -59,8 +59,9 @@ class Decoder {
 	KvScratch &scratch_, &window_scratch_;
 	uint32_t most_rows_;
 	Buffer memory_;
-	View x_, tokens_; // (2 most_rows, dim) f32, (2 most_rows) u32
-	RopeViews rope_;  // of 2 most_rows
+	View x_;            // (2 most_rows, dim) f32
+	TokenViews tokens_; // of 2 most_rows
+	RopeViews rope_;    // of 2 most_rows
 	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
 	bool lists_; // the device finds the largest logits
 	CandidateLists candidates_, guessed_;

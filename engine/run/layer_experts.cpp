@@ -1,6 +1,7 @@
 // A layer's mixture of experts: the choice, the chosen experts, what all tokens share. The choice never leaves the
 // device.
 #include "engine/run/layer_runner.h"
+#include <cmath>
 
 namespace kvrun {
 
@@ -28,18 +29,53 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 	be_.expert_matmul(down, shaped(gate, n * e.used, e.hidden_dim), slots, Epilogue::None, decode);
 }
 
+// Of h (n, dim) into mlp_.ids and mlp_.weights.
+void LayerRunner::choose(const Layer& layer, const ExpertWeights& w, const View& h, float logit_scale, float scale,
+                         bool decode) {
+	const Experts& e = layer.experts;
+	const uint32_t n = h.shape[0];
+	const View logits = shaped(mlp_.logits, n, e.n);
+	const Proj router[] = {{logits, w.router, w.router_bias}};
+	be_.matmul(router, h, Epilogue::None, decode);
+	if (logit_scale != 1) be_.activate(logits, logits, {}, {.scale = logit_scale});
+	be_.route(shaped(mlp_.ids, n, e.used), shaped(mlp_.weights, n, e.used), logits,
+	          {e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups, w.factors});
+}
+
+// x += norm(norm(MLP of x) + norm(experts of x)), each with a norm of x before it, and the router, too.
+void LayerRunner::mix_beside_mlp(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
+	const Experts& e = layer.experts;
+	const ExpertWeights& w = L.experts;
+	const uint32_t n = r.n;
+	const View gate = shaped(r.gate, n, layer.hidden_dim), up = shaped(r.up, n, layer.hidden_dim);
+	const View hidden =
+	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}}, r.x, &L.mlp_norm, r.h, decode);
+	const Proj down[] = {{r.branch, L.w_down, L.b_down}};
+	be_.matmul(down, hidden, Epilogue::None, decode);
+	norm(r.branch, r.branch, w.mlp_out_norm);
+	be_.rmsnorm(r.h, r.x, w.router_norm, cfg_.norm_eps);
+	choose(layer, w, r.h, 1 / std::sqrt(float(cfg_.dim)), 1, decode);
+	norm(r.h, r.x, w.norm);
+	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
+	run_experts(layer, w, r.h, ids, decode);
+	be_.activate(r.h, r.h, {}, {.scale = 0});
+	be_.expert_sum(r.h, shaped(mlp_.slot_out, n, e.used, cfg_.dim), weights);
+	norm(r.h, r.h, w.out_norm);
+	be_.activate(r.branch, r.h, {}, {.add = true});
+	norm(r.branch, r.branch, L.mlp_out_norm);
+	be_.activate(r.x, r.branch, {}, {.scale = layer.residual_scale, .add = true});
+}
+
 void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
 	const Experts& e = layer.experts;
+	if (e.beside_mlp) return mix_beside_mlp(layer, L, r, decode);
 	const ExpertWeights& w = L.experts;
 	KV_ASSERT(layer.mlp_input != MlpInput::Raw); // the sum would change what is still to be read
 	if (layer.mlp_input == MlpInput::Normed) norm(r.h, r.x, L.mlp_norm);
 	const uint32_t n = r.n;
-	const View logits = shaped(mlp_.logits, n, e.n), ids = shaped(mlp_.ids, n, e.used),
-	           weights = shaped(mlp_.weights, n, e.used);
-	const Proj router[] = {{logits, w.router, w.router_bias}};
-	be_.matmul(router, r.h, Epilogue::None, decode);
+	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	const float scale = layer.mlp_out_norm ? 1 : layer.residual_scale;
-	be_.route(ids, weights, logits, {e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups});
+	choose(layer, w, r.h, 1, scale, decode);
 	run_experts(layer, w, r.h, ids, decode);
 	View sum = r.x;
 	if (layer.mlp_out_norm) {

@@ -62,7 +62,8 @@ bool LayerRunner::has_branch_rows(const Config& cfg) {
 	return false;
 }
 
-LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const {
+LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& tokens, const RopeViews& rope,
+                               uint32_t first, uint32_t n) const {
 	KV_ASSERT(n <= most_rows_);
 	const Layer& layer = cfg_.layers[l];
 	const auto heads = [&](const View& v, uint32_t n_heads) { return shaped(v, n, n_heads, layer.head_dim); };
@@ -76,6 +77,8 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const RopeViews& rope,
 	            rows(mlp_.gate, 0, n),
 	            rows(mlp_.up, 0, n),
 	            {}};
+	r.tokens.ids = rows(tokens.ids, first, n);
+	if (tokens.inputs) r.tokens.inputs = rows(tokens.inputs, first, n);
 	if (branch_) r.branch = rows(branch_, 0, n);
 	if (recurrent_.out_gate) r.out_gate = rows(recurrent_.out_gate, 0, n);
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
@@ -88,9 +91,17 @@ LayerRows LayerRunner::last_row(const LayerRows& r) {
 	LayerRows out = r;
 	out.n = 1;
 	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate,
-	                &out.values, &out.rope[0], &out.rope[1]})
+	                &out.values, &out.tokens.ids, &out.tokens.inputs, &out.rope[0], &out.rope[1]})
 		if (*v) *v = rows(*v, r.n - 1, 1);
 	return out;
+}
+
+void LayerRunner::write_tokens(const TokenViews& to, std::span<const uint32_t> tokens) {
+	be_.write(*to.ids.buf, to.ids.at, std::as_bytes(tokens));
+	if (!to.inputs) return;
+	std::vector<uint32_t> inputs(tokens.begin(), tokens.end());
+	for (uint32_t& x : inputs) x *= cfg_.n_layers;
+	be_.write(*to.inputs.buf, to.inputs.at, std::as_bytes(std::span(inputs)));
 }
 
 void LayerRunner::embed(const View& x, const View& tokens) {
@@ -183,6 +194,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 		mix(layer, L, r, decode);
 	else
 		run_dense(layer, L, r, decode);
+	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
 }
 
@@ -193,6 +205,35 @@ void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const Lay
 	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}},
 	            layer.mlp_input == MlpInput::Parallel ? r.h : r.x, normed ? &L.mlp_norm : nullptr, r.h, decode);
 	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
+}
+
+// x += norm(proj(activation(gate of x) * input)). The input of a layer is the token's: a row of a table, and what the
+// layer's part of a projection makes of the embedding. It is made again in each layer: for all layers, a prompt's rows
+// would take more memory than its residual stream.
+void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
+	const uint32_t n = r.n, dim = cfg_.layer_input_dim;
+	const LayerWeights& L = w_.layers[l];
+	const auto part = [&](const View& v, uint32_t first, uint32_t n_rows) { // rows of weights
+		View p = v;
+		p.at += first * be_.weight_row_bytes(v.type, v.shape[1]), p.shape[0] = n_rows;
+		return p;
+	};
+	const View input = shaped(r.gate, n, dim), other = shaped(r.up, n, dim);
+	be_.embed(r.h, w_.embed, r.tokens.ids);
+	const float scale = cfg_.embedding_scale / std::sqrt(float(cfg_.dim)); // as a rule 1
+	if (scale != 1) be_.activate(r.h, r.h, {}, {.scale = scale});
+	const Proj own[] = {{input, part(w_.input_model_proj, l * dim, dim), {}}};
+	be_.matmul(own, r.h, Epilogue::None, decode);
+	be_.rmsnorm(input, input, w_.input_proj_norm, cfg_.norm_eps);
+	be_.embed(other, part(w_.input_table, l, (cfg_.vocab - 1) * cfg_.n_layers + 1), r.tokens.inputs);
+	be_.activate(input, other, {}, {.scale = std::sqrt(float(dim)), .add = true});
+	const Proj gate[] = {{other, L.input_gate, {}}};
+	be_.matmul(gate, r.x, Epilogue::None, decode);
+	be_.activate(other, other, input, {.function = cfg_.layers[l].activation, .scale = std::sqrt(0.5f)});
+	const Proj out[] = {{r.branch, L.input_proj, {}}};
+	be_.matmul(out, other, Epilogue::None, decode);
+	be_.rmsnorm(r.branch, r.branch, L.input_norm, cfg_.norm_eps);
+	be_.activate(r.x, r.branch, {}, {.add = true});
 }
 
 View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up, const View& x,

@@ -17,6 +17,11 @@ constexpr size_t kMostRopes = 2;
 using RopeViews = std::array<View, kMostRopes + 1>;
 constexpr size_t kTemperature = kMostRopes;
 
+struct TokenViews {   // of rows
+	View ids = {};    // (n) u32
+	View inputs = {}; // (n) u32, ids times layers: rows of Weights::input_table; empty without Config::layer_input_dim
+};
+
 struct LayerRows { // rows of one pass through a layer
 	uint32_t n;
 	View x, h;     // (n, dim) f32: residual stream, room for its norm
@@ -26,7 +31,8 @@ struct LayerRows { // rows of one pass through a layer
 	RopeViews rope;
 	View out_gate = {}; // (n, n_heads, head_dim) f32, of Layer::output_gate
 	View values = {};   // (n, values) f32: what a recurrent layer computes
-	View branch = {};   // (n, dim) f32: what attention or MLP computed, where it is changed before it is added to x
+	TokenViews tokens = {};
+	View branch = {}; // (n, dim) f32: what attention or MLP computed, where it is changed before it is added to x
 };
 
 class LayerRunner {
@@ -34,11 +40,13 @@ class LayerRunner {
 	// most_rows: of one pass. Backend, config and weights must outlive the runner.
 	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows);
 
-	// Rows first .. first + n - 1 of x and rope, and the activations of a pass through layer l, which the next pass
-	// uses again.
-	LayerRows rows_of(uint32_t l, const View& x, const RopeViews& rope, uint32_t first, uint32_t n) const;
+	// Rows first .. first + n - 1 of x, tokens and rope, and the activations of a pass through layer l, which the next
+	// pass uses again.
+	LayerRows rows_of(uint32_t l, const View& x, const TokenViews&, const RopeViews& rope, uint32_t first,
+	                  uint32_t n) const;
 	static LayerRows last_row(const LayerRows&);
 
+	void write_tokens(const TokenViews& to, std::span<const uint32_t> tokens);
 	// decode: as Backend::matmul() has it.
 	void embed(const View& x, const View& tokens);              // x (n, dim), tokens (n) u32
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
@@ -76,8 +84,11 @@ class LayerRunner {
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
+	void add_layer_input(uint32_t l, const LayerRows&, bool decode);
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
+	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
+	void choose(const Layer&, const ExpertWeights&, const View& h, float logit_scale, float scale, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
 	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& sum, float scale, bool decode);
 

@@ -12,7 +12,7 @@ void MlpMemory::lay(Arena& a, const Config& c, uint32_t rows) {
 	uint32_t dense = 0, experts = 0, used = 0, inside = 0, inside_apart = 0, most_tiles = 0;
 	for (const Layer& l : c.layers) {
 		const Experts& e = l.experts;
-		dense = std::max(dense, e.n ? e.shared_dim : l.hidden_dim);
+		dense = std::max({dense, !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim, c.layer_input_dim});
 		if (!e.n) continue;
 		experts = std::max(experts, e.n), used = std::max(used, e.used);
 		inside = std::max(inside, e.used * e.hidden_dim);

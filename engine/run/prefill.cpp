@@ -25,7 +25,8 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
 	double work = rows * 2 * dim * (q + 2 * kv);
 	if (!all) return work;
-	work += rows * dim * (2 * q + (e.n ? 6. * e.shared_dim + 2. * e.n : 6. * l.hidden_dim));
+	const double dense = !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim;
+	work += rows * dim * (2 * q + 6 * dense + 2. * e.n + 6. * c.layer_input_dim);
 	// Few rows choose different experts: each costs as much as for several rows.
 	const double slots = n * e.used, experts = std::min(slots, double(e.n));
 	return work + 6 * dim * e.hidden_dim * (cold ? std::max(slots, experts * kMatmulRows) : slots);
@@ -114,7 +115,7 @@ double Prefill::begin_block() {
 	n_ = std::min(block_, n_tokens() - n_read_);
 	memory_->fit(n_, session_.prompt_rows());
 	session_.engine().note_prompt_bytes(memory_->bytes());
-	be.write(*memory_->tokens.buf, memory_->tokens.at, std::as_bytes(std::span(tokens_).subspan(n_read_, n_)));
+	runner_.write_tokens(memory_->tokens, std::span(tokens_).subspan(n_read_, n_));
 	std::vector<float> rope;
 	for (size_t i = 0; i < runner_.config().ropes.size(); ++i, rope.clear()) {
 		session_.rope()[i].append(seq.n_tokens(), n_, rope);
@@ -137,7 +138,7 @@ double Prefill::begin_block() {
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
-		runner_.embed(kvrun::rows(memory_->x, at, m), kvrun::rows(memory_->tokens, at, m));
+		runner_.embed(kvrun::rows(memory_->x, at, m), kvrun::rows(memory_->tokens.ids, at, m));
 	}
 	layer_ = at_ = 0;
 	stage_ = Stage::Rows;
@@ -165,7 +166,7 @@ double Prefill::rows(double room, bool must) {
 	runner_.backend().at_layer(layer_);
 	if (runner_.config().layers[layer_].recurrent.n_heads) return recurrent_rows(m);
 	if (at_ == 0 && owns) kv.begin_layer(k);
-	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->rope, at_, m);
+	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(at_, m) : KvDst());
@@ -196,7 +197,7 @@ double Prefill::rows(double room, bool must) {
 double Prefill::recurrent_rows(uint32_t m) {
 	const uint32_t k = session_.engine().cache_layers()[layer_].index;
 	const bool all = computes_all(layer_), last_rows = at_ + m == n_;
-	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->rope, at_, m);
+	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	states_step_->piece(k, at_ == 0, m);
 	runner_.recur(layer_, r, states_step_->groups(k), /*decode=*/false);

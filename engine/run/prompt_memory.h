@@ -21,7 +21,8 @@ class PromptMemory {
 			const uint32_t n_rows = align_up(n, 64);
 			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
 				x = a.take(DType::F32, n_rows, cfg_.dim);
-				tokens = a.take(DType::U32, n_rows);
+				tokens.ids = a.take(DType::U32, n_rows);
+				if (cfg_.layer_input_dim) tokens.inputs = a.take(DType::U32, n_rows);
 				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
 					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
 				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
@@ -47,14 +48,15 @@ class PromptMemory {
 			const KvShape& s = layers.shape(window);
 			return s.n_layers ? uint64_t(4) * s.n_kv_heads * s.head_dim : 0;
 		};
-		return uint64_t(c.dim) * 4 + 4 + uint64_t(rope_width(c)) * 4 +
+		return uint64_t(c.dim) * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
 	size_t bytes() const { return rows_.bytes() + own_.bytes(); }
 	const Buffer& own() const { return own_; } // what kv() lies in
 
-	View x, tokens; // (rows, dim) f32, (rows) u32
-	RopeViews rope; // of the rows
+	View x;            // (rows, dim) f32
+	TokenViews tokens; // of the rows
+	RopeViews rope;    // of the rows
 
  private:
 	struct Own {

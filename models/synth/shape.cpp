@@ -16,6 +16,10 @@ struct Traits {              // that few families have
 	float embedding_scale = 0, residual_scale = 1, logit_scale = 1,
 	      attention_scale = 0; // as in Config; 0: the family's
 	uint32_t window = 0;
+	uint32_t window_kv_heads = 0, window_head_dim = 0; // of layers with a window; 0: as the others
+	uint32_t shared_kv = 0;                            // so many last layers share keys and values of others
+	uint32_t layer_input_dim = 0;                      // as in Config
+	bool v_is_k = false;                               // of layers without a window
 	bool qkv_bias = false;
 	Experts experts = {};      // what the family does not say
 	uint32_t dense_layers = 0; // before the first mixture
@@ -85,6 +89,55 @@ constexpr Row kRows[] = {
     {"exaone-4-1.2b", "exaone4", 2048, 4096, 30, 32, 8, 64, 102400, 65536, 1e6f, 1e-5f, true, kLlama3},
     {"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm},
     {"gemma-2-9b", "gemma2", 3584, 14336, 42, 16, 8, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm, {.window = 4096}},
+    {"gemma-4-e4b",
+     "gemma4",
+     2560,
+     10240,
+     42,
+     8,
+     2,
+     512,
+     262144,
+     131072,
+     1e6f,
+     1e-6f,
+     true,
+     kSpm,
+     {.window = 512, .window_head_dim = 256, .shared_kv = 18, .layer_input_dim = 256}},
+    {"gemma-4-26b-a4b",
+     "gemma4",
+     2816,
+     2112,
+     30,
+     16,
+     2,
+     512,
+     262144,
+     262144,
+     1e6f,
+     1e-6f,
+     true,
+     kSpm,
+     {.window = 1024,
+      .window_kv_heads = 8,
+      .window_head_dim = 256,
+      .v_is_k = true,
+      .experts = {.n = 128, .used = 8, .hidden_dim = 704, .fused_gate_up = true, .factors = true}}},
+    {"gemma-4-31b",
+     "gemma4",
+     5376,
+     21504,
+     60,
+     32,
+     4,
+     512,
+     262144,
+     262144,
+     1e6f,
+     1e-6f,
+     true,
+     kSpm,
+     {.window = 1024, .window_kv_heads = 16, .window_head_dim = 256, .v_is_k = true}},
     {"glm-4-9b", "glm4", 4096, 13696, 40, 32, 2, 128, 151552, 32768, 1e4f, 1e-5f, false, kLlama3, {.rotary_dim = 64}},
     {"glm-4.5-air",
      "glm4moe",
@@ -346,7 +399,7 @@ void set_key(SynthSpec& s, std::string_view item) {
 	                    {"layers", &c.n_layers, 1, 512},
 	                    {"heads", &c.n_heads, 1, 1024},
 	                    {"kv_heads", &c.n_kv_heads, 1, 1024},
-	                    {"head_dim", &c.head_dim, 8, 256},
+	                    {"head_dim", &c.head_dim, 8, 512},
 	                    {"vocab", &c.vocab, 1024, 262144},
 	                    {"ctx", &c.max_seq, 16, 1u << 24},
 	                    {"experts", &e.n, 1, KV_MOST_EXPERTS},
@@ -387,7 +440,7 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 		     e.shared_dim);
 	const Experts& own = family.layer.experts;
 	e.gating = own.gating, e.normalise |= own.normalise, e.clamped = own.clamped;
-	e.router_bias |= own.router_bias, e.bias |= own.bias;
+	e.router_bias |= own.router_bias, e.bias |= own.bias, e.beside_mlp = own.beside_mlp;
 	s.mixture.first = std::min(s.mixture.first, s.config.n_layers - 1);
 	place_experts(s.config, s.mixture);
 }
@@ -400,6 +453,18 @@ void complete_recurrent(SynthSpec& s, const Family& family, Recurrent shape) {
 	RecurrentLayers r{shape, {}};
 	for (uint32_t l = 1; l <= s.config.n_layers; ++l) r.layers.push_back(l % 4 != 0 && l < s.config.n_layers);
 	place_recurrent(s.config, r);
+}
+
+// Sizes of layers with a window, as far as nobody has changed those of the others.
+LayerSizes layer_sizes(const Config& c, const Family& family, const Row& r) {
+	LayerSizes sizes;
+	sizes.shared_kv = c.n_layers == r.layers ? r.more.shared_kv : 0;
+	if (r.more.window_head_dim && c.head_dim == r.head_dim)
+		sizes.window_head_dim = sizes.window_rope_dim = r.more.window_head_dim;
+	for (uint32_t l = 0; l < c.n_layers && r.more.window_kv_heads && c.n_kv_heads == r.kv_heads; ++l)
+		sizes.n_kv_heads.push_back(has_window(family, {.tokens = r.more.window}, l) ? r.more.window_kv_heads
+		                                                                            : c.n_kv_heads);
+	return sizes;
 }
 
 // What follows from the rest; the limits that read_config() would name only after the file has been made.
@@ -417,7 +482,9 @@ void complete(SynthSpec& s, const Row& r) {
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox;
 	layer.qkv_bias |= r.more.qkv_bias;
-	describe_layers(c, family, layer, {.tokens = r.more.window});
+	describe_layers(c, family, layer, {.tokens = r.more.window}, layer_sizes(c, family, r));
+	for (Layer& l : c.layers) l.v_is_k = r.more.v_is_k && !l.window;
+	c.layer_input_dim = r.more.layer_input_dim;
 	complete_mixture(s, family);
 	if (family.recurrent) complete_recurrent(s, family, r.more.recurrent);
 	if (c.n_heads % c.n_kv_heads != 0)

@@ -44,6 +44,26 @@ class Header { // bytes of a GGUF header as they are written
 	uint64_t n_keys = 0;
 };
 
+// One number where layers have as many, else a list.
+void add_kv_heads(Header& h, const Config& c) {
+	const std::string key = c.arch + ".attention.head_count_kv";
+	const bool same = std::ranges::all_of(c.layers, [&](const Layer& l) { return l.n_kv_heads == c.n_kv_heads; });
+	if (same) return h.u32(key, c.n_kv_heads);
+	h.array(key, GgufType::U32, c.layers.size());
+	for (const Layer& l : c.layers) h.raw(l.n_kv_heads);
+}
+
+void add_windows(Header& h, const Config& c) {
+	const auto key = [&](const char* k) { return c.arch + "." + k; };
+	const auto window = std::ranges::find_if(c.layers, [](const Layer& l) { return l.window != 0; });
+	if (window == c.layers.end()) return;
+	h.u32(key("attention.sliding_window"), window->window);
+	if (window->head_dim == c.head_dim) return;
+	h.u32(key("attention.key_length_swa"), window->head_dim);
+	h.u32(key("attention.value_length_swa"), window->head_dim);
+	h.u32(key("rope.dimension_count_swa"), c.ropes[window->rope].dim);
+}
+
 void add_config(Header& h, const SynthSpec& s) {
 	const Config& c = s.config;
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
@@ -55,7 +75,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("block_count"), c.n_layers);
 	h.u32(key("feed_forward_length"), c.hidden_dim);
 	h.u32(key("attention.head_count"), c.n_heads);
-	h.u32(key("attention.head_count_kv"), c.n_kv_heads);
+	add_kv_heads(h, c);
 	h.u32(key("attention.key_length"), c.head_dim);
 	h.u32(key("attention.value_length"), c.head_dim);
 	h.u32(key("rope.dimension_count"), c.ropes[0].dim);
@@ -63,11 +83,11 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.f32(key(c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
 	      c.norm_eps);
 	const Layer& layer = c.layers[0];
-	for (const Layer& l : c.layers)
-		if (l.window) {
-			h.u32(key("attention.sliding_window"), l.window);
-			break;
-		}
+	add_windows(h, c);
+	uint32_t shared = 0; // layers without keys and values of their own
+	for (uint32_t l = 0; l < c.n_layers; ++l) shared += !has_own_kv(c, l);
+	if (shared) h.u32(key("attention.shared_kv_layers"), shared);
+	if (c.layer_input_dim) h.u32(key("embedding_length_per_layer_input"), c.layer_input_dim);
 	if (c.embedding_scale != 1) h.f32(key("embedding_scale"), c.embedding_scale);
 	if (layer.residual_scale != 1) h.f32(key("residual_scale"), layer.residual_scale);
 	if (layer.attention_scale != 0) h.f32(key("attention.scale"), layer.attention_scale);
@@ -154,8 +174,8 @@ SynthFile::SynthFile(const SynthSpec& s) {
 		table.string(t.name);
 		const uint32_t depth = t.flat ? 1 : t.depth;
 		table.raw(uint32_t((t.matrix ? 2 : 1) + (depth > 1)));
-		table.raw(uint64_t(t.matrix ? t.cols : t.cols / depth));
-		if (t.matrix) table.raw(uint64_t(t.rows / depth));
+		table.raw(uint64_t(t.matrix ? t.cols * t.together : t.cols / depth));
+		if (t.matrix) table.raw(uint64_t(t.rows / depth / t.together));
 		if (depth > 1) table.raw(uint64_t(depth));
 		table.raw(uint32_t(type));
 		table.raw(bytes_); // from the start of the data

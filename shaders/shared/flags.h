@@ -13,7 +13,8 @@
 #define ROUTE_SIGMOID 1u    // weights are sigmoids of logits, else their softmax
 #define ROUTE_NORMALISED 2u // a row's weights are divided by their sum
 #define ROUTE_BIAS 4u
-#define ROUTE_NEAR 8u // weights are softmaxes over near logits (KV_NEAR of experts.h)
+#define ROUTE_NEAR 8u          // weights are softmaxes over near logits (KV_NEAR of experts.h)
+#define ROUTE_EXPERT_SCALE 16u // experts have factors of their own
 
 // rope_store
 #define ROPE_NEOX 1u       // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)

@@ -222,7 +222,7 @@ void values_rotate_back() {
 		acc[i * 2u + 1u] = a - b;
 	}
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
-		[[unroll]] for (uint bit = 0; bit < 5u; bit++)
+		[[unroll]] for (uint bit = 0; bit < 6u; bit++)
 			if (1u << bit < block / 8u) chunks_butterfly(j, 1u << bit);
 	[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) {
 		const uvec4 sign = (uvec4(signs[i / 2u % OWN] >> i % 2u * 4u) >> uvec4(0, 1, 2, 3)) << 31u;

@@ -56,7 +56,7 @@ void own_query_rotate() {
 	const uint block = kv_rotation_block(HEAD_DIM);
 	[[unroll]] for (uint i = 0; i < Q_PIECES; i++)
 		own_query[i] = hadamard4(signed4(own_query[i] * kv_rotation_scale(block), i * 4u));
-	[[unroll]] for (uint bit = 0; bit < 6u; bit++)
+	[[unroll]] for (uint bit = 0; bit < 7u; bit++)
 		if (1u << bit < block / 4u)
 			[[unroll]] for (uint i = 0; i < Q_PIECES / 2u; i++) {
 				const uint step = 1u << bit, at = min(i / step * 2u * step + i % step, Q_PIECES - 1u - step);

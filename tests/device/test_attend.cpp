@@ -36,6 +36,9 @@ TEST_CASE("attend: packed pages of every head size") {
 			     {{{token(bits, D * h[1]), token(bits, D % 32 ? D : 32)}, kPages[(i + 1) % 3], kTokens[i % 7]}}});
 			++i;
 		}
+	rows.push_back({{1, 8, 1, 512, 2}, {{{channel(2), token(2, 32)}, 32, 70}}});
+	rows.push_back({{1, 4, 2, 512, 1}, {{{token(4, 1024), token(4, 512)}, 64, 40}, {{}, 32, 33}}});
+	rows.push_back({{2, 6, 2, 320, 2, true}, {{{channel(4), token(8, 32)}, 128, 150}}});
 	each_row(rows, run_packed);
 }
 
@@ -109,6 +112,7 @@ TEST_CASE("attend: rows of a prompt over packed pages") {
 				rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.prescale == Prescale::SqrtMax}}});
 			++i;
 		}
+	rows.push_back({{5, 8, 1, 512, 1, false, false, 5, true}, {{{channel(4), token(4, 512)}, 32, 60}}});
 	rows.push_back({{6, 24, 2, 64, 2, false, false, 6, true},
 	                {{formats[2], 32, 96}}}); // more heads in a group than a workgroup takes
 	rows.push_back({{6, 8, 2, 64, 2, false, false, 4}, {{formats[2], 32, 96}}}); // decode rows that share a cache

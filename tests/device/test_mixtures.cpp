@@ -9,8 +9,9 @@ using namespace kvrun;
 
 namespace {
 
-// Fused tensors and a gate of the shared MLP; dense layers first, sigmoid, a bias of the choice, a scale.
-const std::vector<Case> kMixtures = {{"qwen2moe"}, {"glm4moe"}};
+// Fused tensors and a gate of the shared MLP; dense layers first, sigmoid, a bias of the choice, a scale; factors of
+// experts, which stand beside a dense MLP.
+const std::vector<Case> kMixtures = {{"qwen2moe"}, {"glm4moe"}, {"gemma4_moe"}};
 
 } // namespace
 

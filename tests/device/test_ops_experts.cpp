@@ -19,14 +19,15 @@ struct RouteRow {
 	bool normalise = false, bias = false;
 	float scale = 1;
 	uint32_t n_groups = 1, used_groups = 1;
-	bool ties = false; // logits are multiples of 1/2
+	bool ties = false;    // logits are multiples of 1/2
+	bool factors = false; // of experts
 	std::string text() const {
-		return fmt::format("route: T {} {} of {} {}{}{} times {} groups {} of {}{}", T, used, n_experts,
+		return fmt::format("route: T {} {} of {} {}{}{} times {} groups {} of {}{}{}", T, used, n_experts,
 		                   gating == Gating::Sigmoid ? "sigmoid"
 		                   : gating == Gating::Near  ? "near"
 		                                             : "softmax",
 		                   normalise ? " normalised" : "", bias ? " bias" : "", scale, used_groups, n_groups,
-		                   ties ? " ties" : "");
+		                   ties ? " ties" : "", factors ? " factors" : "");
 	}
 };
 
@@ -36,7 +37,7 @@ struct Routed {
 };
 
 // By sorting all pairs, in double.
-Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bias) {
+Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bias, const Floats& factors) {
 	Routed out;
 	for (uint32_t t = 0; t < r.T; ++t) {
 		std::vector<double> p(r.n_experts), choice(r.n_experts);
@@ -74,7 +75,8 @@ Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bi
 		for (uint32_t j = 0; j < r.used; ++j) chosen += p[all[j].second];
 		for (uint32_t j = 0; j < r.used; ++j) {
 			out.ids.push_back(all[j].second);
-			out.weights.push_back(float(p[all[j].second] / (r.normalise ? chosen : 1) * double(r.scale)));
+			const double factor = r.factors ? double(factors[all[j].second]) : 1;
+			out.weights.push_back(float(p[all[j].second] / (r.normalise ? chosen : 1) * double(r.scale) * factor));
 		}
 	}
 	return out;
@@ -97,6 +99,8 @@ std::vector<RouteRow> route_rows() {
 	rows.push_back({67, 16, 2, Gating::Near}); // phimoe
 	rows.push_back({40, 300, 6, Gating::Near, true, false, 2});
 	rows.push_back({40, 16, 3, Gating::Near, false, false, 1, 1, 1, true});
+	rows.push_back({9, 128, 8, Gating::Softmax, true, false, 1, 1, 1, false, true}); // gemma4
+	rows.push_back({3, 60, 32, Gating::Sigmoid, false, true, 2.5f, 1, 1, false, true});
 	return rows;
 }
 
@@ -244,12 +248,12 @@ TEST_CASE("ops: route") {
 		Floats logits = random.normals(size_t(r.T) * r.n_experts, 2);
 		if (r.ties)
 			for (float& x : logits) x = std::round(2 * x) / 2;
-		const Floats bias = random.normals(r.n_experts, 0.2f);
+		const Floats bias = random.normals(r.n_experts, 0.2f), factors = random.normals(r.n_experts);
 		const View ids = rig.u32(Words(size_t(r.T) * r.used, 12345), r.T, r.used), weights = rig.out(r.T, r.used);
-		backend.route(
-		    ids, weights, rig.f32(logits, r.T, r.n_experts),
-		    {r.gating, r.normalise, r.scale, r.bias ? rig.f32(bias, r.n_experts) : View(), r.n_groups, r.used_groups});
-		const Routed ref = route_reference(r, logits, bias);
+		backend.route(ids, weights, rig.f32(logits, r.T, r.n_experts),
+		              {r.gating, r.normalise, r.scale, r.bias ? rig.f32(bias, r.n_experts) : View(), r.n_groups,
+		               r.used_groups, r.factors ? rig.f32(factors, r.n_experts) : View()});
+		const Routed ref = route_reference(r, logits, bias, factors);
 		CHECK(rig.get_words(ids) == ref.ids);
 		check_close(row, rig.get(weights), ref.weights, "route");
 	});

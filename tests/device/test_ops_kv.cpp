@@ -64,6 +64,9 @@ std::vector<RopeRow> rope_rows() {
 			rows.push_back({9, 4, 2, D, D, neox, true, 32, false, true});
 			rows.push_back({3, 8, 1, D, D / 2 + 2, neox, true, 0, neox, true}); // a channel at a time
 		}
+	rows.push_back({5, 4, 1, 512, 512, true, true, 32});
+	rows.push_back({3, 2, 1, 512, 128, true, true, 0});
+	rows.push_back({2, 3, 1, 320, 320, false, false, 64});
 	return rows;
 }
 
@@ -403,6 +406,8 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 			    {T, h[0], h[1], D, 45 + T, pages[i % 3], uint32_t(1 + i % 2), i % 2 == 0, 1, i % 4 == 3 ? 4 : T});
 			++i;
 		}
+	rows.push_back({9, 8, 1, 512, 45, 32, 1, true, 20});
+	rows.push_back({33, 4, 2, 320, 0, 32, 1, false, 7});
 	rows.push_back({6, 24, 2, 64, 50, 32, 1, false, 1, 6}); // more heads in a group than a workgroup takes
 	each_row(rows, run_attend);
 }

@@ -84,6 +84,11 @@ std::vector<PackRow> pack_rows() {
 	    {"turbo2/3, 5 kv heads, not rotated", norms(2, true, 8, false), norms(3, false, 8, false), 15, 5, 96, 32, 64},
 	    {"turbo keys, grouped values", norms(2, true), token(2, 32), 4, 2, 64, 64, 128},
 	    {"grouped keys, turbo values", channel(4, 32), norms(2, false), 4, 2, 64, 32, 64},
+	    {"turbo3/2, heads of 512", norms(3, true), norms(2, false), 8, 1, 512, 128, 128},
+	    {"turbo4/1, blocks of 64", norms(4, true), norms(1, false), 4, 2, 320, 64, 64},
+	    {"kivi2 bytes, heads of 512", bytes(channel(2, 128)), bytes(token(2, 32)), 4, 1, 512, 128, 128},
+	    {"zipcache, heads of 512", channel(2, kGroupAll), token(2, 1024, Prescale::SqrtMax), 4, 2, 512, 32, 40, true},
+	    {"mikv, heads of 384", token(2, 32, Prescale::Balance), token(2, 384), 3, 1, 384, 32, 40, false, true},
 	};
 }
 

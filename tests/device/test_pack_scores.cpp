@@ -49,7 +49,8 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 	                              {6, 8, 1, 128, 60, {false, KeyLength::Large}},
 	                              {40, 3, 1, 96, 7, {false, KeyLength::Small}},
 	                              {40, 8, 2, 64, 7, {}, 1.5f},
-	                              {33, 6, 2, 80, 3, {true, KeyLength::Small}, 1.5f}};
+	                              {33, 6, 2, 80, 3, {true, KeyLength::Small}, 1.5f},
+	                              {20, 8, 1, 512, 9}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);

@@ -11,8 +11,9 @@ using namespace kvrun;
 namespace {
 
 // Layers of both kinds; all with a window.
-const std::vector<Case> kWindowed = {{"gemma2"},          {"gemma3"},      {"gpt_oss"}, {"cohere2"},
-                                     {"exaone4_windows"}, {"phi3_window"}, {"gemma4"},  {"gemma4_shared"}};
+const std::vector<Case> kWindowed = {{"gemma2"},  {"gemma3"},          {"gpt_oss"},
+                                     {"cohere2"}, {"exaone4_windows"}, {"phi3_window"},
+                                     {"gemma4"},  {"gemma4_shared"},   {"gemma4_layer_inputs"}};
 constexpr uint32_t kWindow = 8;
 
 } // namespace

@@ -172,8 +172,47 @@ TEST_CASE("config: gemma4, as far as kvrun runs it") {
 	has(refusal(bad), "key gemma4.attention.shared_kv_layers is 1: of 1 layers, these last ones find no layer");
 	bad = b;
 	bad.u32("gemma4.embedding_length_per_layer_input", 8);
+	has(refusal(bad), "tensor per_layer_token_embd.weight is missing");
+}
+
+TEST_CASE("config: inputs of layers: their tensors, blocks of the table, families that have none") {
+	TinyShape s;
+	s.arch = "gemma4";
+	GgufBuilder b = tiny_model(s);
+	for (const char* norm : {"post_attention_norm", "post_ffw_norm", "post_norm"})
+		b.tensor_f32(fmt::format("blk.0.{}.weight", norm), {16}, std::vector<float>(16, 1));
+	for (const char* norm : {"attn_q_norm", "attn_k_norm"})
+		b.tensor_f32(fmt::format("blk.0.{}.weight", norm), {8}, std::vector<float>(8, 1));
+	const auto zeros = [&](const char* name, std::vector<uint64_t> dims) {
+		uint64_t n = 1;
+		for (const uint64_t d : dims) n *= d;
+		b.tensor_f32(name, dims, std::vector<float>(n));
+	};
+	const uint64_t vocab = b.find("token_embd.weight").dims[1];
+	b.u32("gemma4.embedding_length_per_layer_input", 8);
+	zeros("per_layer_token_embd.weight", {8, vocab});
+	zeros("per_layer_model_proj.weight", {16, 8});
+	zeros("per_layer_proj_norm.weight", {8});
+	zeros("blk.0.inp_gate.weight", {16, 8});
+	zeros("blk.0.proj.weight", {8, 16});
+	CHECK(refusal(b) == "");
+	CHECK(config_of(b).layer_input_dim == 8);
+	GgufBuilder bad = b;
+	bad.find("per_layer_token_embd.weight").dims = {4, 2 * vocab};
 	has(refusal(bad),
-	    "key gemma4.embedding_length_per_layer_input is 8; kvrun runs gemma4 without embeddings of layers");
+	    fmt::format("tensor per_layer_token_embd.weight is ({}, 4), the config says ({}, 8)", 2 * vocab, vocab));
+	bad = b;
+	bad.tensor("per_layer_token_embd.weight", DType::Q8_0, {32, vocab}, std::string(34 * vocab, '\0'));
+	has(refusal(bad), "tensor per_layer_token_embd.weight is Q8_0, in blocks of 32; a layer reads 8 channels of a row");
+	bad = b;
+	bad.u32("gemma4.embedding_length_per_layer_input", UINT32_MAX / 2);
+	has(refusal(bad), "too large; the file is damaged");
+	bad = b;
+	bad.erase_tensor("blk.0.inp_gate.weight");
+	has(refusal(bad), "tensor blk.0.inp_gate.weight is missing");
+	bad = tiny_model();
+	bad.u32("llama.embedding_length_per_layer_input", 8);
+	has(refusal(bad), "key llama.embedding_length_per_layer_input is 8; kvrun runs llama without inputs of layers");
 }
 
 TEST_CASE("T07: every key kvrun reads, with every other type") {
@@ -306,9 +345,9 @@ TEST_CASE("T13: heads that do not divide, and heads no backend can do") {
 	has(refusal(tiny_model(s)), "3 heads cannot share 2 key/value heads evenly");
 	s = {};
 	s.head_dim = 12;
-	has(refusal(tiny_model(s)), "heads have 12 channels; kvrun runs multiples of 8 up to 256");
-	s.head_dim = 264;
-	has(refusal(tiny_model(s)), "heads have 264 channels");
+	has(refusal(tiny_model(s)), "heads have 12 channels; kvrun runs multiples of 8 up to 512");
+	s.head_dim = 520;
+	has(refusal(tiny_model(s)), "heads have 520 channels");
 	GgufBuilder b = tiny_model();
 	b.erase("llama.attention.key_length").u32("llama.attention.head_count", 3);
 	has(refusal(b), "16 channels do not divide into 3 heads");

@@ -90,6 +90,11 @@ TEST_CASE("experts: what the converter's files of each family say") {
 	e = golden("hunyuan_moe");
 	CHECK(e.normalise);
 	CHECK(e.shared_dim == 24);
+	e = golden("gemma4_moe");
+	CHECK(e.beside_mlp);
+	CHECK(e.factors);
+	CHECK(e.normalise);
+	CHECK(e.fused_gate_up);
 	e = golden("phimoe");
 	CHECK(e.gating == Gating::Near);
 	CHECK(!e.normalise);

@@ -101,6 +101,31 @@ TEST_CASE("spm: the pair of the highest score is joined first, from the left") {
 	CHECK(t.decode_one(std::nullopt, kSpaceA) == "a");
 }
 
+TEST_CASE("gemma4: merges apply in the order of their list, to characters; spaces are marks, the rest bytes") {
+	const auto with = [](const std::vector<std::string>& merges) {
+		GgufBuilder b = spm({"\n", "\n\n", "<turn|>"}, {1, 1, 4});
+		b.text("tokenizer.ggml.model", "gemma4").erase("tokenizer.ggml.scores").texts("tokenizer.ggml.merges", merges);
+		return b.flag("tokenizer.ggml.add_space_prefix", false).u32("tokenizer.ggml.bos_token_id", 1);
+	};
+	constexpr uint32_t kLine = kEAcute + 1, kLines = kLine + 1, kTurn = kLines + 1, kByte = 3;
+	const Tokenizer t = make(with({"a b", "\xe2\x96\x81 a", "a a", "\n \n"}));
+	CHECK(std::string(t.model()) == "spm");
+	CHECK(t.encode("ab", {.bos = true}) == Ids{1, kAb});
+	CHECK(t.encode(" ab a", {.bos = false}) == Ids{kSpace, kAb, kSpaceA});
+	CHECK(t.encode("aab", {.bos = false}) == Ids{kA, kAb});
+	CHECK(t.encode("aaa", {.bos = false}) == Ids{kAa, kA});
+	CHECK(t.encode("a\n\n\nb", {.bos = false}) == Ids{kA, kLines, kLine, kB});
+	CHECK(t.encode("\xc3\xa9z\xff", {.bos = false}) == Ids{kEAcute, kByte + 'z', kByte + 0xff}); // in no merge
+	CHECK(t.decode(t.encode(" ab  a\n\xc3\xa9z", {.bos = false}), false) == " ab  a\n\xc3\xa9z");
+	CHECK(t.is_end(kTurn));
+	CHECK(make(with({"\xe2\x96\x81 a",
+	                 "\xe2\x96\x81"
+	                 "a b",
+	                 "a b"}))
+	          .encode(" ab", {.bos = false}) == Ids{kSpaceAb});
+	has(refusal(with({"ab"})), "key tokenizer.ggml.merges: element 0 is 'ab', expected two parts");
+}
+
 TEST_CASE("bpe: merges apply in the order of their list, from the left") {
 	const std::string g = byte_character(' ');
 	const Tokenizer t = make(bpe({"ab", "bc", g + "a", "abc"}, {"b c", "a b", g + " a", "ab c"}));
@@ -253,7 +278,8 @@ TEST_CASE("T19: vocabularies that cannot be are refused") {
 		has(refusal(bpe({}, {bad})), fmt::format("element 0 is '{}', expected two parts", bad));
 	b = spm();
 	b.text("tokenizer.ggml.model", "bert");
-	has(refusal(b), "tokenizer is bert; kvrun knows llama (SentencePiece-style) and gpt2 (byte-level BPE)");
+	has(refusal(b), "tokenizer is bert; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges) and "
+	                "gpt2 (byte-level BPE)");
 	b = bpe({}, {});
 	b.text("tokenizer.ggml.pre", "no-such");
 	has(refusal(b), "pre-tokenizer is no-such; kvrun knows default gpt-2 mpt");

@@ -16,7 +16,7 @@ import sys
 
 MODELS = ["llama-3.1-8b:q4_k", "mistral-7b,ctx=32768:q4_k", "qwen2.5-14b:q4_k", "qwen3-8b:q4_k", "qwen3-14b:q4_k",
           "qwen3-32b:iq4_xs", "qwen3-30b-a3b,ctx=262144:q4_k", "gemma-2-9b:q4_k", "gpt-oss-20b:mxfp4",
-          "seed-oss-36b:iq4_xs"]
+          "seed-oss-36b:iq4_xs", "gemma-4-31b:iq4_xs", "gemma-4-26b-a4b:q4_k", "gemma-4-e4b:q4_k"]
 CARDS = ["8G", "12G", "16G", "24G"]
 POLICIES = ["fp16", "kivi4", "turbo4", "turbo3/2"]
 

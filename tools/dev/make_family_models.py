@@ -85,6 +85,24 @@ def models():
         "gemma4_shared": (hf.Gemma4TextConfig(**gemma4(num_kv_shared_layers=2, output_hidden_states=True,
                                                     use_double_wide_mlp=True)),
                           gemma4_flips),
+        "gemma4_moe": (hf.Gemma4TextConfig(**gemma4(
+            attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=6, top_k_experts=2,
+            moe_intermediate_size=16)),
+            {"one expert": {"top_k_experts": 1}, "no factors of experts": filled("per_expert_scale", 1.0),
+             "no factors of the router's input": filled("router.scale", 32 ** 0.5),
+             "router without norm": each_layer(lambda l: setattr(l.router, "norm", torch.nn.Identity())),
+             "experts read what the MLP does": each_layer(same_input), "no experts": filled("experts.down_proj", 0.0),
+             "no MLP beside them": filled("mlp.down_proj", 0.0)}),
+        "gemma4_wide": (hf.Gemma4TextConfig(**gemma4(
+            num_hidden_layers=2, layer_types=layers(2), num_attention_heads=2, num_key_value_heads=1, head_dim=256,
+            global_head_dim=512, attention_k_eq_v=True, num_global_key_value_heads=1)), {}),
+        "gemma4_layer_inputs": (hf.Gemma4TextConfig(**gemma4(num_kv_shared_layers=2, output_hidden_states=True,
+                                                    use_double_wide_mlp=True, hidden_size_per_layer_input=16)),
+                          {"no inputs of layers": filled("post_per_layer_input_norm", 0.0),
+                           "inputs without table": filled("embed_tokens_per_layer", 0.0),
+                           "inputs of the table alone": filled("per_layer_projection_norm", 0.0),
+                           "scale of the table": lambda m: m.model.embed_tokens_per_layer.embed_scale.fill_(1.0),
+                           "inputs of the layer before": lambda m: shift_inputs(m.model.embed_tokens_per_layer)}),
         "cohere2": (hf.Cohere2Config(**base(
             num_hidden_layers=4, layer_norm_eps=1e-3, logit_scale=0.25, rotary_pct=1.0, sliding_window=WINDOW,
             layer_types=layers(4))), {"no window": {"sliding_window": 256}, "logit scale": {"logit_scale": 1.0}}),
@@ -132,6 +150,28 @@ def plain_values(a):
 
 def scale_scores(a):
     a.scaling = a.head_dim ** -0.5
+
+
+def filled(part, value):
+    """A program for which parameters whose name has this part are all the same."""
+    def edit(model):
+        found = [p for n, p in model.named_parameters() if part in n]
+        assert found, part
+        for p in found:
+            p.fill_(value)
+    return edit
+
+
+def each_layer(change):
+    return lambda model: [change(layer) for layer in model.model.layers]
+
+
+def same_input(layer):
+    layer.pre_feedforward_layernorm_2 = layer.pre_feedforward_layernorm
+
+
+def shift_inputs(table):
+    table.weight.copy_(table.weight.roll(16, dims=1))
 
 
 def v_norm_weighs(model):
@@ -199,7 +239,8 @@ def build(config, seed):
     config._attn_implementation = "eager"
     model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     rng = np.random.default_rng(seed)
-    quiet = ["q_norm", "k_norm", "query_layernorm", "key_layernorm", "post_self_attn", "post_mlp", "post_feedforward"]
+    quiet = ["q_norm", "k_norm", "query_layernorm", "key_layernorm", "post_self_attn", "post_mlp", "post_feedforward",
+             "post_per_layer"]
     names = [n for n, _ in model.named_parameters()]
     if not any("input_layernorm" in n for n in names) or any("post_feedforward" in n for n in names):
         quiet.append("post_attention_layernorm")
@@ -210,7 +251,9 @@ def build(config, seed):
         for name, p in sorted(model.named_parameters()):
             if "norm" in name and name.endswith("weight"):
                 # norms behind attention and MLP decide how much those matter
-                low = 0.2 if "gemma4" in config.model_type else 0.35 if config.num_hidden_layers <= 4 else 0.22
+                low = 0.35 if config.num_hidden_layers <= 4 else 0.22
+                if "gemma4" in config.model_type:
+                    low = 0.12 if config.hidden_size_per_layer_input else 0.2
                 wide = low if any(part in name for part in quiet) else 1.0
                 a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted(config, name) else 0.0)
             elif name.endswith("A_log"):
@@ -226,6 +269,10 @@ def build(config, seed):
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             if name.endswith(("gate.weight", "gate.wg.weight")) or "router" in name:  # of experts: choices are clear
                 a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
+            if name.endswith(("router.scale", "per_expert_scale")):
+                a = (1 + 0.4 * rng.standard_normal(p.shape)) * (p.shape[0] ** 0.5 if "router.scale" in name else 1)
+            elif "embed_tokens_per_layer" in name:
+                a = rng.standard_normal(p.shape) / config.hidden_size_per_layer_input ** 0.5
             if name.endswith("sinks"):
                 a = 1.0 + rng.standard_normal(p.shape)
             elif name.endswith("gate_up_proj_bias"):  # clamped SwiGLU: some are beyond its limits
