@@ -120,7 +120,8 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 	constexpr std::pair<const char*, const char*> kThink[] = {{"<think>", "</think>"},
 	                                                          {"[THINK]", "[/THINK]"},
 	                                                          {"<|START_THINKING|>", "<|END_THINKING|>"},
-	                                                          {"<seed:think>", "</seed:think>"}};
+	                                                          {"<seed:think>", "</seed:think>"},
+	                                                          {"<|channel>thought", "<channel|>"}};
 	for (const auto& [begin, end] : kThink)
 		if (f.think_end.empty() && shows(t.text(), end)) f.think_begin = begin, f.think_end = end;
 	return f;

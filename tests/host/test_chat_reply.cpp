@@ -123,6 +123,14 @@ TEST_CASE("features: a template in llama3's manner, one that takes parts only, a
 	CHECK(!chat_features(ChatTemplate("enable_thinking {{ x.enable_thinking }}")).thinking_switch);
 }
 
+TEST_CASE("reasoning: Gemma 4's channel of thoughts") {
+	const ChatFeatures f = chat_features(ChatTemplate("{{ '<|channel>thought\\n<channel|>' }}"));
+	ReplyParser::Options o = options(ToolFormat::None);
+	o.think_begin = f.think_begin, o.think_end = f.think_end;
+	expect(o, "<|channel>thought\nhm <b>\n<channel|>yes", "c=yes r=hm <b>");
+	expect(o, "<|channel|>analysis", "c=<|channel|>analysis r="); // another family's
+}
+
 TEST_CASE("fit_messages: parts to text, arguments to objects or text, null or empty content") {
 	ChatFeatures f;
 	f.text_content = f.tool_calls = f.object_arguments = true;

@@ -92,6 +92,19 @@ TEST_CASE("weight plan: an embedding that is the output projection, too, leaves 
 	CHECK(p.groups().back().token_bytes == t.bytes / t.rows() * (t.rows() + 1)); // a row is looked up as well
 }
 
+TEST_CASE("weight plan: the table of inputs of layers leaves first; a token reads a row for each layer") {
+	const Shape e4b("synth:gemma-4-e4b:q4_k");
+	const WeightPlan p = e4b.plan();
+	const WeightGroup& table = p.groups().front();
+	CHECK(table.part == WeightPart::Embedding);
+	CHECK(table.tensors.size() == 1);
+	const GgufTensor& t = *e4b.file.find_tensor("per_layer_token_embd.weight");
+	CHECK(t.cols() == 42 * 256);
+	CHECK(table.token_bytes == t.bytes / t.rows());
+	const GgufTensor& embed = *e4b.file.find_tensor("token_embd.weight"); // each layer looks it up again
+	CHECK(p.groups().back().token_bytes == embed.bytes / embed.rows() * (embed.rows() + 43));
+}
+
 TEST_CASE("weight plan: -ngl, --cpu-moe and --n-cpu-moe mean what they mean in llama.cpp") {
 	const WeightPlan none = dense().placed({.gpu_layers = 0});
 	CHECK(none.device_bytes() == none.fixed_bytes());
