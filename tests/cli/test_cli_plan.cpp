@@ -105,7 +105,7 @@ TEST_CASE("plan: the sizes the papers speak of") {
 	json j = plan(mistral("kivi2,group=64", 4096));
 	CHECK(j["stored_bits_per_element"].get<double>() - j["bits_per_element"]["f16"].get<double>() <= 2.75);
 	CHECK(j["code_bits_per_element"] == 2.0);
-	j = plan(mistral("xquant,group=128", 4096));
+	j = plan(mistral("xquant,group=128,flush=128,km=32,vm=16", 4096));
 	CHECK(j["stored_bits_per_element"].get<double>() - j["bits_per_element"]["f16"].get<double>() <= 1.9);
 	CHECK(j["code_bits_per_element"].get<double>() == doctest::Approx(1.38).epsilon(0.005));
 	CHECK(j["layers"][17]["v_codes_of"] == 16);
@@ -148,7 +148,7 @@ TEST_CASE("plan: several policies, a model, and words for people") {
 	CHECK(m["shape"]["n_layers"].get<int>() == int(m["layers"].size()));
 	CHECK(m["tokens"].get<int>() > 0);
 	CHECK(m["memory"]["bytes"].get<size_t>() < size_t(8) << 30); // the weights are in there too
-	const Ran r = run_program({"plan", "--kv", "xquant", "--shape", "32x8x128", "--memory", "8G"});
+	const Ran r = run_program({"plan", "--kv", "xquant,km=32,vm=16", "--shape", "32x8x128", "--memory", "8G"});
 	CHECK(r.code == 0);
 	for (const char* word :
 	     {"codes", "K parameters", "stored", "layers 2-16, 18, 20", "of the layer below", "tokens that fit"})

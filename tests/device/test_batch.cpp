@@ -23,7 +23,7 @@ std::vector<Request> requests(uint32_t n, uint32_t vocab) {
 	                                "zipcache,flush=25",
 	                                "logquant,W=10,k.group=32",
 	                                "h2o,recent_keep=8,flush=16,budget=24",
-	                                "xquant,recent_keep=0,flush=32,k.group=32"};
+	                                "xquant,vm=0,recent_keep=0,flush=32,k.group=32"};
 	std::vector<Request> out;
 	for (uint32_t i = 0; i < n; ++i)
 		out.push_back({policies[i % 8], random_tokens(3 + (i * 29) % 90, vocab, i + 1), 5 + (i * 13) % 40, i * 2});

@@ -191,7 +191,9 @@ TEST_CASE("fetch: the sets and the attention of a decode step are those of the p
 		const Golden g;
 		const NpyArray want[] = {Golden::load("picks_1"), Golden::load("picks_2")};
 		const uint32_t n_picks = uint32_t(want[0].shape[1]);
-		const KvPlan plan = make_plan(parse_policy(fmt::format("specache1,fetch={}", n_picks)), {1, g.n_kv, g.D});
+		const KvPlan plan = make_plan(
+		    parse_policy(fmt::format("specache1,group=32,param_bits=16,recent_keep=32,flush=32,fetch={}", n_picks)),
+		    {1, g.n_kv, g.D});
 		KvPool pool(be, 1, size_t(64) << 20);
 		KvSequence seq(be, plan, pool, g.T);
 		KvScratch scratch;
@@ -280,7 +282,7 @@ TEST_CASE("fetch: a policy that fetches every packed token computes what an f16 
 	                                    {"rtn2" + kWindow},
 	                                    {"zipcache,flush=24"},
 	                                    {"mikv,recent_keep=8,flush=16"},
-	                                    {"xquant,recent_keep=8,flush=32,group=32"}};
+	                                    {"xquant,vm=0,recent_keep=8,flush=32,group=32"}};
 	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
 		if (row.device == "swiftshader" && row.number > 1) return; // slow
 		const auto engine = open_engine(row.device, kModel);

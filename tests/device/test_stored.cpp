@@ -242,7 +242,7 @@ TEST_CASE("T42, T43, T46, T47 session file: mutations of files of five policies"
 	const uint32_t vocab = engine->config().vocab;
 	std::mt19937_64 rng(7);
 	for (const std::string policy : {"kivi2,recent_keep=8,flush=32", "zipcache,flush=25", "mikv,recent_keep=8,flush=16",
-	                                 "logquant,W=10,k.group=32", "xquant,recent_keep=0,flush=32,k.group=32"}) {
+	                                 "logquant,W=10,k.group=32", "xquant,vm=0,recent_keep=0,flush=32,k.group=32"}) {
 		CAPTURE(policy);
 		{
 			Session s(*engine, with(policy, 200));

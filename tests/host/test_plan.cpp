@@ -143,7 +143,7 @@ TEST_CASE("plan: a group that shares nothing with head_dim is refused with the p
 }
 
 TEST_CASE("plan: layers with different bits, and who owns codes") {
-	const KvPlan p = plan("xquant");
+	const KvPlan p = plan("xquant,km=32,vm=16"); // the paper's
 	for (uint32_t l = 0; l < 32; ++l) {
 		const LayerPlan& L = p.layers[l];
 		CHECK(L.tier[R].fmt.k.bits == (l < 30 ? 2 : 1));
@@ -161,8 +161,9 @@ TEST_CASE("plan: layers with different bits, and who owns codes") {
 	const KvPlan half = plan("xquant", {16, 8, 128}); // the paper's layer numbers are for 32 layers
 	CHECK(half.layers[14].tier[R].fmt.k.bits == 2);
 	CHECK(half.layers[15].tier[R].fmt.k.bits == 1);
-	CHECK(half.layers[9].v_codes_of == 8);
-	CHECK(half.layers[7].v_codes_of == 7);
+	CHECK(half.layers[9].v_codes_of == 9); // shared only where that is asked for
+	CHECK(plan("xquant,vm=8", {16, 8, 128}).layers[9].v_codes_of == 8);
+	CHECK(plan("xquant,vm=8", {16, 8, 128}).layers[7].v_codes_of == 7);
 	CHECK(plan("xquant,kq=30", {16, 8, 128}).layers[15].tier[R].fmt.k.bits == 2); // typed numbers are what they are
 	CHECK(plan("xquant,kq=0,vq=0,km=0,vm=0,stride=4").layers[7].k_codes_of == 4);
 	const KvPlan a = plan("asymkv12/3");
@@ -239,7 +240,9 @@ TEST_CASE("plan: stored bits per element at the sizes the papers speak of, windo
 	// a small cache at 32k tokens: what eviction leaves does not grow
 	CHECK(bytes_at(plan("streaming"), 4096).total() == bytes_at(plan("streaming"), 32768).total());
 	CHECK(16 / stored_bits(plan("kivi2"), 32768) >= 5);
-	CHECK(16 / stored_bits(plan("xquant"), 32768) >= 7);
+	CHECK(16 / stored_bits(plan("xquant"), 32768) >= 6);
+	CHECK(16 / stored_bits(plan("xquant,group=128,flush=128,recent_keep=64,vm=16"), 32768) >= 7);
+	for (const KvShape& s : {kMistral, KvShape{30, 3, 64}}) CHECK(16 / stored_bits(plan("specache1", s), 32768) >= 10);
 }
 
 TEST_CASE("plan: tokens counted many at a time are those counted one by one") {

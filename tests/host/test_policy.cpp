@@ -63,8 +63,11 @@ TEST_CASE("policy: the table has the methods and baselines, each with its paper'
 	const KvPolicy x = parse_policy("xquant");
 	CHECK(x.regular.k.bits == 1);
 	CHECK(x.regular.k.eta == doctest::Approx(1.0 / 6).epsilon(1e-12));
-	CHECK(x.share.v_first == 16);
-	CHECK(x.share.k_first == 32);
+	CHECK(x.share == Share{}); // only where it is asked for
+	CHECK(x.regular.k.group == 32);
+	CHECK(x.select.recent_keep + x.select.flush == 128);
+	CHECK(parse_policy("specache1").regular.k.param_bits == 8);
+	CHECK(parse_policy("specache1").regular.v.group == 64);
 	REQUIRE(x.layers.size() == 2);
 	CHECK(x.layers[0].last == 30);
 	CHECK(x.layers[1].last == 2);

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """tools/dev/quality.sh --model NAME: what every policy costs on a model that tools/models.sh fetches.
 
+--table tuned compares tuned:BITS with fixed policies, --table candidates what might lower the divergence, each thing
+alone. What tuned:BITS is comes from `kvrun tune` on other texts, unless --work holds its file already.
+
 Texts: tools/dev/quality_texts, and an article of WikiText-2's test split where that file is there. Each gives one chunk
 of 1024 tokens, of which the last 255 are scored by decode steps. Results lie in --work as JSON, a file per text and
 --together policies; what is there is not measured again, so an interrupted run goes on. Standard library only."""
@@ -20,15 +23,17 @@ WIKI = os.path.join(SHARED, "assets/text/wikitext2/wiki.test.raw")
 WIKI_FROM, WIKI_BYTES = 1203720, 10500  # the article Tatwine and what follows
 BLOCK = 16  # tokens, as in kvrun eval
 
-XQUANT_PLAIN = "xquant,group=32,flush=32,recent=128,km=all,vm=all"
+# of 30 layers, as 1.4 bits of 32 layers in the paper
+XQUANT_SHARED = "xquant,group=128,flush=128,recent_keep=64,kq=28,vq=2,km=30,vm=15"
 # policy, the policy its difference is from (or none), what the row shows
 POLICIES = [
     ("rtn8", None), ("rtn4", None), ("rtn2", None),
     ("kivi4", None), ("kivi4,sinks=4", "kivi4"), ("kivi2", None), ("kivi2,sinks=4", "kivi2"),
     ("kivi2,param_bits=8,sinks=4", "kivi2,sinks=4"),
     ("zipcache", None), ("zipcache,sinks=4", "zipcache"), ("logquant", None), ("logquant,sinks=4", "logquant"),
-    ("mikv", None), ("specache2", None), ("specache1", None), ("asymkv", None),
-    ("xquant", None), (XQUANT_PLAIN, "xquant"), (XQUANT_PLAIN + ",sinks=4", XQUANT_PLAIN),
+    ("mikv", None), ("mikv,salient.bits=8", "mikv"),
+    ("specache2", None), ("specache1", None), ("asymkv", None),
+    (XQUANT_SHARED, "xquant"), ("xquant", None), ("xquant,sinks=4", "xquant"),
     ("h2o", None), ("streaming", None),
     ("mixed,sinks=0", None), ("mixed", "mixed,sinks=0"),
     ("turbo4,sinks=0", None), ("turbo4", "turbo4,sinks=0"), ("turbo3", None),
@@ -36,7 +41,25 @@ POLICIES = [
     ("turbo2,sinks=0", None), ("turbo2", "turbo2,sinks=0"),
     ("turbo2/1,sinks=0", None), ("turbo2/1", "turbo2/1,sinks=0"),
 ]
+TUNED = [
+    ("turbo2", None), ("turbo3/2", None), ("turbo3", None), ("turbo4", None),
+    ("tuned:2.24", "turbo2"), ("tuned:2.74", "turbo3/2"), ("tuned:3.24", "turbo3"), ("tuned:4.24", "turbo4"),
+]
+KIVI_SMALL = "kivi2,param_bits=8,sinks=4"
+OUTLIERS = "turbo2,score=key_length,key_length=%s,salient.bits=16,ratio=0.02"
+CANDIDATES = [
+    ("turbo2,sinks=0", "turbo2"), ("turbo2,sinks=1", "turbo2"), ("turbo2", None), ("turbo2,sinks=16", "turbo2"),
+    ("turbo2,recent=256", "turbo2"), ("turbo2,mean=off", "turbo2"), ("turbo2,rotate=off", "turbo2"),
+    ("turbo2,param_bits=16", "turbo2"), ("turbo2,group=32,flush=32", "turbo2"), ("turbo2,k.scale=channel", "turbo2"),
+    (OUTLIERS % "large", "turbo2"), (OUTLIERS % "small", "turbo2"), ("tuned:2.24", "turbo2"),
+    ("kivi2,sinks=4", None), (KIVI_SMALL, "kivi2,sinks=4"), (KIVI_SMALL + ",group=64", KIVI_SMALL),
+    ("kivi2,eta=0.045,sinks=4", "kivi2,sinks=4"),
+]
+TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES}
 EVICTS = {"h2o", "streaming"}
+# What tune sees: another part of WikiText-2, a play, and code; (file, first byte, bytes).
+TUNE_TEXTS = [(WIKI, 100000, 9000), (os.path.join(SHARED, "assets/text/tinyshakespeare/input.txt"), 100000, 8000),
+              (os.path.join(ROOT, "engine/kv_host/classify.cpp"), 0, 8000)]
 
 
 class Failed(Exception):
@@ -75,7 +98,7 @@ def measure(args, model, texts):
     """Fills args.work."""
     for name, path in texts.items():
         done = {row["policy"] for row in results(args.work).get(name, {}).values()}
-        left = [p for p, _ in POLICIES if p not in done]
+        left = [p for p, _ in TABLES[args.table] if p not in done]
         for at in range(0, len(left), args.together):
             some = left[at:at + args.together]
             command = [args.kvrun, "eval", "-m", model, "-f", path, "-c", str(args.chunk), "--score", str(args.score),
@@ -97,9 +120,32 @@ def measure(args, model, texts):
             os.rename(target + ".part", target)
 
 
+def tune(args, model):
+    """The model under a name in args.work, with what kvrun tune measured beside it."""
+    link = os.path.join(os.path.abspath(args.work), os.path.basename(model))
+    if not os.path.exists(link):
+        os.symlink(os.path.abspath(model), link)
+    if os.path.exists(link + ".kv.json"):
+        return link
+    command = [args.kvrun, "tune", link] + (["--device", args.device] if args.device else [])
+    for i, (path, first, n) in enumerate(TUNE_TEXTS):
+        if not os.path.exists(path):
+            say(f"no {os.path.relpath(path)}: tune does without; KVRUN_SHARED names a folder with assets/text")
+            continue
+        part = os.path.join(args.work, f"tune{i}.txt")
+        with open(path, "rb") as f, open(part, "wb") as out:
+            f.seek(first)
+            out.write(f.read(n).decode(errors="ignore").encode())
+        command += ["-f", part]
+    say(" ".join(command))
+    if not args.dry_run:
+        run(command)
+    return link
+
+
 def files(work):
     for name in sorted(os.listdir(work)):
-        if name.endswith(".json"):
+        if name.endswith(".json") and not name.endswith(".kv.json"):
             with open(os.path.join(work, name)) as f:
                 yield json.load(f)
 
@@ -138,7 +184,7 @@ def quantile(values, p):
 def summary(args, model, got):
     """A dict per policy that was measured on every text."""
     rows = []
-    for policy, base in POLICIES:
+    for policy, base in TABLES[args.table]:
         if not all(policy in text for text in got.values()):
             continue
         of = [text[policy] for text in got.values()]
@@ -147,7 +193,7 @@ def summary(args, model, got):
         plan = json.loads(run([args.kvrun, "plan", "-m", model, "--kv", policy, "-c", "8192", "--device", "cpu",
                                "--json"], (0, 6)))
         shape = "x".join(str(plan["shape"][k]) for k in ("n_layers", "n_kv_heads", "head_dim"))
-        at_32k = json.loads(run([args.kvrun, "plan", "--shape", shape, "--kv", policy, "-c", "32768", "--memory",
+        at_32k = json.loads(run([args.kvrun, "plan", "--shape", shape, "--kv", plan["policy"], "-c", "32768", "--memory",
                                  "64G", "--json"], (0, 6)))
         row = {"policy": policy, "bits": of[0]["stored_bits_per_element"],
                "bits_32k": at_32k["stored_bits_per_element"],
@@ -188,6 +234,7 @@ def write_csv(path, rows):
 def arguments():
     p = argparse.ArgumentParser(prog="tools/dev/quality.sh", allow_abbrev=False, description=__doc__)
     p.add_argument("--model", required=True, help="a name of tools/models.sh")
+    p.add_argument("--table", choices=list(TABLES), default="policies", help="which policies [policies]")
     p.add_argument("--kvrun", default=os.path.join(ROOT, "build/kvrun"))
     p.add_argument("--device", default="", help="as for kvrun [its choice]")
     p.add_argument("--work", default="", help="folder of results [build/quality-NAME]")
@@ -210,6 +257,8 @@ def main():
     fetch = [os.path.join(ROOT, "tools/models.sh"), args.model]
     model = run(fetch).strip()
     texts = texts_of(args.work)
+    if any(p.startswith("tuned") for p, _ in TABLES[args.table]):
+        model = tune(args, model)
     if not args.no_measure:
         measure(args, model, texts)
     if args.dry_run:
