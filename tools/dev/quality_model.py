@@ -50,10 +50,11 @@ OUTLIERS = "turbo2,score=key_length,key_length=%s,salient.bits=16,ratio=0.02"
 CANDIDATES = [
     ("turbo2,sinks=0", "turbo2"), ("turbo2,sinks=1", "turbo2"), ("turbo2", None), ("turbo2,sinks=16", "turbo2"),
     ("turbo2,recent=256", "turbo2"), ("turbo2,mean=off", "turbo2"), ("turbo2,rotate=off", "turbo2"),
-    ("turbo2,param_bits=16", "turbo2"), ("turbo2,group=32,flush=32", "turbo2"), ("turbo2,k.scale=channel", "turbo2"),
-    (OUTLIERS % "large", "turbo2"), (OUTLIERS % "small", "turbo2"), ("tuned:2.24", "turbo2"),
-    ("kivi2,sinks=4", None), (KIVI_SMALL, "kivi2,sinks=4"), (KIVI_SMALL + ",group=64", KIVI_SMALL),
+    ("turbo2,k.scale=channel", "turbo2"),
+    ("turbo2,param_bits=16", "turbo2"), ("turbo2,group=32,flush=32", "turbo2"), ("tuned:2.24", "turbo2"),
+    ("kivi2,sinks=4", None), (KIVI_SMALL, "kivi2,sinks=4"), (KIVI_SMALL + ",group=64,flush=64", KIVI_SMALL),
     ("kivi2,eta=0.045,sinks=4", "kivi2,sinks=4"),
+    (OUTLIERS % "large", "turbo2"), (OUTLIERS % "small", "turbo2"),
 ]
 TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES}
 EVICTS = {"h2o", "streaming"}
