@@ -245,7 +245,10 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 		} catch (const Error& e) {
 			const RowError* const row = dynamic_cast<const RowError*>(&e);
 			if (drafts && e.code == Code::OutOfMemory) { // one token each may have room
-				for (Stream* s : left) s->drafts.clear();
+				for (Stream* s : left) {
+					if (!s->drafts.empty()) s->draft_length.verified(uint32_t(s->drafts.size()), 0); // not soon again
+					s->drafts.clear();
+				}
 			} else if (row) { // the others go on without it
 				end_with_error(*left[row->row]);
 				left.erase(left.begin() + ptrdiff_t(row->row));

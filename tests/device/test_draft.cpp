@@ -3,8 +3,10 @@
 #include "engine/run/batch.h"
 #include "engine/run/draft_model.h"
 #include "tests/device/sequences.h"
+#include "tests/support/temp_folder.h"
 #include <deque>
 #include <doctest/doctest.h>
+#include <fstream>
 
 using namespace kvrun;
 
@@ -172,6 +174,32 @@ TEST_CASE("draft: answers of a batch of several policies end where they would, w
 	});
 }
 
+TEST_CASE("draft: an answer that ends inside a step leaves nothing of what was drafted behind its end") {
+	each_row(std::vector<Case>{{"fp16"}, {"kivi2,recent_keep=8,flush=32"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         const auto engine = open_engine(row.device, kModel);
+		         const Tokens prompt = random_tokens(30, engine->config().vocab, 5);
+		         GenerateOptions o = options(30, 1);
+		         Session whole(*engine, with(c.name, 100));
+		         const Tokens answer = generate(whole, prompt, o).tokens;
+		         uint32_t inside = 0;
+		         for (size_t end = 4; end < 15; ++end) {
+			         o.stops = {engine->tokenizer().decode(std::span(answer).subspan(end, 2), false)};
+			         if (o.stops[0].empty()) continue;
+			         Session plain(*engine, with(c.name, 100)), s(*engine, with(c.name, 100));
+			         const GenerateResult want = generate(plain, prompt, o);
+			         const GenerateResult r = generate(s, prompt, drafting(o, answer, prompt.size(), 0));
+			         CHECK(want.reason == StopReason::Stop);
+			         CHECK(r.reason == StopReason::Stop);
+			         CHECK(r.tokens == want.tokens);
+			         CHECK(r.kv.total() == want.kv.total());
+			         CHECK(std::ranges::equal(s.history(), plain.history()));
+			         inside += r.draft.accepted < r.draft.drafted; // all drafts are right: some lay behind the end
+		         }
+		         CHECK(inside > 2);
+	         });
+}
+
 TEST_CASE("draft: layers with windows take drafts until they forget a token with each, and answer the same") {
 	each_row(std::vector<Case>{{"gemma3"}, {"gpt_oss"}, {"phi3_window"}},
 	         [](Backend&, const Case& c, const TestRow& row) {
@@ -278,6 +306,17 @@ TEST_CASE("draft: a small model drafts, and is refused where its vocabulary is a
 				CHECK_MESSAGE(std::string(e.what()).find(why) != std::string::npos, e.what());
 			}
 		};
+		// the same model, but for one character of a token
+		const TempFolder folder;
+		const std::string other = (folder.path / "other.gguf").string(),
+		                  old = std::string(engine->tokenizer().text(290));
+		std::ifstream in(kModel, std::ios::binary);
+		std::string bytes{std::istreambuf_iterator<char>(in), {}};
+		const size_t at = bytes.find(std::string(1, char(old.size())) + std::string(7, '\0') + old);
+		REQUIRE(at != bytes.npos);
+		bytes[at + 8 + old.size() - 1] ^= 1;
+		std::ofstream(other, std::ios::binary) << bytes;
+		refused(other, Code::Invalid, "token 290 is '");
 		refused(test_root() + "/models/bundled/recall-4m-f16.gguf", Code::Invalid, "2048 tokens, not ");
 	});
 }

@@ -169,6 +169,21 @@ def test_biases_and_penalties(engine):
     assert len(set(tokens.tolist())) == 40  # none twice
 
 
+@pytest.mark.parametrize("kv", ["fp16", "kivi2,recent_keep=8,flush=32"])
+def test_drafts_change_speed_and_no_token(engine, kv):
+    text = "Lily was happy. Tom was sad. Lily was happy. Tom was sad. Lily was"
+    options = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.5, "seed": 3}
+    plain = engine.session(kv=kv).ask(text, **options)
+    drafted = engine.session(kv=kv).ask(text, draft_max=5, **options)
+    assert drafted.tokens.tolist() == plain.tokens.tolist() and drafted.text == plain.text
+    assert drafted.drafted >= drafted.drafts_accepted and drafted.drafted > 0 == plain.drafted
+    assert engine.session(kv=kv).info.takes_drafts
+    with kvrun.Engine(MODEL, device="cpu", draft_model=MODEL) as two:
+        itself = two.session(kv="fp16").ask(ONCE, draft_max=4, **GREEDY)
+        assert itself.text == engine.session(kv="fp16").ask(ONCE, **GREEDY).text
+        assert itself.drafts_accepted == itself.drafted > 0
+
+
 def test_hidden_states_and_embeddings(engine):
     tokens = engine.tokenize(ONCE)
     states = engine.session().hidden_states(tokens)

@@ -1,0 +1,104 @@
+// --draft from outside: run, chat and bench answer as without, say what was guessed, and name what they refuse.
+#include "tests/cli/checks.h"
+#include "tests/cli/program.h"
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kModel = std::string(KVRUN_SOURCE_DIR) + "/models/bundled/recall-4m-f16.gguf";
+const std::string kTiny = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/";
+const std::string kRepeats = "Lily was happy. Tom was sad. Lily was happy. Tom was sad. Lily was";
+
+std::vector<std::string> run_args(const std::vector<std::string>& more) {
+	std::vector<std::string> args = {"run", kModel,   "--device", "cpu", "-p", kRepeats,      "-n",
+	                                 "50",  "--temp", "0.6",      "-s",  "9",  "--ignore-eos"};
+	args.insert(args.end(), more.begin(), more.end());
+	return args;
+}
+
+} // namespace
+
+TEST_CASE("cli: run --draft prints the text that run prints, and how many drafts were right") {
+	for (const char* kv : {"fp16", "kivi2,recent_keep=8,flush=32"}) {
+		const Ran plain = run_program(run_args({"--kv", kv}));
+		REQUIRE(plain.code == 0);
+		CHECK(!contains(plain.err, "draft"));
+		for (const std::vector<std::string>& how : {std::vector<std::string>{"--draft", "lookup"},
+		                                            {"--draft", "lookup", "--draft-max", "1"},
+		                                            {"--draft", kModel}}) {
+			std::vector<std::string> args = run_args({"--kv", kv});
+			args.insert(args.end(), how.begin(), how.end());
+			const Ran r = run_program(args);
+			CAPTURE(r.err);
+			CHECK(r.code == 0);
+			CHECK(r.out == plain.out);
+			CHECK((contains(r.err, "  drafts ") && contains(r.err, " tok taken (")));
+		}
+	}
+	const Ran r = run_program(run_args({"--draft", "lookup", "--json"}));
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["draft"]["draft_n"].get<int>() >= j["draft"]["draft_n_accepted"].get<int>());
+	CHECK(j["draft"]["draft_n"].get<int>() > 0);
+	CHECK(j["timings"]["decode_steps"] == 49); // tokens, in however many steps
+}
+
+TEST_CASE("cli: --draft names what it cannot do") {
+	check_error(run_args({"--draft", "nowhere.gguf"}), 3, {"nowhere.gguf"});
+	check_error(run_args({"--draft", kTiny + "llama_q8_0.gguf"}), 2, {"llama_q8_0.gguf", "vocabulary", "300 tokens"});
+	check_error(run_args({"--draft", "lookup", "--draft-max", "32"}), 2, {"--draft-max", "32"});
+	check_error(run_args({"--draft", "lookup", "--kv", "specache2", "-q"}), 3, {"--draft", "fetches tokens"});
+	check_error({"run", kTiny + "qwen35.gguf", "--device", "cpu", "-p", "a", "-n", "2", "--draft", "lookup", "-q"}, 3,
+	            {"--draft", "recurrent layers"});
+	check_error({"bench", kModel, "--device", "cpu", "-n", "0", "--draft", "lookup"}, 2, {"-n is 0"});
+	check_error({"bench", kModel, "--device", "cpu", "-f", kModel}, 2, {"--file", "--draft"});
+}
+
+TEST_CASE("cli: bench --draft has both speeds, and tokens that are equal") {
+	const std::vector<std::string> base = {"bench", kModel, "--device", "cpu",  "-n",         "24",      "-d",
+	                                       "0,64",  "-r",   "2",        "--kv", "fp16,kivi2", "--draft", "lookup"};
+	const Ran table = run_program(base);
+	CAPTURE(table.err);
+	CHECK(table.code == 0);
+	for (const char* test : {"| tg24 | fp16 |", "| tg24 | kivi2 |", "| tg24 @ d64 | fp16 |", " equal |"})
+		CHECK(contains(unaligned(table.out), test));
+	std::vector<std::string> args = base;
+	args.insert(args.end(), {"-o", "json"});
+	const Ran r = run_program(args);
+	REQUIRE(r.code == 0);
+	const auto j = nlohmann::json::parse(r.out);
+	CHECK(j["draft"] == "lookup");
+	CHECK(j["draft_max"] == 7);
+	REQUIRE(j["results"].size() == 4);
+	for (const auto& t : j["results"]) {
+		CHECK(t["tok_s_plain"].size() == 2);
+		CHECK(t["tok_s_drafts"].size() == 2);
+		CHECK(t["ratio"].get<double>() > 0);
+		CHECK(t["tokens_equal"] == true);
+		CHECK(t["draft_n_accepted"].get<int>() <= t["draft_n"].get<int>());
+	}
+	const std::string shorter = std::string(KVRUN_SOURCE_DIR) + "/models/bundled/record40.answer";
+	const Ran refused =
+	    run_program({"bench", kModel, "--device", "cpu", "-n", "2", "-d", "999", "--draft", "lookup", "-f", shorter});
+	CHECK(refused.code == 2);
+	CHECK((contains(refused.err, "error: --file has") && contains(refused.err, "999")));
+}
+
+TEST_CASE("cli: chat --draft answers as chat does, and /stats says what was guessed") {
+	const auto chat = [](const std::vector<std::string>& more) {
+		std::vector<std::string> args = {"chat",   kModel, "--device", "cpu", "--chat-template", "chatml",
+		                                 "--temp", "0",    "-n",       "20",  "--no-history"};
+		args.insert(args.end(), more.begin(), more.end());
+		return run_program({.args = args, .input = kRepeats + "\n" + kRepeats + "\n/stats\n"});
+	};
+	const Ran plain = chat({}), fast = chat({"--draft", "lookup"});
+	CAPTURE(fast.err);
+	REQUIRE(plain.code == 0);
+	CHECK(fast.code == 0);
+	CHECK(fast.out == plain.out);
+	CHECK((contains(fast.err, "drafts ") || contains(fast.err, "no drafts")));
+	CHECK(!contains(plain.err, "drafts"));
+}
