@@ -30,17 +30,13 @@ class DraftLength {
 		return 0;
 	}
 	void verified(uint32_t drafted, uint32_t accepted) {
-		if (accepted == drafted) {
-			length_ = std::min(most_, 2 * length_);
-		} else {
-			length_ = std::min(most_, accepted + 1);
-		}
+		length_ = accepted == drafted ? std::min(most_, 2 * length_) : std::clamp(accepted, 1u, most_);
 		rest_ = accepted ? 0 : std::clamp(2 * rest_, 1u, kLongestRest);
 		resting_ = rest_;
 	}
 
  private:
-	static constexpr uint32_t kFirst = 3;        // tokens
+	static constexpr uint32_t kFirst = 1;        // tokens: a second row costs least
 	static constexpr uint32_t kLongestRest = 64; // steps
 	uint32_t most_, length_;
 	uint32_t rest_ = 0, resting_ = 0; // steps without drafts: the latest break, and what is left of it
