@@ -303,13 +303,17 @@ typedef struct {
 	const char* content;   /* to be shown; these texts are valid until the next call for this reply, without the
 	                          zero bytes that a model may write */
 	const char* reasoning; /* may be shown in another way */
-	const char* calls;     /* JSON array of complete calls of tools, as OpenAI's API has them; "[]": none */
+	const char* calls;     /* JSON array of calls of tools that have ended, as OpenAI's API has them; "[]": none */
+	const char* call_deltas; /* JSON array of what is new of calls, ended or not, as OpenAI's API streams them: index,
+	                            with the first also id and name, and more text of the arguments; "[]": nothing */
 } kvrun_reply_part;
 #define KVRUN_REPLY_PART_INIT                                                                                          \
-	{ sizeof(kvrun_reply_part), NULL, NULL, NULL }
+	{ sizeof(kvrun_reply_part), NULL, NULL, NULL, NULL }
 /* options: those of the prompt that is answered. */
 KVRUN_API kvrun_status kvrun_reply_new(kvrun_reply** out, kvrun_engine* engine, const kvrun_chat_options* options);
-/* The next piece of the answer's text. What may yet become a marker or a call is held back. */
+/* The next piece of the answer's text. What may yet become a marker or a call is held back. Calls of functions that
+ * tools_json has are told from the beginning of their arguments on: if the answer then ends early or goes wrong, these
+ * arguments are no whole JSON text. */
 KVRUN_API kvrun_status kvrun_reply_push(kvrun_reply* reply, const char* text, size_t length, kvrun_reply_part* out);
 /* The answer has ended: what was held back. */
 KVRUN_API kvrun_status kvrun_reply_finish(kvrun_reply* reply, kvrun_reply_part* out);

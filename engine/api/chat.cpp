@@ -11,7 +11,7 @@ struct ReplyObject {
 	explicit ReplyObject(ReplyParser::Options o) : parser(std::move(o)) {}
 	ReplyParser parser;
 	ReplyParser::Part part; // the latest
-	std::string calls;      // of it, as JSON
+	std::string calls, deltas; // of it, as JSON
 	std::mutex mutex;
 };
 
@@ -72,11 +72,15 @@ void show_part(ReplyObject& r, ReplyParser::Part part, kvrun_reply_part* out) {
 		std::erase(*text, '\0'); // what follows one would be lost to the caller
 	Json calls = Json::array();
 	for (const ToolCall& c : r.part.calls) calls.push_back(c.json());
+	Json deltas = Json::array();
+	for (const ReplyParser::CallDelta& d : r.part.deltas) deltas.push_back(d.json());
 	r.calls = calls.dump(-1, ' ', false, Json::error_handler_t::replace);
+	r.deltas = deltas.dump(-1, ' ', false, Json::error_handler_t::replace);
 	kvrun_reply_part p = KVRUN_REPLY_PART_INIT;
 	p.content = r.part.content.c_str();
 	p.reasoning = r.part.reasoning.c_str();
 	p.calls = r.calls.c_str();
+	p.call_deltas = r.deltas.c_str();
 	write_result(out, p, "kvrun_reply_part");
 }
 

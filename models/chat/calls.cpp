@@ -1,6 +1,6 @@
 // Calls of tools in the text of an answer.
 #include "models/chat/calls.h"
-#include "models/chat/call_grammar.h"
+#include "models/chat/call_literals.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -37,140 +37,55 @@ bool take_marker(std::string_view s, size_t& at, std::string_view marker, bool& 
 	return false;
 }
 
+size_t begun(std::string_view s, std::string_view marker) {
+	for (size_t n = std::min(s.size(), marker.size() - 1); n > 0; --n)
+		if (s.ends_with(marker.substr(0, n))) return n;
+	return 0;
+}
+
 Json parsed_json(std::string_view s) { return Json::parse(s, nullptr, /*allow_exceptions=*/false); }
 
 namespace {
 
-// Values as Python writes them, or as Gemma does. Throws kMoreText or kNoCall.
-class Literals {
- public:
-	Literals(std::string_view s, size_t at, std::string_view quote) : text_(s), at_(at), quote_(quote) {}
-	size_t at() const { return at_; }
-
-	[[noreturn]] static void no_call() { throw kNoCall; }
-	char peek() const {
-		if (at_ >= text_.size()) throw kMoreText;
-		return text_[at_];
-	}
-	void spaces() { at_ = skip_spaces(text_, at_); }
-	bool take(char c) {
-		spaces();
-		if (peek() != c) return false;
-		++at_;
-		return true;
-	}
-	void need(char c) {
-		if (!take(c)) no_call();
-	}
-	bool take_word(std::string_view word) {
-		bool more = false;
-		if (take_marker(text_, at_, word, more)) return true;
-		if (more) throw kMoreText;
-		return false;
-	}
-	std::string name() {
-		spaces();
-		const size_t from = at_;
-		const auto in_name = [](char c) {
-			return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-			       c == '.';
-		};
-		while (in_name(peek())) ++at_;
-		if (at_ == from) no_call();
-		return std::string(text_.substr(from, at_ - from));
-	}
-
-	Json value(int depth = 0) {
-		if (depth > kMaxCallNesting) no_call();
-		spaces();
-		if (!quote_.empty() && (peek() == quote_[0])) {
-			if (!take_word(quote_)) no_call();
-			const size_t end = text_.find(quote_, at_);
-			if (end == text_.npos) throw kMoreText;
-			Json out = std::string(text_.substr(at_, end - at_));
-			at_ = end + quote_.size();
-			return out;
-		}
-		switch (peek()) {
-		case '"':
-		case '\'': return quoted();
-		case '[':
-		case '(': {
-			const char close = text_[at_++] == '[' ? ']' : ')';
-			Json list = Json::array();
-			while (!take(close)) {
-				list.push_back(value(depth + 1));
-				if (!take(',') && (spaces(), peek() != close)) no_call();
-			}
-			return list;
-		}
-		case '{': return object(depth);
-		default: break;
-		}
-		constexpr std::pair<const char*, int> kWords[] = {{"True", 1},  {"true", 1}, {"False", 0},
-		                                                  {"false", 0}, {"None", 2}, {"null", 2}};
-		for (const auto& [word, is] : kWords)
-			if (take_word(word)) return is == 2 ? Json() : Json(is == 1);
-		const size_t from = at_;
-		while (std::string_view("+-0123456789.eE").find(peek()) != std::string_view::npos) ++at_;
-		const Json number = parsed_json(text_.substr(from, at_ - from));
-		if (!number.is_number()) no_call();
-		return number;
-	}
-
-	Json object(int depth = 0) {
-		need('{');
-		Json out = Json::object();
-		while (!take('}')) {
-			spaces();
-			const bool text = peek() == '"' || peek() == '\'' || (!quote_.empty() && peek() == quote_[0]);
-			const Json key = text ? value(depth + 1) : Json(name());
-			if (!key.is_string()) no_call();
-			need(':');
-			out[key.get<std::string>()] = value(depth + 1);
-			if (!take(',') && (spaces(), peek() != '}')) no_call();
-		}
-		return out;
-	}
-
- private:
-	Json quoted() {
-		const char quote = text_[at_++];
-		std::string json = "\""; // the same text as JSON, which reads escapes
-		for (; peek() != quote; ++at_) {
-			const char c = peek();
-			if (c == '\\') {
-				++at_;
-				const char e = peek();
-				if (e == '\'')
-					json += '\'';
-				else
-					(json += '\\') += e;
-			} else if (c == '"') {
-				json += "\\\"";
-			} else if (c == '\n') {
-				json += "\\n";
-			} else if (c == '\t') {
-				json += "\\t";
-			} else {
-				json += c;
-			}
-		}
-		++at_;
-		Json out = parsed_json(json + "\"");
-		if (!out.is_string()) no_call();
-		return out;
-	}
-
-	const std::string_view text_;
-	size_t at_;
-	const std::string_view quote_;
-};
+// Reads the arguments that begin at `at` as Literals do, by `read`. The call is told even if they are not whole.
+template <class F> size_t read_literals(Literals& l, std::string_view text, FoundCall call, F read,
+                                        std::vector<FoundCall>& out) {
+	call.opened = true;
+	size_t why = 0;
+	try {
+		read();
+		call.whole = true;
+	} catch (const size_t& w) { why = w; }
+	call.arguments = l.said();
+	call.end = why == kMoreText ? text.size() : l.at();
+	if (!call.whole) call.rest = text.substr(l.said_to(), call.end - l.said_to());
+	if (!call.arguments.empty()) out.push_back(std::move(call));
+	return why ? why : l.at();
+}
 
 template <class F> size_t guarded(F read) {
 	try {
 		return read();
 	} catch (const size_t& why) { return why; }
+}
+
+size_t read_keywords(std::string_view text, size_t& at, std::vector<FoundCall>& out) {
+	Literals l(text, at, "");
+	FoundCall call;
+	call.name = l.name();
+	l.need('(');
+	const auto arguments = [&] {
+		l.say("{");
+		for (bool first = true; !l.take(')'); first = false) {
+			const std::string key = l.name();
+			l.need('=');
+			l.say_key(key, first);
+			l.value();
+			if (!l.take(',') && (l.spaces(), l.peek() != ')')) Literals::no_call();
+		}
+		l.say_end("}");
+	};
+	return at = read_literals(l, text, std::move(call), arguments, out);
 }
 
 size_t read_pythonic(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
@@ -179,29 +94,32 @@ size_t read_pythonic(const CallForm& form, std::string_view text, bool last, std
 		size_t at = skip_spaces(text, 0);
 		if (!form.begin.empty() && !take_marker(text, at, form.begin, more)) return more ? kMoreText : kNoCall;
 		if (!take_marker(text, at, "<|python_start|>", more) && more && !(last && at == text.size())) return kMoreText;
-		Literals l(text, at, "");
-		const bool listed = l.take('['); // OLMo 3 writes one call on each line
-		do {
-			FoundCall call;
-			if (listed && !out.empty() && l.take(']')) break;
-			call.name = l.name();
-			call.arguments = Json::object();
-			l.need('(');
-			while (!l.take(')')) {
-				const std::string key = l.name();
-				l.need('=');
-				call.arguments[key] = l.value();
-				if (!l.take(',') && (l.spaces(), l.peek() != ')')) Literals::no_call();
+		at = skip_spaces(text, at);
+		if (at == text.size()) return kMoreText;
+		const bool listed = text[at] == '['; // OLMo 3 writes one call on each line
+		at += listed;
+		const auto next = [&]() -> char { // behind white space
+			at = skip_spaces(text, at);
+			if (at == text.size()) throw kMoreText;
+			return text[at];
+		};
+		for (;;) {
+			if (listed && !out.empty() && next() == ']') break;
+			if (read_keywords(text, at, out) >= kNoCall) return at;
+			if (listed) {
+				if (next() == ']') break;
+				if (text[at++] != ',') return kNoCall;
+				continue;
 			}
-			out.push_back(std::move(call));
-			if (listed) continue;
-			at = skip_spaces(text, l.at());
-			size_t behind = at;
+			size_t behind = at = skip_spaces(text, at);
 			if (take_marker(text, behind, form.end, more)) break;
 			if (more && at < text.size()) return kMoreText;
-			if (at == text.size() && last) break;
-		} while (!listed || l.take(',') || (l.need(']'), false));
-		at = l.at();
+			if (at == text.size()) {
+				if (!last) return kMoreText;
+				break;
+			}
+		}
+		at += listed;
 		const size_t behind = skip_spaces(text, at);
 		if (form.end.empty()) return at;
 		size_t end = behind;
@@ -221,44 +139,205 @@ size_t read_gemma(const CallForm& form, std::string_view text, bool last, std::v
 		Literals l(text, at, form.variant ? "<|\"|>" : "<escape>");
 		FoundCall call;
 		call.name = l.name();
-		call.arguments = l.object();
-		out.push_back(std::move(call));
-		at = skip_spaces(text, l.at());
+		const size_t end = read_literals(l, text, std::move(call), [&] { l.object(); }, out);
+		if (end >= kNoCall) return end;
+		at = skip_spaces(text, end);
 		if (take_marker(text, at, form.variant ? "<tool_call|>" : "<end_function_call>", more)) return at;
-		return last && at == text.size() ? l.at() : more ? kMoreText : kNoCall;
+		return last && at == text.size() ? end : more ? kMoreText : kNoCall;
 	});
 }
 
-// [{"name": ..., "arguments": {...}}, ...] between markers, the second of which the end of the answer may stand for.
+// The JSON object that begins at text[at], as arguments. Where they end.
+size_t read_arguments(std::string_view text, size_t at, FoundCall call, std::vector<FoundCall>& out) {
+	if (at == text.size()) return kMoreText;
+	if (text[at] != '{') return kNoCall;
+	JsonPrefix p = json_prefix(text, at);
+	const size_t end = json_end(text, at);
+	call.opened = true;
+	call.whole = p.whole && end == p.end;
+	call.arguments = std::move(p.text);
+	call.end = end == kMoreText ? text.size() : end == kNoCall ? p.end : end;
+	if (!call.whole) call.rest = text.substr(p.end, call.end - p.end);
+	const bool whole = call.whole;
+	out.push_back(std::move(call));
+	return whole || end >= kNoCall ? end : kNoCall;
+}
+
+// Behind the text that begins with the quote s[at]; npos: it has no end yet.
+size_t text_end(std::string_view s, size_t at) {
+	for (++at; at < s.size() && s[at] != '"'; ++at)
+		if (s[at] == '\\') ++at;
+	return at < s.size() ? at + 1 : s.npos;
+}
+
+// Command-R's ids are the number of a call in an answer, which other answers have, too.
+bool id_counts(std::string_view key, const std::string& id) {
+	return key == "id" || (key == "tool_call_id" && id.size() > 3);
+}
+
+// The name, and the arguments as far as they have come, of a call that names its function before them.
+FoundCall object_begun(std::string_view text, size_t at) {
+	FoundCall call;
+	for (++at;;) { // behind { or ,
+		at = skip_spaces(text, at);
+		if (at == text.size() || text[at] != '"') return call;
+		const size_t key_end = text_end(text, at);
+		if (key_end == text.npos) return call;
+		const std::string_view key = text.substr(at + 1, key_end - at - 2);
+		at = skip_spaces(text, key_end);
+		if (at == text.size() || text[at] != ':') return call;
+		at = skip_spaces(text, at + 1);
+		if (at == text.size()) return call;
+		if (key == "arguments" || key == "parameters") {
+			std::vector<FoundCall> found;
+			if (!call.name.empty()) read_arguments(text, at, call, found);
+			return found.empty() ? call : found[0];
+		}
+		const bool nested = text[at] == '{' || text[at] == '[';
+		const size_t end = text[at] == '"' ? text_end(text, at)
+		                   : nested        ? json_end(text, at)
+		                                   : text.find_first_of(",}", at);
+		if (end >= kNoCall) return call;
+		const Json value = parsed_json(text.substr(at, end - at));
+		if (value.is_string() && (key == "name" || key == "tool_name")) call.name = value;
+		if (value.is_string() && id_counts(key, value)) call.id = value;
+		at = skip_spaces(text, end);
+		if (at == text.size() || text[at++] != ',') return call;
+	}
+}
+
+// {"name": ..., "arguments" or "parameters": {...}, perhaps "id"} at text[at]; arguments may be JSON in a string.
+size_t read_object(std::string_view text, size_t at, std::vector<FoundCall>& out) {
+	if (at == text.size()) return kMoreText;
+	if (text[at] != '{') return kNoCall;
+	FoundCall call = object_begun(text, at);
+	const size_t end = json_end(text, at);
+	const Json c = end >= kNoCall ? Json() : parsed_json(text.substr(at, end - at));
+	if (!c.is_object()) {
+		if (call.opened) out.push_back(std::move(call));
+		return end >= kNoCall ? end : kNoCall;
+	}
+	const auto member = [&](const char* a, const char* b) { return c.value(c.contains(a) ? a : b, Json()); };
+	for (const char* key : {"id", "tool_call_id"})
+		if (const Json id = c.value(key, Json()); id.is_string() && id_counts(key, id)) call.late_id = id;
+	if (!call.opened) {
+		const Json name = member("name", "tool_name");
+		Json arguments = member("arguments", "parameters");
+		if (arguments.is_string()) arguments = parsed_json(arguments.get<std::string>());
+		if (arguments.is_null()) arguments = Json::object();
+		if (!name.is_string() || !arguments.is_object()) return kNoCall;
+		call.name = name;
+		call.arguments = arguments.dump();
+		call.whole = true;
+	}
+	call.end = end;
+	out.push_back(std::move(call));
+	return end;
+}
+
+// <tool_call>{...}</tool_call>. The model's end-of-turn token may stand for the end marker.
+size_t read_hermes(std::string_view text, bool last, std::vector<FoundCall>& out) {
+	bool more = false;
+	size_t at = 0;
+	if (!take_marker(text, at, "<tool_call>", more)) return more ? kMoreText : kNoCall;
+	const size_t end = read_object(text, skip_spaces(text, at), out);
+	if (end >= kNoCall) return end;
+	at = skip_spaces(text, end);
+	if (take_marker(text, at, "</tool_call>", more) || (last && at == text.size())) return at;
+	return more ? kMoreText : kNoCall;
+}
+
+// [{...}, ...] or one object
+size_t read_objects(std::string_view text, size_t at, std::vector<FoundCall>& out) {
+	if (at < text.size() && text[at] == '{') return read_object(text, at, out);
+	if (at < text.size() && text[at] != '[') return kNoCall;
+	for (++at;; ++at) { // behind [ or ,
+		at = skip_spaces(text, at);
+		if (at >= text.size()) return kMoreText;
+		at = read_object(text, at, out);
+		if (at >= kNoCall) return at;
+		at = skip_spaces(text, at);
+		if (at == text.size()) return kMoreText;
+		if (text[at] == ']') return at + 1;
+		if (text[at] != ',') return kNoCall;
+	}
+}
+
+// Calls between markers, the second of which the end of the answer may stand for.
 size_t read_list(std::string_view text, std::string_view begin, std::string_view end, bool last,
                  std::vector<FoundCall>& out) {
 	bool more = false;
 	size_t at = 0;
 	if (!take_marker(text, at, begin, more)) return more ? kMoreText : kNoCall;
-	at = skip_spaces(text, at);
-	if (at == text.size()) return kMoreText;
-	const size_t to = json_end(text, at);
-	if (to >= kNoCall) return to;
-	Json list = parsed_json(text.substr(at, to - at));
-	if (list.is_object()) list = Json::array({list});
-	if (!list.is_array() || list.empty()) return kNoCall;
-	for (const Json& c : list) {
-		const auto first_of = [&](const char* a, const char* b) {
-			return c.is_object() && c.contains(a) ? c[a] : c.is_object() && c.contains(b) ? c[b] : Json();
-		};
-		Json name = first_of("name", "tool_name"), arguments = first_of("arguments", "parameters");
-		if (arguments.is_null()) arguments = Json::object();
-		if (arguments.is_string()) arguments = parsed_json(arguments.get<std::string>());
-		if (!name.is_string() || !arguments.is_object()) return kNoCall;
-		const Json id = first_of("id", "tool_call_id");
-		// Command-R's ids are the number of a call in an answer, which other answers have, too
-		out.push_back(
-		    {name, id.is_string() && id.get<std::string>().size() > 3 ? id.get<std::string>() : "", arguments});
-	}
-	if (end.empty()) return to;
+	const size_t to = read_objects(text, skip_spaces(text, at), out);
+	if (to >= kNoCall || end.empty()) return to;
 	at = skip_spaces(text, to);
 	if (take_marker(text, at, end, more)) return at;
 	return last && at == text.size() ? to : more ? kMoreText : kNoCall;
+}
+
+// [TOOL_CALLS][{...}, ...], or name[CALL_ID]id[ARGS]{...} behind it
+size_t read_mistral(std::string_view text, std::vector<FoundCall>& out) {
+	bool more = false;
+	size_t at = 0;
+	if (!take_marker(text, at, "[TOOL_CALLS]", more)) return more ? kMoreText : kNoCall;
+	at = skip_spaces(text, at);
+	if (at == text.size()) return kMoreText;
+	if (text[at] == '[') return read_objects(text, at, out);
+	constexpr std::string_view kArguments = "[ARGS]", kId = "[CALL_ID]";
+	const size_t arguments = text.find(kArguments, at);
+	if (text.find('\n', at) < arguments) return kNoCall; // what stands before them is of one line
+	if (arguments == text.npos) return kMoreText;
+	const std::string_view front = text.substr(at, arguments - at);
+	const size_t id = front.find(kId);
+	FoundCall call;
+	call.name = front.substr(0, id);
+	if (id != front.npos) call.id = front.substr(id + kId.size());
+	return read_arguments(text, skip_spaces(text, arguments + kArguments.size()), std::move(call), out);
+}
+
+size_t read_deepseek(std::string_view text, std::vector<FoundCall>& out) {
+	constexpr std::string_view kBegin = "<｜tool▁call▁begin｜>", kSep = "<｜tool▁sep｜>", kEnd = "<｜tool▁call▁end｜>",
+	                           kAllEnd = "<｜tool▁calls▁end｜>", kFence = "```json", kFenceEnd = "```";
+	bool more = false;
+	size_t at = 0;
+	if (!take_marker(text, at, "<｜tool▁calls▁begin｜>", more)) return more ? kMoreText : kNoCall;
+	while (true) {
+		at = skip_spaces(text, at);
+		if (take_marker(text, at, kAllEnd, more)) return at;
+		if (more) return kMoreText;
+		if (!take_marker(text, at, kBegin, more)) return more ? kMoreText : kNoCall;
+		const size_t sep = text.find(kSep, at);
+		if (text.find('\n', at) < sep) return kNoCall; // a name is of one line
+		if (sep == text.npos) return kMoreText;
+		FoundCall call;
+		call.name = text.substr(at, sep - at); // or the word "function", with the name on the next line
+		at = sep + kSep.size();
+		if (at == text.size()) return kMoreText;
+		size_t json = skip_spaces(text, at);
+		if (json < text.size() && text[json] != '{') {
+			const size_t line = text.find('\n', at);
+			if (line == text.npos) return kMoreText;
+			call.name = text.substr(at, line - at);
+			json = skip_spaces(text, line);
+			if (!take_marker(text, json, kFence, more)) return more ? kMoreText : kNoCall;
+			json = skip_spaces(text, json);
+		}
+		const size_t end = read_arguments(text, json, std::move(call), out);
+		if (end >= kNoCall) return end;
+		at = skip_spaces(text, end);
+		if (take_marker(text, at, kFenceEnd, more)) at = skip_spaces(text, at);
+		if (more) return kMoreText;
+		if (!take_marker(text, at, kEnd, more)) return more ? kMoreText : kNoCall;
+	}
+}
+
+// One object; others may follow with ; or white space between.
+size_t read_llama3(std::string_view text, std::vector<FoundCall>& out) {
+	bool more = false;
+	size_t at = skip_spaces(text, 0);
+	if (!take_marker(text, at, "<|python_tag|>", more) && more) return kMoreText;
+	return read_object(text, skip_spaces(text, at), out);
 }
 
 size_t read_kimi(std::string_view text, bool last, std::vector<FoundCall>& out) {
@@ -274,14 +353,12 @@ size_t read_kimi(std::string_view text, bool last, std::vector<FoundCall>& out) 
 		const size_t to = text.find(kArguments, at);
 		if (text.find('\n', at) < to) return kNoCall;
 		if (to == text.npos) return kMoreText;
-		const std::string id(text.substr(at, to - at)); // functions.name:0
-		std::string name = id.substr(0, id.rfind(':'));
-		if (name.starts_with("functions.")) name.erase(0, 10);
-		at = skip_spaces(text, to + kArguments.size());
-		if (at == text.size()) return kMoreText;
-		const size_t end = json_end(text, at);
+		FoundCall call;
+		call.id = text.substr(at, to - at); // functions.name:0
+		call.name = call.id.substr(0, call.id.rfind(':'));
+		if (call.name.starts_with("functions.")) call.name.erase(0, 10);
+		const size_t end = read_arguments(text, skip_spaces(text, to + kArguments.size()), std::move(call), out);
 		if (end >= kNoCall) return end;
-		out.push_back({name, id, parsed_json(text.substr(at, end - at))});
 		at = skip_spaces(text, end);
 		if (!take_marker(text, at, "<|tool_call_end|>", more)) return more ? kMoreText : kNoCall;
 	}
@@ -301,13 +378,17 @@ Json argument_schema(const Json& definitions, const std::string& function, const
 	return nullptr;
 }
 
-// Texts stand as they are, everything else as JSON.
-Json argument_value(const Json& definitions, const std::string& function, const std::string& argument,
-                    std::string_view text) {
+bool says_text(const Json& definitions, const std::string& function, const std::string& argument) {
 	const Json schema = argument_schema(definitions, function, argument);
-	const bool is_text = schema.is_object() && schema.contains("type") && schema["type"] == Json("string");
+	return schema.is_object() && schema.contains("type") && schema["type"] == Json("string");
+}
+
+std::string text_json(std::string_view text) { return open_text_json(text) + '"'; }
+
+// Texts stand as they are, everything else as JSON.
+std::string value_json(bool is_text, std::string_view text) {
 	const Json value = is_text ? Json() : parsed_json(text);
-	return is_text || value.is_discarded() ? Json(std::string(text)) : value;
+	return is_text || value.is_discarded() ? text_json(text) : value.dump();
 }
 
 // Markers around a name, then pairs of a key and a value.
@@ -324,33 +405,60 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 	if (!f.name_begin.empty() && !take_marker(text, at, f.name_begin, more)) return more ? kMoreText : kNoCall;
 	const size_t name_end = f.name_end.empty() ? text.find_first_of("\n<", at) : text.find(f.name_end, at);
 	if (name_end == text.npos) return text.find('\n', at) == text.npos ? kMoreText : kNoCall;
-	FoundCall call{std::string(text.substr(at, name_end - at)), "", Json::object()};
+	FoundCall call;
+	call.name = text.substr(at, name_end - at);
 	call.name.erase(call.name.find_last_not_of(kCallSpaces) + 1);
+	call.opened = true;
+	call.arguments.assign(1, '{');
 	at = name_end + f.name_end.size();
+	const auto not_whole = [&](size_t why) {
+		call.end = why == kMoreText ? text.size() : at;
+		call.rest = text.substr(std::min(at, call.end), call.end - std::min(at, call.end));
+		out.push_back(std::move(call));
+		return why;
+	};
+	const auto unless_more = [&] { return not_whole(more ? kMoreText : kNoCall); };
 	for (;;) {
 		at = skip_spaces(text, at);
 		if (take_marker(text, at, f.end, more)) break;
-		if (more && !(last && at == text.size())) return kMoreText;
-		if (last && at == text.size()) return kNoCall;
-		if (!take_marker(text, at, f.key_begin, more)) return more ? kMoreText : kNoCall;
+		if (more && !(last && at == text.size())) return not_whole(kMoreText);
+		if (last && at == text.size()) return not_whole(kNoCall);
+		if (!take_marker(text, at, f.key_begin, more)) return unless_more();
 		const size_t key_end = text.find(f.key_end, at);
-		if (key_end == text.npos) return kMoreText;
-		std::string key(text.substr(at, key_end - at));
+		if (key_end == text.npos) return not_whole(kMoreText);
+		const std::string key(text.substr(at, key_end - at));
 		at = key_end + f.key_end.size();
 		if (!f.value_begin.empty()) {
 			at = skip_spaces(text, at);
-			if (!take_marker(text, at, f.value_begin, more)) return more ? kMoreText : kNoCall;
+			if (!take_marker(text, at, f.value_begin, more)) return unless_more();
+		} else if (text.substr(at).starts_with('\n')) {
+			++at; // a line break before and behind the value
+		} else if (at == text.size()) {
+			return not_whole(kMoreText);
 		}
-		const size_t value_end = text.find(f.value_end, at);
-		if (value_end == text.npos) return kMoreText;
-		std::string_view value = text.substr(at, value_end - at);
-		if (f.value_begin.empty()) { // a line before and behind it
-			if (value.starts_with('\n')) value.remove_prefix(1);
-			if (value.ends_with('\n')) value.remove_suffix(1);
+		const std::string front = fmt::format("{}{}:", call.arguments.size() > 1 ? "," : "", text_json(key));
+		const std::string_view rest = text.substr(at);
+		const size_t n = rest.find(f.value_end);
+		const bool is_text = says_text(form.definitions, call.name, key);
+		if (n == rest.npos) {
+			if (is_text) {
+				std::string end = f.value_begin.empty() ? "\n" : "";
+				end += f.value_end;
+				const size_t held = std::max(begun(rest, end), begun(rest, f.value_end));
+				const size_t shown = whole_characters(rest.substr(0, rest.size() - held));
+				call.arguments += front + open_text_json(rest.substr(0, shown));
+				at += shown;
+			}
+			return not_whole(kMoreText);
 		}
-		call.arguments[key] = argument_value(form.definitions, call.name, key, value);
-		at = value_end + f.value_end.size();
+		std::string_view value = rest.substr(0, n);
+		if (f.value_begin.empty() && value.ends_with('\n')) value.remove_suffix(1);
+		call.arguments += front + value_json(is_text, value);
+		at += n + f.value_end.size();
 	}
+	call.arguments += '}';
+	call.whole = true;
+	call.end = at;
 	out.push_back(std::move(call));
 	if (f.end == "</tool_call>") return at;
 	const size_t behind = at;
@@ -361,8 +469,19 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 
 } // namespace
 
+bool defines(const Json& definitions, std::string_view function) {
+	return definitions.is_array() && std::ranges::any_of(definitions, [&](const Json& t) {
+		const Json f = t.is_object() && t.contains("function") ? t["function"] : t;
+		return f.is_object() && f.contains("name") && f["name"] == Json(function);
+	});
+}
+
 size_t read_calls(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
 	switch (form.format) {
+	case ToolFormat::Hermes: return read_hermes(text, last, out);
+	case ToolFormat::Mistral: return read_mistral(text, out);
+	case ToolFormat::DeepSeek: return read_deepseek(text, out);
+	case ToolFormat::Llama3: return read_llama3(text, out);
 	case ToolFormat::Granite: return read_list(text, "<|tool_call|>", "", last, out);
 	case ToolFormat::Phi4: return read_list(text, "<|tool_call|>", "<|/tool_call|>", last, out);
 	case ToolFormat::CommandR: return read_list(text, "<|START_ACTION|>", "<|END_ACTION|>", last, out);

@@ -9,12 +9,16 @@ namespace kvrun {
 
 constexpr size_t kMoreText = SIZE_MAX;   // the call is not complete
 constexpr size_t kNoCall = SIZE_MAX - 1; // this is no call
-constexpr int kMaxCallNesting = 64;      // of arguments; a call that is nested deeper is text
 constexpr std::string_view kCallSpaces = " \t\r\n";
 
 struct FoundCall {
-	std::string name, id; // id: as the model gave it; empty: it did not
-	Json arguments;
+	std::string name, id;  // id: as the model gave it before the arguments; empty: it did not
+	std::string late_id;   // as it gave it anywhere
+	std::string arguments; // a JSON object; of a call that is not whole: as far as is certain
+	std::string rest;      // of a call that is not whole: its text behind these arguments
+	size_t end = 0;        // where its text ends
+	bool whole = false;
+	bool opened = false; // the name came before the arguments, so they are known to be this function's as they come
 };
 
 struct CallForm {
@@ -31,8 +35,13 @@ size_t json_end(std::string_view s, size_t at);
 bool take_marker(std::string_view s, size_t& at, std::string_view marker, bool& more);
 Json parsed_json(std::string_view); // discarded: it is none
 
+// A tool of this name is among the definitions.
+bool defines(const Json& definitions, std::string_view function);
+// Bytes at the end of `s` that may be the beginning of `marker`.
+size_t begun(std::string_view s, std::string_view marker);
+
 // Reads calls from the front of `text`, which begins with the marker of the format (call_marker()), and says where they
-// end. last: no more text comes.
+// end. The last one of `out` may not be whole, where that is kMoreText or kNoCall. last: no more text comes.
 size_t read_calls(const CallForm&, std::string_view text, bool last, std::vector<FoundCall>& out);
 
 } // namespace kvrun

@@ -19,6 +19,10 @@ class HarmonyStream {
 	// What is certain with the next text; what may yet become a marker is held back.
 	std::vector<Piece> push(std::string_view text);
 	std::vector<Piece> finish();
+	// The call whose arguments are coming: of which function, and what has come of them.
+	bool in_call() const { return !in_header_ && kind_ == Piece::Kind::Call; }
+	const std::string& recipient() const { return recipient_; }
+	const std::string& arguments() const { return arguments_; }
 
  private:
 	void step(std::vector<Piece>&, bool last);

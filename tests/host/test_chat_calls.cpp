@@ -1,6 +1,7 @@
 // Calls of tools in the forms that families write: read from answers, and answers that are held to them.
 #include "engine/core/error.h"
 #include "models/chat/call_grammar.h"
+#include "models/chat/json_prefix.h"
 #include "models/chat/reply.h"
 #include "models/grammar/grammar.h"
 #include "models/grammar/schema.h"
@@ -118,16 +119,27 @@ ReplyParser::Options options(const Form& f) {
 struct Shown {
 	std::string content, reasoning;
 	std::vector<ToolCall> calls;
+	std::vector<ToolCall> told; // from the deltas alone
+	size_t told_early = 0;      // bytes of arguments that were told before their call had ended
 };
 Shown parse(const Form& f, std::string_view answer, size_t piece) {
 	ReplyParser parser(options(f));
 	Shown all;
 	const auto add = [&](ReplyParser::Part p) {
 		all.content += p.content, all.reasoning += p.reasoning;
+		for (const ReplyParser::CallDelta& d : p.deltas) {
+			REQUIRE(d.index <= all.told.size());
+			if (d.index == all.told.size()) all.told.push_back({d.id, d.name, ""});
+			all.told[d.index].arguments += d.arguments;
+		}
 		all.calls.insert(all.calls.end(), p.calls.begin(), p.calls.end());
+		if (all.told.size() > all.calls.size())
+			all.told_early = std::max(all.told_early, all.told.back().arguments.size());
 	};
 	for (size_t at = 0; at < answer.size(); at += piece) add(parser.push(answer.substr(at, piece)));
 	add(parser.finish());
+	REQUIRE(all.told.size() == all.calls.size());
+	for (size_t i = 0; i < all.calls.size(); ++i) CHECK(all.told[i].json() == all.calls[i].json());
 	return all;
 }
 std::string shown(const Shown& s) {
@@ -152,14 +164,78 @@ TEST_CASE("calls: the forms of families, however answers are cut into pieces") {
 	}
 }
 
-TEST_CASE("calls: what is no call stays text, and a call that is cut off is none") {
+// What has come of the arguments is told as it comes: all but the last few bytes, in any form.
+TEST_CASE("calls: arguments are told before they have ended") {
+	const std::string city(500, 'x');
+	for (const Form& f : kForms) {
+		const Shown whole = parse(f, f.answer, 1);
+		if (whole.calls.empty() || whole.calls[0].name != "get_weather") continue;
+		INFO(f.name);
+		CHECK(whole.told_early > 0);
+		const Json arguments = Json::parse(whole.calls[0].arguments);
+		if (!arguments.contains("city")) continue;
+		std::string answer = f.answer;
+		const std::string was = arguments["city"];
+		const size_t at = answer.find(was);
+		if (at == answer.npos) continue;
+		answer.replace(at, was.size(), city);
+		const Shown longer = parse(f, answer, 1);
+		REQUIRE(longer.calls.size() == whole.calls.size());
+		CHECK(Json::parse(longer.calls[0].arguments)["city"] == Json(city));
+		CHECK(longer.told_early >= 400);
+		// the limit on tokens comes in the middle: what was told stays a call, whose arguments are no JSON
+		const Shown cut = parse(f, std::string_view(answer).substr(0, at + 300), 1);
+		REQUIRE(cut.calls.size() == 1);
+		CHECK(cut.calls[0].arguments.find(std::string(200, 'x')) != std::string::npos);
+		CHECK(!Json::accept(cut.calls[0].arguments));
+		for (const size_t piece : {2, 3, 7, 1000})
+			CHECK(shown(parse(f, std::string_view(answer).substr(0, at + 300), piece)) == shown(cut));
+	}
+}
+
+TEST_CASE("calls: of functions that are not defined nothing is told before the call has ended") {
+	for (const Form& f : kForms) {
+		INFO(f.name);
+		std::string answer = f.answer;
+		for (const std::string name : {"get_weather", "set-mode"})
+			for (size_t at; (at = answer.find(name)) != answer.npos;) answer.replace(at, 3, "her");
+		for (const size_t piece : {1, 3}) CHECK(parse(f, answer, piece).told_early == 0);
+	}
+}
+
+// Each beginning of a JSON text says a beginning of what the whole text says.
+TEST_CASE("calls: beginnings of JSON texts") {
+	const std::string text = R"( {"a" : [1, -2.50e1, true , null,[ ], {}], "b\"c": "q\n\ud83d\ude00 \u00e9)"
+	                         "\xc3\xbc\xf0\x9f\x98\x80"
+	                         R"(\\ end", "d": {"e": {"f": "" } } } tail)";
+	const std::string dumped = Json::parse(text.substr(0, text.size() - 5)).dump();
+	size_t said = 0;
+	for (size_t n = 1; n <= text.size(); ++n) {
+		const JsonPrefix p = json_prefix(std::string_view(text).substr(0, n), 1);
+		CHECK(p.valid);
+		CHECK(p.end <= n);
+		CHECK(dumped.starts_with(p.text));
+		CHECK(p.text.size() >= said);
+		said = p.text.size();
+		CHECK(p.whole == (n >= text.size() - 5));
+	}
+	CHECK(said == dumped.size());
+	for (const char* wrong : {"{a", "{\"a\" 1", "[1 2", "{\"a\": tru,", "[1,]", "{\"a\":1,}", "[}", "{\"a\":\"\x01", "[nan,"}) {
+		INFO(wrong);
+		CHECK(!json_prefix(wrong, 0).valid);
+	}
+	CHECK(!json_prefix(std::string(size_t(kMaxCallNesting) + 1, '['), 0).valid);
+	CHECK(json_prefix(std::string(size_t(kMaxCallNesting), '['), 0).valid);
+}
+
+TEST_CASE("calls: what is no call stays text, and a call that is cut off before its arguments is none") {
 	for (const Form& f : kForms) {
 		INFO(f.name);
 		if (f.format == ToolFormat::Harmony) continue; // its control tokens are never text
 		const std::string answer = f.answer;
 		for (size_t cut = 1; cut + 1 < answer.size(); cut += 3) {
 			const Shown s = parse(f, std::string_view(answer).substr(0, cut), 4);
-			for (const ToolCall& c : s.calls) CHECK(Json::accept(c.arguments));
+			CHECK(shown(parse(f, std::string_view(answer).substr(0, cut), 1)) == shown(s));
 		}
 		for (const char* text :
 		     {"plain <b>text</b>", "[1, 2]", "{\"a\": 1}", "[f(", "call:x{", "<tool_call>", "<tool_call>x"}) {

@@ -47,10 +47,38 @@ TEST_CASE("serve: a call of a tool in a stream") {
 		if (delta.contains("tool_calls")) calls.push_back(delta["tool_calls"][0]);
 	}
 	CHECK(content == "Let me see.");
-	REQUIRE(calls.size() == 1);
-	CHECK(calls[0]["index"] == 0);
+	REQUIRE(calls.size() > 1); // the arguments come as the model writes them
+	std::string arguments;
+	for (const Json& c : calls) {
+		CHECK(c["index"] == 0);
+		CHECK(c.contains("id") == (&c == &calls[0]));
+		arguments += c["function"]["arguments"].get<std::string>();
+	}
 	CHECK(calls[0]["function"]["name"] == "add");
+	CHECK(Json::parse(arguments) == Json{{"a", 1}});
 	CHECK(events.back()["choices"][0]["finish_reason"] == "tool_calls");
+}
+
+TEST_CASE("serve: a call that the limit on tokens cuts off") {
+	const std::string begun = std::string(kCall).substr(0, std::string(kCall).find('1') + 1);
+	for (const char* stream : {"", R"(, "stream": true)"}) {
+		const auto client = answer(std::string(kTools) + stream, begun, KVRUN_STOP_LENGTH);
+		std::string arguments;
+		if (*stream) {
+			for (const Json& e : client->events())
+				if (const Json& d = e["choices"][0]["delta"]; d.contains("tool_calls"))
+					arguments += d["tool_calls"][0]["function"]["arguments"].get<std::string>();
+			CHECK(client->events().back()["choices"][0]["finish_reason"] == "length");
+		} else {
+			const Json choice = client->whole["choices"][0];
+			REQUIRE(choice["message"]["tool_calls"].size() == 1);
+			arguments = choice["message"]["tool_calls"][0]["function"]["arguments"];
+			CHECK(choice["finish_reason"] == "length");
+			CHECK(choice["message"]["content"] == "Let me see.");
+		}
+		CHECK(arguments.starts_with("{"));
+		CHECK(!Json::accept(arguments));
+	}
 }
 
 TEST_CASE("serve: without tools the same text is content") {

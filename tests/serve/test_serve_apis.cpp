@@ -205,6 +205,10 @@ TEST_CASE("serve: a message and its blocks") {
 	CHECK(call["content"][1]["type"] == "tool_use");
 	CHECK(call["content"][1]["name"] == "add");
 	CHECK(call["content"][1]["input"] == Json{{"a", 1}});
+	const Json cut = message(kTool, std::string(kCall).substr(0, 70), KVRUN_STOP_LENGTH)->whole;
+	CHECK(cut["stop_reason"] == "max_tokens");
+	REQUIRE(cut["content"].size() == 2);
+	CHECK(cut["content"][1]["input"] == Json::object());
 }
 
 TEST_CASE("serve: the events of a message come in their order") {

@@ -167,14 +167,9 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 	if (!stream_) content_ += part.content, reasoning_ += part.reasoning;
 	if (stream_ && *part.reasoning) delta("reasoning_content", part.reasoning);
 	if (stream_ && *part.content) delta("content", part.content);
-	for (Json call : Json::parse(part.calls)) {
-		Json numbered{{"index", n_calls_++}};
-		numbered.update(call);
-		if (stream_)
-			delta("tool_calls", Json::array({numbered}));
-		else
-			calls_.push_back(std::move(call));
-	}
+	if (stream_)
+		for (Json call : Json::parse(part.call_deltas)) delta("tool_calls", Json::array({std::move(call)}));
+	for (Json call : Json::parse(part.calls)) calls_.push_back(std::move(call));
 }
 
 void ChatAnswer::show(std::string_view text) {
@@ -189,7 +184,11 @@ void ChatAnswer::show_rest() {
 	take(part);
 }
 
-const char* ChatAnswer::finish_reason() const { return n_calls_ ? "tool_calls" : Answer::finish_reason(); }
+// A call may have been cut off by the limit on tokens: its arguments are not to be used then.
+const char* ChatAnswer::finish_reason() const {
+	const char* reason = Answer::finish_reason();
+	return calls_.empty() || reason == std::string_view("length") ? reason : "tool_calls";
+}
 
 Json ChatAnswer::logprobs_json(const Json& tokens) { return {{"content", tokens}, {"refusal", nullptr}}; }
 

@@ -107,7 +107,6 @@ class ChatAnswer final : public Answer {
 	ReplyHandle reply_;
 	std::string content_, reasoning_; // so far, unless it is a stream
 	Json calls_ = Json::array();
-	size_t n_calls_ = 0;
 };
 
 // The message that a model has written, as a conversation has it.

@@ -224,11 +224,25 @@ class MessagesAnswer final : public PartsAnswer {
 			change_block({{"type", "thinking_delta"}, {"thinking", text}});
 	}
 	void close(Part what, const std::string& text) override { end_block(block(what, text)); }
-	void call(const Json&) override;
+	void open_call(const Json& call) override { begin_block(call_block(call)); }
+	void add_call(const std::string& arguments) override {
+		change_block({{"type", "input_json_delta"}, {"partial_json", arguments}});
+	}
+	void close_call(const Json& call) override {
+		Json block = call_block(call), input = json_or_null(call["function"]["arguments"]);
+		if (input.is_object()) block["input"] = std::move(input);
+		end_block(std::move(block));
+	}
 	void finish(const Ended&) override;
 	void break_off(const ApiError& e) override { out_.event("error", messages_error_json(e)); }
 	Response refusal(const ApiError& e) override { return messages_error(e); }
 
+	static Json call_block(const Json& call) {
+		return {{"type", "tool_use"},
+		        {"id", call["id"]},
+		        {"name", call["function"]["name"]},
+		        {"input", Json::object()}};
+	}
 	static Json block(Part what, const std::string& text) {
 		return what == Part::Text ? text_block(text) : thinking_block(text);
 	}
@@ -268,21 +282,12 @@ Json MessagesAnswer::message() const {
 	        {"usage", usage_json(prompt_tokens_, 0, 0)}};
 }
 
-void MessagesAnswer::call(const Json& call) {
-	const std::string arguments = call["function"]["arguments"];
-	Json block{{"type", "tool_use"}, {"id", call["id"]}, {"name", call["function"]["name"]}, {"input", Json::object()}};
-	begin_block(block);
-	change_block({{"type", "input_json_delta"}, {"partial_json", arguments}});
-	if (Json input = json_or_null(arguments); input.is_object()) block["input"] = std::move(input);
-	end_block(std::move(block));
-}
-
 void MessagesAnswer::finish(const Ended& e) {
 	Json reason = "end_turn", stop;
-	if (calls())
+	if (e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT)
+		reason = "max_tokens"; // of a call that it cut off, too
+	else if (calls())
 		reason = "tool_use";
-	else if (e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT)
-		reason = "max_tokens";
 	else if (e.result.reason == KVRUN_STOP_STRING && e.result.stop < stops_.size())
 		reason = "stop_sequence", stop = stops_[e.result.stop];
 	const Json usage = usage_json(e.result.prompt_tokens, e.reused, e.result.answer_tokens);

@@ -22,12 +22,25 @@ void PartsAnswer::piece(std::string_view text) {
 void PartsAnswer::take(const kvrun_reply_part& part) {
 	say(Part::Reasoning, part.reasoning);
 	say(Part::Text, part.content);
-	for (const Json& one : Json::parse(part.calls)) {
-		close_open();
-		space_.clear();
-		call(one);
-		++n_calls_, ++n_parts_;
+	const Json ended = Json::parse(part.calls);
+	auto next = ended.begin();
+	for (const Json& d : Json::parse(part.call_deltas)) {
+		if (d.contains("id")) {
+			if (in_call_) end_call(*next++);
+			close_open();
+			space_.clear();
+			open_call(d);
+			in_call_ = true;
+			++n_calls_, ++n_parts_;
+		}
+		add_call(d["function"]["arguments"]);
 	}
+	if (next != ended.end()) end_call(*next);
+}
+
+void PartsAnswer::end_call(const Json& call) {
+	close_call(call);
+	in_call_ = false;
 }
 
 void PartsAnswer::say(Part what, const std::string& text) {

@@ -21,7 +21,9 @@ class PartsAnswer : public Listener {
 	virtual void open(Part) = 0;
 	virtual void add(Part, const std::string& text) = 0;   // of a stream
 	virtual void close(Part, const std::string& text) = 0; // all of it
-	virtual void call(const Json&) = 0;                    // complete, as in OpenAI's chats
+	virtual void open_call(const Json& call) = 0; // as in OpenAI's chats, its arguments not yet
+	virtual void add_call(const std::string& arguments) = 0;
+	virtual void close_call(const Json& call) = 0;
 	virtual void finish(const Ended&) = 0;
 	virtual void break_off(const ApiError&) = 0;   // a stream that has begun
 	virtual Response refusal(const ApiError&) = 0; // where nothing has been sent
@@ -36,12 +38,14 @@ class PartsAnswer : public Listener {
 	void take(const kvrun_reply_part&);
 	void say(Part, const std::string& text);
 	void grow(const std::string& text); // of what is open
+	void end_call(const Json& call);
 	void close_open();
 	ReplyHandle reply_;
 	Part open_ = Part::None;
 	std::string text_;  // of what is open
 	std::string space_; // that has come where nothing is open: before a call it says nothing
 	size_t n_calls_ = 0, n_parts_ = 0;
+	bool in_call_ = false;
 	bool failed_ = false;
 };
 

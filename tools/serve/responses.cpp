@@ -217,14 +217,26 @@ class ResponseAnswer final : public PartsAnswer {
 		event("response.content_part.done", at({{"part", content(what, text)}}));
 		end_item(item(what, "completed", Json::array({content(what, text)})));
 	}
-	void call(const Json&) override;
+	void open_call(const Json& call) override {
+		id_ = new_id("fc_");
+		add_item(call_item(call, "in_progress", ""));
+	}
+	void add_call(const std::string& arguments) override {
+		event("response.function_call_arguments.delta", at_call({{"delta", arguments}}));
+	}
+	void close_call(const Json& call) override;
 	void finish(const Ended&) override;
 	void break_off(const ApiError&) override;
 	Response refusal(const ApiError& e) override { return error_response(e); }
 	Json event_head(const char* type) override { return {{"type", type}, {"sequence_number", n_events_++}}; }
 
-	Json at(const Json& more) const { // the item under way, in an event
-		Json j{{"item_id", id_}, {"output_index", output_.size() - 1}, {"content_index", 0}};
+	Json at_call(const Json& more) const { // the item under way, in an event
+		Json j{{"item_id", id_}, {"output_index", output_.size() - 1}};
+		j.update(more);
+		return j;
+	}
+	Json at(const Json& more) const {
+		Json j = at_call({{"content_index", 0}});
 		j.update(more);
 		return j;
 	}
@@ -237,6 +249,7 @@ class ResponseAnswer final : public PartsAnswer {
 		event("response.output_item.done", {{"output_index", output_.size() - 1}, {"item", std::move(item)}});
 	}
 	Json item(Part, const char* status, Json content) const;
+	Json call_item(const Json& call, const char* status, const std::string& arguments) const;
 	static Json content(Part, const std::string& text);
 	Json response(const char* status) const {
 		Json j = response_;
@@ -268,18 +281,20 @@ Json ResponseAnswer::item(Part what, const char* status, Json content) const {
 	    {"id", id_}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
 }
 
-void ResponseAnswer::call(const Json& call) {
-	const std::string name = call["function"]["name"], arguments = call["function"]["arguments"];
-	Json one{{"id", new_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"}, {"call_id", call["id"]},
-	         {"name", name},        {"arguments", ""}};
-	add_item(one);
-	const Json at{{"item_id", one["id"]}, {"output_index", output_.size() - 1}};
-	Json delta = at, done = at;
-	delta["delta"] = arguments, done["arguments"] = arguments, done["name"] = name;
-	event("response.function_call_arguments.delta", std::move(delta));
-	event("response.function_call_arguments.done", std::move(done));
-	one["arguments"] = arguments, one["status"] = "completed";
-	end_item(std::move(one));
+Json ResponseAnswer::call_item(const Json& call, const char* status, const std::string& arguments) const {
+	return {{"id", id_},
+	        {"type", "function_call"},
+	        {"status", status},
+	        {"call_id", call["id"]},
+	        {"name", call["function"]["name"]},
+	        {"arguments", arguments}};
+}
+
+void ResponseAnswer::close_call(const Json& call) {
+	const std::string arguments = call["function"]["arguments"];
+	event("response.function_call_arguments.done",
+	      at_call({{"arguments", arguments}, {"name", call["function"]["name"]}}));
+	end_item(call_item(call, Json::accept(arguments) ? "completed" : "incomplete", arguments));
 }
 
 void ResponseAnswer::finish(const Ended& e) {
