@@ -300,10 +300,10 @@ KVRUN_API kvrun_status kvrun_chat_get_features(kvrun_engine* engine, const kvrun
 typedef struct kvrun_reply kvrun_reply;
 typedef struct {
 	uint32_t struct_size;
-	const char* content;   /* to be shown; these texts are valid until the next call for this reply, without the
-	                          zero bytes that a model may write */
-	const char* reasoning; /* may be shown in another way */
-	const char* calls;     /* JSON array of calls of tools that have ended, as OpenAI's API has them; "[]": none */
+	const char* content;     /* to be shown; these texts are valid until the next call for this reply, without the
+	                            zero bytes that a model may write */
+	const char* reasoning;   /* may be shown in another way */
+	const char* calls;       /* JSON array of calls of tools that have ended, as OpenAI's API has them; "[]": none */
 	const char* call_deltas; /* JSON array of what is new of calls, ended or not, as OpenAI's API streams them: index,
 	                            with the first also id and name, and more text of the arguments; "[]": nothing */
 } kvrun_reply_part;

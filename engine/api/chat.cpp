@@ -10,7 +10,7 @@ namespace kvrun::api {
 struct ReplyObject {
 	explicit ReplyObject(ReplyParser::Options o) : parser(std::move(o)) {}
 	ReplyParser parser;
-	ReplyParser::Part part; // the latest
+	ReplyParser::Part part;    // the latest
 	std::string calls, deltas; // of it, as JSON
 	std::mutex mutex;
 };

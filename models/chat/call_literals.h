@@ -6,8 +6,8 @@
 
 namespace kvrun {
 
-// Values as Python writes them, or as Gemma does. Throws kMoreText or kNoCall. said(): the JSON of what was read, as far
-// as is certain when that is thrown.
+// Values as Python writes them, or as Gemma does. Throws kMoreText or kNoCall. said(): the JSON of what was read, as
+// far as is certain when that is thrown.
 class Literals {
  public:
 	Literals(std::string_view s, size_t at, std::string_view quote) : text_(s), at_(at), quote_(quote) {}
@@ -107,16 +107,15 @@ class Literals {
 	}
 
  private:
-	bool at_text() const {
-		return peek() == '"' || peek() == '\'' || (!quote_.empty() && peek() == quote_[0]);
-	}
+	bool at_text() const { return peek() == '"' || peek() == '\'' || (!quote_.empty() && peek() == quote_[0]); }
 	// As JSON. is_value: what has come of one that has not ended is said.
 	std::string text(bool is_value) {
 		if (quote_.empty() || peek() != quote_[0]) return quoted(is_value);
 		if (!take_word(quote_)) no_call();
 		const size_t from = at_, end = text_.find(quote_, at_);
 		if (end == text_.npos) {
-			const size_t n = whole_characters(text_.substr(from, text_.size() - from - begun(text_.substr(from), quote_)));
+			const size_t n =
+			    whole_characters(text_.substr(from, text_.size() - from - begun(text_.substr(from), quote_)));
 			at_ = from + n;
 			if (is_value) say(open_text_json(text_.substr(from, n)));
 			throw kMoreText;

@@ -48,8 +48,8 @@ Json parsed_json(std::string_view s) { return Json::parse(s, nullptr, /*allow_ex
 namespace {
 
 // Reads the arguments that begin at `at` as Literals do, by `read`. The call is told even if they are not whole.
-template <class F> size_t read_literals(Literals& l, std::string_view text, FoundCall call, F read,
-                                        std::vector<FoundCall>& out) {
+template <class F>
+size_t read_literals(Literals& l, std::string_view text, FoundCall call, F read, std::vector<FoundCall>& out) {
 	call.opened = true;
 	size_t why = 0;
 	try {
@@ -139,7 +139,8 @@ size_t read_gemma(const CallForm& form, std::string_view text, bool last, std::v
 		Literals l(text, at, form.variant ? "<|\"|>" : "<escape>");
 		FoundCall call;
 		call.name = l.name();
-		const size_t end = read_literals(l, text, std::move(call), [&] { l.object(); }, out);
+		const size_t end = read_literals(
+		    l, text, std::move(call), [&] { l.object(); }, out);
 		if (end >= kNoCall) return end;
 		at = skip_spaces(text, end);
 		if (take_marker(text, at, form.variant ? "<tool_call|>" : "<end_function_call>", more)) return at;
@@ -471,9 +472,9 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 
 bool defines(const Json& definitions, std::string_view function) {
 	return definitions.is_array() && std::ranges::any_of(definitions, [&](const Json& t) {
-		const Json f = t.is_object() && t.contains("function") ? t["function"] : t;
-		return f.is_object() && f.contains("name") && f["name"] == Json(function);
-	});
+		       const Json f = t.is_object() && t.contains("function") ? t["function"] : t;
+		       return f.is_object() && f.contains("name") && f["name"] == Json(function);
+	       });
 }
 
 size_t read_calls(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {

@@ -9,9 +9,9 @@ namespace kvrun {
 constexpr int kMaxCallNesting = 64; // of arguments; a call that is nested deeper is text
 
 struct JsonPrefix {
-	std::string text;  // what is certain, as Json::dump() writes it: a prefix of the whole text's dump, unless a key is
-	                   // there twice
-	size_t end = 0;    // where in the source the rest begins
+	std::string text; // what is certain, as Json::dump() writes it: a prefix of the whole text's dump, unless a key is
+	                  // there twice
+	size_t end = 0;   // where in the source the rest begins
 	bool whole = false;
 	bool valid = true; // false: the rest begins with what is no JSON
 };

@@ -13,9 +13,9 @@ constexpr size_t kLookAgain = 64; // a call of n bytes is looked at each n / kLo
 
 bool odd_name(const std::string& name) {
 	return name.empty() || !std::ranges::all_of(name, [](char c) {
-		return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-		       std::string_view("_-.:/").find(c) != std::string_view::npos;
-	});
+		       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+		              std::string_view("_-.:/").find(c) != std::string_view::npos;
+	       });
 }
 
 FoundCall call_of_text(const std::string& name, std::string_view text) {
@@ -169,8 +169,8 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		size_t at = front;
 		const bool python = options_.tools == ToolFormat::Pythonic;
 		if (front == all.size()) more = true;
-		if (!more &&
-		    (all[front] == (python ? '[' : '{') || take_marker(all, at, python ? "<|python_start|>" : "<|python_tag|>", more)))
+		if (!more && (all[front] == (python ? '[' : '{') ||
+		              take_marker(all, at, python ? "<|python_start|>" : "<|python_tag|>", more)))
 			return step_call(part, last);
 		if (more && !last) return false;
 	}
@@ -225,8 +225,10 @@ bool ReplyParser::step_call(Part& part, bool last) {
 	for (auto c = found.begin() + ptrdiff_t(n_ended_); c < odd && (c->whole || told_early(*c)); ++c)
 		tell(part, *c, /*ended=*/c->whole || !waits_);
 	if (waits_) return false;
-	// what follows a call that was told, and is no more of it, is text
-	buffer_.erase(0, all ? end : found[std::max<size_t>(n_ended_, 1) - 1].end);
+	// what follows a call that was told, and is no more of it, is text; what may yet be of it, when no more comes, is
+	// not
+	const size_t n = all ? end : end == kMoreText ? buffer_.size() : found[std::max<size_t>(n_ended_, 1) - 1].end;
+	buffer_.erase(0, n);
 	n_ended_ = 0;
 	spaces_.clear();
 	trim_ = true;

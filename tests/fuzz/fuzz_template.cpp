@@ -38,17 +38,25 @@ void reply(std::string_view text, ToolFormat format) {
 	o.tools = format;
 	o.tool_variant = text.size() % 2;
 	if (text.size() % 3 == 0) o.tool_begin = "<|tool_call_start|>", o.tool_end = "<|tool_call_end|>";
+	if (text.size() % 5) o.definitions = Json::parse(R"([{"name": "f"}])"); // whose calls are told as they come
 	o.think_begin = "<think>";
 	o.think_end = "</think>";
 	const auto parse = [&](size_t piece) {
 		ReplyParser parser(o);
-		std::string shown, calls;
+		std::string shown, calls, told;
+		uint32_t index = UINT32_MAX;
 		const auto add = [&](const ReplyParser::Part& p) {
 			shown += p.content;
 			for (const ToolCall& c : p.calls) calls += c.id + c.name + c.arguments;
+			for (const ReplyParser::CallDelta& d : p.deltas) {
+				if (d.index != index && (d.index != index + 1 || d.id.empty())) std::abort();
+				index = d.index;
+				told += d.id + d.name + d.arguments;
+			}
 		};
 		for (size_t at = 0; at < text.size(); at += piece) add(parser.push(text.substr(at, piece)));
 		add(parser.finish());
+		if (told != calls) std::abort();
 		return std::pair(shown, calls);
 	};
 	if (parse(1) != parse(text.size() + 1)) std::abort(); // however it is cut

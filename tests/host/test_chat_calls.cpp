@@ -220,7 +220,8 @@ TEST_CASE("calls: beginnings of JSON texts") {
 		CHECK(p.whole == (n >= text.size() - 5));
 	}
 	CHECK(said == dumped.size());
-	for (const char* wrong : {"{a", "{\"a\" 1", "[1 2", "{\"a\": tru,", "[1,]", "{\"a\":1,}", "[}", "{\"a\":\"\x01", "[nan,"}) {
+	for (const char* wrong :
+	     {"{a", "{\"a\" 1", "[1 2", "{\"a\": tru,", "[1,]", "{\"a\":1,}", "[}", "{\"a\":\"\x01", "[nan,"}) {
 		INFO(wrong);
 		CHECK(!json_prefix(wrong, 0).valid);
 	}

@@ -238,10 +238,8 @@ class MessagesAnswer final : public PartsAnswer {
 	Response refusal(const ApiError& e) override { return messages_error(e); }
 
 	static Json call_block(const Json& call) {
-		return {{"type", "tool_use"},
-		        {"id", call["id"]},
-		        {"name", call["function"]["name"]},
-		        {"input", Json::object()}};
+		return {
+		    {"type", "tool_use"}, {"id", call["id"]}, {"name", call["function"]["name"]}, {"input", Json::object()}};
 	}
 	static Json block(Part what, const std::string& text) {
 		return what == Part::Text ? text_block(text) : thinking_block(text);

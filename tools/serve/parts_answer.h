@@ -21,7 +21,7 @@ class PartsAnswer : public Listener {
 	virtual void open(Part) = 0;
 	virtual void add(Part, const std::string& text) = 0;   // of a stream
 	virtual void close(Part, const std::string& text) = 0; // all of it
-	virtual void open_call(const Json& call) = 0; // as in OpenAI's chats, its arguments not yet
+	virtual void open_call(const Json& call) = 0;          // as in OpenAI's chats, its arguments not yet
 	virtual void add_call(const std::string& arguments) = 0;
 	virtual void close_call(const Json& call) = 0;
 	virtual void finish(const Ended&) = 0;
