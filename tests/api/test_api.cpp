@@ -166,11 +166,13 @@ TEST_CASE("api: answers are taken apart: reasoning, content, calls of tools") {
 	CHECK(f.special_markers == 0);
 	kvrun_reply* r = nullptr;
 	REQUIRE(kvrun_reply_new(&r, e.h, &o) == KVRUN_OK);
-	std::string content, reasoning, calls;
+	std::string content, reasoning, calls, deltas;
 	const std::string text =
 	    "<think>well</think>Let me see.<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>";
 	kvrun_reply_part p = KVRUN_REPLY_PART_INIT;
-	const auto note = [&] { content += p.content, reasoning += p.reasoning, calls += p.calls; };
+	const auto note = [&] {
+		content += p.content, reasoning += p.reasoning, calls += p.calls, deltas += p.call_deltas;
+	};
 	for (const char c : text) {
 		REQUIRE(kvrun_reply_push(r, &c, 1, &p) == KVRUN_OK);
 		note();
@@ -180,6 +182,9 @@ TEST_CASE("api: answers are taken apart: reasoning, content, calls of tools") {
 	CHECK(content == "Let me see.");
 	CHECK(reasoning == "well");
 	CHECK(calls.find("\"name\":\"weather\"") != std::string::npos);
+	std::erase(deltas, '['), std::erase(deltas, ']');
+	CHECK(deltas.starts_with(R"({"index":0,"id":"call)"));
+	CHECK(deltas.find(R"("function":{"name":"weather","arguments":"{)") != std::string::npos);
 	kvrun_reply_free(r);
 	CHECK(kvrun_reply_finish(r, &p) == KVRUN_EINVALID);
 }
