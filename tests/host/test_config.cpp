@@ -1,43 +1,16 @@
-// Config: every family, every key of a wrong type, every hyper-parameter mutated, and RoPE scaling.
+// Config: every family, every key of a wrong type and every hyper-parameter mutated.
 #include "models/config.h"
 #include "models/families.h"
 #include "models/model.h"
 #include "tests/support/assets.h"
+#include "tests/support/config_of.h"
 #include "tests/support/gguf_builder.h"
 #include <algorithm>
-#include <cmath>
 #include <doctest/doctest.h>
 
 using namespace kvrun;
 
 namespace {
-
-Config config_of(const GgufBuilder& b) {
-	const auto bytes = b.bytes();
-	return make_model(Gguf::parse("test.gguf", bytes)).config;
-}
-
-// What making a model of it says; "" when it is accepted. One line that names the file, always.
-std::string refusal(const GgufBuilder& b, Code* code = nullptr) {
-	try {
-		const auto bytes = b.bytes();
-		make_model(Gguf::parse("test.gguf", bytes));
-		return "";
-	} catch (const Error& e) {
-		if (code) *code = e.code;
-		const std::string what = e.what();
-		CHECK(what.starts_with("test.gguf: "));
-		CHECK(what.find('\n') == what.npos);
-		CHECK((e.code == Code::Format || e.code == Code::Unsupported));
-		return what;
-	}
-}
-
-bool has(const std::string& s, const std::string& part) {
-	INFO(s);
-	CHECK(s.find(part) != s.npos);
-	return s.find(part) != s.npos;
-}
 
 // Every key kvrun reads, with a sound value.
 GgufBuilder with_all_keys() {
@@ -455,156 +428,6 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 }
 
 // ---- RoPE
-
-namespace {
-
-GgufBuilder rope_model(const char* arch, uint32_t head_dim, uint32_t ctx) {
-	TinyShape s;
-	s.arch = arch;
-	s.head_dim = head_dim;
-	s.ctx = ctx;
-	return tiny_model(s);
-}
-bool close(float a, double b) { return std::abs(a - b) <= 2e-7 * std::abs(b); }
-
-} // namespace
-
-TEST_CASE("rope: frequencies without scaling") {
-	const Config c = config_of(rope_model("llama", 8, 64));
-	const std::vector<float> f = rope_inv_freq(c.ropes[0], 64);
-	REQUIRE(f.size() == 4);
-	for (int i = 0; i < 4; ++i) CHECK(close(f[size_t(i)], std::pow(10., -i))); // 10000^(-2i/8)
-	CHECK(rope_attention_scale(c.ropes[0]) == 1);
-	CHECK(rope_inv_freq(c.ropes[0], 1000000) == f);
-}
-
-TEST_CASE("rope: linear scaling, also as older files write it") {
-	for (bool old : {false, true}) {
-		GgufBuilder b = rope_model("llama", 8, 64);
-		if (old)
-			b.f32("llama.rope.scale_linear", 4);
-		else
-			b.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4);
-		const std::vector<float> f = rope_inv_freq(config_of(b).ropes[0], 64);
-		for (int i = 0; i < 4; ++i) CHECK(close(f[size_t(i)], std::pow(10., -i) / 4));
-	}
-	GgufBuilder b = rope_model("llama", 8, 64);
-	b.text("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 4);
-	CHECK(close(rope_inv_freq(config_of(b).ropes[0], 64)[0], 1));
-	b.text("llama.rope.scaling.type", "dynamic");
-	has(refusal(b), "llama.rope.scaling.type is dynamic; kvrun knows none linear llama3 yarn longrope");
-	for (float bad : {-1.f, NAN, INFINITY}) {
-		b.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", bad);
-		CHECK(refusal(b) != "");
-	}
-}
-
-TEST_CASE("rope: llama3 scaling by metadata and by tensor give the same frequencies") {
-	const uint32_t n = 32; // pairs; Llama 3.1: theta 500000, factor 8, original context 8192
-	GgufBuilder b = rope_model("llama", 2 * n, 131072);
-	b.f32("llama.rope.freq_base", 500000);
-	std::vector<float> want(n), factors(n);
-	for (uint32_t i = 0; i < n; ++i) { // as the definition puts it, in wavelengths
-		const double freq = 1 / std::pow(500000., 2. * i / (2 * n)), wave = 2 * M_PI / freq, low = 8192 / 1.,
-		             high = 8192 / 4.;
-		double scaled = freq;
-		if (wave > low)
-			scaled = freq / 8;
-		else if (wave >= high) {
-			const double smooth = (8192 / wave - 1) / (4. - 1);
-			scaled = (1 - smooth) * freq / 8 + smooth * freq;
-		}
-		want[i] = float(scaled);
-		factors[i] = float(freq / scaled);
-	}
-	CHECK(factors[0] == 1);
-	CHECK(factors[n - 1] == 8);
-	CHECK(std::count_if(factors.begin(), factors.end(), [](float f) { return f > 1 && f < 8; }) > 2);
-	GgufBuilder by_key = b, by_tensor = b;
-	by_key.text("llama.rope.scaling.type", "llama3")
-	    .f32("llama.rope.scaling.factor", 8)
-	    .u32("llama.rope.scaling.original_context_length", 8192);
-	by_key.f32("llama.rope.scaling.low_freq_factor", 1).f32("llama.rope.scaling.high_freq_factor", 4);
-	by_tensor.tensor_f32("rope_freqs.weight", {n}, factors);
-	GgufBuilder both = by_key;
-	both.tensor_f32("rope_freqs.weight", {n}, factors);
-	for (const GgufBuilder& m : {by_key, by_tensor, both}) {
-		const Config c = config_of(m);
-		const std::vector<float> f = rope_inv_freq(c.ropes[0], 131072);
-		for (uint32_t i = 0; i < n; ++i) CHECK(close(f[i], want[i]));
-		CHECK(rope_attention_scale(c.ropes[0]) == 1);
-	}
-	by_key.f32("llama.rope.scaling.high_freq_factor", 1);
-	has(refusal(by_key), "high_freq_factor 1 is not above low_freq_factor 1");
-	by_tensor.tensor_f32("rope_freqs.weight", {n - 1}, std::vector<float>(n - 1, 1));
-	has(refusal(by_tensor), "rope_freqs.weight has 1 x 31 elements, the config says 32");
-	for (float bad : {0.f, -1.f, NAN, INFINITY}) {
-		factors[3] = bad;
-		by_tensor.tensor_f32("rope_freqs.weight", {n}, factors);
-		has(refusal(by_tensor), "rope_freqs.weight: element 3 is");
-	}
-}
-
-TEST_CASE("rope: yarn stretches slow pairs, keeps fast ones and scales attention") {
-	GgufBuilder b = rope_model("qwen2", 128, 131072);
-	b.f32("qwen2.rope.freq_base", 1000000).text("qwen2.rope.scaling.type", "yarn").f32("qwen2.rope.scaling.factor", 4);
-	b.u32("qwen2.rope.scaling.original_context_length", 32768);
-	const Config c = config_of(b);
-	const std::vector<float> f = rope_inv_freq(c.ropes[0], 131072);
-	// pairs that turn 32 and 1 times in 32768 positions: 64 ln(32768 / (2 pi n)) / ln(1e6) = 23.6 and 39.7
-	for (uint32_t i = 0; i < 64; ++i) {
-		const double freq = std::pow(1e6, -2. * i / 128);
-		const double stretched = i <= 23 ? 0 : i >= 40 ? 1 : (i - 23) / 17.;
-		CHECK(close(f[i], freq * (1 - stretched) + freq / 4 * stretched));
-	}
-	CHECK(close(rope_attention_scale(c.ropes[0]), 0.1 * std::log(4.) + 1));
-	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.5f); // takes a part of it back
-	const double part = (1 + 0.1 * std::log(4.)) / (1 + 0.05 * std::log(4.));
-	CHECK(double(rope_attention_scale(config_of(b).ropes[0])) == doctest::Approx(part).epsilon(1e-6));
-	b.f32("qwen2.rope.scaling.yarn_log_multiplier", -1);
-	has(refusal(b), "yarn_log_multiplier is -1, expected more than 0");
-}
-
-TEST_CASE("config: queries that positions scale, in the family that has them") {
-	TinyShape s;
-	s.arch = "mistral3";
-	GgufBuilder b = tiny_model(s);
-	CHECK(config_of(b).temperature.scale == 0);
-	b.f32("mistral3.attention.temperature_scale", 0.1f).u32("mistral3.rope.scaling.original_context_length", 32);
-	CHECK(config_of(b).temperature.scale == 0.1f);
-	CHECK(config_of(b).temperature.length == 32);
-	b.u32("mistral3.rope.scaling.original_context_length", 0);
-	has(refusal(b), "key mistral3.rope.scaling.original_context_length is 0");
-	b.u32("mistral3.rope.scaling.original_context_length", 32).f32("mistral3.attention.temperature_scale", -1);
-	has(refusal(b), "key mistral3.attention.temperature_scale is -1, expected more than 0");
-	b = tiny_model();
-	b.f32("llama.attention.temperature_scale", 0.1f);
-	has(refusal(b), "key llama.attention.temperature_scale is 0.1; kvrun runs llama without it");
-}
-
-TEST_CASE("rope: longrope has one list of factors for short contexts and one for long") {
-	GgufBuilder b = rope_model("phi3", 8, 131072);
-	b.u32("phi3.rope.scaling.original_context_length", 4096).tensor_f32("rope_factors_short.weight", {4}, {1, 1, 2, 4});
-	has(refusal([&] {
-		    GgufBuilder half = b;
-		    half.erase_tensor("rope_factors_short.weight").tensor_f32("rope_factors_long.weight", {4}, {1, 2, 3, 4});
-		    return half;
-	    }()),
-	    "longrope needs tensors");
-	b.tensor_f32("rope_factors_long.weight", {4}, {2, 4, 8, 16});
-	Config c = config_of(b);
-	CHECK(c.ropes[0].scaling == RopeScaling::LongRope);
-	const float short_factors[] = {1, 1, 2, 4}, long_factors[] = {2, 4, 8, 16};
-	for (uint32_t i = 0; i < 4; ++i) {
-		CHECK(close(rope_inv_freq(c.ropes[0], 4096)[i], std::pow(10., -double(i)) / short_factors[i]));
-		CHECK(close(rope_inv_freq(c.ropes[0], 4097)[i], std::pow(10., -double(i)) / long_factors[i]));
-	}
-	CHECK(close(rope_attention_scale(c.ropes[0]), std::sqrt(1 + std::log(32.) / std::log(4096.))));
-	b.f32("phi3.rope.scaling.attn_factor", 1.25f);
-	CHECK(rope_attention_scale(config_of(b).ropes[0]) == 1.25f);
-	b.text("phi3.rope.scaling.type", "longrope").erase_tensor("rope_factors_long.weight");
-	has(refusal(b), "longrope needs tensors rope_factors_long.weight and rope_factors_short.weight");
-}
 
 TEST_CASE("config: the tiny checkpoints of every family open") {
 	const auto folder = std::filesystem::path(KVRUN_SOURCE_DIR) / "tests/golden/tiny";
