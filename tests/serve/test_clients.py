@@ -2,11 +2,14 @@
 """kvrun serve and the packages that agents and applications use: openai, anthropic, langchain-openai. Usage:
 test_clients.py KVRUN PACKAGE. With KVRUN_TEST_CHAT=1 on SmolLM2, where tools/models.sh smollm2 has fetched it.
 Exit code 77: the package is not there."""
-import importlib, os, subprocess, sys
+import importlib, json, os, subprocess, sys
 from serving import MODEL, ROOT, Server, check, equal, finish
 
 KEY = "key"
 ASK = "What is the capital of France?"
+ADD = {"name": "add", "parameters": {"type": "object", "additionalProperties": False, "required": ["text", "n"],
+                                     "properties": {"text": {"type": "string", "minLength": 20, "maxLength": 40},
+                                                    "n": {"type": "integer", "minimum": 1, "maximum": 9}}}}
 
 
 def responses(url):
@@ -46,6 +49,19 @@ def responses(url):
                                                                   encoding_format="float").data[0].embedding],
           [round(x, 5) for x in v[0].embedding])
     equal("one model", c.models.retrieve("gpt-5").created > 0, True)
+    ask = {"model": "x", "messages": [{"role": "user", "content": ASK}],
+           "tools": [{"type": "function", "function": ADD}],
+           "tool_choice": {"type": "function", "function": {"name": "add"}}, "max_tokens": 200, "temperature": 0}
+    whole = c.chat.completions.create(**ask).choices[0].message.tool_calls[0].function
+    deltas = [d for e in c.chat.completions.create(**ask, stream=True) for d in e.choices[0].delta.tool_calls or []]
+    equal("a streamed call", ("".join(d.function.name or "" for d in deltas),
+                              "".join(d.function.arguments for d in deltas)), (whole.name, whole.arguments))
+    check("its arguments come in pieces", len(deltas) > 2 and json.loads(whole.arguments)["text"] is not None, deltas)
+    events = list(c.responses.create(model="x", input=ASK, tools=[{"type": "function", "strict": False, **ADD}],
+                                     tool_choice="required", max_output_tokens=200, temperature=0, stream=True))
+    equal("a streamed call of a response",
+          "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta"),
+          "".join(i.arguments for i in events[-1].response.output if i.type == "function_call"))
     r = c.chat.completions.with_raw_response.create(model="gpt-5", messages=[{"role": "user", "content": ASK}],
                                                     max_tokens=4,
                                                     frequency_penalty=1, logit_bias={"5": 1}, user="me",
@@ -75,6 +91,14 @@ def messages(url):
     turns = ask["messages"] + [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     check("tools", c.messages.create(**{**ask, "messages": turns}, tools=tools,
                                      tool_choice={"type": "auto"}).usage.output_tokens <= 24)
+    need = {**ask, "max_tokens": 200, "tool_choice": {"type": "tool", "name": "add"},
+            "tools": [{"name": "add", "input_schema": ADD["parameters"]}]}
+    with c.messages.stream(**need) as stream:
+        pieces = [e.partial_json for e in stream if e.type == "input_json"]
+        final = stream.get_final_message().content[0]
+    equal("a streamed call", (json.loads("".join(pieces)), final.input, final.name),
+          (c.messages.create(**need).content[0].input, final.input, "add"))
+    check("its arguments come in pieces", len(pieces) > 2, pieces)
     stranger = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="no", max_retries=0)
     image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
     pictures = {**ask, "messages": [{"role": "user", "content": [image]}]}
