@@ -1,4 +1,4 @@
-// What happens to elements one by one. Read by models and backends.
+// Elementwise activation functions, used by models and backends.
 #pragma once
 #include <cstdint>
 

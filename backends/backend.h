@@ -11,13 +11,13 @@ namespace kvrun {
 struct DeviceInfo {
 	std::string name, driver, type; // type: "discrete", "integrated", "virtual", "cpu"
 	bool is_cpu = false;            // runs on the host's processor (software driver or cpu backend)
-	size_t memory_bytes = 0;        // of the heap kvrun allocates from
-	size_t free_bytes = 0;          // what kvrun may still take of it (budget minus reserve)
+	size_t memory_bytes = 0;        // size of the heap that kvrun allocates from
+	size_t free_bytes = 0;          // bytes of it that kvrun may still take (budget minus reserve)
 	size_t max_buffer_bytes = 0;    // largest single Buffer
-	size_t max_view_bytes = 0;      // largest View an op may be given, weights excepted (they are bound in pieces)
+	size_t max_view_bytes = 0;      // largest View of an op, except weights, which are bound in pieces
 	double peak_bytes_per_s = 0;    // 0: unknown
-	bool shares_memory = false;     // its memory is the host's
-	// Of the host's memory, what kvrun may still take as Mem::Mapped; 0: ops read none in place, or the memory is
+	bool shares_memory = false;     // uses the host's memory
+	// Bytes of host memory that kvrun may still take as Mem::Mapped; 0 if ops cannot read it in place, or if memory is
 	// shared
 	size_t mapped_bytes = 0;
 	bool half_matmul = false; // matmul and attention of prompts round their factors to f16; sums are f32
@@ -28,10 +28,10 @@ struct DeviceInfo {
 	bool int8_matmul = false;
 	bool lists_candidates = false; // candidates() and reading its lists is faster than reading all logits
 	bool merges_few = false;       // attention of decode rows with few partial states is one dispatch per format
-	// Attention over many pages is cut into pieces, one partial state each. A piece has at least this many tokens, and
-	// a row has about this many pieces at most; prompt: of rows of a prompt over older tokens.
+	// Attention over many pages is cut into pieces with one partial state each. A piece has at least piece_tokens
+	// tokens, a row has about most_pieces pieces at most; prompt_*: for rows of a prompt over older tokens.
 	uint32_t piece_tokens = 128, most_pieces = 64;
-	// Decode: how many workgroups keep the device busy. Pieces are then as many for each KV head; 0: most_pieces.
+	// Decode: number of workgroups that keep the device busy, divided among KV heads as pieces; 0: most_pieces.
 	uint32_t fill_workgroups = 0;
 	uint32_t prompt_piece_tokens = 1024, prompt_most_pieces = 8;
 };
@@ -39,8 +39,8 @@ struct OpTime { // device time of all dispatches with one label since the last r
 	std::string op;
 	uint32_t calls;
 	double ms;
-	double bytes;                          // read + written, as the op must at least
-	std::vector<std::string> kernels = {}; // that ran, by first use; empty: copies, other backends
+	double bytes;                          // least bytes that the op must read and write
+	std::vector<std::string> kernels = {}; // kernels that ran, by first use; empty for copies and other backends
 };
 
 class Backend : public OpCalls {
@@ -53,36 +53,36 @@ class Backend : public OpCalls {
 	// advice.
 	virtual Buffer alloc(size_t bytes, Mem mem, const char* label) = 0;
 	virtual void free(uint32_t id) noexcept = 0;
-	// In order with ops: ops enqueued later see the new bytes. src is copied before the call returns, which waits where
+	// In order with ops: ops enqueued later see the new bytes. src is copied before the call returns; the call waits if
 	// the backend has no more staging memory.
 	virtual void write(const Buffer& dst, size_t at, std::span<const std::byte> src) = 0;
 	// In order with ops; dst is filled by the next wait(), and must live until then.
 	virtual void read(const Buffer& src, size_t at, std::span<std::byte> dst) = 0;
-	// Mem::Host memory as the host sees it. What ops copied there is complete after the wait() for them.
+	// The host's view of Mem::Host memory. Data that ops copied there is complete after the next wait().
 	virtual std::span<std::byte> host_bytes(const Buffer&) = 0;
-	// A copy from Mem::Host to Mem::Arrival memory that begins now, beside what is enqueued: the caller has waited for
-	// what reads dst, and leaves src alone until ops that come after arrive() have run. Never a failure of the device:
-	// where there is no second queue the copy is in order with ops.
+	// Begins a copy from Mem::Host to Mem::Arrival memory now, concurrent with enqueued ops. The caller must have
+	// waited for all reads of dst, and must not change src until ops after arrive() have run. It cannot fail the
+	// device: without a second queue the copy is in order with ops.
 	virtual uint64_t transfer(View dst, View src) = 0;
-	// Ops enqueued from here on come after the transfer. False: it failed, dst holds what it held.
+	// Ops enqueued from here on run after the transfer. Returns false if it failed; dst is then unchanged.
 	virtual bool arrive(uint64_t transfer) = 0;
-	// Weights keep their block format; their arrangement inside a row is the backend's business.
+	// Weights keep their block format; the backend chooses their arrangement inside a row.
 	virtual size_t weight_row_bytes(DType, uint32_t cols) const = 0;
-	// GGUF rows of `cols` elements in that arrangement; dst has weight_row_bytes() for each. Any thread may call it.
-	// False: write_weight() takes rows as they are in the file.
+	// Converts GGUF rows of `cols` elements to that arrangement; dst has weight_row_bytes() for each. Any thread may
+	// call it. Returns false if write_weight() takes rows as they are in the file.
 	virtual bool arrange_weight(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) const {
 		(void)cols, (void)src, (void)dst;
 		return false;
 	}
-	// Rows [row, row + n) of weight w (rows, cols) from GGUF bytes. `arranged`: the same rows from arrange_weight(),
-	// for a caller that has them; else empty.
+	// Writes rows [row, row + n) of weight w (rows, cols) from GGUF bytes. `arranged`: the same rows from
+	// arrange_weight() if the caller has them; else empty.
 	virtual void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
 	                          std::span<const std::byte> arranged) = 0;
 
-	// ---- ops: run() and a call for each, in OpCalls. All of them enqueue and return.
-	// Whether NormMatmul is one op here, not RmsNorm and Matmul.
+	// ---- ops: run(), and a call for each op in OpCalls. All of them enqueue and return.
+	// Whether this backend runs NormMatmul as one op, not as RmsNorm and Matmul.
 	virtual bool norms_in_matmul(const op::NormMatmul&) const { return false; }
-	// matmul() of rmsnorm(x), as whatever it is here.
+	// matmul() of rmsnorm(x), as one op or as two.
 	void norm_matmul(std::span<const Proj> projs, View h, View x, View w, float eps, Epilogue epilogue, bool decode) {
 		const op::NormMatmul both{projs, h, x, w, eps, epilogue, decode};
 		if (norms_in_matmul(both)) return run(both);
@@ -90,28 +90,28 @@ class Backend : public OpCalls {
 		run(both.product());
 	}
 
-	virtual void at_layer(uint32_t layer) = 0; // names the layer of the ops that follow, for checks and traces
-	virtual void submit() = 0;                 // hands recorded work to the device
-	virtual void wait() = 0;                   // until everything submitted is done; fills pending reads
-	virtual uint64_t mark() = 0;               // submits; a name for everything so far
-	virtual void wait_for(uint64_t mark) = 0;  // until that is done; fills its reads
-	virtual bool done(uint64_t mark) = 0;      // whether it is; does not wait
+	virtual void at_layer(uint32_t layer) = 0;            // sets the layer of the following ops, for checks and traces
+	virtual void submit() = 0;                            // hands recorded work to the device
+	virtual void wait() = 0;                              // waits until all submitted work is done; fills pending reads
+	virtual uint64_t mark() = 0;                          // submits; returns an id of all work so far
+	virtual void wait_for(uint64_t mark) = 0;             // waits for that work; fills its reads
+	virtual bool done(uint64_t mark) = 0;                 // whether that work is done; does not wait
 	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
-	virtual void time_ops(bool on) = 0;                   // per-dispatch device timestamps
+	virtual void time_ops(bool on) = 0;                   // turns timestamps of each dispatch on or off
 
 	// Bytes of weights in Mem::Mapped memory that ops have read since the backend was opened, as they lie in the file.
 	uint64_t mapped_bytes_read() const { return mapped_bytes_read_; }
 
  protected:
-	void check_and_count(const Op&); // what run() begins with
-	// What alloc() returns.
+	void check_and_count(const Op&); // called first by run()
+	// Creates the Buffer that alloc() returns.
 	Buffer made(uint32_t id, size_t bytes, Mem mem) {
 		has_mapped_ |= mem == Mem::Mapped;
 		return {*this, id, bytes, mem};
 	}
 
  private:
-	bool has_mapped_ = false; // a buffer of Mem::Mapped was made
+	bool has_mapped_ = false; // a buffer of Mem::Mapped was created
 	uint64_t mapped_bytes_read_ = 0;
 };
 inline Buffer::~Buffer() {

@@ -92,7 +92,7 @@ void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::
 	const size_t end = w.at + w.shape[0] * inner_->weight_row_bytes(w.type, w.shape[1]);
 	auto it = weights_.find({id, w.at});
 	if (it == weights_.end() || it->second.end != end || it->second.type != w.type || it->second.cols != w.shape[1]) {
-		// Memory that is given to another tensor forgets the old one.
+		// When memory is reused for another tensor, the old entry is removed.
 		for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
 			old = old->first.second < end && w.at < old->second.end ? weights_.erase(old) : std::next(old);
 		Weight fresh{end, w.type, w.shape[1], {}};
@@ -223,7 +223,7 @@ void CheckedBackend::compare_output(const char* op, const std::string& shape, co
 	carry_on(o, bytes, /*wrong=*/false);
 }
 
-// Both backends go on with the inner one's result, unless that is known to be wrong.
+// Both backends continue with the inner one's result, unless it is known to be wrong.
 void CheckedBackend::carry_on(const Output& o, std::span<const std::byte> bytes, bool wrong) {
 	if (!reference_) return;
 	const View r = reference(o.view), own = inner(o.view);
@@ -246,7 +246,7 @@ MappedOp CheckedBackend::for_inner(const Op& op) const {
 	return {op, [this](const ViewRow&, const View& v) { return inner(v); }};
 }
 
-// Weights have a place of their own in the reference.
+// Weights have separate buffers in the reference.
 MappedOp CheckedBackend::for_reference(const Op& op) const {
 	return {op, [this](const ViewRow& row, const View& v) { return row.weight ? reference_weight(v) : reference(v); }};
 }

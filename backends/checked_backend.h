@@ -8,10 +8,10 @@
 
 namespace kvrun {
 
-// Mirrors every buffer in `reference`, runs each op on both, compares, and carries on with inner's result on both, so
-// that the first difference is the op that made it. Without a reference it only checks shapes, scans and dumps.
-// With an observer a difference is told and does not stop: the reference's result is carried on with on both, so that
-// later ops are judged by themselves.
+// Mirrors every buffer in `reference`, runs each op on both, compares, and continues with inner's result on both, so
+// that the first difference shows the op that caused it. Without a reference it only checks shapes, scans and dumps.
+// With an observer a difference is reported and does not stop the run: both continue with the reference's result, so
+// that later ops are compared independently.
 // dump: folder[:op[:layer]]; the plain inputs and the outputs of each op go to folder/NUMBER_Llayer_op_name.npy.
 class CheckedBackend final : public Backend {
  public:
@@ -61,7 +61,7 @@ class CheckedBackend final : public Backend {
 		const char* name;
 		View view; // the caller's; elements compared
 		Tolerance tolerance;
-		bool cache = false; // K or V memory, f16 (or pairs of it): what nobody wrote may hold anything, equal on both
+		bool cache = false; // K or V memory, f16 or pairs: unwritten elements may hold anything equal on both
 		uint32_t bits = 0;  // of packed codes in u32 memory: a code may be one off where a value lies between two;
 		                    // 32: whole words, which must be equal
 	};
@@ -80,8 +80,8 @@ class CheckedBackend final : public Backend {
 	bool dumps(const char* op) const;
 
 	std::unique_ptr<Backend> inner_, reference_; // reference_ may be null
-	const DeviceInfo info_;                      // of inner_; on some backends it takes time to ask for
-	std::deque<Mirror> mirrors_;                 // by buffer id - 1; addresses stay
+	const DeviceInfo info_;                      // of inner_; kept because some backends take time to compute it
+	std::deque<Mirror> mirrors_;                 // by buffer id - 1; deque, so addresses are stable
 	std::vector<uint32_t> free_ids_;
 	std::map<std::pair<uint32_t, size_t>, Weight> weights_; // by buffer id, first byte in the inner buffer
 	uint32_t layer_ = 0;                                    // of the ops that follow

@@ -1,4 +1,4 @@
-// What is known of drivers.
+// Test results of drivers.
 #include "backends/driver_memory.h"
 #include "engine/core/log.h"
 #include "engine/core/private_file.h"

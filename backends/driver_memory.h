@@ -1,4 +1,4 @@
-// What is known of drivers, kept in the cache folder until a driver changes or `kvrun devices --retry` forgets it.
+// Test results of drivers, kept in the cache folder until a driver changes or `kvrun devices --retry` deletes them.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -8,12 +8,12 @@ namespace kvrun {
 
 class DriverMemory {
  public:
-	explicit DriverMemory(const std::filesystem::path& folder); // empty: nothing is known or kept
-	// Why what has this name (a manifest, a device) is bad in this very build; "" where it was found good, null where
-	// nothing is known.
+	explicit DriverMemory(const std::filesystem::path& folder); // empty: nothing is loaded or saved
+	// Why the manifest or device of this name is bad in exactly this build; "" if it was found good, null if it is
+	// unknown.
 	const std::string* find(const std::string& name, const std::string& build) const;
 	void add(const std::string& name, const std::string& build, const std::string& why);
-	void save() noexcept; // if anything was added; what cannot be written is logged
+	void save() noexcept; // writes new entries; a failure is logged
 
 	static void forget(const std::filesystem::path& folder);
 

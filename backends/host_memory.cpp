@@ -1,4 +1,4 @@
-// What the system says of the host: its memory, its processor.
+// Information from the system about the host's memory and processor.
 #include "backends/host_memory.h"
 #include <cstdint>
 #include <cstdlib>

@@ -13,8 +13,8 @@ enum class Mem : uint8_t {
 	Device,   // fastest for the device; the host writes and reads it by copies
 	Upload,   // small, written by the host every step, read by the device
 	Readback, // written by the device, read by the host
-	Host,     // pinned host memory: both sides copy from and to it, Backend::host_bytes() is where the host sees it
-	Arrival,  // as Device; what Backend::transfer() may write
+	Host,     // pinned host memory: both sides copy from and to it; the host uses Backend::host_bytes()
+	Arrival,  // as Device; Backend::transfer() may write it
 	// Host memory that ops read in place, over the bus: weights. As Device where DeviceInfo::mapped_bytes is 0.
 	Mapped,
 };

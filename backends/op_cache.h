@@ -1,4 +1,4 @@
-// Rows of the operation table: keys and values on their way into the cache, attention to them, packing.
+// Rows of the operation table: storing keys and values in the cache, attention to them, packing.
 #pragma once
 #include "backends/op_views.h"
 #include "backends/ops.h"

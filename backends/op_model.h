@@ -106,7 +106,7 @@ struct Matmul {
 	}
 };
 
-// Matmul of RmsNorm of x, for which `h` (T, n) is room: what it holds afterwards is not defined.
+// Matmul of RmsNorm of x. `h` (T, n) is scratch for the norm; its contents are undefined afterwards.
 struct NormMatmul {
 	std::span<const Proj> projs;
 	View h, x, w;
@@ -139,8 +139,8 @@ struct Route {
 	const char* name() const { return "route"; }
 	std::string text() const;
 	void check() const;
-	// Logits choose the same experts everywhere. A bias is added to weights, whose last bits differ between devices and
-	// may choose others: nothing is compared then.
+	// Logits choose the same experts on all devices. A bias is added to weights, whose last bits differ between devices
+	// and may choose other experts: nothing is compared then.
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.logits.shape[0], n = o.logits.shape[1], used = o.ids.shape[1];
 		const bool biased = bool(o.how.bias);

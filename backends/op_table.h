@@ -1,4 +1,4 @@
-// The operation table: every op of a device, its arguments, and what is said of its views. Everything that treats ops
+// The operation table: every op of a device, its arguments, and the description of its views. Code that treats all ops
 // alike (shape checks, CheckedBackend, dumps, bytes of --ops, backends of tests) reads it and names no op.
 //
 // A new op is a struct in op_model.h, op_cache.h, op_rank.h or op_state.h with

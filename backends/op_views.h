@@ -1,4 +1,4 @@
-// What the operation table (op_table.h) says of a view: a row, made by one of the functions below.
+// Describes a view in the operation table (op_table.h): a row, created by one of the functions below.
 #pragma once
 #include "backends/memory.h"
 #include <initializer_list>
@@ -10,7 +10,7 @@ namespace kvrun {
 
 struct DeviceInfo;
 
-constexpr uint64_t kAny = UINT64_MAX; // in place of an extent: any number, 0 too
+constexpr uint64_t kAny = UINT64_MAX; // in place of an extent: any number, also 0
 
 struct ViewRow {
 	enum class Use : uint8_t {
@@ -28,9 +28,9 @@ struct ViewRow {
 	enum class Compare : uint8_t { // how an output is compared with another backend's
 		No,
 		Values,  // f32 or f16
-		Slots,   // the same; elements that nobody wrote may hold anything, if both hold the same
+		Slots,   // the same; unwritten elements may hold anything that is equal on both
 		Words,   // u32, equal
-		Adopted, // not at all; both go on with what the device wrote
+		Adopted, // not compared; both continue with the device's result
 	};
 
 	const char* name; // in dumps and messages
@@ -104,7 +104,7 @@ constexpr ViewRow weight_input(const char* name, uint64_t rows, uint64_t cols) {
 
 } // namespace op
 
-// Throws Error{Internal} when the view is not what its row says.
+// Throws Error{Internal} if the view does not match its row.
 void check_view(const char* op, const ViewRow&, const View&);
 void check_transfer(const View& dst, const View& src); // of Backend::transfer()
 

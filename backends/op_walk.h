@@ -13,12 +13,12 @@ void check_op(const Op&);
 const char* op_name(const Op&);
 std::string op_text(const Op&);
 double op_bytes(const Op&); // read and written, at least
-// Of weights in Mem::Mapped memory, read once: of embeddings the rows that are looked up, of experts those that are
-// chosen, at most.
+// Bytes of weights in Mem::Mapped memory, each read once: of embeddings only the rows looked up, of experts at most the
+// chosen ones.
 double op_mapped_bytes(const Op&);
 std::vector<WrittenWords> op_written(const Op&, const WordReader&);
 
-// f(row, view) for every view, of the op's own arguments.
+// Calls f(row, view) for every view of the op's own arguments.
 template <class F> class ViewReader {
  public:
 	explicit ViewReader(F f, const DeviceInfo& device = unknown_device()) : f_(std::move(f)), device_(device) {}
@@ -37,10 +37,10 @@ template <class F> void read_views_of(const Op& op, F f, const DeviceInfo& devic
 	std::visit([&](const auto& o) { o.views(o, reader); }, op);
 }
 
-// The first output of an op, for messages; an empty view where it writes memory only.
+// The first output of an op, for messages; an empty view if it writes only Memory.
 View op_output(const Op&);
 
-// An op whose views are those of `from`, each exchanged for map(row, view).
+// A copy of op `from`, with each view replaced by map(row, view).
 class MappedOp {
  public:
 	template <class F> MappedOp(const Op& from, F map) : op_(from) {

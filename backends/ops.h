@@ -24,8 +24,8 @@ enum class Epilogue : uint8_t {
 struct Elementwise { // what activate() does
 	Activation function = Activation::None;
 	float scale = 1;
-	float cap = 0;    // more than 0: v becomes cap * tanh(v / cap)
-	bool add = false; // to what out holds
+	float cap = 0;    // if > 0, v becomes cap * tanh(v / cap)
+	bool add = false; // adds to out
 };
 
 // ---- mixtures of experts. Row t chooses `used` of n_experts experts; slot t * used + j is its choice number j.
@@ -33,7 +33,7 @@ struct Elementwise { // what activate() does
 enum class Gating : uint8_t {
 	Softmax, // over all logits; normalised it is the softmax over the chosen ones
 	Sigmoid,
-	Near, // softmax over the logits near the expert's own (KV_NEAR), but for experts chosen before (sparse mixer)
+	Near, // softmax over logits near the expert's own (KV_NEAR), without experts chosen before (sparse mixer)
 };
 struct RouteArgs {
 	Gating gating;
@@ -42,7 +42,7 @@ struct RouteArgs {
 	View bias;                              // (n_experts) f32, added to weights for the choice only; empty for none
 	uint32_t n_groups = 1, used_groups = 1; // experts are chosen in the best groups of neighbours only. What a group is
 	                                        // judged by: its best expert; with a bias the sum of its two best
-	View expert_scale = {};                 // (n_experts) f32 factors of weights, when all else is done; empty for none
+	View expert_scale = {};                 // (n_experts) f32 factors of weights, applied last; empty for none
 };
 struct ExpertRows { // which expert multiplies which row
 	uint32_t n_experts;
@@ -96,7 +96,7 @@ struct KvDst {              // where rows of K and V lie in pages or in a KvRows
 };
 // What changes the softmax of attention. Scores are q . k / sqrt(head_dim).
 struct Softmax {
-	float softcap = 0; // more than 0: a score s becomes softcap * tanh(s / softcap)
+	float softcap = 0; // if > 0, a score s becomes softcap * tanh(s / softcap)
 	View sinks = {};   // (n_heads) f32: one more score of each query head, whose token has no value; empty for none
 };
 struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way

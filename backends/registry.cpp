@@ -1,4 +1,4 @@
-// Which backends there are, the devices they find, and opening one of them.
+// The list of backends, the devices they find, and opening a device.
 #include "backends/registry.h"
 #include "backends/checked_backend.h"
 #include "backends/cpu/open_cpu.h"
@@ -40,8 +40,8 @@ size_t to_index(std::string_view s) {
 	return ec == std::errc() && last == end && !s.empty() ? n : SIZE_MAX;
 }
 
-// Whether devices are tested at their first use. Who replaces kernels, clamps limits or compares everything anyway is
-// shown what comes of it.
+// Whether devices are tested at their first use. Options that replace kernels, clamp limits or compare everything
+// anyway skip the test.
 bool is_tested(const BackendOptions& o) {
 	return !o.cache_dir.empty() && o.shaders.empty() && o.test_caps.empty() && !o.check && o.dump.empty();
 }
@@ -82,7 +82,7 @@ struct Found { // the devices of all backends, one list
 			}
 		}
 	}
-	// Everything that stands in the way, in one line.
+	// All reasons why devices are refused, in one line.
 	std::string refusals() const {
 		std::string s;
 		for (const Entry& e : all) {
@@ -93,7 +93,7 @@ struct Found { // the devices of all backends, one list
 		}
 		return s;
 	}
-	// A CPU device that nobody asked for is the last choice: says what stands in the way of the others.
+	// A CPU device that was not requested is the last choice: logs why the others cannot be used.
 	void explain_fallback(const BackendOptions& o, const Entry& chosen) const {
 		if (!o.device.empty() || !chosen.report().info.is_cpu) return;
 		if (const std::string why = refusals(); !why.empty())
@@ -150,7 +150,7 @@ struct Found { // the devices of all backends, one list
 	}
 };
 
-// Only the backend that is asked for looks for devices: `cpu` does not touch a driver.
+// Only the requested backend looks for devices: `cpu` does not touch a driver.
 BackendOptions narrowed(BackendOptions o) {
 	const bool known = std::ranges::any_of(table(), [&](const BackendRow& r) { return o.backend == r.name; });
 	if (!o.backend.empty() && !known) {
@@ -169,7 +169,7 @@ BackendOptions narrowed(BackendOptions o) {
 std::span<const BackendRow> backend_table() { return table(); }
 void add_backend(const BackendRow& row) { table().push_back(row); }
 
-// A device whose matrices compute wrongly is found again, without them.
+// A device whose matrices give wrong results is found again without them.
 static Found find_all(BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
 	Found found(o, automatic_only, wrong);
 	if (found.bad_matrices.empty()) return found;
@@ -193,7 +193,7 @@ DeviceReport find_device(const BackendOptions& given) {
 	return r;
 }
 
-// Why this device's results are wrong; empty: they are right, or are taken to be.
+// Why this device's results are wrong; empty if they are right or assumed to be.
 static std::string test_once(const BackendOptions& o, const DeviceReport& r, Backend& device) {
 	if (!is_tested(o) || r.build.empty()) return "";
 	DriverMemory memory(o.cache_dir);

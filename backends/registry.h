@@ -1,4 +1,4 @@
-// Which backends there are, the devices they find, and opening one of them.
+// The list of backends, the devices they find, and opening a device.
 #pragma once
 #include "backends/backend.h"
 #include "backends/tolerance.h"
@@ -9,9 +9,9 @@ namespace kvrun {
 struct BackendOptions {
 	std::string device;   // empty: best (discrete, integrated, virtual; a CPU device only if there is nothing else), an
 	                      // index into list_devices(), part of a device name, the name of a backend, or BACKEND:INDEX
-	std::string backend;  // devices of this one only; empty: all
-	bool check = false;   // run every op on the cpu backend too and stop at the first that differs
-	OpObserver compared;  // with `check`: is told every comparison; a difference does not stop the run
+	std::string backend;  // use devices of this backend only; empty: all
+	bool check = false;   // also run every op on the cpu backend and stop at the first difference
+	OpObserver compared;  // with `check`: gets every comparison; a difference then does not stop the run
 	std::string dump;     // folder[:op[:layer]]: write inputs and outputs of ops as .npy
 	std::string validate; // Vulkan validation layer: 1, sync, gpu; any message fails the run; empty or 0: off
 	bool poison = false;  // fill new device memory with NaN, so that reads of unwritten memory show
@@ -19,15 +19,15 @@ struct BackendOptions {
 	std::string shaders;     // folder with .spv files that replace the embedded ones
 	std::string test_caps;   // clamps device limits, for tests: workgroup=128,shared=16384,...
 	double submit_ms = 100;  // target time of one submission to the device
-	std::string cache_dir;   // folder of the pipeline cache and of what is known about drivers; empty: none, and no
+	std::string cache_dir;   // folder of the pipeline cache and of test results of drivers; empty: none, and no
 	                         // device is tested at its first use
 	std::string probe;       // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
-	double probe_seconds = 60; // for a driver to list its devices; machines with many GPUs take their time
+	double probe_seconds = 60; // time limit for a driver to list its devices; many GPUs take longer
 	bool transfers = true;     // sessions may fetch from host memory: a queue for copies is created where there is one
-	// DeviceReport::build of devices that are used without their matrices: their self-test found them wrong.
+	// DeviceReport::build of devices whose matrices are not used because they failed the self-test.
 	std::vector<std::string> no_matrices;
-	// Called where drivers must be left out: makes VK_DRIVER_FILES these files, which a library must not do by itself,
-	// for other threads may read the environment. Empty: Vulkan is not used while a bad driver is installed.
+	// Called if drivers must be left out: sets VK_DRIVER_FILES to these files. A library must not do so itself, because
+	// other threads may read the environment. Empty: Vulkan is not used while a bad driver is installed.
 	std::function<void(const std::string&)> set_driver_files;
 };
 
@@ -43,10 +43,10 @@ struct DeviceReport {    // one candidate, usable or not
 class DeviceSet { // the devices one backend found
  public:
 	virtual ~DeviceSet() = default;
-	// Best first, refused ones last; one that refuse() was called for stays where it is.
+	// Best first, refused ones last; refuse() does not move an entry.
 	const std::vector<DeviceReport>& reports() const { return reports_; }
 	void refuse(size_t index, const std::string& why) { reports_[index].refused = why; }
-	// Opens entry `index`. Throws Error{Device} with the reason when it is refused. Once per object.
+	// Opens entry `index`. Throws Error{Device} with the reason if it is refused. May be called once per object.
 	virtual std::unique_ptr<Backend> open(size_t index) = 0;
 
  protected:
@@ -55,17 +55,17 @@ class DeviceSet { // the devices one backend found
 
 struct BackendRow {
 	const char* name;
-	bool automatic; // its devices are taken where none is asked for
+	bool automatic; // its devices may be chosen when none is requested
 	std::unique_ptr<DeviceSet> (*find)(
 	    const BackendOptions&); // never throws for a missing loader: that is a report too
 };
 std::span<const BackendRow> backend_table();
-// One row more, before the first device is asked for: tests run kernels on devices of their own.
+// Adds a row; call it before devices are listed. For tests that run kernels on their own devices.
 void add_backend(const BackendRow&);
 
 // All devices of all backends, best first.
 std::vector<DeviceReport> list_devices(const BackendOptions& = {});
-// The device open_backend() would take. Throws Error{Device} where there is none, or it is refused.
+// The device that open_backend() would take. Throws Error{Device} if there is none, or if it is refused.
 DeviceReport find_device(const BackendOptions& = {});
 // Throws Error{Device} with every refusal when there is no such device. With `check` or `dump` the result is wrapped in
 // a CheckedBackend. Else a few ops are compared with the cpu backend when this build of driver and kernels is opened

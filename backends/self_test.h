@@ -4,8 +4,8 @@
 
 namespace kvrun {
 
-// What is wrong with the device's results, in one line; empty where they are right. Some milliseconds, and the time to
-// compile a dozen pipelines. Throws what an op throws.
+// Returns what is wrong with the device's results, in one line; empty if they are correct. Takes some milliseconds and
+// the time to compile a dozen pipelines. Throws what an op throws.
 std::string self_test(Backend& device, Backend& reference);
 
 } // namespace kvrun

@@ -19,9 +19,9 @@ struct Tolerance {
 // f16", "attend int8", copy. Throws Error{NotFound} for others.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
-// Which of them matmul has for a weight of this type.
+// The tolerance's name for matmul by a weight of this type.
 std::string_view matmul_tolerance(const DeviceInfo&, DType, bool swiglu, bool decode);
-// Which of them attention has on a device, `plain` where nothing is rounded; prompt: rows of a prompt; packed: over
+// The tolerance's name for attention on a device; `plain` if nothing is rounded. prompt: rows of a prompt; packed: over
 // pages, some of them packed.
 std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain);
 

@@ -1,4 +1,4 @@
-// GGUF rows to the rows of shaders/shared/weight_row.h, for any backend whose kernels read those.
+// Converts GGUF rows to the rows of shaders/shared/weight_row.h, for any backend whose kernels read those.
 #pragma once
 #include "backends/memory.h"
 #include <cstddef>

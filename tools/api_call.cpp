@@ -1,4 +1,4 @@
-// What programs on the C API do with its results: exit codes, handles that free themselves, buffers that grow.
+// Helpers for programs that use the C API: exit codes, owning handles, growing buffers.
 #include "tools/api_call.h"
 #include "tools/commands.h"
 

@@ -1,4 +1,4 @@
-// What programs on the C API do with its results: exit codes, handles that free themselves, buffers that grow.
+// Helpers for programs that use the C API: exit codes, owning handles, growing buffers.
 #pragma once
 #include "engine/kvrun.h"
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace kvrun {
 
-int exit_code_of(kvrun_status); // of the program, as kvrun --help lists them
+int exit_code_of(kvrun_status); // exit code of the program, as listed by kvrun --help
 
 template <auto free> struct HandleFree {
 	template <class T> void operator()(T* handle) const { free(handle); }
@@ -19,21 +19,21 @@ using ReplyHandle = std::unique_ptr<kvrun_reply, HandleFree<kvrun_reply_free>>;
 using GrammarHandle = std::unique_ptr<kvrun_grammar, HandleFree<kvrun_grammar_free>>;
 using CancellerHandle = std::unique_ptr<kvrun_canceller, HandleFree<kvrun_canceller_free>>;
 
-// `call` fills a buffer as functions of the C API do: (T* to, size_t room, size_t* n). It is called again with what it
-// needs where `guess` elements are too few.
+// `call` fills a buffer like functions of the C API: (T* to, size_t room, size_t* n). It is called again with the size
+// it needs if `guess` elements are too few.
 template <class T, class F> kvrun_status fill_vector(std::vector<T>& out, size_t guess, F&& call) {
 	out.resize(guess);
 	size_t n = 0;
 	kvrun_status s = call(out.data(), out.size(), &n);
 	if (s == KVRUN_EBUFFER) {
-		out.resize(n + 1); // room for a text's terminating zero
+		out.resize(n + 1); // room for the terminating zero of a text
 		s = call(out.data(), out.size(), &n);
 	}
 	out.resize(s == KVRUN_OK ? n : 0);
 	return s;
 }
 
-// Zeros: the session fetches nothing, or has been freed.
+// All zeros if the session fetches nothing or is null.
 inline kvrun_fetch_info fetch_info(kvrun_session* s) {
 	kvrun_fetch_info i = KVRUN_FETCH_INFO_INIT;
 	(void)kvrun_session_get_fetch_info(s, &i);

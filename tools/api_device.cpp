@@ -1,4 +1,4 @@
-// What the environment says about the device, for commands that are built on the C API.
+// Device settings from the environment, for commands that are built on the C API.
 #include "tools/api_device.h"
 #include "tools/env.h"
 

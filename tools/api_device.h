@@ -1,13 +1,13 @@
-// What the environment says about the device, for commands that are built on the C API.
+// Device settings from the environment, for commands that are built on the C API.
 #pragma once
 #include "engine/kvrun.h"
 #include <string>
 
 namespace kvrun {
 
-// Options of a device with the texts they point to.
+// Device options with the strings that they point to.
 struct ApiDevice {
-	// Reads the environment. device: of --device, empty: the environment's. Throws Error{Invalid} naming the variable.
+	// Reads the environment. device: --device; if empty, the environment's. Throws Error{Invalid} naming the variable.
 	explicit ApiDevice(const std::string& device);
 	ApiDevice(const ApiDevice&) = delete;
 	kvrun_device_options options = KVRUN_DEVICE_OPTIONS_INIT;
@@ -16,7 +16,7 @@ struct ApiDevice {
 	std::string backend_, device_, cache_dir_, probe_, validate_, dump_, shaders_, test_caps_;
 };
 
-// What --host-budget and --offload-dir say.
+// Applies --host-budget and --offload-dir.
 kvrun_status set_host_memory(kvrun_engine*, uint64_t budget_bytes, const std::string& offload_dir);
 
 } // namespace kvrun

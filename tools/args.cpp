@@ -11,7 +11,7 @@
 namespace kvrun {
 namespace {
 
-// All values go through here: CLI11's own conversions are bypassed, so that every message has one form.
+// All values go through here: CLI11's own conversions are bypassed, so that all messages have the same form.
 Option* add_values(Command& c, const std::string& flags, const std::string& type, const std::string& help,
                    std::function<void(const std::vector<std::string>&)> take) {
 	Option& o = c.options.emplace_back();
@@ -62,11 +62,11 @@ int64_t to_integer(const std::string& name, std::string_view s, int64_t lowest, 
 } // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& words) {
-	if (word.size() < 3 || word.size() > 64) return {}; // -q is near every flag; long words cost time
+	if (word.size() < 3 || word.size() > 64) return {}; // -q is similar to every flag; long words cost time
 	std::string best;
 	size_t best_edits = std::max<size_t>(1, word.size() / 3) + 1;
 	for (const std::string& w : words) {
-		// --temp for --temperature, and the other way round
+		// --temp for --temperature, and vice versa
 		const bool prefix = w.rfind(word, 0) == 0 || (w.size() > 4 && word.rfind(w, 0) == 0);
 		const size_t edits = prefix ? 1 : edit_distance(word, w);
 		if (edits < best_edits) best_edits = edits, best = w;
@@ -93,7 +93,7 @@ Option* add_real(Command& c, const std::string& flags, double& value, double low
 	return add_value(c, flags, "X", help, [&value, lowest, highest](const std::string& name, const std::string& s) {
 		double v = 0;
 		const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
-		// written so that NaN fails; a value too small for a double is refused like any other bad one
+		// written so that NaN fails; a value that underflows a double is also refused
 		const bool good = !s.empty() && end == s.data() + s.size() && ec == std::errc() && v >= lowest && v <= highest;
 		if (!good)
 			fail(Code::Invalid, "{} is '{}', expected a number from {} to {}", name, one_line(s), lowest, highest);
@@ -177,7 +177,7 @@ Option* add_flag(Command& c, const std::string& flags, bool& value, const std::s
 
 Option* add_ignored(Command& c, const std::string& flags, const std::string& type,
                     const std::vector<std::string>& choices, const std::string& why) {
-	const std::string typed = flags.substr(0, flags.find(',')); // the name llama.cpp's users know
+	const std::string typed = flags.substr(0, flags.find(',')); // the name known from llama.cpp
 	Option* o = add_value(c, flags, type, why, [typed, why](const std::string&, const std::string&) {
 		std::fputs(fmt::format("warning: {} has no effect: {}\n", typed, why).c_str(), stderr);
 	});

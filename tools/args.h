@@ -11,7 +11,7 @@
 
 namespace kvrun {
 
-struct Entry { // of a list of terms, each with what it means
+struct Entry { // a term and its meaning
 	std::string term, text;
 };
 struct Section { // of a command's help text and man page
@@ -20,55 +20,55 @@ struct Section { // of a command's help text and man page
 	bool man_only = false; // too long for --help
 };
 
-constexpr const char* kOtherGroup = "Options"; // of options that name no group
+constexpr const char* kOtherGroup = "Options"; // group of options that name none
 constexpr const char* kIgnoredGroup = "Accepted from llama.cpp, without effect";
 
 struct Option {
 	std::string flags;                             // as declared, comma-separated
 	std::vector<std::string> shorts, words, longs; // "-n"; "-ngl"; "--predict"
-	std::string positional;                        // name of a value without a flag; empty: there is always one
-	std::string type;                              // what its value is called; empty: a flag
+	std::string positional;                        // name of a value without a flag; empty if the option has flags
+	std::string type;                              // name of its value; empty for a flag
 	std::string help;
 	std::string group_name = kOtherGroup;
-	std::vector<std::string> choices; // words its value may be; empty: not a choice
-	std::string implied;              // the value it has where none of `choices` follows; empty: a value must follow
-	bool is_required = false, is_list = false;                 // is_list: several values may follow
-	const Option* needed = nullptr;                            // an option without which this one is refused
-	const Option* other = nullptr;                             // an option that may be given in place of this one
-	size_t count = 0;                                          // times it was given
-	std::function<void(const std::vector<std::string>&)> take; // gets all values, in order; of a flag true or false
+	std::vector<std::string> choices;          // allowed values; empty if not a choice
+	std::string implied;                       // value used if none of `choices` follows; empty if a value is required
+	bool is_required = false, is_list = false; // is_list: several values may follow
+	const Option* needed = nullptr;            // this option is refused without that one
+	const Option* other = nullptr;             // alternative that may be given instead of this one
+	size_t count = 0;                          // how often it was given
+	std::function<void(const std::vector<std::string>&)> take; // gets all values in order; a flag gets true or false
 
 	Option* group(const std::string& name) { return group_name = name, this; }
 	Option* required() { return is_required = true, this; }
 	Option* needs(const Option* other) { return needed = other, this; }
 	std::vector<std::string> names() const; // as typed, in the order in which they are listed
-	std::string shown() const;              // the one messages use: the first long one
+	std::string shown() const;              // name used in messages: the first long one
 };
 
-// A command: its options, subcommands, and what help texts, man pages and completions say about it beyond them.
+// A command: its options, its subcommands, and further text for help, man pages and completions.
 struct Command {
 	Command(std::string name, std::string summary);
 	Command(const Command&) = delete;
 	Command& operator=(const Command&) = delete;
 	void add_version(const std::string& text);                // --version prints it
-	const Command* find_command(std::string_view name) const; // null: none
-	const Option* find_option(std::string_view flag) const;   // "-n" or "--predict"; null: none
+	const Command* find_command(std::string_view name) const; // null if absent
+	const Option* find_option(std::string_view flag) const;   // "-n" or "--predict"; null if absent
 
 	std::string name, summary;
 	const Command* parent = nullptr;
 	std::deque<Option> options;                     // in the order in which they were added; --help is the first
-	std::vector<std::unique_ptr<Command>> commands; // in that order, too
+	std::vector<std::unique_ptr<Command>> commands; // also in the order in which they were added
 	bool needs_command = false;                     // a subcommand must follow
 	std::string version;
-	std::function<void()> run;                     // empty: only its subcommands run
-	std::vector<std::function<void()>> before_run; // called in order before it: what options mean together
-	std::vector<Entry> examples;                   // a command line, what it does
+	std::function<void()> run;                     // empty if only its subcommands can run
+	std::vector<std::function<void()>> before_run; // called in order before run(): checks that involve several options
+	std::vector<Entry> examples;                   // a command line and its effect
 	std::vector<Section> sections;
 };
 
 Command& add_command(Command& parent, const std::string& name, const std::string& summary);
 
-// The entry of `words` a typing slip away from `word`; empty when none is near.
+// The entry of `words` that is most similar to `word`; empty if none is close.
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
 
 // Each adds one option that may be given once. `flags` are its names, comma-separated; messages use the first long one,
@@ -83,7 +83,7 @@ Option* add_real(Command&, const std::string& flags, double& value, double lowes
                  const std::string& help);
 Option* add_text(Command&, const std::string& flags, std::string& value, const std::string& type,
                  const std::string& help);
-// The same, any number of times.
+// A text option that may be given any number of times.
 Option* add_texts(Command&, const std::string& flags, std::vector<std::string>& values, const std::string& type,
                   const std::string& help);
 // Comma-separated integers, which may be written as in add_tokens(): 0,2048,32k.
@@ -96,7 +96,7 @@ Option* add_choice(Command&, const std::string& flags, std::string& value, const
 Option* add_bytes(Command&, const std::string& flags, uint64_t& value, const std::string& help);
 // Bytes per second, with an optional M or G (powers of 1000), B and /s: 12G/s, 900M, 2.5GB/s.
 Option* add_rate(Command&, const std::string& flags, double& value, const std::string& help);
-// Values without a flag, one at least.
+// Values without a flag, at least one.
 Option* add_positionals(Command&, const std::string& name, std::vector<std::string>& values, const std::string& type,
                         const std::string& help);
 Option* add_flag(Command&, const std::string& flags, bool& value, const std::string& help);
@@ -105,13 +105,13 @@ Option* add_flag(Command&, const std::string& flags, bool& value, const std::str
 Option* add_ignored(Command&, const std::string& flags, const std::string& type,
                     const std::vector<std::string>& choices, const std::string& why);
 
-// Value names of options, which tell completions what to offer.
+// Value names of options; completions use them to choose what to offer.
 constexpr const char *kFile = "FILE", *kModelFile = "FILE.gguf", *kFolder = "FOLDER", *kPolicy = "POLICY",
                      *kHubModel = "USER/REPO[:QUANT]", *kPolicies = "POLICY,..";
 
 struct Parsed {
 	const Command* command; // the innermost one that the words name, or the root
-	bool help, version;     // its help, or the root's version, is asked for; else all options have their values
+	bool help, version;     // --help or --version was given; otherwise all options have their values
 };
 // Reads argv, which begins with the program's name, and gives options their values. Throws Error{Invalid}.
 Parsed parse(Command& root, int argc, char** argv);

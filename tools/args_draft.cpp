@@ -6,7 +6,7 @@
 
 namespace kvrun {
 
-constexpr uint32_t kMostRows = 32; // of a decode step
+constexpr uint32_t kMostRows = 32; // most rows of a decode step
 
 uint32_t DraftArgs::rows(uint32_t answers) const {
 	return std::max(answers, std::min(answers * (1 + draft_max()), kMostRows));

@@ -6,17 +6,17 @@
 namespace kvrun {
 
 struct DraftArgs {
-	std::string what; // "lookup", or a model: the path of its file when the command runs; empty: no drafts
-	int64_t most = 7; // tokens drafted for a step
+	std::string what; // "lookup", or a model (when the command runs: the path of its file); empty for no drafts
+	int64_t most = 7; // most tokens drafted per step
 
 	bool given() const { return !what.empty(); }
 	bool looks_up() const { return what == "lookup"; }
 	uint32_t draft_max() const { return given() ? uint32_t(most) : 0; }
-	// Rows of a decode step in which so many answers are verified.
+	// Rows of a decode step that verifies drafts of this many answers.
 	uint32_t rows(uint32_t answers) const;
 };
 void add_draft_options(Command&, DraftArgs&, const char* group);
-// "drafts 120 of 150 tok taken (80.0 %)"; nothing was drafted: "no drafts".
+// "drafts 120 of 150 tok taken (80.0 %)"; "no drafts" if nothing was drafted.
 std::string draft_text(uint64_t drafted, uint64_t accepted);
 
 } // namespace kvrun

@@ -35,7 +35,7 @@ std::vector<KvPolicy> cache_policies(const EngineArgs& a) {
 
 KvPolicy cache_policy(const EngineArgs& a) {
 	const std::vector<KvPolicy> all = cache_policies(a);
-	return all.size() == 1 ? all.front() : parse_policy(a.kv); // which says what is wrong with a list
+	return all.size() == 1 ? all.front() : parse_policy(a.kv); // whose error says what is wrong with a list
 }
 
 BackendOptions backend_options(const std::string& device, bool check) {
@@ -58,7 +58,7 @@ static LoadProgress shown(Progress& progress) {
 		if (done < total)
 			progress.show("loading", double(done) / double(total));
 		else
-			progress.clear(); // warnings that follow begin on an empty line
+			progress.clear(); // so that later warnings begin on an empty line
 	};
 }
 

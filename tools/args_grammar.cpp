@@ -1,4 +1,4 @@
-// Options that hold an answer to a form.
+// Options that constrain the form of an answer.
 #include "tools/args_grammar.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"

@@ -1,14 +1,14 @@
-// Options that hold an answer to a form: --grammar, --json-schema.
+// Options that constrain the form of an answer: --grammar, --json-schema.
 #pragma once
 #include "tools/args.h"
 
 namespace kvrun {
 
 struct GrammarArgs {
-	std::string grammar, json_schema; // as given: a file, or the text itself; empty: none
+	std::string grammar, json_schema; // as given: a file name or the text itself; empty if absent
 
 	bool given() const { return !grammar.empty() || !json_schema.empty(); }
-	// The texts. Throw Error where both are given, or what is given is neither a file nor such a text.
+	// The texts. Throw Error if both are given, or if the value is neither a file nor a text of this kind.
 	std::string gbnf() const;
 	std::string schema() const;
 };

@@ -1,4 +1,4 @@
-// Options that several commands share, whatever they run a model with: model and device, cache budget, sampling.
+// Options shared by several commands, with the engine or the C API: model and device, cache budget, sampling.
 #include "tools/args_model.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"

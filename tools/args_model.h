@@ -1,4 +1,4 @@
-// Options that several commands share, whatever they run a model with: model and device, cache budget, sampling.
+// Options shared by several commands, with the engine or the C API: model and device, cache budget, sampling.
 #pragma once
 #include "engine/kvrun.h"
 #include "tools/args.h"
@@ -9,40 +9,40 @@ namespace kvrun {
 constexpr const char *kModelGroup = "Model and device", *kCacheGroup = "KV cache", *kSamplingGroup = "Sampling";
 
 struct WeightArgs {         // which weights lie in host memory
-	uint64_t budget = 0;    // most bytes of them on the device; 0: no limit
+	uint64_t budget = 0;    // most bytes of weights on the device; 0: no limit
 	std::string gpu_layers; // a number, auto or all; empty: auto
-	int64_t n_cpu_moe = 0;  // layers
+	int64_t n_cpu_moe = 0;  // layers whose experts lie in host memory
 	bool cpu_moe = false, fit = false, no_fit = false;
 
-	std::optional<uint32_t> layers() const; // that stay; none: all. Throws Error{Invalid}
+	std::optional<uint32_t> layers() const; // layers that stay on the device; nullopt: all. Throws Error{Invalid}
 	uint32_t moe_layers() const { return cpu_moe ? UINT32_MAX : uint32_t(n_cpu_moe); }
 };
 
 struct ModelArgs {
-	std::string model, device; // file; index or part of a name, empty: best
+	std::string model, device; // file; index or part of a name, or empty for the best device
 	int64_t ctx = 0;           // tokens; 0: the engine's choice
 	int64_t ubatch = 512;      // prompt tokens that go through a layer together
-	uint64_t kv_budget = 0;    // bytes; 0: what the device has free
+	uint64_t kv_budget = 0;    // bytes; 0: the free device memory
 	uint64_t host_budget = 0;  // bytes; 0: a quarter of the machine's memory
-	std::string offload_dir;   // folder for what is over it; empty: none
+	std::string offload_dir;   // folder for data beyond host_budget; empty if none
 	bool check = false;        // compare every op with the cpu backend
 	WeightArgs weights;
 
-	// No more than the context, which bounds what goes through a layer anyway.
+	// ubatch limited to the context, because no prompt is longer.
 	uint32_t ubatch_within_ctx() const { return uint32_t(ctx ? std::min(ctx, ubatch) : ubatch); }
 };
 
-// The model as a file, a name of 'kvrun list' or, by -hf, one of the hub; `model` is the path of its file when the
+// The model as a file, a name from 'kvrun list', or with -hf one of the hub; `model` is the path of its file when the
 // command runs.
 Option* add_model(Command&, std::string& model, const char* group = kModelGroup);
-// -hf and names for an option that a command adds itself.
+// Adds -hf and model names to an option that a command adds itself.
 void add_hub(Command&, Option* option, std::string& model);
 void add_device(Command&, std::string& device);
-// Model, device, context, ubatch and where weights lie. longest: what the context bounds, like "the longest sequence in
+// Model, device, context, ubatch and weight placement. longest: describes the context, e.g. "the longest sequence in
 // tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);
 void add_weight_options(Command&, WeightArgs&);
-// The same for the C API; kv: the policy that --fit makes room for, empty: f16. It must outlive the result.
+// Weight options for the C API. kv: the policy that --fit makes room for, or empty for f16; must outlive the result.
 kvrun_weight_options api_weights(const ModelArgs&, const std::string& kv);
 void add_check(Command&, bool& check);
 void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);
@@ -51,7 +51,7 @@ void add_host_memory(Command&, ModelArgs&);
 struct SamplingArgs {
 	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
 	int64_t top_k = 40, repeat_last = 64;
-	int64_t seed = -1; // -1: drawn
+	int64_t seed = -1; // -1: random
 };
 void add_sampling(Command&, SamplingArgs&, const std::string& seed_help);
 

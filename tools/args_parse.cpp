@@ -1,4 +1,4 @@
-// A command line through CLI11: the tree of commands becomes its tree of apps, and the values come back.
+// Parses a command line with CLI11: converts the tree of commands to a tree of apps and reads back the values.
 #include "engine/core/error.h"
 #include "tools/args.h"
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ void add_option(CLI::App& app, Option& o, Options& added) {
 		made->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 		// without the last call, [a,b] would be taken apart
 		if (o.is_list)
-			made->expected(-1)->allow_extra_args(); // one at least
+			made->expected(-1)->allow_extra_args(); // at least one
 		else
 			made->expected(1)->allow_extra_args(false);
 	}
@@ -64,7 +64,7 @@ Parsed parse(Command& root, int argc, char** argv) {
 	add_options(app, root, added);
 	try {
 		std::vector<std::string> words = plain_words(root, argc, argv);
-		std::ranges::reverse(words); // CLI11 takes them from the back
+		std::ranges::reverse(words); // CLI11 expects them in reverse order
 		app.parse(std::move(words));
 	} catch (const CLI::ParseError& e) {
 		const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
@@ -73,7 +73,7 @@ Parsed parse(Command& root, int argc, char** argv) {
 			if (dynamic_cast<const CLI::CallForHelp*>(&e)) return {&named(root, app), true, false};
 			if (dynamic_cast<const CLI::CallForVersion*>(&e)) return {&root, false, true};
 		}
-		// a mistyped --model is also reported as missing: the unknown word says more
+		// a mistyped --model is also reported as missing: report the unknown word, which is more helpful
 		if (!extras.empty()) fail(Code::Invalid, "{}", unknown_word(named(root, app), extras.front()));
 		if (no_command) fail(Code::Invalid, "no command given; see {} --help", root.name);
 		fail(Code::Invalid, "{}", e.what());

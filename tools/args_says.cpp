@@ -1,4 +1,4 @@
-// How much a command says beside its result.
+// How much a command prints besides its result.
 #include "tools/args_says.h"
 #include "engine/core/log.h"
 

@@ -1,11 +1,11 @@
-// How much a command says beside its result: -q, -v, and flags of llama.cpp that change nothing here.
+// How much a command prints besides its result: -q, -v, and llama.cpp's flags that have no effect here.
 #pragma once
 #include "tools/args.h"
 
 namespace kvrun {
 
 void add_says(Command&);
-// From now on neither progress nor lines that begin with "# " are shown.
+// Turns off progress bars and lines that begin with "# " from now on.
 void be_quiet();
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// The words of a command line before CLI11 reads them: options of one dash and several letters, and unknown ones.
+// Rewrites the words of a command line for CLI11: options of one dash and several letters. Reports unknown words.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "tools/args.h"
@@ -74,7 +74,7 @@ class Reader {
 	const Command* where_ = &root_; // whose options the words are
 	std::vector<std::string> in_, out_;
 	size_t at_ = 0;
-	bool value_follows_ = false, literal_ = false; // the next word is the last option's value; all are positional
+	bool value_follows_ = false, literal_ = false; // next word is an option's value; all are positional
 };
 
 } // namespace

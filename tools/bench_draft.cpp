@@ -22,7 +22,7 @@ double ratio(const DraftMeasured& m) {
 	return plain > 0 ? median(m.drafted) / plain : 0;
 }
 
-// The text's tokens, or a piece of kPeriod tokens over and over, n of them.
+// The first n tokens of the text, or of a repeated sequence of kPeriod tokens.
 std::vector<uint32_t> prompt_of(const Engine& e, const std::string& text, uint32_t n) {
 	constexpr uint32_t kPeriod = 64;
 	std::vector<uint32_t> out;

@@ -9,20 +9,20 @@ namespace kvrun {
 
 struct DraftBench {
 	std::vector<KvPolicy> policies;
-	std::vector<uint32_t> generate, depth; // tokens of an answer; of the prompt before it, 0: kDraftPrompt
+	std::vector<uint32_t> generate, depth; // tokens of an answer; tokens of its prompt, 0: kDraftPrompt
 	uint32_t ctx = 0, draft_max = 0, repeat = 1;
 	bool warm_up = true;
-	std::string text; // the prompt, as much of it as the depth says; empty: tokens that repeat
+	std::string text; // the prompt, cut to the depth; empty: repeating tokens
 };
 constexpr uint32_t kDraftPrompt = 256; // tokens
 
 struct DraftMeasured {
 	std::string test, kv;
-	std::vector<double> plain, drafted; // tokens per second, by run
-	uint64_t draft_n = 0, accepted = 0; // of one run
-	bool same = true;                   // both gave the same tokens, every time
+	std::vector<double> plain, drafted; // tokens per second of each run
+	uint64_t draft_n = 0, accepted = 0; // tokens of one run
+	bool same = true;                   // both gave the same tokens in every run
 };
-// Greedy answers. Ctrl-C: what was finished. `progress`: what is under way, and the share that is done.
+// Measures greedy answers. After Ctrl-C, returns the finished results. `progress`: current test and share done.
 std::vector<DraftMeasured> bench_drafts(Engine&, DraftModel* small, const DraftBench&,
                                         const std::function<void(const std::string&, double)>& progress);
 std::string read_bench_text(const std::string& path);

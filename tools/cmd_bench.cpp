@@ -27,16 +27,16 @@ struct BenchArgs {
 	std::vector<int64_t> sequences = {1};                               // generated at once
 	int64_t repeat = 5;                                                 // timed runs of each test
 	std::string output = "md";                                          // md or json
-	bool fill = false;                                                  // depths hold noise, not a prompt
+	bool fill = false;                                                  // depth: fill with noise, not with a prompt
 	bool ops = false;                                                   // device time per op
-	int64_t peak = 0;                                                   // GB/s of the device, 0: ask the drivers
+	int64_t peak = 0;                                                   // GB/s of device memory; 0: ask the drivers
 	bool no_warmup = false;
 	DraftArgs draft;
-	std::string file; // the text that answers with drafts follow
+	std::string file; // with --draft: file of the prompt's text
 };
 struct Test {
 	uint32_t prompt = 0, generate = 0; // tokens of a sequence; exactly one is not 0
-	uint32_t depth = 0;                // tokens in the cache before
+	uint32_t depth = 0;                // tokens in the cache before the test
 	uint32_t sequences = 1;            // generated at once, each with a cache of its own
 	std::string name() const {
 		std::string s = prompt ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
@@ -65,14 +65,14 @@ struct Measured {
 	std::string policy;
 	Test test;
 	uint32_t layers = 0;       // of the model
-	std::vector<double> tok_s; // (runs) in their order, of all sequences together; fewer than asked for after Ctrl-C
-	double warmup_s = 0;       // seconds of the run before them, which does not count
-	double bus_bytes = 0;      // of weights in host memory, read for a token
+	std::vector<double> tok_s; // (runs) in order, of all sequences together; fewer than requested after Ctrl-C
+	double warmup_s = 0;       // seconds of the warm-up run, which is not counted
+	double bus_bytes = 0;      // bytes of weights in host memory, read per token
 	size_t kv_bytes = 0;       // caches at the end of a run
 	size_t device_bytes = 0;   // device memory allocated for caches of that many tokens
-	size_t resident = 0;       // bytes of this process then, 0: unknown
+	size_t resident = 0;       // resident bytes of this process at that time; 0: unknown
 	double peak = 0;           // bytes per second of the device, 0: unknown
-	std::vector<OpTime> ops;   // of one run, if asked for
+	std::vector<OpTime> ops;   // of one run, if requested
 	PartTime part(Part p) const {
 		PartTime t;
 		for (const OpTime& o : ops)
@@ -119,7 +119,7 @@ std::vector<uint32_t> some_tokens(const Engine& e, size_t n) {
 	return out;
 }
 
-// A size in /proc/self/status, in bytes; 0: unknown.
+// A size from /proc/self/status, in bytes; 0 if unknown.
 size_t resident_bytes(const std::string& key) {
 	std::ifstream status("/proc/self/status");
 	for (std::string line; std::getline(status, line);)
@@ -127,14 +127,14 @@ size_t resident_bytes(const std::string& key) {
 	return 0;
 }
 
-struct Interrupted {}; // thrown when Ctrl-C ends a turn, which then has no result
+struct Interrupted {}; // thrown if Ctrl-C ends a turn, which then has no result
 
 void prefill(Session& s, std::span<const uint32_t> tokens) {
 	if (s.prefill(tokens, {.progress = [](const Prefill&) { return !Interrupt::requested(); }}).empty())
 		throw Interrupted();
 }
 
-// A test's sessions, each `depth` tokens long. Sequences have tokens of their own, so that none shares another's pages.
+// A test's sessions, each `depth` tokens long. Every sequence has different tokens, so that no pages are shared.
 std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const Test& t,
                                   const std::vector<uint32_t>& tokens, bool fill) {
 	std::deque<Session> out;
@@ -153,7 +153,7 @@ double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<
 	const auto start = std::chrono::steady_clock::now();
 	if (t.prompt) prefill(sessions[0], std::span(tokens).subspan(t.depth, t.prompt));
 	const uint32_t top =
-	    Sampler(SamplerOptions{}).wanted(); // read as many logits as sampling with the default options does
+	    Sampler(SamplerOptions{}).wanted(); // read as many logits as sampling with default options needs
 	std::vector<SessionRow> rows(sessions.size());
 	for (uint32_t step = 0; step < t.generate; ++step) {
 		if (Interrupt::requested()) throw Interrupted();
@@ -163,7 +163,7 @@ double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<
 	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// One turn of a policy in a test: a timed run, one to warm up, or one with the ops' times.
+// One turn of a policy in a test: a timed run, a warm-up run, or a run that measures ops.
 enum class Turn { WarmUp, Timed, Ops };
 
 void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fill, Turn turn, Measured& m) {
@@ -196,8 +196,8 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 	}
 }
 
-// Device memory allocated for caches of the test's length when the pool holds nothing else. Sessions of all policies
-// share one pool, so it is measured apart from the timed runs.
+// Device memory allocated for caches of the test's length if the pool holds nothing else. Sessions of all policies
+// share one pool, so it is measured separately from the timed runs.
 size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
 	e.pool().trim();
 	std::deque<Session> sessions;
@@ -206,7 +206,7 @@ size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
 	return e.pool().allocated_bytes();
 }
 
-// Bytes per second of the device's memory, 0: unknown. Vulkan has no such number; CUDA has it for the same GPU.
+// Bytes per second of the device's memory, 0 if unknown. Vulkan does not report it; CUDA does for the same GPU.
 double peak_bytes_per_s(const BenchArgs& a, const DeviceInfo& d) {
 	if (a.peak > 0) return double(a.peak) * 1e9;
 	if (d.peak_bytes_per_s > 0) return d.peak_bytes_per_s;
@@ -220,7 +220,7 @@ double peak_bytes_per_s(const BenchArgs& a, const DeviceInfo& d) {
 	return peak;
 }
 
-// Runs one test under all policies, in turns, so that other load on the machine affects all of them alike.
+// Runs one test under all policies in turns, so that other load on the machine affects all of them equally.
 std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionOptions> policies, const BenchArgs& a,
                               double peak, const std::function<void(const std::string&)>& progress) {
 	std::vector<Measured> all(policies.size());
@@ -240,7 +240,7 @@ std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionO
 			}
 	} catch (const Interrupted&) {
 		std::erase_if(all, [](const Measured& m) { return m.tok_s.empty(); });
-		return all; // with the runs that were finished
+		return all; // with the finished runs
 	}
 	for (size_t i = 0; i < policies.size(); ++i) all[i].device_bytes = device_bytes(e, policies[i], t);
 	return all;
@@ -349,7 +349,7 @@ void print_cache(const std::vector<Measured>& all) {
 	print_table(table);
 }
 
-// Build, host, OS and device: what two measurements must share to be comparable.
+// Build, host, OS and device, which must match for two measurements to be comparable.
 Json circumstances(const DeviceInfo& d, const BackendOptions& backend, double load_s) {
 	const std::time_t now = std::time(nullptr);
 	std::tm utc = {};
@@ -412,7 +412,7 @@ void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several
 		for (const Measured& m : r.all) print_ops(m);
 }
 
-// --draft: the tests of generation, as answers to a text.
+// --draft: runs the generation tests as answers to a text.
 void bench_with_drafts(BenchArgs a) {
 	DraftBench b;
 	b.policies = cache_policies(a.engine);
@@ -485,7 +485,7 @@ void bench(BenchArgs a) {
 	std::vector<SessionOptions> sessions;
 	for (const KvPolicy& policy : policies) {
 		sessions.push_back(session_options(a.engine, policy, /*seed=*/1));
-		Session(*engine, sessions.back()); // a policy this model cannot have is refused before any is measured
+		Session(*engine, sessions.back()); // refuses a policy that this model cannot use before measuring any
 	}
 	{
 		Interrupt interrupt;

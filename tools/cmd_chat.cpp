@@ -14,7 +14,7 @@ namespace {
 
 struct ChatCommand {
 	const char *name, *operands, *help;
-	// rest: what follows the name. False: the answer that was asked for has been cancelled.
+	// rest: the text after the name. Returns false if the requested answer was cancelled.
 	std::function<bool(Chat&, const std::string& rest)> run;
 };
 
@@ -148,7 +148,7 @@ void say_commands() {
 	say("\"\"\" begins and ends a message of several lines; so does Alt-Enter between them. // is a / at the front.");
 }
 
-// The command that `entry` names; null: it is a message, whose doubled slash has been taken away.
+// The command that `entry` names; null if it is a message, whose doubled slash is then reduced to one.
 const ChatCommand* find_command(std::string& entry) {
 	if (!entry.starts_with('/')) return nullptr;
 	entry.erase(0, 1);
@@ -164,7 +164,7 @@ const ChatCommand* find_command(std::string& entry) {
 	          near.empty() ? "" : fmt::format(", did you mean '/{}'?", near));
 }
 
-// One message or command. False: leave.
+// Handles one message or command. Returns false to leave the chat.
 bool take_entry(Chat& chat, std::string entry, bool terminal) {
 	const ChatCommand* command = find_command(entry);
 	if (command && !command->run) return false;
@@ -172,11 +172,11 @@ bool take_entry(Chat& chat, std::string entry, bool terminal) {
 	const bool whole = command ? command->run(chat, entry) : chat.ask(std::move(entry));
 	if (whole || terminal) return true;
 	chat.close();
-	throw Exit{kInterrupted}; // nobody is there to go on
+	throw Exit{kInterrupted}; // without a terminal there is no user to continue
 }
 
 void converse(Chat& chat, LineInput& input, bool terminal) {
-	bool warned = false; // by the line before
+	bool warned = false; // by the previous line
 	for (;;) {
 		try {
 			std::string entry;
@@ -200,7 +200,7 @@ std::string history_file(const ChatArgs& a) {
 	try {
 		const std::string folder = state_folder();
 		return folder.empty() ? "" : folder + "/history";
-	} catch (const ChatError& e) { // no reason to end a chat
+	} catch (const ChatError& e) { // does not end the chat
 		say(fmt::format("{}; what is typed is not kept", e.what()));
 		return {};
 	}

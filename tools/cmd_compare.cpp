@@ -18,7 +18,7 @@ struct MergeArgs {
 	std::string base, out;
 };
 
-// Reports and how it went; the exit code says whether devices agree.
+// Writes the reports and prints the outcome; the exit code says whether devices agree.
 void finish(Json& run, const std::string& folder, const Json* baseline) {
 	const int code = judge(run, baseline);
 	write_reports(run, folder);
@@ -35,7 +35,7 @@ void finish(Json& run, const std::string& folder, const Json* baseline) {
 	if (code) throw Exit{code};
 }
 
-void quicken(Options& o) { // whatever the command line has left as it was
+void quicken(Options& o) { // shortens the settings that the command line left at their defaults
 	const Options usual;
 	const auto set = [](auto& value, const auto& before, auto after) {
 		if (value == before) value = after;

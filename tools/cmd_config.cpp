@@ -1,4 +1,4 @@
-// kvrun config: what the settings file, the environment and kvrun's defaults come to.
+// kvrun config: the effective settings from the settings file, the environment and kvrun's defaults.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "tools/commands_setup.h"
@@ -15,7 +15,7 @@ struct ShowArgs {
 	bool origin = false, json = false;
 };
 
-// "0.8" of "sampling temperature; 0 is greedy [0.8]"; empty: the help names none.
+// "0.8" of "sampling temperature; 0 is greedy [0.8]"; empty if the help names no default.
 std::string default_of(const Option& o) {
 	const size_t open = o.help.rfind('['), close = o.help.rfind(']');
 	if (o.type.empty()) return "false";
@@ -29,7 +29,7 @@ void show(Command& root, const ShowArgs& a) {
 	if (!command || !command->run)
 		fail(Code::Invalid, "COMMAND is '{}', expected one that has settings, as run, chat, serve or bench",
 		     one_line(a.command));
-	for (Option& o : command->options) // as if it were typed
+	for (Option& o : command->options) // as if it had been typed
 		if (!a.model.empty() && std::ranges::count(o.longs, "--model")) o.count = 1;
 	Json out = Json::array();
 	std::string text;

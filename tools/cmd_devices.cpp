@@ -1,4 +1,4 @@
-// `kvrun devices`: every device with what matters about it, or why it is refused; compiler statistics of the shaders.
+// `kvrun devices`: lists every device with its properties, or why it is refused; compiler statistics of the shaders.
 #include "backends/driver_memory.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/new_file.h"
@@ -123,7 +123,7 @@ struct ShaderRun {
 	size_t failed = 0, spilling = 0;
 };
 
-// One file per pipeline: what it is of, then the text.
+// Writes one file per pipeline: a description, then the assembly text.
 void write_assembly(const ShaderRun& run, const std::string& folder) {
 	std::error_code error;
 	std::filesystem::create_directories(folder, error);
@@ -220,11 +220,11 @@ void run_shaders(const DevicesOptions& o) {
 		if (n == 0) fail(Code::Device, "{}", devices.reports().front().refused);
 		for (size_t i = 0; i < n; ++i)
 			runs.push_back(
-			    compile_on(devices, i, o, n > 1 ? std::to_string(i) : "")); // drivers that failed come after devices
+			    compile_on(devices, i, o, n > 1 ? std::to_string(i) : "")); // failed drivers come after the devices
 	} else {
 		const std::string icd = vk::find_icd("radeon_icd");
 		if (icd.empty()) fail(Code::Device, "--family needs the RADV driver; install package mesa-vulkan-drivers");
-		for (const std::string& family : split(o.families)) { // the driver reads these when an instance is made
+		for (const std::string& family : split(o.families)) { // the driver reads these when an instance is created
 			setenv("VK_DRIVER_FILES", icd.c_str(), 1);
 			setenv("VK_ICD_FILENAMES", icd.c_str(), 1);
 			setenv("RADV_FORCE_FAMILY", family.c_str(), 1);

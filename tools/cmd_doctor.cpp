@@ -1,4 +1,4 @@
-// kvrun doctor: everything a run needs, looked at in turn, and one line that says whether it will work.
+// kvrun doctor: checks everything that a run needs in turn, and prints one line that says whether it will work.
 #include "backends/vulkan/icd_files.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -59,7 +59,7 @@ void look_at_loader(Findings& f) {
 	else
 		f.ok("Vulkan loader",
 		     fmt::format("libvulkan.so.1, Vulkan {}.{}.{}", v >> 22 & 0x7f, v >> 12 & 0x3ff, v & 0xfff));
-	// stays loaded: drivers that it has opened may not survive that it goes
+	// stays loaded: drivers that it opened may crash if it is unloaded
 }
 
 void look_at_drivers(Findings& f) {
@@ -123,7 +123,7 @@ void look_at_permissions(Findings& f) {
 		f.ok("permissions", fmt::format("{} device files of GPUs were looked at", nodes));
 }
 
-// Limits of the kernel after which it resets a GPU, whose work is then lost.
+// Kernel time limits after which it resets a GPU, whose work is then lost.
 void look_at_watchdog(Findings& f) {
 	std::string text;
 	if (const std::string amd = first_line("/sys/module/amdgpu/parameters/lockup_timeout"); !amd.empty())
@@ -141,10 +141,10 @@ void look_at_watchdog(Findings& f) {
 
 // ---- devices
 
-struct Chosen { // the device of a run that names none
+struct Chosen { // the device that a run without --device uses
 	std::string name;
 	bool is_cpu = false;
-	std::string why_none; // empty: there is one
+	std::string why_none; // empty if there is one
 };
 
 Chosen look_at_devices(Findings& f) {

@@ -1,4 +1,4 @@
-// kvrun eval: the quality of KV cache policies, one row per policy: on a text, or by questions with one right answer.
+// kvrun eval: quality of KV cache policies, one row per policy: on a text, or on tasks with one right answer.
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
@@ -67,7 +67,7 @@ std::string read_file(const std::string& path) {
 	return text;
 }
 
-// While an evaluation of `n` texts or tasks runs: a bar, and Ctrl-C as a request to stop.
+// While an evaluation of `n` texts or tasks runs, shows a progress bar and turns Ctrl-C into a request to stop.
 class Watch {
  public:
 	explicit Watch(size_t n = 1) : n_(double(n)) {}
@@ -88,7 +88,7 @@ class Watch {
 	Interrupt interrupt_;
 };
 
-// What `python -m kvrun.merge` computes the results of several shards from.
+// The sums from which `python -m kvrun.merge` computes the results of several shards.
 Json cost_json(const EvalCost& c) {
 	return {{"prefill_tokens", c.prefill_tokens},
 	        {"prefill_seconds", c.prefill_s},
@@ -130,7 +130,7 @@ const TextScore* score_of(const TextResult& r, const std::string& policy) {
 	return nullptr;
 }
 
-// The policies, and the one that --against names, which is measured in any case.
+// The policies plus the one that --against names, which is always measured.
 std::vector<KvPolicy> with_base(const EvalArgs& a, std::vector<KvPolicy> policies, std::string& base) {
 	if (a.against.empty()) return policies;
 	const KvPolicy p = parse_policy(a.against);
@@ -151,7 +151,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	std::vector<std::vector<uint32_t>> texts;
 	for (const std::string& file : a.files) texts.push_back(e.tokenizer().encode(read_file(file), {.bos = false}));
 	Watch watch(texts.size());
-	std::vector<TextResult> results; // of texts that gave any
+	std::vector<TextResult> results; // of texts that have results
 	for (size_t i = 0; i < texts.size() && !Interrupt::requested(); ++i) {
 		try {
 			results.push_back(eval_text(e, session, texts[i], policies, opt, watch.hooks(i)));
@@ -163,7 +163,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	watch.end();
 	if (results.empty()) throw Exit{kInterrupted};
 	const TextResult r = pooled(results);
-	const TextScore* against = score_of(r, base); // null: none is named
+	const TextScore* against = score_of(r, base); // null if --against is not given
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;

@@ -1,4 +1,4 @@
-// kvrun help and kvrun completion: what the program says about itself, as text, man pages and shell scripts.
+// kvrun help and kvrun completion: documentation of the program as text, man pages and shell scripts.
 #include "engine/core/error.h"
 #include "tools/commands.h"
 #include "tools/help.h"

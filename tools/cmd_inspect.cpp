@@ -1,4 +1,4 @@
-// kvrun inspect: what a model file holds, and whether kvrun runs it.
+// kvrun inspect: shows the content of a model file, and whether kvrun can run it.
 #include "engine/core/block_quant.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -110,7 +110,7 @@ Json tokenizer_json(const Tokenizer& t) {
 	        {"adds_bos", t.adds_bos()}, {"chat_template", std::string(t.chat_template())}};
 }
 
-// Describes a file; one that kvrun cannot run as far as it can be read.
+// Describes a file; if kvrun cannot run it, as far as it can be read.
 Json describe(const Gguf& g) {
 	std::string refused;
 	Json config, tokenizer;
@@ -216,7 +216,7 @@ std::string as_text(const Json& d, bool tensors) {
 	return out;
 }
 
-// A number that is not finite, by name.
+// The name of a number that is not finite.
 const char* special_name(float v) { return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"; }
 
 // Refuses a file with a weight that is not finite.

@@ -19,11 +19,11 @@ constexpr int kDoesNotFit = 6; // exit code
 
 struct PlanArgs {
 	std::string kv = "fp16", model, shape, device;
-	int64_t ctx = 0;      // tokens; 0: the trained context of the model, 4096 for a shape
+	int64_t ctx = 0;      // tokens; 0: the model's trained context, or 4096 for a shape
 	int64_t ubatch = 512; // prompt tokens that go through a layer together
-	uint64_t memory = 0;  // bytes of free device memory; 0: what the device has free
+	uint64_t memory = 0;  // bytes of free device memory; 0: ask the device
 	WeightArgs weights;
-	double bus = 0, bandwidth = 0; // bytes per second; 0: not known
+	double bus = 0, bandwidth = 0; // bytes per second; 0 if unknown
 	bool json = false;
 };
 
@@ -40,12 +40,12 @@ KvShape read_shape(const std::string& text) {
 	return {n[0], n[1], n[2]};
 }
 
-// The memory to plan for: what is given, or what a device has free, without opening it.
+// The memory to plan for: --memory, or the device's free memory, read without opening the device.
 void find_memory(const PlanArgs& a, PlanSubject& s) {
 	if (a.memory) {
 		s.where = "given by --memory", s.total_bytes = a.memory;
 		s.room = {"that card", a.memory};
-		if (!a.bus && !weight_options(a.weights).asked()) s.room.mapped_bytes = 0; // nothing is said of a bus
+		if (!a.bus && !weight_options(a.weights).asked()) s.room.mapped_bytes = 0; // the bus is unknown
 		return;
 	}
 	const BackendOptions options = backend_options(a.device, /*check=*/false);
@@ -55,11 +55,11 @@ void find_memory(const PlanArgs& a, PlanSubject& s) {
 		s.room = room_of(d.info);
 		if (!s.bandwidth) s.bandwidth = d.info.peak_bytes_per_s;
 	} catch (const Error&) {
-		if (!options.device.empty()) throw; // without one the policies are told and not what fits
+		if (!options.device.empty()) throw; // without a device, policies are described but not whether they fit
 	}
 }
 
-// What `auto` and `tuned:BITS` stand for here; says why on stderr.
+// Resolves `auto` and `tuned:BITS` for this subject; prints the reason to stderr.
 KvPolicy chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 	if (!is_choice(p)) return p;
 	if (s.where.empty() && p.text.starts_with("auto"))
@@ -95,14 +95,14 @@ PlanSubject subject_of(const PlanArgs& a) {
 	return s;
 }
 
-// Where weights lie so that the context fits under a policy, on what a run without -c would make room for.
+// Places weights so that the context fits under a policy; without -c, the context that a run would make room for.
 WeightPlan place(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 	const Gguf file = Gguf::open(a.model);
 	const FitGoal goal{{p}, s.requested ? uint32_t(s.n_tokens) : 0, 0, uint32_t(a.ubatch)};
 	return place_weights(file, read_config(file), device_row_bytes, weight_options(a.weights), goal, s.room);
 }
 
-// The subject with its weights where they lie under a policy.
+// The subject with its weights placed for a policy.
 PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
 	if (a.model.empty() || s.where.empty()) return s;
 	WeightPlan w = place(a, s, p);
@@ -114,7 +114,7 @@ PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
 	return s;
 }
 
-// Plans of the policies. With --kv all, policies this shape cannot have go to `refused`, with the reason.
+// Plans of the policies. With --kv all, policies that this shape cannot use are added to `refused` with the reason.
 std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vector<std::string>& refused) {
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;

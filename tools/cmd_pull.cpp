@@ -1,4 +1,4 @@
-// kvrun pull, list, rm: models of a hub, and those that are on this machine.
+// kvrun pull, list, rm: download models from a hub, list and remove those on this machine.
 #include "engine/core/utf8.h"
 #include "tools/commands.h"
 #include "tools/hub/folders.h"

@@ -1,5 +1,5 @@
-// kvrun replay: runs keys and values from files through the KV cache of a device; writes what was stored and attended
-// to.
+// kvrun replay: runs keys and values from files through the KV cache of a device; writes the stored values and the
+// attention results.
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -65,7 +65,7 @@ void run_replay(const ReplayArgs& a) {
 	if (!r.score.empty())
 		npy_write(out / "score.npy", {L, T, H}, std::span(r.score));
 	else
-		fs::remove(out / "score.npy", error); // of an earlier run
+		fs::remove(out / "score.npy", error); // left by an earlier run
 	const Json j = report(a, *be, plan, in, r);
 	std::ofstream file(out / "report.json", std::ios::trunc);
 	file << j.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";

@@ -34,11 +34,11 @@ struct RunArgs : SamplingArgs {
 	EngineArgs engine;
 	GrammarArgs form;
 	DraftArgs draft;
-	std::string prompt, file;          // at most one is given; neither: stdin
-	bool has_prompt = false;           // -p is given, perhaps empty
+	std::string prompt, file;          // at most one is given; stdin if neither is
+	bool has_prompt = false;           // -p is given, possibly empty
 	int64_t predict = -1;              // tokens to generate; -1: until the model ends or the context is full
 	std::vector<std::string> stops;    // texts that end the answer
-	bool chat = false;                 // -p is a message, which the model's template makes a prompt of
+	bool chat = false;                 // -p is a message, from which the model's template makes a prompt
 	std::string system, chat_template; // with --chat
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
@@ -99,7 +99,7 @@ std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const st
 		fail(Code::Invalid, "the prompt has no tokens and {}; give it some text",
 		     a.no_bos ? "--no-bos omits the begin-of-text token" : "this model has no begin-of-text token");
 	if (!a.truncate || ids.size() <= s.ctx()) return ids;
-	// room for the answer: what -n asks for, a quarter of the context if it asks for no number or too much
+	// room for the answer: -n tokens, or a quarter of the context if -n is absent or too large
 	const size_t quarter = s.ctx() / 4;
 	const size_t room = a.predict >= 0 ? std::min<size_t>(size_t(a.predict), quarter) : quarter;
 	const size_t head = tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
@@ -203,7 +203,7 @@ void run(RunArgs a) {
 	opt.special = a.special;
 	opt.cancel = &Interrupt::requested();
 	check_sampler(opt.sampling);
-	StopStream{a.stops}; // bad options are refused before a model is loaded
+	StopStream{a.stops}; // refuses bad options before a model is loaded
 	const KvPolicy policy = cache_policy(a.engine);
 	AnswerRules form;
 	form.gbnf = a.form.gbnf();
@@ -245,7 +245,7 @@ void run(RunArgs a) {
 			else
 				write_stdout(piece);
 		} catch (...) {
-			lost = std::current_exception(); // the statistics are printed first
+			lost = std::current_exception(); // rethrown after the statistics are printed
 		}
 		return !lost;
 	};

@@ -12,7 +12,7 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kPieceBytes = 8u << 20; // made and written at once
+constexpr size_t kPieceBytes = 8u << 20; // bytes generated and written at a time
 
 struct SynthArgs {
 	std::string like, shape, type = "q4_k", out;
@@ -49,7 +49,7 @@ void synth(const SynthArgs& a) {
 	};
 	std::vector<std::byte> piece;
 	while (file.bytes() < model.bytes()) {
-		if (Interrupt::requested()) throw Exit{kInterrupted}; // nothing is left behind
+		if (Interrupt::requested()) throw Exit{kInterrupted}; // no file is left behind
 		piece.resize(std::min<uint64_t>(kPieceBytes, model.bytes() - file.bytes()));
 		model.read_at(file.bytes(), piece);
 		file.write(piece);

@@ -19,7 +19,7 @@ struct TokenizeArgs {
 	bool no_bos = false, special = false, decode = false;
 };
 
-// Everything on stdin, byte for byte.
+// Reads all of stdin, byte for byte.
 std::string read_stdin() {
 	constexpr size_t kMax = Tokenizer::kMaxText;
 	std::string text;

@@ -1,4 +1,4 @@
-// kvrun tune: how much each layer's keys and values suffer in each format, for --kv auto and tuned:BITS.
+// kvrun tune: measures the error of each layer's keys and values in each format, for --kv auto and tuned:BITS.
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
@@ -29,9 +29,9 @@ std::string read_text(const std::string& path) {
 }
 
 constexpr uint32_t kChunk = 1024, kChunks = 3;
-constexpr uint32_t kLeast = 4 * CapturedPrompt::kQueries; // tokens of a chunk, of which three quarters are a prompt
+constexpr uint32_t kLeast = 4 * CapturedPrompt::kQueries; // tokens of a chunk, three quarters of them the prompt
 
-// Chunks of the texts in turns, with BOS where the model has it.
+// Chunks of the texts in turns, with BOS if the model uses it.
 std::vector<std::vector<uint32_t>> chunks_of(const TuneArgs& a, std::span<const std::string> contents,
                                              const Tokenizer& tokenizer, uint32_t chunk) {
 	const bool bos = tokenizer.adds_bos() && tokenizer.bos();
@@ -104,7 +104,7 @@ void run_tune(const TuneArgs& a) {
 		return !Interrupt::requested();
 	}});
 	progress.clear();
-	if (r.chunks == 0 || Interrupt::requested()) throw Exit{kInterrupted}; // the file stays as it was
+	if (r.chunks == 0 || Interrupt::requested()) throw Exit{kInterrupted}; // the file is left unchanged
 	std::string texts = a.files.empty() ? "records" : "";
 	for (const std::string& file : a.files) texts += (texts.empty() ? "" : ", ") + one_line(file);
 	const std::string path = a.out.empty() ? tuning_path(engine->file()) : a.out;

@@ -1,13 +1,13 @@
-// The commands of the program: each add_X() gives the app one subcommand; and how a command ends.
+// The commands of the program: each add_X() adds one subcommand to the app. Also how a command ends the program.
 #pragma once
 #include "tools/args.h"
 
 namespace kvrun {
 
-struct Exit { // thrown by a command to end the program: it has printed its messages
+struct Exit { // thrown by a command to end the program after it has printed its messages
 	int code; // exit code
 };
-// Another command of this program, in this process; errors are printed, the exit code is returned.
+// Runs another command of this program in this process; prints errors and returns the exit code.
 int run_words(const std::vector<std::string>& words);
 constexpr int kInterrupted = 130; // exit code after Ctrl-C; a command prints what it has done so far
 
@@ -29,6 +29,6 @@ void add_tune(Command&);
 void add_compare(Command&);
 void add_synth(Command&);
 void add_completion(Command&);
-void add_help(Command&); // the last one: it lists the others
+void add_help(Command&); // must be last: it lists the others
 
 } // namespace kvrun

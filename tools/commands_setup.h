@@ -1,4 +1,4 @@
-// Commands about the installation itself: whether it works, and what is set.
+// Commands about the installation itself: check whether it works, show its settings.
 #pragma once
 #include "tools/commands.h"
 

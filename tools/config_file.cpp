@@ -1,4 +1,4 @@
-// The settings file, by toml++.
+// The settings file, parsed with toml++.
 #include "tools/config_file.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -20,9 +20,9 @@ namespace {
 
 constexpr uint64_t kLongestFile = 1 << 20; // bytes
 
-// Variables of the environment that say what an option says.
+// Environment variables that set the same value as an option.
 const std::map<std::string, const char*> kVariables = {{"device", "KVRUN_DEVICE"}, {"check", "KVRUN_CHECK"}};
-// Options that say the same in other words: one on the command line replaces the others of the file.
+// Options with the same purpose: one on the command line overrides the others from the file.
 const std::vector<std::vector<std::string>> kSame = {
     {"kv", "cache-type-k", "cache-type-v"}, {"api-key", "api-key-file"}, {"prompt", "file"}, {"model", "hf-repo"}};
 
@@ -147,7 +147,7 @@ std::vector<Setting> ConfigFile::settings_for(const Command& c, const std::strin
 		if (p.kind == "defaults") used.push_back(&p);
 	for (const Part& p : parts_)
 		if (p.kind == "command" && p.name == c.name) used.push_back(&p);
-	// a name means a model here as it does on the command line: by its beginning, whatever the case
+	// a name matches a model as on the command line: by prefix, case-insensitive
 	std::vector<const Part*> models;
 	const std::string whole = bare(model), stem = bare(fs::path(model).stem().native());
 	const size_t slash = model.find('/');
@@ -197,7 +197,7 @@ std::vector<Origin> apply_config(const Command& root, Command& c, const std::str
 		o->count = is_flag && s.values[0] == "false" ? 0 : s.values.size();
 		from[o] = {o, fmt::format("{}", fmt::join(s.values, " ")), s.where};
 	};
-	// the model may come from the file too; its name says which sections count
+	// the model may also come from the file; its name selects the sections
 	std::string name = model;
 	if (const Option* o = find(c, "model"); o && name.empty())
 		for (const Setting& s : file.settings_for(c, ""))

@@ -1,4 +1,4 @@
-// The settings file: values for options that the command line does not give, for all commands, for one, for a model.
+// The settings file: values of options not on the command line, for all commands, for one command, or for a model.
 #pragma once
 #include "tools/args.h"
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace kvrun {
 
-// $XDG_CONFIG_HOME/kvrun/config.toml, or ~/.config/kvrun/config.toml; empty: neither variable is set.
+// $XDG_CONFIG_HOME/kvrun/config.toml, or ~/.config/kvrun/config.toml; empty if neither variable is set.
 std::string config_path();
 
 struct Setting {
@@ -17,13 +17,13 @@ struct Setting {
 
 class ConfigFile {
  public:
-	// Reads it; empty where there is none. Throws Error{Invalid} with file and line for what is no TOML, an unknown
-	// section, command or option, and Error{Io} where it cannot be read.
+	// Reads it; empty if the file does not exist. Throws Error{Invalid} with file and line for invalid TOML, an unknown
+	// section, command or option, and Error{Io} if it cannot be read.
 	static ConfigFile read(const Command& root);
 
 	bool exists() const { return exists_; }
-	// What holds for a command, of least weight first: [defaults], the command's section, sections of models that the
-	// name means, the longest last. model: as given, or empty.
+	// Settings of a command, lowest precedence first: [defaults], the command's section, sections of models that the
+	// name matches, the longest last. model: as given, or empty.
 	std::vector<Setting> settings_for(const Command&, const std::string& model) const;
 
  private:
@@ -38,11 +38,11 @@ class ConfigFile {
 // Where an option's value comes from.
 struct Origin {
 	const Option* option;
-	std::string value; // as it would be typed; several: separated by spaces
-	std::string where; // "command line", "KVRUN_DEVICE", a place of the file; empty: kvrun's default
+	std::string value; // as it would be typed; several values are separated by spaces
+	std::string where; // "command line", "KVRUN_DEVICE", or a position in the file; empty for kvrun's default
 };
-// Gives options of the command that were not given, and no variable of the environment stands for, the values of the
-// file; returns where each came from. model: as given on the command line, empty: not at all.
+// Gives options of the command that neither the command line nor an environment variable sets the values of the
+// file; returns where each came from. model: as given on the command line, or empty.
 std::vector<Origin> apply_config(const Command& root, Command&, const std::string& model);
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// What the program does when it is about to end badly.
+// Last messages of the program on fatal errors.
 #include "tools/crash.h"
 #include <algorithm>
 #include <csignal>
@@ -33,7 +33,7 @@ constexpr char kUnexpected[] = "error: internal: an exception that nobody expect
 constexpr int kMostFrames = 48;
 constexpr size_t kLongestName = 256;
 
-// From here to end of namespace: only what a signal handler may call, and no memory but the stack's.
+// From here to the end of the namespace: only async-signal-safe calls, and no memory except the stack.
 
 void put(std::string_view s) {
 	while (!s.empty()) {
@@ -43,7 +43,7 @@ void put(std::string_view s) {
 	}
 }
 
-struct Place { // what an address belongs to
+struct Place { // the mapping that an address belongs to
 	char file[kLongestName] = {};
 	bool executable = false; // memory that code runs in
 };
@@ -94,7 +94,7 @@ std::string_view name_of(const Place& p) {
 	return file.substr(file.find_last_of('/') + 1);
 }
 
-// Libraries that are called by everybody: who called them is to blame.
+// Common libraries: the crash is blamed on their caller.
 bool is_everybodys(std::string_view name) {
 	for (const std::string_view common : {"libc.so", "libc-", "libpthread", "libm.so", "libm-", "libstdc++", "libgcc_s",
 	                                      "ld-linux", "libvulkan.so", "libVkLayer"})
@@ -114,7 +114,7 @@ const char* signal_name(int signal) {
 
 char own_file[kLongestName]; // of this program
 
-// Says which library crashed and ends with 4; returns where it was the program itself.
+// Prints which library crashed and exits with 4; returns if the crash was in the program itself.
 void blame(int signal, std::span<const uint64_t> addresses) {
 	Place places[kMostFrames];
 	find_places(addresses, std::span(places, addresses.size()));
@@ -144,7 +144,7 @@ extern "C" void on_crash(int signal, siginfo_t*, void* context) {
 #if defined(__x86_64__)
 	const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
 	addresses[n++] = uint64_t(registers[REG_RIP]);
-	if (addresses[0] == 0) // a call of a null pointer: its return address is on top
+	if (addresses[0] == 0) // a call through a null pointer: the return address is on top of the stack
 		addresses[n++] = *reinterpret_cast<const uint64_t*>(registers[REG_RSP]);
 #elif defined(__aarch64__)
 	addresses[n++] = static_cast<ucontext_t*>(context)->uc_mcontext.pc;
@@ -160,13 +160,13 @@ extern "C" void on_crash(int signal, siginfo_t*, void* context) {
 		addresses[n++] = reinterpret_cast<uint64_t>(frames[i]);
 	blame(signal, std::span(addresses, n));
 	put("error: internal: crashed with "), put(signal_name(signal)), put("\n");
-	// the handler is gone (SA_RESETHAND): the same fault again, or abort(), ends the program and may leave a core
+	// the default action is restored (SA_RESETHAND): the same fault, or abort(), ends the program and may dump core
 	if (signal == SIGABRT) raise(signal);
 }
 
 [[noreturn]] void on_terminate() {
 	try {
-		// none: there was no memory for an exception either
+		// no current exception: there was no memory for one
 		if (const std::exception_ptr e = std::current_exception()) std::rethrow_exception(e);
 	} catch (const std::bad_alloc&) {
 	} catch (...) {
@@ -177,7 +177,7 @@ extern "C" void on_crash(int signal, siginfo_t*, void* context) {
 	_exit(4);
 }
 
-// Before the constructors of static objects, which allocate too.
+// Runs before the constructors of static objects, which also allocate.
 [[gnu::constructor(101)]] void install_terminate() { std::set_terminate(on_terminate); }
 
 } // namespace
@@ -185,11 +185,11 @@ extern "C" void on_crash(int signal, siginfo_t*, void* context) {
 void say_out_of_memory() noexcept { put(kOutOfMemory); }
 
 void install_last_words() {
-#ifndef KVRUN_SANITIZED // it has a handler that says more
+#ifndef KVRUN_SANITIZED // the sanitizer's own handler prints more
 	if (readlink("/proc/self/exe", own_file, sizeof own_file - 1) < 0) return;
 	void* frame = nullptr;
-	backtrace(&frame, 1);     // the first call loads a library, which a handler must not
-	static char stack[65536]; // a stack that has run out is a reason to crash
+	backtrace(&frame, 1);     // the first call loads a library, which a handler must not do
+	static char stack[65536]; // separate stack, because a stack overflow is a possible crash
 	const stack_t alternative{stack, 0, sizeof stack};
 	sigaltstack(&alternative, nullptr);
 	struct sigaction act = {};

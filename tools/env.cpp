@@ -79,7 +79,7 @@ bool f32_matmul() {
 
 void set_driver_files(const std::string& files) {
 	setenv("VK_DRIVER_FILES", files.c_str(), 1);
-	setenv("VK_ICD_FILENAMES", files.c_str(), 1); // its name for older loaders
+	setenv("VK_ICD_FILENAMES", files.c_str(), 1); // the variable's name for older loaders
 }
 
 void log_to_stderr() { set_log_sink(stderr_sink, int(env_number(Env::Log, 0))); }

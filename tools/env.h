@@ -1,5 +1,5 @@
-// Every KVRUN_* environment variable in one table: name, default, help; and what they mean to the library, which reads
-// none itself.
+// Every KVRUN_* environment variable in one table: name, default, help; maps them to library options. The library reads
+// no environment variables itself.
 #pragma once
 #include "backends/registry.h"
 #include <span>
@@ -31,19 +31,19 @@ struct EnvInfo {
 };
 
 std::span<const EnvInfo> env_table();                 // in the order of Env
-std::string env_text(Env, const char* fallback = ""); // value, or fallback when unset or empty
-double env_number(Env, double fallback);              // throws Error{Invalid} naming the variable when it is no number
+std::string env_text(Env, const char* fallback = ""); // value, or fallback if unset or empty
+double env_number(Env, double fallback);              // throws Error{Invalid} naming the variable if it is not a number
 inline bool env_flag(Env e) { return env_number(e, 0) != 0; }
 
-std::string pipeline_cache_folder();             // empty: nowhere
-std::string probe_program();                     // the helper that tries drivers; empty: none
+std::string pipeline_cache_folder();             // empty if there is no cache
+std::string probe_program();                     // helper program that tests drivers; empty if none
 bool f32_matmul();                               // KVRUN_PRECISION; throws Error{Invalid} for another word
-void set_driver_files(const std::string& files); // the only drivers that are loaded from now on
+void set_driver_files(const std::string& files); // restricts the loader to these drivers from now on
 
-// All of BackendOptions; throws Error{Invalid} naming the variable. In env_backend.cpp: it needs the engine's own code,
-// the others do not.
+// All of BackendOptions; throws Error{Invalid} naming the variable. Defined in env_backend.cpp, because it needs engine
+// code and the others do not.
 BackendOptions options_from_environment();
-// Log lines go to stderr, as many as KVRUN_LOG says.
+// Sends log lines to stderr, at the level of KVRUN_LOG.
 void log_to_stderr();
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// What the environment says to the engine inside this program.
+// Backend options from the environment.
 #include "engine/core/error.h"
 #include "tools/env.h"
 

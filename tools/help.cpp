@@ -9,14 +9,14 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kTermColumns = 28; // descriptions begin here, where lines are long enough for two columns
+constexpr size_t kTermColumns = 28; // descriptions begin at this column if lines are long enough for two columns
 constexpr size_t kTwoColumns = 70;  // shortest such line
 
-// Words of `text` on lines of at most `columns`, all but the first line indented; a word that is longer keeps its
+// Wraps `text` to lines of at most `columns`, all except the first indented; a longer word keeps its
 // length.
 std::string wrapped(const std::string& text, size_t columns, size_t indent, size_t at) {
 	std::string out;
-	bool first = true; // word of its line
+	bool first = true; // first word of its line
 	const auto new_line = [&] {
 		out += "\n" + std::string(indent, ' ');
 		at = indent, first = true;
@@ -35,7 +35,7 @@ std::string wrapped(const std::string& text, size_t columns, size_t indent, size
 	return out + "\n";
 }
 
-// A term and what it means: beside each other, or below where the term or the terminal leaves no room.
+// A term and its meaning: side by side, or the meaning below if the term or the terminal leaves no room.
 std::string entry(const std::string& term, const std::string& text, size_t columns, size_t term_columns) {
 	std::string out = "  " + term;
 	const size_t indent = columns < kTwoColumns ? 6 : term_columns;
@@ -79,7 +79,7 @@ std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(co
 		if (&o != &help && o.group_name != kIgnoredGroup) add(o);
 	const bool other = std::ranges::any_of(out, [](const auto& g) { return g.first == kOtherGroup; });
 	add(help);
-	if (other) // last, behind the groups with names of their own
+	if (other) // last, after the named groups
 		std::stable_partition(out.begin(), out.end(), [](const auto& g) { return g.first != kOtherGroup; });
 	for (const Option& o : c.options)
 		if (o.group_name == kIgnoredGroup) add(o);
@@ -106,7 +106,7 @@ size_t help_columns() {
 }
 
 std::string help_text(const Command& c, size_t columns) {
-	const bool root = !c.parent && !c.commands.empty(); // a program without commands has only its options
+	const bool root = !c.parent && !c.commands.empty(); // a program without commands has only options
 	std::string out = wrapped(c.summary, columns, 0, 0);
 	out += "\n" + wrapped("Usage: " + usage_line(c), columns, 7, 0);
 	if (!c.examples.empty()) out += "\nExamples:\n";

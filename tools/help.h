@@ -1,10 +1,10 @@
-// What the program says about itself, from its own tree of commands: --help, man pages, shell completions.
+// Documentation generated from the tree of commands: --help, man pages, shell completions.
 #pragma once
 #include "tools/args.h"
 
 namespace kvrun {
 
-// What stands for an option's value: its type, or the words it may be: "md|json".
+// Placeholder of an option's value: its type, or its choices as "md|json".
 std::string value_name(const Option&);
 // Options that are listed, by group in the order of the groups; positional ones that have no flag first.
 std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(const Command&);

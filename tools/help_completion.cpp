@@ -10,7 +10,7 @@ namespace kvrun {
 namespace {
 
 enum class Offer { Nothing, Files, ModelFiles, Folders, Words, Policies };
-struct Value { // what completes it
+struct Value { // how an option's value is completed
 	Offer offer = Offer::Nothing;
 	std::vector<std::string> words;
 };

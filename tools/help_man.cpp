@@ -7,12 +7,12 @@
 namespace kvrun {
 namespace {
 
-// Text that roff prints as it is; a newline is a line break.
+// Escapes text for roff; a newline becomes a line break.
 std::string plain(const std::string& text) {
 	std::string out;
 	bool line_start = true;
 	for (const char c : text) {
-		if (line_start && (c == '.' || c == '\'')) out += "\\&"; // else a request
+		if (line_start && (c == '.' || c == '\'')) out += "\\&"; // otherwise roff would read a request
 		line_start = c == '\n';
 		if (c == '\\')
 			out += "\\e";
@@ -52,7 +52,7 @@ std::string page_name(const Command& c) { return c.parent ? "kvrun-" + c.name : 
 
 std::string see_also(const Command& c) {
 	std::vector<std::string> pages;
-	if (c.parent || c.commands.empty()) pages.push_back("kvrun"); // also of a program beside it
+	if (c.parent || c.commands.empty()) pages.push_back("kvrun"); // also for a separate program
 	for (const auto& sub : (c.parent ? *c.parent : c).commands)
 		if (sub.get() != &c) pages.push_back(page_name(*sub));
 	std::string out;
@@ -68,7 +68,7 @@ std::string man_page(const Command& c) {
 	std::string summary = c.summary; // "Continues a prompt." -> "continues a prompt"
 	summary[0] = char(std::tolower(uint8_t(summary[0])));
 	if (summary.ends_with('.')) summary.pop_back();
-	// no date: the same source gives the same page
+	// no date, so that the same source gives the same page
 	std::string out = fmt::format(".TH {} 1 \"\" \"kvrun {}\" \"kvrun manual\"\n", plain(upper), KVRUN_VERSION);
 	out += heading("Name") + plain(page_name(c)) + " \\- " + plain(summary) + "\n";
 	out += heading("Synopsis") + bold(usage_line(c)) + "\n";

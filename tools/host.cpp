@@ -7,7 +7,7 @@
 namespace kvrun {
 namespace {
 
-// What follows `key` and `between` on the first line of a file that begins with the key.
+// The text after `between` on the first line of a file that begins with `key` and contains `between`.
 std::string value_in(const char* path, std::string_view key, std::string_view between) {
 	std::ifstream file(path);
 	for (std::string line; std::getline(file, line);) {

@@ -67,7 +67,7 @@ int say(int code, std::string_view message) {
 	return code;
 }
 
-// Keeps a closed standard stream from giving its number to the next file opened: the model, or a device.
+// Opens closed standard streams, so that the next file opened (the model, a device) does not get their number.
 void hold_standard_streams() {
 	for (int fd = 0; fd <= 2; ++fd) {
 		if (fcntl(fd, F_GETFD) != -1) continue;
@@ -78,14 +78,14 @@ void hold_standard_streams() {
 	}
 }
 
-// doctor and config say themselves what is wrong with the settings; help and completion have none.
+// doctor and config report bad settings themselves; help and completion use none.
 bool is_setup(const Command& c) {
 	for (const char* name : {"doctor", "config", "help", "completion", "list", "rm", "pull"})
 		if (c.name == name) return true;
 	return false;
 }
 
-// The model as the command line names it, empty: it does not. Which sections of the settings count hangs on it.
+// The model named on the command line, or empty. It selects the sections of the settings file.
 std::string typed_model(const Command& c, int argc, char** argv) {
 	const auto named = [&](const std::string& word) -> const Option* {
 		for (const Option& o : c.options)
@@ -150,7 +150,7 @@ int run(int argc, char** argv) {
 	return 0;
 }
 
-// Output that could not be written is an error, 5; silent when the reader closed the pipe.
+// Output that could not be written is an error with exit code 5; silent if the reader closed the pipe.
 int close_stdout(int code) {
 	errno = 0;
 	if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
@@ -183,8 +183,8 @@ int run_words(const std::vector<std::string>& words) {
 	return guarded(int(argv.size()), argv.data());
 }
 
-// Large blocks go back to the system when they are freed. glibc would raise this limit with the first such block, and
-// memory of devices that are the processor itself would stay in its heap.
+// Returns large blocks to the system when they are freed. glibc would raise this limit with the first such block, and
+// memory of CPU devices would stay in its heap.
 void give_large_blocks_back() {
 #ifdef __GLIBC__
 	mallopt(M_MMAP_THRESHOLD, 1 << 20);
@@ -198,6 +198,6 @@ int main(int argc, char** argv) {
 	kvrun::install_last_words();
 	kvrun::give_large_blocks_back();
 	std::signal(SIGPIPE, SIG_IGN);
-	std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is a write that fails
+	std::signal(SIGXFSZ, SIG_IGN); // exceeding the file size limit makes the write fail instead
 	return kvrun::close_stdout(kvrun::guarded(argc, argv));
 }

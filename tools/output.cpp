@@ -1,4 +1,4 @@
-// What several commands print: Markdown tables, JSON, sizes.
+// Output shared by several commands: Markdown tables, JSON, sizes.
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What several commands print: Markdown tables, JSON, sizes.
+// Output shared by several commands: Markdown tables, JSON, sizes.
 #pragma once
 #include "backends/backend.h"
 #include "tools/args.h"
@@ -10,17 +10,17 @@ namespace kvrun {
 
 using Json = nlohmann::ordered_json;
 
-struct Column { // one cell of a row, and what its column is called
+struct Column { // one cell of a row, and the head of its column
 	std::string head, cell;
 };
-// A Markdown table with aligned columns, the first to the left, the others to the right. All rows have the same heads.
+// Prints a Markdown table; the first column is left-aligned, the others right-aligned. All rows have the same heads.
 void print_table(const std::vector<std::vector<Column>>& rows);
 
 // {name, driver, type, cpu}
 Json device_json(const DeviceInfo&);
 void print_json(const Json&); // replaces bytes that are not valid UTF-8 by U+FFFD
 
-// What --json writes, for a man page.
+// Man page section that describes the output of --json.
 Section json_section(std::vector<Entry> keys);
 
 // Human-readable: 312 B, 3.1 MiB.

@@ -1,4 +1,4 @@
-// What kvrun plan says about a policy and a model: verdict, account of every byte, ranked table; as text and JSON.
+// Reports of kvrun plan about a policy and a model: verdict, bytes by kind, ranked table; as text and JSON.
 #include "tools/plan_report.h"
 #include "engine/core/utf8.h"
 #include "tools/terminal.h"
@@ -105,7 +105,7 @@ std::string weights_lines(const KvPlan& plan, const PlanSubject& s) {
 	return out;
 }
 
-// `below`: how many layers further down the codes are; 0: in this layer.
+// `below`: the codes are stored this many layers further down; 0: in this layer.
 std::string quant_text(const Quant& q, uint32_t below) {
 	if (q.bits == 16) return "f16";
 	std::string s = fmt::format("{} bit", q.bits);
@@ -199,7 +199,7 @@ std::string tiers_text(const KvPlan& plan) {
 		                                              : plan.n_groups > 1 ? "per layer"
 		                                                                  : "the same in all layers");
 	}
-	std::vector<std::pair<std::string, std::vector<uint32_t>>> alike; // layers by what they store
+	std::vector<std::pair<std::string, std::vector<uint32_t>>> alike; // layers grouped by what they store
 	std::map<std::string, size_t> index;
 	for (uint32_t l = 0; l < plan.shape.n_layers; ++l) {
 		const std::string text = layer_text(plan, l);
@@ -214,7 +214,7 @@ std::string tiers_text(const KvPlan& plan) {
 struct Ranked {
 	const Planned* policy;
 	double loss;  // to sort by: measured divergence; infinite where none was measured; evicting comes last
-	size_t bytes; // of the subject's tokens
+	size_t bytes; // bytes of the subject's tokens
 };
 
 // A row per policy of tools/dev/quality_smollm2.csv that can be planned for a context longer than what was measured.
@@ -270,7 +270,7 @@ std::string quality_text(const KvPlan& plan) {
 
 std::string trade_text(const KvPolicy& p, const WeightPlan& w, const WeightPlan& f16) {
 	if (w.host_bytes() >= f16.host_bytes()) return {};
-	uint32_t layers[kWeightParts] = {}; // that stay only with the policy
+	uint32_t layers[kWeightParts] = {}; // layers that stay only with the policy
 	for (const WeightGroup& g : f16.groups()) layers[int(g.part)] += g.in_host;
 	for (const WeightGroup& g : w.groups()) layers[int(g.part)] -= g.in_host;
 	constexpr const char* names[kWeightParts] = {"embedding", "experts", "MLP", "attention", "output"};

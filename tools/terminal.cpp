@@ -1,4 +1,4 @@
-// The program's side of a terminal: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
+// Terminal handling: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
 #include "tools/terminal.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -16,7 +16,7 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kNarrowest = 30; // columns below which a bar says nothing
+constexpr size_t kNarrowest = 30; // below this many columns no bar is shown
 
 // Columns of the terminal behind stderr; 0 if it does not say.
 size_t columns() {
@@ -25,12 +25,12 @@ size_t columns() {
 }
 
 static_assert(std::atomic<bool>::is_always_lock_free); // so that a signal handler may use them
-std::atomic<bool> tolerant = false;                    // an answer is under way, which the first interrupt ends
+std::atomic<bool> tolerant = false;                    // an Interrupt object lives: the first Ctrl-C only sets a flag
 std::atomic<bool> interrupted = false;
 
 extern "C" void on_interrupt(int) {
 	if (tolerant && !interrupted.exchange(true)) return;
-	// leaves a terminal on a line of its own; the result matters to nobody
+	// moves the terminal to a new line; the result of write() does not matter
 	[[maybe_unused]] const ssize_t n = write(STDERR_FILENO, "\n", 1);
 	_exit(130);
 }
@@ -107,7 +107,7 @@ void Progress::show(std::string_view what, double done, double seconds_left) {
 	const size_t width = columns();
 	if (width < kNarrowest) return clear();
 	last_ = now;
-	// only ASCII and a carriage return: nothing NO_COLOR or a simple terminal could mind; one column stays free so
+	// only ASCII and a carriage return, which respects NO_COLOR and works on simple terminals; one column stays free so
 	// that no terminal wraps
 	const std::string left = seconds_left >= 1 ? fmt::format("  {} left", duration(seconds_left)) : "";
 	const size_t words = kNarrowest - 10 + (width >= kNarrowest + left.size() ? left.size() : 0);

@@ -1,4 +1,4 @@
-// The program's side of a terminal: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
+// Terminal handling: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -10,32 +10,32 @@ namespace kvrun {
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 
-// Writes all bytes to stdout, or throws: Exit{5} without a word when the reader went away, Error{Io} otherwise.
+// Writes all bytes to stdout, or throws: Exit{5} without a message if the reader closed the pipe, otherwise Error{Io}.
 void write_stdout(std::string_view bytes);
 // Text for a terminal: control characters, which could move the cursor, write the clipboard or answer for the user,
 // become \xNN, bytes that are not UTF-8 U+FFFD. Tabs stay, and line ends where `lines`; else they become \n.
 std::string visible(std::string_view text, bool lines);
-// The same, with line ends, for text that comes in pieces, which may cut a character.
+// The same, keeping line ends, for text in pieces that may split a character.
 class TerminalText {
  public:
-	std::string pass(std::string_view piece); // what can be shown so far
-	std::string rest();                       // of a character that was never finished
+	std::string pass(std::string_view piece); // the text that can be shown so far
+	std::string rest();                       // the bytes of an unfinished character
 
  private:
 	std::string held_; // the beginning of a character
 };
-// A line that begins with "# ", on stderr.
+// Prints a line that begins with "# " to stderr.
 void say_stats(std::string_view line);
 
-// One line on a terminal that is written over; nothing where stderr is no terminal, TERM is dumb, or there is no room.
+// A terminal line that is overwritten; prints nothing if stderr is not a terminal, TERM is dumb, or it is too narrow.
 class Progress {
  public:
 	Progress();
 	~Progress() { clear(); }
 	Progress(const Progress&) = delete;
-	// done: 0..1; redrawn at most ten times a second. seconds_left: 0: not known.
+	// done: 0..1; redrawn at most ten times a second. seconds_left: 0 if unknown.
 	void show(std::string_view what, double done, double seconds_left = 0);
-	void clear(); // takes the line away
+	void clear(); // erases the line
 
  private:
 	bool on_ = false;

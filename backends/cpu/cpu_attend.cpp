@@ -52,7 +52,7 @@ void merge_state(float* s, uint32_t D, const float* other) {
 	s[D + 1] += f * other[D + 1];
 }
 
-// Merges the parts of one row, but for its last `skip`, in order; row_parts is its (first part, number of parts).
+// Merges the parts of one row, except its last `skip`, in order; row_parts is its (first part, number of parts).
 void merge_parts(float* s, uint32_t D, const float* parts, uint32_t n_parts, const uint32_t* row_parts, uint32_t skip,
                  uint32_t n_heads, uint32_t head) {
 	const uint32_t first = row_parts[0], n = row_parts[1];
@@ -75,7 +75,7 @@ void finish_state(float* out, const float* s, uint32_t D) {
 
 // ---- pages -> floats
 
-// What the codes of one head of a token mean: x = code * scale[c] + zero[c]  (engine/kv_host/quant.h).
+// Parameters that decode the codes of one head of a token: x = code * scale[c] + zero[c]  (engine/kv_host/quant.h).
 struct Meanings {
 	std::vector<float> scale, zero; // (head_dim)
 	explicit Meanings(uint32_t D) : scale(D), zero(D) {}

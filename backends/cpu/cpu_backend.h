@@ -58,7 +58,7 @@ class CpuBackend : public Backend {
 	struct Block {                              // one allocation
 		std::unique_ptr<void, FreeHost> memory; // what calloc returned
 		std::byte* data = nullptr;              // the first 64-byte boundary in it
-		size_t bytes = 0;                       // asked for
+		size_t bytes = 0;                       // as requested
 	};
 	struct PendingRead {
 		std::span<std::byte> dst;     // the caller's, filled by wait()
@@ -76,7 +76,7 @@ class CpuBackend : public Backend {
 		std::chrono::steady_clock::time_point start_;
 	};
 
-	// The definition of every op. Its arguments fit each other.
+	// The definition of every op. Arguments have been checked.
 #define KV_COMPUTES(O) void compute(const op::O&);
 	KV_EACH_OP(KV_COMPUTES)
 #undef KV_COMPUTES
@@ -99,8 +99,8 @@ class CpuBackend : public Backend {
 	struct PageShape {
 		uint32_t n_kv_heads, head_dim;
 	};
-	// A page of one kv head, by its entry in the tables -> floats (page, head_dim); tokens that are not live may come
-	// out as anything.
+	// Converts a page of one kv head, given by its table entry, to floats (page, head_dim); values of tokens that are
+	// not live are undefined.
 	void load_k(const PageShape&, const AttendGroup&, const uint32_t* entry, uint32_t head, float* tile) const;
 	void load_v(const PageShape&, const AttendGroup&, const uint32_t* entry, uint32_t factors_at, uint32_t head,
 	            float* tile) const;

@@ -36,7 +36,7 @@ float group_value(std::span<const float> values, bool two) {
 	return two ? best + second : best;
 }
 
-// Experts outside of the best groups, of equal ones the first, are no choice.
+// Excludes experts outside of the best groups; of equal groups the first is better.
 void keep_groups(std::vector<float>& choice, const RouteArgs& a) {
 	const size_t n = choice.size() / a.n_groups;
 	std::vector<float> values;
@@ -47,7 +47,7 @@ void keep_groups(std::vector<float>& choice, const RouteArgs& a) {
 		if (std::ranges::find(best, e / n) == best.end()) choice[e] = -INFINITY;
 }
 
-// Weight of the last of `chosen` among the logits near its own, but for those of the others (Gating::Near).
+// Weight of the last of `chosen` among the logits near its own, except those of the others (Gating::Near).
 float near_weight(std::span<const float> logits, std::span<const uint32_t> chosen) {
 	const float top = logits[chosen.back()];
 	float sum = 0;

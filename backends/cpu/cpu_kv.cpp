@@ -1,4 +1,4 @@
-// rope_store, kv_store, kv_load: keys and values on their way into and out of pages.
+// rope_store, kv_store, kv_load: move keys and values into and out of pages.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/f16.h"
 #include <algorithm>

@@ -24,7 +24,7 @@ uint32_t* place(uint32_t* pool, const View& v, uint32_t at, uint32_t n) {
 	return pool + at;
 }
 
-// The code of x under parameters that are there already.
+// The code of x under existing parameters.
 uint8_t code_of(float x, Params p, uint32_t bits) {
 	const float scale = f16_to_f32(p.scale), zero = f16_to_f32(p.zero);
 	return nearest_code(scale > 0 ? (x - zero) / scale : 0.f, float((1u << bits) - 1));
@@ -148,7 +148,7 @@ void rotate_tokens(Tokens& k) {
 	for (size_t at = 0; at < k.x.size(); at += k.D) rotate(std::span(k.x).subspan(at, k.D));
 }
 
-// Means of the keys of a page, which are not rotated yet: taken off once they are.
+// Means of the keys of a page before rotation; they are subtracted after it.
 std::vector<float> page_mean(Tokens& k, uint32_t h, bool rotated) {
 	std::vector<float> mean(k.D, 0.f);
 	for (uint32_t t = 0; t < k.n; ++t)

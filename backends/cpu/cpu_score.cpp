@@ -8,7 +8,7 @@
 
 namespace kvrun {
 
-// What the length of a key makes of the score of its token.
+// The factor of a token's score that depends on the length of its key.
 static float key_weight(KeyLength by, const float* k, uint32_t D) {
 	if (by == KeyLength::Ignored) return 1;
 	const float length = std::sqrt(dot(k, k, D));

@@ -1,4 +1,4 @@
-// Instance, choice of device, its capabilities, the logical device and its queue.
+// Instance, choice of device, its capabilities, the logical device and its queues.
 #pragma once
 #include "backends/registry.h"
 #include "backends/vulkan/matrices.h"
@@ -10,7 +10,7 @@
 
 namespace kvrun::vk {
 
-// Everything the rest asks about a device. Filled once, clamped by BackendOptions::test_caps; nothing else queries
+// All device properties that the backend uses. Filled once, clamped by BackendOptions::test_caps; no other code queries
 // limits.
 struct Caps {
 	uint32_t api = 0; // VK_MAKE_API_VERSION
@@ -19,7 +19,7 @@ struct Caps {
 	uint8_t cache_uuid[VK_UUID_SIZE] = {};
 	uint8_t device_uuid[VK_UUID_SIZE] = {}; // of the GPU
 	bool is_cpu = false;
-	uint32_t cores = 0; // AMD's compute units, NVIDIA's multiprocessors; 0: the driver does not say
+	uint32_t cores = 0; // AMD compute units, NVIDIA multiprocessors; 0: unknown
 	// limits
 	uint32_t workgroup = 0;          // invocations per workgroup
 	uint32_t workgroup_size[3] = {}; // per dimension
@@ -37,7 +37,7 @@ struct Caps {
 	uint32_t max_allocations = 0; // maxMemoryAllocationCount
 	double tick_ns = 0;           // of a timestamp; 0: the queue has none
 	uint64_t tick_mask = 0;
-	uint32_t transfer_family = UINT32_MAX; // queues that copy and do nothing else; UINT32_MAX: there are none
+	uint32_t transfer_family = UINT32_MAX; // family of copy-only queues; UINT32_MAX if there is none
 	// subgroups
 	uint32_t subgroup = 0; // size pipelines run with, unless their registers do not suffice (Kernels::get)
 	uint32_t subgroup_min = 0, subgroup_max = 0;
@@ -51,20 +51,20 @@ struct Caps {
 	bool pipeline_robustness = false; // a pipeline can be compiled without bounds checks
 	bool memory_budget = false;
 	bool executable_properties = false;
-	MatrixShape matrix;          // of cooperative matrices; none: the device has none
-	bool attend_matrices = true; // prompts may attend by them, not only multiply
+	MatrixShape matrix;          // of cooperative matrices; m = 0 if the device has none
+	bool attend_matrices = true; // attention of prompts may use them, not only matmul
 	// A smaller subgroup has more registers per lane, and the driver says which pipelines spill.
 	bool can_narrow() const { return subgroup_pin && subgroup > subgroup_min && executable_properties; }
 	// memory
 	bool has_memory = false; // at least one heap and one type
 	uint32_t heaps = 0;      // bits of those that buffers come from: find_heaps()
 	uint64_t heap_bytes = 0; // of them together
-	// Memory of the host that kernels read in place (Mem::Mapped), apart from those heaps; 0: there is none.
+	// Host memory that kernels read in place (Mem::Mapped), separate from those heaps; 0 if there is none.
 	uint32_t mapped_heaps = 0; // bits; 0 where tests describe a card on a device that has one heap
 	uint64_t mapped_bytes = 0;
 };
 
-// Collects what the validation layer says.
+// Collects messages of the validation layer.
 class Messages {
  public:
 	void add(std::string text);
@@ -103,15 +103,15 @@ struct Candidate { // one physical device
 };
 // All devices, best first: discrete, integrated, virtual, cpu; driver order within a type. Refused ones last.
 std::vector<Candidate> candidates(Instance&, const BackendOptions&);
-// The family whose queues copy and do nothing else, of those at `all`; UINT32_MAX: none. Video and optical flow engines
-// copy too, but are not made for it, and some drivers refuse their queues.
+// The family in `all` whose queues only copy; UINT32_MAX if there is none. Video and optical flow engines can also
+// copy, but are not meant for it, and some drivers refuse their queues.
 uint32_t find_transfer_family(std::span<const VkQueueFamilyProperties> all);
-// The heaps for buffers of kernels, as bits: those on the device; all of a device that shares the host's memory, which
-// may call a small part of it its own. A card's small second heap is a window into the first.
+// The heaps for buffers of kernels, as bits: those on the device, or all heaps of a device that shares host memory,
+// because it may declare only a small part as its own. A card's small second heap is a window into the first.
 uint32_t find_heaps(const VkPhysicalDeviceMemoryProperties&, bool shares_memory);
-// The heaps of the host's memory that kernels of a card read over the bus, as bits; 0 where all memory is one.
+// The heaps of host memory that kernels of a card read over the bus, as bits; 0 if host and device share memory.
 uint32_t find_mapped_heaps(const VkPhysicalDeviceMemoryProperties&, uint32_t own_heaps);
-// What may still be taken of Caps::mapped_bytes when `used` bytes are taken.
+// Bytes of Caps::mapped_bytes that are still available when `used` bytes are taken.
 uint64_t mapped_free_bytes(VkPhysicalDevice, const Caps&, uint64_t used);
 // Bytes that may still be allocated in those of Caps::heaps among `heaps`: budget - usage, or 80 % of them less `used`;
 // never negative.
@@ -124,7 +124,7 @@ void clamp_caps(Caps&, const std::string& text);
 // Most storage buffers any embedded kernel binds.
 uint32_t ssbo_needed();
 
-class Device { // logical device, one compute queue, and one for transfers where there is one
+class Device { // logical device, one compute queue, and a transfer queue if there is one
  public:
 	Device(std::unique_ptr<Instance>, const Candidate&, bool for_statistics = false);
 	~Device();
@@ -136,9 +136,9 @@ class Device { // logical device, one compute queue, and one for transfers where
 	VkDevice handle() const { return device_; }
 	VkQueue queue() const { return queue_; }
 	uint32_t queue_family() const { return family_; }
-	VkQueue transfer_queue() const { return transfer_; } // null: none apart from queue()
+	VkQueue transfer_queue() const { return transfer_; } // null if there is only queue()
 	Instance& instance() { return *instance_; }
-	// After abandon(), what belongs to the device is leaked: it may still be in use by work that does not end.
+	// After abandon(), objects of the device are leaked: work that does not end may still use them.
 	void abandon() { abandoned_ = true; }
 	bool abandoned() const { return abandoned_; }
 	void name(VkObjectType, uint64_t object, const char* label); // for validation messages and debuggers

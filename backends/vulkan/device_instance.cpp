@@ -1,4 +1,4 @@
-// Instance: loader, layers, and what the validation layer says.
+// Instance: loader, layers, and messages of the validation layer.
 #include "backends/vulkan/device.h"
 #include "engine/core/log.h"
 #include <algorithm>
@@ -166,7 +166,7 @@ Instance::Instance(const std::string& mode) {
 }
 
 Instance::~Instance() {
-	if (loader_is_stuck()) return; // it would wait for ever
+	if (loader_is_stuck()) return; // the call would never return
 	if (messenger_) destroy_messenger_(instance_, messenger_, nullptr);
 	vkDestroyInstance(instance_, nullptr);
 }

@@ -1,4 +1,4 @@
-// Which Vulkan drivers are installed.
+// The installed Vulkan drivers.
 #include "backends/vulkan/icd_files.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/error.h"

@@ -1,5 +1,5 @@
-// Which kernel an op takes on a device, with which constants: chosen here for real dispatches and for those that only
-// compile to look at the result (kernel_uses.h).
+// Chooses the kernel of an op on a device and its constants, both for real dispatches and for those that are only
+// compiled to inspect the result (kernel_uses.h).
 #pragma once
 #include "backends/backend.h"
 #include "backends/vulkan/kernels.h"
@@ -8,8 +8,8 @@
 
 namespace kvrun::vk {
 
-// Drivers that run on the host's processor have kernels of their own (shaders/texel/): one subgroup to a workgroup, no
-// barriers, reads through texel buffers. read_limits() sets texel_range where those are the faster ones.
+// Drivers that run on the host's processor use separate kernels (shaders/texel/): one subgroup per workgroup, no
+// barriers, reads through texel buffers. read_limits() sets texel_range if those are faster.
 inline bool reads_texels(const Caps& c) { return c.texel_range > 0; }
 
 inline uint64_t weight_range(const Caps& c) {
@@ -43,12 +43,12 @@ struct MatmulChoice : Choice {
 };
 // Whether decode rows are rounded to int8 for weights of this type: matvec_int8.comp.
 bool projects_in_int8(const Caps&, DType);
-// Whether prompts' rows are, too: matmul_int8.comp, whose x round_rows.comp makes.
+// Whether rows of prompts are also rounded: matmul_int8.comp, whose x is computed by round_rows.comp.
 bool multiplies_in_int8(const Caps&, DType);
-bool takes_rounded_rows(Kernel); // of the kernels of prompts, whether x is what round_rows.comp makes
+bool takes_rounded_rows(Kernel); // for kernels of prompts: whether x is the output of round_rows.comp
 Choice choose_round_rows();
 constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
-// Whether projections of decode rows by weights of this type take the norm of x themselves.
+// Whether projections of decode rows by weights of this type also compute the norm of x.
 bool fuses_norm(const Caps&, DType);
 constexpr uint32_t kMatvecTokens = 8, kInt8Tokens = 16; // most of one dispatch of matvec.comp, matvec_int8.comp
 // Most decode rows of one dispatch with weights of this type: the weights are read once for them.
@@ -83,18 +83,18 @@ struct AttendChoice : Choice {
 	uint32_t blocks; // workgroups that share a kv head
 	uint32_t tokens; // rows of a workgroup
 };
-// Whether rows of prompts attend by cooperative matrices: products of f16, sums in f32.
+// Whether attention of prompt rows uses cooperative matrices: products of f16, sums in f32.
 bool attends_by_matrices(const Caps&, uint32_t head_dim);
 uint32_t attend_lanes(const Caps&); // of a workgroup of attend.comp, in decode steps, where shared memory suffices
 // Whether attention over tokens of 1 to 4 bits takes integer dot products, with queries and weights rounded to int8
 // (queries of 4-bit keys to int16).
 bool attends_in_int8(const Caps&);
-// Whether attend.comp (attend, attend_int8) is what decode steps take: it merges a row's partial states where they are
+// Whether decode steps use attend.comp (attend, attend_int8), which itself merges a row's partial states if they are
 // few.
 bool attend_merges(const Caps&);
 void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
 // share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
-// flags: ATTEND_SOFTCAP, ATTEND_SINKS; what the format says comes to them.
+// flags: ATTEND_SOFTCAP, ATTEND_SINKS; flags of the format are added.
 AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt,
                            uint32_t flags = 0);
 AttendChoice choose_attend_prompt(const Caps&, uint32_t share, uint32_t head_dim, uint32_t flags);

@@ -1,4 +1,4 @@
-// Every way in which ops use kernels on a device: what compiles to look at the compiler's result.
+// Every use of kernels by ops on a device, to compile them and inspect the compiler's result.
 #pragma once
 #include "backends/vulkan/kernel_choice.h"
 
@@ -9,7 +9,7 @@ struct KernelUse {
 	std::vector<SpecValue> spec;
 	std::string what; // "head_dim 128, f16"
 };
-// By the functions that choose for real ops, at the shapes of common models and with the formats of all policies.
+// Uses the functions that choose for real ops, with shapes of common models and the formats of all policies.
 std::vector<KernelUse> kernel_uses(const Caps&);
 
 } // namespace kvrun::vk

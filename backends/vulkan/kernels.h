@@ -34,7 +34,7 @@ class Kernels {
 	Kernels(const Kernels&) = delete;
 
 	// The pipeline with these constants; compiled at the first call. References stay valid. Throws Error{Unsupported}
-	// naming the limit when the device cannot run it. `captures`: flags that keep what the compiler says of it.
+	// naming the limit if the device cannot run it. `captures`: flags that keep the compiler's statistics.
 	Pipeline& get(Kernel k, std::initializer_list<SpecValue> spec) {
 		return get(k, std::span(spec.begin(), spec.size()));
 	}

@@ -17,8 +17,8 @@ struct MatrixShape { // (m, k) x (k, n) + (m, n); m = 0: none
 	uint32_t m = 0, n = 0, k = 0;
 	explicit operator bool() const { return m > 0; }
 };
-// The shape for f16 x f16 + f32 in one subgroup that does most at once, of those that fit a tile of 32 rows, columns
-// and depth; none without.
+// The largest shape for f16 x f16 + f32 in one subgroup that fits a tile of 32 rows, columns and depth; m = 0 if there
+// is none.
 MatrixShape best_matrix_shape(VkInstance, VkPhysicalDevice);
 
 } // namespace kvrun::vk

@@ -6,14 +6,14 @@
 
 namespace kvrun::vk {
 
-struct BufferRec { // what a kvrun::Buffer's id means
+struct BufferRec { // the buffer of a kvrun::Buffer's id
 	VkBuffer handle = VK_NULL_HANDLE;
 	uint64_t bytes = 0;          // as asked for
 	uint64_t size = 0;           // of the VkBuffer: bytes rounded up to 16
-	std::byte* mapped = nullptr; // null: the host cannot see it
+	std::byte* mapped = nullptr; // null if the host cannot access it
 	bool coherent = true;
 	uint64_t last_use = 0; // number of the last submission that touches it
-	uint64_t transfer = 0; // the last transfer that does
+	uint64_t transfer = 0; // number of the last transfer that touches it
 	uint32_t block = 0;
 	uint64_t at = 0; // in the block
 	const char* label = "";
@@ -25,8 +25,8 @@ struct MemoryStats {
 	uint32_t blocks = 0;
 };
 
-// How well memory with these properties serves; negative: not at all. card: its memory is not the host's. cpu: the host
-// computes.
+// How suitable memory with these properties is; negative if unusable. card: device memory is not the host's. cpu: the
+// host's processor is the device.
 int memory_score(Mem, VkMemoryPropertyFlags, bool card, bool cpu);
 
 class Memory {
@@ -37,13 +37,13 @@ class Memory {
 
 	// A buffer with undefined content. Throws Error{OutOfMemory} with need, free and advice.
 	uint32_t create(uint64_t bytes, Mem, const char* label);
-	void destroy(uint32_t id) noexcept; // no submission may use it any more
+	void destroy(uint32_t id) noexcept; // no submission may still use it
 	BufferRec& at(uint32_t id) { return buffers_[id]; }
 	// The bytes as R32G32B32A32_UINT texels; lives as long as the buffer. Starts at a multiple of Caps::texel_align.
 	VkBufferView texel_view(uint32_t id, uint64_t at, uint64_t bytes);
 	void invalidate(const BufferRec&); // before the host reads memory that is not coherent
 	uint64_t free_bytes() const;       // that create() may still take for Mem::Device
-	uint64_t mapped_bytes() const;     // and for Mem::Mapped, where that is memory of its own; else 0
+	uint64_t mapped_bytes() const;     // and for Mem::Mapped, if that is separate memory; else 0
 	MemoryStats stats() const;
 
  private:
@@ -51,7 +51,7 @@ class Memory {
 		VkDeviceMemory memory = VK_NULL_HANDLE;
 		uint64_t size = 0;
 		uint32_t type = 0;
-		bool apart = false; // for Mem::Mapped alone, and no part of the device's memory
+		bool apart = false; // only for Mem::Mapped, and not part of the device's memory
 		std::byte* mapped = nullptr;
 		FreeRanges ranges{0};
 	};
@@ -67,11 +67,11 @@ class Memory {
 	Device& dev_;
 	VkPhysicalDeviceMemoryProperties props_{};
 	std::vector<uint32_t> types_[6]; // by Mem
-	std::vector<Block> blocks_;      // memory is null where a block was given back
+	std::vector<Block> blocks_;      // memory is null if the block was freed
 	std::vector<BufferRec> buffers_; // by id; handle is null where free
 	std::vector<uint32_t> free_ids_;
 	uint64_t used_ = 0;
-	VkResult refused_ = VK_SUCCESS; // what the driver last said to create()
+	VkResult refused_ = VK_SUCCESS; // the driver's last result in create()
 };
 
 } // namespace kvrun::vk

@@ -21,14 +21,14 @@ struct KernelReport {                          // one pipeline of one device's c
 	uint64_t waves = 0;    // most on a SIMD (AMD) or SM (NVIDIA) at once
 	uint32_t lanes = 0;    // of a subgroup, as the pipeline asks for it
 	bool measured = false; // the driver has VK_KHR_pipeline_executable_properties
-	std::string assembly;  // where it was asked for and the driver gives it
+	std::string assembly;  // if requested and reported by the driver
 	bool spilling() const { return spills || fills || scratch_bytes; }
 };
 // Which uses of kernels to compile, by kernel and use; empty: all.
 using UseFilter = std::function<bool(const std::string& kernel, const std::string& use)>;
 
-// What drivers call the statistics of a pipeline. Adds `value` to the report; false for a name that is not known, which
-// may be one that matters.
+// Adds `value` to the field of the report that a driver's statistic `name` belongs to; returns false for an unknown
+// name, which may be a relevant one.
 bool add_statistic(KernelReport&, std::string_view name, uint64_t value);
 
 // The Vulkan devices of this machine, best first, refused ones with the reason; a missing loader or driver is one
@@ -44,7 +44,7 @@ class VulkanDevices final : public DeviceSet {
 
  private:
 	struct Found;             // instance and candidates
-	void find_good(bool all); // all: no driver is left out
+	void find_good(bool all); // all: true if no driver is left out
 	BackendOptions options_;
 	std::unique_ptr<Found> found_;
 };

@@ -127,7 +127,7 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	                            .scale = score_scale(head_dim),
 	                            .window = own.window,
 	                            .softcap = own.softmax.softcap};
-	// The result also stands in for an lse nobody wants: a bind for writing counts as a write.
+	// The result is also bound in place of an unwanted lse: a bind for writing counts as a write.
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),

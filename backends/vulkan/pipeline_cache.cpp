@@ -79,7 +79,7 @@ PipelineCache::PipelineCache(Device& dev, const std::filesystem::path& folder) :
 	info.initialDataSize = data.size();
 	info.pInitialData = data.data();
 	VkResult r = dev.fn.vkCreatePipelineCache(dev.handle(), &info, nullptr, &cache_);
-	if (r != VK_SUCCESS && !data.empty()) { // the driver does not want its own data: rebuild
+	if (r != VK_SUCCESS && !data.empty()) { // the driver refuses its own data: rebuild
 		rejected_ = "refused by the driver";
 		::unlink(path_.c_str());
 		loaded_hash_ = 0;

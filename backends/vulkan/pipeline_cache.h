@@ -7,12 +7,12 @@ namespace kvrun::vk {
 
 class PipelineCache {
  public:
-	PipelineCache(Device&, const std::filesystem::path& folder); // empty: nothing is kept
+	PipelineCache(Device&, const std::filesystem::path& folder); // empty: the cache is not saved
 	~PipelineCache();
 	PipelineCache(const PipelineCache&) = delete;
 	VkPipelineCache handle() const { return cache_; }
 	void save() noexcept;                                       // tmp file + rename; failures are logged, never thrown
-	const std::filesystem::path& path() const { return path_; } // empty: not kept
+	const std::filesystem::path& path() const { return path_; } // empty: not saved
 	const std::string& rejected() const { return rejected_; }   // why the file was ignored; empty when it was not
 
  private:

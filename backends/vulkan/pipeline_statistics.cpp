@@ -45,7 +45,7 @@ constexpr Statistic kStatistics[] = {
     {"Shared Memory Size", &KernelReport::shared_bytes},
     {"Binary Size", &KernelReport::code_bytes},
 };
-// Known, and told in no field.
+// Known, but not stored in any field.
 constexpr std::string_view kOthers[] = {"Copies",
                                         "Branches",
                                         "Latency",

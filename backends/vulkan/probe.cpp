@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kQuiet{3000}; // before it is said which drivers are waited for
 constexpr std::chrono::milliseconds kReap{200};   // for what was killed to end
-constexpr std::chrono::milliseconds kPause{2};    // between two looks: the end of a process has no descriptor
+constexpr std::chrono::milliseconds kPause{2};    // between two checks: the end of a process has no descriptor
 constexpr size_t kMostText = 8192;                // bytes kept of what a driver says
 
 struct PipeEnds {
@@ -52,7 +52,7 @@ struct PipeEnds {
 // Keeps the end of what there is to read now.
 void drain(int fd, std::string& to) {
 	char buffer[2048];
-	for (int i = 0; i < 64; ++i) { // who writes faster than this is read keeps nobody here
+	for (int i = 0; i < 64; ++i) { // bounded, so that a process that writes faster than this reads cannot block it
 		const ssize_t n = ::read(fd, buffer, sizeof buffer);
 		if (n <= 0) return;
 		to.append(buffer, size_t(n));
@@ -117,7 +117,7 @@ class Trial { // one driver in one helper
 };
 
 void Trial::start(const std::string& helper) {
-	if (!report_.open() || !said_.open()) return; // no probe is no reason to refuse a device
+	if (!report_.open() || !said_.open()) return; // a probe that cannot run is no reason to refuse a device
 	std::vector<std::string> env = environment_for(icd_.file);
 	std::vector<char*> envp;
 	for (std::string& e : env) envp.push_back(e.data());
@@ -198,7 +198,7 @@ void Trial::stop() {
 	pid_ = 0;
 }
 
-// All drivers side by side, each in its helper.
+// Tries all drivers in parallel, each in its own helper.
 std::vector<std::unique_ptr<Trial>> try_all(const std::vector<const IcdFile*>& drivers, const std::string& helper,
                                             double seconds) {
 	std::vector<std::unique_ptr<Trial>> trials;

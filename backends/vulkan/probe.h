@@ -1,4 +1,4 @@
-// Tries the installed Vulkan drivers in helper processes, so that one that crashes or hangs is a refusal, not the end.
+// Tries the installed Vulkan drivers in helper processes, so that one that crashes or hangs is only refused.
 #pragma once
 #include "backends/registry.h"
 #include <string>
@@ -12,11 +12,11 @@ struct BadDriver {
 };
 struct Drivers {
 	std::vector<BadDriver> bad;
-	std::string good; // ICD files, with colons between; all the others
+	std::string good; // all other ICD files, separated by colons
 };
-// The drivers that must not be loaded here: manifests that are none, drivers known as bad, and those that exit, crash
-// or do not list their devices when BackendOptions::probe tries them, all at once. Nothing of this process changes but
-// children it has for a moment. Tried once per process and environment.
+// The drivers that must not be loaded in this process: invalid manifests, drivers known as bad, and those that exit,
+// crash or do not list their devices when BackendOptions::probe tries them, all in parallel. This process does not
+// change, except for short-lived children. Drivers are tried once per process and environment.
 Drivers probe_drivers(const BackendOptions&);
 
 } // namespace kvrun::vk

@@ -28,11 +28,11 @@ int main(int argc, char**) {
 	setrlimit(RLIMIT_CORE, &none);
 	const int report = fcntl(1, F_DUPFD_CLOEXEC, 10);
 	if (report < 0 || !say(report, "begin\n")) return 1;
-	dup2(2, 1); // a driver's words are no report
+	dup2(2, 1); // a driver's output must not appear in the report
 	try {
 		kvrun::vk::Instance instance("");
 		kvrun::vk::candidates(instance, {});
 	} catch (...) {} // no driver, no device: who asked finds that out alone
 	say(report, "done " + std::to_string(getpid()) + "\n");
-	_exit(0); // a driver's destructors have no say
+	_exit(0); // skips destructors of drivers
 }

@@ -8,13 +8,13 @@
 
 namespace kvrun::vk {
 
-struct Bind {            // what one binding sees; an empty one (bytes 0) is bound to 256 zero bytes
+struct Bind {            // range of one binding; an empty one (bytes 0) is bound to 256 zero bytes
 	uint32_t buffer = 0; // Buffer id
 	uint64_t at = 0;     // bytes, a multiple of 4 and of the size of the shader's array elements
 	uint64_t bytes = 0;
 };
 inline Bind bind(const View& v, uint64_t bytes) { return v ? Bind{v.buf->id(), v.at, bytes} : Bind{}; }
-inline Bind bind(const View& v) { // plain types; weights know their own bytes
+inline Bind bind(const View& v) { // plain types only; the size of weights is computed elsewhere
 	KV_ASSERT(!is_quantised(v.type));
 	return bind(v, v.elements() * dtype_info(v.type).bytes);
 }
@@ -49,14 +49,14 @@ class Recorder {
 	void read(uint32_t src, uint64_t at, std::span<std::byte> dst); // dst is filled by wait()
 	void retire(uint32_t buffer) noexcept;                          // destroyed when no submission uses it any more
 
-	// A copy beside what is enqueued, where the device has a queue for it; else a copy like any other, and 0.
+	// A copy concurrent with enqueued work if the device has a transfer queue; else an ordinary copy, and returns 0.
 	uint64_t transfer(const Bind& dst, const Bind& src);
-	void arrive(uint64_t transfer); // what is recorded from here on comes after it
+	void arrive(uint64_t transfer); // work recorded from here on runs after it
 
 	void submit();
 	void wait();
 	uint64_t mark();                // submits; the number of the last submission
-	void wait_until(uint64_t mark); // until that one is done; fills the reads in it and in those before
+	void wait_until(uint64_t mark); // waits until that one is done; fills the reads in it and in earlier ones
 	bool done(uint64_t mark) { return mark <= completed_ || mark <= completed(); }
 	void collect(); // destroys retired buffers whose submissions are done
 	void time_dispatches(bool on);
@@ -82,7 +82,7 @@ class Recorder {
 		bool write, transfer;
 		uint64_t op; // dispatches that continue each other share a number
 	};
-	struct Stamp {                  // one timed dispatch: from the timestamp before to its own
+	struct Stamp {                  // one timed dispatch: from the previous timestamp to its own
 		const char *label, *kernel; // kernel: null for copies
 		double bytes;
 	};
@@ -90,7 +90,7 @@ class Recorder {
 		Pipeline* pipeline;
 		double ms, pace; // predicted, without fixed costs; the pace it was predicted with
 	};
-	struct Slot { // one command buffer and what hangs on it
+	struct Slot { // one command buffer and its objects
 		VkCommandPool pool = VK_NULL_HANDLE;
 		VkCommandBuffer cmd = VK_NULL_HANDLE;
 		VkQueryPool queries = VK_NULL_HANDLE;
@@ -119,8 +119,8 @@ class Recorder {
 		VkCommandPool pool = VK_NULL_HANDLE;
 		VkSemaphore semaphore = VK_NULL_HANDLE; // timeline: the number of the last transfer that is done
 		std::deque<VkCommandBuffer> cmds;       // that of transfer n is number (n - 1) % kTransfers
-		uint64_t last = 0, arrived = 0;         // begun; that submissions have waited for
-		uint64_t wanted = 0;                    // that the next submission waits for
+		uint64_t last = 0, arrived = 0;         // last begun; last that submissions have waited for
+		uint64_t wanted = 0;                    // transfer that the next submission waits for
 	};
 	struct SetKey {
 		VkDescriptorSetLayout layout;
@@ -162,7 +162,7 @@ class Recorder {
 	void create_transfers();
 	void wait_transfer(uint64_t n); // bounded
 	VkResult wait_semaphore(uint64_t transfer, uint64_t ns);
-	bool settle() noexcept; // false: what is under way does not end
+	bool settle() noexcept; // returns false if running work does not end
 	void read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst);
 	Staging& staging(std::vector<Staging>&, Mem, uint64_t bytes);
 	void check(VkResult, const char* call); // of calls that may lose work: every later call fails with the first reason
@@ -177,9 +177,9 @@ class Recorder {
 	bool timing_ = false;
 	uint64_t next_value_ = 1; // of the submission being recorded
 	uint64_t completed_ = 0;  // last known
-	std::string lost_;        // why the device is gone; empty while it works
+	std::string lost_;        // why the device is lost; empty while it works
 	Code lost_code_ = Code::Device;
-	bool hangs_ = false; // a wait for it would not end
+	bool hangs_ = false; // a wait for the device would not end
 	std::deque<Slot> slots_;
 	Slot* slot_ = nullptr; // being recorded; null between submissions
 	const Pipeline* bound_ = nullptr;

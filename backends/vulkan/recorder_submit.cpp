@@ -45,7 +45,7 @@ Recorder::~Recorder() {
 	release();
 }
 
-// Waits for what is under way. False: it does not end, and nothing that it uses may be destroyed.
+// Waits for running work. Returns false if it does not end; nothing that it uses may then be destroyed.
 bool Recorder::settle() noexcept {
 	if (hangs_) { // a device that was only late is done by now, or soon
 		for (const Slot& s : slots_)
@@ -58,7 +58,7 @@ bool Recorder::settle() noexcept {
 	return true;
 }
 
-// What hangs on no buffer.
+// Releases objects that do not belong to a buffer.
 void Recorder::release() {
 	forget_sets();
 	for (OldPools& o : old_pools_)
@@ -87,7 +87,7 @@ void Recorder::check(VkResult r, const char* call) {
 	                          : "what it was to do is lost; open it again"));
 }
 
-// Buffers no longer hold what callers think, and reads that were asked for will not come: there is no going on.
+// Buffers no longer hold what callers expect, and pending reads will not arrive, so the backend cannot continue.
 void Recorder::lose(Code code, std::string why) {
 	if (lost_.empty()) lost_ = std::move(why), lost_code_ = code;
 	reads_.clear();
@@ -143,7 +143,7 @@ Recorder::Slot& Recorder::free_slot() {
 	Slot s;
 	try {
 		create(s);
-	} catch (...) { // half a slot is no slot
+	} catch (...) { // an incomplete slot is destroyed
 		destroy(s);
 		throw;
 	}
@@ -316,7 +316,7 @@ void Recorder::retire(uint32_t id) noexcept {
 	uint64_t last = mem_.at(id).last_use;
 	if (const uint64_t n = mem_.at(id).transfer) {
 		bool done = false;
-		if (lost_.empty()) try { // a lost device has been waited for long enough
+		if (lost_.empty()) try { // a lost device is not waited for again
 				wait_transfer(n);
 				done = true;
 			} catch (...) {}

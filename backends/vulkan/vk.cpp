@@ -49,7 +49,7 @@ void fail_call(VkResult r, const char* call) {
 
 std::string load_loader() {
 	static std::mutex mutex;
-	static bool loaded = false; // what failed for want of memory or descriptors may work later
+	static bool loaded = false; // a failure for lack of memory or descriptors may not recur later
 	std::lock_guard lock(mutex);
 	if (loaded || volkInitialize() == VK_SUCCESS) return loaded = true, "";
 	for (const char* name : {"libvulkan.so.1", "libvulkan.so"}) {

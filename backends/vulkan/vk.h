@@ -16,9 +16,9 @@ template <class T> T make(VkStructureType type, void* next = nullptr) {
 	t.pNext = next;
 	return t;
 }
-// Loads libvulkan, once per process; empty, or why it cannot be.
+// Loads libvulkan, once per process; returns "" on success, else why it cannot be loaded.
 std::string load_loader();
-// Set when a driver has thrown out of the loader, which is C and holds its lock since: nothing of it is called again.
+// True after a driver has thrown through the loader, which is C and then still holds its lock: it must not be called.
 bool loader_is_stuck();
 void set_loader_stuck();
 // A call of the loader in which drivers load or set themselves up. Throws Error{OutOfMemory} where they throw.

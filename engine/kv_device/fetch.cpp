@@ -1,4 +1,4 @@
-// What one sequence fetches: rows on their way from the host, and the pages they go to.
+// What one sequence fetches: rows transferred from the host, and the pages that receive them.
 #include "engine/kv_device/fetch.h"
 #include "engine/core/log.h"
 #include <algorithm>
@@ -105,7 +105,7 @@ void KvFetch::prepare(const KvSequence& s, bool clear, std::vector<uint32_t>& ed
 	edit_masks(c, edits);
 }
 
-// Tokens that this step packs were in f16 until now. While there is room in the set, they stay so for this step.
+// Tokens that this step packs were in f16 until now. While the set has room, this step still reads them in f16.
 void KvFetch::add_packed(const KvCache& c) {
 	const auto base_of = [&](int t, uint32_t set, uint32_t w) {
 		return w < base_.pages[t] * 4 ? base_.live[t][set * base_.pages[t] * 4 + w] : 0u;
@@ -229,13 +229,13 @@ void KvFetch::fit_pages() {
 	}
 	be_.write(pool_.tables().buffer(), size_t(table_at_) * 4, std::as_bytes(std::span(entries)));
 	n_live_ = kNone;
-	words_ = {}; // places are laid anew
+	words_ = {}; // places are computed again
 }
 
 void KvFetch::fit_rows() {
 	const uint32_t want = std::max(n_picks_, n_fetched_);
 	if (want <= rows_) return;
-	const bool refetch = !set_.empty(); // rows on their way would be lost
+	const bool refetch = !set_.empty(); // transferred rows would be lost
 	rows_ = std::min(std::max(want, rows_ * 2), std::max(plan_.policy.fetch, want));
 	const size_t bytes = layer_bytes() * layers_.size();
 	for (Layer& L : layers_) L.fetched = false, L.transfer = 0;
@@ -280,7 +280,7 @@ void KvFetch::place_rows(const KvSequence& s) {
 }
 
 void KvFetch::reserve_host(const KvCache& c, uint32_t n_tokens) {
-	uint32_t first = c.n_tokens(); // older than the oldest in f16 nothing is written any more
+	uint32_t first = c.n_tokens(); // tokens older than the oldest in f16 are not written again
 	for (uint32_t g = 0; g < plan_.n_groups; ++g)
 		for (uint32_t h = 0; h < plan_.n_heads; ++h)
 			for (const uint32_t pos : c.positions(g, Tier::F16, h)) first = std::min(first, pos);
@@ -338,7 +338,7 @@ void KvFetch::send(uint32_t l) {
 void KvFetch::enqueue(uint32_t l) {
 	Layer& L = layers_[l];
 	if (!L.fetched) return;
-	if (sent_ && !be_.arrive(L.transfer)) { // it is still where it was sent from
+	if (sent_ && !be_.arrive(L.transfer)) { // the transfer failed: the rows are still in their source
 		const size_t at = layer_bytes() * l;
 		be_.write(arrived_, at, be_.host_bytes(sent_).subspan(at, layer_bytes()));
 	}
@@ -382,7 +382,7 @@ void KvFetch::fit_masks(const KvCache& c) {
 	}
 }
 
-// All of them, with nothing masked.
+// Writes all masks, with nothing masked.
 void KvFetch::write_masks(const KvCache& c) {
 	std::vector<uint32_t> words(mask_words());
 	for (uint32_t l = 0; l < layers_.size(); ++l)

@@ -1,7 +1,7 @@
 // What one sequence fetches: its copy in host memory, the f16 pages of a step, the masks that stand in for live bits.
 //
-// A step reads the tokens of `set` from f16 pages, where they were put while the step before was under way; masks hide
-// their packed entries. A speculative row of that step weighs all packed tokens anew, which gives the next set.
+// A step reads the tokens of `set` from f16 pages, which were filled during the previous step; masks hide their packed
+// entries. A speculative row of the step weighs all packed tokens again and so chooses the next set.
 #pragma once
 #include "engine/kv_device/host_store.h"
 #include "engine/kv_device/move_plan.h"
@@ -11,9 +11,9 @@
 namespace kvrun {
 
 struct FetchStats {
-	uint64_t steps = 0, bytes = 0;   // of decode steps; moved from the host for them
-	double share = 0;                // sum over steps: the share of the kept row's attention that was on f16 tokens
-	double hidden_s = 0, open_s = 0; // the host's part: while the device was at work, and while it waited
+	uint64_t steps = 0, bytes = 0;   // decode steps; bytes copied from the host for them
+	double share = 0;                // sum over steps: share of the kept row's attention that went to f16 tokens
+	double hidden_s = 0, open_s = 0; // host time: while the device computed, and while the device waited
 };
 
 class KvFetch {
@@ -21,11 +21,11 @@ class KvFetch {
 	KvFetch(Backend&, const KvPlan&, KvPool&);
 	~KvFetch();
 	KvFetch(const KvFetch&) = delete;
-	void fork_from(const KvFetch&); // of another sequence with the same tokens
+	void fork_from(const KvFetch&); // copies the state of another sequence with the same tokens
 
 	HostCopy& host() { return host_; }
 	const HostCopy& host() const { return host_; }
-	// Room on the host for what leaves the f16 pages until the sequence has n_tokens.
+	// Reserves host memory for tokens that leave the f16 pages until the sequence has n_tokens.
 	void reserve_host(const KvCache&, uint32_t n_tokens);
 	void keep(uint32_t l, const KvRows&, std::span<const LeavingRow>); // enqueues copies to the host
 	FetchStats& stats() { return stats_; }
@@ -35,20 +35,20 @@ class KvFetch {
 	bool ready() const { return token_ != kNone; }
 	uint32_t token() const { return token_; }
 	void speculate(uint32_t token) { token_ = token, decoded_ = true; }
-	void forget(); // the sequence went another way
+	void forget(); // the sequence changed; drops the set and the speculative token
 	void reset();  // the sequence is empty
 	void prompt_read(uint32_t first, uint32_t n);
-	// The nearest position at or before n at which nothing was fetched yet, of those that the cache can go back to.
+	// The nearest position at or before n that the cache can return to and at which nothing was fetched yet.
 	uint32_t exact_position(const KvCache&, uint32_t n) const;
 
 	// ---- a step
-	// Room for what the step needs, and what masks must become: (word, value) pairs of pool().tables() for scatter().
-	// clear: this step chooses its set itself. Throws Error{OutOfMemory}.
+	// Reserves memory for the step. edits: receives mask changes, (word, value) pairs of pool().tables() for scatter().
+	// clear: this step chooses its own set. Throws Error{OutOfMemory}.
 	void prepare(const KvSequence&, bool clear, std::vector<uint32_t>& edits);
-	// Tokens of the set that this step packs: their rows are among those that leave.
+	// Places the tokens of the set that this step packs; their rows are among the leaving rows.
 	void place_packed(const KvSequence&, uint32_t l, std::span<const LeavingRow>, StepTable&);
 	void store_packed(uint32_t l, const KvRows& gathered, const Buffer& words);
-	void enqueue(uint32_t l); // what has been fetched of layer l -> its pages
+	void enqueue(uint32_t l); // fetched rows of layer l -> its pages
 	// Takes the picks (n_kv_heads, n_picks()) of layer l, and begins to fetch them.
 	void choose(const KvSequence&, uint32_t l, std::span<const uint32_t> picks);
 	void mask_layer(const KvSequence&, uint32_t l, std::vector<uint32_t>& edits); // after choose() in the same step
@@ -61,7 +61,7 @@ class KvFetch {
 	uint32_t n_weights() const { return packed_.n() + weighed_pages() * page_; } // per kv head
 	uint32_t weighed_pages() const { return set_.empty() ? 0 : ceil_div(n_fetched_, page_); }
 
-	// ---- where things lie: pages with what was fetched
+	// ---- location of fetched tokens: their pages
 	struct Run { // pages whose parts lie in one chunk
 		uint32_t chunk, first, n;
 	};
@@ -69,7 +69,7 @@ class KvFetch {
 	uint32_t n_pages() const { return ceil_div(n_fetched_, page_); } // of a layer, that this step reads
 	uint32_t page_word(uint32_t l, uint32_t page) const { return table_at_ + (l * n_pages_ + page) * 4; }
 	uint32_t live_word(uint32_t page) const { return table_at_ + (uint32_t(layers_.size()) * n_pages_ + page) * 4; }
-	// The slot of the speculative token, for one step.
+	// The slot of the speculative token; valid for one step.
 	KvSequence::F16Slot speculative_slot(const KvSequence& s, uint32_t l, uint32_t head) const {
 		return s.f16_slot(l, head, speculative_pages_[l], speculative_slots_[set_of(l, head)]);
 	}
@@ -88,9 +88,9 @@ class KvFetch {
 		std::vector<Run> runs;
 		std::vector<ChunkRows> places; // of fetched rows in the pages
 		std::vector<ChunkRows> packed; // of rows that this step packs
-		uint32_t n_sent = 0;           // tokens of the set, from the first on, that come from the host
-		uint64_t transfer = 0;         // under way
-		bool fetched = false;          // rows have been sent that are not in pages yet
+		uint32_t n_sent = 0;           // number of leading tokens of the set that come from the host
+		uint64_t transfer = 0;         // the latest transfer
+		bool fetched = false;          // rows were sent but are not in pages yet
 	};
 	uint32_t mask_pages() const { return mask_pages_[1] + mask_pages_[2]; }
 	uint32_t mask_at(uint32_t l, uint32_t head, Tier t, uint32_t page) const {
@@ -100,15 +100,15 @@ class KvFetch {
 	}
 	uint32_t table_words() const { return (uint32_t(layers_.size()) + 1) * n_pages_ * 4; }
 	uint32_t speculative_words() const { return (uint32_t(layers_.size()) + plan_.n_groups * plan_.n_heads) * 4; }
-	uint32_t set_of(uint32_t l, uint32_t head) const { // which token set says what is free there
+	uint32_t set_of(uint32_t l, uint32_t head) const { // index of the token set that says which slots are free
 		return (plan_.n_groups == 1 ? 0 : l) * plan_.n_heads + (plan_.n_heads == 1 ? 0 : head);
 	}
 	uint32_t mask_words() const { return uint32_t(layers_.size()) * plan_.shape.n_kv_heads * mask_pages() * 4; }
 	void add_packed(const KvCache&);
 	uint32_t take_page(uint32_t l); // of f16 tokens
 	void place_speculative(const KvCache&);
-	// A logical page of the window, the sequence's alone in all n layers, with a slot in each kv head that holds no
-	// token, and these slots; kNone: there is none.
+	// Finds a logical page of the window that is unshared in all n layers and has a free slot in each kv head. Returns
+	// the page and writes these slots; returns kNone if there is no such page.
 	uint32_t find_free(const KvCache&, uint32_t first, uint32_t n_layers, std::span<uint32_t> slots) const;
 	void fit_pages();
 	void fit_masks(const KvCache&);
@@ -139,14 +139,14 @@ class KvFetch {
 	PackedSlots packed_{};
 	uint32_t n_picks_ = 0, n_fetched_ = 0;
 	std::vector<Layer> layers_;
-	uint32_t n_pages_ = 0, table_at_ = 0, n_live_ = kNone; // pages of a layer; words; tokens the live bits say
-	// The speculative token lies in a free slot of the window's pages, or where there is none in `own_page_`,
-	// which all layers use in turn. Entries (n_layers, 4) and live bits (n_groups, n_heads, 4): words of tables().
+	uint32_t n_pages_ = 0, table_at_ = 0, n_live_ = kNone; // pages of a layer; first word; tokens set in live bits
+	// The speculative token lies in a free slot of the window's pages; if no slot is free, in `own_page_`, which all
+	// layers use in turn. Entries (n_layers, 4) and live bits (n_groups, n_heads, 4): words of tables().
 	std::vector<uint32_t> speculative_pages_; // by layer
 	std::vector<uint32_t> speculative_slots_; // (n_groups, n_heads) slot in the page
-	std::vector<uint32_t> speculative_table_; // what the device has
+	std::vector<uint32_t> speculative_table_; // copy of the words on the device
 	uint32_t speculative_at_ = kNone, own_page_ = kNone;
-	// Masks (n_layers, n_kv_heads, mask_pages(), 4); what they hide, and the live bits they were made from.
+	// Masks (n_layers, n_kv_heads, mask_pages(), 4), the slots they hide, and the live bits they were computed from.
 	uint32_t mask_pages_[kTiers] = {}, mask_at_ = 0;
 	bool masks_valid_ = false;
 	FetchSet masked_;
@@ -158,12 +158,12 @@ class KvFetch {
 	};
 	Base base_;
 	std::optional<Base> base_before_; // this step
-	uint32_t chosen_ = 0;             // tokens of the set before this step added what it packs
-	uint32_t rows_ = 0;               // that buffers hold, per layer and kv head
+	uint32_t chosen_ = 0;             // tokens of the set before this step added the tokens it packs
+	uint32_t rows_ = 0;               // capacity of the buffers in rows, per layer and kv head
 	Buffer sent_, arrived_,
 	    words_; // (n_layers, 2, n_kv_heads, rows, head_dim) f16 on the host and on the device; places_
 	std::vector<std::byte> plain_; // instead of sent_, where memory cannot be pinned
-	bool stale_ = false;           // the set was chosen elsewhere: nothing has been sent yet
+	bool stale_ = false;           // the set came from a fork: no rows have been sent yet
 };
 
 } // namespace kvrun

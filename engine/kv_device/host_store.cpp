@@ -85,7 +85,7 @@ void HostPool::take_memory(Chunk& chunk, size_t bytes) {
 void HostCopy::reserve(uint32_t first, uint32_t n) {
 	std::vector<std::shared_ptr<HostPool::Chunk>> chunks = chunks_;
 	for (size_t c = first / HostPool::kTokens; c < chunks.size() && c * HostPool::kTokens < n; ++c) {
-		if (chunks[c].use_count() <= 2) continue; // this one's and the list's
+		if (chunks[c].use_count() <= 2) continue; // owned by this copy and the list only
 		auto own = pool_.take(shape_);
 		chunks[c]->read(0, own->bytes);
 		chunks[c] = std::move(own);

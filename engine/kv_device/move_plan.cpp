@@ -64,8 +64,8 @@ void MovePlan::end(const KvPool& pool, StepTable& table) {
 	for (Pack& p : packs_) p.work_at = put(p.work);
 }
 
-// Sources become rows: tokens of a prompt's scratch as they are, f16 slots one after the other behind them. Kv heads
-// with token sets of their own share rows, for each reads only its own part of a row.
+// Turns sources into rows: tokens of a prompt's scratch keep theirs, f16 slots get consecutive rows after them. Kv
+// heads with token sets of their own share rows, because each reads only its own part of a row.
 void MovePlan::gather(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 	const std::span<const uint32_t> f16_pages = s.cache().pages(l, Tier::F16);
 	const uint32_t page = s.plan().page[int(Tier::F16)];
@@ -76,7 +76,7 @@ void MovePlan::gather(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 	const auto place = [&](uint32_t head, uint32_t src, uint32_t n) {
 		const auto [h0, h1] = heads_of(head, n_kv_heads_);
 		for (uint32_t i = src; i < src + n; ++i) {
-			if (placed[i]) continue; // packs may list what a block listed before
+			if (placed[i]) continue; // packs may list tokens that a block listed before
 			placed[i] = true;
 			const uint32_t source = moves.sources[i];
 			if (source & kFromScratch) {
@@ -180,7 +180,7 @@ void MovePlan::add_stores(const KvSequence& s, uint32_t l, const KvMoves& moves)
 bool MovePlan::enqueue_some(Backend& be, const Buffer& words, const KvRows& src, uint64_t most_tokens) {
 	if (empty()) return true;
 	const View sources = table_view(words, sources_at_, uint32_t(std::max<size_t>(sources_.size(), 1)));
-	KV_ASSERT(src.first == 0 || (blocks_.empty() && packs_.empty())); // their sources are rows from 0 on
+	KV_ASSERT(src.first == 0 || (blocks_.empty() && packs_.empty())); // their sources count rows from 0
 	if (!started_) {
 		for (const ChunkRows& r : loads_)
 			be.kv_load({src.k, src.v, src.first + r.first}, r.n, r.dst(words, n_kv_heads_));

@@ -7,7 +7,7 @@
 
 namespace kvrun {
 
-// First head and end of the heads of a move.
+// First kv head of a move, and one past its last.
 inline std::pair<uint32_t, uint32_t> heads_of(uint32_t head, uint32_t n_kv_heads) {
 	return head == kAllHeads ? std::pair{0u, n_kv_heads} : std::pair{head, head + 1};
 }
@@ -15,9 +15,9 @@ inline std::pair<uint32_t, uint32_t> heads_of(uint32_t head, uint32_t n_kv_heads
 // Rows [first, first + n) of keys and values on their way from or to f16 slots of one pool chunk.
 struct ChunkRows {
 	View pool;
-	uint32_t page; // tokens of an f16 page there
+	uint32_t page; // tokens per f16 page in this chunk
 	uint32_t first, n;
-	size_t at; // words in the table: (n, n_kv_heads, 2), KvDst::at
+	size_t at; // first word in the table of (n, n_kv_heads, 2) words, KvDst::at
 	KvDst dst(const Buffer& words, uint32_t n_kv_heads) const {
 		return {pool, pool, table_view(words, at, n, n_kv_heads, 2), page};
 	}
@@ -31,26 +31,26 @@ struct SlotCell { // one kv head of one row, and its place in the f16 tier
 	uint32_t page; // tokens of an f16 page
 	KvSequence::F16Slot slot;
 };
-// One ChunkRows per chunk and page size, over the rows from the first to the last cell there; what is no cell is
-// skipped.
+// Returns one ChunkRows per chunk and page size; it covers the rows from the first to the last cell there. Rows
+// without a cell are skipped.
 std::vector<ChunkRows> lay_rows(const KvPool&, std::span<const SlotCell>, uint32_t n_kv_heads, StepTable&);
 
 class MovePlan {
  public:
-	// Row `tail` and the following ones of the source keys and values receive f16 slots that leave; rows before it hold
-	// a prompt's tokens.
+	// Rows from `tail` on of the source keys and values receive the f16 slots that leave; earlier rows hold a prompt's
+	// tokens.
 	void begin(uint32_t n_kv_heads, uint32_t tail);
 	void add(const KvSequence&, uint32_t l, const KvMoves&);
-	void end(const KvPool&, StepTable&); // all words go into the table
-	// Once the table's words are in `words`. src: source keys and values with at least rows() rows from src.first on.
+	void end(const KvPool&, StepTable&); // writes all words into the table
+	// Call once `words` has the table's words. src: source keys and values, at least rows() rows from src.first on.
 	void enqueue(Backend& be, const Buffer& words, const KvRows& src) {
 		while (!enqueue_some(be, words, src, UINT64_MAX)) {}
 	}
-	// The same in parts: enqueues moves of about `most_tokens` tokens; true once all moves are enqueued.
+	// The same in parts: enqueues moves of about `most_tokens` tokens; returns true once all moves are enqueued.
 	bool enqueue_some(Backend&, const Buffer& words, const KvRows& src, uint64_t most_tokens);
-	// Gathered rows of the sequence whose moves were added as number i, sorted; only of plans that fetch.
+	// Gathered rows, sorted, of the sequence that add() was called for as number i; only for plans that fetch.
 	std::span<const LeavingRow> leaving(size_t i) const { return leaving_[i]; }
-	uint32_t rows() const { return rows_; } // of the source, gathered ones included
+	uint32_t rows() const { return rows_; } // rows of the source, gathered ones included
 	bool empty() const { return cells_in_.empty() && blocks_.empty() && packs_.empty() && cells_out_.empty(); }
 
  private:

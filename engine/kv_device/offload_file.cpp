@@ -1,4 +1,4 @@
-// A file without a name, in pieces that are mapped: host memory which the system may write out to a disk.
+// An unnamed file whose pieces are mapped: host memory that the system may write out to a disk.
 #include "engine/kv_device/offload_file.h"
 #include "engine/core/error.h"
 #include "engine/core/round.h"
@@ -19,7 +19,7 @@ int open_unnamed(const std::string& folder) {
 	const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
 	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
 #endif
-	// a file system without O_TMPFILE: mkostemp puts a name in the place of the Xs, which is removed at once
+	// the file system lacks O_TMPFILE: create a named file (mkostemp replaces the Xs) and remove the name at once
 	std::string name = folder + "/kvrun-offload-XXXXXX";
 	const int named = ::mkostemp(name.data(), O_CLOEXEC); // mode 0600
 	if (named >= 0) ::unlink(name.c_str());

@@ -51,14 +51,14 @@ uint64_t KvPool::find_room(uint32_t layer, uint32_t words, uint32_t& chunk) {
 	fail(Code::Internal, "a page of {} words found no room", words);
 }
 
-// The layer's buffer grows to what is expected, else by an eighth. Copying a layer at a time keeps what is there twice
-// small beside the whole cache. Where that is impossible - a buffer is as large as a binding may be, or there is not
-// enough memory for both - the layer gets another buffer.
+// The layer's buffer grows to the expected size, else by an eighth. Only one layer is copied at a time, so the memory
+// that exists twice is small compared with the whole cache. Where a buffer cannot grow (it has the largest size of a
+// binding, or there is no memory for both copies), the layer gets another buffer.
 void KvPool::add_room(uint32_t layer, uint32_t words) {
 	constexpr uint64_t kSlack = 4, kLeast = 4096; // words
 	Layer& L = layers_[layer];
 	const uint64_t allocated = allocated_bytes() / 4, budget = budget_ / 4;
-	const uint64_t spare = budget > allocated ? budget - allocated : 0; // growth beyond the need stays in the budget
+	const uint64_t spare = budget > allocated ? budget - allocated : 0; // extra growth stays within the budget
 	if (!L.chunks.empty()) {
 		WordArena& last = chunks_[L.chunks.back()].memory;
 		const uint64_t need = last.words() + words + kSlack;
@@ -80,7 +80,7 @@ void KvPool::add_room(uint32_t layer, uint32_t words) {
 		if (e.code != Code::OutOfMemory || size <= words + kSlack) throw;
 		fresh.memory.grow(words + kSlack);
 	}
-	for (const uint32_t c : L.chunks) // a released one is used again
+	for (const uint32_t c : L.chunks) // reuse a released chunk
 		if (!chunks_[c].memory.words()) {
 			chunks_[c] = std::move(fresh);
 			return;

@@ -15,7 +15,7 @@ class KvPool : public PagePool {
 		uint32_t at;    // first word of the page in it
 	};
 
-	// budget_bytes: most device memory pages and their tables may take; it is taken from the backend as needed.
+	// budget_bytes: most device memory that pages and their tables may take; allocated from the backend as needed.
 	KvPool(Backend&, uint32_t n_layers, size_t budget_bytes);
 
 	uint32_t alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) override;
@@ -25,7 +25,7 @@ class KvPool : public PagePool {
 	size_t budget_bytes() const override { return budget_; }
 	size_t used_bytes() const override { return used_; }
 	void reserve_hint(uint32_t layer, size_t words) override;
-	// Gives memory that holds no page back to the device.
+	// Frees device memory that holds no page.
 	void trim();
 
 	Addr addr(uint32_t id) const { return {pages_[id].chunk, pages_[id].at}; }
@@ -33,14 +33,14 @@ class KvPool : public PagePool {
 	// Page tables and live bits; written by the host.
 	WordArena& tables() { return tables_; }
 	const WordArena& tables() const { return tables_; }
-	// Attention received by tokens in f16 slots, f32; and channel balancers, f16: written by kernels.
+	// Attention received by tokens in f16 slots (f32), and channel balancers (f16); both written by kernels.
 	WordArena& sums() { return sums_; }
 	WordArena& balances() { return balances_; }
 	const WordArena& sums() const { return sums_; }
 	const WordArena& balances() const { return balances_; }
-	HostPool& host() { return host_; }                   // of policies that fetch
+	HostPool& host() { return host_; }                   // for policies that fetch
 	size_t allocated_bytes() const;                      // taken from the device, tables included
-	const DeviceInfo& device() const { return device_; } // when the pool was made
+	const DeviceInfo& device() const { return device_; } // as it was when the pool was created
 
  private:
 	struct Page {
@@ -59,12 +59,12 @@ class KvPool : public PagePool {
 	DeviceInfo device_;
 	size_t budget_, used_ = 0;
 	uint64_t most_words_; // of a chunk
-	// A layer's pages lie in one buffer as long as one binding can hold it, so that one dispatch reaches those of all
-	// sequences. Chunks stay in their places.
+	// A layer's pages lie in one buffer as long as one binding can hold it, so that one dispatch reaches the pages of
+	// all sequences. Chunk objects never move (deque).
 	std::deque<Chunk> chunks_;
 	struct Layer {
 		std::vector<uint32_t> chunks; // in the order in which they were added
-		uint64_t expected = 0;        // words that will have been asked for
+		uint64_t expected = 0;        // words in use once all announced pages are taken
 		uint64_t used = 0;            // words in pages
 	};
 	std::vector<Layer> layers_;

@@ -66,7 +66,7 @@ KvPrefill::~KvPrefill() {
 		if (seq_.fetch()) be_.submit(), be_.wait(); // copies to the host may be under way
 		undo_.restore(seq_);
 		seq_.cache().cancel_prompt();
-	} catch (...) { // half of the layers hold tokens of this block where older ones were
+	} catch (...) { // some layers hold tokens of this block in place of older ones
 		seq_.cache().cancel_prompt();
 		seq_.reset();
 	}
@@ -77,14 +77,14 @@ KvDst KvPrefill::destination(uint32_t first, uint32_t n) const {
 	return {as_words(own_.k), as_words(own_.v), table_view(dst_, size_t(first) * n_kv * 2, n, n_kv, 2), 1};
 }
 
-// The latest of the older tokens, by position, in front of the block's own.
+// Loads the latest older tokens, ordered by position, in front of the block's own.
 void KvPrefill::load_older(uint32_t l) { load_rows(l, seq_, seq_.n_tokens() - own_.first, own_.first, 0); }
 
 void KvPrefill::load_own(uint32_t l, const KvSequence& from, uint32_t first) {
 	load_rows(l, from, first, n_new_, own_.first);
 }
 
-// Tokens of f16 pages, by position, into rows of the block's scratch.
+// Loads tokens of f16 pages, ordered by position, into rows of the block's scratch.
 void KvPrefill::load_rows(uint32_t l, const KvSequence& from, uint32_t first_token, uint32_t n, uint32_t first_row) {
 	const uint32_t n_kv = from.plan().shape.n_kv_heads, page = from.plan().page[int(Tier::F16)];
 	const std::span<const uint32_t> pages = from.cache().pages(l, Tier::F16);
@@ -168,7 +168,7 @@ void KvPrefill::plan_moves(uint32_t l) {
 	std::vector<float> slot_sums;
 	if (plan.ranked()) {
 		std::vector<float> raw;
-		new_scores_.assign(sums_.elements(), 0.f); // no probe rows: nobody received any attention
+		new_scores_.assign(sums_.elements(), 0.f); // without probe rows no token received attention
 		if (!probes_.empty()) be_.read(*sums_.buf, sums_.at, std::as_writable_bytes(std::span(new_scores_)));
 		if (seq_.cache().n_f16_slots()) seq_.read_sums(l, 1, raw);
 		be_.submit();

@@ -13,7 +13,7 @@ template <class W> std::span<const uint32_t> words_of_work(const std::vector<W>&
 	return {reinterpret_cast<const uint32_t*>(work.data()), work.size() * (sizeof(W) / 4)};
 }
 
-// Numbers the work items of the groups and puts them into the table, group by group: where, and how many there are.
+// Numbers the work items of the groups and puts them into the table, group by group; sets their offset and count.
 template <class Group, class Args>
 std::pair<size_t, uint32_t> put_groups(std::vector<Group>& open, std::vector<Args>& groups, StepTable& table) {
 	groups.clear();
@@ -30,7 +30,7 @@ std::pair<size_t, uint32_t> put_groups(std::vector<Group>& open, std::vector<Arg
 	return {at, uint32_t(n)};
 }
 
-// Buffers are told apart by their ids: chunks of one pool stay in their places.
+// Buffers are identified by their ids; chunks of a pool do not move.
 View chunk_of(const KvSequence& s, uint32_t chunk) { return s.pool().chunk(chunk); }
 
 } // namespace
@@ -52,7 +52,7 @@ ReadPlan::Group& ReadPlan::group_of(const KvSequence& s, uint32_t l, const PageR
 	return g;
 }
 
-// The pages of a run, a piece at a time; `first`: words of its first page.
+// Adds the pages of a run, a piece at a time; `first`: words of its first page.
 void ReadPlan::add_run(const ReadRows& r, uint32_t l, const PageRun& run, AttendWork first, uint32_t& part) {
 	Group& g = group_of(*r.seq, l, run);
 	if (r.seq->plan().layers[l].balanced) first.balance = r.seq->balance_word(l);
@@ -102,7 +102,7 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 	const std::span<uint32_t> row_parts = table.at(row_parts_at_, size_t(n_rows_) * 2);
 	for (const ReadRows& r : rows) {
 		KV_ASSERT(r.n == 1 || rows.size() == 1);
-		uint32_t part = n_parts_; // of the first of its rows
+		uint32_t part = n_parts_; // first part of its first row
 		uint32_t f16_parts = 0;
 		bool fetched = r.fetched == Fetched::None;
 		const auto add_fetched_once = [&] { // behind the f16 tier
@@ -189,7 +189,7 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 				                {}});
 				g = open.end() - 1;
 			}
-			for (uint32_t at = 0; at < run.n; at += r.piece) // f16 pages are the first rows of a table
+			for (uint32_t at = 0; at < run.n; at += r.piece) // f16 pages come first in a table
 				g->work.push_back(
 				    {.first = r.first,
 				     .n = r.n,

@@ -1,22 +1,22 @@
-// What attention and scores read of one layer's pages, for the rows of any number of sequences: work lists built on the
-// host, one group of work items - one dispatch - per format in use.
+// Plans which pages of one layer attention and scores read, for rows of any number of sequences. Work lists are built
+// on the host; each format in use has one group of work items, which is one dispatch.
 #pragma once
 #include "engine/kv_device/row_mask.h"
 #include "engine/kv_device/step_table.h"
 
 namespace kvrun {
 
-enum class Fetched : uint8_t { // what a row reads of what its sequence has fetched
-	None,                      // nothing: the cache as it is
+enum class Fetched : uint8_t { // which fetched tokens of its sequence a row reads
+	None,                      // none; reads the cache unchanged
 	Tokens,                    // fetched tokens, instead of their packed entries
-	Speculative,               // and the speculative token, which is this row's own
+	Speculative,               // also the speculative token, which is this row's own
 };
-struct ReadRows { // rows of q that all attend to the cache of one sequence, the whole of it without a mask
+struct ReadRows { // rows of q that attend to the cache of one sequence; without a mask, to all of it
 	const KvSequence* seq;
 	uint32_t row, n; // rows row .. row + n - 1
 	uint32_t piece;  // pages of a work item
 	Fetched fetched = Fetched::None;
-	const RowMask* mask = nullptr; // of a row that does not see the sequence's newest tokens
+	const RowMask* mask = nullptr; // set for a row that does not see the sequence's newest tokens
 };
 
 // Groups of work items, one dispatch each, whose words are in the step table.
@@ -32,13 +32,13 @@ template <class G> class GroupPlan {
 
 class ReadPlan : public GroupPlan<AttendGroup> {
  public:
-	// Either every element of `rows` is one row, or there is one element. Each row gets `extra` partial states more, at
-	// the end, without a work item behind them. All words go into the table.
+	// `rows`: every element is one row, or there is only one element. Each row gets `extra` more partial states at its
+	// end that no work item writes. Writes all words into the table.
 	void build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra, StepTable&);
-	// What build() described, once the table's words are in `words`; valid until the next build().
+	// Arguments of attention after build(); `words` must have the table's words. Valid until the next build().
 	KvRead read(const KvPool&, const Buffer& words, const View& parts, uint32_t n_kv_heads) const;
 	uint32_t n_parts() const { return n_parts_; }
-	// Of a row: its parts, those of f16 pages first. Only of rows that were one each.
+	// Parts of a row, those of f16 pages first. Only if every element of `rows` was one row.
 	ShareWork share_of(uint32_t row) const { return shares_[row]; }
 
  private:
@@ -55,16 +55,16 @@ class ReadPlan : public GroupPlan<AttendGroup> {
 	std::vector<ShareWork> shares_; // by row
 	uint32_t n_rows_ = 0, n_parts_ = 0;
 	uint32_t item_rows_ = 1, part_step_ = 0;
-	uint32_t most_parts_ = 0; // of a row; 0: some row has parts without a work item, or none
+	uint32_t most_parts_ = 0; // most parts of a row; 0 if some row has none, or has parts without a work item
 	size_t row_parts_at_ = 0; // words in the step table
 };
 
-// The packed pages that speculative rows weigh, and what they have fetched.
+// The packed pages that speculative rows weigh, and their fetched tokens.
 struct WeighRows {
 	const KvSequence* seq;
 	uint32_t row, piece;
 	uint32_t weights; // first word: (n_kv_heads, n_weights())
-	bool masked;      // what is fetched is weighed instead of its packed entries
+	bool masked;      // fetched tokens are weighed instead of their packed entries
 };
 class WeighPlan : public GroupPlan<WeighGroup> {
  public:
@@ -72,7 +72,7 @@ class WeighPlan : public GroupPlan<WeighGroup> {
 	WeighArgs read(const KvPool&, const Buffer& words, const View& weight, uint32_t n_kv_heads) const;
 };
 
-// The f16 pages whose tokens are scored, each sequence's against some rows.
+// The f16 pages whose tokens are scored; each sequence's pages against some rows.
 struct ScoreRows {
 	const KvSequence* seq;
 	uint32_t first, n; // ScoreArgs::rows[first .. first + n)
@@ -82,7 +82,7 @@ struct ScoreRows {
 class ScorePlan : public GroupPlan<ScoreGroup> {
  public:
 	void build(uint32_t l, std::span<const ScoreRows> rows, StepTable&);
-	// rows: (n) u32, what `first` and `n` count in.
+	// rows: (n) u32, the list that `first` and `n` index.
 	ScoreArgs read(const KvPool&, const Buffer& words, const View& rows, uint32_t n_kv_heads) const;
 };
 

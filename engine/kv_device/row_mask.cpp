@@ -1,4 +1,4 @@
-// What the rows of one sequence see of its f16 pages in a step of several tokens.
+// Which f16 tokens each row of one sequence sees in a step of several tokens.
 #include "engine/kv_device/row_mask.h"
 #include <algorithm>
 

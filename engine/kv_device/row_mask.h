@@ -1,30 +1,30 @@
-// What the rows of one sequence see of its f16 pages in a step of several tokens: each the tokens up to its own.
+// Which f16 tokens each row of one sequence sees in a step of several tokens: those up to its own.
 #pragma once
 #include "engine/kv_device/sequence.h"
 
 namespace kvrun {
 
-// Live bits of f16 pages without the tokens behind a row's own, in the pool's tables.
+// Live bits of f16 pages without the tokens after a row's own, in the pool's tables.
 struct RowMask {
-	uint32_t n_pages;              // f16 pages of a layer that the row reads: those there would be without later tokens
+	uint32_t n_pages;              // f16 pages of a layer that the row reads: those that exist without later tokens
 	uint32_t at;                   // word of pool().tables(): (n_groups, n_heads, stride)
 	uint32_t stride, group_stride; // words between kv heads, 0 where they share a set; between layers
 	uint32_t live_word(uint32_t l, uint32_t page) const { return at + l * group_stride + page * 4; }
 };
 
-// Pages of a run that a row reads; null: all of them.
+// Number of pages of a run that a row reads; without a mask (null), all of them.
 uint32_t pages_seen(const PageRun&, const RowMask*);
 
-// The masks of a step. It reads them, so they live as long as it does.
+// The masks of a step. They must live as long as the step, which reads them.
 class RowMasks {
  public:
 	explicit RowMasks(KvPool& pool) : pool_(pool) {}
 	~RowMasks();
 	RowMasks(const RowMasks&) = delete;
-	// Of the first n - 1 tokens that the sequence has begun; the last one sees what the sequence's own live bits say.
+	// Adds masks of the first n - 1 tokens of the sequence's step; the last token uses the sequence's own live bits.
 	// Throws Error{OutOfMemory}.
 	void add(Backend&, const KvSequence&, uint32_t n);
-	// Of token i of the sequence; null: it is the last one of the step.
+	// Mask of token i of the sequence; null for the last token of the step.
 	const RowMask* of(const KvSequence&, uint32_t i) const;
 
  private:

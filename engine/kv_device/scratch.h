@@ -9,8 +9,8 @@ namespace kvrun {
 struct KvScratch {
 	Buffer step;   // StepTable of a decode step
 	Buffer parts;  // partial states of attention
-	Buffer gather; // f16 slots on their way into pages: keys, then values
-	Buffer single; // new tokens on their way to slots in different chunks: keys, then values
+	Buffer gather; // f16 slots to be stored in pages: keys, then values
+	Buffer single; // new tokens for slots in different chunks: keys, then values
 	Buffer lse;    // row normalisers
 	Buffer states; // rows of recurrent layers
 	Buffer fetch;  // weights of tokens, picks, shares

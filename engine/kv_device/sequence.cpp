@@ -11,7 +11,7 @@ namespace kvrun {
 
 KvSequence::KvSequence(Backend& be, const KvPlan& plan, KvPool& pool, uint32_t max_tokens, uint64_t seed)
     : be_(be), plan_(plan), pool_(pool), cache_(plan, pool, seed), layers_(plan.shape.n_layers) {
-	// A first guess; fit_tables() makes them longer when a method needs more.
+	// Initial sizes; fit_tables() enlarges them when a method needs more.
 	for (const Tier t : kAllTiers) {
 		const bool used = t == Tier::F16 || plan.fill[int(t)] != Fill::None;
 		const bool whole = t == Tier::F16 ? plan.keeps_all : true;
@@ -52,7 +52,7 @@ std::unique_ptr<KvSequence> KvSequence::fork() {
 	if (sum_slots_) {
 		other->fit_sums();
 		const uint32_t n = uint32_t(layers_.size()) * plan_.shape.n_kv_heads;
-		for (uint32_t r = 0; r < n; ++r) // the fork's sums have room for the slots that are there
+		for (uint32_t r = 0; r < n; ++r) // the fork's sums have room for the existing slots
 			be_.copy(pool_.sums().view(other->sums_at_ + r * other->sum_slots_, cache_.n_f16_slots()),
 			         pool_.sums().view(sums_at_ + r * sum_slots_, cache_.n_f16_slots()));
 	}
@@ -66,7 +66,7 @@ size_t KvSequence::table_bytes() const {
 void KvSequence::reset() {
 	cache_.reset();
 	if (fetch_) fetch_->reset();
-	give_sums(); // rather than cleared: this also ends prompts on a device that can do nothing any more
+	give_sums(); // not cleared: reset() must also work on a lost device
 }
 
 uint32_t KvSequence::exact_position(uint32_t n) const {
@@ -107,7 +107,7 @@ void KvSequence::copy_pages() {
 	cache_.copies_done();
 }
 
-// Makes the tables as long as the longest tier needs; a longer table starts empty and is written as a whole.
+// Enlarges the tables to what the longest tier needs; a larger table starts empty and is written completely.
 void KvSequence::fit_tables() {
 	uint32_t pages[kTiers];
 	bool longer = table_pages_ == 0;
@@ -124,20 +124,20 @@ void KvSequence::fit_tables() {
 	table_pages_ = pages[0] + pages[1] + pages[2];
 	try {
 		table_at_ = pool_.tables().take(table_words());
-	} catch (...) { // the next attempt starts here again
+	} catch (...) { // the next attempt allocates again
 		table_pages_ = 0;
 		throw;
 	}
 	live_.assign(n_live_words(), 0x5a5a5a5au);
 	for (Layer& L : layers_) {
-		L.table.assign(size_t(table_pages_) * 4, kNone); // no page starts at this word: everything will differ
+		L.table.assign(size_t(table_pages_) * 4, kNone); // no page starts at this word, so every entry differs
 		L.factors.assign(has_factors_ ? table_pages_ : 0, kNone);
 		std::fill(std::begin(L.version), std::end(L.version), UINT64_MAX);
 	}
 	pages_version_ = UINT64_MAX;
 }
 
-// Writes to the device what differs between `now` and the mirror at word `at`, in one piece.
+// Writes the range in which `now` differs from `mirror` to the device, at word `at`, in one write.
 void KvSequence::write_changed(std::vector<uint32_t>& mirror, size_t at, std::span<const uint32_t> now,
                                size_t device_word) {
 	size_t first = 0, last = now.size();
@@ -194,7 +194,7 @@ void KvSequence::sync_live(uint32_t l, Tier t) {
 
 void KvSequence::sync() {
 	fit_tables();
-	// Most tokens change live bits and no page at all.
+	// Most tokens change live bits only, and no page.
 	const bool others = pages_version_ != cache_.pages_version();
 	for (uint32_t l = 0; l < layers_.size(); ++l)
 		for (const Tier t : kAllTiers) {
@@ -247,7 +247,7 @@ void KvSequence::clear_sums() {
 }
 
 void KvSequence::read_sums(uint32_t first, uint32_t n, std::vector<float>& raw) {
-	fit_sums(); // a prompt that just filled the window has slots, but no step has summed anything yet
+	fit_sums(); // after a prompt that just filled the window, slots exist but have no sums yet
 	raw.resize(size_t(n) * plan_.shape.n_kv_heads * sum_slots_);
 	if (!raw.empty())
 		be_.read(pool_.sums().buffer(), size_t(sums_word(first)) * 4, std::as_writable_bytes(std::span(raw)));
@@ -266,11 +266,11 @@ std::vector<float> KvSequence::sums_of(std::span<const float> raw) const {
 
 uint32_t pages_seen(const PageRun& run, const RowMask* mask) {
 	if (run.tier != Tier::F16 || !mask) return run.n;
-	return std::min(run.n, mask->n_pages - std::min(mask->n_pages, run.first)); // f16 pages are the first of a table
+	return std::min(run.n, mask->n_pages - std::min(mask->n_pages, run.first)); // f16 pages come first in a table
 }
 
 namespace {
-// Pages of a piece: `least` tokens or more, and not more than about `most` pieces.
+// Pages of a piece, so that a piece has at least `least` tokens and a row about `most` pieces at most.
 uint32_t piece_pages(const KvSequence& s, uint32_t l, uint32_t least, uint32_t most, const RowMask* mask) {
 	uint32_t n_pages = 0, smallest = UINT32_MAX;
 	for (const PageRun& run : s.runs(l)) {

@@ -23,20 +23,20 @@ struct RowMask;
 
 class KvSequence {
  public:
-	// Plan and pool must outlive the sequence. max_tokens: a first guess of its length. seed: of a policy's random
-	// choices.
+	// Plan and pool must outlive the sequence. max_tokens: expected length; may be exceeded. seed: for the policy's
+	// random choices.
 	KvSequence(Backend&, const KvPlan&, KvPool&, uint32_t max_tokens, uint64_t seed = 1);
 	~KvSequence();
 	KvSequence(const KvSequence&) = delete;
-	// The same tokens, for a sequence of its own: packed pages are shared, f16 pages too until either writes to them.
+	// Returns a new sequence with the same tokens: pages are shared, f16 pages until either sequence writes to them.
 	// Throws Error{OutOfMemory}.
 	std::unique_ptr<KvSequence> fork();
 
-	// ---- in a file
-	// Everything that lies on the device, in pieces of a few MiB: pages, then sums, then balancers. Submits and waits.
+	// ---- saving to a file
+	// Passes all device data to `sink` in pieces of a few MiB: pages, then sums, then balancers. Submits and waits.
 	void save_device(const std::function<void(std::span<const std::byte>)>& sink);
-	size_t saved_device_bytes() const; // of all pieces together
-	// A sequence of the same plan from its books and those pieces; `source` fills what it is given. Throws
+	size_t saved_device_bytes() const; // total of all pieces
+	// A sequence of the same plan from its books and those pieces; `source` fills the span it is given. Throws
 	// Error{Format, OutOfMemory} as KvCache::load_books() does.
 	static std::unique_ptr<KvSequence> restore(Backend&, const KvPlan&, KvPool&, uint64_t seed,
 	                                           std::span<const std::byte> books,
@@ -44,15 +44,15 @@ class KvSequence {
 
 	uint32_t n_tokens() const { return cache_.n_tokens(); }
 	KvBytes bytes() const { return cache_.bytes(); }
-	size_t table_bytes() const; // allocated beside pages
+	size_t table_bytes() const; // allocated in addition to pages
 	KvCache& cache() { return cache_; }
 	const KvCache& cache() const { return cache_; }
 	const KvPlan& plan() const { return plan_; }
 	KvPool& pool() { return pool_; }
 	const KvPool& pool() const { return pool_; }
-	KvFetch* fetch() const { return fetch_.get(); } // null: the policy does not fetch
+	KvFetch* fetch() const { return fetch_.get(); } // null if the policy does not fetch
 	void reset();
-	uint32_t exact_position(uint32_t n) const; // KvCache::exact_position(), and what was fetched is the same then
+	uint32_t exact_position(uint32_t n) const; // KvCache::exact_position() at which the fetched set is also the same
 	void truncate(uint32_t n_tokens);          // to an exact position
 
 	// Enqueues what KvCache::copies() lists, once.
@@ -61,7 +61,7 @@ class KvSequence {
 	// Error{OutOfMemory} with the cache unchanged.
 	void sync();
 	std::span<const PageRun> runs(uint32_t l) const { return layers_[l].runs; }
-	uint32_t tier_first(Tier) const; // row of the tables where a tier's pages begin
+	uint32_t tier_first(Tier) const; // first row of a tier's pages in the tables
 	// Words of pool().tables(): a page's entry (AttendWork::pages), its live bits in kv head 0, its factors entry.
 	// `row`: of the page table of layer l, as PageRun counts.
 	uint32_t page_word(uint32_t l, uint32_t row) const { return table_at_ + (l * table_pages_ + row) * 4; }
@@ -69,12 +69,12 @@ class KvSequence {
 	uint32_t live_stride() const { return plan_.n_heads == 1 ? 0 : table_pages_ * 4; } // words between kv heads
 	uint32_t factor_word(uint32_t l, uint32_t row) const { return factors_at() + l * table_pages_ + row; }
 
-	// Word of pool().balances() where layer l's channel balancer begins, and the balancer; only where the layer has
+	// First word of layer l's channel balancer in pool().balances(), and the balancer; only if the layer has
 	// one.
 	uint32_t balance_word(uint32_t l) const { return balance_at_ + l * uint32_t(plan_.balancer_bytes() / 4); }
 	View balance(uint32_t l) const; // (n_kv_heads, head_dim) f16; empty if the layer has none
 
-	// First words of K and V of one kv head in one slot of an f16 page, and their chunk.
+	// Chunk and first words of K and V of one kv head in one slot of an f16 page.
 	struct F16Slot {
 		uint32_t chunk, k, v;
 	};
@@ -86,7 +86,7 @@ class KvSequence {
 	}                                                   // of pool().sums()
 	uint32_t sums_stride() const { return sum_slots_; } // words between kv heads
 	View all_sums() const;                              // f32, of all layers; empty if there are none
-	void fit_sums();                                    // room for every f16 slot; sums so far survive
+	void fit_sums();                                    // makes room for every f16 slot; keeps existing sums
 	void clear_sums();
 	// Enqueues a read of layers [first, first + n) into `raw`; after the next wait(), sums_of(raw) is
 	// (n, n_kv_heads, n_f16_slots).
@@ -96,16 +96,16 @@ class KvSequence {
  private:
 	struct Layer {
 		uint64_t version[kTiers] = {};
-		uint32_t n_pages[kTiers] = {}; // rows of `table` that are as the cache has them, while pages_version_ holds
-		std::vector<uint32_t> table;   // (table_pages, 4) what the device has
-		std::vector<uint32_t> factors; // (table_pages) the same; empty without factors
+		uint32_t n_pages[kTiers] = {}; // rows of `table` that match the cache, while pages_version_ is current
+		std::vector<uint32_t> table;   // (table_pages, 4) copy of the device's words
+		std::vector<uint32_t> factors; // (table_pages) likewise; empty without factors
 		std::vector<PageRun> runs;     // in the order of tiers
 	};
 	struct Stored { // bytes of a buffer
 		const Buffer* buffer;
 		size_t at, bytes;
 	};
-	std::vector<Stored> stored(); // what save_device() saves, in its order
+	std::vector<Stored> stored(); // buffers that save_device() saves, in its order
 	void fit_tables();
 	void sync_pages(uint32_t l, Tier, uint32_t from);
 	void sync_live(uint32_t l, Tier);
@@ -129,21 +129,21 @@ class KvSequence {
 	std::unique_ptr<KvFetch> fetch_;
 	bool has_factors_ = false;         // some V format has channel factors
 	bool balanced_ = false;            // some layer has a channel balancer
-	uint32_t tier_pages_[kTiers] = {}; // rows of the table each tier may take
+	uint32_t tier_pages_[kTiers] = {}; // rows of the table reserved for each tier
 	uint32_t table_pages_ = 0;         // their sum; 0: no tables yet
 	// Page tables (n_layers, table_pages, 4), live bits (n_groups, n_heads, table_pages, 4), factors (n_layers,
 	// table_pages): words of pool_.tables() from here on.
 	uint32_t table_at_ = 0;
-	uint64_t pages_version_ = UINT64_MAX; // of the cache, when the tables were written
+	uint64_t pages_version_ = UINT64_MAX; // version of the cache when the tables were written
 	std::vector<Layer> layers_;
-	std::vector<uint32_t> live_;           // (n_groups, n_heads, table_pages, 4) what the device has
+	std::vector<uint32_t> live_;           // (n_groups, n_heads, table_pages, 4) copy of the device's words
 	uint32_t sums_at_ = 0, sum_slots_ = 0; // (n_layers, n_kv_heads, sum_slots) words of pool_.sums(); 0 slots: none yet
 	uint32_t balance_at_ = kNone;          // (n_layers, n_kv_heads, head_dim) f16 in pool_.balances()
 };
 
-// Pages that one piece of attention takes of layer l. Functions of the length of what is read and the device only, so
-// that a sequence always merges the same parts. A mask: of a row that sees fewer tokens than there are.
+// Pages per piece of attention in layer l. They depend only on the length of what is read and on the device, so that a
+// sequence always merges the same parts. The mask is that of a row that does not see all tokens; null: sees all.
 uint32_t decode_piece(const DeviceInfo&, const KvSequence&, uint32_t l, const RowMask* = nullptr);
-uint32_t prompt_piece(const DeviceInfo&, const KvSequence&, uint32_t l); // of a prompt's rows over older tokens
+uint32_t prompt_piece(const DeviceInfo&, const KvSequence&, uint32_t l); // for a prompt's rows over older tokens
 
 } // namespace kvrun

@@ -13,7 +13,7 @@ View words_at(const KvPool& pool, const KvPool::Addr& a, uint32_t n) {
 	return view(*chunk.buf, chunk.at + size_t(a.at) * 4, DType::F32, n);
 }
 
-// A chunk from its word `from` on.
+// View of a chunk from word `from` on.
 View chunk_from(const KvPool& pool, uint32_t c, uint32_t from) {
 	const View chunk = pool.chunk(c);
 	return view(*chunk.buf, chunk.at + size_t(from) * 4, DType::F32, uint32_t(chunk.elements() - from));
@@ -143,7 +143,7 @@ void StateStep::write(size_t at_word, std::span<const uint32_t> words) {
 	be_.write(table_, at_word * 4, std::as_bytes(words));
 }
 
-// Items of layer l behind those in `words`.
+// Appends items of layer l to `words`.
 void StateStep::add_groups(uint32_t l, bool first, uint32_t n, std::vector<uint32_t>& words) {
 	const KvPool& pool = rows_[0].seq->pool_;
 	const StateShape& shape = rows_[0].seq->shape_;

@@ -34,7 +34,7 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const St
 		scoring_at_ = table_.put(scoring_);
 		if (!fetching_.empty()) plan_fetch();
 		for (uint32_t l = 0; l < shape_.n_layers; ++l) plan_layer(l);
-		// Everything is as large as the step needs before anything is enqueued.
+		// All buffers get the size that the step needs before anything is enqueued.
 		uint32_t n_parts = 1, n_gather = 0;
 		for (const Layer& L : layers_) {
 			n_parts = std::max({n_parts, L.read.n_parts(), L.fetched_read.n_parts()});
@@ -55,10 +55,10 @@ KvStep::~KvStep() {
 }
 
 void KvStep::cancel() noexcept {
-	if (running_ || !judged_.empty()) try { // what reads are under way to is about to end
+	if (running_ || !judged_.empty()) try { // pending reads write to members of this object
 			be_.submit();
 			be_.wait();
-		} catch (...) {} // the device is lost: nothing is under way
+		} catch (...) {} // the device is lost: no work is running
 	for (KvSequence* s : fetching_) s->fetch()->step_failed(running_);
 	for (KvSequence* s : seqs_) {
 		if (!s->cache().in_token()) continue;
@@ -95,7 +95,7 @@ void KvStep::begin_tokens() {
 	}
 }
 
-// Decides for one layer: what leaves, where new tokens go, what is read.
+// Plans one layer: which tokens leave, where new tokens go, which pages are read.
 void KvStep::plan_layer(uint32_t l) {
 	Layer& L = layers_[l];
 	const uint32_t n_kv = shape_.n_kv_heads, n_rows = uint32_t(rows_.size());
@@ -132,7 +132,7 @@ void KvStep::plan_layer(uint32_t l) {
 		}
 		const RowMask* const mask = keep ? masks_.of(s, rows_[r].draft) : nullptr;
 		const uint32_t piece = decode_piece(pool_.device(), s, l, mask);
-		const bool ahead = s.plan().speculates(); // what it reads has been fetched before the step
+		const bool ahead = s.plan().speculates(); // its tokens were fetched before the step
 		read.push_back({&s, r, 1, piece, !keep ? Fetched::Speculative : ahead ? Fetched::Tokens : Fetched::None, mask});
 		fetched_read.push_back({&s, r, 1, piece,
 		                        !keep       ? Fetched::Speculative
@@ -197,13 +197,13 @@ void KvStep::stored(uint32_t l) {
 	const Layer& L = layers_[l];
 	if (L.scatter.empty()) return;
 	KvRows one = scratch_.single_rows(be_, shape_, uint32_t(rows_.size()));
-	for (View* v : {&one.k, &one.v}) v->shape[1] = uint32_t(rows_.size()); // as destination() lays them out
+	for (View* v : {&one.k, &one.v}) v->shape[1] = uint32_t(rows_.size()); // same layout as destination()
 	for (const ChunkRows& r : L.scatter)
 		be_.kv_store({one.k, one.v, r.first}, r.n, r.dst(scratch_.step, shape_.n_kv_heads));
 }
 
-// Who chooses what to fetch, where weights and picks lie, and what masks become. Modes do not mix in a step: the choice
-// of one that waits for it in the middle of a layer is no concern of the others.
+// Plans which rows choose what to fetch, where weights and picks lie, and the mask changes. A step has only one fetch
+// mode, so a mode that waits for its choice inside a layer does not delay the others.
 void KvStep::plan_fetch() {
 	std::vector<uint32_t> edits, top;
 	uint32_t at = 0;
@@ -223,7 +223,7 @@ void KvStep::plan_fetch() {
 		}
 	}
 	for (Chooser& c : choosers_) c.weights = at, at += c.seq->fetch()->n_weights() * n_kv;
-	constexpr uint32_t kApart = 64; // words: bindings begin at multiples of what a device says, at most 256 bytes
+	constexpr uint32_t kApart = 64; // words: device alignment of bindings is at most 256 bytes
 	picks_at_ = at = align_up(at, kApart);
 	for (Chooser& c : choosers_) {
 		const KvFetch& f = *c.seq->fetch();
@@ -239,7 +239,7 @@ void KvStep::plan_fetch() {
 	n_edits_ = uint32_t(edits.size() / 2);
 }
 
-// Weighs packed tokens by the rows that choose, and reads what they take.
+// Weighs packed tokens by the choosing rows, and reads their picks.
 void KvStep::choose(uint32_t l, const View& q, float softcap) {
 	Layer& L = layers_[l];
 	L.picks.assign(n_picks_, kNone);

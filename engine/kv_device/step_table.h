@@ -1,4 +1,4 @@
-// Uint32 arrays of one step, collected on the host and written to the device in one piece.
+// Uint32 arrays of one step, collected on the host and written to the device in one write.
 #pragma once
 #include "backends/backend.h"
 #include "engine/core/round.h"
@@ -8,7 +8,7 @@ namespace kvrun {
 
 class StepTable {
  public:
-	// A place for n words, 256-byte aligned: its offset in words. Fill it through at().
+	// Reserves n words, 256-byte aligned; returns their offset in words. Fill them through at().
 	size_t take(size_t n) {
 		const size_t at = align_up(words_.size(), 64);
 		words_.resize(at + n);

@@ -1,12 +1,12 @@
-// What of a sequence lies on the device, for a file and back from it.
+// Saves the device data of a sequence to a file, and restores it.
 #include "engine/kv_device/sequence.h"
 #include <algorithm>
 
 namespace kvrun {
 
-constexpr size_t kPieceBytes = 4 << 20; // on their way at once
+constexpr size_t kPieceBytes = 4 << 20; // bytes transferred at once
 
-// Pages and parameter blocks by layer and tier, as the cache counts them; sums as they lie; balancers.
+// Pages and parameter blocks by layer and tier, in the cache's order; then sums, unchanged; then balancers.
 std::vector<KvSequence::Stored> KvSequence::stored() {
 	std::vector<Stored> out;
 	const auto add = [&](const View& v) {

@@ -1,4 +1,4 @@
-// What a prompt overwrites of older tokens, kept until the prompt is done.
+// Copies of older tokens that a prompt overwrites, kept until the prompt is done.
 #include "engine/kv_device/undo.h"
 #include "engine/core/round.h"
 #include <algorithm>
@@ -27,7 +27,7 @@ void KvUndo::save(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 	std::vector<SlotCell> cells;
 	for (const KvMove& m : moves.stores) {
 		const auto at = std::ranges::find(pages, m.page);
-		if (at == pages.end()) continue; // a page of this prompt's own
+		if (at == pages.end()) continue; // a new page of this prompt
 		const size_t p = size_t(at - pages.begin());
 		const auto [h0, h1] = heads_of(m.head, n_kv);
 		for (uint32_t h = h0; h < h1; ++h) {
@@ -42,7 +42,7 @@ void KvUndo::save(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 		save_slots(s, saved_.emplace_back(), cells, *std::ranges::max_element(next));
 	} catch (const Error& e) {
 		if (e.code != Code::OutOfMemory) throw;
-		complete_ = false; // what is saved so far may still be in use by the device
+		complete_ = false; // the device may still use what is saved so far
 	}
 }
 

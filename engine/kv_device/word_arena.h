@@ -9,15 +9,15 @@ class WordArena {
  public:
 	WordArena(Backend& be, const char* label) : be_(&be), label_(label), ranges_(0) {}
 
-	// First word of `words` words at a multiple of 4. Throws Error{OutOfMemory} with nothing changed.
+	// Takes `words` words at a multiple of 4; returns the first. Throws Error{OutOfMemory} with nothing changed.
 	uint32_t take(uint32_t words);
-	// The same only if there is room; FreeRanges::kNowhere if not.
+	// The same without growing; returns FreeRanges::kNowhere if there is no room.
 	uint64_t take_within(uint32_t words) { return ranges_.take(words, kAlign); }
 	void give(uint32_t at, uint32_t words) { ranges_.give(at, words); }
-	// Makes the memory `words` words large, which is at least what it is. Throws Error{OutOfMemory} with nothing
+	// Grows the memory to `words` words, which must not be less than its size. Throws Error{OutOfMemory} with nothing
 	// changed.
 	void grow(uint64_t words);
-	void release(); // gives the memory back; every range has been
+	void release(); // frees the memory; every range must have been given back
 
 	bool empty() const { return ranges_.empty(); }     // no range is taken
 	uint64_t words() const { return ranges_.size(); }  // of the memory

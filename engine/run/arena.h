@@ -21,7 +21,7 @@ class Arena {
 	size_t at_ = 0;
 };
 
-// Allocates what `lay(Arena&)` takes, then lays the views over the new buffer.
+// Allocates the bytes that `lay(Arena&)` takes, then calls it again to place the views in the new buffer.
 template <class Lay> void allocate(Backend& be, Buffer& b, const char* label, Lay lay) {
 	Arena dry(nullptr);
 	lay(dry);

@@ -44,7 +44,7 @@ struct Batch::Stream {
 		logits.all = whole_row();
 		return *sampler.sample(logits, filter);
 	}
-	void accept(std::span<const uint32_t> tokens) { // which the answer follows
+	void accept(std::span<const uint32_t> tokens) { // tokens that precede the answer
 		for (const uint32_t t : tokens)
 			if (t != kNoToken) sampler.accept(t);
 		if (!tokens.empty()) prev = tokens.back();
@@ -208,7 +208,7 @@ void Batch::Stream::choose_drafts(uint32_t most) {
 	}
 }
 
-// Drafts that the answer did not take are no tokens of the session.
+// Removes drafts that the answer did not accept from the session.
 void Batch::Stream::take_back() {
 	if (session.n_tokens() > held) session.truncate(held);
 	held = UINT32_MAX;
@@ -249,7 +249,7 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 					if (!s->drafts.empty()) s->draft_length.verified(uint32_t(s->drafts.size()), 0); // not soon again
 					s->drafts.clear();
 				}
-			} else if (row) { // the others go on without it
+			} else if (row) { // the others continue without it
 				end_with_error(*left[row->row]);
 				left.erase(left.begin() + ptrdiff_t(row->row));
 			} else {
@@ -313,7 +313,7 @@ void Batch::choose(Stream& s, RowLogits logits, const std::function<std::span<co
 	if (s.matcher && s.matcher->is_finished()) return end(s, StopReason::End);
 	if (s.cancelled()) return end(s, StopReason::Cancelled);
 	if (r.tokens.size() >= s.options.n)
-		return end(s, StopReason::Length); // nobody reads the logits after the last token
+		return end(s, StopReason::Length); // the logits after the last token are not needed
 	if (s.session.n_tokens() >= s.session.ctx()) return end(s, StopReason::Context);
 }
 
@@ -339,7 +339,7 @@ void Batch::end(Stream& s, StopReason reason) {
 
 void Batch::end_with_error(Stream& s) {
 	s.result.error = std::current_exception();
-	s.hooks = {}, s.on_logits = {}; // nobody is called any more
+	s.hooks = {}, s.on_logits = {}; // no more callbacks
 	end(s, StopReason::Cancelled);
 }
 

@@ -1,5 +1,5 @@
-// Which cache holds the tokens of a layer: layers that attend to all tokens share one, those with a sliding window
-// another. A model whose layers are all of one kind has one cache.
+// Which cache holds the tokens of a layer: layers that attend to all tokens share one, layers with a sliding window
+// share another. A model whose layers are all of one kind has one cache.
 #pragma once
 #include "engine/kv_device/states.h"
 #include "engine/kv_host/plan.h"
@@ -40,20 +40,20 @@ class CacheLayers {
 		}
 	}
 	struct Place {
-		bool window;    // in the cache of layers with a window, else in the main one
-		uint32_t index; // layer there; of recurrent layers, which have a state instead: among them
+		bool window;    // true: in the cache of layers with a window; false: in the main one
+		uint32_t index; // layer of that cache; for recurrent layers, which have a state instead, number among them
 	};
-	const Place& operator[](uint32_t l) const { return places_[l]; } // of the layer whose keys and values it takes
-	uint32_t window() const { return window_; }                      // of layers that have one; 0: none has
-	bool both_kinds() const { return kinds_[1].shape.n_layers > 0; } // there is a cache for layers with a window
-	// Of a cache: the sizes of its layers are equal.
+	const Place& operator[](uint32_t l) const { return places_[l]; } // place of the layer whose keys and values l uses
+	uint32_t window() const { return window_; }                      // of layers that have one; 0 if none has
+	bool both_kinds() const { return kinds_[1].shape.n_layers > 0; } // there is also a cache for layers with a window
+	// Shape of a cache; its layers have equal sizes.
 	const KvShape& shape(bool window) const { return kinds_[window].shape; }
 	uint32_t n_heads(bool window) const { return kinds_[window].n_heads; }
 	const KvShape& main_shape() const { return shape(false); }
 	const KvShape& window_shape() const { return shape(true); }
-	const StateShape& states() const { return states_; } // of recurrent layers, behind all others in the pool
+	const StateShape& states() const { return states_; } // of recurrent layers, after all others in the pool
 	bool shares() const { return shares_; }              // some layers have no keys and values of their own
-	uint32_t last_own() const { return last_own_; }      // the last layer that has
+	uint32_t last_own() const { return last_own_; }      // the last layer that has its own
 	// The last layer that attends to the keys and values of layer l, which has its own.
 	uint32_t last_reader(uint32_t l) const { return last_readers_[l]; }
 

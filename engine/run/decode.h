@@ -14,25 +14,25 @@ struct DecodeRow { // the next token of one sequence
 	StateSequence* states;  // of recurrent layers; null where the model has none
 	const RopeTables* rope;
 	uint32_t token;
-	uint32_t top = 0;                      // so many of its largest logits suffice; 0: all are wanted
-	std::span<const uint32_t> drafts = {}; // tokens that may come behind it: a row each, with the same `top`
+	uint32_t top = 0;                      // number of largest logits that suffice; 0: all are wanted
+	std::span<const uint32_t> drafts = {}; // tokens that may follow it: one row each, with the same `top`
 };
 
 class Decoder {
  public:
-	// most_rows: of one step, drafts included, at most LayerRunner::kLogitRows.
+	// most_rows: limit of one step, drafts included; at most LayerRunner::kLogitRows.
 	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, uint32_t most_rows);
 
-	// Appends each row's token to its sequence, then its drafts, which KvCache::step_tokens() of its caches allows.
-	// Every token's logits are the bits that a step of its own would give. A sequence that fetches runs a speculative
-	// token beside its own, which says what the next step fetches; before its first step there is one of that alone.
+	// Appends each row's token to its sequence, then its drafts, which KvCache::step_tokens() of its caches must allow.
+	// Every token's logits are bit-identical to those of a separate step. A sequence that fetches also runs a
+	// speculative token, which chooses what the next step fetches; its first step is preceded by one with only that.
 	// Returns the logits of the rows' tokens, then those of the first row's drafts, of the second's, .., valid until
-	// the next call; those that are whole follow each other in memory. A failure leaves every sequence as it was,
-	// unless it comes once the device is at work (KvStep::~KvStep()).
+	// the next call; whole rows of logits are contiguous in memory. A failure leaves every sequence unchanged, unless
+	// it happens after work has been enqueued (KvStep::~KvStep()).
 	std::span<RowLogits> decode(KvPool&, std::span<const DecodeRow> rows);
-	// Row i of that step came out of the layers, and as logits, as numbers: has_norm() and has_choice().
+	// Whether the hidden state and the logits of row i of that step are finite: has_norm() and has_choice().
 	bool usable(uint32_t i) const;
-	// All logits of row i of the latest decode(), also where only the largest were asked for; until the next one.
+	// All logits of row i of the latest decode(), even if only the largest were requested; valid until the next one.
 	std::span<const float> whole_row(uint32_t i);
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); }
@@ -46,8 +46,8 @@ class Decoder {
 		uint32_t token, position;
 		uint32_t top = 0;
 	};
-	// Runs the rows through all layers; those that are kept come first, and their logits come to row_logits_, those of
-	// the others, which come behind them, lead to the next speculative tokens.
+	// Runs the rows through all layers. Kept rows come first; their logits go to row_logits_. The logits of the other
+	// rows choose the next speculative tokens.
 	void run(KvPool&, std::span<const Row>);
 	void enqueue_logits(std::span<const Row> kept);
 	void read_logits(std::span<const Row> kept); // after the wait
@@ -60,13 +60,13 @@ class Decoder {
 	uint32_t most_rows_;
 	Buffer memory_;
 	View x_;            // (2 most_rows, dim) f32
-	TokenViews tokens_; // of 2 most_rows
-	RopeViews rope_;    // of 2 most_rows
+	TokenViews tokens_; // of 2 * most_rows rows
+	RopeViews rope_;    // of 2 * most_rows rows
 	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
 	bool lists_; // the device finds the largest logits
 	CandidateLists candidates_, guessed_;
-	std::vector<float> logits_, guesses_; // (rows, vocab), where they are read
-	std::vector<float> hidden_; // (rows, dim) residual stream of the rows that are kept, behind the last layer
+	std::vector<float> logits_, guesses_; // (rows, vocab), if they are read
+	std::vector<float> hidden_;           // (rows, dim) residual stream of kept rows after the last layer
 	std::vector<RowLogits> row_logits_;
 	LogitBlocks likeliest_; // of guesses_
 };

@@ -1,5 +1,5 @@
-// Speculation: tokens that an answer is likely to go on with. One decode step computes the logits of several of them,
-// and those that turn out to be the tokens that the sampler chooses need no step of their own.
+// Speculation: tokens that are likely to continue an answer. One decode step computes the logits of several of them;
+// those that the sampler then chooses need no step of their own.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace kvrun {
 
-// Says what one answer may go on with. What it says changes how long an answer takes, and nothing else.
+// Guesses how one answer continues. The guesses change only how long the answer takes.
 class Drafter {
  public:
 	virtual ~Drafter() = default;
-	// The tokens that come next, of the history, the prompt, or the answer.
+	// Adds the next tokens of the history, the prompt, or the answer.
 	virtual void accept(std::span<const uint32_t> tokens) = 0;
-	// At most `most` tokens that may come behind all that was accepted; valid until the next call.
+	// At most `most` tokens that may follow all accepted tokens; valid until the next call.
 	virtual std::span<const uint32_t> draft(uint32_t most) = 0;
 };
 
-// How many tokens to draft: more while they are accepted, and none for longer and longer while they are not, so that an
-// answer that cannot be guessed costs next to nothing.
+// How many tokens to draft: more while they are accepted; while they are not, none for longer and longer rests, so that
+// an answer that cannot be guessed costs almost nothing.
 class DraftLength {
  public:
 	explicit DraftLength(uint32_t most) : most_(most), length_(std::min(most, kFirst)) {}
-	uint32_t next() { // of the next step
+	uint32_t next() { // number of drafts of the next step
 		if (!resting_) return length_;
 		--resting_;
 		return 0;
@@ -39,7 +39,7 @@ class DraftLength {
 	static constexpr uint32_t kFirst = 1;        // tokens: a second row costs least
 	static constexpr uint32_t kLongestRest = 64; // steps
 	uint32_t most_, length_;
-	uint32_t rest_ = 0, resting_ = 0; // steps without drafts: the latest break, and what is left of it
+	uint32_t rest_ = 0, resting_ = 0; // steps without drafts: length of the latest rest, and steps left of it
 };
 
 struct DraftStats {

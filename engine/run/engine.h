@@ -14,20 +14,20 @@
 namespace kvrun {
 
 struct EngineOptions {
-	std::string model;            // path of a .gguf file, or of the first part of a split one
-	BackendOptions backend;       // which device, and how it is used
-	uint32_t ubatch = 512;        // most prompt rows that go through a layer together
-	uint32_t prefill_block = 0;   // longest prompt piece taken layer by layer; 0: what memory allows
-	uint32_t max_rows = 8;        // most sequences in one decode step, at most LayerRunner::kLogitRows
-	size_t kv_budget = 0;         // bytes of cache, of all sessions together; 0: what the device has free
-	size_t host_budget = 0;       // bytes of host memory for policies that fetch, of all sessions; 0: a quarter of it
-	std::string offload_dir = {}; // folder for a file with what is over that; empty: none
-	WeightOptions weights = {};   // which of them lie in host memory
-	uint32_t fit_ctx = 0;         // WeightOptions::fit makes room for a context of so many tokens; 0: FitGoal::ctx
+	std::string model;                 // path of a .gguf file, or of the first part of a split one
+	BackendOptions backend;            // which device, and how it is used
+	uint32_t ubatch = 512;             // most prompt rows that go through a layer together
+	uint32_t prefill_block = 0;        // longest prompt block processed layer by layer; 0: what memory allows
+	uint32_t max_rows = 8;             // most sequences in one decode step, at most LayerRunner::kLogitRows
+	size_t kv_budget = 0;              // bytes of cache for all sessions together; 0: what the device has free
+	size_t host_budget = 0;            // bytes of host memory for policies that fetch, for all sessions; 0: a quarter
+	std::string offload_dir = {};      // folder for a file with what exceeds host_budget; empty: none
+	WeightOptions weights = {};        // which weights lie in host memory
+	uint32_t fit_ctx = 0;              // context in tokens for which WeightOptions::fit makes room; 0: FitGoal::ctx
 	std::vector<KvPolicy> fit_kv = {}; // under these policies
 };
 
-// What caches may take of the memory that weights leave free: a tenth is for activations and the driver's own needs.
+// Bytes that caches may take of the memory left by weights: a tenth is reserved for activations and the driver.
 constexpr uint64_t cache_room(uint64_t free_bytes) { return free_bytes - free_bytes / 10; }
 
 class Engine {
@@ -38,10 +38,10 @@ class Engine {
 	const Config& config() const { return model_.config; }
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }
-	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // made when it is asked for first; any thread may
+	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // created on first use; any thread may call it
 	Backend& backend() { return *backend_; }
 	const CacheLayers& cache_layers() const { return cache_layers_; }
-	KvShape kv_shape() const { return cache_layers_.main_shape(); } // of what a policy applies to
+	KvShape kv_shape() const { return cache_layers_.main_shape(); } // shape that a policy applies to
 	KvPool& pool() { return *pool_; }
 	uint32_t max_rows() const { return decoder_->most_rows(); }
 	uint32_t ubatch() const { return ubatch_; }
@@ -49,26 +49,26 @@ class Engine {
 
 	size_t weight_bytes() const { return weights_.bytes; }
 	size_t host_weight_bytes() const { return weights_.host_bytes; }  // of them, read over the bus
-	const WeightPlan& weight_plan() const { return *weight_plan_; }   // where each lies
-	const std::string& weights_text() const { return weights_text_; } // one line; empty: all on the device
+	const WeightPlan& weight_plan() const { return *weight_plan_; }   // where each weight lies
+	const std::string& weights_text() const { return weights_text_; } // one line; empty if all are on the device
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
-	size_t prompt_peak_bytes() const { return prompt_peak_; } // of it, the most a prompt has taken
+	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 
 	// ---- for sessions and prompts
 	LayerRunner& runner() { return *runner_; }
 	Decoder& decoder() { return *decoder_; }
 	KvScratch& scratch() { return scratch_; }
-	KvScratch& window_scratch() { return window_scratch_; } // of steps and prompts of layers with a window
+	KvScratch& window_scratch() { return window_scratch_; } // for steps and prompts, of layers with a window
 	double& pace() { return pace_; }                        // of prompts: Prefill::step()
 	std::unique_ptr<PromptMemory> take_prompt_memory();
-	void give_prompt_memory(std::unique_ptr<PromptMemory>) noexcept; // what is small is kept for the next prompt
+	void give_prompt_memory(std::unique_ptr<PromptMemory>) noexcept; // small memory is kept for the next prompt
 	void note_prompt_bytes(size_t bytes) { prompt_peak_ = std::max(prompt_peak_, bytes); }
 
  private:
 	Engine(Model m, std::unique_ptr<Backend> b)
 	    : backend_(std::move(b)), model_(std::move(m)), cache_layers_(model_.config) {}
 
-	std::unique_ptr<Backend> backend_; // first in, last out: everything below holds its memory
+	std::unique_ptr<Backend> backend_; // first, so destroyed last: the members below hold its memory
 	Model model_;
 	CacheLayers cache_layers_;
 	Weights weights_;

@@ -131,7 +131,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
 	if (!layer.attn_norm) {
 		be_.matmul(qkv, r.x, Epilogue::None, decode);
-	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate) { // the MLP, or the gate, reads h, too
+	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate) { // the MLP, or the gate, also reads h
 		norm(r.h, r.x, L.attn_norm);
 		be_.matmul(qkv, r.h, Epilogue::None, decode);
 		const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};

@@ -12,14 +12,14 @@
 namespace kvrun {
 
 constexpr size_t kMostRopes = 2;
-// What positions of rows do: one table for each of Config::ropes, (n, rotary_dim / 2, 2) f32; then, where there is a
-// Config::temperature, what it adds to q as a share of it, (n, 1) f32.
+// Position tables of rows: one for each of Config::ropes, (n, rotary_dim / 2, 2) f32; then, if there is a
+// Config::temperature, the amount it adds to q as a share of q, (n, 1) f32.
 using RopeViews = std::array<View, kMostRopes + 1>;
 constexpr size_t kTemperature = kMostRopes;
 
 struct TokenViews {   // of rows
 	View ids = {};    // (n) u32
-	View inputs = {}; // (n) u32, ids times layers: rows of Weights::input_table; empty without Config::layer_input_dim
+	View inputs = {}; // (n) u32, ids * layers: rows of Weights::input_table; empty without Config::layer_input_dim
 };
 
 struct LayerRows { // rows of one pass through a layer
@@ -30,41 +30,41 @@ struct LayerRows { // rows of one pass through a layer
 	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
 	View out_gate = {}; // (n, n_heads, head_dim) f32, of Layer::output_gate
-	View values = {};   // (n, values) f32: what a recurrent layer computes
+	View values = {};   // (n, values) f32: output of a recurrent layer
 	TokenViews tokens = {};
-	View branch = {}; // (n, dim) f32: what attention or MLP computed, where it is changed before it is added to x
+	View branch = {}; // (n, dim) f32: output of attention or MLP, if it is changed before it is added to x
 };
 
 class LayerRunner {
  public:
-	// most_rows: of one pass. Backend, config and weights must outlive the runner.
+	// most_rows: limit of one pass. Backend, config and weights must outlive the runner.
 	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows);
 
-	// Rows first .. first + n - 1 of x, tokens and rope, and the activations of a pass through layer l, which the next
-	// pass uses again.
+	// Rows first .. first + n - 1 of x, tokens and rope, and activations of a pass through layer l, whose memory the
+	// next pass reuses.
 	LayerRows rows_of(uint32_t l, const View& x, const TokenViews&, const RopeViews& rope, uint32_t first,
 	                  uint32_t n) const;
 	static LayerRows last_row(const LayerRows&);
 
 	void write_tokens(const TokenViews& to, std::span<const uint32_t> tokens);
-	// decode: as Backend::matmul() has it.
+	// decode: as in Backend::matmul().
 	void embed(const View& x, const View& tokens);              // x (n, dim), tokens (n) u32
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
 	// Rows [first, first + n): RoPE, store. The destination is empty for a layer without keys and values of its own.
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
-	// A recurrent layer in place of all that: norm, projections, the states' rows.
+	// Replaces these calls for a recurrent layer: norm, projections, update of states.
 	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
-	Softmax softmax(uint32_t l) const;                           // of attention between the two
+	Softmax softmax(uint32_t l) const;                           // of attention, between rotate() and project_out()
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
-	// The model's last hidden state of rows x (n, dim), n <= kLogitRows: what the logits are made of, after the final
-	// norm. Into out (n, dim) at the next wait().
+	// The model's last hidden state of rows x (n, dim), n <= kLogitRows, after the final norm: the input of the logits.
+	// Reads it into out (n, dim) at the next wait().
 	void read_states(const View& x, std::vector<float>& out);
 	// Logits of rows x (n, dim), n <= kLogitRows; they stay on the device until the next call.
 	void logits(const View& x, bool decode);
-	// Of them rows [first, first + n) into out (n, vocab) at the next wait().
+	// Reads rows [first, first + n) of these logits into out (n, vocab) at the next wait().
 	void read_logits(uint32_t first, uint32_t n, std::span<float> out);
-	// Of each of the first n rows the k largest, and few more, into `out` at the next wait().
+	// Reads the k largest logits, and a few more, of each of the first n rows into `out` at the next wait().
 	void read_candidates(uint32_t n, uint32_t k, CandidateLists& out);
 
 	static constexpr uint32_t kLogitRows = 32;
@@ -76,11 +76,11 @@ class LayerRunner {
 
  private:
 	void norm(const View& out, const View& x, const NormWeights&);
-	// h: room for the norm of x.
+	// h: memory for the norm of x.
 	void norm_matmul(std::span<const Proj>, const View& h, const View& x, const NormWeights&, Epilogue, bool decode);
-	// x += what proj makes of `from`, with a norm behind it and a factor where the layer has them.
+	// x += proj(from), followed by a norm and a factor if the layer has them.
 	void add(const Layer&, const LayerRows&, const Proj&, const View& from, const NormWeights* out_norm, bool decode);
-	// gate_up of x, or of its norm for which h is room; what is between them and the projection out.
+	// gate_up of x, or of its norm, which is stored in h; then the function between them and the projection out.
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);

@@ -1,5 +1,5 @@
-// The largest of many logits, in one pass over them: the maximum of each block is kept, and only blocks whose maximum
-// is large enough are looked into again.
+// Finds the largest of many logits in one pass: it keeps the maximum of each block, and searches only blocks whose
+// maximum is large enough again.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -11,22 +11,22 @@ namespace kvrun {
 
 class LogitBlocks {
  public:
-	// The logits must outlive the calls below, which are about them.
+	// The logits must outlive the calls below, which refer to them.
 	void scan(std::span<const float> logits);
 	bool ordered() const { return ordered_; } // no logit is NaN or +inf
 	float max() const { return max_; }        // -inf of none; only if ordered()
 	size_t first_max() const;                 // first index of max(); some index if not ordered(). n >= 1
-	// A bound that at least k logits reach, not many more where logits lie in no special order; -inf where there are
+	// A bound that at least k logits reach, and not many more if logits are in no special order; -inf if there are
 	// fewer blocks than k.
 	float bound(size_t k);
-	// The sum of exp(logit - max()) over all logits, and a bound: the logits not below it hold at least `part`, 0 to 1,
-	// of that sum, and not many more do than needed. Only if max() is finite.
+	// The sum of exp(logit - max()) over all logits, and a bound: logits at or above it hold at least `part` (0 to 1)
+	// of that sum, and not many more logits than needed reach it. Only if max() is finite.
 	struct Mass {
 		double sum;
 		float bound;
 	};
 	Mass mass(double part) const;
-	// f(index, logit) of every logit >= bound, by index.
+	// Calls f(index, logit) for every logit >= bound, ordered by index.
 	template <class F> void at_least(float bound, F f) const {
 		for (size_t b = 0; b < block_max_.size(); ++b) {
 			if (!(block_max_[b] >= bound)) continue;

@@ -1,4 +1,4 @@
-// Logits of a row: all of them, or the largest where no more are wanted and the device finds them.
+// Logits of a row: all of them, or only the largest if no more are wanted and the device finds them.
 #pragma once
 #include "shared/candidates.h"
 #include <bit>
@@ -15,21 +15,21 @@ struct Logit {
 };
 
 struct RowLogits {
-	std::span<const float> all = {}; // (vocab); empty: `top` has what was asked for
-	std::span<const Logit> top = {}; // by id: every logit that is not below some bound, and as many as were asked for
-	std::exception_ptr fault = {};   // Error{Device}: these are no numbers to choose a token from
+	std::span<const float> all = {}; // (vocab); empty if `top` has the result
+	std::span<const Logit> top = {}; // by id: every logit not below some bound, at least as many as requested
+	std::exception_ptr fault = {};   // Error{Device} if no token can be chosen: logits are not finite
 };
 
-// What Backend::candidates() found in some rows, on the host.
+// Results of Backend::candidates() for some rows, on the host.
 class CandidateLists {
  public:
-	// Room for the lists of n rows, to be read from the device.
+	// Memory for the lists of n rows, into which the caller reads them from the device.
 	std::span<uint32_t> words(uint32_t n) {
 		words_.resize(size_t(n) * KV_CANDIDATE_WORDS);
 		lists_.resize(n);
 		return words_;
 	}
-	// They have been read. A list that a driver got wrong, with tokens outside the vocabulary or out of order, is none.
+	// Call once the lists have been read. A list with tokens outside the vocabulary or out of order is cleared.
 	void arrived(uint32_t vocab) {
 		for (size_t row = 0; row < lists_.size(); ++row) {
 			const uint32_t* w = &words_[row * KV_CANDIDATE_WORDS];
@@ -45,7 +45,7 @@ class CandidateLists {
 			}
 		}
 	}
-	// Of row i; empty: it has less than k, and the row's logits have to be read.
+	// List of row i; empty if it has fewer than k entries, so that the row's logits have to be read.
 	std::span<const Logit> of(uint32_t i, uint32_t k) const {
 		return std::span(lists_[i]).first(lists_[i].size() < k ? 0 : lists_[i].size());
 	}

@@ -1,4 +1,4 @@
-// Device memory of a model before it is loaded: where each byte would go, and how many tokens of a cache fit.
+// Device memory of a model before it is loaded: how each byte would be used, and how many tokens of a cache fit.
 #pragma once
 #include "engine/kv_host/plan.h"
 #include "engine/run/cache_layers.h"
@@ -6,13 +6,13 @@
 
 namespace kvrun {
 
-struct ModelMemory {             // what a model takes beside its cache; all 0 for a shape without a model
+struct ModelMemory {             // memory of a model besides its cache; all 0 for a shape without a model
 	uint64_t weight_bytes = 0;   // as in the file
 	uint64_t fixed_bytes = 0;    // activations of a prompt piece and a decode step
-	uint64_t window_bytes = 0;   // cache of layers with a sliding window, beside others that attend to all tokens
+	uint64_t window_bytes = 0;   // cache of layers with a sliding window, in models that also have others
 	uint64_t state_bytes = 0;    // of recurrent layers: a state, and the next one while a prompt is read
 	uint64_t row_bytes = 0;      // of a prompt's scratch memory, per token
-	uint32_t trained_tokens = 0; // context the model was made for; 0: unknown
+	uint32_t trained_tokens = 0; // context length the model was trained for; 0: unknown
 };
 // The main cache of a context of n_tokens (Session::plan()).
 KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
@@ -22,18 +22,18 @@ struct MemoryAccount { // of one context; the parts and the cache's share add up
 	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes
 	uint64_t cache = 0; // left for the cache of layers that attend to all tokens
 };
-// total_bytes: free device memory. The prompt takes the whole context. Less than the parts: the cache gets 0.
+// total_bytes: free device memory. Assumes a prompt as long as the context. If the parts exceed the total, cache is 0.
 MemoryAccount memory_account(const ModelMemory&, uint64_t total_bytes, uint64_t n_tokens);
 
 struct Capacity {
 	uint64_t by_memory = 0; // longest context whose cache fits, at most the trained one
-	uint64_t kept = 0;      // tokens of it that the cache keeps: fewer where the policy evicts
+	uint64_t kept = 0;      // tokens of it that the cache keeps; fewer if the policy evicts
 	bool evicts = false;
 };
 Capacity capacity(const KvPlan&, const ModelMemory&, uint64_t total_bytes);
 
-bool evicts(const KvPlan&); // tokens are dropped for good
-// Tokens of a prompt of n that the cache keeps.
+bool evicts(const KvPlan&); // whether tokens are dropped permanently
+// Tokens that the cache keeps of a prompt of n tokens.
 uint64_t tokens_kept(const KvPlan&, uint64_t n);
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// Activations of MLPs, dense ones and mixtures of experts: room for the largest layer of a model.
+// Activation memory of MLPs, dense ones and mixtures of experts, for the largest layer of a model.
 #pragma once
 #include "engine/run/arena.h"
 #include "models/config.h"
@@ -6,21 +6,21 @@
 namespace kvrun {
 
 struct MlpMemory {
-	View gate, up; // (rows, channels) f32: of dense MLPs, and of those that mixtures share
-	// Of mixtures, empty without: a row's logits; its experts and their weights; slots sorted by expert; then for each
-	// slot what is inside its expert and what comes out. A layer takes as much of each as it needs.
+	View gate, up; // (rows, channels) f32: of dense MLPs and of shared MLPs of mixtures
+	// For mixtures, else empty: a row's logits; its experts and their weights; slots sorted by expert; then for each
+	// slot the hidden values and the output of its expert. A layer uses as much of each as it needs.
 	View logits;       // (rows, experts) f32
 	View ids, weights; // (rows, used) u32, f32
 	View tiles;        // (tiles, KV_TILE_WORDS) u32
 	View slot_gate;    // (rows, used * channels) f32
-	View slot_up;      // the same, where the function between is an operation of its own
+	View slot_up;      // the same, if the activation function is a separate operation
 	View slot_out;     // (rows, used * dim) f32
 
 	void lay(Arena&, const Config&, uint32_t rows);
 	static size_t bytes(const Config&, uint32_t rows);
 };
 
-// Whether expert_matmul() applies the layer's function to gates and factors itself.
+// Whether expert_matmul() itself applies the layer's function to gates and factors.
 bool experts_fuse_gates(const Layer&);
 // The first elements of v in another shape.
 inline View shaped(const View& v, uint32_t d0, uint32_t d1, uint32_t d2 = 1) {

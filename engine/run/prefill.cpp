@@ -1,4 +1,4 @@
-// Prefill: a prompt on its way into a session, in pieces of bounded time.
+// Prefill: reads a prompt into a session, in pieces of bounded time.
 #include "engine/run/prefill.h"
 #include "engine/core/log.h"
 #include "engine/run/session.h"
@@ -11,8 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Work is counted in operations of a multiply or an add, about.
-constexpr double kPackWork = 40;    // of an element on its way into a page
+// Work is estimated as the number of multiplies and adds.
+constexpr double kPackWork = 40;    // per element packed into a page
 constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as one: weights are read once
 
 // Of n rows through a layer's projections; cold: weights come from memory first.
@@ -128,7 +128,7 @@ double Prefill::begin_block() {
 	session_.make_room_for([&] {
 		Engine& e = session_.engine();
 		const CacheLayers& layers = e.cache_layers();
-		give_up_block(); // that an attempt with less room has begun
+		give_up_block(); // begun by an earlier attempt with less room
 		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_);
 		if (StateSequence* s = session_.states())
 			states_step_.emplace(be, e.scratch().states, std::span(&s, 1), /*in_place=*/false);
@@ -159,7 +159,7 @@ double Prefill::rows(double room, bool must) {
 	const uint32_t k = session_.engine().cache_layers()[layer_].index;
 	KvPrefill& kv = cache_of(layer_);
 	const bool all = computes_all(layer_), owns = owns_kv(layer_);
-	if (!all && !owns) at_ = n_ - 1; // nothing comes of the other rows
+	if (!all && !owns) at_ = n_ - 1; // the other rows are not needed
 	const uint32_t m = rows_that_fit(room);
 	if (!must && m < std::min(ubatch_, n_ - at_))
 		return 0; // not less than a device takes at a time, only to use up room

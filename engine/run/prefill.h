@@ -1,4 +1,4 @@
-// Prefill: a prompt on its way into a session, in pieces of bounded time.
+// Prefill: reads a prompt into a session, in pieces of bounded time.
 #pragma once
 #include "engine/kv_device/prefill.h"
 #include "engine/run/layer_runner.h"
@@ -15,35 +15,35 @@ class Prefill;
 struct PrefillHooks {
 	// Called after every piece; false cancels the prompt.
 	std::function<bool(const Prefill&)> progress = {};
-	// If set: logits of every row, in order, in pieces: rows [first, first + n) of the prompt, values (n, vocab).
+	// If set, gets logits of every row, in order and in pieces: rows [first, first + n) of the prompt, (n, vocab).
 	std::function<void(uint32_t first, uint32_t n, std::span<const float> logits)> all_logits = {};
-	// If set, and all_logits is not: the same with the last hidden state (n, dim) of every row
+	// If set, and all_logits is not, gets the last hidden state (n, dim) of every row likewise
 	// (LayerRunner::read_states).
 	std::function<void(uint32_t first, uint32_t n, std::span<const float> states)> all_states = {};
-	// If set, with one of both: queries (n, n_heads, head_dim) of every row of every layer that attends, as attention
-	// takes them.
+	// If set together with one of both, gets the queries (n, n_heads, head_dim) of every row of every layer that
+	// attends, as attention reads them.
 	std::function<void(uint32_t layer, uint32_t first, uint32_t n, std::span<const float> queries)> queries = {};
 };
 
 // Appends tokens to a session: in blocks (EngineOptions::prefill_block), a block layer by layer, a layer in pieces of
-// rows. Between pieces nothing is under way on the device, so other sequences can take their turn. Results do not
-// depend on how a layer is cut into pieces. Destroying it before done() cancels: tokens of finished blocks stay in the
-// session, the others never were. While one lives, its session takes no other tokens.
+// rows. Between pieces the device has no work of the prompt, so other sequences can run. Results do not depend on how
+// a layer is cut into pieces. Destroying it before done() cancels the prompt: tokens of finished blocks stay in the
+// session, the others are removed. While a Prefill lives, its session takes no other tokens.
 class Prefill {
  public:
 	static constexpr double kPieceSeconds = 0.1;
 
-	// Throws Error{Context} when the tokens do not fit, Invalid on a token outside the vocabulary, with nothing
+	// Throws Error{Context} if the tokens do not fit, Invalid on a token outside the vocabulary; nothing is then
 	// changed.
 	Prefill(Session&, std::span<const uint32_t> tokens, PrefillHooks = {});
 	~Prefill();
 	Prefill(const Prefill&) = delete;
 
-	// About so many seconds of work on the device, at least one row through one layer; returns done(). Throws
-	// Error{OutOfMemory} when the cache's budget is used up, Error{Device} when logits are no numbers; the prompt is
+	// Runs about so many seconds of work on the device, at least one row of one layer; returns done(). Throws
+	// Error{OutOfMemory} if the cache's budget is used up, Error{Device} if logits are not finite; the prompt is
 	// then cancelled.
 	bool step(double seconds = kPieceSeconds);
-	// Steps until done; false when the progress hook cancelled.
+	// Steps until done; returns false if the progress hook cancelled.
 	bool finish();
 
 	bool done() const { return stage_ == Stage::Done; }
@@ -53,17 +53,17 @@ class Prefill {
 	double progress() const;                                       // share of the work that is done, 0 .. 1
 	double seconds_left() const; // at the pace so far; 0 before the first piece is done
 
-	// What came out is no numbers to go on from: where, as locate_fault() names it.
+	// The error for results that are not finite. where: as named by locate_fault().
 	static Error fault(const std::string& where);
 	static constexpr const char* kLogits = "the logits are";
-	// Reads the block under way again from its beginning, or the first one, with a look at the residual stream before
-	// and behind every layer, until one has no norm; names it. The block then never was.
+	// Reads the current block, or else the first one, again from its beginning. Checks the residual stream before and
+	// after every layer until one is not finite; returns its name. The block is then cancelled.
 	std::string locate_fault();
 
  private:
 	enum class Stage : uint8_t { Block, Rows, Moves, Logits, Done };
-	// Each enqueues one piece of at most about `room` work and returns the work it takes, 0: none, a piece is larger.
-	// `must`: a piece of any size.
+	// Each enqueues one piece of about `room` work at most and returns its work; 0 if none was enqueued because a piece
+	// is larger. `must`: enqueues a piece of any size.
 	double piece(double room, bool must);
 	double begin_block();
 	double rows(double room, bool must);
@@ -71,7 +71,7 @@ class Prefill {
 	double moves(double room);
 	void begin_moves(uint32_t from);
 	double logits_piece();
-	void delivered(); // after the wait: logits that were read
+	void delivered(); // call after the wait: delivers the logits that were read
 	bool usable() const;
 	void end_block();
 	uint32_t rows_that_fit(double room) const;
@@ -81,7 +81,7 @@ class Prefill {
 	void give_up_block();
 	bool wants_all() const { return hooks_.all_logits || hooks_.all_states; } // rows, not only the last one
 	bool owns_kv(uint32_t l) const { return has_own_kv(runner_.config(), l); }
-	bool computes_all(uint32_t l) const; // of layer l all rows of the residual stream are wanted
+	bool computes_all(uint32_t l) const; // whether all rows of the residual stream of layer l are needed
 
 	Session& session_;
 	LayerRunner& runner_;
@@ -90,21 +90,21 @@ class Prefill {
 	uint32_t layers_, ubatch_, block_;
 	std::unique_ptr<PromptMemory> memory_;
 	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
-	std::optional<StateStep> states_step_;    // of the block, where layers are recurrent
+	std::optional<StateStep> states_step_;    // of the block, if layers are recurrent
 	Stage stage_ = Stage::Block;
 	uint32_t n_read_ = 0;
-	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens; where it is
-	uint32_t moving_ = 0;                 // the layer whose keys and values go into pages
+	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens, current layer, current row
+	uint32_t moving_ = 0;                 // layer whose keys and values are being stored in pages
 	bool planned_ = false;                // its moves are decided
 	double moved_ = 0;                    // work of its moves that is enqueued
-	std::vector<float> read_, hidden_;    // logits on their way from the device; the rows they come from
-	bool reading_ = false;                // within step(): reads into this object may be under way
-	std::vector<float> states_;           // where they are wanted, of all these rows; the logits are of the last alone
+	std::vector<float> read_, hidden_;    // logits being read from the device; their hidden states
+	bool reading_ = false;                // inside step(): reads into this object may be pending
+	std::vector<float> states_;           // if wanted, of all these rows; logits are then of the last only
 	struct Queries {
 		uint32_t layer, first, n;
 		std::vector<float> rows;
 	};
-	std::deque<Queries> queries_; // on their way from the device
+	std::deque<Queries> queries_; // being read from the device
 	struct Look {
 		std::string where;
 		std::vector<float> rows; // (n, dim) of the residual stream
@@ -112,11 +112,11 @@ class Prefill {
 	std::deque<Look> looks_; // of locate_fault(), since the last wait
 	bool looking_ = false;
 	std::vector<float> logits_;
-	double total_ = 0, done_ = 0, seconds_ = 0; // work; time it has taken
+	double total_ = 0, done_ = 0, seconds_ = 0; // total and completed work; time taken
 };
 
-// Appends n tokens with noise for keys and values, stored as a prompt's are and taking the same memory; the model does
-// not run and nothing attends. For measuring what comes after a long prompt. Throws as Prefill does.
+// Appends n tokens with noise as keys and values, stored like a prompt's and with the same memory; neither the model
+// nor attention runs. For measuring what follows a long prompt. Throws as Prefill does.
 void fill_with_noise(Session&, uint32_t n);
 
 } // namespace kvrun

@@ -1,5 +1,5 @@
-// Device memory of a prompt block: one row per token, and one layer's own keys and values; of a model in which layers
-// share them, one layer's of each cache.
+// Device memory of a prompt block: one row per token, and one layer's own keys and values. If layers share keys and
+// values, it has those of one layer of each cache.
 #pragma once
 #include "engine/core/round.h"
 #include "engine/run/arena.h"
@@ -14,10 +14,10 @@ class PromptMemory {
 	PromptMemory(Backend& be, const Config& cfg, const CacheLayers& layers) : be_(be), cfg_(cfg), layers_(layers) {}
 	PromptMemory(const PromptMemory&) = delete; // views look at the buffers
 
-	// Room for n tokens, and `more` rows of keys and values beside theirs. Grows; what was there is lost then.
+	// Makes room for n tokens, and `more` additional rows of keys and values. The contents are lost when it grows.
 	void fit(uint32_t n, uint32_t more) {
 		if (n > x.shape[0] || !x) {
-			rows_ = {}, x = {}; // should there be no memory
+			rows_ = {}, x = {}; // in case the allocation fails
 			const uint32_t n_rows = align_up(n, 64);
 			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
 				x = a.take(DType::F32, n_rows, cfg_.dim);
@@ -32,7 +32,7 @@ class PromptMemory {
 			own_ = {}, kv_[0] = {};
 			const uint32_t n_rows = align_up(n + more, 64);
 			allocate(be_, own_, "prompt keys and values", [&](Arena& a) {
-				Arena again = a; // layers follow each other in the same memory, unless some are read again
+				Arena again = a; // layers use the same memory in turn, unless some are read again
 				kv_[0] = lay(a, false, n_rows);
 				if (!layers_.both_kinds()) return;
 				kv_[1] = lay(layers_.shares() ? a : again, true, n_rows);
@@ -42,7 +42,7 @@ class PromptMemory {
 	}
 	// This block's own keys and values of one layer of a cache.
 	KvRows kv(bool in_window, uint32_t window) const { return {kv_[in_window].k, kv_[in_window].v, 0, window}; }
-	// Bytes of a token, about.
+	// About the bytes of one token.
 	static uint64_t row_bytes(const Config& c, const CacheLayers& layers) {
 		const auto own = [&](bool window) {
 			const KvShape& s = layers.shape(window);
@@ -52,7 +52,7 @@ class PromptMemory {
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
 	size_t bytes() const { return rows_.bytes() + own_.bytes(); }
-	const Buffer& own() const { return own_; } // what kv() lies in
+	const Buffer& own() const { return own_; } // the buffer of kv()
 
 	View x;            // (rows, dim) f32
 	TokenViews tokens; // of the rows
@@ -71,7 +71,7 @@ class PromptMemory {
 	const Config& cfg_;
 	const CacheLayers& layers_;
 	Buffer rows_, own_;
-	Own kv_[2]; // of a layer of the main cache, and of that of layers with a window
+	Own kv_[2]; // of a layer of the main cache; of a layer of the cache of layers with a window
 };
 
 } // namespace kvrun

@@ -1,12 +1,12 @@
-// Activations of recurrent layers, and of gates behind attention.
+// Activations of recurrent layers, and of output gates of attention.
 #pragma once
 #include "engine/run/arena.h"
 #include "models/config.h"
 
 namespace kvrun {
 
-struct RecurrentMemory { // of the layers' shape, which all recurrent ones of a model share; empty without
-	View mixed, conv;    // (rows, channels) f32: before and behind the convolution
+struct RecurrentMemory { // all recurrent layers of a model have the same shape; empty without them
+	View mixed, conv;    // (rows, channels) f32: before and after the convolution
 	View gate;           // (rows, values) f32
 	View beta, alpha;    // (rows, n_heads) f32
 	View values;         // (rows, values) f32

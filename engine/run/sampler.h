@@ -14,14 +14,14 @@
 namespace kvrun {
 
 struct SamplerOptions {
-	double temperature = 0.8;  // logits are divided by it; <= kGreedyTemperature: the likeliest token, always
+	double temperature = 0.8;  // logits are divided by it; <= kGreedyTemperature: always the most likely token
 	uint32_t top_k = 40;       // candidates kept; 0: all
-	double top_p = 0.95;       // of those, the likeliest that hold this share of the probability; 1: all
-	double min_p = 0.05;       // of those, the ones at least this likely relative to the likeliest; 0: all
+	double top_p = 0.95;       // of those, the most likely that hold this share of the probability; 1: all
+	double min_p = 0.05;       // of those, the ones at least this likely relative to the most likely; 0: all
 	double repeat_penalty = 1; // > 1 makes recent tokens less likely (CTRL, arXiv:1909.05858); 1: off
 	uint32_t repeat_last = 64; // tokens that count as recent
 	uint64_t seed = 0;         // of the random numbers
-	// Subtracted from the logit of a token of the answer: once, and once for each time it is there. 0: off.
+	// Subtracted from the logit of a token of the answer: once per token, and once per occurrence. 0: off.
 	double presence_penalty = 0, frequency_penalty = 0;
 	std::vector<std::pair<uint32_t, float>> bias = {}; // (token, added to its logit); -INFINITY: never this token
 };
@@ -36,9 +36,9 @@ struct TokenFilter {
 	std::function<std::span<const uint64_t>()> allowed; // a bit for each token
 };
 
-// Equal logits rank by id, lowest first, so greedy is defined for all inputs: -inf is never chosen. A logit that is NaN
-// or +inf, or no logit above -inf, throws Error{Device}: such numbers come from a broken driver or file, and an answer
-// made of them would look like one.
+// Equal logits rank by id, lowest first, so greedy sampling is defined for all inputs. -inf is never chosen. A logit
+// that is NaN or +inf, or no logit above -inf, throws Error{Device}: such values come from a broken driver or file,
+// and the resulting answer would look valid.
 class Sampler {
  public:
 	struct Candidate {
@@ -51,12 +51,12 @@ class Sampler {
 	void accept(uint32_t token);                    // a token of the prompt or the answer, for the repeat penalty
 	void count(uint32_t token);                     // a token of the answer, for the other two
 	uint32_t sample(std::span<const float> logits); // logits (vocab); does not accept() the result
-	// How many of the largest logits suffice to sample; 0: all are needed. The token is the same as from all.
+	// How many of the largest logits suffice to sample the same token as from all; 0: all are needed.
 	uint32_t wanted() const;
-	uint32_t sample(const RowLogits&); // `top` only if wanted() says how many, and of so many
-	// The same among tokens that are allowed: the token that comes where all others are ruled out before anything else.
-	// wanted(): of a list that most likely holds enough of them. nullopt: `top` did not. Throws Error{Unsupported}
-	// where no token is allowed.
+	uint32_t sample(const RowLogits&); // may have only `top` if wanted() > 0, with at least so many
+	// The same among allowed tokens only: the result is as if all others had been excluded before anything else.
+	// wanted_to_filter(): length of a list that most likely holds enough of them. Returns nullopt if `top` did not.
+	// Throws Error{Unsupported} if no token is allowed.
 	uint32_t wanted_to_filter() const;
 	std::optional<uint32_t> sample(const RowLogits&, const TokenFilter&);
 	// What the last sample() chose from, and the sum of their shares. One candidate after a greedy choice.
@@ -70,7 +70,7 @@ class Sampler {
 	// over all logits where top-p needs it, and not only that of the candidates.
 	std::optional<double> gather(std::span<const float> logits);
 	std::span<const float>
-	scanned(std::span<const float> logits); // after the penalty; throws where they are no numbers
+	scanned(std::span<const float> logits); // after the penalty; throws if they are not finite numbers
 	uint32_t sample_allowed(std::span<const float> logits, const TokenFilter&);
 	void cut(std::optional<double> all); // `all` as gather() returned it
 	uint32_t choose_only(Candidate);
@@ -81,7 +81,7 @@ class Sampler {
 	std::vector<uint32_t> recent_;                  // (<= repeat_last) ring of accepted tokens
 	size_t recent_at_ = 0;                          // next place in the ring
 	std::unordered_map<uint32_t, uint32_t> counts_; // of tokens of the answer; empty without their penalties
-	std::vector<float> changed_;                    // (vocab) logits; empty where nothing changes them
+	std::vector<float> changed_;                    // (vocab) logits; empty if nothing changes them
 	std::vector<float> filtered_;                   // (vocab) logits, -inf where a filter does not allow the token
 	LogitBlocks blocks_;                            // of the logits, after penalties and bias
 	std::vector<Candidate> candidates_;             // (vocab) and fewer after the cuts

@@ -98,7 +98,7 @@ void Session::reserve_hint(uint32_t n_new) {
 	if (seqs_.window) seqs_.window->cache().reserve_hint(n_new);
 }
 
-// They go back in turns until they agree; 0 always is a position of both.
+// Each cache goes back in turn until they agree; 0 is always a position of both.
 uint32_t Session::Sequences::exact_position(uint32_t n) const {
 	n = main->exact_position(states ? states->exact_position(n) : n);
 	for (;;) {
@@ -110,7 +110,7 @@ uint32_t Session::Sequences::exact_position(uint32_t n) const {
 	}
 }
 
-// A policy that fetches has every token in host memory too: what does not fit there is said before anything is read.
+// A policy that fetches also keeps every token in host memory: reports a lack of room before anything is read.
 void Session::fit_host_copy() {
 	const HostPool& host = engine_.pool().host();
 	if (host.offloads()) return;
@@ -181,7 +181,7 @@ std::span<const float> Session::decode(uint32_t token) {
 uint32_t Session::step_tokens(uint32_t n) const {
 	n = seqs_.main->cache().step_tokens(n);
 	if (seqs_.window) n = seqs_.window->cache().step_tokens(n);
-	return seqs_.states ? std::min(n, 1u) : n; // a state forgets how it came about
+	return seqs_.states ? std::min(n, 1u) : n; // a state cannot go back
 }
 
 std::string Session::why_one_token() const {
@@ -241,14 +241,14 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 			return logits;
 		} catch (const Error& error) {
 			for (const SessionRow& r : rows) r.session->sync_history();
-			// Nothing has been appended; what was only kept to go back to makes room, but not for drafts.
+			// Nothing has been appended; checkpoints are dropped to make room, but not for drafts.
 			if (drafts || error.code != Code::OutOfMemory ||
 			    std::ranges::none_of(rows, [](const SessionRow& r) { return r.session->drop_checkpoint(); }))
 				throw;
 		}
 }
 
-// The same token once more, on a copy that is thrown away: where numbers end is the same there.
+// Runs the same token again on a temporary copy, where the same layer gives the first non-finite result.
 std::exception_ptr Session::fault_of(uint32_t token) {
 	std::string where = Prefill::kLogits;
 	try {
@@ -314,12 +314,12 @@ void Session::prompt_read() {
 		checkpoints_.push_back(seqs_.fork());
 	} catch (const Error& e) {
 		if (e.code != Code::OutOfMemory) throw;
-		return; // there is no room to keep another state, which nobody needs to go on
+		return; // no room for another checkpoint, which is optional
 	}
 	if (checkpoints_.size() > options_.checkpoints) drop_checkpoint();
 }
 
-// The first one is kept as long as there are others: it is where a conversation begins.
+// The first one is kept while there are others: it is the beginning of a conversation.
 bool Session::drop_checkpoint() {
 	if (checkpoints_.empty()) return false;
 	checkpoints_.erase(checkpoints_.begin() + (checkpoints_.size() > 1 ? 1 : 0));

@@ -1,4 +1,4 @@
-// One sequence of tokens under one policy; and decode steps of several of them.
+// A sequence of tokens under one policy, and decode steps of several sequences.
 #pragma once
 #include "engine/run/engine.h"
 #include "engine/run/prefill.h"
@@ -6,63 +6,63 @@
 
 namespace kvrun {
 
-constexpr uint32_t kNoToken = UINT32_MAX; // in a history: noise, no token of the vocabulary
+constexpr uint32_t kNoToken = UINT32_MAX; // in a history: noise, not a token of the vocabulary
 
 struct SessionOptions {
-	KvPolicy kv = {};  // how the cache is stored
-	uint32_t ctx = 0;  // longest sequence in tokens; 0: what fits the cache's budget, at most the trained context
-	uint64_t seed = 1; // of the policy's random choices
-	uint32_t checkpoints = 0; // most states kept to go back to, one at the end of each prompt; see truncate()
+	KvPolicy kv = {};         // how the cache is stored
+	uint32_t ctx = 0;         // longest sequence in tokens; 0: what fits the cache's budget, up to the trained context
+	uint64_t seed = 1;        // for the policy's random choices
+	uint32_t checkpoints = 0; // most states kept for truncate(), one at the end of each prompt
 };
 
 // Must end before its engine. Sessions of one engine share its memory budget, whatever their policies. What a session
 // computes is bit-identical whatever other sessions run.
 class Session {
  public:
-	// Throws Error{Invalid} on a policy that this model's cache cannot have, OutOfMemory when not one token fits.
+	// Throws Error{Invalid} on a policy that this model's cache cannot use, OutOfMemory if not even one token fits.
 	Session(Engine&, const SessionOptions& = {});
 	~Session();
 	Session(const Session&) = delete;
 
-	// Appends tokens; returns the last one's logits (vocab), valid until the next call; empty when the hook cancelled.
-	// Throws Error{Context} when they do not fit, Error{OutOfMemory} when the cache's budget is used up. The prompt in
-	// pieces: class Prefill.
+	// Appends tokens; returns the last one's logits (vocab), valid until the next call; empty if the hook cancelled.
+	// Throws Error{Context} if they do not fit, Error{OutOfMemory} if the cache's budget is used up. To read a prompt
+	// in pieces, use class Prefill.
 	std::span<const float> prefill(std::span<const uint32_t> tokens, const PrefillHooks& = {});
-	// Appends one token; logits (vocab). As decode() below.
+	// Appends one token; returns its logits (vocab). Like decode() below.
 	std::span<const float> decode(uint32_t token);
 
-	// A session with the same tokens that goes its own way from here. Packed pages are shared until either writes to
-	// them. Throws Error{OutOfMemory}. Logits after the same tokens are the same bits in both.
+	// Returns an independent session with the same tokens. Packed pages are shared until either session writes to
+	// them. Throws Error{OutOfMemory}. Logits after the same tokens are bit-identical in both.
 	std::unique_ptr<Session> fork();
 	// Takes the tokens and pages of a session that this one is a fork of, or that is a fork of this one, as fork()
-	// does. Its own and its checkpoints are forgotten. Throws Error{Invalid} where they are not related; OutOfMemory.
+	// does. Drops its own tokens and checkpoints. Throws Error{Invalid} if they are not related; OutOfMemory.
 	void take_fork(Session& other);
-	// Forgets all tokens from number n_tokens on. That is possible to the bit where nothing behind that position was
-	// judged or compressed, and at checkpoints; exact_position(n) is the nearest such position at or before n (0 always
-	// is one), from which the rest can be read again. Throws Error{Invalid} naming it when n_tokens is none.
+	// Removes all tokens from position n_tokens on. This is bit-exact where nothing after that position was ranked or
+	// compressed, and at checkpoints. exact_position(n) is the nearest such position at or before n (0 always is one);
+	// the rest can be read again from there. Throws Error{Invalid} naming it if n_tokens is not exact.
 	void truncate(uint32_t n_tokens);
 	uint32_t exact_position(uint32_t n) const;
-	// Goes back to the nearest position that begins as `tokens` do and leaves at least one of them to be read; returns
-	// how many of `tokens` the session then holds.
+	// Goes back to the nearest position up to which the session equals `tokens`, leaving at least one to be read.
+	// Returns how many of `tokens` the session then holds.
 	uint32_t keep_common(std::span<const uint32_t> tokens);
-	void reset(); // forgets everything
-	// Of the next n tokens, how many one decode step can take, all but the first of which truncate() can take back:
-	// fewer where the policy packs in between or ranks by a row's attention.
+	void reset(); // removes all tokens
+	// How many of the next n tokens one decode step can take such that truncate() can remove all but the first; fewer
+	// where the policy packs in between or ranks by a row's attention.
 	uint32_t step_tokens(uint32_t n) const;
-	std::string why_one_token() const; // why that never is more than one; empty: it may be
+	std::string why_one_token() const; // why step_tokens() is never more than one; empty if it can be
 
 	uint32_t n_tokens() const { return seqs_.main->n_tokens(); }
 	std::span<const uint32_t> history() const { return history_; }   // (n_tokens) the tokens
 	uint32_t ctx() const { return ctx_; }                            // longest sequence in tokens
-	bool ctx_by_budget() const { return ctx_by_budget_; }            // ... and the budget, not the model, sets it
+	bool ctx_by_budget() const { return ctx_by_budget_; }            // whether the budget, not the model, limits ctx()
 	const KvPlan& plan() const { return *plan_; }                    // of the main cache (CacheLayers)
-	const KvPlan* window_plan() const { return window_plan_.get(); } // of the other one; null: there is none
+	const KvPlan* window_plan() const { return window_plan_.get(); } // of the other cache; null if absent
 	const std::string& policy_text() const { return options_.kv.text; }
 	uint64_t seed() const { return options_.seed; }
 	KvBytes kv_bytes() const; // of this session, shared pages included
-	// What plain f16 would take of all layers.
+	// Bytes that f16 would take for all layers.
 	size_t f16_bytes() const;
-	// By position: KvCache::tiers() of a layer of the model.
+	// KvCache::tiers() of a layer of the model, by position.
 	std::vector<uint8_t> tiers(uint32_t layer, uint32_t kv_head) const;
 	// Device memory allocated for the cache: the pool's, which serves all sessions, tables included.
 	size_t kv_device_bytes() const { return engine_.pool().allocated_bytes(); }
@@ -70,20 +70,20 @@ class Session {
 	KvSequence& seq() { return *seqs_.main; } // of the main cache
 	const KvSequence& seq() const { return *seqs_.main; }
 	KvSequence* window_seq() const { return seqs_.window.get(); } // of layers with a window; null: no such cache
-	StateSequence* states() const { return seqs_.states.get(); }  // of recurrent layers; null: the model has none
-	uint32_t window() const { return window_; } // of the main cache's layers, where the context is longer; else 0
-	uint32_t prompt_rows() const;               // rows of keys and values that a prompt needs beside its own
+	StateSequence* states() const { return seqs_.states.get(); }  // of recurrent layers; null if the model has none
+	uint32_t window() const { return window_; } // of the main cache's layers, if the context is longer; else 0
+	uint32_t prompt_rows() const;               // rows of keys and values that a prompt needs in addition to its own
 	void reserve_hint(uint32_t n_new);          // KvCache::reserve_hint() of all caches
 	const RopeTables& rope() const { return *rope_; }
 
 	// ---- for session files
-	// Takes the place of an empty session's sequences: KvSequence::restore(). window_books: of the cache that
-	// window_seq() is of. Throws Error{Format} where the books do not hold as many tokens.
+	// Replaces an empty session's sequences: KvSequence::restore(). window_books: those of the cache of window_seq().
+	// Throws Error{Format} if the books do not hold the same number of tokens.
 	void restore(std::span<const std::byte> books, std::span<const std::byte> window_books,
 	             std::vector<uint32_t> history, const std::function<void(std::span<std::byte>)>& source);
 	void check_idle() const; // throws Error{Invalid} while a Prefill of this session lives
 
-	// Throws Error{Context} when these tokens, or n of them, do not fit; Invalid on no tokens, on one outside the
+	// Throws Error{Context} if these tokens, or n tokens, do not fit; Invalid on no tokens, on one outside the
 	// vocabulary and while a Prefill of this session lives.
 	void check_room(std::span<const uint32_t> tokens) const;
 	void check_room(uint64_t n) const;
@@ -99,7 +99,7 @@ class Session {
 		Sequences fork() const {
 			return {main->fork(), window ? window->fork() : nullptr, states ? states->fork() : nullptr};
 		}
-		uint32_t exact_position(uint32_t n) const; // to which all can go back
+		uint32_t exact_position(uint32_t n) const; // that all of them can go back to
 	};
 	Session(const Session&, Sequences);
 	size_t window_bytes(uint64_t n_tokens) const; // of the cache of layers with a window
@@ -108,12 +108,12 @@ class Session {
 		history_.insert(history_.end(), tokens.begin(), tokens.end());
 	}
 	void fit_host_copy();
-	std::exception_ptr fault_of(uint32_t token); // which a decode step just appended and got no usable logits from
-	void sync_history() noexcept;                // after something failed: the sequence may be shorter than it was
-	void prompt_read();                          // a prompt is complete: makes a checkpoint
+	std::exception_ptr fault_of(uint32_t token); // token: just appended by a decode step that got no usable logits
+	void sync_history() noexcept;                // after a failure: the sequence may have become shorter
+	void prompt_read();                          // call when a prompt is complete: makes a checkpoint
 	const Sequences* checkpoint_at(uint32_t n) const;
 	bool drop_checkpoint(); // the oldest one; false if there is none
-	// Runs `f`, which changes nothing when it throws OutOfMemory; checkpoints make room for it.
+	// Runs `f`, which must change nothing when it throws OutOfMemory; checkpoints are dropped to make room for it.
 	template <class F> auto make_room_for(F f) {
 		for (;;) try {
 				return f();
@@ -124,7 +124,7 @@ class Session {
 
 	Engine& engine_;
 	SessionOptions options_;
-	std::shared_ptr<const KvPlan> plan_, window_plan_; // forks share them, and nobody else
+	std::shared_ptr<const KvPlan> plan_, window_plan_; // shared with forks only
 	uint32_t window_ = 0;
 	std::shared_ptr<const RopeTables> rope_;
 	uint32_t ctx_ = 0;
@@ -139,18 +139,18 @@ class Session {
 struct SessionRow { // the next token of a session
 	Session* session;
 	uint32_t token;
-	uint32_t top = 0; // so many of its largest logits suffice (Sampler::wanted()); 0: all are wanted
-	// Tokens that may come behind it, at most step_tokens() - 1: rows of their own, with the same `top`.
+	uint32_t top = 0; // number of largest logits that suffice (Sampler::wanted()); 0: all are wanted
+	// Tokens that may follow it, at most step_tokens() - 1: one row each, with the same `top`.
 	std::span<const uint32_t> drafts = {};
 };
-// One decode step: appends each row's token and its drafts to its session; sessions are different ones of one engine,
+// One decode step: appends each row's token and its drafts to its session. Sessions must be distinct and of one engine,
 // all tokens together at most Engine::max_rows(). Returns the logits of the rows' tokens, then those of the first row's
-// drafts, of the second's, .., valid until the next step: the bits that steps of one token give. Throws
-// RowError{Context, OutOfMemory, Invalid} naming the row that cannot go on, with nothing appended to any; when the
-// device fails half way, sessions are as they were or empty. A row whose logits are no numbers has its token appended
-// and RowLogits::fault set.
+// drafts, of the second's, .., valid until the next step; they are bit-identical to those of single-token steps. Throws
+// RowError{Context, OutOfMemory, Invalid} naming the failing row, with nothing appended to any session. If the device
+// fails during the step, sessions are unchanged or empty. A row whose logits are not finite has its token appended and
+// RowLogits::fault set.
 std::span<const RowLogits> decode_step(std::span<const SessionRow> rows);
-// The same; logits (rows, vocab) of rows that all want all of them. Throws the first fault of a row.
+// The same for rows that all want all logits; returns (rows, vocab). Throws the first fault of a row.
 std::span<const float> decode(std::span<const SessionRow> rows);
 
 } // namespace kvrun

@@ -1,8 +1,8 @@
-// A session in a file: the packed cache as it lies, the tokens, and bytes of the caller's.
+// A session in a file: the packed cache as it lies on the device, the tokens, and a note of the caller.
 //
-// A header, then sections without gaps: facts (JSON), tokens (u32), books of the cache (engine/kv_host/books.h), what
-// lies on the device, the note. Numbers are little-endian. The header has the length and the XXH3 hash of each section,
-// and a hash of itself.
+// A header, then sections without gaps: facts (JSON), tokens (u32), books of the cache (engine/kv_host/books.h), device
+// data, the note. Numbers are little-endian. The header has the length and the XXH3 hash of each section, and a hash of
+// itself.
 #pragma once
 #include "engine/core/new_file.h"
 #include "engine/run/session.h"
@@ -13,17 +13,17 @@ namespace kvrun {
 
 constexpr size_t kMaxNote = size_t(64) << 20; // bytes
 
-// All of a session's file but its way to the disk, which NewFile::commit() waits for.
+// Writes the whole session file. It is on disk only after NewFile::commit().
 void write_session(Session&, NewFile&, std::span<const std::byte> note);
-// Throws Error{Io, NotFound} naming the path; the file is then what it was before.
+// Throws Error{Io, NotFound} naming the path; the file is then unchanged.
 void save_session(Session&, const std::string& path, std::span<const std::byte> note);
 
-// A session of this engine's model with the policy, the context and the tokens it had; without its checkpoints. Its
-// next token is, to the bit, the one it would have had, on the same device. Throws Error{Format} for a damaged file,
+// A session of this engine's model with the saved policy, context and tokens, without its checkpoints. On the same
+// device its next logits are bit-identical to those of the saved session. Throws Error{Format} for a damaged file,
 // {Unsupported} for one of a newer version, {Invalid} for one of another model, {OutOfMemory}; each names the path and
-// what in the file is wrong.
+// what is wrong in the file.
 std::unique_ptr<Session> restore_session(Engine&, const std::string& path, uint32_t checkpoints = 0);
 
-std::vector<std::byte> read_session_note(const std::string& path); // checked as above, but for the model
+std::vector<std::byte> read_session_note(const std::string& path); // checked as above, except the model
 
 } // namespace kvrun

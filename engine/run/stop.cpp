@@ -1,4 +1,4 @@
-// Text on its way out: cut into whole characters, and ended by stop strings wherever tokens split them.
+// Output text: split into whole characters, and ended by stop strings even if tokens split them.
 #include "engine/run/stop.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -44,7 +44,7 @@ std::string StopStream::feed(std::string_view bytes) {
 	}
 	size_t hold = utf8_unfinished(held_);
 	for (const Stop& s : stops_) hold = std::max(hold, s.seen);
-	// what is given out ends with a whole character even where a stop string begins inside one
+	// returned text ends with a whole character even where a stop string begins inside one
 	size_t give = held_.size() - hold;
 	give -= utf8_unfinished(std::string_view(held_).substr(0, give));
 	std::string out = held_.substr(0, give);

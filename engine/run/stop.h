@@ -1,4 +1,4 @@
-// Text on its way out: cut into whole characters, and ended by stop strings wherever tokens split them.
+// Output text: split into whole characters, and ended by stop strings even if tokens split them.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,17 +9,17 @@ namespace kvrun {
 constexpr size_t kMaxStops = 256;      // stop strings per answer
 constexpr size_t kMaxStopBytes = 4096; // bytes of one stop string
 
-// Takes the bytes of one token after the other and gives back what may be shown: never part of a stop string, never
-// part of a character. Bytes that are no UTF-8 pass unchanged. Work per byte is proportional to the number of stops.
+// Takes the bytes of each token in turn and returns what may be shown: never part of a stop string, never part of a
+// character. Bytes that are not UTF-8 pass unchanged. Work per byte is proportional to the number of stops.
 class StopStream {
  public:
 	// Throws Error{Invalid} for an empty or overlong stop string and for too many of them.
 	explicit StopStream(std::vector<std::string> stops);
 
-	// What became certain with these bytes. Everything from the first completed stop string on is dropped; of several
-	// completed by the same byte the longest counts.
+	// Returns the text that can be shown after these bytes. Everything from the first completed stop string on is
+	// dropped; of several completed by the same byte the longest counts.
 	std::string feed(std::string_view bytes);
-	// The end of the text: what was held back in case a stop string or a character would be completed.
+	// Call at the end of the text: returns what was held back in case a stop string or a character would be completed.
 	std::string finish();
 
 	bool stopped() const { return hit_ >= 0; }
@@ -30,10 +30,10 @@ class StopStream {
 	struct Stop {
 		std::string text;
 		std::vector<size_t> fail; // (text bytes): length of the longest proper prefix that is a suffix of text[0..i]
-		size_t seen = 0;          // bytes of text that the end of the input agrees with
+		size_t seen = 0;          // length of the prefix of text that matches the end of the input
 	};
 	std::vector<Stop> stops_;
-	std::string held_; // bytes not given out yet
+	std::string held_; // bytes not returned yet
 	int hit_ = -1;     // index of the stop string found
 };
 

@@ -14,7 +14,7 @@ void check_f16(const Session& s) {
 	if (!s.plan().keeps_all) fail(Code::Invalid, "{} packs tokens; those of an f16 cache are needed", s.policy_text());
 }
 
-// Memory of a prompt, given back whatever happens.
+// Scratch memory of a prompt; returned to the engine by the destructor.
 class Borrowed {
  public:
 	explicit Borrowed(Engine& e) : engine_(e), memory_(e.take_prompt_memory()) {}

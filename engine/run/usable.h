@@ -1,5 +1,5 @@
-// Whether what a model computed is numbers at all. A weight that is no finite number, or too large a one, does not stop
-// the arithmetic: norms divide by infinity and rows become zeros, which looks like an answer and depends on the device.
+// Whether a model's results are finite. A weight that is not finite, or too large, does not stop the arithmetic: norms
+// divide by infinity and rows become zeros, which looks like a valid answer and depends on the device.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -10,15 +10,15 @@
 
 namespace kvrun {
 
-// A row of the residual stream: its squares have a sum in f32, as every norm takes it. What overflows or becomes NaN in
-// a layer stays in the residual stream, so the last layer's row tells of all of them.
+// Whether the squares of a row of the residual stream have a finite sum in f32, which every norm computes. An overflow
+// or NaN of a layer stays in the residual stream, so the last layer's row shows those of all layers.
 inline bool has_norm(std::span<const float> row) {
 	double sum = 0;
 	for (const float x : row) sum += double(x) * double(x);
-	return sum <= double(std::numeric_limits<float>::max()); // false of a NaN
+	return sum <= double(std::numeric_limits<float>::max()); // false for a NaN
 }
 
-// Logits to choose a token from: none is NaN or +inf, and one at least is above -inf.
+// Whether a token can be chosen from the logits: none is NaN or +inf, and at least one is above -inf.
 inline bool has_choice(std::span<const float> logits) {
 	constexpr float kInfinity = std::numeric_limits<float>::infinity();
 	// Bits of a NaN, of either sign, are above those of infinity once the sign is gone.

@@ -10,14 +10,14 @@
 
 namespace kvrun {
 
-struct FitGoal {                   // what has to have room beside the weights
+struct FitGoal {                   // what must fit beside the weights
 	std::vector<KvPolicy> kv = {}; // each of them by itself; empty: f16
-	uint32_t ctx = 0;              // tokens; 0: kFitTokens, or what the model was trained for
-	uint64_t kv_budget = 0;        // bytes of all caches; 0: one of `ctx` tokens
+	uint32_t ctx = 0;              // tokens; 0: kFitTokens, or the trained context
+	uint64_t kv_budget = 0;        // bytes of all caches; 0: one cache of `ctx` tokens
 	uint32_t ubatch = 512;
 };
 constexpr uint32_t kFitTokens = 8192;
-// Of free memory, what weights, activations and caches may take together: staging memory and a driver's own are beside.
+// Part of free memory for weights, activations and caches together; the rest is for staging and the driver.
 constexpr uint64_t fit_memory(uint64_t free_bytes) {
 	const uint64_t left = std::clamp(free_bytes / 8, uint64_t(32) << 20, uint64_t(256) << 20);
 	return free_bytes - std::min(left, free_bytes / 2);
@@ -25,7 +25,7 @@ constexpr uint64_t fit_memory(uint64_t free_bytes) {
 // Tokens that a goal is for.
 uint64_t fit_tokens(const Config&, uint32_t ctx);
 
-struct DeviceRoom { // for weights, on a device or as described
+struct DeviceRoom { // memory for weights, of a device or of a described one
 	std::string name;
 	uint64_t free_bytes = 0;
 	bool shares_memory = false;
@@ -33,8 +33,8 @@ struct DeviceRoom { // for weights, on a device or as described
 };
 DeviceRoom room_of(const DeviceInfo&);
 
-// Throws Error: Invalid for a budget that cannot be kept, OutOfMemory where the host's memory has no room for what
-// leaves the device, Unsupported where the device reads no host memory and options ask for it. On a device that shares
+// Throws Error: Invalid for a budget that cannot be met, OutOfMemory if host memory has no room for the weights that
+// leave the device, Unsupported if options ask for host memory and the device cannot read it. On a device that shares
 // the host's memory all weights stay where they are.
 WeightPlan place_weights(const Gguf&, const Config&, const WeightPlan::RowBytes&, const WeightOptions&, const FitGoal&,
                          const DeviceRoom&);

@@ -1,4 +1,4 @@
-// Answers of a chat: prompts that continue what the cache holds, streaming, and a context that is full.
+// Answers of a chat: prompts that reuse cached tokens, streaming, and handling of a full context.
 #include "tools/chat/chat.h"
 #include "tools/chat/input.h"
 #include "tools/terminal.h"
@@ -11,14 +11,14 @@
 namespace kvrun {
 namespace {
 
-// An answer on its way to standard output.
+// Streams an answer to standard output.
 class AnswerStream {
  public:
 	AnswerStream(ReplyHandle reply, bool terminal) : reply_(std::move(reply)), terminal_(terminal) {
 		const char* none = std::getenv("NO_COLOR");
 		dims_ = terminal && !(none && *none);
 	}
-	// An exception must not cross the library: it is kept, and the call is stopped.
+	// An exception must not pass through the library: it is stored, and the call is stopped.
 	static int on_token(uint32_t, const char* text, size_t length, void* payload) {
 		auto* self = static_cast<AnswerStream*>(payload);
 		try {
@@ -33,7 +33,7 @@ class AnswerStream {
 		static_cast<AnswerStream*>(payload)->bar_.show("reading", done, seconds_left);
 		return 0;
 	}
-	// Returns the answer; throws what stopped a callback.
+	// Returns the answer; rethrows the exception of a callback.
 	ChatMessage finish() {
 		bar_.clear();
 		if (!lost_) {
@@ -84,10 +84,10 @@ class AnswerStream {
 
 bool is_full(kvrun_status s) { return s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT; }
 
-// Where each token's text ends in the text of all of them, in bytes.
+// Byte offset at which each token's text ends in the text of all tokens.
 std::vector<size_t> text_ends(const ChatModel& model, std::span<const uint32_t> tokens) {
 	std::vector<size_t> out;
-	size_t alone = 0; // bytes of the token before, as the first one of a text
+	size_t alone = 0; // bytes of the previous token when it begins a text
 	for (size_t i = 0; i < tokens.size(); ++i) {
 		const size_t pair = i ? model.text(&tokens[i - 1], 2).size() : 0;
 		const size_t before = alone;
@@ -102,7 +102,7 @@ std::vector<size_t> text_ends(const ChatModel& model, std::span<const uint32_t> 
 bool Chat::ask(std::string text) {
 	const Conversation before = conversation_;
 	text = well_formed(attached_ + text);
-	if (conversation_.open()) // two questions in a row are not what templates take
+	if (conversation_.open()) // templates do not accept two questions in a row
 		conversation_.messages.back().text += "\n\n" + text;
 	else
 		conversation_.messages.push_back({/*user=*/true, std::move(text), {}});
@@ -118,16 +118,16 @@ bool Chat::retry() {
 	return answer(before);
 }
 
-// The model's own tokens of earlier answers are kept where the tokenizer would cut their text in another way: the
-// prompt is the session's tokens up to the last place at which the texts still agree and both end a token, then its
-// own.
+// Keeps the model's own tokens of earlier answers even if the tokenizer would split their text differently: the
+// prompt is the session's tokens up to the last place where the texts agree and both end a token, then the new
+// tokens.
 std::vector<uint32_t> Chat::prompt_tokens(bool answer) const {
 	const std::vector<uint32_t> wanted = model_.tokens(conversation_.messages_json(), args_.think, answer);
 	const std::vector<uint32_t> held = session_tokens(session_.get());
 	const auto differ = std::ranges::mismatch(held, wanted);
 	const size_t equal = size_t(differ.in1 - held.begin());
 	if (equal == 0 || equal == held.size() || equal == wanted.size()) return wanted;
-	// from the last token that is the same on: what a token's text is depends on the one before it
+	// starts at the last common token, because a token's text depends on the token before it
 	const std::span<const uint32_t> old(held.begin() + ptrdiff_t(equal - 1), held.end());
 	const std::span<const uint32_t> now(wanted.begin() + ptrdiff_t(equal - 1), wanted.end());
 	const std::string old_text = model_.text(old.data(), old.size()), now_text = model_.text(now.data(), now.size());
@@ -154,7 +154,7 @@ uint32_t Chat::keep_common(const std::vector<uint32_t>& prompt) {
 	return kept;
 }
 
-// With --on-full drop-oldest there must be room for an answer: a quarter of the context, or what -n asks for if less.
+// With --on-full drop-oldest an answer must also fit: a quarter of the context, or -n tokens if that is less.
 bool Chat::too_long(size_t prompt) const {
 	const uint32_t ctx = session_info(session_.get()).ctx;
 	if (!args_.drops_oldest()) return prompt >= ctx;
@@ -170,8 +170,8 @@ std::string Chat::full_line(size_t prompt) const {
 	                   i.kv, fmt::join(choices, ", "));
 }
 
-// Leaves out the oldest exchanges until the prompt fits; says how many. Throws where that does not help, or is not
-// wanted.
+// Leaves out the oldest exchanges until the prompt fits; returns a message with their number. Throws if that does not
+// help or is not enabled.
 std::string Chat::make_room(size_t prompt) {
 	const std::string full = full_line(prompt);
 	if (!args_.drops_oldest()) throw ChatError(KVRUN_ECONTEXT, full);
@@ -189,7 +189,7 @@ std::string Chat::make_room(size_t prompt) {
 bool Chat::answer(const Conversation& before) {
 	const AnswerInterrupt interrupt(canceller_.get());
 	try {
-		keep(); // a crash from here on loses the answer, not the question
+		keep(); // a later crash loses the answer, but not the question
 		ChatMessage message;
 		kvrun_status status = KVRUN_OK;
 		for (;;) {
@@ -218,7 +218,7 @@ bool Chat::answer(const Conversation& before) {
 	}
 }
 
-// KVRUN_OK and KVRUN_ECANCELLED: `out` is the answer so far. Other results: the context or the memory is used up.
+// On KVRUN_OK and KVRUN_ECANCELLED, `out` is the answer so far. Other results: context or memory is exhausted.
 kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& out) {
 	const uint32_t kept = keep_common(prompt);
 	AnswerStream stream(model_.reply(conversation_.messages_json(), args_.think), terminal_);
@@ -252,7 +252,7 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	answer_tokens_ += result.answer_tokens;
 	decode_seconds_ += result.decode_seconds;
 	if (status != KVRUN_OK && status != KVRUN_ECANCELLED && !is_full(status)) throw ChatError(status, error);
-	// the context ran out behind the first words of the answer: what was shown stays
+	// the context filled up after the answer began: the text that was shown is kept
 	return is_full(status) && stream.started() ? KVRUN_OK : status;
 }
 

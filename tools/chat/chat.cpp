@@ -36,7 +36,7 @@ Chat::Chat(const ChatArgs& a, const ChatModel& model, bool terminal)
 
 void Chat::new_session() {
 	model_.session(args_.kv, args_.ctx, seed_); // a bad policy changes nothing
-	session_.reset();                           // its memory is free for the new one
+	session_.reset();                           // frees its memory for the new session
 	session_ = model_.session(args_.kv, args_.ctx, seed_);
 }
 
@@ -98,7 +98,7 @@ void Chat::change_policy(const std::string& kv, int64_t ctx) {
 	keep();
 }
 
-// The conversation into a session that is empty; what does not fit, or was cancelled, is left to the next question.
+// Reads the conversation into an empty session; what does not fit or was cancelled is read with the next question.
 void Chat::read_again() {
 	if (conversation_.left_out >= conversation_.messages.size()) return;
 	const AnswerInterrupt interrupt(canceller_.get());
@@ -121,7 +121,7 @@ void Chat::read_again() {
 
 std::string Chat::json() const { return chat_to_json({conversation_, session_info(session_.get()).kv}); }
 
-// Writes the conversation where it is kept. A terminal's chat without a name is kept as kLastChat.
+// Writes the conversation to its file. An unnamed chat on a terminal is saved as kLastChat.
 void Chat::keep() {
 	const bool wanted = terminal_ && !args_.no_history && !conversation_.messages.empty();
 	if (named_) return write_private_file(files_->conversation(), json());
@@ -130,7 +130,7 @@ void Chat::keep() {
 	try {
 		if (!files_) files_.emplace(kLastChat);
 		write_private_file(files_->conversation(), json());
-	} catch (const ChatError& e) { // no reason to end a chat
+	} catch (const ChatError& e) { // does not end the chat
 		files_.reset();
 		say(fmt::format("{}; this chat is kept only by /save NAME", e.what()));
 	}
@@ -201,7 +201,7 @@ void Chat::load(const std::string& name) {
 	if (conversation_.open()) say("the last question has no answer; /retry asks it again");
 }
 
-// The session of a chat that was saved: from its cache, or by reading the conversation.
+// Restores the session of a saved chat from its cache, or by reading the conversation again.
 void Chat::restore(const std::string& name) {
 	new_session();
 	const kvrun_session_info wanted = session_info(session_.get());

@@ -8,23 +8,23 @@ namespace kvrun {
 
 class Chat {
  public:
-	// terminal: answers go to a terminal, reasoning among them.
+	// terminal: answers and their reasoning are printed to a terminal.
 	Chat(const ChatArgs&, const ChatModel&, bool terminal);
 
-	// Each throws ChatError and leaves the conversation as it was where it cannot be done. An answer that was cancelled
-	// is kept as far as it came; false: it was.
+	// Each throws ChatError on failure and then leaves the conversation unchanged. An answer that was cancelled
+	// is kept as far as it was generated; the functions then return false.
 	bool ask(std::string text);
-	bool retry(); // the last question again, in place of its answer
-	void undo();  // forgets the last question and its answer
+	bool retry(); // asks the last question again and replaces its answer
+	void undo();  // removes the last question and its answer
 	void clear(); // begins a new conversation
 	void set_system(const std::string& text);
-	void set_thinking(bool on);                             // where the template knows how
-	void set_seed(int64_t seed);                            // of the next answer
-	void attach(const std::string& path);                   // its text goes in front of the next question
-	void change_policy(const std::string& kv, int64_t ctx); // ctx 0: as before
-	void save(const std::string& name);                     // empty: the name it has
+	void set_thinking(bool on);                             // if the template supports it
+	void set_seed(int64_t seed);                            // seed of the next answer
+	void attach(const std::string& path);                   // puts the file's text in front of the next question
+	void change_policy(const std::string& kv, int64_t ctx); // ctx 0: unchanged
+	void save(const std::string& name);                     // empty: keeps its current name
 	void load(const std::string& name);
-	void fork(const std::string& name); // goes on under another name; the chat stays as it is under its own
+	void fork(const std::string& name); // continues under another name; the chat stays saved under the old one
 	void close();                       // writes the cache of a chat that has a name
 	std::string stats() const;          // lines
 	ChatArgs& settings() { return args_; }
@@ -48,17 +48,17 @@ class Chat {
 	ChatArgs args_;
 	const ChatModel& model_;
 	const bool terminal_;
-	const bool policy_given_; // by --kv: a saved chat has no say in it
-	uint64_t seed_;           // of the first answer
+	const bool policy_given_; // by --kv, which overrides the policy of a saved chat
+	uint64_t seed_;           // seed of the first answer
 	CancellerHandle canceller_;
 	SessionHandle session_;
 	Conversation conversation_;
 	std::string attached_;           // text for the next question
-	std::optional<ChatFiles> files_; // nullopt: kept nowhere
-	bool named_ = false;             // by the user; else kLastChat
-	bool last_tried_ = false;        // to keep an unnamed chat
+	std::optional<ChatFiles> files_; // nullopt if the chat is not saved
+	bool named_ = false;             // the user gave a name; otherwise kLastChat
+	bool last_tried_ = false;        // saving an unnamed chat was attempted
 	kvrun_generate_result last_ = KVRUN_GENERATE_RESULT_INIT;
-	uint64_t answer_tokens_ = 0; // of all answers
+	uint64_t answer_tokens_ = 0; // tokens of all answers
 	double decode_seconds_ = 0;
 };
 

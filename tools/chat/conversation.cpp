@@ -1,4 +1,4 @@
-// A conversation: what was said, as the template and the file of a chat have it.
+// A conversation: its messages, and their JSON for the template and for the chat's file.
 #include "tools/chat/conversation.h"
 #include "tools/chat/text.h"
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;                           // of a chat's file
+constexpr int kFormat = 1;                           // format version of a chat's file
 constexpr const char* kFormatKey = "kvrun_chat";     // its first field
 constexpr size_t kMostMessages = 1 << 20;            // of a file
 constexpr uint64_t kMostAnswers = uint64_t(1) << 40; // of a file

@@ -1,4 +1,4 @@
-// A conversation: what was said, as the template and the file of a chat have it.
+// A conversation: its messages, and their JSON for the template and for the chat's file.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,22 +8,22 @@
 namespace kvrun {
 
 struct ChatMessage {
-	bool user = false;     // else the model's answer
+	bool user = false;     // otherwise the model's answer
 	std::string text;      // UTF-8
 	std::string reasoning; // of an answer; may be empty
 };
 
 struct Conversation {
-	std::string system; // instructions; empty: none
+	std::string system; // instructions; empty if none
 	std::vector<ChatMessage> messages;
-	size_t left_out = 0;  // messages at the front that the model is no longer given
-	uint64_t answers = 0; // so far, those taken back among them: each is sampled with a seed of its own
+	size_t left_out = 0;  // messages at the front that are no longer part of the prompt
+	uint64_t answers = 0; // so far, including undone ones: each is sampled with its own seed
 
-	// The last message is a question that was never answered.
+	// True if the last message is a question without an answer.
 	bool open() const { return !messages.empty() && messages.back().user; }
-	// What the model is given, as an array of messages in OpenAI's form.
+	// The messages of the prompt, as a JSON array in OpenAI's form.
 	std::string messages_json() const;
-	// Leaves out the oldest question and what follows it, up to the next question; false: only the last one is left.
+	// Leaves out the oldest question and what follows it, up to the next question; false if only the last one is left.
 	bool leave_out_oldest();
 };
 

@@ -1,4 +1,4 @@
-// A message that is written in the user's editor.
+// Lets the user write a message in an external editor.
 #include "tools/chat/external_editor.h"
 #include "tools/chat/input.h"
 #include "tools/chat/store.h"
@@ -21,7 +21,7 @@ std::string variable(const char* name) {
 	return value ? value : "";
 }
 
-// The first that is set, in the order in which other programs look. It may have arguments: "code --wait".
+// The first variable that is set, in the usual order. The value may have arguments: "code --wait".
 std::string editor() {
 	for (const char* name : {"VISUAL", "EDITOR"})
 		if (std::string e = variable(name); !e.empty()) return e;
@@ -34,14 +34,14 @@ std::string quoted(std::string_view path) {
 	return out + "'";
 }
 
-// A file with mode 0600 that is gone at the end.
+// A temporary file with mode 0600; removed by the destructor.
 class TemporaryText {
  public:
 	explicit TemporaryText(std::string text) {
-		if (!text.empty() && !text.ends_with('\n')) text += '\n'; // as text files end
+		if (!text.empty() && !text.ends_with('\n')) text += '\n'; // text files end with a newline
 		std::string folder = variable("TMPDIR");
 		if (folder.empty()) folder = "/tmp";
-		path_ = folder + "/kvrun-XXXXXX.md"; // editors choose colours by the ending
+		path_ = folder + "/kvrun-XXXXXX.md"; // editors choose syntax highlighting by the extension
 		const int fd = mkostemps(path_.data(), 3, O_CLOEXEC);
 		FILE* f = fd >= 0 ? fdopen(fd, "w") : nullptr;
 		const bool written = f && std::fwrite(text.data(), 1, text.size(), f) == text.size();
@@ -65,7 +65,7 @@ std::string edit_text(std::string_view text) {
 	if (!is_interactive()) fail_chat(KVRUN_EINVALID, "an editor needs a terminal; give the message as lines");
 	const TemporaryText file{std::string(text)};
 	const std::string program = editor();
-	// It waits, and leaves Ctrl-C to the editor.
+	// system() waits for the editor and ignores Ctrl-C meanwhile.
 	const int status = std::system((program + " " + quoted(file.path())).c_str());
 	if (status != 0)
 		fail_chat(KVRUN_EIO, "'{}' ended with {}; nothing was sent. VISUAL or EDITOR name an editor", program,

@@ -51,7 +51,7 @@ class PlainInput : public LineInput {
 		held_.erase(0, drop);
 		return Got::Line;
 	}
-	std::string held_; // what was read and is not a line yet
+	std::string held_; // input that is not a complete line yet
 };
 
 // ---- the line editor
@@ -61,7 +61,7 @@ char* prompt_text(EditLine*) { return const_cast<char*>(shown_prompt); }
 
 unsigned char insert_newline(EditLine* el, int) { return el_insertstr(el, "\n") == 0 ? CC_REFRESH : CC_ERROR; }
 
-// A bracketed paste: everything up to ESC [ 201 ~ is text, whatever keys it looks like.
+// Handles a bracketed paste: everything up to ESC [ 201 ~ is inserted as text, even if it looks like keys.
 unsigned char insert_paste(EditLine* el, int) {
 	constexpr std::wstring_view end = L"\033[201~";
 	std::wstring text;
@@ -89,7 +89,7 @@ class EditorInput : public LineInput {
 			const int fd = open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 			struct stat st;
 			if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
-				fchmod(fd, 0600); // one that was made by hand
+				fchmod(fd, 0600); // also for a file that the user created
 				history(history_, &event, H_LOAD, fmt::format("/dev/fd/{}", fd).c_str());
 			}
 			if (fd >= 0) close(fd);
@@ -112,7 +112,7 @@ class EditorInput : public LineInput {
 	Got read(const char* prompt, std::string& line) override {
 		shown_prompt = prompt;
 		el_resize(el_);
-		std::fputs("\033[?2004h", stdout), std::fflush(stdout); // pastes come in brackets
+		std::fputs("\033[?2004h", stdout), std::fflush(stdout); // turns on bracketed paste
 		int length = 0;
 		errno = 0;
 		const EditingInterrupt interrupt;

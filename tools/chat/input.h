@@ -12,25 +12,25 @@ class LineInput {
 	virtual ~LineInput() = default;
 	// line: without its newline; a paste or Alt-Enter may put several lines into one.
 	virtual Got read(const char* prompt, std::string& line) = 0;
-	// For the lines that can be called back with the arrow keys.
+	// Adds an entry to the history that the arrow keys recall.
 	virtual void remember(const std::string&) {}
 };
-// Lines of standard input, whatever it is.
+// Reads lines of standard input, terminal or not.
 std::unique_ptr<LineInput> plain_input();
-// A line editor on the terminal. history: file that keeps what was typed, mode 0600; empty: none.
+// A line editor on the terminal. history: file with mode 0600 that stores typed lines; empty for none.
 std::unique_ptr<LineInput> editor_input(const std::string& history);
 
-// The next message or command; a line that begins with """ goes on until one that ends with """.
+// Reads the next message or command; a line that begins with """ continues to a line that ends with """.
 LineInput::Got read_entry(LineInput&, std::string& entry);
 
 // Standard input and output are one terminal on which lines can be edited.
 bool is_interactive();
 
-// Ctrl-C from now on: ends the answer under way, see AnswerInterrupt; while a line is edited, gives Got::Interrupt;
+// Sets handlers. Ctrl-C ends the answer under way, see AnswerInterrupt; while a line is edited, gives Got::Interrupt;
 // at any other time, or twice during an answer, ends the program with 130. SIGTERM and SIGHUP leave the terminal as it
 // was.
 void install_interrupt();
-// While one lives, the first Ctrl-C cancels what was given the canceller, and the second ends the program.
+// While one lives, the first Ctrl-C cancels calls that use the canceller, and the second ends the program.
 class AnswerInterrupt {
  public:
 	explicit AnswerInterrupt(kvrun_canceller*);
@@ -43,7 +43,7 @@ class EditingInterrupt {
 	EditingInterrupt();
 	~EditingInterrupt();
 	EditingInterrupt(const EditingInterrupt&) = delete;
-	static bool happened(); // since the last one was made
+	static bool happened(); // whether Ctrl-C came since the last one was created
 };
 
 } // namespace kvrun

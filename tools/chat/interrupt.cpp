@@ -1,4 +1,4 @@
-// Ctrl-C in a chat: ends an answer, gives up a line, or ends the program; what a handler may do, and nothing more.
+// Ctrl-C in a chat: ends an answer, discards a line, or ends the program. Its handlers are async-signal-safe.
 #include "tools/chat/input.h"
 #include "tools/commands.h"
 #include <atomic>
@@ -11,8 +11,8 @@ namespace kvrun {
 namespace {
 
 static_assert(std::atomic<kvrun_canceller*>::is_always_lock_free); // so that a signal handler may use them
-std::atomic<kvrun_canceller*> answer = nullptr;                    // of the answer under way
-std::atomic<bool> cancelled = false;                               // it was
+std::atomic<kvrun_canceller*> answer = nullptr;                    // canceller of the answer under way
+std::atomic<bool> cancelled = false;                               // that answer was cancelled
 std::atomic<bool> editing = false, interrupted = false;
 termios terminal_before;
 bool terminal_known = false;
@@ -23,7 +23,7 @@ extern "C" void on_chat_interrupt(int) {
 		return;
 	}
 	if (kvrun_canceller* c = answer; c && !cancelled.exchange(true)) return kvrun_cancel(c);
-	// leaves a terminal on a line of its own; the result matters to nobody
+	// moves the terminal to a new line; the result of write() does not matter
 	const std::string_view end = terminal_known ? "\033[0m\n" : "\n"; // reasoning may have been dimmed
 	[[maybe_unused]] const ssize_t n = write(STDERR_FILENO, end.data(), end.size());
 	_exit(kInterrupted);
@@ -31,7 +31,7 @@ extern "C" void on_chat_interrupt(int) {
 
 extern "C" void on_chat_end(int signal) {
 	if (editing && terminal_known) tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
-	raise(signal); // the handler is gone (SA_RESETHAND)
+	raise(signal); // the default action is restored (SA_RESETHAND)
 }
 
 } // namespace

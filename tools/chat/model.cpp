@@ -1,4 +1,4 @@
-// The model of a chat: opened on its device, with its chat template, and what fits its memory.
+// The model of a chat: opens it on its device, applies its chat template, and suggests policies that fit its memory.
 #include "tools/chat/model.h"
 #include "tools/api_device.h"
 #include "tools/chat/store.h"
@@ -11,14 +11,14 @@ namespace {
 
 constexpr size_t kLongestTemplate = size_t(1) << 20; // bytes
 constexpr uint32_t kCheckpoints = 4;                 // states kept for /undo and /retry under policies that compress
-constexpr const char* kSmaller[] = {"rtn8", "kivi4", "kivi2"}; // policies to offer, the best one first
+constexpr const char* kSmaller[] = {"rtn8", "kivi4", "kivi2"}; // policies to suggest, best first
 
 int show_loading(double done, double, void* payload) {
 	Progress& bar = *static_cast<Progress*>(payload);
 	if (done < 1)
 		bar.show("loading", done);
 	else
-		bar.clear(); // warnings that follow begin on an empty line
+		bar.clear(); // so that later warnings begin on an empty line
 	return 0;
 }
 
@@ -52,7 +52,7 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), 
 	check_call(opened);
 	check_call(set_host_memory(engine, a.host_budget, a.offload_dir));
 
-	new_grammar(nullptr); // what is wrong with it is said before anything is asked
+	new_grammar(nullptr); // reports a bad grammar before the first question
 	if (a.chat_template.find_first_of("/.") != std::string::npos)
 		template_text_ = read_text_file(a.chat_template, kLongestTemplate);
 	else
@@ -137,10 +137,10 @@ std::optional<kvrun_plan> ChatModel::plan(const std::string& kv, uint64_t ctx) c
 	o.model_path = path_.c_str();
 	o.kv = kv.c_str();
 	o.ctx = uint32_t(ctx);
-	// the plan counts all weights, wherever they lie
+	// the plan counts all weights, on the device and in host memory
 	o.memory_bytes = i.weight_bytes + i.host_weight_bytes + i.activation_bytes + i.kv_budget_bytes;
 	kvrun_plan p = KVRUN_PLAN_INIT;
-	if (kvrun_plan_memory(&p, &o) != KVRUN_OK) return {}; // there is nothing to offer then
+	if (kvrun_plan_memory(&p, &o) != KVRUN_OK) return {}; // nothing to suggest then
 	return p;
 }
 

@@ -1,4 +1,4 @@
-// The model of a chat: opened on its device, with its chat template, and what fits its memory.
+// The model of a chat: opens it on its device, applies its chat template, and suggests policies that fit its memory.
 #pragma once
 #include "tools/args_draft.h"
 #include "tools/args_grammar.h"
@@ -11,15 +11,15 @@
 
 namespace kvrun {
 
-struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set changes those of sampling
-	std::string kv;                         // policy; empty: that of a saved chat, or fp16
+struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set changes the sampling ones
+	std::string kv;                         // policy; empty for that of a saved chat, or fp16
 	std::string chat_template, system, name;
 	bool no_think = false, no_history = false;
 	std::string on_full = "stop"; // or drop-oldest
 	int64_t predict = -1;         // tokens of an answer; -1: until the model ends it or the context is full
-	GrammarArgs form;             // of answers
+	GrammarArgs form;             // constrains answers
 	DraftArgs draft;
-	std::optional<bool> think; // what the template is told; nullopt: nothing
+	std::optional<bool> think; // value passed to the template; nullopt if not passed
 
 	bool drops_oldest() const { return on_full == "drop-oldest"; }
 };
@@ -35,11 +35,11 @@ class ChatModel {
 	const kvrun_chat_features& features() const { return features_; }
 	std::vector<uint32_t> tokens(const std::string& messages_json, std::optional<bool> think, bool answer = true) const;
 	ReplyHandle reply(const std::string& messages_json, std::optional<bool> think) const;
-	// That answers follow; null: none.
+	// The grammar that answers follow; null if none.
 	GrammarHandle grammar(const std::string& messages_json, std::optional<bool> think) const;
 	std::string text(const uint32_t* tokens, size_t count) const; // control tokens written out
 	SessionHandle session(const std::string& kv, int64_t ctx, uint64_t seed) const;
-	// What can be typed to hold `needed` tokens where `kv` with `ctx` does not: "/kv kivi2 4096 (..)"; empty: nothing.
+	// Commands that make room for `needed` tokens if `kv` with `ctx` does not: "/kv kivi2 4096 (..)"; empty if none.
 	std::vector<std::string> larger_contexts(const std::string& kv, uint32_t ctx, size_t needed) const;
 
  private:

@@ -1,4 +1,4 @@
-// Files of kvrun chat: chats by name, and text that goes with a message.
+// Files of kvrun chat: saved chats by name, and text files attached to a message.
 #include "tools/chat/store.h"
 #include "tools/chat/text.h"
 #include <algorithm>
@@ -111,7 +111,7 @@ void make_private_folder(const std::string& path) {
 
 int open_beside(const std::string& path, std::string& name) {
 	name = path + kTemporary + "XXXXXX";
-	return mkostemp(name.data(), O_CLOEXEC); // O_EXCL: a file or link that is there already is never opened
+	return mkostemp(name.data(), O_CLOEXEC); // implies O_EXCL: an existing file or link is never opened
 }
 
 void write_private_file(const std::string& path, std::string_view content) {
@@ -133,7 +133,7 @@ void write_private_file(const std::string& path, std::string_view content) {
 	if (fsync(f.fd) != 0 || close(std::exchange(f.fd, -1)) != 0) give_up();
 	if (rename(temporary.c_str(), path.c_str()) != 0) give_up();
 	const Fd folder{open(std::filesystem::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-	if (folder.fd >= 0) fsync(folder.fd); // the new name, too, outlives a power failure
+	if (folder.fd >= 0) fsync(folder.fd); // so that the new name also survives a power failure
 }
 
 ChatFiles::ChatFiles(const std::string& name) : name_(name) {
@@ -142,7 +142,7 @@ ChatFiles::ChatFiles(const std::string& name) : name_(name) {
 	lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (lock_ < 0) fail_file(path);
 	if (flock(lock_, LOCK_EX | LOCK_NB) ==
-	    0) { // nobody else writes this chat: what is left over is of an ended program
+	    0) { // no other process writes this chat: leftover files are of an ended program
 		std::error_code ec;
 		const std::string leftover = name + kConversation + kTemporary;
 		for (const auto& entry : std::filesystem::directory_iterator(chats_folder(), ec))

@@ -1,4 +1,4 @@
-// Files of kvrun chat: chats by name, and text that goes with a message.
+// Files of kvrun chat: saved chats by name, and text files attached to a message.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,28 +7,28 @@
 
 namespace kvrun {
 
-// $XDG_STATE_HOME/kvrun or ~/.local/state/kvrun, made where it is missing; empty: neither variable is set.
+// $XDG_STATE_HOME/kvrun or ~/.local/state/kvrun, created if missing; empty if neither variable is set.
 std::string state_folder();
 
-// Makes the folder where it is missing, with mode 0700. Throws ChatError where it is a link, or another user's.
+// Creates the folder with mode 0700 if missing. Throws ChatError if it is a symbolic link or belongs to another user.
 void make_private_folder(const std::string& path);
 
-// The whole text of a file of at most `most` bytes. Throws ChatError that names it.
+// Reads the whole text of a file of at most `most` bytes. Throws ChatError that names the file.
 std::string read_text_file(const std::string& path, size_t most);
-// The same of a file that kvrun wrote: a link, or another user's file, is refused.
+// The same for a file that kvrun wrote: refuses a symbolic link and another user's file.
 std::string read_private_file(const std::string& path, size_t most);
-// Why a file cannot be one that kvrun wrote: "it is a symbolic link"; empty where it can, or is not there.
+// Why a file cannot have been written by kvrun: "it is a symbolic link"; empty if it can, or if it does not exist.
 std::string foreign_file(const std::string& path);
-// A new file beside `path`, with mode 0600 and a name that cannot be foreseen, which `name` becomes: its descriptor, or
-// -1 and errno. Leftovers are all that begin as PATH.new-.
+// Creates a file beside `path` with mode 0600 and an unpredictable name, stored in `name`. Returns its descriptor, or
+// -1 with errno set. Leftover files all begin with PATH.new-.
 int open_beside(const std::string& path, std::string& name);
-// Replaces the file by one with mode 0600, in one step: it has the new content, or after a failure the old one.
+// Atomically replaces the file by one with mode 0600: on failure it keeps the old content.
 void write_private_file(const std::string& path, std::string_view content);
 
-// The files of one chat, held by this program alone while it lives.
+// The files of one chat, locked by this process while the object lives.
 class ChatFiles {
  public:
-	// name: letters, digits and . _ -; else ChatError{KVRUN_EINVALID}. KVRUN_EBUSY: another kvrun has it open.
+	// name: letters, digits and . _ -; else ChatError{KVRUN_EINVALID}. KVRUN_EBUSY if another kvrun has it open.
 	explicit ChatFiles(const std::string& name);
 	ChatFiles(ChatFiles&& from) noexcept : name_(std::move(from.name_)), lock_(std::exchange(from.lock_, -1)) {}
 	ChatFiles& operator=(ChatFiles&& from) noexcept {

@@ -1,4 +1,4 @@
-// Errors of kvrun chat, and text from outside made fit for a terminal and for a template.
+// Errors of kvrun chat; sanitizes external text for a terminal and for a template.
 #include "tools/chat/text.h"
 #include "tools/terminal.h"
 #include <cstdio>

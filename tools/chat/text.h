@@ -1,4 +1,4 @@
-// Errors of kvrun chat, and text from outside made fit for a terminal and for a template.
+// Errors of kvrun chat; sanitizes external text for a terminal and for a template.
 #pragma once
 #include "tools/api_call.h"
 #include <fmt/format.h>
@@ -15,14 +15,14 @@ struct ChatError : std::runtime_error {
 template <class... A> [[noreturn]] void fail_chat(kvrun_status s, fmt::format_string<A...> f, A&&... a) {
 	throw ChatError(s, fmt::format(f, std::forward<A>(a)...));
 }
-// Throws what the library says of its last call, where that failed.
+// Throws ChatError with kvrun_last_error() if the call failed.
 inline void check_call(kvrun_status s) {
 	if (s != KVRUN_OK) throw ChatError(s, kvrun_last_error());
 }
 
-// The text with U+FFFD for every byte that is not UTF-8.
+// The text with every byte that is not valid UTF-8 replaced by U+FFFD.
 std::string well_formed(std::string_view text);
-// "# TEXT" on stderr: everything that is not the text of an answer.
+// Prints "# TEXT" to stderr; used for all output that is not an answer.
 void say(std::string_view text);
 void say_error(std::string_view text);
 

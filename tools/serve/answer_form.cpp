@@ -1,4 +1,4 @@
-// What a request asks of an answer's form.
+// The form that a request demands of an answer.
 #include "tools/serve/answer_form.h"
 #include "tools/serve/requests.h"
 #include <algorithm>
@@ -12,7 +12,7 @@ constexpr const char* kUnsupported = "unsupported_parameter";
 	throw ApiError(400, std::string(field) + " " + what, field);
 }
 
-// An object, or one in a text.
+// The schema as text: `value` is a JSON object, or a string that contains one.
 std::string schema_of(const Json& value, const char* field) {
 	const Json schema = value.is_string() ? json_or_null(value.get<std::string>()) : value;
 	if (!schema.is_object()) refuse(field, "is not a JSON schema: an object");
@@ -130,7 +130,7 @@ std::string read_tools(const Fields& f, AnswerForm& form) {
 Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
 	if (!form.asks()) return nullptr;
 	std::string key = form.gbnf + '\0' + form.schema + '\0' + form.tool_choice + (form.one_call ? "1" : "0");
-	if (prompt) { // of the conversation only its end counts: whether reasoning is open there
+	if (prompt) { // only the end of the conversation matters: whether reasoning is open there
 		const std::string text = model_.chat_text(*prompt);
 		key += '\0' + prompt->tools + '\0' + text.substr(text.size() - std::min<size_t>(text.size(), 64));
 	}

@@ -1,4 +1,4 @@
-// What a request asks of an answer's form: a grammar, a JSON schema, calls of tools.
+// The form that a request demands of an answer: a grammar, a JSON schema, tool calls.
 #pragma once
 #include "tools/serve/error.h"
 #include "tools/serve/model.h"
@@ -8,35 +8,35 @@
 namespace kvrun::serve {
 
 class Fields;
-using Grammar = std::shared_ptr<kvrun_grammar>; // null: the answer may be anything
+using Grammar = std::shared_ptr<kvrun_grammar>; // null if the answer is unconstrained
 
 struct AnswerForm {
 	std::string gbnf, schema;    // at most one is given
-	const char* field = nullptr; // of the request, that gave it
-	std::string tool_choice;     // as kvrun_grammar_options has it; empty: auto
+	const char* field = nullptr; // the request field that set it; null if none did
+	std::string tool_choice;     // values as in kvrun_grammar_options; empty means auto
 	bool one_call = false;
-	bool strict_tools = false; // one of the tools is to be held to its schema
+	bool strict_tools = false; // at least one tool has "strict": its calls must match its schema
 	bool asks() const { return field || one_call || strict_tools || !(tool_choice.empty() || tool_choice == "auto"); }
 };
 
-// grammar, json_schema, guided_json, guided_grammar, and where `chat` is set response_format. Throws ApiError 400.
+// Reads grammar, json_schema, guided_json, guided_grammar; if `chat`, also response_format. Throws ApiError 400.
 AnswerForm read_answer_form(const Fields&, bool chat);
-// tools, tool_choice, parallel_tool_calls. Returns the tools that the model is shown, as JSON; empty: none.
+// Reads tools, tool_choice, parallel_tool_calls. Returns the tools that the model is shown, as JSON; empty if none.
 std::string read_tools(const Fields&, AnswerForm&);
 
-// Grammars that requests have used of late: what is known of one serves the next requests, too.
+// Cache of recently used grammars: state computed for a grammar is reused by later requests.
 class Grammars {
  public:
 	explicit Grammars(const Model& m) : model_(m) {}
-	// Throws ApiError 400 that names the field where it cannot be done. prompt: null for a text that is continued.
+	// Throws ApiError 400 that names the field if the grammar is not valid. prompt: null for a text completion.
 	Grammar get(const AnswerForm&, const ChatPrompt* prompt);
 
  private:
 	static constexpr size_t kMost = 16;
 	const Model& model_;
 	std::mutex mutex_;
-	kvrun_engine* engine_ = nullptr;                   // that they are of: a model that was unloaded has another one
-	std::list<std::pair<std::string, Grammar>> known_; // by what they were made of, the latest first
+	kvrun_engine* engine_ = nullptr;                   // owner of these grammars; a reloaded model has another engine
+	std::list<std::pair<std::string, Grammar>> known_; // key: what the grammar was built from; latest use first
 };
 
 } // namespace kvrun::serve

@@ -13,7 +13,7 @@ Json kv_json(const std::string& policy, const SessionBytes& b) {
 	        {"overhead_bytes", b.overhead}};
 }
 
-// Under llama.cpp's names.
+// Uses llama.cpp's field names.
 static Json timings_json(const kvrun_generate_result& r) {
 	return {{"prompt_n", r.prompt_tokens},    {"prompt_ms", r.prefill_seconds * 1e3},
 	        {"predicted_n", r.answer_tokens}, {"predicted_ms", r.decode_seconds * 1e3},
@@ -75,7 +75,7 @@ uint32_t Choices::cached_tokens() const {
 	                       [](uint32_t n, const Prompt& p) { return n + p.cached; });
 }
 
-// A prompt counts once, however many choices answer it.
+// A prompt is counted once, however many choices answer it.
 Json Choices::usage_json() const {
 	return {{"prompt_tokens", prompt_tokens()},
 	        {"completion_tokens", answer_tokens_},
@@ -184,7 +184,7 @@ void ChatAnswer::show_rest() {
 	take(part);
 }
 
-// A call may have been cut off by the limit on tokens: its arguments are not to be used then.
+// If the token limit cut off a tool call, its arguments must not be used: the reason is then not "tool_calls".
 const char* ChatAnswer::finish_reason() const {
 	const char* reason = Answer::finish_reason();
 	return calls_.empty() || reason == std::string_view("length") ? reason : "tool_calls";
@@ -240,7 +240,7 @@ void CompletionAnswer::show(std::string_view text) {
 		text_ += text;
 }
 
-// Arrays beside each other, one entry a token.
+// Parallel arrays with one entry per token.
 Json CompletionAnswer::logprobs_json(const Json& tokens) {
 	Json texts = Json::array(), own = Json::array(), top = Json::array(), offsets = Json::array();
 	for (const Json& t : tokens) {

@@ -7,9 +7,9 @@ namespace kvrun::serve {
 
 // {"policy", "f16_bytes", ...}
 Json kv_json(const std::string& policy, const SessionBytes&);
-Json kv_json(const Ended&); // of an answer that ended: with its conversation, where it has one
+Json kv_json(const Ended&); // of an answer that ended; includes its conversation's name if it has one
 
-// Of the log line of an answer: tokens.
+// The token counts in the log line of an answer.
 std::string answer_note(const std::string& policy, uint32_t prompt, uint32_t reused, uint32_t answer);
 std::string answer_note(const Ended&);
 
@@ -19,18 +19,18 @@ struct ObjectNames { // in OpenAI's API
 constexpr ObjectNames kChatObject{"chatcmpl-", "chat.completion", "chat.completion.chunk"};
 constexpr ObjectNames kCompletionObject{"cmpl-", "text_completion", "text_completion"};
 
-// The response to one request: its choices (OpenAI's n, of each prompt), whole once all have ended, or event by event.
+// The response to one request: n choices per prompt (OpenAI's n). Sent whole once all have ended, or event by event.
 // Used by the generation thread.
 class Choices {
  public:
 	Choices(std::shared_ptr<Responder>, const GenerationRequest&, const std::string& model, const ObjectNames&,
 	        size_t prompts = 1);
-	bool gone() const { return failed_ || out_.out().gone(); } // where one choice fails nobody waits for the others
+	bool gone() const { return failed_ || out_.out().gone(); } // if one choice fails, nobody waits for the others
 	bool streams() const { return stream_; }
 	void begin(); // a choice has begun
 	void reading(double done, double left) { out_.reading(done, left); }
 	void event(const Json& choice);                               // into the stream
-	void end(size_t index, const Json& choice, const Ended& how); // the whole choice, or the last event's
+	void end(size_t index, const Json& choice, const Ended& how); // choice: the whole choice, or that of the last event
 	void fail(const ApiError&);
 
  private:
@@ -44,8 +44,8 @@ class Choices {
 	const std::string model_, id_;
 	const ObjectNames names_;
 	const int64_t created_;
-	std::vector<Json> choices_; // that have ended, by index
-	size_t left_;               // to end
+	std::vector<Json> choices_; // choices that have ended, by index
+	size_t left_;               // choices that have not ended
 	struct Prompt {
 		uint32_t tokens = 0, cached = UINT32_MAX;
 	};
@@ -54,7 +54,7 @@ class Choices {
 	bool failed_ = false;
 };
 
-// One choice: what becomes of it, told to the client as it happens.
+// One choice: passes its events on to the client as they happen.
 class Answer : public Listener {
  public:
 	Answer(std::shared_ptr<Choices> all, size_t index) : stream_(all->streams()), index_(index), all_(std::move(all)) {}
@@ -70,13 +70,13 @@ class Answer : public Listener {
 	virtual void show(std::string_view text) = 0;
 	virtual void start_stream() {}
 	virtual void show_rest() {}
-	// What stands in "choices": of the whole answer, and of the last event of a stream.
+	// The element of "choices" in a whole answer, and in the last event of a stream.
 	virtual Json whole_choice() = 0;
 	virtual Json last_choice() = 0;
-	virtual const char* finish_reason() const; // of the answer's stop reason
+	virtual const char* finish_reason() const; // derived from the answer's stop reason
 	// "logprobs" of tokens, as Logprobs has them.
 	virtual Json logprobs_json(const Json& tokens) = 0;
-	Json take_logprobs(); // of the tokens since the last call; null: none, or they are not wanted
+	Json take_logprobs(); // of the tokens since the last call; null if there are none or not requested
 	void event(const Json& choice) { all_->event(choice); }
 
 	const bool stream_;
@@ -85,7 +85,7 @@ class Answer : public Listener {
 
  private:
 	const std::shared_ptr<Choices> all_;
-	Json tokens_; // with their logprobs, not sent yet
+	Json tokens_; // logprobs of tokens that have not been sent yet
 	bool begun_ = false;
 };
 
@@ -105,11 +105,11 @@ class ChatAnswer final : public Answer {
 	void take(const kvrun_reply_part&);
 
 	ReplyHandle reply_;
-	std::string content_, reasoning_; // so far, unless it is a stream
+	std::string content_, reasoning_; // the answer so far; empty for a stream
 	Json calls_ = Json::array();
 };
 
-// The message that a model has written, as a conversation has it.
+// The model's answer as a message of a conversation.
 Json answer_message(ReplyHandle, std::string_view text);
 
 class CompletionAnswer final : public Answer {
@@ -121,8 +121,8 @@ class CompletionAnswer final : public Answer {
 	Json whole_choice() override;
 	Json last_choice() override;
 	Json logprobs_json(const Json& tokens) override;
-	std::string text_;  // so far, unless it is a stream
-	size_t offset_ = 0; // bytes of the tokens whose logprobs have been taken
+	std::string text_;  // the answer so far; empty for a stream
+	size_t offset_ = 0; // text offset in bytes: the total length of tokens whose logprobs were taken
 };
 
 } // namespace kvrun::serve

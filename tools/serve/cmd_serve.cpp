@@ -24,7 +24,7 @@ struct ServeArgs : ModelArgs {
 	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
 	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
 	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
-	uint64_t sessions_max = 0; // 0: not given
+	uint64_t sessions_max = 0; // 0 if not given
 	double timeout = 30, drain = 30, ping = 10, idle_unload = 0;
 	bool log = false, strict_model = false;
 };
@@ -56,7 +56,7 @@ std::string api_key(const ServeArgs& a) {
 	return key;
 }
 
-// show: progress on the terminal.
+// show: shows progress on the terminal.
 kvrun_status try_open(const ServeArgs& a, kvrun_canceller* canceller, bool show, EngineHandle& out) {
 	const ApiDevice device(a.device);
 	Progress progress;
@@ -86,12 +86,12 @@ kvrun_status try_open(const ServeArgs& a, kvrun_canceller* canceller, bool show,
 EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	EngineHandle opened;
 	const kvrun_status s = try_open(a, canceller, /*show=*/true, opened);
-	if (s == KVRUN_ECANCELLED) throw Exit{0}; // by a signal: as if it had served
+	if (s == KVRUN_ECANCELLED) throw Exit{0}; // cancelled by a signal: exits as after serving
 	must(s);
 	return opened;
 }
 
-// The model once more, for a request that came after --idle-unload.
+// Reloads the model for a request that arrives after --idle-unload has unloaded it.
 EngineHandle reopen_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	EngineHandle opened;
 	const kvrun_status s = try_open(a, canceller, /*show=*/false, opened);
@@ -104,13 +104,13 @@ EngineHandle reopen_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	throw ApiError(503, "the model cannot be loaded again; the server's log says why", "", "loading");
 }
 
-// Time of the model's file, in seconds of the system's clock; 0: it has none.
+// Modification time of the model's file, in seconds of the system's clock; 0 if it cannot be read.
 int64_t file_time(const std::string& path) {
 	struct stat st;
 	return ::stat(path.c_str(), &st) == 0 ? int64_t(st.st_mtime) : 0;
 }
 
-// A session of the default policy can be opened; returns its context.
+// Checks that a session of the default policy can be opened; returns its context.
 uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
 	o.kv = a.kv.c_str();
@@ -127,7 +127,7 @@ uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
 	return i.ctx;
 }
 
-// What is served, before the first request.
+// Prints what is served, before the first request.
 void say_what_runs(const ServeArgs& a, const Model& model, uint32_t ctx) {
 	const kvrun_engine_info i = model.info();
 	const auto bytes = [](uint64_t n) { return human_bytes(double(n)); };
@@ -148,7 +148,7 @@ void say_what_runs(const ServeArgs& a, const Model& model, uint32_t ctx) {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
-struct Service { // what stands behind the server once the model is loaded
+struct Service { // what the server needs to answer, created after the model is loaded
 	Service(const ServeArgs& a, const std::string& key, SessionStore& store, const HttpServer& server,
 	        kvrun_canceller* canceller) {
 		EngineHandle engine = open_engine(a, canceller);
@@ -189,7 +189,7 @@ CancellerHandle new_canceller() {
 	return CancellerHandle(c);
 }
 
-constexpr uint64_t kLeastBytes = 64 << 10; // --sessions-max: a smaller number counts conversations
+constexpr uint64_t kLeastBytes = 64 << 10; // --sessions-max: a smaller number is a number of conversations
 
 std::optional<StoreLimit> store_limit(const ServeArgs& a) {
 	if (a.sessions_max && a.sessions.empty()) give_up(2, "--sessions-max is for servers with --sessions FOLDER");
@@ -199,7 +199,7 @@ std::optional<StoreLimit> store_limit(const ServeArgs& a) {
 	return limit;
 }
 
-// Ends the program where what is under way cannot be stopped: a driver that hangs, a disk that does not answer.
+// Ends the program if work in progress cannot be stopped, for example if a driver hangs or a disk does not respond.
 class LastResort {
  public:
 	LastResort()
@@ -233,7 +233,7 @@ void serve_model(const ServeArgs& a) {
 	http.max_body = a.max_body, http.max_bodies = a.max_bodies, http.max_connections = size_t(a.connections);
 	http.timeout_s = a.timeout, http.drain_s = a.drain;
 	std::unique_ptr<SessionStore> store;
-	std::unique_ptr<HttpServer> server; // before the model is loaded: an address that is taken is said at once
+	std::unique_ptr<HttpServer> server; // before the model is loaded: an address in use is reported at once
 	try {
 		store = std::make_unique<SessionStore>(a.sessions, limit);
 		server = std::make_unique<HttpServer>(http);
@@ -246,7 +246,7 @@ void serve_model(const ServeArgs& a) {
 	std::unique_ptr<Service> service;
 	std::exception_ptr failed;
 	Gate gate;
-	std::thread loader([&] { // so that /health answers meanwhile
+	std::thread loader([&] { // on a thread of its own, so that /health is answered during loading
 		try {
 			service = std::make_unique<Service>(a, key, *store, *server, canceller.get());
 			gate.open(*service->router);
@@ -258,7 +258,7 @@ void serve_model(const ServeArgs& a) {
 	});
 	server->run(gate);
 	std::optional<LastResort> last_resort(std::in_place);
-	kvrun_cancel(canceller.get()); // a signal came while it was loaded
+	kvrun_cancel(canceller.get()); // stops loading if a signal arrived during it
 	loader.join();
 	service.reset();
 	last_resort.reset();

@@ -1,4 +1,4 @@
-// What the newer APIs share: a conversation in the form of OpenAI's chats, built from theirs.
+// Shared by the Responses and Messages APIs: builds a conversation in the form of OpenAI's chats from their input.
 #include "tools/serve/conversation.h"
 #include <algorithm>
 
@@ -13,7 +13,7 @@ Json& Conversation::assistant() {
 	return messages_.back();
 }
 
-// A text field that grows in place: an answer of many parts takes no more than its length.
+// Appends to a text field in place, so that an answer of many parts takes linear time.
 static void append(Json& field, const std::string& text) {
 	if (!field.is_string())
 		field = text;

@@ -40,7 +40,7 @@ std::string base64_of(std::span<const float> values) {
 
 static int stop_where_gone(double, double, void* out) { return static_cast<const Responder*>(out)->gone(); }
 
-// The pooled last hidden state, of length 1.
+// The pooled last hidden state, normalized to length 1.
 static std::vector<float> vector_of(const Model& model, const std::vector<uint32_t>& tokens,
                                     const std::function<void()>& make_room, Responder& out) {
 	kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;

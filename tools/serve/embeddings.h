@@ -4,18 +4,18 @@
 
 namespace kvrun::serve {
 
-constexpr size_t kMaxInputs = 2048; // of a request, as in OpenAI's API
+constexpr size_t kMaxInputs = 2048; // texts per request, as in OpenAI's API
 
 struct EmbeddingsRequest {
 	std::string model;
 	std::vector<TextPrompt> inputs;
 	bool base64 = false;
 };
-// dim: of the model's vectors. Throws ApiError 400 that names the field.
+// dim: length of the model's vectors. Throws ApiError 400 that names the field.
 EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim);
 
-// Reads the texts one after the other and answers; ends early where the client has gone. make_room: gives cache memory
-// back that nobody needs. Throws ApiError.
+// Computes the vectors one after the other and responds; ends early if the client has disconnected. make_room: frees
+// cache memory of idle sessions. Throws ApiError.
 void embed(const Model&, const std::vector<std::vector<uint32_t>>& texts, bool base64,
            const std::function<void()>& make_room, Responder&);
 

@@ -1,4 +1,4 @@
-// What goes wrong with a request, as OpenAI's API says it.
+// Errors of requests, in the form of OpenAI's API.
 #include "tools/serve/error.h"
 #include <cstdio>
 
@@ -38,7 +38,7 @@ ApiError engine_error(kvrun_status s, const std::string& message, const std::str
 	case KVRUN_EUNSUPPORTED:
 	case KVRUN_EFORMAT: return {400, message, param};
 	case KVRUN_ENOMEM: return {503, message, "", "out_of_memory"};
-	case KVRUN_EIO: // the message names files of this machine, which are no business of clients
+	case KVRUN_EIO: // the message names files of this machine, which clients must not see
 		std::fprintf(stderr, "error: %s\n", message.c_str());
 		return {500, "a file of the server could not be read or written; its log says which"};
 	default: return {500, message};

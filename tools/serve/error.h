@@ -1,4 +1,4 @@
-// What goes wrong with a request, as OpenAI's API says it.
+// Errors of requests, in the form of OpenAI's API.
 #pragma once
 #include "engine/kvrun.h"
 #include "tools/serve/http.h"
@@ -13,15 +13,15 @@ struct ApiError : std::runtime_error {
 	ApiError(int status, const std::string& message, std::string param = {}, std::string code = {})
 	    : std::runtime_error(message), status(status), param(std::move(param)), code(std::move(code)) {}
 	int status;
-	std::string param; // field at fault; empty: none
-	std::string code;  // for programs; empty: none
+	std::string param; // the field at fault; empty if none
+	std::string code;  // machine-readable code; empty if none
 };
 
 // {"error": {"message", "type", "param", "code"}}
 Json error_json(const ApiError&);
-// The same with its status and the headers that go with it.
+// The error as a response, with its status and headers.
 Response error_response(const ApiError&);
-// kvrun_last_error() of a call that failed because of a request.
+// Maps the status of a failed library call to an ApiError; message: kvrun_last_error().
 ApiError engine_error(kvrun_status, const std::string& message, const std::string& param = {});
 // Throws engine_error() unless the call succeeded.
 void check(kvrun_status, const char* param = "");

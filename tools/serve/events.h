@@ -9,15 +9,15 @@ namespace kvrun::serve {
 // Used by one thread at a time.
 class EventStream {
  public:
-	// ping_s: seconds without an event after which reading() is a sign of life.
+	// ping_s: seconds without an event after which reading() sends a comment.
 	EventStream(std::shared_ptr<Responder> out, double ping_s) : out_(std::move(out)), ping_s_(ping_s) {}
-	void begin(); // sends the head, once
+	void begin(); // sends the response head; later calls do nothing
 	bool begun() const { return begun_; }
 	void data(const Json&);                    // an event without a name
-	void event(const char* name, const Json&); // with one
+	void event(const char* name, const Json&); // an event with a name
 	void done();                               // [DONE], the last event in OpenAI's older APIs
-	// A comment that says how far the prompt is, where nothing has been sent for a while: clients and what lies between
-	// know that the connection lives.
+	// Sends the prompt's progress as a comment if nothing was sent for ping_s: clients and proxies then see that the
+	// connection is alive.
 	void reading(double share, double seconds_left);
 	void end();
 	Responder& out() const { return *out_; }
@@ -27,7 +27,7 @@ class EventStream {
 	const std::shared_ptr<Responder> out_;
 	const double ping_s_;
 	bool begun_ = false;
-	std::chrono::steady_clock::time_point last_; // event
+	std::chrono::steady_clock::time_point last_; // time of the last event
 };
 
 int64_t unix_time(); // in seconds

@@ -1,4 +1,4 @@
-// Stands before the routes while the model is loaded: every request is told to come back.
+// Handles requests while the model is being loaded: every request gets 503 until open() is called.
 #pragma once
 #include "tools/serve/error.h"
 

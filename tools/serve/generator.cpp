@@ -1,32 +1,32 @@
-// Generates answers: a thread that steps a batch, with a queue before it and sessions kept for prompts to come.
+// Generates answers: one thread steps a batch, fed by a queue; ended sessions are kept for reuse by later prompts.
 #include "tools/serve/generator.h"
 #include <algorithm>
 #include <numeric>
 
 namespace kvrun::serve {
 
-constexpr double kIdleShare = 0.5; // of the cache budget in use, above which idle sessions are dropped
+constexpr double kIdleShare = 0.5; // share of the cache budget in use above which idle sessions are dropped
 
 struct Generator::Active {
 	Job job;
-	uint32_t id = 0;    // in the batch
-	bool added = false; // to it
+	uint32_t id = 0;    // ID in the batch
+	bool added = false; // to the batch
 	SessionHandle session;
-	uint32_t reused = 0;              // tokens of the prompt that another session had
+	uint32_t reused = 0;              // prompt tokens reused from another session
 	bool fresh = true;                // the prompt was read from its beginning, by this answer or the one it forks
-	size_t generated = 0, tokens = 0; // bytes and tokens of the answer; the same ones again where it began again
-	std::string text;                 // of the answer, where its conversation is kept
-	std::optional<Logprobs> probs;    // where they are wanted
+	size_t generated = 0, tokens = 0; // bytes and tokens of the answer; counted from 0 again after a restart
+	std::string text;                 // of the answer, if its conversation is named
+	std::optional<Logprobs> probs;    // if requested
 	const Model* model = nullptr;
-	std::string broken;             // why the text could not be passed on; empty: it could
-	kvrun_status status = KVRUN_OK; // how it ended
-	std::string message;            // of the status
-	bool cancelled = false;         // its client had gone
+	std::string broken;             // why passing on the text failed; empty if it did not
+	kvrun_status status = KVRUN_OK; // result of the answer
+	std::string message;            // message of the status
+	bool cancelled = false;         // its client had disconnected
 	Ended ended;
 
-	bool has_session() const { return status == KVRUN_OK || cancelled; } // that goes on from here
-	// A named conversation, in its file: before the client knows of the answer's end, so that what it has seen to the
-	// end outlives the server.
+	bool has_session() const { return status == KVRUN_OK || cancelled; } // the session can be continued
+	// Writes a named conversation to its file, before the client learns of the answer's end, so that every answer seen
+	// to its end survives the server.
 	void keep() {
 		try {
 			job.named->save(session.get(), job.note(text));
@@ -77,7 +77,7 @@ struct Generator::Active {
 Generator::Generator(const Model& model, const GeneratorOptions& o)
     : model_(model), options_(o), longest_context_(o.ctx ? o.ctx : uint32_t(model.info().ctx_train)),
       pool_(model, o.ctx, o.idle_sessions) {
-	// so that nothing can fail between a batch's knowing an answer and ours, nor when one ends
+	// reserved, so that nothing can fail after the batch has accepted an answer, nor when an answer ends
 	for (auto* list : {&active_, &saving_}) list->reserve(o.parallel);
 	saved_.reserve(o.parallel);
 	thread_ = std::thread([this] { run(); });
@@ -204,7 +204,7 @@ bool Generator::can_admit() const {
 }
 
 void Generator::drop_gone() {
-	std::deque<Job> dropped; // ends after the lock
+	std::deque<Job> dropped; // destroyed after the lock is released
 	std::lock_guard lock(mutex_);
 	for (size_t i = 0; i < queue_.size();) {
 		if (!queue_[i].listener->gone()) {
@@ -226,7 +226,7 @@ void Generator::admit() {
 			if (queue_.empty() || n_under_way() + queue_.front().answers() > options_.parallel) return;
 			job = std::move(queue_.front());
 			queue_.pop_front();
-			stats_.active += uint32_t(job.answers()); // publish() counts again
+			stats_.active += uint32_t(job.answers()); // until publish() recounts
 		}
 		const auto refuse = [&](const ApiError& e) {
 			job.listener->fail(e);
@@ -238,7 +238,7 @@ void Generator::admit() {
 		} catch (const ApiError& e) {
 			refuse(e);
 			continue;
-		} catch (const std::bad_alloc&) { // the others go on
+		} catch (const std::bad_alloc&) { // other answers continue
 			refuse(ApiError(503, "there is no memory for this request", "", "out_of_memory"));
 			continue;
 		}
@@ -248,7 +248,7 @@ void Generator::admit() {
 	}
 }
 
-// `reader` reads the prompt of the first answer, of which its session holds `kept` tokens.
+// `reader` reads the prompt of the first answer; its session already holds `kept` tokens of that prompt.
 kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept, Active& active, const Active& reader) {
 	const Sampling& s = job.sampling;
 	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
@@ -262,11 +262,11 @@ kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept,
 	o.special = s.special, o.ignore_eos = s.ignore_eos;
 	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
 	o.payload = &active;
-	// A token's probabilities are looked at between its choice and the next one's.
+	// No drafts with logprobs: a token's logits must be read before the next token is chosen.
 	if (!s.logprobs && takes_drafts(active.session.get())) o.draft_max = std::min(s.draft_max, options_.draft_max);
 	active.ended.drafts = o.draft_max > 0;
 	const std::vector<uint32_t>& prompt = first.prompt;
-	// also where there is none: the session may have answered another request
+	// also if there is no grammar: the session may still have that of another request
 	if (const kvrun_status s = kvrun_session_set_grammar(active.session.get(), job.grammar.get()); s != KVRUN_OK)
 		return s;
 	const kvrun_status status =
@@ -320,7 +320,7 @@ bool Generator::start(Job& job) {
 				status = add_to_batch(job, lease, group);
 				message = kvrun_last_error();
 			} catch (...) {
-				take_back(); // the batch has pointers to them
+				take_back(); // the batch points to them
 				throw;
 			}
 		if (status == KVRUN_OK) {
@@ -337,7 +337,7 @@ bool Generator::start(Job& job) {
 		const ApiError error = engine_error(status, message, param);
 		if (status != KVRUN_ENOMEM) throw error;
 		if (pool_.drop_oldest()) continue;
-		if (n_under_way() == 0) throw ApiError(400, message, param, "context_length_exceeded"); // nor will there be
+		if (n_under_way() == 0) throw ApiError(400, message, param, "context_length_exceeded"); // nothing will free any
 		return false;
 	}
 }
@@ -350,7 +350,7 @@ void Generator::step() {
 	if (const kvrun_status s = kvrun_batch_step(batch_.get(), nullptr); s != KVRUN_OK)
 		return fail_all(engine_error(s, kvrun_last_error()));
 	const bool shared = n_under_way() > 1 || pool_.size() > 0;
-	// not std::ranges: clang 14 cannot compile that of libstdc++ 12
+	// not std::ranges: clang 14 cannot compile libstdc++ 12's version
 	const auto ended = std::stable_partition(
 	    active_.begin(), active_.end(), [this](const auto& a) { return !kvrun_batch_is_done(batch_.get(), a->id); });
 	std::vector<std::unique_ptr<Active>> done(std::make_move_iterator(ended), std::make_move_iterator(active_.end()));
@@ -364,11 +364,11 @@ void Generator::finish(std::unique_ptr<Active> a, bool shared) {
 	a->status = kvrun_batch_take(batch_.get(), a->id, &ended.result);
 	a->message = kvrun_last_error();
 	a->cancelled = job.listener->gone() && (a->status == KVRUN_EUSER || a->status == KVRUN_ECANCELLED);
-	// what has been passed on must come again: a session that had compressed another answer's tokens is gone
+	// a restart must repeat what was passed on: impossible if a reused session held tokens compressed earlier
 	const bool repeatable = job.passed_on == 0 || a->fresh;
 	if (a->status == KVRUN_ENOMEM && shared && repeatable) return begin_again(*a);
 	wait_for_memory_ = false;
-	// nothing can make room: what is there is the answer
+	// nothing can free memory: the text so far is the answer
 	const bool full = a->status == KVRUN_ENOMEM && job.passed_on;
 	if (full) a->status = KVRUN_OK, ended.result.reason = KVRUN_STOP_CONTEXT;
 	ended.reused = a->reused;
@@ -417,8 +417,8 @@ void Generator::settle(Active& a) {
 		stats_.answer_tokens += a.ended.result.answer_tokens;
 		++(a.cancelled ? stats_.cancelled : a.status == KVRUN_OK ? stats_.answers : stats_.failed);
 	}
-	job.named.reset(); // the next request may follow at once
-	publish();         // before the client can ask
+	job.named.reset(); // the conversation's next request may start at once
+	publish();         // before the client can query it
 	if (a.cancelled) return;
 	try {
 		if (a.status != KVRUN_OK)
@@ -430,8 +430,8 @@ void Generator::settle(Active& a) {
 	}
 }
 
-// An answer for which there is no memory gives up what it has and comes again when another has ended. The same seed
-// gives the same tokens, so that its listener is told only what follows.
+// An answer that runs out of memory frees its session and restarts when another answer has ended. The same seed
+// gives the same tokens, so its listener receives only the text that it does not have yet.
 void Generator::begin_again(Active& a) {
 	a.session = SessionHandle();
 	wait_for_memory_ = !pool_.drop_oldest();
@@ -461,7 +461,7 @@ void Generator::publish() {
 	std::vector<SlotInfo> slots;
 	SessionBytes active;
 	const auto add = [&](const Active& a, bool saving) {
-		// the saver may have the session's turn for long
+		// not read from the session, which the saver may hold for long
 		slots.push_back({saving, a.job.kv, a.job.named ? a.job.named->name() : "", uint32_t(a.job.prompt.size()),
 		                 a.reused, uint32_t(a.tokens), saving ? a.ended.kv : session_bytes(a.session.get()),
 		                 saving ? kvrun_fetch_info KVRUN_FETCH_INFO_INIT : fetch_info(a.session.get())});

@@ -1,4 +1,4 @@
-// Generates answers: a thread that steps a batch, with a queue before it and sessions kept for prompts to come.
+// Generates answers: one thread steps a batch, fed by a queue; ended sessions are kept for reuse by later prompts.
 #pragma once
 #include "tools/serve/answer_form.h"
 #include "tools/serve/logprobs.h"
@@ -7,7 +7,7 @@
 
 namespace kvrun::serve {
 
-struct Sampling { // the fields of kvrun_generate_options that requests choose
+struct Sampling { // the fields of kvrun_generate_options that requests can set
 	uint32_t max_tokens = UINT32_MAX;
 	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
 	uint32_t top_k = 40, repeat_last_n = 64;
@@ -16,54 +16,54 @@ struct Sampling { // the fields of kvrun_generate_options that requests choose
 	uint64_t seed = 0;
 	std::vector<std::string> stops;
 	bool special = false, ignore_eos = false;
-	std::optional<uint32_t> logprobs; // alternatives to each token; nullopt: no logprobs
-	uint32_t draft_max = UINT32_MAX;  // most tokens guessed for a step, where the server guesses any
+	std::optional<uint32_t> logprobs; // number of alternatives per token; nullopt if not requested
+	uint32_t draft_max = UINT32_MAX;  // most draft tokens per step, if the server drafts
 };
 
-struct Ended { // how an answer did
+struct Ended { // result of an answer
 	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
-	uint32_t reused = 0; // tokens of the prompt that an earlier session had
-	SessionBytes kv;     // its cache at the end
+	uint32_t reused = 0; // prompt tokens reused from an earlier session
+	SessionBytes kv;     // its cache size at the end
 	std::string policy;
-	bool drafts = false;           // tokens were guessed, or might have been
-	std::string session, not_kept; // conversation's name, empty: it has none; why it could not be kept
+	bool drafts = false;           // speculation was enabled
+	std::string session, not_kept; // name of the conversation, or empty; why it could not be saved, or empty
 };
 
-// Told by the generation thread how an answer goes: begin(), any number of piece(), and end() or fail().
+// Called by the generation thread as an answer proceeds: begin(), any number of piece(), and end() or fail().
 class Listener {
  public:
 	virtual ~Listener() = default;
-	virtual bool gone() const = 0; // nobody waits any more: the answer is cancelled within a step
-	virtual void begin() = 0;      // the prompt is accepted; more than once where memory made it begin again
-	// How far the prompt has been read: a share, and the seconds that are left at the pace so far.
+	virtual bool gone() const = 0; // the client has disconnected: the answer is cancelled within a step
+	virtual void begin() = 0;      // the prompt is accepted; called again if lack of memory restarts the answer
+	// Progress of the prompt: the share that was read, and the estimated seconds left.
 	virtual void reading(double /*done*/, double /*seconds_left*/) {}
-	virtual void token(Json) {} // as Logprobs has it, before its piece, where logprobs are wanted
+	virtual void token(Json) {} // as returned by Logprobs; called before its piece, if logprobs are requested
 	virtual void piece(std::string_view text) = 0;
 	virtual void end(const Ended&) = 0;
 	virtual void fail(const ApiError&) = 0;
 };
 
 struct Job {
-	Residency::Use use = nullptr; // of the model; ends last
+	Residency::Use use = nullptr; // keeps the model loaded; destroyed last
 	std::vector<uint32_t> prompt;
 	Sampling sampling;
 	std::string kv; // policy
 	std::shared_ptr<Listener> listener;
-	bool reuse = true;                          // of a session that holds the prompt's beginning
-	size_t passed_on = 0, tokens_passed_on = 0; // bytes and tokens of the answer its listener has, where memory made it
-	                                            // begin again
-	std::shared_ptr<SessionStore::Hold> named = nullptr;    // conversation it belongs to; null: none
-	Grammar grammar = nullptr;                              // that the answer follows
-	std::function<std::string(std::string_view)> note = {}; // of the conversation with this answer
-	std::shared_ptr<BodyMemory::Held> body = nullptr;       // of the request, which the prompt counts as
-	// Other answers to the same prompt, which is read once. They have none themselves, and the prompt, too: one for
-	// which there is no memory begins again by itself.
+	bool reuse = true;                          // may reuse a session that holds the beginning of the prompt
+	size_t passed_on = 0, tokens_passed_on = 0; // bytes and tokens of the answer its listener already has, if lack of
+	                                            // memory restarts the answer
+	std::shared_ptr<SessionStore::Hold> named = nullptr;    // its named conversation; null if none
+	Grammar grammar = nullptr;                              // constrains the answer; null if none
+	std::function<std::string(std::string_view)> note = {}; // returns the conversation's note, with this answer
+	std::shared_ptr<BodyMemory::Held> body = nullptr;       // memory share of the request's body, held for the prompt
+	// Other answers to the same prompt, which is read once. They have no forks, but their own copy of the prompt: one
+	// that runs out of memory restarts on its own.
 	std::vector<Job> forks = {};
 	size_t answers() const { return 1 + forks.size(); }
 };
 
-struct SlotInfo {        // of an answer under way
-	bool saving = false; // it has ended, and its conversation goes to its file
+struct SlotInfo {        // state of an answer under way
+	bool saving = false; // it has ended, and its conversation is being saved
 	std::string policy, session;
 	uint32_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;
 	SessionBytes kv;
@@ -72,17 +72,17 @@ struct SlotInfo {        // of an answer under way
 
 struct GeneratorOptions {
 	uint32_t parallel = 4;                        // answers at once
-	uint32_t queue = 32;                          // answers that wait for one of them to end
-	uint32_t idle_sessions = 4;                   // kept for prompts that begin like an earlier one
-	uint32_t ctx = 0;                             // of each session, in tokens; 0: what fits
-	std::chrono::duration<double> idle_unload{0}; // without a request, after which the model is unloaded; 0: never
-	uint32_t draft_max = 0;                       // most tokens guessed for a step; 0: none
+	uint32_t queue = 32;                          // answers that wait for a free place
+	uint32_t idle_sessions = 4;                   // sessions kept for reuse by prompts with a common beginning
+	uint32_t ctx = 0;                             // tokens of each session's context; 0: as many as fit
+	std::chrono::duration<double> idle_unload{0}; // idle time after which the model is unloaded; 0: never
+	uint32_t draft_max = 0;                       // most draft tokens per step; 0 disables speculation
 };
 
 struct GeneratorStats {
 	uint32_t active = 0, queued = 0, idle = 0;
 	uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0; // since the start, of answers that have ended
-	uint64_t answers = 0, cancelled = 0, failed = 0;                  // that have ended; all of a request's choices
+	uint64_t answers = 0, cancelled = 0, failed = 0;                  // that have ended; each choice counts
 	SessionBytes idle_bytes, active_bytes;                            // of idle sessions; of answers under way
 	std::vector<SlotInfo> slots;                                      // answers under way
 };
@@ -90,36 +90,36 @@ struct GeneratorStats {
 class Generator {
  public:
 	Generator(const Model&, const GeneratorOptions&);
-	~Generator(); // cancels what is under way
-	// All of them or none. Throws ApiError 429 where the queue is full; 400 where a job has more answers than can be
-	// given at once, or all jobs have more than the queue.
+	~Generator(); // cancels answers under way
+	// Queues all jobs or none. Throws ApiError 429 if the queue is full; 400 if a job has more answers than can run
+	// at once, or all jobs together have more than the queue holds.
 	void add(std::vector<Job>);
-	void check_room(size_t jobs, size_t answers) const; // of so many each; throws what add() would
-	void check_queue() const;                           // throws ApiError 429 where it is full
-	void drop_idle();                                   // all idle sessions, before it returns; any thread may call
-	void drop_gone(); // requests in the queue that nobody waits for; any thread may call
-	uint32_t longest_context() const { return longest_context_; } // tokens that no session has more of
+	void check_room(size_t jobs, size_t answers) const; // `answers` per job; throws what add() would throw
+	void check_queue() const;                           // throws ApiError 429 if it is full
+	void drop_idle();                                   // drops idle sessions before it returns; any thread may call
+	void drop_gone(); // drops queued requests whose client is gone; any thread may call
+	uint32_t longest_context() const { return longest_context_; } // upper bound on a session's tokens
 	GeneratorStats stats() const;
 
  private:
 	struct Active;
-	using Group = std::vector<std::unique_ptr<Active>>; // answers to one prompt; the first reads it
+	using Group = std::vector<std::unique_ptr<Active>>; // answers to one prompt; the first one reads it
 	void run();
-	bool wait_for_work(); // false: none will come
+	bool wait_for_work(); // false if the generator is ending
 	void admit();
-	bool start(Job&); // false: not now, there is no memory
+	bool start(Job&); // false if there is not enough memory now
 	kvrun_status add_to_batch(const Job&, SessionPool::Lease&, Group&);
 	kvrun_status add_one(const Job&, const Job& first, uint32_t kept, Active&, const Active& reader);
 	size_t n_waiting() const;                         // answers in the queue; the mutex is held
 	void room_for(size_t jobs, size_t answers) const; // as check_room(); the mutex is held
 	void queue_for(size_t answers) const;             // as check_queue(); the mutex is held
 	size_t n_under_way() const { return active_.size() + saving_.size(); }
-	bool can_admit() const; // one from the queue, as far as answers that are being saved go; the mutex is held
+	bool can_admit() const; // whether a queued job may start while others are saved; the mutex is held
 	void step();
-	void finish(std::unique_ptr<Active>, bool shared); // shared: others held memory too
-	void save(std::unique_ptr<Active>);                // a named conversation, in its file, on another thread
-	void settle_saved();                               // those whose conversations have been saved since
-	void settle(Active&);                              // the client is told
+	void finish(std::unique_ptr<Active>, bool shared); // shared: other sessions held memory at the same time
+	void save(std::unique_ptr<Active>);                // writes a named conversation to its file, on another thread
+	void settle_saved();                               // settles answers whose conversations have been saved
+	void settle(Active&);                              // tells the client
 	void begin_again(Active&);
 	void fail_all(const ApiError&);
 	void publish();
@@ -127,19 +127,19 @@ class Generator {
 	const Model& model_;
 	const GeneratorOptions options_;
 	const uint32_t longest_context_;
-	mutable std::mutex mutex_; // of the next ones
+	mutable std::mutex mutex_; // protects the members up to drop_idle_
 	std::condition_variable wake_;
 	std::deque<Job> queue_;
-	std::vector<Active*> saved_; // of saving_: to be settled
+	std::vector<Active*> saved_; // entries of saving_ that are to be settled
 	GeneratorStats stats_;
 	bool ending_ = false, drop_idle_ = false;
 
-	// the generation thread's own
+	// used only by the generation thread
 	SessionPool pool_;
 	BatchHandle batch_;
 	std::vector<std::unique_ptr<Active>> active_;
-	std::vector<std::unique_ptr<Active>> saving_; // the saver's, until they are in saved_
-	bool wait_for_memory_ = false;                // the next in the queue begins once an answer has ended
+	std::vector<std::unique_ptr<Active>> saving_; // owned by the saver until they are in saved_
+	bool wait_for_memory_ = false;                // the next in the queue starts after an answer has ended
 	Worker saver_;                                // writes conversations to their files
 	std::thread thread_;
 };

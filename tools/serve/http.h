@@ -11,20 +11,20 @@
 
 namespace kvrun::serve {
 
-// Bytes of requests' bodies that the server holds, all requests together. Any thread may call.
+// Counts the bytes of request bodies that the server holds, over all requests. Any thread may call.
 class BodyMemory {
  public:
 	explicit BodyMemory(size_t most) : most_(most) {}
 	bool has_room(size_t bytes) const { return used_ + bytes <= most_; }
 	size_t used() const { return used_; }
 
-	// What one request holds; given back when the last who has it drops it.
+	// The share of one request; released by the destructor.
 	class Held {
 	 public:
 		explicit Held(std::shared_ptr<BodyMemory> of) : of_(std::move(of)) {}
 		Held(const Held&) = delete;
 		~Held() { of_->used_ -= bytes_; }
-		bool grow(size_t bytes) { // to so many; false: there is no room
+		bool grow(size_t bytes) { // to `bytes` in total; returns false if there is no room
 			const size_t more = bytes - bytes_;
 			if (of_->used_.fetch_add(more) + more > of_->most_) {
 				of_->used_ -= more;
@@ -51,7 +51,7 @@ struct HttpRequest {
 	std::string asked_headers; // of a preflight: Access-Control-Request-Headers
 	std::string api_key;       // X-Api-Key
 	std::string body;
-	std::shared_ptr<BodyMemory::Held> held = {}; // of the body; whoever keeps what the body said keeps this
+	std::shared_ptr<BodyMemory::Held> held = {}; // share of the body; keep it as long as data read from the body
 };
 
 struct Response {
@@ -61,8 +61,8 @@ struct Response {
 	std::vector<std::pair<std::string, std::string>> headers = {};
 };
 
-// Answers one request: by respond(), or by begin(), any number of send() and end(). Any thread may call; once the
-// client has gone, calls do nothing.
+// Answers one request: by respond(), or by begin(), any number of send() and end(). Any thread may call; after the
+// client has disconnected, calls do nothing.
 class Responder {
  public:
 	virtual ~Responder() = default;
@@ -77,44 +77,44 @@ class Responder {
 	std::atomic<bool> gone_ = false; // the client has disconnected
 };
 
-// Called by the HTTP server on its thread, so that none of these may wait.
+// Called by the HTTP server on its thread, so none of these functions may block.
 class Handler {
  public:
 	virtual ~Handler() = default;
-	// Looks at a request before its body is read. A response: the body is not read, and the connection ends.
+	// Checks a request before its body is read. If it returns a response, the body is not read and the connection ends.
 	virtual std::optional<Response> refuse(const HttpRequest&) = 0;
 	virtual void handle(HttpRequest, std::shared_ptr<Responder>) = 0;
 	// The response to a request that is not well-formed, or that comes when the server cannot take it.
 	virtual Response failure(int status, std::string_view why) = 0;
 	// Headers of every response to a request.
 	virtual std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) = 0;
-	// A request has been answered; status 499: the client had gone.
+	// Called after a request was answered; status 499 if the client had disconnected.
 	virtual void finished(const HttpRequest&, int status, double seconds, const std::string& note) = 0;
 };
 
 struct HttpOptions {
 	std::string host = "127.0.0.1";
-	uint16_t port = 8080;         // 0: a free one
-	std::string unix_path;        // of a socket in the file system, instead of host and port; empty: none
+	uint16_t port = 8080;         // 0: any free port
+	std::string unix_path;        // Unix socket in the file system, used instead of host and port; empty if not used
 	size_t max_body = 8 << 20;    // bytes of a request's body
-	size_t max_bodies = 64 << 20; // bytes of all requests' bodies that are received or wait; more are refused
-	size_t max_connections = 256; // at once; more are told to come back
-	double timeout_s = 30; // for a client to send a header, then a body, to take what is written; and between requests
-	double drain_s = 30;   // after SIGTERM: for requests under way
+	size_t max_bodies = 64 << 20; // bytes of all request bodies being received or waiting; further ones are refused
+	size_t max_connections = 256; // at once; further connections get 503
+	double timeout_s = 30; // for a client to send a header, to send a body, to read the answer; also between requests
+	double drain_s = 30;   // after SIGTERM or SIGINT: time for requests under way
 };
-constexpr size_t kMaxHeader = 16 << 10; // bytes of a request's line and header fields
+constexpr size_t kMaxHeader = 16 << 10; // bytes of the request line and header fields
 
-// Listens from the constructor on; answers while run() runs.
+// Listens from the constructor on; answers requests while run() runs.
 class HttpServer {
  public:
 	// Throws std::runtime_error naming host and port, or the socket's path.
 	explicit HttpServer(const HttpOptions&);
 	~HttpServer();
-	uint16_t port() const;        // 0: it listens on a socket in the file system
+	uint16_t port() const;        // 0 if it listens on a Unix socket
 	size_t n_connections() const; // any thread may ask
 	size_t body_bytes() const;    // held by requests; any thread may ask
-	// Until SIGTERM or SIGINT, and then until requests under way are answered, or for drain_s. A second signal ends the
-	// program, whatever it is doing: from the first one on the system's own action holds again.
+	// Runs until SIGTERM or SIGINT, then until requests under way are answered, at most drain_s. A second signal ends
+	// the program whatever it is doing: the first signal restores the default action.
 	void run(Handler&);
 	void stop(); // ends run() at once; any thread may call
 

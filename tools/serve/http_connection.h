@@ -1,4 +1,4 @@
-// One connection: reads a request, has it answered, writes the answer, and begins again; included by http_server.cpp
+// One connection: reads a request, passes it to the handler, writes the answer, repeats. Included by http_server.cpp
 // only, because Boost.Beast compiles slowly.
 #pragma once
 #include "tools/serve/http.h"
@@ -19,21 +19,21 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
-using Socket = asio::generic::stream_protocol::socket; // TCP, or a socket in the file system
+using Socket = asio::generic::stream_protocol::socket; // TCP or a Unix socket
 using Clock = std::chrono::steady_clock;
 using ErrorCode = boost::system::error_code;
 
 class Connection;
 
-struct Shared { // by the connections of a server
+struct Shared { // state shared by the connections of a server
 	explicit Shared(const HttpOptions& o) : options(o), bodies(std::make_shared<BodyMemory>(o.max_bodies)) {}
 	const HttpOptions options;
-	const std::shared_ptr<BodyMemory> bodies; // requests may outlive the server
+	const std::shared_ptr<BodyMemory> bodies; // shared ownership: requests may outlive the server
 	Handler* handler = nullptr;
-	bool draining = false; // answers that end now end their connection
+	bool draining = false; // connections close when their answer ends
 	std::set<std::shared_ptr<Connection>> connections;
 	std::atomic<size_t> n_connections = 0;
-	std::function<void()> closed = {}; // one of them
+	std::function<void()> closed = {}; // called when a connection has closed
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -43,14 +43,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	      watch_(socket_.get_executor()) {}
 
 	void start() {
-		ErrorCode ignored; // what a client does not read piles up here, where it counts, and not in the system
+		ErrorCode ignored; // small system buffer: data that a client does not read stays in out_, where it is counted
 		socket_.set_option(asio::socket_base::send_buffer_size(64 << 10), ignored);
 		socket_.set_option(tcp::no_delay(true), ignored);
 		read_header();
 	}
-	// Says so and ends: the server has too many connections.
+	// Answers 503 and closes: the server has too many connections.
 	void turn_away() { answer_and_close(failure(503, "too many connections; try again later")); }
-	// Ends now what is not being answered; the rest ends with its answer.
+	// Closes now if no request is being answered; otherwise closes after the answer.
 	void drain() {
 		if (!answering_ && out_.empty()) close();
 	}
@@ -71,12 +71,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 
  private:
-	// The answer to one request, as the handler sees it: passes everything on to the server's thread.
+	// The handler's side of one request: passes every call on to the server's thread.
 	class Exchange final : public Responder {
 	 public:
 		Exchange(std::shared_ptr<Connection> c, asio::any_io_executor e)
 		    : connection_(std::move(c)), executor_(e), request_(connection_->n_requests_) {}
-		~Exchange() override { // a handler that lost the request must not keep the client waiting
+		~Exchange() override { // if the handler drops the request unanswered, the client must not wait
 			post([](Connection& c) {
 				if (c.answering_ && !c.begun_) c.answer(c.failure(500, "the request was dropped"));
 				if (c.answering_ && !c.ending_) c.close();
@@ -107,13 +107,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		}
 		std::shared_ptr<Connection> connection_;
 		asio::any_io_executor executor_;
-		const uint64_t request_; // which of the connection's
+		const uint64_t request_; // number of the request on this connection
 	};
 	static void set_gone(Exchange& e) { e.set_gone(); }
 
-	static constexpr size_t kMaxUnsent = 4 << 20;                    // bytes of a stream its client has not taken
-	static constexpr auto kWatch = std::chrono::milliseconds(50);    // between looks whether the client is still there
-	static constexpr auto kLinger = std::chrono::milliseconds(2000); // for a client to read the last answer
+	static constexpr size_t kMaxUnsent = 4 << 20;                    // bytes of a stream that the client has not read
+	static constexpr auto kWatch = std::chrono::milliseconds(50);    // between checks for a disconnected client
+	static constexpr auto kLinger = std::chrono::milliseconds(2000); // time for a client to read the last answer
 
 	// ---- reading
 
@@ -130,7 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		                        [self = shared_from_this()](ErrorCode ec, size_t) { self->on_header(ec); });
 	}
 
-	// Else an answer to what has been read so far is on its way, and the rest is not looked at.
+	// If false, an answer is under way or the connection is closing, and further input is not read as a request.
 	bool reading() const { return !closed_ && !answering_ && !lingering_; }
 
 	void on_header(ErrorCode ec) {
@@ -146,7 +146,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		if (parser_->is_done()) return dispatch();
 		if (!shared_.bodies->has_room(parser_->content_length().value_or(0))) return no_room();
 		set_deadline(timeout(), [this] { late(true); });
-		parser_->eager(false); // so that no chunk of a body goes uncounted until the next one is there
+		parser_->eager(false); // so that every chunk of a body is counted as soon as it arrives
 		if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
 			static const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
 			asio::async_write(socket_, asio::buffer(go_on), [self = shared_from_this()](ErrorCode failed, size_t) {
@@ -169,7 +169,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		});
 	}
 
-	// Beast reads a body by its length where it does not know the encoding.
+	// Beast reads a body by Content-Length if it does not know the transfer encoding.
 	bool known_encoding() const {
 		const auto [begin, end] = parser_->get().equal_range(http::field::transfer_encoding);
 		return begin == end || (std::next(begin) == end && beast::iequals(begin->value(), "chunked"));
@@ -180,7 +180,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 	void drop_body() {
 		request_.held.reset();
-		if (parser_) std::string().swap(parser_->get().body()); // an assignment would keep its memory
+		if (parser_) std::string().swap(parser_->get().body()); // swap, because an assignment would keep the memory
 	}
 
 	void take_header() {
@@ -199,7 +199,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		keep_alive_ = m.keep_alive();
 	}
 
-	// It is sent back, and stands in the log.
+	// Restricts X-Request-Id, because it is sent back and written to the log.
 	static bool good_id(std::string_view id) {
 		return !id.empty() && id.size() <= 128 && std::ranges::all_of(id, [](char c) { return c > ' ' && c <= '~'; });
 	}
@@ -216,7 +216,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 
 	void late(bool begun) {
-		if (!begun) return close(); // between two requests
+		if (!begun) return close(); // idle between two requests
 		answer_and_close(failure(408, "the request did not arrive in time"));
 	}
 
@@ -232,7 +232,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		shared_.handler->handle(std::move(request), std::move(exchange));
 	}
 
-	// A client that has closed its side, even half, waits for no answer.
+	// Polls whether the client has closed its side of the connection; even a half close cancels the answer.
 	void watch() {
 		watch_.expires_after(kWatch);
 		watch_.async_wait([self = shared_from_this()](ErrorCode ec) {
@@ -248,7 +248,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	Response failure(int status, std::string_view why) { return shared_.handler->failure(status, why); }
 	static std::string fmt_bytes(const char* what, size_t n) { return what + std::to_string(n) + " bytes"; }
 
-	// Status line and fields. length: of the body; none: it comes in pieces.
+	// Status line and header fields. length: of the body; nullopt if the body is sent in pieces.
 	std::string head(const Response& r, std::optional<size_t> length) {
 		if (shared_.draining) keep_alive_ = false;
 		http::response<http::empty_body> m{http::status(r.status), 11};
@@ -260,7 +260,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		if (length) m.content_length(*length);
 		chunked_ = !length && version_ >= 11;
 		if (chunked_) m.set(http::field::transfer_encoding, "chunked");
-		if (!length && !chunked_) keep_alive_ = false; // the body ends with the connection
+		if (!length && !chunked_) keep_alive_ = false; // closing the connection marks the end of the body
 		m.set(http::field::connection, keep_alive_ ? "keep-alive" : "close");
 		std::ostringstream out;
 		out << m.base();
@@ -346,7 +346,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	std::chrono::milliseconds timeout() const {
 		return std::chrono::milliseconds(int64_t(shared_.options.timeout_s * 1000));
 	}
-	// A deadline holds until the next one, or until it is cancelled. A timer that has expired may have its handler
+	// A deadline is replaced by the next one and can be cancelled. A timer that has expired may have its handler
 	// queued already: the handler of an older deadline does nothing.
 	template <class F> void set_deadline(std::chrono::milliseconds after, F on_late) {
 		cancel_deadline();

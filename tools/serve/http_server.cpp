@@ -1,4 +1,4 @@
-// Accepts connections and ends on signals; everything that Boost.Beast and Boost.Asio do is compiled here.
+// Accepts connections and stops on signals. All code that uses Boost.Beast and Boost.Asio is compiled here.
 #include "tools/serve/http_connection.h"
 #include <csignal>
 #include <fcntl.h>
@@ -8,17 +8,17 @@
 
 namespace kvrun::serve {
 
-constexpr size_t kMaxTurnedAway = 64; // connections beyond the limit that are being told so
+constexpr size_t kMaxTurnedAway = 64; // connections beyond the limit that are being answered with 503
 
-// The first SIGTERM or SIGINT is told to the server through a pipe; from then on the system's own action holds, so that
-// the second one ends the program whatever its threads are doing.
+// The first SIGTERM or SIGINT is passed to the server through a pipe. It also restores the default action, so that
+// the second signal ends the program whatever its threads are doing.
 class FirstSignal {
  public:
 	FirstSignal() {
 		if (::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) throw std::runtime_error("no pipe can be made for signals");
 		write_end = ends_[1];
 		struct sigaction ours {};
-		ours.sa_flags = SA_RESTART; // a line of the log that waits for its reader is not lost
+		ours.sa_flags = SA_RESTART; // a log line that is blocked on its reader is not lost
 		ours.sa_handler = [](int) {
 			restore();
 			const int error = errno;
@@ -70,7 +70,7 @@ struct HttpServer::Impl {
 			throw std::runtime_error(where + " cannot be listened on: " + e.code().message());
 		}
 	}
-	// A socket file that a server left behind, on which nobody listens, is replaced; any other file stays.
+	// Replaces a stale socket file on which nobody listens; any other file stays.
 	void listen_at(const std::string& path) {
 		const asio::local::stream_protocol::endpoint where(path);
 		struct stat st;
@@ -81,7 +81,7 @@ struct HttpServer::Impl {
 			if (alone == asio::error::connection_refused) ::unlink(path.c_str());
 		}
 		acceptor.open(where.protocol());
-		const mode_t mask = ::umask(0177); // for its owner alone
+		const mode_t mask = ::umask(0177); // accessible to its owner only
 		ErrorCode failed;
 		acceptor.bind(where, failed);
 		::umask(mask);
@@ -93,7 +93,7 @@ struct HttpServer::Impl {
 	void accept() {
 		acceptor.async_accept([this](ErrorCode ec, Socket socket) {
 			if (shared.draining || ec == asio::error::operation_aborted) return;
-			if (ec) return accept_later(); // no more file descriptors, most likely
+			if (ec) return accept_later(); // most likely out of file descriptors
 			const size_t open = shared.connections.size();
 			auto c = std::make_shared<Connection>(std::move(socket), shared);
 			shared.connections.insert(c);
@@ -127,7 +127,7 @@ struct HttpServer::Impl {
 		ErrorCode ignored;
 		acceptor.close(ignored);
 		remove_socket();
-		const auto all = shared.connections; // they leave the set as they end
+		const auto all = shared.connections; // a copy, because connections leave the set as they close
 		for (const auto& c : all) c->drain();
 		drain_over.expires_after(std::chrono::milliseconds(int64_t(shared.options.drain_s * 1000)));
 		drain_over.async_wait([this](ErrorCode ec) {
@@ -139,7 +139,7 @@ struct HttpServer::Impl {
 	asio::io_context io{1};
 	Shared shared;
 	asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor;
-	std::string bound_path; // of the socket file; empty: none
+	std::string bound_path; // of the socket file; empty if none
 	asio::steady_timer pause, drain_over;
 	std::optional<FirstSignal> first_signal;
 	asio::posix::stream_descriptor signalled;
@@ -172,7 +172,7 @@ void HttpServer::run(Handler& handler) {
 	s.accept();
 	s.io.run();
 	s.shared.draining = true;
-	const auto rest = s.shared.connections; // requests that were not answered in time
+	const auto rest = s.shared.connections; // connections whose requests were not answered in time
 	for (const auto& c : rest) c->close();
 }
 

@@ -1,4 +1,4 @@
-// How likely the tokens of an answer were, by the logits before sampling.
+// Log probabilities of an answer's tokens, from the logits before sampling.
 #include "tools/serve/logprobs.h"
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 namespace kvrun::serve {
 
-constexpr double kImpossible = -9999; // JSON has no infinity
+constexpr double kImpossible = -9999; // stands for -infinity, which JSON lacks
 
 void Logprobs::look(std::span<const float> logits) {
 	logits_.assign(logits.begin(), logits.end());

@@ -1,4 +1,4 @@
-// How likely the tokens of an answer were, by the logits before sampling.
+// Log probabilities of an answer's tokens, from the logits before sampling.
 #pragma once
 #include "tools/serve/model.h"
 #include <span>
@@ -10,15 +10,15 @@ constexpr uint32_t kMostLogprobs = 20; // alternatives a request may ask for, as
 class Logprobs {
  public:
 	explicit Logprobs(uint32_t alternatives) : alternatives_(alternatives) {}
-	void look(std::span<const float> logits); // (vocab) before a token is chosen
-	// {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]} of the one that was.
+	void look(std::span<const float> logits); // (vocab) call before a token is chosen
+	// {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]} of the chosen token.
 	Json chosen(const Model&, uint32_t token) const;
 
  private:
 	Json entry(const Model&, uint32_t token) const;
 	const uint32_t alternatives_;
 	std::vector<float> logits_;
-	double log_sum_ = 0; // of their exponentials
+	double log_sum_ = 0; // log of the sum of exp(logits)
 };
 
 } // namespace kvrun::serve

@@ -39,7 +39,7 @@ void read_assistant_block(const Json& block, const std::string& type, const std:
 	constexpr const char* field = "messages";
 	if (type == "text") return c.answer(text_in(block, "text", where, field));
 	if (type == "thinking") return c.think(text_in(block, "thinking", where, field));
-	if (type == "redacted_thinking") return; // another server's, which only that one can read
+	if (type == "redacted_thinking") return; // encrypted by another server, which alone can read it
 	if (type != "tool_use")
 		throw ApiError(400,
 		               where + " is a block of type '" + type.substr(0, 40) +
@@ -90,7 +90,7 @@ Json read_messages(const Json& system, const Json& messages) {
 	return c.take();
 }
 
-// Tools as chats have them.
+// Converts tools to the form of OpenAI's chats.
 Json read_tools(const Json& tools) {
 	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
 	Json out = Json::array();
@@ -126,7 +126,7 @@ void read_tool_choice(const Json& choice, Json& body) {
 		throw ApiError(400, "tool_choice is not {\"type\": \"auto\"}, any, none, or tool with a name", "tool_choice");
 }
 
-// budget_tokens is taken as what a model may think, not as a limit.
+// budget_tokens is accepted but not enforced as a limit.
 void read_thinking(const Json& thinking, Json& body) {
 	if (thinking.is_null()) return;
 	if (!thinking.is_object()) throw ApiError(400, "thinking is not an object", "thinking");
@@ -138,10 +138,10 @@ void read_thinking(const Json& thinking, Json& body) {
 	if (type != "enabled" && type != "disabled" && type != "adaptive")
 		throw ApiError(400, "thinking.type is '" + type.substr(0, 40) + "', expected enabled, disabled or adaptive",
 		               "thinking");
-	if (type == "adaptive") return; // as the model likes
+	if (type == "adaptive") return; // the model decides
 	Json& variables = body["chat_template_kwargs"];
 	if (variables.is_null()) variables = Json::object();
-	if (variables.is_object()) variables["enable_thinking"] = type == "enabled"; // what else it is is refused later
+	if (variables.is_object()) variables["enable_thinking"] = type == "enabled"; // a non-object is refused later
 }
 
 constexpr Renamed kNames[] = {{"stop", "stop_sequences"},
@@ -163,7 +163,7 @@ MessagesRequest messages_request(Json body, const std::string& default_kv, bool 
 	refuse_fields(body, others);
 	const Json system = take_field(body, "system"), stops = take_field(body, "stop_sequences");
 	const Json tools = take_field(body, "tools"), choice = take_field(body, "tool_choice");
-	take_field(body, "cache_control"); // the cache is used wherever prompts begin alike
+	take_field(body, "cache_control"); // ignored: cached prefixes are always reused
 	read_thinking(take_field(body, "thinking"), body);
 	const Json messages = take_field(body, "messages");
 	body["messages"] = read_messages(system, messages);
@@ -283,7 +283,7 @@ Json MessagesAnswer::message() const {
 void MessagesAnswer::finish(const Ended& e) {
 	Json reason = "end_turn", stop;
 	if (e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT)
-		reason = "max_tokens"; // of a call that it cut off, too
+		reason = "max_tokens"; // also if it cut off a tool call
 	else if (calls())
 		reason = "tool_use";
 	else if (e.result.reason == KVRUN_STOP_STRING && e.result.stop < stops_.size())

@@ -8,14 +8,14 @@ struct MessagesRequest {
 	ChatRequest chat;
 	std::vector<std::string> stops; // stop_sequences
 };
-// counting: only the prompt is asked about, so that max_tokens may be missing. Throws ApiError 400 that names the
+// counting: only prompt tokens are to be counted, so max_tokens may be missing. Throws ApiError 400 that names the
 // field.
 MessagesRequest messages_request(Json body, const std::string& default_kv, bool counting);
 
-// An error in its form: {"type": "error", "error": {"type", "message", ...}}.
+// An error in the form of this API: {"type": "error", "error": {"type", "message", ...}}.
 Response messages_error(const ApiError&);
 
-// prompt_tokens: of the conversation.
+// prompt_tokens: number of tokens of the conversation.
 std::shared_ptr<Listener> messages_answer(std::shared_ptr<Responder>, const MessagesRequest&, const std::string& model,
                                           ReplyHandle, uint32_t prompt_tokens);
 

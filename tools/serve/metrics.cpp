@@ -1,4 +1,4 @@
-// What the server has done, in the text format of Prometheus.
+// Counters of the server, in the text format of Prometheus.
 #include "tools/serve/metrics.h"
 #include <algorithm>
 #include <sstream>
@@ -48,7 +48,7 @@ std::string metrics_text(const RequestCounts& counts, const GeneratorStats& s, c
 	add("kvrun_answer_tokens_total", "counter", "Tokens generated.", s.answer_tokens);
 	add("kvrun_kv_budget_bytes", "gauge", "Memory for the KV caches.", engine.kv_budget_bytes);
 	add("kvrun_kv_used_bytes", "gauge", "Of it, allocated.", engine.kv_used_bytes);
-	SessionBytes b = s.idle_bytes; // forks share pages, which both count
+	SessionBytes b = s.idle_bytes; // pages shared by forks are counted in both
 	b += s.active_bytes;
 	out << "# HELP kvrun_kv_bytes KV caches by kind, of answers under way and of idle sessions.\n"
 	       "# TYPE kvrun_kv_bytes gauge\n";

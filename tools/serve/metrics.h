@@ -1,4 +1,4 @@
-// What the server has done, in the text format of Prometheus.
+// Counters of the server, in the text format of Prometheus.
 #pragma once
 #include "tools/serve/generator.h"
 #include <map>

@@ -1,4 +1,4 @@
-// The model that is served: tokens, chat prompts, and what it is called.
+// The model that is served: tokenization, chat prompts, and its name.
 #include "tools/serve/model.h"
 #include <algorithm>
 #include <fstream>
@@ -7,7 +7,7 @@
 namespace kvrun::serve {
 namespace {
 
-constexpr size_t kMaxTemplate = 1 << 20; // bytes of a template's file
+constexpr size_t kMaxTemplate = 1 << 20; // bytes of a template file
 
 std::vector<std::string> template_names(kvrun_engine* engine) {
 	std::vector<std::string> names;
@@ -26,7 +26,7 @@ Model::Model(EngineHandle engine, std::string id, const std::string& chat_templa
     : residency_(std::move(engine)), facts_(residency_.engine()), id_(std::move(id)) {
 	try {
 		before_ = tokens("a", KVRUN_TOKENS_NO_BOS);
-	} catch (const ApiError&) {} // a vocabulary that cannot write it
+	} catch (const ApiError&) {} // the vocabulary cannot encode it
 	if (before_.size() > 1) before_.erase(before_.begin(), before_.end() - 1);
 	if (chat_template.empty()) {
 		can_chat_ = info().has_chat_template != 0;
@@ -81,7 +81,7 @@ std::string Model::text(const std::vector<uint32_t>& tokens, uint32_t flags) con
 	return {out.begin(), out.end()};
 }
 
-// What a token's text is depends on whether a text begins with it.
+// A token's text depends on whether the text begins with it.
 std::string Model::token_text(uint32_t token, bool special) const {
 	const uint32_t flags = special ? KVRUN_TOKENS_SPECIAL : 0;
 	std::vector<uint32_t> both = before_;

@@ -1,4 +1,4 @@
-// An answer that is told part by part: text, reasoning, calls of tools, each of them begun and ended.
+// An answer that is sent part by part: text, reasoning, tool calls, each with a begin and an end.
 #include "tools/serve/parts_answer.h"
 #include "tools/serve/answers.h"
 
@@ -74,7 +74,7 @@ void PartsAnswer::end(const Ended& e) {
 	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
 	check(kvrun_reply_finish(reply_.get(), &part));
 	take(part);
-	if (n_parts_ == 0) { // an answer that says nothing is an empty text
+	if (n_parts_ == 0) { // an empty answer gets one empty text part
 		open(open_ = Part::Text);
 		grow(space_);
 	}

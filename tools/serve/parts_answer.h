@@ -1,4 +1,4 @@
-// An answer that is told part by part: text, reasoning, calls of tools, each of them begun and ended.
+// An answer that is sent part by part: text, reasoning, tool calls, each with a begin and an end.
 #pragma once
 #include "tools/serve/events.h"
 #include "tools/serve/requests.h"
@@ -17,18 +17,18 @@ class PartsAnswer : public Listener {
 
  protected:
 	enum class Part : uint8_t { None, Text, Reasoning };
-	virtual void start() = 0; // of the stream
+	virtual void start() = 0; // begins the stream
 	virtual void open(Part) = 0;
-	virtual void add(Part, const std::string& text) = 0;   // of a stream
-	virtual void close(Part, const std::string& text) = 0; // all of it
-	virtual void open_call(const Json& call) = 0;          // as in OpenAI's chats, its arguments not yet
+	virtual void add(Part, const std::string& text) = 0;   // only called for a stream
+	virtual void close(Part, const std::string& text) = 0; // text: the whole part
+	virtual void open_call(const Json& call) = 0;          // in the form of OpenAI's chats, without arguments
 	virtual void add_call(const std::string& arguments) = 0;
 	virtual void close_call(const Json& call) = 0;
 	virtual void finish(const Ended&) = 0;
-	virtual void break_off(const ApiError&) = 0;   // a stream that has begun
-	virtual Response refusal(const ApiError&) = 0; // where nothing has been sent
+	virtual void break_off(const ApiError&) = 0;   // ends a stream that has begun
+	virtual Response refusal(const ApiError&) = 0; // used if nothing was sent yet
 	virtual Json event_head(const char* type) { return {{"type", type}}; }
-	void event(const char* type, Json fields); // nothing where the answer is no stream
+	void event(const char* type, Json fields); // does nothing if the answer is not a stream
 	bool calls() const { return n_calls_ > 0; }
 
 	EventStream out_;
@@ -37,13 +37,13 @@ class PartsAnswer : public Listener {
  private:
 	void take(const kvrun_reply_part&);
 	void say(Part, const std::string& text);
-	void grow(const std::string& text); // of what is open
+	void grow(const std::string& text); // appends to the open part
 	void end_call(const Json& call);
 	void close_open();
 	ReplyHandle reply_;
 	Part open_ = Part::None;
-	std::string text_;  // of what is open
-	std::string space_; // that has come where nothing is open: before a call it says nothing
+	std::string text_;  // text of the open part
+	std::string space_; // white space received between parts; dropped before a tool call
 	size_t n_calls_ = 0, n_parts_ = 0;
 	bool in_call_ = false;
 	bool failed_ = false;

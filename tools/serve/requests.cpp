@@ -1,4 +1,4 @@
-// Bodies of requests, checked once and turned into values.
+// Parses and validates request bodies.
 #include "tools/serve/requests.h"
 #include "engine/core/json_reader.h"
 #include <algorithm>
@@ -10,10 +10,10 @@ namespace kvrun::serve {
 namespace {
 
 constexpr size_t kMaxPolicy = 256;         // bytes of a policy's name and options
-constexpr uint32_t kCompletionTokens = 16; // of a completion that gives no number, as in OpenAI's API
+constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion, as in OpenAI's API
 
-// Fields of OpenAI's API and of other servers that would change the answer and are not provided for, with the value
-// that asks for nothing.
+// Fields of OpenAI's API and of other servers that would change the answer and are not supported, with the value
+// that has no effect.
 constexpr std::pair<const char*, const char*> kUnsupported[] = {
     {"audio", "null"},
     {"dry_multiplier", "0"},
@@ -43,15 +43,15 @@ constexpr std::pair<const char*, const char*> kUnsupported[] = {
 };
 
 constexpr const char* kHarmless[] = {
-    // OpenAI's API: accounts, billing, what is kept of a request, how fast it is
+    // OpenAI's API: accounts, billing, retention of requests, service tier
     "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
     "store", "user",
-    // other servers: names, places in a queue, more about an answer
+    // other servers: names, queue priority, extra output about an answer
     "id_slot", "keep_alive", "priority", "request_id", "return_progress", "return_tokens", "timings_per_token",
-    // shape what another field turns on, which is refused
+    // parameters of features whose enabling field is refused
     "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
     "mirostat_eta", "mirostat_tau", "xtc_threshold",
-    // for searches with beams, which are refused
+    // for beam search, which is refused
     "early_stopping", "length_penalty"};
 
 std::string shown(const Json& value) {
@@ -60,7 +60,7 @@ std::string shown(const Json& value) {
 	return text;
 }
 
-// A field that would change the answer and is not provided for. `plain`: the value that asks for nothing.
+// Refuses a field that would change the answer and is not supported. `plain`: the value that has no effect.
 void unsupported(const Fields& f, const char* name, const Json& plain) {
 	const Json* v = f.find(name);
 	if (v && *v != plain)
@@ -85,7 +85,7 @@ void read_stops(const Fields& f, Sampling& s) {
 	}
 }
 
-// {"token": bias}. OpenAI's range; -100 is as good as never.
+// Reads {"token": bias} in OpenAI's range; -100 practically bans a token.
 void read_bias(const Fields& f, Sampling& s) {
 	const Json* bias = f.find("logit_bias");
 	if (!bias) return;
@@ -105,7 +105,7 @@ void read_bias(const Fields& f, Sampling& s) {
 	}
 }
 
-// -1: as many as there is room for, as in other servers.
+// -1 means as many as fit the context, as in other servers.
 std::optional<uint32_t> read_max_tokens(const Fields& f, const char* name) {
 	const std::optional<int64_t> n = f.integer(name, -1, UINT32_MAX - 1);
 	if (n == 0)
@@ -153,7 +153,7 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	return r;
 }
 
-// The text of a message's content: a text, or an array of parts that are texts.
+// Checks that a message's content is a string or an array of text parts.
 void check_content(const Json& content, const std::string& where) {
 	if (content.is_string() || content.is_null()) return;
 	if (!content.is_array()) throw ApiError(400, where + " is not a text or an array of parts", "messages");
@@ -320,7 +320,7 @@ CompletionRequest completion_request(const Json& j, const std::string& default_k
 		r.sampling.logprobs = uint32_t(*top);
 	unsupported(f, "echo", false);
 	unsupported(f, "suffix", "");
-	unsupported(f, "best_of", r.n); // as many are generated as are given
+	unsupported(f, "best_of", r.n); // exactly n are generated and returned
 	f.refuse_unknown(kHarmless);
 	return r;
 }

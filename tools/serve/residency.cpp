@@ -1,4 +1,4 @@
-// Whether the model is in memory: it may leave where nobody uses it, and comes back for the next request.
+// Keeps track of whether the model is in memory: it can be unloaded when idle and is reloaded for the next request.
 #include "tools/serve/residency.h"
 #include <algorithm>
 

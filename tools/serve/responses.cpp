@@ -1,4 +1,4 @@
-// OpenAI's Responses API: its requests as conversations, answers as its items and events.
+// OpenAI's Responses API: converts its requests to conversations, and answers to its items and events.
 #include "tools/serve/responses.h"
 #include "tools/serve/answers.h"
 #include "tools/serve/conversation.h"
@@ -36,7 +36,7 @@ void read_item(const Json& item, const std::string& where, Conversation& c) {
 		return c.result(
 		    text_in(item, "call_id", where, input),
 		    text_of(item.contains("output") ? item["output"] : Json(), where + ".output", input, kTextParts));
-	if (type == "reasoning") { // of an earlier answer; what is encrypted is another server's
+	if (type == "reasoning") { // of an earlier answer; encrypted content comes from another server
 		for (const char* name : {"content", "summary"}) {
 			const auto text = item.find(name);
 			if (text == item.end() || text->empty()) continue;
@@ -68,7 +68,7 @@ Json read_input(const Json& instructions, const Json& input) {
 	return c.take();
 }
 
-// Tools as chats have them.
+// Converts tools to the form of OpenAI's chats.
 Json read_tools(const Json& tools) {
 	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
 	Json out = Json::array();
@@ -89,7 +89,7 @@ Json read_tool_choice(Json choice) {
 	return {{"type", "function"}, {"function", {{"name", choice.value("name", Json())}}}};
 }
 
-// response_format of chats; null: none. The rest of `text` goes into the body.
+// Returns response_format in the form of chats, or null. `verbosity` is copied to the body.
 Json read_text(const Json& text, Json& body) {
 	if (text.is_null()) return {};
 	if (!text.is_object()) throw ApiError(400, "text is not an object", "text");
@@ -108,7 +108,7 @@ void read_reasoning(const Json& reasoning, Json& body) {
 	if (!reasoning.is_object()) throw ApiError(400, "reasoning is not an object", "reasoning");
 	const Fields f(reasoning, "reasoning.");
 	if (const Json* effort = f.find("effort")) body["reasoning_effort"] = *effort;
-	constexpr const char* told[] = {"summary", "generate_summary"}; // answers have the reasoning itself
+	constexpr const char* told[] = {"summary", "generate_summary"}; // accepted: answers contain the full reasoning
 	f.refuse_unknown(told);
 }
 
@@ -144,7 +144,7 @@ ResponseRequest response_request(Json body, const std::string& default_kv) {
 	const Json choice = take_field(body, "tool_choice"), reasoning = take_field(body, "reasoning");
 	if (!top.is_null() && top != Json(0)) unsupported("top_logprobs", " is not supported here; chats have it");
 	if (!include.is_null() && !include.is_array()) throw ApiError(400, "include is not an array", "include");
-	for (const Json& what : include) // what tools would have found; here are none
+	for (const Json& what : include) // mostly output of built-in tools, which do not exist here
 		if (what == Json("message.output_text.logprobs"))
 			unsupported("include", " asks for logprobs, which chats have");
 	body["messages"] = read_input(instructions, take_field(body, "input"));
@@ -230,7 +230,7 @@ class ResponseAnswer final : public PartsAnswer {
 	Response refusal(const ApiError& e) override { return error_response(e); }
 	Json event_head(const char* type) override { return {{"type", type}, {"sequence_number", n_events_++}}; }
 
-	Json at_call(const Json& more) const { // the item under way, in an event
+	Json at_call(const Json& more) const { // position of the current item, for an event
 		Json j{{"item_id", id_}, {"output_index", output_.size() - 1}};
 		j.update(more);
 		return j;
@@ -240,11 +240,11 @@ class ResponseAnswer final : public PartsAnswer {
 		j.update(more);
 		return j;
 	}
-	void add_item(Json item) { // which has begun
+	void add_item(Json item) { // an item that has begun
 		event("response.output_item.added", {{"output_index", output_.size()}, {"item", item}});
 		output_.push_back(std::move(item));
 	}
-	void end_item(Json item) { // the last of output_
+	void end_item(Json item) { // ends the last item of output_
 		output_.back() = item;
 		event("response.output_item.done", {{"output_index", output_.size() - 1}, {"item", std::move(item)}});
 	}
@@ -258,9 +258,9 @@ class ResponseAnswer final : public PartsAnswer {
 		return j;
 	}
 
-	Json response_; // without what is known at its end
+	Json response_; // without the fields that are known only at its end
 	const std::function<size_t(const std::string&)> count_;
-	std::string id_, reasoning_; // of the item under way; of all items
+	std::string id_, reasoning_; // ID of the current item; reasoning of all items
 	Json output_ = Json::array();
 	uint64_t n_events_ = 0;
 };

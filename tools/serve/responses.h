@@ -1,4 +1,4 @@
-// OpenAI's Responses API: its requests as conversations, answers as its items and events.
+// OpenAI's Responses API: converts its requests to conversations, and answers to its items and events.
 #pragma once
 #include "tools/serve/requests.h"
 
@@ -6,12 +6,12 @@ namespace kvrun::serve {
 
 struct ResponseRequest {
 	ChatRequest chat;
-	Json asked; // fields of the response that repeat what was asked for
+	Json asked; // request fields that the response repeats
 };
 // Throws ApiError 400 that names the field.
 ResponseRequest response_request(Json body, const std::string& default_kv);
 
-// count: tokens of a text.
+// count: returns the number of tokens of a text.
 std::shared_ptr<Listener> response_answer(std::shared_ptr<Responder>, const ResponseRequest&, const std::string& model,
                                           ReplyHandle, std::function<size_t(const std::string&)> count);
 

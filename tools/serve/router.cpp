@@ -1,4 +1,4 @@
-// Routes: which requests are answered, to whom, and by what.
+// Routes: checks who may send a request, and dispatches it to the function that answers it.
 #include "tools/serve/router.h"
 #include "tools/serve/embeddings.h"
 #include "tools/serve/messages.h"
@@ -10,7 +10,7 @@
 
 namespace kvrun::serve {
 
-// ---- who may ask what
+// ---- access control
 
 constexpr const char *kSessionPath = "/sessions/", *kModelPath = "/v1/models/", *kMessagesPath = "/v1/messages";
 constexpr size_t kShortBody = 64 << 10; // bytes
@@ -60,10 +60,10 @@ bool equal_in_constant_time(std::string_view given, std::string_view secret) {
 	return different == 0;
 }
 
-// A page of another site whose name was made to mean this machine must not reach a server that listens for this machine
-// only.
+// DNS rebinding: a page whose host name was made to resolve to this machine must not reach a server that listens on
+// loopback only.
 bool Router::good_host(const HttpRequest& r) const {
-	if (options_.host.empty()) return true; // no browser reaches a socket in the file system
+	if (options_.host.empty()) return true; // browsers cannot connect to a Unix socket
 	const auto local = [](std::string_view name) {
 		return name == "localhost" || name == "::1" || name == "[::1]" || name.starts_with("127.");
 	};
@@ -80,9 +80,9 @@ bool Router::good_origin(const HttpRequest& r) const {
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
 
-// In a field of its own, as in Anthropic's API, or as RFC 6750 has it.
+// The key is in X-Api-Key, as in Anthropic's API, or in Authorization as defined by RFC 6750.
 bool Router::good_key(const HttpRequest& r) const {
-	constexpr std::string_view kScheme = "bearer "; // in any case (RFC 9110)
+	constexpr std::string_view kScheme = "bearer "; // case-insensitive (RFC 9110)
 	const std::string_view given = r.authorization;
 	if (options_.api_key.empty()) return true;
 	if (!r.api_key.empty() && equal_in_constant_time(r.api_key, options_.api_key)) return true;
@@ -90,7 +90,7 @@ bool Router::good_key(const HttpRequest& r) const {
 	       equal_in_constant_time(given.substr(kScheme.size()), options_.api_key);
 }
 
-// Header fields that pages may send: those that clients of the APIs in browsers do.
+// Header fields that web pages may send: those that browser clients of the APIs send.
 static bool page_may_send(std::string_view field) {
 	constexpr std::string_view kFields[] = {"accept",
 	                                        "anthropic-beta",
@@ -104,10 +104,10 @@ static bool page_may_send(std::string_view field) {
 	                                        "openai-project",
 	                                        "x-api-key",
 	                                        "x-request-id"};
-	return std::ranges::count(kFields, field) > 0 || field.starts_with("x-stainless-"); // what the clients run on
+	return std::ranges::count(kFields, field) > 0 || field.starts_with("x-stainless-"); // the client's platform
 }
 
-// Of a preflight's list those that may be sent, beside the ones that every client needs.
+// The allowed fields of a preflight's list, in addition to those that every client needs.
 static std::string fields_for_page(std::string_view asked) {
 	std::string out = "authorization, content-type";
 	for (size_t at = 0; at < asked.size();) {
@@ -121,7 +121,7 @@ static std::string fields_for_page(std::string_view asked) {
 	return out;
 }
 
-// In the form of the API that the path is of.
+// An error in the form of the API that the path belongs to.
 static Response error_for(const HttpRequest& r, const ApiError& e) {
 	return r.path.starts_with(kMessagesPath) ? messages_error(e) : error_response(e);
 }
@@ -174,15 +174,15 @@ Response Router::failure(int status, std::string_view why) {
 
 void Router::finished(const HttpRequest& r, int status, double seconds, const std::string& note) {
 	const Route* found = find_route(r);
-	const std::string route = found ? found->path : "other"; // without names, which are content
+	const std::string route = found ? found->path : "other"; // without names, which are user content
 	counts_.add(route, status, seconds);
-	if (status == 499) { // what waited for this client goes at once
+	if (status == 499) { // drops at once what waited for this client
 		for (Worker* w : {&looks_, &short_, &long_, &embedder_}) w->drop_unwanted();
 		generator_.drop_gone();
 	}
 	if (!options_.log) return;
 	constexpr std::array known = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"};
-	const bool plain = std::ranges::count(known, r.method) > 0; // a client may send any word
+	const bool plain = std::ranges::count(known, r.method) > 0; // a client may send any word as the method
 	std::fprintf(stderr, "%s %s %d %.3f s%s%s id=%s\n", plain ? r.method.c_str() : "-", route.c_str(), status, seconds,
 	             note.empty() ? "" : " ", note.c_str(), r.id.c_str());
 }
@@ -321,7 +321,7 @@ void Router::check_request(GenerationRequest& r) const {
 }
 
 void Router::check_length(size_t bytes) const {
-	if (bytes <= generator_.longest_context()) return; // most requests: no token is shorter than a byte
+	if (bytes <= generator_.longest_context()) return; // fast path: a token has at least one byte
 	if (bytes / model_.longest_token() <= generator_.longest_context()) return;
 	throw ApiError(400,
 	               "the prompt has " + std::to_string(bytes) + " bytes, more than " +
@@ -354,7 +354,7 @@ void Router::name_conversation(Job& job, const GenerationRequest& r) const {
 }
 
 void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const NewListener& listener) {
-	generator_.check_room(jobs.size(), r.n); // before listeners are made, each of which reads the conversation
+	generator_.check_room(jobs.size(), r.n); // before listeners are created, because each one parses the conversation
 	uint32_t number = 0;
 	for (Job& job : jobs) {
 		job.use = model_.residency().use();

@@ -1,4 +1,4 @@
-// Routes: which requests are answered, to whom, and by what.
+// Routes: checks who may send a request, and dispatches it to the function that answers it.
 #pragma once
 #include "tools/serve/answers.h"
 #include "tools/serve/metrics.h"
@@ -7,14 +7,14 @@
 namespace kvrun::serve {
 
 struct RouterOptions {
-	std::string host;          // that the server listens on; empty: a socket in the file system
-	std::string api_key;       // empty: none is needed
-	std::string cors;          // origin whose pages may use the server, or "*"; empty: none
-	std::string kv;            // policy of requests that name none
-	bool log = false;          // a line on stderr for each request
-	bool strict_model = false; // requests that name another model are refused; else this one answers
-	double ping_s = 10;        // between signs of life in a stream while its prompt is read
-	uint32_t embeddings = 36;  // requests for them at once, those that wait among them; more are refused
+	std::string host;          // address the server listens on; empty for a Unix socket
+	std::string api_key;       // empty if no key is required
+	std::string cors;          // origin whose pages may use the server, or "*"; empty if none
+	std::string kv;            // policy of requests that do not name one
+	bool log = false;          // writes a line to stderr for each request
+	bool strict_model = false; // refuses requests that name another model; otherwise this one answers
+	double ping_s = 10;        // seconds between progress comments in a stream while its prompt is read
+	uint32_t embeddings = 36;  // embedding requests at once, including waiting ones; further ones are refused
 };
 
 class Router final : public Handler {
@@ -23,41 +23,41 @@ class Router final : public Handler {
 
 	std::optional<Response> refuse(const HttpRequest&) override;
 	void handle(HttpRequest, std::shared_ptr<Responder>) override;
-	void answer(const HttpRequest&, const std::shared_ptr<Responder>&); // what handle() does, on this thread
+	void answer(const HttpRequest&, const std::shared_ptr<Responder>&); // like handle(), but on the calling thread
 	Response failure(int status, std::string_view why) override;
 	std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) override;
 	void finished(const HttpRequest&, int status, double seconds, const std::string& note) override;
 
  private:
 	using Answerer = void (Router::*)(const HttpRequest&, std::shared_ptr<Responder>);
-	enum class Needs : uint8_t { Nothing, Model, Queue }; // the model in memory; and a place in the queue
+	enum class Needs : uint8_t { Nothing, Model, Queue }; // Model: it is in memory; Queue: also a place in the queue
 	struct Route {
-		const char *method, *path; // with a / at its end: what follows is a name
-		bool open;                 // needs no key
+		const char *method, *path; // a path that ends with / is followed by a name
+		bool open;                 // requires no API key
 		Answerer answer;
 		Needs needs = Needs::Nothing;
 	};
 	static const Route kRoutes[];
-	// The one for this method, or else any for this path; null: there is none.
+	// The route for this method, or else any route for this path; null if there is none.
 	static const Route* find_route(const HttpRequest&);
 
 	bool good_host(const HttpRequest&) const;
 	bool good_origin(const HttpRequest&) const;
 	bool good_key(const HttpRequest&) const;
-	void check_request(GenerationRequest&) const; // throws ApiError; what the server decides is filled in
-	// Throw ApiError 400 where no context can hold a text of so many bytes, or these tokens.
+	void check_request(GenerationRequest&) const; // throws ApiError; fills in the server's settings
+	// Throw ApiError 400 if no context can hold a text of this many bytes, or these tokens.
 	void check_length(size_t bytes) const;
 	void check_tokens(const std::vector<uint32_t>&) const;
 	void name_conversation(Job&, const GenerationRequest&) const;
-	// Makes who is told of one of the request's choices, given its number.
+	// Creates the listener of one of the request's choices, given its index.
 	using NewListener = std::function<std::shared_ptr<Listener>(uint32_t)>;
-	// Each of the jobs is to have as many answers as the request has choices.
+	// Gives each job as many answers as the request has choices, and queues them.
 	void generate(std::vector<Job>, const GenerationRequest&, const NewListener&);
-	void check_tools(ChatRequest&); // they reach the prompt; throws ApiError
+	void check_tools(ChatRequest&); // throws ApiError if the template has no place for tools
 	// Answers a conversation. check_tools() has been called.
 	void converse(const HttpRequest&, const ChatRequest&, std::vector<uint32_t> tokens, const NewListener&);
-	std::vector<uint32_t> conversation_tokens(const ChatRequest&) const; // no more than a context holds
-	bool has_channels(); // answers are written on channels, between control tokens
+	std::vector<uint32_t> conversation_tokens(const ChatRequest&) const; // throws ApiError if no context can hold them
+	bool has_channels(); // whether the template separates channels of an answer by control tokens
 	Response preflight(const HttpRequest&) const;
 
 	void page(const HttpRequest&, std::shared_ptr<Responder>);
@@ -86,14 +86,14 @@ class Router final : public Handler {
 	const HttpServer& server_;
 	const RouterOptions options_;
 	RequestCounts counts_;
-	std::atomic<uint32_t> embedding_ = 0; // requests
+	std::atomic<uint32_t> embedding_ = 0; // embedding requests under way
 	Grammars grammars_;
 	std::once_flag channels_known_;
 	bool channels_ = false;
-	// Requests are read and tokenized here, so that neither the network nor answers under way wait for it; short bodies
-	// do not wait for long ones, and requests without a body for neither. Last: they end first.
+	// These threads parse and tokenize requests, so that neither the network nor running answers wait. Short bodies
+	// do not wait for long ones, and requests without a body wait for neither. Declared last: destroyed first.
 	Worker looks_, short_, long_;
-	Worker embedder_; // reads texts for embeddings, beside answers
+	Worker embedder_; // computes embeddings in parallel with answers
 };
 
 // Whether two texts are equal, in a time that depends on the length of `given` only.

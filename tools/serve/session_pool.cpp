@@ -1,4 +1,4 @@
-// Sessions of answers that have ended, kept so that a prompt that begins like one of them is not read again.
+// Keeps sessions of ended answers, so that a prompt with the same beginning does not have to be read again.
 #include "tools/serve/session_pool.h"
 #include <algorithm>
 
@@ -24,7 +24,7 @@ static size_t common_length(const std::vector<uint32_t>& a, const std::vector<ui
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-// From memory, or from its file. Nothing where it ran under another policy or in another context.
+// The conversation's session from memory or from its file; null if its policy or context differs.
 SessionHandle SessionPool::named_session(const std::string& kv, const SessionStore::Hold& named) {
 	SessionHandle out;
 	if (const auto i = std::ranges::find(idle_, named.name(), &Idle::name); i != idle_.end()) {
@@ -34,7 +34,7 @@ SessionHandle SessionPool::named_session(const std::string& kv, const SessionSto
 		kvrun_restore_options o = KVRUN_RESTORE_OPTIONS_INIT;
 		o.checkpoints = kCheckpoints;
 		kvrun_session* stored = nullptr;
-		// one that is damaged, or not there, is read anew from what the request says
+		// if the file is damaged or missing, the prompt is read from the request
 		if (kvrun_session_restore_with(&stored, model_.engine(), named.path().c_str(), &o) != KVRUN_OK) return {};
 		out.reset(stored);
 	}
@@ -77,7 +77,7 @@ SessionHandle SessionPool::fresh_session(const std::string& kv, Lease& lease) co
 SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse,
                                      const SessionStore::Hold* named) {
 	Lease lease;
-	const auto holds_some = [&] { // of the prompt, and no more
+	const auto holds_some = [&] { // truncates the session to what it shares with the prompt
 		return lease.session &&
 		       kvrun_session_keep_common(lease.session.get(), prompt.data(), prompt.size(), &lease.kept) == KVRUN_OK;
 	};

@@ -1,4 +1,4 @@
-// Sessions of answers that have ended, kept so that a prompt that begins like one of them is not read again.
+// Keeps sessions of ended answers, so that a prompt with the same beginning does not have to be read again.
 #pragma once
 #include "tools/serve/session_store.h"
 #include <list>
@@ -11,25 +11,25 @@ struct SessionBytes { // of the KV cache, by kind
 	SessionBytes& operator+=(const SessionBytes&);
 };
 SessionBytes session_bytes(kvrun_session*);
-bool takes_drafts(kvrun_session*); // its answers may speculate
+bool takes_drafts(kvrun_session*); // whether answers of this session can use drafts
 
 // Used by one thread.
 class SessionPool {
  public:
-	// ctx: of new sessions. most: idle sessions to keep.
+	// ctx: context of new sessions. most: number of idle sessions to keep.
 	SessionPool(const Model& model, uint32_t ctx, size_t most) : model_(model), ctx_(ctx), most_(most) {}
 
 	struct Lease {
 		SessionHandle session;
-		uint32_t kept = 0; // tokens of the prompt it holds already
+		uint32_t kept = 0; // prompt tokens that it already holds
 		kvrun_status status = KVRUN_OK;
-		std::string error = {}; // why there is no session, where status says so
+		std::string error = {}; // why there is no session, if status is an error
 	};
-	// A session under this policy for the prompt: with `reuse` that of the named conversation, or one that holds the
-	// prompt's beginning; else a new one.
+	// A session under this policy for the prompt: if `reuse`, that of the named conversation or one that holds the
+	// beginning of the prompt; otherwise a new one.
 	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse, const SessionStore::Hold* named);
 	void put(const std::string& kv, SessionHandle, const SessionStore::Hold* named);
-	bool drop_oldest(); // false: there is none
+	bool drop_oldest(); // false if there is none
 	size_t size() const { return idle_.size(); }
 	SessionBytes bytes() const;
 
@@ -37,19 +37,19 @@ class SessionPool {
 	struct Idle {
 		std::string kv;
 		SessionHandle session;
-		std::vector<uint32_t> tokens; // in its cache
-		std::string name;             // of its conversation; empty: none
+		std::vector<uint32_t> tokens; // tokens in its cache
+		std::string name;             // of its conversation; empty if none
 	};
 	SessionHandle named_session(const std::string& kv, const SessionStore::Hold&);
 	SessionHandle similar_session(const std::string& kv, const std::vector<uint32_t>& prompt);
 	SessionHandle fresh_session(const std::string& kv, Lease&) const;
-	static constexpr uint32_t kCheckpoints = 2; // the end of the prompt before the last one, too
-	static constexpr size_t kWorthFork = 16;    // tokens in common that a session is forked for
+	static constexpr uint32_t kCheckpoints = 2; // the ends of the last two prompts
+	static constexpr size_t kWorthFork = 16;    // least number of common tokens to fork a session
 
 	const Model& model_;
 	const uint32_t ctx_;
 	const size_t most_;
-	std::list<Idle> idle_; // the one used last at the front
+	std::list<Idle> idle_; // most recently used first
 };
 
 } // namespace kvrun::serve

@@ -1,4 +1,4 @@
-// Conversations by name, in a folder: each is one file with its packed cache and, as its note, what was said.
+// Conversations by name, in a folder: each file holds the packed cache and, as its note, the messages.
 #include "tools/serve/session_store.h"
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +13,7 @@ namespace kvrun::serve {
 
 namespace fs = std::filesystem;
 constexpr const char *kEnding = ".kvs", *kPin = ".pin";
-constexpr uint64_t kFileBytes = 64 << 10; // of a session's file beside its cache and its note
+constexpr uint64_t kFileBytes = 64 << 10; // size of a session's file without cache and note
 constexpr size_t kLongestName = 64;       // bytes
 
 static bool is_name(const std::string& name) {
@@ -51,14 +51,14 @@ std::string SessionStore::path_of(const std::string& name) const {
 
 std::string SessionStore::pin_of(const std::string& name) const { return folder_ + "/" + name + kPin; }
 
-// A message of the library about a conversation's file, without the folder it is in.
+// A library message about a conversation's file, with the folder removed.
 static std::string without_folder(const std::string& message, const std::string& name) {
 	const size_t at = message.find(name + kEnding);
 	if (at == std::string::npos) return message.find('/') == std::string::npos ? message : "its file cannot be used";
 	return "conversation '" + name + "'" + message.substr(at + name.size() + std::string_view(kEnding).size());
 }
 
-// A link, which could lead anywhere, is no conversation.
+// A symbolic link is refused, because it could lead anywhere.
 std::string SessionStore::existing(const std::string& name) const {
 	const std::string path = path_of(name);
 	struct stat st;
@@ -123,7 +123,7 @@ bool SessionStore::held(const std::string& name) const {
 }
 
 void SessionStore::check_room(const Hold& hold) const {
-	StoreLimit fixed{kFileBytes, 1}; // of those that cannot go, and this one
+	StoreLimit fixed{kFileBytes, 1}; // what cannot be deleted, plus this one
 	for (const Kept& k : list())
 		if (k.name != hold.name() && (k.pinned || held(k.name))) fixed.bytes += k.bytes, ++fixed.count;
 	if (fixed.bytes > limit_.bytes || fixed.count > limit_.count)

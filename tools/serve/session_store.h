@@ -1,4 +1,4 @@
-// Conversations by name, in a folder: each is one file with its packed cache and, as its note, what was said.
+// Conversations by name, in a folder: each file holds the packed cache and, as its note, the messages.
 #pragma once
 #include "tools/serve/model.h"
 #include <mutex>
@@ -7,19 +7,19 @@
 
 namespace kvrun::serve {
 
-// Most of what a store keeps: where there is more, the conversations that were saved longest ago go.
+// Limits of a store: if one is exceeded, the conversations that were saved longest ago are deleted.
 struct StoreLimit {
 	uint64_t bytes = UINT64_MAX, count = UINT64_MAX;
 };
 
 class SessionStore {
  public:
-	// The folder is made, for its owner alone, where it is missing. Empty: nothing is kept. Without a limit it may have
-	// a tenth of its disk. Throws std::runtime_error naming it.
+	// Creates the folder, accessible to its owner only, if missing. Empty: nothing is kept. The default limit is
+	// a tenth of the folder's disk. Throws std::runtime_error naming the folder.
 	explicit SessionStore(std::string folder, std::optional<StoreLimit> = {});
 
-	// Keeps a name for one request. Throws ApiError: 400 for what is no name or where nothing is kept, 409 while
-	// another request has it.
+	// Reserves a name for one request. Throws ApiError: 400 for an invalid name or if nothing is kept, 409 while
+	// another request holds it.
 	class Hold {
 	 public:
 		Hold(SessionStore& store, const std::string& name);
@@ -27,7 +27,7 @@ class SessionStore {
 		~Hold();
 		const std::string& name() const { return name_; }
 		const std::string& path() const { return path_; }
-		// Throws ApiError, without words about folders of this machine; 507 where there is no room.
+		// Throws ApiError whose message names no folder of this machine; 507 if there is no room.
 		void save(kvrun_session*, const std::string& note) const;
 
 	 private:
@@ -37,13 +37,13 @@ class SessionStore {
 
 	struct Kept {
 		std::string name;
-		uint64_t bytes = 0;   // of the file
+		uint64_t bytes = 0;   // size of the file
 		int64_t modified = 0; // seconds of the system's clock
-		bool pinned = false;  // it stays, whatever the limit says
-		int64_t order = 0;    // of when it was saved
+		bool pinned = false;  // never deleted because of the limit
+		int64_t order = 0;    // sorts by the time of saving
 	};
-	std::vector<Kept> list() const; // by name
-	// Throws ApiError 507 where the conversation could not be kept even if all others that may go went.
+	std::vector<Kept> list() const; // sorted by name
+	// Throws ApiError 507 if the conversation could not be kept even after deleting all others that may be deleted.
 	void check_room(const Hold&) const;
 	void pin(const std::string& name, bool pinned); // throws ApiError 404
 	// The note of a conversation: {"messages": [...]}. Throws ApiError 404.
@@ -52,10 +52,10 @@ class SessionStore {
 
  private:
 	std::string path_of(const std::string& name) const;
-	std::string pin_of(const std::string& name) const; // a file that is there while it is pinned
+	std::string pin_of(const std::string& name) const; // path of a file that exists while it is pinned
 	std::string existing(const std::string& name) const;
 	bool held(const std::string& name) const;
-	void make_room(const Hold&, uint64_t bytes) const; // for its file; throws ApiError 507
+	void make_room(const Hold&, uint64_t bytes) const; // deletes conversations to fit its file; throws ApiError 507
 
 	const std::string folder_;
 	StoreLimit limit_;

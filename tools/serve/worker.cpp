@@ -35,7 +35,7 @@ void Worker::post(std::function<void()> task, std::function<bool()> unwanted) {
 }
 
 void Worker::drop_unwanted() {
-	std::deque<Task> dropped; // ends after the lock
+	std::deque<Task> dropped; // destroyed after the lock is released
 	std::lock_guard lock(mutex_);
 	const auto first =
 	    std::stable_partition(tasks_.begin(), tasks_.end(), [](const Task& t) { return !t.unwanted || !t.unwanted(); });

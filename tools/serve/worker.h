@@ -12,9 +12,9 @@ class Worker {
  public:
 	Worker();
 	~Worker(); // drops tasks that have not begun
-	// unwanted: whether nobody waits for the task any more; none: somebody always does.
+	// unwanted: returns true if nobody waits for the task any more; empty if somebody always does.
 	void post(std::function<void()> task, std::function<bool()> unwanted = {});
-	void drop_unwanted(); // tasks that have not begun, with all they hold
+	void drop_unwanted(); // drops unwanted tasks that have not begun, with all they hold
 
  private:
 	struct Task {
