@@ -1,6 +1,5 @@
 // kvrun bench --draft: generation with and without drafts, in turns.
 #include "tools/bench_draft.h"
-#include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "engine/run/batch.h"
 #include "tools/terminal.h"
@@ -79,15 +78,6 @@ std::vector<DraftMeasured> bench_drafts(Engine& e, DraftModel* small, const Draf
 				all.push_back(std::move(m));
 			}
 	return all;
-}
-
-std::string read_bench_text(const std::string& path) {
-	const RegularFile file(path, "name a text");
-	if (file.bytes() > Tokenizer::kMaxText)
-		fail(Code::Invalid, "{}: more than {} bytes of text; cut it", file.name(), Tokenizer::kMaxText);
-	std::string text(size_t(file.bytes()), 0);
-	file.read_at(0, std::as_writable_bytes(std::span(text)));
-	return text;
 }
 
 void print_drafts(const std::vector<DraftMeasured>& all) {

@@ -25,7 +25,6 @@ struct DraftMeasured {
 // Measures greedy answers. After Ctrl-C, returns the finished results. `progress`: current test and share done.
 std::vector<DraftMeasured> bench_drafts(Engine&, DraftModel* small, const DraftBench&,
                                         const std::function<void(const std::string&, double)>& progress);
-std::string read_bench_text(const std::string& path);
 void print_drafts(const std::vector<DraftMeasured>&);
 Json drafts_json(const std::vector<DraftMeasured>&);
 

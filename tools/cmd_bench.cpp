@@ -5,6 +5,7 @@
 #include "tools/args_engine.h"
 #include "tools/bench_draft.h"
 #include "tools/commands.h"
+#include "tools/eval/text_file.h"
 #include "tools/host.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
@@ -431,7 +432,7 @@ void bench_with_drafts(BenchArgs a) {
 		     a.engine.ctx);
 	b.ctx = uint32_t(a.engine.ctx), b.draft_max = a.draft.draft_max(), b.repeat = uint32_t(a.repeat);
 	b.warm_up = !a.no_warmup;
-	if (!a.file.empty()) b.text = read_bench_text(a.file);
+	if (!a.file.empty()) b.text = read_text_file(a.file);
 	const auto start = std::chrono::steady_clock::now();
 	const auto small = open_draft_model(a.engine, a.draft);
 	const auto engine = open_engine(a.engine, a.draft.rows(1));

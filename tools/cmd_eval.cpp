@@ -1,10 +1,10 @@
 // kvrun eval: quality of KV cache policies, one row per policy: on a text, or on tasks with one right answer.
-#include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/question_file.h"
+#include "tools/eval/text_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -56,15 +56,6 @@ Json header(const EvalArgs& a, Engine& e, uint32_t ctx) {
 	j["device"] = device_json(e.backend().info());
 	j["ctx"] = ctx;
 	return j;
-}
-
-std::string read_file(const std::string& path) {
-	constexpr uint64_t kMost = Tokenizer::kMaxText;
-	const RegularFile file(path, "name a text");
-	if (file.bytes() > kMost) fail(Code::Invalid, "{}: more than {} bytes of text; cut it", file.name(), kMost);
-	std::string text(size_t(file.bytes()), 0);
-	file.read_at(0, std::as_writable_bytes(std::span(text)));
-	return text;
 }
 
 // While an evaluation of `n` texts or tasks runs, shows a progress bar and turns Ctrl-C into a request to stop.
@@ -149,7 +140,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	opt.together = uint32_t(a.together);
 	opt.shard = shard_of(a.shard);
 	std::vector<std::vector<uint32_t>> texts;
-	for (const std::string& file : a.files) texts.push_back(e.tokenizer().encode(read_file(file), {.bos = false}));
+	for (const std::string& file : a.files) texts.push_back(e.tokenizer().encode(read_text_file(file), {.bos = false}));
 	Watch watch(texts.size());
 	std::vector<TextResult> results; // of texts that have results
 	for (size_t i = 0; i < texts.size() && !Interrupt::requested(); ++i) {

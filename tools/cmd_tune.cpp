@@ -1,10 +1,10 @@
 // kvrun tune: measures the error of each layer's keys and values in each format, for --kv auto and tuned:BITS.
-#include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/eval/format_screen.h"
+#include "tools/eval/text_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -18,15 +18,6 @@ struct TuneArgs {
 	std::string out;
 	int64_t chunks = 0;
 };
-
-std::string read_text(const std::string& path) {
-	const RegularFile file(path, "name a text");
-	if (file.bytes() > Tokenizer::kMaxText)
-		fail(Code::Invalid, "{}: more than {} bytes of text; cut it", file.name(), Tokenizer::kMaxText);
-	std::string text(size_t(file.bytes()), 0);
-	file.read_at(0, std::as_writable_bytes(std::span(text)));
-	return text;
-}
 
 constexpr uint32_t kChunk = 1024, kChunks = 3;
 constexpr uint32_t kLeast = 4 * CapturedPrompt::kQueries; // tokens of a chunk, three quarters of them the prompt
@@ -90,7 +81,7 @@ void run_tune(const TuneArgs& a) {
 	};
 	if (a.engine.ctx) check_chunk(uint32_t(a.engine.ctx));
 	std::vector<std::string> contents;
-	for (const std::string& file : a.files) contents.push_back(read_text(file));
+	for (const std::string& file : a.files) contents.push_back(read_text_file(file));
 	const auto engine = open_engine(a.engine, 1);
 	const SessionOptions session = session_options(a.engine, parse_policy("fp16"), 1);
 	const uint32_t chunk =

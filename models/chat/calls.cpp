@@ -365,23 +365,30 @@ size_t read_kimi(std::string_view text, bool last, std::vector<FoundCall>& out) 
 	}
 }
 
-// The definition of an argument; null: there is none.
-Json argument_schema(const Json& definitions, const std::string& function, const std::string& argument) {
+const Json* member(const Json* of, const std::string& key) {
+	if (!of || !of->is_object()) return nullptr;
+	const auto found = of->find(key);
+	return found == of->end() ? nullptr : &*found;
+}
+
+// The definition of a function, which is an element of the array or the element's member "function"; null if there is
+// none. Definitions are not copied: this runs for every piece of an answer.
+const Json* find_function(const Json& definitions, std::string_view name) {
 	if (!definitions.is_array()) return nullptr;
 	for (const Json& t : definitions) {
-		const Json f = t.is_object() && t.contains("function") ? t["function"] : t;
-		if (!f.is_object() || !f.contains("name") || f["name"] != Json(function) || !f.contains("parameters")) continue;
-		const Json& p = f["parameters"];
-		if (p.is_object() && p.contains("properties") && p["properties"].is_object() &&
-		    p["properties"].contains(argument))
-			return p["properties"][argument];
+		const Json* inner = member(&t, "function");
+		const Json* f = inner ? inner : &t;
+		const Json* n = member(f, "name");
+		if (n && n->is_string() && n->get_ref<const std::string&>() == name) return f;
 	}
 	return nullptr;
 }
 
+// The function's schema says that the argument is a string.
 bool says_text(const Json& definitions, const std::string& function, const std::string& argument) {
-	const Json schema = argument_schema(definitions, function, argument);
-	return schema.is_object() && schema.contains("type") && schema["type"] == Json("string");
+	const Json* parameters = member(find_function(definitions, function), "parameters");
+	const Json* type = member(member(member(parameters, "properties"), argument), "type");
+	return type && type->is_string() && type->get_ref<const std::string&>() == "string";
 }
 
 std::string text_json(std::string_view text) { return open_text_json(text) + '"'; }
@@ -470,12 +477,7 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 
 } // namespace
 
-bool defines(const Json& definitions, std::string_view function) {
-	return definitions.is_array() && std::ranges::any_of(definitions, [&](const Json& t) {
-		       const Json f = t.is_object() && t.contains("function") ? t["function"] : t;
-		       return f.is_object() && f.contains("name") && f["name"] == Json(function);
-	       });
-}
+bool defines(const Json& definitions, std::string_view function) { return find_function(definitions, function); }
 
 size_t read_calls(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
 	switch (form.format) {

@@ -51,7 +51,7 @@ Tokenizer small_bpe(bool adds_bos = false, const char* pre = "qwen2") {
 	for (const char* control :
 	     {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "</s>", "<|im", "<|user|>", "<|end|>"})
 		add(control, 3);
-	for (const char* defined : {"<think>", "</think>", "<tool_call>"}) add(defined, 4);
+	for (const char* defined : {"<think>", "</think>", "<tool_call>", "<|end"}) add(defined, 4);
 	b.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre).texts("tokenizer.ggml.tokens", tokens);
 	b.numbers("tokenizer.ggml.token_type", GgufType::I32, kinds);
 	b.texts("tokenizer.ggml.merges",
@@ -189,6 +189,10 @@ TEST_CASE("tokens: borders between the template's and the conversation's text do
 	const TextRange half{0, 11};
 	CHECK(t.encode_ranges("<|im_start|>", {&half, 1})[0] == *t.find("<|im"));
 	CHECK(t.encode_ranges("<|im_start|>", {}) == t.encode("<|im_start|>"));
+	// of a control token and a user-defined one at the same place the longer one; outside the ranges the user-defined
+	const TextRange first{0, 7};
+	CHECK(t.encode_ranges("<|end|><|end", {&first, 1}) == Ids{*t.find("<|end|>"), *t.find("<|end")});
+	CHECK(t.encode_ranges("<|end|>", {})[0] == *t.find("<|end"));
 }
 
 TEST_CASE("tokens: there is one BOS where the model wants one") {

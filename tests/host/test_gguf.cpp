@@ -2,7 +2,7 @@
 #include "models/checked.h"
 #include "models/gguf.h"
 #include "models/gguf_header.h"
-#include "tests/support/gguf_builder.h"
+#include "tests/support/config_of.h"
 #include <cmath>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -11,25 +11,15 @@ using namespace kvrun;
 
 namespace {
 
-// What opening says about these bytes: "" when it likes them. Every message is one line that begins with the file.
-std::string refusal(const std::vector<std::byte>& bytes, Code* code = nullptr) {
-	try {
-		const Gguf g = Gguf::parse("test.gguf", bytes);
-		return "";
-	} catch (const Error& e) {
-		if (code) *code = e.code;
-		const std::string what = e.what();
-		CHECK(what.starts_with("test.gguf: "));
-		CHECK(what.find('\n') == what.npos);
-		CHECK((e.code == Code::Format || e.code == Code::Unsupported));
-		return what;
-	}
+// The message of the error that refuses to open these bytes; "" if none does.
+std::string gguf_refusal(const std::vector<std::byte>& bytes, Code* code = nullptr) {
+	return refusal_by([&] { Gguf::parse("test.gguf", bytes); }, code);
 }
-std::string refusal(const GgufBuilder& b, Code* code = nullptr) { return refusal(b.bytes(), code); }
+std::string gguf_refusal(const GgufBuilder& b, Code* code = nullptr) { return gguf_refusal(b.bytes(), code); }
 
 #define CHECK_REFUSED(builder, part)                                                                                   \
 	do {                                                                                                               \
-		const std::string said = refusal(builder);                                                                     \
+		const std::string said = gguf_refusal(builder);                                                                \
 		INFO(said);                                                                                                    \
 		CHECK(said.find(part) != said.npos);                                                                           \
 	} while (0)
@@ -98,7 +88,7 @@ TEST_CASE("gguf: keys of every type and tensors are read as written") {
 TEST_CASE("gguf: version 2 and other alignments are read") {
 	GgufBuilder b = small();
 	b.version = 2;
-	CHECK(refusal(b) == "");
+	CHECK(gguf_refusal(b) == "");
 	for (uint32_t alignment : {8u, 16u, 64u, 4096u, 1u << 20}) {
 		GgufBuilder a = small();
 		a.u32("general.alignment", alignment);
@@ -124,10 +114,10 @@ TEST_CASE("gguf: a move keeps names, values and data") {
 
 TEST_CASE("T01: every truncation of a tiny model is refused") {
 	const auto whole = tiny_model().bytes();
-	REQUIRE(refusal(whole) == "");
+	REQUIRE(gguf_refusal(whole) == "");
 	for (size_t n = 0; n < whole.size(); ++n) {
 		const std::vector<std::byte> part(whole.begin(), whole.begin() + std::ptrdiff_t(n));
-		const std::string said = refusal(part);
+		const std::string said = gguf_refusal(part);
 		INFO(n, " bytes: ", said);
 		REQUIRE(said.find(fmt::format("truncated at byte {}", n)) != said.npos);
 	}
@@ -161,13 +151,13 @@ TEST_CASE("T03: counts of tensors and keys that cannot be are refused") {
 	for (size_t at : {size_t(8), size_t(16)}) {
 		auto bytes = small().bytes();
 		std::memset(bytes.data() + at, 0xff, 8);
-		CHECK(refusal(bytes).find("is 18446744073709551615") != std::string::npos);
+		CHECK(gguf_refusal(bytes).find("is 18446744073709551615") != std::string::npos);
 	}
 	GgufBuilder b = small();
 	b.n_keys = 16; // one more than there are: tensor names are read as keys
-	CHECK(refusal(b) != "");
+	CHECK(gguf_refusal(b) != "");
 	b.n_keys = 14;
-	CHECK(refusal(b) != "");
+	CHECK(gguf_refusal(b) != "");
 }
 
 TEST_CASE("T04: lengths of strings that cannot be are refused") {
@@ -175,17 +165,17 @@ TEST_CASE("T04: lengths of strings that cannot be are refused") {
 	     {UINT64_MAX, UINT64_MAX - 7, uint64_t(1) << 63, uint64_t(1) << 31, kMaxTextBytes + 1, uint64_t(100000)}) {
 		GgufBuilder b = small();
 		b.set("a.bad", GgufType::String, b.raw(n) + "text");
-		CHECK(refusal(b) != "");
+		CHECK(gguf_refusal(b) != "");
 		b = small();
 		b.array("a.bad", GgufType::String, 1, b.raw(n) + "text");
-		CHECK(refusal(b) != "");
+		CHECK(gguf_refusal(b) != "");
 	}
 	GgufBuilder b = small();
 	b.array("a.long", GgufType::String, 1, b.string(std::string(kMaxTextBytes + 1, 'x'))); // all of it is there
 	CHECK_REFUSED(b, "a string of an array");
 	b = small();
 	b.keys[1].name = std::string(kMaxNameBytes, 'k');
-	CHECK(refusal(b) == "");
+	CHECK(gguf_refusal(b) == "");
 	b.keys[1].name += 'k';
 	CHECK_REFUSED(b, "a key at byte");
 	b = small();
@@ -213,7 +203,7 @@ TEST_CASE("T05: arrays too long, nested, or of unknown elements are refused") {
 	}
 	b = small();
 	b.array("a.good", GgufType::U32, 0, "");
-	CHECK(refusal(b) == "");
+	CHECK(gguf_refusal(b) == "");
 }
 
 TEST_CASE("T06: duplicate keys, duplicate tensors and empty names are refused") {
@@ -290,7 +280,7 @@ TEST_CASE("T09: dimensions that cannot be are refused") {
 	                                   {uint64_t(int64_t(-4))}}) {
 		b = small();
 		b.tensors[1].dims = dims;
-		CHECK(refusal(b) != "");
+		CHECK(gguf_refusal(b) != "");
 	}
 }
 
@@ -354,7 +344,7 @@ TEST_CASE("T11: tensors fill the data; a count that is too small does not shift 
 	}
 	GgufBuilder b = whole;
 	b.n_tensors = whole.tensors.size() + 1;
-	CHECK(refusal(b) != "");
+	CHECK(gguf_refusal(b) != "");
 	b = whole;
 	b.find("blk.0.attn_k.weight").dims[1] /= 2;
 	CHECK_REFUSED(b, "bytes between tensor blk.0.attn_k.weight and tensor blk.0.attn_v.weight belong to no tensor");
@@ -368,13 +358,13 @@ TEST_CASE("T11: tensors fill the data; a count that is too small does not shift 
 	for (GgufBuilder::Tensor& t : b.tensors) t.offset = &t == &b.tensors[0] ? 0 : &t == &b.tensors[1] ? 32 : 64;
 	std::swap(b.tensors[0].offset, b.tensors[1].offset);
 	std::swap(b.tensors[0].data, b.tensors[1].data);
-	CHECK(refusal(b) == "");
+	CHECK(gguf_refusal(b) == "");
 	for (const GgufBuilder& sound : {small(), GgufBuilder()}) { // the last tensor, or the table, is padded or not
 		auto bytes = sound.bytes();
 		const size_t padded = (bytes.size() + 31) / 32 * 32;
 		REQUIRE(padded > bytes.size());
-		for (; bytes.size() <= padded; bytes.push_back(std::byte(0))) CHECK(refusal(bytes) == "");
-		CHECK(refusal(bytes).find("belong to no tensor") != std::string::npos);
+		for (; bytes.size() <= padded; bytes.push_back(std::byte(0))) CHECK(gguf_refusal(bytes) == "");
+		CHECK(gguf_refusal(bytes).find("belong to no tensor") != std::string::npos);
 	}
 }
 
@@ -391,7 +381,7 @@ TEST_CASE("T12: tensor types kvrun does not compute with are refused by name") {
 		Code code{};
 		std::string known;
 		for (const DType t : kTensorTypes) known += fmt::format(" {}", dtype_info(t).name);
-		CHECK(refusal(b, &code) ==
+		CHECK(gguf_refusal(b, &code) ==
 		      fmt::format("test.gguf: tensor blocks has type {}; kvrun computes with{}", name, known));
 		CHECK(code == Code::Unsupported);
 	}
@@ -405,7 +395,7 @@ TEST_CASE("gguf: every single-byte change of the header is read or refused, in b
 		for (int flip : {0x01, 0x80, 0xff}) {
 			auto bytes = whole;
 			bytes[at] ^= std::byte(flip);
-			refused += refusal(bytes) != "";
+			refused += gguf_refusal(bytes) != "";
 		}
 	CHECK(refused > header); // more than a third
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kvrun serve --draft: every answer is the one that a server without drafts gives, whatever is asked for at the same
 time. Usage: test_serve_draft.py KVRUN"""
-import json, subprocess, sys, threading
-from serving import MODEL, TINY, Server, check, equal, finish
+import json, subprocess, sys
+from serving import MODEL, TINY, Server, at_once, check, equal, finish
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 REPEATS = "Lily was happy. Tom was sad. Lily was happy. Tom was sad. Lily was"
@@ -28,19 +28,10 @@ def texts(answer):
 
 def ask_all(s):
     """All requests at once: they share steps."""
-    out = [None] * len(REQUESTS)
-
-    def one(i):
-        r = s.post(COMPLETION, REQUESTS[i])
+    replies = at_once([lambda body=body: s.post(COMPLETION, body) for body in REQUESTS])
+    for i, r in enumerate(replies):
         check(f"request {i} is answered", r.status == 200, r.body[:300])
-        out[i] = r.json()
-
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(REQUESTS))]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    return out
+    return [r.json() for r in replies]
 
 
 def same_answers(plain, s, why):

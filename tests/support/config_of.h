@@ -1,4 +1,4 @@
-// Configs of files that are made in memory, and what refuses them.
+// Configs of files that are made in memory, and the errors that refuse such files.
 #pragma once
 #include "engine/core/error.h"
 #include "models/model.h"
@@ -12,11 +12,11 @@ inline Config config_of(const GgufBuilder& b) {
 	return make_model(Gguf::parse("test.gguf", bytes)).config;
 }
 
-// What making a model of it says; "" when it is accepted. One line that names the file, always.
-inline std::string refusal(const GgufBuilder& b, Code* code = nullptr) {
+// The message of the error that open(), given a file named test.gguf, throws; "" if it throws none. The message is one
+// line and begins with the file's name; the code is Format or Unsupported.
+template <class F> std::string refusal_by(F open, Code* code = nullptr) {
 	try {
-		const auto bytes = b.bytes();
-		make_model(Gguf::parse("test.gguf", bytes));
+		open();
 		return "";
 	} catch (const Error& e) {
 		if (code) *code = e.code;
@@ -26,6 +26,12 @@ inline std::string refusal(const GgufBuilder& b, Code* code = nullptr) {
 		CHECK((e.code == Code::Format || e.code == Code::Unsupported));
 		return what;
 	}
+}
+
+// The message of the error that refuses a model of this file; "" if none does.
+inline std::string refusal(const GgufBuilder& b, Code* code = nullptr) {
+	const auto bytes = b.bytes();
+	return refusal_by([&] { make_model(Gguf::parse("test.gguf", bytes)); }, code);
 }
 
 inline bool has(const std::string& s, const std::string& part) {

@@ -194,8 +194,8 @@ def summary(args, model, got):
         plan = json.loads(run([args.kvrun, "plan", "-m", model, "--kv", policy, "-c", "8192", "--device", "cpu",
                                "--json"], (0, 6)))
         shape = "x".join(str(plan["shape"][k]) for k in ("n_layers", "n_kv_heads", "head_dim"))
-        at_32k = json.loads(run([args.kvrun, "plan", "--shape", shape, "--kv", plan["policy"], "-c", "32768", "--memory",
-                                 "64G", "--json"], (0, 6)))
+        at_32k = json.loads(run([args.kvrun, "plan", "--shape", shape, "--kv", plan["policy"], "-c", "32768",
+                                 "--memory", "64G", "--json"], (0, 6)))
         row = {"policy": policy, "bits": of[0]["stored_bits_per_element"],
                "bits_32k": at_32k["stored_bits_per_element"],
                "kld": mean, "half": half, "p999": quantile(every, 0.999), "worst": max(every),

@@ -1,6 +1,6 @@
 #include "tools/eval/question_file.h"
-#include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
+#include "tools/eval/text_file.h"
 #include <nlohmann/json.hpp>
 
 namespace kvrun {
@@ -43,21 +43,18 @@ Question question_of(std::string_view line, const std::string& where) {
 } // namespace
 
 std::vector<Question> questions_of_file(const std::string& path, size_t most) {
-	const RegularFile file(path, "name recall, needle or a file of questions");
-	if (file.bytes() > Tokenizer::kMaxText)
-		fail(Code::Invalid, "{}: more than {} bytes of questions; cut it", file.name(), Tokenizer::kMaxText);
-	std::string text(size_t(file.bytes()), 0);
-	file.read_at(0, std::as_writable_bytes(std::span(text)));
+	const std::string text = read_text_file(path, "name recall, needle or a file of questions", "questions");
 	std::vector<Question> out;
+	const std::string name = one_line(path);
 	size_t number = 1;
 	for (size_t at = 0; at < text.size() && out.size() < most; ++number) {
 		const size_t end = std::min(text.find('\n', at), text.size());
 		const std::string_view line = std::string_view(text).substr(at, end - at);
 		if (line.find_first_not_of(" \t\r") != line.npos)
-			out.push_back(question_of(line, fmt::format("{}:{}", file.name(), number)));
+			out.push_back(question_of(line, fmt::format("{}:{}", name, number)));
 		at = end + 1;
 	}
-	if (out.empty()) fail(Code::Format, "{}: no questions; a line of the file is one", file.name());
+	if (out.empty()) fail(Code::Format, "{}: no questions; a line of the file is one", name);
 	return out;
 }
 
