@@ -7,11 +7,11 @@
 namespace kvrun {
 namespace {
 
-// The alphabet of byte-level BPE: visible Latin-1 characters stand for themselves, the other 68 bytes, in order, for
-// U+0100 and up.
+// The alphabet of byte-level BPE: a byte that is a visible Latin-1 character is written as that character; the other 68
+// bytes are written, in order, as U+0100 and up.
 struct Alphabet {
-	std::string of_byte[256];  // UTF-8 of the character that stands for a byte
-	int16_t of_code[256 + 68]; // byte of a character, or -1
+	std::string of_byte[256];  // UTF-8 of the character that a byte is written as
+	int16_t of_code[256 + 68]; // byte that a character stands for, or -1
 	Alphabet() {
 		uint32_t next = 256;
 		for (int16_t& b : of_code) b = -1;
@@ -35,8 +35,8 @@ std::string as_characters(std::string_view bytes) {
 	return out;
 }
 
-// The token that bytes, written as characters, become. A user-defined token's text is no such writing: it serves only
-// where both say the same.
+// The token of bytes that are written as characters of the alphabet. The text of a user-defined token is not written in
+// that alphabet: such a token matches only where its text is the same in both.
 uint32_t token_of(const Vocab& v, const std::string& characters) {
 	const uint32_t id = v.find_word(characters);
 	if (id == kNoToken || v.kinds[id] != TokenKind::UserDefined) return id;
@@ -56,7 +56,7 @@ std::string read_pre(const Gguf& g) {
 Bpe::Bpe(const Gguf& g, const Vocab& v) : pre_name_(read_pre(g)), pre_(pre_name_, g.name()) { read_merges(g, v); }
 
 void Bpe::read_merges(const Gguf& g, const Vocab& v) {
-	// Symbols are numbered by text. One that is no token can still be a step on the way to one.
+	// Symbols are numbered by text. A symbol that is not a token can still be a step towards one.
 	std::unordered_map<std::string, uint32_t, TextHash> symbols;
 	auto symbol = [&](std::string text) {
 		const auto [i, is_new] = symbols.emplace(std::move(text), uint32_t(symbol_tokens_.size()));
@@ -96,7 +96,7 @@ void Bpe::piece(const Vocab& v, std::string_view piece, std::vector<Symbol>& s, 
 	}
 	s.clear();
 	for (uint32_t i = 0; i < piece.size(); ++i)
-		s.push_back({i, 1, uint8_t(piece[i]), i - 1, i + 1}); // i - 1 of the first is kEnd
+		s.push_back({i, 1, uint8_t(piece[i]), i - 1, i + 1}); // i - 1 wraps to kEnd for the first
 	s.back().next = Symbol::kEnd;
 	join_symbols(s, [&](const Symbol& left, const Symbol& right) -> std::optional<Join> {
 		const Join* j = merges_.find(left.id, right.id);

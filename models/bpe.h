@@ -1,5 +1,5 @@
-// Byte-level BPE: text is cut into pieces, the bytes of a piece are written as characters, and neighbours are joined in
-// the order of the list of merges.
+// Byte-level BPE: text is cut into pieces, the bytes of a piece are written as characters, and neighbouring symbols are
+// joined in the order of the list of merges.
 #pragma once
 #include "models/joins.h"
 #include "models/pair_table.h"
@@ -15,7 +15,7 @@ class Bpe {
 	const PreTokenizer& pre() const { return pre_; }
 	const std::string& pre_name() const { return pre_name_; }
 
-	// What the characters of a token's text stand for; characters that are no byte stay as they are.
+	// The bytes that a token's text stands for; characters outside the alphabet are copied.
 	static std::string bytes_of(std::string_view token_text);
 
  private:
@@ -25,7 +25,7 @@ class Bpe {
 
 	std::string pre_name_;
 	PreTokenizer pre_;
-	PairTable<Join> merges_;              // of two symbols: place in the list, the symbol both become
+	PairTable<Join> merges_;              // two symbols -> rank in the list, the joined symbol
 	std::vector<uint32_t> symbol_tokens_; // token of each symbol, or kNoToken; symbols 0..255 are the single bytes
 };
 

@@ -1,4 +1,4 @@
-// Arithmetic on sizes that come from a file: empty instead of a wrapped result.
+// Arithmetic on sizes that come from a file: the result is empty where it would wrap.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-// GGUF metadata -> Config: sizes, cross-checks and one list of tensors. What families differ in is in families.cpp.
+// GGUF metadata -> Config: sizes, cross-checks and one list of tensors. Differences between families: families.cpp.
 #include "models/config.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
@@ -16,7 +16,7 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kHeadDimStep = 8, kMaxHeadDim = 512; // what every backend's attention can do
+constexpr uint32_t kHeadDimStep = 8, kMaxHeadDim = 512; // limits of attention on every backend
 
 const Family& family_of(const Gguf& g) {
 	const std::string_view arch = g.text("general.architecture");
@@ -34,7 +34,7 @@ const char* eps_key(const Keys& k, const Config& c) {
 void read_layer_count(const Keys& k, Config& c) {
 	c.n_layers = k.u32("block_count");
 	if (c.n_layers == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key("block_count"));
-	const uint32_t extra = k.u32("nextn_predict_layers", 0); // behind the model's own, for guesses; left aside
+	const uint32_t extra = k.u32("nextn_predict_layers", 0); // draft layers behind the model's own; ignored
 	if (extra != 0 && extra >= c.n_layers)
 		fail(Code::Format, "{}: key {} is {}, the model has {} layers; the file is damaged", k.g.name(),
 		     k.key("nextn_predict_layers"), extra, c.n_layers);
@@ -44,7 +44,7 @@ void read_layer_count(const Keys& k, Config& c) {
 	c.n_layers -= extra;
 }
 
-// full: the layer whose sizes are those of the config.
+// full: the layer from which the config takes its sizes.
 void read_sizes(const Keys& k, Config& c, uint32_t full, LayerSizes& sizes) {
 	c.dim = k.u32("embedding_length");
 	const auto of_layers = [&](const char* key) {
@@ -68,7 +68,7 @@ void read_sizes(const Keys& k, Config& c, uint32_t full, LayerSizes& sizes) {
 	c.head_dim = k.u32("attention.key_length", c.dim / c.n_heads);
 }
 
-// Sizes of layers with a window, where they are others, and of those that have no keys and values of their own.
+// Sizes of windowed layers where they differ, and the number of layers that share keys and values of an earlier one.
 void read_window_sizes(const Keys& k, const Family& f, const Config& c, const Windows& w, LayerSizes& sizes) {
 	const uint32_t key_length = k.u32("attention.key_length_swa", c.head_dim),
 	               value_length = k.u32("attention.value_length_swa", key_length);
@@ -112,7 +112,7 @@ void check_sizes(const Keys& k, const Config& c) {
 		     c.ropes[0].theta);
 }
 
-// Sizes of a layer, which may be others than its neighbours'.
+// Checks one layer's sizes; layers may differ.
 void check_layer(const Keys& k, const Family& f, const Config& c, const Layer& l) {
 	const std::string& name = k.g.name();
 	constexpr uint64_t kMost = UINT32_MAX / 4; // sums of a few rows stay in 32 bits
@@ -133,7 +133,7 @@ void check_layer(const Keys& k, const Family& f, const Config& c, const Layer& l
 	const auto alike = [&](const Layer& x) {
 		return x.n_heads == l.n_heads && x.n_kv_heads == l.n_kv_heads && x.head_dim == l.head_dim;
 	};
-	for (const Layer& x : c.layers) // a cache's pages hold layers of one size
+	for (const Layer& x : c.layers) // pages of a cache are of one size
 		if ((x.window != 0) == (l.window != 0) && !alike(x))
 			fail(
 			    Code::Unsupported,
@@ -185,10 +185,11 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 	r.long_freqs = read_factors(k.g, "rope_factors_long.weight", r.dim);
 	r.short_freqs = read_factors(k.g, "rope_factors_short.weight", r.dim);
 	r.scaling = scaling_type(k, r);
-	if (r.scaling == RopeScaling::Llama3 && !r.freqs.empty()) r.scaling = RopeScaling::None; // the tensor says it all
+	if (r.scaling == RopeScaling::Llama3 && !r.freqs.empty())
+		r.scaling = RopeScaling::None; // the tensor has the scaled divisors
 	if (r.scaling == RopeScaling::None) return;
 	r.factor = k.f32("rope.scaling.factor", k.f32("rope.scale_linear", 1));
-	if (r.factor == 0) r.factor = 1; // some files say 0 for none
+	if (r.factor == 0) r.factor = 1; // some files write 0 for "no scaling"
 	if (!(r.factor > 0))
 		fail(Code::Format, "{}: the factor of the rope scaling is {}; the file is damaged", k.g.name(), r.factor);
 	if (r.scaling == RopeScaling::Linear) return;
@@ -209,7 +210,8 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 		r.beta_fast = k.positive("rope.scaling.yarn_beta_fast", r.beta_fast);
 		r.beta_slow = k.positive("rope.scaling.yarn_beta_slow", r.beta_slow);
 		r.attn_factor = k.positive("rope.scaling.attn_factor", 1) * k.positive("rope.scaling.yarn_attn_factor", 1);
-		const float log_multiplier = k.f32("rope.scaling.yarn_log_multiplier", 0); // takes back what YaRN multiplies by
+		const float log_multiplier =
+		    k.f32("rope.scaling.yarn_log_multiplier", 0); // reduces YaRN's factor of cos and sin
 		if (log_multiplier != 0 && r.factor > 1)
 			r.attn_factor /= 1 + 0.1f * k.positive("rope.scaling.yarn_log_multiplier", 1) * std::log(r.factor);
 	} else {
@@ -226,13 +228,13 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 	}
 }
 
-// A cap of scores or logits: none where the key is 0.
+// Soft cap of scores or logits; 0: none.
 float read_softcap(const Keys& k, const char* key, float of_family) {
 	if (!k.has(key)) return of_family;
 	return k.f32(key, 0) == 0 ? 0 : k.positive(key, 1);
 }
 
-// Factors that few families have; a file of any other may name them too.
+// Factors that few families use; files of other families may have the keys too.
 void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 	c.embedding_scale = k.positive("embedding_scale", f.scales_embedding ? std::sqrt(float(c.dim)) : 1);
 	c.logit_scale = k.positive("logit_scale", 1);
@@ -247,7 +249,7 @@ void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 			     f.arch);
 }
 
-// What tensors alone say of a layer: whether values are keys, as in the first layer of its kind, and its factor.
+// Traits that only tensors show: whether values are keys (as in the first layer of the same kind), and output_scale.
 void look_at_layers(const Gguf& g, const Family& f, Config& c) {
 	const auto tensor = [](uint32_t l, const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
 	const Layer* first[2] = {};
@@ -274,7 +276,7 @@ void read_temperature(const Keys& k, const Family& f, Config& c) {
 		     k.key("rope.scaling.original_context_length"));
 }
 
-// Which layers have a window: a flag or number per layer, or the period after which one has none.
+// Which layers have a window. The key has a flag or number per layer, or a period: every so-many-th layer has none.
 Windows read_windows(const Keys& k, const Family& f, uint32_t n_layers) {
 	Windows w;
 	w.tokens = k.u32("attention.sliding_window", f.window);
@@ -323,14 +325,14 @@ uint64_t layer_of(std::string_view tensor) {
 	return error == std::errc() && end != tensor.data() + tensor.size() && *end == '.' ? l : 0;
 }
 
-// Parts of a file that a text model does without: vision, audio, prediction of several tokens.
+// Tensors that text generation does not need: vision, audio, prediction of several tokens.
 bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
 	for (const char* prefix : {"v.", "a.", "mm.", "mtp."})
 		if (tensor.starts_with(prefix)) return true;
 	return tensor.find(".nextn.") != tensor.npos || (layer >= c.n_layers && layer < k.u32("block_count"));
 }
 
-// Tensors nobody asked for: harmless ones are named once; one that would change the result is refused.
+// Tensors that the config does not list: harmless ones are logged once; one that would change the result is refused.
 void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, const Config& c) {
 	const Gguf& g = k.g;
 	std::unordered_set<std::string_view> used = {"rope_freqs.weight", "rope_factors_long.weight",
@@ -505,7 +507,8 @@ Config read_config(const Gguf& g) {
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, f, c);
-	if (layer.qk_norm == QkNorm::HeadLast && rope_attention_scale(c.ropes[0]) != 1) // which a norm after RoPE takes out
+	if (layer.qk_norm == QkNorm::HeadLast &&
+	    rope_attention_scale(c.ropes[0]) != 1) // a norm after RoPE cancels the factor
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a factor of cos and sin", g.name(),
 		     k.key("rope.scaling.type"), rope_scaling_name(c.ropes[0].scaling), f.arch);
 	read_temperature(k, f, c);

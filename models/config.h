@@ -22,9 +22,9 @@ struct Rope {
 	RopeScaling scaling = RopeScaling::None;
 	float factor = 1;                    // context extension
 	uint32_t original_ctx = 0;           // trained context before extension; 0 for None and Linear
-	float attn_factor = 1;               // LongRope, Yarn: factor the file gives for cos and sin
+	float attn_factor = 1;               // LongRope, Yarn: the file's factor of cos and sin
 	float beta_fast = 32, beta_slow = 1; // Yarn: rotations that bound the ramp
-	bool ramp_rounded = true;            // Yarn: these bounds are rounded to whole pairs, outwards
+	bool ramp_rounded = true;            // Yarn: the bounds are rounded outwards to whole pairs
 	float low_freq = 1, high_freq = 4;   // Llama3: wavelengths per original_ctx that bound the ramp
 	std::vector<float> freqs = {};       // (dim / 2) divisor of each frequency (rope_freqs.weight), or empty
 	std::vector<float> long_freqs = {}, short_freqs = {}; // (dim / 2) the same for LongRope
@@ -46,47 +46,47 @@ enum class MlpKind : uint8_t {
 	Plain, // down(activation(up(x)))
 };
 enum class MlpInput : uint8_t {
-	Normed,   // the residual stream behind attention, through a norm
+	Normed,   // the residual stream after attention, normalised
 	Raw,      // the same without a norm
-	Parallel, // what attention reads: attention and MLP are added to the stream together
+	Parallel, // the input of attention: outputs of attention and MLP are added to the stream together
 };
 
-// Attention over far tokens is sharper: q at position p is multiplied by 1 + scale * log(1 + floor(p / length)).
+// Attention gets sharper with position: q at position p is multiplied by 1 + scale * log(1 + floor(p / length)).
 struct Temperature {
-	float scale = 0; // 0: there is none
+	float scale = 0; // 0: none
 	uint32_t length = 0;
 };
 
 struct Experts {             // a mixture of experts in place of a dense MLP
 	uint32_t n = 0;          // 0: the MLP is dense
-	uint32_t used = 0;       // of them for a token
+	uint32_t used = 0;       // experts that a token uses
 	uint32_t hidden_dim = 0; // channels inside an expert
 	Gating gating = Gating::Softmax;
 	bool normalise = false;                 // a token's weights are divided by their sum
-	float scale = 1;                        // and multiplied by this
-	uint32_t n_groups = 1, used_groups = 1; // experts are chosen in the best groups of neighbours only
-	bool choice_bias = false;               // a bias is added to weights for the choice only
+	float scale = 1;                        // then weights are multiplied by this
+	uint32_t n_groups = 1, used_groups = 1; // experts are chosen from the best used_groups groups
+	bool choice_bias = false;               // a bias is added to weights for the choice alone
 	bool router_bias = false;               // logits of experts have a bias
 	bool bias = false;                      // matrices of experts have biases
 	bool clamped = false;                   // clamped SwiGLU (KV_GLU_LIMIT in shaders/shared/experts.h)
 	bool fused_gate_up = false;             // the file has gate and up of an expert in one tensor, gate first
-	uint32_t shared_dim = 0;                // channels inside the MLP that all tokens take as well; 0: there is none
+	uint32_t shared_dim = 0;                // channels inside the MLP that every token also uses; 0: none
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
-	bool factors = false;                   // a token's weights are at last multiplied by a factor of each expert
-	// The layer has its dense MLP too, which reads the residual stream behind attention as it does, through norms of
-	// their own; so does the router. Both have a norm behind them, and their sum has the layer's.
+	bool factors = false;                   // weights are finally multiplied by a factor per expert
+	// The layer also has a dense MLP. MLP, experts and router each read the residual stream after attention through a
+	// norm of their own. The outputs of MLP and experts each pass a norm; their sum passes the layer's.
 	bool beside_mlp = false;
 };
 
 struct Recurrent {            // a gated delta rule behind a short convolution, in place of attention
 	uint32_t n_heads = 0;     // 0: the layer attends
-	uint32_t n_key_heads = 0; // of queries and keys
+	uint32_t n_key_heads = 0; // heads of queries and of keys
 	uint32_t k_dim = 0, v_dim = 0;
 	uint32_t taps = 0;        // tokens that the convolution sees
-	bool tiled = false;       // head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
-	bool fused_gates = false; // the file has beta and alpha in one tensor, for each key head beta first
+	bool tiled = false;       // head h uses key head h % n_key_heads, else h / (n_heads / n_key_heads)
+	bool fused_gates = false; // the file has beta and alpha in one tensor: per key head beta, then alpha
 	uint32_t values() const { return n_heads * v_dim; }
-	uint32_t channels() const { return 2 * n_key_heads * k_dim + values(); } // that are convolved: q, k, v
+	uint32_t channels() const { return 2 * n_key_heads * k_dim + values(); } // convolved: q, k, v
 	uint32_t conv_words() const { return (taps - 1) * channels(); }          // of a sequence's state
 	uint32_t rule_words() const { return n_heads * k_dim * v_dim; }
 	bool operator==(const Recurrent&) const = default;
@@ -95,23 +95,23 @@ struct Recurrent {            // a gated delta rule behind a short convolution, 
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
-	uint32_t kv_layer = 0; // attends to the keys and values of this layer: as a rule of itself, else of one before it
-	uint32_t window = 0;   // attends to so many latest tokens, its own included; 0: to all
-	uint32_t rope = 0;     // index into Config::ropes
+	uint32_t kv_layer = 0;     // attends to the keys and values of this layer: usually itself, else an earlier one
+	uint32_t window = 0;       // attends to so many latest tokens, the current one included; 0: to all
+	uint32_t rope = 0;         // index into Config::ropes
 	float attention_scale = 0; // factor of q . k; 0: 1 / sqrt(head_dim)
 	float score_softcap = 0;   // then cap * tanh(score / cap); 0: none
-	bool sinks = false;        // a logit of each query head takes part in the softmax, without a value
+	bool sinks = false;        // each query head has an extra logit in the softmax, without a value
 	QkNorm qk_norm = QkNorm::None;
-	bool attn_norm = true;      // attention reads the residual stream through a norm
+	bool attn_norm = true;      // a norm between the residual stream and attention
 	bool attn_out_norm = false; // a norm between attention and the residual stream
 	bool qkv_bias = false;      // wq, wk, wv have biases
-	bool out_bias = false;      // wo has one
+	bool out_bias = false;      // wo has a bias
 	bool v_norm = false;        // each head of v is divided by its RMS
 	bool v_is_k = false;        // there is no wv: v is k before its norm
 	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
-	// The sigmoid of a gate multiplies what attention gives; the file has both in wq, for each head the query first.
+	// Attention's output is multiplied by the sigmoid of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
-	Recurrent recurrent = {}; // in place of attention
+	Recurrent recurrent = {}; // replaces attention
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
 	Activation activation = Activation::Silu;
@@ -121,26 +121,26 @@ struct Layer { // what one layer computes
 	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
 	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
 	uint32_t hidden_dim = 0;                // channels inside the MLP
-	Experts experts = {};                   // with activation and biases of their own
+	Experts experts = {};                   // activation and biases of experts are theirs
 
-	float output_scale = 1;   // then the residual stream behind the layer is multiplied by it
-	float residual_scale = 1; // factor of what attention and MLP add to the residual stream
+	float output_scale = 1;   // factor of the residual stream after the layer
+	float residual_scale = 1; // factor of the outputs of attention and MLP, before they are added
 };
 
 struct Config {
-	std::string arch; // family as the file names it; see models/families.cpp
+	std::string arch; // family, as named in the file; see models/families.cpp
 	std::string name; // general.name, may be empty
 	uint32_t dim = 0; // channels of the residual stream
 	uint32_t n_layers = 0;
-	// Of the first layer that attends to all tokens; each layer has its own (Layer).
+	// Sizes of the first layer that attends to all tokens; each layer has its own (Layer).
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_dim = 0;
 	uint32_t vocab = 0; // rows of the embedding
-	// Channels that each layer reads of the token itself, beside the residual stream; 0: none does.
+	// Channels of a layer's input that depends on the token alone, beside the residual stream; 0: no such input.
 	uint32_t layer_input_dim = 0;
-	uint32_t max_seq = 0; // context length the model was made for, in tokens
+	uint32_t max_seq = 0; // trained context length, in tokens
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
-	float embedding_scale = 1;   // factor of what the embedding gives
+	float embedding_scale = 1;   // factor of the embedding's rows
 	float logit_scale = 1;       // factor of logits
 	float logit_softcap = 0;     // then cap * tanh(logit / cap); 0: none
 	std::vector<Rope> ropes;     // at least one
@@ -151,34 +151,34 @@ struct Config {
 };
 
 inline bool has_own_kv(const Config& c, uint32_t l) { return c.layers[l].kv_layer == l; }
-struct Widest { // elements of a row, the most of any layer
+struct Widest { // elements of a row, maximum over layers
 	uint32_t q = 0, kv = 0;
 };
 Widest widest(const Config&);
-uint32_t rope_width(const Config&);   // elements of a row of all tables of positions together
-uint64_t kv_f16_bytes(const Config&); // of a token's keys and values in f16, in all layers that have their own
+uint32_t rope_width(const Config&);   // elements of a row, over all RoPE tables
+uint64_t kv_f16_bytes(const Config&); // keys and values of a token, over layers that have their own
 
-// One tensor a model of this config must have.
+// A tensor that a model of this config must have.
 struct TensorSpec {
 	std::string name;
 	uint32_t rows, cols;   // a vector has 1 row
-	bool matrix;           // used in its own type; else a vector, used as F32
-	uint32_t depth = 1;    // so many matrices or vectors, one for each expert, one behind the other
-	bool halves = false;   // each matrix is two of equal size; on the device all first ones, then all second ones
-	bool flat = false;     // the file has them in one matrix
-	uint32_t together = 1; // so many rows are one row of the file
+	bool matrix;           // kept in its own type; else a vector, converted to F32
+	uint32_t depth = 1;    // number of matrices or vectors, one per expert, stored consecutively
+	bool halves = false;   // each matrix is two of equal size; on the device all first halves precede all second ones
+	bool flat = false;     // the file has all of them in one matrix
+	uint32_t together = 1; // rows that form one row of the file
 };
 
 const char* rope_scaling_name(RopeScaling);
-// Every tensor of the model, in the order in which they are used.
+// Every tensor of the model, in order of use.
 std::vector<TensorSpec> tensor_specs(const Config&);
 // Reads and checks the config; refuses unknown families, contradictions, missing and misshapen tensors.
 Config read_config(const Gguf&);
-// Says once that a context of this many tokens is longer than what the model was made for.
+// Warns once if the context is longer than the model's trained context.
 void warn_about_context(const Config&, uint32_t ctx);
 // (dim / 2) radians per position of each pair, after scaling, for a context of `ctx` tokens.
 std::vector<float> rope_inv_freq(const Rope&, uint32_t ctx);
-// Multiplies cos and sin.
+// Factor of cos and sin.
 float rope_attention_scale(const Rope&);
 
 } // namespace kvrun

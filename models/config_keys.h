@@ -1,4 +1,4 @@
-// Hyper-parameters of a GGUF file; the names of their keys begin with the family's.
+// Hyper-parameters of a GGUF file; their keys begin with the name of the family.
 #pragma once
 #include "models/gguf.h"
 #include <string>
@@ -14,7 +14,7 @@ struct ConfigKeys {
 	uint32_t u32(const char* k) const { return g.u32(key(k)); }
 	uint32_t u32(const char* k, uint32_t fallback) const { return g.u32(key(k), fallback); }
 	uint32_t u32_same(const char* k) const { return g.u32_same(key(k)); }
-	// A number of each layer, or one for all; a list may have more, for layers that are left aside.
+	// A number per layer, or one for all layers. A list may be longer: its rest is for layers that are ignored.
 	std::vector<uint32_t> u32_each(const char* k, uint32_t n_layers, uint32_t most) const {
 		const GgufEntry* e = g.find(key(k));
 		if (!e || e->type != GgufType::Array) return std::vector<uint32_t>(n_layers, u32(k));

@@ -10,7 +10,7 @@ std::string tensor_name(uint32_t l, const char* what, const char* kind = "weight
 	return fmt::format("blk.{}.{}.{}", l, what, kind);
 }
 
-// A key that has to be within its limits.
+// Refuses a key outside its limits.
 uint32_t within(const ConfigKeys& k, const char* key, uint32_t v, uint32_t lowest, uint32_t highest, const char* of) {
 	if (v < lowest || v > highest)
 		fail(Code::Format, "{}: key {} is {}, expected {} to {}{}; the file is damaged", k.g.name(), k.key(key), v,
@@ -20,10 +20,10 @@ uint32_t within(const ConfigKeys& k, const char* key, uint32_t v, uint32_t lowes
 
 Gating read_gating(const ConfigKeys& k, Experts& e) {
 	switch (const uint32_t v = k.u32("expert_gating_func", 0); v) {
-	case 0: return e.gating; // as the family has it
+	case 0: return e.gating; // default of the family
 	case 1: return Gating::Softmax;
 	case 2: return Gating::Sigmoid;
-	case 3: e.normalise = true; return Gating::Softmax; // over the chosen ones
+	case 3: e.normalise = true; return Gating::Softmax; // over the chosen experts
 	default:
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun knows 1 softmax, 2 sigmoid, 3 softmax of the chosen",
 		     k.g.name(), k.key("expert_gating_func"), v);
@@ -45,7 +45,7 @@ void read_groups(const ConfigKeys& k, Experts& e) {
 		     e.used, e.n, e.used_groups, groups);
 }
 
-// What only tensors say, those of the first layer that is a mixture.
+// Traits that only tensors show; looks at the first layer that is a mixture.
 void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 	const Gguf& g = k.g;
 	const auto find = [&](const char* what, const char* kind = "weight") {
@@ -66,7 +66,7 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 	if (const GgufTensor* up = find("ffn_up_shexp"))
 		e.shared_dim = uint32_t(std::min<uint64_t>(up->rows(), UINT32_MAX));
 	else if (k.u32("expert_shared_count", 0))
-		e.shared_dim = e.hidden_dim; // check_tensor() names what is missing
+		e.shared_dim = e.hidden_dim; // check_tensor() reports a missing tensor
 	if (said) e.shared_dim = said;
 }
 
@@ -96,10 +96,10 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	e.gating = read_gating(k, e);
 	e.normalise = k.flag("expert_weights_norm", e.normalise);
 	const float scale = k.f32("expert_weights_scale", 0);
-	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files say 0 for none
+	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files write 0 for "no scaling"
 	look_at_tensors(k, first, e);
 	read_groups(k, e);
-	constexpr uint64_t kMost = UINT32_MAX / 4; // rows of all experts together, and sums of a few
+	constexpr uint64_t kMost = UINT32_MAX / 4; // rows of all experts, and sums of a few such counts, stay in 32 bits
 	if (uint64_t(n) * e.hidden_dim > kMost || uint64_t(n) * c.dim > kMost || e.shared_dim > kMost)
 		fail(Code::Format, "{}: {} experts of {} channels, {} wide, {} shared: too large; the file is damaged",
 		     k.g.name(), n, e.hidden_dim, c.dim, e.shared_dim);

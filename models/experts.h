@@ -6,17 +6,17 @@
 namespace kvrun {
 
 struct Mixture {
-	Experts experts = {}; // n is 0: the model is dense
+	Experts experts = {}; // n == 0: the model is dense
 	uint32_t first = 0;   // layers before it are dense
-	uint32_t period = 1;  // of the others every so-many-th is a mixture
+	uint32_t period = 1;  // every so-many-th of the other layers is a mixture
 	bool has(uint32_t layer) const { return experts.n && layer >= first && (layer + 1) % period == 0; }
 };
 
-// c has sizes and layers. Refuses numbers that contradict each other, and mixtures of families that have none.
+// Needs sizes and layers in c. Refuses contradictory numbers, and mixtures in families that have none.
 Mixture read_mixture(const ConfigKeys&, const Family&, const Config& c);
 void place_experts(Config&, const Mixture&);
 void add_expert_specs(std::vector<TensorSpec>&, const Layer&, uint32_t l, uint32_t dim);
-// A part of a mixture, which is never left aside.
+// Tensors of a mixture are never ignored.
 bool is_expert_tensor(std::string_view name);
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// A number that tells models apart, from their files.
+// Hash that identifies a model by its file.
 #include "models/fingerprint.h"
 #include <algorithm>
 #include <xxhash.h>

@@ -1,4 +1,4 @@
-// Search for NaN and infinity: a number is neither when some bit of its exponent is zero.
+// Search for NaN and infinity: a number is finite if some bit of its exponent is zero.
 #include "models/finite.h"
 #include "engine/core/block_scales.h"
 #include "engine/core/error.h"
@@ -14,8 +14,8 @@ template <class U> bool is_special(const std::byte* p, U exponent) {
 	return (bits & exponent) == exponent;
 }
 
-// The first of n plain numbers whose exponent is all ones, or n. Whole runs are judged first, without a branch per
-// number.
+// The index of the first of n floating-point numbers whose exponent is all ones, or n. Whole runs are tested first,
+// without a branch per number.
 template <class U> size_t first_special(const std::byte* p, size_t n, U exponent) {
 	constexpr size_t kRun = 1024;
 	for (size_t at = 0; at < n; at += kRun) {
@@ -28,7 +28,8 @@ template <class U> size_t first_special(const std::byte* p, size_t n, U exponent
 	return n;
 }
 
-// The number of the first element that is not finite of n plain numbers or blocks, or n times their elements.
+// The index of the first element that is not finite in n floating-point numbers or blocks; the number of elements if
+// all are finite.
 size_t first_special_of(DType t, const std::byte* p, size_t n, size_t block_bytes) {
 	switch (t) {
 	case DType::F32: return first_special<uint32_t>(p, n, 0x7f800000);

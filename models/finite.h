@@ -6,8 +6,8 @@
 
 namespace kvrun {
 
-// The first element that dequantises to no finite number; `rows` is whole blocks of the type. Of most blocks
-// only the scales are read: a block is as finite as they are.
+// The first element that does not dequantise to a finite number; `rows` consists of whole blocks of the type. For most
+// types only the scales are read: a block is finite if its scales are.
 std::optional<size_t> first_not_finite(DType type, std::span<const std::byte> rows);
 
 } // namespace kvrun

@@ -28,7 +28,7 @@ template <class T> T load(std::span<const std::byte> bytes, uint64_t index = 0) 
 
 std::string_view as_text(std::span<const std::byte> b) { return {reinterpret_cast<const char*>(b.data()), b.size()}; }
 
-// Element `i` of a value with elements of an integer type; empty when it is no integer, or too large for the result.
+// Element `i` of a value; empty if its type is not an integer, or if it is too large for the result.
 std::optional<int64_t> integer(GgufType t, std::span<const std::byte> b, uint64_t i) {
 	switch (t) {
 	case GgufType::U8: return load<uint8_t>(b, i);
@@ -78,7 +78,7 @@ Gguf Gguf::parse(std::string name, std::span<const std::byte> bytes) {
 	return g;
 }
 
-// Keys come from the first part, tensors from all.
+// Keys come from the first part, tensors from all parts.
 Gguf::Part& Gguf::add_part(std::unique_ptr<Part> part) {
 	const GgufHeader& h = part->header;
 	if (parts_.empty()) {

@@ -1,5 +1,5 @@
-// GGUF v2/v3: metadata and tensor table of a file or of all parts of a split one; every length and offset is checked
-// before use. Metadata is kept in memory; tensor data is read on demand, so a file that shrinks is an error, not a
+// GGUF v2/v3: metadata and tensor table of a file, or of all parts of a split file. Every length and offset is checked
+// before use. Metadata is kept in memory. Tensor data is read on demand: a file that shrinks gives an error, not a
 // signal.
 #pragma once
 #include "engine/core/dtype.h"
@@ -20,38 +20,38 @@ namespace kvrun {
 enum class GgufType : uint8_t { U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64 };
 const char* gguf_type_name(GgufType);
 
-struct GgufEntry { // one key of the metadata
+struct GgufEntry { // a key of the metadata and its value
 	std::string_view key;
 	GgufType type;
 	GgufType element; // type of the elements of an Array; else equal to type
 	uint64_t count;   // elements of an Array; else 1
 	std::span<const std::byte>
-	    bytes; // the value as stored; a string is its text; strings of an Array keep their lengths
+	    bytes; // the value as stored; a string without its length; strings of an Array with their lengths
 };
 
 struct GgufTensor {
 	std::string_view name;
 	DType type;
 	uint32_t n_dims;   // 1..4
-	uint64_t shape[4]; // innermost first, as in the file; trailing ones
+	uint64_t shape[4]; // innermost first, as in the file; unused dimensions are 1
 	uint64_t at;       // bytes from the start of its part
 	uint64_t bytes;    // in the file
-	uint32_t part;     // index of the file of a split model
+	uint32_t part;     // index of the part of a split model
 	uint64_t cols() const { return shape[0]; }
-	uint64_t rows() const { return shape[1] * shape[2] * shape[3]; } // checked not to overflow
+	uint64_t rows() const { return shape[1] * shape[2] * shape[3]; } // the parser checked that it does not overflow
 };
 
 class Gguf {
  public:
 	// Opens a regular file, and the other parts when it is `...-00001-of-0000N.gguf`.
 	static Gguf open(const std::string& path);
-	// A file that is in memory already; `bytes` must outlive the result.
+	// Parses a file in memory; `bytes` must outlive the result.
 	static Gguf parse(std::string name, std::span<const std::byte> bytes);
 	Gguf(Gguf&&) noexcept;
 	Gguf& operator=(Gguf&&) noexcept;
 	~Gguf();
 
-	const std::string& name() const { return name_; } // path as given, printable: for messages
+	const std::string& name() const { return name_; } // path as given, made printable for messages
 	uint32_t version() const { return version_; }
 	uint32_t n_parts() const;
 	uint64_t file_bytes() const;                                     // all parts together
@@ -61,12 +61,12 @@ class Gguf {
 	const GgufEntry* find(std::string_view key) const;               // nullptr when absent
 	const GgufTensor* find_tensor(std::string_view name) const;      // nullptr when absent
 
-	// Typed access. Without a fallback a missing key is an error; a key of another type always is. Integers: any
-	// unsigned width is accepted where the value fits.
+	// Typed access. A missing key is an error unless there is a fallback; a key of another type always is an error.
+	// Integers of any unsigned width are accepted if the value fits.
 	uint64_t u64(std::string_view key) const;
 	uint32_t u32(std::string_view key) const;
 	uint32_t u32(std::string_view key, uint32_t fallback) const;
-	// A number per layer, or one for all: the common value; Unsupported when layers differ.
+	// The common value of a key that has one number per layer, or one for all; Unsupported if layers differ.
 	uint32_t u32_same(std::string_view key) const;
 	float f32(std::string_view key) const; // finite
 	float f32(std::string_view key, float fallback) const;
@@ -77,7 +77,7 @@ class Gguf {
 	std::vector<float> floats(std::string_view key) const;           // array of F32
 	std::vector<int64_t> ints(std::string_view key) const;           // array of integers of one type
 
-	// Bytes [offset, offset + dst.size()) of a tensor's data. Throws Error{Io} when the file has become shorter.
+	// Reads bytes [offset, offset + dst.size()) of a tensor's data. Throws Error{Io} if the file has become shorter.
 	void read(const GgufTensor&, uint64_t offset, std::span<std::byte> dst) const;
 
  private:

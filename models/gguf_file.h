@@ -1,5 +1,5 @@
-// The bytes of one GGUF file: a regular file read by position, memory, or a made-up model. Never mapped: a mapping of a
-// file that shrinks ends the process with SIGBUS, a read that comes back short is an error.
+// The bytes of one GGUF file: a regular file read by position, memory, or a synthetic model. Files are not mapped: if a
+// mapped file shrinks, the process gets SIGBUS; a short read is an error.
 #pragma once
 #include "engine/core/regular_file.h"
 #include <memory>
@@ -15,12 +15,12 @@ class GgufFile {
 	GgufFile(std::string name, std::span<const std::byte> bytes);
 	~GgufFile();
 
-	const std::string& name() const { return name_; } // printable
-	uint64_t bytes() const { return bytes_; }         // when it was opened
+	const std::string& name() const { return name_; } // path, made printable
+	uint64_t bytes() const { return bytes_; }         // size when it was opened
 	void read_at(uint64_t at, std::span<std::byte> dst) const;
 
  private:
-	std::optional<RegularFile> file_; // empty: synth_ has the bytes; without it memory_
+	std::optional<RegularFile> file_; // empty: the bytes are in synth_, or else in memory_
 	std::unique_ptr<const SynthFile> synth_;
 	std::string name_;
 	uint64_t bytes_ = 0;

@@ -15,13 +15,13 @@ static_assert(std::endian::native == std::endian::little, "GGUF numbers are read
 constexpr uint32_t kMagic = 0x46554747; // "GGUF"
 constexpr uint64_t kTypes = 13;         // GgufType
 
-// Bytes of a value; of the shortest one for strings.
+// Bytes of a value; for strings, of the shortest.
 constexpr uint32_t value_bytes(GgufType t) {
 	constexpr uint8_t table[kTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 	return table[size_t(t)];
 }
 
-// Numbers of ggml's tensor types that kvrun does not compute with, for the message that refuses them.
+// ggml's tensor types that kvrun does not support, for the error message.
 struct ForeignType {
 	uint32_t id;
 	const char* name;
@@ -36,7 +36,7 @@ class Parser {
 	GgufHeader parse();
 
  private:
-	struct Range { // bytes of the header; spans are made when it has stopped growing
+	struct Range { // bytes of the header; becomes a span once the header is complete
 		uint64_t at, n;
 	};
 	struct Entry {
@@ -46,7 +46,7 @@ class Parser {
 	};
 	struct Tensor {
 		Range name;
-		GgufTensor t; // without name; `at` from the start of the tensor data
+		GgufTensor t; // without name; `at` counts from the start of the tensor data
 	};
 
 	void need(uint64_t n, const char* what);
@@ -68,7 +68,7 @@ class Parser {
 
 	const GgufFile& file_;
 	const uint32_t part_;
-	std::vector<std::byte> header_; // what has been read of the file so far
+	std::vector<std::byte> header_; // bytes of the file read so far
 	uint64_t at_ = 0;               // next byte to parse
 	uint32_t version_ = 0;
 	uint64_t alignment_ = 32;
@@ -151,7 +151,7 @@ void Parser::array(Entry& e) {
 	if (e.element == GgufType::String) {
 		for (uint64_t i = 0; i < e.count; ++i) text(kMaxTextBytes, "a string of an array");
 	} else {
-		const uint64_t n = e.count * value_bytes(e.element); // cannot wrap: count() held it against the file
+		const uint64_t n = e.count * value_bytes(e.element); // cannot wrap: count() compared it with the file's length
 		need(n, "an array");
 		at_ += n;
 	}
@@ -221,7 +221,7 @@ Parser::Tensor Parser::tensor() {
 	return r;
 }
 
-// Turns offsets into positions in the file; refuses tensors that leave it or are not aligned.
+// Turns offsets into positions in the file; refuses tensors that exceed the file or are not aligned.
 void Parser::place(std::vector<Tensor>& tensors) {
 	const auto data = checked_align_up(at_, alignment_);
 	for (Tensor& r : tensors) {
@@ -239,14 +239,14 @@ void Parser::place(std::vector<Tensor>& tensors) {
 	}
 }
 
-// Refuses tensors that share bytes or leave some of the data to nobody. Everything that writes GGUF puts one tensor
-// behind the other, padded to the alignment, the last one padded or not: where that does not come out, a count or a
-// shape is wrong, and tensors would be read from each other's bytes.
+// Refuses tensors that overlap, and gaps between them. All GGUF writers store tensors consecutively, each padded to the
+// alignment; padding of the last one is optional. Any other layout means that a count or a shape is wrong, and tensors
+// would be read from each other's bytes.
 void Parser::check_filled(const std::vector<Tensor>& tensors) {
 	std::vector<const Tensor*> order;
 	for (const Tensor& r : tensors) order.push_back(&r);
 	std::sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) { return a->t.at < b->t.at; });
-	uint64_t end = at_; // of what is accounted for
+	uint64_t end = at_; // end of the tensors so far
 	std::string before = "the table of tensors";
 	for (const Tensor* r : order) {
 		const GgufTensor& t = r->t;

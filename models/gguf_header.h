@@ -5,7 +5,7 @@
 
 namespace kvrun {
 
-// Limits on what a header may ask for; far beyond real models, small enough that a hostile file cannot exhaust memory.
+// Limits on a header: far beyond real models, and small enough that a hostile file cannot exhaust memory.
 constexpr uint64_t kMaxHeaderBytes = uint64_t(256) << 20;
 constexpr uint64_t kMaxNameBytes = uint64_t(64) << 10; // a key, or the name of a tensor
 constexpr uint64_t kMaxTextBytes = uint64_t(64) << 20; // a string value
@@ -16,7 +16,7 @@ struct GgufHeader {
 	uint32_t version = 0;
 	std::vector<std::byte> bytes;    // the header as stored; entries and names of tensors point into it
 	std::vector<GgufEntry> entries;  // in file order, keys distinct
-	std::vector<GgufTensor> tensors; // in file order, names distinct; aligned, together all of the data
+	std::vector<GgufTensor> tensors; // in file order, names distinct; aligned; they cover all of the data
 };
 
 // `part` is written into every tensor.

@@ -1,5 +1,5 @@
-// The loop both kinds of tokenizer share: of all neighbours that may be joined, the pair of the lowest rank is, the
-// leftmost of equals first, until no pair may be.
+// The merge loop of all tokenizers: join the neighbours of lowest rank (among equals the leftmost), until no pair of
+// neighbours may be joined.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,21 +12,20 @@ namespace kvrun {
 
 struct Symbol {
 	static constexpr uint32_t kEnd = UINT32_MAX;
-	uint32_t at, n;      // bytes of the piece; n = 0: joined to a symbol before
-	uint32_t id;         // what it is, in the tokenizer's own numbering
-	uint32_t prev, next; // index of the neighbours, or kEnd
+	uint32_t at, n;      // bytes [at, at + n) of the piece; n == 0: joined to an earlier symbol
+	uint32_t id;         // in the tokenizer's own numbering
+	uint32_t prev, next; // indices of the neighbours, or kEnd
 };
-struct Join { // what two neighbours may become
+struct Join { // result of joining two neighbours
 	uint32_t rank, id;
 };
 
-// Candidates, lowest rank first, then leftmost. Short pieces take a heap. A piece of millions of equal characters has
-// few ranks and its candidates come in from left to right: there a list per rank does in constant time what the heap
-// cannot.
+// Candidates, lowest rank first, then leftmost. Short pieces use a heap. A long piece, such as millions of equal
+// characters, has few ranks, and its candidates arrive from left to right: a list per rank takes constant time each.
 class JoinQueue {
  public:
 	struct Item {
-		uint32_t rank, left, right, n, id; // n: bytes of both when the candidate was found
+		uint32_t rank, left, right, n, id; // n: bytes of both symbols when the candidate was found
 		bool operator<(const Item& o) const { return rank != o.rank ? rank > o.rank : left > o.left; }
 	};
 	explicit JoinQueue(size_t symbols) : lists_used_(symbols > 4096) {}
@@ -54,7 +53,7 @@ class JoinQueue {
 	struct List { // candidates of one rank
 		std::vector<Item> in_order;
 		size_t head = 0;
-		std::priority_queue<Item> late; // those that came after one further right
+		std::priority_queue<Item> late; // those that arrived after one further right
 		bool empty() const { return head == in_order.size() && late.empty(); }
 		void push(const Item& i) {
 			if (head < in_order.size() && i.left < in_order.back().left)
@@ -78,7 +77,7 @@ class JoinQueue {
 	std::map<uint32_t, List> lists_; // none is empty
 };
 
-// Joins symbols in place. `may_join(left, right)` gives the rank and id of two neighbours joined, or nothing.
+// Joins symbols in place. `may_join(left, right)` returns the rank and id of the joined pair, or nothing.
 template <class F> void join_symbols(std::vector<Symbol>& s, F&& may_join) {
 	JoinQueue queue(s.size());
 	auto consider = [&](uint32_t left, uint32_t right) {
@@ -89,7 +88,8 @@ template <class F> void join_symbols(std::vector<Symbol>& s, F&& may_join) {
 	for (uint32_t i = 1; i < s.size(); ++i) consider(i - 1, i);
 	while (const std::optional<JoinQueue::Item> j = queue.pop()) {
 		Symbol &left = s[j->left], &right = s[j->right];
-		if (left.n == 0 || right.n == 0 || left.n + right.n != j->n) continue; // one of them has been joined since
+		if (left.n == 0 || right.n == 0 || left.n + right.n != j->n)
+			continue; // outdated: one of them has been joined since
 		left.id = j->id;
 		left.n = j->n;
 		right.n = 0;

@@ -1,4 +1,4 @@
-// Inputs of layers: what each layer reads of the token itself, beside the residual stream.
+// Layer inputs: vectors that each layer reads for the token itself, beside the residual stream.
 #include "models/layer_inputs.h"
 #include "engine/core/dtype.h"
 
@@ -13,13 +13,13 @@ void read_layer_inputs(const ConfigKeys& k, bool of_family, Config& c) {
 	if (!of_family)
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without inputs of layers", k.g.name(), k.key(key), n,
 		     c.arch);
-	constexpr uint64_t kMost = UINT32_MAX / 4; // rows of the table, and sums of a few
+	constexpr uint64_t kMost = UINT32_MAX / 4; // rows of the table, and sums of a few such counts, stay in 32 bits
 	if (uint64_t(c.vocab) * c.n_layers > kMost || uint64_t(n) * c.n_layers > kMost)
 		fail(Code::Format, "{}: {} tokens with {} channels for each of {} layers: too large; the file is damaged",
 		     k.g.name(), c.vocab, n, c.n_layers);
 	c.layer_input_dim = n;
 	const GgufTensor* table = k.g.find_tensor(kTable);
-	if (!table) return; // check_tensor() names it
+	if (!table) return; // check_tensor() reports it
 	if (const uint32_t block = dtype_info(table->type).block; n % block != 0)
 		fail(Code::Unsupported,
 		     "{}: tensor {} is {}, in blocks of {}; a layer reads {} channels of a row, kvrun needs "

@@ -1,13 +1,14 @@
-// Inputs of layers: what each layer reads of the token itself, beside the residual stream.
+// Layer inputs: vectors that each layer reads for the token itself, beside the residual stream.
 #pragma once
 #include "models/config.h"
 #include "models/config_keys.h"
 
 namespace kvrun {
 
-// c has sizes. Sets Config::layer_input_dim; refuses it in families without it, and a table that cannot be cut.
+// Needs sizes in c. Sets Config::layer_input_dim. Refuses layer inputs in families without them, and a table whose
+// blocks cross the border between two layers.
 void read_layer_inputs(const ConfigKeys&, bool of_family, Config& c);
-void add_layer_input_specs(std::vector<TensorSpec>&, const Config&);             // of the model
-void add_layer_input_specs(std::vector<TensorSpec>&, const Config&, uint32_t l); // of a layer
+void add_layer_input_specs(std::vector<TensorSpec>&, const Config&);             // tensors of the model
+void add_layer_input_specs(std::vector<TensorSpec>&, const Config&, uint32_t l); // tensors of a layer
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// The list of merges of a GGUF file: pairs of texts that become one, the first first.
+// The list of merges of a GGUF file: pairs of texts to join, in order of rank.
 #pragma once
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -8,7 +8,7 @@ namespace kvrun {
 
 constexpr uint64_t kMaxMerges = uint64_t(1) << 21, kMaxMergeBytes = uint64_t(32) << 20;
 
-// Calls f(rank, left, right) for each; `file` is for messages.
+// Calls f(rank, left, right) for each merge; `file` is for messages.
 template <class F> void each_merge(const Gguf& g, const std::string& file, F&& f) {
 	const char* key = "tokenizer.ggml.merges";
 	const GgufEntry* e = g.find(key);

@@ -1,4 +1,4 @@
-// A model file: metadata, hyper-parameters and tokenizer; its weights go to a backend by load_weights().
+// A model file: metadata, hyper-parameters and tokenizer. load_weights() uploads its weights to a backend.
 #pragma once
 #include "models/config.h"
 #include "models/tokenizer.h"
@@ -11,11 +11,11 @@ struct Model {
 	Tokenizer tokenizer;
 };
 
-// Throws Error{Io} when the file cannot be read, Format when it is damaged, Unsupported when it is something kvrun does
-// not run; each names the file.
+// Throws Error{Io} if the file cannot be read, Format if it is damaged, Unsupported if kvrun cannot run it; messages
+// name the file.
 Model open_model(const std::string& path);
 Model make_model(Gguf file);
-// What ties a config and a tokenizer together: refuses a vocabulary of another size than the embedding.
+// Checks config and tokenizer together: the vocabulary must have the size of the embedding.
 void check_model(const Gguf&, const Config&, const Tokenizer&);
 
 } // namespace kvrun

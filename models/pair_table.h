@@ -2,14 +2,14 @@
 #pragma once
 #include "models/seeded_hash.h"
 #include <vector>
-#define XXH_INLINE_ALL // the hash of eight bytes is a few instructions, a call would be most of it
+#define XXH_INLINE_ALL // hashing eight bytes takes a few instructions; a call would cost more
 #include <xxhash.h>
 
 namespace kvrun {
 
 template <class V> class PairTable {
  public:
-	// Keeps the first value of a pair. The pair of two UINT32_MAX cannot be stored.
+	// If the pair is present, its value stays. The pair of two UINT32_MAX cannot be stored.
 	void insert(uint32_t a, uint32_t b, V value) {
 		if (used_ * 3 >= cells_.size() * 2) grow();
 		Cell& c = cells_[place(key(a, b))];
@@ -29,7 +29,7 @@ template <class V> class PairTable {
 		V value{};
 	};
 	static uint64_t key(uint32_t a, uint32_t b) { return uint64_t(a) << 32 | b; }
-	size_t place(uint64_t k) const { // of the pair, or of the free cell where it belongs
+	size_t place(uint64_t k) const { // index of the pair, or of the free cell for it
 		size_t i = size_t(XXH3_64bits_withSecret(&k, sizeof k, secret_, kHashSecretBytes)) & (cells_.size() - 1);
 		while (cells_[i].key != k && cells_[i].key != kFree) i = (i + 1) & (cells_.size() - 1);
 		return i;
@@ -41,7 +41,7 @@ template <class V> class PairTable {
 			if (c.key != kFree) cells_[place(c.key)] = c;
 	}
 	const uint8_t* secret_ = hash_secret();
-	std::vector<Cell> cells_ = std::vector<Cell>(64); // a power of two
+	std::vector<Cell> cells_ = std::vector<Cell>(64); // size is a power of two
 	size_t used_ = 0;
 };
 

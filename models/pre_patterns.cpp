@@ -1,6 +1,6 @@
-// The table of pre-tokenizers. The patterns are the ones the models were trained with, and take time linear in the
-// text: where a model's own would look through the same run of characters again from each of its places, it is written
-// so that it fails at all of them at once.
+// The table of pre-tokenizers. The patterns match what the models were trained with, in time linear in the text. Where
+// a model's own pattern would scan the same run of characters again from each position, it is rewritten so that one
+// scan fails for all positions.
 #include "models/pre_patterns.h"
 #include <algorithm>
 
@@ -11,25 +11,25 @@ namespace {
 #define INLINE_SPACE                                                                                                   \
 	"\\x09\\x0b\\x0c\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPACE INLINE_SPACE "\\r\\n"
-#define SPACES "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+" // all but the last of the spaces before a word
+#define SPACES "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+" // all spaces before a word except the last
 #define LINES "[" SPACE "]*[\\r\\n]+"
 #define CONTRACTION "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 #define SIGNS " ?[^" SPACE "\\p{L}\\p{N}]+"
-#define LEAD "[^\\r\\n\\p{L}\\p{N}]?" // a space or a sign belongs to the word behind it
+#define LEAD "[^\\r\\n\\p{L}\\p{N}]?" // a space or a sign belongs to the word that follows
 #define WORD LEAD "\\p{L}+"
-#define TAIL SIGNS "[\\r\\n]*|" LINES "|" SPACES // what llama 3 and many others do with all that is no word
+#define TAIL SIGNS "[\\r\\n]*|" LINES "|" SPACES // whatever is not a word, in Llama 3 and many others
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" SIGNS "|" SPACES
 #define LLAMA3 CONTRACTION "|" WORD "|\\p{N}{1,3}|" TAIL
 #define QWEN2 CONTRACTION "|" WORD "|\\p{N}|" TAIL
 
-// Words that end where small letters are followed by a capital; letters without case and marks are both.
+// A word ends where a capital follows a small letter; marks and letters without case belong to both classes.
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define CASED(upper, lower, ending) LEAD upper "*" lower "+" ending "|" LEAD upper "+" lower "*" ending
 #define PATH_TAIL SIGNS "[\\r\\n/]*|" LINES "|" SPACES
 #define GPT4O CASED(UPPER, LOWER, "(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" PATH_TAIL
-// The same classes without Han characters, as what remains of all categories.
+// The same classes without Han characters, written as complements of the other categories.
 #define UPPER_NOT_HAN "[^\\p{sc:Han}\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
 #define LOWER_NOT_HAN "[^\\p{sc:Han}\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
 
@@ -56,8 +56,9 @@ namespace {
 
 #define BLOOM " ?[^" SPACE "(|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 
-// Groups of three digits as counted from the end of a number. The first group looks ahead to that end, once; the others
-// begin where the one before ended. `end` is what the end of a number must be, `more` how many groups follow the first.
+// Groups of three digits, counted from the end of a number. The first group looks ahead to that end once; each other
+// group begins where the previous one ended. `end`: what must follow the number; `more`: quantifier of the groups after
+// the first.
 #define GROUPS(digit, more, end)                                                                                       \
 	"(?<!" digit ")" digit "{1,3}(?=(?:" digit "{3})" more end ")|\\G(?<=" digit ")" digit "{3}"
 
@@ -108,7 +109,7 @@ constexpr PrePatterns kRows[] = {
      {"<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\\t\\n]|    |  ", "\\p{N}", "[\\p{P}!-/:-@\\[-`{-~]", GPT2},
      false,
      true},
-    {"superbpe", {"\\p{N}+", GROUPS("\\d", "++", "(?!\\d)")}, false, false}, // joins words across spaces
+    {"superbpe", {"\\p{N}+", GROUPS("\\d", "++", "(?!\\d)")}, false, false}, // tokens may span several words
     {"bailingmoe bailingmoe2 llada-moe",
      {"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|" WORD "|\\p{N}|" SIGNS "[\\r\\n]*|[" SPACE "]*[\\r\\n]|" SPACES},
      false,
@@ -117,7 +118,7 @@ constexpr PrePatterns kRows[] = {
     {"ufakzeka", {WORD "|\\p{N}|" TAIL}, false, false}, // Turkish suffixes stay with their apostrophe
     {"laguna", {"\\n+", QWEN2}, false, false},
     {"minicpm5", {"\\p{N}{1,3}", CONTRACTION "|" WORD "|\\p{N}+|" TAIL}, true, false},
-    {"exaone-moe", // words of one line are joined
+    {"exaone-moe", // words of a line are one piece
      {CONTRACTION "|" LEAD "\\p{L}(?:[\\p{L}\\p{M}]| \\p{L})*+|\\p{N}|" SIGNS "[\\r\\n/]?|[" SPACE
                   "]*[\\r\\n]|" SPACES},
      false,
@@ -131,7 +132,7 @@ constexpr PrePatterns kRows[] = {
       DEEPSEEK3 "[\\r\\n]*|" LINES "|" SPACES},
      false,
      false},
-    {"jais-2", // powers of two of spaces; where a run of them holds no line end, that is found once
+    {"jais-2", // spaces in runs whose length is a power of two; one scan tells whether a run contains a line end
      {CONTRACTION "|" WORD "|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|(?<![" INLINE_SPACE "])" LINES "|[" SPACE
                   "]{512}(?![^" SPACE "])|[" SPACE "]{256}(?![^" SPACE "])|[" SPACE "]{128}(?![^" SPACE "])|[" SPACE
                   "]{64}(?![^" SPACE "])|[" SPACE "]{32}(?![^" SPACE "])|[" SPACE "]{16}(?![^" SPACE "])|[" SPACE

@@ -1,4 +1,4 @@
-// The patterns of every pre-tokenizer kvrun knows, by the names files use.
+// The patterns of all known pre-tokenizers, by the names used in files.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,8 +8,8 @@ namespace kvrun {
 constexpr size_t kMaxPrePatterns = 6;
 
 struct PrePatterns {
-	const char* names;                     // of tokenizer.ggml.pre, separated by spaces; models that share the patterns
-	const char* patterns[kMaxPrePatterns]; // PCRE2, applied one after the other; nullptr ends the list
+	const char* names;                     // values of tokenizer.ggml.pre that share the patterns, separated by spaces
+	const char* patterns[kMaxPrePatterns]; // PCRE2, applied in order; nullptr ends the list
 	bool whole_words, adds_bos;            // as in PreTokenizer
 };
 

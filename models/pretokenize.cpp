@@ -1,4 +1,4 @@
-// Splits text into the pieces byte-level BPE works on.
+// Splits text into pieces for byte-level BPE.
 #include "models/pretokenize.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -35,27 +35,27 @@ struct PreTokenizer::Pattern {
 		code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
 		                         &error, &at, nullptr));
 		if (!code) fail(Code::Internal, "pattern {}: {} at {}", pattern, pcre_text(error), at);
-		pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE); // where it cannot, pcre2_match() interprets
+		pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE); // without JIT pcre2_match() interprets
 	}
 };
 
 namespace {
 
-// What matching needs besides the pattern; one per thread, as several may use a tokenizer.
+// State of matching besides the pattern; one per thread, because threads may share a tokenizer.
 class Matcher {
  public:
 	Matcher()
 	    : data_(pcre2_match_data_create(1, nullptr)), context_(pcre2_match_context_create(nullptr)),
 	      stack_(pcre2_jit_stack_create(32 << 10, 8 << 20, nullptr)) {
 		if (!data_ || !context_) throw std::bad_alloc();
-		// A piece is found in a number of steps linear in its length; these stop what is not.
+		// Steps are linear in the length of a piece; these limits stop a match that would take more.
 		pcre2_set_match_limit(context_.get(), 1u << 31);
 		pcre2_set_depth_limit(context_.get(), 1000);
 		pcre2_set_heap_limit(context_.get(), 64 << 10); // KiB
 		if (stack_) pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
 	}
 
-	// Appends the matches of `code` in s, a run of well-formed UTF-8, and what lies between them.
+	// Appends the matches of `code` in s, a run of well-formed UTF-8, and the text between them.
 	void split(const pcre2_code* code, std::string_view s, std::vector<std::string_view>& out) {
 		const PCRE2_SIZE* match = pcre2_get_ovector_pointer(data_.get());
 		for (size_t at = 0; at < s.size();) {
@@ -67,7 +67,7 @@ class Matcher {
 			}
 			if (rc < 0) fail(Code::Invalid, "the text cannot be split into words: {} at byte {}", pcre_text(rc), at);
 			if (match[0] > at) out.push_back(s.substr(at, match[0] - at));
-			out.push_back(s.substr(match[0], match[1] - match[0])); // never empty: no pattern matches nothing
+			out.push_back(s.substr(match[0], match[1] - match[0])); // not empty: no pattern matches the empty text
 			at = match[1];
 		}
 	}
@@ -94,7 +94,7 @@ PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 PreTokenizer::~PreTokenizer() = default;
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
-	// kept: a text full of special tokens is split in as many calls
+	// kept between calls: a text with many special tokens is split in as many calls
 	thread_local Matcher matcher;
 	std::vector<std::string_view> out, pieces, next;
 	for (size_t begin = 0; begin < text.size();) {

@@ -1,4 +1,4 @@
-// Splits text into the pieces byte-level BPE works on, by the patterns the model was trained with.
+// Splits text into pieces for byte-level BPE, by the patterns that the model was trained with.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,20 +9,20 @@ namespace kvrun {
 
 class PreTokenizer {
  public:
-	// `name` is tokenizer.ggml.pre; `file` is for the message when it is not known.
+	// `name` is tokenizer.ggml.pre; `file` is for the message if the name is unknown.
 	PreTokenizer(std::string_view name, const std::string& file);
 	PreTokenizer(PreTokenizer&&) noexcept;
 	PreTokenizer& operator=(PreTokenizer&&) noexcept;
 	~PreTokenizer();
 
-	// Pieces in order; together they are `text`. Bytes that are not UTF-8 are pieces between characters.
+	// Pieces in order; concatenated they are `text`. Bytes that are not UTF-8 become pieces of their own.
 	std::vector<std::string_view> split(std::string_view text) const;
-	bool whole_words() const { return whole_words_; } // a piece that is a token is that token, whatever the merges say
+	bool whole_words() const { return whole_words_; } // a piece that equals a token becomes that token, without merges
 	bool adds_bos() const { return adds_bos_; }       // unless the file says otherwise
 
  private:
 	struct Pattern;
-	std::vector<std::unique_ptr<Pattern>> patterns_; // each splits what the one before left
+	std::vector<std::unique_ptr<Pattern>> patterns_; // each splits the pieces of the previous one
 	bool whole_words_ = false, adds_bos_ = false;
 };
 

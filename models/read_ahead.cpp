@@ -1,4 +1,4 @@
-// Pieces of tensors in order, read by other threads.
+// Pieces of tensors in order, read by worker threads.
 #include "models/read_ahead.h"
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
@@ -8,7 +8,7 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kReadBytes = size_t(256) << 10; // read at once: still in the core's cache when it is looked through
+constexpr size_t kReadBytes = size_t(256) << 10; // per read: still in the core's cache when it is checked
 
 } // namespace
 
@@ -18,7 +18,7 @@ ReadAhead::ReadAhead(const Gguf& g, std::vector<WeightPiece> pieces, unsigned th
 	try {
 		threads_.reserve(threads);
 		for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-	} catch (const std::exception&) {} // as many as there may be; those that run must be joined
+	} catch (const std::exception&) {} // no more threads can start; those that run must be joined
 }
 
 ReadAhead::~ReadAhead() {

@@ -1,5 +1,5 @@
-// Pieces of tensors in order, read, looked through and arranged for a device by other threads while the caller works on
-// the one before.
+// Pieces of tensors in order. Worker threads read a piece, check it for values that are not finite and arrange it for a
+// device, while the caller works on the previous piece.
 #pragma once
 #include "models/gguf.h"
 #include <condition_variable>
@@ -14,27 +14,27 @@ namespace kvrun {
 
 struct WeightPiece {
 	const GgufTensor* tensor = nullptr;
-	uint64_t from = 0; // byte of the tensor
+	uint64_t from = 0; // first byte, counted in the tensor
 	size_t bytes = 0;
-	uint32_t cols = 0; // of a row on the device
+	uint32_t cols = 0; // elements of a row on the device
 };
 
 class ReadAhead {
  public:
-	// What a device makes of a piece, called by any thread; false: nothing.
+	// Converts a piece to the device's layout; called by any thread; false: the piece stays as it is.
 	using Arrange = std::function<bool(const WeightPiece&, std::span<const std::byte> in, std::vector<std::byte>& out)>;
-	// The file outlives this. Without threads next() reads by itself.
+	// The file must outlive this object. Without threads next() itself reads.
 	ReadAhead(const Gguf&, std::vector<WeightPiece>, unsigned threads, Arrange = {});
 	~ReadAhead();
 	ReadAhead(const ReadAhead&) = delete;
 
 	struct Read {
 		WeightPiece piece;
-		std::span<const std::byte> bytes; // valid until the next call, as `arranged`
+		std::span<const std::byte> bytes; // valid until the next call, like `arranged`
 		std::span<const std::byte> arranged;
-		std::optional<uint64_t> not_finite; // first element of the tensor in this piece that is no finite number
+		std::optional<uint64_t> not_finite; // index in the tensor of this piece's first element that is not finite
 	};
-	// The next piece of the list; no more often than it has pieces. Throws what reading threw.
+	// The next piece; at most one call per piece of the list. Throws the exception of the thread that read it.
 	Read next();
 
  private:

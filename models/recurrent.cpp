@@ -12,7 +12,7 @@ uint32_t read_size(const ConfigKeys& k, const char* key, uint32_t lowest, uint32
 	return v;
 }
 
-// A flag of each layer, layers that guess included; or the period after which one attends.
+// A flag per layer, draft layers included; or a period: every so-many-th layer attends.
 std::vector<bool> read_layers(const ConfigKeys& k, const Config& c) {
 	std::vector<bool> out;
 	const std::string key = k.key("attention.recurrent_layers");

@@ -1,4 +1,4 @@
-// Recurrent layers as files describe them: gated delta rule behind a short convolution.
+// Recurrent layers as files describe them: gated delta rule after a short convolution.
 #pragma once
 #include "models/config_keys.h"
 #include "models/families.h"
@@ -7,7 +7,7 @@ namespace kvrun {
 
 struct RecurrentLayers {
 	Recurrent shape = {};
-	std::vector<bool> layers = {}; // which ones are; empty: none
+	std::vector<bool> layers = {}; // which layers are recurrent; empty: none
 };
 RecurrentLayers read_recurrent(const ConfigKeys&, const Family&, const Config&);
 void place_recurrent(Config&, const RecurrentLayers&);

@@ -9,16 +9,16 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-// Llama 3.1: wavelengths beyond original_ctx / low_freq are stretched by factor, those below original_ctx / high_freq
-// are kept, in between the two are blended by how often the wave turns in original_ctx.
+// Llama 3.1: wavelengths beyond original_ctx / low_freq are multiplied by factor, those below original_ctx / high_freq
+// stay; between, both are blended by the number of turns in original_ctx.
 double llama3(const Rope& r, double freq) {
 	const double turns = r.original_ctx * freq / kTurn;
 	const double keep = std::clamp((turns - r.low_freq) / (double(r.high_freq) - r.low_freq), 0., 1.);
 	return keep * freq + (1 - keep) * freq / r.factor;
 }
 
-// YaRN, arXiv:2309.00071: pair i turns n times in original_ctx where i = pair_at(n); a linear ramp between the pairs
-// that turn beta_fast and beta_slow times, as a rule rounded outwards.
+// YaRN, arXiv:2309.00071: pair i = pair_at(n) turns n times in original_ctx. The ramp is linear between the pairs that
+// turn beta_fast and beta_slow times; these bounds are usually rounded outwards.
 double yarn(const Rope& r, double freq, uint32_t pair) {
 	auto pair_at = [&](double turns) {
 		return r.dim * std::log(r.original_ctx / (turns * kTurn)) / (2 * std::log(double(r.theta)));

@@ -1,4 +1,4 @@
-// The secret of this process, and hashes of texts under it.
+// The process's hash secret, and hashes of texts with it.
 #include "models/seeded_hash.h"
 #include <array>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Hashes of what a file chose: texts, and pairs of numbers in PairTable. They depend on random bytes of this process,
-// so that no file can bring keys that collide; nothing but time may depend on them.
+// Hashes of data that a file controls: texts, and pairs of numbers in PairTable. They depend on random bytes drawn by
+// the process, so that a file cannot contain keys that collide. No result may depend on them.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -6,7 +6,7 @@
 namespace kvrun {
 namespace {
 
-// A block is searched at once; what follows it, as far as the longest token reaches, is searched once more for it.
+// Text is searched in blocks. Each search also reads the bytes behind its block that a token may reach.
 constexpr size_t kBlockBytes = 16 * kMaxTokenBytes;
 
 } // namespace
@@ -44,7 +44,7 @@ std::vector<SpecialTokens::Step> SpecialTokens::add_texts(const Vocab& v) {
 	return steps;
 }
 
-// A node's suffixes are shorter than it: nodes are done by depth.
+// Suffixes of a node are shorter than the node, so nodes are linked in order of depth.
 void SpecialTokens::link(const std::vector<Step>& steps) {
 	std::vector<uint32_t> order(nodes_.size());
 	for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;

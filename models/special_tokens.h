@@ -1,5 +1,5 @@
-// Control and user-defined tokens that are written out in a text: an Aho-Corasick automaton over the reversed tokens,
-// run from the end of the text, so that it arrives at each place with the longest token that begins there.
+// Finds control and user-defined tokens in a text: an Aho-Corasick automaton over the reversed tokens runs from the end
+// of the text, so that at each position it knows the longest token that begins there.
 #pragma once
 #include "models/pair_table.h"
 #include "models/vocab.h"
@@ -11,10 +11,10 @@ class SpecialTokens {
 	explicit SpecialTokens(const Vocab&);
 
 	struct Hit {
-		size_t at;   // text.size() when there is none
+		size_t at;   // text.size() if there is none
 		uint32_t id; // of the token that begins there
 	};
-	// Goes through one text from left to right, in time linear in it however long the tokens are.
+	// Goes through one text from left to right, in time linear in its length, however long the tokens are.
 	class Finder {
 	 public:
 		// Control and unknown tokens count only if `control`.
@@ -28,17 +28,17 @@ class SpecialTokens {
 		const SpecialTokens& tokens_;
 		const std::string_view text_;
 		const bool control_;
-		size_t begin_ = 0;            // of the block that has been searched
+		size_t begin_ = 0;            // start of the block that has been searched
 		std::vector<uint32_t> found_; // (bytes of the block) the longest token that begins there, or kNoToken
 	};
 
  private:
 	struct Node {
-		uint32_t fail = 0;                        // the longest proper suffix of its text that is a node too
-		uint32_t any = kNoToken, user = kNoToken; // the longest token that is a suffix: of all, of user-defined ones
+		uint32_t fail = 0;                        // node of the longest proper suffix of its text
+		uint32_t any = kNoToken, user = kNoToken; // the longest token that is a suffix: any, user-defined
 		uint32_t longest(bool control) const { return control ? any : user; }
 	};
-	struct Step { // how a node was reached
+	struct Step { // edge by which a node was reached
 		uint32_t parent, depth;
 		uint8_t byte;
 	};
@@ -50,7 +50,7 @@ class SpecialTokens {
 	std::array<uint32_t, 256> roots_{};              // nodes of one byte, or 0
 	PairTable<uint32_t> edges_;                      // (node, byte) -> node
 	size_t longest_ = 0;                             // bytes of the longest token
-	bool any_ = false, user_ = false;                // there are some
+	bool any_ = false, user_ = false;                // there are tokens, user-defined tokens
 };
 
 } // namespace kvrun

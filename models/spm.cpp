@@ -7,7 +7,7 @@
 namespace kvrun {
 namespace {
 
-struct Char { // one well-formed character, or one byte that is part of none
+struct Char { // a well-formed character, or a byte that belongs to none
 	uint32_t code, n;
 };
 
@@ -30,7 +30,7 @@ template <class F> void each_pair(std::string_view s, F&& f) {
 	}
 }
 
-constexpr uint32_t kNever = UINT32_MAX; // rank of a token that joining must not make
+constexpr uint32_t kNever = UINT32_MAX; // rank of a token that joins must not produce
 
 } // namespace
 
@@ -46,13 +46,13 @@ void push_byte_tokens(const Vocab& v, std::string_view bytes, std::vector<uint32
 }
 
 Spm::Spm(const Vocab& v) : ranks_(v.size()) {
-	std::vector<float> scores = v.scores; // distinct ones, best first
+	std::vector<float> scores = v.scores; // becomes the distinct ones, best first
 	std::sort(scores.begin(), scores.end(), std::greater<>());
 	scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
 	for (uint32_t id = 0; id < v.size(); ++id) {
 		const auto at = std::lower_bound(scores.begin(), scores.end(), v.scores[id], std::greater<>());
 		ranks_[id] = uint32_t(at - scores.begin());
-		// a user-defined token's text is meant as it stands, with a mark that is no space: it is found before encoding
+		// in the text of a user-defined token the mark is not a space; such tokens are found before encoding
 		if (v.kinds[id] == TokenKind::UserDefined && v.texts[id].find(kSpaceMark) != std::string_view::npos)
 			ranks_[id] = kNever;
 		each_pair(v.texts[id], [&](uint32_t a, uint32_t b, size_t) { neighbours_.insert(a, b, 1); });
@@ -69,7 +69,7 @@ void Spm::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s, std:
 	s.clear();
 	for (size_t at = 0; at < run.size();) {
 		const uint32_t n = char_at(run, at).n, i = uint32_t(s.size());
-		s.push_back({uint32_t(at), n, word(v, run.substr(at, n)), i - 1, i + 1}); // i - 1 of the first is kEnd
+		s.push_back({uint32_t(at), n, word(v, run.substr(at, n)), i - 1, i + 1}); // i - 1 wraps to kEnd for the first
 		at += n;
 	}
 	s.back().next = Symbol::kEnd;
@@ -86,8 +86,8 @@ void Spm::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s, std:
 	}
 }
 
-// A join never crosses two characters that are neighbours in no token, so the text falls into runs that can be done one
-// by one: words, in practice.
+// No join spans two characters that are not neighbours in any token, so the text is cut there into runs (in practice
+// words), which are encoded separately.
 void Spm::encode(const Vocab& v, std::string_view text, std::vector<uint32_t>& out) const {
 	if (text.empty()) return;
 	std::vector<Symbol> symbols;

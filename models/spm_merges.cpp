@@ -8,7 +8,7 @@
 
 namespace kvrun {
 
-// Bytes of the character at `at`, or 1 where there is none.
+// Bytes of the character at `at`, or 1 if none begins there.
 static uint32_t character(std::string_view s, size_t at) { return uint32_t(std::max<size_t>(utf8_char(s, at), 1)); }
 
 // Up to 4 bytes as a number.
@@ -19,7 +19,8 @@ static uint32_t bytes_of(std::string_view character) {
 }
 
 SpmMerges::SpmMerges(const Gguf& g, const Vocab& v) {
-	std::unordered_map<std::string, uint32_t, TextHash> symbols; // one that is no token can be a step on the way to one
+	std::unordered_map<std::string, uint32_t, TextHash>
+	    symbols; // a symbol that is not a token can be a step towards one
 	const auto symbol = [&](std::string text) {
 		const auto [i, is_new] = symbols.emplace(std::move(text), uint32_t(symbol_tokens_.size()));
 		if (is_new) symbol_tokens_.push_back(v.find_word(i->first));
@@ -38,7 +39,7 @@ void SpmMerges::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s
 	for (size_t at = 0; at < run.size();) {
 		const uint32_t n = character(run, at), i = uint32_t(s.size());
 		const uint32_t* id = characters_.find(bytes_of(run.substr(at, n)), n);
-		s.push_back({uint32_t(at), n, id ? *id : Symbol::kEnd, i - 1, i + 1}); // i - 1 of the first is kEnd
+		s.push_back({uint32_t(at), n, id ? *id : Symbol::kEnd, i - 1, i + 1}); // i - 1 wraps to kEnd for the first
 		at += n;
 	}
 	s.back().next = Symbol::kEnd;
@@ -57,7 +58,7 @@ void SpmMerges::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s
 	}
 }
 
-// No merge joins a line break to anything else.
+// Line breaks are joined only with line breaks.
 void SpmMerges::encode(const Vocab& v, std::string_view text, std::vector<uint32_t>& out) const {
 	std::vector<Symbol> symbols;
 	for (size_t at = 0; at < text.size();) {

@@ -1,4 +1,4 @@
-// Text <-> token ids: finds special tokens in a text, hands the rest to SentencePiece-style or byte-level BPE encoding.
+// Text <-> token ids: finds special tokens in a text, encodes the rest by SentencePiece-style or byte-level BPE rules.
 #include "models/tokenizer.h"
 #include "engine/core/utf8.h"
 #include "models/bpe.h"
@@ -41,13 +41,13 @@ std::string without_marks(std::string_view text) {
 struct Tokenizer::Model {
 	Vocab vocab;
 	SpecialTokens special;
-	std::optional<Spm> spm; // one of the three
+	std::optional<Spm> spm; // exactly one of the three is set
 	std::optional<SpmMerges> merges;
 	std::optional<Bpe> bpe;
 	std::string chat_template;
 	bool adds_bos = false;
-	bool space_prefix = false;   // spm: text that begins, or follows a special token, gets a space
-	bool special_strips = false; // white space after a control token belongs to it
+	bool space_prefix = false;   // spm: a space precedes text at the start and after a special token
+	bool special_strips = false; // white space after a control token is dropped
 
 	explicit Model(const Gguf& g) : vocab(g), special(vocab) {
 		if (vocab.merged)
@@ -80,7 +80,7 @@ struct Tokenizer::Model {
 			spm->encode(vocab, marked, out);
 	}
 
-	// Where text goes on after special token `id`.
+	// Where the text continues after special token `id`.
 	size_t after(uint32_t id, std::string_view text, size_t at) const {
 		if (!special_strips || vocab.kinds[id] != TokenKind::Control || vocab.texts[id] == "<s>" ||
 		    vocab.texts[id] == "<|endoftext|>")
@@ -131,7 +131,7 @@ std::vector<uint32_t> Tokenizer::encode_ranges(std::string_view text, std::span<
 		fail(Code::Invalid, "the text has {} bytes, at most {} can be encoded at once", text.size(), kMaxText);
 	SpecialTokens::Finder user_defined(m.special, text, /*control=*/false);
 	std::optional<SpecialTokens::Finder> control; // in the text of ranges[range]
-	size_t range = 0;                             // ranges before this one are behind
+	size_t range = 0;                             // ranges before this one are done
 	const auto next_in_ranges = [&](size_t from) -> Hit {
 		for (; range < ranges.size(); ++range, control.reset()) {
 			const auto [begin, end] = ranges[range];
@@ -151,7 +151,7 @@ std::vector<uint32_t> Tokenizer::encode_ranges(std::string_view text, std::span<
 		if (anywhere.at < at) anywhere = user_defined.next(at);
 		if (inside.at < at) inside = next_in_ranges(at);
 		const bool first = inside.at < anywhere.at || (inside.at == anywhere.at && length(inside) >= length(anywhere));
-		const Hit hit = first ? inside : anywhere; // the earlier one, of two at a place the longer one
+		const Hit hit = first ? inside : anywhere; // the earlier hit; of two at one position the longer
 		if (hit.at > at) {
 			m.encode_words(text.substr(at, hit.at - at), prefix, out);
 			prefix = false;
@@ -175,7 +175,7 @@ std::string Tokenizer::decode_one(std::optional<uint32_t> prev, uint32_t id, boo
 	if (kind == TokenKind::UserDefined) return std::string(v.texts[id]);
 	if (!v.spm) return Bpe::bytes_of(v.texts[id]);
 	std::string out = v.byte_values[id] >= 0 ? std::string(1, char(v.byte_values[id])) : without_marks(v.texts[id]);
-	const bool first = !prev || v.is_special(*prev); // encode() put a space in front
+	const bool first = !prev || v.is_special(*prev); // encode() added a space before it
 	if (first && model_->space_prefix && out.starts_with(' ')) out.erase(0, 1);
 	return out;
 }
@@ -230,7 +230,7 @@ size_t unfinished(std::string_view s) {
 		std::string c(s.substr(s.size() - n));
 		const uint8_t lead = uint8_t(c[0]);
 		if ((lead & 0xc0) == 0x80) continue;
-		// the smallest second byte that some leads allow; later ones are free
+		// the smallest second byte that the lead byte allows; further bytes are free
 		if (n == 1) c += lead == 0xe0 ? '\xa0' : lead == 0xf0 ? '\x90' : '\x80';
 		const size_t want = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
 		while (c.size() < want) c += '\x80';

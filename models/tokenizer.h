@@ -11,8 +11,8 @@
 namespace kvrun {
 
 struct EncodeOptions {
-	bool bos = true;      // begin with BOS where the model wants it (Tokenizer::adds_bos)
-	bool special = false; // control tokens written out in the text become ids; for templates, never for a user's words
+	bool bos = true;      // begin with BOS if the model wants it (Tokenizer::adds_bos)
+	bool special = false; // control tokens written in the text become ids; for templates, never for a user's words
 };
 
 struct TextRange { // bytes [begin, end) of a text
@@ -23,7 +23,7 @@ enum class TokenKind : uint8_t { Normal = 1, Unknown, Control, UserDefined, Unus
 
 class Tokenizer {
  public:
-	static constexpr size_t kMaxText = size_t(64) << 20; // bytes one encode() accepts
+	static constexpr size_t kMaxText = size_t(64) << 20; // largest text of one encode(), in bytes
 
 	explicit Tokenizer(const Gguf&); // copies what it needs
 	Tokenizer(Tokenizer&&) noexcept;
@@ -31,15 +31,15 @@ class Tokenizer {
 	~Tokenizer();
 
 	std::vector<uint32_t> encode(std::string_view text, EncodeOptions = {}) const;
-	// Like encode() with `special`, but a control token is one only where all of its text lies in one of `ranges`
-	// (ascending, disjoint). What goes beyond a range is ordinary text; no border between ranges shows in it.
+	// Like encode() with `special`, but a control token counts only if its whole text lies inside one of `ranges`
+	// (ascending, disjoint). Otherwise its text is ordinary text, whose tokens do not depend on borders of ranges.
 	std::vector<uint32_t> encode_ranges(std::string_view text, std::span<const TextRange> ranges,
 	                                    bool bos = true) const;
-	// Text of all ids; control tokens have none unless `special`. decode(encode(x)) == x, for any bytes x, but for
-	// U+2581 in a SentencePiece vocabulary: there it is how a space is written.
+	// Text of all ids; control tokens have none unless `special`. decode(encode(x)) == x for any bytes x, except that a
+	// SentencePiece vocabulary turns U+2581 into a space.
 	std::string decode(std::span<const uint32_t> ids, bool special = false) const;
-	// Bytes that `id` adds after token `prev` (none: at the start of a text); may end inside a UTF-8 character, see
-	// Utf8Stream. An id outside the vocabulary is Error{Invalid}.
+	// Bytes that `id` adds after token `prev` (empty: at the start of a text). They may end inside a UTF-8 character:
+	// see Utf8Stream. Throws Error{Invalid} for an id outside the vocabulary.
 	std::string decode_one(std::optional<uint32_t> prev, uint32_t id, bool special = false) const;
 
 	uint32_t vocab() const;                   // number of tokens
@@ -59,12 +59,12 @@ class Tokenizer {
 	std::unique_ptr<Model> model_;
 };
 
-// Turns the bytes of successive tokens into whole UTF-8 characters: holds back a character's first bytes until the rest
-// arrives. Bytes that can never become a character pass unchanged.
+// Turns the bytes of successive tokens into whole UTF-8 characters: it keeps the first bytes of a character until the
+// rest arrives. Bytes that cannot begin or continue a character pass unchanged.
 class Utf8Stream {
  public:
-	std::string push(std::string_view bytes); // what is complete now
-	std::string finish();                     // what was held back; empties the stream
+	std::string push(std::string_view bytes); // returns complete characters
+	std::string finish();                     // returns the bytes that were kept; empties the stream
 
  private:
 	std::string held_; // at most 3 bytes

@@ -8,7 +8,7 @@
 namespace kvrun {
 namespace {
 
-// How models write the end of a turn or of the text; files do not always name these ids.
+// Texts of tokens that end a turn or the text; files do not always name their ids.
 constexpr std::string_view kEndTexts[] = {
     "<|eot_id|>",         "<|eom_id|>",      "<|im_end|>",      "<|end|>",
     "<|endoftext|>",      "<|end_of_text|>", "<end_of_turn>",   "<｜end▁of▁sentence｜>",
@@ -21,7 +21,7 @@ int hex_digit(char c) {
 	return -1;
 }
 
-// The byte a text like <0x0A> stands for, or -1.
+// The byte of a text like <0x0A>, or -1.
 int byte_of(std::string_view t) {
 	if (t.size() != 6 || !t.starts_with("<0x") || t[5] != '>') return -1;
 	const int high = hex_digit(t[3]), low = hex_digit(t[4]);
@@ -63,7 +63,7 @@ void Vocab::read_texts(const Gguf& g) {
 	if (bytes > kMaxVocabBytes)
 		fail(Code::Format, "{}: key {} has {} bytes of text, at most {} are accepted; the file is damaged", file, key,
 		     bytes, kMaxVocabBytes);
-	pool.reserve(bytes); // views into it stay valid
+	pool.reserve(bytes); // keeps views into it valid
 	texts.reserve(stored.size());
 	by_text.reserve(stored.size());
 	for (std::string_view t : stored) {
@@ -88,7 +88,7 @@ void Vocab::read_kinds(const Gguf& g) {
 		if (stored[i] < 0 || stored[i] > int64_t(TokenKind::Byte))
 			fail(Code::Format, "{}: key {}: token {} has type {}, known are 1..6; the file is damaged", file, key, i,
 			     stored[i]);
-		if (stored[i] != 0) kinds[i] = TokenKind(stored[i]); // 0: not said
+		if (stored[i] != 0) kinds[i] = TokenKind(stored[i]); // 0: unspecified
 	}
 }
 
@@ -129,7 +129,7 @@ void Vocab::read_named(const Gguf& g) {
 	bos = read_id(g, "tokenizer.ggml.bos_token_id");
 	eos = read_id(g, "tokenizer.ggml.eos_token_id");
 	unknown = read_id(g, "tokenizer.ggml.unknown_token_id");
-	if (spm && !merged) { // what SentencePiece does when nothing is said
+	if (spm && !merged) { // SentencePiece's defaults
 		auto usual = [&](uint32_t& id, uint32_t place, TokenKind kind) {
 			if (id == kNoToken && place < size() && kinds[place] == kind) id = place;
 		};
@@ -146,7 +146,7 @@ void Vocab::read_named(const Gguf& g) {
 	}
 	std::sort(ends.begin(), ends.end());
 	ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
-	if (ends.back() == kNoToken) ends.pop_back(); // the largest number there is
+	if (ends.back() == kNoToken) ends.pop_back(); // kNoToken sorts last
 }
 
 uint32_t Vocab::find(std::string_view text) const {

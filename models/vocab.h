@@ -1,4 +1,4 @@
-// The token list of a GGUF file: texts, kinds, scores, and the tokens with a meaning; checked when it is read.
+// The token list of a GGUF file: texts, kinds, scores, and tokens with a role; checked when it is read.
 #pragma once
 #include "models/tokenizer.h"
 #include <array>
@@ -12,17 +12,16 @@ constexpr uint64_t kMaxVocabBytes = uint64_t(16) << 20;  // texts of all tokens 
 constexpr uint64_t kMaxTokenBytes = 4096;                // text of one token; real ones have a few hundred at most
 constexpr uint64_t kMaxSpecialBytes = uint64_t(1) << 20; // texts of all control and user-defined tokens together
 
-// Repairs, each said once: an empty text is never matched; of tokens with equal texts the first is the one text
-// becomes; end-of-turn markers that are marked as ordinary words become control tokens. Everything else that is wrong
-// is refused.
+// Three faults of files are repaired, and each is logged once: an empty text is never matched; of tokens with equal
+// texts, encoding uses the first; end-of-turn markers of kind Normal become control tokens. Other faults are refused.
 struct Vocab {
 	explicit Vocab(const Gguf&);
 	Vocab(const Vocab&) = delete;
 	Vocab& operator=(const Vocab&) = delete;
 
 	uint32_t size() const { return uint32_t(texts.size()); }
-	uint32_t find(std::string_view text) const; // kNoToken when there is none
-	// The same among tokens that words may become: not control, unknown or byte tokens.
+	uint32_t find(std::string_view text) const; // kNoToken if there is none
+	// The same without control, unknown and byte tokens.
 	uint32_t find_word(std::string_view text) const;
 	bool is_special(uint32_t id) const {
 		return kinds[id] == TokenKind::Control || kinds[id] == TokenKind::Unknown ||
@@ -40,8 +39,8 @@ struct Vocab {
 	std::vector<int16_t> byte_values;      // (vocab) the byte of a Byte token, else -1; empty when there are none
 	uint32_t bos = kNoToken, eos = kNoToken, unknown = kNoToken;
 	std::vector<uint32_t> ends; // ascending: tokens that end an answer
-	bool spm = false;           // else byte-level bpe
-	bool merged = false;        // spm: a list of merges joins tokens, in place of scores
+	bool spm = false;           // SentencePiece-style; else byte-level BPE
+	bool merged = false;        // spm: tokens are joined by a list of merges instead of scores
 
  private:
 	void read_texts(const Gguf&);

@@ -9,13 +9,14 @@
 namespace kvrun {
 namespace {
 
-// What a name in the file says; the first row that it contains counts. Without a part: small, and always on the device.
+// The part of a tensor by its name: the first row whose text the name contains. Tensors without a part are small and
+// stay on the device.
 struct PartRow {
 	std::string_view name;
 	std::optional<WeightPart> part;
 };
 constexpr PartRow kParts[] = {
-    {"token_embd.", WeightPart::Embedding}, // those of single layers, too
+    {"token_embd.", WeightPart::Embedding}, // also of single layers
     {"_exps.", WeightPart::Experts},        {"ffn_gate_inp", std::nullopt},  {".ffn_", WeightPart::Mlp},
     {"blk.", WeightPart::Attention},        {"output.", WeightPart::Output},
 };
@@ -28,31 +29,31 @@ std::optional<WeightPart> part_of(const TensorSpec& s, const Config& c) {
 	return std::nullopt;
 }
 
-uint32_t layer_of(const std::string& name) { // "blk.7.ffn_up.weight"; 0: of no layer
+uint32_t layer_of(const std::string& name) { // 7 of "blk.7.ffn_up.weight"; 0 outside layers
 	constexpr std::string_view kBlock = "blk.";
 	uint32_t l = 0;
 	if (name.starts_with(kBlock)) std::from_chars(name.data() + kBlock.size(), name.data() + name.size(), l);
 	return l;
 }
 
-// Bytes of a tensor in the file's type that a token reads: the least that any device has to.
+// Bytes of a tensor that a token reads, in the file's type: the minimum for any device.
 uint64_t token_bytes(const TensorSpec& s, DType type, std::optional<WeightPart> part, const Config& c) {
 	const uint64_t row = s.matrix ? dtype_row_bytes(type, s.cols) : uint64_t(s.cols) * 4;
 	if (s.together > 1) return row * s.together;                                 // a row for each layer
 	const uint64_t looked_up = row * (1 + (c.layer_input_dim ? c.n_layers : 0)); // each layer reads it again
 	if (part == WeightPart::Embedding) return looked_up;
 	if (part == WeightPart::Experts) return row * s.rows / s.depth * c.layers[layer_of(s.name)].experts.used;
-	// the embedding that is the output, too, is also looked up
+	// an embedding that is also the output projection is also looked up
 	return row * s.rows + (s.name == "token_embd.weight" ? looked_up : 0);
 }
 
-// Whether a leaves the device before b.
+// Whether group a leaves the device before group b.
 bool leaves_first(const WeightGroup& a, const WeightGroup& b) {
 	const double x = double(a.token_bytes) * double(b.bytes), y = double(b.token_bytes) * double(a.bytes);
 	const bool whole = a.part >= WeightPart::Mlp, also = b.part >= WeightPart::Mlp; // read by every token
 	if ((!whole || !also) && x != y) return x < y;
 	if (a.part != b.part) return a.part < b.part;
-	// experts from the first layer, as --n-cpu-moe counts them; else from the last
+	// experts leave from the first layer on, as --n-cpu-moe counts; other parts from the last
 	return a.part == WeightPart::Experts ? a.layer < b.layer : a.layer > b.layer;
 }
 
@@ -66,7 +67,7 @@ WeightPlan::WeightPlan(const Gguf& g, const Config& c, const RowBytes& row_bytes
 	n_tensors_ = specs.size();
 	for (size_t i = 0; i < specs.size(); ++i) {
 		const TensorSpec& s = specs[i];
-		const DType type = g.find_tensor(s.name)->type; // read_config() has made sure of it
+		const DType type = g.find_tensor(s.name)->type; // present: read_config() checked it
 		const uint64_t bytes = s.matrix ? uint64_t(row_bytes(type, s.cols)) * s.rows : uint64_t(s.cols) * 4;
 		const std::optional<WeightPart> part = part_of(s, c);
 		bytes_ += bytes;

@@ -1,4 +1,4 @@
-// Weights on a backend: a plan of which tensor goes where, then an upload in bounded pieces.
+// Weights on a backend: a plan of where each tensor lies, then an upload in bounded pieces.
 #include "models/weights.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
@@ -12,7 +12,7 @@ namespace kvrun {
 namespace {
 
 constexpr size_t kAlign = 256;                     // of a tensor inside a buffer, in bytes
-constexpr size_t kBufferBytes = size_t(512) << 20; // tensors share buffers of this size where the device allows it
+constexpr size_t kBufferBytes = size_t(512) << 20; // tensors share buffers of this size if the device allows it
 constexpr size_t kPieceBytes = size_t(8) << 20;    // read from the file and handed to the backend at once
 
 struct Item { // one tensor of the file
@@ -39,12 +39,12 @@ std::vector<Piece> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Bac
 	const size_t limit = backend.info().max_buffer_bytes;
 	const size_t shared = limit == 0 ? kBufferBytes : std::min(limit, kBufferBytes);
 	std::vector<Piece> pieces;
-	size_t last[2] = {SIZE_MAX, SIZE_MAX}; // piece that is being filled: on the device, in host memory
+	size_t last[2] = {SIZE_MAX, SIZE_MAX}; // buffer being filled: on the device, in host memory
 	for (size_t t_index = 0; t_index < specs.size(); ++t_index) {
 		const TensorSpec& s = specs[t_index];
 		const bool host = !in_host.empty() && in_host[t_index];
 		const GgufTensor* t = g.find_tensor(s.name);
-		KV_ASSERT(t && t->rows() * t->cols() == uint64_t(s.rows) * s.cols); // read_config() refused everything else
+		KV_ASSERT(t && t->rows() * t->cols() == uint64_t(s.rows) * s.cols); // read_config() checked it
 		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0};
 		i.bytes = s.matrix ? backend.weight_row_bytes(t->type, s.cols) * size_t(s.rows) : size_t(s.cols) * 4;
 		if (limit != 0 && i.bytes > limit)
@@ -66,7 +66,7 @@ std::vector<Piece> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Bac
 	return pieces;
 }
 
-// What is read of the file at once, tensor after tensor.
+// The reads of the file, tensor by tensor.
 std::vector<WeightPiece> pieces_of(const std::vector<Item>& items) {
 	std::vector<WeightPiece> out;
 	for (const Item& i : items) {
@@ -82,9 +82,9 @@ unsigned reading_threads() { return std::clamp(std::thread::hardware_concurrency
 
 struct Place {
 	uint32_t to; // row on the device
-	uint32_t n;  // rows of the file from here on that stay together
+	uint32_t n;  // rows of the file from here on that stay consecutive
 };
-// Where row `row` of a tensor's n goes: see TensorSpec::halves.
+// Where row `row` of n goes: see TensorSpec::halves.
 Place place(const TensorSpec& s, uint32_t n, uint32_t row) {
 	if (!s.halves) return {row, n - row};
 	const uint32_t half = n / s.depth / 2, block = row / half;
@@ -130,7 +130,7 @@ class Uploader {
 		backend_.submit();
 		backend_.wait();
 	}
-	// Warns about weights that are not finite. The model is loaded nevertheless: they may belong to unused tokens.
+	// Warns about weights that are not finite. The model still loads: they may belong to unused tokens.
 	void warn_about_values() const {
 		if (bad_tensors_ > 0)
 			warn_once(
@@ -140,7 +140,7 @@ class Uploader {
 	}
 
  private:
-	// Matrices; vectors are few, and become f32.
+	// Arranges matrices only: vectors are few and are converted to f32.
 	static ReadAhead::Arrange arranging(const Backend& b) {
 		return [&b](const WeightPiece& p, std::span<const std::byte> in, std::vector<std::byte>& out) {
 			const GgufTensor& t = *p.tensor;
@@ -162,7 +162,7 @@ class Uploader {
 	}
 	void count(size_t bytes) {
 		done_ += bytes;
-		backend_.submit(); // the backend waits where it has no more staging memory
+		backend_.submit(); // the backend waits if it has no more staging memory
 		if (progress_) progress_(done_, total_);
 	}
 	const Gguf& gguf_;
@@ -175,7 +175,7 @@ class Uploader {
 	std::string first_bad_;
 };
 
-// Rows [first, first + n) of a matrix in any format: rows stand one after the other.
+// Rows [first, first + n) of a matrix in any format: rows are stored consecutively.
 View matrix_rows(Backend& b, const View& v, uint32_t first, uint32_t n) {
 	View r = v;
 	r.at += first * b.weight_row_bytes(v.type, v.shape[1]);
@@ -235,7 +235,7 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 }
 
 LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, Backend& b) {
-	auto optional = [&](const char* what, const char* kind) { // read_config() has made sure of what must be there
+	auto optional = [&](const char* what, const char* kind) { // read_config() checked that required tensors exist
 		const auto v = views.find(fmt::format("blk.{}.{}.{}", l, what, kind));
 		return v == views.end() ? View() : v->second;
 	};

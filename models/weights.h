@@ -10,7 +10,7 @@ namespace kvrun {
 struct NormWeights {
 	View w, b; // (dim) f32; b is empty without NormKind::LayerBiased
 };
-struct ExpertWeights {                        // what the layer has not (Experts) is empty
+struct ExpertWeights {                        // empty where the layer (Experts) has no such tensor
 	View router;                              // (n, dim)
 	View router_bias;                         // (n) f32
 	View choice_bias;                         // (n) f32
@@ -20,7 +20,7 @@ struct ExpertWeights {                        // what the layer has not (Experts
 	View shared_switch;                       // (1, dim)
 	View shared_gate, shared_up, shared_down; // (shared_dim, dim), (dim, shared_dim)
 	View factors;                             // (n) f32
-	// Of Experts::beside_mlp, (dim) f32: before the router, before and behind the experts, behind the MLP.
+	// Norms of Experts::beside_mlp, (dim) f32: before the router, before and after the experts, after the MLP.
 	View router_norm;
 	NormWeights norm, out_norm, mlp_out_norm;
 };
@@ -31,15 +31,15 @@ struct RecurrentWeights {
 	View rate, shift; // (n_heads) f32
 	View norm;        // (v_dim) f32
 };
-struct LayerWeights { // what the layer has not (Layer) is empty
+struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
 	View wq;             // (n_heads * head_dim, dim)
-	View wq_gate;        // the same, of Layer::output_gate
+	View wq_gate;        // the same, for Layer::output_gate
 	View wk, wv;         // (n_kv_heads * head_dim, dim)
 	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32
 	View q_norm, k_norm; // QkNorm::Head: (head_dim) f32; QkNorm::Row: (n_heads * head_dim), (n_kv_heads * head_dim)
 	View sinks;          // (n_heads) f32
-	View wo;             // (dim, n_heads * head_dim); of recurrent layers (dim, values)
+	View wo;             // (dim, n_heads * head_dim); recurrent layers: (dim, values)
 	RecurrentWeights recurrent;
 	View bo; // (dim) f32
 	NormWeights attn_out_norm, mlp_norm, mlp_out_norm;
@@ -54,23 +54,24 @@ struct LayerWeights { // what the layer has not (Layer) is empty
 struct Weights { // immutable after load; views point into `buffers`
 	View embed;  // (vocab, dim)
 	NormWeights final_norm;
-	View lm_head;   // (vocab, dim); equal to embed when tied
+	View lm_head;   // (vocab, dim); equal to embed if tied
 	View lm_head_b; // (vocab) f32; empty without Config::output_bias
-	// Inputs of layers; empty without Config::layer_input_dim. Row t * n_layers + l is of token t and layer l.
+	// Layer inputs; empty without Config::layer_input_dim. Row t * n_layers + l belongs to token t and layer l.
 	View input_table;      // (vocab * n_layers, layer_input_dim)
 	View input_model_proj; // (n_layers * layer_input_dim, dim)
 	View input_proj_norm;  // (layer_input_dim) f32
 	std::vector<LayerWeights> layers;
 	std::deque<Buffer> buffers; // addresses survive a move of Weights
-	size_t bytes = 0;           // of all
-	size_t host_bytes = 0;      // of them in host memory, read over the bus
+	size_t bytes = 0;           // all weights
+	size_t host_bytes = 0;      // the part in host memory, read over the bus
 };
 
-using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // of the file; may throw to stop
+using LoadProgress =
+    std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // bytes of the file; may throw to stop loading
 
-// Uploads everything read_config() promised. Throws Error{Unsupported} for a tensor no single buffer can hold,
-// Error{OutOfMemory} from the backend, Error{Io} when the file changed since it was opened.
-// in_host: of tensor_specs(), which are Mem::Mapped; empty: none.
+// Uploads all tensors of tensor_specs(). Throws Error{Unsupported} for a tensor that no single buffer can hold,
+// Error{OutOfMemory} from the backend, Error{Io} if the file changed since it was opened.
+// in_host: per tensor of tensor_specs(), whether it is Mem::Mapped; empty: none.
 Weights load_weights(const Gguf&, const Config&, Backend&, const LoadProgress& = {},
                      const std::vector<bool>& in_host = {});
 
