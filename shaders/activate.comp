@@ -1,8 +1,8 @@
-// Elements one by one: v = scale * f(x) * y, then cap * tanh(v / cap) where there is a cap; out = v or out + v.
+// Elementwise activation: v = scale * f(x) * y, then v = cap * tanh(v / cap) if there is a cap; out = v or out + v.
 //
-// dims     out, x, y (n) f32; y is x itself where there is none
+// dims     out, x, y (n) f32; without y, x is bound in its place
 // grid     one invocation for 4 elements: workgroup = x + y * row_stride
-// FLAGS    ACTIVATE_*: f in the lowest bits, then what else there is
+// FLAGS    ACTIVATE_*: f in the lowest bits, then one bit per option
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
@@ -24,8 +24,8 @@ float activation(float v) {
 	return v;
 }
 
-// Drivers may take tanh() as sinh() / cosh(), which is not a number where those overflow. Where 1 - 2 / (exp(2x) + 1)
-// loses digits, the first terms of its series have them.
+// Drivers may compute tanh() as sinh() / cosh(), which is NaN where those overflow. Where 1 - 2 / (exp(2x) + 1) loses
+// digits, the first terms of the Taylor series are used.
 float capped(float v) {
 	const float x = abs(v) / p.cap, x2 = x * x;
 	const float t = x < 0.1 ? x * (1.0 - x2 * (1.0 / 3.0 - x2 * (2.0 / 15.0))) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0);

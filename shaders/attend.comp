@@ -1,8 +1,9 @@
 // Attention over cached pages: the partial softmax states of some rows over a run of pages.
 //
 //   state(row, head) = (sum_t w_t v_t, max_t s_t, sum_t w_t),  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max)
-// over the live tokens t of the work item's pages. attend_merge.comp turns the states of a row into its output; with
-// `merges`, for rows of few states, the workgroup that writes the last of a row and kv head does (lib/merge.glsl).
+// over the live tokens t of the work item's pages. attend_merge.comp turns the states of a row into its output. With
+// `merges`, for rows of few states, the workgroup that writes the last state of a row and kv head merges them itself
+// (lib/merge.glsl).
 //
 //   binding  name      shape
 //   0        parts     (n_parts, n_heads, HEAD_DIM + 2) f32, written; with `merges` also read
@@ -23,11 +24,11 @@
 //
 // K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c, the second sum once per page. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
-// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum
-// of rotated values is rotated back.
+// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c. Rotated keys meet rotated queries; the sum of
+// rotated values is rotated back at the end.
 // FLAGS: ATTEND_*.
-// Builds: INT8 takes integer dot products of K or V (ATTEND_K_DOT, ATTEND_V_DOT) with queries and weights rounded to
-// int8: lib/keys_dot.glsl, lib/values_dot.glsl.
+// Builds: INT8 uses integer dot products for K or V (ATTEND_K_DOT, ATTEND_V_DOT). Queries and weights are then rounded
+// to int8: lib/keys_dot.glsl, lib/values_dot.glsl.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head. K and V are read and decoded once for all rows and heads of a workgroup; where those take several
@@ -90,13 +91,13 @@ layout(std430, binding = 12) coherent buffer Done { uint done[]; };
 layout(std430, binding = 13) readonly buffer Sinks { float sinks[]; };
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
-uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
+uint pages_at = 0, balance_at = 0; // words in tables and balance: the item's first page entry, the balancer
 uint query_at(uint j) {
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1) - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
 }
 #include "lib/key_scales.glsl"
-const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; // in memory that weights take next
+const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; // staged in memory that weights use next
 
 #ifdef INT8
 #include "lib/dot.glsl"
@@ -108,7 +109,8 @@ const bool Q_STAGED = K_DOT && K_CHANNEL, K_STAGED = SCALES > 0u || Q_STAGED; //
 #include "lib/softcap.glsl"
 #include "lib/keys.glsl"
 
-// Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
+// Word of a page's parameters where the kv head's largest norm is, or the largest (scale, zero) of n parameters in
+// bytes.
 uint largest_word(const bool norms, uint n) {
 	return norms ? kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : kv_byte_largest_word(n, kv_head);
 }

@@ -1,11 +1,12 @@
 // attend.comp for rows of a prompt, on devices with cooperative matrices: the same states, bindings and FLAGS.
 //
-// Codes become halves once for all rows and heads of a workgroup; queries, keys, values and weights are halves, scores
-// and sums f32 (lib/attend_matrix.glsl). A tile is 32 tokens, so it lies in one page and has one word of live bits.
+// Codes are decoded to halves once for all rows and heads of a workgroup. Queries, keys, values and weights are halves;
+// scores and sums are f32 (lib/attend_matrix.glsl). A tile is 32 tokens, so it lies in one page and has one word of
+// live bits.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head; HEADS * TOKENS <= 64.
-// M, N, K, K_B and what is needed: as attend_prompt_matrix.comp; runs that are multiples of 32 or of HEAD_DIM.
+// M, N, K, K_B and requirements: as attend_prompt_matrix.comp; runs that are multiples of 32 or of HEAD_DIM.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require
@@ -58,7 +59,7 @@ const AttendWork FIELD = AttendWork(WORDS_8);
 layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 
 uint query_base = 0u, row_first = 0u, rows_here = 0u, heads_here = 0u, head = 0u, kv_head = 0u;
-uint pages_at = 0u, balance_at = 0u; // word of the item's first page entry, of the balancer
+uint pages_at = 0u, balance_at = 0u; // words in tables and balance: the item's first page entry, the balancer
 uint query_at(uint j) { // query j: row j / HEADS, head j % HEADS
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1u) - 1u);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1u)) * (HEAD_DIM / 4u);
@@ -71,10 +72,10 @@ vec4 query_fit(vec4 x, uint c) {
 	return x / (c % 2u == 0u ? halves_low(w) : halves_high(w));
 }
 
-uint live_at = 0u, factors_at = 0u; // of the item and kv head
-uint in_page = 0u, k_param = 0u, v_param = 0u, factor = 0u; // of the tile: first token, words of the page's parameters
-uint live = 0u; // tokens of the tile
-uvec4 k_next[OWN_PIECES], v_next[OWN_VALUES]; // words of pieces
+uint live_at = 0u, factors_at = 0u; // words in tables of the item and kv head
+uint in_page = 0u, k_param = 0u, v_param = 0u, factor = 0u; // of the tile: first token, words of its parameters
+uint live = 0u; // bit t: token t of the tile is live
+uvec4 k_next[OWN_PIECES], v_next[OWN_VALUES]; // prefetched words of the next tile
 
 // Neighbouring lanes read neighbouring words: keys lie [word][token].
 uvec2 key_place(uint i) {
@@ -158,7 +159,7 @@ uvec4 tile_key(uint i) {
 	}
 	return halves8(low, high);
 }
-// Zeros where there is no token: its place may hold anything, and no weight makes 0 of an infinity.
+// Zeros where there is no live token: its slot may hold anything, and an infinity times weight 0 is NaN.
 uvec4 tile_value(uint i) {
 	const uvec2 at = value_place(i);
 	const uint mask = 0u - (live >> at.x & 1u), token = in_page + at.x, c = at.y;
@@ -198,8 +199,8 @@ uvec4 tile_value(uint i) {
 }
 uint tile_seen(uint tile, uint j) { return live; }
 
-uint part = 0u; // of row row_first
-uint head_at(uint j) { // of its state
+uint part = 0u; // first part of row row_first
+uint head_at(uint j) { // where the state of query j begins
 	return KV_AT(0) + ((part + j / HEADS * p.part_step) * p.n_heads + head + j % HEADS) * (HEAD_DIM + 2u);
 }
 bool is_query(uint j) { return j / HEADS < rows_here && j % HEADS < heads_here; }
@@ -215,7 +216,7 @@ void piece_done(uint j, uint c, vec4 sums, float total) {
 }
 
 void main() {
-	const uint in_item = gl_WorkGroupID.x / p.blocks % p.row_blocks * TOKENS; // rows of it before these
+	const uint in_item = gl_WorkGroupID.x / p.blocks % p.row_blocks * TOKENS; // rows of the work item before this block
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
 	const uint row = work[item + FIELD.row], n_pages = work[item + FIELD.n_pages];
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
@@ -229,7 +230,7 @@ void main() {
 	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1u);
 	rows_here =
-	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
+	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: past the last row
 	query_base = KV_AT(1) / 4u + head * (HEAD_DIM / 4u);
 	attend(0u, n_pages * (PAGE / KEYS));
 }

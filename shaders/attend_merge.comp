@@ -9,8 +9,8 @@
 //   3        lse       (T, n_heads) f32, written: log sum exp of a row's scores; only with MERGE_LSE
 //   4        sinks     (n_heads) f32; only with MERGE_SINKS
 //
-// Grid: x = head, y = row. A lane owns two channels of every SLICES-th part, and has up to 8 parts in flight; slices
-// are added in order at the end. Rows of at most MERGE_FEW parts are added in index order, as attend.comp does.
+// Grid: x = head, y = row. A lane sums two channels over every SLICES-th part, with loads of up to 8 parts in flight;
+// slices are added in order at the end. Rows of at most MERGE_FEW parts are added in index order, as attend.comp does.
 // Needs: LOCAL_X a power of two, HEAD_DIM even.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -33,7 +33,7 @@ const bool SINKS = (FLAGS & MERGE_SINKS) != 0u;
 #include "lib/reduce.glsl"
 
 const bool WANTS_LSE = (FLAGS & MERGE_LSE) != 0u;
-const uint ROW_LANES = PAIRS < LOCAL_X ? PAIRS : LOCAL_X; // side by side
+const uint ROW_LANES = PAIRS < LOCAL_X ? PAIRS : LOCAL_X; // lanes side by side over a row's channels
 const uint SLICES = LOCAL_X / ROW_LANES;
 const uint AHEAD = 8;
 shared float weight_s[LOCAL_X];
@@ -66,7 +66,7 @@ void main() {
 					w = exp(state.x - top);
 					weights += w * state.y;
 				}
-				barrier(); // all lanes are done with the batch before
+				barrier(); // all lanes have read the previous batch
 				weight_s[lane] = w;
 				barrier();
 				for (uint i = slice < SLICES ? slice : here; i < here; i += SLICES * AHEAD) {

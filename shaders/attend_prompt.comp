@@ -1,13 +1,13 @@
-// Prompt attention: rows over the keys and values of their own prompt, causal; scores are never in memory.
+// Prompt attention: causal, rows over the keys and values of their own prompt. Scores are never written to memory.
 //
 //   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),  t <= first +
 //   row
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t).
-// With PROMPT_WINDOW a row sees only its latest `window` tokens. With PROMPT_SINKS exp(sink - max) is part of the sum
-// that divides.
-// Tiles of tokens start at multiples of 4 * LOCAL_X from token 0 and a tile of which a row sees nothing changes nothing
-// of it, so a row's bits do not depend on how the prompt is cut.
+// With PROMPT_WINDOW a row sees only its latest `window` tokens. With PROMPT_SINKS the divisor also has exp(sink -
+// max).
+// Tiles of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the row's
+// state unchanged. So a row's bits do not depend on how the prompt is cut.
 //
 //   binding  name      shape
 //   0        result    out (T, n_heads, HEAD_DIM) f32, or parts (n_parts, n_heads, HEAD_DIM + 2) f32; written
@@ -20,7 +20,7 @@
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two).
-// Builds: storage buffers; TEXELS: for software drivers, with another way of summing values (texel/attend.glsl).
+// Builds: storage buffers; TEXELS: for software drivers, where texel/attend.glsl sums values.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/spec.h"
@@ -77,9 +77,9 @@ void main() {
 #endif
 	state_clear();
 
-	const uint n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
+	const uint n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the last row of the block sees
 	const uint head_at = kv_head * p.t_cap * PIECES, k_head = KV_AT(2) / 4 + head_at, v_head = KV_AT(3) / 4 + head_at;
-	const uint first_last = p.first + row_first; // token that the block's first row sees last
+	const uint first_last = p.first + row_first; // last token that the block's first row sees
 	const uint skipped = WINDOW && first_last >= p.window ? (first_last - p.window + 1) / (QUADS * 4) * (QUADS * 4) : 0;
 	for (uint tile = skipped; tile < n_tokens; tile += QUADS * 4) {
 		const uint token = tile + LANE * 4;
@@ -116,7 +116,7 @@ void main() {
 	state_finish();
 
 	const bool partial = (FLAGS & PROMPT_STATE) != 0;
-	const uint stride = partial ? HEAD_DIM + 2 : HEAD_DIM; // of a head in the result
+	const uint stride = partial ? HEAD_DIM + 2 : HEAD_DIM; // words of a head in the result
 	const uint lane_row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		const uint row = row_first + j / HEADS;
@@ -126,7 +126,7 @@ void main() {
 		const uint result_at = KV_AT(0) + (to * p.n_heads + head + j % HEADS) * stride;
 		const float sink = SINKS ? sinks[KV_AT(6) + head + min(j % HEADS, n_heads_here - 1)] : NO_TOKEN;
 		const float most = SINKS ? max(top[j], sink) : top[j];
-		const float shrink = SINKS ? exp(top[j] - most) : 1.0; // of what has been summed
+		const float shrink = SINKS ? exp(top[j] - most) : 1.0; // factor for what has been summed
 		const float all = SINKS ? total[j] * shrink + exp(sink - most) : total[j];
 		const float factor = partial ? 1.0 : SINKS ? shrink / all : 1.0 / all;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {

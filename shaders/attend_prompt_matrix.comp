@@ -1,8 +1,8 @@
 // attend_prompt.comp on devices with cooperative matrices: the same result, bindings and FLAGS.
 //
-// Queries, keys, values and weights are halves, scores and sums f32 (lib/attend_matrix.glsl). Tiles of tokens start at
-// multiples of 32 from token 0, and a tile of which a row sees nothing changes nothing of it, so a row's bits do not
-// depend on how the prompt is cut.
+// Queries, keys, values and weights are halves; scores and sums are f32 (lib/attend_matrix.glsl). Tiles of tokens start
+// at multiples of 32 from token 0. A tile of which a row sees nothing leaves the row's state unchanged. So a row's bits
+// do not depend on how the prompt is cut.
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <= 64.
 // M, N, K: a shape that the device has for f16 x f16 + f32, K_B as in matmul_matrix.comp.
@@ -55,7 +55,7 @@ vec4 query_fit(vec4 x, uint c) { return x; }
 
 #include "lib/attend_matrix.glsl"
 
-uint k_head = 0u, v_head = 0u; // first pieces of the kv head
+uint k_head = 0u, v_head = 0u; // pieces where the kv head's keys and values begin
 uvec4 k_next[OWN_PIECES], v_next[OWN_VALUES];
 uvec2 key_place(uint i) {
 	const uint at = i * LOCAL_X + LANE;
@@ -78,21 +78,21 @@ uint tile_seen(uint tile, uint j) {
 	return gone >= 32u ? 0u : mask & ~0u << gone;
 }
 
-uint head_at(uint j) { // of its result
+uint head_at(uint j) { // where the result of query j begins
 	const uint row = row_of(j), parts = KV_AT(4) + row * 2u;
 	const uint to = PARTIAL ? row_parts[parts] + row_parts[parts + 1u] - 1u : row;
 	return KV_AT(0) + (to * p.n_heads + head + j % HEADS) * (PARTIAL ? HEAD_DIM + 2u : HEAD_DIM);
 }
 float query_done(uint j, float top, float total) {
 	if (!is_query(j)) return total;
-	float most = top, all = total; // with the sink
+	float most = top, all = total; // maximum and sum, sink included
 	if (SINKS) {
 		const float sink = sinks[KV_AT(6) + head + j % HEADS];
 		most = max(top, sink);
 		all = total * exp(top - most) + exp(sink - most);
 	}
 	if ((FLAGS & PROMPT_LSE) != 0u) lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] = most + log(all);
-	if (!PARTIAL) return SINKS ? all * exp(most - top) : total; // infinite only where 0 is the result
+	if (!PARTIAL) return SINKS ? all * exp(most - top) : total; // infinite only where the result is 0
 	const uint to = head_at(j) + HEAD_DIM;
 	result[to] = top;
 	result[to + 1u] = total;
@@ -112,9 +112,9 @@ void main() {
 	n_heads_here = min(HEADS, share - block_first);
 	row_first = gl_WorkGroupID.x * TOKENS;
 	query_base = KV_AT(1) / 4u + head * (HEAD_DIM / 4u);
-	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
+	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the last row of the block sees
 	k_head = KV_AT(2) / 4u + kv_head * p.t_cap * PIECES;
 	v_head = KV_AT(3) / 4u + kv_head * p.t_cap * PIECES;
-	const uint first_all = p.first + row_first + 1u; // tokens up to the block's first row
+	const uint first_all = p.first + row_first + 1u; // tokens that the block's first row sees
 	attend(WINDOW ? (first_all - min(first_all, p.window)) / KEYS : 0u, (n_tokens + KEYS - 1u) / KEYS);
 }

@@ -1,4 +1,4 @@
-// The maximum of each block of a row, as an integer that orders as floats do; ~0 where one is NaN or +inf.
+// The maximum of each block of a row, as an integer that orders as floats do; ~0 for a block with NaN or +inf.
 //
 //   0 block_max (T, blocks) u32, written | 1 x (T, n) f32
 // Grid: x = a block for every 32 lanes, y = row.
@@ -15,7 +15,7 @@ layout(std430, binding = 0) writeonly restrict buffer BlockMax { uint block_max[
 layout(std430, binding = 1) readonly restrict buffer X { float x[]; };
 #include "lib/float_order.glsl"
 
-const uint LANES = 32u; // of a block
+const uint LANES = 32u; // lanes of a block
 shared uint most_s[LOCAL_X / LANES];
 
 void main() {
@@ -24,7 +24,7 @@ void main() {
 	if (lane % LANES == 0u) most_s[own] = 0u;
 	barrier();
 	uint most = 0u;
-	[[unroll]] for (uint i = 0u; i < KV_LOGIT_BLOCK / LANES; i++) { // past the end, the last element again
+	[[unroll]] for (uint i = 0u; i < KV_LOGIT_BLOCK / LANES; i++) { // past the end: the last element again
 		const uint at = min(block * KV_LOGIT_BLOCK + i * LANES + lane % LANES, p.n - 1u);
 		most = max(most, float_order(x[KV_AT(1) + row * p.n + at]));
 	}

@@ -1,10 +1,10 @@
-// The elements of each row that are at least as large as the k-th largest of its blocks' maxima. These are at least k,
-// and the k largest of the row are among them; few others are, unless large elements share blocks.
+// The elements of each row that are at least as large as the k-th largest of its blocks' maxima. There are at least k
+// of them, and the k largest of the row are among them. There are few others, unless large elements share blocks.
 //
 //   0 list (T, KV_CANDIDATE_WORDS) u32, written | 1 block_max (T, blocks) u32, block_max.comp's | 2 x (T, n) f32
-// A list has the number of elements first, then (index, bits) of each, by index. It is only the number KV_CANDIDATES +
-// 1 if there are more elements than KV_CANDIDATES, fewer blocks than k, a NaN or +inf in the row, or if the k-th
-// largest maximum is -inf.
+// A list has the number of elements first, then (index, bits) of each, by index. The number is KV_CANDIDATES + 1, and
+// the rest is unused, if there are more than KV_CANDIDATES elements, if there are fewer than k blocks, if the row has a
+// NaN or +inf, or if the k-th largest maximum is -inf.
 // Grid: x = row.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -32,7 +32,7 @@ void main() {
 	const uint lane = gl_LocalInvocationIndex, row = gl_WorkGroupID.x;
 	const uint to = KV_AT(0) + row * KV_CANDIDATE_WORDS, x_at = KV_AT(2) + row * p.n;
 	from = KV_AT(1) + row * p.blocks;
-	if (p.k > p.blocks) { // the same for all lanes
+	if (p.k > p.blocks) { // uniform over all lanes
 		if (lane == 0u) list[to] = KV_CANDIDATES + 1u;
 		return;
 	}
@@ -48,7 +48,7 @@ void main() {
 	}
 	barrier();
 	const uint n_blocks = n_blocks_s;
-	if (bad_s == 0u && bound > LEAST_FLOAT && n_blocks <= KV_CANDIDATES) // the same for all lanes
+	if (bad_s == 0u && bound > LEAST_FLOAT && n_blocks <= KV_CANDIDATES) // uniform over all lanes
 		for (uint i = lane; i < n_blocks * KV_LOGIT_BLOCK; i += LOCAL_X) {
 			const uint at = block_s[i / KV_LOGIT_BLOCK] * KV_LOGIT_BLOCK + i % KV_LOGIT_BLOCK;
 			const float value = x[x_at + min(at, p.n - 1u)];
@@ -61,7 +61,7 @@ void main() {
 	const bool whole = n > 0u && n <= KV_CANDIDATES;
 	if (lane == 0u) list[to] = whole ? n : KV_CANDIDATES + 1u;
 	if (!whole) return;
-	for (uint i = lane; i < n; i += LOCAL_X) { // its place: how many have a smaller index
+	for (uint i = lane; i < n; i += LOCAL_X) { // an element's place in the list: how many have a smaller index
 		uint before = 0u;
 		for (uint j = 0u; j < n; j++) before += uint(found_s[j].x < found_s[i].x);
 		list[to + 1u + 2u * before] = found_s[i].x;

@@ -5,9 +5,9 @@
 //   out   = decay * (q . S) + (q . k) * delta
 //   S     = decay * S + k * delta
 //   decay = exp(rate * softplus(alpha + shift))
-// Columns know nothing of each other. A workgroup takes COLS of them, and an invocation ROWS rows of one column, in
-// registers. Sums are added row by row, then over the invocations of a column in order: a row's bits do not depend on
-// how a sequence is cut into dispatches.
+// Columns are independent of each other. A workgroup takes COLS of them; an invocation holds ROWS rows of one column in
+// registers. Sums are added row by row, then over the invocations of a column in order. So a row's bits do not depend
+// on how a sequence is cut into dispatches.
 //
 // dims     out (rows, n_heads, v_dim) f32; x (rows, channels) f32: q, k (n_key_heads, K_DIM), v (n_heads, v_dim); beta,
 //          alpha (rows, n_heads) f32; rate, shift (n_heads) f32; work (items) StateWork; from, to f32 words
@@ -31,16 +31,16 @@ layout(std430, binding = 4) readonly buffer Rate { float rate[]; };
 layout(std430, binding = 5) readonly buffer Shift { float shift[]; };
 layout(std430, binding = 6) readonly buffer Work { uint work[]; };
 layout(std430, binding = 7) readonly buffer From { float from[]; };
-layout(std430, binding = 8) writeonly buffer To { float to[]; }; // may be the same memory
+layout(std430, binding = 8) writeonly buffer To { float to[]; }; // may be the same memory as From
 
-// Of even and odd rows apart: an invocation may be a barrier ahead of another.
+// Double buffers for even and odd rows: one invocation may be a barrier ahead of another.
 shared float key[2 * K_DIM], query[2 * K_DIM];
 shared float key_sum[2 * SLICES * COLS], query_sum[2 * SLICES * COLS]; // k . S, q . S
 shared vec3 lengths[2 * SLICES];                                      // k . k, q . q, q . k
 
 float softplus(float v) {
 	const float e = exp(min(v, 20.0));
-	// log(1 + e) loses what is small beside 1
+	// log(1 + e) loses the digits of a small e
 	return v > 20.0 ? v : e < 1e-3 ? e * (1.0 - e * (0.5 - e * (1.0 / 3.0))) : log(1.0 + e);
 }
 

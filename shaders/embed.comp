@@ -2,7 +2,7 @@
 //
 // dims     out (T, dim) f32; table (rows, dim), rows of shared/weight_row.h; tokens (T)
 // grid     x: dim / 16 / LOCAL_X, y: T, z: T / 32768; an invocation unpacks 16 channels
-// A table larger than one binding comes in pieces, one dispatch each; a token outside the table gives a zero row.
+// A table larger than one binding is bound in pieces, one dispatch each. A token outside the table gives a zero row.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -37,7 +37,7 @@ void main() {
 	const uint row = KV_AT(1) / 4u + (past ? 0u : token - p.first_row) * weight_row_pieces(WEIGHT, p.dim);
 	const WeightUnit codes = weight_unit(row, unit, p.dim);
 	const vec2 scale = weight_unit_scale(row, unit, p.dim);
-	const float origin = float(WEIGHT_ZERO); // min is so many times scale: subtracting from the code first is exact
+	const float origin = float(WEIGHT_ZERO); // min is this times scale: subtracting it from the code first is exact
 	[[unroll]] for (uint i = 0u; i < 4u; ++i) {
 		vec4 v = weight_quad(codes, i);
 		if (origin > 0.0) v = scale.x * (v - origin);

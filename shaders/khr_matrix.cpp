@@ -1,10 +1,10 @@
-// Build tool: SPIR-V of SPV_NV_cooperative_matrix to SPV_KHR_cooperative_matrix, which is what drivers of all vendors
-// take.
+// Build tool: converts SPIR-V of SPV_NV_cooperative_matrix to SPV_KHR_cooperative_matrix, which drivers of all vendors
+// accept.
 //
-// Debian 12's glslang writes only the former. They differ in the type, which tells in KHR what a matrix is used as
-// (first operand, second, sum), and in how loads and stores name the order in memory. What a matrix is used as follows
-// from the products that take it; so operands of different use must have types of their own (other ids for their
-// sizes). The length of a matrix, a constant of the module there, becomes an instruction where it bounds a loop.
+// Debian 12's glslang writes only the NV extension. In KHR, the type also says what a matrix is used as (first operand,
+// second operand, sum), and loads and stores name the memory order differently. The use of a matrix follows from the
+// products that take it; so operands of different use must have different types (other ids for their sizes). In NV the
+// length of a matrix is a constant of the module; in KHR it becomes an instruction where it bounds a loop.
 //
 // Usage: khr_matrix IN.spv OUT.spv
 #include <cstdint>
@@ -72,11 +72,11 @@ std::vector<Instruction> instructions(const Words& w) {
 
 struct Facts {
 	uint32_t uint_type = 0;
-	std::map<uint32_t, uint32_t> use;     // of a matrix type: 0 first operand, 1 second, 2 sum
-	std::map<uint32_t, uint32_t> type_of; // of loaded values and of products
-	std::map<uint32_t, bool> is_true;     // of boolean constants
-	std::map<uint32_t, uint32_t> length;  // of constants that are the number of elements of a lane: the matrix type
-	std::map<uint32_t, uint32_t> number;  // of 32-bit constants
+	std::map<uint32_t, uint32_t> use;     // by matrix type: 0 first operand, 1 second, 2 sum
+	std::map<uint32_t, uint32_t> type_of; // by loaded value or product
+	std::map<uint32_t, bool> is_true;     // by boolean constant
+	std::map<uint32_t, uint32_t> length;  // by constant that is the number of elements of a lane: the matrix type
+	std::map<uint32_t, uint32_t> number;  // by 32-bit constant
 };
 
 void set_use(Facts& f, uint32_t value, uint32_t use) {
@@ -151,7 +151,7 @@ class Writer {
 
  private:
 	uint32_t number(uint32_t n) const { return numbers_ + n; }
-	// A length is an instruction, not a constant, so that drivers need not fold it; it may only bound a loop.
+	// In KHR a length is an instruction, not a constant. Drivers need not fold it, so it may only bound a loop.
 	uint32_t operand(uint32_t id) {
 		const auto length = facts_.length.find(id);
 		if (length == facts_.length.end()) return id;

@@ -1,4 +1,4 @@
-// MiKV eq. (2): b = sqrt(max |q| / max |k|) of each channel, 1 where that is 0; k over the prompt's first n rows.
+// MiKV eq. (2): b = sqrt(max |q| / max |k|) of each channel, or 1 if that is 0; k over the prompt's first n rows.
 //
 //   0 b (n_kv_heads, head_dim) f16 as words, written | 1 q_max (n_kv_heads, head_dim) f32 | 2 k (n_kv_heads, t_cap,
 //   head_dim) f16 as words

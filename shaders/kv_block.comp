@@ -1,11 +1,11 @@
-// Parameters over all tokens that are compressed together: keys' (scale, zero) per channel, values' channel factors
-// sqrt(max |x|) (ZipCache Algorithm 1).
+// Parameters over all tokens that are compressed together: (scale, zero) per channel of keys, channel factors sqrt(max
+// |x|) of values (ZipCache Algorithm 1).
 //
 //   0 words pool words, written | 1 k, 2 v (n_kv_heads, t_cap, head_dim) f16 as words | 3 sources (n) u32 rows of k, v
 //   4 work (n_work, BLOCK_WORDS) u32, BlockWork | 5 balance u32 words, balancers (n_kv_heads, head_dim) f16, with
 //   PACK_K_BALANCE
-// Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.  FLAGS:
-// PACK_K_BALANCE.
+// Grid: x = 32 words of a head, y = kv head, z = work item. LOCAL_X / 32 invocations share a word's tokens.
+// FLAGS: PACK_K_BALANCE.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -42,7 +42,7 @@ void main() {
 	           item = KV_AT(4) + gl_WorkGroupID.z * BLOCK_WORDS;
 	const uint src = KV_AT(3) + work[item + FIELD.src], n = work[item + FIELD.n], head = work[item + FIELD.head],
 	           k_at = work[item + FIELD.k_params], v_at = work[item + FIELD.v_factors];
-	if (head != ~0u && head != h) return; // of another head; the same for the whole workgroup
+	if (head != ~0u && head != h) return; // the item is of another head; uniform over the workgroup
 	vec2 by = vec2(1);
 	if ((FLAGS & PACK_K_BALANCE) != 0)
 		by = unpackHalf2x16(balance[KV_AT(5) + work[item + FIELD.balance] + h * pairs + pair]);

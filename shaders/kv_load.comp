@@ -1,7 +1,8 @@
-// f16 keys and values from pages, where at[t][kv head] says, to rows first .. first + n - 1 of k, v: undoes kv_store.
+// Copies f16 keys and values from pages, at at[t][kv head], to rows first .. first + n - 1 of k, v. The inverse of
+// kv_store.
 //
-// dims     k, v (n_kv_heads, t_cap, head_words) u32; at (n, n_kv_heads, 2) word offsets, ~0: the row keeps what it
-// holds grid     x: n * head_words / LOCAL_X, y: kv head, z: 0 for K, 1 for V
+// dims     k, v (n_kv_heads, t_cap, head_words) u32; at (n, n_kv_heads, 2) word offsets, ~0: the row is left unchanged
+// grid     x: n * head_words / LOCAL_X, y: kv head, z: 0 for K, 1 for V
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"

@@ -1,10 +1,10 @@
-// f16 keys -> codes with (scale, zero) per channel: of one whole page, or the parameters a block already holds.
+// f16 keys -> codes with (scale, zero) per channel: parameters of one whole page, or those that a block already holds.
 //
-//   0 codes pool words, [kv head][word][token] in a page, written | 1 params pool words, [kv head][channel], written;
-//   read instead with PACK_K_BLOCK, bytes with PACK_K_BYTES | 2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3
-//   sources (n) u32 rows of k
-//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with
-//   PACK_K_BALANCE
+//   0 codes pool words, [kv head][word][token] in a page, written
+//   1 params pool words, [kv head][channel], written; only read with PACK_K_BLOCK; in bytes with PACK_K_BYTES
+//   2 k (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of k
+//   4 work (n_work, PACK_WORDS) u32, PackWork
+//   5 balance u32 words, balancers (n_kv_heads, HEAD_DIM) f16, with PACK_K_BALANCE
 // Grid: x = work item, y = kv head.  FLAGS: PACK_K_*.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -29,16 +29,16 @@ layout(std430, binding = 5) readonly restrict buffer Balance { uint balance[]; }
 
 const bool BYTES = (FLAGS & PACK_K_BYTES) != 0;
 const uint LOW_BITS = BITS == 3 ? 2 : BITS,
-           LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
+           LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // words of the low plane of 3-bit codes
 const uint PAIRS = HEAD_DIM / 2, WORDS = LOW_WORDS + (BITS == 3 ? (HEAD_DIM + 31) / 32 : 0);
-shared vec2 plain_s[HEAD_DIM]; // (scale, zero) codes are computed with
-shared vec2 factor_s[PAIRS];   // balancer
+shared vec2 plain_s[HEAD_DIM]; // (scale, zero) that codes are computed with
+shared vec2 factor_s[PAIRS];   // balancer of each pair of channels
 
 vec2 key(uint h, uint row, uint pair) {
 	return unpackHalf2x16(k[KV_AT(2) + (h * p.t_cap + row) * PAIRS + pair]) * factor_s[pair];
 }
 
-// plain_s holds what f16 would store of each channel: writes the bytes next to it, and makes it what codes need.
+// plain_s holds each channel's parameters rounded to f16. Writes the nearest bytes, and sets plain_s to what they mean.
 void put_bytes(uint h, uint params_at, bool mine) {
 	const uint lane = gl_LocalInvocationIndex, n = kv_channel_param_words(p.n_kv_heads, HEAD_DIM);
 	vec2 largest = vec2(0);

@@ -1,15 +1,13 @@
 // f16 keys or values of a whole page -> codes of a codebook and a norm per token and kv head: Scale::Codebook.
 //
-//   y = rotated x - mean of the channel over the page (keys), code = nearest of the codebook to y over its root mean
-//   square,
+//   y = rotated x - mean of the channel over the page (keys); code = nearest codebook entry to y / rms(y)
 //   norm = |y| / |values of the codes|: decoded vectors have the length of what was stored
 //
-//   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
-//   written
-//   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x | 4 work (n_work, PACK_WORDS) u32,
-//   PackWork
+//   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page
+//   1 params pool words, written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
+//   4 work (n_work, PACK_WORDS) u32, PackWork
 // Grid: x = work item, y = kv head.  FLAGS: PACK_P_*. n is PAGE.
-// A workgroup takes TILE tokens at a time through the rotation; then a lane owns a token.
+// A workgroup rotates TILE tokens at a time; then each lane packs one token.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
@@ -34,13 +32,13 @@ const PackWork FIELD = PackWork(WORDS_10);
 const bool VALUES = (FLAGS & PACK_P_VALUES) != 0, MEAN = (FLAGS & PACK_P_MEANS) != 0,
            ROTATE = (FLAGS & PACK_P_ROTATE) != 0, BYTES = (FLAGS & PACK_P_BYTES) != 0;
 const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, TILE = 2048 / HEAD_DIM,
-           ROW = HEAD_DIM + 1; // odd: lanes' tokens lie in different banks
+           ROW = HEAD_DIM + 1; // odd, so that lanes' tokens lie in different banks
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, PER_WORD = 32 / LOW_BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32;
 shared float y_s[TILE * ROW];
 shared float mean_s[HEAD_DIM];
 shared float norm_s[PAGE];
 
-// The rotation of the first n rows of y_s.
+// Rotates the first n rows of y_s.
 void rotate_rows(uint n) {
 	const uint block = kv_rotation_block(HEAD_DIM), lane = gl_LocalInvocationIndex;
 	for (uint i = lane; i < n * HEAD_DIM; i += LOCAL) {
@@ -97,7 +95,7 @@ float pack_token(uint codes_at, uint h, uint t, uint at) {
 	float sum = 0, decoded = 0;
 	for (uint c = 0; c < HEAD_DIM; c++) sum += rest(at, c) * rest(at, c);
 	const float rms = sqrt(sum / float(HEAD_DIM));
-	uint low = 0, high = 0; // bits of the words under way
+	uint low = 0, high = 0; // bits of the words being filled
 	for (uint c = 0; c < HEAD_DIM; c++) {
 		const float z = rms > 0 ? exact_divide(rest(at, c), rms) : 0;
 		uint code = 0;
@@ -144,7 +142,7 @@ void main() {
 	const uint src = KV_AT(3) + work[item + FIELD.src], head = work[item + FIELD.head],
 	           codes_at = work[item + (VALUES ? FIELD.v_codes : FIELD.k_codes)];
 	const uint params_at = KV_AT(1) + work[item + (VALUES ? FIELD.v_params : FIELD.k_params)];
-	if (head != ~0u && head != h) return; // the same for the whole workgroup
+	if (head != ~0u && head != h) return; // uniform over the workgroup
 	if (MEAN) find_means(h, src, params_at);
 	for (uint first = 0; first < PAGE; first += TILE) {
 		const uint n = min(TILE, PAGE - first);

@@ -1,9 +1,10 @@
 // f16 values of a whole page -> codes with (scale, zero) in bytes per token and run of GROUP channels of a kv head.
 //
-//   0 codes pool words, written, [kv head][token][word] in a page | 1 params pool words, [run][token] and what they are
-//   relative to, written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
+//   0 codes pool words, written, [kv head][token][word] in a page
+//   1 params pool words, written: bytes [run][token], then the largest scale and |zero| that they are relative to
+//   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
 //   4 work (n_work, PACK_WORDS) u32, PackWork
-// Grid: x = work item, y = kv head. n is PAGE. A lane owns a group at a time.
+// Grid: x = work item, y = kv head. n is PAGE. A lane works on one group at a time.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
@@ -26,12 +27,12 @@ const PackWork FIELD = PackWork(WORDS_10);
 
 const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, GROUP_PAIRS = GROUP / 2, GROUPS = HEAD_DIM / GROUP * PAGE; // [run][token]
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, PER_WORD = 32 / LOW_BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32;
-shared uint group_s[GROUPS]; // half2(scale, zero) as f16 would store them, then bytes
+shared uint group_s[GROUPS]; // half2(scale, zero) rounded to f16, then bytes
 shared vec2 largest_s[LOCAL];
 
 vec2 value(uint h, uint row, uint pair) { return unpackHalf2x16(x[KV_AT(2) + (h * p.t_cap + row) * PAIRS + pair]); }
 
-// The largest scale and |zero| of the groups; a lane has seen those of `own`.
+// The largest scale and |zero| over all groups; `own`: over the groups of this lane.
 vec2 largest_of(vec2 own) {
 	largest_s[gl_LocalInvocationIndex] = own;
 	barrier();
@@ -40,7 +41,7 @@ vec2 largest_of(vec2 own) {
 	return largest;
 }
 
-void put_codes(uint codes_at, uint h, uint t, uint row, uint first, vec2 plain) { // `first`: pair where the run begins
+void put_codes(uint codes_at, uint h, uint t, uint row, uint first, vec2 plain) { // `first`: the run's first pair
 	const uint at = KV_AT(0) + codes_at + kv_v_word(h, t, 0, HEAD_DIM, BITS, PAGE), mask = (1u << LOW_BITS) - 1;
 	uint packed = 0, filled = 0, high = 0;
 	for (uint j = 0; j < GROUP_PAIRS; j++) {
@@ -67,7 +68,7 @@ void main() {
 	           codes_at = work[item + FIELD.v_codes];
 	const uint params_at = KV_AT(1) + work[item + FIELD.v_params],
 	           n_params = kv_token_param_words(p.n_kv_heads, HEAD_DIM, GROUP, PAGE);
-	if (head != ~0u && head != h) return; // the same for the whole workgroup
+	if (head != ~0u && head != h) return; // uniform over the workgroup
 	vec2 own = vec2(0);
 	for (uint i = lane; i < GROUPS; i += LOCAL) {
 		const uint row = sources[src + i % PAGE], first = i / PAGE * GROUP_PAIRS;

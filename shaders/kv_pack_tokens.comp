@@ -1,10 +1,11 @@
 // f16 keys or values -> codes with (scale, zero) per token and run of GROUP channels; a run may span kv heads.
 //
-//   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page | 1 params pool words,
-//   [run][token], written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
-//   4 work (n_work, PACK_WORDS) u32, PackWork | 5 norm f16 as words: PACK_T_BALANCE: balancers (n_kv_heads, HEAD_DIM),
-//   keys are multiplied;
-//   PACK_T_FACTORS: pool words with channel factors, values are divided
+//   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page
+//   1 params pool words, [run][token], written
+//   2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
+//   4 work (n_work, PACK_WORDS) u32, PackWork
+//   5 norm f16 as words. PACK_T_BALANCE: balancers (n_kv_heads, HEAD_DIM), which keys are multiplied by;
+//     PACK_T_FACTORS: pool words with channel factors, which values are divided by
 // Grid: x = LOCAL_X (token, run) pairs of a work item, y = work item.  FLAGS: PACK_T_*.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -30,11 +31,11 @@ layout(std430, binding = 5) readonly buffer Norm { uint norm[]; };
 
 const bool VALUES = (FLAGS & PACK_T_VALUES) != 0;
 const uint LOW_BITS = BITS == 3 ? 2 : BITS,
-           LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // of the low plane of 3-bit codes
+           LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32; // words of the low plane of 3-bit codes
 const uint PAIRS = HEAD_DIM / 2, PER_WORD = 32 / LOW_BITS;
 uint norm_at = 0;
 
-// Channels 2 pair, 2 pair + 1 counted over all heads of one token.
+// Channels 2 pair and 2 pair + 1, counted over all heads of one token.
 vec2 value(uint row, uint pair) {
 	vec2 v = unpackHalf2x16(x[KV_AT(2) + (pair / PAIRS * p.t_cap + row) * PAIRS + pair % PAIRS]);
 	if ((FLAGS & PACK_T_BALANCE) != 0) v *= unpackHalf2x16(norm[norm_at + pair]);
@@ -55,7 +56,7 @@ void main() {
 	const uint first = head == ~0u ? 0 : head * HEAD_DIM, channels = head == ~0u ? p.n_kv_heads * HEAD_DIM : HEAD_DIM;
 	const uint runs = channels / GROUP, i = gl_GlobalInvocationID.x;
 	if (i >= n * runs) return;
-	const uint t = i / runs, from = (first + i % runs * GROUP) / 2; // pair
+	const uint t = i / runs, from = (first + i % runs * GROUP) / 2; // `from`: the run's first pair
 	const uint row = sources[KV_AT(3) + work[item + FIELD.src] + t];
 	norm_at = KV_AT(5) + work[item + (VALUES ? FIELD.v_factors : FIELD.balance)];
 

@@ -1,9 +1,9 @@
-// Prompt tokens first .. first + n - 1 of k, v, which are f16 already, to the pages where at[t][kv head] says.
+// Copies prompt tokens first .. first + n - 1 of k, v, already in f16, to the pages, at at[t][kv head].
 //
 // dims     k, v (n_kv_heads, t_cap, HEAD_DIM / 2) u32; at (n, n_kv_heads, 2) word offsets, ~0: not stored
 // grid     x: n / LOCAL_X, y: kv head, z: words of a head, first K's, then V's
-// K pages are [word][token]: neighbouring lanes take neighbouring tokens of one word, so that what is written lies
-// together. V pages are [token][word]: the same lanes are counted through words first.
+// K pages are [word][token]: neighbouring lanes take neighbouring tokens of one word, so their writes are adjacent. V
+// pages are [token][word]: neighbouring lanes take neighbouring words.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
@@ -19,7 +19,7 @@ layout(set = 0, binding = 2) restrict readonly buffer K { uint k[]; };
 layout(set = 0, binding = 3) restrict readonly buffer V { uint v[]; };
 layout(set = 0, binding = 4) restrict readonly buffer At { uint at_word[]; };
 
-const uint WORDS = HEAD_DIM / 2u; // of a head
+const uint WORDS = HEAD_DIM / 2u; // words of a head
 
 void main() {
 	const uint kv = gl_WorkGroupID.y, z = gl_WorkGroupID.z;

@@ -1,6 +1,6 @@
 // out[r][c] = (x[r][c] - mean) / sqrt(variance + eps) * w[c] + b[c], mean and variance of row r
 //
-// dims     out, x (rows, dim) f32; w, b (dim) f32; b is w itself where there is none
+// dims     out, x (rows, dim) f32; w, b (dim) f32; without b, w is bound in its place
 // grid     one workgroup per row: row = x + y * row_stride
 // FLAGS    LAYER_NORM_BIAS
 #version 450
@@ -12,7 +12,7 @@ layout(local_size_x_id = SPEC_LOCAL_X) in;
 #include "lib/reduce.glsl"
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(push_constant) uniform Push { LayerNormPush p; };
-layout(set = 0, binding = 0) writeonly buffer Out { float out_x[]; }; // may be x itself
+layout(set = 0, binding = 0) writeonly buffer Out { float out_x[]; }; // may be the same memory as x
 layout(set = 0, binding = 1) readonly buffer X { float x[]; };
 layout(set = 0, binding = 2) readonly buffer W { float w[]; };
 layout(set = 0, binding = 3) readonly buffer B { float b[]; };

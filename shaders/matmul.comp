@@ -1,12 +1,13 @@
-// out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r], many tokens: a tile of w and one of x meet in shared memory.
+// out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r] for many tokens: tiles of w and x are multiplied in shared memory.
 //
-// Up to three projections share x: their rows follow each other in the grid. Their outs lie in one bound range, and so
-// do their weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple
-// of 4.
+// Up to three projections share x: their rows follow each other in the grid. The projections' outputs lie in one bound
+// range, and so do their weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32,
+// cols a multiple of 4.
 // 0 out | 1 w | 2 x | 3 bias.
 // workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS /
-// 16 tokens in registers. Shared memory: 32 k of 64 rows and of COLS tokens, at most 16 KiB. While a tile is multiplied
-// the next one is on its way to registers. An output's sum runs over k in order, whatever T and COLS are: same bits.
+// 16 tokens in registers. Shared memory: 32 k of 64 rows and of COLS tokens, at most 16 KiB. While a tile is
+// multiplied, the next one is loaded into registers. An output's sum runs over k in order, whatever T and COLS are:
+// same bits.
 // FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -46,7 +47,7 @@ void main() {
 	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint id = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * ROWS, t0 = gl_WorkGroupID.y * COLS;
 	const uint x_quads = p.cols / 4u, steps = (p.cols + K - 1u) / K;
-	// What this invocation carries: unit `half_k` of row m, and every LOCAL / COLS-th quad of token n.
+	// What this invocation loads: unit `half_k` of row m, and every LOCAL / COLS-th quad of token n.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, q0 = id / COLS;
 	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
 	const uint x_row = KV_AT(2) / 4u + tile_x(t0, n) * x_quads;
@@ -57,7 +58,7 @@ void main() {
 		const uint quad = q0 + i * (LOCAL / COLS);
 		xs[i] = !TAIL || quad < x_quads ? x[x_row + quad] : vec4(0.0);
 	}
-	const uint a = id % 8u, b = id / 8u; // of lib/matmul_tile.glsl
+	const uint a = id % 8u, b = id / 8u; // as in lib/matmul_tile.glsl
 	[[unroll]] for (uint i = 0; i < 2 * TILE_T; ++i) acc[i] = vec4(0.0);
 
 	for (uint step = 0; step < steps; ++step) {

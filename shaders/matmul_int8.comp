@@ -1,12 +1,12 @@
-// What matmul.comp computes, by integer dot products: x was rounded to int8 (round_rows.comp), weights are codes of 4
-// to 8 bits. For devices without matrix units.
+// What matmul.comp computes, by integer dot products: x was rounded to int8 (round_rows.comp); weights are codes of 4
+// to 8 bits. For devices without cooperative matrices.
 //
 //   sum_k x_k w_k = sum_blocks unit (scale sum_k b_k code_k - min sum_k b_k)    over blocks of 32 elements
 //
 // 0 out | 1 w | 2 codes of x | 3 bias | 4 units of x; arguments as for matmul.comp, cols a multiple of 32.
 // workgroup = 64 rows x COLS tokens, COLS 16 or 64; x: row tiles, y: token tiles. 128 invocations, each 8 rows x COLS /
-// 16 tokens. Shared memory: a block of 64 rows and of COLS tokens with their scales, at most 5120 bytes; the next one
-// is on its way to registers meanwhile. An output's sum runs over blocks in order, whatever T and COLS are: same bits.
+// 16 tokens. Shared memory: a block of 64 rows and of COLS tokens with their scales, at most 5120 bytes; meanwhile the
+// next block is loaded. An output's sum runs over blocks in order, whatever T and COLS are: same bits.
 // FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -42,8 +42,8 @@ layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
 #include "lib/int8.glsl"
 
 const uint WORDS = K / 4u;                 // words of a block, 4 codes each
-const bool BY_HALVES = WEIGHT_BY_HALVES;   // a scale for each half of a block
-const bool MINS = WEIGHT_OWN_MIN;          // the others' codes are made signed ones
+const bool BY_HALVES = WEIGHT_BY_HALVES;   // one scale for each half of a block
+const bool MINS = WEIGHT_OWN_MIN;          // other types' codes are made signed
 const uint X_WORDS = COLS * WORDS / LOCAL; // of x that an invocation carries to shared memory: 4 or 1
 shared uvec4 w_s[WORDS * ROWS / 4];        // [word][row]
 shared uvec4 x_s[WORDS * COLS / 4];        // [word][token]
@@ -59,7 +59,7 @@ void main() {
 	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint id = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * ROWS, t0 = gl_WorkGroupID.y * COLS;
 	const uint steps = p.cols / K;
-	// What this invocation carries: unit `half_k` of row m; X_WORDS words of token n, the first one `word`; units of a
+	// What this invocation loads: unit `half_k` of row m; X_WORDS words of token n from `word` on; the units of a
 	// token.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, word = id / COLS * X_WORDS;
 	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
@@ -74,7 +74,7 @@ void main() {
 	else xs.x = x1[KV_AT(2) + ((step) * p.tokens + token) * WORDS + word];                                             \
 	of_x = units[KV_AT(4) / 2u + (step) * p.tokens + token];
 	FETCH(0u)
-	const uint a = id % 8u, b = id / 8u; // of lib/matmul_tile.glsl
+	const uint a = id % 8u, b = id / 8u; // as in lib/matmul_tile.glsl
 	[[unroll]] for (uint i = 0; i < 2 * TILE_T; ++i) acc[i] = vec4(0.0);
 
 	for (uint step = 0; step < steps; ++step) {
@@ -93,7 +93,7 @@ void main() {
 		const uint at = TILE_T == 4u ? b : b / 4u; // tokens of this invocation among quads
 		vec4 unit_t = unit_s[at], sum_t = MINS ? unit_s[COLS / 4u + at] : vec4(0.0);
 		if (TILE_T == 1u) unit_t.x = unit_t[b % 4u], sum_t.x = sum_t[b % 4u];
-		[[dont_unroll]] for (uint part = 0; part < (BY_HALVES ? 2u : 1u); ++part) { // unrolled it would spill on RDNA 3
+		[[dont_unroll]] for (uint part = 0; part < (BY_HALVES ? 2u : 1u); ++part) { // unrolled, RDNA 3 would spill
 			ivec4 sum[2 * TILE_T];
 			[[unroll]] for (uint i = 0; i < 2 * TILE_T; ++i) sum[i] = ivec4(0);
 			[[unroll]] for (uint i = 0; i < WORDS / (BY_HALVES ? 2u : 1u); ++i) {

@@ -3,11 +3,12 @@
 // out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4; projections, epilogues and
 // bindings as in matmul.comp. Weights and x are rounded to f16 (x beyond 65504 to 65504); a product of two halves and
 // its sum are f32. An output's sum runs over k in order, whatever T and the tile are: same bits.
-// workgroup = LOCAL_X / 2 rows x COLS tokens; LOCAL_X 128 or 256. Its subgroups stand in SUBGROUP_ROWS rows; each has
-// ROW_TILES x COL_TILES matrices of M rows x N tokens. Shared memory: 32 k of the rows and of the tokens as halves, 8
-// halves of padding each, and M x N floats per subgroup for the epilogue.
-// M, N, K: a shape that the device has for f16 x f16 + f32. K_B has K's value and another id, by which the build tells
-// the two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of KHR_cooperative_matrix).
+// workgroup = LOCAL_X / 2 rows x COLS tokens; LOCAL_X 128 or 256. Its subgroups form a grid with SUBGROUP_ROWS rows;
+// each subgroup computes ROW_TILES x COL_TILES matrices of M rows x N tokens. Shared memory: 32 k of the rows and of
+// the tokens as halves, each row padded by 8 halves, and M x N floats per subgroup for the epilogue.
+// M, N, K: a shape that the device has for f16 x f16 + f32. K_B has the same value as K and another constant id, by
+// which the build tells the two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of
+// KHR_cooperative_matrix).
 // FLAGS: MATMUL_*.
 #version 460
 #pragma use_vulkan_memory_model
@@ -65,7 +66,7 @@ void main() {
 	if (!matmul_begin()) return; // the same for the whole workgroup
 	const uint id = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * ROWS, t0 = gl_WorkGroupID.y * COLS;
 	const uint x_quads = p.cols / 4u, steps = (p.cols + STEP - 1u) / STEP;
-	// What this invocation carries: unit `half_k` of row m, and every LOCAL_X / COLS-th quad of token n.
+	// What this invocation loads: unit `half_k` of row m, and every LOCAL_X / COLS-th quad of token n.
 	const uint m = id % ROWS, half_k = id / ROWS, n = id % COLS, q0 = id / COLS;
 	const uint row = KV_AT(1) / 4u + matmul_row_at(matmul_slot(first + m), weight_row_pieces(WEIGHT, p.cols));
 	const uint x_row = KV_AT(2) / 4u + tile_x(t0, n) * x_quads;
@@ -76,7 +77,7 @@ void main() {
 		const uint quad = q0 + i * (LOCAL_X / COLS);
 		xs[i] = !TAIL || quad < x_quads ? x[x_row + quad] : vec4(0.0);
 	}
-	// What its subgroup computes: rows row0 .., tokens col0 .. of the workgroup's.
+	// What its subgroup computes: the workgroup's rows row0 .. and tokens col0 ..
 	const uint row0 = gl_SubgroupID % SUBGROUP_ROWS * (ROW_TILES * M);
 	const uint col0 = gl_SubgroupID / SUBGROUP_ROWS * (COL_TILES * N);
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> acc[ROW_TILES * COL_TILES];

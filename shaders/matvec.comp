@@ -1,8 +1,8 @@
-// out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r], few tokens: each weight is read once, memory is the limit.
+// out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r] for few tokens: each weight is read once, and memory is the limit.
 //
-// Up to three projections share x: their rows follow each other in the grid. Their outs lie in one bound range, and so
-// do their weights, and their biases.
-// out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
+// Up to three projections share x: their rows follow each other in the grid. The projections' outputs lie in one bound
+// range, and so do their weights, and their biases. out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32,
+// cols a multiple of 4.
 // 0 out | 1 w | 2 x | 3 bias | 4 norm. NORM: x / rms(x) * norm (cols) f32 in place of x.
 // LANES lanes share ROWS rows: a lane takes units of 16 elements LANES apart, so a row is read in consecutive 16-byte
 // pieces (8-bit codes) and x once per ROWS rows. LANES is a subgroup, or 32 lanes and shared memory without them.
@@ -57,7 +57,7 @@ const uint LANES = SUBGROUP;
 float lanes_add(float v) {
 #ifdef NO_SUBGROUP
 	const uint i = gl_LocalInvocationIndex;
-	barrier(); // the last reads are done
+	barrier(); // earlier values have been read
 	sums[i] = v;
 	for (uint n = LANES / 2u; n > 0u; n /= 2u) {
 		barrier();

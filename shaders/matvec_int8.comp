@@ -2,12 +2,13 @@
 //
 //   sum_k x_k w_k = sum_blocks unit (scale sum_k b_k code_k - min sum_k b_k)
 //   b_k = round(x_k / unit), unit = max |x_k| / 127 over blocks of 32 elements.
-// NORM: x / rms(x) * norm (cols) f32 in place of x. The sums are divided by rms(x), so it is needed last.
+// NORM: x / rms(x) * norm (cols) f32 in place of x. The sums are divided by rms(x), so rms(x) is needed only at the
+// end.
 //
 // 0 out | 1 w | 2 x | 3 bias | 4 norm; arguments as for matvec.comp, cols a multiple of 32.
-// A workgroup rounds CHUNK blocks of each row of x into shared memory; a subgroup then multiplies ROWS rows with them,
-// a lane a block at a time. An output's sum depends on SUBGROUP and LOCAL_X only: not on T, on ROWS or on neighbouring
-// rows.
+// A workgroup rounds CHUNK blocks of each row of x into shared memory. Then each subgroup multiplies ROWS rows of w
+// with them; a lane takes one block at a time. An output's sum depends on SUBGROUP and LOCAL_X only: not on T, on ROWS
+// or on neighbouring rows.
 // FLAGS: MATMUL_*.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -45,7 +46,7 @@ layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
 #include "lib/round_block.glsl"
 
 const uint CHUNK = COLS == 1u ? 256u : COLS == 2u ? 128u : COLS <= 8u ? 64u : 32u;
-const uint ROUNDERS = LOCAL_X / BLOCK_LANES;                    // groups of lanes that round a block each
+const uint ROUNDERS = LOCAL_X / BLOCK_LANES;                    // groups of lanes; each group rounds one block
 shared uvec4 x_s[COLS * 2u * CHUNK];                            // [token][half][block] 16 bytes
 shared uvec2 unit_s[COLS * CHUNK];                              // [token][block] unit; sums of each half's bytes, int16
 shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subgroup]
@@ -53,7 +54,7 @@ shared float squares_s[NORM ? COLS * (LOCAL_X / SUBGROUP) : 1u]; // [token][subg
 float squares[COLS]; // of this lane's elements of x
 
 // Worker i of n, a power of two, takes the blocks of a row whose number is i modulo n, whatever CHUNK is, so that sums
-// keep their order. Returns the first of them in the chunk that begins at block `first`, counted from there.
+// keep their order. Returns the first such block of the chunk that begins at block `first`, counted from there.
 uint own_block(uint i, uint n, uint first) { return (i - first) % n; }
 
 // Blocks [first, first + CHUNK) of x to shared memory.

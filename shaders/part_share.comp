@@ -1,6 +1,7 @@
-// The share of a row's softmax weights that lies in its first parts: of (max_i, sum_i) of its partial states,
-//   out = sum over i < inside of w_i sum_i / sum over all i,  w_i = exp(max_i - max_j max_j); 0 where no part saw a
-//   token
+// The share of a row's softmax weights that lies in its first `inside` parts, from (max_i, sum_i) of its partial
+// states:
+//   out = sum over i < inside of w_i sum_i / sum over all i of w_i sum_i,  w_i = exp(max_i - max_j max_j)
+//   0 where no part saw a token
 //
 //   0 result (n, n_heads) f32, written | 1 parts (n_parts, n_heads, head_dim + 2) f32 | 2 work (n, 4) u32, ShareWork
 // Grid: x = head, y = row.

@@ -1,5 +1,5 @@
 // Per row t and head: RMS norm of the head (FLAGS), rotation of channel pairs by table[t], weights of the norm before
-// it or after it (FLAGS), then q in place and k, v as f16 words where at[t][kv head] says.
+// it or after it (FLAGS). q is changed in place; k, v go to at[t][kv head] as f16 words.
 //
 // dims     q (T, n_heads, head_dim), k, v (T, n_kv_heads, head_dim) f32; table (T, rotary_dim / 2, 2): cos, sin;
 //          at (T, n_kv_heads, 2) word offsets, ~0: not stored; norm_q, norm_k (head_dim) f32
@@ -29,7 +29,7 @@ layout(set = 0, binding = 8) restrict readonly buffer NormK { float norm_k[]; };
 
 const bool WEIGH_LAST = (FLAGS & ROPE_WEIGH_LAST) != 0u;
 
-// Value of channel c before rotation, head norm included, but for weights that come last.
+// Value of channel c before rotation, with the head norm; without its weights if these are applied last.
 float plain_q(uint from, uint c, float scale) {
 	const float x = q[KV_AT(0) + from + c];
 	if ((FLAGS & ROPE_NORM_Q) == 0u) return x;
@@ -63,7 +63,7 @@ float rotated_k(uint row, uint from, uint c, float scale) {
 	return second ? x * turn.y + y * turn.x : x * turn.x - y * turn.y;
 }
 
-// In place: an invocation takes whole pairs, and the reduction before has read everything it needs.
+// In place: an invocation takes whole pairs, and all values that the reduction needs have been read.
 void store_q(uint row, uint from) {
 	float scale = 1.0;
 	if ((FLAGS & ROPE_NORM_Q) != 0u) {

@@ -1,8 +1,8 @@
 // rope_store.comp four channels at a time, for views at multiples of 16 bytes.
 //
-// dims     as there; HEAD_DIM and rotary_dim are multiples of 4, of 8 where pairs are (i, i + rotary_dim / 2)
-// bindings as there, and 9: q once more, for reading
-// grid     as there
+// dims     as rope_store.comp; HEAD_DIM and rotary_dim are multiples of 4, of 8 where pairs are (i, i + rotary_dim / 2)
+// bindings as rope_store.comp, and 9: q once more, for reading
+// grid     as rope_store.comp
 // builds   storage buffers; TEXELS: for software drivers
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -35,7 +35,7 @@ bool has_norm(bool is_q) { return (FLAGS & (is_q ? ROPE_NORM_Q : ROPE_NORM_K)) !
 vec4 weights(bool is_q, uint c) {
 	return is_q ? VEC4_AT(norm_q, KV_AT(7) / 4u + c) : VEC4_AT(norm_k, KV_AT(8) / 4u + c);
 }
-// Four channels before rotation, head norm included, but for weights that come last.
+// Four channels before rotation, with the head norm; without its weights if these are applied last.
 vec4 plain(bool is_q, uint from, uint c, float scale) {
 	const vec4 x = is_q ? VEC4_AT(q_in, KV_AT(9) / 4u + from + c) : VEC4_AT(k, KV_AT(3) / 4u + from + c);
 	if (!has_norm(is_q)) return x;
@@ -55,7 +55,7 @@ float head_scale(bool is_q, uint from) {
 void turn_halves(bool is_q, uint row, uint from, uint c, float scale, out vec4 low, out vec4 high) {
 	const uint half_quads = p.rotary_dim / 8u, at = KV_AT(5) / 4u + (row * half_quads + c) * 2u;
 	const vec4 x = plain(is_q, from, c, scale), y = plain(is_q, from, c + half_quads, scale);
-	const vec4 first = VEC4_AT(table, at), second = VEC4_AT(table, at + 1u); // cos, sin, cos, sin
+	const vec4 first = VEC4_AT(table, at), second = VEC4_AT(table, at + 1u); // (cos, sin) of two pairs each
 	const vec4 cos4 = vec4(first.xz, second.xz), sin4 = vec4(first.yw, second.yw);
 	low = x * cos4 - y * sin4;
 	high = x * sin4 + y * cos4;
@@ -76,7 +76,7 @@ void put(bool is_q, uint from, uint to, uint c, vec4 x) {
 	else put_k(to, c, x);
 }
 
-// q is changed in place: an invocation takes whole pairs, and the reduction before has read all it needs.
+// q is changed in place: an invocation takes whole pairs, and all values that the reduction needs have been read.
 void head(bool is_q, uint row, uint from, uint to) {
 	const float scale = head_scale(is_q, from);
 	const uint turned = p.rotary_dim / 4u, units = NEOX ? turned / 2u : turned;
@@ -90,7 +90,7 @@ void head(bool is_q, uint row, uint from, uint to) {
 			put(is_q, from, to, c, turn_neighbours(is_q, row, from, c, scale));
 		}
 	}
-	if (is_q && !has_norm(is_q)) return; // the rest stays as it is
+	if (is_q && !has_norm(is_q)) return; // the other channels stay as they are
 	for (uint c = turned + gl_LocalInvocationID.x; c < QUADS; c += gl_WorkGroupSize.x)
 		put(is_q, from, to, c, plain(is_q, from, c, scale));
 }
@@ -106,7 +106,7 @@ void main() {
 	const bool is_v = h >= p.n_heads + p.n_kv_heads;
 	const uint kv = h - p.n_heads - (is_v ? p.n_kv_heads : 0u), from = (row * p.n_kv_heads + kv) * QUADS;
 	const uint to = at_word[KV_AT(6) + (row * p.n_kv_heads + kv) * 2u + (is_v ? 1u : 0u)];
-	if (to == ~0u) return; // the same for all invocations: the reduction of head() is entered by all or none
+	if (to == ~0u) return; // uniform over the workgroup, as the reduction in head() requires
 	if (!is_v) {
 		head(false, row, from, to);
 		return;

@@ -1,6 +1,6 @@
-# FILE to OUT as a device at the limits of Vulkan's precision computes it, for a test of the self-test: denormal halves
-# are flushed, conversions to f16 round towards zero, exp() and inversesqrt() are off by what Vulkan allows, and there is
-# no FMA. DEFINES: more arguments of GLSLANG, separated by commas.
+# Compiles FILE to OUT as a device at the limits of Vulkan's precision would compute it, for a test of the self-test:
+# denormal halves are flushed, conversions to f16 round towards zero, exp() and inversesqrt() have the largest error
+# that Vulkan allows, and there is no FMA. DEFINES: more arguments of GLSLANG, separated by commas.
 string(CONCAT prelude
 	"#define packHalf2x16(v) packHalf2x16(uintBitsToFloat(floatBitsToUint(v) & uvec2(0xffffe000u)) "
 	"* vec2(greaterThanEqual(abs(v), vec2(6.103515625e-5))))\n"

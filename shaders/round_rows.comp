@@ -1,4 +1,4 @@
-// x rounded to int8 in blocks of 32, block by block: what matmul_int8.comp multiplies.
+// x rounded to int8 in blocks of 32, stored block by block: input of matmul_int8.comp.
 //
 //   binding  name   shape
 //   0        codes  (blocks, T, 32) int8, written

@@ -1,9 +1,9 @@
-// The experts that each row chooses, and what their outputs are weighed with: Backend::route().
+// The experts that each row chooses, and the weights of their outputs: Backend::route().
 //
 // 0 ids (T, used) u32, written | 1 weights (T, used) f32, written | 2 logits (T, n_experts) f32
 // 3 bias (n_experts) f32 | 4 expert_scale (n_experts) f32
 // grid     one workgroup per row: row = x + y * row_stride
-// An expert's place is the number of experts that come before it, so nothing is sorted and no subgroup is needed.
+// An expert's rank is the number of experts that come before it, so nothing is sorted and no subgroups are needed.
 // FLAGS: ROUTE_*.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -26,7 +26,7 @@ const bool SIGMOID = (FLAGS & ROUTE_SIGMOID) != 0u, NORMALISED = (FLAGS & ROUTE_
 const bool BIASED = (FLAGS & ROUTE_BIAS) != 0u, NEAR = (FLAGS & ROUTE_NEAR) != 0u;
 const bool SCALED = (FLAGS & ROUTE_EXPERT_SCALE) != 0u;
 shared float weight_s[KV_MOST_EXPERTS];
-shared float choice_s[KV_MOST_EXPERTS]; // what decides
+shared float choice_s[KV_MOST_EXPERTS]; // what experts are ranked by
 shared uint order_s[KV_MOST_EXPERTS];   // the same as integers that order as floats do
 shared uint group_s[KV_MOST_GROUPS];
 shared float chosen_s[KV_MOST_USED]; // weights of the chosen
@@ -44,7 +44,7 @@ float group_choice(uint g) {
 	return BIASED ? first + second : first;
 }
 
-// Weight of chosen expert e among those near it that come after it.
+// Weight of chosen expert e: its softmax over e and the experts near it that come after it.
 float near_weight(uint e) {
 	const float top = choice_s[e];
 	if (order_s[e] == ~0u) return uintBitsToFloat(0x7fc00000u); // exp() of a NaN may be anything
@@ -77,7 +77,7 @@ void main() {
 		float weight = SIGMOID ? 1.0 / (1.0 + exp(-logit)) : weight_s[e] / sum;
 		if (float_order(logit) == ~0u) weight = uintBitsToFloat(0x7fc00000u); // exp() of a NaN may be anything
 		weight_s[e] = weight;
-		// Without a bias logits decide: both functions grow with them, and logits are not rounded again.
+		// Without a bias logits decide: both functions increase with them, and logits have no further rounding.
 		if (BIASED) choice_s[e] = weight + bias[KV_AT(3) + e];
 		order_s[e] = float_order(choice_s[e]);
 	}

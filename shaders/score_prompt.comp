@@ -1,13 +1,13 @@
 // Attention that a prompt's tokens receive from chosen rows, causal:
 //   score[h][t] += sum over rows r with first + r >= t of mean over heads j of h of exp(q_rj . k_t * scale - lse_rj)
-// With FLAGS, lib/saliency.glsl: 1 instead of exp(...), and a weight by |k_t|.
+// With FLAGS (lib/saliency.glsl): 1 instead of exp(...), and a weight by |k_t|.
 // (ZipCache eq. (7) and (8) on the probe rows of eq. (9); H2O and MiKV with every row.)
 //
 //   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k (n_kv_heads, t_cap,
 //   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32
-// Grid: x = LOCAL_X tokens, one each invocation, y = kv head. A key of at most 128 channels stays in registers while
-// all rows pass (longer ones spill on some AMD chips); one invocation adds up one token's rows in order, so the result
-// is the same every time.
+// Grid: x = LOCAL_X tokens, one per invocation, y = kv head. A key of at most 128 channels stays in registers for all
+// rows (longer ones spill on some AMD chips). One invocation adds up one token's rows in order, so the result is the
+// same every time.
 // Needs: HEAD_DIM a multiple of 8.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -26,7 +26,7 @@ layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 
 #include "lib/saliency.glsl"
 
-const uint PIECES = HEAD_DIM / 8; // of a key, 16 bytes each
+const uint PIECES = HEAD_DIM / 8; // 16-byte pieces of a key
 
 void main() {
 	const uint h = gl_WorkGroupID.y, t = gl_GlobalInvocationID.x, share = p.n_heads / p.n_kv_heads;

@@ -1,12 +1,12 @@
 // score_prompt.comp on devices with cooperative matrices: the same result and bindings, for FLAGS with attention.
 //
-// Keys and queries are halves, as in attend_prompt_matrix.comp, scores and sums f32. A subgroup
-// keeps the keys of M tokens in matrices and goes over all queries, a query being a listed row's head; queries pass
-// through shared memory, 32 at a time. What a query gives a token is added up where the product puts it; the columns of
-// that matrix are added up at the end, in order, so the result is the same every time.
+// Keys and queries are halves, as in attend_prompt_matrix.comp; scores and sums are f32. A query is one head of a
+// listed row. A subgroup keeps the keys of M tokens in matrices and goes over all queries, which pass through shared
+// memory, 32 at a time. Weights are added element by element in the product's matrix; the columns of that matrix are
+// added up at the end, in order, so the result is the same every time.
 //
 // Grid: x = M tokens for each subgroup of the workgroup, y = kv head. Rows are listed in ascending order.
-// M, N, K, K_B and what is needed: as attend_prompt_matrix.comp; fewer than 2^24 tokens.
+// M, N, K, K_B and requirements: as attend_prompt_matrix.comp; fewer than 2^24 tokens.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require
@@ -38,28 +38,28 @@ layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 #include "lib/halves.glsl"
 #include "lib/saliency.glsl"
 
-const uint STAGED = 32u; // queries in shared memory
+const uint STAGED = 32u; // queries in shared memory at a time
 const uint TOKENS = M * (LOCAL_X / SUBGROUP);
 const uint COL_TILES = STAGED / N, STEPS = HEAD_DIM / K;
 const uint PIECES = HEAD_DIM / 8u, STAGED_PIECES = STAGED * PIECES;
-const uint OWN_PIECES = (STAGED_PIECES + LOCAL_X - 1u) / LOCAL_X; // of one invocation
+const uint OWN_PIECES = (STAGED_PIECES + LOCAL_X - 1u) / LOCAL_X; // pieces that one invocation loads
 const uint STRIDE = PIECES + 1u; // from one token or query to the next; the 1 spreads them over banks
 const uint SUMS = TOKENS * (N / 4u);
-const uint STEP_PIECES = K / 8u, STEP_STRIDE = STEP_PIECES + 1u; // of a key, of one matrix
+const uint STEP_PIECES = K / 8u, STEP_STRIDE = STEP_PIECES + 1u; // pieces of a key in one matrix
 const uint STEP_KEYS = TOKENS * STEP_STRIDE, OWN_STEP = (TOKENS * STEP_PIECES + LOCAL_X - 1u) / LOCAL_X;
 const uint STAGED_MOST = STAGED * STRIDE > SUMS ? STAGED * STRIDE : SUMS;
 const float LOG2_E = 1.4426950409;
 
 shared uvec4
     staged_s[STAGED_MOST > STEP_KEYS ? STAGED_MOST : STEP_KEYS]; // [token or query][piece] halves; [token][N] sums
-shared float row_s[STAGED], lse_s[STAGED]; // of a query: the token it belongs to, base 2 logarithm of its sum
+shared float row_s[STAGED], lse_s[STAGED]; // of each query: its row's token, base 2 logarithm of its sum
 shared float token_s[TOKENS];
 
 uint n_queries = 0u;
 vec4 low_next[OWN_PIECES], high_next[OWN_PIECES];
-float row_next = -1.0, lse_next = 0.0; // -1: there is no such query, and it sees nothing
+float row_next = -1.0, lse_next = 0.0; // -1: there is no such query; it sees no token
 
-// Of query j in (T, n_heads).
+// Index of query j in (T, n_heads).
 uint query_head(uint j) { return rows[KV_AT(4) + j / HEADS] * p.n_heads + gl_WorkGroupID.y * HEADS + j % HEADS; }
 void fetch(uint first) {
 	[[unroll]] for (uint i = 0u; i < OWN_PIECES; i++) {
@@ -101,7 +101,7 @@ void main() {
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> sums = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0), token;
 	coopMatLoadNV(token, token_s, own0, 0u, true);
 
-	uint before = 0u; // listed rows that see none of these tokens
+	uint before = 0u; // listed rows that see none of this subgroup's tokens
 	for (uint end = p.n_rows; before < end;) {
 		const uint middle = (before + end) / 2u;
 		if (p.first + rows[KV_AT(4) + middle] < token0) before = middle + 1u;
@@ -120,7 +120,7 @@ void main() {
 			lse_s[LANE] = lse_next;
 		}
 		barrier();
-		if (first + STAGED < n_queries) fetch(first + STAGED); // on its way while these are multiplied
+		if (first + STAGED < n_queries) fetch(first + STAGED); // loaded while these are multiplied
 		[[unroll]] for (uint c = 0u; c < COL_TILES; c++) {
 			fcoopmatNV<32, gl_ScopeSubgroup, M, N> dots = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0), row, total;
 			[[unroll]] for (uint step = 0u; step < STEPS; step++) {

@@ -2,10 +2,9 @@
 //   score[h][slot] += sum over rows r of mean over heads j of h of exp(q_rj . k * scale - lse_rj)
 // See score_prompt.comp.
 //
-//   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k_codes pool words, [kv
-//   head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32,
-//   ScoreWork
-//   6 tables u32 words: page entries, live bits
+//   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32
+//   2 k_codes pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32
+//   5 work (n_work, SCORE_WORDS) u32, ScoreWork | 6 tables u32 words: page entries, live bits
 // Grid: x = work item, y = kv head; an invocation takes every LOCAL_X-th token of the item's pages.
 // Needs: HEAD_DIM a multiple of 4.
 #version 450

@@ -1,6 +1,7 @@
 // out[t][c] = silu(sum_j w[c][j] * x[t - (TAPS - 1) + j][c]): a causal convolution of each channel over TAPS tokens.
 //
-// What lies before an item's first row is its state, TAPS - 1 rows of x, the oldest first; the latest rows replace it.
+// The TAPS - 1 rows of x before an item's first row are its state, the oldest first. The item's latest rows replace
+// them.
 //
 // dims     out, x (rows, channels) f32; w (channels, TAPS) f32; work (items) StateWork; from, to f32 words
 // grid     x: channels, y: items
@@ -17,14 +18,14 @@ layout(std430, binding = 1) readonly buffer X { float x[]; };
 layout(std430, binding = 2) readonly buffer W { float w[]; };
 layout(std430, binding = 3) readonly buffer Work { uint work[]; };
 layout(std430, binding = 4) readonly buffer From { float from[]; };
-layout(std430, binding = 5) writeonly buffer To { float to[]; }; // may be the same memory
+layout(std430, binding = 5) writeonly buffer To { float to[]; }; // may be the same memory as From
 
 void main() {
 	const uint c = gl_WorkGroupID.x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
 	if (c >= p.channels) return;
 	const uint item = KV_AT(3) + gl_WorkGroupID.y * STATE_WORDS;
 	const uint row = work[item], n = work[item + 1], from_at = work[item + 2], to_at = work[item + 3];
-	float weight[TAPS], seen[TAPS]; // seen: x of the row, last, and of those before
+	float weight[TAPS], seen[TAPS]; // x of the current row, last, and of those before
 	for (uint j = 0; j < TAPS; ++j) {
 		weight[j] = w[KV_AT(2) + c * TAPS + j];
 		seen[j] = 0.0;

@@ -1,7 +1,7 @@
 // The slots of a prompt by expert, in tiles of shared/experts.h: a counting sort by one workgroup.
 //
 // 0 tiles (n_tiles, KV_TILE_WORDS) u32, written | 1 ids (n_slots) u32
-// A lane counts the slots of one expert at a time, all lanes over the same slots, which pass through shared memory.
+// A lane counts the slots of one expert at a time. All lanes go over the same slots, which pass through shared memory.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/experts.h"
@@ -18,9 +18,9 @@ layout(binding = 1) restrict readonly buffer Ids { uint ids[]; };
 shared uint count_s[KV_MOST_EXPERTS];
 shared uvec4 ids_s[LOCAL_X];
 
-// Ids of slots first .. first + 4 * LOCAL_X - 1 to shared memory.
+// Loads the ids of slots first .. first + 4 * LOCAL_X - 1 into shared memory.
 void load_ids(uint first) {
-	barrier(); // earlier ones have been read
+	barrier(); // the previous ids have been read
 	for (uint i = 0u; i < 4u; ++i) {
 		const uint slot = first + gl_LocalInvocationIndex * 4u + i;
 		ids_s[gl_LocalInvocationIndex][i] = slot < p.n_slots ? ids[KV_AT(1) + slot] : KV_NO_SLOT;
@@ -28,7 +28,7 @@ void load_ids(uint first) {
 	barrier();
 }
 
-// Tiles of experts 0 .. n - 1.
+// Number of tiles of experts 0 .. n - 1.
 uint tiles_before(uint n) {
 	uint sum = 0u;
 	for (uint i = 0u; i < n; ++i) sum += (count_s[i] + KV_EXPERT_TILE - 1u) / KV_EXPERT_TILE;
@@ -58,7 +58,7 @@ void main() {
 				++n;
 			}
 		}
-		for (; n % KV_EXPERT_TILE != 0u; ++n) // the rest of the last tile
+		for (; n % KV_EXPERT_TILE != 0u; ++n) // pads the last tile
 			tiles[KV_AT(0) + (tile + n / KV_EXPERT_TILE) * KV_TILE_WORDS + 1u + n % KV_EXPERT_TILE] = KV_NO_SLOT;
 	}
 	const uint end = p.n_tiles * KV_TILE_WORDS;

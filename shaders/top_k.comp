@@ -1,7 +1,8 @@
-// The indices of the k largest of each list of weights that are not negative, ascending; ~0 behind them.
+// The indices of the k largest weights of each list of non-negative weights, ascending; then ~0.
 //
 //   0 picks u32 words, written | 1 weight f32 words | 2 work (n, 4) u32, TopWork
-// The k-th largest is found (lib/kth_largest.glsl); then what lies above is listed, and of its equals the first.
+// First the k-th largest weight is found (lib/kth_largest.glsl). Then all larger ones are listed, and the first of
+// those equal to it.
 // Grid: x = work item.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -19,10 +20,10 @@ const TopWork FIELD = TopWork(WORDS_4);
 
 const uint GROUP = 32, GROUPS = (LOCAL_X + GROUP - 1) / GROUP;
 shared uvec2 tally_s[LOCAL_X],
-    group_s[GROUPS]; // above the k-th largest, equal to it: in a lane's share of the list, in a group's
+    group_s[GROUPS]; // weights above the k-th largest, equal to it: in a lane's share of the list, in a group's
 
 uint from = 0;
-// Grows with the weight; 0: no candidate.
+// Increases with the weight; 0: not a candidate.
 uint rank(uint i) {
 	const float w = weight[from + i];
 	return w >= 0 ? (floatBitsToUint(w) & 0x7fffffffu) + 1u : 0u;
@@ -34,7 +35,7 @@ void main() {
 	const uint lane = gl_LocalInvocationIndex, item = KV_AT(2) + gl_WorkGroupID.x * TOP_WORDS;
 	from = KV_AT(1) + work[item + FIELD.weights];
 	const uint n = work[item + FIELD.n], to = KV_AT(0) + work[item + FIELD.picks], k = work[item + FIELD.k];
-	uint wanted; // of those that equal it
+	uint wanted; // wanted among those that equal it
 	const uint bits = kth_largest(n, k, wanted);
 	const uint share = (n + LOCAL_X - 1) / LOCAL_X, begin = min(lane * share, n), end = min(begin + share, n);
 	uint above = 0, equal = 0;
@@ -54,7 +55,7 @@ void main() {
 		group_s[lane] = sum;
 	}
 	barrier();
-	uvec2 before = uvec2(0), all = uvec2(0); // of the lanes before this one, of all
+	uvec2 before = uvec2(0), all = uvec2(0); // counts of the lanes before this one, of all lanes
 	for (uint g = 0; g < GROUPS; g++) {
 		if (g == lane / GROUP) before = all;
 		all += group_s[g];

@@ -12,8 +12,8 @@
 //   7        balance  u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 // FLAGS: ATTEND_* of keys.
 // Builds: INT8 takes integer dot products of keys (lib/keys_dot.glsl), with ATTEND_K_DOT.
-// Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share the decoding of
-// a key.
+// Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile. HEADS query heads share each decoded
+// key.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a power of two, PAGE 32, 64 or 128; runs that are multiples of 32 or of
 // HEAD_DIM.
 #version 450
@@ -36,7 +36,7 @@ const bool K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u && K_BITS < 16u,
            K_TOKEN = (FLAGS & ATTEND_K_PER_CHANNEL) == 0u && K_BITS < 16u;
 #ifdef INT8
 const bool K_DOT = (FLAGS & ATTEND_K_DOT) != 0u;
-const bool V_DOT = false, V_BOOK = false; // lib/dot_memory.glsl asks
+const bool V_DOT = false, V_BOOK = false; // lib/dot_memory.glsl uses them
 const uint V_GROUP = HEAD_DIM;
 #else
 const bool K_DOT = false;
@@ -57,7 +57,7 @@ layout(std430, binding = 6) readonly buffer KParamWords { uint k_param_words[]; 
 layout(std430, binding = 7) readonly buffer Balance { uvec4 balance[]; };
 
 uint query_base = 0, heads_here = 0, kv_head = 0;
-uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
+uint pages_at = 0, balance_at = 0; // words in tables and balance: the item's first page entry, the balancer
 uint query_at(uint j) { return query_base + min(j, heads_here - 1) * (HEAD_DIM / 4); }
 #include "lib/key_scales.glsl"
 shared vec4 work_s[SCALES > 0 ? SCALES : 1];
@@ -90,7 +90,7 @@ void main() {
 			const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
 			const uint seen = tables[live + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
 			tile_scores(pages_at + page * 4, first / PAGE_QUADS, n_pages - 1, page, in_page);
-			if (K_CHANNEL) barrier(); // the next tile has the scales of other pages
+			if (K_CHANNEL) barrier(); // the next tile has other pages' scales
 			vec4 sum = vec4(0);
 			[[unroll]] for (uint j = 0; j < HEADS; j++)
 				if (j < heads_here) sum += exp(scores(score[j]) - lse[KV_AT(3) + head + j]);

@@ -2,11 +2,12 @@
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
 // (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
-// Packed V with one scale per token and head costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the
-// codes with weights w_t scale_t, made once per token, and sum_t w_t zero_t beside them. With several runs of channels
-// these would take 20 bytes of shared memory per token, query and run; then lanes scale what they decode.
+// Packed V with one scale per token and head costs no more than f16: in sum_t w_t (scale_t code_t + zero_t), codes are
+// multiplied by w_t scale_t, computed once per token, and sum_t w_t zero_t is summed separately. With several runs of
+// channels these would take 20 bytes of shared memory per token, query and run, so lanes scale the decoded values
+// instead.
 //
-// Weights pass between lanes through shared memory; the maximum of a tile by subgroup arithmetic unless NO_SUBGROUP.
+// Weights pass between lanes through shared memory. The maximum of a tile uses subgroup arithmetic unless NO_SUBGROUP.
 // Software drivers have kernels of their own: texel/attend.glsl.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM,
@@ -25,7 +26,7 @@ const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;             // chunks of
 #ifdef V_PARAMS
 const uint V_RUN = V_BOOK ? HEAD_DIM : V_GROUP;                     // channels that share a scale
 const bool V_FOLD = V_BITS < 16u && !V_DOT && !V_NORM && V_RUN >= HEAD_DIM;   // scales are in the weights
-const bool V_SCALED = V_BITS < 16u && !V_DOT && (V_NORM || V_RUN < HEAD_DIM); // what is decoded is scaled
+const bool V_SCALED = V_BITS < 16u && !V_DOT && (V_NORM || V_RUN < HEAD_DIM); // decoded values are scaled
 #else
 const bool V_FOLD = false, V_SCALED = false, V_DOT = false;
 #endif
@@ -35,10 +36,10 @@ const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to 
 
 vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
 float top[QUERIES];               // maximum score so far, the same in all lanes
-float total[QUERIES];             // sum of weights; this lane's share until state_finish()
+float total[QUERIES];             // sum of weights; only this lane's share until state_finish()
 float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
 
-// One piece of memory in turn holds the SCALES of keys (of the including file), weights [query][quad], and at the end
+// One piece of memory holds in turn the SCALES of keys (of the including file), weights [query][quad], and at the end
 // the sums of other V rows. With V_DOT, weights and sums are in dot_s instead.
 const bool V_DOT_ZEROS = V_DOT && !V_NORM, V_ZEROS = V_FOLD || V_DOT_ZEROS; // two steps: glslang 12
 const uint ROW_SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u, SUMS = V_DOT ? 0u : ROW_SUMS;
@@ -59,13 +60,14 @@ void state_clear() {
 // ---- a tile
 
 #ifdef V_PARAMS
-// Scale and zero point of a quad's tokens, at word `at` of v_params; `largest`: where what bytes are relative to is.
+// Scale and zero point of a quad's tokens, at word `at` of v_params; `largest`: word of the largest (scale, zero) for
+// bytes.
 void params_at(uint at, uint largest, out vec4 scale, out vec4 zero) {
 	const uvec4 w = v_params[at / 4u];
 	if (V_BYTES) byte_params_of((at & 2u) == 0u ? w.xy : w.zw, v_param_words[largest], scale, zero);
 	else params_of(w, scale, zero);
 }
-// As params_at(), or norms and 0, and 0 for tokens that are not live: their parameters may be anything.
+// As params_at(); with norms, (norm, 0). 0 for tokens that are not live: their parameters may be anything.
 void params_of_weights(uint live, uint at, uint largest, out vec4 scale, out vec4 zero) {
 	const bvec4 dead = equal(uvec4(live) & uvec4(1, 2, 4, 8), uvec4(0));
 	if (!V_BOOK) params_at(at, largest, scale, zero);
@@ -79,9 +81,9 @@ void params_of_weights(uint live, uint at, uint largest, out vec4 scale, out vec
 #include "lib/values_dot.glsl"
 #endif
 
-// Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
-// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its
-// norms; `largest`: where the largest norm, scale and zero point are.
+// Turns scores (NO_TOKEN where a query does not see a token) into weights, and rescales earlier sums. Bit i of `live`:
+// token i of the lane's quad is live; `params`: word of v_params where the quad's first run begins, or its norms;
+// `largest`: word of the largest norm, or (scale, zero).
 void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
@@ -98,7 +100,7 @@ void tile_softmax(uint live, uint params, uint largest) {
 		if (V_ZEROS)
 			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
 	}
-	if (K_STAGED) barrier(); // all lanes are done with the keys
+	if (K_STAGED) barrier(); // all lanes have read the keys
 #ifdef INT8
 	if (V_DOT) {
 		round_weights(live, params, largest);
@@ -119,8 +121,8 @@ void tile_softmax(uint live, uint params, uint largest) {
 #endif
 }
 
-// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row
-// that is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
+// 8 channels of a V row as floats: of f16 values at piece `at`, or codes at word `at`; chunk c begins at `at`. A row
+// that is not live (mask 0, else ~0) gives zeros, whatever the memory holds.
 void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
@@ -139,10 +141,10 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 	high = halves_high(w);
 }
 
-// Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces, words where V is packed),
-// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(); `more`: `largest` of
-// it, or with V_NORM the word of v_factors where the channel factors of the kv head begin. The last two only with
-// V_SCALED.
+// Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces; words if V is packed),
+// always inside the buffer; bit i of `live`: token i has values; `params`, only with V_SCALED, as in tile_softmax();
+// `more`, only with V_SCALED: `largest` of tile_softmax(), or with V_NORM the word of v_factors where the channel
+// factors of the kv head begin.
 void tile_values(uint at, uint live, uint params, uint more) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	quad_s[LANE] = uvec4(at, live, params, more);
@@ -199,7 +201,7 @@ void tile_values(uint at, uint live, uint params, uint more) {
 	barrier(); // the next tile writes work_s
 }
 
-// Where lanes leave sums for the lanes of row 0.
+// Memory where lanes leave sums for the lanes of row 0.
 #ifdef INT8
 #define SUM(i) (V_DOT ? uintBitsToFloat(dot_s[i]) : work_s[i])
 #define SUM_SET(i, x) if (V_DOT) dot_s[i] = floatBitsToUint(x); else work_s[i] = x
@@ -235,7 +237,7 @@ void state_finish() {
 		acc[i * 2u + 1u] = high;
 	}
 }
-// After state_finish(): what values' rotation did is undone.
+// After state_finish(): undoes the rotation of values.
 void values_rotate_back() {
 	const uint chunk = LANE % ROW_LANES;
 	const bool writes = LANE / ROW_LANES == 0u;

@@ -1,27 +1,26 @@
-// Attention by cooperative matrices: QUERIES queries over tiles of KEYS tokens. What attend_matrix.comp (pages) and
-// attend_prompt_matrix.comp (a prompt's own rows) share.
+// Attention by cooperative matrices: QUERIES queries over tiles of KEYS tokens. Shared by attend_matrix.comp (pages)
+// and attend_prompt_matrix.comp (a prompt's own rows).
 //
 // A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values
-// by channel, so that what a lane holds of a matrix is contiguous. GROUPS subgroups share GROUP_ROWS queries, which
-// they keep in matrices: each multiplies them with every GROUPS-th matrix of the tile's keys, and their weights with
-// every GROUPS-th of its values. Between the two, scores pass through shared memory, where lanes turn them into
-// weights. Products of halves, sums in f32. Which element of a matrix a lane holds is not known here, so a factor per
-// row comes as a matrix too, loaded with a stride of 0.
+// by channel, so that a lane's elements of a matrix are contiguous. GROUPS subgroups share GROUP_ROWS queries, which
+// they keep in matrices. Each subgroup multiplies them with every GROUPS-th matrix of the tile's keys, and their
+// weights with every GROUPS-th matrix of its values. In between, scores pass through shared memory, where lanes turn
+// them into weights. Products are of halves, sums in f32. The mapping of matrix elements to lanes is unknown, so a
+// factor per row is also loaded as a matrix, with a stride of 0.
 //
-// A query's bits depend on its tiles alone: neither on the other queries nor on tiles of which it sees nothing.
+// A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, K_B, Q_ROTATE, V_ROTATE, what
-// lib/softcap.glsl wants, declares q, and
-// supplies:
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, K_B, Q_ROTATE, V_ROTATE and what
+// lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
 //   uvec2 key_place(uint i)                token of the tile and piece of its row: the i-th piece of keys of this lane
 //   uvec4 tile_key(uint i), tile_value(i)  the halves at key_place(i), value_place(i) of the tile that was fetched last
 //   uint tile_seen(uint tile, uint j)      bit t: query j sees token t of the tile, which was fetched last
-//   float query_done(uint j, float top, float total)   maximum of its scores and sum of its weights; gives back what
-//                                                      piece_done() gets as total
-//   void piece_done(uint j, uint c, vec4 sums, float total)  its weighted sums of values, channels 4 c .. 4 c + 3
+//   float query_done(uint j, float top, float total)   takes the maximum of its scores and the sum of its weights;
+//                                                      returns the total that piece_done() gets
+//   void piece_done(uint j, uint c, vec4 sums, float total)  takes its weighted sums of values, channels 4 c .. 4 c + 3
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
@@ -34,18 +33,18 @@
 #include "lib/softcap.glsl"
 
 const uint QUERIES = 64u, KEYS = 32u; // one word of live bits; 64 keys beside 64 queries would not fit 32 KiB
-const uint STAGED_ROWS = 16u;         // queries or results that are in score_s at a time, as floats
+const uint STAGED_ROWS = 16u;         // queries or results in score_s at a time, as floats
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
 const uint COL_TILES = HEAD_DIM / N, OWN_COLS = (COL_TILES + GROUPS - 1u) / GROUPS; // matrices of values, of a subgroup
-const bool UNEVEN = COL_TILES % GROUPS != 0u; // the last is not everybody's
+const bool UNEVEN = COL_TILES % GROUPS != 0u; // not every subgroup has a last matrix
 const uint STEPS = HEAD_DIM / K, KEY_STEPS = KEYS / K;
 const uint PIECES = HEAD_DIM / 8u, TILE_PIECES = KEYS * PIECES, OWN_PIECES = (TILE_PIECES + LOCAL_X - 1u) / LOCAL_X;
 const uint TILE_PAIRS = KEYS / 2u * PIECES,
            OWN_PAIRS = (TILE_PAIRS + LOCAL_X - 1u) / LOCAL_X; // pieces of two tokens' values
 const uint OWN_VALUES = 2u * OWN_PAIRS;
-// From token to token of keys, channel to channel of values, query to query of scores and of the weights that take
-// their place, in pieces of 16 bytes; the 1 spreads them over banks.
+// Strides in 16-byte pieces: from token to token of keys, from channel to channel of values, from query to query of
+// scores and of the weights that replace them. The 1 spreads them over banks.
 const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
 const uint VALUES = KEYS * STRIDE;       // where values begin in kv_s
 const uint TILE = VALUES + HEAD_DIM * VALUE_STRIDE, ALL_QUERIES = QUERIES * STRIDE;
@@ -75,7 +74,7 @@ float query_done(uint j, float top, float total);
 void piece_done(uint j, uint c, vec4 sums, float total);
 
 // As key_place(), for values: pieces i and i + 1 (i even) are of tokens 2 u and 2 u + 1, whose halves share words in
-// shared memory. Lanes that have none get a valid place.
+// shared memory. Lanes without a piece get a valid place.
 uvec2 value_place(uint i) {
 	const uint at = min(i / 2u * LOCAL_X + LANE, TILE_PAIRS - 1u);
 	return uvec2(at % (KEYS / 2u) * 2u + i % 2u, at / (KEYS / 2u));
@@ -90,7 +89,7 @@ void put_values(uint pair, uvec4 even, uvec4 odd) {
 	}
 }
 
-// Over the tokens of tiles 0 .. n_tiles - 1.
+// Attends to the tokens of tiles 0 .. n_tiles - 1.
 void attend(uint first_tile, uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[ROW_TILES * STEPS];
@@ -106,7 +105,7 @@ void attend(uint first_tile, uint n_tiles) {
 			    halves8(largest_halves(STAGED(2u * i)), largest_halves(STAGED(2u * i + 1u)));
 		barrier();
 	}
-	// Not inside a branch: Mesa's compiler for AMD would then copy the halves of these matrices for every tile.
+	// Not inside a branch: Mesa's AMD compiler would then copy the halves of these matrices for every tile.
 	[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 		[[unroll]] for (uint k = 0; k < STEPS; k++)
 			coopMatLoadNV(queries[r * STEPS + k], kv_s, (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE, false);
@@ -115,7 +114,7 @@ void attend(uint first_tile, uint n_tiles) {
 	// This lane's part of a row of scores: query j, quads quad0 ..
 	const uint in_subgroup = gl_SubgroupInvocationID, j = gl_SubgroupID * OWN_ROWS + in_subgroup % OWN_ROWS;
 	const uint quad0 = in_subgroup / OWN_ROWS * LANE_QUADS;
-	float top = NO_TOKEN, total = 0; // of the weights, this lane's share
+	float top = NO_TOKEN, total = 0; // maximum; sum of weights, this lane's share
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> acc[ROW_TILES * OWN_COLS];
 	[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_COLS; i++) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 
@@ -129,7 +128,7 @@ void attend(uint first_tile, uint n_tiles) {
 		[[unroll]] for (uint i = 0; i < OWN_PAIRS; i++) put_values(i, tile_value(2u * i), tile_value(2u * i + 1u));
 		const uint seen = tile_seen(tile, j) >> quad0 * 4u;
 		barrier();
-		if (tile + 1u < n_tiles) tile_fetch(tile + 1u); // on its way while this one is multiplied
+		if (tile + 1u < n_tiles) tile_fetch(tile + 1u); // loaded while this one is multiplied
 
 		[[unroll]] for (uint i = 0; i < KEYS / N / GROUPS; i++) {
 			const uint n = i * GROUPS + group;
@@ -164,7 +163,7 @@ void attend(uint first_tile, uint n_tiles) {
 		[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
 			const vec4 x = exp(w[i] - base) * WEIGHT_ONE;
 			const uvec2 halves = uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw));
-			const vec2 used = unpackHalf2x16(halves.x) + unpackHalf2x16(halves.y); // as rounded: a mean stays a mean
+			const vec2 used = unpackHalf2x16(halves.x) + unpackHalf2x16(halves.y); // rounded: a mean stays a mean
 			total += used.x + used.y;
 			const uint at = j * SCORE_STRIDE + (quad0 + i) / 2u;
 			if ((quad0 + i) % 2u == 0u) score_s[at].xy = halves;
@@ -192,7 +191,7 @@ void attend(uint first_tile, uint n_tiles) {
 					acc[r * OWN_COLS + c] = coopMatMulAddNV(weights[r], values, acc[r * OWN_COLS + c]);
 			}
 		}
-		barrier(); // the next tile takes this one's place
+		barrier(); // the next tile overwrites this one
 	}
 
 	[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) total += subgroupShuffleXor(total, step);

@@ -7,8 +7,8 @@
 //   2 bits: L = 13 code + bit 0 = 0, 14, 26, 40            -20, -6, 6, 20 times 0.0755: within 0.0003 of the values
 //   3 bits: L = 18 bit 0 + 35 bit 1 + 62 bit 2 + 4 (bit 0 ^ bit 1 ^ bit 2)   +-6.5, 20.5, 37.5, 59.5 times 0.0362:
 //   within 0.7 %
-// An error of 3 % in one value shows: a rotated key whose channels are equally large has it in all of them, with the
-// same sign.
+// An error of 3 % in one value would be visible: a rotated key whose channels are equally large has this error in all
+// of them, with the same sign.
 #ifndef KVRUN_DOT_GLSL
 #define KVRUN_DOT_GLSL
 #include "lib/int8.glsl"
@@ -19,7 +19,7 @@ float dot_middle(const uint bits, const bool book) {
 float dot_unit(const uint bits, const bool book) {
 	return !book ? 1.0 : bits == 1u ? kv_codebook_linear(1u) : bits == 2u ? 0.0755263f : 0.0362220f;
 }
-// Low bits of a code that lie together; the others are in a plane of their own.
+// Low bits of a code that are stored together; the others are in a plane of their own.
 uint plain_bits(const uint bits) { return bits == 3u ? 2u : bits; }
 
 // L of 4 codes, whose low bits are at the bottom of the bytes of `low`, and the high bits of 3-bit codes at the bottom

@@ -1,12 +1,12 @@
 // Shared memory of attention by integer dot products: rounded queries (K_DOT) and weights (V_DOT).
 //
-// For keys with a scale per channel, queries are rounded for each page of a tile, and the tile's weights then take
-// their place; for other keys they are rounded once and stay. Both are uvec4 of 4 words of 4 bytes:
+// For keys with a scale per channel, queries are rounded for each page of a tile, and the tile's weights then overwrite
+// them; for other keys they are rounded once and stay. Both are uvec4 of 4 words of 4 bytes:
 //   queries [page of the tile][query][Q8_PIECES]   words [word of codes][plane][step], lib/keys_dot.glsl
 //   weights [query][run of channels][quads / 4]    words of 4 quads of tokens, lib/values_dot.glsl
-// At the end, sums of lanes take their place: SUM() of lib/attend.glsl, two pieces for each lane.
+// At the end, sums of lanes overwrite them: SUM() of lib/attend.glsl, two pieces for each lane.
 // Uses LOCAL_X, HEAD_DIM, QUERIES, TILE_PAGES, K_..., V_...
-const uint K_STEPS = K_BITS == 4u ? 2u : K_BITS == 1u ? 8u : 4u; // words of bytes that a word of codes makes
+const uint K_STEPS = K_BITS == 4u ? 2u : K_BITS == 1u ? 8u : 4u; // words of bytes that a word of codes expands to
 const uint K_PLANES = K_BITS == 4u ? 2u : 1u;                    // bytes of a rounded query's channel: high, low
 const uint Q8_PIECES = (HEAD_DIM * (K_BITS == 3u ? 2u : K_BITS) + 31u) / 32u * K_STEPS * K_PLANES / 4u;
 const uint V_RUNS = !V_BOOK && V_GROUP < HEAD_DIM ? HEAD_DIM / V_GROUP : 1u;

@@ -12,8 +12,8 @@ const bool EXPERT_BY_SLOT = true;
 #else
 const bool EXPERT_BY_SLOT = (FLAGS & MATMUL_BY_SLOT) != 0u;
 #endif
-uint expert;      // of the bound range
-uint expert_list_at; // word of the first slot of the workgroup
+uint expert;      // index in the bound range
+uint expert_list_at; // word of the workgroup's first slot
 
 bool matmul_begin() {
 	if (EXPERT_BY_SLOT) {

@@ -1,4 +1,4 @@
-// Integers that order as floats do, equal ones for both zeros; ~0 for NaN and +inf, which have no place among numbers.
+// Integers that order as floats do, equal for both zeros; ~0 for NaN and +inf, which callers treat as invalid.
 uint float_order(float x) {
 	uint bits = floatBitsToUint(x);
 	if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) return ~0u;

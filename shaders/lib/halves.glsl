@@ -8,7 +8,7 @@ void params_of(uvec4 w, out vec4 scale, out vec4 zero) {
 }
 vec4 halves_low(uvec4 w) { return vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y)); }
 vec4 halves_high(uvec4 w) { return vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w)); }
-// 8 channels as halves; those beyond the largest half are infinite unless largest_halves() comes before.
+// 8 channels as halves; values beyond the largest half become infinite unless largest_halves() was applied before.
 uvec4 halves8(vec4 low, vec4 high) {
 	return uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy), packHalf2x16(high.zw));
 }

@@ -1,5 +1,5 @@
-// Read-only inputs of 16-byte elements: storage buffers, or texel buffers in builds with TEXELS, which software drivers
-// run because their loads of storage buffers are an order of magnitude slower.
+// Read-only inputs of 16-byte elements: storage buffers; in builds with TEXELS texel buffers, for software drivers,
+// whose loads of storage buffers are an order of magnitude slower.
 //
 //   INPUT(5, restrict readonly, Table, table);   declares vec4 table[] at binding 5
 //   VEC4_AT(table, i)                            reads element i of it

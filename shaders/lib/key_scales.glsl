@@ -1,11 +1,11 @@
-// How keys with a scale per channel meet queries in tiles of pages: attend.comp and weigh.comp, before
+// How queries meet keys with a scale per channel in tiles of pages: for attend.comp and weigh.comp, before
 // lib/queries.glsl; lib/keys.glsl has the functions. Uses LOCAL_X, PAGE, HEAD_DIM, QUERIES, K_CHANNEL, K_DOT
-// (lib/keys_dot.glsl stages them instead); work_s must have SCALES pieces.
+// (lib/keys_dot.glsl then stages the scales); work_s must have SCALES pieces.
 #define KEY_SCALES
 const uint PAGE_QUADS = PAGE / 4;
 const uint TILE_PAGES = LOCAL_X > PAGE_QUADS ? LOCAL_X / PAGE_QUADS : 1;
-// Shared memory holds queries times scales where they take no more of it than weights do (QUERIES * LOCAL_X pieces),
-// else the scales of the keys.
+// Shared memory holds queries times scales where they need no more memory than weights (QUERIES * LOCAL_X pieces), else
+// the scales of the keys.
 const uint PAGE_SCALES = TILE_PAGES * (HEAD_DIM / 4); // 16-byte pieces
 const bool KEYS_SCALED = K_CHANNEL && !K_DOT && PAGE_SCALES > LOCAL_X;
 const bool QUERIES_SCALED = K_CHANNEL && !K_DOT && PAGE_SCALES <= LOCAL_X;

@@ -1,4 +1,4 @@
-// Scores of tokens in pages of any key format: what attend.comp and weigh.comp share.
+// Scores of tokens in pages of any key format: shared by attend.comp and weigh.comp.
 //
 // K per channel: q . k = sum_c q_c scale_c code_c + sum_c q_c zero_c; the second sum is computed once per page.
 // K per token: q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
@@ -6,8 +6,8 @@
 // After lib/key_scales.glsl and lib/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at,
 // kv_head, work_s, and bindings k_codes (2), k_params (6), balance.
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
-const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
-const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
+const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // words of a token loaded together
+const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels in them
 const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
@@ -41,8 +41,8 @@ void sum_queries() {
 	}
 	barrier();
 }
-// Scales or scaled queries of pages [page, page + TILE_PAGES), of which `last` is the last that is there; bias: sum_c
-// q_c zero_c of the lane's page, which is `own` of the tile.
+// Stages the scales or scaled queries of pages [page, page + TILE_PAGES); `last` is the last page that exists. bias:
+// sum_c q_c zero_c of the lane's page, number `own` of the tile.
 void stage_scales(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
 		const uint params = KV_AT(6) / 4 + tables[pages_at + min(page + n, last) * 4 + 2] / 4;
@@ -73,7 +73,7 @@ void stage_scales(uint page, uint last, uint own, out float bias[QUERIES]) {
 	barrier();
 }
 
-// bias: sum_c q_c mean_c of the lane's page, which is `own` of the tile; pages as for stage_scales().
+// bias: sum_c q_c mean_c of the lane's page, number `own` of the tile; pages as for stage_scales().
 void mean_bias(uint page, uint last, uint own, out float bias[QUERIES]) {
 	for (uint n = 0; n < TILE_PAGES; n++) {
 		const uint means = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] +
@@ -96,7 +96,7 @@ vec4 key_norms(uint params, uint in_page) {
 	return norms_of_bytes(k_param_words[at], k_param_words[params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)]);
 }
 
-// The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
+// The words of LOAD_STEPS steps of the lane's quad, [word][token]; `load`: number of this group of words.
 void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
 	if (K_BITS == 3) {
 		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] =
@@ -127,8 +127,8 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 	}
 }
 
-// score[j]: q_j . k of the 4 tokens of the lane's quad, whose page's entry is tables[at]. All lanes come here together:
-// their pages are `tile` and those behind it, up to `last`.
+// score[j]: q_j . k of the 4 tokens of the lane's quad, whose page's entry is tables[at]. All lanes call it together:
+// their pages are `tile` and the next ones, up to `last`.
 void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 	float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
@@ -177,8 +177,8 @@ void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 	}
 }
 
-// keys_start(), before the first tile, and tile_scores(), with quad_scores()' arguments, by the build's kind of
-// product.
+// keys_start() before the first tile, and tile_scores() with the arguments of quad_scores(), for float or integer
+// products according to the build.
 #ifdef INT8
 #include "lib/keys_dot.glsl"
 #else

@@ -2,32 +2,33 @@
 //
 //   q . k = unit (sum_c b_c L_c) scale + ...,  b_c = round(q_c / unit), unit = max_c |q_c| / 127 (or 32512)
 // The middle of the codes meets queries that are not rounded: middle sum_c (q_c - unit b_c) is added, once per page or
-// run of channels. So what rounding costs is in proportion to how far codes are from their middle: with 2 bits 0.03 max
-// |q_c|, where the codes themselves cost 3.3 times the rms of q_c (both times the scale, per token, 128 channels).
-// K per channel: scales meet queries before these are rounded, for each page; else queries are rounded once.
+// run of channels. So the error of rounding is in proportion to how far codes are from their middle: with 2 bits 0.03
+// max |q_c|, where the codes themselves have an error of 3.3 times the rms of q_c (both times the scale, per token, 128
+// channels).
+// K per channel: scales are multiplied into queries before rounding, for each page; otherwise queries are rounded once.
 //
 // Included by lib/keys.glsl, whose constants and functions it uses; dot_s.
 const uint K_PLAIN = K_BITS == 3u ? 2u : K_BITS;
 const uint K_WORDS = (HEAD_DIM * K_PLAIN + 31u) / 32u;        // words of a token's (low) codes
-const uint K_GROUPS = K_WORDS * K_STEPS;                      // words of 4 channels that bytes make
-const uint WORD_PIECES = K_STEPS * K_PLANES / 4u;             // 16-byte pieces of a query that a word of codes meets
+const uint K_GROUPS = K_WORDS * K_STEPS;                      // words of bytes, 4 channels each
+const uint WORD_PIECES = K_STEPS * K_PLANES / 4u;             // 16-byte pieces of a query that match a word of codes
 const uint PIECE_STEPS = 4u / K_PLANES;
-const uint RUN_WORDS = K_WORDS / K_RUNS;                      // of a run of channels with one scale
-const bool K_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;       // words are loaded while the ones before are multiplied
-const uint K_MOST = K_BITS != 3u ? 2u : K_AHEAD ? 2u : 1u;    // words that are loaded together: they cost registers
+const uint RUN_WORDS = K_WORDS / K_RUNS;                      // words of a run of channels with one scale
+const bool K_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;       // words are loaded while the previous ones are multiplied
+const uint K_MOST = K_BITS != 3u ? 2u : K_AHEAD ? 2u : 1u;    // words loaded together: they cost registers
 const uint K_BATCH = RUN_WORDS < K_MOST ? RUN_WORDS : K_MOST;
 const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup stages a page
 const uint SLOTS = LOCAL_X / SLOT_LANES;
-const uint OWN_GROUPS = (K_GROUPS + SLOT_LANES - 1u) / SLOT_LANES; // of a lane
+const uint OWN_GROUPS = (K_GROUPS + SLOT_LANES - 1u) / SLOT_LANES; // groups of a lane
 const bool Q_HELD = OWN_GROUPS * QUERIES <= 8u;               // scaled queries of a page stay in registers
-const bool Q_SORTED = K_CHANNEL && K_GROUPS == Q_PIECES;      // pieces of q_s are the channels of words of bytes
+const bool Q_SORTED = K_CHANNEL && K_GROUPS == Q_PIECES;      // pieces of q_s are in the order of words of bytes
 // (unit, rest) [page of the tile, or run of channels][query]: a score is unit * dots + rest, times the scale of the
 // token and run if there is one. In shared memory, because registers limit how many keys are multiplied at a time.
 shared vec2 units_s[K_DOT ? (K_CHANNEL ? TILE_PAGES : K_RUNS) * QUERIES : 1u];
 
 float q_most() { return K_PLANES == 2u ? 32512.0 : 127.0; } // largest rounded query
 
-// Channels that lie in word g of bytes; 0 behind the last.
+// Channels of word g of bytes; 0 past the last.
 vec4 group_of_query(uint j, uint g) {
 	const uint c = g / K_STEPS * (4u * K_STEPS) + g % K_STEPS;
 	vec4 x;
@@ -37,7 +38,7 @@ vec4 group_of_query(uint j, uint g) {
 	}
 	return x;
 }
-// Writes word g of query j of staged page n: x / unit rounded. Returns the sum of its numbers.
+// Writes word g of query j of staged page n: x / unit, rounded. Returns the sum of the rounded numbers.
 int put_query(uint n, uint j, uint g, vec4 x, float inverse) {
 	const uint at = (n * QUERIES + j) * Q8_PIECES * 4u + g / K_STEPS * (K_STEPS * K_PLANES) + g % K_STEPS;
 	const uvec4 b = round_above(x, inverse, K_PLANES == 2u ? 32896.0 : 128.0); // high byte + 128, low byte + 128
@@ -54,8 +55,8 @@ int put_query(uint n, uint j, uint g, vec4 x, float inverse) {
 	return sum;
 }
 
-// For keys that have a scale per channel, before the first tile: what group_of_query() would have to collect for every
-// page.
+// For keys with a scale per channel, before the first tile: sorts channels as group_of_query() would have to collect
+// them for every page.
 void sort_queries() {
 	const uint n = (QUERIES * Q_PIECES + LOCAL_X - 1u) / LOCAL_X;
 	vec4 x[n];
@@ -68,7 +69,7 @@ void sort_queries() {
 		if (LANE + i * LOCAL_X < QUERIES * Q_PIECES) q_s[LANE + i * LOCAL_X] = x[i];
 	barrier();
 }
-// For other keys, before the first tile.
+// For other keys, before the first tile: rounds the queries.
 void round_queries() {
 	float most[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
@@ -88,7 +89,7 @@ void round_queries() {
 			for (uint i = LANE; i < run_groups; i += LOCAL_X) {
 				const vec4 x = group_of_query(j, r * run_groups + i);
 				const int sum = put_query(0, j, r * run_groups + i, x, most[j] > 0 ? q_most() / most[j] : 0.0);
-				// Values of a codebook have their middle at 0; others, at middle * scale + zero.
+				// The middle of a codebook's values is 0; of uniform codes it is middle * scale + zero.
 				rest[j] +=
 				    (K_BOOK ? 0.0 : middle * dot(x, vec4(1))) - middle * (most[j] * (1.0 / q_most())) * float(sum);
 			}
@@ -100,7 +101,7 @@ void round_queries() {
 	barrier();
 }
 
-// (scale, zero) of the channels of word g, of the parameters at word `params`.
+// (scale, zero) of the channels of word g, from the parameters at word `params`.
 void group_params(uint params, uint g, out vec4 scale, out vec4 zero) {
 	const uint c = g / K_STEPS * (4u * K_STEPS) + g % K_STEPS;
 	uvec4 w;
@@ -117,8 +118,8 @@ void group_params(uint params, uint g, out vec4 scale, out vec4 zero) {
 	}
 }
 vec4 sorted_query(uint j, uint g) { return Q_SORTED ? q_s[j * Q_PIECES + g] : group_of_query(j, g); }
-// What stage_scales() of lib/keys.glsl does, with rounded products of queries and scales. A subgroup takes a page at a
-// time.
+// As stage_scales() of lib/keys.glsl, but stages rounded products of queries and scales. A subgroup works on one page
+// at a time.
 void stage_queries(uint page, uint last, uint own) {
 	const uint lane = LANE % SLOT_LANES;
 	const float middle = dot_middle(K_BITS, false);
@@ -132,7 +133,7 @@ void stage_queries(uint page, uint last, uint own) {
 			const uint g = lane + i * SLOT_LANES, at = min(g, K_GROUPS - 1u);
 			vec4 scale, zero;
 			group_params(params, at, scale, zero);
-			zero = g < K_GROUPS ? zero + middle * scale : vec4(0); // each word of bytes once
+			zero = g < K_GROUPS ? zero + middle * scale : vec4(0); // count each word of bytes once
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 q4 = sorted_query(j, at), scaled = q4 * scale, size = abs(scaled);
 				if (Q_HELD) x[Q_HELD ? i * QUERIES + j : 0u] = scaled;
@@ -165,8 +166,8 @@ void stage_queries(uint page, uint last, uint own) {
 	own_scales = own * QUERIES * Q8_PIECES;
 }
 
-// Words [word, word + K_BATCH) of the lane's quad, and the high bits of their codes if these have some; of two, the
-// first is even.
+// Words [word, word + K_BATCH) of the lane's quad, and the high bits of their codes if these have some. With two words,
+// the first is even.
 void load_words(uint k_at, uint word, out uvec4 w[2], out uvec4 top_bits) {
 	[[unroll]] for (uint i = 0; i < K_BATCH; i++) w[i] = k_codes[k_at + min(word + i, K_WORDS - 1u) * PAGE_QUADS];
 	top_bits = K_BITS == 3u ? k_codes[k_at + (K_LOW + word / 2u) * PAGE_QUADS] : uvec4(0);
@@ -207,12 +208,12 @@ void dots_of_run(uint k_at, uint r, out ivec4 dots[QUERIES]) {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] += high[j] * 256;
 }
 
-// Before the first tile.
+// Call before the first tile.
 void keys_start() {
 	if (K_DOT && !K_CHANNEL) round_queries();
 	if (K_DOT && Q_SORTED) sort_queries();
 }
-// What quad_scores() of lib/keys.glsl does.
+// As quad_scores() of lib/keys.glsl.
 void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 	if (!K_DOT) {
 		quad_scores(at, tile, last, page, in_page);

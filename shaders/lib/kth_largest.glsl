@@ -1,15 +1,15 @@
-// The k-th largest of many ranks, by a whole workgroup. Four passes find it, 8 bits at a time: a histogram of the next
-// 8 bits of all ranks that agree with it so far.
+// The k-th largest of many ranks, by a whole workgroup, in four passes of 8 bits. Each pass makes a histogram of the
+// next 8 bits of all ranks that agree with the bits found so far.
 //
-// The including file defines LOCAL_X and supplies uint rank(uint i), of element i; 0: it does not count.
+// The including file defines LOCAL_X and supplies uint rank(uint i), the rank of element i; 0: it does not count.
 const uint AHEAD = 8;              // loads in flight
-const uint BINS = 256, CHUNK = 16; // of a histogram; bins that are summed together
+const uint BINS = 256, CHUNK = 16; // bins of a histogram; bins summed together
 shared uint count_s[BINS], chunk_s[BINS / CHUNK];
 shared uint bits_s, wanted_s;
 
 uint rank(uint i);
 
-// Ranks of elements first, first + step, ...; 0 from `end` on. first < end. Nothing branches around a load, so that all
+// Ranks of elements first, first + step, ...; 0 from `end` on. first < end. No branch around a load, so that all loads
 // are in flight together.
 void load_ranks(uint first, uint step, uint end, out uint x[AHEAD]) {
 	[[unroll]] for (uint i = 0; i < AHEAD; i++) x[i] = rank(min(first + i * step, end - 1));
@@ -17,7 +17,7 @@ void load_ranks(uint first, uint step, uint end, out uint x[AHEAD]) {
 		if (first + i * step >= end) x[i] = 0u;
 }
 
-// Of elements 0 .. n - 1; if fewer than k count, the smallest that does. equals: how many elements of this rank are
+// Over elements 0 .. n - 1. If fewer than k count, the smallest that counts. equals: how many elements of this rank are
 // among the k largest; 0 if none counts, and then the result has no meaning.
 uint kth_largest(uint n, uint k, out uint equals) {
 	const uint lane = gl_LocalInvocationIndex;
@@ -45,7 +45,7 @@ uint kth_largest(uint n, uint k, out uint equals) {
 				for (uint c = 0; c < BINS / CHUNK; c++) all += chunk_s[c];
 				wanted_s = min(k, all);
 			}
-			// From the top: the chunk, then the bin, in which the wanted one lies.
+			// From the top: find the chunk, then the bin, that holds the wanted rank.
 			uint left = wanted_s, c = BINS / CHUNK - 1, b = BINS;
 			if (left > 0) {
 				for (; c > 0 && chunk_s[c] < left; c--) left -= chunk_s[c];

@@ -1,4 +1,4 @@
-// Which rows a matmul kernel works on and what happens to their sums. The includer declares MatmulPush p, FLAGS, the
+// Which rows a matmul kernel works on, and how it stores their sums. The includer declares MatmulPush p, FLAGS, the
 // buffers o (out) and bias, at bindings 0 and 3. EXPERTS: the binding of a list of experts, see lib/expert_rows.glsl.
 #include "shared/experts.h"
 
@@ -18,8 +18,8 @@ float matmul_glu(float gate, float up) {
 #ifdef EXPERTS
 #include "lib/expert_rows.glsl"
 #else
-// Every kernel multiplies rows of x in order. t0: the first token of the workgroup; c: a column of its tile.
-bool matmul_begin() { return true; } // false: there is nothing to do for this workgroup
+// Without experts: rows of x in order. t0: the first token of the workgroup; c: a column of its tile.
+bool matmul_begin() { return true; } // false: no work for this workgroup
 uint matmul_first_row(uint proj) { return 0u; }
 uint matmul_first_bias(uint proj) { return 0u; }
 bool tile_has(uint t0, uint c) { return t0 + c < p.tokens; }
@@ -40,7 +40,7 @@ uvec2 matmul_slot(uint i) {
 								  : uvec2(3, 0);
 }
 
-// First piece of that row; row 0 of projection 0 in place of one that does not exist.
+// First piece of that row; row 0 of projection 0 for a slot past the last row.
 uint matmul_row_at(uvec2 slot, uint row_pieces) {
 	return matmul_choose(slot.x, p.w_at[0], p.w_at[1], p.w_at[2]) + (matmul_first_row(slot.x) + slot.y) * row_pieces;
 }
@@ -51,13 +51,13 @@ float matmul_bias(uvec2 slot) {
 	return bias[KV_AT(3) + at + matmul_first_bias(slot.x) + slot.y];
 }
 
-// Word of `o` for token 0 of a row, and words from one token to the next.
+// Word of `o` for a row and token 0, and the words from one token to the next.
 uvec2 matmul_out(uvec2 slot) {
 	return uvec2(KV_AT(0) + matmul_choose(slot.x, p.out_at[0], p.out_at[1], p.out_at[2]) + slot.y,
 				 matmul_choose(slot.x, p.stride[0], p.stride[1], p.stride[2]));
 }
 
-// `up` is the sum of the other row with SwiGLU.
+// `up`: with SwiGLU, the sum of the other row.
 void matmul_store(uint at, float sum, float up) {
 	if (EPILOGUE == MATMUL_ADD) sum += o[at];
 	if (EPILOGUE == MATMUL_SWIGLU) sum = matmul_glu(sum, up);

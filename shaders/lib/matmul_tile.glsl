@@ -1,8 +1,8 @@
-// The sums of an invocation of matmul.comp and matmul_int8.comp: of a tile of 64 rows x COLS tokens, 128 invocations.
-// After lib/matmul_rows.glsl; uses COLS.
+// The sums of an invocation of matmul.comp and matmul_int8.comp. A tile is 64 rows x COLS tokens, for 128 invocations.
+// Include after lib/matmul_rows.glsl; uses COLS.
 const uint ROWS = 64, K = 32, LOCAL = 128; // K: elements of a row in a step
 const uint TILE_T = COLS / 16u;            // tokens of an invocation
-// Of rows 4 a .. 4 a + 3 and 32 + 4 a .. 32 + 4 a + 3 and token TILE_T b + t: [t][rows].
+// Rows 4 a .. 4 a + 3 and 32 + 4 a .. 32 + 4 a + 3 of token TILE_T b + t: [t][rows].
 vec4 acc[2 * TILE_T];
 
 void matmul_store_tile(uint first, uint t0, uint a, uint b) {

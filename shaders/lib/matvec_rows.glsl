@@ -1,7 +1,7 @@
-// The sums of a matvec kernel, and where they go. After lib/matmul_rows.glsl; uses ROWS, COLS.
+// The sums of a matvec kernel, and where they are stored. Include after lib/matmul_rows.glsl; uses ROWS, COLS.
 float acc[ROWS * COLS]; // [row][token]
 
-// By one lane: rows first .. first + ROWS - 1 of the dispatch.
+// Called by one lane: stores rows first .. first + ROWS - 1 of the dispatch.
 void matvec_store(uint first) {
 	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
 	[[unroll]] for (uint r = 0; r < ROWS; r += each) {

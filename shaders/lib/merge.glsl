@@ -1,5 +1,4 @@
-// The output of a row and head from its partial states, where there are few: attend_merge.comp and attend.comp share
-// it.
+// The output of a row and head from its partial states, if there are few. Shared by attend_merge.comp and attend.comp.
 //
 //   out = sum_i w_i acc_i / sum_i w_i sum_i,  w_i = exp(max_i - max_j max_j);  0 where no part saw a token
 //
@@ -11,12 +10,12 @@
 
 const uint PAIRS = HEAD_DIM / 2u; // of a state, before (maximum, sum of weights)
 
-// A function, because glslang applies `precise` below to everything that is written to an array which it sees being
-// read: attention would have no fused multiply-adds.
+// A function, because glslang applies `precise` below to all writes of an array that it sees being read; attention
+// would then have no fused multiply-adds.
 vec2 part_at(uint at) { return parts[at]; }
 
 // Channels 2 pair and 2 pair + 1. n: 1 to MERGE_FEW states, `stride` apart, the first at `at` of parts; sink: of the
-// head. Whichever kernel calls it, the bits are the same: what it sums is not contracted to multiply-adds. All loads
+// head. The bits are the same in every kernel that calls it: its sums are not contracted to multiply-adds. All loads
 // come before their first use.
 vec2 merge_few(uint at, uint stride, uint n, uint pair, float sink, out float top, out float weights) {
 	vec2 x[MERGE_FEW], state[MERGE_FEW];
@@ -36,5 +35,5 @@ vec2 merge_few(uint at, uint stride, uint n, uint pair, float sink, out float to
 		sum += w * x[i];
 	}
 	weights = of_all;
-	return of_all > 0.0 ? sum / of_all : vec2(of_all); // 0, or a NaN that must not be lost
+	return of_all > 0.0 ? sum / of_all : vec2(of_all); // 0, or a NaN that must be kept
 }

@@ -1,4 +1,5 @@
-// f16 in 32-bit words, the same on every driver: packHalf2x16 may round either way, this rounds to nearest even.
+// f16 in 32-bit words, the same on every driver: packHalf2x16 may round either way; these functions round to nearest
+// even.
 #ifndef KVRUN_NUMERIC_GLSL
 #define KVRUN_NUMERIC_GLSL
 

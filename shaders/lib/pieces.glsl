@@ -1,14 +1,14 @@
-// A piece: 8 neighbouring channels of one token, channels 8 c .. 8 c + 7. Where its codes are, and what they mean.
+// A piece: 8 neighbouring channels of one token, channels 8 c .. 8 c + 7. Locates and decodes its codes.
 #ifndef KVRUN_PIECES_GLSL
 #define KVRUN_PIECES_GLSL
 
-// Word of a token's codes where piece c begins; with 3 bits in the plane of low bits.
+// Word of a token's codes where piece c begins; with 3 bits, in the plane of low bits.
 uint piece_word(uint c, const uint bits) { return c * (bits == 3u ? 2u : bits) / 4u; }
-// The word that its second half begins with (8 bits), or with its high bits (3 bits): not there with other widths.
+// The word where its second half begins (8 bits), or its high bits (3 bits); other widths have no second word.
 uint piece_word2(uint c, const uint bits) {
 	return bits == 3u ? (HEAD_DIM * 2u + 31u) / 32u + c / 4u : piece_word(c, bits) + 1u;
 }
-// Codes of piece c out of these two words, as floats. Where mask is 0 and not ~0, zeros.
+// Codes of piece c out of these two words, as floats; zeros where mask is 0 (else it is ~0).
 void piece_codes(uint w, uint w2, uint c, const uint bits, uint mask, out vec4 low, out vec4 high) {
 	const uint plain = bits == 3u ? 2u : bits; // bits of a code in w
 	w = w >> (c * plain * 8u % 32u) & mask;

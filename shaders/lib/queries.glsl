@@ -1,4 +1,4 @@
-// The queries of a workgroup, scores of quads of keys, and reductions: what lib/attend.glsl and weigh.comp share.
+// The queries of a workgroup, scores of quads of keys, and reductions: shared by lib/attend.glsl and weigh.comp.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, QUERIES, declares q, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
@@ -21,7 +21,7 @@ const uint Q_PIECES = HEAD_DIM / 4u; // 16-byte pieces of a query
 vec4 score[QUERIES]; // of the lane's quad
 shared vec4 q_s[QUERIES * Q_PIECES];
 #ifdef NO_SUBGROUP
-const uint REDUCED = LOCAL_X; // values of a query that meet in shared memory
+const uint REDUCED = LOCAL_X; // values of a query that are combined in shared memory
 #else
 const uint REDUCED = (LOCAL_X + SUBGROUP - 1u) / SUBGROUP;
 #endif
@@ -61,7 +61,7 @@ void score_half(uint step, uint i, vec4 k[4]) {
 
 // ---- reductions over the workgroup
 
-// Subgroups first where there are any; a workgroup of one subgroup needs no memory.
+// Within subgroups first if there are any; a workgroup of one subgroup needs no shared memory.
 void reduce(inout float x[QUERIES], const bool maximum) {
 #ifdef NO_SUBGROUP
 	const uint n = LOCAL_X, at = LANE;

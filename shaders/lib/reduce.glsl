@@ -1,9 +1,9 @@
 // Sums and maxima over a workgroup, for any subgroup size; every invocation gets the result.
 //
 // Include after `layout(local_size_x_id = SPEC_LOCAL_X) in;` and list the shader with REDUCE in shaders/CMakeLists.txt:
-// it is compiled with subgroup arithmetic and, as NO_SUBGROUP, without. One-dimensional workgroups; all invocations
-// call.
-// The order of additions depends on subgroup and workgroup size only: same device, same bits.
+// it is compiled with subgroup arithmetic and, as NO_SUBGROUP, without. Workgroups must be one-dimensional, and all
+// invocations must call. The order of additions depends only on the sizes of subgroup and workgroup: same device, same
+// bits.
 #ifndef KVRUN_REDUCE_GLSL
 #define KVRUN_REDUCE_GLSL
 #ifndef NO_SUBGROUP

@@ -1,8 +1,8 @@
-// The rotation of shared/kv_page.h of every vector in shared memory, or its inverse. Signs come first, or last.
+// The rotation of shared/kv_page.h, or its inverse, of every vector in shared memory. Signs come first; in the inverse,
+// last.
 //
-// The including file defines HEAD_DIM, LOCAL_X, LANE and, for the vectors in pieces of 4 channels, STAGED_PIECES (how
-// many),
-// STAGED(i) and STAGED_SET(i, x).
+// The including file defines HEAD_DIM, LOCAL_X, LANE and, for the vectors in pieces of 4 channels, STAGED_PIECES (their
+// number), STAGED(i) and STAGED_SET(i, x).
 void rotate_staged(const bool back) {
 	const uint block = kv_rotation_block(HEAD_DIM), pieces = HEAD_DIM / 4u; // of a vector
 	for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {

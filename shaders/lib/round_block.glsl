@@ -1,17 +1,17 @@
-// Blocks of 32 floats rounded to int8: b = round(x / unit), unit = max |x| / 127. Four neighbouring lanes share a
+// Blocks of 32 floats rounded to int8: b = round(x / unit), unit = max |x| / 127. Four neighbouring lanes share one
 // block.
 #include "lib/int8.glsl"
 
 const uint BLOCK_LANES = 4u;
 struct RoundedBlock {
-	uint lower, upper; // the lane's codes: elements 4 j .. 4 j + 3 and 16 more, j the lane among its four
+	uint lower, upper; // the codes of lane j of the four: elements 4 j .. 4 j + 3, and the same 16 further on
 	float unit;
-	int sums; // of the codes of either half of the block, as two int16
+	int sums; // sums of the codes of the lower and the upper half of the block, as two int16
 };
 
 RoundedBlock round_block(vec4 lower, vec4 upper) {
 	RoundedBlock b;
-	// As integers, among which a NaN is the largest: it must not be lost.
+	// Compared as integers, where a NaN is the largest: it must be kept.
 	const uvec4 m = max(floatBitsToUint(abs(lower)), floatBitsToUint(abs(upper)));
 	uint top = max(max(m.x, m.y), max(m.z, m.w));
 	top = max(top, subgroupShuffleXor(top, 1u));

@@ -1,11 +1,11 @@
 // Scores of attention from products of queries and keys.
 //
-// The including file defines SOFTCAP, a constant, and has p.scale and p.softcap.
+// The including file defines the constant SOFTCAP, and has p.scale and p.softcap.
 #ifndef KVRUN_SOFTCAP_GLSL
 #define KVRUN_SOFTCAP_GLSL
 
-// cap * tanh(score / cap) = cap - 2 cap / (exp(2 score / cap) + 1). Drivers may take tanh() as sinh() / cosh(), which
-// is not a number where those overflow. What this loses near 0 is 2^-23 of the cap, far below what moves a weight.
+// cap * tanh(score / cap) = cap - 2 cap / (exp(2 score / cap) + 1). Drivers may compute tanh() as sinh() / cosh(),
+// which is NaN where those overflow. The error near 0 is 2^-23 of the cap, too small to change a weight.
 vec4 scores(vec4 products) {
 	const vec4 s = products * p.scale;
 	if (!SOFTCAP) return s;

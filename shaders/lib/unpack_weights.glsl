@@ -1,6 +1,6 @@
 // Weight rows (shared/weight_row.h) to floats, in units of 16 consecutive elements: element = scale * code - min.
 //
-// The includer defines WTYPE (a constant; all branches on it fold) and the loads its device is good at:
+// The includer defines WTYPE (a constant; all branches on it fold) and those of these loads that suit its device:
 //   WEIGHT_PIECE(i)  uvec4, 16-byte piece i of the bound array; always
 //   WEIGHT_PAIR(i)   uvec2 i, WEIGHT_WORD(i) uint i; only for weight_unit() and weight_unit_scale()
 // With GRID defined, for the types with grids and no others:
@@ -24,14 +24,15 @@ const uint WEIGHT_CODE_BYTES = KV_TENSOR_TYPES(KV_PICK_CODE_BYTES) 0u,
 	WeightTraits(WEIGHT_CODES, WEIGHT_CODE_BYTES, WEIGHT_HIGH, WEIGHT_SCALE, WEIGHT_SCALE_BYTES, WEIGHT_FACTOR_BYTES,  \
 	             WEIGHT_ZERO)
 
-// Raw words: CODE_F32 a..d, F16 and BF16 a b, BYTE a, PAIR a.x, others a.xy; high bits a.z. Of grids a is the GridUnit.
+// Raw words: CODE_F32 a..d, F16 and BF16 a b, BYTE a, PAIR a.x, others a.xy; high bits a.z. Types with grids: a is the
+// GridUnit.
 struct WeightUnit { uvec4 a, b, c, d; };
 
 const bool WEIGHT_PLAIN = WEIGHT_SCALE == SCALE_NONE;
 // min is no multiple of scale
 const bool WEIGHT_OWN_MIN = WEIGHT_SCALE == SCALE_HALF_MIN || WEIGHT_SCALE == SCALE_K || WEIGHT_SCALE == SCALE_NIBBLES;
-const bool WEIGHT_MIN = WEIGHT_OWN_MIN || WEIGHT_ZERO > 0u; // code counts from below the smallest element
-// The two units of a block have scales of their own.
+const bool WEIGHT_MIN = WEIGHT_OWN_MIN || WEIGHT_ZERO > 0u; // codes count from below the smallest element
+// The two units of a block have separate scales.
 const bool WEIGHT_BY_HALVES =
 	WEIGHT_SCALE == SCALE_BYTE || WEIGHT_SCALE == SCALE_NIBBLES || WEIGHT_SCALE == SCALE_ODD_HALVES;
 #ifdef GRID
@@ -39,7 +40,7 @@ const bool WEIGHT_SIGNED = true; // codes are signed bytes
 #else
 const bool WEIGHT_SIGNED = WEIGHT_CODES == CODE_BYTE || WEIGHT_CODES == CODE_BOOK || WEIGHT_CODES == CODE_FP4;
 #endif
-const bool WEIGHT_HAS_FACTOR = WEIGHT_FACTOR_BYTES == 2u; // of 256 elements
+const bool WEIGHT_HAS_FACTOR = WEIGHT_FACTOR_BYTES == 2u; // a factor for 256 elements
 
 vec4 weight_bytes(uint w) { return vec4(w & 255u, (w >> 8) & 255u, (w >> 16) & 255u, w >> 24); }
 vec4 weight_signed_bytes(uint w) {
@@ -67,7 +68,7 @@ uint weight_code_bytes(WeightUnit r, uint i) {
 	return code;
 #endif
 }
-// The same as floats, of any type.
+// The same elements as floats, for any type.
 vec4 weight_quad(WeightUnit r, uint i) {
 	if (WEIGHT_CODES == CODE_F32) return uintBitsToFloat(i == 0u ? r.a : i == 1u ? r.b : i == 2u ? r.c : r.d);
 	if (WEIGHT_CODES == CODE_F16 || WEIGHT_CODES == CODE_BF16) {
@@ -83,13 +84,13 @@ vec4 weight_quad(WeightUnit r, uint i) {
 vec2 weight_k_pair(uvec4 head, uint r) {
 	return unpackHalf2x16(head.x) * vec2(weight_k_scale(head.y, head.w, r), weight_k_min(head.z, head.w, r));
 }
-// {scale, min} of a unit from its scale.
+// {scale, min} of a unit from its scale alone.
 vec2 weight_zero_pair(float s) { return vec2(s, WEIGHT_ZERO > 0u ? float(WEIGHT_ZERO) * s : 0.0); }
-// The same with factor d and signed byte `byte` of `word`.
+// The same from factor d and signed byte `byte` of `word`.
 vec2 weight_byte_pair(float d, uint word, uint byte) {
 	return weight_zero_pair(d * float(bitfieldExtract(int(word), int(8u * byte), 8)));
 }
-// The same with {d, dmin} and a byte of two nibbles.
+// The same from {d, dmin} and a byte of two nibbles.
 vec2 weight_nibbles_pair(vec2 d, uint word, uint byte) {
 	return d * vec2((word >> (8u * byte)) & 15u, (word >> (8u * byte + 4u)) & 15u);
 }
@@ -113,7 +114,7 @@ WeightUnit weight_grid_unit(uint x, uint y, uint high, uint scale, uint h) {
 vec2 weight_grid_scale(WeightUnit r, float d) {
 	return vec2(d * grid_scale(WEIGHT_CODES, GridUnit(r.a.x, r.a.y, r.a.z, r.a.w)), 0.0);
 }
-// Of a word of `high` that two blocks of 32 share: what unit h (0 or 1) of block b has.
+// Two blocks of 32 share a word of `high`: the bits for unit h (0 or 1) of block b.
 uint weight_grid_high(uint word, uint b, uint h) {
 	const uint own = word >> (16u * (b & 1u));
 	return WEIGHT_CODES == CODE_IQ1_S ? own & 0xffffu : (own >> (8u * h)) & 255u;

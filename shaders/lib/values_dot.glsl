@@ -1,28 +1,28 @@
-// The weighted sum of packed V by integer dot products, weights rounded to 8 bits: what tile_values() of
+// The weighted sum of packed V by integer dot products, with weights rounded to 8 bits. Does what tile_values() of
 // lib/attend.glsl does.
 //
 //   sum_t w_t (scale_t L_t + zero_t) = unit sum_t b_t L_t + rest,  b_t = round(w_t scale_t / unit)
 //   rest = sum_t w_t (zero_t + middle scale_t) - middle unit sum_t b_t
-// over blocks of 4 BLOCK_QUADS tokens, each with its own unit, its largest w_t scale_t / 255: a large weight costs its
-// neighbours precision, nobody else. Tokens whose weight vanishes beside it count as the middle of the codes, so no
+// over blocks of 4 BLOCK_QUADS tokens. Each block has its own unit, its largest w_t scale_t / 255, so a large weight
+// reduces only its neighbours' precision. Tokens whose rounded weight is 0 count as the middle of the codes, so no
 // weight is lost.
 // Codebooks: rest = -middle sum_t unit b_t, and both are multiplied by dot_unit().
 //
-// A dot product is over 4 tokens of one channel, so codes of 4 tokens are transposed, which is cheapest before they
-// become bytes and in two steps. That leaves tokens in the order 0, 2, 1, 3, and so are the weights.
+// A dot product is over 4 tokens of one channel, so codes of 4 tokens are transposed. This is cheapest before the codes
+// become bytes, and in two steps. It leaves tokens in the order 0, 2, 1, 3, so the weights have this order too.
 const uint V_PLAIN = V_BITS == 3u ? 2u : V_BITS;
-const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // of a token's (low) codes of 8 channels
-const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes of a byte
-// Quads of tokens whose weights share a unit. With 8, half as many sums are converted to floats as with 4; codes of 3
-// bits, which have two planes, would spill registers. Must not depend on QUERIES, because a row's bits depend on it.
+const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // bytes of a token's (low) codes of 8 channels
+const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes in a byte
+// Quads of tokens whose weights share a unit. With 8, half as many sums are converted to floats as with 4; but codes of
+// 3 bits, which have two planes, would spill registers. Must not depend on QUERIES, because a row's bits depend on it.
 const uint SHARED_QUADS = SUBGROUP < LOCAL_X ? SUBGROUP : LOCAL_X;
 const uint BLOCK_QUADS = V_BITS == 3u ? 4u : HEAD_DIM < 64u ? 4u : SHARED_QUADS < 8u ? 4u : 8u;
-const uint BLOCKS = LOCAL_X / BLOCK_QUADS; // of a tile
+const uint BLOCKS = LOCAL_X / BLOCK_QUADS; // blocks of a tile
 const uint PART = QUERIES > 4u ? 4u : QUERIES;             // queries whose sums are in registers together
 shared vec2 block_s[V_DOT ? QUERIES * V_RUNS * BLOCKS : 1u]; // [query][run][block] unit, rest
 shared uvec2 block_at_s[V_DOT ? BLOCKS : 1u];                // as in tile_values_dot()
 
-// Uniform codes are not shifted to the bottom of their byte: their sums are larger by that power of two.
+// Uniform codes are not shifted to the bottom of their byte; their sums are larger by that power of two.
 const bool V_IN_PLACE = !V_BOOK && V_BITS != 3u;
 vec4 step_unit(uint k) {
 	vec4 x;
@@ -72,12 +72,13 @@ void round_weights(uint live, uint params, uint largest) {
 	}
 }
 
-// Words of bytes 0, 2, 1, 3 of 4 tokens out of x, 2 bytes of tokens 0 and 1, and y, the same bytes of tokens 2 and 3.
+// a, b: words of bytes of tokens 0, 2, 1, 3; from x, 2 bytes of tokens 0 and 1, and y, the same bytes of tokens 2 and
+// 3.
 void interleave(uint x, uint y, out uint a, out uint b) {
 	a = (x & 0x00ff00ffu) | (y & 0x00ff00ffu) << 8u;
 	b = (x >> 8u & 0x00ff00ffu) | (y & 0xff00ff00u);
 }
-// Codes of chunk c of 4 tokens, whose words are w, transposed: word i has byte i of each token.
+// Codes of chunk c of 4 tokens, whose words are w, transposed: output word i has byte i of each token.
 void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
 	if (V_CHUNK_BYTES == 1u) {
 		bytes[0] = transpose_bytes(w, c);
@@ -90,7 +91,7 @@ void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
 		           bytes[V_CHUNK_BYTES == 4u ? 2 : 0], bytes[V_CHUNK_BYTES == 4u ? 3 : 0]);
 }
 
-// Every lane has a block in each round; otherwise some repeat a block, with weights of 0.
+// Every lane has a block in each round; otherwise some lanes repeat a block with weights of 0.
 const bool ROUNDS_FULL = BLOCKS % V_ROWS == 0u && V_ROWS * ROW_LANES == LOCAL_X;
 
 // Codes of 16 tokens, the first at word `at` of V: w[n][t] has those of chunk c and token 4 n + t, w2 the high bits of
@@ -104,8 +105,8 @@ void load_codes(uint at, uint c, out uvec4 w[4], out uvec4 w2[4]) {
 		}
 }
 
-// Adds the values of the tile, after round_weights(). Of the lane's quad: `at`, word of V where it begins; `factors`:
-// word of v_factors where the channel factors of the kv head begin.
+// Adds the values of the tile, after round_weights(). `at`: word of V where the lane's quad begins; `factors`: word of
+// v_factors where the channel factors of the kv head begin.
 void tile_values_dot(uint at, uint factors) {
 	if (LANE % BLOCK_QUADS == 0u) block_at_s[LANE / BLOCK_QUADS] = uvec2(at, factors);
 	barrier();
@@ -168,5 +169,5 @@ void tile_values_dot(uint at, uint factors) {
 			}
 		}
 	}
-	barrier(); // the next tile writes what this one read
+	barrier(); // the next tile overwrites what this one reads
 }

@@ -1,4 +1,4 @@
-// Fields of work items by name: a constant of the item's struct whose fields are the words they are at.
+// Fields of work items by name: a constant of the item's struct, whose fields are their own word offsets.
 //
 //   const AttendWork FIELD = AttendWork(WORDS_8);    then work[item + FIELD.pages] is the item's word `pages`
 #include "shared/work.h"

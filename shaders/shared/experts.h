@@ -6,8 +6,8 @@
 #define KV_MOST_USED 32u     // of a row
 #define KV_MOST_GROUPS 64u   // of experts
 
-// The slots of a prompt by expert: tiles of one expert each. A tile is the expert's number, then up to KV_EXPERT_TILE
-// slots in ascending order, then KV_NO_SLOT. Tiles without slots are KV_NO_SLOT throughout.
+// The slots of a prompt by expert, in tiles of one expert each. A tile is the expert's number, then up to
+// KV_EXPERT_TILE slots in ascending order, then KV_NO_SLOT. A tile without slots is all KV_NO_SLOT.
 #define KV_EXPERT_TILE 64u
 #define KV_TILE_WORDS (1u + KV_EXPERT_TILE)
 #define KV_NO_SLOT 0xffffffffu
@@ -16,6 +16,6 @@
 #define KV_GLU_ALPHA 1.702f
 #define KV_GLU_LIMIT 7.0f
 
-// Logits s near that of a chosen expert, top: (top - s) / max(|s|, top) <= KV_NEAR; arXiv:2409.12136.
+// A logit s is near the logit `top` of a chosen expert if (top - s) / max(|s|, top) <= KV_NEAR; arXiv:2409.12136.
 #define KV_NEAR 0.02f
 #endif

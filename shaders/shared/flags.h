@@ -2,7 +2,7 @@
 #ifndef KVRUN_FLAGS_H
 #define KVRUN_FLAGS_H
 
-// matmul and matvec kernels; the two lowest bits are an epilogue of push.h, MATMUL_*
+// matmul and matvec kernels; the two lowest bits are one of the epilogues MATMUL_* of push.h
 #define MATMUL_EPILOGUE 3u
 #define MATMUL_TAIL 4u     // cols is no multiple of 32
 #define MATMUL_NORM 8u     // matvec: x is normalised
@@ -14,13 +14,13 @@
 #define ROUTE_NORMALISED 2u // a row's weights are divided by their sum
 #define ROUTE_BIAS 4u
 #define ROUTE_NEAR 8u          // weights are softmaxes over near logits (KV_NEAR of experts.h)
-#define ROUTE_EXPERT_SCALE 16u // experts have factors of their own
+#define ROUTE_EXPERT_SCALE 16u // experts have factors
 
 // rope_store
 #define ROPE_NEOX 1u       // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)
 #define ROPE_NORM_Q 2u     // RMS norm of each query head
 #define ROPE_NORM_K 4u     // of each key head
-#define ROPE_WEIGH_LAST 8u // the norm's weights multiply what is rotated, else what will be
+#define ROPE_WEIGH_LAST 8u // the norm's weights multiply after the rotation, else before
 
 // attend kernels over pages, and weigh
 #define ATTEND_K_PER_CHANNEL 1u   // K has its parameters per channel
@@ -36,19 +36,19 @@
 #define ATTEND_K_DOT 1024u        // INT8: integer dot products of K
 #define ATTEND_V_DOT 2048u        // of V
 #define ATTEND_SLOW_CONVERT 4096u // INT8: a conversion to float costs more than an addition
-#define ATTEND_LOAD_AHEAD 8192u   // INT8: there are registers for keys that are loaded ahead
+#define ATTEND_LOAD_AHEAD 8192u   // registers suffice to load keys ahead
 #define ATTEND_SOFTCAP 16384u     // scores have a cap
 #define ATTEND_SINKS 32768u       // heads have sinks, which a kernel that merges adds
 
 // activate
-#define ACTIVATE_FUNCTION 7u // these bits are one of
+#define ACTIVATE_FUNCTION 7u // these bits are one of the following
 #define ACTIVATE_SILU 1u
 #define ACTIVATE_GELU_TANH 2u
 #define ACTIVATE_RELU2 3u
 #define ACTIVATE_SIGMOID 4u
-#define ACTIVATE_TIMES 8u // there is y
+#define ACTIVATE_TIMES 8u // y is a factor
 #define ACTIVATE_CAP 16u  // there is a cap
-#define ACTIVATE_ADD 32u  // to what out holds
+#define ACTIVATE_ADD 32u  // out += v, else out = v
 
 #define LAYER_NORM_BIAS 1u // layer_norm: there is b
 
@@ -63,13 +63,13 @@
 #define MERGE_SINKS 2u // heads have sinks
 
 // score kernels
-#define SCORE_COUNT 1u     // a row gives 1, instead of attention
-#define SCORE_KEY_LARGE 2u // times the length of the token's key
+#define SCORE_COUNT 1u     // a row gives 1 instead of attention
+#define SCORE_KEY_LARGE 2u // weighted by the length of the token's key
 #define SCORE_KEY_SMALL 4u // divided by it
 #define SCORE_SOFTCAP 8u   // scores have a cap
 
 // kv_pack_channels, kv_block
-#define PACK_K_BLOCK 1u   // parameters are there
+#define PACK_K_BLOCK 1u   // parameters are already in the block
 #define PACK_K_BALANCE 2u // keys are multiplied by the balancer
 #define PACK_K_BYTES 4u   // parameters are bytes
 

@@ -1,9 +1,9 @@
 // Push constants: one struct per kernel, 4-byte fields only, at most 128 bytes. Read by GLSL and C++.
 //
 // A view starts at any multiple of 4 bytes, a descriptor only at multiples of the device's alignment (up to 256). The
-// recorder binds at the multiple below and tells the shader the rest: every struct begins with KV_PUSH_HEAD, and
-// binding b's first word is word KV_AT(b) of the bound array (KV_AT(b) / 2, / 4 for uvec2, uvec4 elements, whose views
-// the recorder requires to be aligned to the element). One byte per binding, so 16 bindings.
+// recorder binds at the next lower multiple and passes the difference to the shader: every struct begins with
+// KV_PUSH_HEAD, and binding b's first word is word KV_AT(b) of the bound array (KV_AT(b) / 2, / 4 for uvec2, uvec4
+// elements, whose views must be aligned to the element). One byte per binding, so 16 bindings.
 #ifndef KVRUN_PUSH_H
 #define KVRUN_PUSH_H
 #ifdef __cplusplus
@@ -23,7 +23,7 @@ struct EmbedPush {
 	uint dim;
 	uint first_row;  // of the bound piece of the table
 	uint n_rows;     // of the bound piece
-	uint last_piece; // 1: also rows past the end of the table become zero
+	uint last_piece; // 1: rows past the end of the table also become zero
 };
 struct MatmulPush { // matmul and matvec kernels: up to three projections i of the same x
 	KV_PUSH_HEAD
@@ -34,14 +34,14 @@ struct MatmulPush { // matmul and matvec kernels: up to three projections i of t
 	uint out_at[3];  // word of the bound range where row 0 of token 0 goes
 	uint stride[3];  // words from one token to the next
 	uint bias_at[3]; // word of the bound range
-	uint bias;       // bit i: there is one
+	uint bias;       // bit i: projection i has one
 	float eps;       // of the norm of x; matvec kernels
-	// Kernels of experts: w has n_experts * rows[i] rows, those of expert first_expert first.
+	// Kernels of experts: w has n_experts * rows[i] rows; expert first_expert comes first.
 	uint share;        // slots that share a row of x
 	uint first_expert; // of the bound range
 	uint n_experts;    // of the bound range
 };
-#define MATMUL_STORE 0u  // what a kernel does with a sum
+#define MATMUL_STORE 0u  // epilogue: out = sum
 #define MATMUL_ADD 1u    // out += sum
 #define MATMUL_SWIGLU 2u // out = silu(sum of projection 0) * sum of projection 1
 #define MATMUL_GATE 3u   // out = silu(out) * sum
@@ -128,8 +128,8 @@ struct AttendPush {
 	float scale;     // 1 / sqrt(head_dim)
 	float softcap;   // unused without ATTEND_SOFTCAP
 };
-// Most partial states of a row that attend.comp merges. Only one workgroup per KV head does that, so with more states a
-// separate dispatch of attend_merge.comp, one workgroup per query head, is faster.
+// Most partial states of a row that attend.comp merges. Only one workgroup per KV head merges there, so with more
+// states a separate dispatch of attend_merge.comp, with one workgroup per query head, is faster.
 #define MERGE_FEW 8u
 struct AttendPromptPush {
 	KV_PUSH_HEAD
@@ -162,7 +162,7 @@ struct KvBlockPush {
 struct ScorePromptPush {
 	KV_PUSH_HEAD
 	uint first;    // token of row 0 of q
-	uint n_tokens; // that may be seen: first + rows of q
+	uint n_tokens; // tokens that may be seen: first + rows of q
 	uint n_rows;   // listed
 	uint n_heads;
 	uint n_kv_heads;

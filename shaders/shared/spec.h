@@ -10,7 +10,7 @@
 #define SPEC_V_GROUP 5
 #define SPEC_FLAGS 6     // bits: shared/flags.h
 #define SPEC_PAGE 7      // tokens of a KV page
-#define SPEC_SUBGROUP 8  // subgroup size the pipeline runs with: kernel_choice.cpp says it, or kernels.cpp chooses
+#define SPEC_SUBGROUP 8  // subgroup size of the pipeline, from kernel_choice.cpp or chosen by kernels.cpp
 #define SPEC_ROWS 9      // output rows of a workgroup
 #define SPEC_COLS 10     // rows of x (tokens) of a workgroup
 #define SPEC_WTYPE 12    // element type of a weight: the value of DType
@@ -19,8 +19,8 @@
 #define SPEC_MATRIX_N 17
 #define SPEC_MATRIX_K 18
 #define SPEC_MATRIX_K_B 19    // the same as SPEC_MATRIX_K, of the second operand
-#define SPEC_SUBGROUP_ROWS 20 // rows in which the subgroups of a workgroup stand
-#define SPEC_SUBGROUP_COLS 21 // or columns
+#define SPEC_SUBGROUP_ROWS 20 // rows of the grid of subgroups in a workgroup
+#define SPEC_SUBGROUP_COLS 21 // columns of it
 #define SPEC_TAPS 22          // tokens that a short convolution sees
 #define SPEC_STATE_ROWS 23    // rows of a state that an invocation holds
 #define SPEC_STATE_COLS 24    // columns of a state in a workgroup

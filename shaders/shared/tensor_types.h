@@ -1,8 +1,9 @@
-// The table of tensor types: what every part of kvrun knows about a GGML type. Read by C++, nvcc and GLSL.
+// The table of tensor types: all that kvrun knows about each GGML type. Read by C++, nvcc and GLSL.
 //
-// A new type is a row here, a function of engine/core/block_quant.cpp (its definition), one of backends/weight_rows.cpp
-// (a row on its way to a device) and golden blocks in tests/golden/quant. Where none of CODE_* or SCALE_* describes it,
-// also that kind: its arithmetic in shared/weight_codes.h, its loads in lib/unpack_weights.glsl and cuda/weights.cuh.
+// A new type needs a row here, a function of engine/core/block_quant.cpp (its definition), one of
+// backends/weight_rows.cpp (repacks a row for a device) and golden blocks in tests/golden/quant. If none of CODE_* or
+// SCALE_* describes it, it also needs a new kind: arithmetic in shared/weight_codes.h, loads in lib/unpack_weights.glsl
+// and cuda/weights.cuh.
 //
 // X(name, id, file,  elements, bytes,  scales_at, rms, middle,  codes, code_bytes, high,  scale, scale_bytes,
 //   factor_bytes, zero, int8)
@@ -27,9 +28,9 @@
 #define CODE_BYTE 3u   // signed
 #define CODE_NIBBLE 4u // with one more bit where `high` is 4, two more where it is 8
 #define CODE_PAIR 5u   // two bits, with one more where `high` is 4
-#define CODE_BOOK 6u   // nibbles that number the 16 values of IQ4_NL
+#define CODE_BOOK 6u   // indices into the 16 values of IQ4_NL
 #define CODE_FP4 7u    // 4-bit floats, as twice their values
-// Numbers of entries in a table of 8 (IQ3: 4) elements, the grid, and signs. Kernels that read grids are built apart.
+// Indices into a table of 8 (IQ3: 4) elements, the grid, and signs. Kernels that read grids are separate builds.
 #define CODE_IQ2_XXS 8u
 #define CODE_IQ2_XS 9u
 #define CODE_IQ2_S 10u
@@ -46,9 +47,9 @@
 #define SCALE_BLOCK_BYTE 5u  // the same for each 32 elements
 #define SCALE_NIBBLES 6u     // for each 16 elements four bits of scale and four of min, times {f16 d, f16 dmin} of 256
 #define SCALE_E8M0 7u        // for each 32 elements a byte, the exponent of a power of two; half of it is taken
-#define SCALE_FACTOR 8u      // the f16 factor of 256 elements, nothing else
-#define SCALE_ODD 9u         // of grids: the f16 factor of 256 elements times 2s + 1, s a small number of each 32
-#define SCALE_ODD_HALVES 10u // the same, s of each 16
+#define SCALE_FACTOR 8u      // the f16 factor of 256 elements only
+#define SCALE_ODD 9u         // grids: f16 factor of 256 elements times 2s + 1, s a small number for each 32
+#define SCALE_ODD_HALVES 10u // the same, s for each 16
 
 // clang-format off
 #define KV_TENSOR_TYPES(X) \

@@ -10,11 +10,11 @@ namespace kvrun {
 KV_ROW_FN uint weight_nibbles(uint x, uint y, uint i) {
 	return (((i & 1u) == 0u ? x : y) >> (i < 2u ? 0u : 4u)) & 0x0f0f0f0fu;
 }
-// What is added to them: bit i, or the two bits from 2i on, of each byte of `word`, in front of `bits` lower ones.
+// Adds high bits: bit i, or the two bits from 2i on, of each byte of `word`, shifted above `bits` lower bits.
 KV_ROW_FN uint weight_high_bit(uint word, uint i, uint bits) { return ((word >> i) & 0x01010101u) << bits; }
 KV_ROW_FN uint weight_high_bits(uint word, uint i, uint bits) { return ((word >> (2u * i)) & 0x03030303u) << bits; }
 
-// Bytes 0 .. 2 * zero - 1 less zero, as signed ones.
+// Bytes 0 .. 2 * zero - 1 minus zero, as signed bytes.
 KV_ROW_FN uint weight_centred(uint code, uint zero) {
 	return ((code | 0x80808080u) - zero * 0x01010101u) ^ 0x80808080u;
 }
@@ -27,13 +27,13 @@ KV_ROW_FN uint weight_k_min(uint low, uint upper, uint r) {
 	return ((low >> (4u * r)) & 15u) | ((upper >> (2u * r + 16u)) & 3u) << 4;
 }
 
-// The 16 values that CODE_BOOK numbers, and those of CODE_FP4 times two, as signed bytes: constants of GGML's formats.
+// The 16 values that CODE_BOOK indexes, and those of CODE_FP4 times two, as signed bytes: constants of GGML's formats.
 #define BOOK_IQ4 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u
 #define BOOK_FP4 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu
 KV_ROW_FN uint weight_book_byte(uint w0, uint w1, uint w2, uint w3, uint n) {
 	return ((n < 8u ? (n < 4u ? w0 : w1) : (n < 12u ? w2 : w3)) >> (8u * (n & 3u))) & 255u;
 }
-// Four bytes below 16 to what they number.
+// The table's values for four bytes below 16.
 KV_ROW_FN uint weight_book(uint w0, uint w1, uint w2, uint w3, uint n) {
 	return weight_book_byte(w0, w1, w2, w3, n & 15u) | weight_book_byte(w0, w1, w2, w3, (n >> 8) & 15u) << 8 |
 	       weight_book_byte(w0, w1, w2, w3, (n >> 16) & 15u) << 16 | weight_book_byte(w0, w1, w2, w3, n >> 24) << 24;
@@ -42,8 +42,8 @@ KV_ROW_FN uint weight_book(uint w0, uint w1, uint w2, uint w3, uint n) {
 // SCALE_E8M0: bits of the float 2^(e - 128).
 KV_ROW_FN uint weight_e8m0(uint e) { return e < 2u ? 0x00200000u << e : (e - 1u) << 23; }
 
-// Types with grids. The table that kernels read holds words of 4 elements as bytes: two of an entry, one of an entry of
-// IQ3; the elements of IQ1 are -8, 0 and 8, as 0, 8 and 16. Where each grid begins in it:
+// Types with grids. The table that kernels read holds words of 4 elements as bytes: two words per entry, for IQ3 one.
+// The elements of IQ1 are -8, 0 and 8, stored as 0, 8 and 16. Word where each grid begins:
 #define GRID_IQ2_XXS 0u
 #define GRID_IQ2_XS 512u
 #define GRID_IQ2_S 1536u
@@ -53,18 +53,18 @@ KV_ROW_FN uint weight_e8m0(uint e) { return e < 2u ? 0x00200000u << e : (e - 1u)
 #define GRID_WORDS 8448u
 
 struct GridUnit {
-	uint entries, more; // 16 bits each: entries 0 and 1; of IQ3 also 2 and 3
-	uint signs;         // bit i: element i is negative; of IQ1, bit i: the offset of entry i is
+	uint entries, more; // 16 bits each: entries 0 and 1; IQ3 also entries 2 and 3
+	uint signs;         // bit i: element i is negative; IQ1: the offset of entry i is negative
 	uint scale;         // s
 };
 #ifdef __cplusplus
 #define KV_GRID_UNIT(scale)                                                                                            \
-	{ 0u, 0u, 0u, scale } // C++17 leaves no variable of a constexpr function without a value
+	{ 0u, 0u, 0u, scale } // C++17 requires constexpr functions to initialise their variables
 #else
 #define KV_GRID_UNIT(scale) GridUnit(0u, 0u, 0u, scale)
 #endif
 
-// 7 bits and, as the eighth, their parity.
+// 7 sign bits; the eighth is their parity.
 KV_ROW_FN uint grid_signs(uint s) {
 	const uint a = (s ^ (s >> 4)) & 15u, b = a ^ (a >> 2);
 	return s | ((b ^ (b >> 1)) & 1u) << 7;
@@ -118,13 +118,13 @@ KV_ROW_FN uint grid_begin(uint codes) {
 	       : codes == CODE_IQ3_S   ? GRID_IQ3_S
 	                               : GRID_IQ1;
 }
-// Which word of the table has elements 4i .. 4i + 3 of a unit.
+// The word of the table with elements 4i .. 4i + 3 of a unit.
 KV_ROW_FN uint grid_word(uint codes, GridUnit g, uint i) {
 	if (codes == CODE_IQ3_XXS || codes == CODE_IQ3_S)
 		return grid_begin(codes) + (((i < 2u ? g.entries : g.more) >> (16u * (i & 1u))) & 0xffffu);
 	return grid_begin(codes) + 2u * ((g.entries >> (16u * (i >> 1))) & 0xffffu) + (i & 1u);
 }
-// Their codes as signed bytes, from that word.
+// The codes of these elements as signed bytes, from that word.
 KV_ROW_FN uint grid_codes(uint codes, GridUnit g, uint i, uint word) {
 	if (codes == CODE_IQ1_S || codes == CODE_IQ1_M)
 		return weight_centred(word, ((g.signs >> (i >> 1)) & 1u) == 0u ? 7u : 9u);
@@ -132,7 +132,7 @@ KV_ROW_FN uint grid_codes(uint codes, GridUnit g, uint i, uint word) {
 	const uint negative = (s & 1u) | (s & 2u) << 7 | (s & 4u) << 14 | (s & 8u) << 21;
 	return (word ^ negative * 255u) + negative;
 }
-// What the factor is multiplied with.
+// Multiplier of the factor.
 KV_ROW_FN float grid_scale(uint codes, GridUnit g) {
 	return float(2u * g.scale + 1u) * (codes == CODE_IQ3_S ? 1.0f : codes == CODE_IQ3_XXS ? 0.25f : 0.125f);
 }

@@ -1,7 +1,7 @@
 // Layout of a weight row in device memory, in 16-byte pieces. Read by C++, nvcc and GLSL.
 //
-// A row keeps its block format's numbers and (up to padding) its size, but like things lie together, so that a lane
-// reads whole words of one kind: [codes | high bits | scales | factors], each part starting on a piece.
+// A row keeps its block format's numbers and (up to padding) its size, but numbers of one kind lie together, so that a
+// lane reads whole words of one kind: [codes | high bits | scales | factors]. Each part starts on a piece.
 //   codes   F32, F16, BF16: the elements, zero up to a multiple of 32. CODE_BYTE: 16 signed bytes per unit of 16
 //           elements. CODE_NIBBLE: 8 bytes per unit; byte 4w + c holds element 4w + c in its low nibble and element
 //           8 + 4w + c in its high nibble, so (word w >> 4h) & 0x0f0f0f0f is the quad of elements 8h + 4w .. + 3.

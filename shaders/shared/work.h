@@ -1,5 +1,5 @@
-// Work items of ops: elements of u32 arrays in device memory, whose fields are words in this order. Read by C++, CUDA
-// and GLSL: structs of uint only. GLSL reads a field by its name with lib/work.glsl.
+// Work items of ops: elements of u32 arrays in device memory; the fields are words in this order. Read by C++, CUDA and
+// GLSL: structs of uint only. GLSL reads fields by name with lib/work.glsl.
 #ifndef KVRUN_WORK_H
 #define KVRUN_WORK_H
 #ifdef __cplusplus
@@ -12,8 +12,8 @@ struct AttendWork { // what one workgroup (times kv heads) attends to
 	uint row;       // first row of q
 	uint part;      // partial state that row writes
 	uint n_pages;   // consecutive pages
-	// word of KvRead::tables: the first page's entry, 4 words a page: the word offsets of its K codes, V codes, K
-	// parameters and V parameters
+	// word of KvRead::tables: the first page's entry. An entry has 4 words: the word offsets of the page's K codes, V
+	// codes, K parameters and V parameters
 	uint pages;
 	uint live; // word of KvRead::tables: live bits of kv head 0 and the first page, 4 words a page, a bit a token
 	uint live_stride; // words from one kv head's live bits to the next head's; 0: all heads share them
@@ -25,8 +25,8 @@ struct AttendWork { // what one workgroup (times kv heads) attends to
 struct StateWork { // rows of one sequence, which go through the state of a recurrent layer in order
 	uint row;      // first row
 	uint n;        // rows
-	uint from;     // word of StateRows::from where the state before them is; STATE_ZERO: it is zero
-	uint to;       // word of StateRows::to where the state behind them goes
+	uint from;     // word of StateRows::from with the state before these rows; STATE_ZERO: the state is zero
+	uint to;       // word of StateRows::to for the state after these rows
 };
 #define STATE_WORDS 4u
 #define STATE_ZERO 0xffffffffu
@@ -66,7 +66,7 @@ struct TopWork {  // one list of weights
 struct ShareWork { // one row's partial states
 	uint first;    // parts
 	uint n;
-	uint inside;   // the first of them, whose share is wanted
+	uint inside;   // the first of them, whose share is computed
 	uint reserved; // 0: a work item is 16 bytes
 };
 #define SHARE_WORDS 4u

@@ -18,8 +18,8 @@
 //
 // K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per tile. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
-// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c; rotated keys meet rotated queries, and the sum
-// of rotated values is rotated back.
+// With norms: q . k = norm (sum_c q_c value(code_c)) + sum_c q_c mean_c. Rotated keys meet rotated queries; the sum of
+// rotated values is rotated back at the end.
 // FLAGS: ATTEND_*.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
@@ -73,7 +73,7 @@ const AttendWork FIELD = AttendWork(WORDS_8);
 layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
-uint pages_at = 0, balance_at = 0; // word of the item's first page entry, of the balancer
+uint pages_at = 0, balance_at = 0; // words in tables and balance: the item's first page entry, the balancer
 uint query_at(uint j) {
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1) - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
@@ -87,7 +87,8 @@ void queries_fit(uint c);
 #include "texel/keys.glsl"
 #include "lib/softcap.glsl"
 
-// Word of a page's parameters where the kv head's largest norm is, or (scale, zero) of n.
+// Word of a page's parameters where the kv head's largest norm is, or the largest (scale, zero) of n parameters in
+// bytes.
 uint largest_word(const bool norms, uint n) {
 	return norms ? kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : kv_byte_largest_word(n, kv_head);
 }
@@ -102,7 +103,7 @@ void main() {
 	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1);
 	rows_here =
-	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last row
+	    min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: past the last row
 	const uint share = p.n_heads / p.n_kv_heads, block_first = gl_WorkGroupID.x % p.blocks * HEADS;
 	kv_head = gl_WorkGroupID.y;
 	const uint head = kv_head * share + block_first;

@@ -1,20 +1,19 @@
-// Online softmax over tiles of tokens, and the weighted sum of V: what texel/attend.comp and texel/attend_prompt.comp
-// share.
+// Online softmax over tiles of tokens, and the weighted sum of V: shared by texel/attend.comp and
+// texel/attend_prompt.comp.
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
 // (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
-// Packed V without channel factors costs no more than f16: sum_t w_t (scale_t code_t + zero_t) takes the codes with
-// weights w_t scale_t, made once per token and run of channels, and sum_t w_t zero_t beside them.
+// Packed V without channel factors costs no more than f16: in sum_t w_t (scale_t code_t + zero_t), codes are multiplied
+// by w_t scale_t, computed once per token and run of channels, and sum_t w_t zero_t is summed separately.
 //
-// The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an
-// order of magnitude slower; weights pass between lanes by shuffles.
+// The workgroup is one subgroup. Large buffers are read as texels, because these drivers load storage buffers an order
+// of magnitude slower. Weights pass between lanes by shuffles.
 //
 // The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, V_BITS, V_GROUP, V_NORM, declares q, v_codes
 // and, for packed V, V_BOOK, V_BYTES, v_params, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
-//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs
-//   from
-//                                   lane to lane
+//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want;
+//                                   c differs from lane to lane
 #include "texel/queries.glsl"
 #include "lib/no_token.glsl"
 #include "lib/pieces.glsl"
@@ -34,8 +33,8 @@ vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * v
 vec4 weight[V_RUNS * QUERIES];    // [run][query] of the lane's quad
 float zeros[V_RUNS * QUERIES];    // sum over the quad of weight * zero; unused where scales are not in the weights
 float top[QUERIES];               // maximum score so far, the same in all lanes
-float total[QUERIES];             // sum of weights; this lane's share until state_finish()
-float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
+float total[QUERIES];             // sum of weights; only this lane's share until state_finish()
+float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, for all channels of the chunk
 
 void state_clear() {
 	[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) acc[i] = vec4(0);
@@ -48,9 +47,9 @@ void state_clear() {
 
 // ---- a tile
 
-// Turns scores (NO_TOKEN where a query does not see a token) into weights, and scales what was summed before. Bit i of
-// `live`: token i of the lane's quad is there; `params`: word of v_params where the quad's first run begins, or its
-// norms; `largest`: where the largest norm is.
+// Turns scores (NO_TOKEN where a query does not see a token) into weights, and rescales earlier sums. Bit i of `live`:
+// token i of the lane's quad is live; `params`: word of v_params where the quad's first run begins, or its norms;
+// `largest`: word of the largest norm.
 void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
@@ -92,8 +91,8 @@ void tile_softmax(uint live, uint params, uint largest) {
 #endif
 }
 
-// 8 channels of a V row: of f16 values at piece `at`, or codes at word `at`, as floats; chunk c begins at `at`. A row
-// that is not there (mask 0, else ~0) gives zeros, whatever the memory holds.
+// 8 channels of a V row as floats: of f16 values at piece `at`, or codes at word `at`; chunk c begins at `at`. A row
+// that is not live (mask 0, else ~0) gives zeros, whatever the memory holds.
 void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
@@ -113,9 +112,9 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 	high = halves_high(w);
 }
 
-// Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces, words where V is packed),
-// always inside the buffer; bit i of `live`: token i has values; `params` as in tile_softmax(), `factors` the word of
-// v_factors where the channel factors of the kv head begin, both only with V_NORM.
+// Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces; words if V is packed),
+// always inside the buffer; bit i of `live`: token i has values; `params`, only with V_NORM, as in tile_softmax();
+// `factors`, only with V_NORM: the word of v_factors where the channel factors of the kv head begin.
 void tile_values(uint at, uint live, uint params, uint factors) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
@@ -205,17 +204,17 @@ void chunks_butterfly(const uint j, const uint step) {
 		}
 	}
 }
-// After state_finish(): what values' rotation did is undone. Chunks are exchanged between lanes, or a lane's own.
+// After state_finish(): undoes the rotation of values. Chunks are exchanged between lanes, or within a lane.
 void values_rotate_back() {
 	const uint block = kv_rotation_block(HEAD_DIM);
-	uint signs[OWN]; // of the lane's channels, a bit each: hashes of all queries' channels would cost as much as a page
+	uint signs[OWN]; // a bit per channel of the lane: hashing the channels for every query would cost as much as a page
 	[[unroll]] for (uint o = 0; o < OWN; o++) {
 		signs[o] = 0;
 		[[unroll]] for (uint c = 0; c < 8u; c++)
 			signs[o] |= uint(kv_sign((LANE % ROW_LANES + o * ROW_LANES) * 8u + c)) << c;
 	}
-	// Loops that multiply their counter, or continue, would stay loops, and acc become memory: a page takes three times
-	// as long.
+	// With loops that multiply their counter, or `continue`, the compiler would not unroll and acc would be in memory:
+	// a page would take three times as long.
 	[[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
 		const vec4 a = hadamard4(acc[i * 2u]), b = hadamard4(acc[i * 2u + 1u]);
 		acc[i * 2u] = a + b;

@@ -1,4 +1,4 @@
-// Scores of tokens in pages of any key format: what texel/attend.comp and texel/weigh.comp share.
+// Scores of tokens in pages of any key format: shared by texel/attend.comp and texel/weigh.comp.
 //
 // K per channel: q . k = sum_c (q_c scale_c) code_c + sum_c q_c zero_c, the query scaled once per tile. K per token:
 // q . k = sum_runs scale (sum_c q_c code_c) + zero (sum_c q_c).
@@ -6,8 +6,8 @@
 // After texel/queries.glsl; the including file has constants K_..., tables, pages_at, balance_at, kv_head, and bindings
 // k_codes (2), k_params (6), balance.
 const uint K_RUNS = K_TOKEN && K_GROUP < HEAD_DIM ? HEAD_DIM / K_GROUP : 1u;
-const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // of a token that are loaded together
-const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels they hold
+const uint LOAD_WORDS = K_BITS == 16 ? 4 : K_BITS == 3 ? 3 : K_BITS == 8 ? 2 : 1; // words of a token loaded together
+const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; // steps of 8 channels in them
 const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
@@ -20,7 +20,7 @@ vec4 balance_of(uint c) {
 }
 
 uint k_channel_at = 0; // piece of the tile's K parameters, for K_CHANNEL
-uint k_largest = 0;    // what they are relative to, with K_BYTES
+uint k_largest = 0;    // word of the largest (scale, |zero|), with K_BYTES
 float q_zero[Q_FETCH]; // this lane's share of sum_c q_c zero_c
 
 void queries_fit(uint c) {
@@ -71,7 +71,7 @@ vec4 key_norms(uint params, uint in_page) {
 	                      LOAD_WORD(k_params, params + kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE)));
 }
 
-// The words of LOAD_STEPS steps of the lane's quad, [word][token]: the load-th such words.
+// The words of LOAD_STEPS steps of the lane's quad, [word][token]; `load`: number of this group of words.
 void load_k(uint at, uint load, out uvec4 w[LOAD_WORDS]) {
 	if (K_BITS == 3) {
 		[[unroll]] for (uint i = 0; i < 3; i++) w[K_BITS == 3 ? i : 0] =
@@ -101,7 +101,7 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 		if (K_BOOK) k[c] = book_values(k[c], K_BITS);
 	}
 }
-// score += q . k over channels 8 step .. 8 step + 7, the i-th of the words.
+// score += q . k over channels 8 step .. 8 step + 7, step i of the words.
 void add_step(uint step, uvec4 w[LOAD_WORDS], uint i) {
 	if (RUN_STEPS % LOAD_STEPS != 0 && step >= HEAD_DIM / 8) return;
 	queries_step(step);
@@ -111,7 +111,7 @@ void add_step(uint step, uvec4 w[LOAD_WORDS], uint i) {
 		score_half(step, h, k);
 	}
 }
-// The same over the n-th load of run r.
+// The same over load n of run r.
 void add_load(uint k_at, uint r, uint n) {
 	const uint load = r * RUN_LOADS + n, step = r * RUN_STEPS + n * LOAD_STEPS;
 	uvec4 w[LOAD_WORDS];
@@ -121,7 +121,7 @@ void add_load(uint k_at, uint r, uint n) {
 	else
 		[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) add_step(step + i, w, i);
 }
-uint biased_page = ~0u; // whose means own_mean is for
+uint biased_page = ~0u; // page whose means own_mean belongs to
 float own_mean = 0;
 
 // score[j]: q_j . k of the 4 tokens of the lane's quad, whose page's entry is tables[at].

@@ -1,8 +1,9 @@
 // matmul.comp and matvec.comp for software drivers, which run a subgroup as one SIMD vector: a lane owns weight rows,
-// values of x reach all lanes by shuffles.  out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r]
+// and values of x reach all lanes by shuffles.
+//   out[t][r] (+)= sum_k x[t][k] * w[r][k] + bias[r]
 //
-// Up to three projections share x: their rows follow each other in the grid. Their outs lie in one buffer, and so do
-// their weights, and their biases.
+// Up to three projections share x: their rows follow each other in the grid. The projections' outputs lie in one
+// buffer, and so do their weights, and their biases.
 // out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4.
 // 0 out | 1 w | 2 x | 3 bias. w and x are texel buffers: software drivers fetch 16 bytes per lane from one many times
 // faster than from a storage buffer, and scattered addresses cost no more than neighbouring ones.
@@ -39,10 +40,10 @@ layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
 #include "lib/unpack_weights.glsl"
 #include "lib/matmul_rows.glsl"
 
-const uint QUADS = COLS >= SUBGROUP ? 1u : SUBGROUP / COLS > 8u ? 8u : SUBGROUP / COLS; // of k in one fetch of x
-const uint FETCHES = COLS > SUBGROUP ? COLS / SUBGROUP : 1u;         // of x for so many quads
+const uint QUADS = COLS >= SUBGROUP ? 1u : SUBGROUP / COLS > 8u ? 8u : SUBGROUP / COLS; // quads of k in one fetch of x
+const uint FETCHES = COLS > SUBGROUP ? COLS / SUBGROUP : 1u;         // fetches of x for QUADS quads
 
-// This lane's row number r of the workgroup.
+// Projection and row of this lane's r-th row.
 uvec2 lane_slot(uint r) {
 	const uint lane = gl_SubgroupInvocationID;
 	if (EPILOGUE == MATMUL_SWIGLU)
@@ -68,8 +69,8 @@ void main() {
 	const uint codes = weight_high_at(WEIGHT, p.cols), chunk_codes = weight_high_at(WEIGHT, 256u);
 	uint touched = 0;
 	for (uint chunk = 0; chunk * 8u < blocks; ++chunk) {
-		// Few tokens: memory is the limit. Reading a word of every cache line first lets many misses overlap, which the
-		// long arithmetic below would not.
+		// With few tokens memory is the limit. Reading a word of every cache line first lets many misses overlap, which
+		// the long arithmetic below would prevent.
 		if (COLS <= 2u) for (uint i = chunk * chunk_codes; i < min((chunk + 1u) * chunk_codes, codes); i += 4u)
 			[[unroll]] for (uint r = 0; r < ROWS; ++r) touched |= WEIGHT_PIECE(row[r] + i).x;
 		WeightScales scales[ROWS];
@@ -109,7 +110,7 @@ void main() {
 			}
 		}
 	}
-	if (p.tokens == 0u) acc[0] = float(touched); // never, but no compiler knows
+	if (p.tokens == 0u) acc[0] = float(touched); // never true, but compilers do not know
 	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u;
 	[[unroll]] for (uint r = 0; r < ROWS; r += each) {
 		const uvec2 s = lane_slot(r), to = matmul_out(s);

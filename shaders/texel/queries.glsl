@@ -1,14 +1,13 @@
-// The queries of a workgroup, scores of quads of keys, and reductions: what texel/attend.glsl and texel/weigh.comp
-// share.
+// The queries of a workgroup, scores of quads of keys, and reductions: shared by texel/attend.glsl and
+// texel/weigh.comp.
 //
-// The workgroup is one subgroup; big buffers are read as texels, because storage buffer loads of these drivers are an
-// order of magnitude slower; queries pass between lanes by shuffles.
+// The workgroup is one subgroup. Large buffers are read as texels, because these drivers load storage buffers an order
+// of magnitude slower. Queries pass between lanes by shuffles.
 //
 // The including file defines LOCAL_X, HEAD_DIM, QUERIES, declares q, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
-//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want; c differs
-//   from
-//                                   lane to lane
+//   void queries_fit(uint c)        makes q_part, channels 4 c .. 4 c + 3 of queries, what the keys want;
+//                                   c differs from lane to lane
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -74,7 +73,7 @@ vec4 query(uint j, uint step, uint i) {
 	return vec4(subgroupShuffle(q_part[f].x, from), subgroupShuffle(q_part[f].y, from),
 	            subgroupShuffle(q_part[f].z, from), subgroupShuffle(q_part[f].w, from));
 }
-// The sum over a query's channels of a number per lane, [fetch], that belongs to the lane's share of q_part.
+// The sum over a query's channels of x[fetch], a number per lane for the lane's share of q_part.
 float query_sum(float x[Q_FETCH], uint j) {
 	const uint f = j * 2u / LOCAL_X, from = j * 2u % LOCAL_X;
 	return subgroupShuffle(x[f], from) + subgroupShuffle(x[f], from + 1u);

@@ -4,8 +4,7 @@
 // HEADS.
 //
 // The including file defines LOCAL_X, HEAD_DIM, HEADS, ROWS, FLAGS; declares q, lse and rows, which are bindings Q_AT,
-// LSE_AT and
-// ROWS_AT, and the push struct p with n_heads, scale; and supplies load_quad().
+// LSE_AT and ROWS_AT, and the push struct p with n_heads, scale; and supplies load_quad().
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -18,14 +17,14 @@ const uint Q_FETCH = (QUERIES * 2u + LOCAL_X - 1u) / LOCAL_X; // fetches that br
 const uint Q_SIDE = LOCAL_X / 2u;                             // queries of a fetch
 const uint STEPS = HEAD_DIM / 8u;
 
-// Channels 8 step + 4 half_ .. of the quad's 4 tokens: k[c] holds channel c of each. `w` is what load_quad() brought.
+// Channels 8 step + 4 half_ .. of the quad's 4 tokens: k[c] holds channel c of each. `w`: as loaded by load_quad().
 void quad_half(uvec4 w[4], const uint half_, out vec4 k[4]);
 // 8 channels of the quad of this lane.
 void load_quad(uint step, out uvec4 w[4]);
 
-// sum over the queries of rows [block, block + ROWS) of the n_rows listed from `list` on, and heads [head, head +
-// n_heads_here), that see a token, of exp(q . k * scale - lse); row r sees tokens up to first + r. `token`: of the
-// lane's quad, the first.
+// sum of exp(q . k * scale - lse) over the queries that see a token, of rows [block, block + ROWS) of the n_rows listed
+// from `list` on, and of heads [head, head + n_heads_here). Row r sees tokens up to first + r. `token`: the first of
+// the lane's quad.
 vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, uint first, uint token) {
 	uint at[Q_FETCH];
 	vec4 score[QUERIES], sum = vec4(0), squares = vec4(0);
@@ -36,7 +35,7 @@ vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, 
 		at[f] = KV_AT(Q_AT) / 4u + (row * p.n_heads + head + min(j % HEADS, n_heads_here - 1u)) * (HEAD_DIM / 4u) +
 		        LANE % 2u;
 	}
-	// Of query LANE: the last token it sees, and its normaliser.
+	// Of query LANE: the last token that it sees, and its normaliser.
 	const uint mine = min(LANE, QUERIES - 1u), nth = block + mine / HEADS;
 	const uint row = rows[KV_AT(ROWS_AT) + list + min(nth, n_rows - 1u)];
 	const bool there = nth < n_rows && mine % HEADS < n_heads_here;

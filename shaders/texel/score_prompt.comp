@@ -26,7 +26,7 @@ layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 #define ROWS_AT 4
 #include "texel/score.glsl"
 
-uint key_at[4]; // piece where each token of the quad begins
+uint key_at[4]; // piece where each token's key begins
 
 void load_quad(uint step, out uvec4 w[4]) {
 	[[unroll]] for (uint t = 0; t < 4; t++) w[t] = texelFetch(k, int(key_at[t] + step));

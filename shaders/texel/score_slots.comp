@@ -1,9 +1,8 @@
 // score_slots.comp for software drivers: attention that the live tokens in f16 pages receive from listed rows.
 //
-//   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k pool words, [kv head][word][token] in a
-//   page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 work (n_work, SCORE_WORDS) u32, ScoreWork | 6 tables u32
-//   words: page
-//   entries, live bits
+//   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32
+//   2 k pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32
+//   5 work (n_work, SCORE_WORDS) u32, ScoreWork | 6 tables u32 words: page entries, live bits
 // Grid: x = work item, y = kv head; a lane takes every LOCAL_X-th quad of the item's pages.
 // Needs: HEAD_DIM a multiple of 8; LOCAL_X 8, in one subgroup; HEADS * ROWS at most 8.
 #version 450

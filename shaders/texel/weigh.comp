@@ -1,11 +1,9 @@
 // weigh.comp for software drivers: attention that the live tokens of pages of any format receive from one row.
 //
-//   0 weight f32 words, written (and read where several blocks of heads add up) | 1 q (T, n_heads, HEAD_DIM) f32 | 2
-//   k_codes
-//   pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 work (n_work, WEIGH_WORDS) u32, WeighWork
-//   | 5 tables u32
-//   words: page entries, live bits | 6 k_params pool words | 7 balance u32 words: channel balancers (n_kv_heads,
-//   HEAD_DIM) f16
+//   0 weight f32 words, written (and read where several blocks of heads add up) | 1 q (T, n_heads, HEAD_DIM) f32
+//   2 k_codes pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32
+//   4 work (n_work, WEIGH_WORDS) u32, WeighWork | 5 tables u32 words: page entries, live bits
+//   6 k_params pool words | 7 balance u32 words: channel balancers (n_kv_heads, HEAD_DIM) f16
 // Grid: x = work item, y = kv head; a lane takes a quad of tokens of each tile.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X 8 in one subgroup, PAGE 32, 64 or 128; runs that are multiples of 32 or of
 // HEAD_DIM. A page has at least LOCAL_X quads.
