@@ -1,4 +1,4 @@
-// Arguments of every CUDA kernel, and the table of kernels the host side launches. Read by nvcc and by C++.
+// Arguments of every CUDA kernel, and the table of kernels that the host launches. Read by nvcc and by C++.
 // Pointers are device memory; "words" are 32 bits. Work items are in shared/work.h.
 #pragma once
 #include "shared/weight_row.h"
@@ -8,20 +8,20 @@
 namespace kvrun::cuda {
 
 constexpr uint32_t kMaxHeadDim = 512;       // channels of a head
-constexpr uint32_t kMaxRuns = 512;          // (scale, zero) pairs of one token: all kv heads
+constexpr uint32_t kMaxRuns = 512;          // (scale, zero) pairs of one token over all kv heads
 constexpr uint32_t kNoOffset = 0xffffffffu; // kSkip of backends/ops.h; as a head: all of them
 constexpr uint32_t kWarp = 32;              // threads
 constexpr uint32_t kVecWarps = 4;           // weight rows of a block of matvec, one per warp
 constexpr uint32_t kVecTokens = 8;          // rows of x of a block of matvec
 constexpr uint32_t kTile = 64;              // rows of x, weight rows and columns of a block of matmul
-constexpr uint32_t kMatmulThreads = 256;    // of a block; each has 4 x 4 sums
-constexpr uint32_t kThreads = 128;          // of a block of any other kernel; the most tokens of a page
+constexpr uint32_t kMatmulThreads = 256;    // threads of a block; each has 4 x 4 sums
+constexpr uint32_t kThreads = 128;          // threads of a block of any other kernel; the most tokens of a page
 constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
-constexpr uint32_t kPackRows = 8;           // tokens that pack_pages takes at a time
-constexpr uint32_t kMostTaps = 8;           // of a short convolution
-constexpr uint32_t kMostStateRows = 256;    // of a state of the delta rule
-constexpr uint32_t kStateRows = 8;          // of one column, that a thread has
-constexpr uint32_t kStateColumns = 16;      // of a block
+constexpr uint32_t kPackRows = 8;           // tokens that pack_pages rotates at a time
+constexpr uint32_t kMostTaps = 8;           // taps of a short convolution
+constexpr uint32_t kMostStateRows = 256;    // rows of a state of the delta rule
+constexpr uint32_t kStateRows = 8;          // rows of one column that a thread holds
+constexpr uint32_t kStateColumns = 16;      // columns of a block
 constexpr uint32_t kMostStateThreads = kMostStateRows / kStateRows * kStateColumns;
 constexpr uint32_t kQueries = 8; // pairs of row and query head a block of attention serves
 
@@ -29,7 +29,7 @@ struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;
 	uint32_t cols; // elements of a row
 	WeightTraits traits;
-	const uint32_t* grids; // of types that have one
+	const uint32_t* grids; // the table, for types with grids
 };
 
 struct EmbedArgs {
@@ -57,10 +57,10 @@ struct ActivateArgs {
 	const float *x, *y; // (n); y may be null
 	uint64_t n;
 	uint32_t function; // the value of Activation
-	float scale, cap;  // cap 0: none
+	float scale, cap;  // cap 0: no cap
 	bool add;
 };
-enum MatmulMode : uint32_t { // what becomes of a sum
+enum MatmulMode : uint32_t { // what happens to a sum
 	kStore,
 	kAdd,           // out += sum
 	kSwiGlu,        // out = silu(sum of w[0]) * sum of w[1]
@@ -75,8 +75,8 @@ struct MatmulArgs {
 	MatmulMode mode;
 };
 struct ExpertMatmulArgs {
-	// Of one expert; those of expert e lie e * rows weight rows and e * rows elements of bias behind. out (slots,
-	// rows), x (slots / share, cols).
+	// The arguments for expert 0. Expert e has its weights e * rows rows later, its bias e * rows elements later. out
+	// (slots, rows), x (slots / share, cols).
 	MatmulArgs m;
 	const uint32_t* list; // ids of slots (expert_matvec), or tiles of shaders/shared/experts.h
 	uint32_t share;       // slots that share a row of x
@@ -86,7 +86,7 @@ struct RouteArgs {
 	float* weights;            // (rows, used)
 	const float* logits;       // (rows, n_experts)
 	const float* bias;         // (n_experts), or null
-	const float* expert_scale; // the same
+	const float* expert_scale; // (n_experts), or null
 	uint32_t n_experts, used, n_groups, used_groups;
 	uint32_t sigmoid, normalise; // 0 or 1
 	float scale;
@@ -139,7 +139,7 @@ struct RopeStoreArgs {
 	uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
 	uint32_t neox; // 1: pairs are (i, i + rotary_dim / 2)
 	float eps;
-	uint32_t weigh_last; // 1: q_norm and k_norm multiply what is rotated, else what will be
+	uint32_t weigh_last; // q_norm and k_norm multiply after the rotation (1) or before (0)
 };
 struct KvStoreArgs { // kv_store and kv_load
 	uint32_t *k, *v; // (n_kv_heads, t_cap, head_words) words of two halves
@@ -156,7 +156,7 @@ struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv_host/p
 };
 struct Scores {    // of products q . k
 	float scale;   // 1 / sqrt(head_dim)
-	float softcap; // a score s becomes softcap * tanh(s / softcap); 0: it does not
+	float softcap; // a score s becomes softcap * tanh(s / softcap); 0: no cap
 };
 struct AttendArgs {
 	float* parts;                        // (n_parts, n_heads, head_dim + 2): output, maximum, sum
@@ -170,12 +170,12 @@ struct AttendArgs {
 	uint32_t first_work, page;
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
 	uint32_t item_rows, part_step;
-	uint32_t blocks; // of a work item and kv head
+	uint32_t blocks; // blocks of a work item and kv head
 	Scores scores;
 };
 struct AttendPromptArgs {
 	float *out, *lse;          // results, where row_parts is null; lse may be null
-	float* parts;              // else the state goes to the last part of each row
+	float* parts;              // else the state goes to the row's last part
 	const uint32_t* row_parts; // (n_rows, 2)
 	const float* q;            // (n_rows, n_heads, head_dim)
 	const uint32_t *k, *v;     // (n_kv_heads, t_cap, head_dim / 2) words of two halves
@@ -183,7 +183,7 @@ struct AttendPromptArgs {
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
 	Scores scores;
 	uint32_t window;    // latest tokens that a row sees
-	const float* sinks; // (n_heads), or null; unused where row_parts is not
+	const float* sinks; // (n_heads), or null; unused if row_parts is not null
 };
 struct AttendMergeArgs {
 	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null
@@ -199,7 +199,7 @@ struct PackSideArgs {               // kv_pack of K or of V
 	uint32_t *codes, *params;       // pool words; codes may be null where no work item has any
 	const uint32_t* norm;           // K: balancer words, V: pool words of channel factors; null: neither
 	CodeSide side;
-	uint32_t is_k, k_block; // k_block: the parameters are there already
+	uint32_t is_k, k_block; // k_block: the parameters are already stored
 	uint32_t t_cap, n_kv_heads, head_dim, page;
 	float zero_shift, scale_factor; // XQuant eta: Eta in engine/kv_host/quant.h
 };

@@ -1,7 +1,7 @@
-// attend, attend_prompt and the merging of partial states: softmax over tokens in one pass, a tile at a time.
+// attend, attend_prompt and attend_merge: softmax over tokens in one pass, a tile at a time.
 //
 // A block serves up to 8 queries (pairs of row and query head) of one kv head. Thread t owns token t of a tile while
-// scores are computed, and channels t and t + 128 while values are added; what passes between lies in shared memory.
+// scores are computed, and channels t and t + 128 while values are added. Threads exchange data through shared memory.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/page.cuh"
 
@@ -13,7 +13,7 @@ struct AttendShared {
 	Shared<float, kQueries * kMaxHeadDim> q;
 	Shared<float, kQueries * kThreads> p; // scores of a tile, then weights
 	Shared<float, kQueries> max, sum;     // of the tokens so far
-	Shared<float, kQueries> keep;         // what the sums so far are multiplied by
+	Shared<float, kQueries> keep;         // factor of the sums so far
 };
 
 // Queries of this block. query(j) is a row of q (row * n_heads + head).
@@ -37,7 +37,7 @@ __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts],
 		float dot[kQueries] = {};
 		bool any = false;
 		for (uint32_t j = 0; j < n; ++j) any = any || sees(j, t);
-		if (any) // other slots may hold anything
+		if (any) // other slots may hold any bits
 			keys.each(t, [&](uint32_t c, float x) {
 #pragma unroll
 				for (uint32_t j = 0; j < kQueries; ++j)
@@ -99,7 +99,7 @@ __device__ inline void put_state(AttendShared& s, const float (&acc)[kQueries][k
 	if (threadIdx.x == 0) state[D] = s.max[j], state[D + 1] = s.sum[j];
 }
 
-// The sums of rotated values, rotated back. Queries are not needed any more.
+// Rotates the sums of rotated values back. Queries are no longer needed.
 __device__ inline void rotate_sums(AttendShared& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t D) {
 	const auto each = [&](auto f) {
 #pragma unroll
@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 	load_queries(
 	    s, a.q, n, D, [&](uint32_t j) { return (w.row + row_of(j)) * a.n_heads + head_of(j); },
 	    a.balance ? a.balance + w.balance + h * D / 2 : nullptr);
-	if (a.k.rotate) rotate_rows(s.q, n, kMaxHeadDim, D, false); // as the keys were
+	if (a.k.rotate) rotate_rows(s.q, n, kMaxHeadDim, D, false); // as the keys are
 	float acc[kQueries][kParts] = {};
 	for (uint32_t p = 0; p < w.n_pages; ++p) {
 		const uint32_t *entry = a.tables + w.pages + p * 4, *live = a.tables + w.live + h * w.live_stride + p * 4;
 		uint32_t any = 0;
 		for (uint32_t i = 0; i < a.page / 32; ++i) any |= live[i];
-		if (!any) continue; // the same in every thread
+		if (!any) continue; // uniform over the block
 		const PageKeys keys = {
 		    {a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page, a.n_kv_heads}};
 		const PageValues values = {
@@ -149,11 +149,12 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 	}
 }
 
-// A state's output and log of the sum of exp(score); nothing seen: 0 and -inf.
+// The factor that turns a state's sums into its output, and the log of the sum of exp(score); no token seen: 0 and
+// -inf.
 __device__ inline float inverse(float sum) { return sum > 0 ? 1 / sum : 0.f; }
 __device__ inline float log_sum(float max, float sum) { return sum > 0 ? max + logf(sum) : minus_inf(); }
 
-// One more score, without a value: the maximum and sum with it, and the factor of sums over tokens.
+// Adds one more score, without a value, to the maximum and the sum. Returns the factor of the sums over tokens.
 __device__ inline float add_sink(float sink, float& max, float& sum) {
 	const float before = max;
 	max = fmaxf(max, sink);
@@ -162,8 +163,8 @@ __device__ inline float add_sink(float sink, float& max, float& sum) {
 	return keep;
 }
 
-// Rows of a prompt over its own tokens, causal; tiles begin at token 0, whatever rows come together. Grid: groups of 8
-// queries in x, kv heads in y.
+// Rows of a prompt over its own tokens, causal. Tiles begin at token 0, whatever rows share the block. Grid: groups of
+// 8 queries in x, kv heads in y.
 __global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArgs a) {
 	__shared__ AttendShared s;
 	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
@@ -174,9 +175,9 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArg
 	load_queries(
 	    s, a.q, n, D, [&](uint32_t j) { return row_of(j) * a.n_heads + head_of(j); }, nullptr);
 	float acc[kQueries][kParts] = {};
-	const uint32_t seen = a.first + row_of(n - 1) + 1; // by the last row
+	const uint32_t seen = a.first + row_of(n - 1) + 1; // tokens that the last row sees
 	const uint64_t head_words = uint64_t(a.t_cap) * (D / 2);
-	const uint32_t last = a.first + row_of(0); // token that the first row sees last
+	const uint32_t last = a.first + row_of(0); // last token that the first row sees
 	for (uint32_t t0 = last >= a.window ? (last - a.window + 1) / kThreads * kThreads : 0; t0 < seen; t0 += kThreads) {
 		const RowKeys keys = {a.k + h * head_words, t0, D};
 		const RowValues values = {a.v + h * head_words, t0, D};
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArg
 	}
 	for (uint32_t j = 0; j < n; ++j) {
 		const uint64_t row = row_of(j), at = row * a.n_heads + head_of(j);
-		if (a.row_parts) { // the last part of a row
+		if (a.row_parts) { // the state goes to the row's last part
 			const uint64_t part = a.row_parts[2 * row] + a.row_parts[2 * row + 1] - 1;
 			put_state(s, acc, j, D, a.parts + (part * a.n_heads + head_of(j)) * (D + 2));
 			continue;

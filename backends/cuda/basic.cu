@@ -79,7 +79,7 @@ __global__ void channel_max_kernel(ChannelMaxArgs a) {
 	a.out[h * a.head_dim + c] = m;
 }
 
-// MiKV eq. (2): sqrt(q_max / k_max) as f16, finite, and 1 where it is 0 or there are no keys.
+// MiKV eq. (2): sqrt(q_max / k_max) as f16, finite; 1 if that is 0 or there are no keys.
 __device__ inline uint32_t balance_of(float q_max, float k_max) {
 	if (!(k_max > 0)) return 0x3c00u;
 	const uint32_t b = float_to_half(sqrtf(q_max / (k_max < 1e-12f ? 1e-12f : k_max)));

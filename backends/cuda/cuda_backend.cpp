@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kMiB = size_t(1) << 20;
 constexpr size_t kStaging = 4 * kMiB;      // bytes of a piece of staging memory
-constexpr size_t kMostStaging = 64 * kMiB; // in use before copies are waited for
-constexpr size_t kAlign = 64;              // bytes between what is staged
+constexpr size_t kMostStaging = 64 * kMiB; // staging in use before copies are waited for
+constexpr size_t kAlign = 64;              // alignment of staged data
 
 } // namespace
 
@@ -36,7 +36,7 @@ CudaBackend::~CudaBackend() {
 	release();
 }
 
-// What a lost device returns here is of no use to anyone.
+// Errors of a lost device are ignored here: no one can act on them.
 void CudaBackend::release() noexcept {
 	if (!stream_) return;
 	(void)rt_.set_device(options_.device);
@@ -57,7 +57,7 @@ DeviceInfo CudaBackend::info() const {
 	size_t free_bytes = 0, total = 0;
 	(void)rt_.set_device(options_.device);
 	if (rt_.memory(&free_bytes, &total) != kOk) return i;
-	const size_t reserve = total / 20; // the driver, the display, fragments
+	const size_t reserve = total / 20; // for the driver, the display and fragmentation
 	i.free_bytes = free_bytes > reserve ? free_bytes - reserve : 0;
 	if (i.mapped_bytes) i.mapped_bytes = host_free_bytes();
 	return i;
@@ -73,7 +73,7 @@ void CudaBackend::check(int result, const char* call) {
 	                 memory ? ", with a smaller -c or a --kv with fewer bits" : ""));
 }
 
-// Errors of a kernel stay with the process's context: there is no going on.
+// An error of a kernel stays with the process's context, so the device cannot be used further.
 void CudaBackend::lose(Code code, std::string why) {
 	if (lost_.empty()) lost_ = std::move(why), lost_code_ = code;
 	reads_.clear();
@@ -82,7 +82,7 @@ void CudaBackend::lose(Code code, std::string why) {
 
 void CudaBackend::use() const {
 	if (!lost_.empty()) throw Error(lost_code_, lost_);
-	(void)rt_.set_device(options_.device); // what it would say, the next call says
+	(void)rt_.set_device(options_.device); // the next call reports the same error
 }
 
 // ---- memory
@@ -116,7 +116,7 @@ Buffer CudaBackend::alloc(size_t bytes, Mem mem, const char* label) {
 		free_ids_.pop_back();
 		blocks_[id - 1] = b;
 	}
-	Buffer out = made(id, bytes, mem); // frees it if the fill fails
+	Buffer out = made(id, bytes, mem); // frees the allocation if the fill fails
 	if (host) {
 		std::memset(p, options_.poison ? 0xff : 0, size);
 		return out;
@@ -128,7 +128,7 @@ Buffer CudaBackend::alloc(size_t bytes, Mem mem, const char* label) {
 void CudaBackend::free(uint32_t id) noexcept {
 	(void)rt_.set_device(options_.device);
 	Block& b = blocks_[id - 1];
-	if (b.host) (void)rt_.stream_wait(stream_); // as free() of device memory does: copies may be under way
+	if (b.host) (void)rt_.stream_wait(stream_); // free() of device memory does the same: copies may be in progress
 	(void)(b.host ? rt_.free_host(b.data) : rt_.free(b.data));
 	blocks_[id - 1] = Block();
 	free_ids_.push_back(id);
@@ -144,7 +144,7 @@ std::byte* CudaBackend::bytes_at(const Buffer& b, size_t at, size_t n) const {
 
 const uint32_t* CudaBackend::half_words(const View& v) const { return data<uint32_t>(as_words(v)); }
 
-// The table of the types with grids, made when the first such weight is read.
+// The table for types with grids, made when the first such weight is read.
 const uint32_t* CudaBackend::grids() {
 	const std::span<const uint32_t> words = iq_grids();
 	if (!grids_) {
@@ -164,8 +164,8 @@ Weight CudaBackend::weight(const View& w) {
 
 // ---- copies
 
-// Copies run while the host goes on, so what they read and write must stay: staging is given out in order and free
-// again when the stream was waited for.
+// Copies run asynchronously, so their host memory must stay valid. Staging is handed out in order, and is free again
+// after the next wait for the stream.
 std::byte* CudaBackend::stage(size_t bytes) {
 	const size_t need = (bytes + kAlign - 1) / kAlign * kAlign;
 	for (Staging& s : staging_)
@@ -188,7 +188,7 @@ std::byte* CudaBackend::stage(size_t bytes) {
 void CudaBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
 	use();
 	std::byte* to = bytes_at(dst, at, src.size());
-	if (dst.mem() == Mem::Mapped && blocks_[dst.id() - 1].host && !src.empty()) { // the host's memory needs no copies
+	if (dst.mem() == Mem::Mapped && blocks_[dst.id() - 1].host && !src.empty()) { // mapped host memory needs no copy
 		wait_stream();
 		std::memcpy(to, src.data(), src.size());
 		return;
@@ -218,7 +218,7 @@ void CudaBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
 			reads_.push_back({dst.first(n), staged});
 			from += n, dst = dst.subspan(n);
 		}
-	} catch (...) { // the caller's memory may be gone by the next wait
+	} catch (...) { // the caller's memory may be freed before the next wait
 		reads_.resize(std::min(before, reads_.size()));
 		throw;
 	}
@@ -264,7 +264,7 @@ void CudaBackend::enqueue(const KernelEntry& k, Dim grid, uint32_t threads, void
 	log_at(3, "cuda: {} ({}, {}, {}) x {}", k.name, grid.x, grid.y, grid.z, threads);
 	if (!timing_) return check(rt_.launch(k, grid, threads, args, stream_), k.name);
 	timed_.push_back({info.op, info.bytes, nullptr, nullptr, info.first});
-	Timed& t = timed_.back(); // has each event as soon as there is one: release() destroys it
+	Timed& t = timed_.back(); // stores each event at once, so that release() destroys it
 	t.from = new_event();
 	t.to = new_event();
 	check(rt_.event_record(t.from, stream_), "cudaEventRecord");

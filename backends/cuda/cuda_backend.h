@@ -11,12 +11,12 @@ namespace kvrun::cuda {
 
 struct OpenOptions {
 	int device = 0;
-	bool poison = false; // new memory is NaN
+	bool poison = false; // fill new memory with NaN
 };
 
 class CudaBackend : public Backend {
  public:
-	// `runtime` outlives the backend. Throws Error{Device} when the device cannot be used.
+	// `runtime` must outlive the backend. Throws Error{Device} when the device cannot be used.
 	CudaBackend(const Runtime& runtime, const Kernels& kernels, const char* name, DeviceInfo info, OpenOptions);
 	~CudaBackend() override;
 	const char* name() const override { return name_; }
@@ -37,7 +37,7 @@ class CudaBackend : public Backend {
 	bool arrive(uint64_t) override { return true; }
 
 	void at_layer(uint32_t) override {}
-	void submit() override; // work reaches the device as it is enqueued
+	void submit() override; // work is submitted as it is enqueued
 	void wait() override;
 	uint64_t mark() override { return submit(), 0; }
 	void wait_for(uint64_t) override { wait(); }
@@ -48,14 +48,14 @@ class CudaBackend : public Backend {
  private:
 	struct Block { // one allocation
 		std::byte* data = nullptr;
-		size_t bytes = 0;  // asked for
+		size_t bytes = 0;  // bytes asked for
 		bool host = false; // pinned host memory
 	};
 	struct PendingRead {
-		std::span<std::byte> dst; // the caller's, filled by wait()
+		std::span<std::byte> dst; // the caller's memory, filled by wait()
 		const std::byte* staged;
 	};
-	struct Staging { // host memory that copies to and from the device go through
+	struct Staging { // host memory for copies to and from the device
 		std::byte* data = nullptr;
 		size_t bytes = 0, used = 0;
 	};
@@ -63,7 +63,7 @@ class CudaBackend : public Backend {
 		const char* op;
 		double bytes;
 		void *from, *to;
-		bool first; // of its op
+		bool first; // first launch of its op
 	};
 	struct OpInfo { // of one op, or of a further launch of it
 		const char* op;
@@ -77,15 +77,15 @@ class CudaBackend : public Backend {
 
 	StatePlaces places(const StateRows&);
 	void check(int result,
-	           const char* call); // of calls that may lose work: every later call fails with the first reason
+	           const char* call); // for calls that may lose work: every later call then fails with the first reason
 	[[noreturn]] void lose(Code, std::string why);
-	void use() const; // throws why the device was lost; else makes it the one this thread's calls are for
+	void use() const; // throws if the device was lost; else makes it current for this thread
 	[[noreturn]] void refuse(size_t bytes, const char* label, int result);
 	std::byte* stage(size_t bytes); // room in host memory until the next wait
-	void wait_stream();             // and makes all staging free again
+	void wait_stream();             // also makes all staging free again
 	void release() noexcept;
 	std::byte* bytes_at(const Buffer& b, size_t at, size_t n) const; // asserts that the range lies in the buffer
-	template <class T> T* data(const View& v) const;                 // of a plain view; null for none
+	template <class T> T* data(const View& v) const;                 // of a plain view; null for an empty view
 	const uint32_t* half_words(const View& v) const;                 // of an f16 view
 	Weight weight(const View& w);
 	const uint32_t* grids();
@@ -110,7 +110,7 @@ class CudaBackend : public Backend {
 	std::vector<uint32_t> free_ids_; // ids whose block was freed
 	std::vector<Staging> staging_;   // the last one is being filled
 	std::vector<PendingRead> reads_; // since the last wait
-	std::vector<void*> events_;      // that wait to be used again
+	std::vector<void*> events_;      // events to reuse
 	std::vector<Timed> timed_;       // since the last wait
 	std::map<std::string, OpTime> times_;
 	bool timing_ = false;

@@ -1,4 +1,4 @@
-// Each op on CUDA but attention's: checks the shapes, fills the kernel's arguments, launches.
+// All CUDA ops but attention: check shapes, fill the kernel's arguments, launch.
 #include "backends/cuda/cuda_backend.h"
 #include "shared/kv_page.h"
 #include <algorithm>
@@ -203,7 +203,7 @@ void CudaBackend::compute(const op::KvLoad& o) {
 	move_rows(kernels_.kv_load, dst, n, src);
 }
 
-// Rows outside of pages to their places in pages, or back.
+// Moves rows outside of pages to their places in pages, or back.
 void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv, uint32_t n, const KvDst& pages) {
 	const uint32_t n_kv_heads = kv.k.shape[0], words = kv.k.shape[2] / 2;
 	launch(kernel, {groups(words, kWarp), n_kv_heads, std::min(n, kMostBlocks)}, kWarp,

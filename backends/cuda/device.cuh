@@ -1,7 +1,8 @@
-// What the kernels share: half floats, reductions in a fixed order, shared memory, the names the host launches them by.
+// Shared by the kernels: half floats, reductions in a fixed order, shared memory, and the entry by which the host
+// launches a kernel.
 //
 // The sources are compiled three ways: by nvcc; by g++ with tests/cuda/host_grid.h included first, which runs a grid on
-// the host; by clang for PTX with tests/cuda/ptx_words.h. Those two headers stand in for the toolkit's and say so by
+// the host; by clang for PTX with tests/cuda/ptx_words.h. Those two headers replace the toolkit's and define
 // KV_CUDA_STANDIN.
 #pragma once
 #ifndef KV_CUDA_STANDIN
@@ -15,7 +16,7 @@
 namespace kvrun::cuda {
 
 #ifndef KV_HOST_GRID
-// An array in shared memory; on the host one that knows who wrote what.
+// An array in shared memory; on the host, it also records which thread wrote each element.
 template <class T, uint32_t N> struct Shared {
 	T values[N];
 	__device__ T& operator[](uint32_t i) { return values[i]; }
@@ -24,7 +25,7 @@ template <class T, uint32_t N> struct Shared {
 
 namespace KV_CUDA_BUILD {
 
-// What the runtime launches a kernel by.
+// The address by which the runtime launches a kernel.
 template <class Args> const void* entry_of(void (*kernel)(Args)) { return reinterpret_cast<const void*>(kernel); }
 
 constexpr uint32_t kAllLanes = 0xffffffffu;
@@ -56,7 +57,7 @@ __device__ inline float warp_min(float x) {
 	for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(x, __shfl_xor_sync(kAllLanes, x, step));
 	return x;
 }
-// The sum over a block of up to 8 warps; `partial` is written once, so a second sum needs another.
+// The sum over a block of up to 8 warps. A second sum needs another `partial`, because each is written only once.
 __device__ inline double block_sum(double x, Shared<double, 8>& partial) {
 	x = warp_sum(x);
 	if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
@@ -66,7 +67,7 @@ __device__ inline double block_sum(double x, Shared<double, 8>& partial) {
 	return sum;
 }
 
-// Integers that order as floats do, equal ones for both zeros; ~0 for NaN and +inf.
+// Integers that order as floats do, equal for both zeros; ~0 for NaN and +inf.
 __device__ inline uint32_t float_order(float x) {
 	uint32_t bits = uint32_t(__float_as_int(x));
 	if ((bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u) return 0xffffffffu;

@@ -1,5 +1,5 @@
-// route, sort_slots, expert_sum: which experts a row chooses, the slots of a prompt by expert, the sum of what they
-// give.
+// route: the experts that a row chooses. sort_slots: the slots of a prompt by expert. expert_sum: the sum of the
+// experts' outputs.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 #include "shared/experts.h"
@@ -19,7 +19,7 @@ __device__ inline float group_choice(Shared<float, KV_MOST_EXPERTS>& choice, uin
 	return two ? best + second : best;
 }
 
-// Weight of chosen expert e among those near it that come after it.
+// Weight of chosen expert e: its softmax over e and the experts near it that come after it.
 __device__ inline float near_weight(Shared<float, KV_MOST_EXPERTS>& choice, Shared<uint32_t, KV_MOST_EXPERTS>& order,
                                     uint32_t e, uint32_t E) {
 	const float top = choice[e];
@@ -32,7 +32,7 @@ __device__ inline float near_weight(Shared<float, KV_MOST_EXPERTS>& choice, Shar
 	return 1 / sum;
 }
 
-// Grid: a block per row; a thread takes experts blockDim.x apart. An expert's place is the number of those before it.
+// Grid: a block per row; a thread takes experts blockDim.x apart. An expert's rank is the number of experts before it.
 __global__ void route_kernel(RouteArgs a) {
 	__shared__ Shared<float, KV_MOST_EXPERTS> weight, choice;
 	__shared__ Shared<uint32_t, KV_MOST_EXPERTS> order;
@@ -53,7 +53,7 @@ __global__ void route_kernel(RouteArgs a) {
 	for (uint32_t e = threadIdx.x; e < E; e += blockDim.x) {
 		const float w = a.sigmoid ? 1 / (1 + expf(-choice[e])) : weight[e] / sum;
 		weight[e] = w;
-		if (a.bias) choice[e] = w + a.bias[e]; // else logits decide: both functions grow with them
+		if (a.bias) choice[e] = w + a.bias[e]; // without a bias logits decide: both functions increase with them
 		order[e] = float_order(choice[e]);
 	}
 	__syncthreads();

@@ -1,4 +1,4 @@
-// weigh, top_k, candidates, scatter, part_share: which tokens a row attends to most; the largest logits.
+// weigh, top_k, scatter, part_share: the tokens that a row attends to most. block_max, candidates: the largest logits.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/page.cuh"
 #include "shared/candidates.h"
@@ -33,7 +33,7 @@ __global__ void weigh_kernel(WeighArgs a) {
 	}
 }
 
-// Grows with the weight; 0: no candidate.
+// Increases with the weight; 0: not a candidate.
 __device__ inline uint32_t rank_of(float weight) {
 	return weight >= 0 ? (uint32_t(__float_as_int(weight)) & 0x7fffffffu) + 1 : 0;
 }
@@ -48,7 +48,7 @@ __global__ void top_k_kernel(TopArgs a) {
 		for (uint32_t i = lane; i < n; i += kWarp) count += rank_of(weight[i]) >= x;
 		return warp_sum(count);
 	};
-	uint32_t least = 0; // the largest rank that k candidates have, or 0
+	uint32_t least = 0; // the largest rank that at least k candidates reach, or 0
 	for (uint32_t bit = 0x80000000u; bit; bit >>= 1)
 		if (at_least(least | bit) >= k) least |= bit;
 	const uint32_t above = least == 0xffffffffu ? 0 : at_least(least + 1);

@@ -1,4 +1,4 @@
-// The kernels that nvcc compiled, one function per file of them.
+// The kernels compiled by nvcc; one function per file.
 #pragma once
 #include "backends/cuda/args.h"
 

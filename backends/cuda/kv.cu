@@ -4,7 +4,7 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-// Words of one head of one row, or null.
+// Words of one head of one row; null if it is not stored.
 struct Slot {
 	uint32_t *k, *v;
 };
@@ -13,7 +13,7 @@ __device__ inline Slot slot_of(const KvPlace& p, uint32_t row, uint32_t n_kv_hea
 	return {at[0] == kNoOffset ? nullptr : p.k + at[0], at[1] == kNoOffset ? nullptr : p.v + at[1]};
 }
 
-// One head in shared memory: RMS norm by `norm`, if there is one, and rotation by cs.
+// One head in shared memory: RMS norm with the weights `norm`, if any, and rotation by cs.
 __device__ inline void prepare_head(const RopeStoreArgs& a, const float* x, const float* norm, const float* cs,
                                     Shared<double, 8>& partial, Shared<float, kMaxHeadDim>& in,
                                     Shared<float, kMaxHeadDim>& out) {
@@ -63,7 +63,8 @@ __global__ void rope_store_kernel(RopeStoreArgs a) {
 	}
 }
 
-// A word of K and of V outside of pages, and its place in them. Grid: words of a head in x, kv heads in y, rows in z.
+// A word of K and of V outside of pages, and its place in the pages. Grid: words of a head in x, kv heads in y, rows in
+// z.
 struct Words {
 	uint32_t *k, *v, *place_k, *place_v;
 };

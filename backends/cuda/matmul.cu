@@ -1,5 +1,5 @@
-// matvec (rows of decode steps) and matmul (rows of a prompt). A row's sum is added in one order, whatever rows and
-// weights come with it.
+// matvec (rows of decode steps) and matmul (rows of a prompt). A row's sum is always added in the same order, whatever
+// other rows and weights are multiplied with it.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/weights.cuh"
 #include "shared/experts.h"
@@ -8,7 +8,7 @@ namespace kvrun::cuda::KV_CUDA_BUILD {
 
 __device__ inline bool gated(const MatmulArgs& a) { return a.mode == kSwiGlu || a.mode == kClampedSwiGlu; }
 
-// What becomes of the sums of one element; `second` is that of w[1].
+// Stores the sum of one element; `second` is the sum with w[1].
 __device__ inline void put(const MatmulArgs& a, uint32_t t, uint32_t r, float first, float second) {
 	float& out = a.out[uint64_t(t) * a.rows + r];
 	first += a.bias[0] ? a.bias[0][r] : 0.f;
@@ -96,15 +96,14 @@ struct TileShared {
 	Shared<float, kTile * kPitch> w, x; // [column][row]
 };
 
-// sum[i][j] of columns ty + 16 i of the tile of x and weight rows first_r + tx + 16 j. in(i): row i of the tile; null
-// for none.
+// sum[i][j]: columns ty + 16 i of the tile of x and weight rows first_r + tx + 16 j. in(i): row i of the tile, or null.
 template <class F>
 __device__ inline void tile_sums(const MatmulArgs& a, const Weight& w, uint32_t first_r, TileShared& s,
                                  float (&sum)[kSide][kSide], F in) {
 	const uint32_t tx = threadIdx.x % kAcross, ty = threadIdx.x / kAcross;
 	for (uint32_t i = 0; i < kSide; ++i)
 		for (uint32_t j = 0; j < kSide; ++j) sum[i][j] = 0;
-	// a thread brings one unit of a weight row and of a row of x
+	// each thread loads one unit of a weight row and of a row of x
 	const uint32_t row = threadIdx.x / (kTile / kUnit), at = threadIdx.x % (kTile / kUnit) * kUnit;
 	const float* x = in(row);
 	for (uint32_t c0 = 0; c0 < w.cols; c0 += kTile) {
@@ -132,8 +131,8 @@ __device__ inline void tile_sums(const MatmulArgs& a, const Weight& w, uint32_t 
 	}
 }
 
-// Sums of 64 weight rows and a tile of x, and where they go. out(i): row of out that row i of the tile becomes; a
-// negative number for none.
+// Computes and stores the sums of 64 weight rows and a tile of x. out(i): the row of out for row i of the tile;
+// negative: none.
 template <class In, class Out> __device__ inline void multiply_tile(const MatmulArgs& a, In in, Out out) {
 	__shared__ TileShared s;
 	const uint32_t first_r = blockIdx.x * kTile;
@@ -163,7 +162,7 @@ __global__ void __launch_bounds__(kMatmulThreads) matmul_kernel(MatmulArgs a) {
 static_assert(KV_EXPERT_TILE == kTile);
 __global__ void __launch_bounds__(kMatmulThreads) expert_matmul_kernel(ExpertMatmulArgs e) {
 	const uint32_t *tile = e.list + uint64_t(blockIdx.y) * KV_TILE_WORDS, *slots = tile + 1;
-	if (*slots == KV_NO_SLOT) return; // the whole block
+	if (*slots == KV_NO_SLOT) return; // the whole block returns
 	const MatmulArgs a = of_expert(e.m, *tile);
 	multiply_tile(
 	    a,

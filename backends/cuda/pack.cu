@@ -16,11 +16,11 @@ __device__ inline float top_code(uint32_t bits) { return float((1u << bits) - 1)
 __device__ inline Group group_of(float min, float max, uint32_t bits) {
 	return {half_to_float(float_to_half((max - min) / top_code(bits))), half_to_float(float_to_half(min))};
 }
-// XQuant eq. (9): codes belong to the plain end points; only what they mean moves inwards.
+// XQuant eq. (9): codes are computed with the plain end points; only the stored parameters move inwards.
 __device__ inline uint32_t param_of(Group g, uint32_t bits, float shift, float shrink) {
 	return half_pair(shrink * g.scale, g.zero + shift * g.scale * top_code(bits));
 }
-// The bytes next to what f16 would store.
+// The bytes nearest to the f16 parameters.
 __device__ inline uint32_t bytes_of(uint32_t param, uint32_t largest) {
 	const float scale = low_half(param), scale_step = kv_255th(low_half(largest)),
 	            zero_step = kv_127th(high_half(largest));
@@ -28,7 +28,7 @@ __device__ inline uint32_t bytes_of(uint32_t param, uint32_t largest) {
 	const float z = 128.f + (zero_step > 0 ? rintf(high_half(param) / zero_step) : 0.f);
 	return (scale > 0 && s < 1.f ? 1u : uint32_t(s)) | uint32_t(fminf(fmaxf(z, 0.f), 255.f)) << 8;
 }
-// What codes are computed with: what the bytes mean, at the plain end points.
+// The parameters that codes are computed with: those that the bytes decode to, at the plain end points.
 __device__ inline Group plain_of(uint32_t bytes, uint32_t largest, uint32_t bits, float shift, float shrink) {
 	Group g = byte_group(bytes, largest);
 	g.scale = g.scale / shrink;
@@ -44,7 +44,7 @@ __device__ inline uint32_t code_of(float x, Group g, uint32_t bits) {
 	return code <= 0 ? 0u : code >= top_code(bits) ? (1u << bits) - 1 : uint32_t(code);
 }
 
-// The tokens of a work item as they are quantised: keys times the balancer, values over the channel factors.
+// The tokens of a work item as they are quantised: keys times the balancer, values divided by the channel factors.
 struct Input {
 	const PackSideArgs& a;
 	const PackWork& w;
@@ -62,7 +62,8 @@ __device__ inline Input input_of(const PackSideArgs& a, const PackWork& w) {
 	return {a, w, a.norm ? a.norm + (a.is_k ? w.balance : w.v_factors) : nullptr};
 }
 
-// Word `word` of token t of kv head h: its codes side by side, lowest channel lowest; code(c) is that of a channel.
+// Stores word `word` of token t of kv head h: codes side by side, lowest channel lowest; code(c) is the code of channel
+// c.
 template <class CodeOf>
 __device__ inline void put_codes(const PackSideArgs& a, const PackWork& w, uint32_t h, uint32_t t, uint32_t word,
                                  CodeOf code) {
@@ -79,7 +80,7 @@ __device__ inline void put_codes(const PackSideArgs& a, const PackWork& w, uint3
 	a.codes[at + (a.is_k ? kv_k_word(h, word, slot, a.head_dim, a.side.bits, a.page)
 	                     : kv_v_word(h, slot, word, a.head_dim, a.side.bits, a.page))] = packed;
 }
-// The same for codes by group(c), the parameters of a channel.
+// The same, with codes computed from group(c), the parameters of channel c.
 template <class GroupOf>
 __device__ inline void put_word(const PackSideArgs& a, const PackWork& w, const Input& x, uint32_t h, uint32_t t,
                                 uint32_t word, GroupOf group) {
@@ -120,10 +121,10 @@ __global__ void __launch_bounds__(kThreads) pack_tokens_kernel(PackSideArgs a) {
 	}
 }
 
-// K's parameters per channel: over the tokens of the page, or those of a block. Grid: work items in x, kv heads in y.
+// K's parameters per channel: over the tokens of the page, or from a block. Grid: work items in x, kv heads in y.
 __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a) {
 	__shared__ Shared<float, kMaxHeadDim> scale, zero;
-	__shared__ Shared<uint32_t, kMaxHeadDim> stored; // what f16 would store, where parameters are bytes
+	__shared__ Shared<uint32_t, kMaxHeadDim> stored; // f16 parameters, if they are stored in bytes
 	const bool bytes = a.side.param_bits == 8;
 	const PackWork w = pack_item(a.work, blockIdx.x);
 	const uint32_t h = blockIdx.y, D = a.head_dim, bits = a.side.bits;
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a)
 // Values of a whole page with parameters in bytes, per token and run of channels of a kv head. Grid: work items in x,
 // kv heads in y.
 __global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
-	__shared__ Shared<uint32_t, kMaxGroups> stored; // [run][token], as f16 would store them, then in bytes
+	__shared__ Shared<uint32_t, kMaxGroups> stored; // [run][token], in f16, then in bytes
 	const PackWork w = pack_item(a.work, blockIdx.x);
 	const uint32_t h = blockIdx.y, D = a.head_dim, bits = a.side.bits, group = a.side.group, page = a.page;
 	if (w.head != kNoOffset && w.head != h) return;
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
 	uint32_t largest = 0;
 	for (uint32_t i = 0; i < n; ++i) largest = larger_params(largest, stored[i]);
 	if (threadIdx.x == 0) params[kv_byte_largest_word(n_params, h)] = largest;
-	__syncthreads(); // all have read what f16 would store
+	__syncthreads(); // all threads have read the f16 parameters
 	for (uint32_t i = threadIdx.x * 2; i < n; i += blockDim.x * 2) {
 		const uint32_t low = bytes_of(stored[i], largest), high = bytes_of(stored[i + 1], largest);
 		stored[i] = low, stored[i + 1] = high;
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
 	}
 }
 
-// The code of a codebook next to x.
+// The codebook's code nearest to x.
 __device__ inline uint32_t book_code(float x, uint32_t bits) {
 	uint32_t code = 0;
 	for (uint32_t i = 0; i + 1 < 1u << bits; ++i) code += x > 0.5f * (book_value(i, bits) + book_value(i + 1, bits));
@@ -223,7 +224,7 @@ struct PackRows {
 	Shared<float, kThreads> norm; // of the page's tokens
 };
 
-// Means of the page's keys over tokens, rotated, as the page's parameters have them.
+// Means of the page's keys over tokens, rotated and rounded as in the page's parameters.
 __device__ inline void page_means(const PackSideArgs& a, const Input& x, PackRows& s, uint32_t h, uint32_t* params) {
 	const uint32_t D = a.head_dim;
 	for (uint32_t c = threadIdx.x; c < D; c += blockDim.x) {
@@ -296,7 +297,7 @@ __global__ void __launch_bounds__(kThreads) pack_pages_kernel(PackSideArgs a) {
 	}
 }
 
-// ZipCache's channel factor: sqrt(max |x|) as f16, 1 where that is 0.
+// ZipCache's channel factor: sqrt(max |x|) as f16, or 1 if that is 0.
 __device__ inline uint32_t factor_of(float max) {
 	const uint32_t f = float_to_half(sqrtf(max));
 	return f ? f : 0x3c00u;

@@ -1,5 +1,5 @@
 // Keys and values of one kv head, read token by token: pages of any format, and f16 rows outside of pages.
-// x = scale * code + zero, times V's channel factor; codes and parameters lie as shaders/shared/kv_page.h says.
+// x = scale * code + zero, times V's channel factor. shaders/shared/kv_page.h has the layout of codes and parameters.
 #pragma once
 #include "backends/cuda/device.cuh"
 #include "shared/kv_page.h"
@@ -11,7 +11,7 @@ __device__ inline bool is_live(const uint32_t* bits, uint32_t t) { return bits[t
 struct Group { // (scale, zero) of codes
 	float scale, zero;
 };
-// Of a pair of bytes, in the low half of a word; `largest`: what they are relative to.
+// From a pair of bytes in the low half of a word; `largest`: the word of the largest (scale, |zero|).
 __device__ inline Group byte_group(uint32_t bytes, uint32_t largest) {
 	return {float(bytes & 0xffu) * kv_255th(low_half(largest)),
 	        (float(bytes >> 8 & 0xffu) - 128.f) * kv_127th(high_half(largest))};
@@ -22,7 +22,7 @@ __device__ inline float book_value(uint32_t code, uint32_t bits) {
 	return u * (kv_codebook_linear(bits) + kv_codebook_cubic(bits) * (u * u));
 }
 
-// The rotation of the first n rows of y in shared memory, `stride` apart, or its inverse. For a whole block of threads.
+// Rotates the first n rows of y in shared memory, `stride` apart, or inverts the rotation. Called by a whole block.
 template <class Rows> __device__ inline void rotate_rows(Rows& y, uint32_t n, uint32_t stride, uint32_t D, bool back) {
 	const uint32_t block = kv_rotation_block(D);
 	__syncthreads();
@@ -73,7 +73,7 @@ struct PageSide { // keys or values of one kv head
 			                  params[kv_byte_largest_word(n_params(), head)]);
 		return {low_half(params[i]), high_half(params[i])};
 	}
-	// What a code means, with the token's norm where there are norms.
+	// The value of a code; `norm`: the token's norm, if the page has norms.
 	__device__ float value(uint32_t code, uint32_t t, uint32_t c, float norm) const {
 		if (!side.norms) {
 			const Group g = group(side.per_channel ? kv_channel_param(head, c, head_dim)
@@ -105,7 +105,7 @@ struct PageKeys : PageSide {
 };
 
 struct PageValues : PageSide {
-	const uint32_t* factors; // null without
+	const uint32_t* factors; // null if there are none
 
 	__device__ float at(uint32_t t, uint32_t c) const {
 		const auto word = [&](uint32_t w) { return kv_v_word(head, t, w, head_dim, side.bits, page); };
@@ -161,7 +161,7 @@ __device__ inline float score_of(const Scores& s, float product) {
 	return s.softcap > 0 ? s.softcap * tanhf(score / s.softcap) : score;
 }
 
-// What token t receives from the query heads of one kv head of one row, on average.
+// What token t receives from one row, averaged over the query heads of one kv head.
 template <class Keys>
 __device__ inline float received(const float* q, const float* lse, uint32_t share, uint32_t D, const Scores& scores,
                                  const Keys& keys, uint32_t t) {
@@ -169,7 +169,7 @@ __device__ inline float received(const float* q, const float* lse, uint32_t shar
 	for (uint32_t j = 0; j < share; ++j) sum += expf(score_of(scores, dot(q + uint64_t(j) * D, keys, t)) - lse[j]);
 	return 1 / float(share) * sum;
 }
-// The same where a row counts 1 instead of its attention, or the length of the key counts.
+// The same, with 1 instead of attention, or weighted by the length of the key, as `by` says.
 template <class Keys>
 __device__ inline float salient(const ScoreBy& by, const float* q, const float* lse, uint32_t share, uint32_t D,
                                 const Scores& scores, const Keys& keys, uint32_t t) {

@@ -19,7 +19,7 @@ int properties(int device, DeviceProperties* out) {
 	out->multiprocessors = p.multiProcessorCount;
 	out->integrated = p.integrated;
 	out->maps_host = p.canMapHostMemory && p.unifiedAddressing;
-	int khz = 0, bits = 0; // two transfers a clock
+	int khz = 0, bits = 0; // two transfers per clock
 	if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, device) == cudaSuccess &&
 	    cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device) == cudaSuccess)
 		out->peak_bytes_per_s = 2. * khz * 1e3 * bits / 8;
@@ -32,7 +32,7 @@ int versions(int* driver, int* runtime) {
 }
 
 int launch(const KernelEntry& k, Dim grid, uint32_t threads, void* args, void* stream) {
-	void* list[] = {args}; // every kernel takes one struct
+	void* list[] = {args}; // every kernel takes one struct as its argument
 	return cudaLaunchKernel(k.entry, dim3(grid.x, grid.y, grid.z), dim3(threads), list, 0, stream_of(stream));
 }
 

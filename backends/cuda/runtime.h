@@ -1,5 +1,5 @@
-// What the backend asks of the CUDA runtime, as a table of functions: the runtime itself, or what runs kernels on the
-// host in tests. Each function returns 0 or the runtime's error number.
+// What the backend needs of the CUDA runtime, as a table of functions: the runtime itself, or in tests code that runs
+// kernels on the host. Each function returns 0 or the runtime's error number.
 #pragma once
 #include "backends/cuda/args.h"
 #include <array>
@@ -18,7 +18,7 @@ struct DeviceProperties {
 	int major = 0, minor = 0; // compute capability
 	int multiprocessors = 0;
 	bool integrated = false;
-	bool maps_host = false;      // kernels read memory of alloc_host() where it lies
+	bool maps_host = false;      // kernels read memory of alloc_host() in place
 	double peak_bytes_per_s = 0; // 0: unknown
 };
 
@@ -30,23 +30,23 @@ struct Runtime {
 	int (*device_count)(int* n);
 	int (*properties)(int device, DeviceProperties*);
 	int (*versions)(int* driver, int* runtime); // 1000 * major + 10 * minor
-	int (*set_device)(int device);              // that later calls of this thread are for
+	int (*set_device)(int device);              // device for later calls of this thread
 	int (*memory)(size_t* free, size_t* total);
 	int (*alloc)(void** p, size_t bytes);
 	int (*free)(void* p);
-	int (*alloc_host)(void** p, size_t bytes); // memory that copies may use while the host goes on
+	int (*alloc_host)(void** p, size_t bytes); // pinned memory, for asynchronous copies
 	int (*free_host)(void* p);
 	int (*stream_create)(void** stream);
 	int (*stream_destroy)(void* stream);
-	int (*stream_wait)(void* stream); // until all that was enqueued is done; also returns what went wrong in it
+	int (*stream_wait)(void* stream); // until all enqueued work is done; also returns errors of that work
 	// In order in a stream.
 	int (*fill)(void* dst, uint8_t byte, size_t bytes, void* stream);
-	int (*copy)(void* dst, const void* src, size_t bytes, void* stream); // host or device either side
+	int (*copy)(void* dst, const void* src, size_t bytes, void* stream); // either side may be host or device
 	int (*launch)(const KernelEntry&, Dim grid, uint32_t threads, void* args, void* stream);
 	int (*event_create)(void** event);
 	int (*event_destroy)(void* event);
 	int (*event_record)(void* event, void* stream);
-	int (*event_ms)(float* ms, void* from, void* to); // both are done
+	int (*event_ms)(float* ms, void* from, void* to); // both events must be done
 	const char* (*error_name)(int);
 };
 

@@ -1,5 +1,5 @@
 // score_prompt, score_slots: attention received. A thread owns a token and adds the rows in order, as the cpu backend
-// does; its products are added in the same 16 lanes.
+// does; products are added in the same 16 lanes as there.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/page.cuh"
 

@@ -1,4 +1,4 @@
-// short_conv, delta_rule: shaders/short_conv.comp and shaders/delta_rule.comp say what they compute.
+// short_conv, delta_rule: defined in shaders/short_conv.comp and shaders/delta_rule.comp.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 
@@ -10,7 +10,7 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 	if (c >= a.channels) return;
 	const uint32_t* item = a.rows.work + blockIdx.y * STATE_WORDS;
 	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
-	float seen[kMostTaps] = {}; // x of the row, last, and of those before
+	float seen[kMostTaps] = {}; // x of the current row, last, and of those before
 	for (uint32_t j = 1; j < a.taps && from != STATE_ZERO; ++j)
 		seen[j] = a.rows.from[from + uint64_t(j - 1) * a.channels + c];
 	for (uint32_t t = row; t < row + n; ++t) {
@@ -28,10 +28,10 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 
 __device__ inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
-// A thread has kStateRows rows of one column of a head's state; blockDim.x / kStateColumns of them share the column.
+// A thread holds kStateRows rows of one column of a head's state; blockDim.x / kStateColumns of them share the column.
 // Grid: blocks of columns in x, heads in y, items in z.
 __global__ void delta_rule_kernel(DeltaRuleArgs a) {
-	// of even and odd rows apart: a thread may be a barrier ahead of another
+	// double buffers for even and odd rows: one thread may be a barrier ahead of another
 	__shared__ Shared<float, 2 * kMostStateRows> key, query;
 	__shared__ Shared<float, 2 * kMostStateThreads> key_sum, query_sum;                        // k . S, q . S
 	__shared__ Shared<float, 2 * kMostStateRows / kStateRows> key_key, query_query, query_key; // products of the two

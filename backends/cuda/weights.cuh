@@ -31,7 +31,7 @@ __device__ inline int signed_byte(const uint4* pieces, uint32_t i) {
 	return int(word_of(pieces, i / 4) << (24 - i % 4 * 8)) >> 24;
 }
 
-// Unit of a type with grids: shared/weight_codes.h has what its parts mean.
+// Unit of a type with grids; shared/weight_codes.h explains its parts.
 __device__ inline GridUnit unit_of_grid(const WeightRow& w, uint32_t unit) {
 	const WeightTraits& t = w.traits;
 	const uint32_t h = unit % 2, block = unit / 2;
@@ -81,7 +81,7 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 	}
 }
 
-// Codes of elements 4i .. 4i + 3 of a unit of quantised weights, as signed bytes: less zero.
+// Codes of elements 4i .. 4i + 3 of a unit of quantised weights, minus zero, as signed bytes.
 __device__ inline uint32_t code_bytes(const WeightRow& w, uint32_t unit, uint32_t i) {
 	if (w.traits.codes == CODE_BYTE) return word_of(w.codes, unit * 4 + i);
 	if (w.traits.scale == SCALE_ODD || w.traits.scale == SCALE_ODD_HALVES) {
@@ -98,7 +98,7 @@ __device__ inline uint32_t code_bytes(const WeightRow& w, uint32_t unit, uint32_
 	return w.traits.zero ? weight_centred(code, w.traits.zero) : code;
 }
 
-// Elements [16 * unit, 16 * unit + 16) of a row; past the end of a row of plain floats they are zero.
+// Elements [16 * unit, 16 * unit + 16) of a row; past the end of a row of plain floats, zeros.
 __device__ inline void weight_unit(const WeightRow& w, uint32_t unit, float* e) {
 	switch (w.traits.codes) {
 	case CODE_F32:
