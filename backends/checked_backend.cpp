@@ -61,7 +61,7 @@ View CheckedBackend::reference_weight(const View& w) const {
 	if (it != weights_.begin()) {
 		const auto& [key, weight] = *--it;
 		const size_t row_bytes = inner_->weight_row_bytes(w.type, w.shape[1]);
-		const size_t from = w.at - key.second; // wraps for another buffer, which the id check refuses
+		const size_t from = w.at - key.second; // wraps for another buffer; the id check then fails
 		if (key.first == w.buf->id() && w.at < weight.end && weight.type == w.type && weight.cols == w.shape[1] &&
 		    from % row_bytes == 0 && w.at + w.shape[0] * row_bytes <= weight.end) {
 			View r = w;
@@ -70,7 +70,7 @@ View CheckedBackend::reference_weight(const View& w) const {
 			return r;
 		}
 	}
-	KV_ASSERT(w.type == DType::F32); // anything else reaches a device by write_weight()
+	KV_ASSERT(w.type == DType::F32); // other types reach a device by write_weight()
 	return reference(w);
 }
 
@@ -145,7 +145,7 @@ std::vector<float> as_codes(std::span<const std::byte> bytes, uint32_t bits) {
 	return r;
 }
 
-// A value between two codes may take either; more than one in 200 of them is no rounding.
+// A value between two codes may take either. More than one such value in 200 is not a rounding difference.
 Difference compare_codes(std::span<const float> x, std::span<const float> ref) {
 	Difference d = compare(x, ref, {0, 0});
 	size_t far = 0;
@@ -196,7 +196,7 @@ void CheckedBackend::compare_output(const char* op, const std::string& shape, co
 	};
 	std::vector<float> x = values(bytes), ref = x;
 	if (reference_) ref = values(fetch(*reference_, reference(o.view)));
-	if (o.cache) // equal slots, written or not, need no look; what was written must be a number
+	if (o.cache) // slots may hold anything equal on both; written ones must be numbers
 		for (size_t i = 0; i < x.size(); ++i)
 			if (std::memcmp(&x[i], &ref[i], 4) == 0 || (std::isnan(x[i]) && std::isnan(ref[i]))) x[i] = ref[i] = 0;
 	const Difference d = o.bits && o.bits < 32 ? compare_codes(x, ref) : compare(x, ref, o.tolerance);

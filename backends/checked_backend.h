@@ -62,7 +62,7 @@ class CheckedBackend final : public Backend {
 		View view; // the caller's; elements compared
 		Tolerance tolerance;
 		bool cache = false; // K or V memory, f16 or pairs: unwritten elements may hold anything equal on both
-		uint32_t bits = 0;  // of packed codes in u32 memory: a code may be one off where a value lies between two;
+		uint32_t bits = 0;  // of packed codes in u32 memory: a code may differ by one where a value lies between two;
 		                    // 32: whole words, which must be equal
 	};
 
@@ -73,7 +73,7 @@ class CheckedBackend final : public Backend {
 	MappedOp for_reference(const Op&) const;
 	std::vector<Output> compared(const Op&);
 	void compare_output(const char* op, const std::string& shape, const Output&);
-	std::vector<uint32_t> fetch_words(const View& v);      // of the caller's u32 view
+	std::vector<uint32_t> fetch_words(const View& v);      // view of the caller
 	std::vector<std::byte> fetch(Backend&, const View& v); // submits and waits; v of that backend
 	void carry_on(const Output&, std::span<const std::byte> bytes, bool wrong);
 	void dump(const char* op, const std::string& name, const View& v);
@@ -84,7 +84,7 @@ class CheckedBackend final : public Backend {
 	std::deque<Mirror> mirrors_;                 // by buffer id - 1; deque, so addresses are stable
 	std::vector<uint32_t> free_ids_;
 	std::map<std::pair<uint32_t, size_t>, Weight> weights_; // by buffer id, first byte in the inner buffer
-	uint32_t layer_ = 0;                                    // of the ops that follow
+	uint32_t layer_ = 0;                                    // layer of the following ops
 	bool in_layer_ = false;                                 // at_layer() was called
 	uint32_t n_ops_ = 0;                                    // run so far; numbers the dumps
 	std::string dump_dir_, dump_op_, dump_layer_;           // empty op or layer: all

@@ -14,12 +14,12 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kLargest = 1 << 18; // bytes
-constexpr size_t kMostEntries = 64;    // the oldest goes first
+constexpr size_t kMostEntries = 64;    // the oldest is removed first
 
 fs::path path_in(const fs::path& folder) { return folder.empty() ? fs::path() : folder / "drivers.json"; }
 
-// Strings of the objects in "drivers". Read as they come: a tree of values would allocate where it is taken down, and
-// end the program where there is no memory.
+// Collects the strings of the objects in "drivers" while parsing. A parsed tree of values would allocate in its
+// destructor, and end the program if there is no memory.
 class Reader final : public nlohmann::json_sax<Json> {
  public:
 	using Entry = std::map<std::string, std::string>;
@@ -95,7 +95,7 @@ void DriverMemory::save() noexcept try {
 	std::string why;
 	if (write_private_file(path_, {std::as_bytes(std::span(text))}, why) != Written::Yes)
 		log_at(1, "# {}: {}", path_.string(), why);
-} catch (...) {} // no memory: the driver is tried again next time
+} catch (...) {} // no memory: the driver is tested again next time
 
 void DriverMemory::forget(const fs::path& folder) {
 	std::error_code ec;

@@ -11,7 +11,7 @@ namespace kvrun {
 struct WrittenWords { // memory that an op writes, compared as slots
 	const char* name;
 	View view;         // u32, or f32
-	uint32_t bits = 0; // of packed codes, which may be one off where a value lies between two; 0: f32, or pairs of f16
+	uint32_t bits = 0; // packed codes, which may differ by one where a value lies between two; 0: f32, or pairs of f16
 	std::string_view rule = "kv"; // of tolerance()
 };
 using WordReader = std::function<std::vector<uint32_t>(const View&)>; // what a u32 view holds
@@ -30,7 +30,7 @@ void row_views(auto& kv, auto& f) {
 	f(row, kv.v);
 	f(memory("sinks", F32).optional(), kv.softmax.sinks);
 }
-// Views of places in pages for n rows.
+// Views of places in pages, for n rows.
 void place_views(auto& place, auto& f, uint64_t n, uint64_t n_kv_heads) {
 	f(memory("k"), place.k);
 	f(memory("v"), place.v);
@@ -98,7 +98,7 @@ struct KvLoad { // rows [dst.first, dst.first + n) of dst = the f16 keys and val
 
 // ---- attention
 
-// Views of what attention reads of pages; dumped: the lists are.
+// Views that attention reads of pages; dumped: whether the lists are dumped.
 void read_views(auto& kv, auto& f, const View& q, bool dumped) {
 	const auto list = [&](const ViewRow& row) { return dumped ? row : row.undumped(); };
 	f(list(input("work", U32, {kAny, ATTEND_WORDS})), kv.work);
@@ -117,10 +117,10 @@ void read_views(auto& kv, auto& f, const View& q, bool dumped) {
 	f(memory("balance").only_if(balanced), kv.balance);
 	f(input("sinks", F32, {q.shape[1]}).optional().undumped(), kv.softmax.sinks);
 }
-bool packed(const KvRead&); // whether some pages are
+bool packed(const KvRead&); // whether some pages are packed
 
 // out (T, n_heads, head_dim) = softmax(q . K^T / sqrt(head_dim)) . V over all live tokens of every tier. lse (T,
-// n_heads) = log of the sum of exp(score) over the tokens a row sees, and the sink; empty if not wanted.
+// n_heads) = log of the sum of exp(score) over the tokens that a row sees, and the sink; empty if not needed.
 struct Attend {
 	View out, lse, q;
 	KvRead kv;
@@ -139,9 +139,9 @@ struct Attend {
 	}
 };
 
-// The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i; and over older tokens
-// if `older` is not null: then the last part of each row in older->row_parts has no work item and takes the state over
-// the prompt's own tokens. Both have the same Softmax.
+// The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i. If `older` is not
+// null, also over older tokens: then the last part of each row in older->row_parts has no work item, and holds the
+// state over the prompt's own tokens. Both have the same Softmax.
 struct AttendPrompt {
 	View out, lse, q;
 	KvRows own;

@@ -56,7 +56,7 @@ struct LayerNorm {
 	}
 };
 
-// v = scale * function(x) * y, then the cap; out = v or out + v. All of one shape, y may be empty; out may be x, y.
+// v = scale * function(x) * y, then the cap; out = v or out + v. All have one shape; y may be empty; out may be x or y.
 struct Activate {
 	View out, x, y;
 	Elementwise how;
@@ -72,7 +72,7 @@ struct Activate {
 	}
 };
 
-// Projections of rows of n elements; `out` are the extents of their results but the last.
+// Projections of rows of n elements; `out`: all extents of the results but the last.
 void projection_views(auto& projs, auto& f, uint64_t T, uint64_t n, Epilogue epilogue, bool decode) {
 	const bool gated = epilogue == Epilogue::SwiGLU;
 	bool first = true;
@@ -89,7 +89,7 @@ std::string projection_text(const View& x, std::span<const Proj>);
 void check_projections(std::span<const Proj>, const View& x, Epilogue);
 
 // All projections read the same x (T, n). `decode`: rows of decode steps, else rows of a prompt. A row's result depends
-// on which of the two it is and on nothing else: neither on T nor on the other rows.
+// on `decode`, but neither on T nor on the other rows.
 struct Matmul {
 	std::span<const Proj> projs;
 	View x;
@@ -117,7 +117,7 @@ struct NormMatmul {
 	const char* name() const { return decode ? "matvec" : "matmul"; }
 	std::string text() const { return projection_text(x, projs); }
 	void check() const { check_projections(projs, x, epilogue); }
-	RmsNorm norm() const { return {h, x, w, eps}; } // the two ops that it stands for
+	RmsNorm norm() const { return {h, x, w, eps}; } // as a separate op
 	Matmul product() const { return {projs, h, epilogue, decode}; }
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.x.shape[0], n = o.x.row_elements();
@@ -130,8 +130,8 @@ struct NormMatmul {
 
 // ---- mixtures of experts: see RouteArgs for slots. At most KV_MOST_EXPERTS experts, KV_MOST_USED of them for a row.
 
-// ids, weights (T, used) of logits (T, n_experts): the largest, of equal ones the first, in that order. Weights that
-// are not finite come of logits that are not; ids are valid and different nevertheless.
+// ids, weights (T, used) of logits (T, n_experts): the largest in descending order; among equal ones the first comes
+// first. If logits are not finite, weights may not be finite; ids are nevertheless valid and different.
 struct Route {
 	View ids, weights, logits;
 	RouteArgs how;
@@ -140,7 +140,7 @@ struct Route {
 	std::string text() const;
 	void check() const;
 	// Logits choose the same experts on all devices. A bias is added to weights, whose last bits differ between devices
-	// and may choose other experts: nothing is compared then.
+	// and may change the choice; then nothing is compared.
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.logits.shape[0], n = o.logits.shape[1], used = o.ids.shape[1];
 		const bool biased = bool(o.how.bias);
@@ -169,7 +169,8 @@ struct SortSlots {
 
 // For each slot: out (T, used, d) = x . w^T + bias with w (n_experts * d, n) and bias (n_experts * d) f32, rows e * d
 // .. e * d + d - 1 of expert e = ids[slot]. x (T, n), or (T * used, n): a row for each slot. Epilogues: None and the
-// two of gates. decode: as Matmul has it; a slot's result depends on nothing else either.
+// .. e * d + d - 1 of expert e = ids[slot]. x (T, n), or (T * used, n): a row for each slot. Epilogues: None and the
+// two gated ones. decode: as in Matmul; a slot's result depends on nothing else.
 struct ExpertMatmul {
 	std::span<const Proj> projs;
 	View x;
@@ -181,7 +182,7 @@ struct ExpertMatmul {
 	std::string text() const;
 	void check() const;
 	double bytes() const;
-	double read_share() const; // of the experts, at most
+	double read_share() const; // share of the experts, at most
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.rows.ids.shape[0], used = o.rows.ids.shape[1], n = o.x.row_elements();
 		const uint64_t tiles = expert_tiles(uint32_t(T * used), o.rows.n_experts);

@@ -1,4 +1,4 @@
-// Rows of the operation table: saliency, what is fetched, and the largest logits.
+// Rows of the operation table: saliency, fetching, and the largest logits.
 #pragma once
 #include "backends/op_cache.h"
 #include "engine/core/round.h"
@@ -11,8 +11,8 @@ namespace op {
 using enum DType;
 
 // ---- saliency: attention received, summed over the rows of q that `rows` (n) u32 lists in ascending order, averaged
-// over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]);
-// without attention each row counts 1; times |k_t|, or over it and at least 1e-6, where the key's length counts.
+// over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]).
+// Without attention each row counts 1. If the key's length counts, times |k_t|, or divided by max(|k_t|, 1e-6).
 
 // Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T). Scores have kv's
 // softcap.
@@ -36,7 +36,7 @@ struct ScorePrompt {
 	}
 };
 
-struct ScoreSlots { // live tokens in f16 pages: every work item's pages against the rows it lists
+struct ScoreSlots { // live tokens in f16 pages: a work item's pages against the rows that it lists
 	View q, lse;
 	ScoreArgs args;
 
@@ -69,8 +69,8 @@ struct ChannelMax { // out (n_kv_heads, head_dim) = max(out, |x|) over x (T, n_h
 	}
 };
 
-// MiKV eq. (2): out (n_kv_heads, head_dim) f16 = sqrt(q_max / max |k|), k over rows [0, n) of the prompt's keys; 1
-// where that is 0.  max |k| is taken as at least 1e-12.
+// MiKV eq. (2): out (n_kv_heads, head_dim) f16 = sqrt(q_max / max |k|), k over rows [0, n) of the prompt's keys; or 1
+// if that is 0. max |k| is at least 1e-12.
 struct KvBalance {
 	View out, q_max;
 	KvRows k;
@@ -104,8 +104,8 @@ struct Copy { // same bytes, same type
 
 // ---- fetching: what a row attends to, and masking
 
-// Attention that live tokens of pages receive from one row per work item: weight[..] = mean over the query heads of a
-// kv head of exp(q . k / sqrt(head_dim) - lse); -1 for slots without a live token.
+// Attention that live tokens of pages receive from one row per work item: weight = mean over the query heads of a kv
+// head of exp(q . k / sqrt(head_dim) - lse); -1 for slots without a live token.
 struct Weigh {
 	View q, lse;
 	WeighArgs args;
@@ -134,9 +134,9 @@ struct Weigh {
 	}
 };
 
-// For each work item the indices of its k largest weights that are not negative, ascending; ~0 behind them where there
-// are fewer. Of equal ones the first. A difference in the last bits of two weights may exchange them, so picks are not
-// compared: how the weights came about is.
+// For each work item the indices of its k largest non-negative weights, ascending, then ~0 if there are fewer. Among
+// equal ones the first are taken. A difference in the last bits of two weights may exchange them, so picks are not
+// compared; the weights are.
 struct TopK {
 	View picks, weight, work;
 
@@ -150,10 +150,10 @@ struct TopK {
 };
 
 // The largest elements of each row of x (T, n): those not below the k-th largest of the maxima of blocks of
-// KV_LOGIT_BLOCK elements. list (T, KV_CANDIDATE_WORDS) u32: how many, then (index, bits) of each by index; or
-// KV_CANDIDATES + 1, the rest undefined, if there are more than KV_CANDIDATES, fewer blocks than k, a NaN or +inf in
-// the row, or if the k-th largest maximum is -inf. block_max (T, blocks) u32: room for the maxima. k >= 1. The list is
-// not compared: logits that differ in their last bits may list others.
+// KV_LOGIT_BLOCK elements. list (T, KV_CANDIDATE_WORDS) u32: their number, then (index, bits) of each by index. The
+// number is KV_CANDIDATES + 1, and the rest undefined, if there are more than KV_CANDIDATES, if there are fewer than k
+// blocks, if the row has a NaN or +inf, or if the k-th largest maximum is -inf. block_max (T, blocks) u32: scratch for
+// the maxima. k >= 1. The list is not compared: logits that differ in their last bits may give another list.
 struct Candidates {
 	View list, block_max, x;
 	uint32_t k;
@@ -181,7 +181,7 @@ struct Scatter { // words[list[i][0]] = list[i][1]; list (n, 2) u32, every word 
 	}
 };
 
-// out (n, n_heads): the share of a row's softmax weights that its first parts hold. work (n, 4) u32, ShareWork.
+// out (n, n_heads): the share of a row's softmax weights in its first parts. work (n, 4) u32, ShareWork.
 struct PartShare {
 	View out, parts, work;
 

@@ -1,4 +1,4 @@
-// What the rows of op_state.h do not say.
+// Conditions, texts and byte counts that the rows of op_state.h do not state.
 #include "backends/op_state.h"
 #include <algorithm>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ std::vector<WrittenWords> written_states(const StateRows& rows, uint32_t words, 
 	return {{"state", view(*rows.to.buf, rows.to.at + first * 4, F32, uint32_t(end - first)), 0, rule}};
 }
 
-// Items with rows replace a state each.
+// Each item with rows replaces one state.
 static double state_bytes(const StateRows& rows, uint32_t words) { return 8. * rows.work.shape[0] * words; }
 
 std::string ShortConv::text() const { return fmt::format("x {} taps {}", shape_text(x), w.shape[1]); }

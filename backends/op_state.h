@@ -16,8 +16,8 @@ void state_views(auto& rows, auto& f) {
 	f(memory("to", F32), rows.to);
 }
 
-// out (T, channels) = silu(sum over j < taps of w[c][j] * x[t - (taps - 1) + j][c]), w (channels, taps). What lies
-// before a sequence's first row is its state: (taps - 1, channels), the oldest row first.
+// out (T, channels) = silu(sum over j < taps of w[c][j] * x[t - (taps - 1) + j][c]), w (channels, taps). The rows
+// before a sequence's first row are its state: (taps - 1, channels), the oldest row first.
 struct ShortConv {
 	View out, x, w;
 	StateRows rows;

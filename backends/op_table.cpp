@@ -1,4 +1,4 @@
-// What the rows of the operation table do not say: conditions on arguments, texts, bytes.
+// Conditions on arguments, texts and byte counts that the rows of the operation table do not state.
 #include "backends/op_table.h"
 #include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
@@ -45,7 +45,7 @@ void check_head_dim(const KvRows& kv) { KV_ASSERT(kv.k.shape[2] % 2 == 0); }
 
 bool is_page(uint32_t page) { return page == 32 || page == 64 || page == 128; }
 
-// Work items of a group, of n.
+// Whether the group's work items lie within the op's work items.
 bool has_work(const auto& group, const View& work) {
 	return is_page(group.page) && uint64_t(group.first_work) + group.n_work <= work.shape[0];
 }
@@ -72,7 +72,7 @@ void check_rows(const KvRows& rows, uint32_t n) {
 
 // ---- bytes and texts that ops share
 
-double page_bytes(const KvRead& kv, uint32_t head_dim) { // of codes
+double page_bytes(const KvRead& kv, uint32_t head_dim) { // bytes of codes
 	double words = 0;
 	for (const AttendGroup& g : kv.groups)
 		words += g.n_pages * (double(kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page)) +
@@ -86,12 +86,12 @@ std::string weight_text(const View& w) { return fmt::format("{} {}", dtype_info(
 
 // ---- memory that ops write
 
-struct Items { // of work, whose field number `field` says where in memory something begins, kSkip: nowhere
+struct Items { // work items; field `field` is the word where an item writes, or kSkip: nowhere
 	std::span<const uint32_t> work;
 	size_t stride, field;
 };
 
-// The words from the first to the last that work items write, n each.
+// The words from the first to the last that work items write; n words each.
 void add_span(std::vector<WrittenWords>& out, const char* name, const View& pool, const Items& items, uint32_t n,
               uint32_t bits) {
 	size_t first = SIZE_MAX, end = 0;
@@ -103,7 +103,7 @@ void add_span(std::vector<WrittenWords>& out, const char* name, const View& pool
 	out.push_back({name, view(*pool.buf, pool.at + first * 4, DType::U32, uint32_t(end - first)), bits});
 }
 
-// The words of k and v from the first to the last that rows of heads go to, as `at` has them now.
+// The words of k and v from the first to the last that rows of heads are written to, by the current contents of `at`.
 std::vector<WrittenWords> written_places(const KvDst& d, uint32_t n_kv_heads, uint32_t head_dim,
                                          const WordReader& words) {
 	const std::vector<uint32_t> at = words(d.at);
@@ -161,7 +161,7 @@ void ExpertMatmul::check() const {
 double ExpertMatmul::read_share() const {
 	return std::min(double(rows.ids.elements()), double(rows.n_experts)) / rows.n_experts;
 }
-double ExpertMatmul::bytes() const { // of the weights those of chosen experts, at most
+double ExpertMatmul::bytes() const { // weights of chosen experts, at most
 	const double slots = double(rows.ids.elements());
 	double r = 4. * double(x.elements());
 	for (const Proj& p : projs) {
@@ -255,11 +255,11 @@ std::vector<WrittenWords> KvPack::written(const WordReader& words) const {
 	const std::vector<uint32_t> work = words(a.work);
 	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
 	const Quant &k = a.format.k, &v = a.format.v;
-	std::vector<WrittenWords> out; // parameters first: codes follow from them
+	std::vector<WrittenWords> out; // parameters first: codes depend on them
 	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q) {
 		const uint32_t n = page_param_words(q, n_kv, D, a.page);
 		if (q.param_bits == 16) return add_span(out, name, pool, {work, PACK_WORDS, field}, n, 0);
-		const uint32_t bytes = q.scale == Scale::Codebook // words of them; halves follow
+		const uint32_t bytes = q.scale == Scale::Codebook // bytes: number of words; halves follow
 		                           ? kv_norm_scale_word(n_kv, 0, a.page)
 		                           : kv_byte_largest_word(ParamPage{q, nullptr, n_kv, D, a.page}.n_params(), 0);
 		for (size_t i = 0; i < work.size(); i += PACK_WORDS) {

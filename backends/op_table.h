@@ -1,12 +1,13 @@
 // The operation table: every op of a device, its arguments, and the description of its views. Code that treats all ops
-// alike (shape checks, CheckedBackend, dumps, bytes of --ops, backends of tests) reads it and names no op.
+// alike (shape checks, CheckedBackend, dumps, bytes of --ops, test backends) reads it and names no op.
 //
 // A new op is a struct in op_model.h, op_cache.h, op_rank.h or op_state.h with
 //   name()    in messages, dumps and times
 //   text()    its shape, for messages
-//   views()   f(row, view) for each view, in the order of dumps and comparisons; arguments that there are several of go
-//             through f.items(); rows that depend on the device ask f.device()
-// and, only where the rows do not say it:
+//   views()   f(row, view) for each view, in the order of dumps and comparisons; lists of arguments go through
+// f.items();
+//             rows that depend on the device use f.device()
+// and, only if the rows do not state it:
 //   check()   conditions on the arguments
 //   bytes()   read and written, at least; else the sum over all views
 //   written() the parts of Memory that it writes
@@ -58,7 +59,7 @@ namespace op {
 	X(PartShare)
 // clang-format on
 
-template <class First, class... Ops> using Rest = std::variant<Ops...>; // without the one in front of the first comma
+template <class First, class... Ops> using Rest = std::variant<Ops...>; // without the element before the first comma
 struct Nothing {};
 #define KV_COMMA_OP(O) , O
 using Any = Rest<Nothing KV_EACH_OP(KV_COMMA_OP)>;

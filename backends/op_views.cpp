@@ -6,15 +6,15 @@ namespace kvrun {
 namespace {
 
 bool fits(const ViewRow& row, const View& v) {
-	uint64_t rest = 1; // elements of the dimensions from the last extent on
+	uint64_t rest = 1; // elements of all dimensions from the last extent on
 	for (size_t i = row.dims ? row.dims - 1u : 0; i < 4; ++i) rest *= v.shape[i];
 	for (size_t i = 0; i < row.dims; ++i)
 		if (const uint64_t n = i + 1u == row.dims ? rest : v.shape[i]; row.shape[i] != kAny && row.shape[i] != n)
 			return false;
-	return !row.writes() || row.dims < 2 || row.shape[0] > 0; // an op has rows
+	return !row.writes() || row.dims < 2 || row.shape[0] > 0; // an op has at least one row
 }
 
-// A weight's rows are not split further, and are whole blocks.
+// A weight's rows are one dimension and consist of whole blocks.
 bool is_weight(const View& v) {
 	return v.type != DType::U32 && v.row_elements() == v.shape[1] && v.shape[1] % dtype_info(v.type).block == 0;
 }

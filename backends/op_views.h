@@ -10,7 +10,7 @@ namespace kvrun {
 
 struct DeviceInfo;
 
-constexpr uint64_t kAny = UINT64_MAX; // in place of an extent: any number, also 0
+constexpr uint64_t kAny = UINT64_MAX; // as an extent: any number, including 0
 
 struct ViewRow {
 	enum class Use : uint8_t {
@@ -38,8 +38,8 @@ struct ViewRow {
 	DType type = DType::F32;
 	bool any_type = false;  // of a weight: every type but u32
 	bool weight = false;    // may have been written by write_weight()
-	bool dumped = true;     // of an input: what it holds before the op
-	bool has_shape = false; // else any shape
+	bool dumped = true;     // of an input: its contents before the op
+	bool has_shape = false; // else any shape is accepted
 	Needed needed = Needed::Yes;
 	Compare compare = Compare::No;
 	std::string_view tolerance = ""; // rule of tolerance()
@@ -52,7 +52,7 @@ struct ViewRow {
 	constexpr ViewRow optional() const { return with(&ViewRow::needed, Needed::Optional); }
 	constexpr ViewRow only_if(bool used) const { return with(&ViewRow::needed, used ? needed : Needed::No); }
 	constexpr ViewRow undumped() const { return with(&ViewRow::dumped, false); }
-	constexpr ViewRow uploaded() const { return with(&ViewRow::weight, true); } // as weights are
+	constexpr ViewRow uploaded() const { return with(&ViewRow::weight, true); } // as weights
 	constexpr ViewRow slots() const { return with(&ViewRow::compare, Compare::Slots); }
 	constexpr ViewRow words() const { return with(&ViewRow::compare, Compare::Words); }
 	constexpr ViewRow adopted_if(bool c) const { return with(&ViewRow::compare, c ? Compare::Adopted : compare); }

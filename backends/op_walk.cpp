@@ -16,7 +16,7 @@ void check_op(const Op& op) {
 		    ViewReader missing([&](const ViewRow& row, const View& v) {
 			    if (!v) check_view(o.name(), row, v);
 		    });
-		    o.views(o, missing); // first, for the shapes that others must have come from them
+		    o.views(o, missing); // first, because their shapes determine which views are missing
 		    ViewReader reader([&](const ViewRow& row, const View& v) { check_view(o.name(), row, v); });
 		    o.views(o, reader);
 	    },
@@ -64,7 +64,7 @@ double op_mapped_bytes(const Op& op) {
 		    double sum = 0;
 		    ViewReader reader([&](const ViewRow& row, const View& v) {
 			    if (!v || !row.any_type || !v.buf || v.buf->mem() != Mem::Mapped) return;
-			    double share = 1; // of the rows
+			    double share = 1; // share of the rows
 			    if constexpr (requires { o.read_share(); }) share = o.read_share();
 			    sum += share * view_bytes(row, v);
 		    });

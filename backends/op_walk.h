@@ -6,7 +6,7 @@
 
 namespace kvrun {
 
-const DeviceInfo& unknown_device(); // for walks that do not ask for tolerances
+const DeviceInfo& unknown_device(); // for walks that use no tolerances
 
 // Throws Error{Internal}, naming op, argument and condition, when the arguments do not fit each other.
 void check_op(const Op&);

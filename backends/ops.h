@@ -21,7 +21,7 @@ enum class Epilogue : uint8_t {
 	ClampedSwiGLU, // the same with the function of shaders/shared/experts.h; expert_matmul() only
 };
 
-struct Elementwise { // what activate() does
+struct Elementwise { // arguments of activate()
 	Activation function = Activation::None;
 	float scale = 1;
 	float cap = 0;    // if > 0, v becomes cap * tanh(v / cap)
@@ -40,8 +40,8 @@ struct RouteArgs {
 	bool normalise;                         // a row's weights are divided by their sum
 	float scale;                            // and multiplied by this
 	View bias;                              // (n_experts) f32, added to weights for the choice only; empty for none
-	uint32_t n_groups = 1, used_groups = 1; // experts are chosen in the best groups of neighbours only. What a group is
-	                                        // judged by: its best expert; with a bias the sum of its two best
+	uint32_t n_groups = 1, used_groups = 1; // experts are chosen only in the best groups of neighbours. A group is
+	                                        // ranked by its best expert; with a bias, by the sum of its two best
 	View expert_scale = {};                 // (n_experts) f32 factors of weights, applied last; empty for none
 };
 struct ExpertRows { // which expert multiplies which row
@@ -64,7 +64,7 @@ struct StateRows { // which rows belong to which sequence, and where its state i
 	View from, to; // f32 words of pool memory; the same where a state is replaced in its place
 };
 struct DeltaGates {
-	View beta, alpha; // (T, n_heads) f32, before their functions
+	View beta, alpha; // (T, n_heads), before the functions below
 	View rate, shift; // (n_heads) f32: a row keeps exp(rate * softplus(alpha + shift)) of the state; rate <= 0
 };
 struct DeltaArgs {
@@ -91,18 +91,18 @@ constexpr uint32_t kSkip = UINT32_MAX; // in place of an offset: nothing is read
 struct KvDst {              // where rows of K and V lie in pages or in a KvRows, as f16
 	View k, v;              // u32 words; word w of kv head h of row t is k[at[t][h][0] + w * k_word_stride]
 	                        //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
-	View at;                // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is left alone
+	View at;                // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is not stored
 	uint32_t k_word_stride; // 1: contiguous heads (KvRows); tokens per page: K inside a page is [word][token]
 };
-// What changes the softmax of attention. Scores are q . k / sqrt(head_dim).
+// What changes attention's softmax. Scores are q . k / sqrt(head_dim).
 struct Softmax {
 	float softcap = 0; // if > 0, a score s becomes softcap * tanh(s / softcap)
 	View sinks = {};   // (n_heads) f32: one more score of each query head, whose token has no value; empty for none
 };
 struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way
 	View k, v;          // (n_kv_heads, capacity, head_dim) f16
-	uint32_t first = 0; // row of k and v that row 0 of the op means
-	// attend_prompt(): rows see so many latest tokens, their own included, and there are no older ones; 0: all
+	uint32_t first = 0; // row of k and v for row 0 of the op
+	// attend_prompt(): rows see this many latest tokens, their own included, and there are no older ones; 0: all
 	uint32_t window = 0;
 	Softmax softmax = {}; // attend_prompt(), score_prompt()
 };
@@ -130,8 +130,8 @@ struct KvRead { // everything attention reads of the cached tokens of one layer
 	// Each work item serves rows row .. row + item_rows - 1 that q has; row + i writes partial state part + i *
 	// part_step.
 	uint32_t item_rows = 1, part_step = 0;
-	// Upper bound of a row's number of parts, if every row has some and each has a work item; 0: not known. With few a
-	// device may merge them without another dispatch.
+	// Upper bound of a row's number of parts, if every row has some and each has a work item; 0: unknown. With few
+	// parts, a device may merge them without another dispatch.
 	uint32_t most_parts = 0;
 	Softmax softmax = {};
 };
@@ -176,7 +176,7 @@ struct WeighArgs {
 // ---- packing
 
 struct PackArgs {          // one dispatch of kv_pack()
-	Format format;         // quantised K or V; 0 bits: nothing is stored of it
+	Format format;         // quantised K or V; 0 bits: K or V is not stored
 	uint32_t page;         // tokens per page
 	bool k_block;          // K's parameters were written by kv_block(); else this computes and writes them
 	View sources;          // (n_sources) u32: rows of the source K and V

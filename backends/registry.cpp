@@ -40,8 +40,8 @@ size_t to_index(std::string_view s) {
 	return ec == std::errc() && last == end && !s.empty() ? n : SIZE_MAX;
 }
 
-// Whether devices are tested at their first use. Options that replace kernels, clamp limits or compare everything
-// anyway skip the test.
+// Whether devices are tested at their first use. Options that replace kernels, clamp limits or compare every op skip
+// the test.
 bool is_tested(const BackendOptions& o) {
 	return !o.cache_dir.empty() && o.shaders.empty() && o.test_caps.empty() && !o.check && o.dump.empty();
 }
@@ -60,9 +60,9 @@ struct Found { // the devices of all backends, one list
 	std::vector<Entry> all;
 	std::vector<std::string> bad_matrices; // builds that compute wrongly, with matrices
 
-	// Where none but an automatic device can be chosen, no other backend loads its driver. `wrong`: devices to refuse.
+	// If only an automatic device can be chosen, no other backend loads its driver. `wrong`: devices to refuse.
 	Found(const BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
-		std::optional<DriverMemory> memory; // read where a device has a driver
+		std::optional<DriverMemory> memory; // read if a device has a driver
 		for (const BackendRow& row : table()) {
 			if (!o.backend.empty() && o.backend != row.name) continue;
 			if (automatic_only && !row.automatic) continue;
@@ -118,7 +118,7 @@ struct Found { // the devices of all backends, one list
 
 	const Entry& choose(const BackendOptions& o) const {
 		if (o.device.empty()) {
-			const Entry* best = nullptr; // of the best type that with most free memory
+			const Entry* best = nullptr; // of the best type, the one with the most free memory
 			for (const Entry& e : all)
 				if (e.usable() && (e.row->automatic || !o.backend.empty()) &&
 				    (!best || (e.row == best->row && e.report().info.type == best->report().info.type &&
@@ -197,7 +197,7 @@ DeviceReport find_device(const BackendOptions& given) {
 static std::string test_once(const BackendOptions& o, const DeviceReport& r, Backend& device) {
 	if (!is_tested(o) || r.build.empty()) return "";
 	DriverMemory memory(o.cache_dir);
-	if (memory.find(r.info.name, r.build)) return ""; // found good: Found refuses the others
+	if (memory.find(r.info.name, r.build)) return ""; // tested before and found good; Found refuses those found bad
 	const std::string why = self_test(device, *make_cpu_backend());
 	memory.add(r.info.name, r.build, why);
 	memory.save();
@@ -210,7 +210,7 @@ std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
 		const Found found = find_all(o, /*automatic_only=*/o.device.empty() && o.backend.empty(), wrong);
 		const Found::Entry& e = found.choose(o);
 		found.explain_fallback(o, e);
-		std::unique_ptr<Backend> b = e.set->open(e.index); // throws where it is refused
+		std::unique_ptr<Backend> b = e.set->open(e.index); // throws if it is refused
 		if (o.check || !o.dump.empty())
 			return make_checked_backend(std::move(b), o.check ? make_cpu_backend(o.poison) : nullptr, o.dump,
 			                            o.check ? o.compared : nullptr);

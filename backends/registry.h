@@ -37,7 +37,7 @@ struct DeviceReport {    // one candidate, usable or not
 	std::string uuid;    // of the GPU, the same for every backend: 32 hex digits; empty: unknown
 	std::string build;   // of driver and kernels: each is tested at its first use; empty: not tested
 	std::string refused; // why it cannot be used; empty if it can
-	std::vector<std::pair<std::string, std::string>> limits; // name, value: what matters here
+	std::vector<std::pair<std::string, std::string>> limits; // name, value: limits that matter here
 };
 
 class DeviceSet { // the devices one backend found
@@ -65,11 +65,11 @@ void add_backend(const BackendRow&);
 
 // All devices of all backends, best first.
 std::vector<DeviceReport> list_devices(const BackendOptions& = {});
-// The device that open_backend() would take. Throws Error{Device} if there is none, or if it is refused.
+// The device that open_backend() would open. Throws Error{Device} if there is none, or if it is refused.
 DeviceReport find_device(const BackendOptions& = {});
 // Throws Error{Device} with every refusal when there is no such device. With `check` or `dump` the result is wrapped in
-// a CheckedBackend. Else a few ops are compared with the cpu backend when this build of driver and kernels is opened
-// for the first time; where they differ, the device is refused and the next best is taken, if none was asked for.
+// a CheckedBackend. Otherwise, when a build of driver and kernels is opened for the first time, a few ops are compared
+// with the cpu backend. If they differ, the device is refused; if no device was requested, the next best is opened.
 std::unique_ptr<Backend> open_backend(const BackendOptions& = {});
 
 } // namespace kvrun

@@ -23,10 +23,10 @@ struct Result { // one output of one op
 	std::vector<float> x;
 };
 
-// How far a correct device may be from the cpu backend here. tolerance() has what differs by the kernels' own rounding;
-// what Vulkan leaves to a driver is beside each row ("Precision and Operation of SPIR-V Instructions"). Sums in any
-// order, with FMA or without, and rounded to nearest or towards zero, are off by 1 ULP (2^-23) for each term at most.
-// f32 denormals do not occur. Halves are normal numbers or zero: a device may flush denormal ones.
+// How far a correct device may be from the cpu backend here. tolerance() covers differences from the kernels' own
+// rounding. The comments below have what Vulkan allows drivers ("Precision and Operation of SPIR-V Instructions"). Sums
+// in any order, with or without FMA, rounded to nearest or towards zero, are off by at most 1 ULP (2^-23) per term. f32
+// denormals do not occur. Halves are normal numbers or zero, because a device may flush denormal halves.
 Tolerance limit(std::string_view rule) {
 	struct Row {
 		std::string_view rule;
@@ -41,25 +41,26 @@ Tolerance limit(std::string_view rule) {
 	    {"kv", {1e-3, 1e-5}},     // conversion to f16 rounds to either neighbour: 1 ULP, 2^-10
 	    {"attend", {1e-4, 1e-4}}, // exp 3 + 2 |x| ULP, |x| < 8 here; 64 terms of a score
 	    {"attend_prompt", {1e-4, 1e-4}},
-	    // The scale is a quotient (2.5 ULP), as f16 (1 ULP, 2^-10): a value of 2 bits is off by 3 such units.
+	    // The scale is a quotient (2.5 ULP), rounded to f16 (1 ULP, 2^-10); a value of 2 bits is at most 3 scales above
+	    // its zero point.
 	    {"attend packed", {3e-3, 1e-2}},
 	};
 	for (const Row& r : table)
 		if (r.rule == rule) return r.t;
-	return tolerance(rule); // of f16 and int8 kernels: their rounding is far above these limits
+	return tolerance(rule); // f16 and int8 kernels round far more than these limits
 }
 
 uint32_t number(uint64_t seed, uint64_t i) { return uint32_t(splitmix64(seed * 1000003 + i * kSplitmixStep) >> 32); }
 
-// Between -1 and 1, a multiple of 2^-8: f16 holds it exactly.
+// Multiples of 2^-8 between -1 and 1, which f16 holds exactly.
 std::vector<float> numbers(size_t n, uint64_t seed) {
 	std::vector<float> out(n);
 	for (size_t i = 0; i < n; ++i) out[i] = float(int(number(seed, i) % 513) - 256) / 256;
 	return out;
 }
 
-// Such numbers for keys (tokens, kKvHeads, kHeadDim) that no rotation by `angles` brings near zero: as halves they are
-// normal.
+// The same numbers for keys (tokens, kKvHeads, kHeadDim) that no rotation by `angles` brings near zero, so that they
+// are normal as halves.
 std::vector<float> rotatable(size_t tokens, uint64_t seed, const std::vector<float>& angles) {
 	constexpr uint32_t kPairs = kHeadDim / 2;
 	constexpr float kLeast = 1.f / 1024;
@@ -74,8 +75,8 @@ std::vector<float> rotatable(size_t tokens, uint64_t seed, const std::vector<flo
 	return out;
 }
 
-// Keys or values (kv heads, kPage, head_dim) that 2-bit codes hold exactly, so that no rounding decides: every group,
-// along tokens or along channels, has its least and its largest value among the first two.
+// Keys or values (kv heads, kPage, head_dim) that 2-bit codes hold exactly, so that rounding makes no difference: every
+// group, along tokens or along channels, has its least and its largest value among the first two.
 std::vector<float> four_levels(bool along_tokens, uint64_t seed) {
 	std::vector<float> out(size_t(kKvHeads) * kPage * kHeadDim);
 	for (size_t i = 0; i < out.size(); ++i) {
@@ -112,7 +113,7 @@ class Run { // the ops on one backend
 		for (const float v : x) h.push_back(f32_to_f16(v));
 		return upload(DType::F16, h.data(), h.size() * 2, d0, d1, d2);
 	}
-	View space(DType type, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) { // zero
+	View space(DType type, uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1) { // contents: zero
 		return upload(type, nullptr, size_t(d0) * d1 * d2 * dtype_info(type).bytes, d0, d1, d2);
 	}
 	void keep(std::string what, std::string_view rule, const View& v) {
@@ -126,7 +127,7 @@ class Run { // the ops on one backend
 	}
 
 	Backend& b_;
-	std::deque<Buffer> held_; // addresses stay
+	std::deque<Buffer> held_; // a deque keeps addresses stable
 };
 
 void Run::norm() {
@@ -140,7 +141,7 @@ void Run::norm() {
 	keep("activate", "activate", out);
 }
 
-// Any codes, with scales that make elements of about 1.
+// Arbitrary codes, with scales that make elements of about 1.
 void Run::project(DType type, bool decode) {
 	constexpr uint32_t kCols = 256, kRows = 40;
 	const DTypeInfo info = dtype_info(type);
@@ -185,7 +186,7 @@ void Run::prompt() {
 	keep("rope_store", "rope", q);
 	keep("rope_store", "kv", own.k);
 	keep("rope_store", "kv", own.v);
-	// Keys and values that f16 holds exactly: how the device has rounded the others does not count twice.
+	// Keys and values that f16 holds exactly, so that the device's rounding of `own` is not counted twice.
 	const KvRows exact{f16(numbers(own.k.elements(), 11), kKvHeads, T, kHeadDim),
 	                   f16(numbers(own.v.elements(), 12), kKvHeads, T, kHeadDim)};
 	const View out = space(DType::F32, T, kHeads, kHeadDim);
@@ -193,7 +194,7 @@ void Run::prompt() {
 	keep("attend_prompt", attend_tolerance(b_.info(), /*prompt=*/true, /*packed=*/false, "attend_prompt"), out);
 }
 
-// One page of 2-bit keys and values is packed, then one row attends to it, in pieces.
+// Packs one page of 2-bit keys and values; then one row attends to it, in pieces.
 void Run::packed() {
 	const uint32_t codes = kv_code_words(kKvHeads, kHeadDim, 2, kPage);
 	const uint32_t k_params = 2 * codes, v_params = k_params + kv_channel_param_words(kKvHeads, kHeadDim);
@@ -214,7 +215,7 @@ void Run::packed() {
 	group.k_codes = group.v_codes = group.k_params = group.v_params = pool;
 	group.n_pages = 1;
 	const View q = f32(numbers(size_t(kHeads) * kHeadDim, 10), 1, kHeads, kHeadDim);
-	for (const uint32_t n_parts : {3u, 10u}) { // a device may merge few partial states in another way than many
+	for (const uint32_t n_parts : {3u, 10u}) { // a device may merge few partial states differently from many
 		std::vector<uint32_t> tables{0, codes, k_params, v_params}, work; // the page's entry; live bits of each part
 		for (uint32_t i = 0; i < n_parts; ++i) {
 			const uint32_t first = kPage * i / n_parts, end = kPage * (i + 1) / n_parts;

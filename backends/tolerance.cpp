@@ -23,8 +23,8 @@ Tolerance tolerance(std::string_view what) {
 		std::string_view what;
 		Tolerance t;
 	};
-	// Sums in another order cost about 1e-6 of rms; exp() on a device may be off by a few units in the last place per
-	// unit of its argument; a half is 2^-11 of its value from what it stands for, and may round to either side.
+	// Sums in another order differ by about 1e-6 of rms. exp() on a device may be off by a few ULP per unit of its
+	// argument. A half differs from its value by up to 2^-11 of it, and may round to either side.
 	constexpr Row table[] = {
 	    {"embed", {1e-6, 1e-6}},
 	    {"rmsnorm", {1e-5, 1e-6}},
@@ -34,24 +34,24 @@ Tolerance tolerance(std::string_view what) {
 	    {"swiglu", {1e-4, 1e-4}},
 	    {"matmul f16", {1e-3, 4e-3}}, // both operands rounded: about 2^-12 of each product, up to 5 deviations
 	    {"swiglu f16", {4e-3, 8e-3}},
-	    // x rounded to 8 bits: 0.006 of a sum's size (rms) where elements are alike, several times that where one is
-	    // large.
+	    // x rounded to 8 bits: 0.006 of a sum's size (rms) if elements are of similar size, several times that if one
+	    // is large.
 	    {"matmul int8", {1e-3, 6e-2}},
 	    {"swiglu int8", {1e-2, 2e-1}},
 	    {"route", {1e-5, 1e-6}},
 	    {"expert_sum", {1e-5, 1e-6}},
 	    {"short_conv", {1e-5, 1e-5}},
-	    {"delta_rule", {1e-4, 1e-4}}, // sums of sums: an error of one token goes on in the state
+	    {"delta_rule", {1e-4, 1e-4}}, // sums of sums: an error of one token stays in the state
 	    {"rope", {1e-5, 1e-5}},
-	    {"kv", {1e-3, 1e-5, 6e-8}}, // the unit of the smallest halves
+	    {"kv", {1e-3, 1e-5, 6e-8}}, // last: the unit of the smallest halves
 	    {"attend", {1e-4, 1e-4}},
 	    {"attend_prompt", {1e-4, 1e-4}},
 	    {"attend packed", {2e-4, 2e-4}},
-	    // Queries, packed keys and values, weights: each rounded. A score of tens, as heads that look up one token have
-	    // them, is then off by hundredths, and its weight by as many hundredths of it.
+	    // Queries, packed keys and values, and weights are each rounded. A score of tens, as of heads that look up one
+	    // token, is then off by hundredths, and so is the weight, relative to its size.
 	    {"attend_prompt f16", {2e-3, 1e-2}},
-	    // A query rounded to 8 bits moves a score by about 0.005 of the queries' and keys' sizes, up to 5 deviations,
-	    // and a weight by as much of itself.
+	    // A query rounded to 8 bits changes a score by about 0.005 of the queries' and keys' sizes, up to 5 deviations,
+	    // and a weight by the same relative amount.
 	    {"attend int8", {1e-2, 6e-2}},
 	    {"copy", {0, 0}},
 	};
@@ -69,7 +69,7 @@ Difference compare(std::span<const float> x, std::span<const float> ref, Toleran
 	for (float r : ref)
 		if (std::isfinite(r)) squares += double(r) * double(r), ++finite;
 	const double rms = finite ? std::sqrt(squares / double(finite)) : 0;
-	double worst = -1; // largest error / tolerance so far
+	double worst = -1; // largest error / tolerance
 	for (size_t i = 0; i < x.size(); ++i) {
 		const double error = std::abs(double(x[i]) - double(ref[i])),
 		             allowed = t.rel * std::abs(double(ref[i])) + t.slack * rms + t.least;

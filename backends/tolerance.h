@@ -13,10 +13,10 @@ namespace kvrun {
 struct Tolerance {
 	double rel, slack, least = 0;
 };
-// By what is computed: embed, rmsnorm, activate, matvec (decode), matmul (prompt), swiglu, the last two also with "f16"
-// behind it (DeviceInfo::half_matmul), matvec and swiglu with "int8" (int8_matmul), route (weights of experts),
-// expert_sum, short_conv, delta_rule, rope, kv (K and V as f16), attend, attend_prompt, "attend packed", "attend_prompt
-// f16", "attend int8", copy. Throws Error{NotFound} for others.
+// By name: embed, rmsnorm, activate, matvec (decode), matmul (prompt), swiglu, the last two also with the suffix "f16"
+// (DeviceInfo::half_matmul), matvec and swiglu with "int8" (int8_matmul), route (weights of experts), expert_sum,
+// short_conv, delta_rule, rope, kv (K and V as f16), attend, attend_prompt, "attend packed", "attend_prompt f16",
+// "attend int8", copy. Throws Error{NotFound} for other names.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
 // The tolerance's name for matmul by a weight of this type.
@@ -35,7 +35,7 @@ struct Difference {
 };
 Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance);
 
-struct OpComparison { // one output of one op, as two backends computed it
+struct OpComparison { // one output of one op, computed by two backends
 	std::string_view op, output;
 	const std::string& shape; // of the op, for messages
 	const Difference& difference;

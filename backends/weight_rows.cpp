@@ -1,4 +1,4 @@
-// GGUF rows to the rows of shaders/shared/weight_row.h.
+// Converts GGUF rows to the rows of shaders/shared/weight_row.h.
 #include "backends/weight_rows.h"
 #include "engine/core/error.h"
 #include "shaders/shared/weight_row.h"
@@ -24,7 +24,7 @@ uint64_t nibble_unit(const std::byte* src, int shift) {
 	return ((load<uint64_t>(src) >> shift) & kLow) | ((load<uint64_t>(src + 8) >> shift) & kLow) << 4;
 }
 
-struct Row { // where the parts of one device row are
+struct Row { // positions of the parts of one device row
 	std::byte *codes, *high, *scales, *factors;
 };
 
@@ -76,7 +76,7 @@ void row_q5_1(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
-// 64 bytes of bit pairs: of element 32 * run + i of 256, pair run % 4 of byte i of its half.
+// 64 bytes of bit pairs; element 32 * run + i of 256 is pair run % 4 of byte i of its half.
 void pair_codes(const std::byte* src, std::byte* dst) {
 	for (int unit = 0; unit < 16; ++unit) {
 		const std::byte* q = src + unit / 8 * 32 + unit % 2 * 16;
@@ -95,7 +95,7 @@ void row_q2_k(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
-// 32 bytes whose bit `run` belongs to element 32 * run + i.
+// 32 bytes; bit `run` of byte i belongs to element 32 * run + i.
 void run_bits(const std::byte* src, std::byte* dst) {
 	for (int run = 0; run < 8; ++run) {
 		uint32_t word = 0;
@@ -109,7 +109,7 @@ void row_q3_k(const std::byte* src, size_t blocks, const Row& r) {
 		run_bits(src, r.high + 32 * b);
 		pair_codes(src + 32, r.codes + 64 * b);
 		const auto s = [&](int i) { return std::to_integer<int>(src[96 + i]); };
-		for (int j = 0; j < 16; ++j) // six bits less 32
+		for (int j = 0; j < 16; ++j) // six bits minus 32
 			r.scales[16 * b + size_t(j)] =
 			    std::byte(((s(j % 8) >> j / 8 * 4 & 15) | (s(8 + j % 4) >> j / 4 * 2 & 3) << 4) - 32);
 		std::memcpy(r.factors + 2 * b, src + 108, 2);
@@ -159,7 +159,7 @@ void row_tq2_0(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
-struct Part { // of a block, copied as it is to its place among those of other blocks
+struct Part { // a part of a block, copied unchanged next to those of other blocks
 	std::byte* to;
 	size_t at, bytes;
 };
@@ -274,14 +274,14 @@ void row_q6_k(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
-// One row of `cols` elements; all of dst is written.
+// Converts one row of `cols` elements; all of dst is written.
 void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* dst) {
 	const size_t blocks = cols / dtype_info(type).block, bytes = device_row_bytes(type, cols);
 	const auto part = [&](uint at) { return dst + size_t(at) * 16; };
 	const WeightTraits traits = weight_traits(uint(type));
 	const Row row{dst, part(weight_high_at(traits, cols)), part(weight_scales_at(traits, cols)),
 	              part(weight_factors_at(traits, cols))};
-	std::memset(dst, 0, bytes); // the padding of every part
+	std::memset(dst, 0, bytes); // padding of every part
 	switch (type) {
 	case DType::F32:
 	case DType::F16:
@@ -296,7 +296,7 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	case DType::Q5_1: return row_q5_1(src, blocks, row);
 	case DType::Q2_K: return row_q2_k(src, blocks, row);
 	case DType::Q3_K: return row_q3_k(src, blocks, row);
-	case DType::IQ4_NL: return row_q4_0(src, blocks, row); // the same places
+	case DType::IQ4_NL: return row_q4_0(src, blocks, row); // the same layout
 	case DType::IQ4_XS: return row_iq4_xs(src, blocks, row);
 	case DType::MXFP4: return row_mxfp4(src, blocks, row);
 	case DType::IQ2_XXS: return row_iq2_xxs(src, blocks, row);

@@ -61,7 +61,7 @@ void merge_parts(float* s, uint32_t D, const float* parts, uint32_t n_parts, con
 		merge_state(s, D, parts + (size_t(p) * n_heads + head) * (D + 2));
 }
 
-// One more score, without a value.
+// Adds one more score, without a value.
 void add_sink(float* s, uint32_t D, float sink) {
 	rescale(s, D, std::max(s[D], sink));
 	s[D + 1] += std::exp(sink - s[D]);
@@ -210,11 +210,11 @@ void CpuBackend::attend_work(const View& q, const KvRead& kv, const AttendGroup&
 	const size_t row_size = size_t(n_heads) * D, state_size = size_t(n_heads) * (D + 2);
 	const float* first = data<float>(q) + w.row * row_size;
 	std::vector<float> qs(first, first + n_rows * row_size);
-	if (g.format.k.prescale == Prescale::Balance) { // keys were multiplied by it before they were quantised
+	if (g.format.k.prescale == Prescale::Balance) { // keys were multiplied by the balancer before quantisation
 		const uint16_t* b = halves(kv.balance, w.balance, kv.n_kv_heads * D);
 		for (size_t i = 0; i < qs.size(); ++i) qs[i] /= f16_to_f32(b[i % row_size / D / share * D + i % D]);
 	}
-	if (g.format.k.bits < 16 && g.format.k.rotate) // so are keys
+	if (g.format.k.bits < 16 && g.format.k.rotate) // as the keys are
 		for (size_t i = 0; i < qs.size(); i += D) rotate(std::span(qs).subspan(i, D));
 	const auto state = [&](uint32_t row, uint32_t head) {
 		return data<float>(kv.parts) + (w.part + size_t(row) * kv.part_step) * state_size + size_t(head) * (D + 2);
@@ -278,7 +278,7 @@ void CpuBackend::compute(const op::Attend& o) {
 		}
 }
 
-// The state over the prompt's own tokens is merged last, after the parts of the older ones.
+// The state over the prompt's own tokens is merged last, after the parts over older tokens.
 void CpuBackend::compute(const op::AttendPrompt& o) {
 	const auto& [out, lse_out, q, own, older] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2];

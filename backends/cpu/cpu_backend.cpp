@@ -10,7 +10,7 @@ namespace kvrun {
 namespace {
 
 constexpr size_t kAlign = 64;             // bytes: a cache line
-constexpr size_t kBig = size_t(64) << 20; // bytes: allocations from here on are compared with the free memory
+constexpr size_t kBig = size_t(64) << 20; // bytes: larger allocations are compared with the free memory
 
 double mib(size_t bytes) { return double(bytes) / 1048576.; }
 
@@ -25,10 +25,10 @@ DeviceInfo CpuBackend::info() const {
 	r.is_cpu = r.shares_memory = true;
 	r.memory_bytes = host_memory_bytes();
 	r.free_bytes = host_free_bytes();
-	if (r.memory_bytes == 0) r.memory_bytes = r.free_bytes = SIZE_MAX / 2; // no /proc here: let the allocator decide
+	if (r.memory_bytes == 0) r.memory_bytes = r.free_bytes = SIZE_MAX / 2; // no /proc: the allocator decides
 	r.max_buffer_bytes = r.memory_bytes;
 	r.max_view_bytes = SIZE_MAX;
-	r.piece_tokens = 1024, r.prompt_most_pieces = 1; // one thread gains nothing from many short pieces
+	r.piece_tokens = 1024, r.prompt_most_pieces = 1; // many short pieces do not help one thread
 	return r;
 }
 
@@ -41,7 +41,7 @@ Buffer CpuBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	if (bytes >= kBig)
 		if (const size_t free_bytes = info().free_bytes; bytes > free_bytes) refuse(free_bytes);
 	Block b;
-	b.memory.reset(std::calloc(bytes + kAlign, 1)); // large blocks: pages come zeroed, and only when touched
+	b.memory.reset(std::calloc(bytes + kAlign, 1)); // pages of large blocks are zeroed by the system when touched
 	if (!b.memory) refuse(info().free_bytes);
 	const uintptr_t address = reinterpret_cast<uintptr_t>(b.memory.get());
 	b.data = static_cast<std::byte*>(b.memory.get()) + (kAlign - address % kAlign) % kAlign;
@@ -78,7 +78,7 @@ void CpuBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> 
 }
 
 void CpuBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
-	// Kept until wait(), as on a device: a caller that looks too early sees old bytes here too.
+	// Kept until wait(), as on a device: a caller that reads too early sees old bytes here too.
 	const std::byte* from = bytes_at(src, at, dst.size());
 	reads_.push_back({dst, std::vector<std::byte>(from, from + dst.size())});
 }

@@ -61,10 +61,10 @@ class CpuBackend : public Backend {
 		size_t bytes = 0;                       // as requested
 	};
 	struct PendingRead {
-		std::span<std::byte> dst;     // the caller's, filled by wait()
-		std::vector<std::byte> bytes; // as they were when read() was called
+		std::span<std::byte> dst;     // memory of the caller, filled by wait()
+		std::vector<std::byte> bytes; // the bytes at the time of read()
 	};
-	class Timed { // logs an op before it runs, times it while in scope
+	class Timed { // logs an op before it runs; times it while in scope
 	 public:
 		Timed(CpuBackend&, const Op&);
 		~Timed();
@@ -124,8 +124,8 @@ struct ScoreOf {          // a score of attention from q . k
 	}
 };
 
-// Sum of a[i] * b[i] in 16 lanes added pairwise: one fixed order, so that a row's result never depends on what else is
-// in the call, and one the compiler can keep in vector registers.
+// Sum of a[i] * b[i] in 16 lanes added pairwise: one fixed order, so that a row's result never depends on the rest of
+// the call, and one that the compiler can keep in vector registers.
 inline float dot(const float* a, const float* b, size_t n) {
 	constexpr size_t kLanes = 16;
 	float lane[kLanes] = {};

@@ -1,4 +1,4 @@
-// route, sort_slots, expert_matmul, expert_sum: what the shaders of the same names compute.
+// route, sort_slots, expert_matmul, expert_sum: the definitions of the shaders of the same names.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/block_quant.h"
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Larger {
 	bool operator()(float a, float b) const { return place(a) > place(b); }
 };
 
-// The numbers of the n largest of `values`, of equal ones the first, in that order.
+// Indices of the n largest of `values`, in descending order; among equal ones the first comes first.
 std::vector<uint32_t> n_largest(std::span<const float> values, uint32_t n) {
 	std::vector<uint32_t> order(values.size());
 	std::iota(order.begin(), order.end(), 0u);
@@ -47,7 +47,7 @@ void keep_groups(std::vector<float>& choice, const RouteArgs& a) {
 		if (std::ranges::find(best, e / n) == best.end()) choice[e] = -INFINITY;
 }
 
-// Weight of the last of `chosen` among the logits near its own, except those of the others (Gating::Near).
+// Weight of the last of `chosen` among the logits near its own, without the other chosen ones (Gating::Near).
 float near_weight(std::span<const float> logits, std::span<const uint32_t> chosen) {
 	const float top = logits[chosen.back()];
 	float sum = 0;
@@ -83,7 +83,7 @@ void CpuBackend::compute(const op::Route& o) {
 		}
 		for (uint32_t e = 0; e < n; ++e) {
 			if (a.gating == Gating::Softmax) weight[e] /= sum;
-			choice[e] = bias ? weight[e] + bias[e] : x[e]; // both functions grow with logits
+			choice[e] = bias ? weight[e] + bias[e] : x[e]; // both functions increase with logits
 		}
 		if (a.n_groups > 1) keep_groups(choice, a);
 		std::ranges::copy(n_largest(choice, used), id);

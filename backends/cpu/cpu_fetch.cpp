@@ -1,4 +1,4 @@
-// weigh, top_k, candidates, scatter, part_share: which tokens a row attends to most; the largest logits.
+// weigh, top_k, scatter, part_share: the tokens that a row attends to most. candidates: the largest logits.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/f16.h"
 #include "engine/kv_host/fetch.h"

@@ -29,7 +29,7 @@ void rotate_head(float* x, const float* cs, const RopeArgs& rope) {
 	}
 }
 
-// One head: norm with weights w, if there are any, and rotation.
+// One head: norm with weights w, if any, and rotation.
 void prepare_head(float* x, const float* w, const float* cs, uint32_t head_dim, const HeadNorm& norm,
                   const RopeArgs& rope) {
 	if (w) divide_by_rms(x, head_dim, norm.eps);
@@ -40,7 +40,7 @@ void prepare_head(float* x, const float* w, const float* cs, uint32_t head_dim, 
 
 uint32_t half_pair(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
 
-// Where one head of one row goes; a null pointer for a half that is not stored.
+// Where one head of one row is stored; null for K or V that is not stored.
 struct Slot {
 	uint32_t *k, *v;
 };

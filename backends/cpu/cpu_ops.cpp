@@ -1,4 +1,4 @@
-// embed, rmsnorm, layer_norm, activate, matmul, copy: what the shaders of the same names compute.
+// embed, rmsnorm, layer_norm, activate, matmul, copy: the definitions of the shaders of the same names.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/block_quant.h"
 #include <cmath>

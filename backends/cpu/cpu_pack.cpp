@@ -9,7 +9,7 @@
 namespace kvrun {
 namespace {
 
-struct Heads { // of a work item
+struct Heads { // heads of a work item
 	uint32_t first, end;
 };
 Heads heads_of(uint32_t head, uint32_t n_kv_heads) {
@@ -35,7 +35,7 @@ struct Tokens {
 	uint32_t n, D; // tokens, channels of a head
 	Heads heads;
 	std::vector<float> x;      // (heads, n, D)
-	std::vector<uint8_t> code; // the same
+	std::vector<uint8_t> code; // (heads, n, D)
 	float& at(uint32_t h, uint32_t t, uint32_t c) { return x[(size_t(h - heads.first) * n + t) * D + c]; }
 	uint8_t& code_at(uint32_t h, uint32_t t, uint32_t c) { return code[(size_t(h - heads.first) * n + t) * D + c]; }
 };
@@ -60,7 +60,7 @@ void balance_keys(Tokens& k, const uint16_t* balance) {
 			for (uint32_t c = 0; c < k.D; ++c) k.at(h, t, c) *= f16_to_f32(balance[h * k.D + c]);
 }
 
-// Per channel over the tokens of the page; the parameters are the page's own.
+// Quantises per channel over the tokens of the page; the parameters are the page's own.
 void quantise_channels(Tokens& k, const Quant& q, uint32_t* params) {
 	std::vector<float> x(k.n);
 	std::vector<uint8_t> codes(k.n);
@@ -72,7 +72,7 @@ void quantise_channels(Tokens& k, const Quant& q, uint32_t* params) {
 		}
 }
 
-// Per channel with the parameters of a block.
+// Encodes per channel with the parameters of a block.
 void encode_channels(Tokens& k, const Quant& q, const uint32_t* params) {
 	for (uint32_t h = k.heads.first; h < k.heads.end; ++h)
 		for (uint32_t c = 0; c < k.D; ++c)
@@ -81,7 +81,7 @@ void encode_channels(Tokens& k, const Quant& q, const uint32_t* params) {
 				    code_of(k.at(h, t, c), params_of_word(params[kv_channel_param(h, c, k.D)]), q.bits);
 }
 
-// Per token and run of q.group channels; a run may span heads.
+// Quantises per token and run of q.group channels; a run may span heads.
 void quantise_tokens(Tokens& k, const Quant& q, uint32_t slot, uint32_t page, uint32_t* params) {
 	const uint32_t first = k.heads.first * k.D, end = k.heads.end * k.D; // channels over all heads
 	KV_ASSERT(q.group > 0 && first % q.group == 0 && end % q.group == 0);
@@ -108,7 +108,7 @@ std::vector<Run> runs_of(const Tokens& k, const Quant& q) {
 			for (uint32_t t = 0; t < k.n; ++t) runs.push_back({c, q.group, t, 1});
 	return runs;
 }
-// Of a whole page, with parameters in bytes.
+// Quantises a whole page, with parameters in bytes.
 void quantise_with_bytes(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_t* words) {
 	const ParamPage page{q, words, n_kv_heads, k.D, k.n};
 	const Eta eta(q.eta);
@@ -148,7 +148,7 @@ void rotate_tokens(Tokens& k) {
 	for (size_t at = 0; at < k.x.size(); at += k.D) rotate(std::span(k.x).subspan(at, k.D));
 }
 
-// Means of the keys of a page before rotation; they are subtracted after it.
+// Means of the keys of a page before rotation; they are subtracted after rotation.
 std::vector<float> page_mean(Tokens& k, uint32_t h, bool rotated) {
 	std::vector<float> mean(k.D, 0.f);
 	for (uint32_t t = 0; t < k.n; ++t)
@@ -159,7 +159,7 @@ std::vector<float> page_mean(Tokens& k, uint32_t h, bool rotated) {
 	return mean;
 }
 
-// Codes of a codebook and a norm per token and head, of a whole page.
+// Quantises a whole page to codes of a codebook and a norm per token and head.
 void quantise_page(Tokens& k, const Quant& q, uint32_t n_kv_heads, uint32_t* params) {
 	std::vector<std::vector<float>> means;
 	for (uint32_t h = k.heads.first; h < k.heads.end && q.mean; ++h) means.push_back(page_mean(k, h, q.rotate));

@@ -1,4 +1,4 @@
-// score_prompt, score_slots, channel_max, kv_balance: what saliency and channel balancing need to know.
+// score_prompt, score_slots, channel_max, kv_balance: inputs of saliency and channel balancing.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/f16.h"
 #include "engine/kv_host/quant.h"
@@ -8,7 +8,7 @@
 
 namespace kvrun {
 
-// The factor of a token's score that depends on the length of its key.
+// The factor of a token's score for the length of its key.
 static float key_weight(KeyLength by, const float* k, uint32_t D) {
 	if (by == KeyLength::Ignored) return 1;
 	const float length = std::sqrt(dot(k, k, D));
@@ -16,7 +16,7 @@ static float key_weight(KeyLength by, const float* k, uint32_t D) {
 }
 
 // score[h][t] += sum over rows of the mean over the heads of kv head h of exp(q . k_t / sqrt(head_dim) - lse), or of 1.
-// key(t) gives token t's keys, null where there is none; `score` has one place per token.
+// key(t) gives token t's keys, or null if there is none; `score` has one entry per token.
 template <class Key>
 static void add_scores(float* score, uint32_t n_tokens, const float* q, const float* lse, uint32_t share, uint32_t D,
                        Saliency s, float softcap, Key key) {

@@ -39,7 +39,7 @@ void CpuBackend::compute(const op::DeltaRule& o) {
 	            *rate = data<float>(o.gates.rate), *shift = data<float>(o.gates.shift),
 	            *from = data<float>(o.rows.from);
 	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
-	std::vector<float> held(v_dim); // k . S, then what is added of each column
+	std::vector<float> held(v_dim); // k . S, then the change of each column
 	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
 		const StateWork item = work_item<StateWork>(work, i);
 		KV_ASSERT(uint64_t(item.row) + item.n <= o.x.shape[0] && uint64_t(item.to) + words <= o.rows.to.elements());

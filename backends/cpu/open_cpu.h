@@ -1,4 +1,4 @@
-// What the registry asks of the cpu backend.
+// The registry's interface to the cpu backend.
 #pragma once
 #include "backends/registry.h"
 

@@ -1,4 +1,4 @@
-// Physical devices: what they can do, why they are refused; the logical device and its queue.
+// Physical devices: their capabilities, and reasons to refuse them; the logical device and its queues.
 #include "backends/vulkan/device.h"
 #include "backends/host_memory.h"
 #include "backends/vulkan/icd_files.h"
@@ -14,9 +14,9 @@
 namespace kvrun::vk {
 namespace {
 
-constexpr uint32_t kComputeFamily = UINT32_MAX - 1; // of test caps: the one that computes
+constexpr uint32_t kComputeFamily = UINT32_MAX - 1; // in test caps: the family of the compute queue
 
-struct Features { // one chain, for the query and for creation
+struct Features { // one chain for the query and for creation
 	VkPhysicalDeviceFeatures2 base = make<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2);
 	VkPhysicalDeviceVulkan11Features v11 =
 	    make<VkPhysicalDeviceVulkan11Features>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES);
@@ -70,7 +70,7 @@ int type_rank(const std::string& type) {
 	return int(std::find(std::begin(order), std::end(order), type) - std::begin(order));
 }
 
-// The size pipelines are pinned to where a driver may choose per pipeline.
+// The subgroup size that pipelines require, if a driver may otherwise choose one per pipeline.
 uint32_t preferred_subgroup(uint32_t vendor, uint32_t fallback, uint32_t lo, uint32_t hi) {
 	constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086;
 	const uint32_t want = vendor == kAmd ? 32 : vendor == kIntel ? 16 : fallback;
@@ -115,7 +115,7 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	props.pNext = &v11;
 	v11.pNext = &v12;
 	v12.pNext = &v13;
-	// Two extensions say how many cores there are.
+	// Two extensions tell the number of cores.
 	VkPhysicalDeviceShaderCorePropertiesAMD amd =
 	    make<VkPhysicalDeviceShaderCorePropertiesAMD>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);
 	VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nv = make<VkPhysicalDeviceShaderSMBuiltinsPropertiesNV>(
@@ -138,9 +138,9 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	                                        VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
 	c.subgroup_ops =
 	    (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (v11.subgroupSupportedOperations & kOps) == kOps;
-	// Software drivers fetch texels many times faster than they load from storage buffers, where they allow enough of
-	// them.
-	constexpr uint32_t kTexelLanes = 8; // of the kernels in shaders/texel
+	// Software drivers fetch texels many times faster than they load from storage buffers. Used if they allow enough
+	// texels.
+	constexpr uint32_t kTexelLanes = 8; // lanes of the kernels in shaders/texel
 	if (!c.is_cpu || !c.subgroup_ops || v11.subgroupSize < kTexelLanes || c.texel_range < c.range ||
 	    c.texel_align > 256)
 		c.texel_range = 0;
@@ -148,7 +148,7 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	c.subgroup_most = v13.maxComputeWorkgroupSubgroups;
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)
 	                            : v11.subgroupSize;
-	if (c.subgroup_pin) // a required size comes with this limit
+	if (c.subgroup_pin) // the extension that requires a size also has this limit
 		c.workgroup = uint32_t(std::min<uint64_t>(c.workgroup, uint64_t(c.subgroup) * c.subgroup_most));
 	c.int_dot =
 	    v13.integerDotProduct4x8BitPackedSignedAccelerated && v13.integerDotProduct4x8BitPackedUnsignedAccelerated;
@@ -259,12 +259,12 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"transfer queue", yes(c.transfer_family != UINT32_MAX)},
 	            {"timestamps", c.tick_ns > 0 ? fmt::format("{} ns", c.tick_ns) : "no"},
 	            {"compiler statistics", yes(c.executable_properties)},
-	            {"device id", fmt::format("{:04x}:{:04x}", c.vendor, c.device)}, // PCI's, of a GPU
-	            {"driver version", fmt::format("{:#x}", c.driver_version)}};     // packed as the vendor likes
+	            {"device id", fmt::format("{:04x}:{:04x}", c.vendor, c.device)}, // PCI ids of a GPU
+	            {"driver version", fmt::format("{:#x}", c.driver_version)}};     // encoding differs by vendor
 }
 
-// The driver by its own words, UUID of its caches (of GPU drivers another one for each build) and settings; our
-// kernels.
+// The driver's own description, the UUID of its caches (which changes with each build of a GPU driver), its settings,
+// and our kernels.
 std::string build_of(const Caps& c, const DeviceInfo& info) {
 	static const uint64_t kernels = [] {
 		uint64_t h = 0;
@@ -282,9 +282,9 @@ std::string build_of(const Caps& c, const DeviceInfo& info) {
 	                   info.int8_matmul ? "matmul-int8 " : "", kernels);
 }
 
-// How a row's attention is cut: a workgroup takes tiles of 4 tokens per lane.
+// How a row's attention is cut into pieces: a workgroup takes tiles of 4 tokens per lane.
 void set_pieces(const Caps& c, DeviceInfo& info) {
-	if (c.is_cpu) { // few cores gain nothing from many short pieces
+	if (c.is_cpu) { // few cores do not gain from many short pieces
 		info.piece_tokens = 1024, info.prompt_most_pieces = 1;
 		return;
 	}
@@ -311,8 +311,8 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	read_memory(c, d, info.type == "integrated");
 	const int family = compute_family(c, d);
 	out.queue_family = uint32_t(std::max(family, 0));
-	if (o.validate == "gpu") c.push_descriptor = false; // its instrumentation (1.3.239) does not see them
-	// Validation layers older than the extension take its structures for an error.
+	if (o.validate == "gpu") c.push_descriptor = false; // GPU-assisted validation (1.3.239) ignores them
+	// Validation layers older than the extension report its structures as errors.
 	if (o.f32_matmul || (!o.validate.empty() && o.validate != "0")) c.matrix = {};
 	if (!o.transfers) c.transfer_family = UINT32_MAX;
 	clamp_caps(c, o.test_caps);
@@ -324,7 +324,8 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.mapped_bytes = mapped_free_bytes(d, c, 0);
 	info.max_buffer_bytes = std::min(c.max_alloc, c.max_buffer);
 	info.max_view_bytes = std::min<uint64_t>(c.range, info.max_buffer_bytes);
-	// Turing's are wrong in some drivers (llama.cpp leaves them alone): only where the self-test can look at them.
+	// Turing's matrices give wrong results in some drivers (llama.cpp does not use them): only if the self-test can
+	// run.
 	if (is_turing(c) && o.cache_dir.empty()) c.matrix = {};
 	const auto choose_precision = [&] {
 		info.half_matmul = uses_matrices(c);
@@ -338,7 +339,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 		choose_precision();
 	}
 	info.merges_few = attend_merges(c);
-	info.lists_candidates = !c.is_cpu; // software drivers have logits in the host's memory anyway
+	info.lists_candidates = !c.is_cpu; // software drivers have logits in host memory
 	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
 	out.report.build = build_of(c, info);
@@ -443,7 +444,7 @@ uint64_t free_bytes(VkPhysicalDevice d, const Caps& c, uint32_t heaps, uint64_t 
 
 uint64_t budget_left(uint64_t budget, uint64_t usage, uint64_t heap) {
 	const uint64_t most = std::min(budget, heap);
-	const uint64_t reserve = std::min<uint64_t>(heap / 10, uint64_t(1) << 30); // for the driver and everyone else
+	const uint64_t reserve = std::min<uint64_t>(heap / 10, uint64_t(1) << 30); // for the driver and other programs
 	const uint64_t taken = usage > UINT64_MAX - reserve ? UINT64_MAX : usage + reserve;
 	return most > taken ? most - taken : 0;
 }
@@ -486,9 +487,9 @@ void clamp_caps(Caps& c, const std::string& text) {
 		else if (key == "heap") {
 			least64(c.heap_bytes);
 			c.has_memory = c.heap_bytes > 0;
-		} else if (key == "mapped") { // describes a card with this much host memory, where all memory is one heap
+		} else if (key == "mapped") { // describes a card with this much host memory, on a device with one heap
 			c.mapped_bytes = c.mapped_heaps ? std::min(c.mapped_bytes, v) : v;
-			c.memory_budget = false; // it knows of one heap
+			c.memory_budget = false; // the budget covers one heap only
 		} else if (key == "int_dot")
 			c.int_dot = v > 1 || (c.int_dot && v != 0); // 2: also where they are slow
 		else if (key == "matrices") {
@@ -503,13 +504,13 @@ void clamp_caps(Caps& c, const std::string& text) {
 			allow(c.robust);
 		else if (key == "subgroup_ops")
 			allow(c.subgroup_ops);
-		else if (key == "cpu") // 0: workgroups of the sizes that GPUs get
+		else if (key == "cpu") // 0: workgroup sizes as for GPUs
 			allow(c.is_cpu);
-		else if (key == "vendor") // whose GPUs, as a number
+		else if (key == "vendor") // vendor id of the GPU to imitate
 			c.vendor = uint32_t(v);
 		else if (key == "memory_budget")
 			allow(c.memory_budget);
-		else if (key == "transfer") // 0: in order with ops; 2: submissions of their own, to the compute queue
+		else if (key == "transfer") // 0: in order with ops; 2: separate submissions to the compute queue
 			c.transfer_family = v == 0 ? UINT32_MAX : v == 2 ? kComputeFamily : c.transfer_family;
 		else if (key == "timestamps")
 			c.tick_ns = v ? c.tick_ns : 0;
@@ -529,13 +530,13 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	if (caps_.matrix) extensions.push_back(kMatrixExtension);
 	if (caps_.pipeline_robustness) extensions.push_back(VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME);
 	Features f(statistics, bool(caps_.matrix), caps_.pipeline_robustness); // only what is used
-	f.base.features.robustBufferAccess = caps_.robust; // indices that come from data stay inside a buffer
-	f.robustness.pipelineRobustness = VK_TRUE;         // kernels marked IN_BOUNDS are compiled without it
+	f.base.features.robustBufferAccess = caps_.robust;                     // indices from data cannot leave a buffer
+	f.robustness.pipelineRobustness = VK_TRUE; // kernels marked IN_BOUNDS are compiled without it
 	f.v13.synchronization2 = VK_TRUE;
 	f.v13.maintenance4 = VK_TRUE;
 	f.v13.subgroupSizeControl = VK_TRUE;
 	f.v13.computeFullSubgroups = VK_TRUE;
-	f.v13.shaderIntegerDotProduct = VK_TRUE; // required of every 1.3 driver, as robustBufferAccess is
+	f.v13.shaderIntegerDotProduct = VK_TRUE; // every 1.3 driver has it, and robustBufferAccess
 	f.executable.pipelineExecutableInfo = VK_TRUE;
 	const bool transfers = caps_.transfer_family != UINT32_MAX;
 	f.v12.timelineSemaphore = transfers; // every 1.3 driver has them
@@ -557,7 +558,7 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 		return call_loader([&] { return vkCreateDevice(physical_, &info, nullptr, &device_); });
 	};
 	VkResult r = create();
-	if (r < 0 && info.queueCreateInfoCount == 2) { // copies in order with ops need no second queue
+	if (r < 0 && info.queueCreateInfoCount == 2) { // with copies in order with ops, no second queue is needed
 		info.queueCreateInfoCount = 1;
 		caps_.transfer_family = UINT32_MAX;
 		r = create();

@@ -13,14 +13,14 @@ namespace {
 
 constexpr const char* kLayer = "VK_LAYER_KHRONOS_validation";
 
-// Warnings of GPU-assisted validation that are about the layer, not about its user: what it does not check (kvrun uses
-// no buffer device addresses) and which features and limits of the device it changes.
+// Warnings of GPU-assisted validation about the layer itself: what it does not check (kvrun uses no buffer device
+// addresses), and which features and limits of the device it changes.
 constexpr const char* kAboutItself[] = {"No buffer device address checking will be attempted",
                                         "Warning that validation is adjusting settings", "Internal Warning: "};
 
-std::atomic<size_t> unreported{0}; // validation messages nobody has thrown yet, of all instances
+std::atomic<size_t> unreported{0}; // validation messages of all instances that were not thrown yet
 
-// Messages can come after the last wait(), from destruction: the process must not end as if all were well.
+// Messages can come after the last wait(), from destruction; the process must then exit with an error.
 void fail_exit() {
 	if (unreported.load() == 0) return;
 	std::fprintf(stderr, "error: the Vulkan validation layer has reported %zu problems\n", unreported.load());
@@ -33,7 +33,7 @@ VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUti
 	std::string text = data->pMessage ? data->pMessage : "(no text)";
 	const auto has = [&](const char* s) { return text.find(s) != text.npos; };
 	if (std::any_of(std::begin(kAboutItself), std::end(kAboutItself), has)) return VK_FALSE;
-	if (data->pMessageIdName && !has(data->pMessageIdName)) // newer layers leave it out
+	if (data->pMessageIdName && !has(data->pMessageIdName)) // newer layers leave the name out
 		text = fmt::format("{}: {}", data->pMessageIdName, text);
 	static_cast<Messages*>(user)->add(std::move(text));
 	return VK_FALSE;
@@ -49,13 +49,13 @@ bool has_layer(const char* name) {
 	return false;
 }
 
-struct Layers { // what goes into VkInstanceCreateInfo when validation is asked for
+struct Layers { // structs for VkInstanceCreateInfo under validation
 	std::vector<VkValidationFeatureEnableEXT> on;
 	std::vector<VkValidationFeatureDisableEXT> off;
 	VkValidationFeaturesEXT features = make<VkValidationFeaturesEXT>(VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT);
 #ifdef VK_EXT_layer_settings
 	const VkBool32 yes = VK_TRUE;
-	// synchronisation validation of newer layers does not look at what shaders access unless asked to
+	// synchronisation validation of newer layers checks accesses by shaders only if this is set
 	const VkLayerSettingEXT shader_accesses{kLayer, "syncval_shader_accesses_heuristic",
 	                                        VK_LAYER_SETTING_TYPE_BOOL32_EXT, 1, &yes};
 	VkLayerSettingsCreateInfoEXT settings =
@@ -65,7 +65,7 @@ struct Layers { // what goes into VkInstanceCreateInfo when validation is asked 
 	    make<VkDebugUtilsMessengerCreateInfoEXT>(VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT);
 };
 
-// Core checks with synchronisation or GPU-assisted validation in one run are slow and print each problem twice.
+// Core checks together with synchronisation or GPU-assisted validation are slow, and print each problem twice.
 void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 	if (mode == "sync") {
 		v.on = {VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};

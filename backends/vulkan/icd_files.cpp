@@ -18,7 +18,7 @@ namespace kvrun::vk {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kLargestManifest = 1 << 20; // bytes; they have a few hundred
+constexpr uint64_t kLargestManifest = 1 << 20; // bytes; real ones have a few hundred
 
 void add_files(std::vector<std::string>& out, const fs::path& p) {
 	std::error_code ec;
@@ -77,23 +77,23 @@ IcdFile read_manifest(const std::string& path) {
 		if (library == icd->end() || !library->is_string() || library->get_ref<const std::string&>().empty())
 			return out.problem = "is a manifest that names no library", out;
 		out.library = library->get<std::string>();
-		// relative to the manifest where it is a path; a bare name is for the system's search
+		// a path is relative to the manifest; a bare name is for the system's library search
 		if (out.library.find('/') != out.library.npos)
 			out.library = (fs::path(path).parent_path() / out.library).lexically_normal().string();
 	} catch (const Error& e) {
-		const std::string_view what = e.what(); // begins with the file's name, which the caller says
+		const std::string_view what = e.what(); // begins with the file's name, which the caller adds
 		const size_t colon = what.find(": ");
 		out.problem = what.substr(colon == what.npos ? 0 : colon + 2);
 	}
 	return out;
 }
 
-// Size, time and build of a file: what an update changes. The path alone without the file.
+// Size, time and build ID of a file, which an update changes. Only the path if there is no such file.
 std::string stamp(const std::string& path) {
 	struct stat st {};
 	if (path.empty() || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return path;
-	// the first page of a library has the linker's build ID, another one for each version, whatever times a package or
-	// an image has given the file
+	// the first page of a library has the linker's build ID, which differs for each version, whatever file times a
+	// package or an image sets
 	char page[4096];
 	const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	const ssize_t n = fd < 0 ? 0 : ::pread(fd, page, sizeof page, 0);

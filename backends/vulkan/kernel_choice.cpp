@@ -1,4 +1,4 @@
-// Which kernel an op takes on a device, with which constants.
+// Chooses the kernel and constants of an op on a device.
 #include "backends/vulkan/kernel_choice.h"
 #include "engine/core/round.h"
 #include "shared/push.h"
@@ -15,7 +15,7 @@ constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086, kNvidia = 0x10de;
 
 bool packed(const Quant& q) { return q.bits < 16; }
 
-// The build of a kernel that needs the most of what `have` (need::*) holds: shaders/CMakeLists.txt lists them.
+// The build of a kernel with the most needs that all hold in `have` (need::*); shaders/CMakeLists.txt lists the builds.
 Kernel build_of(Kernel kernel, uint32_t have) {
 	const std::span<const KernelBlob> all = kernel_blobs();
 	size_t best = size_t(kernel);
@@ -28,15 +28,15 @@ Kernel build_of(Kernel kernel, uint32_t have) {
 uint32_t texels_of(const Caps& c) { return reads_texels(c) ? need::texels : 0; }
 uint32_t grid_of(DType t) { return uses_grid(t) ? need::grid : 0; }
 
-// Kernels that reduce over a workgroup. A software driver runs one subgroup without barriers many times faster than a
-// workgroup with them.
+// Workgroup size of kernels that reduce over a workgroup. A software driver runs one subgroup without barriers many
+// times faster than a workgroup with barriers.
 uint32_t reduce_local(const Caps& c, uint32_t wanted) {
 	return c.is_cpu && c.subgroup_ops ? c.subgroup : std::min(wanted, c.workgroup);
 }
 uint32_t lanes(const Caps& c) { return c.is_cpu ? c.subgroup : 64; }
-// Kernels of few workgroups, each of which goes through thousands of vectors: latency decides, so many share them.
+// Kernels of few workgroups that each read thousands of vectors: latency is the limit, so many lanes share the work.
 uint32_t wide_local(const Caps& c) { return c.is_cpu ? kLocal : std::min(512u, std::bit_floor(c.workgroup)); }
-// Intel before Xe2: registers of 32 bytes, so a lane of a subgroup of 16 has 64 of them; elsewhere it is 128 or more.
+// Intel before Xe2: registers have 32 bytes, so a lane of a subgroup of 16 has 64 of them; other GPUs have 128 or more.
 bool few_registers(const Caps& c) { return c.vendor == kIntel && c.subgroup_min < 16; }
 
 } // namespace
@@ -67,7 +67,7 @@ Choice choose_rope_store(const Caps& c, bool vec4_aligned, uint32_t head_dim, ui
 	        {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}}};
 }
 
-Choice choose_kv_store(const Caps& c, uint32_t head_dim) { // small prompts fill a few lanes only
+Choice choose_kv_store(const Caps& c, uint32_t head_dim) { // a small prompt fills only a few lanes
 	return {Kernel::kv_store, {{SPEC_LOCAL_X, c.is_cpu ? 32 : kLocal}, {SPEC_HEAD_DIM, head_dim}}};
 }
 Choice choose_kv_load() { return {Kernel::kv_load, {{SPEC_LOCAL_X, kLocal}}}; }
@@ -80,7 +80,8 @@ constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
 constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
 constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
 
-// 4 rows per lane share the fetches and shuffles of x, 8 tokens the unpacking of weights: measured best on lavapipe.
+// 4 rows per lane share the fetches and shuffles of x; 8 tokens share the unpacking of weights. Measured best on
+// lavapipe.
 MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
 	return {{build_of(Kernel::matmul, need::texels | grid_of(type)),
@@ -92,7 +93,7 @@ MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tok
 	        {ceil_div(rows, each * c.subgroup), ceil_div(tokens, cols), 1}};
 }
 
-// A group of lanes takes more rows where there are enough of them to fill the device anyway: x is read less often.
+// A group of lanes takes more rows if there are still enough groups to fill the device: x is read less often.
 MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
 	if (tokens > 1)
@@ -119,12 +120,13 @@ uint32_t int8_shared(const Caps& c, uint32_t tokens) {
 	return tokens * (chunk * 40 + kInt8Local / int8_lanes(c) * 4);
 }
 
-// A row of x is rounded once per workgroup, so workgroups take more rows where there are enough to fill the device.
+// A row of x is rounded once per workgroup, so workgroups take more rows if there are enough to fill the device.
 MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 take too many registers
+	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 need too many registers
 	uint32_t each = wide ? 4 : rows >= 6144 ? 2 : 1;
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
-	// Up to 8 rows have a pipeline for each number. More share those for 12 and 16: each takes time to compile.
+	// Up to 8 rows have a pipeline for each number. Larger numbers share those for 12 and 16, because compiling takes
+	// time.
 	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
 	return {{build_of(Kernel::matvec, need::int8 | grid_of(type)),
 	         {{SPEC_LOCAL_X, kInt8Local},
@@ -144,7 +146,7 @@ MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
 }
 
-// Wide tiles do more work per byte from memory, narrow ones make more workgroups.
+// Wide tiles do more work per byte from memory; narrow tiles give more workgroups.
 MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const uint32_t fill = 128; // workgroups that keep a device busy
 	const bool big = tokens > kNarrowCols && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, kWideCols) >= fill;
@@ -159,14 +161,14 @@ void add_matrices(std::vector<SpecValue>& spec, const Caps& c) {
 	                         {SPEC_MATRIX_K_B, c.matrix.k}});
 }
 
-struct MatrixTile { // of a workgroup of matmul_matrix.comp
+struct MatrixTile { // tile of a workgroup of matmul_matrix.comp
 	uint32_t local, cols;
 	uint32_t rows() const { return local / 2; }
 };
 constexpr MatrixTile kBigTile{256, 128}, kTile{128, 64}, kIntelTile{128, 32}, kNarrowTile{128, 16}; // by registers
 
-// In how many rows the subgroups of a workgroup stand, so that each has whole matrices and loads as little as possible
-// of both operands; 0: they cannot.
+// The number of rows in the grid of a workgroup's subgroups, chosen so that each subgroup has whole matrices and loads
+// as little as possible of both operands; 0: impossible.
 uint32_t subgroup_rows(const Caps& c, MatrixTile tile) {
 	const uint32_t subgroups = tile.local / c.subgroup;
 	uint32_t best = 0, least = UINT32_MAX;
@@ -197,7 +199,7 @@ MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t to
 	return x;
 }
 
-// Big tiles where that leaves enough workgroups.
+// Big tiles if there are still enough workgroups.
 std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	if (!uses_matrices(c)) return std::nullopt;
 	const uint32_t fill = 128; // workgroups that keep a device busy
@@ -211,14 +213,14 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 
 } // namespace
 
-// Whatever the number of tokens: an output has the same bits with any other rows.
+// Independent of the number of tokens, so that an output has the same bits with any other rows.
 bool projects_in_int8(const Caps& c, DType type) {
 	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !reads_texels(c) &&
 	       tensor_type_info(type).int8 && c.workgroup >= kInt8Local && c.shared_bytes >= int8_shared(c, kMatvecTokens);
 }
 
 uint32_t matvec_tokens(const Caps& c, DType type) {
-	const bool more = projects_in_int8(c, type) && c.vendor != kIntel && // there, 16 rows spill
+	const bool more = projects_in_int8(c, type) && c.vendor != kIntel && // on Intel, 16 rows spill
 	                  c.shared_bytes >= int8_shared(c, kInt8Tokens);
 	return more ? kInt8Tokens : kMatvecTokens;
 }
@@ -226,13 +228,13 @@ uint32_t matvec_tokens(const Caps& c, DType type) {
 // Cooperative matrices are faster, and round x less.
 bool multiplies_in_int8(const Caps& c, DType type) { return projects_in_int8(c, type) && !uses_matrices(c); }
 
-// For any number of tokens or for none, because a row's bits are the same in any company. Quantised weights keep
-// matvec.comp busy with instructions as it is.
+// Independent of the number of tokens, because a row's bits must not depend on other rows. matvec.comp with quantised
+// weights is bound by instructions already.
 bool fuses_norm(const Caps& c, DType type) {
 	return !reads_texels(c) && (projects_in_int8(c, type) || (!is_quantised(type) && !few_registers(c)));
 }
 
-// All tiles or none: an output has the same bits whatever tokens come with it.
+// Either all tiles or none, so that an output has the same bits whatever the other tokens are.
 bool uses_matrices(const Caps& c) {
 	return c.matrix && !reads_texels(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
 	       tile_fits(c, kTile) && tile_fits(c, kNarrowTile);
@@ -258,7 +260,7 @@ Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundB
 
 // ---- mixtures of experts
 
-// A lane for each expert, as far as a workgroup goes.
+// One lane per expert, up to a workgroup's size.
 Choice choose_route(const Caps& c, uint32_t n_experts, uint32_t flags) {
 	const uint32_t local = c.is_cpu ? 32 : std::clamp(std::bit_ceil(n_experts), 32u, kLocal);
 	return {Kernel::route, {{SPEC_LOCAL_X, local}, {SPEC_FLAGS, flags}}};
@@ -268,11 +270,11 @@ Choice choose_sort_slots(const Caps&, uint32_t n_experts) {
 }
 Choice choose_expert_sum(const Caps& c) { return {Kernel::expert_sum, {{SPEC_LOCAL_X, c.is_cpu ? 32u : 64u}}}; }
 
-// Kernels, tiles apart, are those of matmul, and so are an output's bits.
+// The kernels are those of matmul, except for their tiles, and give the same bits.
 MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t slots,
                                   uint32_t n_experts, uint32_t epilogue, bool decode) {
 	const uint32_t flags = epilogue | (cols % 32 ? MATMUL_TAIL : 0), tiles = expert_tiles(slots, n_experts);
-	const uint32_t each = std::min(ceil_div(slots, n_experts), KV_EXPERT_TILE); // slots of an expert, about
+	const uint32_t each = std::min(ceil_div(slots, n_experts), KV_EXPERT_TILE); // about how many slots an expert has
 	MatmulChoice m;
 	if (reads_texels(c))
 		m = texel_matmul(c, type, rows, decode ? 1 : each, flags | (decode ? MATMUL_BY_SLOT : 0));
@@ -312,7 +314,7 @@ uint32_t attend_flags(const Format& f) {
 		         (f.v.param_bits == 8 ? ATTEND_V_BYTES : 0);
 	return flags;
 }
-// Whether attention takes integer dot products of these keys or values.
+// Whether attention uses integer dot products for these keys or values.
 bool multiplies_int8(const Caps& c, const Quant& q) {
 	return attends_in_int8(c) && (q.bits < 4 || (q.bits == 4 && q.scale != Scale::Codebook));
 }
@@ -321,12 +323,12 @@ uint32_t dot_flags(const Caps& c, const Format& f) {
 	const uint32_t keys = ATTEND_K_DOT | (c.vendor == kNvidia ? ATTEND_LOAD_AHEAD : 0);
 	return (multiplies_int8(c, f.k) ? keys : 0) | (multiplies_int8(c, f.v) ? values : 0);
 }
-// Channels that share parameters; one head where those are of another kind.
+// Channels that share parameters; a whole head if parameters are not per token.
 uint32_t run_of(const Quant& q, uint32_t head_dim) {
 	return packed(q) && q.scale == Scale::PerToken ? q.group : head_dim;
 }
 
-struct AttendCut {                  // how a workgroup is cut: by the device and the number of query heads per kv head
+struct AttendCut {                  // how work is cut into workgroups, by the device and the query heads per kv head
 	uint32_t local;                 // lanes
 	uint32_t heads, blocks, tokens; // as in AttendChoice
 };
@@ -336,8 +338,8 @@ void cut_heads(AttendCut& cut, uint32_t share, uint32_t most) {
 	cut.heads = ceil_div(share, cut.blocks);
 	cut.tokens = std::max(1u, most / cut.heads);
 }
-// A query costs a lane 12 registers and more: 8 fit where a lane may have 255 of them, or where registers are memory.
-// Heads of more than 256 channels have half as many: a query's sums are as many again, and so is its shared memory.
+// A query takes at least 12 registers per lane: 8 queries fit if a lane may have 255 registers, or if registers are
+// memory. Heads of more than 256 channels have half as many: a query's sums and shared memory double.
 uint32_t most_queries(const Caps& c, uint32_t head_dim) {
 	const uint32_t most = c.is_cpu || c.vendor == kNvidia ? 8 : c.vendor == kIntel ? 2 : 4;
 	return head_dim > 256 ? most / 2 : most;
@@ -364,13 +366,13 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 	const uint32_t rounded = dot_k ? n * ceil_div(head_dim, 32) * (f.k.bits == 4 ? 64 : 32) * (channel ? pages : 1) : 0;
 	const uint32_t runs = n * std::max(1u, head_dim / run_of(f.v, head_dim)), bytes = dot_v ? runs * cut.local * 4 : 0;
 	const uint32_t dots = std::max(channel ? std::max(rounded, bytes) : rounded + bytes, dot_v ? sums : 0);
-	const uint32_t blocks = dot_v ? runs * cut.local * 2 : 0; // their units
+	const uint32_t blocks = dot_v ? runs * cut.local * 2 : 0; // units of the blocks
 	return queries + work + zeros + dots + blocks + cut.local * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4;
 }
 
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
 	AttendCut cut = attend_cut(c, share, head_dim);
-	// Spill on RDNA 3 with 4 queries, where Mesa 22.3 gives a lane 144 registers.
+	// These spill on RDNA 3 with 4 queries, where Mesa 22.3 gives a lane 144 registers.
 	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Codebook && !multiplies_int8(c, f.k);
 	if (c.vendor == kAmd && (planes || (f.k.bits == 8 && f.v.bits == 3)))
 		cut_heads(cut, share, std::min(2u, most_queries(c, head_dim)));
@@ -388,8 +390,8 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	return cut;
 }
 
-// Of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels of a head,
-// subgroups that share queries: they cost registers, and so do their sums.
+// Constants of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels
+// of a head, subgroups that share queries (queries and their sums take registers).
 constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
 
 uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
@@ -401,7 +403,7 @@ AttendCut matrix_cut(const Caps& c, uint32_t share) {
 	return cut;
 }
 
-// The kernel of a device, of lib/attend_matrix.glsl with `matrices`, and how it cuts rows.
+// The kernel for a device (with `matrices`, the one of lib/attend_matrix.glsl) and how it cuts rows.
 AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int8, const AttendCut& cut,
                            std::vector<SpecValue> spec) {
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
@@ -415,24 +417,24 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 
 } // namespace
 
-// Two subgroups share a tile where a subgroup has 32 lanes: half as many partial states as with one, for as many
-// subgroups.
+// With subgroups of 32 lanes, two share a tile: the same number of subgroups gives half as many partial states as with
+// one per tile.
 uint32_t attend_lanes(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd || c.vendor == kNvidia ? 64 : 32; }
 
-// 4: lib/values_dot.glsl shares a unit among 4 lanes.
+// At least 4: lib/values_dot.glsl shares a unit among 4 lanes.
 bool attends_in_int8(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !reads_texels(c); }
 bool attend_merges(const Caps& c) { return !reads_texels(c); }
 
-// Whatever the number of rows: a row has the same bits in any chunk of its prompt.
+// Independent of the number of rows, so that a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
-	if (c.vendor == kIntel && head_dim > 64) return false; // Xe2 would spill, 44 registers with 128 channels
+	if (c.vendor == kIntel && head_dim > 64) return false; // Xe2 would spill: 44 registers with 128 channels
 	if (!uses_matrices(c) || !c.attend_matrices || head_dim > kMatrixHeadDim || head_dim % 8) return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size, uint32_t keys) {
 		return size >= 8 && head_dim % size == 0 && keys % size == 0;
 	};
 	const uint32_t subgroups = matrix_subgroups(c), rows = kMatrixQueries / subgroups;
-	const uint32_t lanes = c.subgroup / rows; // of a row of scores
+	const uint32_t lanes = c.subgroup / rows; // lanes of a row of scores
 	// Shared memory, in pieces of 16 bytes, as lib/attend_matrix.glsl declares it.
 	const uint32_t row = head_dim / 8 + 1;
 	const uint32_t tile = kMatrixKeys * row + head_dim * (kMatrixKeys / 8 + 1),
@@ -455,7 +457,7 @@ void check_attend_format(const Format& f, uint32_t head_dim) {
 	}
 }
 
-// Parts of a format that change nothing are left at one value, so that pipelines are shared.
+// Parts of a format that make no difference are set to one value, so that pipelines are shared.
 AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
                            bool prompt, uint32_t flags) {
 	const bool matrices = prompt && attends_by_matrices(c, head_dim);
@@ -489,7 +491,7 @@ namespace {
 
 constexpr uint32_t kQuadLanes = 8; // lanes of texel/score_*.comp, and its queries at a time
 
-// One row, or as many at a time as there is room for beside the heads.
+// One row, or as many rows at a time as fit beside the heads.
 std::vector<SpecValue> texel_score(uint32_t head_dim, uint32_t share, uint32_t n_rows) {
 	const uint32_t heads = std::min(share, kQuadLanes), rows = n_rows == 1 ? 1 : kQuadLanes / heads;
 	return {{SPEC_LOCAL_X, kQuadLanes}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, heads}, {SPEC_ROWS, rows}};
@@ -537,7 +539,7 @@ Choice choose_kv_balance(const Caps& c) { return {Kernel::kv_balance, {{SPEC_LOC
 
 Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page, uint32_t flags) {
 	const Format keys{k, {}};
-	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // it needs no more than attend
+	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // weigh needs no more
 	const uint32_t dots = dot_flags(c, keys);
 	return {build_of(Kernel::weigh, texels_of(c) | (dots ? need::int8 : 0)),
 	        {{SPEC_LOCAL_X, cut.local},
@@ -548,7 +550,7 @@ Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t s
 	         {SPEC_PAGE, page},
 	         {SPEC_HEADS, cut.heads}}};
 }
-// Of kernels with one workgroup for a whole list.
+// For kernels with one workgroup per list.
 static uint32_t list_local(const Caps& c) {
 	return c.is_cpu ? c.subgroup : std::min(1024u, std::bit_floor(c.workgroup));
 }

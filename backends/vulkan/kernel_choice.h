@@ -14,7 +14,7 @@ inline bool reads_texels(const Caps& c) { return c.texel_range > 0; }
 
 inline uint64_t weight_range(const Caps& c) {
 	return reads_texels(c) ? c.texel_range : c.range;
-} // bytes one binding holds
+} // bytes that one binding holds
 
 struct Choice {
 	Kernel kernel;
@@ -53,7 +53,7 @@ bool fuses_norm(const Caps&, DType);
 constexpr uint32_t kMatvecTokens = 8, kInt8Tokens = 16; // most of one dispatch of matvec.comp, matvec_int8.comp
 // Most decode rows of one dispatch with weights of this type: the weights are read once for them.
 uint32_t matvec_tokens(const Caps&, DType);
-// rows: of all projections together; epilogue: MATMUL_*; norm: of x, only where fuses_norm().
+// rows: of all projections together; epilogue: MATMUL_*; norm: apply the norm to x, only if fuses_norm().
 MatmulChoice choose_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm = false);
 
@@ -62,7 +62,7 @@ MatmulChoice choose_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uin
 Choice choose_route(const Caps&, uint32_t n_experts, uint32_t flags); // ROUTE_*
 Choice choose_sort_slots(const Caps&, uint32_t n_experts);
 Choice choose_expert_sum(const Caps&);
-// rows: of one expert, of all projections together; epilogue: MATMUL_*, MATMUL_CLAMPED too. Groups: y is slots
+// rows: of one expert, of all projections together; epilogue: MATMUL_*, and MATMUL_CLAMPED. Groups: y is slots
 // (decode), or parts of tiles.
 MatmulChoice choose_expert_matmul(const Caps&, DType, uint32_t rows, uint32_t cols, uint32_t slots, uint32_t n_experts,
                                   uint32_t epilogue, bool decode);
@@ -85,15 +85,15 @@ struct AttendChoice : Choice {
 };
 // Whether attention of prompt rows uses cooperative matrices: products of f16, sums in f32.
 bool attends_by_matrices(const Caps&, uint32_t head_dim);
-uint32_t attend_lanes(const Caps&); // of a workgroup of attend.comp, in decode steps, where shared memory suffices
-// Whether attention over tokens of 1 to 4 bits takes integer dot products, with queries and weights rounded to int8
+uint32_t attend_lanes(const Caps&); // lanes of a workgroup of attend.comp in decode steps, if shared memory suffices
+// Whether attention over tokens of 1 to 4 bits uses integer dot products, with queries and weights rounded to int8
 // (queries of 4-bit keys to int16).
 bool attends_in_int8(const Caps&);
 // Whether decode steps use attend.comp (attend, attend_int8), which itself merges a row's partial states if they are
 // few.
 bool attend_merges(const Caps&);
 void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsupported}
-// share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several.
+// share: query heads per kv head. prompt: rows share a cache, and a workgroup takes several rows.
 // flags: ATTEND_SOFTCAP, ATTEND_SINKS; flags of the format are added.
 AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt,
                            uint32_t flags = 0);

@@ -1,4 +1,4 @@
-// Which kernel an op on the states of recurrent layers takes on a device, with which constants.
+// Chooses the kernel and constants of an op on the states of recurrent layers.
 #include "backends/vulkan/kernel_choice.h"
 #include "shared/spec.h"
 #include <algorithm>
@@ -6,12 +6,12 @@
 
 namespace kvrun::vk {
 
-constexpr uint32_t kInvocations = 128; // of a workgroup: every device has them
+constexpr uint32_t kInvocations = 128; // invocations of a workgroup: every device allows them
 
 Choice choose_short_conv(uint32_t taps) {
 	return {Kernel::short_conv, {{SPEC_LOCAL_X, kShortConvLocal}, {SPEC_TAPS, taps}}};
 }
-// A software driver takes whole columns: a barrier costs it more than there are invocations to share a column.
+// On a software driver an invocation takes whole columns: a barrier costs more than sharing a column would save.
 DeltaRuleChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim) {
 	const uint32_t rows = c.is_cpu ? k_dim : k_dim % 16 ? 8 : 16, slices = k_dim / rows;
 	const uint32_t most = c.is_cpu ? kInvocations : std::min(kInvocations * 2, c.workgroup);

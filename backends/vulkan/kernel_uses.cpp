@@ -1,4 +1,4 @@
-// Every way in which ops use kernels on a device.
+// Every use of kernels by ops on a device.
 #include "backends/vulkan/kernel_uses.h"
 #include "engine/kv_host/plan.h"
 #include "shared/experts.h"
@@ -14,7 +14,7 @@ constexpr uint32_t kHeadDims[] = {64, 80, 96, 128, 256, 512}, kPages[] = {32, 64
 constexpr uint8_t kBits[] = {1, 2, 3, 4, 8};
 
 void add(Uses& out, const Choice& c, std::string what) {
-	for (const KernelUse& known : out) // what needs the same pipeline is one use
+	for (const KernelUse& known : out) // uses that need the same pipeline are listed once
 		if (known.kernel == c.kernel && known.spec == c.spec) return;
 	out.push_back({c.kernel, c.spec, std::move(what)});
 }
@@ -140,20 +140,20 @@ void add_format(std::vector<FormatUse>& all, const FormatUse& u) {
 	if (std::ranges::find(all, u) == all.end()) all.push_back(u);
 }
 
-// What policies store, those of the table and what their options make of them.
+// The formats that policies store: those of the table, and those that their options give.
 std::vector<FormatUse> formats_of_policies(uint32_t head_dim) {
 	std::vector<FormatUse> all;
 	for (const KvPolicy& p : policy_samples()) try {
 			const KvPlan plan = make_plan(p, {32, 8, head_dim});
 			for (const PageFormat& f : plan.formats)
 				if (f.page) add_format(all, {f.fmt, f.page});
-		} catch (const Error& e) { // a group that an option names need not fit every head
+		} catch (const Error& e) { // a group size given by an option need not fit every head
 			if (e.code != Code::Invalid) throw;
 		}
 	return all;
 }
 
-// Every width of K beside every width of V, keys per channel and per token.
+// Every width of K with every width of V, keys per channel and per token.
 std::vector<FormatUse> all_formats() {
 	std::vector<FormatUse> all;
 	for (const uint8_t k : {1, 2, 3, 4, 8, 16})
@@ -166,7 +166,7 @@ std::vector<FormatUse> all_formats() {
 	return all;
 }
 
-// Scores with a cap, heads with a sink: those of the families that have them, over what policies store.
+// Scores with a cap and heads with a sink: shapes of the families that have them, over the formats that policies store.
 void softmax_uses(const Caps& c, Uses& out) {
 	struct Family {
 		uint32_t head_dim, share;
@@ -182,7 +182,7 @@ void softmax_uses(const Caps& c, Uses& out) {
 			    fmt::format("{}, K {}, V {}, pages of {}", heads, quant_text(u.fmt.k), quant_text(u.fmt.v), u.page);
 			add(out, choose_attend(c, m.share, u.fmt, d, u.page, false, cap | (m.sinks ? ATTEND_SINKS : 0)), format);
 			add(out, choose_attend(c, m.share, u.fmt, d, u.page, true, cap), format + ", rows of a prompt");
-			if (m.softcap && u.fmt.k.bits != 3 && u.fmt.k.scale != Scale::Codebook) // as attend_uses() has it
+			if (m.softcap && u.fmt.k.bits != 3 && u.fmt.k.scale != Scale::Codebook) // as in attend_uses()
 				add(out, choose_weigh(c, u.fmt.k, d, m.share, u.page, cap),
 				    fmt::format("{}, K {}, pages of {}", heads, quant_text(u.fmt.k), u.page));
 		}
@@ -202,10 +202,10 @@ void attend_uses(const Caps& c, Uses& out) {
 	};
 	for (const uint32_t d : kHeadDims) {
 		for (const uint32_t share : {1u, 4u, 8u}) {
-			if (d > 256 && share < 8) continue; // Gemma 4's
+			if (d > 256 && share < 8) continue; // only Gemma 4 has these
 			for (const FormatUse& u : formats_of_policies(d)) {
 				for (const bool prompt : {false, true}) use(d, share, u, prompt);
-				if (u.fmt.k.bits == 3 || u.fmt.k.scale == Scale::Codebook) continue; // not fetched: KvPlan
+				if (u.fmt.k.bits == 3 || u.fmt.k.scale == Scale::Codebook) continue; // not used with fetching: KvPlan
 				add(out, choose_weigh(c, u.fmt.k, d, share, u.page),
 				    fmt::format("head_dim {}, {} heads, K {}, pages of {}", d, share, quant_text(u.fmt.k), u.page));
 			}

@@ -13,7 +13,7 @@
 namespace kvrun::vk {
 namespace {
 
-constexpr uint64_t kLargestShader = uint64_t(16) << 20; // bytes; ours have a few thousand
+constexpr uint64_t kLargestShader = uint64_t(16) << 20; // bytes; real ones have a few thousand
 
 std::vector<uint32_t> read_words(const std::filesystem::path& path) {
 	const RegularFile file(path.string(), "name a folder of .spv files");
@@ -54,7 +54,7 @@ Kernels::Kernels(Device& dev, VkPipelineCache cache, const std::string& folder) 
 		if (!std::filesystem::exists(path, ec)) continue;
 		e.from_disk = read_words(path);
 		e.spirv = e.from_disk;
-		e.in_bounds = false; // not validated
+		e.in_bounds = false; // files were not validated
 	}
 }
 
@@ -152,13 +152,13 @@ VkPipeline Kernels::create(const Entry& e, const Pipeline& p, VkPipelineCreateFl
 	info.stage.module = module;
 	info.stage.pName = "main";
 	info.stage.pSpecializationInfo = &spec_info;
-	if (e.reflection.subgroup_ops) { // lanes talk to each other: no half-filled subgroup, one known size
+	if (e.reflection.subgroup_ops) { // lanes communicate: only full subgroups of one known size
 		if (c.subgroup_pin) info.stage.pNext = &size;
 		if (p.footprint.local[0] % p.subgroup == 0)
 			info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
 	}
-	// NVIDIA's hardware does not check bounds, so the compiler adds instructions: 10 to 35 % of a kernel's cycles
-	// (NVK).
+	// NVIDIA's hardware does not check bounds, so the compiler adds instructions that take 10 to 35 % of a kernel's
+	// cycles (NVK).
 	VkPipelineRobustnessCreateInfoEXT unchecked =
 	    make<VkPipelineRobustnessCreateInfoEXT>(VK_STRUCTURE_TYPE_PIPELINE_ROBUSTNESS_CREATE_INFO_EXT);
 	unchecked.storageBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_DISABLED_EXT;
@@ -196,7 +196,7 @@ Pipeline& Kernels::get(Kernel k, std::span<const SpecValue> spec, VkPipelineCrea
 	p->layout = l.pipeline;
 	p->set_layout = l.set;
 	const auto chosen = std::ranges::find(p->spec, uint32_t(SPEC_SUBGROUP), &SpecValue::id);
-	const bool given = chosen != p->spec.end(); // kernel_choice.cpp computed with it
+	const bool given = chosen != p->spec.end(); // kernel_choice.cpp used it in its computation
 	const bool narrows = dev_.caps().can_narrow() && e.reflection.subgroup_ops && !given;
 	const VkPipelineCreateFlags flags = captures | (narrows ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0);
 	p->subgroup = given ? chosen->value : dev_.caps().subgroup;
@@ -219,7 +219,7 @@ void Kernels::build(const Entry& e, Pipeline& p, VkPipelineCreateFlags flags) {
 	p.handle = create(e, p, flags);
 }
 
-// A driver that gives no numbers is taken to have no spills.
+// A driver that reports no numbers counts as without spills.
 bool Kernels::spills(VkPipeline pipeline) {
 	KernelReport r;
 	try {

@@ -1,5 +1,5 @@
-// VK_KHR_cooperative_matrix: which products of matrices a device has. Debian 12's Vulkan headers are older than the
-// extension, so its structures are stated here.
+// VK_KHR_cooperative_matrix: the matrix products that a device has. Debian 12's Vulkan headers are older than the
+// extension, so its structures are declared here.
 #pragma once
 #include "backends/vulkan/vk.h"
 

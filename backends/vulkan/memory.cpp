@@ -9,7 +9,7 @@ namespace kvrun::vk {
 namespace {
 constexpr uint64_t kMiB = uint64_t(1) << 20;
 constexpr uint64_t kSmallestBlock = 64 * kMiB, kLargestBlock = 1024 * kMiB;
-constexpr uint64_t kOwnBlock = 4 * kMiB; // buffers from here on have a block of their own
+constexpr uint64_t kOwnBlock = 4 * kMiB; // bytes; larger buffers have a block of their own
 constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
                                 kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
                                 kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
@@ -31,8 +31,9 @@ Memory::~Memory() {
 		if (b.memory) dev_.fn.vkFreeMemory(dev_.handle(), b.memory, nullptr);
 }
 
-// Device memory the host can see is scarce on cards (a 256 MiB window) and all there is elsewhere. What the host only
-// writes is better uncached: a GPU that shares memory asks the host's caches for every access to memory they may hold.
+// On cards, device memory that the host can access is scarce (a 256 MiB window); elsewhere it is all memory. Memory
+// that the host only writes should be uncached: a GPU that shares memory queries the host's caches at every access to
+// memory that they may hold.
 int memory_score(Mem m, VkMemoryPropertyFlags f, bool card, bool cpu) {
 	const auto has = [&](VkMemoryPropertyFlags x) { return (f & x) == x; };
 	switch (m) {
@@ -40,7 +41,7 @@ int memory_score(Mem m, VkMemoryPropertyFlags f, bool card, bool cpu) {
 	case Mem::Arrival:
 		return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) +
 		       (has(kCached) == cpu ? 1 : 0);
-	// Read by the device again and again, written once. Where it is the device's own memory, as that.
+	// Written once, read by the device many times. On a device that shares memory, the same as Device.
 	case Mem::Mapped:
 		if (!card) return memory_score(Mem::Device, f, card, cpu);
 		return has(kVisible | kCoherent) && !has(kLocal) ? (has(kCached) ? 0 : 1) : -1;
@@ -87,7 +88,7 @@ uint64_t Memory::mapped_bytes() const { return mapped_free_bytes(dev_.physical()
 
 uint64_t Memory::free_bytes() const {
 	const Caps& c = dev_.caps();
-	uint64_t in_blocks = 0; // what is reserved but not handed out can be used too
+	uint64_t in_blocks = 0; // reserved bytes that are not handed out can be used too
 	for (const Block& b : blocks_)
 		if (b.memory && !b.apart && (c.heaps >> props_.memoryTypes[b.type].heapIndex & 1))
 			in_blocks += b.ranges.size() - b.ranges.taken();
@@ -127,8 +128,8 @@ VkResult Memory::allocate(Block& b, uint64_t size, uint32_t type) {
 	return VK_SUCCESS;
 }
 
-// The block's index, or kNoBlock: this type has no room. own: for one buffer. Else blocks double with what is in use,
-// so that small runs stay small.
+// Adds a block and returns its index, or kNoBlock if this type has no room. own: the block is for one buffer. Otherwise
+// blocks double in size with the memory in use, so that small runs stay small.
 uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, bool apart, const char* label) {
 	const Caps& c = dev_.caps();
 	const uint32_t heap = props_.memoryTypes[type].heapIndex;
@@ -163,7 +164,7 @@ uint32_t Memory::add_block(uint32_t type, uint64_t need, bool own, bool apart, c
 	return uint32_t(slot - blocks_.begin());
 }
 
-// A piece of block i, if there is one.
+// Takes a piece of block i if it has room.
 bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
 	Block& b = blocks_[i];
 	const uint64_t at = b.ranges.take(bytes, align);
@@ -177,8 +178,8 @@ bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
 
 bool Memory::place(BufferRec& r, uint32_t type, const VkMemoryRequirements& req, bool apart) {
 	const uint64_t align = std::max<uint64_t>(req.alignment, 256), bytes = align_up(req.size, align);
-	// Large buffers have a block of their own while there is room for one: given back, it is the system's again. The
-	// cache grows by copying its buffers to larger ones, which would not fit where the smaller ones were.
+	// Large buffers have a block of their own while there is room for one: freed, it returns to the system. The cache
+	// grows by copying its buffers to larger ones, which would not fit where the smaller ones were.
 	if (bytes >= kOwnBlock)
 		if (const uint32_t i = add_block(type, bytes, /*own=*/true, apart, r.label); i != kNoBlock)
 			return take(r, i, bytes, align);
@@ -202,8 +203,8 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	r.label = label;
 	VkBufferCreateInfo info = make<VkBufferCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
 	info.size = r.size;
-	// llvmpipe's machine code depends on which texel buffers have a power of two as their size: where some have and
-	// some have not, every kernel is compiled more than once.
+	// llvmpipe's machine code depends on which texel buffers have a power of two as their size. With both kinds of
+	// sizes, every kernel would be compiled more than once.
 	if (c.texel_range && std::has_single_bit(r.size) && r.size < largest) info.size += 16;
 	info.usage =
 	    VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
@@ -223,7 +224,7 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	refused_ = VK_SUCCESS;
 	for (uint32_t type : types_[size_t(m)]) {
 		if (!(req.memoryTypeBits >> type & 1)) continue;
-		// a card's weights do not spill into host memory unasked: that would be slow without a word
+		// a card's weights must not go to host memory unrequested: that would be slow without a message
 		if (own && !(c.heaps >> props_.memoryTypes[type].heapIndex & 1)) continue;
 		if ((placed = place(r, type, req, apart))) break;
 	}

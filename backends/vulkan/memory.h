@@ -8,14 +8,14 @@ namespace kvrun::vk {
 
 struct BufferRec { // the buffer of a kvrun::Buffer's id
 	VkBuffer handle = VK_NULL_HANDLE;
-	uint64_t bytes = 0;          // as asked for
-	uint64_t size = 0;           // of the VkBuffer: bytes rounded up to 16
+	uint64_t bytes = 0;          // bytes requested
+	uint64_t size = 0;           // bytes of the VkBuffer: rounded up to 16
 	std::byte* mapped = nullptr; // null if the host cannot access it
 	bool coherent = true;
 	uint64_t last_use = 0; // number of the last submission that touches it
 	uint64_t transfer = 0; // number of the last transfer that touches it
 	uint32_t block = 0;
-	uint64_t at = 0; // in the block
+	uint64_t at = 0; // bytes from the start of the block
 	const char* label = "";
 	std::map<std::pair<uint64_t, uint64_t>, VkBufferView> texels; // by start and size in bytes
 };
@@ -25,8 +25,8 @@ struct MemoryStats {
 	uint32_t blocks = 0;
 };
 
-// How suitable memory with these properties is; negative if unusable. card: device memory is not the host's. cpu: the
-// host's processor is the device.
+// How suitable memory with these properties is; negative if unusable. card: device memory is separate from the host's.
+// cpu: the device is the host's processor.
 int memory_score(Mem, VkMemoryPropertyFlags, bool card, bool cpu);
 
 class Memory {

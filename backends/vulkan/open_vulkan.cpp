@@ -44,7 +44,7 @@ void VulkanDevices::find_good(bool all) {
 			reports_.push_back(refused("", "the Vulkan drivers found no device; `vulkaninfo --summary` (package "
 			                               "vulkan-tools) says what they saw"));
 	} catch (const Error& e) {
-		if (e.code == Code::Invalid) throw; // of an option
+		if (e.code == Code::Invalid) throw; // an option is invalid
 		if (all || e.code != Code::Device) reports_.push_back(refused("", e.what()));
 	}
 }

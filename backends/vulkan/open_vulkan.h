@@ -1,4 +1,4 @@
-// What open.cpp asks of the Vulkan backend, without Vulkan's headers.
+// The registry's interface to the Vulkan backend, without Vulkan's headers.
 #pragma once
 #include "backends/registry.h"
 #include <functional>
@@ -19,12 +19,12 @@ struct KernelReport {                          // one pipeline of one device's c
 	uint64_t instructions = 0, vector_instructions = 0; // in the program; of them, arithmetic of vectors (AMD)
 	uint64_t cycles = 0;   // the compiler's estimate for one wave; compares builds of a kernel
 	uint64_t waves = 0;    // most on a SIMD (AMD) or SM (NVIDIA) at once
-	uint32_t lanes = 0;    // of a subgroup, as the pipeline asks for it
-	bool measured = false; // the driver has VK_KHR_pipeline_executable_properties
+	uint32_t lanes = 0;    // of a subgroup, as required by the pipeline
+	bool measured = false; // whether the driver has VK_KHR_pipeline_executable_properties
 	std::string assembly;  // if requested and reported by the driver
 	bool spilling() const { return spills || fills || scratch_bytes; }
 };
-// Which uses of kernels to compile, by kernel and use; empty: all.
+// The uses of kernels to compile, by kernel and use; empty: all.
 using UseFilter = std::function<bool(const std::string& kernel, const std::string& use)>;
 
 // Adds `value` to the field of the report that a driver's statistic `name` belongs to; returns false for an unknown
@@ -39,7 +39,7 @@ class VulkanDevices final : public DeviceSet {
 	explicit VulkanDevices(const BackendOptions& = {});
 	~VulkanDevices() override;
 	std::unique_ptr<Backend> open(size_t index) override;
-	// Compiles every kernel in every way the ops use it, on a device that need not be able to run anything.
+	// Compiles every kernel for every use by ops; the device need not be able to run them.
 	std::vector<KernelReport> compile_all(size_t index, const UseFilter& = {}, bool assembly = false) const;
 
  private:

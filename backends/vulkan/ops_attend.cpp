@@ -16,27 +16,27 @@ void VulkanBackend::check_head_dim(uint32_t head_dim) const {
 
 float VulkanBackend::score_scale(uint32_t head_dim) { return 1 / std::sqrt(float(head_dim)); }
 
-// Whether attend.comp merges the states it writes.
+// Whether attend.comp merges its own states.
 bool VulkanBackend::merges_itself(View q, const KvRead& kv) const {
 	return attend_merges(caps()) && kv.most_parts && kv.most_parts <= MERGE_FEW && kv.item_rows == 1 &&
 	       size_t(q.shape[0]) * kv.n_kv_heads <= kMergeCounters;
 }
 
-// The counters that tell a workgroup of attend.comp that it is the last of its row and KV head; zero between ops.
+// The counters by which a workgroup of attend.comp knows that it is the last of its row and KV head; zero between ops.
 View VulkanBackend::merge_counters() {
 	if (!merge_counters_) merge_counters_ = alloc(kMergeCounters * 4, Mem::Device, "attention's counters");
 	if (!counters_are_zero_) rec_.fill(merge_counters_.id(), 0, kMergeCounters * 4, 0);
 	return view(merge_counters_, 0, DType::U32, kMergeCounters);
 }
 
-// Enqueues the partial states of all work items. merged: the output, where attend.comp merges them; else empty.
+// Enqueues the partial states of all work items. merged: the output, if attend.comp merges them; else empty.
 void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bool prompt, View merged) {
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2];
 	bool continues = false;
 	const uint32_t flags =
 	    (kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0) | (merged && kv.softmax.sinks ? ATTEND_SINKS : 0);
 	const View counters = merged ? merge_counters() : View();
-	if (merged) counters_are_zero_ = false; // an error between two groups would leave them as they are
+	if (merged) counters_are_zero_ = false; // after an error between two groups they may not be zero
 	for (const AttendGroup& g : kv.groups) {
 		check_attend_format(g.format, head_dim);
 		const AttendChoice how =
@@ -46,7 +46,7 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 		                                 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));
 		const double read = g.n_pages * page_bytes, tokens = double(g.n_pages) * g.page * kv.item_rows;
 		const uint32_t row_blocks = ceil_div(kv.item_rows, how.tokens);
-		const uint32_t groups = row_blocks * how.blocks; // of a work item
+		const uint32_t groups = row_blocks * how.blocks; // workgroups of a work item
 		const uint32_t most = std::max(1u, caps().groups[0] / groups);
 		for (uint32_t done = 0; done < g.n_work; done += most, continues = true) {
 			const uint32_t n = std::min(most, g.n_work - done);
@@ -127,7 +127,7 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	                            .scale = score_scale(head_dim),
 	                            .window = own.window,
 	                            .softcap = own.softmax.softcap};
-	// The result is also bound in place of an unwanted lse: a bind for writing counts as a write.
+	// The result is also bound in place of an unused lse: a bind for writing counts as a write.
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),

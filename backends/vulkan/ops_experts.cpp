@@ -59,7 +59,7 @@ void VulkanBackend::compute(const op::ExpertMatmul& o) {
 	}
 	const uint32_t clamped = epilogue == Epilogue::ClampedSwiGLU ? MATMUL_CLAMPED : 0;
 	if (binds_together(projs)) return multiply_experts(projs, in, e, MATMUL_SWIGLU | clamped, decode);
-	const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // apart: first g, then out = glu(out, u)
+	const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // separately: first g, then out = glu(out, u)
 	multiply_experts(projs.first(1), in, e, MATMUL_STORE, decode);
 	multiply_experts({&up, 1}, in, e, MATMUL_GATE | clamped, decode);
 }
@@ -80,18 +80,19 @@ uint64_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.ty
 
 } // namespace
 
-// Whether gates and their factors are of one type, in one buffer and near enough for one binding.
+// Whether gates and factors have one type, lie in one buffer, and fit one binding together.
 bool VulkanBackend::binds_together(std::span<const Proj> projs) const {
 	const Proj &a = projs[0], &b = projs[1];
 	if (a.w.type != b.w.type || a.w.buf->id() != b.w.buf->id()) return false;
 	if (a.bias && b.bias && a.bias.buf->id() != b.bias.buf->id()) return false;
 	Range w, bias;
 	for (const Proj& p : projs) w.add(p.w, weight_bytes(p.w)), bias.add(p.bias, 4 * uint64_t(p.w.shape[0]));
-	constexpr uint64_t slack = 256; // the most an offset alignment costs
+	constexpr uint64_t slack = 256; // largest loss by offset alignment
 	return w.bind.bytes + slack <= weight_range(caps()) && bias.bind.bytes + slack <= caps().range;
 }
 
-// One projection, or a gate and its factor; experts that do not fit one binding go in pieces of whole experts.
+// One projection, or a gate and its factor. Experts that do not fit one binding are multiplied in pieces of whole
+// experts.
 void VulkanBackend::multiply_experts(std::span<const Proj> projs, const MatmulX& in, const ExpertRows& e,
                                      uint32_t epilogue, bool decode) {
 	const View& x = in.x;
@@ -129,7 +130,7 @@ void VulkanBackend::multiply_experts(std::span<const Proj> projs, const MatmulX&
 			push.bias_at[i] = projs[i].bias ? uint32_t((projs[i].bias.at - bias.bind.at) / 4) : 0;
 			push.bias |= uint32_t(bool(projs[i].bias)) << i;
 		}
-		// Where list is the fifth binding, it stands in place of the norm or the units of x.
+		// If the list is the fifth binding, it replaces the norm or the units of x.
 		std::array<Bind, 7> binds{bind(projs[0].out), w.bind, bind(int8 ? in.codes : x), bias.bind, list, list};
 		if (grid) binds[n_binds - 1] = bind(grids());
 		if (n_binds - grid == 6) binds[4] = bind(int8 ? in.units : View());

@@ -32,7 +32,7 @@ void VulkanBackend::compute(const op::RopeStore& o) {
 	                         .row_stride = across,
 	                         .eps = norm.eps};
 	const Bind binds[] = {bind(q),      bind(dst.k),  bind(dst.v),  bind(k), bind(v), bind(rope.table),
-	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: how rope_store_vec4 reads q
+	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: rope_store_vec4 reads q by it
 	rec_.dispatch(
 	    p, push, std::span(binds).first(vec4_aligned ? 10 : 9),
 	    {across, n_heads + 2 * n_kv_heads, ceil_div(rows, kMostRows)},
@@ -84,8 +84,8 @@ void VulkanBackend::compute(const op::KvPack& o) {
 		const KvPackPush push{
 		    .t_cap = t_cap, .n_kv_heads = n_kv_heads, .zero_shift = eta.zero_shift, .scale_factor = eta.scale_factor};
 		const double bytes = elements * (2 + q.bits / 8.0);
-		// A page's parts are apart from each other: K and V of the same tokens need not wait for one another. Channel
-		// factors are read from memory that is bound together with the codes written before, which counts as a hazard.
+		// A page's parts do not overlap: K and V of the same tokens need not wait for each other. Channel factors are
+		// read from memory that is bound together with the codes written before, which counts as a hazard.
 		if (q.scale == Scale::Codebook) {
 			rec_.dispatch(pipeline(choose_pack_pages(q, values, head_dim, a.page)), push,
 			              {bind(codes), bind(params), bind(x), bind(a.sources), bind(a.work)}, {n_work, n_kv_heads, 1},

@@ -1,4 +1,4 @@
-// matmul on Vulkan: which projections go into one dispatch, in which kernel, and weights on their way to the device.
+// matmul on Vulkan: which projections are combined in one dispatch, which kernel computes them, and uploads of weights.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "backends/weight_rows.h"
@@ -29,7 +29,7 @@ struct Job { // projections that one dispatch computes
 struct Span { // bytes of one buffer that cover several views
 	const Buffer* buf = nullptr;
 	size_t begin = SIZE_MAX, end = 0;
-	bool add(const View& v, size_t bytes) { // false: another buffer
+	bool add(const View& v, size_t bytes) { // false: v is in another buffer
 		if (!v) return true;
 		if (buf && buf->id() != v.buf->id()) return false;
 		buf = v.buf;
@@ -46,7 +46,7 @@ struct Spans {
 
 size_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, uint32_t(w.row_elements())); }
 
-// Whether all of them can be bound at once; with SwiGLU only the first has an out.
+// Whether all of them can be bound at once; with SwiGLU only the first has an output.
 bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
 	for (size_t i = 0; i < projs.size(); ++i) {
 		const Proj& p = projs[i];
@@ -56,7 +56,7 @@ bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
 		    !(with_out ? s.out.add(p.out, 4 * p.out.elements()) : true))
 			return false;
 	}
-	constexpr uint64_t slack = 256; // the most an offset alignment costs
+	constexpr uint64_t slack = 256; // largest loss by offset alignment
 	return s.w.bytes() + slack <= weight_range(c) && s.out.bytes() + slack <= c.range &&
 	       s.bias.bytes() + slack <= c.range;
 }
@@ -121,7 +121,7 @@ void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::s
 	                  [&](size_t at, std::span<const std::byte> bytes) { rec_.write(w.buf->id(), at, bytes); });
 }
 
-// Kernels read x in quads: a view that starts elsewhere is copied first. Sessions never have one.
+// Kernels read x in quads, so a view that is not aligned to 16 bytes is copied first. Sessions have no such views.
 View VulkanBackend::aligned_rows(View x) {
 	if (x.at % 16 == 0) return x;
 	const size_t bytes = 4 * x.elements();
@@ -131,7 +131,7 @@ View VulkanBackend::aligned_rows(View x) {
 	return out;
 }
 
-// The table of the types with grids, made when the first such weight is read.
+// The table for types with grids, made when the first such weight is read.
 View VulkanBackend::grids() {
 	const std::span<const uint32_t> words = iq_grids();
 	if (!grids_) {
@@ -141,7 +141,7 @@ View VulkanBackend::grids() {
 	return view(grids_, 0, DType::U32, uint32_t(words.size()));
 }
 
-// What matmul_int8.comp takes in place of x; valid until the next call.
+// Computes the input that matmul_int8.comp reads in place of x; valid until the next call.
 void VulkanBackend::round_rows(MatmulX& in) {
 	const uint32_t rows = in.x.shape[0], cols = uint32_t(in.x.row_elements()), blocks = cols / 32;
 	const uint32_t across = std::min(rows, kMostRows);
@@ -177,7 +177,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 	uint32_t most = UINT32_MAX;
 	if (decode && !reads_texels(c))
 		for (const Proj& p : projs) most = std::min(most, matvec_tokens(c, p.w.type));
-	if (x.shape[0] > most) { // a row's bits are those of any smaller step
+	if (x.shape[0] > most) { // a row's bits are the same in smaller steps
 		for (uint32_t first = 0; first < x.shape[0]; first += most) {
 			const uint32_t n = std::min(most, x.shape[0] - first);
 			std::vector<Proj> part(projs.begin(), projs.end());
@@ -196,7 +196,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 	Spans s;
 	if (epilogue == Epilogue::SwiGLU) {
 		if (cover(c, projs, true, s)) return record(kernels_, rec_, c, {projs, in, MATMUL_SWIGLU, decode}, s, false);
-		const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // apart: first g, then out = silu(out) * u
+		const Proj up{projs[0].out, projs[1].w, projs[1].bias}; // separately: first g, then out = silu(out) * u
 		project(projs[0], in, MATMUL_STORE, decode);
 		project(up, in, MATMUL_GATE, decode);
 		return;
@@ -212,7 +212,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 	}
 }
 
-// One projection; a weight larger than a binding goes in pieces of rows.
+// One projection; a weight larger than a binding is multiplied in pieces of rows.
 void VulkanBackend::project(const Proj& whole, const MatmulX& in, uint32_t epilogue, bool decode) {
 	const Caps& c = caps();
 	const size_t row_bytes = device_row_bytes(whole.w.type, uint32_t(whole.w.row_elements()));

@@ -1,4 +1,4 @@
-// score_prompt, score_slots, channel_max, kv_balance on Vulkan: what saliency and channel balancing need to know.
+// score_prompt, score_slots, channel_max, kv_balance on Vulkan: inputs of saliency and channel balancing.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"

@@ -1,8 +1,7 @@
 // The driver's pipeline cache, kept on disk between runs.
 //
-// Drivers have crashed on damaged cache data, so nothing reaches them that is not exactly what this device's driver
-// gave out: a header of our own names format, pointer size, device, driver version and UUID, and holds a hash of the
-// data.
+// Drivers have crashed on damaged cache data, so they only get exactly the data that this device's driver wrote: our
+// own header names format, pointer size, device, driver version and UUID, and holds a hash of the data.
 #include "backends/vulkan/pipeline_cache.h"
 #include "engine/core/log.h"
 #include "engine/core/private_file.h"
@@ -14,15 +13,15 @@
 namespace kvrun::vk {
 namespace {
 
-constexpr uint64_t kLargest = uint64_t(256) << 20; // bytes; a larger file is not ours
+constexpr uint64_t kLargest = uint64_t(256) << 20; // bytes; larger files are ignored
 
-struct Header {             // little-endian, as everything kvrun runs on
+struct Header {             // little-endian, like every platform of kvrun
 	char magic[8];          // "KVRUNPC\0"
 	uint32_t format;        // of this header
 	uint32_t pointer_bytes; // caches of 32- and 64-bit drivers differ
 	uint32_t vendor, device, driver_version, api;
 	uint8_t uuid[VK_UUID_SIZE];
-	uint64_t bytes; // of the data that follow
+	uint64_t bytes; // of the data after the header
 	uint64_t hash;  // XXH3 of the data
 };
 static_assert(sizeof(Header) == 64);
@@ -79,7 +78,7 @@ PipelineCache::PipelineCache(Device& dev, const std::filesystem::path& folder) :
 	info.initialDataSize = data.size();
 	info.pInitialData = data.data();
 	VkResult r = dev.fn.vkCreatePipelineCache(dev.handle(), &info, nullptr, &cache_);
-	if (r != VK_SUCCESS && !data.empty()) { // the driver refuses its own data: rebuild
+	if (r != VK_SUCCESS && !data.empty()) { // the driver refuses its own data: start with an empty cache
 		rejected_ = "refused by the driver";
 		::unlink(path_.c_str());
 		loaded_hash_ = 0;
@@ -94,8 +93,8 @@ PipelineCache::~PipelineCache() {
 	dev_.fn.vkDestroyPipelineCache(dev_.handle(), cache_, nullptr);
 }
 
-// Two processes may save at once: each writes its own temporary file, the last rename wins, readers see one or the
-// other.
+// Two processes may save at the same time: each writes its own temporary file, the last rename wins, and readers see
+// one or the other.
 void PipelineCache::save() noexcept try {
 	if (path_.empty()) return;
 	size_t n = 0;
@@ -106,7 +105,7 @@ void PipelineCache::save() noexcept try {
 	if (dev_.fn.vkGetPipelineCacheData(dev_.handle(), cache_, &n, data.data()) != VK_SUCCESS) return;
 	data.resize(n);
 	const uint64_t hash = XXH3_64bits(data.data(), data.size());
-	if (hash == loaded_hash_) return; // nothing new
+	if (hash == loaded_hash_) return; // unchanged
 	const Header h = header_for(dev_.caps(), n, hash);
 	std::string why;
 	switch (write_private_file(path_, {std::as_bytes(std::span(&h, 1)), data}, why)) {

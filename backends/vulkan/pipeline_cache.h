@@ -1,4 +1,4 @@
-// The driver's pipeline cache, kept on disk between runs; one file per device, any doubt about it means an empty cache.
+// The driver's pipeline cache, kept on disk between runs; one file per device. A file that fails any check is ignored.
 #pragma once
 #include "backends/vulkan/device.h"
 #include <filesystem>

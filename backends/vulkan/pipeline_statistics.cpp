@@ -1,4 +1,4 @@
-// What a driver's compiler says of a pipeline, by the names that the drivers give their numbers.
+// Statistics of a pipeline from a driver's compiler, by the names that drivers use.
 #include "backends/vulkan/pipeline_statistics.h"
 #include "engine/core/log.h"
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace kvrun::vk {
 namespace {
 
 struct Statistic {
-	std::string_view name; // a driver's word
+	std::string_view name; // the driver's name for it
 	uint64_t KernelReport::*field;
 };
 // A driver's name appears once; several of its statistics may add up in one field.
@@ -128,7 +128,7 @@ std::string read_assembly(Device& dev, VkPipeline pipeline) {
 		r.pData = texts.back().data();
 	}
 	VK_TRY(dev.fn.vkGetPipelineExecutableInternalRepresentationsKHR(dev.handle(), &which, &n, all.data()));
-	for (size_t i = all.size(); i-- > 0;) // the last one that is assembly: earlier ones are on the way to it
+	for (size_t i = all.size(); i-- > 0;) // the last one that is assembly; earlier ones are intermediate
 		if (all[i].isText && std::string_view(all[i].name).find("ssembly") != std::string_view::npos)
 			return texts[i].c_str();
 	return {};

@@ -1,8 +1,9 @@
 // Tries the installed Vulkan drivers in helper processes.
 //
-// A helper says "begin" on its standard output when it starts, and "done" with its process id when the devices are
-// listed: nothing else counts, for a driver may exit, or fork and let the copy go on. What it writes to stderr is where
-// a crashing driver often says why. Neither pipe is read to its end: a process that a driver left behind may hold it.
+// A helper writes "begin" to its standard output when it starts, and "done" with its process id when the devices are
+// listed. Only these count, because a driver may exit, or fork and let the copy continue. A crashing driver often
+// writes the reason to stderr. Neither pipe is read until its end, because a process that a driver left behind may hold
+// it open.
 #include "backends/vulkan/probe.h"
 #include "backends/driver_memory.h"
 #include "backends/vulkan/icd_files.h"
@@ -25,13 +26,13 @@ namespace kvrun::vk {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kQuiet{3000}; // before it is said which drivers are waited for
-constexpr std::chrono::milliseconds kReap{200};   // for what was killed to end
+constexpr std::chrono::milliseconds kQuiet{3000}; // time before the log names the drivers that are still running
+constexpr std::chrono::milliseconds kReap{200};   // time for a killed process to end
 constexpr std::chrono::milliseconds kPause{2};    // between two checks: the end of a process has no descriptor
-constexpr size_t kMostText = 8192;                // bytes kept of what a driver says
+constexpr size_t kMostText = 8192;                // bytes kept of a driver's output
 
 struct PipeEnds {
-	int read = -1, write = -1; // never a standard stream's number, which embedders may have closed
+	int read = -1, write = -1; // never the number of a standard stream, which embedders may have closed
 	PipeEnds() = default;
 	PipeEnds(const PipeEnds&) = delete;
 	~PipeEnds() { close_end(read), close_end(write); }
@@ -49,7 +50,7 @@ struct PipeEnds {
 	}
 };
 
-// Keeps the end of what there is to read now.
+// Appends what can be read now, and keeps the end of it.
 void drain(int fd, std::string& to) {
 	char buffer[2048];
 	for (int i = 0; i < 64; ++i) { // bounded, so that a process that writes faster than this reads cannot block it
@@ -75,7 +76,7 @@ std::vector<std::string> environment_for(const std::string& icd) {
 		if (!v.starts_with("VK_DRIVER_FILES=") && !v.starts_with("VK_ICD_FILENAMES=")) out.emplace_back(v);
 	}
 	out.push_back("VK_DRIVER_FILES=" + icd);
-	out.push_back("VK_ICD_FILENAMES=" + icd); // its name for older loaders
+	out.push_back("VK_ICD_FILENAMES=" + icd); // the variable's name for older loaders
 	return out;
 }
 
@@ -86,13 +87,13 @@ class Trial { // one driver in one helper
 	~Trial() { stop(); }
 
 	const IcdFile& icd() const { return icd_; }
-	const std::string& why() const { return why_; } // empty: nothing is known against it
+	const std::string& why() const { return why_; } // empty: no problem found
 	bool running() const { return pid_ > 0; }
 
 	bool late() const { return late_; }
 
 	void start(const std::string& helper);
-	void look(); // at what it said, and whether it has ended
+	void look(); // reads its output, and checks whether it has ended
 	void give_up(double seconds) {
 		if (!running()) return;
 		look();
@@ -113,11 +114,11 @@ class Trial { // one driver in one helper
 	pid_t pid_ = 0; // also the id of its process group
 	PipeEnds report_, said_;
 	std::string reported_, text_, why_;
-	bool late_ = false; // refused for that alone: it may be in time the next time
+	bool late_ = false; // refused only for taking too long: it may be faster the next time
 };
 
 void Trial::start(const std::string& helper) {
-	if (!report_.open() || !said_.open()) return; // a probe that cannot run is no reason to refuse a device
+	if (!report_.open() || !said_.open()) return; // a probe that cannot run does not refuse a device
 	std::vector<std::string> env = environment_for(icd_.file);
 	std::vector<char*> envp;
 	for (std::string& e : env) envp.push_back(e.data());
@@ -136,7 +137,7 @@ void Trial::start(const std::string& helper) {
 	posix_spawn_file_actions_adddup2(&files, report_.write, 1);
 	posix_spawn_file_actions_adddup2(&files, said_.write, 2);
 #if __GLIBC_PREREQ(2, 34)
-	posix_spawn_file_actions_addclosefrom_np(&files, 3); // what an embedder forgot to mark
+	posix_spawn_file_actions_addclosefrom_np(&files, 3); // descriptors that an embedder forgot to mark
 #endif
 	sigset_t none, all;
 	sigemptyset(&none), sigfillset(&all);
@@ -159,7 +160,7 @@ void Trial::look() {
 	if (!running()) return;
 	siginfo_t info{};
 	const int r =
-	    ::waitid(P_PID, id_t(pid_), &info, WEXITED | WNOHANG | WNOWAIT); // before the pipes: their rest is there
+	    ::waitid(P_PID, id_t(pid_), &info, WEXITED | WNOHANG | WNOWAIT); // before the pipes: the rest is there
 	drain(report_.read, reported_);
 	drain(said_.read, text_);
 	if (done()) return stop();
@@ -170,7 +171,7 @@ void Trial::look() {
 }
 
 void Trial::ended(const siginfo_t& info) {
-	if (!begun()) { // the helper itself does not run here; that says nothing about the driver
+	if (!begun()) { // the helper itself does not run here, which is not the driver's fault
 		log_at(1, "# the helper that tries drivers ended before it began: {}", one_line(last_line(text_)));
 		return;
 	}
@@ -180,20 +181,20 @@ void Trial::ended(const siginfo_t& info) {
 		why_ = fmt::format("crashed with signal {} (SIG{})", info.si_status, name ? name : "?");
 	} else if (info.si_pid == pid_) {
 		why_ = fmt::format("ended its process with exit code {} instead of listing its devices", info.si_status);
-	} else { // somebody else waited for it
+	} else { // other code in this process has waited for it
 		why_ = "ended its process instead of listing its devices";
 	}
 	if (!said.empty()) why_ += ": " + said;
 }
 
-// Ends the helper and what its driver started. Not reaped yet, so that the id is still theirs.
+// Ends the helper and the processes that its driver started. It is not reaped yet, so that the ids are still theirs.
 void Trial::stop() {
 	if (!running()) return;
 	::kill(-pid_, SIGKILL);
 	::kill(pid_, SIGKILL);
 	const Clock::time_point end = Clock::now() + kReap;
 	int status = 0;
-	// a process inside the kernel may outlive the signal; it must not hold this one
+	// a process inside the kernel may outlive the signal; this one must not wait for it
 	while (::waitpid(pid_, &status, WNOHANG) == 0 && Clock::now() < end) std::this_thread::sleep_for(kPause);
 	pid_ = 0;
 }
@@ -223,10 +224,10 @@ std::vector<std::unique_ptr<Trial>> try_all(const std::vector<const IcdFile*>& d
 	return trials;
 }
 
-struct Memo { // of this process
+struct Memo { // results of this process
 	std::mutex mutex;
 	bool full = false;
-	std::string key, key_after; // of what was tried; after the loader was told to leave drivers out
+	std::string key, key_after; // identify the drivers tried; after the loader was told to leave drivers out
 	Drivers drivers;
 };
 Memo& memo() {
@@ -279,7 +280,7 @@ Drivers probe_drivers(const BackendOptions& o) {
 	if (m.full && (key == m.key || key == m.key_after)) return m.drivers;
 	m.full = false;
 	m.drivers = find_bad(o);
-	// a path that does not exist: the loader must not fall back to its own search
+	// a path that does not exist, so that the loader does not use its own search
 	if (!m.drivers.bad.empty() && o.set_driver_files)
 		o.set_driver_files(m.drivers.good.empty() ? "/nonexistent/no-driver-is-good.json" : m.drivers.good);
 	m.key = key, m.key_after = key_of(o);

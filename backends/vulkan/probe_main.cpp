@@ -1,5 +1,5 @@
 // kvrun-probe: lists the devices of the Vulkan drivers in its environment, so that a driver that crashes or hangs does
-// it here. probe.cpp starts it and says what it writes.
+// so in this process. Started by probe.cpp, which describes its output.
 #include "backends/vulkan/device.h"
 #include <csignal>
 #include <cstdio>
@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr unsigned kLongest = 3600; // seconds; who started this waits for less, if it still lives
+constexpr unsigned kLongest = 3600; // seconds; the process that started this waits for less
 
 bool say(int fd, const std::string& line) { return write(fd, line.data(), line.size()) == ssize_t(line.size()); }
 
@@ -32,7 +32,7 @@ int main(int argc, char**) {
 	try {
 		kvrun::vk::Instance instance("");
 		kvrun::vk::candidates(instance, {});
-	} catch (...) {} // no driver, no device: who asked finds that out alone
+	} catch (...) {} // no driver or no device: the caller finds that out itself
 	say(report, "done " + std::to_string(getpid()) + "\n");
 	_exit(0); // skips destructors of drivers
 }

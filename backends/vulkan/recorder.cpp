@@ -71,9 +71,9 @@ void Recorder::check_groups(const Pipeline& p, Groups g) const {
 			     n[i], i, c.groups[i]);
 }
 
-// ---- hazards. One place: every access since the last barrier is remembered, an overlap with a write needs a barrier.
-// The barrier is a memory barrier for the stages in use, not one per buffer: its execution scope is the same, it
-// settles all remembered accesses at once, and drivers flush whole caches either way.
+// ---- hazards. All are found here: every access since the last barrier is remembered, and an overlap with a write
+// needs a barrier. It is a memory barrier for the stages in use, not one per buffer: its execution scope is the same,
+// it settles all remembered accesses at once, and drivers flush whole caches in both cases.
 
 void Recorder::barrier(bool for_transfer) {
 	bool transfer = false, compute = stale_for_transfer_;
@@ -98,8 +98,8 @@ void Recorder::barrier(bool for_transfer) {
 	stale_for_transfer_ = !for_transfer;
 }
 
-// An access is what the binding covers, from the offset alignment below the view: a shader leaves the elements around
-// its view alone, but validation layers take whole bindings for what a dispatch accesses.
+// An access is the range that the binding covers, from the offset alignment below the view. A shader does not access
+// the elements around its view, but validation layers assume that a dispatch accesses whole bindings.
 void Recorder::hazards(const Pipeline& p, std::span<const Bind> binds, bool continues) {
 	const Reflection& r = *p.reflection;
 	const uint64_t mine = continues ? op_ : ++op_;
@@ -119,7 +119,8 @@ void Recorder::hazards(const Pipeline& p, std::span<const Bind> binds, bool cont
 		if (binds[i].bytes) pending_.push_back(now[i]);
 }
 
-// All ranges of one copy or fill: checked together, then remembered, so that its barrier does not forget its own reads.
+// All ranges of one copy or fill: first checked together, then remembered, so that its barrier does not forget its own
+// reads.
 void Recorder::transfer_hazards(std::initializer_list<Range> ranges) {
 	++op_;
 	bool needed = stale_for_transfer_ || pending_.size() > kMostPending;
@@ -132,7 +133,7 @@ void Recorder::transfer_hazards(std::initializer_list<Range> ranges) {
 
 // ---- descriptors
 
-// Neighbouring bindings of one kind are one write.
+// Neighbouring bindings of one kind become one write.
 uint32_t Recorder::describe(const Reflection& r, VkDescriptorSet set, VkWriteDescriptorSet* out) const {
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < r.bindings.size(); ++i) {
@@ -182,7 +183,7 @@ VkDescriptorSet Recorder::cached_set(const SetKey& key, const Reflection& r) {
 	return set;
 }
 
-// Buffer handles are reused by drivers: after one is destroyed, an equal key may mean another buffer.
+// Drivers reuse buffer handles: after a buffer is destroyed, an equal key may mean another buffer.
 void Recorder::forget_sets() {
 	bound_layout_ = VK_NULL_HANDLE;
 	n_bound_ = 0;
@@ -223,7 +224,7 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 	const Guess guess = first_guess(dev_.caps().is_cpu);
 	const double work = w.bytes * guess.per_byte + w.flops * guess.per_flop; // ms at pace 1
 	const double pace = p.pace, ms = guess.per_dispatch + pace * work;
-	// a dispatch that is too long by itself is cut along its longest dimension, one submission per piece
+	// a single dispatch that is too long is cut along its longest dimension, one submission per piece
 	uint32_t* const longest = g.x >= g.y && g.x >= g.z ? &g.x : g.y >= g.z ? &g.y : &g.z;
 	const uint32_t whole = *longest;
 	const uint32_t pieces = ms > 1.5 * target_ms_ ? uint32_t(std::min<double>(whole, std::ceil(ms / target_ms_))) : 1;
@@ -233,8 +234,8 @@ void Recorder::dispatch_bytes(Pipeline& p, void* push, uint32_t push_bytes, uint
 		               end = uint32_t(uint64_t(whole) * (i + 1) / pieces);
 		if (slot_ && slot_->predicted_ms > 0 && slot_->predicted_ms + ms / pieces > target_ms_) submit();
 		begin();
-		const uint32_t n = resolve(p, binds, at); // after submit(): it marks the buffers with this submission
-		if (i > 0) barrier(false); // validation takes whole bindings for what a piece writes, across submissions too
+		const uint32_t n = resolve(p, binds, at); // after submit(), because it marks the buffers with this submission
+		if (i > 0) barrier(false); // validation assumes that a piece writes whole bindings, across submissions too
 		hazards(p, binds, i > 0 || w.continues);
 		if (pieces > 1) bound_ = nullptr;
 		if (bound_ != &p) {

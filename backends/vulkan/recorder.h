@@ -19,12 +19,12 @@ inline Bind bind(const View& v) { // plain types only; the size of weights is co
 	return bind(v, v.elements() * dtype_info(v.type).bytes);
 }
 
-struct Work {          // of one dispatch; labels and numbers for times, limits and --ops
+struct Work {          // of one dispatch: label and numbers for times, limits and --ops
 	const char* label; // op, e.g. "matmul"; a literal
 	double bytes = 0;  // read + written, at least
 	double flops = 0;
-	bool continues = false; // writes other elements than the dispatch before, of the same op: no barrier between them,
-	                        // but where a submission has ended
+	bool continues = false; // writes other elements than the previous dispatch of the same op: no barrier between them,
+	                        // unless a submission has ended
 };
 
 class Recorder {
@@ -73,10 +73,10 @@ class Recorder {
  private:
 	struct Range {
 		uint32_t buffer;
-		uint64_t begin, end; // bytes
+		uint64_t begin, end; // range in bytes
 		bool write;
 	};
-	struct Access { // since the last barrier
+	struct Access { // one access since the last barrier
 		uint32_t buffer;
 		uint64_t begin, end; // bytes
 		bool write, transfer;
@@ -95,7 +95,7 @@ class Recorder {
 		VkCommandBuffer cmd = VK_NULL_HANDLE;
 		VkQueryPool queries = VK_NULL_HANDLE;
 		VkFence fence =
-		    VK_NULL_HANDLE; // not a timeline semaphore: GPU-assisted validation (1.3.239) does not follow those
+		    VK_NULL_HANDLE; // not a timeline semaphore: GPU-assisted validation (1.3.239) does not support those
 		uint64_t value = 0; // number of its submission, counted from 1; 0: never used
 		uint32_t n_queries = 0;
 		bool pending = false; // submitted, timestamps not read yet
@@ -113,12 +113,12 @@ class Recorder {
 		uint64_t at;
 		std::byte* dst;
 		uint64_t bytes;
-		uint64_t value; // submission it is in
+		uint64_t value; // submission that contains it
 	};
-	struct Transfers { // their queue's
+	struct Transfers { // state of their queue
 		VkCommandPool pool = VK_NULL_HANDLE;
 		VkSemaphore semaphore = VK_NULL_HANDLE; // timeline: the number of the last transfer that is done
-		std::deque<VkCommandBuffer> cmds;       // that of transfer n is number (n - 1) % kTransfers
+		std::deque<VkCommandBuffer> cmds;       // transfer n uses number (n - 1) % kTransfers
 		uint64_t last = 0, arrived = 0;         // last begun; last that submissions have waited for
 		uint64_t wanted = 0;                    // transfer that the next submission waits for
 	};
@@ -158,9 +158,9 @@ class Recorder {
 	void release();
 	void wait_for(uint64_t value);
 	uint64_t completed();
-	void deliver(uint64_t value); // reads of submissions up to it
+	void deliver(uint64_t value); // delivers the reads of submissions up to it
 	void create_transfers();
-	void wait_transfer(uint64_t n); // bounded
+	void wait_transfer(uint64_t n); // waits for a limited time
 	VkResult wait_semaphore(uint64_t transfer, uint64_t ns);
 	bool settle() noexcept; // returns false if running work does not end
 	void read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst);
@@ -176,7 +176,7 @@ class Recorder {
 	double target_ms_;
 	bool timing_ = false;
 	uint64_t next_value_ = 1; // of the submission being recorded
-	uint64_t completed_ = 0;  // last known
+	uint64_t completed_ = 0;  // as last known
 	std::string lost_;        // why the device is lost; empty while it works
 	Code lost_code_ = Code::Device;
 	bool hangs_ = false; // a wait for the device would not end
@@ -188,7 +188,7 @@ class Recorder {
 	VkDescriptorBufferInfo bound_infos_[kMaxBindings] = {}, infos_[kMaxBindings] = {};
 	VkBufferView views_[kMaxBindings] = {}; // of the texel buffers among infos_
 	std::vector<Access> pending_;
-	bool stale_for_transfer_ = false; // there was work that compute has been synchronised with, copies have not
+	bool stale_for_transfer_ = false; // there was work that compute has been synchronised with, but copies have not
 	uint64_t op_ = 0;
 	std::vector<Staging> uploads_, downloads_;
 	std::vector<PendingRead> reads_;
@@ -200,7 +200,7 @@ class Recorder {
 	std::vector<OldPools> old_pools_;
 	std::vector<OpTime> times_;
 	std::vector<uint64_t> ticks_; // scratch of finish()
-	uint32_t zeros_ = 0;          // buffer behind empty binds
+	uint32_t zeros_ = 0;          // buffer for empty binds
 	Counters counters_;
 };
 

@@ -1,4 +1,5 @@
-// Submissions: command buffers in flight, staging memory, waiting, timestamps and what is learned from them.
+// Submissions: command buffers in flight, staging memory, waiting, and timestamps, from which each pipeline's pace is
+// learned.
 #include "backends/vulkan/recorder.h"
 #include "engine/core/log.h"
 #include "engine/core/round.h"
@@ -14,9 +15,9 @@ constexpr size_t kUploadBlocks = 4;
 constexpr size_t kDownloadBlocks = 2; // kept after wait()
 constexpr size_t kSlots = 16;         // command buffers in flight
 constexpr double kHardCapMs = 500;
-constexpr uint64_t kWaitNs = uint64_t(120) * 1000000000; // for one submission on a GPU; watchdogs fire long before
+constexpr uint64_t kWaitNs = uint64_t(120) * 1000000000; // for one submission on a GPU; watchdogs act long before
 constexpr uint64_t kWaitCpuNs = uint64_t(3600) * 1000000000;
-constexpr uint64_t kLastWaitNs = uint64_t(5) * 1000000000; // for a device that did not answer, before it is given up
+constexpr uint64_t kLastWaitNs = uint64_t(5) * 1000000000; // last wait for a device that did not answer
 
 } // namespace
 
@@ -26,8 +27,8 @@ Recorder::Recorder(Device& dev, Memory& mem, Kernels& kernels, double submit_ms)
 	zeros_ = mem_.create(256, Mem::Device, "zeros");
 	try {
 		fill(zeros_, 0, 256, 0);
-		barrier(false); // it stands behind empty binds, which hazards() does not look at
-	} catch (...) {     // nobody destroys what was never made
+		barrier(false); // it is used for empty binds, which hazards() skips
+	} catch (...) {     // the destructor does not run
 		release();
 		throw;
 	}
@@ -45,16 +46,16 @@ Recorder::~Recorder() {
 	release();
 }
 
-// Waits for running work. Returns false if it does not end; nothing that it uses may then be destroyed.
+// Waits for running work. Returns false if it does not end; then nothing that it uses may be destroyed.
 bool Recorder::settle() noexcept {
-	if (hangs_) { // a device that was only late is done by now, or soon
+	if (hangs_) { // a device that was only late finishes in this time
 		for (const Slot& s : slots_)
 			if (s.pending && s.value > completed_ &&
 			    dev_.fn.vkWaitForFences(dev_.handle(), 1, &s.fence, VK_TRUE, kLastWaitNs) == VK_TIMEOUT)
 				return false;
 		if (transfers_.last && wait_semaphore(transfers_.last, kLastWaitNs) == VK_TIMEOUT) return false;
 	}
-	if (next_value_ > 1 || transfers_.last) dev_.fn.vkDeviceWaitIdle(dev_.handle()); // a lost device answers at once
+	if (next_value_ > 1 || transfers_.last) dev_.fn.vkDeviceWaitIdle(dev_.handle()); // a lost device returns at once
 	return true;
 }
 
@@ -87,14 +88,14 @@ void Recorder::check(VkResult r, const char* call) {
 	                          : "what it was to do is lost; open it again"));
 }
 
-// Buffers no longer hold what callers expect, and pending reads will not arrive, so the backend cannot continue.
+// Buffers no longer hold the expected contents and pending reads will not arrive, so the backend cannot continue.
 void Recorder::lose(Code code, std::string why) {
 	if (lost_.empty()) lost_ = std::move(why), lost_code_ = code;
 	reads_.clear();
 	throw Error(lost_code_, lost_);
 }
 
-// One queue works in order: a submission is done when its fence or any later one is signalled.
+// One queue works in order, so a submission is done when its fence or any later fence is signalled.
 uint64_t Recorder::completed() {
 	for (const Slot& s : slots_) {
 		if (!s.pending || s.value <= completed_) continue;
@@ -234,7 +235,7 @@ void Recorder::submit() {
 	check(dev_.fn.vkQueueSubmit2(dev_.queue(), 1, &info, s.fence), "vkQueueSubmit2");
 	s.pending = true;
 	++next_value_;
-	++op_; // nothing continues across submissions: what follows is ordered after them
+	++op_; // nothing continues across submissions: later work is ordered after them
 	++counters_.submits;
 }
 
@@ -265,10 +266,10 @@ void Recorder::finish(Slot& s) {
 	double predicted = 0;
 	for (const Share& h : s.shares) predicted += h.ms;
 	if (predicted <= 0) return;
-	// The submission says by how much its predictions were wrong together; each pipeline moves towards that by its
-	// share of it, so that after a few submissions that mix them differently each has its own pace. Too slow is
-	// believed at once, too fast only in part: a watchdog punishes one of the two. What the estimate of fixed costs
-	// does not explain counts as work.
+	// The submission tells by how much its predictions were wrong in total. Each pipeline's pace moves towards that by
+	// the pipeline's share, so that after a few submissions with different mixes each has its own pace. A larger pace
+	// is taken at once, a smaller one only in part, because only too long submissions end in a watchdog. Time that the
+	// estimate of fixed costs does not explain counts as work.
 	const double ratio = std::clamp((total - s.overhead_ms) / predicted, 0.01, 100.0);
 	for (const Share& h : s.shares) {
 		const double seen = h.pace * ratio, trust = h.ms / predicted * (seen > h.pipeline->pace ? 1.0 : 0.3);
@@ -277,7 +278,7 @@ void Recorder::finish(Slot& s) {
 }
 
 void Recorder::wait() {
-	submit(); // what is recorded but not submitted would be waited for in vain
+	submit(); // waiting for recorded work that is not submitted would never end
 	++counters_.waits;
 	wait_for(next_value_ - 1);
 	for (Slot& s : slots_) finish(s);
@@ -320,7 +321,7 @@ void Recorder::retire(uint32_t id) noexcept {
 				wait_transfer(n);
 				done = true;
 			} catch (...) {}
-		if (!done) last = UINT64_MAX; // the device may still copy: the buffer is destroyed when it has settled
+		if (!done) last = UINT64_MAX; // the device may still copy: the buffer is destroyed when the device is idle
 	}
 	forget_buffer(id);
 	if (last <= completed_)
@@ -353,7 +354,7 @@ void Recorder::collect() {
 Recorder::Staging& Recorder::staging(std::vector<Staging>& list, Mem m, uint64_t bytes) {
 	for (Staging& s : list)
 		if (s.used + bytes <= mem_.at(s.buffer).size) return s;
-	if (m == Mem::Upload) { // a block whose copies are done starts again
+	if (m == Mem::Upload) { // a block whose copies are done is reused from its start
 		for (Staging& s : list)
 			if (idle(s.buffer) && bytes <= mem_.at(s.buffer).size) {
 				s.used = 0;
@@ -376,7 +377,7 @@ Recorder::Staging& Recorder::staging(std::vector<Staging>& list, Mem m, uint64_t
 void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) {
 	KV_ASSERT(at + src.size() <= mem_.at(dst).bytes);
 	if (src.empty()) return;
-	if (const BufferRec& b = mem_.at(dst); b.mapped && b.coherent && idle(dst)) { // nobody looks: no copy needed
+	if (const BufferRec& b = mem_.at(dst); b.mapped && b.coherent && idle(dst)) { // not in use: no copy needed
 		std::memcpy(b.mapped + at, src.data(), src.size());
 		return;
 	}
@@ -402,7 +403,7 @@ void Recorder::read(uint32_t src, uint64_t at, std::span<std::byte> dst) {
 	const size_t before = reads_.size();
 	try {
 		read_pieces(src, at, dst);
-	} catch (...) { // the caller's memory may be gone by the next wait()
+	} catch (...) { // the caller's memory may be freed before the next wait()
 		reads_.resize(std::min(before, reads_.size()));
 		throw;
 	}

@@ -1,9 +1,9 @@
-// Copies beside ops, on a queue of their own: a timeline semaphore counts them.
+// Copies concurrent with ops, on a separate queue, counted by a timeline semaphore.
 #include "backends/vulkan/recorder.h"
 
 namespace kvrun::vk {
 namespace {
-constexpr uint64_t kTransfers = 256; // under way at a time
+constexpr uint64_t kTransfers = 256; // in flight at a time
 }
 
 void Recorder::create_transfers() {

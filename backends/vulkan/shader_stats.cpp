@@ -1,4 +1,4 @@
-// What a device's compiler makes of every kernel: registers, spills, shared memory, code size.
+// Statistics of every kernel from a device's compiler: registers, spills, shared memory, code size.
 #include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/pipeline_statistics.h"

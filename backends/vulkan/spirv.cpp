@@ -8,7 +8,7 @@
 namespace kvrun::vk {
 namespace {
 
-// Numbers of the SPIR-V specification, only those that are read here.
+// Opcodes of the SPIR-V specification that are read here.
 enum Op : uint32_t {
 	OpCapability = 17,
 	OpName = 5,
@@ -80,7 +80,7 @@ enum : uint32_t {
 };
 enum : uint32_t { ModeLocalSize = 17, ExecutionGLCompute = 5, CapabilityGroupNonUniform = 61 };
 
-// KVRUN_SHADERS brings blobs from files: nothing in them is trusted.
+// KVRUN_SHADERS loads blobs from files, so their contents are not trusted.
 constexpr int kMostSteps = 100000; // of evaluating one constant or type, which may refer to itself
 constexpr int kDeepest = 64;
 
@@ -146,7 +146,8 @@ void decorate_member(Node& n, uint32_t member, uint32_t what, std::span<const ui
 	if (what == Offset && !value.empty()) n.offsets[member] = value[0];
 }
 
-// Words up to and with the id of the result, of types (1), constants and variables (2, after their type); 0 of others.
+// Number of words up to and including the result id: 1 for types, 2 for constants and variables (after their type), 0
+// for others.
 size_t words_to_result(uint32_t op) {
 	switch (op) {
 	case OpTypeBool:
@@ -275,7 +276,7 @@ struct Evaluator {
 			     "SPIR-V constant operation {} is not evaluated here; use + - * / % << >> && || ! ?:", n.args[0]);
 		}
 	}
-	// Bytes of a type; for shared memory, where arrays have no stride of their own. UINT32_MAX: that, or more.
+	// Bytes of a type in shared memory, where arrays have no stride of their own. UINT32_MAX: that, or more.
 	uint32_t bytes(uint32_t type) const {
 		const Step step(*this);
 		const Node& t = m.at(type);
@@ -306,7 +307,7 @@ void check_place(const Node& var, const std::string& kernel) {
 		     var.set, var.binding, kMaxBindings);
 }
 
-// `uniform utextureBuffer name`: 16 bytes of the view per texel, whatever the shader makes of them.
+// `uniform utextureBuffer name`: 16 bytes of the view per texel, whatever their meaning in the shader.
 void add_texel_buffer(Reflection& r, const Node& var, const Node& image, const std::string& kernel) {
 	constexpr uint32_t kDimBuffer = 5,
 	                   kSampled = 1; // operands: sampled type, dim, depth, arrayed, multisampled, sampled
@@ -325,7 +326,7 @@ void add_binding(Reflection& r, const Module& m, const Node& var, const Node& bl
 	const bool all_ro = block.members_non_writable == block.args.size(),
 	           all_wo = block.members_non_readable == block.args.size();
 	const bool ro = var.non_writable || all_ro, wo = var.non_readable || all_wo;
-	const bool again = b.present; // a second block on the same binding: another element type of the same words
+	const bool again = b.present; // a second block on the same binding: the same words with another element type
 	b.name = var.name.empty() ? block.name : var.name;
 	b.writable = (again && b.writable) || !ro;
 	b.readable = (again && b.readable) || !wo;

@@ -35,9 +35,9 @@ struct SpecValue {
 	bool operator==(const SpecValue&) const = default;
 };
 
-// Throws Error{Format} on a blob that is no compute shader of this project's rules (one set, <= 12 buffers).
+// Throws Error{Format} for a blob that is not a compute shader by this project's rules (one set, <= 12 buffers).
 Reflection reflect(std::span<const uint32_t> spirv, const std::string& name);
-// Bytes of shared memory and the local size under these specialization constants.
+// Bytes of shared memory, and the local size, for given specialization constants.
 struct Footprint {
 	uint32_t local[3];
 	uint32_t shared_bytes;

@@ -38,7 +38,7 @@ const char* result_name(VkResult r) {
 
 void fail_call(VkResult r, const char* call) {
 	const bool memory = r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
-	std::string_view name(call); // the function is enough: arguments mean nothing to a reader of the message
+	std::string_view name(call); // only the function's name: its arguments do not help the reader of the message
 	name = name.substr(0, name.find('('));
 	if (const size_t dot = name.find_last_of(".>"); dot != name.npos) name = name.substr(dot + 1);
 	if (memory)
@@ -49,7 +49,7 @@ void fail_call(VkResult r, const char* call) {
 
 std::string load_loader() {
 	static std::mutex mutex;
-	static bool loaded = false; // a failure for lack of memory or descriptors may not recur later
+	static bool loaded = false; // a failure for lack of memory or descriptors may be temporary
 	std::lock_guard lock(mutex);
 	if (loaded || volkInitialize() == VK_SUCCESS) return loaded = true, "";
 	for (const char* name : {"libvulkan.so.1", "libvulkan.so"}) {
@@ -59,7 +59,7 @@ std::string load_loader() {
 		}
 		const char* error = dlerror();
 		const std::string why = error ? error : "";
-		// the loader is there: what is wrong is something else
+		// the loader exists, so the error has another reason
 		if (!why.empty() && why.find("No such file") == why.npos) return fmt::format("the Vulkan loader: {}", why);
 	}
 	return "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers or the "

@@ -21,7 +21,7 @@ std::string load_loader();
 // True after a driver has thrown through the loader, which is C and then still holds its lock: it must not be called.
 bool loader_is_stuck();
 void set_loader_stuck();
-// A call of the loader in which drivers load or set themselves up. Throws Error{OutOfMemory} where they throw.
+// A call of the loader during which drivers load or initialise. Throws Error{OutOfMemory} if they throw it.
 template <class F> VkResult call_loader(F f) {
 	try {
 		return f();
@@ -34,7 +34,7 @@ template <class F> VkResult call_loader(F f) {
 
 } // namespace kvrun::vk
 
-// Negative results throw; positive ones (VK_INCOMPLETE, VK_TIMEOUT) are for the caller, who calls directly.
+// Negative results throw. For positive ones (VK_INCOMPLETE, VK_TIMEOUT) the caller must check the result itself.
 #define VK_TRY(call)                                                                                                   \
 	do {                                                                                                               \
 		const VkResult vk_result_ = (call);                                                                            \

@@ -63,7 +63,7 @@ void VulkanBackend::wait() {
 }
 
 uint32_t VulkanBackend::rows_per_binding(size_t row_bytes, uint64_t range) const {
-	const uint64_t most = (range - 256) / row_bytes; // 256: the most an offset alignment costs
+	const uint64_t most = (range - 256) / row_bytes; // 256: largest loss by offset alignment
 	if (most == 0)
 		fail(Code::Unsupported,
 		     "a weight row has {} bytes, one binding of this device {} (maxStorageBufferRange, maxTexelBufferElements)",

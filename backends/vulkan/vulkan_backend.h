@@ -2,9 +2,9 @@
 //
 // ops_basic.cpp    rows of activations;   ops_matmul.cpp  projections, weights
 // ops_experts.cpp  mixtures of experts
-// ops_kv.cpp       keys and values on their way into and out of pages
+// ops_kv.cpp       keys and values into and out of pages
 // ops_attend.cpp   attention
-// ops_fetch.cpp    what a row attends to most, largest logits, transfers
+// ops_fetch.cpp    tokens that a row attends to most, largest logits, transfers
 // ops_score.cpp    saliency, channel balancing
 #pragma once
 #include "backends/op_walk.h"
@@ -17,19 +17,19 @@
 namespace kvrun::vk {
 
 constexpr uint32_t kMergeCounters = 4096; // rows x KV heads of a step whose partial states attend.comp merges
-constexpr uint32_t kMostRows = 32768;     // along one grid dimension, which may hold only 65535
+constexpr uint32_t kMostRows = 32768;     // rows along one grid dimension, which may hold only 65535
 inline bool aligned16(std::initializer_list<View> views) {
 	for (const View& v : views)
 		if (v.at % 16) return false;
 	return true;
 }
 
-struct MatmulX {                 // what projections multiply
+struct MatmulX {                 // input of projections
 	View x;                      // (T, cols) f32
 	View norm = {};              // (cols) f32, of the norm of x; empty: none
 	float eps = 0;               // of the norm
-	View codes = {}, units = {}; // x rounded to int8, see round_rows.comp; empty: not
-	View grids = {};             // of weights whose type has one
+	View codes = {}, units = {}; // x rounded to int8, see round_rows.comp; empty: not rounded
+	View grids = {};             // the table, for weights of types with grids
 };
 
 class VulkanBackend final : public Backend {
