@@ -1,5 +1,5 @@
-// Numbers as bytes, for a cache's books in a file: variable length, least significant 7 bits first; and reading them
-// from bytes that may be anything.
+// Numbers as bytes, for a cache's books in a file: variable length, least significant 7 bits first. The reader accepts
+// arbitrary bytes and reports what is invalid.
 #pragma once
 #include "engine/core/error.h"
 #include <array>
@@ -16,7 +16,7 @@ class BookWriter {
 		for (; x >= 0x80; x >>= 7) bytes_.push_back(std::byte(x | 0x80));
 		bytes_.push_back(std::byte(x));
 	}
-	void difference(uint64_t now, uint64_t before) { // small where they are close, of either sign
+	void difference(uint64_t now, uint64_t before) { // signed; takes few bytes if they are close
 		const int64_t d = int64_t(now - before);
 		number(uint64_t(d) << 1 ^ uint64_t(d >> 63));
 	}
@@ -34,7 +34,7 @@ class BookReader {
  public:
 	explicit BookReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-	// Throws Error{Format} where the bytes end, or hold more than `most`; `what` names the number.
+	// Throws Error{Format} if the bytes end, or the number is larger than `most`; `what` names the number.
 	uint64_t number(const char* what, uint64_t most) {
 		uint64_t x = 0;
 		for (int shift = 0;; shift += 7) {

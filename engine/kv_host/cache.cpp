@@ -1,4 +1,5 @@
-// KvCache: slots, pages, live bits and positions of one sequence; says what to move, moves nothing. No Backend.
+// KvCache: slots, pages, live bits and positions of one sequence. Decides which moves are needed; does not carry them
+// out. No Backend.
 #include "engine/core/round.h"
 #include "engine/kv_host/cache_state.h"
 #include "engine/kv_host/classify.h"
@@ -40,13 +41,13 @@ void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) {
 	                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 }
 
-// Gets the pages that `want` counts, and copies of shared ones that will be written; all or none.
+// Gets the pages that `want` counts, and new pages for shared ones that will be written; all or none.
 void KvCache::State::reserve(const KvCounts& want, uint32_t n_added) {
 	KV_ASSERT(copies.empty());
 	try {
 		take_pages(want, n_added);
 		unshare(want, n_added);
-	} catch (...) { // the budget is spent, or the device had less memory than it said
+	} catch (...) { // the budget is spent, or the device had less memory than reported
 		give_back();
 		throw;
 	}
@@ -81,9 +82,8 @@ void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {
 		}
 }
 
-// A page that may be written has one owner. Slots of f16 pages are used again and again, unless nothing ever leaves
-// them: then full ones stay as they are. Of packed pages only the last one of a tier that fills up token by token
-// changes.
+// Shared pages that may be written are replaced by copies. Slots of f16 pages are reused, unless no token ever leaves
+// them: then full pages never change. Of packed pages only the last one of a tier with Fill::Append changes.
 void KvCache::State::unshare(const KvCounts& want, uint32_t n_added) {
 	for (uint32_t l = 0; l < ids.size(); ++l)
 		for (int t = 0; t < kTiers; ++t) {
@@ -102,7 +102,7 @@ void KvCache::State::unshare(const KvCounts& want, uint32_t n_added) {
 		}
 }
 
-// Page ids of layer l for moves by logical page.
+// Turns moves by logical page into moves by the page ids of layer l.
 const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
 	const LayerPlan& L = plan->layers[l];
 	out.clear();
@@ -125,8 +125,7 @@ const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
 	};
 	for (const auto& b : m.blocks)
 		out.blocks.push_back({b.tier, b.head, b.src, b.n, ids[l].blocks[int(b.tier)][b.block]});
-	size_t b =
-	    0; // blocks and packs come in the order of their sources; the pack's block is the one whose sources it uses
+	size_t b = 0; // blocks and packs are in the order of their sources; a pack's block is the one whose sources it uses
 	for (const auto& r : m.packs) {
 		while (b < m.blocks.size() && m.blocks[b].src + m.blocks[b].n <= r.src) ++b;
 		const bool in_block = b < m.blocks.size() && m.blocks[b].src <= r.src;
@@ -136,7 +135,7 @@ const KvMoves& KvCache::State::materialise(uint32_t l, const SetMoves& m) {
 	return out;
 }
 
-// Makes `c` and the sets what views show.
+// Makes `c` and the sets visible in the views.
 void KvCache::State::commit(const KvCounts& c) {
 	for (int t = 0; t < kTiers; ++t) {
 		if (t == int(Tier::F16) || c.packed[t] != counts.packed[t]) ++version[t];
@@ -204,14 +203,14 @@ KvCache KvCache::fork() const {
 			for (const uint32_t id : L.pages[t]) s.pool->share(id);
 			for (const uint32_t id : L.blocks[t]) s.pool->share(id);
 		}
-	s.ids = std::move(ids); // from here on the destructor gives them back
+	s.ids = std::move(ids); // from here on the destructor returns them
 	return other;
 }
 
 std::span<const PageCopy> KvCache::copies() const { return s_->copies; }
 void KvCache::copies_done() { s_->copies.clear(); }
 
-// ---- going back
+// ---- truncating
 
 uint32_t KvCache::exact_position(uint32_t n) const {
 	n = std::min(n, n_tokens());
@@ -263,14 +262,14 @@ void KvCache::begin_prompt(uint32_t n_new, std::span<const uint32_t> rows) {
 		}
 		s.next_sets = s.sets;
 		if (!s.plan->ranked()) s.replay_prompt(0, {});
-	} catch (...) { // no memory for what the prompt adds
+	} catch (...) { // no memory for the prompt's tokens
 		cancel_prompt();
 		throw;
 	}
 }
 
 void KvCache::reserve_hint(uint32_t n_new) {
-	constexpr uint32_t kAnswer = 256; // and what most answers take
+	constexpr uint32_t kAnswer = 256; // the length of most answers
 	KvCounts next = s_->counts;
 	advance(*s_->plan, next, n_new, /*prompt=*/true, nullptr);
 	advance(*s_->plan, next, kAnswer, /*prompt=*/false, nullptr);
@@ -290,7 +289,7 @@ void KvCache::reserve_hint(uint32_t n_new) {
 
 std::span<const uint32_t> KvCache::probe_rows() const { return s_->rows; }
 
-// Adds the prompt's tokens to the group's sets, flushing as `events` say. new_scores (n_heads, n_new), or empty.
+// Adds the prompt's tokens to the group's sets, with the flushes of `events`. new_scores (n_heads, n_new), or empty.
 void KvCache::State::replay_prompt(uint32_t group, std::span<const float> new_scores) {
 	SetMoves& m = moves[group];
 	m.clear();
@@ -310,7 +309,7 @@ void KvCache::State::replay_prompt(uint32_t group, std::span<const float> new_sc
 	}
 }
 
-// One row of scores per token set from one per kv head: itself, or the mean where heads share the set.
+// One row of scores per token set, from one per kv head: the same, or the mean if heads share the set.
 static std::vector<float> per_set(std::span<const float> by_head, uint32_t n_sets, uint32_t n_kv_heads, size_t n) {
 	KV_ASSERT(by_head.size() == n * n_kv_heads);
 	if (n_sets > 1) return {by_head.begin(), by_head.end()};
@@ -340,14 +339,14 @@ const KvMoves& KvCache::prompt_moves(uint32_t l, std::span<const float> new_scor
 	}
 	s.replay_prompt(l, per_set(new_scores, n_sets, H, s.n_new));
 	const KvMoves& moves = s.materialise(l, s.moves[l]);
-	s.moves[l] = {}; // of a long prompt with sets per head they take as much memory as the cache
+	s.moves[l] = {}; // with a long prompt and sets per head they take as much memory as the cache
 	return moves;
 }
 
 void KvCache::end_prompt() {
 	State& s = *s_;
 	KV_ASSERT(s.in_prompt && s.next_layer == s.ids.size());
-	for (LayerIds& L : s.ids) // what commit() needs: from here on nothing fails
+	for (LayerIds& L : s.ids) // all memory that commit() needs: from here on nothing fails
 		for (int t = 0; t < kTiers; ++t) L.block_of_page[t].reserve(s.next_sets[0][0].page_block(Tier(t)).size());
 	s.in_prompt = false;
 	s.sets = std::move(s.next_sets);
@@ -361,8 +360,8 @@ void KvCache::end_prompt() {
 	if (!s.rows.empty()) s.exact_from = std::max(s.exact_from, first + s.rows.back() + 1);
 	s.commit(s.with_f16_pages(s.next));
 	s.drop_f16_pages();
-	for (SetMoves& m : s.moves) m = {}; // of a long prompt they take as much memory as everything else
-	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // what flushed() asks for
+	for (SetMoves& m : s.moves) m = {}; // with a long prompt they take as much memory as everything else
+	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // flushed() reads the last one
 	s.events.shrink_to_fit();
 	s.out = {};
 	for (auto* list : {&s.rows, &s.rows_before}) std::vector<uint32_t>().swap(*list);
@@ -383,7 +382,7 @@ void KvCache::cancel_prompt() {
 uint32_t KvCache::step_tokens(uint32_t n) const {
 	const State& s = *s_;
 	const KvPlan& p = *s.plan;
-	// Pages that a flush empties go back when its moves are done, which is not before the step ends.
+	// Pages that a flush empties are freed when its moves are done, at the end of the step.
 	if (p.fetches() || (p.empties_f16 && flush_due())) return std::min(n, 1u);
 	KvCounts c = s.counts;
 	for (uint32_t i = 0; i < n; ++i) {
@@ -466,7 +465,7 @@ void KvCache::cancel_token() {
 				set.restore(std::move(s.before.sets[g][h]));
 				continue;
 			}
-			// begin_token() may have failed before it came to this set
+			// begin_token() may have failed before it reached this set
 			set.remove_newest(set.n_from(uint32_t(b.counts.n_tokens)));
 			set.drop_f16_pages(b.counts.pages[int(Tier::F16)]);
 		}

@@ -1,4 +1,4 @@
-// A cache in a file: everything but what lies in pages.
+// Saves and loads a cache, except the contents of its pages.
 #include "engine/kv_host/books.h"
 #include "engine/kv_host/cache_state.h"
 

@@ -1,4 +1,4 @@
-// What a KvCache holds; for the files that implement it.
+// The state of a KvCache; for the files that implement it.
 #pragma once
 #include "engine/core/error.h"
 #include "engine/kv_host/cache.h"
@@ -18,24 +18,24 @@ struct KvCache::State {
 	const KvPlan* plan;
 	PagePool* pool;
 	uint64_t seed;
-	KvCounts counts; // what views show
+	KvCounts counts; // counts in the views
 	Sets sets;
 	std::vector<LayerIds> ids;  // by layer; reserved ones included
 	uint32_t scored_rows = 0;   // rows that fed the score so far
-	bool newest_scores = false; // the row of the newest step's first token does
+	bool newest_scores = false; // whether the row of the newest step's first token feeds the score
 	std::array<uint64_t, kTiers> version{};
 	uint64_t pages_version = 0;
-	uint32_t exact_from = 0;  // positions from here on can be gone back to
-	uint32_t floor_pages = 0; // f16 pages of a layer that there were at exact_from
+	uint32_t exact_from = 0;  // truncation to positions from here on is exact
+	uint32_t floor_pages = 0; // f16 pages of a layer at exact_from
 	std::vector<PageCopy> copies;
 
 	// ---- between begin_token() and end_token()
 	bool in_token = false;
-	struct Before { // what cancel_token() goes back to
+	struct Before { // the state that cancel_token() restores
 		KvCounts counts;
 		uint32_t scored_rows, exact_from, floor_pages;
 		bool newest_scores;
-		std::vector<std::vector<TokenSet::Saved>> sets; // (n_groups, n_heads) of a flush; else empty
+		std::vector<std::vector<TokenSet::Saved>> sets; // (n_groups, n_heads), with a flush; else empty
 	} before{};
 	std::vector<uint32_t> step_slots; // (tokens of the step, n_groups, n_heads)
 	std::vector<uint32_t> step_pages; // (tokens of the step) f16 pages
@@ -50,7 +50,7 @@ struct KvCache::State {
 
 	std::vector<FlushEvent> events; // of the prompt or of the newest token
 	std::vector<SetMoves> moves;    // by group, of the prompt or of the newest token
-	KvMoves out;                    // the last answer
+	KvMoves out;                    // last result of prompt_moves() or token_moves()
 
 	State(const KvPlan& p, PagePool& q, uint64_t s)
 	    : plan(&p), pool(&q), seed(s), ids(p.shape.n_layers), moves(p.n_groups) {
@@ -69,13 +69,13 @@ struct KvCache::State {
 	void unshare(const KvCounts& want, uint32_t n_added);
 	uint32_t take_page(uint32_t l, uint16_t format);
 	[[noreturn]] void out_of_memory(const KvCounts& want, uint32_t n_added);
-	void give_back() noexcept; // what a reservation has taken so far
+	void give_back() noexcept; // returns what a reservation has taken so far
 	void replay_prompt(uint32_t group, std::span<const float> new_scores);
 	const KvMoves& materialise(uint32_t l, const SetMoves& m);
 	void commit(const KvCounts& c);
 	KvCounts with_f16_pages(KvCounts next) const; // `next`, with the f16 pages that moves of a flush still read
-	void drop_f16_pages() noexcept;               // those that a flush has emptied, once its moves are done
-	void all_changed() noexcept;                  // pages that views showed are others now, or gone
+	void drop_f16_pages() noexcept;               // those emptied by a flush, after its moves are done
+	void all_changed() noexcept;                  // pages in the views were replaced or freed
 };
 
 } // namespace kvrun

@@ -1,5 +1,5 @@
-// `auto` and `tuned:BITS`: the policy that loses least in a budget, by what each layer's keys and values cost in each
-// format.
+// `auto` and `tuned:BITS`: the policy with the smallest loss within a budget, from the cost of each format for each
+// layer's keys and values.
 #include "engine/kv_host/choose.h"
 #include "engine/core/error.h"
 #include "engine/kv_host/counts.h"
@@ -20,7 +20,7 @@ constexpr double kMostBits = 16;
 std::string bits_option(SideFormat f, bool is_k, size_t first, size_t last) {
 	return fmt::format(",{}.bits@{}-{}={}", is_k ? 'k' : 'v', first, last, f.bits);
 }
-// 8 bits are uniform codes by themselves.
+// At 8 bits uniform codes are the only choice.
 bool has_scale_option(SideFormat f) { return f.uniform && f.bits < 8; }
 std::string scale_option(SideFormat f, bool is_k, size_t first, size_t last) {
 	if (!has_scale_option(f)) return {};
@@ -28,14 +28,14 @@ std::string scale_option(SideFormat f, bool is_k, size_t first, size_t last) {
 	            : fmt::format(",v.scale@{0}-{1}=token,v.group@{0}-{1}=64", first, last);
 }
 
-// What follows the name: options of the policy that is chosen.
+// The options after the name: those of the chosen policy.
 std::string options_of(const KvPolicy& p) {
 	const size_t comma = p.text.find(',');
 	return comma == std::string::npos ? std::string() : p.text.substr(comma);
 }
 
-using SideWords = std::array<uint32_t, kNSideFormats>; // of a page, by format
-struct Sizes {                                         // of one layer
+using SideWords = std::array<uint32_t, kNSideFormats>; // words of a page, by format
+struct Sizes {                                         // sizes of one layer
 	SideWords k = {}, v = {};
 	uint32_t page = 0; // tokens
 };
@@ -54,12 +54,12 @@ Sizes sizes_of(const KvShape& shape, const std::string& options) {
 	return s;
 }
 
-// Keys or values of one layer, while bits are given out.
+// Keys or values of one layer, while bits are distributed.
 struct Side {
 	const SideCost* cost;
 	const SideWords* words;
-	uint8_t least; // bits
-	int at = 0;    // format it has
+	uint8_t least; // fewest bits
+	int at = 0;    // index of its current format
 	bool may_have(int i) const { return kSideFormats[i].bits >= least && std::isfinite((*cost)[i]); }
 	double gain(int to) const { return (*cost)[at] - (*cost)[to]; }
 	int64_t growth(int to) const { return int64_t((*words)[to]) - int64_t((*words)[at]); }
@@ -79,7 +79,7 @@ double cost_of(const Sides& sides) {
 	return sum;
 }
 
-// Every side in the format of fewest words, or of most.
+// Every side in the format with the fewest words, or with the most.
 Sides ends_of(const Tuning& t, const Sizes& sizes, uint8_t least_k, bool most) {
 	Sides sides;
 	for (const LayerCost& c : t.layers) sides.push_back({&c.k, &sizes.k, least_k});
@@ -106,7 +106,7 @@ std::vector<Step> steps_of(Sides& sides) {
 	return out;
 }
 
-// The step that wins most per word among those of at most `room` words; false: there is none.
+// Takes the step with the largest gain per word among those that need at most `room` words; false: there is none.
 bool raise(Sides& sides, int64_t room) {
 	double best = 0;
 	std::optional<Step> which;
@@ -118,9 +118,9 @@ bool raise(Sides& sides, int64_t room) {
 	return which.has_value();
 }
 
-// The best exchange: one side gets words that another gives up; false: none wins anything.
+// Makes the best exchange, in which one side gets words that another gives up; false: none has a gain.
 bool exchange(Sides& sides, int64_t room) {
-	constexpr double kLeast = 1e-12; // rounding is no gain
+	constexpr double kLeast = 1e-12; // a difference by rounding is no gain
 	std::vector<Step> up = steps_of(sides), down = up;
 	std::erase_if(up, [](const Step& s) { return s.gain <= kLeast; });
 	std::erase_if(down, [](const Step& s) { return s.growth >= 0; });
@@ -139,7 +139,7 @@ bool exchange(Sides& sides, int64_t room) {
 	return true;
 }
 
-// What costs least in `room` words for a page of every layer; keys have `least_k` bits or more.
+// The formats of lowest cost within `room` words for a page of every layer; keys have at least `least_k` bits.
 Sides assign(const Tuning& t, const Sizes& sizes, uint64_t room, uint8_t least_k) {
 	Sides sides = ends_of(t, sizes, least_k, /*most=*/false);
 	const auto left = [&] { return int64_t(room) - int64_t(words_of(sides)); };
@@ -195,7 +195,8 @@ uint8_t most_common(std::span<const Side> sides, uint8_t most) {
 std::string text_of(const Sides& sides, const std::string& options) {
 	const std::span<const Side> keys = std::span(sides).first(sides.size() / 2),
 	                            values = std::span(sides).subspan(sides.size() / 2);
-	// Options may be of codebooks, which have 4 bits at most: then the entry has one, whatever layers have.
+	// Options may be for codebooks, which have at most 4 bits: then the entry has at most 4 bits, whatever the layers
+	// have.
 	const uint8_t most = options.empty() ? 8 : 4, k = most_common(keys, most), v = most_common(values, most);
 	return fmt::format("turbo{}/{}", k, v) + exceptions(keys, k, true) + exceptions(values, v, false) + options;
 }
@@ -207,7 +208,7 @@ struct Fit { // one candidate of `auto`
 	std::string text;
 	double kld = -1; // as Choice::kld
 	KvPlan plan;
-	size_t bytes = 0; // at the window's fullest
+	size_t bytes = 0; // with the window full
 	bool fits = false;
 };
 
@@ -284,7 +285,7 @@ std::optional<KvPolicy> parse_choice(std::string_view text) {
 		return {};
 	}
 	const std::string options = options_of(p);
-	const KvPolicy chosen = parse_policy("turbo2/1" + options); // options are those of what is chosen
+	const KvPolicy chosen = parse_policy("turbo2/1" + options); // options apply to the chosen policy
 	if (chosen.regular.k.bits != 2 || chosen.regular.v.bits != 1 || !chosen.layers.empty())
 		fail(Code::Invalid, "{}: bits and layers are what {} chooses; name a policy to give them, as turbo3/2", p.text,
 		     p.name);
@@ -292,7 +293,7 @@ std::optional<KvPolicy> parse_choice(std::string_view text) {
 }
 
 Tuning guessed_tuning(uint32_t n_layers) {
-	// Of the codebooks, for Gaussian values; at 8 bits of uniform codes for 6 standard deviations.
+	// Squared errors for Gaussian values: of the codebooks; at 8 bits of uniform codes for 6 standard deviations.
 	constexpr double kCodebook[] = {0, 0.3634, 0.1175, 0.0346, 0.0097}, kEight = 0.00005;
 	LayerCost c;
 	for (int i = 0; i < kNSideFormats; ++i) {

@@ -1,4 +1,4 @@
-// One flush: which token goes to which tier; and which rows feed the score. Pure functions.
+// One flush: the tier of each token; and which rows feed the score. Pure functions.
 #include "engine/kv_host/classify.h"
 #include "engine/core/error.h"
 #include "engine/core/splitmix64.h"
@@ -17,7 +17,7 @@ Flush classify(const Select& s, uint32_t n, uint32_t want, std::span<const doubl
 		std::iota(out.regular.begin(), out.regular.end(), 0u);
 		return out;
 	}
-	if (s.rank == Rank::LogWindow) { // LogQuant Algorithm 1: of the candidates, the 1st, 3rd, 5th, ... stay
+	if (s.rank == Rank::LogWindow) { // LogQuant Algorithm 1: the 1st, 3rd, 5th, ... candidate stays
 		for (uint32_t i = 0; i < n; ++i) (i % 2 ? out.regular : out.salient).push_back(i);
 		return out;
 	}
@@ -25,7 +25,7 @@ Flush classify(const Select& s, uint32_t n, uint32_t want, std::span<const doubl
 	std::vector<Ranked> order(n);
 	for (uint32_t i = 0; i < n; ++i) order[i] = {score[i], i};
 	std::nth_element(order.begin(), order.begin() + (want - 1), order.end(), ranks_above);
-	const Ranked last = order[want - 1]; // of those that stay
+	const Ranked last = order[want - 1]; // the lowest-ranked one that stays
 	out.salient.reserve(want), out.regular.reserve(n - want);
 	for (uint32_t i = 0; i < n; ++i) (ranks_above(last, {score[i], i}) ? out.regular : out.salient).push_back(i);
 	return out;
@@ -48,7 +48,8 @@ static uint64_t mix(uint64_t seed, uint64_t i) { return splitmix64(seed + (i + 1
 struct ProbeShares {
 	double recent, random;
 };
-// The length of a key is the same for every row, so one row is enough: any share above 0 takes at least the newest row.
+// The length of a key is the same for every row, so one row is enough: any share above 0 selects at least the newest
+// row.
 static ProbeShares probe_shares(const Select& s) {
 	if (s.rank == Rank::KeyLength) return {.recent = 1e-12, .random = 0};
 	return {s.probe_recent, s.probe_random};
@@ -63,7 +64,7 @@ std::vector<uint32_t> probe_rows(const Select& s, uint32_t n, uint64_t seed) {
 	const uint32_t rest = n - n_recent, n_random = std::min(n_random_wanted, rest);
 	std::vector<uint32_t> rows(rest);
 	std::iota(rows.begin(), rows.end(), 0u);
-	for (uint32_t i = 0; i < n_random; ++i) // the head of a shuffle: drawn without replacement
+	for (uint32_t i = 0; i < n_random; ++i) // the first part of a shuffle: drawn without replacement
 		std::swap(rows[i], rows[i + mix(seed, i) % (rest - i)]);
 	rows.resize(n_random);
 	std::sort(rows.begin(), rows.end());

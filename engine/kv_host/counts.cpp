@@ -1,4 +1,4 @@
-// How many tokens a cache holds where, and what that takes: everything that does not depend on scores.
+// How many tokens of a cache are in each tier, and the bytes they take: all that does not depend on scores.
 #include "engine/kv_host/counts.h"
 #include "engine/core/error.h"
 #include "engine/core/round.h"
@@ -19,14 +19,13 @@ bool window_full(const KvPlan& plan, const KvCounts& c) {
 	return !plan.keeps_all && held_in_window(plan, c) >= window_tokens(plan);
 }
 
-// Tokens that the window takes before it is full; 1 where it is full already.
+// Number of tokens until the window is full; 1 if it is full already.
 static uint64_t until_full(const KvPlan& plan, const KvCounts& c) {
 	const uint64_t held = held_in_window(plan, c), most = window_tokens(plan);
 	return held < most ? most - held : 1;
 }
 
-// Tokens that wait for tier `t`, as many from each of `times` flushes, move into its pages as far as its way of filling
-// allows.
+// Moves tokens that wait for tier `t`, as many from each of `times` flushes, into its pages, as far as its Fill allows.
 static void settle(const KvPlan& plan, KvCounts& c, int t, uint32_t times = 1) {
 	uint32_t& w = c.waiting[t];
 	const uint32_t page = plan.page[t];
@@ -57,7 +56,7 @@ static FlushEvent judge(const KvPlan& plan, KvCounts& c, uint32_t after) {
 	FlushEvent e{.after = after, .leaving = c.recent - s.recent_keep, .candidates = 0, .salient = 0};
 	e.candidates = e.leaving + (stays ? c.kept : 0);
 	c.judged += e.leaving;
-	// Where kept tokens can be demoted, the share is one of everything judged so far; else of this flush.
+	// If kept tokens can be demoted, the share is one of all tokens judged so far; else of this flush.
 	e.salient = how_many_salient(s, e.candidates, stays ? c.judged : e.leaving);
 	c.recent -= e.leaving;
 	if (stays)
@@ -71,7 +70,7 @@ static FlushEvent judge(const KvPlan& plan, KvCounts& c, uint32_t after) {
 	return e;
 }
 
-// A full window flushes and fills again, `times` times, where no token is ranked.
+// A full window flushes and fills again, `times` times, for plans that do not rank tokens.
 static void flush_by_position(const KvPlan& plan, KvCounts& c, uint32_t times) {
 	const uint32_t n = times * plan.policy.select.flush;
 	const int regular = int(Tier::Regular);
@@ -96,7 +95,7 @@ void advance(const KvPlan& plan, KvCounts& c, uint64_t n_new, bool prompt, std::
 	if (plan.keeps_all) {
 		c.n_tokens += n_new, c.recent += uint32_t(n_new);
 	} else {
-		for (uint64_t i = 0, n = 0; i < n_new; i += n) { // as many as there are until the next flush
+		for (uint64_t i = 0, n = 0; i < n_new; i += n) { // as many tokens as fit until the next flush
 			if (prompt && !events && s.rank == Rank::None && window_full(plan, c)) {
 				if (const uint64_t times = (n_new - i) / s.flush) {
 					flush_by_position(plan, c, uint32_t(times));
@@ -113,7 +112,7 @@ void advance(const KvPlan& plan, KvCounts& c, uint64_t n_new, bool prompt, std::
 		}
 		if (as_one && c.recent > uint64_t(s.recent_keep) + s.flush) record(judge(plan, c, uint32_t(n_new)));
 	}
-	need_f16_pages(plan, c); // of a prompt, only what is left at its end is stored as f16
+	need_f16_pages(plan, c); // of a prompt, only the tokens that remain at its end are stored as f16
 }
 
 KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
@@ -154,7 +153,7 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 		const size_t L = plan.layers.size(), n = plan.fetch_pages(c.pages),
 		             page = plan.page_format(0, Tier::F16).bytes();
 		b.fetch = L * n * (page + 16) + n * 16; // pages, entries, live bits
-		if (plan.speculates()) b.fetch += page + (L + size_t(plan.n_groups) * plan.n_heads) * 16; // of one token more
+		if (plan.speculates()) b.fetch += page + (L + size_t(plan.n_groups) * plan.n_heads) * 16; // for one more token
 		b.fetch += plan.f16_bytes(plan.fetch_slots(c.pages));
 		b.fetch += L * H * (size_t(c.pages[1]) + c.pages[2]) * 16; // masks
 	}
@@ -186,14 +185,14 @@ double stored_bits(const KvPlan& plan, uint64_t n_tokens) {
 	return 16.0 * double(bytes_at(plan, n_tokens).total()) / double(plan.f16_bytes(n_tokens));
 }
 
-// With the window at its fullest.
+// Bytes with the window full.
 static size_t fullest_bytes(const KvPlan& plan, KvCounts c) {
 	const Select& s = plan.policy.select;
 	if (!plan.keeps_all) {
 		uint64_t f16 = uint64_t(c.sinks) + s.recent_keep + s.flush + (s.rank == Rank::LogWindow ? 0 : c.kept);
 		for (int t : {int(Tier::Salient), int(Tier::Regular)})
 			if (plan.fill[t] == Fill::Group && (s.rank != Rank::None || s.flush % plan.page[t] != 0))
-				f16 += plan.page[t] - 1; // that wait for their group; whole groups leave where a flush is some
+				f16 += plan.page[t] - 1; // tokens waiting for their group; whole groups leave at once
 		const int f16_tier = int(Tier::F16);
 		c.pages[f16_tier] =
 		    std::max(c.pages[f16_tier], uint32_t(ceil_div(std::min(f16, c.n_tokens), plan.page[f16_tier])));
@@ -203,7 +202,7 @@ static size_t fullest_bytes(const KvPlan& plan, KvCounts c) {
 
 // `c`: of at most n tokens that came one by one; becomes that of n.
 static size_t most_bytes(const KvPlan& plan, KvCounts& c, uint64_t n) {
-	advance(plan, c, n - c.n_tokens, /*prompt=*/!plan.ranked(), nullptr); // position-only: any way gives the same
+	advance(plan, c, n - c.n_tokens, /*prompt=*/!plan.ranked(), nullptr); // position-only: any order gives the same
 	const size_t one_by_one = fullest_bytes(plan, c);
 	if (!plan.ranked()) return one_by_one;
 	KvCounts prompt;
@@ -217,8 +216,8 @@ size_t most_bytes(const KvPlan& plan, uint64_t n) {
 }
 
 uint64_t tokens_that_fit(const KvPlan& plan, size_t budget_bytes, uint64_t limit) {
-	// Counting takes time in proportion to the tokens, of which a damaged file may name any number: it goes on from
-	// those that are known to fit.
+	// Counting takes time in proportion to the number of tokens, and a damaged file may give any number: counting
+	// continues from a number of tokens that is known to fit.
 	KvCounts fitting;
 	const auto fits = [&](uint64_t n) {
 		KvCounts c = fitting;
@@ -245,10 +244,10 @@ std::string policy_that_fits(const KvShape& shape, uint64_t n_tokens, size_t bud
 		try {
 			const KvPlan plan = make_plan(p, shape);
 			if (plan.ranked() || plan.fetches() || (!plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None))
-				continue; // forgets or guesses
+				continue; // evicts or approximates
 			const size_t bytes = most_bytes(plan, n_tokens);
 			if (bytes <= budget_bytes && bytes > best_bytes) best = p.name, best_bytes = bytes;
-		} catch (const Error&) { // a policy that does not fit the shape is no advice
+		} catch (const Error&) { // a policy that does not fit the shape is not suggested
 		}
 	}
 	return best;

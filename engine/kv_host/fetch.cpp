@@ -62,7 +62,7 @@ void FetchSet::choose(uint32_t l, const PackedSlots& packed, std::span<const uin
 		now = std::move(next);
 	}
 	for (uint32_t h = 1; h < heads_ && !picks.empty();
-	     ++h) // every packed token is live or fetched, and heads pack equally many
+	     ++h) // every packed token is live or fetched, and all heads pack the same number
 		KV_ASSERT(slots_[size_t(l) * heads_ + h].size() == n(l));
 }
 

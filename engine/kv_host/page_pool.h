@@ -1,4 +1,4 @@
-// Where the pages of a cache come from: shared by all sequences, whatever their policies.
+// The source of a cache's pages: shared by all sequences, whatever their policies.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,19 +12,19 @@ constexpr uint32_t kNone = UINT32_MAX; // no page, no block
 class PagePool {
  public:
 	virtual ~PagePool() = default;
-	// An id for `words` 32-bit words of layer `layer`, or kNone when the budget does not allow them. table_bytes: what
-	// the page costs besides, in page tables and live bits; it counts against the budget.
+	// An id for `words` 32-bit words of layer `layer`, or kNone if the budget does not allow them. table_bytes: further
+	// bytes for the page in page tables and live bits; they count against the budget.
 	virtual uint32_t alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) = 0;
-	virtual void share(uint32_t id) noexcept = 0; // one owner more
-	virtual void free(uint32_t id) noexcept = 0;  // one owner less; the last one's going frees the page
-	virtual bool shared(uint32_t id) const = 0;   // there is more than one owner
-	virtual size_t budget_bytes() const = 0;      // SIZE_MAX: no limit but the device
+	virtual void share(uint32_t id) noexcept = 0; // adds an owner
+	virtual void free(uint32_t id) noexcept = 0;  // removes an owner; without owners the page is freed
+	virtual bool shared(uint32_t id) const = 0;   // whether there is more than one owner
+	virtual size_t budget_bytes() const = 0;      // SIZE_MAX: limited by the device only
 	virtual size_t used_bytes() const = 0;        // pages and blocks handed out, with their share of tables
-	// About so many words of a layer will be asked for at once.
+	// About this many words of a layer will be allocated at once.
 	virtual void reserve_hint(uint32_t /*layer*/, size_t /*words*/) {}
 };
 
-// A pool that only counts: ids are handed out again lowest first; alloc() fails when the budget is spent.
+// A pool that only counts. The lowest free id is reused first; alloc() fails when the budget is spent.
 class BudgetPool : public PagePool {
  public:
 	explicit BudgetPool(size_t budget_bytes = SIZE_MAX) : budget_(budget_bytes) {}

@@ -1,4 +1,4 @@
-// KvPolicy + model shape -> KvPlan: per-layer formats and page layout; rejects what cannot be stored.
+// KvPolicy + model shape -> KvPlan: formats per layer and page layout. Rejects policies that cannot be stored.
 #include "engine/kv_host/plan.h"
 #include "engine/core/error.h"
 #include "engine/core/round.h"
@@ -19,7 +19,7 @@ static bool in_blocks(const Format& f) {
 	return (per_channel(f.k) && f.k.group == kGroupAll) || (packed(f.v) && f.v.prescale == Prescale::SqrtMax);
 }
 
-// Runs of channels: whole words of any bit width inside a head, a head, or several whole heads.
+// Runs of channels: whole words of any bit width inside a head, one head, or several whole heads.
 static bool run_fits(uint32_t group, const KvShape& s) {
 	return (group % 32 == 0 && s.head_dim % group == 0) ||
 	       (group % s.head_dim == 0 && s.n_kv_heads * s.head_dim % group == 0);
@@ -35,7 +35,7 @@ static uint16_t resolve_run(const Quant& q, const KvShape& s, bool fit, const ch
 	uint32_t g = q.group;
 	if (g == kGroupAll) g = s.n_kv_heads * s.head_dim;
 	if (g == kGroupHead) g = s.head_dim;
-	if (g == kGroupHalf) { // the nearest that fits, rather smaller
+	if (g == kGroupHalf) { // the largest that fits up to half a head
 		g = s.head_dim / 2;
 		while (g > 0 && !run_fits(g, s)) --g;
 		if (g == 0) g = s.head_dim;
@@ -53,7 +53,7 @@ static uint16_t resolve_run(const Quant& q, const KvShape& s, bool fit, const ch
 static Quant resolve(const KvPolicy& p, Quant q, const KvShape& s, bool is_k) {
 	check_quant(p.text, q, is_k);
 	if (q.scale == Scale::Codebook &&
-	    q.bits == 8) // where uniform codes lose next to nothing, and cost nothing to decode
+	    q.bits == 8) // uniform codes of 8 bits lose almost nothing and are cheap to decode
 		q = is_k ? Quant{.bits = 8, .scale = Scale::PerChannel, .group = q.group}
 		         : Quant{.bits = 8, .scale = Scale::PerToken, .group = kGroupHead};
 	if (packed(q) && q.scale == Scale::PerToken) q.group = resolve_run(q, s, p.fit_groups, is_k ? "K" : "V");
@@ -63,7 +63,7 @@ static Quant resolve(const KvPolicy& p, Quant q, const KvShape& s, bool is_k) {
 		fail(Code::Invalid,
 		     "{}: V group {}: with param_bits=8 a group lies in one head of {} channels; give v.group=head", p.text,
 		     q.group, s.head_dim);
-	if (!packed(q)) q = {.bits = q.bits}; // nothing else means anything
+	if (!packed(q)) q = {.bits = q.bits}; // the other fields have no meaning
 	if (q.eta == kEtaByBits) q.eta = q.scale == Scale::Codebook ? 0 : eta_of_bits(q.bits);
 	return q;
 }
@@ -80,7 +80,7 @@ static uint16_t intern(KvPlan& plan, PageFormat f) {
 	return uint16_t(plan.formats.size() - 1);
 }
 
-// Pages of one tier of one layer; `own_k`, `own_v`: the layer stores its own codes.
+// Page layout of one tier of one layer; `own_k`, `own_v`: the layer stores its own codes.
 static void lay_out(KvPlan& plan, TierPlan& t, Tier tier, bool own_k, bool own_v) {
 	const uint32_t H = plan.shape.n_kv_heads, D = plan.shape.head_dim, page = plan.page[size_t(tier)];
 	if (plan.fill[size_t(tier)] == Fill::None) return;
@@ -98,13 +98,13 @@ static void lay_out(KvPlan& plan, TierPlan& t, Tier tier, bool own_k, bool own_v
 
 static uint16_t scaled_layer(const KvPolicy& p, uint16_t layer, uint32_t n_layers, bool scales = true) {
 	if (!p.depth || !scales || layer == UINT16_MAX) return layer;
-	return uint16_t((uint64_t(layer) * n_layers * 2 + p.depth) / (2 * p.depth)); // to the nearest
+	return uint16_t((uint64_t(layer) * n_layers * 2 + p.depth) / (2 * p.depth)); // rounded to the nearest
 }
 
-// Formats of every layer, groups resolved, and who owns its codes.
+// Formats of every layer, with groups resolved, and the owners of their codes.
 static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	const KvShape& s = plan.shape;
-	for (const LayerRule& r : p.layers) // rules for the last layers of a deeper model are a mistake, open ends are not
+	for (const LayerRule& r : p.layers) // a rule for layers beyond the model is an error unless its range is open-ended
 		if (r.first > 0 && scaled_layer(p, r.first, s.n_layers, r.scales) >= s.n_layers)
 			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, r.first,
 			     s.n_layers - 1);
@@ -128,7 +128,7 @@ static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	}
 }
 
-// One way to fill pages for all layers of a tier, because they share the token structure.
+// One Fill for all layers of a tier, because they share the token structure.
 static void choose_fill(KvPlan& plan, Tier tier) {
 	const int t = int(tier);
 	uint32_t n_block = 0, group = 0;
@@ -176,7 +176,7 @@ static void choose_fill(KvPlan& plan, Tier tier) {
 		plan.fill[t] = Fill::None;
 	else
 		plan.fill[t] = n_block ? Fill::Block : group ? Fill::Group : Fill::Append;
-	// Pages that end with a compression are small, for their last one is partly empty; endless ones are large.
+	// Pages that end with each compression are small, because the last one is partly empty; other pages are large.
 	const uint32_t wanted = plan.policy.page;
 	plan.page[t] = group ? group : wanted ? wanted : n_block ? 32 : 128;
 	if (group && wanted && group != wanted)
@@ -232,7 +232,7 @@ static void check_sets(const KvPlan& plan) {
 					     plan.policy.text, q->group);
 }
 
-// The device weighs packed keys of scale and zero point, in words that have whole codes.
+// The device can weigh only packed keys with scale and zero point, in words that hold whole codes.
 static void check_fetched(const KvPlan& plan) {
 	if (!plan.fetches()) return;
 	for (const LayerPlan& L : plan.layers)
@@ -263,7 +263,7 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 		});
 	};
 	plan.keeps_all = all_16(Tier::Regular);
-	if (plan.keeps_all) plan.policy.select = {.sinks = 0, .recent_keep = 0, .flush = 1}; // nothing to decide
+	if (plan.keeps_all) plan.policy.select = {.sinks = 0, .recent_keep = 0, .flush = 1}; // there is nothing to judge
 	plan.salient_stays = all_16(Tier::Salient);
 	plan.n_groups = plan.ranked() ? s.n_layers : 1;
 	plan.n_heads = plan.ranked() && plan.policy.select.per_head ? s.n_kv_heads : 1;

@@ -1,4 +1,5 @@
-// KvPolicy + model shape -> KvPlan: per-layer formats, page layout and sizes; and the moves a cache asks a device for.
+// KvPolicy + model shape -> KvPlan: formats per layer, page layout and sizes; and the moves that a cache needs from a
+// device.
 #pragma once
 #include "engine/kv_host/page_pool.h"
 #include "engine/kv_host/policy.h"
@@ -15,8 +16,8 @@ struct KvShape {
 
 constexpr uint32_t kAllHeads = UINT32_MAX; // a move of all kv heads of a layer at once
 
-// What one page (or one parameter block) holds, in 32-bit words; the sections follow each other in this order, each
-// starting at a multiple of 4 words. Page layout: shaders/shared/kv_page.h.
+// The contents of one page (or one parameter block), in 32-bit words. The sections follow each other in this order,
+// each starting at a multiple of 4 words. Page layout: shaders/shared/kv_page.h.
 struct PageFormat {
 	Format fmt;                          // groups resolved
 	uint32_t page = 0;                   // tokens; 0: a parameter block
@@ -28,11 +29,11 @@ struct PageFormat {
 	bool operator==(const PageFormat&) const = default;
 };
 
-// How tokens get into the pages of a packed tier. The same in every layer, for the token structure is shared.
+// How tokens enter the pages of a packed tier. The same in every layer, because the token structure is shared.
 enum class Fill : uint8_t {
 	None,   // nothing is stored: the tier is unused, or means eviction
 	Append, // parameters per token: the last page fills up token by token
-	Group,  // K per channel in runs of one page: a page is written whole, tokens wait in f16 until there are enough
+	Group,  // K per channel in runs of one page: pages are written whole, tokens wait in f16 until there are enough
 	Block,  // parameters over all tokens compressed together: new pages each time, the last one partly live
 };
 
@@ -53,10 +54,10 @@ struct KvPlan {
 	std::vector<LayerPlan> layers;
 	uint32_t page[kTiers]; // tokens per page of each tier
 	Fill fill[kTiers];     // F16: Append
-	bool keeps_all;        // nothing ever leaves the f16 tier
+	bool keeps_all;        // no token ever leaves the f16 tier
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
-	bool empties_f16;      // a flush leaves no token in f16, so that its pages can go back
-	uint32_t n_groups;     // token structures: 1, or n_layers where layers judge for themselves
+	bool empties_f16;      // a flush may leave no token in f16; then its pages are freed
+	uint32_t n_groups;     // token structures: 1, or n_layers if each layer judges separately
 	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
 	const PageFormat& page_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].page_format]; }
 	const PageFormat& block_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].block_format]; }
@@ -65,7 +66,7 @@ struct KvPlan {
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
 	// Bytes beside the pages: page table (4 words) and live bits (4 words per token set) of one page of one layer.
 	size_t table_bytes() const { return 16 + 16 * size_t(n_heads); }
-	// Pages of a layer for what is fetched, with so many packed pages.
+	// Pages of a layer for fetched tokens, with this many packed pages.
 	uint32_t fetch_pages(const uint32_t (&pages)[kTiers]) const;
 	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then
 	size_t balancer_bytes() const;                               // of one layer: (n_kv_heads, head_dim) f16
@@ -74,12 +75,12 @@ struct KvPlan {
 	}
 };
 
-// Pure; throws Error{Invalid} on a policy that cannot be stored with this shape.
+// Pure; throws Error{Invalid} for a policy that cannot be stored with this shape.
 KvPlan make_plan(const KvPolicy&, const KvShape&);
-// The same for a cache on a device, which packs both sides of a token or neither: else Error{Unsupported}.
+// The same for a cache on a device, which must pack both sides of a token or neither; otherwise Error{Unsupported}.
 KvPlan make_device_plan(const KvPolicy&, const KvShape&);
 
-// Bytes of a cache by what they hold. Everything a device allocates for a sequence is in exactly one of these.
+// Bytes of a cache by content. Everything that a device allocates for a sequence is in exactly one of these.
 struct KvBytes {
 	size_t f16 = 0;                    // live tokens of the f16 tier
 	size_t codes = 0;                  // packed codes of live tokens
@@ -87,7 +88,7 @@ struct KvBytes {
 	size_t slack = 0;                  // slots of allocated pages that hold no live token, padding
 	size_t tables = 0;                 // page tables
 	size_t live = 0;                   // live masks
-	size_t fetch = 0;                  // what a step fetches: f16 pages, memory it arrives in, masks and tables
+	size_t fetch = 0;                  // for fetching: f16 pages, memory for arrivals, masks and tables
 	size_t states = 0;                 // of recurrent layers
 	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch + states; }
 	KvBytes& operator+=(const KvBytes& b) {
@@ -97,18 +98,19 @@ struct KvBytes {
 		return *this;
 	}
 };
-// The cache after a prompt of n_tokens, nothing generated yet (scores do not change how many tokens go where).
+// The cache after a prompt of n_tokens, with nothing generated yet (scores do not change how many tokens are in each
+// tier).
 KvBytes bytes_at(const KvPlan&, uint64_t n_tokens);
-// Bits of codes per element outside the f16 window: what papers quote.
+// Bits of codes per element outside the f16 window: the number that papers quote.
 double code_bits(const KvPlan&);
 // Bits per element with everything counted.
 double stored_bits(const KvPlan&, uint64_t n_tokens);
-// Largest number of tokens whose cache takes no more than budget_bytes; at most `limit`.
+// Largest number of tokens whose cache takes at most budget_bytes; at most `limit`.
 uint64_t tokens_that_fit(const KvPlan&, size_t budget_bytes, uint64_t limit);
 // The policy of the table with the most bits whose cache of n_tokens fits the budget; empty if there is none.
 std::string policy_that_fits(const KvShape&, uint64_t n_tokens, size_t budget_bytes);
 
-// ---- what a cache asks a device to do, in this order: blocks, packs, stores
+// ---- what a device does for a cache, in this order: blocks, packs, stores
 
 // Sources of moves: an f16 slot of the layer (logical page * page + index in it) or, with this bit, a token of the
 // prompt's scratch.
@@ -116,12 +118,12 @@ constexpr uint32_t kFromScratch = 0x80000000u;
 
 struct KvBlockMove { // compute a parameter block over tokens that are compressed together
 	Tier tier;
-	uint32_t head;   // kv head whose part of the block this is, or kAllHeads
+	uint32_t head;   // kv head whose part of the block is computed, or kAllHeads
 	uint32_t src, n; // KvMoves::sources[src .. src + n)
 	uint32_t block;  // id in the pool
 };
 struct KvMove {                // a run of tokens into consecutive slots of one page
-	Tier tier;                 // F16: as it is; else quantised with the layer's format of this tier
+	Tier tier;                 // F16: unchanged; else quantised with the layer's format of this tier
 	uint32_t head;             // kv head, or kAllHeads
 	uint32_t src, n;           // KvMoves::sources[src .. src + n)
 	uint32_t page;             // id in the pool
@@ -131,9 +133,9 @@ struct KvMove {                // a run of tokens into consecutive slots of one 
 };
 struct KvMoves {
 	std::vector<uint32_t> sources;
-	std::vector<uint32_t> positions; // of the sources in the sequence; only of plans that fetch
+	std::vector<uint32_t> positions; // of the sources in the sequence; only for plans that fetch
 	std::vector<KvBlockMove> blocks;
-	std::vector<KvMove> packs;  // read f16 slots that stores and later tokens overwrite
+	std::vector<KvMove> packs;  // these read f16 slots that stores and later tokens overwrite
 	std::vector<KvMove> stores; // scratch -> f16 slots
 	bool empty() const { return packs.empty() && stores.empty(); }
 	void clear() { sources.clear(), positions.clear(), blocks.clear(), packs.clear(), stores.clear(); }

@@ -1,12 +1,12 @@
-// The table of methods; the only place that names a paper. Differences between entries are those between the papers.
+// The table of methods; the only file that names papers. Entries differ only where the papers do.
 #include "engine/core/error.h"
 #include "engine/kv_host/policy.h"
 
 namespace kvrun {
 
 static constexpr Quant kDrop = {.bits = 0};
-// Of the policies that are no paper's recipe. The first tokens get much of the attention, and packing them costs most
-// of what these policies lose: on SmolLM2 a half to three quarters of the KL divergence (engine/kv_host/README.md).
+// For policies that are not a paper's recipe. The first tokens get much of the attention, and packing them causes most
+// of the loss of these policies: on SmolLM2 a half to three quarters of the KL divergence (engine/kv_host/README.md).
 static constexpr uint32_t kSinks = 4;
 static constexpr Quant per_channel(uint8_t bits, uint16_t group, double eta = 0) {
 	return {.bits = bits, .scale = Scale::PerChannel, .group = group, .eta = eta};
@@ -14,8 +14,8 @@ static constexpr Quant per_channel(uint8_t bits, uint16_t group, double eta = 0)
 static constexpr Quant per_token(uint8_t bits, uint16_t group, Prescale prescale = Prescale::None, double eta = 0) {
 	return {.bits = bits, .scale = Scale::PerToken, .group = group, .prescale = prescale, .eta = eta};
 }
-// A rotated head over its norm, by a codebook; of keys the mean of each channel apart. 128 tokens to a page. Layers
-// that are given scale=channel or token are calibrated by bits.
+// Rotated head, divided by its norm, codebook-quantised; keys also store channel means. Pages of 128 tokens. Layers
+// with scale=channel or token use eta by bits.
 static constexpr Quant rotated(uint8_t bits, bool is_k) {
 	return {.bits = bits,
 	        .scale = Scale::Codebook,
@@ -25,7 +25,7 @@ static constexpr Quant rotated(uint8_t bits, bool is_k) {
 	        .mean = is_k,
 	        .param_bits = 8};
 }
-// Round to nearest, K and V per token. Flushes of 32 tokens: the window is there to batch the packing.
+// Round to nearest, K and V per token. Flushes of 32 tokens, so that packing is batched.
 static KvPolicy rtn(const char* name, uint8_t bits, const char* summary) {
 	return {.name = name,
 	        .source = "round to nearest",
@@ -39,7 +39,7 @@ static KvPolicy kivi(const char* name, uint8_t bits, const char* summary) {
 	        .regular = {per_channel(bits, 32), per_token(bits, 32)},
 	        .select = {.recent_keep = 96, .flush = 32}};
 }
-// Beyond the paper: parameters of 8 bits. Its 1 bit is 10 times smaller than f16 in groups of 64 only.
+// Beyond the paper: 8-bit parameters. With 1 bit, it is 10 times smaller than f16 only in groups of 64.
 static KvPolicy specache(const char* name, uint8_t bits, uint16_t group, double eta, const char* summary) {
 	Quant k = per_channel(bits, group, eta), v = per_token(bits, group, Prescale::None, eta);
 	k.param_bits = v.param_bits = 8;
@@ -47,7 +47,7 @@ static KvPolicy specache(const char* name, uint8_t bits, uint16_t group, double 
 	        .source = "SpeCache, arXiv:2503.16163",
 	        .summary = summary,
 	        .regular = {k, v},
-	        .select = {.recent_keep = 64u - group, .flush = group}, // half of KIVI's: what is fetched takes as much
+	        .select = {.recent_keep = 64u - group, .flush = group}, // half of KIVI's: fetched tokens take as much
 	        .fetch = 64};
 }
 static LayerRule first_layers(uint16_t n, bool is_k, Quant q) {
@@ -75,7 +75,7 @@ static std::vector<KvPolicy> table() {
 	     .source = "XQuant, arXiv:2510.11236",
 	     .summary = "2 and 1 bit by layer, calibrated; km=, vm=: from these layers on neighbours share codes",
 	     // Groups, window and bits of the paper's experiments. Its sharing (vm=16 of 32 layers) saves 0.17 bits at
-	     // 32768 tokens and multiplies the divergence: where it does no harm is a measurement of the model at hand.
+	     // 32768 tokens and multiplies the KL divergence; measure the model before using it.
 	     .regular = {per_channel(1, 32, eta1), per_token(1, 32, Prescale::None, eta1)},
 	     .select = {.recent_keep = 96, .flush = 32},
 	     .layers = {first_layers(30, true, per_channel(2, 32, eta2)),
@@ -100,7 +100,7 @@ static std::vector<KvPolicy> table() {
 	     .summary =
 	         "rotated, codebooks: keys 3 bits, values 2; turboK/V: bits of keys and values, 1 to 4 or 8; first 4 "
 	         "tokens in f16",
-	     // Beyond the paper: the means, norms of 8 bits, norms that keep the length of what is decoded, and sinks. The
+	     // Beyond the paper: means, 8-bit norms, norms that preserve the length of decoded vectors, and sinks. The
 	     // paper's form is mean=off,param_bits=16,sinks=0.
 	     .regular = {rotated(3, true), rotated(2, false)},
 	     .select = {.sinks = kSinks, .recent_keep = 32, .flush = 128},
@@ -139,7 +139,7 @@ const std::vector<KvPolicy>& all_policies() {
 	return policies;
 }
 
-// Short names, the names of GGML's types among them.
+// Short names, including names of GGML types.
 struct Alias {
 	const char* name;
 	const char* means; // a policy of the table

@@ -10,8 +10,8 @@ namespace kvrun {
 
 // Where a cached token lives. Every live token of a (layer, kv head) is in exactly one tier, K and V together.
 enum class Tier : uint8_t {
-	F16,     // f16 pages: the window of the newest tokens and whatever a method keeps in full precision
-	Salient, // packed in better precision
+	F16,     // f16 pages: the window of the newest tokens, and tokens that a method keeps in full precision
+	Salient, // packed, with higher precision
 	Regular, // everything else; bits = 0 makes this tier "evicted"
 };
 constexpr int kTiers = 3;
@@ -34,7 +34,7 @@ constexpr uint16_t kGroupAll = 0xffff;
 // PerToken, until a plan resolves them: one head, half a head.
 constexpr uint16_t kGroupHead = 0xfffe, kGroupHalf = 0xfffd;
 
-// eta, until a plan resolves it: 0.25 for 1 bit, 0.045 for 2 bits, else 0.
+// eta until a plan resolves it: then 0.25 for 1 bit, 0.045 for 2 bits, else 0.
 constexpr double kEtaByBits = -1;
 constexpr double eta_of_bits(uint8_t bits) { return bits == 1 ? 0.25 : bits == 2 ? 0.045 : 0; }
 
@@ -46,11 +46,11 @@ struct Quant {         // how K, or V, is stored inside one tier
 	Prescale prescale = Prescale::None;
 	double eta = 0;          // XQuant eta in [0, .5): zero += eta*scale*(2^bits-1), scale *= 1-2*eta
 	bool rotate = false;     // a randomised Hadamard transform first: shaders/shared/kv_page.h
-	bool mean = false;       // keys, Scale::Codebook: the mean of each channel over a page is stored apart
+	bool mean = false;       // keys, Scale::Codebook: the mean of each channel over a page is stored separately
 	uint8_t param_bits = 16; // of a norm, a scale or a zero point; 16: f16, 8: relative to the largest of its page
 	bool operator==(const Quant&) const = default;
 };
-// Bits of a set of Quant's fields.
+// Bit mask of Quant's fields.
 enum QuantField : uint8_t {
 	kFieldBits = 1,
 	kFieldGroup = 2,
@@ -62,45 +62,45 @@ enum QuantField : uint8_t {
 	kFieldParamBits = 128,
 	kAllFields = 255,
 };
-// `to` with the named fields of `from`.
+// `to`, with the given fields from `from`.
 Quant with_fields(Quant to, const Quant& from, uint8_t fields);
 struct Format {
 	Quant k, v;
 	bool operator==(const Format&) const = default;
 };
 
-enum class Rank : uint8_t { // how the tokens that leave the recent window are judged
+enum class Rank : uint8_t { // how tokens that leave the recent window are ranked
 	None,                   // all Regular
-	LogWindow,              // every 2nd stays, older survivors halve with each flush       (LogQuant)
+	LogWindow,              // every 2nd stays, so older survivors halve with each flush    (LogQuant)
 	ScoreSum,               // by the attention received so far                            (H2O, MiKV)
 	ScoreMean,              // the same / number of scored rows that could see the token    (ZipCache)
-	KeyLength,              // by the length of the key alone, which one row per flush reads
+	KeyLength,              // by the length of the key alone, read by one row per flush
 };
 constexpr bool ranks_by_score(Rank r) { return r == Rank::ScoreSum || r == Rank::ScoreMean || r == Rank::KeyLength; }
 constexpr bool takes_mean(Rank r) { return r == Rank::ScoreMean || r == Rank::KeyLength; }
 
-enum class KeyLength : uint8_t { // what the length of a token's key makes of its score
+enum class KeyLength : uint8_t { // how the length of a token's key changes its score
 	Ignored,
 	Large, // times the length
-	Small, // over it
+	Small, // divided by it
 };
-struct Saliency {          // what a scored row gives a token that it sees
+struct Saliency {          // what a scored row adds to a token that it sees
 	bool attention = true; // else 1
 	KeyLength key_length = KeyLength::Ignored;
 	bool operator==(const Saliency&) const = default;
 };
 
 // The token classifier. The window holds at most recent_keep + flush tokens; when the next one would not fit, the
-// oldest `flush` are judged. LogWindow counts its survivors as part of the window: W = recent_keep, 2 W = flush.
-// By score, a prompt is judged as one: if the window is over its limit at the end of a prompt, all but the newest
-// recent_keep tokens are judged together.
+// oldest `flush` are judged. LogWindow counts its survivors as part of the window: W = recent_keep, 2 W = flush. If
+// ranked by score, a prompt is judged at once: if the window is over its limit at the end of a prompt, all but the
+// newest recent_keep tokens are judged together.
 struct Select {
-	uint32_t sinks = 0;       // first tokens of the sequence, f16 for ever
+	uint32_t sinks = 0;       // first tokens of the sequence; always f16
 	uint32_t recent_keep = 0; // newest tokens that are never judged
-	uint32_t flush = 32;      // tokens that leave the window at a time
+	uint32_t flush = 32;      // tokens that leave the window together
 	Rank rank = Rank::None;
 	double ratio = 0;        // share of judged tokens that are Salient
-	uint32_t budget = 0;     // by score: cap on f16 Salient tokens besides sinks; 0 = no cap
+	uint32_t budget = 0;     // by score: cap on f16 Salient tokens, without sinks; 0 = no cap
 	double probe_recent = 1; // share of rows that feed the score: the newest of a prompt or flush ...
 	double probe_random = 0; // ... and this share drawn from the others
 	bool per_head = false;   // one token set per kv head, not per layer
@@ -114,11 +114,11 @@ struct LayerRule { // layers [first, last) store one side of one packed tier dif
 	Tier tier = Tier::Regular; // Salient or Regular
 	bool is_k = true;          // K or V
 	Quant quant = {};
-	uint8_t fields = kAllFields; // of quant that count; others are as before the rule
-	bool scales = true;          // with the depth of the model, where KvPolicy::depth is set
+	uint8_t fields = kAllFields; // fields of quant that the rule sets
+	bool scales = true;          // scale with the depth of the model, if KvPolicy::depth is set
 	bool operator==(const LayerRule&) const = default;
 };
-struct Share { // layer l >= first reads the Regular codes of l - l % stride, with its own params
+struct Share { // layer l >= first reads the Regular codes of l - l % stride, with its own parameters
 	uint16_t k_first = UINT16_MAX, v_first = UINT16_MAX;
 	uint16_t stride = 2;
 	bool operator==(const Share&) const = default;
@@ -126,43 +126,43 @@ struct Share { // layer l >= first reads the Regular codes of l - l % stride, wi
 
 struct KvPolicy {
 	std::string name = "fp16";         // of its entry in the table
-	std::string text = "fp16";         // what the user typed
+	std::string text = "fp16";         // as the user typed it
 	std::string source = {};           // paper, arXiv id
-	std::string summary = {};          // one line for help texts
+	std::string summary = {};          // one line for --help
 	Format salient = {}, regular = {}; // F16 is always f16; a 16-bit salient token stays in its slot there
 	Select select = {};
 	std::vector<LayerRule> layers = {}; // later rules win
 	Share share = {};
 	uint32_t fetch = 0;        // packed tokens per layer and kv head that a step reads in f16 from a copy on the host
-	bool fetch_sync = false;   // they are chosen by the step's own attention, which waits for them and is done again
-	uint16_t depth = 0;        // layer numbers above are for this many layers and scale with the model; 0: as is
-	bool fit_groups = true;    // groups of channels are defaults, and may become one head where they do not fit
-	uint16_t page = 0;         // tokens per page where the formats leave a choice: 32, 64, 128; 0 = by plan
+	bool fetch_sync = false;   // chosen by the step's own attention, which waits for them and is computed again
+	uint16_t depth = 0;        // layer numbers above are for this many layers and scale with the model; 0: fixed
+	bool fit_groups = true;    // groups of channels are defaults, and become one head if they do not fit
+	uint16_t page = 0;         // tokens per page if the formats allow a choice: 32, 64, 128; 0 = by plan
 	bool takes_layers = false; // "NAMEa/b" is a way to write NAME,kq=a,vq=b
 	bool takes_bits = false;   // "NAMEa/b" is a way to write NAME,k.bits=a,v.bits=b
 };
 
 // The methods, in the order help texts list them.
 const std::vector<KvPolicy>& all_policies();
-// The entry of that name, or that the short name stands for (f16, q8, q4, q2, GGML's q8_0 and q4_0); null: none.
+// The entry with this name or short name (f16, q8, q4, q2, GGML's q8_0 and q4_0); null: none.
 const KvPolicy* find_policy(std::string_view name);
-// Those and some with options: together they have every kind of format that kernels are made for.
+// All policies, and some with options: together they have every kind of format that kernels are built for.
 std::vector<KvPolicy> policy_samples();
 
-// "name" or "name,key=value,...", with a name find_policy() knows and keys of policy_options().
-// Throws Error{Invalid}, one line that says what is possible.
+// "name" or "name,key=value,...", with a name that find_policy() knows and keys of policy_options().
+// Throws Error{Invalid} with one line that lists the valid values.
 KvPolicy parse_policy(std::string_view text);
 
 // "a,b,key=value,c": several policies in one argument; a part with '=' belongs to the policy before it.
 std::vector<KvPolicy> parse_policies(std::string_view text);
 
-// Throws Error{Invalid}, naming the policy `text`, on a format no page can have.
+// Throws Error{Invalid}, naming the policy `text`, for a format that no page can have.
 void check_quant(std::string_view text, const Quant&, bool is_k);
 
-// K and V types given apart (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token.
+// Separate K and V types (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token.
 KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type);
 
-// Every key parse_policy() takes, with its meaning in one line.
+// Every key that parse_policy() accepts, with its meaning in one line.
 std::vector<std::pair<std::string, std::string>> policy_options();
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// Values of policy options and the fields of a Quant they set; refuses an invalid value in one line.
+// Parses values of policy options and sets fields of a Quant; refuses an invalid value in one line.
 #include "engine/kv_host/policy_fields.h"
 #include "engine/core/error.h"
 #include <algorithm>
@@ -99,7 +99,7 @@ void set_scale(Quant& q, std::string_view key, std::string_view v) {
 	const bool tokens = q.group == 32 || q.group == 64 || q.group == 128;
 	if (q.scale == Scale::PerChannel && (q.group == kGroupHead || q.group == kGroupHalf)) q.group = 32;
 	if (q.scale == Scale::Codebook && !tokens) q.group = 128;
-	if (q.scale != Scale::Codebook) q.rotate = q.mean = false; // they are of codebooks
+	if (q.scale != Scale::Codebook) q.rotate = q.mean = false; // these fields apply to codebooks only
 }
 void set_param_bits(Quant& q, std::string_view key, std::string_view v) {
 	if (v != "8" && v != "16")

@@ -1,4 +1,4 @@
-// Parses "name,key=value,..." into a KvPolicy; refuses an invalid value in one line that says what is valid.
+// Parses "name,key=value,..." into a KvPolicy; refuses an invalid value in one line that gives the valid ones.
 #include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
 #include "engine/core/log.h"
@@ -9,7 +9,7 @@
 namespace kvrun {
 namespace {
 
-struct Layered { // "regular.k.bits@0-3=4", applied after everything else
+struct Layered { // "regular.k.bits@0-3=4", applied after all other options
 	std::string path, value;
 	uint16_t first, last; // layers [first, last)
 };
@@ -21,19 +21,19 @@ struct Draft {
 	bool typed_flush = false, typed_keep = false;
 	std::vector<std::pair<std::string, std::string>> bits; // of "NAMEa/b"
 	std::vector<Layered> layered;
-	std::vector<std::string> typed; // keys, without the layers they are for
+	std::vector<std::string> typed; // keys, without their layers
 };
 
 bool known_field(std::string_view field) {
 	const std::vector<std::string_view> all = quant_fields();
 	return std::ranges::find(all, field) != all.end();
 }
-// Whether a path without k. or v. means this side too: only keys have scales per channel, and means.
+// Whether a path without k. or v. includes this side: scales per channel and means apply to keys only.
 bool means_side(const Path& at, bool is_k, std::string_view v) {
 	if (!(is_k ? at.k : at.v)) return false;
 	return is_k || at.named_side || !((at.field == "scale" && v == "channel") || at.field == "mean");
 }
-// A path without a tier means Regular, and for all but bits also a packed Salient.
+// A path without a tier includes Regular, and for all fields but bits also a packed Salient.
 bool means_tier(const KvPolicy& p, const Path& at, Tier t) {
 	if (t == Tier::Regular) return at.regular;
 	return at.salient && (at.named_tier || (at.field != "bits" && p.salient.k.bits < 16));
@@ -51,7 +51,7 @@ bool set_path(KvPolicy& p, std::string_view key, std::string_view v) {
 			for (LayerRule& r : p.layers)
 				if (r.tier == t && r.is_k == is_k) set_field(r.quant, at.field, key, v);
 		}
-	// A run of channels that is typed must fit as it is; tokens per group fit every head_dim.
+	// A run of channels given by the user must fit unchanged; tokens per group fit every head_dim.
 	const auto in_runs = [](const Quant& q) { return q.scale == Scale::PerToken; };
 	if (at.field == "group" && ((at.v && in_runs(p.regular.v)) || (at.k && in_runs(p.regular.k)))) p.fit_groups = false;
 	return true;
@@ -186,7 +186,7 @@ const Key kKeys[] = {
 constexpr bool kBothSides[] = {true, false};
 
 std::string nearest(std::string_view typed, const std::vector<std::string>& known) {
-	if (typed.size() > 64) return {}; // text from outside is compared with every name
+	if (typed.size() > 64) return {}; // untrusted text is compared with every name
 	const auto d = [&](const std::string& k) { return edit_distance(typed, k); };
 	const auto best = std::min_element(known.begin(), known.end(), [&](auto& a, auto& b) { return d(a) < d(b); });
 	const size_t most = typed.size() <= 3 ? typed.size() / 2 : std::max<size_t>(2, typed.size() / 3);
@@ -202,7 +202,7 @@ std::string policy_names() {
 	if (name.find_first_of(" ;:=") != std::string_view::npos)
 		fail(Code::Invalid, "no KV policy '{}': options follow the name after commas, as in NAME,group=64,flush=64",
 		     name);
-	std::string bits; // of a family: "name3" -> name4 name2 name1
+	std::string bits; // "name3" of a family -> name4 name2 name1
 	const size_t digits = name.find_first_of("0123456789");
 	if (digits != std::string_view::npos && digits > 0)
 		for (const KvPolicy& p : all_policies())
@@ -216,11 +216,11 @@ std::string policy_names() {
 	fail(Code::Invalid, "no KV policy '{}'{} Available are {}", name, near.empty() ? "." : near, policy_names());
 }
 
-// Layers below n store 2 bits, the others what the policy says.
+// Layers below n store 2 bits, the others the bits of the policy.
 void split_layers(KvPolicy& p, bool is_k, uint16_t n) {
 	const Quant& base = is_k ? p.regular.k : p.regular.v;
 	if (base.bits != 1) {
-		std::string names; // of policies this is possible for
+		std::string names; // of policies that allow it
 		for (const KvPolicy& q : all_policies())
 			if ((is_k ? q.regular.k : q.regular.v).bits == 1)
 				names += fmt::format("{}{}", names.empty() ? "" : ", ", q.name);
@@ -238,15 +238,15 @@ void split_layers(KvPolicy& p, bool is_k, uint16_t n) {
 	p.layers.push_back(r);
 }
 
-// "NAMEa/b": K and V at 2 bits below these layers, for policies that take layer numbers; bits of K and V, for those
-// that take bits.
+// "NAMEa/b": for policies with layer numbers, K and V have 2 bits below layers a and b; for policies with bits, a and b
+// are the bits of K and V.
 const KvPolicy* read_two_numbers(Draft& d, std::string_view name) {
 	for (const KvPolicy& p : all_policies()) {
 		if (!(p.takes_layers || p.takes_bits) || !name.starts_with(p.name)) continue;
 		std::string_view rest = name.substr(p.name.size());
 		if (p.takes_layers && rest.starts_with("-")) rest.remove_prefix(1);
 		const size_t slash = rest.find('/');
-		if (p.takes_bits) { // "NAMEa": both
+		if (p.takes_bits) { // "NAMEa": both sides
 			const std::string_view k = rest.substr(0, slash), v = slash == rest.npos ? k : rest.substr(slash + 1);
 			if (k.find_first_not_of("0123456789") != k.npos && slash == rest.npos) continue; // another name
 			d.bits.push_back({"k.bits", std::string(k)});
@@ -294,7 +294,7 @@ void apply_layered(KvPolicy& p, const Layered& l) {
 			if (!means_tier(p, at, t) || !means_side(at, is_k, l.value)) continue;
 			const Format& f = t == Tier::Salient ? p.salient : p.regular;
 			LayerRule rule{.first = l.first, .last = l.last, .tier = t, .is_k = is_k, .quant = is_k ? f.k : f.v};
-			for (const LayerRule& r : p.layers) // what the first of the layers has so far
+			for (const LayerRule& r : p.layers) // the value that the first of the layers has so far
 				if (r.tier == t && r.is_k == is_k && r.first <= l.first && r.last > l.first)
 					rule.quant = with_fields(rule.quant, r.quant, r.fields);
 			rule.fields = set_field(rule.quant, at.field, l.path, l.value);
@@ -320,9 +320,9 @@ void set_key(Draft& d, std::string_view key, std::string_view value) {
 	     nearest(key, known));
 }
 
-// eta, eta1 and eta2, under whatever eta a range of layers was given.
+// Applies eta, eta1 and eta2 below any eta that was given for a range of layers.
 void set_eta(Draft& d) {
-	std::vector<std::pair<Quant*, uint8_t*>> formats; // and the fields a rule sets
+	std::vector<std::pair<Quant*, uint8_t*>> formats; // and the fields set by a rule
 	for (Format* f : {&d.p.regular, &d.p.salient})
 		formats.push_back({&f->k, nullptr}), formats.push_back({&f->v, nullptr});
 	for (LayerRule& r : d.p.layers)
@@ -348,7 +348,8 @@ void finish_window(Draft& d) {
 			s.recent_keep = *d.recent - s.flush;
 		}
 	}
-	// Keys grouped by more tokens than leave at a time would wait in f16 beside the window; keep its size instead.
+	// Keys grouped by more tokens than leave at a time would wait in f16 beside the window; keep the window's size
+	// instead.
 	const Quant& k = d.p.regular.k;
 	const uint32_t group = k.bits && k.bits < 16 && k.scale != Scale::PerToken && k.group != kGroupAll ? k.group : 0;
 	if (s.rank == Rank::None && group > s.flush && !d.typed_flush && !d.typed_keep) {
@@ -393,13 +394,13 @@ void check(const KvPolicy& p) {
 	for (const LayerRule& r : p.layers) check_quant(p.text, r.quant, r.is_k);
 }
 
-// Options that the policy has no use for.
+// Refuses options that have no effect on the policy.
 void check_use(const Draft& d) {
 	const KvPolicy& p = d.p;
 	const auto refuse = [&](std::string_view key, std::string_view why) {
 		fail(Code::Invalid, "{}: {} has no effect: {}", p.text, key, why);
 	};
-	std::vector<const Quant*> sides[2]; // of values, of keys; in all tiers and layers
+	std::vector<const Quant*> sides[2]; // of values, of keys; over all tiers and layers
 	for (const Format* f : {&p.salient, &p.regular}) sides[1].push_back(&f->k), sides[0].push_back(&f->v);
 	for (const LayerRule& r : p.layers) sides[r.is_k].push_back(&r.quant);
 	const auto any = [&](bool is_k, auto matches) { return std::ranges::any_of(sides[is_k], matches); };
@@ -430,7 +431,7 @@ void check_use(const Draft& d) {
 	}
 }
 
-// Options that were renamed: the old names are still read, and a warning gives the new ones.
+// Renamed options: the old names are still accepted, and a warning gives the new ones.
 struct Renamed {
 	std::string_view field, value, new_field, new_value; // value: "" for any, which stays
 };
@@ -481,7 +482,7 @@ KvPolicy parse_policy(std::string_view text) {
 	if (d.kq) split_layers(d.p, true, *d.kq);
 	if (d.vq) split_layers(d.p, false, *d.vq);
 	const std::vector<Layered> layered = std::move(d.layered);
-	for (const bool bits : {true, false}) // what is calibrated by bits comes after them
+	for (const bool bits : {true, false}) // eta by bits needs the bits, so it comes after them
 		for (const Layered& l : layered)
 			if (l.path.ends_with("bits") == bits) apply_layered(d.p, l);
 	set_eta(d);

@@ -1,4 +1,5 @@
-// Scalar quantise / dequantise of one group, and packed codes: the definition everything is tested against.
+// Scalar quantisation and dequantisation of one group, and packed codes: the definition that all backends are tested
+// against.
 #include "engine/kv_host/quant.h"
 #include "engine/core/error.h"
 #include "engine/core/f16.h"
@@ -15,7 +16,7 @@ uint8_t nearest_code(float x, float top) {
 
 static float top_code(uint32_t bits) { return float((1u << bits) - 1u); }
 
-// From the least to the largest value.
+// Codes from the smallest to the largest value.
 static Meaning plain_meaning(std::span<const float> x, uint32_t bits) {
 	KV_ASSERT(bits >= 1 && bits <= 8 && !x.empty());
 	const auto [lo, hi] = std::minmax_element(x.begin(), x.end());
@@ -26,7 +27,7 @@ static void put_codes(Meaning m, std::span<const float> x, uint32_t bits, std::s
 	for (size_t i = 0; i < x.size(); ++i)
 		codes[i] = nearest_code(m.scale > 0 ? (x[i] - m.zero) / m.scale : 0.f, top_code(bits));
 }
-// Codes belong to the plain end points; only what they mean moves inwards.
+// Codes are computed with the plain end points; only the stored parameters move inwards.
 static Params with_eta(Meaning plain, uint32_t bits, Eta eta) {
 	return {f32_to_f16(eta.scale_factor * plain.scale),
 	        f32_to_f16(plain.zero + eta.zero_shift * plain.scale * top_code(bits))};
@@ -198,7 +199,7 @@ uint16_t channel_factor(std::span<const float> x) {
 }
 
 uint16_t balance_factor(float max_abs_q, float max_abs_k) {
-	if (!(max_abs_k > 0)) return 0x3c00; // a channel without keys: any factor serves, and none may be infinite
+	if (!(max_abs_k > 0)) return 0x3c00; // a channel without keys: any finite factor is correct
 	const uint16_t b = std::min<uint16_t>(f32_to_f16(std::sqrt(max_abs_q / std::max(max_abs_k, 1e-12f))), 0x7bff);
 	return b ? b : 0x3c00;
 }

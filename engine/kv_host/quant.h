@@ -1,4 +1,5 @@
-// Scalar quantise / dequantise of one group, and packed codes: the definition everything is tested against.
+// Scalar quantisation and dequantisation of one group, and packed codes: the definition that all backends are tested
+// against.
 //
 // Asymmetric round-to-nearest: scale = (max - min) / (2^bits - 1) and zero = min are rounded to f16 first; codes are
 // computed in f32 against the rounded values, half to even, clamped to 0 .. 2^bits - 1. A group whose scale is 0 in
@@ -25,31 +26,31 @@ struct Eta {
 	explicit Eta(double eta) : zero_shift(float(eta)), scale_factor(float(1.0 - 2.0 * eta)) {}
 };
 
-// What codes mean: x_hat = code * scale + zero.
+// How codes are decoded: x_hat = code * scale + zero.
 struct Meaning {
 	float scale, zero;
 };
 Meaning meaning_of(Params);
 
-// The code nearest to x, 0 .. top. NaN, which a damaged session file may hold, becomes 0.
+// The code nearest to x, 0 .. top; 0 for NaN, which a damaged session file may hold.
 uint8_t nearest_code(float x, float top);
-// Codes of x by plain min and max; returns the parameters that dequantise them.
+// Codes of x by its minimum and maximum; returns the parameters that dequantise them.
 Params quantise(std::span<const float> x, uint32_t bits, Eta, std::span<uint8_t> codes);
 float dequantise(uint32_t code, Params);
 
 // ---- (scale, zero) in bytes: shaders/shared/kv_page.h
 
-// What quantise() returns, without codes.
+// The parameters that quantise() returns, without computing codes.
 Params group_params(std::span<const float> x, uint32_t bits, Eta);
 // The largest scale and |zero| of the groups of a kv head of a page.
 Params largest_of(std::span<const Params>);
-// The bytes next to p, scale in the low one; a scale above 0 stays above 0.
+// The bytes nearest to p, scale in the low one; a scale above 0 stays above 0.
 uint16_t param_bytes(Params p, Params largest);
 Meaning meaning_of(uint16_t bytes, Params largest);
-// Codes of x by what is stored, moved back to plain end points.
+// Codes of x by the stored parameters, moved back to the plain end points.
 void quantise_by(Meaning stored, std::span<const float> x, uint32_t bits, Eta, std::span<uint8_t> codes);
 
-// Where a page's uniform codes have their meaning; the page holds the tokens of n_kv_heads heads.
+// The uniform codes' parameters in a page; the page holds the tokens of n_kv_heads heads.
 struct ParamPage {
 	const Quant& q;
 	const uint32_t* params;
@@ -63,10 +64,10 @@ struct ParamPage {
 
 float codebook_value(uint32_t code, uint32_t bits);
 uint32_t codebook_code(float x, uint32_t bits); // the nearest
-// Codes of one head of a token over its root mean square; returns the norm that gives the decoded values the length of
-// x.
+// Codes of one head of a token, divided by its root mean square. Returns the norm with which the decoded values have
+// the length of x.
 float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> codes);
-// Norms of one kv head of a page in 255ths of the largest, which is returned as f16.
+// Norms of one kv head of a page in 255ths of the largest; returns the largest as f16.
 uint16_t quantise_norms(std::span<const float> norms, std::span<uint8_t> bytes);
 // One head, in place: the rotation and its inverse.
 void rotate(std::span<float> x);
@@ -88,7 +89,7 @@ uint32_t page_param_words(const Quant&, uint32_t n_kv_heads, uint32_t head_dim, 
 
 // The code of channel c of one head of a token, whose words are `stride` apart.
 uint32_t token_code(const uint32_t* words, uint32_t stride, uint32_t head_dim, uint32_t bits, uint32_t c);
-// Writes it, to words that lie together.
+// Writes that code, to consecutive words.
 void set_token_code(std::span<uint32_t> words, uint32_t head_dim, uint32_t bits, uint32_t c, uint32_t code);
 
 // Code `i` of packed words, lowest bits first; bits 1, 2, 4, 8, 16.

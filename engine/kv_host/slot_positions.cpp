@@ -7,11 +7,11 @@
 namespace kvrun {
 namespace {
 
-// Four bits per slot: how far its token is behind that of the slot before; or one of these.
-constexpr uint32_t kEmpty = 0, kAnywhere = 15; // 15: the position follows, as eight times four bits
-constexpr uint32_t kRun = 1u << 31;            // of a page whose tokens are consecutive; positions are below
+// Four bits per slot: the distance of its token from that of the slot before; or one of these values.
+constexpr uint32_t kEmpty = 0, kAnywhere = 15; // 15: the position follows, in eight times four bits
+constexpr uint32_t kRun = 1u << 31;            // a page of consecutive tokens; the lower bits are the first position
 
-class NibbleWriter { // appends, from a whole byte on
+class NibbleWriter { // appends, starting at a whole byte
  public:
 	explicit NibbleWriter(std::vector<uint8_t>& to) : to_(to) {}
 	void put(uint32_t n) {
@@ -89,11 +89,11 @@ void SlotPositions::seal(uint32_t n_pages) {
 		bytes_.insert(bytes_.end(), coded.begin(), coded.end());
 	}
 	open_.erase(open_.begin(), open_.begin() + std::ptrdiff_t(n) * page_);
-	if (open_.capacity() > open_.size() + 4 * page_) open_.shrink_to_fit(); // a prompt has passed
+	if (open_.capacity() > open_.size() + 4 * page_) open_.shrink_to_fit(); // after a prompt, memory is released
 }
 
 void SlotPositions::restore(Saved&& s) noexcept {
-	starts_.resize(s.n_starts), bytes_.resize(s.n_bytes); // both were as long before, or longer now
+	starts_.resize(s.n_starts), bytes_.resize(s.n_bytes); // both were at least this long before, or are now
 	open_ = std::move(s.open);
 }
 

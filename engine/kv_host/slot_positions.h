@@ -1,5 +1,5 @@
-// Which token is in each slot of a packed tier. A page of consecutive tokens takes four bytes, others about half a
-// byte per slot, because most tokens follow the one in the slot before by a little.
+// Which token is in each slot of a packed tier. A page of consecutive tokens takes four bytes; other pages take about
+// half a byte per slot, because most tokens follow shortly after the token of the slot before.
 #pragma once
 #include "engine/kv_host/page_pool.h"
 #include <cstddef>
@@ -15,11 +15,11 @@ class SlotPositions {
 
 	void clear() noexcept;
 	uint32_t n_slots() const { return n_sealed() * page_ + uint32_t(open_.size()); }
-	void append_page();                    // of empty slots
+	void append_page();                    // with empty slots
 	void set(uint32_t slot, uint32_t pos); // of a page that is not sealed
-	void seal(uint32_t n_pages);           // packs the pages before page n_pages; their slots stay as they are
+	void seal(uint32_t n_pages);           // packs the pages before page n_pages; their slots no longer change
 
-	// What appending, setting and sealing change: enough to take them back, without memory.
+	// The state that appending, setting and sealing change: restoring it needs no memory.
 	struct Saved {
 		size_t n_starts, n_bytes;
 		std::vector<uint32_t> open;
@@ -32,11 +32,11 @@ class SlotPositions {
 
  private:
 	uint32_t n_sealed() const { return uint32_t(starts_.size()); }
-	void unpack(uint32_t page, std::span<uint32_t> to) const; // the first slots of a sealed page
+	void unpack(uint32_t page, std::span<uint32_t> to) const; // into the first slots of a sealed page
 	uint32_t page_;
-	std::vector<uint32_t> starts_; // of each sealed page: in bytes_; or kRun and the position of its first token
+	std::vector<uint32_t> starts_; // of each sealed page: start in bytes_; or kRun and the position of its first token
 	std::vector<uint8_t> bytes_;
-	std::vector<uint32_t> open_; // of the pages behind them, by slot
+	std::vector<uint32_t> open_; // positions of the pages that are not sealed, by slot
 };
 
 } // namespace kvrun

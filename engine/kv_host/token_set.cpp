@@ -1,4 +1,4 @@
-// One token set: which token of a sequence is in which slot of which tier, for the layers and heads that share it.
+// One token set: the tier and slot of each token of a sequence, for the layers and heads that share it.
 #include "engine/kv_host/token_set.h"
 #include "engine/core/error.h"
 #include "engine/core/make_room.h"
@@ -244,8 +244,8 @@ void TokenSet::flush(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves)
 	close(L);
 }
 
-// What a flush does where better tokens stay: a few of thousands of candidates leave f16. They are found in one pass
-// over the slots, and no list of the others is made.
+// A flush where better tokens stay: only a few of thousands of candidates leave f16. They are found in one pass over
+// the slots, without a list of the others.
 void TokenSet::demote(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves) {
 	std::vector<Token> waiting;
 	std::vector<bool> waits(f16_pos_.size());
@@ -256,13 +256,13 @@ void TokenSet::demote(const FlushEvent& e, uint32_t scored_rows, SetMoves& moves
 	};
 	const auto above = [](const Leaving& a, const Leaving& b) { return ranks_above(a.rank, b.rank); };
 	const auto best_first = [&](const Leaving& a, const Leaving& b) { return above(b, a); };
-	std::vector<Leaving> worst; // so far; a heap, the best of them on top
+	std::vector<Leaving> worst; // the worst so far; a heap with the best of them on top
 	const size_t n_worst = e.candidates - e.salient;
 	const uint32_t sinks = plan_->policy.select.sinks, end = recent_from_ + e.leaving;
 	uint32_t n = 0;
 	for (uint32_t slot = 0; slot < f16_pos_.size(); ++slot) {
 		const uint32_t pos = f16_pos_[slot];
-		if (pos < sinks || pos >= end || waits[slot]) continue; // an empty slot's position is above all
+		if (pos < sinks || pos >= end || waits[slot]) continue; // an empty slot's position is larger than any other
 		++n;
 		const Leaving l{{rank_score(at_slot(slot), scored_rows), pos}, slot};
 		if (worst.size() == n_worst) {
@@ -305,7 +305,7 @@ void TokenSet::settle(std::vector<Token>& waiting, int tier, SetMoves& moves) {
 void TokenSet::write_pages(int tier, const Token* first, uint32_t n, SetMoves& moves) {
 	const uint32_t page = plan_->page[tier];
 	const bool new_pages = plan_->fill[tier] == Fill::Block;
-	uint32_t at = new_pages ? n_pages_[tier] * page : packed_[tier]; // slot; only a block leaves empty ones behind
+	uint32_t at = new_pages ? n_pages_[tier] * page : packed_[tier]; // only Fill::Block leaves empty slots
 	for (uint32_t done = 0; done < n;) {
 		if (at == n_pages_[tier] * page) {
 			append_page(tier);
@@ -346,7 +346,7 @@ void TokenSet::mark_tiers(std::span<uint8_t> tier) const {
 		for (const uint32_t pos : positions(t))
 			if (pos != kNone) tier[pos] = uint8_t(t);
 	if (!plan_->ranked()) return;
-	for (const uint32_t pos : f16_pos_) // a token kept in f16 for its score is Salient, wherever it lies
+	for (const uint32_t pos : f16_pos_) // a token kept in f16 for its score is Salient, in any slot
 		if (pos != kNone && pos >= plan_->policy.select.sinks && pos < recent_from_) tier[pos] = uint8_t(kSalient);
 	for (const auto& waiting : waiting_)
 		for (const uint32_t slot : waiting) tier[f16_pos_[slot]] = uint8_t(kF16);

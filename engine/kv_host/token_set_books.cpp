@@ -1,4 +1,4 @@
-// A token set in a file. Positions of packed tokens are runs of consecutive ones; scores are kept to the bit.
+// Saves and loads a token set. Positions of packed tokens are stored as runs of consecutive ones; scores keep all bits.
 #include "engine/kv_host/books.h"
 #include "engine/kv_host/token_set.h"
 #include <algorithm>
@@ -43,7 +43,7 @@ void TokenSet::write(BookWriter& out) const {
 	}
 }
 
-// n tokens of positions first_pos .. end_pos - 1.
+// Reads n tokens with positions first_pos .. end_pos - 1.
 void TokenSet::read_tokens(BookReader& in, auto& tokens, uint32_t n, uint32_t first_pos, uint32_t end_pos,
                            uint32_t scored_rows, std::vector<bool>& seen) {
 	if (n > end_pos - std::min(first_pos, end_pos))
@@ -70,7 +70,7 @@ void TokenSet::read_tokens(BookReader& in, auto& tokens, uint32_t n, uint32_t fi
 
 void TokenSet::read_positions(BookReader& in, int tier, const KvCounts& c, std::vector<bool>& seen) {
 	const uint32_t page = plan_->page[tier], n_slots = c.pages[tier] * page;
-	const bool gaps = plan_->fill[tier] == Fill::Block; // else slots are taken one after the other
+	const bool gaps = plan_->fill[tier] == Fill::Block; // else slots are filled in order
 	uint32_t expected = 0, packed = 0;
 	for (uint32_t at = 0; at < n_slots;) {
 		const uint64_t run = in.number("run of slots", uint64_t(n_slots - at) * 2 + 1);
@@ -110,7 +110,7 @@ void TokenSet::read(BookReader& in, const KvCounts& c, std::span<const std::vect
 	if (plan_->ranked()) score_.assign(n_slots, 0);
 	if (takes_mean(plan_->policy.select.rank)) rows_before_.assign(n_slots, 0);
 
-	// Sinks are the first tokens, the window the newest ones; tokens between them are kept or wait.
+	// Sinks are the first tokens, the window has the newest ones; tokens in between are kept or waiting.
 	const uint32_t n = uint32_t(c.n_tokens), sinks = plan_->policy.select.sinks;
 	recent_from_ = std::max(sinks, n - std::min(n, c.recent));
 	std::vector<bool> seen(n);
