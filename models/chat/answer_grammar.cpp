@@ -1,4 +1,4 @@
-// What an answer to a conversation may look like.
+// The grammar of an answer to a conversation.
 #include "models/chat/answer_grammar.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -18,7 +18,7 @@ bool is_name(char c) {
 	       c == '.';
 }
 
-// The functions that may be called, or the one that must be.
+// The functions that may be called, or the single one that must be called.
 Json chosen_tools(const AnswerRules& a) {
 	const bool named =
 	    !a.tool_choice.empty() && a.tool_choice != "auto" && a.tool_choice != "required" && a.tool_choice != "none";
@@ -70,7 +70,7 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 	if (!tools.empty()) parts.push_back(add_calls(r, {f, tools, a.one_call, marker}));
 
 	Begin begin;
-	if (!must_call && !has_text) { // calls are held to their form, where there are any
+	if (!must_call && !has_text) { // text is free; calls must have their form
 		const std::string first = call_marker(f);
 		const std::vector<CharRange> opening{{'{', '{'}, {'[', '['}};
 		const ExprId any = r.repeat(r.chars({}, true), 0);
@@ -80,14 +80,15 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 			begin = {{marker(first)}, /*with_marker=*/true, /*may_end=*/true};
 	}
 	ExprId body = r.choice(std::move(parts));
-	if (harmony && begin.markers.empty()) { // may think first
+	if (harmony && begin.markers.empty()) { // reasoning may come first
 		const ExprId text = r.repeat(r.chars({}, true), 0);
 		body = r.sequence({r.optional(r.sequence({r.text(marker("<|channel|>analysis<|message|>")), text,
 		                                          r.text(marker("<|end|><|start|>assistant"))})),
 		                   body});
 	} else if (a.in_reasoning && begin.markers.empty()) {
 		begin = {{marker(f.think_end)}, /*with_marker=*/false, /*may_end=*/false};
-		if (begin.markers[0] != f.think_end) begin.markers.push_back(f.think_end); // spelled
+		if (begin.markers[0] != f.think_end)
+			begin.markers.push_back(f.think_end); // the marker written as ordinary text
 		body = r.sequence({r.repeat(r.chars({{'\n', '\n'}, {' ', ' '}}), 0, 4), body});
 	}
 	const RuleId root = r.add_rule("answer");

@@ -1,5 +1,5 @@
-// What an answer to a conversation may look like: reasoning, then a text as asked for, or calls of tools in the form
-// that the model's template writes.
+// The grammar of an answer to a conversation: reasoning, then a text in the requested form, or calls of tools in the
+// form of the model's template.
 #pragma once
 #include "models/chat/features.h"
 #include "models/grammar/grammar.h"
@@ -9,17 +9,17 @@ namespace kvrun {
 class Tokenizer;
 
 struct AnswerRules {
-	std::string gbnf;          // of the text; empty: none
-	Json schema;               // of the text as JSON; null: none
+	std::string gbnf;          // grammar of the text; empty: none
+	Json schema;               // schema of the text as JSON; null: none
 	Json tools;                // as in ChatInput; null: none
 	std::string tool_choice;   // "auto" or "", "required", "none", or a function's name
-	bool one_call = false;     // at most one
-	ChatFeatures features;     // of the template; of a grammar without a conversation: none
-	bool in_reasoning = false; // the prompt ends inside it
+	bool one_call = false;     // at most one call
+	ChatFeatures features;     // of the template; defaults for a grammar without a conversation
+	bool in_reasoning = false; // the prompt ends inside the reasoning
 };
 
-// Null: nothing is ruled out. Throws Error{Invalid} where tools and choice do not agree, and what parse_gbnf() and
-// add_schema() throw.
+// Null: every answer is allowed. Throws Error{Invalid} if tools and tool_choice contradict each other, and what
+// parse_gbnf() and add_schema() throw.
 std::shared_ptr<grammar::Grammar> answer_grammar(const AnswerRules&, const Tokenizer&,
                                                  std::shared_ptr<const grammar::TokenTrie>);
 

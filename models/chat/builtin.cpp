@@ -1,4 +1,4 @@
-// Chat templates by name: those of the file, and the formats of model families whose files lack one.
+// Chat templates by name: those of the file, and built-in ones for families whose files lack a template.
 #include "models/chat/builtin.h"
 #include "engine/core/utf8.h"
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@ struct Named {
 
 constexpr std::string_view kKey = "tokenizer.chat_template";
 
-// Sorted by name. Where a family has no system role, its words go in front of the first message of the user.
+// Sorted by name. If a family has no system role, the system message precedes the user's first message.
 constexpr Named kBuiltin[] = {
     {"chatml", R"jinja({%- for message in messages %}
     {{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}

@@ -104,7 +104,7 @@ class Writer {
 		return choice([&](const Json& t) { return rules_.sequence({mark(begin), object(t, "name", key), mark(end)}); });
 	}
 	ExprId list(const char* name_key, const char* key) {
-		// more than one: each has an id where the family counts them
+		// families that number their calls need an id in each
 		const bool counted = calls_.features.tool_format == ToolFormat::CommandR;
 		const ExprId call = choice([&](const Json& t) {
 			const ExprId o = object(t, name_key, key);
@@ -147,7 +147,7 @@ class Writer {
 	}
 	static std::string where(const Json& t) { return "/tools/" + name(t) + "/parameters"; }
 
-	// What add() makes, or what without() does where the schema of a function that is not strict is not supported.
+	// The result of add(). If the schema is not supported and the function is not strict, the result of without().
 	template <class F, class G> ExprId supported(const Json& t, F add, G without) {
 		if (!is_strict(t)) {
 			try {
@@ -200,7 +200,7 @@ class Writer {
 			    return *d.open ? any.value() : any.string();
 		    });
 	}
-	// <parameter=key>\nvalue\n</parameter>: texts as they are, everything else as JSON.
+	// <parameter=key>\nvalue\n</parameter>: strings unquoted, other values as JSON.
 	ExprId pairs(const Json& t, const char* begin, const char* middle, const char* end) {
 		std::vector<ExprId> parts;
 		for (const Argument& a : argument_list(t)) {

@@ -1,4 +1,4 @@
-// Calls of tools as rules of a grammar, in the form that each family's template writes them.
+// Calls of tools as rules of a grammar, in the form of each family's template.
 #pragma once
 #include "models/chat/features.h"
 #include "models/grammar/rules.h"
@@ -8,17 +8,16 @@ namespace kvrun {
 
 struct CallRules {
 	const ChatFeatures& features;
-	const Json& tools; // that may be called
+	const Json& tools; // those that may be called
 	bool one_call;     // exactly one; else one or more
-	// The bytes of a marker, control tokens in it as grammars have them.
+	// Returns the bytes of a marker, with control tokens as in grammars (control_bytes()).
 	std::function<std::string(std::string_view)> marker;
 };
 
-// An answer that is calls, from the first marker to the last. Throws Error{Unsupported} for a format that is not known,
-// and where the parameters of a function with "strict": true are a schema that is not supported; those of others are
-// then any object.
+// An answer that consists of calls, from the first marker to the last. Throws Error{Unsupported} for an unknown format,
+// and for an unsupported schema of parameters if the function has "strict": true; otherwise any object is then allowed.
 grammar::ExprId add_calls(grammar::Rules&, const CallRules&);
-// What calls begin with, where the format has a marker.
+// The marker before calls; empty if the format has none.
 std::string call_marker(const ChatFeatures&);
 
 } // namespace kvrun

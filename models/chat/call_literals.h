@@ -1,4 +1,4 @@
-// Values of arguments in the forms that are not JSON.
+// Values of arguments in forms other than JSON.
 #pragma once
 #include "models/chat/calls.h"
 #include "models/chat/json_prefix.h"
@@ -6,25 +6,25 @@
 
 namespace kvrun {
 
-// Values as Python writes them, or as Gemma does. Throws kMoreText or kNoCall. said(): the JSON of what was read, as
-// far as is certain when that is thrown.
+// Reads values in the notation of Python or of Gemma. Throws kMoreText or kNoCall. said(): the values read so far as
+// JSON, as far as they are certain when it throws.
 class Literals {
  public:
 	Literals(std::string_view s, size_t at, std::string_view quote) : text_(s), at_(at), quote_(quote) {}
 	size_t at() const { return at_; }
 	const std::string& said() const { return said_; }
-	size_t said_to() const { return said_to_; } // where what is not in said() begins
+	size_t said_to() const { return said_to_; } // position of the first byte that is not in said()
 
 	void say(std::string_view json) {
 		said_ += std::exchange(pending_, {});
 		said_ += json;
 		said_to_ = at_;
 	}
-	void say_end(std::string_view json) { // of a list or object
+	void say_end(std::string_view json) { // end of a list or object
 		pending_.clear();
 		say(json);
 	}
-	// A comma and a key come with the value behind them.
+	// A comma and a key are said together with the value that follows.
 	void say_key(const std::string& key, bool first) {
 		pending_ = fmt::format("{}{}:", first ? "" : ",", Json(key).dump());
 	}
@@ -108,7 +108,7 @@ class Literals {
 
  private:
 	bool at_text() const { return peek() == '"' || peek() == '\'' || (!quote_.empty() && peek() == quote_[0]); }
-	// As JSON. is_value: what has come of one that has not ended is said.
+	// A string as JSON. is_value: the received part of an unfinished string is said.
 	std::string text(bool is_value) {
 		if (quote_.empty() || peek() != quote_[0]) return quoted(is_value);
 		if (!take_word(quote_)) no_call();
@@ -125,7 +125,7 @@ class Literals {
 	}
 	std::string quoted(bool is_value) {
 		const char quote = text_[at_++];
-		std::string json(1, '"'); // the same text as JSON, which reads escapes
+		std::string json(1, '"'); // rewritten as JSON, whose parser resolves escapes
 		for (;; ++at_) {
 			const size_t here = at_;
 			if (at_ + (text_[std::min(at_, text_.size() - 1)] == '\\') >= text_.size()) {

@@ -47,7 +47,8 @@ Json parsed_json(std::string_view s) { return Json::parse(s, nullptr, /*allow_ex
 
 namespace {
 
-// Reads the arguments that begin at `at` as Literals do, by `read`. The call is told even if they are not whole.
+// Reads the arguments that begin at `at` by `read`, which uses Literals. The call is reported even if they are
+// incomplete.
 template <class F>
 size_t read_literals(Literals& l, std::string_view text, FoundCall call, F read, std::vector<FoundCall>& out) {
 	call.opened = true;
@@ -98,7 +99,7 @@ size_t read_pythonic(const CallForm& form, std::string_view text, bool last, std
 		if (at == text.size()) return kMoreText;
 		const bool listed = text[at] == '['; // OLMo 3 writes one call on each line
 		at += listed;
-		const auto next = [&]() -> char { // behind white space
+		const auto next = [&]() -> char { // skips white space
 			at = skip_spaces(text, at);
 			if (at == text.size()) throw kMoreText;
 			return text[at];
@@ -148,7 +149,7 @@ size_t read_gemma(const CallForm& form, std::string_view text, bool last, std::v
 	});
 }
 
-// The JSON object that begins at text[at], as arguments. Where they end.
+// Reads the JSON object that begins at text[at] as arguments; returns where they end.
 size_t read_arguments(std::string_view text, size_t at, FoundCall call, std::vector<FoundCall>& out) {
 	if (at == text.size()) return kMoreText;
 	if (text[at] != '{') return kNoCall;
@@ -164,22 +165,22 @@ size_t read_arguments(std::string_view text, size_t at, FoundCall call, std::vec
 	return whole || end >= kNoCall ? end : kNoCall;
 }
 
-// Behind the text that begins with the quote s[at]; npos: it has no end yet.
+// Position after the string that begins with the quote s[at]; npos: it has not ended.
 size_t text_end(std::string_view s, size_t at) {
 	for (++at; at < s.size() && s[at] != '"'; ++at)
 		if (s[at] == '\\') ++at;
 	return at < s.size() ? at + 1 : s.npos;
 }
 
-// Command-R's ids are the number of a call in an answer, which other answers have, too.
+// Command-R's ids number the calls of one answer, so they repeat in other answers.
 bool id_counts(std::string_view key, const std::string& id) {
 	return key == "id" || (key == "tool_call_id" && id.size() > 3);
 }
 
-// The name, and the arguments as far as they have come, of a call that names its function before them.
+// Name and the arguments received so far, of a call that has its name before the arguments.
 FoundCall object_begun(std::string_view text, size_t at) {
 	FoundCall call;
-	for (++at;;) { // behind { or ,
+	for (++at;;) { // after { or ,
 		at = skip_spaces(text, at);
 		if (at == text.size() || text[at] != '"') return call;
 		const size_t key_end = text_end(text, at);
@@ -207,7 +208,7 @@ FoundCall object_begun(std::string_view text, size_t at) {
 	}
 }
 
-// {"name": ..., "arguments" or "parameters": {...}, perhaps "id"} at text[at]; arguments may be JSON in a string.
+// {"name": ..., "arguments" or "parameters": {...}, optional "id"} at text[at]; arguments may be JSON in a string.
 size_t read_object(std::string_view text, size_t at, std::vector<FoundCall>& out) {
 	if (at == text.size()) return kMoreText;
 	if (text[at] != '{') return kNoCall;
@@ -236,7 +237,7 @@ size_t read_object(std::string_view text, size_t at, std::vector<FoundCall>& out
 	return end;
 }
 
-// <tool_call>{...}</tool_call>. The model's end-of-turn token may stand for the end marker.
+// <tool_call>{...}</tool_call>. The model's end-of-turn token may replace the end marker.
 size_t read_hermes(std::string_view text, bool last, std::vector<FoundCall>& out) {
 	bool more = false;
 	size_t at = 0;
@@ -252,7 +253,7 @@ size_t read_hermes(std::string_view text, bool last, std::vector<FoundCall>& out
 size_t read_objects(std::string_view text, size_t at, std::vector<FoundCall>& out) {
 	if (at < text.size() && text[at] == '{') return read_object(text, at, out);
 	if (at < text.size() && text[at] != '[') return kNoCall;
-	for (++at;; ++at) { // behind [ or ,
+	for (++at;; ++at) { // after [ or ,
 		at = skip_spaces(text, at);
 		if (at >= text.size()) return kMoreText;
 		at = read_object(text, at, out);
@@ -264,7 +265,7 @@ size_t read_objects(std::string_view text, size_t at, std::vector<FoundCall>& ou
 	}
 }
 
-// Calls between markers, the second of which the end of the answer may stand for.
+// Calls between markers; the end of the answer may replace the second marker.
 size_t read_list(std::string_view text, std::string_view begin, std::string_view end, bool last,
                  std::vector<FoundCall>& out) {
 	bool more = false;
@@ -277,7 +278,7 @@ size_t read_list(std::string_view text, std::string_view begin, std::string_view
 	return last && at == text.size() ? to : more ? kMoreText : kNoCall;
 }
 
-// [TOOL_CALLS][{...}, ...], or name[CALL_ID]id[ARGS]{...} behind it
+// [TOOL_CALLS][{...}, ...], or [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}
 size_t read_mistral(std::string_view text, std::vector<FoundCall>& out) {
 	bool more = false;
 	size_t at = 0;
@@ -287,7 +288,7 @@ size_t read_mistral(std::string_view text, std::vector<FoundCall>& out) {
 	if (text[at] == '[') return read_objects(text, at, out);
 	constexpr std::string_view kArguments = "[ARGS]", kId = "[CALL_ID]";
 	const size_t arguments = text.find(kArguments, at);
-	if (text.find('\n', at) < arguments) return kNoCall; // what stands before them is of one line
+	if (text.find('\n', at) < arguments) return kNoCall; // no line break is allowed before them
 	if (arguments == text.npos) return kMoreText;
 	const std::string_view front = text.substr(at, arguments - at);
 	const size_t id = front.find(kId);
@@ -309,10 +310,10 @@ size_t read_deepseek(std::string_view text, std::vector<FoundCall>& out) {
 		if (more) return kMoreText;
 		if (!take_marker(text, at, kBegin, more)) return more ? kMoreText : kNoCall;
 		const size_t sep = text.find(kSep, at);
-		if (text.find('\n', at) < sep) return kNoCall; // a name is of one line
+		if (text.find('\n', at) < sep) return kNoCall; // a name has no line break
 		if (sep == text.npos) return kMoreText;
 		FoundCall call;
-		call.name = text.substr(at, sep - at); // or the word "function", with the name on the next line
+		call.name = text.substr(at, sep - at); // or the word "function", and the name on the next line
 		at = sep + kSep.size();
 		if (at == text.size()) return kMoreText;
 		size_t json = skip_spaces(text, at);
@@ -333,7 +334,7 @@ size_t read_deepseek(std::string_view text, std::vector<FoundCall>& out) {
 	}
 }
 
-// One object; others may follow with ; or white space between.
+// One object; others may follow, separated by ; or white space.
 size_t read_llama3(std::string_view text, std::vector<FoundCall>& out) {
 	bool more = false;
 	size_t at = skip_spaces(text, 0);
@@ -371,8 +372,8 @@ const Json* member(const Json* of, const std::string& key) {
 	return found == of->end() ? nullptr : &*found;
 }
 
-// The definition of a function, which is an element of the array or the element's member "function"; null if there is
-// none. Definitions are not copied: this runs for every piece of an answer.
+// The definition of a function: an element of the array, or the element's member "function"; null if there is none.
+// Definitions are not copied, because this runs for every piece of an answer.
 const Json* find_function(const Json& definitions, std::string_view name) {
 	if (!definitions.is_array()) return nullptr;
 	for (const Json& t : definitions) {
@@ -384,7 +385,7 @@ const Json* find_function(const Json& definitions, std::string_view name) {
 	return nullptr;
 }
 
-// The function's schema says that the argument is a string.
+// Whether the function's schema declares the argument as a string.
 bool says_text(const Json& definitions, const std::string& function, const std::string& argument) {
 	const Json* parameters = member(find_function(definitions, function), "parameters");
 	const Json* type = member(member(member(parameters, "properties"), argument), "type");
@@ -393,7 +394,7 @@ bool says_text(const Json& definitions, const std::string& function, const std::
 
 std::string text_json(std::string_view text) { return open_text_json(text) + '"'; }
 
-// Texts stand as they are, everything else as JSON.
+// Strings are written without quotes, other values as JSON.
 std::string value_json(bool is_text, std::string_view text) {
 	const Json value = is_text ? Json() : parsed_json(text);
 	return is_text || value.is_discarded() ? text_json(text) : value.dump();
@@ -440,7 +441,7 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 			at = skip_spaces(text, at);
 			if (!take_marker(text, at, f.value_begin, more)) return unless_more();
 		} else if (text.substr(at).starts_with('\n')) {
-			++at; // a line break before and behind the value
+			++at; // a line break before and after the value
 		} else if (at == text.size()) {
 			return not_whole(kMoreText);
 		}

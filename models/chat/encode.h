@@ -5,11 +5,11 @@
 
 namespace kvrun {
 
-// Control tokens come from the template's own text only: a user's "<|im_end|>" stays text. Everything else is encoded
-// as one text, with BOS in front where the model wants it and the template has not written it.
+// Control tokens come from the template's own text only: a user's "<|im_end|>" stays text. The whole is encoded as one
+// text. BOS is added if the model wants it and the template has not written it.
 std::vector<uint32_t> encode_chat(const Tokenizer&, const Rendered&);
 
-// Fills in bos_token and eos_token as the vocabulary writes them.
+// Sets bos_token and eos_token to their texts in the vocabulary.
 void set_token_texts(ChatInput&, const Tokenizer&);
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// What a chat template can do, found out by rendering small conversations with it.
+// Abilities of a chat template, found by rendering small conversations with it.
 #include "models/chat/features.h"
 #include "engine/core/error.h"
 #include "engine/core/json_reader.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char *kProbe = "kvrun-probe", *kCallId = "probe1234"; // Mistral's ids have nine characters
 
-// The rendered text; empty where the template refuses the conversation.
+// The rendered text; empty if the template refuses the conversation.
 std::string try_render(const ChatTemplate& t, Json messages, Json tools = nullptr) {
 	ChatInput in;
 	in.messages = std::move(messages);
@@ -33,7 +33,7 @@ Json part(const std::string& text) { return Json::array({Json::object({{"type", 
 void probe_content(const ChatTemplate& t, ChatFeatures& f) {
 	f.text_content = shows(try_render(t, Json::array({message("user", kProbe)})), kProbe);
 	const std::string with_parts = try_render(t, Json::array({message("user", part(kProbe))}));
-	// a template that knows no parts writes the list as Python would
+	// a template without support of parts prints the list in Python's notation
 	f.part_content = shows(with_parts, kProbe) && !shows(with_parts, "'text'") && !shows(with_parts, "\"text\"");
 	const bool parts = !f.text_content && f.part_content;
 	const auto content = [&](const char* s) { return parts ? part(s) : Json(s); };
@@ -59,7 +59,7 @@ void probe_tools(const ChatTemplate& t, ChatFeatures& f) {
 		const Json content = null_content ? Json(nullptr) : Json("");
 		const auto takes = [&](const Json& as) {
 			const std::string text = try_render(t, call_probe(content, as));
-			// with the quotes of JSON: neither those of a string inside a string, nor Python's
+			// JSON's quotes: neither escaped ones inside a string, nor Python's
 			return shows(text, kProbe) && shows(text, "\"probe_key\"");
 		};
 		const bool object = takes(arguments), text = takes(arguments.dump());

@@ -1,4 +1,4 @@
-// What a chat template can do, found out by rendering small conversations with it, and messages made to fit it.
+// Abilities of a chat template, found by rendering small conversations with it; messages converted to its form.
 #pragma once
 #include "models/chat/template.h"
 
@@ -32,22 +32,22 @@ struct ChatFeatures {
 	bool tool_calls = false;       // calls in earlier answers reach the prompt
 	bool text_content = false;     // content may be a string
 	bool part_content = false;     // content may be an array of parts
-	bool object_arguments = false; // arguments of calls are wanted as objects, else as JSON in a string
-	bool null_content = false;     // an answer that only calls tools is wanted with content null, else with ""
+	bool object_arguments = false; // arguments of calls must be objects; else JSON in a string
+	bool null_content = false;     // an answer that only calls tools must have content null; else ""
 	bool thinking_switch = false;  // reads the variable enable_thinking
 	ToolFormat tool_format = ToolFormat::None;
-	std::string tool_begin, tool_end;   // of formats of which there are several: around all calls; empty: none
+	std::string tool_begin, tool_end;   // markers around all calls, if the format has several; empty: none
 	bool tool_variant = false;          // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
-	std::string think_begin, think_end; // around the model's reasoning: <think>, </think>; empty: none known
+	std::string think_begin, think_end; // around the model's reasoning: <think>, </think>; empty: unknown
 };
 ChatFeatures chat_features(const ChatTemplate&);
 
-// The messages in the form the template takes: parts of text as one string (with newlines between) or the other way
-// round, arguments as objects or strings, null or "" for no content. Throws Error{Invalid} where a part is no text and
-// the template takes strings only.
+// Converts messages to the template's form: parts of text to one string (joined by newlines) or a string to parts,
+// arguments to objects or strings, missing content to null or "". Throws Error{Invalid} if a part is not text and the
+// template accepts only strings.
 Json fit_messages(const ChatFeatures&, Json messages);
 
-// The prompt ends inside the model's reasoning, so the answer begins there.
+// Whether the prompt ends inside the model's reasoning, so that the answer begins there.
 bool opens_reasoning(const ChatFeatures&, const Rendered& prompt);
 
 } // namespace kvrun

@@ -31,7 +31,7 @@ void HarmonyStream::step(std::vector<Piece>& out, bool last) {
 		std::string_view marker;
 		for (const std::string_view m : kMarkers)
 			if (const size_t found = buffer_.find(m); found < at) at = found, marker = m;
-		if (at == buffer_.npos) { // the end may be a marker's beginning
+		if (at == buffer_.npos) { // the end of the text may begin a marker
 			size_t keep = 0;
 			for (const std::string_view m : kMarkers)
 				for (size_t n = std::min(buffer_.size(), m.size() - 1); n > keep && !last; --n)
@@ -81,7 +81,7 @@ void HarmonyStream::read_header() {
 	}
 }
 
-// A text that begins without a channel is content.
+// Text before any channel is content.
 void HarmonyStream::add_text(std::vector<Piece>& out, const std::string& text) {
 	if (!in_header_) return show(out, text);
 	header_ += text;

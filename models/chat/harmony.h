@@ -13,13 +13,13 @@ class HarmonyStream {
  public:
 	struct Piece {
 		enum class Kind : uint8_t { Content, Reasoning, Call } kind;
-		std::string text; // of a call: its arguments
-		std::string name; // of a call: of the function
+		std::string text; // arguments, if the piece is a call
+		std::string name; // of the called function
 	};
-	// What is certain with the next text; what may yet become a marker is held back.
+	// Adds the next text; returns what is certain. Text that may become a marker is kept.
 	std::vector<Piece> push(std::string_view text);
 	std::vector<Piece> finish();
-	// The call whose arguments are coming: of which function, and what has come of them.
+	// The unfinished call: its function, and the arguments received so far.
 	bool in_call() const { return !in_header_ && kind_ == Piece::Kind::Call; }
 	const std::string& recipient() const { return recipient_; }
 	const std::string& arguments() const { return arguments_; }

@@ -1,11 +1,11 @@
-// What the beginning of a JSON text is certain to say.
+// The certain part of a JSON text of which only the beginning is known.
 #include "models/chat/json_prefix.h"
 #include "models/chat/calls.h"
 
 namespace kvrun {
 namespace {
 
-// Bytes at the front of `s` that end in no incomplete escape, surrogate pair or UTF-8 character.
+// Bytes of `s` without an incomplete escape, surrogate pair or UTF-8 character at its end.
 size_t complete_part(std::string_view s) {
 	constexpr size_t kUnicode = 6; // \uXXXX
 	size_t at = 0;
@@ -24,7 +24,7 @@ size_t complete_part(std::string_view s) {
 	return whole_characters(s);
 }
 
-// Where the text that begins behind s[at - 1] has its last quote; npos: it has none yet.
+// Position of the closing quote of the string whose first quote is s[at - 1]; npos: not received yet.
 size_t closing_quote(std::string_view s, size_t at) {
 	for (; at < s.size() && s[at] != '"'; ++at)
 		if (s[at] == '\\') ++at;
@@ -46,7 +46,7 @@ class Reader {
  private:
 	enum class Want : uint8_t { Value, ValueOrEnd, Key, KeyOrEnd, Colon, CommaOrEnd };
 
-	// False: more text is needed, or this is no JSON.
+	// False: more text is needed, or the text is not JSON.
 	bool step(char c) {
 		const bool ends = want_ == Want::ValueOrEnd || want_ == Want::KeyOrEnd || want_ == Want::CommaOrEnd;
 		if (ends && !open_.empty() && c == open_.back()) return close();
@@ -117,7 +117,7 @@ class Reader {
 		return true;
 	}
 
-	// Commas and keys come with the value behind them.
+	// Commas and keys are written together with the value that follows.
 	void emit(std::string_view text, size_t end) {
 		out_.text += std::exchange(pending_, {});
 		out_.text += text;
@@ -131,7 +131,7 @@ class Reader {
 	const std::string_view s_;
 	size_t at_;
 	JsonPrefix out_;
-	std::string open_; // the brackets that close what is open
+	std::string open_; // closing brackets of the open objects and arrays
 	std::string pending_;
 	Want want_ = Want::Value;
 };

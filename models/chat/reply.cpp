@@ -1,4 +1,4 @@
-// A model's answer as it comes: reasoning and calls are told from the text by their markers.
+// Parses a streamed answer: markers separate reasoning and calls from the text.
 #include "models/chat/reply.h"
 #include "models/chat/call_grammar.h"
 #include "models/chat/json_prefix.h"
@@ -9,7 +9,7 @@ namespace kvrun {
 namespace {
 
 constexpr std::string_view kSpaces = kCallSpaces;
-constexpr size_t kLookAgain = 64; // a call of n bytes is looked at each n / kLookAgain bytes, to tell what has come
+constexpr size_t kLookAgain = 64; // an unfinished call of n bytes is parsed again after n / kLookAgain more bytes
 
 bool odd_name(const std::string& name) {
 	return name.empty() || !std::ranges::all_of(name, [](char c) {
@@ -110,7 +110,7 @@ bool ReplyParser::step(Part& part, bool last) {
 	return state_ == State::Reasoning ? step_reasoning(part, last) : step_content(part, last);
 }
 
-// Shows text of the present state, but for the white space at its end.
+// Adds text to the part of the current state, except white space at its end.
 void ReplyParser::show(Part& part, std::string_view text) {
 	if (trim_) text.remove_prefix(skip_spaces(text, 0));
 	if (text.empty()) return;
@@ -144,7 +144,7 @@ bool ReplyParser::step_reasoning(Part& part, bool last) {
 
 bool ReplyParser::step_content(Part& part, bool last) {
 	const std::string_view all = buffer_;
-	// reasoning, and calls without a marker, can only come first
+	// reasoning, and calls without a marker, must come first
 	const size_t front = skip_spaces(all, 0);
 	const bool at_front =
 	    open_.empty() && (options_.tools == ToolFormat::Llama3 || options_.tools == ToolFormat::Pythonic);
@@ -189,7 +189,7 @@ bool ReplyParser::step_content(Part& part, bool last) {
 
 bool ReplyParser::told_early(const FoundCall& c) const { return c.opened && defines(form_.definitions, c.name); }
 
-// More of the call behind those that have ended.
+// Reports more of the call after those that have ended.
 void ReplyParser::tell(Part& part, const FoundCall& c, bool ended) {
 	std::string id = c.id.empty() && !told_early(c) ? c.late_id : c.id;
 	if (id.empty()) id = fmt::format("call{:05}", (options_.first_call + n_calls_) % 100'000);
@@ -205,8 +205,8 @@ void ReplyParser::tell(Part& part, const FoundCall& c, bool ended) {
 	n_told_ = 0;
 }
 
-// The buffer begins with calls, or with what looks like them. They are taken all together or not at all, unless one of
-// them is told as it comes.
+// The buffer begins with calls, or with text like calls. They are taken all together or not at all, unless one of them
+// was reported early.
 bool ReplyParser::step_call(Part& part, bool last) {
 	std::vector<FoundCall> found;
 	const size_t end = read_calls(form_, buffer_, last, found);
@@ -215,7 +215,7 @@ bool ReplyParser::step_call(Part& part, bool last) {
 	const bool all = end < kNoCall && odd == found.end();
 	waits_ = end == kMoreText && !last;
 	if (waits_ && !early) return false;
-	if (!all && !early) { // the marker, or the first character, is text, and so is what follows it
+	if (!all && !early) { // not a call: the marker or the first character is text, and so is what follows
 		const size_t n = std::max<size_t>(open_.size(), 1);
 		show(part, std::string_view(buffer_).substr(0, n));
 		shown_ = true;
@@ -225,8 +225,7 @@ bool ReplyParser::step_call(Part& part, bool last) {
 	for (auto c = found.begin() + ptrdiff_t(n_ended_); c < odd && (c->whole || told_early(*c)); ++c)
 		tell(part, *c, /*ended=*/c->whole || !waits_);
 	if (waits_) return false;
-	// what follows a call that was told, and is no more of it, is text; what may yet be of it, when no more comes, is
-	// not
+	// Text after a reported call is content. An unfinished rest of the call is not, even if no more text comes.
 	const size_t n = all ? end : end == kMoreText ? buffer_.size() : found[std::max<size_t>(n_ended_, 1) - 1].end;
 	buffer_.erase(0, n);
 	n_ended_ = 0;

@@ -1,4 +1,4 @@
-// A model's answer as it comes: what of it is shown, what is reasoning, and which tools it calls.
+// Parses a streamed answer into content, reasoning and calls of tools.
 #pragma once
 #include "models/chat/calls.h"
 #include "models/chat/harmony.h"
@@ -6,43 +6,43 @@
 namespace kvrun {
 
 struct ToolCall {
-	std::string id;        // nine letters and digits, or what the model gave
+	std::string id;        // nine letters and digits, or the model's own id
 	std::string name;      // of the function
 	std::string arguments; // a JSON object
-	Json json() const;     // as OpenAI's API has it: {"id", "type": "function", "function": {"name", "arguments"}}
+	Json json() const;     // in OpenAI's form: {"id", "type": "function", "function": {"name", "arguments"}}
 };
 
 class ReplyParser {
  public:
 	struct Options {
 		ToolFormat tools = ToolFormat::None;
-		std::string tool_begin, tool_end; // as ChatFeatures has them
+		std::string tool_begin, tool_end; // as in ChatFeatures
 		bool tool_variant = false;
-		Json definitions = nullptr;         // of tools, which say what is a text where calls do not
-		std::string think_begin, think_end; // empty: reasoning is not told from the rest
-		bool in_reasoning = false;          // the prompt has opened it: opens_reasoning()
-		uint32_t first_call = 0;            // number in the id of the first call, where the model gives no id
+		Json definitions = nullptr;         // of tools; they say which arguments are strings if calls do not
+		std::string think_begin, think_end; // empty: reasoning is not separated
+		bool in_reasoning = false;          // the prompt ends inside the reasoning: opens_reasoning()
+		uint32_t first_call = 0;            // number in the id of the first call, if the model gives no id
 	};
-	// More of a call's arguments: those of all deltas of a call are its arguments.
+	// A part of a call's arguments: the parts of all its deltas, concatenated, are the arguments.
 	struct CallDelta {
 		uint32_t index;       // of the call in this answer
-		std::string id, name; // empty: as before
+		std::string id, name; // set in the first delta of a call
 		std::string arguments;
-		Json json() const; // as OpenAI's API streams it
+		Json json() const; // in the form of OpenAI's streams
 	};
 	struct Part {
-		std::string content, reasoning; // may be shown now; markers and calls are in neither
-		std::vector<ToolCall> calls;    // that have ended
-		std::vector<CallDelta> deltas;  // of those that have ended and of the one that has not
+		std::string content, reasoning; // ready to be shown; without markers and calls
+		std::vector<ToolCall> calls;    // finished calls
+		std::vector<CallDelta> deltas;  // of finished calls and of the unfinished one
 	};
 
 	explicit ReplyParser(Options);
-	// `text`: the next piece of the answer, decoded with control tokens written out where the markers of `tools` are
-	// control tokens. What may yet become a marker or a call is held back.
+	// `text`: the next piece of the answer; it must contain the texts of control tokens if the markers of `tools` are
+	// control tokens. Text that may become a marker or a call is kept.
 	Part push(std::string_view text);
-	// The answer has ended: what was held back. A call that is not whole is text, unless it was told already: calls of
-	// a function that `definitions` have are, from the beginning of their arguments on. Such a call ends with
-	// arguments that are no JSON.
+	// The answer has ended: returns the text that was kept. An unfinished call is content, unless deltas of it were
+	// reported: that is so for functions in `definitions` once their arguments have begun. Such a call ends with
+	// arguments that are not JSON.
 	Part finish();
 
  private:
@@ -59,16 +59,16 @@ class ReplyParser {
 	Options options_;
 	CallForm form_;
 	HarmonyStream harmony_;
-	std::string open_;   // marker at which calls begin; empty: at the front of the answer
-	std::string buffer_; // text that is not decided yet
-	std::string spaces_; // white space at the end of what was shown: dropped if a call follows
+	std::string open_;   // marker before calls; empty: calls begin at the start of the answer
+	std::string buffer_; // text whose meaning is still open
+	std::string spaces_; // white space after the shown text: dropped if a call follows
 	State state_;
-	bool waits_ = false; // the buffer begins with a call that is not complete
-	size_t look_at_ = 0; // bytes of the buffer at which such a call is looked at again
-	size_t n_ended_ = 0; // calls at the front of the buffer that were told as ended
-	size_t n_told_ = 0;  // bytes of the arguments of the next one that were told
+	bool waits_ = false; // the buffer begins with an unfinished call
+	size_t look_at_ = 0; // size of the buffer at which such a call is parsed again
+	size_t n_ended_ = 0; // calls at the front of the buffer that were reported as finished
+	size_t n_told_ = 0;  // bytes of the next call's arguments that were reported
 	bool shown_ = false; // some content has been shown
-	bool trim_ = false;  // white space at the front of what follows is dropped
+	bool trim_ = false;  // white space at the start of the next text is dropped
 	uint32_t n_calls_ = 0;
 };
 

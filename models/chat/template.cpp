@@ -12,7 +12,7 @@ using jinja::Run;
 using jinja::Value;
 using jinja::Variable;
 
-// Roles are words of a protocol, not words of a user: templates make markers of them, as in <|user|>.
+// Roles come from a protocol, not from a user: templates put them into markers, as in <|user|>.
 constexpr std::string_view kRoles[] = {"system",   "developer", "user",         "assistant", "tool",
                                        "function", "ipython",   "tool_results", "model",     "environment"};
 
@@ -60,7 +60,7 @@ Value to_value(Run& run, const Json& j, const char* where) {
 	}
 }
 
-// One message: a known role counts as the template's own text.
+// One message; a known role counts as the template's own text.
 Value message_value(Run& run, const Json& message, size_t i) {
 	if (!message.is_object()) run.fail("messages[{}] is not an object; it needs a role and a content", i);
 	const auto role = message.find("role");
@@ -96,7 +96,7 @@ Value list_or_none(Run& run, const Json& j, const char* name) {
 std::vector<Variable> variables(Run& run, const ChatInput& in) {
 	std::vector<Variable> out;
 	if (!in.variables.is_null() && !in.variables.is_object()) run.fail("the variables are not an object");
-	if (in.variables.is_object()) // first: the ones below win
+	if (in.variables.is_object()) // set first: the variables below override them
 		for (const auto& [name, value] : in.variables.items())
 			out.push_back({text_value(run, name, "a variable").str(), to_value(run, value, "a variable")});
 	out.push_back({"messages", messages_value(run, in.messages)});

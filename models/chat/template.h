@@ -1,4 +1,4 @@
-// Chat templates: a conversation to the text a model continues, by the Jinja template of the model.
+// Chat templates: the model's Jinja template turns a conversation into the text that the model continues.
 #pragma once
 #include <cstdint>
 #include <ctime>
@@ -11,35 +11,37 @@
 
 namespace kvrun {
 
-using Json = nlohmann::ordered_json; // keeps the order of keys, which reaches the model
+using Json = nlohmann::ordered_json; // keeps the order of keys: the model sees it
 
-// What a template is given. Everything is passed on as it is; see fit_messages() for what templates differ in.
+// Input of a template, passed on unchanged; fit_messages() handles differences between templates.
 struct ChatInput {
 	// Array of {"role": "user", "content": ...}: content is a string, null, or an array of parts such as
-	// {"type": "text", "text": "..."}. Also tool_calls, tool_call_id, reasoning_content, name: what the template reads.
+	// {"type": "text", "text": "..."}. Also tool_calls, tool_call_id, reasoning_content, name, if the template reads
+	// them.
 	Json messages;
 	Json tools;     // array of {"type": "function", "function": {"name", "description", "parameters"}}; null: none
 	Json documents; // array; null: none
 	bool add_generation_prompt = true; // end with the beginning of an answer
 	Json variables;                    // object; more variables, such as {"enable_thinking": false}; null: none
-	std::string bos_token, eos_token;  // as they are written out; empty: none
-	std::optional<std::tm> now;        // local time that strftime_now tells; none: the clock's
+	std::string bos_token, eos_token;  // their texts; empty: none
+	std::optional<std::tm> now;        // local time for strftime_now; none: the clock's
 };
 
 struct ChatLimits {
-	uint64_t steps = 1'000'000; // of the template, and 1000 more for every message, up to ten times as many
+	uint64_t steps = 1'000'000; // of the template, plus 1000 per message; at most ten times this number
 	size_t output_bytes = size_t(4) << 20;
 	size_t value_bytes = size_t(128) << 20; // memory of one rendering
 };
 
-// A rendered conversation, in pieces by where the text comes from. Only a template's own text may be control tokens.
+// A rendered conversation, in segments by the origin of the text. Only the template's own text may become control
+// tokens.
 struct Rendered {
 	struct Segment {
 		std::string text;
 		bool from_template; // false: derived from the conversation
 	};
-	std::vector<Segment> segments; // none is empty, neighbours differ in from_template
-	std::string text() const;      // all of them
+	std::vector<Segment> segments; // not empty; neighbours differ in from_template
+	std::string text() const;      // all segments
 };
 
 namespace jinja {
@@ -48,14 +50,14 @@ struct Program;
 
 class ChatTemplate {
  public:
-	// Throws Error{Format} "NAME, line N: what" where `text` is no template.
+	// Throws Error{Format} "NAME, line N: what" if `text` is not a template.
 	explicit ChatTemplate(std::string text, std::string name = "chat template");
 	ChatTemplate(ChatTemplate&&) noexcept;
 	ChatTemplate& operator=(ChatTemplate&&) noexcept;
 	~ChatTemplate();
 
-	// Throws Error{Invalid} where the template refuses the conversation (its own words are in the message), fails on
-	// it, or needs more than the limits; Error{Format} where it names an unknown filter, test or function.
+	// Throws Error{Invalid} if the template refuses the conversation (the message quotes it), fails on it, or exceeds
+	// the limits; Error{Format} if it names an unknown filter, test or function.
 	Rendered render(const ChatInput&, const ChatLimits& = {}) const;
 
 	bool reads(std::string_view variable) const; // the template mentions it: "enable_thinking", "tools"
