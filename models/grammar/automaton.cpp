@@ -1,4 +1,4 @@
-// Rules to states: characters become bytes of UTF-8, repetitions copies.
+// Compiles rules to states: characters become bytes of UTF-8, repetitions become copies.
 #include "models/grammar/automaton.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -9,7 +9,7 @@
 namespace kvrun::grammar {
 namespace {
 
-constexpr int kDeepestExpr = 1000; // expressions inside each other
+constexpr int kDeepestExpr = 1000; // nesting of expressions
 constexpr uint32_t kNever = UINT32_MAX;
 
 std::string utf8(uint32_t c) {
@@ -34,7 +34,7 @@ struct Automaton::Builder {
 	std::vector<std::vector<Edge>> states;
 	std::vector<bool> finals;
 	std::vector<StateId> starts;
-	std::vector<ExprId> extra; // bodies of rules that only repetitions call, behind the grammar's own
+	std::vector<ExprId> extra; // bodies of extra rules for repetitions; numbered after the grammar's own
 	std::map<ExprId, RuleId> extra_of;
 	size_t n_edges = 0;
 
@@ -65,7 +65,7 @@ struct Automaton::Builder {
 		}
 	}
 
-	// Characters whose UTF-8 has the same length: from `low` to `high`, byte by byte from number `at` on.
+	// Adds the characters `low` to `high`, whose UTF-8 has equal lengths, from byte number `at` on.
 	void same_length(StateId from, const std::string& low, const std::string& high, size_t at, StateId to,
 	                 std::map<size_t, StateId>& any) {
 		const uint8_t a = uint8_t(low[at]), b = uint8_t(high[at]);
@@ -76,7 +76,7 @@ struct Automaton::Builder {
 		const auto through = [&](uint8_t from_byte, uint8_t to_byte, const std::string& lo, const std::string& hi) {
 			const bool whole = rest_is(lo, char(0x80)) && rest_is(hi, char(0xbf));
 			const size_t left = low.size() - at - 1;
-			if (whole) { // any bytes that continue a character
+			if (whole) { // any continuation bytes may follow
 				const auto found = any.find(left);
 				StateId next = found == any.end() ? state() : found->second;
 				bytes(from, from_byte, to_byte, next);
@@ -101,7 +101,7 @@ struct Automaton::Builder {
 	}
 
 	void chars(StateId from, const std::vector<CharRange>& ranges, StateId to) {
-		std::map<size_t, StateId> any; // by the number of bytes to come
+		std::map<size_t, StateId> any; // by the number of remaining bytes
 		constexpr CharRange kLengths[] = {{0, 0x7f}, {0x80, 0x7ff}, {0x800, 0xffff}, {0x10000, kLastChar}};
 		for (const CharRange& r : ranges)
 			for (const CharRange& l : kLengths) {
@@ -110,7 +110,7 @@ struct Automaton::Builder {
 			}
 	}
 
-	// Copies of what is large are calls of one rule.
+	// Small expressions are copied; for large ones each copy is a call of one rule.
 	bool is_small(ExprId id) const {
 		const Expr& e = rules.expr(id);
 		return e.kind == Expr::Kind::Rule || (e.kind == Expr::Kind::Text && e.text.size() < 4) ||
@@ -141,7 +141,7 @@ struct Automaton::Builder {
 			at = next;
 		}
 		if (ends) return empty(at, to);
-		const StateId loop = state(); // without a limit
+		const StateId loop = state(); // for an unlimited number
 		empty(at, loop);
 		const StateId back = state();
 		expr(loop, what, back, depth + 1);
@@ -191,7 +191,7 @@ Automaton::Automaton(const Rules& rules) : root_(rules.root()) {
 			fail(Code::Format, "the grammar uses the rule {}, which it does not define", one_line(rules.name(r), 40));
 		b.rule(rules.body(r));
 	}
-	for (size_t i = 0; i < b.extra.size(); ++i) b.rule(b.extra[i]); // which may add more
+	for (size_t i = 0; i < b.extra.size(); ++i) b.rule(b.extra[i]); // may add more
 	starts_ = std::move(b.starts);
 	first_edge_ = {0};
 	edges_.reserve(b.n_edges);
@@ -201,7 +201,7 @@ Automaton::Automaton(const Rules& rules) : root_(rules.root()) {
 		reads_.push_back(std::ranges::any_of(s, [](const Edge& e) { return e.kind == Edge::Kind::Byte; }));
 	}
 	final_ = std::move(b.finals);
-	// chains of empty edges to an end
+	// follows chains of empty edges to an end
 	only_ends_.assign(n_states(), false);
 	for (StateId s = 0; s < n_states(); ++s) {
 		StateId at = s;
@@ -222,8 +222,8 @@ void Automaton::check(const Rules& rules) {
 		for (StateId s = starts_[r]; s < (r + 1 < n_rules ? starts_[r + 1] : StateId(n)); ++s) rule_of[s] = r;
 	const auto name = [&](RuleId r) { return r < rules.n_rules() ? one_line(rules.name(r), 40) : "of a repetition"; };
 
-	// Heights, smallest first: an edge is passed when all that it needs is known.
-	std::vector<std::vector<uint32_t>> into(n), calls(n_rules); // edges that lead to a state; that call a rule
+	// Heights, smallest first: an edge is used once the heights that it needs are known.
+	std::vector<std::vector<uint32_t>> into(n), calls(n_rules); // edges into a state; edges that call a rule
 	std::vector<StateId> from(edges_.size());
 	for (StateId s = 0; s < n; ++s)
 		for (uint32_t e = first_edge_[s]; e < first_edge_[s + 1]; ++e) {
@@ -260,16 +260,16 @@ void Automaton::check(const Rules& rules) {
 	for (const uint32_t h : height_)
 		if (h != kNever && h > kDeepest / 4)
 			fail(Code::Unsupported, "the grammar needs rules more than {} deep inside each other", kDeepest / 4);
-	// edges to where no rule ends are taken out
+	// removes edges to states from which no rule ends
 	for (StateId s = 0; s < n; ++s)
 		for (uint32_t e = first_edge_[s]; e < first_edge_[s + 1]; ++e) {
 			Edge& edge = edges_[e];
 			const bool dead =
 			    height_[edge.to] == kNever || (edge.kind == Edge::Kind::Call && height_[starts_[edge.rule]] == kNever);
-			if (dead) edge = {Edge::Kind::Empty, 0, 0, 0, s}; // leads nowhere
+			if (dead) edge = {Edge::Kind::Empty, 0, 0, 0, s}; // to its own state: no effect
 		}
 
-	// Rules that end without reading anything; then those that come back to themselves before they have.
+	// Rules that may end without reading a byte; then rules that call themselves before they have read one.
 	std::vector<bool> nullable(n, false);
 	std::vector<StateId> work;
 	const auto mark = [&](StateId s) {
@@ -290,7 +290,7 @@ void Automaton::check(const Rules& rules) {
 			for (const uint32_t e : calls[rule_of[s]])
 				if (passes(edges_[e])) mark(from[e]);
 	}
-	std::vector<std::vector<RuleId>> first(n_rules); // that a rule may call before it reads
+	std::vector<std::vector<RuleId>> first(n_rules); // rules that a rule may call before it reads
 	for (RuleId r = 0; r < n_rules; ++r) {
 		std::vector<StateId> pending{starts_[r]};
 		std::vector<RuleId>& list = first[r];

@@ -1,4 +1,4 @@
-// Sets of places in a grammar, and how bytes lead from one to another.
+// Sets of places in a grammar, and transitions between them by bytes.
 #include "models/grammar/configs.h"
 #include "engine/core/error.h"
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace kvrun::grammar {
 }
 
 Configs::Configs(const Automaton& a) : automaton_(a) {
-	// what is looked at by itself has half of the depth below it, so that the other half is free in both cases
+	// kUnknown counts as half of the largest depth: masks computed by it hold for stacks up to that depth
 	stacks_ = {{0, 0, 0}, {0, 0, Automaton::kDeepest / 2}};
 }
 
@@ -107,7 +107,7 @@ void Configs::forget(std::span<ConfigId* const> used) {
 	to[kUnknown] = kUnknown;
 	std::vector<Stack> stacks(stacks_.begin(), stacks_.begin() + 2);
 	stack_of_.clear();
-	for (StackId k = 2; k < stacks_.size(); ++k) { // below comes before
+	for (StackId k = 2; k < stacks_.size(); ++k) { // a stack below has a smaller number
 		if (!keep[k]) continue;
 		Stack s = stacks_[k];
 		s.below = to[s.below];

@@ -1,11 +1,11 @@
-// The formats of strings in JSON schemas, as patterns whose every text is of the format.
+// Patterns for the formats of strings in JSON schemas: every text of a pattern has the format.
 #include "models/grammar/formats.h"
 #include <utility>
 
 namespace kvrun::grammar {
 namespace {
 
-// Days that only leap years have are left out, and so are seconds that only some days have.
+// Without 29 February and leap seconds.
 #define DATE                                                                                                           \
 	"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
 #define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"

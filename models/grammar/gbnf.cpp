@@ -1,4 +1,4 @@
-// Grammars as text: a parser by recursive descent.
+// Recursive-descent parser of grammars in GBNF.
 #include "models/grammar/gbnf.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -10,7 +10,7 @@ namespace kvrun::grammar {
 namespace {
 
 constexpr size_t kMostText = 1 << 20; // bytes of a grammar
-constexpr int kDeepestGroup = 100;    // groups inside each other
+constexpr int kDeepestGroup = 100;    // nesting of groups
 
 class Parser : TextReader {
  public:
@@ -76,7 +76,7 @@ class Parser : TextReader {
 		std::vector<ExprId> parts{sequence(depth)};
 		for (;;) {
 			const size_t before = at_;
-			space(true); // a rule may go on with | on the next line
+			space(true); // the next line may continue the rule with |
 			if (!take("|")) {
 				if (depth == 0) at_ = before;
 				return rules_.choice(std::move(parts));
@@ -102,7 +102,7 @@ class Parser : TextReader {
 		if (take("[")) return chars();
 		if (take(".")) return rules_.chars({}, /*inverted=*/true);
 		if (take("<")) {
-			const size_t close = text_.find_first_of(">\n\r", at_); // a name is within one line, as errors are
+			const size_t close = text_.find_first_of(">\n\r", at_); // a name has no line break
 			if (close == text_.npos || close == at_ || text_[close] != '>') refuse("the name of a token and >");
 			const std::string_view token = text_.substr(at_ - 1, close - at_ + 2);
 			at_ = close + 1;
@@ -160,7 +160,7 @@ class Parser : TextReader {
 		return *n;
 	}
 
-	// One character, perhaps written as an escape.
+	// One character or escape.
 	uint32_t character() {
 		if (end()) refuse("a character");
 		if (take("\\")) {

@@ -15,8 +15,7 @@ Grammar::Grammar(const Rules& rules, std::shared_ptr<const TokenTrie> trie, Begi
 			may_complete_.push_back(t);
 }
 
-// accept(node, config) of each node from number `node` to before `end` that can be reached from c, which is where the
-// node before them leads; returns nothing below where accept() says false.
+// Calls accept(node, config) for each trie node in [node, end) that can be reached from c, the set before these nodes.
 template <class F> void Grammar::walk(ConfigId c, uint32_t node, uint32_t end, F accept) {
 	const std::span<const TokenTrie::Node> nodes = trie_->nodes();
 	if (node == end) return;

@@ -6,7 +6,7 @@
 namespace kvrun::grammar {
 namespace {
 
-constexpr uint32_t kMostIndent = 40; // bytes of white space in a row: a model must not write it without end
+constexpr uint32_t kMostIndent = 40; // consecutive white space is limited, so that a model cannot write it endlessly
 
 } // namespace
 
@@ -26,7 +26,7 @@ ExprId JsonText::space() {
 	return *space_;
 }
 
-// Escapes of surrogates would have to come in pairs: the character itself says as much.
+// Without escapes of surrogates, which must come in pairs: the character itself can be written instead.
 ExprId JsonText::character() {
 	if (character_) return *character_;
 	Rules& r = rules_;
@@ -52,7 +52,7 @@ ExprId JsonText::characters(const std::vector<CharRange>& given) {
 	std::vector<ExprId> parts;
 	for (const CharRange& r : tidy_ranges(given, false)) {
 		uint32_t first = r.first;
-		for (uint32_t c : {0x1fu, uint32_t('"'), uint32_t('\\')}) { // the last one that an escape is needed for
+		for (uint32_t c : {0x1fu, uint32_t('"'), uint32_t('\\')}) { // ends of the ranges that need escapes
 			const uint32_t begin = c == 0x1f ? 0 : c;
 			if (r.last < begin || first > c) continue;
 			if (first < begin) plain.push_back({first, begin - 1});
@@ -84,7 +84,8 @@ ExprId JsonText::string(uint32_t least, uint32_t most) {
 	return *string_;
 }
 
-// A tree of the names' characters: at each of its nodes another character, or the end where no name ends, is fine.
+// A trie of the names' characters: at each node any other character may follow, and the string may end unless a name
+// ends there.
 ExprId JsonText::key_except(const std::vector<std::string>& names) {
 	struct Node {
 		std::map<std::string, size_t> next; // by character
@@ -106,7 +107,7 @@ ExprId JsonText::key_except(const std::vector<std::string>& names) {
 	const std::vector<CharRange> special{{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
 	const ExprId rest = rules_.sequence({rules_.repeat(rules_.chars(special, true), 0), text("\"")});
 	std::vector<ExprId> made(nodes.size());
-	for (size_t i = nodes.size(); i-- > 0;) { // those that follow come behind
+	for (size_t i = nodes.size(); i-- > 0;) { // children have larger numbers
 		std::vector<CharRange> taken = special;
 		std::vector<ExprId> parts;
 		for (const auto& [c, to] : nodes[i].next) {
@@ -175,7 +176,7 @@ ExprId JsonText::key(const std::string& name) {
 	                : nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// From the end: what may stand where something is written already, and where nothing is.
+// Built from the end: what may follow if members have been written, and if none has.
 ExprId JsonText::in_order(const std::vector<Member>& members, ExprId head, ExprId tail) {
 	for (size_t i = members.size(); i-- > 0;) {
 		const auto& [one, required] = members[i];

@@ -1,4 +1,4 @@
-// Numbers between limits as rules: digit by digit, as long as one agrees with a limit.
+// Numbers between limits as rules, digit by digit as long as the digits equal those of a limit.
 #include "models/grammar/json_text.h"
 #include <algorithm>
 #include <charconv>
@@ -6,10 +6,10 @@
 namespace kvrun::grammar {
 namespace {
 
-constexpr size_t kExactDigits = 15; // that a double holds: no decimal of as many is rounded to a limit it is below
+constexpr size_t kExactDigits = 15; // a double holds so many: no such decimal is rounded across a limit
 const std::string kMostWhole(kExactDigits, '9');
 
-using Maybe = std::optional<ExprId>; // nullopt: no text
+using Maybe = std::optional<ExprId>; // nullopt: no text fits
 
 class Digits {
  public:
@@ -17,7 +17,7 @@ class Digits {
 
 	ExprId any(uint32_t least, uint32_t most) { return rules_.repeat(rules_.chars({{'0', '9'}}), least, most); }
 
-	// Texts of as many digits as the limits have, which are equally long; nullptr: no limit.
+	// Digit strings between limits of the same length n; nullptr: no limit.
 	ExprId same_length(const char* low, const char* high, size_t n) {
 		if (n == 0) return rules_.sequence({});
 		if (!low && !high) return any(uint32_t(n), uint32_t(n));
@@ -39,7 +39,7 @@ class Digits {
 	Maybe whole(const std::string& least, const std::string& most) {
 		std::vector<ExprId> parts;
 		for (size_t n = least.size(); n <= most.size(); ++n) {
-			std::string low(n, '0'); // the least of n digits
+			std::string low(n, '0'); // the smallest number of n digits
 			low[0] = '1';
 			if (n == least.size()) low = least;
 			const std::string high = n == most.size() ? most : std::string(n, '9');
@@ -50,12 +50,12 @@ class Digits {
 	}
 
 	struct Limit {
-		std::string digits = {}; // behind the point, without zeros at the end
+		std::string digits = {}; // after the point, without trailing zeros
 		bool excluded = false;
 	};
 	using Bound = std::optional<Limit>;
 
-	// Digits behind a point, perhaps none, between limits.
+	// Zero or more digits after a point, between limits.
 	Maybe fraction(const Bound& low, const Bound& high, uint32_t more) {
 		if (!low && !high) return any(0, more);
 		const bool may_end =
@@ -72,7 +72,8 @@ class Digits {
 		if (zeros && more == 0) return {};
 		std::vector<ExprId> parts;
 		for (char d = '0'; d <= '9'; ++d) {
-			const auto rest = [d](const Bound& b, bool is_low) -> std::optional<Bound> { // nullopt: d is beyond it
+			const auto rest = [d](const Bound& b,
+			                      bool is_low) -> std::optional<Bound> { // nullopt: d is outside the limit
 				if (!b) return Bound();
 				const char at = b->digits.empty() ? '0' : b->digits[0];
 				if (d == at) return Bound({b->digits.empty() ? "" : b->digits.substr(1), b->excluded});
@@ -175,10 +176,10 @@ std::optional<ExprId> decimal_between(Rules& r, const NumberLimits& l) {
 		if (const Maybe m = d.between(above ? least->size : zero, most ? std::optional(most->size) : std::nullopt))
 			parts.push_back(*m);
 	}
-	if (!least || least->negative) { // the other way round
+	if (!least || least->negative) { // negative numbers: limits are swapped
 		const bool below = most && most->negative;
 		Digits::Decimal from = below ? most->size : zero;
-		// -0 is 0, which an upper limit of 0 may exclude
+		// -0 equals 0, which an excluded upper limit of 0 forbids
 		if (most && !most->negative && most->size.whole == "0" && most->size.fraction.digits.empty())
 			from.fraction.excluded = most->size.fraction.excluded;
 		if (const Maybe m = d.between(from, least ? std::optional(least->size) : std::nullopt))

@@ -1,4 +1,4 @@
-// Regular expressions of JSON schemas as rules: a parser by recursive descent.
+// Recursive-descent parser of regular expressions in JSON schemas.
 #include "models/grammar/pattern.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -9,7 +9,7 @@ namespace kvrun::grammar {
 namespace {
 
 constexpr size_t kLongest = 4096; // bytes of a pattern
-constexpr int kDeepest = 50;      // groups inside each other
+constexpr int kDeepest = 50;      // nesting of groups
 
 class Pattern : TextReader {
  public:
@@ -29,7 +29,7 @@ class Pattern : TextReader {
 	}
 	ExprId anything() { return rules_.repeat(json_.characters({{0, kLastChar}}), 0); }
 
-	// `outer`: not inside a group, or in one that is all there is.
+	// `outer`: outside groups, or inside a group that is the whole pattern.
 	ExprId choice(int depth, bool outer) {
 		std::vector<ExprId> parts;
 		do parts.push_back(sequence(depth, outer));
@@ -37,7 +37,7 @@ class Pattern : TextReader {
 		return rules_.choice(std::move(parts));
 	}
 
-	// Whether the group that begins here ends with the pattern: then its branches begin and end the string, too.
+	// Whether the group that begins here is the rest of the pattern: then ^ and $ in its branches anchor the string.
 	bool is_all(size_t from) const {
 		int open = 0;
 		bool in_class = false;
@@ -60,7 +60,7 @@ class Pattern : TextReader {
 
 	ExprId sequence(int depth, bool outer) {
 		std::vector<ExprId> parts;
-		bool held = !outer; // to the end of what is before
+		bool held = !outer; // anchored to what precedes it
 		bool closed = !outer;
 		if (outer && peek() == '(' && is_all(at_)) {
 			ExprId group = 0;
@@ -83,7 +83,7 @@ class Pattern : TextReader {
 		return rules_.sequence(std::move(parts));
 	}
 
-	// At an opening bracket. False, and nothing is read: it is repeated, which an outer group cannot be.
+	// Reads a group. With `outer`, returns false and reads nothing if the group is repeated.
 	bool take_group(int depth, bool outer, ExprId& out) {
 		if (depth >= kDeepest) unsupported("groups more than " + std::to_string(kDeepest) + " deep");
 		take("(");
@@ -114,7 +114,7 @@ class Pattern : TextReader {
 		return *n;
 	}
 
-	// Behind a backslash: characters of a class, or one.
+	// After a backslash: the characters of a class such as \d, or one character.
 	std::vector<CharRange> escape() {
 		if (end()) wrong("it ends with a backslash");
 		const std::vector<CharRange> digits{{'0', '9'}}, words{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
@@ -151,7 +151,7 @@ class Pattern : TextReader {
 		return one(uint8_t(c));
 	}
 
-	// A character of a class, or several: escapes.
+	// A character inside [ ], or several if it is an escape such as \d.
 	std::vector<CharRange> class_part() {
 		if (take("\\")) return take("b") ? std::vector<CharRange>{{8, 8}} : escape();
 		const uint32_t c = character();
@@ -209,7 +209,7 @@ class Pattern : TextReader {
 		} else {
 			return e;
 		}
-		take("?"); // which match is found is all the same here
+		take("?"); // laziness changes which match is found, not whether there is one
 		if (peek() == '*' || peek() == '+' || peek() == '{') wrong("a repetition of a repetition");
 		return e;
 	}

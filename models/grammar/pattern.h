@@ -4,9 +4,9 @@
 
 namespace kvrun::grammar {
 
-// The inside of a JSON string that has a match of an ECMA-262 pattern; ^ at its beginning and $ at its end hold it to
-// the whole string. Throws Error{Unsupported} that names what no grammar can do: looking around, references, \b, or ^
-// and $ elsewhere; Error{Format} where it is no pattern.
+// The content of a JSON string in which an ECMA-262 pattern matches; ^ at its beginning and $ at its end anchor it.
+// Throws Error{Unsupported} for lookaround, back references, \b, and ^ or $ elsewhere; Error{Format} for an invalid
+// pattern.
 ExprId pattern_text(Rules&, JsonText&, std::string_view pattern);
 
 } // namespace kvrun::grammar

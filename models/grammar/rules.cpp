@@ -1,4 +1,4 @@
-// A grammar as rules, within limits.
+// A grammar as rules, with limits on its size.
 #include "models/grammar/rules.h"
 #include "engine/core/error.h"
 #include <algorithm>

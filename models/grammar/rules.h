@@ -1,4 +1,4 @@
-// A grammar as rules: what a parser of grammars or of schemas writes, and an Automaton is made of.
+// A grammar as rules: the output of the parsers of grammars and schemas, the input of Automaton.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,9 +11,9 @@ struct CharRange { // of code points, both ends included
 	uint32_t first, last;
 };
 constexpr uint32_t kLastChar = 0x10ffff;
-constexpr uint32_t kNoLimit = UINT32_MAX; // repetitions without an end
+constexpr uint32_t kNoLimit = UINT32_MAX; // of repetitions: no upper limit
 
-// Ascending and disjoint, without surrogates, which UTF-8 cannot write. inverted: all other characters.
+// Makes ranges ascending and disjoint, without surrogates, which UTF-8 cannot encode. inverted: all other characters.
 std::vector<CharRange> tidy_ranges(std::vector<CharRange>, bool inverted);
 
 using ExprId = uint32_t;
@@ -23,10 +23,10 @@ struct Expr {
 	enum class Kind : uint8_t {
 		Text,     // bytes
 		Chars,    // one character of `ranges`
-		Sequence, // of `parts`; empty: the empty text
+		Sequence, // `parts` in order; none: the empty text
 		Choice,   // one of `parts`
 		Repeat,   // parts[0], `least` to `most` times
-		Rule,     // that of number `rule`
+		Rule,     // a call of rule number `rule`
 	};
 	Kind kind = Kind::Sequence;
 	std::string text;
@@ -36,7 +36,7 @@ struct Expr {
 	RuleId rule = 0;
 };
 
-// Expressions may be used in several places. Throws Error{Unsupported} where a grammar becomes too large.
+// Expressions may be shared. Throws Error{Unsupported} if a grammar becomes too large.
 class Rules {
  public:
 	static constexpr size_t kMostRules = 10'000, kMostExprs = 200'000, kMostBytes = 4 << 20;
@@ -45,12 +45,12 @@ class Rules {
 	ExprId text(std::string_view bytes);
 	ExprId chars(std::vector<CharRange>, bool inverted = false);
 	ExprId sequence(std::vector<ExprId>);
-	ExprId choice(std::vector<ExprId>); // of at least one
+	ExprId choice(std::vector<ExprId>); // at least one part
 	ExprId repeat(ExprId, uint32_t least, uint32_t most = kNoLimit);
 	ExprId optional(ExprId e) { return repeat(e, 0, 1); }
 	ExprId rule(RuleId);
 
-	RuleId add_rule(std::string name); // its body follows
+	RuleId add_rule(std::string name); // without a body: see set_body()
 	void set_body(RuleId, ExprId);
 	void set_root(RuleId r) { root_ = r; }
 

@@ -17,15 +17,15 @@
 namespace kvrun::grammar {
 namespace {
 
-constexpr int kDeepest = 100;                    // schemas inside each other
-constexpr size_t kMostSchemas = 20'000;          // looked at, with those of merges
-constexpr size_t kMostMerged = size_t(32) << 20; // bytes of them as text
+constexpr int kDeepest = 100;                    // nesting of schemas
+constexpr size_t kMostSchemas = 20'000;          // visited schemas, merged ones included
+constexpr size_t kMostMerged = size_t(32) << 20; // bytes of merged schemas as text
 constexpr size_t kMostEnum = 10'000;
-constexpr double kMostNumber = 1e15; // of a limit of numbers; beyond it doubles have no fractions
+constexpr double kMostNumber = 1e15; // largest limit of numbers: beyond it doubles have no fractions
 constexpr int64_t kMostInteger = 999'999'999'999'999'999;
 constexpr const char* kKnown[] = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"};
 
-std::string escaped(std::string key) { // of a JSON pointer
+std::string escaped(std::string key) { // for a JSON pointer
 	for (size_t at = 0; (at = key.find_first_of("~/", at)) != key.npos; at += 2)
 		key.replace(at, 1, key[at] == '~' ? "~0" : "~1");
 	return key;
@@ -53,7 +53,7 @@ class Writer {
 	}
 
  private:
-	// Nothing that has to hold stands beside a keyword.
+	// Whether the schema has only annotations beside a keyword.
 	static bool is_alone(const Json& s, const char* key) {
 		return std::ranges::all_of(s.items(), [&](const auto& i) { return i.key() == key || is_annotation(i.key()); });
 	}
@@ -118,7 +118,7 @@ class Writer {
 		return shared(to, ref.get<std::string>().substr(1), depth);
 	}
 
-	// A schema as a rule, so that it may contain itself. Found again by its text.
+	// A schema as a rule, so that it may contain itself. Rules are found by the text of the schema.
 	ExprId shared(const Json& s, const std::string& at, int depth) {
 		std::string text = s.dump();
 		if ((merged_bytes_ += text.size()) > kMostMerged) refuse_schema(at, "the schema grows too large");
@@ -139,7 +139,7 @@ class Writer {
 			list.insert(list.end(), all->begin(), all->end());
 			rest.erase("allOf");
 		}
-		for (const char* name : {"$defs", "definitions"}) rest.erase(name); // $ref finds them in the whole
+		for (const char* name : {"$defs", "definitions"}) rest.erase(name); // $ref resolves them in the document
 		for (const Json& part : list) {
 			if (part == Json(true)) continue;
 			if (!part.is_object()) return schema(part, at, depth + 1);
@@ -190,7 +190,7 @@ class Writer {
 		if (parts.empty()) refuse_schema(at, "none of its values is valid");
 		return rules_.choice(std::move(parts));
 	}
-	// A constant as the dialect writes it.
+	// A constant in the notation of the dialect.
 	ExprId literal(const Json& v, const std::string& at) {
 		const Dialect& d = json_.dialect();
 		if (v.is_boolean()) return rules_.text(v.get<bool>() ? d.yes : d.no);
@@ -201,7 +201,7 @@ class Writer {
 		return rules_.text(v.dump(-1, ' ', false, Json::error_handler_t::replace));
 	}
 
-	// The other keywords of a schema with constants.
+	// Whether constant v satisfies all keywords of the schema.
 	bool holds(const Json& s, const Json& v, const std::string& at) {
 		for (const auto& [key, want] : s.items()) {
 			if (is_annotation(key)) continue;
@@ -282,7 +282,7 @@ class Writer {
 		if (!(x >= 0 && x <= 1e18 && x == std::floor(x))) refuse_schema(at, "it is not a number of things");
 		return uint64_t(x);
 	}
-	// least, most of a length; kNoLimit: none.
+	// Smallest and largest length; kNoLimit: no limit.
 	static std::pair<uint32_t, uint32_t> counts(const Json& s, const char* least, const char* most,
 	                                            const std::string& at) {
 		std::pair<uint32_t, uint32_t> out{0, kNoLimit};
@@ -339,7 +339,7 @@ class Writer {
 			if (!v->is_number()) refuse_schema(at + "/" + key, "it is not a number");
 			const double x = v->get<double>();
 			if (!(std::abs(x) < double(kMostInteger))) {
-				if (is_least ? x < 0 : x > 0) return; // is no limit to what is written here
+				if (is_least ? x < 0 : x > 0) return; // does not limit the numbers written here
 				refuse_schema(at + "/" + key, "a limit beyond 18 digits is not supported");
 			}
 			int64_t n = v->is_number_integer() ? v->get<int64_t>() : int64_t(is_least ? std::ceil(x) : std::floor(x));
@@ -393,13 +393,13 @@ class Writer {
 		if (items && items->is_array())
 			refuse_schema(at + "/items", "a list of schemas is not supported; prefixItems is");
 		if (prefix && !prefix->is_array()) refuse_schema(at + "/prefixItems", "it is not an array");
-		const bool none = items && *items == Json(false); // behind the prefix
+		const bool none = items && *items == Json(false); // after the prefix
 		const size_t n = prefix ? prefix->size() : 0;
 		if (n > 1000) refuse_schema(at + "/prefixItems", "it has more than 1000 schemas");
 		if (none && least > n) refuse_schema(at + "/items", "minItems asks for more items than there may be");
 		const auto rest = [&] { return items ? schema(*items, at + "/items", depth + 1) : json_.value(); };
 		if (n == 0 && !none) return json_.list(most == 0 ? json_.value() : rest(), least, most);
-		// from the end: what may follow item i
+		// built from the end: what may follow item i
 		ExprId after = rules_.sequence({});
 		if (!none && most > n) {
 			const uint32_t more = most == kNoLimit ? kNoLimit : most - uint32_t(n);
@@ -416,14 +416,14 @@ class Writer {
 			const ExprId one = i ? json_.comma(item) : rules_.sequence({item, json_.space()});
 			const ExprId with = rules_.sequence({one, after});
 			after = least > i ? with : rules_.optional(with);
-			if (i % 16 == 0) after = json_.named("items", after); // not too deep
+			if (i % 16 == 0) after = json_.named("items", after); // a rule of its own limits nesting
 		}
 		return rules_.sequence({rules_.text("["), json_.space(), after, rules_.text("]")});
 	}
 
 	struct Property {
 		std::string name;
-		const Json* schema; // null: of any kind
+		const Json* schema; // null: any value
 		bool required;
 	};
 
@@ -470,7 +470,7 @@ class Writer {
 			              "a number of properties beside names of them is not supported");
 		if (limited && !open) refuse_schema(at, "it asks for properties that it forbids");
 		if (list.empty() && open && !limited && !additional) return json_.any_object();
-		ExprId more = 0; // another property than those that are named
+		ExprId more = 0; // a property that the schema does not name
 		if (open) {
 			std::vector<std::string> names;
 			for (const Property& p : list) names.push_back(p.name);

@@ -6,15 +6,15 @@
 
 namespace kvrun::grammar {
 
-// Adds what a schema's values look like; the schema is the whole document that $ref points into. Every text of the
-// grammar is valid. Not every valid one is a text of it: properties come in the order of the schema, others only where
-// additionalProperties is given, and keywords for objects, arrays, texts or numbers ask for these without "type".
-// Throws Error{Unsupported} or Error{Format} with a JSON pointer and the keyword that it does not do.
+// Adds rules for the values of a schema; the schema is the document in which $ref is resolved. Every text of the
+// grammar is valid, but the grammar does not have every valid text: properties are in the order of the schema, others
+// are allowed only with additionalProperties, and a keyword for objects, arrays, strings or numbers implies that type.
+// Throws Error{Unsupported} or Error{Format} with a JSON pointer and the keyword at fault.
 ExprId add_schema(Rules&, const nlohmann::ordered_json& schema);
-// The same of a part of a document, whose $ref point into the whole.
+// The same for a part of a document; $ref is resolved in the document.
 ExprId add_schema(Rules&, const nlohmann::ordered_json& part, const std::string& pointer,
                   const nlohmann::ordered_json& whole, const Dialect&);
-// As a grammar of its own. The text is read here: Error{Format} where it is no JSON.
+// A grammar from the text of a schema. Throws Error{Format} if the text is not JSON.
 Rules schema_grammar(std::string_view schema_text);
 
 } // namespace kvrun::grammar

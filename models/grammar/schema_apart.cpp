@@ -1,4 +1,4 @@
-// oneOf: whether no value fits two of its schemas.
+// oneOf: checks that no value fits two of its schemas.
 #include "models/grammar/schema_apart.h"
 #include "models/grammar/schema_keywords.h"
 #include <algorithm>
@@ -41,7 +41,7 @@ bool are_apart(const Json& a, const Json& b, const Resolve& resolved) {
 		const Json* r = find(s, "required");
 		return r && r->is_array() && std::ranges::count(*r, Json(name)) > 0;
 	};
-	for (const auto& [name, sub] : pa->items()) // a property that both have, with another constant
+	for (const auto& [name, sub] : pa->items()) // a common property with different constants
 		if (pb->contains(name) && required(a, name) && required(b, name) &&
 		    no_common(constants(resolved(sub)), constants(resolved((*pb)[name]))))
 			return true;

@@ -1,4 +1,4 @@
-// oneOf: exactly one schema may hold, which a grammar knows only where no value fits two of them.
+// oneOf: exactly one schema may hold. A grammar can guarantee this only if no value fits two of them.
 #pragma once
 #include "models/grammar/schema_merge.h"
 #include <functional>
@@ -6,9 +6,9 @@
 
 namespace kvrun::grammar {
 
-using Resolve = std::function<const Json&(const Json&)>; // a schema, or the one that its $ref names
+using Resolve = std::function<const Json&(const Json&)>; // returns the schema, or the one that its $ref names
 
-// Error{Unsupported} unless each two of the schemas are told apart by a type or a constant.
+// Throws Error{Unsupported} unless a type or a constant distinguishes each pair of schemas.
 void check_apart(const Json& list, const std::string& pointer, const Resolve&);
 
 } // namespace kvrun::grammar

@@ -1,4 +1,4 @@
-// Keywords of JSON schemas, and what they say of values.
+// Keywords of JSON schemas, and what they say about values.
 #pragma once
 #include "models/grammar/schema_merge.h"
 #include <string>
@@ -8,7 +8,7 @@ namespace kvrun::grammar {
 
 inline constexpr const char* kTypes[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
-// Keywords that ask for one type where they stand without "type".
+// Keywords that imply a type if "type" is missing.
 inline constexpr std::pair<const char*, const char*> kTypeOf[] = {
     {"properties", "object"},       {"required", "object"},         {"additionalProperties", "object"},
     {"minProperties", "object"},    {"maxProperties", "object"},    {"items", "array"},
@@ -32,8 +32,8 @@ inline std::string type_of(const Json& v) {
 	                        : "null";
 }
 
-// The values that a schema names one by one.
-inline Json constants(const Json& s) { // null: it is none of these
+// The values that a schema lists.
+inline Json constants(const Json& s) { // null: neither const nor enum
 	if (!s.is_object()) return nullptr;
 	if (const Json* c = find(s, "const")) return Json::array({*c});
 	if (const Json* e = find(s, "enum"); e && e->is_array()) return *e;

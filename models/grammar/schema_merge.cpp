@@ -1,4 +1,4 @@
-// Schemas that hold together as one schema.
+// Merges schemas that must all hold into one schema.
 #include "models/grammar/schema_merge.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -33,7 +33,7 @@ const Json* find(const Json& s, const char* key) {
 	return at == s.end() ? nullptr : &*at;
 }
 
-// Properties that only one side names hold to the other side's additionalProperties.
+// A property that only one side names must also satisfy the other side's additionalProperties.
 void merge_objects(Json& out, const Json& a, const Json& b) {
 	const Json none = Json::object(), all = true;
 	const Json *pa = find(a, "properties"), *pb = find(b, "properties");

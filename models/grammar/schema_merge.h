@@ -1,4 +1,4 @@
-// Schemas that hold together (allOf, keywords beside $ref) as one schema.
+// Merges schemas that must all hold (allOf, keywords beside $ref) into one schema.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 [[noreturn]] void refuse_schema(const std::string& pointer, const std::string& what);
 bool is_annotation(const std::string& keyword);
 
-// Both schemas are objects. What cannot be merged keyword by keyword goes into "allOf" or "anyOf" of subschemas.
+// Both schemas must be objects. Keywords that cannot be merged go into "allOf" or "anyOf" of subschemas.
 Json merge_schemas(const Json& a, const Json& b, const std::string& pointer);
 
 } // namespace kvrun::grammar

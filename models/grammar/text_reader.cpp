@@ -1,4 +1,4 @@
-// A text that is read from its beginning.
+// Reads a text from its beginning.
 #include "models/grammar/text_reader.h"
 #include "engine/core/utf8.h"
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A text that is read from its beginning: what the parsers of grammars and of patterns have in common.
+// Reads a text from its beginning: common base of the parsers of grammars and patterns.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,13 +17,13 @@ class TextReader {
 		at_ += s.size();
 		return true;
 	}
-	// Whether - and the end of a range of characters follow.
+	// Whether "-" and the last character of a range follow.
 	bool range_follows() const { return peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']'; }
 
-	// Read what begins here; nullopt: it does not, and at_ is where it goes wrong.
-	std::optional<uint32_t> read_character(); // of UTF-8
+	// nullopt: the text here is something else, and at_ is the position of the error.
+	std::optional<uint32_t> read_character(); // UTF-8
 	std::optional<uint32_t> read_hex(int digits);
-	std::optional<uint32_t> read_number(); // in decimal; UINT32_MAX - 1 if it is larger
+	std::optional<uint32_t> read_number(); // decimal; at most UINT32_MAX - 1
 
 	const std::string_view text_;
 	size_t at_ = 0;

@@ -1,4 +1,4 @@
-// The bytes of all tokens of a vocabulary as one tree.
+// Trie of the texts of all tokens.
 #include "models/grammar/token_trie.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -22,7 +22,7 @@ std::vector<std::string> texts_of(const Tokenizer& t) {
 			out[id] = control_bytes(t.text(id));
 		else if (t.kind(id) != TokenKind::Unused && t.kind(id) != TokenKind::Unknown)
 			out[id] = t.decode_one(before, id, /*special=*/true);
-		// 0xf5 and above are in no text, and mean something else here
+		// UTF-8 has no bytes from 0xf5 on; some of them mark control tokens here
 		if (t.kind(id) != TokenKind::Control && std::ranges::any_of(out[id], [](char c) { return uint8_t(c) >= 0xf5; }))
 			out[id].clear();
 	}
@@ -50,7 +50,7 @@ std::string marker_bytes(const Tokenizer& t, std::string_view text) {
 	std::string out;
 	for (size_t at = 0; at < text.size();) {
 		size_t n = text.size() - at;
-		for (; n > 1; --n) { // the longest control token that begins here
+		for (; n > 1; --n) { // finds the longest control token that begins here
 			const auto id = t.find(text.substr(at, n));
 			if (id && t.kind(*id) == TokenKind::Control) break;
 		}
@@ -83,17 +83,17 @@ void TokenTrie::build() {
 	std::iota(order.begin(), order.end(), 0u);
 	std::erase_if(order, [&](uint32_t t) { return text(t).empty(); });
 	std::ranges::sort(order, [&](uint32_t a, uint32_t b) {
-		const int c = text(a).compare(text(b)); // bytes as unsigned
+		const int c = text(a).compare(text(b)); // compares unsigned bytes
 		return c ? c < 0 : a < b;
 	});
 	twins_.assign(vocab(), kNone);
-	std::vector<uint32_t> open; // nodes that the latest text passed
+	std::vector<uint32_t> open; // nodes on the path of the latest text
 	std::string_view last;
 	uint32_t last_token = kNone;
 	for (const uint32_t t : order) {
 		const std::string_view s = text(t);
 		if (last_token != kNone && s == last) {
-			twins_[t] = nodes_[open.back()].token; // the list of all of them begins at the node
+			twins_[t] = nodes_[open.back()].token; // linked list of tokens with this text; it begins at the node
 			nodes_[open.back()].token = t;
 			continue;
 		}
